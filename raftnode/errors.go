@@ -1,0 +1,61 @@
+package raftnode
+
+import (
+	"errors"
+	"fmt"
+)
+
+// ErrNoTicket says that no Reserve waits under this ticket.
+var ErrNoTicket = errors.New("no Reserve waits under this ticket")
+
+// ErrSlowWatcher says that a watcher read too slowly and was cut off.
+var ErrSlowWatcher = errors.New("the watcher reads too slowly")
+
+// ErrTestingOnly says that the process was not started for testing.
+var ErrTestingOnly = errors.New("only a process that was started for testing does this")
+
+// NotAcceptedError says that the commands were certainly not accepted: sending them elsewhere is safe.
+type NotAcceptedError struct {
+	// Cause says why.
+	Cause NotAcceptedCause
+	// Leader and LeaderAPIAddress name the leader where one is known.
+	Leader, LeaderAPIAddress string
+}
+
+// NotAcceptedCause says why commands were not accepted.
+type NotAcceptedCause int
+
+// The causes.
+const (
+	NotLeader  NotAcceptedCause = 1 // this node does not lead
+	NotReady   NotAcceptedCause = 2 // it leads, but its barrier is not applied yet
+	QueueFull  NotAcceptedCause = 3 // the proposer's queue is full
+	Stopping   NotAcceptedCause = 4 // the node is stopping
+	DiskFull   NotAcceptedCause = 5 // the disk is nearly full and the command would grant
+	Canceled   NotAcceptedCause = 6 // the caller's context ended while the command was still queued
+	TooLarge   NotAcceptedCause = 7 // the command is larger than an entry may be
+	NotAMember NotAcceptedCause = 8 // a member operation names an unknown or unfit member
+)
+
+// Error implements error.
+func (e *NotAcceptedError) Error() string {
+	return fmt.Sprintf("not accepted: cause %d, leader %q", e.Cause, e.Leader)
+}
+
+// UnknownError says that the commands may or may not be applied: they are only safe to send again under the same
+// request id.
+type UnknownError struct{ Err error }
+
+// Error implements error.
+func (e *UnknownError) Error() string { return "outcome unknown: " + e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *UnknownError) Unwrap() error { return e.Err }
+
+// CompactedError says that events before Oldest are gone.
+type CompactedError struct{ Oldest uint64 }
+
+// Error implements error.
+func (e *CompactedError) Error() string {
+	return fmt.Sprintf("events before index %d are gone", e.Oldest)
+}
