@@ -1,0 +1,139 @@
+package signals
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// GitHub is the dialect of GitHub's REST and GraphQL APIs.
+var GitHub = Dialect{name: "github", observe: observeGitHub}
+
+const (
+	// githubSecondaryWait is GitHub's advice for a secondary limit without a Retry-After: at least a minute.
+	githubSecondaryWait = time.Minute
+	// githubResetMargin is added to a reset, which is given in whole seconds.
+	githubResetMargin = time.Second
+)
+
+func observeGitHub(r *response) []Signal {
+	if r.status == http.StatusUnauthorized {
+		// The counts of a call that was not let in are those of its address, not of the caller's key.
+		return []Signal{{Class: NotALimit, Rule: "github/unauthorized"}}
+	}
+	counts, any := githubCounts(r)
+	verdict, merged := githubVerdict(r, counts)
+	switch {
+	case verdict.Class == 0 && any:
+		return []Signal{counts}
+	case verdict.Class == 0:
+		return nil
+	case merged || !any:
+		return []Signal{verdict}
+	}
+	return []Signal{counts, verdict}
+}
+
+// githubCounts reads the primary limit's headers.
+func githubCounts(r *response) (s Signal, any bool) {
+	s = Signal{
+		Class:     OK,
+		Scope:     ScopeResource,
+		Resource:  githubResource(r.header.Get("X-Ratelimit-Resource")),
+		Limit:     r.count("X-Ratelimit-Limit"),
+		Remaining: r.count("X-Ratelimit-Remaining"),
+		Used:      r.count("X-Ratelimit-Used"),
+		ResetIn:   r.longest("X-Ratelimit-Reset", r.sinceEpoch),
+		Rule:      "github/counts",
+	}
+	if s.ResetIn.Known {
+		s.ResetResolution = time.Second
+	}
+	if s.ResetIn.Known && s.ResetIn.D == 0 {
+		// The window has ended: what it had left says nothing about the next one.
+		s.Remaining, s.Used = Count{}, Count{}
+	}
+	s.Exact = s.Remaining.Known
+	return s, s.Limit.Known || s.Remaining.Known || s.Used.Known || s.ResetIn.Known
+}
+
+// githubResource lets through what can be the name of one of GitHub's buckets.
+func githubResource(name string) string {
+	name = strings.TrimSpace(name)
+	if len(name) > 64 {
+		return ""
+	}
+	for _, c := range []byte(name) {
+		if (c < 'a' || c > 'z') && c != '_' {
+			return ""
+		}
+	}
+	return name
+}
+
+// githubVerdict says why a call was refused. merged: the verdict carries the counts as well.
+func githubVerdict(r *response, counts Signal) (verdict Signal, merged bool) {
+	asked := r.retryAfter()
+	switch {
+	case r.status == http.StatusForbidden || r.status == http.StatusTooManyRequests:
+		if remaining := r.count("X-Ratelimit-Remaining"); remaining.Known && remaining.N == 0 {
+			return githubExhausted(counts, asked, "github/primary"), true
+		}
+		if asked.span.Known || githubSecondary(r.body) || r.status == http.StatusTooManyRequests {
+			return asked.or(githubSecondaryWait).on(Signal{Class: Throttled, Scope: ScopeKey, NoRetry: r.noRetry(), Rule: "github/secondary"}), false
+		}
+		return Signal{Class: NotALimit, Rule: "github/forbidden"}, false
+	case r.status == http.StatusOK && githubGraphQLLimited(r.body):
+		if counts.Resource == "" {
+			counts.Resource = "graphql"
+		}
+		return githubExhausted(counts, asked, "github/graphql"), true
+	case r.status == http.StatusServiceUnavailable:
+		return asked.on(Signal{Class: Overloaded, Scope: ScopeProvider, NoRetry: r.noRetry(), Rule: "github/unavailable"}), false
+	case r.status >= 400:
+		return Signal{Class: NotALimit, NoRetry: r.noRetry(), Rule: "github/error"}, false
+	}
+	return Signal{}, false
+}
+
+// githubExhausted turns the counts into the verdict that they are used up.
+func githubExhausted(counts Signal, asked wait, rule string) Signal {
+	counts.Class, counts.Rule = Exhausted, rule
+	if !asked.span.Known && counts.ResetIn.Known {
+		asked = waitFor(counts.ResetIn.D + githubResetMargin)
+	}
+	return asked.on(counts)
+}
+
+// githubSecondary reports whether an error body speaks of a secondary limit.
+func githubSecondary(body []byte) bool {
+	var said struct {
+		Message          string `json:"message"`
+		DocumentationURL string `json:"documentation_url"`
+	}
+	if json.Unmarshal(body, &said) != nil {
+		said.Message = string(body)
+	}
+	message := strings.ToLower(said.Message)
+	return strings.Contains(message, "secondary rate limit") || strings.Contains(message, "abuse detection mechanism") ||
+		strings.HasSuffix(said.DocumentationURL, "secondary-rate-limits") || strings.HasSuffix(said.DocumentationURL, "#abuse-rate-limits")
+}
+
+// githubGraphQLLimited reports whether a GraphQL answer, whose status is 200 either way, was refused.
+func githubGraphQLLimited(body []byte) bool {
+	var said struct {
+		Errors []struct {
+			Type string `json:"type"`
+		} `json:"errors"`
+	}
+	if json.Unmarshal(body, &said) != nil {
+		return false
+	}
+	for _, e := range said.Errors {
+		if e.Type == "RATE_LIMITED" {
+			return true
+		}
+	}
+	return false
+}

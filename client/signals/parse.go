@@ -1,0 +1,195 @@
+package signals
+
+import (
+	"math"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// count reads a header that holds a whole number. Of several lines the smallest counts. -1 is a common way to say
+// unknown and is not malformed.
+func (r *response) count(name string) Count {
+	var least Count
+	for _, value := range r.header.Values(name) {
+		value = strings.TrimSpace(value)
+		if value == "-1" {
+			continue
+		}
+		n, ok := parseCount(value)
+		if !ok {
+			r.malformed++
+			continue
+		}
+		if !least.Known || n < least.N {
+			least = Count{N: n, Known: true}
+		}
+	}
+	return least
+}
+
+// longest reads a header with parse. Of several lines the longest counts.
+func (r *response) longest(name string, parse func(string) (time.Duration, bool)) Span {
+	var most Span
+	for _, value := range r.header.Values(name) {
+		d, ok := parse(strings.TrimSpace(value))
+		if !ok || d < 0 || d > maxSpan {
+			r.malformed++
+			continue
+		}
+		if !most.Known || d > most.D {
+			most = Span{D: d, Known: true}
+		}
+	}
+	return most
+}
+
+// sinceEpoch reads seconds since 1970 as a time from now; the past is 0.
+func (r *response) sinceEpoch(value string) (time.Duration, bool) {
+	n, ok := parseCount(value)
+	if !ok {
+		return 0, false
+	}
+	return r.until(n, time.Second)
+}
+
+// guessed reads a number whose unit has to be guessed from its size: milliseconds or seconds since 1970, or seconds
+// from now.
+func (r *response) guessed(value string) (time.Duration, bool) {
+	n, ok := parseCount(value)
+	switch {
+	case !ok:
+		return 0, false
+	case n > 1e12:
+		return r.until(n, time.Millisecond)
+	case n > 1e9:
+		return r.until(n, time.Second)
+	}
+	return seconds(value)
+}
+
+// until turns a moment, counted in units since 1970, into a time from now.
+func (r *response) until(n int64, unit time.Duration) (time.Duration, bool) {
+	perSecond := int64(time.Second / unit)
+	whole, rest := n/perSecond, n%perSecond
+	// Outside of these bounds neither the subtraction nor the result makes sense.
+	if apart := whole - r.now.Unix(); apart > int64(maxSpan/time.Second) || whole > 1<<40 {
+		return 0, false
+	}
+	return max(0, time.Unix(whole, rest*int64(unit)).Sub(r.now)), true
+}
+
+// retryAfter reads the Retry-After family: milliseconds win over seconds or a date.
+func (r *response) retryAfter() wait {
+	for _, value := range r.header.Values("Retry-After-Ms") {
+		if d, ok := decimal(strings.TrimSpace(value), time.Millisecond); ok {
+			return waitFor(d)
+		}
+		r.malformed++
+	}
+	var most wait
+	for _, value := range r.header.Values("Retry-After") {
+		d, ok := r.secondsOrDate(strings.TrimSpace(value))
+		if !ok {
+			r.malformed++
+			continue
+		}
+		if !most.span.Known || d > most.span.D {
+			most = waitFor(d)
+		}
+	}
+	return most
+}
+
+// secondsOrDate reads both forms of Retry-After. A date is compared with the response's own Date where it has one, so
+// that the two machines' clocks need not agree.
+func (r *response) secondsOrDate(value string) (time.Duration, bool) {
+	if d, ok := seconds(value); ok {
+		return d, true
+	}
+	at, err := http.ParseTime(value)
+	if err != nil {
+		return 0, false
+	}
+	from := r.now
+	if sent, err := http.ParseTime(r.header.Get("Date")); err == nil {
+		from = sent
+	}
+	return max(0, at.Sub(from)), true
+}
+
+// noRetry reports whether the provider asked not to try again.
+func (r *response) noRetry() bool {
+	return strings.EqualFold(strings.TrimSpace(r.header.Get("X-Should-Retry")), "false")
+}
+
+// parseCount reads a whole number, with or without commas between groups of thousands.
+func parseCount(value string) (int64, bool) {
+	if value == "" || len(value) > 24 {
+		return 0, false
+	}
+	groups := strings.Split(value, ",")
+	n := int64(0)
+	for i, group := range groups {
+		if group == "" || (i > 0 && len(group) != 3) || (i == 0 && len(groups) > 1 && len(group) > 3) {
+			return 0, false
+		}
+		for _, c := range []byte(group) {
+			if c < '0' || c > '9' || n > (math.MaxInt64-9)/10 {
+				return 0, false
+			}
+			n = n*10 + int64(c-'0')
+		}
+	}
+	return n, true
+}
+
+// seconds reads a plain decimal number of seconds.
+func seconds(value string) (time.Duration, bool) { return decimal(value, time.Second) }
+
+// decimal reads digits with at most one point, counted in units. Signs, exponents, NaN and infinities are no numbers
+// here. What is too large for a Duration becomes the largest one, for the caller to bound.
+func decimal(value string, unit time.Duration) (time.Duration, bool) {
+	whole, fraction, pointed := strings.Cut(value, ".")
+	if len(value) > 40 || !digits(whole) || (pointed && !digits(fraction)) {
+		return 0, false
+	}
+	most := int64(math.MaxInt64 / unit)
+	n := int64(0)
+	for _, c := range []byte(whole) {
+		if n > (most-9)/10 {
+			return math.MaxInt64, true
+		}
+		n = n*10 + int64(c-'0')
+	}
+	d := time.Duration(n) * unit
+	for _, c := range []byte(fraction) {
+		unit /= 10
+		d += time.Duration(c-'0') * unit
+	}
+	return d, true
+}
+
+func digits(s string) bool {
+	if s == "" {
+		return false
+	}
+	for _, c := range []byte(s) {
+		if c < '0' || c > '9' {
+			return false
+		}
+	}
+	return true
+}
+
+// goDuration reads a duration as Go writes it (6m0s, 12ms, 2m59.56s), or a plain number of seconds.
+func goDuration(value string) (time.Duration, bool) {
+	if d, ok := seconds(value); ok {
+		return d, true
+	}
+	if len(value) > 40 || strings.ContainsAny(value, "+-") {
+		return 0, false
+	}
+	d, err := time.ParseDuration(value)
+	return d, err == nil && d >= 0
+}

@@ -1,0 +1,208 @@
+// Package signals reads what an API provider says about its rate limits: response headers, statuses and error bodies.
+//
+// It is pure: no clock, no network, no state. A [Dialect] turns one response into signals, one for each limit that the
+// provider spoke of and, where the response was refused, one that says why. What a provider did not say, or said in a
+// form that cannot be read, is unknown: unknown is never zero, and no number is ever made up. Every duration that comes
+// out is at least 0 and at most 366 days, and what a caller is asked to wait is at most [MaxWait].
+//
+// To add a provider, write a file with its observe function and one Dialect value.
+package signals
+
+import (
+	"net/http"
+	"time"
+)
+
+// MaxWait is the longest wait that a signal asks for. Longer ones are cut to it and marked Clamped.
+const MaxWait = 24 * time.Hour
+
+// MaxBody is how much of an error body a caller should offer, in bytes. More is not looked at.
+const MaxBody = 64 << 10
+
+// maxSpan is the longest time that is believed at all, in either direction.
+const maxSpan = 366 * 24 * time.Hour
+
+// Class says what a response means for the caller's limits.
+type Class int
+
+// The classes.
+const (
+	// OK is an ordinary answer: only its counts matter.
+	OK Class = 1
+	// Throttled is too fast or too many at once. It heals within seconds or minutes.
+	Throttled Class = 2
+	// Exhausted is used up until the window resets.
+	Exhausted Class = 3
+	// Overloaded is the provider's own trouble: slow down, but no limit of ours is used up.
+	Overloaded Class = 4
+	// Billing is not paid for or not in the plan: waiting does not help.
+	Billing Class = 5
+	// NotALimit is an error that has nothing to do with rate limits.
+	NotALimit Class = 6
+)
+
+// String returns the class's name.
+func (c Class) String() string {
+	switch c {
+	case OK:
+		return "ok"
+	case Throttled:
+		return "throttled"
+	case Exhausted:
+		return "exhausted"
+	case Overloaded:
+		return "overloaded"
+	case Billing:
+		return "billing"
+	case NotALimit:
+		return "not-a-limit"
+	}
+	return "unknown"
+}
+
+// Limited reports whether the response was refused because of a limit of the caller's own.
+func (c Class) Limited() bool { return c == Throttled || c == Exhausted || c == Billing }
+
+// Scope says what a limit covers.
+type Scope int
+
+// The scopes.
+const (
+	// ScopeUnknown is not said.
+	ScopeUnknown Scope = 0
+	// ScopeResource is the resource that the signal names.
+	ScopeResource Scope = 1
+	// ScopeKey is everything that uses the same key.
+	ScopeKey Scope = 2
+	// ScopeProject is the key's project.
+	ScopeProject Scope = 3
+	// ScopeOrg is the key's organisation.
+	ScopeOrg Scope = 4
+	// ScopeProvider is everybody.
+	ScopeProvider Scope = 5
+)
+
+// Count is a number that may be unknown. Known numbers are at least 0.
+type Count struct {
+	N     int64
+	Known bool
+}
+
+// Span is a duration that may be unknown. Known ones are between 0 and 366 days.
+type Span struct {
+	D     time.Duration
+	Known bool
+}
+
+// Signal is what a provider said about one limit.
+type Signal struct {
+	// Class is what the response means for this limit.
+	Class Class
+	// Scope is what the limit covers.
+	Scope Scope
+	// Resource names the limit in the provider's words: core, graphql, requests, tokens. Empty: not said.
+	Resource string
+	// Limit is the most that the limit allows.
+	Limit Count
+	// Remaining is what is left of it.
+	Remaining Count
+	// Used is what was used of it.
+	Used Count
+	// Requested is what the provider thinks the refused call would have taken.
+	Requested Count
+	// ResetIn is how long until the window ends, from now. 0: it ended, and the counts of the response are stale.
+	ResetIn Span
+	// ResetResolution is the precision of ResetIn.
+	ResetResolution time.Duration
+	// RefillIn is how long until the limit is full again. It is no wait: a call may fit long before.
+	RefillIn Span
+	// RetryAfter is how long to wait before the next attempt, at most MaxWait.
+	RetryAfter Span
+	// Clamped: RetryAfter was longer and was cut to MaxWait.
+	Clamped bool
+	// NoRetry: the provider asked not to try again, or trying again cannot help.
+	NoRetry bool
+	// Exact: Remaining was a whole, plain number, not one the provider is known to round.
+	Exact bool
+	// Malformed is how many values of the response could not be read and were left out. It stands on the first signal.
+	Malformed int
+	// Rule names the rule that classified the response, so that a drift in the provider's words shows in a metric.
+	Rule string
+}
+
+// Dialect is the way one provider speaks. The zero Dialect says nothing.
+type Dialect struct {
+	name    string
+	observe func(*response) []Signal
+}
+
+// Name returns the provider's name.
+func (d Dialect) Name() string { return d.name }
+
+// Observe reads one response that arrived at now. body is the beginning of its body, at most MaxBody bytes of it are
+// looked at; it may be empty or cut off anywhere. Counts come first, the verdict on a refused call last.
+func (d Dialect) Observe(now time.Time, status int, header http.Header, body []byte) []Signal {
+	if d.observe == nil {
+		return nil
+	}
+	if len(body) > MaxBody {
+		body = body[:MaxBody]
+	}
+	r := &response{now: now, status: status, header: header, body: body}
+	out := d.observe(r)
+	if r.malformed == 0 {
+		return out
+	}
+	if len(out) == 0 {
+		out = []Signal{{Class: OK, Rule: "malformed"}}
+	}
+	out[0].Malformed = r.malformed
+	return out
+}
+
+// Verdict returns the signal that says why a call was refused, if it was: the last one that is not OK.
+func Verdict(signals []Signal) (Signal, bool) {
+	for i := len(signals) - 1; i >= 0; i-- {
+		if signals[i].Class != OK {
+			return signals[i], true
+		}
+	}
+	return Signal{}, false
+}
+
+// response is one response and how much of it could not be read.
+type response struct {
+	now       time.Time
+	status    int
+	header    http.Header
+	body      []byte
+	malformed int
+}
+
+// wait is what the provider asked the caller to wait, from the Retry-After family.
+type wait struct {
+	span    Span
+	clamped bool
+}
+
+// on writes the wait into a signal.
+func (w wait) on(s Signal) Signal {
+	s.RetryAfter, s.Clamped = w.span, w.clamped
+	return s
+}
+
+// or returns w, or d where w is unknown.
+func (w wait) or(d time.Duration) wait {
+	if w.span.Known {
+		return w
+	}
+	return waitFor(d)
+}
+
+// waitFor returns a wait, cut to MaxWait.
+func waitFor(d time.Duration) wait {
+	if d > MaxWait {
+		return wait{span: Span{D: MaxWait, Known: true}, clamped: true}
+	}
+	return wait{span: Span{D: max(d, 0), Known: true}}
+}
