@@ -1,0 +1,143 @@
+// Command links checks that every relative link in the Markdown files below the working directory leads to a file that
+// is there, and every #fragment to a heading in it. It looks at no other site: a check that needs the network would fail
+// for reasons of its own.
+package main
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"regexp"
+	"strings"
+)
+
+func main() {
+	problems, err := check(os.DirFS("."))
+	for _, problem := range problems {
+		fmt.Println(problem)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "links:", err)
+	}
+	if err != nil || len(problems) > 0 {
+		os.Exit(1)
+	}
+}
+
+var (
+	// link is an inline link or picture: its target is the first group.
+	link = regexp.MustCompile(`\]\(([^()\s]+)(?:\s+"[^"]*")?\)`)
+	// code is what looks like a link in code and is none.
+	code = regexp.MustCompile("`[^`]*`")
+	// dropped is what a heading's fragment leaves out.
+	dropped = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
+)
+
+// page is what there is to know about a Markdown file.
+type page struct {
+	links     []place
+	fragments map[string]bool
+}
+
+// place is a link's target and the line on which it stands.
+type place struct {
+	target string
+	line   int
+}
+
+// check returns a line for each link that leads nowhere.
+func check(root fs.FS) ([]string, error) {
+	pages := map[string]page{}
+	var names []string
+	err := fs.WalkDir(root, ".", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() && name != "." && strings.HasPrefix(entry.Name(), ".") {
+			return fs.SkipDir
+		}
+		if entry.IsDir() || path.Ext(name) != ".md" {
+			return nil
+		}
+		text, err := fs.ReadFile(root, name)
+		if err != nil {
+			return err
+		}
+		pages[name] = parse(string(text))
+		names = append(names, name)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	var problems []string
+	for _, name := range names {
+		for _, l := range pages[name].links {
+			if reason := follow(root, pages, name, l.target); reason != "" {
+				problems = append(problems, fmt.Sprintf("%s:%d: %s: %s", name, l.line, l.target, reason))
+			}
+		}
+	}
+	return problems, nil
+}
+
+// parse finds the links and headings outside of code.
+func parse(text string) page {
+	p := page{fragments: map[string]bool{}}
+	fence := ""
+	for i, line := range strings.Split(text, "\n") {
+		trimmed := strings.TrimSpace(line)
+		if fence != "" {
+			if strings.HasPrefix(trimmed, fence) {
+				fence = ""
+			}
+			continue
+		}
+		if strings.HasPrefix(trimmed, "```") || strings.HasPrefix(trimmed, "~~~") {
+			fence = trimmed[:3]
+			continue
+		}
+		if heading := strings.TrimLeft(line, "#"); heading != line && strings.HasPrefix(heading, " ") {
+			p.addFragment(heading)
+		}
+		for _, match := range link.FindAllStringSubmatch(code.ReplaceAllString(line, ""), -1) {
+			p.links = append(p.links, place{target: match[1], line: i + 1})
+		}
+	}
+	return p
+}
+
+// addFragment derives a heading's fragment as code hosts do: lower case, punctuation dropped, blanks to hyphens, a
+// number behind where two are the same.
+func (p *page) addFragment(heading string) {
+	base := dropped.ReplaceAllString(strings.ToLower(strings.TrimSpace(heading)), "")
+	base = strings.ReplaceAll(base, " ", "-")
+	fragment := base
+	for n := 1; p.fragments[fragment]; n++ {
+		fragment = fmt.Sprintf("%s-%d", base, n)
+	}
+	p.fragments[fragment] = true
+}
+
+// follow says why a link leads nowhere; "" if it leads somewhere, or to another site.
+func follow(root fs.FS, pages map[string]page, from, target string) string {
+	if strings.Contains(target, "://") || strings.HasPrefix(target, "mailto:") {
+		return ""
+	}
+	file, fragment, _ := strings.Cut(target, "#")
+	name := from
+	if file != "" {
+		name = path.Join(path.Dir(from), file)
+	}
+	if !fs.ValidPath(name) {
+		return "leads out of the repository"
+	}
+	if _, err := fs.Stat(root, name); err != nil {
+		return "no such file"
+	}
+	if to, ok := pages[name]; ok && fragment != "" && !to.fragments[fragment] {
+		return "no such heading"
+	}
+	return ""
+}

@@ -1,0 +1,40 @@
+package main
+
+import (
+	"slices"
+	"testing"
+	"testing/fstest"
+)
+
+func TestCheck(t *testing.T) {
+	tests := []struct {
+		name string
+		text string
+		want []string
+	}{
+		{name: "a file, a folder, a heading here and there", text: "# A b\n[x](docs/b.md) [x](docs) [x](#a-b) [x](docs/b.md#what-is-it)"},
+		{name: "other sites are not looked at", text: "[x](https://example.org/none) [x](mailto:a@example.org)"},
+		{name: "code is no link", text: "`[x](none)`\n```sh\n[x](none)\n# no heading\n```\n"},
+		{name: "missing file", text: "\n[x](docs/none.md)", want: []string{"README.md:2: docs/none.md: no such file"}},
+		{name: "missing picture", text: "![x](docs/none.svg \"a title\")", want: []string{"README.md:1: docs/none.svg: no such file"}},
+		{name: "missing heading", text: "[x](docs/b.md#none)", want: []string{"README.md:1: docs/b.md#none: no such heading"}},
+		{name: "a heading in code", text: "```\n# A\n```\n[x](#a)", want: []string{"README.md:4: #a: no such heading"}},
+		{name: "the same heading twice", text: "# A\n# A\n[x](#a-1)"},
+		{name: "outside", text: "[x](../none)", want: []string{"README.md:1: ../none: leads out of the repository"}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			got, err := check(fstest.MapFS{
+				"README.md":         {Data: []byte(test.text)},
+				"docs/b.md":         {Data: []byte("## What *is* it?\n")},
+				".hidden/ignore.md": {Data: []byte("[x](none)")},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !slices.Equal(got, test.want) {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,150 @@
+# Everything a developer or a CI job does starts here; `make help` lists it. A fresh machine needs Go 1.26, gcc (for the
+# race detector), git, make and bash. All else is built from source, once, below .tools/bin.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+MAKEFLAGS += --warn-undefined-variables --no-builtin-rules --no-print-directory
+.DEFAULT_GOAL := help
+
+# Tools. The version is part of the path, so raising one here installs it anew and nothing else does.
+GOLANGCI_LINT := .tools/bin/golangci-lint-v2.15.0/golangci-lint
+BUF           := .tools/bin/buf-v1.73.0/buf
+GEN_GO        := .tools/bin/protoc-gen-go-v1.36.12/protoc-gen-go
+GEN_CONNECT   := .tools/bin/protoc-gen-connect-go-v1.21.1/protoc-gen-connect-go
+GENERATORS    := $(BUF) $(GEN_GO) $(GEN_CONNECT)
+
+# Folders that own a schema: each has buf.yaml, buf.gen.yaml and proto/ in it.
+SCHEMAS := fsm rpc
+
+# What may be set from outside: make test TESTFLAGS='-run Conservation -v'
+GO           ?= go
+PACKAGES     ?= ./...
+TESTFLAGS    ?=
+BENCH        ?= .
+BENCHTIME    ?= 1s
+FUZZTIME     ?= 60s
+# Schemas must stay compatible with this commit: the last release or, before the first one, the commit before this.
+# `make lint AGAINST=` skips the comparison, for a break that is meant.
+AGAINST      ?= $(shell git describe --tags --abbrev=0 HEAD^ 2>/dev/null || git rev-parse --quiet --verify HEAD^ 2>/dev/null)
+
+# A folder of generated files as it would be made now, for check-generate.
+FRESH := bin/generated
+
+.PHONY: help
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+.PHONY: run
+run: build ## build quotad and show nine agents sharing one API key on a three-node cluster
+	bin/quotad demo
+
+.PHONY: build
+build: ## build bin/quotad
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/quotad ./cmd/quotad
+
+.PHONY: test
+test: ## all quick tests, with the race detector (minutes)
+	$(GO) test -race -short -timeout 8m $(TESTFLAGS) $(PACKAGES)
+
+.PHONY: test-long
+test-long: ## every test, the long ones too, with the race detector
+	$(GO) test -race -count 1 -timeout 60m $(TESTFLAGS) $(PACKAGES)
+
+.PHONY: test-ci
+test-ci: # tests of what is below .ci; ./... passes dotted folders over
+	$(GO) test -count 1 ./.ci/count ./.ci/links
+
+.PHONY: all
+all: lint check-generate test test-ci ## lint, check-generate and test: what must pass before a commit
+
+.PHONY: lint
+lint: lint-go lint-schema lint-docs ## code style, import rules, schemas and their compatibility, links in docs
+
+.PHONY: lint-go
+lint-go: $(GOLANGCI_LINT)
+	$(GOLANGCI_LINT) config verify
+	$(GOLANGCI_LINT) run $(PACKAGES) ./.ci/count ./.ci/links
+
+.PHONY: lint-schema
+lint-schema: $(BUF)
+	@for schema in $(SCHEMAS); do \
+		echo "buf lint $$schema"; \
+		$(BUF) lint $$schema; \
+		if [ -z "$(AGAINST)" ]; then \
+			echo "buf breaking $$schema: nothing to compare with"; \
+		elif git cat-file -e "$(AGAINST):$$schema/buf.yaml" 2>/dev/null; then \
+			echo "buf breaking $$schema, against $(AGAINST)"; \
+			git archive "$(AGAINST)" $$schema | $(BUF) breaking $$schema --against "-#format=tar,subdir=$$schema"; \
+		else \
+			echo "buf breaking $$schema: $(AGAINST) has no such schema"; \
+		fi; \
+	done
+
+.PHONY: lint-docs
+lint-docs:
+	$(GO) run ./.ci/links
+
+.PHONY: format
+format: $(GOLANGCI_LINT) ## format the code
+	$(GOLANGCI_LINT) fmt $(PACKAGES)
+
+.PHONY: generate
+generate: $(GENERATORS) ## generate fsm/logpb and rpc/quotav1 from their schemas
+	@for schema in $(SCHEMAS); do $(call generate_into,$$schema); done
+
+.PHONY: check-generate
+check-generate: $(GENERATORS) ## fail if generated code does not fit its schema
+	@rm -rf $(FRESH); \
+	for schema in $(SCHEMAS); do \
+		$(call generate_into,$(FRESH)/$$schema); \
+		for made in $(FRESH)/$$schema/*; do \
+			diff -r "$$made" "$$schema/$${made##*/}" || { echo "stale: run make generate and commit" >&2; exit 1; }; \
+		done; \
+	done; \
+	echo "generated code is up to date"
+
+.PHONY: bench
+bench: ## benchmarks; BENCH and BENCHTIME choose (docs/performance.md says how to read them)
+	$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem -timeout 60m ./fsm/... ./raftnode/... ./client/...
+
+.PHONY: fuzz
+fuzz: ## fuzz each decoder for FUZZTIME (60s)
+	@grep -rlE --include='*_test.go' '^func Fuzz' . | while read -r file; do dirname "$$file"; done | sort -u | \
+	while read -r package; do \
+		$(GO) test -list '^Fuzz' "$$package" | { grep '^Fuzz' || true; } | while read -r target; do \
+			echo "fuzz $$package $$target"; \
+			$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$package" </dev/null; \
+		done; \
+	done
+
+.PHONY: cover
+cover: ## coverage of the quick tests across packages: bin/cover.html
+	@mkdir -p bin
+	$(GO) test -short -timeout 8m -coverpkg=./... -coverprofile=bin/cover.out $(TESTFLAGS) $(PACKAGES)
+	$(GO) tool cover -html=bin/cover.out -o bin/cover.html
+	$(GO) tool cover -func=bin/cover.out | tail -n 1
+
+.PHONY: clean
+clean: ## remove what was built (not .tools/bin)
+	rm -rf bin
+
+# Generates the schema in the shell's $$schema into a folder.
+generate_into = PATH="$(subst $(space),:,$(abspath $(dir $(GENERATORS)))):$$PATH" \
+	buf generate $$schema --template $$schema/buf.gen.yaml --output $(1)
+space := $(subst x,,x x)
+
+# Tools are modules like any other: the checksum database vouches for what is fetched.
+install = GOBIN="$(abspath $(@D))" $(GO) install -trimpath $(1)@$(2)
+
+.tools/bin/golangci-lint-%/golangci-lint:
+	$(call install,github.com/golangci/golangci-lint/v2/cmd/golangci-lint,$*)
+
+.tools/bin/buf-%/buf:
+	$(call install,github.com/bufbuild/buf/cmd/buf,$*)
+
+.tools/bin/protoc-gen-go-%/protoc-gen-go:
+	$(call install,google.golang.org/protobuf/cmd/protoc-gen-go,$*)
+
+.tools/bin/protoc-gen-connect-go-%/protoc-gen-connect-go:
+	$(call install,connectrpc.com/connect/cmd/protoc-gen-connect-go,$*)
