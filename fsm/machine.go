@@ -1,86 +1,173 @@
 package fsm
 
 import (
-	"io"
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
 
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// Machine is the replicated state machine.
-type Machine struct{ state *State }
+// state is State under a name that leaves the method's free.
+type state = State
 
-// State is the replicated state for reading.
-type State struct{}
+// Machine is the replicated state machine.
+type Machine struct {
+	*state
+	// generation tells objects that a frozen State may share (older ones) from those that may be changed in place.
+	generation uint64
+	events     []Event
+	// relief are the quotas of which something came free while the present command was applied. The map is only ever
+	// asked and emptied; where order matters, quotas are taken from ordered trees.
+	relief map[uint32]bool
+}
 
 // New returns the state at the cluster's birth.
-func New() *Machine { return &Machine{state: &State{}} }
+func New() *Machine {
+	return &Machine{state: newState(), generation: 1, relief: map[uint32]bool{}}
+}
 
-// Apply applies one log entry, an encoded logpb.Entry. It panics on an entry that it cannot decode or does not know:
-// going on would make replicas differ.
-func (m *Machine) Apply(index, term uint64, data []byte) Applied { panic("stub") }
+// Freeze returns the state as it is now, which never changes again, in constant time. It may be read from any
+// goroutine while Apply goes on.
+func (m *Machine) Freeze() *State {
+	m.generation++
+	return m.copy()
+}
 
 // State returns the live state for reading. It must not be used while Apply runs.
 func (m *Machine) State() *State { return m.state }
 
-// Freeze returns the state as it is now, which never changes again, in constant time. It may be read from any
-// goroutine while Apply goes on.
-func (m *Machine) Freeze() *State { panic("stub") }
-
-// Restore reads a snapshot that WriteSnapshot wrote.
-func Restore(r io.Reader) (*Machine, error) { panic("stub") }
-
-// WriteSnapshot writes the state.
-func (s *State) WriteSnapshot(w io.Writer) error { panic("stub") }
-
-// Hash returns the hash of the ledger (quotas, leases, operations, fence) and of the whole state.
-func (s *State) Hash() (ledger, whole [32]byte) { panic("stub") }
-
-// Verify recomputes all totals from single leases and operations and returns the first difference.
-func (s *State) Verify() error { panic("stub") }
-
-// Clock returns the state's own clock: that of the last entry.
-func (s *State) Clock() Clock { panic("stub") }
-
-// Index returns the index of the last entry applied.
-func (s *State) Index() uint64 { panic("stub") }
-
-// NextDue returns the cluster time at which an entry should be written, so that something due happens (an expiry, the
-// end of a wait or cooldown, relief for a waiter), and whether anything at all is pending: while it is, some entry is
-// wanted at least every tick.
-func (s *State) NextDue() (at int64, pending bool) { panic("stub") }
-
-// Quota returns one quota as it stands at a clock.
-func (s *State) Quota(name string, at Clock) (QuotaView, bool) { panic("stub") }
-
-// Quotas returns up to limit quotas in name order whose names start with prefix and come after the name after.
-func (s *State) Quotas(prefix, after string, limit int, at Clock) []QuotaView { panic("stub") }
-
-// Leases returns up to limit live leases by id, above the id after, of a holder and with an item of a quota (empty:
-// any).
-func (s *State) Leases(holder, quota string, after uint64, limit int, at Clock) []LeaseView {
-	panic("stub")
+// Apply applies one log entry, an encoded logpb.Entry. It panics on an entry that it cannot decode or does not know:
+// going on would make replicas differ.
+func (m *Machine) Apply(index, term uint64, data []byte) Applied {
+	entry := new(logpb.Entry)
+	if err := proto.Unmarshal(data, entry); err != nil {
+		panic(fmt.Sprintf("fsm: log entry %d (term %d) cannot be decoded: %v", index, term, err))
+	}
+	if entry.Version != EntryVersion {
+		panic(fmt.Sprintf("fsm: log entry %d (term %d) has version %d; this binary knows version %d: upgrade it",
+			index, term, entry.Version, EntryVersion))
+	}
+	m.index, m.term = index, term
+	m.events = nil
+	m.advance(entry)
+	m.runDue()
+	results := make([]*logpb.Result, len(entry.Commands))
+	for i, command := range entry.Commands {
+		results[i] = m.applyOnce(command)
+		m.serve()
+	}
+	return Applied{Index: index, Term: term, Clock: m.clock, Results: results, Events: m.events}
 }
 
-// CheckFence tells whether a lease lives and has this fence, and what is left of it (nanoseconds).
-func (s *State) CheckFence(lease, fence uint64, at Clock) (valid bool, left int64) { panic("stub") }
+// advance moves the clock. Cluster time and the earlier view never go back. Between two samples, and where an entry
+// carries none, both views of Unix time move on with cluster time. The later view may fall to a better sample: each
+// sample alone is no earlier than some honest clock.
+func (m *Machine) advance(entry *logpb.Entry) {
+	elapsed := max(entry.StampNs, m.clock.Now) - m.clock.Now
+	m.clock.Now += elapsed
+	if m.clock.WallEarly != 0 {
+		m.clock.WallEarly = addSaturated(m.clock.WallEarly, elapsed)
+		m.clock.WallLate = addSaturated(m.clock.WallLate, elapsed)
+	}
+	if entry.WallEarlyNs > 0 && entry.WallLateNs > 0 {
+		m.clock.WallEarly = max(m.clock.WallEarly, entry.WallEarlyNs)
+		m.clock.WallLate = max(entry.WallLateNs, m.clock.WallEarly)
+	}
+}
 
-// FenceCounter returns the newest fence.
-func (s *State) FenceCounter() uint64 { panic("stub") }
+// apply carries one command out.
+func (m *Machine) apply(command *logpb.Command, from origin) *logpb.Result {
+	switch kind := command.Kind.(type) {
+	case *logpb.Command_OpenSession:
+		return m.openSession(kind.OpenSession)
+	case *logpb.Command_CloseSession:
+		return m.closeSession(command.Session)
+	case *logpb.Command_Reserve:
+		return m.reserve(kind.Reserve, from)
+	case *logpb.Command_Consume:
+		return m.consume(kind.Consume, command.By)
+	case *logpb.Command_Settle:
+		return m.settle(kind.Settle, command.By)
+	case *logpb.Command_Release:
+		return m.release(kind.Release, command.By)
+	case *logpb.Command_Renew:
+		return m.renew(kind.Renew, command.By)
+	case *logpb.Command_Withdraw:
+		return m.withdraw(kind.Withdraw, command.By)
+	case *logpb.Command_Report:
+		return m.report(kind.Report, command.By)
+	case *logpb.Command_ApplyQuotas:
+		return m.applyQuotas(kind.ApplyQuotas)
+	case *logpb.Command_DeleteQuota:
+		return m.deleteQuota(kind.DeleteQuota)
+	case *logpb.Command_RevokeLease:
+		return m.revokeLease(kind.RevokeLease)
+	case *logpb.Command_PutMember:
+		m.members.Set(kind.PutMember.Id, kind.PutMember.ApiAddress)
+		return done()
+	case *logpb.Command_DeleteMember:
+		m.members.Delete(kind.DeleteMember.Id)
+		return done()
+	case *logpb.Command_Found:
+		return m.found(kind.Found)
+	case *logpb.Command_RaiseEpoch:
+		return m.raiseEpoch(kind.RaiseEpoch)
+	case *logpb.Command_SetLimits:
+		return m.setLimits(kind.SetLimits)
+	}
+	panic(fmt.Sprintf("fsm: log entry %d (term %d) holds a kind of command that this binary does not know: upgrade it",
+		m.index, m.term))
+}
 
-// Epoch returns the fence's epoch.
-func (s *State) Epoch() uint32 { panic("stub") }
+// maxDuePerEntry bounds how much of what is due one entry carries out; the rest follows with the next ones. Commands
+// that touch something due themselves get the same answer either way.
+const maxDuePerEntry = 1000
 
-// ClusterID returns the cluster's id; empty before it was founded.
-func (s *State) ClusterID() string { panic("stub") }
+// runDue carries out what has come due, in the order of time.
+func (m *Machine) runDue() {
+	m.expireLeases()
+	m.expireOperations()
+	m.expireSessions()
+	m.expireKeys()
+	m.forgetHolders()
+	m.endCooldowns()
+	m.endWaits()
+	m.relieveWaited()
+	m.serve()
+}
 
-// Members returns the API addresses of nodes, by id.
-func (s *State) Members() []MemberView { panic("stub") }
+func (m *Machine) emit(event Event) { m.events = append(m.events, event) }
 
-// Counts returns the sizes of the state's tables.
-func (s *State) Counts() Counts { panic("stub") }
+// takeDue removes and returns up to maxDuePerEntry entries of a tree that are due.
+func takeDue[T any](tree interface {
+	Min() (T, bool)
+	Delete(T) (T, bool)
+}, isDue func(T) bool) []T {
+	var all []T
+	for len(all) < maxDuePerEntry {
+		first, ok := tree.Min()
+		if !ok || !isDue(first) {
+			break
+		}
+		tree.Delete(first)
+		all = append(all, first)
+	}
+	return all
+}
 
-// Waiting tells whether a ticket stands in the queue.
-func (s *State) Waiting(ticket uint64) bool { panic("stub") }
+func done() *logpb.Result {
+	return &logpb.Result{Kind: &logpb.Result_Done{Done: &logpb.Done{}}}
+}
 
-// Holders returns the holder rules.
-func (s *State) Holders() []*logpb.HolderRule { panic("stub") }
+func fail(reason logpb.Reason, message, hint string) *logpb.Result {
+	return failure(&logpb.Failure{Reason: reason, Message: message, Hint: hint})
+}
+
+func failure(f *logpb.Failure) *logpb.Result {
+	return &logpb.Result{Kind: &logpb.Result_Failure{Failure: f}}
+}
+
+func refuse(r *logpb.Refusal) *logpb.Result {
+	return &logpb.Result{Kind: &logpb.Result_Refusal{Refusal: r}}
+}

@@ -297,7 +297,9 @@ type SnapshotHead struct {
 	// Newest quota number.
 	LastQuota uint32 `protobuf:"varint,12,opt,name=last_quota,json=lastQuota,proto3" json:"last_quota,omitempty"`
 	// The bounds that are part of the state's meaning; all set.
-	Limits        *SetLimits `protobuf:"bytes,13,opt,name=limits,proto3" json:"limits,omitempty"`
+	Limits *SetLimits `protobuf:"bytes,13,opt,name=limits,proto3" json:"limits,omitempty"`
+	// When the last entry of a sliding log, or grace of a slot, ends (cluster time).
+	BusyUntilNs   int64 `protobuf:"varint,14,opt,name=busy_until_ns,json=busyUntilNs,proto3" json:"busy_until_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -421,6 +423,13 @@ func (x *SnapshotHead) GetLimits() *SetLimits {
 		return x.Limits
 	}
 	return nil
+}
+
+func (x *SnapshotHead) GetBusyUntilNs() int64 {
+	if x != nil {
+		return x.BusyUntilNs
+	}
+	return 0
 }
 
 // SnapshotQuota is a quota and its ledger.
@@ -930,7 +939,9 @@ type SnapshotOperation struct {
 	// Its lease has ended.
 	Orphan bool `protobuf:"varint,11,opt,name=orphan,proto3" json:"orphan,omitempty"`
 	// Its charges.
-	Charges       []*SnapshotCharge `protobuf:"bytes,12,rep,name=charges,proto3" json:"charges,omitempty"`
+	Charges []*SnapshotCharge `protobuf:"bytes,12,rep,name=charges,proto3" json:"charges,omitempty"`
+	// Orphans: when to look again whether it still counts (cluster time).
+	CheckNs       int64 `protobuf:"varint,13,opt,name=check_ns,json=checkNs,proto3" json:"check_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1047,6 +1058,13 @@ func (x *SnapshotOperation) GetCharges() []*SnapshotCharge {
 		return x.Charges
 	}
 	return nil
+}
+
+func (x *SnapshotOperation) GetCheckNs() int64 {
+	if x != nil {
+		return x.CheckNs
+	}
+	return 0
 }
 
 // SnapshotCharge is what an operation charged to one quota.
@@ -1688,7 +1706,7 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	" \x01(\v2\x1d.quotad.log.v1.SnapshotMemberH\x00R\x06member\x12/\n" +
 	"\x04rule\x18\v \x01(\v2\x19.quotad.log.v1.HolderRuleH\x00R\x04rule\x12:\n" +
 	"\atrailer\x18\x0f \x01(\v2\x1e.quotad.log.v1.SnapshotTrailerH\x00R\atrailerB\x06\n" +
-	"\x04kind\"\x96\x03\n" +
+	"\x04kind\"\xba\x03\n" +
 	"\fSnapshotHead\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\x12\x15\n" +
@@ -1708,7 +1726,8 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\flast_session\x18\v \x01(\x04R\vlastSession\x12\x1d\n" +
 	"\n" +
 	"last_quota\x18\f \x01(\rR\tlastQuota\x120\n" +
-	"\x06limits\x18\r \x01(\v2\x18.quotad.log.v1.SetLimitsR\x06limits\"\xee\x04\n" +
+	"\x06limits\x18\r \x01(\v2\x18.quotad.log.v1.SetLimitsR\x06limits\x12\"\n" +
+	"\rbusy_until_ns\x18\x0e \x01(\x03R\vbusyUntilNs\"\xee\x04\n" +
 	"\rSnapshotQuota\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x124\n" +
 	"\n" +
@@ -1758,7 +1777,7 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x05quota\x18\x01 \x01(\rR\x05quota\x12\x1a\n" +
 	"\bancestor\x18\x02 \x01(\bR\bancestor\x12\x16\n" +
 	"\x06window\x18\x03 \x01(\x03R\x06window\x12\x12\n" +
-	"\x04held\x18\x04 \x01(\x03R\x04held\"\xe8\x02\n" +
+	"\x04held\x18\x04 \x01(\x03R\x04held\"\x83\x03\n" +
 	"\x11SnapshotOperation\x12\x14\n" +
 	"\x05lease\x18\x01 \x01(\x04R\x05lease\x12\x0e\n" +
 	"\x02op\x18\x02 \x01(\x04R\x02op\x12\x14\n" +
@@ -1773,7 +1792,8 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x06actual\x18\n" +
 	" \x01(\x04R\x06actual\x12\x16\n" +
 	"\x06orphan\x18\v \x01(\bR\x06orphan\x127\n" +
-	"\acharges\x18\f \x03(\v2\x1d.quotad.log.v1.SnapshotChargeR\acharges\"\x80\x02\n" +
+	"\acharges\x18\f \x03(\v2\x1d.quotad.log.v1.SnapshotChargeR\acharges\x12\x19\n" +
+	"\bcheck_ns\x18\r \x01(\x03R\acheckNs\"\x80\x02\n" +
 	"\x0eSnapshotCharge\x12\x14\n" +
 	"\x05quota\x18\x01 \x01(\rR\x05quota\x12\x1a\n" +
 	"\bancestor\x18\x02 \x01(\bR\bancestor\x12\x18\n" +

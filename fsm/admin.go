@@ -1,0 +1,321 @@
+package fsm
+
+import (
+	"fmt"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// Bounds of the operator's commands.
+const (
+	maxNameLength = 200
+	maxRules      = 10_000
+	maxWeight     = 1000
+	maxDepth      = 8
+)
+
+// applyQuotas creates or changes quotas and holder rules, all or nothing. Leases keep what they hold; nothing new is
+// granted until what counts is under the new limit again.
+func (m *Machine) applyQuotas(command *logpb.ApplyQuotas) *logpb.Result {
+	defined, failed := m.checkQuotas(command.Quotas)
+	if failed == nil {
+		failed = checkRules(command.Holders)
+	}
+	if failed != nil {
+		return failure(failed)
+	}
+	applied := &logpb.QuotasApplied{}
+	for _, definition := range command.Quotas {
+		switch q := m.quotaNamed(definition.Name); {
+		case q == nil:
+			applied.Created = append(applied.Created, definition.Name)
+		case proto.Equal(q.definition, definition):
+			applied.Unchanged = append(applied.Unchanged, definition.Name)
+		default:
+			applied.Changed = append(applied.Changed, definition.Name)
+		}
+	}
+	if !command.DryRun {
+		for i, definition := range command.Quotas {
+			m.define(definition, defined[i])
+		}
+		for _, definition := range command.Quotas {
+			m.setParent(m.quota(m.quotaNamed(definition.Name).number), definition.Parent)
+		}
+		if command.ReplaceHolders {
+			m.rules = command.Holders
+		}
+	}
+	return &logpb.Result{Kind: &logpb.Result_QuotasApplied{QuotasApplied: applied}}
+}
+
+// checkQuotas works definitions out and checks them against each other and the state.
+func (m *Machine) checkQuotas(definitions []*logpb.Quota) ([]rule, *logpb.Failure) {
+	rules := make([]rule, len(definitions))
+	parents := make(map[string]string, len(definitions))
+	for i, definition := range definitions {
+		if failed := checkName(definition.Name); failed != nil {
+			return nil, failed
+		}
+		if _, twice := parents[definition.Name]; twice {
+			return nil, impossible(definition, "is defined twice", "")
+		}
+		parents[definition.Name] = definition.Parent
+		worked, failed := newRule(definition)
+		if failed != nil {
+			return nil, failed
+		}
+		rules[i] = worked
+		if q := m.quotaNamed(definition.Name); q != nil && !sameKind(&q.rule, &worked) {
+			return nil, &logpb.Failure{
+				Reason: logpb.Reason_REASON_KIND_CHANGE, Quota: definition.Name,
+				Message: fmt.Sprintf("quota %q cannot change its kind, its period or its anchor in place", definition.Name),
+				Hint:    "delete it first, or take a new name",
+			}
+		}
+	}
+	for _, definition := range definitions {
+		if failed := m.checkAncestors(definition, parents); failed != nil {
+			return nil, failed
+		}
+	}
+	return rules, nil
+}
+
+// sameKind tells whether what counts under one rule can go on counting under the other.
+func sameKind(a, b *rule) bool {
+	return a.kind == b.kind && a.period == b.period && a.every == b.every && a.anchored == b.anchored
+}
+
+// checkAncestors checks that a definition's ancestors exist and form no cycle.
+func (m *Machine) checkAncestors(definition *logpb.Quota, parents map[string]string) *logpb.Failure {
+	name := definition.Parent
+	for depth := 1; name != ""; depth++ {
+		if name == definition.Name || depth > maxDepth {
+			return impossible(definition, "its ancestors form a cycle or are too many", fmt.Sprintf("at most %d levels", maxDepth))
+		}
+		parent, defined := parents[name]
+		if !defined {
+			q := m.quotaNamed(name)
+			if q == nil {
+				return impossible(definition, fmt.Sprintf("its ancestor %q does not exist", name), "define it in the same file")
+			}
+			parent = q.definition.Parent
+		}
+		name = parent
+	}
+	return nil
+}
+
+func checkName(name string) *logpb.Failure {
+	valid := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-/@:", r)
+	}
+	if name == "" || len(name) > maxNameLength || strings.HasPrefix(name, "/") || strings.HasSuffix(name, "/") ||
+		strings.ContainsFunc(name, func(r rune) bool { return !valid(r) }) {
+		return invalid(fmt.Sprintf("%q is no name for a quota", name), "letters, digits and . _ - / @ :, such as github/core")
+	}
+	return nil
+}
+
+func checkRules(rules []*logpb.HolderRule) *logpb.Failure {
+	if len(rules) > maxRules {
+		return invalid(fmt.Sprintf("%d holder rules are more than %d", len(rules), maxRules), "use patterns")
+	}
+	for i, rule := range rules {
+		if rule.Pattern == "" || rule.Class < classCritical || rule.Class > classBackground ||
+			rule.Weight < 0 || rule.Weight > maxWeight {
+			return invalid(fmt.Sprintf("holder rule %d is malformed", i), "a pattern, a class 0 to 2, a weight 1 to 1000")
+		}
+	}
+	return nil
+}
+
+// define creates a quota or changes its definition.
+func (m *Machine) define(definition *logpb.Quota, worked rule) {
+	q := m.quotaNamed(definition.Name)
+	switch {
+	case q == nil:
+		m.lastQuota++
+		q = &quota{generation: m.generation, number: m.lastQuota, ledger: ledger{capped: noCap}}
+		q.definition, q.rule = definition, worked
+		m.quotas.Set(q.number, q)
+		m.names.Set(definition.Name, q.number)
+		q = m.quota(q.number)
+	case proto.Equal(q.definition, definition):
+		return
+	default:
+		q = m.quota(q.number)
+		q.definition, q.rule = definition, worked
+	}
+	m.emit(Event{Kind: EventQuotaApplied, Quota: q.name()})
+	m.relieved(q)
+}
+
+// setParent links a quota to its parent. Live leases keep the shares that they were granted with.
+func (m *Machine) setParent(q *quota, name string) {
+	var number uint32
+	if name != "" {
+		number, _ = m.names.Get(name)
+	}
+	if number == q.parent {
+		return
+	}
+	if old := m.quota(q.parent); old != nil {
+		old.children--
+	}
+	q.parent = number
+	if number != 0 {
+		m.quota(number).children++
+	}
+	m.reline(q.number)
+}
+
+// reline enters the waiters for a quota anew: what they need has changed.
+func (m *Machine) reline(number uint32) {
+	var waiting []*waiter
+	m.waiters.Scan(func(_ uint64, w *waiter) bool {
+		for _, item := range w.ask.Items {
+			if q := m.quotaNamed(item.Quota); q != nil && m.descends(q, number) {
+				waiting = append(waiting, w)
+				break
+			}
+		}
+		return true
+	})
+	for _, w := range waiting {
+		m.dequeue(w)
+		moved := *w
+		moved.generation = m.generation
+		m.holder(w.ask.Holder).waiting++
+		needs, _ := m.needs(w.ask)
+		m.insertWaiter(&moved, numbersOf(needs))
+	}
+}
+
+// descends tells whether a quota is another one or below it.
+func (m *Machine) descends(q *quota, number uint32) bool {
+	for q != nil && q.number != number {
+		q, _ = m.quotas.Get(q.parent)
+	}
+	return q != nil
+}
+
+// deleteQuota deletes a quota. By force, its items in leases end and its waiters are refused.
+func (m *Machine) deleteQuota(command *logpb.DeleteQuota) *logpb.Result {
+	q := m.quotaNamed(command.Quota)
+	if q == nil {
+		return failure(unknownQuota(command.Quota))
+	}
+	q = m.quota(q.number)
+	inUse := q.leases > 0 || q.waiting > 0 || q.ledger.held > 0 || q.ledger.consumed() > 0
+	switch {
+	case q.children > 0:
+		return failure(quotaInUse(q, "has children", "delete or move them first"))
+	case inUse && !command.Force:
+		return failure(quotaInUse(q, "has leases, waiters or counted amounts", "wait, or force it: its items end"))
+	}
+	if parent := m.quota(q.parent); parent != nil {
+		parent.children--
+	}
+	m.endWaitsFor(q)
+	m.cooldowns.Delete(due{at: q.cooldown, id: uint64(q.number)})
+	m.names.Delete(q.name())
+	m.quotas.Delete(q.number)
+	m.emit(Event{Kind: EventQuotaDeleted, Quota: q.name()})
+	return &logpb.Result{Kind: &logpb.Result_QuotasApplied{
+		QuotasApplied: &logpb.QuotasApplied{Deleted: []string{q.name()}},
+	}}
+}
+
+func quotaInUse(q *quota, message, hint string) *logpb.Failure {
+	return &logpb.Failure{
+		Reason: logpb.Reason_REASON_QUOTA_IN_USE, Quota: q.name(),
+		Message: fmt.Sprintf("quota %q %s", q.name(), message), Hint: hint,
+	}
+}
+
+// endWaitsFor refuses all who wait for a quota.
+func (m *Machine) endWaitsFor(q *quota) {
+	var waiting []*waiter
+	m.waiters.Scan(func(_ uint64, w *waiter) bool {
+		if l, _ := m.lanes.Get(w.lane); containsNumber(l.quotas, q.number) {
+			waiting = append(waiting, w)
+		}
+		return true
+	})
+	for _, w := range waiting {
+		m.endWait(w, m.refusal(logpb.Reason_REASON_SUSPENDED, q, 0, "the quota was deleted"))
+	}
+}
+
+func containsNumber(numbers []uint32, number uint32) bool {
+	for _, n := range numbers {
+		if n == number {
+			return true
+		}
+	}
+	return false
+}
+
+// found writes the cluster's id, once.
+func (m *Machine) found(command *logpb.Found) *logpb.Result {
+	switch m.clusterID {
+	case "", command.ClusterId:
+		m.clusterID = command.ClusterId
+		return done()
+	}
+	return fail(logpb.Reason_REASON_FOREIGN_CLUSTER,
+		fmt.Sprintf("this cluster was founded as %q", m.clusterID), "two clusters are connected to each other")
+}
+
+// raiseEpoch raises the fence's epoch.
+func (m *Machine) raiseEpoch(command *logpb.RaiseEpoch) *logpb.Result {
+	if command.Epoch <= m.epoch || command.Epoch >= 1<<16 {
+		return fail(logpb.Reason_REASON_EPOCH_NOT_RAISED,
+			fmt.Sprintf("epoch %d is not above the present one, %d, or not below 65536", command.Epoch, m.epoch), "")
+	}
+	m.epoch, m.grants = command.Epoch, 0
+	return done()
+}
+
+// setLimits changes the bounds that are part of the state's meaning.
+func (m *Machine) setLimits(command *logpb.SetLimits) *logpb.Result {
+	for _, change := range []struct {
+		to    *int64
+		bound *int64
+	}{
+		{command.MaxSessions, &m.limits.sessions},
+		{command.MaxResultBytes, &m.limits.resultBytes},
+		{command.SessionIdleNs, &m.limits.sessionIdle},
+		{command.KeyLifeNs, &m.limits.keyLife},
+		{command.MaxWaiters, &m.limits.waiters},
+	} {
+		if change.to != nil && *change.to < 1 {
+			return failure(invalid("limits are at least 1", ""))
+		}
+		if change.to != nil {
+			*change.bound = *change.to
+		}
+	}
+	return done()
+}
+
+// Rebase fits a state that was read from a backup into a running cluster: the fence's epoch is raised, so that no old
+// fence meets its number again, the cluster's id and members are the running cluster's, and time does not run back.
+func (m *Machine) Rebase(epoch uint32, clusterID string, members []MemberView, floor Clock) {
+	m.epoch, m.grants = max(epoch, m.epoch+1), 0
+	if clusterID != "" {
+		m.clusterID = clusterID
+	}
+	m.members.Clear()
+	for _, member := range members {
+		m.members.Set(member.ID, member.APIAddress)
+	}
+	m.clock.Now = max(m.clock.Now, floor.Now)
+	m.clock.WallEarly = max(m.clock.WallEarly, floor.WallEarly)
+	m.clock.WallLate = max(m.clock.WallLate, floor.WallLate)
+}

@@ -1,0 +1,41 @@
+package fsm
+
+import (
+	"encoding/binary"
+	"hash/fnv"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// digestItems returns a digest of items, never 0.
+func digestItems(items []*logpb.Item) uint64 {
+	hash := fnv.New64a()
+	var number [9]byte
+	for _, item := range items {
+		binary.BigEndian.PutUint64(number[:8], uint64(item.GetAmount()))
+		number[8] = 0
+		if item.Amount != nil {
+			number[8] = 1
+		}
+		_, _ = hash.Write([]byte(item.Quota))
+		_, _ = hash.Write([]byte{0})
+		_, _ = hash.Write(number[:])
+	}
+	return max(hash.Sum64(), 1)
+}
+
+// digestCommand returns a digest of what a command asks for, without its identity. The deterministic encoding of one
+// binary may differ from another's for unknown fields only, and an entry with such fields comes from a newer binary,
+// whose commands this one does not take.
+func digestCommand(command *logpb.Command) uint64 {
+	bare := &logpb.Command{Kind: command.Kind}
+	encoded, err := proto.MarshalOptions{Deterministic: true}.Marshal(bare)
+	if err != nil {
+		panic("fsm: a decoded command cannot be encoded: " + err.Error())
+	}
+	hash := fnv.New64a()
+	_, _ = hash.Write(encoded)
+	return max(hash.Sum64(), 1)
+}

@@ -1,0 +1,124 @@
+package fsm
+
+// Classes of priority.
+const (
+	classCritical   int32 = 0
+	classStandard   int32 = 1
+	classBackground int32 = 2
+)
+
+// turnUnit is one full usable of a quota at weight 1, in the store-wide virtual time of turns.
+const turnUnit = int64(1) << 32
+
+// holderMemory is how long the turn of a holder with nothing waiting is remembered.
+const holderMemory = hour
+
+// holder is what is remembered of who asked: its turn.
+type holder struct {
+	generation uint64
+	name       string
+	turn       uint64
+	// seen is when it was last granted something or waited (cluster time); it may lag by a sixteenth of holderMemory.
+	seen int64
+	// waiting counts its Reserves in the queue.
+	waiting int64
+}
+
+// holder returns a holder's record that may be changed.
+func (m *Machine) holder(name string) *holder {
+	h, ok := m.holders.Get(name)
+	switch {
+	case !ok:
+		h = &holder{generation: m.generation, name: name, seen: m.clock.Now}
+		m.holders.Set(name, h)
+		m.seen.Set(holderSeen{at: h.seen, name: name})
+	case h.generation != m.generation:
+		c := *h
+		c.generation = m.generation
+		h = &c
+		m.holders.Set(name, h)
+	}
+	if m.clock.Now-h.seen > holderMemory/16 {
+		m.seen.Delete(holderSeen{at: h.seen, name: name})
+		h.seen = m.clock.Now
+		m.seen.Set(holderSeen{at: h.seen, name: name})
+	}
+	return h
+}
+
+// forgetHolders forgets holders that have not been seen for long. One that waits stays.
+func (m *Machine) forgetHolders() {
+	for _, last := range takeDue(m.seen, func(s holderSeen) bool { return s.at+holderMemory <= m.clock.Now }) {
+		h, _ := m.holders.Get(last.name)
+		if h.waiting == 0 {
+			m.holders.Delete(last.name)
+			continue
+		}
+		m.seen.Set(holderSeen{at: m.clock.Now, name: last.name})
+		m.holder(last.name).seen = m.clock.Now
+	}
+}
+
+// standing returns a holder's class and weight by the operator's rules: the first that matches counts.
+func (s *State) standing(name string) (class, weight int32) {
+	for _, rule := range s.rules {
+		if Match(rule.Pattern, name) {
+			return rule.Class, max(rule.Weight, 1)
+		}
+	}
+	return classStandard, 1
+}
+
+// classOf returns the class in which a Reserve is judged: a caller may lower its holder's class, never raise it.
+func classOf(own int32, asked *int32) int32 {
+	if asked == nil {
+		return own
+	}
+	return max(own, *asked)
+}
+
+// Match tells whether a name fits a pattern, in which * stands for any run of characters.
+func Match(pattern, name string) bool {
+	p, n, star, mark := 0, 0, -1, 0
+	for n < len(name) {
+		switch {
+		case p < len(pattern) && pattern[p] == '*':
+			star, mark = p, n
+			p++
+		case p < len(pattern) && pattern[p] == name[n]:
+			p, n = p+1, n+1
+		case star >= 0:
+			mark++
+			p, n = star+1, mark
+		default:
+			return false
+		}
+	}
+	for p < len(pattern) && pattern[p] == '*' {
+		p++
+	}
+	return p == len(pattern)
+}
+
+// cost returns what an amount of a quota costs in turns.
+func cost(q *quota, amount int64) int64 {
+	if q.rule.usable == 0 {
+		return turnUnit
+	}
+	return mulDivCeil(amount, turnUnit, q.rule.usable)
+}
+
+// moveTurn moves a holder's turn by a cost, on or back, and its waiting Reserves with it.
+func (m *Machine) moveTurn(name string, by int64) {
+	if by == 0 {
+		return
+	}
+	h := m.holder(name)
+	_, weight := m.standing(name)
+	step := by / int64(weight)
+	turn := h.turn + uint64(step)
+	if step < 0 && uint64(-step) > h.turn {
+		turn = 0
+	}
+	m.setTurn(h, turn)
+}

@@ -1,0 +1,400 @@
+package fsm
+
+import (
+	"fmt"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// lease is amounts of quotas, reserved for a holder until a deadline.
+type lease struct {
+	generation uint64
+	id, fence  uint64
+	holder     string
+	class      int32
+	deadline   int64
+	// ttl is the length that was asked for.
+	ttl int64
+	// tentative: it was given to a waiter who may have gone; the first deadline is short until it shows itself.
+	tentative bool
+	// doneBelow is the low-water mark of its operations; records counts those that are kept.
+	doneBelow uint64
+	records   int32
+	items     []item
+}
+
+// item is what a lease holds of a quota, or, as an ancestor, the share of the last real item that an ancestor of its
+// quota carries.
+type item struct {
+	quota    uint32
+	ancestor bool
+	// window is the one to which held belongs; in another one it is void.
+	window int64
+	held   int64
+}
+
+// grant makes a lease. The needs must have been judged.
+func (m *Machine) grant(ask *logpb.Reserve, needs []need, class int32, ticket uint64) *logpb.Granted {
+	m.grants++
+	m.lastLease++
+	ttl := ask.TtlNs
+	if ttl == 0 {
+		ttl = defaultTTL
+	}
+	l := &lease{
+		generation: m.generation, id: m.lastLease, fence: m.fence(), holder: m.holder(ask.Holder).name,
+		class: class, ttl: ttl, deadline: m.clock.Now + ttl,
+	}
+	if ticket != 0 && !ask.Consume && ttl > tentativeTTL {
+		l.tentative, l.deadline = true, m.clock.Now+tentativeTTL
+	}
+	m.hold(l, ask)
+	m.leases.Set(l.id, l)
+	m.ofHolder.Set(holderLease{holder: l.holder, lease: l.id})
+	m.deadlines.Set(due{at: l.deadline, id: l.id})
+	m.moveTurn(l.holder, costOf(needs))
+	granted := &logpb.Granted{
+		Lease: l.id, Fence: l.fence, DeadlineNs: l.deadline, Class: class, Ticket: ticket, AskedTtlNs: ttl,
+		Items: m.grantedItems(l),
+	}
+	if ask.Consume {
+		granted.Consumed = m.consumeAll(l)
+	}
+	return granted
+}
+
+// hold enters what a lease holds.
+func (m *Machine) hold(l *lease, ask *logpb.Reserve) {
+	for _, asked := range ask.Items {
+		q := m.quotaNamed(asked.Quota)
+		amount := q.rule.estimate
+		if asked.Amount != nil {
+			amount = *asked.Amount
+		}
+		for i, q := range m.path(m.quota(q.number)) {
+			q.ledger.held += amount
+			q.leases++
+			l.items = append(l.items, item{
+				quota: q.number, ancestor: i > 0, window: q.ledger.window, held: amount,
+			})
+		}
+	}
+}
+
+// costOf returns the cost of needs in turns: that of the scarcest.
+func costOf(needs []need) (most int64) {
+	for _, n := range needs {
+		most = max(most, cost(n.quota, n.amount))
+	}
+	return most
+}
+
+// grantedItems returns a lease's items as its holder sees them.
+func (m *Machine) grantedItems(l *lease) []*logpb.GrantedItem {
+	items := make([]*logpb.GrantedItem, 0, len(l.items))
+	for i := range l.items {
+		it := &l.items[i]
+		if q, ok := m.quotas.Get(it.quota); ok && !it.ancestor {
+			items = append(items, &logpb.GrantedItem{
+				Quota: q.name(), Amount: it.held, UntilNs: itemEnd(q, it, l.deadline, m.clock),
+			})
+		}
+	}
+	return items
+}
+
+// itemEnd returns when an item ends (cluster time): at the lease's deadline or when its window closes.
+func itemEnd(q *quota, it *item, deadline int64, clock Clock) int64 {
+	if left, ok := q.ledger.closes(&q.rule, q.rule.at(clock)); ok && it.window == q.ledger.window {
+		return min(deadline, addSaturated(clock.Now, left))
+	}
+	return deadline
+}
+
+// heldOf returns what an item still holds; what was held in a window that has closed is void.
+func (it *item) heldOf(q *quota) int64 {
+	if q == nil || it.window != q.ledger.window {
+		return 0
+	}
+	return it.held
+}
+
+// mutableLease returns a lease that may be changed.
+func (m *Machine) mutableLease(l *lease) *lease {
+	if l.generation == m.generation {
+		return l
+	}
+	c := *l
+	c.items = append([]item(nil), l.items...)
+	c.generation = m.generation
+	m.leases.Set(c.id, &c)
+	return &c
+}
+
+// named returns the lease that a command names, which may be changed, or why the command fails. A lease past its
+// deadline is gone, whether or not its expiry has been carried out.
+func (m *Machine) named(id, fence uint64, by string) (*lease, *logpb.Failure) {
+	if fence > m.fence() {
+		return nil, &logpb.Failure{
+			Reason: logpb.Reason_REASON_NEVER_ISSUED, FenceCounter: m.fence(),
+			Message: fmt.Sprintf("fence %d was never issued by this cluster", fence), Hint: "is this the right cluster?",
+		}
+	}
+	l, ok := m.leases.Get(id)
+	if !ok || l.fence != fence || l.deadline <= m.clock.Now {
+		return nil, m.stale(id)
+	}
+	if by != "" && !Match(by, l.holder) {
+		return nil, &logpb.Failure{
+			Reason:  logpb.Reason_REASON_FOREIGN_LEASE,
+			Message: fmt.Sprintf("lease %d belongs to a holder outside of what your token covers", id),
+			Hint:    "use the token of the lease's holder",
+		}
+	}
+	return m.mutableLease(l), nil
+}
+
+func (m *Machine) stale(id uint64) *logpb.Failure {
+	return &logpb.Failure{
+		Reason: logpb.Reason_REASON_STALE_FENCE, FenceCounter: m.fence(),
+		Message: fmt.Sprintf("lease %d has ended, or this is not its fence", id),
+		Hint:    "stop using it and reserve anew",
+	}
+}
+
+// setDeadline moves a lease's deadline.
+func (m *Machine) setDeadline(l *lease, deadline int64) {
+	if deadline == l.deadline {
+		return
+	}
+	m.deadlines.Delete(due{at: l.deadline, id: l.id})
+	l.deadline = deadline
+	m.deadlines.Set(due{at: l.deadline, id: l.id})
+}
+
+// shown gives a lease that was granted to a waiter the length that was asked for, now that its holder shows itself.
+func (m *Machine) shown(l *lease) {
+	if l.tentative {
+		l.tentative = false
+		m.setDeadline(l, max(l.deadline, m.clock.Now+l.ttl))
+	}
+}
+
+// untentative gives a lease its full length at once: its Reserve did not have to wait after all.
+func (m *Machine) untentative(granted *logpb.Granted) {
+	l, _ := m.leases.Get(granted.Lease)
+	l = m.mutableLease(l)
+	m.shown(l)
+	granted.Ticket, granted.DeadlineNs, granted.Items = 0, l.deadline, m.grantedAgain(l, granted)
+}
+
+// grantedAgain returns a grant's items under the lease's present deadline.
+func (m *Machine) grantedAgain(l *lease, granted *logpb.Granted) []*logpb.GrantedItem {
+	if granted.Consumed != nil {
+		return granted.Items
+	}
+	return m.grantedItems(l)
+}
+
+// renew moves a lease's deadline, never to an earlier time.
+func (m *Machine) renew(command *logpb.Renew, by string) *logpb.Result {
+	if command.TtlNs != 0 && (command.TtlNs < minTTL || command.TtlNs > maxTTL) {
+		return failure(invalid("the ttl is not within 1 s to 24 h", "leave it out for the length that was reserved"))
+	}
+	l, failed := m.named(command.Lease, command.Fence, by)
+	if failed != nil {
+		return failure(failed)
+	}
+	ttl := command.TtlNs
+	if ttl == 0 {
+		ttl = l.ttl
+	}
+	l.tentative = false
+	m.setDeadline(l, max(l.deadline, m.clock.Now+ttl))
+	return &logpb.Result{Kind: &logpb.Result_Renewed{Renewed: &logpb.Renewed{DeadlineNs: l.deadline}}}
+}
+
+// release gives held amounts back. Without items everything goes back and the lease ends.
+func (m *Machine) release(command *logpb.Release, by string) *logpb.Result {
+	l, failed := m.named(command.Lease, command.Fence, by)
+	if failed != nil {
+		return failure(failed)
+	}
+	if len(command.Items) == 0 {
+		returned := m.endLease(l, EventReleased, false)
+		return &logpb.Result{Kind: &logpb.Result_Released{Released: &logpb.Released{Returned: returned, Ended: true}}}
+	}
+	parts, failed := m.heldParts(l, command.Items)
+	if failed != nil {
+		return failure(failed)
+	}
+	released := &logpb.Released{}
+	for _, part := range parts {
+		m.unhold(l, part.index, part.amount)
+		released.Returned = append(released.Returned, &logpb.GrantedItem{Quota: part.quota.name(), Amount: part.amount})
+	}
+	return &logpb.Result{Kind: &logpb.Result_Released{Released: released}}
+}
+
+// heldPart is an amount of a lease's item.
+type heldPart struct {
+	index  int
+	quota  *quota
+	amount int64
+}
+
+// heldParts finds what items of a command name within what a lease holds; no items: everything but slots.
+func (m *Machine) heldParts(l *lease, items []*logpb.Item) ([]heldPart, *logpb.Failure) {
+	var parts []heldPart
+	if len(items) == 0 {
+		for i := range l.items {
+			q := m.quota(l.items[i].quota)
+			if held := l.items[i].heldOf(q); held > 0 && !l.items[i].ancestor && q.rule.kind != kindSlots {
+				parts = append(parts, heldPart{index: i, quota: q, amount: held})
+			}
+		}
+		return parts, nil
+	}
+	for n, asked := range items {
+		part, failed := m.heldPart(l, asked)
+		if failed != nil {
+			return nil, failed
+		}
+		for _, other := range items[:n] {
+			if other.Quota == asked.Quota {
+				return nil, invalid(fmt.Sprintf("quota %q is named twice", asked.Quota), "add the amounts up")
+			}
+		}
+		parts = append(parts, part)
+	}
+	return parts, nil
+}
+
+func (m *Machine) heldPart(l *lease, asked *logpb.Item) (heldPart, *logpb.Failure) {
+	for i := range l.items {
+		it := &l.items[i]
+		q := m.quota(it.quota)
+		if it.ancestor || q == nil || q.name() != asked.Quota {
+			continue
+		}
+		held := it.heldOf(q)
+		amount := held
+		if asked.Amount != nil {
+			amount = *asked.Amount
+		}
+		switch {
+		case asked.Amount != nil && (amount < 1 || amount > maxAmount):
+			return heldPart{}, invalid(fmt.Sprintf("amount %d of %q is not within 1 to 2^53-1", amount, asked.Quota), "")
+		case it.held > 0 && it.window != q.ledger.window:
+			return heldPart{}, itemClosed(asked.Quota)
+		case amount > held || amount == 0:
+			return heldPart{}, notHeld(asked.Quota, fmt.Sprintf("the lease holds %d of %q", held, asked.Quota))
+		}
+		return heldPart{index: i, quota: q, amount: amount}, nil
+	}
+	return heldPart{}, notHeld(asked.Quota, fmt.Sprintf("the lease has no item of %q", asked.Quota))
+}
+
+func itemClosed(quota string) *logpb.Failure {
+	return &logpb.Failure{
+		Reason: logpb.Reason_REASON_ITEM_CLOSED, Quota: quota,
+		Message: fmt.Sprintf("the window of %q in which this was held has closed", quota), Hint: "reserve anew",
+	}
+}
+
+func notHeld(quota, message string) *logpb.Failure {
+	return &logpb.Failure{Reason: logpb.Reason_REASON_NOT_HELD, Quota: quota, Message: message, Hint: "name what the lease holds"}
+}
+
+// unhold takes an amount out of an item and its ancestors' shares.
+func (m *Machine) unhold(l *lease, index int, amount int64) {
+	m.eachShare(l, index, func(it *item, q *quota) {
+		if it.heldOf(q) > 0 {
+			q.ledger.held -= amount
+			m.relieved(q)
+		}
+		it.held -= amount
+	})
+}
+
+// eachShare calls fn for an item and its ancestors' shares; q is nil where a quota was deleted.
+func (m *Machine) eachShare(l *lease, index int, fn func(it *item, q *quota)) {
+	for i := index; i == index || i < len(l.items) && l.items[i].ancestor; i++ {
+		fn(&l.items[i], m.quota(l.items[i].quota))
+	}
+}
+
+// endLease ends a lease and returns what went back. With grace, slots stay in use for a while: their holder did not
+// give them back itself, and the provider cannot check a fence.
+func (m *Machine) endLease(l *lease, how EventKind, withGrace bool) []*logpb.GrantedItem {
+	var returned []*logpb.GrantedItem
+	var unused int64
+	grace := &operation{lease: l.id, fence: l.fence, holder: l.holder, orphan: true}
+	for i := range l.items {
+		it := &l.items[i]
+		q := m.quota(it.quota)
+		if q == nil {
+			continue
+		}
+		q.leases--
+		held := it.heldOf(q)
+		if held == 0 {
+			continue
+		}
+		q.ledger.held -= held
+		m.relieved(q)
+		if !it.ancestor {
+			returned = append(returned, &logpb.GrantedItem{Quota: q.name(), Amount: held})
+		}
+		if q.rule.kind != kindSlots {
+			unused = max(unused, cost(q, held))
+		} else if withGrace {
+			end := min(l.deadline, m.clock.Now) + q.rule.graceOf(l.ttl)
+			m.count(q, end, held, 0)
+			grace.charges = append(grace.charges, charge{quota: q.number, amount: held, consumed: held, end: end})
+		}
+	}
+	m.leases.Delete(l.id)
+	m.ofHolder.Delete(holderLease{holder: l.holder, lease: l.id})
+	m.deadlines.Delete(due{at: l.deadline, id: l.id})
+	m.orphanOperations(l)
+	if len(grace.charges) > 0 {
+		m.keepRecord(grace)
+	}
+	m.moveTurn(l.holder, -unused)
+	m.emit(Event{Kind: how, Holder: l.holder, Lease: l.id, Fence: l.fence})
+	return returned
+}
+
+// expireLeases ends leases past their deadline, in the order of deadlines.
+func (m *Machine) expireLeases() {
+	for _, end := range takeDue(m.deadlines, func(d due) bool { return d.at <= m.clock.Now }) {
+		l, _ := m.leases.Get(end.id)
+		m.endLease(m.mutableLease(l), EventExpired, true)
+	}
+}
+
+// resume ends all leases of a holder. Its former life is over, so its slots come free at once.
+func (m *Machine) resume(name string) {
+	var ids []uint64
+	m.ofHolder.Ascend(holderLease{holder: name}, func(hl holderLease) bool {
+		if hl.holder == name {
+			ids = append(ids, hl.lease)
+		}
+		return hl.holder == name
+	})
+	for _, id := range ids {
+		l, _ := m.leases.Get(id)
+		m.endLease(m.mutableLease(l), EventRevoked, false)
+	}
+}
+
+// revokeLease ends a lease on an operator's word.
+func (m *Machine) revokeLease(command *logpb.RevokeLease) *logpb.Result {
+	l, ok := m.leases.Get(command.Lease)
+	if !ok {
+		return fail(logpb.Reason_REASON_UNKNOWN_LEASE, fmt.Sprintf("there is no lease %d", command.Lease), "it may have ended by itself")
+	}
+	returned := m.endLease(m.mutableLease(l), EventRevoked, true)
+	return &logpb.Result{Kind: &logpb.Result_Released{Released: &logpb.Released{Returned: returned, Ended: true}}}
+}

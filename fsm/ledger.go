@@ -1,0 +1,352 @@
+package fsm
+
+import (
+	"math"
+	"slices"
+)
+
+// openEnd is the end of an exposure whose end is not known yet.
+const openEnd = math.MaxInt64
+
+// ledger is what counts against one quota.
+//
+// All three kinds are one rule: an amount counts as long as the end of its exposure is not before a cutoff, and a
+// grant needs held + open + counted + amount <= usable. For a rate the cutoff is one period ago; for slots it is now;
+// for a window it is the opening of the oldest window that is not surely closed. An amount that touches two windows is
+// in both sums, because its end lies after the second one's opening and it began before the first one closed; and
+// what fits into the older window fits into the newer, whose sum is a part of it.
+//
+// Invariants: log is in ascending order of end, without duplicates; counted is the sum of its amounts; no entry ends
+// before cutoff; all terms are at least 0.
+type ledger struct {
+	// held is reserved and not yet spendable; it belongs to window.
+	held int64
+	// open was consumed, and the end of its exposure is not known yet.
+	open int64
+	// counted was consumed, and the end of its exposure is known.
+	counted int64
+	log     []entry
+	cutoff  int64
+	// window identifies the window to which held amounts belong. Amounts held in another one are void.
+	window int64
+
+	// The rest of the windows' state. Boundaries are intervals: they begin when the later view of time reaches
+	// closeBegin and end when the earlier view reaches closeEnd. Calendar windows compute them.
+	known      bool // provider-anchored: the reset is known
+	closing    bool // provider-anchored: its boundary has begun
+	disputed   bool // provider-anchored: reports named different resets
+	closeBegin int64
+	closeEnd   int64
+	opened     int64 // provider-anchored: where the present window opened
+	// capped is the total to which a report lowered this window; noCap for none.
+	capped int64
+	// settled is what was consumed and finally settled within this window.
+	settled int64
+
+	// arrival is the burst's theoretical arrival time (the generic cell rate algorithm, ITU-T I.371).
+	arrival int64
+}
+
+// noCap says that no report lowered the window.
+const noCap = math.MaxInt64
+
+// entry is what counts until the same end.
+type entry struct {
+	end    int64
+	amount int64
+	// closed is the part of amount whose operation's record is gone: nothing of it can come back.
+	closed int64
+	// overrun is the part of amount that was settled on top of an estimate.
+	overrun int64
+}
+
+// clone returns a ledger that shares nothing with this one.
+func (g *ledger) clone() ledger {
+	c := *g
+	c.log = slices.Clone(g.log)
+	return c
+}
+
+// advance brings the ledger to a moment: what has ended is dropped, windows roll. It returns true where a window's
+// held amounts became void.
+func (g *ledger) advance(r *rule, v view) (rolled bool) {
+	switch {
+	case r.kind == kindRate:
+		g.drop(v.early - r.period)
+	case r.kind == kindSlots:
+		g.drop(v.early + 1)
+	case r.anchored:
+		return g.advanceAnchored(r, v)
+	default:
+		if id := r.span(v.late + r.skew).end; id > g.window {
+			rolled = g.window != 0
+			g.roll(id)
+		}
+		g.dropWindow(r.span(v.early-r.skew).start - r.skew)
+	}
+	return rolled
+}
+
+// advanceAnchored does the same for a window that ends at the provider's reset. While no reset is known, the quota is
+// a sliding rate that started empty at the last one.
+func (g *ledger) advanceAnchored(r *rule, v view) (rolled bool) {
+	if g.known && !g.closing && v.late >= g.closeBegin {
+		g.closing, rolled = true, true
+		g.roll(g.window + 1)
+	}
+	if g.known && v.early >= g.closeEnd {
+		if !g.disputed {
+			g.opened = max(g.opened, g.closeBegin)
+		}
+		g.known, g.closing, g.disputed = false, false, false
+		g.capped, g.settled = noCap, 0
+		g.drop(g.opened)
+	}
+	if !g.known {
+		// A reset that is learned later may reach back a little further than one period: boundaries are intervals.
+		g.drop(max(g.opened, v.early-r.period-4*r.skew-second))
+	}
+	return rolled
+}
+
+// roll makes held amounts void and gives the next ones a new window.
+func (g *ledger) roll(window int64) {
+	g.held, g.window = 0, window
+}
+
+// dropWindow drops what ended before a window's opening, and with it what was known of the closed window.
+func (g *ledger) dropWindow(opening int64) {
+	if opening > g.cutoff {
+		g.capped, g.settled = noCap, 0
+	}
+	g.drop(opening)
+}
+
+// drop drops what ended before a cutoff.
+func (g *ledger) drop(cutoff int64) {
+	if cutoff <= g.cutoff {
+		return
+	}
+	g.cutoff = cutoff
+	n := 0
+	for n < len(g.log) && g.log[n].end < cutoff {
+		g.counted -= g.log[n].amount
+		n++
+	}
+	g.log = slices.Delete(g.log, 0, n)
+}
+
+// usable returns what may count at most: the rule's usable, lowered by a report.
+func (g *ledger) usable(r *rule) int64 { return min(r.usable, g.capped) }
+
+// consumed returns what was consumed and counts.
+func (g *ledger) consumed() int64 { return g.open + g.counted }
+
+// available returns what is neither held nor consumed; it is below 0 after an overrun or a lowered limit.
+func (g *ledger) available(r *rule) int64 { return g.usable(r) - g.held - g.open - g.counted }
+
+// closes returns in how long the window to which holds belong begins to close, by the later view.
+func (g *ledger) closes(r *rule, v view) (left int64, ok bool) {
+	switch {
+	case r.kind != kindWindow:
+		return 0, false
+	case !r.anchored:
+		return g.window - r.skew - v.late, true
+	case g.known && !g.closing:
+		return g.closeBegin - v.late, true
+	}
+	return 0, false
+}
+
+// spendBy returns the longest spend-by of something consumed now. Just before a boundary it is 1 s, and the amount
+// counts in both windows.
+func (g *ledger) spendBy(r *rule, v view) int64 {
+	left, ok := g.closes(r, v)
+	switch {
+	case !ok:
+		return r.spendBy
+	case left <= boundarySpendBy:
+		return min(boundarySpendBy, r.spendBy)
+	}
+	return min(r.spendBy, left-1)
+}
+
+// key returns the end under which an exposure that ends at late stands in the log: rounded up, and for windows no
+// further than the last moment of the last window that it touches.
+func (g *ledger) key(r *rule, late int64) int64 {
+	switch {
+	case r.kind == kindWindow && !r.anchored:
+		return r.span(late+r.skew).end - r.skew - 1
+	case r.kind == kindWindow && g.known && !g.closing && late < g.closeBegin:
+		return min(roundUp(late, r.width), g.closeBegin-1)
+	}
+	return roundUp(late, r.width)
+}
+
+// add counts an amount until an end.
+func (g *ledger) add(end, amount, overrun int64) {
+	if end == openEnd {
+		g.open += amount
+		return
+	}
+	if end < g.cutoff {
+		return
+	}
+	i, found := g.find(end)
+	if !found {
+		g.log = slices.Insert(g.log, i, entry{end: end})
+	}
+	g.log[i].amount += amount
+	g.log[i].overrun += overrun
+	g.counted += amount
+}
+
+// take ends the counting of an amount that was added under an end. It does nothing where that has ended by itself.
+func (g *ledger) take(end, amount, overrun int64) {
+	if end == openEnd {
+		g.open -= amount
+		return
+	}
+	i, found := g.find(end)
+	if !found {
+		return
+	}
+	g.counted -= amount
+	g.log[i].amount -= amount
+	g.log[i].overrun -= overrun
+	if g.log[i].amount == 0 {
+		g.log = slices.Delete(g.log, i, i+1)
+	}
+}
+
+// close notes that nothing of an amount can come back any more.
+func (g *ledger) close(end, amount int64) {
+	if i, found := g.find(end); found {
+		g.log[i].closed += amount
+	}
+}
+
+// counts tells whether an amount that was added under an end still counts.
+func (g *ledger) counts(end int64) bool { return end >= g.cutoff }
+
+// overrun returns the overruns that count.
+func (g *ledger) overrun() (sum int64) {
+	for _, e := range g.log {
+		sum += e.overrun
+	}
+	return sum
+}
+
+func (g *ledger) find(end int64) (int, bool) {
+	return slices.BinarySearchFunc(g.log, end, func(e entry, end int64) int {
+		switch {
+		case e.end < end:
+			return -1
+		case e.end > end:
+			return 1
+		}
+		return 0
+	})
+}
+
+// burstLeft returns in how long an amount passes the burst; 0: now.
+func (g *ledger) burstLeft(r *rule, now, amount int64) int64 {
+	if r.burst == 0 {
+		return 0
+	}
+	arrival := addSaturated(max(g.arrival, now), mulDivCeil(amount, r.period, r.usable))
+	return max(0, arrival-now-mulDivFloor(r.burst, r.period, r.usable))
+}
+
+// passBurst takes an amount out of the burst. What is not spent does not go back into it: giving it back after others
+// have drawn on the refill would let more than the burst through.
+func (g *ledger) passBurst(r *rule, now, amount int64) {
+	if r.burst > 0 {
+		g.arrival = addSaturated(max(g.arrival, now), mulDivCeil(amount, r.period, r.usable))
+	}
+}
+
+// reliefIn returns in how long enough has ended by itself for an amount to fit, at the earliest. With certain, only
+// what cannot come back earlier is reckoned: the answer is a bound that nothing but an operator can beat. ok is false
+// where what stands in the way (held, open) has no known end.
+func (g *ledger) reliefIn(r *rule, v view, amount int64, certain bool) (left int64, ok bool) {
+	lacking := amount - g.available(r)
+	if certain {
+		lacking = amount - g.usable(r)
+		for _, e := range g.log {
+			lacking += e.closed
+		}
+	}
+	if lacking <= 0 {
+		return 0, true
+	}
+	for _, e := range g.log {
+		if certain {
+			lacking -= e.closed
+		} else {
+			lacking -= e.amount
+		}
+		if lacking <= 0 {
+			return g.dropsIn(r, v, e.end), true
+		}
+	}
+	if g.capped < r.usable && r.kind == kindWindow {
+		if left, known := g.closes(r, v); known {
+			return max(left, 1), true
+		}
+	}
+	return 0, false
+}
+
+// dropsIn returns in how long an entry with this end stops counting.
+func (g *ledger) dropsIn(r *rule, v view, end int64) int64 {
+	var left int64
+	switch {
+	case r.kind == kindRate:
+		left = end + r.period + 1 - v.early
+	case r.kind == kindSlots:
+		left = end - v.early
+	case !r.anchored:
+		left = r.span(end+r.skew).end + r.skew - v.early
+	case g.known && end < g.closeBegin:
+		left = g.closeEnd - v.early
+	default:
+		left = end + r.period + 4*r.skew + second + 1 - v.early
+	}
+	return max(left, 1)
+}
+
+// learnReset takes over a reset that the provider reported. It returns false where the report said nothing new. What
+// is already counted and touches (reset - period, reset) is what the window starts with.
+func (g *ledger) learnReset(r *rule, v view, after, resolution int64) bool {
+	slack := r.skew + resolution
+	begin, end := v.early+after-slack, v.late+after+slack
+	if g.known {
+		if distance := begin - g.closeBegin; distance > 2*slack || distance < -2*slack {
+			g.disputed = true
+			return false
+		}
+		if !g.closing {
+			g.closeBegin = min(g.closeBegin, begin)
+		}
+		g.closeEnd = max(g.closeEnd, end)
+		return false
+	}
+	if begin <= v.late {
+		return false
+	}
+	g.known, g.closing, g.disputed = true, false, false
+	g.closeBegin, g.closeEnd = begin, end
+	g.opened = max(g.opened, begin-r.period)
+	g.dropWindow(g.opened)
+	return true
+}
+
+// lower lowers the window's total, never below what a report proves and never up.
+func (g *ledger) lower(total int64) bool {
+	if total >= g.capped {
+		return false
+	}
+	g.capped = max(total, 0)
+	return true
+}

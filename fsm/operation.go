@@ -1,0 +1,391 @@
+package fsm
+
+import (
+	"cmp"
+	"fmt"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// maxRecords is how many operations of a live lease may have records.
+const maxRecords = 1024
+
+// graceOp is the number of the record that keeps the slots of an expired lease in use; clients number from 1.
+const graceOp = 0
+
+// operation is the record of one Consume.
+type operation struct {
+	generation uint64
+	lease, op  uint64
+	fence      uint64
+	holder     string
+	// spendBy and spendByWall (0: no window takes part) are the last moment, in both time bases.
+	spendBy, spendByWall int64
+	transit              int64
+	// Digests of what was asked, unspent and settled; 0: not yet.
+	asked, unspent, actual uint64
+	// orphan: its lease has ended.
+	orphan  bool
+	charges []charge
+	// check is when to look again whether an orphan still counts (cluster time).
+	check int64
+}
+
+// charge is what an operation charged to one quota: an item, the share of an ancestor, or an overrun.
+type charge struct {
+	quota    uint32
+	ancestor bool
+	overrun  bool
+	// amount is charged now; consumed was consumed; unspent of it went back.
+	amount, consumed, unspent int64
+	// end is the end under which amount stands in the quota's log.
+	end int64
+	// window is the one in which it was consumed, settledBefore what had been settled in it by then: what a report
+	// that names this operation proves.
+	window, settledBefore int64
+}
+
+func lessOperation(a, b *operation) bool {
+	return cmp.Or(cmp.Compare(a.lease, b.lease), cmp.Compare(a.op, b.op)) < 0
+}
+
+// operation returns a record, nil where there is none.
+func (s *State) operation(lease, op uint64) *operation {
+	o, _ := s.ops.Get(&operation{lease: lease, op: op})
+	return o
+}
+
+// mutableOperation returns a record that may be changed.
+func (m *Machine) mutableOperation(o *operation) *operation {
+	if o.generation == m.generation {
+		return o
+	}
+	c := *o
+	c.charges = append([]charge(nil), o.charges...)
+	c.generation = m.generation
+	m.ops.Set(&c)
+	return &c
+}
+
+// consume makes held amounts spendable.
+func (m *Machine) consume(command *logpb.Consume, by string) *logpb.Result {
+	l, failed := m.named(command.Lease, command.Fence, by)
+	if failed != nil {
+		return failure(failed)
+	}
+	m.finishBelow(l, command.DoneBelow)
+	asked := digestItems(command.Items)
+	if o := m.operation(l.id, command.Op); o != nil && command.Op != graceOp {
+		if o.asked != asked {
+			return fail(logpb.Reason_REASON_OPERATION_REUSED,
+				fmt.Sprintf("operation %d of lease %d consumed something else", command.Op, l.id), "take a new number")
+		}
+		return &logpb.Result{Kind: &logpb.Result_Consumed{Consumed: m.consumed(o)}}
+	}
+	if failed := checkNewOperation(l, command.Op); failed != nil {
+		return failure(failed)
+	}
+	parts, failed := m.heldParts(l, command.Items)
+	if failed != nil {
+		return failure(failed)
+	}
+	if len(parts) == 0 {
+		return failure(m.nothingHeld(l))
+	}
+	if failed := noSlots(parts); failed != nil {
+		return failure(failed)
+	}
+	if refusal := m.judgeConsume(l, parts); refusal != nil {
+		m.emit(Event{Kind: EventRefused, Quota: refusal.Quota, Holder: l.holder, Lease: l.id, Fence: l.fence, Reason: refusal.Reason})
+		return refuse(refusal)
+	}
+	m.shown(l)
+	return &logpb.Result{Kind: &logpb.Result_Consumed{Consumed: m.charge(l, command.Op, asked, parts)}}
+}
+
+// nothingHeld says why a lease has nothing to consume.
+func (m *Machine) nothingHeld(l *lease) *logpb.Failure {
+	for i := range l.items {
+		it := &l.items[i]
+		if q := m.quota(it.quota); q != nil && it.held > 0 && it.window != q.ledger.window {
+			return itemClosed(q.name())
+		}
+	}
+	return notHeld("", "the lease holds nothing that could be consumed")
+}
+
+func checkNewOperation(l *lease, op uint64) *logpb.Failure {
+	switch {
+	case op == graceOp:
+		return invalid("operations are numbered from 1", "")
+	case op < l.doneBelow:
+		return &logpb.Failure{
+			Reason:  logpb.Reason_REASON_STALE_OPERATION,
+			Message: fmt.Sprintf("operation %d is below the mark %d that you sent", op, l.doneBelow), Hint: "take a new number",
+		}
+	case l.records >= maxRecords:
+		return &logpb.Failure{
+			Reason:  logpb.Reason_REASON_TOO_MANY_OPERATIONS,
+			Message: fmt.Sprintf("the lease has %d operations", l.records), Hint: "settle some and send done_below",
+		}
+	}
+	return nil
+}
+
+func noSlots(parts []heldPart) *logpb.Failure {
+	for _, part := range parts {
+		if part.quota.rule.kind == kindSlots {
+			return invalid(fmt.Sprintf("%q has slots: held is in use, there is nothing to consume", part.quota.name()), "leave it out")
+		}
+	}
+	return nil
+}
+
+// judgeConsume says what stands in the way of consuming what is held: a cooldown, a burst that is used up.
+func (m *Machine) judgeConsume(l *lease, parts []heldPart) *logpb.Refusal {
+	var worst *logpb.Refusal
+	now := m.clock.Now
+	for _, part := range parts {
+		m.eachShare(l, part.index, func(_ *item, q *quota) {
+			if q == nil {
+				return
+			}
+			switch {
+			case q.rule.limit == 0:
+				worst = worse(worst, m.refusal(logpb.Reason_REASON_SUSPENDED, q, 0, "its limit is 0: ask the operator"))
+			case q.cooling(now):
+				worst = worse(worst, m.refusal(logpb.Reason_REASON_COOLDOWN, q, q.cooldown, "the provider closed it"))
+			case q.rule.burst > 0 && part.amount > q.rule.burst:
+				worst = worse(worst, m.refusal(logpb.Reason_REASON_NEVER_FITS, q, 0,
+					fmt.Sprintf("consume at most %d at a time", q.rule.burst)))
+			case q.ledger.burstLeft(&q.rule, now, part.amount) > 0:
+				worst = worse(worst, m.refusal(logpb.Reason_REASON_EXHAUSTED, q,
+					addSaturated(now, q.ledger.burstLeft(&q.rule, now, part.amount)), "the burst is used up"))
+			}
+		})
+	}
+	return worst
+}
+
+// consumeAll consumes, as operation 1, what a new lease holds of anything but slots.
+func (m *Machine) consumeAll(l *lease) *logpb.Consumed {
+	parts, _ := m.heldParts(l, nil)
+	if len(parts) == 0 {
+		return nil
+	}
+	return m.charge(l, 1, digestItems(nil), parts)
+}
+
+// charge turns held parts into an operation.
+func (m *Machine) charge(l *lease, op, asked uint64, parts []heldPart) *logpb.Consumed {
+	o := &operation{lease: l.id, op: op, fence: l.fence, holder: l.holder, asked: asked}
+	spendBy, windows := m.spendByOf(l, parts, o)
+	o.spendBy = addSaturated(m.clock.Now, spendBy)
+	if windows {
+		o.spendByWall = addSaturated(m.clock.WallLate, spendBy)
+	}
+	if o.transit == 0 {
+		o.transit = min(maxTransit, spendBy/2)
+	}
+	o.transit = min(o.transit, spendBy)
+	for _, part := range parts {
+		m.eachShare(l, part.index, func(it *item, q *quota) {
+			it.held -= part.amount
+			if q == nil {
+				return
+			}
+			q.ledger.held -= part.amount
+			o.charges = append(o.charges, m.chargeFor(q, it.ancestor, part.amount, spendBy))
+		})
+	}
+	l.records++
+	m.keepRecord(o)
+	return m.consumed(o)
+}
+
+// spendByOf returns the shortest spend-by of all quotas that take part, since all of it is one call, and notes the
+// longest configured transit.
+func (m *Machine) spendByOf(l *lease, parts []heldPart, o *operation) (spendBy int64, windows bool) {
+	spendBy = noSpendBy
+	for _, part := range parts {
+		m.eachShare(l, part.index, func(_ *item, q *quota) {
+			if q == nil {
+				return
+			}
+			spendBy = min(spendBy, q.ledger.spendBy(&q.rule, q.rule.at(m.clock)))
+			windows = windows || q.rule.kind == kindWindow
+			o.transit = max(o.transit, q.rule.transit)
+		})
+	}
+	return spendBy, windows
+}
+
+// chargeFor charges an amount that was held.
+func (m *Machine) chargeFor(q *quota, ancestor bool, amount, spendBy int64) charge {
+	g, r := &q.ledger, &q.rule
+	c := charge{
+		quota: q.number, ancestor: ancestor, amount: amount, consumed: amount,
+		end: openEnd, window: g.window, settledBefore: g.settled,
+	}
+	if !r.openEnded {
+		c.end = g.key(r, addSaturated(r.at(m.clock).late, spendBy))
+	}
+	m.count(q, c.end, amount, 0)
+	g.passBurst(r, m.clock.Now, amount)
+	return c
+}
+
+// count counts an amount until an end. While anything in cluster time counts, the state is busy.
+func (m *Machine) count(q *quota, end, amount, overrun int64) {
+	q.ledger.add(end, amount, overrun)
+	if q.rule.kind != kindWindow && end != openEnd {
+		m.busyUntil = max(m.busyUntil, addSaturated(end, q.rule.period))
+	}
+}
+
+// consumed returns an operation as its holder sees it.
+func (m *Machine) consumed(o *operation) *logpb.Consumed {
+	consumed := &logpb.Consumed{
+		Op: o.op, SpendByNs: o.spendBy, SpendByWallNs: o.spendByWall, TransitNs: o.transit,
+	}
+	for i := range o.charges {
+		c := &o.charges[i]
+		if q, ok := m.quotas.Get(c.quota); ok && !c.ancestor && !c.overrun {
+			consumed.Items = append(consumed.Items, &logpb.GrantedItem{
+				Quota: q.name(), Amount: c.consumed, UntilNs: o.spendBy,
+			})
+		}
+	}
+	return consumed
+}
+
+// keepRecord enters a record; that of an orphan is looked at again when it may have stopped counting.
+func (m *Machine) keepRecord(o *operation) {
+	o.generation = m.generation
+	m.ops.Set(o)
+	if o.orphan {
+		m.checkLater(o)
+	}
+}
+
+// checkLater arranges to look at an orphan's record again.
+func (m *Machine) checkLater(o *operation) {
+	left := second
+	for i := range o.charges {
+		if q, ok := m.quotas.Get(o.charges[i].quota); ok && q.ledger.counts(o.charges[i].end) {
+			left = max(left, q.ledger.dropsIn(&q.rule, q.rule.at(m.clock), o.charges[i].end))
+		}
+	}
+	o.check = addSaturated(m.clock.Now, left)
+	m.checks.Set(operationDue{at: o.check, lease: o.lease, op: o.op})
+}
+
+// orphanOperations deals with the records of a lease that ends: those that are final go, those that count stay, for
+// one upward Settle, until they stop counting. An exposure without an end ends one longest call after the deadline.
+func (m *Machine) orphanOperations(l *lease) {
+	var records []*operation
+	m.ops.Ascend(&operation{lease: l.id}, func(o *operation) bool {
+		if o.lease == l.id {
+			records = append(records, o)
+		}
+		return o.lease == l.id
+	})
+	for _, o := range records {
+		o = m.mutableOperation(o)
+		o.orphan = true
+		for i := range o.charges {
+			c := &o.charges[i]
+			if q := m.quota(c.quota); q != nil && c.end == openEnd {
+				late := addSaturated(q.rule.at(m.clock).late, max(l.deadline-m.clock.Now, 0)+q.rule.maxCall)
+				m.moveCharge(q, c, q.ledger.key(&q.rule, late))
+			}
+		}
+		if o.actual != 0 || !m.stillCounts(o) {
+			m.closeRecord(o)
+			continue
+		}
+		m.checkLater(o)
+	}
+	l.records = 0
+}
+
+// moveCharge moves what a charge counts to another end.
+func (m *Machine) moveCharge(q *quota, c *charge, end int64) {
+	if !q.ledger.counts(c.end) || c.end == end {
+		return
+	}
+	var overrun int64
+	if c.overrun {
+		overrun = c.amount
+	}
+	q.ledger.take(c.end, c.amount, overrun)
+	c.end = end
+	m.count(q, end, c.amount, overrun)
+}
+
+// stillCounts tells whether anything of an operation counts.
+func (m *Machine) stillCounts(o *operation) bool {
+	for i := range o.charges {
+		if q := m.quota(o.charges[i].quota); q != nil && q.ledger.counts(o.charges[i].end) {
+			return true
+		}
+	}
+	return false
+}
+
+// closeRecord forgets a record. What it charged goes on to count; nothing of it can come back.
+func (m *Machine) closeRecord(o *operation) {
+	for i := range o.charges {
+		if q := m.quota(o.charges[i].quota); q != nil {
+			q.ledger.close(o.charges[i].end, o.charges[i].amount)
+		}
+	}
+	m.ops.Delete(o)
+}
+
+// finishBelow takes over a client's low-water mark: operations below it are finished there.
+func (m *Machine) finishBelow(l *lease, mark uint64) {
+	if mark <= l.doneBelow {
+		return
+	}
+	l.doneBelow = mark
+	var finished []*operation
+	m.ops.Ascend(&operation{lease: l.id}, func(o *operation) bool {
+		if o.lease != l.id || o.op >= mark {
+			return false
+		}
+		finished = append(finished, o)
+		return true
+	})
+	for _, o := range finished {
+		o = m.mutableOperation(o)
+		m.endExposure(o, max(l.deadline-m.clock.Now, 0))
+		m.closeRecord(o)
+		l.records--
+	}
+}
+
+// endExposure gives charges whose exposure has no end one: their client said that it is finished with the operation,
+// though not what it used.
+func (m *Machine) endExposure(o *operation, left int64) {
+	for i := range o.charges {
+		c := &o.charges[i]
+		if q := m.quota(c.quota); q != nil && c.end == openEnd {
+			m.moveCharge(q, c, q.ledger.key(&q.rule, addSaturated(q.rule.at(m.clock).late, left+q.rule.maxCall)))
+		}
+	}
+}
+
+// expireOperations forgets the records of orphans that stopped counting.
+func (m *Machine) expireOperations() {
+	for _, check := range takeDue(m.checks, func(d operationDue) bool { return d.at <= m.clock.Now }) {
+		o := m.operation(check.lease, check.op)
+		switch {
+		case o == nil:
+		case m.stillCounts(o):
+			m.checkLater(m.mutableOperation(o))
+		default:
+			m.closeRecord(o)
+		}
+	}
+}

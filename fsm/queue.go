@@ -1,0 +1,403 @@
+package fsm
+
+import (
+	"cmp"
+	"encoding/binary"
+	"slices"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// waiter is a Reserve that waits. All fields but generation and turn stay as they were.
+type waiter struct {
+	generation uint64
+	ticket     uint64
+	ask        *logpb.Reserve
+	class      int32
+	weight     int32
+	// turn is its holder's.
+	turn  uint64
+	lane  uint32
+	until int64
+	from  origin
+}
+
+// lane is the line of all waiters that need the same quotas. If one of these is kept for somebody, the whole lane
+// stands still: so a try of the queue looks at the heads of lanes, not at every waiter.
+type lane struct {
+	generation uint64
+	number     uint32
+	// quotas are the needed quotas' numbers in ascending order, ancestors included.
+	quotas []uint32
+	length int64
+}
+
+// place is a waiter's place in its lane; lanes are merged by it into the one order of all waiters.
+type place struct {
+	lane   uint32
+	class  int32
+	turn   uint64
+	ticket uint64
+}
+
+func lessPlace(a, b place) bool {
+	if a.lane != b.lane {
+		return a.lane < b.lane
+	}
+	return before(a, b)
+}
+
+// before is the one total order of all waiters: class, the holder's turn, ticket.
+func before(a, b place) bool {
+	return cmp.Or(cmp.Compare(a.class, b.class), cmp.Compare(a.turn, b.turn), cmp.Compare(a.ticket, b.ticket)) < 0
+}
+
+func (w *waiter) place() place {
+	return place{lane: w.lane, class: w.class, turn: w.turn, ticket: w.ticket}
+}
+
+// enqueue puts a Reserve into the queue. A holder with nothing waiting enters at the smallest turn waiting in its
+// class, never below its own.
+func (m *Machine) enqueue(ask *logpb.Reserve, needs []need, class, weight int32, from origin) *waiter {
+	h := m.holder(ask.Holder)
+	if h.waiting == 0 {
+		if turn, ok := m.smallestTurn(class); ok {
+			h.turn = max(h.turn, turn)
+		}
+	}
+	h.waiting++
+	m.lastTicket++
+	w := &waiter{
+		generation: m.generation, ticket: m.lastTicket, ask: ask, class: class, weight: weight,
+		turn: h.turn, until: addSaturated(m.clock.Now, ask.WaitNs), from: from,
+	}
+	m.insertWaiter(w, numbersOf(needs))
+	return w
+}
+
+// insertWaiter enters a waiter into the tables.
+func (m *Machine) insertWaiter(w *waiter, quotas []uint32) {
+	l := m.laneFor(quotas)
+	l.length++
+	w.lane = l.number
+	for _, number := range l.quotas {
+		m.mutableQuota(number).waiting++
+	}
+	m.waiters.Set(w.ticket, w)
+	m.order.Set(w.place())
+	m.waitersOf.Set(holderLease{holder: w.ask.Holder, lease: w.ticket})
+	m.waitEnds.Set(due{at: w.until, id: w.ticket})
+}
+
+// dequeue takes a waiter out of the queue. What it kept for itself comes free.
+func (m *Machine) dequeue(w *waiter) {
+	m.waiters.Delete(w.ticket)
+	m.order.Delete(w.place())
+	m.waitersOf.Delete(holderLease{holder: w.ask.Holder, lease: w.ticket})
+	m.waitEnds.Delete(due{at: w.until, id: w.ticket})
+	m.holder(w.ask.Holder).waiting--
+	l := m.mutableLane(w.lane)
+	l.length--
+	for _, number := range l.quotas {
+		q := m.quota(number)
+		q.waiting--
+		m.relieved(q)
+	}
+	if l.length == 0 {
+		m.lanes.Delete(l.number)
+		m.laneOf.Delete(laneKey(l.quotas))
+		for _, number := range l.quotas {
+			m.lanesOf.Delete(quotaLane{quota: number, lane: l.number})
+		}
+	}
+}
+
+func numbersOf(needs []need) []uint32 {
+	numbers := make([]uint32, len(needs))
+	for i, n := range needs {
+		numbers[i] = n.quota.number
+	}
+	return numbers
+}
+
+// laneFor returns the lane of some quotas, that may be changed.
+func (m *Machine) laneFor(numbers []uint32) *lane {
+	key := laneKey(numbers)
+	if number, ok := m.laneOf.Get(key); ok {
+		return m.mutableLane(number)
+	}
+	m.lastLane++
+	l := &lane{generation: m.generation, number: m.lastLane, quotas: numbers}
+	m.lanes.Set(l.number, l)
+	m.laneOf.Set(key, l.number)
+	for _, number := range numbers {
+		m.lanesOf.Set(quotaLane{quota: number, lane: l.number})
+	}
+	return l
+}
+
+func (m *Machine) mutableLane(number uint32) *lane {
+	l, _ := m.lanes.Get(number)
+	if l.generation != m.generation {
+		c := *l
+		c.generation = m.generation
+		l = &c
+		m.lanes.Set(number, l)
+	}
+	return l
+}
+
+func laneKey(numbers []uint32) string {
+	key := make([]byte, 0, 4*len(numbers))
+	for _, number := range numbers {
+		key = binary.BigEndian.AppendUint32(key, number)
+	}
+	return string(key)
+}
+
+// smallestTurn returns the smallest turn that waits in a class.
+func (m *Machine) smallestTurn(class int32) (turn uint64, ok bool) {
+	m.lanes.Scan(func(number uint32, _ *lane) bool {
+		m.order.Ascend(place{lane: number, class: class}, func(p place) bool {
+			if p.lane == number && p.class == class && (!ok || p.turn < turn) {
+				turn, ok = p.turn, true
+			}
+			return false
+		})
+		return true
+	})
+	return turn, ok
+}
+
+// setTurn sets a holder's turn and moves its waiters to it.
+func (m *Machine) setTurn(h *holder, turn uint64) {
+	h.turn = turn
+	if h.waiting == 0 {
+		return
+	}
+	var tickets []uint64
+	m.waitersOf.Ascend(holderLease{holder: h.name}, func(hl holderLease) bool {
+		if hl.holder == h.name {
+			tickets = append(tickets, hl.lease)
+		}
+		return hl.holder == h.name
+	})
+	for _, ticket := range tickets {
+		w, _ := m.waiters.Get(ticket)
+		moved := *w
+		moved.generation, moved.turn = m.generation, turn
+		m.order.Delete(w.place())
+		m.waiters.Set(ticket, &moved)
+		m.order.Set(moved.place())
+		l, _ := m.lanes.Get(moved.lane)
+		for _, number := range l.quotas {
+			m.relieved(m.quota(number))
+		}
+	}
+}
+
+// endWaits ends waits that are over.
+func (m *Machine) endWaits() {
+	for _, end := range takeDue(m.waitEnds, func(d due) bool { return d.at <= m.clock.Now }) {
+		w, ok := m.waiters.Get(end.id)
+		if !ok {
+			continue
+		}
+		m.endWait(w, m.refusalOf(w, logpb.Reason_REASON_WAIT_EXPIRED))
+	}
+}
+
+// endWait takes a waiter out of the queue with its final result.
+func (m *Machine) endWait(w *waiter, refusal *logpb.Refusal) {
+	m.dequeue(w)
+	result := refuse(refusal)
+	m.settleOrigin(w.from, result)
+	m.emit(Event{
+		Kind: EventWaitEnded, Quota: refusal.Quota, Holder: w.ask.Holder, Ticket: w.ticket,
+		Reason: refusal.Reason, Result: result,
+	})
+}
+
+// refusalOf makes a waiter's refusal: for a reason of its own, with what stands in the way now.
+func (m *Machine) refusalOf(w *waiter, reason logpb.Reason) *logpb.Refusal {
+	refusal := &logpb.Refusal{}
+	needs, failed := m.needs(w.ask)
+	if failed == nil {
+		if judged := m.judge(w.ask, needs); judged != nil {
+			refusal = judged
+		} else {
+			refusal = m.behind(needs)
+		}
+	}
+	refusal.Reason = reason
+	return refusal
+}
+
+// withdraw takes a waiting Reserve out of the queue.
+func (m *Machine) withdraw(command *logpb.Withdraw, by string) *logpb.Result {
+	w, ok := m.waiters.Get(command.Ticket)
+	if !ok {
+		return fail(logpb.Reason_REASON_UNKNOWN_TICKET, "no Reserve waits under this ticket",
+			"it was granted, refused or withdrawn before")
+	}
+	if by != "" && !Match(by, w.ask.Holder) {
+		return fail(logpb.Reason_REASON_FOREIGN_LEASE, "the waiting Reserve belongs to another holder", "")
+	}
+	m.endWait(w, m.refusalOf(w, logpb.Reason_REASON_WITHDRAWN))
+	return done()
+}
+
+// relieveWaited finds out of which waited-for quotas something came free by the mere passing of time.
+func (m *Machine) relieveWaited() {
+	if m.lanesOf.Len() == 0 {
+		return
+	}
+	var numbers []uint32
+	m.lanesOf.Scan(func(ql quotaLane) bool {
+		if len(numbers) == 0 || numbers[len(numbers)-1] != ql.quota {
+			numbers = append(numbers, ql.quota)
+		}
+		return true
+	})
+	for _, number := range numbers {
+		if q := m.quota(number); q.rule.burst > 0 {
+			m.relieved(q)
+		}
+	}
+}
+
+// serve tries waiters in order, wherever something came free. For each quota that is short, only the first eligible
+// waiter sets its amounts aside, in all its quotas; later ones that need that quota are passed over; everyone else is
+// granted from what is then left.
+func (m *Machine) serve() {
+	if len(m.relief) == 0 {
+		return
+	}
+	heads := m.affectedLanes()
+	clear(m.relief)
+	aside, blocked := map[uint32]int64{}, map[uint32]bool{}
+	for {
+		i := m.firstLane(heads, blocked)
+		if i < 0 {
+			break
+		}
+		w, _ := m.waiters.Get(heads[i].next.ticket)
+		if !m.tryWaiter(w, heads[i].quotas, aside, blocked) {
+			heads = slices.Delete(heads, i, i+1)
+			continue
+		}
+		for j := range heads { // the grant moved its holder's turn, and with it other waiters
+			heads[j].next, heads[j].ok = m.head(heads[j].number)
+		}
+	}
+	clear(m.relief)
+}
+
+// laneHead is a lane and its first waiter.
+type laneHead struct {
+	number uint32
+	quotas []uint32
+	next   place
+	ok     bool
+}
+
+// affectedLanes returns the lanes that need a quota of which something came free, and those that share quotas with
+// them, directly or not: the order among all of these matters.
+func (m *Machine) affectedLanes() []laneHead {
+	var heads []laneHead
+	known := map[uint32]bool{}
+	open := make([]uint32, 0, len(m.relief))
+	for number := range m.relief { // sorted below
+		open = append(open, number)
+	}
+	slices.Sort(open)
+	visited := map[uint32]bool{}
+	for len(open) > 0 {
+		number := open[0]
+		open = open[1:]
+		if visited[number] {
+			continue
+		}
+		visited[number] = true
+		m.lanesOf.Ascend(quotaLane{quota: number}, func(ql quotaLane) bool {
+			if ql.quota != number {
+				return false
+			}
+			if !known[ql.lane] {
+				known[ql.lane] = true
+				l, _ := m.lanes.Get(ql.lane)
+				head := laneHead{number: l.number, quotas: l.quotas}
+				head.next, head.ok = m.head(l.number)
+				heads = append(heads, head)
+				open = append(open, l.quotas...)
+			}
+			return true
+		})
+	}
+	return heads
+}
+
+// head returns the first place of a lane.
+func (m *Machine) head(number uint32) (first place, ok bool) {
+	m.order.Ascend(place{lane: number}, func(p place) bool {
+		first, ok = p, p.lane == number
+		return false
+	})
+	return first, ok
+}
+
+// firstLane returns the lane whose head is first in the order, among those that are not kept for somebody; -1: none.
+func (m *Machine) firstLane(heads []laneHead, blocked map[uint32]bool) int {
+	first := -1
+	for i := range heads {
+		if !heads[i].ok || first >= 0 && !before(heads[i].next, heads[first].next) {
+			continue
+		}
+		if !slices.ContainsFunc(heads[i].quotas, func(number uint32) bool { return blocked[number] }) {
+			first = i
+		}
+	}
+	return first
+}
+
+// tryWaiter grants a waiter what it asked for, or sets its amounts aside where it is eligible. It returns false where
+// the rest of its lane need not be looked at.
+func (m *Machine) tryWaiter(w *waiter, quotas []uint32, aside map[uint32]int64, blocked map[uint32]bool) bool {
+	for _, number := range quotas {
+		if m.quota(number).cooling(m.clock.Now) {
+			return false // ineligible, as everybody in this lane: nothing is set aside
+		}
+	}
+	needs, failed := m.needs(w.ask)
+	if failed != nil {
+		m.endWait(w, &logpb.Refusal{Reason: failed.Reason, Quota: failed.Quota, Advice: failed.Hint})
+		return true
+	}
+	if refusal := m.hopeless(w.ask, needs); refusal != nil {
+		m.endWait(w, refusal)
+		return true
+	}
+	short := false
+	for _, n := range needs {
+		if n.quota.ledger.available(&n.quota.rule)-aside[n.quota.number] < n.amount || m.burstWait(w.ask, n) > 0 {
+			short, blocked[n.quota.number] = true, true
+		}
+	}
+	if short {
+		for _, n := range needs {
+			aside[n.quota.number] = addSaturated(aside[n.quota.number], n.amount)
+		}
+		return false
+	}
+	m.grantWaiter(w, needs)
+	return true
+}
+
+// grantWaiter grants a waiter its lease.
+func (m *Machine) grantWaiter(w *waiter, needs []need) {
+	m.dequeue(w)
+	granted := m.grant(w.ask, needs, w.class, w.ticket)
+	result := &logpb.Result{Kind: &logpb.Result_Granted{Granted: granted}}
+	m.settleOrigin(w.from, result)
+	m.emitGranted(w.ask.Holder, granted, result)
+}

@@ -1,0 +1,74 @@
+package fsm
+
+import "github.com/quotad/quotad/fsm/logpb"
+
+// quota is a named, limited resource and what counts against it.
+type quota struct {
+	generation uint64
+	number     uint32
+	// parent is the parent's number, 0 for none; children counts the quotas that name this one.
+	parent, children uint32
+	definition       *logpb.Quota
+	rule             rule
+	ledger           ledger
+	// cooldown is the cluster time until which the provider closed it; 0 or past: open.
+	cooldown int64
+	// attempt counts cooldowns in a row.
+	attempt int32
+	// closer is the holder whose word closed it last, closedSince when that holder's present run of closings began.
+	closer      string
+	closedSince int64
+	// leases counts live leases with an item or an ancestor's share of it; waiting counts waiting Reserves.
+	leases, waiting int64
+}
+
+func (q *quota) name() string { return q.definition.Name }
+
+// mutableQuota returns a quota that may be changed; nil where it was deleted.
+func (m *Machine) mutableQuota(number uint32) *quota {
+	q, ok := m.quotas.Get(number)
+	if !ok || q.generation == m.generation {
+		return q
+	}
+	c := *q
+	c.ledger = q.ledger.clone()
+	c.generation = m.generation
+	m.quotas.Set(number, &c)
+	return &c
+}
+
+// quota returns a quota that may be changed, brought to the present; nil where it was deleted.
+func (m *Machine) quota(number uint32) *quota {
+	q := m.mutableQuota(number)
+	if q == nil {
+		return nil
+	}
+	available := q.ledger.available(&q.rule)
+	if q.ledger.advance(&q.rule, q.rule.at(m.clock)) {
+		m.emit(Event{Kind: EventWindowClosed, Quota: q.name()})
+	}
+	if q.ledger.available(&q.rule) != available {
+		m.relieved(q)
+	}
+	return q
+}
+
+// path returns a quota and its ancestors, the quota first.
+func (m *Machine) path(q *quota) []*quota {
+	path := []*quota{q}
+	for q.parent != 0 {
+		q = m.quota(q.parent)
+		path = append(path, q)
+	}
+	return path
+}
+
+// relieved notes that something of a quota came free, so that its waiters are tried.
+func (m *Machine) relieved(q *quota) {
+	if q.waiting > 0 {
+		m.relief[q.number] = true
+	}
+}
+
+// cooling tells whether a quota is closed by its provider.
+func (q *quota) cooling(now int64) bool { return q.cooldown > now }

@@ -1,0 +1,232 @@
+package fsm
+
+import (
+	"math"
+	"strings"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// Clock returns the state's own clock: that of the last entry.
+func (s *State) Clock() Clock { return s.clock }
+
+// Index returns the index of the last entry applied.
+func (s *State) Index() uint64 { return s.index }
+
+// Term returns the term of the last entry applied.
+func (s *State) Term() uint64 { return s.term }
+
+// FenceCounter returns the newest fence.
+func (s *State) FenceCounter() uint64 { return s.fence() }
+
+// Epoch returns the fence's epoch.
+func (s *State) Epoch() uint32 { return s.epoch }
+
+// ClusterID returns the cluster's id; empty before it was founded.
+func (s *State) ClusterID() string { return s.clusterID }
+
+// Holders returns the holder rules. They must not be changed.
+func (s *State) Holders() []*logpb.HolderRule { return s.rules }
+
+// Members returns the API addresses of nodes, by id.
+func (s *State) Members() []MemberView {
+	members := make([]MemberView, 0, s.members.Len())
+	s.members.Scan(func(id, address string) bool {
+		members = append(members, MemberView{ID: id, APIAddress: address})
+		return true
+	})
+	return members
+}
+
+// Counts returns the sizes of the state's tables.
+func (s *State) Counts() Counts {
+	return Counts{
+		Quotas: int64(s.quotas.Len()), Leases: int64(s.leases.Len()), Operations: int64(s.ops.Len()),
+		Waiting: int64(s.waiters.Len()), Sessions: int64(s.sessions.Len()), ResultBytes: s.resultBytes,
+	}
+}
+
+// Waiting tells whether a ticket stands in the queue.
+func (s *State) Waiting(ticket uint64) bool {
+	_, ok := s.waiters.Get(ticket)
+	return ok
+}
+
+// NextDue returns the cluster time at which an entry should be written, so that something due happens (an expiry, the
+// end of a wait or cooldown, relief for a waiter), and whether anything at all is pending: while it is, some entry is
+// wanted at least every tick, so that little time is lost when the leader is.
+func (s *State) NextDue() (at int64, pending bool) {
+	at = math.MaxInt64
+	for _, first := range []func() (due, bool){s.deadlines.Min, s.waitEnds.Min, s.cooldowns.Min} {
+		if d, ok := first(); ok {
+			at = min(at, d.at)
+		}
+	}
+	if check, ok := s.checks.Min(); ok {
+		at = min(at, check.at)
+	}
+	pending = at != math.MaxInt64 || s.clock.Now < s.busyUntil
+	s.lanesOf.Scan(func(ql quotaLane) bool {
+		q, _ := s.quotas.Get(ql.quota)
+		v := q.rule.at(s.clock)
+		if len(q.ledger.log) > 0 {
+			at = min(at, addSaturated(s.clock.Now, q.ledger.dropsIn(&q.rule, v, q.ledger.log[0].end)))
+		}
+		if left, ok := q.ledger.closes(&q.rule, v); ok {
+			at = min(at, addSaturated(s.clock.Now, max(left, millisecond)))
+		}
+		if q.rule.burst > 0 {
+			at = min(at, addSaturated(s.clock.Now, 50*millisecond))
+		}
+		return true
+	})
+	return at, pending
+}
+
+// Quota returns one quota as it stands at a clock.
+func (s *State) Quota(name string, at Clock) (QuotaView, bool) {
+	q := s.quotaNamed(name)
+	if q == nil {
+		return QuotaView{}, false
+	}
+	return s.viewQuota(q, at), true
+}
+
+// Quotas returns up to limit quotas in name order whose names start with prefix and come after the name after.
+func (s *State) Quotas(prefix, after string, limit int, at Clock) []QuotaView {
+	var views []QuotaView
+	s.names.Ascend(max(prefix, after), func(name string, number uint32) bool {
+		if len(views) >= limit || !strings.HasPrefix(name, prefix) {
+			return false
+		}
+		if name > after || after == "" {
+			q, _ := s.quotas.Get(number)
+			views = append(views, s.viewQuota(q, at))
+		}
+		return true
+	})
+	return views
+}
+
+// ledgerAt returns a quota's ledger as it stands at a clock.
+func (q *quota) ledgerAt(at Clock) ledger {
+	g := q.ledger.clone()
+	g.advance(&q.rule, q.rule.at(at))
+	return g
+}
+
+func (s *State) viewQuota(q *quota, at Clock) QuotaView {
+	g := q.ledgerAt(at)
+	v := QuotaView{
+		Definition: q.definition, Usable: g.usable(&q.rule), Held: g.held, Consumed: g.consumed(),
+		Available: g.available(&q.rule), CooldownLeft: max(q.cooldown-at.Now, 0), WindowLeft: -1, CappedTo: -1,
+		Waiting: q.waiting, Leases: q.leases, Overrun: g.overrun(),
+	}
+	if left, ok := g.closes(&q.rule, q.rule.at(at)); ok {
+		v.WindowLeft = max(left, 0)
+	}
+	if g.capped != noCap {
+		v.CappedTo = g.capped
+	}
+	v.AvailableWithParents = v.Available
+	for number := q.parent; number != 0; {
+		parent, _ := s.quotas.Get(number)
+		above := parent.ledgerAt(at)
+		v.AvailableWithParents = min(v.AvailableWithParents, above.available(&parent.rule))
+		number = parent.parent
+	}
+	return v
+}
+
+// Leases returns up to limit live leases by id, above the id after, of a holder and with an item of a quota (empty:
+// any).
+func (s *State) Leases(holder, quota string, after uint64, limit int, at Clock) []LeaseView {
+	var views []LeaseView
+	visit := func(l *lease) bool {
+		if l.id > after && l.deadline > at.Now && (quota == "" || s.hasItem(l, quota)) {
+			views = append(views, s.viewLease(l, at))
+		}
+		return len(views) < limit
+	}
+	if holder != "" {
+		s.ofHolder.Ascend(holderLease{holder: holder, lease: after}, func(hl holderLease) bool {
+			if hl.holder != holder {
+				return false
+			}
+			l, _ := s.leases.Get(hl.lease)
+			return visit(l)
+		})
+		return views
+	}
+	s.leases.Ascend(after, func(_ uint64, l *lease) bool { return visit(l) })
+	return views
+}
+
+func (s *State) hasItem(l *lease, name string) bool {
+	for i := range l.items {
+		if q, ok := s.quotas.Get(l.items[i].quota); ok && !l.items[i].ancestor && q.name() == name {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *State) viewLease(l *lease, at Clock) LeaseView {
+	v := LeaseView{
+		ID: l.id, Fence: l.fence, Holder: l.holder, Class: l.class,
+		Left: l.deadline - at.Now, Operations: int(l.records),
+	}
+	for i := range l.items {
+		it := &l.items[i]
+		q, ok := s.quotas.Get(it.quota)
+		if !ok || it.ancestor || it.held == 0 {
+			continue
+		}
+		if g := q.ledgerAt(at); it.window == g.window {
+			v.Held = append(v.Held, &logpb.GrantedItem{
+				Quota: q.name(), Amount: it.held, UntilNs: itemEnd(q, it, l.deadline, at),
+			})
+		}
+	}
+	s.ops.Ascend(&operation{lease: l.id}, func(o *operation) bool {
+		if o.lease == l.id {
+			v.Consumed = s.addConsumed(v.Consumed, o, at)
+		}
+		return o.lease == l.id
+	})
+	return v
+}
+
+// addConsumed adds what an operation charged and still counts, by quota.
+func (s *State) addConsumed(sums []*logpb.GrantedItem, o *operation, at Clock) []*logpb.GrantedItem {
+	for i := range o.charges {
+		c := &o.charges[i]
+		q, ok := s.quotas.Get(c.quota)
+		if !ok || c.ancestor || c.amount == 0 {
+			continue
+		}
+		if g := q.ledgerAt(at); !g.counts(c.end) {
+			continue
+		}
+		found := false
+		for _, sum := range sums {
+			if sum.Quota == q.name() {
+				sum.Amount += c.amount
+				found = true
+			}
+		}
+		if !found {
+			sums = append(sums, &logpb.GrantedItem{Quota: q.name(), Amount: c.amount, UntilNs: o.spendBy})
+		}
+	}
+	return sums
+}
+
+// CheckFence tells whether a lease lives and has this fence, and what is left of it (nanoseconds).
+func (s *State) CheckFence(lease, fence uint64, at Clock) (valid bool, left int64) {
+	l, ok := s.leases.Get(lease)
+	if !ok || l.fence != fence || l.deadline <= at.Now {
+		return false, 0
+	}
+	return true, l.deadline - at.Now
+}

@@ -1,0 +1,218 @@
+package fsm
+
+import (
+	"fmt"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// Bounds of what one holder's word can do.
+const (
+	maxBackoff       = 60 * second
+	minClosing       = 5 * minute
+	closingPeriods   = 2
+	maxBackoffDouble = 6
+)
+
+// report takes over what a provider answered. It is believed in the safe direction only: it can close a quota for a
+// bounded time, lower the present window, and teach a provider-anchored window its reset.
+func (m *Machine) report(command *logpb.Report, by string) *logpb.Result {
+	l, failed := m.named(command.Lease, command.Fence, by)
+	if failed != nil {
+		return failure(failed)
+	}
+	o := m.operation(l.id, command.Op)
+	if o == nil && !m.holdsSlotsOnly(l) {
+		return failure(&logpb.Failure{
+			Reason:  logpb.Reason_REASON_STALE_OPERATION,
+			Message: fmt.Sprintf("lease %d has no record of operation %d", l.id, command.Op),
+			Hint:    "report before you send a done_below above it",
+		})
+	}
+	quotas, failed := m.signalled(l, command.Signals)
+	if failed != nil {
+		return failure(failed)
+	}
+	reported := &logpb.Reported{}
+	for i, signal := range command.Signals {
+		reported.Quotas = append(reported.Quotas, m.takeSignal(l, o, quotas[i], signal))
+	}
+	return &logpb.Result{Kind: &logpb.Result_Reported{Reported: reported}}
+}
+
+// holdsSlotsOnly tells whether a lease has nothing that is consumed.
+func (m *Machine) holdsSlotsOnly(l *lease) bool {
+	for i := range l.items {
+		if q := m.quota(l.items[i].quota); q != nil && q.rule.kind != kindSlots {
+			return false
+		}
+	}
+	return true
+}
+
+// signalled finds the quotas that signals name, among a lease's items and their ancestors, and checks the numbers.
+func (m *Machine) signalled(l *lease, signals []*logpb.Signal) ([]*quota, *logpb.Failure) {
+	if len(signals) == 0 || len(signals) > maxItems {
+		return nil, invalid(fmt.Sprintf("%d signals are not within 1 to %d", len(signals), maxItems), "")
+	}
+	quotas := make([]*quota, len(signals))
+	for i, signal := range signals {
+		for j := range l.items {
+			if q := m.quota(l.items[j].quota); q != nil && q.name() == signal.Quota {
+				quotas[i] = q
+			}
+		}
+		switch {
+		case quotas[i] == nil:
+			return nil, notHeld(signal.Quota, fmt.Sprintf("lease %d has no item of %q", l.id, signal.Quota))
+		case signal.Cause < logpb.Cause_CAUSE_OK || signal.Cause > logpb.Cause_CAUSE_NOT_A_LIMIT:
+			return nil, invalid("the cause is not known", "")
+		case signal.GetLimit() < 0, signal.GetRemaining() < 0, signal.GetResetAfterNs() < 0,
+			signal.ResetResolutionNs < 0, signal.GetRetryAfterNs() < 0:
+			return nil, invalid(fmt.Sprintf("the signal of %q has a negative number", signal.Quota), "leave out what is not known")
+		}
+	}
+	return quotas, nil
+}
+
+// takeSignal takes over what was said of one quota.
+func (m *Machine) takeSignal(l *lease, o *operation, q *quota, signal *logpb.Signal) *logpb.ReportedQuota {
+	reported := &logpb.ReportedQuota{Quota: q.name()}
+	if q.rule.kind == kindWindow {
+		reported.ResetLearned = m.learnReset(q, signal)
+		reported.CappedTo = m.lowerWindow(q, o, signal)
+	}
+	switch signal.Cause {
+	case logpb.Cause_CAUSE_OK:
+		if !q.cooling(m.clock.Now) {
+			q.attempt = 0
+		}
+	case logpb.Cause_CAUSE_SATURATED, logpb.Cause_CAUSE_EXHAUSTED, logpb.Cause_CAUSE_PLAN:
+		m.closeQuota(q, l.holder, signal)
+	case logpb.Cause_CAUSE_ACCOUNT:
+		path := m.path(q)
+		m.closeQuota(path[len(path)-1], l.holder, signal)
+	case logpb.Cause_CAUSE_UNSPECIFIED, logpb.Cause_CAUSE_OVERLOADED, logpb.Cause_CAUSE_NOT_A_LIMIT:
+	}
+	if q.cooling(m.clock.Now) {
+		reported.CooldownUntilNs = q.cooldown
+	}
+	reported.Attempt = q.attempt
+	return reported
+}
+
+// learnReset teaches a provider-anchored window its reset. A reset further away than one period is not believed.
+func (m *Machine) learnReset(q *quota, signal *logpb.Signal) bool {
+	if !q.rule.anchored || signal.ResetAfterNs == nil || *signal.ResetAfterNs == 0 {
+		return false
+	}
+	resolution := min(signal.ResetResolutionNs, q.rule.period/8)
+	if *signal.ResetAfterNs > q.rule.period+q.rule.skew+resolution {
+		return false
+	}
+	if !q.ledger.learnReset(&q.rule, q.rule.at(m.clock), *signal.ResetAfterNs, resolution) {
+		return false
+	}
+	m.emit(Event{Kind: EventResetLearned, Quota: q.name(), Duration: *signal.ResetAfterNs})
+	m.relieved(q)
+	return true
+}
+
+// lowerWindow lowers a window where something else uses the key: reported remaining and everything consumed here do
+// not add up to the limit. What then may count in all is what was settled before the reporting call was consumed, that
+// call, and what remains.
+func (m *Machine) lowerWindow(q *quota, o *operation, signal *logpb.Signal) *int64 {
+	g := &q.ledger
+	total := int64(noCap)
+	limit := q.rule.limit
+	if signal.Limit != nil && *signal.Limit < limit {
+		limit = *signal.Limit
+		total = mulDivFloor(q.rule.usable, limit, max(q.rule.limit, 1))
+	}
+	if c := reportingCharge(q, o); c != nil && signal.Remaining != nil {
+		if addSaturated(*signal.Remaining, g.consumed()) < limit {
+			total = min(total, addSaturated(c.settledBefore+c.consumed, *signal.Remaining))
+		}
+	}
+	if total >= q.rule.usable || !g.lower(total) {
+		return nil
+	}
+	m.emit(Event{Kind: EventCapped, Quota: q.name(), Amount: g.capped})
+	capped := g.capped
+	return &capped
+}
+
+// reportingCharge returns what the reporting operation charged to a quota in its present window; nil: nothing.
+func reportingCharge(q *quota, o *operation) *charge {
+	if o == nil {
+		return nil
+	}
+	for i := range o.charges {
+		if c := &o.charges[i]; c.quota == q.number && !c.overrun && c.window == q.ledger.window {
+			return c
+		}
+	}
+	return nil
+}
+
+// closeQuota closes a quota for all until the provider's time, within what one holder's word can do. Of an old and a
+// new end the later counts.
+func (m *Machine) closeQuota(q *quota, name string, signal *logpb.Signal) {
+	now := m.clock.Now
+	cooling := q.cooling(now)
+	if !cooling {
+		q.attempt++
+	}
+	if !cooling || q.closer != name {
+		q.closer, q.closedSince = name, now
+	}
+	until := addSaturated(now, m.closingTime(q, signal))
+	until = max(q.cooldown, min(until, addSaturated(q.closedSince, closingBound(q, m.clock))))
+	if until == q.cooldown {
+		return
+	}
+	m.cooldowns.Delete(due{at: q.cooldown, id: uint64(q.number)})
+	q.cooldown = until
+	m.cooldowns.Set(due{at: until, id: uint64(q.number)})
+	m.emit(Event{Kind: EventCooldown, Quota: q.name(), Holder: name, Duration: until - now})
+}
+
+// closingTime returns how long a provider's answer closes a quota.
+func (m *Machine) closingTime(q *quota, signal *logpb.Signal) int64 {
+	switch {
+	case signal.RetryAfterNs != nil:
+		return *signal.RetryAfterNs
+	case signal.Cause == logpb.Cause_CAUSE_EXHAUSTED && signal.ResetAfterNs != nil:
+		return addSaturated(*signal.ResetAfterNs, signal.ResetResolutionNs)
+	case signal.Cause == logpb.Cause_CAUSE_EXHAUSTED && q.rule.kind == kindWindow:
+		if left, ok := q.ledger.closes(&q.rule, q.rule.at(m.clock)); ok {
+			return addSaturated(left, 2*q.rule.skew)
+		}
+	case signal.Cause == logpb.Cause_CAUSE_PLAN:
+		return closingBound(q, m.clock)
+	}
+	return min(maxBackoff, second<<min(q.attempt, maxBackoffDouble))
+}
+
+// closingBound returns for how long one holder's word may close a quota: a window until its reset, anything else for
+// two periods, at least 5 min.
+func closingBound(q *quota, clock Clock) int64 {
+	if q.rule.kind == kindWindow {
+		if left, ok := q.ledger.closes(&q.rule, q.rule.at(clock)); ok {
+			return addSaturated(max(left, 0), 2*q.rule.skew+2*second)
+		}
+		return q.rule.period
+	}
+	return max(closingPeriods*q.rule.period, minClosing)
+}
+
+// endCooldowns reopens quotas whose cooldown is over.
+func (m *Machine) endCooldowns() {
+	for _, end := range takeDue(m.cooldowns, func(d due) bool { return d.at <= m.clock.Now }) {
+		if q := m.quota(uint32(end.id)); q != nil && q.cooldown == end.at {
+			q.cooldown = 0
+			m.emit(Event{Kind: EventReopened, Quota: q.name()})
+			m.relieved(q)
+		}
+	}
+}

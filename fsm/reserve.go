@@ -1,0 +1,323 @@
+package fsm
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// Bounds of a Reserve; the API's table refuses the same earlier and with more words.
+const (
+	maxItems        = 64
+	defaultTTL      = 5 * minute
+	minTTL          = second
+	maxTTL          = day
+	maxWait         = 10 * minute
+	tentativeTTL    = 5 * second
+	noClockRetry    = second
+	unknownRelief   = 5 * second
+	maxPlacesAhead  = 1000
+	maxItemsPerPath = 8
+)
+
+// need is what a Reserve needs of one quota: the sum over its items, those of descendants included.
+type need struct {
+	quota  *quota
+	amount int64
+	// own is the largest amount of a single item of this very quota: what a hold's clamp judges.
+	own int64
+}
+
+// needs works out what a Reserve needs, by ascending quota number.
+func (m *Machine) needs(ask *logpb.Reserve) ([]need, *logpb.Failure) {
+	needs := make([]need, 0, len(ask.Items))
+	for _, item := range ask.Items {
+		q := m.quotaNamed(item.Quota)
+		if q == nil {
+			return nil, unknownQuota(item.Quota)
+		}
+		amount := q.rule.estimate
+		if item.Amount != nil {
+			amount = *item.Amount
+		}
+		if amount < 1 || amount > maxAmount {
+			return nil, invalid(fmt.Sprintf("amount %d of %q is not within 1 to 2^53-1", amount, item.Quota), "")
+		}
+		own := amount
+		for number := q.number; number != 0; own = 0 {
+			q = m.quota(number)
+			i, found := slices.BinarySearchFunc(needs, number, func(n need, number uint32) int {
+				return int(int64(n.quota.number) - int64(number))
+			})
+			if !found {
+				needs = slices.Insert(needs, i, need{quota: q})
+			}
+			needs[i].amount = addSaturated(needs[i].amount, amount)
+			needs[i].own = max(needs[i].own, own)
+			number = q.parent
+		}
+	}
+	return needs, nil
+}
+
+// reserve grants a lease, refuses it, or puts it into the queue.
+func (m *Machine) reserve(ask *logpb.Reserve, from origin) *logpb.Result {
+	if failed := checkReserve(ask); failed != nil {
+		return failure(failed)
+	}
+	needs, failed := m.needs(ask)
+	if failed != nil {
+		return failure(failed)
+	}
+	if ask.Resume {
+		m.resume(ask.Holder)
+	}
+	own, weight := m.standing(ask.Holder)
+	class := classOf(own, ask.Class)
+	if refusal := m.hopeless(ask, needs); refusal != nil {
+		return m.refused(ask, refusal)
+	}
+	if m.waitedFor(needs) {
+		return m.reserveInLine(ask, needs, class, weight, from)
+	}
+	refusal := m.judge(ask, needs)
+	switch {
+	case refusal == nil:
+		return m.granted(ask, m.grant(ask, needs, class, 0))
+	case ask.WaitNs == 0:
+		return m.refused(ask, refusal)
+	}
+	return m.wait(ask, needs, class, weight, from, refusal)
+}
+
+// reserveInLine judges a Reserve whose quotas are waited for: as if it stood in the order now.
+func (m *Machine) reserveInLine(
+	ask *logpb.Reserve, needs []need, class, weight int32, from origin,
+) *logpb.Result {
+	w := m.enqueue(ask, needs, class, weight, origin{})
+	for _, n := range needs {
+		m.relief[n.quota.number] = true
+	}
+	before := len(m.events)
+	m.serve()
+	if _, waits := m.waiters.Get(w.ticket); !waits {
+		return m.servedAtOnce(ask, w.ticket, before)
+	}
+	m.dequeue(w)
+	clear(m.relief) // as before it came
+	needs, _ = m.needs(ask)
+	refusal := m.judge(ask, needs)
+	if refusal == nil {
+		refusal = m.behind(needs)
+	}
+	if ask.WaitNs == 0 {
+		return m.refused(ask, refusal)
+	}
+	return m.wait(ask, needs, class, weight, from, refusal)
+}
+
+// servedAtOnce returns the result of a Reserve that left the queue as soon as it had come.
+func (m *Machine) servedAtOnce(ask *logpb.Reserve, ticket uint64, since int) *logpb.Result {
+	for i := since; i < len(m.events); i++ {
+		if event := &m.events[i]; event.Ticket == ticket && event.Result != nil {
+			result := event.Result
+			if granted := result.GetGranted(); granted != nil {
+				m.untentative(granted)
+			}
+			return result
+		}
+	}
+	panic(fmt.Sprintf("fsm: ticket %d of holder %q left the queue without a result", ticket, ask.Holder))
+}
+
+// wait puts a Reserve into the queue, unless it can be known that it would wait in vain.
+func (m *Machine) wait(
+	ask *logpb.Reserve, needs []need, class, weight int32, from origin, refusal *logpb.Refusal,
+) *logpb.Result {
+	if int64(m.waiters.Len()) >= m.limits.waiters {
+		refusal.Reason = logpb.Reason_REASON_QUEUE_FULL
+		return m.refused(ask, refusal)
+	}
+	if at := m.certainlyNotBefore(needs); at > addSaturated(m.clock.Now, ask.WaitNs) {
+		refusal.Reason, refusal.RetryAtNs = logpb.Reason_REASON_CANNOT_SERVE_IN_TIME, at
+		refusal.Advice = "come back then, or wait longer"
+		return m.refused(ask, refusal)
+	}
+	w := m.enqueue(ask, needs, class, weight, from)
+	m.emit(Event{Kind: EventWaiting, Quota: refusal.Quota, Holder: ask.Holder, Ticket: w.ticket, Reason: refusal.Reason})
+	return &logpb.Result{Kind: &logpb.Result_Waiting{
+		Waiting: &logpb.Waiting{Ticket: w.ticket, UntilNs: w.until},
+	}}
+}
+
+// checkReserve checks what needs no state.
+func checkReserve(ask *logpb.Reserve) *logpb.Failure {
+	switch {
+	case ask.Holder == "":
+		return invalid("a Reserve needs a holder", "any stable name")
+	case len(ask.Items) == 0 || len(ask.Items) > maxItems:
+		return invalid(fmt.Sprintf("%d items are not within 1 to %d", len(ask.Items), maxItems), "")
+	case ask.TtlNs != 0 && (ask.TtlNs < minTTL || ask.TtlNs > maxTTL):
+		return invalid("the ttl is not within 1 s to 24 h", "leave it out for 5 min")
+	case ask.WaitNs < 0 || ask.WaitNs > maxWait:
+		return invalid("the wait is not within 0 to 10 min", "")
+	case ask.Class != nil && (*ask.Class < classCritical || *ask.Class > classBackground):
+		return invalid("the class is not within 0 to 2", "")
+	}
+	for i, item := range ask.Items {
+		for _, other := range ask.Items[:i] {
+			if item.Quota == other.Quota {
+				return invalid(fmt.Sprintf("quota %q is named twice", item.Quota), "add the amounts up")
+			}
+		}
+	}
+	return nil
+}
+
+// hopeless refuses what can never be granted as things are configured.
+func (m *Machine) hopeless(ask *logpb.Reserve, needs []need) *logpb.Refusal {
+	var worst *logpb.Refusal
+	for _, n := range needs {
+		r := &n.quota.rule
+		switch {
+		case r.limit == 0:
+			worst = worse(worst, m.refusal(logpb.Reason_REASON_SUSPENDED, n.quota, 0, "its limit is 0: ask the operator"))
+		case n.amount > r.usable || ask.Consume && r.burst > 0 && n.amount > r.burst:
+			largest := r.usable
+			if ask.Consume && r.burst > 0 {
+				largest = min(largest, r.burst)
+			}
+			worst = worse(worst, m.refusal(logpb.Reason_REASON_NEVER_FITS, n.quota, 0,
+				fmt.Sprintf("ask for at most %d", largest)))
+		case r.maxHold > 0 && n.own > r.maxHold:
+			worst = worse(worst, m.refusal(logpb.Reason_REASON_ABOVE_CLAMP, n.quota, 0,
+				fmt.Sprintf("ask for at most %d at a time", r.maxHold)))
+		}
+	}
+	return worst
+}
+
+// judge says what stands in the way of a grant now, nil for nothing. Waiters are not looked at.
+func (m *Machine) judge(ask *logpb.Reserve, needs []need) *logpb.Refusal {
+	var worst *logpb.Refusal
+	for _, n := range needs {
+		q := n.quota
+		switch {
+		case q.cooling(m.clock.Now):
+			worst = worse(worst, m.refusal(logpb.Reason_REASON_COOLDOWN, q, q.cooldown, "the provider closed it"))
+		case q.rule.kind == kindWindow && m.clock.WallEarly == 0:
+			worst = worse(worst, m.refusal(logpb.Reason_REASON_EXHAUSTED, q, addSaturated(m.clock.Now, noClockRetry),
+				"the cluster has no sample of Unix time yet"))
+		case q.ledger.available(&q.rule) < n.amount || m.burstWait(ask, n) > 0:
+			worst = worse(worst, m.exhausted(ask, n))
+		}
+	}
+	return worst
+}
+
+// exhausted makes the refusal of a need that does not fit now.
+func (m *Machine) exhausted(ask *logpb.Reserve, n need) *logpb.Refusal {
+	g, r := &n.quota.ledger, &n.quota.rule
+	left, ok := g.reliefIn(r, r.at(m.clock), n.amount, false)
+	if !ok {
+		left = unknownRelief
+		if closes, known := g.closes(r, r.at(m.clock)); known {
+			left = min(max(closes, 1), unknownRelief)
+		}
+	}
+	left = max(left, m.burstWait(ask, n))
+	return m.refusal(logpb.Reason_REASON_EXHAUSTED, n.quota, addSaturated(m.clock.Now, left), "come back then, or wait in the queue")
+}
+
+// burstWait returns in how long a need that is consumed at once passes the burst.
+func (m *Machine) burstWait(ask *logpb.Reserve, n need) int64 {
+	if !ask.Consume {
+		return 0
+	}
+	return n.quota.ledger.burstLeft(&n.quota.rule, m.clock.Now, n.amount)
+}
+
+// behind makes the refusal of a Reserve that would fit but is not its turn.
+func (m *Machine) behind(needs []need) *logpb.Refusal {
+	binding := needs[0].quota
+	for _, n := range needs[1:] {
+		if n.quota.waiting > binding.waiting {
+			binding = n.quota
+		}
+	}
+	refusal := m.refusal(logpb.Reason_REASON_BEHIND_WAITERS, binding, addSaturated(m.clock.Now, second), "wait in the queue")
+	refusal.Ahead = binding.waiting
+	return refusal
+}
+
+// certainlyNotBefore returns a time before which needs can certainly not be met, whatever comes back.
+func (m *Machine) certainlyNotBefore(needs []need) int64 {
+	at := m.clock.Now
+	for _, n := range needs {
+		q := n.quota
+		if q.cooling(m.clock.Now) {
+			at = max(at, q.cooldown)
+		}
+		if left, ok := q.ledger.reliefIn(&q.rule, q.rule.at(m.clock), n.amount, true); ok {
+			at = max(at, addSaturated(m.clock.Now, left))
+		}
+	}
+	return at
+}
+
+// waitedFor tells whether somebody waits for one of the needed quotas.
+func (m *Machine) waitedFor(needs []need) bool {
+	return slices.ContainsFunc(needs, func(n need) bool { return n.quota.waiting > 0 })
+}
+
+// refusal makes a refusal.
+func (m *Machine) refusal(reason logpb.Reason, q *quota, retryAt int64, advice string) *logpb.Refusal {
+	return &logpb.Refusal{
+		Reason: reason, Quota: q.name(), RetryAtNs: retryAt, Advice: advice,
+		Available: q.ledger.available(&q.rule), Ahead: min(q.waiting, maxPlacesAhead),
+	}
+}
+
+// worse returns the refusal that goes first: the lower reason, or of equal ones the later time.
+func worse(a, b *logpb.Refusal) *logpb.Refusal {
+	if a == nil || b.Reason < a.Reason || b.Reason == a.Reason && b.RetryAtNs > a.RetryAtNs {
+		return b
+	}
+	return a
+}
+
+// refused answers a refusal.
+func (m *Machine) refused(ask *logpb.Reserve, refusal *logpb.Refusal) *logpb.Result {
+	m.emit(Event{Kind: EventRefused, Quota: refusal.Quota, Holder: ask.Holder, Reason: refusal.Reason})
+	return refuse(refusal)
+}
+
+// granted answers a grant.
+func (m *Machine) granted(ask *logpb.Reserve, granted *logpb.Granted) *logpb.Result {
+	result := &logpb.Result{Kind: &logpb.Result_Granted{Granted: granted}}
+	m.emitGranted(ask.Holder, granted, nil)
+	return result
+}
+
+// emitGranted emits one event for each item of a grant; the first carries a waiter's result.
+func (m *Machine) emitGranted(name string, granted *logpb.Granted, result *logpb.Result) {
+	for _, item := range granted.Items {
+		m.emit(Event{
+			Kind: EventGranted, Quota: item.Quota, Holder: name, Lease: granted.Lease, Fence: granted.Fence,
+			Ticket: granted.Ticket, Amount: item.Amount, Result: result,
+		})
+		result = nil
+	}
+}
+
+func unknownQuota(name string) *logpb.Failure {
+	return &logpb.Failure{
+		Reason: logpb.Reason_REASON_UNKNOWN_QUOTA, Quota: name, Message: fmt.Sprintf("there is no quota %q", name),
+		Hint: "list the quotas, or apply its definition first",
+	}
+}
+
+func invalid(message, hint string) *logpb.Failure {
+	return &logpb.Failure{Reason: logpb.Reason_REASON_INVALID, Message: message, Hint: hint}
+}

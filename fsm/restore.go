@@ -1,0 +1,227 @@
+package fsm
+
+import (
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// Restore reads a snapshot that WriteSnapshot wrote. It returns ErrNewerSnapshot or ErrCorruptSnapshot, wrapped, for
+// what it cannot take; a state whose totals do not fit its parts is corrupt too.
+func Restore(r io.Reader) (*Machine, error) {
+	m := New()
+	err := ReadSnapshot(r, func(record *logpb.SnapshotRecord) error {
+		if err := m.take(record); err != nil {
+			return fmt.Errorf("%w: %w", ErrCorruptSnapshot, err)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := m.link(); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrCorruptSnapshot, err)
+	}
+	return m, nil
+}
+
+// take enters one record.
+func (m *Machine) take(record *logpb.SnapshotRecord) error {
+	switch kind := record.Kind.(type) {
+	case *logpb.SnapshotRecord_Head:
+		m.takeHead(kind.Head)
+	case *logpb.SnapshotRecord_Quota:
+		return m.takeQuota(kind.Quota)
+	case *logpb.SnapshotRecord_Lease:
+		return m.takeLease(kind.Lease)
+	case *logpb.SnapshotRecord_Operation:
+		return m.takeOperation(kind.Operation)
+	case *logpb.SnapshotRecord_Holder:
+		h := &holder{generation: m.generation, name: kind.Holder.Name, turn: kind.Holder.Turn, seen: kind.Holder.SeenNs}
+		m.holders.Set(h.name, h)
+		m.seen.Set(holderSeen{at: h.seen, name: h.name})
+	case *logpb.SnapshotRecord_Waiter:
+		return m.takeWaiter(kind.Waiter)
+	case *logpb.SnapshotRecord_Session:
+		c := &session{
+			generation: m.generation, id: kind.Session.Id, holder: kind.Session.Holder,
+			ackedBelow: kind.Session.AckedBelow, used: kind.Session.UsedNs,
+		}
+		m.sessions.Set(c.id, c)
+		m.sessionUse.Set(due{at: c.used, id: c.id})
+	case *logpb.SnapshotRecord_Result:
+		c, ok := m.sessions.Get(kind.Result.Session)
+		if !ok || kind.Result.Result == nil {
+			return fmt.Errorf("a result of session %d, which does not exist", kind.Result.Session)
+		}
+		c.kept++
+		m.keepResult(stored{
+			session: kind.Result.Session, seq: kind.Result.Seq, digest: kind.Result.Digest, result: kind.Result.Result,
+		})
+	case *logpb.SnapshotRecord_Key:
+		if kind.Key.Result == nil {
+			return fmt.Errorf("an idempotency key without a result")
+		}
+		m.keepKey(kind.Key.Key, keyed{digest: kind.Key.Digest, result: kind.Key.Result, until: kind.Key.UntilNs})
+	case *logpb.SnapshotRecord_Member:
+		m.members.Set(kind.Member.Id, kind.Member.ApiAddress)
+	case *logpb.SnapshotRecord_Rule:
+		m.rules = append(m.rules, kind.Rule)
+	default:
+		return fmt.Errorf("a record of unknown kind")
+	}
+	return nil
+}
+
+func (m *Machine) takeHead(head *logpb.SnapshotHead) {
+	m.index, m.term = head.Index, head.Term
+	m.clock = Clock{Now: head.NowNs, WallEarly: head.WallEarlyNs, WallLate: head.WallLateNs}
+	m.clusterID, m.epoch, m.grants = head.ClusterId, head.Epoch, head.Grants
+	m.lastLease, m.lastTicket, m.lastSession = head.LastLease, head.LastTicket, head.LastSession
+	m.lastQuota, m.busyUntil = head.LastQuota, head.BusyUntilNs
+	m.limits = limits{
+		sessions: head.Limits.GetMaxSessions(), resultBytes: head.Limits.GetMaxResultBytes(),
+		sessionIdle: head.Limits.GetSessionIdleNs(), keyLife: head.Limits.GetKeyLifeNs(), waiters: head.Limits.GetMaxWaiters(),
+	}
+}
+
+func (m *Machine) takeQuota(encoded *logpb.SnapshotQuota) error {
+	worked, failed := newRule(encoded.Definition)
+	if failed != nil {
+		return fmt.Errorf("%s", failed.Message)
+	}
+	q := &quota{
+		generation: m.generation, number: encoded.Number, definition: encoded.Definition, rule: worked,
+		cooldown: encoded.CooldownNs, attempt: encoded.Attempt, closer: encoded.Closer, closedSince: encoded.ClosedSinceNs,
+		ledger: ledger{
+			held: encoded.Held, open: encoded.Open, cutoff: encoded.CutoffNs, window: encoded.Window,
+			known: encoded.Known, closing: encoded.Closing, disputed: encoded.Disputed,
+			closeBegin: encoded.CloseBeginNs, closeEnd: encoded.CloseEndNs, opened: encoded.OpenedNs,
+			capped: noCap, settled: encoded.Settled, arrival: encoded.ArrivalNs,
+		},
+	}
+	if encoded.Cap != nil {
+		q.ledger.capped = *encoded.Cap
+	}
+	for _, e := range encoded.Log {
+		q.ledger.log = append(q.ledger.log, entry{end: e.EndNs, amount: e.Amount, closed: e.Closed, overrun: e.Overrun})
+		q.ledger.counted += e.Amount
+	}
+	m.quotas.Set(q.number, q)
+	m.names.Set(q.name(), q.number)
+	if q.cooldown != 0 {
+		m.cooldowns.Set(due{at: q.cooldown, id: uint64(q.number)})
+	}
+	return nil
+}
+
+func (m *Machine) takeLease(encoded *logpb.SnapshotLease) error {
+	l := &lease{
+		generation: m.generation, id: encoded.Id, fence: encoded.Fence, holder: encoded.Holder, class: encoded.Class,
+		deadline: encoded.DeadlineNs, ttl: encoded.TtlNs, tentative: encoded.Tentative, doneBelow: encoded.DoneBelow,
+		items: make([]item, 0, len(encoded.Items)),
+	}
+	for _, it := range encoded.Items {
+		l.items = append(l.items, item{quota: it.Quota, ancestor: it.Ancestor, window: it.Window, held: it.Held})
+		if q, ok := m.quotas.Get(it.Quota); ok {
+			q.leases++
+		}
+	}
+	if len(l.items) > 0 && l.items[0].ancestor {
+		return fmt.Errorf("lease %d begins with an ancestor's share", l.id)
+	}
+	m.leases.Set(l.id, l)
+	m.ofHolder.Set(holderLease{holder: l.holder, lease: l.id})
+	m.deadlines.Set(due{at: l.deadline, id: l.id})
+	return nil
+}
+
+func (m *Machine) takeOperation(encoded *logpb.SnapshotOperation) error {
+	o := &operation{
+		lease: encoded.Lease, op: encoded.Op, fence: encoded.Fence, holder: encoded.Holder,
+		spendBy: encoded.SpendByNs, spendByWall: encoded.SpendByWallNs, transit: encoded.TransitNs,
+		asked: encoded.Asked, unspent: encoded.Unspent, actual: encoded.Actual, orphan: encoded.Orphan,
+		check: encoded.CheckNs, generation: m.generation,
+	}
+	for _, c := range encoded.Charges {
+		o.charges = append(o.charges, charge{
+			quota: c.Quota, ancestor: c.Ancestor, overrun: c.Overrun, amount: c.Amount, consumed: c.Consumed,
+			unspent: c.Unspent, end: c.EndNs, window: c.Window, settledBefore: c.SettledBefore,
+		})
+	}
+	if l, ok := m.leases.Get(o.lease); ok {
+		l.records++
+	} else if !o.orphan {
+		return fmt.Errorf("operation %d of lease %d, which does not exist", o.op, o.lease)
+	}
+	m.ops.Set(o)
+	if o.orphan {
+		m.checks.Set(operationDue{at: o.check, lease: o.lease, op: o.op})
+	}
+	return nil
+}
+
+// takeWaiter enters a waiting Reserve. Its lane is made in link, when all quotas know their parents.
+func (m *Machine) takeWaiter(encoded *logpb.SnapshotWaiter) error {
+	h, ok := m.holders.Get(encoded.Reserve.GetHolder())
+	if !ok {
+		return fmt.Errorf("ticket %d of a holder that does not exist", encoded.Ticket)
+	}
+	m.waiters.Set(encoded.Ticket, &waiter{
+		generation: m.generation, ticket: encoded.Ticket, ask: encoded.Reserve, class: encoded.Class,
+		weight: encoded.Weight, turn: h.turn, until: encoded.UntilNs,
+		from: origin{session: encoded.Session, seq: encoded.Seq, key: encoded.Key},
+	})
+	return nil
+}
+
+// link makes what follows from the records: parents, lanes.
+func (m *Machine) link() error {
+	var broken error
+	m.quotas.Scan(func(_ uint32, q *quota) bool {
+		if name := q.definition.Parent; name != "" {
+			parent := m.quotaNamed(name)
+			if parent == nil {
+				broken = fmt.Errorf("quota %q has a parent that does not exist", q.name())
+				return false
+			}
+			q.parent = parent.number
+			parent.children++
+		}
+		return true
+	})
+	if broken != nil {
+		return broken
+	}
+	for _, w := range m.waiters.Values() {
+		numbers, err := m.neededNumbers(w.ask)
+		if err != nil {
+			return err
+		}
+		h, _ := m.holders.Get(w.ask.Holder)
+		h.waiting++
+		m.insertWaiter(w, numbers)
+	}
+	return nil
+}
+
+// neededNumbers returns the numbers of all quotas that a Reserve needs, in ascending order. It changes nothing: a
+// restored state must go on exactly as the one that was written.
+func (m *Machine) neededNumbers(ask *logpb.Reserve) ([]uint32, error) {
+	var numbers []uint32
+	for _, item := range ask.Items {
+		q := m.quotaNamed(item.Quota)
+		if q == nil {
+			return nil, fmt.Errorf("a waiter needs quota %q, which does not exist", item.Quota)
+		}
+		for depth := 0; q != nil && depth <= maxDepth; depth++ {
+			if i, found := slices.BinarySearch(numbers, q.number); !found {
+				numbers = slices.Insert(numbers, i, q.number)
+			}
+			q, _ = m.quotas.Get(q.parent)
+		}
+	}
+	return numbers, nil
+}

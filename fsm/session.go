@@ -1,0 +1,243 @@
+package fsm
+
+import (
+	"cmp"
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// maxInFlight is how many unacknowledged requests a session may have.
+const maxInFlight = 16_384
+
+// maxKeys is how many idempotency keys are remembered.
+const maxKeys = 100_000
+
+// resultOverhead is what a stored result costs besides its encoding, roughly.
+const resultOverhead = 128
+
+// session is a client's numbered requests.
+type session struct {
+	generation uint64
+	id         uint64
+	holder     string
+	ackedBelow uint64
+	// used is when it was last used (cluster time); it may lag by a sixteenth of the idle limit.
+	used int64
+	// kept counts its stored results.
+	kept int64
+}
+
+// stored is the result of a session's request.
+type stored struct {
+	session, seq uint64
+	digest       uint64
+	result       *logpb.Result
+}
+
+func lessStored(a, b stored) bool {
+	return cmp.Or(cmp.Compare(a.session, b.session), cmp.Compare(a.seq, b.seq)) < 0
+}
+
+// keyed is the result of a request with an idempotency key.
+type keyed struct {
+	digest uint64
+	result *logpb.Result
+	until  int64
+}
+
+// origin says where a waiting Reserve's final result is to be stored.
+type origin struct {
+	session, seq uint64
+	key          string
+}
+
+// applyOnce carries a command out, or answers it from memory.
+func (m *Machine) applyOnce(command *logpb.Command) *logpb.Result {
+	switch {
+	case command.Session != 0 && command.GetCloseSession() == nil:
+		return m.applyNumbered(command)
+	case command.IdempotencyKey != "":
+		return m.applyKeyed(command)
+	}
+	return m.apply(command, origin{})
+}
+
+// applyNumbered carries a session's request out, once.
+func (m *Machine) applyNumbered(command *logpb.Command) *logpb.Result {
+	s, ok := m.sessions.Get(command.Session)
+	if !ok {
+		return fail(logpb.Reason_REASON_UNKNOWN_SESSION, fmt.Sprintf("there is no session %d", command.Session),
+			"it may have expired: the outcome of earlier requests is unknown; open a new one")
+	}
+	if command.Seq == 0 {
+		return failure(invalid("requests of a session are numbered from 1", ""))
+	}
+	s = m.useSession(s)
+	m.acknowledge(s, command.AckedBelow)
+	digest := digestCommand(command)
+	if known, ok := m.results.Get(stored{session: s.id, seq: command.Seq}); ok {
+		if known.digest != digest {
+			return reused(fmt.Sprintf("request %d of session %d was another one", command.Seq, s.id))
+		}
+		return known.result
+	}
+	switch {
+	case command.Seq < s.ackedBelow:
+		return fail(logpb.Reason_REASON_SEQ_TOO_OLD,
+			fmt.Sprintf("request %d is below %d, up to which you acknowledged", command.Seq, s.ackedBelow), "take a new number")
+	case s.kept >= maxInFlight, m.resultBytes >= m.limits.resultBytes:
+		return fail(logpb.Reason_REASON_TOO_MANY_IN_FLIGHT,
+			fmt.Sprintf("session %d has %d unacknowledged requests, all sessions %d bytes of results", s.id, s.kept, m.resultBytes),
+			"send acked_below")
+	}
+	result := m.apply(command, origin{session: s.id, seq: command.Seq})
+	m.keepResult(stored{session: s.id, seq: command.Seq, digest: digest, result: result})
+	s.kept++
+	return result
+}
+
+// applyKeyed carries a request with an idempotency key out, once while the key is remembered.
+func (m *Machine) applyKeyed(command *logpb.Command) *logpb.Result {
+	// Callers with different tokens do not meet each other's keys.
+	key := command.By + "\x00" + command.IdempotencyKey
+	digest := digestCommand(command)
+	if known, ok := m.keys.Get(key); ok && known.until > m.clock.Now {
+		if known.digest != digest {
+			return reused("this idempotency key was used for another request")
+		}
+		return known.result
+	}
+	if m.keys.Len() >= maxKeys || m.resultBytes >= m.limits.resultBytes {
+		return fail(logpb.Reason_REASON_SESSIONS_FULL, "no more idempotency keys can be remembered",
+			"come back later, or use a session and acknowledge its requests")
+	}
+	result := m.apply(command, origin{key: key})
+	m.keepKey(key, keyed{digest: digest, result: result, until: addSaturated(m.clock.Now, m.limits.keyLife)})
+	return result
+}
+
+func reused(message string) *logpb.Result {
+	return fail(logpb.Reason_REASON_SEQ_REUSED, message, "take a new number or key for a new request")
+}
+
+// sizeOf returns what a stored result costs.
+func sizeOf(result *logpb.Result) int64 { return int64(proto.Size(result)) + resultOverhead }
+
+func (m *Machine) keepResult(s stored) {
+	if old, had := m.results.Set(s); had {
+		m.resultBytes -= sizeOf(old.result)
+	}
+	m.resultBytes += sizeOf(s.result)
+}
+
+func (m *Machine) keepKey(key string, k keyed) {
+	if old, had := m.keys.Set(key, k); had {
+		m.resultBytes -= sizeOf(old.result)
+		m.keyEnds.Delete(keyDue{at: old.until, key: key})
+	}
+	m.resultBytes += sizeOf(k.result)
+	m.keyEnds.Set(keyDue{at: k.until, key: key})
+}
+
+// settleOrigin stores the final result of a Reserve that waited.
+func (m *Machine) settleOrigin(from origin, result *logpb.Result) {
+	if known, ok := m.results.Get(stored{session: from.session, seq: from.seq}); ok && from.session != 0 {
+		known.result = result
+		m.keepResult(known)
+	}
+	if known, ok := m.keys.Get(from.key); ok && from.key != "" {
+		known.result = result
+		m.keepKey(from.key, known)
+	}
+}
+
+// openSession opens a session.
+func (m *Machine) openSession(command *logpb.OpenSession) *logpb.Result {
+	if int64(m.sessions.Len()) >= m.limits.sessions {
+		return fail(logpb.Reason_REASON_SESSIONS_FULL, fmt.Sprintf("%d sessions are open", m.sessions.Len()),
+			"close those that are not needed; idle ones expire")
+	}
+	m.lastSession++
+	s := &session{generation: m.generation, id: m.lastSession, holder: command.Holder, used: m.clock.Now}
+	m.sessions.Set(s.id, s)
+	m.sessionUse.Set(due{at: s.used, id: s.id})
+	return &logpb.Result{Kind: &logpb.Result_SessionOpened{SessionOpened: &logpb.SessionOpened{Session: s.id}}}
+}
+
+// closeSession forgets a session.
+func (m *Machine) closeSession(id uint64) *logpb.Result {
+	s, ok := m.sessions.Get(id)
+	if !ok {
+		return fail(logpb.Reason_REASON_UNKNOWN_SESSION, fmt.Sprintf("there is no session %d", id), "it may have expired")
+	}
+	m.dropSession(s)
+	return done()
+}
+
+func (m *Machine) dropSession(s *session) {
+	m.acknowledge(m.mutableSession(s), 1<<63)
+	m.sessions.Delete(s.id)
+	m.sessionUse.Delete(due{at: s.used, id: s.id})
+}
+
+func (m *Machine) mutableSession(s *session) *session {
+	if s.generation == m.generation {
+		return s
+	}
+	c := *s
+	c.generation = m.generation
+	m.sessions.Set(c.id, &c)
+	return &c
+}
+
+// useSession notes that a session is used.
+func (m *Machine) useSession(s *session) *session {
+	s = m.mutableSession(s)
+	if m.clock.Now-s.used > m.limits.sessionIdle/16 {
+		m.sessionUse.Delete(due{at: s.used, id: s.id})
+		s.used = m.clock.Now
+		m.sessionUse.Set(due{at: s.used, id: s.id})
+	}
+	return s
+}
+
+// acknowledge drops the results below a client's mark.
+func (m *Machine) acknowledge(s *session, below uint64) {
+	if below <= s.ackedBelow {
+		return
+	}
+	s.ackedBelow = below
+	for {
+		var first stored
+		m.results.Ascend(stored{session: s.id}, func(r stored) bool {
+			first = r
+			return false
+		})
+		if first.result == nil || first.session != s.id || first.seq >= below {
+			return
+		}
+		m.results.Delete(first)
+		m.resultBytes -= sizeOf(first.result)
+		s.kept--
+	}
+}
+
+// expireSessions forgets sessions that were idle for too long.
+func (m *Machine) expireSessions() {
+	isIdle := func(d due) bool { return addSaturated(d.at, m.limits.sessionIdle) <= m.clock.Now }
+	for _, idle := range takeDue(m.sessionUse, isIdle) {
+		s, _ := m.sessions.Get(idle.id)
+		m.dropSession(s)
+	}
+}
+
+// expireKeys forgets idempotency keys whose life is over.
+func (m *Machine) expireKeys() {
+	for _, end := range takeDue(m.keyEnds, func(d keyDue) bool { return d.at <= m.clock.Now }) {
+		known, _ := m.keys.Delete(end.key)
+		m.resultBytes -= sizeOf(known.result)
+	}
+}

@@ -1,0 +1,295 @@
+package fsm
+
+import (
+	"fmt"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// settle adjusts an operation: what is unspent goes back, once, until the spend-by; what was really used is final,
+// once, and ends the exposure. With the fence of a lease that has ended only an upward actual is taken.
+func (m *Machine) settle(command *logpb.Settle, by string) *logpb.Result {
+	if len(command.Unspent) == 0 && len(command.Actual) == 0 && !command.Final && !command.Release {
+		return failure(invalid("a Settle needs unspent, actual, final or release", ""))
+	}
+	l, failed := m.named(command.Lease, command.Fence, by)
+	if failed != nil {
+		if failed.Reason != logpb.Reason_REASON_STALE_FENCE {
+			return failure(failed)
+		}
+		return m.settleOrphan(command, by, failed)
+	}
+	o := m.operation(l.id, command.Op)
+	if o == nil || command.Op == graceOp {
+		return failure(&logpb.Failure{
+			Reason:  logpb.Reason_REASON_STALE_OPERATION,
+			Message: fmt.Sprintf("lease %d has no record of operation %d", l.id, command.Op),
+			Hint:    "it was never consumed, or is below the mark that you sent",
+		})
+	}
+	o = m.mutableOperation(o)
+	if failed := m.checkSettle(o, command); failed != nil {
+		return failure(failed)
+	}
+	settled := &logpb.Settled{}
+	costBefore := m.costOfCharges(o)
+	m.unspend(o, command.Unspent, settled)
+	if len(command.Actual) > 0 || command.Final {
+		m.finish(o, command.Actual, settled)
+	}
+	m.moveTurn(l.holder, m.costOfCharges(o)-costBefore)
+	m.finishBelow(l, command.DoneBelow)
+	if command.Release {
+		m.endLease(l, EventReleased, false)
+		settled.Released = true
+	}
+	return &logpb.Result{Kind: &logpb.Result_Settled{Settled: settled}}
+}
+
+// costOfCharges returns what an operation costs in turns: its scarcest quota's.
+func (m *Machine) costOfCharges(o *operation) (most int64) {
+	sums := map[uint32]int64{}
+	for i := range o.charges {
+		sums[o.charges[i].quota] += o.charges[i].amount
+	}
+	for number, sum := range sums { // a maximum does not depend on the order
+		if q, ok := m.quotas.Get(number); ok {
+			most = max(most, cost(q, sum))
+		}
+	}
+	return most
+}
+
+// checkSettle checks a Settle of a live lease's operation as a whole, before anything changes.
+func (m *Machine) checkSettle(o *operation, command *logpb.Settle) *logpb.Failure {
+	if len(command.Unspent) > 0 {
+		digest := digestItems(command.Unspent)
+		switch {
+		case o.unspent != 0 && o.unspent != digest, o.unspent == 0 && o.actual != 0:
+			return alreadySettled(o, "unspent part")
+		case o.unspent == 0 && m.pastSpendBy(o):
+			return &logpb.Failure{
+				Reason:  logpb.Reason_REASON_PAST_SPEND_BY,
+				Message: fmt.Sprintf("the spend-by of operation %d has passed", o.op), Hint: "settle what was really used",
+			}
+		}
+		if failed := m.checkParts(o, command.Unspent, true); failed != nil {
+			return failed
+		}
+	}
+	if len(command.Actual) > 0 || command.Final {
+		if o.actual != 0 && o.actual != digestItems(command.Actual) {
+			return alreadySettled(o, "actual part")
+		}
+		return m.checkParts(o, command.Actual, false)
+	}
+	return nil
+}
+
+// pastSpendBy tells whether an operation's spend-by has passed, in either time base.
+func (m *Machine) pastSpendBy(o *operation) bool {
+	return m.clock.Now > o.spendBy || o.spendByWall != 0 && m.clock.WallLate > o.spendByWall
+}
+
+func alreadySettled(o *operation, part string) *logpb.Failure {
+	return &logpb.Failure{
+		Reason:  logpb.Reason_REASON_ALREADY_SETTLED,
+		Message: fmt.Sprintf("the %s of operation %d was settled before, with other amounts", part, o.op),
+		Hint:    "each part counts once",
+	}
+}
+
+// checkParts checks the items of a Settle: unspent names at most what was consumed, actual anything from 0.
+func (m *Machine) checkParts(o *operation, items []*logpb.Item, unspent bool) *logpb.Failure {
+	for i, asked := range items {
+		for _, other := range items[:i] {
+			if other.Quota == asked.Quota {
+				return invalid(fmt.Sprintf("quota %q is named twice", asked.Quota), "add the amounts up")
+			}
+		}
+		c := m.chargeOf(o, asked.Quota)
+		switch {
+		case c == nil:
+			return notHeld(asked.Quota, fmt.Sprintf("operation %d consumed nothing of %q", o.op, asked.Quota))
+		case asked.Amount == nil && !unspent:
+			return invalid(fmt.Sprintf("actual of %q needs an amount", asked.Quota), "0 is one")
+		case asked.Amount != nil && (*asked.Amount < 0 || *asked.Amount > maxAmount || unspent && *asked.Amount == 0):
+			return invalid(fmt.Sprintf("amount %d of %q is out of range", *asked.Amount, asked.Quota), "")
+		case asked.Amount != nil && unspent && *asked.Amount > c.consumed:
+			return notHeld(asked.Quota, fmt.Sprintf("operation %d consumed %d of %q", o.op, c.consumed, asked.Quota))
+		}
+	}
+	return nil
+}
+
+// chargeOf returns an operation's charge for an item, nil where it has none.
+func (m *Machine) chargeOf(o *operation, name string) *charge {
+	for i := range o.charges {
+		c := &o.charges[i]
+		if q := m.quota(c.quota); q != nil && !c.ancestor && !c.overrun && q.name() == name {
+			return c
+		}
+	}
+	return nil
+}
+
+// eachChargeShare calls fn for a charge and its ancestors' shares.
+func (m *Machine) eachChargeShare(o *operation, first *charge, fn func(c *charge, q *quota)) {
+	started := false
+	for i := range o.charges {
+		c := &o.charges[i]
+		if started && (!c.ancestor || c.overrun) {
+			return
+		}
+		if c == first || started {
+			started = true
+			if q := m.quota(c.quota); q != nil {
+				fn(c, q)
+			}
+		}
+	}
+}
+
+// unspend gives back what will certainly not be spent. A repeat answers the same.
+func (m *Machine) unspend(o *operation, items []*logpb.Item, settled *logpb.Settled) {
+	if len(items) == 0 {
+		return
+	}
+	repeat := o.unspent != 0
+	o.unspent = digestItems(items)
+	for _, asked := range items {
+		own := m.chargeOf(o, asked.Quota)
+		amount := own.consumed
+		if asked.Amount != nil {
+			amount = *asked.Amount
+		}
+		settled.Returned = append(settled.Returned, &logpb.GrantedItem{Quota: asked.Quota, Amount: amount})
+		if repeat {
+			continue
+		}
+		m.eachChargeShare(o, own, func(c *charge, q *quota) {
+			q.ledger.take(c.end, amount, 0)
+			c.amount -= amount
+			c.unspent = amount
+			m.relieved(q)
+		})
+	}
+}
+
+// finish settles what was really used and ends the exposure. A repeat answers the same.
+func (m *Machine) finish(o *operation, items []*logpb.Item, settled *logpb.Settled) {
+	if o.actual != 0 {
+		m.repeatFinish(o, items, settled)
+		return
+	}
+	o.actual = digestItems(items)
+	overruns := make([]charge, 0, len(items))
+	for _, asked := range items {
+		own := m.chargeOf(o, asked.Quota)
+		overruns = append(overruns, m.finishItem(o, own, asked, settled)...)
+	}
+	inTime := !m.pastSpendBy(o)
+	for i := range o.charges {
+		c := &o.charges[i]
+		q := m.quota(c.quota)
+		if q == nil {
+			continue
+		}
+		if c.window == q.ledger.window {
+			q.ledger.settled = addSaturated(q.ledger.settled, c.amount)
+		}
+		if inTime || c.end == openEnd {
+			// A settle ends the exposure, but never lengthens it.
+			end := q.ledger.key(&q.rule, q.rule.at(m.clock).late)
+			m.moveCharge(q, c, min(end, c.end))
+			m.relieved(q)
+		}
+	}
+	o.charges = append(o.charges, overruns...)
+}
+
+// finishItem settles one item; what goes beyond the estimate is charged by entries of their own, which begin now.
+func (m *Machine) finishItem(o *operation, own *charge, asked *logpb.Item, settled *logpb.Settled) []charge {
+	actual := *asked.Amount
+	difference := actual - own.amount
+	var overruns []charge
+	m.eachChargeShare(o, own, func(c *charge, q *quota) {
+		switch {
+		case difference > 0:
+			overruns = append(overruns, m.overrun(q, c.ancestor, difference))
+		case difference < 0 && !q.rule.settleMax:
+			q.ledger.take(c.end, -difference, 0)
+			c.amount += difference
+			m.relieved(q)
+			if !c.ancestor {
+				settled.Returned = append(settled.Returned, &logpb.GrantedItem{Quota: asked.Quota, Amount: -difference})
+			}
+		}
+	})
+	if difference > 0 {
+		settled.Overrun = append(settled.Overrun, &logpb.GrantedItem{Quota: asked.Quota, Amount: difference})
+		m.emit(Event{
+			Kind: EventOverrun, Quota: asked.Quota, Holder: o.holder, Lease: o.lease, Fence: o.fence, Amount: difference,
+		})
+	}
+	return overruns
+}
+
+// overrun charges what was used beyond an estimate.
+func (m *Machine) overrun(q *quota, ancestor bool, amount int64) charge {
+	end := q.ledger.key(&q.rule, q.rule.at(m.clock).late)
+	m.count(q, end, amount, amount)
+	return charge{
+		quota: q.number, ancestor: ancestor, overrun: true, amount: amount, end: end, window: q.ledger.window,
+	}
+}
+
+// repeatFinish answers a repeated actual part from the record.
+func (m *Machine) repeatFinish(o *operation, items []*logpb.Item, settled *logpb.Settled) {
+	for _, asked := range items {
+		c := m.chargeOf(o, asked.Quota)
+		difference := *asked.Amount - (c.consumed - c.unspent)
+		switch q := m.quota(c.quota); {
+		case difference > 0:
+			settled.Overrun = append(settled.Overrun, &logpb.GrantedItem{Quota: asked.Quota, Amount: difference})
+		case difference < 0 && !q.rule.settleMax:
+			settled.Returned = append(settled.Returned, &logpb.GrantedItem{Quota: asked.Quota, Amount: -difference})
+		}
+	}
+}
+
+// settleOrphan takes an actual that is upward in all its items, once, while the record of an ended lease's operation
+// exists: a stale fence can lower what is available, once, and nothing else.
+func (m *Machine) settleOrphan(command *logpb.Settle, by string, stale *logpb.Failure) *logpb.Result {
+	o := m.operation(command.Lease, command.Op)
+	if o == nil || command.Op == graceOp || o.fence != command.Fence || by != "" && !Match(by, o.holder) ||
+		len(command.Unspent) > 0 || len(command.Actual) == 0 || command.Release {
+		return failure(stale)
+	}
+	if o.actual != 0 && o.actual != digestItems(command.Actual) {
+		return failure(alreadySettled(o, "actual part"))
+	}
+	if failed := m.checkParts(o, command.Actual, false); failed != nil {
+		return failure(failed)
+	}
+	for _, asked := range command.Actual {
+		if c := m.chargeOf(o, asked.Quota); *asked.Amount < c.consumed-c.unspent {
+			return failure(stale)
+		}
+	}
+	o = m.mutableOperation(o)
+	settled := &logpb.Settled{}
+	if o.actual != 0 {
+		m.repeatFinish(o, command.Actual, settled)
+		return &logpb.Result{Kind: &logpb.Result_Settled{Settled: settled}}
+	}
+	o.actual = digestItems(command.Actual)
+	before := m.costOfCharges(o)
+	var overruns []charge
+	for _, asked := range command.Actual {
+		overruns = append(overruns, m.finishItem(o, m.chargeOf(o, asked.Quota), asked, settled)...)
+	}
+	o.charges = append(o.charges, overruns...)
+	m.moveTurn(o.holder, m.costOfCharges(o)-before)
+	return &logpb.Result{Kind: &logpb.Result_Settled{Settled: settled}}
+}

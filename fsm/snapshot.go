@@ -1,0 +1,326 @@
+package fsm
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// SnapshotVersion is the version of snapshots that this package writes and the highest that it reads.
+const SnapshotVersion = 1
+
+// snapshotMagic starts every snapshot; the version follows it, big-endian.
+const snapshotMagic = "QUOTAD-SNAP\n"
+
+// maxRecordBytes bounds what a reader allocates for one record.
+const maxRecordBytes = 64 << 20
+
+// ErrNewerSnapshot says that a snapshot was written by a newer version than this one knows.
+var ErrNewerSnapshot = errors.New("the snapshot's version is newer than this binary knows: upgrade it")
+
+// ErrCorruptSnapshot says that a snapshot is damaged or cut off.
+var ErrCorruptSnapshot = errors.New("the snapshot is damaged")
+
+// castagnoli is the polynomial of the snapshot's checksum.
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// snapshotWriter writes records and keeps count and checksum.
+type snapshotWriter struct {
+	to      *bufio.Writer
+	sum     uint32
+	records uint64
+	buffer  []byte
+	err     error
+}
+
+// WriteSnapshot writes the state: magic and version, then length-prefixed records, the last of which holds their count
+// and the checksum of everything before it.
+func (s *State) WriteSnapshot(w io.Writer) error {
+	out := &snapshotWriter{to: bufio.NewWriterSize(w, 1<<16)}
+	header := binary.BigEndian.AppendUint32([]byte(snapshotMagic), SnapshotVersion)
+	out.raw(header)
+	s.eachRecord(func(record *logpb.SnapshotRecord) bool {
+		out.record(record)
+		return out.err == nil
+	})
+	out.record(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Trailer{
+		Trailer: &logpb.SnapshotTrailer{Records: out.records, Crc32C: out.sum},
+	}})
+	if out.err == nil {
+		out.err = out.to.Flush()
+	}
+	return out.err
+}
+
+func (w *snapshotWriter) raw(data []byte) {
+	if w.err == nil {
+		w.sum = crc32.Update(w.sum, castagnoli, data)
+		_, w.err = w.to.Write(data)
+	}
+}
+
+func (w *snapshotWriter) record(record *logpb.SnapshotRecord) {
+	if w.err != nil {
+		return
+	}
+	w.buffer = binary.AppendUvarint(w.buffer[:0], uint64(proto.Size(record)))
+	w.buffer, w.err = proto.MarshalOptions{UseCachedSize: true, Deterministic: true}.MarshalAppend(w.buffer, record)
+	w.raw(w.buffer)
+	w.records++
+}
+
+// eachRecord calls fn for every record of the state in a fixed order, until it returns false.
+func (s *State) eachRecord(fn func(*logpb.SnapshotRecord) bool) {
+	going := fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Head{Head: s.encodeHead()}})
+	for _, section := range []func(func(*logpb.SnapshotRecord) bool) bool{
+		s.ledgerRecords, s.policyRecords, s.sessionRecords, s.memberRecords,
+	} {
+		going = going && section(fn)
+	}
+}
+
+// ledgerRecords are the quotas, leases and operations.
+func (s *State) ledgerRecords(fn func(*logpb.SnapshotRecord) bool) bool {
+	going := true
+	s.quotas.Scan(func(_ uint32, q *quota) bool {
+		going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Quota{Quota: encodeQuota(q, &q.ledger)}})
+		return going
+	})
+	if going {
+		s.leases.Scan(func(_ uint64, l *lease) bool {
+			going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Lease{Lease: encodeLease(l)}})
+			return going
+		})
+	}
+	if going {
+		s.ops.Scan(func(o *operation) bool {
+			going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Operation{Operation: encodeOperation(o)}})
+			return going
+		})
+	}
+	return going
+}
+
+// policyRecords are the holders and the queue.
+func (s *State) policyRecords(fn func(*logpb.SnapshotRecord) bool) bool {
+	going := true
+	s.holders.Scan(func(_ string, h *holder) bool {
+		going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Holder{
+			Holder: &logpb.SnapshotHolder{Name: h.name, Turn: h.turn, SeenNs: h.seen},
+		}})
+		return going
+	})
+	if going {
+		s.waiters.Scan(func(_ uint64, w *waiter) bool {
+			going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Waiter{Waiter: &logpb.SnapshotWaiter{
+				Ticket: w.ticket, Reserve: w.ask, Class: w.class, Weight: w.weight, UntilNs: w.until,
+				Session: w.from.session, Seq: w.from.seq, Key: w.from.key,
+			}}})
+			return going
+		})
+	}
+	return going
+}
+
+// sessionRecords are the sessions, stored results and idempotency keys.
+func (s *State) sessionRecords(fn func(*logpb.SnapshotRecord) bool) bool {
+	going := true
+	s.sessions.Scan(func(_ uint64, c *session) bool {
+		going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Session{Session: &logpb.SnapshotSession{
+			Id: c.id, Holder: c.holder, AckedBelow: c.ackedBelow, UsedNs: c.used,
+		}}})
+		return going
+	})
+	if going {
+		s.results.Scan(func(r stored) bool {
+			going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Result{Result: &logpb.SnapshotResult{
+				Session: r.session, Seq: r.seq, Digest: r.digest, Result: r.result,
+			}}})
+			return going
+		})
+	}
+	if going {
+		s.keys.Scan(func(key string, k keyed) bool {
+			going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Key{Key: &logpb.SnapshotKey{
+				Key: key, Digest: k.digest, Result: k.result, UntilNs: k.until,
+			}}})
+			return going
+		})
+	}
+	return going
+}
+
+// memberRecords are the members and holder rules.
+func (s *State) memberRecords(fn func(*logpb.SnapshotRecord) bool) bool {
+	going := true
+	s.members.Scan(func(id, address string) bool {
+		going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Member{
+			Member: &logpb.SnapshotMember{Id: id, ApiAddress: address},
+		}})
+		return going
+	})
+	for _, rule := range s.rules {
+		going = going && fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Rule{Rule: rule}})
+	}
+	return going
+}
+
+func (s *State) encodeHead() *logpb.SnapshotHead {
+	return &logpb.SnapshotHead{
+		Index: s.index, Term: s.term, NowNs: s.clock.Now, WallEarlyNs: s.clock.WallEarly, WallLateNs: s.clock.WallLate,
+		ClusterId: s.clusterID, Epoch: s.epoch, Grants: s.grants, LastLease: s.lastLease, LastTicket: s.lastTicket,
+		LastSession: s.lastSession, LastQuota: s.lastQuota, BusyUntilNs: s.busyUntil,
+		Limits: &logpb.SetLimits{
+			MaxSessions: &s.limits.sessions, MaxResultBytes: &s.limits.resultBytes,
+			SessionIdleNs: &s.limits.sessionIdle, KeyLifeNs: &s.limits.keyLife, MaxWaiters: &s.limits.waiters,
+		},
+	}
+}
+
+func encodeQuota(q *quota, g *ledger) *logpb.SnapshotQuota {
+	encoded := &logpb.SnapshotQuota{
+		Number: q.number, Definition: q.definition, Held: g.held, Open: g.open, CutoffNs: g.cutoff, Window: g.window,
+		Known: g.known, Closing: g.closing, Disputed: g.disputed, CloseBeginNs: g.closeBegin, CloseEndNs: g.closeEnd,
+		OpenedNs: g.opened, Settled: g.settled, ArrivalNs: g.arrival, CooldownNs: q.cooldown, Attempt: q.attempt,
+		Closer: q.closer, ClosedSinceNs: q.closedSince,
+	}
+	if g.capped != noCap {
+		capped := g.capped
+		encoded.Cap = &capped
+	}
+	for _, e := range g.log {
+		encoded.Log = append(encoded.Log, &logpb.SnapshotEntry{
+			EndNs: e.end, Amount: e.amount, Closed: e.closed, Overrun: e.overrun,
+		})
+	}
+	return encoded
+}
+
+func encodeLease(l *lease) *logpb.SnapshotLease {
+	encoded := &logpb.SnapshotLease{
+		Id: l.id, Fence: l.fence, Holder: l.holder, Class: l.class, DeadlineNs: l.deadline, TtlNs: l.ttl,
+		Tentative: l.tentative, DoneBelow: l.doneBelow,
+	}
+	for i := range l.items {
+		it := &l.items[i]
+		encoded.Items = append(encoded.Items, &logpb.SnapshotItem{
+			Quota: it.quota, Ancestor: it.ancestor, Window: it.window, Held: it.held,
+		})
+	}
+	return encoded
+}
+
+func encodeOperation(o *operation) *logpb.SnapshotOperation {
+	encoded := &logpb.SnapshotOperation{
+		Lease: o.lease, Op: o.op, Fence: o.fence, Holder: o.holder, SpendByNs: o.spendBy, SpendByWallNs: o.spendByWall,
+		TransitNs: o.transit, Asked: o.asked, Unspent: o.unspent, Actual: o.actual, Orphan: o.orphan, CheckNs: o.check,
+	}
+	for i := range o.charges {
+		c := &o.charges[i]
+		encoded.Charges = append(encoded.Charges, &logpb.SnapshotCharge{
+			Quota: c.quota, Ancestor: c.ancestor, Overrun: c.overrun, Amount: c.amount, Consumed: c.consumed,
+			Unspent: c.unspent, EndNs: c.end, Window: c.window, SettledBefore: c.settledBefore,
+		})
+	}
+	return encoded
+}
+
+// snapshotReader reads records and keeps count and checksum.
+type snapshotReader struct {
+	from    *bufio.Reader
+	sum     uint32
+	records uint64
+	buffer  []byte
+}
+
+// ReadSnapshot calls fn for each record but the trailer, and checks count and checksum. ErrNewerSnapshot and
+// ErrCorruptSnapshot are what it can come to, besides the errors of r and fn.
+func ReadSnapshot(r io.Reader, fn func(*logpb.SnapshotRecord) error) error {
+	in := &snapshotReader{from: bufio.NewReaderSize(r, 1<<16)}
+	if err := in.header(); err != nil {
+		return err
+	}
+	for {
+		sum := in.sum
+		record, err := in.record()
+		if err != nil {
+			return err
+		}
+		if trailer := record.GetTrailer(); trailer != nil {
+			if trailer.Records != in.records-1 || trailer.Crc32C != sum {
+				return fmt.Errorf("%w: its checksum or count does not fit", ErrCorruptSnapshot)
+			}
+			return nil
+		}
+		if err := fn(record); err != nil {
+			return err
+		}
+	}
+}
+
+func (r *snapshotReader) header() error {
+	header := make([]byte, len(snapshotMagic)+4)
+	if _, err := io.ReadFull(r.from, header); err != nil {
+		return cutOff(err)
+	}
+	r.sum = crc32.Update(0, castagnoli, header)
+	if string(header[:len(snapshotMagic)]) != snapshotMagic {
+		return fmt.Errorf("%w: it does not begin as one", ErrCorruptSnapshot)
+	}
+	switch version := binary.BigEndian.Uint32(header[len(snapshotMagic):]); {
+	case version == 0:
+		return fmt.Errorf("%w: version 0", ErrCorruptSnapshot)
+	case version > SnapshotVersion:
+		return fmt.Errorf("%w (it has %d, this is %d)", ErrNewerSnapshot, version, SnapshotVersion)
+	}
+	return nil
+}
+
+func (r *snapshotReader) record() (*logpb.SnapshotRecord, error) {
+	size, err := binary.ReadUvarint(r.from)
+	if err != nil {
+		return nil, cutOff(err)
+	}
+	if size > maxRecordBytes {
+		return nil, fmt.Errorf("%w: a record of %d bytes", ErrCorruptSnapshot, size)
+	}
+	r.sum = crc32.Update(r.sum, castagnoli, binary.AppendUvarint(nil, size))
+	if err := r.fill(int(size)); err != nil {
+		return nil, err
+	}
+	r.sum = crc32.Update(r.sum, castagnoli, r.buffer)
+	r.records++
+	record := new(logpb.SnapshotRecord)
+	if err := proto.Unmarshal(r.buffer, record); err != nil {
+		return nil, fmt.Errorf("%w: record %d: %w", ErrCorruptSnapshot, r.records, err)
+	}
+	return record, nil
+}
+
+// fill reads size bytes into the buffer, growing it as they come: a wrong length allocates no more than there is.
+func (r *snapshotReader) fill(size int) error {
+	const step = 1 << 20
+	r.buffer = r.buffer[:0]
+	for len(r.buffer) < size {
+		start := len(r.buffer)
+		r.buffer = append(r.buffer, make([]byte, min(step, size-start))...)
+		if _, err := io.ReadFull(r.from, r.buffer[start:]); err != nil {
+			return cutOff(err)
+		}
+	}
+	return nil
+}
+
+func cutOff(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("%w: it is cut off", ErrCorruptSnapshot)
+	}
+	return err
+}

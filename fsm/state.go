@@ -1,0 +1,180 @@
+package fsm
+
+import (
+	"cmp"
+
+	"github.com/tidwall/btree"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// State is the replicated state. Its exported methods only read.
+//
+// All tables are copy-on-write trees, so that freezing costs the same whatever they hold. Objects in them carry the
+// generation in which they were made; a command that wants to change one of an older generation, which a frozen State
+// may share, replaces it by a copy first (the mutable... methods of Machine).
+type State struct {
+	index, term uint64
+	clock       Clock
+
+	clusterID string
+	epoch     uint32
+	// grants counts grants under this epoch; epoch and grants make the fence.
+	grants                             uint64
+	lastLease, lastTicket, lastSession uint64
+	lastQuota, lastLane                uint32
+	limits                             limits
+	// busyUntil is when the last entry of a sliding log, or grace of a slot, ends (cluster time).
+	busyUntil int64
+	// rules are the operator's holder rules; the slice is replaced, never changed.
+	rules []*logpb.HolderRule
+
+	quotas    *btree.Map[uint32, *quota]
+	names     *btree.Map[string, uint32]
+	leases    *btree.Map[uint64, *lease]
+	ofHolder  *btree.BTreeG[holderLease]
+	deadlines *btree.BTreeG[due]
+	// ops are ordered by lease and number. checks hold when to look at the records of ended leases again.
+	ops    *btree.BTreeG[*operation]
+	checks *btree.BTreeG[operationDue]
+
+	holders    *btree.Map[string, *holder]
+	seen       *btree.BTreeG[holderSeen]
+	waiters    *btree.Map[uint64, *waiter]
+	order      *btree.BTreeG[place]
+	waitersOf  *btree.BTreeG[holderLease] // tickets by holder
+	lanes      *btree.Map[uint32, *lane]
+	laneOf     *btree.Map[string, uint32]
+	lanesOf    *btree.BTreeG[quotaLane]
+	waitEnds   *btree.BTreeG[due]
+	cooldowns  *btree.BTreeG[due]
+	sessions   *btree.Map[uint64, *session]
+	sessionUse *btree.BTreeG[due]
+	results    *btree.BTreeG[stored]
+	keys       *btree.Map[string, keyed]
+	keyEnds    *btree.BTreeG[keyDue]
+	// resultBytes is the size of all stored results.
+	resultBytes int64
+	members     *btree.Map[string, string]
+}
+
+// limits are the bounds that are part of the state's meaning.
+type limits struct {
+	sessions, resultBytes, sessionIdle, keyLife, waiters int64
+}
+
+// due says that something named by a number is due at a moment.
+type due struct {
+	at int64
+	id uint64
+}
+
+type holderLease struct {
+	holder string
+	lease  uint64
+}
+
+type operationDue struct {
+	at        int64
+	lease, op uint64
+}
+
+type holderSeen struct {
+	at   int64
+	name string
+}
+
+type keyDue struct {
+	at  int64
+	key string
+}
+
+type quotaLane struct{ quota, lane uint32 }
+
+func lessDue(a, b due) bool {
+	return a.at < b.at || a.at == b.at && a.id < b.id
+}
+
+func lessOperationDue(a, b operationDue) bool {
+	return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.lease, b.lease), cmp.Compare(a.op, b.op)) < 0
+}
+
+func lessHolderLease(a, b holderLease) bool {
+	return cmp.Or(cmp.Compare(a.holder, b.holder), cmp.Compare(a.lease, b.lease)) < 0
+}
+
+func lessHolderSeen(a, b holderSeen) bool {
+	return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.name, b.name)) < 0
+}
+
+func lessKeyDue(a, b keyDue) bool {
+	return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.key, b.key)) < 0
+}
+
+func lessQuotaLane(a, b quotaLane) bool {
+	return a.quota < b.quota || a.quota == b.quota && a.lane < b.lane
+}
+
+func newTree[T any](less func(a, b T) bool) *btree.BTreeG[T] {
+	return btree.NewBTreeGOptions(less, btree.Options{NoLocks: true})
+}
+
+func newState() *State {
+	return &State{
+		limits: limits{
+			sessions: 262_144, resultBytes: 256 << 20, sessionIdle: hour, keyLife: day, waiters: 200_000,
+		},
+		quotas:     new(btree.Map[uint32, *quota]),
+		names:      new(btree.Map[string, uint32]),
+		leases:     new(btree.Map[uint64, *lease]),
+		ofHolder:   newTree(lessHolderLease),
+		deadlines:  newTree(lessDue),
+		ops:        newTree(lessOperation),
+		checks:     newTree(lessOperationDue),
+		holders:    new(btree.Map[string, *holder]),
+		seen:       newTree(lessHolderSeen),
+		waiters:    new(btree.Map[uint64, *waiter]),
+		order:      newTree(lessPlace),
+		waitersOf:  newTree(lessHolderLease),
+		lanes:      new(btree.Map[uint32, *lane]),
+		laneOf:     new(btree.Map[string, uint32]),
+		lanesOf:    newTree(lessQuotaLane),
+		waitEnds:   newTree(lessDue),
+		cooldowns:  newTree(lessDue),
+		sessions:   new(btree.Map[uint64, *session]),
+		sessionUse: newTree(lessDue),
+		results:    newTree(lessStored),
+		keys:       new(btree.Map[string, keyed]),
+		keyEnds:    newTree(lessKeyDue),
+		members:    new(btree.Map[string, string]),
+	}
+}
+
+// copy returns a state that shares everything until one of the two changes.
+func (s *State) copy() *State {
+	c := *s
+	c.quotas, c.names, c.leases = s.quotas.Copy(), s.names.Copy(), s.leases.Copy()
+	c.ofHolder, c.deadlines = s.ofHolder.Copy(), s.deadlines.Copy()
+	c.ops, c.checks = s.ops.Copy(), s.checks.Copy()
+	c.holders, c.seen = s.holders.Copy(), s.seen.Copy()
+	c.waiters, c.order, c.lanes = s.waiters.Copy(), s.order.Copy(), s.lanes.Copy()
+	c.waitersOf = s.waitersOf.Copy()
+	c.laneOf, c.lanesOf, c.waitEnds = s.laneOf.Copy(), s.lanesOf.Copy(), s.waitEnds.Copy()
+	c.cooldowns, c.sessions, c.sessionUse = s.cooldowns.Copy(), s.sessions.Copy(), s.sessionUse.Copy()
+	c.results, c.keys, c.keyEnds = s.results.Copy(), s.keys.Copy(), s.keyEnds.Copy()
+	c.members = s.members.Copy()
+	return &c
+}
+
+// fence returns the newest fence: epoch << 48 | grants.
+func (s *State) fence() uint64 { return uint64(s.epoch)<<48 | s.grants }
+
+// quotaNamed returns a quota by name, nil where there is none.
+func (s *State) quotaNamed(name string) *quota {
+	number, ok := s.names.Get(name)
+	if !ok {
+		return nil
+	}
+	q, _ := s.quotas.Get(number)
+	return q
+}
