@@ -1,0 +1,299 @@
+package quotafile
+
+import (
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v4"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/quotad/quotad/cmd/quotad/internal/strictyaml"
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+// parser translates the tree of one file. Problems gather in doc; a value with a problem is replaced by one that does
+// no further harm, so that the rest is judged as well.
+type parser struct {
+	doc *strictyaml.Document
+	// lines are the lines on which quotas are named, to find names that stand twice.
+	lines map[string]int
+}
+
+// The keys of each mapping, in the order in which they are written.
+var (
+	fileKeys  = []string{"quotas", "holders"}
+	quotaKeys = []string{
+		"name", "window", "rate", "slots", "headroom", "parent", "max_hold", "clamp_hold", "default_estimate",
+		"spend_by", "transit", "charged", "max_call", "settle", "note",
+	}
+	windowKeys = []string{"limit", "every", "anchor", "skew"}
+	rateKeys   = []string{"limit", "per", "burst"}
+	slotsKeys  = []string{"limit", "grace"}
+	holderKeys = []string{"pattern", "class", "weight"}
+)
+
+func (p *parser) file() *File {
+	file := &File{}
+	if p.doc.Root == nil {
+		p.doc.Fail(nil, `it needs a list "quotas:" or "holders:"`, "says nothing")
+		return file
+	}
+	values := p.doc.Mapping(p.doc.Root, "the file", fileKeys...)
+	if n, ok := values["quotas"]; ok {
+		elements := p.doc.Sequence(n, "quotas")
+		if len(elements) > MaxQuotas {
+			p.doc.Fail(n, "", "quotas has %d elements; %d is the most", len(elements), MaxQuotas)
+			elements = elements[:MaxQuotas]
+		}
+		for _, element := range elements {
+			file.Quotas = append(file.Quotas, p.quota(element))
+		}
+		p.findCycles(elements, file.Quotas)
+	}
+	if n, ok := values["holders"]; ok {
+		file.HasHolders = true
+		for _, element := range p.doc.Sequence(n, "holders") {
+			file.Holders = append(file.Holders, p.holder(element))
+		}
+	}
+	if len(file.Quotas) == 0 && !file.HasHolders && p.doc.Err() == nil {
+		p.doc.Fail(p.doc.Root, `it needs a list "quotas:" or "holders:"`, "says nothing")
+	}
+	return file
+}
+
+func (p *parser) quota(n *yaml.Node) *quotav1.Quota {
+	quota := &quotav1.Quota{}
+	values := p.doc.Mapping(n, "a quota", quotaKeys...)
+	quota.Name = p.name(n, values)
+	p.rule(n, values, quota)
+	if v, ok := values["headroom"]; ok {
+		quota.Headroom = p.headroom(v)
+	}
+	if v, ok := values["parent"]; ok {
+		quota.Parent = p.doc.Text(v, "parent")
+		if message := checkName(quota.Parent); message != "" {
+			p.doc.Fail(v, "", "parent %s", message)
+		}
+	}
+	if v, ok := values["max_hold"]; ok {
+		most := p.doc.Int(v, "max_hold", 1, MaxAmount)
+		quota.MaxHold = &most
+	}
+	if v, ok := values["clamp_hold"]; ok {
+		quota.ClampHold = p.doc.Bool(v, "clamp_hold")
+	}
+	if v, ok := values["default_estimate"]; ok {
+		quota.DefaultEstimate = p.doc.Int(v, "default_estimate", 1, MaxAmount)
+	}
+	p.times(values, quota)
+	if v, ok := values["charged"]; ok {
+		quota.Charged = chargedWords[p.doc.Choice(v, "charged", "start", "end", "during")]
+	}
+	if v, ok := values["settle"]; ok {
+		quota.Settle = settleWords[p.doc.Choice(v, "settle", "actual", "max")]
+	}
+	if v, ok := values["note"]; ok {
+		quota.Note = p.doc.Text(v, "note")
+		if len(quota.Note) > maxNote {
+			p.doc.Fail(v, "", "note has %d bytes; %d is the most", len(quota.Note), maxNote)
+		}
+	}
+	return quota
+}
+
+// times reads the lengths of time that every kind of quota may have.
+func (p *parser) times(values map[string]*yaml.Node, quota *quotav1.Quota) {
+	if v, ok := values["spend_by"]; ok {
+		quota.SpendBy = p.duration(v, "spend_by", shortestTime, maxPeriod)
+	}
+	if v, ok := values["transit"]; ok {
+		quota.Transit = p.duration(v, "transit", shortestTime, maxPeriod)
+	}
+	if v, ok := values["max_call"]; ok {
+		quota.MaxCall = p.duration(v, "max_call", shortestTime, 24*time.Hour)
+	}
+}
+
+func (p *parser) duration(n *yaml.Node, what string, least, most time.Duration) *durationpb.Duration {
+	return durationpb.New(p.doc.Duration(n, what, least, most))
+}
+
+func (p *parser) name(n *yaml.Node, values map[string]*yaml.Node) string {
+	v, ok := values["name"]
+	if !ok {
+		p.doc.Fail(n, `such as "name: github/core"`, "a quota has no name")
+		return ""
+	}
+	name := p.doc.Text(v, "name")
+	if message := checkName(name); message != "" {
+		p.doc.Fail(v, "", "name %s", message)
+	}
+	if line, twice := p.lines[name]; twice {
+		p.doc.Fail(v, "", "the quota %q stands on line %d already", name, line)
+	} else {
+		p.lines[name] = v.Line
+	}
+	return name
+}
+
+// checkName says what is wrong with a quota's name, nothing for a good one.
+func checkName(name string) string {
+	switch {
+	case name == "" || len(name) > maxName:
+		return "must have 1 to 200 bytes"
+	case strings.HasPrefix(name, "/") || strings.HasSuffix(name, "/"):
+		return "must not start or end with /"
+	}
+	for _, r := range name {
+		if !isNameRune(r) {
+			return "must consist of letters, digits and . _ - / @ :"
+		}
+	}
+	return ""
+}
+
+func isNameRune(r rune) bool {
+	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-/@:", r)
+}
+
+func (p *parser) rule(n *yaml.Node, values map[string]*yaml.Node, quota *quotav1.Quota) {
+	var kinds []string
+	for _, kind := range []string{"window", "rate", "slots"} {
+		if _, ok := values[kind]; ok {
+			kinds = append(kinds, kind)
+		}
+	}
+	if len(kinds) != 1 {
+		found := "none"
+		if len(kinds) > 0 {
+			found = strings.Join(kinds, " and ")
+		}
+		p.doc.Fail(n, "", "the quota %q needs exactly one of window, rate and slots; it has %s", quota.Name, found)
+		return
+	}
+	v := values[kinds[0]]
+	switch kinds[0] {
+	case "window":
+		quota.Rule = &quotav1.Quota_Window{Window: p.window(v)}
+	case "rate":
+		quota.Rule = &quotav1.Quota_Rate{Rate: p.rate(v)}
+	case "slots":
+		quota.Rule = &quotav1.Quota_Slots{Slots: p.slots(v)}
+	}
+}
+
+func (p *parser) window(n *yaml.Node) *quotav1.Window {
+	values := p.doc.Mapping(n, "window", windowKeys...)
+	window := &quotav1.Window{Limit: p.limit(n, values), Every: p.every(n, values)}
+	if v, ok := values["anchor"]; ok {
+		window.Anchor = anchorWords[p.doc.Choice(v, "anchor", "calendar", "provider")]
+	}
+	if v, ok := values["skew"]; ok {
+		window.Skew = p.duration(v, "skew", shortestTime, time.Hour)
+	}
+	return window
+}
+
+func (p *parser) every(n *yaml.Node, values map[string]*yaml.Node) string {
+	v, ok := values["every"]
+	if !ok {
+		p.doc.Fail(n, "hour, day, month or a duration such as 15m", "window has no every")
+		return ""
+	}
+	if text := v.Value; v.Kind == yaml.ScalarNode && slices.Contains([]string{"hour", "day", "month"}, text) {
+		return text
+	}
+	if every := p.doc.Duration(v, "every (hour, day, month or a duration)", time.Second, maxPeriod); every > 0 {
+		return every.String()
+	}
+	return ""
+}
+
+func (p *parser) rate(n *yaml.Node) *quotav1.Rate {
+	values := p.doc.Mapping(n, "rate", rateKeys...)
+	rate := &quotav1.Rate{Limit: p.limit(n, values)}
+	if v, ok := values["per"]; ok {
+		rate.Per = p.duration(v, "per", time.Second, maxPeriod)
+	} else {
+		p.doc.Fail(n, "such as per: 1m", "rate has no per")
+	}
+	if v, ok := values["burst"]; ok {
+		rate.Burst = p.doc.Int(v, "burst", 1, MaxAmount)
+	}
+	return rate
+}
+
+func (p *parser) slots(n *yaml.Node) *quotav1.Slots {
+	values := p.doc.Mapping(n, "slots", slotsKeys...)
+	slots := &quotav1.Slots{Limit: p.limit(n, values)}
+	if v, ok := values["grace"]; ok {
+		slots.Grace = p.duration(v, "grace", shortestTime, 24*time.Hour)
+	}
+	return slots
+}
+
+func (p *parser) limit(n *yaml.Node, values map[string]*yaml.Node) int64 {
+	v, ok := values["limit"]
+	if !ok {
+		p.doc.Fail(n, "write limit: 0 to suspend the quota", "limit is missing")
+		return 0
+	}
+	return p.doc.Int(v, "limit", 0, MaxAmount)
+}
+
+func (p *parser) headroom(n *yaml.Node) float64 {
+	value := p.doc.Float(n, "headroom")
+	steps := math.Round(value * millionths)
+	switch {
+	case value < 0 || value >= 1:
+		p.doc.Fail(n, "0.2 leaves a fifth of the limit alone", "headroom is %s; it must be 0 up to but not including 1", n.Value)
+		return 0
+	case math.Abs(value*millionths-steps) > 1e-6 || steps == millionths:
+		p.doc.Fail(n, "", "headroom is %s; it has at most six decimals", n.Value)
+		return 0
+	}
+	return steps / millionths
+}
+
+// findCycles notes quotas that are their own ancestors. Parents outside the file may exist in the cluster.
+func (p *parser) findCycles(elements []*yaml.Node, quotas []*quotav1.Quota) {
+	parents := map[string]string{}
+	for _, quota := range quotas {
+		parents[quota.Name] = quota.Parent
+	}
+	for i, quota := range quotas {
+		ancestor := quota.Parent
+		for steps := 0; ancestor != "" && steps <= len(quotas); steps++ {
+			if ancestor == quota.Name {
+				p.doc.Fail(elements[i], "", "the quota %q is its own ancestor", quota.Name)
+				break
+			}
+			ancestor = parents[ancestor]
+		}
+	}
+}
+
+func (p *parser) holder(n *yaml.Node) *quotav1.HolderRule {
+	values := p.doc.Mapping(n, "a holder rule", holderKeys...)
+	rule := &quotav1.HolderRule{}
+	if v, ok := values["pattern"]; ok {
+		rule.Pattern = p.doc.Text(v, "pattern")
+		if rule.Pattern == "" || len(rule.Pattern) > maxHolder {
+			p.doc.Fail(v, "", "pattern must have 1 to %d bytes", maxHolder)
+		}
+	} else {
+		p.doc.Fail(n, `such as "pattern: picard*"`, "a holder rule has no pattern")
+	}
+	if v, ok := values["class"]; ok {
+		rule.Class = classWords[p.doc.Choice(v, "class", "critical", "standard", "background")]
+	} else {
+		p.doc.Fail(n, "critical, standard or background", "a holder rule has no class")
+	}
+	if v, ok := values["weight"]; ok {
+		rule.Weight = int32(p.doc.Int(v, "weight", 1, maxWeight)) // at most 1000
+	}
+	return rule
+}

@@ -1,0 +1,236 @@
+package quotafile
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/jsonschema-go/jsonschema"
+	"go.yaml.in/yaml/v4"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"pgregory.net/rapid"
+
+	"github.com/quotad/quotad/cmd/quotad/internal/strictyaml"
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+var update = flag.Bool("update", false, "write the golden errors anew")
+
+// samples calls fn with each file of a folder of testdata.
+func samples(t *testing.T, folder string, fn func(t *testing.T, path string, data []byte)) {
+	t.Helper()
+	paths, err := filepath.Glob(filepath.Join("testdata", folder, "*.yaml"))
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("no samples in %s: %v", folder, err)
+	}
+	for _, path := range paths {
+		t.Run(folder+"/"+strings.TrimSuffix(filepath.Base(path), ".yaml"), func(t *testing.T) {
+			data, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			fn(t, path, data)
+		})
+	}
+}
+
+func TestAcceptedSamplesSurviveWriting(t *testing.T) {
+	samples(t, "accept", func(t *testing.T, path string, data []byte) {
+		file, err := Parse(path, data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		requireSameWhenWritten(t, file)
+	})
+}
+
+func requireSameWhenWritten(t interface {
+	Helper()
+	Fatalf(string, ...any)
+}, file *File,
+) {
+	t.Helper()
+	written, err := Write(file)
+	if err != nil {
+		t.Fatalf("write: %v", err)
+	}
+	again, err := Parse("written", written)
+	if err != nil {
+		t.Fatalf("what was written is refused: %v\n%s", err, written)
+	}
+	if !proto.Equal(file.Request(), again.Request()) {
+		t.Fatalf("changed by writing:\n%s\nwas  %v\nis   %v", written, file.Request(), again.Request())
+	}
+}
+
+// Each refused sample has its problems in a golden file: file, line, key and suggestion are part of what is promised.
+func TestRefusedSamplesSayWhereAndWhy(t *testing.T) {
+	for _, folder := range []string{"reject", "meaning"} {
+		samples(t, folder, func(t *testing.T, path string, data []byte) {
+			_, err := Parse(filepath.Base(path), data)
+			var problem *strictyaml.Problem
+			if !errors.As(err, &problem) {
+				t.Fatalf("accepted, or not a problem: %v", err)
+			}
+			golden := strings.TrimSuffix(path, ".yaml") + ".txt"
+			if *update {
+				if err := os.WriteFile(golden, []byte(err.Error()+"\n"), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, readErr := os.ReadFile(golden)
+			if readErr != nil {
+				t.Fatal(readErr)
+			}
+			if got := err.Error() + "\n"; got != string(want) {
+				t.Errorf("got\n%swant\n%s", got, want)
+			}
+		})
+	}
+}
+
+// An editor that uses the schema and the parser agree on what has the right form.
+func TestSchemaAgrees(t *testing.T) {
+	data, err := os.ReadFile("../../../../docs/quotas.schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var schema jsonschema.Schema
+	if err := json.Unmarshal(data, &schema); err != nil {
+		t.Fatal(err)
+	}
+	resolved, err := schema.Resolve(&jsonschema.ResolveOptions{ValidateDefaults: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	validate := func(t *testing.T, data []byte) error {
+		t.Helper()
+		var value any
+		if err := yaml.Load(data, &value); err != nil {
+			t.Fatal(err)
+		}
+		return resolved.Validate(value)
+	}
+	samples(t, "accept", func(t *testing.T, _ string, data []byte) {
+		if err := validate(t, data); err != nil {
+			t.Errorf("the schema refuses what the parser accepts: %v", err)
+		}
+	})
+	samples(t, "reject", func(t *testing.T, _ string, data []byte) {
+		if validate(t, data) == nil {
+			t.Error("the schema accepts what the parser refuses")
+		}
+	})
+}
+
+func TestTranslation(t *testing.T) {
+	data, err := os.ReadFile("testdata/accept/full.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := Parse("full.yaml", data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hold := int64(100)
+	want := &quotav1.Quota{
+		Name: "github/core",
+		Rule: &quotav1.Quota_Window{Window: &quotav1.Window{
+			Limit: 5000, Every: "hour", Anchor: quotav1.Anchor_ANCHOR_PROVIDER, Skew: durationpb.New(2 * time.Second),
+		}},
+		Headroom: 0.2, Parent: "github", MaxHold: &hold, DefaultEstimate: 1,
+		SpendBy: durationpb.New(30 * time.Second), Transit: durationpb.New(500 * time.Millisecond),
+		Charged: quotav1.Charged_CHARGED_START, MaxCall: durationpb.New(2 * time.Minute),
+		Settle: quotav1.SettleMode_SETTLE_MODE_MAX, Note: "one key for the whole fleet",
+	}
+	if got := file.Quotas[1]; !proto.Equal(got, want) {
+		t.Errorf("got  %v\nwant %v", got, want)
+	}
+	if rule := file.Holders[0]; rule.Class != quotav1.Class_CLASS_CRITICAL || rule.Weight != 3 {
+		t.Errorf("holder rule: %v", rule)
+	}
+	if !file.Request().ReplaceHolders {
+		t.Error("a file with holders replaces the rules")
+	}
+}
+
+// Whatever quota the API can hold, `get -o yaml` writes it so that `apply` reads the same.
+func TestAnyQuotaSurvivesWriting(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		file := &File{Quotas: []*quotav1.Quota{drawQuota(t)}}
+		requireSameWhenWritten(t, file)
+	})
+}
+
+func drawQuota(t *rapid.T) *quotav1.Quota {
+	length := func(label string) *durationpb.Duration {
+		if !rapid.Bool().Draw(t, label+" is set") {
+			return nil
+		}
+		return durationpb.New(time.Duration(rapid.Int64Range(1, 31*24*3600*1000).Draw(t, label)) * time.Millisecond)
+	}
+	quota := &quotav1.Quota{
+		Name:      rapid.StringMatching(`[A-Za-z0-9._@:-]([A-Za-z0-9._/@:-]{0,40}[A-Za-z0-9._@:-])?`).Draw(t, "name"),
+		Headroom:  float64(rapid.IntRange(0, 999_999).Draw(t, "millionths")) / 1_000_000,
+		ClampHold: rapid.Bool().Draw(t, "clamp"),
+		SpendBy:   length("spend by"), Transit: length("transit"),
+		Charged: quotav1.Charged(rapid.IntRange(0, 3).Draw(t, "charged")),
+		Settle:  quotav1.SettleMode(rapid.IntRange(0, 2).Draw(t, "settle")),
+		Note:    rapid.StringMatching(`[ -~äß€\n]{0,60}`).Draw(t, "note"),
+	}
+	limit := rapid.Int64Range(0, MaxAmount).Draw(t, "limit")
+	switch rapid.IntRange(0, 2).Draw(t, "kind") {
+	case 0:
+		every := rapid.SampledFrom([]string{"hour", "day", "month", "15m0s", "36h0m0s", "1.5s"}).Draw(t, "every")
+		anchor := quotav1.Anchor(rapid.IntRange(0, 2).Draw(t, "anchor"))
+		quota.Rule = &quotav1.Quota_Window{Window: &quotav1.Window{Limit: limit, Every: every, Anchor: anchor}}
+	case 1:
+		per := durationpb.New(time.Duration(rapid.Int64Range(1, 31*24*3600).Draw(t, "per")) * time.Second)
+		burst := rapid.Int64Range(0, MaxAmount).Draw(t, "burst")
+		quota.Rule = &quotav1.Quota_Rate{Rate: &quotav1.Rate{Limit: limit, Per: per, Burst: burst}}
+	case 2:
+		quota.Rule = &quotav1.Quota_Slots{Slots: &quotav1.Slots{Limit: limit}}
+	}
+	return quota
+}
+
+func TestTooManyQuotas(t *testing.T) {
+	one := "- {name: a, slots: {limit: 1}}\n"
+	if _, err := Parse("many.yaml", []byte("quotas:\n"+strings.Repeat(one, MaxQuotas+1))); err == nil {
+		t.Error("accepted more quotas than a request may carry")
+	}
+}
+
+// Any input is either refused with problems or means something that survives writing.
+func FuzzParse(f *testing.F) {
+	for _, folder := range []string{"accept", "reject", "meaning"} {
+		paths, err := filepath.Glob(filepath.Join("testdata", folder, "*.yaml"))
+		if err != nil {
+			f.Fatal(err)
+		}
+		for _, path := range paths {
+			data, err := os.ReadFile(path)
+			if err != nil {
+				f.Fatal(err)
+			}
+			f.Add(data)
+		}
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		file, err := Parse("fuzz.yaml", data)
+		if err != nil {
+			var problem *strictyaml.Problem
+			if !errors.As(err, &problem) {
+				t.Fatalf("an error that is no problem: %v", err)
+			}
+			return
+		}
+		requireSameWhenWritten(t, file)
+	})
+}

@@ -1,0 +1,133 @@
+package quotafile
+
+import (
+	"strconv"
+	"time"
+
+	"go.yaml.in/yaml/v4"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/quotad/quotad/cmd/quotad/internal/strictyaml"
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+// Write returns the file as YAML that Parse reads back to the same. Values that were left to their default stay away.
+func Write(file *File) ([]byte, error) {
+	top := mapping()
+	if len(file.Quotas) > 0 {
+		list := &yaml.Node{Kind: yaml.SequenceNode}
+		for _, quota := range file.Quotas {
+			list.Content = append(list.Content, quotaNode(quota))
+		}
+		put(top, "quotas", list)
+	}
+	if file.HasHolders {
+		list := &yaml.Node{Kind: yaml.SequenceNode}
+		for _, rule := range file.Holders {
+			list.Content = append(list.Content, holderNode(rule))
+		}
+		put(top, "holders", list)
+	}
+	return yaml.Dump(top, yaml.WithIndent(2), yaml.WithCompactSeqIndent(false), yaml.WithLineWidth(-1))
+}
+
+func quotaNode(quota *quotav1.Quota) *yaml.Node {
+	n := mapping()
+	put(n, "name", text(quota.Name))
+	switch rule := quota.Rule.(type) {
+	case *quotav1.Quota_Window:
+		put(n, "window", windowNode(rule.Window))
+	case *quotav1.Quota_Rate:
+		put(n, "rate", rateNode(rule.Rate))
+	case *quotav1.Quota_Slots:
+		slots := flow()
+		put(slots, "limit", number(rule.Slots.Limit))
+		putDuration(slots, "grace", rule.Slots.Grace)
+		put(n, "slots", slots)
+	}
+	if quota.Headroom != 0 {
+		put(n, "headroom", &yaml.Node{Kind: yaml.ScalarNode, Value: strconv.FormatFloat(quota.Headroom, 'f', -1, 64)})
+	}
+	putText(n, "parent", quota.Parent)
+	if quota.MaxHold != nil {
+		put(n, "max_hold", number(*quota.MaxHold))
+	}
+	if quota.ClampHold {
+		put(n, "clamp_hold", &yaml.Node{Kind: yaml.ScalarNode, Value: "true"})
+	}
+	if quota.DefaultEstimate != 0 {
+		put(n, "default_estimate", number(quota.DefaultEstimate))
+	}
+	putDuration(n, "spend_by", quota.SpendBy)
+	putDuration(n, "transit", quota.Transit)
+	putText(n, "charged", wordOf(chargedWords, quota.Charged))
+	putDuration(n, "max_call", quota.MaxCall)
+	putText(n, "settle", wordOf(settleWords, quota.Settle))
+	putText(n, "note", quota.Note)
+	return n
+}
+
+func windowNode(window *quotav1.Window) *yaml.Node {
+	n := flow()
+	put(n, "limit", number(window.Limit))
+	every := window.Every
+	if length, err := time.ParseDuration(every); err == nil {
+		every = strictyaml.FormatDuration(length)
+	}
+	put(n, "every", text(every))
+	putText(n, "anchor", wordOf(anchorWords, window.Anchor))
+	putDuration(n, "skew", window.Skew)
+	return n
+}
+
+func rateNode(rate *quotav1.Rate) *yaml.Node {
+	n := flow()
+	put(n, "limit", number(rate.Limit))
+	putDuration(n, "per", rate.Per)
+	if rate.Burst != 0 {
+		put(n, "burst", number(rate.Burst))
+	}
+	return n
+}
+
+func holderNode(rule *quotav1.HolderRule) *yaml.Node {
+	n := flow()
+	put(n, "pattern", text(rule.Pattern))
+	put(n, "class", text(ClassWord(rule.Class)))
+	if rule.Weight != 0 {
+		put(n, "weight", number(int64(rule.Weight)))
+	}
+	return n
+}
+
+func mapping() *yaml.Node { return &yaml.Node{Kind: yaml.MappingNode} }
+
+// flow is a mapping on one line: {limit: 5000, every: hour}.
+func flow() *yaml.Node { return &yaml.Node{Kind: yaml.MappingNode, Style: yaml.FlowStyle} }
+
+func put(n *yaml.Node, key string, value *yaml.Node) {
+	n.Content = append(n.Content, text(key), value)
+}
+
+func putText(n *yaml.Node, key, value string) {
+	if value != "" {
+		put(n, key, text(value))
+	}
+}
+
+func putDuration(n *yaml.Node, key string, d *durationpb.Duration) {
+	if d != nil {
+		put(n, key, text(strictyaml.FormatDuration(d.AsDuration())))
+	}
+}
+
+// text is a string; the tag makes the writer quote what would otherwise read as a number or a word of YAML.
+func text(value string) *yaml.Node {
+	n := &yaml.Node{}
+	n.SetString(value)
+	return n
+}
+
+func number(value int64) *yaml.Node {
+	return &yaml.Node{Kind: yaml.ScalarNode, Value: strconv.FormatInt(value, 10)}
+}
