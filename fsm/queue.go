@@ -91,7 +91,7 @@ func (m *Machine) insertWaiter(w *waiter, quotas []uint32) {
 
 // dequeue takes a waiter out of the queue. What it kept for itself comes free.
 func (m *Machine) dequeue(w *waiter) {
-	m.waiters.Delete(w.ticket)
+	w, _ = m.waiters.Delete(w.ticket) // as it stands now: its turn may have moved
 	m.order.Delete(w.place())
 	m.waitersOf.Delete(holderLease{holder: w.ask.Holder, lease: w.ticket})
 	m.waitEnds.Delete(due{at: w.until, id: w.ticket})

@@ -2,7 +2,6 @@ package fsm
 
 import (
 	"bytes"
-	"testing"
 
 	"google.golang.org/protobuf/proto"
 
@@ -14,7 +13,7 @@ const epochStart = int64(1_795_168_800) * second
 
 // world drives a Machine as a leader would, and checks it after every entry.
 type world struct {
-	t       testing.TB
+	t       tester
 	m       *Machine
 	index   uint64
 	now     int64
@@ -24,7 +23,14 @@ type world struct {
 	last    Applied
 }
 
-func newWorld(t testing.TB) *world {
+// tester is what *testing.T and *rapid.T have in common.
+type tester interface {
+	Helper()
+	Fatal(args ...any)
+	Fatalf(format string, args ...any)
+}
+
+func newWorld(t tester) *world {
 	return &world{t: t, m: New()}
 }
 

@@ -1,0 +1,306 @@
+package fsm
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+	"pgregory.net/rapid"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// history draws random commands that mostly make sense: they name leases, operations and tickets that exist, or did.
+type history struct {
+	*rapid.T
+	leases   []*logpb.Granted
+	tickets  []uint64
+	sessions []uint64
+	nextOp   uint64
+	seq      map[uint64]uint64
+}
+
+var (
+	randomQuotas  = []string{"rate", "burst", "hour", "minute", "anchored", "slots", "org", "org/team", "ends"}
+	randomHolders = []string{"boss", "std-1", "std-2", "std-3", "low-1", "low-2"}
+)
+
+func randomWorldQuotas() []*logpb.Quota {
+	burst := rateOf("burst", 60, minute)
+	burst.GetRate().Burst = 10
+	short := &logpb.Quota{Name: "minute", Rule: &logpb.Quota_Window{
+		Window: &logpb.Window{Limit: 20, EveryNs: minute, SkewNs: 200 * millisecond},
+	}}
+	team := rateOf("org/team", 8, 10*second)
+	team.Parent = "org"
+	ends := rateOf("ends", 12, 10*second)
+	ends.Charged, ends.MaxCallNs = logpb.Charged_CHARGED_END, 5*second
+	clamped := rateOf("rate", 30, 10*second)
+	clamped.ClampHold, clamped.HeadroomPpm = true, 200_000
+	return []*logpb.Quota{
+		clamped, burst, hourly("hour", 50), short, anchored("anchored", 40), slotsOf("slots", 3),
+		rateOf("org", 10, 10*second), team, ends,
+	}
+}
+
+func (h *history) item() *logpb.Item {
+	it := &logpb.Item{Quota: rapid.SampledFrom(randomQuotas).Draw(h.T, "quota")}
+	if rapid.IntRange(0, 5).Draw(h.T, "estimate") > 0 {
+		amount := rapid.Int64Range(1, 6).Draw(h.T, "amount")
+		it.Amount = &amount
+	}
+	return it
+}
+
+func (h *history) items(most int) []*logpb.Item {
+	var items []*logpb.Item
+	for range rapid.IntRange(0, most).Draw(h.T, "items") {
+		it := h.item()
+		if !func() bool {
+			for _, other := range items {
+				if other.Quota == it.Quota {
+					return true
+				}
+			}
+			return false
+		}() {
+			items = append(items, it)
+		}
+	}
+	return items
+}
+
+func (h *history) lease() (id, fence uint64, items []*logpb.GrantedItem) {
+	if len(h.leases) == 0 {
+		return 1, 1, nil
+	}
+	g := h.leases[rapid.IntRange(0, len(h.leases)-1).Draw(h.T, "lease")]
+	fence = g.Fence
+	if rapid.IntRange(0, 20).Draw(h.T, "wrong fence") == 0 {
+		fence--
+	}
+	return g.Lease, fence, g.Items
+}
+
+func (h *history) op() uint64 {
+	if rapid.IntRange(0, 2).Draw(h.T, "old op") > 0 && h.nextOp > 1 {
+		return rapid.Uint64Range(1, h.nextOp).Draw(h.T, "op")
+	}
+	h.nextOp++
+	return h.nextOp
+}
+
+func (h *history) reserve() *logpb.Command {
+	r := &logpb.Reserve{Holder: rapid.SampledFrom(randomHolders).Draw(h.T, "holder"), Items: h.items(3)}
+	if len(r.Items) == 0 {
+		r.Items = []*logpb.Item{h.item()}
+	}
+	r.Consume = rapid.Bool().Draw(h.T, "consume")
+	r.TtlNs = rapid.SampledFrom([]int64{0, second, 3 * second, 20 * second, minute}).Draw(h.T, "ttl")
+	if rapid.Bool().Draw(h.T, "waits") {
+		r.WaitNs = rapid.SampledFrom([]int64{second, 10 * second, minute}).Draw(h.T, "wait")
+	}
+	r.Resume = rapid.IntRange(0, 30).Draw(h.T, "resume") == 0
+	return reserve(r)
+}
+
+// someOf returns items of a grant with amounts between 0 and a little above.
+func (h *history) someOf(items []*logpb.GrantedItem) []*logpb.Item {
+	var some []*logpb.Item
+	for _, it := range items {
+		if rapid.Bool().Draw(h.T, "this item") {
+			some = append(some, itemOf(it.Quota, rapid.Int64Range(0, it.Amount+2).Draw(h.T, "part")))
+		}
+	}
+	return some
+}
+
+func (h *history) command() *logpb.Command {
+	id, fence, items := h.lease()
+	switch rapid.IntRange(0, 19).Draw(h.T, "kind") {
+	case 0, 1, 2, 3, 4, 5, 6:
+		return h.reserve()
+	case 7, 8, 9:
+		return consumeCmd(&logpb.Consume{Lease: id, Fence: fence, Op: h.op(), Items: h.someOf(items),
+			DoneBelow: rapid.SampledFrom([]uint64{0, 0, 0, h.nextOp / 2}).Draw(h.T, "done below")})
+	case 10, 11, 12:
+		s := &logpb.Settle{Lease: id, Fence: fence, Op: h.op(), Final: rapid.Bool().Draw(h.T, "final"),
+			Release: rapid.IntRange(0, 5).Draw(h.T, "release") == 0}
+		if rapid.Bool().Draw(h.T, "unspent") {
+			s.Unspent = h.someOf(items)
+		}
+		if rapid.Bool().Draw(h.T, "actual") {
+			s.Actual = h.someOf(items)
+		}
+		return settle(s)
+	case 13:
+		return release(&logpb.Release{Lease: id, Fence: fence, Items: h.someOf(items)})
+	case 14:
+		return renew(&logpb.Renew{Lease: id, Fence: fence})
+	case 15:
+		if len(h.tickets) > 0 {
+			return withdraw(rapid.SampledFrom(h.tickets).Draw(h.T, "ticket"))
+		}
+		return h.reserve()
+	case 16, 17:
+		return report(&logpb.Report{Lease: id, Fence: fence, Op: h.op(), Signals: h.signals(items)})
+	case 18:
+		return h.admin(id)
+	}
+	if len(h.sessions) == 0 {
+		return &logpb.Command{Kind: &logpb.Command_OpenSession{OpenSession: &logpb.OpenSession{Holder: "x"}}}
+	}
+	command := h.reserve()
+	command.Session = rapid.SampledFrom(h.sessions).Draw(h.T, "session")
+	h.seq[command.Session]++
+	command.Seq = h.seq[command.Session]
+	return command
+}
+
+func (h *history) signals(items []*logpb.GrantedItem) []*logpb.Signal {
+	var signals []*logpb.Signal
+	for _, it := range items {
+		s := &logpb.Signal{Quota: it.Quota, Cause: logpb.Cause(rapid.IntRange(1, 7).Draw(h.T, "cause"))}
+		if rapid.Bool().Draw(h.T, "remaining") {
+			s.Remaining = proto.Int64(rapid.Int64Range(0, 50).Draw(h.T, "left"))
+		}
+		if rapid.Bool().Draw(h.T, "reset") {
+			s.ResetAfterNs = proto.Int64(rapid.Int64Range(0, hour).Draw(h.T, "after"))
+		}
+		if rapid.Bool().Draw(h.T, "retry") {
+			s.RetryAfterNs = proto.Int64(rapid.Int64Range(0, 20*second).Draw(h.T, "retry after"))
+		}
+		signals = append(signals, s)
+	}
+	return signals
+}
+
+func (h *history) admin(lease uint64) *logpb.Command {
+	switch rapid.IntRange(0, 4).Draw(h.T, "admin") {
+	case 0:
+		return &logpb.Command{Kind: &logpb.Command_RevokeLease{RevokeLease: &logpb.RevokeLease{Lease: lease}}}
+	case 1:
+		return holders(&logpb.HolderRule{Pattern: "boss", Class: 0},
+			&logpb.HolderRule{Pattern: "low-*", Class: 2, Weight: rapid.Int32Range(1, 4).Draw(h.T, "weight")})
+	case 2:
+		q := rateOf("rate", rapid.Int64Range(0, 60).Draw(h.T, "limit"), 10*second)
+		return applyQuotas(q)
+	case 3:
+		return applyQuotas(randomWorldQuotas()...)
+	}
+	return &logpb.Command{Kind: &logpb.Command_DeleteQuota{DeleteQuota: &logpb.DeleteQuota{
+		Quota: rapid.SampledFrom([]string{"minute", "org/team", "ends"}).Draw(h.T, "deleted"),
+		Force: rapid.Bool().Draw(h.T, "force"),
+	}}}
+}
+
+// learn remembers what results and events name.
+func (h *history) learn(applied Applied) {
+	for _, r := range applied.Results {
+		if g := r.GetGranted(); g != nil {
+			h.leases = append(h.leases, g)
+		}
+		if w := r.GetWaiting(); w != nil {
+			h.tickets = append(h.tickets, w.Ticket)
+		}
+		if s := r.GetSessionOpened(); s != nil {
+			h.sessions = append(h.sessions, s.Session)
+		}
+	}
+	for _, e := range applied.Events {
+		if g := e.Result.GetGranted(); g != nil {
+			h.leases = append(h.leases, g)
+		}
+	}
+}
+
+// TestRandomHistories drives a machine through random commands, and checks after every entry that all totals are the
+// sums of their parts (in world.apply). At random entries the machine is replaced by one restored from its own
+// snapshot; a twin that never was must give the same results, events and hashes.
+func TestRandomHistories(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		w, twin := newWorld(rt), New()
+		h := &history{T: rt, seq: map[uint64]uint64{}}
+		step := func(commands ...*logpb.Command) {
+			w.apply(commands...)
+			other := twin.Apply(w.index, 1, w.entries[len(w.entries)-1])
+			sameApplied(rt, w.last, other)
+			h.learn(w.last)
+		}
+		step(applyQuotas(randomWorldQuotas()...))
+		for range rapid.IntRange(1, 120).Draw(rt, "entries") {
+			if rapid.IntRange(0, 9).Draw(rt, "cut") == 0 {
+				w.reborn()
+			}
+			w.now += rapid.SampledFrom([]int64{0, millisecond, 300 * millisecond, second, 4 * second, minute}).Draw(rt, "sleep")
+			w.early = -rapid.Int64Range(0, second).Draw(rt, "early")
+			w.late = rapid.Int64Range(0, second).Draw(rt, "late")
+			var commands []*logpb.Command
+			for range rapid.IntRange(0, 4).Draw(rt, "commands") {
+				commands = append(commands, h.command())
+			}
+			step(commands...)
+			checkCeiling(rt, w)
+		}
+		ledger, whole := w.m.State().Hash()
+		twinLedger, twinWhole := twin.State().Hash()
+		if ledger != twinLedger || whole != twinWhole {
+			rt.Fatalf("the twins' hashes differ")
+		}
+	})
+}
+
+// checkCeiling checks that a grant left held + consumed within usable, in the quota and in its ancestors.
+func checkCeiling(t *rapid.T, w *world) {
+	for i, e := range w.last.Events {
+		if e.Kind != EventGranted || i+1 < len(w.last.Events) {
+			continue // what came after it may have charged an overrun or lowered the limit
+		}
+		if v, ok := w.m.State().Quota(e.Quota, w.m.State().Clock()); ok && v.AvailableWithParents < 0 {
+			t.Fatalf("the last event granted %d of %q and left %d", e.Amount, e.Quota, v.AvailableWithParents)
+		}
+	}
+}
+
+func sameApplied(t *rapid.T, a, b Applied) {
+	if len(a.Results) != len(b.Results) || len(a.Events) != len(b.Events) {
+		t.Fatalf("%d results and %d events, the twin has %d and %d\n%v\n%v",
+			len(a.Results), len(a.Events), len(b.Results), len(b.Events), a.Events, b.Events)
+	}
+	for i := range a.Results {
+		if !proto.Equal(a.Results[i], b.Results[i]) {
+			t.Fatalf("result %d: %v, the twin's: %v", i, a.Results[i], b.Results[i])
+		}
+	}
+	for i := range a.Events {
+		x, y := a.Events[i], b.Events[i]
+		if !proto.Equal(x.Result, y.Result) {
+			t.Fatalf("event %d: %v, the twin's: %v", i, x, y)
+		}
+		x.Result, y.Result = nil, nil
+		if fmt.Sprint(x) != fmt.Sprint(y) {
+			t.Fatalf("event %d: %v, the twin's: %v", i, x, y)
+		}
+	}
+	if a.Clock != b.Clock {
+		t.Fatalf("clock %v, the twin's %v", a.Clock, b.Clock)
+	}
+}
+
+func TestSnapshotIsTheSameEitherWay(t *testing.T) {
+	w := newWorld(t)
+	w.quotas(randomWorldQuotas()...)
+	w.granted(ask("me", itemOf("rate", 3), itemOf("slots", 1)))
+	var first, second bytes.Buffer
+	if err := w.m.Freeze().WriteSnapshot(&first); err != nil {
+		t.Fatal(err)
+	}
+	w.reborn()
+	if err := w.m.Freeze().WriteSnapshot(&second); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(first.Bytes(), second.Bytes()) {
+		t.Fatal("a restored state writes another snapshot")
+	}
+}
