@@ -106,7 +106,7 @@ check-generate: $(GENERATORS) ## fail if generated code does not fit its schema
 
 .PHONY: bench
 bench: ## benchmarks; BENCH and BENCHTIME choose (docs/performance.md says how to read them)
-	$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem -timeout 60m ./fsm/... ./raftnode/... ./client/...
+	$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem -timeout 60m $(TESTFLAGS) ./fsm/... ./raftnode/... ./client/...
 
 .PHONY: fuzz
 fuzz: ## fuzz each decoder for FUZZTIME (60s)
