@@ -59,12 +59,19 @@ test-ci: # tests of what is below .ci; ./... passes dotted folders over
 all: lint check-generate test test-ci ## lint, check-generate and test: what must pass before a commit
 
 .PHONY: lint
-lint: lint-go lint-schema lint-docs ## code style, import rules, schemas and their compatibility, links in docs
+lint: lint-go lint-errors lint-schema lint-docs ## code style, import rules, schemas and their compatibility, links in docs
 
 .PHONY: lint-go
 lint-go: $(GOLANGCI_LINT)
 	$(GOLANGCI_LINT) config verify
 	$(GOLANGCI_LINT) run $(PACKAGES) ./.ci/count ./.ci/links
+
+# Errors are matched by type: a text is for people and changes. No linter has this rule, a pattern is good enough.
+.PHONY: lint-errors
+lint-errors:
+	@! grep -rnE --include='*.go' --exclude='*_test.go' --exclude-dir=.tools \
+		'strings\.(Contains|HasPrefix|HasSuffix|EqualFold)\(.*\.Error\(\)|\.Error\(\) *[!=]= ' . \
+		|| { echo "match errors by type (errors.Is, errors.AsType), not by text" >&2; exit 1; }
 
 .PHONY: lint-schema
 lint-schema: $(BUF)
