@@ -1,0 +1,191 @@
+package config
+
+import (
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/quotad/quotad/cmd/quotad/internal/strictyaml"
+	"github.com/quotad/quotad/cmd/quotad/internal/suggest"
+)
+
+// Setting is one value that can be configured.
+type Setting struct {
+	// Key is its name in the file; a dot stands for a mapping: api.listen.
+	Key string
+	// Default is its value as text; empty: none.
+	Default string
+	// Unit says what kind of text it takes.
+	Unit string
+	// Help is one sentence.
+	Help string
+
+	set func(c *Config, text string) error
+}
+
+// EnvPrefix starts the name of every environment variable.
+const EnvPrefix = "QUOTAD_"
+
+// Env is the setting's environment variable.
+func (s Setting) Env() string {
+	return EnvPrefix + strings.ToUpper(strings.ReplaceAll(s.Key, ".", "_"))
+}
+
+// Flag is the setting's flag, without the dashes.
+func (s Setting) Flag() string {
+	return strings.NewReplacer(".", "-", "_", "-").Replace(s.Key)
+}
+
+// Settings returns all settings in the order in which they are explained.
+func Settings() []Setting { return slices.Clone(settings) }
+
+var settings = []Setting{
+	{"node_id", "n1", "name", "This node's stable name; one that no other node ever had.", text(func(c *Config) *string { return &c.NodeID })},
+	{"data_dir", "quotad-data", "path", "Directory of everything that must survive; made with mode 0700.", text(func(c *Config) *string { return &c.DataDir })},
+	{"api.listen", "127.0.0.1:7450", "host:port", "Where holders and operators call; port 0 takes a free one.", address(func(c *Config) *string { return &c.API.Listen })},
+	{"api.advertise", "", "host:port", "The API address that others are told; default: api.listen.", address(func(c *Config) *string { return &c.API.Advertise })},
+	{"api.tls_cert", "", "path", "PEM chain of the API; turns TLS on.", text(func(c *Config) *string { return &c.API.TLS.Cert })},
+	{"api.tls_key", "", "path", "PEM key of the API.", text(func(c *Config) *string { return &c.API.TLS.Key })},
+	{"api.tls_client_ca", "", "path", "PEM bundle; callers must show a certificate that it signed.", text(func(c *Config) *string { return &c.API.TLS.CA })},
+	{"raft.listen", "127.0.0.1:7451", "host:port", "Where the other nodes call.", address(func(c *Config) *string { return &c.Raft.Listen })},
+	{"raft.advertise", "", "host:port", "The Raft address that others are told; default: raft.listen.", address(func(c *Config) *string { return &c.Raft.Advertise })},
+	{"raft.tls_cert", "", "path", "PEM chain of this node towards others; turns mutual TLS on.", text(func(c *Config) *string { return &c.Raft.TLS.Cert })},
+	{"raft.tls_key", "", "path", "PEM key of this node towards others.", text(func(c *Config) *string { return &c.Raft.TLS.Key })},
+	{"raft.tls_ca", "", "path", "PEM bundle that signs the nodes' certificates.", text(func(c *Config) *string { return &c.Raft.TLS.CA })},
+	{"raft.profile", "lan", "lan, wan", "Which times apply where they are not set one by one.", choice(func(c *Config) *string { return &c.Profile }, "lan", "wan")},
+	{"raft.heartbeat", "", "duration", "Silence after which a follower calls an election; lan 350ms, wan 1.5s.", duration(func(c *Config) *time.Duration { return &c.Times.Heartbeat })},
+	{"raft.election", "", "duration", "How long a candidate waits for votes; lan 350ms, wan 1.5s.", duration(func(c *Config) *time.Duration { return &c.Times.Election })},
+	{"raft.lease", "", "duration", "How long a leader without a majority goes on; lan 250ms, wan 1s.", duration(func(c *Config) *time.Duration { return &c.Times.Lease })},
+	{"peers", "", "list of id, raft, api", "The nodes that form the cluster, this one included, the same list on each; default: this node alone.", setPeers},
+	{"join", "false", "true, false", "Form no cluster: wait to be added with `quotad member add`.", boolean(func(c *Config) *bool { return &c.Join })},
+	{"tokens_file", "", "path", "Tokens and what they allow; without it every caller is believed.", text(func(c *Config) *string { return &c.TokensFile })},
+	{"quotas_file", "", "path", "A quotas.yaml, applied if the cluster has no quota yet.", text(func(c *Config) *string { return &c.QuotasFile })},
+	{"log.level", "info", "trace, debug, info, warn, error", "What is logged.", choice(func(c *Config) *string { return &c.Log.Level }, "trace", "debug", "info", "warn", "error")},
+	{"log.format", "text", "text, json", "How it is logged.", choice(func(c *Config) *string { return &c.Log.Format }, "text", "json")},
+	{"disk.refuse_below", "512MiB", "size", "Free space below which new grants are refused; giving back still works.", size(func(c *Config) *int64 { return &c.Disk.RefuseBelow })},
+	{"disk.stop_below", "64MiB", "size", "Free space below which the node stops.", size(func(c *Config) *int64 { return &c.Disk.StopBelow })},
+	{"testing", "false", "true, false", "Open what only a fault suite needs: log dumps, state hashes, clock faults.", boolean(func(c *Config) *bool { return &c.Testing })},
+}
+
+func text(field func(*Config) *string) func(*Config, string) error {
+	return func(c *Config, value string) error {
+		*field(c) = value
+		return nil
+	}
+}
+
+func address(field func(*Config) *string) func(*Config, string) error {
+	return func(c *Config, value string) error {
+		if err := checkAddress(value); err != nil {
+			return err
+		}
+		*field(c) = value
+		return nil
+	}
+}
+
+func checkAddress(value string) error {
+	_, port, err := net.SplitHostPort(value)
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
+	if err != nil {
+		return fmt.Errorf("%q is not host:port, such as 10.0.0.1:7450 or [::1]:7450", value)
+	}
+	return nil
+}
+
+func choice(field func(*Config) *string, choices ...string) func(*Config, string) error {
+	return func(c *Config, value string) error {
+		if !slices.Contains(choices, value) {
+			return hinted(fmt.Sprintf("%q is not one of %s", value, strings.Join(choices, ", ")), suggest.Hint(value, choices))
+		}
+		*field(c) = value
+		return nil
+	}
+}
+
+func duration(field func(*Config) *time.Duration) func(*Config, string) error {
+	return func(c *Config, value string) error {
+		length, err := strictyaml.ParseDuration(value)
+		if err != nil || length <= 0 {
+			return fmt.Errorf("%q is not a duration above 0, such as 350ms or 2s", value)
+		}
+		*field(c) = length
+		return nil
+	}
+}
+
+func boolean(field func(*Config) *bool) func(*Config, string) error {
+	return func(c *Config, value string) error {
+		if value != "true" && value != "false" {
+			return fmt.Errorf("%q is not true or false", value)
+		}
+		*field(c) = value == "true"
+		return nil
+	}
+}
+
+// sizeUnits are tried in this order, so that B comes after all that end with it.
+var sizeUnits = []struct {
+	suffix string
+	bytes  int64
+}{
+	{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1 << 40}, {"B", 1},
+}
+
+func size(field func(*Config) *int64) func(*Config, string) error {
+	return func(c *Config, value string) error {
+		for _, unit := range sizeUnits {
+			digits, found := strings.CutSuffix(value, unit.suffix)
+			if !found {
+				continue
+			}
+			count, err := strconv.ParseInt(digits, 10, 64)
+			if err == nil && count >= 0 && count <= (1<<62)/unit.bytes {
+				*field(c) = count * unit.bytes
+				return nil
+			}
+			break
+		}
+		return fmt.Errorf("%q is not a size, such as 512MiB, 2GiB or 0B", value)
+	}
+}
+
+// setPeers reads the list's form for flags and the environment: n1=host:7451/host:7450,n2=...
+func setPeers(c *Config, value string) error {
+	c.Peers = nil
+	for _, element := range strings.Split(value, ",") {
+		id, addresses, ok := strings.Cut(element, "=")
+		raft, api, both := strings.Cut(addresses, "/")
+		if !ok || !both || strings.TrimSpace(id) == "" {
+			return fmt.Errorf("%q is not id=raft-host:port/api-host:port", element)
+		}
+		if err := checkAddress(raft); err != nil {
+			return err
+		}
+		if err := checkAddress(api); err != nil {
+			return err
+		}
+		c.Peers = append(c.Peers, Peer{ID: strings.TrimSpace(id), Raft: raft, API: api})
+	}
+	return nil
+}
+
+func formatPeers(peers []Peer) string {
+	elements := make([]string, len(peers))
+	for i, peer := range peers {
+		elements[i] = peer.ID + "=" + peer.Raft + "/" + peer.API
+	}
+	return strings.Join(elements, ",")
+}
+
+func hinted(message, hint string) error {
+	if hint == "" {
+		return fmt.Errorf("%s", message)
+	}
+	return fmt.Errorf("%s; %s", message, hint)
+}

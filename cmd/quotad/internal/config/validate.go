@@ -1,0 +1,161 @@
+package config
+
+import (
+	"fmt"
+	"net"
+	"regexp"
+	"slices"
+	"time"
+
+	"github.com/quotad/quotad/cmd/quotad/internal/strictyaml"
+)
+
+// complete fills what follows from other settings: times from the profile, advertised from listening addresses, and
+// the list of a node that is alone.
+func (l *loader) complete() {
+	c := &l.loaded.Config
+	times := profiles[c.Profile]
+	for _, fill := range []struct {
+		key   string
+		field *time.Duration
+		from  time.Duration
+	}{
+		{"raft.heartbeat", &c.Times.Heartbeat, times.Heartbeat},
+		{"raft.election", &c.Times.Election, times.Election},
+		{"raft.lease", &c.Times.Lease, times.Lease},
+	} {
+		if *fill.field == 0 {
+			*fill.field = fill.from
+			l.derived(fill.key, strictyaml.FormatDuration(fill.from), "profile "+c.Profile)
+		}
+	}
+	var own Peer
+	if i := slices.IndexFunc(c.Peers, func(p Peer) bool { return p.ID == c.NodeID }); i >= 0 {
+		own = c.Peers[i]
+	}
+	l.advertise("api", &c.API, own.API)
+	l.advertise("raft", &c.Raft, own.Raft)
+	if len(c.Peers) == 0 && !c.Join {
+		c.Peers = []Peer{{ID: c.NodeID, Raft: c.Raft.Advertise, API: c.API.Advertise}}
+		l.derived("peers", formatPeers(c.Peers), "this node alone")
+	}
+}
+
+// advertise fills an advertised address that is not set: from the list of peers, or else the one listened on.
+func (l *loader) advertise(name string, listener *Listener, listed string) {
+	switch {
+	case listener.Advertise != "":
+	case listed != "":
+		listener.Advertise = listed
+		l.derived(name+".advertise", listed, "peers")
+	default:
+		listener.Advertise = listener.Listen
+		l.derived(name+".advertise", listener.Listen, name+".listen")
+	}
+}
+
+func (l *loader) derived(key, text, source string) {
+	value := l.value(key)
+	value.Text, value.Source = text, source
+}
+
+var nodeID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
+
+// validate judges what several settings say together.
+func (l *loader) validate() []error {
+	c := &l.loaded.Config
+	var mistakes []error
+	wrong := func(key, format string, values ...any) {
+		mistakes = append(mistakes, fmt.Errorf("%s (%s): %s", key, l.value(key).Source, fmt.Sprintf(format, values...)))
+	}
+	if !nodeID.MatchString(c.NodeID) {
+		wrong("node_id", "%q must be 1 to 64 letters, digits and . _ -", c.NodeID)
+	}
+	if c.DataDir == "" {
+		wrong("data_dir", "must not be empty")
+	}
+	for _, listener := range []struct{ key, address string }{
+		{"api.advertise", c.API.Advertise}, {"raft.advertise", c.Raft.Advertise},
+	} {
+		if unreachable(listener.address) && len(c.Peers) != 1 {
+			wrong(listener.key, "nobody can call %s; set it to the address under which the others reach this node", listener.address)
+		}
+	}
+	validateTLS(c, wrong)
+	validateTimes(c, wrong)
+	validatePeers(c, wrong)
+	if c.Disk.StopBelow > c.Disk.RefuseBelow {
+		wrong("disk.stop_below", "must not be above disk.refuse_below: grants are refused before the node stops")
+	}
+	return mistakes
+}
+
+func validateTLS(c *Config, wrong func(key, format string, values ...any)) {
+	if (c.API.TLS.Cert == "") != (c.API.TLS.Key == "") {
+		wrong("api.tls_cert", "api.tls_cert and api.tls_key belong together: set both or none")
+	}
+	if c.API.TLS.CA != "" && c.API.TLS.Cert == "" {
+		wrong("api.tls_client_ca", "needs api.tls_cert and api.tls_key")
+	}
+	set := 0
+	for _, path := range []string{c.Raft.TLS.Cert, c.Raft.TLS.Key, c.Raft.TLS.CA} {
+		if path != "" {
+			set++
+		}
+	}
+	if set != 0 && set != 3 {
+		wrong("raft.tls_cert", "raft.tls_cert, raft.tls_key and raft.tls_ca belong together: nodes verify each other both ways")
+	}
+}
+
+func validateTimes(c *Config, wrong func(key, format string, values ...any)) {
+	const shortest = 5 * time.Millisecond // what hashicorp/raft accepts
+	if c.Times.Lease < shortest {
+		wrong("raft.lease", "is %s; the least is %s", c.Times.Lease, shortest)
+	}
+	if c.Times.Lease > c.Times.Heartbeat {
+		wrong("raft.lease", "is %s; it must not be above raft.heartbeat (%s), or two leaders could answer", c.Times.Lease, c.Times.Heartbeat)
+	}
+	if c.Times.Election < c.Times.Heartbeat {
+		wrong("raft.election", "is %s; it must not be below raft.heartbeat (%s)", c.Times.Election, c.Times.Heartbeat)
+	}
+}
+
+func validatePeers(c *Config, wrong func(key, format string, values ...any)) {
+	if c.Join && len(c.Peers) > 0 {
+		wrong("join", "a node that joins forms no cluster: leave peers away")
+		return
+	}
+	if c.Join {
+		return
+	}
+	seen := map[string]bool{}
+	for _, peer := range c.Peers {
+		for _, word := range []string{"id " + peer.ID, "raft address " + peer.Raft, "api address " + peer.API} {
+			if seen[word] && !unreachable(word) {
+				wrong("peers", "the %s stands twice", word)
+			}
+			seen[word] = true
+		}
+	}
+	self := slices.IndexFunc(c.Peers, func(p Peer) bool { return p.ID == c.NodeID })
+	if self < 0 {
+		wrong("peers", "this node (node_id %s) is not in the list; the list names every node and is the same on each", c.NodeID)
+		return
+	}
+	if own := c.Peers[self]; own.Raft != c.Raft.Advertise {
+		wrong("peers", "the list says that %s has the Raft address %s, raft.advertise says %s", own.ID, own.Raft, c.Raft.Advertise)
+	} else if own.API != c.API.Advertise {
+		wrong("peers", "the list says that %s has the API address %s, api.advertise says %s", own.ID, own.API, c.API.Advertise)
+	}
+}
+
+// unreachable says that an address means "all interfaces" or "any free port" and so cannot be called from outside.
+func unreachable(address string) bool {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return false
+	}
+	ip := net.ParseIP(host)
+	return host == "" || ip != nil && ip.IsUnspecified() || port == "0"
+}

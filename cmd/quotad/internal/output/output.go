@@ -1,0 +1,126 @@
+// Package output prints answers for people (tables) and for programs (JSON). Names come from the network: what could
+// steer a terminal is made visible before it is printed.
+package output
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+)
+
+// Table is rows under a header.
+type Table struct {
+	// Header names the columns; empty: none is printed.
+	Header []string
+	// Rows are cells by column; a row may be shorter than the header.
+	Rows [][]string
+}
+
+// Add appends a row.
+func (t *Table) Add(cells ...string) { t.Rows = append(t.Rows, cells) }
+
+// Write prints the table with columns two blanks apart.
+func (t *Table) Write(w io.Writer) error {
+	rows := t.Rows
+	if len(t.Header) > 0 {
+		rows = append([][]string{t.Header}, rows...)
+	}
+	var widths []int
+	clean := make([][]string, len(rows))
+	for i, row := range rows {
+		clean[i] = make([]string, len(row))
+		for j, cell := range row {
+			clean[i][j] = Visible(cell)
+			if j == len(widths) {
+				widths = append(widths, 0)
+			}
+			widths[j] = max(widths[j], utf8.RuneCountInString(clean[i][j]))
+		}
+	}
+	var out strings.Builder
+	for _, row := range clean {
+		var line strings.Builder
+		for j, cell := range row {
+			line.WriteString(cell)
+			line.WriteString(strings.Repeat(" ", widths[j]-utf8.RuneCountInString(cell)+2))
+		}
+		out.WriteString(strings.TrimRight(line.String(), " "))
+		out.WriteByte('\n')
+	}
+	_, err := io.WriteString(w, out.String())
+	return err
+}
+
+// Visible returns text with everything that is not printable (escape sequences, line breaks, direction marks, broken
+// UTF-8) written as an escape.
+func Visible(text string) string {
+	clean := func(r rune) bool { return r != utf8.RuneError && (unicode.IsPrint(r) || r == ' ') }
+	if strings.IndexFunc(text, func(r rune) bool { return !clean(r) }) < 0 {
+		return text
+	}
+	quoted := strconv.Quote(text)
+	return quoted[1 : len(quoted)-1]
+}
+
+// JSON prints a message as the API's JSON, indented, zero values included, so that a script finds every field.
+func JSON(w io.Writer, message proto.Message) error {
+	compact, err := protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(message)
+	if err != nil {
+		return err
+	}
+	var out bytes.Buffer
+	if err := json.Indent(&out, compact, "", "  "); err != nil { // also removes the blanks that protojson varies
+		return err
+	}
+	out.WriteByte('\n')
+	_, err = w.Write(out.Bytes())
+	return err
+}
+
+// Value prints any value as indented JSON.
+func Value(w io.Writer, value any) error {
+	encoder := json.NewEncoder(w)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(value)
+}
+
+// Dash is what a table shows for "none" and "not known".
+const Dash = "-"
+
+// Int writes a number.
+func Int[N ~int | ~int32 | ~int64 | ~uint32 | ~uint64](n N) string { return fmt.Sprint(n) }
+
+// Duration writes a length of time with as many digits as people read; Dash for an absent one.
+func Duration(d *durationpb.Duration) string {
+	if d == nil {
+		return Dash
+	}
+	length := d.AsDuration()
+	switch {
+	case length >= 100*time.Second:
+		return length.Round(time.Second).String()
+	case length >= time.Second:
+		return length.Round(100 * time.Millisecond).String()
+	default:
+		return length.Round(time.Millisecond).String()
+	}
+}
+
+// Or writes text, or Dash where it is empty.
+func Or(text string) string {
+	if text == "" {
+		return Dash
+	}
+	return text
+}
