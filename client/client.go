@@ -1,0 +1,222 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+// Client is a holder's connection to a cluster. It is safe for concurrent use; a process needs one for each holder that
+// it speaks for.
+type Client struct {
+	settings
+	nodes    *nodes
+	sessions *sessions
+	queue    *queue
+	keeper   *keeper
+	closures *closures
+	counters counters
+
+	// ctx ends when the client stops for good.
+	ctx    context.Context
+	cancel context.CancelFunc
+	// tasks are all goroutines of the client; calls are the calls in progress, which may start tasks.
+	tasks sync.WaitGroup
+
+	// away is why the cluster did not take the last batch; nil: it did.
+	away atomic.Pointer[error]
+
+	mu       sync.Mutex
+	calls    sync.WaitGroup
+	closed   bool
+	limiters map[*Limiter]struct{}
+	over     chan struct{}
+}
+
+// New returns a client of the cluster whose nodes' API addresses (host:port, or URLs) are given; one that answers is
+// enough to find the leader. It does not touch the network: the first request does.
+func New(addresses []string, options ...Option) (*Client, error) {
+	s := defaults()
+	for _, option := range options {
+		if err := option(&s); err != nil {
+			return nil, err
+		}
+	}
+	if s.http == nil {
+		s.ownHTTP = &http.Transport{MaxIdleConnsPerHost: 64, IdleConnTimeout: 90 * time.Second}
+		// A node never redirects; whatever does is not one.
+		s.http = &http.Client{Transport: s.ownHTTP, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	}
+	known, err := newNodes(addresses, s.http, s.token)
+	if err != nil {
+		return nil, err
+	}
+	c := &Client{settings: s, nodes: known, sessions: newSessions(), closures: newClosures(), limiters: map[*Limiter]struct{}{}, over: make(chan struct{})}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c.queue = &queue{client: c}
+	c.keeper = newKeeper(c)
+	return c, nil
+}
+
+// Holder returns the name under which the client asks.
+func (c *Client) Holder() string { return c.holder }
+
+// Close gives back what limiters hold and did not spend, closes the sessions and ends all goroutines, within the close
+// timeout. Leases that callers hold are left alone: they end when released or at their deadlines. Calls in progress
+// end with ErrClosed.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		<-c.over
+		return nil
+	}
+	c.closed = true
+	limiters := c.limiters
+	c.mu.Unlock()
+	defer close(c.over)
+
+	ctx, cancel := context.WithTimeout(context.Background(), c.closeTimeout)
+	defer cancel()
+	c.keeper.stop()
+	for limiter := range limiters {
+		limiter.shut(ctx)
+	}
+	err := c.flush(ctx)
+	c.queue.close()
+	c.closeSessions(ctx)
+	c.cancel()
+	c.calls.Wait()
+	c.tasks.Wait()
+	if c.ownHTTP != nil {
+		c.ownHTTP.CloseIdleConnections()
+	}
+	return err
+}
+
+// flush waits until nothing is queued or on its way.
+func (c *Client) flush(ctx context.Context) error {
+	look := time.NewTicker(5 * time.Millisecond)
+	defer look.Stop()
+	for !c.queue.idle() {
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return errors.New("quotad: closed before everything unspent was given back")
+		}
+	}
+	return nil
+}
+
+func (c *Client) closeSessions(ctx context.Context) {
+	for _, id := range c.sessions.drain() {
+		a, _ := race(ctx, c, c.prompt(), func(ctx context.Context, to *node) (*quotav1.CloseSessionResponse, error) {
+			return to.api.CloseSession(ctx, &quotav1.CloseSessionRequest{Session: id})
+		})
+		if a.err != nil {
+			c.logger.Debug("a session was left to expire", slog.Uint64("session", id), slog.Any("error", a.err))
+		}
+	}
+}
+
+// begin lets a call in, unless the client is closed. The call ends with the returned function, and its context by its
+// own deadline, after the call timeout and extra where it has none, or with the client.
+func (c *Client) begin(ctx context.Context, extra time.Duration) (context.Context, func(), error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, nil, &NotAcceptedError{Err: ErrClosed}
+	}
+	c.calls.Add(1)
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(c.ctx, func() { cancel(ErrClosed) })
+	release := func() {
+		stop()
+		cancel(nil)
+		c.calls.Done()
+	}
+	if _, ok := ctx.Deadline(); ok {
+		return ctx, release, nil
+	}
+	bounded, cancelBounded := context.WithTimeoutCause(ctx, c.callTimeout+extra, ErrClusterAway)
+	return bounded, func() { cancelBounded(); release() }, nil
+}
+
+// prompt is how long nodes are waited for in calls that are answered at once.
+func (c *Client) prompt() patience {
+	return patience{leader: 250 * time.Millisecond, others: 50 * time.Millisecond, each: c.attemptTimeout}
+}
+
+// openSession opens a session. Should its answer get lost, the session expires unused.
+func (c *Client) openSession(ctx context.Context) (uint64, error) {
+	a, _ := race(ctx, c, c.prompt(), func(ctx context.Context, to *node) (*quotav1.OpenSessionResponse, error) {
+		return to.api.OpenSession(ctx, &quotav1.OpenSessionRequest{Holder: c.holder})
+	})
+	if a.err != nil {
+		return 0, a.err
+	}
+	c.counters.sessions.Add(1)
+	return a.value.GetSession(), nil
+}
+
+// note remembers whether the cluster took the last batch.
+func (c *Client) note(err error) {
+	if err == nil {
+		if c.away.Swap(nil) != nil {
+			c.logger.Info("the cluster is back")
+		}
+		return
+	}
+	wrapped := joined(ErrClusterAway, err)
+	if c.away.Swap(&wrapped) == nil {
+		c.logger.Warn("the cluster is away", slog.Any("error", err))
+	}
+}
+
+// trouble returns why the cluster is away; nil: it is there, as far as the client knows.
+func (c *Client) trouble() error {
+	if err := c.away.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// counters count what happened since the client was made.
+type counters struct {
+	batches, commands, retries, redirects, unknown, sessions, returned atomic.Uint64
+}
+
+// Stats are a client's counters since it was made.
+type Stats struct {
+	// Batches is how many batches were sent, Commands how many requests travelled in them, repeats included.
+	Batches, Commands uint64
+	// Retries is how often a batch had to be sent again, in part or whole.
+	Retries uint64
+	// Redirects is how often a node pointed at another one as the leader.
+	Redirects uint64
+	// UnknownOutcomes is how many requests ended without a known outcome.
+	UnknownOutcomes uint64
+	// Sessions is how many sessions were opened.
+	Sessions uint64
+	// Returned is how many leases were given back because their caller had left before they were granted.
+	Returned uint64
+}
+
+// Stats returns the counters.
+func (c *Client) Stats() Stats {
+	return Stats{
+		Batches: c.counters.batches.Load(), Commands: c.counters.commands.Load(), Retries: c.counters.retries.Load(),
+		Redirects: c.counters.redirects.Load(), UnknownOutcomes: c.counters.unknown.Load(), Sessions: c.counters.sessions.Load(),
+		Returned: c.counters.returned.Load(),
+	}
+}
+
+var _ connect.HTTPClient = (*http.Client)(nil)

@@ -1,0 +1,368 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/quotad/quotad/client/internal/fakequota"
+)
+
+func TestLifeOfALease(t *testing.T) {
+	virtual(t, 3, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+		ctx := context.Background()
+		lease, err := c.Reserve(ctx, ReserveRequest{Items: one("t/core", 10), TTL: time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if lease.Left() <= 50*time.Second || lease.Left() > time.Minute || lease.Fence() == 0 {
+			t.Errorf("left %v, fence %d", lease.Left(), lease.Fence())
+		}
+		op, err := lease.Consume(ctx, Item{"t/core", 4})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if op.Number() != 1 || len(op.Items()) != 1 || op.Items()[0] != (Item{"t/core", 4}) || op.Left() <= 0 || op.Left() > time.Second {
+			t.Errorf("operation %+v, left %v", op.Items(), op.Left())
+		}
+		settled, err := op.Settle(ctx, Settlement{Actual: one("t/core", 6)})
+		if err != nil || len(settled.Overrun) != 1 || settled.Overrun[0].Amount != 2 {
+			t.Errorf("settled %+v, %v", settled, err)
+		}
+		if valid, left, err := c.CheckFence(ctx, lease.ID(), lease.Fence()); err != nil || !valid || left <= 0 {
+			t.Errorf("fence valid %v, left %v, %v", valid, left, err)
+		}
+		returned, err := lease.Release(ctx)
+		if err != nil || len(returned) != 1 || returned[0].Amount != 6 {
+			t.Errorf("returned %v, %v", returned, err)
+		}
+		if got := cluster.Available("t/core"); got != 994 {
+			t.Errorf("available %d, want 994", got)
+		}
+		if !errors.Is(lease.Err(), ErrLeaseReleased) {
+			t.Errorf("released lease ended with %v", lease.Err())
+		}
+		if _, err := lease.Consume(ctx); !errors.Is(err, StaleFence) {
+			t.Errorf("consume after release: %v", err)
+		}
+	})
+}
+
+func TestRefusalIsTyped(t *testing.T) {
+	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+		_, err := c.Reserve(context.Background(), ReserveRequest{Items: one("t/core", 2_000)})
+		var refusal *RefusalError
+		if !errors.As(err, &refusal) || !errors.Is(err, NeverFits) || refusal.Quota != "t/core" || refusal.RetryAfter != -1 {
+			t.Errorf("got %v", err)
+		}
+		_, err = c.Reserve(context.Background(), ReserveRequest{Items: one("nowhere", 1)})
+		var wrong *RequestError
+		if !errors.As(err, &wrong) || !errors.Is(err, UnknownQuota) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+func TestOneRedirectFindsTheLeader(t *testing.T) {
+	virtual(t, 3, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+		cluster.Lead(2)
+		for range 5 {
+			if _, err := c.Reserve(context.Background(), ReserveRequest{Items: one("t/core", 1)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if asked := []int{cluster.Asked(0), cluster.Asked(1)}; asked[0] != 1 || asked[1] != 0 {
+			t.Errorf("asked the followers %v times, want the first once", asked)
+		}
+	})
+}
+
+func TestTwoNodesThatPointAtEachOtherEndInAnError(t *testing.T) {
+	virtual(t, 2, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+		cluster.Lead(-1)
+		_, err := c.Reserve(within(t, time.Second), ReserveRequest{Items: one("t/core", 1)})
+		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, ErrClusterAway) || !errors.Is(err, NoLeader) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+func TestALeaderThatFallsSilentIsReplacedQuickly(t *testing.T) {
+	virtual(t, 3, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+		if _, err := c.Reserve(context.Background(), ReserveRequest{Items: one("t/core", 1)}); err != nil {
+			t.Fatal(err)
+		}
+		cluster.Break(0, fakequota.Silent)
+		cluster.Lead(1)
+		start := time.Now()
+		if _, err := c.Reserve(context.Background(), ReserveRequest{Items: one("t/core", 1)}); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(start); took > 400*time.Millisecond {
+			t.Errorf("took %v", took)
+		}
+	})
+}
+
+func TestAnAnswerThatGotLostIsAskedForAgainUnderTheSameNumber(t *testing.T) {
+	virtual(t, 3, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+		cluster.Break(0, fakequota.Mute)
+		time.AfterFunc(3*time.Second, func() { cluster.Break(0, fakequota.Healthy) })
+		if _, err := c.Reserve(context.Background(), ReserveRequest{Items: one("t/core", 7)}); err != nil {
+			t.Fatal(err)
+		}
+		if got := cluster.Executed("reserve"); got != 1 {
+			t.Errorf("carried out %d times", got)
+		}
+		if got := cluster.Available("t/core"); got != 993 {
+			t.Errorf("available %d, want 993", got)
+		}
+	})
+}
+
+func TestConcurrentCallsTravelTogether(t *testing.T) {
+	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+		var wg sync.WaitGroup
+		hold := make(chan struct{})
+		cluster.AfterBatch(0, func() { <-hold })
+		for range 200 {
+			wg.Go(func() {
+				if _, err := c.Reserve(context.Background(), ReserveRequest{Items: one("t/core", 1)}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		synctest.Wait()
+		close(hold)
+		wg.Wait()
+		if sizes := cluster.BatchSizes(); len(sizes) > 8 {
+			t.Errorf("200 calls took %d batches: %v", len(sizes), sizes)
+		}
+		if got := cluster.Sessions(); got != 1 {
+			t.Errorf("%d sessions", got)
+		}
+	})
+}
+
+func TestExpiredSessions(t *testing.T) {
+	t.Run("a request that was not sent before goes to a new session", func(t *testing.T) {
+		virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+			lease, err := c.Reserve(context.Background(), ReserveRequest{Items: one("t/core", 1)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			cluster.ForgetSessions()
+			if _, err := c.Reserve(context.Background(), ReserveRequest{Items: one("t/core", 1)}); err != nil {
+				t.Error(err)
+			}
+			cluster.ForgetSessions()
+			if _, err := lease.Consume(context.Background()); err != nil {
+				t.Error(err)
+			}
+			if got := cluster.Available("t/core"); got != 998 {
+				t.Errorf("available %d, want 998", got)
+			}
+		})
+	})
+	t.Run("a Reserve in doubt has an unknown outcome", func(t *testing.T) {
+		virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+			if _, err := c.Reserve(context.Background(), ReserveRequest{Items: one("t/core", 1)}); err != nil {
+				t.Fatal(err)
+			}
+			cluster.AfterBatch(0, func() {
+				cluster.Break(0, fakequota.Mute)
+				time.AfterFunc(time.Second, func() {
+					cluster.ForgetSessions()
+					cluster.Break(0, fakequota.Healthy)
+				})
+			})
+			_, err := c.Reserve(context.Background(), ReserveRequest{Items: one("t/core", 1)})
+			var doubt *UnknownOutcomeError
+			if !errors.As(err, &doubt) || !errors.Is(err, UnknownSession) {
+				t.Errorf("got %v", err)
+			}
+		})
+	})
+}
+
+func TestAReserveThatWaits(t *testing.T) {
+	for _, restart := range []bool{false, true} {
+		virtual(t, 3, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+			cluster.Set("t/core", fakequota.Quota{Usable: 10})
+			time.AfterFunc(25*time.Second, func() { cluster.Add("t/core", 5) })
+			if restart {
+				time.AfterFunc(5*time.Second, func() { cluster.Break(0, fakequota.Silent); cluster.Lead(1) })
+			}
+			start := time.Now()
+			lease, err := c.Reserve(context.Background(), ReserveRequest{Items: one("t/core", 5), Wait: time.Minute})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if took := time.Since(start); took < 25*time.Second || took > 26*time.Second {
+				t.Errorf("restart %v: took %v", restart, took)
+			}
+			if got := cluster.Executed("reserve"); got != 1 || lease.Left() <= 0 {
+				t.Errorf("carried out %d times, left %v", got, lease.Left())
+			}
+		})
+	}
+}
+
+func TestACallerThatLeavesTheQueueIsWithdrawn(t *testing.T) {
+	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+		cluster.Set("t/core", fakequota.Quota{Usable: 10})
+		_, err := c.Reserve(within(t, 3*time.Second), ReserveRequest{Items: one("t/core", 5), Wait: time.Minute})
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %v", err)
+		}
+		synctest.Wait()
+		if cluster.Waiting() != 0 {
+			t.Error("it still waits")
+		}
+	})
+}
+
+func TestWhatACallerThatLeftGetsGoesBack(t *testing.T) {
+	for _, consume := range []bool{false, true} {
+		virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+			cluster.AfterBatch(0, func() {
+				cluster.Break(0, fakequota.Mute)
+				time.AfterFunc(1500*time.Millisecond, func() { cluster.Break(0, fakequota.Healthy) })
+			})
+			_, err := c.Reserve(within(t, time.Second), ReserveRequest{Items: one("t/core", 5), Consume: consume})
+			var doubt *UnknownOutcomeError
+			if !errors.As(err, &doubt) {
+				t.Errorf("got %v", err)
+			}
+			pass(5 * time.Second)
+			synctest.Wait()
+			if got := cluster.Available("t/core"); (!consume && got != 1_000) || cluster.Leases() != 0 {
+				t.Errorf("consume %v: available %d, %d leases", consume, got, cluster.Leases())
+			}
+			if got := c.Stats().Returned; got != 1 {
+				t.Errorf("returned %d", got)
+			}
+		})
+	}
+}
+
+// Regression: callers of a limiter whose store was gone hung for ever, and their requests piled up.
+func TestClusterGoneEveryCallReturnsWithinItsOwnDeadline(t *testing.T) {
+	virtual(t, 3, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+		lease, err := c.Reserve(context.Background(), ReserveRequest{Items: one("t/core", 10), TTL: time.Hour, Consume: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 3 {
+			cluster.Break(i, fakequota.Silent)
+		}
+		limiter := c.Limiter("t/core")
+		calls := map[string]func(context.Context) error{
+			"reserve": func(ctx context.Context) error {
+				_, err := c.Reserve(ctx, ReserveRequest{Items: one("t/core", 1), Wait: time.Minute})
+				return err
+			},
+			"consume": func(ctx context.Context) error { _, err := lease.Consume(ctx, Item{"t/core", 1}); return err },
+			"settle": func(ctx context.Context) error {
+				_, err := lease.Operation().Settle(ctx, Settlement{Final: true})
+				return err
+			},
+			"renew":  func(ctx context.Context) error { return lease.Renew(ctx, 0) },
+			"report": func(ctx context.Context) error { _, err := lease.Operation().Report(ctx); return err },
+			"quota":  func(ctx context.Context) error { _, err := c.Quota(ctx, "t/core"); return err },
+			"wait":   limiter.Wait,
+			"fence":  func(ctx context.Context) error { _, _, err := c.CheckFence(ctx, 1, 1); return err },
+		}
+		var wg sync.WaitGroup
+		for name, call := range calls {
+			for range 50 {
+				wg.Go(func() {
+					start := time.Now()
+					err := call(within(t, 700*time.Millisecond))
+					if err == nil || !errors.Is(err, context.DeadlineExceeded) {
+						t.Errorf("%s: %v", name, err)
+					}
+					if took := time.Since(start); took > 710*time.Millisecond {
+						t.Errorf("%s took %v", name, took)
+					}
+				})
+			}
+		}
+		wg.Wait()
+		pass(time.Minute)
+		synctest.Wait()
+		if !c.queue.idle() {
+			t.Error("requests of callers that left are still kept")
+		}
+		start := time.Now()
+		if _, err := c.Quotas(context.Background(), ""); !errors.Is(err, ErrClusterAway) || time.Since(start) > 11*time.Second {
+			t.Errorf("without a deadline: %v after %v", err, time.Since(start))
+		}
+	})
+}
+
+func TestCloseEndsCallsInProgress(t *testing.T) {
+	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+		cluster.Set("t/core", fakequota.Quota{Usable: 10})
+		ended := make(chan error, 1)
+		go func() {
+			_, err := c.Reserve(context.Background(), ReserveRequest{Items: one("t/core", 5), Wait: time.Minute})
+			ended <- err
+		}()
+		synctest.Wait()
+		start := time.Now()
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := <-ended; !errors.Is(err, ErrClosed) {
+			t.Errorf("got %v", err)
+		}
+		if took := time.Since(start); took > 4*time.Second {
+			t.Errorf("Close took %v", took)
+		}
+		if _, err := c.Reserve(context.Background(), ReserveRequest{}); !errors.Is(err, ErrClosed) {
+			t.Errorf("after Close: %v", err)
+		}
+		if err := c.Close(); err != nil {
+			t.Errorf("second Close: %v", err)
+		}
+	})
+}
+
+func TestOneMalformedCommandDoesNotTakeTheOthersWithIt(t *testing.T) {
+	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+		var wg sync.WaitGroup
+		for i := range 20 {
+			wg.Go(func() {
+				items := one("t/core", 1)
+				if i == 7 {
+					items = nil
+				}
+				_, err := c.Reserve(context.Background(), ReserveRequest{Items: items})
+				if (i == 7) != errors.Is(err, Invalid) {
+					t.Errorf("%d: %v", i, err)
+				}
+			})
+		}
+		wg.Wait()
+	})
+}
+
+func TestNewRefusesBadSettings(t *testing.T) {
+	for name, f := range map[string]func() (*Client, error){
+		"no address":  func() (*Client, error) { return New(nil) },
+		"not a port":  func() (*Client, error) { return New([]string{"localhost"}) },
+		"not a URL":   func() (*Client, error) { return New([]string{"ftp://x:1"}) },
+		"long holder": func() (*Client, error) { return New([]string{"x:1"}, WithHolder(string(make([]byte, 129)))) },
+		"short ttl":   func() (*Client, error) { return New([]string{"x:1"}, WithTTL(time.Millisecond)) },
+		"class":       func() (*Client, error) { return New([]string{"x:1"}, WithClass(9)) },
+		"timeout":     func() (*Client, error) { return New([]string{"x:1"}, WithCallTimeout(0)) },
+	} {
+		if c, err := f(); err == nil || c != nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}

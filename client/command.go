@@ -1,0 +1,116 @@
+package client
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+// The states of a command, as its caller and the lane that carries it see them.
+const (
+	pending  = 0
+	finished = 1
+	// left: the caller's context ended first; nobody waits for the outcome.
+	left = 2
+)
+
+// command is one request on its way through the queue.
+type command struct {
+	// pb is the request; it is not changed once it was sent.
+	pb       *quotav1.Command
+	numbered bool
+	// session and seq are its identity, set before it is first sent.
+	session *session
+	seq     uint64
+	// doubt: an earlier attempt may have been carried out.
+	doubt bool
+	// expires is when a command that nobody waits for is dropped.
+	expires time.Time
+	// then is called by the lane when the command is finished and nobody waits for it; nil: nothing is to be done.
+	then func(*command)
+
+	state atomic.Int32
+	done  chan struct{}
+	// previous and next are its neighbours in the queue, queued says that it stands there; under the queue's lock.
+	previous, next *command
+	queued         bool
+
+	// What it came to; set before done is closed.
+	result *quotav1.CommandResult
+	stamp  stamp
+	err    error
+	// trouble is the last failure that did not finish it; the lane's own.
+	trouble error
+}
+
+func newCommand(pb *quotav1.Command) *command { return &command{pb: pb, done: make(chan struct{})} }
+
+// finish hands the outcome to the caller, or to then where nobody waits for it.
+func (cmd *command) finish(result *quotav1.CommandResult, at stamp, err error) {
+	cmd.result, cmd.stamp, cmd.err = result, at, err
+	if !cmd.state.CompareAndSwap(pending, finished) && cmd.then != nil {
+		cmd.then(cmd)
+	}
+	close(cmd.done)
+}
+
+// repeatable reports whether the command may be carried out again under a new identity: what it does is idempotent by
+// lease, fence and operation. A Reserve is not.
+func (cmd *command) repeatable() bool { return cmd.pb.GetReserve() == nil }
+
+// live reports whether the command is worth sending (again).
+func (cmd *command) live(now time.Time) bool {
+	return cmd.state.Load() == pending || now.Before(cmd.expires)
+}
+
+// orphanLife is how long the client goes on with a Reserve that its caller has left, to give back what it may get.
+const orphanLife = 10 * time.Second
+
+// do sends a command and waits for its outcome, as long as ctx allows.
+func (c *Client) do(ctx context.Context, cmd *command) error {
+	if err := c.queue.push(cmd); err != nil {
+		return err
+	}
+	select {
+	case <-cmd.done:
+		return cmd.err
+	case <-ctx.Done():
+	}
+	reason := context.Cause(ctx)
+	if trouble := c.trouble(); trouble != nil {
+		reason = joined(reason, trouble)
+	}
+	if c.queue.remove(cmd) {
+		return &NotAcceptedError{Err: reason}
+	}
+	if cmd.state.CompareAndSwap(pending, left) {
+		c.counters.unknown.Add(1)
+		return &UnknownOutcomeError{Err: reason}
+	}
+	<-cmd.done
+	return cmd.err
+}
+
+// send sends commands that nobody waits for; each is tried until life is over. All of them travel together.
+func (c *Client) send(life time.Duration, commands ...*command) {
+	expires := time.Now().Add(life)
+	for _, cmd := range commands {
+		cmd.expires = expires
+		cmd.state.Store(left)
+	}
+	if err := c.queue.push(commands...); err != nil {
+		for _, cmd := range commands {
+			cmd.finish(nil, stamp{}, err)
+		}
+	}
+}
+
+// joinedError is a cause and what else is known of it; errors.Is finds both.
+type joinedError struct{ first, second error }
+
+func joined(first, second error) error { return &joinedError{first: first, second: second} }
+
+func (e *joinedError) Error() string   { return e.first.Error() + " (" + e.second.Error() + ")" }
+func (e *joinedError) Unwrap() []error { return []error{e.first, e.second} }

@@ -1,0 +1,136 @@
+package client
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// ErrClosed says that the client was closed.
+var ErrClosed = errors.New("quotad: the client is closed")
+
+// ErrLeaseExpired is the cause with which a lease ends at its deadline.
+var ErrLeaseExpired = errors.New("quotad: the lease's deadline has passed")
+
+// ErrLeaseReleased is the cause with which a lease ends when its holder releases it.
+var ErrLeaseReleased = errors.New("quotad: the lease was released")
+
+// ErrClusterAway says that no node took the request in time. The last reason is wrapped beside it.
+var ErrClusterAway = errors.New("quotad: the cluster is away")
+
+// ErrSlots says that a quota of kind slots was given to a limiter. A slot is in use as long as it is held, so it needs
+// a lease: see Client.Reserve and Do.
+var ErrSlots = errors.New("quotad: a limiter cannot spend slots; reserve a lease")
+
+// NotAcceptedError says that the request certainly had no effect. It is safe to send it again, anywhere.
+type NotAcceptedError struct {
+	// Reason is the cluster's reason, 0 where the request never got there.
+	Reason Reason
+	// Err is why it was given up, such as the context's error.
+	Err error
+
+	leader     string
+	retryAfter time.Duration
+}
+
+// Error implements error.
+func (e *NotAcceptedError) Error() string {
+	if e.Reason == 0 {
+		return fmt.Sprintf("quotad: not accepted: %v", e.Err)
+	}
+	return fmt.Sprintf("quotad: not accepted: %s: %v", e.Reason, e.Err)
+}
+
+// Unwrap returns what errors.Is may ask for: the reason and the error below.
+func (e *NotAcceptedError) Unwrap() []error { return unwrap(e.Reason, e.Err) }
+
+// UnknownOutcomeError says that the request may or may not have had an effect. The client repeats such requests under
+// their own identity as long as the caller's context allows; this is what is left when it ran out, or when the session
+// that made repeats safe has expired.
+type UnknownOutcomeError struct {
+	// Reason is the cluster's reason, 0 where none was heard.
+	Reason Reason
+	// Err is why it was given up.
+	Err error
+}
+
+// Error implements error.
+func (e *UnknownOutcomeError) Error() string {
+	return fmt.Sprintf("quotad: outcome unknown: %v", e.Err)
+}
+
+// Unwrap returns what errors.Is may ask for: the reason and the error below.
+func (e *UnknownOutcomeError) Unwrap() []error { return unwrap(e.Reason, e.Err) }
+
+// RefusalError is the cluster's answer "no", which changed nothing.
+type RefusalError struct {
+	// Reason says why.
+	Reason Reason
+	// Quota is the binding quota.
+	Quota string
+	// RetryAfter is when it is worth asking again, from now; -1: waiting does not help.
+	RetryAfter time.Duration
+	// Zone is the quota's zone.
+	Zone Zone
+	// Advice says what would help, for people.
+	Advice string
+	// Available is what is available of the quota; below 0 after an overrun.
+	Available int64
+	// Ahead is how many Reserves stand before this one.
+	Ahead int64
+}
+
+// Error implements error.
+func (e *RefusalError) Error() string {
+	text := fmt.Sprintf("quotad: refused: %s of %s", e.Reason, e.Quota)
+	if e.RetryAfter >= 0 {
+		text += fmt.Sprintf(", retry after %v", e.RetryAfter)
+	}
+	if e.Advice != "" {
+		text += ": " + e.Advice
+	}
+	return text
+}
+
+// Unwrap returns the reason.
+func (e *RefusalError) Unwrap() error { return e.Reason }
+
+// RequestError says that something is wrong with the request itself. It had no effect, and sending it again cannot
+// help.
+type RequestError struct {
+	// Reason says what is wrong.
+	Reason Reason
+	// Message says it for people.
+	Message string
+	// Hint says what would help, for people.
+	Hint string
+	// Quota is the quota that it is about, if any.
+	Quota string
+	// Field is the field that it is about, if any.
+	Field string
+	// FenceCounter is the cluster's present fence, with StaleFence and NeverIssued.
+	FenceCounter uint64
+}
+
+// Error implements error.
+func (e *RequestError) Error() string {
+	text := fmt.Sprintf("quotad: %s: %s", e.Reason, e.Message)
+	if e.Hint != "" {
+		text += " (" + e.Hint + ")"
+	}
+	return text
+}
+
+// Unwrap returns the reason.
+func (e *RequestError) Unwrap() error { return e.Reason }
+
+func unwrap(reason Reason, err error) []error {
+	var all []error
+	if reason != 0 {
+		all = append(all, reason)
+	}
+	if err != nil {
+		all = append(all, err)
+	}
+	return all
+}

@@ -1,0 +1,382 @@
+package fakequota
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/quotad/quotad/rpc/quotav1"
+	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
+)
+
+// Cluster is a store behind some nodes, one of which leads. It is an HTTP client: requests to the nodes' addresses
+// reach it without a network, so that it can be used where time is virtual.
+type Cluster struct {
+	state *state
+	nodes []*Node
+	// The fields below are under state.mu.
+	leader  int
+	batches [][]int
+}
+
+// Node is one node of a Cluster.
+type Node struct {
+	quotav1connect.UnimplementedQuotaServiceHandler
+	cluster *Cluster
+	index   int
+	handler http.Handler
+	// The fields below are under state.mu.
+	fault  Fault
+	asked  int
+	served func()
+}
+
+// Fault is what is wrong with a node.
+type Fault int
+
+// The faults.
+const (
+	// Healthy: nothing.
+	Healthy Fault = 0
+	// Refusing: nobody listens at its address.
+	Refusing Fault = 1
+	// Silent: what is sent to it gets lost.
+	Silent Fault = 2
+	// Mute: it works, but its answers get lost.
+	Mute Fault = 3
+)
+
+// New returns a cluster of n nodes, the first of which leads.
+func New(n int) *Cluster {
+	c := &Cluster{state: newState()}
+	for i := range n {
+		node := &Node{cluster: c, index: i}
+		_, node.handler = quotav1connect.NewQuotaServiceHandler(node)
+		c.nodes = append(c.nodes, node)
+	}
+	return c
+}
+
+// Addresses returns the nodes' addresses.
+func (c *Cluster) Addresses() []string {
+	var out []string
+	for _, node := range c.nodes {
+		out = append(out, node.address())
+	}
+	return out
+}
+
+func (n *Node) address() string { return fmt.Sprintf("node%d.example:7450", n.index) }
+
+// Set creates a quota or replaces it, and serves who waits.
+func (c *Cluster) Set(name string, quota Quota) {
+	c.state.mu.Lock()
+	defer c.state.mu.Unlock()
+	c.state.quotas[name] = &quota
+	c.state.serve()
+}
+
+// Add fills a quota.
+func (c *Cluster) Add(name string, units int64) {
+	c.state.mu.Lock()
+	defer c.state.mu.Unlock()
+	c.state.quotas[name].Available += units
+	c.state.serve()
+}
+
+// Available returns what is in a quota.
+func (c *Cluster) Available(name string) int64 {
+	c.state.mu.Lock()
+	defer c.state.mu.Unlock()
+	return c.state.quotas[name].Available
+}
+
+// Executed returns how many commands of a kind were carried out; repeats are not counted.
+func (c *Cluster) Executed(kind string) int {
+	c.state.mu.Lock()
+	defer c.state.mu.Unlock()
+	return c.state.executed[kind]
+}
+
+// Reports returns the reports that came in.
+func (c *Cluster) Reports() []*quotav1.ReportRequest {
+	c.state.mu.Lock()
+	defer c.state.mu.Unlock()
+	return append([]*quotav1.ReportRequest(nil), c.state.reports...)
+}
+
+// Leases returns how many leases live, Waiting how many Reserves wait, Sessions how many sessions are open.
+func (c *Cluster) Leases() int {
+	c.state.mu.Lock()
+	defer c.state.mu.Unlock()
+	return len(c.state.leases)
+}
+
+// Waiting returns how many Reserves wait.
+func (c *Cluster) Waiting() int {
+	c.state.mu.Lock()
+	defer c.state.mu.Unlock()
+	return len(c.state.waiters)
+}
+
+// Sessions returns how many sessions are open.
+func (c *Cluster) Sessions() int {
+	c.state.mu.Lock()
+	defer c.state.mu.Unlock()
+	return len(c.state.sessions)
+}
+
+// ForgetSessions lets all sessions expire.
+func (c *Cluster) ForgetSessions() {
+	c.state.mu.Lock()
+	defer c.state.mu.Unlock()
+	clear(c.state.sessions)
+}
+
+// Revoke ends all leases.
+func (c *Cluster) Revoke() {
+	c.state.mu.Lock()
+	defer c.state.mu.Unlock()
+	for _, l := range c.state.leases {
+		c.state.drop(l)
+	}
+}
+
+// Lead makes a node the leader; -1: none.
+func (c *Cluster) Lead(index int) {
+	c.state.mu.Lock()
+	defer c.state.mu.Unlock()
+	c.leader = index
+}
+
+// Break gives a node a fault.
+func (c *Cluster) Break(index int, fault Fault) {
+	c.state.mu.Lock()
+	defer c.state.mu.Unlock()
+	c.nodes[index].fault = fault
+}
+
+// Asked returns how many requests reached a node.
+func (c *Cluster) Asked(index int) int {
+	c.state.mu.Lock()
+	defer c.state.mu.Unlock()
+	return c.nodes[index].asked
+}
+
+// BatchSizes returns how many commands each batch carried that the leader took.
+func (c *Cluster) BatchSizes() []int {
+	c.state.mu.Lock()
+	defer c.state.mu.Unlock()
+	var out []int
+	for _, batch := range c.batches {
+		out = append(out, len(batch))
+	}
+	return out
+}
+
+// AfterBatch sets what is called once after the next batch that a node carries out, before it is answered.
+func (c *Cluster) AfterBatch(index int, f func()) {
+	c.state.mu.Lock()
+	defer c.state.mu.Unlock()
+	c.nodes[index].served = f
+}
+
+// Do sends a request to the node that its URL names.
+func (c *Cluster) Do(request *http.Request) (*http.Response, error) {
+	for _, node := range c.nodes {
+		if node.address() == request.URL.Host {
+			return node.do(request)
+		}
+	}
+	return nil, &net.OpError{Op: "dial", Err: errors.New("no such host")}
+}
+
+func (n *Node) do(request *http.Request) (*http.Response, error) {
+	ctx := request.Context()
+	n.cluster.state.mu.Lock()
+	fault := n.fault
+	if fault != Refusing {
+		n.asked++
+	}
+	n.cluster.state.mu.Unlock()
+	switch fault {
+	case Refusing:
+		return nil, &net.OpError{Op: "dial", Err: errors.New("connection refused")}
+	case Silent:
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	recorder := httptest.NewRecorder()
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		n.handler.ServeHTTP(recorder, request)
+	}()
+	select {
+	case <-served:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	n.cluster.state.mu.Lock()
+	fault = n.fault
+	n.cluster.state.mu.Unlock()
+	if fault == Mute {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return recorder.Result(), nil
+}
+
+// lead returns an error unless the node leads. The store is locked if it does.
+func (n *Node) lead() error {
+	n.cluster.state.mu.Lock()
+	if n.cluster.leader == n.index {
+		return nil
+	}
+	defer n.cluster.state.mu.Unlock()
+	info := &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_NO_LEADER, NotAccepted: true}
+	if n.cluster.leader >= 0 {
+		info.LeaderAddress = n.cluster.nodes[n.cluster.leader].address()
+	}
+	return detailed(connect.CodeUnavailable, info)
+}
+
+func detailed(code connect.Code, info *quotav1.ErrorInfo) error {
+	err := connect.NewError(code, errors.New(info.GetReason().String()))
+	if detail, detailErr := connect.NewErrorDetail(info); detailErr == nil {
+		err.AddDetail(detail)
+	}
+	return err
+}
+
+// OpenSession implements the API.
+func (n *Node) OpenSession(context.Context, *quotav1.OpenSessionRequest) (*quotav1.OpenSessionResponse, error) {
+	if err := n.lead(); err != nil {
+		return nil, err
+	}
+	defer n.cluster.state.mu.Unlock()
+	id := n.cluster.state.next()
+	n.cluster.state.sessions[id] = true
+	return &quotav1.OpenSessionResponse{Session: id}, nil
+}
+
+// CloseSession implements the API.
+func (n *Node) CloseSession(_ context.Context, request *quotav1.CloseSessionRequest) (*quotav1.CloseSessionResponse, error) {
+	if err := n.lead(); err != nil {
+		return nil, err
+	}
+	defer n.cluster.state.mu.Unlock()
+	delete(n.cluster.state.sessions, request.GetSession())
+	return &quotav1.CloseSessionResponse{}, nil
+}
+
+// Batch implements the API.
+func (n *Node) Batch(_ context.Context, request *quotav1.BatchRequest) (*quotav1.BatchResponse, error) {
+	start := time.Now()
+	if err := n.lead(); err != nil {
+		return nil, err
+	}
+	response := &quotav1.BatchResponse{}
+	for _, command := range request.GetCommands() {
+		response.Results = append(response.Results, n.cluster.state.run(command))
+	}
+	n.cluster.batches = append(n.cluster.batches, make([]int, len(request.GetCommands())))
+	served := n.served
+	n.served = nil
+	n.cluster.state.mu.Unlock()
+	if served != nil {
+		served()
+	}
+	response.Meta = &quotav1.Meta{ServedIn: durationpb.New(time.Since(start))}
+	return response, nil
+}
+
+// Reserve implements the API for Reserves that wait: it attaches to the waiting one.
+func (n *Node) Reserve(ctx context.Context, request *quotav1.ReserveRequest) (*quotav1.ReserveResponse, error) {
+	start := time.Now()
+	if err := n.lead(); err != nil {
+		return nil, err
+	}
+	s := n.cluster.state
+	defer s.mu.Unlock()
+	for {
+		result := s.run(&quotav1.Command{Kind: &quotav1.Command_Reserve{Reserve: request}})
+		if bad := result.GetError(); bad != nil {
+			return nil, detailed(connect.CodeFailedPrecondition, bad.GetInfo())
+		}
+		response := result.GetReserve()
+		waiting := response.GetWaiting()
+		if waiting == nil {
+			response.Meta = &quotav1.Meta{ServedIn: durationpb.New(time.Since(start))}
+			return response, nil
+		}
+		if err := n.wait(ctx, waiting.GetTicket()); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// wait waits until a Reserve does not stand in the queue any more. The store is locked before and after.
+func (n *Node) wait(ctx context.Context, ticket uint64) error {
+	s := n.cluster.state
+	for _, w := range s.waiters {
+		if w.ticket != ticket {
+			continue
+		}
+		s.mu.Unlock()
+		end := time.NewTimer(time.Until(w.until))
+		defer end.Stop()
+		var err error
+		select {
+		case <-w.done:
+		case <-end.C:
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+		s.mu.Lock()
+		s.serve()
+		return err
+	}
+	return nil
+}
+
+// GetQuota implements the API.
+func (n *Node) GetQuota(_ context.Context, request *quotav1.GetQuotaRequest) (*quotav1.GetQuotaResponse, error) {
+	if err := n.lead(); err != nil {
+		return nil, err
+	}
+	defer n.cluster.state.mu.Unlock()
+	q := n.cluster.state.quotas[request.GetName()]
+	if q == nil {
+		return nil, detailed(connect.CodeNotFound, &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_UNKNOWN_QUOTA, Quota: request.GetName()})
+	}
+	status := &quotav1.QuotaStatus{Definition: &quotav1.Quota{Name: request.GetName()}, Usable: q.Usable, Available: q.Available, Leases: q.Leases}
+	if q.Leases == 0 {
+		status.Leases = int64(len(n.cluster.state.leases))
+	}
+	status.Definition.Rule = &quotav1.Quota_Rate{Rate: &quotav1.Rate{Limit: q.Usable}}
+	if q.Slots {
+		status.Definition.Rule = &quotav1.Quota_Slots{Slots: &quotav1.Slots{Limit: q.Usable}}
+	}
+	return &quotav1.GetQuotaResponse{Quota: status}, nil
+}
+
+// CheckFence implements the API.
+func (n *Node) CheckFence(_ context.Context, request *quotav1.CheckFenceRequest) (*quotav1.CheckFenceResponse, error) {
+	if err := n.lead(); err != nil {
+		return nil, err
+	}
+	defer n.cluster.state.mu.Unlock()
+	l, bad := n.cluster.state.find(request.GetLease(), request.GetFence())
+	if bad != nil {
+		return &quotav1.CheckFenceResponse{FenceCounter: n.cluster.state.counter}, nil
+	}
+	return &quotav1.CheckFenceResponse{Valid: true, ExpiresIn: left(l.deadline), FenceCounter: n.cluster.state.counter}, nil
+}

@@ -1,0 +1,335 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+// Lease is a reservation of amounts until a deadline. Its fence goes with every command about it; once the lease has
+// ended, for whatever reason, Done is closed and Err says why. It is safe for concurrent use.
+type Lease struct {
+	client *Client
+	id     uint64
+	fence  uint64
+	class  Class
+	ttl    time.Duration
+	items  []Item
+	first  *Operation
+
+	// mu comes after the keeper's lock where both are held.
+	mu       sync.Mutex
+	deadline moment
+	renewed  time.Time
+	nextOp   uint64
+	// doneBelow is the low-water mark of operations, settled those above it that are finished.
+	doneBelow uint64
+	settled   map[uint64]struct{}
+	dead      chan struct{}
+	cause     error
+	watch     *time.Timer
+	deaths    map[int]func(error)
+	nextDeath int
+}
+
+func newLease(c *Client, request ReserveRequest, granted *quotav1.Lease, at stamp) *Lease {
+	left := durationOf(granted.GetExpiresIn(), 0)
+	l := &Lease{
+		client: c, id: granted.GetId(), fence: granted.GetFence(), class: Class(granted.GetClass()), items: grantedOf(granted.GetItems()),
+		ttl:    max(durationOf(granted.GetAskedTtl(), 0), left),
+		nextOp: 1, doneBelow: 1, settled: map[uint64]struct{}{}, dead: make(chan struct{}), deaths: map[int]func(error){},
+	}
+	l.renewed = at.sent
+	l.deadline = l.moment(at.deadline(left))
+	if op := granted.GetOperation(); op != nil {
+		l.nextOp = 2
+		l.first = newOperation(l, op, at)
+	}
+	return l
+}
+
+func (l *Lease) moment(mono time.Time) moment { return at(mono, time.Now(), l.client.wall()) }
+
+// ID returns the lease's id.
+func (l *Lease) ID() uint64 { return l.id }
+
+// Fence returns the lease's fencing token. Fences only grow; a resource that remembers the largest one it saw can
+// refuse whoever comes with a smaller one.
+func (l *Lease) Fence() uint64 { return l.fence }
+
+// Class returns the class in which the lease was granted.
+func (l *Lease) Class() Class { return l.class }
+
+// Items returns what was granted.
+func (l *Lease) Items() []Item { return slices.Clone(l.items) }
+
+// Operation returns the operation that a Reserve with Consume made; nil without it.
+func (l *Lease) Operation() *Operation { return l.first }
+
+// Deadline returns the moment by which the lease has ended, on this machine's clock and a little early.
+func (l *Lease) Deadline() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.deadline.mono
+}
+
+// Left returns what is left until the deadline, 0 if it has passed. It looks at the wall clock as well, so that a
+// machine that slept does not believe in a lease that is over.
+func (l *Lease) Left() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.leftLocked()
+}
+
+func (l *Lease) leftLocked() time.Duration {
+	if l.cause != nil {
+		return 0
+	}
+	return max(0, l.deadline.left(time.Now(), l.client.wall()))
+}
+
+// Done returns a channel that is closed when the lease has ended.
+func (l *Lease) Done() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.watchLocked()
+	return l.dead
+}
+
+// Err returns why the lease has ended, nil while it lives: ErrLeaseExpired, ErrLeaseReleased, or a *RequestError with
+// StaleFence.
+func (l *Lease) Err() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.cause == nil && l.leftLocked() == 0 {
+		return ErrLeaseExpired
+	}
+	return l.cause
+}
+
+// Context returns a context that ends with the lease, with the reason as its cause. While the lease is not kept alive,
+// the context has its deadline.
+func (l *Lease) Context(parent context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(parent)
+	kept := l.client.keeper.keeps(l)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.cause != nil {
+		cancel(l.cause)
+		return ctx, func() { cancel(nil) }
+	}
+	l.watchLocked()
+	key := l.nextDeath
+	l.nextDeath++
+	l.deaths[key] = cancel
+	stop := func() {
+		l.mu.Lock()
+		delete(l.deaths, key)
+		l.mu.Unlock()
+		cancel(nil)
+	}
+	if kept {
+		return ctx, stop
+	}
+	bounded, cancelBounded := context.WithDeadlineCause(ctx, l.deadline.mono, ErrLeaseExpired)
+	return bounded, func() { cancelBounded(); stop() }
+}
+
+// longestNap bounds how long nobody compares a watched lease with the wall clock.
+const longestNap = time.Second
+
+// watchLocked makes sure that the lease's end is noticed at its deadline.
+func (l *Lease) watchLocked() {
+	if l.watch == nil && l.cause == nil {
+		l.watch = time.AfterFunc(min(l.leftLocked(), longestNap), l.look)
+	}
+}
+
+// look ends the lease if its deadline has passed, and looks again later if not.
+func (l *Lease) look() {
+	l.mu.Lock()
+	left := l.leftLocked()
+	if left > 0 {
+		l.watch.Reset(min(left, longestNap))
+	}
+	l.mu.Unlock()
+	if left == 0 {
+		l.die(ErrLeaseExpired)
+	}
+}
+
+// die ends the lease here. Only the first cause counts.
+func (l *Lease) die(cause error) {
+	l.client.keeper.forget(l)
+	l.mu.Lock()
+	if l.cause != nil {
+		l.mu.Unlock()
+		return
+	}
+	l.cause = cause
+	if l.watch != nil {
+		l.watch.Stop()
+	}
+	deaths := l.deaths
+	l.deaths = nil
+	close(l.dead)
+	l.mu.Unlock()
+	for _, tell := range deaths {
+		tell(cause)
+	}
+}
+
+// Consume makes held amounts spendable as one operation; without items, all that is held. Consume before you spend. A
+// *RefusalError is the cluster's no.
+func (l *Lease) Consume(ctx context.Context, items ...Item) (*Operation, error) {
+	ctx, done, err := l.client.begin(ctx, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	l.mu.Lock()
+	op := l.nextOp
+	l.nextOp++
+	below := l.doneBelow
+	l.mu.Unlock()
+	cmd := newCommand(&quotav1.Command{Kind: &quotav1.Command_Consume{Consume: &quotav1.ConsumeRequest{
+		Lease: l.id, Fence: l.fence, Op: op, Items: askItems(items), DoneBelow: below,
+	}}})
+	if err := l.run(ctx, cmd); err != nil {
+		if !errors.As(err, new(*UnknownOutcomeError)) {
+			l.finish(op)
+		}
+		return nil, err
+	}
+	response := cmd.result.GetConsume()
+	if refusal := response.GetRefusal(); refusal != nil {
+		l.finish(op)
+		return nil, l.client.refused(refusal)
+	}
+	l.extend(response.GetOperation(), cmd.stamp)
+	return newOperation(l, response.GetOperation(), cmd.stamp), nil
+}
+
+// extend moves the deadline to where a Consume has moved it: an item never ends later than its lease.
+func (l *Lease) extend(op *quotav1.Operation, at stamp) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, item := range op.GetItems() {
+		if end := at.deadline(durationOf(item.GetExpiresIn(), 0)); end.After(l.deadline.mono) {
+			l.deadline = l.moment(end)
+		}
+	}
+}
+
+// Renew moves the deadline to ttl from now; 0: the length that the Reserve asked for.
+func (l *Lease) Renew(ctx context.Context, ttl time.Duration) error {
+	ctx, done, err := l.client.begin(ctx, 0)
+	if err != nil {
+		return err
+	}
+	defer done()
+	cmd := l.renewal(ttl)
+	if err := l.run(ctx, cmd); err != nil {
+		return err
+	}
+	l.prolong(cmd)
+	return nil
+}
+
+func (l *Lease) renewal(ttl time.Duration) *command {
+	return newCommand(&quotav1.Command{Kind: &quotav1.Command_Renew{Renew: &quotav1.RenewRequest{
+		Lease: l.id, Fence: l.fence, Ttl: durationOrNil(ttl),
+	}}})
+}
+
+// prolong takes over the deadline that a renewal answered. A shorter one than before is taken, too: it was asked for.
+func (l *Lease) prolong(cmd *command) {
+	left := durationOf(cmd.result.GetRenew().GetExpiresIn(), 0)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if cmd.stamp.sent.Before(l.renewed) {
+		return
+	}
+	l.renewed, l.ttl = cmd.stamp.sent, left
+	l.deadline = l.moment(cmd.stamp.deadline(left))
+}
+
+// KeepAlive renews the lease in the background until it is released or the client is closed. All leases of a process
+// that are kept alive are renewed together.
+func (l *Lease) KeepAlive() { l.client.keeper.keep(l, time.Time{}) }
+
+// Release gives held amounts back; without items, all of them, and the lease ends. It returns what went back.
+func (l *Lease) Release(ctx context.Context, items ...Item) ([]Item, error) {
+	ctx, done, err := l.client.begin(ctx, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	if len(items) == 0 {
+		l.die(ErrLeaseReleased)
+	}
+	cmd := newCommand(&quotav1.Command{Kind: &quotav1.Command_Release{Release: &quotav1.ReleaseRequest{
+		Lease: l.id, Fence: l.fence, Items: askItems(items),
+	}}})
+	if err := l.run(ctx, cmd); err != nil {
+		return nil, err
+	}
+	return itemsOf(cmd.result.GetRelease().GetReturned()), nil
+}
+
+// run sends a command about the lease, and learns from its error whether the lease still lives.
+func (l *Lease) run(ctx context.Context, cmd *command) error {
+	err := l.client.do(ctx, cmd)
+	l.learn(err)
+	return err
+}
+
+// learn ends the lease where the cluster says that its fence is dead.
+func (l *Lease) learn(err error) {
+	if errors.Is(err, StaleFence) || errors.Is(err, NeverIssued) {
+		l.die(err)
+	}
+}
+
+// finish notes that an operation is over here, so that the cluster may forget it.
+func (l *Lease) finish(op uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.settled[op] = struct{}{}
+	for {
+		if _, ok := l.settled[l.doneBelow]; !ok {
+			return
+		}
+		delete(l.settled, l.doneBelow)
+		l.doneBelow++
+	}
+}
+
+func (l *Lease) lowWater() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.doneBelow
+}
+
+// Do reserves, keeps the lease alive while f runs with a context that ends with the lease, and releases it. What f
+// consumed, it settles itself.
+func Do[T any](ctx context.Context, c *Client, request ReserveRequest, f func(context.Context, *Lease) (T, error)) (T, error) {
+	var none T
+	lease, err := c.Reserve(ctx, request)
+	if err != nil {
+		return none, err
+	}
+	lease.KeepAlive()
+	defer func() {
+		// Also after a panic in f, and when ctx has ended: what is held goes back.
+		lease.die(ErrLeaseReleased)
+		c.send(orphanLife, newCommand(&quotav1.Command{Kind: &quotav1.Command_Release{Release: &quotav1.ReleaseRequest{Lease: lease.id, Fence: lease.fence}}}))
+	}()
+	running, stop := lease.Context(ctx)
+	defer stop()
+	return f(running, lease)
+}

@@ -1,0 +1,292 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// State is what a limiter has in its hands.
+type State int
+
+// The states.
+const (
+	// NoLease: it has not had a batch yet. It ends with the first take for which one is worth it.
+	NoLease State = 1
+	// Live: it has a batch. It ends at the last take of that batch at the latest, which is the spend-by less transit.
+	Live State = 2
+	// Expired: its last batch is over or spent, and none was needed since.
+	Expired State = 3
+	// ClusterAway: the cluster did not take its last request. It ends with the first answer; the client asks at least
+	// every 250 ms while anybody waits.
+	ClusterAway State = 4
+)
+
+// String returns the state's name.
+func (s State) String() string {
+	switch s {
+	case NoLease:
+		return "no-lease"
+	case Live:
+		return "live"
+	case Expired:
+		return "expired"
+	case ClusterAway:
+		return "cluster-away"
+	}
+	return "unknown"
+}
+
+// LimiterOption changes how a Limiter works.
+type LimiterOption func(*limiterSettings)
+
+type limiterSettings struct {
+	class    Class
+	failOpen bool
+	holders  int64
+	maxBatch int64
+}
+
+// LimiterClass lowers the class of a limiter's takes; the default is the client's.
+func LimiterClass(class Class) LimiterOption { return func(s *limiterSettings) { s.class = class } }
+
+// FailOpen lets takes pass uncounted while the cluster is away. The default is to fail closed: only what was consumed
+// before may be spent. Uncounted takes can break the provider's limit; Stats counts them.
+func FailOpen() LimiterOption { return func(s *limiterSettings) { s.failOpen = true } }
+
+// Holders says how many holders spend the quota at the same time. A batch is at most usable / (2 x holders). The
+// default is what the cluster sees: its live leases of the quota.
+func Holders(n int) LimiterOption {
+	return func(s *limiterSettings) { s.holders = int64(max(n, 1)) }
+}
+
+// MaxBatch bounds a batch, in units; 1: every take asks the cluster. The default is no bound besides those of demand,
+// spend-by and share.
+func MaxBatch(units int64) LimiterOption {
+	return func(s *limiterSettings) { s.maxBatch = min(max(units, 1), mostUnits) }
+}
+
+// Limiter paces calls by a quota that a whole fleet shares. It spends a batch that it has consumed ahead where demand
+// makes one worth it, at the cost of an atomic addition; without one, each take asks the cluster. It is safe for
+// concurrent use. Make one per quota, not one per call.
+//
+// A take that succeeds is a permission to call the provider now: the call should be on its way within the quota's
+// transit time.
+type Limiter struct {
+	store
+	client   *Client
+	settings limiterSettings
+	unit     []Item
+
+	mu      sync.Mutex
+	current *batch
+	next    *batch
+	// fetching is closed when the batch that is being fetched is there or was refused; nil: none is.
+	fetching   chan struct{}
+	generation uint64
+	closed     bool
+	demand     demand
+	known      quotaFacts
+	// learning is held by whoever reads what is known.
+	learning chan struct{}
+	// lastWall and lastMono are the clocks at the last look.
+	lastWall time.Time
+	lastMono int64
+	// refusedUntil and refusal are the last no, which is remembered for a moment.
+	refusedUntil int64
+	refusal      error
+	triedAt      int64
+	hadBatch     bool
+	stats        LimiterStats
+}
+
+// Limiter returns a limiter of one quota; a unit is one of the quota's own.
+func (c *Client) Limiter(quota string, options ...LimiterOption) *Limiter {
+	return c.LimiterOf([]Item{{Quota: quota, Amount: 1}}, options...)
+}
+
+// LimiterOf returns a limiter of several quotas together: each unit takes all the items' amounts, or none. An amount of
+// 0 is the quota's default estimate.
+func (c *Client) LimiterOf(unit []Item, options ...LimiterOption) *Limiter {
+	l := &Limiter{client: c, unit: append([]Item(nil), unit...), learning: make(chan struct{}, 1), settings: limiterSettings{class: c.class, maxBatch: mostUnits}}
+	for _, option := range options {
+		option(&l.settings)
+	}
+	l.base = time.Now()
+	l.lastWall = c.wall()
+	c.mu.Lock()
+	l.closed = c.closed
+	if !c.closed {
+		c.limiters[l] = struct{}{}
+	}
+	c.mu.Unlock()
+	c.closures.register(l, l.unit)
+	return l
+}
+
+// Allow reports whether one call may be made now. With a batch at hand it takes nanoseconds; without one it asks the
+// cluster and waits for its answer, one second at most. While the quota was just refused or the cluster is away, it
+// says no at once.
+func (l *Limiter) Allow() bool { return l.take(1) || l.allowSlow(1) }
+
+// AllowN is Allow for n units. 0 units are always allowed, fewer never.
+func (l *Limiter) AllowN(n int) bool {
+	if n <= 0 {
+		return n == 0
+	}
+	return l.take(int64(n)) || l.allowSlow(int64(n))
+}
+
+// Wait waits until one call may be made: in the cluster's queue, by class and turn. It returns nil then, a
+// *RefusalError where waiting does not help or ctx ends too early for it, and an error that is ErrClusterAway where the
+// cluster did not answer in time. With a context without a deadline it waits as long as it takes, but not for a cluster
+// that is away for longer than the call timeout.
+func (l *Limiter) Wait(ctx context.Context) error { return l.WaitN(ctx, 1) }
+
+// WaitN is Wait for n units. For 0 units it returns at once; fewer are an error.
+func (l *Limiter) WaitN(ctx context.Context, n int) error {
+	if n < 0 {
+		return &RequestError{Reason: Invalid, Message: fmt.Sprintf("%d units were asked for", n)}
+	}
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	if n == 0 || l.take(int64(n)) {
+		return nil
+	}
+	return l.waitSlow(ctx, int64(n))
+}
+
+// Reservation is what Reserve returns.
+type Reservation struct {
+	limiter    *Limiter
+	generation uint64
+	units      int64
+	ok         bool
+	delay      time.Duration
+	canceled   atomic.Bool
+}
+
+// OK reports whether the units were taken: the call may be made now.
+func (r *Reservation) OK() bool { return r.ok }
+
+// Delay returns 0 if OK, and otherwise when it is worth asking again.
+func (r *Reservation) Delay() time.Duration { return r.delay }
+
+// Cancel gives the units back, for a call that certainly was not made. It should come early: what comes back after the
+// batch's last take is forfeited.
+func (r *Reservation) Cancel() {
+	if r.ok && r.units > 0 && r.canceled.CompareAndSwap(false, true) {
+		r.limiter.putBack(r.generation, r.units)
+	}
+}
+
+// Reserve takes one unit from the batch at hand. It never waits and never asks the cluster itself, but where there is
+// nothing at hand, it sees to it that there will be.
+func (l *Limiter) Reserve() *Reservation { return l.ReserveN(1) }
+
+// ReserveN is Reserve for n units. 0 units are OK, fewer never.
+func (l *Limiter) ReserveN(n int) *Reservation {
+	if n <= 0 {
+		return &Reservation{limiter: l, ok: n == 0}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.now()
+	if l.takeLocked(int64(n), now) {
+		return &Reservation{limiter: l, generation: l.current.generation, units: int64(n), ok: true}
+	}
+	l.demand.add(now, int64(n), l.known.life)
+	l.fetchLocked(max(l.sizeLocked(int64(n)), int64(n)))
+	delay, _ := l.client.closures.left(l.unit)
+	return &Reservation{limiter: l, delay: max(delay, time.Duration(l.refusedUntil-now), shortestBackoff)}
+}
+
+// Close gives back what is not spent. Later takes fail with ErrClosed.
+func (l *Limiter) Close() {
+	ctx, cancel := context.WithTimeout(context.Background(), l.client.closeTimeout)
+	defer cancel()
+	l.shut(ctx)
+	l.client.mu.Lock()
+	delete(l.client.limiters, l)
+	l.client.mu.Unlock()
+	l.client.closures.unregister(l, l.unit)
+}
+
+// shut ends the limiter and waits for a batch that is being fetched, so that it goes back as well.
+func (l *Limiter) shut(ctx context.Context) {
+	l.mu.Lock()
+	l.closed = true
+	fetching := l.fetching
+	l.mu.Unlock()
+	if fetching != nil {
+		select {
+		case <-fetching:
+		case <-ctx.Done():
+		}
+	}
+	l.giveBack()
+}
+
+// LimiterStats are a limiter's counters since it was made, in units where nothing else is said.
+type LimiterStats struct {
+	// State is the present state, Entered how often each state was entered (by State).
+	State   State
+	Entered [5]uint64
+	// Batches is how many batches were had, Consumed how much was in them and in single takes, Single how many takes had
+	// no batch.
+	Batches, Consumed, Single uint64
+	// Spent is what was taken. It does not count what is being spent from the batch at hand.
+	Spent uint64
+	// Returned is what went back unspent, Forfeited what was neither spent nor went back in time.
+	Returned, Forfeited uint64
+	// Refused is how many takes were refused, Failed how many found no answer.
+	Refused, Failed uint64
+	// Uncounted is what FailOpen let pass.
+	Uncounted uint64
+	// Left is what is left of the batch at hand.
+	Left int64
+}
+
+// State returns what the limiter has in its hands.
+func (l *Limiter) State() State {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.stateLocked()
+}
+
+func (l *Limiter) stateLocked() State {
+	now := l.now()
+	state := NoLease
+	switch {
+	case l.current != nil && now < l.current.until, l.next != nil && now < l.next.until:
+		state = Live
+	case l.client.trouble() != nil && l.triedAt > 0:
+		state = ClusterAway
+	case l.hadBatch:
+		state = Expired
+	}
+	if state != l.stats.State {
+		l.stats.State = state
+		l.stats.Entered[state]++
+	}
+	return state
+}
+
+// Stats returns the counters.
+func (l *Limiter) Stats() LimiterStats {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stateLocked()
+	stats := l.stats
+	if l.current != nil {
+		stats.Left = l.left()
+	}
+	return stats
+}
+
+// closedError reports whether a take failed because the limiter or its client was closed.
+func closedError(err error) bool { return errors.Is(err, ErrClosed) }

@@ -1,0 +1,147 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strings"
+	"sync"
+
+	"connectrpc.com/connect"
+
+	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
+)
+
+// maxNodes bounds the nodes that are known, so that hints from a confused cluster cannot grow the list for ever.
+const maxNodes = 32
+
+// noForward asks a node that does not lead to say who does, instead of handing the call on.
+const noForward = "Quotad-No-Forward"
+
+// node is one member's API.
+type node struct {
+	base string
+	api  quotav1connect.QuotaServiceClient
+}
+
+// nodes knows the cluster's members and which of them led last.
+type nodes struct {
+	http   connect.HTTPClient
+	token  string
+	scheme string
+
+	mu     sync.Mutex
+	all    []*node
+	leader *node
+}
+
+func newNodes(addresses []string, httpClient connect.HTTPClient, token string) (*nodes, error) {
+	n := &nodes{http: httpClient, token: token, scheme: "http"}
+	for i, address := range addresses {
+		base, scheme, err := baseURL(address, n.scheme)
+		if err != nil {
+			return nil, err
+		}
+		if i == 0 {
+			// Leaders are hinted at as host:port only; they are reached as the first address is.
+			n.scheme = scheme
+		}
+		n.add(base)
+	}
+	if len(n.all) == 0 {
+		return nil, errors.New("quotad: no address of a node was given")
+	}
+	if len(n.all) > maxNodes {
+		return nil, fmt.Errorf("quotad: %d addresses were given, at most %d are allowed", len(n.all), maxNodes)
+	}
+	return n, nil
+}
+
+// baseURL turns host:port or a URL into the URL of a node.
+func baseURL(address, scheme string) (base, used string, err error) {
+	if !strings.Contains(address, "://") {
+		if _, _, err := net.SplitHostPort(address); err != nil {
+			return "", "", fmt.Errorf("quotad: address %q is neither host:port nor a URL: %w", address, err)
+		}
+		return scheme + "://" + address, scheme, nil
+	}
+	u, err := url.Parse(address)
+	if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
+		return "", "", fmt.Errorf("quotad: address %q is not an http or https URL", address)
+	}
+	return strings.TrimRight(u.Scheme+"://"+u.Host+u.Path, "/"), u.Scheme, nil
+}
+
+// add returns the node at base, a new one where it was not known; nil where there are too many.
+func (n *nodes) add(base string) *node {
+	for _, known := range n.all {
+		if known.base == base {
+			return known
+		}
+	}
+	if len(n.all) >= maxNodes {
+		return nil
+	}
+	headers := connect.UnaryInterceptorFunc(func(next connect.UnaryFunc) connect.UnaryFunc {
+		return func(ctx context.Context, request connect.AnyRequest) (connect.AnyResponse, error) {
+			request.Header().Set(noForward, "1")
+			if n.token != "" {
+				request.Header().Set("Authorization", "Bearer "+n.token)
+			}
+			return next(ctx, request)
+		}
+	})
+	added := &node{base: base, api: quotav1connect.NewQuotaServiceClient(n.http, base,
+		connect.WithInterceptors(headers),
+		// Answers are small, and the nodes are near: compressing them costs more than it saves.
+		connect.WithAcceptCompression("gzip", nil, nil),
+		connect.WithReadMaxBytes(maxAnswer),
+	)}
+	n.all = append(n.all, added)
+	return added
+}
+
+// maxAnswer is the largest answer that is read, in bytes.
+const maxAnswer = 16 << 20
+
+// order returns the nodes in the order in which to ask them, and whether the first of them is known to have led.
+func (n *nodes) order() (order []*node, led bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.leader != nil {
+		order = append(order, n.leader)
+	}
+	for _, known := range n.all {
+		if known != n.leader {
+			order = append(order, known)
+		}
+	}
+	return order, n.leader != nil
+}
+
+// lead remembers who answered as the leader.
+func (n *nodes) lead(leader *node) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.leader = leader
+}
+
+// follow learns from a failed attempt: the asked node does not lead, and perhaps it knows who does.
+func (n *nodes) follow(asked *node, err error) *node {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.leader == asked {
+		n.leader = nil
+	}
+	var refused *NotAcceptedError
+	if !errors.As(err, &refused) || refused.leader == "" {
+		return nil
+	}
+	base, _, parseErr := baseURL(refused.leader, n.scheme)
+	if parseErr != nil {
+		return nil
+	}
+	return n.add(base)
+}

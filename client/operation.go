@@ -1,0 +1,108 @@
+package client
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+// Operation is one Consume of a lease: amounts that may be spent until the spend-by.
+type Operation struct {
+	lease    *Lease
+	number   uint64
+	items    []Item
+	spendBy  moment
+	lastTake moment
+}
+
+func newOperation(l *Lease, op *quotav1.Operation, at stamp) *Operation {
+	spendBy := at.deadline(durationOf(op.GetSpendIn(), 0))
+	return &Operation{
+		lease: l, number: op.GetOp(), items: grantedOf(op.GetItems()),
+		spendBy: l.moment(spendBy), lastTake: l.moment(spendBy.Add(-max(0, durationOf(op.GetTransit(), 0)))),
+	}
+}
+
+// Number returns the operation's number within its lease.
+func (o *Operation) Number() uint64 { return o.number }
+
+// Lease returns the operation's lease.
+func (o *Operation) Lease() *Lease { return o.lease }
+
+// Items returns what may be spent.
+func (o *Operation) Items() []Item { return slices.Clone(o.items) }
+
+// SpendBy returns the last moment at which it may reach the provider, on this machine's clock and a little early.
+func (o *Operation) SpendBy() time.Time { return o.spendBy.mono }
+
+// LastTake returns the last moment at which a call should start, so that it still arrives by the spend-by.
+func (o *Operation) LastTake() time.Time { return o.lastTake.mono }
+
+// Left returns what is left until the last take, 0 if it has passed.
+func (o *Operation) Left() time.Duration {
+	return max(0, o.lastTake.left(time.Now(), o.lease.client.wall()))
+}
+
+// Settlement says what an operation did not spend, or really used.
+type Settlement struct {
+	// Unspent is what will certainly not be spent: given back. Once, until the spend-by.
+	Unspent []Item
+	// Actual is what was really used; items that are not named were used as consumed. Once; it makes the operation final.
+	Actual []Item
+	// Final makes the operation final even where Actual names nothing: its exposure ends.
+	Final bool
+	// Release ends the lease as well.
+	Release bool
+}
+
+// Settled says what a Settle did.
+type Settled struct {
+	// Returned is what went back.
+	Returned []Item
+	// Overrun is what was charged above the estimate.
+	Overrun []Item
+}
+
+// Settle tells the cluster what became of the operation. It may be repeated with the same amounts.
+func (o *Operation) Settle(ctx context.Context, s Settlement) (Settled, error) {
+	c := o.lease.client
+	ctx, done, err := c.begin(ctx, 0)
+	if err != nil {
+		return Settled{}, err
+	}
+	defer done()
+	if s.Release {
+		o.lease.die(ErrLeaseReleased)
+	}
+	cmd := o.settlement(s)
+	if err := o.lease.run(ctx, cmd); err != nil {
+		return Settled{}, err
+	}
+	if s.Final || len(s.Actual) > 0 {
+		o.lease.finish(o.number)
+	}
+	response := cmd.result.GetSettle()
+	return Settled{Returned: itemsOf(response.GetReturned()), Overrun: itemsOf(response.GetOverrun())}, nil
+}
+
+func (o *Operation) settlement(s Settlement) *command {
+	return newCommand(&quotav1.Command{Kind: &quotav1.Command_Settle{Settle: &quotav1.SettleRequest{
+		Lease: o.lease.id, Fence: o.lease.fence, Op: o.number, Unspent: exactItems(s.Unspent), Actual: exactItems(s.Actual),
+		Final: s.Final, Release: s.Release, DoneBelow: o.lease.lowWater(),
+	}}})
+}
+
+// Report tells the cluster what the provider answered to a call of this operation, so that one holder's 429 protects
+// all.
+func (o *Operation) Report(ctx context.Context, signals ...Signal) ([]Reported, error) {
+	ctx, done, err := o.lease.client.begin(ctx, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	reported, err := o.lease.client.report(ctx, o.lease, o.number, signals)
+	o.lease.learn(err)
+	return reported, err
+}

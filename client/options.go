@@ -1,0 +1,154 @@
+package client
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"connectrpc.com/connect"
+)
+
+// Option changes how a Client works.
+type Option func(*settings) error
+
+// settings are what options change.
+type settings struct {
+	holder         string
+	class          Class
+	ttl            time.Duration
+	token          string
+	http           connect.HTTPClient
+	ownHTTP        *http.Transport
+	logger         *slog.Logger
+	callTimeout    time.Duration
+	attemptTimeout time.Duration
+	closeTimeout   time.Duration
+	wall           func() time.Time
+}
+
+func defaults() settings {
+	return settings{
+		holder:         defaultHolder(),
+		logger:         slog.New(slog.DiscardHandler),
+		callTimeout:    10 * time.Second,
+		attemptTimeout: 2 * time.Second,
+		closeTimeout:   3 * time.Second,
+		wall:           time.Now,
+	}
+}
+
+// defaultHolder names a process by its program and machine, which is stable over restarts.
+func defaultHolder() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "localhost"
+	}
+	return filepath.Base(os.Args[0]) + "@" + host
+}
+
+// WithHolder sets who asks: a stable name of 1 to 128 bytes, such as picard or ralph@node-7. The default is the
+// program's name and the machine's.
+func WithHolder(holder string) Option {
+	return func(s *settings) error {
+		if holder == "" || len(holder) > 128 {
+			return errors.New("quotad: a holder's name has 1 to 128 bytes")
+		}
+		s.holder = holder
+		return nil
+	}
+}
+
+// WithClass lowers the class of all requests that do not name one. The default is the holder's own.
+func WithClass(class Class) Option {
+	return func(s *settings) error {
+		if class < ClassDefault || class > Background {
+			return fmt.Errorf("quotad: there is no class %d", class)
+		}
+		s.class = class
+		return nil
+	}
+}
+
+// WithTTL sets the length of leases that do not name one, 1 s to 24 h. The default is the cluster's, 5 min.
+func WithTTL(ttl time.Duration) Option {
+	return func(s *settings) error {
+		if ttl < time.Second || ttl > 24*time.Hour {
+			return fmt.Errorf("quotad: a lease of %v: it lasts 1 s to 24 h", ttl)
+		}
+		s.ttl = ttl
+		return nil
+	}
+}
+
+// WithToken sets the bearer token that identifies the caller to the cluster. The default is none.
+func WithToken(token string) Option {
+	return func(s *settings) error {
+		s.token = token
+		return nil
+	}
+}
+
+// WithHTTPClient sets how nodes are reached, for TLS, proxies or tests. It must not follow redirects into the unknown,
+// and must not be governed by a Transport of this client. The default keeps some connections to each node.
+func WithHTTPClient(client connect.HTTPClient) Option {
+	return func(s *settings) error {
+		if client == nil {
+			return errors.New("quotad: no HTTP client was given")
+		}
+		s.http = client
+		return nil
+	}
+}
+
+// WithLogger sets where the client tells what happens to it. The default is nowhere.
+func WithLogger(logger *slog.Logger) Option {
+	return func(s *settings) error {
+		if logger == nil {
+			return errors.New("quotad: no logger was given")
+		}
+		s.logger = logger
+		return nil
+	}
+}
+
+// WithCallTimeout bounds calls whose context has no deadline, besides what they wait in the cluster's queue. The
+// default is 10 s.
+func WithCallTimeout(timeout time.Duration) Option {
+	return positive(timeout, func(s *settings) { s.callTimeout = timeout })
+}
+
+// WithAttemptTimeout bounds one attempt at one node. The default is 2 s.
+func WithAttemptTimeout(timeout time.Duration) Option {
+	return positive(timeout, func(s *settings) { s.attemptTimeout = timeout })
+}
+
+// WithCloseTimeout bounds Close, which gives back what was not spent. The default is 3 s.
+func WithCloseTimeout(timeout time.Duration) Option {
+	return positive(timeout, func(s *settings) { s.closeTimeout = timeout })
+}
+
+// WithWallClock replaces the wall clock that leases are compared with besides the monotonic one, for tests of a machine
+// that slept or whose clock was set. The default is time.Now.
+func WithWallClock(now func() time.Time) Option {
+	return func(s *settings) error {
+		if now == nil {
+			return errors.New("quotad: no clock was given")
+		}
+		s.wall = now
+		return nil
+	}
+}
+
+func positive(d time.Duration, set func(*settings)) Option {
+	return func(s *settings) error {
+		if d <= 0 {
+			return fmt.Errorf("quotad: a timeout of %v", d)
+		}
+		set(s)
+		return nil
+	}
+}

@@ -1,0 +1,283 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+const (
+	// maxLanes is how many batches may be on their way at once. What queues up meanwhile makes the next batch, so fewer
+	// lanes mean larger batches, and two keep one on the way while another is being answered.
+	maxLanes = 2
+	// maxBatch is how many commands one batch carries.
+	maxBatch = 2_000
+	// maxQueued bounds what waits to be sent.
+	maxQueued = 65_536
+	// shortestBackoff and longestBackoff bound the pause after all nodes were asked in vain.
+	shortestBackoff = 10 * time.Millisecond
+	longestBackoff  = 250 * time.Millisecond
+)
+
+// queue gathers commands into batches. There is no timer in it: a lane takes all that is there, and what comes while it
+// is on its way goes with the next one.
+type queue struct {
+	client *Client
+
+	mu          sync.Mutex
+	first, last *command
+	length      int
+	lanes       int
+	closed      bool
+}
+
+// push appends commands, all or none, and starts a lane if one is free.
+func (q *queue) push(commands ...*command) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
+		return &NotAcceptedError{Err: ErrClosed}
+	}
+	if q.length+len(commands) > maxQueued {
+		return &NotAcceptedError{Reason: Overloaded, Err: errors.New("too many requests wait in this client")}
+	}
+	for _, cmd := range commands {
+		q.appendLocked(cmd)
+	}
+	if q.lanes < maxLanes {
+		q.lanes++
+		q.client.tasks.Go(q.lane)
+	}
+	return nil
+}
+
+func (q *queue) appendLocked(cmd *command) {
+	cmd.queued = true
+	cmd.previous = q.last
+	if q.last == nil {
+		q.first = cmd
+	} else {
+		q.last.next = cmd
+	}
+	q.last = cmd
+	q.length++
+}
+
+func (q *queue) removeLocked(cmd *command) {
+	if cmd.previous == nil {
+		q.first = cmd.next
+	} else {
+		cmd.previous.next = cmd.next
+	}
+	if cmd.next == nil {
+		q.last = cmd.previous
+	} else {
+		cmd.next.previous = cmd.previous
+	}
+	cmd.previous, cmd.next, cmd.queued = nil, nil, false
+	q.length--
+}
+
+// remove takes a command out that was never sent.
+func (q *queue) remove(cmd *command) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !cmd.queued {
+		return false
+	}
+	q.removeLocked(cmd)
+	return true
+}
+
+// fill adds what has queued up to what a lane still carries. With nothing to carry, the lane has ended.
+func (q *queue) fill(batch []*command) []*command {
+	now := time.Now()
+	kept := batch[:0]
+	for _, cmd := range batch {
+		if cmd.live(now) {
+			kept = append(kept, cmd)
+		} else {
+			q.client.drop(cmd)
+		}
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for len(kept) < maxBatch && q.first != nil {
+		cmd := q.first
+		q.removeLocked(cmd)
+		kept = append(kept, cmd)
+	}
+	if len(kept) == 0 {
+		q.lanes--
+	}
+	return kept
+}
+
+// lane carries batches until there is nothing left.
+func (q *queue) lane() {
+	var batch []*command
+	var pause backoff
+	for {
+		batch = q.fill(batch)
+		if len(batch) == 0 {
+			return
+		}
+		before := len(batch)
+		batch = q.client.exchange(q.client.ctx, batch)
+		if len(batch) < before {
+			pause = backoff{}
+		}
+		if len(batch) > 0 {
+			q.client.counters.retries.Add(1)
+			pause.wait(q.client.ctx)
+		}
+	}
+}
+
+// close refuses further commands.
+func (q *queue) close() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.closed = true
+}
+
+// idle reports whether nothing is queued or on its way.
+func (q *queue) idle() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.length == 0 && q.lanes == 0
+}
+
+// backoff is a growing pause with jitter.
+type backoff struct{ next time.Duration }
+
+func (b *backoff) wait(ctx context.Context) {
+	b.next = min(max(2*b.next, shortestBackoff), longestBackoff)
+	pause := time.NewTimer(b.next/2 + rand.N(b.next/2))
+	defer pause.Stop()
+	select {
+	case <-pause.C:
+	case <-ctx.Done():
+	}
+}
+
+// drop finishes a command that is not worth sending any more.
+func (c *Client) drop(cmd *command) {
+	err := cmd.trouble
+	if err == nil {
+		err = ErrClusterAway
+	}
+	if cmd.doubt {
+		err = &UnknownOutcomeError{Err: err}
+	} else {
+		err = &NotAcceptedError{Err: err}
+	}
+	c.sessions.finish(cmd)
+	cmd.finish(nil, stamp{}, err)
+}
+
+// exchange sends one batch and returns the commands that are still to be decided.
+func (c *Client) exchange(ctx context.Context, batch []*command) []*command {
+	if ctx.Err() != nil {
+		c.finishAll(batch, func(cmd *command) error { return c.closedError(cmd) })
+		return nil
+	}
+	if err := c.sessions.number(ctx, batch, c.openSession); err != nil {
+		return c.failed(ctx, batch, notAccepted, false, err)
+	}
+	request := &quotav1.BatchRequest{Commands: make([]*quotav1.Command, len(batch))}
+	for i, cmd := range batch {
+		request.Commands[i] = cmd.pb
+	}
+	c.counters.batches.Add(1)
+	c.counters.commands.Add(uint64(len(batch)))
+	a, doubt := race(ctx, c, c.prompt(), func(ctx context.Context, to *node) (*quotav1.BatchResponse, error) {
+		return to.api.Batch(ctx, request)
+	})
+	if a.err == nil && len(a.value.GetResults()) != len(batch) {
+		a.outcome, a.err = unknown, &UnknownOutcomeError{Err: errors.New("an answer with another number of results")}
+	}
+	if a.err != nil {
+		return c.failed(ctx, batch, a.outcome, doubt, a.err)
+	}
+	c.note(nil)
+	at := stamp{sent: a.sent, received: a.received, servedIn: durationOf(a.value.GetMeta().GetServedIn(), 0)}
+	var undecided []*command
+	for i, cmd := range batch {
+		cmd.doubt = cmd.doubt || doubt
+		if !c.decide(cmd, a.value.GetResults()[i], at) {
+			undecided = append(undecided, cmd)
+		}
+	}
+	return undecided
+}
+
+// failed deals with an error of a whole batch.
+func (c *Client) failed(ctx context.Context, batch []*command, how outcome, doubt bool, err error) []*command {
+	var wrong *RequestError
+	if !errors.As(err, &wrong) {
+		c.note(err)
+		for _, cmd := range batch {
+			cmd.doubt = cmd.doubt || doubt || how == unknown
+			cmd.trouble = err
+		}
+		return batch
+	}
+	if wrong.Reason == Invalid && len(batch) > 1 {
+		// One malformed command must not take the others with it: halve until it stands alone.
+		half := len(batch) / 2
+		undecided := c.exchange(ctx, append([]*command(nil), batch[:half]...))
+		return append(undecided, c.exchange(ctx, append([]*command(nil), batch[half:]...))...)
+	}
+	c.finishAll(batch, func(*command) error { return err })
+	return nil
+}
+
+// decide finishes a command with its result, or reports that it has to be sent again.
+func (c *Client) decide(cmd *command, result *quotav1.CommandResult, at stamp) bool {
+	failure := result.GetError()
+	if failure == nil {
+		if result.GetReserve().GetWaiting() == nil {
+			c.sessions.finish(cmd)
+		}
+		cmd.finish(result, at, nil)
+		return true
+	}
+	how, err := classifyInfo(failure.GetInfo(), failure.GetMessage())
+	if how != answered {
+		cmd.trouble = err
+		cmd.doubt = cmd.doubt || how == unknown
+		return false
+	}
+	if errors.Is(err, UnknownSession) {
+		c.sessions.forget(cmd.session)
+		if !cmd.doubt || cmd.repeatable() {
+			cmd.session, cmd.doubt, cmd.trouble = nil, false, err
+			return false
+		}
+		err = &UnknownOutcomeError{Reason: UnknownSession, Err: err}
+		c.counters.unknown.Add(1)
+	}
+	c.sessions.finish(cmd)
+	cmd.finish(nil, at, err)
+	return true
+}
+
+func (c *Client) finishAll(batch []*command, why func(*command) error) {
+	for _, cmd := range batch {
+		c.sessions.finish(cmd)
+		cmd.finish(nil, stamp{}, why(cmd))
+	}
+}
+
+// closedError is what a command ends with when the client is closed under it.
+func (c *Client) closedError(cmd *command) error {
+	if cmd.doubt {
+		return &UnknownOutcomeError{Err: ErrClosed}
+	}
+	return &NotAcceptedError{Err: ErrClosed}
+}

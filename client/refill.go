@@ -1,0 +1,415 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"math"
+	"time"
+)
+
+const (
+	// allowTimeout bounds an Allow that has to ask the cluster.
+	allowTimeout = time.Second
+	// refusalMemory bounds how long a refusal is taken for the answer to the next take as well.
+	refusalMemory = 250 * time.Millisecond
+	// singleTTL is the length of a lease that is consumed at once and needed no more.
+	singleTTL = 10 * time.Second
+	// firstBatchTTL is the length of a batch's lease while its spend-by is not known; a batch has to end before its
+	// lease, or it could not go back.
+	firstBatchTTL = 2 * time.Minute
+	// factsAge is how old what is known of the quotas may be.
+	factsAge = 10 * time.Second
+	// firstLife is taken for the life of a batch until one was seen.
+	firstLife = time.Second
+)
+
+// demand is what was asked for lately: a sum that fades at the pace of a batch's life, which is what one batch of that
+// life would have had to hold.
+type demand struct {
+	sum float64
+	at  int64
+}
+
+func (d *demand) add(now int64, units int64, life time.Duration) {
+	d.fade(now, life)
+	d.sum += float64(units)
+}
+
+func (d *demand) fade(now int64, life time.Duration) {
+	if life <= 0 {
+		life = firstLife
+	}
+	d.sum *= math.Exp(-float64(now-d.at) / float64(life))
+	d.at = now
+}
+
+// quotaFacts is what a limiter knows of its quotas.
+type quotaFacts struct {
+	// at is when they were read; 0: never.
+	at int64
+	// unit is the limiter's unit with the default estimates filled in.
+	unit []Item
+	// share is usable / (2 x holders), in units, the least of all quotas.
+	share int64
+	// life is what a batch has from consume to its last take, as last seen.
+	life time.Duration
+}
+
+// learnFacts makes sure that what is needed to size a batch is known, and refreshes it in the background when it is
+// old.
+func (l *Limiter) learnFacts(ctx context.Context) error {
+	l.mu.Lock()
+	at, now := l.known.at, l.now()
+	l.mu.Unlock()
+	if at == 0 {
+		select {
+		case l.learning <- struct{}{}:
+			defer func() { <-l.learning }()
+		case <-ctx.Done():
+			return &NotAcceptedError{Err: context.Cause(ctx)}
+		}
+		return l.readFacts(ctx)
+	}
+	if now-at < int64(factsAge) {
+		return nil
+	}
+	select {
+	case l.learning <- struct{}{}:
+	default:
+		return nil
+	}
+	refresh, done, err := l.client.begin(context.Background(), 0)
+	if err != nil {
+		<-l.learning
+		return err
+	}
+	l.client.tasks.Go(func() {
+		defer done()
+		defer func() { <-l.learning }()
+		if err := l.readFacts(refresh); err != nil {
+			l.client.logger.Debug("what is known of the quotas is old", "error", err)
+		}
+	})
+	return nil
+}
+
+// readFacts reads the quotas, unless somebody else just did. A limiter cannot work for a quota that does not exist or
+// has slots.
+func (l *Limiter) readFacts(ctx context.Context) error {
+	l.mu.Lock()
+	fresh := l.known.at != 0 && l.now()-l.known.at < int64(factsAge)
+	l.mu.Unlock()
+	if fresh {
+		return nil
+	}
+	unit := append([]Item(nil), l.unit...)
+	share := int64(mostUnits)
+	for i := range unit {
+		quota, err := l.client.Quota(ctx, unit[i].Quota)
+		if err != nil {
+			return err
+		}
+		if quota.Kind == KindSlots {
+			return ErrSlots
+		}
+		if unit[i].Amount == 0 {
+			unit[i].Amount = quota.DefaultEstimate
+		}
+		share = min(share, l.share(quota)/max(unit[i].Amount, 1))
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.known.at, l.known.unit, l.known.share = max(l.now(), 1), unit, share
+	return nil
+}
+
+// share is the most that this holder may have ahead, in amounts of the quota.
+func (l *Limiter) share(quota Quota) int64 {
+	holders := l.settings.holders
+	if holders == 0 {
+		holders = max(quota.Leases, 1)
+	}
+	most := quota.Usable / 2 / holders
+	switch quota.Zone {
+	case Green:
+		most = min(most, 20*quota.DefaultEstimate)
+	case Amber:
+		most = min(most, 5*quota.DefaultEstimate)
+	case Red:
+		most = min(most, quota.DefaultEstimate)
+	}
+	return most
+}
+
+// sizeLocked returns how many units a batch should have now that n are asked for; less than two calls of n: none.
+func (l *Limiter) sizeLocked(n int64) int64 {
+	l.demand.fade(l.now(), l.known.life)
+	ahead := int64(0)
+	if l.current != nil {
+		ahead = l.left()
+	}
+	size := min(int64(min(l.demand.sum, mostUnits)), l.known.share-ahead, l.settings.maxBatch)
+	if l.known.at == 0 || size < 2*n {
+		return 0
+	}
+	return size
+}
+
+// anticipateLocked fetches the next batch when most of the present one is spent.
+func (l *Limiter) anticipateLocked() {
+	b := l.current
+	if b == nil || b.anticipated {
+		return
+	}
+	b.anticipated = true
+	l.low.Store(0)
+	now := l.now()
+	spent := b.size - l.left()
+	l.demand.add(now, spent-b.accounted, l.known.life)
+	b.accounted = spent
+	l.fetchLocked(l.sizeLocked(1))
+}
+
+// fetchLocked starts to fetch a batch, unless one is on its way, there is no use in it, or the answer was just no.
+func (l *Limiter) fetchLocked(size int64) {
+	now := l.now()
+	if size <= 0 || l.fetching != nil || l.next != nil || l.closed || now < l.refusedUntil {
+		return
+	}
+	ctx, done, err := l.client.begin(context.Background(), 0)
+	if err != nil {
+		return
+	}
+	fetching := make(chan struct{})
+	l.fetching = fetching
+	l.client.tasks.Go(func() {
+		defer done()
+		err := l.fetch(ctx, size)
+		l.mu.Lock()
+		l.fetching = nil
+		l.mu.Unlock()
+		close(fetching)
+		if err != nil && !errors.As(err, new(*RefusalError)) {
+			l.client.logger.Debug("no batch", "error", err)
+		}
+	})
+}
+
+// fetch consumes a batch ahead.
+func (l *Limiter) fetch(ctx context.Context, size int64) error {
+	if err := l.learnFacts(ctx); err != nil {
+		return err
+	}
+	ttl := firstBatchTTL
+	l.mu.Lock()
+	if l.known.life > 0 {
+		ttl = max(2*l.known.life, 0) + singleTTL
+	}
+	l.mu.Unlock()
+	op, err := l.consume(ctx, size, 0, ttl)
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.adoptLocked(op, size)
+	return nil
+}
+
+// consume reserves and consumes units in one commit.
+func (l *Limiter) consume(ctx context.Context, units int64, wait, ttl time.Duration) (*Operation, error) {
+	l.mu.Lock()
+	items := append([]Item(nil), l.known.unit...)
+	l.mu.Unlock()
+	for i := range items {
+		if units > maxAmount/items[i].Amount {
+			return nil, &RefusalError{Reason: NeverFits, Quota: items[i].Quota, RetryAfter: -1, Advice: "ask for less at a time"}
+		}
+		items[i].Amount *= units
+	}
+	sent := time.Now()
+	lease, err := l.client.Reserve(ctx, ReserveRequest{Items: items, Consume: true, Class: l.settings.class, Wait: wait, TTL: min(ttl, 24*time.Hour)})
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.triedAt = l.now()
+	defer l.stateLocked()
+	if err != nil {
+		l.rememberLocked(err)
+		return nil, err
+	}
+	op := lease.Operation()
+	if op == nil {
+		return nil, &UnknownOutcomeError{Err: errors.New("a lease without the operation that was asked for")}
+	}
+	l.refusedUntil, l.refusal = 0, nil
+	if wait == 0 {
+		l.known.life = max(op.LastTake().Sub(sent), firstLife/10)
+	}
+	return op, nil
+}
+
+// maxAmount is the largest amount that the cluster takes.
+const maxAmount = 1<<53 - 1
+
+// rememberLocked keeps a refusal for a moment, so that a caller in a loop does not ask the cluster each time round.
+func (l *Limiter) rememberLocked(err error) {
+	memory := refusalMemory
+	var refusal *RefusalError
+	if errors.As(err, &refusal) {
+		l.stats.Refused++
+		if refusal.RetryAfter >= 0 {
+			memory = min(memory, refusal.RetryAfter)
+		}
+	} else {
+		l.stats.Failed++
+	}
+	l.refusedUntil, l.refusal = l.now()+int64(memory), err
+}
+
+// allowSlow answers an Allow that found nothing at hand.
+func (l *Limiter) allowSlow(n int64) bool {
+	l.mu.Lock()
+	now := l.now()
+	if l.closed {
+		l.mu.Unlock()
+		return false
+	}
+	if now < l.refusedUntil {
+		open := l.passUncountedLocked(l.refusal, n)
+		l.mu.Unlock()
+		return open
+	}
+	l.mu.Unlock()
+	if left, _ := l.client.closures.left(l.unit); left > 0 {
+		return false
+	}
+	ctx, cancel := context.WithTimeoutCause(context.Background(), allowTimeout, ErrClusterAway)
+	defer cancel()
+	err := l.obtain(ctx, n, 0)
+	if err == nil {
+		return true
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.passUncountedLocked(err, n)
+}
+
+// passUncountedLocked decides what a take without an answer comes to: closed, unless the caller chose otherwise.
+func (l *Limiter) passUncountedLocked(err error, n int64) bool {
+	if !l.settings.failOpen || closedError(err) || !errors.Is(err, ErrClusterAway) {
+		return false
+	}
+	l.stats.Uncounted += uint64(n)
+	return true
+}
+
+// waitSlow answers a Wait that found nothing at hand.
+func (l *Limiter) waitSlow(ctx context.Context, n int64) error {
+	for {
+		wait := MaxWait
+		end, bounded := ctx.Deadline()
+		if bounded {
+			// The answer has to come back before the caller's deadline.
+			wait = min(wait, max(time.Until(end)*9/10, 0))
+		}
+		err := l.obtain(ctx, n, wait)
+		if err == nil {
+			return nil
+		}
+		var refusal *RefusalError
+		if !errors.As(err, &refusal) {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			if l.passUncountedLocked(err, n) {
+				return nil
+			}
+			return err
+		}
+		if bounded || refusal.RetryAfter < 0 || (refusal.Reason != CannotServeInTime && refusal.Reason != WaitExpired) {
+			return err
+		}
+		// Longer than one Reserve can wait: come back, for as long as the caller likes.
+		pause := time.NewTimer(max(min(refusal.RetryAfter, MaxWait)-MaxWait/2, refusalMemory))
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+			return err
+		}
+	}
+}
+
+// obtain gets n units from the cluster: out of a batch that is shared with whoever else asks now, or alone.
+func (l *Limiter) obtain(ctx context.Context, n int64, wait time.Duration) error {
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		return &NotAcceptedError{Err: ErrClosed}
+	}
+	l.demand.add(l.now(), min(n, mostUnits), l.known.life)
+	l.mu.Unlock()
+	if err := l.learnFacts(ctx); err != nil {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.triedAt = l.now()
+		l.rememberLocked(err)
+		return err
+	}
+	if l.obtainShared(ctx, n) {
+		return nil
+	}
+	for {
+		op, err := l.consume(ctx, n, wait, singleTTL)
+		if err != nil {
+			return err
+		}
+		l.mu.Lock()
+		l.stats.Consumed += uint64(n)
+		l.stats.Single++
+		if op.Left() > 0 {
+			l.stats.Spent += uint64(n)
+			l.mu.Unlock()
+			return nil
+		}
+		// The answer was so slow that nothing of it can be spent any more.
+		l.settleLocked(&batch{op: op, size: n}, n)
+		l.mu.Unlock()
+		if ctx.Err() != nil {
+			return &NotAcceptedError{Err: context.Cause(ctx)}
+		}
+	}
+}
+
+// obtainShared takes units out of a batch that is fetched now or on its way.
+func (l *Limiter) obtainShared(ctx context.Context, n int64) bool {
+	l.mu.Lock()
+	if l.takeCountedLocked(n) {
+		l.mu.Unlock()
+		return true
+	}
+	if l.fetching == nil {
+		l.fetchLocked(l.sizeLocked(n))
+	}
+	fetching := l.fetching
+	l.mu.Unlock()
+	if fetching == nil {
+		return false
+	}
+	select {
+	case <-fetching:
+	case <-ctx.Done():
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.takeCountedLocked(n)
+}
+
+// takeCountedLocked is takeLocked for units that are counted as demand already.
+func (l *Limiter) takeCountedLocked(n int64) bool {
+	if !l.takeLocked(n, l.now()) {
+		return false
+	}
+	l.current.accounted += n
+	return true
+}

@@ -1,0 +1,283 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+// MaxWait is the longest that a Reserve can wait in the cluster's queue.
+const MaxWait = 10 * time.Minute
+
+// longPoll is how long one attempt waits for a Reserve that stands in the queue, before the client asks again. It
+// bounds how long a node that died without a word goes unnoticed.
+const longPoll = 10 * time.Second
+
+// ReserveRequest asks for a lease.
+type ReserveRequest struct {
+	// Items are what is asked, 1 to 64, no quota twice: all are granted or none.
+	Items []Item
+	// TTL is the length of the lease, 1 s to 24 h; 0: the client's (WithTTL).
+	TTL time.Duration
+	// Consume makes everything spendable at once, as the lease's first operation.
+	Consume bool
+	// Class lowers the class of this request; 0: the client's (WithClass).
+	Class Class
+	// Wait is how long to wait in the queue for what cannot be granted now, at most MaxWait; 0: not at all.
+	Wait time.Duration
+	// Resume ends all of the holder's older leases first: a restarted holder takes back what its former life held.
+	Resume bool
+	// Holder asks for somebody else than the client's holder; empty: for the client's.
+	Holder string
+}
+
+// Reserve asks for a lease on all items or none. A *RefusalError is the cluster's no. If ctx ends while the request is
+// on its way, the error is an *UnknownOutcomeError, and what it may still get is given back in the background.
+func (c *Client) Reserve(ctx context.Context, request ReserveRequest) (*Lease, error) {
+	wait := min(max(request.Wait, 0), MaxWait)
+	_, bounded := ctx.Deadline()
+	ctx, done, err := c.begin(ctx, wait)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	cmd := newCommand(&quotav1.Command{Kind: &quotav1.Command_Reserve{Reserve: c.reserveMessage(request, wait)}})
+	cmd.expires = time.Now().Add(c.callTimeout + orphanLife)
+	cmd.then = c.returnOrphan
+	// The wait in the queue must not become a wait for a cluster that is away.
+	prompt := ctx
+	if wait > 0 && !bounded {
+		var cancel context.CancelFunc
+		prompt, cancel = context.WithTimeoutCause(ctx, c.callTimeout, ErrClusterAway)
+		defer cancel()
+	}
+	if err := c.do(prompt, cmd); err != nil {
+		return nil, err
+	}
+	response, at := cmd.result.GetReserve(), cmd.stamp
+	if waiting := response.GetWaiting(); waiting != nil {
+		if response, at, err = c.await(ctx, cmd, waiting); err != nil {
+			return nil, err
+		}
+	}
+	if refusal := response.GetRefusal(); refusal != nil {
+		return nil, c.refused(refusal)
+	}
+	if response.GetLease() == nil {
+		return nil, &UnknownOutcomeError{Err: errors.New("an answer that is neither a lease nor a refusal")}
+	}
+	return newLease(c, request, response.GetLease(), at), nil
+}
+
+func (c *Client) reserveMessage(request ReserveRequest, wait time.Duration) *quotav1.ReserveRequest {
+	message := &quotav1.ReserveRequest{
+		Holder: request.Holder, Items: askItems(request.Items), Consume: request.Consume, Class: quotav1.Class(request.Class),
+		Resume: request.Resume, NoBlock: wait > 0,
+	}
+	if message.Holder == "" {
+		message.Holder = c.holder
+	}
+	if request.Class == ClassDefault {
+		message.Class = quotav1.Class(c.class)
+	}
+	if ttl := request.TTL; ttl != 0 {
+		message.Ttl = durationpb.New(ttl)
+	} else if c.ttl != 0 {
+		message.Ttl = durationpb.New(c.ttl)
+	}
+	if wait > 0 {
+		message.Wait = durationpb.New(wait)
+	}
+	return message
+}
+
+// refused turns a refusal into an error, and learns of the cooldown that it may tell of.
+func (c *Client) refused(r *quotav1.Refusal) error {
+	refusal := refusalOf(r)
+	if refusal.Reason == Cooldown {
+		c.closures.learn(refusal.Quota, refusal.RetryAfter)
+	}
+	return refusal
+}
+
+// await waits for a Reserve that stands in the queue. It asks again under the same identity, which attaches to the
+// waiting one, so that neither a lost connection nor a new leader loses its place or grants it twice.
+func (c *Client) await(ctx context.Context, cmd *command, waiting *quotav1.Waiting) (*quotav1.ReserveResponse, stamp, error) {
+	request := proto.CloneOf(cmd.pb.GetReserve())
+	request.NoBlock = false
+	var pause backoff
+	for {
+		how := patience{leader: longPoll, others: 50 * time.Millisecond, each: longPoll}
+		if c.trouble() != nil {
+			how.leader = c.prompt().leader
+		}
+		a, _ := race(ctx, c, how, func(ctx context.Context, to *node) (*quotav1.ReserveResponse, error) {
+			return to.api.Reserve(ctx, request)
+		})
+		switch {
+		case a.err == nil && a.value.GetWaiting() == nil:
+			c.sessions.finish(cmd)
+			return a.value, stamp{sent: a.sent, received: a.received, servedIn: durationOf(a.value.GetMeta().GetServedIn(), 0)}, nil
+		case a.outcome == answered && a.err != nil:
+			c.sessions.finish(cmd)
+			if errors.Is(a.err, UnknownSession) {
+				c.sessions.forget(cmd.session)
+				c.counters.unknown.Add(1)
+				return nil, stamp{}, &UnknownOutcomeError{Reason: UnknownSession, Err: a.err}
+			}
+			return nil, stamp{}, a.err
+		}
+		if ctx.Err() == nil && a.outcome != unknown {
+			pause.wait(ctx)
+		}
+		if ctx.Err() != nil {
+			c.withdraw(cmd, waiting.GetTicket())
+			return nil, stamp{}, &UnknownOutcomeError{Err: context.Cause(ctx)}
+		}
+	}
+}
+
+// returnOrphan gives back what a Reserve got after its caller had left.
+func (c *Client) returnOrphan(cmd *command) {
+	response := cmd.result.GetReserve()
+	if waiting := response.GetWaiting(); waiting != nil {
+		c.withdraw(cmd, waiting.GetTicket())
+	}
+	lease := response.GetLease()
+	if lease == nil {
+		return
+	}
+	c.counters.returned.Add(1)
+	release := newCommand(&quotav1.Command{Kind: &quotav1.Command_Release{Release: &quotav1.ReleaseRequest{Lease: lease.GetId(), Fence: lease.GetFence()}}})
+	op := lease.GetOperation()
+	if op == nil {
+		c.send(orphanLife, release)
+		return
+	}
+	// What was consumed at once is not held any more: it goes back as unspent, unless it is too late for that.
+	settle := &quotav1.SettleRequest{Lease: lease.GetId(), Fence: lease.GetFence(), Op: op.GetOp(), Release: true}
+	for _, item := range op.GetItems() {
+		amount := item.GetAmount()
+		settle.Unspent = append(settle.Unspent, &quotav1.Item{Quota: item.GetQuota(), Amount: &amount})
+	}
+	settlement := newCommand(&quotav1.Command{Kind: &quotav1.Command_Settle{Settle: settle}})
+	settlement.then = func(settlement *command) {
+		if settlement.err != nil {
+			c.tasks.Go(func() { c.send(orphanLife, release) })
+		}
+	}
+	c.send(orphanLife, settlement)
+}
+
+// withdraw takes a Reserve out of the queue whose caller has left. It may have been granted meanwhile: asking once more
+// under its identity tells, and gives the lease back. Both travel together, in this order.
+func (c *Client) withdraw(cmd *command, ticket uint64) {
+	withdrawal := newCommand(&quotav1.Command{Kind: &quotav1.Command_Withdraw{Withdraw: &quotav1.WithdrawRequest{Ticket: ticket}}})
+	again := newCommand(cmd.pb)
+	again.numbered, again.session, again.seq, again.doubt = true, cmd.session, cmd.seq, true
+	again.then = func(again *command) {
+		if again.result.GetReserve().GetWaiting() == nil {
+			c.returnOrphan(again)
+		}
+	}
+	c.send(orphanLife, withdrawal, again)
+}
+
+// Report tells the cluster what a provider answered to a call that an operation covered, so that one holder's 429
+// protects all.
+func (c *Client) report(ctx context.Context, lease *Lease, op uint64, signals []Signal) ([]Reported, error) {
+	cmd := newCommand(&quotav1.Command{Kind: &quotav1.Command_Report{Report: &quotav1.ReportRequest{
+		Lease: lease.id, Fence: lease.fence, Op: op, Signals: signalsOf(signals),
+	}}})
+	if err := c.do(ctx, cmd); err != nil {
+		return nil, err
+	}
+	return c.reported(cmd.result.GetReport()), nil
+}
+
+// reported learns of the cooldowns that a report began.
+func (c *Client) reported(response *quotav1.ReportResponse) []Reported {
+	out := reportedOf(response.GetQuotas())
+	for _, quota := range out {
+		c.closures.learn(quota.Quota, quota.CooldownLeft)
+	}
+	return out
+}
+
+// Quota shows a quota as it is now: the read sees everything acknowledged before it began.
+func (c *Client) Quota(ctx context.Context, name string) (Quota, error) {
+	ctx, done, err := c.begin(ctx, 0)
+	if err != nil {
+		return Quota{}, err
+	}
+	defer done()
+	response, err := read(ctx, c, func(ctx context.Context, to *node) (*quotav1.GetQuotaResponse, error) {
+		return to.api.GetQuota(ctx, &quotav1.GetQuotaRequest{Name: name})
+	})
+	if err != nil {
+		return Quota{}, err
+	}
+	return quotaOf(response.GetQuota()), nil
+}
+
+// Quotas lists all quotas whose names start with prefix, by name.
+func (c *Client) Quotas(ctx context.Context, prefix string) ([]Quota, error) {
+	ctx, done, err := c.begin(ctx, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	var out []Quota
+	request := &quotav1.ListQuotasRequest{Prefix: prefix, PageSize: 1_000}
+	for {
+		page, err := read(ctx, c, func(ctx context.Context, to *node) (*quotav1.ListQuotasResponse, error) {
+			return to.api.ListQuotas(ctx, proto.CloneOf(request))
+		})
+		if err != nil {
+			return nil, err
+		}
+		for _, quota := range page.GetQuotas() {
+			out = append(out, quotaOf(quota))
+		}
+		if request.PageToken = page.GetNextPageToken(); request.PageToken == "" {
+			return out, nil
+		}
+	}
+}
+
+// CheckFence tells a resource whether the lease that a caller shows still lives and has this fence, and for how long.
+func (c *Client) CheckFence(ctx context.Context, lease, fence uint64) (valid bool, left time.Duration, err error) {
+	ctx, done, err := c.begin(ctx, 0)
+	if err != nil {
+		return false, 0, err
+	}
+	defer done()
+	response, err := read(ctx, c, func(ctx context.Context, to *node) (*quotav1.CheckFenceResponse, error) {
+		return to.api.CheckFence(ctx, &quotav1.CheckFenceRequest{Lease: lease, Fence: fence})
+	})
+	if err != nil {
+		return false, 0, err
+	}
+	return response.GetValid(), durationOf(response.GetExpiresIn(), 0), nil
+}
+
+// read repeats a read, which changes nothing, until it is answered or ctx ends.
+func read[T any](ctx context.Context, c *Client, send sender[T]) (T, error) {
+	var pause backoff
+	for {
+		a, _ := race(ctx, c, c.prompt(), send)
+		if a.outcome == answered {
+			return a.value, a.err
+		}
+		pause.wait(ctx)
+		if ctx.Err() != nil {
+			var none T
+			return none, &NotAcceptedError{Err: joined(context.Cause(ctx), joined(ErrClusterAway, a.err))}
+		}
+	}
+}

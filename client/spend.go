@@ -1,0 +1,226 @@
+package client
+
+import (
+	"errors"
+	"time"
+
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+// take takes units from the batch at hand, without a lock where there are enough.
+func (l *Limiter) take(n int64) bool {
+	now := l.now()
+	if now >= l.deadline.Load() || now-l.looked.Load() >= lookEvery || n > mostUnits {
+		return l.takeSlow(n)
+	}
+	word := l.word.Add(-uint64(n))
+	if unitsOf(word) > l.low.Load() {
+		return true
+	}
+	return l.takeLow(n, word)
+}
+
+// takeLow is the rest of a take that left little or nothing.
+func (l *Limiter) takeLow(n int64, word uint64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if unitsOf(word) >= 0 {
+		l.anticipateLocked()
+		return true
+	}
+	if b := l.current; b != nil && b.generation == word>>generationShift {
+		l.word.Add(uint64(n))
+	} else if got := unitsOf(word) + n; got > 0 {
+		// The batch ended meanwhile, and the last units of it were in this take.
+		l.forfeitLocked(got)
+	}
+	return l.takeLocked(n, l.now())
+}
+
+// takeSlow takes units under the lock.
+func (l *Limiter) takeSlow(n int64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.now()
+	l.lookLocked(now)
+	return l.takeLocked(n, now)
+}
+
+// sleepTolerance is by how much the wall clock may run ahead of the monotonic one between two looks. More is a machine
+// that slept, or a clock that was set; either way the batch is not trusted any more.
+const sleepTolerance = 50 * time.Millisecond
+
+// lookLocked compares the clocks.
+func (l *Limiter) lookLocked(now int64) {
+	if now-l.looked.Load() < lookEvery {
+		return
+	}
+	wall := l.client.wall().Round(0)
+	ahead := wall.Sub(l.lastWall) - time.Duration(now-l.lastMono)
+	l.lastWall, l.lastMono = wall, now
+	l.looked.Store(now)
+	if ahead > sleepTolerance {
+		l.giveBackLocked()
+	}
+}
+
+// takeLocked takes units of the batch at hand, or of the next one.
+func (l *Limiter) takeLocked(n, now int64) bool {
+	if n > mostUnits {
+		return false
+	}
+	for {
+		if b := l.current; b != nil && now < b.until && l.takeExactly(n) {
+			return true
+		}
+		if !l.advanceLocked(now) {
+			return false
+		}
+	}
+}
+
+// advanceLocked replaces the batch at hand by the next one, if there is one. What is left at hand goes back.
+func (l *Limiter) advanceLocked(now int64) bool {
+	b := l.next
+	if b == nil {
+		return false
+	}
+	l.next = nil
+	l.settleLocked(l.closeLocked())
+	if now >= b.until {
+		l.settleLocked(b, b.size)
+		return false
+	}
+	l.generation++
+	b.generation = l.generation & (1<<(64-generationShift) - 1)
+	l.current = b
+	l.fill(b.generation, b.size, b.until)
+	return true
+}
+
+// closeLocked takes the batch at hand away and returns it with what is left of it; nil: there is none.
+func (l *Limiter) closeLocked() (*batch, int64) {
+	b := l.current
+	if b == nil {
+		return nil, 0
+	}
+	l.current = nil
+	left := l.empty(b.generation)
+	b.timer.Stop()
+	return b, left
+}
+
+// putBack returns units to the batch that they were taken from. Where that is over they are forfeited: they were not in
+// what went back.
+func (l *Limiter) putBack(generation uint64, units int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if b := l.current; b != nil && b.generation == generation {
+		l.word.Add(uint64(units))
+		return
+	}
+	l.forfeitLocked(units)
+}
+
+// forfeitLocked corrects the counts by units that were counted as spent, and were not.
+func (l *Limiter) forfeitLocked(units int64) {
+	l.stats.Forfeited += uint64(units)
+	l.stats.Spent -= uint64(units)
+}
+
+// adoptLocked takes over a batch that was just consumed.
+func (l *Limiter) adoptLocked(op *Operation, units int64) {
+	b := &batch{op: op, size: units, until: int64(op.LastTake().Sub(l.base))}
+	l.stats.Batches++
+	l.stats.Consumed += uint64(units)
+	l.hadBatch = true
+	if l.closed || op.Left() == 0 {
+		l.settleLocked(b, units)
+		return
+	}
+	b.timer = time.AfterFunc(op.Left(), func() { l.expire(b) })
+	if l.next != nil {
+		l.settleLocked(l.next, l.next.size)
+	}
+	l.next = b
+	if now := l.now(); l.current == nil || now >= l.current.until {
+		l.advanceLocked(now)
+	}
+	l.stateLocked()
+}
+
+// expire ends a batch at its last take.
+func (l *Limiter) expire(b *batch) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch b {
+	case l.current:
+		l.settleLocked(l.closeLocked())
+		l.advanceLocked(l.now())
+	case l.next:
+		l.next = nil
+		l.settleLocked(b, b.size)
+	}
+	l.stateLocked()
+}
+
+// giveBack ends what is at hand and gives back what is left of it.
+func (l *Limiter) giveBack() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.giveBackLocked()
+}
+
+func (l *Limiter) giveBackLocked() {
+	l.settleLocked(l.closeLocked())
+	if b := l.next; b != nil {
+		l.next = nil
+		l.settleLocked(b, b.size)
+	}
+	l.stateLocked()
+}
+
+// settleLocked gives back what is left of a batch that is over and ends its lease. The operation does not become final:
+// what was taken last may still be on its way to the provider.
+func (l *Limiter) settleLocked(b *batch, left int64) {
+	if b == nil {
+		return
+	}
+	if b.timer != nil {
+		b.timer.Stop()
+	}
+	l.stats.Spent += uint64(b.size - left)
+	l.demand.add(l.now(), b.size-left-b.accounted, l.known.life)
+	lease := b.op.lease
+	lease.die(ErrLeaseReleased)
+	release := newCommand(&quotav1.Command{Kind: &quotav1.Command_Release{Release: &quotav1.ReleaseRequest{Lease: lease.id, Fence: lease.fence}}})
+	life := max(time.Until(b.op.SpendBy()), time.Second)
+	if left == 0 {
+		l.client.send(life, release)
+		return
+	}
+	unspent := make([]Item, len(b.op.items))
+	for i, item := range b.op.items {
+		unspent[i] = Item{Quota: item.Quota, Amount: item.Amount / b.size * left}
+	}
+	settle := b.op.settlement(Settlement{Unspent: unspent, Release: true})
+	settle.then = func(settle *command) {
+		// Not under the lock of whoever caused this: the queue calls back when it has an answer.
+		l.client.tasks.Go(func() { l.settled(settle.err, left, release) })
+	}
+	l.client.send(life, settle)
+}
+
+// settled counts what became of what was given back. Where it was too late for that, the lease still has to end.
+func (l *Limiter) settled(err error, left int64, release *command) {
+	l.mu.Lock()
+	if err == nil {
+		l.stats.Returned += uint64(left)
+	} else {
+		l.stats.Forfeited += uint64(left)
+	}
+	l.mu.Unlock()
+	if errors.Is(err, PastSpendBy) {
+		l.client.send(time.Second, release)
+	}
+}

@@ -1,0 +1,115 @@
+package client
+
+import (
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+// ask turns items into the wire's form, where 0 means that the amount is left to the cluster.
+func askItems(items []Item) []*quotav1.Item {
+	out := make([]*quotav1.Item, len(items))
+	for i, item := range items {
+		out[i] = &quotav1.Item{Quota: item.Quota}
+		if item.Amount != 0 {
+			out[i].Amount = &items[i].Amount
+		}
+	}
+	return out
+}
+
+// exactItems turns items into the wire's form, where 0 is 0.
+func exactItems(items []Item) []*quotav1.Item {
+	out := make([]*quotav1.Item, len(items))
+	for i, item := range items {
+		out[i] = &quotav1.Item{Quota: item.Quota, Amount: &items[i].Amount}
+	}
+	return out
+}
+
+func itemsOf(items []*quotav1.Item) []Item {
+	out := make([]Item, len(items))
+	for i, item := range items {
+		out[i] = Item{Quota: item.GetQuota(), Amount: item.GetAmount()}
+	}
+	return out
+}
+
+func grantedOf(items []*quotav1.GrantedItem) []Item {
+	out := make([]Item, len(items))
+	for i, item := range items {
+		out[i] = Item{Quota: item.GetQuota(), Amount: item.GetAmount()}
+	}
+	return out
+}
+
+// durationOf returns a duration of the wire, or otherwise where it is absent.
+func durationOf(d *durationpb.Duration, otherwise time.Duration) time.Duration {
+	if d == nil {
+		return otherwise
+	}
+	return d.AsDuration()
+}
+
+func durationOrNil(d time.Duration) *durationpb.Duration {
+	if d == 0 {
+		return nil
+	}
+	return durationpb.New(d)
+}
+
+func refusalOf(r *quotav1.Refusal) *RefusalError {
+	return &RefusalError{
+		Reason: Reason(r.GetReason()), Quota: r.GetQuota(), RetryAfter: durationOf(r.GetRetryAfter(), -1), Zone: Zone(r.GetZone()),
+		Advice: r.GetAdvice(), Available: r.GetAvailable(), Ahead: r.GetAhead(),
+	}
+}
+
+func quotaOf(q *quotav1.QuotaStatus) Quota {
+	definition := q.GetDefinition()
+	out := Quota{
+		Name: definition.GetName(), Usable: q.GetUsable(), Held: q.GetHeld(), Consumed: q.GetConsumed(),
+		Available: q.GetAvailable(), AvailableWithParents: q.GetAvailableWithParents(), Zone: Zone(q.GetZone()),
+		CooldownLeft: durationOf(q.GetCooldownLeft(), 0), WindowClosesIn: durationOf(q.GetWindowClosesIn(), -1),
+		Waiting: q.GetWaiting(), Leases: q.GetLeases(), Overrun: q.GetOverrun(),
+		DefaultEstimate: max(definition.GetDefaultEstimate(), 1),
+	}
+	switch definition.GetRule().(type) {
+	case *quotav1.Quota_Window:
+		out.Kind = KindWindow
+	case *quotav1.Quota_Rate:
+		out.Kind = KindRate
+	case *quotav1.Quota_Slots:
+		out.Kind = KindSlots
+	}
+	return out
+}
+
+func signalsOf(signals []Signal) []*quotav1.Signal {
+	out := make([]*quotav1.Signal, len(signals))
+	for i, s := range signals {
+		out[i] = &quotav1.Signal{
+			Quota: s.Quota, Cause: quotav1.Cause(s.Cause), Limit: s.Limit, Remaining: s.Remaining,
+			ResetResolution: durationOrNil(s.ResetResolution),
+		}
+		if s.ResetAfter != nil {
+			out[i].ResetAfter = durationpb.New(*s.ResetAfter)
+		}
+		if s.RetryAfter != nil {
+			out[i].RetryAfter = durationpb.New(*s.RetryAfter)
+		}
+	}
+	return out
+}
+
+func reportedOf(quotas []*quotav1.ReportedQuota) []Reported {
+	out := make([]Reported, len(quotas))
+	for i, q := range quotas {
+		out[i] = Reported{
+			Quota: q.GetQuota(), CooldownLeft: durationOf(q.GetCooldownLeft(), 0), Attempt: int(q.GetAttempt()), ResetLearned: q.GetResetLearned(),
+		}
+	}
+	return out
+}

@@ -1,0 +1,225 @@
+package client
+
+import (
+	"strings"
+	"time"
+
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+// Item names an amount of one quota, in whole units of it (requests, tokens, slots, micro-dollars).
+type Item struct {
+	// Quota is the quota's name, such as github/core.
+	Quota string
+	// Amount is 1 to 2^53-1. In a ReserveRequest 0 stands for the quota's default estimate, and for all that is held in
+	// Consume and Release. In a Settlement 0 is 0.
+	Amount int64
+}
+
+// Class is a priority. A holder's class is set by the operator; a caller may lower it, never raise it.
+type Class int32
+
+// The classes, highest first.
+const (
+	// ClassDefault is the class that the operator gave the holder.
+	ClassDefault Class = 0
+	// Critical is class 0.
+	Critical Class = 1
+	// Standard is class 1, that of holders nobody mapped.
+	Standard Class = 2
+	// Background is class 2.
+	Background Class = 3
+)
+
+// String returns the class's name.
+func (c Class) String() string {
+	switch c {
+	case Critical:
+		return "critical"
+	case Standard:
+		return "standard"
+	case Background:
+		return "background"
+	}
+	return "default"
+}
+
+// Zone is a quota's zone, by the share of its window that is left.
+type Zone int32
+
+// The zones.
+const (
+	// ZoneNone: no zones are configured.
+	ZoneNone Zone = 0
+	// Green: plenty is left.
+	Green Zone = 1
+	// Amber: little is left.
+	Amber Zone = 2
+	// Red: almost nothing is left.
+	Red Zone = 3
+)
+
+// String returns the zone's name.
+func (z Zone) String() string {
+	switch z {
+	case Green:
+		return "green"
+	case Amber:
+		return "amber"
+	case Red:
+		return "red"
+	}
+	return "none"
+}
+
+// Reason is the code of a refusal (1 to 99) or of an error (100 and above). It is an error itself, so that
+// errors.Is(err, client.Cooldown) asks for it wherever it sits.
+type Reason int32
+
+// Reasons of refusals, in their order of precedence.
+const (
+	NeverFits         Reason = 1
+	AboveClamp        Reason = 2
+	Suspended         Reason = 3
+	Cooldown          Reason = 4
+	Exhausted         Reason = 5
+	BehindWaiters     Reason = 6
+	CannotServeInTime Reason = 7
+	WaitExpired       Reason = 8
+	Withdrawn         Reason = 9
+	QueueFull         Reason = 10
+	DiskFull          Reason = 11
+)
+
+// Reasons of errors.
+const (
+	Invalid           Reason = 100
+	UnknownQuota      Reason = 101
+	StaleFence        Reason = 102
+	NeverIssued       Reason = 103
+	StaleOperation    Reason = 104
+	OperationReused   Reason = 105
+	TooManyOperations Reason = 106
+	ItemClosed        Reason = 107
+	NotHeld           Reason = 108
+	AlreadySettled    Reason = 109
+	PastSpendBy       Reason = 110
+	ForeignLease      Reason = 111
+	UnknownSession    Reason = 112
+	SeqTooOld         Reason = 113
+	SeqReused         Reason = 114
+	SessionsFull      Reason = 115
+	TooManyInFlight   Reason = 116
+	UnknownTicket     Reason = 117
+	NoLeader          Reason = 150
+	Overloaded        Reason = 151
+	UnknownOutcome    Reason = 152
+	Stopping          Reason = 153
+	NoToken           Reason = 154
+	NotAllowed        Reason = 155
+	Internal          Reason = 199
+)
+
+// String returns the reason as the API writes it, without its prefix: STALE_FENCE.
+func (r Reason) String() string {
+	return strings.TrimPrefix(quotav1.Reason(r).String(), "REASON_")
+}
+
+// Error implements error.
+func (r Reason) Error() string { return r.String() }
+
+// QuotaKind is the kind of a quota.
+type QuotaKind int
+
+// The kinds.
+const (
+	// KindWindow allows so many per fixed window.
+	KindWindow QuotaKind = 1
+	// KindRate allows so many per period, wherever the period starts.
+	KindRate QuotaKind = 2
+	// KindSlots allows so many at the same time.
+	KindSlots QuotaKind = 3
+)
+
+// Quota is a quota as the cluster saw it when it answered.
+type Quota struct {
+	// Name is its name.
+	Name string
+	// Kind is its kind.
+	Kind QuotaKind
+	// Usable is what may be used per window or period, or at once.
+	Usable int64
+	// Held is reserved and not spendable yet.
+	Held int64
+	// Consumed is spendable or spent, and still counting.
+	Consumed int64
+	// Available is neither; below 0 after an overrun.
+	Available int64
+	// AvailableWithParents is the least that is available here and in all ancestors.
+	AvailableWithParents int64
+	// Zone is its zone.
+	Zone Zone
+	// CooldownLeft is what is left of a cooldown; 0: none.
+	CooldownLeft time.Duration
+	// WindowClosesIn is what is left until the window closes; -1: no window, or its end is not known.
+	WindowClosesIn time.Duration
+	// Waiting is how many Reserves wait for it.
+	Waiting int64
+	// Leases is how many live leases have an item of it.
+	Leases int64
+	// Overrun is what was used above its estimates in the present window or period.
+	Overrun int64
+	// DefaultEstimate is the amount of an item that names none.
+	DefaultEstimate int64
+}
+
+// Cause classifies what a provider said.
+type Cause int32
+
+// The causes.
+const (
+	// CauseOK is an ordinary answer; only its counts matter.
+	CauseOK Cause = 1
+	// CauseSaturated is too fast or too many at once.
+	CauseSaturated Cause = 2
+	// CauseExhausted is used up until its reset.
+	CauseExhausted Cause = 3
+	// CauseAccount is a limit on the whole account.
+	CauseAccount Cause = 4
+	// CausePlan is not in the plan or not paid.
+	CausePlan Cause = 5
+	// CauseOverloaded is the provider's own trouble.
+	CauseOverloaded Cause = 6
+	// CauseNotALimit is no rate limit at all.
+	CauseNotALimit Cause = 7
+)
+
+// Signal is what a provider said about one quota. A nil pointer is unknown, which is not 0.
+type Signal struct {
+	// Quota is an item of the lease that is reported on, or an ancestor of one.
+	Quota string
+	// Cause classifies the answer.
+	Cause Cause
+	// Limit is the limit that the provider named.
+	Limit *int64
+	// Remaining is what it said is left.
+	Remaining *int64
+	// ResetAfter is how long until the window resets, counted from the answer's arrival.
+	ResetAfter *time.Duration
+	// ResetResolution is the precision of the reset.
+	ResetResolution time.Duration
+	// RetryAfter is how long it asked to wait.
+	RetryAfter *time.Duration
+}
+
+// Reported says what a report did to one quota.
+type Reported struct {
+	// Quota is the quota.
+	Quota string
+	// CooldownLeft is what is left of its cooldown; 0: none.
+	CooldownLeft time.Duration
+	// Attempt counts cooldowns in a row.
+	Attempt int
+	// ResetLearned: the report taught the window's reset.
+	ResetLearned bool
+}
