@@ -11,6 +11,9 @@ var ErrNoTicket = errors.New("no Reserve waits under this ticket")
 // ErrSlowWatcher says that a watcher read too slowly and was cut off.
 var ErrSlowWatcher = errors.New("the watcher reads too slowly")
 
+// ErrWatchEnded says that a watcher's subscription ended because the node stops.
+var ErrWatchEnded = errors.New("the subscription ended")
+
 // ErrTestingOnly says that the process was not started for testing.
 var ErrTestingOnly = errors.New("only a process that was started for testing does this")
 

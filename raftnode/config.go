@@ -1,0 +1,145 @@
+package raftnode
+
+import (
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Peer is a member of the static list that forms a cluster.
+type Peer struct {
+	// ID is the node's name, for ever: a node whose disk was lost comes back under another one.
+	ID string
+	// RaftAddress and APIAddress are host:port.
+	RaftAddress, APIAddress string
+}
+
+// Config configures a Node. DefaultConfig has the defaults.
+type Config struct {
+	// ID is this node's name. Required.
+	ID string
+	// DataDir is where everything durable lies. Required.
+	DataDir string
+	// RaftAddress is where to listen for peers, host:port. AdvertiseRaft is what peers are told (default: the same).
+	RaftAddress, AdvertiseRaft string
+	// APIAddress is what other nodes and clients are told of this node's API.
+	APIAddress string
+	// Peers is the static list that forms the cluster, this node among them. Empty: the node waits to be added.
+	Peers []Peer
+
+	// HeartbeatTimeout and ElectionTimeout: after so long without a leader a follower stands for election, and so long
+	// an election lasts. Default 350 ms each. LeaderLease: after so long without a majority a leader steps down.
+	// Default 250 ms. Election >= heartbeat >= lease.
+	HeartbeatTimeout, ElectionTimeout, LeaderLease time.Duration
+	// Tick is how often an entry is written at least while anything is pending. Default 1 s.
+	Tick time.Duration
+	// ApplyTimeout bounds how long the outcome of a proposal is waited for. Default 10 s.
+	ApplyTimeout time.Duration
+
+	// MaxEntryCommands and MaxEntryBytes bound one log entry. Defaults 1,024 and 1 MiB.
+	MaxEntryCommands, MaxEntryBytes int
+	// MaxQueueCommands and MaxQueueBytes bound the proposer's queue. Defaults 32,768 and 32 MiB.
+	MaxQueueCommands, MaxQueueBytes int
+	// EntriesInFlight is how many entries may be on their way at once. Default 2.
+	EntriesInFlight int
+
+	// SnapshotThreshold is after how many entries a snapshot is taken, SnapshotInterval how often that is looked at,
+	// TrailingLogs how many entries are kept for followers that are behind. Defaults 8,192, 15 s, 8,192.
+	SnapshotThreshold, TrailingLogs uint64
+	SnapshotInterval                time.Duration
+	// SnapshotsRetained is how many snapshots are kept. Default 3.
+	SnapshotsRetained int
+
+	// FreeLow is the free disk space (bytes) below which nothing new is granted, FreeStop that below which the node
+	// stops. Defaults 256 MiB and 32 MiB; 0 keeps the default, -1 switches it off.
+	FreeLow, FreeStop int64
+	// StallLimit is how long one write to disk may take before the node stops. Default 2 s.
+	StallLimit time.Duration
+
+	// EventEntries is how many entries' events are kept for watchers that resume. Default 65,536.
+	EventEntries int
+	// ReadByBarrier makes linearizable reads write a barrier to the log instead of probing the voters' terms.
+	ReadByBarrier bool
+
+	// PeerTLS, if set, secures the port for peers in both directions.
+	PeerTLS *tls.Config
+	// Logger takes messages. Default: none.
+	Logger hclog.Logger
+	// Registerer takes metrics. Default: none.
+	Registerer prometheus.Registerer
+	// Testing allows state hashes, log dumps, clock faults and crash points.
+	Testing bool
+	// Clock is the node's clock. Default: the system's.
+	Clock Clock
+	// Free tells the free space of the data directory. Default: the file system's.
+	Free func(dir string) (int64, error)
+}
+
+// DefaultConfig returns the defaults, for nodes on one local network.
+func DefaultConfig() Config {
+	return Config{
+		HeartbeatTimeout: 350 * time.Millisecond, ElectionTimeout: 350 * time.Millisecond, LeaderLease: 250 * time.Millisecond,
+		Tick: time.Second, ApplyTimeout: 10 * time.Second,
+		MaxEntryCommands: 1024, MaxEntryBytes: 1 << 20, MaxQueueCommands: 32_768, MaxQueueBytes: 32 << 20, EntriesInFlight: 2,
+		SnapshotThreshold: 8192, TrailingLogs: 8192, SnapshotInterval: 15 * time.Second, SnapshotsRetained: 3,
+		FreeLow: 256 << 20, FreeStop: 32 << 20, StallLimit: 2 * time.Second, EventEntries: 65_536,
+	}
+}
+
+// Validate checks the fields and how they relate. It returns all that is wrong.
+func (c *Config) Validate() error {
+	var errs []error
+	need := func(ok bool, format string, args ...any) {
+		if !ok {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	need(c.ID != "" && len(c.ID) <= 128 && !strings.ContainsAny(c.ID, " \t\r\n"), "the node needs an id of 1 to 128 bytes without blanks")
+	need(c.DataDir != "", "the node needs a data directory")
+	_, _, err := net.SplitHostPort(c.RaftAddress)
+	need(err == nil, "the Raft address %q is not host:port", c.RaftAddress)
+	need(c.LeaderLease > 0 && c.HeartbeatTimeout >= c.LeaderLease,
+		"the heartbeat timeout (%v) must be at least the leader lease (%v)", c.HeartbeatTimeout, c.LeaderLease)
+	need(c.ElectionTimeout >= c.HeartbeatTimeout,
+		"the election timeout (%v) must be at least the heartbeat timeout (%v)", c.ElectionTimeout, c.HeartbeatTimeout)
+	need(c.Tick > 0 && c.ApplyTimeout > 0 && c.StallLimit > 0, "tick, apply timeout and stall limit must be above 0")
+	need(c.MaxEntryCommands > 0 && c.MaxEntryBytes > 0 && c.EntriesInFlight > 0, "the bounds of an entry must be above 0")
+	need(c.MaxQueueCommands >= c.MaxEntryCommands && c.MaxQueueBytes >= c.MaxEntryBytes, "the queue must hold at least one entry")
+	need(c.SnapshotThreshold > 0 && c.SnapshotInterval > 0 && c.SnapshotsRetained > 0, "the snapshot settings must be above 0")
+	need(len(c.Peers) == 0 || slices.ContainsFunc(c.Peers, func(p Peer) bool { return p.ID == c.ID }),
+		"the list of peers does not name this node, %q", c.ID)
+	for i, p := range c.Peers {
+		need(p.ID != "" && p.RaftAddress != "", "peer %d needs an id and a Raft address", i)
+		for _, other := range c.Peers[:i] {
+			need(other.ID != p.ID && other.RaftAddress != p.RaftAddress, "peer %q is listed twice", p.ID)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// listHash identifies the static list: nodes with different lists do not form one cluster.
+func (c *Config) listHash() string {
+	names := make([]string, len(c.Peers))
+	for i, p := range c.Peers {
+		names[i] = p.ID + "=" + p.RaftAddress
+	}
+	slices.Sort(names)
+	sum := sha256.Sum256([]byte(strings.Join(names, "\n")))
+	return hex.EncodeToString(sum[:8])
+}
+
+func (c *Config) advertised() string {
+	if c.AdvertiseRaft != "" {
+		return c.AdvertiseRaft
+	}
+	return c.RaftAddress
+}

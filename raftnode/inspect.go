@@ -1,0 +1,130 @@
+package raftnode
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+
+	"github.com/hashicorp/raft"
+	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
+
+	"github.com/quotad/quotad/fsm"
+)
+
+// ErrDamaged says that a data directory does not hold what a node needs to go on.
+var ErrDamaged = errors.New("the data directory is damaged")
+
+// Offline is a stopped node's data directory, opened for reading.
+type Offline struct {
+	dir   string
+	store *raftboltdb.BoltStore
+}
+
+// OpenOffline opens a stopped node's data directory for reading. ErrDataDirInUse: a process has it open.
+func OpenOffline(dir string) (*Offline, error) {
+	if _, err := os.Stat(filepath.Join(dir, logFile)); err != nil {
+		return nil, fmt.Errorf("%s is no data directory of a node: %w", dir, err)
+	}
+	store, err := openBolt(dir, true)
+	if err != nil {
+		return nil, err
+	}
+	return &Offline{dir: dir, store: store}, nil
+}
+
+// Close closes it.
+func (o *Offline) Close() error { return o.store.Close() }
+
+// Entries calls fn for the entries from..to (0: the last) of the log.
+func (o *Offline) Entries(from, to uint64, fn func(LogEntry) error) error {
+	return eachEntry(o.store, from, to, fn)
+}
+
+// SnapshotFile is a snapshot in a data directory.
+type SnapshotFile struct {
+	ID          string
+	Index, Term uint64
+	Size        int64
+	// Path is the file with the state.
+	Path string
+}
+
+// Snapshots lists the snapshots, the newest first.
+func (o *Offline) Snapshots() ([]SnapshotFile, error) { return listSnapshots(o.dir) }
+
+// Verify checks that the newest snapshot can be restored and that the log goes on where it ends.
+func (o *Offline) Verify() error { return verifySnapshots(o.dir, o.store) }
+
+func listSnapshots(dir string) ([]SnapshotFile, error) {
+	entries, err := os.ReadDir(filepath.Join(dir, "snapshots"))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var all []SnapshotFile
+	for _, entry := range entries {
+		if !entry.IsDir() || strings.HasSuffix(entry.Name(), ".tmp") {
+			continue
+		}
+		path := filepath.Join(dir, "snapshots", entry.Name())
+		data, err := os.ReadFile(filepath.Join(path, "meta.json"))
+		var meta raft.SnapshotMeta
+		if err == nil {
+			err = json.Unmarshal(data, &meta)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%w: snapshot %s has no readable meta.json: %w", ErrDamaged, entry.Name(), err)
+		}
+		all = append(all, SnapshotFile{ID: meta.ID, Index: meta.Index, Term: meta.Term, Size: meta.Size, Path: filepath.Join(path, "state.bin")})
+	}
+	sort.Slice(all, func(i, j int) bool { return all[i].Index > all[j].Index })
+	return all, nil
+}
+
+// verifySnapshots refuses what raft would pass over in silence: a snapshot that cannot be read (it would fall back to
+// an older one, with a gap), and a log that begins later than the snapshot ends.
+func verifySnapshots(dir string, store *raftboltdb.BoltStore) error {
+	all, err := listSnapshots(dir)
+	if err != nil {
+		return err
+	}
+	first, err := store.FirstIndex()
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	if len(all) == 0 {
+		if first > 1 {
+			return fmt.Errorf("%w: its log begins at %d and there is no snapshot of what was before", ErrDamaged, first)
+		}
+		return nil
+	}
+	newest := all[0]
+	file, err := os.Open(newest.Path)
+	if err != nil {
+		return fmt.Errorf("%w: snapshot %s: %w", ErrDamaged, newest.ID, err)
+	}
+	defer func() { _ = file.Close() }()
+	if err := VerifySnapshot(file); err != nil {
+		return fmt.Errorf("%w: snapshot %s: %w", ErrDamaged, newest.ID, err)
+	}
+	if first > newest.Index+1 {
+		return fmt.Errorf("%w: its log begins at %d, its newest snapshot ends at %d", ErrDamaged, first, newest.Index)
+	}
+	return nil
+}
+
+// VerifySnapshot checks that a snapshot or backup can be restored and that its totals are the sums of their parts.
+func VerifySnapshot(r io.Reader) error {
+	restored, err := fsm.Restore(r)
+	if err != nil {
+		return err
+	}
+	return restored.State().Verify()
+}

@@ -1,0 +1,175 @@
+package raftnode
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// machine is raft's view of the state machine. It holds the lock that fsm does not have, and hands on what happens.
+type machine struct{ n *Node }
+
+// Apply implements raft.FSM. A panic in it is meant to stop the process: going on would make replicas differ.
+func (m machine) Apply(log *raft.Log) any {
+	n := m.n
+	n.config.crash.pass("before-apply")
+	n.mu.Lock()
+	applied := n.machine.Apply(log.Index, log.Term, log.Data)
+	for i := range applied.Events {
+		if event := &applied.Events[i]; event.Ticket != 0 && event.Result != nil {
+			n.tickets.end(event.Ticket, event.Result, Position{Term: log.Term, Index: log.Index, ClusterTime: applied.Clock.Now})
+		}
+	}
+	id := n.machine.State().ClusterID()
+	n.appliedIndex.Store(log.Index)
+	n.mu.Unlock()
+	n.learnCluster(id)
+	n.hub.publish(&applied)
+	n.kickTicker()
+	n.config.crash.pass("after-apply")
+	return applied
+}
+
+// Snapshot implements raft.FSM. Freezing takes no time; the state is written while commands go on.
+func (m machine) Snapshot() (raft.FSMSnapshot, error) {
+	m.n.mu.Lock()
+	defer m.n.mu.Unlock()
+	return frozen{state: m.n.machine.Freeze(), crash: m.n.config.crash}, nil
+}
+
+// Restore implements raft.FSM. The new state is built beside the old one, which readers keep until then.
+func (m machine) Restore(from io.ReadCloser) error {
+	m.n.config.crash.pass("in-restore")
+	restored, err := fsm.Restore(from)
+	if err != nil {
+		return err
+	}
+	n := m.n
+	n.mu.Lock()
+	n.machine = restored
+	index, id := restored.State().Index(), restored.State().ClusterID()
+	n.appliedIndex.Store(index)
+	n.tickets.failAll()
+	n.mu.Unlock()
+	n.learnCluster(id)
+	n.hub.reset(index)
+	return from.Close()
+}
+
+type frozen struct {
+	state *fsm.State
+	crash *crashPoints
+}
+
+// Persist implements raft.FSMSnapshot.
+func (f frozen) Persist(sink raft.SnapshotSink) error {
+	f.crash.pass("in-snapshot")
+	if err := f.state.WriteSnapshot(sink); err != nil {
+		_ = sink.Cancel()
+		return err
+	}
+	return sink.Close()
+}
+
+// Release implements raft.FSMSnapshot.
+func (frozen) Release() {}
+
+// learnCluster writes the cluster's id into the data directory as soon as it is known.
+func (n *Node) learnCluster(id string) {
+	if id == "" || n.cluster.Load() != nil && *n.cluster.Load() == id {
+		return
+	}
+	n.cluster.Store(&id)
+	if err := writeDurably(filepath.Join(n.config.DataDir, clusterFile), id); err != nil {
+		n.fail(err)
+	}
+}
+
+// writeDurably replaces a small file.
+func writeDurably(path, content string) error {
+	temporary := path + ".new"
+	file, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	if _, err = file.WriteString(content); err == nil {
+		err = file.Sync()
+	}
+	if closeErr := file.Close(); err == nil {
+		err = closeErr
+	}
+	if err != nil {
+		return err
+	}
+	if err := os.Rename(temporary, path); err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = dir.Close() }()
+	return dir.Sync()
+}
+
+// maxEnded is how many ended tickets are remembered for callers that ask a little later.
+const maxEnded = 65_536
+
+// ending is the final result of a waiting Reserve.
+type ending struct {
+	result *logpb.Result
+	at     Position
+}
+
+// tickets hands the final results of waiting Reserves to those who await them. The node's lock guards it.
+type tickets struct {
+	waiting map[uint64][]chan ending
+	ended   map[uint64]ending
+	order   []uint64
+}
+
+func newTickets() *tickets {
+	return &tickets{waiting: map[uint64][]chan ending{}, ended: map[uint64]ending{}}
+}
+
+func (t *tickets) end(ticket uint64, result *logpb.Result, at Position) {
+	e := ending{result: result, at: at}
+	for _, ch := range t.waiting[ticket] {
+		ch <- e // each has room for one
+	}
+	delete(t.waiting, ticket)
+	t.ended[ticket] = e
+	t.order = append(t.order, ticket)
+	if len(t.order) > maxEnded {
+		delete(t.ended, t.order[0])
+		t.order = t.order[1:]
+	}
+}
+
+// failAll tells all who await that this node cannot tell them any more.
+func (t *tickets) failAll() {
+	for ticket, all := range t.waiting {
+		for _, ch := range all {
+			close(ch)
+		}
+		delete(t.waiting, ticket)
+	}
+}
+
+func (t *tickets) forget(ticket uint64, ch chan ending) {
+	all := t.waiting[ticket]
+	for i := range all {
+		if all[i] == ch {
+			t.waiting[ticket] = append(all[:i:i], all[i+1:]...)
+			break
+		}
+	}
+	if len(t.waiting[ticket]) == 0 {
+		delete(t.waiting, ticket)
+	}
+}

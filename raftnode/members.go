@@ -1,0 +1,172 @@
+package raftnode
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// caughtUp is how many entries a learner may lack to be promoted.
+const caughtUp = 100
+
+// MemberError says that a member operation names an unknown or unfit member.
+type MemberError struct{ ID, Message, Hint string }
+
+// Error implements error.
+func (e *MemberError) Error() string { return fmt.Sprintf("member %q: %s", e.ID, e.Message) }
+
+// AddLearner adds a node that does not vote yet. *MemberError: the id or address is taken.
+func (n *Node) AddLearner(ctx context.Context, id, raftAddress, apiAddress string) error {
+	configuration, err := n.configuration()
+	if err != nil {
+		return err
+	}
+	for _, s := range configuration.Configuration().Servers {
+		if string(s.ID) == id && string(s.Address) == raftAddress {
+			return n.putMember(ctx, id, apiAddress)
+		}
+		if string(s.ID) == id || string(s.Address) == raftAddress {
+			return &MemberError{ID: id, Message: "the id or the address is taken", Hint: "a new node needs a new id and address"}
+		}
+	}
+	if err := n.putMember(ctx, id, apiAddress); err != nil {
+		return err
+	}
+	return n.change(n.raft.AddNonvoter(raft.ServerID(id), raft.ServerAddress(raftAddress), configuration.Index(), n.config.ApplyTimeout))
+}
+
+func (n *Node) putMember(ctx context.Context, id, apiAddress string) error {
+	_, _, err := n.Propose(ctx, &logpb.Command{Kind: &logpb.Command_PutMember{
+		PutMember: &logpb.PutMember{Id: id, ApiAddress: apiAddress},
+	}})
+	return err
+}
+
+// Promote makes a learner that has caught up a voter. *MemberError: it is none, or lacks too much.
+func (n *Node) Promote(ctx context.Context, id string) error {
+	configuration, err := n.configuration()
+	if err != nil {
+		return err
+	}
+	for _, s := range configuration.Configuration().Servers {
+		switch {
+		case string(s.ID) != id:
+			continue
+		case s.Suffrage == raft.Voter:
+			return nil
+		}
+		match, err := n.matchIndex(ctx, s)
+		if last := n.raft.LastIndex(); err != nil || match+caughtUp < last {
+			return &MemberError{
+				ID: id, Message: fmt.Sprintf("it has entries up to %d of %d", match, last), Hint: "wait until it has caught up",
+			}
+		}
+		return n.change(n.raft.AddVoter(s.ID, s.Address, configuration.Index(), n.config.ApplyTimeout))
+	}
+	return &MemberError{ID: id, Message: "there is no such member", Hint: "add it first"}
+}
+
+// matchIndex asks a member how far its log is.
+func (n *Node) matchIndex(ctx context.Context, s raft.Server) (uint64, error) {
+	reply, err := n.port.ask(ctx, string(s.Address), peerRequest{Kind: "probe"})
+	if err != nil {
+		return 0, err
+	}
+	return reply.Last, nil
+}
+
+// Remove removes a member. Without force it refuses where the rest would have no majority that answers.
+func (n *Node) Remove(ctx context.Context, id string, force bool) error {
+	configuration, err := n.configuration()
+	if err != nil {
+		return err
+	}
+	found, voters, alive := false, 0, 0
+	for _, s := range configuration.Configuration().Servers {
+		if string(s.ID) == id {
+			found = true
+			continue
+		}
+		if s.Suffrage != raft.Voter {
+			continue
+		}
+		voters++
+		if string(s.ID) == n.config.ID {
+			alive++
+		} else if _, err := n.matchIndex(ctx, s); err == nil {
+			alive++
+		}
+	}
+	switch {
+	case !found:
+		return &MemberError{ID: id, Message: "there is no such member", Hint: "quotad status lists them"}
+	case voters == 0:
+		return &MemberError{ID: id, Message: "it is the last voter", Hint: "stop the process to end the cluster"}
+	case alive < voters/2+1 && !force:
+		return &MemberError{
+			ID: id, Message: fmt.Sprintf("only %d of the other %d voters answer", alive, voters), Hint: "bring them back first, or force it",
+		}
+	}
+	if _, _, err := n.Propose(ctx, &logpb.Command{Kind: &logpb.Command_DeleteMember{
+		DeleteMember: &logpb.DeleteMember{Id: id},
+	}}); err != nil {
+		return err
+	}
+	return n.change(n.raft.RemoveServer(raft.ServerID(id), configuration.Index(), n.config.ApplyTimeout))
+}
+
+// TransferLeadership hands leadership to a voter (empty: the most advanced) and returns the new leader's id.
+func (n *Node) TransferLeadership(ctx context.Context, id string) (string, error) {
+	configuration, err := n.configuration()
+	if err != nil {
+		return "", err
+	}
+	var future raft.Future
+	if id == "" {
+		future = n.raft.LeadershipTransfer()
+	} else {
+		address := raft.ServerAddress("")
+		for _, s := range configuration.Configuration().Servers {
+			if string(s.ID) == id && s.Suffrage == raft.Voter {
+				address = s.Address
+			}
+		}
+		if address == "" || id == n.config.ID {
+			return "", &MemberError{ID: id, Message: "it is no other voter", Hint: "quotad status lists them"}
+		}
+		future = n.raft.LeadershipTransferToServer(raft.ServerID(id), address)
+	}
+	if err := n.change(future); err != nil {
+		return "", err
+	}
+	for {
+		if _, leader := n.raft.LeaderWithID(); leader != "" && string(leader) != n.config.ID {
+			return string(leader), nil
+		}
+		select {
+		case <-ctx.Done():
+			return "", &UnknownError{Err: ctx.Err()}
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+func (n *Node) configuration() (raft.ConfigurationFuture, error) {
+	if n.leading.Load() == nil {
+		return nil, n.notAccepted(n.whyNotLeading())
+	}
+	configuration := n.raft.GetConfiguration()
+	return configuration, configuration.Error()
+}
+
+// change waits for a change of membership, not for ever.
+func (n *Node) change(future raft.Future) error {
+	if err := n.proposer.await(future); err != nil {
+		return n.classify(err)
+	}
+	return nil
+}

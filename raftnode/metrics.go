@@ -1,0 +1,89 @@
+package raftnode
+
+import (
+	"sync"
+	"time"
+
+	armon "github.com/armon/go-metrics"
+	hashi "github.com/hashicorp/go-metrics"
+	hashiprom "github.com/hashicorp/go-metrics/prometheus"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// metrics are a node's own.
+type metrics struct {
+	queued, skew         prometheus.Gauge
+	batch, commit, fsync prometheus.Histogram
+	probes               prometheus.Counter
+}
+
+func newMetrics(registerer prometheus.Registerer) *metrics {
+	histogram := func(name, help string, start, factor float64, count int) prometheus.Histogram {
+		return prometheus.NewHistogram(prometheus.HistogramOpts{
+			Namespace: "quotad", Name: name, Help: help, Buckets: prometheus.ExponentialBuckets(start, factor, count),
+		})
+	}
+	m := &metrics{
+		queued: prometheus.NewGauge(prometheus.GaugeOpts{
+			Namespace: "quotad", Name: "proposer_queued_commands", Help: "Commands that wait for a log entry.",
+		}),
+		skew: prometheus.NewGauge(prometheus.GaugeOpts{
+			Namespace: "quotad", Name: "clock_skew_seconds", Help: "By how much this node's wall clock is off the cluster's view.",
+		}),
+		batch:  histogram("proposer_entry_commands", "Commands in one log entry.", 1, 2, 12),
+		commit: histogram("proposer_commit_seconds", "From proposing an entry to its being applied here.", 0.0002, 2, 16),
+		fsync:  histogram("disk_write_seconds", "One durable write of log, vote or term.", 0.0001, 2, 16),
+		probes: prometheus.NewCounter(prometheus.CounterOpts{
+			Namespace: "quotad", Name: "read_probe_rounds_total", Help: "Rounds of the term probe that make reads linearizable.",
+		}),
+	}
+	if registerer != nil {
+		registerer.MustRegister(m.queued, m.skew, m.batch, m.commit, m.fsync, m.probes)
+		bridgeRaft(registerer)
+	}
+	return m
+}
+
+var bridgeOnce sync.Once
+
+// bridgeRaft feeds raft's own metrics into a registry. raft and raft-boltdb count into one of two process-wide sinks,
+// depending on a build tag; both lead to the same registry here, so that no tag is needed.
+func bridgeRaft(registerer prometheus.Registerer) {
+	bridgeOnce.Do(func() {
+		sink, err := hashiprom.NewPrometheusSinkFrom(hashiprom.PrometheusOpts{Expiration: time.Hour, Registerer: registerer})
+		if err != nil {
+			return
+		}
+		conf := hashi.DefaultConfig("")
+		conf.EnableHostname, conf.EnableRuntimeMetrics = false, false
+		_, _ = hashi.NewGlobal(conf, sink)
+		armonConf := armon.DefaultConfig("")
+		armonConf.EnableHostname, armonConf.EnableRuntimeMetrics = false, false
+		_, _ = armon.NewGlobal(armonConf, armonSink{sink})
+	})
+}
+
+// armonSink leads the older package's metrics to the newer one's sink.
+type armonSink struct{ to *hashiprom.PrometheusSink }
+
+func labels(all []armon.Label) []hashi.Label {
+	converted := make([]hashi.Label, len(all))
+	for i, l := range all {
+		converted[i] = hashi.Label{Name: l.Name, Value: l.Value}
+	}
+	return converted
+}
+
+func (s armonSink) SetGauge(key []string, v float32) { s.to.SetGauge(key, v) }
+func (s armonSink) SetGaugeWithLabels(key []string, v float32, l []armon.Label) {
+	s.to.SetGaugeWithLabels(key, v, labels(l))
+}
+func (s armonSink) EmitKey(key []string, v float32)     { s.to.EmitKey(key, v) }
+func (s armonSink) IncrCounter(key []string, v float32) { s.to.IncrCounter(key, v) }
+func (s armonSink) IncrCounterWithLabels(key []string, v float32, l []armon.Label) {
+	s.to.IncrCounterWithLabels(key, v, labels(l))
+}
+func (s armonSink) AddSample(key []string, v float32) { s.to.AddSample(key, v) }
+func (s armonSink) AddSampleWithLabels(key []string, v float32, l []armon.Label) {
+	s.to.AddSampleWithLabels(key, v, labels(l))
+}

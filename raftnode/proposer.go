@@ -1,0 +1,408 @@
+package raftnode
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// proposer turns concurrent calls into log entries. While an entry is on its way, what comes queues up; the next entry
+// takes it all, within its bounds. So load decides the batch, and an idle proposer adds no delay.
+type proposer struct {
+	n *Node
+
+	mu sync.Mutex
+	// queue holds calls with commands that are not in an entry yet; first is the queue's head.
+	queue    []*call
+	commands int
+	bytes    int
+	closed   bool
+	wake     chan struct{}
+	slots    chan struct{}
+	wg       sync.WaitGroup
+}
+
+// call is one Propose.
+type call struct {
+	ctx      context.Context
+	commands []*logpb.Command
+	sizes    []int
+	size     int
+	// next is the first command that is not in an entry yet; left counts those without a result.
+	next, left int
+	results    []*logpb.Result
+	at         Position
+	err        error
+	finished   chan struct{}
+}
+
+func newProposer(n *Node) *proposer {
+	return &proposer{n: n, wake: make(chan struct{}, 1), slots: make(chan struct{}, n.config.EntriesInFlight)}
+}
+
+// Propose sends commands through the log and returns their results by position. It returns when all are applied here,
+// or with *NotAcceptedError (nothing was or will be applied), or *UnknownError (some may be). Commands of one call are
+// applied in order, not necessarily in one entry. The position is that of the last entry.
+func (n *Node) Propose(ctx context.Context, commands ...*logpb.Command) ([]*logpb.Result, Position, error) {
+	if len(commands) == 0 {
+		return nil, Position{}, nil
+	}
+	c := &call{
+		ctx: ctx, commands: commands, sizes: make([]int, len(commands)), left: len(commands),
+		results: make([]*logpb.Result, len(commands)), finished: make(chan struct{}),
+	}
+	for i, command := range commands {
+		c.sizes[i] = proto.Size(command) + 8
+		c.size += c.sizes[i]
+		if c.sizes[i] > n.config.MaxEntryBytes/2 {
+			return nil, Position{}, n.notAccepted(TooLarge)
+		}
+		if command.GetReserve() != nil && n.diskLow.Load() {
+			return nil, Position{}, n.notAccepted(DiskFull)
+		}
+	}
+	if err := n.proposer.enqueue(c); err != nil {
+		return nil, Position{}, err
+	}
+	timer := time.NewTimer(n.config.ApplyTimeout)
+	defer timer.Stop()
+	select {
+	case <-c.finished:
+	case <-ctx.Done():
+		if n.proposer.takeBack(c) {
+			return nil, Position{}, n.notAccepted(Canceled)
+		}
+		select {
+		case <-c.finished:
+		default:
+			return nil, Position{}, &UnknownError{Err: ctx.Err()}
+		}
+	case <-timer.C:
+		if n.proposer.takeBack(c) {
+			return nil, Position{}, n.notAccepted(NotReady)
+		}
+		return nil, Position{}, &UnknownError{Err: errors.New("the log did not answer in time")}
+	case <-n.done:
+		return nil, Position{}, &UnknownError{Err: errors.New("the node stopped")}
+	}
+	if c.err != nil {
+		return nil, Position{}, c.err
+	}
+	return c.results, c.at, nil
+}
+
+func (n *Node) notAccepted(cause NotAcceptedCause) *NotAcceptedError {
+	id, address, _ := n.Leader()
+	return &NotAcceptedError{Cause: cause, Leader: id, LeaderAPIAddress: address}
+}
+
+// enqueue puts a call into the queue.
+func (p *proposer) enqueue(c *call) error {
+	if p.n.stopping.Load() {
+		return p.n.notAccepted(Stopping)
+	}
+	if p.n.leading.Load() == nil {
+		return p.n.notAccepted(p.n.whyNotLeading())
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return p.n.notAccepted(Stopping)
+	}
+	limit, bytes := p.n.config.MaxQueueCommands, p.n.config.MaxQueueBytes
+	if takes(c.commands) {
+		// What frees quota still finds room when what takes it does not.
+		limit, bytes = limit-limit/8, bytes-bytes/8
+	}
+	if p.commands+len(c.commands) > limit || p.bytes+c.size > bytes {
+		return p.n.notAccepted(QueueFull)
+	}
+	p.queue = append(p.queue, c)
+	p.commands += len(c.commands)
+	p.bytes += c.size
+	p.n.metrics.queued.Set(float64(p.commands))
+	p.kick()
+	return nil
+}
+
+// takes tells whether any of the commands takes quota.
+func takes(commands []*logpb.Command) bool {
+	for _, command := range commands {
+		if command.GetReserve() != nil {
+			return true
+		}
+	}
+	return false
+}
+
+func (p *proposer) kick() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// takeBack takes a call out of the queue of which no command is in an entry yet.
+func (p *proposer) takeBack(c *call) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if c.next > 0 || c.left == 0 {
+		return false
+	}
+	for i := range p.queue {
+		if p.queue[i] == c {
+			p.queue = append(p.queue[:i:i], p.queue[i+1:]...)
+			p.commands -= len(c.commands)
+			p.bytes -= c.size
+			return true
+		}
+	}
+	return false
+}
+
+// part is the commands of a call that are in one entry.
+type part struct {
+	call     *call
+	from, to int
+}
+
+// run makes entries until the node stops.
+func (p *proposer) run() {
+	for {
+		select {
+		case <-p.wake:
+		case <-p.n.closing:
+			p.refuseAll(Stopping)
+			p.wg.Wait()
+			return
+		}
+		for p.pending() {
+			select {
+			case p.slots <- struct{}{}:
+			case <-p.n.closing:
+				p.refuseAll(Stopping)
+				p.wg.Wait()
+				return
+			}
+			lead := p.n.leading.Load()
+			if lead == nil || p.n.paused.Load() {
+				<-p.slots
+				p.refuseAll(p.n.whyNotLeading())
+				continue
+			}
+			parts, commands := p.take()
+			if len(parts) == 0 {
+				<-p.slots
+				continue
+			}
+			p.send(lead, parts, commands)
+		}
+	}
+}
+
+func (p *proposer) pending() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.queue) > 0
+}
+
+// take takes what fits into one entry off the queue.
+func (p *proposer) take() (parts []part, commands []*logpb.Command) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	bytes := 0
+	for len(p.queue) > 0 {
+		c := p.queue[0]
+		from := c.next
+		for c.next < len(c.commands) && len(commands) < p.n.config.MaxEntryCommands &&
+			(bytes == 0 || bytes+c.sizes[c.next] <= p.n.config.MaxEntryBytes) {
+			commands = append(commands, c.commands[c.next])
+			bytes += c.sizes[c.next]
+			p.bytes -= c.sizes[c.next]
+			c.next++
+		}
+		if c.next > from {
+			parts = append(parts, part{call: c, from: from, to: c.next})
+			p.commands -= c.next - from
+		}
+		if c.next < len(c.commands) {
+			break
+		}
+		p.queue[0] = nil
+		p.queue = p.queue[1:]
+	}
+	p.n.metrics.queued.Set(float64(p.commands))
+	return parts, commands
+}
+
+// send stamps, encodes and proposes an entry, and answers its calls when it is applied.
+func (p *proposer) send(lead *leadership, parts []part, commands []*logpb.Command) {
+	present := p.n.presentClock(&lead.clock)
+	data, err := proto.Marshal(&logpb.Entry{
+		Version: fsm.EntryVersion, StampNs: present.Now, WallEarlyNs: present.WallEarly, WallLateNs: present.WallLate,
+		Commands: commands,
+	})
+	if err != nil {
+		<-p.slots
+		p.finish(parts, nil, fmt.Errorf("encoding an entry: %w", err))
+		return
+	}
+	p.n.metrics.batch.Observe(float64(len(commands)))
+	started := p.n.config.Clock.Monotonic()
+	future := p.n.raft.Apply(data, p.n.config.ApplyTimeout)
+	p.wg.Add(1)
+	go func() {
+		defer p.wg.Done()
+		err := p.await(future)
+		<-p.slots
+		p.kick()
+		if err != nil {
+			p.finish(parts, nil, p.n.classify(err))
+			return
+		}
+		p.n.metrics.commit.Observe(float64(p.n.config.Clock.Monotonic()-started) / 1e9)
+		applied, ok := future.Response().(fsm.Applied)
+		if !ok {
+			p.finish(parts, nil, &UnknownError{Err: errors.New("the log gave no result")})
+			return
+		}
+		p.n.config.crash.pass("before-answer")
+		p.finish(parts, &applied, nil)
+	}()
+}
+
+// await waits for a future, which may hang when raft stops.
+func (p *proposer) await(future raft.Future) error {
+	failed := make(chan error, 1)
+	go func() { failed <- future.Error() }()
+	select {
+	case err := <-failed:
+		return err
+	case <-p.n.done:
+		return raft.ErrRaftShutdown
+	}
+}
+
+// finish answers the calls of an entry.
+func (p *proposer) finish(parts []part, applied *fsm.Applied, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	position := 0
+	for _, part := range parts {
+		c := part.call
+		if c.left == 0 {
+			continue
+		}
+		if err != nil {
+			p.failLocked(c, part, err)
+			continue
+		}
+		copy(c.results[part.from:part.to], applied.Results[position:])
+		position += part.to - part.from
+		c.at = Position{Term: applied.Term, Index: applied.Index, ClusterTime: applied.Clock.Now}
+		if c.left -= part.to - part.from; c.left == 0 {
+			close(c.finished)
+		}
+	}
+}
+
+// failLocked fails a call. If an earlier part of it was applied, or may be, the call as a whole is unknown.
+func (p *proposer) failLocked(c *call, failed part, err error) {
+	var notAccepted *NotAcceptedError
+	if errors.As(err, &notAccepted) && (failed.from > 0 || failed.to < len(c.commands)) {
+		err = &UnknownError{Err: err}
+	}
+	c.err, c.left = err, 0
+	for i := range p.queue {
+		if p.queue[i] == c {
+			p.queue = append(p.queue[:i:i], p.queue[i+1:]...)
+			for _, size := range c.sizes[c.next:] {
+				p.bytes -= size
+				p.commands--
+			}
+			break
+		}
+	}
+	close(c.finished)
+}
+
+// refuseAll refuses what is queued.
+func (p *proposer) refuseAll(cause NotAcceptedCause) {
+	p.mu.Lock()
+	queue := p.queue
+	p.queue, p.commands, p.bytes = nil, 0, 0
+	if cause == Stopping {
+		p.closed = true
+	}
+	p.mu.Unlock()
+	err := p.n.notAccepted(cause)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range queue {
+		if c.left > 0 {
+			p.failLocked(c, part{call: c, from: c.next, to: len(c.commands)}, err)
+		}
+	}
+}
+
+// classify tells raft's errors apart: what was certainly not accepted, and what may have been.
+func (n *Node) classify(err error) error {
+	switch {
+	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrEnqueueTimeout):
+		return n.notAccepted(NotLeader)
+	case errors.Is(err, raft.ErrLeadershipTransferInProgress):
+		n.transferStuck()
+		return n.notAccepted(NotReady)
+	}
+	// Leadership lost, aborted by a restore, shut down, a store's own error: the entry may yet be committed.
+	return &UnknownError{Err: err}
+}
+
+// Await waits for the final result of a Reserve that waits under ticket. ErrNoTicket: it does not stand in the queue
+// any more; propose the Reserve again under its request id to learn its result. An *UnknownError: this node cannot tell
+// any more.
+func (n *Node) Await(ctx context.Context, ticket uint64) (*logpb.Result, Position, error) {
+	n.mu.Lock()
+	if e, ok := n.tickets.ended[ticket]; ok {
+		n.mu.Unlock()
+		return e.result, e.at, nil
+	}
+	if !n.machine.State().Waiting(ticket) {
+		n.mu.Unlock()
+		return nil, Position{}, ErrNoTicket
+	}
+	ch := make(chan ending, 1)
+	n.tickets.waiting[ticket] = append(n.tickets.waiting[ticket], ch)
+	n.mu.Unlock()
+	defer func() {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.tickets.forget(ticket, ch)
+	}()
+	lead := n.leading.Load()
+	var lost <-chan struct{}
+	if lead != nil {
+		lost = lead.lost
+	}
+	select {
+	case e, ok := <-ch:
+		if !ok {
+			return nil, Position{}, &UnknownError{Err: errors.New("the state was replaced")}
+		}
+		return e.result, e.at, nil
+	case <-ctx.Done():
+		return nil, Position{}, &UnknownError{Err: ctx.Err()}
+	case <-lost:
+		return nil, Position{}, &UnknownError{Err: errors.New("this node ceased to lead")}
+	case <-n.done:
+		return nil, Position{}, &UnknownError{Err: errors.New("the node stopped")}
+	}
+}

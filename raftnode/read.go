@@ -1,0 +1,294 @@
+package raftnode
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quotad/quotad/fsm"
+)
+
+// ReadMode chooses how fresh a read is.
+type ReadMode int
+
+// Linearizable reads see everything acknowledged before they began; Stale ones see what this node has.
+const (
+	Linearizable ReadMode = 1
+	Stale        ReadMode = 2
+)
+
+// Read calls fn with the state under the read lock; fn must be short and keep nothing. For Linearizable this node must
+// lead (*NotAcceptedError otherwise).
+func (n *Node) Read(ctx context.Context, mode ReadMode, fn func(*fsm.State, fsm.Clock, Position)) error {
+	if err := n.readable(ctx, mode); err != nil {
+		return err
+	}
+	clock := n.Clock()
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	state := n.machine.State()
+	fn(state, atLeast(clock, state.Clock()), positionOf(state))
+	return nil
+}
+
+// Frozen is Read for long work: the state that it returns never changes and needs no lock.
+func (n *Node) Frozen(ctx context.Context, mode ReadMode) (*fsm.State, fsm.Clock, Position, error) {
+	if err := n.readable(ctx, mode); err != nil {
+		return nil, fsm.Clock{}, Position{}, err
+	}
+	clock := n.Clock()
+	n.mu.Lock()
+	state := n.machine.Freeze()
+	n.mu.Unlock()
+	return state, atLeast(clock, state.Clock()), positionOf(state), nil
+}
+
+// atLeast returns a moment that is not before the state's own.
+func atLeast(clock, state fsm.Clock) fsm.Clock {
+	return fsm.Clock{
+		Now: max(clock.Now, state.Now), WallEarly: max(clock.WallEarly, state.WallEarly), WallLate: max(clock.WallLate, state.WallEarly),
+	}
+}
+
+func positionOf(state *fsm.State) Position {
+	return Position{Term: state.Term(), Index: state.Index(), ClusterTime: state.Clock().Now}
+}
+
+// Clock returns the present moment: on the leader its clock, elsewhere the state's.
+func (n *Node) Clock() fsm.Clock {
+	n.mu.RLock()
+	own := n.machine.State().Clock()
+	n.mu.RUnlock()
+	lead := n.leading.Load()
+	if lead == nil {
+		return own
+	}
+	present := n.presentClock(&lead.clock)
+	if present.WallEarly == 0 && own.WallEarly != 0 {
+		elapsed := max(present.Now-own.Now, 0)
+		present.WallEarly, present.WallLate = own.WallEarly+elapsed, own.WallLate+elapsed
+	}
+	return atLeast(present, own)
+}
+
+// readable waits until a read of this mode may look at the state.
+func (n *Node) readable(ctx context.Context, mode ReadMode) error {
+	if mode == Stale {
+		return nil
+	}
+	lead := n.leading.Load()
+	if lead == nil {
+		return n.notAccepted(n.whyNotLeading())
+	}
+	if n.config.ReadByBarrier {
+		if err := n.raft.Barrier(n.config.ApplyTimeout).Error(); err != nil {
+			return n.notAccepted(NotLeader)
+		}
+		return nil
+	}
+	return n.probes.join(ctx, n, lead.term)
+}
+
+// probes are rounds of the term probe, which makes a read linearizable without a log write.
+//
+// A leader of a later term needs a majority of voters whose durable term is that one. If, after a read began, a
+// majority of voters still shows this leader's term, then no such election was over when it began; so everything that
+// was acknowledged before came from leaders up to this one and is in its state, because acknowledgements follow apply
+// and its barrier is applied. Raft's own VerifyLeader counts answers to questions that were sent before the read began.
+type probes struct {
+	mu sync.Mutex
+	// next is the round that reads which come now join; running tells whether one is under way.
+	next    *round
+	running bool
+}
+
+type round struct {
+	term uint64
+	done chan struct{}
+	err  error
+}
+
+// join waits for a round that begins after now.
+func (p *probes) join(ctx context.Context, n *Node, term uint64) error {
+	p.mu.Lock()
+	if p.next == nil || p.next.term != term {
+		p.next = &round{term: term, done: make(chan struct{})}
+	}
+	mine := p.next
+	if !p.running {
+		p.running = true
+		n.wg.Add(1)
+		go p.run(n)
+	}
+	p.mu.Unlock()
+	select {
+	case <-mine.done:
+		return mine.err
+	case <-ctx.Done():
+		return n.notAccepted(Canceled)
+	case <-n.done:
+		return n.notAccepted(Stopping)
+	}
+}
+
+// run runs rounds as long as somebody waits for one.
+func (p *probes) run(n *Node) {
+	defer n.wg.Done()
+	for {
+		p.mu.Lock()
+		current := p.next
+		p.next = nil
+		if current == nil {
+			p.running = false
+			p.mu.Unlock()
+			return
+		}
+		p.mu.Unlock()
+		n.metrics.probes.Inc()
+		if !n.holdsTerm(current.term) {
+			current.err = n.notAccepted(NotLeader)
+		}
+		close(current.done)
+	}
+}
+
+// holdsTerm asks the voters whether a majority still is in this leader's term.
+func (n *Node) holdsTerm(term uint64) bool {
+	voters, self := n.voters()
+	need := len(voters)/2 + 1
+	got := 0
+	replies := make(chan bool, len(voters))
+	ctx, cancel := context.WithTimeout(context.Background(), max(n.config.ElectionTimeout, time.Second))
+	defer cancel()
+	asked := 0
+	for _, v := range voters {
+		if string(v.ID) == n.config.ID {
+			continue
+		}
+		asked++
+		n.wg.Add(1)
+		go func() {
+			defer n.wg.Done()
+			sent := n.config.Clock.Monotonic()
+			reply, err := n.port.ask(ctx, string(v.Address), peerRequest{Kind: "probe"})
+			if err == nil && reply.Node == string(v.ID) {
+				n.samples.add(reply.Node, reply.Wall, sent, n.config.Clock.Monotonic())
+			}
+			replies <- err == nil && reply.Node == string(v.ID) && reply.Term == term
+		}()
+	}
+	if self {
+		got++
+	}
+	for ; asked > 0 && got < need; asked-- {
+		if <-replies {
+			got++
+		}
+	}
+	// Looked up after the replies: a node that was deposed meanwhile does not count itself.
+	return got >= need && n.raft.State() == raft.Leader && n.raft.CurrentTerm() == term
+}
+
+// voters returns the voters of the latest configuration, and whether this node is one.
+func (n *Node) voters() (voters []raft.Server, self bool) {
+	configuration := n.raft.GetConfiguration()
+	if configuration.Error() != nil {
+		return nil, false
+	}
+	for _, s := range configuration.Configuration().Servers {
+		if s.Suffrage == raft.Voter {
+			voters = append(voters, s)
+			self = self || string(s.ID) == n.config.ID
+		}
+	}
+	return voters, self
+}
+
+// samples are the voters' wall clocks.
+type samples struct {
+	mu     sync.Mutex
+	of     map[string]sample
+	voters map[string]bool
+}
+
+func newSamples() *samples { return &samples{of: map[string]sample{}, voters: map[string]bool{}} }
+
+func (s *samples) add(node string, wall, sent, received int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.of[node] = sample{wall: wall, roundTrip: received - sent, at: received}
+}
+
+func (s *samples) setVoters(voters []raft.Server) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.voters = map[string]bool{}
+	for _, v := range voters {
+		s.voters[string(v.ID)] = true
+	}
+}
+
+// views returns the earlier and later view of Unix time now.
+func (s *samples) views(n *Node) (early, late int64, ok bool) {
+	now := n.config.Clock.Monotonic()
+	s.mu.Lock()
+	all := make([]sample, 0, len(s.voters))
+	for id := range s.voters {
+		switch known, have := s.of[id]; {
+		case id == n.config.ID:
+			all = append(all, sample{wall: n.config.Clock.Wall(), at: now})
+		case have:
+			all = append(all, known)
+		}
+	}
+	voters := len(s.voters)
+	s.mu.Unlock()
+	if voters == 0 {
+		return 0, 0, false
+	}
+	return wallViews(all, voters, now)
+}
+
+// sampleWalls keeps samples fresh while this node leads.
+func (n *Node) sampleWalls() {
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			if n.leading.Load() != nil {
+				n.sampleOnce()
+			}
+		case <-n.closing:
+			return
+		case <-n.done:
+			return
+		}
+	}
+}
+
+// sampleOnce takes a sample of every voter that answers.
+func (n *Node) sampleOnce() {
+	voters, _ := n.voters()
+	n.samples.setVoters(voters)
+	ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
+	defer cancel()
+	var wg sync.WaitGroup
+	for _, v := range voters {
+		if string(v.ID) == n.config.ID {
+			continue
+		}
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			sent := n.config.Clock.Monotonic()
+			if reply, err := n.port.ask(ctx, string(v.Address), peerRequest{Kind: "probe"}); err == nil && reply.Node == string(v.ID) {
+				n.samples.add(reply.Node, reply.Wall, sent, n.config.Clock.Monotonic())
+			}
+		}()
+	}
+	wg.Wait()
+	n.measureSkew()
+}

@@ -1,0 +1,177 @@
+package raftnode
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
+	bolt "go.etcd.io/bbolt"
+	berrors "go.etcd.io/bbolt/errors"
+	"golang.org/x/sys/unix"
+)
+
+// ErrDataDirInUse says that another process has the data directory open.
+var ErrDataDirInUse = errors.New("another process has the data directory open")
+
+// logFile is the file in the data directory that holds log, votes and terms.
+const logFile = "raft.db"
+
+func boltOptions() raftboltdb.Options {
+	return raftboltdb.Options{
+		BoltOptions: &bolt.Options{
+			Timeout: time.Second, FreelistType: bolt.FreelistMapType, NoFreelistSync: true, InitialMmapSize: 256 << 20,
+		},
+		MsgpackUseNewTimeFormat: true,
+	}
+}
+
+func openBolt(dir string, readOnly bool) (*raftboltdb.BoltStore, error) {
+	options := boltOptions()
+	options.Path = filepath.Join(dir, logFile)
+	options.BoltOptions.ReadOnly = readOnly
+	store, err := raftboltdb.New(options)
+	if errors.Is(err, berrors.ErrTimeout) {
+		return nil, fmt.Errorf("%w: %s", ErrDataDirInUse, dir)
+	}
+	return store, err
+}
+
+// failStop is raft's log and stable store. The first write that fails ends the node: after a failed fsync nothing that
+// is still in memory can be trusted, and what is on disk is only known by reading it again. So does a write that takes
+// too long: its leader looks alive and serves nobody.
+type failStop struct {
+	*raftboltdb.BoltStore
+	// fatal is called once per failure; it must not block for long.
+	fatal func(error)
+	// since is when the write that is under way began (nanoseconds of the clock), 0 for none.
+	since atomic.Int64
+	clock Clock
+	crash *crashPoints
+	took  func(time.Duration)
+}
+
+func (s *failStop) write(what string, fn func() error) error {
+	started := s.clock.Monotonic()
+	s.since.Store(max(started, 1))
+	err := fn()
+	s.since.Store(0)
+	if s.took != nil {
+		s.took(time.Duration(s.clock.Monotonic() - started))
+	}
+	if err != nil {
+		s.fatal(fmt.Errorf("%s failed: %w: the node stops, and reads its disk anew when it is started", what, err))
+	}
+	return err
+}
+
+// StoreLog implements raft.LogStore.
+func (s *failStop) StoreLog(log *raft.Log) error { return s.StoreLogs([]*raft.Log{log}) }
+
+// StoreLogs implements raft.LogStore.
+func (s *failStop) StoreLogs(logs []*raft.Log) error {
+	s.crash.pass("before-store")
+	err := s.write("writing the log", func() error { return s.BoltStore.StoreLogs(logs) })
+	s.crash.pass("after-store")
+	return err
+}
+
+// DeleteRange implements raft.LogStore.
+func (s *failStop) DeleteRange(first, last uint64) error {
+	s.crash.pass("in-delete-range")
+	// In pieces: one transaction over a long range would hold up the log for as long.
+	const piece = 2048
+	for from := first; from <= last; from += piece {
+		to := min(last, from+piece-1)
+		if err := s.write("cutting the log", func() error { return s.BoltStore.DeleteRange(from, to) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Set implements raft.StableStore.
+func (s *failStop) Set(key, value []byte) error {
+	err := s.write("writing a vote", func() error { return s.BoltStore.Set(key, value) })
+	s.crash.pass("after-vote")
+	return err
+}
+
+// SetUint64 implements raft.StableStore.
+func (s *failStop) SetUint64(key []byte, value uint64) error {
+	return s.write("writing a term", func() error { return s.BoltStore.SetUint64(key, value) })
+}
+
+// stalledFor returns for how long the write that is under way has been.
+func (s *failStop) stalledFor() time.Duration {
+	since := s.since.Load()
+	if since == 0 {
+		return 0
+	}
+	return time.Duration(s.clock.Monotonic() - since)
+}
+
+// prepareDir makes the data directory and removes what crashed snapshots left.
+func prepareDir(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	info, err := os.Stat(dir)
+	if err != nil {
+		return err
+	}
+	if info.Mode().Perm()&0o002 != 0 {
+		return fmt.Errorf("the data directory %s may be written by everybody: chmod 700 it", dir)
+	}
+	if err := os.MkdirAll(filepath.Join(dir, "snapshots"), 0o700); err != nil {
+		return err
+	}
+	left, err := os.ReadDir(filepath.Join(dir, "snapshots"))
+	if err != nil {
+		return err
+	}
+	for _, entry := range left {
+		if strings.HasSuffix(entry.Name(), ".tmp") {
+			if err := os.RemoveAll(filepath.Join(dir, "snapshots", entry.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// freeSpace tells how much a file system has left for us.
+func freeSpace(dir string) (int64, error) {
+	var stat unix.Statfs_t
+	if err := unix.Statfs(dir, &stat); err != nil {
+		return 0, err
+	}
+	return int64(stat.Bavail) * stat.Bsize, nil
+}
+
+// crashPoints lets a test kill the process at a named point. In production it is nil.
+type crashPoints struct {
+	name  atomic.Pointer[string]
+	left  atomic.Int32
+	crash func()
+}
+
+func (c *crashPoints) set(name string, count int32) {
+	c.left.Store(max(count, 1))
+	c.name.Store(&name)
+}
+
+// pass kills the process if this is the point, and it was passed often enough.
+func (c *crashPoints) pass(name string) {
+	if c == nil {
+		return
+	}
+	if at := c.name.Load(); at != nil && *at == name && c.left.Add(-1) == 0 {
+		c.crash()
+	}
+}

@@ -1,0 +1,398 @@
+package raftnode
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+)
+
+// The port for peers carries two protocols; the first line of a connection says which, and who is calling.
+const (
+	protocolRaft = "raft"
+	protocolPeer = "peer"
+
+	prefaceMagic   = "quotad-peer/1"
+	prefaceTimeout = 5 * time.Second
+	maxPreface     = 1024
+	maxPeerMessage = 64 << 10
+	peerTimeout    = 2 * time.Second
+	userTimeout    = 5 * time.Second
+)
+
+// preface is the first line of a connection, as JSON.
+type preface struct {
+	Magic    string `json:"magic"`
+	Protocol string `json:"protocol"`
+	Node     string `json:"node"`
+	// Cluster is the caller's cluster id; empty before it knows one.
+	Cluster string `json:"cluster"`
+	// List is the hash of the caller's static list; empty if it has none.
+	List string `json:"list"`
+}
+
+// raftTransport is raft's transport without its asynchronous heartbeat path, which lets a heartbeat change term and
+// state while the main loop does (hashicorp/raft issue 695). Heartbeats then go through the main loop as any call.
+type raftTransport struct{ *raft.NetworkTransport }
+
+// SetHeartbeatHandler does nothing: see raftTransport.
+func (raftTransport) SetHeartbeatHandler(func(raft.RPC)) {}
+
+var (
+	_ raft.WithPreVote = raftTransport{}
+	_ raft.WithClose   = raftTransport{}
+)
+
+// peerPort listens for peers, tells the protocols apart, and keeps strangers out.
+type peerPort struct {
+	listener net.Listener
+	tls      *tls.Config
+	logger   hclog.Logger
+	// greet returns what this node says of itself; admit says why a caller is not let in.
+	greet func(protocol string) preface
+	admit func(preface) error
+	serve func(peerRequest) peerReply
+
+	raftConns chan net.Conn
+	slots     chan struct{}
+	closed    chan struct{}
+	closeOnce sync.Once
+	wg        sync.WaitGroup
+
+	mu    sync.Mutex
+	conns map[net.Conn]bool
+	idle  map[string][]*peerConn
+}
+
+func listenPeers(address string, conf *tls.Config, logger hclog.Logger, most int) (*peerPort, error) {
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	return &peerPort{
+		listener: listener, tls: conf, logger: logger, raftConns: make(chan net.Conn), closed: make(chan struct{}),
+		slots: make(chan struct{}, most), conns: map[net.Conn]bool{}, idle: map[string][]*peerConn{},
+	}, nil
+}
+
+// start begins to accept. greet, admit and serve must be set.
+func (p *peerPort) start() {
+	p.wg.Add(1)
+	go func() {
+		defer p.wg.Done()
+		for {
+			conn, err := p.listener.Accept()
+			if err != nil {
+				if errors.Is(err, net.ErrClosed) {
+					return
+				}
+				p.logger.Warn("a peer's connection could not be accepted", "error", err)
+				select {
+				case <-p.closed:
+					return
+				case <-time.After(50 * time.Millisecond):
+				}
+				continue
+			}
+			select {
+			case p.slots <- struct{}{}:
+			default:
+				_ = conn.Close()
+				continue
+			}
+			if !p.track(conn) {
+				return
+			}
+			p.wg.Add(1)
+			go p.handle(conn)
+		}
+	}()
+}
+
+func (p *peerPort) track(conn net.Conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case <-p.closed:
+		_ = conn.Close()
+		return false
+	default:
+	}
+	p.conns[conn] = true
+	return true
+}
+
+func (p *peerPort) forget(conn net.Conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.conns, conn)
+}
+
+// handle reads a preface and hands the connection to its protocol.
+func (p *peerPort) handle(raw net.Conn) {
+	defer p.wg.Done()
+	release := func() {
+		p.forget(raw)
+		_ = raw.Close()
+		<-p.slots
+	}
+	setUserTimeout(raw)
+	conn := raw
+	if p.tls != nil {
+		conn = tls.Server(raw, p.tls)
+	}
+	_ = conn.SetDeadline(time.Now().Add(prefaceTimeout))
+	reader := bufio.NewReaderSize(conn, 4096)
+	var hello preface
+	if err := readLine(reader, maxPreface, &hello); err != nil || hello.Magic != prefaceMagic {
+		release()
+		return
+	}
+	if err := p.admit(hello); err != nil {
+		p.logger.Warn("a peer was not let in", "node", hello.Node, "address", raw.RemoteAddr(), "reason", err)
+		release()
+		return
+	}
+	_ = conn.SetDeadline(time.Time{})
+	buffered := &bufferedConn{Conn: conn, reader: reader, onClose: release}
+	if hello.Protocol == protocolRaft {
+		select {
+		case p.raftConns <- buffered:
+		case <-p.closed:
+			release()
+		}
+		return
+	}
+	defer release()
+	p.servePeer(conn, reader)
+}
+
+// bufferedConn is a connection of which the first bytes were read already.
+type bufferedConn struct {
+	net.Conn
+	reader  *bufio.Reader
+	once    sync.Once
+	onClose func()
+}
+
+// Read implements net.Conn.
+func (c *bufferedConn) Read(b []byte) (int, error) { return c.reader.Read(b) }
+
+// Close implements net.Conn.
+func (c *bufferedConn) Close() error {
+	err := c.Conn.Close()
+	c.once.Do(c.onClose)
+	return err
+}
+
+func readLine(r *bufio.Reader, most int, into any) error {
+	var line []byte
+	for {
+		part, err := r.ReadSlice('\n')
+		line = append(line, part...)
+		switch {
+		case len(line) > most:
+			return fmt.Errorf("a message of more than %d bytes", most)
+		case errors.Is(err, bufio.ErrBufferFull):
+			continue
+		case err != nil:
+			return err
+		}
+		return json.Unmarshal(line, into)
+	}
+}
+
+func writeLine(w io.Writer, message any) error {
+	data, err := json.Marshal(message)
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(append(data, '\n'))
+	return err
+}
+
+// dial opens a connection for a protocol.
+func (p *peerPort) dial(address, protocol string, timeout time.Duration) (net.Conn, error) {
+	dialer := net.Dialer{Timeout: timeout, KeepAlive: 5 * time.Second}
+	raw, err := dialer.Dial("tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	setUserTimeout(raw)
+	conn := raw
+	if p.tls != nil {
+		host, _, _ := net.SplitHostPort(address)
+		conf := p.tls.Clone()
+		if conf.ServerName == "" {
+			conf.ServerName = host
+		}
+		conn = tls.Client(raw, conf)
+	}
+	_ = conn.SetDeadline(time.Now().Add(timeout))
+	if err := writeLine(conn, p.greet(protocol)); err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	_ = conn.SetDeadline(time.Time{})
+	return conn, nil
+}
+
+// Dial implements raft.StreamLayer.
+func (p *peerPort) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
+	return p.dial(string(address), protocolRaft, timeout)
+}
+
+// Accept implements net.Listener for raft.
+func (p *peerPort) Accept() (net.Conn, error) {
+	select {
+	case conn := <-p.raftConns:
+		return conn, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Addr implements net.Listener.
+func (p *peerPort) Addr() net.Addr { return p.listener.Addr() }
+
+// Close implements net.Listener: it ends the port and all its connections.
+func (p *peerPort) Close() error {
+	p.closeOnce.Do(func() {
+		close(p.closed)
+		_ = p.listener.Close()
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		for conn := range p.conns {
+			_ = conn.Close()
+		}
+		for _, idle := range p.idle {
+			for _, c := range idle {
+				_ = c.conn.Close()
+			}
+		}
+		p.idle = map[string][]*peerConn{}
+	})
+	return nil
+}
+
+// peerRequest is a question of one node to another.
+type peerRequest struct {
+	// Kind is probe or hello.
+	Kind string `json:"kind"`
+	// Nonce is the caller's formation nonce, for hello.
+	Nonce string `json:"nonce,omitempty"`
+}
+
+// peerReply is the answer.
+type peerReply struct {
+	Node string `json:"node"`
+	// Term is raft's, read after the request arrived; Wall is the wall clock then.
+	Term uint64 `json:"term"`
+	Wall int64  `json:"wall"`
+	// Last is the last index in the node's log.
+	Last uint64 `json:"last"`
+	// Empty: the node has no state. Cluster is its cluster's id.
+	Empty   bool   `json:"empty"`
+	Cluster string `json:"cluster"`
+	List    string `json:"list"`
+	Nonce   string `json:"nonce"`
+	// Formed: this node formed the cluster with the caller's nonce among the members.
+	Formed bool `json:"formed"`
+}
+
+// servePeer answers questions until the caller hangs up.
+func (p *peerPort) servePeer(conn net.Conn, reader *bufio.Reader) {
+	for {
+		var request peerRequest
+		if readLine(reader, maxPeerMessage, &request) != nil {
+			return
+		}
+		_ = conn.SetWriteDeadline(time.Now().Add(peerTimeout))
+		if writeLine(conn, p.serve(request)) != nil {
+			return
+		}
+	}
+}
+
+// peerConn is a connection for questions.
+type peerConn struct {
+	conn   net.Conn
+	reader *bufio.Reader
+}
+
+// ask asks a peer. A connection that was idle may be dead; then one new one is tried.
+func (p *peerPort) ask(ctx context.Context, address string, request peerRequest) (peerReply, error) {
+	if c := p.takeIdle(address); c != nil {
+		if reply, err := p.askOn(ctx, address, c, request); err == nil {
+			return reply, nil
+		}
+	}
+	timeout := peerTimeout
+	if deadline, ok := ctx.Deadline(); ok {
+		timeout = min(timeout, time.Until(deadline))
+	}
+	if timeout <= 0 {
+		return peerReply{}, context.DeadlineExceeded
+	}
+	conn, err := p.dial(address, protocolPeer, timeout)
+	if err != nil {
+		return peerReply{}, err
+	}
+	return p.askOn(ctx, address, &peerConn{conn: conn, reader: bufio.NewReader(conn)}, request)
+}
+
+func (p *peerPort) askOn(ctx context.Context, address string, c *peerConn, request peerRequest) (peerReply, error) {
+	deadline := time.Now().Add(peerTimeout)
+	if limit, ok := ctx.Deadline(); ok && limit.Before(deadline) {
+		deadline = limit
+	}
+	_ = c.conn.SetDeadline(deadline)
+	var reply peerReply
+	err := writeLine(c.conn, request)
+	if err == nil {
+		err = readLine(c.reader, maxPeerMessage, &reply)
+	}
+	if err != nil {
+		_ = c.conn.Close()
+		return peerReply{}, err
+	}
+	p.putIdle(address, c)
+	return reply, nil
+}
+
+func (p *peerPort) takeIdle(address string) *peerConn {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	idle := p.idle[address]
+	if len(idle) == 0 {
+		return nil
+	}
+	c := idle[len(idle)-1]
+	p.idle[address] = idle[:len(idle)-1]
+	return c
+}
+
+func (p *peerPort) putIdle(address string, c *peerConn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case <-p.closed:
+		_ = c.conn.Close()
+		return
+	default:
+	}
+	if len(p.idle[address]) >= 4 {
+		_ = c.conn.Close()
+		return
+	}
+	p.idle[address] = append(p.idle[address], c)
+}
