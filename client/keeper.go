@@ -17,8 +17,10 @@ type keeper struct {
 	client *Client
 	wake   chan struct{}
 
-	mu      sync.Mutex
-	kept    map[*Lease]*keeping
+	mu   sync.Mutex
+	kept map[*Lease]*keeping
+	// next is when the keeper looks at its leases again; only what is due earlier has to wake it.
+	next    time.Time
 	running bool
 	stopped bool
 }
@@ -49,8 +51,16 @@ func (k *keeper) keep(l *Lease, until time.Time) {
 	k.kept[l] = &keeping{due: due, until: until}
 	if !k.running {
 		k.running = true
+		k.next = due
 		k.client.tasks.Go(k.run)
+		return
 	}
+	if due.Before(k.next) {
+		k.nudge()
+	}
+}
+
+func (k *keeper) nudge() {
 	select {
 	case k.wake <- struct{}{}:
 	default:
@@ -80,10 +90,7 @@ func (k *keeper) stop() {
 	k.stopped = true
 	clear(k.kept)
 	k.mu.Unlock()
-	select {
-	case k.wake <- struct{}{}:
-	default:
-	}
+	k.nudge()
 }
 
 // run renews what is due, until nothing is kept any more.
@@ -130,6 +137,7 @@ func (k *keeper) collect(now time.Time) (commands []*command, next time.Time, an
 		}
 	}
 	k.running = len(k.kept) > 0
+	k.next = next
 	return commands, next, k.running
 }
 
@@ -166,8 +174,5 @@ func (k *keeper) renewed(l *Lease) {
 		kept.due = due
 	}
 	k.mu.Unlock()
-	select {
-	case k.wake <- struct{}{}:
-	default:
-	}
+	k.nudge()
 }

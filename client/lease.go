@@ -281,6 +281,11 @@ func (l *Lease) Release(ctx context.Context, items ...Item) ([]Item, error) {
 	return itemsOf(cmd.result.GetRelease().GetReturned()), nil
 }
 
+// release returns the command that ends the lease.
+func (l *Lease) release() *command {
+	return newCommand(&quotav1.Command{Kind: &quotav1.Command_Release{Release: &quotav1.ReleaseRequest{Lease: l.id, Fence: l.fence}}})
+}
+
 // run sends a command about the lease, and learns from its error whether the lease still lives.
 func (l *Lease) run(ctx context.Context, cmd *command) error {
 	err := l.client.do(ctx, cmd)
@@ -327,7 +332,7 @@ func Do[T any](ctx context.Context, c *Client, request ReserveRequest, f func(co
 	defer func() {
 		// Also after a panic in f, and when ctx has ended: what is held goes back.
 		lease.die(ErrLeaseReleased)
-		c.send(orphanLife, newCommand(&quotav1.Command{Kind: &quotav1.Command_Release{Release: &quotav1.ReleaseRequest{Lease: lease.id, Fence: lease.fence}}}))
+		c.send(orphanLife, lease.release())
 	}()
 	running, stop := lease.Context(ctx)
 	defer stop()

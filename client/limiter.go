@@ -95,9 +95,10 @@ type Limiter struct {
 	// lastWall and lastMono are the clocks at the last look.
 	lastWall time.Time
 	lastMono int64
-	// refusedUntil and refusal are the last no, which is remembered for a moment.
+	// refusedUntil, refusal and refusedUnits are the last no, which is remembered for a moment for as many units or more.
 	refusedUntil int64
 	refusal      error
+	refusedUnits int64
 	triedAt      int64
 	hadBatch     bool
 	stats        LimiterStats
@@ -247,7 +248,7 @@ type LimiterStats struct {
 	Refused, Failed uint64
 	// Uncounted is what FailOpen let pass.
 	Uncounted uint64
-	// Left is what is left of the batch at hand.
+	// Left is what is left of the batch at hand, and in the next one if that is there already.
 	Left int64
 }
 
@@ -284,6 +285,9 @@ func (l *Limiter) Stats() LimiterStats {
 	stats := l.stats
 	if l.current != nil {
 		stats.Left = l.left()
+	}
+	if l.next != nil {
+		stats.Left += l.next.size
 	}
 	return stats
 }

@@ -97,11 +97,6 @@ func (o *Operation) settlement(s Settlement) *command {
 // Report tells the cluster what the provider answered to a call of this operation, so that one holder's 429 protects
 // all.
 func (o *Operation) Report(ctx context.Context, signals ...Signal) ([]Reported, error) {
-	ctx, done, err := o.lease.client.begin(ctx, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer done()
 	reported, err := o.lease.client.report(ctx, o.lease, o.number, signals)
 	o.lease.learn(err)
 	return reported, err

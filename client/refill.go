@@ -173,7 +173,7 @@ func (l *Limiter) anticipateLocked() {
 // fetchLocked starts to fetch a batch, unless one is on its way, there is no use in it, or the answer was just no.
 func (l *Limiter) fetchLocked(size int64) {
 	now := l.now()
-	if size <= 0 || l.fetching != nil || l.next != nil || l.closed || now < l.refusedUntil {
+	if size <= 0 || l.fetching != nil || l.next != nil || l.closed || l.refusedLocked(size, now) {
 		return
 	}
 	ctx, done, err := l.client.begin(context.Background(), 0)
@@ -234,7 +234,7 @@ func (l *Limiter) consume(ctx context.Context, units int64, wait, ttl time.Durat
 	l.triedAt = l.now()
 	defer l.stateLocked()
 	if err != nil {
-		l.rememberLocked(err)
+		l.rememberLocked(err, units)
 		return nil, err
 	}
 	op := lease.Operation()
@@ -252,7 +252,7 @@ func (l *Limiter) consume(ctx context.Context, units int64, wait, ttl time.Durat
 const maxAmount = 1<<53 - 1
 
 // rememberLocked keeps a refusal for a moment, so that a caller in a loop does not ask the cluster each time round.
-func (l *Limiter) rememberLocked(err error) {
+func (l *Limiter) rememberLocked(err error, units int64) {
 	memory := refusalMemory
 	var refusal *RefusalError
 	if errors.As(err, &refusal) {
@@ -262,8 +262,14 @@ func (l *Limiter) rememberLocked(err error) {
 		}
 	} else {
 		l.stats.Failed++
+		units = 0
 	}
-	l.refusedUntil, l.refusal = l.now()+int64(memory), err
+	l.refusedUntil, l.refusal, l.refusedUnits = l.now()+int64(memory), err, units
+}
+
+// refusedLocked reports whether as many units or fewer were refused a moment ago.
+func (l *Limiter) refusedLocked(units, now int64) bool {
+	return now < l.refusedUntil && units >= l.refusedUnits
 }
 
 // allowSlow answers an Allow that found nothing at hand.
@@ -274,7 +280,7 @@ func (l *Limiter) allowSlow(n int64) bool {
 		l.mu.Unlock()
 		return false
 	}
-	if now < l.refusedUntil {
+	if l.refusedLocked(n, now) {
 		open := l.passUncountedLocked(l.refusal, n)
 		l.mu.Unlock()
 		return open
@@ -346,15 +352,20 @@ func (l *Limiter) obtain(ctx context.Context, n int64, wait time.Duration) error
 		l.mu.Unlock()
 		return &NotAcceptedError{Err: ErrClosed}
 	}
-	l.demand.add(l.now(), min(n, mostUnits), l.known.life)
 	l.mu.Unlock()
 	if err := l.learnFacts(ctx); err != nil {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.triedAt = l.now()
-		l.rememberLocked(err)
+		l.rememberLocked(err, 0)
 		return err
 	}
+	l.mu.Lock()
+	if n <= l.known.share {
+		// What is above the share never comes out of a batch, so it is no demand for one.
+		l.demand.add(l.now(), n, l.known.life)
+	}
+	l.mu.Unlock()
 	if l.obtainShared(ctx, n) {
 		return nil
 	}

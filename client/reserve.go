@@ -188,12 +188,26 @@ func (c *Client) withdraw(cmd *command, ticket uint64) {
 	c.send(orphanLife, withdrawal, again)
 }
 
-// Report tells the cluster what a provider answered to a call that an operation covered, so that one holder's 429
-// protects all.
-func (c *Client) report(ctx context.Context, lease *Lease, op uint64, signals []Signal) ([]Reported, error) {
+func (c *Client) reportCommand(lease *Lease, op uint64, signals []Signal) *command {
 	cmd := newCommand(&quotav1.Command{Kind: &quotav1.Command_Report{Report: &quotav1.ReportRequest{
 		Lease: lease.id, Fence: lease.fence, Op: op, Signals: signalsOf(signals),
 	}}})
+	cmd.then = func(cmd *command) {
+		// Nobody waits for the answer, but the cooldown that it may tell of counts all the same.
+		if cmd.err == nil {
+			c.reported(cmd.result.GetReport())
+		}
+	}
+	return cmd
+}
+
+func (c *Client) report(ctx context.Context, lease *Lease, op uint64, signals []Signal) ([]Reported, error) {
+	ctx, done, err := c.begin(ctx, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	cmd := c.reportCommand(lease, op, signals)
 	if err := c.do(ctx, cmd); err != nil {
 		return nil, err
 	}

@@ -3,8 +3,6 @@ package client
 import (
 	"errors"
 	"time"
-
-	"github.com/quotad/quotad/rpc/quotav1"
 )
 
 // take takes units from the batch at hand, without a lock where there are enough.
@@ -193,10 +191,9 @@ func (l *Limiter) settleLocked(b *batch, left int64) {
 	l.demand.add(l.now(), b.size-left-b.accounted, l.known.life)
 	lease := b.op.lease
 	lease.die(ErrLeaseReleased)
-	release := newCommand(&quotav1.Command{Kind: &quotav1.Command_Release{Release: &quotav1.ReleaseRequest{Lease: lease.id, Fence: lease.fence}}})
 	life := max(time.Until(b.op.SpendBy()), time.Second)
 	if left == 0 {
-		l.client.send(life, release)
+		l.client.send(life, lease.release())
 		return
 	}
 	unspent := make([]Item, len(b.op.items))
@@ -206,13 +203,13 @@ func (l *Limiter) settleLocked(b *batch, left int64) {
 	settle := b.op.settlement(Settlement{Unspent: unspent, Release: true})
 	settle.then = func(settle *command) {
 		// Not under the lock of whoever caused this: the queue calls back when it has an answer.
-		l.client.tasks.Go(func() { l.settled(settle.err, left, release) })
+		l.client.tasks.Go(func() { l.settled(settle.err, left, lease) })
 	}
 	l.client.send(life, settle)
 }
 
 // settled counts what became of what was given back. Where it was too late for that, the lease still has to end.
-func (l *Limiter) settled(err error, left int64, release *command) {
+func (l *Limiter) settled(err error, left int64, lease *Lease) {
 	l.mu.Lock()
 	if err == nil {
 		l.stats.Returned += uint64(left)
@@ -221,6 +218,6 @@ func (l *Limiter) settled(err error, left int64, release *command) {
 	}
 	l.mu.Unlock()
 	if errors.Is(err, PastSpendBy) {
-		l.client.send(time.Second, release)
+		l.client.send(time.Second, lease.release())
 	}
 }

@@ -1,0 +1,287 @@
+package client
+
+import (
+	"context"
+	"crypto/tls"
+	"net/http"
+	"net/http/httptrace"
+	"sync"
+	"time"
+
+	"github.com/quotad/quotad/client/signals"
+)
+
+// settleLife is how long the client tries to settle a call that is over.
+const settleLife = 30 * time.Second
+
+// allowance is the permission to write one request once.
+type allowance struct {
+	lease   *Lease
+	written bool
+}
+
+// live reports whether a request that is written now still reaches the provider in time.
+func (a *allowance) live() bool {
+	if op := a.lease.Operation(); op != nil {
+		return op.Left() > 0
+	}
+	return a.lease.Left() > 0
+}
+
+// governed is one attempt at a call, as often as net/http writes it.
+type governed struct {
+	transport *Transport
+	call      Call
+	ctx       context.Context
+	cancel    context.CancelCauseFunc
+
+	mu         sync.Mutex
+	allowances []*allowance
+	// surplus counts writes that had no allowance.
+	surplus int64
+	// refusal is why a write was prevented.
+	refusal error
+	settled bool
+	// reporting: a report is on its way. It names the lease, so what ends the lease is parked until it has arrived.
+	reporting bool
+	parked    []*command
+}
+
+// attempt makes one attempt. A limit says that the response was refused for one.
+func (t *Transport) attempt(request *http.Request, call Call) (*http.Response, *limit, error) {
+	ctx, cancel := context.WithCancelCause(request.Context())
+	g := &governed{transport: t, call: call, ctx: ctx, cancel: cancel}
+	if err := g.ask(); err != nil {
+		cancel(nil)
+		if request.Body != nil {
+			_ = request.Body.Close()
+		}
+		return nil, nil, err
+	}
+	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: g.gotConn, WroteHeaders: g.wroteHeaders})
+	response, err := t.base.RoundTrip(request.WithContext(traced))
+	if err != nil {
+		g.settle(nil)
+		cancel(nil)
+		if refusal := g.prevented(); refusal != nil {
+			return nil, nil, refusal
+		}
+		return nil, nil, err
+	}
+	// The caller gets its own request back, not the traced copy.
+	response.Request = request
+	g.answered()
+	l := g.observe(response)
+	g.govern(response)
+	return response, l, nil
+}
+
+// ask gets an allowance from the cluster.
+func (g *governed) ask() error {
+	t := g.transport
+	wait := t.settings.wait
+	if end, ok := g.ctx.Deadline(); ok {
+		// The answer has to come back before the caller's deadline.
+		wait = min(wait, max(time.Until(end)*9/10, 0))
+	}
+	lease, err := t.client.Reserve(g.ctx, ReserveRequest{Items: g.call.Items, Consume: true, Class: g.call.Class, Wait: wait})
+	if err != nil {
+		t.refused.Add(1)
+		return err
+	}
+	t.client.keeper.keep(lease, time.Now().Add(t.settings.maxCall))
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.allowances = append(g.allowances, &allowance{lease: lease})
+	return nil
+}
+
+// last returns the newest allowance.
+func (g *governed) last() *allowance {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.allowances[len(g.allowances)-1]
+}
+
+// gotConn runs before each write, in the goroutine that is about to write: the first one, and any that net/http adds
+// because a kept connection had died. A write whose allowance is used up or too old needs another one first; if there is
+// none, the connection is closed, so that nothing can be written.
+func (g *governed) gotConn(info httptrace.GotConnInfo) {
+	err := g.prevented()
+	if err == nil {
+		g.mu.Lock()
+		a := g.allowances[len(g.allowances)-1]
+		ready := !a.written && a.live()
+		g.mu.Unlock()
+		if ready {
+			return
+		}
+		err = g.ask()
+	}
+	if err == nil {
+		return
+	}
+	g.mu.Lock()
+	g.refusal = err
+	g.mu.Unlock()
+	g.cancel(err)
+	if secure, ok := info.Conn.(*tls.Conn); ok && secure.ConnectionState().NegotiatedProtocol == "h2" {
+		// Others use this connection as well. HTTP/2 repeats only what the provider said that it did not take.
+		return
+	}
+	_ = info.Conn.Close()
+}
+
+// wroteHeaders runs after each write. From here on the provider may have counted the call.
+func (g *governed) wroteHeaders() {
+	g.transport.written.Add(1)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	a := g.allowances[len(g.allowances)-1]
+	if a.written {
+		g.surplus++
+		g.transport.overrun.Add(1)
+	}
+	a.written = true
+}
+
+// answered notes that there is a response: then something was written, even if the base told nobody.
+func (g *governed) answered() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, a := range g.allowances {
+		if a.written {
+			return
+		}
+	}
+	g.allowances[len(g.allowances)-1].written = true
+	g.transport.written.Add(1)
+}
+
+func (g *governed) prevented() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.refusal
+}
+
+// settle ends the call: what was written is final, what was not goes back. tokens is what the provider says was used
+// of the usage quota; nil: it did not say.
+func (g *governed) settle(tokens *int64) {
+	g.mu.Lock()
+	if g.settled {
+		g.mu.Unlock()
+		return
+	}
+	g.settled = true
+	var commands []*command
+	for i, a := range g.allowances {
+		surplus := int64(0)
+		if i == len(g.allowances)-1 {
+			surplus = g.surplus
+		}
+		commands = append(commands, g.settlement(a, tokens, surplus))
+	}
+	if g.reporting {
+		g.parked = commands
+		g.mu.Unlock()
+		return
+	}
+	g.mu.Unlock()
+	g.transport.client.send(settleLife, commands...)
+}
+
+// report tells the cluster in the background what the provider said.
+func (g *governed) report(lease *Lease, op uint64, signals []Signal) {
+	c := g.transport.client
+	g.mu.Lock()
+	g.reporting = true
+	g.mu.Unlock()
+	cmd := c.reportCommand(lease, op, signals)
+	learn := cmd.then
+	cmd.then = func(cmd *command) {
+		learn(cmd)
+		g.mu.Lock()
+		parked := g.parked
+		g.reporting, g.parked = false, nil
+		g.mu.Unlock()
+		if len(parked) > 0 {
+			c.send(settleLife, parked...)
+		}
+	}
+	c.send(settleLife, cmd)
+}
+
+// settlement returns the command that ends one allowance.
+func (g *governed) settlement(a *allowance, tokens *int64, surplus int64) *command {
+	op := a.lease.Operation()
+	a.lease.die(ErrLeaseReleased)
+	if op == nil {
+		return a.lease.release()
+	}
+	s := Settlement{Final: true, Release: true}
+	switch {
+	case !a.written && op.Left() > 0:
+		s = Settlement{Unspent: op.Items(), Release: true}
+	case surplus > 0:
+		for _, item := range op.items {
+			s.Actual = append(s.Actual, Item{Quota: item.Quota, Amount: item.Amount * (1 + surplus)})
+		}
+	case a.written && tokens != nil && g.call.UsageQuota != "":
+		s.Actual = []Item{{Quota: g.call.UsageQuota, Amount: *tokens}}
+	}
+	cmd := op.settlement(s)
+	cmd.then = func(cmd *command) {
+		// What cannot be settled must not keep its lease, and with it a slot.
+		if cmd.err != nil {
+			g.transport.client.tasks.Go(func() { g.transport.client.send(settleLife, a.lease.release()) })
+		}
+	}
+	return cmd
+}
+
+// observe reads what the provider said, tells the cluster, and returns the limit that refused the call, if one did.
+func (g *governed) observe(response *http.Response) *limit {
+	t := g.transport
+	body := peek(response, t.settings.dialect)
+	said := t.settings.dialect.Observe(time.Now(), response.StatusCode, response.Header, body)
+	verdict, _ := signals.Verdict(said)
+	limited := verdict.Class.Limited()
+	report := t.signalsFor(g.call, said, limited)
+	a := g.last()
+	number := uint64(1)
+	if op := a.lease.Operation(); op != nil {
+		number = op.Number()
+	}
+	if !limited {
+		if len(report) > 0 {
+			g.report(a.lease, number, report)
+		}
+		return nil
+	}
+	return &limit{verdict: verdict, delay: t.settings.delay(g.cooldown(a.lease, number, report, verdict), a.lease.Class())}
+}
+
+// reportTimeout bounds how long a refused call waits to learn the cluster's cooldown.
+const reportTimeout = 2 * time.Second
+
+// cooldown reports a refusal and returns how long the cluster keeps its quotas closed. If it does not say, the
+// provider's own word counts, or else a second.
+func (g *governed) cooldown(lease *Lease, op uint64, report []Signal, verdict signals.Signal) time.Duration {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(g.ctx), reportTimeout)
+	defer cancel()
+	reported, err := g.transport.client.report(ctx, lease, op, report)
+	if err != nil {
+		g.transport.client.logger.Warn("a provider's limit could not be reported", "error", err)
+	}
+	left := time.Duration(0)
+	for _, quota := range reported {
+		left = max(left, quota.CooldownLeft)
+	}
+	switch {
+	case left > 0:
+		return left
+	case verdict.RetryAfter.Known:
+		return verdict.RetryAfter.D
+	}
+	return time.Second
+}

@@ -1,0 +1,239 @@
+package client
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/quotad/quotad/client/signals"
+)
+
+// reportEvery is how often the ordinary counts of one quota are reported.
+const reportEvery = time.Second
+
+// peek returns the beginning of an error's body, which the caller still gets whole. A GraphQL answer says in its body
+// that it was refused, under status 200.
+func peek(response *http.Response, dialect signals.Dialect) []byte {
+	graphQL := dialect.Name() == signals.GitHub.Name() && response.Header.Get("X-Ratelimit-Remaining") == "0"
+	if response.Body == nil || response.StatusCode == http.StatusSwitchingProtocols || (response.StatusCode < 400 && !graphQL) {
+		return nil
+	}
+	start, err := io.ReadAll(io.LimitReader(response.Body, signals.MaxBody))
+	rest := response.Body
+	unread := io.MultiReader(bytes.NewReader(start), rest)
+	if err != nil {
+		// The caller meets the same error at the same place.
+		unread = io.MultiReader(bytes.NewReader(start), failing{err})
+	}
+	response.Body = struct {
+		io.Reader
+		io.Closer
+	}{unread, rest}
+	return start
+}
+
+// failing is a reader that fails.
+type failing struct{ err error }
+
+func (f failing) Read([]byte) (int, error) { return 0, f.err }
+
+// signalsFor turns what a provider said into what the cluster is told. Counts of a limit that the call does not draw on
+// are left out. A refusal always counts against something: where the provider names no limit that the call draws on,
+// against the call's first item.
+func (t *Transport) signalsFor(call Call, said []signals.Signal, limited bool) []Signal {
+	var out []Signal
+	for _, s := range said {
+		if s.Class == signals.NotALimit {
+			continue
+		}
+		cause := causeOf(s)
+		quota := call.quota(s.Resource)
+		switch {
+		case s.Class == signals.OK && s.Resource == "" && quota == "" && len(call.Items) == 1:
+			quota = call.Items[0].Quota
+		case s.Class != signals.OK && quota == "":
+			quota = call.Items[0].Quota
+		}
+		if quota == "" || (s.Class == signals.OK && !limited && !t.due(quota, s)) {
+			continue
+		}
+		if cause == CausePlan {
+			// Nothing that the call draws on is paid for.
+			for _, item := range call.Items {
+				out = append(out, Signal{Quota: item.Quota, Cause: cause})
+			}
+			continue
+		}
+		out = append(out, signalOf(quota, cause, s))
+	}
+	return merged(out)
+}
+
+func signalOf(quota string, cause Cause, s signals.Signal) Signal {
+	out := Signal{Quota: quota, Cause: cause}
+	if s.Limit.Known {
+		out.Limit = &s.Limit.N
+	}
+	if s.Remaining.Known {
+		out.Remaining = &s.Remaining.N
+	}
+	if s.ResetIn.Known && s.ResetIn.D > 0 {
+		out.ResetAfter, out.ResetResolution = &s.ResetIn.D, s.ResetResolution
+	}
+	if s.RetryAfter.Known {
+		out.RetryAfter = &s.RetryAfter.D
+	}
+	return out
+}
+
+// merged keeps one signal for each quota: a refusal's counts join it.
+func merged(all []Signal) []Signal {
+	var out []Signal
+	at := map[string]int{}
+	for _, s := range all {
+		i, ok := at[s.Quota]
+		if !ok {
+			at[s.Quota] = len(out)
+			out = append(out, s)
+			continue
+		}
+		if s.Cause != CauseOK {
+			out[i].Cause, out[i].RetryAfter = s.Cause, s.RetryAfter
+		}
+	}
+	return out
+}
+
+// due reports whether ordinary counts of a quota are worth a report now: when nothing is left, or after a while.
+func (t *Transport) due(quota string, s signals.Signal) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := time.Now()
+	if last, ok := t.reported[quota]; ok && now.Sub(last) < reportEvery && !(s.Remaining.Known && s.Remaining.N == 0) {
+		return false
+	}
+	t.reported[quota] = now
+	return true
+}
+
+func causeOf(s signals.Signal) Cause {
+	switch s.Class {
+	case signals.Throttled:
+		if s.Scope == signals.ScopeOrg || s.Scope == signals.ScopeProject {
+			return CauseAccount
+		}
+		return CauseSaturated
+	case signals.Exhausted:
+		return CauseExhausted
+	case signals.Overloaded:
+		return CauseOverloaded
+	case signals.Billing:
+		return CausePlan
+	case signals.NotALimit:
+		return CauseNotALimit
+	}
+	return CauseOK
+}
+
+// govern makes the call end when its body does.
+func (g *governed) govern(response *http.Response) {
+	if response.Body == nil || response.Body == http.NoBody {
+		g.settle(nil)
+		return
+	}
+	body := &settlingBody{ReadCloser: response.Body, governed: g}
+	if writer, ok := response.Body.(io.Writer); ok {
+		// The connection of an upgraded protocol is written to as well.
+		response.Body = struct {
+			*settlingBody
+			io.Writer
+		}{body, writer}
+		return
+	}
+	response.Body = body
+}
+
+// settlingBody passes a body through and settles its call at the end.
+type settlingBody struct {
+	io.ReadCloser
+	governed *governed
+	usage    usage
+}
+
+// Read implements io.Reader.
+func (b *settlingBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if b.governed.call.UsageQuota != "" {
+		b.usage.scan(p[:n])
+	}
+	if err != nil {
+		b.end()
+	}
+	return n, err
+}
+
+// Close implements io.Closer.
+func (b *settlingBody) Close() error {
+	err := b.ReadCloser.Close()
+	b.end()
+	b.governed.cancel(nil)
+	return err
+}
+
+func (b *settlingBody) end() {
+	if tokens, ok := b.usage.total(); ok {
+		b.governed.settle(&tokens)
+		return
+	}
+	b.governed.settle(nil)
+}
+
+// usageKey is the field that names what a call really used, in a JSON body or in the last events of a stream. Inside a
+// JSON string its quotes would be escaped, so a model cannot speak it by accident.
+const usageKey = `"total_tokens":`
+
+// usage looks for the last usageKey in a body as it passes, without keeping any of it.
+type usage struct {
+	// matched is how much of the key was seen, or all of it while its number is read.
+	matched int
+	number  int64
+	digits  int
+	last    int64
+	found   bool
+}
+
+func (u *usage) scan(p []byte) {
+	for _, c := range p {
+		if u.matched == len(usageKey) {
+			switch {
+			case c >= '0' && c <= '9' && u.digits < 15:
+				u.number = u.number*10 + int64(c-'0')
+				u.digits++
+				continue
+			case c == ' ' && u.digits == 0:
+				continue
+			}
+			u.take()
+		}
+		switch {
+		case c == usageKey[u.matched]:
+			u.matched++
+		case c == usageKey[0]:
+			u.matched = 1
+		default:
+			u.matched = 0
+		}
+	}
+}
+
+// take ends a number.
+func (u *usage) take() {
+	if u.digits > 0 && u.digits < 15 {
+		u.last, u.found = u.number, true
+	}
+	u.matched, u.number, u.digits = 0, 0, 0
+}
+
+// total returns the last number found.
+func (u *usage) total() (int64, bool) { return u.last, u.found }

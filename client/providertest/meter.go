@@ -1,0 +1,120 @@
+package providertest
+
+import (
+	"math"
+	"time"
+)
+
+// A meter counts amounts against a limit per period. Nothing in it refuses: callers ask wait before they take.
+type meter interface {
+	// used returns what counts now.
+	used(now time.Time) int64
+	// take counts n from now on.
+	take(now time.Time, n int64)
+	// wait returns how long until n more would fit, 0 if they fit now. n must be at most the limit.
+	wait(now time.Time, n int64) time.Duration
+	// fullIn returns how long until nothing counts any more.
+	fullIn(now time.Time) time.Duration
+}
+
+// newMeter returns a meter of the kind.
+func newMeter(kind Algorithm, limit int64, period time.Duration) meter {
+	if kind == Bucket {
+		return &bucket{limit: limit, period: period}
+	}
+	return &slidingLog{limit: limit, period: period}
+}
+
+// slidingLog remembers everything of the last period. An amount of the moment t counts in [t, t+period).
+type slidingLog struct {
+	limit   int64
+	period  time.Duration
+	entries []entry
+	sum     int64
+}
+
+type entry struct {
+	at time.Time
+	n  int64
+}
+
+func (l *slidingLog) used(now time.Time) int64 {
+	gone := 0
+	for gone < len(l.entries) && now.Sub(l.entries[gone].at) >= l.period {
+		l.sum -= l.entries[gone].n
+		gone++
+	}
+	l.entries = l.entries[gone:]
+	return l.sum
+}
+
+func (l *slidingLog) take(now time.Time, n int64) {
+	l.entries = append(l.entries, entry{now, n})
+	l.sum += n
+}
+
+func (l *slidingLog) wait(now time.Time, n int64) time.Duration {
+	over := l.used(now) + n - l.limit
+	for _, e := range l.entries {
+		if over <= 0 {
+			break
+		}
+		if over -= e.n; over <= 0 {
+			return e.at.Add(l.period).Sub(now)
+		}
+	}
+	return 0
+}
+
+func (l *slidingLog) fullIn(now time.Time) time.Duration {
+	if l.used(now) == 0 || len(l.entries) == 0 {
+		return 0
+	}
+	return l.entries[len(l.entries)-1].at.Add(l.period).Sub(now)
+}
+
+// bucket is a token bucket, kept as the moment at which it will be full again.
+type bucket struct {
+	limit  int64
+	period time.Duration
+	full   time.Time
+}
+
+// refill returns how long n take to flow in.
+func (b *bucket) refill(n int64) time.Duration {
+	return time.Duration(math.Ceil(float64(n) * float64(b.period) / float64(b.limit)))
+}
+
+func (b *bucket) used(now time.Time) int64 {
+	return int64(math.Ceil(float64(b.fullIn(now)) / float64(b.period) * float64(b.limit)))
+}
+
+func (b *bucket) take(now time.Time, n int64) {
+	b.full = now.Add(b.fullIn(now) + b.refill(n))
+}
+
+func (b *bucket) wait(now time.Time, n int64) time.Duration {
+	return max(b.fullIn(now)+b.refill(n)-b.period, 0)
+}
+
+func (b *bucket) fullIn(now time.Time) time.Duration { return max(b.full.Sub(now), 0) }
+
+// fixedWindow is GitHub's primary limit: it begins with the first request after the last one's end, and ends at the
+// whole second that its reset names.
+type fixedWindow struct {
+	limit  int64
+	length time.Duration
+	ends   time.Time
+	used   int64
+}
+
+// roll begins a new window if the last one has ended. The end is counted on the wall clock, as its reset is.
+func (w *fixedWindow) roll(now time.Time) {
+	if now = now.Round(0); now.Before(w.ends) {
+		return
+	}
+	w.used = 0
+	w.ends = now.Truncate(time.Second).Add(w.length)
+}
+
+func (w *fixedWindow) remaining() int64 { return max(w.limit-w.used, 0) }

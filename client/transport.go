@@ -1,0 +1,235 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/quotad/quotad/client/signals"
+)
+
+// TransportOption changes how a Transport works.
+type TransportOption func(*transportSettings)
+
+type transportSettings struct {
+	dialect   signals.Dialect
+	match     func(*http.Request) Call
+	wait      time.Duration
+	retries   int
+	retryWait time.Duration
+	windows   [3]RetryWindow
+	maxCall   time.Duration
+}
+
+// RetryWindow is when a class comes back after a cooldown: between From and To after its end.
+type RetryWindow struct{ From, To time.Duration }
+
+// Match sets which quotas a request draws on. It is called once per request, and must not read its body; GetBody may
+// be used.
+func Match(match func(*http.Request) Call) TransportOption {
+	return func(s *transportSettings) { s.match = match }
+}
+
+// Speak sets how responses are read. GitHub and OpenAI set it as well; the default is signals.Generic.
+func Speak(dialect signals.Dialect) TransportOption {
+	return func(s *transportSettings) { s.dialect = dialect }
+}
+
+// QueueWait bounds how long a request waits in the cluster's queue, besides its context; 0: it does not wait. The
+// default is 30 s.
+func QueueWait(d time.Duration) TransportOption {
+	return func(s *transportSettings) { s.wait = min(max(d, 0), MaxWait) }
+}
+
+// Retries sets how often a request that the provider refused for its limits is sent again; 0: never. The default is 3.
+func Retries(n int) TransportOption { return func(s *transportSettings) { s.retries = max(n, 0) } }
+
+// RetryWait bounds how long a retry is waited for. Where the provider's limit lasts longer, the response is passed
+// through. The default is 1 min.
+func RetryWait(d time.Duration) TransportOption {
+	return func(s *transportSettings) { s.retryWait = min(max(d, 0), signals.MaxWait) }
+}
+
+// RetryWindows sets when the classes critical, standard and background come back after a cooldown. They should not
+// overlap. The default is 0 to 0.5 s, 0.5 to 3.5 s, and 3.5 to 9.5 s.
+func RetryWindows(critical, standard, background RetryWindow) TransportOption {
+	return func(s *transportSettings) { s.windows = [3]RetryWindow{critical, standard, background} }
+}
+
+// MaxCall bounds how long a call keeps what it holds, slots for instance, if its body is never closed. The default is
+// 10 min.
+func MaxCall(d time.Duration) TransportOption {
+	return func(s *transportSettings) { s.maxCall = max(d, time.Second) }
+}
+
+// Transport is an http.RoundTripper that asks the cluster before each call, settles after it, tells the cluster what the
+// provider said, and sends what was refused for a limit again when it is its turn. Each time that a request is really
+// written has an allowance of its own, also where net/http repeats it by itself or a redirect is followed.
+//
+// It hides no response: what it does not send again, it passes through. A response that was refused for a limit then
+// says X-Should-Retry: false, which clients of the common vendors obey, and Retry-After in the cluster's own time.
+type Transport struct {
+	client   *Client
+	base     http.RoundTripper
+	settings transportSettings
+
+	mu sync.Mutex
+	// reported is when ordinary counts of a quota were reported last.
+	reported map[string]time.Time
+
+	calls, ungoverned, written, refused, limited, retried, passed, overrun atomic.Uint64
+}
+
+// NewTransport returns a Transport over base; nil: http.DefaultTransport. Without GitHub, OpenAI or Match it governs
+// nothing.
+func NewTransport(c *Client, base http.RoundTripper, options ...TransportOption) *Transport {
+	if base == nil {
+		base = http.DefaultTransport
+	}
+	t := &Transport{client: c, base: base, reported: map[string]time.Time{}, settings: transportSettings{
+		dialect: signals.Generic, match: func(*http.Request) Call { return Call{} },
+		wait: 30 * time.Second, retries: 3, retryWait: time.Minute, maxCall: 10 * time.Minute,
+		windows: [3]RetryWindow{{0, 500 * time.Millisecond}, {500 * time.Millisecond, 3500 * time.Millisecond}, {3500 * time.Millisecond, 9500 * time.Millisecond}},
+	}}
+	for _, option := range options {
+		option(&t.settings)
+	}
+	return t
+}
+
+// TransportStats are a Transport's counters since it was made.
+type TransportStats struct {
+	// Calls is how many requests were governed, Ungoverned how many were not.
+	Calls, Ungoverned uint64
+	// Written is how many attempts were really written to the provider.
+	Written uint64
+	// Refused is how many attempts the cluster did not allow.
+	Refused uint64
+	// Limited is how many responses were refused for a limit, Retried how many of those were sent again, Passed how many
+	// were passed through.
+	Limited, Retried, Passed uint64
+	// Overrun is how many writes had no allowance; those were settled as overruns.
+	Overrun uint64
+}
+
+// Stats returns the counters.
+func (t *Transport) Stats() TransportStats {
+	return TransportStats{
+		Calls: t.calls.Load(), Ungoverned: t.ungoverned.Load(), Written: t.written.Load(), Refused: t.refused.Load(),
+		Limited: t.limited.Load(), Retried: t.retried.Load(), Passed: t.passed.Load(), Overrun: t.overrun.Load(),
+	}
+}
+
+// RoundTrip implements http.RoundTripper. A *RefusalError is the cluster's no; then nothing was sent.
+func (t *Transport) RoundTrip(request *http.Request) (*http.Response, error) {
+	call := t.settings.match(request)
+	if len(call.Items) == 0 {
+		t.ungoverned.Add(1)
+		return t.base.RoundTrip(request)
+	}
+	t.calls.Add(1)
+	for tries := 0; ; tries++ {
+		response, limit, err := t.attempt(request, call)
+		if err != nil || limit == nil {
+			return response, err
+		}
+		t.limited.Add(1)
+		next, ok := t.replay(request, response, *limit, tries)
+		if !ok {
+			t.passed.Add(1)
+			limit.mark(response)
+			return response, nil
+		}
+		discard(response.Body)
+		if err := sleep(request.Context(), limit.delay); err != nil {
+			return nil, err
+		}
+		t.retried.Add(1)
+		request = next
+	}
+}
+
+// limit is what a response that was refused for a limit comes to.
+type limit struct {
+	verdict signals.Signal
+	// delay is how long until it is this caller's turn again.
+	delay time.Duration
+}
+
+// mark tells whoever gets the response when to come back, and that it is no use to come back by itself before.
+func (l limit) mark(response *http.Response) {
+	if response.StatusCode < 400 {
+		return
+	}
+	if response.Header == nil {
+		response.Header = http.Header{}
+	}
+	response.Header.Set("X-Should-Retry", "false")
+	if l.verdict.Class == signals.Billing {
+		return
+	}
+	delay := min(max(l.delay, 0), signals.MaxWait)
+	response.Header.Set("Retry-After", strconv.FormatInt(int64(math.Ceil(delay.Seconds())), 10))
+	response.Header.Set("Retry-After-Ms", strconv.FormatInt(delay.Milliseconds(), 10))
+}
+
+// delay returns when a class comes back after a cooldown that lasts for so long.
+func (s transportSettings) delay(cooldown time.Duration, class Class) time.Duration {
+	window := s.windows[1]
+	if class >= Critical && class <= Background {
+		window = s.windows[class-Critical]
+	}
+	delay := max(cooldown, 0) + window.From
+	if spread := window.To - window.From; spread > 0 {
+		delay += rand.N(spread)
+	}
+	return min(delay, signals.MaxWait)
+}
+
+// replay returns the request for another try, if there may be one: the provider did not forbid it, the wait is within
+// its bound and the caller's deadline, and the body can be had again.
+func (t *Transport) replay(request *http.Request, response *http.Response, l limit, tries int) (*http.Request, bool) {
+	if l.verdict.Class == signals.Billing || l.verdict.NoRetry || tries >= t.settings.retries || l.delay > t.settings.retryWait || response.StatusCode < 400 {
+		return nil, false
+	}
+	if end, ok := request.Context().Deadline(); ok && time.Until(end) <= l.delay {
+		return nil, false
+	}
+	again := request.Clone(request.Context())
+	if request.Body == nil || request.Body == http.NoBody {
+		return again, true
+	}
+	if request.GetBody == nil {
+		return nil, false
+	}
+	body, err := request.GetBody()
+	if err != nil {
+		return nil, false
+	}
+	again.Body = body
+	return again, true
+}
+
+// discard reads what is left of a short body, so that its connection can be used again, and closes it.
+func discard(body io.ReadCloser) {
+	_, _ = io.CopyN(io.Discard, body, signals.MaxBody)
+	_ = body.Close()
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("quotad: while waiting for the provider's limit: %w", context.Cause(ctx))
+	}
+}
