@@ -1,0 +1,130 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"time"
+
+	"github.com/quotad/quotad/client"
+	"github.com/quotad/quotad/client/internal/fakequota"
+)
+
+// cluster returns a small cluster in memory. A program names the addresses of its nodes, and needs no WithHTTPClient.
+func cluster() *fakequota.Cluster {
+	cluster := fakequota.New(3)
+	cluster.Set("github/core", fakequota.Quota{Usable: 5_000, Available: 5_000})
+	cluster.Set("t/core", fakequota.Quota{Usable: 10, Available: 10})
+	cluster.Set("t/streams", fakequota.Quota{Usable: 2, Available: 2, Slots: true})
+	return cluster
+}
+
+func Example() {
+	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, "hello")
+	}))
+	defer provider.Close()
+	nodes := cluster()
+
+	c, err := client.New(nodes.Addresses(), client.WithHTTPClient(nodes))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer func() { _ = c.Close() }()
+	github := &http.Client{Transport: client.NewTransport(c, nil, client.GitHub())}
+
+	response, err := github.Get(provider.URL + "/repos/a/b")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer func() { _ = response.Body.Close() }()
+	body, _ := io.ReadAll(response.Body)
+	fmt.Printf("%s, and %d of 5000 are left\n", body, nodes.Available("github/core"))
+	// Output: hello, and 4999 of 5000 are left
+}
+
+func ExampleClient_Limiter() {
+	nodes := cluster()
+	c, err := client.New(nodes.Addresses(), client.WithHTTPClient(nodes))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer func() { _ = c.Close() }()
+
+	limiter := c.Limiter("t/core")
+	for range 3 {
+		if err := limiter.Wait(context.Background()); err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Println("call")
+	}
+	// Output:
+	// call
+	// call
+	// call
+}
+
+func ExampleDo() {
+	nodes := cluster()
+	c, err := client.New(nodes.Addresses(), client.WithHTTPClient(nodes))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer func() { _ = c.Close() }()
+
+	request := client.ReserveRequest{Items: []client.Item{{Quota: "t/streams", Amount: 1}}, Wait: time.Minute}
+	words, err := client.Do(context.Background(), c, request, func(ctx context.Context, lease *client.Lease) (string, error) {
+		return fmt.Sprintf("one of 2 streams, %d is free", nodes.Available("t/streams")), nil
+	})
+	fmt.Println(words, err)
+	// Output: one of 2 streams, 1 is free <nil>
+}
+
+func ExampleClient_Reserve() {
+	nodes := cluster()
+	c, err := client.New(nodes.Addresses(), client.WithHTTPClient(nodes))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer func() { _ = c.Close() }()
+	ctx := context.Background()
+
+	lease, err := c.Reserve(ctx, client.ReserveRequest{Items: []client.Item{{Quota: "t/core", Amount: 7}}, TTL: 30 * time.Second})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	op, err := lease.Consume(ctx, client.Item{Quota: "t/core", Amount: 5})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	// Here 5 calls would be made, no later than op.LastTake(). Two of them were not.
+	if _, err := op.Settle(ctx, client.Settlement{Unspent: []client.Item{{Quota: "t/core", Amount: 2}}}); err != nil {
+		fmt.Println(err)
+		return
+	}
+	if _, err := lease.Release(ctx); err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(nodes.Available("t/core"), "of 10 are left")
+
+	_, err = c.Reserve(ctx, client.ReserveRequest{Items: []client.Item{{Quota: "t/core", Amount: 9}}})
+	var refusal *client.RefusalError
+	if errors.As(err, &refusal) {
+		fmt.Println(refusal.Reason, refusal.Available, errors.Is(err, client.Exhausted))
+	}
+	// Output:
+	// 7 of 10 are left
+	// EXHAUSTED 7 true
+}
