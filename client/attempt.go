@@ -50,12 +50,10 @@ func classify(err error) (outcome, error) {
 // classifyInfo does the same for an error that carries quotad's own detail.
 func classifyInfo(info *quotav1.ErrorInfo, message string) (outcome, error) {
 	reason := Reason(info.GetReason())
-	switch {
-	case info.GetNotAccepted() || reason == TooManyInFlight:
-		return notAccepted, &NotAcceptedError{
-			Reason: reason, Err: errors.New(message), leader: info.GetLeaderAddress(), retryAfter: durationOf(info.GetRetryAfter(), 0),
-		}
-	case reason == UnknownOutcome || reason == Internal || reason == 0:
+	switch reason {
+	case NoLeader, Overloaded, Stopping, TooManyInFlight:
+		return notAccepted, &NotAcceptedError{Reason: reason, Err: errors.New(message), leader: info.GetLeaderAddress()}
+	case UnknownOutcome, Internal, 0:
 		return unknown, &UnknownOutcomeError{Reason: reason, Err: errors.New(message)}
 	}
 	return answered, &RequestError{
@@ -127,8 +125,11 @@ func race[T any](ctx context.Context, c *Client, p patience, send sender[T]) (la
 		select {
 		case a := <-results:
 			running--
-			if a.outcome == answered {
+			if a.err == nil {
 				c.nodes.lead(a.node)
+			}
+			if a.outcome == answered || errors.Is(a.err, Overloaded) {
+				// A leader that is overloaded is the leader all the same: nobody else will take it.
 				return a, doubt || running > 0
 			}
 			doubt = doubt || a.outcome == unknown

@@ -29,8 +29,7 @@ type NotAcceptedError struct {
 	// Err is why it was given up, such as the context's error.
 	Err error
 
-	leader     string
-	retryAfter time.Duration
+	leader string
 }
 
 // Error implements error.

@@ -132,7 +132,10 @@ func (c *Client) await(ctx context.Context, cmd *command, waiting *quotav1.Waiti
 			}
 			return nil, stamp{}, a.err
 		}
-		if ctx.Err() == nil && a.outcome != unknown {
+		if time.Since(a.sent) > longestBackoff {
+			// It waited, and was not told the outcome: ask again at once.
+			pause = backoff{}
+		} else {
 			pause.wait(ctx)
 		}
 		if ctx.Err() != nil {

@@ -1,0 +1,69 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"testing"
+
+	"connectrpc.com/connect"
+
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+func TestEveryErrorHasOneOfThreeOutcomes(t *testing.T) {
+	detailed := func(code connect.Code, info *quotav1.ErrorInfo) error {
+		err := connect.NewError(code, errors.New("x"))
+		detail, detailErr := connect.NewErrorDetail(info)
+		if detailErr != nil {
+			t.Fatal(detailErr)
+		}
+		err.AddDetail(detail)
+		return err
+	}
+	reason := func(r Reason) error {
+		return detailed(connect.CodeUnknown, &quotav1.ErrorInfo{Reason: quotav1.Reason(r), NotAccepted: r == Invalid || r >= NoLeader})
+	}
+	for _, tt := range []struct {
+		name string
+		err  error
+		want outcome
+	}{
+		{"none", nil, answered},
+		{"nobody listens", connect.NewError(connect.CodeUnavailable, &net.OpError{Op: "dial", Err: io.EOF}), notAccepted},
+		{"the connection broke", connect.NewError(connect.CodeUnavailable, &net.OpError{Op: "read", Err: io.EOF}), unknown},
+		{"the attempt took too long", connect.NewError(connect.CodeDeadlineExceeded, context.DeadlineExceeded), unknown},
+		{"it was given up", connect.NewError(connect.CodeCanceled, context.Canceled), unknown},
+		{"a proxy's error", connect.NewError(connect.CodeUnavailable, errors.New("bad gateway")), unknown},
+		{"a proxy's 429", connect.NewError(connect.CodeResourceExhausted, errors.New("slow down")), unknown},
+		{"not quotad", connect.NewError(connect.CodeUnimplemented, errors.New("404")), answered},
+		{"not an API error", io.ErrUnexpectedEOF, unknown},
+		{"no leader", reason(NoLeader), notAccepted},
+		{"overloaded", reason(Overloaded), notAccepted},
+		{"stopping", reason(Stopping), notAccepted},
+		{"too many in flight", reason(TooManyInFlight), notAccepted},
+		{"unknown outcome", reason(UnknownOutcome), unknown},
+		{"internal", reason(Internal), unknown},
+		{"no reason", reason(0), unknown},
+		{"malformed, though not accepted", reason(Invalid), answered},
+		{"no token, though not accepted", reason(NoToken), answered},
+		{"not allowed, though not accepted", reason(NotAllowed), answered},
+		{"stale fence", reason(StaleFence), answered},
+		{"unknown session", reason(UnknownSession), answered},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := classify(tt.err)
+			if got != tt.want || (err == nil) != (tt.err == nil) {
+				t.Errorf("outcome %d, want %d: %v", got, tt.want, err)
+			}
+			var refused *NotAcceptedError
+			var doubt *UnknownOutcomeError
+			var wrong *RequestError
+			typed := map[outcome]bool{answered: errors.As(err, &wrong) || err == nil, notAccepted: errors.As(err, &refused), unknown: errors.As(err, &doubt)}
+			if !typed[got] {
+				t.Errorf("outcome %d has the type %T", got, err)
+			}
+		})
+	}
+}
