@@ -9,7 +9,7 @@ import (
 type meter interface {
 	// used returns what counts now.
 	used(now time.Time) int64
-	// take counts n from now on.
+	// take counts n from now on; a bucket gets no emptier than empty.
 	take(now time.Time, n int64)
 	// wait returns how long until n more would fit, 0 if they fit now. n must be at most the limit.
 	wait(now time.Time, n int64) time.Duration
@@ -49,6 +49,9 @@ func (l *slidingLog) used(now time.Time) int64 {
 }
 
 func (l *slidingLog) take(now time.Time, n int64) {
+	if l.limit < 0 {
+		return
+	}
 	l.entries = append(l.entries, entry{now, n})
 	l.sum += n
 }
@@ -90,7 +93,9 @@ func (b *bucket) used(now time.Time) int64 {
 }
 
 func (b *bucket) take(now time.Time, n int64) {
-	b.full = now.Add(b.fullIn(now) + b.refill(n))
+	if b.limit > 0 {
+		b.full = now.Add(min(b.fullIn(now)+b.refill(n), b.period))
+	}
 }
 
 func (b *bucket) wait(now time.Time, n int64) time.Duration {
