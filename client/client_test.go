@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -146,6 +147,38 @@ func TestConcurrentCallsTravelTogether(t *testing.T) {
 		}
 		if got := cluster.Sessions(); got != 1 {
 			t.Errorf("%d sessions", got)
+		}
+	})
+}
+
+func TestABatchIsBoundedInBytes(t *testing.T) {
+	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+		var items []Item
+		for i := range 64 {
+			name := fmt.Sprintf("%0180d", i)
+			cluster.Set(name, fakequota.Quota{Usable: 1_000, Available: 1_000})
+			items = append(items, Item{name, 1})
+		}
+		var wg sync.WaitGroup
+		hold := make(chan struct{})
+		cluster.AfterBatch(0, func() {
+			cluster.AfterBatch(0, func() { <-hold })
+			<-hold
+		})
+		for range 300 {
+			wg.Go(func() {
+				if _, err := c.Reserve(context.Background(), ReserveRequest{Items: items}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		synctest.Wait()
+		close(hold)
+		wg.Wait()
+		for _, size := range cluster.BatchSizes() {
+			if size*64*180 > maxBatchBytes {
+				t.Errorf("a batch of %d such commands", size)
+			}
 		}
 	})
 }

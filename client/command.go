@@ -5,6 +5,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
@@ -21,6 +23,8 @@ type command struct {
 	// pb is the request; it is not changed once it was sent.
 	pb       *quotav1.Command
 	numbered bool
+	// size is its length on the wire, in bytes, with room for its identity.
+	size int
 	// session and seq are its identity, set before it is first sent.
 	session *session
 	seq     uint64
@@ -45,7 +49,9 @@ type command struct {
 	trouble error
 }
 
-func newCommand(pb *quotav1.Command) *command { return &command{pb: pb, done: make(chan struct{})} }
+func newCommand(pb *quotav1.Command) *command {
+	return &command{pb: pb, size: proto.Size(pb) + 64, done: make(chan struct{})}
+}
 
 // finish hands the outcome to the caller, or to then where nobody waits for it.
 func (cmd *command) finish(result *quotav1.CommandResult, at stamp, err error) {

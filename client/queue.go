@@ -16,6 +16,8 @@ const (
 	maxLanes = 2
 	// maxBatch is how many commands one batch carries.
 	maxBatch = 2_000
+	// maxBatchBytes bounds one batch, well below what a node reads; a larger command travels alone.
+	maxBatchBytes = 1 << 20
 	// maxQueued bounds what waits to be sent.
 	maxQueued = 65_536
 	// shortestBackoff and longestBackoff bound the pause after all nodes were asked in vain.
@@ -96,20 +98,22 @@ func (q *queue) remove(cmd *command) bool {
 // fill adds what has queued up to what a lane still carries. With nothing to carry, the lane has ended.
 func (q *queue) fill(batch []*command) []*command {
 	now := time.Now()
-	kept := batch[:0]
+	kept, size := batch[:0], 0
 	for _, cmd := range batch {
 		if cmd.live(now) {
 			kept = append(kept, cmd)
+			size += cmd.size
 		} else {
 			q.client.drop(cmd)
 		}
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for len(kept) < maxBatch && q.first != nil {
+	for len(kept) < maxBatch && q.first != nil && (len(kept) == 0 || size+q.first.size <= maxBatchBytes) {
 		cmd := q.first
 		q.removeLocked(cmd)
 		kept = append(kept, cmd)
+		size += cmd.size
 	}
 	if len(kept) == 0 {
 		q.lanes--
