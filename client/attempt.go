@@ -39,6 +39,8 @@ func classify(err error) (outcome, error) {
 	case connect.CodeInvalidArgument, connect.CodeUnimplemented, connect.CodeUnauthenticated, connect.CodePermissionDenied, connect.CodeNotFound:
 		// A proxy, or a server that is not quotad: it did not carry anything out, and will not.
 		return answered, &RequestError{Reason: Invalid, Message: failed.Message(), Hint: "is this a quotad node's API address?"}
+	default:
+		// What is left may come from anywhere on the way, before or after the request was carried out.
 	}
 	var dial *net.OpError
 	if errors.As(err, &dial) && dial.Op == "dial" {
@@ -55,9 +57,10 @@ func classifyInfo(info *quotav1.ErrorInfo, message string) (outcome, error) {
 		return notAccepted, &NotAcceptedError{Reason: reason, Err: errors.New(message), leader: info.GetLeaderAddress()}
 	case UnknownOutcome, Internal, 0:
 		return unknown, &UnknownOutcomeError{Reason: reason, Err: errors.New(message)}
-	}
-	return answered, &RequestError{
-		Reason: reason, Message: message, Hint: info.GetHint(), Quota: info.GetQuota(), Field: info.GetField(), FenceCounter: info.GetFenceCounter(),
+	default:
+		return answered, &RequestError{
+			Reason: reason, Message: message, Hint: info.GetHint(), Quota: info.GetQuota(), Field: info.GetField(), FenceCounter: info.GetFenceCounter(),
+		}
 	}
 }
 

@@ -269,8 +269,7 @@ func TestWhatACallerThatLeftGetsGoesBack(t *testing.T) {
 				time.AfterFunc(1500*time.Millisecond, func() { cluster.Break(0, fakequota.Healthy) })
 			})
 			_, err := c.Reserve(within(t, time.Second), ReserveRequest{Items: one("t/core", 5), Consume: consume})
-			var doubt *UnknownOutcomeError
-			if !errors.As(err, &doubt) {
+			if _, ok := errors.AsType[*UnknownOutcomeError](err); !ok {
 				t.Errorf("got %v", err)
 			}
 			pass(5 * time.Second)

@@ -43,20 +43,17 @@ func (s *closures) learn(quota string, left time.Duration) {
 	}
 }
 
-// left returns for how long some of the items' quotas are still closed, and which one; 0: none.
-func (s *closures) left(items []Item) (time.Duration, string) {
+// left returns for how long some of the items' quotas are still closed; 0: none is.
+func (s *closures) left(items []Item) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var most time.Duration
-	var which string
 	for _, item := range items {
 		if until, ok := s.until[item.Quota]; ok {
-			if left := time.Until(until); left > most {
-				most, which = left, item.Quota
-			}
+			most = max(most, time.Until(until))
 		}
 	}
-	return most, which
+	return most
 }
 
 // register makes a limiter a spender of its quotas.

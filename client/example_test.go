@@ -120,8 +120,7 @@ func ExampleClient_Reserve() {
 	fmt.Println(nodes.Available("t/core"), "of 10 are left")
 
 	_, err = c.Reserve(ctx, client.ReserveRequest{Items: []client.Item{{Quota: "t/core", Amount: 9}}})
-	var refusal *client.RefusalError
-	if errors.As(err, &refusal) {
+	if refusal, ok := errors.AsType[*client.RefusalError](err); ok {
 		fmt.Println(refusal.Reason, refusal.Available, errors.Is(err, client.Exhausted))
 	}
 	// Output:

@@ -102,8 +102,8 @@ func (k *keeper) run() {
 		case <-timer.C:
 		case <-k.wake:
 		}
-		commands, next, any := k.collect(time.Now())
-		if !any {
+		commands, next, more := k.collect(time.Now())
+		if !more {
 			return
 		}
 		if len(commands) > 0 {
@@ -115,7 +115,7 @@ func (k *keeper) run() {
 
 // collect returns renewals for all leases that are due or nearly so, if at least one is due, and when the next one will
 // be. With nothing kept the keeper has ended.
-func (k *keeper) collect(now time.Time) (commands []*command, next time.Time, any bool) {
+func (k *keeper) collect(now time.Time) (commands []*command, next time.Time, more bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	next = now.Add(time.Hour)

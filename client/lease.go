@@ -36,7 +36,7 @@ type Lease struct {
 	nextDeath int
 }
 
-func newLease(c *Client, request ReserveRequest, granted *quotav1.Lease, at stamp) *Lease {
+func newLease(c *Client, granted *quotav1.Lease, at stamp) *Lease {
 	left := durationOf(granted.GetExpiresIn(), 0)
 	l := &Lease{
 		client: c, id: granted.GetId(), fence: granted.GetFence(), class: Class(granted.GetClass()), items: grantedOf(granted.GetItems()),

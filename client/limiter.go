@@ -202,7 +202,7 @@ func (l *Limiter) ReserveN(n int) *Reservation {
 	}
 	l.demand.add(now, int64(n), l.known.life)
 	l.fetchLocked(max(l.sizeLocked(int64(n)), int64(n)))
-	delay, _ := l.client.closures.left(l.unit)
+	delay := l.client.closures.left(l.unit)
 	return &Reservation{limiter: l, delay: max(delay, time.Duration(l.refusedUntil-now), shortestBackoff)}
 }
 

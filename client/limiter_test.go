@@ -437,7 +437,7 @@ func TestTakesFromManyGoroutinesNeverExceedWhatWasConsumed(t *testing.T) {
 	cluster := fakequota.New(1)
 	cluster.Set("t/core", fakequota.Quota{Usable: 100_000, Available: 20_000, SpendBy: 200 * time.Millisecond, Transit: 20 * time.Millisecond})
 	c := connected(t, cluster)
-	defer c.Close()
+	defer func() { _ = c.Close() }()
 	limiter := c.Limiter("t/core", Holders(1))
 	var allowed atomic.Int64
 	var wg sync.WaitGroup

@@ -20,7 +20,7 @@ func virtual(t *testing.T, nodes int, f func(t *testing.T, cluster *fakequota.Cl
 		cluster := fakequota.New(nodes)
 		cluster.Set("t/core", fakequota.Quota{Usable: 1_000, Available: 1_000})
 		c := connected(t, cluster, options...)
-		defer c.Close()
+		defer func() { _ = c.Close() }()
 		f(t, cluster, c)
 	})
 }

@@ -110,7 +110,7 @@ func (t *Transport) due(quota string, s signals.Signal) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Now()
-	if last, ok := t.reported[quota]; ok && now.Sub(last) < reportEvery && !(s.Remaining.Known && s.Remaining.N == 0) {
+	if last, ok := t.reported[quota]; ok && now.Sub(last) < reportEvery && (!s.Remaining.Known || s.Remaining.N > 0) {
 		return false
 	}
 	t.reported[quota] = now
@@ -132,6 +132,7 @@ func causeOf(s signals.Signal) Cause {
 		return CausePlan
 	case signals.NotALimit:
 		return CauseNotALimit
+	case signals.OK:
 	}
 	return CauseOK
 }
@@ -216,10 +217,10 @@ func (u *usage) scan(p []byte) {
 			}
 			u.take()
 		}
-		switch {
-		case c == usageKey[u.matched]:
+		switch c {
+		case usageKey[u.matched]:
 			u.matched++
-		case c == usageKey[0]:
+		case usageKey[0]:
 			u.matched = 1
 		default:
 			u.matched = 0

@@ -30,7 +30,7 @@ type demand struct {
 	at  int64
 }
 
-func (d *demand) add(now int64, units int64, life time.Duration) {
+func (d *demand) add(now, units int64, life time.Duration) {
 	d.fade(now, life)
 	d.sum += float64(units)
 }
@@ -137,6 +137,7 @@ func (l *Limiter) share(quota Quota) int64 {
 		most = min(most, 5*quota.DefaultEstimate)
 	case Red:
 		most = min(most, quota.DefaultEstimate)
+	case ZoneNone:
 	}
 	return most
 }
@@ -254,8 +255,7 @@ const maxAmount = 1<<53 - 1
 // rememberLocked keeps a refusal for a moment, so that a caller in a loop does not ask the cluster each time round.
 func (l *Limiter) rememberLocked(err error, units int64) {
 	memory := refusalMemory
-	var refusal *RefusalError
-	if errors.As(err, &refusal) {
+	if refusal, ok := errors.AsType[*RefusalError](err); ok {
 		l.stats.Refused++
 		if refusal.RetryAfter >= 0 {
 			memory = min(memory, refusal.RetryAfter)
@@ -286,7 +286,7 @@ func (l *Limiter) allowSlow(n int64) bool {
 		return open
 	}
 	l.mu.Unlock()
-	if left, _ := l.client.closures.left(l.unit); left > 0 {
+	if l.client.closures.left(l.unit) > 0 {
 		return false
 	}
 	ctx, cancel := context.WithTimeoutCause(context.Background(), allowTimeout, ErrClusterAway)
@@ -322,8 +322,8 @@ func (l *Limiter) waitSlow(ctx context.Context, n int64) error {
 		if err == nil {
 			return nil
 		}
-		var refusal *RefusalError
-		if !errors.As(err, &refusal) {
+		refusal, ok := errors.AsType[*RefusalError](err)
+		if !ok {
 			l.mu.Lock()
 			defer l.mu.Unlock()
 			if l.passUncountedLocked(err, n) {

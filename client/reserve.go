@@ -71,7 +71,7 @@ func (c *Client) Reserve(ctx context.Context, request ReserveRequest) (*Lease, e
 	if response.GetLease() == nil {
 		return nil, &UnknownOutcomeError{Err: errors.New("an answer that is neither a lease nor a refusal")}
 	}
-	return newLease(c, request, response.GetLease(), at), nil
+	return newLease(c, response.GetLease(), at), nil
 }
 
 func (c *Client) reserveMessage(request ReserveRequest, wait time.Duration) *quotav1.ReserveRequest {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -210,7 +211,7 @@ func TestARepeatWithoutAnAllowanceIsNotWritten(t *testing.T) {
 func TestABaseThatWritesTwiceIsSettledAsAnOverrun(t *testing.T) {
 	cluster := full()
 	c := connected(t, cluster)
-	defer c.Close()
+	defer func() { _ = c.Close() }()
 	transport := NewTransport(c, roundTrip(func(r *http.Request) (*http.Response, error) {
 		trace := traceOf(r)
 		trace.WroteHeaders()
@@ -228,7 +229,7 @@ func TestABaseThatWritesTwiceIsSettledAsAnOverrun(t *testing.T) {
 func TestAnAttemptThatWasNeverWrittenGoesBack(t *testing.T) {
 	cluster := full()
 	c := connected(t, cluster)
-	defer c.Close()
+	defer func() { _ = c.Close() }()
 	client := &http.Client{Transport: NewTransport(c, &http.Transport{}, Match(core))}
 	if _, err := client.Get("http://127.0.0.1:1"); err == nil {
 		t.Fatal("no error")
@@ -297,7 +298,7 @@ func TestA429IsRetriedInTheWindowOfItsClass(t *testing.T) {
 				base, asked := answers(tooMany("20"), ok)
 				client := &http.Client{Transport: NewTransport(c, base, Match(core))}
 				response, err := client.Post("http://provider.example", "text/plain", strings.NewReader("body"))
-				if err != nil || response.StatusCode != 200 || len(*asked) != 2 {
+				if err != nil || response.StatusCode != http.StatusOK || len(*asked) != 2 {
 					t.Fatalf("%v, %v, asked %d times", response, err, len(*asked))
 				}
 				_ = response.Body.Close()
@@ -331,9 +332,7 @@ func TestA429ThatIsPassedThroughIsWholeAndSaysWhenToComeBack(t *testing.T) {
 		virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 			base, asked := answers(func(*http.Request) *http.Response {
 				header := http.Header{"Retry-After": {tt.after}}
-				for key, values := range tt.header {
-					header[key] = values
-				}
+				maps.Copy(header, tt.header)
 				return respond(429, header, "the whole body")
 			})
 			ctx := context.Background()
@@ -350,7 +349,7 @@ func TestA429ThatIsPassedThroughIsWholeAndSaysWhenToComeBack(t *testing.T) {
 			}
 			body, _ := io.ReadAll(response.Body)
 			_ = response.Body.Close()
-			if response.StatusCode != 429 || string(body) != "the whole body" || len(*asked) != 1 || response.Request != request {
+			if response.StatusCode != http.StatusTooManyRequests || string(body) != "the whole body" || len(*asked) != 1 || response.Request != request {
 				t.Errorf("%s: status %d, body %q, asked %d times", name, response.StatusCode, body, len(*asked))
 			}
 			said, _ := signals.Verdict(signals.Generic.Observe(time.Now(), 429, response.Header, nil))

@@ -40,6 +40,7 @@ func (c Class) String() string {
 		return "standard"
 	case Background:
 		return "background"
+	case ClassDefault:
 	}
 	return "default"
 }
@@ -68,6 +69,7 @@ func (z Zone) String() string {
 		return "amber"
 	case Red:
 		return "red"
+	case ZoneNone:
 	}
 	return "none"
 }

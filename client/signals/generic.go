@@ -24,7 +24,7 @@ func observeGeneric(r *response) []Signal {
 		s.Remaining, s.Used = Count{}, Count{}
 	}
 	s.Exact = s.Remaining.Known
-	any := s.Limit.Known || s.Remaining.Known || s.Used.Known || s.ResetIn.Known
+	said := s.Limit.Known || s.Remaining.Known || s.Used.Known || s.ResetIn.Known
 	asked := r.retryAfter()
 	s.NoRetry = r.noRetry()
 	switch {
@@ -39,7 +39,7 @@ func observeGeneric(r *response) []Signal {
 	case r.status >= 400:
 		s.Class, s.Rule = NotALimit, "generic/error"
 		return []Signal{s}
-	case any || s.NoRetry:
+	case said || s.NoRetry:
 		return []Signal{s}
 	}
 	return nil

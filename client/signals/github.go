@@ -22,21 +22,21 @@ func observeGitHub(r *response) []Signal {
 		// The counts of a call that was not let in are those of its address, not of the caller's key.
 		return []Signal{{Class: NotALimit, Rule: "github/unauthorized"}}
 	}
-	counts, any := githubCounts(r)
+	counts, said := githubCounts(r)
 	verdict, merged := githubVerdict(r, counts)
 	switch {
-	case verdict.Class == 0 && any:
+	case verdict.Class == 0 && said:
 		return []Signal{counts}
 	case verdict.Class == 0:
 		return nil
-	case merged || !any:
+	case merged || !said:
 		return []Signal{verdict}
 	}
 	return []Signal{counts, verdict}
 }
 
 // githubCounts reads the primary limit's headers.
-func githubCounts(r *response) (s Signal, any bool) {
+func githubCounts(r *response) (s Signal, said bool) {
 	s = Signal{
 		Class:     OK,
 		Scope:     ScopeResource,

@@ -10,6 +10,7 @@ package signals
 
 import (
 	"net/http"
+	"slices"
 	"time"
 )
 
@@ -162,9 +163,9 @@ func (d Dialect) Observe(now time.Time, status int, header http.Header, body []b
 
 // Verdict returns the signal that says why a call was refused, if it was: the last one that is not OK.
 func Verdict(signals []Signal) (Signal, bool) {
-	for i := len(signals) - 1; i >= 0; i-- {
-		if signals[i].Class != OK {
-			return signals[i], true
+	for _, s := range slices.Backward(signals) {
+		if s.Class != OK {
+			return s, true
 		}
 	}
 	return Signal{}, false

@@ -212,6 +212,7 @@ func (n *Node) do(request *http.Request) (*http.Response, error) {
 	case Silent:
 		<-ctx.Done()
 		return nil, ctx.Err()
+	case Healthy, Mute:
 	}
 	recorder := httptest.NewRecorder()
 	served := make(chan struct{})

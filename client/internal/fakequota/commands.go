@@ -189,6 +189,7 @@ func (s *state) runReport(request *quotav1.ReportRequest) *quotav1.CommandResult
 			if until := time.Now().Add(wait); until.After(q.closedUntil) {
 				q.closedUntil = until
 			}
+		default:
 		}
 		if time.Now().Before(q.closedUntil) {
 			reported.CooldownLeft = left(q.closedUntil)
