@@ -125,6 +125,14 @@ const (
 	Reason_REASON_TESTING_ONLY Reason = 157
 	// The caller was too slow to read its stream (resource_exhausted).
 	Reason_REASON_SLOW_WATCHER Reason = 158
+	// The request is larger than the server takes (resource_exhausted, as HTTP status 413). Not accepted: send less at a
+	// time.
+	Reason_REASON_TOO_LARGE Reason = 159
+	// The member is unknown, unfit for this change, or has not caught up yet (failed_precondition).
+	Reason_REASON_UNFIT_MEMBER Reason = 160
+	// The caller's deadline passed, or it went away, before the call was accepted (deadline_exceeded). Not accepted: safe
+	// to send again.
+	Reason_REASON_CANCELED Reason = 161
 	// A defect of quotad itself (internal).
 	Reason_REASON_INTERNAL Reason = 199
 )
@@ -177,6 +185,9 @@ var (
 		156: "REASON_COMPACTED",
 		157: "REASON_TESTING_ONLY",
 		158: "REASON_SLOW_WATCHER",
+		159: "REASON_TOO_LARGE",
+		160: "REASON_UNFIT_MEMBER",
+		161: "REASON_CANCELED",
 		199: "REASON_INTERNAL",
 	}
 	Reason_value = map[string]int32{
@@ -225,6 +236,9 @@ var (
 		"REASON_COMPACTED":            156,
 		"REASON_TESTING_ONLY":         157,
 		"REASON_SLOW_WATCHER":         158,
+		"REASON_TOO_LARGE":            159,
+		"REASON_UNFIT_MEMBER":         160,
+		"REASON_CANCELED":             161,
 		"REASON_INTERNAL":             199,
 	}
 )
@@ -5247,7 +5261,7 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x05valid\x18\x02 \x01(\bR\x05valid\x128\n" +
 	"\n" +
 	"expires_in\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\texpiresIn\x12#\n" +
-	"\rfence_counter\x18\x04 \x01(\x04R\ffenceCounter*\x8f\t\n" +
+	"\rfence_counter\x18\x04 \x01(\x04R\ffenceCounter*\xd6\t\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11REASON_NEVER_FITS\x10\x01\x12\x16\n" +
@@ -5294,7 +5308,10 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x12REASON_NOT_ALLOWED\x10\x9b\x01\x12\x15\n" +
 	"\x10REASON_COMPACTED\x10\x9c\x01\x12\x18\n" +
 	"\x13REASON_TESTING_ONLY\x10\x9d\x01\x12\x18\n" +
-	"\x13REASON_SLOW_WATCHER\x10\x9e\x01\x12\x14\n" +
+	"\x13REASON_SLOW_WATCHER\x10\x9e\x01\x12\x15\n" +
+	"\x10REASON_TOO_LARGE\x10\x9f\x01\x12\x18\n" +
+	"\x13REASON_UNFIT_MEMBER\x10\xa0\x01\x12\x14\n" +
+	"\x0fREASON_CANCELED\x10\xa1\x01\x12\x14\n" +
 	"\x0fREASON_INTERNAL\x10\xc7\x01*J\n" +
 	"\x04Zone\x12\x14\n" +
 	"\x10ZONE_UNSPECIFIED\x10\x00\x12\x0e\n" +
