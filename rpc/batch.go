@@ -1,0 +1,148 @@
+package rpc
+
+import (
+	"context"
+	"fmt"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/raftnode"
+	"github.com/quotad/quotad/rpc/quotav1"
+	"strconv"
+)
+
+// Batch implements QuotaService: any mix of commands, results by position, each judged alone.
+func (s *quotaService) Batch(ctx context.Context, req *quotav1.BatchRequest) (*quotav1.BatchResponse, error) {
+	return call(ctx, s.Server, VerbUse, req, s.batch, leader.Batch)
+}
+
+func (s *quotaService) batch(ctx context.Context, r *request, req *quotav1.BatchRequest) (*quotav1.BatchResponse, error) {
+	res := &quotav1.BatchResponse{Results: make([]*quotav1.CommandResult, len(req.Commands))}
+	commands := make([]*logpb.Command, 0, len(req.Commands))
+	positions := make([]int, 0, len(req.Commands))
+	for i, c := range req.Commands {
+		command, err := batchCommand(c, r.who, fmt.Sprintf("commands[%d]", i))
+		if err != nil {
+			res.Results[i] = commandError(err)
+			continue
+		}
+		commands, positions = append(commands, command), append(positions, i)
+	}
+	results, at, err := s.node.Propose(ctx, commands...)
+	if err != nil {
+		return nil, err
+	}
+	res.Meta = s.meta(r, at)
+	for n, result := range results {
+		res.Results[positions[n]] = s.batchResult(req.Commands[positions[n]], result, res.Meta)
+	}
+	return res, nil
+}
+
+// batchCommand checks and translates one command of a Batch.
+func batchCommand(c *quotav1.Command, who *caller, path string) (*logpb.Command, error) {
+	var request proto.Message
+	var command *logpb.Command
+	verb := VerbUse
+	switch kind := c.GetKind().(type) {
+	case *quotav1.Command_Reserve:
+		request = kind.Reserve
+	case *quotav1.Command_Consume:
+		request = kind.Consume
+	case *quotav1.Command_Settle:
+		request = kind.Settle
+	case *quotav1.Command_Release:
+		request = kind.Release
+	case *quotav1.Command_Renew:
+		request = kind.Renew
+	case *quotav1.Command_Withdraw:
+		request = kind.Withdraw
+	case *quotav1.Command_Report:
+		request, verb = kind.Report, VerbReport
+	default:
+		return nil, invalid(path, "has no command", "reserve, consume, settle, release, renew, withdraw or report")
+	}
+	if err := who.may(verb); err != nil {
+		return nil, err
+	}
+	if err := validate(request); err != nil {
+		return nil, err
+	}
+	switch kind := c.Kind.(type) {
+	case *quotav1.Command_Reserve:
+		if err := who.mayActFor(kind.Reserve.Holder); err != nil {
+			return nil, err
+		}
+		command = reserveCommand(kind.Reserve, who)
+	case *quotav1.Command_Consume:
+		command = consumeCommand(kind.Consume, who)
+	case *quotav1.Command_Settle:
+		command = settleCommand(kind.Settle, who)
+	case *quotav1.Command_Release:
+		command = releaseCommand(kind.Release, who)
+	case *quotav1.Command_Renew:
+		command = renewCommand(kind.Renew, who)
+	case *quotav1.Command_Withdraw:
+		command = withdrawCommand(kind.Withdraw, who)
+	case *quotav1.Command_Report:
+		command = reportCommand(kind.Report, who)
+	}
+	return command, nil
+}
+
+// batchResult makes the result of one command of a Batch.
+func (s *Server) batchResult(c *quotav1.Command, result *logpb.Result, meta *quotav1.Meta) *quotav1.CommandResult {
+	if f := result.GetFailure(); f != nil {
+		return commandError(failed(f))
+	}
+	switch c.Kind.(type) {
+	case *quotav1.Command_Reserve:
+		return &quotav1.CommandResult{Kind: &quotav1.CommandResult_Reserve{Reserve: s.reserved(result, meta)}}
+	case *quotav1.Command_Consume:
+		return &quotav1.CommandResult{Kind: &quotav1.CommandResult_Consume{Consume: s.consumed(result, meta)}}
+	case *quotav1.Command_Settle:
+		return &quotav1.CommandResult{Kind: &quotav1.CommandResult_Settle{Settle: settled(result, meta)}}
+	case *quotav1.Command_Release:
+		return &quotav1.CommandResult{Kind: &quotav1.CommandResult_Release{Release: released(result, meta)}}
+	case *quotav1.Command_Renew:
+		return &quotav1.CommandResult{Kind: &quotav1.CommandResult_Renew{Renew: s.renewed(result, meta)}}
+	case *quotav1.Command_Withdraw:
+		return &quotav1.CommandResult{Kind: &quotav1.CommandResult_Withdraw{Withdraw: &quotav1.WithdrawResponse{Meta: meta}}}
+	}
+	return &quotav1.CommandResult{Kind: &quotav1.CommandResult_Report{Report: &quotav1.ReportResponse{
+		Meta: meta, Quotas: apiReported(result.GetReported(), s.node.Clock()),
+	}}}
+}
+
+func commandError(err error) *quotav1.CommandResult {
+	converted := nodeError(err)
+	return &quotav1.CommandResult{Kind: &quotav1.CommandResult_Error{Error: &quotav1.CommandError{
+		Code: connect.CodeOf(converted).String(), Message: converted.Message(), Info: infoOf(converted),
+	}}}
+}
+
+// listLeases makes a page of leases that the caller may see.
+func (s *Server) listLeases(
+	state *fsm.State, clock fsm.Clock, r *request, at raftnode.Position, req *quotav1.ListLeasesRequest,
+) *quotav1.ListLeasesResponse {
+	after, _ := parsePage(req.PageToken)
+	size := pageSize(req.PageSize)
+	res := &quotav1.ListLeasesResponse{Meta: s.meta(r, at)}
+	for len(res.Leases) < size {
+		views := state.Leases(req.Holder, req.Quota, after, size, clock)
+		for i := range views {
+			after = views[i].ID
+			if r.who.mayActFor(views[i].Holder) == nil && len(res.Leases) < size {
+				res.Leases = append(res.Leases, apiLeaseStatus(&views[i], clock))
+			}
+		}
+		if len(views) < size {
+			return res
+		}
+	}
+	res.NextPageToken = strconv.FormatUint(res.Leases[size-1].Id, 10)
+	return res
+}

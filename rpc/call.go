@@ -1,0 +1,208 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/quotad/quotad/raftnode"
+	"github.com/quotad/quotad/rpc/quotav1"
+	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
+)
+
+// Headers of our own.
+const (
+	// HeaderForwarded marks a call that another node handed on; it is not handed on again.
+	HeaderForwarded = "Quotad-Forwarded-By"
+	// HeaderNoForward asks a node that does not lead to say who does, in place of handing the call on.
+	HeaderNoForward = "Quotad-No-Forward"
+	// HeaderRefusalStatus, with the value 429, asks for refusals as errors with HTTP status 429 and Retry-After.
+	HeaderRefusalStatus = "Quotad-Refusal-Status"
+)
+
+// holdForLeader is how long a call waits for a leader to be known.
+const holdForLeader = 2 * time.Second
+
+// request is what a handler needs to know besides the message.
+type request struct {
+	who *caller
+	// received is when this attempt came in, on the monotonic clock.
+	received time.Time
+	header   http.Header
+}
+
+type requestKey struct{}
+
+func requestOf(ctx context.Context) *request {
+	if r, ok := ctx.Value(requestKey{}).(*request); ok {
+		return r
+	}
+	return &request{who: &caller{ceiling: -1}, received: time.Now(), header: http.Header{}}
+}
+
+// answer is what every answer of ours has.
+type answer interface {
+	proto.Message
+	GetMeta() *quotav1.Meta
+}
+
+// call checks a request, carries it out here if this node leads, and hands it on to the leader otherwise. It is the one
+// place where calls are handed on, and it does so once: a call that came from another node is not handed on again.
+func call[Req, Res proto.Message](
+	ctx context.Context, s *Server, verb Verb, req Req,
+	local func(context.Context, *request, Req) (Res, error),
+	remote func(leader, context.Context, Req) (Res, error),
+) (Res, error) {
+	var none Res
+	r := requestOf(ctx)
+	if err := r.who.may(verb); err != nil {
+		return none, err
+	}
+	if err := validate(req); err != nil {
+		return none, err
+	}
+	hold := time.Now().Add(holdForLeader)
+	for {
+		if _, _, self := s.node.Leader(); self || remote == nil {
+			res, err := local(ctx, r, req)
+			if !isNotLeader(err) || r.final() || !time.Now().Before(hold) {
+				return res, apiError(err)
+			}
+		} else if r.final() {
+			return none, s.noLeader()
+		} else if res, err, tried := forward(ctx, s, r, req, remote); tried {
+			return res, err
+		}
+		if !s.pauseForLeader(ctx, hold) {
+			return none, s.noLeader()
+		}
+	}
+}
+
+// final tells whether a call is not to be handed on.
+func (r *request) final() bool {
+	return r.header.Get(HeaderForwarded) != "" || r.header.Get(HeaderNoForward) != ""
+}
+
+// forward hands a call on to the leader. tried is false where it was certainly not sent.
+func forward[Req, Res proto.Message](
+	ctx context.Context, s *Server, r *request, req Req, remote func(leader, context.Context, Req) (Res, error),
+) (res Res, err error, tried bool) {
+	id, address, self := s.node.Leader()
+	if address == "" || self || id == s.node.ID() {
+		return res, nil, false
+	}
+	ctx, info := connect.NewClientContext(ctx)
+	info.RequestHeader().Set(HeaderForwarded, s.node.ID())
+	for _, name := range []string{"Authorization", HeaderRefusalStatus} {
+		if value := r.header.Get(name); value != "" {
+			info.RequestHeader().Set(name, value)
+		}
+	}
+	s.metrics.forwarded.Inc()
+	res, err = remote(s.leaders.at(address), ctx, req)
+	switch {
+	case err == nil:
+		return res, nil, true
+	case neverSent(err), isNotLeader(err):
+		return res, nil, false
+	case infoOf(err) != nil:
+		return res, err, true
+	}
+	var connectErr *connect.Error
+	if errors.As(err, &connectErr) && connect.IsWireError(err) && connectErr.Code() != connect.CodeUnavailable {
+		return res, err, true
+	}
+	return res, nodeError(&raftnode.UnknownError{Err: errors.New("the leader did not answer")}), true
+}
+
+// neverSent tells whether a call failed before a byte of it was sent.
+func neverSent(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op) && op.Op == "dial"
+}
+
+// isNotLeader tells whether an error says that nothing was accepted because a leader is missing.
+func isNotLeader(err error) bool {
+	var notAccepted *raftnode.NotAcceptedError
+	if errors.As(err, &notAccepted) {
+		return notAccepted.Cause == raftnode.NotLeader || notAccepted.Cause == raftnode.NotReady
+	}
+	info := infoOf(err)
+	return info != nil && info.NotAccepted && info.Reason == quotav1.Reason_REASON_NO_LEADER
+}
+
+// pauseForLeader waits a little for a leader to be known. It returns false where that takes too long.
+func (s *Server) pauseForLeader(ctx context.Context, until time.Time) bool {
+	if !time.Now().Before(until) {
+		return false
+	}
+	timer := time.NewTimer(10*time.Millisecond + rand.N(30*time.Millisecond))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	case <-s.draining:
+		return false
+	}
+}
+
+func (s *Server) noLeader() error {
+	if s.isDraining() {
+		return stoppingError()
+	}
+	id, address, _ := s.node.Leader()
+	return notAcceptedError(&raftnode.NotAcceptedError{Cause: raftnode.NotLeader, Leader: id, LeaderAPIAddress: address})
+}
+
+func apiError(err error) error {
+	if err == nil {
+		return nil
+	}
+	return nodeError(err)
+}
+
+// meta makes an answer's Meta.
+func (s *Server) meta(r *request, at raftnode.Position) *quotav1.Meta {
+	return &quotav1.Meta{
+		Term: at.Term, Index: at.Index, ClusterTime: durationpb.New(time.Duration(at.ClusterTime)),
+		ServedIn: durationpb.New(time.Since(r.received)), Node: s.node.ID(),
+	}
+}
+
+// leader is a client for the node that leads.
+type leader struct {
+	quotav1connect.QuotaServiceClient
+	quotav1connect.AdminServiceClient
+}
+
+// leaders keeps a client for each address that led.
+type leaders struct {
+	http   connect.HTTPClient
+	scheme string
+
+	mu sync.Mutex
+	of map[string]leader
+}
+
+func (l *leaders) at(address string) leader {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if known, ok := l.of[address]; ok {
+		return known
+	}
+	base := l.scheme + "://" + address
+	made := leader{quotav1connect.NewQuotaServiceClient(l.http, base), quotav1connect.NewAdminServiceClient(l.http, base)}
+	l.of[address] = made
+	return made
+}

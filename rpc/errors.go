@@ -1,0 +1,168 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/raftnode"
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+// codes says with which Connect code an error of each reason travels. Refusals are ordinary answers and have none.
+var codes = map[quotav1.Reason]connect.Code{
+	quotav1.Reason_REASON_INVALID:             connect.CodeInvalidArgument,
+	quotav1.Reason_REASON_UNKNOWN_QUOTA:       connect.CodeNotFound,
+	quotav1.Reason_REASON_STALE_FENCE:         connect.CodeFailedPrecondition,
+	quotav1.Reason_REASON_NEVER_ISSUED:        connect.CodeFailedPrecondition,
+	quotav1.Reason_REASON_STALE_OPERATION:     connect.CodeFailedPrecondition,
+	quotav1.Reason_REASON_OPERATION_REUSED:    connect.CodeAlreadyExists,
+	quotav1.Reason_REASON_TOO_MANY_OPERATIONS: connect.CodeFailedPrecondition,
+	quotav1.Reason_REASON_ITEM_CLOSED:         connect.CodeFailedPrecondition,
+	quotav1.Reason_REASON_NOT_HELD:            connect.CodeFailedPrecondition,
+	quotav1.Reason_REASON_ALREADY_SETTLED:     connect.CodeAlreadyExists,
+	quotav1.Reason_REASON_PAST_SPEND_BY:       connect.CodeFailedPrecondition,
+	quotav1.Reason_REASON_FOREIGN_LEASE:       connect.CodePermissionDenied,
+	quotav1.Reason_REASON_UNKNOWN_SESSION:     connect.CodeFailedPrecondition,
+	quotav1.Reason_REASON_SEQ_TOO_OLD:         connect.CodeFailedPrecondition,
+	quotav1.Reason_REASON_SEQ_REUSED:          connect.CodeAlreadyExists,
+	quotav1.Reason_REASON_SESSIONS_FULL:       connect.CodeResourceExhausted,
+	quotav1.Reason_REASON_TOO_MANY_IN_FLIGHT:  connect.CodeResourceExhausted,
+	quotav1.Reason_REASON_UNKNOWN_TICKET:      connect.CodeNotFound,
+	quotav1.Reason_REASON_QUOTA_IN_USE:        connect.CodeFailedPrecondition,
+	quotav1.Reason_REASON_KIND_CHANGE:         connect.CodeFailedPrecondition,
+	quotav1.Reason_REASON_UNKNOWN_LEASE:       connect.CodeNotFound,
+	quotav1.Reason_REASON_EPOCH_NOT_RAISED:    connect.CodeFailedPrecondition,
+	quotav1.Reason_REASON_FOREIGN_CLUSTER:     connect.CodeFailedPrecondition,
+	quotav1.Reason_REASON_IMPOSSIBLE_QUOTA:    connect.CodeInvalidArgument,
+	quotav1.Reason_REASON_NO_LEADER:           connect.CodeUnavailable,
+	quotav1.Reason_REASON_OVERLOADED:          connect.CodeResourceExhausted,
+	quotav1.Reason_REASON_UNKNOWN_OUTCOME:     connect.CodeUnavailable,
+	quotav1.Reason_REASON_STOPPING:            connect.CodeUnavailable,
+	quotav1.Reason_REASON_NO_TOKEN:            connect.CodeUnauthenticated,
+	quotav1.Reason_REASON_NOT_ALLOWED:         connect.CodePermissionDenied,
+	quotav1.Reason_REASON_COMPACTED:           connect.CodeOutOfRange,
+	quotav1.Reason_REASON_TESTING_ONLY:        connect.CodePermissionDenied,
+	quotav1.Reason_REASON_SLOW_WATCHER:        connect.CodeResourceExhausted,
+	quotav1.Reason_REASON_INTERNAL:            connect.CodeInternal,
+}
+
+// newError makes an error with its detail.
+func newError(message string, info *quotav1.ErrorInfo) *connect.Error {
+	code, known := codes[info.Reason]
+	if !known {
+		code = connect.CodeInternal
+	}
+	err := connect.NewError(code, errors.New(message))
+	if detail, detailErr := connect.NewErrorDetail(info); detailErr == nil {
+		err.AddDetail(detail)
+	}
+	return err
+}
+
+// invalid makes the error of a malformed field.
+func invalid(field, message, hint string) *connect.Error {
+	return newError(fmt.Sprintf("%s: %s", field, message), &quotav1.ErrorInfo{
+		Reason: quotav1.Reason_REASON_INVALID, Field: field, Hint: hint, NotAccepted: true,
+	})
+}
+
+// failed turns a failure of the state machine into an error.
+func failed(f *logpb.Failure) *connect.Error {
+	return newError(f.Message, &quotav1.ErrorInfo{
+		Reason: quotav1.Reason(f.Reason), Hint: f.Hint, Quota: f.Quota, FenceCounter: f.FenceCounter,
+	})
+}
+
+// retrySoon is when it is worth trying again after an election or a full queue.
+const retrySoon = 250 * time.Millisecond
+
+// nodeError turns an error of the node into one of the API.
+func nodeError(err error) *connect.Error {
+	var notAccepted *raftnode.NotAcceptedError
+	var unknown *raftnode.UnknownError
+	var member *raftnode.MemberError
+	var compacted *raftnode.CompactedError
+	var already *connect.Error
+	switch {
+	case errors.As(err, &already):
+		return already
+	case errors.As(err, &notAccepted):
+		return notAcceptedError(notAccepted)
+	case errors.As(err, &unknown):
+		return newError("the outcome is unknown: "+unknown.Err.Error(), &quotav1.ErrorInfo{
+			Reason: quotav1.Reason_REASON_UNKNOWN_OUTCOME, Hint: "send it again under the same request id",
+			RetryAfter: durationpb.New(retrySoon),
+		})
+	case errors.As(err, &member):
+		return newError(member.Error(), &quotav1.ErrorInfo{
+			Reason: quotav1.Reason_REASON_INVALID, Field: "id", Hint: member.Hint, NotAccepted: true,
+		})
+	case errors.As(err, &compacted):
+		return newError(compacted.Error(), &quotav1.ErrorInfo{
+			Reason: quotav1.Reason_REASON_COMPACTED, Hint: "read the state, then watch from now",
+		})
+	case errors.Is(err, raftnode.ErrTestingOnly):
+		return newError(err.Error(), &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_TESTING_ONLY, NotAccepted: true})
+	case errors.Is(err, raftnode.ErrSlowWatcher):
+		return newError(err.Error(), &quotav1.ErrorInfo{
+			Reason: quotav1.Reason_REASON_SLOW_WATCHER, Hint: "resume from the last index that you have",
+		})
+	case errors.Is(err, raftnode.ErrWatchEnded):
+		return stoppingError()
+	case errors.Is(err, context.Canceled):
+		return connect.NewError(connect.CodeCanceled, err)
+	case errors.Is(err, context.DeadlineExceeded):
+		return connect.NewError(connect.CodeDeadlineExceeded, err)
+	}
+	return newError(err.Error(), &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_INTERNAL, Hint: "see the node's log"})
+}
+
+func notAcceptedError(e *raftnode.NotAcceptedError) *connect.Error {
+	info := &quotav1.ErrorInfo{
+		Reason: quotav1.Reason_REASON_NO_LEADER, NotAccepted: true, Leader: e.Leader, LeaderAddress: e.LeaderAPIAddress,
+		Hint: "ask the leader, or again in a moment", RetryAfter: durationpb.New(retrySoon),
+	}
+	message := "this node does not lead"
+	switch e.Cause {
+	case raftnode.NotLeader, raftnode.NotReady, raftnode.NotAMember:
+	case raftnode.QueueFull:
+		info.Reason, info.Hint, message = quotav1.Reason_REASON_OVERLOADED, "send less at once, or come back", "the leader's queue is full"
+	case raftnode.Stopping:
+		info.Reason, info.Hint, message = quotav1.Reason_REASON_STOPPING, "ask another node", "the node is stopping"
+	case raftnode.TooLarge:
+		info.Reason, info.Field, message = quotav1.Reason_REASON_INVALID, "request", "the command is too large for the log"
+		info.RetryAfter, info.Hint = nil, "send less in one command"
+	case raftnode.DiskFull:
+		info.Reason, message = quotav1.Reason_REASON_OVERLOADED, "the leader's disk is nearly full: nothing new is granted"
+		info.Hint = "ask the operator; what frees quota is still taken"
+	case raftnode.Canceled:
+		message = "the caller's deadline ended before the command was accepted"
+	}
+	return newError(message, info)
+}
+
+func stoppingError() *connect.Error {
+	return notAcceptedError(&raftnode.NotAcceptedError{Cause: raftnode.Stopping})
+}
+
+// infoOf returns an error's detail, nil where it has none.
+func infoOf(err error) *quotav1.ErrorInfo {
+	var connectErr *connect.Error
+	if !errors.As(err, &connectErr) {
+		return nil
+	}
+	for _, detail := range connectErr.Details() {
+		if value, valueErr := detail.Value(); valueErr == nil {
+			if info, ok := value.(*quotav1.ErrorInfo); ok {
+				return info
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,74 @@
+package rpc
+
+import (
+	"strings"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// maxQuotaLabels bounds how many quotas have a label of their own; the rest are "other".
+const maxQuotaLabels = 200
+
+type metrics struct {
+	calls     *prometheus.CounterVec
+	seconds   *prometheus.HistogramVec
+	refusals  *prometheus.CounterVec
+	inFlight  prometheus.Gauge
+	waiting   prometheus.Gauge
+	forwarded prometheus.Counter
+	panics    prometheus.Counter
+
+	mu     sync.Mutex
+	quotas map[string]bool
+}
+
+func newMetrics(registerer prometheus.Registerer) *metrics {
+	m := &metrics{
+		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: "quotad", Name: "api_calls_total", Help: "Calls, by procedure and code.",
+		}, []string{"procedure", "code"}),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace: "quotad", Name: "api_call_seconds", Help: "Time of calls, waits included.",
+			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 18),
+		}, []string{"procedure"}),
+		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: "quotad", Name: "refusals_total", Help: "Refusals, by quota and reason.",
+		}, []string{"quota", "reason"}),
+		inFlight:  prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "quotad", Name: "api_calls_in_flight", Help: "Calls under way."}),
+		waiting:   prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "quotad", Name: "api_waiting", Help: "Calls that wait in the queue."}),
+		forwarded: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "quotad", Name: "api_forwarded_total", Help: "Calls handed on to the leader."}),
+		panics:    prometheus.NewCounter(prometheus.CounterOpts{Namespace: "quotad", Name: "api_panics_total", Help: "Handlers that panicked."}),
+		quotas:    map[string]bool{},
+	}
+	registerer.MustRegister(m.calls, m.seconds, m.refusals, m.inFlight, m.waiting, m.forwarded, m.panics)
+	return m
+}
+
+func (m *metrics) call(procedure string, err error, took time.Duration) {
+	code := "ok"
+	if err != nil {
+		code = connect.CodeOf(err).String()
+	}
+	name := procedure[strings.LastIndexByte(procedure, '/')+1:]
+	m.calls.WithLabelValues(name, code).Inc()
+	m.seconds.WithLabelValues(name).Observe(took.Seconds())
+}
+
+func (m *metrics) refused(r *logpb.Refusal) {
+	m.mu.Lock()
+	quota := r.Quota
+	if !m.quotas[quota] {
+		if len(m.quotas) < maxQuotaLabels {
+			m.quotas[quota] = true
+		} else {
+			quota = "other"
+		}
+	}
+	m.mu.Unlock()
+	m.refusals.WithLabelValues(quota, strings.ToLower(strings.TrimPrefix(r.Reason.String(), "REASON_"))).Inc()
+}

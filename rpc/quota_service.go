@@ -1,0 +1,389 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/raftnode"
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+// quotaService implements quota.v1.QuotaService.
+type quotaService struct{ *Server }
+
+// propose sends one command through the log; a failure becomes an error.
+func (s *Server) propose(ctx context.Context, command *logpb.Command) (*logpb.Result, raftnode.Position, error) {
+	results, at, err := s.node.Propose(ctx, command)
+	if err != nil {
+		return nil, at, err
+	}
+	if f := results[0].GetFailure(); f != nil {
+		return nil, at, failed(f)
+	}
+	return results[0], at, nil
+}
+
+// OpenSession implements QuotaService.
+func (s *quotaService) OpenSession(ctx context.Context, req *quotav1.OpenSessionRequest) (*quotav1.OpenSessionResponse, error) {
+	return call(ctx, s.Server, VerbUse, req, func(ctx context.Context, r *request, req *quotav1.OpenSessionRequest) (*quotav1.OpenSessionResponse, error) {
+		result, at, err := s.propose(ctx, &logpb.Command{Kind: &logpb.Command_OpenSession{
+			OpenSession: &logpb.OpenSession{Holder: req.Holder},
+		}})
+		if err != nil {
+			return nil, err
+		}
+		return &quotav1.OpenSessionResponse{Meta: s.meta(r, at), Session: result.GetSessionOpened().GetSession()}, nil
+	}, leader.OpenSession)
+}
+
+// CloseSession implements QuotaService.
+func (s *quotaService) CloseSession(ctx context.Context, req *quotav1.CloseSessionRequest) (*quotav1.CloseSessionResponse, error) {
+	return call(ctx, s.Server, VerbUse, req, func(ctx context.Context, r *request, req *quotav1.CloseSessionRequest) (*quotav1.CloseSessionResponse, error) {
+		_, at, err := s.propose(ctx, &logpb.Command{
+			Session: req.Session, Kind: &logpb.Command_CloseSession{CloseSession: &logpb.CloseSession{}},
+		})
+		if err != nil {
+			return nil, err
+		}
+		return &quotav1.CloseSessionResponse{Meta: s.meta(r, at)}, nil
+	}, leader.CloseSession)
+}
+
+// Reserve implements QuotaService.
+func (s *quotaService) Reserve(ctx context.Context, req *quotav1.ReserveRequest) (*quotav1.ReserveResponse, error) {
+	return call(ctx, s.Server, VerbUse, req, s.reserve, leader.Reserve)
+}
+
+func (s *quotaService) reserve(ctx context.Context, r *request, req *quotav1.ReserveRequest) (*quotav1.ReserveResponse, error) {
+	if err := r.who.mayActFor(req.Holder); err != nil {
+		return nil, err
+	}
+	command := reserveCommand(req, r.who)
+	result, at, err := s.propose(ctx, command)
+	var notAccepted *raftnode.NotAcceptedError
+	if errors.As(err, &notAccepted) && notAccepted.Cause == raftnode.DiskFull {
+		result, err = diskFull(), nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if waiting := result.GetWaiting(); waiting != nil && !req.NoBlock {
+		if result, at, err = s.await(ctx, command, waiting, at); err != nil {
+			return nil, err
+		}
+		result = s.keepSlots(ctx, result, req, r)
+	}
+	res := s.reserved(result, s.meta(r, at))
+	if refusal := res.GetRefusal(); refusal != nil && r.header.Get(HeaderRefusalStatus) == "429" {
+		return nil, refusalError(refusal)
+	}
+	return res, nil
+}
+
+// diskFull is the refusal of a leader whose disk is nearly full.
+func diskFull() *logpb.Result {
+	return &logpb.Result{Kind: &logpb.Result_Refusal{Refusal: &logpb.Refusal{
+		Reason: logpb.Reason_REASON_DISK_FULL, Advice: "the leader's disk is nearly full: tell the operator",
+	}}}
+}
+
+// reserved makes the answer of a Reserve.
+func (s *Server) reserved(result *logpb.Result, meta *quotav1.Meta) *quotav1.ReserveResponse {
+	clock := s.node.Clock()
+	res := &quotav1.ReserveResponse{Meta: meta}
+	switch kind := result.Kind.(type) {
+	case *logpb.Result_Granted:
+		res.Outcome = &quotav1.ReserveResponse_Lease{Lease: apiLease(kind.Granted, clock)}
+	case *logpb.Result_Refusal:
+		s.metrics.refused(kind.Refusal)
+		res.Outcome = &quotav1.ReserveResponse_Refusal{Refusal: apiRefusal(kind.Refusal, clock)}
+	case *logpb.Result_Waiting:
+		res.Outcome = &quotav1.ReserveResponse_Waiting{Waiting: &quotav1.Waiting{
+			Ticket: kind.Waiting.Ticket, EndsIn: left(kind.Waiting.UntilNs, clock.Now),
+		}}
+	}
+	return res
+}
+
+// await waits for the outcome of a Reserve in the queue. A caller without a request id that goes away takes its place
+// in the queue with it; with one, it may come back and find its place.
+func (s *Server) await(
+	ctx context.Context, command *logpb.Command, waiting *logpb.Waiting, at raftnode.Position,
+) (*logpb.Result, raftnode.Position, error) {
+	s.metrics.waiting.Inc()
+	defer s.metrics.waiting.Dec()
+	anonymous := command.Session == 0 && command.IdempotencyKey == ""
+	waitCtx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := context.AfterFunc(ctx, cancel)
+	defer stop()
+	go func() {
+		select {
+		case <-s.draining:
+			cancel()
+		case <-waitCtx.Done():
+		}
+	}()
+	result, ended, err := s.node.Await(waitCtx, waiting.Ticket)
+	switch {
+	case err == nil:
+		return result, ended, nil
+	case errors.Is(err, raftnode.ErrNoTicket) && !anonymous:
+		again, at, err := s.propose(ctx, command)
+		if err == nil && again.GetWaiting() != nil {
+			err = &raftnode.UnknownError{Err: errors.New("the wait goes on")}
+		}
+		return again, at, err
+	case anonymous:
+		withdrawing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+		defer cancel()
+		_, _, _ = s.node.Propose(withdrawing, &logpb.Command{Kind: &logpb.Command_Withdraw{
+			Withdraw: &logpb.Withdraw{Ticket: waiting.Ticket},
+		}})
+	}
+	return nil, at, err
+}
+
+// keepSlots gives a lease with slots, whose caller is still there, the length that was asked for. The result is the
+// state's own: it is copied before it is changed.
+func (s *Server) keepSlots(ctx context.Context, result *logpb.Result, req *quotav1.ReserveRequest, r *request) *logpb.Result {
+	if result.GetGranted() == nil || req.Consume || ctx.Err() != nil || !s.hasSlots(result.GetGranted()) {
+		return result
+	}
+	result = proto.CloneOf(result)
+	granted := result.GetGranted()
+	renewed, _, err := s.propose(ctx, &logpb.Command{By: r.who.pattern, Kind: &logpb.Command_Renew{
+		Renew: &logpb.Renew{Lease: granted.Lease, Fence: granted.Fence},
+	}})
+	if err == nil {
+		granted.DeadlineNs = renewed.GetRenewed().GetDeadlineNs()
+		for _, item := range granted.Items {
+			item.UntilNs = max(item.UntilNs, granted.DeadlineNs)
+		}
+	}
+	return result
+}
+
+func (s *Server) hasSlots(granted *logpb.Granted) (slots bool) {
+	_ = s.node.Read(context.Background(), raftnode.Stale, func(state *fsm.State, clock fsm.Clock, _ raftnode.Position) {
+		for _, item := range granted.Items {
+			if q, ok := state.Quota(item.Quota, clock); ok && q.Definition.GetSlots() != nil {
+				slots = true
+			}
+		}
+	})
+	return slots
+}
+
+// refusalError makes the error for a caller that asked for refusals as HTTP status 429.
+func refusalError(refusal *quotav1.Refusal) error {
+	err := newError("refused: "+refusal.Reason.String(), &quotav1.ErrorInfo{
+		Reason: refusal.Reason, Hint: refusal.Advice, Quota: refusal.Quota, RetryAfter: refusal.RetryAfter,
+	})
+	coded := connect.NewError(connect.CodeResourceExhausted, errors.New(err.Message()))
+	for _, detail := range err.Details() {
+		coded.AddDetail(detail)
+	}
+	if refusal.RetryAfter != nil {
+		setRetryAfter(coded.Meta(), refusal.RetryAfter.AsDuration())
+	}
+	return coded
+}
+
+// Consume implements QuotaService.
+func (s *quotaService) Consume(ctx context.Context, req *quotav1.ConsumeRequest) (*quotav1.ConsumeResponse, error) {
+	return call(ctx, s.Server, VerbUse, req, func(ctx context.Context, r *request, req *quotav1.ConsumeRequest) (*quotav1.ConsumeResponse, error) {
+		result, at, err := s.propose(ctx, consumeCommand(req, r.who))
+		if err != nil {
+			return nil, err
+		}
+		res := s.consumed(result, s.meta(r, at))
+		if refusal := res.GetRefusal(); refusal != nil && r.header.Get(HeaderRefusalStatus) == "429" {
+			return nil, refusalError(refusal)
+		}
+		return res, nil
+	}, leader.Consume)
+}
+
+func (s *Server) consumed(result *logpb.Result, meta *quotav1.Meta) *quotav1.ConsumeResponse {
+	clock := s.node.Clock()
+	res := &quotav1.ConsumeResponse{Meta: meta}
+	switch kind := result.Kind.(type) {
+	case *logpb.Result_Consumed:
+		res.Outcome = &quotav1.ConsumeResponse_Operation{Operation: apiOperation(kind.Consumed, clock)}
+	case *logpb.Result_Refusal:
+		s.metrics.refused(kind.Refusal)
+		res.Outcome = &quotav1.ConsumeResponse_Refusal{Refusal: apiRefusal(kind.Refusal, clock)}
+	}
+	return res
+}
+
+// Settle implements QuotaService.
+func (s *quotaService) Settle(ctx context.Context, req *quotav1.SettleRequest) (*quotav1.SettleResponse, error) {
+	return call(ctx, s.Server, VerbUse, req, func(ctx context.Context, r *request, req *quotav1.SettleRequest) (*quotav1.SettleResponse, error) {
+		result, at, err := s.propose(ctx, settleCommand(req, r.who))
+		if err != nil {
+			return nil, err
+		}
+		return settled(result, s.meta(r, at)), nil
+	}, leader.Settle)
+}
+
+func settled(result *logpb.Result, meta *quotav1.Meta) *quotav1.SettleResponse {
+	out := result.GetSettled()
+	return &quotav1.SettleResponse{
+		Meta: meta, Returned: apiItems(out.GetReturned()), Overrun: apiItems(out.GetOverrun()), Released: out.GetReleased(),
+	}
+}
+
+// Release implements QuotaService.
+func (s *quotaService) Release(ctx context.Context, req *quotav1.ReleaseRequest) (*quotav1.ReleaseResponse, error) {
+	return call(ctx, s.Server, VerbUse, req, func(ctx context.Context, r *request, req *quotav1.ReleaseRequest) (*quotav1.ReleaseResponse, error) {
+		result, at, err := s.propose(ctx, releaseCommand(req, r.who))
+		if err != nil {
+			return nil, err
+		}
+		return released(result, s.meta(r, at)), nil
+	}, leader.Release)
+}
+
+func released(result *logpb.Result, meta *quotav1.Meta) *quotav1.ReleaseResponse {
+	out := result.GetReleased()
+	return &quotav1.ReleaseResponse{Meta: meta, Returned: apiItems(out.GetReturned()), Ended: out.GetEnded()}
+}
+
+// Renew implements QuotaService.
+func (s *quotaService) Renew(ctx context.Context, req *quotav1.RenewRequest) (*quotav1.RenewResponse, error) {
+	return call(ctx, s.Server, VerbUse, req, func(ctx context.Context, r *request, req *quotav1.RenewRequest) (*quotav1.RenewResponse, error) {
+		result, at, err := s.propose(ctx, renewCommand(req, r.who))
+		if err != nil {
+			return nil, err
+		}
+		return s.renewed(result, s.meta(r, at)), nil
+	}, leader.Renew)
+}
+
+func (s *Server) renewed(result *logpb.Result, meta *quotav1.Meta) *quotav1.RenewResponse {
+	return &quotav1.RenewResponse{Meta: meta, ExpiresIn: left(result.GetRenewed().GetDeadlineNs(), s.node.Clock().Now)}
+}
+
+// Withdraw implements QuotaService.
+func (s *quotaService) Withdraw(ctx context.Context, req *quotav1.WithdrawRequest) (*quotav1.WithdrawResponse, error) {
+	return call(ctx, s.Server, VerbUse, req, func(ctx context.Context, r *request, req *quotav1.WithdrawRequest) (*quotav1.WithdrawResponse, error) {
+		_, at, err := s.propose(ctx, withdrawCommand(req, r.who))
+		if err != nil {
+			return nil, err
+		}
+		return &quotav1.WithdrawResponse{Meta: s.meta(r, at)}, nil
+	}, leader.Withdraw)
+}
+
+// Report implements QuotaService.
+func (s *quotaService) Report(ctx context.Context, req *quotav1.ReportRequest) (*quotav1.ReportResponse, error) {
+	return call(ctx, s.Server, VerbReport, req, func(ctx context.Context, r *request, req *quotav1.ReportRequest) (*quotav1.ReportResponse, error) {
+		result, at, err := s.propose(ctx, reportCommand(req, r.who))
+		if err != nil {
+			return nil, err
+		}
+		return &quotav1.ReportResponse{Meta: s.meta(r, at), Quotas: apiReported(result.GetReported(), s.node.Clock())}, nil
+	}, leader.Report)
+}
+
+// GetQuota implements QuotaService.
+func (s *quotaService) GetQuota(ctx context.Context, req *quotav1.GetQuotaRequest) (*quotav1.GetQuotaResponse, error) {
+	return call(ctx, s.Server, VerbRead, req, func(ctx context.Context, r *request, req *quotav1.GetQuotaRequest) (*quotav1.GetQuotaResponse, error) {
+		res := &quotav1.GetQuotaResponse{}
+		err := s.node.Read(ctx, readMode(req.Read), func(state *fsm.State, clock fsm.Clock, at raftnode.Position) {
+			res.Meta = s.meta(r, at)
+			if v, ok := state.Quota(req.Name, clock); ok {
+				res.Quota = apiQuotaStatus(&v)
+			}
+		})
+		if err == nil && res.Quota == nil {
+			err = newError("there is no quota "+req.Name, &quotav1.ErrorInfo{
+				Reason: quotav1.Reason_REASON_UNKNOWN_QUOTA, Quota: req.Name, Hint: "list the quotas, or apply its definition first",
+			})
+		}
+		return res, err
+	}, unlessStale(req.Read, leader.GetQuota))
+}
+
+// ListQuotas implements QuotaService.
+func (s *quotaService) ListQuotas(ctx context.Context, req *quotav1.ListQuotasRequest) (*quotav1.ListQuotasResponse, error) {
+	return call(ctx, s.Server, VerbRead, req, func(ctx context.Context, r *request, req *quotav1.ListQuotasRequest) (*quotav1.ListQuotasResponse, error) {
+		state, clock, at, err := s.node.Frozen(ctx, readMode(req.Read))
+		if err != nil {
+			return nil, err
+		}
+		size := pageSize(req.PageSize)
+		views := state.Quotas(req.Prefix, req.PageToken, size, clock)
+		res := &quotav1.ListQuotasResponse{Meta: s.meta(r, at)}
+		for i := range views {
+			res.Quotas = append(res.Quotas, apiQuotaStatus(&views[i]))
+		}
+		if len(views) == size {
+			res.NextPageToken = views[size-1].Definition.Name
+		}
+		return res, nil
+	}, unlessStale(req.Read, leader.ListQuotas))
+}
+
+// ListLeases implements QuotaService.
+func (s *quotaService) ListLeases(ctx context.Context, req *quotav1.ListLeasesRequest) (*quotav1.ListLeasesResponse, error) {
+	return call(ctx, s.Server, VerbRead, req, func(ctx context.Context, r *request, req *quotav1.ListLeasesRequest) (*quotav1.ListLeasesResponse, error) {
+		if req.Holder != "" {
+			if err := r.who.mayActFor(req.Holder); err != nil {
+				return nil, err
+			}
+		}
+		state, clock, at, err := s.node.Frozen(ctx, readMode(req.Read))
+		if err != nil {
+			return nil, err
+		}
+		return s.listLeases(state, clock, r, at, req), nil
+	}, unlessStale(req.Read, leader.ListLeases))
+}
+
+// CheckFence implements QuotaService.
+func (s *quotaService) CheckFence(ctx context.Context, req *quotav1.CheckFenceRequest) (*quotav1.CheckFenceResponse, error) {
+	return call(ctx, s.Server, VerbRead, req, func(ctx context.Context, r *request, req *quotav1.CheckFenceRequest) (*quotav1.CheckFenceResponse, error) {
+		res := &quotav1.CheckFenceResponse{}
+		err := s.node.Read(ctx, raftnode.Linearizable, func(state *fsm.State, clock fsm.Clock, at raftnode.Position) {
+			valid, remaining := state.CheckFence(req.Lease, req.Fence, clock)
+			res.Meta, res.Valid, res.FenceCounter = s.meta(r, at), valid, state.FenceCounter()
+			if valid {
+				res.ExpiresIn = durationpb.New(time.Duration(remaining))
+			}
+		})
+		return res, err
+	}, leader.CheckFence)
+}
+
+func readMode(mode quotav1.ReadMode) raftnode.ReadMode {
+	if mode == quotav1.ReadMode_READ_MODE_STALE {
+		return raftnode.Stale
+	}
+	return raftnode.Linearizable
+}
+
+// unlessStale keeps a stale read on the asked node.
+func unlessStale[Req, Res any](mode quotav1.ReadMode, remote func(leader, context.Context, Req) (Res, error)) func(leader, context.Context, Req) (Res, error) {
+	if mode == quotav1.ReadMode_READ_MODE_STALE {
+		return nil
+	}
+	return remote
+}
+
+func pageSize(asked int32) int {
+	if asked == 0 {
+		return 100
+	}
+	return int(asked)
+}

@@ -1,0 +1,143 @@
+package rpc
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"connectrpc.com/connect"
+	"connectrpc.com/grpchealth"
+	"connectrpc.com/grpcreflect"
+	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/quotad/quotad/raftnode"
+	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
+)
+
+// Config configures a Server.
+type Config struct {
+	// Node does the work. Required.
+	Node *raftnode.Node
+	// Tokens, if set, are needed by every caller.
+	Tokens *Tokens
+	// Registry takes metrics and is served at /metrics. Default: a new one.
+	Registry *prometheus.Registry
+	// Logger takes messages. Default: none.
+	Logger hclog.Logger
+	// Version is the binary's, for GetStatus.
+	Version string
+	// PeerTLS, if set, is used to call other nodes' APIs.
+	PeerTLS *tls.Config
+	// MaxInFlight is how many calls may be under way at once. Default 20,000.
+	MaxInFlight int64
+}
+
+// Server serves the API.
+type Server struct {
+	node    *raftnode.Node
+	config  Config
+	logger  hclog.Logger
+	metrics *metrics
+	leaders *leaders
+	started time.Time
+	health  *grpchealth.StaticChecker
+
+	inFlight  atomic.Int64
+	draining  chan struct{}
+	drainOnce sync.Once
+	running   sync.WaitGroup
+}
+
+// New makes a server.
+func New(config Config) (*Server, error) {
+	if config.Node == nil {
+		return nil, errors.New("the API needs a node")
+	}
+	if config.Logger == nil {
+		config.Logger = hclog.NewNullLogger()
+	}
+	if config.Registry == nil {
+		config.Registry = prometheus.NewRegistry()
+	}
+	if config.MaxInFlight == 0 {
+		config.MaxInFlight = 20_000
+	}
+	s := &Server{
+		node: config.Node, config: config, logger: config.Logger, metrics: newMetrics(config.Registry), started: time.Now(),
+		health:   grpchealth.NewStaticChecker(quotav1connect.QuotaServiceName, quotav1connect.AdminServiceName),
+		draining: make(chan struct{}),
+		leaders:  &leaders{http: &http.Client{Transport: peerTransport(config.PeerTLS)}, scheme: "http", of: map[string]leader{}},
+	}
+	if config.PeerTLS != nil {
+		s.leaders.scheme = "https"
+	}
+	return s, nil
+}
+
+// peerTransport carries calls to the leader: many streams on few connections.
+func peerTransport(conf *tls.Config) *http.Transport {
+	protocols := new(http.Protocols)
+	protocols.SetHTTP2(conf != nil)
+	protocols.SetUnencryptedHTTP2(conf == nil)
+	return &http.Transport{
+		Protocols: protocols, TLSClientConfig: conf, MaxIdleConnsPerHost: 8, IdleConnTimeout: 90 * time.Second,
+		TLSHandshakeTimeout: 5 * time.Second,
+	}
+}
+
+// Handler returns all that the API port serves.
+func (s *Server) Handler() http.Handler {
+	options := []connect.HandlerOption{
+		connect.WithInterceptors(s.interceptors()...),
+		connect.WithRecover(s.recovered),
+		connect.WithReadMaxBytes(maxMessage), connect.WithSendMaxBytes(maxAnswer), connect.WithCompressMinBytes(1024),
+	}
+	mux := http.NewServeMux()
+	mux.Handle(quotav1connect.NewQuotaServiceHandler(&quotaService{s}, options...))
+	mux.Handle(quotav1connect.NewAdminServiceHandler(&adminService{s}, options...))
+	mux.Handle(grpchealth.NewHandler(s.health))
+	reflector := grpcreflect.NewStaticReflector(
+		quotav1connect.QuotaServiceName, quotav1connect.AdminServiceName, grpchealth.HealthV1ServiceName)
+	mux.Handle(grpcreflect.NewHandlerV1(reflector))
+	mux.Handle(grpcreflect.NewHandlerV1Alpha(reflector))
+	mux.HandleFunc("/livez", s.serveLive)
+	mux.HandleFunc("/readyz", s.serveReady)
+	mux.Handle("/metrics", promhttp.HandlerFor(s.config.Registry, promhttp.HandlerOpts{}))
+	return s.limited(mux)
+}
+
+// Drain makes the node unready and ends what waits and streams, each with a typed error; then it waits for what is
+// under way, bounded by ctx.
+func (s *Server) Drain(ctx context.Context) error {
+	s.drainOnce.Do(func() {
+		s.health.SetStatus(quotav1connect.QuotaServiceName, grpchealth.StatusNotServing)
+		s.health.SetStatus(quotav1connect.AdminServiceName, grpchealth.StatusNotServing)
+		close(s.draining)
+	})
+	finished := make(chan struct{})
+	go func() {
+		s.running.Wait()
+		close(finished)
+	}()
+	select {
+	case <-finished:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (s *Server) isDraining() bool {
+	select {
+	case <-s.draining:
+		return true
+	default:
+		return false
+	}
+}

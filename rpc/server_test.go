@@ -1,0 +1,196 @@
+package rpc_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/quotad/quotad/raftnode"
+	"github.com/quotad/quotad/rpc"
+	"github.com/quotad/quotad/rpc/quotav1"
+	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
+)
+
+// testNode is a node with its API on loopback.
+type testNode struct {
+	node   *raftnode.Node
+	server *rpc.Server
+	http   *http.Server
+	url    string
+}
+
+// newNodes starts a cluster of nodes in this process.
+func newNodes(t *testing.T, size int, change ...func(*rpc.Config)) []*testNode {
+	t.Helper()
+	peers := make([]raftnode.Peer, size)
+	listeners := make([]net.Listener, size)
+	for i := range peers {
+		listener, err := rpc.Listen("127.0.0.1:0", 1000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		listeners[i] = listener
+		peers[i] = raftnode.Peer{ID: fmt.Sprintf("n%d", i), RaftAddress: freeAddress(t), APIAddress: listener.Addr().String()}
+	}
+	nodes := make([]*testNode, size)
+	for i := range nodes {
+		conf := raftnode.DefaultConfig()
+		conf.ID, conf.RaftAddress, conf.APIAddress = peers[i].ID, peers[i].RaftAddress, peers[i].APIAddress
+		conf.DataDir, conf.Peers, conf.Testing = t.TempDir(), peers, true
+		node, err := raftnode.Open(conf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		apiConfig := rpc.Config{Node: node, Version: "test"}
+		for _, fn := range change {
+			fn(&apiConfig)
+		}
+		server, err := rpc.New(apiConfig)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := &testNode{node: node, server: server, url: "http://" + peers[i].APIAddress}
+		n.http = rpc.NewHTTPServer(server.Handler(), nil, hclog.NewNullLogger())
+		go func() { _ = n.http.Serve(listeners[i]) }()
+		nodes[i] = n
+		t.Cleanup(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			defer cancel()
+			_ = server.Drain(ctx)
+			_ = n.http.Close()
+			if err := node.Close(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	eventually(t, "a leader that every node knows", func() bool {
+		for _, n := range nodes {
+			if id, address, _ := n.node.Leader(); id == "" || address == "" {
+				return false
+			}
+		}
+		for _, n := range nodes {
+			if _, _, self := n.node.Leader(); self {
+				return true
+			}
+		}
+		return false
+	})
+	return nodes
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().String()
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for !ok() {
+		if time.Now().After(deadline) {
+			t.Fatalf("never happened: %s", what)
+		}
+		<-time.After(5 * time.Millisecond)
+	}
+}
+
+// post sends JSON as curl would and returns status and body.
+func post(t *testing.T, url, path, body string, headers ...string) (int, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	for i := 0; i+1 < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = res.Body.Close() }()
+	data, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res.StatusCode, string(data)
+}
+
+const applyCore = `{"quotas":[{"name":"t/core","rate":{"limit":10,"per":"60s"}}]}`
+
+func TestCurlAtAnyNode(t *testing.T) {
+	nodes := newNodes(t, 3)
+	if status, body := post(t, nodes[0].url, "/quota.v1.AdminService/ApplyQuotas", applyCore); status != 200 {
+		t.Fatalf("%d %s", status, body)
+	}
+	const reserve = `{"holder":"me","items":[{"quota":"t/core","amount":3}],"ttl":"30s"}`
+	for _, n := range nodes {
+		status, body := post(t, n.url, "/quota.v1.QuotaService/Reserve", reserve)
+		if status != 200 || !strings.Contains(body, `"lease"`) || !strings.Contains(body, `"fence"`) || !strings.Contains(body, `"expiresIn"`) {
+			t.Fatalf("%d %s", status, body)
+		}
+	}
+	status, body := post(t, nodes[0].url, "/quota.v1.QuotaService/Reserve", reserve)
+	if status != 200 || !strings.Contains(body, `"refusal"`) || !strings.Contains(body, "REASON_EXHAUSTED") {
+		t.Fatalf("%d %s", status, body)
+	}
+	status, body = post(t, nodes[1].url, "/quota.v1.QuotaService/Reserve", reserve, rpc.HeaderRefusalStatus, "429")
+	if status != 429 {
+		t.Fatalf("%d %s", status, body)
+	}
+}
+
+func TestGRPCAndConnectClients(t *testing.T) {
+	nodes := newNodes(t, 1)
+	protocols := new(http.Protocols)
+	protocols.SetUnencryptedHTTP2(true)
+	h2c := &http.Client{Transport: &http.Transport{Protocols: protocols}}
+	defer h2c.CloseIdleConnections()
+	admin := quotav1connect.NewAdminServiceClient(h2c, nodes[0].url, connect.WithGRPC())
+	if _, err := admin.ApplyQuotas(t.Context(), &quotav1.ApplyQuotasRequest{Quotas: []*quotav1.Quota{{
+		Name: "s", Rule: &quotav1.Quota_Slots{Slots: &quotav1.Slots{Limit: 2}},
+	}}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, options := range [][]connect.ClientOption{{connect.WithGRPC()}, {connect.WithGRPCWeb()}, {}, {connect.WithProtoJSON()}} {
+		c := quotav1connect.NewQuotaServiceClient(h2c, nodes[0].url, options...)
+		res, err := c.Reserve(t.Context(), &quotav1.ReserveRequest{Holder: "g", Items: []*quotav1.Item{{Quota: "s"}}})
+		if err != nil || res.GetLease() == nil {
+			t.Fatalf("%v %v", res, err)
+		}
+		if _, err := c.Release(t.Context(), &quotav1.ReleaseRequest{Lease: res.GetLease().Id, Fence: res.GetLease().Fence}); err != nil {
+			t.Fatal(err)
+		}
+		_, err = c.Release(t.Context(), &quotav1.ReleaseRequest{Lease: res.GetLease().Id, Fence: res.GetLease().Fence})
+		if connect.CodeOf(err) != connect.CodeFailedPrecondition {
+			t.Fatalf("released twice: %v", err)
+		}
+	}
+}
+
+func TestHealth(t *testing.T) {
+	nodes := newNodes(t, 1)
+	for _, path := range []string{"/livez", "/readyz", "/metrics"} {
+		eventually(t, path, func() bool {
+			res := httptest.NewRecorder()
+			nodes[0].server.Handler().ServeHTTP(res, httptest.NewRequest(http.MethodGet, path, nil))
+			return res.Code == 200
+		})
+	}
+}

@@ -1,0 +1,203 @@
+package rpc
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+// Verb is something that a token allows.
+type Verb string
+
+// The verbs.
+const (
+	VerbUse          Verb = "use"           // reserve, consume, settle, release, renew, withdraw, sessions
+	VerbReport       Verb = "report"        // report what a provider said
+	VerbRead         Verb = "read"          // look at quotas, leases and events
+	VerbAdminQuota   Verb = "admin-quota"   // apply and delete quotas, revoke leases
+	VerbAdminCluster Verb = "admin-cluster" // members, backup, restore
+	VerbDebug        Verb = "debug"         // hashes, log dumps, faults
+)
+
+var verbs = []Verb{VerbUse, VerbReport, VerbRead, VerbAdminQuota, VerbAdminCluster, VerbDebug}
+
+// tokenPrefix lets secret scanners find our tokens.
+const tokenPrefix = "qtd_"
+
+// Token is one entry of a token file. The secret itself is nowhere: only its SHA-256.
+type Token struct {
+	// ID is the token's public name.
+	ID string `yaml:"id"`
+	// SHA256 is the hexadecimal hash of the whole token.
+	SHA256 string `yaml:"sha256"`
+	// Holder is the pattern of holders that it may act for; * stands for any run of characters.
+	Holder string `yaml:"holder"`
+	// MaxClass is the highest class that it may ask for: critical, standard (default) or background.
+	MaxClass string `yaml:"max_class"`
+	// Verbs are what it allows.
+	Verbs []Verb `yaml:"verbs"`
+	// NotAfter is when it ends; zero: never.
+	NotAfter time.Time `yaml:"not_after"`
+
+	hash    []byte
+	ceiling int32
+}
+
+// Tokens are the known tokens, which may be reloaded while they are used.
+type Tokens struct {
+	path string
+	now  func() time.Time
+	byID atomic.Pointer[map[string]*Token]
+}
+
+// LoadTokens reads a token file.
+func LoadTokens(path string) (*Tokens, error) {
+	t := &Tokens{path: path, now: time.Now}
+	return t, t.Reload()
+}
+
+// Reload reads the file anew. When it cannot be read, the old tokens stay.
+func (t *Tokens) Reload() error {
+	data, err := os.ReadFile(t.path)
+	if err != nil {
+		return err
+	}
+	var file struct {
+		Tokens []*Token `yaml:"tokens"`
+	}
+	if err := yaml.Load(data, &file, yaml.WithKnownFields()); err != nil {
+		return fmt.Errorf("token file %s: %w", t.path, err)
+	}
+	byID := make(map[string]*Token, len(file.Tokens))
+	for i, token := range file.Tokens {
+		if err := token.check(); err != nil {
+			return fmt.Errorf("token file %s: token %d: %w", t.path, i+1, err)
+		}
+		if byID[token.ID] != nil {
+			return fmt.Errorf("token file %s: id %q is given twice", t.path, token.ID)
+		}
+		byID[token.ID] = token
+	}
+	t.byID.Store(&byID)
+	return nil
+}
+
+func (t *Token) check() error {
+	hash, err := hex.DecodeString(t.SHA256)
+	if err != nil || len(hash) != sha256.Size {
+		return errors.New("sha256 must be 64 hexadecimal digits")
+	}
+	t.hash = hash
+	if t.ID == "" || strings.ContainsAny(t.ID, "_ ") {
+		return errors.New("id must be a name without blanks and underscores")
+	}
+	if t.Holder == "" {
+		return errors.New("holder must be a pattern; * allows all")
+	}
+	switch t.MaxClass {
+	case "critical":
+		t.ceiling = 0
+	case "", "standard":
+		t.ceiling = 1
+	case "background":
+		t.ceiling = 2
+	default:
+		return fmt.Errorf("max_class %q is not critical, standard or background", t.MaxClass)
+	}
+	if len(t.Verbs) == 0 {
+		return errors.New("verbs must name at least one")
+	}
+	for _, v := range t.Verbs {
+		if !slices.Contains(verbs, v) {
+			return fmt.Errorf("verb %q is not one of %v", v, verbs)
+		}
+	}
+	return nil
+}
+
+// NewToken mints a token: the secret to hand out, and the entry for the token file.
+func NewToken(id, holder, maxClass string, allowed []Verb) (secret string, entry Token, err error) {
+	random := make([]byte, 32)
+	if _, err := rand.Read(random); err != nil {
+		return "", Token{}, err
+	}
+	secret = tokenPrefix + id + "_" + base64.RawURLEncoding.EncodeToString(random)
+	hash := sha256.Sum256([]byte(secret))
+	entry = Token{ID: id, SHA256: hex.EncodeToString(hash[:]), Holder: holder, MaxClass: maxClass, Verbs: allowed}
+	return secret, entry, entry.check()
+}
+
+// caller is who calls, as far as that is known.
+type caller struct {
+	// id is the token's; empty where there are no tokens.
+	id string
+	// pattern of holders that it may act for; empty: any.
+	pattern string
+	// ceiling is the highest class; -1: any.
+	ceiling int32
+	verbs   []Verb
+}
+
+// anybody is the caller where there is no token file: names are taken on trust.
+var anybody = &caller{ceiling: -1, verbs: verbs}
+
+// identify finds a caller by its Authorization header.
+func (t *Tokens) identify(authorization string) (*caller, error) {
+	if t == nil {
+		return anybody, nil
+	}
+	secret, bearer := strings.CutPrefix(authorization, "Bearer ")
+	rest, ours := strings.CutPrefix(secret, tokenPrefix)
+	id, _, whole := strings.Cut(rest, "_")
+	token := (*t.byID.Load())[id]
+	hash := sha256.Sum256([]byte(secret))
+	if !bearer || !ours || !whole || token == nil || subtle.ConstantTimeCompare(hash[:], token.hash) != 1 ||
+		!token.NotAfter.IsZero() && t.now().After(token.NotAfter) {
+		return nil, newError("a token that this cluster knows is needed", &quotav1.ErrorInfo{
+			Reason: quotav1.Reason_REASON_NO_TOKEN, Hint: "send it as Authorization: Bearer", NotAccepted: true,
+		})
+	}
+	return &caller{id: token.ID, pattern: token.Holder, ceiling: token.ceiling, verbs: token.Verbs}, nil
+}
+
+// may checks that a caller may do something.
+func (c *caller) may(verb Verb) error {
+	if slices.Contains(c.verbs, verb) {
+		return nil
+	}
+	return newError(fmt.Sprintf("this needs the verb %s, which your token does not have", verb), &quotav1.ErrorInfo{
+		Reason: quotav1.Reason_REASON_NOT_ALLOWED, Hint: "ask the operator for a token with it", NotAccepted: true,
+	})
+}
+
+// mayActFor checks that a caller may act for a holder.
+func (c *caller) mayActFor(holder string) error {
+	if c.pattern == "" || fsm.Match(c.pattern, holder) {
+		return nil
+	}
+	return newError(fmt.Sprintf("your token does not cover the holder %q", holder), &quotav1.ErrorInfo{
+		Reason: quotav1.Reason_REASON_NOT_ALLOWED, Field: "holder", Hint: "it covers " + c.pattern, NotAccepted: true,
+	})
+}
+
+// classFor returns the class to ask for: never above the caller's ceiling. ok is false where the holder's own counts.
+func (c *caller) classFor(asked quotav1.Class) (class int32, ok bool) {
+	if asked == quotav1.Class_CLASS_UNSPECIFIED {
+		return c.ceiling, c.ceiling > 0
+	}
+	return max(int32(asked)-1, c.ceiling), true
+}

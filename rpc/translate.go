@@ -1,0 +1,290 @@
+package rpc
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+// identified gives a command its request's identity and its caller's reach.
+func identified(command *logpb.Command, id *quotav1.RequestId, who *caller) *logpb.Command {
+	if id != nil {
+		command.Session, command.Seq, command.AckedBelow = id.Session, id.Seq, id.AckedBelow
+		command.IdempotencyKey = id.IdempotencyKey
+	}
+	command.By = who.pattern
+	return command
+}
+
+func nanos(d *durationpb.Duration) int64 {
+	if d == nil {
+		return 0
+	}
+	return int64(d.AsDuration())
+}
+
+func optionalNanos(d *durationpb.Duration) *int64 {
+	if d == nil {
+		return nil
+	}
+	n := int64(d.AsDuration())
+	return &n
+}
+
+// left returns what is left until a cluster time, at least 0.
+func left(until, now int64) *durationpb.Duration {
+	return durationpb.New(time.Duration(max(until-now, 0)))
+}
+
+func logItems(items []*quotav1.Item) []*logpb.Item {
+	converted := make([]*logpb.Item, len(items))
+	for i, item := range items {
+		converted[i] = &logpb.Item{Quota: item.Quota, Amount: item.Amount}
+	}
+	return converted
+}
+
+func reserveCommand(r *quotav1.ReserveRequest, who *caller) *logpb.Command {
+	reserve := &logpb.Reserve{
+		Holder: r.Holder, Items: logItems(r.Items), TtlNs: nanos(r.Ttl), Consume: r.Consume,
+		WaitNs: nanos(r.Wait), Resume: r.Resume,
+	}
+	if class, ok := who.classFor(r.Class); ok {
+		reserve.Class = &class
+	}
+	return identified(&logpb.Command{Kind: &logpb.Command_Reserve{Reserve: reserve}}, r.RequestId, who)
+}
+
+func consumeCommand(r *quotav1.ConsumeRequest, who *caller) *logpb.Command {
+	return identified(&logpb.Command{Kind: &logpb.Command_Consume{Consume: &logpb.Consume{
+		Lease: r.Lease, Fence: r.Fence, Op: r.Op, Items: logItems(r.Items), DoneBelow: r.DoneBelow,
+	}}}, r.RequestId, who)
+}
+
+func settleCommand(r *quotav1.SettleRequest, who *caller) *logpb.Command {
+	return identified(&logpb.Command{Kind: &logpb.Command_Settle{Settle: &logpb.Settle{
+		Lease: r.Lease, Fence: r.Fence, Op: r.Op, Unspent: logItems(r.Unspent), Actual: logItems(r.Actual),
+		Final: r.Final, Release: r.Release, DoneBelow: r.DoneBelow,
+	}}}, r.RequestId, who)
+}
+
+func releaseCommand(r *quotav1.ReleaseRequest, who *caller) *logpb.Command {
+	return identified(&logpb.Command{Kind: &logpb.Command_Release{Release: &logpb.Release{
+		Lease: r.Lease, Fence: r.Fence, Items: logItems(r.Items),
+	}}}, r.RequestId, who)
+}
+
+func renewCommand(r *quotav1.RenewRequest, who *caller) *logpb.Command {
+	return identified(&logpb.Command{Kind: &logpb.Command_Renew{Renew: &logpb.Renew{
+		Lease: r.Lease, Fence: r.Fence, TtlNs: nanos(r.Ttl),
+	}}}, r.RequestId, who)
+}
+
+func withdrawCommand(r *quotav1.WithdrawRequest, who *caller) *logpb.Command {
+	return identified(&logpb.Command{Kind: &logpb.Command_Withdraw{Withdraw: &logpb.Withdraw{Ticket: r.Ticket}}}, r.RequestId, who)
+}
+
+func reportCommand(r *quotav1.ReportRequest, who *caller) *logpb.Command {
+	report := &logpb.Report{Lease: r.Lease, Fence: r.Fence, Op: r.Op}
+	for _, s := range r.Signals {
+		report.Signals = append(report.Signals, &logpb.Signal{
+			Quota: s.Quota, Cause: logpb.Cause(s.Cause), Limit: s.Limit, Remaining: s.Remaining,
+			ResetAfterNs: optionalNanos(s.ResetAfter), ResetResolutionNs: nanos(s.ResetResolution),
+			RetryAfterNs: optionalNanos(s.RetryAfter),
+		})
+	}
+	return identified(&logpb.Command{Kind: &logpb.Command_Report{Report: report}}, r.RequestId, who)
+}
+
+func apiLease(g *logpb.Granted, clock fsm.Clock) *quotav1.Lease {
+	return &quotav1.Lease{
+		Id: g.Lease, Fence: g.Fence, Items: apiGranted(g.Items, clock), ExpiresIn: left(g.DeadlineNs, clock.Now),
+		Operation: apiOperation(g.Consumed, clock), Class: quotav1.Class(g.Class + 1),
+		AskedTtl: durationpb.New(time.Duration(g.AskedTtlNs)),
+	}
+}
+
+func apiGranted(items []*logpb.GrantedItem, clock fsm.Clock) []*quotav1.GrantedItem {
+	converted := make([]*quotav1.GrantedItem, len(items))
+	for i, item := range items {
+		converted[i] = &quotav1.GrantedItem{Quota: item.Quota, Amount: item.Amount, ExpiresIn: left(item.UntilNs, clock.Now)}
+	}
+	return converted
+}
+
+func apiItems(items []*logpb.GrantedItem) []*quotav1.Item {
+	converted := make([]*quotav1.Item, len(items))
+	for i, item := range items {
+		amount := item.Amount
+		converted[i] = &quotav1.Item{Quota: item.Quota, Amount: &amount}
+	}
+	return converted
+}
+
+// apiOperation says how long an operation may be spent: until the earlier of its spend-by in cluster time and, where a
+// window takes part, in Unix time, of which an election lets more pass.
+func apiOperation(c *logpb.Consumed, clock fsm.Clock) *quotav1.Operation {
+	if c == nil {
+		return nil
+	}
+	spend := c.SpendByNs - clock.Now
+	if c.SpendByWallNs != 0 {
+		spend = min(spend, c.SpendByWallNs-clock.WallLate)
+	}
+	until := clock.Now + max(spend, 0)
+	items := apiGranted(c.Items, clock)
+	for _, item := range items {
+		item.ExpiresIn = left(until, clock.Now)
+	}
+	return &quotav1.Operation{
+		Op: c.Op, Items: items, SpendIn: left(until, clock.Now), Transit: durationpb.New(time.Duration(c.TransitNs)),
+	}
+}
+
+func apiRefusal(r *logpb.Refusal, clock fsm.Clock) *quotav1.Refusal {
+	refusal := &quotav1.Refusal{
+		Reason: quotav1.Reason(r.Reason), Quota: r.Quota, Zone: quotav1.Zone(r.Zone), Advice: r.Advice,
+		Available: r.Available, Ahead: r.Ahead,
+	}
+	if r.RetryAtNs != 0 {
+		refusal.RetryAfter = left(r.RetryAtNs, clock.Now)
+	}
+	return refusal
+}
+
+func apiReported(r *logpb.Reported, clock fsm.Clock) []*quotav1.ReportedQuota {
+	quotas := make([]*quotav1.ReportedQuota, len(r.Quotas))
+	for i, q := range r.Quotas {
+		quotas[i] = &quotav1.ReportedQuota{
+			Quota: q.Quota, Attempt: q.Attempt, ResetLearned: q.ResetLearned, CappedTo: q.CappedTo,
+		}
+		if q.CooldownUntilNs > clock.Now {
+			quotas[i].CooldownLeft = left(q.CooldownUntilNs, clock.Now)
+		}
+	}
+	return quotas
+}
+
+// parseEvery reads a window's length.
+func parseEvery(text string) (logpb.Every, int64, error) {
+	switch text {
+	case "hour":
+		return logpb.Every_EVERY_HOUR, 0, nil
+	case "day":
+		return logpb.Every_EVERY_DAY, 0, nil
+	case "month":
+		return logpb.Every_EVERY_MONTH, 0, nil
+	}
+	length, err := time.ParseDuration(text)
+	if err != nil || length <= 0 {
+		return 0, 0, fmt.Errorf("%q is no window's length", text)
+	}
+	return logpb.Every_EVERY_UNSPECIFIED, int64(length), nil
+}
+
+func formatEvery(w *logpb.Window) string {
+	switch w.Every {
+	case logpb.Every_EVERY_HOUR:
+		return "hour"
+	case logpb.Every_EVERY_DAY:
+		return "day"
+	case logpb.Every_EVERY_MONTH:
+		return "month"
+	case logpb.Every_EVERY_UNSPECIFIED:
+	}
+	return time.Duration(w.EveryNs).String()
+}
+
+// logQuota translates a definition that was validated.
+func logQuota(q *quotav1.Quota) *logpb.Quota {
+	def := &logpb.Quota{
+		Name: q.Name, HeadroomPpm: int32(math.Round(q.Headroom * 1e6)), Parent: q.Parent, MaxHold: q.MaxHold,
+		ClampHold: q.ClampHold, DefaultEstimate: q.DefaultEstimate, SpendByNs: nanos(q.SpendBy), TransitNs: nanos(q.Transit),
+		Charged: logpb.Charged(q.Charged), MaxCallNs: nanos(q.MaxCall), Settle: logpb.SettleMode(q.Settle), Note: q.Note,
+	}
+	switch r := q.Rule.(type) {
+	case *quotav1.Quota_Window:
+		every, length, _ := parseEvery(r.Window.Every)
+		def.Rule = &logpb.Quota_Window{Window: &logpb.Window{
+			Limit: r.Window.Limit, Every: every, EveryNs: length,
+			Anchored: r.Window.Anchor == quotav1.Anchor_ANCHOR_PROVIDER, SkewNs: nanos(r.Window.Skew),
+		}}
+	case *quotav1.Quota_Rate:
+		def.Rule = &logpb.Quota_Rate{Rate: &logpb.Rate{Limit: r.Rate.Limit, PerNs: nanos(r.Rate.Per), Burst: r.Rate.Burst}}
+	case *quotav1.Quota_Slots:
+		def.Rule = &logpb.Quota_Slots{Slots: &logpb.Slots{Limit: r.Slots.Limit, GraceNs: nanos(r.Slots.Grace)}}
+	}
+	return def
+}
+
+func optionalDuration(n int64) *durationpb.Duration {
+	if n == 0 {
+		return nil
+	}
+	return durationpb.New(time.Duration(n))
+}
+
+func apiQuota(def *logpb.Quota) *quotav1.Quota {
+	q := &quotav1.Quota{
+		Name: def.Name, Headroom: float64(def.HeadroomPpm) / 1e6, Parent: def.Parent, MaxHold: def.MaxHold,
+		ClampHold: def.ClampHold, DefaultEstimate: def.DefaultEstimate, SpendBy: optionalDuration(def.SpendByNs),
+		Transit: optionalDuration(def.TransitNs), Charged: quotav1.Charged(def.Charged),
+		MaxCall: optionalDuration(def.MaxCallNs), Settle: quotav1.SettleMode(def.Settle), Note: def.Note,
+	}
+	switch r := def.Rule.(type) {
+	case *logpb.Quota_Window:
+		w := &quotav1.Window{Limit: r.Window.Limit, Every: formatEvery(r.Window), Anchor: quotav1.Anchor_ANCHOR_CALENDAR,
+			Skew: optionalDuration(r.Window.SkewNs)}
+		if r.Window.Anchored {
+			w.Anchor = quotav1.Anchor_ANCHOR_PROVIDER
+		}
+		q.Rule = &quotav1.Quota_Window{Window: w}
+	case *logpb.Quota_Rate:
+		q.Rule = &quotav1.Quota_Rate{Rate: &quotav1.Rate{
+			Limit: r.Rate.Limit, Per: durationpb.New(time.Duration(r.Rate.PerNs)), Burst: r.Rate.Burst,
+		}}
+	case *logpb.Quota_Slots:
+		q.Rule = &quotav1.Quota_Slots{Slots: &quotav1.Slots{Limit: r.Slots.Limit, Grace: optionalDuration(r.Slots.GraceNs)}}
+	}
+	return q
+}
+
+func apiQuotaStatus(v *fsm.QuotaView) *quotav1.QuotaStatus {
+	s := &quotav1.QuotaStatus{
+		Definition: apiQuota(v.Definition), Usable: v.Usable, Held: v.Held, Consumed: v.Consumed, Available: v.Available,
+		AvailableWithParents: v.AvailableWithParents, Zone: quotav1.Zone(v.Zone), Waiting: v.Waiting, Leases: v.Leases,
+		Overrun: v.Overrun,
+	}
+	if v.CooldownLeft > 0 {
+		s.CooldownLeft = durationpb.New(time.Duration(v.CooldownLeft))
+	}
+	if v.WindowLeft >= 0 {
+		s.WindowClosesIn = durationpb.New(time.Duration(v.WindowLeft))
+	}
+	if v.CappedTo >= 0 {
+		s.CappedTo = &v.CappedTo
+	}
+	return s
+}
+
+func apiLeaseStatus(v *fsm.LeaseView, clock fsm.Clock) *quotav1.LeaseStatus {
+	return &quotav1.LeaseStatus{
+		Id: v.ID, Fence: v.Fence, Holder: v.Holder, Class: quotav1.Class(v.Class + 1),
+		Held: apiGranted(v.Held, clock), Consumed: apiGranted(v.Consumed, clock),
+		ExpiresIn: durationpb.New(time.Duration(max(v.Left, 0))), Operations: int32(v.Operations),
+	}
+}
+
+func parsePage(token string) (uint64, error) {
+	if token == "" {
+		return 0, nil
+	}
+	return strconv.ParseUint(token, 10, 64)
+}

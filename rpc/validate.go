@@ -1,0 +1,318 @@
+package rpc
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+// Bounds at the door.
+const (
+	maxAmount    = 1<<53 - 1
+	maxHolder    = 128
+	maxQuotaName = 200
+	maxItems     = 64
+	maxSignals   = 64
+	maxKey       = 128
+	maxBatch     = 4096
+	maxApplied   = 4096
+	maxNote      = 500
+	maxPage      = 1000
+	minTTL       = time.Second
+	maxTTL       = 24 * time.Hour
+	maxWait      = 10 * time.Minute
+	maxDuration  = 10 * 365 * 24 * time.Hour
+)
+
+// rules is the one table of what a request must be: by request type, the checks in their order.
+var rules = map[string]func(*checker, proto.Message){
+	"OpenSessionRequest":  rule(func(c *checker, r *quotav1.OpenSessionRequest) { c.holder("holder", r.Holder, true) }),
+	"CloseSessionRequest": rule(func(c *checker, r *quotav1.CloseSessionRequest) { c.positive("session", r.Session) }),
+	"ReserveRequest":      rule((*checker).reserve),
+	"ConsumeRequest": rule(func(c *checker, r *quotav1.ConsumeRequest) {
+		c.request(r.RequestId)
+		c.lease(r.Lease, r.Fence)
+		c.positive("op", r.Op)
+		c.items("items", r.Items, 0, 1)
+	}),
+	"SettleRequest": rule((*checker).settle),
+	"ReleaseRequest": rule(func(c *checker, r *quotav1.ReleaseRequest) {
+		c.request(r.RequestId)
+		c.lease(r.Lease, r.Fence)
+		c.items("items", r.Items, 0, 1)
+	}),
+	"RenewRequest": rule(func(c *checker, r *quotav1.RenewRequest) {
+		c.request(r.RequestId)
+		c.lease(r.Lease, r.Fence)
+		c.length("ttl", r.Ttl, minTTL, maxTTL)
+	}),
+	"WithdrawRequest": rule(func(c *checker, r *quotav1.WithdrawRequest) {
+		c.request(r.RequestId)
+		c.positive("ticket", r.Ticket)
+	}),
+	"ReportRequest": rule((*checker).report),
+	"BatchRequest": rule(func(c *checker, r *quotav1.BatchRequest) {
+		c.count("commands", len(r.Commands), 1, maxBatch)
+	}),
+	"WatchRequest": rule(func(c *checker, r *quotav1.WatchRequest) {
+		c.text("quota_prefix", r.QuotaPrefix, maxQuotaName)
+		c.text("holder", r.Holder, maxHolder)
+	}),
+	"GetQuotaRequest": rule(func(c *checker, r *quotav1.GetQuotaRequest) { c.quotaName("name", r.Name) }),
+	"ListQuotasRequest": rule(func(c *checker, r *quotav1.ListQuotasRequest) {
+		c.text("prefix", r.Prefix, maxQuotaName)
+		c.text("page_token", r.PageToken, maxQuotaName)
+		c.page(r.PageSize)
+	}),
+	"ListLeasesRequest": rule(func(c *checker, r *quotav1.ListLeasesRequest) {
+		c.text("holder", r.Holder, maxHolder)
+		c.text("quota", r.Quota, maxQuotaName)
+		c.pageNumber(r.PageToken)
+		c.page(r.PageSize)
+	}),
+	"CheckFenceRequest":  rule(func(c *checker, r *quotav1.CheckFenceRequest) { c.lease(r.Lease, r.Fence) }),
+	"ApplyQuotasRequest": rule((*checker).applyQuotas),
+	"DeleteQuotaRequest": rule(func(c *checker, r *quotav1.DeleteQuotaRequest) {
+		c.request(r.RequestId)
+		c.quotaName("name", r.Name)
+	}),
+	"RevokeLeaseRequest": rule(func(c *checker, r *quotav1.RevokeLeaseRequest) {
+		c.request(r.RequestId)
+		c.positive("lease", r.Lease)
+	}),
+	"AddMemberRequest": rule(func(c *checker, r *quotav1.AddMemberRequest) {
+		c.holder("id", r.Id, false)
+		c.address("raft_address", r.RaftAddress)
+		c.address("api_address", r.ApiAddress)
+	}),
+	"PromoteMemberRequest":      rule(func(c *checker, r *quotav1.PromoteMemberRequest) { c.holder("id", r.Id, false) }),
+	"RemoveMemberRequest":       rule(func(c *checker, r *quotav1.RemoveMemberRequest) { c.holder("id", r.Id, false) }),
+	"TransferLeadershipRequest": rule(func(c *checker, r *quotav1.TransferLeadershipRequest) { c.holder("id", r.Id, true) }),
+	"SetFaultRequest": rule(func(c *checker, r *quotav1.SetFaultRequest) {
+		c.check(r.ClockRatePpm == nil || *r.ClockRatePpm > 0 && *r.ClockRatePpm <= 100_000_000, "clock_rate_ppm",
+			"is not within 1 to 100,000,000", "1,000,000 is true")
+	}),
+	"GetStatusRequest":    rule(func(*checker, *quotav1.GetStatusRequest) {}),
+	"BackupRequest":       rule(func(*checker, *quotav1.BackupRequest) {}),
+	"GetStateHashRequest": rule(func(*checker, *quotav1.GetStateHashRequest) {}),
+	"DumpLogRequest":      rule(func(*checker, *quotav1.DumpLogRequest) {}),
+}
+
+// rule fits a typed check into the table.
+func rule[T proto.Message](check func(*checker, T)) func(*checker, proto.Message) {
+	return func(c *checker, m proto.Message) {
+		if typed, ok := m.(T); ok {
+			check(c, typed)
+		}
+	}
+}
+
+// validate checks a request against the table. It returns the first thing that is wrong, nil for nothing.
+func validate(request proto.Message) *connect.Error {
+	check, known := rules[string(request.ProtoReflect().Descriptor().Name())]
+	if !known {
+		return newError("a request without a rule", &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_INTERNAL})
+	}
+	c := &checker{}
+	check(c, request)
+	if c.err == nil {
+		return nil
+	}
+	return c.err
+}
+
+// checker collects the first thing that is wrong.
+type checker struct{ err *connect.Error }
+
+func (c *checker) check(ok bool, field, message, hint string) {
+	if !ok && c.err == nil {
+		c.err = invalid(field, message, hint)
+	}
+}
+
+func (c *checker) positive(field string, number uint64) {
+	c.check(number > 0, field, "is missing", "numbers begin at 1")
+}
+
+func (c *checker) count(field string, n, least, most int) {
+	c.check(n >= least && n <= most, field, fmt.Sprintf("has %d entries, not %d to %d", n, least, most), "send several requests")
+}
+
+func (c *checker) text(field, value string, most int) {
+	c.check(utf8.ValidString(value), field, "is not UTF-8", "")
+	c.check(len(value) <= most, field, fmt.Sprintf("has %d bytes, more than %d", len(value), most), "")
+}
+
+// holder checks a name of a holder or node.
+func (c *checker) holder(field, name string, optional bool) {
+	if name == "" {
+		c.check(optional, field, "is missing", "any stable name")
+		return
+	}
+	c.text(field, name, maxHolder)
+	c.check(!strings.ContainsFunc(name, func(r rune) bool { return unicode.IsControl(r) || unicode.IsSpace(r) || r == '*' }),
+		field, "has blanks, control characters or *", "such as ralph@node-7")
+}
+
+func (c *checker) quotaName(field, name string) {
+	c.check(name != "", field, "is missing", "such as github/core")
+	c.text(field, name, maxQuotaName)
+}
+
+func (c *checker) address(field, address string) {
+	c.text(field, address, 300)
+	i := strings.LastIndexByte(address, ':')
+	c.check(i > 0 && i < len(address)-1, field, "is not host:port", "")
+}
+
+func (c *checker) lease(lease, fence uint64) {
+	c.positive("lease", lease)
+	c.positive("fence", fence)
+}
+
+func (c *checker) page(size int32) {
+	c.check(size >= 0 && size <= maxPage, "page_size", fmt.Sprintf("is not within 0 to %d", maxPage), "0 is 100")
+}
+
+func (c *checker) pageNumber(token string) {
+	_, err := parsePage(token)
+	c.check(err == nil, "page_token", "is none of ours", "take it from the last answer")
+}
+
+// length checks an optional duration.
+func (c *checker) length(field string, d *durationpb.Duration, least, most time.Duration) {
+	if d == nil {
+		return
+	}
+	c.check(d.CheckValid() == nil, field, "is no duration", "such as 30s")
+	if c.err == nil {
+		c.check(d.Seconds < int64(math.MaxInt64/time.Second) && d.AsDuration() >= least && d.AsDuration() <= most,
+			field, fmt.Sprintf("is not within %v to %v", least, most), "such as 30s")
+	}
+}
+
+// items checks items; least is the smallest amount.
+func (c *checker) items(field string, items []*quotav1.Item, fewest int, least int64) {
+	c.count(field, len(items), fewest, maxItems)
+	seen := map[string]bool{}
+	for i, item := range items {
+		if c.err != nil {
+			return
+		}
+		path := fmt.Sprintf("%s[%d]", field, i)
+		c.check(item != nil, path, "is missing", "")
+		c.quotaName(path+".quota", item.GetQuota())
+		c.check(item.GetAmount() <= maxAmount && (item.Amount == nil || item.GetAmount() >= least), path+".amount",
+			fmt.Sprintf("is not within %d to 2^53-1", least), "")
+		c.check(!seen[item.GetQuota()], path+".quota", "is named twice", "add the amounts up")
+		seen[item.GetQuota()] = true
+	}
+}
+
+func (c *checker) request(id *quotav1.RequestId) {
+	if id == nil {
+		return
+	}
+	c.check(id.Session == 0 || id.Seq > 0, "request_id.seq", "is missing", "requests of a session are numbered from 1")
+	c.check(id.Session != 0 || id.Seq == 0 && id.AckedBelow == 0, "request_id.session", "is missing", "open a session first")
+	c.check(id.Session == 0 || id.IdempotencyKey == "", "request_id.idempotency_key", "comes with a session", "use one of the two")
+	c.check(id.AckedBelow <= id.Seq, "request_id.acked_below", "is above seq", "a request cannot acknowledge itself")
+	c.text("request_id.idempotency_key", id.IdempotencyKey, maxKey)
+}
+
+func (c *checker) reserve(r *quotav1.ReserveRequest) {
+	c.request(r.RequestId)
+	c.holder("holder", r.Holder, false)
+	c.items("items", r.Items, 1, 1)
+	c.length("ttl", r.Ttl, minTTL, maxTTL)
+	c.length("wait", r.Wait, 0, maxWait)
+	_, known := quotav1.Class_name[int32(r.Class)]
+	c.check(known, "class", "is unknown", "CLASS_CRITICAL, CLASS_STANDARD, CLASS_BACKGROUND")
+	c.check(!r.NoBlock || r.RequestId.GetSession() != 0 || r.RequestId.GetIdempotencyKey() != "", "no_block",
+		"needs a request_id", "its outcome is asked for under the same id")
+}
+
+func (c *checker) settle(r *quotav1.SettleRequest) {
+	c.request(r.RequestId)
+	c.lease(r.Lease, r.Fence)
+	c.positive("op", r.Op)
+	c.items("unspent", r.Unspent, 0, 1)
+	c.items("actual", r.Actual, 0, 0)
+	for i, item := range r.Actual {
+		c.check(item.Amount != nil, fmt.Sprintf("actual[%d].amount", i), "is missing", "0 is one")
+	}
+	c.check(len(r.Unspent) > 0 || len(r.Actual) > 0 || r.Final || r.Release, "request", "settles nothing",
+		"name unspent or actual, or set final or release")
+}
+
+func (c *checker) report(r *quotav1.ReportRequest) {
+	c.request(r.RequestId)
+	c.lease(r.Lease, r.Fence)
+	c.count("signals", len(r.Signals), 1, maxSignals)
+	for i, s := range r.Signals {
+		path := fmt.Sprintf("signals[%d]", i)
+		c.check(s != nil, path, "is missing", "")
+		if c.err != nil {
+			return
+		}
+		c.quotaName(path+".quota", s.Quota)
+		_, known := quotav1.Cause_name[int32(s.Cause)]
+		c.check(known && s.Cause != 0, path+".cause", "is missing or unknown", "CAUSE_OK, CAUSE_SATURATED, ...")
+		c.check(s.GetLimit() >= 0 && s.GetLimit() <= maxAmount, path+".limit", "is not within 0 to 2^53-1", "leave out what is not known")
+		c.check(s.GetRemaining() >= 0 && s.GetRemaining() <= maxAmount, path+".remaining", "is not within 0 to 2^53-1", "leave out what is not known")
+		c.length(path+".reset_after", s.ResetAfter, 0, maxDuration)
+		c.length(path+".reset_resolution", s.ResetResolution, 0, time.Hour)
+		c.length(path+".retry_after", s.RetryAfter, 0, maxDuration)
+	}
+}
+
+func (c *checker) applyQuotas(r *quotav1.ApplyQuotasRequest) {
+	c.request(r.RequestId)
+	c.count("quotas", len(r.Quotas), 0, maxApplied)
+	c.count("holders", len(r.Holders), 0, 10_000)
+	c.check(len(r.Quotas) > 0 || r.ReplaceHolders, "quotas", "is empty", "name at least one, or replace the holder rules")
+	for i, q := range r.Quotas {
+		path := fmt.Sprintf("quotas[%d]", i)
+		c.check(q != nil, path, "is missing", "")
+		if c.err != nil {
+			return
+		}
+		c.definition(path, q)
+	}
+	for i, h := range r.Holders {
+		path := fmt.Sprintf("holders[%d]", i)
+		c.check(h.GetPattern() != "", path+".pattern", "is missing", "a name, with * for any run of characters")
+		c.text(path+".pattern", h.GetPattern(), maxHolder)
+		c.check(h.GetWeight() >= 0 && h.GetWeight() <= 1000, path+".weight", "is not within 1 to 1000", "")
+		_, known := quotav1.Class_name[int32(h.GetClass())]
+		c.check(known && h.GetClass() != 0, path+".class", "is missing or unknown", "CLASS_CRITICAL, CLASS_STANDARD, CLASS_BACKGROUND")
+	}
+}
+
+// definition checks what a definition looks like; whether it can work is the state machine's to say.
+func (c *checker) definition(path string, q *quotav1.Quota) {
+	c.quotaName(path+".name", q.Name)
+	c.text(path+".parent", q.Parent, maxQuotaName)
+	c.text(path+".note", q.Note, maxNote)
+	c.check(q.Rule != nil, path, "has none of window, rate, slots", "a quota needs one")
+	c.check(q.Headroom >= 0 && q.Headroom < 1, path+".headroom", "is not at least 0 and below 1", "0.2 leaves a fifth alone")
+	c.length(path+".spend_by", q.SpendBy, 0, maxDuration)
+	c.length(path+".transit", q.Transit, 0, maxDuration)
+	c.length(path+".max_call", q.MaxCall, 0, maxDuration)
+	c.length(path+".rate.per", q.GetRate().GetPer(), 0, maxDuration)
+	c.length(path+".window.skew", q.GetWindow().GetSkew(), 0, maxDuration)
+	c.length(path+".slots.grace", q.GetSlots().GetGrace(), 0, maxDuration)
+	if w := q.GetWindow(); w != nil {
+		_, _, err := parseEvery(w.Every)
+		c.check(err == nil, path+".window.every", "is not hour, day, month or a duration", "such as 15m")
+	}
+}

@@ -1,0 +1,77 @@
+package rpc
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+// Watch implements QuotaService. Any node serves it, from what it has applied.
+func (s *quotaService) Watch(ctx context.Context, req *quotav1.WatchRequest, stream *connect.ServerStream[quotav1.WatchResponse]) error {
+	r := requestOf(ctx)
+	if err := r.who.may(VerbRead); err != nil {
+		return err
+	}
+	if err := validate(req); err != nil {
+		return err
+	}
+	subscription, err := s.node.Watch(req.FromIndex)
+	if err != nil {
+		return apiError(err)
+	}
+	defer subscription.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-s.draining:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	for {
+		at, events, err := subscription.Next(ctx)
+		switch {
+		case err != nil && s.isDraining():
+			return stoppingError()
+		case err != nil:
+			return apiError(err)
+		}
+		res := &quotav1.WatchResponse{Meta: s.meta(r, at)}
+		for i := range events {
+			if wanted(&events[i], req, r.who) {
+				res.Events = append(res.Events, apiEvent(&events[i]))
+			}
+		}
+		if len(events) > 0 && len(res.Events) == 0 {
+			continue // bookmarks come by themselves
+		}
+		if err := stream.Send(res); err != nil {
+			return err
+		}
+	}
+}
+
+// wanted tells whether an event fits a filter, and its caller may see it.
+func wanted(e *fsm.Event, req *quotav1.WatchRequest, who *caller) bool {
+	return (req.QuotaPrefix == "" || strings.HasPrefix(e.Quota, req.QuotaPrefix)) &&
+		(req.Holder == "" || e.Holder == req.Holder) &&
+		(e.Holder == "" || who.mayActFor(e.Holder) == nil)
+}
+
+func apiEvent(e *fsm.Event) *quotav1.Event {
+	event := &quotav1.Event{
+		Kind: quotav1.EventKind(e.Kind), Quota: e.Quota, Holder: e.Holder, Lease: e.Lease, Fence: e.Fence,
+		Ticket: e.Ticket, Amount: e.Amount, Reason: quotav1.Reason(e.Reason),
+	}
+	if e.Duration != 0 {
+		event.Duration = durationpb.New(time.Duration(e.Duration))
+	}
+	return event
+}
