@@ -6,6 +6,7 @@
 package config
 
 import (
+	"reflect"
 	"time"
 )
 
@@ -99,4 +100,10 @@ type Disk struct {
 var profiles = map[string]Times{
 	"lan": {Heartbeat: 350 * time.Millisecond, Election: 350 * time.Millisecond, Lease: 250 * time.Millisecond},
 	"wan": {Heartbeat: 1500 * time.Millisecond, Election: 1500 * time.Millisecond, Lease: 1000 * time.Millisecond},
+}
+
+// Same says whether two configurations mean the same, apart from the log's level, which may change while a node runs.
+func (c Config) Same(other Config) bool {
+	c.Log.Level, other.Log.Level = "", ""
+	return reflect.DeepEqual(c, other)
 }

@@ -189,23 +189,40 @@ func keysBelow(prefix string) []string {
 
 func (l *loader) environment(environ []string) {
 	byName := map[string]string{}
-	known := slices.Clone(ClientVariables)
 	for _, setting := range settings {
 		byName[setting.Env()] = setting.Key
-		known = append(known, setting.Env())
 	}
-	sorted := slices.Sorted(slices.Values(environ))
-	for _, variable := range sorted {
+	for _, variable := range slices.Sorted(slices.Values(environ)) {
 		name, value, _ := strings.Cut(variable, "=")
-		if !strings.HasPrefix(name, EnvPrefix) || injected.MatchString(name) {
-			continue
-		}
 		if key, ok := byName[name]; ok {
 			l.apply(key, value, "env "+name)
-		} else if !slices.Contains(known, name) {
-			l.mistakes = append(l.mistakes, hinted("unknown environment variable "+name, suggest.Hint(name, known)))
 		}
 	}
+	l.mistakes = append(l.mistakes, unknownVariables(environ)...)
+}
+
+// CheckEnvironment returns an *Error that names each variable that starts with EnvPrefix and means nothing to quotad:
+// a mistyped name would otherwise be ignored in silence.
+func CheckEnvironment(environ []string) error {
+	if mistakes := unknownVariables(environ); len(mistakes) > 0 {
+		return &Error{Mistakes: mistakes}
+	}
+	return nil
+}
+
+func unknownVariables(environ []string) []error {
+	known := slices.Clone(ClientVariables)
+	for _, setting := range settings {
+		known = append(known, setting.Env())
+	}
+	var mistakes []error
+	for _, variable := range slices.Sorted(slices.Values(environ)) {
+		name, _, _ := strings.Cut(variable, "=")
+		if strings.HasPrefix(name, EnvPrefix) && !slices.Contains(known, name) && !injected.MatchString(name) {
+			mistakes = append(mistakes, hinted("unknown environment variable "+name, suggest.Hint(name, known)))
+		}
+	}
+	return mistakes
 }
 
 func (l *loader) flags(flags map[string]string) {

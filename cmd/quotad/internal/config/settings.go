@@ -65,8 +65,8 @@ var settings = []Setting{
 	{"quotas_file", "", "path", "A quotas.yaml, applied if the cluster has no quota yet.", text(func(c *Config) *string { return &c.QuotasFile })},
 	{"log.level", "info", "trace, debug, info, warn, error", "What is logged.", choice(func(c *Config) *string { return &c.Log.Level }, "trace", "debug", "info", "warn", "error")},
 	{"log.format", "text", "text, json", "How it is logged.", choice(func(c *Config) *string { return &c.Log.Format }, "text", "json")},
-	{"disk.refuse_below", "512MiB", "size", "Free space below which new grants are refused; giving back still works.", size(func(c *Config) *int64 { return &c.Disk.RefuseBelow })},
-	{"disk.stop_below", "64MiB", "size", "Free space below which the node stops.", size(func(c *Config) *int64 { return &c.Disk.StopBelow })},
+	{"disk.refuse_below", "256MiB", "size", "Free space below which new grants are refused; giving back still works.", size(func(c *Config) *int64 { return &c.Disk.RefuseBelow })},
+	{"disk.stop_below", "32MiB", "size", "Free space below which the node stops.", size(func(c *Config) *int64 { return &c.Disk.StopBelow })},
 	{"testing", "false", "true, false", "Open what only a fault suite needs: log dumps, state hashes, clock faults.", boolean(func(c *Config) *bool { return &c.Testing })},
 }
 

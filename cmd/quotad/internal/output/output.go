@@ -74,17 +74,37 @@ func Visible(text string) string {
 
 // JSON prints a message as the API's JSON, indented, zero values included, so that a script finds every field.
 func JSON(w io.Writer, message proto.Message) error {
-	compact, err := protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(message)
+	compact, err := Raw(message)
 	if err != nil {
 		return err
 	}
 	var out bytes.Buffer
-	if err := json.Indent(&out, compact, "", "  "); err != nil { // also removes the blanks that protojson varies
+	if err := json.Indent(&out, compact, "", "  "); err != nil {
 		return err
 	}
 	out.WriteByte('\n')
 	_, err = w.Write(out.Bytes())
 	return err
+}
+
+// Raw is a message as the API's JSON on one line, zero values included.
+func Raw(message proto.Message) (json.RawMessage, error) {
+	varied, err := protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(message)
+	if err != nil {
+		return nil, err
+	}
+	var out bytes.Buffer
+	if err := json.Compact(&out, varied); err != nil { // removes the blanks that protojson varies from build to build
+		return nil, err
+	}
+	return out.Bytes(), nil
+}
+
+// Line prints any value as JSON on one line.
+func Line(w io.Writer, value any) error {
+	encoder := json.NewEncoder(w)
+	encoder.SetEscapeHTML(false)
+	return encoder.Encode(value)
 }
 
 // Value prints any value as indented JSON.

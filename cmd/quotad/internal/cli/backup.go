@@ -1,0 +1,223 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quotad/quotad/cmd/quotad/internal/output"
+	"github.com/quotad/quotad/raftnode"
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+// chunkBytes is how much of a backup travels at a time; the server takes at most 1 MiB.
+const chunkBytes = 256 << 10
+
+// transferPatience is how long the whole state may travel.
+const transferPatience = time.Hour
+
+// backupResult is what backup prints.
+type backupResult struct {
+	File   string `json:"file"`
+	Index  uint64 `json:"index"`
+	Bytes  int64  `json:"bytes"`
+	SHA256 string `json:"sha256"`
+}
+
+func (a *App) backupCommand() *cobra.Command {
+	var path string
+	var force bool
+	cmd := &cobra.Command{
+		Use:   "backup -o FILE",
+		Short: "Write a backup of the whole state to a file",
+		Long: `Writes a backup of the whole state: quotas, leases, operations, sessions. The cluster goes on meanwhile. The file gets
+its name only when it is complete, synced and verified.`,
+		Example: `  quotad backup -o quotad-$(date +%F).backup
+  quotad verify quotad-2026-01-31.backup`,
+		Args: arguments(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if path == "" {
+				return usagef(cmd, "", "-o FILE is missing")
+			}
+			if _, err := os.Stat(path); err == nil && !force {
+				return fail(ExitUsage, "--force overwrites it", "%s exists", path)
+			}
+			c, err := a.connect(cmd)
+			if err != nil {
+				return err
+			}
+			result, err := backup(cmd.Context(), c, path)
+			if err != nil {
+				return err
+			}
+			if a.format == formatJSON {
+				return output.Value(a.Out, result)
+			}
+			_, err = fmt.Fprintf(a.Out, "%s: %d bytes, index %d, sha256 %s\n", output.Visible(path), result.Bytes, result.Index, result.SHA256)
+			return err
+		},
+	}
+	cmd.Flags().StringVarP(&path, "file", "o", "", "the file to write")
+	cmd.Flags().BoolVar(&force, "force", false, "overwrite the file")
+	return a.clientFlags(cmd)
+}
+
+// backup writes to a temporary file beside path and renames it at the end.
+func backup(ctx context.Context, c *cluster, path string) (*backupResult, error) {
+	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		_ = file.Close()
+		_ = os.Remove(file.Name()) // gone already where the rename went well
+	}()
+	result, err := call(ctx, c, reads, transferPatience, func(ctx context.Context, n node) (*backupResult, error) {
+		return receive(ctx, n, file)
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := verifyWritten(file); err != nil {
+		return nil, fmt.Errorf("what the node sent is no good backup: %w", err)
+	}
+	if err := file.Sync(); err != nil {
+		return nil, err
+	}
+	if err := os.Rename(file.Name(), path); err != nil {
+		return nil, err
+	}
+	result.File = path
+	return result, syncDir(filepath.Dir(path))
+}
+
+// receive writes one node's stream to the file, from its start.
+func receive(ctx context.Context, n node, file *os.File) (*backupResult, error) {
+	if err := file.Truncate(0); err != nil {
+		return nil, err
+	}
+	if _, err := file.Seek(0, io.SeekStart); err != nil {
+		return nil, err
+	}
+	stream, err := n.admin.Backup(ctx, &quotav1.BackupRequest{})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = stream.Close() }()
+	sum, result := sha256.New(), &backupResult{}
+	for stream.Receive() {
+		piece := stream.Msg()
+		if _, err := file.Write(piece.Chunk); err != nil {
+			return nil, err
+		}
+		_, _ = sum.Write(piece.Chunk) // a hash never fails
+		result.Bytes += int64(len(piece.Chunk))
+		result.Index = max(result.Index, piece.Index)
+	}
+	result.SHA256 = hex.EncodeToString(sum.Sum(nil))
+	return result, stream.Err()
+}
+
+func verifyWritten(file *os.File) error {
+	if _, err := file.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	return raftnode.VerifySnapshot(bufio.NewReaderSize(file, 1<<20))
+}
+
+func syncDir(path string) error {
+	dir, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = dir.Close() }()
+	return dir.Sync()
+}
+
+func (a *App) restoreCommand() *cobra.Command {
+	var path string
+	var yes bool
+	cmd := &cobra.Command{
+		Use:   "restore -i FILE --yes",
+		Short: "Replace the cluster's state by a backup and raise the fence's epoch",
+		Long: `Replaces the state of the running cluster by a backup. Everything since the backup is forgotten: stop all holders
+first, and wait until what they consumed since then counts no more at the provider. The fence's epoch is raised, so that
+no fence from before can be taken for a new one: every lease from before is dead.
+
+The file is verified before anything is sent.`,
+		Example: `  quotad restore -i quotad-2026-01-31.backup --yes`,
+		Args:    arguments(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch {
+			case path == "":
+				return usagef(cmd, "", "-i FILE is missing")
+			case !yes:
+				return usagef(cmd, "stop all holders, then add --yes", "a restore forgets everything since the backup")
+			}
+			if _, err := summarize(path); err != nil {
+				return err
+			}
+			c, err := a.connect(cmd)
+			if err != nil {
+				return err
+			}
+			answer, err := call(cmd.Context(), c, ifNotAccepted, transferPatience, func(ctx context.Context, n node) (*quotav1.RestoreResponse, error) {
+				return send(ctx, n, path)
+			})
+			if err != nil {
+				return err
+			}
+			if a.format == formatJSON {
+				return output.JSON(a.Out, answer)
+			}
+			_, err = fmt.Fprintf(a.Out, "restored %s at index %d; the fence's epoch is %d now\n", output.Visible(path), answer.Meta.GetIndex(), answer.Epoch)
+			return err
+		},
+	}
+	cmd.Flags().StringVarP(&path, "in", "i", "", "the backup")
+	cmd.Flags().BoolVar(&yes, "yes", false, "yes, forget everything since the backup")
+	return a.clientFlags(cmd)
+}
+
+func send(ctx context.Context, n node, path string) (*quotav1.RestoreResponse, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	stream, err := n.admin.Restore(ctx)
+	if err != nil {
+		return nil, err
+	}
+	chunk := make([]byte, chunkBytes)
+	for {
+		count, err := io.ReadFull(file, chunk)
+		if count > 0 {
+			if sendErr := stream.Send(&quotav1.RestoreRequest{Chunk: chunk[:count]}); errors.Is(sendErr, io.EOF) {
+				break // the node has answered already; CloseAndReceive says what
+			} else if sendErr != nil {
+				return nil, sendErr
+			}
+		}
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	answer, err := stream.CloseAndReceive()
+	if err != nil {
+		return nil, err
+	}
+	return answer, nil
+}

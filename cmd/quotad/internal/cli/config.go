@@ -1,0 +1,104 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/quotad/quotad/cmd/quotad/internal/config"
+	"github.com/quotad/quotad/cmd/quotad/internal/output"
+)
+
+// settingFlags gives a command one flag for each setting, and --config.
+func settingFlags(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.SortFlags = false
+	flags.String("config", "", "YAML file with settings (env QUOTAD_CONFIG)")
+	_ = cmd.MarkFlagFilename("config", "yaml", "yml")
+	for _, setting := range config.Settings() {
+		usage := fmt.Sprintf("%s [%s", setting.Help, setting.Unit)
+		if setting.Default != "" {
+			usage += "; default " + setting.Default
+		}
+		flags.Var(&settingValue{unit: setting.Unit}, setting.Flag(), usage+"]")
+		if setting.Unit == "true, false" {
+			flags.Lookup(setting.Flag()).NoOptDefVal = "true"
+		}
+	}
+}
+
+// settingValue is a flag's text; the settings' table parses it, so that every layer says the same about a mistake.
+type settingValue struct{ text, unit string }
+
+func (v *settingValue) String() string { return v.text }
+
+func (v *settingValue) Set(text string) error {
+	v.text = text
+	return nil
+}
+
+// Type is what help prints behind the flag.
+func (v *settingValue) Type() string {
+	switch v.unit {
+	case "true, false", "lan, wan", "text, json", "trace, debug, info, warn, error":
+		return "word"
+	case "list of id, raft, api":
+		return "id=raft/api,..."
+	}
+	return v.unit
+}
+
+// loadConfig reads the configuration of a command with settingFlags. It can be called again, to read the file anew.
+func (a *App) loadConfig(cmd *cobra.Command) (*config.Loaded, error) {
+	in := config.Input{Environ: a.Environ, Flags: map[string]string{}}
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		in.Flags[f.Name] = f.Value.String()
+	})
+	in.File = in.Flags["config"]
+	if in.File == "" {
+		in.File, _ = a.lookup("QUOTAD_CONFIG")
+	}
+	return config.Load(in)
+}
+
+func (a *App) configCommand() *cobra.Command {
+	return group("config", "Check a server's configuration", a.configCheck())
+}
+
+func (a *App) configCheck() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "check",
+		Short: "Check the configuration and print each value with where it comes from",
+		Long: `Reads the configuration as "quotad serve" would, from the same flags, environment and file, and prints each effective
+value with its source. Ends with 2 and every mistake, with file and line, if it is wrong. Nothing is opened or started.`,
+		Example: `  quotad config check --config /etc/quotad/quotad.yaml
+  quotad config check --config quotad.yaml -o json`,
+		Args: arguments(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			loaded, err := a.loadConfig(cmd)
+			if err != nil {
+				return err
+			}
+			return a.printConfig(loaded)
+		},
+	}
+	settingFlags(cmd)
+	return a.outputFlag(cmd)
+}
+
+func (a *App) printConfig(loaded *config.Loaded) error {
+	if a.format == formatJSON {
+		values := map[string]map[string]string{}
+		for _, value := range loaded.Values {
+			values[value.Setting.Key] = map[string]string{"value": value.Text, "source": value.Source}
+		}
+		return output.Value(a.Out, values)
+	}
+	table := output.Table{Header: []string{"KEY", "VALUE", "SOURCE"}}
+	for _, value := range loaded.Values {
+		table.Add(value.Setting.Key, output.Or(strings.TrimSpace(value.Text)), value.Source)
+	}
+	return table.Write(a.Out)
+}

@@ -1,0 +1,130 @@
+package cli
+
+import (
+	"context"
+	_ "embed" // the sample quotas
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quotad/quotad/cmd/quotad/internal/config"
+	"github.com/quotad/quotad/cmd/quotad/internal/daemon"
+	"github.com/quotad/quotad/cmd/quotad/internal/quotafile"
+)
+
+//go:embed dev.quotas.yaml
+var sampleQuotas []byte
+
+// devFlags are the options of dev.
+type devFlags struct {
+	quotas, listen, level string
+	testing               bool
+}
+
+func (a *App) devCommand() *cobra.Command {
+	var f devFlags
+	cmd := &cobra.Command{
+		Use:   "dev",
+		Short: "Run one node with throw-away data and a sample quota, to try things",
+		Long: `Runs one node with a sample quota (or those of -f). Its data lies in a temporary directory that is removed at the end.
+Stop it with Ctrl-C.`,
+		Example: `  quotad dev
+  quotad dev -f quotas.yaml --listen 127.0.0.1:0`,
+		Args: arguments(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.dev(cmd, f)
+		},
+	}
+	cmd.Flags().StringVarP(&f.quotas, "file", "f", "", "a quotas.yaml to apply in place of the sample")
+	cmd.Flags().StringVar(&f.listen, "listen", defaultServer, "where to take calls; port 0 takes a free one")
+	cmd.Flags().StringVar(&f.level, "log-level", "warn", "what is logged: trace, debug, info, warn, error")
+	cmd.Flags().BoolVar(&f.testing, "testing", false, "open what only a fault suite needs")
+	_ = cmd.MarkFlagFilename("file", "yaml", "yml")
+	return cmd
+}
+
+func (a *App) dev(cmd *cobra.Command, f devFlags) (err error) {
+	file, err := quotafile.Parse("the sample", sampleQuotas)
+	if f.quotas != "" {
+		file, err = a.readQuotas(f.quotas)
+	}
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "quotad-dev-")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if removed := os.RemoveAll(dir); err == nil {
+			err = removed
+		}
+	}()
+	raftAddress, err := freeAddress()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(cmd.Context())
+	defer cancel(nil)
+	err = daemon.Run(ctx, daemon.Options{
+		Load: func() (*config.Loaded, error) {
+			in := config.Input{Flags: map[string]string{
+				"data-dir": filepath.Join(dir, "data"), "api-listen": f.listen, "raft-listen": raftAddress,
+				"node-id": "dev", "log-level": f.level, "disk-refuse-below": "0B", "disk-stop-below": "0B",
+			}}
+			if f.testing {
+				in.Flags["testing"] = "true"
+			}
+			return config.Load(in)
+		},
+		LogTo: a.Err, Version: Version(), Quotas: file,
+		Ready: func(address string, quotas error) {
+			if quotas != nil {
+				cancel(quotas)
+				return
+			}
+			a.welcome(address, dir, file)
+		},
+	})
+	if cause := context.Cause(ctx); err == nil && cmd.Context().Err() == nil {
+		return cause // the quotas did not work
+	}
+	return startError(err)
+}
+
+// freeAddress finds a port for Raft, to which nobody but this node ever speaks.
+func freeAddress() (string, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	return listener.Addr().String(), listener.Close()
+}
+
+// welcome prints what to try.
+func (a *App) welcome(address, dir string, file *quotafile.File) {
+	name := "t/core"
+	if len(file.Quotas) > 0 {
+		name = file.Quotas[0].Name
+	}
+	server := ""
+	if address != defaultServer {
+		server = " --server " + address
+	}
+	if host, port, err := net.SplitHostPort(address); err == nil && net.ParseIP(host).IsUnspecified() {
+		address = net.JoinHostPort("127.0.0.1", port)
+	}
+	_, _ = fmt.Fprintf(a.Out, `quotad dev: one node on http://%[1]s, data in %[2]s (removed at the end). Ctrl-C stops it.
+
+Try, in another terminal:
+
+  curl -s -H 'content-type: application/json' \
+    -d '{"holder":"me","items":[{"quota":"%[3]s","amount":1}],"ttl":"30s"}' \
+    http://%[1]s/quota.v1.QuotaService/Reserve
+
+  quotad quota list%[4]s
+`, address, dir, name, server)
+}

@@ -1,0 +1,347 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quotad/quotad/cmd/quotad/internal/output"
+	"github.com/quotad/quotad/cmd/quotad/internal/quotafile"
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+// leaseFlags name a lease; every command that names one carries its fence.
+type leaseFlags struct{ lease, fence string }
+
+func (f *leaseFlags) register(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.lease, "lease", "", "the lease's id, from reserve")
+	cmd.Flags().StringVar(&f.fence, "fence", "", "its fence, from reserve")
+}
+
+func (f *leaseFlags) read(cmd *cobra.Command) (lease, fence uint64, err error) {
+	if f.lease == "" || f.fence == "" {
+		return 0, 0, usagef(cmd, "reserve prints both", "--lease and --fence are both needed")
+	}
+	if lease, err = number(cmd, "--lease", f.lease); err != nil {
+		return 0, 0, err
+	}
+	fence, err = number(cmd, "--fence", f.fence)
+	return lease, fence, err
+}
+
+// readItems reads arguments of the form QUOTA or QUOTA=AMOUNT.
+func readItems(cmd *cobra.Command, args []string, least int64) ([]*quotav1.Item, error) {
+	items := make([]*quotav1.Item, len(args))
+	for i, arg := range args {
+		name, amount, given := strings.Cut(arg, "=")
+		items[i] = &quotav1.Item{Quota: name}
+		if !given {
+			continue
+		}
+		value, err := strconv.ParseInt(amount, 10, 64)
+		if err != nil || value < least || value > quotafile.MaxAmount {
+			return nil, usagef(cmd, "", "%q: the amount must be %d to %d", arg, least, int64(quotafile.MaxAmount))
+		}
+		items[i].Amount = &value
+	}
+	return items, nil
+}
+
+// reserveFlags are the options of reserve.
+type reserveFlags struct {
+	holder, ttl, wait, class string
+	consume, resume          bool
+}
+
+func (a *App) reserveCommand() *cobra.Command {
+	var f reserveFlags
+	cmd := &cobra.Command{
+		Use:   "reserve QUOTA[=AMOUNT]... --holder NAME",
+		Short: "Reserve amounts of one or several quotas, all or nothing",
+		Long: `Reserves amounts of one or several quotas, all or nothing. Without an amount the quota's default estimate counts.
+Granted: prints the lease and its fence and ends with 0. Refused: says why and when to come back, and ends with 4.
+With --wait it stands in the queue that long. With --consume everything is spendable at once, as operation 1: make your
+call within the time that is printed.`,
+		Example: `  quotad reserve github/core=7 --holder me --ttl 30s
+  quotad reserve openai/requests openai/tokens=800 --holder me --consume --wait 20s -o json`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			request, err := f.request(cmd, args)
+			if err != nil {
+				return err
+			}
+			return a.reserve(cmd, request)
+		},
+	}
+	cmd.Flags().StringVar(&f.holder, "holder", "", "who asks: a stable name")
+	cmd.Flags().StringVar(&f.ttl, "ttl", "", "length of the lease (default 5m)")
+	cmd.Flags().StringVar(&f.wait, "wait", "", "how long to wait in the queue, at most 10m (default: not at all)")
+	cmd.Flags().StringVar(&f.class, "class", "", "a lower class than the holder's own: critical, standard, background")
+	cmd.Flags().BoolVar(&f.consume, "consume", false, "consume everything at once, as operation 1")
+	cmd.Flags().BoolVar(&f.resume, "resume", false, "end all older leases of this holder first")
+	return a.clientFlags(cmd)
+}
+
+func (f *reserveFlags) request(cmd *cobra.Command, args []string) (*quotav1.ReserveRequest, error) {
+	if f.holder == "" {
+		return nil, usagef(cmd, "", "--holder is missing")
+	}
+	items, err := readItems(cmd, args, 1)
+	if err != nil {
+		return nil, err
+	}
+	request := &quotav1.ReserveRequest{
+		RequestId: onceKey(), Holder: f.holder, Items: items, Consume: f.consume, Resume: f.resume,
+	}
+	if request.Ttl, err = durationFlag(cmd, "ttl", f.ttl); err != nil {
+		return nil, err
+	}
+	if request.Wait, err = durationFlag(cmd, "wait", f.wait); err != nil {
+		return nil, err
+	}
+	if f.class != "" {
+		class, ok := quotafile.ParseClass(f.class)
+		if !ok {
+			return nil, usagef(cmd, "critical, standard or background", "--class %q is no class", f.class)
+		}
+		request.Class = class
+	}
+	return request, nil
+}
+
+func (a *App) reserve(cmd *cobra.Command, request *quotav1.ReserveRequest) error {
+	c, err := a.connect(cmd)
+	if err != nil {
+		return err
+	}
+	patience := request.Wait.AsDuration()
+	answer, err := call(cmd.Context(), c, withID, patience, func(ctx context.Context, n node) (*quotav1.ReserveResponse, error) {
+		return n.quota.Reserve(ctx, request)
+	})
+	if err != nil {
+		return err
+	}
+	if a.format == formatJSON {
+		if err := output.JSON(a.Out, answer); err != nil {
+			return err
+		}
+	}
+	if refusal := answer.GetRefusal(); refusal != nil {
+		return refused(refusal)
+	}
+	lease := answer.GetLease()
+	if lease == nil {
+		return fail(ExitFailure, "", "the answer holds neither a lease nor a refusal")
+	}
+	if a.format == formatJSON {
+		return nil
+	}
+	table := output.Table{}
+	table.Add("lease", output.Int(lease.Id))
+	table.Add("fence", output.Int(lease.Fence))
+	table.Add("items", itemsText(lease.Items))
+	table.Add("class", quotafile.ClassWord(lease.Class))
+	table.Add("expires in", output.Duration(lease.ExpiresIn))
+	addOperation(&table, lease.Operation)
+	return table.Write(a.Out)
+}
+
+// addOperation adds what may be spent and until when.
+func addOperation(table *output.Table, operation *quotav1.Operation) {
+	if operation == nil {
+		return
+	}
+	table.Add("operation", output.Int(operation.Op))
+	table.Add("spend", itemsText(operation.Items))
+	table.Add("spend within", output.Duration(operation.SpendIn))
+}
+
+// refused is a refusal as an error: an ordinary "no" with a code of its own.
+func refused(refusal *quotav1.Refusal) error {
+	info := &quotav1.ErrorInfo{
+		Reason: refusal.Reason, Quota: refusal.Quota, RetryAfter: refusal.RetryAfter, Hint: refusal.Advice,
+	}
+	return &failure{
+		code: ExitRefused, info: info, hint: refusal.Advice,
+		message: fmt.Sprintf("refused: %s of %s, %d available", reasonWord(refusal.Reason), refusal.Quota, refusal.Available),
+	}
+}
+
+func (a *App) consumeCommand() *cobra.Command {
+	var f leaseFlags
+	var op uint64
+	cmd := &cobra.Command{
+		Use:   "consume [QUOTA[=AMOUNT]...] --lease ID --fence FENCE",
+		Short: "Make held amounts spendable: consume before you spend",
+		Long: `Makes held amounts spendable; without arguments all that is held. Make your call within the time that is printed. The
+operation's number is yours; sending the same one again is safe.`,
+		Example: `  quotad consume github/core=3 --lease 42 --fence 281474976710698 --op 1`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			lease, fence, err := f.read(cmd)
+			if err != nil {
+				return err
+			}
+			items, err := readItems(cmd, args, 1)
+			if err != nil {
+				return err
+			}
+			request := &quotav1.ConsumeRequest{RequestId: onceKey(), Lease: lease, Fence: fence, Op: op, Items: items}
+			return a.consume(cmd, request)
+		},
+	}
+	f.register(cmd)
+	cmd.Flags().Uint64Var(&op, "op", 1, "your number for this operation, unique within the lease")
+	return a.clientFlags(cmd)
+}
+
+func (a *App) consume(cmd *cobra.Command, request *quotav1.ConsumeRequest) error {
+	return holderCall(a, cmd, request, func(ctx context.Context, n node, r *quotav1.ConsumeRequest) (*quotav1.ConsumeResponse, error) {
+		return n.quota.Consume(ctx, r)
+	}, func(answer *quotav1.ConsumeResponse, table *output.Table) error {
+		if refusal := answer.GetRefusal(); refusal != nil {
+			return refused(refusal)
+		}
+		addOperation(table, answer.GetOperation())
+		return nil
+	})
+}
+
+// holderCall sends a request that carries its id, prints the answer as JSON or as the table that rows fills, and ends
+// with the error that rows returns.
+func holderCall[Request, Answer any, A interface {
+	*Answer
+	proto.Message
+}](a *App, cmd *cobra.Command, request *Request, send func(context.Context, node, *Request) (*Answer, error),
+	rows func(*Answer, *output.Table) error,
+) error {
+	c, err := a.connect(cmd)
+	if err != nil {
+		return err
+	}
+	answer, err := call(cmd.Context(), c, withID, 0, func(ctx context.Context, n node) (*Answer, error) {
+		return send(ctx, n, request)
+	})
+	if err != nil {
+		return err
+	}
+	table := output.Table{}
+	verdict := rows(answer, &table)
+	if a.format == formatJSON {
+		err = output.JSON(a.Out, A(answer))
+	} else {
+		err = table.Write(a.Out)
+	}
+	if verdict != nil {
+		return verdict
+	}
+	return err
+}
+
+func (a *App) settleCommand() *cobra.Command {
+	var f leaseFlags
+	var op uint64
+	var unspent, actual []string
+	var final, release bool
+	cmd := &cobra.Command{
+		Use:   "settle --lease ID --fence FENCE --op N [--unspent QUOTA=AMOUNT] [--actual QUOTA=AMOUNT]",
+		Short: "Tell what an operation did not spend, or really used",
+		Example: `  quotad settle --lease 42 --fence 281474976710698 --op 1 --actual openai/tokens=612 --release
+  quotad settle --lease 42 --fence 281474976710698 --op 1 --unspent github/core=2`,
+		Args: arguments(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			lease, fence, err := f.read(cmd)
+			if err != nil {
+				return err
+			}
+			request := &quotav1.SettleRequest{
+				RequestId: onceKey(), Lease: lease, Fence: fence, Op: op, Final: final, Release: release,
+			}
+			if request.Unspent, err = readItems(cmd, unspent, 1); err != nil {
+				return err
+			}
+			if request.Actual, err = readItems(cmd, actual, 0); err != nil {
+				return err
+			}
+			return holderCall(a, cmd, request, func(ctx context.Context, n node, r *quotav1.SettleRequest) (*quotav1.SettleResponse, error) {
+				return n.quota.Settle(ctx, r)
+			}, func(answer *quotav1.SettleResponse, table *output.Table) error {
+				table.Add("went back", plainItemsText(answer.Returned))
+				table.Add("charged on top", plainItemsText(answer.Overrun))
+				table.Add("lease ended", strconv.FormatBool(answer.Released))
+				return nil
+			})
+		},
+	}
+	f.register(cmd)
+	cmd.Flags().Uint64Var(&op, "op", 1, "the operation's number")
+	cmd.Flags().StringSliceVar(&unspent, "unspent", nil, "what will certainly not be spent, QUOTA=AMOUNT")
+	cmd.Flags().StringSliceVar(&actual, "actual", nil, "what was really used, QUOTA=AMOUNT; final")
+	cmd.Flags().BoolVar(&final, "final", false, "the operation is over, also where --actual names nothing")
+	cmd.Flags().BoolVar(&release, "release", false, "end the lease as well")
+	return a.clientFlags(cmd)
+}
+
+func (a *App) renewCommand() *cobra.Command {
+	var f leaseFlags
+	var ttl string
+	cmd := &cobra.Command{
+		Use:     "renew --lease ID --fence FENCE",
+		Short:   "Move a lease's deadline",
+		Example: `  quotad renew --lease 42 --fence 281474976710698 --ttl 5m`,
+		Args:    arguments(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			lease, fence, err := f.read(cmd)
+			if err != nil {
+				return err
+			}
+			length, err := durationFlag(cmd, "ttl", ttl)
+			if err != nil {
+				return err
+			}
+			request := &quotav1.RenewRequest{RequestId: onceKey(), Lease: lease, Fence: fence, Ttl: length}
+			return holderCall(a, cmd, request, func(ctx context.Context, n node, r *quotav1.RenewRequest) (*quotav1.RenewResponse, error) {
+				return n.quota.Renew(ctx, r)
+			}, func(answer *quotav1.RenewResponse, table *output.Table) error {
+				table.Add("expires in", output.Duration(answer.ExpiresIn))
+				return nil
+			})
+		},
+	}
+	f.register(cmd)
+	cmd.Flags().StringVar(&ttl, "ttl", "", "new length from now (default: the one that reserve asked for)")
+	return a.clientFlags(cmd)
+}
+
+func (a *App) releaseCommand() *cobra.Command {
+	var f leaseFlags
+	cmd := &cobra.Command{
+		Use:   "release [QUOTA[=AMOUNT]...] --lease ID --fence FENCE",
+		Short: "Give held amounts back; without arguments everything, and the lease ends",
+		Example: `  quotad release --lease 42 --fence 281474976710698
+  quotad release github/core=2 --lease 42 --fence 281474976710698`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			lease, fence, err := f.read(cmd)
+			if err != nil {
+				return err
+			}
+			items, err := readItems(cmd, args, 1)
+			if err != nil {
+				return err
+			}
+			request := &quotav1.ReleaseRequest{RequestId: onceKey(), Lease: lease, Fence: fence, Items: items}
+			return holderCall(a, cmd, request, func(ctx context.Context, n node, r *quotav1.ReleaseRequest) (*quotav1.ReleaseResponse, error) {
+				return n.quota.Release(ctx, r)
+			}, func(answer *quotav1.ReleaseResponse, table *output.Table) error {
+				table.Add("went back", plainItemsText(answer.Returned))
+				table.Add("lease ended", strconv.FormatBool(answer.Ended))
+				return nil
+			})
+		},
+	}
+	f.register(cmd)
+	return a.clientFlags(cmd)
+}

@@ -1,0 +1,272 @@
+package cli
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quotad/quotad/cmd/quotad/internal/output"
+	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/raftnode"
+)
+
+// summary is what verify prints of a snapshot or backup.
+type summary struct {
+	Path      string `json:"path"`
+	ClusterID string `json:"clusterId"`
+	Index     uint64 `json:"index"`
+	Term      uint64 `json:"term"`
+	Epoch     uint32 `json:"epoch"`
+	Quotas    int64  `json:"quotas"`
+	Leases    int64  `json:"leases"`
+	Sessions  int64  `json:"sessions"`
+	// LogEntries counts the entries of a data directory's log; absent for a backup.
+	LogEntries *int64 `json:"logEntries,omitempty"`
+}
+
+func (a *App) verifyCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "verify FILE|DATADIR",
+		Short: "Check a backup, or a stopped node's data directory",
+		Long: `Checks a backup or a stopped node's data directory: checksum, form, that it can be restored, that all totals are the
+sums of their parts; for a directory also that every log entry can be read and that the log goes on where the newest
+snapshot ends. It changes nothing.`,
+		Example: `  quotad verify quotad-2026-01-31.backup
+  quotad verify /var/lib/quotad`,
+		Args: arguments("FILE|DATADIR"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			info, err := os.Stat(args[0])
+			if err != nil {
+				return notReadable(err)
+			}
+			var found *summary
+			if info.IsDir() {
+				found, err = summarizeDir(args[0])
+			} else {
+				found, err = summarize(args[0])
+			}
+			if err != nil {
+				return err
+			}
+			if a.format == formatJSON {
+				return output.Value(a.Out, found)
+			}
+			return a.printSummary(found)
+		},
+	}
+	return a.outputFlag(cmd)
+}
+
+func (a *App) printSummary(found *summary) error {
+	table := output.Table{}
+	table.Add(found.Path, "good")
+	table.Add("cluster", output.Or(found.ClusterID))
+	table.Add("index", fmt.Sprintf("%d (term %d)", found.Index, found.Term))
+	table.Add("fence epoch", output.Int(found.Epoch))
+	table.Add("holds", fmt.Sprintf("%d quotas, %d leases, %d sessions", found.Quotas, found.Leases, found.Sessions))
+	if found.LogEntries != nil {
+		table.Add("log entries", output.Int(*found.LogEntries))
+	}
+	return table.Write(a.Out)
+}
+
+// summarize verifies a snapshot or backup.
+func summarize(path string) (*summary, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, notReadable(err)
+	}
+	defer func() { _ = file.Close() }()
+	machine, err := fsm.Restore(bufio.NewReaderSize(file, 1<<20))
+	if err == nil {
+		err = machine.State().Verify()
+	}
+	if err != nil {
+		return nil, damaged(path, err)
+	}
+	state := machine.State()
+	counts := state.Counts()
+	return &summary{
+		Path: path, ClusterID: state.ClusterID(), Index: state.Index(), Term: state.Term(), Epoch: state.Epoch(),
+		Quotas: counts.Quotas, Leases: counts.Leases, Sessions: counts.Sessions,
+	}, nil
+}
+
+// summarizeDir verifies a stopped node's data directory.
+func summarizeDir(dir string) (*summary, error) {
+	offline, err := openOffline(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = offline.Close() }()
+	if err := offline.Verify(); err != nil {
+		return nil, damaged(dir, err)
+	}
+	snapshots, err := offline.Snapshots()
+	if err != nil {
+		return nil, damaged(dir, err)
+	}
+	found := &summary{}
+	if len(snapshots) > 0 {
+		if found, err = summarize(snapshots[0].Path); err != nil {
+			return nil, err
+		}
+	}
+	var entries int64
+	err = offline.Entries(0, 0, func(entry raftnode.LogEntry) error {
+		entries++
+		_, err := decode(entry)
+		return err
+	})
+	if err != nil {
+		return nil, damaged(dir, err)
+	}
+	found.Path, found.LogEntries = dir, &entries
+	return found, nil
+}
+
+func openOffline(dir string) (*raftnode.Offline, error) {
+	offline, err := raftnode.OpenOffline(dir)
+	switch {
+	case errors.Is(err, raftnode.ErrDataDirInUse):
+		return nil, fail(ExitUnavailable, `stop the node first; of a running one, "quotad backup" shows the state`, "%w", err)
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fail(ExitNotFound, "", "%w", err)
+	case err != nil:
+		return nil, err
+	}
+	return offline, nil
+}
+
+// damaged says what to do about a file that cannot be used.
+func damaged(path string, err error) error {
+	hint := "restore from another copy, or replace the node: its peers have the data"
+	if errors.Is(err, fsm.ErrNewerSnapshot) {
+		hint = "use the quotad that wrote it, or a later one"
+	}
+	return fail(ExitFailure, hint, "%s: %w", path, err)
+}
+
+// decode reads the payload of an entry that carries commands; nil for other kinds.
+func decode(entry raftnode.LogEntry) (*logpb.Entry, error) {
+	if entry.Kind != "command" {
+		return nil, nil
+	}
+	decoded := new(logpb.Entry)
+	if err := proto.Unmarshal(entry.Data, decoded); err != nil {
+		return nil, fmt.Errorf("log entry %d cannot be decoded: %w", entry.Index, err)
+	}
+	if decoded.Version > fsm.EntryVersion {
+		return nil, fmt.Errorf("log entry %d has version %d; this binary knows %d", entry.Index, decoded.Version, fsm.EntryVersion)
+	}
+	return decoded, nil
+}
+
+func (a *App) inspectCommand() *cobra.Command {
+	return group("inspect", "Show log entries and snapshots of a stopped node as JSON", a.inspectLog(), a.inspectSnapshot())
+}
+
+// logLine is one entry as inspect prints it.
+type logLine struct {
+	Index uint64          `json:"index"`
+	Term  uint64          `json:"term"`
+	Kind  string          `json:"kind"`
+	Entry json.RawMessage `json:"entry,omitempty"`
+}
+
+func (a *App) inspectLog() *cobra.Command {
+	var from, to uint64
+	cmd := &cobra.Command{
+		Use:     "log DATADIR",
+		Short:   "Show the log of a stopped node, one JSON object per entry and line",
+		Example: `  quotad inspect log /var/lib/quotad --from 1000 --to 1010 | jq .entry.commands`,
+		Args:    arguments("DATADIR"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			offline, err := openOffline(args[0])
+			if err != nil {
+				return err
+			}
+			defer func() { _ = offline.Close() }()
+			return offline.Entries(from, to, func(entry raftnode.LogEntry) error {
+				line := logLine{Index: entry.Index, Term: entry.Term, Kind: entry.Kind}
+				decoded, err := decode(entry)
+				if err != nil {
+					return damaged(args[0], err)
+				}
+				if decoded != nil {
+					if line.Entry, err = output.Raw(decoded); err != nil {
+						return err
+					}
+				}
+				return output.Line(a.Out, line)
+			})
+		},
+	}
+	cmd.Flags().Uint64Var(&from, "from", 0, "first index (default: the first there is)")
+	cmd.Flags().Uint64Var(&to, "to", 0, "last index (default: the last there is)")
+	return cmd
+}
+
+func (a *App) inspectSnapshot() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "snapshot FILE|DATADIR",
+		Short: "Show a backup, or the newest snapshot of a stopped node, one JSON object per record and line",
+		Example: `  quotad inspect snapshot quotad-2026-01-31.backup
+  quotad inspect snapshot /var/lib/quotad | jq -c 'select(.quota)'`,
+		Args: arguments("FILE|DATADIR"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			path, err := snapshotPath(args[0])
+			if err != nil {
+				return err
+			}
+			file, err := os.Open(path)
+			if err != nil {
+				return notReadable(err)
+			}
+			defer func() { _ = file.Close() }()
+			err = fsm.ReadSnapshot(bufio.NewReaderSize(file, 1<<20), func(record *logpb.SnapshotRecord) error {
+				raw, err := output.Raw(record)
+				if err != nil {
+					return err
+				}
+				return output.Line(a.Out, raw)
+			})
+			if err != nil {
+				return damaged(path, err)
+			}
+			return nil
+		},
+	}
+	return cmd
+}
+
+// snapshotPath finds the newest snapshot of a data directory; a file is taken as it is.
+func snapshotPath(path string) (string, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return "", notReadable(err)
+	}
+	if !info.IsDir() {
+		return path, nil
+	}
+	offline, err := openOffline(path)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = offline.Close() }()
+	snapshots, err := offline.Snapshots()
+	if err != nil {
+		return "", damaged(path, err)
+	}
+	if len(snapshots) == 0 {
+		return "", fail(ExitNotFound, `"quotad inspect log" shows what there is`, "%s holds no snapshot yet", path)
+	}
+	return snapshots[0].Path, nil
+}

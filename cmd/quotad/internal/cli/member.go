@@ -1,0 +1,245 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/spf13/cobra"
+
+	"github.com/quotad/quotad/cmd/quotad/internal/output"
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+func (a *App) memberCommand() *cobra.Command {
+	return group("member", "Add, promote, remove and replace nodes; hand leadership over",
+		a.memberAdd(), a.memberPromote(), a.memberRemove(), a.memberReplace(), a.memberTransfer())
+}
+
+// addresses are a new node's.
+type addresses struct{ raft, api string }
+
+func (f *addresses) register(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.raft, "raft", "", "the new node's advertised Raft address, host:port")
+	cmd.Flags().StringVar(&f.api, "api", "", "the new node's advertised API address, host:port")
+}
+
+func (f *addresses) check(cmd *cobra.Command) error {
+	if f.raft == "" || f.api == "" {
+		return usagef(cmd, "", "--raft and --api are both needed")
+	}
+	return nil
+}
+
+// done prints what a command without an answer of its own did.
+func (a *App) done(format string, values ...any) error {
+	message := fmt.Sprintf(format, values...)
+	if a.format == formatJSON {
+		return output.Value(a.Out, map[string]string{"done": message})
+	}
+	_, err := fmt.Fprintln(a.Out, output.Visible(message))
+	return err
+}
+
+func (a *App) memberAdd() *cobra.Command {
+	var at addresses
+	cmd := &cobra.Command{
+		Use:   "add ID --raft HOST:PORT --api HOST:PORT",
+		Short: "Add a node as a learner: it gets everything and does not vote yet",
+		Long: `Adds a node as a learner. Start it with "join: true" and an empty data directory; it gets the state and the log. Then
+promote it. The id must be one that no node of this cluster ever had.`,
+		Example: `  quotad member add n4 --raft 10.0.0.4:7451 --api 10.0.0.4:7450
+  quotad member promote n4`,
+		Args: arguments("ID"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := at.check(cmd); err != nil {
+				return err
+			}
+			c, err := a.connect(cmd)
+			if err != nil {
+				return err
+			}
+			if err := addMember(cmd.Context(), c, args[0], at); err != nil {
+				return err
+			}
+			return a.done("added %s as a learner", args[0])
+		},
+	}
+	at.register(cmd)
+	return a.clientFlags(cmd)
+}
+
+func addMember(ctx context.Context, c *cluster, id string, at addresses) error {
+	request := &quotav1.AddMemberRequest{Id: id, RaftAddress: at.raft, ApiAddress: at.api}
+	_, err := call(ctx, c, ifNotAccepted, 0, func(ctx context.Context, n node) (*quotav1.AddMemberResponse, error) {
+		return n.admin.AddMember(ctx, request)
+	})
+	return err
+}
+
+func (a *App) memberPromote() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "promote ID",
+		Short:   "Let a learner vote, once it has caught up",
+		Long:    `Lets a learner vote. Waits, up to --timeout, until it has caught up.`,
+		Example: `  quotad member promote n4 --timeout 5m`,
+		Args:    arguments("ID"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.connect(cmd)
+			if err != nil {
+				return err
+			}
+			if err := promoteWhenReady(cmd.Context(), c, args[0]); err != nil {
+				return err
+			}
+			return a.done("%s votes", args[0])
+		},
+	}
+	return a.clientFlags(cmd)
+}
+
+// promoteWhenReady tries until the learner has caught up or the timeout passes. A member that is not there at all is
+// not waited for.
+func promoteWhenReady(ctx context.Context, c *cluster, id string) error {
+	deadline := time.Now().Add(c.timeout)
+	for {
+		_, err := call(ctx, c, ifNotAccepted, 0, func(ctx context.Context, n node) (*quotav1.PromoteMemberResponse, error) {
+			return n.admin.PromoteMember(ctx, &quotav1.PromoteMemberRequest{Id: id})
+		})
+		var rpc *connect.Error
+		if err == nil || !errors.As(err, &rpc) || rpc.Code() != connect.CodeFailedPrecondition {
+			return err
+		}
+		if time.Now().After(deadline) || !sleep(ctx, pauseBetweenRounds) {
+			return err
+		}
+	}
+}
+
+func (a *App) memberRemove() *cobra.Command {
+	var force bool
+	cmd := &cobra.Command{
+		Use:   "remove ID",
+		Short: "Remove a node",
+		Long: `Removes a node. It is refused where the nodes that are left and answer would be no majority; --force removes it all
+the same.`,
+		Example: `  quotad member remove n2`,
+		Args:    arguments("ID"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.connect(cmd)
+			if err != nil {
+				return err
+			}
+			if err := removeMember(cmd.Context(), c, args[0], force); err != nil {
+				return err
+			}
+			return a.done("removed %s", args[0])
+		},
+	}
+	cmd.Flags().BoolVar(&force, "force", false, "also where the rest would be no majority that answers")
+	return a.clientFlags(cmd)
+}
+
+func removeMember(ctx context.Context, c *cluster, id string, force bool) error {
+	request := &quotav1.RemoveMemberRequest{Id: id, Force: force}
+	_, err := call(ctx, c, ifNotAccepted, 0, func(ctx context.Context, n node) (*quotav1.RemoveMemberResponse, error) {
+		return n.admin.RemoveMember(ctx, request)
+	})
+	return err
+}
+
+func (a *App) memberReplace() *cobra.Command {
+	var at addresses
+	var force bool
+	cmd := &cobra.Command{
+		Use:   "replace OLD NEW --raft HOST:PORT --api HOST:PORT",
+		Short: "Replace a dead node by a new one: add, catch up, promote, remove the old one",
+		Long: `Replaces a node in the order that never has fewer voters than before: adds the new one as a learner, waits until it has
+caught up, lets it vote, and only then removes the old one. The new node runs already, with "join: true" and an empty
+data directory. If it is interrupted, run it again: steps that are done are skipped.`,
+		Example: `  quotad member replace n2 n4 --raft 10.0.0.4:7451 --api 10.0.0.4:7450 --timeout 5m`,
+		Args:    arguments("OLD", "NEW"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := at.check(cmd); err != nil {
+				return err
+			}
+			if args[0] == args[1] {
+				return usagef(cmd, "an id is never used twice: a node that comes back empty must not vote under its old name", "OLD and NEW are the same")
+			}
+			c, err := a.connect(cmd)
+			if err != nil {
+				return err
+			}
+			return a.replaceMember(cmd.Context(), c, args[0], args[1], at, force)
+		},
+	}
+	at.register(cmd)
+	cmd.Flags().BoolVar(&force, "force", false, "remove the old one also where the rest would be no majority that answers")
+	return a.clientFlags(cmd)
+}
+
+func (a *App) replaceMember(ctx context.Context, c *cluster, old, fresh string, at addresses, force bool) error {
+	status, err := getStatus(ctx, c)
+	if err != nil {
+		return err
+	}
+	members := map[string]*quotav1.Member{}
+	for _, member := range status.Members {
+		members[member.Id] = member
+	}
+	if members[old] == nil && members[fresh] == nil {
+		return fail(ExitNotFound, `"quotad status" shows the members`, "there is no member %q", old)
+	}
+	step := func(format string, values ...any) {
+		_, _ = fmt.Fprintln(a.Err, output.Visible(fmt.Sprintf(format, values...)))
+	}
+	if members[fresh] == nil {
+		step("adding %s as a learner", fresh)
+		if err := addMember(ctx, c, fresh, at); err != nil {
+			return err
+		}
+	}
+	if members[fresh] == nil || !members[fresh].Voter {
+		step("waiting until %s has caught up, then letting it vote", fresh)
+		if err := promoteWhenReady(ctx, c, fresh); err != nil {
+			return err
+		}
+	}
+	if members[old] != nil {
+		step("removing %s", old)
+		if err := removeMember(ctx, c, old, force); err != nil {
+			return err
+		}
+	}
+	return a.done("replaced %s by %s", old, fresh)
+}
+
+func (a *App) memberTransfer() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "transfer [ID]",
+		Short: "Hand leadership to another voter: the one named, or the most advanced",
+		Example: `  quotad member transfer
+  quotad member transfer n3`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.connect(cmd)
+			if err != nil {
+				return err
+			}
+			request := &quotav1.TransferLeadershipRequest{}
+			if len(args) > 0 {
+				request.Id = args[0]
+			}
+			answer, err := call(cmd.Context(), c, ifNotAccepted, 0, func(ctx context.Context, n node) (*quotav1.TransferLeadershipResponse, error) {
+				return n.admin.TransferLeadership(ctx, request)
+			})
+			if err != nil {
+				return err
+			}
+			return a.done("%s leads", answer.Leader)
+		},
+	}
+	return a.clientFlags(cmd)
+}

@@ -1,0 +1,318 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quotad/quotad/cmd/quotad/internal/output"
+	"github.com/quotad/quotad/cmd/quotad/internal/quotafile"
+	"github.com/quotad/quotad/cmd/quotad/internal/strictyaml"
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+func (a *App) quotaCommand() *cobra.Command {
+	return group("quota", "Apply, show and delete quotas",
+		a.quotaApply(), a.quotaGet(), a.quotaList(), a.quotaDelete())
+}
+
+func (a *App) quotaApply() *cobra.Command {
+	var file string
+	var dryRun bool
+	cmd := &cobra.Command{
+		Use:   "apply -f FILE",
+		Short: "Create or change the quotas that a quotas.yaml states, all or nothing",
+		Long: `Creates or changes the quotas that a quotas.yaml states, all or nothing. Quotas that the file does not name stay as
+they are. Live leases keep what they hold; where a limit went down, nothing is granted until the quota is back under it.
+A list "holders:" replaces all holder rules; without it they stay.`,
+		Example: `  quotad quota apply -f quotas.yaml --dry-run
+  quotad quota apply -f quotas.yaml
+  quotad quota get github/core -o yaml | quotad quota apply -f -`,
+		Args: arguments(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.applyQuotas(cmd, file, dryRun)
+		},
+	}
+	cmd.Flags().StringVarP(&file, "file", "f", "", "the quotas.yaml; - reads standard input")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "check and tell, change nothing")
+	_ = cmd.MarkFlagFilename("file", "yaml", "yml")
+	return a.clientFlags(cmd)
+}
+
+func (a *App) applyQuotas(cmd *cobra.Command, path string, dryRun bool) error {
+	if path == "" {
+		return usagef(cmd, "", "-f FILE is missing")
+	}
+	file, err := a.readQuotas(path)
+	if err != nil {
+		return err
+	}
+	c, err := a.connect(cmd)
+	if err != nil {
+		return err
+	}
+	request := file.Request()
+	request.RequestId, request.DryRun = onceKey(), dryRun
+	answer, err := call(cmd.Context(), c, withID, 0, func(ctx context.Context, n node) (*quotav1.ApplyQuotasResponse, error) {
+		return n.admin.ApplyQuotas(ctx, request)
+	})
+	if err != nil {
+		return err
+	}
+	if a.format == formatJSON {
+		return output.JSON(a.Out, answer)
+	}
+	return printApplied(a.Out, answer, len(file.Holders), file.HasHolders, dryRun)
+}
+
+func printApplied(w io.Writer, answer *quotav1.ApplyQuotasResponse, rules int, hasRules, dryRun bool) error {
+	table := output.Table{}
+	for _, part := range []struct {
+		word  string
+		names []string
+	}{{"created", answer.Created}, {"changed", answer.Changed}, {"unchanged", answer.Unchanged}} {
+		for _, name := range part.names {
+			table.Add(part.word, name)
+		}
+	}
+	if hasRules {
+		table.Add("holder rules", output.Int(rules))
+	}
+	if err := table.Write(w); err != nil {
+		return err
+	}
+	if dryRun {
+		_, err := fmt.Fprintln(w, "dry run: nothing was changed")
+		return err
+	}
+	return nil
+}
+
+// readQuotas reads a quotas.yaml from a path, or from standard input for "-".
+func (a *App) readQuotas(path string) (*quotafile.File, error) {
+	if path == "-" {
+		data, err := io.ReadAll(a.In)
+		if err != nil {
+			return nil, err
+		}
+		return quotafile.Parse("standard input", data)
+	}
+	file, err := quotafile.Read(path)
+	if pathErr := (*os.PathError)(nil); errors.As(err, &pathErr) {
+		return nil, notReadable(err)
+	}
+	return file, err
+}
+
+func (a *App) quotaGet() *cobra.Command {
+	var stale bool
+	cmd := &cobra.Command{
+		Use:   "get NAME",
+		Short: "Show one quota: its definition, what is held, consumed and available",
+		Example: `  quotad quota get github/core
+  quotad quota get github/core -o json | jq -r .available
+  quotad quota get github/core -o yaml`,
+		Args: arguments("NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.connect(cmd)
+			if err != nil {
+				return err
+			}
+			request := &quotav1.GetQuotaRequest{Name: args[0], Read: readMode(stale)}
+			answer, err := call(cmd.Context(), c, reads, 0, func(ctx context.Context, n node) (*quotav1.GetQuotaResponse, error) {
+				return n.quota.GetQuota(ctx, request)
+			})
+			if err != nil {
+				return err
+			}
+			return a.printQuota(answer.Quota)
+		},
+	}
+	staleFlag(cmd, &stale)
+	return a.clientFlags(cmd, formatYAML)
+}
+
+func staleFlag(cmd *cobra.Command, stale *bool) {
+	cmd.Flags().BoolVar(stale, "stale", false, "show what the asked node has, without asking the leader")
+}
+
+func readMode(stale bool) quotav1.ReadMode {
+	if stale {
+		return quotav1.ReadMode_READ_MODE_STALE
+	}
+	return quotav1.ReadMode_READ_MODE_LINEARIZABLE
+}
+
+func (a *App) printQuota(quota *quotav1.QuotaStatus) error {
+	switch a.format {
+	case formatJSON:
+		return output.JSON(a.Out, quota)
+	case formatYAML:
+		text, err := quotafile.Write(&quotafile.File{Quotas: []*quotav1.Quota{quota.Definition}})
+		if err != nil {
+			return err
+		}
+		_, err = a.Out.Write(text)
+		return err
+	}
+	table := output.Table{}
+	table.Add("name", quota.Definition.Name)
+	table.Add("rule", ruleText(quota.Definition))
+	table.Add("usable", output.Int(quota.Usable))
+	table.Add("held", output.Int(quota.Held))
+	table.Add("consumed", output.Int(quota.Consumed))
+	table.Add("available", output.Int(quota.Available))
+	if quota.Definition.Parent != "" {
+		table.Add("parent", quota.Definition.Parent)
+		table.Add("available with parents", output.Int(quota.AvailableWithParents))
+	}
+	table.Add("leases", output.Int(quota.Leases))
+	table.Add("waiting", output.Int(quota.Waiting))
+	table.Add("overrun", output.Int(quota.Overrun))
+	table.Add("window closes in", output.Duration(quota.WindowClosesIn))
+	table.Add("cooldown left", output.Duration(quota.CooldownLeft))
+	if quota.CappedTo != nil {
+		table.Add("capped to", output.Int(*quota.CappedTo))
+	}
+	if quota.Definition.Note != "" {
+		table.Add("note", quota.Definition.Note)
+	}
+	return table.Write(a.Out)
+}
+
+// ruleText says a quota's rule in a few words: "window: 5000 per hour".
+func ruleText(quota *quotav1.Quota) string {
+	text := ""
+	switch rule := quota.Rule.(type) {
+	case *quotav1.Quota_Window:
+		every := rule.Window.Every
+		if length, err := strictyaml.ParseDuration(every); err == nil {
+			every = strictyaml.FormatDuration(length)
+		}
+		text = fmt.Sprintf("window: %d per %s", rule.Window.Limit, every)
+		if rule.Window.Anchor == quotav1.Anchor_ANCHOR_PROVIDER {
+			text += " from the provider's reset"
+		}
+	case *quotav1.Quota_Rate:
+		text = fmt.Sprintf("rate: %d in any %s", rule.Rate.Limit, strictyaml.FormatDuration(rule.Rate.Per.AsDuration()))
+		if rule.Rate.Burst > 0 {
+			text += fmt.Sprintf(", burst %d", rule.Rate.Burst)
+		}
+	case *quotav1.Quota_Slots:
+		text = fmt.Sprintf("slots: %d at once", rule.Slots.Limit)
+	}
+	if quota.Headroom > 0 {
+		text += fmt.Sprintf(", headroom %g", quota.Headroom)
+	}
+	return text
+}
+
+// pageSize is how many rows one call asks for; lists go on until the last page.
+const pageSize = 1000
+
+func (a *App) quotaList() *cobra.Command {
+	var prefix string
+	var stale bool
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List quotas by name",
+		Example: `  quotad quota list
+  quotad quota list --prefix openai/ -o json
+  quotad quota list -o yaml > quotas.yaml`,
+		Args: arguments(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.connect(cmd)
+			if err != nil {
+				return err
+			}
+			all, err := listQuotas(cmd.Context(), c, prefix, readMode(stale))
+			if err != nil {
+				return err
+			}
+			return a.printQuotas(all)
+		},
+	}
+	cmd.Flags().StringVar(&prefix, "prefix", "", "only names that start so")
+	staleFlag(cmd, &stale)
+	return a.clientFlags(cmd, formatYAML)
+}
+
+func listQuotas(ctx context.Context, c *cluster, prefix string, mode quotav1.ReadMode) (*quotav1.ListQuotasResponse, error) {
+	all := &quotav1.ListQuotasResponse{}
+	request := &quotav1.ListQuotasRequest{Prefix: prefix, PageSize: pageSize, Read: mode}
+	for {
+		page, err := call(ctx, c, reads, 0, func(ctx context.Context, n node) (*quotav1.ListQuotasResponse, error) {
+			return n.quota.ListQuotas(ctx, request)
+		})
+		if err != nil {
+			return nil, err
+		}
+		all.Meta, all.Quotas = page.Meta, append(all.Quotas, page.Quotas...)
+		if page.NextPageToken == "" {
+			return all, nil
+		}
+		request.PageToken = page.NextPageToken
+	}
+}
+
+func (a *App) printQuotas(all *quotav1.ListQuotasResponse) error {
+	switch a.format {
+	case formatJSON:
+		return output.JSON(a.Out, all)
+	case formatYAML:
+		file := &quotafile.File{}
+		for _, quota := range all.Quotas {
+			file.Quotas = append(file.Quotas, quota.Definition)
+		}
+		text, err := quotafile.Write(file)
+		if err != nil {
+			return err
+		}
+		_, err = a.Out.Write(text)
+		return err
+	}
+	table := output.Table{Header: []string{"NAME", "RULE", "USABLE", "HELD", "CONSUMED", "AVAILABLE", "WAITING", "COOLDOWN"}}
+	for _, quota := range all.Quotas {
+		table.Add(quota.Definition.Name, ruleText(quota.Definition), output.Int(quota.Usable), output.Int(quota.Held),
+			output.Int(quota.Consumed), output.Int(quota.AvailableWithParents), output.Int(quota.Waiting),
+			output.Duration(quota.CooldownLeft))
+	}
+	return table.Write(a.Out)
+}
+
+func (a *App) quotaDelete() *cobra.Command {
+	var force bool
+	cmd := &cobra.Command{
+		Use:   "delete NAME",
+		Short: "Delete a quota",
+		Long: `Deletes a quota. It is refused while leases hold some of it, amounts count against it or other quotas have it as
+their parent; --force ends its leases' items first.`,
+		Example: `  quotad quota delete old/quota`,
+		Args:    arguments("NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.connect(cmd)
+			if err != nil {
+				return err
+			}
+			request := &quotav1.DeleteQuotaRequest{RequestId: onceKey(), Name: args[0], Force: force}
+			answer, err := call(cmd.Context(), c, withID, 0, func(ctx context.Context, n node) (*quotav1.DeleteQuotaResponse, error) {
+				return n.admin.DeleteQuota(ctx, request)
+			})
+			if err != nil {
+				return err
+			}
+			if a.format == formatJSON {
+				return output.JSON(a.Out, answer)
+			}
+			_, err = fmt.Fprintln(a.Out, "deleted", output.Visible(strings.TrimSpace(args[0])))
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&force, "force", false, "also while leases hold some of it; they lose it")
+	return a.clientFlags(cmd)
+}

@@ -1,0 +1,69 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quotad/quotad/cmd/quotad/internal/config"
+	"github.com/quotad/quotad/cmd/quotad/internal/daemon"
+	"github.com/quotad/quotad/raftnode"
+)
+
+func (a *App) serveCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Run a node",
+		Long: `Runs a node until SIGTERM or SIGINT, then stops it in order within ten seconds: calls under way finish, leadership is
+handed over, exit code 0. A second signal ends it at once. SIGHUP reads tokens, certificates and log.level anew.
+
+Every setting can come from a flag, an environment variable (QUOTAD_RAFT_HEARTBEAT for raft.heartbeat) or the file of
+--config, in this order of precedence. "quotad config check" shows what came of it.`,
+		Example: `  quotad serve --config /etc/quotad/quotad.yaml
+  quotad serve --data-dir /var/lib/quotad                     # one node
+  quotad serve --node-id n2 --data-dir data \
+    --api-listen 10.0.0.2:7450 --raft-listen 10.0.0.2:7451 \
+    --peers n1=10.0.0.1:7451/10.0.0.1:7450,n2=10.0.0.2:7451/10.0.0.2:7450,n3=10.0.0.3:7451/10.0.0.3:7450`,
+		Args: arguments(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			reload := make(chan os.Signal, 1)
+			signal.Notify(reload, syscall.SIGHUP)
+			defer signal.Stop(reload)
+			return startError(daemon.Run(cmd.Context(), daemon.Options{
+				Load:  func() (*config.Loaded, error) { return a.loadConfig(cmd) },
+				LogTo: a.Err, Version: Version(), Reload: reload,
+			}))
+		},
+	}
+	settingFlags(cmd)
+	return cmd
+}
+
+// startError gives the usual troubles of a node's start a hint and a code.
+func startError(err error) error {
+	var unsafe *daemon.UnsafeDirError
+	var operation *net.OpError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &unsafe):
+		return fail(ExitUsage, unsafe.Hint, "%w", err)
+	case errors.Is(err, raftnode.ErrDataDirInUse):
+		return fail(ExitFailure, "another quotad runs with it; give each node a data directory of its own", "%w", err)
+	case errors.Is(err, raftnode.ErrForeignDataDir):
+		return fail(ExitUsage, "node_id and data_dir belong together", "%w", err)
+	case errors.Is(err, raftnode.ErrWiped), errors.Is(err, raftnode.ErrRemoved):
+		return fail(ExitRefused, "see \"quotad member replace --help\"", "%w", err)
+	case errors.Is(err, raftnode.ErrDamaged):
+		return fail(ExitFailure, "\"quotad verify\" shows what; replace the node: its peers have the data", "%w", err)
+	case errors.As(err, &operation) && operation.Op == "listen" && errors.Is(err, syscall.EADDRINUSE):
+		hint := fmt.Sprintf("something else listens on %s; choose another address with --api-listen or --raft-listen", operation.Addr)
+		return fail(ExitFailure, hint, "%w", err)
+	}
+	return err
+}

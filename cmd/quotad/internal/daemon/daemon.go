@@ -1,0 +1,283 @@
+// Package daemon runs one node as a process: it wires the Raft node, the API, the log, certificates, tokens and
+// systemd together, and takes them apart in order. It decides nothing about quotas.
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/quotad/quotad/cmd/quotad/internal/config"
+	"github.com/quotad/quotad/cmd/quotad/internal/logging"
+	"github.com/quotad/quotad/cmd/quotad/internal/quotafile"
+	"github.com/quotad/quotad/raftnode"
+	"github.com/quotad/quotad/rpc"
+)
+
+// stopWithin bounds an orderly stop: draining, handing leadership over, closing files.
+const stopWithin = 9 * time.Second
+
+// drainWithin is the part of it that calls under way may take.
+const drainWithin = 4 * time.Second
+
+// Options are what Run needs.
+type Options struct {
+	// Load reads the configuration; it is called again at each Reload.
+	Load func() (*config.Loaded, error)
+	// LogTo takes the log.
+	LogTo io.Writer
+	// Version is the binary's.
+	Version string
+	// Reload asks to read tokens, certificates and the log level anew; nil: never.
+	Reload <-chan os.Signal
+	// Quotas is applied as the configuration's quotas file would be, which it replaces; nil: none.
+	Quotas *quotafile.File
+	// Ready is called once, when calls are taken and the quotas (if any) are applied or failed to be; nil: nobody asks.
+	Ready func(apiAddress string, quotas error)
+}
+
+// ErrStopped says that the node stopped by itself; it wraps why.
+var ErrStopped = errors.New("the node stopped by itself")
+
+// process is what a running node consists of.
+type process struct {
+	options Options
+	config  config.Config
+	logger  hclog.Logger
+	node    *raftnode.Node
+	api     *rpc.Server
+	http    *http.Server
+	tokens  *rpc.Tokens
+	// apiCertificates and raftCertificates are nil where TLS is off.
+	apiCertificates, raftCertificates *certificates
+}
+
+// Run runs a node until ctx ends, then stops it in order and returns nil. It returns an error if the node cannot start
+// or stops by itself (ErrStopped).
+func Run(ctx context.Context, options Options) error {
+	loaded, err := options.Load()
+	if err != nil {
+		return err
+	}
+	lines := logging.NewAsyncWriter(options.LogTo)
+	defer closeLog(lines)
+	p := &process{options: options, config: loaded.Config}
+	p.logger = logging.New(lines, loaded.Config.Log.Level, loaded.Config.Log.Format)
+
+	registry := newRegistry(lines)
+	listener, err := p.start(registry)
+	if err != nil {
+		return err
+	}
+	served := make(chan error, 1)
+	go func() { served <- p.serve(listener) }()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go p.settleIn(ctx, listener.Addr().String())
+	go p.feedWatchdog(ctx)
+	p.announce(listener.Addr().String())
+
+	err = p.wait(ctx, served)
+	return errors.Join(err, p.stop())
+}
+
+// start opens everything in an order in which the cheap and common mistakes are found before anything is written: the
+// files, the API's address, then the data.
+func (p *process) start(registry *prometheus.Registry) (net.Listener, error) {
+	if p.config.Testing {
+		p.logger.Warn("STARTED FOR TESTING: anybody may dump the log, shift clocks and crash this node; never use this in earnest")
+	}
+	if err := p.loadFiles(); err != nil {
+		return nil, err
+	}
+	if err := prepareDataDir(p.config.DataDir); err != nil {
+		return nil, err
+	}
+	p.reportSyncTime()
+	listener, err := rpc.Listen(p.config.API.Listen, rpc.DefaultMaxConnections)
+	if err != nil {
+		return nil, fmt.Errorf("api.listen: %w", err)
+	}
+	if err := p.open(registry, listener.Addr().String()); err != nil {
+		return nil, errors.Join(err, listener.Close())
+	}
+	return listener, nil
+}
+
+// loadFiles reads certificates and tokens.
+func (p *process) loadFiles() error {
+	var err error
+	if p.apiCertificates, err = loadCertificates(p.config.API.TLS); err != nil {
+		return err
+	}
+	if p.raftCertificates, err = loadCertificates(p.config.Raft.TLS); err != nil {
+		return err
+	}
+	if p.config.TokensFile != "" {
+		if p.tokens, err = rpc.LoadTokens(p.config.TokensFile); err != nil {
+			return err
+		}
+	}
+	if p.config.QuotasFile != "" && p.options.Quotas == nil {
+		if p.options.Quotas, err = quotafile.Read(p.config.QuotasFile); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// open starts the Raft node and the API in front of it.
+func (p *process) open(registry *prometheus.Registry, apiAddress string) error {
+	settings, err := p.nodeConfig(registry, apiAddress)
+	if err != nil {
+		return err
+	}
+	if p.node, err = raftnode.Open(settings); err != nil {
+		return err
+	}
+	p.api, err = rpc.New(rpc.Config{
+		Node: p.node, Tokens: p.tokens, Registry: registry, Logger: p.logger.Named("api"), Version: p.options.Version,
+		PeerTLS: p.apiCertificates.apiClient(),
+	})
+	if err != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), stopWithin)
+		defer cancel()
+		return errors.Join(err, p.node.Close(ctx))
+	}
+	p.http = rpc.NewHTTPServer(p.api.Handler(), p.apiCertificates.apiServer(), p.logger.Named("http"))
+	return nil
+}
+
+// nodeConfig translates the configuration. An API address with port 0 is known only now.
+func (p *process) nodeConfig(registry *prometheus.Registry, apiAddress string) (raftnode.Config, error) {
+	peerTLS, err := p.raftCertificates.peers()
+	if err != nil {
+		return raftnode.Config{}, err
+	}
+	c := raftnode.DefaultConfig()
+	c.ID, c.DataDir, c.Testing = p.config.NodeID, p.config.DataDir, p.config.Testing
+	c.RaftAddress, c.AdvertiseRaft = p.config.Raft.Listen, p.config.Raft.Advertise
+	c.APIAddress = p.config.API.Advertise
+	if p.config.API.Advertise == p.config.API.Listen {
+		c.APIAddress = apiAddress
+	}
+	for _, peer := range p.config.Peers {
+		c.Peers = append(c.Peers, raftnode.Peer{ID: peer.ID, RaftAddress: peer.Raft, APIAddress: peer.API})
+	}
+	if len(c.Peers) == 1 {
+		c.Peers[0].APIAddress = c.APIAddress
+	}
+	c.HeartbeatTimeout, c.ElectionTimeout = p.config.Times.Heartbeat, p.config.Times.Election
+	c.LeaderLease = p.config.Times.Lease
+	c.FreeLow, c.FreeStop = watermark(p.config.Disk.RefuseBelow), watermark(p.config.Disk.StopBelow)
+	c.PeerTLS, c.Logger, c.Registerer = peerTLS, p.logger, registry
+	return c, nil
+}
+
+// watermark translates "0 bytes", which means off, to what the node takes for off.
+func watermark(bytes int64) int64 {
+	if bytes == 0 {
+		return -1
+	}
+	return bytes
+}
+
+// reportSyncTime warns of a disk on which every grant would be slow.
+func (p *process) reportSyncTime() {
+	median, err := measureSync(p.config.DataDir)
+	switch {
+	case err != nil:
+		p.logger.Warn("the disk's speed could not be measured", "error", err)
+	case median > slowSync:
+		p.logger.Warn("the disk is slow: every grant waits for a write on a majority of nodes", "median_sync", median, "wanted", slowSync)
+	default:
+		p.logger.Debug("measured the disk", "median_sync", median)
+	}
+}
+
+func (p *process) serve(listener net.Listener) error {
+	if p.http.TLSConfig != nil {
+		return p.http.ServeTLS(listener, "", "")
+	}
+	return p.http.Serve(listener)
+}
+
+// announce says that calls are taken, to the log and to systemd.
+func (p *process) announce(apiAddress string) {
+	p.logger.Info("serving", "node", p.config.NodeID, "api", apiAddress, "raft", p.config.Raft.Listen,
+		"data_dir", p.config.DataDir, "tls", p.apiCertificates != nil, "tokens", p.tokens != nil, "version", p.options.Version)
+	if p.tokens == nil {
+		p.logger.Info("no tokens_file: every caller is believed, holder names are taken on trust")
+	}
+	p.warnOfExpiry()
+	p.notify(daemon.SdNotifyReady)
+}
+
+// wait returns nil when ctx ends, and an error when something ends that should not.
+func (p *process) wait(ctx context.Context, served <-chan error) error {
+	for {
+		select {
+		case <-ctx.Done():
+			p.logger.Info("stopping", "within", stopWithin)
+			return nil
+		case <-p.node.Done():
+			return fmt.Errorf("%w: %w", ErrStopped, p.node.Err())
+		case err := <-served:
+			return fmt.Errorf("%w: the API ended: %w", ErrStopped, err)
+		case <-p.options.Reload:
+			p.reload()
+		}
+	}
+}
+
+// stop takes the node apart. The order matters: first waits and streams end with typed errors and calls under way
+// finish, while the node can still commit them; then the port closes; then leadership is handed over, so that the
+// others need no timeout to notice; last the files close.
+func (p *process) stop() error {
+	p.notify(daemon.SdNotifyStopping)
+	ctx, cancel := context.WithTimeout(context.Background(), stopWithin)
+	defer cancel()
+	drain, drained := context.WithTimeout(ctx, drainWithin)
+	defer drained()
+	if err := p.api.Drain(drain); err != nil {
+		p.logger.Warn("calls under way were cut off", "error", err)
+	}
+	if err := p.http.Shutdown(drain); err != nil {
+		_ = p.http.Close() // what is left is idle connections and callers that do not read
+	}
+	if err := p.node.Close(ctx); err != nil {
+		return err
+	}
+	p.logger.Info("stopped")
+	return nil
+}
+
+// closeLog waits a moment for the last lines; a reader that is stuck must not keep the process.
+func closeLog(lines *logging.AsyncWriter) {
+	giveUp := make(chan struct{})
+	timer := time.AfterFunc(500*time.Millisecond, func() { close(giveUp) })
+	defer timer.Stop()
+	lines.Close(giveUp)
+}
+
+// newRegistry makes the registry of /metrics, with the process's own.
+func newRegistry(lines *logging.AsyncWriter) *prometheus.Registry {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Namespace: "quotad", Name: "log_lines_dropped_total", Help: "Log lines lost because their reader was too slow.",
+		}, func() float64 { return float64(lines.Dropped()) }),
+	)
+	return registry
+}

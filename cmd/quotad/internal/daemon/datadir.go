@@ -1,0 +1,72 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// UnsafeDirError says that others could change what the node trusts.
+type UnsafeDirError struct{ Dir, Message, Hint string }
+
+// Error implements error.
+func (e *UnsafeDirError) Error() string { return "data directory " + e.Dir + ": " + e.Message }
+
+// prepareDataDir makes the directory for the owner alone, and refuses one that others may write or own.
+func prepareDataDir(dir string) error {
+	unix.Umask(0o077) // the libraries below make files and folders by umask
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	info, err := os.Stat(dir)
+	if err != nil {
+		return err
+	}
+	if info.Mode().Perm()&0o022 != 0 {
+		return &UnsafeDirError{Dir: dir, Message: fmt.Sprintf("its mode is %04o: others may write it", info.Mode().Perm()), Hint: "chmod 700 " + dir}
+	}
+	if owner, ok := info.Sys().(*syscall.Stat_t); ok && int(owner.Uid) != os.Geteuid() && os.Geteuid() != 0 {
+		return &UnsafeDirError{Dir: dir, Message: fmt.Sprintf("it belongs to user %d", owner.Uid), Hint: "chown it to the user that runs quotad"}
+	}
+	return nil
+}
+
+// The disk's speed is measured with a few writes as the log makes them.
+const (
+	syncWrites    = 9
+	syncBytes     = 4096
+	slowSync      = 20 * time.Millisecond
+	syncProbeFile = ".sync-probe"
+)
+
+// measureSync returns the median time of a small durable write in the directory.
+func measureSync(dir string) (median time.Duration, err error) {
+	path := filepath.Join(dir, syncProbeFile)
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return 0, err
+	}
+	defer func() {
+		err = errors.Join(err, file.Close(), os.Remove(path))
+	}()
+	times := make([]time.Duration, syncWrites)
+	page := make([]byte, syncBytes)
+	for i := range times {
+		started := time.Now()
+		if _, err := file.Write(page); err != nil {
+			return 0, err
+		}
+		if err := unix.Fdatasync(int(file.Fd())); err != nil {
+			return 0, err
+		}
+		times[i] = time.Since(started)
+	}
+	slices.Sort(times)
+	return times[syncWrites/2], nil
+}

@@ -1,0 +1,86 @@
+package daemon
+
+import (
+	"context"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+	"github.com/hashicorp/go-hclog"
+)
+
+// reload reads tokens, certificates and the log level anew. What does not load is logged and stays as it was: a
+// mistake in a file must not take a running node down. Everything else needs a restart.
+func (p *process) reload() {
+	p.notify(daemon.SdNotifyReloading)
+	defer p.notify(daemon.SdNotifyReady)
+	loaded, err := p.options.Load()
+	if err != nil {
+		p.logger.Error("reload: the configuration has mistakes and stays as it was", "error", err)
+	} else {
+		p.logger.SetLevel(hclog.LevelFromString(loaded.Config.Log.Level))
+		if !loaded.Config.Same(p.config) {
+			p.logger.Warn("reload: some changed settings need a restart; only log.level, tokens and certificates are read anew")
+		}
+	}
+	if p.tokens != nil {
+		p.report("tokens", p.tokens.Reload())
+	}
+	p.report("api certificates", p.apiCertificates.reload())
+	p.report("raft certificates", p.raftCertificates.reload())
+	p.warnOfExpiry()
+	p.logger.Info("reloaded")
+}
+
+func (p *process) report(what string, err error) {
+	if err != nil {
+		p.logger.Error("reload: the old ones stay", "what", what, "error", err)
+	}
+}
+
+// expiryWarning is how long before its end a certificate is complained about.
+const expiryWarning = 30 * 24 * time.Hour
+
+func (p *process) warnOfExpiry() {
+	for what, files := range map[string]*certificates{"api": p.apiCertificates, "raft": p.raftCertificates} {
+		if files == nil {
+			continue
+		}
+		if end := files.expires(); !end.IsZero() && time.Until(end) < expiryWarning {
+			p.logger.Warn("a certificate ends soon", "port", what, "not_after", end)
+		}
+	}
+}
+
+// notify tells systemd, if it started this process.
+func (p *process) notify(state string) {
+	if _, err := daemon.SdNotify(false, state); err != nil {
+		p.logger.Warn("systemd could not be told", "state", state, "error", err)
+	}
+}
+
+// feedWatchdog tells systemd that the node lives, as long as its own checks of process and disk say so.
+func (p *process) feedWatchdog(ctx context.Context) {
+	interval, err := daemon.SdWatchdogEnabled(false)
+	if err != nil || interval == 0 {
+		return
+	}
+	ticker := time.NewTicker(interval / 2)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		alive := true
+		for _, check := range p.node.Status().Checks {
+			// A missing leader or a full disk does not heal by a restart; a stuck process does.
+			if (check.Name == "running" || check.Name == "disk" || check.Name == "applied") && !check.OK {
+				alive = false
+			}
+		}
+		if alive {
+			p.notify(daemon.SdNotifyWatchdog)
+		}
+	}
+}

@@ -1,0 +1,23 @@
+// Command quotad is a node of a replicated quota store, the tool to operate a cluster of them, and a holder for shells.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/quotad/quotad/cmd/quotad/internal/cli"
+)
+
+func main() { os.Exit(run()) }
+
+// run carries the command line out and returns the exit code.
+func run() int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	// The first signal asks to stop in order; after it the default is back, so that a second one ends the process.
+	context.AfterFunc(ctx, stop)
+	app := &cli.App{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Environ: os.Environ()}
+	return int(app.Run(ctx, os.Args[1:]))
+}

@@ -1,0 +1,29 @@
+package main
+
+import (
+	"flag"
+	"os"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+var updateScripts = flag.Bool("update", false, "write the golden outputs in testdata/script anew")
+
+// The test binary is quotad itself when a script runs it: the processes in the scripts are real ones.
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"quotad": func() { os.Exit(run()) }})
+}
+
+// TestScripts runs the sessions in testdata/script: every subcommand against real processes on loopback. They catch
+// what a user or a script would see (output, exit codes, files, signals); faults of disk and network they do not make.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata/script",
+		UpdateScripts:       *updateScripts,
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+		Cmds:                scriptCommands(),
+		Setup:               setupScript,
+	})
+}
