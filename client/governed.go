@@ -18,6 +18,8 @@ const settleLife = 30 * time.Second
 type allowance struct {
 	lease   *Lease
 	written bool
+	// assumed: there was a response before the write was told of. The base tells of it late, or never.
+	assumed bool
 }
 
 // live reports whether a request that is written now still reaches the provider in time.
@@ -134,10 +136,14 @@ func (g *governed) gotConn(info httptrace.GotConnInfo) {
 
 // wroteHeaders runs after each write. From here on the provider may have counted the call.
 func (g *governed) wroteHeaders() {
-	g.transport.written.Add(1)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	a := g.allowances[len(g.allowances)-1]
+	if a.assumed {
+		a.assumed = false
+		return
+	}
+	g.transport.written.Add(1)
 	if a.written {
 		g.surplus++
 		g.transport.overrun.Add(1)
@@ -145,7 +151,7 @@ func (g *governed) wroteHeaders() {
 	a.written = true
 }
 
-// answered notes that there is a response: then something was written, even if the base told nobody.
+// answered notes that there is a response: then something was written, even if nobody was told yet.
 func (g *governed) answered() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -154,7 +160,8 @@ func (g *governed) answered() {
 			return
 		}
 	}
-	g.allowances[len(g.allowances)-1].written = true
+	a := g.allowances[len(g.allowances)-1]
+	a.written, a.assumed = true, true
 	g.transport.written.Add(1)
 }
 
@@ -220,7 +227,7 @@ func (g *governed) settlement(a *allowance, tokens *int64, surplus int64) *comma
 	}
 	s := Settlement{Final: true, Release: true}
 	switch {
-	case !a.written && op.Left() > 0:
+	case !a.written && time.Now().Before(op.SpendBy()):
 		s = Settlement{Unspent: op.Items(), Release: true}
 	case surplus > 0:
 		for _, item := range op.items {

@@ -281,6 +281,13 @@ func (l *Lease) Release(ctx context.Context, items ...Item) ([]Item, error) {
 	return itemsOf(cmd.result.GetRelease().GetReturned()), nil
 }
 
+// Report is Operation.Report for a lease of slots, which has no operations.
+func (l *Lease) Report(ctx context.Context, signals ...Signal) ([]Reported, error) {
+	reported, err := l.client.report(ctx, l, 1, signals)
+	l.learn(err)
+	return reported, err
+}
+
 // release returns the command that ends the lease.
 func (l *Lease) release() *command {
 	return newCommand(&quotav1.Command{Kind: &quotav1.Command_Release{Release: &quotav1.ReleaseRequest{Lease: l.id, Fence: l.fence}}})

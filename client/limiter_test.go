@@ -469,3 +469,40 @@ func TestTakesFromManyGoroutinesNeverExceedWhatWasConsumed(t *testing.T) {
 		t.Errorf("allowed %d, counted %d", allowed.Load(), stats.Spent)
 	}
 }
+
+func TestShare(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		holders int64
+		quota   Quota
+		want    int64
+	}{
+		{"half of it for one", 1, Quota{Usable: 1_000, DefaultEstimate: 1}, 500},
+		{"less for many", 50, Quota{Usable: 1_000, DefaultEstimate: 1}, 10},
+		{"as many as the cluster sees", 0, Quota{Usable: 1_000, Leases: 5, DefaultEstimate: 1}, 100},
+		{"nobody seen", 0, Quota{Usable: 1_000, DefaultEstimate: 1}, 500},
+		{"too many", 5_000, Quota{Usable: 1_000, DefaultEstimate: 1}, 0},
+		{"green", 1, Quota{Usable: 1_000, Zone: Green, DefaultEstimate: 3}, 60},
+		{"amber", 1, Quota{Usable: 1_000, Zone: Amber, DefaultEstimate: 3}, 15},
+		{"red", 1, Quota{Usable: 1_000, Zone: Red, DefaultEstimate: 3}, 3},
+	} {
+		l := &Limiter{settings: limiterSettings{holders: tt.holders}}
+		if got := l.share(tt.quota); got != tt.want {
+			t.Errorf("%s: %d, want %d", tt.name, got, tt.want)
+		}
+	}
+}
+
+func TestMaxBatchOfOneAsksEachTime(t *testing.T) {
+	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+		limiter := c.Limiter("t/core", Holders(1), MaxBatch(1), LimiterClass(Background))
+		for range 20 {
+			if err := limiter.Wait(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := cluster.Executed("reserve"); got != 20 {
+			t.Errorf("asked %d times", got)
+		}
+	})
+}

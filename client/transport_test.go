@@ -436,83 +436,62 @@ func TestCountsOfAnotherResourceAreNotReported(t *testing.T) {
 	})
 }
 
-func TestOpenAITokensAreEstimatedAndSettledByUsage(t *testing.T) {
-	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
-		cluster.Set("openai/gpt-5/requests", fakequota.Quota{Usable: 100, Available: 100})
-		cluster.Set("openai/gpt-5/tokens", fakequota.Quota{Usable: 10_000, Available: 10_000})
-		ask := `{"messages":[{"role":"user","content":"hello"}],"model":"gpt-5","max_completion_tokens":1000}`
-		base, _ := answers(func(*http.Request) *http.Response {
-			return respond(200, nil, `{"content":"\"total_tokens\": 7","usage":{"prompt_tokens": 20,"total_tokens": 137}}`)
-		})
-		client := &http.Client{Transport: NewTransport(c, base, OpenAI())}
-		response, err := client.Post("https://api.openai.com/v1/chat/completions", "application/json", strings.NewReader(ask))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got, want := 10_000-cluster.Available("openai/gpt-5/tokens"), int64(len(ask)/4+1000); got != want {
-			t.Errorf("estimate %d, want %d", got, want)
-		}
-		_, _ = io.Copy(io.Discard, response.Body)
-		_ = response.Body.Close()
-		synctest.Wait()
-		if got := 10_000 - cluster.Available("openai/gpt-5/tokens"); got != 137 {
-			t.Errorf("settled to %d, want 137", got)
-		}
-		if got := 100 - cluster.Available("openai/gpt-5/requests"); got != 1 {
-			t.Errorf("%d requests, want 1", got)
-		}
-	})
-}
-
-func TestUsageIsFoundHoweverTheBodyIsCut(t *testing.T) {
-	body := "data: {\"usage\":null,\"total_tokens\":\"x\"}\n\ndata: {\"usage\":{\"total_tokens\":12}}\n\ndata: {\"usage\":{\"total_tokens\": 4096}}\n\ndata: [DONE]\n"
-	for size := 1; size <= len(body); size++ {
-		var u usage
-		for rest := body; rest != ""; {
-			n := min(size, len(rest))
-			u.scan([]byte(rest[:n]))
-			rest = rest[n:]
-		}
-		if got, ok := u.total(); !ok || got != 4096 {
-			t.Fatalf("pieces of %d: got %d, %v", size, got, ok)
-		}
-	}
-	var u usage
-	u.scan([]byte(`{"a":"\"total_tokens\":99","total_tokens":99999999999999999999}`))
-	if got, ok := u.total(); ok {
-		t.Errorf("made up %d", got)
-	}
-}
-
-func TestMatchers(t *testing.T) {
-	for path, want := range map[string]string{
-		"/repos/a/b": "github/core", "/search/issues": "github/search", "/search/code": "github/code_search", "/graphql": "github/graphql",
-		"/api/v3/search/code": "github/code_search", "/api/graphql": "github/graphql", "/rate_limit": "",
-	} {
-		call := matchGitHub(httptest.NewRequest(http.MethodGet, "https://host.example"+path, nil))
-		if want == "" && len(call.Items) != 0 || want != "" && (len(call.Items) != 1 || call.Items[0] != Item{want, 1}) {
-			t.Errorf("%s: %+v", path, call.Items)
-		}
-	}
-	for body, want := range map[string][]Item{
-		"":                                     nil,
-		"not json":                             {{"openai/requests", 1}},
-		`{"model":7}`:                          {{"openai/requests", 1}},
-		`{"model":"m"}`:                        {{"openai/m/requests", 1}, {"openai/m/tokens", 0}},
-		`{"model":"m","max_tokens":100,"n":2}`: {{"openai/m/requests", 1}, {"openai/m/tokens", 209}},
-		`{"model":"m","max_tokens":-5}`:        {{"openai/m/requests", 1}, {"openai/m/tokens", 0}},
-		`{"model":"m","max_tokens":9223372036854775807,"n":99}`: {{"openai/m/requests", 1}, {"openai/m/tokens", 13 + 99<<24}},
-	} {
-		request, err := http.NewRequest(http.MethodPost, "https://host.example", strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := matchOpenAI(request).Items; fmt.Sprint(got) != fmt.Sprint(want) {
-			t.Errorf("%s: %v, want %v", body, got, want)
-		}
-	}
-}
-
 func traceOf(r *http.Request) *httptrace.ClientTrace {
 	return httptrace.ContextClientTrace(r.Context())
+}
+
+func TestAnAllowanceThatGotTooOldWhileConnectingIsReplaced(t *testing.T) {
+	cluster := fakequota.New(1)
+	cluster.Set("t/core", fakequota.Quota{Usable: 10, Available: 10, SpendBy: 300 * time.Millisecond, Transit: 100 * time.Millisecond})
+	c := connected(t, cluster)
+	defer func() { _ = c.Close() }()
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer server.Close()
+	var dialer net.Dialer
+	base := &http.Transport{DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+		select {
+		case <-time.After(400 * time.Millisecond):
+		case <-ctx.Done():
+		}
+		return dialer.DialContext(ctx, network, address)
+	}}
+	defer base.CloseIdleConnections()
+	transport := NewTransport(c, base, Match(core))
+	response, err := (&http.Client{Transport: transport}).Get(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = response.Body.Close()
+	eventually(t, "all leases have ended", func() bool { return cluster.Leases() == 0 })
+	if cluster.Executed("reserve") != 2 || transport.Stats().Written != 1 {
+		t.Errorf("asked %d times, written %d", cluster.Executed("reserve"), transport.Stats().Written)
+	}
+}
+
+func TestHTTP2IsGovernedAsWell(t *testing.T) {
+	cluster := full()
+	c := connected(t, cluster)
+	defer func() { _ = c.Close() }()
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.Proto) }))
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	defer server.Close()
+	client := server.Client()
+	transport := NewTransport(c, client.Transport, Match(core))
+	client.Transport = transport
+	for range 3 {
+		response, err := client.Get(server.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(response.Body)
+		_ = response.Body.Close()
+		if string(body) != "HTTP/2.0" {
+			t.Fatalf("spoke %s", body)
+		}
+	}
+	eventually(t, "all leases have ended", func() bool { return cluster.Leases() == 0 })
+	if stats := transport.Stats(); stats.Written != 3 || stats.Overrun != 0 || taken(cluster) != 3 {
+		t.Errorf("stats %+v, taken %d", stats, taken(cluster))
+	}
 }
