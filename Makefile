@@ -112,7 +112,8 @@ check-generate: $(GENERATORS) ## fail if generated code does not fit its schema
 	echo "generated code is up to date"
 
 .PHONY: bench
-bench: ## benchmarks; BENCH and BENCHTIME choose (docs/performance.md says how to read them)
+bench: build ## benchmarks; BENCH and BENCHTIME choose (docs/performance.md says how to read them)
+	bin/quotad bench $(shell command -v etcd >/dev/null && echo --etcd)
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem -timeout 60m $(TESTFLAGS) ./fsm/... ./raftnode/... ./client/...
 
 .PHONY: fuzz
