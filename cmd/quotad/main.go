@@ -7,6 +7,9 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/spf13/cobra"
+
+	"github.com/quotad/quotad/cmd/quotad/internal/bench"
 	"github.com/quotad/quotad/cmd/quotad/internal/cli"
 )
 
@@ -18,6 +21,6 @@ func run() int {
 	defer stop()
 	// The first signal asks to stop in order; after it the default is back, so that a second one ends the process.
 	context.AfterFunc(ctx, stop)
-	app := &cli.App{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Environ: os.Environ()}
+	app := &cli.App{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Environ: os.Environ(), Extra: []*cobra.Command{bench.Command()}}
 	return int(app.Run(ctx, os.Args[1:]))
 }

@@ -49,6 +49,8 @@ func scriptCommands() map[string]func(*testscript.TestScript, bool, []string) {
 		"get": scriptGet,
 		// certificates DIR: makes a CA and a certificate for loopback: ca.pem, cert.pem, key.pem.
 		"certificates": scriptCertificates,
+		// What files are like, and how they break: see each.
+		"mode": scriptMode, "glob-gone": scriptGlobGone, "damage": scriptDamage, "secret": scriptSecret, "tokenfile": scriptTokenFile,
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"connectrpc.com/connect"
@@ -108,14 +109,38 @@ func promoteWhenReady(ctx context.Context, c *cluster, id string) error {
 		_, err := call(ctx, c, ifNotAccepted, 0, func(ctx context.Context, n node) (*quotav1.PromoteMemberResponse, error) {
 			return n.admin.PromoteMember(ctx, &quotav1.PromoteMemberRequest{Id: id})
 		})
-		var rpc *connect.Error
-		if err == nil || !errors.As(err, &rpc) || rpc.Code() != connect.CodeFailedPrecondition {
+		if !unfit(err) {
+			return err
+		}
+		if err := ifMember(ctx, c, id, err); !unfit(err) {
 			return err
 		}
 		if time.Now().After(deadline) || !sleep(ctx, pauseBetweenRounds) {
 			return err
 		}
 	}
+}
+
+// unfit says that a change of membership was refused because of the member.
+func unfit(err error) bool {
+	var rpc *connect.Error
+	return errors.As(err, &rpc) && (rpc.Code() == connect.CodeFailedPrecondition || rpc.Code() == connect.CodeInvalidArgument)
+}
+
+// ifMember turns the refusal of a change into "there is no such member" where that is why.
+func ifMember(ctx context.Context, c *cluster, id string, refusal error) error {
+	if !unfit(refusal) {
+		return refusal
+	}
+	status, err := getStatus(ctx, c)
+	if err != nil || slices.ContainsFunc(status.Members, func(m *quotav1.Member) bool { return m.Id == id }) {
+		return refusal
+	}
+	return noMember(id)
+}
+
+func noMember(id string) error {
+	return fail(ExitNotFound, `"quotad status" shows the members`, "there is no member %q", id)
 }
 
 func (a *App) memberRemove() *cobra.Command {
@@ -147,7 +172,7 @@ func removeMember(ctx context.Context, c *cluster, id string, force bool) error 
 	_, err := call(ctx, c, ifNotAccepted, 0, func(ctx context.Context, n node) (*quotav1.RemoveMemberResponse, error) {
 		return n.admin.RemoveMember(ctx, request)
 	})
-	return err
+	return ifMember(ctx, c, id, err)
 }
 
 func (a *App) memberReplace() *cobra.Command {
@@ -190,7 +215,7 @@ func (a *App) replaceMember(ctx context.Context, c *cluster, old, fresh string, 
 		members[member.Id] = member
 	}
 	if members[old] == nil && members[fresh] == nil {
-		return fail(ExitNotFound, `"quotad status" shows the members`, "there is no member %q", old)
+		return noMember(old)
 	}
 	step := func(format string, values ...any) {
 		_, _ = fmt.Fprintln(a.Err, output.Visible(fmt.Sprintf(format, values...)))
@@ -236,7 +261,7 @@ func (a *App) memberTransfer() *cobra.Command {
 				return n.admin.TransferLeadership(ctx, request)
 			})
 			if err != nil {
-				return err
+				return ifMember(cmd.Context(), c, request.Id, err)
 			}
 			return a.done("%s leads", answer.Leader)
 		},

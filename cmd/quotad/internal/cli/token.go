@@ -77,7 +77,8 @@ func (a *App) mint(cmd *cobra.Command, id, holder, class string, verbs []string)
 			"verbs": entry.Verbs,
 		})
 	}
-	stanza, err := yaml.Dump(map[string]any{"tokens": []tokenStanza{{entry.ID, entry.SHA256, entry.Holder, entry.MaxClass, entry.Verbs}}})
+	stanza, err := yaml.Dump(map[string]any{"tokens": []tokenStanza{{entry.ID, entry.SHA256, entry.Holder, entry.MaxClass, entry.Verbs}}},
+		yaml.WithIndent(2), yaml.WithCompactSeqIndent(false))
 	if err != nil {
 		return err
 	}
