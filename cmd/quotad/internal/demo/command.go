@@ -1,0 +1,118 @@
+package demo
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// The bounds of --duration: enough for every agent to get something done, and not so long that the provider's records
+// become unwieldy.
+const (
+	shortestDemo = 10 * time.Second
+	longestDemo  = 10 * time.Minute
+)
+
+// Command returns `quotad demo`. Run returns an error, which is exit code 1, if the fleet through quotad met a limit of
+// the provider or did not work.
+func Command() *cobra.Command {
+	o := options{}
+	var noKill bool
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "Nine agents share one API key, on their own and through quotad",
+		Long: `Starts a cluster of three real processes, a provider that enforces GitHub's and OpenAI's limits, and nine agent
+processes of different classes in each of two fleets: one on its own backoff, one through quotad. The fleets have keys,
+and so limits, of their own. Half-way the leader is killed (SIGKILL), and it is started again later.
+
+An hour of the provider lasts 60 s. At the end stands a table of both fleets. The exit code is 0 only if the provider
+refused no call of the fleet through quotad, and every agent got its work done.`,
+		Example: `  quotad demo
+  quotad demo --duration 60s --fleet governed --seed 7`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch o.Fleet {
+			case "both", string(own), string(governed):
+			default:
+				return fmt.Errorf("--fleet %q is not one of both, %s, %s", o.Fleet, own, governed)
+			}
+			if o.Duration < shortestDemo || o.Duration > longestDemo {
+				return fmt.Errorf("--duration %v is not between %v and %v", o.Duration, shortestDemo, longestDemo)
+			}
+			if o.Seed == 0 {
+				o.Seed = rand.Uint64N(1_000_000) + 1
+			}
+			o.Kill = !noKill
+			ctx, cancel := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
+			defer cancel()
+			return run(ctx, o, cmd.OutOrStdout())
+		},
+	}
+	flags := cmd.Flags()
+	flags.SortFlags = false
+	flags.StringVar(&o.Fleet, "fleet", "both", "which fleets work: both, own, governed")
+	flags.DurationVar(&o.Duration, "duration", 2*time.Minute, "how long they work")
+	flags.StringVar(&o.Dir, "dir", "data/demo", "folder for data, logs and the report; emptied first if a demo made it")
+	flags.BoolVar(&noKill, "no-kill", false, "leave the leader alone")
+	flags.Uint64Var(&o.Seed, "seed", 0, "where all randomness of the agents comes from; 0: chosen and printed")
+	cmd.AddCommand(agentCommand(), providerCommand())
+	return cmd
+}
+
+// agentCommand is one agent process, started by the demo.
+func agentCommand() *cobra.Command {
+	var cfg agentConfig
+	var m string
+	cmd := &cobra.Command{
+		Use: "agent", Hidden: true, Short: "One agent of the demo, which starts it", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg.mode = mode(m)
+			ctx, cancel := untilInputEnds(cmd.Context(), cmd.InOrStdin())
+			defer cancel()
+			return runAgent(ctx, cfg, cmd.OutOrStdout())
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&cfg.role, "role", "", "which agent")
+	flags.StringVar(&m, "mode", "", "own or governed")
+	flags.StringVar(&cfg.provider, "provider", "", "the provider's URL")
+	flags.StringSliceVar(&cfg.servers, "servers", nil, "the cluster's nodes")
+	flags.Uint64Var(&cfg.seed, "seed", 1, "where the randomness comes from")
+	return cmd
+}
+
+// providerCommand is the provider process, started by the demo.
+func providerCommand() *cobra.Command {
+	var seed uint64
+	cmd := &cobra.Command{
+		Use: "provider", Hidden: true, Short: "The provider of the demo, which starts it", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, cancel := untilInputEnds(cmd.Context(), cmd.InOrStdin())
+			defer cancel()
+			return runProvider(ctx, seed, cmd.OutOrStdout())
+		},
+	}
+	cmd.Flags().Uint64Var(&seed, "seed", 1, "where the jitter of latencies comes from")
+	return cmd
+}
+
+// untilInputEnds returns a context that ends with the input, which is the parent's: a child without its parent ends. It
+// ends on a polite signal, too.
+func untilInputEnds(ctx context.Context, in io.Reader) (context.Context, context.CancelFunc) {
+	ctx, unsubscribe := signal.NotifyContext(ctx, syscall.SIGTERM)
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		_, _ = io.Copy(io.Discard, in)
+		cancel()
+	}()
+	return ctx, func() {
+		cancel()
+		unsubscribe()
+	}
+}

@@ -1,0 +1,12 @@
+//go:build !linux
+
+package demo
+
+import "syscall"
+
+// politeSignal asks a process to end in order.
+const politeSignal = syscall.SIGTERM
+
+// dieWithParent does nothing here: agents and provider end with their input, and Ctrl-C reaches every process of the
+// group.
+func dieWithParent() *syscall.SysProcAttr { return nil }

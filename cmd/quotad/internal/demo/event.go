@@ -1,0 +1,93 @@
+package demo
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"sync"
+	"time"
+)
+
+// event is one line that an agent writes to its parent.
+type event struct {
+	Kind eventKind `json:"kind"`
+	// The rest is about a call.
+	API     api           `json:"api,omitempty"`
+	Outcome outcome       `json:"outcome,omitempty"`
+	Wait    time.Duration `json:"wait,omitempty"` // from the wish to call to the sending of the last attempt
+	Tries   int           `json:"tries,omitempty"`
+	Detail  string        `json:"detail,omitempty"`
+}
+
+type eventKind string
+
+// The kinds of events.
+const (
+	callEnded  eventKind = "call"
+	taskEnded  eventKind = "task"
+	taskMissed eventKind = "missed" // it was due while the last one still ran
+	agentReady eventKind = "ready"
+)
+
+// api is one of the provider's two.
+type api string
+
+// The APIs.
+const (
+	github api = "github"
+	openai api = "openai"
+)
+
+type outcome string
+
+// What becomes of a call.
+const (
+	done    outcome = "ok"
+	gaveUp  outcome = "gave up" // the provider refused it to the end
+	refused outcome = "refused" // the cluster refused it
+	failed  outcome = "failed"  // anything else
+	cutOff  outcome = "cut off" // the demo ended first
+)
+
+// eventWriter writes events, one to a line.
+type eventWriter struct {
+	mu  sync.Mutex
+	out io.Writer
+}
+
+// write writes an event. A parent that is gone ends the agent by other ways.
+func (w *eventWriter) write(e event) {
+	line, err := json.Marshal(e)
+	if err != nil {
+		return // plain values always have a JSON form
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_, _ = w.out.Write(append(line, '\n'))
+}
+
+// maxLine is the longest line that a child may write, in bytes. What goes beyond is dropped.
+const maxLine = 64 << 10
+
+// lineReader is an io.Writer that calls fn for each whole line.
+type lineReader struct {
+	fn      func(line []byte)
+	partial []byte
+}
+
+// Write implements io.Writer.
+func (r *lineReader) Write(p []byte) (int, error) {
+	r.partial = append(r.partial, p...)
+	for {
+		line, rest, whole := bytes.Cut(r.partial, []byte("\n"))
+		if !whole {
+			break
+		}
+		r.fn(line)
+		r.partial = rest
+	}
+	if len(r.partial) > maxLine {
+		r.partial = nil
+	}
+	return len(p), nil
+}

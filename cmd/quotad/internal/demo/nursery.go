@@ -1,0 +1,151 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+)
+
+// nursery starts child processes and sees to it that none outlives this one.
+type nursery struct {
+	binary string
+	logs   string
+	starts chan func()
+	done   chan struct{}
+
+	mu       sync.Mutex
+	children []*child
+}
+
+// newNursery returns a nursery for children of the binary, whose standard errors go into files in the folder.
+func newNursery(binary, logs string) *nursery {
+	n := &nursery{binary: binary, logs: logs, starts: make(chan func()), done: make(chan struct{})}
+	go func() {
+		defer close(n.done)
+		// Linux kills a child when the thread that started it ends, not the process: so one thread starts them all, and
+		// lives as long as they do.
+		runtime.LockOSThread()
+		for start := range n.starts {
+			start()
+		}
+	}()
+	return n
+}
+
+// child is a process that was started.
+type child struct {
+	name  string
+	cmd   *exec.Cmd
+	stdin io.Closer
+	log   *os.File
+	// ended is closed when the process has ended; err says how.
+	ended chan struct{}
+	err   error
+}
+
+// start starts the binary with arguments. Each line of its standard output goes to lines, if there is one.
+func (n *nursery) start(name string, lines func([]byte), args ...string) (*child, error) {
+	log, err := os.OpenFile(filepath.Join(n.logs, name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(n.binary, args...) //nolint:noctx // a context would kill it; stop asks first
+	cmd.Env = withoutQuotad(os.Environ())
+	cmd.SysProcAttr = dieWithParent()
+	cmd.WaitDelay = time.Second
+	cmd.Stderr = log
+	cmd.Stdout = log
+	if lines != nil {
+		cmd.Stdout = &lineReader{fn: lines}
+	}
+	c := &child{name: name, cmd: cmd, log: log, ended: make(chan struct{})}
+	if c.stdin, err = cmd.StdinPipe(); err == nil {
+		started := make(chan error)
+		n.starts <- func() { started <- cmd.Start() }
+		err = <-started
+	}
+	if err != nil {
+		_ = log.Close()
+		return nil, fmt.Errorf("cannot start %s: %w", name, err)
+	}
+	go func() {
+		defer close(c.ended)
+		c.err = cmd.Wait()
+		_ = log.Close()
+	}()
+	n.mu.Lock()
+	n.children = append(n.children, c)
+	n.mu.Unlock()
+	return c, nil
+}
+
+// withoutQuotad removes what would configure a node behind the demo's back.
+func withoutQuotad(environ []string) []string {
+	var kept []string
+	for _, variable := range environ {
+		if !strings.HasPrefix(variable, "QUOTAD_") {
+			kept = append(kept, variable)
+		}
+	}
+	return kept
+}
+
+// alive reports whether the process still runs.
+func (c *child) alive() bool {
+	select {
+	case <-c.ended:
+		return false
+	default:
+		return true
+	}
+}
+
+// ask asks the process to end: by the end of its input, and by a signal.
+func (c *child) ask() {
+	_ = c.stdin.Close() // it may have ended by itself
+	if err := c.cmd.Process.Signal(politeSignal); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		_ = c.cmd.Process.Kill()
+	}
+}
+
+// kill ends the process at once, as a power cut would, and waits for it.
+func (c *child) kill() {
+	_ = c.cmd.Process.Kill() // it may have ended by itself
+	<-c.ended
+}
+
+// stop asks processes to end and kills those that have not ended after the grace.
+func stop(grace time.Duration, children ...*child) {
+	ctx, cancel := context.WithTimeout(context.Background(), grace)
+	defer cancel()
+	for _, c := range children {
+		if c.alive() {
+			c.ask()
+		}
+	}
+	for _, c := range children {
+		select {
+		case <-c.ended:
+		case <-ctx.Done():
+			c.kill()
+		}
+	}
+}
+
+// close stops all that still runs.
+func (n *nursery) close(grace time.Duration) {
+	n.mu.Lock()
+	children := n.children
+	n.mu.Unlock()
+	stop(grace, children...)
+	close(n.starts)
+	<-n.done
+}

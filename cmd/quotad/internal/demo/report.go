@@ -1,0 +1,243 @@
+package demo
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/quotad/quotad/client"
+	"github.com/quotad/quotad/client/providertest"
+)
+
+// report is what came of a run. It is written as JSON into the demo's folder.
+type report struct {
+	Seed     uint64        `json:"seed"`
+	Scale    int           `json:"scale"`
+	Began    time.Time     `json:"began"`
+	Duration time.Duration `json:"duration"`
+	// Killed and Restarted tell of the leader's end; Failover is how long no node led.
+	Killed    string        `json:"killed,omitempty"`
+	Restarted bool          `json:"restarted,omitempty"`
+	Failover  time.Duration `json:"failover,omitempty"`
+	Fleets    []fleetReport `json:"fleets"`
+	// OK and Reasons are the verdict on the fleet through quotad.
+	OK      bool     `json:"ok"`
+	Reasons []string `json:"reasons,omitempty"`
+}
+
+// fleetReport is what came of one fleet. What the provider counted, and not what the agents say, stands under Requests
+// and Completions.
+type fleetReport struct {
+	Mode        mode      `json:"mode"`
+	Requests    apiReport `json:"requests"`
+	Completions apiReport `json:"completions"`
+	// PeakTokens is the most tokens that any hour of the provider saw, refused calls included.
+	PeakTokens int64 `json:"peakTokens"`
+	// Retries is the share of what the provider saw that it had seen before.
+	Retries float64 `json:"retries"`
+	// Waves is how often refusals came in a row, 2 s or more apart from each other.
+	Waves int `json:"waves"`
+	// LongestChain is the most refusals in a row that one call met.
+	LongestChain int           `json:"longestChain"`
+	Tasks        int           `json:"tasks"`
+	Missed       int           `json:"missed"`
+	GaveUp       int           `json:"gaveUp"`
+	Failed       int           `json:"failed"`
+	CutOff       int           `json:"cutOff"`
+	Fairness     float64       `json:"fairness"`
+	Classes      []classReport `json:"classes"`
+
+	Agents map[string]agentTally `json:"agents"`
+}
+
+// apiReport is what the provider counted of one fleet's calls to one API.
+type apiReport struct {
+	// Arrived is every attempt, Admitted what was served.
+	Arrived  int64 `json:"arrived"`
+	Admitted int64 `json:"admitted"`
+	// Limited403 and Limited429 were refused by a limit.
+	Limited403 int64 `json:"limited403"`
+	Limited429 int64 `json:"limited429"`
+	// Peak is the most attempts that one window saw: GitHub's own windows, any period of OpenAI's. Limit is its limit.
+	Peak  int64 `json:"peak"`
+	Limit int64 `json:"limit"`
+	// Utilisation is what was served, as a share of what the limit allows in the time of the run, an hour at least.
+	Utilisation float64 `json:"utilisation"`
+}
+
+func (r apiReport) limited() int64 { return r.Limited403 + r.Limited429 }
+
+// classReport is what came of the agents of one class.
+type classReport struct {
+	Class       string     `json:"class"`
+	Calls       int        `json:"calls"`
+	Requests    waitReport `json:"requests"`
+	Completions waitReport `json:"completions"`
+}
+
+// waitReport is how long calls waited, from the wish to the sending of the last attempt. Calls that the end of the demo
+// cut off count with what they had waited by then.
+type waitReport struct {
+	Calls int           `json:"calls"`
+	P50   time.Duration `json:"p50"`
+	P99   time.Duration `json:"p99"`
+}
+
+// newFleetReport judges a fleet from the provider's records and its agents' tallies.
+func newFleetReport(m mode, ran time.Duration, records []providertest.Record, agents map[string]agentTally) fleetReport {
+	f := fleetReport{Mode: m, Agents: agents}
+	byAPI := map[api][]providertest.Record{}
+	var all []providertest.Record
+	repeats := 0
+	for _, r := range records {
+		if r.Key != m.key() {
+			continue
+		}
+		all = append(all, r)
+		byAPI[api(r.API)] = append(byAPI[api(r.API)], r)
+		if r.Repeat {
+			repeats++
+		}
+	}
+	hours := max(ran, hour).Seconds() / hour.Seconds()
+	f.Requests = newAPIReport(byAPI[github], requestLimit, hours)
+	f.Requests.Peak = providertest.PeakWindow(byAPI[github], "core", providertest.Each)
+	f.Completions = newAPIReport(byAPI[openai], completionLimit, hours)
+	f.Completions.Peak = providertest.Peak(byAPI[openai], hour, providertest.Each).Sum
+	f.PeakTokens = providertest.Peak(byAPI[openai], hour, providertest.Weights).Sum
+	if len(all) > 0 {
+		f.Retries = float64(repeats) / float64(len(all))
+	}
+	f.Waves = waves(all)
+	f.addAgents(agents)
+	return f
+}
+
+func newAPIReport(records []providertest.Record, limit int64, hours float64) apiReport {
+	r := apiReport{Limit: limit}
+	for _, record := range records {
+		r.Arrived++
+		switch {
+		case record.Verdict == providertest.Admitted:
+			r.Admitted++
+		case record.Verdict.Limited() && record.Status == http.StatusForbidden:
+			r.Limited403++
+		case record.Verdict.Limited():
+			r.Limited429++
+		}
+	}
+	r.Utilisation = float64(r.Admitted) / (float64(limit) * hours)
+	return r
+}
+
+// waveGap is how long no refusal comes between two waves: two minutes of the provider.
+const waveGap = 2 * time.Minute / scale
+
+func waves(records []providertest.Record) int {
+	count, last := 0, time.Duration(0)
+	for _, r := range records {
+		if !r.Verdict.Limited() {
+			continue
+		}
+		if count == 0 || r.At-last >= waveGap {
+			count++
+		}
+		last = r.At
+	}
+	return count
+}
+
+// addAgents adds up what the agents told.
+func (f *fleetReport) addAgents(agents map[string]agentTally) {
+	specialists := []int{}
+	for _, c := range classes {
+		waits := map[api][]time.Duration{}
+		report := classReport{Class: c.name}
+		for _, r := range roles {
+			a, known := agents[r.Name]
+			if !known || r.Class != c.class {
+				continue
+			}
+			f.Tasks += a.Tasks
+			f.Missed += a.Missed
+			f.GaveUp += a.count(gaveUp)
+			f.Failed += a.count(failed) + a.count(refused)
+			f.CutOff += a.count(cutOff)
+			f.LongestChain = max(f.LongestChain, a.MostTries-1)
+			report.Calls += a.count(done)
+			for which, w := range a.Waits {
+				waits[which] = append(waits[which], w...)
+			}
+			if r.Class == client.Standard {
+				specialists = append(specialists, a.count(done))
+			}
+		}
+		report.Requests, report.Completions = newWaitReport(waits[github]), newWaitReport(waits[openai])
+		f.Classes = append(f.Classes, report)
+	}
+	f.Fairness = jain(specialists)
+}
+
+func newWaitReport(waits []time.Duration) waitReport {
+	waits = slices.Clone(waits)
+	return waitReport{Calls: len(waits), P50: quantile(waits, 0.5), P99: quantile(waits, 0.99)}
+}
+
+// judge fills in the verdict: whether the fleet through quotad kept within every limit and really worked.
+func (r *report) judge(kill bool) {
+	object := func(format string, values ...any) { r.Reasons = append(r.Reasons, fmt.Sprintf(format, values...)) }
+	for _, f := range r.Fleets {
+		if f.Mode != governed {
+			continue
+		}
+		if n := f.Requests.limited() + f.Completions.limited(); n > 0 {
+			object("the provider refused %d calls of the fleet through quotad (403 %d, 429 %d)", n,
+				f.Requests.Limited403+f.Completions.Limited403, f.Requests.Limited429+f.Completions.Limited429)
+		}
+		for what, peak := range map[string][2]int64{
+			"requests": {f.Requests.Peak, requestLimit}, "completions": {f.Completions.Peak, completionLimit}, "tokens": {f.PeakTokens, tokenLimit},
+		} {
+			if peak[0] > peak[1] {
+				object("a window saw %d %s, above the limit of %d", peak[0], what, peak[1])
+			}
+		}
+		for _, role := range roles {
+			a := f.Agents[role.Name]
+			if a.Outcomes[github][done] == 0 || (role.ThinkEvery > 0 && a.Outcomes[openai][done] == 0) {
+				object("%s got nothing done (%d requests, %d completions) %s", role.Name, a.Outcomes[github][done], a.Outcomes[openai][done], a.Failure)
+			}
+			if a.Garbled > 0 {
+				object("%s wrote %d lines that cannot be read", role.Name, a.Garbled)
+			}
+		}
+		if f.Failed > 0 {
+			object("%d calls failed through quotad: %s", f.Failed, firstFailure(f.Agents))
+		}
+		if kill && (r.Killed == "" || !r.Restarted) {
+			object("the leader was not killed and restarted")
+		}
+	}
+	slices.Sort(r.Reasons)
+	r.OK = len(r.Reasons) == 0
+}
+
+func firstFailure(agents map[string]agentTally) string {
+	for _, r := range roles {
+		if f := agents[r.Name].Failure; f != "" {
+			return r.Name + ": " + f
+		}
+	}
+	return "unknown"
+}
+
+// write writes the report as JSON.
+func (r *report) write(path string) error {
+	data, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, append(data, '\n'), 0o600)
+}

@@ -1,0 +1,308 @@
+package demo
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/quotad/quotad/client/providertest"
+)
+
+// options are what a user may set.
+type options struct {
+	// Fleet is both, own or governed.
+	Fleet    string
+	Duration time.Duration
+	Dir      string
+	// Kill: the leader is killed half-way.
+	Kill bool
+	Seed uint64
+	// Binary is what is started; empty: this program.
+	Binary string
+}
+
+func (o options) modes() []mode {
+	switch o.Fleet {
+	case string(own):
+		return []mode{own}
+	case string(governed):
+		return []mode{governed}
+	}
+	return []mode{own, governed}
+}
+
+// governs reports whether a cluster is needed.
+func (o options) governs() bool { return o.Fleet != string(own) }
+
+// demo is one run.
+type demo struct {
+	options options
+	view    *view
+	nursery *nursery
+	cluster *cluster // nil: no fleet needs one
+	referee *referee
+	agents  map[mode][]*child
+	tallies map[mode]*tally
+	began   time.Time
+	report  report
+}
+
+// errNotKept is the failure of a run in which a promise was not kept.
+var errNotKept = errors.New("the fleet through quotad did not stay within the limits, or did not work")
+
+// run is the whole demo. It returns errNotKept, wrapped, if quotad did not do what it promises.
+func run(ctx context.Context, o options, out io.Writer) (err error) {
+	if o.Binary == "" {
+		if o.Binary, err = os.Executable(); err != nil {
+			return err
+		}
+	}
+	if o.Dir, err = freshDir(o.Dir); err != nil {
+		return err
+	}
+	// Whatever hangs, the demo ends.
+	ctx, cancel := context.WithTimeoutCause(ctx, o.Duration+2*startTimeout, errors.New("the demo hangs"))
+	defer cancel()
+	d := &demo{options: o, view: newView(out), agents: map[mode][]*child{}, tallies: map[mode]*tally{}, began: time.Now()}
+	d.nursery = newNursery(o.Binary, filepath.Join(o.Dir, "logs"))
+	defer d.nursery.close(5 * time.Second)
+	defer d.view.end()
+	fmt.Fprintf(out, "Nine agents share an API key that allows %d requests and %d completions (%d tokens) an hour. An hour lasts %s here.\n"+
+		"Data and logs: %s   Seed: %d\n\n", requestLimit, completionLimit, tokenLimit, hour, o.Dir, o.Seed)
+
+	if err := d.start(ctx); err != nil {
+		return err
+	}
+	if err := d.play(ctx); err != nil {
+		return err
+	}
+	return d.finish(ctx, out)
+}
+
+// freshDir makes the folder, emptied of what an earlier demo left there. It touches no folder that is not a demo's.
+func freshDir(path string) (string, error) {
+	dir, err := filepath.Abs(path)
+	if err != nil {
+		return "", err
+	}
+	marker := filepath.Join(dir, ".quotad-demo")
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return "", err
+	}
+	if _, err := os.Stat(marker); len(entries) > 0 && err != nil {
+		return "", fmt.Errorf("%s is not empty, and no demo made it: choose another --dir", dir)
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(filepath.Join(dir, "logs"), 0o700); err != nil {
+		return "", err
+	}
+	return dir, os.WriteFile(marker, []byte("Made by quotad demo, which empties this folder when it runs again.\n"), 0o600)
+}
+
+// start starts the cluster, the provider and the agents.
+func (d *demo) start(ctx context.Context) error {
+	if d.options.governs() {
+		var err error
+		if d.cluster, err = newCluster(d.nursery, d.options.Dir); err != nil {
+			return err
+		}
+		for _, n := range d.cluster.nodes {
+			if err := d.cluster.start(n); err != nil {
+				return err
+			}
+		}
+		if err := d.cluster.ready(ctx); err != nil {
+			return err
+		}
+		d.view.say(0, "three nodes run (%s), the quotas are applied", strings.Join(d.cluster.servers(), ", "))
+	}
+	url, err := d.startProvider(ctx)
+	if err != nil {
+		return err
+	}
+	d.view.say(0, "the provider listens at %s", url)
+	d.began = time.Now()
+	d.report = report{Seed: d.options.Seed, Scale: scale, Began: d.began}
+	for _, m := range d.options.modes() {
+		d.tallies[m] = newTally()
+		for _, r := range roles {
+			args := []string{
+				"demo", "agent", "--role", r.Name, "--mode", string(m), "--provider", url, "--seed", fmt.Sprint(d.options.Seed),
+			}
+			if m == governed {
+				args = append(args, "--servers", strings.Join(d.cluster.servers(), ","))
+			}
+			c, err := d.nursery.start(string(m)+"-"+r.Name, func(line []byte) { d.tallies[m].hear(r.Name, line) }, args...)
+			if err != nil {
+				return err
+			}
+			d.agents[m] = append(d.agents[m], c)
+		}
+	}
+	d.view.say(0, "nine agents begin at once in each fleet: %s", fleetNames(d.options.modes()))
+	return nil
+}
+
+func fleetNames(modes []mode) string {
+	var names []string
+	for _, m := range modes {
+		names = append(names, m.title())
+	}
+	return strings.Join(names, " and ")
+}
+
+func (d *demo) startProvider(ctx context.Context) (string, error) {
+	lines := make(chan []byte, 1)
+	var once sync.Once
+	c, err := d.nursery.start("provider", func(line []byte) {
+		once.Do(func() { lines <- append([]byte(nil), line...) })
+	}, "demo", "provider", "--seed", fmt.Sprint(d.options.Seed))
+	if err != nil {
+		return "", err
+	}
+	var ready providerReady
+	select {
+	case line := <-lines:
+		if err := json.Unmarshal(line, &ready); err != nil {
+			return "", fmt.Errorf("the provider said %q: %w", line, err)
+		}
+	case <-c.ended:
+		return "", fmt.Errorf("the provider ended: see %s", c.log.Name())
+	case <-ctx.Done():
+		return "", context.Cause(ctx)
+	}
+	d.referee = newReferee(ready.URL)
+	return ready.URL, nil
+}
+
+// play lets the fleets work for the duration, with what happens to the cluster meanwhile.
+func (d *demo) play(ctx context.Context) error {
+	playing, end := context.WithDeadline(ctx, d.began.Add(d.options.Duration))
+	defer end()
+	var accident sync.WaitGroup
+	var trouble error
+	if d.options.Kill && d.cluster != nil {
+		accident.Go(func() { trouble = d.accident(playing) })
+	}
+	look := time.NewTicker(500 * time.Millisecond)
+	defer look.Stop()
+	for playing.Err() == nil {
+		d.view.show(d, d.watch(playing), time.Since(d.began))
+		select {
+		case <-look.C:
+		case <-playing.Done():
+		}
+	}
+	accident.Wait()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return trouble
+}
+
+// accident kills the leader half-way, and starts it again when a tenth of the run has passed since.
+func (d *demo) accident(ctx context.Context) error {
+	half := d.began.Add(d.options.Duration / 2)
+	if !pause(ctx, time.Until(half)) {
+		return nil
+	}
+	victim, found := d.leader(ctx)
+	if !found {
+		return errors.New("no node leads: none can be killed")
+	}
+	victim.process.kill()
+	killed := time.Now()
+	d.report.Killed = victim.id
+	d.view.say(time.Since(d.began), "%s, the leader, is killed (SIGKILL)", victim.id)
+	if heir, found := d.leader(ctx); found {
+		d.report.Failover = time.Since(killed)
+		d.view.say(time.Since(d.began), "%s leads, %s after the kill", heir.id, short(d.report.Failover))
+	}
+	if !pause(ctx, time.Until(killed.Add(d.options.Duration/10))) {
+		return nil
+	}
+	if err := d.cluster.start(victim); err != nil {
+		return err
+	}
+	d.report.Restarted = true
+	d.view.say(time.Since(d.began), "%s is started again", victim.id)
+	return nil
+}
+
+// finish stops everything and tells how it went.
+func (d *demo) finish(ctx context.Context, out io.Writer) error {
+	d.view.end()
+	d.report.Duration = time.Since(d.began)
+	died := d.died()
+	var agents []*child
+	for _, fleet := range d.agents {
+		agents = append(agents, fleet...)
+	}
+	stop(5*time.Second, agents...)
+	records, err := d.referee.records(ctx)
+	if err != nil {
+		return fmt.Errorf("the provider's records are missing: %w", err)
+	}
+	if d.cluster != nil {
+		d.cluster.stop()
+	}
+	if err := writeRecords(filepath.Join(d.options.Dir, "provider-requests.jsonl"), records); err != nil {
+		return err
+	}
+	for _, m := range d.options.modes() {
+		d.report.Fleets = append(d.report.Fleets, newFleetReport(m, d.report.Duration, records, d.tallies[m].all()))
+	}
+	d.report.judge(d.options.Kill)
+	d.report.Reasons = append(d.report.Reasons, died...)
+	d.report.OK = len(d.report.Reasons) == 0
+	path := filepath.Join(d.options.Dir, "report.json")
+	if err := d.report.write(path); err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "\n%s\n%s\nReport: %s\n", d.report.table(), d.report.verdict(), path)
+	if !d.report.OK {
+		return fmt.Errorf("%w: %s", errNotKept, d.report.Reasons[0])
+	}
+	return nil
+}
+
+// died names the processes that ended before they were asked to.
+func (d *demo) died() []string {
+	var names []string
+	look := func(c *child) {
+		if c != nil && !c.alive() {
+			names = append(names, fmt.Sprintf("%s ended by itself: see %s", c.name, c.log.Name()))
+		}
+	}
+	for _, fleet := range d.agents {
+		for _, c := range fleet {
+			look(c)
+		}
+	}
+	if d.cluster != nil {
+		for _, n := range d.cluster.nodes {
+			if d.report.Killed != n.id || d.report.Restarted {
+				look(n.process)
+			}
+		}
+	}
+	return names
+}
+
+func writeRecords(path string, records []providertest.Record) error {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	return errors.Join(providertest.WriteRecords(file, records), file.Close())
+}

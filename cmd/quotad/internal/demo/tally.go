@@ -1,0 +1,122 @@
+package demo
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+)
+
+// tally adds up what the agents of one fleet tell. It is safe for concurrent use.
+type tally struct {
+	mu     sync.Mutex
+	agents map[string]*agentTally
+}
+
+// agentTally is what one agent told.
+type agentTally struct {
+	Ready    bool                    `json:"ready"`
+	Outcomes map[api]map[outcome]int `json:"outcomes"`
+	Waits    map[api][]time.Duration `json:"-"`
+	// Tasks were finished, Missed were due while the last one still ran.
+	Tasks  int `json:"tasks"`
+	Missed int `json:"missed"`
+	// MostTries is the most that one call took.
+	MostTries int `json:"mostTries"`
+	// Failure is what went wrong last that is no limit.
+	Failure string `json:"failure,omitempty"`
+	// Garbled is how many lines could not be read.
+	Garbled int `json:"garbled,omitempty"`
+}
+
+func newTally() *tally {
+	t := &tally{agents: make(map[string]*agentTally)}
+	for _, r := range roles {
+		t.agents[r.Name] = &agentTally{Outcomes: map[api]map[outcome]int{github: {}, openai: {}}, Waits: map[api][]time.Duration{}}
+	}
+	return t
+}
+
+// hear takes in one line of an agent.
+func (t *tally) hear(agent string, line []byte) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	a := t.agents[agent]
+	var e event
+	if json.Unmarshal(line, &e) != nil {
+		a.Garbled++
+		return
+	}
+	switch e.Kind {
+	case agentReady:
+		a.Ready = true
+	case taskEnded:
+		a.Tasks++
+	case taskMissed:
+		a.Missed++
+	case callEnded:
+		if a.Outcomes[e.API] == nil {
+			a.Garbled++
+			return
+		}
+		a.Outcomes[e.API][e.Outcome]++
+		a.Waits[e.API] = append(a.Waits[e.API], e.Wait)
+		a.MostTries = max(a.MostTries, e.Tries)
+		if e.Outcome == failed || e.Outcome == refused {
+			a.Failure = e.Detail
+		}
+	default:
+		a.Garbled++
+	}
+}
+
+// count returns how many calls of the agent ended so.
+func (a agentTally) count(o outcome) int {
+	return a.Outcomes[github][o] + a.Outcomes[openai][o]
+}
+
+// one returns a copy of one agent's tally.
+func (t *tally) one(agent string) agentTally {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := *t.agents[agent]
+	c.Outcomes, c.Waits = map[api]map[outcome]int{}, map[api][]time.Duration{}
+	for which, outcomes := range t.agents[agent].Outcomes {
+		c.Outcomes[which] = maps.Clone(outcomes)
+		c.Waits[which] = slices.Clone(t.agents[agent].Waits[which])
+	}
+	return c
+}
+
+// all returns a copy of every agent's tally.
+func (t *tally) all() map[string]agentTally {
+	all := make(map[string]agentTally, len(roles))
+	for _, r := range roles {
+		all[r.Name] = t.one(r.Name)
+	}
+	return all
+}
+
+// quantile returns the smallest wait that a share q of all does not exceed; 0 if there are none. It sorts the waits.
+func quantile(waits []time.Duration, q float64) time.Duration {
+	if len(waits) == 0 {
+		return 0
+	}
+	slices.Sort(waits)
+	at := int(q*float64(len(waits)) + 0.999999)
+	return waits[min(max(at, 1), len(waits))-1]
+}
+
+// jain is Jain's fairness index: 1 where all have the same, 1/n where one has everything.
+func jain(shares []int) float64 {
+	var sum, squares float64
+	for _, s := range shares {
+		sum += float64(s)
+		squares += float64(s) * float64(s)
+	}
+	if squares == 0 {
+		return 0
+	}
+	return sum * sum / (float64(len(shares)) * squares)
+}
