@@ -62,7 +62,9 @@ type Node struct {
 	appliedIndex atomic.Uint64
 	cluster      atomic.Pointer[string]
 	// leading is set while this node leads and its barrier is applied.
-	leading  atomic.Pointer[leadership]
+	leading atomic.Pointer[leadership]
+	// led is the newest leadership, also when it has ended: its clock has seen time pass that the state has not.
+	led      atomic.Pointer[leadership]
 	paused   atomic.Bool
 	stopping atomic.Bool
 	diskLow  atomic.Bool
@@ -269,10 +271,12 @@ func (n *Node) beginLeading() {
 		n.mu.RLock()
 		base := n.machine.State().Clock().Now
 		n.mu.RUnlock()
-		n.leading.Store(&leadership{
+		lead := &leadership{
 			term: term, lost: make(chan struct{}),
 			clock: leaderClock{clock: n.config.Clock, base: base, since: n.config.Clock.Monotonic()},
-		})
+		}
+		n.led.Store(lead)
+		n.leading.Store(lead)
 		n.logger.Info("this node leads", "term", term)
 		n.kickTicker()
 		n.wg.Add(1)

@@ -56,12 +56,13 @@ func positionOf(state *fsm.State) Position {
 	return Position{Term: state.Term(), Index: state.Index(), ClusterTime: state.Clock().Now}
 }
 
-// Clock returns the present moment: on the leader its clock, elsewhere the state's.
+// Clock returns the present moment: on the leader its clock, elsewhere the state's. A node that was deposed goes on with
+// its old leader's clock where that is ahead: an answer that it still owes must not promise more than is left.
 func (n *Node) Clock() fsm.Clock {
 	n.mu.RLock()
 	own := n.machine.State().Clock()
 	n.mu.RUnlock()
-	lead := n.leading.Load()
+	lead := n.led.Load()
 	if lead == nil {
 		return own
 	}

@@ -2,7 +2,9 @@ package rpc
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strconv"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
@@ -11,7 +13,6 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 	"github.com/quotad/quotad/raftnode"
 	"github.com/quotad/quotad/rpc/quotav1"
-	"strconv"
 )
 
 // Batch implements QuotaService: any mix of commands, results by position, each judged alone.
@@ -32,6 +33,9 @@ func (s *quotaService) batch(ctx context.Context, r *request, req *quotav1.Batch
 		commands, positions = append(commands, command), append(positions, i)
 	}
 	results, at, err := s.node.Propose(ctx, commands...)
+	if notAccepted := (*raftnode.NotAcceptedError)(nil); errors.As(err, &notAccepted) && notAccepted.Cause == raftnode.DiskFull {
+		results, at, err = s.proposeWithoutReserves(ctx, commands)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -40,6 +44,25 @@ func (s *quotaService) batch(ctx context.Context, r *request, req *quotav1.Batch
 		res.Results[positions[n]] = s.batchResult(req.Commands[positions[n]], result, res.Meta)
 	}
 	return res, nil
+}
+
+// proposeWithoutReserves proposes what a leader with a full disk still takes, and refuses the rest.
+func (s *Server) proposeWithoutReserves(ctx context.Context, commands []*logpb.Command) ([]*logpb.Result, raftnode.Position, error) {
+	all := make([]*logpb.Result, len(commands))
+	var taken []*logpb.Command
+	var positions []int
+	for i, command := range commands {
+		if command.GetReserve() != nil {
+			all[i] = diskFull()
+			continue
+		}
+		taken, positions = append(taken, command), append(positions, i)
+	}
+	results, at, err := s.node.Propose(ctx, taken...)
+	for n, result := range results {
+		all[positions[n]] = result
+	}
+	return all, at, err
 }
 
 // batchCommand checks and translates one command of a Batch.

@@ -115,13 +115,34 @@ func forward[Req, Res proto.Message](
 	case neverSent(err), isNotLeader(err):
 		return res, nil, false
 	case infoOf(err) != nil:
-		return res, err, true
+		return res, handedOn(err), true
 	}
 	var connectErr *connect.Error
 	if errors.As(err, &connectErr) && connect.IsWireError(err) && connectErr.Code() != connect.CodeUnavailable {
 		return res, err, true
 	}
 	return res, nodeError(&raftnode.UnknownError{Err: errors.New("the leader did not answer")}), true
+}
+
+// handedOn makes an error of the leader one of this node: headers of an answer do not travel by themselves.
+func handedOn(err error) error {
+	info := infoOf(err)
+	again := connect.NewError(connect.CodeOf(err), errors.New(messageOf(err)))
+	if detail, detailErr := connect.NewErrorDetail(info); detailErr == nil {
+		again.AddDetail(detail)
+	}
+	if info.RetryAfter != nil && info.Reason < quotav1.Reason_REASON_INVALID {
+		setRetryAfter(again.Meta(), info.RetryAfter.AsDuration())
+	}
+	return again
+}
+
+func messageOf(err error) string {
+	var connectErr *connect.Error
+	if errors.As(err, &connectErr) {
+		return connectErr.Message()
+	}
+	return err.Error()
 }
 
 // neverSent tells whether a call failed before a byte of it was sent.

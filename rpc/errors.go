@@ -49,6 +49,9 @@ var codes = map[quotav1.Reason]connect.Code{
 	quotav1.Reason_REASON_COMPACTED:           connect.CodeOutOfRange,
 	quotav1.Reason_REASON_TESTING_ONLY:        connect.CodePermissionDenied,
 	quotav1.Reason_REASON_SLOW_WATCHER:        connect.CodeResourceExhausted,
+	quotav1.Reason_REASON_TOO_LARGE:           connect.CodeResourceExhausted,
+	quotav1.Reason_REASON_UNFIT_MEMBER:        connect.CodeFailedPrecondition,
+	quotav1.Reason_REASON_CANCELED:            connect.CodeDeadlineExceeded,
 	quotav1.Reason_REASON_INTERNAL:            connect.CodeInternal,
 }
 
@@ -101,7 +104,7 @@ func nodeError(err error) *connect.Error {
 		})
 	case errors.As(err, &member):
 		return newError(member.Error(), &quotav1.ErrorInfo{
-			Reason: quotav1.Reason_REASON_INVALID, Field: "id", Hint: member.Hint, NotAccepted: true,
+			Reason: quotav1.Reason_REASON_UNFIT_MEMBER, Field: "id", Hint: member.Hint, NotAccepted: true,
 		})
 	case errors.As(err, &compacted):
 		return newError(compacted.Error(), &quotav1.ErrorInfo{
@@ -136,13 +139,13 @@ func notAcceptedError(e *raftnode.NotAcceptedError) *connect.Error {
 	case raftnode.Stopping:
 		info.Reason, info.Hint, message = quotav1.Reason_REASON_STOPPING, "ask another node", "the node is stopping"
 	case raftnode.TooLarge:
-		info.Reason, info.Field, message = quotav1.Reason_REASON_INVALID, "request", "the command is too large for the log"
+		info.Reason, message = quotav1.Reason_REASON_TOO_LARGE, "the command is too large for the log"
 		info.RetryAfter, info.Hint = nil, "send less in one command"
 	case raftnode.DiskFull:
 		info.Reason, message = quotav1.Reason_REASON_OVERLOADED, "the leader's disk is nearly full: nothing new is granted"
 		info.Hint = "ask the operator; what frees quota is still taken"
 	case raftnode.Canceled:
-		message = "the caller's deadline ended before the command was accepted"
+		info.Reason, message = quotav1.Reason_REASON_CANCELED, "the caller's deadline ended before the command was accepted"
 	}
 	return newError(message, info)
 }

@@ -79,6 +79,9 @@ func (s *quotaService) reserve(ctx context.Context, r *request, req *quotav1.Res
 			return nil, err
 		}
 		result = s.keepSlots(ctx, result, req, r)
+		if ctx.Err() != nil && command.Session == 0 && command.IdempotencyKey == "" {
+			s.giveBack(context.WithoutCancel(ctx), result.GetGranted())
+		}
 	}
 	res := s.reserved(result, s.meta(r, at))
 	if refusal := res.GetRefusal(); refusal != nil && r.header.Get(HeaderRefusalStatus) == "429" {
@@ -142,13 +145,34 @@ func (s *Server) await(
 		}
 		return again, at, err
 	case anonymous:
-		withdrawing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
-		defer cancel()
-		_, _, _ = s.node.Propose(withdrawing, &logpb.Command{Kind: &logpb.Command_Withdraw{
-			Withdraw: &logpb.Withdraw{Ticket: waiting.Ticket},
-		}})
+		s.giveUp(context.WithoutCancel(ctx), waiting.Ticket)
 	}
 	return nil, at, err
+}
+
+// giveUp takes a Reserve whose caller went away out of the queue, or gives back what it was granted meanwhile.
+func (s *Server) giveUp(ctx context.Context, ticket uint64) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	results, _, err := s.node.Propose(ctx, &logpb.Command{Kind: &logpb.Command_Withdraw{
+		Withdraw: &logpb.Withdraw{Ticket: ticket},
+	}})
+	if err != nil || results[0].GetFailure() == nil {
+		return
+	}
+	if result, _, err := s.node.Await(ctx, ticket); err == nil {
+		s.giveBack(ctx, result.GetGranted())
+	}
+}
+
+// giveBack ends a lease that nobody will ever hear of.
+func (s *Server) giveBack(ctx context.Context, granted *logpb.Granted) {
+	if granted == nil {
+		return
+	}
+	_, _, _ = s.node.Propose(ctx, &logpb.Command{Kind: &logpb.Command_Release{
+		Release: &logpb.Release{Lease: granted.Lease, Fence: granted.Fence},
+	}})
 }
 
 // keepSlots gives a lease with slots, whose caller is still there, the length that was asked for. The result is the
@@ -163,9 +187,12 @@ func (s *Server) keepSlots(ctx context.Context, result *logpb.Result, req *quota
 		Renew: &logpb.Renew{Lease: granted.Lease, Fence: granted.Fence},
 	}})
 	if err == nil {
+		old := granted.DeadlineNs
 		granted.DeadlineNs = renewed.GetRenewed().GetDeadlineNs()
 		for _, item := range granted.Items {
-			item.UntilNs = max(item.UntilNs, granted.DeadlineNs)
+			if item.UntilNs == old { // one that ends with its window does so still
+				item.UntilNs = granted.DeadlineNs
+			}
 		}
 	}
 	return result

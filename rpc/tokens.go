@@ -84,6 +84,9 @@ func (t *Tokens) Reload() error {
 	}
 	byID := make(map[string]*Token, len(file.Tokens))
 	for i, token := range file.Tokens {
+		if token == nil {
+			return fmt.Errorf("token file %s: token %d is empty", t.path, i+1)
+		}
 		if err := token.check(); err != nil {
 			return fmt.Errorf("token file %s: token %d: %w", t.path, i+1, err)
 		}

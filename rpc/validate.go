@@ -67,17 +67,22 @@ var rules = map[string]func(*checker, proto.Message){
 		c.text("quota_prefix", r.QuotaPrefix, maxQuotaName)
 		c.text("holder", r.Holder, maxHolder)
 	}),
-	"GetQuotaRequest": rule(func(c *checker, r *quotav1.GetQuotaRequest) { c.quotaName("name", r.Name) }),
+	"GetQuotaRequest": rule(func(c *checker, r *quotav1.GetQuotaRequest) {
+		c.quotaName("name", r.Name)
+		c.enum("read", int32(r.Read), quotav1.ReadMode_name)
+	}),
 	"ListQuotasRequest": rule(func(c *checker, r *quotav1.ListQuotasRequest) {
 		c.text("prefix", r.Prefix, maxQuotaName)
 		c.text("page_token", r.PageToken, maxQuotaName)
 		c.page(r.PageSize)
+		c.enum("read", int32(r.Read), quotav1.ReadMode_name)
 	}),
 	"ListLeasesRequest": rule(func(c *checker, r *quotav1.ListLeasesRequest) {
 		c.text("holder", r.Holder, maxHolder)
 		c.text("quota", r.Quota, maxQuotaName)
 		c.pageNumber(r.PageToken)
 		c.page(r.PageSize)
+		c.enum("read", int32(r.Read), quotav1.ReadMode_name)
 	}),
 	"CheckFenceRequest":  rule(func(c *checker, r *quotav1.CheckFenceRequest) { c.lease(r.Lease, r.Fence) }),
 	"ApplyQuotasRequest": rule((*checker).applyQuotas),
@@ -100,6 +105,7 @@ var rules = map[string]func(*checker, proto.Message){
 	"SetFaultRequest": rule(func(c *checker, r *quotav1.SetFaultRequest) {
 		c.check(r.ClockRatePpm == nil || *r.ClockRatePpm > 0 && *r.ClockRatePpm <= 100_000_000, "clock_rate_ppm",
 			"is not within 1 to 100,000,000", "1,000,000 is true")
+		c.length("wall_offset", r.WallOffset, -maxDuration, maxDuration)
 	}),
 	"GetStatusRequest":    rule(func(*checker, *quotav1.GetStatusRequest) {}),
 	"BackupRequest":       rule(func(*checker, *quotav1.BackupRequest) {}),
@@ -200,6 +206,12 @@ func (c *checker) length(field string, d *durationpb.Duration, least, most time.
 	}
 }
 
+// enum checks that a value of an enumeration is one of its names.
+func (c *checker) enum(field string, value int32, names map[int32]string) {
+	_, known := names[value]
+	c.check(known, field, fmt.Sprintf("%d is unknown", value), "use one of the names in the schema")
+}
+
 // items checks items; least is the smallest amount.
 func (c *checker) items(field string, items []*quotav1.Item, fewest int, least int64) {
 	c.count(field, len(items), fewest, maxItems)
@@ -235,8 +247,7 @@ func (c *checker) reserve(r *quotav1.ReserveRequest) {
 	c.items("items", r.Items, 1, 1)
 	c.length("ttl", r.Ttl, minTTL, maxTTL)
 	c.length("wait", r.Wait, 0, maxWait)
-	_, known := quotav1.Class_name[int32(r.Class)]
-	c.check(known, "class", "is unknown", "CLASS_CRITICAL, CLASS_STANDARD, CLASS_BACKGROUND")
+	c.enum("class", int32(r.Class), quotav1.Class_name)
 	c.check(!r.NoBlock || r.RequestId.GetSession() != 0 || r.RequestId.GetIdempotencyKey() != "", "no_block",
 		"needs a request_id", "its outcome is asked for under the same id")
 }
@@ -304,7 +315,14 @@ func (c *checker) definition(path string, q *quotav1.Quota) {
 	c.text(path+".parent", q.Parent, maxQuotaName)
 	c.text(path+".note", q.Note, maxNote)
 	c.check(q.Rule != nil, path, "has none of window, rate, slots", "a quota needs one")
-	c.check(q.Headroom >= 0 && q.Headroom < 1, path+".headroom", "is not at least 0 and below 1", "0.2 leaves a fifth alone")
+	c.enum(path+".charged", int32(q.Charged), quotav1.Charged_name)
+	c.enum(path+".settle", int32(q.Settle), quotav1.SettleMode_name)
+	c.enum(path+".window.anchor", int32(q.GetWindow().GetAnchor()), quotav1.Anchor_name)
+	for _, limit := range []int64{q.GetWindow().GetLimit(), q.GetRate().GetLimit(), q.GetSlots().GetLimit()} {
+		c.check(limit >= 0 && limit <= maxAmount, path+".limit", "is not within 0 to 2^53-1", "0 suspends the quota")
+	}
+	c.check(q.DefaultEstimate >= 0 && q.DefaultEstimate <= maxAmount, path+".default_estimate", "is not within 1 to 2^53-1", "")
+	c.check(q.Headroom >= 0 && q.Headroom < 0.999_999_5, path+".headroom", "is not at least 0 and below 1", "0.2 leaves a fifth alone")
 	c.length(path+".spend_by", q.SpendBy, 0, maxDuration)
 	c.length(path+".transit", q.Transit, 0, maxDuration)
 	c.length(path+".max_call", q.MaxCall, 0, maxDuration)

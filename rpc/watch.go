@@ -12,6 +12,9 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
+// bookmarkEvery is how often a watcher hears how far the log is while nothing that it wants happens.
+const bookmarkEvery = time.Second
+
 // Watch implements QuotaService. Any node serves it, from what it has applied.
 func (s *quotaService) Watch(ctx context.Context, req *quotav1.WatchRequest, stream *connect.ServerStream[quotav1.WatchResponse]) error {
 	r := requestOf(ctx)
@@ -35,6 +38,10 @@ func (s *quotaService) Watch(ctx context.Context, req *quotav1.WatchRequest, str
 		case <-ctx.Done():
 		}
 	}()
+	if err := stream.Send(nil); err != nil { // headers: the subscription stands
+		return err
+	}
+	told := time.Now()
 	for {
 		at, events, err := subscription.Next(ctx)
 		switch {
@@ -49,12 +56,13 @@ func (s *quotaService) Watch(ctx context.Context, req *quotav1.WatchRequest, str
 				res.Events = append(res.Events, apiEvent(&events[i]))
 			}
 		}
-		if len(events) > 0 && len(res.Events) == 0 {
-			continue // bookmarks come by themselves
+		if len(events) > 0 && len(res.Events) == 0 && time.Since(told) < bookmarkEvery {
+			continue
 		}
 		if err := stream.Send(res); err != nil {
 			return err
 		}
+		told = time.Now()
 	}
 }
 
