@@ -104,6 +104,7 @@ func (p *process) start(registry *prometheus.Registry) (net.Listener, error) {
 		return nil, err
 	}
 	p.reportSyncTime()
+	p.registerExpiry(registry)
 	listener, err := rpc.Listen(p.config.API.Listen, rpc.DefaultMaxConnections)
 	if err != nil {
 		return nil, fmt.Errorf("api.listen: %w", err)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // reload reads tokens, certificates and the log level anew. What does not load is logged and stays as it was: a
@@ -48,6 +49,19 @@ func (p *process) warnOfExpiry() {
 		if end := files.expires(); !end.IsZero() && time.Until(end) < expiryWarning {
 			p.logger.Warn("a certificate ends soon", "port", what, "not_after", end)
 		}
+	}
+}
+
+// registerExpiry adds the metric that says how long each certificate is still good.
+func (p *process) registerExpiry(registry *prometheus.Registry) {
+	for port, files := range map[string]*certificates{"api": p.apiCertificates, "raft": p.raftCertificates} {
+		if files == nil {
+			continue
+		}
+		registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Namespace: "quotad", Name: "certificate_expiry_seconds", Help: "Until the certificate of this port ends.",
+			ConstLabels: prometheus.Labels{"port": port},
+		}, func() float64 { return time.Until(files.expires()).Seconds() }))
 	}
 }
 
