@@ -188,8 +188,8 @@ func TestGitHubConcurrent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer response.Body.Close()
-	if response.StatusCode != 403 || s.Records()[3].Verdict != LimitConcurrent {
+	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode != http.StatusForbidden || s.Records()[3].Verdict != LimitConcurrent {
 		t.Errorf("a fourth request at once: %d", response.StatusCode)
 	}
 }
@@ -374,7 +374,7 @@ func TestControl(t *testing.T) {
 	if response, err = http.Get(s.URL + "/_provider/records"); err != nil {
 		t.Fatal(err)
 	}
-	defer response.Body.Close()
+	defer func() { _ = response.Body.Close() }()
 	records, err := ReadRecords(response.Body)
 	if err != nil || len(records) != 1 || records[0] != s.Records()[0] || records[0].Verdict != Injected {
 		t.Errorf("records: %+v, %v", records, err)
@@ -382,7 +382,7 @@ func TestControl(t *testing.T) {
 	if response, err = http.Get(s.URL + "/_provider/totals"); err != nil {
 		t.Fatal(err)
 	}
-	defer response.Body.Close()
+	defer func() { _ = response.Body.Close() }()
 	var totals []Totals
 	if err := json.NewDecoder(response.Body).Decode(&totals); err != nil || len(totals) != 1 || totals[0].Injected != 1 {
 		t.Errorf("totals: %+v, %v", totals, err)

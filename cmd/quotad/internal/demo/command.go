@@ -57,7 +57,7 @@ refused no call of the fleet through quotad, and every agent got its work done.`
 	flags := cmd.Flags()
 	flags.SortFlags = false
 	flags.StringVar(&o.Fleet, "fleet", "both", "which fleets work: both, own, governed")
-	flags.DurationVar(&o.Duration, "duration", 2*time.Minute, "how long they work")
+	flags.DurationVar(&o.Duration, "duration", 115*time.Second, "how long they work; the default is two hours of the provider, less a moment")
 	flags.StringVar(&o.Dir, "dir", "data/demo", "folder for data, logs and the report; emptied first if a demo made it")
 	flags.BoolVar(&noKill, "no-kill", false, "leave the leader alone")
 	flags.Uint64Var(&o.Seed, "seed", 0, "where all randomness of the agents comes from; 0: chosen and printed")

@@ -103,11 +103,11 @@ func (d *demo) plain(s scene, passed time.Duration) []string {
 		if s.cluster.Leader >= 0 {
 			leader = d.cluster.nodes[s.cluster.Leader].id
 		}
-		line := fmt.Sprintf("%s cluster: leader %s, leases %d, waiting %d", clock(passed), leader, s.cluster.Leases, s.cluster.Waiting)
+		parts := []string{fmt.Sprintf("%s cluster: leader %s, leases %d, waiting %d", clock(passed), leader, s.cluster.Leases, s.cluster.Waiting)}
 		for _, q := range s.cluster.Quotas {
-			line += fmt.Sprintf(", %s %d of %d left", q.GetDefinition().GetName(), q.GetAvailable(), q.GetUsable())
+			parts = append(parts, fmt.Sprintf("%s %d of %d left", q.GetDefinition().GetName(), q.GetAvailable(), q.GetUsable()))
 		}
-		lines = append(lines, line)
+		lines = append(lines, strings.Join(parts, ", "))
 	}
 	for _, m := range d.options.modes() {
 		lines = append(lines, fmt.Sprintf("%s %s: %s", clock(passed), m.title(), providerLine(s, m)))

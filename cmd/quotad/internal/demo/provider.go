@@ -53,9 +53,10 @@ func (f *referee) totals(ctx context.Context) (map[mode]map[api]providertest.Tot
 	if err := json.NewDecoder(body).Decode(&all); err != nil {
 		return nil, err
 	}
-	out := map[mode]map[api]providertest.Totals{own: {}, governed: {}}
-	for _, t := range all {
-		for m := range out {
+	out := make(map[mode]map[api]providertest.Totals)
+	for _, m := range []mode{own, governed} {
+		out[m] = make(map[api]providertest.Totals)
+		for _, t := range all {
 			if t.Key == m.key() {
 				out[m][api(t.API)] = t
 			}

@@ -64,7 +64,8 @@ type apiReport struct {
 	// Peak is the most attempts that one window saw: GitHub's own windows, any period of OpenAI's. Limit is its limit.
 	Peak  int64 `json:"peak"`
 	Limit int64 `json:"limit"`
-	// Utilisation is what was served, as a share of what the limit allows in the time of the run, an hour at least.
+	// Utilisation is what was served, as a share of what the limit allows: for GitHub in the windows of which the run saw
+	// at least a half, for OpenAI in the time of the run, an hour at least.
 	Utilisation float64 `json:"utilisation"`
 }
 
@@ -89,7 +90,7 @@ type waitReport struct {
 // newFleetReport judges a fleet from the provider's records and its agents' tallies.
 func newFleetReport(m mode, ran time.Duration, records []providertest.Record, agents map[string]agentTally) fleetReport {
 	f := fleetReport{Mode: m, Agents: agents}
-	byAPI := map[api][]providertest.Record{}
+	byAPI := make(map[api][]providertest.Record)
 	var all []providertest.Record
 	repeats := 0
 	for _, r := range records {
@@ -102,10 +103,11 @@ func newFleetReport(m mode, ran time.Duration, records []providertest.Record, ag
 			repeats++
 		}
 	}
-	hours := max(ran, hour).Seconds() / hour.Seconds()
-	f.Requests = newAPIReport(byAPI[github], requestLimit, hours)
+	f.Requests = newAPIReport(byAPI[github], requestLimit)
+	f.Requests.Utilisation = windowsUsed(byAPI[github], requestLimit)
 	f.Requests.Peak = providertest.PeakWindow(byAPI[github], "core", providertest.Each)
-	f.Completions = newAPIReport(byAPI[openai], completionLimit, hours)
+	f.Completions = newAPIReport(byAPI[openai], completionLimit)
+	f.Completions.Utilisation = float64(f.Completions.Admitted) / (completionLimit * max(ran, hour).Seconds() / hour.Seconds())
 	f.Completions.Peak = providertest.Peak(byAPI[openai], hour, providertest.Each).Sum
 	f.PeakTokens = providertest.Peak(byAPI[openai], hour, providertest.Weights).Sum
 	if len(all) > 0 {
@@ -116,7 +118,7 @@ func newFleetReport(m mode, ran time.Duration, records []providertest.Record, ag
 	return f
 }
 
-func newAPIReport(records []providertest.Record, limit int64, hours float64) apiReport {
+func newAPIReport(records []providertest.Record, limit int64) apiReport {
 	r := apiReport{Limit: limit}
 	for _, record := range records {
 		r.Arrived++
@@ -129,8 +131,41 @@ func newAPIReport(records []providertest.Record, limit int64, hours float64) api
 			r.Limited429++
 		}
 	}
-	r.Utilisation = float64(r.Admitted) / (float64(limit) * hours)
 	return r
+}
+
+// windowsUsed returns how much of GitHub's windows was used: of the first one, and of the others of which the run saw
+// at least a half. A window that has just begun says nothing yet.
+func windowsUsed(records []providertest.Record, limit int64) float64 {
+	if len(records) == 0 {
+		return 0
+	}
+	used := map[int64]int64{}
+	var order []int64
+	began := map[int64]time.Duration{}
+	for _, r := range records {
+		if r.Resource != "core" {
+			continue
+		}
+		if _, known := began[r.Window]; !known {
+			began[r.Window] = r.At
+			order = append(order, r.Window)
+		}
+		if r.Verdict == providertest.Admitted {
+			used[r.Window]++
+		}
+	}
+	end, sum, windows := records[len(records)-1].At, int64(0), int64(0)
+	for i, w := range order {
+		if i == 0 || end-began[w] >= hour/2 {
+			sum += used[w]
+			windows++
+		}
+	}
+	if windows == 0 {
+		return 0
+	}
+	return float64(sum) / float64(limit*windows)
 }
 
 // waveGap is how long no refusal comes between two waves: two minutes of the provider.
@@ -154,7 +189,7 @@ func waves(records []providertest.Record) int {
 func (f *fleetReport) addAgents(agents map[string]agentTally) {
 	specialists := []int{}
 	for _, c := range classes {
-		waits := map[api][]time.Duration{}
+		waits := make(map[api][]time.Duration)
 		report := classReport{Class: c.name}
 		for _, r := range roles {
 			a, known := agents[r.Name]

@@ -64,13 +64,16 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 			return err
 		}
 	}
-	if o.Dir, err = freshDir(o.Dir); err != nil {
+	folder, err := openFolder(o.Dir)
+	if err != nil {
 		return err
 	}
+	defer folder.close()
+	o.Dir = folder.path
 	// Whatever hangs, the demo ends.
 	ctx, cancel := context.WithTimeoutCause(ctx, o.Duration+2*startTimeout, errors.New("the demo hangs"))
 	defer cancel()
-	d := &demo{options: o, view: newView(out), agents: map[mode][]*child{}, tallies: map[mode]*tally{}, began: time.Now()}
+	d := &demo{options: o, view: newView(out), agents: make(map[mode][]*child), tallies: make(map[mode]*tally), began: time.Now()}
 	d.nursery = newNursery(o.Binary, filepath.Join(o.Dir, "logs"))
 	defer d.nursery.close(5 * time.Second)
 	defer d.view.end()
@@ -84,29 +87,6 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 		return err
 	}
 	return d.finish(ctx, out)
-}
-
-// freshDir makes the folder, emptied of what an earlier demo left there. It touches no folder that is not a demo's.
-func freshDir(path string) (string, error) {
-	dir, err := filepath.Abs(path)
-	if err != nil {
-		return "", err
-	}
-	marker := filepath.Join(dir, ".quotad-demo")
-	entries, err := os.ReadDir(dir)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return "", err
-	}
-	if _, err := os.Stat(marker); len(entries) > 0 && err != nil {
-		return "", fmt.Errorf("%s is not empty, and no demo made it: choose another --dir", dir)
-	}
-	if err := os.RemoveAll(dir); err != nil {
-		return "", err
-	}
-	if err := os.MkdirAll(filepath.Join(dir, "logs"), 0o700); err != nil {
-		return "", err
-	}
-	return dir, os.WriteFile(marker, []byte("Made by quotad demo, which empties this folder when it runs again.\n"), 0o600)
 }
 
 // start starts the cluster, the provider and the agents.
@@ -210,9 +190,10 @@ func (d *demo) play(ctx context.Context) error {
 	return trouble
 }
 
-// accident kills the leader half-way, and starts it again when a tenth of the run has passed since.
+// accident kills the leader half-way, a little after a new hour of the provider has begun and the calls flow again. It
+// starts it again when a tenth of the run has passed since.
 func (d *demo) accident(ctx context.Context) error {
-	half := d.began.Add(d.options.Duration / 2)
+	half := d.began.Add(d.options.Duration * 11 / 20)
 	if !pause(ctx, time.Until(half)) {
 		return nil
 	}

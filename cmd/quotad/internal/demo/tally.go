@@ -33,7 +33,11 @@ type agentTally struct {
 func newTally() *tally {
 	t := &tally{agents: make(map[string]*agentTally)}
 	for _, r := range roles {
-		t.agents[r.Name] = &agentTally{Outcomes: map[api]map[outcome]int{github: {}, openai: {}}, Waits: map[api][]time.Duration{}}
+		a := &agentTally{Outcomes: make(map[api]map[outcome]int), Waits: make(map[api][]time.Duration)}
+		for _, which := range []api{github, openai} {
+			a.Outcomes[which] = make(map[outcome]int)
+		}
+		t.agents[r.Name] = a
 	}
 	return t
 }
@@ -81,7 +85,7 @@ func (t *tally) one(agent string) agentTally {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	c := *t.agents[agent]
-	c.Outcomes, c.Waits = map[api]map[outcome]int{}, map[api][]time.Duration{}
+	c.Outcomes, c.Waits = make(map[api]map[outcome]int), make(map[api][]time.Duration)
 	for which, outcomes := range t.agents[agent].Outcomes {
 		c.Outcomes[which] = maps.Clone(outcomes)
 		c.Waits[which] = slices.Clone(t.agents[agent].Waits[which])
