@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -253,12 +254,7 @@ func (m *Machine) endWaitsFor(q *quota) {
 }
 
 func containsNumber(numbers []uint32, number uint32) bool {
-	for _, n := range numbers {
-		if n == number {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(numbers, number)
 }
 
 // found writes the cluster's id, once.

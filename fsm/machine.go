@@ -143,7 +143,8 @@ func (m *Machine) emit(event Event) { m.events = append(m.events, event) }
 func takeDue[T any](tree interface {
 	Min() (T, bool)
 	Delete(T) (T, bool)
-}, isDue func(T) bool) []T {
+}, isDue func(T) bool,
+) []T {
 	var all []T
 	for len(all) < maxDuePerEntry {
 		first, ok := tree.Min()

@@ -122,11 +122,15 @@ func (h *history) command() *logpb.Command {
 	case 0, 1, 2, 3, 4, 5, 6:
 		return h.reserve()
 	case 7, 8, 9:
-		return consumeCmd(&logpb.Consume{Lease: id, Fence: fence, Op: h.op(), Items: h.someOf(items),
-			DoneBelow: rapid.SampledFrom([]uint64{0, 0, 0, h.nextOp / 2}).Draw(h.T, "done below")})
+		return consumeCmd(&logpb.Consume{
+			Lease: id, Fence: fence, Op: h.op(), Items: h.someOf(items),
+			DoneBelow: rapid.SampledFrom([]uint64{0, 0, 0, h.nextOp / 2}).Draw(h.T, "done below"),
+		})
 	case 10, 11, 12:
-		s := &logpb.Settle{Lease: id, Fence: fence, Op: h.op(), Final: rapid.Bool().Draw(h.T, "final"),
-			Release: rapid.IntRange(0, 5).Draw(h.T, "release") == 0}
+		s := &logpb.Settle{
+			Lease: id, Fence: fence, Op: h.op(), Final: rapid.Bool().Draw(h.T, "final"),
+			Release: rapid.IntRange(0, 5).Draw(h.T, "release") == 0,
+		}
 		if rapid.Bool().Draw(h.T, "unspent") {
 			s.Unspent = h.someOf(items)
 		}
@@ -163,13 +167,13 @@ func (h *history) signals(items []*logpb.GrantedItem) []*logpb.Signal {
 	for _, it := range items {
 		s := &logpb.Signal{Quota: it.Quota, Cause: logpb.Cause(rapid.IntRange(1, 7).Draw(h.T, "cause"))}
 		if rapid.Bool().Draw(h.T, "remaining") {
-			s.Remaining = proto.Int64(rapid.Int64Range(0, 50).Draw(h.T, "left"))
+			s.Remaining = new(rapid.Int64Range(0, 50).Draw(h.T, "left"))
 		}
 		if rapid.Bool().Draw(h.T, "reset") {
-			s.ResetAfterNs = proto.Int64(rapid.Int64Range(0, hour).Draw(h.T, "after"))
+			s.ResetAfterNs = new(rapid.Int64Range(0, hour).Draw(h.T, "after"))
 		}
 		if rapid.Bool().Draw(h.T, "retry") {
-			s.RetryAfterNs = proto.Int64(rapid.Int64Range(0, 20*second).Draw(h.T, "retry after"))
+			s.RetryAfterNs = new(rapid.Int64Range(0, 20*second).Draw(h.T, "retry after"))
 		}
 		signals = append(signals, s)
 	}

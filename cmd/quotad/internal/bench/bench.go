@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"sort"
 	"strings"
 	"sync"
@@ -102,7 +103,7 @@ func run(ctx context.Context, s settings, out io.Writer) (err error) {
 			outcomes[w.name] = append(outcomes[w.name], o)
 		}
 	}
-	return print(out, works, outcomes)
+	return table(out, works, outcomes)
 }
 
 func folder(dir string) (string, error) {
@@ -142,9 +143,7 @@ func measure(ctx context.Context, w work, duration time.Duration) (outcome, erro
 	var wg sync.WaitGroup
 	started := time.Now()
 	for caller := range w.callers {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
+		wg.Go(func() {
 			took := make([]time.Duration, 0, 1024)
 			for n := 0; time.Since(started) < duration && ctx.Err() == nil; n++ {
 				at := time.Now()
@@ -157,7 +156,7 @@ func measure(ctx context.Context, w work, duration time.Duration) (outcome, erro
 			mu.Lock()
 			defer mu.Unlock()
 			all = append(all, took...)
-		}()
+		})
 	}
 	wg.Wait()
 	if err := context.Cause(ctx); err != nil {
@@ -166,17 +165,17 @@ func measure(ctx context.Context, w work, duration time.Duration) (outcome, erro
 	if len(all) == 0 {
 		return outcome{}, errors.New("no decision was made")
 	}
-	sort.Slice(all, func(i, j int) bool { return all[i] < all[j] })
+	slices.Sort(all)
 	return outcome{
 		rate: float64(len(all)) / time.Since(started).Seconds(), p50: all[len(all)/2], p99: all[len(all)*99/100],
 	}, nil
 }
 
-// print prints medians, and each rate as a multiple of etcd's with as many callers on one key, where that was measured.
-func print(out io.Writer, works []work, outcomes map[string][]outcome) error {
+// table prints medians, and each rate as a multiple of etcd's with as many callers on one key, where that was measured.
+func table(out io.Writer, works []work, outcomes map[string][]outcome) error {
 	reference := medianRate(outcomes[etcdName(64)])
-	table := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
-	_, _ = fmt.Fprintln(table, "WORK\tDECISIONS/S\tP50\tP99\tBESIDE ETCD, 64 CALLERS")
+	rows := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
+	_, _ = fmt.Fprintln(rows, "WORK\tDECISIONS/S\tP50\tP99\tBESIDE ETCD, 64 CALLERS")
 	for _, w := range works {
 		runs := outcomes[w.name]
 		ratio := "-"
@@ -185,10 +184,10 @@ func print(out io.Writer, works []work, outcomes map[string][]outcome) error {
 		}
 		p50 := median(runs, func(o outcome) float64 { return float64(o.p50) })
 		p99 := median(runs, func(o outcome) float64 { return float64(o.p99) })
-		_, _ = fmt.Fprintf(table, "%s\t%.0f\t%v\t%v\t%s\n", w.name, medianRate(runs),
+		_, _ = fmt.Fprintf(rows, "%s\t%.0f\t%v\t%v\t%s\n", w.name, medianRate(runs),
 			time.Duration(p50).Round(10*time.Microsecond), time.Duration(p99).Round(10*time.Microsecond), ratio)
 	}
-	return table.Flush()
+	return rows.Flush()
 }
 
 func medianRate(runs []outcome) float64 {

@@ -58,10 +58,10 @@ func (p *processes) stop() {
 }
 
 // freeAddresses returns loopback addresses that are free now.
-func freeAddresses(n int) ([]string, error) {
+func freeAddresses(ctx context.Context, n int) ([]string, error) {
 	addresses := make([]string, n)
 	for i := range addresses {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 		if err != nil {
 			return nil, err
 		}
@@ -77,7 +77,7 @@ func startNodes(ctx context.Context, dir string) (*processes, error) {
 	if err != nil {
 		return nil, err
 	}
-	free, err := freeAddresses(6)
+	free, err := freeAddresses(ctx, 6)
 	if err != nil {
 		return nil, err
 	}
@@ -147,7 +147,7 @@ func startEtcd(ctx context.Context, dir string) (*processes, error) {
 	if err != nil {
 		return nil, fmt.Errorf("etcd is not installed (Debian: etcd-server): %w", err)
 	}
-	free, err := freeAddresses(6)
+	free, err := freeAddresses(ctx, 6)
 	if err != nil {
 		return nil, err
 	}
