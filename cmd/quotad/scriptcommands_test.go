@@ -55,10 +55,7 @@ func scriptCommands() map[string]func(*testscript.TestScript, bool, []string) {
 }
 
 // processes are the ones that a script started, by name.
-type processes struct {
-	mu  sync.Mutex
-	all map[string]*process
-}
+type processes struct{ all map[string]*process }
 
 type process struct {
 	cmd  *exec.Cmd
@@ -104,7 +101,7 @@ func freePort() (int, error) {
 		}
 		address, ok := listener.Addr().(*net.TCPAddr)
 		if err := listener.Close(); err != nil || !ok {
-			return 0, fmt.Errorf("no free port: %v", err)
+			return 0, errors.Join(errors.New("no free port"), err)
 		}
 		if !portsUsed[address.Port] {
 			portsUsed[address.Port] = true

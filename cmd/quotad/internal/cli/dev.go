@@ -63,7 +63,7 @@ func (a *App) dev(cmd *cobra.Command, f devFlags) (err error) {
 			err = removed
 		}
 	}()
-	raftAddress, err := freeAddress()
+	raftAddress, err := freeAddress(cmd.Context())
 	if err != nil {
 		return err
 	}
@@ -96,8 +96,8 @@ func (a *App) dev(cmd *cobra.Command, f devFlags) (err error) {
 }
 
 // freeAddress finds a port for Raft, to which nobody but this node ever speaks.
-func freeAddress() (string, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+func freeAddress(ctx context.Context) (string, error) {
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return "", err
 	}

@@ -208,8 +208,7 @@ func (f *failure) printJSON(w io.Writer) {
 		}
 	}
 	add("hint", f.hint)
-	var rpc *connect.Error
-	if errors.As(f.err, &rpc) {
+	if rpc, ok := errors.AsType[*connect.Error](f.err); ok {
 		add("code", rpc.Code().String())
 	}
 	if f.info != nil {

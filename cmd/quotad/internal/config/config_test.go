@@ -163,8 +163,7 @@ func TestMistakes(t *testing.T) {
 				in.File = write(t, c.file)
 			}
 			_, err := Load(in)
-			var wrong *Error
-			if !errors.As(err, &wrong) {
+			if _, ok := errors.AsType[*Error](err); !ok {
 				t.Fatalf("got %v", err)
 			}
 			for _, want := range c.want {

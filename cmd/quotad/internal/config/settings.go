@@ -158,7 +158,7 @@ func size(field func(*Config) *int64) func(*Config, string) error {
 // setPeers reads the list's form for flags and the environment: n1=host:7451/host:7450,n2=...
 func setPeers(c *Config, value string) error {
 	c.Peers = nil
-	for _, element := range strings.Split(value, ",") {
+	for element := range strings.SplitSeq(value, ",") {
 		id, addresses, ok := strings.Cut(element, "=")
 		raft, api, both := strings.Cut(addresses, "/")
 		if !ok || !both || strings.TrimSpace(id) == "" {

@@ -54,8 +54,7 @@ func (p *process) applyQuotasOnce(ctx context.Context) error {
 		if err == nil && has == 0 {
 			err = p.applyQuotas(ctx)
 		}
-		var notAccepted *raftnode.NotAcceptedError
-		if !errors.As(err, &notAccepted) {
+		if _, ok := errors.AsType[*raftnode.NotAcceptedError](err); !ok {
 			return err
 		}
 	}

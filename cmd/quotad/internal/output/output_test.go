@@ -57,11 +57,12 @@ func TestJSONIsStableAndWhole(t *testing.T) {
 }
 
 func TestDuration(t *testing.T) {
-	for length, want := range map[time.Duration]string{
-		0: "0s", 1234567 * time.Nanosecond: "1ms", 1234 * time.Millisecond: "1.2s", 125500 * time.Millisecond: "2m6s",
-	} {
-		if got := Duration(durationpb.New(length)); got != want {
-			t.Errorf("%v: %s, want %s", length, got, want)
+	for _, c := range []struct {
+		length time.Duration
+		want   string
+	}{{0, "0s"}, {1234567, "1ms"}, {1234 * time.Millisecond, "1.2s"}, {125500 * time.Millisecond, "2m6s"}} {
+		if got := Duration(durationpb.New(c.length)); got != c.want {
+			t.Errorf("%v: %s, want %s", c.length, got, c.want)
 		}
 	}
 	if Duration(nil) != Dash || Or("") != Dash {

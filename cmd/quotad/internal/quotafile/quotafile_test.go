@@ -74,8 +74,7 @@ func TestRefusedSamplesSayWhereAndWhy(t *testing.T) {
 	for _, folder := range []string{"reject", "meaning"} {
 		samples(t, folder, func(t *testing.T, path string, data []byte) {
 			_, err := Parse(filepath.Base(path), data)
-			var problem *strictyaml.Problem
-			if !errors.As(err, &problem) {
+			if _, ok := errors.AsType[*strictyaml.Problem](err); !ok {
 				t.Fatalf("accepted, or not a problem: %v", err)
 			}
 			golden := strings.TrimSuffix(path, ".yaml") + ".txt"
@@ -225,8 +224,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		file, err := Parse("fuzz.yaml", data)
 		if err != nil {
-			var problem *strictyaml.Problem
-			if !errors.As(err, &problem) {
+			if _, ok := errors.AsType[*strictyaml.Problem](err); !ok {
 				t.Fatalf("an error that is no problem: %v", err)
 			}
 			return

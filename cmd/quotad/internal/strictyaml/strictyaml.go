@@ -96,8 +96,7 @@ func Parse(file string, data []byte) (*Document, error) {
 }
 
 func (d *Document) syntax(err error) *Problem {
-	var load *yaml.LoadError
-	if errors.As(err, &load) {
+	if load, ok := errors.AsType[*yaml.LoadError](err); ok {
 		return &Problem{File: d.file, Line: load.Mark.Line, Message: "is not YAML: " + load.Message}
 	}
 	return &Problem{File: d.file, Message: "is not YAML: " + err.Error()}

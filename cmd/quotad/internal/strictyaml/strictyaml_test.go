@@ -22,12 +22,23 @@ func TestDurations(t *testing.T) {
 			t.Errorf("%q was read as %v", text, got)
 		}
 	}
-	for length, want := range map[time.Duration]string{
-		time.Hour: "1h", 90 * time.Minute: "1h30m", time.Minute: "1m", 10 * time.Second: "10s", 7 * day: "7d",
-		36 * time.Hour: "1d12h", time.Hour + time.Second: "1h0m1s", 350 * time.Millisecond: "350ms", 0: "0s", 10 * time.Minute: "10m",
+	for _, c := range []struct {
+		length time.Duration
+		want   string
+	}{
+		{time.Hour, "1h"},
+		{90 * time.Minute, "1h30m"},
+		{time.Minute, "1m"},
+		{10 * time.Second, "10s"},
+		{7 * day, "7d"},
+		{36 * time.Hour, "1d12h"},
+		{time.Hour + time.Second, "1h0m1s"},
+		{350 * time.Millisecond, "350ms"},
+		{0, "0s"},
+		{10 * time.Minute, "10m"},
 	} {
-		if got := FormatDuration(length); got != want {
-			t.Errorf("%v is written %q, want %q", length, got, want)
+		if got := FormatDuration(c.length); got != c.want {
+			t.Errorf("%v is written %q, want %q", c.length, got, c.want)
 		}
 	}
 }

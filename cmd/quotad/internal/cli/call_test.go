@@ -1,0 +1,159 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"go.uber.org/goleak"
+
+	"github.com/quotad/quotad/rpc/quotav1"
+	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fakeNode answers status and deletes with the errors that it is given, then with success.
+type fakeNode struct {
+	quotav1connect.UnimplementedAdminServiceHandler
+
+	mu     sync.Mutex
+	errors []error
+	keys   []string
+}
+
+func (f *fakeNode) next(key string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.keys = append(f.keys, key)
+	if len(f.errors) == 0 {
+		return nil
+	}
+	err := f.errors[0]
+	f.errors = f.errors[1:]
+	return err
+}
+
+func (f *fakeNode) DeleteQuota(_ context.Context, r *quotav1.DeleteQuotaRequest) (*quotav1.DeleteQuotaResponse, error) {
+	return &quotav1.DeleteQuotaResponse{}, f.next(r.RequestId.GetIdempotencyKey())
+}
+
+// typed is an error as a node sends it.
+func typed(code connect.Code, info *quotav1.ErrorInfo) error {
+	err := connect.NewError(code, errors.New("from the node"))
+	detail, detailErr := connect.NewErrorDetail(info)
+	if detailErr != nil {
+		panic(detailErr)
+	}
+	err.AddDetail(detail)
+	return err
+}
+
+// fakeCluster serves fake nodes on loopback.
+func fakeCluster(t *testing.T, fakes ...*fakeNode) *cluster {
+	t.Helper()
+	transport := &http.Transport{}
+	t.Cleanup(transport.CloseIdleConnections)
+	c := &cluster{timeout: 10 * time.Second}
+	for _, fake := range fakes {
+		_, handler := quotav1connect.NewAdminServiceHandler(fake)
+		server := httptest.NewServer(handler)
+		t.Cleanup(server.Close)
+		c.nodes = append(c.nodes, node{
+			address: server.Listener.Addr().String(),
+			admin:   quotav1connect.NewAdminServiceClient(&http.Client{Transport: transport}, server.URL),
+		})
+	}
+	return c
+}
+
+func TestCallGoesOnOnlyWhereItIsSafe(t *testing.T) {
+	notAccepted := typed(connect.CodeUnavailable, &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_NO_LEADER, NotAccepted: true})
+	unknown := typed(connect.CodeUnavailable, &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_UNKNOWN_OUTCOME})
+	lostAnswer := connect.NewError(connect.CodeUnavailable, errors.New("cut off"))
+	wrong := typed(connect.CodeInvalidArgument, &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_INVALID, NotAccepted: true})
+	for name, c := range map[string]struct {
+		again  repeat
+		first  error
+		asked  int // calls that the second node sees
+		code   ExitCode
+		answer bool
+	}{
+		"not accepted, once only":    {again: ifNotAccepted, first: notAccepted, asked: 1, answer: true},
+		"not accepted, with an id":   {again: withID, first: notAccepted, asked: 1, answer: true},
+		"unknown, once only":         {again: ifNotAccepted, first: unknown, code: ExitUnknown},
+		"unknown, with an id":        {again: withID, first: unknown, asked: 1, answer: true},
+		"lost answer, once only":     {again: ifNotAccepted, first: lostAnswer, code: ExitUnknown},
+		"lost answer, with an id":    {again: withID, first: lostAnswer, asked: 1, answer: true},
+		"lost answer, of a read":     {again: reads, first: lostAnswer, asked: 1, answer: true},
+		"wrong, whatever it carries": {again: withID, first: wrong, code: ExitUsage},
+	} {
+		t.Run(name, func(t *testing.T) {
+			first, second := &fakeNode{errors: []error{c.first}}, &fakeNode{}
+			request := &quotav1.DeleteQuotaRequest{RequestId: onceKey(), Name: "a"}
+			answer, err := call(t.Context(), fakeCluster(t, first, second), c.again, 0,
+				func(ctx context.Context, n node) (*quotav1.DeleteQuotaResponse, error) {
+					return n.admin.DeleteQuota(ctx, request)
+				})
+			if (answer != nil) != c.answer || len(second.keys) != c.asked {
+				t.Fatalf("answer %v, error %v, the second node saw %d calls", answer, err, len(second.keys))
+			}
+			if err != nil && describe(t.Context(), err).code != c.code {
+				t.Errorf("exit code %d, want %d (%v)", describe(t.Context(), err).code, c.code, err)
+			}
+			if c.asked > 0 && first.keys[0] != second.keys[0] {
+				t.Error("the second attempt carries another id")
+			}
+		})
+	}
+}
+
+// An election is waited out: all nodes are asked again until one leads.
+func TestCallWaitsForALeader(t *testing.T) {
+	none := func() error {
+		return typed(connect.CodeUnavailable, &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_NO_LEADER, NotAccepted: true})
+	}
+	fake := &fakeNode{errors: []error{none(), none(), none()}}
+	_, err := call(t.Context(), fakeCluster(t, fake), ifNotAccepted, 0,
+		func(ctx context.Context, n node) (*quotav1.DeleteQuotaResponse, error) {
+			return n.admin.DeleteQuota(ctx, &quotav1.DeleteQuotaRequest{Name: "a"})
+		})
+	if err != nil || len(fake.keys) != 4 {
+		t.Errorf("%d calls, %v", len(fake.keys), err)
+	}
+}
+
+// Each code of the API has its exit code; the table names all, so that a new one is thought about.
+func TestExitCodes(t *testing.T) {
+	for code, want := range map[connect.Code]ExitCode{
+		connect.CodeCanceled: ExitFailure, connect.CodeUnknown: ExitFailure, connect.CodeInvalidArgument: ExitUsage,
+		connect.CodeDeadlineExceeded: ExitUnknown, connect.CodeNotFound: ExitNotFound, connect.CodeAlreadyExists: ExitRefused,
+		connect.CodePermissionDenied: ExitNotAllowed, connect.CodeResourceExhausted: ExitUnavailable,
+		connect.CodeFailedPrecondition: ExitRefused, connect.CodeAborted: ExitRefused, connect.CodeOutOfRange: ExitRefused,
+		connect.CodeUnimplemented: ExitUsage, connect.CodeInternal: ExitFailure, connect.CodeUnavailable: ExitUnavailable,
+		connect.CodeDataLoss: ExitFailure, connect.CodeUnauthenticated: ExitNotAllowed,
+	} {
+		if got := exitOf(code, nil); got != want {
+			t.Errorf("%v ends with %d, want %d", code, got, want)
+		}
+	}
+	if got := exitOf(connect.CodeUnavailable, &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_UNKNOWN_OUTCOME}); got != ExitUnknown {
+		t.Errorf("an unknown outcome ends with %d", got)
+	}
+}
+
+// What a node says cannot steer the terminal of who reads its error.
+func TestErrorsAreVisible(t *testing.T) {
+	var out strings.Builder
+	f := &failure{message: "bad\x1b[2J name", hint: "\x1b]0;title\a", info: &quotav1.ErrorInfo{Quota: "a\x1b[31m"}}
+	f.print(&out, formatTable)
+	if strings.ContainsAny(out.String(), "\x1b\a") {
+		t.Errorf("printed %q", out.String())
+	}
+}
