@@ -2,28 +2,21 @@ package demo
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 )
 
-// The bounds of --duration: enough for every agent to get something done, and not so long that the provider's records
-// become unwieldy.
-const (
-	shortestDemo = 10 * time.Second
-	longestDemo  = 10 * time.Minute
-)
-
 // Command returns `quotad demo`. Run returns an error, which is exit code 1, if the fleet through quotad met a limit of
 // the provider or did not work.
 func Command() *cobra.Command {
 	o := options{}
-	var noKill bool
+	fleet, duration, noKill := fleetFlag("both"), durationFlag(115*time.Second), false
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Nine agents share one API key, on their own and through quotad",
@@ -37,18 +30,10 @@ refused no call of the fleet through quotad, and every agent got its work done.`
   quotad demo --duration 60s --fleet governed --seed 7`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			switch o.Fleet {
-			case "both", string(own), string(governed):
-			default:
-				return fmt.Errorf("--fleet %q is not one of both, %s, %s", o.Fleet, own, governed)
-			}
-			if o.Duration < shortestDemo || o.Duration > longestDemo {
-				return fmt.Errorf("--duration %v is not between %v and %v", o.Duration, shortestDemo, longestDemo)
-			}
 			if o.Seed == 0 {
 				o.Seed = rand.Uint64N(1_000_000) + 1
 			}
-			o.Kill = !noKill
+			o.Fleet, o.Duration, o.Kill = string(fleet), time.Duration(duration), !noKill
 			ctx, cancel := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 			defer cancel()
 			return run(ctx, o, cmd.OutOrStdout())
@@ -56,11 +41,12 @@ refused no call of the fleet through quotad, and every agent got its work done.`
 	}
 	flags := cmd.Flags()
 	flags.SortFlags = false
-	flags.StringVar(&o.Fleet, "fleet", "both", "which fleets work: both, own, governed")
-	flags.DurationVar(&o.Duration, "duration", 115*time.Second, "how long they work; the default is two hours of the provider, less a moment")
+	flags.Var(&fleet, "fleet", "which fleets work: "+strings.Join(fleets, ", "))
+	flags.Var(&duration, "duration", "how long they work; the default is two hours of the provider, less a moment")
 	flags.StringVar(&o.Dir, "dir", "data/demo", "folder for data, logs and the report; emptied first if a demo made it")
 	flags.BoolVar(&noKill, "no-kill", false, "leave the leader alone")
 	flags.Uint64Var(&o.Seed, "seed", 0, "where all randomness of the agents comes from; 0: chosen and printed")
+	_ = cmd.RegisterFlagCompletionFunc("fleet", cobra.FixedCompletions(fleets, cobra.ShellCompDirectiveNoFileComp))
 	cmd.AddCommand(agentCommand(), providerCommand())
 	return cmd
 }

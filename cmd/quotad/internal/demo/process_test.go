@@ -215,15 +215,20 @@ func TestNoProcessOutlivesAKilledDemo(t *testing.T) {
 	r.gone(t)
 }
 
-func TestWrongOptions(t *testing.T) {
+// A wrong use has the exit code of one, and touches no folder.
+func TestWrongUse(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "demo")
 	for name, args := range map[string][]string{
-		"fleet": {"--fleet", "none"}, "too short": {"--duration", "1s"}, "too long": {"--duration", "1h"}, "words": {"please"},
+		"fleet": {"--fleet", "none"}, "no fleet": {"--fleet", ""}, "too short": {"--duration", "1s"}, "too long": {"--duration", "1h"},
+		"no duration": {"--duration", "soon"}, "no seed": {"--seed", "-1"}, "unknown flag": {"--sed", "1"},
 	} {
-		cmd := demo.Command()
-		cmd.SetArgs(append(args, "--dir", filepath.Join(t.TempDir(), "demo")))
-		cmd.SilenceErrors, cmd.SilenceUsage = true, true
-		if err := cmd.ExecuteContext(t.Context()); err == nil {
-			t.Errorf("%s was accepted", name)
+		var said bytes.Buffer
+		app := &cli.App{In: strings.NewReader(""), Out: &said, Err: &said, Extra: []*cobra.Command{demo.Command()}}
+		if code := app.Run(t.Context(), append([]string{"demo", "--dir", dir}, args...)); code != cli.ExitUsage {
+			t.Errorf("%s: exit code %d: %s", name, code, said.String())
 		}
+	}
+	if _, err := os.Stat(dir); err == nil {
+		t.Error("the folder was made")
 	}
 }

@@ -65,7 +65,7 @@ type apiReport struct {
 	Peak  int64 `json:"peak"`
 	Limit int64 `json:"limit"`
 	// Utilisation is what was served, as a share of what the limit allows: for GitHub in the windows of which the run saw
-	// at least a half, for OpenAI in the time of the run, an hour at least.
+	// at least a half, for OpenAI in the time of the run, rounded to hours.
 	Utilisation float64 `json:"utilisation"`
 }
 
@@ -107,7 +107,8 @@ func newFleetReport(m mode, ran time.Duration, records []providertest.Record, ag
 	f.Requests.Utilisation = windowsUsed(byAPI[github], requestLimit)
 	f.Requests.Peak = providertest.PeakWindow(byAPI[github], "core", providertest.Each)
 	f.Completions = newAPIReport(byAPI[openai], completionLimit)
-	f.Completions.Utilisation = float64(f.Completions.Admitted) / (completionLimit * max(ran, hour).Seconds() / hour.Seconds())
+	hours := max(ran.Round(hour), hour) / hour
+	f.Completions.Utilisation = float64(f.Completions.Admitted) / float64(completionLimit*hours)
 	f.Completions.Peak = providertest.Peak(byAPI[openai], hour, providertest.Each).Sum
 	f.PeakTokens = providertest.Peak(byAPI[openai], hour, providertest.Weights).Sum
 	if len(all) > 0 {
