@@ -113,7 +113,10 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 	for {
 		_ = node.Process.Signal(syscall.SIGTERM) // it may be gone
 		select {
-		case <-ended:
+		case err := <-ended:
+			if err == nil {
+				t.Fatalf("it ended in order:\n%s", said)
+			}
 			status, ok := node.ProcessState.Sys().(syscall.WaitStatus)
 			if !ok || !status.Signaled() || status.Signal() != syscall.SIGTERM {
 				t.Errorf("ended with %v, not by the signal:\n%s", node.ProcessState, said)
