@@ -88,6 +88,9 @@ func (m *Machine) takeHead(head *logpb.SnapshotHead) {
 }
 
 func (m *Machine) takeQuota(encoded *logpb.SnapshotQuota) error {
+	if encoded.Definition == nil {
+		return fmt.Errorf("quota %d has no definition", encoded.Number)
+	}
 	worked, failed := newRule(encoded.Definition)
 	if failed != nil {
 		return fmt.Errorf("%s", failed.Message)
@@ -194,6 +197,15 @@ func (m *Machine) link() error {
 	})
 	if broken != nil {
 		return broken
+	}
+	for _, q := range m.quotas.Values() {
+		for depth, number := 0, q.parent; number != 0; depth++ {
+			if depth > maxDepth {
+				return fmt.Errorf("quota %q has too many ancestors, or is its own", q.name())
+			}
+			above, _ := m.quotas.Get(number)
+			number = above.parent
+		}
 	}
 	for _, w := range m.waiters.Values() {
 		numbers, err := m.neededNumbers(w.ask)
