@@ -155,7 +155,7 @@ func richWorld(t *testing.T) *world {
 	numbered.Session, numbered.Seq = session, 1
 	g := w.do(numbered).GetGranted()
 	w.do(report(&logpb.Report{Lease: g.Lease, Fence: g.Fence, Op: 1, Signals: []*logpb.Signal{
-		{Quota: "rate", Cause: logpb.Cause_CAUSE_SATURATED, RetryAfterNs: proto.Int64(second)},
+		{Quota: "rate", Cause: logpb.Cause_CAUSE_SATURATED, RetryAfterNs: new(second)},
 		{Quota: "hour", Cause: logpb.Cause_CAUSE_OK, Remaining: proto.Int64(3)},
 	}}))
 	keyed := reserve(ask("h", itemOf("anchored", 4)))

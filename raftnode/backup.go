@@ -147,6 +147,7 @@ func kindOf(t raft.LogType) string {
 		return "configuration"
 	case raft.LogBarrier:
 		return "barrier"
+	case raft.LogAddPeerDeprecated, raft.LogRemovePeerDeprecated:
 	}
 	return "other"
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -74,12 +75,7 @@ func (n *Node) formedWith(nonce string) bool {
 	if json.Unmarshal(data, &nonces) != nil {
 		return false
 	}
-	for _, known := range nonces {
-		if known == nonce {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(nonces, nonce)
 }
 
 // formCluster forms the cluster from the static list, if this node's disk is empty. That is safe only when every
@@ -150,6 +146,9 @@ func (n *Node) tryToForm() (bool, error) {
 	servers := make([]raft.Server, len(n.config.Peers))
 	for i, p := range n.config.Peers {
 		servers[i] = raft.Server{Suffrage: raft.Voter, ID: raft.ServerID(p.ID), Address: raft.ServerAddress(p.RaftAddress)}
+		if len(n.config.Peers) == 1 {
+			servers[i].Address = raft.ServerAddress(n.config.advertised())
+		}
 	}
 	err = n.raft.BootstrapCluster(raft.Configuration{Servers: servers}).Error()
 	if err != nil && !errors.Is(err, raft.ErrCantBootstrap) {

@@ -230,11 +230,9 @@ func (n *Node) start() {
 	n.proposer = newProposer(n)
 	n.port.start()
 	for _, run := range []func(){n.proposer.run, n.lead, n.tick, n.watchDisk, n.formCluster, n.sampleWalls, n.watchMembership} {
-		n.wg.Add(1)
-		go func() {
-			defer n.wg.Done()
+		n.wg.Go(func() {
 			run()
-		}()
+		})
 	}
 }
 
@@ -279,11 +277,9 @@ func (n *Node) beginLeading() {
 		n.leading.Store(lead)
 		n.logger.Info("this node leads", "term", term)
 		n.kickTicker()
-		n.wg.Add(1)
-		go func() {
-			defer n.wg.Done()
+		n.wg.Go(func() {
 			n.settleIn()
-		}()
+		})
 		return
 	}
 }
@@ -453,7 +449,7 @@ func (n *Node) Kill() {
 
 // handOver gives leadership to another voter, within two election timeouts.
 func (n *Node) handOver(ctx context.Context) {
-	if n.raft.State() != raft.Leader || n.isDone() {
+	if voters, _ := n.voters(); n.raft.State() != raft.Leader || n.isDone() || len(voters) < 2 {
 		return
 	}
 	future := n.raft.LeadershipTransfer()

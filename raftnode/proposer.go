@@ -258,9 +258,7 @@ func (p *proposer) send(lead *leadership, parts []part, commands []*logpb.Comman
 	p.n.metrics.batch.Observe(float64(len(commands)))
 	started := p.n.config.Clock.Monotonic()
 	future := p.n.raft.Apply(data, p.n.config.ApplyTimeout)
-	p.wg.Add(1)
-	go func() {
-		defer p.wg.Done()
+	p.wg.Go(func() {
 		err := p.await(future)
 		<-p.slots
 		p.kick()
@@ -276,7 +274,7 @@ func (p *proposer) send(lead *leadership, parts []part, commands []*logpb.Comman
 		}
 		p.n.config.crash.pass("before-answer")
 		p.finish(parts, &applied, nil)
-	}()
+	})
 }
 
 // await waits for a future, which may hang when raft stops.

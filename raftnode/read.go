@@ -169,16 +169,14 @@ func (n *Node) holdsTerm(term uint64) bool {
 			continue
 		}
 		asked++
-		n.wg.Add(1)
-		go func() {
-			defer n.wg.Done()
+		n.wg.Go(func() {
 			sent := n.config.Clock.Monotonic()
 			reply, err := n.port.ask(ctx, string(v.Address), peerRequest{Kind: "probe"})
 			if err == nil && reply.Node == string(v.ID) {
 				n.samples.add(reply.Node, reply.Wall, sent, n.config.Clock.Monotonic())
 			}
 			replies <- err == nil && reply.Node == string(v.ID) && reply.Term == term
-		}()
+		})
 	}
 	if self {
 		got++
@@ -281,14 +279,12 @@ func (n *Node) sampleOnce() {
 		if string(v.ID) == n.config.ID {
 			continue
 		}
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
+		wg.Go(func() {
 			sent := n.config.Clock.Monotonic()
 			if reply, err := n.port.ask(ctx, string(v.Address), peerRequest{Kind: "probe"}); err == nil && reply.Node == string(v.ID) {
 				n.samples.add(reply.Node, reply.Wall, sent, n.config.Clock.Monotonic())
 			}
-		}()
+		})
 	}
 	wg.Wait()
 	n.measureSkew()

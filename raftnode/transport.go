@@ -74,7 +74,7 @@ type peerPort struct {
 }
 
 func listenPeers(address string, conf *tls.Config, logger hclog.Logger, most int) (*peerPort, error) {
-	listener, err := net.Listen("tcp", address)
+	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", address)
 	if err != nil {
 		return nil, err
 	}
@@ -86,9 +86,7 @@ func listenPeers(address string, conf *tls.Config, logger hclog.Logger, most int
 
 // start begins to accept. greet, admit and serve must be set.
 func (p *peerPort) start() {
-	p.wg.Add(1)
-	go func() {
-		defer p.wg.Done()
+	p.wg.Go(func() {
 		for {
 			conn, err := p.listener.Accept()
 			if err != nil {
@@ -115,7 +113,7 @@ func (p *peerPort) start() {
 			p.wg.Add(1)
 			go p.handle(conn)
 		}
-	}()
+	})
 }
 
 func (p *peerPort) track(conn net.Conn) bool {

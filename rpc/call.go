@@ -48,12 +48,6 @@ func requestOf(ctx context.Context) *request {
 	return &request{who: &caller{ceiling: -1}, received: time.Now(), header: http.Header{}}
 }
 
-// answer is what every answer of ours has.
-type answer interface {
-	proto.Message
-	GetMeta() *quotav1.Meta
-}
-
 // call checks a request, carries it out here if this node leads, and hands it on to the leader otherwise. It is the one
 // place where calls are handed on, and it does so once: a call that came from another node is not handed on again.
 func call[Req, Res proto.Message](
@@ -78,7 +72,7 @@ func call[Req, Res proto.Message](
 			}
 		} else if r.final() {
 			return none, s.noLeader()
-		} else if res, err, tried := forward(ctx, s, r, req, remote); tried {
+		} else if res, tried, err := forward(ctx, s, r, req, remote); tried {
 			return res, err
 		}
 		if !s.pauseForLeader(ctx, hold) {
@@ -95,10 +89,10 @@ func (r *request) final() bool {
 // forward hands a call on to the leader. tried is false where it was certainly not sent.
 func forward[Req, Res proto.Message](
 	ctx context.Context, s *Server, r *request, req Req, remote func(leader, context.Context, Req) (Res, error),
-) (res Res, err error, tried bool) {
+) (res Res, tried bool, err error) {
 	id, address, self := s.node.Leader()
 	if address == "" || self || id == s.node.ID() {
-		return res, nil, false
+		return res, false, nil
 	}
 	ctx, info := connect.NewClientContext(ctx)
 	info.RequestHeader().Set(HeaderForwarded, s.node.ID())
@@ -111,17 +105,17 @@ func forward[Req, Res proto.Message](
 	res, err = remote(s.leaders.at(address), ctx, req)
 	switch {
 	case err == nil:
-		return res, nil, true
+		return res, true, nil
 	case neverSent(err), isNotLeader(err):
-		return res, nil, false
+		return res, false, nil
 	case infoOf(err) != nil:
-		return res, handedOn(err), true
+		return res, true, handedOn(err)
 	}
 	var connectErr *connect.Error
 	if errors.As(err, &connectErr) && connect.IsWireError(err) && connectErr.Code() != connect.CodeUnavailable {
-		return res, err, true
+		return res, true, err
 	}
-	return res, nodeError(&raftnode.UnknownError{Err: errors.New("the leader did not answer")}), true
+	return res, true, nodeError(&raftnode.UnknownError{Err: errors.New("the leader did not answer")})
 }
 
 // handedOn makes an error of the leader one of this node: headers of an answer do not travel by themselves.
@@ -138,8 +132,7 @@ func handedOn(err error) error {
 }
 
 func messageOf(err error) string {
-	var connectErr *connect.Error
-	if errors.As(err, &connectErr) {
+	if connectErr, ok := errors.AsType[*connect.Error](err); ok {
 		return connectErr.Message()
 	}
 	return err.Error()
@@ -153,8 +146,7 @@ func neverSent(err error) bool {
 
 // isNotLeader tells whether an error says that nothing was accepted because a leader is missing.
 func isNotLeader(err error) bool {
-	var notAccepted *raftnode.NotAcceptedError
-	if errors.As(err, &notAccepted) {
+	if notAccepted, ok := errors.AsType[*raftnode.NotAcceptedError](err); ok {
 		return notAccepted.Cause == raftnode.NotLeader || notAccepted.Cause == raftnode.NotReady
 	}
 	info := infoOf(err)

@@ -15,7 +15,7 @@ import (
 )
 
 // codes says with which Connect code an error of each reason travels. Refusals are ordinary answers and have none.
-var codes = map[quotav1.Reason]connect.Code{
+var codes = map[quotav1.Reason]connect.Code{ //nolint:exhaustive // refusals have none
 	quotav1.Reason_REASON_INVALID:             connect.CodeInvalidArgument,
 	quotav1.Reason_REASON_UNKNOWN_QUOTA:       connect.CodeNotFound,
 	quotav1.Reason_REASON_STALE_FENCE:         connect.CodeFailedPrecondition,

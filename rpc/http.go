@@ -59,8 +59,8 @@ func Listen(address string, most int) (net.Listener, error) {
 // limited bounds the body of a call in size and time, and counts what is under way.
 func (s *Server) limited(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s.running.Add(1)
-		defer s.running.Done()
+		s.running.enter()
+		defer s.running.leave()
 		if strings.HasPrefix(r.URL.Path, "/quota.v1.") && r.URL.Path != restoreProcedure {
 			limit := int64(maxBody)
 			if r.URL.Path == batchProcedure || r.URL.Path == applyProcedure {

@@ -51,7 +51,7 @@ type Server struct {
 	inFlight  atomic.Int64
 	draining  chan struct{}
 	drainOnce sync.Once
-	running   sync.WaitGroup
+	running   underWay
 }
 
 // New makes a server.
@@ -120,13 +120,46 @@ func (s *Server) Drain(ctx context.Context) error {
 		s.health.SetStatus(quotav1connect.AdminServiceName, grpchealth.StatusNotServing)
 		close(s.draining)
 	})
-	finished := make(chan struct{})
-	go func() {
-		s.running.Wait()
-		close(finished)
-	}()
+	return s.running.wait(ctx)
+}
+
+// underWay counts calls that are under way.
+type underWay struct {
+	mu    sync.Mutex
+	calls int
+	// none, if set, is closed when there are none.
+	none chan struct{}
+}
+
+func (u *underWay) enter() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.calls++
+}
+
+func (u *underWay) leave() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.calls--; u.calls == 0 && u.none != nil {
+		close(u.none)
+		u.none = nil
+	}
+}
+
+// wait waits until none is under way.
+func (u *underWay) wait(ctx context.Context) error {
+	u.mu.Lock()
+	if u.calls == 0 {
+		u.mu.Unlock()
+		return nil
+	}
+	if u.none == nil {
+		u.none = make(chan struct{})
+	}
+	none := u.none
+	u.mu.Unlock()
 	select {
-	case <-finished:
+	case <-none:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()

@@ -240,8 +240,10 @@ func apiQuota(def *logpb.Quota) *quotav1.Quota {
 	}
 	switch r := def.Rule.(type) {
 	case *logpb.Quota_Window:
-		w := &quotav1.Window{Limit: r.Window.Limit, Every: formatEvery(r.Window), Anchor: quotav1.Anchor_ANCHOR_CALENDAR,
-			Skew: optionalDuration(r.Window.SkewNs)}
+		w := &quotav1.Window{
+			Limit: r.Window.Limit, Every: formatEvery(r.Window), Anchor: quotav1.Anchor_ANCHOR_CALENDAR,
+			Skew: optionalDuration(r.Window.SkewNs),
+		}
 		if r.Window.Anchored {
 			w.Anchor = quotav1.Anchor_ANCHOR_PROVIDER
 		}
