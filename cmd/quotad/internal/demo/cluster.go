@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/quotad/quotad/cmd/quotad/internal/quotafile"
@@ -33,12 +34,17 @@ type cluster struct {
 	http    *http.Client
 }
 
-// node is one of them. Its process changes when it is started again; only run's goroutine does that.
+// node is one of them.
 type node struct {
 	id, api, raft, config string
-	process               *child
 	admin                 quotav1connect.AdminServiceClient
 	quota                 quotav1connect.QuotaServiceClient
+
+	mu      sync.Mutex
+	process *child
+	// wanted: it should run. mended is how often it had to be started again although it was.
+	wanted bool
+	mended int
 }
 
 // newCluster writes the configuration of nodes that keep their data below dir.
@@ -84,9 +90,48 @@ func freeAddresses(n int) ([]string, error) {
 }
 
 // start starts a node's process.
-func (c *cluster) start(n *node) (err error) {
+func (c *cluster) start(n *node) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return c.startLocked(n)
+}
+
+func (c *cluster) startLocked(n *node) (err error) {
 	n.process, err = c.nursery.start(n.id, nil, "serve", "--config", n.config)
+	n.wanted = err == nil
 	return err
+}
+
+// kill ends a node at once.
+func (n *node) kill() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.wanted = false
+	n.process.kill()
+}
+
+// mostMended is how often a node is started again that ends by itself.
+const mostMended = 10
+
+// mend starts nodes again that ended by themselves, as an init system would: a node whose disk stalls ends on purpose,
+// and recovers by reading its disk anew. It names those that it started.
+func (c *cluster) mend() (mended []*node, err error) {
+	for _, n := range c.nodes {
+		n.mu.Lock()
+		if n.wanted && !n.process.alive() {
+			if n.mended == mostMended {
+				err = fmt.Errorf("node %s ended by itself %d times: see %s", n.id, mostMended, n.process.log.Name())
+			} else if err = c.startLocked(n); err == nil {
+				n.mended++
+				mended = append(mended, n)
+			}
+		}
+		n.mu.Unlock()
+		if err != nil {
+			return mended, err
+		}
+	}
+	return mended, nil
 }
 
 // servers are the nodes' API addresses.
@@ -178,9 +223,11 @@ func (c *cluster) look(ctx context.Context) clusterView {
 func (c *cluster) stop() {
 	var running []*child
 	for _, n := range c.nodes {
-		if n.process != nil {
+		n.mu.Lock()
+		if n.wanted = false; n.process != nil {
 			running = append(running, n.process)
 		}
+		n.mu.Unlock()
 	}
 	stop(12*time.Second, running...)
 	c.http.CloseIdleConnections()

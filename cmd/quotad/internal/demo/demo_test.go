@@ -154,6 +154,18 @@ func TestWindowsUsedLeavesOutTheOneThatJustBegan(t *testing.T) {
 	}
 }
 
+func TestHoursUsedLeavesOutTheOneThatJustBegan(t *testing.T) {
+	records := seen(own, openai, providertest.Admitted, 0, 1_000, 2_000, 60_999, 61_000, 100_000)
+	for seconds, want := range map[int]float64{10: 0.75, 89: 0.75, 90: 0.625} {
+		if got := hoursUsed(records, 4, time.Duration(seconds)*time.Second); got != want {
+			t.Errorf("in %d s: %v, want %v", seconds, got, want)
+		}
+	}
+	if hoursUsed(nil, 4, hour) != 0 {
+		t.Error("of nothing")
+	}
+}
+
 // good is a run in which everything is as promised.
 func good() *report {
 	tally := newTally()
@@ -212,6 +224,26 @@ func TestVerdictIsNotOnTheFleetOnItsOwn(t *testing.T) {
 	for _, want := range []string{"THROUGH QUOTAD", "OWN BACKOFF", "refused by a limit", "1 (403: 0, 429: 1)", "class 2 background"} {
 		if !strings.Contains(table, want) {
 			t.Errorf("the table lacks %q:\n%s", want, table)
+		}
+	}
+}
+
+func TestVerdictTellsWhatTheClusterWentThrough(t *testing.T) {
+	r := good()
+	r.judge(true)
+	for _, c := range []struct {
+		change func()
+		want   string
+	}{
+		{func() { r.Failover = 520 * time.Millisecond }, "no call was refused, although the leader (n1) was killed half-way and no node led for 520 ms.\n"},
+		{func() { r.Mended = 2 }, "for 520 ms, and nodes ended by themselves and were started again (2 times"},
+		{func() { r.Killed, r.Mended = "", 0 }, "no call was refused.\n"},
+		{func() { r.OK, r.Reasons = false, []string{"bad", "worse"} }, "  - bad\n  - worse\n"},
+		{func() { r.Fleets = nil }, "nothing to judge"},
+	} {
+		c.change()
+		if got := r.verdict(); !strings.Contains(got, c.want) {
+			t.Errorf("%q lacks %q", got, c.want)
 		}
 	}
 }

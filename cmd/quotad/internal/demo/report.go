@@ -19,7 +19,9 @@ type report struct {
 	Began    time.Time     `json:"began"`
 	Duration time.Duration `json:"duration"`
 	// Killed and Restarted tell of the leader's end; Failover is how long no node led.
-	Killed    string        `json:"killed,omitempty"`
+	Killed string `json:"killed,omitempty"`
+	// Mended is how often a node was started again that had ended by itself.
+	Mended    int           `json:"mended,omitempty"`
 	Restarted bool          `json:"restarted,omitempty"`
 	Failover  time.Duration `json:"failover,omitempty"`
 	Fleets    []fleetReport `json:"fleets"`
@@ -65,7 +67,7 @@ type apiReport struct {
 	Peak  int64 `json:"peak"`
 	Limit int64 `json:"limit"`
 	// Utilisation is what was served, as a share of what the limit allows: for GitHub in the windows of which the run saw
-	// at least a half, for OpenAI in the time of the run, rounded to hours.
+	// at least a half, for OpenAI in the hours since the first call, counted alike.
 	Utilisation float64 `json:"utilisation"`
 }
 
@@ -107,8 +109,7 @@ func newFleetReport(m mode, ran time.Duration, records []providertest.Record, ag
 	f.Requests.Utilisation = windowsUsed(byAPI[github], requestLimit)
 	f.Requests.Peak = providertest.PeakWindow(byAPI[github], "core", providertest.Each)
 	f.Completions = newAPIReport(byAPI[openai], completionLimit)
-	hours := max(ran.Round(hour), hour) / hour
-	f.Completions.Utilisation = float64(f.Completions.Admitted) / float64(completionLimit*hours)
+	f.Completions.Utilisation = hoursUsed(byAPI[openai], completionLimit, ran)
 	f.Completions.Peak = providertest.Peak(byAPI[openai], hour, providertest.Each).Sum
 	f.PeakTokens = providertest.Peak(byAPI[openai], hour, providertest.Weights).Sum
 	if len(all) > 0 {
@@ -133,6 +134,23 @@ func newAPIReport(records []providertest.Record, limit int64) apiReport {
 		}
 	}
 	return r
+}
+
+// hoursUsed returns how much of a limit that slides was used: of the run's hours since the first call, the last of which
+// counts if the run saw at least a half of it, and the first in any case.
+func hoursUsed(records []providertest.Record, limit int64, ran time.Duration) float64 {
+	if len(records) == 0 {
+		return 0
+	}
+	hours := max(int64((ran+hour/2)/hour), 1)
+	counted := time.Duration(hours) * hour
+	var sum int64
+	for _, r := range records {
+		if r.Verdict == providertest.Admitted && r.At-records[0].At < counted {
+			sum++
+		}
+	}
+	return float64(sum) / float64(limit*hours)
 }
 
 // windowsUsed returns how much of GitHub's windows was used: of the first one, and of the others of which the run saw

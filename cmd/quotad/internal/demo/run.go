@@ -177,6 +177,11 @@ func (d *demo) play(ctx context.Context) error {
 	look := time.NewTicker(500 * time.Millisecond)
 	defer look.Stop()
 	for playing.Err() == nil {
+		if err := d.mend(); err != nil {
+			end()
+			accident.Wait()
+			return err
+		}
 		d.view.show(d, d.watch(playing), time.Since(d.began))
 		select {
 		case <-look.C:
@@ -190,6 +195,19 @@ func (d *demo) play(ctx context.Context) error {
 	return trouble
 }
 
+// mend sees to it that the nodes run.
+func (d *demo) mend() error {
+	if d.cluster == nil {
+		return nil
+	}
+	mended, err := d.cluster.mend()
+	for _, n := range mended {
+		d.report.Mended++
+		d.view.say(time.Since(d.began), "%s had ended by itself, and is started again: its log says why", n.id)
+	}
+	return err
+}
+
 // accident kills the leader half-way, a little after a new hour of the provider has begun and the calls flow again. It
 // starts it again when a tenth of the run has passed since.
 func (d *demo) accident(ctx context.Context) error {
@@ -201,14 +219,18 @@ func (d *demo) accident(ctx context.Context) error {
 	if !found {
 		return errors.New("no node leads: none can be killed")
 	}
-	victim.process.kill()
+	victim.kill()
 	killed := time.Now()
 	d.report.Killed = victim.id
 	d.view.say(time.Since(d.began), "%s, the leader, is killed (SIGKILL)", victim.id)
-	if heir, found := d.leader(ctx); found {
-		d.report.Failover = time.Since(killed)
-		d.view.say(time.Since(d.began), "%s leads, %s after the kill", heir.id, short(d.report.Failover))
-	}
+	var election sync.WaitGroup
+	defer election.Wait()
+	election.Go(func() {
+		if heir, found := d.leader(ctx); found {
+			d.report.Failover = time.Since(killed)
+			d.view.say(time.Since(d.began), "%s leads, %s after the kill", heir.id, short(d.report.Failover))
+		}
+	})
 	if !pause(ctx, time.Until(killed.Add(d.options.Duration/10))) {
 		return nil
 	}
@@ -257,23 +279,13 @@ func (d *demo) finish(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
-// died names the processes that ended before they were asked to.
+// died names the agents that ended before they were asked to.
 func (d *demo) died() []string {
 	var names []string
-	look := func(c *child) {
-		if c != nil && !c.alive() {
-			names = append(names, fmt.Sprintf("%s ended by itself: see %s", c.name, c.log.Name()))
-		}
-	}
 	for _, fleet := range d.agents {
 		for _, c := range fleet {
-			look(c)
-		}
-	}
-	if d.cluster != nil {
-		for _, n := range d.cluster.nodes {
-			if d.report.Killed != n.id || d.report.Restarted {
-				look(n.process)
+			if !c.alive() {
+				names = append(names, fmt.Sprintf("%s ended by itself: see %s", c.name, c.log.Name()))
 			}
 		}
 	}

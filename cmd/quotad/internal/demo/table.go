@@ -49,12 +49,29 @@ func (r *report) verdict() string {
 	switch {
 	case !r.includes(governed):
 		return "No fleet went through quotad, so there is nothing to judge.\n"
-	case r.OK && r.Killed != "":
-		return fmt.Sprintf("Through quotad no call was refused, although the leader (%s) was killed half-way and no node led for %s.\n", r.Killed, r.Failover.Round(10*time.Millisecond))
 	case r.OK:
-		return "Through quotad no call was refused.\n"
+		return "Through quotad no call was refused" + r.although() + ".\n"
 	}
 	return "Not as promised:\n  - " + strings.Join(r.Reasons, "\n  - ") + "\n"
+}
+
+// although tells what the cluster went through meanwhile.
+func (r *report) although() string {
+	var blows []string
+	if r.Killed != "" {
+		led := "no node led any more"
+		if r.Failover > 0 {
+			led = "no node led for " + short(r.Failover)
+		}
+		blows = append(blows, fmt.Sprintf("the leader (%s) was killed half-way and %s", r.Killed, led))
+	}
+	if r.Mended > 0 {
+		blows = append(blows, fmt.Sprintf("nodes ended by themselves and were started again (%d times: the logs say why)", r.Mended))
+	}
+	if len(blows) == 0 {
+		return ""
+	}
+	return ", although " + strings.Join(blows, ", and ")
 }
 
 func (r *report) includes(m mode) bool {

@@ -43,10 +43,8 @@ func (d *demo) watch(ctx context.Context) scene {
 	return s
 }
 
-// leader returns the node that leads, waiting for one for a while.
+// leader returns the node that leads, waiting for one as long as it takes.
 func (d *demo) leader(ctx context.Context) (*node, bool) {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
 	for {
 		if v := d.cluster.look(ctx); v.Leader >= 0 {
 			return d.cluster.nodes[v.Leader], true
