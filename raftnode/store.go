@@ -151,7 +151,7 @@ func freeSpace(dir string) (int64, error) {
 	if err := unix.Statfs(dir, &stat); err != nil {
 		return 0, err
 	}
-	return int64(stat.Bavail) * stat.Bsize, nil
+	return int64(stat.Bavail) * int64(stat.Bsize), nil //nolint:unconvert // its type differs between systems
 }
 
 // crashPoints lets a test kill the process at a named point. In production it is nil.

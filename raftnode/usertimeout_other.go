@@ -1,0 +1,8 @@
+//go:build !linux
+
+package raftnode
+
+import "net"
+
+// setUserTimeout does nothing: only Linux lets a connection with data on its way die early. Keep-alives find the rest.
+func setUserTimeout(net.Conn) {}
