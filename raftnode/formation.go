@@ -172,7 +172,7 @@ func (n *Node) watchMembership() {
 			return
 		}
 		configuration := n.raft.GetConfiguration()
-		if configuration.Error() != nil || len(configuration.Configuration().Servers) == 0 {
+		if err := configuration.Error(); err != nil || len(configuration.Configuration().Servers) == 0 {
 			continue
 		}
 		found := false

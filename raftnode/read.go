@@ -193,7 +193,7 @@ func (n *Node) holdsTerm(term uint64) bool {
 // voters returns the voters of the latest configuration, and whether this node is one.
 func (n *Node) voters() (voters []raft.Server, self bool) {
 	configuration := n.raft.GetConfiguration()
-	if configuration.Error() != nil {
+	if err := configuration.Error(); err != nil {
 		return nil, false
 	}
 	for _, s := range configuration.Configuration().Servers {

@@ -78,7 +78,7 @@ func (n *Node) role(members []MemberStatus) string {
 
 func (n *Node) memberStatus(leader string) []MemberStatus {
 	configuration := n.raft.GetConfiguration()
-	if configuration.Error() != nil {
+	if err := configuration.Error(); err != nil {
 		return nil
 	}
 	servers := configuration.Configuration().Servers
