@@ -1,0 +1,148 @@
+package fsm
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// sizes are how many live leases the benchmarks of scale begin with.
+var sizes = []int{10_000, 100_000, 1_000_000}
+
+// bigState returns a machine with so many live leases of one quota, by up to 100,000 holders.
+func bigState(leases int) *scale {
+	s := &scale{m: New(), random: rand.New(rand.NewPCG(1, 2)), leases: leases} //nolint:gosec // a benchmark's choices
+	s.apply(applyQuotas(rateOf("q", 1<<50, minute)))
+	commands := make([]*logpb.Command, 0, 500)
+	for i := range leases {
+		a := ask(fmt.Sprintf("h%d", i%100_000), itemOf("q", 1))
+		a.TtlNs = day
+		if commands = append(commands, reserve(a)); len(commands) == cap(commands) {
+			s.apply(commands...)
+			commands = commands[:0]
+		}
+	}
+	return s
+}
+
+// scale drives a large state.
+type scale struct {
+	m      *Machine
+	index  uint64
+	now    int64
+	random *rand.Rand
+	leases int
+}
+
+// apply applies an entry and returns how long that took, encoding not included.
+func (s *scale) apply(commands ...*logpb.Command) time.Duration {
+	s.index++
+	data, err := proto.Marshal(&logpb.Entry{
+		Version: EntryVersion, StampNs: s.now, WallEarlyNs: epochStart, WallLateNs: epochStart, Commands: commands,
+	})
+	if err != nil {
+		panic(err)
+	}
+	started := time.Now()
+	s.m.Apply(s.index, 1, data)
+	return time.Since(started)
+}
+
+// mix returns commands on random leases: half renew one, half reserve and consume a new one.
+func (s *scale) mix(n int) []*logpb.Command {
+	commands := make([]*logpb.Command, n)
+	for i := range commands {
+		id := uint64(s.random.IntN(s.leases) + 1)
+		commands[i] = renew(&logpb.Renew{Lease: id, Fence: id})
+		if i%2 == 1 {
+			a := ask(fmt.Sprintf("h%d", s.random.IntN(100_000)), itemOf("q", 1))
+			a.Consume = true
+			commands[i] = reserve(a)
+		}
+	}
+	return commands
+}
+
+// BenchmarkApply is the cost of a command by the number of live leases, accessed uniformly.
+func BenchmarkApply(b *testing.B) {
+	for _, size := range sizes {
+		b.Run(fmt.Sprintf("leases=%d", size), func(b *testing.B) {
+			var before, after runtime.MemStats
+			runtime.GC()
+			runtime.ReadMemStats(&before)
+			s := bigState(size)
+			runtime.GC()
+			runtime.ReadMemStats(&after)
+			b.ResetTimer()
+			var took time.Duration
+			for n := 0; n < b.N; n += 100 {
+				took += s.apply(s.mix(100)...)
+			}
+			b.ReportMetric(float64(took.Nanoseconds())/float64(b.N), "ns/command")
+			b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/float64(size), "bytes/lease")
+		})
+	}
+}
+
+// BenchmarkSnapshot writes and restores a snapshot of a million leases, and tells for how long commands had to wait
+// while it was written.
+func BenchmarkSnapshot(b *testing.B) {
+	s := bigState(sizes[len(sizes)-1])
+	b.ResetTimer()
+	for b.Loop() {
+		frozen := s.m.Freeze()
+		var snapshot bytes.Buffer
+		written := make(chan time.Duration, 1)
+		go func() {
+			started := time.Now()
+			if err := frozen.WriteSnapshot(io.MultiWriter(&snapshot)); err != nil {
+				b.Error(err)
+			}
+			written <- time.Since(started)
+		}()
+		var pauses []time.Duration
+		var wrote time.Duration
+		for wrote == 0 {
+			select {
+			case wrote = <-written:
+			default:
+				pauses = append(pauses, s.apply(s.mix(50)...))
+			}
+		}
+		slices.Sort(pauses)
+		started := time.Now()
+		if _, err := Restore(bytes.NewReader(snapshot.Bytes())); err != nil {
+			b.Fatal(err)
+		}
+		b.ReportMetric(wrote.Seconds(), "s/write")
+		b.ReportMetric(time.Since(started).Seconds(), "s/restore")
+		b.ReportMetric(float64(snapshot.Len())/1e6, "MB")
+		b.ReportMetric(float64(pauses[len(pauses)/2].Microseconds())/1000, "ms/entry-p50")
+		b.ReportMetric(float64(pauses[len(pauses)*99/100].Microseconds())/1000, "ms/entry-p99")
+	}
+}
+
+// BenchmarkMassExpiry lets a million leases fall due at once, and tells how long the entries took that ended them.
+func BenchmarkMassExpiry(b *testing.B) {
+	for b.Loop() {
+		s := bigState(sizes[len(sizes)-1])
+		s.now = 2 * day
+		var longest time.Duration
+		entries := 0
+		for s.m.State().Counts().Leases > 1000 {
+			longest = max(longest, s.apply(s.mix(2)[1]))
+			entries++
+		}
+		b.ReportMetric(float64(longest.Microseconds())/1000, "ms/entry-max")
+		b.ReportMetric(float64(entries), "entries")
+	}
+}
