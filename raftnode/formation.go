@@ -61,6 +61,9 @@ func (n *Node) answerPeer(request peerRequest) peerReply {
 	}
 	if request.Kind == "hello" {
 		reply.Empty = n.raft.LastIndex() == 0
+		reply.Member = n.isMember(request.Node)
+		_, leader := n.raft.LeaderWithID()
+		reply.Led = leader != ""
 		reply.Formed = request.Nonce != "" && n.formedWith(request.Nonce)
 	}
 	return reply
@@ -160,15 +163,19 @@ func (n *Node) tryToForm() (bool, error) {
 
 // watchMembership ends a node that was removed: its votes would only disturb.
 func (n *Node) watchMembership() {
-	ticker := time.NewTicker(time.Second)
+	ticker := time.NewTicker(100 * time.Millisecond)
 	defer ticker.Stop()
-	member := false
-	for {
+	member := n.isMember(n.config.ID)
+	for turn := 0; ; turn++ {
 		select {
 		case <-ticker.C:
 		case <-n.closing:
 			return
 		case <-n.done:
+			return
+		}
+		if member && turn%10 == 9 && n.othersRemovedMe() {
+			n.fail(ErrRemoved)
 			return
 		}
 		configuration := n.raft.GetConfiguration()
@@ -185,4 +192,43 @@ func (n *Node) watchMembership() {
 		}
 		member = member || found
 	}
+}
+
+// isMember tells whether a node is in this node's latest configuration.
+func (n *Node) isMember(id string) bool {
+	configuration := n.raft.GetConfiguration()
+	if err := configuration.Error(); err != nil {
+		return false
+	}
+	for _, s := range configuration.Configuration().Servers {
+		if string(s.ID) == id {
+			return true
+		}
+	}
+	return false
+}
+
+// othersRemovedMe asks the others when no leader is heard of any more: raft does not tell a server that it was removed.
+// A member with a leader and without this node in its configuration is believed.
+func (n *Node) othersRemovedMe() bool {
+	if _, leader := n.raft.LeaderWithID(); leader != "" {
+		return false
+	}
+	configuration := n.raft.GetConfiguration()
+	if err := configuration.Error(); err != nil {
+		return false
+	}
+	for _, v := range configuration.Configuration().Servers {
+		if string(v.ID) == n.config.ID {
+			continue
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		reply, err := n.port.ask(ctx, string(v.Address), peerRequest{Kind: "hello", Node: n.config.ID})
+		cancel()
+		// One whose log ends before this node's configuration may not have heard that it was added.
+		if err == nil && reply.Node == string(v.ID) && reply.Led && !reply.Member && reply.Last >= configuration.Index() {
+			return true
+		}
+	}
+	return false
 }

@@ -288,6 +288,8 @@ type peerRequest struct {
 	Kind string `json:"kind"`
 	// Nonce is the caller's formation nonce, for hello.
 	Nonce string `json:"nonce,omitempty"`
+	// Node is the caller's id, for hello.
+	Node string `json:"node,omitempty"`
 }
 
 // peerReply is the answer.
@@ -303,6 +305,9 @@ type peerReply struct {
 	Cluster string `json:"cluster"`
 	List    string `json:"list"`
 	Nonce   string `json:"nonce"`
+	// Member: the caller is in this node's configuration. Led: this node hears from a leader.
+	Member bool `json:"member"`
+	Led    bool `json:"led"`
 	// Formed: this node formed the cluster with the caller's nonce among the members.
 	Formed bool `json:"formed"`
 }

@@ -1,0 +1,304 @@
+package raftnode_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/raftnode"
+)
+
+// hashesAgree waits until all running nodes have the same state hash at the same index.
+func (c *cluster) hashesAgree() {
+	c.t.Helper()
+	eventually(c.t, "equal state hashes at an equal index", func() bool {
+		var index uint64
+		var hash [32]byte
+		for i, n := range c.nodes {
+			if n == nil {
+				continue
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+			at, _, whole, err := n.StateHash(ctx, 0)
+			cancel()
+			if err != nil {
+				return false
+			}
+			if i == 0 || index == 0 {
+				index, hash = at, whole
+			}
+			if at != index || whole != hash {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// TestFarBehindNodeGetsASnapshot: a node that starts when the log it needs is cut gets a snapshot, and ends up the same.
+func TestFarBehindNodeGetsASnapshot(t *testing.T) {
+	c := newCluster(t, 3, func(conf *raftnode.Config) {
+		conf.SnapshotThreshold, conf.TrailingLogs, conf.SnapshotInterval = 20, 10, 50*time.Millisecond
+	})
+	c.propose(rate("q", 1_000_000))
+	behind := (c.leader() + 1) % 3
+	c.stop(behind)
+	for range 200 {
+		c.propose(reserve("q", 1))
+	}
+	eventually(t, "a snapshot", func() bool { return c.nodes[c.leader()].Status().SnapshotIndex > 100 })
+	c.start(behind)
+	c.hashesAgree()
+	if c.nodes[behind].Status().SnapshotIndex == 0 {
+		t.Fatal("the node that was behind got no snapshot")
+	}
+	c.stop(behind)
+	c.start(behind) // from its own snapshot and log
+	c.hashesAgree()
+}
+
+// TestFormation: which disks may form a cluster, and which may not come back.
+func TestFormation(t *testing.T) {
+	c := newCluster(t, 3)
+	c.propose(rate("q", 10))
+	id := c.nodes[0].Status().ClusterID
+	c.stop(2)
+	t.Run("the same disk comes back", func(t *testing.T) {
+		c.start(2)
+		eventually(t, "its cluster", func() bool { return c.nodes[2].Status().ClusterID == id })
+	})
+	t.Run("a second process on the same disk", func(t *testing.T) {
+		again := c.configs[2]
+		again.RaftAddress = freeAddress(t)
+		again.Peers = nil
+		if _, err := raftnode.Open(again); !errors.Is(err, raftnode.ErrDataDirInUse) {
+			t.Fatalf("%v", err)
+		}
+	})
+	c.stop(2)
+	t.Run("another node's disk", func(t *testing.T) {
+		other := c.configs[1]
+		other.DataDir = c.configs[2].DataDir
+		other.RaftAddress = freeAddress(t)
+		other.Peers = nil
+		if _, err := raftnode.Open(other); !errors.Is(err, raftnode.ErrForeignDataDir) {
+			t.Fatalf("%v", err)
+		}
+	})
+	t.Run("a wiped disk", func(t *testing.T) {
+		wiped := c.configs[2]
+		wiped.DataDir = t.TempDir()
+		n, err := raftnode.Open(wiped)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer n.Kill()
+		<-n.Done()
+		if !errors.Is(n.Err(), raftnode.ErrWiped) {
+			t.Fatalf("it ended with %v", n.Err())
+		}
+	})
+}
+
+// TestMembers: a learner joins, is promoted, and a member is removed and told so.
+func TestMembers(t *testing.T) {
+	c := newCluster(t, 3)
+	c.propose(rate("q", 10))
+	joining := c.configs[0]
+	joining.ID, joining.DataDir, joining.Peers = "n3", t.TempDir(), nil
+	joining.RaftAddress, joining.APIAddress = freeAddress(t), "127.0.0.1:1003"
+	n, err := raftnode.Open(joining)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.nodes = append(c.nodes, n)
+	c.configs = append(c.configs, joining)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	lead := c.nodes[c.leader()]
+	if err := lead.AddLearner(ctx, "n3", joining.RaftAddress, joining.APIAddress); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the learner is a voter", func() bool { return c.nodes[c.leader()].Promote(ctx, "n3") == nil })
+	c.hashesAgree()
+	follower := (c.leader() + 1) % 3
+	if err := c.nodes[c.leader()].Remove(ctx, c.configs[follower].ID, false); err != nil {
+		t.Fatal(err)
+	}
+	<-c.nodes[follower].Done()
+	if !errors.Is(c.nodes[follower].Err(), raftnode.ErrRemoved) {
+		t.Fatalf("the removed node ended with %v", c.nodes[follower].Err())
+	}
+	c.propose(reserve("q", 1))
+}
+
+// TestFullDiskStillTakesWhatFrees: nothing new is granted, giving back goes on.
+func TestFullDiskStillTakesWhatFrees(t *testing.T) {
+	free := make(chan int64, 1)
+	free <- 1 << 40
+	c := newCluster(t, 1, func(conf *raftnode.Config) {
+		conf.Free = func(string) (int64, error) {
+			now := <-free
+			free <- now
+			return now, nil
+		}
+	})
+	c.propose(rate("q", 10))
+	g := c.propose(reserve("q", 1)).GetGranted()
+	<-free
+	free <- 100 << 20
+	n := c.nodes[0]
+	var notAccepted *raftnode.NotAcceptedError
+	eventually(t, "grants are refused", func() bool {
+		_, _, err := n.Propose(t.Context(), reserve("q", 1))
+		return errors.As(err, &notAccepted) && notAccepted.Cause == raftnode.DiskFull
+	})
+	results, _, err := n.Propose(t.Context(), &logpb.Command{Kind: &logpb.Command_Release{
+		Release: &logpb.Release{Lease: g.Lease, Fence: g.Fence},
+	}})
+	if err != nil || results[0].GetReleased() == nil {
+		t.Fatalf("%v %v", results, err)
+	}
+	<-free
+	free <- 1 << 20
+	<-n.Done()
+	if n.Err() == nil {
+		t.Fatal("a full disk did not end the node")
+	}
+}
+
+// TestBackupAndRestore: a restore raises the epoch, so that no old fence meets its number again.
+func TestBackupAndRestore(t *testing.T) {
+	c := newCluster(t, 3)
+	c.propose(rate("q", 100))
+	old := c.propose(reserve("q", 1)).GetGranted()
+	lead := c.nodes[c.leader()]
+	state, _, _, err := lead.Frozen(t.Context(), raftnode.Linearizable)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var backup bytes.Buffer
+	if err := state.WriteSnapshot(&backup); err != nil {
+		t.Fatal(err)
+	}
+	late := c.propose(reserve("q", 1)).GetGranted()
+	damaged := bytes.Clone(backup.Bytes())
+	damaged[len(damaged)/2] ^= 1
+	if _, _, err := lead.Restore(t.Context(), bytes.NewReader(damaged)); !errors.Is(err, fsm.ErrCorruptSnapshot) {
+		t.Fatalf("a damaged backup: %v", err)
+	}
+	epoch, _, err := lead.Restore(t.Context(), bytes.NewReader(backup.Bytes()))
+	if err != nil || epoch != 1 {
+		t.Fatalf("epoch %d, %v", epoch, err)
+	}
+	c.hashesAgree()
+	release := func(g *logpb.Granted) *logpb.Result {
+		return c.propose(&logpb.Command{Kind: &logpb.Command_Release{Release: &logpb.Release{Lease: g.Lease, Fence: g.Fence}}})
+	}
+	if got := release(late).GetFailure().GetReason(); got != logpb.Reason_REASON_STALE_FENCE {
+		t.Fatalf("a lease granted after the backup: %v", got)
+	}
+	fresh := c.propose(reserve("q", 1)).GetGranted()
+	if fresh.Fence <= late.Fence || fresh.Fence <= old.Fence {
+		t.Fatalf("fence %d after %d", fresh.Fence, late.Fence)
+	}
+}
+
+// TestDamagedDataIsRefused: a node does not fall back to less than it had.
+func TestDamagedDataIsRefused(t *testing.T) {
+	c := newCluster(t, 1, func(conf *raftnode.Config) {
+		conf.SnapshotThreshold, conf.TrailingLogs, conf.SnapshotInterval = 10, 5, 30*time.Millisecond
+	})
+	c.propose(rate("q", 1000))
+	for range 60 {
+		c.propose(reserve("q", 1))
+	}
+	eventually(t, "a snapshot", func() bool { return c.nodes[0].Status().SnapshotIndex > 20 })
+	c.stop(0)
+	offline, err := raftnode.OpenOffline(c.configs[0].DataDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	snapshots, err := offline.Snapshots()
+	if err != nil || len(snapshots) == 0 {
+		t.Fatalf("%v %v", snapshots, err)
+	}
+	if err := offline.Verify(); err != nil {
+		t.Fatal(err)
+	}
+	if err := offline.Close(); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(snapshots[0].Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data[len(data)/2] ^= 1
+	if err := os.WriteFile(snapshots[0].Path, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := raftnode.Open(c.configs[0]); !errors.Is(err, raftnode.ErrDamaged) {
+		t.Fatalf("%v", err)
+	}
+}
+
+// TestWatchResumes: nothing between the index asked for and the last one is missing; what is gone is said to be gone.
+func TestWatchResumes(t *testing.T) {
+	c := newCluster(t, 1, func(conf *raftnode.Config) { conf.EventEntries = 32 })
+	c.propose(rate("q", 1000))
+	n := c.nodes[0]
+	subscription, err := n.Watch(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer subscription.Close()
+	first := c.propose(reserve("q", 1)).GetGranted()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	var from uint64
+	for from == 0 {
+		at, events, err := subscription.Next(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range events {
+			if e.Kind == fsm.EventGranted && e.Fence == first.Fence {
+				from = at.Index
+			}
+		}
+	}
+	for range 10 {
+		c.propose(reserve("q", 1))
+	}
+	again, err := n.Watch(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	for fence := first.Fence; fence <= first.Fence+10; {
+		_, events, err := again.Next(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range events {
+			if e.Kind == fsm.EventGranted {
+				if e.Fence != fence {
+					t.Fatalf("fence %d, want %d", e.Fence, fence)
+				}
+				fence++
+			}
+		}
+	}
+	for range 60 {
+		c.propose(reserve("q", 1))
+	}
+	var compacted *raftnode.CompactedError
+	if _, err := n.Watch(from); !errors.As(err, &compacted) {
+		t.Fatalf("%v", err)
+	}
+}

@@ -1,0 +1,147 @@
+package raftnode
+
+import (
+	"errors"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// TestWallViews: no minority of clocks moves either view, whatever they show, and whoever answers.
+func TestWallViews(t *testing.T) {
+	const now = int64(100 * time.Second)
+	good := func(wall int64) sample { return sample{wall: wall, at: now} }
+	late := sample{wall: 1000, at: now - int64(sampleLife) - 1}
+	for name, c := range map[string]struct {
+		samples     []sample
+		voters      int
+		early, late int64
+		none        bool
+	}{
+		"one voter":                              {[]sample{good(1000)}, 1, 1000, 1000, false},
+		"three agree":                            {[]sample{good(1000), good(1000), good(1000)}, 3, 1000, 1000, false},
+		"the middle of three":                    {[]sample{good(900), good(1000), good(1100)}, 3, 1000, 1000, false},
+		"one of three in 1970":                   {[]sample{good(0), good(1000), good(1001)}, 3, 1000, 1000, false},
+		"one of three in 2262":                   {[]sample{good(math.MaxInt64 / 2), good(1000), good(1001)}, 3, 1001, 1001, false},
+		"two of three answer":                    {[]sample{good(1000), good(1005)}, 3, 1000, 1005, false},
+		"two of three answer, one far ahead":     {[]sample{good(1000), good(9999)}, 3, 1000, 9999, false},
+		"two of three answer, one far behind":    {[]sample{good(5), good(1000)}, 3, 5, 1000, false},
+		"one of three answers":                   {[]sample{good(1000)}, 3, 0, 0, true},
+		"three of five answer":                   {[]sample{good(1), good(2), good(3)}, 5, 1, 3, false},
+		"two wrong of five":                      {[]sample{good(0), good(0), good(7), good(8), good(9)}, 5, 7, 7, false},
+		"a stale sample is a lost voter":         {[]sample{late, good(1000), good(1005)}, 3, 1000, 1005, false},
+		"nobody":                                 {nil, 3, 0, 0, true},
+		"the age of a sample is added":           {[]sample{{wall: 1000, at: now - 50}}, 1, 1050, 1050, false},
+		"the way of a reply widens the interval": {[]sample{{wall: 1000, roundTrip: 30, at: now}}, 1, 1000, 1030, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			early, late, ok := wallViews(c.samples, c.voters, now)
+			if ok == c.none || early != c.early || late != c.late {
+				t.Fatalf("%d, %d, %v; want %d, %d", early, late, ok, c.early, c.late)
+			}
+		})
+	}
+}
+
+// TestEveryErrorOfRaftHasAnOutcome names each error that raft can answer a proposal with: certainly not accepted, or
+// possibly applied.
+func TestEveryErrorOfRaftHasAnOutcome(t *testing.T) {
+	conf := DefaultConfig()
+	conf.ID, conf.DataDir, conf.RaftAddress = "n", t.TempDir(), "127.0.0.1:0"
+	conf.Peers = []Peer{{ID: "n", RaftAddress: "127.0.0.1:0"}}
+	n, err := Open(conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Kill()
+	for _, c := range []struct {
+		err         error
+		notAccepted bool
+	}{
+		{raft.ErrNotLeader, true},
+		{raft.ErrEnqueueTimeout, true},
+		{raft.ErrLeadershipTransferInProgress, true},
+		{raft.ErrLeader, false},
+		{raft.ErrLeadershipLost, false},
+		{raft.ErrAbortedByRestore, false},
+		{raft.ErrRaftShutdown, false},
+		{raft.ErrNothingNewToSnapshot, false},
+		{raft.ErrUnsupportedProtocol, false},
+		{raft.ErrCantBootstrap, false},
+		{errors.New("a store's own error"), false},
+	} {
+		var notAccepted *NotAcceptedError
+		var unknown *UnknownError
+		switch got := n.classify(c.err); {
+		case c.notAccepted != errors.As(got, &notAccepted):
+			t.Errorf("%v became %v", c.err, got)
+		case !c.notAccepted && !errors.As(got, &unknown):
+			t.Errorf("%v became %v, which is no outcome", c.err, got)
+		}
+	}
+}
+
+// TestHeartbeatsTakeTheMainLoop: the asynchronous path of heartbeats lets logs diverge (hashicorp/raft issue 695).
+func TestHeartbeatsTakeTheMainLoop(t *testing.T) {
+	port, err := listenPeers("127.0.0.1:0", nil, nil, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = port.Close() }()
+	inner := raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{Stream: port, MaxPool: 1, Timeout: time.Second})
+	defer func() { _ = inner.Close() }()
+	var transport raft.Transport = raftTransport{inner}
+	transport.SetHeartbeatHandler(func(raft.RPC) { t.Error("a heartbeat took the other path") })
+	if _, ok := transport.(raft.WithPreVote); !ok {
+		t.Error("the wrapper hides pre-votes")
+	}
+}
+
+// TestFaultyClock: offsets move the wall only, rates change how fast the monotonic clock runs from then on, and it
+// never jumps.
+func TestFaultyClock(t *testing.T) {
+	inner := &fakeClock{wall: 1000, monotonic: 1_000_000_000}
+	c := NewFaultyClock(inner)
+	c.SetOffset(-time.Hour)
+	if got := c.Wall(); got != 1000-int64(time.Hour) {
+		t.Fatalf("wall %d", got)
+	}
+	inner.monotonic += 1_000_000
+	before := c.Monotonic()
+	c.SetRate(2_000_000)
+	if c.Monotonic() != before {
+		t.Fatal("a change of the rate made the clock jump")
+	}
+	inner.monotonic += 1_000_000
+	if got := c.Monotonic() - before; got != 2_000_000 {
+		t.Fatalf("at double rate it ran %d in 1,000,000", got)
+	}
+}
+
+type fakeClock struct{ wall, monotonic int64 }
+
+func (c *fakeClock) Wall() int64      { return c.wall }
+func (c *fakeClock) Monotonic() int64 { return c.monotonic }
+
+// TestAFailedWriteEndsTheNode: after it nothing that is in memory can be trusted.
+func TestAFailedWriteEndsTheNode(t *testing.T) {
+	conf := DefaultConfig()
+	conf.ID, conf.DataDir, conf.RaftAddress = "n", t.TempDir(), "127.0.0.1:0"
+	conf.Peers = []Peer{{ID: "n", RaftAddress: "127.0.0.1:0"}}
+	n, err := Open(conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Kill()
+	broken := errors.New("input/output error")
+	_ = n.store.write("writing the log", func() error { return broken })
+	<-n.Done()
+	if !errors.Is(n.Err(), broken) {
+		t.Fatalf("the node ended with %v", n.Err())
+	}
+	if _, _, err := n.Propose(t.Context()); err != nil {
+		t.Fatal("nothing to propose is nothing to fail")
+	}
+}
