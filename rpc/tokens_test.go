@@ -1,0 +1,152 @@
+package rpc_test
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/quotad/quotad/rpc"
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+// verbOf says which verb each call needs. A call that is added must be added here.
+var verbOf = map[string]rpc.Verb{
+	"OpenSession": rpc.VerbUse, "CloseSession": rpc.VerbUse, "Reserve": rpc.VerbUse, "Consume": rpc.VerbUse,
+	"Settle": rpc.VerbUse, "Release": rpc.VerbUse, "Renew": rpc.VerbUse, "Withdraw": rpc.VerbUse, "Batch": rpc.VerbUse,
+	"Report": rpc.VerbReport, "Watch": rpc.VerbRead, "GetQuota": rpc.VerbRead, "ListQuotas": rpc.VerbRead,
+	"ListLeases": rpc.VerbRead, "CheckFence": rpc.VerbRead, "GetStatus": rpc.VerbRead,
+	"ApplyQuotas": rpc.VerbAdminQuota, "DeleteQuota": rpc.VerbAdminQuota, "RevokeLease": rpc.VerbAdminQuota,
+	"AddMember": rpc.VerbAdminCluster, "PromoteMember": rpc.VerbAdminCluster, "RemoveMember": rpc.VerbAdminCluster,
+	"TransferLeadership": rpc.VerbAdminCluster, "Backup": rpc.VerbAdminCluster, "Restore": rpc.VerbAdminCluster,
+	"GetStateHash": rpc.VerbDebug, "DumpLog": rpc.VerbDebug, "SetFault": rpc.VerbDebug,
+}
+
+// tokenFile writes one token for each verb and returns their secrets.
+func tokenFile(t *testing.T) (path string, secrets map[rpc.Verb]string) {
+	t.Helper()
+	secrets = map[rpc.Verb]string{}
+	text := "tokens:\n"
+	for _, verb := range []rpc.Verb{
+		rpc.VerbUse, rpc.VerbReport, rpc.VerbRead, rpc.VerbAdminQuota, rpc.VerbAdminCluster, rpc.VerbDebug,
+	} {
+		secret, entry, err := rpc.NewToken(string(verb), "ralph*", "standard", []rpc.Verb{verb})
+		if err != nil {
+			t.Fatal(err)
+		}
+		secrets[verb] = secret
+		text += fmt.Sprintf("- {id: %s, sha256: %s, holder: %q, verbs: [%s]}\n", entry.ID, entry.SHA256, entry.Holder, verb)
+	}
+	path = filepath.Join(t.TempDir(), "tokens.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path, secrets
+}
+
+// TestTokensAllowWhatTheySay goes through every unary call with every token and with none.
+func TestTokensAllowWhatTheySay(t *testing.T) {
+	path, secrets := tokenFile(t)
+	tokens, err := rpc.LoadTokens(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	registry := prometheus.NewRegistry()
+	n := newNodes(t, 1, func(c *rpc.Config) {
+		c.Tokens, c.Registry = tokens, registry
+		c.Logger = hclog.New(&hclog.LoggerOptions{Level: hclog.Trace, Output: &log})
+	})[0]
+	bodies := ""
+	services := quotav1.File_quota_v1_quota_proto.Services()
+	admin := quotav1.File_quota_v1_admin_proto.Services()
+	calls := 0
+	for _, service := range []string{"QuotaService", "AdminService"} {
+		methods := services.Get(0).Methods()
+		if service == "AdminService" {
+			methods = admin.Get(0).Methods()
+		}
+		for i := range methods.Len() {
+			method := methods.Get(i)
+			name := string(method.Name())
+			need, known := verbOf[name]
+			if !known {
+				t.Errorf("no verb is said for %s", name)
+			}
+			if calls++; method.IsStreamingServer() || method.IsStreamingClient() {
+				continue // curl cannot send those
+			}
+			for verb, secret := range secrets {
+				status, body := post(t, n.url, "/quota.v1."+service+"/"+name, `{}`, "Authorization", "Bearer "+secret)
+				bodies += body
+				if refused := status == http.StatusForbidden && strings.Contains(body, "REASON_NOT_ALLOWED"); refused == (verb == need) {
+					t.Errorf("%s with a token for %s: %d %s", name, verb, status, body)
+				}
+			}
+			for _, wrong := range []string{"", "Bearer qtd_use_wrong", "Basic abc", "Bearer " + secrets[rpc.VerbUse] + "x"} {
+				if status, body := post(t, n.url, "/quota.v1."+service+"/"+name, `{}`, "Authorization", wrong); status != http.StatusUnauthorized {
+					t.Errorf("%s with %q: %d %s", name, wrong, status, body)
+				}
+			}
+		}
+	}
+	if calls != len(verbOf) {
+		t.Errorf("%d calls, the table has %d", calls, len(verbOf))
+	}
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	everything := log.String() + bodies + fmt.Sprint(families)
+	for verb, secret := range secrets {
+		if strings.Contains(everything, secret) {
+			t.Errorf("the secret of the token for %s got out", verb)
+		}
+	}
+}
+
+// TestTokensCoverHolders: a token acts for the holders of its pattern, in no higher class than its own.
+func TestTokensCoverHolders(t *testing.T) {
+	path, secrets := tokenFile(t)
+	tokens, err := rpc.LoadTokens(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := newNodes(t, 1, func(c *rpc.Config) { c.Tokens = tokens })[0]
+	use, quota := "Bearer "+secrets[rpc.VerbUse], "Bearer "+secrets[rpc.VerbAdminQuota]
+	if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas", applyCore, "Authorization", quota); status != http.StatusOK {
+		t.Fatalf("%d %s", status, body)
+	}
+	reserve := func(holder string) (int, string) {
+		return post(t, n.url, "/quota.v1.QuotaService/Reserve",
+			`{"holder":"`+holder+`","items":[{"quota":"t/core"}],"class":"CLASS_CRITICAL"}`, "Authorization", use)
+	}
+	if status, body := reserve("ralph@1"); status != http.StatusOK || !strings.Contains(body, "CLASS_STANDARD") {
+		t.Errorf("%d %s", status, body)
+	}
+	if status, body := reserve("picard"); status != http.StatusForbidden {
+		t.Errorf("%d %s", status, body)
+	}
+}
+
+// TestTokenFileMistakes: what is wrong is said, and nothing panics.
+func TestTokenFileMistakes(t *testing.T) {
+	for name, text := range map[string]string{
+		"an empty entry": "tokens: [null]\n", "an unknown key": "tokens: [{id: a, hash: b}]\n",
+		"a short hash": "tokens: [{id: a, sha256: ab, holder: '*', verbs: [use]}]\n", "no list": "tokens: 7\n",
+	} {
+		path := filepath.Join(t.TempDir(), "tokens.yaml")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := rpc.LoadTokens(path); err == nil {
+			t.Errorf("%s was taken", name)
+		}
+	}
+}
