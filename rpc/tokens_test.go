@@ -31,7 +31,7 @@ var verbOf = map[string]rpc.Verb{
 // tokenFile writes one token for each verb and returns their secrets.
 func tokenFile(t *testing.T) (path string, secrets map[rpc.Verb]string) {
 	t.Helper()
-	secrets = map[rpc.Verb]string{}
+	secrets = make(map[rpc.Verb]string)
 	text := "tokens:\n"
 	for _, verb := range []rpc.Verb{
 		rpc.VerbUse, rpc.VerbReport, rpc.VerbRead, rpc.VerbAdminQuota, rpc.VerbAdminCluster, rpc.VerbDebug,
