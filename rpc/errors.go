@@ -65,6 +65,9 @@ func newError(message string, info *quotav1.ErrorInfo) *connect.Error {
 	if detail, detailErr := connect.NewErrorDetail(info); detailErr == nil {
 		err.AddDetail(detail)
 	}
+	if info.Reason == quotav1.Reason_REASON_TOO_LARGE {
+		err.Meta().Set(statusHeader, "413")
+	}
 	return err
 }
 
@@ -72,6 +75,13 @@ func newError(message string, info *quotav1.ErrorInfo) *connect.Error {
 func invalid(field, message, hint string) *connect.Error {
 	return newError(fmt.Sprintf("%s: %s", field, message), &quotav1.ErrorInfo{
 		Reason: quotav1.Reason_REASON_INVALID, Field: field, Hint: hint, NotAccepted: true,
+	})
+}
+
+// tooLargeError makes the error of a message that the server does not take.
+func tooLargeError(message string) *connect.Error {
+	return newError(message, &quotav1.ErrorInfo{
+		Reason: quotav1.Reason_REASON_TOO_LARGE, Hint: "send less in one request", NotAccepted: true,
 	})
 }
 
@@ -118,10 +128,8 @@ func nodeError(err error) *connect.Error {
 		})
 	case errors.Is(err, raftnode.ErrWatchEnded):
 		return stoppingError()
-	case errors.Is(err, context.Canceled):
-		return connect.NewError(connect.CodeCanceled, err)
-	case errors.Is(err, context.DeadlineExceeded):
-		return connect.NewError(connect.CodeDeadlineExceeded, err)
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return newError("the call ended before it was answered", &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_CANCELED})
 	}
 	return newError(err.Error(), &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_INTERNAL, Hint: "see the node's log"})
 }

@@ -4,14 +4,18 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+
+	"github.com/quotad/quotad/rpc/quotav1"
 )
 
 // Bounds of the API port.
@@ -19,7 +23,7 @@ const (
 	maxMessage       = 4 << 20 // a Batch; other requests are far below maxBody
 	maxBody          = 1 << 20
 	maxAnswer        = 16 << 20
-	readBodyIn       = 10 * time.Second
+	defaultReadBody  = 10 * time.Second
 	maxHeader        = 16 << 10
 	maxStreams       = 250
 	idleTimeout      = 120 * time.Second
@@ -53,7 +57,7 @@ func Listen(address string, most int) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &boundedListener{Listener: listener, slots: make(chan struct{}, most)}, nil
+	return &boundedListener{Listener: listener, slots: make(chan struct{}, most), closed: make(chan struct{})}, nil
 }
 
 // limited bounds the body of a call in size and time, and counts what is under way.
@@ -61,53 +65,116 @@ func (s *Server) limited(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.running.enter()
 		defer s.running.leave()
-		if strings.HasPrefix(r.URL.Path, "/quota.v1.") && r.URL.Path != restoreProcedure {
-			limit := int64(maxBody)
-			if r.URL.Path == batchProcedure || r.URL.Path == applyProcedure {
-				limit = maxMessage
+		if strings.HasPrefix(r.URL.Path, "/quota.v1.") {
+			body := &boundedBody{ReadCloser: r.Body, control: http.NewResponseController(w), within: s.config.ReadBody}
+			switch r.URL.Path {
+			case restoreProcedure: // as long as it goes on coming
+				body.rolling = true
+			case batchProcedure, applyProcedure:
+				body.ReadCloser = http.MaxBytesReader(w, r.Body, maxMessage)
+			default:
+				body.ReadCloser = http.MaxBytesReader(w, r.Body, maxBody)
 			}
-			control := http.NewResponseController(w)
-			_ = control.SetReadDeadline(time.Now().Add(readBodyIn))
-			r.Body = &timedBody{
-				ReadCloser: http.MaxBytesReader(w, r.Body, limit),
-				done:       func() { _ = control.SetReadDeadline(time.Time{}) },
-			}
+			body.begin()
+			r.Body, w = body, statusWriter{w}
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-// timedBody lifts the deadline of a body when it was read: the connection is watched on while the call is under way.
-type timedBody struct {
+// boundedBody says in typed errors what is wrong with a body, and lifts its deadline when it was read: the connection is
+// watched on while the call is under way.
+type boundedBody struct {
 	io.ReadCloser
-	once sync.Once
-	done func()
+	control *http.ResponseController
+	within  time.Duration
+	// rolling gives each read a deadline of its own.
+	rolling bool
+	lifted  bool
+}
+
+func (b *boundedBody) begin() { _ = b.control.SetReadDeadline(time.Now().Add(b.within)) }
+
+func (b *boundedBody) lift() {
+	if !b.lifted {
+		b.lifted = true
+		_ = b.control.SetReadDeadline(time.Time{})
+	}
 }
 
 // Read implements io.Reader.
-func (b *timedBody) Read(p []byte) (int, error) {
+func (b *boundedBody) Read(p []byte) (int, error) {
+	if b.rolling && !b.lifted {
+		b.begin()
+	}
 	n, err := b.ReadCloser.Read(p)
-	if errors.Is(err, io.EOF) {
-		b.once.Do(b.done)
+	var tooLarge *http.MaxBytesError
+	switch {
+	case err == nil:
+		return n, nil
+	case errors.Is(err, io.EOF):
+		b.lift()
+		return n, err
+	case errors.As(err, &tooLarge):
+		return n, tooLargeError(fmt.Sprintf("the body has more than %d bytes", tooLarge.Limit))
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return n, newError(fmt.Sprintf("the body did not come within %v", b.within), &quotav1.ErrorInfo{
+			Reason: quotav1.Reason_REASON_CANCELED, Hint: "send it at once", NotAccepted: true,
+		})
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return n, invalid("body", "it was cut off", "send it again")
 	}
 	return n, err
 }
 
+// statusHeader carries a status of HTTP that Connect's code alone does not give from an error to statusWriter.
+const statusHeader = "Quotad-Status"
+
+// statusWriter answers with status 413 what Connect would with 429: what is too large is not to be sent again.
+type statusWriter struct{ http.ResponseWriter }
+
+// WriteHeader implements http.ResponseWriter.
+func (w statusWriter) WriteHeader(status int) {
+	if w.Header().Get(statusHeader) != "" {
+		w.Header().Del(statusHeader)
+		status = http.StatusRequestEntityTooLarge
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Flush implements http.Flusher, which streams need.
+func (w statusWriter) Flush() { _ = http.NewResponseController(w.ResponseWriter).Flush() }
+
+// Unwrap is for http.ResponseController.
+func (w statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
 // boundedListener takes no more connections than it has slots.
 type boundedListener struct {
 	net.Listener
-	slots chan struct{}
+	slots     chan struct{}
+	closed    chan struct{}
+	closeOnce sync.Once
 }
 
 // Accept implements net.Listener.
 func (l *boundedListener) Accept() (net.Conn, error) {
-	l.slots <- struct{}{}
+	select {
+	case l.slots <- struct{}{}:
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
 	conn, err := l.Listener.Accept()
 	if err != nil {
 		<-l.slots
 		return nil, err
 	}
 	return &boundedConn{Conn: conn, release: func() { <-l.slots }}, nil
+}
+
+// Close implements net.Listener. An Accept that waits for a slot ends too.
+func (l *boundedListener) Close() error {
+	l.closeOnce.Do(func() { close(l.closed) })
+	return l.Listener.Close()
 }
 
 type boundedConn struct {

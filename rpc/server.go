@@ -36,6 +36,8 @@ type Config struct {
 	PeerTLS *tls.Config
 	// MaxInFlight is how many calls may be under way at once. Default 20,000.
 	MaxInFlight int64
+	// ReadBody is how long the body of a call may take to come; for Restore, each piece of it. Default 10 s.
+	ReadBody time.Duration
 }
 
 // Server serves the API.
@@ -68,6 +70,9 @@ func New(config Config) (*Server, error) {
 	if config.MaxInFlight == 0 {
 		config.MaxInFlight = 20_000
 	}
+	if config.ReadBody == 0 {
+		config.ReadBody = defaultReadBody
+	}
 	s := &Server{
 		node: config.Node, config: config, logger: config.Logger, metrics: newMetrics(config.Registry), started: time.Now(),
 		health:   grpchealth.NewStaticChecker(quotav1connect.QuotaServiceName, quotav1connect.AdminServiceName),
@@ -95,7 +100,7 @@ func peerTransport(conf *tls.Config) *http.Transport {
 func (s *Server) Handler() http.Handler {
 	options := []connect.HandlerOption{
 		connect.WithInterceptors(s.interceptors()...),
-		connect.WithRecover(s.recovered),
+		connect.WithRecover(s.recovered), codecs(),
 		connect.WithReadMaxBytes(maxMessage), connect.WithSendMaxBytes(maxAnswer), connect.WithCompressMinBytes(1024),
 	}
 	mux := http.NewServeMux()
