@@ -47,16 +47,19 @@ func TestFarBehindNodeGetsASnapshot(t *testing.T) {
 	})
 	c.propose(rate("q", 1_000_000))
 	behind := (c.leader() + 1) % 3
+	has := c.nodes[behind].Status().LastIndex
 	c.stop(behind)
 	for range 200 {
 		c.propose(reserve("q", 1))
 	}
-	eventually(t, "a snapshot", func() bool { return c.nodes[c.leader()].Status().SnapshotIndex > 100 })
+	for i, node := range c.nodes {
+		if i != behind { // whoever leads then has no log for it
+			eventually(t, "a cut log", func() bool { return node.Status().FirstIndex > has+1 })
+		}
+	}
 	c.start(behind)
 	c.hashesAgree()
-	if c.nodes[behind].Status().SnapshotIndex == 0 {
-		t.Fatal("the node that was behind got no snapshot")
-	}
+	eventually(t, "the snapshot it got is its newest", func() bool { return c.nodes[behind].Status().SnapshotIndex > has })
 	c.stop(behind)
 	c.start(behind) // from its own snapshot and log
 	c.hashesAgree()

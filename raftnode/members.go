@@ -165,7 +165,7 @@ func (n *Node) configuration() (raft.ConfigurationFuture, error) {
 
 // change waits for a change of membership, not for ever.
 func (n *Node) change(future raft.Future) error {
-	if err := n.proposer.await(future); err != nil {
+	if err := n.await(future); err != nil {
 		return n.classify(err)
 	}
 	return nil

@@ -1,7 +1,6 @@
 package raftnode
 
 import (
-	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
@@ -18,7 +17,6 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quotad/quotad/fsm"
-	"github.com/quotad/quotad/fsm/logpb"
 )
 
 // Files in the data directory beside the log.
@@ -69,6 +67,8 @@ type Node struct {
 	stopping atomic.Bool
 	diskLow  atomic.Bool
 	skew     atomic.Int64
+	// suspicious is set while a transfer of leadership is watched.
+	suspicious atomic.Bool
 
 	tickKick  chan struct{}
 	closing   chan struct{}
@@ -78,7 +78,6 @@ type Node struct {
 	wg        sync.WaitGroup
 	errMu     sync.Mutex
 	err       error
-	transfers atomic.Int64
 }
 
 // nodeConfig is a Config with what was worked out of it.
@@ -87,13 +86,6 @@ type nodeConfig struct {
 	crash *crashPoints
 	list  string
 	nonce string
-}
-
-// leadership is one term in which this node leads and is ready.
-type leadership struct {
-	term  uint64
-	clock leaderClock
-	lost  chan struct{}
 }
 
 // Open opens the node's data, joins or forms the cluster, and starts. It returns before a leader is known. Errors are
@@ -236,143 +228,6 @@ func (n *Node) start() {
 	}
 }
 
-// lead follows whether this node leads. It becomes ready when a barrier of its term is applied, so that no entry of an
-// older leader can still come with a larger stamp.
-func (n *Node) lead() {
-	for {
-		select {
-		case leads := <-n.raft.LeaderCh():
-			if !leads {
-				n.stopLeading()
-				continue
-			}
-			n.beginLeading()
-		case <-n.closing:
-			n.stopLeading()
-			return
-		}
-	}
-}
-
-// beginLeading waits for the barrier and starts the leader's clock at the state's own time.
-func (n *Node) beginLeading() {
-	term := n.raft.CurrentTerm()
-	for n.raft.State() == raft.Leader && n.raft.CurrentTerm() == term {
-		if err := n.raft.Barrier(n.config.ApplyTimeout).Error(); err != nil {
-			n.logger.Warn("the barrier of a new leader failed", "term", term, "error", err)
-			if errors.Is(err, raft.ErrNotLeader) || errors.Is(err, raft.ErrLeadershipLost) || errors.Is(err, raft.ErrRaftShutdown) {
-				return
-			}
-			continue
-		}
-		n.sampleOnce()
-		n.mu.RLock()
-		base := n.machine.State().Clock().Now
-		n.mu.RUnlock()
-		lead := &leadership{
-			term: term, lost: make(chan struct{}),
-			clock: leaderClock{clock: n.config.Clock, base: base, since: n.config.Clock.Monotonic()},
-		}
-		n.led.Store(lead)
-		n.leading.Store(lead)
-		n.logger.Info("this node leads", "term", term)
-		n.kickTicker()
-		n.wg.Go(func() {
-			n.settleIn()
-		})
-		return
-	}
-}
-
-func (n *Node) stopLeading() {
-	if lead := n.leading.Swap(nil); lead != nil {
-		close(lead.lost)
-		n.proposer.refuseAll(NotLeader)
-		n.logger.Info("this node leads no more", "term", lead.term)
-	}
-}
-
-// settleIn founds the cluster and records the API addresses of the static list, where that is still to do.
-func (n *Node) settleIn() {
-	ctx, cancel := context.WithTimeout(context.Background(), n.config.ApplyTimeout)
-	defer cancel()
-	n.mu.RLock()
-	founded := n.machine.State().ClusterID()
-	known := map[string]string{}
-	for _, m := range n.machine.State().Members() {
-		known[m.ID] = m.APIAddress
-	}
-	n.mu.RUnlock()
-	var commands []*logpb.Command
-	if founded == "" {
-		random := make([]byte, 16)
-		_, _ = rand.Read(random)
-		commands = append(commands, &logpb.Command{Kind: &logpb.Command_Found{
-			Found: &logpb.Found{ClusterId: hex.EncodeToString(random)},
-		}})
-	}
-	peers := n.config.Peers
-	if len(peers) == 0 || founded != "" {
-		peers = []Peer{{ID: n.config.ID, APIAddress: n.config.APIAddress}}
-	}
-	for _, p := range peers {
-		if p.APIAddress != "" && known[p.ID] != p.APIAddress {
-			commands = append(commands, &logpb.Command{Kind: &logpb.Command_PutMember{
-				PutMember: &logpb.PutMember{Id: p.ID, ApiAddress: p.APIAddress},
-			}})
-		}
-	}
-	if _, _, err := n.Propose(ctx, commands...); err != nil {
-		n.logger.Warn("the members' addresses could not be recorded", "error", err)
-	}
-}
-
-func (n *Node) whyNotLeading() NotAcceptedCause {
-	switch {
-	case n.stopping.Load():
-		return Stopping
-	case n.raft.State() == raft.Leader:
-		return NotReady
-	}
-	return NotLeader
-}
-
-// transferStuck ends a leader that refuses everything because a transfer of its leadership hangs
-// (hashicorp/raft issue 696).
-func (n *Node) transferStuck() {
-	now := n.config.Clock.Monotonic()
-	if !n.transfers.CompareAndSwap(0, now) && now-n.transfers.Load() > int64(20*n.config.ElectionTimeout) {
-		n.fail(errors.New("a transfer of leadership hangs: the node stops, so that another one can lead"))
-	}
-}
-
-// fail ends the node.
-func (n *Node) fail(err error) {
-	n.errMu.Lock()
-	if n.err == nil {
-		n.err = err
-	}
-	n.errMu.Unlock()
-	n.doneOnce.Do(func() {
-		n.logger.Error("the node stops", "error", err)
-		n.stopping.Store(true)
-		if n.port != nil {
-			_ = n.port.Close() // first of all: its peers must notice
-		}
-		close(n.done)
-	})
-}
-
-// Done is closed when the node has stopped by itself; Err then says why.
-func (n *Node) Done() <-chan struct{} { return n.done }
-
-// Err returns why the node stopped, nil while it runs or after Close.
-func (n *Node) Err() error {
-	n.errMu.Lock()
-	defer n.errMu.Unlock()
-	return n.err
-}
-
 // ID returns this node's id.
 func (n *Node) ID() string { return n.config.ID }
 
@@ -404,177 +259,4 @@ func (n *Node) apiAddress(id string) string {
 		}
 	}
 	return ""
-}
-
-// Close hands leadership over, stops, and waits, bounded by ctx.
-func (n *Node) Close(ctx context.Context) error {
-	n.closeOnce.Do(func() {
-		n.stopping.Store(true)
-		n.handOver(ctx)
-		close(n.closing)
-		n.doneOnce.Do(func() {
-			_ = n.port.Close()
-			close(n.done)
-		})
-		n.hub.close()
-	})
-	stopped := make(chan struct{})
-	go func() {
-		n.wg.Wait()
-		_ = n.transport.Close()
-		_ = n.raft.Shutdown().Error()
-		n.port.wg.Wait()
-		n.closeFiles()
-		close(stopped)
-	}()
-	select {
-	case <-stopped:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("the node did not stop in time: %w", ctx.Err())
-	}
-}
-
-// Kill stops without handing leadership over, as a crash would, but for what the operating system has.
-func (n *Node) Kill() {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	n.stopping.Store(true)
-	n.doneOnce.Do(func() {
-		_ = n.port.Close()
-		close(n.done)
-	})
-	_ = n.Close(ctx)
-}
-
-// handOver gives leadership to another voter, within two election timeouts.
-func (n *Node) handOver(ctx context.Context) {
-	if voters, _ := n.voters(); n.raft.State() != raft.Leader || n.isDone() || len(voters) < 2 {
-		return
-	}
-	future := n.raft.LeadershipTransfer()
-	finished := make(chan error, 1)
-	go func() { finished <- future.Error() }()
-	timer := time.NewTimer(2 * n.config.ElectionTimeout)
-	defer timer.Stop()
-	select {
-	case err := <-finished:
-		if err != nil {
-			n.logger.Info("leadership could not be handed over", "error", err)
-		}
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-}
-
-func (n *Node) isDone() bool {
-	select {
-	case <-n.done:
-		return true
-	default:
-		return false
-	}
-}
-
-func (n *Node) closeFiles() {
-	if n.store != nil {
-		_ = n.store.Close()
-	}
-	if n.port != nil {
-		_ = n.port.Close()
-	}
-}
-
-// kickTicker makes the ticker look at the state again.
-func (n *Node) kickTicker() {
-	select {
-	case n.tickKick <- struct{}{}:
-	default:
-	}
-}
-
-// tick proposes an entry when something in the state is due, and at least every Tick while anything is pending. With
-// nothing pending nothing is written.
-func (n *Node) tick() {
-	timer := time.NewTimer(time.Hour)
-	defer timer.Stop()
-	last := n.config.Clock.Monotonic()
-	for {
-		select {
-		case <-n.tickKick:
-		case <-timer.C:
-		case <-n.closing:
-			return
-		case <-n.done:
-			return
-		}
-		lead := n.leading.Load()
-		if lead == nil {
-			timer.Reset(time.Hour)
-			continue
-		}
-		n.mu.RLock()
-		due, pending := n.machine.State().NextDue()
-		stamped := n.machine.State().Clock().Now
-		n.mu.RUnlock()
-		if !pending {
-			timer.Reset(time.Hour)
-			continue
-		}
-		now := lead.clock.now()
-		wait := min(due-now, stamped+int64(n.config.Tick)-now)
-		if wait <= 0 {
-			if since := n.config.Clock.Monotonic() - last; since < int64(time.Millisecond) {
-				timer.Reset(time.Millisecond)
-				continue
-			}
-			last = n.config.Clock.Monotonic()
-			n.proposeTick(lead)
-			wait = int64(2 * time.Millisecond)
-		}
-		timer.Reset(time.Duration(max(wait, int64(time.Millisecond))))
-	}
-}
-
-// proposeTick writes an entry without commands.
-func (n *Node) proposeTick(lead *leadership) {
-	if n.paused.Load() {
-		return
-	}
-	select {
-	case n.proposer.slots <- struct{}{}:
-		n.proposer.send(lead, nil, nil)
-	default: // entries are on their way: they carry the time
-	}
-}
-
-// watchDisk ends the node when a write stalls or the disk is full, and stops grants before.
-func (n *Node) watchDisk() {
-	ticker := time.NewTicker(n.config.StallLimit / 8)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ticker.C:
-		case <-n.closing:
-			return
-		case <-n.done:
-			return
-		}
-		if stalled := n.store.stalledFor(); stalled > n.config.StallLimit {
-			n.fail(fmt.Errorf("a write to the log has been stuck for %v: the disk stalls", stalled.Round(time.Millisecond)))
-			return
-		}
-		free, err := n.config.Free(n.config.DataDir)
-		if err != nil {
-			continue
-		}
-		low := n.config.FreeLow > 0 && free < n.config.FreeLow
-		if low != n.diskLow.Swap(low) {
-			n.logger.Warn("free disk space crossed the mark", "free", free, "mark", n.config.FreeLow, "low", low)
-		}
-		if n.config.FreeStop > 0 && free < n.config.FreeStop {
-			n.fail(fmt.Errorf("%d bytes of disk are left, below the mark %d", free, n.config.FreeStop))
-			return
-		}
-	}
 }

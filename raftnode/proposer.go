@@ -259,7 +259,7 @@ func (p *proposer) send(lead *leadership, parts []part, commands []*logpb.Comman
 	started := p.n.config.Clock.Monotonic()
 	future := p.n.raft.Apply(data, p.n.config.ApplyTimeout)
 	p.wg.Go(func() {
-		err := p.await(future)
+		err := p.n.await(future)
 		<-p.slots
 		p.kick()
 		if err != nil {
@@ -277,34 +277,22 @@ func (p *proposer) send(lead *leadership, parts []part, commands []*logpb.Comman
 	})
 }
 
-// await waits for a future, which may hang when raft stops.
-func (p *proposer) await(future raft.Future) error {
-	failed := make(chan error, 1)
-	go func() { failed <- future.Error() }()
-	select {
-	case err := <-failed:
-		return err
-	case <-p.n.done:
-		return raft.ErrRaftShutdown
-	}
-}
-
 // finish answers the calls of an entry.
 func (p *proposer) finish(parts []part, applied *fsm.Applied, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	position := 0
+	first := 0
 	for _, part := range parts {
-		c := part.call
-		if c.left == 0 {
+		c, from := part.call, first
+		first += part.to - part.from
+		if c.left == 0 { // an earlier part of it failed
 			continue
 		}
 		if err != nil {
 			p.failLocked(c, part, err)
 			continue
 		}
-		copy(c.results[part.from:part.to], applied.Results[position:])
-		position += part.to - part.from
+		copy(c.results[part.from:part.to], applied.Results[from:])
 		c.at = Position{Term: applied.Term, Index: applied.Index, ClusterTime: applied.Clock.Now}
 		if c.left -= part.to - part.from; c.left == 0 {
 			close(c.finished)
@@ -357,7 +345,7 @@ func (n *Node) classify(err error) error {
 	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrEnqueueTimeout):
 		return n.notAccepted(NotLeader)
 	case errors.Is(err, raft.ErrLeadershipTransferInProgress):
-		n.transferStuck()
+		n.suspectTransfer()
 		return n.notAccepted(NotReady)
 	}
 	// Leadership lost, aborted by a restore, shut down, a store's own error: the entry may yet be committed.

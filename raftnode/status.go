@@ -16,9 +16,11 @@ type Status struct {
 	Role                                                      string // leader, follower, candidate, learner, stopped
 	Leader, LeaderAPIAddress                                  string
 	Term, CommitIndex, AppliedIndex, LastIndex, SnapshotIndex uint64
-	Members                                                   []MemberStatus
-	Checks                                                    []Check
-	Testing                                                   bool
+	// FirstIndex is the first entry that is still in the log: what is older is in the snapshot only.
+	FirstIndex uint64
+	Members    []MemberStatus
+	Checks     []Check
+	Testing    bool
 }
 
 // MemberStatus is one member as a node knows it.
@@ -51,6 +53,7 @@ func (n *Node) Status() Status {
 	if s.Leader != "" {
 		s.LeaderAPIAddress = n.apiAddress(s.Leader)
 	}
+	s.FirstIndex, _ = n.store.FirstIndex()
 	s.SnapshotIndex, _ = strconv.ParseUint(n.raft.Stats()["last_snapshot_index"], 10, 64)
 	s.Members = n.memberStatus(s.Leader)
 	s.Role = n.role(s.Members)

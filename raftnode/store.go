@@ -13,7 +13,6 @@ import (
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 	bolt "go.etcd.io/bbolt"
 	berrors "go.etcd.io/bbolt/errors"
-	"golang.org/x/sys/unix"
 )
 
 // ErrDataDirInUse says that another process has the data directory open.
@@ -81,15 +80,31 @@ func (s *failStop) StoreLogs(logs []*raft.Log) error {
 	return err
 }
 
-// DeleteRange implements raft.LogStore.
+// deletePiece is how many entries one transaction deletes: a long one would hold up the log for as long.
+const deletePiece = 2048
+
+// DeleteRange implements raft.LogStore. It deletes in pieces, each a transaction of its own, in the order that leaves no
+// hole in the middle of the log if the process ends in between: the beginning of the log from the front, its end from
+// the back.
 func (s *failStop) DeleteRange(first, last uint64) error {
-	s.crash.pass("in-delete-range")
-	// In pieces: one transaction over a long range would hold up the log for as long.
-	const piece = 2048
-	for from := first; from <= last; from += piece {
-		to := min(last, from+piece-1)
+	end, err := s.LastIndex()
+	if err != nil {
+		return err
+	}
+	first, last = max(first, 1), min(last, end)
+	for first <= last {
+		s.crash.pass("in-delete-range")
+		from, to := first, min(last, first+deletePiece-1)
+		if last == end {
+			from, to = last-min(deletePiece-1, last-first), last
+		}
 		if err := s.write("cutting the log", func() error { return s.BoltStore.DeleteRange(from, to) }); err != nil {
 			return err
+		}
+		if last == end {
+			last, end = from-1, from-1
+		} else {
+			first = to + 1
 		}
 	}
 	return nil
@@ -143,15 +158,6 @@ func prepareDir(dir string) error {
 		}
 	}
 	return nil
-}
-
-// freeSpace tells how much a file system has left for us.
-func freeSpace(dir string) (int64, error) {
-	var stat unix.Statfs_t
-	if err := unix.Statfs(dir, &stat); err != nil {
-		return 0, err
-	}
-	return int64(stat.Bavail) * int64(stat.Bsize), nil //nolint:unconvert // its type differs between systems
 }
 
 // crashPoints lets a test kill the process at a named point. In production it is nil.

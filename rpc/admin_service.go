@@ -193,28 +193,39 @@ func (s *adminService) Restore(ctx context.Context, stream *connect.ClientStream
 	if err := r.who.may(VerbAdminCluster); err != nil {
 		return nil, err
 	}
-	reader, writer := io.Pipe()
-	go func() {
-		for stream.Receive() {
-			if _, err := writer.Write(stream.Msg().Chunk); err != nil {
-				return
-			}
-		}
-		err := stream.Err()
-		if err == nil {
-			err = io.EOF
-		}
-		_ = writer.CloseWithError(err)
-	}()
-	epoch, at, err := s.node.Restore(ctx, reader)
-	_ = reader.CloseWithError(errors.New("the restore has ended"))
+	epoch, at, err := s.node.Restore(ctx, &chunkReader{from: stream})
+	broken := (*connect.Error)(nil)
 	switch {
+	case errors.As(err, &broken):
+		return nil, broken
 	case errors.Is(err, fsm.ErrCorruptSnapshot), errors.Is(err, fsm.ErrNewerSnapshot):
 		return nil, invalid("chunk", err.Error(), "check the file with quotad verify")
 	case err != nil:
 		return nil, apiError(err)
 	}
 	return &quotav1.RestoreResponse{Meta: s.meta(r, at), Epoch: epoch}, nil
+}
+
+// chunkReader reads the pieces of a backup as one.
+type chunkReader struct {
+	from *connect.ClientStream[quotav1.RestoreRequest]
+	rest []byte
+}
+
+// Read implements io.Reader.
+func (c *chunkReader) Read(p []byte) (int, error) {
+	for len(c.rest) == 0 {
+		if !c.from.Receive() {
+			if err := c.from.Err(); err != nil {
+				return 0, err
+			}
+			return 0, io.EOF
+		}
+		c.rest = c.from.Msg().Chunk
+	}
+	n := copy(p, c.rest)
+	c.rest = c.rest[n:]
+	return n, nil
 }
 
 // GetStateHash implements AdminService.

@@ -72,7 +72,7 @@ func call[Req, Res proto.Message](
 			}
 		} else if r.final() {
 			return none, s.noLeader()
-		} else if res, tried, err := forward(ctx, s, r, req, remote); tried {
+		} else if res, tried, err := forward(ctx, s, r, req, remote); tried && (verb != VerbRead || !outcomeUnknown(err)) {
 			return res, err
 		}
 		if !s.pauseForLeader(ctx, hold) {
@@ -153,6 +153,12 @@ func isNotLeader(err error) bool {
 	return info != nil && info.NotAccepted && info.Reason == quotav1.Reason_REASON_NO_LEADER
 }
 
+// outcomeUnknown tells whether nobody knows what became of a call. One that only looks may then simply be made again.
+func outcomeUnknown(err error) bool {
+	info := infoOf(err)
+	return info != nil && info.Reason == quotav1.Reason_REASON_UNKNOWN_OUTCOME
+}
+
 // pauseForLeader waits a little for a leader to be known. It returns false where that takes too long.
 func (s *Server) pauseForLeader(ctx context.Context, until time.Time) bool {
 	if !time.Now().Before(until) {
@@ -165,7 +171,7 @@ func (s *Server) pauseForLeader(ctx context.Context, until time.Time) bool {
 		return true
 	case <-ctx.Done():
 		return false
-	case <-s.draining:
+	case <-s.drain.Done():
 		return false
 	}
 }

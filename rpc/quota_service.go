@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/quotad/quotad/fsm"
@@ -58,7 +57,7 @@ func (s *quotaService) CloseSession(ctx context.Context, req *quotav1.CloseSessi
 
 // Reserve implements QuotaService.
 func (s *quotaService) Reserve(ctx context.Context, req *quotav1.ReserveRequest) (*quotav1.ReserveResponse, error) {
-	return call(ctx, s.Server, VerbUse, req, s.reserve, leader.Reserve)
+	return call(ctx, s.Server, VerbUse, req, s.reserve, s.reserveThere)
 }
 
 func (s *quotaService) reserve(ctx context.Context, r *request, req *quotav1.ReserveRequest) (*quotav1.ReserveResponse, error) {
@@ -79,7 +78,7 @@ func (s *quotaService) reserve(ctx context.Context, r *request, req *quotav1.Res
 			return nil, err
 		}
 		result = s.keepSlots(ctx, result, req, r)
-		if ctx.Err() != nil && command.Session == 0 && command.IdempotencyKey == "" {
+		if ctx.Err() != nil && anonymous(command) {
 			s.giveBack(context.WithoutCancel(ctx), result.GetGranted())
 		}
 	}
@@ -113,100 +112,6 @@ func (s *Server) reserved(result *logpb.Result, meta *quotav1.Meta) *quotav1.Res
 		}}
 	}
 	return res
-}
-
-// await waits for the outcome of a Reserve in the queue. A caller without a request id that goes away takes its place
-// in the queue with it; with one, it may come back and find its place.
-func (s *Server) await(
-	ctx context.Context, command *logpb.Command, waiting *logpb.Waiting, at raftnode.Position,
-) (*logpb.Result, raftnode.Position, error) {
-	s.metrics.waiting.Inc()
-	defer s.metrics.waiting.Dec()
-	anonymous := command.Session == 0 && command.IdempotencyKey == ""
-	waitCtx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	stop := context.AfterFunc(ctx, cancel)
-	defer stop()
-	go func() {
-		select {
-		case <-s.draining:
-			cancel()
-		case <-waitCtx.Done():
-		}
-	}()
-	result, ended, err := s.node.Await(waitCtx, waiting.Ticket)
-	switch {
-	case err == nil:
-		return result, ended, nil
-	case errors.Is(err, raftnode.ErrNoTicket) && !anonymous:
-		again, at, err := s.propose(ctx, command)
-		if err == nil && again.GetWaiting() != nil {
-			err = &raftnode.UnknownError{Err: errors.New("the wait goes on")}
-		}
-		return again, at, err
-	case anonymous:
-		s.giveUp(context.WithoutCancel(ctx), waiting.Ticket)
-	}
-	return nil, at, err
-}
-
-// giveUp takes a Reserve whose caller went away out of the queue, or gives back what it was granted meanwhile.
-func (s *Server) giveUp(ctx context.Context, ticket uint64) {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
-	defer cancel()
-	results, _, err := s.node.Propose(ctx, &logpb.Command{Kind: &logpb.Command_Withdraw{
-		Withdraw: &logpb.Withdraw{Ticket: ticket},
-	}})
-	if err != nil || results[0].GetFailure() == nil {
-		return
-	}
-	if result, _, err := s.node.Await(ctx, ticket); err == nil {
-		s.giveBack(ctx, result.GetGranted())
-	}
-}
-
-// giveBack ends a lease that nobody will ever hear of.
-func (s *Server) giveBack(ctx context.Context, granted *logpb.Granted) {
-	if granted == nil {
-		return
-	}
-	_, _, _ = s.node.Propose(ctx, &logpb.Command{Kind: &logpb.Command_Release{
-		Release: &logpb.Release{Lease: granted.Lease, Fence: granted.Fence},
-	}})
-}
-
-// keepSlots gives a lease with slots, whose caller is still there, the length that was asked for. The result is the
-// state's own: it is copied before it is changed.
-func (s *Server) keepSlots(ctx context.Context, result *logpb.Result, req *quotav1.ReserveRequest, r *request) *logpb.Result {
-	if result.GetGranted() == nil || req.Consume || ctx.Err() != nil || !s.hasSlots(result.GetGranted()) {
-		return result
-	}
-	result = proto.CloneOf(result)
-	granted := result.GetGranted()
-	renewed, _, err := s.propose(ctx, &logpb.Command{By: r.who.pattern, Kind: &logpb.Command_Renew{
-		Renew: &logpb.Renew{Lease: granted.Lease, Fence: granted.Fence},
-	}})
-	if err == nil {
-		old := granted.DeadlineNs
-		granted.DeadlineNs = renewed.GetRenewed().GetDeadlineNs()
-		for _, item := range granted.Items {
-			if item.UntilNs == old { // one that ends with its window does so still
-				item.UntilNs = granted.DeadlineNs
-			}
-		}
-	}
-	return result
-}
-
-func (s *Server) hasSlots(granted *logpb.Granted) (slots bool) {
-	_ = s.node.Read(context.Background(), raftnode.Stale, func(state *fsm.State, clock fsm.Clock, _ raftnode.Position) {
-		for _, item := range granted.Items {
-			if q, ok := state.Quota(item.Quota, clock); ok && q.Definition.GetSlots() != nil {
-				slots = true
-			}
-		}
-	})
-	return slots
 }
 
 // refusalError makes the error for a caller that asked for refusals as HTTP status 429.

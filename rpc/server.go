@@ -50,10 +50,11 @@ type Server struct {
 	started time.Time
 	health  *grpchealth.StaticChecker
 
-	inFlight  atomic.Int64
-	draining  chan struct{}
-	drainOnce sync.Once
-	running   underWay
+	inFlight atomic.Int64
+	running  underWay
+	// drain ends when the node drains, by startDrain.
+	drain      context.Context
+	startDrain context.CancelFunc
 }
 
 // New makes a server.
@@ -75,10 +76,10 @@ func New(config Config) (*Server, error) {
 	}
 	s := &Server{
 		node: config.Node, config: config, logger: config.Logger, metrics: newMetrics(config.Registry), started: time.Now(),
-		health:   grpchealth.NewStaticChecker(quotav1connect.QuotaServiceName, quotav1connect.AdminServiceName),
-		draining: make(chan struct{}),
-		leaders:  &leaders{http: &http.Client{Transport: peerTransport(config.PeerTLS)}, scheme: "http", of: map[string]leader{}},
+		health:  grpchealth.NewStaticChecker(quotav1connect.QuotaServiceName, quotav1connect.AdminServiceName),
+		leaders: &leaders{http: &http.Client{Transport: peerTransport(config.PeerTLS)}, scheme: "http", of: map[string]leader{}},
 	}
+	s.drain, s.startDrain = context.WithCancel(context.Background())
 	if config.PeerTLS != nil {
 		s.leaders.scheme = "https"
 	}
@@ -120,11 +121,9 @@ func (s *Server) Handler() http.Handler {
 // Drain makes the node unready and ends what waits and streams, each with a typed error; then it waits for what is
 // under way, bounded by ctx.
 func (s *Server) Drain(ctx context.Context) error {
-	s.drainOnce.Do(func() {
-		s.health.SetStatus(quotav1connect.QuotaServiceName, grpchealth.StatusNotServing)
-		s.health.SetStatus(quotav1connect.AdminServiceName, grpchealth.StatusNotServing)
-		close(s.draining)
-	})
+	s.health.SetStatus(quotav1connect.QuotaServiceName, grpchealth.StatusNotServing)
+	s.health.SetStatus(quotav1connect.AdminServiceName, grpchealth.StatusNotServing)
+	s.startDrain()
 	return s.running.wait(ctx)
 }
 
@@ -171,11 +170,4 @@ func (u *underWay) wait(ctx context.Context) error {
 	}
 }
 
-func (s *Server) isDraining() bool {
-	select {
-	case <-s.draining:
-		return true
-	default:
-		return false
-	}
-}
+func (s *Server) isDraining() bool { return s.drain.Err() != nil }

@@ -29,15 +29,8 @@ func (s *quotaService) Watch(ctx context.Context, req *quotav1.WatchRequest, str
 		return apiError(err)
 	}
 	defer subscription.Close()
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := s.untilDrain(ctx)
 	defer cancel()
-	go func() {
-		select {
-		case <-s.draining:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
 	if err := stream.Send(nil); err != nil { // headers: the subscription stands
 		return err
 	}

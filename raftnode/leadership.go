@@ -1,0 +1,186 @@
+package raftnode
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// leadership is one term in which this node leads and is ready.
+type leadership struct {
+	term  uint64
+	clock leaderClock
+	lost  chan struct{}
+}
+
+// lead follows whether this node leads. It becomes ready when a barrier of its term is applied, so that no entry of an
+// older leader can still come with a larger stamp.
+func (n *Node) lead() {
+	for {
+		select {
+		case leads := <-n.raft.LeaderCh():
+			// The channel keeps the newest word only: a second yes may hide the no between, so it ends the former term.
+			n.stopLeading()
+			if leads {
+				n.beginLeading()
+			}
+		case <-n.closing:
+			n.stopLeading()
+			return
+		}
+	}
+}
+
+// beginLeading waits for the barrier and starts the leader's clock at the state's own time.
+func (n *Node) beginLeading() {
+	term := n.raft.CurrentTerm()
+	for n.raft.State() == raft.Leader && n.raft.CurrentTerm() == term {
+		if err := n.await(n.raft.Barrier(n.config.ApplyTimeout)); err != nil {
+			n.logger.Warn("the barrier of a new leader failed", "term", term, "error", err)
+			if errors.Is(err, raft.ErrNotLeader) || errors.Is(err, raft.ErrLeadershipLost) || errors.Is(err, raft.ErrRaftShutdown) {
+				return
+			}
+			if !n.pause(n.config.HeartbeatTimeout / 4) {
+				return
+			}
+			continue
+		}
+		n.sampleOnce()
+		n.mu.RLock()
+		base := n.machine.State().Clock().Now
+		n.mu.RUnlock()
+		lead := &leadership{
+			term: term, lost: make(chan struct{}),
+			clock: leaderClock{clock: n.config.Clock, base: base, since: n.config.Clock.Monotonic()},
+		}
+		n.led.Store(lead)
+		n.leading.Store(lead)
+		n.logger.Info("this node leads", "term", term)
+		n.kickTicker()
+		n.wg.Go(func() { n.settleIn(lead) })
+		return
+	}
+}
+
+// pause waits; false says that the node stops.
+func (n *Node) pause(d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-n.closing:
+	case <-n.done:
+	}
+	return false
+}
+
+func (n *Node) stopLeading() {
+	if lead := n.leading.Swap(nil); lead != nil {
+		close(lead.lost)
+		n.proposer.refuseAll(NotLeader)
+		n.logger.Info("this node leads no more", "term", lead.term)
+	}
+}
+
+// settleIn founds the cluster and records the API addresses of the static list, where that is still to do.
+func (n *Node) settleIn(lead *leadership) {
+	for {
+		ctx, cancel := context.WithTimeout(context.Background(), n.config.ApplyTimeout)
+		_, _, err := n.Propose(ctx, n.introduction()...)
+		cancel()
+		if err == nil {
+			return
+		}
+		n.logger.Warn("the members' addresses could not be recorded", "error", err)
+		select {
+		case <-lead.lost:
+			return
+		default:
+		}
+		if !n.pause(n.config.Tick) {
+			return
+		}
+	}
+}
+
+// introduction is what the log does not have yet: the cluster's id, the members' API addresses.
+func (n *Node) introduction() (commands []*logpb.Command) {
+	n.mu.RLock()
+	founded := n.machine.State().ClusterID()
+	known := map[string]string{}
+	for _, m := range n.machine.State().Members() {
+		known[m.ID] = m.APIAddress
+	}
+	n.mu.RUnlock()
+	if founded == "" {
+		random := make([]byte, 16)
+		_, _ = rand.Read(random)
+		commands = append(commands, &logpb.Command{Kind: &logpb.Command_Found{
+			Found: &logpb.Found{ClusterId: hex.EncodeToString(random)},
+		}})
+	}
+	peers := n.config.Peers
+	if len(peers) == 0 || founded != "" {
+		peers = []Peer{{ID: n.config.ID, APIAddress: n.config.APIAddress}}
+	}
+	for _, p := range peers {
+		if p.APIAddress != "" && known[p.ID] != p.APIAddress {
+			commands = append(commands, &logpb.Command{Kind: &logpb.Command_PutMember{
+				PutMember: &logpb.PutMember{Id: p.ID, ApiAddress: p.APIAddress},
+			}})
+		}
+	}
+	return commands
+}
+
+func (n *Node) whyNotLeading() NotAcceptedCause {
+	switch {
+	case n.stopping.Load():
+		return Stopping
+	case n.raft.State() == raft.Leader:
+		return NotReady
+	}
+	return NotLeader
+}
+
+// ErrTransferStuck says that a leader refused everything because a transfer of its leadership hung.
+var ErrTransferStuck = errors.New("a transfer of leadership hangs: the node stops, so that another one can lead")
+
+// suspectTransfer begins to watch a transfer of leadership under way. Raft may forget that it is over, and then refuses
+// everything for ever (hashicorp/raft issue 696); raft itself gives a transfer one election timeout.
+func (n *Node) suspectTransfer() {
+	if n.stopping.Load() || !n.suspicious.CompareAndSwap(false, true) {
+		return
+	}
+	n.wg.Go(func() {
+		defer n.suspicious.Store(false)
+		for range 8 {
+			if !n.pause(n.config.ElectionTimeout / 4) {
+				return
+			}
+			if err := n.await(n.raft.Barrier(n.config.ApplyTimeout)); !errors.Is(err, raft.ErrLeadershipTransferInProgress) {
+				return
+			}
+		}
+		n.fail(ErrTransferStuck)
+	})
+}
+
+// await waits for a future of raft, which may hang when raft stops.
+func (n *Node) await(future raft.Future) error {
+	failed := make(chan error, 1)
+	go func() { failed <- future.Error() }()
+	select {
+	case err := <-failed:
+		return err
+	case <-n.done:
+		return raft.ErrRaftShutdown
+	}
+}

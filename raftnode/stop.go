@@ -1,0 +1,115 @@
+package raftnode
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// fail ends the node.
+func (n *Node) fail(err error) {
+	n.errMu.Lock()
+	if n.err == nil {
+		n.err = err
+	}
+	n.errMu.Unlock()
+	n.doneOnce.Do(func() {
+		n.logger.Error("the node stops", "error", err)
+		n.stopping.Store(true)
+		if n.port != nil {
+			_ = n.port.Close() // first of all: its peers must notice
+		}
+		close(n.done)
+	})
+}
+
+// Done is closed when the node has stopped by itself; Err then says why.
+func (n *Node) Done() <-chan struct{} { return n.done }
+
+// Err returns why the node stopped, nil while it runs or after Close.
+func (n *Node) Err() error {
+	n.errMu.Lock()
+	defer n.errMu.Unlock()
+	return n.err
+}
+
+// Close hands leadership over, stops, and waits, bounded by ctx.
+func (n *Node) Close(ctx context.Context) error {
+	n.closeOnce.Do(func() {
+		n.stopping.Store(true)
+		n.handOver(ctx)
+		close(n.closing)
+		n.doneOnce.Do(func() {
+			_ = n.port.Close()
+			close(n.done)
+		})
+		n.hub.close()
+	})
+	stopped := make(chan struct{})
+	go func() {
+		n.wg.Wait()
+		_ = n.transport.Close()
+		_ = n.raft.Shutdown().Error()
+		n.port.wg.Wait()
+		n.closeFiles()
+		close(stopped)
+	}()
+	select {
+	case <-stopped:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("the node did not stop in time: %w", ctx.Err())
+	}
+}
+
+// Kill stops without handing leadership over, as a crash would, but for what the operating system has.
+func (n *Node) Kill() {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	n.stopping.Store(true)
+	n.doneOnce.Do(func() {
+		_ = n.port.Close()
+		close(n.done)
+	})
+	_ = n.Close(ctx)
+}
+
+// handOver gives leadership to another voter, within two election timeouts.
+func (n *Node) handOver(ctx context.Context) {
+	if voters, _ := n.voters(); n.raft.State() != raft.Leader || n.isDone() || len(voters) < 2 {
+		return
+	}
+	future := n.raft.LeadershipTransfer()
+	finished := make(chan error, 1)
+	go func() { finished <- future.Error() }()
+	timer := time.NewTimer(2 * n.config.ElectionTimeout)
+	defer timer.Stop()
+	select {
+	case err := <-finished:
+		if err != nil {
+			n.logger.Info("leadership could not be handed over", "error", err)
+		}
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+func (n *Node) isDone() bool {
+	select {
+	case <-n.done:
+		return true
+	default:
+		return false
+	}
+}
+
+func (n *Node) closeFiles() {
+	if n.store != nil {
+		_ = n.store.Close()
+	}
+	if n.port != nil {
+		_ = n.port.Close()
+	}
+}

@@ -1,0 +1,148 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/raftnode"
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+// anonymous tells whether a command has no id under which its outcome could be asked for.
+func anonymous(command *logpb.Command) bool {
+	return command.Session == 0 && command.IdempotencyKey == ""
+}
+
+// untilDrain ends a context when the node drains.
+func (s *Server) untilDrain(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(s.drain, cancel)
+	return ctx, func() {
+		stop()
+		cancel()
+	}
+}
+
+// reserveThere hands a Reserve on. A wait ends when this node drains, as it does when its caller goes away.
+func (s *quotaService) reserveThere( //nolint:revive // the order is that of a method expression of leader
+	to leader, ctx context.Context, req *quotav1.ReserveRequest,
+) (*quotav1.ReserveResponse, error) {
+	if req.Wait.AsDuration() <= 0 || req.NoBlock {
+		return to.Reserve(ctx, req)
+	}
+	waitCtx, cancel := s.untilDrain(ctx)
+	defer cancel()
+	res, err := to.Reserve(waitCtx, req)
+	if err != nil && waitCtx.Err() != nil && s.isDraining() {
+		return nil, waitStopped(false)
+	}
+	return res, err
+}
+
+// await waits for the outcome of a Reserve in the queue. A caller without a request id that goes away takes its place
+// in the queue with it; with one, it may come back and find its place.
+func (s *Server) await(
+	ctx context.Context, command *logpb.Command, waiting *logpb.Waiting, at raftnode.Position,
+) (*logpb.Result, raftnode.Position, error) {
+	s.metrics.waiting.Inc()
+	defer s.metrics.waiting.Dec()
+	waitCtx, cancel := s.untilDrain(ctx)
+	defer cancel()
+	result, ended, err := s.node.Await(waitCtx, waiting.Ticket)
+	if err == nil {
+		return result, ended, nil
+	}
+	if errors.Is(err, raftnode.ErrNoTicket) && !anonymous(command) {
+		again, at, err := s.propose(ctx, command)
+		if err == nil && again.GetWaiting() != nil {
+			err = &raftnode.UnknownError{Err: errors.New("the wait goes on")}
+		}
+		return again, at, err
+	}
+	left := !anonymous(command) || !s.giveUp(context.WithoutCancel(ctx), waiting.Ticket)
+	switch {
+	case s.isDraining():
+		err = waitStopped(!left)
+	case !left:
+		err = &raftnode.NotAcceptedError{Cause: raftnode.Canceled}
+	}
+	return nil, at, err
+}
+
+// waitStopped is the error of a wait that the node's end cut short. Nothing is left of it where it was withdrawn.
+func waitStopped(withdrawn bool) error {
+	if withdrawn {
+		return stoppingError()
+	}
+	return newError("the node is stopping, and the wait may go on without it", &quotav1.ErrorInfo{
+		Reason: quotav1.Reason_REASON_STOPPING, Hint: "ask another node, under the same request id",
+	})
+}
+
+// giveUp takes a Reserve whose caller went away out of the queue, or gives back what it was granted meanwhile. It tells
+// whether nothing is left of it.
+func (s *Server) giveUp(ctx context.Context, ticket uint64) bool {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	results, _, err := s.node.Propose(ctx, &logpb.Command{Kind: &logpb.Command_Withdraw{
+		Withdraw: &logpb.Withdraw{Ticket: ticket},
+	}})
+	switch {
+	case err != nil:
+		return false
+	case results[0].GetFailure() == nil:
+		return true
+	}
+	result, _, err := s.node.Await(ctx, ticket)
+	return err == nil && s.giveBack(ctx, result.GetGranted())
+}
+
+// giveBack ends a lease that nobody will ever hear of. It tells whether that is done.
+func (s *Server) giveBack(ctx context.Context, granted *logpb.Granted) bool {
+	if granted == nil {
+		return true
+	}
+	_, _, err := s.node.Propose(ctx, &logpb.Command{Kind: &logpb.Command_Release{
+		Release: &logpb.Release{Lease: granted.Lease, Fence: granted.Fence},
+	}})
+	return err == nil
+}
+
+// keepSlots gives a lease with slots, whose caller is still there, the length that was asked for. The result is the
+// state's own: it is copied before it is changed.
+func (s *Server) keepSlots(ctx context.Context, result *logpb.Result, req *quotav1.ReserveRequest, r *request) *logpb.Result {
+	if result.GetGranted() == nil || req.Consume || ctx.Err() != nil || !s.hasSlots(result.GetGranted()) {
+		return result
+	}
+	result = proto.CloneOf(result)
+	granted := result.GetGranted()
+	renewed, _, err := s.propose(ctx, &logpb.Command{By: r.who.pattern, Kind: &logpb.Command_Renew{
+		Renew: &logpb.Renew{Lease: granted.Lease, Fence: granted.Fence},
+	}})
+	if err == nil {
+		old := granted.DeadlineNs
+		granted.DeadlineNs = renewed.GetRenewed().GetDeadlineNs()
+		for _, item := range granted.Items {
+			if item.UntilNs == old { // one that ends with its window does so still
+				item.UntilNs = granted.DeadlineNs
+			}
+		}
+	}
+	return result
+}
+
+func (s *Server) hasSlots(granted *logpb.Granted) (slots bool) {
+	_ = s.node.Read(context.Background(), raftnode.Stale, func(state *fsm.State, clock fsm.Clock, _ raftnode.Position) {
+		for _, item := range granted.Items {
+			if q, ok := state.Quota(item.Quota, clock); ok && q.Definition.GetSlots() != nil {
+				slots = true
+			}
+		}
+	})
+	return slots
+}
