@@ -80,9 +80,9 @@ func (m *Machine) advance(entry *logpb.Entry) {
 func (m *Machine) apply(command *logpb.Command, from origin) *logpb.Result {
 	switch kind := command.Kind.(type) {
 	case *logpb.Command_OpenSession:
-		return m.openSession(kind.OpenSession)
+		return m.openSession(kind.OpenSession, command.By)
 	case *logpb.Command_CloseSession:
-		return m.closeSession(command.Session)
+		return m.closeSession(command)
 	case *logpb.Command_Reserve:
 		return m.reserve(kind.Reserve, from)
 	case *logpb.Command_Consume:

@@ -47,7 +47,7 @@ func (m *Machine) take(record *logpb.SnapshotRecord) error {
 	case *logpb.SnapshotRecord_Session:
 		c := &session{
 			generation: m.generation, id: kind.Session.Id, holder: kind.Session.Holder,
-			ackedBelow: kind.Session.AckedBelow, used: kind.Session.UsedNs,
+			ackedBelow: kind.Session.AckedBelow, used: kind.Session.UsedNs, by: kind.Session.By,
 		}
 		m.sessions.Set(c.id, c)
 		m.sessionUse.Set(due{at: c.used, id: c.id})

@@ -23,6 +23,8 @@ type session struct {
 	generation uint64
 	id         uint64
 	holder     string
+	// by is the reach of who opened it; nobody else can use or close it.
+	by         string
 	ackedBelow uint64
 	// used is when it was last used (cluster time); it may lag by a sixteenth of the idle limit.
 	used int64
@@ -67,7 +69,7 @@ func (m *Machine) applyOnce(command *logpb.Command) *logpb.Result {
 
 // applyNumbered carries a session's request out, once.
 func (m *Machine) applyNumbered(command *logpb.Command) *logpb.Result {
-	s, ok := m.sessions.Get(command.Session)
+	s, ok := m.sessionOf(command)
 	if !ok {
 		return fail(logpb.Reason_REASON_UNKNOWN_SESSION, fmt.Sprintf("there is no session %d", command.Session),
 			"it may have expired: the outcome of earlier requests is unknown; open a new one")
@@ -97,6 +99,12 @@ func (m *Machine) applyNumbered(command *logpb.Command) *logpb.Result {
 	m.keepResult(stored{session: s.id, seq: command.Seq, digest: digest, result: result})
 	s.kept++
 	return result
+}
+
+// sessionOf finds the session that a command names, if its caller may use it.
+func (m *Machine) sessionOf(command *logpb.Command) (*session, bool) {
+	s, ok := m.sessions.Get(command.Session)
+	return s, ok && s.by == command.By
 }
 
 // applyKeyed carries a request with an idempotency key out, once while the key is remembered.
@@ -155,23 +163,23 @@ func (m *Machine) settleOrigin(from origin, result *logpb.Result) {
 }
 
 // openSession opens a session.
-func (m *Machine) openSession(command *logpb.OpenSession) *logpb.Result {
+func (m *Machine) openSession(command *logpb.OpenSession, by string) *logpb.Result {
 	if int64(m.sessions.Len()) >= m.limits.sessions {
 		return fail(logpb.Reason_REASON_SESSIONS_FULL, fmt.Sprintf("%d sessions are open", m.sessions.Len()),
 			"close those that are not needed; idle ones expire")
 	}
 	m.lastSession++
-	s := &session{generation: m.generation, id: m.lastSession, holder: command.Holder, used: m.clock.Now}
+	s := &session{generation: m.generation, id: m.lastSession, holder: command.Holder, by: by, used: m.clock.Now}
 	m.sessions.Set(s.id, s)
 	m.sessionUse.Set(due{at: s.used, id: s.id})
 	return &logpb.Result{Kind: &logpb.Result_SessionOpened{SessionOpened: &logpb.SessionOpened{Session: s.id}}}
 }
 
 // closeSession forgets a session.
-func (m *Machine) closeSession(id uint64) *logpb.Result {
-	s, ok := m.sessions.Get(id)
+func (m *Machine) closeSession(command *logpb.Command) *logpb.Result {
+	s, ok := m.sessionOf(command)
 	if !ok {
-		return fail(logpb.Reason_REASON_UNKNOWN_SESSION, fmt.Sprintf("there is no session %d", id), "it may have expired")
+		return fail(logpb.Reason_REASON_UNKNOWN_SESSION, fmt.Sprintf("there is no session %d", command.Session), "it may have expired")
 	}
 	m.dropSession(s)
 	return done()

@@ -134,7 +134,7 @@ func (s *State) sessionRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 	going := true
 	s.sessions.Scan(func(_ uint64, c *session) bool {
 		going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Session{Session: &logpb.SnapshotSession{
-			Id: c.id, Holder: c.holder, AckedBelow: c.ackedBelow, UsedNs: c.used,
+			Id: c.id, Holder: c.holder, AckedBelow: c.ackedBelow, UsedNs: c.used, By: c.by,
 		}}})
 		return going
 	})

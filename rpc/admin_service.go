@@ -59,6 +59,22 @@ func (s *adminService) DeleteQuota(ctx context.Context, req *quotav1.DeleteQuota
 	}, leader.DeleteQuota)
 }
 
+// ListHolderRules implements AdminService.
+func (s *adminService) ListHolderRules(ctx context.Context, req *quotav1.ListHolderRulesRequest) (*quotav1.ListHolderRulesResponse, error) {
+	return call(ctx, s.Server, VerbRead, req, func(ctx context.Context, r *request, req *quotav1.ListHolderRulesRequest) (*quotav1.ListHolderRulesResponse, error) {
+		res := &quotav1.ListHolderRulesResponse{}
+		err := s.node.Read(ctx, readMode(req.Read), func(state *fsm.State, _ fsm.Clock, at raftnode.Position) {
+			res.Meta = s.meta(r, at)
+			for _, rule := range state.Holders() {
+				res.Holders = append(res.Holders, &quotav1.HolderRule{
+					Pattern: rule.Pattern, Class: quotav1.Class(rule.Class + 1), Weight: rule.Weight,
+				})
+			}
+		})
+		return res, err
+	}, unlessStale(req.Read, leader.ListHolderRules))
+}
+
 // RevokeLease implements AdminService.
 func (s *adminService) RevokeLease(ctx context.Context, req *quotav1.RevokeLeaseRequest) (*quotav1.RevokeLeaseResponse, error) {
 	return call(ctx, s.Server, VerbAdminQuota, req, func(ctx context.Context, r *request, req *quotav1.RevokeLeaseRequest) (*quotav1.RevokeLeaseResponse, error) {

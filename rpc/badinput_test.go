@@ -81,6 +81,7 @@ func TestBadInputIsRefusedAndChangesNothing(t *testing.T) {
 		"no such ticket":               {quota + "Withdraw", `{"ticket":9}`, 404, "UNKNOWN_TICKET"},
 		"a report without signals":     {quota + "Report", `{"lease":1,"fence":1,"op":1}`, 400, "INVALID"},
 		"a negative remaining":         {quota + "Report", `{"lease":1,"fence":1,"op":1,"signals":[{"quota":"t/core","cause":"CAUSE_OK","remaining":"-1"}]}`, 400, "INVALID"},
+		"a wait in a batch, nameless":  {quota + "Batch", `{"commands":[{"reserve":{"holder":"a","items":[{"quota":"t/core"}],"wait":"5s"}}]}`, 200, "INVALID"},
 		"an empty batch":               {quota + "Batch", `{}`, 400, "INVALID"},
 		"no such quota to look at":     {quota + "GetQuota", `{"name":"nowhere"}`, 404, "UNKNOWN_QUOTA"},
 		"a page of a million":          {quota + "ListQuotas", `{"pageSize":1000000}`, 400, "INVALID"},

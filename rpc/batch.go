@@ -17,7 +17,7 @@ import (
 
 // Batch implements QuotaService: any mix of commands, results by position, each judged alone.
 func (s *quotaService) Batch(ctx context.Context, req *quotav1.BatchRequest) (*quotav1.BatchResponse, error) {
-	return call(ctx, s.Server, VerbUse, req, s.batch, leader.Batch)
+	return call(ctx, s.Server, verbOfEach, req, s.batch, leader.Batch)
 }
 
 func (s *quotaService) batch(ctx context.Context, r *request, req *quotav1.BatchRequest) (*quotav1.BatchResponse, error) {
@@ -91,8 +91,11 @@ func batchCommand(c *quotav1.Command, who *caller, path string) (*logpb.Command,
 	if err := who.may(verb); err != nil {
 		return nil, err
 	}
-	if err := validate(request); err != nil {
+	if err := validateAt(path+".", request); err != nil {
 		return nil, err
+	}
+	if r := c.GetReserve(); r.GetWait().AsDuration() > 0 && r.RequestId == nil {
+		return nil, invalid(path+".wait", "needs a request_id: a batch does not wait", "ask for the outcome under the same id")
 	}
 	switch kind := c.Kind.(type) {
 	case *quotav1.Command_Reserve:
@@ -147,14 +150,17 @@ func commandError(err error) *quotav1.CommandResult {
 	}}}
 }
 
-// listLeases makes a page of leases that the caller may see.
+// maxScans bounds how many pages of leases are looked through for one page of those that the caller may see.
+const maxScans = 16
+
+// listLeases makes a page of leases that the caller may see. A page may be short, even empty, and not the last.
 func (s *Server) listLeases(
 	state *fsm.State, clock fsm.Clock, r *request, at raftnode.Position, req *quotav1.ListLeasesRequest,
 ) *quotav1.ListLeasesResponse {
 	after, _ := parsePage(req.PageToken)
 	size := pageSize(req.PageSize)
 	res := &quotav1.ListLeasesResponse{Meta: s.meta(r, at)}
-	for len(res.Leases) < size {
+	for range maxScans {
 		views := state.Leases(req.Holder, req.Quota, after, size, clock)
 		for i := range views {
 			after = views[i].ID
@@ -162,10 +168,14 @@ func (s *Server) listLeases(
 				res.Leases = append(res.Leases, apiLeaseStatus(&views[i], clock))
 			}
 		}
-		if len(views) < size {
+		switch {
+		case len(res.Leases) == size:
+			res.NextPageToken = strconv.FormatUint(res.Leases[size-1].Id, 10)
+			return res
+		case len(views) < size:
 			return res
 		}
 	}
-	res.NextPageToken = strconv.FormatUint(res.Leases[size-1].Id, 10)
+	res.NextPageToken = strconv.FormatUint(after, 10)
 	return res
 }

@@ -24,6 +24,7 @@ const (
 	maxBody          = 1 << 20
 	maxAnswer        = 16 << 20
 	defaultReadBody  = 10 * time.Second
+	defaultWrite     = 30 * time.Second
 	maxHeader        = 16 << 10
 	maxStreams       = 250
 	idleTimeout      = 120 * time.Second
@@ -35,7 +36,8 @@ const (
 )
 
 // NewHTTPServer makes a server for HTTP/1.1 and HTTP/2, without TLS as well, whose slow and idle clients are bounded.
-// Unary bodies have a deadline of their own (Server.Handler); a write timeout would end streams and waits.
+// Reading a body and writing each piece of an answer have deadlines of their own (Server.Handler); those of the server
+// would end streams and waits.
 func NewHTTPServer(handler http.Handler, conf *tls.Config, logger hclog.Logger) *http.Server {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
@@ -76,7 +78,7 @@ func (s *Server) limited(next http.Handler) http.Handler {
 				body.ReadCloser = http.MaxBytesReader(w, r.Body, maxBody)
 			}
 			body.begin()
-			r.Body, w = body, statusWriter{w}
+			r.Body, w = body, answerWriter{w, body.control, s.config.WriteAnswer}
 		}
 		next.ServeHTTP(w, r)
 	})
@@ -127,14 +129,25 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// statusHeader carries a status of HTTP that Connect's code alone does not give from an error to statusWriter.
+// statusHeader carries a status of HTTP that Connect's code alone does not give from an error to answerWriter.
 const statusHeader = "Quotad-Status"
 
-// statusWriter answers with status 413 what Connect would with 429: what is too large is not to be sent again.
-type statusWriter struct{ http.ResponseWriter }
+// answerWriter gives each piece of an answer a deadline: a caller that does not read ends its call. And it answers with
+// status 413 what Connect would with 429: what is too large is not to be sent again.
+type answerWriter struct {
+	http.ResponseWriter
+	control *http.ResponseController
+	within  time.Duration
+}
+
+// Write implements http.ResponseWriter.
+func (w answerWriter) Write(b []byte) (int, error) {
+	_ = w.control.SetWriteDeadline(time.Now().Add(w.within))
+	return w.ResponseWriter.Write(b)
+}
 
 // WriteHeader implements http.ResponseWriter.
-func (w statusWriter) WriteHeader(status int) {
+func (w answerWriter) WriteHeader(status int) {
 	if w.Header().Get(statusHeader) != "" {
 		w.Header().Del(statusHeader)
 		status = http.StatusRequestEntityTooLarge
@@ -142,11 +155,16 @@ func (w statusWriter) WriteHeader(status int) {
 	w.ResponseWriter.WriteHeader(status)
 }
 
-// Flush implements http.Flusher, which streams need.
-func (w statusWriter) Flush() { _ = http.NewResponseController(w.ResponseWriter).Flush() }
+// Flush implements http.Flusher, which streams need. Between pieces a stream has no deadline.
+func (w answerWriter) Flush() {
+	_ = w.control.SetWriteDeadline(time.Now().Add(w.within))
+	if w.control.Flush() == nil {
+		_ = w.control.SetWriteDeadline(time.Time{})
+	}
+}
 
 // Unwrap is for http.ResponseController.
-func (w statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+func (w answerWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // boundedListener takes no more connections than it has slots.
 type boundedListener struct {

@@ -11,6 +11,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/quotad/quotad/rpc/quotav1"
+	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
 // maxCall bounds every unary call, waits included.
@@ -53,11 +54,28 @@ func (m measuring) WrapStreamingHandler(next connect.StreamingHandlerFunc) conne
 	}
 }
 
-// bounding refuses more calls at once than the node can have under way, and gives unary calls a deadline.
+// bounding refuses more calls at once than the node can have under way, and all but looks at it when it stops. It gives
+// unary calls a deadline.
 type bounding struct{ s *Server }
 
-func (b bounding) enter() error {
-	if b.s.inFlight.Add(1) > b.s.config.MaxInFlight {
+// ofHolding are the calls about what is held already. They find room, in the last eighth, where those that take more,
+// and may wait for it, do not.
+var ofHolding = map[string]bool{
+	quotav1connect.QuotaServiceConsumeProcedure: true, quotav1connect.QuotaServiceSettleProcedure: true,
+	quotav1connect.QuotaServiceReleaseProcedure: true, quotav1connect.QuotaServiceRenewProcedure: true,
+	quotav1connect.QuotaServiceWithdrawProcedure: true, quotav1connect.QuotaServiceReportProcedure: true,
+	quotav1connect.QuotaServiceCloseSessionProcedure: true, quotav1connect.AdminServiceGetStatusProcedure: true,
+}
+
+func (b bounding) enter(procedure string) error {
+	if b.s.refusing.Load() && procedure != quotav1connect.AdminServiceGetStatusProcedure {
+		return stoppingError()
+	}
+	most := b.s.config.MaxInFlight
+	if !ofHolding[procedure] {
+		most -= most / 8
+	}
+	if b.s.inFlight.Add(1) > most {
 		b.s.inFlight.Add(-1)
 		return newError("too many calls are under way", &quotav1.ErrorInfo{
 			Reason: quotav1.Reason_REASON_OVERLOADED, Hint: "send less at once, or come back", NotAccepted: true,
@@ -75,7 +93,7 @@ func (b bounding) leave() {
 // WrapUnary implements connect.Interceptor.
 func (b bounding) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
-		if err := b.enter(); err != nil {
+		if err := b.enter(req.Spec().Procedure); err != nil {
 			return nil, err
 		}
 		defer b.leave()
@@ -93,7 +111,7 @@ func (bounding) WrapStreamingClient(next connect.StreamingClientFunc) connect.St
 // WrapStreamingHandler implements connect.Interceptor.
 func (b bounding) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
-		if err := b.enter(); err != nil {
+		if err := b.enter(conn.Spec().Procedure); err != nil {
 			return err
 		}
 		defer b.leave()

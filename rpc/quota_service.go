@@ -32,7 +32,12 @@ func (s *Server) propose(ctx context.Context, command *logpb.Command) (*logpb.Re
 // OpenSession implements QuotaService.
 func (s *quotaService) OpenSession(ctx context.Context, req *quotav1.OpenSessionRequest) (*quotav1.OpenSessionResponse, error) {
 	return call(ctx, s.Server, VerbUse, req, func(ctx context.Context, r *request, req *quotav1.OpenSessionRequest) (*quotav1.OpenSessionResponse, error) {
-		result, at, err := s.propose(ctx, &logpb.Command{Kind: &logpb.Command_OpenSession{
+		if req.Holder != "" {
+			if err := r.who.mayActFor(req.Holder); err != nil {
+				return nil, err
+			}
+		}
+		result, at, err := s.propose(ctx, &logpb.Command{By: r.who.pattern, Kind: &logpb.Command_OpenSession{
 			OpenSession: &logpb.OpenSession{Holder: req.Holder},
 		}})
 		if err != nil {
@@ -46,7 +51,7 @@ func (s *quotaService) OpenSession(ctx context.Context, req *quotav1.OpenSession
 func (s *quotaService) CloseSession(ctx context.Context, req *quotav1.CloseSessionRequest) (*quotav1.CloseSessionResponse, error) {
 	return call(ctx, s.Server, VerbUse, req, func(ctx context.Context, r *request, req *quotav1.CloseSessionRequest) (*quotav1.CloseSessionResponse, error) {
 		_, at, err := s.propose(ctx, &logpb.Command{
-			Session: req.Session, Kind: &logpb.Command_CloseSession{CloseSession: &logpb.CloseSession{}},
+			Session: req.Session, By: r.who.pattern, Kind: &logpb.Command_CloseSession{CloseSession: &logpb.CloseSession{}},
 		})
 		if err != nil {
 			return nil, err

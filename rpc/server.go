@@ -38,6 +38,8 @@ type Config struct {
 	MaxInFlight int64
 	// ReadBody is how long the body of a call may take to come; for Restore, each piece of it. Default 10 s.
 	ReadBody time.Duration
+	// WriteAnswer is how long a caller may take to read an answer; for streams, each message. Default 30 s.
+	WriteAnswer time.Duration
 }
 
 // Server serves the API.
@@ -52,9 +54,11 @@ type Server struct {
 
 	inFlight atomic.Int64
 	running  underWay
-	// drain ends when the node drains, by startDrain.
+	// drain ends when the node drains, by startDrain: waits and streams end with it. refusing is set when that is done.
 	drain      context.Context
 	startDrain context.CancelFunc
+	waits      underWay
+	refusing   atomic.Bool
 }
 
 // New makes a server.
@@ -73,6 +77,9 @@ func New(config Config) (*Server, error) {
 	}
 	if config.ReadBody == 0 {
 		config.ReadBody = defaultReadBody
+	}
+	if config.WriteAnswer == 0 {
+		config.WriteAnswer = defaultWrite
 	}
 	s := &Server{
 		node: config.Node, config: config, logger: config.Logger, metrics: newMetrics(config.Registry), started: time.Now(),
@@ -118,12 +125,20 @@ func (s *Server) Handler() http.Handler {
 	return s.limited(mux)
 }
 
-// Drain makes the node unready and ends what waits and streams, each with a typed error; then it waits for what is
-// under way, bounded by ctx.
+// Drain makes the node unready and ends what waits and streams, each with a typed error, while the node can still take
+// their places out of the queue. Then a leader hands leadership over: calls that others hand on to it find the next one.
+// From then on calls are refused, and Drain waits for those under way, bounded by ctx.
 func (s *Server) Drain(ctx context.Context) error {
 	s.health.SetStatus(quotav1connect.QuotaServiceName, grpchealth.StatusNotServing)
 	s.health.SetStatus(quotav1connect.AdminServiceName, grpchealth.StatusNotServing)
 	s.startDrain()
+	err := s.waits.wait(ctx)
+	if _, _, leads := s.node.Leader(); leads && err == nil {
+		if to, err := s.node.TransferLeadership(ctx, ""); err == nil {
+			s.logger.Info("handed leadership over", "to", to)
+		}
+	}
+	s.refusing.Store(true)
 	return s.running.wait(ctx)
 }
 

@@ -20,6 +20,8 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
+type rpcConfig = rpc.Config
+
 // testNode is a node with its API on loopback.
 type testNode struct {
 	node   *raftnode.Node
@@ -120,6 +122,12 @@ func post(t *testing.T, url, path, body string, headers ...string) (int, string)
 	for i := 0; i+1 < len(headers); i += 2 {
 		req.Header.Set(headers[i], headers[i+1])
 	}
+	return send(t, req)
+}
+
+// send sends a request and returns status and body.
+func send(t *testing.T, req *http.Request) (int, string) {
+	t.Helper()
 	res, err := http.DefaultClient.Do(req)
 	if err != nil {
 		t.Fatal(err)

@@ -2,6 +2,7 @@ package rpc_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"net/http"
 	"os"
@@ -9,20 +10,23 @@ import (
 	"strings"
 	"testing"
 
+	"connectrpc.com/connect"
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/quotad/quotad/rpc"
 	"github.com/quotad/quotad/rpc/quotav1"
+	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// verbOf says which verb each call needs. A call that is added must be added here.
+// verbOf says which verb each call needs; none for a Batch, whose commands need one each. A call that is added must be
+// added here.
 var verbOf = map[string]rpc.Verb{
 	"OpenSession": rpc.VerbUse, "CloseSession": rpc.VerbUse, "Reserve": rpc.VerbUse, "Consume": rpc.VerbUse,
-	"Settle": rpc.VerbUse, "Release": rpc.VerbUse, "Renew": rpc.VerbUse, "Withdraw": rpc.VerbUse, "Batch": rpc.VerbUse,
+	"Settle": rpc.VerbUse, "Release": rpc.VerbUse, "Renew": rpc.VerbUse, "Withdraw": rpc.VerbUse, "Batch": "",
 	"Report": rpc.VerbReport, "Watch": rpc.VerbRead, "GetQuota": rpc.VerbRead, "ListQuotas": rpc.VerbRead,
 	"ListLeases": rpc.VerbRead, "CheckFence": rpc.VerbRead, "GetStatus": rpc.VerbRead,
-	"ApplyQuotas": rpc.VerbAdminQuota, "DeleteQuota": rpc.VerbAdminQuota, "RevokeLease": rpc.VerbAdminQuota,
+	"ListHolderRules": rpc.VerbRead, "ApplyQuotas": rpc.VerbAdminQuota, "DeleteQuota": rpc.VerbAdminQuota, "RevokeLease": rpc.VerbAdminQuota,
 	"AddMember": rpc.VerbAdminCluster, "PromoteMember": rpc.VerbAdminCluster, "RemoveMember": rpc.VerbAdminCluster,
 	"TransferLeadership": rpc.VerbAdminCluster, "Backup": rpc.VerbAdminCluster, "Restore": rpc.VerbAdminCluster,
 	"GetStateHash": rpc.VerbDebug, "DumpLog": rpc.VerbDebug, "SetFault": rpc.VerbDebug,
@@ -85,7 +89,7 @@ func TestTokensAllowWhatTheySay(t *testing.T) {
 			for verb, secret := range secrets {
 				status, body := post(t, n.url, "/quota.v1."+service+"/"+name, `{}`, "Authorization", "Bearer "+secret)
 				bodies += body
-				if refused := status == http.StatusForbidden && strings.Contains(body, "REASON_NOT_ALLOWED"); refused == (verb == need) {
+				if refused := status == http.StatusForbidden && strings.Contains(body, "REASON_NOT_ALLOWED"); refused == (verb == need || need == "") {
 					t.Errorf("%s with a token for %s: %d %s", name, verb, status, body)
 				}
 			}
@@ -132,6 +136,99 @@ func TestTokensCoverHolders(t *testing.T) {
 	}
 	if status, body := reserve("picard"); status != http.StatusForbidden {
 		t.Errorf("%d %s", status, body)
+	}
+}
+
+// TestEachCommandOfABatchNeedsItsVerb: a token that may only report reports in a Batch too, and nothing else.
+func TestEachCommandOfABatchNeedsItsVerb(t *testing.T) {
+	path, secrets := tokenFile(t)
+	tokens, err := rpc.LoadTokens(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := newNodes(t, 1, func(c *rpc.Config) { c.Tokens = tokens })[0]
+	if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas", applyCore,
+		"Authorization", "Bearer "+secrets[rpc.VerbAdminQuota]); status != http.StatusOK {
+		t.Fatalf("%d %s", status, body)
+	}
+	granted := quotav1connect.NewQuotaServiceClient(http.DefaultClient, n.url)
+	use := bearer(t, secrets[rpc.VerbUse])
+	lease, err := granted.Reserve(use, &quotav1.ReserveRequest{
+		Holder: "ralph@1", Consume: true, Items: []*quotav1.Item{{Quota: "t/core"}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for verb, secret := range secrets {
+		res, err := granted.Batch(bearer(t, secret), &quotav1.BatchRequest{Commands: []*quotav1.Command{
+			{Kind: &quotav1.Command_Reserve{Reserve: &quotav1.ReserveRequest{Holder: "ralph@1", Items: []*quotav1.Item{{Quota: "t/core"}}}}},
+			{Kind: &quotav1.Command_Report{Report: &quotav1.ReportRequest{
+				Lease: lease.GetLease().Id, Fence: lease.GetLease().Fence, Op: 1,
+				Signals: []*quotav1.Signal{{Quota: "t/core", Cause: quotav1.Cause_CAUSE_OK}},
+			}}},
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, of := range []rpc.Verb{rpc.VerbUse, rpc.VerbReport} {
+			refused := res.Results[i].GetError().GetInfo().GetReason() == quotav1.Reason_REASON_NOT_ALLOWED
+			if refused == (verb == of) {
+				t.Errorf("command %d with a token for %s: %v", i, verb, res.Results[i])
+			}
+		}
+	}
+}
+
+// bearer is the context of a call with a token.
+func bearer(t *testing.T, secret string) context.Context {
+	t.Helper()
+	ctx, info := connect.NewClientContext(t.Context())
+	info.RequestHeader().Set("Authorization", "Bearer "+secret)
+	return ctx
+}
+
+// TestSessionsAreTheirOpeners: nobody else can use, number or close a session, nor open one for a foreign holder.
+func TestSessionsAreTheirOpeners(t *testing.T) {
+	text, secrets := "tokens:\n", map[string]string{}
+	for _, name := range []string{"ralph", "picard"} {
+		secret, entry, err := rpc.NewToken(name, name+"*", "standard", []rpc.Verb{rpc.VerbUse, rpc.VerbAdminQuota})
+		if err != nil {
+			t.Fatal(err)
+		}
+		secrets[name] = secret
+		text += fmt.Sprintf("- {id: %s, sha256: %s, holder: %q, verbs: [use, admin-quota]}\n", name, entry.SHA256, entry.Holder)
+	}
+	path := filepath.Join(t.TempDir(), "tokens.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tokens, err := rpc.LoadTokens(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := newNodes(t, 1, func(c *rpc.Config) { c.Tokens = tokens })[0]
+	api := quotav1connect.NewQuotaServiceClient(http.DefaultClient, n.url)
+	ralph, picard := bearer(t, secrets["ralph"]), bearer(t, secrets["picard"])
+	if _, err := api.OpenSession(picard, &quotav1.OpenSessionRequest{Holder: "ralph@1"}); connect.CodeOf(err) != connect.CodePermissionDenied {
+		t.Errorf("a session for a foreign holder: %v", err)
+	}
+	opened, err := api.OpenSession(ralph, &quotav1.OpenSessionRequest{Holder: "ralph@1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	withdraw := &quotav1.WithdrawRequest{RequestId: &quotav1.RequestId{Session: opened.Session, Seq: 1}, Ticket: 7}
+	_, foreign := api.Withdraw(picard, withdraw)
+	_, closing := api.CloseSession(picard, &quotav1.CloseSessionRequest{Session: opened.Session})
+	for what, err := range map[string]error{"used": foreign, "closed": closing} {
+		if got := reasonOf(t, err); got != quotav1.Reason_REASON_UNKNOWN_SESSION {
+			t.Errorf("a foreign session was %s: %v", what, err)
+		}
+	}
+	if _, err := api.Withdraw(ralph, withdraw); reasonOf(t, err) != quotav1.Reason_REASON_UNKNOWN_TICKET {
+		t.Errorf("its opener: %v", err)
+	}
+	if _, err := api.CloseSession(ralph, &quotav1.CloseSessionRequest{Session: opened.Session}); err != nil {
+		t.Error(err)
 	}
 }
 

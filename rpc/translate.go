@@ -104,11 +104,14 @@ func reportCommand(r *quotav1.ReportRequest, who *caller) *logpb.Command {
 }
 
 func apiLease(g *logpb.Granted, clock fsm.Clock) *quotav1.Lease {
-	return &quotav1.Lease{
+	lease := &quotav1.Lease{
 		Id: g.Lease, Fence: g.Fence, Items: apiGranted(g.Items, clock), ExpiresIn: left(g.DeadlineNs, clock.Now),
 		Operation: apiOperation(g.Consumed, clock), Class: quotav1.Class(g.Class + 1),
-		AskedTtl: durationpb.New(time.Duration(g.AskedTtlNs)),
 	}
+	if g.AskedTtlNs != 0 {
+		lease.AskedTtl = durationpb.New(time.Duration(g.AskedTtlNs))
+	}
+	return lease
 }
 
 func apiGranted(items []*logpb.GrantedItem, clock fsm.Clock) []*quotav1.GrantedItem {

@@ -90,6 +90,9 @@ var rules = map[string]func(*checker, proto.Message){
 		c.request(r.RequestId)
 		c.quotaName("name", r.Name)
 	}),
+	"ListHolderRulesRequest": rule(func(c *checker, r *quotav1.ListHolderRulesRequest) {
+		c.enum("read", int32(r.Read), quotav1.ReadMode_name)
+	}),
 	"RevokeLeaseRequest": rule(func(c *checker, r *quotav1.RevokeLeaseRequest) {
 		c.request(r.RequestId)
 		c.positive("lease", r.Lease)
@@ -123,12 +126,15 @@ func rule[T proto.Message](check func(*checker, T)) func(*checker, proto.Message
 }
 
 // validate checks a request against the table. It returns the first thing that is wrong, nil for nothing.
-func validate(request proto.Message) *connect.Error {
+func validate(request proto.Message) *connect.Error { return validateAt("", request) }
+
+// validateAt checks a request that is part of another one; the names of fields begin with its path.
+func validateAt(path string, request proto.Message) *connect.Error {
 	check, known := rules[string(request.ProtoReflect().Descriptor().Name())]
 	if !known {
 		return newError("a request without a rule", &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_INTERNAL})
 	}
-	c := &checker{}
+	c := &checker{path: path}
 	check(c, request)
 	if c.err == nil {
 		return nil
@@ -137,11 +143,14 @@ func validate(request proto.Message) *connect.Error {
 }
 
 // checker collects the first thing that is wrong.
-type checker struct{ err *connect.Error }
+type checker struct {
+	path string
+	err  *connect.Error
+}
 
 func (c *checker) check(ok bool, field, message, hint string) {
 	if !ok && c.err == nil {
-		c.err = invalid(field, message, hint)
+		c.err = invalid(c.path+field, message, hint)
 	}
 }
 

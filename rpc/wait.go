@@ -51,6 +51,8 @@ func (s *Server) await(
 ) (*logpb.Result, raftnode.Position, error) {
 	s.metrics.waiting.Inc()
 	defer s.metrics.waiting.Dec()
+	s.waits.enter()
+	defer s.waits.leave()
 	waitCtx, cancel := s.untilDrain(ctx)
 	defer cancel()
 	result, ended, err := s.node.Await(waitCtx, waiting.Ticket)

@@ -1368,7 +1368,9 @@ type SnapshotSession struct {
 	// Acknowledged below.
 	AckedBelow uint64 `protobuf:"varint,3,opt,name=acked_below,json=ackedBelow,proto3" json:"acked_below,omitempty"`
 	// When it was last used.
-	UsedNs        int64 `protobuf:"varint,4,opt,name=used_ns,json=usedNs,proto3" json:"used_ns,omitempty"`
+	UsedNs int64 `protobuf:"varint,4,opt,name=used_ns,json=usedNs,proto3" json:"used_ns,omitempty"`
+	// The reach of who opened it: Command.by.
+	By            string `protobuf:"bytes,5,opt,name=by,proto3" json:"by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1429,6 +1431,13 @@ func (x *SnapshotSession) GetUsedNs() int64 {
 		return x.UsedNs
 	}
 	return 0
+}
+
+func (x *SnapshotSession) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
 }
 
 // SnapshotResult is a stored result of a session.
@@ -1816,13 +1825,14 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\buntil_ns\x18\x05 \x01(\x03R\auntilNs\x12\x18\n" +
 	"\asession\x18\x06 \x01(\x04R\asession\x12\x10\n" +
 	"\x03seq\x18\a \x01(\x04R\x03seq\x12\x10\n" +
-	"\x03key\x18\b \x01(\tR\x03key\"s\n" +
+	"\x03key\x18\b \x01(\tR\x03key\"\x83\x01\n" +
 	"\x0fSnapshotSession\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x16\n" +
 	"\x06holder\x18\x02 \x01(\tR\x06holder\x12\x1f\n" +
 	"\vacked_below\x18\x03 \x01(\x04R\n" +
 	"ackedBelow\x12\x17\n" +
-	"\aused_ns\x18\x04 \x01(\x03R\x06usedNs\"\x83\x01\n" +
+	"\aused_ns\x18\x04 \x01(\x03R\x06usedNs\x12\x0e\n" +
+	"\x02by\x18\x05 \x01(\tR\x02by\"\x83\x01\n" +
 	"\x0eSnapshotResult\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x04R\asession\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x04R\x03seq\x12\x16\n" +

@@ -353,6 +353,107 @@ func (x *DeleteQuotaResponse) GetMeta() *Meta {
 	return nil
 }
 
+// ListHolderRulesRequest asks for the holder rules.
+type ListHolderRulesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How fresh.
+	Read          ReadMode `protobuf:"varint,1,opt,name=read,proto3,enum=quota.v1.ReadMode" json:"read,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListHolderRulesRequest) Reset() {
+	*x = ListHolderRulesRequest{}
+	mi := &file_quota_v1_admin_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListHolderRulesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListHolderRulesRequest) ProtoMessage() {}
+
+func (x *ListHolderRulesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_quota_v1_admin_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListHolderRulesRequest.ProtoReflect.Descriptor instead.
+func (*ListHolderRulesRequest) Descriptor() ([]byte, []int) {
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *ListHolderRulesRequest) GetRead() ReadMode {
+	if x != nil {
+		return x.Read
+	}
+	return ReadMode_READ_MODE_UNSPECIFIED
+}
+
+// ListHolderRulesResponse carries all holder rules.
+type ListHolderRulesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Where and when.
+	Meta *Meta `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
+	// The rules; the first that matches counts.
+	Holders       []*HolderRule `protobuf:"bytes,2,rep,name=holders,proto3" json:"holders,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListHolderRulesResponse) Reset() {
+	*x = ListHolderRulesResponse{}
+	mi := &file_quota_v1_admin_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListHolderRulesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListHolderRulesResponse) ProtoMessage() {}
+
+func (x *ListHolderRulesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_quota_v1_admin_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListHolderRulesResponse.ProtoReflect.Descriptor instead.
+func (*ListHolderRulesResponse) Descriptor() ([]byte, []int) {
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ListHolderRulesResponse) GetMeta() *Meta {
+	if x != nil {
+		return x.Meta
+	}
+	return nil
+}
+
+func (x *ListHolderRulesResponse) GetHolders() []*HolderRule {
+	if x != nil {
+		return x.Holders
+	}
+	return nil
+}
+
 // RevokeLeaseRequest ends a lease.
 type RevokeLeaseRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -366,7 +467,7 @@ type RevokeLeaseRequest struct {
 
 func (x *RevokeLeaseRequest) Reset() {
 	*x = RevokeLeaseRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[5]
+	mi := &file_quota_v1_admin_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -378,7 +479,7 @@ func (x *RevokeLeaseRequest) String() string {
 func (*RevokeLeaseRequest) ProtoMessage() {}
 
 func (x *RevokeLeaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[5]
+	mi := &file_quota_v1_admin_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -391,7 +492,7 @@ func (x *RevokeLeaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeLeaseRequest.ProtoReflect.Descriptor instead.
 func (*RevokeLeaseRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{5}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *RevokeLeaseRequest) GetRequestId() *RequestId {
@@ -421,7 +522,7 @@ type RevokeLeaseResponse struct {
 
 func (x *RevokeLeaseResponse) Reset() {
 	*x = RevokeLeaseResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[6]
+	mi := &file_quota_v1_admin_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -433,7 +534,7 @@ func (x *RevokeLeaseResponse) String() string {
 func (*RevokeLeaseResponse) ProtoMessage() {}
 
 func (x *RevokeLeaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[6]
+	mi := &file_quota_v1_admin_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -446,7 +547,7 @@ func (x *RevokeLeaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeLeaseResponse.ProtoReflect.Descriptor instead.
 func (*RevokeLeaseResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{6}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *RevokeLeaseResponse) GetMeta() *Meta {
@@ -472,7 +573,7 @@ type GetStatusRequest struct {
 
 func (x *GetStatusRequest) Reset() {
 	*x = GetStatusRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[7]
+	mi := &file_quota_v1_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -484,7 +585,7 @@ func (x *GetStatusRequest) String() string {
 func (*GetStatusRequest) ProtoMessage() {}
 
 func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[7]
+	mi := &file_quota_v1_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -497,7 +598,7 @@ func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetStatusRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{7}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{9}
 }
 
 // GetStatusResponse is the asked node's view.
@@ -549,7 +650,7 @@ type GetStatusResponse struct {
 
 func (x *GetStatusResponse) Reset() {
 	*x = GetStatusResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[8]
+	mi := &file_quota_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -561,7 +662,7 @@ func (x *GetStatusResponse) String() string {
 func (*GetStatusResponse) ProtoMessage() {}
 
 func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[8]
+	mi := &file_quota_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -574,7 +675,7 @@ func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetStatusResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{8}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *GetStatusResponse) GetMeta() *Meta {
@@ -740,7 +841,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_quota_v1_admin_proto_msgTypes[9]
+	mi := &file_quota_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -752,7 +853,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[9]
+	mi := &file_quota_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -765,7 +866,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Member) GetId() string {
@@ -832,7 +933,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_quota_v1_admin_proto_msgTypes[10]
+	mi := &file_quota_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -844,7 +945,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[10]
+	mi := &file_quota_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -857,7 +958,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *HealthCheck) GetName() string {
@@ -896,7 +997,7 @@ type AddMemberRequest struct {
 
 func (x *AddMemberRequest) Reset() {
 	*x = AddMemberRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[11]
+	mi := &file_quota_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -908,7 +1009,7 @@ func (x *AddMemberRequest) String() string {
 func (*AddMemberRequest) ProtoMessage() {}
 
 func (x *AddMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[11]
+	mi := &file_quota_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -921,7 +1022,7 @@ func (x *AddMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddMemberRequest.ProtoReflect.Descriptor instead.
 func (*AddMemberRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *AddMemberRequest) GetId() string {
@@ -956,7 +1057,7 @@ type AddMemberResponse struct {
 
 func (x *AddMemberResponse) Reset() {
 	*x = AddMemberResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[12]
+	mi := &file_quota_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -968,7 +1069,7 @@ func (x *AddMemberResponse) String() string {
 func (*AddMemberResponse) ProtoMessage() {}
 
 func (x *AddMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[12]
+	mi := &file_quota_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -981,7 +1082,7 @@ func (x *AddMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddMemberResponse.ProtoReflect.Descriptor instead.
 func (*AddMemberResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *AddMemberResponse) GetMeta() *Meta {
@@ -1002,7 +1103,7 @@ type PromoteMemberRequest struct {
 
 func (x *PromoteMemberRequest) Reset() {
 	*x = PromoteMemberRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[13]
+	mi := &file_quota_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1014,7 +1115,7 @@ func (x *PromoteMemberRequest) String() string {
 func (*PromoteMemberRequest) ProtoMessage() {}
 
 func (x *PromoteMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[13]
+	mi := &file_quota_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1027,7 +1128,7 @@ func (x *PromoteMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromoteMemberRequest.ProtoReflect.Descriptor instead.
 func (*PromoteMemberRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *PromoteMemberRequest) GetId() string {
@@ -1048,7 +1149,7 @@ type PromoteMemberResponse struct {
 
 func (x *PromoteMemberResponse) Reset() {
 	*x = PromoteMemberResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[14]
+	mi := &file_quota_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1060,7 +1161,7 @@ func (x *PromoteMemberResponse) String() string {
 func (*PromoteMemberResponse) ProtoMessage() {}
 
 func (x *PromoteMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[14]
+	mi := &file_quota_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1073,7 +1174,7 @@ func (x *PromoteMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromoteMemberResponse.ProtoReflect.Descriptor instead.
 func (*PromoteMemberResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *PromoteMemberResponse) GetMeta() *Meta {
@@ -1096,7 +1197,7 @@ type RemoveMemberRequest struct {
 
 func (x *RemoveMemberRequest) Reset() {
 	*x = RemoveMemberRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[15]
+	mi := &file_quota_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1108,7 +1209,7 @@ func (x *RemoveMemberRequest) String() string {
 func (*RemoveMemberRequest) ProtoMessage() {}
 
 func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[15]
+	mi := &file_quota_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1121,7 +1222,7 @@ func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberRequest.ProtoReflect.Descriptor instead.
 func (*RemoveMemberRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *RemoveMemberRequest) GetId() string {
@@ -1149,7 +1250,7 @@ type RemoveMemberResponse struct {
 
 func (x *RemoveMemberResponse) Reset() {
 	*x = RemoveMemberResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[16]
+	mi := &file_quota_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1161,7 +1262,7 @@ func (x *RemoveMemberResponse) String() string {
 func (*RemoveMemberResponse) ProtoMessage() {}
 
 func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[16]
+	mi := &file_quota_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1174,7 +1275,7 @@ func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberResponse.ProtoReflect.Descriptor instead.
 func (*RemoveMemberResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *RemoveMemberResponse) GetMeta() *Meta {
@@ -1195,7 +1296,7 @@ type TransferLeadershipRequest struct {
 
 func (x *TransferLeadershipRequest) Reset() {
 	*x = TransferLeadershipRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[17]
+	mi := &file_quota_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1207,7 +1308,7 @@ func (x *TransferLeadershipRequest) String() string {
 func (*TransferLeadershipRequest) ProtoMessage() {}
 
 func (x *TransferLeadershipRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[17]
+	mi := &file_quota_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1220,7 +1321,7 @@ func (x *TransferLeadershipRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeadershipRequest.ProtoReflect.Descriptor instead.
 func (*TransferLeadershipRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *TransferLeadershipRequest) GetId() string {
@@ -1241,7 +1342,7 @@ type TransferLeadershipResponse struct {
 
 func (x *TransferLeadershipResponse) Reset() {
 	*x = TransferLeadershipResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[18]
+	mi := &file_quota_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1253,7 +1354,7 @@ func (x *TransferLeadershipResponse) String() string {
 func (*TransferLeadershipResponse) ProtoMessage() {}
 
 func (x *TransferLeadershipResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[18]
+	mi := &file_quota_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1266,7 +1367,7 @@ func (x *TransferLeadershipResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeadershipResponse.ProtoReflect.Descriptor instead.
 func (*TransferLeadershipResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *TransferLeadershipResponse) GetLeader() string {
@@ -1285,7 +1386,7 @@ type BackupRequest struct {
 
 func (x *BackupRequest) Reset() {
 	*x = BackupRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[19]
+	mi := &file_quota_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1297,7 +1398,7 @@ func (x *BackupRequest) String() string {
 func (*BackupRequest) ProtoMessage() {}
 
 func (x *BackupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[19]
+	mi := &file_quota_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1310,7 +1411,7 @@ func (x *BackupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
 func (*BackupRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 // BackupResponse is a piece of it.
@@ -1326,7 +1427,7 @@ type BackupResponse struct {
 
 func (x *BackupResponse) Reset() {
 	*x = BackupResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[20]
+	mi := &file_quota_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1338,7 +1439,7 @@ func (x *BackupResponse) String() string {
 func (*BackupResponse) ProtoMessage() {}
 
 func (x *BackupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[20]
+	mi := &file_quota_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1351,7 +1452,7 @@ func (x *BackupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupResponse.ProtoReflect.Descriptor instead.
 func (*BackupResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *BackupResponse) GetChunk() []byte {
@@ -1379,7 +1480,7 @@ type RestoreRequest struct {
 
 func (x *RestoreRequest) Reset() {
 	*x = RestoreRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[21]
+	mi := &file_quota_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1391,7 +1492,7 @@ func (x *RestoreRequest) String() string {
 func (*RestoreRequest) ProtoMessage() {}
 
 func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[21]
+	mi := &file_quota_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1404,7 +1505,7 @@ func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreRequest.ProtoReflect.Descriptor instead.
 func (*RestoreRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *RestoreRequest) GetChunk() []byte {
@@ -1427,7 +1528,7 @@ type RestoreResponse struct {
 
 func (x *RestoreResponse) Reset() {
 	*x = RestoreResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[22]
+	mi := &file_quota_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1439,7 +1540,7 @@ func (x *RestoreResponse) String() string {
 func (*RestoreResponse) ProtoMessage() {}
 
 func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[22]
+	mi := &file_quota_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1452,7 +1553,7 @@ func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreResponse.ProtoReflect.Descriptor instead.
 func (*RestoreResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *RestoreResponse) GetMeta() *Meta {
@@ -1480,7 +1581,7 @@ type GetStateHashRequest struct {
 
 func (x *GetStateHashRequest) Reset() {
 	*x = GetStateHashRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[23]
+	mi := &file_quota_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1492,7 +1593,7 @@ func (x *GetStateHashRequest) String() string {
 func (*GetStateHashRequest) ProtoMessage() {}
 
 func (x *GetStateHashRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[23]
+	mi := &file_quota_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1505,7 +1606,7 @@ func (x *GetStateHashRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStateHashRequest.ProtoReflect.Descriptor instead.
 func (*GetStateHashRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *GetStateHashRequest) GetAtLeastIndex() uint64 {
@@ -1530,7 +1631,7 @@ type GetStateHashResponse struct {
 
 func (x *GetStateHashResponse) Reset() {
 	*x = GetStateHashResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[24]
+	mi := &file_quota_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1542,7 +1643,7 @@ func (x *GetStateHashResponse) String() string {
 func (*GetStateHashResponse) ProtoMessage() {}
 
 func (x *GetStateHashResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[24]
+	mi := &file_quota_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1555,7 +1656,7 @@ func (x *GetStateHashResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStateHashResponse.ProtoReflect.Descriptor instead.
 func (*GetStateHashResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *GetStateHashResponse) GetIndex() uint64 {
@@ -1592,7 +1693,7 @@ type DumpLogRequest struct {
 
 func (x *DumpLogRequest) Reset() {
 	*x = DumpLogRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[25]
+	mi := &file_quota_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1604,7 +1705,7 @@ func (x *DumpLogRequest) String() string {
 func (*DumpLogRequest) ProtoMessage() {}
 
 func (x *DumpLogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[25]
+	mi := &file_quota_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1617,7 +1718,7 @@ func (x *DumpLogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DumpLogRequest.ProtoReflect.Descriptor instead.
 func (*DumpLogRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *DumpLogRequest) GetFromIndex() uint64 {
@@ -1653,7 +1754,7 @@ type DumpLogResponse struct {
 
 func (x *DumpLogResponse) Reset() {
 	*x = DumpLogResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[26]
+	mi := &file_quota_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1665,7 +1766,7 @@ func (x *DumpLogResponse) String() string {
 func (*DumpLogResponse) ProtoMessage() {}
 
 func (x *DumpLogResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[26]
+	mi := &file_quota_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1678,7 +1779,7 @@ func (x *DumpLogResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DumpLogResponse.ProtoReflect.Descriptor instead.
 func (*DumpLogResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *DumpLogResponse) GetIndex() uint64 {
@@ -1733,7 +1834,7 @@ type SetFaultRequest struct {
 
 func (x *SetFaultRequest) Reset() {
 	*x = SetFaultRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[27]
+	mi := &file_quota_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1745,7 +1846,7 @@ func (x *SetFaultRequest) String() string {
 func (*SetFaultRequest) ProtoMessage() {}
 
 func (x *SetFaultRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[27]
+	mi := &file_quota_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1758,7 +1859,7 @@ func (x *SetFaultRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetFaultRequest.ProtoReflect.Descriptor instead.
 func (*SetFaultRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *SetFaultRequest) GetWallOffset() *durationpb.Duration {
@@ -1798,7 +1899,7 @@ type SetFaultResponse struct {
 
 func (x *SetFaultResponse) Reset() {
 	*x = SetFaultResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[28]
+	mi := &file_quota_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1810,7 +1911,7 @@ func (x *SetFaultResponse) String() string {
 func (*SetFaultResponse) ProtoMessage() {}
 
 func (x *SetFaultResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[28]
+	mi := &file_quota_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1823,7 +1924,7 @@ func (x *SetFaultResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetFaultResponse.ProtoReflect.Descriptor instead.
 func (*SetFaultResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 var File_quota_v1_admin_proto protoreflect.FileDescriptor
@@ -1854,7 +1955,12 @@ const file_quota_v1_admin_proto_rawDesc = "" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
 	"\x05force\x18\x03 \x01(\bR\x05force\"9\n" +
 	"\x13DeleteQuotaResponse\x12\"\n" +
-	"\x04meta\x18\x01 \x01(\v2\x0e.quota.v1.MetaR\x04meta\"^\n" +
+	"\x04meta\x18\x01 \x01(\v2\x0e.quota.v1.MetaR\x04meta\"@\n" +
+	"\x16ListHolderRulesRequest\x12&\n" +
+	"\x04read\x18\x01 \x01(\x0e2\x12.quota.v1.ReadModeR\x04read\"m\n" +
+	"\x17ListHolderRulesResponse\x12\"\n" +
+	"\x04meta\x18\x01 \x01(\v2\x0e.quota.v1.MetaR\x04meta\x12.\n" +
+	"\aholders\x18\x02 \x03(\v2\x14.quota.v1.HolderRuleR\aholders\"^\n" +
 	"\x12RevokeLeaseRequest\x122\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\v2\x13.quota.v1.RequestIdR\trequestId\x12\x14\n" +
@@ -1955,10 +2061,11 @@ const file_quota_v1_admin_proto_rawDesc = "" +
 	"crashCountB\x11\n" +
 	"\x0f_clock_rate_ppmB\v\n" +
 	"\t_crash_at\"\x12\n" +
-	"\x10SetFaultResponse2\xf2\a\n" +
+	"\x10SetFaultResponse2\xcf\b\n" +
 	"\fAdminService\x12L\n" +
 	"\vApplyQuotas\x12\x1c.quota.v1.ApplyQuotasRequest\x1a\x1d.quota.v1.ApplyQuotasResponse\"\x00\x12L\n" +
-	"\vDeleteQuota\x12\x1c.quota.v1.DeleteQuotaRequest\x1a\x1d.quota.v1.DeleteQuotaResponse\"\x00\x12L\n" +
+	"\vDeleteQuota\x12\x1c.quota.v1.DeleteQuotaRequest\x1a\x1d.quota.v1.DeleteQuotaResponse\"\x00\x12[\n" +
+	"\x0fListHolderRules\x12 .quota.v1.ListHolderRulesRequest\x1a!.quota.v1.ListHolderRulesResponse\"\x03\x90\x02\x01\x12L\n" +
 	"\vRevokeLease\x12\x1c.quota.v1.RevokeLeaseRequest\x1a\x1d.quota.v1.RevokeLeaseResponse\"\x00\x12I\n" +
 	"\tGetStatus\x12\x1a.quota.v1.GetStatusRequest\x1a\x1b.quota.v1.GetStatusResponse\"\x03\x90\x02\x01\x12F\n" +
 	"\tAddMember\x12\x1a.quota.v1.AddMemberRequest\x1a\x1b.quota.v1.AddMemberResponse\"\x00\x12R\n" +
@@ -1983,96 +2090,104 @@ func file_quota_v1_admin_proto_rawDescGZIP() []byte {
 	return file_quota_v1_admin_proto_rawDescData
 }
 
-var file_quota_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
+var file_quota_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_quota_v1_admin_proto_goTypes = []any{
 	(*HolderRule)(nil),                 // 0: quota.v1.HolderRule
 	(*ApplyQuotasRequest)(nil),         // 1: quota.v1.ApplyQuotasRequest
 	(*ApplyQuotasResponse)(nil),        // 2: quota.v1.ApplyQuotasResponse
 	(*DeleteQuotaRequest)(nil),         // 3: quota.v1.DeleteQuotaRequest
 	(*DeleteQuotaResponse)(nil),        // 4: quota.v1.DeleteQuotaResponse
-	(*RevokeLeaseRequest)(nil),         // 5: quota.v1.RevokeLeaseRequest
-	(*RevokeLeaseResponse)(nil),        // 6: quota.v1.RevokeLeaseResponse
-	(*GetStatusRequest)(nil),           // 7: quota.v1.GetStatusRequest
-	(*GetStatusResponse)(nil),          // 8: quota.v1.GetStatusResponse
-	(*Member)(nil),                     // 9: quota.v1.Member
-	(*HealthCheck)(nil),                // 10: quota.v1.HealthCheck
-	(*AddMemberRequest)(nil),           // 11: quota.v1.AddMemberRequest
-	(*AddMemberResponse)(nil),          // 12: quota.v1.AddMemberResponse
-	(*PromoteMemberRequest)(nil),       // 13: quota.v1.PromoteMemberRequest
-	(*PromoteMemberResponse)(nil),      // 14: quota.v1.PromoteMemberResponse
-	(*RemoveMemberRequest)(nil),        // 15: quota.v1.RemoveMemberRequest
-	(*RemoveMemberResponse)(nil),       // 16: quota.v1.RemoveMemberResponse
-	(*TransferLeadershipRequest)(nil),  // 17: quota.v1.TransferLeadershipRequest
-	(*TransferLeadershipResponse)(nil), // 18: quota.v1.TransferLeadershipResponse
-	(*BackupRequest)(nil),              // 19: quota.v1.BackupRequest
-	(*BackupResponse)(nil),             // 20: quota.v1.BackupResponse
-	(*RestoreRequest)(nil),             // 21: quota.v1.RestoreRequest
-	(*RestoreResponse)(nil),            // 22: quota.v1.RestoreResponse
-	(*GetStateHashRequest)(nil),        // 23: quota.v1.GetStateHashRequest
-	(*GetStateHashResponse)(nil),       // 24: quota.v1.GetStateHashResponse
-	(*DumpLogRequest)(nil),             // 25: quota.v1.DumpLogRequest
-	(*DumpLogResponse)(nil),            // 26: quota.v1.DumpLogResponse
-	(*SetFaultRequest)(nil),            // 27: quota.v1.SetFaultRequest
-	(*SetFaultResponse)(nil),           // 28: quota.v1.SetFaultResponse
-	(Class)(0),                         // 29: quota.v1.Class
-	(*RequestId)(nil),                  // 30: quota.v1.RequestId
-	(*Quota)(nil),                      // 31: quota.v1.Quota
-	(*Meta)(nil),                       // 32: quota.v1.Meta
-	(*Item)(nil),                       // 33: quota.v1.Item
-	(*durationpb.Duration)(nil),        // 34: google.protobuf.Duration
+	(*ListHolderRulesRequest)(nil),     // 5: quota.v1.ListHolderRulesRequest
+	(*ListHolderRulesResponse)(nil),    // 6: quota.v1.ListHolderRulesResponse
+	(*RevokeLeaseRequest)(nil),         // 7: quota.v1.RevokeLeaseRequest
+	(*RevokeLeaseResponse)(nil),        // 8: quota.v1.RevokeLeaseResponse
+	(*GetStatusRequest)(nil),           // 9: quota.v1.GetStatusRequest
+	(*GetStatusResponse)(nil),          // 10: quota.v1.GetStatusResponse
+	(*Member)(nil),                     // 11: quota.v1.Member
+	(*HealthCheck)(nil),                // 12: quota.v1.HealthCheck
+	(*AddMemberRequest)(nil),           // 13: quota.v1.AddMemberRequest
+	(*AddMemberResponse)(nil),          // 14: quota.v1.AddMemberResponse
+	(*PromoteMemberRequest)(nil),       // 15: quota.v1.PromoteMemberRequest
+	(*PromoteMemberResponse)(nil),      // 16: quota.v1.PromoteMemberResponse
+	(*RemoveMemberRequest)(nil),        // 17: quota.v1.RemoveMemberRequest
+	(*RemoveMemberResponse)(nil),       // 18: quota.v1.RemoveMemberResponse
+	(*TransferLeadershipRequest)(nil),  // 19: quota.v1.TransferLeadershipRequest
+	(*TransferLeadershipResponse)(nil), // 20: quota.v1.TransferLeadershipResponse
+	(*BackupRequest)(nil),              // 21: quota.v1.BackupRequest
+	(*BackupResponse)(nil),             // 22: quota.v1.BackupResponse
+	(*RestoreRequest)(nil),             // 23: quota.v1.RestoreRequest
+	(*RestoreResponse)(nil),            // 24: quota.v1.RestoreResponse
+	(*GetStateHashRequest)(nil),        // 25: quota.v1.GetStateHashRequest
+	(*GetStateHashResponse)(nil),       // 26: quota.v1.GetStateHashResponse
+	(*DumpLogRequest)(nil),             // 27: quota.v1.DumpLogRequest
+	(*DumpLogResponse)(nil),            // 28: quota.v1.DumpLogResponse
+	(*SetFaultRequest)(nil),            // 29: quota.v1.SetFaultRequest
+	(*SetFaultResponse)(nil),           // 30: quota.v1.SetFaultResponse
+	(Class)(0),                         // 31: quota.v1.Class
+	(*RequestId)(nil),                  // 32: quota.v1.RequestId
+	(*Quota)(nil),                      // 33: quota.v1.Quota
+	(*Meta)(nil),                       // 34: quota.v1.Meta
+	(ReadMode)(0),                      // 35: quota.v1.ReadMode
+	(*Item)(nil),                       // 36: quota.v1.Item
+	(*durationpb.Duration)(nil),        // 37: google.protobuf.Duration
 }
 var file_quota_v1_admin_proto_depIdxs = []int32{
-	29, // 0: quota.v1.HolderRule.class:type_name -> quota.v1.Class
-	30, // 1: quota.v1.ApplyQuotasRequest.request_id:type_name -> quota.v1.RequestId
-	31, // 2: quota.v1.ApplyQuotasRequest.quotas:type_name -> quota.v1.Quota
+	31, // 0: quota.v1.HolderRule.class:type_name -> quota.v1.Class
+	32, // 1: quota.v1.ApplyQuotasRequest.request_id:type_name -> quota.v1.RequestId
+	33, // 2: quota.v1.ApplyQuotasRequest.quotas:type_name -> quota.v1.Quota
 	0,  // 3: quota.v1.ApplyQuotasRequest.holders:type_name -> quota.v1.HolderRule
-	32, // 4: quota.v1.ApplyQuotasResponse.meta:type_name -> quota.v1.Meta
-	30, // 5: quota.v1.DeleteQuotaRequest.request_id:type_name -> quota.v1.RequestId
-	32, // 6: quota.v1.DeleteQuotaResponse.meta:type_name -> quota.v1.Meta
-	30, // 7: quota.v1.RevokeLeaseRequest.request_id:type_name -> quota.v1.RequestId
-	32, // 8: quota.v1.RevokeLeaseResponse.meta:type_name -> quota.v1.Meta
-	33, // 9: quota.v1.RevokeLeaseResponse.returned:type_name -> quota.v1.Item
-	32, // 10: quota.v1.GetStatusResponse.meta:type_name -> quota.v1.Meta
-	9,  // 11: quota.v1.GetStatusResponse.members:type_name -> quota.v1.Member
-	10, // 12: quota.v1.GetStatusResponse.checks:type_name -> quota.v1.HealthCheck
-	34, // 13: quota.v1.GetStatusResponse.uptime:type_name -> google.protobuf.Duration
-	34, // 14: quota.v1.Member.last_contact:type_name -> google.protobuf.Duration
-	32, // 15: quota.v1.AddMemberResponse.meta:type_name -> quota.v1.Meta
-	32, // 16: quota.v1.PromoteMemberResponse.meta:type_name -> quota.v1.Meta
-	32, // 17: quota.v1.RemoveMemberResponse.meta:type_name -> quota.v1.Meta
-	32, // 18: quota.v1.RestoreResponse.meta:type_name -> quota.v1.Meta
-	34, // 19: quota.v1.SetFaultRequest.wall_offset:type_name -> google.protobuf.Duration
-	1,  // 20: quota.v1.AdminService.ApplyQuotas:input_type -> quota.v1.ApplyQuotasRequest
-	3,  // 21: quota.v1.AdminService.DeleteQuota:input_type -> quota.v1.DeleteQuotaRequest
-	5,  // 22: quota.v1.AdminService.RevokeLease:input_type -> quota.v1.RevokeLeaseRequest
-	7,  // 23: quota.v1.AdminService.GetStatus:input_type -> quota.v1.GetStatusRequest
-	11, // 24: quota.v1.AdminService.AddMember:input_type -> quota.v1.AddMemberRequest
-	13, // 25: quota.v1.AdminService.PromoteMember:input_type -> quota.v1.PromoteMemberRequest
-	15, // 26: quota.v1.AdminService.RemoveMember:input_type -> quota.v1.RemoveMemberRequest
-	17, // 27: quota.v1.AdminService.TransferLeadership:input_type -> quota.v1.TransferLeadershipRequest
-	19, // 28: quota.v1.AdminService.Backup:input_type -> quota.v1.BackupRequest
-	21, // 29: quota.v1.AdminService.Restore:input_type -> quota.v1.RestoreRequest
-	23, // 30: quota.v1.AdminService.GetStateHash:input_type -> quota.v1.GetStateHashRequest
-	25, // 31: quota.v1.AdminService.DumpLog:input_type -> quota.v1.DumpLogRequest
-	27, // 32: quota.v1.AdminService.SetFault:input_type -> quota.v1.SetFaultRequest
-	2,  // 33: quota.v1.AdminService.ApplyQuotas:output_type -> quota.v1.ApplyQuotasResponse
-	4,  // 34: quota.v1.AdminService.DeleteQuota:output_type -> quota.v1.DeleteQuotaResponse
-	6,  // 35: quota.v1.AdminService.RevokeLease:output_type -> quota.v1.RevokeLeaseResponse
-	8,  // 36: quota.v1.AdminService.GetStatus:output_type -> quota.v1.GetStatusResponse
-	12, // 37: quota.v1.AdminService.AddMember:output_type -> quota.v1.AddMemberResponse
-	14, // 38: quota.v1.AdminService.PromoteMember:output_type -> quota.v1.PromoteMemberResponse
-	16, // 39: quota.v1.AdminService.RemoveMember:output_type -> quota.v1.RemoveMemberResponse
-	18, // 40: quota.v1.AdminService.TransferLeadership:output_type -> quota.v1.TransferLeadershipResponse
-	20, // 41: quota.v1.AdminService.Backup:output_type -> quota.v1.BackupResponse
-	22, // 42: quota.v1.AdminService.Restore:output_type -> quota.v1.RestoreResponse
-	24, // 43: quota.v1.AdminService.GetStateHash:output_type -> quota.v1.GetStateHashResponse
-	26, // 44: quota.v1.AdminService.DumpLog:output_type -> quota.v1.DumpLogResponse
-	28, // 45: quota.v1.AdminService.SetFault:output_type -> quota.v1.SetFaultResponse
-	33, // [33:46] is the sub-list for method output_type
-	20, // [20:33] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	34, // 4: quota.v1.ApplyQuotasResponse.meta:type_name -> quota.v1.Meta
+	32, // 5: quota.v1.DeleteQuotaRequest.request_id:type_name -> quota.v1.RequestId
+	34, // 6: quota.v1.DeleteQuotaResponse.meta:type_name -> quota.v1.Meta
+	35, // 7: quota.v1.ListHolderRulesRequest.read:type_name -> quota.v1.ReadMode
+	34, // 8: quota.v1.ListHolderRulesResponse.meta:type_name -> quota.v1.Meta
+	0,  // 9: quota.v1.ListHolderRulesResponse.holders:type_name -> quota.v1.HolderRule
+	32, // 10: quota.v1.RevokeLeaseRequest.request_id:type_name -> quota.v1.RequestId
+	34, // 11: quota.v1.RevokeLeaseResponse.meta:type_name -> quota.v1.Meta
+	36, // 12: quota.v1.RevokeLeaseResponse.returned:type_name -> quota.v1.Item
+	34, // 13: quota.v1.GetStatusResponse.meta:type_name -> quota.v1.Meta
+	11, // 14: quota.v1.GetStatusResponse.members:type_name -> quota.v1.Member
+	12, // 15: quota.v1.GetStatusResponse.checks:type_name -> quota.v1.HealthCheck
+	37, // 16: quota.v1.GetStatusResponse.uptime:type_name -> google.protobuf.Duration
+	37, // 17: quota.v1.Member.last_contact:type_name -> google.protobuf.Duration
+	34, // 18: quota.v1.AddMemberResponse.meta:type_name -> quota.v1.Meta
+	34, // 19: quota.v1.PromoteMemberResponse.meta:type_name -> quota.v1.Meta
+	34, // 20: quota.v1.RemoveMemberResponse.meta:type_name -> quota.v1.Meta
+	34, // 21: quota.v1.RestoreResponse.meta:type_name -> quota.v1.Meta
+	37, // 22: quota.v1.SetFaultRequest.wall_offset:type_name -> google.protobuf.Duration
+	1,  // 23: quota.v1.AdminService.ApplyQuotas:input_type -> quota.v1.ApplyQuotasRequest
+	3,  // 24: quota.v1.AdminService.DeleteQuota:input_type -> quota.v1.DeleteQuotaRequest
+	5,  // 25: quota.v1.AdminService.ListHolderRules:input_type -> quota.v1.ListHolderRulesRequest
+	7,  // 26: quota.v1.AdminService.RevokeLease:input_type -> quota.v1.RevokeLeaseRequest
+	9,  // 27: quota.v1.AdminService.GetStatus:input_type -> quota.v1.GetStatusRequest
+	13, // 28: quota.v1.AdminService.AddMember:input_type -> quota.v1.AddMemberRequest
+	15, // 29: quota.v1.AdminService.PromoteMember:input_type -> quota.v1.PromoteMemberRequest
+	17, // 30: quota.v1.AdminService.RemoveMember:input_type -> quota.v1.RemoveMemberRequest
+	19, // 31: quota.v1.AdminService.TransferLeadership:input_type -> quota.v1.TransferLeadershipRequest
+	21, // 32: quota.v1.AdminService.Backup:input_type -> quota.v1.BackupRequest
+	23, // 33: quota.v1.AdminService.Restore:input_type -> quota.v1.RestoreRequest
+	25, // 34: quota.v1.AdminService.GetStateHash:input_type -> quota.v1.GetStateHashRequest
+	27, // 35: quota.v1.AdminService.DumpLog:input_type -> quota.v1.DumpLogRequest
+	29, // 36: quota.v1.AdminService.SetFault:input_type -> quota.v1.SetFaultRequest
+	2,  // 37: quota.v1.AdminService.ApplyQuotas:output_type -> quota.v1.ApplyQuotasResponse
+	4,  // 38: quota.v1.AdminService.DeleteQuota:output_type -> quota.v1.DeleteQuotaResponse
+	6,  // 39: quota.v1.AdminService.ListHolderRules:output_type -> quota.v1.ListHolderRulesResponse
+	8,  // 40: quota.v1.AdminService.RevokeLease:output_type -> quota.v1.RevokeLeaseResponse
+	10, // 41: quota.v1.AdminService.GetStatus:output_type -> quota.v1.GetStatusResponse
+	14, // 42: quota.v1.AdminService.AddMember:output_type -> quota.v1.AddMemberResponse
+	16, // 43: quota.v1.AdminService.PromoteMember:output_type -> quota.v1.PromoteMemberResponse
+	18, // 44: quota.v1.AdminService.RemoveMember:output_type -> quota.v1.RemoveMemberResponse
+	20, // 45: quota.v1.AdminService.TransferLeadership:output_type -> quota.v1.TransferLeadershipResponse
+	22, // 46: quota.v1.AdminService.Backup:output_type -> quota.v1.BackupResponse
+	24, // 47: quota.v1.AdminService.Restore:output_type -> quota.v1.RestoreResponse
+	26, // 48: quota.v1.AdminService.GetStateHash:output_type -> quota.v1.GetStateHashResponse
+	28, // 49: quota.v1.AdminService.DumpLog:output_type -> quota.v1.DumpLogResponse
+	30, // 50: quota.v1.AdminService.SetFault:output_type -> quota.v1.SetFaultResponse
+	37, // [37:51] is the sub-list for method output_type
+	23, // [23:37] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_quota_v1_admin_proto_init() }
@@ -2081,14 +2196,14 @@ func file_quota_v1_admin_proto_init() {
 		return
 	}
 	file_quota_v1_quota_proto_init()
-	file_quota_v1_admin_proto_msgTypes[27].OneofWrappers = []any{}
+	file_quota_v1_admin_proto_msgTypes[29].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quota_v1_admin_proto_rawDesc), len(file_quota_v1_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   29,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -41,6 +41,9 @@ const (
 	// AdminServiceDeleteQuotaProcedure is the fully-qualified name of the AdminService's DeleteQuota
 	// RPC.
 	AdminServiceDeleteQuotaProcedure = "/quota.v1.AdminService/DeleteQuota"
+	// AdminServiceListHolderRulesProcedure is the fully-qualified name of the AdminService's
+	// ListHolderRules RPC.
+	AdminServiceListHolderRulesProcedure = "/quota.v1.AdminService/ListHolderRules"
 	// AdminServiceRevokeLeaseProcedure is the fully-qualified name of the AdminService's RevokeLease
 	// RPC.
 	AdminServiceRevokeLeaseProcedure = "/quota.v1.AdminService/RevokeLease"
@@ -76,6 +79,8 @@ type AdminServiceClient interface {
 	ApplyQuotas(context.Context, *quotav1.ApplyQuotasRequest) (*quotav1.ApplyQuotasResponse, error)
 	// DeleteQuota deletes a quota.
 	DeleteQuota(context.Context, *quotav1.DeleteQuotaRequest) (*quotav1.DeleteQuotaResponse, error)
+	// ListHolderRules lists the rules that map holders to classes and weights, in their order.
+	ListHolderRules(context.Context, *quotav1.ListHolderRulesRequest) (*quotav1.ListHolderRulesResponse, error)
 	// RevokeLease ends a lease.
 	RevokeLease(context.Context, *quotav1.RevokeLeaseRequest) (*quotav1.RevokeLeaseResponse, error)
 	// GetStatus shows the node that is asked and what it knows of the cluster. It needs no leader.
@@ -122,6 +127,13 @@ func NewAdminServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 			httpClient,
 			baseURL+AdminServiceDeleteQuotaProcedure,
 			connect.WithSchema(adminServiceMethods.ByName("DeleteQuota")),
+			connect.WithClientOptions(opts...),
+		),
+		listHolderRules: connect.NewClient[quotav1.ListHolderRulesRequest, quotav1.ListHolderRulesResponse](
+			httpClient,
+			baseURL+AdminServiceListHolderRulesProcedure,
+			connect.WithSchema(adminServiceMethods.ByName("ListHolderRules")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 			connect.WithClientOptions(opts...),
 		),
 		revokeLease: connect.NewClient[quotav1.RevokeLeaseRequest, quotav1.RevokeLeaseResponse](
@@ -198,6 +210,7 @@ func NewAdminServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 type adminServiceClient struct {
 	applyQuotas        *connect.Client[quotav1.ApplyQuotasRequest, quotav1.ApplyQuotasResponse]
 	deleteQuota        *connect.Client[quotav1.DeleteQuotaRequest, quotav1.DeleteQuotaResponse]
+	listHolderRules    *connect.Client[quotav1.ListHolderRulesRequest, quotav1.ListHolderRulesResponse]
 	revokeLease        *connect.Client[quotav1.RevokeLeaseRequest, quotav1.RevokeLeaseResponse]
 	getStatus          *connect.Client[quotav1.GetStatusRequest, quotav1.GetStatusResponse]
 	addMember          *connect.Client[quotav1.AddMemberRequest, quotav1.AddMemberResponse]
@@ -223,6 +236,15 @@ func (c *adminServiceClient) ApplyQuotas(ctx context.Context, req *quotav1.Apply
 // DeleteQuota calls quota.v1.AdminService.DeleteQuota.
 func (c *adminServiceClient) DeleteQuota(ctx context.Context, req *quotav1.DeleteQuotaRequest) (*quotav1.DeleteQuotaResponse, error) {
 	response, err := c.deleteQuota.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// ListHolderRules calls quota.v1.AdminService.ListHolderRules.
+func (c *adminServiceClient) ListHolderRules(ctx context.Context, req *quotav1.ListHolderRulesRequest) (*quotav1.ListHolderRulesResponse, error) {
+	response, err := c.listHolderRules.CallUnary(ctx, connect.NewRequest(req))
 	if response != nil {
 		return response.Msg, err
 	}
@@ -322,6 +344,8 @@ type AdminServiceHandler interface {
 	ApplyQuotas(context.Context, *quotav1.ApplyQuotasRequest) (*quotav1.ApplyQuotasResponse, error)
 	// DeleteQuota deletes a quota.
 	DeleteQuota(context.Context, *quotav1.DeleteQuotaRequest) (*quotav1.DeleteQuotaResponse, error)
+	// ListHolderRules lists the rules that map holders to classes and weights, in their order.
+	ListHolderRules(context.Context, *quotav1.ListHolderRulesRequest) (*quotav1.ListHolderRulesResponse, error)
 	// RevokeLease ends a lease.
 	RevokeLease(context.Context, *quotav1.RevokeLeaseRequest) (*quotav1.RevokeLeaseResponse, error)
 	// GetStatus shows the node that is asked and what it knows of the cluster. It needs no leader.
@@ -364,6 +388,13 @@ func NewAdminServiceHandler(svc AdminServiceHandler, opts ...connect.HandlerOpti
 		AdminServiceDeleteQuotaProcedure,
 		svc.DeleteQuota,
 		connect.WithSchema(adminServiceMethods.ByName("DeleteQuota")),
+		connect.WithHandlerOptions(opts...),
+	)
+	adminServiceListHolderRulesHandler := connect.NewUnaryHandlerSimple(
+		AdminServiceListHolderRulesProcedure,
+		svc.ListHolderRules,
+		connect.WithSchema(adminServiceMethods.ByName("ListHolderRules")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 		connect.WithHandlerOptions(opts...),
 	)
 	adminServiceRevokeLeaseHandler := connect.NewUnaryHandlerSimple(
@@ -439,6 +470,8 @@ func NewAdminServiceHandler(svc AdminServiceHandler, opts ...connect.HandlerOpti
 			adminServiceApplyQuotasHandler.ServeHTTP(w, r)
 		case AdminServiceDeleteQuotaProcedure:
 			adminServiceDeleteQuotaHandler.ServeHTTP(w, r)
+		case AdminServiceListHolderRulesProcedure:
+			adminServiceListHolderRulesHandler.ServeHTTP(w, r)
 		case AdminServiceRevokeLeaseProcedure:
 			adminServiceRevokeLeaseHandler.ServeHTTP(w, r)
 		case AdminServiceGetStatusProcedure:
@@ -476,6 +509,10 @@ func (UnimplementedAdminServiceHandler) ApplyQuotas(context.Context, *quotav1.Ap
 
 func (UnimplementedAdminServiceHandler) DeleteQuota(context.Context, *quotav1.DeleteQuotaRequest) (*quotav1.DeleteQuotaResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("quota.v1.AdminService.DeleteQuota is not implemented"))
+}
+
+func (UnimplementedAdminServiceHandler) ListHolderRules(context.Context, *quotav1.ListHolderRulesRequest) (*quotav1.ListHolderRulesResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("quota.v1.AdminService.ListHolderRules is not implemented"))
 }
 
 func (UnimplementedAdminServiceHandler) RevokeLease(context.Context, *quotav1.RevokeLeaseRequest) (*quotav1.RevokeLeaseResponse, error) {

@@ -221,6 +221,8 @@ func (a *App) quotaList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List quotas by name",
+		Long: `Lists quotas by name. With -o yaml and without --prefix it prints them, and the holder rules, as a file that
+"quotad quota apply -f" takes.`,
 		Example: `  quotad quota list
   quotad quota list --prefix openai/ -o json
   quotad quota list -o yaml > quotas.yaml`,
@@ -234,7 +236,13 @@ func (a *App) quotaList() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.printQuotas(all)
+			var rules []*quotav1.HolderRule
+			if a.format == formatYAML && prefix == "" {
+				if rules, err = listHolderRules(cmd.Context(), c, readMode(stale)); err != nil {
+					return err
+				}
+			}
+			return a.printQuotas(all, rules)
 		},
 	}
 	cmd.Flags().StringVar(&prefix, "prefix", "", "only names that start so")
@@ -260,12 +268,20 @@ func listQuotas(ctx context.Context, c *cluster, prefix string, mode quotav1.Rea
 	}
 }
 
-func (a *App) printQuotas(all *quotav1.ListQuotasResponse) error {
+func listHolderRules(ctx context.Context, c *cluster, mode quotav1.ReadMode) ([]*quotav1.HolderRule, error) {
+	request := &quotav1.ListHolderRulesRequest{Read: mode}
+	answer, err := call(ctx, c, reads, 0, func(ctx context.Context, n node) (*quotav1.ListHolderRulesResponse, error) {
+		return n.admin.ListHolderRules(ctx, request)
+	})
+	return answer.GetHolders(), err
+}
+
+func (a *App) printQuotas(all *quotav1.ListQuotasResponse, holders []*quotav1.HolderRule) error {
 	switch a.format {
 	case formatJSON:
 		return output.JSON(a.Out, all)
 	case formatYAML:
-		file := &quotafile.File{}
+		file := &quotafile.File{Holders: holders, HasHolders: len(holders) > 0}
 		for _, quota := range all.Quotas {
 			file.Quotas = append(file.Quotas, quota.Definition)
 		}

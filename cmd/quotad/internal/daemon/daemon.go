@@ -241,9 +241,8 @@ func (p *process) wait(ctx context.Context, served <-chan error) error {
 	}
 }
 
-// stop takes the node apart. The order matters: first waits and streams end with typed errors and calls under way
-// finish, while the node can still commit them; then the port closes; then leadership is handed over, so that the
-// others need no timeout to notice; last the files close.
+// stop takes the node apart. The order matters: first waits and streams end, leadership is handed over and calls under
+// way finish (rpc.Server.Drain); then the port closes; last the files.
 func (p *process) stop() error {
 	p.notify(daemon.SdNotifyStopping)
 	ctx, cancel := context.WithTimeout(context.Background(), stopWithin)

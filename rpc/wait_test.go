@@ -1,0 +1,296 @@
+package rpc_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/quotad/quotad/rpc/quotav1"
+	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
+)
+
+// reasonOf returns the reason of a typed error; unspecified for anything else.
+func reasonOf(t *testing.T, err error) quotav1.Reason {
+	t.Helper()
+	return infoOf(err).GetReason()
+}
+
+func infoOf(err error) *quotav1.ErrorInfo {
+	connectErr, ok := errors.AsType[*connect.Error](err)
+	if !ok {
+		return nil
+	}
+	for _, detail := range connectErr.Details() {
+		if value, err := detail.Value(); err == nil {
+			if info, ok := value.(*quotav1.ErrorInfo); ok {
+				return info
+			}
+		}
+	}
+	return nil
+}
+
+// oneSlot makes a quota with one slot and returns clients of all nodes and who holds the slot.
+func oneSlot(t *testing.T, nodes []*testNode) (apis []quotav1connect.QuotaServiceClient, held *quotav1.Lease) {
+	t.Helper()
+	const slots = `{"quotas":[{"name":"s","slots":{"limit":1}}]}`
+	if status, body := post(t, nodes[0].url, "/quota.v1.AdminService/ApplyQuotas", slots); status != http.StatusOK {
+		t.Fatalf("%d %s", status, body)
+	}
+	for _, n := range nodes {
+		apis = append(apis, quotav1connect.NewQuotaServiceClient(http.DefaultClient, n.url))
+	}
+	res, err := apis[0].Reserve(t.Context(), &quotav1.ReserveRequest{
+		Holder: "first", Items: []*quotav1.Item{{Quota: "s"}}, Ttl: durationpb.New(time.Hour),
+	})
+	if err != nil || res.GetLease() == nil {
+		t.Fatalf("%v %v", res, err)
+	}
+	return apis, res.GetLease()
+}
+
+func waiting(t *testing.T, api quotav1connect.QuotaServiceClient) int64 {
+	t.Helper()
+	res, err := api.GetQuota(t.Context(), &quotav1.GetQuotaRequest{Name: "s"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res.Quota.Waiting
+}
+
+type reserved struct {
+	res *quotav1.ReserveResponse
+	err error
+}
+
+// waitFor sends a Reserve that waits, and returns when it stands in the queue.
+func waitFor(
+	t *testing.T, ctx context.Context, api quotav1connect.QuotaServiceClient, id *quotav1.RequestId, //nolint:revive // t first
+) <-chan reserved {
+	t.Helper()
+	before := waiting(t, api)
+	done := make(chan reserved, 1)
+	go func() {
+		res, err := api.Reserve(ctx, &quotav1.ReserveRequest{
+			RequestId: id, Holder: "second", Items: []*quotav1.Item{{Quota: "s"}},
+			Ttl: durationpb.New(time.Minute), Wait: durationpb.New(time.Minute),
+		})
+		done <- reserved{res, err}
+	}()
+	eventually(t, "a place in the queue", func() bool { return waiting(t, api) == before+1 })
+	return done
+}
+
+func leaderAndFollower(t *testing.T, nodes []*testNode) (leader, follower int) {
+	t.Helper()
+	leader, follower = -1, -1
+	eventually(t, "a leader", func() bool {
+		for i, n := range nodes {
+			if _, _, self := n.node.Leader(); self {
+				leader = i
+			} else {
+				follower = i
+			}
+		}
+		return leader >= 0
+	})
+	return leader, follower
+}
+
+// TestAWaitEndsWhenQuotaComesFree, at the leader and through a node that hands it on; a lease with slots has the length
+// that was asked for.
+func TestAWaitEndsWhenQuotaComesFree(t *testing.T) {
+	nodes := newNodes(t, 3)
+	apis, held := oneSlot(t, nodes)
+	for _, api := range apis {
+		done := waitFor(t, t.Context(), api, nil)
+		if _, err := api.Release(t.Context(), &quotav1.ReleaseRequest{Lease: held.Id, Fence: held.Fence}); err != nil {
+			t.Fatal(err)
+		}
+		got := <-done
+		if got.err != nil || got.res.GetLease() == nil {
+			t.Fatalf("%v %v", got.res, got.err)
+		}
+		if left := got.res.GetLease().ExpiresIn.AsDuration(); left <= 30*time.Second || left > time.Minute {
+			t.Fatalf("%v are left of a minute", left)
+		}
+		held = got.res.GetLease()
+	}
+}
+
+// TestACallerThatGoesAwayLeavesTheQueue, at the leader and through another node.
+func TestACallerThatGoesAwayLeavesTheQueue(t *testing.T) {
+	nodes := newNodes(t, 3)
+	apis, _ := oneSlot(t, nodes)
+	for _, api := range apis {
+		ctx, leave := context.WithCancel(t.Context())
+		done := waitFor(t, ctx, api, nil)
+		leave()
+		if got := <-done; got.err == nil {
+			t.Fatalf("%v", got.res)
+		}
+		eventually(t, "an empty queue", func() bool { return waiting(t, api) == 0 })
+	}
+}
+
+// TestACallerWithARequestIDMayComeBack: its place stays, and the outcome is told under the same id at any node; a
+// Withdraw takes it out.
+func TestACallerWithARequestIDMayComeBack(t *testing.T) {
+	nodes := newNodes(t, 3)
+	apis, held := oneSlot(t, nodes)
+	id := &quotav1.RequestId{IdempotencyKey: "mine"}
+	ctx, leave := context.WithCancel(t.Context())
+	done := waitFor(t, ctx, apis[0], id)
+	leave()
+	<-done
+	again := make(chan reserved, 1)
+	go func() {
+		res, err := apis[1].Reserve(t.Context(), &quotav1.ReserveRequest{
+			RequestId: id, Holder: "second", Items: []*quotav1.Item{{Quota: "s"}},
+			Ttl: durationpb.New(time.Minute), Wait: durationpb.New(time.Minute),
+		})
+		again <- reserved{res, err}
+	}()
+	if _, err := apis[2].Release(t.Context(), &quotav1.ReleaseRequest{Lease: held.Id, Fence: held.Fence}); err != nil {
+		t.Fatal(err)
+	}
+	got := <-again
+	if got.err != nil || got.res.GetLease() == nil {
+		t.Fatalf("%v %v", got.res, got.err)
+	}
+	// The next one is taken out by its ticket.
+	ticket, err := apis[0].Reserve(t.Context(), &quotav1.ReserveRequest{
+		RequestId: &quotav1.RequestId{IdempotencyKey: "next"}, Holder: "third", Items: []*quotav1.Item{{Quota: "s"}},
+		Wait: durationpb.New(time.Minute), NoBlock: true,
+	})
+	if err != nil || ticket.GetWaiting() == nil {
+		t.Fatalf("%v %v", ticket, err)
+	}
+	for i, want := range []quotav1.Reason{quotav1.Reason_REASON_UNSPECIFIED, quotav1.Reason_REASON_UNKNOWN_TICKET} {
+		_, err := apis[i].Withdraw(t.Context(), &quotav1.WithdrawRequest{Ticket: ticket.GetWaiting().Ticket})
+		if reasonOf(t, err) != want || (err == nil) != (i == 0) {
+			t.Fatalf("withdrawn %d times: %v", i+1, err)
+		}
+	}
+}
+
+// TestDrainEndsWaitsTyped: a wait without a request id leaves the queue and was not accepted; one with an id keeps its
+// place, and goes on elsewhere. Others that call through the node that stops notice nothing.
+func TestDrainEndsWaitsTyped(t *testing.T) {
+	nodes := newNodes(t, 3)
+	apis, held := oneSlot(t, nodes)
+	leader, follower := leaderAndFollower(t, nodes)
+	named := &quotav1.RequestId{IdempotencyKey: "mine"}
+	anonymous := waitFor(t, t.Context(), apis[leader], nil)
+	known := waitFor(t, t.Context(), apis[leader], named)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := nodes[leader].server.Drain(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		done        <-chan reserved
+		notAccepted bool
+	}{"without an id": {anonymous, true}, "with an id": {known, false}} {
+		got := <-c.done
+		info := infoOf(got.err)
+		if info.GetReason() != quotav1.Reason_REASON_STOPPING || info.GetNotAccepted() != c.notAccepted {
+			t.Errorf("a wait %s: %v", name, got.err)
+		}
+	}
+	if got := waiting(t, apis[follower]); got != 1 {
+		t.Errorf("%d wait", got)
+	}
+	if _, err := apis[leader].GetQuota(t.Context(), &quotav1.GetQuotaRequest{Name: "s"}); reasonOf(t, err) != quotav1.Reason_REASON_STOPPING {
+		t.Errorf("a new call at a node that stops: %v", err)
+	}
+	if _, err := quotav1connect.NewAdminServiceClient(http.DefaultClient, nodes[leader].url).GetStatus(t.Context(), &quotav1.GetStatusRequest{}); err != nil {
+		t.Errorf("its status: %v", err)
+	}
+	if status, _ := get(t, nodes[leader].url+"/readyz"); status != http.StatusServiceUnavailable {
+		t.Errorf("ready while it stops: %d", status)
+	}
+	if _, err := apis[follower].Release(t.Context(), &quotav1.ReleaseRequest{Lease: held.Id, Fence: held.Fence}); err != nil {
+		t.Fatal(err)
+	}
+	res, err := apis[follower].Reserve(t.Context(), &quotav1.ReserveRequest{
+		RequestId: named, Holder: "second", Items: []*quotav1.Item{{Quota: "s"}},
+		Ttl: durationpb.New(time.Minute), Wait: durationpb.New(time.Minute),
+	})
+	if err != nil || res.GetLease() == nil {
+		t.Errorf("the wait goes on elsewhere: %v %v", res, err)
+	}
+}
+
+// TestWaitsLeaveRoomForWhatFrees: however many wait, a Release finds room.
+func TestWaitsLeaveRoomForWhatFrees(t *testing.T) {
+	n := newNodes(t, 1, func(c *rpcConfig) { c.MaxInFlight = 8 })
+	apis, held := oneSlot(t, n)
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	var waits []<-chan reserved
+	for range 6 {
+		waits = append(waits, waitFor(t, ctx, apis[0], nil))
+	}
+	seventh := make(chan reserved, 1)
+	go func() {
+		res, err := apis[0].Reserve(ctx, &quotav1.ReserveRequest{
+			Holder: "second", Items: []*quotav1.Item{{Quota: "s"}}, Wait: durationpb.New(time.Minute),
+		})
+		seventh <- reserved{res, err}
+	}()
+	eventually(t, "no more room to ask", func() bool {
+		_, err := apis[0].GetQuota(t.Context(), &quotav1.GetQuotaRequest{Name: "s"})
+		return reasonOf(t, err) == quotav1.Reason_REASON_OVERLOADED && infoOf(err).NotAccepted
+	})
+	if _, err := apis[0].Release(t.Context(), &quotav1.ReleaseRequest{Lease: held.Id, Fence: held.Fence}); err != nil {
+		t.Fatal(err)
+	}
+	leave()
+	granted := 0
+	for _, done := range append(waits, seventh) {
+		if got := <-done; got.err == nil && got.res.GetLease() != nil {
+			granted++
+		}
+	}
+	if granted > 1 {
+		t.Fatalf("%d have the one slot", granted)
+	}
+}
+
+// get fetches a page.
+func get(t *testing.T, url string, headers ...string) (int, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i+1 < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
+	}
+	return send(t, req)
+}
+
+// TestForwardedWaitOutlivesNoDrainOfItsNode: the node that handed a wait on drains; the wait ends typed and leaves the
+// queue at the leader.
+func TestForwardedWaitOutlivesNoDrainOfItsNode(t *testing.T) {
+	nodes := newNodes(t, 3)
+	apis, _ := oneSlot(t, nodes)
+	leader, follower := leaderAndFollower(t, nodes)
+	done := waitFor(t, t.Context(), apis[follower], nil)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := nodes[follower].server.Drain(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-done; reasonOf(t, got.err) != quotav1.Reason_REASON_STOPPING || !strings.Contains(got.err.Error(), "stopping") {
+		t.Errorf("%v %v", got.res, got.err)
+	}
+	eventually(t, "an empty queue", func() bool { return waiting(t, apis[leader]) == 0 })
+}
