@@ -226,6 +226,9 @@ func TestDamagedSnapshots(t *testing.T) {
 			t.Fatalf("flipped at %d: %v", n, err)
 		}
 	}
+	if _, err := Restore(bytes.NewReader(append(bytes.Clone(whole), 0))); !errors.Is(err, ErrCorruptSnapshot) {
+		t.Fatalf("with a byte behind it: %v", err)
+	}
 	newer := bytes.Clone(whole)
 	newer[len(snapshotMagic)+3] = SnapshotVersion + 1
 	if _, err := Restore(bytes.NewReader(newer)); !errors.Is(err, ErrNewerSnapshot) {

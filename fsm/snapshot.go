@@ -257,12 +257,23 @@ func ReadSnapshot(r io.Reader, fn func(*logpb.SnapshotRecord) error) error {
 			if trailer.Records != in.records-1 || trailer.Crc32C != sum {
 				return fmt.Errorf("%w: its checksum or count does not fit", ErrCorruptSnapshot)
 			}
-			return nil
+			return in.end()
 		}
 		if err := fn(record); err != nil {
 			return err
 		}
 	}
+}
+
+// end checks that nothing follows the trailer.
+func (r *snapshotReader) end() error {
+	switch _, err := r.from.ReadByte(); {
+	case err == nil:
+		return fmt.Errorf("%w: something follows its end", ErrCorruptSnapshot)
+	case !errors.Is(err, io.EOF):
+		return err
+	}
+	return nil
 }
 
 func (r *snapshotReader) header() error {

@@ -8,8 +8,12 @@ import (
 	"github.com/quotad/quotad/fsm"
 )
 
-// bookmarkEvery is how often a watcher hears how far the log is when nothing happens.
-const bookmarkEvery = time.Second
+// bookmarkEvery is how often a watcher hears how far the log is when nothing happens. Where the log stands still too, it
+// hears so every quietBookmarks-th time, and so knows that its stream lives.
+const (
+	bookmarkEvery  = time.Second
+	quietBookmarks = 10
+)
 
 // maxBehind is how many entries a watcher may be behind before it is cut off; it is bounded by the ring anyway.
 const maxBehind = 16_384
@@ -112,7 +116,7 @@ type Subscription struct {
 func (s *Subscription) Next(ctx context.Context) (Position, []fsm.Event, error) {
 	timer := time.NewTimer(bookmarkEvery)
 	defer timer.Stop()
-	for {
+	for quiet := 1; ; {
 		s.h.mu.Lock()
 		if s.h.closed || s.closed {
 			s.h.mu.Unlock()
@@ -139,10 +143,11 @@ func (s *Subscription) Next(ctx context.Context) (Position, []fsm.Event, error) 
 		case <-ctx.Done():
 			return Position{}, nil, ctx.Err()
 		case <-timer.C:
-			if at.Index > s.sent && at.Index >= s.notBefore {
+			if (at.Index > s.sent || quiet == quietBookmarks) && at.Index >= s.notBefore {
 				s.sent = at.Index
 				return at, nil, nil
 			}
+			quiet++
 			timer.Reset(bookmarkEvery)
 		}
 	}

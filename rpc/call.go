@@ -106,6 +106,8 @@ func forward[Req, Res proto.Message](
 	switch {
 	case err == nil:
 		return res, true, nil
+	case ctx.Err() != nil: // the leader, whose part ends too, may have answered differently
+		return res, true, nodeError(ctx.Err())
 	case neverSent(err), isNotLeader(err):
 		return res, false, nil
 	case infoOf(err) != nil:

@@ -50,7 +50,6 @@ type Server struct {
 	metrics *metrics
 	leaders *leaders
 	started time.Time
-	health  *grpchealth.StaticChecker
 
 	inFlight atomic.Int64
 	running  underWay
@@ -83,7 +82,6 @@ func New(config Config) (*Server, error) {
 	}
 	s := &Server{
 		node: config.Node, config: config, logger: config.Logger, metrics: newMetrics(config.Registry), started: time.Now(),
-		health:  grpchealth.NewStaticChecker(quotav1connect.QuotaServiceName, quotav1connect.AdminServiceName),
 		leaders: &leaders{http: &http.Client{Transport: peerTransport(config.PeerTLS)}, scheme: "http", of: map[string]leader{}},
 	}
 	s.drain, s.startDrain = context.WithCancel(context.Background())
@@ -114,11 +112,17 @@ func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle(quotav1connect.NewQuotaServiceHandler(&quotaService{s}, options...))
 	mux.Handle(quotav1connect.NewAdminServiceHandler(&adminService{s}, options...))
-	mux.Handle(grpchealth.NewHandler(s.health))
+	path, health := grpchealth.NewHandler(grpcHealth{s})
+	mux.Handle(path, health)
+	mux.Handle(path+"Watch", s.untilDrained(health))
 	reflector := grpcreflect.NewStaticReflector(
 		quotav1connect.QuotaServiceName, quotav1connect.AdminServiceName, grpchealth.HealthV1ServiceName)
-	mux.Handle(grpcreflect.NewHandlerV1(reflector))
-	mux.Handle(grpcreflect.NewHandlerV1Alpha(reflector))
+	for _, reflect := range []func(*grpcreflect.Reflector, ...connect.HandlerOption) (string, http.Handler){
+		grpcreflect.NewHandlerV1, grpcreflect.NewHandlerV1Alpha,
+	} {
+		path, reflection := reflect(reflector)
+		mux.Handle(path, s.untilDrained(reflection))
+	}
 	mux.HandleFunc("/livez", s.serveLive)
 	mux.HandleFunc("/readyz", s.serveReady)
 	mux.Handle("/metrics", promhttp.HandlerFor(s.config.Registry, promhttp.HandlerOpts{}))
@@ -129,8 +133,6 @@ func (s *Server) Handler() http.Handler {
 // their places out of the queue. Then a leader hands leadership over: calls that others hand on to it find the next one.
 // From then on calls are refused, and Drain waits for those under way, bounded by ctx.
 func (s *Server) Drain(ctx context.Context) error {
-	s.health.SetStatus(quotav1connect.QuotaServiceName, grpchealth.StatusNotServing)
-	s.health.SetStatus(quotav1connect.AdminServiceName, grpchealth.StatusNotServing)
 	s.startDrain()
 	err := s.waits.wait(ctx)
 	if _, _, leads := s.node.Leader(); leads && err == nil {

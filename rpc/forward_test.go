@@ -1,0 +1,132 @@
+package rpc_test
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/quotad/quotad/rpc"
+	"github.com/quotad/quotad/rpc/quotav1"
+	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
+)
+
+// TestACallIsHandedOnOnce: what comes from another node, or asks not to be handed on, is told who leads instead.
+func TestACallIsHandedOnOnce(t *testing.T) {
+	nodes := newNodes(t, 3)
+	leader, follower := leaderAndFollower(t, nodes)
+	if status, body := post(t, nodes[leader].url, "/quota.v1.AdminService/ApplyQuotas", applyCore); status != http.StatusOK {
+		t.Fatalf("%d %s", status, body)
+	}
+	const reserve = `{"holder":"a","items":[{"quota":"t/core"}]}`
+	address := strings.TrimPrefix(nodes[leader].url, "http://")
+	for _, header := range []string{rpc.HeaderForwarded, rpc.HeaderNoForward} {
+		status, body := post(t, nodes[follower].url, reservePath, reserve, header, "x")
+		if status != http.StatusServiceUnavailable || !strings.Contains(body, "REASON_NO_LEADER") ||
+			!strings.Contains(body, `"notAccepted":true`) || !strings.Contains(body, `"leaderAddress":"`+address+`"`) {
+			t.Errorf("%s at a follower: %d %s", header, status, body)
+		}
+		if status, body := post(t, nodes[leader].url, reservePath, reserve, header, "x"); status != http.StatusOK {
+			t.Errorf("%s at the leader: %d %s", header, status, body)
+		}
+	}
+	if status, body := post(t, nodes[follower].url, reservePath, reserve); status != http.StatusOK || !strings.Contains(body, nodes[leader].node.ID()) {
+		t.Errorf("handed on: %d %s", status, body)
+	}
+}
+
+// TestHandedOnErrorsAreTheLeaders: status, reason, hint and headers of an answer do not depend on the node that is asked.
+func TestHandedOnErrorsAreTheLeaders(t *testing.T) {
+	nodes := newNodes(t, 3)
+	leader, follower := leaderAndFollower(t, nodes)
+	if status, body := post(t, nodes[leader].url, "/quota.v1.AdminService/ApplyQuotas", applyCore); status != http.StatusOK {
+		t.Fatalf("%d %s", status, body)
+	}
+	for name, body := range map[string]string{
+		"an unknown quota": `{"holder":"a","items":[{"quota":"nowhere"}]}`,
+		"a refusal":        `{"holder":"a","items":[{"quota":"t/core","amount":11}]}`,
+		"a bad field":      `{"holder":"a b","items":[{"quota":"t/core"}]}`,
+	} {
+		here, hereBody := post(t, nodes[leader].url, reservePath, body, rpc.HeaderRefusalStatus, "429")
+		there, thereBody := post(t, nodes[follower].url, reservePath, body, rpc.HeaderRefusalStatus, "429")
+		if here == http.StatusOK || here != there || hereBody != thereBody {
+			t.Errorf("%s: %d %s, through another node %d %s", name, here, hereBody, there, thereBody)
+		}
+	}
+}
+
+// TestARefusalAs429 carries Retry-After in seconds, rounded up, and in milliseconds, at every node; other answers do not.
+func TestARefusalAs429(t *testing.T) {
+	nodes := newNodes(t, 3)
+	if status, body := post(t, nodes[0].url, "/quota.v1.AdminService/ApplyQuotas", applyCore); status != http.StatusOK {
+		t.Fatalf("%d %s", status, body)
+	}
+	const all = `{"holder":"a","consume":true,"items":[{"quota":"t/core","amount":10}]}`
+	if status, body := post(t, nodes[0].url, reservePath, all); status != http.StatusOK {
+		t.Fatalf("%d %s", status, body)
+	}
+	for _, n := range nodes {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, n.url+reservePath, strings.NewReader(all))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set(rpc.HeaderRefusalStatus, "429")
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = res.Body.Close()
+		after, err := time.ParseDuration(res.Header.Get("Retry-After") + "s")
+		if err != nil {
+			t.Fatal(err)
+		}
+		exact, err := time.ParseDuration(res.Header.Get("Retry-After-Ms") + "ms")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if res.StatusCode != http.StatusTooManyRequests || exact <= 0 || after < exact || after >= exact+time.Second {
+			t.Errorf("%d, Retry-After %v, exactly %v", res.StatusCode, after, exact)
+		}
+	}
+	// A Consume that is refused says so in the same way.
+	if status, body := post(t, nodes[0].url, reservePath, all, rpc.HeaderRefusalStatus, "200"); status != http.StatusOK || !strings.Contains(body, "refusal") {
+		t.Errorf("%d %s", status, body)
+	}
+}
+
+// TestACallerNoticesNoLostLeader: a look through a node whose leader is gone is answered by the next leader.
+func TestACallerNoticesNoLostLeader(t *testing.T) {
+	nodes := newNodes(t, 3)
+	leader, follower := leaderAndFollower(t, nodes)
+	if status, body := post(t, nodes[leader].url, "/quota.v1.AdminService/ApplyQuotas", applyCore); status != http.StatusOK {
+		t.Fatalf("%d %s", status, body)
+	}
+	api := quotav1connect.NewQuotaServiceClient(http.DefaultClient, nodes[follower].url)
+	_ = nodes[leader].http.Close()
+	nodes[leader].node.Kill()
+	res, err := api.GetQuota(t.Context(), &quotav1.GetQuotaRequest{Name: "t/core"})
+	if err != nil || res.Meta.Node == nodes[leader].node.ID() {
+		t.Fatalf("%v %v", res, err)
+	}
+}
+
+// TestTheCallersDeadlineTravels: a wait that is handed on ends when its caller's time is up, and leaves the queue.
+func TestTheCallersDeadlineTravels(t *testing.T) {
+	nodes := newNodes(t, 3)
+	apis, _ := oneSlot(t, nodes)
+	_, follower := leaderAndFollower(t, nodes)
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	_, err := apis[follower].Reserve(ctx, &quotav1.ReserveRequest{
+		Holder: "a", Items: []*quotav1.Item{{Quota: "s"}}, Wait: durationpb.New(time.Minute),
+	})
+	if connect.CodeOf(err) != connect.CodeDeadlineExceeded {
+		t.Fatal(err)
+	}
+	eventually(t, "an empty queue", func() bool { return waiting(t, apis[follower]) == 0 })
+}

@@ -1,0 +1,238 @@
+package rpc_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/quotad/quotad/rpc"
+	"github.com/quotad/quotad/rpc/quotav1"
+	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
+)
+
+func reserveAs(t *testing.T, n *testNode, holder string) *quotav1.ReserveResponse {
+	t.Helper()
+	res, err := quotav1connect.NewQuotaServiceClient(http.DefaultClient, n.url).Reserve(t.Context(), &quotav1.ReserveRequest{
+		Holder: holder, Items: []*quotav1.Item{{Quota: "t/core"}},
+	})
+	if err != nil || res.GetLease() == nil {
+		t.Fatalf("%v %v", res, err)
+	}
+	return res
+}
+
+// TestWatchTellsWhatHappens at every node and in every protocol, once, in order, filtered; and again from an index on.
+func TestWatchTellsWhatHappens(t *testing.T) {
+	nodes := newNodes(t, 3)
+	if status, body := post(t, nodes[0].url, "/quota.v1.AdminService/ApplyQuotas", applyCore); status != http.StatusOK {
+		t.Fatalf("%d %s", status, body)
+	}
+	for i, options := range [][]connect.ClientOption{{connect.WithGRPC()}, {connect.WithGRPCWeb()}, {}} {
+		n, holder := nodes[i], fmt.Sprintf("holder-%d", i)
+		ctx, cancel := context.WithCancel(t.Context())
+		api := quotav1connect.NewQuotaServiceClient(h2c(t), n.url, options...)
+		stream, err := api.Watch(ctx, &quotav1.WatchRequest{QuotaPrefix: "t/", Holder: holder})
+		if err != nil {
+			t.Fatal(err)
+		}
+		reserveAs(t, nodes[0], "somebody-else")
+		granted := reserveAs(t, nodes[0], holder)
+		event, at := nextEvent(t, stream)
+		if event.Kind != quotav1.EventKind_EVENT_KIND_GRANTED || event.Holder != holder || event.Lease != granted.GetLease().Id || at.Index != granted.Meta.Index {
+			t.Errorf("%v at %v, want the grant of %v at %v", event, at, granted.GetLease(), granted.Meta)
+		}
+		again, err := api.Watch(ctx, &quotav1.WatchRequest{Holder: holder, FromIndex: at.Index})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if repeated, _ := nextEvent(t, again); repeated.String() != event.String() {
+			t.Errorf("again from %d: %v", at.Index, repeated)
+		}
+		cancel()
+		_, _ = stream.Close(), again.Close()
+	}
+}
+
+// nextEvent reads on to the next event, past bookmarks, whose indices never fall.
+func nextEvent(t *testing.T, stream *connect.ServerStreamForClient[quotav1.WatchResponse]) (*quotav1.Event, *quotav1.Meta) {
+	t.Helper()
+	last := uint64(0)
+	for stream.Receive() {
+		at := stream.Msg().Meta
+		if at.Index < last {
+			t.Fatalf("index %d after %d", at.Index, last)
+		}
+		last = at.Index
+		if events := stream.Msg().Events; len(events) > 0 {
+			return events[0], at
+		}
+	}
+	t.Fatalf("the stream ended: %v", stream.Err())
+	return nil, nil
+}
+
+// TestWatchEndsTyped when its node drains.
+func TestWatchEndsTyped(t *testing.T) {
+	n := newNodes(t, 1)[0]
+	api := quotav1connect.NewQuotaServiceClient(h2c(t), n.url)
+	stream, err := api.Watch(t.Context(), &quotav1.WatchRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := n.server.Drain(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for stream.Receive() {
+		continue
+	}
+	if got := reasonOf(t, stream.Err()); got != quotav1.Reason_REASON_STOPPING {
+		t.Errorf("%v", stream.Err())
+	}
+	_ = stream.Close()
+}
+
+// TestAWatcherThatDoesNotReadEnds: its call does not stay for ever, and the node can drain.
+func TestAWatcherThatDoesNotReadEnds(t *testing.T) {
+	n := newNodes(t, 1, func(c *rpc.Config) { c.WriteAnswer = 50 * time.Millisecond })[0]
+	if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas",
+		`{"quotas":[{"name":"t/core","slots":{"limit":1000000}}]}`); status != http.StatusOK {
+		t.Fatalf("%d %s", status, body)
+	}
+	conn, err := net.Dial("tcp", strings.TrimPrefix(n.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		_ = tcp.SetReadBuffer(1)
+	}
+	message := []byte(`{}`)
+	body := append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)
+	head := fmt.Sprintf("POST /quota.v1.QuotaService/Watch HTTP/1.1\r\nHost: x\r\nContent-Type: application/connect+json\r\nContent-Length: %d\r\n\r\n", len(body))
+	if _, err := conn.Write(append([]byte(head), body...)); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReaderSize(conn, 16).ReadString('\n'); err != nil || !strings.Contains(line, "200") {
+		t.Fatalf("%q %v", line, err)
+	}
+	commands := make([]*quotav1.Command, 500)
+	for i := range commands {
+		commands[i] = &quotav1.Command{Kind: &quotav1.Command_Reserve{Reserve: &quotav1.ReserveRequest{
+			Holder: strings.Repeat("h", 128), Items: []*quotav1.Item{{Quota: "t/core"}},
+		}}}
+	}
+	api := quotav1connect.NewQuotaServiceClient(http.DefaultClient, n.url)
+	eventually(t, "the end of the stream", func() bool {
+		if _, err := api.Batch(t.Context(), &quotav1.BatchRequest{Commands: commands}); err != nil {
+			t.Fatal(err)
+		}
+		_, text := get(t, n.url+"/metrics")
+		return strings.Contains(text, `quotad_api_calls_total{code=`) && strings.Contains(text, `procedure="Watch"`)
+	})
+}
+
+// TestBackupAndRestoreOverTheAPI: a backup holds what was acknowledged; a restore brings it back under a new epoch, so
+// that what was granted since is dead and its fence is never given out again. Both want the leader; what is damaged is
+// refused, and changes nothing.
+func TestBackupAndRestoreOverTheAPI(t *testing.T) {
+	nodes := newNodes(t, 3)
+	leader, follower := leaderAndFollower(t, nodes)
+	if status, body := post(t, nodes[leader].url, "/quota.v1.AdminService/ApplyQuotas", applyCore); status != http.StatusOK {
+		t.Fatalf("%d %s", status, body)
+	}
+	held := reserveAs(t, nodes[follower], "a").GetLease()
+	var admins []quotav1connect.AdminServiceClient
+	for _, n := range nodes {
+		admins = append(admins, quotav1connect.NewAdminServiceClient(h2c(t), n.url))
+	}
+	if _, err := backup(t, admins[follower]); reasonOf(t, err) != quotav1.Reason_REASON_NO_LEADER || infoOf(err).LeaderAddress == "" {
+		t.Errorf("a backup at a follower: %v", err)
+	}
+	saved, err := backup(t, admins[leader])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := restore(t, admins[follower], saved); reasonOf(t, err) != quotav1.Reason_REASON_NO_LEADER {
+		t.Errorf("a restore at a follower: %v", err)
+	}
+	later := reserveAs(t, nodes[follower], "b").GetLease()
+	before := ledgerHash(t, nodes[leader])
+	for name, bad := range map[string][]byte{
+		"nothing": nil, "a cut": saved[:len(saved)/2], "a flipped bit": flipped(saved), "not a snapshot": []byte("hello"),
+		"more behind it": append(bytes.Clone(saved), 0),
+	} {
+		if _, err := restore(t, admins[leader], bad); reasonOf(t, err) != quotav1.Reason_REASON_INVALID {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if after := ledgerHash(t, nodes[leader]); after != before {
+		t.Error("a refused restore changed the ledger")
+	}
+	res, err := restore(t, admins[leader], saved)
+	if err != nil || res.Epoch == 0 {
+		t.Fatalf("%v %v", res, err)
+	}
+	api := quotav1connect.NewQuotaServiceClient(http.DefaultClient, nodes[leader].url)
+	fresh := reserveAs(t, nodes[follower], "c").GetLease()
+	if fresh.Fence <= later.Fence {
+		t.Errorf("fence %d after %d", fresh.Fence, later.Fence)
+	}
+	_, err = api.Release(t.Context(), &quotav1.ReleaseRequest{Lease: later.Id, Fence: later.Fence})
+	if got := reasonOf(t, err); got != quotav1.Reason_REASON_STALE_FENCE {
+		t.Errorf("a lease that was granted after the backup: %v", err)
+	}
+	if _, err := api.Release(t.Context(), &quotav1.ReleaseRequest{Lease: held.Id, Fence: held.Fence}); err != nil {
+		t.Errorf("a lease of the backup: %v", err)
+	}
+}
+
+func flipped(data []byte) []byte {
+	bad := bytes.Clone(data)
+	bad[len(bad)/2] ^= 4
+	return bad
+}
+
+func backup(t *testing.T, admin quotav1connect.AdminServiceClient) ([]byte, error) {
+	t.Helper()
+	stream, err := admin.Backup(t.Context(), &quotav1.BackupRequest{})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = stream.Close() }()
+	var all []byte
+	index := uint64(0)
+	for stream.Receive() {
+		all, index = append(all, stream.Msg().Chunk...), stream.Msg().Index
+	}
+	if stream.Err() == nil && index == 0 {
+		t.Error("a backup that does not say where it ends")
+	}
+	return all, stream.Err()
+}
+
+func restore(t *testing.T, admin quotav1connect.AdminServiceClient, data []byte) (*quotav1.RestoreResponse, error) {
+	t.Helper()
+	stream, err := admin.Restore(t.Context())
+	if err != nil {
+		return nil, err
+	}
+	for len(data) > 0 {
+		n := min(len(data), 100)
+		if err := stream.Send(&quotav1.RestoreRequest{Chunk: data[:n]}); err != nil {
+			break // the answer says why
+		}
+		data = data[n:]
+	}
+	return stream.CloseAndReceive()
+}

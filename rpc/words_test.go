@@ -1,0 +1,126 @@
+package rpc
+
+import (
+	"encoding/json"
+	"testing"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+// TestWordsOfLogAndAPIAgree: enumerations are carried over by number, so each must mean the same on both sides.
+func TestWordsOfLogAndAPIAgree(t *testing.T) {
+	for name, c := range map[string]struct{ log, api protoreflect.EnumDescriptor }{
+		"reasons": {logpb.Reason(0).Descriptor(), quotav1.Reason(0).Descriptor()},
+		"causes":  {logpb.Cause(0).Descriptor(), quotav1.Cause(0).Descriptor()},
+	} {
+		for i := range c.log.Values().Len() {
+			word := c.log.Values().Get(i)
+			if other := c.api.Values().ByNumber(word.Number()); other == nil || other.Name() != word.Name() {
+				t.Errorf("%s: %s is %v in the API", name, word.Name(), other)
+			}
+		}
+	}
+	events := map[fsm.EventKind]quotav1.EventKind{
+		fsm.EventGranted: quotav1.EventKind_EVENT_KIND_GRANTED, fsm.EventRefused: quotav1.EventKind_EVENT_KIND_REFUSED,
+		fsm.EventWaiting: quotav1.EventKind_EVENT_KIND_WAITING, fsm.EventWaitEnded: quotav1.EventKind_EVENT_KIND_WAIT_ENDED,
+		fsm.EventReleased: quotav1.EventKind_EVENT_KIND_RELEASED, fsm.EventExpired: quotav1.EventKind_EVENT_KIND_EXPIRED,
+		fsm.EventRevoked: quotav1.EventKind_EVENT_KIND_REVOKED, fsm.EventCooldown: quotav1.EventKind_EVENT_KIND_COOLDOWN,
+		fsm.EventWindowClosed: quotav1.EventKind_EVENT_KIND_WINDOW_CLOSED, fsm.EventResetLearned: quotav1.EventKind_EVENT_KIND_RESET_LEARNED,
+		fsm.EventCapped: quotav1.EventKind_EVENT_KIND_CAPPED, fsm.EventOverrun: quotav1.EventKind_EVENT_KIND_OVERRUN,
+		fsm.EventQuotaApplied: quotav1.EventKind_EVENT_KIND_QUOTA_APPLIED, fsm.EventQuotaDeleted: quotav1.EventKind_EVENT_KIND_QUOTA_DELETED,
+		fsm.EventReopened: quotav1.EventKind_EVENT_KIND_REOPENED,
+	}
+	for inside, outside := range events {
+		if int32(inside) != int32(outside) {
+			t.Errorf("event %d is %s in the API", inside, outside)
+		}
+	}
+	if len(events) != len(quotav1.EventKind_name)-1 {
+		t.Errorf("%d events, the API has %d", len(events), len(quotav1.EventKind_name)-1)
+	}
+}
+
+// TestEveryErrorHasACode: reasons from 100 on are errors and travel with a code; refusals are answers and have none.
+func TestEveryErrorHasACode(t *testing.T) {
+	for number, name := range quotav1.Reason_name {
+		if _, coded := codes[quotav1.Reason(number)]; coded != (number >= 100) {
+			t.Errorf("%s (%d) has a code: %v", name, number, coded)
+		}
+	}
+}
+
+// TestEveryRequestHasARule: what the door lets in, the table names.
+func TestEveryRequestHasARule(t *testing.T) {
+	requests := map[string]bool{"RestoreRequest": true} // pieces of a file, which the state machine judges
+	for _, file := range []protoreflect.FileDescriptor{quotav1.File_quota_v1_quota_proto, quotav1.File_quota_v1_admin_proto} {
+		methods := file.Services().Get(0).Methods()
+		for i := range methods.Len() {
+			name := string(methods.Get(i).Input().Name())
+			if _, known := rules[name]; !known && !requests[name] {
+				t.Errorf("%s has no rule", name)
+			}
+			requests[name] = true
+		}
+	}
+	for name := range rules {
+		if !requests[name] {
+			t.Errorf("a rule for %s, which nobody sends", name)
+		}
+	}
+}
+
+// FuzzDoor: whatever comes as JSON is let in or refused with a typed error; nothing panics, and what is let in becomes a
+// command of the log.
+func FuzzDoor(f *testing.F) {
+	for _, seed := range []string{
+		`{}`, `{"holder":"a","items":[{"quota":"q","amount":1}],"ttl":"30s","wait":"1s","class":"CLASS_CRITICAL"}`,
+		`{"lease":"1","fence":1,"op":"1","actual":[{"quota":"q","amount":0}]}`,
+		`{"quotas":[{"name":"q","window":{"limit":1,"every":"hour"},"headroom":0.5}]}`,
+		`{"commands":[{"reserve":{}},{"report":{"signals":[null]}},{}]}`,
+		`{"lease":1,"fence":1,"signals":[{"quota":"q","cause":"CAUSE_OK","resetAfter":"-1s","limit":-1}]}`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		for _, command := range []*quotav1.Command{
+			{Kind: &quotav1.Command_Reserve{Reserve: decoded[quotav1.ReserveRequest](data)}},
+			{Kind: &quotav1.Command_Consume{Consume: decoded[quotav1.ConsumeRequest](data)}},
+			{Kind: &quotav1.Command_Settle{Settle: decoded[quotav1.SettleRequest](data)}},
+			{Kind: &quotav1.Command_Release{Release: decoded[quotav1.ReleaseRequest](data)}},
+			{Kind: &quotav1.Command_Renew{Renew: decoded[quotav1.RenewRequest](data)}},
+			{Kind: &quotav1.Command_Withdraw{Withdraw: decoded[quotav1.WithdrawRequest](data)}},
+			{Kind: &quotav1.Command_Report{Report: decoded[quotav1.ReportRequest](data)}},
+		} {
+			carried, err := batchCommand(command, anybody, "commands[0]")
+			if (carried == nil) == (err == nil) {
+				t.Fatalf("%v and %v", carried, err)
+			}
+			if err != nil && (infoOf(err) == nil || connect.CodeOf(err) != connect.CodeInvalidArgument) {
+				t.Fatalf("%v", err)
+			}
+		}
+		applied := decoded[quotav1.ApplyQuotasRequest](data)
+		if validate(applied) == nil {
+			for _, q := range applied.Quotas {
+				if logQuota(q) == nil {
+					t.Fatal(json.RawMessage(data))
+				}
+			}
+		}
+	})
+}
+
+// decoded reads a message as the JSON codec does; one that it cannot read is empty but for its mark.
+func decoded[T any, M interface {
+	*T
+	protoreflect.ProtoMessage
+}](data []byte) M {
+	message := M(new(T))
+	_ = jsonCodec{}.Unmarshal(data, message)
+	return message
+}
