@@ -107,8 +107,7 @@ func TestACallerNoticesNoLostLeader(t *testing.T) {
 		t.Fatalf("%d %s", status, body)
 	}
 	api := quotav1connect.NewQuotaServiceClient(http.DefaultClient, nodes[follower].url)
-	_ = nodes[leader].http.Close()
-	nodes[leader].node.Kill()
+	nodes[leader].kill()
 	res, err := api.GetQuota(t.Context(), &quotav1.GetQuotaRequest{Name: "t/core"})
 	if err != nil || res.Meta.Node == nodes[leader].node.ID() {
 		t.Fatalf("%v %v", res, err)

@@ -24,10 +24,43 @@ type rpcConfig = rpc.Config
 
 // testNode is a node with its API on loopback.
 type testNode struct {
+	config raftnode.Config
+	api    rpc.Config
 	node   *raftnode.Node
 	server *rpc.Server
 	http   *http.Server
 	url    string
+}
+
+// open starts a node, or starts it again with the data that it had.
+func (n *testNode) open(t *testing.T, listener net.Listener) {
+	t.Helper()
+	node, err := raftnode.Open(n.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.node, n.api.Node, n.api.Registry = node, node, nil
+	if n.server, err = rpc.New(n.api); err != nil {
+		t.Fatal(err)
+	}
+	n.http = rpc.NewHTTPServer(n.server.Handler(), nil, hclog.NewNullLogger())
+	go func(server *http.Server) { _ = server.Serve(listener) }(n.http)
+}
+
+// kill ends a node and its connections at once.
+func (n *testNode) kill() {
+	_ = n.http.Close()
+	n.node.Kill()
+}
+
+// again starts a killed node.
+func (n *testNode) again(t *testing.T) {
+	t.Helper()
+	listener, err := rpc.Listen(n.config.APIAddress, 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.open(t, listener)
 }
 
 // newNodes starts a cluster of nodes in this process.
@@ -48,28 +81,18 @@ func newNodes(t *testing.T, size int, change ...func(*rpc.Config)) []*testNode {
 		conf := raftnode.DefaultConfig()
 		conf.ID, conf.RaftAddress, conf.APIAddress = peers[i].ID, peers[i].RaftAddress, peers[i].APIAddress
 		conf.DataDir, conf.Peers, conf.Testing = t.TempDir(), peers, true
-		node, err := raftnode.Open(conf)
-		if err != nil {
-			t.Fatal(err)
-		}
-		apiConfig := rpc.Config{Node: node, Version: "test"}
+		n := &testNode{config: conf, api: rpc.Config{Version: "test"}, url: "http://" + peers[i].APIAddress}
 		for _, fn := range change {
-			fn(&apiConfig)
+			fn(&n.api)
 		}
-		server, err := rpc.New(apiConfig)
-		if err != nil {
-			t.Fatal(err)
-		}
-		n := &testNode{node: node, server: server, url: "http://" + peers[i].APIAddress}
-		n.http = rpc.NewHTTPServer(server.Handler(), nil, hclog.NewNullLogger())
-		go func() { _ = n.http.Serve(listeners[i]) }()
+		n.open(t, listeners[i])
 		nodes[i] = n
 		t.Cleanup(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 			defer cancel()
-			_ = server.Drain(ctx)
+			_ = n.server.Drain(ctx)
 			_ = n.http.Close()
-			if err := node.Close(ctx); err != nil {
+			if err := n.node.Close(ctx); err != nil {
 				t.Error(err)
 			}
 		})

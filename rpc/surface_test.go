@@ -77,8 +77,7 @@ func TestHealthWithAndWithoutALeader(t *testing.T) {
 		})
 	}
 	for _, n := range nodes[1:] {
-		_ = n.http.Close()
-		n.node.Kill()
+		n.kill()
 	}
 	alone := nodes[0]
 	eventually(t, "not ready without a majority", func() bool {
