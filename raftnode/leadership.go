@@ -17,6 +17,8 @@ type leadership struct {
 	term  uint64
 	clock leaderClock
 	lost  chan struct{}
+	// rate belongs to the goroutine that samples.
+	rate rateMeter
 }
 
 // lead follows whether this node leads. It becomes ready when a barrier of its term is applied, so that no entry of an

@@ -257,8 +257,9 @@ func (n *Node) sampleWalls() {
 	for {
 		select {
 		case <-ticker.C:
-			if n.leading.Load() != nil {
+			if lead := n.leading.Load(); lead != nil {
 				n.sampleOnce()
+				n.guardRate(lead)
 			}
 		case <-n.closing:
 			return
