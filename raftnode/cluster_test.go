@@ -69,7 +69,10 @@ func TestFarBehindNodeGetsASnapshot(t *testing.T) {
 func TestFormation(t *testing.T) {
 	c := newCluster(t, 3)
 	c.propose(rate("q", 10))
-	id := c.nodes[0].Status().ClusterID
+	id := c.nodes[c.leader()].Status().ClusterID
+	if id == "" {
+		t.Fatal("a leader without a cluster's id")
+	}
 	c.stop(2)
 	t.Run("the same disk comes back", func(t *testing.T) {
 		c.start(2)

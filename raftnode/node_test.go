@@ -25,8 +25,8 @@ func newCluster(t *testing.T, size int, change ...func(*raftnode.Config)) *clust
 	t.Helper()
 	c := &cluster{t: t, configs: make([]raftnode.Config, size), nodes: make([]*raftnode.Node, size)}
 	peers := make([]raftnode.Peer, size)
-	for i := range peers {
-		peers[i] = raftnode.Peer{ID: fmt.Sprintf("n%d", i), RaftAddress: freeAddress(t), APIAddress: fmt.Sprintf("127.0.0.1:%d", 1000+i)}
+	for i, address := range freeAddresses(t, size) {
+		peers[i] = raftnode.Peer{ID: fmt.Sprintf("n%d", i), RaftAddress: address, APIAddress: fmt.Sprintf("127.0.0.1:%d", 1000+i)}
 	}
 	for i := range peers {
 		conf := raftnode.DefaultConfig()
@@ -52,15 +52,22 @@ type testWriter struct{ t *testing.T }
 
 func (w testWriter) Write(b []byte) (int, error) { return len(b), nil }
 
-func freeAddress(t *testing.T) string {
+// freeAddresses returns loopback addresses that nobody listens at, each another.
+func freeAddresses(t *testing.T, n int) []string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	addresses := make([]string, n)
+	for i := range addresses {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = listener.Close() }()
+		addresses[i] = listener.Addr().String()
 	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
+	return addresses
 }
+
+func freeAddress(t *testing.T) string { return freeAddresses(t, 1)[0] }
 
 func (c *cluster) start(i int) {
 	c.t.Helper()

@@ -68,13 +68,13 @@ func newNodes(t *testing.T, size int, change ...func(*rpc.Config)) []*testNode {
 	t.Helper()
 	peers := make([]raftnode.Peer, size)
 	listeners := make([]net.Listener, size)
-	for i := range peers {
+	for i, address := range freeAddresses(t, size) {
 		listener, err := rpc.Listen("127.0.0.1:0", 1000)
 		if err != nil {
 			t.Fatal(err)
 		}
 		listeners[i] = listener
-		peers[i] = raftnode.Peer{ID: fmt.Sprintf("n%d", i), RaftAddress: freeAddress(t), APIAddress: listener.Addr().String()}
+		peers[i] = raftnode.Peer{ID: fmt.Sprintf("n%d", i), RaftAddress: address, APIAddress: listener.Addr().String()}
 	}
 	nodes := make([]*testNode, size)
 	for i := range nodes {
@@ -113,14 +113,19 @@ func newNodes(t *testing.T, size int, change ...func(*rpc.Config)) []*testNode {
 	return nodes
 }
 
-func freeAddress(t *testing.T) string {
+// freeAddresses returns loopback addresses that nobody listens at, each another.
+func freeAddresses(t *testing.T, n int) []string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	addresses := make([]string, n)
+	for i := range addresses {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = listener.Close() }()
+		addresses[i] = listener.Addr().String()
 	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
+	return addresses
 }
 
 func eventually(t *testing.T, what string, ok func() bool) {

@@ -37,8 +37,9 @@ func start(tb testing.TB, size int) *cluster {
 	tb.Helper()
 	c := &cluster{tb: tb}
 	var peers []raftnode.Peer
+	addresses := freeAddresses(tb, 2*size)
 	for i := range size {
-		peers = append(peers, raftnode.Peer{ID: fmt.Sprintf("n%d", i), RaftAddress: free(tb), APIAddress: free(tb)})
+		peers = append(peers, raftnode.Peer{ID: fmt.Sprintf("n%d", i), RaftAddress: addresses[2*i], APIAddress: addresses[2*i+1]})
 	}
 	for _, peer := range peers {
 		config := raftnode.DefaultConfig()
@@ -57,15 +58,19 @@ func start(tb testing.TB, size int) *cluster {
 	return c
 }
 
-// free returns a loopback address that nobody listens at.
-func free(tb testing.TB) string {
+// freeAddresses returns loopback addresses that nobody listens at, each another.
+func freeAddresses(tb testing.TB, n int) []string {
 	tb.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		tb.Fatal(err)
+	addresses := make([]string, n)
+	for i := range addresses {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			tb.Fatal(err)
+		}
+		defer func() { _ = listener.Close() }()
+		addresses[i] = listener.Addr().String()
 	}
-	defer func() { _ = listener.Close() }()
-	return listener.Addr().String()
+	return addresses
 }
 
 func (c *cluster) run(m *member) {

@@ -1,0 +1,407 @@
+package raftnode
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// openOne opens a cluster of one, and waits until it leads.
+func openOne(t *testing.T, change ...func(*Config)) *Node {
+	t.Helper()
+	conf := DefaultConfig()
+	conf.ID, conf.DataDir, conf.RaftAddress, conf.Testing = "n", t.TempDir(), "127.0.0.1:0", true
+	conf.Peers = []Peer{{ID: "n", RaftAddress: "127.0.0.1:0"}}
+	for _, fn := range change {
+		fn(&conf)
+	}
+	n, err := Open(conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(n.Kill)
+	poll(t, "the cluster is founded", func() bool { return n.leading.Load() != nil && n.cluster.Load() != nil })
+	return n
+}
+
+func poll(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for !ok() {
+		if time.Now().After(deadline) {
+			t.Fatalf("never happened: %s", what)
+		}
+		<-time.After(2 * time.Millisecond)
+	}
+}
+
+// block stops the state machine at its next entry, until open is called.
+func block(n *Node) (blocked <-chan struct{}, open func()) {
+	reached, gate := make(chan struct{}), make(chan struct{})
+	n.crash.crash = func() {
+		close(reached)
+		<-gate
+	}
+	n.crash.set("before-apply", 1)
+	return reached, func() { close(gate) }
+}
+
+func (p *proposer) queued() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.commands
+}
+
+func slots(limit int64) *logpb.Command {
+	return &logpb.Command{Kind: &logpb.Command_ApplyQuotas{ApplyQuotas: &logpb.ApplyQuotas{Quotas: []*logpb.Quota{{
+		Name: "q", Rule: &logpb.Quota_Slots{Slots: &logpb.Slots{Limit: limit}},
+	}}}}}
+}
+
+func take(amount int64) *logpb.Command {
+	return &logpb.Command{Kind: &logpb.Command_Reserve{Reserve: &logpb.Reserve{
+		Holder: "h", Items: []*logpb.Item{{Quota: "q", Amount: &amount}}, TtlNs: int64(time.Hour),
+	}}}
+}
+
+func giveBack(lease uint64) *logpb.Command {
+	return &logpb.Command{Kind: &logpb.Command_Release{Release: &logpb.Release{Lease: lease, Fence: lease}}}
+}
+
+func causeOf(err error) NotAcceptedCause {
+	notAccepted, ok := errors.AsType[*NotAcceptedError](err)
+	if !ok {
+		return 0
+	}
+	return notAccepted.Cause
+}
+
+func oneAtATime(c *Config) { c.EntriesInFlight, c.MaxEntryCommands = 1, 4 }
+
+// TestAFullQueueStillTakesWhatFrees: beyond its bound nothing is accepted, and what takes quota not even up to it.
+func TestAFullQueueStillTakesWhatFrees(t *testing.T) {
+	n := openOne(t, oneAtATime, func(c *Config) { c.MaxQueueCommands = 16 })
+	if _, _, err := n.Propose(t.Context(), slots(100)); err != nil {
+		t.Fatal(err)
+	}
+	blocked, open := block(n)
+	var calls sync.WaitGroup
+	propose := func(command *logpb.Command) {
+		calls.Go(func() {
+			if _, _, err := n.Propose(context.Background(), command); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	propose(take(1))
+	<-blocked
+	for i := range 14 { // seven eighths of sixteen
+		propose(take(1))
+		poll(t, "it queues up", func() bool { return n.proposer.queued() == i+1 })
+	}
+	if _, _, err := n.Propose(t.Context(), take(1)); causeOf(err) != QueueFull {
+		t.Errorf("the next that takes: %v", err)
+	}
+	for i := range 2 {
+		propose(giveBack(1))
+		poll(t, "it queues up", func() bool { return n.proposer.queued() == 15+i })
+	}
+	if _, _, err := n.Propose(t.Context(), giveBack(1)); causeOf(err) != QueueFull {
+		t.Errorf("the next that frees: %v", err)
+	}
+	open()
+	calls.Wait()
+	if left := n.proposer.queued(); left != 0 || n.proposer.bytes != 0 {
+		t.Errorf("%d commands and %d bytes are left of an empty queue", left, n.proposer.bytes)
+	}
+}
+
+// TestTheQueueIsBoundedInBytes, and a command that fits no entry is refused alone.
+func TestTheQueueIsBoundedInBytes(t *testing.T) {
+	n := openOne(t, oneAtATime, func(c *Config) { c.MaxEntryBytes, c.MaxQueueBytes = 8<<10, 8<<10 })
+	fat := func(size int) *logpb.Command {
+		return &logpb.Command{Kind: &logpb.Command_OpenSession{OpenSession: &logpb.OpenSession{Holder: string(make([]byte, size))}}}
+	}
+	if _, _, err := n.Propose(t.Context(), fat(5<<10)); causeOf(err) != TooLarge {
+		t.Errorf("half an entry and more: %v", err)
+	}
+	blocked, open := block(n)
+	first := make(chan error, 3)
+	propose := func(command *logpb.Command) {
+		_, _, err := n.Propose(context.Background(), command)
+		first <- err
+	}
+	go propose(fat(1))
+	<-blocked
+	go propose(fat(3 << 10))
+	go propose(fat(3 << 10))
+	poll(t, "two queue up", func() bool { return n.proposer.queued() == 2 })
+	if _, _, err := n.Propose(t.Context(), fat(3<<10)); causeOf(err) != QueueFull {
+		t.Errorf("beyond the bound: %v", err)
+	}
+	open()
+	for range 3 {
+		if err := <-first; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestACancelledCall: one that is still queued is taken back, and leaves no trace; of one that is on its way nobody knows.
+func TestACancelledCall(t *testing.T) {
+	n := openOne(t, oneAtATime)
+	if _, _, err := n.Propose(t.Context(), slots(100)); err != nil {
+		t.Fatal(err)
+	}
+	blocked, open := block(n)
+	ctx, cancel := context.WithCancel(t.Context())
+	onItsWay, queued := make(chan error, 1), make(chan error, 1)
+	go func() {
+		_, _, err := n.Propose(ctx, take(1))
+		onItsWay <- err
+	}()
+	<-blocked
+	go func() {
+		_, _, err := n.Propose(ctx, take(10))
+		queued <- err
+	}()
+	poll(t, "the second queues up", func() bool { return n.proposer.queued() == 1 })
+	cancel()
+	if err := <-queued; causeOf(err) != Canceled {
+		t.Errorf("still queued: %v", err)
+	}
+	if err := <-onItsWay; !errors.As(err, new(*UnknownError)) || !errors.Is(err, context.Canceled) {
+		t.Errorf("on its way: %v", err)
+	}
+	open()
+	if _, _, err := n.Propose(t.Context(), take(1)); err != nil {
+		t.Fatal(err)
+	}
+	if held := n.machine.State().Counts().Leases; held != 2 {
+		t.Errorf("%d leases: the one on its way and the last are two", held)
+	}
+}
+
+// TestACallMaySpanEntries: its results come by position, whatever entry each command was in, also beside other calls.
+func TestACallMaySpanEntries(t *testing.T) {
+	n := openOne(t, oneAtATime)
+	if _, _, err := n.Propose(t.Context(), slots(1_000_000)); err != nil {
+		t.Fatal(err)
+	}
+	before := n.appliedIndex.Load()
+	var calls sync.WaitGroup
+	for caller := range 5 {
+		calls.Go(func() {
+			commands := make([]*logpb.Command, 10)
+			for i := range commands {
+				commands[i] = take(int64(100*caller + i + 1))
+			}
+			results, at, err := n.Propose(t.Context(), commands...)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			for i, result := range results {
+				if got := result.GetGranted().GetItems()[0].GetAmount(); got != int64(100*caller+i+1) {
+					t.Errorf("caller %d: result %d is of %d", caller, i, got)
+				}
+			}
+			if at.Index > n.appliedIndex.Load() {
+				t.Errorf("answered at %d before it was applied", at.Index)
+			}
+		})
+	}
+	calls.Wait()
+	if entries := n.appliedIndex.Load() - before; entries < 13 {
+		t.Errorf("50 commands in %d entries of 4 at most", entries)
+	}
+}
+
+// TestAFailedPartDoesNotShiftTheRest: where the first part of a call failed, the entry with the rest of it still gives the
+// calls behind it their own results.
+func TestAFailedPartDoesNotShiftTheRest(t *testing.T) {
+	p := &proposer{}
+	result := func(session uint64) *logpb.Result {
+		return &logpb.Result{Kind: &logpb.Result_SessionOpened{SessionOpened: &logpb.SessionOpened{Session: session}}}
+	}
+	made := func(commands int) *call {
+		return &call{
+			commands: make([]*logpb.Command, commands), results: make([]*logpb.Result, commands), left: commands,
+			finished: make(chan struct{}),
+		}
+	}
+	long, next := made(6), made(1)
+	p.finish([]part{{long, 0, 4}}, nil, &UnknownError{Err: raft.ErrLeadershipLost})
+	p.finish([]part{{long, 4, 6}, {next, 0, 1}}, &fsm.Applied{Results: []*logpb.Result{result(5), result(6), result(7)}}, nil)
+	<-long.finished
+	<-next.finished
+	if got := next.results[0].GetSessionOpened().GetSession(); got != 7 {
+		t.Errorf("the call behind got the result of command %d", got)
+	}
+	if !errors.As(long.err, new(*UnknownError)) {
+		t.Errorf("the long call ended with %v", long.err)
+	}
+}
+
+// TestCuttingTheLogLeavesNoHole: wherever the process ends while a long range is deleted, what is left is in one piece:
+// from the front the beginning goes, from the back the end.
+func TestCuttingTheLogLeavesNoHole(t *testing.T) {
+	const entries = 3*deletePiece + 100
+	for name, c := range map[string]struct {
+		first, last uint64
+	}{
+		"the beginning": {1, entries - 50}, "beyond the beginning": {0, entries - 50}, "the end": {60, entries}, "everything": {1, entries},
+	} {
+		for piece := int32(1); piece <= 4; piece++ {
+			t.Run(fmt.Sprintf("%s, ended at piece %d", name, piece), func(t *testing.T) {
+				bolt, err := openBolt(t.TempDir(), false)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() { _ = bolt.Close() }()
+				s := &failStop{
+					BoltStore: bolt, fatal: func(err error) { t.Error(err) }, clock: NewSystemClock(),
+					crash: &crashPoints{crash: func() { panic("the process ends") }},
+				}
+				logs := make([]*raft.Log, entries)
+				for i := range logs {
+					logs[i] = &raft.Log{Index: uint64(i + 1), Term: 1}
+				}
+				if err := s.StoreLogs(logs); err != nil {
+					t.Fatal(err)
+				}
+				s.crash.set("in-delete-range", piece)
+				func() {
+					defer func() { _ = recover() }()
+					_ = s.DeleteRange(c.first, c.last)
+				}()
+				checkWhole(t, bolt)
+				s.crash.set("nowhere", 1)
+				if err := s.DeleteRange(c.first, c.last); err != nil { // after a restart raft cuts again
+					t.Fatal(err)
+				}
+				for _, index := range []uint64{max(c.first, 1), c.last} {
+					if err := bolt.GetLog(index, new(raft.Log)); !errors.Is(err, raft.ErrLogNotFound) {
+						t.Errorf("entry %d is still there: %v", index, err)
+					}
+				}
+				checkWhole(t, bolt)
+			})
+		}
+	}
+}
+
+// checkWhole fails if an entry between a log's first and last is missing.
+func checkWhole(t *testing.T, log raft.LogStore) {
+	t.Helper()
+	first, err := log.FirstIndex()
+	if err != nil {
+		t.Fatal(err)
+	}
+	last, err := log.LastIndex()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for index := first; index <= last && first > 0; index++ {
+		if err := log.GetLog(index, new(raft.Log)); err != nil {
+			t.Fatalf("entry %d of %d..%d: %v", index, first, last, err)
+		}
+	}
+}
+
+// TestAStalledDiskEndsTheNode: a leader that cannot write serves nobody, and must make room for one that can.
+func TestAStalledDiskEndsTheNode(t *testing.T) {
+	n := openOne(t, func(c *Config) { c.StallLimit = 500 * time.Millisecond })
+	release := make(chan struct{})
+	defer close(release)
+	go func() {
+		_ = n.store.write("writing the log", func() error {
+			<-release
+			return nil
+		})
+	}()
+	<-n.Done()
+	if n.Err() == nil {
+		t.Fatalf("the node ended with %v", n.Err())
+	}
+}
+
+// TestReadsShareProbes: reads that come while a round of the probe is under way share the next one, and no more is asked.
+func TestReadsShareProbes(t *testing.T) {
+	n := openOne(t)
+	term := n.leading.Load().term
+	n.probes.mu.Lock()
+	n.probes.running = true // as if a round were under way
+	n.probes.mu.Unlock()
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	var shared *round
+	for range 50 {
+		if err := n.probes.join(gone, n, term); causeOf(err) != Canceled {
+			t.Fatalf("a reader that is gone: %v", err)
+		}
+		if shared == nil {
+			shared = n.probes.next
+		}
+		if n.probes.next != shared {
+			t.Fatal("two reads wait for two rounds")
+		}
+	}
+	n.wg.Add(1)
+	n.probes.run(n)
+	<-shared.done
+	if shared.err != nil || n.probes.running {
+		t.Fatalf("the round ended with %v", shared.err)
+	}
+	if err := n.probes.join(t.Context(), n, term); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestAProbeOfAnotherTermIsRefused: what a leader of an earlier term would read is not the newest any more.
+func TestAProbeOfAnotherTermIsRefused(t *testing.T) {
+	n := openOne(t)
+	term := n.leading.Load().term
+	if !n.holdsTerm(term) {
+		t.Fatal("the only voter leads")
+	}
+	for _, other := range []uint64{term - 1, term + 1} {
+		if n.holdsTerm(other) {
+			t.Errorf("it holds term %d in term %d", other, term)
+		}
+		if err := n.probes.join(t.Context(), n, other); causeOf(err) != NotLeader {
+			t.Errorf("a read of term %d: %v", other, err)
+		}
+	}
+}
+
+// TestEntriesInFlightAreBounded: EntriesInFlight is what it says.
+func TestEntriesInFlightAreBounded(t *testing.T) {
+	n := openOne(t, func(c *Config) { c.EntriesInFlight = 3 })
+	blocked, open := block(n)
+	errs := make(chan error, 20)
+	for range cap(errs) {
+		go func() {
+			_, _, err := n.Propose(context.Background(), &logpb.Command{Kind: &logpb.Command_OpenSession{OpenSession: &logpb.OpenSession{}}})
+			errs <- err
+		}()
+	}
+	<-blocked
+	if most := len(n.proposer.slots); most > 3 {
+		t.Errorf("%d entries in flight", most)
+	}
+	open()
+	for range cap(errs) {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+}
