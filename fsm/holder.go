@@ -5,6 +5,7 @@ const (
 	classCritical   int32 = 0
 	classStandard   int32 = 1
 	classBackground int32 = 2
+	classes               = 3
 )
 
 // turnUnit is one full usable of a quota at weight 1, in the store-wide virtual time of turns.

@@ -41,8 +41,9 @@ func (m *Machine) grant(ask *logpb.Reserve, needs []need, class int32, ticket ui
 	if ttl == 0 {
 		ttl = defaultTTL
 	}
+	h := m.holder(ask.Holder)
 	l := &lease{
-		generation: m.generation, id: m.lastLease, fence: m.fence(), holder: m.holder(ask.Holder).name,
+		generation: m.generation, id: m.lastLease, fence: m.fence(), holder: h.name,
 		class: class, ttl: ttl, deadline: m.clock.Now + ttl,
 	}
 	if ticket != 0 && !ask.Consume && ttl > tentativeTTL {
@@ -52,6 +53,7 @@ func (m *Machine) grant(ask *logpb.Reserve, needs []need, class int32, ticket ui
 	m.leases.Set(l.id, l)
 	m.ofHolder.Set(holderLease{holder: l.holder, lease: l.id})
 	m.deadlines.Set(due{at: l.deadline, id: l.id})
+	noteServed(needs, class, h.turn)
 	m.moveTurn(l.holder, costOf(needs))
 	granted := &logpb.Granted{
 		Lease: l.id, Fence: l.fence, DeadlineNs: l.deadline, Class: class, Ticket: ticket, AskedTtlNs: ttl,

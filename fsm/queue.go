@@ -56,14 +56,12 @@ func (w *waiter) place() place {
 	return place{lane: w.lane, class: w.class, turn: w.turn, ticket: w.ticket}
 }
 
-// enqueue puts a Reserve into the queue. A holder with nothing waiting enters at the smallest turn waiting in its
-// class, never below its own.
+// enqueue puts a Reserve into the queue. A holder with nothing waiting enters at the level of those it stands in line
+// with, never below its own turn: who was away has saved nothing up.
 func (m *Machine) enqueue(ask *logpb.Reserve, needs []need, class, weight int32, from origin) *waiter {
 	h := m.holder(ask.Holder)
 	if h.waiting == 0 {
-		if turn, ok := m.smallestTurn(class); ok {
-			h.turn = max(h.turn, turn)
-		}
+		h.turn = max(h.turn, m.level(needs, class))
 	}
 	h.waiting++
 	m.lastTicket++
@@ -155,11 +153,26 @@ func laneKey(numbers []uint32) string {
 	return string(key)
 }
 
-// smallestTurn returns the smallest turn that waits in a class.
-func (m *Machine) smallestTurn(class int32) (turn uint64, ok bool) {
-	m.lanes.Scan(func(number uint32, _ *lane) bool {
-		m.order.Ascend(place{lane: number, class: class}, func(p place) bool {
-			if p.lane == number && p.class == class && (!ok || p.turn < turn) {
+// level returns the turn at which a holder enters a line: the highest among the quotas that it needs. A quota's level in
+// a class is the smallest turn that waits for it, but not more than the largest that was served: a holder that asks for
+// one thing at a time is never in line when it is served, and the others' turns must not become its own each time.
+func (m *Machine) level(needs []need, class int32) (level uint64) {
+	for _, n := range needs {
+		if turn, ok := m.smallestTurn(n.quota.number, class); ok {
+			level = max(level, min(turn, n.quota.served[class]))
+		}
+	}
+	return level
+}
+
+// smallestTurn returns the smallest turn of a class that waits for a quota.
+func (m *Machine) smallestTurn(number uint32, class int32) (turn uint64, ok bool) {
+	m.lanesOf.Ascend(quotaLane{quota: number}, func(ql quotaLane) bool {
+		if ql.quota != number {
+			return false
+		}
+		m.order.Ascend(place{lane: ql.lane, class: class}, func(p place) bool {
+			if p.lane == ql.lane && p.class == class && (!ok || p.turn < turn) {
 				turn, ok = p.turn, true
 			}
 			return false
@@ -167,6 +180,13 @@ func (m *Machine) smallestTurn(class int32) (turn uint64, ok bool) {
 		return true
 	})
 	return turn, ok
+}
+
+// noteServed notes at which turn needs are granted.
+func noteServed(needs []need, class int32, turn uint64) {
+	for _, n := range needs {
+		n.quota.served[class] = max(n.quota.served[class], turn)
+	}
 }
 
 // setTurn sets a holder's turn and moves its waiters to it.

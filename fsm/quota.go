@@ -20,6 +20,8 @@ type quota struct {
 	closedSince int64
 	// leases counts live leases with an item or an ancestor's share of it; waiting counts waiting Reserves.
 	leases, waiting int64
+	// served is, by class, the largest turn at which some of it was granted.
+	served [classes]uint64
 }
 
 func (q *quota) name() string { return q.definition.Name }

@@ -108,6 +108,10 @@ func (m *Machine) takeQuota(encoded *logpb.SnapshotQuota) error {
 	if encoded.Cap != nil {
 		q.ledger.capped = *encoded.Cap
 	}
+	if len(encoded.Served) > classes {
+		return fmt.Errorf("quota %d has turns of %d classes", encoded.Number, len(encoded.Served))
+	}
+	copy(q.served[:], encoded.Served)
 	for _, e := range encoded.Log {
 		q.ledger.log = append(q.ledger.log, entry{end: e.EndNs, amount: e.Amount, closed: e.Closed, overrun: e.Overrun})
 		q.ledger.counted += e.Amount

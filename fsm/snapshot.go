@@ -189,7 +189,7 @@ func encodeQuota(q *quota, g *ledger) *logpb.SnapshotQuota {
 		Number: q.number, Definition: q.definition, Held: g.held, Open: g.open, CutoffNs: g.cutoff, Window: g.window,
 		Known: g.known, Closing: g.closing, Disputed: g.disputed, CloseBeginNs: g.closeBegin, CloseEndNs: g.closeEnd,
 		OpenedNs: g.opened, Settled: g.settled, ArrivalNs: g.arrival, CooldownNs: q.cooldown, Attempt: q.attempt,
-		Closer: q.closer, ClosedSinceNs: q.closedSince,
+		Closer: q.closer, ClosedSinceNs: q.closedSince, Served: encodeServed(q.served),
 	}
 	if g.capped != noCap {
 		capped := g.capped
@@ -334,4 +334,12 @@ func cutOff(err error) error {
 		return fmt.Errorf("%w: it is cut off", ErrCorruptSnapshot)
 	}
 	return err
+}
+
+// encodeServed leaves out what nobody was served.
+func encodeServed(served [classes]uint64) []uint64 {
+	if served == [classes]uint64{} {
+		return nil
+	}
+	return served[:]
 }

@@ -475,6 +475,8 @@ type SnapshotQuota struct {
 	Closer string `protobuf:"bytes,19,opt,name=closer,proto3" json:"closer,omitempty"`
 	// When the present run of closings by that holder began.
 	ClosedSinceNs int64 `protobuf:"varint,20,opt,name=closed_since_ns,json=closedSinceNs,proto3" json:"closed_since_ns,omitempty"`
+	// By class, the largest turn at which some of it was granted; left out where all are 0.
+	Served        []uint64 `protobuf:"varint,21,rep,packed,name=served,proto3" json:"served,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -647,6 +649,13 @@ func (x *SnapshotQuota) GetClosedSinceNs() int64 {
 		return x.ClosedSinceNs
 	}
 	return 0
+}
+
+func (x *SnapshotQuota) GetServed() []uint64 {
+	if x != nil {
+		return x.Served
+	}
+	return nil
 }
 
 // SnapshotEntry is one entry of a ledger's log.
@@ -1736,7 +1745,7 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\n" +
 	"last_quota\x18\f \x01(\rR\tlastQuota\x120\n" +
 	"\x06limits\x18\r \x01(\v2\x18.quotad.log.v1.SetLimitsR\x06limits\x12\"\n" +
-	"\rbusy_until_ns\x18\x0e \x01(\x03R\vbusyUntilNs\"\xee\x04\n" +
+	"\rbusy_until_ns\x18\x0e \x01(\x03R\vbusyUntilNs\"\x86\x05\n" +
 	"\rSnapshotQuota\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x124\n" +
 	"\n" +
@@ -1763,7 +1772,8 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"cooldownNs\x12\x18\n" +
 	"\aattempt\x18\x12 \x01(\x05R\aattempt\x12\x16\n" +
 	"\x06closer\x18\x13 \x01(\tR\x06closer\x12&\n" +
-	"\x0fclosed_since_ns\x18\x14 \x01(\x03R\rclosedSinceNsB\x06\n" +
+	"\x0fclosed_since_ns\x18\x14 \x01(\x03R\rclosedSinceNs\x12\x16\n" +
+	"\x06served\x18\x15 \x03(\x04R\x06servedB\x06\n" +
 	"\x04_cap\"p\n" +
 	"\rSnapshotEntry\x12\x15\n" +
 	"\x06end_ns\x18\x01 \x01(\x03R\x05endNs\x12\x16\n" +

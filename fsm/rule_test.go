@@ -1,0 +1,112 @@
+package fsm
+
+import (
+	"testing"
+	"time"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// TestCalendar: hours and days of Unix time, months of the Gregorian calendar in UTC, from 1970 to 2200.
+func TestCalendar(t *testing.T) {
+	for moment := time.Date(1970, 1, 1, 0, 0, 0, 0, time.UTC); moment.Year() <= 2200; moment = moment.AddDate(0, 0, 1).Add(7 * time.Hour) {
+		month := time.Date(moment.Year(), moment.Month(), 1, 0, 0, 0, 0, time.UTC)
+		today := time.Date(moment.Year(), moment.Month(), moment.Day(), 0, 0, 0, 0, time.UTC)
+		at := func(m time.Time) int64 { return m.Unix() * second }
+		for name, c := range map[string]struct{ got, want span }{
+			"month": {calendarSpan(logpb.Every_EVERY_MONTH, 0, at(moment)), span{at(month), at(month.AddDate(0, 1, 0))}},
+			"day":   {calendarSpan(logpb.Every_EVERY_DAY, day, at(moment)), span{at(today), at(today.AddDate(0, 0, 1))}},
+			"hour":  {calendarSpan(logpb.Every_EVERY_HOUR, hour, at(moment)), span{at(moment.Truncate(time.Hour)), at(moment.Truncate(time.Hour).Add(time.Hour))}},
+		} {
+			if c.got != c.want && c.want.end < 1<<63-1 && c.want.end > 0 {
+				t.Fatalf("%s of %v: %v, want %v", name, moment, c.got, c.want)
+			}
+		}
+	}
+}
+
+// TestQuotasThatCannotWork are refused with what is wrong, whole, and change nothing.
+func TestQuotasThatCannotWork(t *testing.T) {
+	child := func(name, parent string) *logpb.Quota {
+		return with(rateOf(name, 10, minute), func(q *logpb.Quota) { q.Parent = parent })
+	}
+	burst := func(limit, per, burst, spendBy int64) *logpb.Quota {
+		return &logpb.Quota{Name: "b", SpendByNs: spendBy, Rule: &logpb.Quota_Rate{Rate: &logpb.Rate{Limit: limit, PerNs: per, Burst: burst}}}
+	}
+	for name, definitions := range map[string][]*logpb.Quota{
+		"no rule":                       {{Name: "x"}},
+		"no name":                       {rateOf("", 1, minute)},
+		"a name that begins with /":     {rateOf("/a", 1, minute)},
+		"a name with blanks":            {rateOf("a b", 1, minute)},
+		"the same name twice":           {rateOf("a", 1, minute), rateOf("a", 2, minute)},
+		"a negative limit":              {rateOf("a", -1, minute)},
+		"a limit beyond 2^53":           {rateOf("a", 1<<53, minute)},
+		"no period":                     {rateOf("a", 1, 0)},
+		"a negative period":             {rateOf("a", 1, -second)},
+		"a parent that is missing":      {child("a", "nobody")},
+		"its own parent":                {child("a", "a")},
+		"a cycle of three":              {child("a", "b"), child("b", "c"), child("c", "a")},
+		"all of it as headroom":         {with(rateOf("a", 10, minute), func(q *logpb.Quota) { q.HeadroomPpm = 1_000_000 })},
+		"a burst that is too small":     {burst(6000, minute, 1, 0)},
+		"a window of no length":         {{Name: "a", Rule: &logpb.Quota_Window{Window: &logpb.Window{Limit: 1}}}},
+		"a skew of half a window":       {{Name: "a", Rule: &logpb.Quota_Window{Window: &logpb.Window{Limit: 1, Every: logpb.Every_EVERY_HOUR, SkewNs: 30 * minute}}}},
+		"a transit as long as spend-by": {with(rateOf("a", 10, minute), func(q *logpb.Quota) { q.SpendByNs, q.TransitNs = second, second })},
+		"a negative estimate":           {with(rateOf("a", 10, minute), func(q *logpb.Quota) { q.DefaultEstimate = -1 })},
+		"one wrong among good ones":     {rateOf("good", 10, minute), child("a", "nobody")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			f := w.do(applyQuotas(definitions...)).GetFailure()
+			if f == nil || f.Reason != logpb.Reason_REASON_IMPOSSIBLE_QUOTA && f.Reason != logpb.Reason_REASON_INVALID {
+				t.Fatalf("%v", f)
+			}
+			if w.m.State().Counts().Quotas != 0 {
+				t.Fatal("something was applied")
+			}
+		})
+	}
+}
+
+// TestChangingQuotas: a limit changes in place, with leases out; a kind does not; a quota in use is not deleted.
+func TestChangingQuotas(t *testing.T) {
+	remove := func(name string, force bool) *logpb.Command {
+		return &logpb.Command{Kind: &logpb.Command_DeleteQuota{DeleteQuota: &logpb.DeleteQuota{Quota: name, Force: force}}}
+	}
+	tell(t, []story{
+		{"a lowered limit takes nothing away and grants nothing until there is room", []*logpb.Quota{rateOf("r", 10, minute)}, []line{
+			{0, asks("a", 0, itemOf("r", 8)), "lease 1: r=8 until 5m0s"},
+			{0, applyQuotas(rateOf("r", 4, minute)), "applied"},
+			{0, asks("b", 0, itemOf("r", 1)), "EXHAUSTED r again at 5s"},
+			{0, consumes(1, 1, itemOf("r", 5)), "op 1 spends r=5 by 2s"},
+			{0, releases(1), "back r=3; ended"},
+			{0, asks("b", 0, itemOf("r", 5)), "NEVER_FITS r"},
+			{0, asks("b", 0, itemOf("r", 1)), "EXHAUSTED r again at 1m2.400000001s"},
+			{0, applyQuotas(rateOf("r", 20, minute)), "applied"},
+			{0, asks("b", 0, itemOf("r", 15)), "lease 2: r=15 until 5m0s"},
+		}},
+		{"another kind is another quota", []*logpb.Quota{rateOf("r", 10, minute)}, []line{
+			{0, applyQuotas(slotsOf("r", 10)), "! KIND_CHANGE"},
+			{0, remove("r", false), "applied"},
+			{0, applyQuotas(slotsOf("r", 10)), "applied"},
+		}},
+		{"what is in use stays, unless forced", []*logpb.Quota{rateOf("r", 10, minute), slotsOf("s", 1)}, []line{
+			{0, asks("a", 0, itemOf("r", 8), itemOf("s", 1)), "lease 1: r=8 s=1 until 5m0s"},
+			{0, remove("r", false), "! QUOTA_IN_USE"},
+			{0, remove("r", true), "applied"},
+			{0, consumes(1, 1, itemOf("r", 1)), "! NOT_HELD"},
+			{0, renews(1, 0), "until 5m0s"},
+			{0, remove("nowhere", false), "! UNKNOWN_QUOTA"},
+		}},
+		{"a child draws on its parent", []*logpb.Quota{
+			rateOf("org", 10, minute), with(rateOf("org/a", 8, minute), func(q *logpb.Quota) { q.Parent = "org" }),
+			with(rateOf("org/b", 8, minute), func(q *logpb.Quota) { q.Parent = "org" }),
+		}, []line{
+			{0, asks("a", 0, itemOf("org/a", 7)), "lease 1: org/a=7 until 5m0s"},
+			{0, asks("b", 0, itemOf("org/b", 4)), "EXHAUSTED org again at 5s"},
+			{0, asks("b", 0, itemOf("org/b", 3)), "lease 2: org/b=3 until 5m0s"},
+			{0, releases(1, itemOf("org/a", 2)), "back org/a=2"},
+			{0, asks("c", 0, itemOf("org", 2)), "lease 3: org=2 until 5m0s"},
+			{0, remove("org", false), "! QUOTA_IN_USE"},
+		}},
+	})
+}
