@@ -205,7 +205,8 @@ func (m *Machine) descends(q *quota, number uint32) bool {
 	return q != nil
 }
 
-// deleteQuota deletes a quota. By force, its items in leases end and its waiters are refused.
+// deleteQuota deletes a quota. By force, its items in leases end and its waiters are refused. What these leases hold of
+// its ancestors stays held until they end.
 func (m *Machine) deleteQuota(command *logpb.DeleteQuota) *logpb.Result {
 	q := m.quotaNamed(command.Quota)
 	if q == nil {
@@ -243,7 +244,7 @@ func quotaInUse(q *quota, message, hint string) *logpb.Failure {
 func (m *Machine) endWaitsFor(q *quota) {
 	var waiting []*waiter
 	m.waiters.Scan(func(_ uint64, w *waiter) bool {
-		if l, _ := m.lanes.Get(w.lane); containsNumber(l.quotas, q.number) {
+		if l, _ := m.lanes.Get(w.lane); slices.Contains(l.quotas, q.number) {
 			waiting = append(waiting, w)
 		}
 		return true
@@ -251,10 +252,6 @@ func (m *Machine) endWaitsFor(q *quota) {
 	for _, w := range waiting {
 		m.endWait(w, m.refusal(logpb.Reason_REASON_SUSPENDED, q, 0, "the quota was deleted"))
 	}
-}
-
-func containsNumber(numbers []uint32, number uint32) bool {
-	return slices.Contains(numbers, number)
 }
 
 // found writes the cluster's id, once.
