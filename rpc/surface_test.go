@@ -7,12 +7,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
 	"connectrpc.com/grpchealth"
 	"connectrpc.com/grpcreflect"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/descriptorpb"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/quotad/quotad/rpc/quotav1"
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
@@ -180,5 +182,30 @@ func TestMetricsSayWhatWasCalled(t *testing.T) {
 	}
 	if strings.Contains(text, "Nonsense") {
 		t.Error("a name that a caller made up became a label")
+	}
+}
+
+// TestFaultsAreForTestingOnly: what a fault suite needs is refused by a process that was not started for testing.
+func TestFaultsAreForTestingOnly(t *testing.T) {
+	n := newNodes(t, 1)[0]
+	n.kill()
+	n.config.Testing = false
+	n.again(t)
+	admin := quotav1connect.NewAdminServiceClient(http.DefaultClient, n.url)
+	ahead := durationpb.New(time.Hour)
+	_, hashed := admin.GetStateHash(t.Context(), &quotav1.GetStateHashRequest{})
+	_, faulty := admin.SetFault(t.Context(), &quotav1.SetFaultRequest{WallOffset: ahead})
+	stream, dumped := admin.DumpLog(t.Context(), &quotav1.DumpLogRequest{})
+	if dumped == nil {
+		for stream.Receive() {
+			t.Errorf("an entry: %v", stream.Msg())
+		}
+		dumped = stream.Err()
+		_ = stream.Close()
+	}
+	for name, err := range map[string]error{"a hash": hashed, "a fault": faulty, "a dump": dumped} {
+		if got := reasonOf(t, err); got != quotav1.Reason_REASON_TESTING_ONLY {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
