@@ -147,10 +147,14 @@ func (n *Node) open() error {
 	if err := verifySnapshots(n.config.DataDir, bolt); err != nil {
 		return err
 	}
-	n.snapshots, err = raft.NewFileSnapshotStoreWithLogger(n.config.DataDir, n.config.SnapshotsRetained, n.logger.Named("snapshots"))
+	if err := cutOldConflict(n.config.DataDir, n.store); err != nil {
+		return err
+	}
+	files, err := raft.NewFileSnapshotStoreWithLogger(n.config.DataDir, n.config.SnapshotsRetained, n.logger.Named("snapshots"))
 	if err != nil {
 		return err
 	}
+	n.snapshots = &checkedSnapshots{SnapshotStore: files, log: n.store, fatal: n.fail}
 	n.port, err = listenPeers(n.config.RaftAddress, n.config.PeerTLS, n.logger.Named("peers"), 64)
 	if err != nil {
 		return err

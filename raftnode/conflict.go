@@ -1,0 +1,82 @@
+package raftnode
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/hashicorp/raft"
+)
+
+// ErrConflictingLog says that this node's log disagreed with a snapshot of the leader's. The disagreeing end is cut off;
+// started again, the node goes on from the snapshot.
+var ErrConflictingLog = errors.New("the log's end was never committed and disagrees with the leader's snapshot")
+
+// checkedSnapshots is raft's snapshot store. A follower that installs a snapshot keeps the end of its log even where that
+// disagrees with the snapshot; then it refuses every entry, gets the snapshot again, and so on for ever
+// (hashicorp/raft issue 697). So the end is cut off here, and, since raft has it in mind still, the node stops.
+type checkedSnapshots struct {
+	raft.SnapshotStore
+	log   raft.LogStore
+	fatal func(error)
+}
+
+// Create implements raft.SnapshotStore.
+func (s *checkedSnapshots) Create(
+	version raft.SnapshotVersion, index, term uint64, configuration raft.Configuration, configurationIndex uint64, transport raft.Transport,
+) (raft.SnapshotSink, error) {
+	sink, err := s.SnapshotStore.Create(version, index, term, configuration, configurationIndex, transport)
+	if err != nil {
+		return nil, err
+	}
+	return &checkedSink{SnapshotSink: sink, store: s, index: index, term: term}, nil
+}
+
+// checkedSink checks the log when its snapshot is whole and durable.
+type checkedSink struct {
+	raft.SnapshotSink
+	store       *checkedSnapshots
+	index, term uint64
+}
+
+// Close implements raft.SnapshotSink.
+func (s *checkedSink) Close() error {
+	if err := s.SnapshotSink.Close(); err != nil {
+		return err
+	}
+	cut, err := cutConflict(s.store.log, s.index, s.term)
+	if err == nil && cut {
+		err = fmt.Errorf("%w: it was cut off from index %d on, start the node again", ErrConflictingLog, s.index)
+	}
+	if err != nil {
+		s.store.fatal(err)
+	}
+	return err
+}
+
+// cutConflict cuts a log off from an index on, where its entry there is of another term.
+func cutConflict(log raft.LogStore, index, term uint64) (cut bool, err error) {
+	var entry raft.Log
+	switch err := log.GetLog(index, &entry); {
+	case errors.Is(err, raft.ErrLogNotFound):
+		return false, nil
+	case err != nil:
+		return false, err
+	case entry.Term == term:
+		return false, nil
+	}
+	last, err := log.LastIndex()
+	if err != nil {
+		return false, err
+	}
+	return true, log.DeleteRange(index, last)
+}
+
+// cutOldConflict cuts the log of a node that ended before it had done so.
+func cutOldConflict(dir string, log raft.LogStore) error {
+	all, err := listSnapshots(dir)
+	if err != nil || len(all) == 0 {
+		return err
+	}
+	_, err = cutConflict(log, all[0].Index, all[0].Term)
+	return err
+}

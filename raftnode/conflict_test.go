@@ -1,0 +1,103 @@
+package raftnode
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// TestALogThatDisagreesWithASnapshotIsCut: a follower whose log ends with entries that were never committed gets the
+// leader's snapshot: it stops, and started again it goes on from there. Others keep their log.
+func TestALogThatDisagreesWithASnapshotIsCut(t *testing.T) {
+	for name, c := range map[string]struct {
+		index, term uint64
+		last        uint64
+		fatal       bool
+	}{
+		"it agrees":                       {10, 1, 20, false},
+		"it disagrees at the snapshot":    {10, 3, 9, true},
+		"it disagrees at its very end":    {20, 3, 19, true},
+		"it ends before the snapshot":     {30, 3, 20, false},
+		"it agrees at the snapshot's end": {20, 1, 20, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bolt, err := openBolt(t.TempDir(), false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = bolt.Close() }()
+			for index := uint64(1); index <= 20; index++ {
+				if err := bolt.StoreLog(&raft.Log{Index: index, Term: 1}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			files, err := raft.NewFileSnapshotStore(t.TempDir(), 1, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var fatal error
+			store := &checkedSnapshots{SnapshotStore: files, log: bolt, fatal: func(err error) { fatal = err }}
+			_, transport := raft.NewInmemTransport("")
+			sink, err := store.Create(raft.SnapshotVersionMax, c.index, c.term, raft.Configuration{}, 0, transport)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := sink.Close(); (err != nil) != c.fatal || errors.Is(fatal, ErrConflictingLog) != c.fatal {
+				t.Errorf("%v, %v", err, fatal)
+			}
+			if last, _ := bolt.LastIndex(); last != c.last {
+				t.Errorf("the log ends at %d", last)
+			}
+			if kept, _ := files.List(); len(kept) != 1 || kept[0].Index != c.index {
+				t.Errorf("the snapshot is not there: %v", kept)
+			}
+		})
+	}
+}
+
+// TestAConflictIsCutAtTheStartToo: where the node ended before it had cut its log.
+func TestAConflictIsCutAtTheStartToo(t *testing.T) {
+	n := openOne(t, func(c *Config) {
+		c.SnapshotThreshold, c.SnapshotInterval, c.TrailingLogs = 20, 20*time.Millisecond, 1000
+	})
+	if _, _, err := n.Propose(t.Context(), slots(1000)); err != nil {
+		t.Fatal(err)
+	}
+	for range 40 {
+		if _, _, err := n.Propose(t.Context(), take(1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	poll(t, "a snapshot", func() bool { return n.Status().SnapshotIndex > 20 })
+	conf := n.config.Config
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := n.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+	all, err := listSnapshots(conf.DataDir)
+	if err != nil || len(all) == 0 {
+		t.Fatal(all, err)
+	}
+	bolt, err := openBolt(conf.DataDir, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	foreign := []*raft.Log{{Index: all[0].Index, Term: all[0].Term + 7}, {Index: all[0].Index + 1, Term: all[0].Term + 7}}
+	last, _ := bolt.LastIndex()
+	if err := errors.Join(bolt.DeleteRange(all[0].Index, last), bolt.StoreLogs(foreign), bolt.Close()); err != nil {
+		t.Fatal(err)
+	}
+	again, err := Open(conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Kill()
+	poll(t, "it leads", func() bool { return again.leading.Load() != nil })
+	if _, _, err := again.Propose(t.Context(), take(1)); err != nil {
+		t.Fatal(err)
+	}
+}
