@@ -136,12 +136,24 @@ func (s *Server) Drain(ctx context.Context) error {
 	s.startDrain()
 	err := s.waits.wait(ctx)
 	if _, _, leads := s.node.Leader(); leads && err == nil {
-		if to, err := s.node.TransferLeadership(ctx, ""); err == nil {
-			s.logger.Info("handed leadership over", "to", to)
-		}
+		s.handOver(ctx)
 	}
 	s.refusing.Store(true)
 	return s.running.wait(ctx)
+}
+
+// handOverWithin bounds how long a node that stops waits for another one to lead; there may be none that can.
+const handOverWithin = 2 * time.Second
+
+func (s *Server) handOver(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, handOverWithin)
+	defer cancel()
+	to, err := s.node.TransferLeadership(ctx, "")
+	if err != nil {
+		s.logger.Info("leadership could not be handed over", "error", err)
+		return
+	}
+	s.logger.Info("handed leadership over", "to", to)
 }
 
 // underWay counts calls that are under way.

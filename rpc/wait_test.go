@@ -294,3 +294,23 @@ func TestForwardedWaitOutlivesNoDrainOfItsNode(t *testing.T) {
 	}
 	eventually(t, "an empty queue", func() bool { return waiting(t, apis[leader]) == 0 })
 }
+
+// TestALeaderThatNobodyCanFollowStopsInTime: it hands leadership over to nobody, and does not wait for that.
+func TestALeaderThatNobodyCanFollowStopsInTime(t *testing.T) {
+	nodes := newNodes(t, 3)
+	leader, _ := leaderAndFollower(t, nodes)
+	for i, n := range nodes {
+		if i != leader {
+			n.kill()
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := nodes[leader].server.Drain(ctx); err != nil {
+		t.Error(err)
+	}
+	_ = nodes[leader].http.Close()
+	if err := nodes[leader].node.Close(ctx); err != nil {
+		t.Error(err)
+	}
+}
