@@ -1,0 +1,224 @@
+package fsm
+
+import (
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// no is a command that gets a "no": a refusal or a failure.
+type no struct {
+	name string
+	// before are carried out first.
+	before  []*logpb.Command
+	after   int64
+	command *logpb.Command
+	reason  logpb.Reason
+	// inLine: somebody waits, so the command is judged in the order, which takes a ticket.
+	inLine bool
+}
+
+// refusingWorld has a lease of each condition: 1 consumed (r, full, closed, h), 2 holds r and a slot, 3 holds of the
+// bursty, the suspended and the closed quota; the closed one is closed for 40 s.
+func refusingWorld(t *testing.T) *world {
+	t.Helper()
+	w := newWorld(t)
+	burst := rateOf("b", 60, minute)
+	burst.GetRate().Burst = 10
+	w.quotas(rateOf("r", 10, minute), rateOf("full", 1, minute), rateOf("closed", 10, minute), rateOf("zero", 10, minute),
+		slotsOf("s", 1), hourly("h", 10), burst, with(rateOf("c", 10, minute), func(q *logpb.Quota) { q.ClampHold = true }))
+	for i, ask := range []*logpb.Command{
+		consumesAtOnce("a", itemOf("r", 2), itemOf("full", 1), itemOf("closed", 1), itemOf("h", 1)),
+		asks("h", 0, itemOf("r", 3), itemOf("s", 1)),
+		asks("h", 2*hour, itemOf("b", 20), itemOf("zero", 1), itemOf("closed", 1), itemOf("h", 1)),
+	} {
+		if g := w.do(ask).GetGranted(); g == nil || g.Lease != uint64(i+1) {
+			t.Fatalf("lease %d: %v", i+1, g)
+		}
+	}
+	w.quotas(rateOf("zero", 0, minute))
+	w.do(reports(1, 1, signal("closed", logpb.Cause_CAUSE_SATURATED, retryAfter(40*second))))
+	return w
+}
+
+func opens() *logpb.Command {
+	return &logpb.Command{Kind: &logpb.Command_OpenSession{OpenSession: &logpb.OpenSession{Holder: "x"}}}
+}
+
+func limitsTo(change func(*logpb.SetLimits)) *logpb.Command {
+	return &logpb.Command{Kind: &logpb.Command_SetLimits{SetLimits: with(&logpb.SetLimits{}, change)}}
+}
+
+func deletes(quota string) *logpb.Command {
+	return &logpb.Command{Kind: &logpb.Command_DeleteQuota{DeleteQuota: &logpb.DeleteQuota{Quota: quota}}}
+}
+
+func founds(id string) *logpb.Command {
+	return &logpb.Command{Kind: &logpb.Command_Found{Found: &logpb.Found{ClusterId: id}}}
+}
+
+func by(who string, command *logpb.Command) *logpb.Command {
+	command.By = who
+	return command
+}
+
+// refusals are the ordinary "no" to a Reserve or Consume.
+func refusals() []no {
+	one := func(quota string) *logpb.Command { return asks("x", 0, itemOf("r", 1), itemOf(quota, 1)) }
+	line := []*logpb.Command{waits("first", 0, minute, itemOf("r", 9))}
+	return []no{
+		{name: "more than can be", command: asks("x", 0, itemOf("s", 2), itemOf("r", 1)), reason: logpb.Reason_REASON_NEVER_FITS},
+		{name: "more than can be at once", command: consumesAtOnce("x", itemOf("b", 11)), reason: logpb.Reason_REASON_NEVER_FITS},
+		{name: "a waiter that can never be served", command: waits("x", 0, minute, itemOf("r", 11)), reason: logpb.Reason_REASON_NEVER_FITS},
+		{name: "above a clamp", command: asks("x", 0, itemOf("c", 6), itemOf("r", 1)), reason: logpb.Reason_REASON_ABOVE_CLAMP},
+		{name: "suspended", command: one("zero"), reason: logpb.Reason_REASON_SUSPENDED},
+		{name: "consumed of what is suspended", command: consumes(3, 1, itemOf("zero", 1)), reason: logpb.Reason_REASON_SUSPENDED},
+		{name: "closed", command: one("closed"), reason: logpb.Reason_REASON_COOLDOWN},
+		{name: "consumed of what is closed", command: consumes(3, 1, itemOf("b", 1), itemOf("closed", 1)), reason: logpb.Reason_REASON_COOLDOWN},
+		{name: "one of two is full", command: one("full"), reason: logpb.Reason_REASON_EXHAUSTED},
+		{name: "no slot", command: one("s"), reason: logpb.Reason_REASON_EXHAUSTED},
+		{
+			name: "the burst is used up", before: []*logpb.Command{consumes(3, 1, itemOf("b", 7))},
+			command: consumes(3, 2, itemOf("b", 7)), reason: logpb.Reason_REASON_EXHAUSTED,
+		},
+		{name: "more than one burst", command: consumes(3, 1, itemOf("b", 20)), reason: logpb.Reason_REASON_NEVER_FITS},
+		{name: "behind one who waits", before: line, command: asks("x", 0, itemOf("r", 1)), reason: logpb.Reason_REASON_BEHIND_WAITERS, inLine: true},
+		{
+			name: "too late", before: []*logpb.Command{consumesAtOnce("x", itemOf("c", 5)), consumesAtOnce("x", itemOf("c", 5)), used(4, 1, itemOf("c", 5)), releases(4), used(5, 1, itemOf("c", 5)), releases(5)},
+			command: waits("x", 0, second, itemOf("c", 5)), reason: logpb.Reason_REASON_CANNOT_SERVE_IN_TIME,
+		},
+		{
+			name: "a full queue", before: append(line, limitsTo(func(l *logpb.SetLimits) { l.MaxWaiters = proto.Int64(1) })),
+			command: waits("x", 0, minute, itemOf("r", 9)), reason: logpb.Reason_REASON_QUEUE_FULL, inLine: true,
+		},
+	}
+}
+
+// failuresOfLeases are what is wrong with commands that name a lease.
+func failuresOfLeases() []no {
+	const closes = hour + 2*second
+	done := []*logpb.Command{consumeCmd(&logpb.Consume{Lease: 2, Fence: 2, Op: 5, Items: []*logpb.Item{itemOf("r", 1)}, DoneBelow: 5})}
+	final := []*logpb.Command{used(1, 1, itemOf("r", 1))}
+	many := make([]*logpb.Command, 0, maxRecords+1)
+	many = append(many, asks("x", 0, itemOf("c", 1)), applyQuotas(rateOf("big", 1<<20, minute)), asks("x", 0, itemOf("big", 5000)))
+	for op := range uint64(maxRecords) {
+		many = append(many, consumes(5, op+1, itemOf("big", 1)))
+	}
+	return []no{
+		{name: "an empty settle", command: settle(&logpb.Settle{Lease: 1, Fence: 1, Op: 1}), reason: logpb.Reason_REASON_INVALID},
+		{name: "a length above a day", command: renews(1, day+1), reason: logpb.Reason_REASON_INVALID},
+		{name: "slots to consume", command: consumes(2, 1, itemOf("s", 1)), reason: logpb.Reason_REASON_INVALID},
+		{name: "an item twice", command: consumes(2, 1, itemOf("r", 1), itemOf("r", 1)), reason: logpb.Reason_REASON_INVALID},
+		{name: "no cause", command: reports(1, 1, signal("r", 0)), reason: logpb.Reason_REASON_INVALID},
+		{name: "consume, another's fence", command: consumeCmd(&logpb.Consume{Lease: 2, Fence: 3, Op: 1}), reason: logpb.Reason_REASON_STALE_FENCE},
+		{name: "settle, another's fence", command: settle(&logpb.Settle{Lease: 1, Fence: 2, Op: 1, Actual: []*logpb.Item{itemOf("r", 9)}}), reason: logpb.Reason_REASON_STALE_FENCE},
+		{name: "release, another's fence", command: release(&logpb.Release{Lease: 2, Fence: 1}), reason: logpb.Reason_REASON_STALE_FENCE},
+		{name: "renew, no such lease", command: renew(&logpb.Renew{Lease: 9, Fence: 1}), reason: logpb.Reason_REASON_STALE_FENCE},
+		{name: "report, a dead lease", before: []*logpb.Command{releases(1)}, command: reports(1, 1, signal("r", logpb.Cause_CAUSE_SATURATED)), reason: logpb.Reason_REASON_STALE_FENCE},
+		{name: "settle, a dead lease, downwards", before: []*logpb.Command{releases(1)}, command: used(1, 1, itemOf("r", 1)), reason: logpb.Reason_REASON_STALE_FENCE},
+		{name: "settle, a dead lease, up and down", before: []*logpb.Command{releases(1)}, command: used(1, 1, itemOf("r", 9), itemOf("h", 0)), reason: logpb.Reason_REASON_STALE_FENCE},
+		{name: "a fence of the future", command: releases(4), reason: logpb.Reason_REASON_NEVER_ISSUED},
+		{name: "consume below the mark", before: done, command: consumes(2, 4, itemOf("r", 1)), reason: logpb.Reason_REASON_STALE_OPERATION},
+		{name: "settle what never was", command: used(2, 1, itemOf("r", 1)), reason: logpb.Reason_REASON_STALE_OPERATION},
+		{name: "report what never was", command: reports(2, 1, signal("r", logpb.Cause_CAUSE_SATURATED)), reason: logpb.Reason_REASON_STALE_OPERATION},
+		{name: "a number for two things", before: done, command: consumes(2, 5, itemOf("r", 2)), reason: logpb.Reason_REASON_OPERATION_REUSED},
+		{name: "too many operations", before: many, command: consumes(5, 5000, itemOf("big", 1)), reason: logpb.Reason_REASON_TOO_MANY_OPERATIONS},
+		{name: "consume of a closed window", after: closes, command: consumes(3, 1, itemOf("b", 1), itemOf("h", 1)), reason: logpb.Reason_REASON_ITEM_CLOSED},
+		{name: "release of a closed window", after: closes, command: releases(3, itemOf("b", 1), itemOf("h", 1)), reason: logpb.Reason_REASON_ITEM_CLOSED},
+		{name: "consume too much of one of two", command: consumes(3, 1, itemOf("b", 1), itemOf("h", 2)), reason: logpb.Reason_REASON_NOT_HELD},
+		{name: "release too much of one of two", command: releases(2, itemOf("s", 1), itemOf("r", 4)), reason: logpb.Reason_REASON_NOT_HELD},
+		{name: "unspend too much of one of two", command: unspends(1, 1, itemOf("h", 1), itemOf("r", 3)), reason: logpb.Reason_REASON_NOT_HELD},
+		{name: "report one that is not held", command: reports(1, 1, signal("r", logpb.Cause_CAUSE_SATURATED), signal("s", logpb.Cause_CAUSE_SATURATED)), reason: logpb.Reason_REASON_NOT_HELD},
+		{name: "another actual", before: final, command: used(1, 1, itemOf("r", 2)), reason: logpb.Reason_REASON_ALREADY_SETTLED},
+		{name: "unspent after the actual", before: final, command: unspends(1, 1, itemOf("r", 1)), reason: logpb.Reason_REASON_ALREADY_SETTLED},
+		{name: "unspent too late, the actual with it", after: 2*second + 1, command: settle(&logpb.Settle{
+			Lease: 1, Fence: 1, Op: 1, Unspent: []*logpb.Item{itemOf("r", 1)}, Actual: []*logpb.Item{itemOf("r", 1)}, Release: true,
+		}), reason: logpb.Reason_REASON_PAST_SPEND_BY},
+		{name: "consume a foreign one", command: by("x*", consumes(2, 1)), reason: logpb.Reason_REASON_FOREIGN_LEASE},
+		{name: "settle a foreign one", command: by("x*", used(1, 1, itemOf("r", 1))), reason: logpb.Reason_REASON_FOREIGN_LEASE},
+		{name: "report of a foreign one", command: by("x*", reports(1, 1, signal("r", logpb.Cause_CAUSE_SATURATED))), reason: logpb.Reason_REASON_FOREIGN_LEASE},
+	}
+}
+
+// failures are what is wrong with all other commands.
+func failures() []no {
+	session := []*logpb.Command{opens(), numbered(1, 3, 3, asks("x", 0, itemOf("r", 1)))}
+	few := limitsTo(func(l *logpb.SetLimits) { l.MaxResultBytes, l.MaxSessions = proto.Int64(1), proto.Int64(1) })
+	return []no{
+		{name: "an unknown quota", command: asks("x", 0, itemOf("r", 1), itemOf("nowhere", 1)), reason: logpb.Reason_REASON_UNKNOWN_QUOTA},
+		{name: "delete an unknown quota", command: deletes("nowhere"), reason: logpb.Reason_REASON_UNKNOWN_QUOTA},
+		{name: "a limit of the state below 1", command: limitsTo(func(l *logpb.SetLimits) { l.MaxWaiters = proto.Int64(0) }), reason: logpb.Reason_REASON_INVALID},
+		{name: "a rule without a class", command: holders(&logpb.HolderRule{Pattern: "x", Class: 3}), reason: logpb.Reason_REASON_INVALID},
+		{name: "request 0", before: session, command: numbered(1, 0, 0, asks("x", 0, itemOf("r", 1))), reason: logpb.Reason_REASON_INVALID},
+		{name: "an unknown session", command: numbered(9, 1, 0, asks("x", 0, itemOf("r", 1))), reason: logpb.Reason_REASON_UNKNOWN_SESSION},
+		{name: "another's session", before: session, command: by("x", numbered(1, 4, 0, asks("x", 0, itemOf("r", 1)))), reason: logpb.Reason_REASON_UNKNOWN_SESSION},
+		{name: "close an unknown session", command: &logpb.Command{Session: 9, Kind: &logpb.Command_CloseSession{CloseSession: &logpb.CloseSession{}}}, reason: logpb.Reason_REASON_UNKNOWN_SESSION},
+		{name: "below what was acknowledged", before: session, command: numbered(1, 2, 0, asks("x", 0, itemOf("r", 1))), reason: logpb.Reason_REASON_SEQ_TOO_OLD},
+		{name: "a request's number for another", before: session, command: numbered(1, 3, 0, asks("x", 0, itemOf("r", 2))), reason: logpb.Reason_REASON_SEQ_REUSED},
+		{name: "a key for another request", before: []*logpb.Command{keyedBy("k", asks("x", 0, itemOf("r", 1)))}, command: keyedBy("k", releases(1)), reason: logpb.Reason_REASON_SEQ_REUSED},
+		{name: "one session too many", before: append(session, few), command: opens(), reason: logpb.Reason_REASON_SESSIONS_FULL},
+		{name: "one key too many", before: append(session, few), command: keyedBy("k", asks("x", 0, itemOf("r", 1))), reason: logpb.Reason_REASON_SESSIONS_FULL},
+		{name: "one result too many", before: append(session, few), command: numbered(1, 4, 0, asks("x", 0, itemOf("r", 1))), reason: logpb.Reason_REASON_TOO_MANY_IN_FLIGHT},
+		{name: "withdraw nobody", command: withdraw(7), reason: logpb.Reason_REASON_UNKNOWN_TICKET},
+		{
+			name: "withdraw another", before: []*logpb.Command{waits("w", 0, minute, itemOf("s", 1))},
+			command: by("x", withdraw(1)), reason: logpb.Reason_REASON_FOREIGN_LEASE,
+		},
+		{name: "delete what counts", command: deletes("full"), reason: logpb.Reason_REASON_QUOTA_IN_USE},
+		{name: "another kind, and a good one", command: applyQuotas(rateOf("r", 99, minute), slotsOf("h", 1)), reason: logpb.Reason_REASON_KIND_CHANGE},
+		{name: "one that cannot work, and a good one", command: applyQuotas(rateOf("r", 99, minute), rateOf("x", 1, 0)), reason: logpb.Reason_REASON_IMPOSSIBLE_QUOTA},
+		{name: "revoke nothing", command: &logpb.Command{Kind: &logpb.Command_RevokeLease{RevokeLease: &logpb.RevokeLease{Lease: 9}}}, reason: logpb.Reason_REASON_UNKNOWN_LEASE},
+		{name: "an epoch not raised", command: &logpb.Command{Kind: &logpb.Command_RaiseEpoch{RaiseEpoch: &logpb.RaiseEpoch{}}}, reason: logpb.Reason_REASON_EPOCH_NOT_RAISED},
+		{name: "another cluster", before: []*logpb.Command{founds("one")}, command: founds("two"), reason: logpb.Reason_REASON_FOREIGN_CLUSTER},
+	}
+}
+
+// timeless returns the hashes of the ledger and of the whole state, the log's index left out.
+func (w *world) timeless() (ledger, whole [32]byte) {
+	s := *w.m.Freeze()
+	s.index, s.term = 0, 0
+	return s.Hash()
+}
+
+// TestEveryNoLeavesTheStateAlone: each reason there is, and each kind of command that can have it; what waits for a
+// ticket takes one, nothing else changes but the index (seen in Portkey-AI/gateway rateLimiter.ts).
+func TestEveryNoLeavesTheStateAlone(t *testing.T) {
+	met := make(map[logpb.Reason]bool)
+	for _, elsewhere := range []logpb.Reason{
+		logpb.Reason_REASON_UNSPECIFIED, logpb.Reason_REASON_DISK_FULL, // a node's
+		logpb.Reason_REASON_WAIT_EXPIRED, logpb.Reason_REASON_WITHDRAWN, // how a wait ends; no answer to a command
+	} {
+		met[elsewhere] = true
+	}
+	for _, n := range append(append(refusals(), failuresOfLeases()...), failures()...) {
+		met[n.reason] = true
+		t.Run(n.name, func(t *testing.T) {
+			w := refusingWorld(t)
+			for i, command := range n.before {
+				if r := w.do(command); r.GetFailure() != nil || r.GetRefusal() != nil {
+					t.Fatalf("command %d before: %v", i+1, r)
+				}
+			}
+			w.sleep(n.after)
+			ledger, whole := w.timeless()
+			r := w.do(n.command)
+			if reason := max(r.GetFailure().GetReason(), r.GetRefusal().GetReason()); reason != n.reason {
+				t.Fatalf("want %v, got %v", n.reason, r)
+			}
+			ledgerAfter, wholeAfter := w.timeless()
+			if ledger != ledgerAfter {
+				t.Fatalf("%v changed the ledger", r)
+			}
+			if whole != wholeAfter && !n.inLine {
+				t.Fatalf("%v changed the policy, sessions or limits", r)
+			}
+		})
+	}
+	for number, name := range logpb.Reason_name { // any order will do
+		if !met[logpb.Reason(number)] {
+			t.Errorf("no command here gets %s", name)
+		}
+	}
+}
