@@ -78,12 +78,39 @@ func (m *Machine) checkQuotas(definitions []*logpb.Quota) ([]rule, *logpb.Failur
 			}
 		}
 	}
+	kinds := make(map[string]kind, len(definitions))
+	for i, definition := range definitions {
+		kinds[definition.Name] = rules[i].kind
+	}
+	moved := false
 	for _, definition := range definitions {
-		if failed := m.checkAncestors(definition, parents); failed != nil {
+		if failed := m.checkAncestors(definition, parents, kinds); failed != nil {
 			return nil, failed
 		}
+		q := m.quotaNamed(definition.Name)
+		if q == nil || q.definition.Parent == definition.Parent {
+			continue
+		}
+		if m.inUse(m.quota(q.number)) {
+			return nil, quotaInUse(q, "has leases, waiters or counted amounts: it cannot move to another parent", "wait until nothing of it is held or counts")
+		}
+		moved = moved || q.children > 0
+	}
+	if moved {
+		return rules, m.checkDescendants(parents, kinds)
 	}
 	return rules, nil
+}
+
+// checkDescendants checks the ancestors of all quotas, as they will be: one that moves takes its descendants along.
+func (m *Machine) checkDescendants(parents map[string]string, kinds map[string]kind) (failed *logpb.Failure) {
+	m.quotas.Scan(func(_ uint32, q *quota) bool {
+		if _, defined := parents[q.name()]; !defined {
+			failed = m.checkAncestors(q.definition, parents, kinds)
+		}
+		return failed == nil
+	})
+	return failed
 }
 
 // sameKind tells whether what counts under one rule can go on counting under the other.
@@ -91,9 +118,16 @@ func sameKind(a, b *rule) bool {
 	return a.kind == b.kind && a.period == b.period && a.every == b.every && a.anchored == b.anchored
 }
 
-// checkAncestors checks that a definition's ancestors exist and form no cycle.
-func (m *Machine) checkAncestors(definition *logpb.Quota, parents map[string]string) *logpb.Failure {
+// checkAncestors checks that a definition's ancestors exist, form no cycle, and are of a kind with it: slots are in use
+// for as long as a lease lasts, anything else once.
+func (m *Machine) checkAncestors(definition *logpb.Quota, parents map[string]string, kinds map[string]kind) *logpb.Failure {
 	name := definition.Parent
+	kindOf := func(name string) kind {
+		if k, defined := kinds[name]; defined {
+			return k
+		}
+		return m.quotaNamed(name).rule.kind
+	}
 	for depth := 1; name != ""; depth++ {
 		if name == definition.Name || depth > maxDepth {
 			return impossible(definition, "its ancestors form a cycle or are too many", fmt.Sprintf("at most %d levels", maxDepth))
@@ -105,6 +139,9 @@ func (m *Machine) checkAncestors(definition *logpb.Quota, parents map[string]str
 				return impossible(definition, fmt.Sprintf("its ancestor %q does not exist", name), "define it in the same file")
 			}
 			parent = q.definition.Parent
+		}
+		if (kindOf(name) == kindSlots) != (kindOf(definition.Name) == kindSlots) {
+			return impossible(definition, fmt.Sprintf("it and its ancestor %q are not both slots, or both not", name), "name both in a Reserve instead")
 		}
 		name = parent
 	}
@@ -150,6 +187,7 @@ func (m *Machine) define(definition *logpb.Quota, worked rule) {
 		return
 	default:
 		q = m.quota(q.number)
+		q.ledger.rescaleBurst(&q.rule, &worked, m.clock.Now)
 		q.definition, q.rule = definition, worked
 	}
 	m.emit(Event{Kind: EventQuotaApplied, Quota: q.name()})
@@ -213,7 +251,7 @@ func (m *Machine) deleteQuota(command *logpb.DeleteQuota) *logpb.Result {
 		return failure(unknownQuota(command.Quota))
 	}
 	q = m.quota(q.number)
-	inUse := q.leases > 0 || q.waiting > 0 || q.ledger.held > 0 || q.ledger.consumed() > 0
+	inUse := m.inUse(q)
 	switch {
 	case q.children > 0:
 		return failure(quotaInUse(q, "has children", "delete or move them first"))
@@ -231,6 +269,11 @@ func (m *Machine) deleteQuota(command *logpb.DeleteQuota) *logpb.Result {
 	return &logpb.Result{Kind: &logpb.Result_QuotasApplied{
 		QuotasApplied: &logpb.QuotasApplied{Deleted: []string{q.name()}},
 	}}
+}
+
+// inUse tells whether anything is held, waits for or counts against a quota.
+func (*Machine) inUse(q *quota) bool {
+	return q.leases > 0 || q.waiting > 0 || q.ledger.held > 0 || q.ledger.consumed() > 0
 }
 
 func quotaInUse(q *quota, message, hint string) *logpb.Failure {

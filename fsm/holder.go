@@ -1,5 +1,7 @@
 package fsm
 
+import "math"
+
 // Classes of priority.
 const (
 	classCritical   int32 = 0
@@ -117,9 +119,17 @@ func (m *Machine) moveTurn(name string, by int64) {
 	h := m.holder(name)
 	_, weight := m.standing(name)
 	step := by / int64(weight)
-	turn := h.turn + uint64(step)
-	if step < 0 && uint64(-step) > h.turn {
-		turn = 0
+	m.setTurn(h, addTurn(h.turn, step))
+}
+
+// addTurn moves a turn, within what there is.
+func addTurn(turn uint64, step int64) uint64 {
+	switch moved := turn + uint64(step); {
+	case step < 0 && uint64(-step) > turn:
+		return 0
+	case step > 0 && moved < turn:
+		return math.MaxUint64
+	default:
+		return moved
 	}
-	m.setTurn(h, turn)
 }

@@ -13,7 +13,7 @@ type lease struct {
 	holder     string
 	class      int32
 	deadline   int64
-	// ttl is the length that was asked for.
+	// ttl is the longest length that was asked for.
 	ttl int64
 	// tentative: it was given to a waiter who may have gone; the first deadline is short until it shows itself.
 	tentative bool
@@ -96,7 +96,13 @@ func (m *Machine) grantedItems(l *lease) []*logpb.GrantedItem {
 	items := make([]*logpb.GrantedItem, 0, len(l.items))
 	for i := range l.items {
 		it := &l.items[i]
-		if q, ok := m.quotas.Get(it.quota); ok && !it.ancestor {
+		q, ok := m.quotas.Get(it.quota)
+		switch {
+		case !ok:
+		case it.ancestor && len(items) > 0:
+			last := items[len(items)-1]
+			last.UntilNs = min(last.UntilNs, itemEnd(q, it, l.deadline, m.clock))
+		case !it.ancestor:
 			items = append(items, &logpb.GrantedItem{
 				Quota: q.name(), Amount: it.held, UntilNs: itemEnd(q, it, l.deadline, m.clock),
 			})
@@ -153,7 +159,36 @@ func (m *Machine) named(id, fence uint64, by string) (*lease, *logpb.Failure) {
 			Hint:    "use the token of the lease's holder",
 		}
 	}
-	return m.mutableLease(l), nil
+	l = m.mutableLease(l)
+	m.voidClosed(l)
+	return l, nil
+}
+
+// closedWindow is the window of an item that ended with its window or with that of an ancestor.
+const closedWindow = -1
+
+// voidClosed ends items of which a share belongs to a window that has closed: what the other shares still hold goes back.
+func (m *Machine) voidClosed(l *lease) {
+	for i := 0; i+1 < len(l.items); i++ {
+		if l.items[i].ancestor || !l.items[i+1].ancestor || !m.shareClosed(l, i) {
+			continue
+		}
+		m.eachShare(l, i, func(it *item, q *quota) {
+			if held := it.heldOf(q); held > 0 {
+				q.ledger.held -= held
+				m.relieved(q)
+			}
+			it.window = closedWindow
+		})
+	}
+}
+
+// shareClosed tells whether the window of an item or of an ancestor has closed.
+func (m *Machine) shareClosed(l *lease, index int) (closed bool) {
+	m.eachShare(l, index, func(it *item, q *quota) {
+		closed = closed || q != nil && it.held > 0 && it.window != closedWindow && it.window != q.ledger.window
+	})
+	return closed
 }
 
 func (m *Machine) stale(id uint64) *logpb.Failure {
@@ -211,7 +246,7 @@ func (m *Machine) renew(command *logpb.Renew, by string) *logpb.Result {
 	if ttl == 0 {
 		ttl = l.ttl
 	}
-	l.tentative = false
+	l.tentative, l.ttl = false, max(l.ttl, ttl)
 	m.setDeadline(l, max(l.deadline, m.clock.Now+ttl))
 	return &logpb.Result{Kind: &logpb.Result_Renewed{Renewed: &logpb.Renewed{DeadlineNs: l.deadline}}}
 }
@@ -231,10 +266,15 @@ func (m *Machine) release(command *logpb.Release, by string) *logpb.Result {
 		return failure(failed)
 	}
 	released := &logpb.Released{}
+	var unused int64
 	for _, part := range parts {
+		if part.quota.rule.kind != kindSlots {
+			unused = max(unused, cost(part.quota, part.amount))
+		}
 		m.unhold(l, part.index, part.amount)
 		released.Returned = append(released.Returned, &logpb.GrantedItem{Quota: part.quota.name(), Amount: part.amount})
 	}
+	m.moveTurn(l.holder, -unused)
 	return &logpb.Result{Kind: &logpb.Result_Released{Released: released}}
 }
 
@@ -351,7 +391,7 @@ func (m *Machine) endLease(l *lease, how EventKind, withGrace bool) []*logpb.Gra
 		if q.rule.kind != kindSlots {
 			unused = max(unused, cost(q, held))
 		} else if withGrace {
-			end := min(l.deadline, m.clock.Now) + q.rule.graceOf(l.ttl)
+			end := l.deadline + q.rule.graceOf(l.ttl)
 			m.count(q, end, held, 0)
 			grace.charges = append(grace.charges, charge{quota: q.number, amount: held, consumed: held, end: end})
 		}
@@ -394,7 +434,7 @@ func (m *Machine) resume(name string) {
 // revokeLease ends a lease on an operator's word.
 func (m *Machine) revokeLease(command *logpb.RevokeLease) *logpb.Result {
 	l, ok := m.leases.Get(command.Lease)
-	if !ok {
+	if !ok || l.deadline <= m.clock.Now {
 		return fail(logpb.Reason_REASON_UNKNOWN_LEASE, fmt.Sprintf("there is no lease %d", command.Lease), "it may have ended by itself")
 	}
 	returned := m.endLease(m.mutableLease(l), EventRevoked, true)

@@ -38,8 +38,9 @@ type ledger struct {
 	closeBegin int64
 	closeEnd   int64
 	opened     int64 // provider-anchored: where the present window opened
-	// capped is the total to which a report lowered this window; noCap for none.
-	capped int64
+	// capped is the total to which a report lowered this window; noCap for none. It was learned in window cappedIn, and
+	// ends at capEnd (the earlier view) where it is not known when that window does.
+	capped, cappedIn, capEnd int64
 	// settled is what was consumed and finally settled within this window.
 	settled int64
 
@@ -82,7 +83,7 @@ func (g *ledger) advance(r *rule, v view) (rolled bool) {
 			rolled = g.window != 0
 			g.roll(id)
 		}
-		g.dropWindow(r.span(v.early-r.skew).start - r.skew)
+		g.dropWindow(r.span(v.early - r.skew).start)
 	}
 	return rolled
 }
@@ -99,10 +100,13 @@ func (g *ledger) advanceAnchored(r *rule, v view) (rolled bool) {
 			g.opened = max(g.opened, g.closeBegin)
 		}
 		g.known, g.closing, g.disputed = false, false, false
-		g.capped, g.settled = noCap, 0
+		g.closed()
 		g.drop(g.opened)
 	}
 	if !g.known {
+		if g.capped != noCap && v.early >= g.capEnd {
+			g.uncap()
+		}
 		// A reset that is learned later may reach back a little further than one period: boundaries are intervals.
 		g.drop(max(g.opened, v.early-r.period-4*r.skew-second))
 	}
@@ -117,10 +121,21 @@ func (g *ledger) roll(window int64) {
 // dropWindow drops what ended before a window's opening, and with it what was known of the closed window.
 func (g *ledger) dropWindow(opening int64) {
 	if opening > g.cutoff {
-		g.capped, g.settled = noCap, 0
+		g.closed()
 	}
 	g.drop(opening)
 }
+
+// closed forgets what was known of a window that has closed. A cap that was learned since its boundary began is the next
+// one's.
+func (g *ledger) closed() {
+	g.settled = 0
+	if g.cappedIn != g.window {
+		g.uncap()
+	}
+}
+
+func (g *ledger) uncap() { g.capped, g.cappedIn, g.capEnd = noCap, 0, 0 }
 
 // drop drops what ended before a cutoff.
 func (g *ledger) drop(cutoff int64) {
@@ -176,7 +191,7 @@ func (g *ledger) spendBy(r *rule, v view) int64 {
 func (g *ledger) key(r *rule, late int64) int64 {
 	switch {
 	case r.kind == kindWindow && !r.anchored:
-		return r.span(late+r.skew).end - r.skew - 1
+		return r.span(late+r.skew).end - 1
 	case r.kind == kindWindow && g.known && !g.closing && late < g.closeBegin:
 		return min(roundUp(late, r.width), g.closeBegin-1)
 	}
@@ -266,6 +281,18 @@ func (g *ledger) passBurst(r *rule, now, amount int64) {
 	}
 }
 
+// rescaleBurst carries what was drawn from a burst over to another rule. A burst that is new may have been drawn already.
+func (g *ledger) rescaleBurst(from, to *rule, now int64) {
+	switch {
+	case to.burst == 0 || to.usable == from.usable && from.burst > 0:
+	case from.burst == 0:
+		g.arrival = addSaturated(now, mulDivCeil(to.burst, to.period, to.usable))
+	default:
+		drawn := mulDivCeil(max(g.arrival-now, 0), from.usable, from.period)
+		g.arrival = addSaturated(now, mulDivCeil(drawn, to.period, to.usable))
+	}
+}
+
 // reliefIn returns in how long enough has ended by itself for an amount to fit, at the earliest. With certain, only
 // what cannot come back earlier is reckoned: the answer is a bound that nothing but an operator can beat. ok is false
 // where what stands in the way (held, open) has no known end.
@@ -290,12 +317,21 @@ func (g *ledger) reliefIn(r *rule, v view, amount int64, certain bool) (left int
 			return g.dropsIn(r, v, e.end), true
 		}
 	}
-	if g.capped < r.usable && r.kind == kindWindow {
-		if left, known := g.closes(r, v); known {
-			return max(left, 1), true
-		}
+	if g.capped < r.usable {
+		return g.uncappedIn(r, v)
 	}
 	return 0, false
+}
+
+// uncappedIn returns in how long a report that lowered the window is forgotten.
+func (g *ledger) uncappedIn(r *rule, v view) (left int64, ok bool) {
+	switch {
+	case !r.anchored:
+		return max(r.span(v.early-r.skew).end+r.skew-v.early, 1), true
+	case g.known:
+		return max(g.closeEnd-v.early, 1), true
+	}
+	return max(g.capEnd-v.early, 1), true
 }
 
 // dropsIn returns in how long an entry with this end stops counting.
@@ -307,8 +343,8 @@ func (g *ledger) dropsIn(r *rule, v view, end int64) int64 {
 	case r.kind == kindSlots:
 		left = end - v.early
 	case !r.anchored:
-		left = r.span(end+r.skew).end + r.skew - v.early
-	case g.known && end < g.closeBegin:
+		left = r.span(end).end + r.skew - v.early
+	case g.known && !g.disputed && end < g.closeBegin:
 		left = g.closeEnd - v.early
 	default:
 		left = end + r.period + 4*r.skew + second + 1 - v.early
@@ -316,20 +352,21 @@ func (g *ledger) dropsIn(r *rule, v view, end int64) int64 {
 	return max(left, 1)
 }
 
-// learnReset takes over a reset that the provider reported. It returns false where the report said nothing new. What
-// is already counted and touches (reset - period, reset) is what the window starts with.
-func (g *ledger) learnReset(r *rule, v view, after, resolution int64) bool {
+// learnReset takes over a reset that the provider reported in an answer that it gave within an interval. It returns false
+// where the report said nothing new. Of several reports of one window the reset lies in all of their intervals. What is
+// already counted and touches (reset - period, reset) is what the window starts with.
+func (g *ledger) learnReset(r *rule, v, answered view, after, resolution int64) bool {
 	slack := r.skew + resolution
-	begin, end := v.early+after-slack, v.late+after+slack
+	begin, end := answered.early+after-slack, answered.late+after+slack
 	if g.known {
-		if distance := begin - g.closeBegin; distance > 2*slack || distance < -2*slack {
+		if begin > g.closeEnd || end < g.closeBegin {
 			g.disputed = true
 			return false
 		}
 		if !g.closing {
-			g.closeBegin = min(g.closeBegin, begin)
+			g.closeBegin = max(g.closeBegin, begin)
 		}
-		g.closeEnd = max(g.closeEnd, end)
+		g.closeEnd = min(g.closeEnd, end)
 		return false
 	}
 	if begin <= v.late {
@@ -343,10 +380,10 @@ func (g *ledger) learnReset(r *rule, v view, after, resolution int64) bool {
 }
 
 // lower lowers the window's total, never below what a report proves and never up.
-func (g *ledger) lower(total int64) bool {
+func (g *ledger) lower(r *rule, v view, total int64) bool {
 	if total >= g.capped {
 		return false
 	}
-	g.capped = max(total, 0)
+	g.capped, g.cappedIn, g.capEnd = max(total, 0), g.window, v.late+r.period+4*r.skew
 	return true
 }

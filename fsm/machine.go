@@ -20,11 +20,13 @@ type Machine struct {
 	// relief are the quotas of which something came free while the present command was applied. The map is only ever
 	// asked and emptied; where order matters, quotas are taken from ordered trees.
 	relief map[uint32]bool
+	// moved are the quotas whose waiters' order a turn changed; they are tried once more.
+	moved map[uint32]bool
 }
 
 // New returns the state at the cluster's birth.
 func New() *Machine {
-	return &Machine{state: newState(), generation: 1, relief: map[uint32]bool{}}
+	return &Machine{state: newState(), generation: 1, relief: map[uint32]bool{}, moved: map[uint32]bool{}}
 }
 
 // Freeze returns the state as it is now, which never changes again, in constant time. It may be read from any

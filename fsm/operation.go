@@ -3,6 +3,7 @@ package fsm
 import (
 	"cmp"
 	"fmt"
+	"slices"
 
 	"github.com/quotad/quotad/fsm/logpb"
 )
@@ -22,6 +23,8 @@ type operation struct {
 	// spendBy and spendByWall (0: no window takes part) are the last moment, in both time bases.
 	spendBy, spendByWall int64
 	transit              int64
+	// beganWall is when it was consumed, by the earlier view of Unix time: its call was answered since then.
+	beganWall int64
 	// Digests of what was asked, unspent and settled; 0: not yet.
 	asked, unspent, actual uint64
 	// orphan: its lease has ended.
@@ -73,16 +76,17 @@ func (m *Machine) consume(command *logpb.Consume, by string) *logpb.Result {
 	if failed != nil {
 		return failure(failed)
 	}
-	m.finishBelow(l, command.DoneBelow)
 	asked := digestItems(command.Items)
 	if o := m.operation(l.id, command.Op); o != nil && command.Op != graceOp {
 		if o.asked != asked {
 			return fail(logpb.Reason_REASON_OPERATION_REUSED,
 				fmt.Sprintf("operation %d of lease %d consumed something else", command.Op, l.id), "take a new number")
 		}
-		return &logpb.Result{Kind: &logpb.Result_Consumed{Consumed: m.consumed(o)}}
+		consumed := m.consumed(o)
+		m.finishBelow(l, command.DoneBelow)
+		return &logpb.Result{Kind: &logpb.Result_Consumed{Consumed: consumed}}
 	}
-	if failed := checkNewOperation(l, command.Op); failed != nil {
+	if failed := checkNewOperation(l, command.Op, command.DoneBelow, m.recordsBelow(l, command.DoneBelow)); failed != nil {
 		return failure(failed)
 	}
 	parts, failed := m.heldParts(l, command.Items)
@@ -99,6 +103,7 @@ func (m *Machine) consume(command *logpb.Consume, by string) *logpb.Result {
 		m.emit(Event{Kind: EventRefused, Quota: refusal.Quota, Holder: l.holder, Lease: l.id, Fence: l.fence, Reason: refusal.Reason})
 		return refuse(refusal)
 	}
+	m.finishBelow(l, command.DoneBelow)
 	m.shown(l)
 	return &logpb.Result{Kind: &logpb.Result_Consumed{Consumed: m.charge(l, command.Op, asked, parts)}}
 }
@@ -114,16 +119,18 @@ func (m *Machine) nothingHeld(l *lease) *logpb.Failure {
 	return notHeld("", "the lease holds nothing that could be consumed")
 }
 
-func checkNewOperation(l *lease, op uint64) *logpb.Failure {
+// checkNewOperation checks the number of a new operation, as if those below mark, so many, were finished already.
+func checkNewOperation(l *lease, op, mark uint64, finishing int32) *logpb.Failure {
+	mark = max(mark, l.doneBelow)
 	switch {
 	case op == graceOp:
 		return invalid("operations are numbered from 1", "")
-	case op < l.doneBelow:
+	case op < mark:
 		return &logpb.Failure{
 			Reason:  logpb.Reason_REASON_STALE_OPERATION,
-			Message: fmt.Sprintf("operation %d is below the mark %d that you sent", op, l.doneBelow), Hint: "take a new number",
+			Message: fmt.Sprintf("operation %d is below the mark %d that you sent", op, mark), Hint: "take a new number",
 		}
-	case l.records >= maxRecords:
+	case l.records-finishing >= maxRecords:
 		return &logpb.Failure{
 			Reason:  logpb.Reason_REASON_TOO_MANY_OPERATIONS,
 			Message: fmt.Sprintf("the lease has %d operations", l.records), Hint: "settle some and send done_below",
@@ -145,26 +152,42 @@ func noSlots(parts []heldPart) *logpb.Failure {
 func (m *Machine) judgeConsume(l *lease, parts []heldPart) *logpb.Refusal {
 	var worst *logpb.Refusal
 	now := m.clock.Now
+	for _, n := range m.needsOf(l, parts) {
+		q := n.quota
+		switch {
+		case q.rule.limit == 0:
+			worst = worse(worst, m.refusal(logpb.Reason_REASON_SUSPENDED, q, 0, "its limit is 0: ask the operator"))
+		case q.rule.burst > 0 && n.amount > q.rule.burst:
+			worst = worse(worst, m.refusal(logpb.Reason_REASON_NEVER_FITS, q, 0,
+				fmt.Sprintf("consume at most %d at a time", q.rule.burst)))
+		}
+		if q.cooling(now) {
+			worst = worse(worst, m.refusal(logpb.Reason_REASON_COOLDOWN, q, q.cooldown, "the provider closed it"))
+		}
+		if left := q.ledger.burstLeft(&q.rule, now, n.amount); left > 0 {
+			worst = worse(worst, m.refusal(logpb.Reason_REASON_EXHAUSTED, q, addSaturated(now, left), "the burst is used up"))
+		}
+	}
+	return worst
+}
+
+// needsOf returns what parts of a lease need of each quota: the sum over items, those of descendants included.
+func (m *Machine) needsOf(l *lease, parts []heldPart) []need {
+	var needs []need
 	for _, part := range parts {
 		m.eachShare(l, part.index, func(_ *item, q *quota) {
 			if q == nil {
 				return
 			}
-			switch {
-			case q.rule.limit == 0:
-				worst = worse(worst, m.refusal(logpb.Reason_REASON_SUSPENDED, q, 0, "its limit is 0: ask the operator"))
-			case q.cooling(now):
-				worst = worse(worst, m.refusal(logpb.Reason_REASON_COOLDOWN, q, q.cooldown, "the provider closed it"))
-			case q.rule.burst > 0 && part.amount > q.rule.burst:
-				worst = worse(worst, m.refusal(logpb.Reason_REASON_NEVER_FITS, q, 0,
-					fmt.Sprintf("consume at most %d at a time", q.rule.burst)))
-			case q.ledger.burstLeft(&q.rule, now, part.amount) > 0:
-				worst = worse(worst, m.refusal(logpb.Reason_REASON_EXHAUSTED, q,
-					addSaturated(now, q.ledger.burstLeft(&q.rule, now, part.amount)), "the burst is used up"))
+			i := slices.IndexFunc(needs, func(n need) bool { return n.quota == q })
+			if i < 0 {
+				i = len(needs)
+				needs = append(needs, need{quota: q})
 			}
+			needs[i].amount = addSaturated(needs[i].amount, part.amount)
 		})
 	}
-	return worst
+	return needs
 }
 
 // consumeAll consumes, as operation 1, what a new lease holds of anything but slots.
@@ -178,7 +201,7 @@ func (m *Machine) consumeAll(l *lease) *logpb.Consumed {
 
 // charge turns held parts into an operation.
 func (m *Machine) charge(l *lease, op, asked uint64, parts []heldPart) *logpb.Consumed {
-	o := &operation{lease: l.id, op: op, fence: l.fence, holder: l.holder, asked: asked}
+	o := &operation{lease: l.id, op: op, fence: l.fence, holder: l.holder, asked: asked, beganWall: m.clock.WallEarly}
 	spendBy, windows := m.spendByOf(l, parts, o)
 	o.spendBy = addSaturated(m.clock.Now, spendBy)
 	if windows {
@@ -194,7 +217,9 @@ func (m *Machine) charge(l *lease, op, asked uint64, parts []heldPart) *logpb.Co
 			if q == nil {
 				return
 			}
-			q.ledger.held -= part.amount
+			if it.window == q.ledger.window {
+				q.ledger.held -= part.amount
+			}
 			o.charges = append(o.charges, m.chargeFor(q, it.ancestor, part.amount, spendBy))
 		})
 	}
@@ -268,6 +293,9 @@ func (m *Machine) keepRecord(o *operation) {
 	}
 }
 
+// maxOrphan is how long an ended lease's records are kept at most: for as long as a call may take.
+const maxOrphan = day
+
 // checkLater arranges to look at an orphan's record again.
 func (m *Machine) checkLater(o *operation) {
 	left := second
@@ -276,7 +304,7 @@ func (m *Machine) checkLater(o *operation) {
 			left = max(left, q.ledger.dropsIn(&q.rule, q.rule.at(m.clock), o.charges[i].end))
 		}
 	}
-	o.check = addSaturated(m.clock.Now, left)
+	o.check = addSaturated(m.clock.Now, min(left, maxOrphan))
 	m.checks.Set(operationDue{at: o.check, lease: o.lease, op: o.op})
 }
 
@@ -296,8 +324,7 @@ func (m *Machine) orphanOperations(l *lease) {
 		for i := range o.charges {
 			c := &o.charges[i]
 			if q := m.quota(c.quota); q != nil && c.end == openEnd {
-				late := addSaturated(q.rule.at(m.clock).late, max(l.deadline-m.clock.Now, 0)+q.rule.maxCall)
-				m.moveCharge(q, c, q.ledger.key(&q.rule, late))
+				m.moveCharge(q, c, m.longestEnd(o, q, max(l.deadline-m.clock.Now, 0)))
 			}
 		}
 		if o.actual != 0 || !m.stillCounts(o) {
@@ -371,9 +398,42 @@ func (m *Machine) endExposure(o *operation, left int64) {
 	for i := range o.charges {
 		c := &o.charges[i]
 		if q := m.quota(c.quota); q != nil && c.end == openEnd {
-			m.moveCharge(q, c, q.ledger.key(&q.rule, addSaturated(q.rule.at(m.clock).late, left+q.rule.maxCall)))
+			m.moveCharge(q, c, m.longestEnd(o, q, left))
 		}
 	}
+}
+
+// shortLived tells whether an orphan, which has been kept for as long as was arranged, stops counting soon.
+func (m *Machine) shortLived(o *operation) bool {
+	for i := range o.charges {
+		if q, ok := m.quotas.Get(o.charges[i].quota); ok && q.ledger.counts(o.charges[i].end) &&
+			q.ledger.dropsIn(&q.rule, q.rule.at(m.clock), o.charges[i].end) > hour {
+			return false
+		}
+	}
+	return true
+}
+
+// longestEnd returns the end of an exposure that was never settled: one longest call after its lease, which has so much
+// left, but not before it may be spent.
+func (m *Machine) longestEnd(o *operation, q *quota, left int64) int64 {
+	left = max(left+q.rule.maxCall, o.spendBy-m.clock.Now)
+	return q.ledger.key(&q.rule, addSaturated(q.rule.at(m.clock).late, left))
+}
+
+// recordsBelow counts a lease's records below a mark.
+func (m *Machine) recordsBelow(l *lease, mark uint64) (count int32) {
+	if mark <= l.doneBelow {
+		return 0
+	}
+	m.ops.Ascend(&operation{lease: l.id}, func(o *operation) bool {
+		if o.lease != l.id || o.op >= mark {
+			return false
+		}
+		count++
+		return true
+	})
+	return count
 }
 
 // expireOperations forgets the records of orphans that stopped counting.
@@ -382,7 +442,7 @@ func (m *Machine) expireOperations() {
 		o := m.operation(check.lease, check.op)
 		switch {
 		case o == nil:
-		case m.stillCounts(o):
+		case m.stillCounts(o) && m.shortLived(o):
 			m.checkLater(m.mutableOperation(o))
 		default:
 			m.closeRecord(o)

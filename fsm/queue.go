@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"cmp"
+	"container/heap"
 	"encoding/binary"
 	"slices"
 
@@ -56,12 +57,12 @@ func (w *waiter) place() place {
 	return place{lane: w.lane, class: w.class, turn: w.turn, ticket: w.ticket}
 }
 
-// enqueue puts a Reserve into the queue. A holder with nothing waiting enters at the level of those it stands in line
-// with, never below its own turn: who was away has saved nothing up.
+// enqueue puts a Reserve into the queue. A holder enters at the level of those it stands in line with, never below its own
+// turn: who was away, or waits for something else, has saved nothing up.
 func (m *Machine) enqueue(ask *logpb.Reserve, needs []need, class, weight int32, from origin) *waiter {
 	h := m.holder(ask.Holder)
-	if h.waiting == 0 {
-		h.turn = max(h.turn, m.level(needs, class))
+	if level := m.level(needs, class); level > h.turn {
+		m.setTurn(h, level)
 	}
 	h.waiting++
 	m.lastTicket++
@@ -158,7 +159,7 @@ func laneKey(numbers []uint32) string {
 // one thing at a time is never in line when it is served, and the others' turns must not become its own each time.
 func (m *Machine) level(needs []need, class int32) (level uint64) {
 	for _, n := range needs {
-		if turn, ok := m.smallestTurn(n.quota.number, class); ok {
+		if turn, waits := m.smallestTurn(n.quota.number, class); waits {
 			level = max(level, min(turn, n.quota.served[class]))
 		}
 	}
@@ -212,6 +213,7 @@ func (m *Machine) setTurn(h *holder, turn uint64) {
 		l, _ := m.lanes.Get(moved.lane)
 		for _, number := range l.quotas {
 			m.relieved(m.quota(number))
+			m.moved[number] = true
 		}
 	}
 }
@@ -231,7 +233,7 @@ func (m *Machine) endWaits() {
 func (m *Machine) endWait(w *waiter, refusal *logpb.Refusal) {
 	m.dequeue(w)
 	result := refuse(refusal)
-	m.settleOrigin(w.from, result)
+	m.settleOrigin(w.from, w.ticket, result)
 	m.emit(Event{
 		Kind: EventWaitEnded, Quota: refusal.Quota, Holder: w.ask.Holder, Ticket: w.ticket,
 		Reason: refusal.Reason, Result: result,
@@ -290,27 +292,36 @@ func (m *Machine) relieveWaited() {
 // waiter sets its amounts aside, in all its quotas; later ones that need that quota are passed over; everyone else is
 // granted from what is then left.
 func (m *Machine) serve() {
-	if len(m.relief) == 0 {
-		return
+	for len(m.relief) > 0 {
+		m.servePass()
+		m.relief, m.moved = m.moved, m.relief // a grant may have put another waiter first
+		clear(m.moved)
 	}
+	clear(m.moved)
+}
+
+func (m *Machine) servePass() {
 	heads := m.affectedLanes()
 	clear(m.relief)
+	heap.Init(&heads)
 	aside, blocked := map[uint32]int64{}, map[uint32]bool{}
-	for {
-		i := m.firstLane(heads, blocked)
-		if i < 0 {
-			break
-		}
-		w, _ := m.waiters.Get(heads[i].next.ticket)
-		if !m.tryWaiter(w, heads[i].quotas, aside, blocked) {
-			heads = slices.Delete(heads, i, i+1)
-			continue
-		}
-		for j := range heads { // the grant moved its holder's turn, and with it other waiters
-			heads[j].next, heads[j].ok = m.head(heads[j].number)
+	isBlocked := func(number uint32) bool { return blocked[number] }
+	for len(heads) > 0 {
+		first := &heads[0]
+		next, ok := m.head(first.number)
+		switch {
+		case !ok, slices.ContainsFunc(first.quotas, isBlocked):
+			heap.Pop(&heads)
+		case next != first.next: // a grant moved its holder's turn, and with it other waiters, further back
+			first.next = next
+			heap.Fix(&heads, 0)
+		default:
+			w, _ := m.waiters.Get(next.ticket)
+			if !m.tryWaiter(w, first.quotas, aside, blocked) {
+				heap.Pop(&heads)
+			}
 		}
 	}
-	clear(m.relief)
 }
 
 // laneHead is a lane and its first waiter.
@@ -318,13 +329,28 @@ type laneHead struct {
 	number uint32
 	quotas []uint32
 	next   place
-	ok     bool
+}
+
+// laneHeap is lanes by their first waiters' places; it implements heap.Interface.
+type laneHeap []laneHead
+
+func (h *laneHeap) Len() int           { return len(*h) }
+func (h *laneHeap) Less(i, j int) bool { return before((*h)[i].next, (*h)[j].next) }
+func (h *laneHeap) Swap(i, j int)      { (*h)[i], (*h)[j] = (*h)[j], (*h)[i] }
+
+// Push is never called: lanes only leave.
+func (h *laneHeap) Push(any) { panic("fsm: a lane was pushed") }
+
+func (h *laneHeap) Pop() any {
+	last := len(*h) - 1
+	*h = (*h)[:last]
+	return nil
 }
 
 // affectedLanes returns the lanes that need a quota of which something came free, and those that share quotas with
 // them, directly or not: the order among all of these matters.
-func (m *Machine) affectedLanes() []laneHead {
-	var heads []laneHead
+func (m *Machine) affectedLanes() laneHeap {
+	var heads laneHeap
 	known := map[uint32]bool{}
 	open := make([]uint32, 0, len(m.relief))
 	for number := range m.relief { // sorted below
@@ -346,9 +372,9 @@ func (m *Machine) affectedLanes() []laneHead {
 			if !known[ql.lane] {
 				known[ql.lane] = true
 				l, _ := m.lanes.Get(ql.lane)
-				head := laneHead{number: l.number, quotas: l.quotas}
-				head.next, head.ok = m.head(l.number)
-				heads = append(heads, head)
+				if next, ok := m.head(l.number); ok {
+					heads = append(heads, laneHead{number: l.number, quotas: l.quotas, next: next})
+				}
 				open = append(open, l.quotas...)
 			}
 			return true
@@ -366,23 +392,13 @@ func (m *Machine) head(number uint32) (first place, ok bool) {
 	return first, ok
 }
 
-// firstLane returns the lane whose head is first in the order, among those that are not kept for somebody; -1: none.
-func (m *Machine) firstLane(heads []laneHead, blocked map[uint32]bool) int {
-	first := -1
-	for i := range heads {
-		if !heads[i].ok || first >= 0 && !before(heads[i].next, heads[first].next) {
-			continue
-		}
-		if !slices.ContainsFunc(heads[i].quotas, func(number uint32) bool { return blocked[number] }) {
-			first = i
-		}
-	}
-	return first
-}
-
 // tryWaiter grants a waiter what it asked for, or sets its amounts aside where it is eligible. It returns false where
 // the rest of its lane need not be looked at.
 func (m *Machine) tryWaiter(w *waiter, quotas []uint32, aside map[uint32]int64, blocked map[uint32]bool) bool {
+	if w.until < m.clock.Now {
+		m.endWait(w, m.refusalOf(w, logpb.Reason_REASON_WAIT_EXPIRED))
+		return true
+	}
 	for _, number := range quotas {
 		if m.quota(number).cooling(m.clock.Now) {
 			return false // ineligible, as everybody in this lane: nothing is set aside
@@ -418,6 +434,6 @@ func (m *Machine) grantWaiter(w *waiter, needs []need) {
 	m.dequeue(w)
 	granted := m.grant(w.ask, needs, w.class, w.ticket)
 	result := &logpb.Result{Kind: &logpb.Result_Granted{Granted: granted}}
-	m.settleOrigin(w.from, result)
+	m.settleOrigin(w.from, w.ticket, result)
 	m.emitGranted(w.ask.Holder, granted, result)
 }

@@ -198,7 +198,7 @@ func TestStaggeredWaitersLoseNoWakeup(t *testing.T) {
 		"expiry":  func(w *world) { w.sleep(5*minute + 30*second) },
 		"revocation": func(w *world) {
 			w.do(&logpb.Command{Kind: &logpb.Command_RevokeLease{RevokeLease: &logpb.RevokeLease{Lease: 1}}})
-			w.sleep(30 * second) // the grace
+			w.sleep(5*minute + 30*second) // its deadline and the grace: its holder may not know
 		},
 		"a raised limit": func(w *world) { w.quotas(slotsOf("s", 2)) },
 		"resumption": func(w *world) {

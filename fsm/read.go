@@ -62,9 +62,7 @@ func (s *State) NextDue() (at int64, pending bool) {
 			at = min(at, d.at)
 		}
 	}
-	if check, ok := s.checks.Min(); ok {
-		at = min(at, check.at)
-	}
+	// Records of ended leases are not looked at for their own sake: that can wait for the next entry.
 	pending = at != math.MaxInt64 || s.clock.Now < s.busyUntil
 	s.lanesOf.Scan(func(ql quotaLane) bool {
 		q, _ := s.quotas.Get(ql.quota)

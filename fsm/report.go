@@ -79,7 +79,7 @@ func (m *Machine) signalled(l *lease, signals []*logpb.Signal) ([]*quota, *logpb
 func (m *Machine) takeSignal(l *lease, o *operation, q *quota, signal *logpb.Signal) *logpb.ReportedQuota {
 	reported := &logpb.ReportedQuota{Quota: q.name()}
 	if q.rule.kind == kindWindow {
-		reported.ResetLearned = m.learnReset(q, signal)
+		reported.ResetLearned = m.learnReset(q, o, signal)
 		reported.CappedTo = m.lowerWindow(q, o, signal)
 	}
 	switch signal.Cause {
@@ -94,23 +94,27 @@ func (m *Machine) takeSignal(l *lease, o *operation, q *quota, signal *logpb.Sig
 		m.closeQuota(path[len(path)-1], l.holder, signal)
 	case logpb.Cause_CAUSE_UNSPECIFIED, logpb.Cause_CAUSE_OVERLOADED, logpb.Cause_CAUSE_NOT_A_LIMIT:
 	}
-	if q.cooling(m.clock.Now) {
-		reported.CooldownUntilNs = q.cooldown
+	for _, closed := range m.path(q) {
+		if closed.cooling(m.clock.Now) {
+			reported.CooldownUntilNs = max(reported.CooldownUntilNs, closed.cooldown)
+		}
 	}
 	reported.Attempt = q.attempt
 	return reported
 }
 
-// learnReset teaches a provider-anchored window its reset. A reset further away than one period is not believed.
-func (m *Machine) learnReset(q *quota, signal *logpb.Signal) bool {
-	if !q.rule.anchored || signal.ResetAfterNs == nil || *signal.ResetAfterNs == 0 {
+// learnReset teaches a provider-anchored window its reset. A reset further away than one period is not believed. The
+// provider counted from its answer, which it gave at some moment between the operation's Consume and now.
+func (m *Machine) learnReset(q *quota, o *operation, signal *logpb.Signal) bool {
+	if o == nil || !q.rule.anchored || signal.ResetAfterNs == nil || *signal.ResetAfterNs == 0 {
 		return false
 	}
 	resolution := min(signal.ResetResolutionNs, q.rule.period/8)
 	if *signal.ResetAfterNs > q.rule.period+q.rule.skew+resolution {
 		return false
 	}
-	if !q.ledger.learnReset(&q.rule, q.rule.at(m.clock), *signal.ResetAfterNs, resolution) {
+	answered := view{early: o.beganWall, late: m.clock.WallLate}
+	if !q.ledger.learnReset(&q.rule, q.rule.at(m.clock), answered, *signal.ResetAfterNs, resolution) {
 		return false
 	}
 	m.emit(Event{Kind: EventResetLearned, Quota: q.name(), Duration: *signal.ResetAfterNs})
@@ -123,18 +127,12 @@ func (m *Machine) learnReset(q *quota, signal *logpb.Signal) bool {
 // call, and what remains.
 func (m *Machine) lowerWindow(q *quota, o *operation, signal *logpb.Signal) *int64 {
 	g := &q.ledger
-	total := int64(noCap)
-	limit := q.rule.limit
-	if signal.Limit != nil && *signal.Limit < limit {
-		limit = *signal.Limit
-		total = mulDivFloor(q.rule.usable, limit, max(q.rule.limit, 1))
+	c := reportingCharge(q, o)
+	if c == nil || signal.Remaining == nil || addSaturated(*signal.Remaining, g.consumed()) >= q.rule.limit {
+		return nil
 	}
-	if c := reportingCharge(q, o); c != nil && signal.Remaining != nil {
-		if addSaturated(*signal.Remaining, g.consumed()) < limit {
-			total = min(total, addSaturated(c.settledBefore+c.consumed, *signal.Remaining))
-		}
-	}
-	if total >= q.rule.usable || !g.lower(total) {
+	total := addSaturated(c.settledBefore+c.consumed, *signal.Remaining)
+	if total >= q.rule.usable || !g.lower(&q.rule, q.rule.at(m.clock), total) {
 		return nil
 	}
 	m.emit(Event{Kind: EventCapped, Quota: q.name(), Amount: g.capped})

@@ -78,7 +78,7 @@ func TestReports(t *testing.T) {
 			with(rateOf("org/b", 50, minute), func(q *logpb.Quota) { q.Parent = "org" }),
 		}, []line{
 			{0, call("a", "org/a"), "lease 1: org/a=1 until 5m0s; op 1 spends org/a=1 by 2s"},
-			{0, reports(1, 1, signal("org/a", logpb.Cause_CAUSE_ACCOUNT, retryAfter(20*second))), "reported: org/a"},
+			{0, reports(1, 1, signal("org/a", logpb.Cause_CAUSE_ACCOUNT, retryAfter(20*second))), "reported: org/a closed until 20s"},
 			{0, call("b", "org/b"), "COOLDOWN org again at 20s"},
 		}},
 		{"something else uses the key: the window is lowered, never raised", []*logpb.Quota{h}, []line{

@@ -9,16 +9,18 @@ import (
 
 // Bounds of a Reserve; the API's table refuses the same earlier and with more words.
 const (
-	maxItems        = 64
-	defaultTTL      = 5 * minute
-	minTTL          = second
-	maxTTL          = day
-	maxWait         = 10 * minute
-	tentativeTTL    = 5 * second
-	noClockRetry    = second
-	unknownRelief   = 5 * second
-	maxPlacesAhead  = 1000
-	maxItemsPerPath = 8
+	maxItems       = 64
+	defaultTTL     = 5 * minute
+	minTTL         = second
+	maxTTL         = day
+	maxWait        = 10 * minute
+	tentativeTTL   = 5 * second
+	noClockRetry   = second
+	unknownRelief  = 5 * second
+	maxPlacesAhead = 1000
+	// maxWaitersOfHolder bounds the waiting Reserves of one holder: each of its grants moves them all.
+	maxWaitersOfHolder = 4096
+	maxItemsPerPath    = 8
 )
 
 // need is what a Reserve needs of one quota: the sum over its items, those of descendants included.
@@ -72,6 +74,7 @@ func (m *Machine) reserve(ask *logpb.Reserve, from origin) *logpb.Result {
 	}
 	if ask.Resume {
 		m.resume(ask.Holder)
+		m.serve()
 	}
 	own, weight := m.standing(ask.Holder)
 	class := classOf(own, ask.Class)
@@ -135,7 +138,7 @@ func (m *Machine) servedAtOnce(ask *logpb.Reserve, ticket uint64, since int) *lo
 func (m *Machine) wait(
 	ask *logpb.Reserve, needs []need, class, weight int32, from origin, refusal *logpb.Refusal,
 ) *logpb.Result {
-	if int64(m.waiters.Len()) >= m.limits.waiters {
+	if int64(m.waiters.Len()) >= m.limits.waiters || m.holder(ask.Holder).waiting >= maxWaitersOfHolder {
 		refusal.Reason = logpb.Reason_REASON_QUEUE_FULL
 		return m.refused(ask, refusal)
 	}
@@ -203,9 +206,10 @@ func (m *Machine) judge(ask *logpb.Reserve, needs []need) *logpb.Refusal {
 	var worst *logpb.Refusal
 	for _, n := range needs {
 		q := n.quota
-		switch {
-		case q.cooling(m.clock.Now):
+		if q.cooling(m.clock.Now) {
 			worst = worse(worst, m.refusal(logpb.Reason_REASON_COOLDOWN, q, q.cooldown, "the provider closed it"))
+		}
+		switch {
 		case q.rule.kind == kindWindow && m.clock.WallEarly == 0:
 			worst = worse(worst, m.refusal(logpb.Reason_REASON_EXHAUSTED, q, addSaturated(m.clock.Now, noClockRetry),
 				"the cluster has no sample of Unix time yet"))
@@ -259,6 +263,9 @@ func (m *Machine) certainlyNotBefore(needs []need) int64 {
 		if q.cooling(m.clock.Now) {
 			at = max(at, q.cooldown)
 		}
+		if q.rule.anchored && !q.ledger.known {
+			continue // a reset that is learned may free all of it
+		}
 		if left, ok := q.ledger.reliefIn(&q.rule, q.rule.at(m.clock), n.amount, true); ok {
 			at = max(at, addSaturated(m.clock.Now, left))
 		}
@@ -279,10 +286,18 @@ func (m *Machine) refusal(reason logpb.Reason, q *quota, retryAt int64, advice s
 	}
 }
 
-// worse returns the refusal that goes first: the lower reason, or of equal ones the later time.
+// worse returns the refusal that goes first: the lower reason, or of equal ones the later time. Where coming back helps,
+// it is told when nothing of both stands in the way.
 func worse(a, b *logpb.Refusal) *logpb.Refusal {
-	if a == nil || b.Reason < a.Reason || b.Reason == a.Reason && b.RetryAtNs > a.RetryAtNs {
+	if a == nil {
 		return b
+	}
+	at := max(a.RetryAtNs, b.RetryAtNs)
+	if b.Reason < a.Reason || b.Reason == a.Reason && b.RetryAtNs > a.RetryAtNs {
+		a = b
+	}
+	if a.RetryAtNs != 0 {
+		a.RetryAtNs = at
 	}
 	return a
 }

@@ -57,6 +57,7 @@ func (m *Machine) take(record *logpb.SnapshotRecord) error {
 			return fmt.Errorf("a result of session %d, which does not exist", kind.Result.Session)
 		}
 		c.kept++
+		c.bytes += sizeOf(kind.Result.Result)
 		m.keepResult(stored{
 			session: kind.Result.Session, seq: kind.Result.Seq, digest: kind.Result.Digest, result: kind.Result.Result,
 		})
@@ -106,7 +107,7 @@ func (m *Machine) takeQuota(encoded *logpb.SnapshotQuota) error {
 		},
 	}
 	if encoded.Cap != nil {
-		q.ledger.capped = *encoded.Cap
+		q.ledger.capped, q.ledger.cappedIn, q.ledger.capEnd = *encoded.Cap, encoded.CapWindow, encoded.CapEndNs
 	}
 	if len(encoded.Served) > classes {
 		return fmt.Errorf("quota %d has turns of %d classes", encoded.Number, len(encoded.Served))
@@ -150,7 +151,7 @@ func (m *Machine) takeOperation(encoded *logpb.SnapshotOperation) error {
 		lease: encoded.Lease, op: encoded.Op, fence: encoded.Fence, holder: encoded.Holder,
 		spendBy: encoded.SpendByNs, spendByWall: encoded.SpendByWallNs, transit: encoded.TransitNs,
 		asked: encoded.Asked, unspent: encoded.Unspent, actual: encoded.Actual, orphan: encoded.Orphan,
-		check: encoded.CheckNs, generation: m.generation,
+		check: encoded.CheckNs, beganWall: encoded.BeganWallNs, generation: m.generation,
 	}
 	for _, c := range encoded.Charges {
 		o.charges = append(o.charges, charge{
@@ -204,7 +205,7 @@ func (m *Machine) link() error {
 	}
 	for _, q := range m.quotas.Values() {
 		for depth, number := 0, q.parent; number != 0; depth++ {
-			if depth > maxDepth {
+			if depth >= maxDepth {
 				return fmt.Errorf("quota %q has too many ancestors, or is its own", q.name())
 			}
 			above, _ := m.quotas.Get(number)

@@ -238,6 +238,10 @@ func (r *rule) setBurst(def *logpb.Quota) *logpb.Failure {
 		return impossible(def, fmt.Sprintf("burst %d is too small for this rate", burst),
 			fmt.Sprintf("the smallest burst that works here is %d", smallest))
 	}
+	if r.transit >= r.spendBy {
+		return impossible(def, fmt.Sprintf("transit must be shorter than the spend-by that its burst leaves, %d ms", r.spendBy/millisecond),
+			"raise the burst, or leave transit out")
+	}
 	r.burst = admitted
 	return nil
 }

@@ -52,6 +52,9 @@ func TestQuotasThatCannotWork(t *testing.T) {
 		"a skew of half a window":       {{Name: "a", Rule: &logpb.Quota_Window{Window: &logpb.Window{Limit: 1, Every: logpb.Every_EVERY_HOUR, SkewNs: 30 * minute}}}},
 		"a transit as long as spend-by": {with(rateOf("a", 10, minute), func(q *logpb.Quota) { q.SpendByNs, q.TransitNs = second, second })},
 		"a negative estimate":           {with(rateOf("a", 10, minute), func(q *logpb.Quota) { q.DefaultEstimate = -1 })},
+		"slots under a rate":            {rateOf("p", 10, minute), under(slotsOf("p/c", 1), "p")},
+		"a rate under slots":            {slotsOf("p", 10), under(rateOf("p/c", 1, minute), "p")},
+		"a transit that its burst cuts": {with(burst(600, minute, 2, 0), func(q *logpb.Quota) { q.TransitNs = second })},
 		"one wrong among good ones":     {rateOf("good", 10, minute), child("a", "nobody")},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -96,6 +99,13 @@ func TestChangingQuotas(t *testing.T) {
 			{0, consumes(1, 1, itemOf("r", 1)), "! NOT_HELD"},
 			{0, renews(1, 0), "until 5m0s"},
 			{0, remove("nowhere", false), "! UNKNOWN_QUOTA"},
+		}},
+		{"what is in use does not move to another parent", []*logpb.Quota{rateOf("p", 10, minute), rateOf("c", 10, minute)}, []line{
+			{0, asks("a", minute, itemOf("c", 1)), "lease 1: c=1 until 1m0s"},
+			{0, applyQuotas(under(rateOf("c", 10, minute), "p")), "! QUOTA_IN_USE"},
+			{minute, applyQuotas(under(rateOf("c", 10, minute), "p")), "applied"},
+			{0, asks("a", 0, itemOf("c", 10)), "lease 2: c=10 until 6m0s"},
+			{0, asks("a", 0, itemOf("p", 1)), "EXHAUSTED p again at 1m5s"},
 		}},
 		{"a child draws on its parent", []*logpb.Quota{
 			rateOf("org", 10, minute), with(rateOf("org/a", 8, minute), func(q *logpb.Quota) { q.Parent = "org" }),

@@ -15,6 +15,9 @@ const maxInFlight = 16_384
 // maxKeys is how many idempotency keys are remembered.
 const maxKeys = 100_000
 
+// sessionShare is the part of all results' bytes that one session may have.
+const sessionShare = 8
+
 // resultOverhead is what a stored result costs besides its encoding, roughly.
 const resultOverhead = 128
 
@@ -28,8 +31,8 @@ type session struct {
 	ackedBelow uint64
 	// used is when it was last used (cluster time); it may lag by a sixteenth of the idle limit.
 	used int64
-	// kept counts its stored results.
-	kept int64
+	// kept counts its stored results, bytes what they cost.
+	kept, bytes int64
 }
 
 // stored is the result of a session's request.
@@ -59,7 +62,9 @@ type origin struct {
 // applyOnce carries a command out, or answers it from memory.
 func (m *Machine) applyOnce(command *logpb.Command) *logpb.Result {
 	switch {
-	case command.Session != 0 && command.GetCloseSession() == nil:
+	case command.GetCloseSession() != nil: // a second one finds it closed
+		return m.apply(command, origin{})
+	case command.Session != 0:
 		return m.applyNumbered(command)
 	case command.IdempotencyKey != "":
 		return m.applyKeyed(command)
@@ -90,14 +95,16 @@ func (m *Machine) applyNumbered(command *logpb.Command) *logpb.Result {
 	case command.Seq < s.ackedBelow:
 		return fail(logpb.Reason_REASON_SEQ_TOO_OLD,
 			fmt.Sprintf("request %d is below %d, up to which you acknowledged", command.Seq, s.ackedBelow), "take a new number")
-	case s.kept >= maxInFlight, m.resultBytes >= m.limits.resultBytes:
+	case s.kept >= maxInFlight, s.bytes >= m.limits.resultBytes/sessionShare, m.resultBytes >= m.limits.resultBytes:
 		return fail(logpb.Reason_REASON_TOO_MANY_IN_FLIGHT,
 			fmt.Sprintf("session %d has %d unacknowledged requests, all sessions %d bytes of results", s.id, s.kept, m.resultBytes),
 			"send acked_below")
 	}
 	result := m.apply(command, origin{session: s.id, seq: command.Seq})
+	s = m.mutableSession(s)
 	m.keepResult(stored{session: s.id, seq: command.Seq, digest: digest, result: result})
 	s.kept++
+	s.bytes += sizeOf(result)
 	return result
 }
 
@@ -150,13 +157,16 @@ func (m *Machine) keepKey(key string, k keyed) {
 	m.keyEnds.Set(keyDue{at: k.until, key: key})
 }
 
-// settleOrigin stores the final result of a Reserve that waited.
-func (m *Machine) settleOrigin(from origin, result *logpb.Result) {
+// settleOrigin stores the final result of a Reserve that waited under a ticket, where it is still remembered.
+func (m *Machine) settleOrigin(from origin, ticket uint64, result *logpb.Result) {
 	if known, ok := m.results.Get(stored{session: from.session, seq: from.seq}); ok && from.session != 0 {
+		s, _ := m.sessions.Get(from.session)
+		s = m.mutableSession(s)
+		s.bytes += sizeOf(result) - sizeOf(known.result)
 		known.result = result
 		m.keepResult(known)
 	}
-	if known, ok := m.keys.Get(from.key); ok && from.key != "" {
+	if known, ok := m.keys.Get(from.key); ok && from.key != "" && known.result.GetWaiting().GetTicket() == ticket {
 		known.result = result
 		m.keepKey(from.key, known)
 	}
@@ -186,9 +196,28 @@ func (m *Machine) closeSession(command *logpb.Command) *logpb.Result {
 }
 
 func (m *Machine) dropSession(s *session) {
+	m.endWaitsOf(s)
+	s, _ = m.sessions.Get(s.id)
 	m.acknowledge(m.mutableSession(s), 1<<63)
 	m.sessions.Delete(s.id)
 	m.sessionUse.Delete(due{at: s.used, id: s.id})
+}
+
+// endWaitsOf takes what a session has waiting out of the queue: nobody could learn of a grant any more.
+func (m *Machine) endWaitsOf(s *session) {
+	var waiting []*waiter
+	m.results.Ascend(stored{session: s.id}, func(r stored) bool {
+		if r.session != s.id {
+			return false
+		}
+		if w, ok := m.waiters.Get(r.result.GetWaiting().GetTicket()); ok {
+			waiting = append(waiting, w)
+		}
+		return true
+	})
+	for _, w := range waiting {
+		m.endWait(w, m.refusalOf(w, logpb.Reason_REASON_WITHDRAWN))
+	}
 }
 
 func (m *Machine) mutableSession(s *session) *session {
@@ -229,6 +258,7 @@ func (m *Machine) acknowledge(s *session, below uint64) {
 		}
 		m.results.Delete(first)
 		m.resultBytes -= sizeOf(first.result)
+		s.bytes -= sizeOf(first.result)
 		s.kept--
 	}
 }

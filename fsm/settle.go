@@ -115,11 +115,27 @@ func (m *Machine) checkParts(o *operation, items []*logpb.Item, unspent bool) *l
 			return invalid(fmt.Sprintf("actual of %q needs an amount", asked.Quota), "0 is one")
 		case asked.Amount != nil && (*asked.Amount < 0 || *asked.Amount > maxAmount || unspent && *asked.Amount == 0):
 			return invalid(fmt.Sprintf("amount %d of %q is out of range", *asked.Amount, asked.Quota), "")
+		case !unspent && m.overflows(o, c, *asked.Amount):
+			return invalid(fmt.Sprintf("amount %d of %q is more than can be counted", *asked.Amount, asked.Quota), "is it in the quota's unit?")
 		case asked.Amount != nil && unspent && *asked.Amount > c.consumed:
 			return notHeld(asked.Quota, fmt.Sprintf("operation %d consumed %d of %q", o.op, c.consumed, asked.Quota))
 		}
 	}
 	return nil
+}
+
+// maxCounted bounds what overruns can take a quota's count to: sums of a few such terms still fit.
+const maxCounted = int64(1) << 60
+
+// overflows tells whether an actual amount would take the count of a quota or an ancestor beyond what can be counted.
+func (m *Machine) overflows(o *operation, c *charge, actual int64) (beyond bool) {
+	if actual <= c.amount {
+		return false
+	}
+	m.eachChargeShare(o, c, func(_ *charge, q *quota) {
+		beyond = beyond || q.ledger.consumed() > maxCounted-actual
+	})
+	return beyond
 }
 
 // chargeOf returns an operation's charge for an item, nil where it has none.

@@ -193,7 +193,7 @@ func encodeQuota(q *quota, g *ledger) *logpb.SnapshotQuota {
 	}
 	if g.capped != noCap {
 		capped := g.capped
-		encoded.Cap = &capped
+		encoded.Cap, encoded.CapWindow, encoded.CapEndNs = &capped, g.cappedIn, g.capEnd
 	}
 	for _, e := range g.log {
 		encoded.Log = append(encoded.Log, &logpb.SnapshotEntry{
@@ -221,6 +221,7 @@ func encodeOperation(o *operation) *logpb.SnapshotOperation {
 	encoded := &logpb.SnapshotOperation{
 		Lease: o.lease, Op: o.op, Fence: o.fence, Holder: o.holder, SpendByNs: o.spendBy, SpendByWallNs: o.spendByWall,
 		TransitNs: o.transit, Asked: o.asked, Unspent: o.unspent, Actual: o.actual, Orphan: o.orphan, CheckNs: o.check,
+		BeganWallNs: o.beganWall,
 	}
 	for i := range o.charges {
 		c := &o.charges[i]

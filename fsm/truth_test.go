@@ -206,7 +206,7 @@ func TestAnchoredWindowNeverExceeds(t *testing.T) {
 				rt.Fatalf("the window that began at %d ms saw %d, usable is 30", p.start/millisecond, used)
 			}
 			if rapid.IntRange(0, 2).Draw(rt, "report") > 0 {
-				f.pass(rapid.Int64Range(0, 300*millisecond).Draw(rt, "report's way"))
+				f.pass(rapid.SampledFrom([]int64{0, 100 * millisecond, 300 * millisecond, 20 * second}).Draw(rt, "report's way"))
 				f.w.do(report(&logpb.Report{Lease: granted.Lease, Fence: granted.Fence, Op: 1, Signals: []*logpb.Signal{{
 					Quota: "q", Cause: logpb.Cause_CAUSE_OK, ResetAfterNs: &resetAfter, ResetResolutionNs: second,
 				}}}))

@@ -200,3 +200,30 @@ func anchored(name string, limit int64) *logpb.Quota {
 		Window: &logpb.Window{Limit: limit, Every: logpb.Every_EVERY_HOUR, Anchored: true},
 	}}
 }
+
+// raw applies an entry without the check, which takes long for large states.
+func (w *world) raw(commands ...*logpb.Command) []*logpb.Result {
+	w.index++
+	data, err := proto.Marshal(&logpb.Entry{
+		Version: EntryVersion, StampNs: w.now, WallEarlyNs: epochStart + w.now + w.early,
+		WallLateNs: epochStart + w.now + w.late, Commands: commands,
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.last = w.m.Apply(w.index, 1, data)
+	return w.last.Results
+}
+
+func under(q *logpb.Quota, parent string) *logpb.Quota {
+	q.Parent = parent
+	return q
+}
+
+func snapshotOf(t tester, s *State) []byte {
+	var b bytes.Buffer
+	if err := s.WriteSnapshot(&b); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}

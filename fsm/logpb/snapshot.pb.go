@@ -476,7 +476,11 @@ type SnapshotQuota struct {
 	// When the present run of closings by that holder began.
 	ClosedSinceNs int64 `protobuf:"varint,20,opt,name=closed_since_ns,json=closedSinceNs,proto3" json:"closed_since_ns,omitempty"`
 	// By class, the largest turn at which some of it was granted; left out where all are 0.
-	Served        []uint64 `protobuf:"varint,21,rep,packed,name=served,proto3" json:"served,omitempty"`
+	Served []uint64 `protobuf:"varint,21,rep,packed,name=served,proto3" json:"served,omitempty"`
+	// The window in which the cap was learned.
+	CapWindow int64 `protobuf:"varint,22,opt,name=cap_window,json=capWindow,proto3" json:"cap_window,omitempty"`
+	// When the cap ends, where the window's end is not known.
+	CapEndNs      int64 `protobuf:"varint,23,opt,name=cap_end_ns,json=capEndNs,proto3" json:"cap_end_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -656,6 +660,20 @@ func (x *SnapshotQuota) GetServed() []uint64 {
 		return x.Served
 	}
 	return nil
+}
+
+func (x *SnapshotQuota) GetCapWindow() int64 {
+	if x != nil {
+		return x.CapWindow
+	}
+	return 0
+}
+
+func (x *SnapshotQuota) GetCapEndNs() int64 {
+	if x != nil {
+		return x.CapEndNs
+	}
+	return 0
 }
 
 // SnapshotEntry is one entry of a ledger's log.
@@ -950,7 +968,9 @@ type SnapshotOperation struct {
 	// Its charges.
 	Charges []*SnapshotCharge `protobuf:"bytes,12,rep,name=charges,proto3" json:"charges,omitempty"`
 	// Orphans: when to look again whether it still counts (cluster time).
-	CheckNs       int64 `protobuf:"varint,13,opt,name=check_ns,json=checkNs,proto3" json:"check_ns,omitempty"`
+	CheckNs int64 `protobuf:"varint,13,opt,name=check_ns,json=checkNs,proto3" json:"check_ns,omitempty"`
+	// When it was consumed, by the earlier view of Unix time.
+	BeganWallNs   int64 `protobuf:"varint,14,opt,name=began_wall_ns,json=beganWallNs,proto3" json:"began_wall_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1072,6 +1092,13 @@ func (x *SnapshotOperation) GetCharges() []*SnapshotCharge {
 func (x *SnapshotOperation) GetCheckNs() int64 {
 	if x != nil {
 		return x.CheckNs
+	}
+	return 0
+}
+
+func (x *SnapshotOperation) GetBeganWallNs() int64 {
+	if x != nil {
+		return x.BeganWallNs
 	}
 	return 0
 }
@@ -1745,7 +1772,7 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\n" +
 	"last_quota\x18\f \x01(\rR\tlastQuota\x120\n" +
 	"\x06limits\x18\r \x01(\v2\x18.quotad.log.v1.SetLimitsR\x06limits\x12\"\n" +
-	"\rbusy_until_ns\x18\x0e \x01(\x03R\vbusyUntilNs\"\x86\x05\n" +
+	"\rbusy_until_ns\x18\x0e \x01(\x03R\vbusyUntilNs\"\xc3\x05\n" +
 	"\rSnapshotQuota\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x124\n" +
 	"\n" +
@@ -1773,7 +1800,11 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\aattempt\x18\x12 \x01(\x05R\aattempt\x12\x16\n" +
 	"\x06closer\x18\x13 \x01(\tR\x06closer\x12&\n" +
 	"\x0fclosed_since_ns\x18\x14 \x01(\x03R\rclosedSinceNs\x12\x16\n" +
-	"\x06served\x18\x15 \x03(\x04R\x06servedB\x06\n" +
+	"\x06served\x18\x15 \x03(\x04R\x06served\x12\x1d\n" +
+	"\n" +
+	"cap_window\x18\x16 \x01(\x03R\tcapWindow\x12\x1c\n" +
+	"\n" +
+	"cap_end_ns\x18\x17 \x01(\x03R\bcapEndNsB\x06\n" +
 	"\x04_cap\"p\n" +
 	"\rSnapshotEntry\x12\x15\n" +
 	"\x06end_ns\x18\x01 \x01(\x03R\x05endNs\x12\x16\n" +
@@ -1796,7 +1827,7 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x05quota\x18\x01 \x01(\rR\x05quota\x12\x1a\n" +
 	"\bancestor\x18\x02 \x01(\bR\bancestor\x12\x16\n" +
 	"\x06window\x18\x03 \x01(\x03R\x06window\x12\x12\n" +
-	"\x04held\x18\x04 \x01(\x03R\x04held\"\x83\x03\n" +
+	"\x04held\x18\x04 \x01(\x03R\x04held\"\xa7\x03\n" +
 	"\x11SnapshotOperation\x12\x14\n" +
 	"\x05lease\x18\x01 \x01(\x04R\x05lease\x12\x0e\n" +
 	"\x02op\x18\x02 \x01(\x04R\x02op\x12\x14\n" +
@@ -1812,7 +1843,8 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	" \x01(\x04R\x06actual\x12\x16\n" +
 	"\x06orphan\x18\v \x01(\bR\x06orphan\x127\n" +
 	"\acharges\x18\f \x03(\v2\x1d.quotad.log.v1.SnapshotChargeR\acharges\x12\x19\n" +
-	"\bcheck_ns\x18\r \x01(\x03R\acheckNs\"\x80\x02\n" +
+	"\bcheck_ns\x18\r \x01(\x03R\acheckNs\x12\"\n" +
+	"\rbegan_wall_ns\x18\x0e \x01(\x03R\vbeganWallNs\"\x80\x02\n" +
 	"\x0eSnapshotCharge\x12\x14\n" +
 	"\x05quota\x18\x01 \x01(\rR\x05quota\x12\x1a\n" +
 	"\bancestor\x18\x02 \x01(\bR\bancestor\x12\x18\n" +

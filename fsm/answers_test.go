@@ -1,0 +1,274 @@
+package fsm
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"pgregory.net/rapid"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// TestRetryAfterIsThatOfAllThatStandsInTheWay: of a cooldown and of an exhausted quota the later counts.
+func TestRetryAfterIsThatOfAllThatStandsInTheWay(t *testing.T) {
+	w := newWorld(t)
+	w.quotas(rateOf("a", 10, minute), rateOf("b", 10, hour))
+	x := ask("me", itemOf("a", 1), itemOf("b", 10))
+	x.Consume, x.TtlNs = true, second
+	g := w.granted(x)
+	w.do(report(&logpb.Report{Lease: g.Lease, Fence: g.Fence, Op: 1, Signals: []*logpb.Signal{
+		{Quota: "a", Cause: logpb.Cause_CAUSE_SATURATED, RetryAfterNs: new(2 * second)},
+	}}))
+	r := w.refused(x, logpb.Reason_REASON_COOLDOWN)
+	w.now = r.RetryAtNs
+	if again := w.do(reserve(x)); again.GetGranted() == nil {
+		t.Fatalf("told %v, then %v", time.Duration(r.RetryAtNs), time.Duration(again.GetRefusal().RetryAtNs))
+	}
+}
+
+// TestRetryAfterOfACappedWindow: is the end of its boundary.
+func TestRetryAfterOfACappedWindow(t *testing.T) {
+	w := newWorld(t)
+	w.now = 10 * minute
+	w.quotas(hourly("q", 100))
+	a := ask("me", itemOf("q", 1))
+	a.Consume = true
+	g := w.granted(a)
+	w.do(report(&logpb.Report{Lease: g.Lease, Fence: g.Fence, Op: 1, Signals: []*logpb.Signal{
+		{Quota: "q", Cause: logpb.Cause_CAUSE_OK, Remaining: proto.Int64(3)},
+	}}))
+	r := w.refused(ask("me", itemOf("q", 50)), logpb.Reason_REASON_EXHAUSTED)
+	w.now = r.RetryAtNs
+	again := w.do(reserve(ask("me", itemOf("q", 50))))
+	if again.GetGranted() == nil {
+		t.Fatalf("told to come back at %v; then: %v (again at %v)", time.Duration(r.RetryAtNs), again.GetRefusal().GetReason(),
+			time.Duration(again.GetRefusal().GetRetryAtNs()))
+	}
+}
+
+// TestRetryAfterOfADisputedReset: is when its amounts stop counting.
+func TestRetryAfterOfADisputedReset(t *testing.T) {
+	w := newWorld(t)
+	w.quotas(anchored("q", 10))
+	a := ask("me", itemOf("q", 10))
+	a.Consume = true
+	g := w.granted(a)
+	rep := func(after int64) {
+		w.do(report(&logpb.Report{Lease: g.Lease, Fence: g.Fence, Op: 1, Signals: []*logpb.Signal{
+			{Quota: "q", Cause: logpb.Cause_CAUSE_OK, ResetAfterNs: &after},
+		}}))
+	}
+	rep(10 * minute)
+	rep(30 * minute)
+	r := w.refused(ask("me", itemOf("q", 1)), logpb.Reason_REASON_EXHAUSTED)
+	w.now = r.RetryAtNs
+	again := w.do(reserve(ask("me", itemOf("q", 1))))
+	if again.GetGranted() == nil {
+		t.Fatalf("told %v, then told %v", time.Duration(r.RetryAtNs), time.Duration(again.GetRefusal().GetRetryAtNs()))
+	}
+}
+
+// TestWhoComesBackWhenToldIsServed: with nobody else asking and nothing held, in any history.
+func TestWhoComesBackWhenToldIsServed(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		w := newWorld(rt)
+		w.now = 10 * minute
+		h := &history{T: rt, seq: map[uint64]uint64{}}
+		w.apply(applyQuotas(randomWorldQuotas()...))
+		for range rapid.IntRange(1, 60).Draw(rt, "entries") {
+			w.now += rapid.SampledFrom([]int64{0, millisecond, 300 * millisecond, second, 4 * second, minute}).Draw(rt, "sleep")
+			a := h.reserve().GetReserve()
+			a.WaitNs, a.Resume, a.Consume, a.TtlNs = 0, false, true, second
+			for _, it := range a.Items {
+				if it.Quota == "slots" || it.Quota == "ends" || it.Quota == "anchored" {
+					it.Quota = "rate"
+				}
+			}
+			w.apply(reserve(a))
+			h.learn(w.last)
+			if len(h.leases) > 0 && rapid.Bool().Draw(rt, "report") {
+				id, fence, items := h.lease()
+				w.apply(report(&logpb.Report{Lease: id, Fence: fence, Op: 1, Signals: h.signals(items)}))
+			}
+			r := w.last.Results[0].GetRefusal()
+			if r == nil || r.RetryAtNs == 0 {
+				continue
+			}
+			other, err := Restore(bytes.NewReader(snapshotOf(rt, w.m.State())))
+			if err != nil {
+				rt.Fatal(err)
+			}
+			o := &world{t: rt, m: other, now: r.RetryAtNs, index: w.index}
+			again := o.apply(reserve(a))[0]
+			if r.RetryAtNs <= w.now {
+				rt.Fatalf("retry at %v, now %v", time.Duration(r.RetryAtNs), time.Duration(w.now))
+			}
+			if again.GetGranted() == nil {
+				rt.Fatalf("%v at %v\nand then %v", r, time.Duration(w.now), again)
+			}
+		}
+	})
+}
+
+// TestNothingIsCertainWhileAResetIsUnknown: a reset that is learned may free everything.
+func TestNothingIsCertainWhileAResetIsUnknown(t *testing.T) {
+	w := newWorld(t)
+	w.now = 10 * minute
+	w.quotas(anchored("q", 10))
+	a := ask("me", itemOf("q", 9))
+	a.Consume = true
+	g := w.granted(a)
+	w.do(settle(&logpb.Settle{Lease: g.Lease, Fence: g.Fence, Op: 1, Final: true, Release: true}))
+	b := ask("me", itemOf("q", 1))
+	b.Consume = true
+	g = w.granted(b)
+	c := ask("you", itemOf("q", 5))
+	c.WaitNs = 10 * minute
+	r := w.do(reserve(c))
+	asked := w.now
+	w.do(report(&logpb.Report{Lease: g.Lease, Fence: g.Fence, Op: 1, Signals: []*logpb.Signal{
+		{Quota: "q", Cause: logpb.Cause_CAUSE_OK, ResetAfterNs: new(30 * second)},
+	}}))
+	w.sleep(40 * second)
+	if got := w.available("q"); r.GetRefusal().GetReason() == logpb.Reason_REASON_CANNOT_SERVE_IN_TIME && got >= 5 {
+		t.Fatalf("refused: not before %v; %v later %d are available", time.Duration(r.GetRefusal().RetryAtNs), time.Duration(w.now-asked), got)
+	}
+}
+
+// TestAReportSaysWhatItClosed: an account's limit closes the root.
+func TestAReportSaysWhatItClosed(t *testing.T) {
+	w := newWorld(t)
+	w.quotas(rateOf("org", 10, minute), under(rateOf("org/a", 10, minute), "org"))
+	a := ask("me", itemOf("org/a", 1))
+	a.Consume = true
+	g := w.granted(a)
+	r := w.do(report(&logpb.Report{Lease: g.Lease, Fence: g.Fence, Op: 1, Signals: []*logpb.Signal{
+		{Quota: "org/a", Cause: logpb.Cause_CAUSE_ACCOUNT, RetryAfterNs: new(minute)},
+	}}))
+	again := w.do(reserve(a))
+	if again.GetRefusal().GetReason() == logpb.Reason_REASON_COOLDOWN && r.GetReported().Quotas[0].CooldownUntilNs == 0 {
+		t.Fatalf("%v, and then %v", r, again)
+	}
+}
+
+// TestARefusedConsumeChangesNothing: not even what its low-water mark would finish.
+func TestARefusedConsumeChangesNothing(t *testing.T) {
+	w := newWorld(t)
+	w.quotas(rateOf("q", 10, minute))
+	g := w.granted(ask("me", itemOf("q", 6)))
+	one := func(op, below uint64) *logpb.Command {
+		return consumeCmd(&logpb.Consume{Lease: g.Lease, Fence: g.Fence, Op: op, DoneBelow: below, Items: []*logpb.Item{itemOf("q", 1)}})
+	}
+	w.do(one(1, 0))
+	w.do(report(&logpb.Report{Lease: g.Lease, Fence: g.Fence, Op: 1, Signals: []*logpb.Signal{
+		{Quota: "q", Cause: logpb.Cause_CAUSE_SATURATED, RetryAfterNs: new(minute)},
+	}}))
+	before, _ := w.m.State().Hash()
+	r := w.do(one(2, 2))
+	after, _ := w.m.State().Hash()
+	if r.GetRefusal() != nil && before != after {
+		t.Fatalf("%v: and the ledger changed", r.GetRefusal().Reason)
+	}
+}
+
+// TestAKeyThatExpiredInAWaitIsFree: the waiter's result does not replace another request's.
+func TestAKeyThatExpiredInAWaitIsFree(t *testing.T) {
+	w := newWorld(t)
+	w.quotas(slotsOf("s", 1), slotsOf("x", 5))
+	w.do(&logpb.Command{Kind: &logpb.Command_SetLimits{SetLimits: &logpb.SetLimits{KeyLifeNs: new(second)}}})
+	g := w.granted(ask("z", itemOf("s", 1)))
+	a := ask("k", itemOf("s", 1))
+	a.WaitNs = minute
+	c := reserve(a)
+	c.IdempotencyKey = "key"
+	w.do(c)
+	w.sleep(2 * second)
+	c2 := reserve(ask("k", itemOf("x", 1)))
+	c2.IdempotencyKey = "key"
+	first := w.do(c2).GetGranted()
+	w.do(release(&logpb.Release{Lease: g.Lease, Fence: g.Fence}))
+	again := w.do(c2).GetGranted()
+	if first.GetLease() != again.GetLease() {
+		t.Fatalf("one request, two leases: %v, then %v", first, again)
+	}
+}
+
+// TestClosingIsNotAnsweredFromMemory: one key closes two sessions.
+func TestClosingIsNotAnsweredFromMemory(t *testing.T) {
+	w := newWorld(t)
+	open := func() uint64 {
+		return w.do(&logpb.Command{Kind: &logpb.Command_OpenSession{OpenSession: &logpb.OpenSession{}}}).GetSessionOpened().Session
+	}
+	a, b := open(), open()
+	for _, id := range []uint64{a, b} {
+		w.do(&logpb.Command{Session: id, IdempotencyKey: "k", Kind: &logpb.Command_CloseSession{CloseSession: &logpb.CloseSession{}}})
+	}
+	if n := w.m.State().Counts().Sessions; n != 0 {
+		t.Fatalf("%d sessions left after both were closed", n)
+	}
+}
+
+// TestOneSessionDoesNotFillTheResults: that never acknowledges anything; others go on.
+func TestOneSessionDoesNotFillTheResults(t *testing.T) {
+	w := newWorld(t)
+	var items []*logpb.Item
+	for i := range 64 {
+		name := fmt.Sprintf("%0198d/%02d", 0, i)[:197] + fmt.Sprintf("%03d", i)
+		w.raw(applyQuotas(rateOf(name, 1<<50, minute)))
+		items = append(items, itemOf(name, 1))
+	}
+	open := func() uint64 {
+		return w.raw(&logpb.Command{Kind: &logpb.Command_OpenSession{OpenSession: &logpb.OpenSession{}}})[0].GetSessionOpened().Session
+	}
+	bad, good := open(), open()
+	for seq := uint64(1); seq < maxInFlight; seq++ {
+		a := ask("bad", items...)
+		a.Consume, a.TtlNs = true, second
+		c := reserve(a)
+		c.Session, c.Seq = bad, seq
+		if r := w.raw(c)[0]; r.GetGranted() == nil {
+			break
+		}
+		w.now += 100 * millisecond
+	}
+	c := reserve(ask("good", itemOf(items[0].Quota, 1)))
+	c.Session, c.Seq = good, 1
+	if r := w.raw(c)[0]; r.GetGranted() == nil {
+		t.Fatalf("%v bytes: another session: %v", w.m.State().Counts().ResultBytes, r)
+	}
+}
+
+// TestFrozenStatesStandStillInAnyHistory: each is written again at the end, and is the same.
+func TestFrozenStatesStandStillInAnyHistory(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		w := newWorld(rt)
+		h := &history{T: rt, seq: map[uint64]uint64{}}
+		w.apply(applyQuotas(randomWorldQuotas()...))
+		var frozen []*State
+		var bytesOf [][]byte
+		for range rapid.IntRange(1, 80).Draw(rt, "entries") {
+			if rapid.IntRange(0, 3).Draw(rt, "freeze") == 0 {
+				s := w.m.Freeze()
+				frozen, bytesOf = append(frozen, s), append(bytesOf, snapshotOf(rt, s))
+			}
+			w.now += rapid.SampledFrom([]int64{0, millisecond, 300 * millisecond, second, 4 * second, minute}).Draw(rt, "sleep")
+			var commands []*logpb.Command
+			for range rapid.IntRange(0, 4).Draw(rt, "commands") {
+				commands = append(commands, h.command())
+			}
+			w.apply(commands...)
+			h.learn(w.last)
+		}
+		for i, s := range frozen {
+			if !bytes.Equal(snapshotOf(rt, s), bytesOf[i]) {
+				rt.Fatalf("frozen %d changed", i)
+			}
+			if err := s.Verify(); err != nil {
+				rt.Fatal(err)
+			}
+		}
+	})
+}
