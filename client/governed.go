@@ -20,6 +20,8 @@ type allowance struct {
 	written bool
 	// assumed: there was a response before the write was told of. The base tells of it late, or never.
 	assumed bool
+	// retired: it was settled before the call was over, because the call needed another one.
+	retired bool
 }
 
 // live reports whether a request that is written now still reaches the provider in time.
@@ -118,6 +120,9 @@ func (g *governed) gotConn(info httptrace.GotConnInfo) {
 		if ready {
 			return
 		}
+		// First of all what the write before this one took: a call that held a slot while it asks for the next would wait
+		// for itself.
+		g.retire(a)
 		err = g.ask()
 	}
 	if err == nil {
@@ -132,6 +137,15 @@ func (g *governed) gotConn(info httptrace.GotConnInfo) {
 		return
 	}
 	_ = info.Conn.Close()
+}
+
+// retire settles an allowance whose write is over, or never came.
+func (g *governed) retire(a *allowance) {
+	g.mu.Lock()
+	a.retired = true
+	cmd := g.settlement(a, nil, 0)
+	g.mu.Unlock()
+	g.transport.client.send(settleLife, cmd)
 }
 
 // wroteHeaders runs after each write. From here on the provider may have counted the call.
@@ -182,6 +196,9 @@ func (g *governed) settle(tokens *int64) {
 	g.settled = true
 	var commands []*command
 	for i, a := range g.allowances {
+		if a.retired {
+			continue
+		}
 		surplus := int64(0)
 		if i == len(g.allowances)-1 {
 			surplus = g.surplus

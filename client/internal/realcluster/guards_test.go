@@ -1,0 +1,126 @@
+package realcluster
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/quotad/quotad/client"
+)
+
+// Tests named after what they guard: defects that users of other rate limiters met, named with where they were told.
+
+// governedBy returns a client whose every request holds a slot of t/streams.
+func governedBy(t *testing.T, c *client.Client) *http.Client {
+	t.Helper()
+	base := &http.Transport{}
+	t.Cleanup(base.CloseIdleConnections)
+	match := client.Match(func(*http.Request) client.Call { return client.Call{Items: one("t/streams", 1)} })
+	return &http.Client{Transport: client.NewTransport(c, base, match)}
+}
+
+func free(t *testing.T, c *client.Client) func() bool {
+	t.Helper()
+	return func() bool {
+		quota, err := c.Quota(t.Context(), "t/streams")
+		return err == nil && quota.Available == 2 && quota.Leases == 0
+	}
+}
+
+// TestAStreamThatDiesFreesItsSlotOnce: cancelled by its caller, or cut off by the provider (BerriAI/litellm 27955,
+// codex-lb 2470).
+func TestAStreamThatDiesFreesItsSlotOnce(t *testing.T) {
+	cluster := start(t, 1)
+	cluster.apply(slots("t/streams", 2))
+	c := cluster.client()
+	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, "the beginning")
+		_ = http.NewResponseController(w).Flush()
+		if r.URL.Path == "/dies" {
+			panic(http.ErrAbortHandler)
+		}
+		<-r.Context().Done()
+	}))
+	defer provider.Close()
+	governed := governedBy(t, c)
+	for range 3 {
+		ctx, cancel := context.WithCancel(t.Context())
+		for _, path := range []string{"/dies", "/streams"} {
+			req, err := http.NewRequestWithContext(ctx, http.MethodGet, provider.URL+path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			response, err := governed.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if path == "/streams" {
+				cancel()
+			}
+			if _, err := io.ReadAll(response.Body); err == nil {
+				t.Errorf("%s came to an end", path)
+			}
+			_ = response.Body.Close()
+			_ = response.Body.Close() // as careful callers do
+		}
+		cancel()
+		eventually(t, "both slots are free", free(t, c))
+	}
+}
+
+// TestBadGatewaysWedgeNothing: while the provider fails, all slots are busy with calls that fail; afterwards every slot
+// is there again (BerriAI/litellm 20256).
+func TestBadGatewaysWedgeNothing(t *testing.T) {
+	cluster := start(t, 1)
+	cluster.apply(slots("t/streams", 2))
+	c := cluster.client()
+	var broken atomic.Bool
+	broken.Store(true)
+	var calls atomic.Int64
+	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch n := calls.Add(1); {
+		case !broken.Load():
+			_, _ = io.WriteString(w, "well again")
+		case n%3 == 0:
+			panic(http.ErrAbortHandler)
+		default:
+			w.WriteHeader([]int{http.StatusBadGateway, http.StatusGatewayTimeout}[n%2])
+		}
+	}))
+	defer provider.Close()
+	governed := governedBy(t, c)
+	var all sync.WaitGroup
+	for range 6 {
+		all.Go(func() {
+			for range 10 {
+				if response, err := governed.Get(provider.URL); err == nil {
+					_ = response.Body.Close() // unread
+				}
+			}
+		})
+	}
+	all.Wait()
+	broken.Store(false)
+	eventually(t, "both slots are free", free(t, c))
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for range 5 {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, provider.URL, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := governed.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = response.Body.Close()
+		if response.StatusCode != http.StatusOK {
+			t.Errorf("%s", response.Status)
+		}
+	}
+}
