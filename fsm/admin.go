@@ -340,10 +340,13 @@ func (m *Machine) setLimits(command *logpb.SetLimits) *logpb.Result {
 	return done()
 }
 
-// Rebase fits a state that was read from a backup into a running cluster: the fence's epoch is raised, so that no old
-// fence meets its number again, the cluster's id and members are the running cluster's, and time does not run back.
+// Rebase fits a state that was read from a backup into a running cluster: the fence's epoch is raised, and leases,
+// tickets and sessions are numbered from above it, so that nothing given out since the backup meets its number again; the
+// cluster's id and members are the running cluster's, and time does not run back.
 func (m *Machine) Rebase(epoch uint32, clusterID string, members []MemberView, floor Clock) {
 	m.epoch, m.grants = max(epoch, m.epoch+1), 0
+	above := uint64(m.epoch) << 40
+	m.lastLease, m.lastTicket, m.lastSession = max(m.lastLease, above), max(m.lastTicket, above), max(m.lastSession, above)
 	if clusterID != "" {
 		m.clusterID = clusterID
 	}

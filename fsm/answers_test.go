@@ -272,3 +272,32 @@ func TestFrozenStatesStandStillInAnyHistory(t *testing.T) {
 		}
 	})
 }
+
+// TestARestoreReusesNoNumber: what was given out since the backup names nothing of what comes after the restore.
+func TestARestoreReusesNoNumber(t *testing.T) {
+	w := newWorld(t)
+	w.quotas(rateOf("r", 10, minute), slotsOf("s", 1))
+	w.granted(ask("a", itemOf("s", 1)))
+	backup := snapshotOf(t, w.m.Freeze())
+	open := &logpb.Command{Kind: &logpb.Command_OpenSession{OpenSession: &logpb.OpenSession{}}}
+	lease, ticket := w.granted(ask("a", itemOf("r", 1))), w.waiting(waits("b", 0, minute, itemOf("s", 1)))
+	session := w.do(open).GetSessionOpened().Session
+	restored, err := Restore(bytes.NewReader(backup))
+	if err != nil {
+		t.Fatal(err)
+	}
+	restored.Rebase(1, "", nil, w.clock())
+	w.m = restored
+	w.fails(releases(lease.Lease), logpb.Reason_REASON_STALE_FENCE)
+	w.fails(withdraw(ticket), logpb.Reason_REASON_UNKNOWN_TICKET)
+	w.fails(numbered(session, 1, 0, asks("a", 0, itemOf("r", 1))), logpb.Reason_REASON_UNKNOWN_SESSION)
+	if again := w.granted(ask("a", itemOf("r", 1))); again.Lease == lease.Lease || again.Fence <= lease.Fence {
+		t.Errorf("%v after %v", again, lease)
+	}
+	if again := w.waiting(waits("b", 0, minute, itemOf("s", 1))); again == ticket {
+		t.Errorf("ticket %d twice", ticket)
+	}
+	if again := w.do(open).GetSessionOpened().Session; again == session {
+		t.Errorf("session %d twice", session)
+	}
+}

@@ -20,7 +20,6 @@ const (
 	maxPlacesAhead = 1000
 	// maxWaitersOfHolder bounds the waiting Reserves of one holder: each of its grants moves them all.
 	maxWaitersOfHolder = 4096
-	maxItemsPerPath    = 8
 )
 
 // need is what a Reserve needs of one quota: the sum over its items, those of descendants included.
