@@ -301,3 +301,49 @@ func TestARestoreReusesNoNumber(t *testing.T) {
 		t.Errorf("session %d twice", session)
 	}
 }
+
+// TestALeaseThatIsDueIsMetAsIfItHadEnded: a resume keeps the grace of its slot, and an overrun is answered alike before and
+// after the expiry is carried out.
+func TestALeaseThatIsDueIsMetAsIfItHadEnded(t *testing.T) {
+	w := newWorld(t)
+	w.quotas(slotsOf("s", 1), rateOf("r", 1<<40, minute))
+	for range maxDuePerEntry {
+		w.raw(reserve(&logpb.Reserve{Holder: "others", Items: []*logpb.Item{itemOf("r", 1)}, TtlNs: second}))
+	}
+	late := &logpb.Reserve{Holder: "late", Items: []*logpb.Item{itemOf("s", 1), itemOf("r", 5)}, Consume: true, TtlNs: second + 1}
+	g := w.granted(late)
+	w.now = second + 1
+	tell := used(g.Lease, 1, itemOf("r", 7))
+	first := say(w.raw(tell)[0])
+	late.Resume = true
+	if r := w.raw(reserve(late))[0]; r.GetRefusal().GetReason() != logpb.Reason_REASON_EXHAUSTED {
+		t.Errorf("the slot's grace: %v", r)
+	}
+	w.raw()
+	if again := say(w.raw(tell)[0]); again != first {
+		t.Errorf("%s, and again %s", first, again)
+	}
+}
+
+// TestWhatIsNoLimitTeachesNothing: a 401, or an overloaded provider, may carry another limit's numbers (PostHog limiter.py).
+func TestWhatIsNoLimitTeachesNothing(t *testing.T) {
+	for _, cause := range []logpb.Cause{logpb.Cause_CAUSE_NOT_A_LIMIT, logpb.Cause_CAUSE_OVERLOADED} {
+		w := newWorld(t)
+		w.quotas(anchored("p", 5000))
+		w.do(consumesAtOnce("a", itemOf("p", 1)))
+		if got := say(w.do(reports(1, 1, signal("p", cause, remaining(10), resetAfter(10*minute))))); got != "reported: p" {
+			t.Errorf("%v: %s", cause, got)
+		}
+	}
+}
+
+// TestAHopelessResumeEndsNothing.
+func TestAHopelessResumeEndsNothing(t *testing.T) {
+	w := newWorld(t)
+	w.quotas(rateOf("r", 10, minute))
+	g := w.granted(ask("a", itemOf("r", 5)))
+	w.refused(&logpb.Reserve{Holder: "a", Items: []*logpb.Item{itemOf("r", 11)}, Resume: true}, logpb.Reason_REASON_NEVER_FITS)
+	if r := w.do(renews(g.Lease, 0)); r.GetRenewed() == nil {
+		t.Fatalf("%v", r)
+	}
+}

@@ -139,8 +139,18 @@ func (m *Machine) mutableLease(l *lease) *lease {
 	return &c
 }
 
-// named returns the lease that a command names, which may be changed, or why the command fails. A lease past its
-// deadline is gone, whether or not its expiry has been carried out.
+// liveLease returns a lease. One past its deadline ends here, so that who meets it before its expiry was carried out finds
+// what comes after.
+func (m *Machine) liveLease(id uint64) (*lease, bool) {
+	l, ok := m.leases.Get(id)
+	if ok && l.deadline <= m.clock.Now {
+		m.endLease(m.mutableLease(l), EventExpired, true)
+		return nil, false
+	}
+	return l, ok
+}
+
+// named returns the lease that a command names, which may be changed, or why the command fails.
 func (m *Machine) named(id, fence uint64, by string) (*lease, *logpb.Failure) {
 	if fence > m.fence() {
 		return nil, &logpb.Failure{
@@ -148,8 +158,8 @@ func (m *Machine) named(id, fence uint64, by string) (*lease, *logpb.Failure) {
 			Message: fmt.Sprintf("fence %d was never issued by this cluster", fence), Hint: "is this the right cluster?",
 		}
 	}
-	l, ok := m.leases.Get(id)
-	if !ok || l.fence != fence || l.deadline <= m.clock.Now {
+	l, ok := m.liveLease(id)
+	if !ok || l.fence != fence {
 		return nil, m.stale(id)
 	}
 	if by != "" && !Match(by, l.holder) {
@@ -426,15 +436,16 @@ func (m *Machine) resume(name string) {
 		return hl.holder == name
 	})
 	for _, id := range ids {
-		l, _ := m.leases.Get(id)
-		m.endLease(m.mutableLease(l), EventRevoked, false)
+		if l, live := m.liveLease(id); live {
+			m.endLease(m.mutableLease(l), EventRevoked, false)
+		}
 	}
 }
 
 // revokeLease ends a lease on an operator's word.
 func (m *Machine) revokeLease(command *logpb.RevokeLease) *logpb.Result {
-	l, ok := m.leases.Get(command.Lease)
-	if !ok || l.deadline <= m.clock.Now {
+	l, ok := m.liveLease(command.Lease)
+	if !ok {
 		return fail(logpb.Reason_REASON_UNKNOWN_LEASE, fmt.Sprintf("there is no lease %d", command.Lease), "it may have ended by itself")
 	}
 	returned := m.endLease(m.mutableLease(l), EventRevoked, true)

@@ -238,9 +238,8 @@ func TestADueLeaseIsGoneBeforeItIsEnded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			before, after := dueLease(t, false), dueLease(t, true)
-			a, b := before.do(command), after.do(command)
-			if before.m.State().Counts().Leases != 1 {
-				t.Fatal("the lease is not there: nothing is tested")
+			if before.m.State().Counts().Leases != maxDuePerEntry+1 {
+				t.Fatal("the next entry may end the lease by itself: nothing is tested")
 			}
 			if views := before.m.State().Leases("late", "", 0, 10, before.clock()); len(views) != 0 {
 				t.Fatalf("a reader sees %+v", views)
@@ -248,6 +247,7 @@ func TestADueLeaseIsGoneBeforeItIsEnded(t *testing.T) {
 			if valid, left := before.m.State().CheckFence(1001, 1001, before.clock()); valid || left != 0 {
 				t.Fatalf("its fence is good for %d", left)
 			}
+			a, b := before.do(command), after.do(command)
 			if a.GetRefusal() != nil {
 				a.GetRefusal().RetryAtNs, b.GetRefusal().RetryAtNs = 0, 0 // a deadline that passed, or the grace's end
 			}

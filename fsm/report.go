@@ -78,7 +78,7 @@ func (m *Machine) signalled(l *lease, signals []*logpb.Signal) ([]*quota, *logpb
 // takeSignal takes over what was said of one quota.
 func (m *Machine) takeSignal(l *lease, o *operation, q *quota, signal *logpb.Signal) *logpb.ReportedQuota {
 	reported := &logpb.ReportedQuota{Quota: q.name()}
-	if q.rule.kind == kindWindow {
+	if q.rule.kind == kindWindow && ofTheLimit(signal.Cause) {
 		reported.ResetLearned = m.learnReset(q, o, signal)
 		reported.CappedTo = m.lowerWindow(q, o, signal)
 	}
@@ -101,6 +101,12 @@ func (m *Machine) takeSignal(l *lease, o *operation, q *quota, signal *logpb.Sig
 	}
 	reported.Attempt = q.attempt
 	return reported
+}
+
+// ofTheLimit tells whether an answer's numbers are those of the quota: an overloaded provider's and a refusal that is no
+// limit's are not.
+func ofTheLimit(cause logpb.Cause) bool {
+	return cause != logpb.Cause_CAUSE_NOT_A_LIMIT && cause != logpb.Cause_CAUSE_OVERLOADED
 }
 
 // learnReset teaches a provider-anchored window its reset. A reset further away than one period is not believed. The

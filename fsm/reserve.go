@@ -71,15 +71,15 @@ func (m *Machine) reserve(ask *logpb.Reserve, from origin) *logpb.Result {
 	if failed != nil {
 		return failure(failed)
 	}
+	if refusal := m.hopeless(ask, needs); refusal != nil {
+		return m.refused(ask, refusal)
+	}
 	if ask.Resume {
 		m.resume(ask.Holder)
 		m.serve()
 	}
 	own, weight := m.standing(ask.Holder)
 	class := classOf(own, ask.Class)
-	if refusal := m.hopeless(ask, needs); refusal != nil {
-		return m.refused(ask, refusal)
-	}
 	if m.waitedFor(needs) {
 		return m.reserveInLine(ask, needs, class, weight, from)
 	}

@@ -7,9 +7,52 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watchDisk ends the node when a write stalls or the disk is full, and stops grants before.
-func (n *Node) watchDisk() {
-	ticker := time.NewTicker(n.config.StallLimit / 8)
+// looksPerStall is how often the log's disk is looked at within StallLimit.
+const looksPerStall = 8
+
+// watchStall ends the node when one write hangs for too long. It must have been seen hanging at every look meanwhile: a
+// process that was paused has a long write too when it goes on, and nothing is wrong with its disk.
+func (n *Node) watchStall() {
+	var last int64
+	looks := 0
+	n.everyLook(func() bool {
+		since := n.store.since.Load()
+		if since == 0 || since != last {
+			last, looks = since, 0
+			return true
+		}
+		looks++
+		stalled := n.store.stalledFor()
+		if looks < looksPerStall || stalled <= n.config.StallLimit {
+			return true
+		}
+		n.fail(fmt.Errorf("a write to the log has been stuck for %v: the disk stalls", stalled.Round(time.Millisecond)))
+		return false
+	})
+}
+
+// watchSpace stops grants when the disk is nearly full, and ends the node before it is full.
+func (n *Node) watchSpace() {
+	n.everyLook(func() bool {
+		free, err := n.config.Free(n.config.DataDir)
+		if err != nil {
+			return true
+		}
+		low := n.config.FreeLow > 0 && free < n.config.FreeLow
+		if low != n.diskLow.Swap(low) {
+			n.logger.Warn("free disk space crossed the mark", "free", free, "mark", n.config.FreeLow, "low", low)
+		}
+		if n.config.FreeStop > 0 && free < n.config.FreeStop {
+			n.fail(fmt.Errorf("%d bytes of disk are left, below the mark %d", free, n.config.FreeStop))
+			return false
+		}
+		return true
+	})
+}
+
+// everyLook calls look again and again until it returns false or the node stops.
+func (n *Node) everyLook(look func() bool) {
+	ticker := time.NewTicker(n.config.StallLimit / looksPerStall)
 	defer ticker.Stop()
 	for {
 		select {
@@ -19,20 +62,7 @@ func (n *Node) watchDisk() {
 		case <-n.done:
 			return
 		}
-		if stalled := n.store.stalledFor(); stalled > n.config.StallLimit {
-			n.fail(fmt.Errorf("a write to the log has been stuck for %v: the disk stalls", stalled.Round(time.Millisecond)))
-			return
-		}
-		free, err := n.config.Free(n.config.DataDir)
-		if err != nil {
-			continue
-		}
-		low := n.config.FreeLow > 0 && free < n.config.FreeLow
-		if low != n.diskLow.Swap(low) {
-			n.logger.Warn("free disk space crossed the mark", "free", free, "mark", n.config.FreeLow, "low", low)
-		}
-		if n.config.FreeStop > 0 && free < n.config.FreeStop {
-			n.fail(fmt.Errorf("%d bytes of disk are left, below the mark %d", free, n.config.FreeStop))
+		if !look() {
 			return
 		}
 	}

@@ -165,7 +165,7 @@ func (n *Node) open() error {
 	n.port.greet, n.port.admit, n.port.serve = n.greet, n.admit, n.answerPeer
 	n.transport = raftTransport{raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Stream: n.port, MaxPool: 3, MaxRPCsInFlight: 1, Timeout: 3 * time.Second,
-		Logger: n.logger.Named("transport"), MsgpackUseNewTimeFormat: true,
+		Logger: quietAtStop{n.logger.Named("transport"), &n.stopping}, MsgpackUseNewTimeFormat: true,
 	})}
 	n.raft, err = raft.NewRaft(n.raftConfig(), machine{n}, n.store, n.store, n.snapshots, n.transport)
 	return err
@@ -225,7 +225,7 @@ func (n *Node) identify() error {
 func (n *Node) start() {
 	n.proposer = newProposer(n)
 	n.port.start()
-	for _, run := range []func(){n.proposer.run, n.lead, n.tick, n.watchDisk, n.formCluster, n.sampleWalls, n.watchMembership} {
+	for _, run := range []func(){n.proposer.run, n.lead, n.tick, n.watchStall, n.watchSpace, n.formCluster, n.sampleWalls, n.watchMembership} {
 		n.wg.Go(func() {
 			run()
 		})

@@ -405,3 +405,28 @@ func TestEntriesInFlightAreBounded(t *testing.T) {
 		}
 	}
 }
+
+// TestAPauseIsNoStall: a process that goes on after a pause finds its write under way for longer than a disk may take, and
+// goes on.
+func TestAPauseIsNoStall(t *testing.T) {
+	n := openOne(t, func(c *Config) { c.StallLimit = 400 * time.Millisecond })
+	release := make(chan struct{})
+	written := make(chan error, 1)
+	go func() { written <- n.store.write("writing the log", func() error { <-release; return nil }) }()
+	poll(t, "the write is under way", func() bool { return n.store.since.Load() != 0 })
+	n.store.since.Add(-int64(time.Hour)) // as after a pause of an hour
+	looked := time.NewTimer(3 * n.config.StallLimit / looksPerStall)
+	defer looked.Stop()
+	select {
+	case <-n.Done():
+		t.Fatal(n.Err())
+	case <-looked.C:
+	}
+	close(release)
+	if err := <-written; err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := n.Propose(t.Context(), slots(1)); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -60,7 +60,7 @@ var settings = []Setting{
 	{"raft.election", "", "duration", "How long a candidate waits for votes; lan 350ms, wan 1.5s.", duration(func(c *Config) *time.Duration { return &c.Times.Election })},
 	{"raft.lease", "", "duration", "How long a leader without a majority goes on; lan 250ms, wan 1s.", duration(func(c *Config) *time.Duration { return &c.Times.Lease })},
 	{"peers", "", "list of id, raft, api", "The nodes that form the cluster, this one included, the same list on each; default: this node alone.", setPeers},
-	{"join", "false", "true, false", "Form no cluster: wait to be added with `quotad member add`.", boolean(func(c *Config) *bool { return &c.Join })},
+	{"join", "false", "true, false", "Form no cluster: wait to be added with 'quotad member add'.", boolean(func(c *Config) *bool { return &c.Join })},
 	{"tokens_file", "", "path", "Tokens and what they allow; without it every caller is believed.", text(func(c *Config) *string { return &c.TokensFile })},
 	{"quotas_file", "", "path", "A quotas.yaml, applied if the cluster has no quota yet.", text(func(c *Config) *string { return &c.QuotasFile })},
 	{"log.level", "info", "trace, debug, info, warn, error", "What is logged.", choice(func(c *Config) *string { return &c.Log.Level }, "trace", "debug", "info", "warn", "error")},
