@@ -13,6 +13,8 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/quotad/quotad/fsm"
 )
 
 // Peer is a member of the static list that forms a cluster.
@@ -78,6 +80,9 @@ type Config struct {
 	Registerer prometheus.Registerer
 	// Testing allows state hashes, log dumps, clock faults and crash points.
 	Testing bool
+	// Applied, with Testing, is called with every entry that this node applies, in order, before anybody learns what it
+	// came to. ledger computes the hash of the ledger after it. Nothing of it may be kept or changed.
+	Applied func(applied *fsm.Applied, payload []byte, ledger func() [32]byte)
 	// Clock is the node's clock. Default: the system's.
 	Clock Clock
 	// Free tells the free space of the data directory. Default: the file system's.

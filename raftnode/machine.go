@@ -20,6 +20,12 @@ func (m machine) Apply(log *raft.Log) any {
 	n.config.crash.pass("before-apply")
 	n.mu.Lock()
 	applied := n.machine.Apply(log.Index, log.Term, log.Data)
+	if n.config.Testing && n.config.Applied != nil {
+		n.config.Applied(&applied, log.Data, func() [32]byte {
+			ledger, _ := n.machine.State().Hash()
+			return ledger
+		})
+	}
 	for i := range applied.Events {
 		if event := &applied.Events[i]; event.Ticket != 0 && event.Result != nil {
 			n.tickets.end(event.Ticket, event.Result, Position{Term: log.Term, Index: log.Index, ClusterTime: applied.Clock.Now})
