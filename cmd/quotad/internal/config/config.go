@@ -36,8 +36,20 @@ type Config struct {
 	Log Log
 	// Disk are the watermarks of free space.
 	Disk Disk
+	// Snapshots say when the log is cut.
+	Snapshots Snapshots
 	// Testing opens the doors that only a fault suite needs.
 	Testing bool
+	// TestingRecord takes every entry that is applied; empty: none.
+	TestingRecord string
+}
+
+// Snapshots say when the state is written out and the log is cut.
+type Snapshots struct {
+	// Entries is after how many log entries a snapshot is taken, Trailing how many stay in the log behind it.
+	Entries, Trailing uint64
+	// Interval is how often is looked whether one is due.
+	Interval time.Duration
 }
 
 // Listener is an address to listen on, and what the others are told.

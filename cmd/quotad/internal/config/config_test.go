@@ -57,7 +57,7 @@ func TestPrecedence(t *testing.T) {
 // Every setting can be set in every layer, under the name that the table promises.
 func TestEverySettingInEveryLayer(t *testing.T) {
 	samples := map[string]string{
-		"name": "n1", "path": "/x", "host:port": "10.0.0.1:99", "duration": "2s", "size": "1GiB", "true, false": "true",
+		"name": "n1", "path": "/x", "host:port": "10.0.0.1:99", "duration": "2s", "count": "512", "size": "1GiB", "true, false": "true",
 		"lan, wan": "wan", "text, json": "json", "trace, debug, info, warn, error": "debug",
 		"list of id, raft, api": "n1=10.0.0.1:1/10.0.0.1:2",
 	}
@@ -151,6 +151,8 @@ func TestMistakes(t *testing.T) {
 		"raft without CA":      {flags: map[string]string{"raft-tls-cert": "c", "raft-tls-key": "k"}, want: []string{"verify each other"}},
 		"lease too long":       {flags: map[string]string{"raft-lease": "1s"}, want: []string{"must not be above raft.heartbeat (350ms)"}},
 		"watermarks":           {flags: map[string]string{"disk-refuse-below": "1MiB"}, want: []string{"disk.stop_below"}},
+		"bad count":            {flags: map[string]string{"raft-snapshot-entries": "0"}, want: []string{`"0" is not a count`}},
+		"record in earnest":    {flags: map[string]string{"testing-record": "/x"}, want: []string{"needs testing"}},
 		"bad id":               {flags: map[string]string{"node-id": "a b"}, want: []string{`"a b" must be`}},
 		"key without value":    {file: "data_dir:\n", want: []string{"has no value"}},
 		"not YAML":             {file: "a: [\n", want: []string{"is not YAML"}},

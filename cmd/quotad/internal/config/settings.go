@@ -59,6 +59,9 @@ var settings = []Setting{
 	{"raft.heartbeat", "", "duration", "Silence after which a follower calls an election; lan 350ms, wan 1.5s.", duration(func(c *Config) *time.Duration { return &c.Times.Heartbeat })},
 	{"raft.election", "", "duration", "How long a candidate waits for votes; lan 350ms, wan 1.5s.", duration(func(c *Config) *time.Duration { return &c.Times.Election })},
 	{"raft.lease", "", "duration", "How long a leader without a majority goes on; lan 250ms, wan 1s.", duration(func(c *Config) *time.Duration { return &c.Times.Lease })},
+	{"raft.snapshot_entries", "8192", "count", "After so many log entries a snapshot is taken; a start replays no more than about that.", count(func(c *Config) *uint64 { return &c.Snapshots.Entries })},
+	{"raft.snapshot_interval", "15s", "duration", "How often is looked whether a snapshot is due.", duration(func(c *Config) *time.Duration { return &c.Snapshots.Interval })},
+	{"raft.trailing_entries", "8192", "count", "Log entries kept behind a snapshot; a follower that is further behind gets the snapshot.", count(func(c *Config) *uint64 { return &c.Snapshots.Trailing })},
 	{"peers", "", "list of id, raft, api", "The nodes that form the cluster, this one included, the same list on each; default: this node alone.", setPeers},
 	{"join", "false", "true, false", "Form no cluster: wait to be added with 'quotad member add'.", boolean(func(c *Config) *bool { return &c.Join })},
 	{"tokens_file", "", "path", "Tokens and what they allow; without it every caller is believed.", text(func(c *Config) *string { return &c.TokensFile })},
@@ -68,6 +71,7 @@ var settings = []Setting{
 	{"disk.refuse_below", "256MiB", "size", "Free space below which new grants are refused; giving back still works.", size(func(c *Config) *int64 { return &c.Disk.RefuseBelow })},
 	{"disk.stop_below", "32MiB", "size", "Free space below which the node stops.", size(func(c *Config) *int64 { return &c.Disk.StopBelow })},
 	{"testing", "false", "true, false", "Open what only a fault suite needs: log dumps, state hashes, clock faults.", boolean(func(c *Config) *bool { return &c.Testing })},
+	{"testing_record", "", "path", "Directory to which every applied entry is written; needs testing.", text(func(c *Config) *string { return &c.TestingRecord })},
 }
 
 func text(field func(*Config) *string) func(*Config, string) error {
@@ -125,6 +129,17 @@ func boolean(field func(*Config) *bool) func(*Config, string) error {
 			return fmt.Errorf("%q is not true or false", value)
 		}
 		*field(c) = value == "true"
+		return nil
+	}
+}
+
+func count(field func(*Config) *uint64) func(*Config, string) error {
+	return func(c *Config, value string) error {
+		number, err := strconv.ParseUint(value, 10, 32)
+		if err != nil || number == 0 {
+			return fmt.Errorf("%q is not a count from 1 to 2^32-1", value)
+		}
+		*field(c) = number
 		return nil
 	}
 }

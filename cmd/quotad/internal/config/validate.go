@@ -87,6 +87,9 @@ func (l *loader) validate() []error {
 	if c.Disk.StopBelow > c.Disk.RefuseBelow {
 		wrong("disk.stop_below", "must not be above disk.refuse_below: grants are refused before the node stops")
 	}
+	if c.TestingRecord != "" && !c.Testing {
+		wrong("testing_record", "needs testing")
+	}
 	return mistakes
 }
 

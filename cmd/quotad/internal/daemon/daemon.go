@@ -21,6 +21,7 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/logging"
 	"github.com/quotad/quotad/cmd/quotad/internal/quotafile"
 	"github.com/quotad/quotad/raftnode"
+	"github.com/quotad/quotad/raftnode/record"
 	"github.com/quotad/quotad/rpc"
 )
 
@@ -181,6 +182,15 @@ func (p *process) nodeConfig(registry *prometheus.Registry, apiAddress string) (
 	c.HeartbeatTimeout, c.ElectionTimeout = p.config.Times.Heartbeat, p.config.Times.Election
 	c.LeaderLease = p.config.Times.Lease
 	c.FreeLow, c.FreeStop = watermark(p.config.Disk.RefuseBelow), watermark(p.config.Disk.StopBelow)
+	c.SnapshotThreshold, c.TrailingLogs = p.config.Snapshots.Entries, p.config.Snapshots.Trailing
+	c.SnapshotInterval = p.config.Snapshots.Interval
+	if p.config.TestingRecord != "" {
+		file, err := record.Create(p.config.TestingRecord)
+		if err != nil {
+			return raftnode.Config{}, fmt.Errorf("testing_record: %w", err)
+		}
+		c.Applied = file.Applied
+	}
 	c.PeerTLS, c.Logger, c.Registerer = peerTLS, p.logger, registry
 	return c, nil
 }

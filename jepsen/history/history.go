@@ -1,0 +1,197 @@
+// Package history is what a run leaves behind: what was asked and answered, what the provider saw, what was broken and
+// when. (What each node applied is package record's.) Files of JSON lines, one kind each, so that a run can be judged
+// long after it, by other tools too. All times are nanoseconds of the machine's monotonic clock, which all processes of
+// a run share.
+package history
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Now is the machine's monotonic clock in nanoseconds. Unlike that of package time it can be compared between
+// processes.
+func Now() int64 {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		panic(fmt.Sprintf("history: the monotonic clock cannot be read: %v", err)) // no Linux refuses it
+	}
+	return now.Nano()
+}
+
+// Call is one attempt of a client at one node.
+type Call struct {
+	// Client is who called. One client may have several calls under way.
+	Client string `json:"client"`
+	// Target is the address that was called, host:port.
+	Target string `json:"target"`
+	// Procedure is the API's: Reserve, Consume, ...
+	Procedure string `json:"procedure"`
+	// Sent and Returned are when the attempt began and ended.
+	Sent     int64 `json:"sent"`
+	Returned int64 `json:"returned"`
+	// Request is the encoded request.
+	Request []byte `json:"request"`
+	// Response is the encoded answer; nil after an error.
+	Response []byte `json:"response,omitempty"`
+	// Error is set when there is no answer.
+	Error *Error `json:"error,omitempty"`
+}
+
+// Error is why a call has no answer.
+type Error struct {
+	// Code is Connect's.
+	Code string `json:"code,omitempty"`
+	// Reason is quotad's, by number; 0 where the error does not come from quotad (the connection broke, the time was
+	// up): then the outcome is unknown.
+	Reason int32 `json:"reason,omitempty"`
+	// NotAccepted is quotad's word that the command was not and will not be applied.
+	NotAccepted bool `json:"not_accepted,omitempty"`
+	// Text is for people.
+	Text string `json:"text"`
+}
+
+// Spend is one call that the provider served.
+type Spend struct {
+	// Quota is what it is charged to.
+	Quota string `json:"quota"`
+	// Amount is how much.
+	Amount int64 `json:"amount"`
+	// Lease and Fence are what the caller says covers it.
+	Lease uint64 `json:"lease,omitempty"`
+	Fence uint64 `json:"fence,omitempty"`
+	// By is the caller.
+	By string `json:"by"`
+	// Began and Ended are when the provider had it.
+	Began int64 `json:"began"`
+	Ended int64 `json:"ended"`
+}
+
+// Seen is one event, or the end, of a watch stream.
+type Seen struct {
+	// Watcher is whose stream it was, Stream counts its streams.
+	Watcher string `json:"watcher"`
+	Stream  int    `json:"stream"`
+	// From is the index that the stream was asked to begin at.
+	From uint64 `json:"from,omitempty"`
+	// Message is the encoded WatchResponse.
+	Message []byte `json:"message,omitempty"`
+	// End is set on the last line of a stream that ended.
+	End *Error `json:"end,omitempty"`
+	At  int64  `json:"at"`
+}
+
+// Fault is something that the suite did to the cluster.
+type Fault struct {
+	// Kind names it, such as kill-leader.
+	Kind string `json:"kind"`
+	// Targets are the nodes, links or hosts that it hit.
+	Targets []string `json:"targets,omitempty"`
+	// Began and Ended bound it; for a fault of one moment they are that moment's.
+	Began int64 `json:"began"`
+	Ended int64 `json:"ended"`
+	// Confirmed is what was seen of it from outside: a process that is gone, packets that were dropped.
+	Confirmed string `json:"confirmed,omitempty"`
+	// Failed says why it could not be done.
+	Failed string `json:"failed,omitempty"`
+	// Unavailable says that service cannot be expected while it lasts.
+	Unavailable bool `json:"unavailable,omitempty"`
+}
+
+// Writer writes lines of one kind. It is safe for concurrent use.
+type Writer[T any] struct {
+	mu   sync.Mutex
+	file *os.File
+	err  error
+}
+
+// Create makes a file for lines of one kind. It must not exist yet.
+func Create[T any](path string) (*Writer[T], error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, err
+	}
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	return &Writer[T]{file: file}, nil
+}
+
+// Write writes a line, in one write to the file: a process that is killed loses no line that it has written. The first
+// error is kept for Close.
+func (w *Writer[T]) Write(line *T) {
+	data, err := json.Marshal(line)
+	if err != nil {
+		panic(fmt.Sprintf("history: %T cannot be a line: %v", line, err)) // its fields are fixed
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if _, err := w.file.Write(append(data, '\n')); err != nil && w.err == nil {
+		w.err = err
+	}
+}
+
+// Close closes the file and returns the first error of all writes.
+func (w *Writer[T]) Close() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return errors.Join(w.err, w.file.Close())
+}
+
+// Read calls fn with each line of the files that match a pattern, file by file. A last line that was cut off, as that
+// of a killed process may be, is left out; any other that cannot be read is an error.
+func Read[T any](pattern string, fn func(*T) error) error {
+	paths, err := filepath.Glob(pattern)
+	if err != nil {
+		return err
+	}
+	for _, path := range paths {
+		if err := readFile(path, fn); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+	}
+	return nil
+}
+
+func readFile[T any](path string, fn func(*T) error) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = file.Close() }()
+	reader := bufio.NewReaderSize(file, 1<<20)
+	for number := 1; ; number++ {
+		data, err := reader.ReadBytes('\n')
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		line := new(T)
+		if err := json.Unmarshal(data, line); err != nil {
+			return fmt.Errorf("line %d: %w", number, err)
+		}
+		if err := fn(line); err != nil {
+			return err
+		}
+	}
+}
+
+// All returns the lines of the files that match a pattern.
+func All[T any](pattern string) ([]*T, error) {
+	var lines []*T
+	err := Read(pattern, func(line *T) error {
+		lines = append(lines, line)
+		return nil
+	})
+	return lines, err
+}
