@@ -1,0 +1,310 @@
+//go:build linux
+
+// Package network gives each process of a run a host of its own, and breaks what is between hosts: cuts in one or both
+// directions, loss, bounded bandwidth in the kernel, and, through proxies on each link, delay, streams that are reset
+// half-way and streams that stand still.
+//
+// Hosts are network namespaces, made through netlink, on a bridge that lies in a namespace too: nothing of it is seen
+// from outside, and all of it is gone when the process is. Where namespaces are not allowed, hosts are addresses of
+// 127/8 and each link is a proxy.
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os/exec"
+	"sync"
+	"time"
+)
+
+// Kind says what hosts are.
+type Kind string
+
+// The kinds.
+const (
+	Namespaces Kind = "namespaces"
+	Loopback   Kind = "loopback"
+)
+
+// ErrUnsupported says that this kind of network cannot do what was asked.
+var ErrUnsupported = errors.New("this kind of network cannot do it")
+
+// Options say what network is wanted.
+type Options struct {
+	// Kind is namespaces or loopback; empty: namespaces, or loopback where they are not allowed.
+	Kind Kind
+	// Proxied puts a proxy on each link to a port that a host serves. On loopback links are always proxied.
+	Proxied bool
+}
+
+// Link is one direction between two hosts, by name.
+type Link struct{ From, To string }
+
+// Hits are what a link kept back so far, to see from outside that a fault was there.
+type Hits struct {
+	// Dropped are packets (namespaces) or pieces of streams (proxies) that were dropped or kept back.
+	Dropped uint64
+	// Delayed are pieces that were delayed, Reset streams that were reset.
+	Delayed, Reset uint64
+}
+
+// Network is a set of hosts and what is between them. Its methods may be called from several goroutines.
+type Network struct {
+	kind    Kind
+	reason  string
+	proxied bool
+	proxies *proxies
+	fabric  fabric
+
+	mu    sync.Mutex
+	hosts map[string]*Host
+}
+
+// fabric is what differs between the kinds.
+type fabric interface {
+	// add makes a host with a number.
+	add(h *Host) error
+	start(h *Host, cmd *exec.Cmd) error
+	dial(ctx context.Context, h *Host, network, address string, mark bool) (net.Conn, error)
+	listen(h *Host, address string) (net.Listener, error)
+	// drop sets what is dropped of what comes from one host to another.
+	drop(from, to *Host, d dropping) error
+	rate(h *Host, bytesPerSecond int64) error
+	// dropped returns how many packets were dropped by link.
+	dropped() (map[Link]uint64, error)
+	// route leads connections from a host to an address through a proxy's listener, where that is not so already.
+	route(h, to *Host, port int, proxy net.Addr) error
+	close() error
+}
+
+// dropping is what becomes of packets between two hosts.
+type dropping struct {
+	// percent is how many of a hundred are dropped.
+	percent int
+	// reject answers with a reset instead of silence.
+	reject bool
+}
+
+// Open makes a network without hosts.
+func Open(o Options) (*Network, error) {
+	n := &Network{kind: o.Kind, proxied: o.Proxied, hosts: map[string]*Host{}}
+	switch o.Kind {
+	case Namespaces, "":
+		spaces, err := openNamespaces()
+		switch {
+		case err == nil:
+			n.kind, n.fabric = Namespaces, spaces
+		case o.Kind == Namespaces:
+			return nil, err
+		default:
+			n.reason = err.Error()
+		}
+	case Loopback:
+	default:
+		return nil, fmt.Errorf("there is no kind of network %q", o.Kind)
+	}
+	if n.fabric == nil {
+		n.kind, n.proxied, n.fabric = Loopback, true, &loopback{}
+	}
+	n.proxies = newProxies(n)
+	return n, nil
+}
+
+// Kind says what hosts are; Reason says why they are not namespaces, if those were tried.
+func (n *Network) Kind() Kind { return n.kind }
+
+// Reason says why hosts are no namespaces; empty where they are, or were not wanted.
+func (n *Network) Reason() string { return n.reason }
+
+// Host is an endpoint with addresses of its own.
+type Host struct {
+	network *Network
+	name    string
+	number  int
+	// listenIP is where its processes listen, ip where others reach them.
+	listenIP, ip string
+	serves       []int
+	space        *space
+}
+
+// AddHost makes a host. serves are the TCP ports at which it can be called through proxies.
+func (n *Network) AddHost(name string, serves ...int) (*Host, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.hosts[name] != nil {
+		return nil, fmt.Errorf("there is a host %q already", name)
+	}
+	h := &Host{network: n, name: name, number: len(n.hosts) + 1, serves: serves}
+	if h.number > 250 {
+		return nil, errors.New("there are 250 hosts already")
+	}
+	if err := n.fabric.add(h); err != nil {
+		return nil, fmt.Errorf("host %s: %w", name, err)
+	}
+	if n.proxied {
+		if err := n.proxies.connect(h, n.hosts); err != nil {
+			return nil, fmt.Errorf("host %s: %w", name, err)
+		}
+	}
+	n.hosts[name] = h
+	return h, nil
+}
+
+func (n *Network) host(name string) (*Host, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if h := n.hosts[name]; h != nil {
+		return h, nil
+	}
+	return nil, fmt.Errorf("there is no host %q", name)
+}
+
+func (n *Network) pair(from, to string) (*Host, *Host, error) {
+	a, err := n.host(from)
+	if err != nil {
+		return nil, nil, err
+	}
+	b, err := n.host(to)
+	return a, b, err
+}
+
+// Name is the host's name.
+func (h *Host) Name() string { return h.name }
+
+// ListenIP is the address that its processes listen on, and speak from.
+func (h *Host) ListenIP() string { return h.listenIP }
+
+// IP is the address at which others reach it.
+func (h *Host) IP() string { return h.ip }
+
+// Start starts a process whose sockets are the host's.
+func (h *Host) Start(cmd *exec.Cmd) error { return h.network.fabric.start(h, cmd) }
+
+// DialContext connects from the host to an address.
+func (h *Host) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	return h.network.fabric.dial(ctx, h, network, address, false)
+}
+
+// Listen listens on the host, at its ListenIP.
+func (h *Host) Listen(port int) (net.Listener, error) {
+	return h.network.fabric.listen(h, net.JoinHostPort(h.listenIP, fmt.Sprint(port)))
+}
+
+// Cut drops everything that one host sends to another, silently, that of established connections too.
+func (n *Network) Cut(from, to string) error { return n.setDrop(from, to, dropping{percent: 100}) }
+
+// Mend ends Cut, Reject and Loss.
+func (n *Network) Mend(from, to string) error { return n.setDrop(from, to, dropping{}) }
+
+// Reject answers what one host sends to another with a reset.
+func (n *Network) Reject(from, to string) error {
+	return n.setDrop(from, to, dropping{percent: 100, reject: true})
+}
+
+// Loss drops a share of the packets, in percent; 0: none.
+func (n *Network) Loss(from, to string, percent int) error {
+	if n.kind != Namespaces && percent > 0 {
+		return fmt.Errorf("loss: %w", ErrUnsupported)
+	}
+	return n.setDrop(from, to, dropping{percent: percent})
+}
+
+func (n *Network) setDrop(from, to string, d dropping) error {
+	a, b, err := n.pair(from, to)
+	if err != nil {
+		return err
+	}
+	if n.kind == Loopback {
+		n.proxies.link(Link{from, to}).hold(d.percent == 100)
+		return nil
+	}
+	return n.fabric.drop(a, b, d)
+}
+
+// Rate bounds what leaves a host, in bytes a second; 0: no bound.
+func (n *Network) Rate(host string, bytesPerSecond int64) error {
+	h, err := n.host(host)
+	if err != nil {
+		return err
+	}
+	return n.fabric.rate(h, bytesPerSecond)
+}
+
+// proxiedLink is the proxy's side of a link.
+func (n *Network) proxiedLink(from, to string) (*link, error) {
+	if !n.proxied {
+		return nil, fmt.Errorf("links without proxies: %w", ErrUnsupported)
+	}
+	if _, _, err := n.pair(from, to); err != nil {
+		return nil, err
+	}
+	return n.proxies.link(Link{from, to}), nil
+}
+
+// Delay holds what one host sends to another up, by mean ± jitter, in order; 0: not at all.
+func (n *Network) Delay(from, to string, mean, jitter time.Duration) error {
+	l, err := n.proxiedLink(from, to)
+	if err == nil {
+		l.delay(mean, jitter)
+	}
+	return err
+}
+
+// ResetAfter resets the next stream on a link after so many bytes.
+func (n *Network) ResetAfter(from, to string, bytes int64) error {
+	l, err := n.proxiedLink(from, to)
+	if err == nil {
+		l.resetAfter(bytes)
+	}
+	return err
+}
+
+// Stall keeps the connections of a link open and delivers nothing on it.
+func (n *Network) Stall(from, to string, on bool) error {
+	l, err := n.proxiedLink(from, to)
+	if err == nil {
+		l.hold(on)
+	}
+	return err
+}
+
+// Heal ends all faults.
+func (n *Network) Heal() error {
+	n.mu.Lock()
+	hosts := make([]*Host, 0, len(n.hosts))
+	for _, h := range n.hosts {
+		hosts = append(hosts, h)
+	}
+	n.mu.Unlock()
+	n.proxies.heal()
+	var err error
+	for _, a := range hosts {
+		err = errors.Join(err, n.fabric.rate(a, 0))
+		for _, b := range hosts {
+			if n.kind == Namespaces && a != b {
+				err = errors.Join(err, n.fabric.drop(a, b, dropping{}))
+			}
+		}
+	}
+	return err
+}
+
+// Hits returns what each link kept back so far.
+func (n *Network) Hits() (map[Link]Hits, error) {
+	hits := n.proxies.hits()
+	dropped, err := n.fabric.dropped()
+	for l, count := range dropped {
+		h := hits[l]
+		h.Dropped += count
+		hits[l] = h
+	}
+	return hits, err
+}
+
+// Close ends proxies and hosts. It kills nothing: processes on the hosts should be gone.
+func (n *Network) Close() error {
+	n.proxies.close()
+	return n.fabric.close()
+}
