@@ -53,13 +53,18 @@ func open(t *testing.T, o Options) (*Network, *Host, *Host, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = listener.Close() })
+	serving, stop := context.WithCancel(context.Background())
+	t.Cleanup(func() {
+		_ = listener.Close()
+		stop()
+	})
 	go func() {
 		for {
 			conn, err := listener.Accept()
 			if err != nil {
 				return
 			}
+			context.AfterFunc(serving, func() { _ = conn.Close() }) // its other side may be cut off
 			go func() {
 				_, _ = io.Copy(conn, conn)
 				_ = conn.Close()
