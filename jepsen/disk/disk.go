@@ -1,0 +1,229 @@
+//go:build linux
+
+// Package disk is a file system that lies as disks do: it loses what was not synced when the power is cut, keeps parts
+// of it, is slow to sync, fails to sync, and is full. It stands under a node's data directory (FUSE, in the suite's
+// process, mounted without helpers) and passes everything else on to a directory.
+//
+// What is modelled: the content and size of files. A write is visible at once; until the file is synced it can be lost,
+// alone or in part, in any order. A sync that fails makes nothing durable, and what it was for can not be made durable
+// by a later one, as on Linux. What is not: names. A file that was created, renamed or removed is so for good, as with
+// a journal that is written in time; syncing directories is therefore not put to the test.
+package disk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fs"
+	"github.com/hanwen/go-fuse/v2/fuse"
+)
+
+// ErrUnavailable says that file systems cannot be mounted here.
+var ErrUnavailable = errors.New("file systems of the suite cannot be mounted here")
+
+// Disk is a mounted file system.
+type Disk struct {
+	backing, mountpoint string
+
+	mu     sync.Mutex
+	server *fuse.Server
+	files  map[uint64]*unsynced
+	faults faults
+	counts Counters
+	// full is how many more bytes fit; below 0: there is no bound.
+	full int64
+}
+
+// faults are what is wrong at present.
+type faults struct {
+	slowSync time.Duration
+	// errno is what syncs fail with, after so many more that work, so many times; below 0: for ever.
+	errno        syscall.Errno
+	after, times int
+}
+
+// Counters are what happened so far.
+type Counters struct {
+	Writes, Syncs uint64
+	// SlowSyncs, FailedSyncs and NoSpace are operations that were hurt.
+	SlowSyncs, FailedSyncs, NoSpace uint64
+	// Lost are bytes that were taken back by power cuts.
+	Lost uint64
+}
+
+// Mount makes what lies in backing visible at mountpoint. Both are made if they are missing.
+func Mount(backing, mountpoint string) (*Disk, error) {
+	for _, dir := range []string{backing, mountpoint} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, err
+		}
+	}
+	d := &Disk{backing: backing, mountpoint: mountpoint, files: map[uint64]*unsynced{}, full: -1}
+	return d, d.mount()
+}
+
+func (d *Disk) mount() error {
+	var st syscall.Stat_t
+	if err := syscall.Stat(d.backing, &st); err != nil {
+		return err
+	}
+	data := &fs.LoopbackRoot{Path: d.backing, Dev: uint64(st.Dev)}
+	wrap := func() *node { return &node{LoopbackNode: fs.LoopbackNode{RootData: data}, disk: d} }
+	data.NewNode = func(*fs.LoopbackRoot, *fs.Inode, string, *syscall.Stat_t) fs.InodeEmbedder { return wrap() }
+	root := wrap()
+	data.RootNode = root
+	// Attributes and names are not cached: after a power cut nothing may be remembered.
+	never := time.Duration(0)
+	server, err := fs.Mount(d.mountpoint, root, &fs.Options{
+		AttrTimeout: &never, EntryTimeout: &never,
+		MountOptions: fuse.MountOptions{DirectMountStrict: true, FsName: "quotad-jepsen", Name: "jepsen", MaxWrite: 1 << 17, DisableXAttrs: true},
+	})
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	d.mu.Lock()
+	d.server = server
+	d.mu.Unlock()
+	return nil
+}
+
+// unmount takes the file system away. Who was killed a moment ago may hold it for another.
+func (d *Disk) unmount() error {
+	d.mu.Lock()
+	server := d.server
+	d.server = nil
+	d.mu.Unlock()
+	if server == nil {
+		return nil
+	}
+	var err error
+	for range 100 {
+		if err = server.Unmount(); err == nil {
+			return nil
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	// Whoever still holds it keeps an orphan; the path is free.
+	return errors.Join(err, syscall.Unmount(d.mountpoint, syscall.MNT_DETACH))
+}
+
+// Close unmounts. What was written is in the backing directory.
+func (d *Disk) Close() error {
+	d.Heal()
+	err := d.unmount()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for ino := range d.files {
+		d.forgetLocked(ino)
+	}
+	return err
+}
+
+// SlowSync makes each sync take so much longer; 0: not at all.
+func (d *Disk) SlowSync(longer time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.faults.slowSync = longer
+}
+
+// FailSync makes syncs fail, after so many more that work, so many times (below 0: until Heal).
+func (d *Disk) FailSync(errno syscall.Errno, after, times int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.faults.errno, d.faults.after, d.faults.times = errno, after, times
+}
+
+// Full leaves room for so many more bytes; below 0: as much as there is.
+func (d *Disk) Full(free int64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.full = free
+}
+
+// Heal ends all faults. What a failed sync was for stays lost.
+func (d *Disk) Heal() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.faults, d.full = faults{}, -1
+}
+
+// Counters returns what happened so far.
+func (d *Disk) Counters() Counters {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.counts
+}
+
+// PowerCut takes back what was not synced: all of it, or with torn, of each write the sectors that chance picks. Whoever
+// used the file system must have been killed. It returns how many bytes were lost.
+func (d *Disk) PowerCut(r *rand.Rand, torn bool) (int64, error) {
+	if err := d.unmount(); err != nil {
+		return 0, err
+	}
+	d.mu.Lock()
+	var lost int64
+	var err error
+	for ino, f := range d.files {
+		n, undoErr := f.undo(r, torn)
+		lost += n
+		err = errors.Join(err, undoErr)
+		d.forgetLocked(ino)
+	}
+	d.counts.Lost += uint64(lost)
+	d.mu.Unlock()
+	return lost, errors.Join(err, d.mount())
+}
+
+// sync is what happens before a file is synced.
+func (d *Disk) sync(ctx context.Context) syscall.Errno {
+	d.mu.Lock()
+	d.counts.Syncs++
+	slow := d.faults.slowSync
+	if slow > 0 {
+		d.counts.SlowSyncs++
+	}
+	failed := d.failsLocked()
+	d.mu.Unlock()
+	if slow > 0 {
+		select {
+		case <-ctx.Done():
+		case <-time.After(slow):
+		}
+	}
+	return failed
+}
+
+func (d *Disk) failsLocked() syscall.Errno {
+	f := &d.faults
+	if f.errno == 0 || f.times == 0 {
+		return 0
+	}
+	if f.after > 1 {
+		f.after--
+		return 0
+	}
+	if f.times > 0 {
+		f.times--
+	}
+	d.counts.FailedSyncs++
+	return f.errno
+}
+
+// takeLocked takes room for growth, and says whether there was enough.
+func (d *Disk) takeLocked(growth int64) bool {
+	if d.full < 0 || growth <= 0 {
+		return true
+	}
+	if growth > d.full {
+		d.counts.NoSpace++
+		return false
+	}
+	d.full -= growth
+	return true
+}

@@ -1,0 +1,124 @@
+//go:build linux
+
+package disk
+
+import (
+	"errors"
+	"io"
+	"math/rand/v2"
+	"os"
+)
+
+// sector is what a disk writes whole or not at all.
+const sector = 512
+
+// unsynced is what a file would lose: what stood where it was written, in order.
+type unsynced struct {
+	file *os.File
+	// before are the changes since the last sync that worked.
+	before []change
+	// written is up to where the file was ever written, which takes room.
+	written int64
+}
+
+// change is what stood in a file before a write or a change of its size.
+type change struct {
+	offset int64
+	old    []byte
+	// size is how long the file was.
+	size int64
+	// doomed says that a sync for it failed: no later one makes it durable.
+	doomed bool
+}
+
+// openLocked returns what a file would lose.
+func (d *Disk) openLocked(ino uint64, path string) (*unsynced, error) {
+	if f := d.files[ino]; f != nil {
+		return f, nil
+	}
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	info, err := file.Stat()
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	f := &unsynced{file: file, written: info.Size()}
+	d.files[ino] = f
+	return f, nil
+}
+
+func (d *Disk) forgetLocked(ino uint64) {
+	if f := d.files[ino]; f != nil {
+		_ = f.file.Close() // nothing of it is lost: writes went through
+		delete(d.files, ino)
+	}
+}
+
+// remember keeps what stands where something is about to be written.
+func (f *unsynced) remember(offset, length int64) error {
+	info, err := f.file.Stat()
+	if err != nil {
+		return err
+	}
+	old := make([]byte, max(min(length, info.Size()-offset), 0))
+	if len(old) > 0 {
+		if _, err := f.file.ReadAt(old, offset); err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+	}
+	f.before = append(f.before, change{offset: offset, old: old, size: info.Size()})
+	return nil
+}
+
+// synced forgets what is durable now.
+func (f *unsynced) synced() {
+	kept := f.before[:0]
+	for _, c := range f.before {
+		if c.doomed {
+			kept = append(kept, c)
+		}
+	}
+	clear(f.before[len(kept):])
+	f.before = kept
+}
+
+// doom marks what a failed sync was for.
+func (f *unsynced) doom() {
+	for i := range f.before {
+		f.before[i].doomed = true
+	}
+}
+
+// undo takes changes back, the newest first; with torn, chance keeps some sectors.
+func (f *unsynced) undo(r *rand.Rand, torn bool) (lost int64, err error) {
+	for i := len(f.before) - 1; i >= 0; i-- {
+		c := f.before[i]
+		for at := 0; at < len(c.old); at += sector {
+			if torn && r.IntN(2) == 0 {
+				continue
+			}
+			piece := c.old[at:min(at+sector, len(c.old))]
+			if _, err := f.file.WriteAt(piece, c.offset+int64(at)); err != nil {
+				return lost, err
+			}
+			lost += int64(len(piece))
+		}
+		if torn && r.IntN(2) == 0 {
+			continue // the new size was written, what it made room for perhaps not
+		}
+		info, err := f.file.Stat()
+		if err != nil {
+			return lost, err
+		}
+		if info.Size() != c.size {
+			lost += max(info.Size()-c.size, 0)
+			if err := f.file.Truncate(c.size); err != nil {
+				return lost, err
+			}
+		}
+	}
+	f.before = nil
+	return lost, nil
+}
