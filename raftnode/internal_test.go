@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/quotad/quotad/fsm"
 )
 
 // TestWallViews: no minority of clocks moves either view, whatever they show, and whoever answers.
@@ -143,5 +145,39 @@ func TestAFailedWriteEndsTheNode(t *testing.T) {
 	}
 	if _, _, err := n.Propose(t.Context()); err != nil {
 		t.Fatal("nothing to propose is nothing to fail")
+	}
+}
+
+// TestASnapshotEndsWatchers: who watches a node that is given a snapshot would miss what the snapshot holds in place of
+// entries, and is told so, whether it had seen everything before or waited for an index to come. (Found by the fault
+// suite: mix failover, seed 2.)
+func TestASnapshotEndsWatchers(t *testing.T) {
+	h := newHub(64)
+	entry := func(index uint64) {
+		h.publish(&fsm.Applied{Index: index, Term: 1, Events: []fsm.Event{{Kind: fsm.EventGranted}}})
+	}
+	for index := uint64(1); index <= 5; index++ {
+		entry(index)
+	}
+	n := &Node{hub: h}
+	subscribe := func(from uint64) *Subscription {
+		s, err := n.Watch(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	upToDate, behind, waiting := subscribe(0), subscribe(3), subscribe(9)
+	h.reset(20)
+	entry(21)
+	for name, s := range map[string]*Subscription{"up to date": upToDate, "behind": behind, "waiting": waiting} {
+		at, _, err := s.Next(t.Context())
+		compacted, ok := errors.AsType[*CompactedError](err)
+		if !ok || compacted.Oldest != 21 {
+			t.Errorf("%s: got index %d, %v", name, at.Index, err)
+		}
+	}
+	if at, _, err := subscribe(21).Next(t.Context()); err != nil || at.Index != 21 {
+		t.Errorf("a new watcher: index %d, %v", at.Index, err)
 	}
 }

@@ -28,8 +28,9 @@ type happened struct {
 type hub struct {
 	mu   sync.Mutex
 	ring []happened
-	// first is the sequence number of the oldest entry kept, next that of the next one.
-	first, next uint64
+	// first is the sequence number of the oldest entry kept, next that of the next one. Who has not come to replaced
+	// would miss what the last snapshot holds.
+	first, next, replaced uint64
 	// from is the lowest index whose events are kept or yet to come; last is the last index seen.
 	from, last uint64
 	at         Position
@@ -67,11 +68,13 @@ func (h *hub) wakeLocked() {
 	h.changed = make(chan struct{})
 }
 
-// reset forgets everything: the state was replaced by a snapshot up to an index.
+// reset forgets everything: the state was replaced by a snapshot up to an index. All who watch end: what happened
+// between their place and the snapshot's is not known here.
 func (h *hub) reset(index uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.first, h.from, h.last = h.next, index+1, index
+	h.next++
+	h.first, h.replaced, h.from, h.last = h.next, h.next, index+1, index
 	h.wakeLocked()
 }
 
@@ -112,7 +115,8 @@ type Subscription struct {
 }
 
 // Next returns the next entry's events (possibly none: a bookmark, everything up to its position has been sent).
-// ErrSlowWatcher: the reader is too far behind. ErrWatchEnded: the node stops, or Close was called.
+// ErrSlowWatcher: the reader is too far behind. A *CompactedError: a snapshot took the place of what comes next.
+// ErrWatchEnded: the node stops, or Close was called.
 func (s *Subscription) Next(ctx context.Context) (Position, []fsm.Event, error) {
 	timer := time.NewTimer(bookmarkEvery)
 	defer timer.Stop()
@@ -121,6 +125,11 @@ func (s *Subscription) Next(ctx context.Context) (Position, []fsm.Event, error) 
 		if s.h.closed || s.closed {
 			s.h.mu.Unlock()
 			return Position{}, nil, ErrWatchEnded
+		}
+		if s.sequence < s.h.replaced {
+			oldest := s.h.from
+			s.h.mu.Unlock()
+			return Position{}, nil, &CompactedError{Oldest: oldest}
 		}
 		if s.sequence < s.h.first || s.h.next-s.sequence > maxBehind {
 			s.h.mu.Unlock()

@@ -854,7 +854,7 @@ func (x *RequestId) GetIdempotencyKey() string {
 // Meta stands on every answer.
 type Meta struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The Raft term of the node that answered.
+	// The Raft term of the log entry that index names.
 	Term uint64 `protobuf:"varint,1,opt,name=term,proto3" json:"term,omitempty"`
 	// The index of the log entry that carried the command; for reads: the index that the answer shows.
 	Index uint64 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
