@@ -22,6 +22,10 @@ var ErrClusterAway = errors.New("quotad: the cluster is away")
 // a lease: see Client.Reserve and Do.
 var ErrSlots = errors.New("quotad: a limiter cannot spend slots; reserve a lease")
 
+// ErrLate says that every allowance was too old to be spent when it arrived: the cluster takes longer to answer than the
+// quota's spend-by allows. Nothing was sent to the provider.
+var ErrLate = errors.New("quotad: allowances arrive too late to be spent; the cluster is slow, or the quota's spend-by too short")
+
 // NotAcceptedError says that the request certainly had no effect. It is safe to send it again, anywhere.
 type NotAcceptedError struct {
 	// Reason is the cluster's reason, 0 where the request never got there.

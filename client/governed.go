@@ -109,24 +109,22 @@ func (g *governed) last() *allowance {
 
 // gotConn runs before each write, in the goroutine that is about to write: the first one, and any that net/http adds
 // because a kept connection had died. A write whose allowance is used up or too old needs another one first; if there is
-// none, the connection is closed, so that nothing can be written.
+// none that arrives in time, the connection is closed, so that nothing can be written.
 func (g *governed) gotConn(info httptrace.GotConnInfo) {
 	err := g.prevented()
-	if err == nil {
-		g.mu.Lock()
-		a := g.allowances[len(g.allowances)-1]
-		ready := !a.written && a.live()
-		g.mu.Unlock()
-		if ready {
+	for asked := 0; err == nil; asked++ {
+		a := g.last()
+		if g.ready(a) {
 			return
+		}
+		if asked == maxAsked {
+			err = ErrLate
+			break
 		}
 		// First of all what the write before this one took: a call that held a slot while it asks for the next would wait
 		// for itself.
 		g.retire(a)
 		err = g.ask()
-	}
-	if err == nil {
-		return
 	}
 	g.mu.Lock()
 	g.refusal = err
@@ -137,6 +135,16 @@ func (g *governed) gotConn(info httptrace.GotConnInfo) {
 		return
 	}
 	_ = info.Conn.Close()
+}
+
+// maxAsked is how often one write asks for an allowance that is young enough when it arrives.
+const maxAsked = 3
+
+// ready reports whether an allowance lets a request be written now.
+func (g *governed) ready(a *allowance) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return !a.written && a.live()
 }
 
 // retire settles an allowance whose write is over, or never came.

@@ -468,6 +468,29 @@ func TestAnAllowanceThatGotTooOldWhileConnectingIsReplaced(t *testing.T) {
 	}
 }
 
+// TestAnAllowanceThatComesTooLateIsNotSpent: where the cluster takes longer to answer than an allowance may be spent,
+// nothing is written. (Found by the fault suite: mix default, seed 3, a leader whose disk was slow.)
+func TestAnAllowanceThatComesTooLateIsNotSpent(t *testing.T) {
+	cluster := fakequota.New(1)
+	cluster.Set("t/core", fakequota.Quota{Usable: 10, Available: 10, SpendBy: time.Nanosecond, Transit: time.Nanosecond})
+	c := connected(t, cluster)
+	defer func() { _ = c.Close() }()
+	called := 0
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { called++ }))
+	defer server.Close()
+	base := &http.Transport{}
+	defer base.CloseIdleConnections()
+	transport := NewTransport(c, base, Match(core))
+	response, err := (&http.Client{Transport: transport}).Get(server.URL)
+	if err == nil {
+		_ = response.Body.Close()
+	}
+	if !errors.Is(err, ErrLate) || called != 0 || transport.Stats().Written != 0 {
+		t.Errorf("%v; the provider was called %d times, written %d", err, called, transport.Stats().Written)
+	}
+	eventually(t, "all leases have ended", func() bool { return cluster.Leases() == 0 })
+}
+
 func TestHTTP2IsGovernedAsWell(t *testing.T) {
 	cluster := full()
 	c := connected(t, cluster)
