@@ -73,10 +73,8 @@ func (d *Disk) mount() error {
 	if err := syscall.Stat(d.backing, &st); err != nil {
 		return err
 	}
-	data := &fs.LoopbackRoot{Path: d.backing, Dev: uint64(st.Dev)}
-	wrap := func() *node { return &node{LoopbackNode: fs.LoopbackNode{RootData: data}, disk: d} }
-	data.NewNode = func(*fs.LoopbackRoot, *fs.Inode, string, *syscall.Stat_t) fs.InodeEmbedder { return wrap() }
-	root := wrap()
+	data := &fs.LoopbackRoot{Path: d.backing, Dev: st.Dev}
+	root := &node{LoopbackNode: fs.LoopbackNode{RootData: data}, disk: d}
 	data.RootNode = root
 	// Attributes and names are not cached: after a power cut nothing may be remembered.
 	never := time.Duration(0)

@@ -24,7 +24,16 @@ var (
 	_ fs.NodeStatfser       = (*node)(nil)
 	_ fs.NodeCopyFileRanger = (*node)(nil)
 	_ fs.NodeUnlinker       = (*node)(nil)
+	_ fs.NodeWrapChilder    = (*node)(nil)
 )
+
+// WrapChild implements fs.NodeWrapChilder: what lies in the directory is of this kind too.
+func (n *node) WrapChild(_ context.Context, ops fs.InodeEmbedder) fs.InodeEmbedder {
+	if inner, ok := ops.(*fs.LoopbackNode); ok {
+		return &node{LoopbackNode: fs.LoopbackNode{RootData: inner.RootData}, disk: n.disk}
+	}
+	return ops
+}
 
 // path is the file's in the backing directory.
 func (n *node) path() string { return filepath.Join(n.RootData.Path, n.Path(n.Root())) }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"slices"
 )
 
 // sector is what a disk writes whole or not at all.
@@ -93,8 +94,8 @@ func (f *unsynced) doom() {
 
 // undo takes changes back, the newest first; with torn, chance keeps some sectors.
 func (f *unsynced) undo(r *rand.Rand, torn bool) (lost int64, err error) {
-	for i := len(f.before) - 1; i >= 0; i-- {
-		c := f.before[i]
+	for _, c := range slices.Backward(f.before) {
+
 		for at := 0; at < len(c.old); at += sector {
 			if torn && r.IntN(2) == 0 {
 				continue

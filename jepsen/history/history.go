@@ -104,6 +104,8 @@ type Fault struct {
 	Failed string `json:"failed,omitempty"`
 	// Unavailable says that service cannot be expected while it lasts.
 	Unavailable bool `json:"unavailable,omitempty"`
+	// Ends says that it makes processes end by themselves.
+	Ends bool `json:"ends,omitempty"`
 }
 
 // Writer writes lines of one kind. It is safe for concurrent use.

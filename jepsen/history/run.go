@@ -56,6 +56,18 @@ type Facts struct {
 	Start time.Time `json:"start"`
 	// Final is how each node looked at the end.
 	Final []Final `json:"final"`
+	// Exits are the ends of nodes that nobody asked for.
+	Exits []Exit `json:"exits,omitempty"`
+	// Installed is how many snapshots nodes took from a leader.
+	Installed int `json:"installed"`
+}
+
+// Exit is the end of a node's process that nobody asked for.
+type Exit struct {
+	Node string `json:"node"`
+	At   int64  `json:"at"`
+	// How is the exit code or the signal.
+	How string `json:"how"`
 }
 
 // Final is how a node looked at the end.

@@ -1,0 +1,310 @@
+package check
+
+import (
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quotad/quotad/jepsen/history"
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+// call is a call with its messages read.
+type call struct {
+	*history.Call
+	request, response proto.Message
+	// parts are the commands of a Batch, or the call itself.
+	parts []part
+}
+
+// part is one command and what was told of it.
+type part struct {
+	asked string
+	id    requestID
+	// identified says whether id means anything.
+	identified bool
+	// told is the answer, "" where there is none; left is the time that it says is left; meta is where it comes from.
+	told string
+	left time.Duration
+	meta *quotav1.Meta
+	// served bounds how long the answer took since its entry was stamped.
+	served time.Duration
+	// reason is that of a command that failed inside a Batch, or of the whole call.
+	reason quotav1.Reason
+}
+
+// decode reads a call's messages and takes it apart.
+func decode(line *history.Call) (*call, error) {
+	request, response, err := line.Decode()
+	if err != nil {
+		return nil, err
+	}
+	c := &call{Call: line, request: request, response: response}
+	if batch, ok := request.(*quotav1.BatchRequest); ok {
+		c.parts = batchParts(batch, response)
+		if line.Error != nil {
+			for i := range c.parts {
+				c.parts[i].reason = quotav1.Reason(line.Error.Reason)
+			}
+		}
+		return c.timed(), nil
+	}
+	p := part{asked: apiAsked(request)}
+	p.id, p.identified = apiID(request)
+	switch {
+	case line.Error != nil:
+		p.reason = quotav1.Reason(line.Error.Reason)
+	default:
+		p.told, p.left, p.meta = apiTold(response)
+	}
+	c.parts = []part{p}
+	return c.timed(), nil
+}
+
+// timed notes how long each answer can have taken.
+func (c *call) timed() *call {
+	for i := range c.parts {
+		c.parts[i].served = time.Duration(c.Returned - c.Sent)
+	}
+	return c
+}
+
+// fits says whether an answer's time left is what the log has, less what passed until the answer was made.
+func (p *part) fits(left time.Duration) bool {
+	const slack = 50 * time.Millisecond // of clocks that drift, and of an entry that is stamped when it is proposed
+	return p.left <= left && p.left >= left-p.served-p.served/100-slack
+}
+
+// batchParts pairs the commands of a Batch with their results.
+func batchParts(batch *quotav1.BatchRequest, response proto.Message) []part {
+	results := []*quotav1.CommandResult(nil)
+	if answer, ok := response.(*quotav1.BatchResponse); ok && answer != nil {
+		results = answer.Results
+	}
+	parts := make([]part, len(batch.Commands))
+	for i, command := range batch.Commands {
+		asked := inner(command)
+		parts[i].asked = apiAsked(asked)
+		parts[i].id, parts[i].identified = apiID(asked)
+		if i >= len(results) {
+			continue
+		}
+		if failed := results[i].GetError(); failed != nil {
+			parts[i].reason = failed.Info.GetReason()
+			continue
+		}
+		parts[i].told, parts[i].left, parts[i].meta = apiTold(inner(results[i]))
+	}
+	return parts
+}
+
+// inner is the message that is set in the oneof of a Batch's command or result.
+func inner(message proto.Message) any {
+	reflected := message.ProtoReflect()
+	field := reflected.WhichOneof(reflected.Descriptor().Oneofs().Get(0))
+	if field == nil {
+		return nil
+	}
+	return reflected.Get(field).Message().Interface()
+}
+
+// read says whether a call is one that leaves nothing in the log.
+func (c *call) read() bool {
+	switch c.Procedure {
+	case "GetQuota", "ListQuotas", "ListLeases", "CheckFence":
+		return true
+	}
+	return false
+}
+
+// answers compares what each client was told with what the log says.
+func (r *run) answers(rep *replayed) {
+	v := r.verdict("answers", "Each answer is the one that the log has for this command, at the term and index that it names.")
+	once := r.verdict("once", "A request is carried out once, and all its answers are the same.")
+	first := map[requestID]string{}
+	for _, c := range r.calls {
+		if c.read() {
+			continue
+		}
+		for i := range c.parts {
+			p := &c.parts[i]
+			if p.meta == nil {
+				continue
+			}
+			v.Looked++
+			if why := rep.matches(p); why != "" {
+				v.violate("%s by %s at %d: %s", c.Procedure, c.Client, c.Sent, why)
+			}
+			if r.term(p.meta.Index) != p.meta.Term {
+				v.violate("%s by %s: the answer comes from term %d, index %d, where the log has term %d",
+					c.Procedure, c.Client, p.meta.Term, p.meta.Index, r.term(p.meta.Index))
+			}
+			r.sameAgain(once, first, c, p)
+		}
+	}
+}
+
+// sameAgain compares what does not change with time in two answers to one request.
+func (r *run) sameAgain(v *Verdict, first map[requestID]string, c *call, p *part) {
+	if !p.identified {
+		return
+	}
+	v.Looked++
+	essence := lasting(c)
+	if essence == "" {
+		return
+	}
+	if told, ok := first[p.id]; ok && told != essence {
+		v.violate("%v of %s was told %q, and another time %q", p.id, c.Client, told, essence)
+	}
+	first[p.id] = essence
+}
+
+// lasting is the part of an answer that is the same whenever it is given: which lease, which fence. A wait's answer
+// changes once, when it ends.
+func lasting(c *call) string {
+	answer, ok := c.response.(*quotav1.ReserveResponse)
+	if !ok || answer.GetLease() == nil {
+		return ""
+	}
+	return fmt.Sprintf("lease %d fence %d %s", answer.GetLease().Id, answer.GetLease().Fence, apiGranted(answer.GetLease().Items))
+}
+
+// matches looks for a command of the log that is what a client asked, where the answer says it is, with this outcome.
+// It returns why there is none.
+func (rep *replayed) matches(p *part) string {
+	var found []string
+	for _, o := range rep.at[p.meta.Index] {
+		if !same(p, &o) {
+			continue
+		}
+		told, left := logTold(o.result, o.now)
+		if told == p.told && p.fits(left) && o.now == nanos(p.meta.ClusterTime) {
+			return ""
+		}
+		found = append(found, fmt.Sprintf("%q, %v left at %d", told, left, o.now))
+	}
+	for _, ticket := range rep.endedAt[p.meta.Index] {
+		end := rep.ended[ticket]
+		end.command = rep.asked[ticket]
+		if end.command == nil || !same(p, &end) {
+			continue
+		}
+		told, left := logTold(end.result, end.now)
+		if told == p.told && p.fits(left) {
+			return ""
+		}
+		found = append(found, fmt.Sprintf("%q, %v left (end of ticket %d)", told, left, ticket))
+	}
+	return fmt.Sprintf("asked %q, was told %q with %v left at index %d, time %d; the log has %v",
+		p.asked, p.told, p.left, p.meta.Index, nanos(p.meta.ClusterTime), found)
+}
+
+// same says whether a command of the log is what a client asked.
+func same(p *part, o *occurrence) bool {
+	if id, ok := logID(o.command); ok != p.identified || ok && id != p.id {
+		return false
+	}
+	return logAsked(o.command) == p.asked
+}
+
+// term is the term of the log's entry at an index; 0: there is none.
+func (r *run) term(index uint64) uint64 {
+	low, high := 0, len(r.log)
+	for low < high {
+		middle := (low + high) / 2
+		if r.log[middle].Index < index {
+			low = middle + 1
+		} else {
+			high = middle
+		}
+	}
+	if low < len(r.log) && r.log[low].Index == index {
+		return r.log[low].Term
+	}
+	return 0
+}
+
+// unanswered judges calls that have no answer but a word of how they ended.
+func (r *run) unanswered(rep *replayed) {
+	v := r.verdict("refusals", "What was answered \"not accepted\" is in no log; an error that names a rule is what the log came to.")
+	accepted := map[requestID]bool{}
+	reasons := map[requestID][]quotav1.Reason{}
+	for _, c := range r.calls {
+		if c.read() {
+			continue
+		}
+		for i := range c.parts {
+			p := &c.parts[i]
+			if !p.identified {
+				continue
+			}
+			v.Looked++
+			refused := c.Error != nil && c.Error.NotAccepted
+			accepted[p.id] = accepted[p.id] || !refused
+			if !refused && p.reason != 0 {
+				reasons[p.id] = append(reasons[p.id], p.reason)
+			}
+		}
+		if c.Error != nil && c.Error.Reason == int32(quotav1.Reason_REASON_INTERNAL) {
+			v.violate("%s by %s ended in a defect of quotad: %s", c.Procedure, c.Client, c.Error.Text)
+		}
+	}
+	for id, ok := range accepted {
+		if places := rep.numbered[id]; !ok && len(places) > 0 {
+			v.violate("%v was never accepted, and stands in the log at %d", id, places[0].index)
+		}
+	}
+	for id, all := range reasons {
+		for _, reason := range all {
+			if why := rep.failedSo(id, reason); why != "" {
+				v.violate("%v was answered %v: %s", id, reason, why)
+			}
+		}
+	}
+}
+
+// failedSo says why an error is not what the log came to; "" where it is, or where the log has no say: the request was
+// refused at the door, or its outcome is open.
+func (rep *replayed) failedSo(id requestID, reason quotav1.Reason) string {
+	places := rep.numbered[id]
+	if reason >= quotav1.Reason_REASON_NO_LEADER || len(places) == 0 {
+		return ""
+	}
+	var had []quotav1.Reason
+	for _, o := range places {
+		got := quotav1.Reason(o.result.GetFailure().GetReason())
+		if got == reason {
+			return ""
+		}
+		had = append(had, got)
+	}
+	return fmt.Sprintf("the log came to %v", had)
+}
+
+// uninvited is judged with answers: a command of a numbered request that nobody sent.
+func (r *run) uninvited(rep *replayed) {
+	v := r.verdict("invited", "Nothing is in the log that nobody asked for.")
+	sent := map[requestID]map[string]bool{}
+	for _, c := range r.calls {
+		for i := range c.parts {
+			p := &c.parts[i]
+			if !p.identified {
+				continue
+			}
+			if sent[p.id] == nil {
+				sent[p.id] = map[string]bool{}
+			}
+			sent[p.id][p.asked] = true
+		}
+	}
+	for id, places := range rep.numbered {
+		for _, o := range places {
+			v.Looked++
+			if asked := logAsked(o.command); !sent[id][asked] {
+				v.violate("index %d: %v, %q, was sent by nobody", o.index, id, asked)
+			}
+		}
+	}
+}

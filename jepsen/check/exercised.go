@@ -1,0 +1,101 @@
+package check
+
+import (
+	"github.com/quotad/quotad/jepsen/history"
+	"github.com/quotad/quotad/jepsen/model"
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+// Stats are what a run was about.
+type Stats struct {
+	Calls    int `json:"calls"`
+	Answered int `json:"answered"`
+	// Unknown is how many calls ended without a word of their outcome.
+	Unknown int `json:"unknown"`
+	Entries int `json:"entries"`
+	Applied int `json:"applied"`
+	// Gaps is how often a node's record jumps: a snapshot came in.
+	Gaps    int `json:"gaps"`
+	Terms   int `json:"terms"`
+	Spends  int `json:"spends"`
+	Streams int `json:"streams"`
+	// Searched and NotSearched count the short histories with and without a verdict.
+	Searched    int `json:"searched"`
+	NotSearched int `json:"not_searched"`
+	// ProviderPeak is the most that the provider had in a period.
+	ProviderPeak int64 `json:"provider_peak"`
+	// Installed is how many snapshots were installed from a leader, Expired how many leases ended by their deadline,
+	// Stale how many commands came with a dead fence.
+	Installed int         `json:"installed"`
+	Expired   int         `json:"expired"`
+	Stale     int         `json:"stale"`
+	Judged    model.Stats `json:"judged"`
+	// Faults counts the faults by kind that hit open operations; Missed those that did not, or could not be done.
+	Faults map[string]int `json:"faults"`
+	Missed map[string]int `json:"missed"`
+	// Outages are the longest times without a success, in seconds, of each fault by kind.
+	Outages map[string][]float64 `json:"outages"`
+	// Recovery is how long the slowest class was without a grant after the last fault, in seconds.
+	Recovery float64 `json:"recovery"`
+}
+
+// exercised says whether the run tried enough to mean something.
+func (r *run) exercised(rep *replayed) {
+	v := r.verdict("exercised", "The run met what it is about: faults hit open calls, leaders changed, a snapshot was installed, leases expired, dead fences came back.")
+	r.stats.Judged = rep.judge
+	r.stats.Faults, r.stats.Missed = map[string]int{}, map[string]int{}
+	v.Looked = len(r.faults)
+	for _, c := range r.calls {
+		if c.Error != nil && (c.Error.Reason == 0 || c.Error.Reason == int32(quotav1.Reason_REASON_UNKNOWN_OUTCOME)) {
+			r.stats.Unknown++
+		}
+		if c.Error != nil && c.Error.Reason == int32(quotav1.Reason_REASON_STALE_FENCE) {
+			r.stats.Stale++
+		}
+	}
+	for _, events := range rep.happened {
+		for i := range events {
+			if int32(events[i].Kind) == int32(quotav1.EventKind_EVENT_KIND_EXPIRED) {
+				r.stats.Expired++
+			}
+		}
+	}
+	for _, fault := range r.faults {
+		if fault.Failed == "" && r.hit(fault) {
+			r.stats.Faults[fault.Kind]++
+		} else {
+			r.stats.Missed[fault.Kind]++
+		}
+	}
+	r.stats.Installed = r.facts.Installed
+	lacking := func(missing bool, what string) {
+		if missing {
+			v.Outcome = Inconclusive
+			v.Examples = append(v.Examples, what)
+		}
+	}
+	lacking(len(r.stats.Faults) == 0, "no fault hit an open call")
+	for kind := range r.stats.Missed {
+		lacking(r.stats.Faults[kind] == 0, "the fault "+kind+" never hit an open call")
+	}
+	lacking(r.stats.Terms < 2, "no leader changed")
+	lacking(r.stats.Installed == 0, "no snapshot was installed")
+	lacking(r.stats.Expired == 0, "no lease expired")
+	lacking(r.stats.Stale == 0, "no dead fence came back")
+	lacking(r.stats.Unknown == 0, "no outcome was unknown")
+	lacking(r.stats.Unknown*10 > r.stats.Calls*3, "more than 30 % of the outcomes are unknown")
+	lacking(r.stats.Answered < 1000, "fewer than 1,000 calls were answered")
+}
+
+// hit says whether a call was under way while a fault was there.
+func (r *run) hit(fault *history.Fault) bool {
+	for _, c := range r.calls {
+		if c.Sent > fault.Ended {
+			return false
+		}
+		if overlaps(c, fault) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,117 @@
+package check
+
+import (
+	"slices"
+	"sort"
+	"strings"
+	"time"
+
+	"github.com/quotad/quotad/jepsen/history"
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+// recoverWithin is how long after the last fault each class must have been granted something again: three elections and
+// the longest time between two attempts of a client.
+const recoverWithin = 10 * time.Second
+
+// outageBound is how long no call may succeed while no more than a minority is hurt: the failover of the worst case,
+// with the attempt timeout of a client that was connected to what failed.
+const outageBound = 5 * time.Second
+
+// success says whether a call changed the log, whatever it was told: the cluster worked.
+func (c *call) success() bool { return c.Error == nil && !c.read() }
+
+// liveness looks at when calls succeeded.
+func (r *run) liveness() {
+	v := r.verdict("service", "With a majority that is well, calls succeed again within 5 s; after the last fault every class is granted something within 10 s.")
+	var ends []int64
+	for _, c := range r.calls {
+		if c.success() {
+			ends = append(ends, c.Returned)
+		}
+	}
+	slices.Sort(ends)
+	v.Looked = len(ends)
+	r.stats.Answered = len(ends)
+	for i := 1; i < len(ends); i++ {
+		gap := time.Duration(ends[i] - ends[i-1])
+		if gap > outageBound && !r.excused(ends[i-1], ends[i]) {
+			v.violate("no call succeeded for %v from %d on, though no fault took the majority", gap, ends[i-1])
+		}
+	}
+	r.outages(ends)
+	r.recovery(v)
+}
+
+// excused says whether a fault that takes the service away overlaps an interval; its effect may last a while longer.
+func (r *run) excused(from, to int64) bool {
+	for _, fault := range r.faults {
+		if fault.Unavailable && fault.Began < to && fault.Ended+int64(recoverWithin) > from {
+			return true
+		}
+	}
+	return false
+}
+
+// outages measures, for each fault, the longest time without a success that began while it lasted or just after.
+func (r *run) outages(ends []int64) {
+	r.stats.Outages = map[string][]float64{}
+	for _, fault := range r.faults {
+		if fault.Failed != "" {
+			continue
+		}
+		at := sort.Search(len(ends), func(i int) bool { return ends[i] >= fault.Began })
+		last := fault.Began
+		if at > 0 {
+			last = ends[at-1]
+		}
+		var longest int64
+		for ; at < len(ends) && last < fault.Ended+int64(500*time.Millisecond); at++ {
+			longest = max(longest, ends[at]-max(last, fault.Began))
+			last = ends[at]
+		}
+		r.stats.Outages[fault.Kind] = append(r.stats.Outages[fault.Kind], float64(longest)/1e9)
+	}
+}
+
+// recovery checks that each class is granted something soon after the last fault.
+func (r *run) recovery(v *Verdict) {
+	first := make(map[quotav1.Class]int64)
+	for _, c := range r.calls {
+		answer, ok := c.response.(*quotav1.ReserveResponse)
+		if !ok || answer.GetLease() == nil || c.Sent < r.facts.Healed {
+			continue
+		}
+		class := answer.GetLease().Class
+		if at, ok := first[class]; !ok || c.Returned < at {
+			first[class] = c.Returned
+		}
+	}
+	for _, class := range [...]quotav1.Class{quotav1.Class_CLASS_CRITICAL, quotav1.Class_CLASS_STANDARD, quotav1.Class_CLASS_BACKGROUND} {
+		at, ok := first[class]
+		if !ok {
+			v.violate("%v was granted nothing after the last fault", class)
+			continue
+		}
+		took := time.Duration(at - r.facts.Healed)
+		r.stats.Recovery = max(r.stats.Recovery, took.Seconds())
+		if took > recoverWithin {
+			v.violate("%v was granted something only %v after the last fault", class, took)
+		}
+	}
+}
+
+// faulted says whether a kind of fault was part of the run.
+func (r *run) faulted(kind string) bool {
+	for _, fault := range r.faults {
+		if strings.HasPrefix(fault.Kind, kind) && fault.Failed == "" {
+			return true
+		}
+	}
+	return false
+}
+
+// overlaps says whether a call was under way while a fault was there.
+func overlaps(c *call, fault *history.Fault) bool {
+	return c.Sent < fault.Ended+1 && c.Returned > fault.Began
+}

@@ -1,0 +1,194 @@
+package check
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/jepsen/model"
+	"github.com/quotad/quotad/raftnode/record"
+)
+
+// entry is what the nodes agree was applied at an index.
+type entry struct {
+	record.Line
+	// by is the first node that said so.
+	by string
+}
+
+// agreement merges what each node recorded over all its lives into one log.
+func (r *run) agreement() {
+	v := r.verdict("agreement", "At one index all nodes apply the same entry, in the same term, with the same outcome and hash, for ever.")
+	merged := map[uint64]*entry{}
+	for _, node := range r.facts.Nodes {
+		var last uint64
+		err := record.Read(r.dir.Record(node), func(line *record.Line) error {
+			v.Looked++
+			r.stats.Applied++
+			first := merged[line.Index]
+			if first == nil {
+				merged[line.Index] = &entry{Line: *line, by: node}
+			} else if why := differ(&first.Line, line); why != "" {
+				v.violate("index %d: %s of %s and %s differ: %s", line.Index, why, first.by, node, both(&first.Line, line))
+			} else if first.Ledger == "" {
+				first.Ledger = line.Ledger
+			}
+			if last != 0 && line.Index > last+1 {
+				r.stats.Gaps++ // a snapshot came in, or entries that the state machine does not see
+			}
+			last = line.Index
+			return nil
+		})
+		if err != nil {
+			v.violate("the record of %s: %v", node, err)
+		}
+	}
+	for _, e := range merged {
+		r.log = append(r.log, *e)
+	}
+	slices.SortFunc(r.log, func(a, b entry) int { return int(a.Index) - int(b.Index) })
+	for i := 1; i < len(r.log); i++ {
+		if r.log[i].Term < r.log[i-1].Term {
+			v.violate("the term falls from %d at index %d to %d at index %d", r.log[i-1].Term, r.log[i-1].Index, r.log[i].Term, r.log[i].Index)
+		}
+	}
+	r.stats.Entries = len(r.log)
+}
+
+// differ names what differs between two nodes' lines of one index.
+func differ(a, b *record.Line) string {
+	switch {
+	case a.Term != b.Term:
+		return "the terms"
+	case string(a.Payload) != string(b.Payload):
+		return "the entries"
+	case a.Outcome != b.Outcome:
+		return "the outcomes"
+	case a.Ledger != "" && b.Ledger != "" && a.Ledger != b.Ledger:
+		return "the ledgers' hashes"
+	}
+	return ""
+}
+
+func both(a, b *record.Line) string {
+	word := func(l *record.Line) string {
+		sum := sha256.Sum256(l.Payload)
+		return fmt.Sprintf("term %d, entry %s, outcome %.8s, ledger %.8s", l.Term, hex.EncodeToString(sum[:4]), l.Outcome, l.Ledger)
+	}
+	return word(a) + "; " + word(b)
+}
+
+// occurrence is one place in the log where a command stands.
+type occurrence struct {
+	index   uint64
+	command *logpb.Command
+	result  *logpb.Result
+	// now is cluster time there.
+	now int64
+}
+
+// replayed is the agreed log, carried out once more.
+type replayed struct {
+	// at are the commands of each entry, with what they came to.
+	at map[uint64][]occurrence
+	// numbered are the places of each request that has an identity.
+	numbered map[requestID][]occurrence
+	// ended are the final results of waits, by ticket; asked are their commands.
+	ended map[uint64]occurrence
+	asked map[uint64]*logpb.Command
+	// endedAt are the tickets whose waits end at an index.
+	endedAt map[uint64][]uint64
+	// happened are the events of each entry.
+	happened map[uint64][]fsm.Event
+	// views are quotas as a read at an index sees them.
+	views map[viewKey]*fsm.QuotaView
+	// ledgers are the hashes of the ledger at the indices at which the nodes were asked at the end.
+	ledgers map[uint64]string
+	judge   model.Stats
+}
+
+// viewKey names a quota at an index.
+type viewKey struct {
+	index uint64
+	quota string
+}
+
+// replay carries the agreed log out on a fresh state machine, and has the model judge each entry.
+func (r *run) replay() *replayed {
+	v := r.verdict("replay", "A fresh state machine comes to the same outcomes and hashes from the same log.")
+	rules := r.verdict("rules", "What each entry came to is allowed by the rules of quota, leases and fences (judged by a model that shares no code with the state machine).")
+	rep := &replayed{
+		at: map[uint64][]occurrence{}, numbered: map[requestID][]occurrence{}, ended: map[uint64]occurrence{},
+		asked: map[uint64]*logpb.Command{}, endedAt: map[uint64][]uint64{}, happened: map[uint64][]fsm.Event{}, views: map[viewKey]*fsm.QuotaView{},
+		ledgers: map[uint64]string{},
+	}
+	machine, judge := fsm.New(), model.New()
+	reads, finals := r.readsByIndex(), map[uint64]bool{}
+	for _, final := range r.facts.Final {
+		finals[final.Index] = true
+	}
+	for i := range r.log {
+		line := &r.log[i].Line
+		parsed := new(logpb.Entry)
+		if err := proto.Unmarshal(line.Payload, parsed); err != nil {
+			v.violate("index %d: the entry cannot be decoded: %v", line.Index, err)
+			break
+		}
+		applied := machine.Apply(line.Index, line.Term, line.Payload)
+		v.Looked++
+		if got := record.Digest(&applied); got != line.Outcome {
+			v.violate("index %d: the outcome is %.8s, the nodes had %.8s", line.Index, got, line.Outcome)
+		}
+		if line.Ledger != "" {
+			sum, _ := machine.State().Hash()
+			if got := hex.EncodeToString(sum[:]); got != line.Ledger {
+				v.violate("index %d: the ledger's hash is %.8s, the nodes had %.8s", line.Index, got, line.Ledger)
+			}
+		}
+		rules.Looked++
+		for _, violation := range judge.Entry(parsed, &applied) {
+			rules.violate("%s at index %d, command %d: %s", violation.Name, violation.Index, violation.Command, violation.Detail)
+		}
+		rep.keep(parsed, &applied)
+		if finals[line.Index] {
+			sum, _ := machine.State().Hash()
+			rep.ledgers[line.Index] = hex.EncodeToString(sum[:])
+		}
+		for quota := range reads[line.Index] {
+			if view, ok := machine.State().Quota(quota, applied.Clock); ok {
+				rep.views[viewKey{line.Index, quota}] = &view
+			}
+		}
+	}
+	rep.judge = judge.Stats()
+	return rep
+}
+
+// keep remembers where each command stands and what it came to.
+func (rep *replayed) keep(parsed *logpb.Entry, applied *fsm.Applied) {
+	for i, command := range parsed.Commands {
+		o := occurrence{index: applied.Index, command: command, result: applied.Results[i], now: applied.Clock.Now}
+		rep.at[applied.Index] = append(rep.at[applied.Index], o)
+		if id, ok := logID(command); ok {
+			rep.numbered[id] = append(rep.numbered[id], o)
+		}
+		if waiting := o.result.GetWaiting(); waiting != nil {
+			rep.asked[waiting.Ticket] = command
+		}
+	}
+	if len(applied.Events) > 0 {
+		rep.happened[applied.Index] = applied.Events
+	}
+	for i := range applied.Events {
+		event := &applied.Events[i]
+		if event.Ticket != 0 && event.Result != nil {
+			rep.ended[event.Ticket] = occurrence{index: applied.Index, result: event.Result, now: applied.Clock.Now}
+			rep.endedAt[applied.Index] = append(rep.endedAt[applied.Index], event.Ticket)
+		}
+	}
+}

@@ -1,0 +1,297 @@
+package check
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+
+	"github.com/quotad/quotad/jepsen/workload"
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+// mostUnknown is how many open outcomes one history may have: each doubles the search.
+const mostUnknown = 12
+
+// searchFor bounds the search of one history; one that takes longer counts as not looked at.
+const searchFor = 20 * time.Second
+
+// lateBy is how late a lease may end in these histories: cluster time stands still without a leader. The model of the
+// rules knows cluster time and is exact; here only real time is known.
+const lateBy = 30 * time.Second
+
+// slot is a slot that counts; the zero value is a free one.
+type slot struct {
+	lease uint64 // unknownLease where the answer is not known
+	// early and late bound when it ends by itself.
+	early, late int64
+}
+
+const unknownLease = math.MaxUint64
+
+// usedSlots is the state of one quota, in ascending order.
+type usedSlots [workload.LinearSlots]slot
+
+// linearAsked is an operation's input, linearTold its output.
+type linearAsked struct {
+	what      string // reserve, release, look
+	lease     uint64
+	call, ret int64
+}
+
+type linearTold struct {
+	what  string // granted, refused, released, stale, sees, unknown
+	lease uint64
+	free  int64
+}
+
+// porcupine searches the short histories of single quotas for a linear order. It knows nothing of the log: it is a
+// check of the checks that do.
+func (r *run) porcupine() {
+	v := r.verdict("linearizable", "Each short history of one quota, reads included, has a linear order (searched by porcupine, from the clients' view alone).")
+	histories := r.linearHistories()
+	abandoned := 0
+	for _, name := range slices.Sorted(keys(histories)) {
+		operations := histories[name]
+		if unknown(operations) > mostUnknown {
+			abandoned++
+			continue
+		}
+		model := linearModel().ToModel()
+		result, info := porcupine.CheckOperationsVerbose(model, operations, searchFor)
+		switch result {
+		case porcupine.Ok:
+			v.Looked++
+		case porcupine.Unknown:
+			abandoned++
+		case porcupine.Illegal:
+			picture := filepath.Join(string(r.dir), "porcupine-"+strings.ReplaceAll(name, "/", "-")+".html")
+			err := porcupine.VisualizePath(model, info, picture)
+			v.violate("%s: %d operations have no linear order; picture: %s (%v)", name, len(operations), filepath.Base(picture), err)
+		}
+	}
+	r.stats.Searched, r.stats.NotSearched = v.Looked, abandoned
+	if abandoned > v.Looked {
+		v.Outcome = cmp.Or(v.Outcome, Inconclusive)
+		v.Examples = append(v.Examples, fmt.Sprintf("%d histories of %d have too many open outcomes or took too long", abandoned, abandoned+v.Looked))
+	}
+}
+
+func keys[K comparable, V any](m map[K]V) func(func(K) bool) {
+	return func(yield func(K) bool) {
+		for k := range m {
+			if !yield(k) {
+				return
+			}
+		}
+	}
+}
+
+func unknown(operations []porcupine.Operation) int {
+	count := 0
+	for i := range operations {
+		if told, ok := operations[i].Output.(linearTold); ok && told.what == "unknown" {
+			count++
+		}
+	}
+	return count
+}
+
+// pending is a request whose attempts are put together.
+type pending struct {
+	quota string
+	asked linearAsked
+	told  linearTold
+}
+
+// learn takes one attempt. The first that has an answer ends the request.
+func (p *pending) learn(c *call, quotaOf map[uint64]string) {
+	switch request := c.request.(type) {
+	case *quotav1.ReserveRequest:
+		p.asked.what, p.quota = "reserve", request.Items[0].Quota
+	case *quotav1.ReleaseRequest:
+		p.asked.what, p.asked.lease, p.quota = "release", request.Lease, quotaOf[request.Lease]
+	default:
+		return
+	}
+	if p.told.what != "unknown" {
+		return
+	}
+	switch answer := c.response.(type) {
+	case *quotav1.ReserveResponse:
+		p.asked.ret = c.Returned
+		p.told = linearTold{what: "refused"}
+		if lease := answer.GetLease(); lease != nil {
+			p.told = linearTold{what: "granted", lease: lease.Id}
+			quotaOf[lease.Id] = p.quota
+		}
+	case *quotav1.ReleaseResponse:
+		p.asked.ret = c.Returned
+		p.told = linearTold{what: "released"}
+	default:
+		if quotav1.Reason(c.Error.Reason) == quotav1.Reason_REASON_STALE_FENCE {
+			p.asked.ret = c.Returned
+			p.told = linearTold{what: "stale"}
+		}
+	}
+}
+
+// linearHistories puts the attempts of each request together and sorts the requests by quota.
+func (r *run) linearHistories() map[string][]porcupine.Operation {
+	requests := map[requestID]*pending{}
+	quotaOf := map[uint64]string{}
+	histories := map[string][]porcupine.Operation{}
+	clients := map[string]int{}
+	add := func(client, quota string, asked linearAsked, told linearTold) {
+		if _, ok := clients[client]; !ok {
+			clients[client] = len(clients)
+		}
+		histories[quota] = append(histories[quota], porcupine.Operation{
+			ClientId: clients[client], Input: asked, Call: asked.call, Output: told, Return: asked.ret,
+		})
+	}
+	by := map[requestID]string{}
+	for _, c := range r.calls {
+		if !strings.HasPrefix(c.Client, "linear") {
+			continue
+		}
+		if answer, ok := c.response.(*quotav1.GetQuotaResponse); ok && answer != nil {
+			add(c.Client, answer.Quota.Definition.Name, linearAsked{what: "look", call: c.Sent, ret: c.Returned},
+				linearTold{what: "sees", free: answer.Quota.Available})
+			continue
+		}
+		if c.read() || !c.parts[0].identified {
+			continue
+		}
+		id := c.parts[0].id
+		p := requests[id]
+		if p == nil {
+			p = &pending{asked: linearAsked{call: c.Sent, ret: math.MaxInt64}, told: linearTold{what: "unknown"}}
+			requests[id], by[id] = p, c.Client
+		}
+		p.learn(c, quotaOf)
+	}
+	for id, p := range requests {
+		if p.quota != "" && p.asked.what != "" {
+			add(by[id], p.quota, p.asked, p.told)
+		}
+	}
+	return histories
+}
+
+// linearModel is what one quota of few slots may do. A lease may end by itself from a moment on, and has ended by
+// another; between the two both are possible.
+func linearModel() *porcupine.NondeterministicModel {
+	return &porcupine.NondeterministicModel{
+		Init: func() []any { return []any{usedSlots{}} },
+		Step: func(state, input, output any) []any {
+			before, asked, told := linear(state, input, output)
+			var next []any
+			for _, met := range expire(before, asked) {
+				for _, after := range step(met, asked, told) {
+					if !slices.Contains(next, any(after)) {
+						next = append(next, after)
+					}
+				}
+			}
+			return next
+		},
+		DescribeOperation: func(input, output any) string {
+			_, asked, told := linear(usedSlots{}, input, output)
+			return fmt.Sprintf("%s %d: %s %d %d", asked.what, asked.lease, told.what, told.lease, told.free)
+		},
+		DescribeState: func(state any) string { return fmt.Sprint(state) },
+	}
+}
+
+// linear gives porcupine's values their types.
+func linear(state, input, output any) (usedSlots, linearAsked, linearTold) {
+	before, ok1 := state.(usedSlots)
+	asked, ok2 := input.(linearAsked)
+	told, ok3 := output.(linearTold)
+	if !ok1 || !ok2 || !ok3 {
+		panic(fmt.Sprintf("check: %T, %T, %T are not of the model", state, input, output))
+	}
+	return before, asked, told
+}
+
+// expire returns the states in which an operation may find a quota.
+func expire(state usedSlots, asked linearAsked) []usedSlots {
+	states := []usedSlots{state}
+	for i, s := range state {
+		if s.lease == 0 || asked.ret < s.early {
+			continue
+		}
+		for _, other := range states {
+			other[i] = slot{}
+			states = append(states, other)
+		}
+		if asked.call > s.late {
+			states = states[len(states)/2:]
+		}
+	}
+	return states
+}
+
+// step returns the states in which an operation may leave a quota; none: it cannot have happened so.
+func step(state usedSlots, asked linearAsked, told linearTold) []usedSlots {
+	free := 0
+	for _, s := range state {
+		if s.lease == 0 {
+			free++
+		}
+	}
+	at := slices.IndexFunc(state[:], func(s slot) bool { return s.lease != 0 && s.lease == asked.lease })
+	switch {
+	case told.what == "sees":
+		return when(int64(free) == told.free, state)
+	case told.what == "refused":
+		return when(free == 0, state)
+	case told.what == "granted" && free > 0:
+		return []usedSlots{state.with(told.lease, asked)}
+	case told.what == "released" && at >= 0:
+		return []usedSlots{state.without(at)}
+	case told.what == "stale": // its slot may still count, by its grace
+		return when(at < 0 || asked.ret >= state[at].early, state)
+	case told.what == "unknown" && asked.what == "reserve" && free > 0:
+		return []usedSlots{state, state.with(unknownLease, asked)}
+	case told.what == "unknown" && asked.what == "release" && at >= 0:
+		return []usedSlots{state, state.without(at)}
+	case told.what == "unknown":
+		return []usedSlots{state}
+	}
+	return nil
+}
+
+func when(ok bool, state usedSlots) []usedSlots {
+	if ok {
+		return []usedSlots{state}
+	}
+	return nil
+}
+
+// with takes a slot.
+func (u usedSlots) with(lease uint64, asked linearAsked) usedSlots {
+	u[0] = slot{lease: lease, early: asked.call + int64(workload.LinearTTL)*99/100, late: math.MaxInt64}
+	if asked.ret != math.MaxInt64 {
+		u[0].late = asked.ret + int64(workload.LinearTTL+workload.LinearGrace+lateBy)
+	}
+	return u.sorted()
+}
+
+// without frees one.
+func (u usedSlots) without(at int) usedSlots {
+	u[at] = slot{}
+	return u.sorted()
+}
+
+// sorted puts free slots first, so that with finds one there and equal states are equal.
+func (u usedSlots) sorted() usedSlots {
+	slices.SortFunc(u[:], func(a, b slot) int { return cmp.Or(cmp.Compare(a.lease, b.lease), cmp.Compare(a.early, b.early)) })
+	return u
+}

@@ -1,0 +1,77 @@
+package check
+
+import (
+	"sort"
+
+	"github.com/quotad/quotad/jepsen/history"
+	"github.com/quotad/quotad/jepsen/workload"
+)
+
+// spends are the provider's own log, by quota, in the order in which calls arrived.
+func (r *run) spends(v *Verdict) map[string][]*history.Spend {
+	spends, err := history.All[history.Spend](r.dir.Spends())
+	if err != nil {
+		v.violate("the provider's log: %v", err)
+	}
+	sort.SliceStable(spends, func(i, j int) bool { return spends[i].Began < spends[j].Began })
+	byQuota := map[string][]*history.Spend{}
+	for _, s := range spends {
+		byQuota[s.Quota] = append(byQuota[s.Quota], s)
+	}
+	r.stats.Spends = len(spends)
+	return byQuota
+}
+
+// provider counts in the provider's own log: no interval of a period holds more than the limit.
+func (r *run) provider() {
+	v := r.verdict("provider-rate", "In the provider's own log no interval of a period holds more than the limit.")
+	calls := r.spends(v)["provider/rate"]
+	v.Looked = len(calls)
+	var sum int64
+	first := 0
+	for _, s := range calls {
+		sum += s.Amount
+		for s.Began-calls[first].Began >= int64(workload.ProviderPeriod) {
+			sum -= calls[first].Amount
+			first++
+		}
+		r.stats.ProviderPeak = max(r.stats.ProviderPeak, sum)
+		if sum > workload.ProviderLimit {
+			v.violate("in the %v up to %d the provider had %d, its limit is %d (this one by %s)",
+				workload.ProviderPeriod, s.Began, sum, workload.ProviderLimit, s.By)
+		}
+	}
+}
+
+// slots counts how many calls the provider had at once.
+func (r *run) slots() {
+	v := r.verdict("provider-slots", "The provider never serves more calls at once than there are slots.")
+	calls := r.spends(v)["provider/slots"]
+	v.Looked = len(calls)
+	type edge struct {
+		at    int64
+		begin bool
+		by    string
+	}
+	var edges []edge
+	for _, s := range calls {
+		edges = append(edges, edge{s.Began, true, s.By}, edge{s.Ended, false, s.By})
+	}
+	sort.SliceStable(edges, func(i, j int) bool {
+		if edges[i].at != edges[j].at {
+			return edges[i].at < edges[j].at
+		}
+		return !edges[i].begin && edges[j].begin
+	})
+	inside := 0
+	for _, e := range edges {
+		if !e.begin {
+			inside--
+			continue
+		}
+		inside++
+		if inside > workload.ProviderSlots {
+			v.violate("at %d the provider served %d at once, its limit is %d (this one by %s)", e.at, inside, workload.ProviderSlots, e.by)
+		}
+	}
+}

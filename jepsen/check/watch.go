@@ -1,0 +1,100 @@
+package check
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/jepsen/history"
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+// watches checks that each stream tells all events from where it began to where it ended: ordered, whole, unique, and
+// as they are in the log.
+func (r *run) watches(rep *replayed) {
+	v := r.verdict("watch", "A watch stream tells every event of every index from where it began, in order, once; it resumes where it ended or says that this is gone.")
+	indices := make([]uint64, 0, len(rep.happened))
+	for index := range rep.happened {
+		indices = append(indices, index)
+	}
+	slices.Sort(indices)
+	type key struct {
+		watcher string
+		stream  int
+	}
+	streams := map[key]*follower{}
+	err := history.Read(filepath.Join(string(r.dir), "seen-*.jsonl"), func(line *history.Seen) error {
+		k := key{line.Watcher, line.Stream}
+		if streams[k] == nil {
+			streams[k] = &follower{v: v, rep: rep, indices: indices, name: fmt.Sprintf("%s, stream %d", line.Watcher, line.Stream), from: line.From}
+		}
+		if line.End != nil {
+			return nil
+		}
+		message := new(quotav1.WatchResponse)
+		if err := proto.Unmarshal(line.Message, message); err != nil {
+			return err
+		}
+		streams[k].next(message)
+		return nil
+	})
+	if err != nil {
+		v.violate("the watchers' history: %v", err)
+	}
+	r.stats.Streams = len(streams)
+}
+
+// follower checks one stream.
+type follower struct {
+	v       *Verdict
+	rep     *replayed
+	indices []uint64
+	name    string
+	from    uint64
+	// at is the index up to which all was told; 0: nothing yet.
+	at uint64
+}
+
+// next takes a message.
+func (f *follower) next(message *quotav1.WatchResponse) {
+	index := message.Meta.Index
+	f.v.Looked++
+	if f.at != 0 && (index < f.at || index == f.at && len(message.Events) > 0) {
+		f.v.violate("%s: index %d comes after %d", f.name, index, f.at)
+		return
+	}
+	begin := f.at + 1
+	if f.at == 0 {
+		begin = f.from
+		if begin == 0 {
+			begin = index // from now on: where that is, the first message says
+		}
+	}
+	position, _ := slices.BinarySearch(f.indices, begin)
+	for ; position < len(f.indices) && f.indices[position] < index; position++ {
+		f.v.violate("%s: the events of index %d are missing before index %d", f.name, f.indices[position], index)
+	}
+	want := f.rep.happened[index]
+	if len(message.Events) == 0 && f.at == index {
+		want = nil // a bookmark of what was told already
+	}
+	if why := differentEvents(want, message.Events); why != "" && (len(message.Events) > 0 || f.at != 0) {
+		f.v.violate("%s: index %d: %s", f.name, index, why)
+	}
+	f.at = index
+}
+
+func differentEvents(want []fsm.Event, got []*quotav1.Event) string {
+	if len(want) != len(got) {
+		return fmt.Sprintf("%d events were told, the log has %d", len(got), len(want))
+	}
+	for i := range want {
+		if w, g := logHappened(&want[i]), apiHappened(got[i]); w != g {
+			return fmt.Sprintf("event %d was told as %s, the log has %s", i, g, w)
+		}
+	}
+	return ""
+}

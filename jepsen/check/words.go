@@ -1,0 +1,291 @@
+package check
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+// What a client asked and was told is compared with what is in the log as text: both sides are put into the same words,
+// by two functions that share nothing but the words. Where they differ, the text says how.
+
+// amount is an amount of a quota, from either side.
+type amount struct {
+	quota string
+	n     int64
+}
+
+func amounts(items []amount) string {
+	words := make([]string, len(items))
+	for i, item := range items {
+		words[i] = fmt.Sprintf("%s:%d", item.quota, item.n)
+	}
+	return "[" + strings.Join(words, " ") + "]"
+}
+
+// absent stands for an amount that a request leaves open.
+const absent = -1
+
+func logAmounts(items []*logpb.Item) string {
+	list := make([]amount, len(items))
+	for i, item := range items {
+		list[i] = amount{item.Quota, absent}
+		if item.Amount != nil {
+			list[i].n = *item.Amount
+		}
+	}
+	return amounts(list)
+}
+
+func apiAmounts(items []*quotav1.Item) string {
+	list := make([]amount, len(items))
+	for i, item := range items {
+		list[i] = amount{item.Quota, absent}
+		if item.Amount != nil {
+			list[i].n = *item.Amount
+		}
+	}
+	return amounts(list)
+}
+
+func logGranted(items []*logpb.GrantedItem) string {
+	list := make([]amount, len(items))
+	for i, item := range items {
+		list[i] = amount{item.Quota, item.Amount}
+	}
+	return amounts(list)
+}
+
+func apiGranted(items []*quotav1.GrantedItem) string {
+	list := make([]amount, len(items))
+	for i, item := range items {
+		list[i] = amount{item.Quota, item.Amount}
+	}
+	return amounts(list)
+}
+
+// logAsked says what a command in the log asks.
+func logAsked(command *logpb.Command) string {
+	switch k := command.Kind.(type) {
+	case *logpb.Command_OpenSession:
+		return "open session for " + k.OpenSession.Holder
+	case *logpb.Command_CloseSession:
+		return fmt.Sprintf("close session %d", command.Session)
+	case *logpb.Command_Reserve:
+		r := k.Reserve
+		return fmt.Sprintf("reserve %s for %s, %v, consume %v, wait %v, resume %v",
+			logAmounts(r.Items), r.Holder, time.Duration(r.TtlNs), r.Consume, time.Duration(r.WaitNs), r.Resume)
+	case *logpb.Command_Consume:
+		c := k.Consume
+		return fmt.Sprintf("consume %s of %d/%d as %d, done below %d", logAmounts(c.Items), c.Lease, c.Fence, c.Op, c.DoneBelow)
+	case *logpb.Command_Settle:
+		s := k.Settle
+		return fmt.Sprintf("settle %d of %d/%d, unspent %s, actual %s, final %v, release %v, done below %d",
+			s.Op, s.Lease, s.Fence, logAmounts(s.Unspent), logAmounts(s.Actual), s.Final, s.Release, s.DoneBelow)
+	case *logpb.Command_Release:
+		return fmt.Sprintf("release %s of %d/%d", logAmounts(k.Release.Items), k.Release.Lease, k.Release.Fence)
+	case *logpb.Command_Renew:
+		return fmt.Sprintf("renew %d/%d, %v", k.Renew.Lease, k.Renew.Fence, time.Duration(k.Renew.TtlNs))
+	case *logpb.Command_Withdraw:
+		return fmt.Sprintf("withdraw %d", k.Withdraw.Ticket)
+	case *logpb.Command_Report:
+		return fmt.Sprintf("report on %d of %d/%d, %d signals", k.Report.Op, k.Report.Lease, k.Report.Fence, len(k.Report.Signals))
+	case *logpb.Command_ApplyQuotas:
+		return fmt.Sprintf("apply %d quotas", len(k.ApplyQuotas.Quotas))
+	case *logpb.Command_DeleteQuota:
+		return "delete " + k.DeleteQuota.Quota
+	case *logpb.Command_RevokeLease:
+		return fmt.Sprintf("revoke %d", k.RevokeLease.Lease)
+	}
+	return fmt.Sprintf("%T", command.Kind)
+}
+
+// apiAsked says what a request asks.
+func apiAsked(request any) string {
+	switch r := request.(type) {
+	case *quotav1.OpenSessionRequest:
+		return "open session for " + r.Holder
+	case *quotav1.CloseSessionRequest:
+		return fmt.Sprintf("close session %d", r.Session)
+	case *quotav1.ReserveRequest:
+		return fmt.Sprintf("reserve %s for %s, %v, consume %v, wait %v, resume %v",
+			apiAmounts(r.Items), r.Holder, r.Ttl.AsDuration(), r.Consume, r.Wait.AsDuration(), r.Resume)
+	case *quotav1.ConsumeRequest:
+		return fmt.Sprintf("consume %s of %d/%d as %d, done below %d", apiAmounts(r.Items), r.Lease, r.Fence, r.Op, r.DoneBelow)
+	case *quotav1.SettleRequest:
+		return fmt.Sprintf("settle %d of %d/%d, unspent %s, actual %s, final %v, release %v, done below %d",
+			r.Op, r.Lease, r.Fence, apiAmounts(r.Unspent), apiAmounts(r.Actual), r.Final, r.Release, r.DoneBelow)
+	case *quotav1.ReleaseRequest:
+		return fmt.Sprintf("release %s of %d/%d", apiAmounts(r.Items), r.Lease, r.Fence)
+	case *quotav1.RenewRequest:
+		return fmt.Sprintf("renew %d/%d, %v", r.Lease, r.Fence, r.Ttl.AsDuration())
+	case *quotav1.WithdrawRequest:
+		return fmt.Sprintf("withdraw %d", r.Ticket)
+	case *quotav1.ReportRequest:
+		return fmt.Sprintf("report on %d of %d/%d, %d signals", r.Op, r.Lease, r.Fence, len(r.Signals))
+	case *quotav1.ApplyQuotasRequest:
+		return fmt.Sprintf("apply %d quotas", len(r.Quotas))
+	case *quotav1.DeleteQuotaRequest:
+		return "delete " + r.Name
+	case *quotav1.RevokeLeaseRequest:
+		return fmt.Sprintf("revoke %d", r.Lease)
+	}
+	return fmt.Sprintf("%T", request)
+}
+
+// until is what is left until a moment, as an answer at the time now says it.
+func until(moment, now int64) time.Duration { return time.Duration(max(moment-now, 0)) }
+
+// logTold says what a result in the log tells whoever asked, and how much time was left of it at a cluster time; 0:
+// time is no part of it.
+func logTold(result *logpb.Result, now int64) (told string, left time.Duration) {
+	switch k := result.Kind.(type) {
+	case *logpb.Result_Failure:
+		return "error " + quotav1.Reason(k.Failure.Reason).String(), 0
+	case *logpb.Result_Refusal:
+		r := k.Refusal
+		return fmt.Sprintf("refused: %v of %q, available %d, ahead %d", quotav1.Reason(r.Reason), r.Quota, r.Available, r.Ahead), 0
+	case *logpb.Result_Waiting:
+		return fmt.Sprintf("waits as %d", k.Waiting.Ticket), until(k.Waiting.UntilNs, now)
+	case *logpb.Result_Granted:
+		g := k.Granted
+		told := fmt.Sprintf("granted %d/%d %s in class %d", g.Lease, g.Fence, logGranted(g.Items), g.Class)
+		if g.Consumed != nil {
+			told += fmt.Sprintf(", consumed as %d %s", g.Consumed.Op, logGranted(g.Consumed.Items))
+		}
+		return told, until(g.DeadlineNs, now)
+	case *logpb.Result_Consumed:
+		return fmt.Sprintf("consumed as %d %s", k.Consumed.Op, logGranted(k.Consumed.Items)), 0
+	case *logpb.Result_Settled:
+		s := k.Settled
+		return fmt.Sprintf("settled, returned %s, overrun %s, released %v", logGranted(s.Returned), logGranted(s.Overrun), s.Released), 0
+	case *logpb.Result_Released:
+		return fmt.Sprintf("released %s, ended %v", logGranted(k.Released.Returned), k.Released.Ended), 0
+	case *logpb.Result_Renewed:
+		return "renewed", until(k.Renewed.DeadlineNs, now)
+	case *logpb.Result_SessionOpened:
+		return fmt.Sprintf("session %d", k.SessionOpened.Session), 0
+	case *logpb.Result_QuotasApplied:
+		q := k.QuotasApplied
+		return fmt.Sprintf("applied: created %v, changed %v", sorted(q.Created), sorted(q.Changed)), 0
+	case *logpb.Result_Reported:
+		words := make([]string, len(k.Reported.Quotas))
+		for i, q := range k.Reported.Quotas {
+			words[i] = fmt.Sprintf("%s attempt %d", q.Quota, q.Attempt)
+		}
+		return fmt.Sprintf("reported %v", words), 0
+	}
+	return "done", 0
+}
+
+// apiTold says what an answer tells, how much time it says is left, and where it comes from.
+func apiTold(response any) (told string, left time.Duration, meta *quotav1.Meta) {
+	switch r := response.(type) {
+	case *quotav1.OpenSessionResponse:
+		return fmt.Sprintf("session %d", r.Session), 0, r.Meta
+	case *quotav1.ReserveResponse:
+		return apiReserved(r), reservedLeft(r), r.Meta
+	case *quotav1.ConsumeResponse:
+		if refusal := r.GetRefusal(); refusal != nil {
+			return apiRefused(refusal), 0, r.Meta
+		}
+		op := r.GetOperation()
+		return fmt.Sprintf("consumed as %d %s", op.GetOp(), apiGranted(op.GetItems())), 0, r.Meta
+	case *quotav1.SettleResponse:
+		return fmt.Sprintf("settled, returned %s, overrun %s, released %v", apiAmounts(r.Returned), apiAmounts(r.Overrun), r.Released), 0, r.Meta
+	case *quotav1.ReleaseResponse:
+		return fmt.Sprintf("released %s, ended %v", apiAmounts(r.Returned), r.Ended), 0, r.Meta
+	case *quotav1.RenewResponse:
+		return "renewed", r.ExpiresIn.AsDuration(), r.Meta
+	case *quotav1.ReportResponse:
+		words := make([]string, len(r.Quotas))
+		for i, q := range r.Quotas {
+			words[i] = fmt.Sprintf("%s attempt %d", q.Quota, q.Attempt)
+		}
+		return fmt.Sprintf("reported %v", words), 0, r.Meta
+	case *quotav1.ApplyQuotasResponse:
+		return fmt.Sprintf("applied: created %v, changed %v", sorted(r.Created), sorted(r.Changed)), 0, r.Meta
+	case *quotav1.RevokeLeaseResponse:
+		return fmt.Sprintf("released %s, ended true", apiAmounts(r.Returned)), 0, r.Meta
+	case interface{ GetMeta() *quotav1.Meta }:
+		return "done", 0, r.GetMeta()
+	}
+	return fmt.Sprintf("%T", response), 0, nil
+}
+
+func apiReserved(r *quotav1.ReserveResponse) string {
+	if refusal := r.GetRefusal(); refusal != nil {
+		return apiRefused(refusal)
+	}
+	if waiting := r.GetWaiting(); waiting != nil {
+		return fmt.Sprintf("waits as %d", waiting.Ticket)
+	}
+	lease := r.GetLease()
+	told := fmt.Sprintf("granted %d/%d %s in class %d", lease.GetId(), lease.GetFence(), apiGranted(lease.GetItems()), int(lease.GetClass())-1)
+	if op := lease.GetOperation(); op != nil {
+		told += fmt.Sprintf(", consumed as %d %s", op.Op, apiGranted(op.Items))
+	}
+	return told
+}
+
+// reservedLeft is the time that a lease or a wait has left.
+func reservedLeft(r *quotav1.ReserveResponse) time.Duration {
+	if waiting := r.GetWaiting(); waiting != nil {
+		return waiting.EndsIn.AsDuration()
+	}
+	return r.GetLease().GetExpiresIn().AsDuration()
+}
+
+func apiRefused(r *quotav1.Refusal) string {
+	return fmt.Sprintf("refused: %v of %q, available %d, ahead %d", r.Reason, r.Quota, r.Available, r.Ahead)
+}
+
+func sorted(names []string) []string { return slices.Sorted(slices.Values(names)) }
+
+// logHappened and apiHappened say what an event tells.
+func logHappened(e *fsm.Event) string {
+	return happened(int32(e.Kind), e.Quota, e.Holder, e.Lease, e.Fence, e.Ticket, e.Amount, int32(e.Reason), time.Duration(e.Duration))
+}
+
+func apiHappened(e *quotav1.Event) string {
+	return happened(int32(e.Kind), e.Quota, e.Holder, e.Lease, e.Fence, e.Ticket, e.Amount, int32(e.Reason), e.Duration.AsDuration())
+}
+
+func happened(kind int32, quota, holder string, lease, fence, ticket uint64, n int64, reason int32, length time.Duration) string {
+	return fmt.Sprintf("%v %q %q %d/%d ticket %d amount %d %v %v",
+		quotav1.EventKind(kind), quota, holder, lease, fence, ticket, n, quotav1.Reason(reason), length)
+}
+
+// requestID is the identity of a request, and whether it has one.
+type requestID struct {
+	session, seq uint64
+	key          string
+}
+
+func (r requestID) String() string {
+	return cmp.Or(r.key, fmt.Sprintf("session %d request %d", r.session, r.seq))
+}
+
+func apiID(request any) (requestID, bool) {
+	r, ok := request.(interface{ GetRequestId() *quotav1.RequestId })
+	if !ok || r.GetRequestId() == nil {
+		return requestID{}, false
+	}
+	id := r.GetRequestId()
+	return requestID{id.Session, id.Seq, id.IdempotencyKey}, id.Session != 0 || id.IdempotencyKey != ""
+}
+
+func logID(command *logpb.Command) (requestID, bool) {
+	return requestID{command.Session, command.Seq, command.IdempotencyKey}, command.Seq != 0 || command.IdempotencyKey != ""
+}
+
+// nanos is a cluster time as a number.
+func nanos(d *durationpb.Duration) int64 { return int64(d.AsDuration()) }

@@ -1,0 +1,218 @@
+// Package cluster runs the nodes under test as processes: it starts, kills, pauses and stops them, keeps them running
+// as a supervisor would, and asks how they are.
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/quotad/quotad/jepsen/history"
+	"github.com/quotad/quotad/rpc/quotav1"
+	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
+)
+
+// The ports that every node listens on, at an address of its own.
+const (
+	APIPort  = 7450
+	RaftPort = 7451
+)
+
+// Host is where a node lives. *network.Host is one.
+type Host interface {
+	// Name is the host's.
+	Name() string
+	// ListenIP is the address that its processes listen on.
+	ListenIP() string
+	// IP is the address at which others reach them.
+	IP() string
+	// Start starts a process whose sockets are the host's.
+	Start(cmd *exec.Cmd) error
+	// DialContext connects from the host.
+	DialContext(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+// Config is what a cluster is made of.
+type Config struct {
+	// Binary is the path of quotad.
+	Binary string
+	// Hosts are the nodes' hosts; their names are the nodes' ids.
+	Hosts []Host
+	// Operator is the host from which the suite itself looks at the nodes.
+	Operator Host
+	// History is the folder of the run.
+	History history.Dir
+	// Data returns the data directory of a node.
+	Data func(node string) string
+	// Flags are further flags of every node.
+	Flags []string
+	// RestartAfter is how long the supervisor waits before it starts a node again that ended by itself.
+	RestartAfter time.Duration
+}
+
+// Cluster is a running cluster.
+type Cluster struct {
+	config Config
+	nodes  map[string]*Node
+	order  []*Node
+	http   *http.Client
+
+	mu    sync.Mutex
+	exits []history.Exit
+	done  bool
+	wg    sync.WaitGroup
+}
+
+// New prepares a cluster. Start starts it.
+func New(config Config) *Cluster {
+	c := &Cluster{config: config, nodes: map[string]*Node{}}
+	c.http = &http.Client{Transport: &http.Transport{
+		DialContext: config.Operator.DialContext, MaxIdleConnsPerHost: 2, IdleConnTimeout: 10 * time.Second,
+	}}
+	var peers []string
+	for _, host := range config.Hosts {
+		raft := net.JoinHostPort(host.IP(), fmt.Sprint(RaftPort))
+		api := net.JoinHostPort(host.IP(), fmt.Sprint(APIPort))
+		peers = append(peers, fmt.Sprintf("%s=%s/%s", host.Name(), raft, api))
+	}
+	for _, host := range config.Hosts {
+		c.add(host.Name(), host, "--peers", strings.Join(peers, ","))
+	}
+	return c
+}
+
+func (c *Cluster) add(id string, host Host, how ...string) *Node {
+	node := &Node{
+		ID: id, API: net.JoinHostPort(host.IP(), fmt.Sprint(APIPort)), Raft: net.JoinHostPort(host.IP(), fmt.Sprint(RaftPort)),
+		cluster: c, host: host, how: how,
+	}
+	node.quota = quotav1connect.NewQuotaServiceClient(c.http, "http://"+node.API)
+	node.admin = quotav1connect.NewAdminServiceClient(c.http, "http://"+node.API)
+	c.mu.Lock()
+	c.nodes[node.ID] = node
+	c.order = append(c.order, node)
+	c.mu.Unlock()
+	return node
+}
+
+// Nodes are all nodes, in the order in which they were added.
+func (c *Cluster) Nodes() []*Node {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return append([]*Node(nil), c.order...)
+}
+
+// Node returns a node by its id.
+func (c *Cluster) Node(id string) *Node {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.nodes[id]
+}
+
+// Addresses are the nodes' API addresses.
+func (c *Cluster) Addresses() []string {
+	var addresses []string
+	for _, node := range c.Nodes() {
+		if !slices.Contains(addresses, node.API) {
+			addresses = append(addresses, node.API)
+		}
+	}
+	return addresses
+}
+
+// Start starts all nodes and waits until one leads and all are ready.
+func (c *Cluster) Start(ctx context.Context) error {
+	for _, node := range c.Nodes() {
+		if err := node.Start(); err != nil {
+			return err
+		}
+	}
+	return c.AwaitReady(ctx)
+}
+
+// AwaitReady waits until all nodes are ready to serve.
+func (c *Cluster) AwaitReady(ctx context.Context) error {
+	for _, node := range c.Nodes() {
+		if err := node.awaitReady(ctx); err != nil {
+			return fmt.Errorf("%s is not ready: %w", node.ID, err)
+		}
+	}
+	return nil
+}
+
+// ErrNoLeader says that no node says that it leads.
+var ErrNoLeader = errors.New("no node leads")
+
+// Leader returns the node that says it leads in the highest term.
+func (c *Cluster) Leader(ctx context.Context) (*Node, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	type answer struct {
+		node   *Node
+		status *quotav1.GetStatusResponse
+	}
+	nodes := c.Nodes()
+	answers := make(chan answer, len(nodes))
+	for _, node := range nodes {
+		go func() {
+			status, err := node.Status(ctx)
+			if err != nil {
+				status = nil
+			}
+			answers <- answer{node, status}
+		}()
+	}
+	var leader *Node
+	var term uint64
+	for range nodes {
+		a := <-answers
+		if a.status != nil && a.status.Leader == a.node.ID && a.status.Meta.Term >= term {
+			leader, term = a.node, a.status.Meta.Term
+		}
+	}
+	if leader == nil {
+		return nil, ErrNoLeader
+	}
+	return leader, nil
+}
+
+// AwaitLeader waits until a node leads.
+func (c *Cluster) AwaitLeader(ctx context.Context) (*Node, error) {
+	for {
+		leader, err := c.Leader(ctx)
+		if err == nil {
+			return leader, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// Exits are the ends that nobody asked for, so far.
+func (c *Cluster) Exits() []history.Exit {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return append([]history.Exit(nil), c.exits...)
+}
+
+// Close kills what still runs.
+func (c *Cluster) Close() {
+	c.mu.Lock()
+	c.done = true
+	c.mu.Unlock()
+	for _, node := range c.Nodes() {
+		node.Kill()
+	}
+	c.wg.Wait()
+	c.http.CloseIdleConnections()
+}

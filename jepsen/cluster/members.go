@@ -1,0 +1,94 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+// Retired says that the node was removed from the cluster and does not come back.
+func (n *Node) Retired() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.retired
+}
+
+// AwaitReady waits until the node is ready to serve.
+func (n *Node) AwaitReady(ctx context.Context, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	return n.awaitReady(ctx)
+}
+
+// Transfer hands leadership from this node to another.
+func (n *Node) Transfer(ctx context.Context, to string) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	_, err := n.admin.TransferLeadership(ctx, &quotav1.TransferLeadershipRequest{Id: to})
+	return err
+}
+
+// Replace brings a node whose disk is lost back under the next name: it is removed, a node with an empty disk joins at
+// the same host, learns, and is promoted. The node must not run and its data must be gone.
+func (c *Cluster) Replace(ctx context.Context, old *Node) (*Node, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	err := c.asLeader(ctx, func(leader *Node) error {
+		_, err := leader.admin.RemoveMember(ctx, &quotav1.RemoveMemberRequest{Id: old.ID})
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("remove %s: %w", old.ID, err)
+	}
+	old.mu.Lock()
+	old.retired = true
+	old.mu.Unlock()
+	node := c.add(nextName(old.ID), old.host, "--join=true")
+	if err := node.Start(); err != nil {
+		return nil, err
+	}
+	err = c.asLeader(ctx, func(leader *Node) error {
+		_, err := leader.admin.AddMember(ctx, &quotav1.AddMemberRequest{Id: node.ID, RaftAddress: node.Raft, ApiAddress: node.API})
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("add %s: %w", node.ID, err)
+	}
+	err = c.asLeader(ctx, func(leader *Node) error {
+		_, err := leader.admin.PromoteMember(ctx, &quotav1.PromoteMemberRequest{Id: node.ID})
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("promote %s: %w", node.ID, err)
+	}
+	return node, node.awaitReady(ctx)
+}
+
+// asLeader repeats a call at whoever leads until it succeeds.
+func (c *Cluster) asLeader(ctx context.Context, do func(*Node) error) error {
+	for {
+		leader, err := c.Leader(ctx)
+		if err == nil {
+			err = do(leader)
+		}
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
+// nextName is the name under which a node comes back: n2, then n2.1, n2.2, ...
+func nextName(id string) string {
+	base, life, _ := strings.Cut(id, ".")
+	number, _ := strconv.Atoi(life) // no number: its first life
+	return fmt.Sprintf("%s.%d", base, number+1)
+}

@@ -1,0 +1,251 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/quotad/quotad/jepsen/history"
+	"github.com/quotad/quotad/rpc/quotav1"
+	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
+)
+
+// Node is a node and the process that it is at present.
+type Node struct {
+	// ID is its name in the cluster, API and Raft are its addresses.
+	ID, API, Raft string
+
+	cluster *Cluster
+	host    Host
+	how     []string
+	quota   quotav1connect.QuotaServiceClient
+	admin   quotav1connect.AdminServiceClient
+
+	mu   sync.Mutex
+	life *life
+	// down says that somebody wants it not to run: the supervisor leaves it alone.
+	down bool
+	// retired says that it was removed from the cluster.
+	retired bool
+}
+
+// life is one process.
+type life struct {
+	process *os.Process
+	ended   chan struct{}
+	// asked says that its end was asked for.
+	asked bool
+}
+
+// errRunning says that a node runs already.
+var errRunning = errors.New("it runs already")
+
+// Start starts the node's process.
+func (n *Node) Start() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.life != nil {
+		return fmt.Errorf("%s: %w", n.ID, errRunning)
+	}
+	n.down = false
+	return n.startLocked()
+}
+
+func (n *Node) startLocked() error {
+	c := n.cluster.config
+	log, err := appendTo(c.History.Log(n.ID))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = log.Close() }() // the process has its own descriptor
+	flags := append([]string{
+		"serve", "--node-id", n.ID, "--data-dir", c.Data(n.ID), "--testing=true", "--testing-record", c.History.Record(n.ID),
+		"--api-listen", net.JoinHostPort(n.host.ListenIP(), fmt.Sprint(APIPort)), "--api-advertise", n.API,
+		"--raft-listen", net.JoinHostPort(n.host.ListenIP(), fmt.Sprint(RaftPort)), "--raft-advertise", n.Raft,
+	}, n.how...)
+	cmd := exec.CommandContext(context.Background(), c.Binary, append(flags, c.Flags...)...)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.Env = append(os.Environ(), "GOTRACEBACK=all")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := n.host.Start(cmd); err != nil {
+		return fmt.Errorf("%s: %w", n.ID, err)
+	}
+	l := &life{process: cmd.Process, ended: make(chan struct{})}
+	n.life = l
+	n.cluster.wg.Go(func() { n.supervise(cmd, l) })
+	return nil
+}
+
+// supervise waits for the end of a process, and starts the next as a supervisor of services does.
+func (n *Node) supervise(cmd *exec.Cmd, l *life) {
+	err := cmd.Wait()
+	n.mu.Lock()
+	n.life = nil
+	asked, down := l.asked, n.down
+	n.mu.Unlock()
+	close(l.ended)
+	if asked {
+		return
+	}
+	how := "exit 0"
+	if err != nil {
+		how = err.Error()
+	}
+	n.cluster.mu.Lock()
+	n.cluster.exits = append(n.cluster.exits, history.Exit{Node: n.ID, At: history.Now(), How: how})
+	n.cluster.mu.Unlock()
+	if down {
+		return
+	}
+	time.Sleep(n.cluster.config.RestartAfter)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.cluster.mu.Lock()
+	done := n.cluster.done
+	n.cluster.mu.Unlock()
+	if n.life == nil && !n.down && !done {
+		_ = n.startLocked() // the next look at the node tells
+	}
+}
+
+// Running says whether the node's process lives.
+func (n *Node) Running() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.life != nil
+}
+
+// end marks the node as down and signals its process; it waits for the end.
+func (n *Node) end(signal syscall.Signal, within time.Duration) bool {
+	n.mu.Lock()
+	n.down = true
+	l := n.life
+	if l != nil {
+		l.asked = true
+		_ = l.process.Signal(signal) // it may have ended just now
+	}
+	n.mu.Unlock()
+	if l == nil {
+		return false
+	}
+	select {
+	case <-l.ended:
+		return true
+	case <-time.After(within):
+		return false
+	}
+}
+
+// Kill kills the process with SIGKILL and keeps it down until Start. It says whether there was one.
+func (n *Node) Kill() bool { return n.end(syscall.SIGKILL, 10*time.Second) }
+
+// Stop asks the process to stop in order and keeps it down until Start. It says whether it did so within 15 s.
+func (n *Node) Stop() bool { return n.end(syscall.SIGTERM, 15*time.Second) }
+
+// Pause stops the process with SIGSTOP, Resume lets it go on.
+func (n *Node) Pause() error { return n.signal(syscall.SIGSTOP) }
+
+// Resume lets a paused process go on.
+func (n *Node) Resume() error { return n.signal(syscall.SIGCONT) }
+
+func (n *Node) signal(signal syscall.Signal) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.life == nil {
+		return fmt.Errorf("%s does not run", n.ID)
+	}
+	return n.life.process.Signal(signal)
+}
+
+// State is the process's state as the kernel tells it: R, S, D, T, Z, or "" without one.
+func (n *Node) State() string {
+	n.mu.Lock()
+	l := n.life
+	n.mu.Unlock()
+	if l == nil {
+		return ""
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", l.process.Pid))
+	if err != nil {
+		return ""
+	}
+	_, rest, ok := strings.Cut(string(stat), ") ")
+	if !ok || rest == "" {
+		return ""
+	}
+	return rest[:1]
+}
+
+// Status asks the node how it is.
+func (n *Node) Status(ctx context.Context) (*quotav1.GetStatusResponse, error) {
+	return n.admin.GetStatus(ctx, &quotav1.GetStatusRequest{})
+}
+
+// Admin is the node's API for operators, Quota that for holders, both called from the operator's host.
+func (n *Node) Admin() quotav1connect.AdminServiceClient { return n.admin }
+
+// Quota is the node's API for holders.
+func (n *Node) Quota() quotav1connect.QuotaServiceClient { return n.quota }
+
+// SetClock shifts the node's wall clock by an offset and runs its monotonic clock at a rate (millionths).
+func (n *Node) SetClock(ctx context.Context, offset time.Duration, ratePPM int64) error {
+	_, err := n.admin.SetFault(ctx, &quotav1.SetFaultRequest{WallOffset: durationpb.New(offset), ClockRatePpm: &ratePPM})
+	return err
+}
+
+// CrashAt makes the process kill itself at a named point, at its count-th passing.
+func (n *Node) CrashAt(ctx context.Context, point string, count int32) error {
+	_, err := n.admin.SetFault(ctx, &quotav1.SetFaultRequest{CrashAt: &point, CrashCount: count})
+	return err
+}
+
+// awaitReady waits until the node says that it is ready.
+func (n *Node) awaitReady(ctx context.Context) error {
+	for {
+		err := n.ready(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+func (n *Node) ready(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+n.API+"/readyz", nil)
+	if err != nil {
+		return err
+	}
+	response, err := n.cluster.http.Do(request)
+	if err != nil {
+		return err
+	}
+	_ = response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("/readyz says %d", response.StatusCode)
+	}
+	return nil
+}
+
+func appendTo(path string) (*os.File, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, err
+	}
+	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+}

@@ -1,0 +1,111 @@
+// Command jepsen breaks a cluster of real quotad processes and judges what became of its promises. docs/testing.md says
+// how to read what it prints; docs/decisions/2026-11-21-fault-suite.md says why it is so.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quotad/quotad/jepsen/check"
+	"github.com/quotad/quotad/jepsen/history"
+	"github.com/quotad/quotad/jepsen/report"
+	"github.com/quotad/quotad/jepsen/workload"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := command().ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "jepsen:", err)
+		os.Exit(1)
+	}
+}
+
+// errFailed says that a run did not pass; the verdicts are printed already.
+var errFailed = errors.New("the run did not pass")
+
+func command() *cobra.Command {
+	root := &cobra.Command{
+		Use: "jepsen", Short: "Break a cluster of real processes and judge what became of its promises",
+		SilenceUsage: true, SilenceErrors: true,
+	}
+	root.AddCommand(runCommand(), judgeCommand(), workerCommand(), mixesCommand())
+	return root
+}
+
+func runCommand() *cobra.Command {
+	var p plan
+	cmd := &cobra.Command{
+		Use: "run", Short: "Run a cluster, break it for a while, and judge the run", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := p.complete(); err != nil {
+				return err
+			}
+			dir, err := p.run(cmd.Context(), cmd.OutOrStdout())
+			if err != nil {
+				return err
+			}
+			return judge(cmd, dir, p.summary)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&p.binary, "binary", "bin/quotad", "the quotad under test")
+	flags.StringVar(&p.mixName, "mix", "default", "what is broken; see jepsen mixes")
+	flags.DurationVar(&p.length, "time", p.length, "how long things are broken (default 10m)")
+	flags.Uint64Var(&p.seed, "seed", 0, "makes the plan of faults and the workload; 0 draws one")
+	flags.IntVar(&p.nodes, "nodes", 3, "how many nodes")
+	flags.StringVar(&p.network, "network", "", "namespaces or loopback; empty: namespaces where they are allowed")
+	flags.BoolVar(&p.proxied, "proxied", false, "links go through proxies, which delay and cut streams half-way")
+	flags.BoolVar(&p.plainDisks, "plain-disks", false, "no file system of the suite under the nodes")
+	flags.StringVar(&p.folder, "dir", "bin/jepsen", "where runs are kept")
+	flags.StringVar(&p.summary, "summary", "", "file to which a line per run is added")
+	flags.Float64Var(&p.load, "load", 1, "how much the workload asks, as a factor")
+	flags.StringVar(&p.defect, "defect", "", "name of the planted defect in the binary, for the report")
+	return cmd
+}
+
+func judgeCommand() *cobra.Command {
+	var summary string
+	cmd := &cobra.Command{
+		Use: "judge DIR", Short: "Judge a run again", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error { return judge(cmd, history.Dir(args[0]), summary) },
+	}
+	cmd.Flags().StringVar(&summary, "summary", "", "file to which a line is added")
+	return cmd
+}
+
+// judge judges a run, prints the verdicts and writes the page.
+func judge(cmd *cobra.Command, dir history.Dir, summary string) error {
+	result, err := check.Run(dir)
+	if err != nil {
+		return err
+	}
+	report.Print(cmd.OutOrStdout(), result)
+	page, err := report.Write(dir, result)
+	if err != nil {
+		return err
+	}
+	if summary != "" {
+		if err := report.Summarize(summary, result); err != nil {
+			return err
+		}
+	}
+	cmd.Printf("page: %s\n", page)
+	if result.Outcome() != check.Pass {
+		return fmt.Errorf("%w: %s (seed %d, mix %s)", errFailed, result.Outcome(), result.Facts.Seed, result.Facts.Mix)
+	}
+	return nil
+}
+
+func workerCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "worker", Short: "Be a process of the workload; the spec comes from standard input", Hidden: true, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return workload.Run(cmd.InOrStdin()) },
+	}
+}

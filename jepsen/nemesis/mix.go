@@ -1,0 +1,148 @@
+package nemesis
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Mix says what is broken, how often and for how long.
+type Mix struct {
+	Name string
+	// Faults are the names of single faults, Pairs those of faults that come together.
+	Faults []string
+	Pairs  [][2]string
+	// Shortest and Longest bound how long a fault lasts, Quiet is the least time between two.
+	Shortest, Longest, Quiet time.Duration
+}
+
+// Faults are all faults.
+func Faults() []Fault {
+	return []Fault{
+		kill("kill-leader", theLeader, false), kill("kill-follower", aFollower, false), kill("kill-majority", aMajority, true), kill("kill-all", all, true),
+		crashLoop(), crashAt(),
+		pause("pause-leader", theLeader, false), pause("pause-follower", aFollower, false), pause("pause-all", all, true),
+		stop("stop-leader", theLeader), stop("stop-follower", aFollower), rolling(), transfer(), pauseWorker(),
+		partition("partition-leader", false, leaderAlone), partition("partition-follower", false, followerAlone),
+		partition("partition-halves", false, halves), partition("partition-all", true, everyone), partition("partition-ring", false, ring),
+		partition("leader-deaf", false, leaderDeaf), partition("leader-mute", false, leaderMute), flapping(), isolateClients(),
+		loss(1), loss(20), slowLink(125_000), delay(80*time.Millisecond, 40*time.Millisecond), halfCut(), stallStream(),
+		jump(), strobe(), drift(),
+		onDisk("slow-sync", false, theLeader, func(d Disk, r *rand.Rand) { d.SlowSync(time.Duration(10+r.IntN(300)) * time.Millisecond) }),
+		onDisk("stalled-sync", true, theLeader, func(d Disk, _ *rand.Rand) { d.SlowSync(10 * time.Second) }),
+		onDisk("failing-sync", true, theLeader, func(d Disk, _ *rand.Rand) { d.FailSyncs(1) }),
+		onDisk("failing-sync-follower", true, aFollower, func(d Disk, _ *rand.Rand) { d.FailSyncs(-1) }),
+		onDisk("disk-full", true, theLeader, func(d Disk, r *rand.Rand) { d.Full(r.Int64N(64 << 10)) }),
+		powerCut("power-cut-leader", theLeader, false), powerCut("power-cut-all", all, true),
+		wipe(), rot(), trouble(),
+	}
+}
+
+// Named returns a fault by its name.
+func Named(name string) (Fault, error) {
+	for _, fault := range Faults() {
+		if fault.Name == name {
+			return fault, nil
+		}
+	}
+	return Fault{}, fmt.Errorf("there is no fault %q", name)
+}
+
+// steps are what a run draws from: each seed gives each fault a weight of its own, so that some runs have much of one
+// and nothing of another; a quarter of the time is quiet. A fault of the mix is there at least once in the list.
+func (m Mix) steps(r *rand.Rand) [][]Fault {
+	var steps [][]Fault
+	add := func(names ...string) {
+		var step []Fault
+		for _, name := range names {
+			fault, err := Named(name)
+			if err != nil {
+				panic(err) // a mix is part of the program
+			}
+			step = append(step, fault)
+		}
+		for range 1 + r.IntN(4) {
+			steps = append(steps, step)
+		}
+	}
+	for _, name := range m.Faults {
+		add(name)
+	}
+	for _, pair := range m.Pairs {
+		add(pair[0], pair[1])
+	}
+	for range len(steps) / 3 {
+		steps = append(steps, nil)
+	}
+	return steps
+}
+
+// Without leaves out faults that a kind of network or disk cannot do: delays need proxies, torn writes
+// need disks of the suite. unfit are beginnings of names.
+func (m Mix) Without(unfit ...string) Mix {
+	fit := func(name string) bool {
+		return !slices.ContainsFunc(unfit, func(word string) bool { return strings.HasPrefix(name, word) })
+	}
+	kept := m
+	kept.Faults, kept.Pairs = nil, nil
+	for _, name := range m.Faults {
+		if fit(name) {
+			kept.Faults = append(kept.Faults, name)
+		}
+	}
+	for _, pair := range m.Pairs {
+		if fit(pair[0]) && fit(pair[1]) {
+			kept.Pairs = append(kept.Pairs, pair)
+		}
+	}
+	return kept
+}
+
+// Mixes are what can be run by name.
+func Mixes() []Mix {
+	processes := []string{"kill-leader", "kill-follower", "kill-majority", "kill-all", "crash-loop", "crash-point", "pause-leader", "pause-follower", "pause-clients"}
+	links := []string{"partition-leader", "partition-follower", "partition-halves", "partition-ring", "leader-deaf", "leader-mute", "flapping-links", "isolate-clients", "loss-1%", "loss-20%", "slow-link"}
+	proxied := []string{"delay", "half-cut-streams", "stalled-streams"}
+	clocks := []string{"clock-jump", "clock-strobe", "clock-drift"}
+	orders := []string{"stop-leader", "stop-follower", "rolling-restart", "transfer", "replace-node"}
+	disks := []string{"slow-sync", "stalled-sync", "failing-sync", "failing-sync-follower", "disk-full", "power-cut-leader", "power-cut-all", "bit-flips"}
+	pairs := [][2]string{
+		{"pause-leader", "kill-follower"},
+		{"partition-leader", "kill-follower"},
+		{"kill-leader", "pause-follower"},
+		{"pause-clients", "kill-leader"},
+		{"clock-jump", "kill-leader"},
+		{"partition-follower", "rolling-restart"},
+		{"transfer", "partition-follower"},
+		{"isolate-clients", "partition-leader"},
+	}
+	diskPairs := [][2]string{{"partition-leader", "power-cut-all"}, {"slow-sync", "kill-follower"}, {"disk-full", "partition-follower"}}
+	join := func(lists ...[]string) []string { return slices.Concat(lists...) }
+	standard := Mix{Shortest: time.Second, Longest: 6 * time.Second, Quiet: time.Second}
+	mix := func(name string, faults []string, pairs [][2]string) Mix {
+		m := standard
+		m.Name, m.Faults, m.Pairs = name, faults, pairs
+		return m
+	}
+	return []Mix{
+		mix("default", join(processes, links, clocks, orders, disks, proxied, []string{"provider-trouble"}), slices.Concat(pairs, diskPairs)),
+		mix("processes", processes, pairs[:1]), mix("links", join(links, proxied), nil), mix("clocks", join(clocks, []string{"kill-leader"}), nil),
+		mix("disks", disks, diskPairs), mix("members", join(orders, []string{"kill-leader", "partition-follower"}), nil),
+		mix("failover", []string{"kill-leader", "partition-leader", "pause-leader"}, nil),
+		mix("none", nil, nil),
+	}
+}
+
+// MixNamed returns a mix by its name.
+func MixNamed(name string) (Mix, error) {
+	var names []string
+	for _, mix := range Mixes() {
+		if mix.Name == name {
+			return mix, nil
+		}
+		names = append(names, mix.Name)
+	}
+	return Mix{}, fmt.Errorf("there is no mix %q; there are %s", name, strings.Join(names, ", "))
+}

@@ -1,0 +1,264 @@
+// Package nemesis breaks a cluster: processes, links, clocks, disks and members, alone, in pairs and at random from a
+// seed. Each fault says who it hit and how that was seen from outside; one that could not be confirmed has failed.
+package nemesis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/quotad/quotad/jepsen/cluster"
+	"github.com/quotad/quotad/jepsen/history"
+)
+
+// Links breaks what is between hosts. *network.Network is one.
+type Links interface {
+	// Cut drops all that one host sends to another; Mend ends it, and Loss.
+	Cut(from, to string) error
+	// Mend lets everything through again.
+	Mend(from, to string) error
+	// Loss drops some percent.
+	Loss(from, to string, percent int) error
+	// Rate bounds what leaves a host; 0: no bound.
+	Rate(host string, bytesPerSecond int64) error
+	// Delay holds up what one host sends to another.
+	Delay(from, to string, mean, jitter time.Duration) error
+	// ResetAfter resets the next stream after so many bytes.
+	ResetAfter(from, to string, bytes int64) error
+	// Stall keeps streams open and delivers nothing.
+	Stall(from, to string, on bool) error
+	// Heal ends everything.
+	Heal() error
+	// Dropped is how many packets or pieces of streams were kept back so far, to see that a fault hit.
+	Dropped() uint64
+}
+
+// Disk breaks the disk under a node. *disk.Disk is one.
+type Disk interface {
+	// SlowSync makes each sync take longer.
+	SlowSync(longer time.Duration)
+	// Full leaves room for so many more bytes.
+	Full(free int64)
+	// FailSyncs makes the next syncs fail; below 0: all.
+	FailSyncs(times int)
+	// Heal ends everything.
+	Heal()
+	// PowerCut drops what was not synced, or tears it. The process must be gone.
+	PowerCut(r *rand.Rand, torn bool) (lost int64, err error)
+	// Injected is how many operations were slowed or refused so far.
+	Injected() int64
+}
+
+// Worker is a process of the workload.
+type Worker interface {
+	// Host is the name of its host.
+	Host() string
+	// Pause stops it with SIGSTOP.
+	Pause() error
+	// Resume lets it go on.
+	Resume() error
+}
+
+// Trouble makes the provider refuse calls, or stops that.
+type Trouble func(on bool)
+
+// Env is what can be broken.
+type Env struct {
+	Cluster *cluster.Cluster
+	Links   Links
+	// Disk returns the disk under a node; nil where the disks are plain ones.
+	Disk func(node string) Disk
+	// Sleepers are the workers that may be paused and cut off: they check fences, not clocks.
+	Sleepers []Worker
+	// Clients are the hosts of all workers.
+	Clients []string
+	Trouble Trouble
+	// Data returns a node's data directory as the suite sees it.
+	Data func(node string) string
+}
+
+// Fault is something that can be done to a cluster.
+type Fault struct {
+	// Name is its name, such as kill-leader.
+	Name string
+	// Unavailable says that it takes the service away while it lasts.
+	Unavailable bool
+	// Ends says that it makes processes end by themselves.
+	Ends bool
+	// do breaks something, waits with hold, and mends it. It returns whom it hit and what was seen of it.
+	do func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (hit, error)
+}
+
+// hit is whom a fault hit, and what was seen of it.
+type hit struct {
+	targets []string
+	seen    string
+}
+
+// errNotSeen says that a fault left no trace.
+var errNotSeen = errors.New("nothing was seen of it")
+
+// Nemesis runs faults and writes them down.
+type Nemesis struct {
+	env    *Env
+	rand   *rand.Rand
+	faults *history.Writer[history.Fault]
+	tell   func(string)
+}
+
+// New returns a nemesis. tell gets a line for each fault.
+func New(env *Env, seed uint64, faults *history.Writer[history.Fault], tell func(string)) *Nemesis {
+	return &Nemesis{env: env, rand: rand.New(rand.NewPCG(seed, 0xfa017)), faults: faults, tell: tell} //nolint:gosec // no secret
+}
+
+// Run breaks things by a mix until ctx ends, then mends all.
+func (n *Nemesis) Run(ctx context.Context, mix Mix) error {
+	steps := mix.steps(n.rand)
+	for ctx.Err() == nil {
+		step := steps[n.rand.IntN(len(steps))]
+		if len(step) == 0 {
+			n.pause(ctx, time.Duration(1000+n.rand.IntN(4000))*time.Millisecond)
+			continue
+		}
+		n.together(ctx, step, mix)
+		n.pause(ctx, mix.Quiet+time.Duration(n.rand.Int64N(int64(mix.Quiet)+1)))
+	}
+	return n.Heal(context.WithoutCancel(ctx))
+}
+
+// together runs the faults of a step at overlapping times.
+func (n *Nemesis) together(ctx context.Context, step []Fault, mix Mix) {
+	var wg sync.WaitGroup
+	for i, fault := range step {
+		lag := time.Duration(0)
+		if i > 0 {
+			lag = time.Duration(n.rand.IntN(700)) * time.Millisecond
+		}
+		length := mix.Shortest + time.Duration(n.rand.Int64N(int64(mix.Longest-mix.Shortest)+1))
+		own := rand.New(rand.NewPCG(n.rand.Uint64(), 1)) //nolint:gosec // no secret
+		wg.Go(func() {
+			n.pause(ctx, lag)
+			if ctx.Err() == nil {
+				n.once(ctx, fault, own, length)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// Once runs one fault for a length of time.
+func (n *Nemesis) Once(ctx context.Context, fault Fault, length time.Duration) {
+	n.once(ctx, fault, rand.New(rand.NewPCG(n.rand.Uint64(), 2)), length) //nolint:gosec // no secret
+}
+
+func (n *Nemesis) once(ctx context.Context, fault Fault, r *rand.Rand, length time.Duration) {
+	line := history.Fault{Kind: fault.Name, Began: history.Now(), Unavailable: fault.Unavailable, Ends: fault.Ends}
+	hit, err := fault.do(ctx, n.env, r, func(ctx context.Context) { n.pause(ctx, length) })
+	line.Ended, line.Targets, line.Confirmed = history.Now(), hit.targets, hit.seen
+	if err != nil {
+		line.Failed = err.Error()
+	}
+	n.faults.Write(&line)
+	n.tell(fmt.Sprintf("%-22s %-28s %5.1f s  %s%s", fault.Name, strings.Join(hit.targets, " "),
+		float64(line.Ended-line.Began)/1e9, line.Confirmed, line.Failed))
+}
+
+// Heal mends everything: links, disks, clocks, processes.
+func (n *Nemesis) Heal(ctx context.Context) error {
+	e := n.env
+	err := e.Links.Heal()
+	for _, node := range e.Cluster.Nodes() {
+		if e.Disk != nil {
+			e.Disk(node.ID).Heal()
+		}
+	}
+	for _, worker := range e.Sleepers {
+		err = errors.Join(err, worker.Resume())
+	}
+	if e.Trouble != nil {
+		e.Trouble(false)
+	}
+	for _, node := range e.Cluster.Nodes() {
+		if node.Running() {
+			_ = node.Resume() // one that is not paused takes no notice
+		} else if !node.Retired() {
+			err = errors.Join(err, node.Start())
+		}
+	}
+	for _, node := range e.Cluster.Nodes() {
+		if node.Retired() {
+			continue
+		}
+		err = errors.Join(err, within(ctx, 30*time.Second, func(ctx context.Context) error { return node.SetClock(ctx, 0, 1_000_000) }))
+	}
+	return err
+}
+
+// within repeats a call until it succeeds or the time is up.
+func within(ctx context.Context, limit time.Duration, do func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	for {
+		attempt, done := context.WithTimeout(ctx, 2*time.Second)
+		err := do(attempt)
+		done()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+func (n *Nemesis) pause(ctx context.Context, length time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(length):
+	}
+}
+
+// leader returns the leader and the others that run.
+func (e *Env) leader(ctx context.Context) (*cluster.Node, []*cluster.Node, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	leader, err := e.Cluster.AwaitLeader(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	var others []*cluster.Node
+	for _, node := range e.Cluster.Nodes() {
+		if node != leader && node.Running() && !node.Retired() {
+			others = append(others, node)
+		}
+	}
+	return leader, others, nil
+}
+
+// follower returns some node that does not lead.
+func (e *Env) follower(ctx context.Context, r *rand.Rand) (*cluster.Node, error) {
+	_, others, err := e.leader(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if len(others) == 0 {
+		return nil, errors.New("there is no follower")
+	}
+	return others[r.IntN(len(others))], nil
+}
+
+func names(nodes ...*cluster.Node) []string {
+	ids := make([]string, len(nodes))
+	for i, node := range nodes {
+		ids[i] = node.ID
+	}
+	slices.Sort(ids)
+	return ids
+}

@@ -1,0 +1,236 @@
+package nemesis
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/quotad/quotad/jepsen/cluster"
+)
+
+// choose returns the nodes that a fault is for.
+type choose func(ctx context.Context, e *Env, r *rand.Rand) ([]*cluster.Node, error)
+
+func theLeader(ctx context.Context, e *Env, _ *rand.Rand) ([]*cluster.Node, error) {
+	leader, _, err := e.leader(ctx)
+	return []*cluster.Node{leader}, err
+}
+
+func aFollower(ctx context.Context, e *Env, r *rand.Rand) ([]*cluster.Node, error) {
+	follower, err := e.follower(ctx, r)
+	return []*cluster.Node{follower}, err
+}
+
+func aMajority(ctx context.Context, e *Env, _ *rand.Rand) ([]*cluster.Node, error) {
+	leader, others, err := e.leader(ctx)
+	if err != nil {
+		return nil, err
+	}
+	voters := len(others) + 1
+	return append([]*cluster.Node{leader}, others[:voters/2]...), nil
+}
+
+func all(_ context.Context, e *Env, _ *rand.Rand) ([]*cluster.Node, error) {
+	var nodes []*cluster.Node
+	for _, node := range e.Cluster.Nodes() {
+		if !node.Retired() {
+			nodes = append(nodes, node)
+		}
+	}
+	return nodes, nil
+}
+
+// kill kills nodes with SIGKILL and starts them again.
+func kill(name string, whom choose, unavailable bool) Fault {
+	return Fault{Name: name, Unavailable: unavailable, do: func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (hit, error) {
+		nodes, err := whom(ctx, e, r)
+		if err != nil {
+			return hit{}, err
+		}
+		killed := 0
+		for _, node := range nodes {
+			if node.Kill() {
+				killed++
+			}
+		}
+		h := hit{names(nodes...), fmt.Sprintf("%d processes gone", killed)}
+		hold(ctx)
+		for _, node := range nodes {
+			if !node.Running() {
+				if err := node.Start(); err != nil {
+					return h, err
+				}
+			}
+		}
+		if killed == 0 {
+			return h, errNotSeen
+		}
+		return h, nil
+	}}
+}
+
+// crashLoop kills a node again and again, before it is quite back.
+func crashLoop() Fault {
+	return Fault{Name: "crash-loop", do: func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (hit, error) {
+		node, err := e.follower(ctx, r)
+		if err != nil {
+			return hit{}, err
+		}
+		times := 0
+		loop, stop := context.WithCancel(ctx)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for loop.Err() == nil {
+				node.Kill()
+				times++
+				if node.Start() != nil {
+					return
+				}
+				select {
+				case <-loop.Done():
+				case <-time.After(time.Duration(200+r.IntN(1500)) * time.Millisecond):
+				}
+			}
+		}()
+		hold(ctx)
+		stop()
+		<-done
+		return hit{names(node), fmt.Sprintf("killed %d times", times)}, nil
+	}}
+}
+
+// pause stops nodes with SIGSTOP and lets them go on.
+func pause(name string, whom choose, unavailable bool) Fault {
+	return Fault{Name: name, Unavailable: unavailable, do: func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (hit, error) {
+		nodes, err := whom(ctx, e, r)
+		if err != nil {
+			return hit{}, err
+		}
+		var states strings.Builder
+		for _, node := range nodes {
+			if err := node.Pause(); err != nil {
+				return hit{targets: names(nodes...)}, err
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(20 * time.Millisecond): // the kernel stops all threads within a few ms
+		}
+		for _, node := range nodes {
+			states.WriteString(node.State())
+		}
+		hold(ctx)
+		for _, node := range nodes {
+			_ = node.Resume() // it may have been killed meanwhile by another fault
+		}
+		h := hit{names(nodes...), "states " + states.String()}
+		for _, state := range states.String() {
+			if state != 'T' {
+				return h, errNotSeen
+			}
+		}
+		return h, nil
+	}}
+}
+
+// stop stops a node in order and starts it again: an orderly restart.
+func stop(name string, whom choose) Fault {
+	return Fault{Name: name, do: func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (hit, error) {
+		nodes, err := whom(ctx, e, r)
+		if err != nil {
+			return hit{}, err
+		}
+		h := hit{targets: names(nodes...)}
+		for _, node := range nodes {
+			if !node.Stop() {
+				return h, fmt.Errorf("%s did not stop within 15 s", node.ID)
+			}
+		}
+		h.seen = "stopped in order"
+		hold(ctx)
+		for _, node := range nodes {
+			if err := node.Start(); err != nil {
+				return h, err
+			}
+		}
+		return h, nil
+	}}
+}
+
+// rolling stops and starts every node in turn, each when the one before is ready.
+func rolling() Fault {
+	return Fault{Name: "rolling-restart", do: func(ctx context.Context, e *Env, _ *rand.Rand, _ func(context.Context)) (hit, error) {
+		nodes, _ := all(ctx, e, nil)
+		h := hit{targets: names(nodes...)}
+		for _, node := range nodes {
+			if !node.Stop() {
+				return h, fmt.Errorf("%s did not stop within 15 s", node.ID)
+			}
+			if err := node.Start(); err != nil {
+				return h, err
+			}
+			if err := node.AwaitReady(context.WithoutCancel(ctx), 30*time.Second); err != nil {
+				return h, err
+			}
+		}
+		h.seen = "all restarted"
+		return h, nil
+	}}
+}
+
+// crashPoints are the places in the code at which a node can kill itself.
+var crashPoints = []string{
+	"before-apply", "after-apply", "before-store", "after-store", "in-delete-range", "after-vote", "in-restore", "in-snapshot", "before-answer",
+}
+
+// crashAt has a node kill itself at a place in the code.
+func crashAt() Fault {
+	return Fault{Name: "crash-point", Ends: true, do: func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (hit, error) {
+		nodes, err := theLeader(ctx, e, r)
+		if err == nil && r.IntN(2) == 0 {
+			nodes, err = aFollower(ctx, e, r)
+		}
+		if err != nil {
+			return hit{}, err
+		}
+		point := crashPoints[r.IntN(len(crashPoints))]
+		if err := nodes[0].CrashAt(ctx, point, int32(1+r.IntN(20))); err != nil {
+			return hit{targets: names(nodes...)}, err
+		}
+		before := len(e.Cluster.Exits())
+		hold(ctx)
+		h := hit{append(names(nodes...), point), fmt.Sprintf("%d exits", len(e.Cluster.Exits())-before)}
+		if nodes[0].Running() {
+			_ = nodes[0].CrashAt(context.WithoutCancel(ctx), "", 0) // the point may never have been passed
+		}
+		return h, nil
+	}}
+}
+
+// pauseWorker stops a worker with SIGSTOP: its holders wake after their leases.
+func pauseWorker() Fault {
+	return Fault{Name: "pause-clients", do: func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (hit, error) {
+		worker := e.Sleepers[r.IntN(len(e.Sleepers))]
+		if err := worker.Pause(); err != nil {
+			return hit{}, err
+		}
+		hold(ctx)
+		return hit{[]string{worker.Host()}, "stopped"}, worker.Resume()
+	}}
+}
+
+// transfer hands leadership over while calls go on.
+func transfer() Fault {
+	return Fault{Name: "transfer", do: func(ctx context.Context, e *Env, r *rand.Rand, _ func(context.Context)) (hit, error) {
+		leader, others, err := e.leader(ctx)
+		if err != nil {
+			return hit{}, err
+		}
+		to := others[r.IntN(len(others))]
+		err = leader.Transfer(ctx, to.ID)
+		return hit{[]string{leader.ID, to.ID}, "handed over"}, err
+	}}
+}

@@ -1,0 +1,239 @@
+package nemesis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/quotad/quotad/jepsen/cluster"
+)
+
+// jump shifts the wall clock of one node, forward or back, by seconds to hours.
+func jump() Fault {
+	return Fault{Name: "clock-jump", do: func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (hit, error) {
+		nodes, _ := all(ctx, e, r)
+		node := nodes[r.IntN(len(nodes))]
+		size := []time.Duration{3 * time.Second, time.Minute, time.Hour, 25 * time.Hour}[r.IntN(4)]
+		if r.IntN(2) == 0 {
+			size = -size
+		}
+		if err := node.SetClock(ctx, size, 1_000_000); err != nil {
+			return hit{targets: names(node)}, err
+		}
+		hold(ctx)
+		_ = node.SetClock(context.WithoutCancel(ctx), 0, 1_000_000) // one that died meanwhile has a true clock again
+		return hit{names(node), fmt.Sprintf("by %v", size)}, nil
+	}}
+}
+
+// strobe shifts the wall clock of the leader back and forth.
+func strobe() Fault {
+	return Fault{Name: "clock-strobe", do: func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (hit, error) {
+		leader, _, err := e.leader(ctx)
+		if err != nil {
+			return hit{}, err
+		}
+		loop, stop := context.WithCancel(ctx)
+		done := make(chan int, 1)
+		go func() {
+			times := 0
+			for ; loop.Err() == nil; times++ {
+				_ = leader.SetClock(loop, time.Duration(r.Int64N(int64(20*time.Second)))-10*time.Second, 1_000_000)
+				select {
+				case <-loop.Done():
+				case <-time.After(100 * time.Millisecond):
+				}
+			}
+			done <- times
+		}()
+		hold(ctx)
+		stop()
+		times := <-done
+		_ = leader.SetClock(context.WithoutCancel(ctx), 0, 1_000_000)
+		return hit{names(leader), fmt.Sprintf("%d jumps", times)}, nil
+	}}
+}
+
+// drift runs one node's clock a little wrong, within what the promises allow for.
+func drift() Fault {
+	return Fault{Name: "clock-drift", do: func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (hit, error) {
+		nodes, _ := all(ctx, e, r)
+		node := nodes[r.IntN(len(nodes))]
+		ppm := int64(1_000_000 - 8_000 + r.IntN(16_001))
+		if err := node.SetClock(ctx, 0, ppm); err != nil {
+			return hit{targets: names(node)}, err
+		}
+		hold(ctx)
+		_ = node.SetClock(context.WithoutCancel(ctx), 0, 1_000_000)
+		return hit{names(node), fmt.Sprintf("%+d ppm", ppm-1_000_000)}, nil
+	}}
+}
+
+var errNoDisks = errors.New("the nodes' disks are plain ones")
+
+// onDisk does something to a node's disk.
+func onDisk(name string, ends bool, whom choose, do func(d Disk, r *rand.Rand)) Fault {
+	return Fault{Name: name, Ends: ends, do: func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (hit, error) {
+		if e.Disk == nil {
+			return hit{}, errNoDisks
+		}
+		nodes, err := whom(ctx, e, r)
+		if err != nil {
+			return hit{}, err
+		}
+		disk := e.Disk(nodes[0].ID)
+		before := disk.Injected()
+		do(disk, r)
+		hold(ctx)
+		disk.Heal()
+		injected := disk.Injected() - before
+		h := hit{names(nodes...), fmt.Sprintf("%d operations", injected)}
+		if injected == 0 {
+			return h, errNotSeen
+		}
+		return h, nil
+	}}
+}
+
+// powerCut kills nodes and takes from their disks what was not synced.
+func powerCut(name string, whom choose, unavailable bool) Fault {
+	return Fault{Name: name, Unavailable: unavailable, do: func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (hit, error) {
+		if e.Disk == nil {
+			return hit{}, errNoDisks
+		}
+		nodes, err := whom(ctx, e, r)
+		if err != nil {
+			return hit{}, err
+		}
+		for _, node := range nodes {
+			node.Kill()
+		}
+		var lost int64
+		torn := r.IntN(2) == 0
+		for _, node := range nodes {
+			n, cutErr := e.Disk(node.ID).PowerCut(r, torn)
+			lost += n
+			err = errors.Join(err, cutErr)
+		}
+		hold(ctx)
+		for _, node := range nodes {
+			err = errors.Join(err, node.Start())
+		}
+		return hit{names(nodes...), fmt.Sprintf("%d bytes lost, torn %v", lost, torn)}, err
+	}}
+}
+
+// wipe replaces a node whose disk is lost: it is removed and comes back under another name, as the runbook says.
+func wipe() Fault {
+	return Fault{Name: "replace-node", do: func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (hit, error) {
+		node, err := e.follower(ctx, r)
+		if err != nil {
+			return hit{}, err
+		}
+		h := hit{targets: names(node)}
+		node.Kill()
+		hold(ctx)
+		ctx = context.WithoutCancel(ctx) // a half-done replacement would be no run of the runbook
+		if err := os.RemoveAll(e.Data(node.ID)); err != nil {
+			return h, err
+		}
+		next, err := e.Cluster.Replace(ctx, node)
+		if err != nil {
+			return h, err
+		}
+		h.targets, h.seen = append(h.targets, next.ID), "promoted"
+		return h, nil
+	}}
+}
+
+// rot flips bits in the files of a node that is stopped; it must refuse to start or repair itself, and is then replaced.
+func rot() Fault {
+	return Fault{Name: "bit-flips", Ends: true, do: func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (hit, error) {
+		node, err := e.follower(ctx, r)
+		if err != nil {
+			return hit{}, err
+		}
+		h := hit{targets: names(node)}
+		node.Kill()
+		flipped, err := flip(e.Data(node.ID), r)
+		if err != nil {
+			return h, err
+		}
+		if err := node.Start(); err != nil {
+			return h, err
+		}
+		hold(ctx)
+		h.seen = fmt.Sprintf("%d bits in %s", flipped.bits, flipped.file)
+		return h, e.makeWell(context.WithoutCancel(ctx), node)
+	}}
+}
+
+// makeWell replaces a node that does not come up.
+func (e *Env) makeWell(ctx context.Context, node *cluster.Node) error {
+	if node.AwaitReady(ctx, 10*time.Second) == nil {
+		return nil
+	}
+	node.Kill()
+	if err := os.RemoveAll(e.Data(node.ID)); err != nil {
+		return err
+	}
+	_, err := e.Cluster.Replace(ctx, node)
+	return err
+}
+
+type flips struct {
+	file string
+	bits int
+}
+
+// flip flips bits in a file of a data directory, the log or a snapshot.
+func flip(dir string, r *rand.Rand) (flips, error) {
+	var files []string
+	err := filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if info, infoErr := entry.Info(); infoErr == nil && entry.Type().IsRegular() && info.Size() > 4096 {
+			files = append(files, path)
+		}
+		return nil
+	})
+	if err != nil || len(files) == 0 {
+		return flips{}, errors.Join(err, errors.New("there is no file to damage"))
+	}
+	path := files[r.IntN(len(files))]
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return flips{}, err
+	}
+	info, err := file.Stat()
+	if err != nil {
+		return flips{}, errors.Join(err, file.Close())
+	}
+	done := flips{file: filepath.Base(path), bits: 1 + r.IntN(16)}
+	for range done.bits {
+		at, one := r.Int64N(info.Size()), make([]byte, 1)
+		if _, err := file.ReadAt(one, at); err != nil {
+			return done, errors.Join(err, file.Close())
+		}
+		one[0] ^= 1 << r.IntN(8)
+		if _, err := file.WriteAt(one, at); err != nil {
+			return done, errors.Join(err, file.Close())
+		}
+	}
+	return done, file.Close()
+}
+
+// trouble has the provider refuse calls for its own reasons.
+func trouble() Fault {
+	return Fault{Name: "provider-trouble", do: func(ctx context.Context, e *Env, _ *rand.Rand, hold func(context.Context)) (hit, error) {
+		e.Trouble(true)
+		hold(ctx)
+		e.Trouble(false)
+		return hit{[]string{"provider"}, "refused calls"}, nil
+	}}
+}

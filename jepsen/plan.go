@@ -1,0 +1,359 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/quotad/quotad/jepsen/cluster"
+	"github.com/quotad/quotad/jepsen/disk"
+	"github.com/quotad/quotad/jepsen/history"
+	"github.com/quotad/quotad/jepsen/nemesis"
+	"github.com/quotad/quotad/jepsen/network"
+	"github.com/quotad/quotad/jepsen/workload"
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+// plan is what a run is to be.
+type plan struct {
+	binary, mixName, network, folder, summary, defect string
+	length                                            time.Duration
+	seed                                              uint64
+	nodes                                             int
+	proxied, plainDisks                               bool
+	load                                              float64
+
+	mix nemesis.Mix
+}
+
+// complete fills in what was left open and checks the rest.
+func (p *plan) complete() error {
+	var err error
+	if p.mix, err = nemesis.MixNamed(p.mixName); err != nil {
+		return err
+	}
+	if p.length == 0 {
+		p.length = 10 * time.Minute
+	}
+	if p.seed == 0 {
+		p.seed = rand.Uint64N(1_000_000_000) //nolint:gosec // no secret
+	}
+	if p.nodes != 1 && p.nodes != 3 && p.nodes != 5 {
+		return fmt.Errorf("a cluster has 1, 3 or 5 nodes, not %d", p.nodes)
+	}
+	if p.binary, err = filepath.Abs(p.binary); err != nil {
+		return err
+	}
+	if p.folder, err = filepath.Abs(p.folder); err != nil {
+		return err
+	}
+	_, err = os.Stat(p.binary)
+	return err
+}
+
+// stage is what a run consists of while it runs.
+type stage struct {
+	plan     *plan
+	dir      history.Dir
+	facts    *history.Facts
+	network  *network.Network
+	hosts    []*network.Host
+	operator *network.Host
+	disks    map[string]*disk.Disk
+	cluster  *cluster.Cluster
+	provider *workload.Provider
+	workers  []*worker
+	faults   *history.Writer[history.Fault]
+	out      io.Writer
+}
+
+// run makes a run and returns its folder.
+func (p *plan) run(ctx context.Context, out io.Writer) (history.Dir, error) {
+	dir := history.Dir(filepath.Join(p.folder, fmt.Sprintf("%s-%s-%d", time.Now().UTC().Format("20060102-150405"), p.mix.Name, p.seed)))
+	s := &stage{plan: p, dir: dir, out: out, facts: &history.Facts{Seed: p.seed, Mix: p.mix.Name, Defect: p.defect, Start: time.Now()}}
+	s.say("seed %d, mix %s, %d nodes, %v of faults; history: %s", p.seed, p.mix.Name, p.nodes, p.length, dir)
+	err := s.open(ctx)
+	if err == nil {
+		err = s.play(ctx)
+	}
+	if closeErr := s.close(); err == nil {
+		err = closeErr
+	}
+	if err != nil {
+		return dir, err
+	}
+	return dir, dir.WriteFacts(s.facts)
+}
+
+func (s *stage) say(format string, args ...any) {
+	_, _ = fmt.Fprintf(s.out, "%s  %s\n", time.Now().Format("15:04:05"), fmt.Sprintf(format, args...))
+}
+
+// open builds network, disks, nodes, provider and workers.
+func (s *stage) open(ctx context.Context) error {
+	p := s.plan
+	var err error
+	s.network, err = network.Open(network.Options{Kind: network.Kind(p.network), Proxied: p.proxied})
+	if err != nil {
+		return err
+	}
+	s.facts.Network = string(s.network.Kind())
+	if p.proxied {
+		s.facts.Network += ", proxied"
+	}
+	if reason := s.network.Reason(); reason != "" {
+		s.say("links are %s: %s", s.network.Kind(), reason)
+	}
+	if s.operator, err = s.network.AddHost("operator"); err != nil {
+		return err
+	}
+	for i := range p.nodes {
+		host, err := s.network.AddHost(fmt.Sprintf("n%d", i+1), cluster.APIPort, cluster.RaftPort)
+		if err != nil {
+			return err
+		}
+		s.hosts = append(s.hosts, host)
+	}
+	if err := s.mount(); err != nil {
+		return err
+	}
+	if s.faults, err = history.Create[history.Fault](s.dir.Faults()); err != nil {
+		return err
+	}
+	return s.startCluster(ctx)
+}
+
+// mount puts the suite's file systems under the nodes, where that is wanted and allowed.
+func (s *stage) mount() error {
+	s.facts.Disk = "plain"
+	for _, host := range s.hosts {
+		if err := os.MkdirAll(s.data(host.Name()), 0o700); err != nil {
+			return err
+		}
+	}
+	if s.plan.plainDisks {
+		return nil
+	}
+	disks := map[string]*disk.Disk{}
+	for _, host := range s.hosts {
+		mounted, err := disk.Mount(s.backing(host.Name()), s.data(host.Name()))
+		if errors.Is(err, disk.ErrUnavailable) {
+			s.say("disks are plain: %v", err)
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		disks[host.Name()] = mounted
+	}
+	s.disks, s.facts.Disk = disks, "FUSE"
+	return nil
+}
+
+func (s *stage) backing(host string) string { return filepath.Join(string(s.dir), "disks", host) }
+
+func (s *stage) data(host string) string { return filepath.Join(string(s.dir), "data", host) }
+
+// hostOf is the host of a node: a node that was replaced lives on under the next name.
+func hostOf(node string) string {
+	host, _, _ := strings.Cut(node, ".")
+	return host
+}
+
+// startCluster starts the nodes, applies the quotas and starts provider and workers.
+func (s *stage) startCluster(ctx context.Context) error {
+	hosts := make([]cluster.Host, len(s.hosts))
+	for i, host := range s.hosts {
+		hosts[i] = host
+	}
+	s.cluster = cluster.New(cluster.Config{
+		Binary: s.plan.binary, Hosts: hosts, Operator: s.operator, History: s.dir, RestartAfter: time.Second,
+		Data: func(node string) string { return filepath.Join(s.data(hostOf(node)), "d-"+node) },
+		Flags: []string{
+			"--raft-snapshot-entries", "400", "--raft-snapshot-interval", "2s", "--raft-trailing-entries", "300",
+			"--disk-refuse-below", "64KiB", "--disk-stop-below", "16KiB",
+		},
+	})
+	ready, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	if err := s.cluster.Start(ready); err != nil {
+		return err
+	}
+	leader, err := s.cluster.AwaitLeader(ready)
+	if err != nil {
+		return err
+	}
+	_, err = leader.Admin().ApplyQuotas(ready, &quotav1.ApplyQuotasRequest{Quotas: workload.Quotas(), Holders: workload.HolderRules(), ReplaceHolders: true})
+	if err != nil {
+		return err
+	}
+	return s.startWorkers()
+}
+
+func (s *stage) startWorkers() error {
+	host, err := s.network.AddHost("provider")
+	if err != nil {
+		return err
+	}
+	listener, err := host.Listen(8080)
+	if err != nil {
+		return err
+	}
+	if s.provider, err = workload.StartProvider(listener, s.dir); err != nil {
+		return err
+	}
+	for _, profile := range workload.Profiles() {
+		for number := range profile.Workers {
+			w, err := s.startWorker(profile, number, fmt.Sprintf("%s:8080", host.IP()))
+			if err != nil {
+				return err
+			}
+			s.workers = append(s.workers, w)
+		}
+	}
+	return nil
+}
+
+// play breaks things for the length of the plan, heals them and looks at what is left.
+func (s *stage) play(ctx context.Context) error {
+	s.facts.Began = history.Now()
+	broken, stop := context.WithTimeout(ctx, s.plan.length)
+	defer stop()
+	n := nemesis.New(s.env(), s.plan.seed, s.faults, func(line string) { s.say("%s", line) })
+	mix := s.fitting()
+	if len(mix.Faults) == 0 {
+		<-broken.Done()
+	}
+	if err := n.Run(broken, mix); err != nil {
+		return fmt.Errorf("healing: %w", err)
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	s.facts.Healed = history.Now()
+	s.say("healed; the workload goes on for %v", afterwards)
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(afterwards):
+	}
+	for _, w := range s.workers {
+		w.stop()
+	}
+	s.facts.Ended = history.Now()
+	return s.look(ctx)
+}
+
+// afterwards is how long the workload goes on when all is healed: longer than recovery may take.
+const afterwards = 15 * time.Second
+
+// fitting is the mix without what this stage cannot do.
+func (s *stage) fitting() nemesis.Mix {
+	mix := s.plan.mix
+	if !s.plan.proxied {
+		mix = mix.Without("delay", "half-cut", "stalled-streams")
+	}
+	if s.network.Kind() != network.Namespaces {
+		mix = mix.Without("loss")
+	}
+	if s.disks == nil {
+		mix = mix.Without("slow-sync", "stalled-sync", "failing-sync", "disk-full", "power-cut")
+	}
+	return mix
+}
+
+// look waits until all nodes show one index, and notes how they are.
+func (s *stage) look(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for _, node := range s.cluster.Nodes() {
+		s.facts.Nodes = append(s.facts.Nodes, node.ID)
+	}
+	for {
+		s.facts.Final = s.facts.Final[:0]
+		for _, node := range s.cluster.Nodes() {
+			if !node.Retired() {
+				s.facts.Final = append(s.facts.Final, stateOf(ctx, node))
+			}
+		}
+		if equal(s.facts.Final) || ctx.Err() != nil {
+			break
+		}
+		select {
+		case <-ctx.Done(): // what was seen last is judged
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	if status, err := s.cluster.Nodes()[0].Status(ctx); err == nil {
+		s.facts.Version = status.Version
+	}
+	s.facts.Exits = s.cluster.Exits()
+	var err error
+	s.facts.Installed, err = s.installed()
+	return err
+}
+
+// stateOf asks a node for its state's hash.
+func stateOf(ctx context.Context, node *cluster.Node) history.Final {
+	final := history.Final{Node: node.ID}
+	hash, err := node.Admin().GetStateHash(ctx, &quotav1.GetStateHashRequest{})
+	if err != nil {
+		final.Error = err.Error()
+		return final
+	}
+	final.Index, final.Ledger, final.Whole = hash.Index, hash.Ledger, hash.Whole
+	return final
+}
+
+// equal says whether all nodes answered and show one index.
+func equal(finals []history.Final) bool {
+	for _, final := range finals {
+		if final.Error != "" || final.Index != finals[0].Index {
+			return false
+		}
+	}
+	return true
+}
+
+// installed counts the snapshots that nodes took from a leader, by what they wrote to their logs.
+func (s *stage) installed() (int, error) {
+	count := 0
+	for _, node := range s.cluster.Nodes() {
+		text, err := os.ReadFile(s.dir.Log(node.ID))
+		if err != nil {
+			return 0, err
+		}
+		count += strings.Count(strings.ToLower(string(text)), "installed remote snapshot")
+	}
+	return count, nil
+}
+
+// close takes everything down. It may be called at any time.
+func (s *stage) close() error {
+	var err error
+	for _, w := range s.workers {
+		err = errors.Join(err, w.end())
+	}
+	if s.cluster != nil {
+		s.cluster.Close()
+	}
+	if s.provider != nil {
+		err = errors.Join(err, s.provider.Close())
+	}
+	if s.faults != nil {
+		err = errors.Join(err, s.faults.Close())
+	}
+	for _, mounted := range s.disks {
+		err = errors.Join(err, mounted.Close())
+	}
+	if s.network != nil {
+		err = errors.Join(err, s.network.Close())
+	}
+	return err
+}

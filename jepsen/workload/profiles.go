@@ -1,0 +1,128 @@
+package workload
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+// Profile is how many workers of a kind take part in a run, and how they act.
+type Profile struct {
+	Name    string
+	Actors  int
+	Pace    float64
+	Workers int
+}
+
+// Profiles are what a run of the default mix consists of.
+func Profiles() []Profile {
+	return []Profile{
+		{Name: "hot", Actors: 16, Pace: 6, Workers: 1},
+		{Name: "many", Actors: 8, Pace: 6, Workers: 1},
+		{Name: "queue", Actors: 12, Pace: 3, Workers: 1},
+		{Name: "slots", Actors: 8, Pace: 5, Workers: 1},
+		{Name: "renewers", Actors: 4, Pace: 20, Workers: 1},
+		{Name: "sleepers", Actors: 6, Pace: 5, Workers: 1},
+		{Name: "governed", Actors: 8, Pace: 40, Workers: 2},
+		{Name: "linear", Actors: 4, Pace: 4, Workers: 1},
+		{Name: "operator", Actors: 1, Pace: 0.5, Workers: 1},
+		{Name: "watchers", Actors: 3, Pace: 1, Workers: 1},
+	}
+}
+
+// profiles are what an actor of each profile does until its context ends.
+var profiles = map[string]func(context.Context, *worker, int){
+	// hot: all on one quota and its children, small amounts, much in flight, everything sent twice now and then.
+	"hot": raw(habits{
+		quotas: []string{"hot", "tree/a", "tree/b"}, items: 2, amount: 3, ttlMin: time.Second, ttlMax: 6 * time.Second, consume: 50,
+		bare: 10, twice: 10, late: 10, reserve: 40, consumeLease: 15, settle: 15, renew: 5, release: 15, abandon: 5, stale: 8, report: 2, read: 15,
+		most: 6,
+	}),
+	// many: composite requests over many quotas, and batches.
+	"many": raw(habits{
+		quotas: Many(), items: 4, amount: 5, ttlMin: time.Second, ttlMax: 20 * time.Second, consume: 30, bare: 5, twice: 5, late: 5,
+		reserve: 30, consumeLease: 15, settle: 15, renew: 5, release: 10, abandon: 5, stale: 5, report: 5, read: 10, batch: 10, most: 12,
+	}),
+	// queue: more is wanted than there is, in three classes; they wait.
+	"queue": raw(habits{
+		quotas: []string{"queue"}, items: 1, amount: 3, ttlMin: 2 * time.Second, ttlMax: 5 * time.Second, consume: 80, wait: 80,
+		waitMax: 4 * time.Second, withdraw: 15, twice: 5, late: 5, reserve: 60, settle: 20, release: 20, abandon: 5, read: 5, most: 3,
+	}),
+	// slots: few at once, with grace.
+	"slots": raw(habits{
+		quotas: []string{"slots"}, items: 1, amount: 1, ttlMin: time.Second, ttlMax: 3 * time.Second, consume: 100, wait: 50, waitMax: 3 * time.Second,
+		twice: 5, late: 5, reserve: 50, settle: 20, renew: 20, release: 30, abandon: 10, stale: 10, read: 5, most: 1,
+	}),
+	// renewers: many leases of equal length that are always about to end.
+	"renewers": raw(habits{
+		quotas: []string{"renewed"}, items: 1, amount: 1, ttlMin: 2 * time.Second, ttlMax: 2 * time.Second, reserve: 30, renew: 60, abandon: 2,
+		stale: 3, batch: 2, most: 40,
+	}),
+	// sleepers: their worker is paused and cut off; they come back with what they had.
+	"sleepers": raw(habits{
+		quotas: []string{"sleepers", "window"}, items: 2, amount: 4, ttlMin: time.Second, ttlMax: 4 * time.Second, consume: 40, reserve: 30,
+		consumeLease: 25, settle: 20, renew: 15, release: 10, abandon: 5, stale: 20, late: 10, twice: 5, most: 5,
+	}),
+	"linear":   linear,
+	"governed": governed,
+	"operator": operator,
+	"watchers": watcher,
+}
+
+// Many are the names of the quotas of the profile many.
+func Many() []string {
+	names := make([]string, 200)
+	for i := range names {
+		names[i] = fmt.Sprintf("many/%03d", i)
+	}
+	return names
+}
+
+// The provider's limits, which it knows by itself.
+const (
+	// ProviderLimit is how much a rate's period of ProviderPeriod holds.
+	ProviderLimit  = 300
+	ProviderPeriod = 5 * time.Second
+	// ProviderSlots is how many calls it serves at once.
+	ProviderSlots = 3
+)
+
+// Quotas are the quotas of a run.
+func Quotas() []*quotav1.Quota {
+	rate := func(name string, limit int64, per time.Duration, parent string) *quotav1.Quota {
+		return &quotav1.Quota{Name: name, Parent: parent, Rule: &quotav1.Quota_Rate{Rate: &quotav1.Rate{Limit: limit, Per: durationpb.New(per)}}}
+	}
+	slots := func(name string, limit int64, grace time.Duration) *quotav1.Quota {
+		return &quotav1.Quota{Name: name, Rule: &quotav1.Quota_Slots{Slots: &quotav1.Slots{Limit: limit, Grace: durationpb.New(grace)}}}
+	}
+	quotas := []*quotav1.Quota{
+		rate("hot", 2_000, 10*time.Second, ""), rate("tree", 600, 5*time.Second, ""), rate("tree/a", 400, 5*time.Second, "tree"),
+		rate("tree/b", 400, 5*time.Second, "tree"), rate("queue", 60, 3*time.Second, ""), slots("slots", 3, 500*time.Millisecond),
+		rate("renewed", 1_000_000, time.Minute, ""), rate("sleepers", 400, 4*time.Second, ""),
+		{Name: "window", Rule: &quotav1.Quota_Window{Window: &quotav1.Window{
+			Limit: 500, Every: "10s", Skew: durationpb.New(time.Second),
+		}}},
+		rate("provider/rate", ProviderLimit, ProviderPeriod, ""), slots("provider/slots", ProviderSlots, time.Second),
+	}
+	for number := range LinearQuotas {
+		quotas = append(quotas, slots(Linear(number), LinearSlots, LinearGrace))
+	}
+	for _, name := range Many() {
+		quotas = append(quotas, rate(name, 50, 5*time.Second, ""))
+	}
+	return quotas
+}
+
+// HolderRules map the actors of the profile queue to classes.
+func HolderRules() []*quotav1.HolderRule {
+	return []*quotav1.HolderRule{
+		{Pattern: "queue-*-0", Class: quotav1.Class_CLASS_CRITICAL},
+		{Pattern: "queue-*-1", Class: quotav1.Class_CLASS_CRITICAL},
+		{Pattern: "queue-*-2", Class: quotav1.Class_CLASS_BACKGROUND},
+		{Pattern: "queue-*-3", Class: quotav1.Class_CLASS_BACKGROUND},
+	}
+}

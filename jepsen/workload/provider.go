@@ -1,0 +1,69 @@
+package workload
+
+import (
+	"net"
+	"net/http"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/quotad/quotad/jepsen/history"
+)
+
+// Provider is the service whose limits the fleet must not trip. It knows nothing of quotad; it writes down each call
+// that reaches it, and the checkers count.
+type Provider struct {
+	server *http.Server
+	spends *history.Writer[history.Spend]
+	served atomic.Int64
+	// trouble makes it answer 429, though nobody is over any limit, as providers do.
+	trouble atomic.Bool
+}
+
+// StartProvider serves on a listener until Close.
+func StartProvider(listener net.Listener, to history.Dir) (*Provider, error) {
+	spends, err := history.Create[history.Spend](to.Spends())
+	if err != nil {
+		return nil, err
+	}
+	p := &Provider{spends: spends}
+	p.server = &http.Server{Handler: http.HandlerFunc(p.serve), ReadHeaderTimeout: 5 * time.Second}
+	go func() { _ = p.server.Serve(listener) }() // ends with Close
+	return p, nil
+}
+
+// serve counts a call from its first byte here to its end, whatever comes of it.
+func (p *Provider) serve(w http.ResponseWriter, r *http.Request) {
+	began := history.Now()
+	query := r.URL.Query()
+	spend := history.Spend{Quota: query.Get("quota"), By: query.Get("by"), Amount: 1, Began: began}
+	defer func() {
+		spend.Ended = history.Now()
+		p.spends.Write(&spend)
+		p.served.Add(1)
+	}()
+	if p.trouble.Load() {
+		w.Header().Set("Retry-After", "1")
+		w.WriteHeader(http.StatusTooManyRequests)
+		return
+	}
+	if work, err := strconv.ParseInt(query.Get("work"), 10, 64); err == nil && work > 0 {
+		select {
+		case <-time.After(time.Duration(work)):
+		case <-r.Context().Done(): // the caller gave up; a provider stops its work then
+		}
+	}
+	w.WriteHeader(http.StatusOK)
+}
+
+// Trouble makes the provider refuse calls, or stops that.
+func (p *Provider) Trouble(on bool) { p.trouble.Store(on) }
+
+// Served is how many calls it had.
+func (p *Provider) Served() int64 { return p.served.Load() }
+
+// Close stops it.
+func (p *Provider) Close() error {
+	_ = p.server.Close()
+	return p.spends.Close()
+}

@@ -1,0 +1,113 @@
+// Package workload is what clients of the cluster under test do. A worker is a process of its own, so that it can be
+// paused, cut off and killed; it runs several actors, and each call that they make goes into the history as the wire
+// carried it.
+package workload
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/quotad/quotad/jepsen/history"
+)
+
+// Spec is what a worker is to do; it comes as JSON.
+type Spec struct {
+	// Name is the worker's; it begins the names of its holders and files.
+	Name string `json:"name"`
+	// Profile names what its actors do.
+	Profile string `json:"profile"`
+	// Actors is how many there are.
+	Actors int `json:"actors"`
+	// Pace is how many actions an actor begins in a second, about.
+	Pace float64 `json:"pace"`
+	// Nodes are the API addresses of the cluster, Provider is the provider's.
+	Nodes    []string `json:"nodes"`
+	Provider string   `json:"provider"`
+	// LocalIP is the address to call from; empty: any.
+	LocalIP string `json:"local_ip,omitempty"`
+	// Seed makes the choices.
+	Seed uint64 `json:"seed"`
+	// History is the folder of the run.
+	History history.Dir `json:"history"`
+}
+
+// worker is a running Spec.
+type worker struct {
+	Spec
+	transport *http.Transport
+	calls     *history.Writer[history.Call]
+	seen      *history.Writer[history.Seen]
+}
+
+// Run reads a Spec from in, does what it says until in ends, and lets calls under way finish within a few seconds.
+func Run(in io.Reader) error {
+	decoder := json.NewDecoder(in)
+	w := &worker{}
+	if err := decoder.Decode(&w.Spec); err != nil {
+		return fmt.Errorf("the worker's spec: %w", err)
+	}
+	act, ok := profiles[w.Profile]
+	if !ok {
+		return fmt.Errorf("there is no profile %q", w.Profile)
+	}
+	if err := w.open(); err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	go func() {
+		_, _ = io.Copy(io.Discard, io.MultiReader(decoder.Buffered(), in))
+		stop()
+	}()
+	var wg sync.WaitGroup
+	for number := range w.Actors {
+		wg.Go(func() { act(ctx, w, number) })
+	}
+	wg.Wait()
+	w.transport.CloseIdleConnections()
+	return errors.Join(w.calls.Close(), w.seen.Close())
+}
+
+func (w *worker) open() error {
+	dialer := &net.Dialer{Timeout: time.Second}
+	if w.LocalIP != "" {
+		dialer.LocalAddr = &net.TCPAddr{IP: net.ParseIP(w.LocalIP)}
+	}
+	w.transport = &http.Transport{
+		DialContext: dialer.DialContext, MaxIdleConnsPerHost: w.Actors, IdleConnTimeout: 30 * time.Second,
+		ResponseHeaderTimeout: 0, DisableCompression: true,
+	}
+	var err error
+	if w.calls, err = history.Create[history.Call](w.History.Calls(w.Name)); err != nil {
+		return err
+	}
+	w.seen, err = history.Create[history.Seen](w.History.Seen(w.Name))
+	return err
+}
+
+// holder is the name under which an actor asks.
+func (w *worker) holder(number int) string { return fmt.Sprintf("%s-%d", w.Name, number) }
+
+// rand returns an actor's own source.
+func (w *worker) rand(number int) *rand.Rand {
+	return rand.New(rand.NewPCG(w.Seed, uint64(number)+1)) //nolint:gosec // a workload's choices are no secret
+}
+
+// rest waits about as long as the pace asks. It returns false when the worker is to end.
+func (w *worker) rest(ctx context.Context, r *rand.Rand) bool {
+	length := time.Duration(r.ExpFloat64() / w.Pace * float64(time.Second))
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(min(length, 5*time.Second)):
+		return true
+	}
+}
