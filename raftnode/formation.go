@@ -165,7 +165,7 @@ func (n *Node) tryToForm() (bool, error) {
 func (n *Node) watchMembership() {
 	ticker := time.NewTicker(100 * time.Millisecond)
 	defer ticker.Stop()
-	member := n.isMember(n.config.ID)
+	membership := membership{member: n.isMember(n.config.ID)}
 	for turn := 0; ; turn++ {
 		select {
 		case <-ticker.C:
@@ -174,7 +174,7 @@ func (n *Node) watchMembership() {
 		case <-n.done:
 			return
 		}
-		if member && turn%10 == 9 && n.othersRemovedMe() {
+		if membership.member && turn%10 == 9 && n.othersRemovedMe(membership.at) {
 			n.fail(ErrRemoved)
 			return
 		}
@@ -186,12 +186,27 @@ func (n *Node) watchMembership() {
 		for _, s := range configuration.Configuration().Servers {
 			found = found || string(s.ID) == n.config.ID
 		}
-		if member && !found && n.raft.AppliedIndex() >= configuration.Index() {
+		if membership.removed(configuration.Index(), n.raft.AppliedIndex(), found) {
 			n.fail(ErrRemoved)
 			return
 		}
-		member = member || found
 	}
+}
+
+// membership is what a node knows of its being a member.
+type membership struct {
+	member bool
+	// at is the index of the newest configuration in which it was one.
+	at uint64
+}
+
+// removed takes a look at the latest configuration and says whether it removed the node. An older one than the node was
+// seen in did not: a snapshot that a learner is given may have been taken before it was added.
+func (m *membership) removed(index, applied uint64, found bool) bool {
+	if found {
+		m.member, m.at = true, max(m.at, index)
+	}
+	return m.member && !found && index > m.at && applied >= index
 }
 
 // isMember tells whether a node is in this node's latest configuration.
@@ -209,8 +224,9 @@ func (n *Node) isMember(id string) bool {
 }
 
 // othersRemovedMe asks the others when no leader is heard of any more: raft does not tell a server that it was removed.
-// A member with a leader and without this node in its configuration is believed.
-func (n *Node) othersRemovedMe() bool {
+// A member with a leader and without this node in its configuration is believed, where it has heard of the configuration in
+// which this node was seen last.
+func (n *Node) othersRemovedMe(seen uint64) bool {
 	if _, leader := n.raft.LeaderWithID(); leader != "" {
 		return false
 	}
@@ -226,7 +242,7 @@ func (n *Node) othersRemovedMe() bool {
 		reply, err := n.port.ask(ctx, string(v.Address), peerRequest{Kind: "hello", Node: n.config.ID})
 		cancel()
 		// One whose log ends before this node's configuration may not have heard that it was added.
-		if err == nil && reply.Node == string(v.ID) && reply.Led && !reply.Member && reply.Last >= configuration.Index() {
+		if err == nil && reply.Node == string(v.ID) && reply.Led && !reply.Member && reply.Last >= max(configuration.Index(), seen) {
 			return true
 		}
 	}

@@ -181,3 +181,28 @@ func TestASnapshotEndsWatchers(t *testing.T) {
 		t.Errorf("a new watcher: index %d, %v", at.Index, err)
 	}
 }
+
+// TestASnapshotFromBeforeANodeWasAddedDoesNotRemoveIt: a learner that has seen itself added may be given an older snapshot,
+// and with it an older configuration. (Found by the fault suite: mix default, seed 11, a node that was replaced.)
+func TestASnapshotFromBeforeANodeWasAddedDoesNotRemoveIt(t *testing.T) {
+	type look struct {
+		index, applied uint64
+		found, removed bool
+	}
+	for name, looks := range map[string][]look{
+		"an older snapshot": {{90, 100, false, false}, {110, 105, true, false}, {90, 100, false, false}, {110, 120, true, false}},
+		"removed":           {{110, 120, true, false}, {130, 129, false, false}, {130, 130, false, true}},
+		"never a member":    {{90, 100, false, false}, {130, 140, false, false}},
+	} {
+		m := membership{}
+		for i, l := range looks {
+			if got := m.removed(l.index, l.applied, l.found); got != l.removed {
+				t.Errorf("%s, look %d: removed %v", name, i, got)
+			}
+		}
+	}
+	restarted := membership{member: true}
+	if !restarted.removed(130, 130, false) {
+		t.Error("a node that was a member when it started does not see that it was removed")
+	}
+}
