@@ -35,7 +35,7 @@ func command() *cobra.Command {
 		Use: "jepsen", Short: "Break a cluster of real processes and judge what became of its promises",
 		SilenceUsage: true, SilenceErrors: true,
 	}
-	root.AddCommand(runCommand(), judgeCommand(), workerCommand(), mixesCommand())
+	root.AddCommand(runCommand(), judgeCommand(), plantedCommand(), workerCommand(), mixesCommand())
 	return root
 }
 

@@ -57,12 +57,14 @@ type operation struct {
 
 // waiter is a waiting Reserve.
 type waiter struct {
-	class  int32
-	quotas string
-	needs  map[string]int64
-	holder string
-	until  int64
-	since  uint64
+	// class is -1 where it is not known; unclassed says that the request named none.
+	class     int32
+	unclassed bool
+	quotas    string
+	needs     map[string]int64
+	holder    string
+	until     int64
+	since     uint64
 }
 
 // path is a quota and its ancestors.

@@ -45,6 +45,9 @@ func (j *Judge) judge(command *logpb.Command, result *logpb.Result) {
 		}
 	case *logpb.Command_ApplyQuotas:
 		if result.GetQuotasApplied() != nil && !k.ApplyQuotas.DryRun {
+			if k.ApplyQuotas.ReplaceHolders || len(k.ApplyQuotas.Holders) > 0 {
+				clear(j.classes)
+			}
 			for _, definition := range k.ApplyQuotas.Quotas {
 				j.define(definition)
 			}
@@ -123,6 +126,9 @@ func (j *Judge) reserve(asked *logpb.Reserve, result *logpb.Result) {
 	if j.grant(asked.Holder, asked.TtlNs, granted) == nil {
 		return
 	}
+	if asked.Class == nil {
+		j.classes[asked.Holder] = granted.Class
+	}
 	j.allOrNothing(asked, granted)
 	for _, w := range j.waiting {
 		if j.passes(granted, w) {
@@ -175,7 +181,7 @@ func (j *Judge) grant(holder string, ttl int64, granted *logpb.Granted) *lease {
 // wait enters a waiter.
 func (j *Judge) wait(asked *logpb.Reserve, waiting *logpb.Waiting) {
 	j.stats.Waited++
-	w := &waiter{class: -1, holder: asked.Holder, needs: map[string]int64{}, until: waiting.UntilNs, since: j.index}
+	w := &waiter{class: -1, holder: asked.Holder, needs: map[string]int64{}, until: waiting.UntilNs, since: j.index, unclassed: asked.Class == nil}
 	var names []string
 	for _, item := range asked.Items {
 		names = append(names, item.Quota)
@@ -187,6 +193,8 @@ func (j *Judge) wait(asked *logpb.Reserve, waiting *logpb.Waiting) {
 	w.quotas = strings.Join(names, " ")
 	if asked.Class != nil {
 		w.class = *asked.Class
+	} else if class, ok := j.classes[asked.Holder]; ok {
+		w.class = class
 	}
 	j.waiting[waiting.Ticket] = w
 	j.due.add(due{at: w.until, ticket: waiting.Ticket})
@@ -211,6 +219,9 @@ func (j *Judge) grantToWaiter(event *fsm.Event) {
 	if l := j.grant(w.holder, granted.AskedTtlNs, granted); l != nil {
 		l.tentative = granted.Consumed == nil
 	}
+	if w.unclassed {
+		j.classes[w.holder] = granted.Class
+	}
 	for _, other := range j.waiting {
 		if j.passes(granted, other) {
 			j.violate("class-order", "ticket %d of class %d passes one of class %d for %s", event.Ticket, granted.Class, other.class, other.quotas)
@@ -219,7 +230,8 @@ func (j *Judge) grantToWaiter(event *fsm.Event) {
 }
 
 // passes says whether a grant clearly passed a waiter: that needs no more of the very same quotas, is of a higher class,
-// and was there before this entry. Classes of waiters are known where they asked for one.
+// and was there before this entry. A waiter's class is known where it asked for one, or its holder was granted something by
+// the present rules.
 func (j *Judge) passes(granted *logpb.Granted, w *waiter) bool {
 	if w.class < 0 || w.class >= granted.Class || w.since == j.index || len(w.needs) != len(granted.Items) {
 		return false

@@ -65,6 +65,8 @@ type Judge struct {
 	leases   map[uint64]*lease
 	waiting  map[uint64]*waiter
 	requests map[request]*answered
+	// classes are those that the present rules give holders, where a grant showed it.
+	classes map[string]int32
 	// due are the deadlines of leases and the ends of waits.
 	due dues
 
@@ -85,7 +87,7 @@ type Judge struct {
 func New() *Judge {
 	return &Judge{
 		quotas: map[string]*quota{}, leases: map[uint64]*lease{}, waiting: map[uint64]*waiter{}, requests: map[request]*answered{},
-		due: newDues(),
+		classes: map[string]int32{}, due: newDues(),
 	}
 }
 

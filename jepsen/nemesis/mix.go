@@ -131,6 +131,7 @@ func Mixes() []Mix {
 		mix("processes", processes, pairs[:1]), mix("links", join(links, proxied), nil), mix("clocks", join(clocks, []string{"kill-leader"}), nil),
 		mix("disks", disks, diskPairs), mix("members", join(orders, []string{"kill-leader", "partition-follower"}), nil),
 		mix("failover", []string{"kill-leader", "partition-leader", "pause-leader"}, nil),
+		mix("power-cuts", []string{"power-cut-all", "power-cut-leader"}, nil), mix("slow-disks", []string{"slow-sync"}, nil),
 		mix("none", nil, nil),
 	}
 }

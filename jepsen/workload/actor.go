@@ -271,6 +271,11 @@ func (a *actor) settleOne(ctx context.Context, lease *held) {
 	}
 	lease.open = append(lease.open[:at], lease.open[at+1:]...)
 	res, err := send(ctx, a, service.Settle, request, 0)
+	if a.chance(a.twice) {
+		// The same once more as another request: its operation's number makes that safe too.
+		request.RequestId = a.id(ctx)
+		_, _ = send(ctx, a, service.Settle, request, 0)
+	}
 	if err == nil && res.Released {
 		a.drop(lease)
 	}
@@ -308,6 +313,12 @@ func (a *actor) ended(lease *held, err error) {
 
 // useDead comes back with a lease that ended, as a holder does that slept.
 func (a *actor) useDead(ctx context.Context) {
+	if len(a.leases) > 0 && a.chance(20) { // a lease that lives, with a fence that is another's
+		lease := *a.leases[a.rand.IntN(len(a.leases))]
+		lease.fence++
+		a.renewLease(ctx, &lease)
+		return
+	}
 	lease := *a.dead[a.rand.IntN(len(a.dead))]
 	lease.open = append([]uint64{1}, lease.open...)
 	switch a.rand.IntN(5) {

@@ -100,8 +100,8 @@ func Quotas() []*quotav1.Quota {
 		return &quotav1.Quota{Name: name, Rule: &quotav1.Quota_Slots{Slots: &quotav1.Slots{Limit: limit, Grace: durationpb.New(grace)}}}
 	}
 	quotas := []*quotav1.Quota{
-		rate("hot", 2_000, 10*time.Second, ""), rate("tree", 600, 5*time.Second, ""), rate("tree/a", 400, 5*time.Second, "tree"),
-		rate("tree/b", 400, 5*time.Second, "tree"), rate("queue", 60, 3*time.Second, ""), slots("slots", 3, 500*time.Millisecond),
+		rate("hot", 300, 10*time.Second, ""), rate("tree", 100, 5*time.Second, ""), rate("tree/a", 70, 5*time.Second, "tree"),
+		rate("tree/b", 70, 5*time.Second, "tree"), rate("queue", 60, 3*time.Second, ""), slots("slots", 3, 500*time.Millisecond),
 		rate("renewed", 1_000_000, time.Minute, ""), rate("sleepers", 400, 4*time.Second, ""),
 		{Name: "window", Rule: &quotav1.Quota_Window{Window: &quotav1.Window{
 			Limit: 500, Every: "10s", Skew: durationpb.New(time.Second),

@@ -1,0 +1,177 @@
+// Package planted has defects as edits of quotad's own source. Each is built with `go build -overlay`, so production
+// code has no switch for it, and names the checker that must catch it. An edit that does not fit its place any more is an
+// error: a defect that cannot be planted proves nothing.
+package planted
+
+import (
+	"bytes"
+	"context"
+	"embed"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rogpeppe/go-internal/txtar"
+)
+
+//go:embed defects/*.txtar
+var files embed.FS
+
+// Defect is one.
+type Defect struct {
+	Name string
+	// About says what is wrong, in a sentence.
+	About string
+	// Caught are the checkers of which at least one must fail.
+	Caught []string
+	// Mix and Length are the run that shows it. Flags are further flags of that run.
+	Mix    string
+	Length time.Duration
+	Flags  []string
+
+	edits []edit
+}
+
+// edit replaces a piece of a file, which must be there once.
+type edit struct{ path, old, new string }
+
+// All returns all defects, by name.
+func All() ([]Defect, error) {
+	paths, err := files.ReadDir("defects")
+	if err != nil {
+		return nil, err
+	}
+	var all []Defect
+	for _, path := range paths {
+		data, err := files.ReadFile("defects/" + path.Name())
+		if err != nil {
+			return nil, err
+		}
+		defect, err := parse(strings.TrimSuffix(path.Name(), ".txtar"), data)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", path.Name(), err)
+		}
+		all = append(all, defect)
+	}
+	return all, nil
+}
+
+// parse reads a defect: a head of "key: value" lines, then files with <<<< old ==== new >>>> blocks.
+func parse(name string, data []byte) (Defect, error) {
+	archive := txtar.Parse(data)
+	defect := Defect{Name: name}
+	for line := range strings.Lines(string(archive.Comment)) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		var err error
+		switch key {
+		case "about":
+			defect.About = value
+		case "caught":
+			defect.Caught = strings.Fields(value)
+		case "mix":
+			defect.Mix = value
+		case "length":
+			defect.Length, err = time.ParseDuration(value)
+		case "flags":
+			defect.Flags = strings.Fields(value)
+		case "":
+		default:
+			err = fmt.Errorf("%q is no key", key)
+		}
+		if err != nil {
+			return defect, err
+		}
+	}
+	for _, file := range archive.Files {
+		edits, err := blocks(file)
+		if err != nil {
+			return defect, fmt.Errorf("%s: %w", file.Name, err)
+		}
+		defect.edits = append(defect.edits, edits...)
+	}
+	if defect.About == "" || len(defect.Caught) == 0 || defect.Mix == "" || defect.Length == 0 || len(defect.edits) == 0 {
+		return defect, fmt.Errorf("a defect needs about, caught, mix, length and an edit")
+	}
+	return defect, nil
+}
+
+func blocks(file txtar.File) ([]edit, error) {
+	var edits []edit
+	rest := string(file.Data)
+	for strings.TrimSpace(rest) != "" {
+		before, inside, ok := strings.Cut(rest, "<<<<\n")
+		body, after, closed := strings.Cut(inside, ">>>>\n")
+		before = strings.TrimSpace(before)
+		old, replacement, parted := strings.Cut(body, "====\n")
+		if !ok || !closed || !parted || before != "" {
+			return nil, fmt.Errorf("is not made of <<<< old ==== new >>>> blocks")
+		}
+		edits = append(edits, edit{file.Name, old, replacement})
+		rest = after
+	}
+	return edits, nil
+}
+
+// Overlay writes the edited files (under names that ./... passes over) and the overlay file for the go command into a folder, and returns the latter's path.
+// root is the module's.
+func (d Defect) Overlay(root, folder string) (string, error) {
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		return "", err
+	}
+	texts := map[string][]byte{}
+	for _, e := range d.edits {
+		text, ok := texts[e.path]
+		if !ok {
+			var err error
+			if text, err = os.ReadFile(filepath.Join(root, e.path)); err != nil {
+				return "", err
+			}
+		}
+		if count := bytes.Count(text, []byte(e.old)); count != 1 {
+			return "", fmt.Errorf("%s: %s has the text to be replaced %d times, not once:\n%s", d.Name, e.path, count, e.old)
+		}
+		texts[e.path] = bytes.Replace(text, []byte(e.old), []byte(e.new), 1)
+	}
+	replace := map[string]string{}
+	for path, text := range texts {
+		edited := filepath.Join(folder, strings.ReplaceAll(path, "/", "_")+".edited")
+		if err := os.WriteFile(edited, text, 0o600); err != nil {
+			return "", err
+		}
+		replace[filepath.Join(root, path)] = edited
+	}
+	overlay, err := json.Marshal(map[string]any{"Replace": replace})
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(folder, "overlay.json")
+	return path, os.WriteFile(path, overlay, 0o600)
+}
+
+// Build builds quotad and the suite with the defect, into a folder. The suite is built with it too, since its workers
+// use the client, and since its replay must agree with what the nodes did for the other checkers to have the word.
+func (d Defect) Build(ctx context.Context, root, folder string) (quotad, suite string, err error) {
+	overlay, err := d.Overlay(root, folder)
+	if err != nil {
+		return "", "", err
+	}
+	quotad, suite = filepath.Join(folder, "quotad"), filepath.Join(folder, "jepsen")
+	for path, pkg := range map[string]string{quotad: "./cmd/quotad", suite: "./jepsen"} {
+		build := exec.CommandContext(ctx, "go", "build", "-overlay", overlay, "-o", path, pkg)
+		build.Dir = root
+		if out, err := build.CombinedOutput(); err != nil {
+			return "", "", fmt.Errorf("%s: go build %s: %w\n%s", d.Name, pkg, err, out)
+		}
+	}
+	return quotad, suite, nil
+}
+
+// Catches says whether a run's verdicts, by checker, catch the defect.
+func (d Defect) Catches(failed []string) bool {
+	return slices.ContainsFunc(d.Caught, func(checker string) bool { return slices.Contains(failed, checker) })
+}
