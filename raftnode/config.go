@@ -25,6 +25,14 @@ type Peer struct {
 	RaftAddress, APIAddress string
 }
 
+// Network is how a node listens for its peers and calls them.
+type Network interface {
+	// Listen listens on an address, host:port.
+	Listen(address string) (net.Listener, error)
+	// Dial connects to an address within a time.
+	Dial(address string, timeout time.Duration) (net.Conn, error)
+}
+
 // Config configures a Node. DefaultConfig has the defaults.
 type Config struct {
 	// ID is this node's name. Required.
@@ -83,6 +91,8 @@ type Config struct {
 	// Applied, with Testing, is called with every entry that this node applies, in order, before anybody learns what it
 	// came to. ledger computes the hash of the ledger after it. Nothing of it may be kept or changed.
 	Applied func(applied *fsm.Applied, payload []byte, ledger func() [32]byte)
+	// Network is how peers are reached. Default: TCP.
+	Network Network
 	// Clock is the node's clock. Default: the system's.
 	Clock Clock
 	// Free tells the free space of the data directory. Default: the file system's.

@@ -87,7 +87,7 @@ func TestEveryErrorOfRaftHasAnOutcome(t *testing.T) {
 
 // TestHeartbeatsTakeTheMainLoop: the asynchronous path of heartbeats lets logs diverge (hashicorp/raft issue 695).
 func TestHeartbeatsTakeTheMainLoop(t *testing.T) {
-	port, err := listenPeers("127.0.0.1:0", nil, nil, 1)
+	port, err := listenPeers(newTCP(""), "127.0.0.1:0", nil, nil, 1)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -100,6 +100,9 @@ func Open(config Config) (*Node, error) {
 	if config.Clock == nil {
 		config.Clock = NewSystemClock()
 	}
+	if config.Network == nil {
+		config.Network = newTCP(config.RaftAddress)
+	}
 	if config.Free == nil {
 		config.Free = freeSpace
 	}
@@ -155,7 +158,7 @@ func (n *Node) open() error {
 		return err
 	}
 	n.snapshots = &checkedSnapshots{SnapshotStore: files, log: n.store, fatal: n.fail}
-	n.port, err = listenPeers(n.config.RaftAddress, n.config.PeerTLS, n.logger.Named("peers"), 64)
+	n.port, err = listenPeers(n.config.Network, n.config.RaftAddress, n.config.PeerTLS, n.logger.Named("peers"), 64)
 	if err != nil {
 		return err
 	}

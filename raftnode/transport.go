@@ -52,8 +52,66 @@ var (
 	_ raft.WithClose   = raftTransport{}
 )
 
+// tcp is the network of a real node. It speaks from the address that it listens on, so that a firewall, or whoever
+// watches the links, can tell nodes apart.
+type tcp struct{ from net.IP }
+
+func newTCP(listen string) tcp {
+	host, _, err := net.SplitHostPort(listen)
+	if err != nil {
+		return tcp{}
+	}
+	ip := net.ParseIP(host)
+	if ip == nil || ip.IsUnspecified() {
+		return tcp{}
+	}
+	return tcp{ip}
+}
+
+// Listen implements Network.
+func (tcp) Listen(address string) (net.Listener, error) {
+	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	return timedListener{listener}, nil
+}
+
+// Dial implements Network.
+func (t tcp) Dial(address string, timeout time.Duration) (net.Conn, error) {
+	dialer := net.Dialer{Timeout: timeout, KeepAlive: 5 * time.Second}
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	// A name may stand for an address of the other family, which this one cannot be spoken to from.
+	if to := net.ParseIP(host); to != nil && t.from != nil && (to.To4() != nil) == (t.from.To4() != nil) {
+		dialer.LocalAddr = &net.TCPAddr{IP: t.from}
+	}
+	conn, err := dialer.Dial("tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	setUserTimeout(conn)
+	return conn, nil
+}
+
+// timedListener bounds how long its connections live when nothing comes back.
+type timedListener struct{ net.Listener }
+
+// Accept implements net.Listener.
+func (l timedListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	setUserTimeout(conn)
+	return conn, nil
+}
+
 // peerPort listens for peers, tells the protocols apart, and keeps strangers out.
 type peerPort struct {
+	network  Network
 	listener net.Listener
 	tls      *tls.Config
 	logger   hclog.Logger
@@ -73,13 +131,13 @@ type peerPort struct {
 	idle  map[string][]*peerConn
 }
 
-func listenPeers(address string, conf *tls.Config, logger hclog.Logger, most int) (*peerPort, error) {
-	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", address)
+func listenPeers(network Network, address string, conf *tls.Config, logger hclog.Logger, most int) (*peerPort, error) {
+	listener, err := network.Listen(address)
 	if err != nil {
 		return nil, err
 	}
 	return &peerPort{
-		listener: listener, tls: conf, logger: logger, raftConns: make(chan net.Conn), closed: make(chan struct{}),
+		network: network, listener: listener, tls: conf, logger: logger, raftConns: make(chan net.Conn), closed: make(chan struct{}),
 		slots: make(chan struct{}, most), conns: map[net.Conn]bool{}, idle: map[string][]*peerConn{},
 	}, nil
 }
@@ -143,7 +201,6 @@ func (p *peerPort) handle(raw net.Conn) {
 		_ = raw.Close()
 		<-p.slots
 	}
-	setUserTimeout(raw)
 	conn := raw
 	if p.tls != nil {
 		conn = tls.Server(raw, p.tls)
@@ -220,12 +277,10 @@ func writeLine(w io.Writer, message any) error {
 
 // dial opens a connection for a protocol.
 func (p *peerPort) dial(address, protocol string, timeout time.Duration) (net.Conn, error) {
-	dialer := net.Dialer{Timeout: timeout, KeepAlive: 5 * time.Second}
-	raw, err := dialer.Dial("tcp", address)
+	raw, err := p.network.Dial(address, timeout)
 	if err != nil {
 		return nil, err
 	}
-	setUserTimeout(raw)
 	conn := raw
 	if p.tls != nil {
 		host, _, _ := net.SplitHostPort(address)

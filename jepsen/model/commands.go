@@ -256,7 +256,6 @@ func (j *Judge) charge(l *lease, consumed *logpb.Consumed) {
 			c := &charge{amount: item.Amount, end: consumed.SpendByNs, window: j.windowOf(q, consumed)}
 			q.charges = append(q.charges, c)
 			o.charges[item.Quota] = append(o.charges[item.Quota], c)
-			j.touched[q.name] = true
 			j.windowed(q, c)
 		}
 	}
