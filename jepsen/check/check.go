@@ -58,10 +58,12 @@ func (v *Verdict) done() {
 
 // run is what is judged.
 type run struct {
-	dir   history.Dir
-	facts *history.Facts
-	log   []entry
-	calls []*call
+	dir history.Dir
+	// simulated is set where the run happened in this process, and has no folder.
+	simulated *Simulated
+	facts     *history.Facts
+	log       []entry
+	calls     []*call
 	// faults are in order of their beginning.
 	faults []*history.Fault
 	// verdicts by the checker's name.

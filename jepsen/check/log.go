@@ -27,7 +27,7 @@ func (r *run) agreement() {
 	merged := map[uint64]*entry{}
 	for _, node := range r.facts.Nodes {
 		var last uint64
-		err := record.Read(r.dir.Record(node), func(line *record.Line) error {
+		err := r.records(node, func(line *record.Line) error {
 			v.Looked++
 			r.stats.Applied++
 			first := merged[line.Index]
@@ -58,6 +58,19 @@ func (r *run) agreement() {
 		}
 	}
 	r.stats.Entries = len(r.log)
+}
+
+// records calls fn with what a node applied, in order.
+func (r *run) records(node string, fn func(*record.Line) error) error {
+	if r.simulated == nil {
+		return record.Read(r.dir.Record(node), fn)
+	}
+	for _, line := range r.simulated.Applied[node] {
+		if err := fn(line); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // differ names what differs between two nodes' lines of one index.

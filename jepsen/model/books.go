@@ -47,6 +47,10 @@ type lease struct {
 	fresh bool
 }
 
+func newLease(id, fence uint64) *lease {
+	return &lease{id: id, fence: fence, held: map[string]int64{}, ops: map[uint64]*operation{}}
+}
+
 // operation is one Consume.
 type operation struct {
 	items           map[string]int64

@@ -160,11 +160,10 @@ func (j *Judge) grant(holder string, ttl int64, granted *logpb.Granted) *lease {
 		return nil
 	}
 	if l == nil {
-		l = &lease{id: granted.Lease, fence: granted.Fence}
+		l = newLease(granted.Lease, granted.Fence)
 		j.leases[granted.Lease] = l
 	}
 	l.fresh, l.holder, l.ttl, l.deadline = false, holder, ttl, granted.DeadlineNs
-	l.held, l.ops = map[string]int64{}, map[uint64]*operation{}
 	j.due.add(due{at: l.deadline, lease: l.id})
 	for _, item := range granted.Items {
 		if q := j.closed(item.Quota); q != nil {
@@ -297,7 +296,7 @@ func (j *Judge) consume(asked *logpb.Consume, result *logpb.Result) {
 		return
 	}
 	l := j.named(asked.Lease, asked.Fence, "Consume")
-	if l == nil || l.ops == nil {
+	if l == nil {
 		return
 	}
 	if known := l.ops[consumed.Op]; known != nil {

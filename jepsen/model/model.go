@@ -159,7 +159,8 @@ func (j *Judge) endings(events []fsm.Event) []*lease {
 		}
 		l := j.leases[event.Lease]
 		if l == nil { // granted and ended with one entry
-			l = &lease{id: event.Lease, fence: event.Fence, deadline: j.now, fresh: true}
+			l = newLease(event.Lease, event.Fence)
+			l.deadline, l.fresh = j.now, true
 			j.leases[event.Lease] = l
 		}
 		if l.ended != "" {

@@ -30,7 +30,7 @@ func Faults() []Fault {
 		partition("leader-deaf", false, leaderDeaf), partition("leader-mute", false, leaderMute), flapping(), isolateClients(),
 		loss(1), loss(20), slowLink(125_000), delay(80*time.Millisecond, 40*time.Millisecond), halfCut(), stallStream(),
 		jump(), strobe(), drift(),
-		onDisk("slow-sync", false, theLeader, func(d Disk, r *rand.Rand) { d.SlowSync(time.Duration(10+r.IntN(300)) * time.Millisecond) }),
+		onDisk("slow-sync", false, theLeader, func(d Disk, r *rand.Rand) { d.SlowSync(time.Duration(10+r.IntN(500)) * time.Millisecond) }),
 		onDisk("stalled-sync", true, theLeader, func(d Disk, _ *rand.Rand) { d.SlowSync(10 * time.Second) }),
 		onDisk("failing-sync", true, theLeader, func(d Disk, _ *rand.Rand) { d.FailSyncs(1) }),
 		onDisk("failing-sync-follower", true, aFollower, func(d Disk, _ *rand.Rand) { d.FailSyncs(-1) }),
@@ -131,7 +131,7 @@ func Mixes() []Mix {
 		mix("processes", processes, pairs[:1]), mix("links", join(links, proxied), nil), mix("clocks", join(clocks, []string{"kill-leader"}), nil),
 		mix("disks", disks, diskPairs), mix("members", join(orders, []string{"kill-leader", "partition-follower"}), nil),
 		mix("failover", []string{"kill-leader", "partition-leader", "pause-leader"}, nil),
-		mix("power-cuts", []string{"power-cut-all", "power-cut-leader"}, nil), mix("slow-disks", []string{"slow-sync"}, nil),
+		mix("power-cuts", []string{"power-cut-all", "power-cut-leader"}, nil), mix("slow-disks", []string{"slow-sync"}, [][2]string{{"slow-sync", "transfer"}}),
 		mix("none", nil, nil),
 	}
 }

@@ -1,0 +1,335 @@
+// Package sim runs clusters of real nodes in one process in virtual time (testing/synctest): the production transport
+// over connections in memory, real logs and snapshots on a file system in memory, faults and a workload from a seed, and
+// the checkers of the fault suite.
+//
+// A seed fixes the faults and the workload. It does not fix the order in which goroutines run, nor what raft draws from
+// its own random source: what happened is therefore recorded, and a seed that failed is run again several times to see
+// how often it fails. The state machine and the model alone replay exactly.
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"sync"
+	"time"
+)
+
+// mesh is a network in memory. A host is named by its address.
+type mesh struct {
+	mu        sync.Mutex
+	rand      *rand.Rand
+	listeners map[string]*listener
+	streams   map[*stream]bool
+	cut       map[link]bool
+	latency   time.Duration
+	jitter    time.Duration
+	// kept counts what was held back by cuts.
+	kept int
+}
+
+// link is one direction between two hosts.
+type link struct{ from, to string }
+
+func newMesh(r *rand.Rand) *mesh {
+	return &mesh{
+		rand: r, listeners: map[string]*listener{}, streams: map[*stream]bool{}, cut: map[link]bool{},
+		latency: 200 * time.Microsecond, jitter: 200 * time.Microsecond,
+	}
+}
+
+// setCut cuts a direction or mends it. What was sent meanwhile comes then, as TCP would send it again.
+func (m *mesh) setCut(l link, on bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.cut[l] = on
+	for s := range m.streams {
+		if s.link == l && !on {
+			s.release()
+		}
+	}
+}
+
+func (m *mesh) setLatency(latency, jitter time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.latency, m.jitter = latency, jitter
+}
+
+// reset breaks all connections of a host, as its crash does, or those between two.
+func (m *mesh) reset(host, other string) {
+	m.mu.Lock()
+	var broken []*stream
+	for s := range m.streams {
+		if (s.link.from == host || s.link.to == host) && (other == "" || s.link.from == other || s.link.to == other) {
+			broken = append(broken, s)
+		}
+	}
+	m.mu.Unlock()
+	for _, s := range broken {
+		s.close(errReset)
+	}
+}
+
+var errReset = errors.New("connection reset")
+
+// delay is how long a segment takes on a link now; held says that the link is cut.
+func (m *mesh) delay(l link) (d time.Duration, held bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.cut[l] {
+		m.kept++
+		return 0, true
+	}
+	d = m.latency
+	if m.jitter > 0 {
+		d += time.Duration(m.rand.Int64N(int64(m.jitter)))
+	}
+	return d, false
+}
+
+// endpoint is the network as one host sees it.
+type endpoint struct {
+	mesh *mesh
+	host string
+}
+
+// Listen implements raftnode.Network.
+func (e endpoint) Listen(address string) (net.Listener, error) {
+	e.mesh.mu.Lock()
+	defer e.mesh.mu.Unlock()
+	if e.mesh.listeners[address] != nil {
+		return nil, fmt.Errorf("%s is in use", address)
+	}
+	l := &listener{mesh: e.mesh, address: address, incoming: make(chan net.Conn), closed: make(chan struct{})}
+	e.mesh.listeners[address] = l
+	return l, nil
+}
+
+// Dial implements raftnode.Network.
+func (e endpoint) Dial(address string, timeout time.Duration) (net.Conn, error) {
+	there, back := link{e.host, address}, link{address, e.host}
+	_, held := e.mesh.delay(there)
+	_, heldBack := e.mesh.delay(back)
+	e.mesh.mu.Lock()
+	l := e.mesh.listeners[address]
+	e.mesh.mu.Unlock()
+	if held || heldBack {
+		time.Sleep(timeout)
+		return nil, os.ErrDeadlineExceeded
+	}
+	if l == nil {
+		return nil, errors.New("connection refused")
+	}
+	forth, reply := newStream(e.mesh, there), newStream(e.mesh, back)
+	near := &conn{read: reply, write: forth, local: hostAddress(e.host), remote: hostAddress(address)}
+	far := &conn{read: forth, write: reply, local: hostAddress(address), remote: hostAddress(e.host)}
+	select {
+	case l.incoming <- far:
+		return near, nil
+	case <-l.closed:
+	case <-time.After(timeout):
+	}
+	forth.close(errReset)
+	reply.close(errReset)
+	return nil, errors.New("connection refused")
+}
+
+// listener accepts what is dialled to its address.
+type listener struct {
+	mesh     *mesh
+	address  string
+	incoming chan net.Conn
+	closed   chan struct{}
+	once     sync.Once
+}
+
+// Accept implements net.Listener.
+func (l *listener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.incoming:
+		return c, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements net.Listener.
+func (l *listener) Close() error {
+	l.once.Do(func() {
+		l.mesh.mu.Lock()
+		delete(l.mesh.listeners, l.address)
+		l.mesh.mu.Unlock()
+		close(l.closed)
+	})
+	return nil
+}
+
+// Addr implements net.Listener.
+func (l *listener) Addr() net.Addr { return hostAddress(l.address) }
+
+// hostAddress is a host's address.
+type hostAddress string
+
+// Network implements net.Addr.
+func (hostAddress) Network() string { return "mesh" }
+
+// String implements net.Addr.
+func (a hostAddress) String() string { return string(a) }
+
+// segment is some bytes and when they arrive; held until the link is mended where due is zero.
+type segment struct {
+	data []byte
+	due  time.Time
+}
+
+// stream is one direction of a connection: ordered bytes that take time.
+type stream struct {
+	mesh *mesh
+	link link
+
+	mu       sync.Mutex
+	changed  *sync.Cond
+	segments []segment
+	err      error
+	deadline time.Time
+	timer    *time.Timer
+}
+
+func newStream(m *mesh, l link) *stream {
+	s := &stream{mesh: m, link: l}
+	s.changed = sync.NewCond(&s.mu)
+	m.mu.Lock()
+	m.streams[s] = true
+	m.mu.Unlock()
+	return s
+}
+
+func (s *stream) send(data []byte) (int, error) {
+	wait, held := s.mesh.delay(s.link)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil {
+		return 0, s.err
+	}
+	next := segment{data: append([]byte(nil), data...)}
+	if last := len(s.segments) - 1; !held && (last < 0 || !s.segments[last].due.IsZero()) {
+		next.due = time.Now().Add(wait)
+		if last >= 0 && next.due.Before(s.segments[last].due) {
+			next.due = s.segments[last].due
+		}
+	}
+	s.segments = append(s.segments, next)
+	s.changed.Broadcast()
+	return len(data), nil
+}
+
+// release lets segments go that a cut held back. The mesh's lock is held.
+func (s *stream) release() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.segments {
+		if s.segments[i].due.IsZero() {
+			s.segments[i].due = time.Now()
+		}
+	}
+	s.changed.Broadcast()
+}
+
+func (s *stream) receive(into []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for {
+		now := time.Now()
+		switch {
+		case len(s.segments) > 0 && !s.segments[0].due.IsZero() && !s.segments[0].due.After(now):
+			n := copy(into, s.segments[0].data)
+			if s.segments[0].data = s.segments[0].data[n:]; len(s.segments[0].data) == 0 {
+				s.segments = s.segments[1:]
+			}
+			return n, nil
+		case s.err != nil && len(s.segments) == 0, errors.Is(s.err, errReset):
+			return 0, s.err
+		case !s.deadline.IsZero() && !now.Before(s.deadline):
+			return 0, os.ErrDeadlineExceeded
+		}
+		s.wakeAt(now)
+		s.changed.Wait()
+	}
+}
+
+// wakeAt arranges to look again when something is due.
+func (s *stream) wakeAt(now time.Time) {
+	next := s.deadline
+	if len(s.segments) > 0 && !s.segments[0].due.IsZero() && (next.IsZero() || s.segments[0].due.Before(next)) {
+		next = s.segments[0].due
+	}
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+	if !next.IsZero() {
+		s.timer = time.AfterFunc(next.Sub(now), s.changed.Broadcast)
+	}
+}
+
+func (s *stream) setDeadline(t time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.deadline = t
+	s.changed.Broadcast()
+}
+
+func (s *stream) close(err error) {
+	s.mesh.mu.Lock()
+	delete(s.mesh.streams, s)
+	s.mesh.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err == nil || errors.Is(err, errReset) {
+		s.err = err
+	}
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+	s.changed.Broadcast()
+}
+
+// conn is one end of a connection.
+type conn struct {
+	read, write   *stream
+	local, remote net.Addr
+}
+
+// Read implements net.Conn.
+func (c *conn) Read(b []byte) (int, error) { return c.read.receive(b) }
+
+// Write implements net.Conn. It never blocks, as with ample buffers.
+func (c *conn) Write(b []byte) (int, error) { return c.write.send(b) }
+
+// Close implements net.Conn.
+func (c *conn) Close() error {
+	c.write.close(io.EOF)
+	c.read.close(errReset)
+	return nil
+}
+
+// LocalAddr implements net.Conn.
+func (c *conn) LocalAddr() net.Addr { return c.local }
+
+// RemoteAddr implements net.Conn.
+func (c *conn) RemoteAddr() net.Addr { return c.remote }
+
+// SetDeadline implements net.Conn.
+func (c *conn) SetDeadline(t time.Time) error { return c.SetReadDeadline(t) }
+
+// SetReadDeadline implements net.Conn.
+func (c *conn) SetReadDeadline(t time.Time) error {
+	c.read.setDeadline(t)
+	return nil
+}
+
+// SetWriteDeadline implements net.Conn: writes do not block.
+func (c *conn) SetWriteDeadline(time.Time) error { return nil }

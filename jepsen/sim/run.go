@@ -1,0 +1,278 @@
+package sim
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/jepsen/check"
+	"github.com/quotad/quotad/jepsen/history"
+	"github.com/quotad/quotad/raftnode"
+	"github.com/quotad/quotad/raftnode/record"
+)
+
+// Outcome is what became of a seed.
+type Outcome struct {
+	Result *check.Result
+	// Events are what was broken and what happened, with virtual times, to read after a failure.
+	Events []string
+	// Faults counts faults by kind.
+	Faults map[string]int
+	// Installed counts snapshots that nodes took from a leader.
+	Installed int
+	// Stuck says what did not come back after the last fault; empty: all did.
+	Stuck string
+}
+
+// plan is what a seed draws: each run has faults of its own.
+type plan struct {
+	nodes     int
+	length    time.Duration
+	clients   int
+	heartbeat time.Duration
+	threshold uint64
+	// weights of the faults.
+	crash, cut, flap, slow, reset, clock, transfer, all int
+}
+
+func drawPlan(r *rand.Rand) plan {
+	weight := func() int { return r.IntN(4) }
+	p := plan{
+		nodes: 3, length: time.Duration(8+r.IntN(10)) * time.Second, clients: 2 + r.IntN(3), heartbeat: []time.Duration{60 * time.Millisecond, 150 * time.Millisecond, 350 * time.Millisecond}[r.IntN(3)],
+		threshold: []uint64{20, 60, 200}[r.IntN(3)],
+		crash:     1 + weight(), cut: 1 + weight(), flap: weight(), slow: weight(), reset: weight(), clock: weight(), transfer: weight(), all: r.IntN(2),
+	}
+	if r.IntN(4) == 0 {
+		p.nodes = 5
+	}
+	return p
+}
+
+// world is a run while it runs.
+type world struct {
+	plan   plan
+	rand   *rand.Rand
+	dir    string
+	mesh   *mesh
+	began  time.Time
+	logs   installs
+	mu     sync.Mutex
+	nodes  map[string]*raftnode.Node
+	result *check.Simulated
+	out    Outcome
+}
+
+// Run runs a seed in the present bubble, with files below a folder.
+func Run(seed uint64, dir string) *Outcome {
+	r := rand.New(rand.NewPCG(seed, 0x51)) //nolint:gosec // no secret
+	w := &world{
+		plan: drawPlan(r), rand: r, dir: dir, mesh: newMesh(rand.New(rand.NewPCG(seed, 0x52))), began: time.Now(), //nolint:gosec // no secret
+		nodes: map[string]*raftnode.Node{}, result: &check.Simulated{Applied: map[string][]*record.Line{}},
+		out: Outcome{Faults: map[string]int{}},
+	}
+	w.say("plan %+v", w.plan)
+	for i := range w.plan.nodes {
+		if err := w.start(address(i)); err != nil {
+			w.out.Stuck = err.Error()
+			return &w.out
+		}
+	}
+	w.play(seed)
+	for id := range w.nodes {
+		w.stop(id)
+	}
+	w.out.Installed = w.logs.count()
+	w.out.Result = check.RunSimulated(w.result)
+	return &w.out
+}
+
+func address(i int) string { return fmt.Sprintf("n%d:1", i+1) }
+
+func (w *world) now() int64 { return int64(time.Since(w.began)) }
+
+func (w *world) say(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.out.Events = append(w.out.Events, fmt.Sprintf("%9.3f  %s", float64(w.now())/1e9, fmt.Sprintf(format, args...)))
+}
+
+// start starts a node, which has its address for a name.
+func (w *world) start(id string) error {
+	c := raftnode.DefaultConfig()
+	c.ID, c.RaftAddress, c.DataDir = id, id, filepath.Join(w.dir, id[:2])
+	for i := range w.plan.nodes {
+		c.Peers = append(c.Peers, raftnode.Peer{ID: address(i), RaftAddress: address(i), APIAddress: address(i)})
+	}
+	c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLease = w.plan.heartbeat, w.plan.heartbeat, w.plan.heartbeat*3/4
+	c.SnapshotThreshold, c.TrailingLogs, c.SnapshotInterval = w.plan.threshold, w.plan.threshold/2, 500*time.Millisecond
+	c.FreeLow, c.FreeStop = -1, -1
+	c.Network = endpoint{w.mesh, id}
+	c.Logger = w.logs.logger(id)
+	c.Testing = true
+	c.Applied = func(applied *fsm.Applied, payload []byte, ledger func() [32]byte) {
+		line := &record.Line{Index: applied.Index, Term: applied.Term, Payload: bytes.Clone(payload), Outcome: record.Digest(applied)}
+		if applied.Index%64 == 0 {
+			sum := ledger()
+			line.Ledger = hex.EncodeToString(sum[:])
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.result.Applied[id] = append(w.result.Applied[id], line)
+	}
+	node, err := raftnode.Open(c)
+	if err != nil {
+		return fmt.Errorf("%s: %w", id, err)
+	}
+	w.mu.Lock()
+	w.nodes[id] = node
+	w.mu.Unlock()
+	return nil
+}
+
+// node returns a running node, nil where it does not run.
+func (w *world) node(id string) *raftnode.Node {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.nodes[id]
+}
+
+// kill ends a node as a crash does.
+func (w *world) kill(id string) bool {
+	w.mu.Lock()
+	node := w.nodes[id]
+	w.nodes[id] = nil
+	w.mu.Unlock()
+	if node == nil {
+		return false
+	}
+	w.mesh.reset(id, "")
+	node.Kill()
+	return true
+}
+
+func (w *world) stop(id string) {
+	if node := w.node(id); node != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		_ = node.Close(ctx)
+		cancel()
+		w.mu.Lock()
+		w.nodes[id] = nil
+		w.mu.Unlock()
+	}
+}
+
+// leader is the node that leads and is ready, "" for none.
+func (w *world) leader() string {
+	for i := range w.plan.nodes {
+		if node := w.node(address(i)); node != nil {
+			if _, _, self := node.Leader(); self {
+				return address(i)
+			}
+		}
+	}
+	return ""
+}
+
+// errNever says that something did not come about.
+var errNever = errors.New("it did not come about")
+
+// await waits until a condition holds, in virtual time.
+func await(within time.Duration, holds func() bool) error {
+	for end := time.Now().Add(within); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		if holds() {
+			return nil
+		}
+	}
+	return errNever
+}
+
+// play runs workload and faults, heals, and waits until all nodes are alike.
+func (w *world) play(seed uint64) {
+	if await(30*time.Second, func() bool { return w.leader() != "" }) != nil {
+		w.out.Stuck = "no leader within 30 s of the start"
+		return
+	}
+	if !w.define() {
+		w.out.Stuck = "the quotas could not be defined"
+		return
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	var clients sync.WaitGroup
+	for number := range w.plan.clients {
+		clients.Go(func() { w.client(ctx, seed, number) })
+	}
+	w.breakThings()
+	w.heal()
+	w.result.Healed = w.now()
+	time.Sleep(2 * time.Second)
+	stop()
+	clients.Wait()
+	if err := await(60*time.Second, w.alike); err != nil {
+		w.out.Stuck = "the nodes did not come to one state within 60 s of the last fault"
+	}
+}
+
+// alike says whether all nodes show one index, and notes their states.
+func (w *world) alike() bool {
+	var finals []history.Final
+	for i := range w.plan.nodes {
+		node := w.node(address(i))
+		if node == nil {
+			return false
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		index, ledger, whole, err := node.StateHash(ctx, 0)
+		cancel()
+		if err != nil {
+			return false
+		}
+		finals = append(finals, history.Final{Node: address(i), Index: index, Ledger: hex.EncodeToString(ledger[:]), Whole: hex.EncodeToString(whole[:])})
+	}
+	for _, final := range finals {
+		if final.Index != finals[0].Index {
+			return false
+		}
+	}
+	w.result.Final = finals
+	return true
+}
+
+// installs counts snapshots that were installed, by what raft says of it.
+type installs struct {
+	mu sync.Mutex
+	n  int
+}
+
+func (i *installs) count() int {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.n
+}
+
+// Write implements io.Writer.
+func (i *installs) Write(line []byte) (int, error) {
+	if bytes.Contains(line, []byte("Installed remote snapshot")) {
+		i.mu.Lock()
+		i.n++
+		i.mu.Unlock()
+	}
+	return len(line), nil
+}
+
+func (i *installs) logger(name string) hclog.Logger {
+	options := &hclog.LoggerOptions{Name: name, Level: hclog.Info, Output: i}
+	if os.Getenv("QUOTAD_SIM_LOG") != "" {
+		options.Output = os.Stderr
+	}
+	return hclog.New(options)
+}

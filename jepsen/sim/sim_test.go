@@ -1,0 +1,104 @@
+package sim
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/quotad/quotad/jepsen/check"
+)
+
+// number reads a number from the environment.
+func number(t *testing.T, name string, fallback uint64) uint64 {
+	t.Helper()
+	text := os.Getenv(name)
+	if text == "" {
+		return fallback
+	}
+	value, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return value
+}
+
+// folder is a place for the nodes' files that costs no disk.
+func folder(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "quotad-sim-") //nolint:usetesting // t.TempDir is on a disk
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+// TestSeeds runs seeds: QUOTAD_SIM_SEEDS of them (4) from QUOTAD_SEED (1) on. make sim runs thousands.
+func TestSeeds(t *testing.T) {
+	from, count := number(t, "QUOTAD_SEED", 1), number(t, "QUOTAD_SIM_SEEDS", 4)
+	began := time.Now()
+	var sum totals
+	for seed := from; seed < from+count; seed++ {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			dir := folder(t)
+			var out *Outcome
+			synctest.Test(t, func(*testing.T) { out = Run(seed, dir) })
+			sum.add(out)
+			judge(t, seed, out)
+		})
+	}
+	t.Logf("%d seeds in %v: %+v", count, time.Since(began).Round(time.Second), sum)
+	if sum.weak*20 > int(count) && count > 100 {
+		t.Errorf("%d of %d seeds exercised too little", sum.weak, count)
+	}
+}
+
+// totals are what all seeds did together.
+type totals struct {
+	calls, answered, unknown, terms, installed, expired, deadFences, repeated int
+	// weak counts seeds without a leader change, an expiry or an open outcome.
+	weak int
+}
+
+func (s *totals) add(o *Outcome) {
+	if o.Result == nil {
+		return
+	}
+	stats := o.Result.Stats
+	s.calls += stats.Calls
+	s.answered += stats.Answered
+	s.unknown += stats.Unknown
+	s.terms += stats.Terms
+	s.installed += o.Installed
+	s.expired += stats.Expired
+	s.deadFences += stats.Stale
+	s.repeated += stats.Judged.Repeated
+	if stats.Terms < 2 || stats.Expired == 0 || stats.Calls == stats.Answered {
+		s.weak++
+	}
+}
+
+// judge fails the test where a seed broke a promise, and tells what happened.
+func judge(t *testing.T, seed uint64, out *Outcome) {
+	t.Helper()
+	if out.Stuck == "" && out.Result != nil && out.Result.Outcome() != check.Fail {
+		return
+	}
+	for _, event := range out.Events {
+		t.Log(event)
+	}
+	if out.Result != nil {
+		for _, v := range out.Result.Verdicts {
+			if v.Outcome == check.Fail {
+				t.Logf("%s: %d violations", v.Checker, v.Count)
+				for _, example := range v.Examples {
+					t.Log("    " + example)
+				}
+			}
+		}
+	}
+	t.Errorf("seed %d failed: %s (QUOTAD_SEED=%d QUOTAD_SIM_SEEDS=1)", seed, out.Stuck, seed)
+}
