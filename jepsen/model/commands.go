@@ -130,11 +130,6 @@ func (j *Judge) reserve(asked *logpb.Reserve, result *logpb.Result) {
 		j.classes[asked.Holder] = granted.Class
 	}
 	j.allOrNothing(asked, granted)
-	for _, w := range j.waiting {
-		if j.passes(granted, w) {
-			j.violate("class-order", "lease %d of class %d passes a waiter of class %d for %s", granted.Lease, granted.Class, w.class, w.quotas)
-		}
-	}
 }
 
 // allOrNothing compares what was granted with what was asked.
@@ -163,6 +158,7 @@ func (j *Judge) grant(holder string, ttl int64, granted *logpb.Granted) *lease {
 		l = newLease(granted.Lease, granted.Fence)
 		j.leases[granted.Lease] = l
 	}
+	j.granted = append(j.granted, granted)
 	l.fresh, l.holder, l.ttl, l.deadline = false, holder, ttl, granted.DeadlineNs
 	j.due.add(due{at: l.deadline, lease: l.id})
 	for _, item := range granted.Items {
@@ -221,9 +217,15 @@ func (j *Judge) grantToWaiter(event *fsm.Event) {
 	if w.unclassed {
 		j.classes[w.holder] = granted.Class
 	}
-	for _, other := range j.waiting {
-		if j.passes(granted, other) {
-			j.violate("class-order", "ticket %d of class %d passes one of class %d for %s", event.Ticket, granted.Class, other.class, other.quotas)
+}
+
+// classOrder judges the grants of an entry against those who still wait after it, and did so before.
+func (j *Judge) classOrder() {
+	for _, granted := range j.granted {
+		for ticket, w := range j.waiting {
+			if j.passes(granted, w) {
+				j.violate("class-order", "lease %d of class %d passes ticket %d of class %d for %s", granted.Lease, granted.Class, ticket, w.class, w.quotas)
+			}
 		}
 	}
 }

@@ -80,6 +80,7 @@ type Judge struct {
 	command    int
 	touched    map[string]bool
 	overran    map[string]bool
+	granted    []*logpb.Granted
 	violations []Violation
 }
 
@@ -101,6 +102,7 @@ func (j *Judge) violate(name, format string, args ...any) {
 // Entry judges one entry. Entries come in the order of their indices.
 func (j *Judge) Entry(entry *logpb.Entry, applied *fsm.Applied) []Violation {
 	j.index, j.command, j.violations = applied.Index, -1, nil
+	j.granted = nil
 	j.touched, j.overran = map[string]bool{}, map[string]bool{}
 	if applied.Clock.Now < j.now {
 		j.violate("clock", "cluster time goes back from %d to %d", j.now, applied.Clock.Now)
@@ -121,6 +123,7 @@ func (j *Judge) Entry(entry *logpb.Entry, applied *fsm.Applied) []Violation {
 	}
 	j.command = -1
 	j.happened(applied.Events)
+	j.classOrder()
 	j.bury(ended)
 	j.ceilings()
 	j.overdue(len(ended))
