@@ -94,7 +94,7 @@ func TestHeartbeatsTakeTheMainLoop(t *testing.T) {
 	defer func() { _ = port.Close() }()
 	inner := raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{Stream: port, MaxPool: 1, Timeout: time.Second})
 	defer func() { _ = inner.Close() }()
-	var transport raft.Transport = raftTransport{inner}
+	var transport raft.Transport = raftTransport{NetworkTransport: inner}
 	transport.SetHeartbeatHandler(func(raft.RPC) { t.Error("a heartbeat took the other path") })
 	if _, ok := transport.(raft.WithPreVote); !ok {
 		t.Error("the wrapper hides pre-votes")

@@ -169,9 +169,14 @@ func (n *Node) open() error {
 	n.transport = raftTransport{raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Stream: n.port, MaxPool: 3, MaxRPCsInFlight: 1, Timeout: 3 * time.Second,
 		Logger: quietAtStop{n.logger.Named("transport"), &n.stopping}, MsgpackUseNewTimeFormat: true,
-	})}
+	}), newReturns(n.leadsFor, n.port.closed)}
 	n.raft, err = raft.NewRaft(n.raftConfig(), machine{n}, n.store, n.store, n.snapshots, n.transport)
 	return err
+}
+
+// leadsFor says whether this node leads in a term and a server is in its configuration.
+func (n *Node) leadsFor(term uint64, id raft.ServerID) bool {
+	return n.raft.State() == raft.Leader && n.raft.CurrentTerm() == term && n.isMember(string(id))
 }
 
 // raftConfig sets every parameter of raft, for the reasons in docs/decisions.

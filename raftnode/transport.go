@@ -40,18 +40,6 @@ type preface struct {
 	List string `json:"list"`
 }
 
-// raftTransport is raft's transport without its asynchronous heartbeat path, which lets a heartbeat change term and
-// state while the main loop does (hashicorp/raft issue 695). Heartbeats then go through the main loop as any call.
-type raftTransport struct{ *raft.NetworkTransport }
-
-// SetHeartbeatHandler does nothing: see raftTransport.
-func (raftTransport) SetHeartbeatHandler(func(raft.RPC)) {}
-
-var (
-	_ raft.WithPreVote = raftTransport{}
-	_ raft.WithClose   = raftTransport{}
-)
-
 // tcp is the network of a real node. It speaks from the address that it listens on, so that a firewall, or whoever
 // watches the links, can tell nodes apart.
 type tcp struct{ from net.IP }

@@ -41,6 +41,9 @@ func (r *run) liveness() {
 	}
 	r.outages(ends)
 	r.recovery(v)
+	if r.facts.Unhealed != "" {
+		v.violate("the cluster could not be healed: %s", r.facts.Unhealed)
+	}
 }
 
 // excused says whether a fault that takes the service away overlaps an interval; its effect may last a while longer.

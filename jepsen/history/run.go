@@ -54,6 +54,8 @@ type Facts struct {
 	Ended  int64 `json:"ended"`
 	// Start is the wall clock's time at Began, for people.
 	Start time.Time `json:"start"`
+	// Unhealed says what could not be mended at Healed; empty: all was.
+	Unhealed string `json:"unhealed,omitempty"`
 	// Final is how each node looked at the end.
 	Final []Final `json:"final"`
 	// Exits are the ends of nodes that nobody asked for.

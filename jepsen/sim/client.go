@@ -50,10 +50,14 @@ func (w *world) client(ctx context.Context, seed uint64, number int) {
 	}
 }
 
+func openSession(holder string) *logpb.Command {
+	return &logpb.Command{Kind: &logpb.Command_OpenSession{OpenSession: &logpb.OpenSession{Holder: holder}}}
+}
+
 // act does one thing.
 func (c *client) act(ctx context.Context) {
 	if c.session == 0 {
-		opened := c.do(ctx, &logpb.Command{Kind: &logpb.Command_OpenSession{OpenSession: &logpb.OpenSession{Holder: c.name}}})
+		opened := c.do(ctx, openSession(c.name))
 		c.session = opened.GetSessionOpened().GetSession()
 		return
 	}

@@ -75,11 +75,7 @@ type world struct {
 // Run runs a seed in the present bubble, with files below a folder.
 func Run(seed uint64, dir string) *Outcome {
 	r := rand.New(rand.NewPCG(seed, 0x51)) //nolint:gosec // no secret
-	w := &world{
-		plan: drawPlan(r), rand: r, dir: dir, mesh: newMesh(rand.New(rand.NewPCG(seed, 0x52))), began: time.Now(), //nolint:gosec // no secret
-		nodes: map[string]*raftnode.Node{}, result: &check.Simulated{Applied: map[string][]*record.Line{}},
-		out: Outcome{Faults: map[string]int{}},
-	}
+	w := newWorld(drawPlan(r), r, dir)
 	w.say("plan %+v", w.plan)
 	for i := range w.plan.nodes {
 		if err := w.start(address(i)); err != nil {
@@ -94,6 +90,15 @@ func Run(seed uint64, dir string) *Outcome {
 	w.out.Installed = w.logs.count()
 	w.out.Result = check.RunSimulated(w.result)
 	return &w.out
+}
+
+// newWorld prepares a run; nothing is started.
+func newWorld(p plan, r *rand.Rand, dir string) *world {
+	return &world{
+		plan: p, rand: r, dir: dir, mesh: newMesh(rand.New(rand.NewPCG(r.Uint64(), 0x52))), began: time.Now(), //nolint:gosec // no secret
+		nodes: map[string]*raftnode.Node{}, result: &check.Simulated{Applied: map[string][]*record.Line{}},
+		out: Outcome{Faults: map[string]int{}},
+	}
 }
 
 func address(i int) string { return fmt.Sprintf("n%d:1", i+1) }

@@ -1,0 +1,101 @@
+package raftnode
+
+import (
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// raftTransport is raft's transport with two differences.
+//
+// It is without raft's asynchronous heartbeat path, which lets a heartbeat change term and state while the main loop does
+// (hashicorp/raft issue 695). Heartbeats then go through the main loop as any call.
+//
+// And it waits with a leader's entries for a follower that is away until the follower is back, where raft would wait
+// longer with each failure, up to ten seconds: so long a node that is back would be no part of a majority.
+type raftTransport struct {
+	*raft.NetworkTransport
+	returns *returns
+}
+
+// SetHeartbeatHandler does nothing: see raftTransport.
+func (raftTransport) SetHeartbeatHandler(func(raft.RPC)) {}
+
+var (
+	_ raft.WithPreVote = raftTransport{}
+	_ raft.WithClose   = raftTransport{}
+)
+
+// AppendEntries implements raft.Transport. Heartbeats, which raft repeats often whatever comes of them, tell that a
+// follower is there. A call with entries that fails is held until then.
+func (t raftTransport) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+	before := t.returns.count(id)
+	err := t.NetworkTransport.AppendEntries(id, target, args, resp)
+	switch {
+	case isHeartbeat(args):
+		if err == nil {
+			t.returns.add(id)
+		}
+	case err != nil:
+		t.returns.await(id, before, args.Term)
+	}
+	return err
+}
+
+// isHeartbeat tells raft's heartbeats, which carry neither entries nor a place in the log.
+func isHeartbeat(args *raft.AppendEntriesRequest) bool {
+	return len(args.Entries) == 0 && args.PrevLogEntry == 0 && args.LeaderCommitIndex == 0
+}
+
+// returns counts the heartbeats that each follower answered.
+type returns struct {
+	// leads says whether this node leads in a term and still has a follower; closed ends all waits.
+	leads  func(term uint64, id raft.ServerID) bool
+	closed <-chan struct{}
+
+	mu       sync.Mutex
+	answered map[raft.ServerID]uint64
+	changed  chan struct{}
+}
+
+func newReturns(leads func(uint64, raft.ServerID) bool, closed <-chan struct{}) *returns {
+	return &returns{leads: leads, closed: closed, answered: map[raft.ServerID]uint64{}, changed: make(chan struct{})}
+}
+
+func (r *returns) count(id raft.ServerID) uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.answered[id]
+}
+
+func (r *returns) add(id raft.ServerID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.answered[id]++
+	close(r.changed)
+	r.changed = make(chan struct{})
+}
+
+// lookAgain is how often a wait looks whether it still makes sense.
+const lookAgain = 100 * time.Millisecond
+
+// await waits until a follower has answered a heartbeat since before, or nobody wants its entries any more.
+func (r *returns) await(id raft.ServerID, before, term uint64) {
+	timer := time.NewTicker(lookAgain)
+	defer timer.Stop()
+	for r.leads(term, id) {
+		r.mu.Lock()
+		there, changed := r.answered[id] > before, r.changed
+		r.mu.Unlock()
+		if there {
+			return
+		}
+		select {
+		case <-changed:
+		case <-timer.C:
+		case <-r.closed:
+			return
+		}
+	}
+}
