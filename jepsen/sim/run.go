@@ -87,6 +87,8 @@ func Run(seed uint64, dir string) *Outcome {
 	for id := range w.nodes {
 		w.stop(id)
 	}
+	// Virtual time ends with this function, and calls of raft that nobody waits for end by their deadlines.
+	time.Sleep(time.Minute)
 	w.out.Installed = w.logs.count()
 	w.out.Result = check.RunSimulated(w.result)
 	return &w.out
