@@ -116,6 +116,43 @@ bench: build ## benchmarks; BENCH and BENCHTIME choose (docs/performance.md says
 	bin/quotad bench $(shell command -v etcd >/dev/null && echo --etcd)
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem -timeout 60m $(TESTFLAGS) ./fsm/... ./raftnode/... ./client/...
 
+# What the fault suite is told besides; JEPSENFLAGS='--seed 3 --proxied' runs a seed again.
+JEPSENFLAGS ?=
+JEPSEN_DIR  := bin/jepsen
+
+.PHONY: jepsen-build
+jepsen-build: build
+	$(GO) build -o bin/jepsen-suite ./jepsen
+
+.PHONY: jepsen
+jepsen: jepsen-build ## break a cluster of real processes for ten minutes and judge the run (Linux, root)
+	bin/jepsen-suite run --dir $(JEPSEN_DIR) --mix default --time 10m --summary $(JEPSEN_DIR).jsonl $(JEPSENFLAGS)
+
+.PHONY: jepsen-short
+jepsen-short: jepsen-build # the same for a CI job: one minute of the faults that most runs need
+	bin/jepsen-suite run --dir $(JEPSEN_DIR) --mix short --time 60s --seed 1 $(JEPSENFLAGS)
+
+.PHONY: jepsen-long
+jepsen-long: jepsen-build ## every mix, direct and proxied, three and five nodes: hours
+	for mix in default processes links clocks disks members power-cuts; do \
+		for flags in "" "--proxied" "--nodes 5"; do \
+			bin/jepsen-suite run --dir $(JEPSEN_DIR) --mix $$mix --time 10m --summary $(JEPSEN_DIR).jsonl $$flags $(JEPSENFLAGS) || failed=1; \
+		done; \
+	done; \
+	test -z "$${failed:-}"
+
+.PHONY: jepsen-planted
+jepsen-planted: jepsen-build ## build quotad with known defects and see each caught by the checker that must
+	bin/jepsen-suite planted
+
+# Seeds of the simulation, from SEED on.
+SEEDS ?= 10000
+SEED  ?= 1
+
+.PHONY: sim
+sim: ## run SEEDS (10000) clusters in virtual time
+	QUOTAD_SEED=$(SEED) QUOTAD_SIM_SEEDS=$(SEEDS) $(GO) test ./jepsen/sim -run TestSeeds -count 1 -timeout 12h -v | grep -v -e '=== RUN' -e '--- PASS'
+
 .PHONY: fuzz
 fuzz: ## fuzz each decoder for FUZZTIME (60s)
 	@grep -rlE --include='*_test.go' '^func Fuzz' . | while read -r file; do dirname "$$file"; done | sort -u | \

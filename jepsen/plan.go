@@ -197,7 +197,7 @@ func (s *stage) startCluster(ctx context.Context) error {
 }
 
 func (s *stage) startWorkers() error {
-	host, err := s.network.AddHost("provider")
+	host, err := s.network.AddHost("provider", 8080)
 	if err != nil {
 		return err
 	}

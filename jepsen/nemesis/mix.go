@@ -14,6 +14,8 @@ type Mix struct {
 	// Faults are the names of single faults, Pairs those of faults that come together.
 	Faults []string
 	Pairs  [][2]string
+	// Script has the faults come once each, in their order, and as long as Longest: a short run that meets all it must.
+	Script bool
 	// Shortest and Longest bound how long a fault lasts, Quiet is the least time between two.
 	Shortest, Longest, Quiet time.Duration
 }
@@ -63,7 +65,11 @@ func (m Mix) steps(r *rand.Rand) [][]Fault {
 			}
 			step = append(step, fault)
 		}
-		for range 1 + r.IntN(4) {
+		weight := 1 + r.IntN(4)
+		if m.Script {
+			weight = 1
+		}
+		for range weight {
 			steps = append(steps, step)
 		}
 	}
@@ -73,8 +79,8 @@ func (m Mix) steps(r *rand.Rand) [][]Fault {
 	for _, pair := range m.Pairs {
 		add(pair[0], pair[1])
 	}
-	for range len(steps) / 3 {
-		steps = append(steps, nil)
+	if !m.Script {
+		steps = append(steps, make([][]Fault, len(steps)/3)...)
 	}
 	return steps
 }
@@ -132,8 +138,14 @@ func Mixes() []Mix {
 		mix("disks", disks, diskPairs), mix("members", join(orders, []string{"kill-leader", "partition-follower"}), nil),
 		mix("failover", []string{"kill-leader", "partition-leader", "pause-leader"}, nil),
 		mix("power-cuts", []string{"power-cut-all", "power-cut-leader"}, nil), mix("slow-disks", []string{"slow-sync"}, [][2]string{{"slow-sync", "transfer"}}),
+		script(4*time.Second, "kill-leader", "partition-follower", "pause-leader", "pause-clients", "partition-leader", "clock-jump", "kill-all", "stop-leader"),
 		mix("none", nil, nil),
 	}
+}
+
+// script is a short mix whose faults come in order.
+func script(length time.Duration, faults ...string) Mix {
+	return Mix{Name: "short", Faults: faults, Script: true, Shortest: length, Longest: length, Quiet: 1500 * time.Millisecond}
 }
 
 // MixNamed returns a mix by its name.

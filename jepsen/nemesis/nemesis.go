@@ -119,8 +119,14 @@ func New(env *Env, seed uint64, faults *history.Writer[history.Fault], tell func
 // Run breaks things by a mix until ctx ends, then mends all.
 func (n *Nemesis) Run(ctx context.Context, mix Mix) error {
 	steps := mix.steps(n.rand)
-	for ctx.Err() == nil {
+	for at := 0; ctx.Err() == nil; at++ {
 		step := steps[n.rand.IntN(len(steps))]
+		if mix.Script {
+			if at == len(steps) {
+				break
+			}
+			step = steps[at]
+		}
 		if len(step) == 0 {
 			n.pause(ctx, time.Duration(1000+n.rand.IntN(4000))*time.Millisecond)
 			continue

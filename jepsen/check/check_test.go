@@ -1,0 +1,296 @@
+package check
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/jepsen/history"
+	"github.com/quotad/quotad/jepsen/workload"
+	"github.com/quotad/quotad/raftnode/record"
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+// good is a run of three nodes and one client without a flaw: entries a hundred milliseconds apart, each with one command.
+func good(t *testing.T) *Simulated {
+	t.Helper()
+	commands := []*logpb.Command{
+		{IdempotencyKey: "quotas", Kind: &logpb.Command_ApplyQuotas{ApplyQuotas: &logpb.ApplyQuotas{Quotas: []*logpb.Quota{
+			{Name: "q", Rule: &logpb.Quota_Rate{Rate: &logpb.Rate{Limit: 100, PerNs: int64(time.Minute)}}},
+		}}}},
+		{Kind: &logpb.Command_OpenSession{OpenSession: &logpb.OpenSession{Holder: "h"}}},
+	}
+	for seq := uint64(1); seq <= 20; seq++ {
+		ask := &logpb.Reserve{Holder: "h", Items: []*logpb.Item{{Quota: "q", Amount: proto.Int64(1)}}, TtlNs: int64(time.Second)}
+		commands = append(commands, &logpb.Command{Session: 1, Seq: seq, Kind: &logpb.Command_Reserve{Reserve: ask}})
+	}
+	s := &Simulated{Applied: map[string][]*record.Line{}}
+	machine := fsm.New()
+	for i, command := range commands {
+		index, at := uint64(i+1), int64(i+1)*int64(100*time.Millisecond)
+		payload, err := proto.Marshal(&logpb.Entry{Version: fsm.EntryVersion, StampNs: at, Commands: []*logpb.Command{command}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		applied := machine.Apply(index, 1, payload)
+		for _, node := range []string{"n1", "n2", "n3"} {
+			s.Applied[node] = append(s.Applied[node], &record.Line{Index: index, Term: 1, Payload: payload, Outcome: record.Digest(&applied)})
+		}
+		s.Calls = append(s.Calls, SimulatedCall{
+			Client: "c", Node: "n1", Sent: at - 1_000_000, Returned: at + 1_000_000, Command: command, Result: applied.Results[0],
+			Term: 1, Index: index, Now: at,
+		})
+	}
+	ledger, whole := machine.State().Hash()
+	for _, node := range []string{"n1", "n2", "n3"} {
+		s.Final = append(s.Final, history.Final{Node: node, Index: uint64(len(commands)), Ledger: fmt.Sprintf("%x", ledger), Whole: fmt.Sprintf("%x", whole)})
+	}
+	return s
+}
+
+func failed(result *Result) []string {
+	var names []string
+	for _, v := range result.Verdicts {
+		if v.Outcome == Fail {
+			names = append(names, v.Checker)
+		}
+	}
+	return names
+}
+
+func TestAGoodRunPasses(t *testing.T) {
+	result := RunSimulated(good(t))
+	for _, v := range result.Verdicts {
+		if v.Outcome != Pass {
+			t.Errorf("%s: %s %v", v.Checker, v.Outcome, v.Examples)
+		}
+	}
+}
+
+// TestEachFlawIsFound: a good run in which one thing is changed is caught by the checker that guards it.
+func TestEachFlawIsFound(t *testing.T) {
+	for name, c := range map[string]struct {
+		caught string
+		spoil  func(s *Simulated)
+	}{
+		"another entry on one node":      {"agreement", func(s *Simulated) { line(s, "n2", 5).Payload = s.Applied["n2"][6].Payload }},
+		"another outcome on one node":    {"agreement", func(s *Simulated) { line(s, "n3", 5).Outcome = "00" }},
+		"another term on one node":       {"agreement", func(s *Simulated) { line(s, "n3", 5).Term = 2 }},
+		"a term that falls":              {"agreement", func(s *Simulated) { each(s, 9, func(l *record.Line) { l.Term = 2 }) }},
+		"an outcome nobody can come to":  {"replay", func(s *Simulated) { each(s, 9, func(l *record.Line) { l.Outcome = "00" }) }},
+		"an entry that got lost":         {"answers", func(s *Simulated) { drop(s, 9) }},
+		"an answer from elsewhere":       {"answers", func(s *Simulated) { s.Calls[7].Index = 9 }},
+		"an answer of another term":      {"answers", func(s *Simulated) { s.Calls[7].Term = 2 }},
+		"another's answer":               {"answers", func(s *Simulated) { s.Calls[7].Result = s.Calls[8].Result }},
+		"more time left than there is":   {"answers", func(s *Simulated) { later(s.Calls[7].Result) }},
+		"a refusal that was carried out": {"refusals", func(s *Simulated) { s.Calls[7].Index, s.Calls[7].NotAccepted = 0, true }},
+		"a command that nobody sent":     {"invited", func(s *Simulated) { s.Calls = slices.Delete(s.Calls, 7, 8) }},
+		"an effect before its cause":     {"real-time", func(s *Simulated) { s.Calls[7].Sent += int64(time.Second); s.Calls[7].Returned += int64(time.Second) }},
+		"two leaders":                    {"one-leader", func(s *Simulated) { s.Calls[7].Node = "n2" }},
+		"time that runs too fast":        {"cluster-time", func(s *Simulated) { hurry(s) }},
+		"a node that differs at the end": {"converged", func(s *Simulated) { s.Final[1].Whole = "00" }},
+		"a node that is silent":          {"converged", func(s *Simulated) { s.Final[1].Error = "away" }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := good(t)
+			c.spoil(s)
+			if names := failed(RunSimulated(s)); !slices.Contains(names, c.caught) {
+				t.Errorf("%s did not find it, but %v", c.caught, names)
+			}
+		})
+	}
+}
+
+func line(s *Simulated, node string, index int) *record.Line {
+	copied := *s.Applied[node][index]
+	s.Applied[node][index] = &copied
+	return &copied
+}
+
+func each(s *Simulated, index int, change func(*record.Line)) {
+	for node := range s.Applied {
+		change(line(s, node, index))
+	}
+}
+
+func drop(s *Simulated, index int) {
+	for node := range s.Applied {
+		s.Applied[node] = slices.Delete(s.Applied[node], index, index+1)
+	}
+}
+
+func later(result *logpb.Result) { result.GetGranted().DeadlineNs += int64(time.Second) }
+
+// hurry makes the clients' clocks run at half speed, so that the cluster's is twice as fast.
+func hurry(s *Simulated) {
+	for i := range s.Calls {
+		s.Calls[i].Sent /= 2
+		s.Calls[i].Returned /= 2
+	}
+}
+
+// folderOf makes a run's folder with one file.
+func folderOf(t *testing.T, from, name string) history.Dir {
+	t.Helper()
+	data, err := os.ReadFile(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return history.Dir(dir)
+}
+
+func newRun(dir history.Dir) *run {
+	return &run{dir: dir, facts: &history.Facts{}, verdicts: map[string]*Verdict{}}
+}
+
+// TestSavedHistoryOfLateAllowances: what the provider saw when the client wrote calls with allowances that had arrived too
+// late (mix default, seed 3): 306 in five seconds.
+func TestSavedHistoryOfLateAllowances(t *testing.T) {
+	r := newRun(folderOf(t, "testdata/late-allowances/spends.jsonl", "spends.jsonl"))
+	r.provider()
+	if v := r.verdict("provider-rate", ""); v.Outcome != Fail || v.Count != 6 || r.stats.ProviderPeak != 306 {
+		t.Errorf("%+v, peak %d", v, r.stats.ProviderPeak)
+	}
+}
+
+func TestProviderSlots(t *testing.T) {
+	for name, c := range map[string]struct {
+		calls int
+		want  Outcome
+	}{"as many as there are": {workload.ProviderSlots, ""}, "one more": {workload.ProviderSlots + 1, Fail}} {
+		dir := history.Dir(t.TempDir())
+		spends, err := history.Create[history.Spend](dir.Spends())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range c.calls {
+			spends.Write(&history.Spend{Quota: "provider/slots", Began: int64(i), Ended: 100})
+		}
+		spends.Write(&history.Spend{Quota: "provider/slots", Began: 100, Ended: 200}) // comes as the others go
+		if err := spends.Close(); err != nil {
+			t.Fatal(err)
+		}
+		r := newRun(dir)
+		r.slots()
+		if v := r.verdict("provider-slots", ""); v.Outcome != c.want {
+			t.Errorf("%s: %+v", name, v)
+		}
+	}
+}
+
+// TestWatchStreams: what a stream may leave out and what not.
+func TestWatchStreams(t *testing.T) {
+	event := func(lease uint64) fsm.Event { return fsm.Event{Kind: fsm.EventExpired, Lease: lease} }
+	rep := &replayed{happened: map[uint64][]fsm.Event{3: {event(1)}, 5: {event(2), event(3)}, 9: {event(4)}}}
+	told := func(index uint64, leases ...uint64) *quotav1.WatchResponse {
+		message := &quotav1.WatchResponse{Meta: &quotav1.Meta{Index: index}}
+		for _, lease := range leases {
+			e := event(lease)
+			message.Events = append(message.Events, &quotav1.Event{Kind: quotav1.EventKind(e.Kind), Lease: e.Lease})
+		}
+		return message
+	}
+	for name, c := range map[string]struct {
+		from     uint64
+		messages []*quotav1.WatchResponse
+		want     Outcome
+	}{
+		"all":              {1, []*quotav1.WatchResponse{told(3, 1), told(5, 2, 3), told(7), told(9, 4)}, ""},
+		"from now on":      {0, []*quotav1.WatchResponse{told(5, 2, 3), told(9, 4)}, ""},
+		"a hole":           {1, []*quotav1.WatchResponse{told(3, 1), told(9, 4)}, Fail},
+		"a hole at first":  {2, []*quotav1.WatchResponse{told(5, 2, 3)}, Fail},
+		"hidden by a mark": {1, []*quotav1.WatchResponse{told(3, 1), told(7), told(9, 4)}, Fail},
+		"twice":            {1, []*quotav1.WatchResponse{told(3, 1), told(3, 1)}, Fail},
+		"backwards":        {1, []*quotav1.WatchResponse{told(3, 1), told(5, 2, 3), told(3, 1)}, Fail},
+		"half of an index": {1, []*quotav1.WatchResponse{told(3, 1), told(5, 2)}, Fail},
+		"another order":    {1, []*quotav1.WatchResponse{told(3, 1), told(5, 3, 2)}, Fail},
+		"another lease":    {1, []*quotav1.WatchResponse{told(3, 7)}, Fail},
+	} {
+		f := &follower{v: &Verdict{}, rep: rep, indices: []uint64{3, 5, 9}, from: c.from}
+		for _, message := range c.messages {
+			f.next(message)
+		}
+		if f.v.Outcome != c.want {
+			t.Errorf("%s: %+v", name, f.v)
+		}
+	}
+}
+
+// TestLinearHistories: what few slots may look like from outside, with expiry and open outcomes.
+func TestLinearHistories(t *testing.T) {
+	const ms = int64(time.Millisecond)
+	ttl := int64(workload.LinearTTL)
+	reserve := func(call int64, told string, lease uint64) porcupine.Operation {
+		return porcupine.Operation{Input: linearAsked{what: "reserve", call: call, ret: call + ms}, Call: call, Return: call + ms, Output: linearTold{what: told, lease: lease}}
+	}
+	release := func(call int64, lease uint64, told string) porcupine.Operation {
+		return porcupine.Operation{Input: linearAsked{what: "release", lease: lease, call: call, ret: call + ms}, Call: call, Return: call + ms, Output: linearTold{what: told}}
+	}
+	look := func(call, free int64) porcupine.Operation {
+		return porcupine.Operation{Input: linearAsked{what: "look", call: call, ret: call + ms}, Call: call, Return: call + ms, Output: linearTold{what: "sees", free: free}}
+	}
+	three := []porcupine.Operation{reserve(0, "granted", 1), reserve(2*ms, "granted", 2), reserve(4*ms, "granted", 3)}
+	for name, c := range map[string]struct {
+		more []porcupine.Operation
+		want bool
+	}{
+		"full":                       {[]porcupine.Operation{reserve(6*ms, "refused", 0), look(8*ms, 0)}, true},
+		"a fourth":                   {[]porcupine.Operation{reserve(6*ms, "granted", 4)}, false},
+		"given back":                 {[]porcupine.Operation{release(6*ms, 2, "released"), look(8*ms, 1), reserve(10*ms, "granted", 4)}, true},
+		"given back twice":           {[]porcupine.Operation{release(6*ms, 2, "released"), release(8*ms, 2, "released")}, false},
+		"a stale read":               {[]porcupine.Operation{release(6*ms, 2, "released"), look(8*ms, 0)}, false},
+		"refused though one is free": {[]porcupine.Operation{release(6*ms, 2, "released"), reserve(8*ms, "refused", 0)}, false},
+		"one ended by itself":        {[]porcupine.Operation{reserve(ttl+10*ms, "granted", 4)}, true},
+		"one ended too early":        {[]porcupine.Operation{reserve(ttl/2, "granted", 4)}, false},
+		"dead, its slot in grace":    {[]porcupine.Operation{release(ttl+10*ms, 1, "stale"), look(ttl+12*ms, 0)}, true},
+		"dead too early":             {[]porcupine.Operation{release(ttl/2, 1, "stale")}, false},
+		"alive for ever":             {[]porcupine.Operation{look(int64(2*time.Minute), 0)}, false},
+		"an open outcome":            {[]porcupine.Operation{{Input: linearAsked{what: "release", lease: 1, call: 6 * ms, ret: 1 << 62}, Call: 6 * ms, Return: 1 << 62, Output: linearTold{what: "unknown"}}, look(8*ms, 1)}, true},
+	} {
+		if got := porcupine.CheckOperations(linearModel().ToModel(), slices.Concat(three, c.more)); got != c.want {
+			t.Errorf("%s: linearizable %v", name, got)
+		}
+	}
+}
+
+func TestServiceIsMissed(t *testing.T) {
+	second := int64(time.Second)
+	answered := func(at int64, class quotav1.Class) *call {
+		return &call{
+			Call:     &history.Call{Procedure: "Reserve", Sent: at, Returned: at + 1},
+			response: &quotav1.ReserveResponse{Outcome: &quotav1.ReserveResponse_Lease{Lease: &quotav1.Lease{Class: class}}},
+		}
+	}
+	all := func(at int64) []*call {
+		return []*call{answered(at, quotav1.Class_CLASS_CRITICAL), answered(at+1, quotav1.Class_CLASS_STANDARD), answered(at+2, quotav1.Class_CLASS_BACKGROUND)}
+	}
+	for name, c := range map[string]struct {
+		calls  []*call
+		faults []*history.Fault
+		want   Outcome
+	}{
+		"served":             {slices.Concat(all(0), all(11*second), all(14*second)), []*history.Fault{{Kind: "kill-all", Unavailable: true, Began: second, Ended: 9 * second}}, ""},
+		"a hole":             {slices.Concat(all(0), all(11*second)), []*history.Fault{{Kind: "kill-leader", Began: second, Ended: 9 * second}}, Fail},
+		"late after healing": {slices.Concat(all(4*second), all(9*second), all(13*second), all(17*second), all(21*second))[:7], nil, Fail},
+	} {
+		r := newRun("")
+		r.facts.Healed = 10 * second
+		r.calls, r.faults = c.calls, c.faults
+		r.liveness()
+		if v := r.verdict("service", ""); v.Outcome != c.want {
+			t.Errorf("%s: %+v", name, v)
+		}
+	}
+}
