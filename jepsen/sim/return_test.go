@@ -35,7 +35,7 @@ func TestANodeThatComesBackCountsAtOnce(t *testing.T) {
 		for _, length := range []time.Duration{time.Second, 20 * time.Second, 3 * time.Minute} {
 			w.kill(away)
 			c := &client{w: w, name: "c", rand: w.rand}
-			for end := time.Now().Add(length); time.Now().Before(end); time.Sleep(length / 10) {
+			for end := time.Now().Add(length); time.Now().Before(end); time.Sleep(length / 10) { //nolint:forbidigo // virtual time
 				c.do(context.Background(), openSession(c.name))
 			}
 			if err := w.start(away); err != nil {

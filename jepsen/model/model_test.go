@@ -1,0 +1,234 @@
+package model
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+const ms = int64(time.Millisecond)
+
+// step is an entry of a story: some time passes, then one command.
+type step struct {
+	after   int64
+	command *logpb.Command
+}
+
+func reserve(holder, quota string, amount, ttl int64, change ...func(*logpb.Reserve)) *logpb.Command {
+	r := &logpb.Reserve{Holder: holder, Items: []*logpb.Item{{Quota: quota, Amount: &amount}}, TtlNs: ttl}
+	for _, f := range change {
+		f(r)
+	}
+	return &logpb.Command{Kind: &logpb.Command_Reserve{Reserve: r}}
+}
+
+func waits(r *logpb.Reserve)    { r.WaitNs = int64(5 * time.Second) }
+func consumes(r *logpb.Reserve) { r.Consume = true }
+func inClass(class int32) func(*logpb.Reserve) {
+	return func(r *logpb.Reserve) { r.Class = &class }
+}
+
+func numbered(seq uint64, command *logpb.Command) *logpb.Command {
+	command.IdempotencyKey = string(rune('a' + seq))
+	return command
+}
+
+func nothing() *logpb.Command {
+	return &logpb.Command{Kind: &logpb.Command_PutMember{PutMember: &logpb.PutMember{Id: "n"}}}
+}
+
+// story is one in which every rule has its part. Leases are numbered as they are granted.
+func story() []step {
+	rate := func(name, parent string, limit int64) *logpb.Quota {
+		return &logpb.Quota{Name: name, Parent: parent, Rule: &logpb.Quota_Rate{Rate: &logpb.Rate{Limit: limit, PerNs: int64(2 * time.Second)}}}
+	}
+	apply := &logpb.ApplyQuotas{Quotas: []*logpb.Quota{
+		rate("org", "", 20), rate("org/a", "org", 15),
+		{Name: "s", Rule: &logpb.Quota_Slots{Slots: &logpb.Slots{Limit: 1, GraceNs: 500 * ms}}},
+	}}
+	return []step{
+		{0, &logpb.Command{Kind: &logpb.Command_ApplyQuotas{ApplyQuotas: apply}}},
+		{ms, reserve("h", "org/a", 5, int64(time.Second))},                                                                                                                    // entry 2: lease 1, which expires
+		{ms, numbered(1, reserve("h", "org/a", 4, int64(time.Minute), consumes))},                                                                                             // 3: lease 2, operation 1
+		{ms, numbered(1, reserve("h", "org/a", 4, int64(time.Minute), consumes))},                                                                                             // 4: the same request again
+		{ms, &logpb.Command{Kind: &logpb.Command_Settle{Settle: &logpb.Settle{Lease: 2, Fence: 2, Op: 1, Unspent: []*logpb.Item{{Quota: "org/a", Amount: proto.Int64(1)}}}}}}, // 5
+		{ms, &logpb.Command{Kind: &logpb.Command_Report{Report: &logpb.Report{Lease: 2, Fence: 2, Op: 1, Signals: []*logpb.Signal{{Quota: "org/a", Cause: logpb.Cause_CAUSE_SATURATED, RetryAfterNs: new(300 * ms)}}}}}}, // 6: closed
+		{ms, reserve("h", "org/a", 1, int64(time.Minute))},                                                                   // 7: refused
+		{400 * ms, reserve("h", "org/a", 1, int64(time.Minute))},                                                             // 8: lease 3
+		{ms, reserve("slow", "s", 1, int64(time.Second))},                                                                    // 9: lease 4
+		{ms, reserve("low", "s", 1, int64(time.Second), waits, inClass(2))},                                                  // 10: waits as 1
+		{ms, reserve("high", "s", 1, int64(time.Second), waits, inClass(0))},                                                 // 11: waits as 2
+		{int64(time.Second), nothing()},                                                                                      // 12: leases 1 and 4 expire
+		{ms, &logpb.Command{Kind: &logpb.Command_Renew{Renew: &logpb.Renew{Lease: 1, Fence: 1, TtlNs: int64(time.Minute)}}}}, // 13: dead
+		{600 * ms, nothing()}, // 14: the grace is over, the first waiter is served
+		{ms, &logpb.Command{Kind: &logpb.Command_Release{Release: &logpb.Release{Lease: 3, Fence: 3}}}}, // 15
+	}
+}
+
+// play runs the story through the state machine and lets spoil change what an entry came to before it is judged.
+func play(t *testing.T, spoil func(index uint64, entry *logpb.Entry, applied *fsm.Applied)) ([]Violation, Stats) {
+	t.Helper()
+	machine, judge := fsm.New(), New()
+	var all []Violation
+	at := int64(time.Second)
+	for i, s := range story() {
+		at += s.after
+		entry := &logpb.Entry{Version: fsm.EntryVersion, StampNs: at, Commands: []*logpb.Command{s.command}}
+		payload, err := proto.Marshal(entry)
+		if err != nil {
+			t.Fatal(err)
+		}
+		index := uint64(i + 1)
+		applied := machine.Apply(index, 1, payload)
+		// Results may be those that the machine keeps.
+		for k := range applied.Results {
+			applied.Results[k] = proto.CloneOf(applied.Results[k])
+		}
+		spoil(index, entry, &applied)
+		all = append(all, judge.Entry(entry, &applied)...)
+	}
+	return all, judge.Stats()
+}
+
+func TestTheStoryIsAllowed(t *testing.T) {
+	violations, stats := play(t, func(uint64, *logpb.Entry, *fsm.Applied) {})
+	for _, v := range violations {
+		t.Errorf("%+v", v)
+	}
+	want := Stats{Granted: 5, Refused: 1, Consumed: 1, Settled: 1, Expired: 2, DeadFences: 1, Repeated: 1, Waited: 2, WaitsGranted: 1, Cooldowns: 1, Most: 100}
+	if stats != want {
+		t.Errorf("the story has\n%+v, wanted\n%+v", stats, want)
+	}
+}
+
+func granted(applied *fsm.Applied) *logpb.Granted { return applied.Results[0].GetGranted() }
+
+// TestEachLieIsFound: one entry of the story is told otherwise than it was.
+func TestEachLieIsFound(t *testing.T) {
+	type lie struct {
+		rule  string
+		index uint64
+		tell  func(applied *fsm.Applied)
+	}
+	replaceEvent := func(change func(*fsm.Event)) func(*fsm.Applied) {
+		return func(a *fsm.Applied) {
+			for i := range a.Events {
+				change(&a.Events[i])
+			}
+		}
+	}
+	for name, l := range map[string]lie{
+		"more than usable is granted": {"ceiling", 8, func(a *fsm.Applied) { granted(a).Items[0].Amount = 30 }},
+		"less is granted than asked":  {"ceiling", 8, func(a *fsm.Applied) { granted(a).Items = nil }},
+		"a fence comes again": {"fence-order", 8, func(a *fsm.Applied) {
+			granted(a).Fence = 2
+			replaceEvent(func(e *fsm.Event) { e.Fence = 2 })(a)
+		}},
+		"a lease's number comes again": {"fence-order", 8, func(a *fsm.Applied) {
+			granted(a).Lease = 2
+			replaceEvent(func(e *fsm.Event) { e.Lease = 2 })(a)
+		}},
+		"a lease ends early": {"early-expiry", 8, func(a *fsm.Applied) {
+			a.Events = append(a.Events, fsm.Event{Kind: fsm.EventExpired, Lease: 2, Fence: 2})
+		}},
+		"a lease does not end": {"late-expiry", 12, func(a *fsm.Applied) {
+			a.Events = slices.DeleteFunc(a.Events, func(e fsm.Event) bool { return e.Lease == 1 })
+		}},
+		"a dead fence renews": {"dead-fence", 13, func(a *fsm.Applied) {
+			a.Results[0] = &logpb.Result{Kind: &logpb.Result_Renewed{Renewed: &logpb.Renewed{DeadlineNs: 1 << 60}}}
+		}},
+		"a lease ends twice": {"dead-fence", 13, func(a *fsm.Applied) {
+			a.Events = append(a.Events, fsm.Event{Kind: fsm.EventExpired, Lease: 1, Fence: 1})
+		}},
+		"a request is carried out again": {"once", 4, func(a *fsm.Applied) {
+			granted(a).Lease, granted(a).Fence = 9, 9
+		}},
+		"a result is missing":           {"once", 8, func(a *fsm.Applied) { a.Results = nil }},
+		"more comes back than went out": {"conservation", 5, func(a *fsm.Applied) { a.Results[0].GetSettled().Returned[0].Amount = 9 }},
+		"more is consumed than is held": {"conservation", 3, func(a *fsm.Applied) { granted(a).Consumed.Items[0].Amount = 9 }},
+		"more is released than is held": {"conservation", 15, func(a *fsm.Applied) { a.Results[0].GetReleased().Returned[0].Amount = 9 }},
+		"a closed quota grants": {"cooldown", 7, func(a *fsm.Applied) {
+			a.Results[0] = &logpb.Result{Kind: &logpb.Result_Granted{Granted: &logpb.Granted{
+				Lease: 3, Fence: 3, Items: []*logpb.GrantedItem{{Quota: "org/a", Amount: 1}}, DeadlineNs: 1 << 60,
+			}}}
+			a.Events = []fsm.Event{{Kind: fsm.EventGranted, Lease: 3, Fence: 3}}
+		}},
+		"a slot comes free before its grace is over": {"grace", 13, func(a *fsm.Applied) { *a = serve(a, 1) }},
+		"a lower class is served first":              {"class-order", 14, func(a *fsm.Applied) { *a = serve(a, 1) }},
+		"time goes back":                             {"clock", 8, func(a *fsm.Applied) { a.Clock.Now -= int64(time.Second) }},
+		"time is not the entry's":                    {"clock", 8, func(a *fsm.Applied) { a.Clock.Now++ }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			violations, _ := play(t, func(index uint64, _ *logpb.Entry, applied *fsm.Applied) {
+				if index == l.index {
+					l.tell(applied)
+				}
+			})
+			if !slices.ContainsFunc(violations, func(v Violation) bool { return v.Name == l.rule && v.Index >= l.index }) {
+				t.Errorf("%s did not find it, but %+v", l.rule, violations)
+			}
+		})
+	}
+}
+
+// serve grants the waiting ticket of the slot.
+func serve(a *fsm.Applied, ticket uint64) fsm.Applied {
+	served := *a
+	granted := &logpb.Granted{
+		Lease: 5, Fence: 5, Ticket: ticket, Class: 2, Items: []*logpb.GrantedItem{{Quota: "s", Amount: 1}}, DeadlineNs: 1 << 60, AskedTtlNs: int64(time.Second),
+	}
+	served.Events = []fsm.Event{{
+		Kind: fsm.EventGranted, Quota: "s", Lease: 5, Fence: 5, Ticket: ticket, Amount: 1,
+		Result: &logpb.Result{Kind: &logpb.Result_Granted{Granted: granted}},
+	}}
+	return served
+}
+
+// TestAWaitThatDoesNotEnd: nobody serves the waiters, and their time passes.
+func TestAWaitThatDoesNotEnd(t *testing.T) {
+	judge := New()
+	judge.now = 1
+	judge.index = 1
+	judge.wait(&logpb.Reserve{Holder: "h", Items: []*logpb.Item{{Quota: "s"}}}, &logpb.Waiting{Ticket: 7, UntilNs: 100})
+	violations := judge.Entry(&logpb.Entry{StampNs: 200}, &fsm.Applied{Index: 2, Clock: fsm.Clock{Now: 200}})
+	if len(violations) != 1 || violations[0].Name != "late-wait" {
+		t.Errorf("%+v", violations)
+	}
+}
+
+// TestCalendarWindows: what surely falls into one window is at most usable.
+func TestCalendarWindows(t *testing.T) {
+	judge := New()
+	window := int64(10 * time.Second)
+	judge.define(&logpb.Quota{Name: "w", Rule: &logpb.Quota_Window{Window: &logpb.Window{Limit: 5, EveryNs: window}}})
+	consume := func(index uint64, wall, amount int64) []Violation {
+		ask := reserve("h", "w", amount, int64(time.Minute), consumes)
+		now := wall // the cluster was born in 1970
+		granted := &logpb.Granted{
+			Lease: index, Fence: index, Items: []*logpb.GrantedItem{{Quota: "w", Amount: amount}}, DeadlineNs: now + int64(time.Minute),
+			Consumed: &logpb.Consumed{Op: 1, Items: []*logpb.GrantedItem{{Quota: "w", Amount: amount}}, SpendByNs: now + int64(time.Second)},
+		}
+		return judge.Entry(&logpb.Entry{StampNs: now, Commands: []*logpb.Command{ask}}, &fsm.Applied{
+			Index: index, Clock: fsm.Clock{Now: now, WallEarly: wall, WallLate: wall},
+			Results: []*logpb.Result{{Kind: &logpb.Result_Granted{Granted: granted}}},
+			Events:  []fsm.Event{{Kind: fsm.EventGranted, Lease: index, Fence: index}},
+		})
+	}
+	for index, c := range []struct {
+		wall, amount int64
+		want         string
+	}{
+		{window + 1, 3, ""}, {window + 2, 2, ""}, {2*window - 1, 4, ""}, // the last one may belong to either window
+		{2*window + 1, 5, ""}, {2*window + 2, 1, "window"},
+	} {
+		violations := consume(uint64(index+1), c.wall, c.amount)
+		if got := len(violations) > 0; got != (c.want != "") || got && violations[0].Name != c.want {
+			t.Errorf("step %d: %+v", index, violations)
+		}
+	}
+}
