@@ -3,6 +3,7 @@ package raftnode
 import (
 	"errors"
 	"math"
+	"runtime"
 	"testing"
 	"time"
 
@@ -204,5 +205,29 @@ func TestASnapshotFromBeforeANodeWasAddedDoesNotRemoveIt(t *testing.T) {
 	restarted := membership{member: true}
 	if !restarted.removed(130, 130, false) {
 		t.Error("a node that was a member when it started does not see that it was removed")
+	}
+}
+
+// TestReadersOfAnOlderTermAreToldSo: a round of probes that a new term replaces is answered, not forgotten.
+func TestReadersOfAnOlderTermAreToldSo(t *testing.T) {
+	n := openOne(t)
+	p := &probes{running: true} // a round is under way, so that the next one waits
+	older := make(chan error, 1)
+	go func() { older <- p.join(t.Context(), n, 5) }()
+	for joined := false; !joined; runtime.Gosched() {
+		p.mu.Lock()
+		joined = p.next != nil
+		p.mu.Unlock()
+	}
+	newer := make(chan error, 1)
+	go func() { newer <- p.join(t.Context(), n, 7) }()
+	if _, ok := errors.AsType[*NotAcceptedError](<-older); !ok {
+		t.Error("the reader of the older term was not told")
+	}
+	p.mu.Lock()
+	close(p.next.done)
+	p.mu.Unlock()
+	if err := <-newer; err != nil {
+		t.Error(err)
 	}
 }

@@ -53,7 +53,7 @@ func (n *Node) beginLeading() {
 			}
 			continue
 		}
-		n.sampleOnce()
+		n.sampleOnce(majority) // who is cut off must not hold the new leader up
 		n.mu.RLock()
 		base := n.machine.State().Clock().Now
 		n.mu.RUnlock()

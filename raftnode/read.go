@@ -114,7 +114,13 @@ type round struct {
 // join waits for a round that begins after now.
 func (p *probes) join(ctx context.Context, n *Node, term uint64) error {
 	p.mu.Lock()
-	if p.next == nil || p.next.term != term {
+	if p.next != nil && p.next.term != term {
+		// Those who wait for it asked a leader that has fallen meanwhile.
+		p.next.err = n.notAccepted(NotLeader)
+		close(p.next.done)
+		p.next = nil
+	}
+	if p.next == nil {
 		p.next = &round{term: term, done: make(chan struct{})}
 	}
 	mine := p.next
@@ -258,7 +264,7 @@ func (n *Node) sampleWalls() {
 		select {
 		case <-ticker.C:
 			if lead := n.leading.Load(); lead != nil {
-				n.sampleOnce()
+				n.sampleOnce(everybody)
 				n.guardRate(lead)
 			}
 		case <-n.closing:
@@ -269,24 +275,48 @@ func (n *Node) sampleWalls() {
 	}
 }
 
-// sampleOnce takes a sample of every voter that answers.
-func (n *Node) sampleOnce() {
-	voters, _ := n.voters()
+// sampleOnce takes a sample of every voter that answers. It returns when so many have, this node among them, or the rest
+// did not in time; samples of the others are taken all the same.
+func (n *Node) sampleOnce(enough func(voters int) int) {
+	voters, self := n.voters()
 	n.samples.setVoters(voters)
 	ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
-	defer cancel()
-	var wg sync.WaitGroup
+	answered := make(chan bool, len(voters))
+	asked := 0
 	for _, v := range voters {
 		if string(v.ID) == n.config.ID {
 			continue
 		}
-		wg.Go(func() {
+		asked++
+		n.wg.Go(func() {
 			sent := n.config.Clock.Monotonic()
-			if reply, err := n.port.ask(ctx, string(v.Address), peerRequest{Kind: "probe"}); err == nil && reply.Node == string(v.ID) {
+			reply, err := n.port.ask(ctx, string(v.Address), peerRequest{Kind: "probe"})
+			if err == nil && reply.Node == string(v.ID) {
 				n.samples.add(reply.Node, reply.Wall, sent, n.config.Clock.Monotonic())
 			}
+			answered <- err == nil
 		})
 	}
-	wg.Wait()
+	got, need := 0, enough(len(voters))
+	if self {
+		got++
+	}
+	for ; asked > 0 && got < need; asked-- {
+		if <-answered {
+			got++
+		}
+	}
+	rest := asked
+	n.wg.Go(func() {
+		for range rest {
+			<-answered
+		}
+		cancel()
+	})
 	n.measureSkew()
 }
+
+// majority and everybody are how many voters a sample waits for.
+func majority(voters int) int { return voters/2 + 1 }
+
+func everybody(voters int) int { return voters }

@@ -229,7 +229,7 @@ func (r *run) term(index uint64) uint64 {
 // unanswered judges calls that have no answer but a word of how they ended.
 func (r *run) unanswered(rep *replayed) {
 	v := r.verdict("refusals", "What was answered \"not accepted\" is in no log; an error that names a rule is what the log came to.")
-	accepted := map[requestID]bool{}
+	accepted := map[requestID]int{}
 	reasons := map[requestID][]quotav1.Reason{}
 	for _, c := range r.calls {
 		if c.read() {
@@ -242,7 +242,11 @@ func (r *run) unanswered(rep *replayed) {
 			}
 			v.Looked++
 			refused := c.Error != nil && c.Error.NotAccepted
-			accepted[p.id] = accepted[p.id] || !refused
+			if refused {
+				accepted[p.id] += 0
+			} else {
+				accepted[p.id]++
+			}
 			if !refused && p.reason != 0 {
 				reasons[p.id] = append(reasons[p.id], p.reason)
 			}
@@ -251,9 +255,9 @@ func (r *run) unanswered(rep *replayed) {
 			v.violate("%s by %s ended in a defect of quotad: %s", c.Procedure, c.Client, c.Error.Text)
 		}
 	}
-	for id, ok := range accepted {
-		if places := rep.numbered[id]; !ok && len(places) > 0 {
-			v.violate("%v was never accepted, and stands in the log at %d", id, places[0].index)
+	for id, times := range accepted {
+		if places := rep.numbered[id]; len(places) > times {
+			v.violate("%v stands in the log %d times, first at %d, and can have been accepted %d times", id, len(places), places[0].index, times)
 		}
 	}
 	for id, all := range reasons {

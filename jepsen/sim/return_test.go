@@ -54,3 +54,45 @@ func TestANodeThatComesBackCountsAtOnce(t *testing.T) {
 		}
 	})
 }
+
+// TestAFailoverDoesNotWaitForWhoIsCutOff: a new leader needs the wall clocks of a majority, not that of the leader which
+// was cut off and does not answer.
+func TestAFailoverDoesNotWaitForWhoIsCutOff(t *testing.T) {
+	for seed := range uint64(5) {
+		dir := folder(t)
+		synctest.Test(t, func(t *testing.T) {
+			const heartbeat = 40 * time.Millisecond
+			w := newWorld(plan{nodes: 3, heartbeat: heartbeat, threshold: 10_000}, rand.New(rand.NewPCG(seed, 1)), dir)
+			for i := range 3 {
+				if err := w.start(address(i)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			defer func() {
+				w.mendAll()
+				for i := range 3 {
+					w.stop(address(i))
+				}
+				time.Sleep(time.Minute) //nolint:forbidigo // virtual time: what raft forgot ends by its deadlines
+			}()
+			if await(30*time.Second, func() bool { return w.leader() != "" }) != nil || !w.define() {
+				t.Fatal("no leader")
+			}
+			old := w.leader()
+			for i := range 3 {
+				if other := address(i); other != old {
+					w.mesh.setCut(link{other, old}, true)
+					w.mesh.setCut(link{old, other}, true)
+				}
+			}
+			began := time.Now()
+			if await(time.Minute, func() bool { leader := w.leader(); return leader != "" && leader != old }) != nil {
+				t.Fatal("nobody leads")
+			}
+			// Two elections of the slowest kind, and far less than the patience with a peer that does not answer.
+			if took := time.Since(began); took > 10*heartbeat {
+				t.Errorf("seed %d: the new leader was ready after %v", seed, took)
+			}
+		})
+	}
+}
