@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"time"
 
@@ -128,7 +127,7 @@ func eachEntry(store raft.LogStore, from, to uint64, fn func(LogEntry) error) er
 			if errors.Is(err, raft.ErrLogNotFound) {
 				continue
 			}
-			return fmt.Errorf("log entry %d: %w", index, err)
+			return err
 		}
 		if err := fn(LogEntry{Index: index, Term: entry.Term, Kind: kindOf(entry.Type), Data: entry.Data}); err != nil {
 			return err

@@ -88,7 +88,8 @@ func TestAConflictIsCutAtTheStartToo(t *testing.T) {
 	}
 	foreign := []*raft.Log{{Index: all[0].Index, Term: all[0].Term + 7}, {Index: all[0].Index + 1, Term: all[0].Term + 7}}
 	last, _ := bolt.LastIndex()
-	if err := errors.Join(bolt.DeleteRange(all[0].Index, last), bolt.StoreLogs(foreign), bolt.Close()); err != nil {
+	foreign, err = seal(foreign)
+	if err := errors.Join(err, bolt.DeleteRange(all[0].Index, last), bolt.StoreLogs(foreign), bolt.Close()); err != nil {
 		t.Fatal(err)
 	}
 	again, err := Open(conf)

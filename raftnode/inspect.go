@@ -42,7 +42,7 @@ func (o *Offline) Close() error { return o.store.Close() }
 
 // Entries calls fn for the entries from..to (0: the last) of the log.
 func (o *Offline) Entries(from, to uint64, fn func(LogEntry) error) error {
-	return eachEntry(o.store, from, to, fn)
+	return eachEntry(&failStop{BoltStore: o.store}, from, to, fn)
 }
 
 // SnapshotFile is a snapshot in a data directory.
@@ -57,8 +57,14 @@ type SnapshotFile struct {
 // Snapshots lists the snapshots, the newest first.
 func (o *Offline) Snapshots() ([]SnapshotFile, error) { return listSnapshots(o.dir) }
 
-// Verify checks that the newest snapshot can be restored and that the log goes on where it ends.
-func (o *Offline) Verify() error { return verifySnapshots(o.dir, o.store) }
+// Verify checks that the newest snapshot can be restored, that the log goes on where it ends, and that every entry of it is
+// what was written.
+func (o *Offline) Verify() error {
+	if err := verifySnapshots(o.dir, o.store); err != nil {
+		return err
+	}
+	return o.Entries(0, 0, func(LogEntry) error { return nil })
+}
 
 func listSnapshots(dir string) ([]SnapshotFile, error) {
 	entries, err := os.ReadDir(filepath.Join(dir, "snapshots"))

@@ -171,6 +171,10 @@ func (n *Node) open() error {
 		Logger: quietAtStop{n.logger.Named("transport"), &n.stopping}, MsgpackUseNewTimeFormat: true,
 	}), newReturns(n.leadsFor, n.port.closed)}
 	n.raft, err = raft.NewRaft(n.raftConfig(), machine{n}, n.store, n.store, n.snapshots, n.transport)
+	if n.store.damage != nil { // raft keeps its text only
+		return n.store.damage
+	}
+	n.store.running.Store(err == nil)
 	return err
 }
 

@@ -109,6 +109,9 @@ func (n *Node) closeFiles() {
 	if n.store != nil {
 		_ = n.store.Close()
 	}
+	if n.transport.NetworkTransport != nil {
+		_ = n.transport.Close()
+	}
 	if n.port != nil {
 		_ = n.port.Close()
 	}

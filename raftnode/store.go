@@ -53,6 +53,9 @@ type failStop struct {
 	clock Clock
 	crash *crashPoints
 	took  func(time.Duration)
+	// running says that raft runs: from then on it takes no error of a read. Before, damage is what was met.
+	running atomic.Bool
+	damage  error
 }
 
 func (s *failStop) write(what string, fn func() error) error {
@@ -74,9 +77,27 @@ func (s *failStop) StoreLog(log *raft.Log) error { return s.StoreLogs([]*raft.Lo
 
 // StoreLogs implements raft.LogStore.
 func (s *failStop) StoreLogs(logs []*raft.Log) error {
+	sealed, err := seal(logs)
+	if err != nil {
+		return err // damaged on its way here: refused, and sent again
+	}
 	s.crash.pass("before-store")
-	err := s.write("writing the log", func() error { return s.BoltStore.StoreLogs(logs) })
+	err = s.write("writing the log", func() error { return s.BoltStore.StoreLogs(sealed) })
 	s.crash.pass("after-store")
+	return err
+}
+
+// GetLog implements raft.LogStore. An entry that is damaged is neither applied nor sent: the node stops. Raft would panic
+// at the error, so who asks for it waits until the process is gone.
+func (s *failStop) GetLog(index uint64, log *raft.Log) error {
+	err := getIntact(s.BoltStore, index, log)
+	if errors.Is(err, ErrDamaged) {
+		if s.running.Load() {
+			s.fatal(err)
+			select {}
+		}
+		s.damage = err
+	}
 	return err
 }
 

@@ -137,7 +137,8 @@ func Mixes() []Mix {
 		mix("processes", processes, pairs[:1]), mix("links", join(links, proxied), nil), mix("clocks", join(clocks, []string{"kill-leader"}), nil),
 		mix("disks", disks, diskPairs), mix("members", join(orders, []string{"kill-leader", "partition-follower"}), nil),
 		mix("failover", []string{"kill-leader", "partition-leader", "pause-leader"}, nil),
-		mix("power-cuts", []string{"power-cut-all", "power-cut-leader"}, nil), mix("slow-disks", []string{"slow-sync"}, [][2]string{{"slow-sync", "transfer"}}),
+		mix("power-cuts", []string{"power-cut-all", "power-cut-leader"}, nil),
+		{Name: "slow-disks", Faults: []string{"slow-sync"}, Shortest: 2 * time.Second, Longest: 4 * time.Second, Quiet: 1500 * time.Millisecond},
 		script(4*time.Second, "kill-leader", "partition-follower", "pause-leader", "pause-clients", "partition-leader", "clock-jump", "kill-all", "stop-leader"),
 		mix("none", nil, nil),
 	}

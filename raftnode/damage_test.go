@@ -1,0 +1,146 @@
+package raftnode
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"path/filepath"
+	"testing"
+
+	"github.com/hashicorp/raft"
+	bolt "go.etcd.io/bbolt"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// overwrite changes a byte of what the log's file holds under an index.
+func overwrite(t *testing.T, dir string, index uint64, at int, change byte) {
+	t.Helper()
+	db, err := bolt.Open(filepath.Join(dir, logFile), 0o600, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = db.Close() }()
+	err = db.Update(func(tx *bolt.Tx) error {
+		bucket := tx.Bucket([]byte("logs"))
+		key := binary.BigEndian.AppendUint64(nil, index)
+		value := bytes.Clone(bucket.Get(key))
+		value[at] ^= change
+		return bucket.Put(key, value)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func openLog(t *testing.T, dir string) *failStop {
+	t.Helper()
+	store, err := openBolt(dir, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &failStop{BoltStore: store, fatal: func(error) {}, clock: NewSystemClock()}
+}
+
+// TestADamagedEntryIsNotRead: whatever bit of a stored entry is flipped, it is refused, or what is read is what was
+// written.
+func TestADamagedEntryIsNotRead(t *testing.T) {
+	dir := t.TempDir()
+	written := raft.Log{Index: 7, Term: 3, Type: raft.LogCommand, Data: []byte("a command of some length")}
+	store := openLog(t, dir)
+	if err := store.StoreLog(&written); err != nil {
+		t.Fatal(err)
+	}
+	var size int
+	if err := store.BoltStore.GetLog(7, new(raft.Log)); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Close(); err != nil {
+		t.Fatal(err)
+	}
+	db, err := bolt.Open(filepath.Join(dir, logFile), 0o600, &bolt.Options{ReadOnly: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = db.View(func(tx *bolt.Tx) error {
+		size = len(tx.Bucket([]byte("logs")).Get(binary.BigEndian.AppendUint64(nil, 7)))
+		return nil
+	})
+	_ = db.Close()
+	refused := 0
+	for at := range size {
+		for _, change := range []byte{1, 0x80, 0x10} {
+			overwrite(t, dir, 7, at, change)
+			store := openLog(t, dir)
+			var read raft.Log
+			err := store.GetLog(7, &read)
+			switch {
+			case errors.Is(err, ErrDamaged):
+				refused++
+			case err != nil:
+				t.Errorf("byte %d: %v", at, err)
+			case read.Index != written.Index || read.Term != written.Term || read.Type != written.Type || !bytes.Equal(read.Data, written.Data):
+				t.Errorf("byte %d: read %+v", at, read)
+			}
+			if err := store.Close(); err != nil {
+				t.Fatal(err)
+			}
+			overwrite(t, dir, 7, at, change)
+		}
+	}
+	if refused < 3*len(written.Data) {
+		t.Errorf("%d of %d flips were refused", refused, 3*size)
+	}
+}
+
+// TestADamagedEntryOnTheWireIsNotStored: what a leader sends carries the sum that it stored.
+func TestADamagedEntryOnTheWireIsNotStored(t *testing.T) {
+	leader, follower := openLog(t, t.TempDir()), openLog(t, t.TempDir())
+	defer func() { _, _ = leader.Close(), follower.Close() }()
+	follower.fatal = func(err error) { t.Errorf("it stopped: %v", err) }
+	if err := leader.StoreLog(&raft.Log{Index: 1, Term: 1, Data: []byte("whole")}); err != nil {
+		t.Fatal(err)
+	}
+	var sent raft.Log
+	if err := leader.GetLog(1, &sent); err != nil {
+		t.Fatal(err)
+	}
+	if err := follower.StoreLog(&sent); err != nil {
+		t.Fatal(err)
+	}
+	sent.Index, sent.Data = 2, []byte("wholf")
+	if err := follower.StoreLog(&sent); !errors.Is(err, ErrDamaged) {
+		t.Errorf("stored: %v", err)
+	}
+	if last, _ := follower.LastIndex(); last != 1 {
+		t.Errorf("the log ends at %d", last)
+	}
+}
+
+// TestANodeWithADamagedLogDoesNotStart, and says which entry it is.
+func TestANodeWithADamagedLogDoesNotStart(t *testing.T) {
+	n := openOne(t)
+	if _, _, err := n.Propose(t.Context(), &logpb.Command{Kind: &logpb.Command_PutMember{PutMember: &logpb.PutMember{Id: "x", ApiAddress: "a:1"}}}); err != nil {
+		t.Fatal(err)
+	}
+	index := n.Status().LastIndex
+	n.Kill()
+	overwrite(t, n.config.DataDir, index, 40, 1)
+	conf := n.config.Config
+	conf.Clock = nil
+	again, err := Open(conf)
+	if err == nil {
+		again.Kill()
+	}
+	if !errors.Is(err, ErrDamaged) {
+		t.Errorf("started: %v", err)
+	}
+	offline, err := OpenOffline(conf.DataDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = offline.Close() }()
+	if err := offline.Verify(); !errors.Is(err, ErrDamaged) {
+		t.Errorf("verify says %v", err)
+	}
+}
