@@ -53,20 +53,34 @@ func story() []step {
 	}}
 	return []step{
 		{0, &logpb.Command{Kind: &logpb.Command_ApplyQuotas{ApplyQuotas: apply}}},
-		{ms, reserve("h", "org/a", 5, int64(time.Second))},                                                                                                                    // entry 2: lease 1, which expires
-		{ms, numbered(1, reserve("h", "org/a", 4, int64(time.Minute), consumes))},                                                                                             // 3: lease 2, operation 1
-		{ms, numbered(1, reserve("h", "org/a", 4, int64(time.Minute), consumes))},                                                                                             // 4: the same request again
-		{ms, &logpb.Command{Kind: &logpb.Command_Settle{Settle: &logpb.Settle{Lease: 2, Fence: 2, Op: 1, Unspent: []*logpb.Item{{Quota: "org/a", Amount: proto.Int64(1)}}}}}}, // 5
-		{ms, &logpb.Command{Kind: &logpb.Command_Report{Report: &logpb.Report{Lease: 2, Fence: 2, Op: 1, Signals: []*logpb.Signal{{Quota: "org/a", Cause: logpb.Cause_CAUSE_SATURATED, RetryAfterNs: new(300 * ms)}}}}}}, // 6: closed
-		{ms, reserve("h", "org/a", 1, int64(time.Minute))},                                                                   // 7: refused
-		{400 * ms, reserve("h", "org/a", 1, int64(time.Minute))},                                                             // 8: lease 3
-		{ms, reserve("slow", "s", 1, int64(time.Second))},                                                                    // 9: lease 4
-		{ms, reserve("low", "s", 1, int64(time.Second), waits, inClass(2))},                                                  // 10: waits as 1
-		{ms, reserve("high", "s", 1, int64(time.Second), waits, inClass(0))},                                                 // 11: waits as 2
-		{int64(time.Second), nothing()},                                                                                      // 12: leases 1 and 4 expire
-		{ms, &logpb.Command{Kind: &logpb.Command_Renew{Renew: &logpb.Renew{Lease: 1, Fence: 1, TtlNs: int64(time.Minute)}}}}, // 13: dead
-		{600 * ms, nothing()}, // 14: the grace is over, the first waiter is served
-		{ms, &logpb.Command{Kind: &logpb.Command_Release{Release: &logpb.Release{Lease: 3, Fence: 3}}}}, // 15
+		// entry 2: lease 1, which expires
+		{ms, reserve("h", "org/a", 5, int64(time.Second))},
+		// 3: lease 2, operation 1
+		{ms, numbered(1, reserve("h", "org/a", 4, int64(time.Minute), consumes))},
+		// 4: the same request again
+		{ms, numbered(1, reserve("h", "org/a", 4, int64(time.Minute), consumes))},
+		// 5
+		{ms, &logpb.Command{Kind: &logpb.Command_Settle{Settle: &logpb.Settle{Lease: 2, Fence: 2, Op: 1, Unspent: []*logpb.Item{{Quota: "org/a", Amount: proto.Int64(1)}}}}}},
+		// 6: closed
+		{ms, &logpb.Command{Kind: &logpb.Command_Report{Report: &logpb.Report{Lease: 2, Fence: 2, Op: 1, Signals: []*logpb.Signal{{Quota: "org/a", Cause: logpb.Cause_CAUSE_SATURATED, RetryAfterNs: new(300 * ms)}}}}}},
+		// 7: refused
+		{ms, reserve("h", "org/a", 1, int64(time.Minute))},
+		// 8: lease 3
+		{400 * ms, reserve("h", "org/a", 1, int64(time.Minute))},
+		// 9: lease 4
+		{ms, reserve("slow", "s", 1, int64(time.Second))},
+		// 10: waits as 1
+		{ms, reserve("low", "s", 1, int64(time.Second), waits, inClass(2))},
+		// 11: waits as 2
+		{ms, reserve("high", "s", 1, int64(time.Second), waits, inClass(0))},
+		// 12: leases 1 and 4 expire
+		{int64(time.Second), nothing()},
+		// 13: dead
+		{ms, &logpb.Command{Kind: &logpb.Command_Renew{Renew: &logpb.Renew{Lease: 1, Fence: 1, TtlNs: int64(time.Minute)}}}},
+		// 14: the grace is over, the first waiter is served
+		{600 * ms, nothing()},
+		// 15
+		{ms, &logpb.Command{Kind: &logpb.Command_Release{Release: &logpb.Release{Lease: 3, Fence: 3}}}},
 	}
 }
 
