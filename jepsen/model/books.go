@@ -1,201 +1,372 @@
 package model
 
 import (
+	"container/heap"
+	"math/big"
 	"slices"
 
+	"github.com/quotad/quotad/fsm"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// quota is an account.
+// quota is an account. What counts is kept twice: surely counts what the rules demand, to the nanosecond; perhaps counts
+// what may still count, since the end of an exposure is rounded up, by a hundredth of a period at most. A grant is judged
+// by the first, a refusal by the second.
 type quota struct {
+	number     int
 	name       string
 	definition *logpb.Quota
-	// usable is what may be out and counted; before the present entry it may have been more.
-	usable, usableBefore int64
-	changedAt            uint64
-	held                 int64
-	charges              []*charge
-	// windows are what surely falls into a calendar window, by its number.
-	windows map[int64]int64
-	// closedUntil and closedAt are the cooldown's end and the entry that began it.
-	closedUntil int64
-	closedAt    uint64
+	rule       rule
+	parent     *quota
+	children   int
+	deleted    bool
+	// leases and waiting count who has something to do with it.
+	leases, waiting int
+	// held is what live leases hold in the window that takes holds now.
+	held            int64
+	window          int64
+	surely, perhaps tally
+	surelyIn        map[int64]int64 // by calendar window, what surely reached the provider in it
+	highest         int64           // the highest usable that it ever had
+	cap             reportedCap
+	reset           reset
+	drawn           *big.Int // from the burst, in amounts x period
+	drawnAt         int64
+	closedUntil     int64
+	closer          string
+	closerSince     int64
 }
 
-// charge is an amount that counts until its end and, for a rate, a period longer.
-type charge struct {
-	amount int64
-	end    int64
-	// window is the calendar window into which it surely falls; -1: none.
+// reportedCap is a total to which a report lowered one window.
+type reportedCap struct {
+	total  int64
 	window int64
+	until  int64 // by the earlier view, where no reset is known
+	is     bool
 }
 
-// lease is a lease.
-type lease struct {
-	id, fence uint64
-	holder    string
-	deadline  int64
-	ttl       int64
-	held      map[string]int64
-	ops       map[uint64]*operation
-	// tentative says that its first Consume or Renew gives it its full length.
-	tentative bool
-	// ended says how it ended, endedAt with which entry.
-	ended   string
-	endedAt uint64
-	// fresh says that it was granted and ended with one entry, and its grant is not judged yet.
-	fresh bool
+// reset is what is known of the end of a window that is anchored at its provider's reset: an interval.
+type reset struct {
+	known      bool
+	begin, end int64
+	first      int64 // the earliest begin that any report named
+	opened     int64 // the boundary that was passed last
 }
 
-func newLease(id, fence uint64) *lease {
-	return &lease{id: id, fence: fence, held: map[string]int64{}, ops: map[uint64]*operation{}}
+// charge is an amount that counts until the end of its exposure and, for a rate, a period longer.
+type charge struct {
+	quota  *quota
+	amount int64
+	// end is when its exposure ends, latest when it does at the latest (a lease may end late); never: not known yet.
+	end, latest int64
+	surely      mark
+	perhaps     mark
+	// window is the calendar window in which it surely reaches the provider, if sure.
+	window int64
+	sure   bool
 }
 
-// operation is one Consume.
-type operation struct {
-	items           map[string]int64
-	charges         map[string][]*charge // by the item's quota: its own and those of the ancestors
-	spendBy         int64
-	unspent, actual bool
+// mark is a charge's place in a tally.
+type mark struct {
+	until int64
+	in    bool
 }
 
-// waiter is a waiting Reserve.
-type waiter struct {
-	// class is -1 where it is not known; unclassed says that the request named none.
-	class     int32
-	unclassed bool
-	quotas    string
-	needs     map[string]int64
-	holder    string
-	until     int64
-	since     uint64
+// tally is a sum of charges until their time has come.
+type tally struct {
+	sum    int64
+	order  marks
+	cutoff int64
 }
+
+type marked struct {
+	until int64
+	c     *charge
+	m     *mark
+}
+
+// marks is a heap by time; it implements heap.Interface.
+type marks []marked
+
+func (m *marks) Len() int           { return len(*m) }
+func (m *marks) Less(i, j int) bool { return (*m)[i].until < (*m)[j].until }
+func (m *marks) Swap(i, j int)      { (*m)[i], (*m)[j] = (*m)[j], (*m)[i] }
+
+// Push implements heap.Interface.
+func (m *marks) Push(x any) { *m = append(*m, x.(marked)) } //nolint:errcheck // only add calls it
+
+// Pop implements heap.Interface.
+func (m *marks) Pop() any {
+	last := len(*m) - 1
+	x := (*m)[last]
+	(*m)[last] = marked{}
+	*m = (*m)[:last]
+	return x
+}
+
+// put enters a charge, or moves it; one that has stopped counting stays out.
+func (t *tally) put(c *charge, m *mark, until int64, enter bool) {
+	if !enter && (!m.in || m.until == until) {
+		return
+	}
+	if enter {
+		if until < t.cutoff {
+			return
+		}
+		t.sum += c.amount
+	}
+	m.in, m.until = true, until
+	heap.Push(&t.order, marked{until: until, c: c, m: m})
+}
+
+// drop drops what stopped counting before a cutoff.
+func (t *tally) drop(cutoff int64) {
+	t.cutoff = max(t.cutoff, cutoff)
+	for len(t.order) > 0 && t.order[0].until < t.cutoff {
+		first := t.order[0]
+		heap.Pop(&t.order)
+		if first.m.in && first.m.until == first.until {
+			first.m.in = false
+			t.sum -= first.c.amount
+		}
+	}
+}
+
+// counts tells how long a charge whose exposure ends then counts, in the time of the cutoff.
+func (q *quota) counts(end int64) int64 {
+	if end == never || q.rule.kind != windowKind || q.rule.anchored {
+		return end
+	}
+	_, end = q.rule.windowAt(plus(end, q.rule.skew))
+	return end - 1
+}
+
+// countsPerhaps is the same with what rounding may add.
+func (q *quota) countsPerhaps(latest int64) int64 {
+	if latest == never || q.rule.kind == slotsKind || q.rule.kind == windowKind && !q.rule.anchored {
+		return q.counts(latest)
+	}
+	return plus(latest, q.rule.period/rounding+int64(1_000_000))
+}
+
+// enter enters a charge.
+func (q *quota) enter(c *charge) {
+	c.quota = q
+	q.surely.put(c, &c.surely, q.counts(c.end), true)
+	q.perhaps.put(c, &c.perhaps, q.countsPerhaps(c.latest), true)
+}
+
+// move gives a charge another end.
+func (c *charge) move(end, latest int64) {
+	if c.quota.deleted {
+		return
+	}
+	c.end, c.latest = end, latest
+	c.quota.surely.put(c, &c.surely, c.quota.counts(end), false)
+	c.quota.perhaps.put(c, &c.perhaps, c.quota.countsPerhaps(latest), false)
+}
+
+// lower takes an amount off a charge.
+func (c *charge) lower(by int64) {
+	if c.surely.in {
+		c.quota.surely.sum -= by
+	}
+	if c.perhaps.in {
+		c.quota.perhaps.sum -= by
+	}
+	if c.sure && c.quota.surelyIn[c.window] != 0 {
+		c.quota.surelyIn[c.window] -= by
+	}
+	c.amount -= by
+}
+
+// advance brings a quota to the present.
+func (q *quota) advance(clock fsm.Clock) {
+	r := &q.rule
+	switch {
+	case r.kind == rateKind:
+		q.drop(clock.Now - r.period)
+	case r.kind == slotsKind:
+		q.drop(clock.Now + 1)
+	case r.anchored:
+		q.advanceAnchored(clock)
+	default:
+		opening, _ := r.windowAt(clock.WallEarly - r.skew)
+		q.drop(opening)
+		if q.cap.is && q.cap.window <= opening {
+			q.cap = reportedCap{}
+		}
+	}
+}
+
+// rolls tells whether the window to which holds belong has closed by the later view, and nobody said so yet. A view that
+// has fallen since may have been past it: that it closes is what counts with the first command that meets it.
+func (q *quota) rolls(clock fsm.Clock) bool {
+	return q.rule.kind == windowKind && !q.rule.anchored && q.takesHolds(clock) > q.window
+}
+
+// takesHolds is the calendar window, by its end, to which what is held now belongs: the one that the later view is in,
+// and a clock that is early by the skew.
+func (q *quota) takesHolds(clock fsm.Clock) int64 {
+	_, end := q.rule.windowAt(clock.WallLate + q.rule.skew)
+	return end
+}
+
+// advanceAnchored: once a reset has surely passed, what ended before it is gone. Until the next one is known the quota is a
+// rate that began empty there.
+func (q *quota) advanceAnchored(clock fsm.Clock) {
+	if q.reset.known && clock.WallEarly >= q.reset.end {
+		q.reset.opened = max(q.reset.opened, q.reset.begin)
+		q.reset.known = false
+		q.surely.drop(q.reset.opened)
+	}
+	if !q.reset.known {
+		q.surely.drop(max(q.reset.opened, clock.WallEarly-q.rule.period))
+		if q.cap.is && clock.WallEarly >= q.cap.until {
+			q.cap = reportedCap{}
+		}
+	}
+}
+
+func (q *quota) drop(cutoff int64) {
+	q.surely.drop(cutoff)
+	q.perhaps.drop(cutoff)
+}
+
+// allowed is how much may be held and counted: usable, or less where a report lowered the window that takes holds now.
+func (q *quota) allowed() int64 {
+	if q.cap.is && (q.cap.window == q.window) {
+		return min(q.rule.usable, q.cap.total)
+	}
+	return q.rule.usable
+}
+
+// cooling tells whether the provider has closed the quota.
+func (q *quota) cooling(now int64) bool { return q.closedUntil > now }
 
 // path is a quota and its ancestors.
-func (j *Judge) path(name string) []*quota {
+func (q *quota) path() []*quota {
 	var path []*quota
-	for q := j.quotas[name]; q != nil && !slices.Contains(path, q); q = j.quotas[q.definition.Parent] {
+	for ; q != nil && !slices.Contains(path, q); q = q.parent {
 		path = append(path, q)
 	}
 	return path
 }
 
-// define takes a quota's definition.
-func (j *Judge) define(definition *logpb.Quota) {
-	q := j.quotas[definition.Name]
-	if q == nil {
-		q = &quota{name: definition.Name, windows: map[int64]int64{}}
-		j.quotas[definition.Name] = q
-	}
-	if q.changedAt != j.index {
-		q.usableBefore, q.changedAt = q.usable, j.index
-	}
-	q.definition = definition
-	limit := definition.GetRate().GetLimit() + definition.GetWindow().GetLimit() + definition.GetSlots().GetLimit()
-	q.usable = usableOf(limit, int64(definition.HeadroomPpm))
-	q.usableBefore = max(q.usableBefore, q.usable)
+// need is what a command needs of a quota: the sum over its items, those of descendants included.
+type need struct {
+	quota  *quota
+	amount int64
+	// own is what one item asks of this very quota.
+	own int64
 }
 
-// usableOf is the limit without its headroom, rounded down.
-func usableOf(limit, headroomPPM int64) int64 {
-	whole, rest := limit/1_000_000, limit%1_000_000
-	return whole*(1_000_000-headroomPPM) + rest*(1_000_000-headroomPPM)/1_000_000
-}
-
-// counted is what counts of a quota now, at least: exposures that ended more than a period ago do not.
-func (q *quota) counted(now int64) int64 {
-	cutoff := now
-	if rate := q.definition.GetRate(); rate != nil {
-		cutoff -= rate.PerNs
-	}
-	kept := q.charges[:0]
-	var sum int64
-	for _, c := range q.charges {
-		if c.end > cutoff && c.amount > 0 {
-			kept = append(kept, c)
-			sum += c.amount
+// needs works out what items need; ok is false where a quota does not exist.
+func (j *Judge) needs(items []*logpb.Item) (needs []need, ok bool) {
+	for _, item := range items {
+		q := j.quotas[item.Quota]
+		if q == nil {
+			return nil, false
+		}
+		amount := q.rule.estimate
+		if item.Amount != nil {
+			amount = *item.Amount
+		}
+		for _, each := range q.path() {
+			each.advance(j.clock)
+			i := slices.IndexFunc(needs, func(n need) bool { return n.quota == each })
+			if i < 0 {
+				i = len(needs)
+				needs = append(needs, need{quota: each})
+			}
+			needs[i].amount = plus(needs[i].amount, amount)
+			if each == q {
+				needs[i].own = max(needs[i].own, amount)
+			}
 		}
 	}
-	clear(q.charges[len(kept):])
-	q.charges = kept
-	return sum
+	return needs, true
 }
 
-// ceilings judges the quotas of which something was granted with this entry.
-func (j *Judge) ceilings() {
-	for name := range j.touched {
-		q := j.quotas[name]
-		if q == nil || j.overran[name] || q.definition.GetWindow() != nil {
+// define takes quotas' definitions.
+func (j *Judge) define(definitions []*logpb.Quota) {
+	var created []*quota
+	for _, definition := range definitions {
+		q := j.quotas[definition.Name]
+		if q == nil {
+			j.lastQuota++
+			q = &quota{number: j.lastQuota, name: definition.Name, surelyIn: map[int64]int64{}, drawn: new(big.Int)}
+			j.quotas[definition.Name] = q
+			created = append(created, q)
+		} else {
+			q.advance(j.clock)
+		}
+		before := q.rule
+		q.definition, q.rule = definition, ruleOf(definition)
+		q.highest = max(q.highest, q.rule.usable)
+		q.redrawn(&before, j.clock.Now)
+		q.advance(j.clock)
+	}
+	for _, q := range created {
+		if q.rule.kind == windowKind && !q.rule.anchored {
+			q.window = q.takesHolds(j.clock)
+		}
+	}
+	moved := false
+	for _, definition := range definitions {
+		q, parent := j.quotas[definition.Name], j.quotas[definition.Parent]
+		if q.parent == parent {
 			continue
 		}
-		usable := q.usable
-		if q.changedAt == j.index {
-			usable = q.usableBefore
+		if q.parent != nil {
+			q.parent.children--
 		}
-		counted := q.counted(j.now)
-		if usable > 0 {
-			j.stats.Most = max(j.stats.Most, (q.held+counted)*100/usable)
+		if parent != nil {
+			parent.children++
 		}
-		if q.held+counted > usable {
-			rule := "ceiling"
-			if q.definition.GetSlots() != nil && counted > 0 {
-				rule = "grace"
-			}
-			j.violate(rule, "%s has %d held and %d counted, usable are %d", name, q.held, counted, usable)
-		}
+		q.parent, moved = parent, true
+	}
+	if moved {
+		j.relane()
 	}
 }
 
-// open tells whether a quota or an ancestor was closed by an earlier entry and is still.
-func (j *Judge) closed(name string) *quota {
-	for _, q := range j.path(name) {
-		if q.closedAt != 0 && q.closedAt < j.index && j.now < q.closedUntil {
-			return q
-		}
+// redrawn carries what was drawn from the burst over to another rule. A burst that is new begins whole, or, which is as
+// right, empty: until it has filled once, a refusal is not judged by it.
+func (q *quota) redrawn(before *rule, now int64) {
+	if before.burst == q.rule.burst && before.usable == q.rule.usable {
+		return
 	}
-	return nil
+	if before.burst == 0 || q.rule.burst == 0 {
+		q.drawn.SetInt64(0)
+	} else {
+		after := q.rule
+		q.rule = *before
+		q.drawn = q.level(now)
+		q.rule = after
+	}
+	q.drawnAt = now
 }
 
-// hold enters what a lease holds.
-func (j *Judge) hold(l *lease, items []*logpb.GrantedItem) {
-	for _, item := range items {
-		l.held[item.Quota] += item.Amount
-		for _, q := range j.path(item.Quota) {
-			q.held += item.Amount
-			j.touched[q.name] = true
-		}
+// draw takes an amount from the burst and tells whether it was there: no interval d may see more than burst + d x
+// usable / period, which is a bucket that drains at that rate.
+func (q *quota) draw(now, amount int64) bool {
+	if q.rule.burst == 0 {
+		return true
 	}
+	level := q.level(now)
+	q.drawn.Add(level, new(big.Int).Mul(big.NewInt(amount), big.NewInt(q.rule.period)))
+	q.drawnAt = now
+	most := new(big.Int).Mul(big.NewInt(q.rule.burst), big.NewInt(q.rule.period))
+	return q.drawn.Cmp(most) <= 0
 }
 
-// drop takes from what a lease holds.
-func (j *Judge) drop(l *lease, quota string, amount int64) {
-	if amount > l.held[quota] {
-		j.violate("conservation", "lease %d gives back or consumes %d of %s and holds %d", l.id, amount, quota, l.held[quota])
+// level is what is drawn from the burst now.
+func (q *quota) level(now int64) *big.Int {
+	drained := new(big.Int).Mul(big.NewInt(now-q.drawnAt), big.NewInt(q.rule.usable))
+	level := new(big.Int).Sub(q.drawn, drained)
+	if level.Sign() < 0 {
+		level.SetInt64(0)
 	}
-	l.held[quota] -= amount
-	for _, q := range j.path(quota) {
-		q.held -= amount
-	}
-}
-
-// bury takes what leases that ended held; slots of those that ended by themselves count until their grace is over.
-func (j *Judge) bury(ended []*lease) {
-	for _, l := range ended {
-		for quota, amount := range l.held {
-			if amount == 0 {
-				continue
-			}
-			j.drop(l, quota, amount)
-			q := j.quotas[quota]
-			if q == nil {
-				continue
-			}
-			if slots := q.definition.GetSlots(); slots != nil && l.ended == "expired" && slots.GraceNs > 0 {
-				for _, each := range j.path(quota) {
-					each.charges = append(each.charges, &charge{amount: amount, end: l.deadline + slots.GraceNs, window: -1})
-				}
-			}
-		}
-		clear(l.held)
-	}
+	return level
 }

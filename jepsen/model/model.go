@@ -1,36 +1,67 @@
 // Package model is the rules of quota a second time: plain, slow and without a line of package fsm's decisions. It does
 // not predict. It is given each entry of a log and what its commands came to, keeps its own books, and says what was not
-// allowed:
+// allowed. These are the rules, with the promises of docs/consistency.md that they guard:
 //
-//   - fence-order: fences and lease ids grow with every grant, for ever (promise 9).
-//   - ceiling: with a grant, what a quota and each of its ancestors has out and has counted is at most usable (1, 2, 5).
-//   - window: what surely falls into one calendar window is at most usable (2).
-//   - early-expiry, late-expiry: a lease ends by itself at its deadline, with the first entry that is due (12, 13).
-//   - grace: a slot of a lease that ended by itself counts until its grace is over (14).
-//   - dead-fence: a lease that has ended, or another's fence, changes nothing and is told so (10).
-//   - conservation: no operation consumes more than is held, nothing more comes back than went out (1, 6, 15).
-//   - once: a numbered request has one effect and one answer (24).
-//   - cooldown: between a provider's word and its end nothing new is granted or consumed (37).
-//   - class-order: a waiter is not passed by one of a lower class that needs as much of the same quotas (31).
-//   - late-wait: a wait ends when its time is up (33).
-//   - clock: cluster time never goes back.
+//   - ceiling (1): with a grant, what a quota and each of its ancestors has held and counted is at most usable, or what a
+//     report lowered it to; so nothing is granted after a limit was lowered until it is under again.
+//   - clamp (1): no hold is larger than the largest hold, and none of a quota that is suspended.
+//   - all-or-nothing (1): a grant is of all that was asked, and of nothing else.
+//   - conservation (1): no operation consumes more than is held; what comes back is what was not used, once; overruns are
+//     what was used on top; the refusals' "available" is the sum over leases and operations.
+//   - unexplained (1): nothing happens that no command, deadline or turn explains.
+//   - window (2): what surely falls into one calendar window is at most usable.
+//   - burst (2): no interval has more than the burst and what refills in it.
+//   - spend-by (2): what was consumed may not be spent for longer than the definition says.
+//   - cooldown (2): between a provider's word and its end nothing is granted or consumed; the end is the later of old and
+//     new, and within what one holder's word can do.
+//   - cap (2): a report only lowers a window, and only where somebody else uses the key.
+//   - fence-order (3): fences and lease ids grow with every grant, for ever.
+//   - dead-fence (3): a lease that has ended, or another's fence, changes nothing; an overrun alone is still taken, once.
+//   - once (5): a numbered request has one effect and one answer, an operation is consumed and settled once.
+//   - session (5): a session that is closed or idle for too long carries nothing out; one in use does not end.
+//   - clock (6): cluster time is that of the entries and never goes back.
+//   - deadline (6): a lease has the length that was asked for, and a Renew never shortens it.
+//   - early-expiry, late-expiry (6): a lease ends by itself at its deadline, with the first entry that is due. Of what is
+//     due, a thousand things an entry.
+//   - grace (6): a slot of a lease that ended by itself counts until its grace is over.
+//   - item-closed (6): what was held in a window that has closed cannot be consumed; no window closes early.
+//   - class (8): who asks is judged in its own class or a lower one.
+//   - class-order (8): nobody of a lower class is granted what somebody of a higher one waits for.
+//   - fifo (8): who waits for the same quotas in the same class is served in the order in which it asked.
+//   - late-wait, early-wait-end (9): a wait ends when its time is up, and not before without a reason.
+//   - false-refusal (9): the reason of a "no" is true.
 //
-// Where the state machine rounds to the safe side or the rules leave a choice, the model allows both; it is exact where
-// a mistake would hurt.
+// Where the state machine rounds to the safe side (ends of exposures, by a hundredth of a period) or the rules leave a
+// choice, the model allows both; it is exact where a mistake would hurt.
+//
+// Not judged: turns between holders, retry times, what is told as CANNOT_SERVE_IN_TIME, refusals for want of room in a
+// window that is anchored at its provider's reset, limits in bytes, and whether definitions are possible. Stats counts
+// the refusals among these.
 package model
 
 import (
-	"cmp"
 	"fmt"
-
-	"github.com/tidwall/btree"
+	"hash/maphash"
 
 	"github.com/quotad/quotad/fsm"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
+// promises are the promises of docs/consistency.md by rule.
+var promises = map[string]int{
+	"ceiling": 1, "clamp": 1, "all-or-nothing": 1, "conservation": 1, "unexplained": 1,
+	"window": 2, "burst": 2, "spend-by": 2, "cooldown": 2, "cap": 2,
+	"fence-order": 3, "dead-fence": 3,
+	"once": 5, "session": 5,
+	"clock": 6, "deadline": 6, "early-expiry": 6, "late-expiry": 6, "grace": 6, "item-closed": 6,
+	"class": 8, "class-order": 8, "fifo": 8,
+	"late-wait": 9, "early-wait-end": 9, "false-refusal": 9,
+}
+
 // Violation is something that was not allowed.
 type Violation struct {
+	// Promise is the promise of docs/consistency.md that was broken.
+	Promise int
 	// Name is the rule's, from the list above.
 	Name string
 	// Index is the entry's, Command the command's position in it; -1: none of them.
@@ -43,52 +74,96 @@ type Violation struct {
 type Stats struct {
 	Granted      int `json:"granted"`
 	Refused      int `json:"refused"`
+	Failed       int `json:"failed"`
 	Consumed     int `json:"consumed"`
 	Settled      int `json:"settled"`
+	Released     int `json:"released"`
+	Renewed      int `json:"renewed"`
 	Expired      int `json:"expired"`
+	Revoked      int `json:"revoked"`
 	DeadFences   int `json:"dead_fences"`
+	Orphans      int `json:"orphans"` // overruns of leases that had ended
 	Repeated     int `json:"repeated"`
+	Sessions     int `json:"sessions"`
 	Waited       int `json:"waited"`
 	WaitsGranted int `json:"waits_granted"`
+	WaitsEnded   int `json:"waits_ended"`
 	Cooldowns    int `json:"cooldowns"`
+	Resets       int `json:"resets"`
+	Caps         int `json:"caps"`
 	Overruns     int `json:"overruns"`
+	ItemsClosed  int `json:"items_closed"`
+	Lowered      int `json:"lowered"` // limits that were lowered below what was out
+	// Unjudged counts the refusals and failures of which the model cannot tell whether they are true.
+	Unjudged int `json:"unjudged"`
 	// Most is the largest share of usable that a grant left in use, in percent, over all quotas.
 	Most int64 `json:"most"`
 }
 
-// mostDue is how much of what is due the state machine carries out with one entry.
+// mostDue is how much of what is due of a kind the state machine carries out with one entry.
 const mostDue = 1000
 
 // Judge judges a log from its first entry on.
 type Judge struct {
-	quotas   map[string]*quota
-	leases   map[uint64]*lease
+	quotas map[string]*quota
+	leases map[uint64]*lease
+	// ended are leases that have ended and left operations that can still be settled upward; forget says until when.
+	ended   map[uint64]*lease
+	forget  dues
+	due     dues
+	waitDue dues
+
 	waiting  map[uint64]*waiter
-	requests map[request]*answered
-	// classes are those that the present rules give holders, where a grant showed it.
-	classes map[string]int32
-	// due are the deadlines of leases and the ends of waits.
-	due dues
+	lanes    map[string]*lane
+	lanesOf  map[*quota][]*lane
+	rules    []*logpb.HolderRule
+	sessions map[uint64]*session
+	keys     map[string]*answer
+	limits   limits
 
-	now                  int64
-	early, late          int64
-	lastFence, lastLease uint64
-	stats                Stats
+	clock                             fsm.Clock
+	lastFence                         uint64
+	lastLease, lastTicket, lastOpened uint64
+	lastQuota                         int
+	clusterID                         string
+	seed                              maphash.Seed
+	stats                             Stats
 
-	// The rest is of the present entry.
-	index      uint64
-	command    int
-	touched    map[string]bool
-	overran    map[string]bool
-	granted    []*logpb.Granted
-	violations []Violation
+	entry entry
+}
+
+// entry is what is being judged.
+type entry struct {
+	index    uint64
+	command  int
+	commands []*logpb.Command
+	results  []*logpb.Result
+	// fresh says of each command whether it was carried out, and did not only get the answer of an earlier one.
+	fresh []bool
+	// next is the first command whose effect is not in the books yet.
+	next int
+	// granting is, by lease, the command that was granted it; waits, by ticket, the one that waits.
+	granting, waits map[uint64]int
+	// items counts, by lease, the items that events named as granted; made are the grants.
+	items map[uint64]int
+	made  map[uint64]*logpb.Granted
+	// closing are quotas that a report must have closed.
+	closing []closing
+	// finals are the results of waits that ended with this entry.
+	finals      map[uint64]uint64
+	fenceBefore uint64
+	idle        int64
+	expired     int
+	waitsOver   int
+	violations  []Violation
 }
 
 // New returns a judge of a log that begins with the cluster's birth.
 func New() *Judge {
 	return &Judge{
-		quotas: map[string]*quota{}, leases: map[uint64]*lease{}, waiting: map[uint64]*waiter{}, requests: map[request]*answered{},
-		classes: map[string]int32{}, due: newDues(),
+		quotas: map[string]*quota{}, leases: map[uint64]*lease{}, ended: map[uint64]*lease{},
+		waiting: map[uint64]*waiter{}, lanes: map[string]*lane{}, lanesOf: map[*quota][]*lane{},
+		sessions: map[uint64]*session{}, keys: map[string]*answer{}, limits: defaultLimits(), seed: maphash.MakeSeed(),
 	}
 }
 
@@ -96,153 +171,80 @@ func New() *Judge {
 func (j *Judge) Stats() Stats { return j.stats }
 
 func (j *Judge) violate(name, format string, args ...any) {
-	j.violations = append(j.violations, Violation{Name: name, Index: j.index, Command: j.command, Detail: fmt.Sprintf(format, args...)})
+	j.entry.violations = append(j.entry.violations, Violation{
+		Promise: promises[name], Name: name, Index: j.entry.index, Command: j.entry.command, Detail: fmt.Sprintf(format, args...),
+	})
 }
 
 // Entry judges one entry. Entries come in the order of their indices.
-func (j *Judge) Entry(entry *logpb.Entry, applied *fsm.Applied) []Violation {
-	j.index, j.command, j.violations = applied.Index, -1, nil
-	j.granted = nil
-	j.touched, j.overran = map[string]bool{}, map[string]bool{}
-	if applied.Clock.Now < j.now {
-		j.violate("clock", "cluster time goes back from %d to %d", j.now, applied.Clock.Now)
+func (j *Judge) Entry(parsed *logpb.Entry, applied *fsm.Applied) []Violation {
+	j.entry = entry{
+		index: applied.Index, command: -1, commands: parsed.Commands, results: applied.Results,
+		fenceBefore: j.lastFence, idle: j.limits.idle,
 	}
-	if entry.StampNs > j.now && applied.Clock.Now != entry.StampNs {
-		j.violate("clock", "cluster time is %d, the entry's stamp %d", applied.Clock.Now, entry.StampNs)
+	j.time(parsed, applied.Clock)
+	if len(parsed.Commands) != len(applied.Results) {
+		j.violate("once", "%d commands came to %d results", len(parsed.Commands), len(applied.Results))
+		return j.entry.violations
 	}
-	j.now, j.early, j.late = applied.Clock.Now, applied.Clock.WallEarly, applied.Clock.WallLate
-	j.fences(applied.Events)
-	ended := j.endings(applied.Events)
-	if len(entry.Commands) != len(applied.Results) {
-		j.violate("once", "%d commands came to %d results", len(entry.Commands), len(applied.Results))
-		return j.violations
+	j.read(applied.Events)
+	for i := range applied.Events {
+		j.happen(&applied.Events[i])
 	}
-	for i, command := range entry.Commands {
-		j.command = i
-		j.judge(command, applied.Results[i])
-	}
-	j.command = -1
-	j.happened(applied.Events)
-	j.classOrder()
-	j.bury(ended)
-	j.ceilings()
-	j.overdue(len(ended))
-	return j.violations
+	j.carryOut(len(parsed.Commands))
+	j.entry.command = -1
+	j.complete()
+	j.overdue()
+	return j.entry.violations
 }
 
-// fences looks at the grants in the order in which they happened.
-func (j *Judge) fences(events []fsm.Event) {
-	for i := range events {
-		event := &events[i]
-		if event.Kind != fsm.EventGranted || event.Lease == j.lastLease && event.Fence == j.lastFence {
-			continue // the next item of one lease
-		}
-		if event.Fence <= j.lastFence || event.Lease <= j.lastLease {
-			j.violate("fence-order", "lease %d with fence %d comes after lease %d with fence %d", event.Lease, event.Fence, j.lastLease, j.lastFence)
-		}
-		j.lastFence, j.lastLease = max(j.lastFence, event.Fence), max(j.lastLease, event.Lease)
+// time takes the entry's clock.
+func (j *Judge) time(parsed *logpb.Entry, clock fsm.Clock) {
+	if now := max(j.clock.Now, parsed.StampNs); clock.Now != now {
+		j.violate("clock", "cluster time is %d, it was %d and the entry's stamp is %d", clock.Now, j.clock.Now, parsed.StampNs)
 	}
+	if clock.WallEarly < j.clock.WallEarly {
+		j.violate("clock", "the earlier view of Unix time goes back from %d to %d", j.clock.WallEarly, clock.WallEarly)
+	}
+	if clock.WallLate < clock.WallEarly {
+		j.violate("clock", "the later view of Unix time, %d, is before the earlier one, %d", clock.WallLate, clock.WallEarly)
+	}
+	clock.Now = max(clock.Now, j.clock.Now)
+	j.clock = clock
 }
 
-// endings takes note of leases that ended with this entry. They stay until its commands are judged: some of those may
-// have come before.
-func (j *Judge) endings(events []fsm.Event) []*lease {
-	var ended []*lease
-	for i := range events {
-		event := &events[i]
-		var how string
-		switch event.Kind {
-		case fsm.EventExpired:
-			how = "expired"
-			j.stats.Expired++
-		case fsm.EventReleased, fsm.EventRevoked:
-			how = "given back"
-		default:
-			continue
+// complete looks for what commands say and nothing came of.
+func (j *Judge) complete() {
+	for lease, granted := range j.entry.made {
+		if got := j.entry.items[lease]; got != len(granted.Items) {
+			j.violate("unexplained", "lease %d has %d items, %d events say so", lease, len(granted.Items), got)
 		}
-		l := j.leases[event.Lease]
-		if l == nil { // granted and ended with one entry
-			l = newLease(event.Lease, event.Fence)
-			l.deadline, l.fresh = j.now, true
-			j.leases[event.Lease] = l
-		}
-		if l.ended != "" {
-			j.violate("dead-fence", "lease %d ends again, it was %s before", l.id, l.ended)
-			continue
-		}
-		if how == "expired" && l.deadline > j.now {
-			j.violate("early-expiry", "lease %d ends at %d, its deadline is %d", l.id, j.now, l.deadline)
-		}
-		l.ended, l.endedAt = how, j.index
-		ended = append(ended, l)
 	}
-	return ended
-}
-
-// happened takes the grants to waiters, cooldowns and overruns from the events.
-func (j *Judge) happened(events []fsm.Event) {
-	for i := range events {
-		event := &events[i]
-		switch event.Kind {
-		case fsm.EventGranted:
-			if event.Ticket != 0 && event.Result != nil {
-				j.grantToWaiter(event)
-			}
-		case fsm.EventWaitEnded:
-			delete(j.waiting, event.Ticket)
-		case fsm.EventCooldown:
-			j.stats.Cooldowns++
-			if q := j.quotas[event.Quota]; q != nil {
-				q.closedUntil, q.closedAt = j.now+event.Duration, j.index
-			}
-		case fsm.EventOverrun:
-			j.stats.Overruns++
-			for _, q := range j.path(event.Quota) {
-				j.overran[q.name] = true
-			}
-		default:
+	for _, c := range j.entry.closing {
+		if c.quota.closedUntil < c.until && !c.quota.deleted {
+			j.violate("cooldown", "%s was reported closed until %d, and is until %d", c.quota.name, c.until, c.quota.closedUntil)
 		}
 	}
 }
 
-// overdue looks for leases and waits whose time was up with this entry and that are still there.
-func (j *Judge) overdue(ended int) {
-	if ended >= mostDue {
-		return // the rest follows with the next entry
-	}
-	for next, ok := j.due.take(j.now); ok; next, ok = j.due.take(j.now) {
-		if l := j.leases[next.lease]; l != nil && l.ended == "" && l.deadline == next.at {
-			j.violate("late-expiry", "lease %d is there at %d, its deadline was %d", l.id, j.now, l.deadline)
-		}
-		if w := j.waiting[next.ticket]; w != nil && next.ticket != 0 {
-			j.violate("late-wait", "ticket %d waits at %d, its time was up at %d", next.ticket, j.now, w.until)
+// overdue looks for leases and waits whose time was up with this entry and that are still there, unless so much was due
+// that the rest follows with the next entry.
+func (j *Judge) overdue() {
+	now := j.clock.Now
+	for first, ok := j.due.first(now); ok && j.entry.expired < mostDue; first, ok = j.due.first(now) {
+		j.due.take()
+		if l := j.leases[first.id]; l != nil && l.deadline == first.at {
+			j.violate("late-expiry", "lease %d is there at %d, its deadline was %d", l.id, now, l.deadline)
 		}
 	}
-}
-
-// due is when something ends by itself.
-type due struct {
-	at            int64
-	lease, ticket uint64
-}
-
-// dues are in the order of time.
-type dues struct{ tree *btree.BTreeG[due] }
-
-func newDues() dues {
-	return dues{btree.NewBTreeG(func(a, b due) bool {
-		return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.lease, b.lease), cmp.Compare(a.ticket, b.ticket)) < 0
-	})}
-}
-
-func (d dues) add(one due) { d.tree.Set(one) }
-
-// take takes the first that is due at a time.
-func (d dues) take(now int64) (due, bool) {
-	first, ok := d.tree.Min()
-	if !ok || first.at > now {
-		return due{}, false
+	for first, ok := j.waitDue.first(now); ok && j.entry.waitsOver < mostDue; first, ok = j.waitDue.first(now) {
+		j.waitDue.take()
+		if w := j.waiting[first.id]; w != nil {
+			j.violate("late-wait", "ticket %d waits at %d, its time was up at %d", w.ticket, now, w.until)
+		}
 	}
-	d.tree.PopMin()
-	return first, true
+	for first, ok := j.forget.first(now); ok; first, ok = j.forget.first(now) {
+		j.forget.take()
+		delete(j.ended, first.id)
+	}
 }

@@ -1,0 +1,288 @@
+package model
+
+import (
+	"cmp"
+	"encoding/binary"
+	"slices"
+
+	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// mostWaiters is how many Reserves of one holder may wait.
+const mostWaiters = 4096
+
+// waiter is a waiting Reserve.
+type waiter struct {
+	ticket  uint64
+	ask     *logpb.Reserve
+	class   int32
+	until   int64
+	session uint64
+	answer  *answer
+	lane    *lane
+}
+
+// lane is all waiters that need the same quotas, ancestors included.
+type lane struct {
+	key     string
+	quotas  []*quota
+	byClass [3]int
+	lines   map[line][]uint64
+	length  int
+}
+
+// line is those of one holder and class in a lane; its tickets are in their order.
+type line struct {
+	holder string
+	class  int32
+}
+
+// classOf returns the class in which a Reserve is judged: that of the first rule that its holder fits, 1 without one; a
+// caller may lower it.
+func (j *Judge) classOf(ask *logpb.Reserve) int32 {
+	class := int32(1)
+	for _, rule := range j.rules {
+		if matches(rule.Pattern, ask.Holder) {
+			class = rule.Class
+			break
+		}
+	}
+	if ask.Class != nil {
+		class = max(class, *ask.Class)
+	}
+	return class
+}
+
+func (j *Judge) reserve(ask *logpb.Reserve, result *logpb.Result) {
+	switch k := result.Kind.(type) {
+	case *logpb.Result_Granted:
+		if j.entry.items[k.Granted.Lease] == 0 {
+			j.violate("unexplained", "lease %d is granted without an event", k.Granted.Lease)
+		}
+		j.grant(ask, k.Granted, j.classOf(ask), false)
+	case *logpb.Result_Refusal:
+		j.stats.Refused++
+		j.judgeRefusal(ask, k.Refusal)
+	case *logpb.Result_Waiting:
+		j.wait(ask, k.Waiting)
+	default:
+		j.violate("unexplained", "a Reserve came to %v", result)
+	}
+}
+
+// wait enters a waiter.
+func (j *Judge) wait(ask *logpb.Reserve, waiting *logpb.Waiting) {
+	j.stats.Waited++
+	command := j.entry.commands[j.entry.command]
+	w := &waiter{ticket: waiting.Ticket, ask: ask, class: j.classOf(ask), until: waiting.UntilNs, session: command.Session}
+	if waiting.Ticket <= j.lastTicket {
+		j.violate("once", "ticket %d comes after ticket %d", waiting.Ticket, j.lastTicket)
+	}
+	j.lastTicket = max(j.lastTicket, waiting.Ticket)
+	if ask.WaitNs <= 0 || w.until != plus(j.clock.Now, ask.WaitNs) {
+		j.violate("late-wait", "ticket %d waits until %d, it is %d and it asked for %d", w.ticket, w.until, j.clock.Now, ask.WaitNs)
+	}
+	w.answer = j.answerOf(command)
+	j.waiting[w.ticket] = w
+	j.waitDue.add(w.until, w.ticket)
+	j.line(w)
+}
+
+// line puts a waiter into its lane.
+func (j *Judge) line(w *waiter) {
+	var quotas []*quota
+	var key []byte
+	needs, _ := j.needs(w.ask.Items)
+	for _, n := range needs {
+		quotas = append(quotas, n.quota)
+	}
+	slices.SortFunc(quotas, func(a, b *quota) int { return cmp.Compare(a.number, b.number) })
+	for _, q := range quotas {
+		key = binary.BigEndian.AppendUint64(key, uint64(q.number))
+		q.waiting++
+	}
+	l := j.lanes[string(key)]
+	if l == nil {
+		l = &lane{key: string(key), quotas: quotas, lines: map[line][]uint64{}}
+		j.lanes[l.key] = l
+		for _, q := range quotas {
+			j.lanesOf[q] = append(j.lanesOf[q], l)
+		}
+	}
+	w.lane = l
+	l.length++
+	l.byClass[w.class]++
+	at := line{holder: w.ask.Holder, class: w.class}
+	l.lines[at] = append(l.lines[at], w.ticket)
+}
+
+// leave takes a waiter out.
+func (j *Judge) leave(w *waiter) {
+	delete(j.waiting, w.ticket)
+	l := w.lane
+	l.length--
+	l.byClass[w.class]--
+	for _, q := range l.quotas {
+		q.waiting--
+	}
+	at := line{holder: w.ask.Holder, class: w.class}
+	if first := j.firstOf(l, at); first == 0 {
+		delete(l.lines, at)
+	}
+	if l.length > 0 {
+		return
+	}
+	delete(j.lanes, l.key)
+	for _, q := range l.quotas {
+		j.lanesOf[q] = slices.DeleteFunc(j.lanesOf[q], func(other *lane) bool { return other == l })
+		if len(j.lanesOf[q]) == 0 {
+			delete(j.lanesOf, q)
+		}
+	}
+}
+
+// firstOf returns the first ticket of a line; 0: none.
+func (j *Judge) firstOf(l *lane, at line) uint64 {
+	tickets := l.lines[at]
+	for len(tickets) > 0 && j.waiting[tickets[0]] == nil {
+		tickets = tickets[1:]
+	}
+	l.lines[at] = tickets
+	if len(tickets) == 0 {
+		return 0
+	}
+	return tickets[0]
+}
+
+// relane puts all waiters into lanes anew: what they need has changed.
+func (j *Judge) relane() {
+	clear(j.lanes)
+	clear(j.lanesOf)
+	for _, q := range j.quotas {
+		q.waiting = 0
+	}
+	var tickets []uint64
+	for ticket := range j.waiting {
+		tickets = append(tickets, ticket)
+	}
+	slices.Sort(tickets)
+	for _, ticket := range tickets {
+		j.line(j.waiting[ticket])
+	}
+}
+
+// order judges a grant by those who wait. Where somebody waits for some of the same quotas and for no others, one of
+// these is short for him, or for somebody before him, and with that set aside; or one is closed, for all. So nobody of
+// a lower class, and nobody later of the same holder and class, passes.
+func (j *Judge) order(holder string, needs []need, granted *logpb.Granted) {
+	if len(j.waiting) == 0 {
+		return
+	}
+	needed := map[*quota]bool{}
+	for _, n := range needs {
+		needed[n.quota] = true
+	}
+	for _, n := range needs {
+		for _, l := range j.lanesOf[n.quota] {
+			if l.quotas[0] != n.quota || slices.ContainsFunc(l.quotas, func(q *quota) bool { return !needed[q] }) {
+				continue // seen with another quota, or may be short of something else
+			}
+			for class := range granted.Class {
+				if l.byClass[class] > 0 {
+					j.violate("class-order", "lease %d of class %d for %v passes %d of class %d who wait for %s and what is above it",
+						granted.Lease, granted.Class, granted.Items, l.byClass[class], class, l.quotas[len(l.quotas)-1].name)
+				}
+			}
+			if len(l.quotas) != len(needs) {
+				continue
+			}
+			first := j.firstOf(l, line{holder: holder, class: granted.Class})
+			if first != 0 && (granted.Ticket == 0 || first < granted.Ticket) {
+				j.violate("fifo", "lease %d, ticket %d, passes ticket %d of the same holder %s", granted.Lease, granted.Ticket, first, holder)
+			}
+		}
+	}
+}
+
+// grantToWaiter takes a grant at the end of a wait.
+func (j *Judge) grantToWaiter(event *fsm.Event) {
+	w := j.waiting[event.Ticket]
+	granted := event.Result.GetGranted()
+	if event.Ticket == 0 || w == nil || granted == nil || granted.Lease != event.Lease || granted.Ticket != event.Ticket {
+		j.violate("unexplained", "lease %d is granted with ticket %d, and nobody waits for it", event.Lease, event.Ticket)
+		return
+	}
+	j.leave(w)
+	j.stats.WaitsGranted++
+	if w.until < j.clock.Now {
+		j.violate("late-wait", "ticket %d is granted at %d, its time was up at %d", event.Ticket, j.clock.Now, w.until)
+	}
+	w.final(j.entry.finals[w.ticket])
+	j.grant(w.ask, granted, w.class, true)
+}
+
+// final keeps how a wait ended: this is what a repeated request is told from now on.
+func (w *waiter) final(told uint64) {
+	if w.answer != nil && w.answer.ticket == w.ticket {
+		w.answer.told, w.answer.ticket = told, 0
+	}
+}
+
+// waitEnded takes the end of a wait without a grant.
+func (j *Judge) waitEnded(event *fsm.Event) {
+	j.entry.waitsOver++
+	j.stats.WaitsEnded++
+	w := j.waiting[event.Ticket]
+	if w == nil {
+		j.violate("unexplained", "ticket %d ends, and does not wait", event.Ticket)
+		return
+	}
+	refusal := event.Result.GetRefusal()
+	if refusal.GetReason() != event.Reason {
+		j.violate("unexplained", "ticket %d ends for %v, and is told %v", event.Ticket, event.Reason, event.Result)
+	}
+	j.judgeWaitEnd(w, event.Reason, event.Quota)
+	w.final(j.entry.finals[w.ticket])
+	j.leave(w)
+}
+
+// judgeWaitEnd judges the reason for which a wait ended.
+func (j *Judge) judgeWaitEnd(w *waiter, reason logpb.Reason, quota string) {
+	switch reason {
+	case logpb.Reason_REASON_WAIT_EXPIRED:
+		if w.until > j.clock.Now {
+			j.violate("early-wait-end", "ticket %d ends at %d, it waits until %d", w.ticket, j.clock.Now, w.until)
+		}
+		return
+	case logpb.Reason_REASON_WITHDRAWN:
+		k := j.find(j.entry.next-1, func(command *logpb.Command, result *logpb.Result) bool {
+			return command.GetWithdraw().GetTicket() == w.ticket && result.GetDone() != nil
+		})
+		if k < 0 && !j.sessionMayBeOver(w.session) {
+			j.violate("early-wait-end", "ticket %d is withdrawn, by no command, and its session is open", w.ticket)
+		}
+		return
+	case logpb.Reason_REASON_SUSPENDED:
+		deleted := j.find(j.entry.next-1, func(command *logpb.Command, result *logpb.Result) bool {
+			return command.GetDeleteQuota().GetQuota() == quota && result.GetQuotasApplied() != nil
+		})
+		if deleted >= 0 {
+			j.carryOut(deleted)
+			return
+		}
+	default:
+	}
+	switch reason {
+	case logpb.Reason_REASON_SUSPENDED, logpb.Reason_REASON_NEVER_FITS, logpb.Reason_REASON_ABOVE_CLAMP:
+		if lie := j.lie(w.ask, reason, quota, 0); lie != "" {
+			j.violate("early-wait-end", "ticket %d: %s", w.ticket, lie)
+		}
+	case logpb.Reason_REASON_UNKNOWN_QUOTA:
+		if j.quotas[quota] != nil {
+			j.violate("early-wait-end", "ticket %d ends since %s does not exist, and it does", w.ticket, quota)
+		}
+	default:
+		j.violate("early-wait-end", "ticket %d ends for %v", w.ticket, reason)
+	}
+}

@@ -1,0 +1,321 @@
+package model
+
+import (
+	"slices"
+
+	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// mostOperations is how many operations of a lease may have records.
+const mostOperations = 1024
+
+// judgeRefusal judges whether a "no" to a Reserve is true.
+func (j *Judge) judgeRefusal(ask *logpb.Reserve, refusal *logpb.Refusal) {
+	if lie := j.lie(ask, refusal.Reason, refusal.Quota, refusal.RetryAtNs); lie != "" {
+		j.violate("false-refusal", "%s is refused %v: %s", ask.Holder, ask.Items, lie)
+	}
+	if q := j.quotas[refusal.Quota]; q != nil {
+		j.available(q, refusal.Available)
+	}
+}
+
+// judgeWaiting judges whether a Reserve has to wait.
+func (j *Judge) judgeWaiting(k int, event *fsm.Event) {
+	was := j.entry.command
+	j.entry.command = k
+	ask := j.entry.commands[k].GetReserve()
+	if lie := j.lie(ask, event.Reason, event.Quota, 0); lie != "" {
+		j.violate("false-refusal", "%s has to wait for %v: %s", ask.Holder, ask.Items, lie)
+	}
+	j.entry.command = was
+}
+
+// available judges what a refusal says to be available: usable without all that single leases hold and single operations
+// have counted.
+func (j *Judge) available(q *quota, told int64) {
+	q.advance(j.clock)
+	if q.rule.anchored || q.cap.is {
+		return
+	}
+	least, most := q.rule.usable-q.held-q.perhaps.sum, q.rule.usable-q.held-q.surely.sum
+	if told < least || told > most {
+		j.violate("conservation", "of %s %d should be available, or down to %d by rounding, and %d are", q.name, most, least, told)
+	}
+}
+
+// lie says in which way the reason of a refusal is not true; empty: it may be.
+func (j *Judge) lie(ask *logpb.Reserve, reason logpb.Reason, quota string, retryAt int64) string {
+	needs, ok := j.needs(ask.Items)
+	if !ok {
+		return "it asked for a quota that does not exist, and was told " + reason.String()
+	}
+	i := slices.IndexFunc(needs, func(n need) bool { return n.quota.name == quota })
+	if i < 0 {
+		return sprint("%v for %q, which it does not need", reason, quota)
+	}
+	n := needs[i]
+	q, r := n.quota, &n.quota.rule
+	var isTrue bool
+	switch reason {
+	case logpb.Reason_REASON_SUSPENDED:
+		isTrue = r.usable == 0
+	case logpb.Reason_REASON_NEVER_FITS:
+		isTrue = n.amount > r.usable || ask.Consume && r.burst > 0 && n.amount > r.burst
+	case logpb.Reason_REASON_ABOVE_CLAMP:
+		isTrue = n.own > r.maxHold
+	case logpb.Reason_REASON_COOLDOWN:
+		isTrue = q.cooling(j.clock.Now)
+	case logpb.Reason_REASON_EXHAUSTED:
+		isTrue = j.short(n, ask.Consume)
+	case logpb.Reason_REASON_BEHIND_WAITERS:
+		isTrue = slices.ContainsFunc(needs, func(n need) bool { return n.quota.waiting > 0 })
+	case logpb.Reason_REASON_QUEUE_FULL:
+		isTrue = int64(len(j.waiting)) >= j.limits.waiters || j.waitersOf(ask.Holder) >= mostWaiters
+	case logpb.Reason_REASON_CANNOT_SERVE_IN_TIME:
+		j.stats.Unjudged++
+		isTrue = ask.WaitNs > 0 && retryAt > plus(j.clock.Now, ask.WaitNs)
+	default:
+	}
+	if isTrue {
+		return ""
+	}
+	return sprint("%v of %s is not true: it needs %d (%d in one item) of %d usable, %d are held, %d to %d counted, closed until %d, %d wait",
+		reason, quota, n.amount, n.own, r.usable, q.held, q.surely.sum, q.perhaps.sum, q.closedUntil, q.waiting)
+}
+
+// short tells whether there may be too little of a quota.
+func (j *Judge) short(n need, consume bool) bool {
+	q := n.quota
+	switch {
+	case q.rule.kind == windowKind && j.clock.WallEarly == 0:
+		return true
+	case q.rule.anchored, q.cap.is, consume && q.rule.burst > 0:
+		j.stats.Unjudged++
+		return true
+	}
+	return n.amount > q.rule.usable-q.held-q.perhaps.sum
+}
+
+func (j *Judge) waitersOf(holder string) (count int) {
+	for _, w := range j.waiting {
+		if w.ask.Holder == holder {
+			count++
+		}
+	}
+	return count
+}
+
+// consumeRefused judges a "no" to a Consume: of what is held, only a provider, an operator or a burst withholds it.
+func (j *Judge) consumeRefused(asked *logpb.Consume, refusal *logpb.Refusal) {
+	l := j.live(asked.Lease, asked.Fence)
+	if l == nil {
+		j.violate("false-refusal", "a Consume of lease %d, which does not live, is refused for %v", asked.Lease, refusal.Reason)
+		return
+	}
+	var found *quota
+	for _, it := range l.items {
+		for _, s := range it.shares {
+			if s.quota.name == refusal.Quota && !s.quota.deleted && asks(asked.Items, it, j) {
+				found = s.quota
+			}
+		}
+	}
+	isTrue := false
+	switch {
+	case found == nil:
+	case refusal.Reason == logpb.Reason_REASON_SUSPENDED:
+		isTrue = found.rule.usable == 0
+	case refusal.Reason == logpb.Reason_REASON_COOLDOWN:
+		isTrue = found.cooling(j.clock.Now)
+	case refusal.Reason == logpb.Reason_REASON_NEVER_FITS, refusal.Reason == logpb.Reason_REASON_EXHAUSTED:
+		j.stats.Unjudged++
+		isTrue = found.rule.burst > 0
+	default:
+	}
+	if !isTrue {
+		j.violate("false-refusal", "a Consume of lease %d is refused for %v of %s, which is not true", l.id, refusal.Reason, refusal.Quota)
+		return
+	}
+	j.available(found, refusal.Available)
+}
+
+// failed judges whether what a command is said to have done wrong is true.
+func (j *Judge) failed(command *logpb.Command, failure *logpb.Failure) {
+	j.stats.Failed++
+	if failure.Reason == logpb.Reason_REASON_STALE_FENCE {
+		j.stats.DeadFences++
+	}
+	isTrue, judged := j.isTrue(command, failure)
+	if !judged {
+		j.stats.Unjudged++
+	} else if !isTrue {
+		j.violate("false-refusal", "%v is not true of %v", failure.Reason, command)
+	}
+}
+
+func (j *Judge) isTrue(command *logpb.Command, failure *logpb.Failure) (isTrue, judged bool) {
+	switch failure.Reason {
+	case logpb.Reason_REASON_UNKNOWN_QUOTA:
+		asked := command.GetDeleteQuota().GetQuota() == failure.Quota
+		for _, item := range command.GetReserve().GetItems() {
+			asked = asked || item.Quota == failure.Quota
+		}
+		return asked && j.quotas[failure.Quota] == nil, true
+	case logpb.Reason_REASON_UNKNOWN_TICKET:
+		return j.waiting[command.GetWithdraw().GetTicket()] == nil, true
+	case logpb.Reason_REASON_UNKNOWN_LEASE:
+		l := j.leases[command.GetRevokeLease().GetLease()]
+		return l == nil || l.deadline <= j.clock.Now, true
+	case logpb.Reason_REASON_EPOCH_NOT_RAISED:
+		epoch := uint64(command.GetRaiseEpoch().GetEpoch())
+		return epoch <= j.lastFence>>48 || epoch >= 1<<16, true
+	case logpb.Reason_REASON_FOREIGN_CLUSTER:
+		return j.clusterID != "" && j.clusterID != command.GetFound().GetClusterId(), true
+	case logpb.Reason_REASON_SESSIONS_FULL:
+		return int64(len(j.sessions)) >= j.limits.sessions, true
+	case logpb.Reason_REASON_QUOTA_IN_USE:
+		return j.inUse(command.GetDeleteQuota())
+	case logpb.Reason_REASON_STALE_FENCE, logpb.Reason_REASON_NEVER_ISSUED, logpb.Reason_REASON_FOREIGN_LEASE:
+		return j.isStale(command, failure)
+	default:
+	}
+	lease, fence, ok := names(command)
+	if !ok || command.GetRenew() != nil || isEmpty(command.GetSettle()) {
+		return false, false
+	}
+	l := j.live(lease, fence)
+	if failure.Reason == logpb.Reason_REASON_ALREADY_SETTLED && l == nil {
+		l = j.ended[lease]
+	}
+	if failure.Reason == logpb.Reason_REASON_INVALID || l == nil && j.ended[lease] != nil {
+		return false, false
+	}
+	if l == nil {
+		return false, true
+	}
+	return j.isTrueOf(l, command, failure)
+}
+
+// isEmpty tells whether a Settle asks for nothing.
+func isEmpty(settle *logpb.Settle) bool {
+	return settle != nil && len(settle.Unspent)+len(settle.Actual) == 0 && !settle.Final && !settle.Release
+}
+
+// names returns the lease that a command names.
+func names(command *logpb.Command) (lease, fence uint64, ok bool) {
+	switch k := command.Kind.(type) {
+	case *logpb.Command_Consume:
+		return k.Consume.Lease, k.Consume.Fence, true
+	case *logpb.Command_Settle:
+		return k.Settle.Lease, k.Settle.Fence, true
+	case *logpb.Command_Release:
+		return k.Release.Lease, k.Release.Fence, true
+	case *logpb.Command_Renew:
+		return k.Renew.Lease, k.Renew.Fence, true
+	case *logpb.Command_Report:
+		return k.Report.Lease, k.Report.Fence, true
+	}
+	return 0, 0, false
+}
+
+// isStale judges what is said of a fence.
+func (j *Judge) isStale(command *logpb.Command, failure *logpb.Failure) (isTrue, judged bool) {
+	if failure.Reason == logpb.Reason_REASON_FOREIGN_LEASE {
+		holder := ""
+		if w := j.waiting[command.GetWithdraw().GetTicket()]; w != nil {
+			holder = w.ask.Holder
+		}
+		if lease, _, ok := names(command); ok && j.leases[lease] != nil {
+			holder = j.leases[lease].holder
+		}
+		return command.By != "" && !matches(command.By, holder), true
+	}
+	lease, fence, ok := names(command)
+	counter := failure.FenceCounter
+	if !ok || counter < j.entry.fenceBefore || counter > j.lastFence {
+		return false, true
+	}
+	if failure.Reason == logpb.Reason_REASON_NEVER_ISSUED {
+		return fence > counter, true
+	}
+	l := j.leases[lease]
+	return l == nil || l.fence != fence || l.deadline <= j.clock.Now, true
+}
+
+// inUse judges why a quota cannot be deleted. Why one cannot move is not judged.
+func (j *Judge) inUse(command *logpb.DeleteQuota) (isTrue, judged bool) {
+	if command == nil {
+		return false, false
+	}
+	q := j.quotas[command.Quota]
+	if q == nil {
+		return false, true
+	}
+	q.advance(j.clock)
+	used := q.leases > 0 || q.waiting > 0 || q.held > 0 || q.perhaps.sum > 0
+	return q.children > 0 || used && !command.Force, true
+}
+
+// isTrueOf judges a failure of a command that named a live lease.
+func (j *Judge) isTrueOf(l *lease, command *logpb.Command, failure *logpb.Failure) (isTrue, judged bool) {
+	consume, settle, report := command.GetConsume(), command.GetSettle(), command.GetReport()
+	o := l.ops[max(consume.GetOp(), settle.GetOp(), report.GetOp())]
+	switch failure.Reason {
+	case logpb.Reason_REASON_STALE_OPERATION:
+		if consume != nil {
+			return o == nil && consume.Op < max(l.doneBelow, consume.DoneBelow), true
+		}
+		return o == nil, true
+	case logpb.Reason_REASON_OPERATION_REUSED:
+		return o != nil && consume != nil && !sameAsked(o.asked, consume.Items), true
+	case logpb.Reason_REASON_TOO_MANY_OPERATIONS:
+		return len(l.ops) >= mostOperations, true
+	case logpb.Reason_REASON_ITEM_CLOSED:
+		return slices.ContainsFunc(l.items, func(it *item) bool { return it.isClosed(j.clock) }), true
+	case logpb.Reason_REASON_NOT_HELD:
+		return j.notHeld(l, o, command), true
+	case logpb.Reason_REASON_ALREADY_SETTLED:
+		unspent := len(settle.GetUnspent()) > 0 && o != nil && (o.didUnspent && !sameAsked(o.unspent, settle.Unspent) || !o.didUnspent && o.didActual)
+		return unspent || o != nil && o.didActual && !sameAsked(o.actual, settle.GetActual()), true
+	case logpb.Reason_REASON_PAST_SPEND_BY:
+		return o != nil && !j.inTime(o) && !o.didUnspent && len(settle.GetUnspent()) > 0, true
+	default:
+		return false, false
+	}
+}
+
+// notHeld tells whether a command names more than a lease or an operation has, or what it has not.
+func (j *Judge) notHeld(l *lease, o *operation, command *logpb.Command) bool {
+	if report := command.GetReport(); report != nil {
+		return slices.ContainsFunc(report.Signals, func(s *logpb.Signal) bool { return l.share(s.Quota) == nil })
+	}
+	if settle := command.GetSettle(); settle != nil {
+		more := func(item *logpb.Item) bool {
+			p := o.part(item.Quota)
+			return p == nil || item.GetAmount() > p.consumed
+		}
+		none := func(item *logpb.Item) bool { return o.part(item.Quota) == nil }
+		return o != nil && (slices.ContainsFunc(settle.Unspent, more) || slices.ContainsFunc(settle.Actual, none))
+	}
+	items := append(slices.Clone(command.GetConsume().GetItems()), command.GetRelease().GetItems()...)
+	if len(items) == 0 {
+		return !slices.ContainsFunc(l.items, func(it *item) bool { return it.quota.rule.kind != slotsKind && it.left(j.clock) > 0 })
+	}
+	return slices.ContainsFunc(items, func(item *logpb.Item) bool {
+		it := l.item(item.Quota)
+		return it == nil || it.left(j.clock) == 0 || item.GetAmount() > it.left(j.clock)
+	})
+}
+
+// share returns a quota of which a lease has an item or, as an ancestor, a share; nil: none.
+func (l *lease) share(name string) *quota {
+	for _, it := range l.items {
+		for _, s := range it.shares {
+			if s.quota.name == name && !s.quota.deleted {
+				return s.quota
+			}
+		}
+	}
+	return nil
+}

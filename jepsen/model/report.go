@@ -1,0 +1,192 @@
+package model
+
+import (
+	"slices"
+
+	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// What one holder's word can close: a rate for two periods, at least five minutes.
+const (
+	closingPeriods = 2
+	leastClosing   = 5 * minute
+)
+
+// report takes what a provider answered. It is judged by what comes of it.
+func (j *Judge) report(asked *logpb.Report, reported *logpb.Reported) {
+	l := j.named(asked.Lease, asked.Fence, "Report")
+	if l == nil || reported == nil {
+		return
+	}
+	o := l.ops[asked.Op]
+	for i, signal := range asked.Signals {
+		q := l.share(signal.Quota)
+		if q == nil || i >= len(reported.Quotas) || reported.Quotas[i].Quota != signal.Quota {
+			j.violate("unexplained", "lease %d reports on %s, and %v was taken", l.id, signal.Quota, reported)
+			return
+		}
+		q.advance(j.clock)
+		if q.rule.kind == windowKind {
+			j.learn(q, o, signal, reported.Quotas[i])
+			j.lower(q, o, signal, reported.Quotas[i])
+		}
+		j.closes(l.holder, q, signal)
+	}
+}
+
+// learn takes a reset. The provider counted from its answer, which it gave at some moment since the operation was consumed.
+// All reports of one window bound its reset.
+func (j *Judge) learn(q *quota, o *operation, signal *logpb.Signal, reported *logpb.ReportedQuota) {
+	after := signal.GetResetAfterNs()
+	resolution := min(signal.ResetResolutionNs, q.rule.period/8)
+	slack := q.rule.skew + resolution
+	if !q.rule.anchored || o == nil || after == 0 || after > q.rule.period+slack {
+		if reported.ResetLearned {
+			j.violate("cap", "a reset of %s in %d ns is believed", q.name, after)
+		}
+		return
+	}
+	begin, end := plus(o.began, after-slack), plus(j.clock.WallLate, after+slack)
+	switch {
+	case reported.ResetLearned:
+		j.stats.Resets++
+		q.reset.known, q.reset.begin, q.reset.end, q.reset.first = true, begin, end, begin
+		q.reset.opened = max(q.reset.opened, begin-q.rule.period)
+		q.surely.drop(q.reset.opened)
+	case q.reset.known && begin <= q.reset.end && end >= q.reset.begin:
+		q.reset.begin, q.reset.end = max(q.reset.begin, begin), min(q.reset.end, end)
+	}
+}
+
+// lower takes a total to which a report lowered a window: it falls only, and only where what remains and what was
+// consumed here do not add up to the limit.
+func (j *Judge) lower(q *quota, o *operation, signal *logpb.Signal, reported *logpb.ReportedQuota) {
+	if reported.CappedTo == nil {
+		return
+	}
+	j.stats.Caps++
+	total := *reported.CappedTo
+	limit := q.definition.GetWindow().GetLimit()
+	switch {
+	case o == nil || signal.Remaining == nil || total < *signal.Remaining:
+		j.violate("cap", "%s is lowered to %d by a report of %v", q.name, total, signal)
+	case total >= q.rule.usable, q.cap.is && q.cap.window == q.window && total >= q.cap.total:
+		j.violate("cap", "%s is lowered to %d, it had %d", q.name, total, q.allowed())
+	case !q.rule.anchored && *signal.Remaining >= limit-q.surely.sum:
+		j.violate("cap", "%s is lowered to %d, %d remain and %d were consumed here of %d", q.name, total, *signal.Remaining, q.surely.sum, limit)
+	}
+	q.cap = reportedCap{is: true, total: total, window: q.window, until: plus(j.clock.WallLate, q.rule.period)}
+}
+
+// closes remembers whose word closes a quota, and from when on.
+func (j *Judge) closes(holder string, q *quota, signal *logpb.Signal) {
+	switch signal.Cause {
+	case logpb.Cause_CAUSE_SATURATED, logpb.Cause_CAUSE_EXHAUSTED, logpb.Cause_CAUSE_PLAN:
+	case logpb.Cause_CAUSE_ACCOUNT:
+		path := q.path()
+		q = path[len(path)-1]
+	default:
+		return
+	}
+	if !q.cooling(j.clock.Now) || q.closer != holder {
+		q.closer, q.closerSince = holder, j.clock.Now
+	}
+	if q.rule.kind != windowKind && signal.RetryAfterNs != nil {
+		until := min(plus(j.clock.Now, *signal.RetryAfterNs), q.closerSince+closingBound(q))
+		j.entry.closing = append(j.entry.closing, closing{q, until})
+	}
+}
+
+// mayClose tells whether a report may have closed a quota.
+func (j *Judge) mayClose(report *logpb.Report, event *fsm.Event) bool {
+	if l := j.leases[report.Lease]; l == nil || l.holder != event.Holder {
+		return false
+	}
+	return slices.ContainsFunc(report.Signals, func(s *logpb.Signal) bool {
+		switch s.Cause {
+		case logpb.Cause_CAUSE_SATURATED, logpb.Cause_CAUSE_EXHAUSTED, logpb.Cause_CAUSE_PLAN:
+			return s.Quota == event.Quota
+		case logpb.Cause_CAUSE_ACCOUNT:
+			return true
+		default:
+			return false
+		}
+	})
+}
+
+// closing is a quota that must be closed until some time after this entry.
+type closing struct {
+	quota *quota
+	until int64
+}
+
+// closingBound is for how long one holder's word may close a quota: a window until its reset, so at most for its length.
+func closingBound(q *quota) int64 {
+	if q.rule.kind == windowKind {
+		return plus(q.rule.period, 2*q.rule.skew+2*second)
+	}
+	return max(closingPeriods*q.rule.period, leastClosing)
+}
+
+// cooldown takes the close of a quota.
+func (j *Judge) cooldown(event *fsm.Event) {
+	q := j.quotas[event.Quota]
+	if q == nil {
+		j.violate("unexplained", "%s is closed, and does not exist", event.Quota)
+		return
+	}
+	j.stats.Cooldowns++
+	until := plus(j.clock.Now, event.Duration)
+	if until < q.closedUntil || event.Holder != q.closer || until > plus(q.closerSince, closingBound(q)) && until > q.closedUntil {
+		j.violate("cooldown", "%s is closed until %d by %s, it was until %d by %s since %d", q.name, until, event.Holder, q.closedUntil, q.closer, q.closerSince)
+	}
+	q.closedUntil = max(until, q.closedUntil)
+}
+
+// windowClosed takes the end of a window to which holds belonged.
+func (j *Judge) windowClosed(name string) {
+	q := j.quotas[name]
+	if q == nil {
+		return // it may have been deleted with this entry, but not before
+	}
+	j.stats.ItemsClosed++
+	if q.rule.anchored {
+		if !q.reset.known || j.clock.WallLate < q.reset.first {
+			j.violate("item-closed", "the window of %s closes at %d, its reset is not before %d", name, j.clock.WallLate, q.reset.first)
+		}
+		q.window, q.held = q.window+1, 0
+		return
+	}
+	if !q.rolls(j.clock) {
+		j.violate("item-closed", "the window of %s closes before its end at %d", name, q.window)
+	}
+	q.window, q.held = q.takesHolds(j.clock), 0
+}
+
+func (j *Judge) applyQuotas(asked *logpb.ApplyQuotas) {
+	if asked.DryRun {
+		return
+	}
+	j.define(asked.Quotas)
+	if asked.ReplaceHolders {
+		j.rules = asked.Holders
+	}
+}
+
+func (j *Judge) deleteQuota(asked *logpb.DeleteQuota) {
+	q := j.quotas[asked.Quota]
+	if q == nil {
+		j.violate("unexplained", "%s is deleted, and does not exist", asked.Quota)
+		return
+	}
+	q.advance(j.clock)
+	if inUse := q.leases > 0 || q.waiting > 0 || q.held > 0 || q.surely.sum > 0; q.children > 0 || inUse && !asked.Force {
+		j.violate("conservation", "%s is deleted while it is in use", q.name)
+	}
+	if q.parent != nil {
+		q.parent.children--
+	}
+	q.deleted = true
+	delete(j.quotas, asked.Quota)
+}

@@ -1,0 +1,264 @@
+package model
+
+import (
+	"hash/maphash"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// limits are the bounds that commands can change.
+type limits struct{ sessions, idle, longestIdle, keyLife, waiters int64 }
+
+func defaultLimits() limits {
+	return limits{sessions: 262_144, idle: int64(time.Hour), longestIdle: int64(time.Hour), keyLife: 24 * int64(time.Hour), waiters: 200_000}
+}
+
+// session is a client's numbered requests.
+type session struct {
+	by    string
+	acked uint64
+	used  int64
+	// over says that it may have expired while the idle time was shorter than now.
+	over    bool
+	answers map[uint64]*answer
+}
+
+// answer is what a numbered request was told, and what it was.
+type answer struct {
+	asked, told uint64
+	// ticket is the one under which it waits; 0: its answer does not change any more.
+	ticket uint64
+	index  uint64
+	// until is when an idempotency key is forgotten.
+	until int64
+}
+
+// digest returns a digest of a message.
+func (j *Judge) digest(message proto.Message) uint64 {
+	encoded, err := proto.MarshalOptions{Deterministic: true}.Marshal(message)
+	if err != nil {
+		return 0 // a result that cannot be encoded was never sent to anybody
+	}
+	return maphash.Bytes(j.seed, encoded)
+}
+
+// dedupe judges a command's identity, and tells whether it was carried out: a numbered request is, the first time, and a
+// session that is over carries nothing out.
+func (j *Judge) dedupe(command *logpb.Command, result *logpb.Result) (fresh bool) {
+	switch {
+	case command.GetCloseSession() != nil:
+		return j.closeSession(command, result)
+	case command.Session != 0:
+		fresh = j.numbered(command, result)
+	case command.IdempotencyKey != "":
+		fresh = j.keyed(command, result)
+	default:
+		fresh = true
+	}
+	if !fresh {
+		return false
+	}
+	if opened := result.GetSessionOpened(); opened != nil {
+		if opened.Session <= j.lastOpened || command.GetOpenSession() == nil {
+			j.violate("session", "session %d is opened after session %d", opened.Session, j.lastOpened)
+		}
+		j.stats.Sessions++
+		j.lastOpened = max(j.lastOpened, opened.Session)
+		j.sessions[opened.Session] = &session{by: command.By, used: j.clock.Now, answers: map[uint64]*answer{}}
+	}
+	if set := command.GetSetLimits(); set != nil && result.GetDone() != nil {
+		j.setLimits(set)
+	}
+	return true
+}
+
+func (j *Judge) setLimits(set *logpb.SetLimits) {
+	if set.SessionIdleNs != nil {
+		for _, s := range j.sessions {
+			s.over = j.idleFor(s, false)
+		}
+	}
+	for _, change := range []struct {
+		to    *int64
+		bound *int64
+	}{
+		{set.MaxSessions, &j.limits.sessions},
+		{set.SessionIdleNs, &j.limits.idle},
+		{set.KeyLifeNs, &j.limits.keyLife},
+		{set.MaxWaiters, &j.limits.waiters},
+	} {
+		if change.to != nil {
+			*change.bound = *change.to
+		}
+	}
+	j.limits.longestIdle = max(j.limits.longestIdle, j.limits.idle)
+}
+
+// idleFor tells whether a session has not been used for its idle time. Its last use is remembered to a sixteenth of that,
+// or of what it was when the session was used.
+func (j *Judge) idleFor(s *session, surely bool) bool {
+	idle := j.entry.idle
+	if !surely {
+		idle -= j.limits.longestIdle / 16
+	}
+	return j.clock.Now-s.used >= idle || s.over && !surely
+}
+
+// sessionMayBeOver tells whether a session is closed or may have expired.
+func (j *Judge) sessionMayBeOver(id uint64) bool {
+	s := j.sessions[id]
+	return id != 0 && (s == nil || j.idleFor(s, false))
+}
+
+func reasonOf(result *logpb.Result) logpb.Reason { return result.GetFailure().GetReason() }
+
+// closeSession judges the close of a session. A second one finds it closed.
+func (j *Judge) closeSession(command *logpb.Command, result *logpb.Result) bool {
+	s := j.sessions[command.Session]
+	switch {
+	case result.GetDone() != nil && (s == nil || s.by != command.By):
+		j.violate("session", "session %d is closed, and is not open to %q", command.Session, command.By)
+	case result.GetDone() != nil:
+		delete(j.sessions, command.Session)
+	case reasonOf(result) != logpb.Reason_REASON_UNKNOWN_SESSION:
+		j.violate("session", "the close of session %d came to %v", command.Session, result)
+	case s != nil && s.by == command.By:
+		j.gone(command.Session, s)
+	}
+	return false
+}
+
+// gone judges that a session is said not to exist any more.
+func (j *Judge) gone(id uint64, s *session) {
+	if !j.idleFor(s, false) {
+		j.violate("session", "session %d is unknown at %d, it was used at %d", id, j.clock.Now, s.used)
+	}
+	delete(j.sessions, id)
+}
+
+// numbered judges a request of a session.
+func (j *Judge) numbered(command *logpb.Command, result *logpb.Result) (fresh bool) {
+	s := j.sessions[command.Session]
+	reason := reasonOf(result)
+	if s == nil || s.by != command.By {
+		if reason != logpb.Reason_REASON_UNKNOWN_SESSION {
+			j.violate("session", "request %d was carried out in session %d, which is not open to %q", command.Seq, command.Session, command.By)
+			return true
+		}
+		return false
+	}
+	if reason == logpb.Reason_REASON_UNKNOWN_SESSION {
+		j.gone(command.Session, s)
+		return false
+	}
+	if j.idleFor(s, true) && len(j.sessions) <= mostDue {
+		j.violate("session", "session %d was last used at %d, and is used again at %d", command.Session, s.used, j.clock.Now)
+	}
+	s.used, s.over = j.clock.Now, false
+	if command.Seq == 0 {
+		if reason != logpb.Reason_REASON_INVALID {
+			j.violate("once", "a request without a number was carried out in session %d", command.Session)
+		}
+		return false
+	}
+	s.acknowledge(command.AckedBelow)
+	if known := s.answers[command.Seq]; known != nil {
+		j.again(known, command, result)
+		return false
+	}
+	switch {
+	case command.Seq < s.acked:
+		if reason != logpb.Reason_REASON_SEQ_TOO_OLD {
+			j.violate("once", "request %d of session %d was carried out, all below %d were acknowledged", command.Seq, command.Session, s.acked)
+		}
+		return false
+	case reason == logpb.Reason_REASON_SEQ_TOO_OLD, reason == logpb.Reason_REASON_SEQ_REUSED:
+		j.violate("false-refusal", "%v is not true of request %d of session %d", reason, command.Seq, command.Session)
+		return false
+	case reason == logpb.Reason_REASON_TOO_MANY_IN_FLIGHT:
+		j.stats.Unjudged++
+		return false
+	}
+	s.answers[command.Seq] = j.newAnswer(command, result)
+	return true
+}
+
+// keyed judges a request with an idempotency key.
+func (j *Judge) keyed(command *logpb.Command, result *logpb.Result) (fresh bool) {
+	key := command.By + "\x00" + command.IdempotencyKey
+	if known := j.keys[key]; known != nil && known.until > j.clock.Now {
+		j.again(known, command, result)
+		return false
+	}
+	switch reasonOf(result) {
+	case logpb.Reason_REASON_SEQ_REUSED:
+		j.violate("false-refusal", "the key %q was not used before", command.IdempotencyKey)
+		return false
+	case logpb.Reason_REASON_SESSIONS_FULL:
+		j.stats.Unjudged++
+		return false
+	default:
+	}
+	known := j.newAnswer(command, result)
+	known.until = plus(j.clock.Now, j.limits.keyLife)
+	j.keys[key] = known
+	return true
+}
+
+func (j *Judge) newAnswer(command *logpb.Command, result *logpb.Result) *answer {
+	return &answer{
+		asked: j.digest(&logpb.Command{Kind: command.Kind}), told: j.digest(result), ticket: result.GetWaiting().GetTicket(), index: j.entry.index,
+	}
+}
+
+// answerOf returns what is remembered of a command's identity.
+func (j *Judge) answerOf(command *logpb.Command) *answer {
+	switch {
+	case command.Session != 0 && j.sessions[command.Session] != nil:
+		return j.sessions[command.Session].answers[command.Seq]
+	case command.Session == 0 && command.IdempotencyKey != "":
+		return j.keys[command.By+"\x00"+command.IdempotencyKey]
+	}
+	return nil
+}
+
+// again judges a request that was there before: the same is told the same, and nothing is done. One whose wait ended with
+// this very entry may be told either.
+func (j *Judge) again(known *answer, command *logpb.Command, result *logpb.Result) {
+	j.stats.Repeated++
+	if known.asked != j.digest(&logpb.Command{Kind: command.Kind}) {
+		if reasonOf(result) != logpb.Reason_REASON_SEQ_REUSED {
+			j.violate("once", "request %d of session %d, key %q, of entry %d was another one, and came to %v",
+				command.Seq, command.Session, command.IdempotencyKey, known.index, result)
+		}
+		return
+	}
+	told := j.digest(result)
+	final, ended := j.entry.finals[known.ticket]
+	if told != known.told && (!ended || known.ticket == 0 || told != final) {
+		j.violate("once", "request %d of session %d, key %q, of entry %d is answered otherwise than then: %v",
+			command.Seq, command.Session, command.IdempotencyKey, known.index, result)
+	}
+}
+
+// acknowledge forgets the answers below a client's mark.
+func (s *session) acknowledge(below uint64) {
+	if below <= s.acked {
+		return
+	}
+	if below-s.acked <= uint64(len(s.answers)) {
+		for seq := s.acked; seq < below; seq++ {
+			delete(s.answers, seq)
+		}
+	} else {
+		for seq := range s.answers {
+			if seq < below {
+				delete(s.answers, seq)
+			}
+		}
+	}
+	s.acked = below
+}

@@ -1,0 +1,284 @@
+package model
+
+import (
+	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// An entry's results stand in the order of its commands, its events in the order in which things happened, and many
+// commands have no event. The events lead: what belongs to a command is judged after all commands before it. A grant to
+// a waiter may come of any command; it is judged against the books as they stand, and where it does not fit, commands
+// without an event are taken before it until it does.
+
+// read looks at an entry as a whole: which commands were carried out, and which events are theirs.
+func (j *Judge) read(events []fsm.Event) {
+	e := &j.entry
+	e.granting, e.waits, e.items, e.finals = map[uint64]int{}, map[uint64]int{}, map[uint64]int{}, map[uint64]uint64{}
+	e.made = map[uint64]*logpb.Granted{}
+	for i := range events {
+		event := &events[i]
+		if event.Ticket != 0 && event.Result != nil {
+			e.finals[event.Ticket] = j.digest(event.Result)
+		}
+		if event.Kind == fsm.EventWindowClosed {
+			j.windowClosed(event.Quota)
+		}
+	}
+	e.fresh = make([]bool, len(e.commands))
+	for i, command := range e.commands {
+		e.command = i
+		e.fresh[i] = j.dedupe(command, e.results[i])
+		if !e.fresh[i] {
+			continue
+		}
+		if granted := e.results[i].GetGranted(); granted != nil {
+			e.granting[granted.Lease] = i
+		}
+		if waiting := e.results[i].GetWaiting(); waiting != nil {
+			e.waits[waiting.Ticket] = i
+		}
+	}
+	e.command = -1
+}
+
+// carryOut enters the effects of all commands before one into the books.
+func (j *Judge) carryOut(before int) {
+	e := &j.entry
+	for e.next < before {
+		e.next++
+		if !e.fresh[e.next-1] {
+			continue
+		}
+		was := e.command
+		e.command = e.next - 1
+		j.command(e.commands[e.command], e.results[e.command])
+		e.command = was
+	}
+}
+
+// silent tells whether the next command may have no event, and carries it out if so.
+func (j *Judge) silent() bool {
+	e := &j.entry
+	if e.next >= len(e.commands) {
+		return false
+	}
+	if e.fresh[e.next] {
+		switch k := e.results[e.next].Kind.(type) {
+		case *logpb.Result_Granted, *logpb.Result_Waiting, *logpb.Result_Refusal:
+			return false
+		case *logpb.Result_Released:
+			if k.Released.Ended {
+				return false
+			}
+		case *logpb.Result_Settled:
+			if k.Settled.Released || len(k.Settled.Overrun) > 0 {
+				return false
+			}
+		case *logpb.Result_QuotasApplied:
+			if len(k.QuotasApplied.Created)+len(k.QuotasApplied.Changed)+len(k.QuotasApplied.Deleted) > 0 {
+				return false
+			}
+		}
+	}
+	j.carryOut(e.next + 1)
+	return true
+}
+
+// find returns the first command from one on that was carried out and fits; -1: none.
+func (j *Judge) find(from int, fits func(command *logpb.Command, result *logpb.Result) bool) int {
+	e := &j.entry
+	for i := max(from, 0); i < len(e.commands); i++ {
+		if e.fresh[i] && fits(e.commands[i], e.results[i]) {
+			return i
+		}
+	}
+	return -1
+}
+
+// belongs carries out the commands up to the one that an event belongs to, if it has not been, and says so where there is
+// none.
+func (j *Judge) belongs(event *fsm.Event, fits func(command *logpb.Command, result *logpb.Result) bool) {
+	// The last command may have more than one event.
+	k := j.find(j.entry.next-1, fits)
+	if k < 0 {
+		j.violate("unexplained", "no command explains %+v", *event)
+		return
+	}
+	j.carryOut(k + 1)
+}
+
+// happen takes one event.
+func (j *Judge) happen(event *fsm.Event) {
+	switch event.Kind {
+	case fsm.EventGranted:
+		j.happenGranted(event)
+	case fsm.EventRefused:
+		j.belongs(event, func(command *logpb.Command, result *logpb.Result) bool {
+			refusal := result.GetRefusal()
+			consume := command.GetConsume()
+			return refusal != nil && refusal.Reason == event.Reason && refusal.Quota == event.Quota &&
+				(command.GetReserve().GetHolder() == event.Holder || consume != nil && consume.Lease == event.Lease)
+		})
+	case fsm.EventWaiting:
+		k, ok := j.entry.waits[event.Ticket]
+		if !ok {
+			j.violate("unexplained", "no Reserve waits as ticket %d", event.Ticket)
+			return
+		}
+		j.carryOut(k)
+		j.judgeWaiting(k, event)
+		j.carryOut(k + 1)
+	case fsm.EventWaitEnded:
+		j.waitEnded(event)
+	case fsm.EventReleased:
+		j.happenReleased(event)
+	case fsm.EventExpired:
+		j.expire(event)
+	case fsm.EventRevoked:
+		j.happenRevoked(event)
+	case fsm.EventCooldown:
+		j.belongs(event, func(command *logpb.Command, result *logpb.Result) bool {
+			return result.GetReported() != nil && j.mayClose(command.GetReport(), event)
+		})
+		j.cooldown(event)
+	case fsm.EventReopened:
+		if q := j.quotas[event.Quota]; q == nil || q.closedUntil > j.clock.Now {
+			j.violate("cooldown", "%s reopens at %d, before its cooldown is over", event.Quota, j.clock.Now)
+		} else {
+			q.closedUntil = 0
+		}
+	case fsm.EventResetLearned, fsm.EventCapped:
+		j.belongs(event, func(_ *logpb.Command, result *logpb.Result) bool { return reportsOn(result, event.Quota) })
+	case fsm.EventOverrun:
+		j.stats.Overruns++
+		j.belongs(event, func(command *logpb.Command, result *logpb.Result) bool {
+			return command.GetSettle().GetLease() == event.Lease && len(result.GetSettled().GetOverrun()) > 0
+		})
+	case fsm.EventQuotaApplied:
+		j.belongs(event, func(command *logpb.Command, result *logpb.Result) bool { return applies(command, result, event.Quota) })
+	case fsm.EventQuotaDeleted:
+		j.belongs(event, func(command *logpb.Command, result *logpb.Result) bool {
+			return result.GetQuotasApplied() != nil && command.GetDeleteQuota().GetQuota() == event.Quota
+		})
+	case fsm.EventWindowClosed: // was read before
+	}
+}
+
+func reportsOn(result *logpb.Result, quota string) bool {
+	for _, q := range result.GetReported().GetQuotas() {
+		if q.Quota == quota {
+			return true
+		}
+	}
+	return false
+}
+
+func applies(command *logpb.Command, result *logpb.Result, quota string) bool {
+	if result.GetQuotasApplied() == nil || command.GetApplyQuotas().GetDryRun() {
+		return false
+	}
+	for _, definition := range command.GetApplyQuotas().GetQuotas() {
+		if definition.Name == quota {
+			return true
+		}
+	}
+	return false
+}
+
+// happenGranted takes a grant with its first item; the others only have to fit.
+func (j *Judge) happenGranted(event *fsm.Event) {
+	e := &j.entry
+	e.items[event.Lease]++
+	if e.items[event.Lease] == 1 {
+		if k, ok := e.granting[event.Lease]; ok && k >= e.next {
+			j.carryOut(k + 1)
+		} else {
+			j.grantToWaiter(event)
+		}
+	}
+	made := e.made[event.Lease]
+	n := e.items[event.Lease] - 1
+	if made == nil || made.Fence != event.Fence || n >= len(made.Items) || made.Items[n].Quota != event.Quota || made.Items[n].Amount != event.Amount {
+		j.violate("unexplained", "the event of lease %d, fence %d, with %d of %s for %s fits no grant",
+			event.Lease, event.Fence, event.Amount, event.Quota, event.Holder)
+	}
+}
+
+// happenReleased takes the end of a lease that its holder gave back.
+func (j *Judge) happenReleased(event *fsm.Event) {
+	k := j.find(0, func(command *logpb.Command, result *logpb.Result) bool {
+		release, settle := command.GetRelease(), command.GetSettle()
+		return release != nil && release.Lease == event.Lease && result.GetReleased().GetEnded() ||
+			settle != nil && settle.Lease == event.Lease && result.GetSettled().GetReleased()
+	})
+	if k < 0 {
+		j.violate("unexplained", "lease %d is released, by no command", event.Lease)
+		return
+	}
+	j.carryOut(k + 1)
+}
+
+// happenRevoked takes the end of a lease by an operator's word or by its holder's next life.
+func (j *Judge) happenRevoked(event *fsm.Event) {
+	j.stats.Revoked++
+	k := j.find(0, func(command *logpb.Command, result *logpb.Result) bool {
+		revoke := command.GetRevokeLease()
+		return revoke != nil && revoke.Lease == event.Lease && result.GetReleased() != nil
+	})
+	if k >= 0 {
+		j.carryOut(k + 1)
+		return
+	}
+	k = j.find(j.entry.next, func(command *logpb.Command, _ *logpb.Result) bool {
+		reserve := command.GetReserve()
+		return reserve != nil && reserve.Resume && reserve.Holder == event.Holder
+	})
+	l := j.leases[event.Lease]
+	if k < 0 || l == nil || l.fence != event.Fence || l.holder != event.Holder {
+		j.violate("unexplained", "lease %d of %s is revoked, by no command", event.Lease, event.Holder)
+		return
+	}
+	j.carryOut(k)
+	j.end(l, false)
+}
+
+// command judges a command that was carried out, and enters its effect.
+func (j *Judge) command(command *logpb.Command, result *logpb.Result) {
+	if failure := result.GetFailure(); failure != nil {
+		j.failed(command, failure)
+		return
+	}
+	switch k := command.Kind.(type) {
+	case *logpb.Command_Reserve:
+		j.reserve(k.Reserve, result)
+	case *logpb.Command_Consume:
+		j.consume(k.Consume, result)
+	case *logpb.Command_Settle:
+		j.settle(k.Settle, result.GetSettled())
+	case *logpb.Command_Release:
+		j.release(k.Release, result.GetReleased())
+	case *logpb.Command_Renew:
+		j.renew(k.Renew, result.GetRenewed())
+	case *logpb.Command_RevokeLease:
+		j.revoke(k.RevokeLease, result.GetReleased())
+	case *logpb.Command_Withdraw:
+		if j.waiting[k.Withdraw.Ticket] != nil {
+			j.violate("early-wait-end", "ticket %d was withdrawn and waits on", k.Withdraw.Ticket)
+		}
+	case *logpb.Command_Report:
+		j.report(k.Report, result.GetReported())
+	case *logpb.Command_ApplyQuotas:
+		j.applyQuotas(k.ApplyQuotas)
+	case *logpb.Command_DeleteQuota:
+		j.deleteQuota(k.DeleteQuota)
+	case *logpb.Command_RaiseEpoch:
+		if counter := uint64(k.RaiseEpoch.Epoch) << 48; counter <= j.lastFence {
+			j.violate("fence-order", "epoch %d is not above fence %d", k.RaiseEpoch.Epoch, j.lastFence)
+		} else {
+			j.lastFence = counter
+		}
+	case *logpb.Command_Found:
+		j.clusterID = k.Found.ClusterId
+	default:
+	}
+}
