@@ -53,7 +53,7 @@ func classify(err error) (outcome, error) {
 func classifyInfo(info *quotav1.ErrorInfo, message string) (outcome, error) {
 	reason := Reason(info.GetReason())
 	switch reason {
-	case NoLeader, Overloaded, Stopping, TooManyInFlight:
+	case NoLeader, Overloaded, Stopping, TooManyInFlight, DiskFull:
 		return notAccepted, &NotAcceptedError{Reason: reason, Err: errors.New(message), leader: info.GetLeaderAddress()}
 	case UnknownOutcome, Internal, 0:
 		return unknown, &UnknownOutcomeError{Reason: reason, Err: errors.New(message)}
@@ -131,8 +131,8 @@ func race[T any](ctx context.Context, c *Client, p patience, send sender[T]) (la
 			if a.err == nil {
 				c.nodes.lead(a.node)
 			}
-			if a.outcome == answered || errors.Is(a.err, Overloaded) {
-				// A leader that is overloaded is the leader all the same: nobody else will take it.
+			if a.outcome == answered || errors.Is(a.err, Overloaded) || errors.Is(a.err, DiskFull) {
+				// A leader that takes nothing more is the leader all the same: nobody else will take it.
 				return a, doubt || running > 0
 			}
 			doubt = doubt || a.outcome == unknown

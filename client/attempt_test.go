@@ -42,6 +42,7 @@ func TestEveryErrorHasOneOfThreeOutcomes(t *testing.T) {
 		{"no leader", reason(NoLeader), notAccepted},
 		{"overloaded", reason(Overloaded), notAccepted},
 		{"stopping", reason(Stopping), notAccepted},
+		{"disk full", reason(DiskFull), notAccepted},
 		{"too many in flight", reason(TooManyInFlight), notAccepted},
 		{"unknown outcome", reason(UnknownOutcome), unknown},
 		{"internal", reason(Internal), unknown},

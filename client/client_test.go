@@ -224,6 +224,45 @@ func TestExpiredSessions(t *testing.T) {
 	})
 }
 
+// TestAFullDisk: a caller hears at once that nothing new is granted, but not while an earlier attempt may have been
+// carried out: what it got would be nobody's.
+func TestAFullDisk(t *testing.T) {
+	t.Run("without doubt", func(t *testing.T) {
+		virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+			lease, err := c.Reserve(context.Background(), ReserveRequest{Items: one("t/core", 1)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			cluster.Break(0, fakequota.Full)
+			start := time.Now()
+			_, err = c.Reserve(context.Background(), ReserveRequest{Items: one("t/core", 1)})
+			var refused *NotAcceptedError
+			if !errors.As(err, &refused) || !errors.Is(err, DiskFull) || time.Since(start) > time.Second {
+				t.Errorf("%v after %v", err, time.Since(start))
+			}
+			if _, err := lease.Release(context.Background()); err != nil {
+				t.Error(err)
+			}
+		})
+	})
+	t.Run("in doubt", func(t *testing.T) {
+		virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+			cluster.AfterBatch(0, func() {
+				cluster.Break(0, fakequota.Mute)
+				time.AfterFunc(time.Second, func() { cluster.Break(0, fakequota.Full) })
+				time.AfterFunc(3*time.Second, func() { cluster.Break(0, fakequota.Healthy) })
+			})
+			lease, err := c.Reserve(context.Background(), ReserveRequest{Items: one("t/core", 1)})
+			if err != nil || lease == nil {
+				t.Fatal(err)
+			}
+			if got := cluster.Executed("reserve"); got != 1 {
+				t.Errorf("carried out %d times", got)
+			}
+		})
+	})
+}
+
 func TestAReserveThatWaits(t *testing.T) {
 	for _, restart := range []bool{false, true} {
 		virtual(t, 3, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {

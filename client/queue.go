@@ -252,7 +252,9 @@ func (c *Client) decide(cmd *command, result *quotav1.CommandResult, at stamp) b
 		return true
 	}
 	how, err := classifyInfo(failure.GetInfo(), failure.GetMessage())
-	if how != answered {
+	// A full disk stays full for long, and its leader leads all the same: the caller hears of it at once, unless an earlier
+	// attempt may have had an effect.
+	if final := errors.Is(err, DiskFull) && !cmd.doubt; how != answered && !final {
 		cmd.trouble = err
 		cmd.doubt = cmd.doubt || how == unknown
 		return false

@@ -90,7 +90,6 @@ const (
 	WaitExpired       Reason = 8
 	Withdrawn         Reason = 9
 	QueueFull         Reason = 10
-	DiskFull          Reason = 11
 )
 
 // Reasons of errors.
@@ -119,6 +118,7 @@ const (
 	Stopping          Reason = 153
 	NoToken           Reason = 154
 	NotAllowed        Reason = 155
+	DiskFull          Reason = 162
 	Internal          Reason = 199
 )
 

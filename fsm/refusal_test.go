@@ -187,7 +187,7 @@ func (w *world) timeless() (ledger, whole [32]byte) {
 func TestEveryNoLeavesTheStateAlone(t *testing.T) {
 	met := make(map[logpb.Reason]bool)
 	for _, elsewhere := range []logpb.Reason{
-		logpb.Reason_REASON_UNSPECIFIED, logpb.Reason_REASON_DISK_FULL, // a node's
+		logpb.Reason_REASON_UNSPECIFIED,
 		logpb.Reason_REASON_WAIT_EXPIRED, logpb.Reason_REASON_WITHDRAWN, // how a wait ends; no answer to a command
 	} {
 		met[elsewhere] = true

@@ -65,9 +65,6 @@ func (n *Node) Propose(ctx context.Context, commands ...*logpb.Command) ([]*logp
 		if c.sizes[i] > n.config.MaxEntryBytes/2 {
 			return nil, Position{}, n.notAccepted(TooLarge)
 		}
-		if command.GetReserve() != nil && n.diskLow.Load() {
-			return nil, Position{}, n.notAccepted(DiskFull)
-		}
 	}
 	if err := n.proposer.enqueue(c); err != nil {
 		return nil, Position{}, err
@@ -111,6 +108,9 @@ func (p *proposer) enqueue(c *call) error {
 	}
 	if p.n.leading.Load() == nil {
 		return p.n.notAccepted(p.n.whyNotLeading())
+	}
+	if p.n.diskLow.Load() && takes(c.commands) {
+		return p.n.notAccepted(DiskFull)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

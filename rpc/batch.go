@@ -34,7 +34,8 @@ func (s *quotaService) batch(ctx context.Context, r *request, req *quotav1.Batch
 	}
 	results, at, err := s.node.Propose(ctx, commands...)
 	if notAccepted := (*raftnode.NotAcceptedError)(nil); errors.As(err, &notAccepted) && notAccepted.Cause == raftnode.DiskFull {
-		results, at, err = s.proposeWithoutReserves(ctx, commands)
+		commands, positions = withoutReserves(res, commands, positions, err)
+		results, at, err = s.node.Propose(ctx, commands...)
 	}
 	if err != nil {
 		return nil, err
@@ -46,23 +47,18 @@ func (s *quotaService) batch(ctx context.Context, r *request, req *quotav1.Batch
 	return res, nil
 }
 
-// proposeWithoutReserves proposes what a leader with a full disk still takes, and refuses the rest.
-func (s *Server) proposeWithoutReserves(ctx context.Context, commands []*logpb.Command) ([]*logpb.Result, raftnode.Position, error) {
-	all := make([]*logpb.Result, len(commands))
-	var taken []*logpb.Command
-	var positions []int
+// withoutReserves answers each Reserve with an error and returns what is left, and its positions.
+func withoutReserves(
+	res *quotav1.BatchResponse, commands []*logpb.Command, positions []int, err error,
+) (left []*logpb.Command, at []int) {
 	for i, command := range commands {
 		if command.GetReserve() != nil {
-			all[i] = diskFull()
+			res.Results[positions[i]] = commandError(err)
 			continue
 		}
-		taken, positions = append(taken, command), append(positions, i)
+		left, at = append(left, command), append(at, positions[i])
 	}
-	results, at, err := s.node.Propose(ctx, taken...)
-	for n, result := range results {
-		all[positions[n]] = result
-	}
-	return all, at, err
+	return left, at
 }
 
 // batchCommand checks and translates one command of a Batch.

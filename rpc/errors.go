@@ -52,6 +52,7 @@ var codes = map[quotav1.Reason]connect.Code{ //nolint:exhaustive // refusals hav
 	quotav1.Reason_REASON_TOO_LARGE:           connect.CodeResourceExhausted,
 	quotav1.Reason_REASON_UNFIT_MEMBER:        connect.CodeFailedPrecondition,
 	quotav1.Reason_REASON_CANCELED:            connect.CodeDeadlineExceeded,
+	quotav1.Reason_REASON_DISK_FULL:           connect.CodeUnavailable,
 	quotav1.Reason_REASON_INTERNAL:            connect.CodeInternal,
 }
 
@@ -92,8 +93,12 @@ func failed(f *logpb.Failure) *connect.Error {
 	})
 }
 
-// retrySoon is when it is worth trying again after an election or a full queue.
-const retrySoon = 250 * time.Millisecond
+// retrySoon is when it is worth trying again after an election or a full queue, retryFullDisk when somebody may have made
+// room.
+const (
+	retrySoon     = 250 * time.Millisecond
+	retryFullDisk = 5 * time.Second
+)
 
 // nodeError turns an error of the node into one of the API.
 func nodeError(err error) *connect.Error {
@@ -150,8 +155,8 @@ func notAcceptedError(e *raftnode.NotAcceptedError) *connect.Error {
 		info.Reason, message = quotav1.Reason_REASON_TOO_LARGE, "the command is too large for the log"
 		info.RetryAfter, info.Hint = nil, "send less in one command"
 	case raftnode.DiskFull:
-		info.Reason, message = quotav1.Reason_REASON_OVERLOADED, "the leader's disk is nearly full: nothing new is granted"
-		info.Hint = "ask the operator; what frees quota is still taken"
+		info.Reason, message = quotav1.Reason_REASON_DISK_FULL, "the leader's disk is nearly full: nothing new is granted"
+		info.Hint, info.RetryAfter = "tell the operator; what frees quota is still taken", durationpb.New(retryFullDisk)
 	case raftnode.Canceled:
 		info.Reason, message = quotav1.Reason_REASON_CANCELED, "the caller's deadline ended before the command was accepted"
 	}

@@ -71,10 +71,6 @@ func (s *quotaService) reserve(ctx context.Context, r *request, req *quotav1.Res
 	}
 	command := reserveCommand(req, r.who)
 	result, at, err := s.propose(ctx, command)
-	var notAccepted *raftnode.NotAcceptedError
-	if errors.As(err, &notAccepted) && notAccepted.Cause == raftnode.DiskFull {
-		result, err = diskFull(), nil
-	}
 	if err != nil {
 		return nil, err
 	}
@@ -92,13 +88,6 @@ func (s *quotaService) reserve(ctx context.Context, r *request, req *quotav1.Res
 		return nil, refusalError(refusal)
 	}
 	return res, nil
-}
-
-// diskFull is the refusal of a leader whose disk is nearly full.
-func diskFull() *logpb.Result {
-	return &logpb.Result{Kind: &logpb.Result_Refusal{Refusal: &logpb.Refusal{
-		Reason: logpb.Reason_REASON_DISK_FULL, Advice: "the leader's disk is nearly full: tell the operator",
-	}}}
 }
 
 // reserved makes the answer of a Reserve.

@@ -298,8 +298,6 @@ const (
 	Reason_REASON_WITHDRAWN Reason = 9
 	// The queue is full.
 	Reason_REASON_QUEUE_FULL Reason = 10
-	// The disk is nearly full: nothing new is granted.
-	Reason_REASON_DISK_FULL Reason = 11
 	// A field is malformed.
 	Reason_REASON_INVALID Reason = 100
 	// No such quota.
@@ -364,7 +362,6 @@ var (
 		8:   "REASON_WAIT_EXPIRED",
 		9:   "REASON_WITHDRAWN",
 		10:  "REASON_QUEUE_FULL",
-		11:  "REASON_DISK_FULL",
 		100: "REASON_INVALID",
 		101: "REASON_UNKNOWN_QUOTA",
 		102: "REASON_STALE_FENCE",
@@ -402,7 +399,6 @@ var (
 		"REASON_WAIT_EXPIRED":         8,
 		"REASON_WITHDRAWN":            9,
 		"REASON_QUEUE_FULL":           10,
-		"REASON_DISK_FULL":            11,
 		"REASON_INVALID":              100,
 		"REASON_UNKNOWN_QUOTA":        101,
 		"REASON_STALE_FENCE":          102,
@@ -4144,7 +4140,7 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\n" +
 	"EVERY_HOUR\x10\x01\x12\r\n" +
 	"\tEVERY_DAY\x10\x02\x12\x0f\n" +
-	"\vEVERY_MONTH\x10\x03*\x9d\a\n" +
+	"\vEVERY_MONTH\x10\x03*\x8d\a\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11REASON_NEVER_FITS\x10\x01\x12\x16\n" +
@@ -4157,8 +4153,7 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\x13REASON_WAIT_EXPIRED\x10\b\x12\x14\n" +
 	"\x10REASON_WITHDRAWN\x10\t\x12\x15\n" +
 	"\x11REASON_QUEUE_FULL\x10\n" +
-	"\x12\x14\n" +
-	"\x10REASON_DISK_FULL\x10\v\x12\x12\n" +
+	"\x12\x12\n" +
 	"\x0eREASON_INVALID\x10d\x12\x18\n" +
 	"\x14REASON_UNKNOWN_QUOTA\x10e\x12\x16\n" +
 	"\x12REASON_STALE_FENCE\x10f\x12\x17\n" +
@@ -4182,7 +4177,7 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\x14REASON_UNKNOWN_LEASE\x10x\x12\x1b\n" +
 	"\x17REASON_EPOCH_NOT_RAISED\x10y\x12\x1a\n" +
 	"\x16REASON_FOREIGN_CLUSTER\x10z\x12\x1b\n" +
-	"\x17REASON_IMPOSSIBLE_QUOTA\x10{*J\n" +
+	"\x17REASON_IMPOSSIBLE_QUOTA\x10{\"\x04\b\v\x10\v*J\n" +
 	"\x04Zone\x12\x14\n" +
 	"\x10ZONE_UNSPECIFIED\x10\x00\x12\x0e\n" +
 	"\n" +

@@ -56,8 +56,6 @@ const (
 	Reason_REASON_WITHDRAWN Reason = 9
 	// The queue is full.
 	Reason_REASON_QUEUE_FULL Reason = 10
-	// The leader's disk is nearly full: nothing new is granted, giving back still works.
-	Reason_REASON_DISK_FULL Reason = 11
 	// A field is malformed (invalid_argument).
 	Reason_REASON_INVALID Reason = 100
 	// No such quota (not_found).
@@ -133,6 +131,9 @@ const (
 	// The caller's deadline passed, or it went away, before the call was accepted (deadline_exceeded). Not accepted: safe
 	// to send again.
 	Reason_REASON_CANCELED Reason = 161
+	// The leader's disk is nearly full: nothing new is granted, giving back still works (unavailable). Not accepted: safe
+	// to send again, later.
+	Reason_REASON_DISK_FULL Reason = 162
 	// A defect of quotad itself (internal).
 	Reason_REASON_INTERNAL Reason = 199
 )
@@ -151,7 +152,6 @@ var (
 		8:   "REASON_WAIT_EXPIRED",
 		9:   "REASON_WITHDRAWN",
 		10:  "REASON_QUEUE_FULL",
-		11:  "REASON_DISK_FULL",
 		100: "REASON_INVALID",
 		101: "REASON_UNKNOWN_QUOTA",
 		102: "REASON_STALE_FENCE",
@@ -188,6 +188,7 @@ var (
 		159: "REASON_TOO_LARGE",
 		160: "REASON_UNFIT_MEMBER",
 		161: "REASON_CANCELED",
+		162: "REASON_DISK_FULL",
 		199: "REASON_INTERNAL",
 	}
 	Reason_value = map[string]int32{
@@ -202,7 +203,6 @@ var (
 		"REASON_WAIT_EXPIRED":         8,
 		"REASON_WITHDRAWN":            9,
 		"REASON_QUEUE_FULL":           10,
-		"REASON_DISK_FULL":            11,
 		"REASON_INVALID":              100,
 		"REASON_UNKNOWN_QUOTA":        101,
 		"REASON_STALE_FENCE":          102,
@@ -239,6 +239,7 @@ var (
 		"REASON_TOO_LARGE":            159,
 		"REASON_UNFIT_MEMBER":         160,
 		"REASON_CANCELED":             161,
+		"REASON_DISK_FULL":            162,
 		"REASON_INTERNAL":             199,
 	}
 )
@@ -5261,7 +5262,7 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x05valid\x18\x02 \x01(\bR\x05valid\x128\n" +
 	"\n" +
 	"expires_in\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\texpiresIn\x12#\n" +
-	"\rfence_counter\x18\x04 \x01(\x04R\ffenceCounter*\xd6\t\n" +
+	"\rfence_counter\x18\x04 \x01(\x04R\ffenceCounter*\xdd\t\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11REASON_NEVER_FITS\x10\x01\x12\x16\n" +
@@ -5274,8 +5275,7 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x13REASON_WAIT_EXPIRED\x10\b\x12\x14\n" +
 	"\x10REASON_WITHDRAWN\x10\t\x12\x15\n" +
 	"\x11REASON_QUEUE_FULL\x10\n" +
-	"\x12\x14\n" +
-	"\x10REASON_DISK_FULL\x10\v\x12\x12\n" +
+	"\x12\x12\n" +
 	"\x0eREASON_INVALID\x10d\x12\x18\n" +
 	"\x14REASON_UNKNOWN_QUOTA\x10e\x12\x16\n" +
 	"\x12REASON_STALE_FENCE\x10f\x12\x17\n" +
@@ -5311,8 +5311,9 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x13REASON_SLOW_WATCHER\x10\x9e\x01\x12\x15\n" +
 	"\x10REASON_TOO_LARGE\x10\x9f\x01\x12\x18\n" +
 	"\x13REASON_UNFIT_MEMBER\x10\xa0\x01\x12\x14\n" +
-	"\x0fREASON_CANCELED\x10\xa1\x01\x12\x14\n" +
-	"\x0fREASON_INTERNAL\x10\xc7\x01*J\n" +
+	"\x0fREASON_CANCELED\x10\xa1\x01\x12\x15\n" +
+	"\x10REASON_DISK_FULL\x10\xa2\x01\x12\x14\n" +
+	"\x0fREASON_INTERNAL\x10\xc7\x01\"\x04\b\v\x10\v*J\n" +
 	"\x04Zone\x12\x14\n" +
 	"\x10ZONE_UNSPECIFIED\x10\x00\x12\x0e\n" +
 	"\n" +

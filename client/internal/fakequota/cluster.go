@@ -51,6 +51,8 @@ const (
 	Silent Fault = 2
 	// Mute: it works, but its answers get lost.
 	Mute Fault = 3
+	// Full: its disk is nearly full, so that it takes no Reserve.
+	Full Fault = 4
 )
 
 // New returns a cluster of n nodes, the first of which leads.
@@ -212,7 +214,7 @@ func (n *Node) do(request *http.Request) (*http.Response, error) {
 	case Silent:
 		<-ctx.Done()
 		return nil, ctx.Err()
-	case Healthy, Mute:
+	case Healthy, Mute, Full:
 	}
 	recorder := httptest.NewRecorder()
 	served := make(chan struct{})
@@ -286,6 +288,10 @@ func (n *Node) Batch(_ context.Context, request *quotav1.BatchRequest) (*quotav1
 	}
 	response := &quotav1.BatchResponse{}
 	for _, command := range request.GetCommands() {
+		if n.fault == Full && command.GetReserve() != nil {
+			response.Results = append(response.Results, failure(quotav1.Reason_REASON_DISK_FULL))
+			continue
+		}
 		response.Results = append(response.Results, n.cluster.state.run(command))
 	}
 	n.cluster.batches = append(n.cluster.batches, make([]int, len(request.GetCommands())))
