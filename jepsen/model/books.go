@@ -51,6 +51,7 @@ type reset struct {
 	begin, end int64
 	first      int64 // the earliest begin that any report named
 	opened     int64 // the boundary that was passed last
+	passed     bool  // a reset was passed, and the holds before it have not been seen to end yet
 }
 
 // charge is an amount that counts until the end of its exposure and, for a rate, a period longer.
@@ -217,7 +218,7 @@ func (q *quota) takesHolds(clock fsm.Clock) int64 {
 func (q *quota) advanceAnchored(clock fsm.Clock) {
 	if q.reset.known && clock.WallEarly >= q.reset.end {
 		q.reset.opened = max(q.reset.opened, q.reset.begin)
-		q.reset.known = false
+		q.reset.known, q.reset.passed = false, true
 		q.surely.drop(q.reset.opened)
 	}
 	if !q.reset.known {

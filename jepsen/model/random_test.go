@@ -186,6 +186,14 @@ func (d *drive) named() (g *logpb.Granted, fence uint64) {
 		return &logpb.Granted{Lease: 1}, 1
 	}
 	g = d.leases[len(d.leases)-1-min(d.intn(30, "lease"), len(d.leases)-1)]
+	if d.intn(5, "alive") > 0 {
+		for range 10 {
+			if valid, _ := d.machine.State().CheckFence(g.Lease, g.Fence, d.machine.State().Clock()); valid {
+				break
+			}
+			g = d.leases[len(d.leases)-1-min(d.intn(40, "lease"), len(d.leases)-1)]
+		}
+	}
 	fence = g.Fence
 	if d.oneIn(25, "wrong fence") {
 		fence += uint64(d.intn(3, "which")) - 1
@@ -194,21 +202,24 @@ func (d *drive) named() (g *logpb.Granted, fence uint64) {
 }
 
 func (d *drive) op() uint64 {
-	if d.intn(3, "op") > 0 {
-		return uint64(d.intn(4, "old op"))
+	switch d.intn(8, "op") {
+	case 0:
+		d.ops++
+		return d.ops
+	case 1, 2:
+		return uint64(d.intn(5, "old op"))
 	}
-	d.ops++
-	return d.ops
+	return uint64(d.intn(2, "first op")) + 1
 }
 
 // some draws items of a grant, with amounts from 0 to a little above.
 func (d *drive) some(items []*logpb.GrantedItem) []*logpb.Item {
 	var some []*logpb.Item
 	for _, it := range items {
-		switch d.intn(3, "this item") {
-		case 1:
-			some = append(some, &logpb.Item{Quota: it.Quota, Amount: new(d.between(0, it.Amount+2, "part"))})
-		case 2:
+		switch d.intn(4, "this item") {
+		case 1, 2:
+			some = append(some, &logpb.Item{Quota: it.Quota, Amount: new(min(d.between(1, it.Amount+1, "part"), d.between(0, 9, "less")))})
+		case 3:
 			some = append(some, &logpb.Item{Quota: it.Quota})
 		}
 	}
@@ -218,7 +229,7 @@ func (d *drive) some(items []*logpb.GrantedItem) []*logpb.Item {
 func (d *drive) reserve() *logpb.Command {
 	r := &logpb.Reserve{Holder: pick(d, allHolders, "holder"), Items: d.items(3)}
 	r.Consume = d.oneIn(2, "consume")
-	r.TtlNs = pick(d, []int64{0, sec, 3 * sec, 20 * sec, 60 * sec}, "ttl")
+	r.TtlNs = pick(d, []int64{0, sec, 3 * sec, 10 * sec, 20 * sec}, "ttl")
 	if d.oneIn(2, "waits") {
 		r.WaitNs = pick(d, []int64{sec, 10 * sec, 60 * sec}, "wait")
 	}
@@ -230,12 +241,16 @@ func (d *drive) reserve() *logpb.Command {
 }
 
 func (d *drive) settle(g *logpb.Granted, fence uint64) *logpb.Command {
-	s := &logpb.Settle{Lease: g.Lease, Fence: fence, Op: d.op(), Final: d.oneIn(2, "final"), Release: d.oneIn(8, "release")}
+	s := &logpb.Settle{Lease: g.Lease, Fence: fence, Op: d.op(), Final: d.oneIn(4, "final"), Release: d.oneIn(8, "release")}
+	items := g.Items
+	if g.Consumed != nil {
+		items = g.Consumed.Items
+	}
 	if d.oneIn(2, "unspent") {
-		s.Unspent = d.some(g.Items)
+		s.Unspent = d.some(items)
 	}
 	if d.oneIn(2, "actual") {
-		s.Actual = d.some(g.Items)
+		s.Actual = d.some(items)
 		for _, it := range s.Actual {
 			if it.Amount == nil {
 				it.Amount = new(d.between(0, 12, "actual amount"))
@@ -380,7 +395,7 @@ func (d *drive) again() *logpb.Command {
 
 // step lets some time pass and applies an entry of a few commands.
 func (d *drive) step() []Violation {
-	d.now += pick(d, []int64{0, mil, 40 * mil, 300 * mil, sec, 4 * sec}, "sleep")
+	d.now += pick(d, []int64{0, mil, 40 * mil, 100 * mil, 300 * mil, sec}, "sleep")
 	if d.oneIn(40, "sleeps long") {
 		d.now += d.between(10, 400, "long") * sec
 	}

@@ -108,7 +108,8 @@ func (j *Judge) mayClose(report *logpb.Report, event *fsm.Event) bool {
 		case logpb.Cause_CAUSE_SATURATED, logpb.Cause_CAUSE_EXHAUSTED, logpb.Cause_CAUSE_PLAN:
 			return s.Quota == event.Quota
 		case logpb.Cause_CAUSE_ACCOUNT:
-			return true
+			path := j.quotas[s.Quota].path()
+			return len(path) > 0 && path[len(path)-1].name == event.Quota
 		default:
 			return false
 		}
@@ -152,10 +153,10 @@ func (j *Judge) windowClosed(name string) {
 	}
 	j.stats.ItemsClosed++
 	if q.rule.anchored {
-		if !q.reset.known || j.clock.WallLate < q.reset.first {
+		if !q.reset.passed && (!q.reset.known || j.clock.WallLate < q.reset.first) {
 			j.violate("item-closed", "the window of %s closes at %d, its reset is not before %d", name, j.clock.WallLate, q.reset.first)
 		}
-		q.window, q.held = q.window+1, 0
+		q.window, q.held, q.reset.passed = q.window+1, 0, false
 		return
 	}
 	if !q.rolls(j.clock) {

@@ -96,10 +96,13 @@ func (j *Judge) find(from int, fits func(command *logpb.Command, result *logpb.R
 }
 
 // belongs carries out the commands up to the one that an event belongs to, if it has not been, and says so where there is
-// none.
+// none. The last command that was carried out may have more than one event, unless it was refused.
 func (j *Judge) belongs(event *fsm.Event, fits func(command *logpb.Command, result *logpb.Result) bool) {
-	// The last command may have more than one event.
-	k := j.find(j.entry.next-1, fits)
+	from := j.entry.next - 1
+	if event.Kind == fsm.EventRefused {
+		from++
+	}
+	k := j.find(from, fits)
 	if k < 0 {
 		j.violate("unexplained", "no command explains %+v", *event)
 		return
