@@ -56,7 +56,7 @@ func (s *stage) startWorker(profile workload.Profile, number int, provider strin
 	go func() { w.ended <- w.cmd.Wait() }()
 	spec := workload.Spec{
 		Name: name, Profile: profile.Name, Actors: profile.Actors, Pace: profile.Pace * s.plan.load, Nodes: s.cluster.Addresses(),
-		Provider: provider, LocalIP: host.ListenIP(), Seed: s.plan.seed + uint64(len(s.workers)), History: s.dir,
+		Provider: provider, Secret: s.secret, LocalIP: host.ListenIP(), Seed: s.plan.seed + uint64(len(s.workers)), History: s.dir,
 	}
 	return w, json.NewEncoder(w.input).Encode(&spec)
 }

@@ -11,9 +11,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/quotad/quotad/jepsen/canary"
+	"github.com/quotad/quotad/jepsen/check"
 	"github.com/quotad/quotad/jepsen/cluster"
 	"github.com/quotad/quotad/jepsen/disk"
 	"github.com/quotad/quotad/jepsen/history"
+	"github.com/quotad/quotad/jepsen/machine"
 	"github.com/quotad/quotad/jepsen/nemesis"
 	"github.com/quotad/quotad/jepsen/network"
 	"github.com/quotad/quotad/jepsen/workload"
@@ -70,7 +73,9 @@ type stage struct {
 	provider *workload.Provider
 	workers  []*worker
 	faults   *history.Writer[history.Fault]
-	out      io.Writer
+	// secret is the token that all calls carry.
+	secret string
+	out    io.Writer
 }
 
 // run makes a run and returns its folder.
@@ -172,12 +177,17 @@ func (s *stage) startCluster(ctx context.Context) error {
 	for i, host := range s.hosts {
 		hosts[i] = host
 	}
+	var tokens string
+	var err error
+	if s.secret, tokens, err = canary.New(ctx, s.plan.binary, string(s.dir)); err != nil {
+		return err
+	}
 	s.cluster = cluster.New(cluster.Config{
-		Binary: s.plan.binary, Hosts: hosts, Operator: s.operator, History: s.dir, RestartAfter: time.Second,
+		Secret: s.secret, Binary: s.plan.binary, Hosts: hosts, Operator: s.operator, History: s.dir, RestartAfter: time.Second,
 		Data: func(node string) string { return filepath.Join(s.data(hostOf(node)), "d-"+node) },
 		Flags: []string{
 			"--raft-snapshot-entries", "400", "--raft-snapshot-interval", "2s", "--raft-trailing-entries", "300",
-			"--disk-refuse-below", "64KiB", "--disk-stop-below", "16KiB",
+			"--disk-refuse-below", "64KiB", "--disk-stop-below", "16KiB", "--tokens-file", tokens,
 		},
 	})
 	ready, cancel := context.WithTimeout(ctx, 30*time.Second)
@@ -192,6 +202,13 @@ func (s *stage) startCluster(ctx context.Context) error {
 	_, err = leader.Admin().ApplyQuotas(ready, &quotav1.ApplyQuotasRequest{Quotas: workload.Quotas(), Holders: workload.HolderRules(), ReplaceHolders: true})
 	if err != nil {
 		return err
+	}
+	for _, node := range s.cluster.Nodes() {
+		usage, err := node.Usage(ctx)
+		if err != nil {
+			return err
+		}
+		s.facts.Fresh = append(s.facts.Fresh, usage)
 	}
 	return s.startWorkers()
 }
@@ -223,6 +240,7 @@ func (s *stage) startWorkers() error {
 // play breaks things for the length of the plan, heals them and looks at what is left.
 func (s *stage) play(ctx context.Context) error {
 	s.facts.Began = history.Now()
+	busy := machine.Busy()
 	broken, stop := context.WithTimeout(ctx, s.plan.length)
 	defer stop()
 	n := nemesis.New(s.env(), s.plan.seed, s.faults, func(line string) { s.say("%s", line) })
@@ -237,7 +255,7 @@ func (s *stage) play(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	s.facts.Healed = history.Now()
+	s.facts.Healed, s.facts.Busy = history.Now(), busy()
 	s.say("healed; the workload goes on for %v", afterwards)
 	select {
 	case <-ctx.Done():
@@ -291,6 +309,7 @@ func (s *stage) look(ctx context.Context) error {
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
+	s.settle(ctx)
 	if status, err := s.cluster.Nodes()[0].Status(ctx); err == nil {
 		s.facts.Version = status.Version
 	}
@@ -298,6 +317,33 @@ func (s *stage) look(ctx context.Context) error {
 	var err error
 	s.facts.Installed, err = s.installed()
 	return err
+}
+
+// settleWithin is how long a process may take to let go of what its callers left.
+const settleWithin = 20 * time.Second
+
+// settle notes what the processes use when nobody calls any more: as soon as they are back at what they used before the
+// workload, or else at the end of the time that they have.
+func (s *stage) settle(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, settleWithin)
+	defer cancel()
+	for i := range s.facts.Final {
+		final := &s.facts.Final[i]
+		node := s.cluster.Node(final.Node)
+		for {
+			usage, err := node.Usage(ctx)
+			if err == nil {
+				final.Usage = usage
+			}
+			if ctx.Err() != nil || err == nil && check.Settled(&usage, s.facts.Fresh) {
+				break
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(200 * time.Millisecond):
+			}
+		}
+	}
 }
 
 // stateOf asks a node for its state's hash.

@@ -131,6 +131,8 @@ func Run(dir history.Dir) (*Result, error) {
 	r.watches(replayed)
 	r.finalStates(replayed)
 	r.processes()
+	r.resources()
+	r.secrets()
 	r.porcupine()
 	r.liveness()
 	r.exercised(replayed)

@@ -294,3 +294,83 @@ func TestServiceIsMissed(t *testing.T) {
 		}
 	}
 }
+
+// TestResourcesThatAreKept: a process that keeps goroutines, descriptors or memory after the workload is found.
+func TestResourcesThatAreKept(t *testing.T) {
+	fresh := []history.Usage{{Node: "n1", Goroutines: 30, Descriptors: 25, Heap: 8 << 20}, {Node: "n2", Goroutines: 28, Descriptors: 24, Heap: 7 << 20}}
+	for name, c := range map[string]struct {
+		usage history.Usage
+		want  Outcome
+	}{
+		"as before":   {history.Usage{Node: "n2", Goroutines: 33, Descriptors: 30, Heap: 32 << 20}, Pass},
+		"goroutines":  {history.Usage{Node: "n2", Goroutines: 80, Descriptors: 25, Heap: 8 << 20}, Fail},
+		"descriptors": {history.Usage{Node: "n2", Goroutines: 30, Descriptors: 90, Heap: 8 << 20}, Fail},
+		"memory":      {history.Usage{Node: "n2", Goroutines: 30, Descriptors: 25, Heap: 1 << 30}, Fail},
+		"nothing":     {history.Usage{}, Fail},
+	} {
+		r := newRun("")
+		r.facts = &history.Facts{Fresh: fresh, Final: []history.Final{{Node: "n1", Usage: fresh[0]}, {Node: "n2", Usage: c.usage}}}
+		r.resources()
+		v := r.verdicts["resources"]
+		v.done()
+		if v.Outcome != c.want {
+			t.Errorf("%s: %s %v", name, v.Outcome, v.Examples)
+		}
+	}
+}
+
+// TestASecretThatIsTold: the token in a node's log is found; a run without one is not judged.
+func TestASecretThatIsTold(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	judge := func() Outcome {
+		r := newRun(history.Dir(dir))
+		r.secrets()
+		v := r.verdicts["secrets"]
+		v.done()
+		return v.Outcome
+	}
+	write("logs/n1.log", "all is well")
+	if got := judge(); got != Inconclusive {
+		t.Errorf("without a secret: %s", got)
+	}
+	write("canary/secret", "qtd_canary_3Qm5ZqJ9yWn0Yw8b2u7d")
+	if got := judge(); got != Pass {
+		t.Errorf("kept: %s", got)
+	}
+	write("logs/n1.log", "who is qtd_canary_3Qm5ZqJ9yWn0Yw8b2u7d?")
+	if got := judge(); got != Fail {
+		t.Errorf("told: %s", got)
+	}
+}
+
+// TestARunWithoutFaultsIsSteady: an election that nothing caused is found, and so is an outcome that nobody knows.
+func TestARunWithoutFaultsIsSteady(t *testing.T) {
+	lost := &call{Call: &history.Call{Error: &history.Error{Text: "timeout"}}}
+	for name, c := range map[string]struct {
+		terms int
+		calls []*call
+		want  Outcome
+	}{
+		"steady": {1, nil, Pass}, "an election": {2, nil, Fail}, "a lost answer": {1, []*call{lost}, Fail},
+	} {
+		r := newRun("")
+		r.facts = &history.Facts{Mix: quiet}
+		r.calls, r.stats.Terms, r.stats.Answered = c.calls, c.terms, 5000
+		r.exercised(&replayed{})
+		v := r.verdicts["steady"]
+		v.done()
+		if v.Outcome != c.want {
+			t.Errorf("%s: %s %v", name, v.Outcome, v.Examples)
+		}
+	}
+}

@@ -74,17 +74,39 @@ func (r *run) exercised(rep *replayed) {
 			v.Examples = append(v.Examples, what)
 		}
 	}
+	lacking(r.stats.Expired == 0, "no lease expired")
+	lacking(r.stats.Stale == 0, "no dead fence came back")
+	lacking(r.stats.Answered < 1000, "fewer than 1,000 calls were answered")
+	if r.facts.Mix == quiet {
+		v.Looked = r.stats.Answered
+		r.steady()
+		return
+	}
 	lacking(len(r.stats.Faults) == 0, "no fault hit an open call")
 	for kind := range r.stats.Missed {
 		lacking(r.stats.Faults[kind] == 0, "the fault "+kind+" never hit an open call")
 	}
 	lacking(r.stats.Terms < 2, "no leader changed")
 	lacking(r.stats.Installed == 0, "no snapshot was installed")
-	lacking(r.stats.Expired == 0, "no lease expired")
-	lacking(r.stats.Stale == 0, "no dead fence came back")
 	lacking(r.stats.Unknown == 0, "no outcome was unknown")
 	lacking(r.stats.Unknown*10 > r.stats.Calls*3, "more than 30 % of the outcomes are unknown")
-	lacking(r.stats.Answered < 1000, "fewer than 1,000 calls were answered")
+}
+
+// quiet is the mix in which nothing is broken.
+const quiet = "none"
+
+// steady checks a run without faults: whoever led at the beginning leads to the end, and no outcome is unknown.
+func (r *run) steady() {
+	v := r.verdict("steady", "Without faults nobody is elected, and no outcome is unknown.")
+	v.Looked = r.stats.Answered
+	if r.stats.Terms != 1 {
+		v.violate("%d terms", r.stats.Terms)
+	}
+	for _, c := range r.calls {
+		if c.Error != nil && (c.Error.Reason == 0 || c.Error.Reason == int32(quotav1.Reason_REASON_UNKNOWN_OUTCOME)) {
+			v.violate("%s by %s at %d: %s", c.Procedure, c.Client, c.Sent, c.Error.Text)
+		}
+	}
 }
 
 // hit says whether a call was under way while a fault was there.

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/quotad/quotad/jepsen/canary"
 	"github.com/quotad/quotad/jepsen/history"
 	"github.com/quotad/quotad/rpc/quotav1"
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
@@ -51,6 +52,8 @@ type Config struct {
 	History history.Dir
 	// Data returns the data directory of a node.
 	Data func(node string) string
+	// Secret is the token that the suite's own calls carry; empty: none.
+	Secret string
 	// Flags are further flags of every node.
 	Flags []string
 	// RestartAfter is how long the supervisor waits before it starts a node again that ended by itself.
@@ -73,9 +76,9 @@ type Cluster struct {
 // New prepares a cluster. Start starts it.
 func New(config Config) *Cluster {
 	c := &Cluster{config: config, nodes: map[string]*Node{}}
-	c.http = &http.Client{Transport: &http.Transport{
+	c.http = &http.Client{Transport: &canary.Carry{Secret: config.Secret, Next: &http.Transport{
 		DialContext: config.Operator.DialContext, MaxIdleConnsPerHost: 2, IdleConnTimeout: 10 * time.Second,
-	}}
+	}}}
 	var peers []string
 	for _, host := range config.Hosts {
 		raft := net.JoinHostPort(host.IP(), fmt.Sprint(RaftPort))

@@ -56,8 +56,11 @@ type Facts struct {
 	Start time.Time `json:"start"`
 	// Unhealed says what could not be mended at Healed; empty: all was.
 	Unhealed string `json:"unhealed,omitempty"`
-	// Final is how each node looked at the end.
+	// Final is how each node looked at the end, Fresh what each used before the workload began.
 	Final []Final `json:"final"`
+	Fresh []Usage `json:"fresh"`
+	// Busy is how much of the machine's processors was in use while things were broken, by whatever ran on it, from 0 to 1.
+	Busy float64 `json:"busy"`
 	// Exits are the ends of nodes that nobody asked for.
 	Exits []Exit `json:"exits,omitempty"`
 	// Installed is how many snapshots nodes took from a leader.
@@ -81,6 +84,17 @@ type Final struct {
 	Whole  string `json:"whole"`
 	// Error says why it did not answer.
 	Error string `json:"error,omitempty"`
+	// Usage is what its process used when the workload had ended.
+	Usage Usage `json:"usage"`
+}
+
+// Usage is what a node's process uses, by its own metrics.
+type Usage struct {
+	Node        string  `json:"node"`
+	Goroutines  float64 `json:"goroutines"`
+	Descriptors float64 `json:"descriptors"`
+	// Heap is what is in use and what is not collected yet, in bytes.
+	Heap float64 `json:"heap"`
 }
 
 // WriteFacts writes the facts of a run.

@@ -24,14 +24,14 @@ type Mix struct {
 func Faults() []Fault {
 	return []Fault{
 		kill("kill-leader", theLeader, false), kill("kill-follower", aFollower, false), kill("kill-majority", aMajority, true), kill("kill-all", all, true),
-		crashLoop(), crashAt(),
+		crashLoop(), crashAt(), storm(), starve(),
 		pause("pause-leader", theLeader, false), pause("pause-follower", aFollower, false), pause("pause-all", all, true),
 		stop("stop-leader", theLeader), stop("stop-follower", aFollower), rolling(), transfer(), pauseWorker(),
 		partition("partition-leader", false, leaderAlone), partition("partition-follower", false, followerAlone),
 		partition("partition-halves", false, halves), partition("partition-all", true, everyone), partition("partition-ring", false, ring),
 		partition("leader-deaf", false, leaderDeaf), partition("leader-mute", false, leaderMute), flapping(), isolateClients(),
 		loss(1), loss(20), slowLink(125_000), delay(80*time.Millisecond, 40*time.Millisecond), halfCut(), stallStream(),
-		jump(), strobe(), drift(),
+		jump(), strobe(), drift(), wrongRate(),
 		onDisk("slow-sync", false, theLeader, func(d Disk, r *rand.Rand) { d.SlowSync(time.Duration(10+r.IntN(500)) * time.Millisecond) }),
 		onDisk("stalled-sync", true, theLeader, func(d Disk, _ *rand.Rand) { d.SlowSync(10 * time.Second) }),
 		onDisk("failing-sync", true, theLeader, func(d Disk, _ *rand.Rand) { d.FailSyncs(1) }),
@@ -108,7 +108,7 @@ func (m Mix) Without(unfit ...string) Mix {
 
 // Mixes are what can be run by name.
 func Mixes() []Mix {
-	processes := []string{"kill-leader", "kill-follower", "kill-majority", "kill-all", "crash-loop", "crash-point", "pause-leader", "pause-follower", "pause-clients"}
+	processes := []string{"kill-leader", "kill-follower", "kill-majority", "kill-all", "crash-loop", "crash-point", "kill-storm", "starve-leader", "pause-leader", "pause-follower", "pause-clients"}
 	links := []string{"partition-leader", "partition-follower", "partition-halves", "partition-ring", "leader-deaf", "leader-mute", "flapping-links", "isolate-clients", "loss-1%", "loss-20%", "slow-link"}
 	proxied := []string{"delay", "half-cut-streams", "stalled-streams"}
 	clocks := []string{"clock-jump", "clock-strobe", "clock-drift"}
@@ -138,6 +138,7 @@ func Mixes() []Mix {
 		mix("disks", disks, diskPairs), mix("members", join(orders, []string{"kill-leader", "partition-follower"}), nil),
 		mix("failover", []string{"kill-leader", "partition-leader", "pause-leader"}, nil),
 		mix("power-cuts", []string{"power-cut-all", "power-cut-leader"}, nil),
+		{Name: "wrong-clocks", Faults: []string{"clock-rate"}, Shortest: 90 * time.Second, Longest: 90 * time.Second, Quiet: 5 * time.Second},
 		{Name: "slow-disks", Faults: []string{"slow-sync"}, Shortest: 2 * time.Second, Longest: 4 * time.Second, Quiet: 1500 * time.Millisecond},
 		script(4*time.Second, "kill-leader", "partition-follower", "pause-leader", "pause-clients", "partition-leader", "clock-jump", "kill-all", "stop-leader"),
 		mix("none", nil, nil),

@@ -3,7 +3,9 @@ package nemesis
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
@@ -100,6 +102,81 @@ func crashLoop() Fault {
 		<-done
 		return hit{names(node), fmt.Sprintf("killed %d times", times)}, nil
 	}}
+}
+
+// storm kills each leader as soon as it leads.
+func storm() Fault {
+	return Fault{Name: "kill-storm", Unavailable: true, do: func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (hit, error) {
+		loop, stop := context.WithCancel(ctx)
+		done := make(chan error, 1)
+		killed := map[string]int{}
+		go func() {
+			for loop.Err() == nil {
+				leader, _, err := e.leader(loop)
+				if err != nil {
+					continue
+				}
+				if leader.Kill() {
+					killed[leader.ID]++
+				}
+				wait(loop, time.Duration(r.IntN(600))*time.Millisecond)
+				if err := leader.Start(); err != nil {
+					done <- err
+					return
+				}
+			}
+			done <- nil
+		}()
+		hold(ctx)
+		stop()
+		err := <-done
+		h := hit{slices.Sorted(maps.Keys(killed)), fmt.Sprintf("killed %v", killed)}
+		if err == nil && len(killed) == 0 {
+			err = errNotSeen
+		}
+		return h, err
+	}}
+}
+
+// starve gives the leader's process only some of the time: it runs for a while in each tenth of a second.
+func starve() Fault {
+	return Fault{Name: "starve-leader", do: func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (hit, error) {
+		nodes, err := theLeader(ctx, e, r)
+		if err != nil {
+			return hit{}, err
+		}
+		share := time.Duration(5+r.IntN(30)) * time.Millisecond
+		loop, stop := context.WithCancel(ctx)
+		done := make(chan int, 1)
+		go func() {
+			times := 0
+			for ; loop.Err() == nil && nodes[0].Pause() == nil; times++ {
+				wait(loop, 100*time.Millisecond-share)
+				if nodes[0].Resume() != nil {
+					break // another fault killed it
+				}
+				wait(loop, share)
+			}
+			done <- times
+		}()
+		hold(ctx)
+		stop()
+		times := <-done
+		_ = nodes[0].Resume() // it may have been killed meanwhile by another fault
+		h := hit{names(nodes...), fmt.Sprintf("ran %v of 100 ms, %d times", share, times)}
+		if times == 0 {
+			return h, errNotSeen
+		}
+		return h, nil
+	}}
+}
+
+// wait waits, or until ctx ends.
+func wait(ctx context.Context, length time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(length):
+	}
 }
 
 // pause stops nodes with SIGSTOP and lets them go on.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/quotad/quotad/jepsen/cluster"
+	"github.com/quotad/quotad/jepsen/history"
 )
 
 // jump shifts the wall clock of one node, forward or back, by seconds to hours.
@@ -70,6 +71,34 @@ func drift() Fault {
 		hold(ctx)
 		_ = node.SetClock(context.WithoutCancel(ctx), 0, 1_000_000)
 		return hit{names(node), fmt.Sprintf("%+d ppm", ppm-1_000_000)}, nil
+	}}
+}
+
+// wrongRate runs the leader's monotonic clock by so much wrong that its guard must end it.
+func wrongRate() Fault {
+	return Fault{Name: "clock-rate", Ends: true, do: func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (hit, error) {
+		nodes, err := theLeader(ctx, e, r)
+		if err != nil {
+			return hit{}, err
+		}
+		ppm := int64(1_050_000 + r.IntN(50_000))
+		if r.IntN(2) == 0 {
+			ppm = 2_000_000 - ppm
+		}
+		h := hit{targets: names(nodes...)}
+		before, began := len(e.Cluster.Exits()), history.Now()
+		if err := nodes[0].SetClock(ctx, 0, ppm); err != nil {
+			return h, err
+		}
+		hold(ctx)
+		for _, exit := range e.Cluster.Exits()[before:] {
+			if exit.Node == nodes[0].ID {
+				h.seen = fmt.Sprintf("%+d ppm, ended after %v", ppm-1_000_000, time.Duration(exit.At-began).Round(time.Second))
+				return h, nil
+			}
+		}
+		_ = nodes[0].SetClock(context.WithoutCancel(ctx), 0, 1_000_000)
+		return h, errNotSeen
 	}}
 }
 

@@ -35,7 +35,7 @@ type caller struct {
 }
 
 func (w *worker) caller(number int) *caller {
-	recorder := &history.Recorder{Next: w.transport, Client: w.holder(number), To: w.calls}
+	recorder := &history.Recorder{Next: w.cluster, Client: w.holder(number), To: w.calls}
 	c := &caller{holder: w.holder(number), rand: w.rand(number)}
 	for i, node := range w.Nodes {
 		var options []connect.ClientOption

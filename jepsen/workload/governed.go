@@ -14,7 +14,7 @@ import (
 // governed uses the Go client as an agent does, and calls the provider, which counts by itself. A third of the actors
 // share a limiter's batches, a third go through the transport, a third take one of few slots.
 func governed(ctx context.Context, w *worker, number int) {
-	recorder := &history.Recorder{Next: w.transport, Client: w.holder(number), To: w.calls}
+	recorder := &history.Recorder{Next: w.cluster, Client: w.holder(number), To: w.calls}
 	c, err := client.New(w.Nodes, client.WithHolder(w.holder(number)), client.WithHTTPClient(&http.Client{Transport: recorder}))
 	if err != nil {
 		panic(fmt.Sprintf("the client refuses its options: %v", err)) // a defect of the suite

@@ -12,7 +12,7 @@ import (
 // operator changes limits up and down while leases are out, and revokes leases.
 func operator(ctx context.Context, w *worker, number int) {
 	c := w.caller(number)
-	recorder := &history.Recorder{Next: w.transport, Client: w.holder(number), To: w.calls}
+	recorder := &history.Recorder{Next: w.cluster, Client: w.holder(number), To: w.calls}
 	admins := make([]quotav1connect.AdminServiceClient, len(w.Nodes))
 	for i, node := range w.Nodes {
 		admins[i] = quotav1connect.NewAdminServiceClient(&http.Client{Transport: recorder}, "http://"+node)

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/quotad/quotad/jepsen/canary"
 	"github.com/quotad/quotad/jepsen/history"
 )
 
@@ -31,6 +32,8 @@ type Spec struct {
 	// Nodes are the API addresses of the cluster, Provider is the provider's.
 	Nodes    []string `json:"nodes"`
 	Provider string   `json:"provider"`
+	// Secret is the token that calls of the cluster carry.
+	Secret string `json:"secret"`
 	// LocalIP is the address to call from; empty: any.
 	LocalIP string `json:"local_ip,omitempty"`
 	// Seed makes the choices.
@@ -43,8 +46,10 @@ type Spec struct {
 type worker struct {
 	Spec
 	transport *http.Transport
-	calls     *history.Writer[history.Call]
-	seen      *history.Writer[history.Seen]
+	// cluster carries calls to the cluster.
+	cluster http.RoundTripper
+	calls   *history.Writer[history.Call]
+	seen    *history.Writer[history.Seen]
 }
 
 // Run reads a Spec from in, does what it says until in ends, and lets calls under way finish within a few seconds.
@@ -85,6 +90,7 @@ func (w *worker) open() error {
 		DialContext: dialer.DialContext, MaxIdleConnsPerHost: w.Actors, IdleConnTimeout: 30 * time.Second,
 		ResponseHeaderTimeout: 0, DisableCompression: true,
 	}
+	w.cluster = &canary.Carry{Secret: w.Secret, Next: w.transport}
 	var err error
 	if w.calls, err = history.Create[history.Call](w.History.Calls(w.Name)); err != nil {
 		return err

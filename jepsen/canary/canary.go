@@ -1,0 +1,128 @@
+// Package canary gives every call of a run one token to carry, and afterwards looks for it where no secret may be.
+package canary
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// folder keeps the secret, in a run's folder.
+const folder = "canary"
+
+// name is the token's public one; what cannot be foreseen stands after it.
+const name = "canary"
+
+// tokensFile is what nodes read, secretFile what callers send.
+const (
+	tokensFile = "tokens.yaml"
+	secretFile = "secret"
+)
+
+// New has the binary mint a token that allows everything, and writes it and the file for the nodes into a run's folder.
+func New(ctx context.Context, binary, run string) (secret, tokens string, err error) {
+	dir := filepath.Join(run, folder)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", "", err
+	}
+	said, err := exec.CommandContext(ctx, binary, "token", "new", "--id", name, "--holder", "*", "--max-class", "critical",
+		"--verbs", "use,report,read,admin-quota,admin-cluster,debug").Output()
+	if err != nil {
+		return "", "", fmt.Errorf("mint a token: %w", err)
+	}
+	first, entry, cut := strings.Cut(string(said), "\n")
+	_, secret, shown := strings.Cut(first, ": ")
+	if !cut || !shown {
+		return "", "", fmt.Errorf("mint a token: it said %q", said)
+	}
+	tokens = filepath.Join(dir, tokensFile)
+	return secret, tokens, errors.Join(os.WriteFile(tokens, []byte(entry), 0o600), os.WriteFile(filepath.Join(dir, secretFile), []byte(secret), 0o600))
+}
+
+// Carry is an http.RoundTripper that has each call carry a secret.
+type Carry struct {
+	Secret string
+	Next   http.RoundTripper
+}
+
+// RoundTrip implements http.RoundTripper.
+func (c *Carry) RoundTrip(req *http.Request) (*http.Response, error) {
+	if c.Secret != "" {
+		req = req.Clone(req.Context())
+		req.Header.Set("Authorization", "Bearer "+c.Secret)
+	}
+	return c.Next.RoundTrip(req)
+}
+
+// CloseIdleConnections closes what is open and not in use.
+func (c *Carry) CloseIdleConnections() {
+	if next, ok := c.Next.(interface{ CloseIdleConnections() }); ok {
+		next.CloseIdleConnections()
+	}
+}
+
+// Look looks through all files of a run's folder, the nodes' disks among them, for the secret. It returns where it is, and
+// how many files it looked at; none where the run had no secret.
+func Look(run string) (found []string, looked int, err error) {
+	secret, err := os.ReadFile(filepath.Join(run, folder, secretFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, 0, nil
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	_, unforeseeable, _ := strings.Cut(string(secret), name+"_")
+	if len(unforeseeable) < 16 {
+		return nil, 0, fmt.Errorf("the secret of %s is none", run)
+	}
+	err = filepath.WalkDir(run, func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && entry.Name() == folder:
+			return filepath.SkipDir
+		case !entry.Type().IsRegular():
+			return nil
+		}
+		looked++
+		has, err := contains(path, []byte(unforeseeable))
+		if has {
+			found = append(found, path)
+		}
+		return err
+	})
+	return found, looked, err
+}
+
+// contains tells whether a file has a word.
+func contains(path string, word []byte) (bool, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = file.Close() }()
+	buffer := make([]byte, 1<<20)
+	kept := 0
+	for {
+		n, err := io.ReadFull(file, buffer[kept:])
+		if bytes.Contains(buffer[:kept+n], word) {
+			return true, nil
+		}
+		if err != nil {
+			if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+				err = nil
+			}
+			return false, err
+		}
+		// A word may lie across two pieces.
+		kept = copy(buffer, buffer[len(buffer)-len(word)+1:])
+	}
+}

@@ -1,0 +1,58 @@
+package check
+
+import (
+	"path/filepath"
+
+	"github.com/quotad/quotad/jepsen/canary"
+	"github.com/quotad/quotad/jepsen/history"
+)
+
+// What a process may use beyond what it used before the workload, when that has ended: connections between nodes come and
+// go, and the state has grown.
+const (
+	moreGoroutines  = 20
+	moreDescriptors = 15
+	moreHeap        = 128 << 20
+)
+
+// Settled tells whether a process uses no more than before the workload, within what may remain.
+func Settled(usage *history.Usage, fresh []history.Usage) bool {
+	var most history.Usage
+	for _, before := range fresh {
+		most.Goroutines = max(most.Goroutines, before.Goroutines)
+		most.Descriptors = max(most.Descriptors, before.Descriptors)
+		most.Heap = max(most.Heap, before.Heap)
+	}
+	return usage.Goroutines <= most.Goroutines+moreGoroutines && usage.Descriptors <= most.Descriptors+moreDescriptors &&
+		usage.Heap <= most.Heap+moreHeap
+}
+
+// resources checks that nodes let go of what the workload and the faults had them take.
+func (r *run) resources() {
+	v := r.verdict("resources", "When the workload has ended, each process is back at the goroutines, descriptors and memory that it began with.")
+	for i := range r.facts.Final {
+		usage := &r.facts.Final[i].Usage
+		if usage.Node == "" {
+			v.violate("%s did not tell what it uses", r.facts.Final[i].Node)
+			continue
+		}
+		v.Looked++
+		if !Settled(usage, r.facts.Fresh) {
+			v.violate("%+v, before the workload: %+v", *usage, r.facts.Fresh)
+		}
+	}
+}
+
+// secrets checks that the token that all calls carried is in no log, no record, no snapshot, no disk.
+func (r *run) secrets() {
+	v := r.verdict("secrets", "The token that all calls carry is in no log, record, snapshot or data folder.")
+	found, looked, err := canary.Look(string(r.dir))
+	if err != nil {
+		v.violate("%v", err)
+	}
+	v.Looked = looked
+	for _, path := range found {
+		relative, _ := filepath.Rel(string(r.dir), path)
+		v.violate("it is in %s", relative)
+	}
+}
