@@ -1,5 +1,5 @@
 // Command links checks that every relative link in the Markdown files below the working directory leads to a file that
-// is there, and every #fragment to a heading in it. It looks at no other site: a check that needs the network would fail
+// is there, and every #fragment to a heading in it, and that each test that they name exists. It looks at no other site: a check that needs the network would fail
 // for reasons of its own.
 package main
 
@@ -30,6 +30,9 @@ var (
 	link = regexp.MustCompile(`\]\(([^()\s]+)(?:\s+"[^"]*")?\)`)
 	// code is what looks like a link in code and is none.
 	code = regexp.MustCompile("`[^`]*`")
+	// test is the name of a test, testFunc its declaration.
+	test     = regexp.MustCompile(`\b(?:Test|Fuzz)[A-Z]\w*`)
+	testFunc = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)[A-Z]\w*)\(`)
 	// dropped is what a heading's fragment leaves out.
 	dropped = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
 )
@@ -37,6 +40,7 @@ var (
 // page is what there is to know about a Markdown file.
 type page struct {
 	links     []place
+	tests     []place
 	fragments map[string]bool
 }
 
@@ -49,6 +53,7 @@ type place struct {
 // check returns a line for each link that leads nowhere.
 func check(root fs.FS) ([]string, error) {
 	pages := map[string]page{}
+	tests := map[string]bool{}
 	var names []string
 	err := fs.WalkDir(root, ".", func(name string, entry fs.DirEntry, err error) error {
 		if err != nil {
@@ -57,12 +62,19 @@ func check(root fs.FS) ([]string, error) {
 		if entry.IsDir() && name != "." && strings.HasPrefix(entry.Name(), ".") {
 			return fs.SkipDir
 		}
-		if entry.IsDir() || path.Ext(name) != ".md" {
+		tested := strings.HasSuffix(name, "_test.go")
+		if entry.IsDir() || path.Ext(name) != ".md" && !tested {
 			return nil
 		}
 		text, err := fs.ReadFile(root, name)
 		if err != nil {
 			return err
+		}
+		if tested {
+			for _, match := range testFunc.FindAllSubmatch(text, -1) {
+				tests[string(match[1])] = true
+			}
+			return nil
 		}
 		pages[name] = parse(string(text))
 		names = append(names, name)
@@ -76,6 +88,11 @@ func check(root fs.FS) ([]string, error) {
 		for _, l := range pages[name].links {
 			if reason := follow(root, pages, name, l.target); reason != "" {
 				problems = append(problems, fmt.Sprintf("%s:%d: %s: %s", name, l.line, l.target, reason))
+			}
+		}
+		for _, named := range pages[name].tests {
+			if !tests[named.target] {
+				problems = append(problems, fmt.Sprintf("%s:%d: %s: no such test", name, named.line, named.target))
 			}
 		}
 	}
@@ -103,6 +120,9 @@ func parse(text string) page {
 		}
 		for _, match := range link.FindAllStringSubmatch(code.ReplaceAllString(line, ""), -1) {
 			p.links = append(p.links, place{target: match[1], line: i + 1})
+		}
+		for _, name := range test.FindAllString(line, -1) {
+			p.tests = append(p.tests, place{target: name, line: i + 1})
 		}
 	}
 	return p

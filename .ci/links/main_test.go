@@ -20,6 +20,7 @@ func TestCheck(t *testing.T) {
 		{name: "missing heading", text: "[x](docs/b.md#none)", want: []string{"README.md:1: docs/b.md#none: no such heading"}},
 		{name: "a heading in code", text: "```\n# A\n```\n[x](#a)", want: []string{"README.md:4: #a: no such heading"}},
 		{name: "the same heading twice", text: "# A\n# A\n[x](#a-1)"},
+		{name: "tests", text: "TestThere, `FuzzThere`, Testing, TestGone", want: []string{"README.md:1: TestGone: no such test"}},
 		{name: "outside", text: "[x](../none)", want: []string{"README.md:1: ../none: leads out of the repository"}},
 	}
 	for _, test := range tests {
@@ -27,6 +28,7 @@ func TestCheck(t *testing.T) {
 			got, err := check(fstest.MapFS{
 				"README.md":         {Data: []byte(test.text)},
 				"docs/b.md":         {Data: []byte("## What *is* it?\n")},
+				"a/a_test.go":       {Data: []byte("package a\n\nfunc TestThere(t *testing.T) {}\n\nfunc FuzzThere(f *testing.F) {}\n")},
 				".hidden/ignore.md": {Data: []byte("[x](none)")},
 			})
 			if err != nil {
