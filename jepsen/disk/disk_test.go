@@ -259,3 +259,58 @@ func TestAFailedSyncIsNotMadeGoodByTheNext(t *testing.T) {
 		t.Errorf("%q, want %q: %v", data[:4], old, err)
 	}
 }
+
+// What is written and synced where an earlier sync failed is durable: only what was not written again is lost.
+func TestWhatIsWrittenAgainAfterAFailedSyncIsDurable(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f")
+	if err := os.WriteFile(path, []byte("abcdefgh"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d := &Disk{files: map[uint64]*unsynced{}}
+	f, err := d.openLocked(1, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	put := func(text string, offset int64) {
+		t.Helper()
+		if err := f.remember(offset, int64(len(text))); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.file.WriteAt([]byte(text), offset); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("BCDEFG", 1)
+	f.doom()
+	put("xy", 3)
+	put("longer", 8)
+	f.synced()
+	put("z", 4)
+	if _, err := f.undo(seed(t), false); err != nil {
+		t.Fatal(err)
+	}
+	d.forgetLocked(1)
+	if data, err := os.ReadFile(path); err != nil || string(data) != "abcxyfghlonger" {
+		t.Errorf("%q %v", data, err)
+	}
+}
+
+// A store that is used on after a failed sync keeps what it acknowledges: bbolt never builds on what that sync was for. It
+// is why a node whose disk failed may be started again as it is.
+func TestAStoreThatIsUsedOnAfterAFailedSyncSurvivesAPowerCut(t *testing.T) {
+	r := seed(t)
+	d, path := mount(t)
+	for round := range 6 {
+		writeUntil(t, path, 20+r.IntN(20))
+		d.FailSync(syscall.EIO, r.IntN(6), 1)
+		writeUntil(t, path, 100_000) // ends by itself, with the error
+		d.Heal()
+		acknowledged := writeUntil(t, path, r.IntN(40))
+		if _, err := d.PowerCut(r, r.IntN(2) == 0); err != nil {
+			t.Fatal(err)
+		}
+		if last, err := readLast(t, path); err != nil || last < acknowledged {
+			t.Fatalf("round %d: %d were acknowledged, %d are there: %v", round, acknowledged, last, err)
+		}
+	}
+}

@@ -26,10 +26,31 @@ type unsynced struct {
 type change struct {
 	offset int64
 	old    []byte
-	// size is how long the file was.
+	// length is how much was written.
+	length int64
+	// size is how long the file was; unknown: that is durable already.
 	size int64
-	// doomed says that a sync for it failed: no later one makes it durable.
+	// doomed says that a sync for it failed: no later one makes it durable. What is written there later is not doomed by
+	// that.
 	doomed bool
+}
+
+const unknown = -1
+
+// without returns what is left of a change when what was written at from up to the end has become durable.
+func (c change) without(from, end int64) []change {
+	has := c.offset + int64(len(c.old))
+	if end <= c.offset || from >= has {
+		return []change{c}
+	}
+	var left []change
+	if from > c.offset {
+		left = append(left, change{offset: c.offset, old: c.old[:from-c.offset], size: c.size, doomed: c.doomed})
+	}
+	if end < has {
+		left = append(left, change{offset: end, old: c.old[end-c.offset:], size: c.size, doomed: c.doomed})
+	}
+	return left
 }
 
 // openLocked returns what a file would lose.
@@ -69,19 +90,25 @@ func (f *unsynced) remember(offset, length int64) error {
 			return err
 		}
 	}
-	f.before = append(f.before, change{offset: offset, old: old, size: info.Size()})
+	f.before = append(f.before, change{offset: offset, old: old, length: length, size: info.Size()})
 	return nil
 }
 
-// synced forgets what is durable now.
+// synced forgets what is durable now: all but what is doomed and was not written again.
 func (f *unsynced) synced() {
-	kept := f.before[:0]
+	var kept []change
 	for _, c := range f.before {
 		if c.doomed {
+			c.size = unknown
 			kept = append(kept, c)
+			continue
 		}
+		var left []change
+		for _, lost := range kept {
+			left = append(left, lost.without(c.offset, c.offset+c.length)...)
+		}
+		kept = left
 	}
-	clear(f.before[len(kept):])
 	f.before = kept
 }
 
@@ -95,7 +122,6 @@ func (f *unsynced) doom() {
 // undo takes changes back, the newest first; with torn, chance keeps some sectors.
 func (f *unsynced) undo(r *rand.Rand, torn bool) (lost int64, err error) {
 	for _, c := range slices.Backward(f.before) {
-
 		for at := 0; at < len(c.old); at += sector {
 			if torn && r.IntN(2) == 0 {
 				continue
@@ -113,7 +139,7 @@ func (f *unsynced) undo(r *rand.Rand, torn bool) (lost int64, err error) {
 		if err != nil {
 			return lost, err
 		}
-		if info.Size() != c.size {
+		if c.size != unknown && info.Size() != c.size {
 			lost += max(info.Size()-c.size, 0)
 			if err := f.file.Truncate(c.size); err != nil {
 				return lost, err
