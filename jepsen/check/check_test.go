@@ -233,7 +233,7 @@ func TestLinearHistories(t *testing.T) {
 	const ms = int64(time.Millisecond)
 	ttl := int64(workload.LinearTTL)
 	reserve := func(call int64, told string, lease uint64) porcupine.Operation {
-		return porcupine.Operation{Input: linearAsked{what: "reserve", call: call, ret: call + ms}, Call: call, Return: call + ms, Output: linearTold{what: told, lease: lease}}
+		return porcupine.Operation{Input: linearAsked{what: "reserve", call: call, ret: call + ms, least: workload.LinearTTL * 99 / 100}, Call: call, Return: call + ms, Output: linearTold{what: told, lease: lease}}
 	}
 	release := func(call int64, lease uint64, told string) porcupine.Operation {
 		return porcupine.Operation{Input: linearAsked{what: "release", lease: lease, call: call, ret: call + ms}, Call: call, Return: call + ms, Output: linearTold{what: told}}

@@ -42,6 +42,8 @@ type linearAsked struct {
 	what      string // reserve, release, look
 	lease     uint64
 	call, ret int64
+	// least is how long a lease lasts at the least.
+	least time.Duration
 }
 
 type linearTold struct {
@@ -156,6 +158,10 @@ func (r *run) linearHistories() map[string][]porcupine.Operation {
 		})
 	}
 	by := map[requestID]string{}
+	least := workload.LinearTTL * 99 / 100
+	if r.faulted("clock-rate") {
+		least = workload.LinearTTL * 85 / 100 // its clock may be as wrong as that, until its guard ends it
+	}
 	for _, c := range r.calls {
 		if !strings.HasPrefix(c.Client, "linear") {
 			continue
@@ -171,7 +177,7 @@ func (r *run) linearHistories() map[string][]porcupine.Operation {
 		id := c.parts[0].id
 		p := requests[id]
 		if p == nil {
-			p = &pending{asked: linearAsked{call: c.Sent, ret: math.MaxInt64}, told: linearTold{what: "unknown"}}
+			p = &pending{asked: linearAsked{call: c.Sent, ret: math.MaxInt64, least: least}, told: linearTold{what: "unknown"}}
 			requests[id], by[id] = p, c.Client
 		}
 		p.learn(c, quotaOf)
@@ -277,7 +283,7 @@ func when(ok bool, state usedSlots) []usedSlots {
 
 // with takes a slot.
 func (u usedSlots) with(lease uint64, asked linearAsked) usedSlots {
-	u[0] = slot{lease: lease, early: asked.call + int64(workload.LinearTTL)*99/100, late: math.MaxInt64}
+	u[0] = slot{lease: lease, early: asked.call + int64(asked.least), late: math.MaxInt64}
 	if asked.ret != math.MaxInt64 {
 		u[0].late = asked.ret + int64(workload.LinearTTL+workload.LinearGrace+lateBy)
 	}
