@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"sync"
 	"testing"
 	"time"
@@ -332,6 +333,63 @@ func TestAStalledDiskEndsTheNode(t *testing.T) {
 	if n.Err() == nil {
 		t.Fatalf("the node ended with %v", n.Err())
 	}
+}
+
+// TestALeaderThatStallsIsReplacedBeforeItsDiskAnswers: raft's heartbeats go on by themselves while its log is stuck. A node
+// that gives itself up must fall silent, or its followers wait for it as long as its disk does.
+func TestALeaderThatStallsIsReplacedBeforeItsDiskAnswers(t *testing.T) {
+	nodes := openThree(t)
+	leads := func() *Node {
+		for _, n := range nodes {
+			if n.leading.Load() != nil && n.Err() == nil {
+				return n
+			}
+		}
+		return nil
+	}
+	poll(t, "a leader", func() bool { return leads() != nil })
+	old := leads()
+	stuck, gate := make(chan struct{}), make(chan struct{})
+	defer close(gate)
+	old.crash.crash = func() {
+		close(stuck)
+		<-gate
+	}
+	old.crash.set("before-store", 1)
+	go func() { _, _, _ = old.Propose(context.Background(), slots(5)) }()
+	<-stuck
+	old.fail(errors.New("the disk stalls"))
+	poll(t, "another leader", func() bool { return leads() != nil })
+}
+
+// openThree starts a cluster of three nodes.
+func openThree(t *testing.T) []*Node {
+	t.Helper()
+	var peers []Peer
+	var taken []net.Listener // at once, so that each gets another address
+	for _, id := range []string{"n1", "n2", "n3"} {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		taken = append(taken, listener)
+		peers = append(peers, Peer{ID: id, RaftAddress: listener.Addr().String()})
+	}
+	for _, listener := range taken {
+		_ = listener.Close()
+	}
+	nodes := make([]*Node, len(peers))
+	for i, p := range peers {
+		conf := DefaultConfig()
+		conf.ID, conf.DataDir, conf.RaftAddress, conf.Testing, conf.Peers = p.ID, t.TempDir(), p.RaftAddress, true, peers
+		n, err := Open(conf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(n.Kill)
+		nodes[i] = n
+	}
+	return nodes
 }
 
 // TestReadsShareProbes: reads that come while a round of the probe is under way share the next one, and no more is asked.

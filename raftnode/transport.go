@@ -8,7 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -154,6 +156,7 @@ func (p *peerPort) start() {
 				continue
 			}
 			if !p.track(conn) {
+				_ = conn.Close()
 				return
 			}
 			p.wg.Add(1)
@@ -167,7 +170,6 @@ func (p *peerPort) track(conn net.Conn) bool {
 	defer p.mu.Unlock()
 	select {
 	case <-p.closed:
-		_ = conn.Close()
 		return false
 	default:
 	}
@@ -289,7 +291,33 @@ func (p *peerPort) dial(address, protocol string, timeout time.Duration) (net.Co
 
 // Dial implements raft.StreamLayer.
 func (p *peerPort) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
-	return p.dial(string(address), protocolRaft, timeout)
+	conn, err := p.dial(string(address), protocolRaft, timeout)
+	if err != nil {
+		return nil, err
+	}
+	out := &outgoing{Conn: conn, raw: conn, port: p}
+	if secured, ok := conn.(*tls.Conn); ok {
+		out.raw = secured.NetConn() // its end does not wait until the peer has been told
+	}
+	if !p.track(out.raw) {
+		_ = out.raw.Close()
+		return nil, net.ErrClosed
+	}
+	return out, nil
+}
+
+// outgoing is a connection of raft to a peer. The port's end ends it: raft's heartbeats go on by themselves, so a leader
+// that gave itself up would keep its followers waiting.
+type outgoing struct {
+	net.Conn
+	raw  net.Conn
+	port *peerPort
+}
+
+// Close implements net.Conn.
+func (o *outgoing) Close() error {
+	o.port.forget(o.raw)
+	return o.Conn.Close()
 }
 
 // Accept implements net.Listener for raft.
@@ -311,16 +339,17 @@ func (p *peerPort) Close() error {
 		close(p.closed)
 		_ = p.listener.Close()
 		p.mu.Lock()
-		defer p.mu.Unlock()
-		for conn := range p.conns {
-			_ = conn.Close()
-		}
+		open := slices.Collect(maps.Keys(p.conns))
 		for _, idle := range p.idle {
 			for _, c := range idle {
-				_ = c.conn.Close()
+				open = append(open, c.conn)
 			}
 		}
 		p.idle = map[string][]*peerConn{}
+		p.mu.Unlock()
+		for _, conn := range open {
+			_ = conn.Close()
+		}
 	})
 	return nil
 }

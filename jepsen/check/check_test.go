@@ -281,12 +281,24 @@ func TestServiceIsMissed(t *testing.T) {
 		faults []*history.Fault
 		want   Outcome
 	}{
-		"served":             {slices.Concat(all(0), all(11*second), all(14*second)), []*history.Fault{{Kind: "kill-all", Unavailable: true, Began: second, Ended: 9 * second}}, ""},
-		"a hole":             {slices.Concat(all(0), all(11*second)), []*history.Fault{{Kind: "kill-leader", Began: second, Ended: 9 * second}}, Fail},
+		"served": {slices.Concat(all(0), all(11*second), all(14*second)), []*history.Fault{{Kind: "kill-all", Unavailable: true, Began: second, Ended: 9 * second}}, ""},
+		"a hole": {slices.Concat(all(0), all(11*second)), []*history.Fault{{Kind: "kill-leader", Began: second, Ended: 9 * second}}, Fail},
+		"two of three away at a time": {slices.Concat(all(0), all(8*second), all(11*second), all(14*second)), []*history.Fault{
+			{Kind: "kill-leader", Targets: []string{"n1"}, Began: second, Ended: 6 * second},
+			{Kind: "partition-follower", Targets: []string{"n2>n1", "n1>n2", "n2>n3", "n3>n2"}, Began: 2 * second, Ended: 7 * second},
+		}, ""},
+		"two of three away one after the other": {slices.Concat(all(0), all(8*second), all(11*second), all(14*second)), []*history.Fault{
+			{Kind: "stalled-sync", Targets: []string{"n1"}, Began: second, Ended: 3 * second},
+			{Kind: "failing-sync-follower", Targets: []string{"n2"}, Began: 4*second + second/2, Ended: 9 * second},
+		}, Fail},
+		"one away, a link cut": {slices.Concat(all(0), all(8*second), all(11*second), all(14*second)), []*history.Fault{
+			{Kind: "kill-leader", Targets: []string{"n1"}, Began: second, Ended: 7 * second},
+			{Kind: "partition-ring", Targets: []string{"n2>n3", "n3>n2"}, Began: second, Ended: 7 * second},
+		}, Fail},
 		"late after healing": {slices.Concat(all(4*second), all(9*second), all(13*second), all(17*second), all(21*second))[:7], nil, Fail},
 	} {
 		r := newRun("")
-		r.facts.Healed = 10 * second
+		r.facts.Healed, r.facts.Nodes = 10*second, []string{"n1", "n2", "n3"}
 		r.calls, r.faults = c.calls, c.faults
 		r.liveness()
 		if v := r.verdict("service", ""); v.Outcome != c.want {

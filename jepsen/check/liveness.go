@@ -1,6 +1,7 @@
 package check
 
 import (
+	"cmp"
 	"slices"
 	"sort"
 	"strings"
@@ -35,7 +36,7 @@ func (r *run) liveness() {
 	r.stats.Answered = len(ends)
 	for i := 1; i < len(ends); i++ {
 		gap := time.Duration(ends[i] - ends[i-1])
-		if gap > outageBound && !r.excused(ends[i-1], ends[i]) {
+		if gap > outageBound && !r.excused(ends[i-1], ends[i]) && gap-r.withoutMajority(ends[i-1], ends[i]) > outageBound {
 			v.violate("no call succeeded for %v from %d on, though no fault took the majority", gap, ends[i-1])
 		}
 	}
@@ -54,6 +55,85 @@ func (r *run) excused(from, to int64) bool {
 		}
 	}
 	return false
+}
+
+// restartWithin is how long a node may take until it takes part again after a fault that ended its process.
+const restartWithin = 1500 * time.Millisecond
+
+// withoutMajority returns for how much of an interval faults had so many nodes at a time that the rest was no majority.
+func (r *run) withoutMajority(from, to int64) time.Duration {
+	type edge struct {
+		at    int64
+		nodes []string
+		by    int
+	}
+	var edges []edge
+	for _, fault := range r.faults {
+		began, ended := max(fault.Began, from), min(fault.Ended+int64(restartWithin), to)
+		if nodes := r.hurt(fault); len(nodes) > 0 && fault.Failed == "" && began < ended {
+			edges = append(edges, edge{began, nodes, 1}, edge{ended, nodes, -1})
+		}
+	}
+	slices.SortFunc(edges, func(a, b edge) int { return cmp.Compare(a.at, b.at) })
+	hosts := map[string]bool{}
+	for _, node := range r.facts.Nodes {
+		hosts[hostOf(node)] = true
+	}
+	var sum, last int64
+	faults := map[string]int{}
+	for _, e := range edges {
+		if down := len(faults); 2*(len(hosts)-down) <= len(hosts) && e.at > last {
+			sum += e.at - last
+		}
+		last = e.at
+		for _, node := range e.nodes {
+			if faults[node] += e.by; faults[node] == 0 {
+				delete(faults, node)
+			}
+		}
+	}
+	return time.Duration(sum)
+}
+
+// hostOf is where a node lives: one that was replaced lives on there under the next name.
+func hostOf(node string) string {
+	host, _, _ := strings.Cut(node, ".")
+	return host
+}
+
+// bearable are faults that a node takes part in its cluster with all the same.
+var bearable = []string{"slow-", "clock-", "loss-", "delay", "transfer", "provider-", "pause-clients", "isolate-clients", "half-cut", "stalled-streams"}
+
+// hurt returns the hosts of the nodes that a fault keeps from taking part: its targets, or for links the node that all of
+// them lead to or from.
+func (r *run) hurt(fault *history.Fault) []string {
+	if slices.ContainsFunc(bearable, func(word string) bool { return strings.HasPrefix(fault.Kind, word) }) {
+		return nil
+	}
+	var hosts []string
+	links := map[string]int{}
+	count := 0
+	for _, target := range fault.Targets {
+		from, to, link := strings.Cut(target, ">")
+		switch {
+		case link:
+			count++
+			links[hostOf(from)]++
+			links[hostOf(to)]++
+		case slices.Contains(r.facts.Nodes, target) && !slices.Contains(hosts, hostOf(target)):
+			hosts = append(hosts, hostOf(target))
+		}
+	}
+	for host, times := range links {
+		if times == count {
+			hosts = append(hosts, host)
+		}
+	}
+	slices.Sort(hosts)
+	if count > 0 && len(hosts) > 1 {
+		return nil // one link alone: each end does without the other
+	}
+	return hosts
 }
 
 // outages measures, for each fault, the longest time without a success that began while it lasted or just after.
