@@ -43,8 +43,9 @@ type governed struct {
 	allowances []*allowance
 	// surplus counts writes that had no allowance.
 	surplus int64
-	// refusal is why a write was prevented.
+	// refusal is why a write was prevented, severed says that its connection was closed for it.
 	refusal error
+	severed bool
 	settled bool
 	// reporting: a report is on its way. It names the lease, so what ends the lease is parked until it has arrived.
 	reporting bool
@@ -134,6 +135,9 @@ func (g *governed) gotConn(info httptrace.GotConnInfo) {
 		// Others use this connection as well. HTTP/2 repeats only what the provider said that it did not take.
 		return
 	}
+	g.mu.Lock()
+	g.severed = true
+	g.mu.Unlock()
 	_ = info.Conn.Close()
 }
 
@@ -161,7 +165,10 @@ func (g *governed) wroteHeaders() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	a := g.allowances[len(g.allowances)-1]
-	if a.assumed {
+	switch {
+	case g.severed:
+		return // into a buffer, of a connection that was closed before
+	case a.assumed:
 		a.assumed = false
 		return
 	}

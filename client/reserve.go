@@ -32,6 +32,8 @@ type ReserveRequest struct {
 	Wait time.Duration
 	// Resume ends all of the holder's older leases first: a restarted holder takes back what its former life held.
 	Resume bool
+	// Emergency marks a critical call that may use the last of a window with strict zones.
+	Emergency bool
 	// Holder asks for somebody else than the client's holder; empty: for the client's.
 	Holder string
 }
@@ -77,7 +79,7 @@ func (c *Client) Reserve(ctx context.Context, request ReserveRequest) (*Lease, e
 func (c *Client) reserveMessage(request ReserveRequest, wait time.Duration) *quotav1.ReserveRequest {
 	message := &quotav1.ReserveRequest{
 		Holder: request.Holder, Items: askItems(request.Items), Consume: request.Consume, Class: quotav1.Class(request.Class),
-		Resume: request.Resume, NoBlock: wait > 0,
+		Resume: request.Resume, Emergency: request.Emergency, NoBlock: wait > 0,
 	}
 	if message.Holder == "" {
 		message.Holder = c.holder

@@ -74,7 +74,7 @@ func quotaOf(q *quotav1.QuotaStatus) Quota {
 		Available: q.GetAvailable(), AvailableWithParents: q.GetAvailableWithParents(), Zone: Zone(q.GetZone()),
 		CooldownLeft: durationOf(q.GetCooldownLeft(), 0), WindowClosesIn: durationOf(q.GetWindowClosesIn(), -1),
 		Waiting: q.GetWaiting(), Leases: q.GetLeases(), Overrun: q.GetOverrun(),
-		DefaultEstimate: max(definition.GetDefaultEstimate(), 1),
+		DefaultEstimate: max(definition.GetDefaultEstimate(), 1), ReopensIn: durationOf(q.GetReopensIn(), 0), Observed: q.GetObserved(),
 	}
 	switch definition.GetRule().(type) {
 	case *quotav1.Quota_Window:

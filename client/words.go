@@ -90,6 +90,9 @@ const (
 	WaitExpired       Reason = 8
 	Withdrawn         Reason = 9
 	QueueFull         Reason = 10
+	BreakerOpen       Reason = 12
+	InZone            Reason = 13
+	Reopening         Reason = 14
 )
 
 // Reasons of errors.
@@ -173,6 +176,10 @@ type Quota struct {
 	Overrun int64
 	// DefaultEstimate is the amount of an item that names none.
 	DefaultEstimate int64
+	// ReopensIn is what is left until it is fully open again after a cooldown; 0: it is.
+	ReopensIn time.Duration
+	// Observed is how many grants it would have refused, if it only observes.
+	Observed int64
 }
 
 // Cause classifies what a provider said.

@@ -265,6 +265,7 @@ func (m *Machine) deleteQuota(command *logpb.DeleteQuota) *logpb.Result {
 	m.cooldowns.Delete(due{at: q.cooldown, id: uint64(q.number)})
 	m.names.Delete(q.name())
 	m.quotas.Delete(q.number)
+	m.forgetTalliesOf(q.number)
 	m.emit(Event{Kind: EventQuotaDeleted, Quota: q.name()})
 	return &logpb.Result{Kind: &logpb.Result_QuotasApplied{
 		QuotasApplied: &logpb.QuotasApplied{Deleted: []string{q.name()}},

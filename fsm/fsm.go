@@ -49,6 +49,7 @@ const (
 	EventQuotaApplied EventKind = 13
 	EventQuotaDeleted EventKind = 14
 	EventReopened     EventKind = 15
+	EventBreaker      EventKind = 16
 )
 
 // Event is something that happened while an entry was applied. Fields that do not concern it are zero.
@@ -87,6 +88,12 @@ type QuotaView struct {
 	Overrun    int64
 	// CappedTo is the total to which a report lowered the window, -1 for none.
 	CappedTo int64
+	// ReopensIn is nanoseconds until it is fully open again after a cooldown, 0 where it is.
+	ReopensIn int64
+	// Observed counts grants that it would have refused if it did more than observe.
+	Observed int64
+	// Broken are the first holders, by name, for whom it is closed.
+	Broken []string
 }
 
 // LeaseView is a live lease as a reader sees it at some Clock.

@@ -55,6 +55,7 @@ func (m *Machine) forgetHolders() {
 		h, _ := m.holders.Get(last.name)
 		if h.waiting == 0 {
 			m.holders.Delete(last.name)
+			m.forgetTallies(last.name)
 			continue
 		}
 		m.seen.Set(holderSeen{at: m.clock.Now, name: last.name})

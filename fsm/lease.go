@@ -49,6 +49,7 @@ func (m *Machine) grant(ask *logpb.Reserve, needs []need, class int32, ticket ui
 	if ticket != 0 && !ask.Consume && ttl > tentativeTTL {
 		l.tentative, l.deadline = true, m.clock.Now+tentativeTTL
 	}
+	m.noteGranted(ask, class, needs)
 	m.hold(l, ask)
 	m.leases.Set(l.id, l)
 	m.ofHolder.Set(holderLease{holder: l.holder, lease: l.id})

@@ -103,6 +103,11 @@ func (m *Machine) consume(command *logpb.Consume, by string) *logpb.Result {
 		m.emit(Event{Kind: EventRefused, Quota: refusal.Quota, Holder: l.holder, Lease: l.id, Fence: l.fence, Reason: refusal.Reason})
 		return refuse(refusal)
 	}
+	for _, n := range m.needsOf(l, parts) {
+		if m.consumesRamp(l, n.quota) {
+			n.quota.ramped = addSaturated(n.quota.ramped, n.amount)
+		}
+	}
 	m.finishBelow(l, command.DoneBelow)
 	m.shown(l)
 	return &logpb.Result{Kind: &logpb.Result_Consumed{Consumed: m.charge(l, command.Op, asked, parts)}}
@@ -154,6 +159,9 @@ func (m *Machine) judgeConsume(l *lease, parts []heldPart) *logpb.Refusal {
 	now := m.clock.Now
 	for _, n := range m.needsOf(l, parts) {
 		q := n.quota
+		if q.rule.policy.observe {
+			continue
+		}
 		switch {
 		case q.rule.limit == 0:
 			worst = worse(worst, m.refusal(logpb.Reason_REASON_SUSPENDED, q, 0, "its limit is 0: ask the operator"))
@@ -163,6 +171,9 @@ func (m *Machine) judgeConsume(l *lease, parts []heldPart) *logpb.Refusal {
 		}
 		if q.cooling(now) {
 			worst = worse(worst, m.refusal(logpb.Reason_REASON_COOLDOWN, q, q.cooldown, "the provider closed it"))
+		}
+		if wait := m.rampWait(n); wait > 0 && m.consumesRamp(l, q) {
+			worst = worse(worst, m.refusal(logpb.Reason_REASON_REOPENING, q, addSaturated(now, wait), "it reopens slowly after a cooldown"))
 		}
 		if left := q.ledger.burstLeft(&q.rule, now, n.amount); left > 0 {
 			worst = worse(worst, m.refusal(logpb.Reason_REASON_EXHAUSTED, q, addSaturated(now, left), "the burst is used up"))

@@ -245,7 +245,7 @@ func (m *Machine) refusalOf(w *waiter, reason logpb.Reason) *logpb.Refusal {
 	refusal := &logpb.Refusal{}
 	needs, failed := m.needs(w.ask)
 	if failed == nil {
-		if judged := m.judge(w.ask, needs); judged != nil {
+		if judged := m.judge(w.ask, w.class, needs); judged != nil {
 			refusal = judged
 		} else {
 			refusal = m.behind(needs)
@@ -282,7 +282,7 @@ func (m *Machine) relieveWaited() {
 		return true
 	})
 	for _, number := range numbers {
-		if q := m.quota(number); q.rule.burst > 0 {
+		if q := m.quota(number); q.rule.burst > 0 || q.rule.policy.timed() {
 			m.relieved(q)
 		}
 	}
@@ -308,27 +308,54 @@ func (m *Machine) servePass() {
 	isBlocked := func(number uint32) bool { return blocked[number] }
 	for len(heads) > 0 {
 		first := &heads[0]
-		next, ok := m.head(first.number)
+		next, ok := m.placeFrom(first.from)
 		switch {
-		case !ok, slices.ContainsFunc(first.quotas, isBlocked):
+		case !ok, first.passed > maxPassedOver, slices.ContainsFunc(first.quotas, isBlocked):
 			heap.Pop(&heads)
 		case next != first.next: // a grant moved its holder's turn, and with it other waiters, further back
 			first.next = next
 			heap.Fix(&heads, 0)
 		default:
 			w, _ := m.waiters.Get(next.ticket)
-			if !m.tryWaiter(w, first.quotas, aside, blocked) {
+			switch m.tryWaiter(w, first.quotas, aside, blocked) {
+			case left:
+			case laneStands:
 				heap.Pop(&heads)
+			case passedOver:
+				first.passed++
+				first.from = next
+				first.from.ticket++
+			case classPassedOver:
+				first.passed++
+				first.from = place{lane: next.lane, class: next.class + 1}
 			}
 		}
 	}
 }
 
-// laneHead is a lane and its first waiter.
+// maxPassedOver bounds how many waiters of one lane that policy withholds something from one pass looks at.
+const maxPassedOver = 1000
+
+// tried is what a waiter's try came to.
+type tried int
+
+const (
+	// left: the waiter is not in the queue any more.
+	left tried = 1
+	// laneStands: the rest of its lane need not be looked at.
+	laneStands tried = 2
+	// passedOver: the waiter is ineligible, who stands behind it may not be; classPassedOver: so is the rest of its class.
+	passedOver      tried = 3
+	classPassedOver tried = 4
+)
+
+// laneHead is a lane and its first waiter that may be eligible: the first from a place on.
 type laneHead struct {
 	number uint32
 	quotas []uint32
 	next   place
+	from   place
+	passed int
 }
 
 // laneHeap is lanes by their first waiters' places; it implements heap.Interface.
@@ -372,8 +399,9 @@ func (m *Machine) affectedLanes() laneHeap {
 			if !known[ql.lane] {
 				known[ql.lane] = true
 				l, _ := m.lanes.Get(ql.lane)
-				if next, ok := m.head(l.number); ok {
-					heads = append(heads, laneHead{number: l.number, quotas: l.quotas, next: next})
+				from := place{lane: l.number}
+				if next, ok := m.placeFrom(from); ok {
+					heads = append(heads, laneHead{number: l.number, quotas: l.quotas, next: next, from: from})
 				}
 				open = append(open, l.quotas...)
 			}
@@ -383,50 +411,71 @@ func (m *Machine) affectedLanes() laneHeap {
 	return heads
 }
 
-// head returns the first place of a lane.
-func (m *Machine) head(number uint32) (first place, ok bool) {
-	m.order.Ascend(place{lane: number}, func(p place) bool {
-		first, ok = p, p.lane == number
+// placeFrom returns the first place of a lane from one on.
+func (m *Machine) placeFrom(from place) (first place, ok bool) {
+	m.order.Ascend(from, func(p place) bool {
+		first, ok = p, p.lane == from.lane
 		return false
 	})
 	return first, ok
 }
 
-// tryWaiter grants a waiter what it asked for, or sets its amounts aside where it is eligible. It returns false where
-// the rest of its lane need not be looked at.
-func (m *Machine) tryWaiter(w *waiter, quotas []uint32, aside map[uint32]int64, blocked map[uint32]bool) bool {
+// tryWaiter grants a waiter what it asked for, or sets its amounts aside where it is eligible.
+func (m *Machine) tryWaiter(w *waiter, quotas []uint32, aside map[uint32]int64, blocked map[uint32]bool) tried {
 	if w.until < m.clock.Now {
 		m.endWait(w, m.refusalOf(w, logpb.Reason_REASON_WAIT_EXPIRED))
-		return true
+		return left
 	}
 	for _, number := range quotas {
-		if m.quota(number).cooling(m.clock.Now) {
-			return false // ineligible, as everybody in this lane: nothing is set aside
+		if q := m.quota(number); q.cooling(m.clock.Now) && !q.rule.policy.observe {
+			return laneStands // ineligible, as everybody in this lane: nothing is set aside
 		}
 	}
 	needs, failed := m.needs(w.ask)
 	if failed != nil {
 		m.endWait(w, &logpb.Refusal{Reason: failed.Reason, Quota: failed.Quota, Advice: failed.Hint})
-		return true
+		return left
 	}
 	if refusal := m.hopeless(w.ask, needs); refusal != nil {
 		m.endWait(w, refusal)
-		return true
+		return left
+	}
+	if kept := m.withholds(w.ask, w.class, needs); kept != nil {
+		m.wakeAt(kept.refusal.RetryAtNs)
+		if kept.class {
+			return classPassedOver
+		}
+		return passedOver
 	}
 	short := false
 	for _, n := range needs {
-		if n.quota.ledger.available(&n.quota.rule)-aside[n.quota.number] < n.amount || m.burstWait(w.ask, n) > 0 {
-			short, blocked[n.quota.number] = true, true
+		q := n.quota
+		if q.rule.policy.observe {
+			continue
+		}
+		ramp := m.rampWait(n)
+		if ramp > 0 {
+			m.wakeAt(addSaturated(m.clock.Now, ramp))
+		}
+		if q.ledger.available(&q.rule)-aside[q.number] < n.amount || m.burstWait(w.ask, n) > 0 || ramp > 0 {
+			short, blocked[q.number] = true, true
 		}
 	}
 	if short {
 		for _, n := range needs {
 			aside[n.quota.number] = addSaturated(aside[n.quota.number], n.amount)
 		}
-		return false
+		return laneStands
 	}
 	m.grantWaiter(w, needs)
-	return true
+	return left
+}
+
+// wakeAt notes when a waiter that was passed over should be tried again.
+func (m *Machine) wakeAt(at int64) {
+	if at > m.clock.Now && (m.wake <= m.clock.Now || at < m.wake) {
+		m.wake = at
+	}
 }
 
 // grantWaiter grants a waiter its lease.

@@ -18,6 +18,10 @@ type quota struct {
 	// closer is the holder whose word closed it last, closedSince when that holder's present run of closings began.
 	closer      string
 	closedSince int64
+	// reopened is when it began to reopen after its last cooldown, ramped what was let through while it did; what leases up
+	// to rampLease hold was granted before. observed counts grants that it would have refused.
+	reopened, ramped, observed int64
+	rampLease                  uint64
 	// leases counts live leases with an item or an ancestor's share of it; waiting counts waiting Reserves.
 	leases, waiting int64
 	// served is, by class, the largest turn at which some of it was granted.

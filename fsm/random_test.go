@@ -39,8 +39,9 @@ func randomWorldQuotas() []*logpb.Quota {
 	clamped := rateOf("rate", 30, 10*second)
 	clamped.ClampHold, clamped.HeadroomPpm = true, 200_000
 	return []*logpb.Quota{
-		clamped, burst, hourly("hour", 50), short, anchored("anchored", 40), slotsOf("slots", 3),
-		rateOf("org", 10, 10*second), team, ends,
+		policed(clamped, &logpb.Policy{RampNs: 30 * second, Breaker: &logpb.Breaker{Failures: 2, ClosedNs: 20 * second}}), burst,
+		smooth(hourly("hour", 50)), strict(short), anchored("anchored", 40), policed(slotsOf("slots", 3), &logpb.Policy{RampNs: 20 * second}),
+		rateOf("org", 10, 10*second), policed(team, &logpb.Policy{Breaker: &logpb.Breaker{Failures: 3}}), ends,
 	}
 }
 

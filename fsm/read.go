@@ -78,6 +78,9 @@ func (s *State) NextDue() (at int64, pending bool) {
 		}
 		return true
 	})
+	if s.wake > s.clock.Now {
+		at = min(at, s.wake)
+	}
 	return at, pending
 }
 
@@ -113,6 +116,9 @@ func (q *quota) ledgerAt(at Clock) ledger {
 	return g
 }
 
+// maxBrokenShown bounds how many holders a quota names whose breaker is open.
+const maxBrokenShown = 100
+
 func (s *State) viewQuota(q *quota, at Clock) QuotaView {
 	g := q.ledgerAt(at)
 	v := QuotaView{
@@ -126,6 +132,8 @@ func (s *State) viewQuota(q *quota, at Clock) QuotaView {
 	if g.capped != noCap {
 		v.CappedTo = g.capped
 	}
+	v.Zone, _, _ = q.zone(&g, q.rule.at(at))
+	v.ReopensIn, v.Observed, v.Broken = q.reopens(at.Now), q.observed, s.broken(q, at.Now, maxBrokenShown)
 	v.AvailableWithParents = v.Available
 	for number := q.parent; number != 0; {
 		parent, _ := s.quotas.Get(number)

@@ -93,6 +93,26 @@ func refusals() []no {
 			name: "a full queue", before: append(line, limitsTo(func(l *logpb.SetLimits) { l.MaxWaiters = proto.Int64(1) })),
 			command: waits("x", 0, minute, itemOf("r", 9)), reason: logpb.Reason_REASON_QUEUE_FULL, inLine: true,
 		},
+		{
+			name: "little is left", before: []*logpb.Command{applyQuotas(strict(hourly("z", 10))), asks("a", 0, itemOf("z", 9))},
+			command: asks("x", 0, itemOf("z", 1), itemOf("r", 1)), reason: logpb.Reason_REASON_ZONE,
+		},
+		{
+			name: "too soon after a cooldown", before: closedOnce(&logpb.Policy{RampNs: minute}), after: 2 * second,
+			command: asks("x", 0, itemOf("p", 5), itemOf("r", 1)), reason: logpb.Reason_REASON_REOPENING,
+		},
+		{
+			name: "the provider refused this one too often", before: closedOnce(&logpb.Policy{Breaker: &logpb.Breaker{Failures: 1}}), after: 2 * second,
+			command: asks("a", 0, itemOf("p", 1), itemOf("r", 1)), reason: logpb.Reason_REASON_BREAKER_OPEN,
+		},
+	}
+}
+
+// closedOnce has a report close the quota p, which has a policy, for a second.
+func closedOnce(p *logpb.Policy) []*logpb.Command {
+	return []*logpb.Command{
+		applyQuotas(policed(rateOf("p", 10, minute), p)), consumesAtOnce("a", itemOf("p", 1)),
+		reports(4, 1, signal("p", logpb.Cause_CAUSE_SATURATED, retryAfter(second))),
 	}
 }
 

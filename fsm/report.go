@@ -82,6 +82,7 @@ func (m *Machine) takeSignal(l *lease, o *operation, q *quota, signal *logpb.Sig
 		reported.ResetLearned = m.learnReset(q, o, signal)
 		reported.CappedTo = m.lowerWindow(q, o, signal)
 	}
+	m.noteAnswer(l.holder, q, signal.Cause)
 	switch signal.Cause {
 	case logpb.Cause_CAUSE_OK:
 		if !q.cooling(m.clock.Now) {
@@ -215,6 +216,7 @@ func (m *Machine) endCooldowns() {
 	for _, end := range takeDue(m.cooldowns, func(d due) bool { return d.at <= m.clock.Now }) {
 		if q := m.quota(uint32(end.id)); q != nil && q.cooldown == end.at {
 			q.cooldown = 0
+			m.reopen(q, end.at)
 			m.emit(Event{Kind: EventReopened, Quota: q.name()})
 			m.relieved(q)
 		}

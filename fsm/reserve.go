@@ -83,7 +83,7 @@ func (m *Machine) reserve(ask *logpb.Reserve, from origin) *logpb.Result {
 	if m.waitedFor(needs) {
 		return m.reserveInLine(ask, needs, class, weight, from)
 	}
-	refusal := m.judge(ask, needs)
+	refusal := m.judge(ask, class, needs)
 	switch {
 	case refusal == nil:
 		return m.granted(ask, m.grant(ask, needs, class, 0))
@@ -109,7 +109,7 @@ func (m *Machine) reserveInLine(
 	m.dequeue(w)
 	clear(m.relief) // as before it came
 	needs, _ = m.needs(ask)
-	refusal := m.judge(ask, needs)
+	refusal := m.judge(ask, class, needs)
 	if refusal == nil {
 		refusal = m.behind(needs)
 	}
@@ -147,6 +147,9 @@ func (m *Machine) wait(
 		return m.refused(ask, refusal)
 	}
 	w := m.enqueue(ask, needs, class, weight, from)
+	if slices.ContainsFunc(needs, func(n need) bool { return n.quota.rule.policy.timed() }) {
+		m.wakeAt(refusal.RetryAtNs)
+	}
 	m.emit(Event{Kind: EventWaiting, Quota: refusal.Quota, Holder: ask.Holder, Ticket: w.ticket, Reason: refusal.Reason})
 	return &logpb.Result{Kind: &logpb.Result_Waiting{
 		Waiting: &logpb.Waiting{Ticket: w.ticket, UntilNs: w.until},
@@ -183,6 +186,7 @@ func (m *Machine) hopeless(ask *logpb.Reserve, needs []need) *logpb.Refusal {
 	for _, n := range needs {
 		r := &n.quota.rule
 		switch {
+		case r.policy.observe:
 		case r.limit == 0:
 			worst = worse(worst, m.refusal(logpb.Reason_REASON_SUSPENDED, n.quota, 0, "its limit is 0: ask the operator"))
 		case n.amount > r.usable || ask.Consume && r.burst > 0 && n.amount > r.burst:
@@ -201,22 +205,37 @@ func (m *Machine) hopeless(ask *logpb.Reserve, needs []need) *logpb.Refusal {
 }
 
 // judge says what stands in the way of a grant now, nil for nothing. Waiters are not looked at.
-func (m *Machine) judge(ask *logpb.Reserve, needs []need) *logpb.Refusal {
+func (m *Machine) judge(ask *logpb.Reserve, class int32, needs []need) *logpb.Refusal {
 	var worst *logpb.Refusal
+	if kept := m.withholds(ask, class, needs); kept != nil {
+		worst = kept.refusal
+	}
 	for _, n := range needs {
 		q := n.quota
+		if q.rule.policy.observe {
+			continue
+		}
 		if q.cooling(m.clock.Now) {
-			worst = worse(worst, m.refusal(logpb.Reason_REASON_COOLDOWN, q, q.cooldown, "the provider closed it"))
+			reopens := addSaturated(q.cooldown, q.letsThrough(0, n.amount))
+			worst = worse(worst, m.refusal(logpb.Reason_REASON_COOLDOWN, q, reopens, "the provider closed it"))
 		}
 		switch {
 		case q.rule.kind == kindWindow && m.clock.WallEarly == 0:
 			worst = worse(worst, m.refusal(logpb.Reason_REASON_EXHAUSTED, q, addSaturated(m.clock.Now, noClockRetry),
 				"the cluster has no sample of Unix time yet"))
-		case q.ledger.available(&q.rule) < n.amount || m.burstWait(ask, n) > 0:
+		case m.lacks(ask, n):
 			worst = worse(worst, m.exhausted(ask, n))
+		}
+		if wait := m.rampWait(n); wait > 0 {
+			worst = worse(worst, m.refusal(logpb.Reason_REASON_REOPENING, q, addSaturated(m.clock.Now, wait), "it reopens slowly after a cooldown"))
 		}
 	}
 	return worst
+}
+
+// lacks tells whether a need does not fit now.
+func (m *Machine) lacks(ask *logpb.Reserve, n need) bool {
+	return n.quota.ledger.available(&n.quota.rule) < n.amount || m.burstWait(ask, n) > 0
 }
 
 // exhausted makes the refusal of a need that does not fit now.
@@ -259,6 +278,9 @@ func (m *Machine) certainlyNotBefore(needs []need) int64 {
 	at := m.clock.Now
 	for _, n := range needs {
 		q := n.quota
+		if q.rule.policy.observe {
+			continue
+		}
 		if q.cooling(m.clock.Now) {
 			at = max(at, q.cooldown)
 		}
@@ -279,8 +301,9 @@ func (m *Machine) waitedFor(needs []need) bool {
 
 // refusal makes a refusal.
 func (m *Machine) refusal(reason logpb.Reason, q *quota, retryAt int64, advice string) *logpb.Refusal {
+	zone, _, _ := q.zone(&q.ledger, q.rule.at(m.clock))
 	return &logpb.Refusal{
-		Reason: reason, Quota: q.name(), RetryAtNs: retryAt, Advice: advice,
+		Reason: reason, Quota: q.name(), RetryAtNs: retryAt, Advice: advice, Zone: zone,
 		Available: q.ledger.available(&q.rule), Ahead: min(q.waiting, maxPlacesAhead),
 	}
 }

@@ -42,6 +42,11 @@ func (m *Machine) take(record *logpb.SnapshotRecord) error {
 		h := &holder{generation: m.generation, name: kind.Holder.Name, turn: kind.Holder.Turn, seen: kind.Holder.SeenNs}
 		m.holders.Set(h.name, h)
 		m.seen.Set(holderSeen{at: h.seen, name: h.name})
+	case *logpb.SnapshotRecord_Tally:
+		m.tallies.Set(&tally{
+			generation: m.generation, holder: kind.Tally.Holder, quota: kind.Tally.Quota, grants: kind.Tally.Grants,
+			granted: kind.Tally.GrantedNs, failures: kind.Tally.Failures, closedUntil: kind.Tally.ClosedUntilNs,
+		})
 	case *logpb.SnapshotRecord_Waiter:
 		return m.takeWaiter(kind.Waiter)
 	case *logpb.SnapshotRecord_Session:
@@ -99,6 +104,8 @@ func (m *Machine) takeQuota(encoded *logpb.SnapshotQuota) error {
 	q := &quota{
 		generation: m.generation, number: encoded.Number, definition: encoded.Definition, rule: worked,
 		cooldown: encoded.CooldownNs, attempt: encoded.Attempt, closer: encoded.Closer, closedSince: encoded.ClosedSinceNs,
+		reopened: encoded.ReopenedNs, ramped: encoded.Ramped, rampLease: encoded.RampLease,
+		observed: encoded.Observed,
 		ledger: ledger{
 			held: encoded.Held, open: encoded.Open, cutoff: encoded.CutoffNs, window: encoded.Window,
 			known: encoded.Known, closing: encoded.Closing, disputed: encoded.Disputed,

@@ -57,7 +57,8 @@ type rule struct {
 	maxHold  int64
 	estimate int64
 	// grace of slots; 0: a tenth of the lease, at least 1 s.
-	grace int64
+	grace  int64
+	policy policy
 }
 
 // view is a moment in a rule's own time base: cluster time for rates and slots, Unix time for windows.
@@ -102,6 +103,10 @@ func newRule(def *logpb.Quota) (rule, *logpb.Failure) {
 		return rule{}, failure
 	}
 	if failure := r.setSpendBy(def); failure != nil {
+		return rule{}, failure
+	}
+	var failure *logpb.Failure
+	if r.policy, failure = newPolicy(def, r.kind); failure != nil {
 		return rule{}, failure
 	}
 	return r, r.setBurst(def)

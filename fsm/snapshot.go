@@ -108,7 +108,7 @@ func (s *State) ledgerRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 	return going
 }
 
-// policyRecords are the holders and the queue.
+// policyRecords are the holders, what is remembered of them, and the queue.
 func (s *State) policyRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 	going := true
 	s.holders.Scan(func(_ string, h *holder) bool {
@@ -117,6 +117,14 @@ func (s *State) policyRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 		}})
 		return going
 	})
+	if going {
+		s.tallies.Scan(func(t *tally) bool {
+			going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Tally{Tally: &logpb.SnapshotTally{
+				Holder: t.holder, Quota: t.quota, Grants: t.grants, GrantedNs: t.granted, Failures: t.failures, ClosedUntilNs: t.closedUntil,
+			}}})
+			return going
+		})
+	}
 	if going {
 		s.waiters.Scan(func(_ uint64, w *waiter) bool {
 			going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Waiter{Waiter: &logpb.SnapshotWaiter{
@@ -190,6 +198,7 @@ func encodeQuota(q *quota, g *ledger) *logpb.SnapshotQuota {
 		Known: g.known, Closing: g.closing, Disputed: g.disputed, CloseBeginNs: g.closeBegin, CloseEndNs: g.closeEnd,
 		OpenedNs: g.opened, Settled: g.settled, ArrivalNs: g.arrival, CooldownNs: q.cooldown, Attempt: q.attempt,
 		Closer: q.closer, ClosedSinceNs: q.closedSince, Served: encodeServed(q.served),
+		ReopenedNs: q.reopened, Ramped: q.ramped, RampLease: q.rampLease, Observed: q.observed,
 	}
 	if g.capped != noCap {
 		capped := g.capped

@@ -26,6 +26,9 @@ type State struct {
 	limits                             limits
 	// busyUntil is when the last entry of a sliding log, or grace of a slot, ends (cluster time).
 	busyUntil int64
+	// wake is when a waiter that policy withholds something from should be tried again (cluster time); 0: none. It decides
+	// nothing but when an entry is written, and is no part of a snapshot.
+	wake int64
 	// rules are the operator's holder rules; the slice is replaced, never changed.
 	rules []*logpb.HolderRule
 
@@ -39,6 +42,7 @@ type State struct {
 	checks *btree.BTreeG[operationDue]
 
 	holders    *btree.Map[string, *holder]
+	tallies    *btree.BTreeG[*tally]
 	seen       *btree.BTreeG[holderSeen]
 	waiters    *btree.Map[uint64, *waiter]
 	order      *btree.BTreeG[place]
@@ -132,6 +136,7 @@ func newState() *State {
 		ops:        newTree(lessOperation),
 		checks:     newTree(lessOperationDue),
 		holders:    new(btree.Map[string, *holder]),
+		tallies:    newTree(lessTally),
 		seen:       newTree(lessHolderSeen),
 		waiters:    new(btree.Map[uint64, *waiter]),
 		order:      newTree(lessPlace),
@@ -156,7 +161,7 @@ func (s *State) copy() *State {
 	c.quotas, c.names, c.leases = s.quotas.Copy(), s.names.Copy(), s.leases.Copy()
 	c.ofHolder, c.deadlines = s.ofHolder.Copy(), s.deadlines.Copy()
 	c.ops, c.checks = s.ops.Copy(), s.checks.Copy()
-	c.holders, c.seen = s.holders.Copy(), s.seen.Copy()
+	c.holders, c.seen, c.tallies = s.holders.Copy(), s.seen.Copy(), s.tallies.Copy()
 	c.waiters, c.order, c.lanes = s.waiters.Copy(), s.order.Copy(), s.lanes.Copy()
 	c.waitersOf = s.waitersOf.Copy()
 	c.laneOf, c.lanesOf, c.waitEnds = s.laneOf.Copy(), s.lanesOf.Copy(), s.waitEnds.Copy()

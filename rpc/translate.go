@@ -54,7 +54,7 @@ func logItems(items []*quotav1.Item) []*logpb.Item {
 func reserveCommand(r *quotav1.ReserveRequest, who *caller) *logpb.Command {
 	reserve := &logpb.Reserve{
 		Holder: r.Holder, Items: logItems(r.Items), TtlNs: nanos(r.Ttl), Consume: r.Consume,
-		WaitNs: nanos(r.Wait), Resume: r.Resume,
+		WaitNs: nanos(r.Wait), Resume: r.Resume, Emergency: r.Emergency,
 	}
 	if class, ok := who.classFor(r.Class); ok {
 		reserve.Class = &class
@@ -224,6 +224,12 @@ func logQuota(q *quotav1.Quota) *logpb.Quota {
 	case *quotav1.Quota_Slots:
 		def.Rule = &logpb.Quota_Slots{Slots: &logpb.Slots{Limit: r.Slots.Limit, GraceNs: nanos(r.Slots.Grace)}}
 	}
+	if p := q.Policy; p != nil {
+		def.Policy = &logpb.Policy{Zones: logpb.Zones(p.Zones), RampNs: nanos(p.Ramp), Observe: p.Observe}
+		if b := p.Breaker; b != nil {
+			def.Policy.Breaker = &logpb.Breaker{Failures: b.Failures, ClosedNs: nanos(b.Closed)}
+		}
+	}
 	return def
 }
 
@@ -258,6 +264,12 @@ func apiQuota(def *logpb.Quota) *quotav1.Quota {
 	case *logpb.Quota_Slots:
 		q.Rule = &quotav1.Quota_Slots{Slots: &quotav1.Slots{Limit: r.Slots.Limit, Grace: optionalDuration(r.Slots.GraceNs)}}
 	}
+	if p := def.Policy; p != nil {
+		q.Policy = &quotav1.Policy{Zones: quotav1.Zones(p.Zones), Ramp: optionalDuration(p.RampNs), Observe: p.Observe}
+		if b := p.Breaker; b != nil {
+			q.Policy.Breaker = &quotav1.Breaker{Failures: b.Failures, Closed: optionalDuration(b.ClosedNs)}
+		}
+	}
 	return q
 }
 
@@ -265,7 +277,7 @@ func apiQuotaStatus(v *fsm.QuotaView) *quotav1.QuotaStatus {
 	s := &quotav1.QuotaStatus{
 		Definition: apiQuota(v.Definition), Usable: v.Usable, Held: v.Held, Consumed: v.Consumed, Available: v.Available,
 		AvailableWithParents: v.AvailableWithParents, Zone: quotav1.Zone(v.Zone), Waiting: v.Waiting, Leases: v.Leases,
-		Overrun: v.Overrun,
+		Overrun: v.Overrun, ReopensIn: optionalDuration(v.ReopensIn), Observed: v.Observed, BrokenHolders: v.Broken,
 	}
 	if v.CooldownLeft > 0 {
 		s.CooldownLeft = durationpb.New(time.Duration(v.CooldownLeft))

@@ -342,4 +342,9 @@ func (c *checker) definition(path string, q *quotav1.Quota) {
 		_, _, err := parseEvery(w.Every)
 		c.check(err == nil, path+".window.every", "is not hour, day, month or a duration", "such as 15m")
 	}
+	if p := q.Policy; p != nil {
+		c.enum(path+".policy.zones", int32(p.Zones), quotav1.Zones_name)
+		c.length(path+".policy.ramp", p.Ramp, 0, maxDuration)
+		c.length(path+".policy.breaker.closed", p.GetBreaker().GetClosed(), 0, maxDuration)
+	}
 }

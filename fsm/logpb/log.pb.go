@@ -214,6 +214,59 @@ func (SettleMode) EnumDescriptor() ([]byte, []int) {
 	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{2}
 }
 
+// Zones says how a window is used up. Numbers are written to disk.
+type Zones int32
+
+const (
+	// No zones.
+	Zones_ZONES_UNSPECIFIED Zones = 0
+	// Below 40 % of usable background and standard calls are paced, below 15 % background waits.
+	Zones_ZONES_SMOOTH Zones = 1
+	// Below 20 % critical calls only, below 5 % those marked as emergencies.
+	Zones_ZONES_STRICT Zones = 2
+)
+
+// Enum value maps for Zones.
+var (
+	Zones_name = map[int32]string{
+		0: "ZONES_UNSPECIFIED",
+		1: "ZONES_SMOOTH",
+		2: "ZONES_STRICT",
+	}
+	Zones_value = map[string]int32{
+		"ZONES_UNSPECIFIED": 0,
+		"ZONES_SMOOTH":      1,
+		"ZONES_STRICT":      2,
+	}
+)
+
+func (x Zones) Enum() *Zones {
+	p := new(Zones)
+	*p = x
+	return p
+}
+
+func (x Zones) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Zones) Descriptor() protoreflect.EnumDescriptor {
+	return file_quotad_log_v1_log_proto_enumTypes[3].Descriptor()
+}
+
+func (Zones) Type() protoreflect.EnumType {
+	return &file_quotad_log_v1_log_proto_enumTypes[3]
+}
+
+func (x Zones) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Zones.Descriptor instead.
+func (Zones) EnumDescriptor() ([]byte, []int) {
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{3}
+}
+
 // Every is a calendar unit. Numbers are written to disk.
 type Every int32
 
@@ -255,11 +308,11 @@ func (x Every) String() string {
 }
 
 func (Every) Descriptor() protoreflect.EnumDescriptor {
-	return file_quotad_log_v1_log_proto_enumTypes[3].Descriptor()
+	return file_quotad_log_v1_log_proto_enumTypes[4].Descriptor()
 }
 
 func (Every) Type() protoreflect.EnumType {
-	return &file_quotad_log_v1_log_proto_enumTypes[3]
+	return &file_quotad_log_v1_log_proto_enumTypes[4]
 }
 
 func (x Every) Number() protoreflect.EnumNumber {
@@ -268,7 +321,7 @@ func (x Every) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Every.Descriptor instead.
 func (Every) EnumDescriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{3}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{4}
 }
 
 // Reason says why: a refusal's or an error's code. Numbers are written to disk (stored results).
@@ -298,6 +351,12 @@ const (
 	Reason_REASON_WITHDRAWN Reason = 9
 	// The queue is full.
 	Reason_REASON_QUEUE_FULL Reason = 10
+	// The provider refused this holder too often in a row.
+	Reason_REASON_BREAKER_OPEN Reason = 12
+	// The window's zone keeps this class, or this holder, waiting.
+	Reason_REASON_ZONE Reason = 13
+	// The quota reopens slowly after a cooldown.
+	Reason_REASON_REOPENING Reason = 14
 	// A field is malformed.
 	Reason_REASON_INVALID Reason = 100
 	// No such quota.
@@ -362,6 +421,9 @@ var (
 		8:   "REASON_WAIT_EXPIRED",
 		9:   "REASON_WITHDRAWN",
 		10:  "REASON_QUEUE_FULL",
+		12:  "REASON_BREAKER_OPEN",
+		13:  "REASON_ZONE",
+		14:  "REASON_REOPENING",
 		100: "REASON_INVALID",
 		101: "REASON_UNKNOWN_QUOTA",
 		102: "REASON_STALE_FENCE",
@@ -399,6 +461,9 @@ var (
 		"REASON_WAIT_EXPIRED":         8,
 		"REASON_WITHDRAWN":            9,
 		"REASON_QUEUE_FULL":           10,
+		"REASON_BREAKER_OPEN":         12,
+		"REASON_ZONE":                 13,
+		"REASON_REOPENING":            14,
 		"REASON_INVALID":              100,
 		"REASON_UNKNOWN_QUOTA":        101,
 		"REASON_STALE_FENCE":          102,
@@ -437,11 +502,11 @@ func (x Reason) String() string {
 }
 
 func (Reason) Descriptor() protoreflect.EnumDescriptor {
-	return file_quotad_log_v1_log_proto_enumTypes[4].Descriptor()
+	return file_quotad_log_v1_log_proto_enumTypes[5].Descriptor()
 }
 
 func (Reason) Type() protoreflect.EnumType {
-	return &file_quotad_log_v1_log_proto_enumTypes[4]
+	return &file_quotad_log_v1_log_proto_enumTypes[5]
 }
 
 func (x Reason) Number() protoreflect.EnumNumber {
@@ -450,7 +515,7 @@ func (x Reason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Reason.Descriptor instead.
 func (Reason) EnumDescriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{4}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{5}
 }
 
 // Zone is the zone of a quota, by the share that is left. Numbers are written to disk.
@@ -494,11 +559,11 @@ func (x Zone) String() string {
 }
 
 func (Zone) Descriptor() protoreflect.EnumDescriptor {
-	return file_quotad_log_v1_log_proto_enumTypes[5].Descriptor()
+	return file_quotad_log_v1_log_proto_enumTypes[6].Descriptor()
 }
 
 func (Zone) Type() protoreflect.EnumType {
-	return &file_quotad_log_v1_log_proto_enumTypes[5]
+	return &file_quotad_log_v1_log_proto_enumTypes[6]
 }
 
 func (x Zone) Number() protoreflect.EnumNumber {
@@ -507,7 +572,7 @@ func (x Zone) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Zone.Descriptor instead.
 func (Zone) EnumDescriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{5}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{6}
 }
 
 // Entry is the payload of one Raft log entry: one stamp, and the commands that were proposed together.
@@ -1116,7 +1181,9 @@ type Reserve struct {
 	// How long to wait in the queue; 0: not at all.
 	WaitNs int64 `protobuf:"varint,6,opt,name=wait_ns,json=waitNs,proto3" json:"wait_ns,omitempty"`
 	// End all of this holder's older leases first.
-	Resume        bool `protobuf:"varint,7,opt,name=resume,proto3" json:"resume,omitempty"`
+	Resume bool `protobuf:"varint,7,opt,name=resume,proto3" json:"resume,omitempty"`
+	// An emergency: a critical call that may use the last of a window with strict zones.
+	Emergency     bool `protobuf:"varint,8,opt,name=emergency,proto3" json:"emergency,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1196,6 +1263,13 @@ func (x *Reserve) GetWaitNs() int64 {
 func (x *Reserve) GetResume() bool {
 	if x != nil {
 		return x.Resume
+	}
+	return false
+}
+
+func (x *Reserve) GetEmergency() bool {
+	if x != nil {
+		return x.Emergency
 	}
 	return false
 }
@@ -1845,7 +1919,9 @@ type Quota struct {
 	// What the provider counts in the end.
 	Settle SettleMode `protobuf:"varint,14,opt,name=settle,proto3,enum=quotad.log.v1.SettleMode" json:"settle,omitempty"`
 	// Free text for people.
-	Note          string `protobuf:"bytes,15,opt,name=note,proto3" json:"note,omitempty"`
+	Note string `protobuf:"bytes,15,opt,name=note,proto3" json:"note,omitempty"`
+	// Who is kept waiting before the limit is reached; absent: nobody.
+	Policy        *Policy `protobuf:"bytes,16,opt,name=policy,proto3" json:"policy,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1998,6 +2074,13 @@ func (x *Quota) GetNote() string {
 	return ""
 }
 
+func (x *Quota) GetPolicy() *Policy {
+	if x != nil {
+		return x.Policy
+	}
+	return nil
+}
+
 type isQuota_Rule interface {
 	isQuota_Rule()
 }
@@ -2020,6 +2103,134 @@ func (*Quota_Rate) isQuota_Rule() {}
 
 func (*Quota_Slots) isQuota_Rule() {}
 
+// Policy says who is kept waiting although the limit would let it pass. Each part is off until it is set.
+type Policy struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Zones of a window.
+	Zones Zones `protobuf:"varint,1,opt,name=zones,proto3,enum=quotad.log.v1.Zones" json:"zones,omitempty"`
+	// How long a quota takes to reopen after a cooldown, from a tenth of its rate to all of it; 0: at once.
+	RampNs int64 `protobuf:"varint,2,opt,name=ramp_ns,json=rampNs,proto3" json:"ramp_ns,omitempty"`
+	// When one holder is closed for refusals of its own.
+	Breaker *Breaker `protobuf:"bytes,3,opt,name=breaker,proto3" json:"breaker,omitempty"`
+	// True: everything is granted; what would have been refused is counted.
+	Observe       bool `protobuf:"varint,4,opt,name=observe,proto3" json:"observe,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Policy) Reset() {
+	*x = Policy{}
+	mi := &file_quotad_log_v1_log_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Policy) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Policy) ProtoMessage() {}
+
+func (x *Policy) ProtoReflect() protoreflect.Message {
+	mi := &file_quotad_log_v1_log_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Policy.ProtoReflect.Descriptor instead.
+func (*Policy) Descriptor() ([]byte, []int) {
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *Policy) GetZones() Zones {
+	if x != nil {
+		return x.Zones
+	}
+	return Zones_ZONES_UNSPECIFIED
+}
+
+func (x *Policy) GetRampNs() int64 {
+	if x != nil {
+		return x.RampNs
+	}
+	return 0
+}
+
+func (x *Policy) GetBreaker() *Breaker {
+	if x != nil {
+		return x.Breaker
+	}
+	return nil
+}
+
+func (x *Policy) GetObserve() bool {
+	if x != nil {
+		return x.Observe
+	}
+	return false
+}
+
+// Breaker closes a quota for one holder.
+type Breaker struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// After so many refusals by the provider in a row; 0: never.
+	Failures int32 `protobuf:"varint,1,opt,name=failures,proto3" json:"failures,omitempty"`
+	// For how long; then one call may try.
+	ClosedNs      int64 `protobuf:"varint,2,opt,name=closed_ns,json=closedNs,proto3" json:"closed_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Breaker) Reset() {
+	*x = Breaker{}
+	mi := &file_quotad_log_v1_log_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Breaker) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Breaker) ProtoMessage() {}
+
+func (x *Breaker) ProtoReflect() protoreflect.Message {
+	mi := &file_quotad_log_v1_log_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Breaker.ProtoReflect.Descriptor instead.
+func (*Breaker) Descriptor() ([]byte, []int) {
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *Breaker) GetFailures() int32 {
+	if x != nil {
+		return x.Failures
+	}
+	return 0
+}
+
+func (x *Breaker) GetClosedNs() int64 {
+	if x != nil {
+		return x.ClosedNs
+	}
+	return 0
+}
+
 // Window is a fixed window.
 type Window struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2039,7 +2250,7 @@ type Window struct {
 
 func (x *Window) Reset() {
 	*x = Window{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[15]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2051,7 +2262,7 @@ func (x *Window) String() string {
 func (*Window) ProtoMessage() {}
 
 func (x *Window) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[15]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2064,7 +2275,7 @@ func (x *Window) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Window.ProtoReflect.Descriptor instead.
 func (*Window) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{15}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Window) GetLimit() int64 {
@@ -2117,7 +2328,7 @@ type Rate struct {
 
 func (x *Rate) Reset() {
 	*x = Rate{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[16]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2129,7 +2340,7 @@ func (x *Rate) String() string {
 func (*Rate) ProtoMessage() {}
 
 func (x *Rate) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[16]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2142,7 +2353,7 @@ func (x *Rate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rate.ProtoReflect.Descriptor instead.
 func (*Rate) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{16}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Rate) GetLimit() int64 {
@@ -2179,7 +2390,7 @@ type Slots struct {
 
 func (x *Slots) Reset() {
 	*x = Slots{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[17]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2191,7 +2402,7 @@ func (x *Slots) String() string {
 func (*Slots) ProtoMessage() {}
 
 func (x *Slots) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[17]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2204,7 +2415,7 @@ func (x *Slots) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Slots.ProtoReflect.Descriptor instead.
 func (*Slots) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{17}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Slots) GetLimit() int64 {
@@ -2236,7 +2447,7 @@ type HolderRule struct {
 
 func (x *HolderRule) Reset() {
 	*x = HolderRule{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[18]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2248,7 +2459,7 @@ func (x *HolderRule) String() string {
 func (*HolderRule) ProtoMessage() {}
 
 func (x *HolderRule) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[18]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2261,7 +2472,7 @@ func (x *HolderRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HolderRule.ProtoReflect.Descriptor instead.
 func (*HolderRule) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{18}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *HolderRule) GetPattern() string {
@@ -2298,7 +2509,7 @@ type DeleteQuota struct {
 
 func (x *DeleteQuota) Reset() {
 	*x = DeleteQuota{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[19]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2310,7 +2521,7 @@ func (x *DeleteQuota) String() string {
 func (*DeleteQuota) ProtoMessage() {}
 
 func (x *DeleteQuota) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[19]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2323,7 +2534,7 @@ func (x *DeleteQuota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteQuota.ProtoReflect.Descriptor instead.
 func (*DeleteQuota) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{19}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *DeleteQuota) GetQuota() string {
@@ -2351,7 +2562,7 @@ type RevokeLease struct {
 
 func (x *RevokeLease) Reset() {
 	*x = RevokeLease{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[20]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2363,7 +2574,7 @@ func (x *RevokeLease) String() string {
 func (*RevokeLease) ProtoMessage() {}
 
 func (x *RevokeLease) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[20]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2376,7 +2587,7 @@ func (x *RevokeLease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeLease.ProtoReflect.Descriptor instead.
 func (*RevokeLease) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{20}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *RevokeLease) GetLease() uint64 {
@@ -2399,7 +2610,7 @@ type PutMember struct {
 
 func (x *PutMember) Reset() {
 	*x = PutMember{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[21]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2411,7 +2622,7 @@ func (x *PutMember) String() string {
 func (*PutMember) ProtoMessage() {}
 
 func (x *PutMember) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[21]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2424,7 +2635,7 @@ func (x *PutMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutMember.ProtoReflect.Descriptor instead.
 func (*PutMember) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{21}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *PutMember) GetId() string {
@@ -2452,7 +2663,7 @@ type DeleteMember struct {
 
 func (x *DeleteMember) Reset() {
 	*x = DeleteMember{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[22]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2464,7 +2675,7 @@ func (x *DeleteMember) String() string {
 func (*DeleteMember) ProtoMessage() {}
 
 func (x *DeleteMember) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[22]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2477,7 +2688,7 @@ func (x *DeleteMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteMember.ProtoReflect.Descriptor instead.
 func (*DeleteMember) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{22}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *DeleteMember) GetId() string {
@@ -2498,7 +2709,7 @@ type Found struct {
 
 func (x *Found) Reset() {
 	*x = Found{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[23]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2510,7 +2721,7 @@ func (x *Found) String() string {
 func (*Found) ProtoMessage() {}
 
 func (x *Found) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[23]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2523,7 +2734,7 @@ func (x *Found) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Found.ProtoReflect.Descriptor instead.
 func (*Found) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{23}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Found) GetClusterId() string {
@@ -2544,7 +2755,7 @@ type RaiseEpoch struct {
 
 func (x *RaiseEpoch) Reset() {
 	*x = RaiseEpoch{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[24]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2556,7 +2767,7 @@ func (x *RaiseEpoch) String() string {
 func (*RaiseEpoch) ProtoMessage() {}
 
 func (x *RaiseEpoch) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[24]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2569,7 +2780,7 @@ func (x *RaiseEpoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaiseEpoch.ProtoReflect.Descriptor instead.
 func (*RaiseEpoch) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{24}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *RaiseEpoch) GetEpoch() uint32 {
@@ -2598,7 +2809,7 @@ type SetLimits struct {
 
 func (x *SetLimits) Reset() {
 	*x = SetLimits{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[25]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2610,7 +2821,7 @@ func (x *SetLimits) String() string {
 func (*SetLimits) ProtoMessage() {}
 
 func (x *SetLimits) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[25]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2623,7 +2834,7 @@ func (x *SetLimits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLimits.ProtoReflect.Descriptor instead.
 func (*SetLimits) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{25}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *SetLimits) GetMaxSessions() int64 {
@@ -2686,7 +2897,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[26]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2698,7 +2909,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[26]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2711,7 +2922,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{26}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Result) GetKind() isResult_Kind {
@@ -2936,7 +3147,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[27]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2948,7 +3159,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[27]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2961,7 +3172,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{27}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Failure) GetReason() Reason {
@@ -3022,7 +3233,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[28]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3034,7 +3245,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[28]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3047,7 +3258,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{28}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Refusal) GetReason() Reason {
@@ -3112,7 +3323,7 @@ type Waiting struct {
 
 func (x *Waiting) Reset() {
 	*x = Waiting{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[29]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3124,7 +3335,7 @@ func (x *Waiting) String() string {
 func (*Waiting) ProtoMessage() {}
 
 func (x *Waiting) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[29]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3137,7 +3348,7 @@ func (x *Waiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
 func (*Waiting) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{29}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Waiting) GetTicket() uint64 {
@@ -3169,7 +3380,7 @@ type GrantedItem struct {
 
 func (x *GrantedItem) Reset() {
 	*x = GrantedItem{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[30]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3181,7 +3392,7 @@ func (x *GrantedItem) String() string {
 func (*GrantedItem) ProtoMessage() {}
 
 func (x *GrantedItem) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[30]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3194,7 +3405,7 @@ func (x *GrantedItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantedItem.ProtoReflect.Descriptor instead.
 func (*GrantedItem) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{30}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *GrantedItem) GetQuota() string {
@@ -3243,7 +3454,7 @@ type Granted struct {
 
 func (x *Granted) Reset() {
 	*x = Granted{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[31]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3255,7 +3466,7 @@ func (x *Granted) String() string {
 func (*Granted) ProtoMessage() {}
 
 func (x *Granted) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[31]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3268,7 +3479,7 @@ func (x *Granted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Granted.ProtoReflect.Descriptor instead.
 func (*Granted) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{31}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Granted) GetLease() uint64 {
@@ -3346,7 +3557,7 @@ type Consumed struct {
 
 func (x *Consumed) Reset() {
 	*x = Consumed{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[32]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3358,7 +3569,7 @@ func (x *Consumed) String() string {
 func (*Consumed) ProtoMessage() {}
 
 func (x *Consumed) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[32]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3371,7 +3582,7 @@ func (x *Consumed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Consumed.ProtoReflect.Descriptor instead.
 func (*Consumed) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{32}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Consumed) GetOp() uint64 {
@@ -3424,7 +3635,7 @@ type Settled struct {
 
 func (x *Settled) Reset() {
 	*x = Settled{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[33]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3436,7 +3647,7 @@ func (x *Settled) String() string {
 func (*Settled) ProtoMessage() {}
 
 func (x *Settled) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[33]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3449,7 +3660,7 @@ func (x *Settled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Settled.ProtoReflect.Descriptor instead.
 func (*Settled) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{33}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Settled) GetReturned() []*GrantedItem {
@@ -3486,7 +3697,7 @@ type Released struct {
 
 func (x *Released) Reset() {
 	*x = Released{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[34]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3498,7 +3709,7 @@ func (x *Released) String() string {
 func (*Released) ProtoMessage() {}
 
 func (x *Released) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[34]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3511,7 +3722,7 @@ func (x *Released) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Released.ProtoReflect.Descriptor instead.
 func (*Released) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{34}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Released) GetReturned() []*GrantedItem {
@@ -3539,7 +3750,7 @@ type Renewed struct {
 
 func (x *Renewed) Reset() {
 	*x = Renewed{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[35]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3551,7 +3762,7 @@ func (x *Renewed) String() string {
 func (*Renewed) ProtoMessage() {}
 
 func (x *Renewed) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[35]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3564,7 +3775,7 @@ func (x *Renewed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Renewed.ProtoReflect.Descriptor instead.
 func (*Renewed) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{35}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Renewed) GetDeadlineNs() int64 {
@@ -3585,7 +3796,7 @@ type SessionOpened struct {
 
 func (x *SessionOpened) Reset() {
 	*x = SessionOpened{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[36]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3597,7 +3808,7 @@ func (x *SessionOpened) String() string {
 func (*SessionOpened) ProtoMessage() {}
 
 func (x *SessionOpened) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[36]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3610,7 +3821,7 @@ func (x *SessionOpened) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionOpened.ProtoReflect.Descriptor instead.
 func (*SessionOpened) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{36}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *SessionOpened) GetSession() uint64 {
@@ -3637,7 +3848,7 @@ type QuotasApplied struct {
 
 func (x *QuotasApplied) Reset() {
 	*x = QuotasApplied{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[37]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3649,7 +3860,7 @@ func (x *QuotasApplied) String() string {
 func (*QuotasApplied) ProtoMessage() {}
 
 func (x *QuotasApplied) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[37]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3662,7 +3873,7 @@ func (x *QuotasApplied) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuotasApplied.ProtoReflect.Descriptor instead.
 func (*QuotasApplied) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{37}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *QuotasApplied) GetCreated() []string {
@@ -3704,7 +3915,7 @@ type Reported struct {
 
 func (x *Reported) Reset() {
 	*x = Reported{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[38]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3716,7 +3927,7 @@ func (x *Reported) String() string {
 func (*Reported) ProtoMessage() {}
 
 func (x *Reported) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[38]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3729,7 +3940,7 @@ func (x *Reported) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reported.ProtoReflect.Descriptor instead.
 func (*Reported) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{38}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Reported) GetQuotas() []*ReportedQuota {
@@ -3758,7 +3969,7 @@ type ReportedQuota struct {
 
 func (x *ReportedQuota) Reset() {
 	*x = ReportedQuota{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[39]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3770,7 +3981,7 @@ func (x *ReportedQuota) String() string {
 func (*ReportedQuota) ProtoMessage() {}
 
 func (x *ReportedQuota) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[39]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3783,7 +3994,7 @@ func (x *ReportedQuota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportedQuota.ProtoReflect.Descriptor instead.
 func (*ReportedQuota) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{39}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ReportedQuota) GetQuota() string {
@@ -3830,7 +4041,7 @@ type Done struct {
 
 func (x *Done) Reset() {
 	*x = Done{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[40]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3842,7 +4053,7 @@ func (x *Done) String() string {
 func (*Done) ProtoMessage() {}
 
 func (x *Done) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[40]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3855,7 +4066,7 @@ func (x *Done) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Done.ProtoReflect.Descriptor instead.
 func (*Done) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{40}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{42}
 }
 
 var File_quotad_log_v1_log_proto protoreflect.FileDescriptor
@@ -3905,7 +4116,7 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\x04Item\x12\x14\n" +
 	"\x05quota\x18\x01 \x01(\tR\x05quota\x12\x1b\n" +
 	"\x06amount\x18\x02 \x01(\x03H\x00R\x06amount\x88\x01\x01B\t\n" +
-	"\a_amount\"\xd3\x01\n" +
+	"\a_amount\"\xf1\x01\n" +
 	"\aReserve\x12\x16\n" +
 	"\x06holder\x18\x01 \x01(\tR\x06holder\x12)\n" +
 	"\x05items\x18\x02 \x03(\v2\x13.quotad.log.v1.ItemR\x05items\x12\x15\n" +
@@ -3913,7 +4124,8 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\aconsume\x18\x04 \x01(\bR\aconsume\x12\x19\n" +
 	"\x05class\x18\x05 \x01(\x05H\x00R\x05class\x88\x01\x01\x12\x17\n" +
 	"\await_ns\x18\x06 \x01(\x03R\x06waitNs\x12\x16\n" +
-	"\x06resume\x18\a \x01(\bR\x06resumeB\b\n" +
+	"\x06resume\x18\a \x01(\bR\x06resume\x12\x1c\n" +
+	"\temergency\x18\b \x01(\bR\temergencyB\b\n" +
 	"\x06_class\"\x8f\x01\n" +
 	"\aConsume\x12\x14\n" +
 	"\x05lease\x18\x01 \x01(\x04R\x05lease\x12\x14\n" +
@@ -3964,7 +4176,7 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\x06quotas\x18\x01 \x03(\v2\x14.quotad.log.v1.QuotaR\x06quotas\x123\n" +
 	"\aholders\x18\x02 \x03(\v2\x19.quotad.log.v1.HolderRuleR\aholders\x12'\n" +
 	"\x0freplace_holders\x18\x03 \x01(\bR\x0ereplaceHolders\x12\x17\n" +
-	"\adry_run\x18\x04 \x01(\bR\x06dryRun\"\xb7\x04\n" +
+	"\adry_run\x18\x04 \x01(\bR\x06dryRun\"\xe6\x04\n" +
 	"\x05Quota\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12/\n" +
 	"\x06window\x18\x02 \x01(\v2\x15.quotad.log.v1.WindowH\x00R\x06window\x12)\n" +
@@ -3983,9 +4195,18 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\acharged\x18\f \x01(\x0e2\x16.quotad.log.v1.ChargedR\acharged\x12\x1e\n" +
 	"\vmax_call_ns\x18\r \x01(\x03R\tmaxCallNs\x121\n" +
 	"\x06settle\x18\x0e \x01(\x0e2\x19.quotad.log.v1.SettleModeR\x06settle\x12\x12\n" +
-	"\x04note\x18\x0f \x01(\tR\x04noteB\x06\n" +
+	"\x04note\x18\x0f \x01(\tR\x04note\x12-\n" +
+	"\x06policy\x18\x10 \x01(\v2\x15.quotad.log.v1.PolicyR\x06policyB\x06\n" +
 	"\x04ruleB\v\n" +
-	"\t_max_hold\"\x9a\x01\n" +
+	"\t_max_hold\"\x99\x01\n" +
+	"\x06Policy\x12*\n" +
+	"\x05zones\x18\x01 \x01(\x0e2\x14.quotad.log.v1.ZonesR\x05zones\x12\x17\n" +
+	"\aramp_ns\x18\x02 \x01(\x03R\x06rampNs\x120\n" +
+	"\abreaker\x18\x03 \x01(\v2\x16.quotad.log.v1.BreakerR\abreaker\x12\x18\n" +
+	"\aobserve\x18\x04 \x01(\bR\aobserve\"B\n" +
+	"\aBreaker\x12\x1a\n" +
+	"\bfailures\x18\x01 \x01(\x05R\bfailures\x12\x1b\n" +
+	"\tclosed_ns\x18\x02 \x01(\x03R\bclosedNs\"\x9a\x01\n" +
 	"\x06Window\x12\x14\n" +
 	"\x05limit\x18\x01 \x01(\x03R\x05limit\x12*\n" +
 	"\x05every\x18\x02 \x01(\x0e2\x14.quotad.log.v1.EveryR\x05every\x12\x19\n" +
@@ -4134,13 +4355,17 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"SettleMode\x12\x1b\n" +
 	"\x17SETTLE_MODE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12SETTLE_MODE_ACTUAL\x10\x01\x12\x13\n" +
-	"\x0fSETTLE_MODE_MAX\x10\x02*N\n" +
+	"\x0fSETTLE_MODE_MAX\x10\x02*B\n" +
+	"\x05Zones\x12\x15\n" +
+	"\x11ZONES_UNSPECIFIED\x10\x00\x12\x10\n" +
+	"\fZONES_SMOOTH\x10\x01\x12\x10\n" +
+	"\fZONES_STRICT\x10\x02*N\n" +
 	"\x05Every\x12\x15\n" +
 	"\x11EVERY_UNSPECIFIED\x10\x00\x12\x0e\n" +
 	"\n" +
 	"EVERY_HOUR\x10\x01\x12\r\n" +
 	"\tEVERY_DAY\x10\x02\x12\x0f\n" +
-	"\vEVERY_MONTH\x10\x03*\x8d\a\n" +
+	"\vEVERY_MONTH\x10\x03*\xcd\a\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11REASON_NEVER_FITS\x10\x01\x12\x16\n" +
@@ -4153,7 +4378,10 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\x13REASON_WAIT_EXPIRED\x10\b\x12\x14\n" +
 	"\x10REASON_WITHDRAWN\x10\t\x12\x15\n" +
 	"\x11REASON_QUEUE_FULL\x10\n" +
-	"\x12\x12\n" +
+	"\x12\x17\n" +
+	"\x13REASON_BREAKER_OPEN\x10\f\x12\x0f\n" +
+	"\vREASON_ZONE\x10\r\x12\x14\n" +
+	"\x10REASON_REOPENING\x10\x0e\x12\x12\n" +
 	"\x0eREASON_INVALID\x10d\x12\x18\n" +
 	"\x14REASON_UNKNOWN_QUOTA\x10e\x12\x16\n" +
 	"\x12REASON_STALE_FENCE\x10f\x12\x17\n" +
@@ -4198,118 +4426,124 @@ func file_quotad_log_v1_log_proto_rawDescGZIP() []byte {
 	return file_quotad_log_v1_log_proto_rawDescData
 }
 
-var file_quotad_log_v1_log_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
-var file_quotad_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
+var file_quotad_log_v1_log_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
+var file_quotad_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
 var file_quotad_log_v1_log_proto_goTypes = []any{
 	(Cause)(0),            // 0: quotad.log.v1.Cause
 	(Charged)(0),          // 1: quotad.log.v1.Charged
 	(SettleMode)(0),       // 2: quotad.log.v1.SettleMode
-	(Every)(0),            // 3: quotad.log.v1.Every
-	(Reason)(0),           // 4: quotad.log.v1.Reason
-	(Zone)(0),             // 5: quotad.log.v1.Zone
-	(*Entry)(nil),         // 6: quotad.log.v1.Entry
-	(*Command)(nil),       // 7: quotad.log.v1.Command
-	(*OpenSession)(nil),   // 8: quotad.log.v1.OpenSession
-	(*CloseSession)(nil),  // 9: quotad.log.v1.CloseSession
-	(*Item)(nil),          // 10: quotad.log.v1.Item
-	(*Reserve)(nil),       // 11: quotad.log.v1.Reserve
-	(*Consume)(nil),       // 12: quotad.log.v1.Consume
-	(*Settle)(nil),        // 13: quotad.log.v1.Settle
-	(*Release)(nil),       // 14: quotad.log.v1.Release
-	(*Renew)(nil),         // 15: quotad.log.v1.Renew
-	(*Withdraw)(nil),      // 16: quotad.log.v1.Withdraw
-	(*Report)(nil),        // 17: quotad.log.v1.Report
-	(*Signal)(nil),        // 18: quotad.log.v1.Signal
-	(*ApplyQuotas)(nil),   // 19: quotad.log.v1.ApplyQuotas
-	(*Quota)(nil),         // 20: quotad.log.v1.Quota
-	(*Window)(nil),        // 21: quotad.log.v1.Window
-	(*Rate)(nil),          // 22: quotad.log.v1.Rate
-	(*Slots)(nil),         // 23: quotad.log.v1.Slots
-	(*HolderRule)(nil),    // 24: quotad.log.v1.HolderRule
-	(*DeleteQuota)(nil),   // 25: quotad.log.v1.DeleteQuota
-	(*RevokeLease)(nil),   // 26: quotad.log.v1.RevokeLease
-	(*PutMember)(nil),     // 27: quotad.log.v1.PutMember
-	(*DeleteMember)(nil),  // 28: quotad.log.v1.DeleteMember
-	(*Found)(nil),         // 29: quotad.log.v1.Found
-	(*RaiseEpoch)(nil),    // 30: quotad.log.v1.RaiseEpoch
-	(*SetLimits)(nil),     // 31: quotad.log.v1.SetLimits
-	(*Result)(nil),        // 32: quotad.log.v1.Result
-	(*Failure)(nil),       // 33: quotad.log.v1.Failure
-	(*Refusal)(nil),       // 34: quotad.log.v1.Refusal
-	(*Waiting)(nil),       // 35: quotad.log.v1.Waiting
-	(*GrantedItem)(nil),   // 36: quotad.log.v1.GrantedItem
-	(*Granted)(nil),       // 37: quotad.log.v1.Granted
-	(*Consumed)(nil),      // 38: quotad.log.v1.Consumed
-	(*Settled)(nil),       // 39: quotad.log.v1.Settled
-	(*Released)(nil),      // 40: quotad.log.v1.Released
-	(*Renewed)(nil),       // 41: quotad.log.v1.Renewed
-	(*SessionOpened)(nil), // 42: quotad.log.v1.SessionOpened
-	(*QuotasApplied)(nil), // 43: quotad.log.v1.QuotasApplied
-	(*Reported)(nil),      // 44: quotad.log.v1.Reported
-	(*ReportedQuota)(nil), // 45: quotad.log.v1.ReportedQuota
-	(*Done)(nil),          // 46: quotad.log.v1.Done
+	(Zones)(0),            // 3: quotad.log.v1.Zones
+	(Every)(0),            // 4: quotad.log.v1.Every
+	(Reason)(0),           // 5: quotad.log.v1.Reason
+	(Zone)(0),             // 6: quotad.log.v1.Zone
+	(*Entry)(nil),         // 7: quotad.log.v1.Entry
+	(*Command)(nil),       // 8: quotad.log.v1.Command
+	(*OpenSession)(nil),   // 9: quotad.log.v1.OpenSession
+	(*CloseSession)(nil),  // 10: quotad.log.v1.CloseSession
+	(*Item)(nil),          // 11: quotad.log.v1.Item
+	(*Reserve)(nil),       // 12: quotad.log.v1.Reserve
+	(*Consume)(nil),       // 13: quotad.log.v1.Consume
+	(*Settle)(nil),        // 14: quotad.log.v1.Settle
+	(*Release)(nil),       // 15: quotad.log.v1.Release
+	(*Renew)(nil),         // 16: quotad.log.v1.Renew
+	(*Withdraw)(nil),      // 17: quotad.log.v1.Withdraw
+	(*Report)(nil),        // 18: quotad.log.v1.Report
+	(*Signal)(nil),        // 19: quotad.log.v1.Signal
+	(*ApplyQuotas)(nil),   // 20: quotad.log.v1.ApplyQuotas
+	(*Quota)(nil),         // 21: quotad.log.v1.Quota
+	(*Policy)(nil),        // 22: quotad.log.v1.Policy
+	(*Breaker)(nil),       // 23: quotad.log.v1.Breaker
+	(*Window)(nil),        // 24: quotad.log.v1.Window
+	(*Rate)(nil),          // 25: quotad.log.v1.Rate
+	(*Slots)(nil),         // 26: quotad.log.v1.Slots
+	(*HolderRule)(nil),    // 27: quotad.log.v1.HolderRule
+	(*DeleteQuota)(nil),   // 28: quotad.log.v1.DeleteQuota
+	(*RevokeLease)(nil),   // 29: quotad.log.v1.RevokeLease
+	(*PutMember)(nil),     // 30: quotad.log.v1.PutMember
+	(*DeleteMember)(nil),  // 31: quotad.log.v1.DeleteMember
+	(*Found)(nil),         // 32: quotad.log.v1.Found
+	(*RaiseEpoch)(nil),    // 33: quotad.log.v1.RaiseEpoch
+	(*SetLimits)(nil),     // 34: quotad.log.v1.SetLimits
+	(*Result)(nil),        // 35: quotad.log.v1.Result
+	(*Failure)(nil),       // 36: quotad.log.v1.Failure
+	(*Refusal)(nil),       // 37: quotad.log.v1.Refusal
+	(*Waiting)(nil),       // 38: quotad.log.v1.Waiting
+	(*GrantedItem)(nil),   // 39: quotad.log.v1.GrantedItem
+	(*Granted)(nil),       // 40: quotad.log.v1.Granted
+	(*Consumed)(nil),      // 41: quotad.log.v1.Consumed
+	(*Settled)(nil),       // 42: quotad.log.v1.Settled
+	(*Released)(nil),      // 43: quotad.log.v1.Released
+	(*Renewed)(nil),       // 44: quotad.log.v1.Renewed
+	(*SessionOpened)(nil), // 45: quotad.log.v1.SessionOpened
+	(*QuotasApplied)(nil), // 46: quotad.log.v1.QuotasApplied
+	(*Reported)(nil),      // 47: quotad.log.v1.Reported
+	(*ReportedQuota)(nil), // 48: quotad.log.v1.ReportedQuota
+	(*Done)(nil),          // 49: quotad.log.v1.Done
 }
 var file_quotad_log_v1_log_proto_depIdxs = []int32{
-	7,  // 0: quotad.log.v1.Entry.commands:type_name -> quotad.log.v1.Command
-	8,  // 1: quotad.log.v1.Command.open_session:type_name -> quotad.log.v1.OpenSession
-	9,  // 2: quotad.log.v1.Command.close_session:type_name -> quotad.log.v1.CloseSession
-	11, // 3: quotad.log.v1.Command.reserve:type_name -> quotad.log.v1.Reserve
-	12, // 4: quotad.log.v1.Command.consume:type_name -> quotad.log.v1.Consume
-	13, // 5: quotad.log.v1.Command.settle:type_name -> quotad.log.v1.Settle
-	14, // 6: quotad.log.v1.Command.release:type_name -> quotad.log.v1.Release
-	15, // 7: quotad.log.v1.Command.renew:type_name -> quotad.log.v1.Renew
-	16, // 8: quotad.log.v1.Command.withdraw:type_name -> quotad.log.v1.Withdraw
-	17, // 9: quotad.log.v1.Command.report:type_name -> quotad.log.v1.Report
-	19, // 10: quotad.log.v1.Command.apply_quotas:type_name -> quotad.log.v1.ApplyQuotas
-	25, // 11: quotad.log.v1.Command.delete_quota:type_name -> quotad.log.v1.DeleteQuota
-	26, // 12: quotad.log.v1.Command.revoke_lease:type_name -> quotad.log.v1.RevokeLease
-	27, // 13: quotad.log.v1.Command.put_member:type_name -> quotad.log.v1.PutMember
-	28, // 14: quotad.log.v1.Command.delete_member:type_name -> quotad.log.v1.DeleteMember
-	29, // 15: quotad.log.v1.Command.found:type_name -> quotad.log.v1.Found
-	30, // 16: quotad.log.v1.Command.raise_epoch:type_name -> quotad.log.v1.RaiseEpoch
-	31, // 17: quotad.log.v1.Command.set_limits:type_name -> quotad.log.v1.SetLimits
-	10, // 18: quotad.log.v1.Reserve.items:type_name -> quotad.log.v1.Item
-	10, // 19: quotad.log.v1.Consume.items:type_name -> quotad.log.v1.Item
-	10, // 20: quotad.log.v1.Settle.unspent:type_name -> quotad.log.v1.Item
-	10, // 21: quotad.log.v1.Settle.actual:type_name -> quotad.log.v1.Item
-	10, // 22: quotad.log.v1.Release.items:type_name -> quotad.log.v1.Item
-	18, // 23: quotad.log.v1.Report.signals:type_name -> quotad.log.v1.Signal
+	8,  // 0: quotad.log.v1.Entry.commands:type_name -> quotad.log.v1.Command
+	9,  // 1: quotad.log.v1.Command.open_session:type_name -> quotad.log.v1.OpenSession
+	10, // 2: quotad.log.v1.Command.close_session:type_name -> quotad.log.v1.CloseSession
+	12, // 3: quotad.log.v1.Command.reserve:type_name -> quotad.log.v1.Reserve
+	13, // 4: quotad.log.v1.Command.consume:type_name -> quotad.log.v1.Consume
+	14, // 5: quotad.log.v1.Command.settle:type_name -> quotad.log.v1.Settle
+	15, // 6: quotad.log.v1.Command.release:type_name -> quotad.log.v1.Release
+	16, // 7: quotad.log.v1.Command.renew:type_name -> quotad.log.v1.Renew
+	17, // 8: quotad.log.v1.Command.withdraw:type_name -> quotad.log.v1.Withdraw
+	18, // 9: quotad.log.v1.Command.report:type_name -> quotad.log.v1.Report
+	20, // 10: quotad.log.v1.Command.apply_quotas:type_name -> quotad.log.v1.ApplyQuotas
+	28, // 11: quotad.log.v1.Command.delete_quota:type_name -> quotad.log.v1.DeleteQuota
+	29, // 12: quotad.log.v1.Command.revoke_lease:type_name -> quotad.log.v1.RevokeLease
+	30, // 13: quotad.log.v1.Command.put_member:type_name -> quotad.log.v1.PutMember
+	31, // 14: quotad.log.v1.Command.delete_member:type_name -> quotad.log.v1.DeleteMember
+	32, // 15: quotad.log.v1.Command.found:type_name -> quotad.log.v1.Found
+	33, // 16: quotad.log.v1.Command.raise_epoch:type_name -> quotad.log.v1.RaiseEpoch
+	34, // 17: quotad.log.v1.Command.set_limits:type_name -> quotad.log.v1.SetLimits
+	11, // 18: quotad.log.v1.Reserve.items:type_name -> quotad.log.v1.Item
+	11, // 19: quotad.log.v1.Consume.items:type_name -> quotad.log.v1.Item
+	11, // 20: quotad.log.v1.Settle.unspent:type_name -> quotad.log.v1.Item
+	11, // 21: quotad.log.v1.Settle.actual:type_name -> quotad.log.v1.Item
+	11, // 22: quotad.log.v1.Release.items:type_name -> quotad.log.v1.Item
+	19, // 23: quotad.log.v1.Report.signals:type_name -> quotad.log.v1.Signal
 	0,  // 24: quotad.log.v1.Signal.cause:type_name -> quotad.log.v1.Cause
-	20, // 25: quotad.log.v1.ApplyQuotas.quotas:type_name -> quotad.log.v1.Quota
-	24, // 26: quotad.log.v1.ApplyQuotas.holders:type_name -> quotad.log.v1.HolderRule
-	21, // 27: quotad.log.v1.Quota.window:type_name -> quotad.log.v1.Window
-	22, // 28: quotad.log.v1.Quota.rate:type_name -> quotad.log.v1.Rate
-	23, // 29: quotad.log.v1.Quota.slots:type_name -> quotad.log.v1.Slots
+	21, // 25: quotad.log.v1.ApplyQuotas.quotas:type_name -> quotad.log.v1.Quota
+	27, // 26: quotad.log.v1.ApplyQuotas.holders:type_name -> quotad.log.v1.HolderRule
+	24, // 27: quotad.log.v1.Quota.window:type_name -> quotad.log.v1.Window
+	25, // 28: quotad.log.v1.Quota.rate:type_name -> quotad.log.v1.Rate
+	26, // 29: quotad.log.v1.Quota.slots:type_name -> quotad.log.v1.Slots
 	1,  // 30: quotad.log.v1.Quota.charged:type_name -> quotad.log.v1.Charged
 	2,  // 31: quotad.log.v1.Quota.settle:type_name -> quotad.log.v1.SettleMode
-	3,  // 32: quotad.log.v1.Window.every:type_name -> quotad.log.v1.Every
-	33, // 33: quotad.log.v1.Result.failure:type_name -> quotad.log.v1.Failure
-	34, // 34: quotad.log.v1.Result.refusal:type_name -> quotad.log.v1.Refusal
-	35, // 35: quotad.log.v1.Result.waiting:type_name -> quotad.log.v1.Waiting
-	37, // 36: quotad.log.v1.Result.granted:type_name -> quotad.log.v1.Granted
-	38, // 37: quotad.log.v1.Result.consumed:type_name -> quotad.log.v1.Consumed
-	39, // 38: quotad.log.v1.Result.settled:type_name -> quotad.log.v1.Settled
-	40, // 39: quotad.log.v1.Result.released:type_name -> quotad.log.v1.Released
-	41, // 40: quotad.log.v1.Result.renewed:type_name -> quotad.log.v1.Renewed
-	42, // 41: quotad.log.v1.Result.session_opened:type_name -> quotad.log.v1.SessionOpened
-	43, // 42: quotad.log.v1.Result.quotas_applied:type_name -> quotad.log.v1.QuotasApplied
-	44, // 43: quotad.log.v1.Result.reported:type_name -> quotad.log.v1.Reported
-	46, // 44: quotad.log.v1.Result.done:type_name -> quotad.log.v1.Done
-	4,  // 45: quotad.log.v1.Failure.reason:type_name -> quotad.log.v1.Reason
-	4,  // 46: quotad.log.v1.Refusal.reason:type_name -> quotad.log.v1.Reason
-	5,  // 47: quotad.log.v1.Refusal.zone:type_name -> quotad.log.v1.Zone
-	36, // 48: quotad.log.v1.Granted.items:type_name -> quotad.log.v1.GrantedItem
-	38, // 49: quotad.log.v1.Granted.consumed:type_name -> quotad.log.v1.Consumed
-	36, // 50: quotad.log.v1.Consumed.items:type_name -> quotad.log.v1.GrantedItem
-	36, // 51: quotad.log.v1.Settled.returned:type_name -> quotad.log.v1.GrantedItem
-	36, // 52: quotad.log.v1.Settled.overrun:type_name -> quotad.log.v1.GrantedItem
-	36, // 53: quotad.log.v1.Released.returned:type_name -> quotad.log.v1.GrantedItem
-	45, // 54: quotad.log.v1.Reported.quotas:type_name -> quotad.log.v1.ReportedQuota
-	55, // [55:55] is the sub-list for method output_type
-	55, // [55:55] is the sub-list for method input_type
-	55, // [55:55] is the sub-list for extension type_name
-	55, // [55:55] is the sub-list for extension extendee
-	0,  // [0:55] is the sub-list for field type_name
+	22, // 32: quotad.log.v1.Quota.policy:type_name -> quotad.log.v1.Policy
+	3,  // 33: quotad.log.v1.Policy.zones:type_name -> quotad.log.v1.Zones
+	23, // 34: quotad.log.v1.Policy.breaker:type_name -> quotad.log.v1.Breaker
+	4,  // 35: quotad.log.v1.Window.every:type_name -> quotad.log.v1.Every
+	36, // 36: quotad.log.v1.Result.failure:type_name -> quotad.log.v1.Failure
+	37, // 37: quotad.log.v1.Result.refusal:type_name -> quotad.log.v1.Refusal
+	38, // 38: quotad.log.v1.Result.waiting:type_name -> quotad.log.v1.Waiting
+	40, // 39: quotad.log.v1.Result.granted:type_name -> quotad.log.v1.Granted
+	41, // 40: quotad.log.v1.Result.consumed:type_name -> quotad.log.v1.Consumed
+	42, // 41: quotad.log.v1.Result.settled:type_name -> quotad.log.v1.Settled
+	43, // 42: quotad.log.v1.Result.released:type_name -> quotad.log.v1.Released
+	44, // 43: quotad.log.v1.Result.renewed:type_name -> quotad.log.v1.Renewed
+	45, // 44: quotad.log.v1.Result.session_opened:type_name -> quotad.log.v1.SessionOpened
+	46, // 45: quotad.log.v1.Result.quotas_applied:type_name -> quotad.log.v1.QuotasApplied
+	47, // 46: quotad.log.v1.Result.reported:type_name -> quotad.log.v1.Reported
+	49, // 47: quotad.log.v1.Result.done:type_name -> quotad.log.v1.Done
+	5,  // 48: quotad.log.v1.Failure.reason:type_name -> quotad.log.v1.Reason
+	5,  // 49: quotad.log.v1.Refusal.reason:type_name -> quotad.log.v1.Reason
+	6,  // 50: quotad.log.v1.Refusal.zone:type_name -> quotad.log.v1.Zone
+	39, // 51: quotad.log.v1.Granted.items:type_name -> quotad.log.v1.GrantedItem
+	41, // 52: quotad.log.v1.Granted.consumed:type_name -> quotad.log.v1.Consumed
+	39, // 53: quotad.log.v1.Consumed.items:type_name -> quotad.log.v1.GrantedItem
+	39, // 54: quotad.log.v1.Settled.returned:type_name -> quotad.log.v1.GrantedItem
+	39, // 55: quotad.log.v1.Settled.overrun:type_name -> quotad.log.v1.GrantedItem
+	39, // 56: quotad.log.v1.Released.returned:type_name -> quotad.log.v1.GrantedItem
+	48, // 57: quotad.log.v1.Reported.quotas:type_name -> quotad.log.v1.ReportedQuota
+	58, // [58:58] is the sub-list for method output_type
+	58, // [58:58] is the sub-list for method input_type
+	58, // [58:58] is the sub-list for extension type_name
+	58, // [58:58] is the sub-list for extension extendee
+	0,  // [0:58] is the sub-list for field type_name
 }
 
 func init() { file_quotad_log_v1_log_proto_init() }
@@ -4344,8 +4578,8 @@ func file_quotad_log_v1_log_proto_init() {
 		(*Quota_Rate)(nil),
 		(*Quota_Slots)(nil),
 	}
-	file_quotad_log_v1_log_proto_msgTypes[25].OneofWrappers = []any{}
-	file_quotad_log_v1_log_proto_msgTypes[26].OneofWrappers = []any{
+	file_quotad_log_v1_log_proto_msgTypes[27].OneofWrappers = []any{}
+	file_quotad_log_v1_log_proto_msgTypes[28].OneofWrappers = []any{
 		(*Result_Failure)(nil),
 		(*Result_Refusal)(nil),
 		(*Result_Waiting)(nil),
@@ -4359,14 +4593,14 @@ func file_quotad_log_v1_log_proto_init() {
 		(*Result_Reported)(nil),
 		(*Result_Done)(nil),
 	}
-	file_quotad_log_v1_log_proto_msgTypes[39].OneofWrappers = []any{}
+	file_quotad_log_v1_log_proto_msgTypes[41].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quotad_log_v1_log_proto_rawDesc), len(file_quotad_log_v1_log_proto_rawDesc)),
-			NumEnums:      6,
-			NumMessages:   41,
+			NumEnums:      7,
+			NumMessages:   43,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

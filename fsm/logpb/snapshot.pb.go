@@ -42,6 +42,7 @@ type SnapshotRecord struct {
 	//	*SnapshotRecord_Key
 	//	*SnapshotRecord_Member
 	//	*SnapshotRecord_Rule
+	//	*SnapshotRecord_Tally
 	//	*SnapshotRecord_Trailer
 	Kind          isSnapshotRecord_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
@@ -184,6 +185,15 @@ func (x *SnapshotRecord) GetRule() *HolderRule {
 	return nil
 }
 
+func (x *SnapshotRecord) GetTally() *SnapshotTally {
+	if x != nil {
+		if x, ok := x.Kind.(*SnapshotRecord_Tally); ok {
+			return x.Tally
+		}
+	}
+	return nil
+}
+
 func (x *SnapshotRecord) GetTrailer() *SnapshotTrailer {
 	if x != nil {
 		if x, ok := x.Kind.(*SnapshotRecord_Trailer); ok {
@@ -241,6 +251,10 @@ type SnapshotRecord_Rule struct {
 	Rule *HolderRule `protobuf:"bytes,11,opt,name=rule,proto3,oneof"`
 }
 
+type SnapshotRecord_Tally struct {
+	Tally *SnapshotTally `protobuf:"bytes,12,opt,name=tally,proto3,oneof"`
+}
+
 type SnapshotRecord_Trailer struct {
 	Trailer *SnapshotTrailer `protobuf:"bytes,15,opt,name=trailer,proto3,oneof"`
 }
@@ -266,6 +280,8 @@ func (*SnapshotRecord_Key) isSnapshotRecord_Kind() {}
 func (*SnapshotRecord_Member) isSnapshotRecord_Kind() {}
 
 func (*SnapshotRecord_Rule) isSnapshotRecord_Kind() {}
+
+func (*SnapshotRecord_Tally) isSnapshotRecord_Kind() {}
 
 func (*SnapshotRecord_Trailer) isSnapshotRecord_Kind() {}
 
@@ -480,7 +496,15 @@ type SnapshotQuota struct {
 	// The window in which the cap was learned.
 	CapWindow int64 `protobuf:"varint,22,opt,name=cap_window,json=capWindow,proto3" json:"cap_window,omitempty"`
 	// When the cap ends, where the window's end is not known.
-	CapEndNs      int64 `protobuf:"varint,23,opt,name=cap_end_ns,json=capEndNs,proto3" json:"cap_end_ns,omitempty"`
+	CapEndNs int64 `protobuf:"varint,23,opt,name=cap_end_ns,json=capEndNs,proto3" json:"cap_end_ns,omitempty"`
+	// When it began to reopen after a cooldown; 0: it is open.
+	ReopenedNs int64 `protobuf:"varint,24,opt,name=reopened_ns,json=reopenedNs,proto3" json:"reopened_ns,omitempty"`
+	// What was let through since.
+	Ramped int64 `protobuf:"varint,25,opt,name=ramped,proto3" json:"ramped,omitempty"`
+	// How many grants an observed quota would have refused.
+	Observed int64 `protobuf:"varint,26,opt,name=observed,proto3" json:"observed,omitempty"`
+	// The last lease that was granted before it began to reopen.
+	RampLease     uint64 `protobuf:"varint,27,opt,name=ramp_lease,json=rampLease,proto3" json:"ramp_lease,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -672,6 +696,34 @@ func (x *SnapshotQuota) GetCapWindow() int64 {
 func (x *SnapshotQuota) GetCapEndNs() int64 {
 	if x != nil {
 		return x.CapEndNs
+	}
+	return 0
+}
+
+func (x *SnapshotQuota) GetReopenedNs() int64 {
+	if x != nil {
+		return x.ReopenedNs
+	}
+	return 0
+}
+
+func (x *SnapshotQuota) GetRamped() int64 {
+	if x != nil {
+		return x.Ramped
+	}
+	return 0
+}
+
+func (x *SnapshotQuota) GetObserved() int64 {
+	if x != nil {
+		return x.Observed
+	}
+	return 0
+}
+
+func (x *SnapshotQuota) GetRampLease() uint64 {
+	if x != nil {
+		return x.RampLease
 	}
 	return 0
 }
@@ -1221,6 +1273,97 @@ func (x *SnapshotCharge) GetSettledBefore() int64 {
 	return 0
 }
 
+// SnapshotTally is what is remembered of one holder's use of one quota.
+type SnapshotTally struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The holder.
+	Holder string `protobuf:"bytes,1,opt,name=holder,proto3" json:"holder,omitempty"`
+	// The quota's number.
+	Quota uint32 `protobuf:"varint,2,opt,name=quota,proto3" json:"quota,omitempty"`
+	// When the holder was granted some of it last.
+	GrantedNs int64 `protobuf:"varint,3,opt,name=granted_ns,json=grantedNs,proto3" json:"granted_ns,omitempty"`
+	// Refusals by the provider in a row.
+	Failures int32 `protobuf:"varint,4,opt,name=failures,proto3" json:"failures,omitempty"`
+	// Until when the quota is closed for the holder.
+	ClosedUntilNs int64 `protobuf:"varint,5,opt,name=closed_until_ns,json=closedUntilNs,proto3" json:"closed_until_ns,omitempty"`
+	// How often the holder was granted some of it.
+	Grants        int64 `protobuf:"varint,6,opt,name=grants,proto3" json:"grants,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnapshotTally) Reset() {
+	*x = SnapshotTally{}
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnapshotTally) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnapshotTally) ProtoMessage() {}
+
+func (x *SnapshotTally) ProtoReflect() protoreflect.Message {
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnapshotTally.ProtoReflect.Descriptor instead.
+func (*SnapshotTally) Descriptor() ([]byte, []int) {
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *SnapshotTally) GetHolder() string {
+	if x != nil {
+		return x.Holder
+	}
+	return ""
+}
+
+func (x *SnapshotTally) GetQuota() uint32 {
+	if x != nil {
+		return x.Quota
+	}
+	return 0
+}
+
+func (x *SnapshotTally) GetGrantedNs() int64 {
+	if x != nil {
+		return x.GrantedNs
+	}
+	return 0
+}
+
+func (x *SnapshotTally) GetFailures() int32 {
+	if x != nil {
+		return x.Failures
+	}
+	return 0
+}
+
+func (x *SnapshotTally) GetClosedUntilNs() int64 {
+	if x != nil {
+		return x.ClosedUntilNs
+	}
+	return 0
+}
+
+func (x *SnapshotTally) GetGrants() int64 {
+	if x != nil {
+		return x.Grants
+	}
+	return 0
+}
+
 // SnapshotHolder is a holder's turn.
 type SnapshotHolder struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1236,7 +1379,7 @@ type SnapshotHolder struct {
 
 func (x *SnapshotHolder) Reset() {
 	*x = SnapshotHolder{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[8]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1248,7 +1391,7 @@ func (x *SnapshotHolder) String() string {
 func (*SnapshotHolder) ProtoMessage() {}
 
 func (x *SnapshotHolder) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[8]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1261,7 +1404,7 @@ func (x *SnapshotHolder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotHolder.ProtoReflect.Descriptor instead.
 func (*SnapshotHolder) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{8}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *SnapshotHolder) GetName() string {
@@ -1310,7 +1453,7 @@ type SnapshotWaiter struct {
 
 func (x *SnapshotWaiter) Reset() {
 	*x = SnapshotWaiter{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[9]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1322,7 +1465,7 @@ func (x *SnapshotWaiter) String() string {
 func (*SnapshotWaiter) ProtoMessage() {}
 
 func (x *SnapshotWaiter) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[9]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1335,7 +1478,7 @@ func (x *SnapshotWaiter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotWaiter.ProtoReflect.Descriptor instead.
 func (*SnapshotWaiter) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{9}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *SnapshotWaiter) GetTicket() uint64 {
@@ -1413,7 +1556,7 @@ type SnapshotSession struct {
 
 func (x *SnapshotSession) Reset() {
 	*x = SnapshotSession{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[10]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1425,7 +1568,7 @@ func (x *SnapshotSession) String() string {
 func (*SnapshotSession) ProtoMessage() {}
 
 func (x *SnapshotSession) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[10]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1438,7 +1581,7 @@ func (x *SnapshotSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotSession.ProtoReflect.Descriptor instead.
 func (*SnapshotSession) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{10}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *SnapshotSession) GetId() uint64 {
@@ -1493,7 +1636,7 @@ type SnapshotResult struct {
 
 func (x *SnapshotResult) Reset() {
 	*x = SnapshotResult{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[11]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1505,7 +1648,7 @@ func (x *SnapshotResult) String() string {
 func (*SnapshotResult) ProtoMessage() {}
 
 func (x *SnapshotResult) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[11]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1518,7 +1661,7 @@ func (x *SnapshotResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotResult.ProtoReflect.Descriptor instead.
 func (*SnapshotResult) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{11}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *SnapshotResult) GetSession() uint64 {
@@ -1566,7 +1709,7 @@ type SnapshotKey struct {
 
 func (x *SnapshotKey) Reset() {
 	*x = SnapshotKey{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[12]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1578,7 +1721,7 @@ func (x *SnapshotKey) String() string {
 func (*SnapshotKey) ProtoMessage() {}
 
 func (x *SnapshotKey) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[12]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1591,7 +1734,7 @@ func (x *SnapshotKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotKey.ProtoReflect.Descriptor instead.
 func (*SnapshotKey) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{12}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *SnapshotKey) GetKey() string {
@@ -1635,7 +1778,7 @@ type SnapshotMember struct {
 
 func (x *SnapshotMember) Reset() {
 	*x = SnapshotMember{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[13]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1647,7 +1790,7 @@ func (x *SnapshotMember) String() string {
 func (*SnapshotMember) ProtoMessage() {}
 
 func (x *SnapshotMember) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[13]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1660,7 +1803,7 @@ func (x *SnapshotMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotMember.ProtoReflect.Descriptor instead.
 func (*SnapshotMember) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{13}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *SnapshotMember) GetId() string {
@@ -1690,7 +1833,7 @@ type SnapshotTrailer struct {
 
 func (x *SnapshotTrailer) Reset() {
 	*x = SnapshotTrailer{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[14]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1702,7 +1845,7 @@ func (x *SnapshotTrailer) String() string {
 func (*SnapshotTrailer) ProtoMessage() {}
 
 func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[14]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1715,7 +1858,7 @@ func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTrailer.ProtoReflect.Descriptor instead.
 func (*SnapshotTrailer) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{14}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *SnapshotTrailer) GetRecords() uint64 {
@@ -1736,7 +1879,7 @@ var File_quotad_log_v1_snapshot_proto protoreflect.FileDescriptor
 
 const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\n" +
-	"\x1cquotad/log/v1/snapshot.proto\x12\rquotad.log.v1\x1a\x17quotad/log/v1/log.proto\"\xb6\x05\n" +
+	"\x1cquotad/log/v1/snapshot.proto\x12\rquotad.log.v1\x1a\x17quotad/log/v1/log.proto\"\xec\x05\n" +
 	"\x0eSnapshotRecord\x121\n" +
 	"\x04head\x18\x01 \x01(\v2\x1b.quotad.log.v1.SnapshotHeadH\x00R\x04head\x124\n" +
 	"\x05quota\x18\x02 \x01(\v2\x1c.quotad.log.v1.SnapshotQuotaH\x00R\x05quota\x124\n" +
@@ -1749,7 +1892,8 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x03key\x18\t \x01(\v2\x1a.quotad.log.v1.SnapshotKeyH\x00R\x03key\x127\n" +
 	"\x06member\x18\n" +
 	" \x01(\v2\x1d.quotad.log.v1.SnapshotMemberH\x00R\x06member\x12/\n" +
-	"\x04rule\x18\v \x01(\v2\x19.quotad.log.v1.HolderRuleH\x00R\x04rule\x12:\n" +
+	"\x04rule\x18\v \x01(\v2\x19.quotad.log.v1.HolderRuleH\x00R\x04rule\x124\n" +
+	"\x05tally\x18\f \x01(\v2\x1c.quotad.log.v1.SnapshotTallyH\x00R\x05tally\x12:\n" +
 	"\atrailer\x18\x0f \x01(\v2\x1e.quotad.log.v1.SnapshotTrailerH\x00R\atrailerB\x06\n" +
 	"\x04kind\"\xba\x03\n" +
 	"\fSnapshotHead\x12\x14\n" +
@@ -1772,7 +1916,7 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\n" +
 	"last_quota\x18\f \x01(\rR\tlastQuota\x120\n" +
 	"\x06limits\x18\r \x01(\v2\x18.quotad.log.v1.SetLimitsR\x06limits\x12\"\n" +
-	"\rbusy_until_ns\x18\x0e \x01(\x03R\vbusyUntilNs\"\xc3\x05\n" +
+	"\rbusy_until_ns\x18\x0e \x01(\x03R\vbusyUntilNs\"\xb7\x06\n" +
 	"\rSnapshotQuota\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x124\n" +
 	"\n" +
@@ -1804,7 +1948,13 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\n" +
 	"cap_window\x18\x16 \x01(\x03R\tcapWindow\x12\x1c\n" +
 	"\n" +
-	"cap_end_ns\x18\x17 \x01(\x03R\bcapEndNsB\x06\n" +
+	"cap_end_ns\x18\x17 \x01(\x03R\bcapEndNs\x12\x1f\n" +
+	"\vreopened_ns\x18\x18 \x01(\x03R\n" +
+	"reopenedNs\x12\x16\n" +
+	"\x06ramped\x18\x19 \x01(\x03R\x06ramped\x12\x1a\n" +
+	"\bobserved\x18\x1a \x01(\x03R\bobserved\x12\x1d\n" +
+	"\n" +
+	"ramp_lease\x18\x1b \x01(\x04R\trampLeaseB\x06\n" +
 	"\x04_cap\"p\n" +
 	"\rSnapshotEntry\x12\x15\n" +
 	"\x06end_ns\x18\x01 \x01(\x03R\x05endNs\x12\x16\n" +
@@ -1854,7 +2004,15 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\aunspent\x18\x06 \x01(\x03R\aunspent\x12\x15\n" +
 	"\x06end_ns\x18\a \x01(\x03R\x05endNs\x12\x16\n" +
 	"\x06window\x18\b \x01(\x03R\x06window\x12%\n" +
-	"\x0esettled_before\x18\t \x01(\x03R\rsettledBefore\"Q\n" +
+	"\x0esettled_before\x18\t \x01(\x03R\rsettledBefore\"\xb8\x01\n" +
+	"\rSnapshotTally\x12\x16\n" +
+	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x14\n" +
+	"\x05quota\x18\x02 \x01(\rR\x05quota\x12\x1d\n" +
+	"\n" +
+	"granted_ns\x18\x03 \x01(\x03R\tgrantedNs\x12\x1a\n" +
+	"\bfailures\x18\x04 \x01(\x05R\bfailures\x12&\n" +
+	"\x0fclosed_until_ns\x18\x05 \x01(\x03R\rclosedUntilNs\x12\x16\n" +
+	"\x06grants\x18\x06 \x01(\x03R\x06grants\"Q\n" +
 	"\x0eSnapshotHolder\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04turn\x18\x02 \x01(\x04R\x04turn\x12\x17\n" +
@@ -1905,7 +2063,7 @@ func file_quotad_log_v1_snapshot_proto_rawDescGZIP() []byte {
 	return file_quotad_log_v1_snapshot_proto_rawDescData
 }
 
-var file_quotad_log_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_quotad_log_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_quotad_log_v1_snapshot_proto_goTypes = []any{
 	(*SnapshotRecord)(nil),    // 0: quotad.log.v1.SnapshotRecord
 	(*SnapshotHead)(nil),      // 1: quotad.log.v1.SnapshotHead
@@ -1915,45 +2073,47 @@ var file_quotad_log_v1_snapshot_proto_goTypes = []any{
 	(*SnapshotItem)(nil),      // 5: quotad.log.v1.SnapshotItem
 	(*SnapshotOperation)(nil), // 6: quotad.log.v1.SnapshotOperation
 	(*SnapshotCharge)(nil),    // 7: quotad.log.v1.SnapshotCharge
-	(*SnapshotHolder)(nil),    // 8: quotad.log.v1.SnapshotHolder
-	(*SnapshotWaiter)(nil),    // 9: quotad.log.v1.SnapshotWaiter
-	(*SnapshotSession)(nil),   // 10: quotad.log.v1.SnapshotSession
-	(*SnapshotResult)(nil),    // 11: quotad.log.v1.SnapshotResult
-	(*SnapshotKey)(nil),       // 12: quotad.log.v1.SnapshotKey
-	(*SnapshotMember)(nil),    // 13: quotad.log.v1.SnapshotMember
-	(*SnapshotTrailer)(nil),   // 14: quotad.log.v1.SnapshotTrailer
-	(*HolderRule)(nil),        // 15: quotad.log.v1.HolderRule
-	(*SetLimits)(nil),         // 16: quotad.log.v1.SetLimits
-	(*Quota)(nil),             // 17: quotad.log.v1.Quota
-	(*Reserve)(nil),           // 18: quotad.log.v1.Reserve
-	(*Result)(nil),            // 19: quotad.log.v1.Result
+	(*SnapshotTally)(nil),     // 8: quotad.log.v1.SnapshotTally
+	(*SnapshotHolder)(nil),    // 9: quotad.log.v1.SnapshotHolder
+	(*SnapshotWaiter)(nil),    // 10: quotad.log.v1.SnapshotWaiter
+	(*SnapshotSession)(nil),   // 11: quotad.log.v1.SnapshotSession
+	(*SnapshotResult)(nil),    // 12: quotad.log.v1.SnapshotResult
+	(*SnapshotKey)(nil),       // 13: quotad.log.v1.SnapshotKey
+	(*SnapshotMember)(nil),    // 14: quotad.log.v1.SnapshotMember
+	(*SnapshotTrailer)(nil),   // 15: quotad.log.v1.SnapshotTrailer
+	(*HolderRule)(nil),        // 16: quotad.log.v1.HolderRule
+	(*SetLimits)(nil),         // 17: quotad.log.v1.SetLimits
+	(*Quota)(nil),             // 18: quotad.log.v1.Quota
+	(*Reserve)(nil),           // 19: quotad.log.v1.Reserve
+	(*Result)(nil),            // 20: quotad.log.v1.Result
 }
 var file_quotad_log_v1_snapshot_proto_depIdxs = []int32{
 	1,  // 0: quotad.log.v1.SnapshotRecord.head:type_name -> quotad.log.v1.SnapshotHead
 	2,  // 1: quotad.log.v1.SnapshotRecord.quota:type_name -> quotad.log.v1.SnapshotQuota
 	4,  // 2: quotad.log.v1.SnapshotRecord.lease:type_name -> quotad.log.v1.SnapshotLease
 	6,  // 3: quotad.log.v1.SnapshotRecord.operation:type_name -> quotad.log.v1.SnapshotOperation
-	8,  // 4: quotad.log.v1.SnapshotRecord.holder:type_name -> quotad.log.v1.SnapshotHolder
-	9,  // 5: quotad.log.v1.SnapshotRecord.waiter:type_name -> quotad.log.v1.SnapshotWaiter
-	10, // 6: quotad.log.v1.SnapshotRecord.session:type_name -> quotad.log.v1.SnapshotSession
-	11, // 7: quotad.log.v1.SnapshotRecord.result:type_name -> quotad.log.v1.SnapshotResult
-	12, // 8: quotad.log.v1.SnapshotRecord.key:type_name -> quotad.log.v1.SnapshotKey
-	13, // 9: quotad.log.v1.SnapshotRecord.member:type_name -> quotad.log.v1.SnapshotMember
-	15, // 10: quotad.log.v1.SnapshotRecord.rule:type_name -> quotad.log.v1.HolderRule
-	14, // 11: quotad.log.v1.SnapshotRecord.trailer:type_name -> quotad.log.v1.SnapshotTrailer
-	16, // 12: quotad.log.v1.SnapshotHead.limits:type_name -> quotad.log.v1.SetLimits
-	17, // 13: quotad.log.v1.SnapshotQuota.definition:type_name -> quotad.log.v1.Quota
-	3,  // 14: quotad.log.v1.SnapshotQuota.log:type_name -> quotad.log.v1.SnapshotEntry
-	5,  // 15: quotad.log.v1.SnapshotLease.items:type_name -> quotad.log.v1.SnapshotItem
-	7,  // 16: quotad.log.v1.SnapshotOperation.charges:type_name -> quotad.log.v1.SnapshotCharge
-	18, // 17: quotad.log.v1.SnapshotWaiter.reserve:type_name -> quotad.log.v1.Reserve
-	19, // 18: quotad.log.v1.SnapshotResult.result:type_name -> quotad.log.v1.Result
-	19, // 19: quotad.log.v1.SnapshotKey.result:type_name -> quotad.log.v1.Result
-	20, // [20:20] is the sub-list for method output_type
-	20, // [20:20] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	9,  // 4: quotad.log.v1.SnapshotRecord.holder:type_name -> quotad.log.v1.SnapshotHolder
+	10, // 5: quotad.log.v1.SnapshotRecord.waiter:type_name -> quotad.log.v1.SnapshotWaiter
+	11, // 6: quotad.log.v1.SnapshotRecord.session:type_name -> quotad.log.v1.SnapshotSession
+	12, // 7: quotad.log.v1.SnapshotRecord.result:type_name -> quotad.log.v1.SnapshotResult
+	13, // 8: quotad.log.v1.SnapshotRecord.key:type_name -> quotad.log.v1.SnapshotKey
+	14, // 9: quotad.log.v1.SnapshotRecord.member:type_name -> quotad.log.v1.SnapshotMember
+	16, // 10: quotad.log.v1.SnapshotRecord.rule:type_name -> quotad.log.v1.HolderRule
+	8,  // 11: quotad.log.v1.SnapshotRecord.tally:type_name -> quotad.log.v1.SnapshotTally
+	15, // 12: quotad.log.v1.SnapshotRecord.trailer:type_name -> quotad.log.v1.SnapshotTrailer
+	17, // 13: quotad.log.v1.SnapshotHead.limits:type_name -> quotad.log.v1.SetLimits
+	18, // 14: quotad.log.v1.SnapshotQuota.definition:type_name -> quotad.log.v1.Quota
+	3,  // 15: quotad.log.v1.SnapshotQuota.log:type_name -> quotad.log.v1.SnapshotEntry
+	5,  // 16: quotad.log.v1.SnapshotLease.items:type_name -> quotad.log.v1.SnapshotItem
+	7,  // 17: quotad.log.v1.SnapshotOperation.charges:type_name -> quotad.log.v1.SnapshotCharge
+	19, // 18: quotad.log.v1.SnapshotWaiter.reserve:type_name -> quotad.log.v1.Reserve
+	20, // 19: quotad.log.v1.SnapshotResult.result:type_name -> quotad.log.v1.Result
+	20, // 20: quotad.log.v1.SnapshotKey.result:type_name -> quotad.log.v1.Result
+	21, // [21:21] is the sub-list for method output_type
+	21, // [21:21] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_quotad_log_v1_snapshot_proto_init() }
@@ -1974,6 +2134,7 @@ func file_quotad_log_v1_snapshot_proto_init() {
 		(*SnapshotRecord_Key)(nil),
 		(*SnapshotRecord_Member)(nil),
 		(*SnapshotRecord_Rule)(nil),
+		(*SnapshotRecord_Tally)(nil),
 		(*SnapshotRecord_Trailer)(nil),
 	}
 	file_quotad_log_v1_snapshot_proto_msgTypes[2].OneofWrappers = []any{}
@@ -1983,7 +2144,7 @@ func file_quotad_log_v1_snapshot_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quotad_log_v1_snapshot_proto_rawDesc), len(file_quotad_log_v1_snapshot_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   15,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

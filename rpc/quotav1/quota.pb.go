@@ -56,6 +56,12 @@ const (
 	Reason_REASON_WITHDRAWN Reason = 9
 	// The queue is full.
 	Reason_REASON_QUEUE_FULL Reason = 10
+	// The provider refused this holder too often in a row. Come back after retry_after.
+	Reason_REASON_BREAKER_OPEN Reason = 12
+	// The window's zone keeps this class, or this holder, waiting. Come back after retry_after.
+	Reason_REASON_ZONE Reason = 13
+	// The quota reopens slowly after a cooldown. Come back after retry_after.
+	Reason_REASON_REOPENING Reason = 14
 	// A field is malformed (invalid_argument).
 	Reason_REASON_INVALID Reason = 100
 	// No such quota (not_found).
@@ -152,6 +158,9 @@ var (
 		8:   "REASON_WAIT_EXPIRED",
 		9:   "REASON_WITHDRAWN",
 		10:  "REASON_QUEUE_FULL",
+		12:  "REASON_BREAKER_OPEN",
+		13:  "REASON_ZONE",
+		14:  "REASON_REOPENING",
 		100: "REASON_INVALID",
 		101: "REASON_UNKNOWN_QUOTA",
 		102: "REASON_STALE_FENCE",
@@ -203,6 +212,9 @@ var (
 		"REASON_WAIT_EXPIRED":         8,
 		"REASON_WITHDRAWN":            9,
 		"REASON_QUEUE_FULL":           10,
+		"REASON_BREAKER_OPEN":         12,
+		"REASON_ZONE":                 13,
+		"REASON_REOPENING":            14,
 		"REASON_INVALID":              100,
 		"REASON_UNKNOWN_QUOTA":        101,
 		"REASON_STALE_FENCE":          102,
@@ -494,6 +506,8 @@ const (
 	EventKind_EVENT_KIND_QUOTA_DELETED EventKind = 14
 	// A cooldown ended.
 	EventKind_EVENT_KIND_REOPENED EventKind = 15
+	// A quota was closed for one holder, whom the provider refused too often in a row.
+	EventKind_EVENT_KIND_BREAKER EventKind = 16
 )
 
 // Enum value maps for EventKind.
@@ -515,6 +529,7 @@ var (
 		13: "EVENT_KIND_QUOTA_APPLIED",
 		14: "EVENT_KIND_QUOTA_DELETED",
 		15: "EVENT_KIND_REOPENED",
+		16: "EVENT_KIND_BREAKER",
 	}
 	EventKind_value = map[string]int32{
 		"EVENT_KIND_UNSPECIFIED":   0,
@@ -533,6 +548,7 @@ var (
 		"EVENT_KIND_QUOTA_APPLIED": 13,
 		"EVENT_KIND_QUOTA_DELETED": 14,
 		"EVENT_KIND_REOPENED":      15,
+		"EVENT_KIND_BREAKER":       16,
 	}
 )
 
@@ -616,6 +632,60 @@ func (ReadMode) EnumDescriptor() ([]byte, []int) {
 	return file_quota_v1_quota_proto_rawDescGZIP(), []int{5}
 }
 
+// Zones says how a window is used up.
+type Zones int32
+
+const (
+	// No zones.
+	Zones_ZONES_UNSPECIFIED Zones = 0
+	// From 40 % of usable down, a holder's background calls are paced up to 2 s apart, standard ones half of that; from
+	// 15 % down, background waits and a holder has one standard call per second. Critical calls pass.
+	Zones_ZONES_SMOOTH Zones = 1
+	// From 20 % of usable down, critical calls only; from 5 % down, critical calls that are marked as emergencies.
+	Zones_ZONES_STRICT Zones = 2
+)
+
+// Enum value maps for Zones.
+var (
+	Zones_name = map[int32]string{
+		0: "ZONES_UNSPECIFIED",
+		1: "ZONES_SMOOTH",
+		2: "ZONES_STRICT",
+	}
+	Zones_value = map[string]int32{
+		"ZONES_UNSPECIFIED": 0,
+		"ZONES_SMOOTH":      1,
+		"ZONES_STRICT":      2,
+	}
+)
+
+func (x Zones) Enum() *Zones {
+	p := new(Zones)
+	*p = x
+	return p
+}
+
+func (x Zones) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Zones) Descriptor() protoreflect.EnumDescriptor {
+	return file_quota_v1_quota_proto_enumTypes[6].Descriptor()
+}
+
+func (Zones) Type() protoreflect.EnumType {
+	return &file_quota_v1_quota_proto_enumTypes[6]
+}
+
+func (x Zones) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Zones.Descriptor instead.
+func (Zones) EnumDescriptor() ([]byte, []int) {
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{6}
+}
+
 // Charged says when the provider charges a call.
 type Charged int32
 
@@ -657,11 +727,11 @@ func (x Charged) String() string {
 }
 
 func (Charged) Descriptor() protoreflect.EnumDescriptor {
-	return file_quota_v1_quota_proto_enumTypes[6].Descriptor()
+	return file_quota_v1_quota_proto_enumTypes[7].Descriptor()
 }
 
 func (Charged) Type() protoreflect.EnumType {
-	return &file_quota_v1_quota_proto_enumTypes[6]
+	return &file_quota_v1_quota_proto_enumTypes[7]
 }
 
 func (x Charged) Number() protoreflect.EnumNumber {
@@ -670,7 +740,7 @@ func (x Charged) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Charged.Descriptor instead.
 func (Charged) EnumDescriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{6}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{7}
 }
 
 // SettleMode says what a provider counts in the end.
@@ -710,11 +780,11 @@ func (x SettleMode) String() string {
 }
 
 func (SettleMode) Descriptor() protoreflect.EnumDescriptor {
-	return file_quota_v1_quota_proto_enumTypes[7].Descriptor()
+	return file_quota_v1_quota_proto_enumTypes[8].Descriptor()
 }
 
 func (SettleMode) Type() protoreflect.EnumType {
-	return &file_quota_v1_quota_proto_enumTypes[7]
+	return &file_quota_v1_quota_proto_enumTypes[8]
 }
 
 func (x SettleMode) Number() protoreflect.EnumNumber {
@@ -723,7 +793,7 @@ func (x SettleMode) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use SettleMode.Descriptor instead.
 func (SettleMode) EnumDescriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{7}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{8}
 }
 
 // Anchor says where windows begin.
@@ -763,11 +833,11 @@ func (x Anchor) String() string {
 }
 
 func (Anchor) Descriptor() protoreflect.EnumDescriptor {
-	return file_quota_v1_quota_proto_enumTypes[8].Descriptor()
+	return file_quota_v1_quota_proto_enumTypes[9].Descriptor()
 }
 
 func (Anchor) Type() protoreflect.EnumType {
-	return &file_quota_v1_quota_proto_enumTypes[8]
+	return &file_quota_v1_quota_proto_enumTypes[9]
 }
 
 func (x Anchor) Number() protoreflect.EnumNumber {
@@ -776,7 +846,7 @@ func (x Anchor) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Anchor.Descriptor instead.
 func (Anchor) EnumDescriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{8}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{9}
 }
 
 // RequestId makes a request safe to send again. Without one, a request that is sent again is a new request.
@@ -1323,7 +1393,9 @@ type ReserveRequest struct {
 	Resume bool `protobuf:"varint,8,opt,name=resume,proto3" json:"resume,omitempty"`
 	// Answer a waiting Reserve at once with its ticket (waiting is set); ask again with the same RequestId for the
 	// outcome. Needs a RequestId.
-	NoBlock       bool `protobuf:"varint,9,opt,name=no_block,json=noBlock,proto3" json:"no_block,omitempty"`
+	NoBlock bool `protobuf:"varint,9,opt,name=no_block,json=noBlock,proto3" json:"no_block,omitempty"`
+	// An emergency: a critical call that may use the last of a window with strict zones.
+	Emergency     bool `protobuf:"varint,10,opt,name=emergency,proto3" json:"emergency,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1417,6 +1489,13 @@ func (x *ReserveRequest) GetResume() bool {
 func (x *ReserveRequest) GetNoBlock() bool {
 	if x != nil {
 		return x.NoBlock
+	}
+	return false
+}
+
+func (x *ReserveRequest) GetEmergency() bool {
+	if x != nil {
+		return x.Emergency
 	}
 	return false
 }
@@ -4029,8 +4108,14 @@ type QuotaStatus struct {
 	CappedTo *int64 `protobuf:"varint,12,opt,name=capped_to,json=cappedTo,proto3,oneof" json:"capped_to,omitempty"`
 	// What is available in all ancestors and here, the least.
 	AvailableWithParents int64 `protobuf:"varint,13,opt,name=available_with_parents,json=availableWithParents,proto3" json:"available_with_parents,omitempty"`
-	unknownFields        protoimpl.UnknownFields
-	sizeCache            protoimpl.SizeCache
+	// What is left until it is fully open again after a cooldown; absent: it is open.
+	ReopensIn *durationpb.Duration `protobuf:"bytes,14,opt,name=reopens_in,json=reopensIn,proto3" json:"reopens_in,omitempty"`
+	// How many grants an observed quota would have refused.
+	Observed int64 `protobuf:"varint,15,opt,name=observed,proto3" json:"observed,omitempty"`
+	// Holders whose breaker is open, at most 100.
+	BrokenHolders []string `protobuf:"bytes,16,rep,name=broken_holders,json=brokenHolders,proto3" json:"broken_holders,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *QuotaStatus) Reset() {
@@ -4154,6 +4239,27 @@ func (x *QuotaStatus) GetAvailableWithParents() int64 {
 	return 0
 }
 
+func (x *QuotaStatus) GetReopensIn() *durationpb.Duration {
+	if x != nil {
+		return x.ReopensIn
+	}
+	return nil
+}
+
+func (x *QuotaStatus) GetObserved() int64 {
+	if x != nil {
+		return x.Observed
+	}
+	return 0
+}
+
+func (x *QuotaStatus) GetBrokenHolders() []string {
+	if x != nil {
+		return x.BrokenHolders
+	}
+	return nil
+}
+
 // Quota is a quota's definition.
 type Quota struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -4188,7 +4294,9 @@ type Quota struct {
 	// What the provider counts in the end.
 	Settle SettleMode `protobuf:"varint,14,opt,name=settle,proto3,enum=quota.v1.SettleMode" json:"settle,omitempty"`
 	// Free text for people, up to 500 bytes.
-	Note          string `protobuf:"bytes,15,opt,name=note,proto3" json:"note,omitempty"`
+	Note string `protobuf:"bytes,15,opt,name=note,proto3" json:"note,omitempty"`
+	// Who is kept waiting before the limit is reached. Absent: nobody.
+	Policy        *Policy `protobuf:"bytes,16,opt,name=policy,proto3" json:"policy,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4341,6 +4449,13 @@ func (x *Quota) GetNote() string {
 	return ""
 }
 
+func (x *Quota) GetPolicy() *Policy {
+	if x != nil {
+		return x.Policy
+	}
+	return nil
+}
+
 type isQuota_Rule interface {
 	isQuota_Rule()
 }
@@ -4366,6 +4481,135 @@ func (*Quota_Rate) isQuota_Rule() {}
 
 func (*Quota_Slots) isQuota_Rule() {}
 
+// Policy says who is kept waiting although the limit would let it pass. Each part is off until it is set.
+type Policy struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Zones of a window.
+	Zones Zones `protobuf:"varint,1,opt,name=zones,proto3,enum=quota.v1.Zones" json:"zones,omitempty"`
+	// How long the quota takes to reopen after a cooldown: it begins with a tenth of its rate and climbs to all of it.
+	// Absent: at once.
+	Ramp *durationpb.Duration `protobuf:"bytes,2,opt,name=ramp,proto3" json:"ramp,omitempty"`
+	// When one holder is closed for refusals of its own. Absent: never.
+	Breaker *Breaker `protobuf:"bytes,3,opt,name=breaker,proto3" json:"breaker,omitempty"`
+	// Grant everything, and count what would have been refused: to see what a quota would do before it does it.
+	Observe       bool `protobuf:"varint,4,opt,name=observe,proto3" json:"observe,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Policy) Reset() {
+	*x = Policy{}
+	mi := &file_quota_v1_quota_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Policy) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Policy) ProtoMessage() {}
+
+func (x *Policy) ProtoReflect() protoreflect.Message {
+	mi := &file_quota_v1_quota_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Policy.ProtoReflect.Descriptor instead.
+func (*Policy) Descriptor() ([]byte, []int) {
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *Policy) GetZones() Zones {
+	if x != nil {
+		return x.Zones
+	}
+	return Zones_ZONES_UNSPECIFIED
+}
+
+func (x *Policy) GetRamp() *durationpb.Duration {
+	if x != nil {
+		return x.Ramp
+	}
+	return nil
+}
+
+func (x *Policy) GetBreaker() *Breaker {
+	if x != nil {
+		return x.Breaker
+	}
+	return nil
+}
+
+func (x *Policy) GetObserve() bool {
+	if x != nil {
+		return x.Observe
+	}
+	return false
+}
+
+// Breaker closes a quota for one holder.
+type Breaker struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// After so many refusals by the provider in a row, 1 to 1000.
+	Failures int32 `protobuf:"varint,1,opt,name=failures,proto3" json:"failures,omitempty"`
+	// For how long, 1 s to 1 h; then one call may try. Absent: 60 s.
+	Closed        *durationpb.Duration `protobuf:"bytes,2,opt,name=closed,proto3" json:"closed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Breaker) Reset() {
+	*x = Breaker{}
+	mi := &file_quota_v1_quota_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Breaker) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Breaker) ProtoMessage() {}
+
+func (x *Breaker) ProtoReflect() protoreflect.Message {
+	mi := &file_quota_v1_quota_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Breaker.ProtoReflect.Descriptor instead.
+func (*Breaker) Descriptor() ([]byte, []int) {
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *Breaker) GetFailures() int32 {
+	if x != nil {
+		return x.Failures
+	}
+	return 0
+}
+
+func (x *Breaker) GetClosed() *durationpb.Duration {
+	if x != nil {
+		return x.Closed
+	}
+	return nil
+}
+
 // Window is a fixed window.
 type Window struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -4383,7 +4627,7 @@ type Window struct {
 
 func (x *Window) Reset() {
 	*x = Window{}
-	mi := &file_quota_v1_quota_proto_msgTypes[43]
+	mi := &file_quota_v1_quota_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4395,7 +4639,7 @@ func (x *Window) String() string {
 func (*Window) ProtoMessage() {}
 
 func (x *Window) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[43]
+	mi := &file_quota_v1_quota_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4408,7 +4652,7 @@ func (x *Window) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Window.ProtoReflect.Descriptor instead.
 func (*Window) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{43}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Window) GetLimit() int64 {
@@ -4454,7 +4698,7 @@ type Rate struct {
 
 func (x *Rate) Reset() {
 	*x = Rate{}
-	mi := &file_quota_v1_quota_proto_msgTypes[44]
+	mi := &file_quota_v1_quota_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4466,7 +4710,7 @@ func (x *Rate) String() string {
 func (*Rate) ProtoMessage() {}
 
 func (x *Rate) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[44]
+	mi := &file_quota_v1_quota_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4479,7 +4723,7 @@ func (x *Rate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rate.ProtoReflect.Descriptor instead.
 func (*Rate) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{44}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Rate) GetLimit() int64 {
@@ -4516,7 +4760,7 @@ type Slots struct {
 
 func (x *Slots) Reset() {
 	*x = Slots{}
-	mi := &file_quota_v1_quota_proto_msgTypes[45]
+	mi := &file_quota_v1_quota_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4528,7 +4772,7 @@ func (x *Slots) String() string {
 func (*Slots) ProtoMessage() {}
 
 func (x *Slots) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[45]
+	mi := &file_quota_v1_quota_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4541,7 +4785,7 @@ func (x *Slots) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Slots.ProtoReflect.Descriptor instead.
 func (*Slots) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{45}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Slots) GetLimit() int64 {
@@ -4577,7 +4821,7 @@ type ListLeasesRequest struct {
 
 func (x *ListLeasesRequest) Reset() {
 	*x = ListLeasesRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[46]
+	mi := &file_quota_v1_quota_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4589,7 +4833,7 @@ func (x *ListLeasesRequest) String() string {
 func (*ListLeasesRequest) ProtoMessage() {}
 
 func (x *ListLeasesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[46]
+	mi := &file_quota_v1_quota_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4602,7 +4846,7 @@ func (x *ListLeasesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLeasesRequest.ProtoReflect.Descriptor instead.
 func (*ListLeasesRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{46}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ListLeasesRequest) GetHolder() string {
@@ -4655,7 +4899,7 @@ type ListLeasesResponse struct {
 
 func (x *ListLeasesResponse) Reset() {
 	*x = ListLeasesResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[47]
+	mi := &file_quota_v1_quota_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4667,7 +4911,7 @@ func (x *ListLeasesResponse) String() string {
 func (*ListLeasesResponse) ProtoMessage() {}
 
 func (x *ListLeasesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[47]
+	mi := &file_quota_v1_quota_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4680,7 +4924,7 @@ func (x *ListLeasesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLeasesResponse.ProtoReflect.Descriptor instead.
 func (*ListLeasesResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{47}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ListLeasesResponse) GetMeta() *Meta {
@@ -4729,7 +4973,7 @@ type LeaseStatus struct {
 
 func (x *LeaseStatus) Reset() {
 	*x = LeaseStatus{}
-	mi := &file_quota_v1_quota_proto_msgTypes[48]
+	mi := &file_quota_v1_quota_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4741,7 +4985,7 @@ func (x *LeaseStatus) String() string {
 func (*LeaseStatus) ProtoMessage() {}
 
 func (x *LeaseStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[48]
+	mi := &file_quota_v1_quota_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4754,7 +4998,7 @@ func (x *LeaseStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseStatus.ProtoReflect.Descriptor instead.
 func (*LeaseStatus) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{48}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *LeaseStatus) GetId() uint64 {
@@ -4826,7 +5070,7 @@ type CheckFenceRequest struct {
 
 func (x *CheckFenceRequest) Reset() {
 	*x = CheckFenceRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[49]
+	mi := &file_quota_v1_quota_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4838,7 +5082,7 @@ func (x *CheckFenceRequest) String() string {
 func (*CheckFenceRequest) ProtoMessage() {}
 
 func (x *CheckFenceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[49]
+	mi := &file_quota_v1_quota_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4851,7 +5095,7 @@ func (x *CheckFenceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckFenceRequest.ProtoReflect.Descriptor instead.
 func (*CheckFenceRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{49}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *CheckFenceRequest) GetLease() uint64 {
@@ -4885,7 +5129,7 @@ type CheckFenceResponse struct {
 
 func (x *CheckFenceResponse) Reset() {
 	*x = CheckFenceResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[50]
+	mi := &file_quota_v1_quota_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4897,7 +5141,7 @@ func (x *CheckFenceResponse) String() string {
 func (*CheckFenceResponse) ProtoMessage() {}
 
 func (x *CheckFenceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[50]
+	mi := &file_quota_v1_quota_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4910,7 +5154,7 @@ func (x *CheckFenceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckFenceResponse.ProtoReflect.Descriptor instead.
 func (*CheckFenceResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{50}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *CheckFenceResponse) GetMeta() *Meta {
@@ -4981,7 +5225,7 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x13CloseSessionRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x04R\asession\":\n" +
 	"\x14CloseSessionResponse\x12\"\n" +
-	"\x04meta\x18\x01 \x01(\v2\x0e.quota.v1.MetaR\x04meta\"\xd2\x02\n" +
+	"\x04meta\x18\x01 \x01(\v2\x0e.quota.v1.MetaR\x04meta\"\xf0\x02\n" +
 	"\x0eReserveRequest\x122\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\v2\x13.quota.v1.RequestIdR\trequestId\x12\x16\n" +
@@ -4992,7 +5236,9 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x05class\x18\x06 \x01(\x0e2\x0f.quota.v1.ClassR\x05class\x12-\n" +
 	"\x04wait\x18\a \x01(\v2\x19.google.protobuf.DurationR\x04wait\x12\x16\n" +
 	"\x06resume\x18\b \x01(\bR\x06resume\x12\x19\n" +
-	"\bno_block\x18\t \x01(\bR\anoBlock\"\xc7\x01\n" +
+	"\bno_block\x18\t \x01(\bR\anoBlock\x12\x1c\n" +
+	"\temergency\x18\n" +
+	" \x01(\bR\temergency\"\xc7\x01\n" +
 	"\x0fReserveResponse\x12\"\n" +
 	"\x04meta\x18\x01 \x01(\v2\x0e.quota.v1.MetaR\x04meta\x12'\n" +
 	"\x05lease\x18\x02 \x01(\v2\x0f.quota.v1.LeaseH\x00R\x05lease\x12-\n" +
@@ -5179,7 +5425,7 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x12ListQuotasResponse\x12\"\n" +
 	"\x04meta\x18\x01 \x01(\v2\x0e.quota.v1.MetaR\x04meta\x12-\n" +
 	"\x06quotas\x18\x02 \x03(\v2\x15.quota.v1.QuotaStatusR\x06quotas\x12&\n" +
-	"\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageToken\"\xff\x03\n" +
+	"\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageToken\"\xfc\x04\n" +
 	"\vQuotaStatus\x12/\n" +
 	"\n" +
 	"definition\x18\x01 \x01(\v2\x0f.quota.v1.QuotaR\n" +
@@ -5196,9 +5442,13 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	" \x01(\x03R\x06leases\x12\x18\n" +
 	"\aoverrun\x18\v \x01(\x03R\aoverrun\x12 \n" +
 	"\tcapped_to\x18\f \x01(\x03H\x00R\bcappedTo\x88\x01\x01\x124\n" +
-	"\x16available_with_parents\x18\r \x01(\x03R\x14availableWithParentsB\f\n" +
+	"\x16available_with_parents\x18\r \x01(\x03R\x14availableWithParents\x128\n" +
 	"\n" +
-	"_capped_to\"\xd9\x04\n" +
+	"reopens_in\x18\x0e \x01(\v2\x19.google.protobuf.DurationR\treopensIn\x12\x1a\n" +
+	"\bobserved\x18\x0f \x01(\x03R\bobserved\x12%\n" +
+	"\x0ebroken_holders\x18\x10 \x03(\tR\rbrokenHoldersB\f\n" +
+	"\n" +
+	"_capped_to\"\x83\x05\n" +
 	"\x05Quota\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12*\n" +
 	"\x06window\x18\x02 \x01(\v2\x10.quota.v1.WindowH\x00R\x06window\x12$\n" +
@@ -5216,9 +5466,18 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\acharged\x18\f \x01(\x0e2\x11.quota.v1.ChargedR\acharged\x124\n" +
 	"\bmax_call\x18\r \x01(\v2\x19.google.protobuf.DurationR\amaxCall\x12,\n" +
 	"\x06settle\x18\x0e \x01(\x0e2\x14.quota.v1.SettleModeR\x06settle\x12\x12\n" +
-	"\x04note\x18\x0f \x01(\tR\x04noteB\x06\n" +
+	"\x04note\x18\x0f \x01(\tR\x04note\x12(\n" +
+	"\x06policy\x18\x10 \x01(\v2\x10.quota.v1.PolicyR\x06policyB\x06\n" +
 	"\x04ruleB\v\n" +
-	"\t_max_hold\"\x8d\x01\n" +
+	"\t_max_hold\"\xa5\x01\n" +
+	"\x06Policy\x12%\n" +
+	"\x05zones\x18\x01 \x01(\x0e2\x0f.quota.v1.ZonesR\x05zones\x12-\n" +
+	"\x04ramp\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x04ramp\x12+\n" +
+	"\abreaker\x18\x03 \x01(\v2\x11.quota.v1.BreakerR\abreaker\x12\x18\n" +
+	"\aobserve\x18\x04 \x01(\bR\aobserve\"X\n" +
+	"\aBreaker\x12\x1a\n" +
+	"\bfailures\x18\x01 \x01(\x05R\bfailures\x121\n" +
+	"\x06closed\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x06closed\"\x8d\x01\n" +
 	"\x06Window\x12\x14\n" +
 	"\x05limit\x18\x01 \x01(\x03R\x05limit\x12\x14\n" +
 	"\x05every\x18\x02 \x01(\tR\x05every\x12(\n" +
@@ -5262,7 +5521,8 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x05valid\x18\x02 \x01(\bR\x05valid\x128\n" +
 	"\n" +
 	"expires_in\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\texpiresIn\x12#\n" +
-	"\rfence_counter\x18\x04 \x01(\x04R\ffenceCounter*\xdd\t\n" +
+	"\rfence_counter\x18\x04 \x01(\x04R\ffenceCounter*\x9d\n" +
+	"\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11REASON_NEVER_FITS\x10\x01\x12\x16\n" +
@@ -5275,7 +5535,10 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x13REASON_WAIT_EXPIRED\x10\b\x12\x14\n" +
 	"\x10REASON_WITHDRAWN\x10\t\x12\x15\n" +
 	"\x11REASON_QUEUE_FULL\x10\n" +
-	"\x12\x12\n" +
+	"\x12\x17\n" +
+	"\x13REASON_BREAKER_OPEN\x10\f\x12\x0f\n" +
+	"\vREASON_ZONE\x10\r\x12\x14\n" +
+	"\x10REASON_REOPENING\x10\x0e\x12\x12\n" +
 	"\x0eREASON_INVALID\x10d\x12\x18\n" +
 	"\x14REASON_UNKNOWN_QUOTA\x10e\x12\x16\n" +
 	"\x12REASON_STALE_FENCE\x10f\x12\x17\n" +
@@ -5335,7 +5598,7 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\n" +
 	"CAUSE_PLAN\x10\x05\x12\x14\n" +
 	"\x10CAUSE_OVERLOADED\x10\x06\x12\x15\n" +
-	"\x11CAUSE_NOT_A_LIMIT\x10\a*\xac\x03\n" +
+	"\x11CAUSE_NOT_A_LIMIT\x10\a*\xc4\x03\n" +
 	"\tEventKind\x12\x1a\n" +
 	"\x16EVENT_KIND_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12EVENT_KIND_GRANTED\x10\x01\x12\x16\n" +
@@ -5353,11 +5616,16 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x12EVENT_KIND_OVERRUN\x10\f\x12\x1c\n" +
 	"\x18EVENT_KIND_QUOTA_APPLIED\x10\r\x12\x1c\n" +
 	"\x18EVENT_KIND_QUOTA_DELETED\x10\x0e\x12\x17\n" +
-	"\x13EVENT_KIND_REOPENED\x10\x0f*V\n" +
+	"\x13EVENT_KIND_REOPENED\x10\x0f\x12\x16\n" +
+	"\x12EVENT_KIND_BREAKER\x10\x10*V\n" +
 	"\bReadMode\x12\x19\n" +
 	"\x15READ_MODE_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16READ_MODE_LINEARIZABLE\x10\x01\x12\x13\n" +
-	"\x0fREAD_MODE_STALE\x10\x02*Z\n" +
+	"\x0fREAD_MODE_STALE\x10\x02*B\n" +
+	"\x05Zones\x12\x15\n" +
+	"\x11ZONES_UNSPECIFIED\x10\x00\x12\x10\n" +
+	"\fZONES_SMOOTH\x10\x01\x12\x10\n" +
+	"\fZONES_STRICT\x10\x02*Z\n" +
 	"\aCharged\x12\x17\n" +
 	"\x13CHARGED_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rCHARGED_START\x10\x01\x12\x0f\n" +
@@ -5404,8 +5672,8 @@ func file_quota_v1_quota_proto_rawDescGZIP() []byte {
 	return file_quota_v1_quota_proto_rawDescData
 }
 
-var file_quota_v1_quota_proto_enumTypes = make([]protoimpl.EnumInfo, 9)
-var file_quota_v1_quota_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
+var file_quota_v1_quota_proto_enumTypes = make([]protoimpl.EnumInfo, 10)
+var file_quota_v1_quota_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
 var file_quota_v1_quota_proto_goTypes = []any{
 	(Reason)(0),                  // 0: quota.v1.Reason
 	(Zone)(0),                    // 1: quota.v1.Zone
@@ -5413,211 +5681,220 @@ var file_quota_v1_quota_proto_goTypes = []any{
 	(Cause)(0),                   // 3: quota.v1.Cause
 	(EventKind)(0),               // 4: quota.v1.EventKind
 	(ReadMode)(0),                // 5: quota.v1.ReadMode
-	(Charged)(0),                 // 6: quota.v1.Charged
-	(SettleMode)(0),              // 7: quota.v1.SettleMode
-	(Anchor)(0),                  // 8: quota.v1.Anchor
-	(*RequestId)(nil),            // 9: quota.v1.RequestId
-	(*Meta)(nil),                 // 10: quota.v1.Meta
-	(*ErrorInfo)(nil),            // 11: quota.v1.ErrorInfo
-	(*Item)(nil),                 // 12: quota.v1.Item
-	(*OpenSessionRequest)(nil),   // 13: quota.v1.OpenSessionRequest
-	(*OpenSessionResponse)(nil),  // 14: quota.v1.OpenSessionResponse
-	(*CloseSessionRequest)(nil),  // 15: quota.v1.CloseSessionRequest
-	(*CloseSessionResponse)(nil), // 16: quota.v1.CloseSessionResponse
-	(*ReserveRequest)(nil),       // 17: quota.v1.ReserveRequest
-	(*ReserveResponse)(nil),      // 18: quota.v1.ReserveResponse
-	(*Lease)(nil),                // 19: quota.v1.Lease
-	(*GrantedItem)(nil),          // 20: quota.v1.GrantedItem
-	(*Operation)(nil),            // 21: quota.v1.Operation
-	(*Refusal)(nil),              // 22: quota.v1.Refusal
-	(*Waiting)(nil),              // 23: quota.v1.Waiting
-	(*ConsumeRequest)(nil),       // 24: quota.v1.ConsumeRequest
-	(*ConsumeResponse)(nil),      // 25: quota.v1.ConsumeResponse
-	(*SettleRequest)(nil),        // 26: quota.v1.SettleRequest
-	(*SettleResponse)(nil),       // 27: quota.v1.SettleResponse
-	(*ReleaseRequest)(nil),       // 28: quota.v1.ReleaseRequest
-	(*ReleaseResponse)(nil),      // 29: quota.v1.ReleaseResponse
-	(*RenewRequest)(nil),         // 30: quota.v1.RenewRequest
-	(*RenewResponse)(nil),        // 31: quota.v1.RenewResponse
-	(*WithdrawRequest)(nil),      // 32: quota.v1.WithdrawRequest
-	(*WithdrawResponse)(nil),     // 33: quota.v1.WithdrawResponse
-	(*Signal)(nil),               // 34: quota.v1.Signal
-	(*ReportRequest)(nil),        // 35: quota.v1.ReportRequest
-	(*ReportResponse)(nil),       // 36: quota.v1.ReportResponse
-	(*ReportedQuota)(nil),        // 37: quota.v1.ReportedQuota
-	(*Command)(nil),              // 38: quota.v1.Command
-	(*BatchRequest)(nil),         // 39: quota.v1.BatchRequest
-	(*BatchResponse)(nil),        // 40: quota.v1.BatchResponse
-	(*CommandResult)(nil),        // 41: quota.v1.CommandResult
-	(*CommandError)(nil),         // 42: quota.v1.CommandError
-	(*WatchRequest)(nil),         // 43: quota.v1.WatchRequest
-	(*WatchResponse)(nil),        // 44: quota.v1.WatchResponse
-	(*Event)(nil),                // 45: quota.v1.Event
-	(*GetQuotaRequest)(nil),      // 46: quota.v1.GetQuotaRequest
-	(*GetQuotaResponse)(nil),     // 47: quota.v1.GetQuotaResponse
-	(*ListQuotasRequest)(nil),    // 48: quota.v1.ListQuotasRequest
-	(*ListQuotasResponse)(nil),   // 49: quota.v1.ListQuotasResponse
-	(*QuotaStatus)(nil),          // 50: quota.v1.QuotaStatus
-	(*Quota)(nil),                // 51: quota.v1.Quota
-	(*Window)(nil),               // 52: quota.v1.Window
-	(*Rate)(nil),                 // 53: quota.v1.Rate
-	(*Slots)(nil),                // 54: quota.v1.Slots
-	(*ListLeasesRequest)(nil),    // 55: quota.v1.ListLeasesRequest
-	(*ListLeasesResponse)(nil),   // 56: quota.v1.ListLeasesResponse
-	(*LeaseStatus)(nil),          // 57: quota.v1.LeaseStatus
-	(*CheckFenceRequest)(nil),    // 58: quota.v1.CheckFenceRequest
-	(*CheckFenceResponse)(nil),   // 59: quota.v1.CheckFenceResponse
-	(*durationpb.Duration)(nil),  // 60: google.protobuf.Duration
+	(Zones)(0),                   // 6: quota.v1.Zones
+	(Charged)(0),                 // 7: quota.v1.Charged
+	(SettleMode)(0),              // 8: quota.v1.SettleMode
+	(Anchor)(0),                  // 9: quota.v1.Anchor
+	(*RequestId)(nil),            // 10: quota.v1.RequestId
+	(*Meta)(nil),                 // 11: quota.v1.Meta
+	(*ErrorInfo)(nil),            // 12: quota.v1.ErrorInfo
+	(*Item)(nil),                 // 13: quota.v1.Item
+	(*OpenSessionRequest)(nil),   // 14: quota.v1.OpenSessionRequest
+	(*OpenSessionResponse)(nil),  // 15: quota.v1.OpenSessionResponse
+	(*CloseSessionRequest)(nil),  // 16: quota.v1.CloseSessionRequest
+	(*CloseSessionResponse)(nil), // 17: quota.v1.CloseSessionResponse
+	(*ReserveRequest)(nil),       // 18: quota.v1.ReserveRequest
+	(*ReserveResponse)(nil),      // 19: quota.v1.ReserveResponse
+	(*Lease)(nil),                // 20: quota.v1.Lease
+	(*GrantedItem)(nil),          // 21: quota.v1.GrantedItem
+	(*Operation)(nil),            // 22: quota.v1.Operation
+	(*Refusal)(nil),              // 23: quota.v1.Refusal
+	(*Waiting)(nil),              // 24: quota.v1.Waiting
+	(*ConsumeRequest)(nil),       // 25: quota.v1.ConsumeRequest
+	(*ConsumeResponse)(nil),      // 26: quota.v1.ConsumeResponse
+	(*SettleRequest)(nil),        // 27: quota.v1.SettleRequest
+	(*SettleResponse)(nil),       // 28: quota.v1.SettleResponse
+	(*ReleaseRequest)(nil),       // 29: quota.v1.ReleaseRequest
+	(*ReleaseResponse)(nil),      // 30: quota.v1.ReleaseResponse
+	(*RenewRequest)(nil),         // 31: quota.v1.RenewRequest
+	(*RenewResponse)(nil),        // 32: quota.v1.RenewResponse
+	(*WithdrawRequest)(nil),      // 33: quota.v1.WithdrawRequest
+	(*WithdrawResponse)(nil),     // 34: quota.v1.WithdrawResponse
+	(*Signal)(nil),               // 35: quota.v1.Signal
+	(*ReportRequest)(nil),        // 36: quota.v1.ReportRequest
+	(*ReportResponse)(nil),       // 37: quota.v1.ReportResponse
+	(*ReportedQuota)(nil),        // 38: quota.v1.ReportedQuota
+	(*Command)(nil),              // 39: quota.v1.Command
+	(*BatchRequest)(nil),         // 40: quota.v1.BatchRequest
+	(*BatchResponse)(nil),        // 41: quota.v1.BatchResponse
+	(*CommandResult)(nil),        // 42: quota.v1.CommandResult
+	(*CommandError)(nil),         // 43: quota.v1.CommandError
+	(*WatchRequest)(nil),         // 44: quota.v1.WatchRequest
+	(*WatchResponse)(nil),        // 45: quota.v1.WatchResponse
+	(*Event)(nil),                // 46: quota.v1.Event
+	(*GetQuotaRequest)(nil),      // 47: quota.v1.GetQuotaRequest
+	(*GetQuotaResponse)(nil),     // 48: quota.v1.GetQuotaResponse
+	(*ListQuotasRequest)(nil),    // 49: quota.v1.ListQuotasRequest
+	(*ListQuotasResponse)(nil),   // 50: quota.v1.ListQuotasResponse
+	(*QuotaStatus)(nil),          // 51: quota.v1.QuotaStatus
+	(*Quota)(nil),                // 52: quota.v1.Quota
+	(*Policy)(nil),               // 53: quota.v1.Policy
+	(*Breaker)(nil),              // 54: quota.v1.Breaker
+	(*Window)(nil),               // 55: quota.v1.Window
+	(*Rate)(nil),                 // 56: quota.v1.Rate
+	(*Slots)(nil),                // 57: quota.v1.Slots
+	(*ListLeasesRequest)(nil),    // 58: quota.v1.ListLeasesRequest
+	(*ListLeasesResponse)(nil),   // 59: quota.v1.ListLeasesResponse
+	(*LeaseStatus)(nil),          // 60: quota.v1.LeaseStatus
+	(*CheckFenceRequest)(nil),    // 61: quota.v1.CheckFenceRequest
+	(*CheckFenceResponse)(nil),   // 62: quota.v1.CheckFenceResponse
+	(*durationpb.Duration)(nil),  // 63: google.protobuf.Duration
 }
 var file_quota_v1_quota_proto_depIdxs = []int32{
-	60,  // 0: quota.v1.Meta.cluster_time:type_name -> google.protobuf.Duration
-	60,  // 1: quota.v1.Meta.served_in:type_name -> google.protobuf.Duration
+	63,  // 0: quota.v1.Meta.cluster_time:type_name -> google.protobuf.Duration
+	63,  // 1: quota.v1.Meta.served_in:type_name -> google.protobuf.Duration
 	0,   // 2: quota.v1.ErrorInfo.reason:type_name -> quota.v1.Reason
-	60,  // 3: quota.v1.ErrorInfo.retry_after:type_name -> google.protobuf.Duration
-	10,  // 4: quota.v1.OpenSessionResponse.meta:type_name -> quota.v1.Meta
-	10,  // 5: quota.v1.CloseSessionResponse.meta:type_name -> quota.v1.Meta
-	9,   // 6: quota.v1.ReserveRequest.request_id:type_name -> quota.v1.RequestId
-	12,  // 7: quota.v1.ReserveRequest.items:type_name -> quota.v1.Item
-	60,  // 8: quota.v1.ReserveRequest.ttl:type_name -> google.protobuf.Duration
+	63,  // 3: quota.v1.ErrorInfo.retry_after:type_name -> google.protobuf.Duration
+	11,  // 4: quota.v1.OpenSessionResponse.meta:type_name -> quota.v1.Meta
+	11,  // 5: quota.v1.CloseSessionResponse.meta:type_name -> quota.v1.Meta
+	10,  // 6: quota.v1.ReserveRequest.request_id:type_name -> quota.v1.RequestId
+	13,  // 7: quota.v1.ReserveRequest.items:type_name -> quota.v1.Item
+	63,  // 8: quota.v1.ReserveRequest.ttl:type_name -> google.protobuf.Duration
 	2,   // 9: quota.v1.ReserveRequest.class:type_name -> quota.v1.Class
-	60,  // 10: quota.v1.ReserveRequest.wait:type_name -> google.protobuf.Duration
-	10,  // 11: quota.v1.ReserveResponse.meta:type_name -> quota.v1.Meta
-	19,  // 12: quota.v1.ReserveResponse.lease:type_name -> quota.v1.Lease
-	22,  // 13: quota.v1.ReserveResponse.refusal:type_name -> quota.v1.Refusal
-	23,  // 14: quota.v1.ReserveResponse.waiting:type_name -> quota.v1.Waiting
-	20,  // 15: quota.v1.Lease.items:type_name -> quota.v1.GrantedItem
-	60,  // 16: quota.v1.Lease.expires_in:type_name -> google.protobuf.Duration
-	21,  // 17: quota.v1.Lease.operation:type_name -> quota.v1.Operation
+	63,  // 10: quota.v1.ReserveRequest.wait:type_name -> google.protobuf.Duration
+	11,  // 11: quota.v1.ReserveResponse.meta:type_name -> quota.v1.Meta
+	20,  // 12: quota.v1.ReserveResponse.lease:type_name -> quota.v1.Lease
+	23,  // 13: quota.v1.ReserveResponse.refusal:type_name -> quota.v1.Refusal
+	24,  // 14: quota.v1.ReserveResponse.waiting:type_name -> quota.v1.Waiting
+	21,  // 15: quota.v1.Lease.items:type_name -> quota.v1.GrantedItem
+	63,  // 16: quota.v1.Lease.expires_in:type_name -> google.protobuf.Duration
+	22,  // 17: quota.v1.Lease.operation:type_name -> quota.v1.Operation
 	2,   // 18: quota.v1.Lease.class:type_name -> quota.v1.Class
-	60,  // 19: quota.v1.Lease.asked_ttl:type_name -> google.protobuf.Duration
-	60,  // 20: quota.v1.GrantedItem.expires_in:type_name -> google.protobuf.Duration
-	20,  // 21: quota.v1.Operation.items:type_name -> quota.v1.GrantedItem
-	60,  // 22: quota.v1.Operation.spend_in:type_name -> google.protobuf.Duration
-	60,  // 23: quota.v1.Operation.transit:type_name -> google.protobuf.Duration
+	63,  // 19: quota.v1.Lease.asked_ttl:type_name -> google.protobuf.Duration
+	63,  // 20: quota.v1.GrantedItem.expires_in:type_name -> google.protobuf.Duration
+	21,  // 21: quota.v1.Operation.items:type_name -> quota.v1.GrantedItem
+	63,  // 22: quota.v1.Operation.spend_in:type_name -> google.protobuf.Duration
+	63,  // 23: quota.v1.Operation.transit:type_name -> google.protobuf.Duration
 	0,   // 24: quota.v1.Refusal.reason:type_name -> quota.v1.Reason
-	60,  // 25: quota.v1.Refusal.retry_after:type_name -> google.protobuf.Duration
+	63,  // 25: quota.v1.Refusal.retry_after:type_name -> google.protobuf.Duration
 	1,   // 26: quota.v1.Refusal.zone:type_name -> quota.v1.Zone
-	60,  // 27: quota.v1.Waiting.ends_in:type_name -> google.protobuf.Duration
-	9,   // 28: quota.v1.ConsumeRequest.request_id:type_name -> quota.v1.RequestId
-	12,  // 29: quota.v1.ConsumeRequest.items:type_name -> quota.v1.Item
-	10,  // 30: quota.v1.ConsumeResponse.meta:type_name -> quota.v1.Meta
-	21,  // 31: quota.v1.ConsumeResponse.operation:type_name -> quota.v1.Operation
-	22,  // 32: quota.v1.ConsumeResponse.refusal:type_name -> quota.v1.Refusal
-	9,   // 33: quota.v1.SettleRequest.request_id:type_name -> quota.v1.RequestId
-	12,  // 34: quota.v1.SettleRequest.unspent:type_name -> quota.v1.Item
-	12,  // 35: quota.v1.SettleRequest.actual:type_name -> quota.v1.Item
-	10,  // 36: quota.v1.SettleResponse.meta:type_name -> quota.v1.Meta
-	12,  // 37: quota.v1.SettleResponse.returned:type_name -> quota.v1.Item
-	12,  // 38: quota.v1.SettleResponse.overrun:type_name -> quota.v1.Item
-	9,   // 39: quota.v1.ReleaseRequest.request_id:type_name -> quota.v1.RequestId
-	12,  // 40: quota.v1.ReleaseRequest.items:type_name -> quota.v1.Item
-	10,  // 41: quota.v1.ReleaseResponse.meta:type_name -> quota.v1.Meta
-	12,  // 42: quota.v1.ReleaseResponse.returned:type_name -> quota.v1.Item
-	9,   // 43: quota.v1.RenewRequest.request_id:type_name -> quota.v1.RequestId
-	60,  // 44: quota.v1.RenewRequest.ttl:type_name -> google.protobuf.Duration
-	10,  // 45: quota.v1.RenewResponse.meta:type_name -> quota.v1.Meta
-	60,  // 46: quota.v1.RenewResponse.expires_in:type_name -> google.protobuf.Duration
-	9,   // 47: quota.v1.WithdrawRequest.request_id:type_name -> quota.v1.RequestId
-	10,  // 48: quota.v1.WithdrawResponse.meta:type_name -> quota.v1.Meta
+	63,  // 27: quota.v1.Waiting.ends_in:type_name -> google.protobuf.Duration
+	10,  // 28: quota.v1.ConsumeRequest.request_id:type_name -> quota.v1.RequestId
+	13,  // 29: quota.v1.ConsumeRequest.items:type_name -> quota.v1.Item
+	11,  // 30: quota.v1.ConsumeResponse.meta:type_name -> quota.v1.Meta
+	22,  // 31: quota.v1.ConsumeResponse.operation:type_name -> quota.v1.Operation
+	23,  // 32: quota.v1.ConsumeResponse.refusal:type_name -> quota.v1.Refusal
+	10,  // 33: quota.v1.SettleRequest.request_id:type_name -> quota.v1.RequestId
+	13,  // 34: quota.v1.SettleRequest.unspent:type_name -> quota.v1.Item
+	13,  // 35: quota.v1.SettleRequest.actual:type_name -> quota.v1.Item
+	11,  // 36: quota.v1.SettleResponse.meta:type_name -> quota.v1.Meta
+	13,  // 37: quota.v1.SettleResponse.returned:type_name -> quota.v1.Item
+	13,  // 38: quota.v1.SettleResponse.overrun:type_name -> quota.v1.Item
+	10,  // 39: quota.v1.ReleaseRequest.request_id:type_name -> quota.v1.RequestId
+	13,  // 40: quota.v1.ReleaseRequest.items:type_name -> quota.v1.Item
+	11,  // 41: quota.v1.ReleaseResponse.meta:type_name -> quota.v1.Meta
+	13,  // 42: quota.v1.ReleaseResponse.returned:type_name -> quota.v1.Item
+	10,  // 43: quota.v1.RenewRequest.request_id:type_name -> quota.v1.RequestId
+	63,  // 44: quota.v1.RenewRequest.ttl:type_name -> google.protobuf.Duration
+	11,  // 45: quota.v1.RenewResponse.meta:type_name -> quota.v1.Meta
+	63,  // 46: quota.v1.RenewResponse.expires_in:type_name -> google.protobuf.Duration
+	10,  // 47: quota.v1.WithdrawRequest.request_id:type_name -> quota.v1.RequestId
+	11,  // 48: quota.v1.WithdrawResponse.meta:type_name -> quota.v1.Meta
 	3,   // 49: quota.v1.Signal.cause:type_name -> quota.v1.Cause
-	60,  // 50: quota.v1.Signal.reset_after:type_name -> google.protobuf.Duration
-	60,  // 51: quota.v1.Signal.reset_resolution:type_name -> google.protobuf.Duration
-	60,  // 52: quota.v1.Signal.retry_after:type_name -> google.protobuf.Duration
-	9,   // 53: quota.v1.ReportRequest.request_id:type_name -> quota.v1.RequestId
-	34,  // 54: quota.v1.ReportRequest.signals:type_name -> quota.v1.Signal
-	10,  // 55: quota.v1.ReportResponse.meta:type_name -> quota.v1.Meta
-	37,  // 56: quota.v1.ReportResponse.quotas:type_name -> quota.v1.ReportedQuota
-	60,  // 57: quota.v1.ReportedQuota.cooldown_left:type_name -> google.protobuf.Duration
-	17,  // 58: quota.v1.Command.reserve:type_name -> quota.v1.ReserveRequest
-	24,  // 59: quota.v1.Command.consume:type_name -> quota.v1.ConsumeRequest
-	26,  // 60: quota.v1.Command.settle:type_name -> quota.v1.SettleRequest
-	28,  // 61: quota.v1.Command.release:type_name -> quota.v1.ReleaseRequest
-	30,  // 62: quota.v1.Command.renew:type_name -> quota.v1.RenewRequest
-	32,  // 63: quota.v1.Command.withdraw:type_name -> quota.v1.WithdrawRequest
-	35,  // 64: quota.v1.Command.report:type_name -> quota.v1.ReportRequest
-	38,  // 65: quota.v1.BatchRequest.commands:type_name -> quota.v1.Command
-	10,  // 66: quota.v1.BatchResponse.meta:type_name -> quota.v1.Meta
-	41,  // 67: quota.v1.BatchResponse.results:type_name -> quota.v1.CommandResult
-	18,  // 68: quota.v1.CommandResult.reserve:type_name -> quota.v1.ReserveResponse
-	25,  // 69: quota.v1.CommandResult.consume:type_name -> quota.v1.ConsumeResponse
-	27,  // 70: quota.v1.CommandResult.settle:type_name -> quota.v1.SettleResponse
-	29,  // 71: quota.v1.CommandResult.release:type_name -> quota.v1.ReleaseResponse
-	31,  // 72: quota.v1.CommandResult.renew:type_name -> quota.v1.RenewResponse
-	33,  // 73: quota.v1.CommandResult.withdraw:type_name -> quota.v1.WithdrawResponse
-	36,  // 74: quota.v1.CommandResult.report:type_name -> quota.v1.ReportResponse
-	42,  // 75: quota.v1.CommandResult.error:type_name -> quota.v1.CommandError
-	11,  // 76: quota.v1.CommandError.info:type_name -> quota.v1.ErrorInfo
-	10,  // 77: quota.v1.WatchResponse.meta:type_name -> quota.v1.Meta
-	45,  // 78: quota.v1.WatchResponse.events:type_name -> quota.v1.Event
+	63,  // 50: quota.v1.Signal.reset_after:type_name -> google.protobuf.Duration
+	63,  // 51: quota.v1.Signal.reset_resolution:type_name -> google.protobuf.Duration
+	63,  // 52: quota.v1.Signal.retry_after:type_name -> google.protobuf.Duration
+	10,  // 53: quota.v1.ReportRequest.request_id:type_name -> quota.v1.RequestId
+	35,  // 54: quota.v1.ReportRequest.signals:type_name -> quota.v1.Signal
+	11,  // 55: quota.v1.ReportResponse.meta:type_name -> quota.v1.Meta
+	38,  // 56: quota.v1.ReportResponse.quotas:type_name -> quota.v1.ReportedQuota
+	63,  // 57: quota.v1.ReportedQuota.cooldown_left:type_name -> google.protobuf.Duration
+	18,  // 58: quota.v1.Command.reserve:type_name -> quota.v1.ReserveRequest
+	25,  // 59: quota.v1.Command.consume:type_name -> quota.v1.ConsumeRequest
+	27,  // 60: quota.v1.Command.settle:type_name -> quota.v1.SettleRequest
+	29,  // 61: quota.v1.Command.release:type_name -> quota.v1.ReleaseRequest
+	31,  // 62: quota.v1.Command.renew:type_name -> quota.v1.RenewRequest
+	33,  // 63: quota.v1.Command.withdraw:type_name -> quota.v1.WithdrawRequest
+	36,  // 64: quota.v1.Command.report:type_name -> quota.v1.ReportRequest
+	39,  // 65: quota.v1.BatchRequest.commands:type_name -> quota.v1.Command
+	11,  // 66: quota.v1.BatchResponse.meta:type_name -> quota.v1.Meta
+	42,  // 67: quota.v1.BatchResponse.results:type_name -> quota.v1.CommandResult
+	19,  // 68: quota.v1.CommandResult.reserve:type_name -> quota.v1.ReserveResponse
+	26,  // 69: quota.v1.CommandResult.consume:type_name -> quota.v1.ConsumeResponse
+	28,  // 70: quota.v1.CommandResult.settle:type_name -> quota.v1.SettleResponse
+	30,  // 71: quota.v1.CommandResult.release:type_name -> quota.v1.ReleaseResponse
+	32,  // 72: quota.v1.CommandResult.renew:type_name -> quota.v1.RenewResponse
+	34,  // 73: quota.v1.CommandResult.withdraw:type_name -> quota.v1.WithdrawResponse
+	37,  // 74: quota.v1.CommandResult.report:type_name -> quota.v1.ReportResponse
+	43,  // 75: quota.v1.CommandResult.error:type_name -> quota.v1.CommandError
+	12,  // 76: quota.v1.CommandError.info:type_name -> quota.v1.ErrorInfo
+	11,  // 77: quota.v1.WatchResponse.meta:type_name -> quota.v1.Meta
+	46,  // 78: quota.v1.WatchResponse.events:type_name -> quota.v1.Event
 	4,   // 79: quota.v1.Event.kind:type_name -> quota.v1.EventKind
 	0,   // 80: quota.v1.Event.reason:type_name -> quota.v1.Reason
-	60,  // 81: quota.v1.Event.duration:type_name -> google.protobuf.Duration
+	63,  // 81: quota.v1.Event.duration:type_name -> google.protobuf.Duration
 	5,   // 82: quota.v1.GetQuotaRequest.read:type_name -> quota.v1.ReadMode
-	10,  // 83: quota.v1.GetQuotaResponse.meta:type_name -> quota.v1.Meta
-	50,  // 84: quota.v1.GetQuotaResponse.quota:type_name -> quota.v1.QuotaStatus
+	11,  // 83: quota.v1.GetQuotaResponse.meta:type_name -> quota.v1.Meta
+	51,  // 84: quota.v1.GetQuotaResponse.quota:type_name -> quota.v1.QuotaStatus
 	5,   // 85: quota.v1.ListQuotasRequest.read:type_name -> quota.v1.ReadMode
-	10,  // 86: quota.v1.ListQuotasResponse.meta:type_name -> quota.v1.Meta
-	50,  // 87: quota.v1.ListQuotasResponse.quotas:type_name -> quota.v1.QuotaStatus
-	51,  // 88: quota.v1.QuotaStatus.definition:type_name -> quota.v1.Quota
+	11,  // 86: quota.v1.ListQuotasResponse.meta:type_name -> quota.v1.Meta
+	51,  // 87: quota.v1.ListQuotasResponse.quotas:type_name -> quota.v1.QuotaStatus
+	52,  // 88: quota.v1.QuotaStatus.definition:type_name -> quota.v1.Quota
 	1,   // 89: quota.v1.QuotaStatus.zone:type_name -> quota.v1.Zone
-	60,  // 90: quota.v1.QuotaStatus.cooldown_left:type_name -> google.protobuf.Duration
-	60,  // 91: quota.v1.QuotaStatus.window_closes_in:type_name -> google.protobuf.Duration
-	52,  // 92: quota.v1.Quota.window:type_name -> quota.v1.Window
-	53,  // 93: quota.v1.Quota.rate:type_name -> quota.v1.Rate
-	54,  // 94: quota.v1.Quota.slots:type_name -> quota.v1.Slots
-	60,  // 95: quota.v1.Quota.spend_by:type_name -> google.protobuf.Duration
-	60,  // 96: quota.v1.Quota.transit:type_name -> google.protobuf.Duration
-	6,   // 97: quota.v1.Quota.charged:type_name -> quota.v1.Charged
-	60,  // 98: quota.v1.Quota.max_call:type_name -> google.protobuf.Duration
-	7,   // 99: quota.v1.Quota.settle:type_name -> quota.v1.SettleMode
-	8,   // 100: quota.v1.Window.anchor:type_name -> quota.v1.Anchor
-	60,  // 101: quota.v1.Window.skew:type_name -> google.protobuf.Duration
-	60,  // 102: quota.v1.Rate.per:type_name -> google.protobuf.Duration
-	60,  // 103: quota.v1.Slots.grace:type_name -> google.protobuf.Duration
-	5,   // 104: quota.v1.ListLeasesRequest.read:type_name -> quota.v1.ReadMode
-	10,  // 105: quota.v1.ListLeasesResponse.meta:type_name -> quota.v1.Meta
-	57,  // 106: quota.v1.ListLeasesResponse.leases:type_name -> quota.v1.LeaseStatus
-	2,   // 107: quota.v1.LeaseStatus.class:type_name -> quota.v1.Class
-	20,  // 108: quota.v1.LeaseStatus.held:type_name -> quota.v1.GrantedItem
-	20,  // 109: quota.v1.LeaseStatus.consumed:type_name -> quota.v1.GrantedItem
-	60,  // 110: quota.v1.LeaseStatus.expires_in:type_name -> google.protobuf.Duration
-	10,  // 111: quota.v1.CheckFenceResponse.meta:type_name -> quota.v1.Meta
-	60,  // 112: quota.v1.CheckFenceResponse.expires_in:type_name -> google.protobuf.Duration
-	13,  // 113: quota.v1.QuotaService.OpenSession:input_type -> quota.v1.OpenSessionRequest
-	15,  // 114: quota.v1.QuotaService.CloseSession:input_type -> quota.v1.CloseSessionRequest
-	17,  // 115: quota.v1.QuotaService.Reserve:input_type -> quota.v1.ReserveRequest
-	24,  // 116: quota.v1.QuotaService.Consume:input_type -> quota.v1.ConsumeRequest
-	26,  // 117: quota.v1.QuotaService.Settle:input_type -> quota.v1.SettleRequest
-	28,  // 118: quota.v1.QuotaService.Release:input_type -> quota.v1.ReleaseRequest
-	30,  // 119: quota.v1.QuotaService.Renew:input_type -> quota.v1.RenewRequest
-	32,  // 120: quota.v1.QuotaService.Withdraw:input_type -> quota.v1.WithdrawRequest
-	35,  // 121: quota.v1.QuotaService.Report:input_type -> quota.v1.ReportRequest
-	39,  // 122: quota.v1.QuotaService.Batch:input_type -> quota.v1.BatchRequest
-	43,  // 123: quota.v1.QuotaService.Watch:input_type -> quota.v1.WatchRequest
-	46,  // 124: quota.v1.QuotaService.GetQuota:input_type -> quota.v1.GetQuotaRequest
-	48,  // 125: quota.v1.QuotaService.ListQuotas:input_type -> quota.v1.ListQuotasRequest
-	55,  // 126: quota.v1.QuotaService.ListLeases:input_type -> quota.v1.ListLeasesRequest
-	58,  // 127: quota.v1.QuotaService.CheckFence:input_type -> quota.v1.CheckFenceRequest
-	14,  // 128: quota.v1.QuotaService.OpenSession:output_type -> quota.v1.OpenSessionResponse
-	16,  // 129: quota.v1.QuotaService.CloseSession:output_type -> quota.v1.CloseSessionResponse
-	18,  // 130: quota.v1.QuotaService.Reserve:output_type -> quota.v1.ReserveResponse
-	25,  // 131: quota.v1.QuotaService.Consume:output_type -> quota.v1.ConsumeResponse
-	27,  // 132: quota.v1.QuotaService.Settle:output_type -> quota.v1.SettleResponse
-	29,  // 133: quota.v1.QuotaService.Release:output_type -> quota.v1.ReleaseResponse
-	31,  // 134: quota.v1.QuotaService.Renew:output_type -> quota.v1.RenewResponse
-	33,  // 135: quota.v1.QuotaService.Withdraw:output_type -> quota.v1.WithdrawResponse
-	36,  // 136: quota.v1.QuotaService.Report:output_type -> quota.v1.ReportResponse
-	40,  // 137: quota.v1.QuotaService.Batch:output_type -> quota.v1.BatchResponse
-	44,  // 138: quota.v1.QuotaService.Watch:output_type -> quota.v1.WatchResponse
-	47,  // 139: quota.v1.QuotaService.GetQuota:output_type -> quota.v1.GetQuotaResponse
-	49,  // 140: quota.v1.QuotaService.ListQuotas:output_type -> quota.v1.ListQuotasResponse
-	56,  // 141: quota.v1.QuotaService.ListLeases:output_type -> quota.v1.ListLeasesResponse
-	59,  // 142: quota.v1.QuotaService.CheckFence:output_type -> quota.v1.CheckFenceResponse
-	128, // [128:143] is the sub-list for method output_type
-	113, // [113:128] is the sub-list for method input_type
-	113, // [113:113] is the sub-list for extension type_name
-	113, // [113:113] is the sub-list for extension extendee
-	0,   // [0:113] is the sub-list for field type_name
+	63,  // 90: quota.v1.QuotaStatus.cooldown_left:type_name -> google.protobuf.Duration
+	63,  // 91: quota.v1.QuotaStatus.window_closes_in:type_name -> google.protobuf.Duration
+	63,  // 92: quota.v1.QuotaStatus.reopens_in:type_name -> google.protobuf.Duration
+	55,  // 93: quota.v1.Quota.window:type_name -> quota.v1.Window
+	56,  // 94: quota.v1.Quota.rate:type_name -> quota.v1.Rate
+	57,  // 95: quota.v1.Quota.slots:type_name -> quota.v1.Slots
+	63,  // 96: quota.v1.Quota.spend_by:type_name -> google.protobuf.Duration
+	63,  // 97: quota.v1.Quota.transit:type_name -> google.protobuf.Duration
+	7,   // 98: quota.v1.Quota.charged:type_name -> quota.v1.Charged
+	63,  // 99: quota.v1.Quota.max_call:type_name -> google.protobuf.Duration
+	8,   // 100: quota.v1.Quota.settle:type_name -> quota.v1.SettleMode
+	53,  // 101: quota.v1.Quota.policy:type_name -> quota.v1.Policy
+	6,   // 102: quota.v1.Policy.zones:type_name -> quota.v1.Zones
+	63,  // 103: quota.v1.Policy.ramp:type_name -> google.protobuf.Duration
+	54,  // 104: quota.v1.Policy.breaker:type_name -> quota.v1.Breaker
+	63,  // 105: quota.v1.Breaker.closed:type_name -> google.protobuf.Duration
+	9,   // 106: quota.v1.Window.anchor:type_name -> quota.v1.Anchor
+	63,  // 107: quota.v1.Window.skew:type_name -> google.protobuf.Duration
+	63,  // 108: quota.v1.Rate.per:type_name -> google.protobuf.Duration
+	63,  // 109: quota.v1.Slots.grace:type_name -> google.protobuf.Duration
+	5,   // 110: quota.v1.ListLeasesRequest.read:type_name -> quota.v1.ReadMode
+	11,  // 111: quota.v1.ListLeasesResponse.meta:type_name -> quota.v1.Meta
+	60,  // 112: quota.v1.ListLeasesResponse.leases:type_name -> quota.v1.LeaseStatus
+	2,   // 113: quota.v1.LeaseStatus.class:type_name -> quota.v1.Class
+	21,  // 114: quota.v1.LeaseStatus.held:type_name -> quota.v1.GrantedItem
+	21,  // 115: quota.v1.LeaseStatus.consumed:type_name -> quota.v1.GrantedItem
+	63,  // 116: quota.v1.LeaseStatus.expires_in:type_name -> google.protobuf.Duration
+	11,  // 117: quota.v1.CheckFenceResponse.meta:type_name -> quota.v1.Meta
+	63,  // 118: quota.v1.CheckFenceResponse.expires_in:type_name -> google.protobuf.Duration
+	14,  // 119: quota.v1.QuotaService.OpenSession:input_type -> quota.v1.OpenSessionRequest
+	16,  // 120: quota.v1.QuotaService.CloseSession:input_type -> quota.v1.CloseSessionRequest
+	18,  // 121: quota.v1.QuotaService.Reserve:input_type -> quota.v1.ReserveRequest
+	25,  // 122: quota.v1.QuotaService.Consume:input_type -> quota.v1.ConsumeRequest
+	27,  // 123: quota.v1.QuotaService.Settle:input_type -> quota.v1.SettleRequest
+	29,  // 124: quota.v1.QuotaService.Release:input_type -> quota.v1.ReleaseRequest
+	31,  // 125: quota.v1.QuotaService.Renew:input_type -> quota.v1.RenewRequest
+	33,  // 126: quota.v1.QuotaService.Withdraw:input_type -> quota.v1.WithdrawRequest
+	36,  // 127: quota.v1.QuotaService.Report:input_type -> quota.v1.ReportRequest
+	40,  // 128: quota.v1.QuotaService.Batch:input_type -> quota.v1.BatchRequest
+	44,  // 129: quota.v1.QuotaService.Watch:input_type -> quota.v1.WatchRequest
+	47,  // 130: quota.v1.QuotaService.GetQuota:input_type -> quota.v1.GetQuotaRequest
+	49,  // 131: quota.v1.QuotaService.ListQuotas:input_type -> quota.v1.ListQuotasRequest
+	58,  // 132: quota.v1.QuotaService.ListLeases:input_type -> quota.v1.ListLeasesRequest
+	61,  // 133: quota.v1.QuotaService.CheckFence:input_type -> quota.v1.CheckFenceRequest
+	15,  // 134: quota.v1.QuotaService.OpenSession:output_type -> quota.v1.OpenSessionResponse
+	17,  // 135: quota.v1.QuotaService.CloseSession:output_type -> quota.v1.CloseSessionResponse
+	19,  // 136: quota.v1.QuotaService.Reserve:output_type -> quota.v1.ReserveResponse
+	26,  // 137: quota.v1.QuotaService.Consume:output_type -> quota.v1.ConsumeResponse
+	28,  // 138: quota.v1.QuotaService.Settle:output_type -> quota.v1.SettleResponse
+	30,  // 139: quota.v1.QuotaService.Release:output_type -> quota.v1.ReleaseResponse
+	32,  // 140: quota.v1.QuotaService.Renew:output_type -> quota.v1.RenewResponse
+	34,  // 141: quota.v1.QuotaService.Withdraw:output_type -> quota.v1.WithdrawResponse
+	37,  // 142: quota.v1.QuotaService.Report:output_type -> quota.v1.ReportResponse
+	41,  // 143: quota.v1.QuotaService.Batch:output_type -> quota.v1.BatchResponse
+	45,  // 144: quota.v1.QuotaService.Watch:output_type -> quota.v1.WatchResponse
+	48,  // 145: quota.v1.QuotaService.GetQuota:output_type -> quota.v1.GetQuotaResponse
+	50,  // 146: quota.v1.QuotaService.ListQuotas:output_type -> quota.v1.ListQuotasResponse
+	59,  // 147: quota.v1.QuotaService.ListLeases:output_type -> quota.v1.ListLeasesResponse
+	62,  // 148: quota.v1.QuotaService.CheckFence:output_type -> quota.v1.CheckFenceResponse
+	134, // [134:149] is the sub-list for method output_type
+	119, // [119:134] is the sub-list for method input_type
+	119, // [119:119] is the sub-list for extension type_name
+	119, // [119:119] is the sub-list for extension extendee
+	0,   // [0:119] is the sub-list for field type_name
 }
 
 func init() { file_quota_v1_quota_proto_init() }
@@ -5667,8 +5944,8 @@ func file_quota_v1_quota_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quota_v1_quota_proto_rawDesc), len(file_quota_v1_quota_proto_rawDesc)),
-			NumEnums:      9,
-			NumMessages:   51,
+			NumEnums:      10,
+			NumMessages:   53,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -176,6 +177,7 @@ func (a *App) printQuota(quota *quotav1.QuotaStatus) error {
 	table.Add("overrun", output.Int(quota.Overrun))
 	table.Add("window closes in", output.Duration(quota.WindowClosesIn))
 	table.Add("cooldown left", output.Duration(quota.CooldownLeft))
+	a.addPolicy(&table, quota)
 	if quota.CappedTo != nil {
 		table.Add("capped to", output.Int(*quota.CappedTo))
 	}
@@ -183,6 +185,23 @@ func (a *App) printQuota(quota *quotav1.QuotaStatus) error {
 		table.Add("note", quota.Definition.Note)
 	}
 	return table.Write(a.Out)
+}
+
+// addPolicy adds what the quota's policy does now; nothing where it has none.
+func (a *App) addPolicy(table *output.Table, quota *quotav1.QuotaStatus) {
+	policy := quota.Definition.Policy
+	if policy.GetZones() != quotav1.Zones_ZONES_UNSPECIFIED {
+		table.Add("zone", strings.ToLower(strings.TrimPrefix(quota.Zone.String(), "ZONE_")))
+	}
+	if policy.GetRamp() != nil {
+		table.Add("reopens in", output.Duration(quota.ReopensIn))
+	}
+	if policy.GetBreaker() != nil {
+		table.Add("closed for", cmp.Or(strings.Join(quota.BrokenHolders, ", "), "nobody"))
+	}
+	if policy.GetObserve() {
+		table.Add("would have refused", output.Int(quota.Observed))
+	}
 }
 
 // ruleText says a quota's rule in a few words: "window: 5000 per hour".

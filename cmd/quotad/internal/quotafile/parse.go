@@ -26,12 +26,14 @@ var (
 	fileKeys  = []string{"quotas", "holders"}
 	quotaKeys = []string{
 		"name", "window", "rate", "slots", "headroom", "parent", "max_hold", "clamp_hold", "default_estimate",
-		"spend_by", "transit", "charged", "max_call", "settle", "note",
+		"spend_by", "transit", "charged", "max_call", "settle", "policy", "note",
 	}
-	windowKeys = []string{"limit", "every", "anchor", "skew"}
-	rateKeys   = []string{"limit", "per", "burst"}
-	slotsKeys  = []string{"limit", "grace"}
-	holderKeys = []string{"pattern", "class", "weight"}
+	policyKeys  = []string{"zones", "ramp", "breaker", "observe"}
+	breakerKeys = []string{"failures", "closed"}
+	windowKeys  = []string{"limit", "every", "anchor", "skew"}
+	rateKeys    = []string{"limit", "per", "burst"}
+	slotsKeys   = []string{"limit", "grace"}
+	holderKeys  = []string{"pattern", "class", "weight"}
 )
 
 func (p *parser) file() *File {
@@ -95,6 +97,9 @@ func (p *parser) quota(n *yaml.Node) *quotav1.Quota {
 	if v, ok := values["settle"]; ok {
 		quota.Settle = settleWords[p.doc.Choice(v, "settle", "actual", "max")]
 	}
+	if v, ok := values["policy"]; ok {
+		quota.Policy = p.policy(v)
+	}
 	if v, ok := values["note"]; ok {
 		quota.Note = p.doc.Text(v, "note")
 		if len(quota.Note) > maxNote {
@@ -102,6 +107,38 @@ func (p *parser) quota(n *yaml.Node) *quotav1.Quota {
 		}
 	}
 	return quota
+}
+
+func (p *parser) policy(n *yaml.Node) *quotav1.Policy {
+	policy := &quotav1.Policy{}
+	values := p.doc.Mapping(n, "policy", policyKeys...)
+	if v, ok := values["zones"]; ok {
+		policy.Zones = zonesWords[p.doc.Choice(v, "zones", "smooth", "strict")]
+	}
+	if v, ok := values["ramp"]; ok {
+		policy.Ramp = p.duration(v, "ramp", shortestTime, time.Hour)
+	}
+	if v, ok := values["observe"]; ok {
+		policy.Observe = p.doc.Bool(v, "observe")
+	}
+	if v, ok := values["breaker"]; ok {
+		policy.Breaker = p.breaker(v)
+	}
+	return policy
+}
+
+func (p *parser) breaker(n *yaml.Node) *quotav1.Breaker {
+	breaker := &quotav1.Breaker{}
+	values := p.doc.Mapping(n, "breaker", breakerKeys...)
+	if v, ok := values["failures"]; ok {
+		breaker.Failures = int32(p.doc.Int(v, "failures", 1, 1000))
+	} else {
+		p.doc.Fail(n, `such as "failures: 5"`, "a breaker has no failures")
+	}
+	if v, ok := values["closed"]; ok {
+		breaker.Closed = p.duration(v, "closed", time.Second, time.Hour)
+	}
+	return breaker
 }
 
 // times reads the lengths of time that every kind of quota may have.

@@ -147,6 +147,10 @@ func TestTranslation(t *testing.T) {
 		SpendBy: durationpb.New(30 * time.Second), Transit: durationpb.New(500 * time.Millisecond),
 		Charged: quotav1.Charged_CHARGED_START, MaxCall: durationpb.New(2 * time.Minute),
 		Settle: quotav1.SettleMode_SETTLE_MODE_MAX, Note: "one key for the whole fleet",
+		Policy: &quotav1.Policy{
+			Zones: quotav1.Zones_ZONES_SMOOTH, Ramp: durationpb.New(time.Minute), Observe: true,
+			Breaker: &quotav1.Breaker{Failures: 5, Closed: durationpb.New(time.Minute)},
+		},
 	}
 	if got := file.Quotas[1]; !proto.Equal(got, want) {
 		t.Errorf("got  %v\nwant %v", got, want)
@@ -182,6 +186,18 @@ func drawQuota(t *rapid.T) *quotav1.Quota {
 		Charged: quotav1.Charged(rapid.IntRange(0, 3).Draw(t, "charged")),
 		Settle:  quotav1.SettleMode(rapid.IntRange(0, 2).Draw(t, "settle")),
 		Note:    rapid.StringMatching(`[ -~äß€\n]{0,60}`).Draw(t, "note"),
+	}
+	if rapid.Bool().Draw(t, "policed") {
+		quota.Policy = &quotav1.Policy{Zones: quotav1.Zones(rapid.IntRange(0, 2).Draw(t, "zones")), Observe: rapid.Bool().Draw(t, "observe")}
+		if rapid.Bool().Draw(t, "ramped") {
+			quota.Policy.Ramp = durationpb.New(time.Duration(rapid.IntRange(50, 3_600_000).Draw(t, "ramp")) * time.Millisecond)
+		}
+		if rapid.Bool().Draw(t, "breaker") {
+			quota.Policy.Breaker = &quotav1.Breaker{Failures: int32(rapid.IntRange(1, 1000).Draw(t, "failures"))}
+			if rapid.Bool().Draw(t, "closed") {
+				quota.Policy.Breaker.Closed = durationpb.New(time.Duration(rapid.IntRange(1, 3600).Draw(t, "closed for")) * time.Second)
+			}
+		}
 	}
 	limit := rapid.Int64Range(0, MaxAmount).Draw(t, "limit")
 	switch rapid.IntRange(0, 2).Draw(t, "kind") {

@@ -10,6 +10,9 @@ var (
 	settleWords = map[string]quotav1.SettleMode{
 		"actual": quotav1.SettleMode_SETTLE_MODE_ACTUAL, "max": quotav1.SettleMode_SETTLE_MODE_MAX,
 	}
+	zonesWords = map[string]quotav1.Zones{
+		"smooth": quotav1.Zones_ZONES_SMOOTH, "strict": quotav1.Zones_ZONES_STRICT,
+	}
 	anchorWords = map[string]quotav1.Anchor{
 		"calendar": quotav1.Anchor_ANCHOR_CALENDAR, "provider": quotav1.Anchor_ANCHOR_PROVIDER,
 	}

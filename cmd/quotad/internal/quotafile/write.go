@@ -63,7 +63,26 @@ func quotaNode(quota *quotav1.Quota) *yaml.Node {
 	putText(n, "charged", wordOf(chargedWords, quota.Charged))
 	putDuration(n, "max_call", quota.MaxCall)
 	putText(n, "settle", wordOf(settleWords, quota.Settle))
+	if quota.Policy != nil {
+		put(n, "policy", policyNode(quota.Policy))
+	}
 	putText(n, "note", quota.Note)
+	return n
+}
+
+func policyNode(policy *quotav1.Policy) *yaml.Node {
+	n := flow()
+	putText(n, "zones", wordOf(zonesWords, policy.Zones))
+	putDuration(n, "ramp", policy.Ramp)
+	if breaker := policy.Breaker; breaker != nil {
+		b := flow()
+		put(b, "failures", number(int64(breaker.Failures)))
+		putDuration(b, "closed", breaker.Closed)
+		put(n, "breaker", b)
+	}
+	if policy.Observe {
+		put(n, "observe", &yaml.Node{Kind: yaml.ScalarNode, Value: "true"})
+	}
 	return n
 }
 

@@ -1,0 +1,252 @@
+package fsm
+
+import (
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// policed gives a quota a policy.
+func policed(q *logpb.Quota, p *logpb.Policy) *logpb.Quota {
+	q.Policy = p
+	return q
+}
+
+func smooth(q *logpb.Quota) *logpb.Quota {
+	return policed(q, &logpb.Policy{Zones: logpb.Zones_ZONES_SMOOTH})
+}
+
+func strict(q *logpb.Quota) *logpb.Quota {
+	return policed(q, &logpb.Policy{Zones: logpb.Zones_ZONES_STRICT})
+}
+
+// emergency marks a Reserve as one.
+func emergency(command *logpb.Command) *logpb.Command {
+	command.GetReserve().Emergency = true
+	return command
+}
+
+// TestZones: how a window is used up (design 6.4). The world begins at a full hour.
+func TestZones(t *testing.T) {
+	h := func() *logpb.Quota { return hourly("h", 1000) }
+	who := holders(
+		&logpb.HolderRule{Pattern: "crit*", Class: classCritical}, &logpb.HolderRule{Pattern: "back*", Class: classBackground},
+	)
+	tell(t, []story{
+		{"smooth: in amber background is paced, standard half as much, critical not at all", []*logpb.Quota{smooth(h())}, []line{
+			{0, who, "applied"},
+			{0, asks("x", 0, itemOf("h", 500)), "lease 1: h=500 until 5m0s"},
+			{0, asks("back", 0, itemOf("h", 175)), "lease 2: h=175 until 5m0s"}, // 500 left before: green
+			{0, asks("std", 0, itemOf("h", 1)), "lease 3: h=1 until 5m0s"},      // 325 left: the first waits for nothing
+			{0, asks("std", 0, itemOf("h", 1)), "ZONE h again at 304ms"},        // (0.40 - 0.324) / 0.25 of 2 s, halved
+			{0, asks("back", 0, itemOf("h", 1)), "ZONE h again at 608ms"},
+			{0, asks("crit", 0, itemOf("h", 1)), "lease 4: h=1 until 5m0s"},
+			{0, asks("crit", 0, itemOf("h", 1)), "lease 5: h=1 until 5m0s"},
+			{304 * millisecond, asks("std", 0, itemOf("h", 1)), "ZONE h again at 312ms"}, // less is left by now
+			{8 * millisecond, asks("std", 0, itemOf("h", 1)), "lease 6: h=1 until 5m0.312s"},
+			{0, asks("back", 0, itemOf("h", 1)), "ZONE h again at 632ms"},
+		}},
+		{"smooth: in red background waits for the last of the window, standard comes once a second", []*logpb.Quota{smooth(h())}, []line{
+			{0, who, "applied"},
+			{0, asks("x", 0, itemOf("h", 900)), "lease 1: h=900 until 5m0s"},
+			// 0.10 left meet 0.15 x (left / 6 min) when 4 min are left: at 56 min, less the second of skew.
+			{0, asks("back", 0, itemOf("h", 1)), "ZONE h again at 55m59s"},
+			{0, asks("std", 0, itemOf("h", 1)), "lease 2: h=1 until 5m0s"},
+			{0, asks("std", 0, itemOf("h", 1)), "ZONE h again at 1s"},
+			{0, asks("other", 0, itemOf("h", 1)), "lease 3: h=1 until 5m0s"},
+			{0, asks("crit", 0, itemOf("h", 1)), "lease 4: h=1 until 5m0s"},
+			{second, asks("std", 0, itemOf("h", 1)), "lease 5: h=1 until 5m1s"},
+		}},
+		{"strict: the last fifth is for critical calls, the last twentieth for emergencies", []*logpb.Quota{strict(h())}, []line{
+			{0, who, "applied"},
+			{0, asks("x", 0, itemOf("h", 800)), "lease 1: h=800 until 5m0s"},
+			{0, asks("std", 0, itemOf("h", 1)), "lease 2: h=1 until 5m0s"}, // 20 % left are green
+			{0, asks("std", 0, itemOf("h", 1)), "ZONE h again at 54m0.8s"},
+			{0, emergency(asks("std", 0, itemOf("h", 1))), "ZONE h again at 54m0.8s"},
+			{0, asks("crit", 0, itemOf("h", 150)), "lease 3: h=150 until 5m0s"},
+			{0, asks("crit", 0, itemOf("h", 1)), "ZONE h again at 54m6.2s"},
+			{0, emergency(asks("crit", 0, itemOf("h", 1))), "lease 4: h=1 until 5m0s"},
+		}},
+		{"who is parked comes when the thresholds shrink, and takes what is left", []*logpb.Quota{smooth(h())}, []line{
+			{0, who, "applied"},
+			{0, asks("x", hour, itemOf("h", 900)), "lease 1: h=900 until 1h0m0s"},
+			{55*minute + 58*second, asks("back", 0, itemOf("h", 1)), "ZONE h again at 55m59s"},
+			{second, asks("back", 0, itemOf("h", 1)), "lease 2: h=1 until 1h0m59s"},
+			{3*minute + 55*second, asks("back", 0, itemOf("h", 80)), "lease 3: h=80 until 1h4m54s"},
+			{4 * second, asks("back", 0, itemOf("h", 18)), "lease 4: h=18 until 1h4m58s"},
+		}},
+		{"in the queue it is passed over, and who stands behind it is served", []*logpb.Quota{smooth(h()), slotsOf("s", 1)}, []line{
+			{0, who, "applied"},
+			{0, asks("x", 0, itemOf("h", 900), itemOf("s", 1)), "lease 1: h=900 s=1 until 5m0s"},
+			{0, waits("std", 0, minute, itemOf("h", 1), itemOf("s", 1)), "waits as 1 until 1m0s"},
+			{0, waits("back", 0, minute, itemOf("h", 1), itemOf("s", 1)), "waits as 3 until 1m0s"},
+			{0, asks("std", 0, itemOf("h", 1)), "lease 2: h=1 until 5m0s"}, // its pace counts for the one that waits
+			{0, asks("other", 0, itemOf("h", 1)), "lease 3: h=1 until 5m0s"},
+			{0, releases(1, itemOf("s", 1)), "back s=1"},
+			{0, asks("y", 0, itemOf("h", 1), itemOf("s", 1)), "lease 4: h=1 s=1 until 5m0s"},
+		}},
+	})
+}
+
+// TestAWaiterThatWasPassedOverIsWokenInTime: an entry is wanted when the pace of the first one lets it through.
+func TestAWaiterThatWasPassedOverIsWokenInTime(t *testing.T) {
+	w := newWorld(t)
+	w.quotas(smooth(hourly("h", 1000)))
+	w.do(asks("x", 0, itemOf("h", 900)))
+	w.do(asks("std", 0, itemOf("h", 1)))
+	if r := w.do(waits("std", 0, minute, itemOf("h", 1))); r.GetWaiting() == nil {
+		t.Fatal(r)
+	}
+	at, pending := w.m.State().NextDue()
+	if at != second || !pending {
+		t.Fatalf("due at %d, pending %v", at, pending)
+	}
+	w.sleep(second)
+	if w.m.State().Counts().Waiting != 0 {
+		t.Error("it still waits")
+	}
+}
+
+// TestRamp: a quota reopens slowly (design 6.6).
+func TestRamp(t *testing.T) {
+	ramp := &logpb.Policy{RampNs: 20 * second}
+	tell(t, []story{
+		{"a rate climbs from a tenth", []*logpb.Quota{policed(rateOf("r", 600, minute), ramp)}, []line{
+			{0, consumesAtOnce("a", itemOf("r", 1)), "lease 1: r=1 until 5m0s; op 1 spends r=1 by 2s"},
+			{0, reports(1, 1, signal("r", logpb.Cause_CAUSE_SATURATED, retryAfter(10*second))), "reported: r closed until 10s"},
+			{10 * second, asks("b", 0, itemOf("r", 1)), "lease 2: r=1 until 5m10s"}, // the probe
+			{0, asks("b", 0, itemOf("r", 1)), "REOPENING r again at 11.497s"},       // 1 s at a tenth, and a little more
+			{2 * second, asks("b", 0, itemOf("r", 1)), "lease 3: r=1 until 5m12s"},
+			{8 * second, asks("b", 0, itemOf("r", 40)), "REOPENING r again at 21.62s"},
+			{10 * second, asks("b", 0, itemOf("r", 500)), "lease 4: r=500 until 5m30s"},
+		}},
+		{"what was held before goes through it when it is consumed, what was granted since does not", []*logpb.Quota{policed(rateOf("r", 600, minute), ramp)}, []line{
+			{0, asks("b", 0, itemOf("r", 100)), "lease 1: r=100 until 5m0s"},
+			{0, consumesAtOnce("a", itemOf("r", 1)), "lease 2: r=1 until 5m0s; op 1 spends r=1 by 2s"},
+			{0, reports(2, 1, signal("r", logpb.Cause_CAUSE_SATURATED, retryAfter(10*second))), "reported: r closed until 10s"},
+			{10 * second, consumes(1, 1, itemOf("r", 1)), "op 1 spends r=1 by 12s"},
+			{0, consumes(1, 2, itemOf("r", 99)), "REOPENING r again at 28.977s"},
+			{5 * second, asks("c", 0, itemOf("r", 5)), "lease 3: r=5 until 5m15s"},
+			{0, consumes(3, 1, itemOf("r", 5)), "op 1 spends r=5 by 17s"},
+			{0, asks("c", 0, itemOf("r", 5)), "REOPENING r again at 15.115s"},
+		}},
+		{"slots climb from a tenth", []*logpb.Quota{policed(slotsOf("s", 20), ramp)}, []line{
+			{0, asks("a", 0, itemOf("s", 1)), "lease 1: s=1 until 5m0s"},
+			{0, reports(1, 0, signal("s", logpb.Cause_CAUSE_SATURATED, retryAfter(10*second))), "reported: s closed until 10s"},
+			{10 * second, asks("b", 0, itemOf("s", 1)), "lease 2: s=1 until 5m10s"},
+			{0, asks("b", 0, itemOf("s", 1)), "REOPENING s again at 11.112s"},
+			{20 * second, asks("b", 0, itemOf("s", 18)), "lease 3: s=18 until 5m30s"},
+		}},
+		{"the first in the order waits for it, and nobody passes", []*logpb.Quota{policed(rateOf("r", 600, minute), ramp)}, []line{
+			{0, consumesAtOnce("a", itemOf("r", 1)), "lease 1: r=1 until 5m0s; op 1 spends r=1 by 2s"},
+			{0, reports(1, 1, signal("r", logpb.Cause_CAUSE_SATURATED, retryAfter(10*second))), "reported: r closed until 10s"},
+			{10 * second, waits("b", 0, minute, itemOf("r", 30)), "waits as 1 until 1m10s"},
+			{0, asks("c", 0, itemOf("r", 1)), "BEHIND_WAITERS r again at 11s"},
+			{9*second + 600*millisecond, asks("c", 0, itemOf("r", 1)), "REOPENING r again at 19.725s"}, // b was served meanwhile
+		}},
+	})
+}
+
+// TestBreaker: five refusals in a row close a quota for one holder (design 6.8).
+func TestBreaker(t *testing.T) {
+	r := policed(rateOf("r", 100, minute), &logpb.Policy{Breaker: &logpb.Breaker{Failures: 2}})
+	const full, ok, other = logpb.Cause_CAUSE_EXHAUSTED, logpb.Cause_CAUSE_OK, logpb.Cause_CAUSE_OVERLOADED
+	call := func(holder string) *logpb.Command { return consumesAtOnce(holder, itemOf("r", 1)) }
+	tell(t, []story{{"it opens, lets one try, and closes when that is answered", []*logpb.Quota{r}, []line{
+		{0, call("a"), "lease 1: r=1 until 5m0s; op 1 spends r=1 by 2s"},
+		{0, reports(1, 1, signal("r", full, retryAfter(second))), "reported: r closed until 1s"},
+		{second, reports(1, 1, signal("r", other)), "reported: r"}, // no refusal of the limit: it neither counts nor ends the row
+		{0, reports(1, 1, signal("r", full, retryAfter(second))), "reported: r closed until 2s"},
+		{second, call("a"), "BREAKER_OPEN r again at 1m1s"},
+		{0, call("b"), "lease 2: r=1 until 5m2s; op 1 spends r=1 by 4s"},
+		{minute, call("a"), "lease 3: r=1 until 6m2s; op 1 spends r=1 by 1m4s"},
+		{0, call("a"), "BREAKER_OPEN r again at 2m2s"},
+		{0, reports(3, 1, signal("r", full, retryAfter(second))), "reported: r closed until 1m3s"},
+		{minute, call("a"), "lease 4: r=1 until 7m2s; op 1 spends r=1 by 2m4s"},
+		{0, reports(4, 1, signal("r", ok)), "reported: r"},
+		{0, call("a"), "lease 5: r=1 until 7m2s; op 1 spends r=1 by 2m4s"},
+		{0, call("a"), "lease 6: r=1 until 7m2s; op 1 spends r=1 by 2m4s"},
+	}}})
+}
+
+// TestObserve: a quota that observes grants everything and counts what it would have refused (design 2).
+func TestObserve(t *testing.T) {
+	w := newWorld(t)
+	w.quotas(policed(hourly("h", 10), &logpb.Policy{Observe: true, Zones: logpb.Zones_ZONES_STRICT}), rateOf("r", 100, minute))
+	for i, c := range []struct {
+		amount   int64
+		observed int64
+	}{{8, 0}, {1, 0}, {1, 1}, {5, 2}, {50, 3}} { // 20 % are green, 10 % are kept for critical calls, the rest is not there
+		if r := w.do(asks("a", 0, itemOf("h", c.amount), itemOf("r", 1))); r.GetGranted() == nil {
+			t.Fatal(say(r))
+		}
+		view, _ := w.m.State().Quota("h", w.m.State().Clock())
+		if view.Observed != c.observed {
+			t.Errorf("after grant %d: %d observed, want %d", i+1, view.Observed, c.observed)
+		}
+	}
+	if r := w.do(asks("a", 0, itemOf("h", 1), itemOf("r", 96))); say(r) != "EXHAUSTED r again at 1m2.0s" && r.GetRefusal() == nil {
+		t.Errorf("the quota beside it: %s", say(r))
+	}
+}
+
+// TestPoliciesThatCannotWork are refused when they are applied.
+func TestPoliciesThatCannotWork(t *testing.T) {
+	for name, q := range map[string]*logpb.Quota{
+		"zones of a rate":      smooth(rateOf("q", 1, minute)),
+		"zones of slots":       strict(slotsOf("q", 1)),
+		"unknown zones":        policed(hourly("q", 1), &logpb.Policy{Zones: 9}),
+		"a ramp without end":   policed(hourly("q", 1), &logpb.Policy{RampNs: 2 * hour}),
+		"a ramp into the past": policed(hourly("q", 1), &logpb.Policy{RampNs: -1}),
+		"no failures":          policed(hourly("q", 1), &logpb.Policy{Breaker: &logpb.Breaker{}}),
+		"closed for days":      policed(hourly("q", 1), &logpb.Policy{Breaker: &logpb.Breaker{Failures: 1, ClosedNs: day}}),
+	} {
+		if r := newWorld(t).do(applyQuotas(q)); r.GetFailure().GetReason() != logpb.Reason_REASON_IMPOSSIBLE_QUOTA {
+			t.Errorf("%s: %s", name, say(r))
+		}
+	}
+}
+
+// TestTalliesAreForgotten: with their holders, and with their quota.
+func TestTalliesAreForgotten(t *testing.T) {
+	w := newWorld(t)
+	w.quotas(smooth(hourly("h", 1000)), smooth(hourly("other", 1000)))
+	for _, name := range []string{"a", "b", "c"} {
+		w.do(asks(name, second, itemOf("h", 1), itemOf("other", 1)))
+	}
+	if n := w.m.tallies.Len(); n != 6 {
+		t.Fatalf("%d tallies", n)
+	}
+	w.sleep(2 * hour)
+	if n := w.m.tallies.Len(); n != 0 {
+		t.Errorf("%d tallies of holders that are forgotten", n)
+	}
+	w.do(asks("a", second, itemOf("h", 1), itemOf("other", 1)))
+	w.do(&logpb.Command{Kind: &logpb.Command_DeleteQuota{DeleteQuota: &logpb.DeleteQuota{Quota: "other", Force: true}}})
+	if n := w.m.tallies.Len(); n != 1 {
+		t.Errorf("%d tallies, one of them of a quota that is gone", n)
+	}
+}
+
+// TestARampOnlyGrows: what a reopening quota lets through never falls with time, and ends at no more than the rate does.
+func TestARampOnlyGrows(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		r := rule{kind: kindRate, usable: rapid.Int64Range(1, maxAmount).Draw(rt, "usable"), period: rapid.Int64Range(second, 31*day).Draw(rt, "period")}
+		if rapid.Bool().Draw(rt, "slots") {
+			r.kind = kindSlots
+		}
+		r.policy.ramp = rapid.Int64Range(1, maxRamp).Draw(rt, "ramp")
+		a := rapid.Int64Range(0, r.policy.ramp).Draw(rt, "a")
+		b := rapid.Int64Range(a, r.policy.ramp).Draw(rt, "b")
+		early, late := r.ramped(a), r.ramped(b)
+		most := max(1, mulDivCeil(r.usable, b, r.period))
+		if r.kind == kindSlots {
+			most = r.usable
+		}
+		if early < 1 || late < early || late > most {
+			rt.Fatalf("%d after %d, %d after %d, at most %d", early, a, late, b, most)
+		}
+	})
+}

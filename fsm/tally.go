@@ -1,0 +1,86 @@
+package fsm
+
+import "cmp"
+
+// tally is what is remembered of one holder's use of one quota whose policy asks for it.
+type tally struct {
+	generation uint64
+	holder     string
+	quota      uint32
+	// grants is how often the holder was granted some of it, granted when it was last (cluster time).
+	grants, granted int64
+	// failures counts the provider's refusals in a row; closedUntil is when the quota opens for the holder again.
+	failures    int32
+	closedUntil int64
+}
+
+func lessTally(a, b *tally) bool {
+	return cmp.Or(cmp.Compare(a.holder, b.holder), cmp.Compare(a.quota, b.quota)) < 0
+}
+
+// tallyOf returns a tally for reading; the zero value where nothing is remembered.
+func (s *State) tallyOf(name string, q *quota) tally {
+	if t, ok := s.tallies.Get(&tally{holder: name, quota: q.number}); ok {
+		return *t
+	}
+	return tally{}
+}
+
+// tally returns a tally that may be changed. Its holder is remembered at least as long.
+func (m *Machine) tally(name string, q *quota) *tally {
+	m.holder(name)
+	t, ok := m.tallies.Get(&tally{holder: name, quota: q.number})
+	if ok && t.generation == m.generation {
+		return t
+	}
+	c := tally{holder: name, quota: q.number}
+	if ok {
+		c = *t
+	}
+	c.generation = m.generation
+	m.tallies.Set(&c)
+	return &c
+}
+
+// forgetTallies forgets all of a holder's tallies.
+func (m *Machine) forgetTallies(name string) {
+	var all []*tally
+	m.tallies.Ascend(&tally{holder: name}, func(t *tally) bool {
+		if t.holder == name {
+			all = append(all, t)
+		}
+		return t.holder == name
+	})
+	for _, t := range all {
+		m.tallies.Delete(t)
+	}
+}
+
+// forgetTalliesOf forgets all tallies of a quota that is deleted.
+func (m *Machine) forgetTalliesOf(number uint32) {
+	var all []*tally
+	m.tallies.Scan(func(t *tally) bool {
+		if t.quota == number {
+			all = append(all, t)
+		}
+		return true
+	})
+	for _, t := range all {
+		m.tallies.Delete(t)
+	}
+}
+
+// broken returns up to limit holders, by name, for whom a quota is closed.
+func (s *State) broken(q *quota, now int64, limit int) []string {
+	if q.rule.policy.failures == 0 {
+		return nil
+	}
+	var names []string
+	s.tallies.Scan(func(t *tally) bool {
+		if t.quota == q.number && t.closedUntil > now {
+			names = append(names, t.holder)
+		}
+		return len(names) < limit
+	})
+	return names
+}
