@@ -38,6 +38,8 @@ type Disk struct {
 	counts Counters
 	// full is how many more bytes fit; below 0: there is no bound.
 	full int64
+	// healed is closed when the present faults end: a sync that waits then waits no more.
+	healed chan struct{}
 }
 
 // faults are what is wrong at present.
@@ -64,7 +66,7 @@ func Mount(backing, mountpoint string) (*Disk, error) {
 			return nil, err
 		}
 	}
-	d := &Disk{backing: backing, mountpoint: mountpoint, files: map[uint64]*unsynced{}, full: -1}
+	d := &Disk{backing: backing, mountpoint: mountpoint, files: map[uint64]*unsynced{}, full: -1, healed: make(chan struct{})}
 	return d, d.mount()
 }
 
@@ -149,6 +151,8 @@ func (d *Disk) Heal() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.faults, d.full = faults{}, -1
+	close(d.healed)
+	d.healed = make(chan struct{})
 }
 
 // Counters returns what happened so far.
@@ -186,11 +190,12 @@ func (d *Disk) sync(ctx context.Context) syscall.Errno {
 	if slow > 0 {
 		d.counts.SlowSyncs++
 	}
-	failed := d.failsLocked()
+	failed, healed := d.failsLocked(), d.healed
 	d.mu.Unlock()
 	if slow > 0 {
 		select {
 		case <-ctx.Done():
+		case <-healed:
 		case <-time.After(slow):
 		}
 	}

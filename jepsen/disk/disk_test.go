@@ -15,6 +15,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"go.etcd.io/bbolt"
 )
@@ -224,6 +225,25 @@ func TestFaultsHit(t *testing.T) {
 				t.Errorf("%d were acknowledged, %d are there: %v", max(before, after), last, err)
 			}
 		})
+	}
+}
+
+// A sync that is under way when the disk is healed is held up no longer: the fault's end in a run's history is its end.
+func TestASlowSyncEndsWithItsFault(t *testing.T) {
+	d, path := mount(t)
+	writeUntil(t, path, 1)
+	d.SlowSync(time.Hour)
+	done := make(chan uint64)
+	go func() { done <- writeUntil(t, path, 0) }()
+	for deadline := time.Now().Add(20 * time.Second); d.Counters().SlowSyncs == 0; {
+		if time.Now().After(deadline) {
+			t.Fatal("no sync was slowed")
+		}
+		<-time.After(time.Millisecond)
+	}
+	d.Heal()
+	if last := <-done; last == 0 {
+		t.Error("nothing was written after all")
 	}
 }
 
