@@ -93,6 +93,8 @@ const (
 	BreakerOpen       Reason = 12
 	InZone            Reason = 13
 	Reopening         Reason = 14
+	KeptForOthers     Reason = 15
+	AboveCap          Reason = 16
 )
 
 // Reasons of errors.

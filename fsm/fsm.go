@@ -94,6 +94,15 @@ type QuotaView struct {
 	Observed int64
 	// Broken are the first holders, by name, for whom it is closed.
 	Broken []string
+	// Classes is what each class has of the window; nil: there are no shares.
+	Classes []ClassUse
+}
+
+// ClassUse is what one class has of a window.
+type ClassUse struct {
+	Class int32
+	// Share is its share, Used what it holds and has consumed, Kept what is kept for it now.
+	Share, Used, Kept int64
 }
 
 // LeaseView is a live lease as a reader sees it at some Clock.

@@ -43,6 +43,8 @@ type ledger struct {
 	capped, cappedIn, capEnd int64
 	// settled is what was consumed and finally settled within this window.
 	settled int64
+	// used is what each class holds and has consumed in this window.
+	used [classes]int64
 
 	// arrival is the burst's theoretical arrival time (the generic cell rate algorithm, ITU-T I.371).
 	arrival int64
@@ -115,7 +117,7 @@ func (g *ledger) advanceAnchored(r *rule, v view) (rolled bool) {
 
 // roll makes held amounts void and gives the next ones a new window.
 func (g *ledger) roll(window int64) {
-	g.held, g.window = 0, window
+	g.held, g.window, g.used = 0, window, [classes]int64{}
 }
 
 // dropWindow drops what ended before a window's opening, and with it what was known of the closed window.

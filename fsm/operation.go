@@ -46,6 +46,8 @@ type charge struct {
 	// window is the one in which it was consumed, settledBefore what had been settled in it by then: what a report
 	// that names this operation proves.
 	window, settledBefore int64
+	// class is its lease's.
+	class int32
 }
 
 func lessOperation(a, b *operation) bool {
@@ -231,7 +233,7 @@ func (m *Machine) charge(l *lease, op, asked uint64, parts []heldPart) *logpb.Co
 			if it.window == q.ledger.window {
 				q.ledger.held -= part.amount
 			}
-			o.charges = append(o.charges, m.chargeFor(q, it.ancestor, part.amount, spendBy))
+			o.charges = append(o.charges, m.chargeFor(q, it.ancestor, l.class, part.amount, spendBy))
 		})
 	}
 	l.records++
@@ -257,11 +259,11 @@ func (m *Machine) spendByOf(l *lease, parts []heldPart, o *operation) (spendBy i
 }
 
 // chargeFor charges an amount that was held.
-func (m *Machine) chargeFor(q *quota, ancestor bool, amount, spendBy int64) charge {
+func (m *Machine) chargeFor(q *quota, ancestor bool, class int32, amount, spendBy int64) charge {
 	g, r := &q.ledger, &q.rule
 	c := charge{
 		quota: q.number, ancestor: ancestor, amount: amount, consumed: amount,
-		end: openEnd, window: g.window, settledBefore: g.settled,
+		end: openEnd, window: g.window, settledBefore: g.settled, class: class,
 	}
 	if !r.openEnded {
 		c.end = g.key(r, addSaturated(r.at(m.clock).late, spendBy))

@@ -42,13 +42,17 @@ type policy struct {
 	closed   int64
 	// observe: nothing stands in the way; what would have is counted.
 	observe bool
+	shares  shares
 }
+
+// judges tells whether the policy withholds anything from anybody.
+func (p *policy) judges() bool { return p.tallied() || p.shares.on }
 
 // tallied tells whether the policy looks at single holders.
 func (p *policy) tallied() bool { return p.zones != logpb.Zones_ZONES_UNSPECIFIED || p.failures > 0 }
 
 // timed tells whether what the policy withholds may be given by the mere passing of time.
-func (p *policy) timed() bool { return p.tallied() || p.ramp > 0 }
+func (p *policy) timed() bool { return p.judges() || p.ramp > 0 }
 
 // newPolicy works a policy out, or says why it cannot work.
 func newPolicy(def *logpb.Quota, kind kind) (policy, *logpb.Failure) {
@@ -71,7 +75,9 @@ func newPolicy(def *logpb.Quota, kind kind) (policy, *logpb.Failure) {
 			return policy{}, impossible(def, "a breaker needs 1 to 1000 failures and 1 s to 1 h", "failures: 5, closed: 60s")
 		}
 	}
-	return p, nil
+	var failed *logpb.Failure
+	p.shares, failed = newShares(def, kind)
+	return p, failed
 }
 
 // withheld is a need that policy withholds.
@@ -87,7 +93,7 @@ func (m *Machine) withholds(ask *logpb.Reserve, class int32, needs []need) *with
 	var all *withheld
 	for _, n := range needs {
 		p := &n.quota.rule.policy
-		if p.observe || !p.tallied() {
+		if p.observe || !p.judges() {
 			continue
 		}
 		if one := m.withhold(ask, class, n); one != nil {
@@ -118,6 +124,7 @@ func (m *Machine) withhold(ask *logpb.Reserve, class int32, n need) *withheld {
 			fmt.Sprintf("the provider refused %q %d times in a row", ask.Holder, t.failures)), false)
 	}
 	add(m.withheldByZone(ask, class, n.quota, t))
+	add(m.withheldByShare(class, n), false)
 	return found
 }
 
@@ -287,7 +294,7 @@ func (m *Machine) noteGranted(ask *logpb.Reserve, class int32, needs []need) {
 func (m *Machine) standsInTheWay(ask *logpb.Reserve, class int32, n need) bool {
 	r := &n.quota.rule
 	return r.limit == 0 || r.maxHold > 0 && n.own > r.maxHold || n.quota.cooling(m.clock.Now) || m.lacks(ask, n) ||
-		m.rampWait(n) > 0 || r.policy.tallied() && m.withhold(ask, class, n) != nil
+		m.rampWait(n) > 0 || r.policy.judges() && m.withhold(ask, class, n) != nil || m.aboveCap(class, n) != nil
 }
 
 // noteAnswer remembers how the provider answered a holder.

@@ -90,6 +90,69 @@ func TestZones(t *testing.T) {
 	})
 }
 
+// fleetShares are those of the fleet profile.
+func fleetShares() *logpb.Shares {
+	return &logpb.Shares{CriticalPpm: 400_000, StandardPpm: 350_000, BackgroundPpm: 250_000}
+}
+
+// TestShares: what is kept of a window for whom (design 6.2, 6.3).
+func TestShares(t *testing.T) {
+	shared := func() *logpb.Quota { return policed(hourly("h", 1000), &logpb.Policy{Shares: fleetShares()}) }
+	who := holders(
+		&logpb.HolderRule{Pattern: "crit*", Class: classCritical}, &logpb.HolderRule{Pattern: "back*", Class: classBackground},
+	)
+	tell(t, []story{
+		{"standard leaves what critical has not used, less and less", []*logpb.Quota{shared()}, []line{
+			{0, who, "applied"},
+			{second, asks("std", 0, itemOf("h", 600)), "lease 1: h=600 until 5m1s"}, // 400 are critical's
+			{0, asks("std", 0, itemOf("h", 2)), "SHARE h again at 8.004s"},          // when 399 of its 400 are kept at most
+			{0, asks("crit", 0, itemOf("h", 100)), "lease 2: h=100 until 5m1s"},     // of its own
+			{0, asks("std", 0, itemOf("h", 1)), "SHARE h again at 14m59.004s"},      // 300 are left, all of them its
+			{30 * minute, asks("std", 0, itemOf("h", 100)), "lease 3: h=100 until 35m1s"},
+		}},
+		{"background takes its share, then the pool while it holds 30 %", []*logpb.Quota{shared()}, []line{
+			{0, who, "applied"},
+			{second, asks("std", 0, itemOf("h", 1)), "lease 1: h=1 until 5m1s"}, // there is demand
+			{0, asks("back", hour, itemOf("h", 250)), "lease 2: h=250 until 1h0m1s"},
+			{0, asks("back", 0, itemOf("h", 2)), "SHARE h again at 8.004s"}, // 749 are left, kept are 400 and 349
+			{30 * minute, asks("std", 0, itemOf("h", 1)), "lease 3: h=1 until 35m1s"},
+			{0, asks("back", 0, itemOf("h", 400)), "SHARE h again at 31m56.004s"}, // half is left, and of 400 and 350 too
+			{0, asks("back", 0, itemOf("h", 370)), "lease 4: h=370 until 35m1s"},
+			{0, asks("back", 0, itemOf("h", 79)), "SHARE h again at 35m50.004s"},
+		}},
+		{"without demand from above background may use everything", []*logpb.Quota{shared()}, []line{
+			{0, who, "applied"},
+			{second, asks("back", 0, itemOf("h", 900)), "lease 1: h=900 until 5m1s"},
+			{0, asks("std", 0, itemOf("h", 200)), "EXHAUSTED h again at 6s"}, // an attempt is demand, granted or not
+			{0, asks("back", 0, itemOf("h", 1)), "SHARE h again at 57m59.002s"},
+			{15 * minute, asks("back", 0, itemOf("h", 1)), "lease 2: h=1 until 20m1s"},
+		}},
+		{"critical has a cap, and what is larger can never fit", []*logpb.Quota{shared()}, []line{
+			{0, who, "applied"},
+			{second, asks("crit", 0, itemOf("h", 901)), "NEVER_FITS h"},
+			{0, asks("crit", 0, itemOf("h", 900)), "lease 1: h=900 until 5m1s"},
+			{0, asks("crit", 0, itemOf("h", 1)), "CAP h again at 59m59s"},
+			{0, asks("std", 0, itemOf("h", 100)), "lease 2: h=100 until 5m1s"},
+			{0, releases(1, itemOf("h", 10)), "back h=10"},
+			{0, asks("crit", 0, itemOf("h", 10)), "lease 3: h=10 until 5m1s"},
+		}},
+		{"what is given back, unspent or settled lower, is not used", []*logpb.Quota{shared()}, []line{
+			{0, who, "applied"},
+			{second, consumesAtOnce("crit", itemOf("h", 900)), "lease 1: h=900 until 5m1s; op 1 spends h=900 by 1m1s"},
+			{0, unspends(1, 1, itemOf("h", 400)), "settled; back h=400"},
+			{0, used(1, 1, itemOf("h", 300)), "settled; back h=200"},
+			{0, asks("crit", 0, itemOf("h", 600)), "lease 2: h=600 until 5m1s"},
+			{0, asks("crit", 0, itemOf("h", 1)), "CAP h again at 59m59s"},
+		}},
+		{"a new window starts anew", []*logpb.Quota{shared()}, []line{
+			{0, who, "applied"},
+			{second, consumesAtOnce("crit", itemOf("h", 900)), "lease 1: h=900 until 5m1s; op 1 spends h=900 by 1m1s"},
+			{0, used(1, 1, itemOf("h", 900)), "settled"},
+			{hour, asks("crit", 0, itemOf("h", 900)), "lease 2: h=900 until 1h5m1s"},
+		}},
+	})
+}
+
 // TestAWaiterThatWasPassedOverIsWokenInTime: an entry is wanted when the pace of the first one lets it through.
 func TestAWaiterThatWasPassedOverIsWokenInTime(t *testing.T) {
 	w := newWorld(t)
@@ -200,6 +263,12 @@ func TestPoliciesThatCannotWork(t *testing.T) {
 		"unknown zones":        policed(hourly("q", 1), &logpb.Policy{Zones: 9}),
 		"a ramp without end":   policed(hourly("q", 1), &logpb.Policy{RampNs: 2 * hour}),
 		"a ramp into the past": policed(hourly("q", 1), &logpb.Policy{RampNs: -1}),
+		"shares of a rate":     policed(rateOf("q", 1, minute), &logpb.Policy{Shares: fleetShares()}),
+		"shares above 1":       policed(hourly("q", 1), &logpb.Policy{Shares: &logpb.Shares{CriticalPpm: 600_000, StandardPpm: 600_000}}),
+		"a share below 0":      policed(hourly("q", 1), &logpb.Policy{Shares: &logpb.Shares{CriticalPpm: -1}}),
+		"a cap below a share":  policed(hourly("q", 1), &logpb.Policy{Shares: &logpb.Shares{CriticalPpm: 500_000, CapPpm: 400_000}}),
+		"a floor above 1":      policed(hourly("q", 1), &logpb.Policy{Shares: &logpb.Shares{FloorPpm: new(int32(2_000_000))}}),
+		"quiet for days":       policed(hourly("q", 1), &logpb.Policy{Shares: &logpb.Shares{QuietNs: 2 * day}}),
 		"no failures":          policed(hourly("q", 1), &logpb.Policy{Breaker: &logpb.Breaker{}}),
 		"closed for days":      policed(hourly("q", 1), &logpb.Policy{Breaker: &logpb.Breaker{Failures: 1, ClosedNs: day}}),
 	} {

@@ -436,7 +436,7 @@ func (m *Machine) tryWaiter(w *waiter, quotas []uint32, aside map[uint32]int64, 
 		m.endWait(w, &logpb.Refusal{Reason: failed.Reason, Quota: failed.Quota, Advice: failed.Hint})
 		return left
 	}
-	if refusal := m.hopeless(w.ask, needs); refusal != nil {
+	if refusal := m.hopeless(w.ask, w.class, needs); refusal != nil {
 		m.endWait(w, refusal)
 		return left
 	}

@@ -22,6 +22,8 @@ type quota struct {
 	// to rampLease hold was granted before. observed counts grants that it would have refused.
 	reopened, ramped, observed int64
 	rampLease                  uint64
+	// tried is when each class asked for it last, about; 0: never. It is noted where shares are.
+	tried [classes]int64
 	// leases counts live leases with an item or an ancestor's share of it; waiting counts waiting Reserves.
 	leases, waiting int64
 	// served is, by class, the largest turn at which some of it was granted.

@@ -133,6 +133,7 @@ func (s *State) viewQuota(q *quota, at Clock) QuotaView {
 		v.CappedTo = g.capped
 	}
 	v.Zone, _, _ = q.zone(&g, q.rule.at(at))
+	v.Classes = q.classUses(&g, at)
 	v.ReopensIn, v.Observed, v.Broken = q.reopens(at.Now), q.observed, s.broken(q, at.Now, maxBrokenShown)
 	v.AvailableWithParents = v.Available
 	for number := q.parent; number != 0; {

@@ -98,6 +98,17 @@ func refusals() []no {
 			command: asks("x", 0, itemOf("z", 1), itemOf("r", 1)), reason: logpb.Reason_REASON_ZONE,
 		},
 		{
+			name: "it is kept for a higher class", before: []*logpb.Command{applyQuotas(policed(hourly("k", 100), &logpb.Policy{Shares: fleetShares()})), asks("a", 0, itemOf("k", 55))},
+			command: asks("x", 0, itemOf("k", 7), itemOf("r", 1)), reason: logpb.Reason_REASON_SHARE, inLine: true,
+		},
+		{
+			name: "critical calls have had theirs", before: []*logpb.Command{
+				holders(&logpb.HolderRule{Pattern: "crit", Class: classCritical}),
+				applyQuotas(policed(hourly("k", 100), &logpb.Policy{Shares: fleetShares()})), asks("crit", 0, itemOf("k", 89)),
+			},
+			command: asks("crit", 0, itemOf("k", 2), itemOf("r", 1)), reason: logpb.Reason_REASON_CAP, inLine: true,
+		},
+		{
 			name: "too soon after a cooldown", before: closedOnce(&logpb.Policy{RampNs: minute}), after: 2 * second,
 			command: asks("x", 0, itemOf("p", 5), itemOf("r", 1)), reason: logpb.Reason_REASON_REOPENING,
 		},

@@ -71,15 +71,16 @@ func (m *Machine) reserve(ask *logpb.Reserve, from origin) *logpb.Result {
 	if failed != nil {
 		return failure(failed)
 	}
-	if refusal := m.hopeless(ask, needs); refusal != nil {
+	own, weight := m.standing(ask.Holder)
+	class := classOf(own, ask.Class)
+	m.noteDemand(needs, class)
+	if refusal := m.hopeless(ask, class, needs); refusal != nil {
 		return m.refused(ask, refusal)
 	}
 	if ask.Resume {
 		m.resume(ask.Holder)
 		m.serve()
 	}
-	own, weight := m.standing(ask.Holder)
-	class := classOf(own, ask.Class)
 	if m.waitedFor(needs) {
 		return m.reserveInLine(ask, needs, class, weight, from)
 	}
@@ -181,7 +182,7 @@ func checkReserve(ask *logpb.Reserve) *logpb.Failure {
 }
 
 // hopeless refuses what can never be granted as things are configured.
-func (m *Machine) hopeless(ask *logpb.Reserve, needs []need) *logpb.Refusal {
+func (m *Machine) hopeless(ask *logpb.Reserve, class int32, needs []need) *logpb.Refusal {
 	var worst *logpb.Refusal
 	for _, n := range needs {
 		r := &n.quota.rule
@@ -199,6 +200,8 @@ func (m *Machine) hopeless(ask *logpb.Reserve, needs []need) *logpb.Refusal {
 		case r.maxHold > 0 && n.own > r.maxHold:
 			worst = worse(worst, m.refusal(logpb.Reason_REASON_ABOVE_CLAMP, n.quota, 0,
 				fmt.Sprintf("ask for at most %d at a time", r.maxHold)))
+		default:
+			worst = worse(worst, m.aboveCap(class, n))
 		}
 	}
 	return worst
@@ -311,8 +314,11 @@ func (m *Machine) refusal(reason logpb.Reason, q *quota, retryAt int64, advice s
 // worse returns the refusal that goes first: the lower reason, or of equal ones the later time. Where coming back helps,
 // it is told when nothing of both stands in the way.
 func worse(a, b *logpb.Refusal) *logpb.Refusal {
-	if a == nil {
+	switch {
+	case a == nil:
 		return b
+	case b == nil:
+		return a
 	}
 	at := max(a.RetryAtNs, b.RetryAtNs)
 	if b.Reason < a.Reason || b.Reason == a.Reason && b.RetryAtNs > a.RetryAtNs {

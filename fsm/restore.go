@@ -42,6 +42,12 @@ func (m *Machine) take(record *logpb.SnapshotRecord) error {
 		h := &holder{generation: m.generation, name: kind.Holder.Name, turn: kind.Holder.Turn, seen: kind.Holder.SeenNs}
 		m.holders.Set(h.name, h)
 		m.seen.Set(holderSeen{at: h.seen, name: h.name})
+	case *logpb.SnapshotRecord_Demand:
+		q, ok := m.quotas.Get(kind.Demand.Quota)
+		if !ok || len(kind.Demand.TriedNs) > classes {
+			return fmt.Errorf("demand for quota %d, which does not exist, or of %d classes", kind.Demand.Quota, len(kind.Demand.TriedNs))
+		}
+		copy(q.tried[:], kind.Demand.TriedNs)
 	case *logpb.SnapshotRecord_Tally:
 		m.tallies.Set(&tally{
 			generation: m.generation, holder: kind.Tally.Holder, quota: kind.Tally.Quota, grants: kind.Tally.Grants,
@@ -120,6 +126,10 @@ func (m *Machine) takeQuota(encoded *logpb.SnapshotQuota) error {
 		return fmt.Errorf("quota %d has turns of %d classes", encoded.Number, len(encoded.Served))
 	}
 	copy(q.served[:], encoded.Served)
+	if len(encoded.Used) > classes {
+		return fmt.Errorf("quota %d has the use of %d classes", encoded.Number, len(encoded.Used))
+	}
+	copy(q.ledger.used[:], encoded.Used)
 	for _, e := range encoded.Log {
 		q.ledger.log = append(q.ledger.log, entry{end: e.EndNs, amount: e.Amount, closed: e.Closed, overrun: e.Overrun})
 		q.ledger.counted += e.Amount
@@ -144,6 +154,9 @@ func (m *Machine) takeLease(encoded *logpb.SnapshotLease) error {
 			q.leases++
 		}
 	}
+	if l.class < 0 || l.class >= classes {
+		return fmt.Errorf("lease %d is of class %d", l.id, l.class)
+	}
 	if len(l.items) > 0 && l.items[0].ancestor {
 		return fmt.Errorf("lease %d begins with an ancestor's share", l.id)
 	}
@@ -161,9 +174,12 @@ func (m *Machine) takeOperation(encoded *logpb.SnapshotOperation) error {
 		check: encoded.CheckNs, beganWall: encoded.BeganWallNs, generation: m.generation,
 	}
 	for _, c := range encoded.Charges {
+		if c.Class < 0 || c.Class >= classes {
+			return fmt.Errorf("operation %d of lease %d is of class %d", o.op, o.lease, c.Class)
+		}
 		o.charges = append(o.charges, charge{
 			quota: c.Quota, ancestor: c.Ancestor, overrun: c.Overrun, amount: c.Amount, consumed: c.Consumed,
-			unspent: c.Unspent, end: c.EndNs, window: c.Window, settledBefore: c.SettledBefore,
+			unspent: c.Unspent, end: c.EndNs, window: c.Window, settledBefore: c.SettledBefore, class: c.Class,
 		})
 	}
 	if l, ok := m.leases.Get(o.lease); ok {

@@ -185,6 +185,7 @@ func (m *Machine) unspend(o *operation, items []*logpb.Item, settled *logpb.Sett
 		}
 		m.eachChargeShare(o, own, func(c *charge, q *quota) {
 			q.ledger.take(c.end, amount, 0)
+			q.use(c.class, c.window, -amount)
 			c.amount -= amount
 			c.unspent = amount
 			m.relieved(q)
@@ -232,9 +233,10 @@ func (m *Machine) finishItem(o *operation, own *charge, asked *logpb.Item, settl
 	m.eachChargeShare(o, own, func(c *charge, q *quota) {
 		switch {
 		case difference > 0:
-			overruns = append(overruns, m.overrun(q, c.ancestor, difference))
+			overruns = append(overruns, m.overrun(q, c, difference))
 		case difference < 0 && !q.rule.settleMax:
 			q.ledger.take(c.end, -difference, 0)
+			q.use(c.class, c.window, difference)
 			c.amount += difference
 			m.relieved(q)
 			if !c.ancestor {
@@ -252,11 +254,12 @@ func (m *Machine) finishItem(o *operation, own *charge, asked *logpb.Item, settl
 }
 
 // overrun charges what was used beyond an estimate.
-func (m *Machine) overrun(q *quota, ancestor bool, amount int64) charge {
+func (m *Machine) overrun(q *quota, of *charge, amount int64) charge {
 	end := q.ledger.key(&q.rule, q.rule.at(m.clock).late)
 	m.count(q, end, amount, amount)
+	q.use(of.class, q.ledger.window, amount)
 	return charge{
-		quota: q.number, ancestor: ancestor, overrun: true, amount: amount, end: end, window: q.ledger.window,
+		quota: q.number, ancestor: of.ancestor, overrun: true, amount: amount, end: end, window: q.ledger.window, class: of.class,
 	}
 }
 

@@ -118,6 +118,16 @@ func (s *State) policyRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 		return going
 	})
 	if going {
+		s.quotas.Scan(func(number uint32, q *quota) bool {
+			if q.tried != [classes]int64{} {
+				going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Demand{
+					Demand: &logpb.SnapshotDemand{Quota: number, TriedNs: q.tried[:]},
+				}})
+			}
+			return going
+		})
+	}
+	if going {
 		s.tallies.Scan(func(t *tally) bool {
 			going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Tally{Tally: &logpb.SnapshotTally{
 				Holder: t.holder, Quota: t.quota, Grants: t.grants, GrantedNs: t.granted, Failures: t.failures, ClosedUntilNs: t.closedUntil,
@@ -198,7 +208,7 @@ func encodeQuota(q *quota, g *ledger) *logpb.SnapshotQuota {
 		Known: g.known, Closing: g.closing, Disputed: g.disputed, CloseBeginNs: g.closeBegin, CloseEndNs: g.closeEnd,
 		OpenedNs: g.opened, Settled: g.settled, ArrivalNs: g.arrival, CooldownNs: q.cooldown, Attempt: q.attempt,
 		Closer: q.closer, ClosedSinceNs: q.closedSince, Served: encodeServed(q.served),
-		ReopenedNs: q.reopened, Ramped: q.ramped, RampLease: q.rampLease, Observed: q.observed,
+		ReopenedNs: q.reopened, Ramped: q.ramped, RampLease: q.rampLease, Observed: q.observed, Used: encodeUsed(g.used),
 	}
 	if g.capped != noCap {
 		capped := g.capped
@@ -236,7 +246,7 @@ func encodeOperation(o *operation) *logpb.SnapshotOperation {
 		c := &o.charges[i]
 		encoded.Charges = append(encoded.Charges, &logpb.SnapshotCharge{
 			Quota: c.quota, Ancestor: c.ancestor, Overrun: c.overrun, Amount: c.amount, Consumed: c.consumed,
-			Unspent: c.unspent, EndNs: c.end, Window: c.window, SettledBefore: c.settledBefore,
+			Unspent: c.unspent, EndNs: c.end, Window: c.window, SettledBefore: c.settledBefore, Class: c.class,
 		})
 	}
 	return encoded
@@ -344,6 +354,14 @@ func cutOff(err error) error {
 		return fmt.Errorf("%w: it is cut off", ErrCorruptSnapshot)
 	}
 	return err
+}
+
+// encodeUsed leaves out what nobody uses.
+func encodeUsed(used [classes]int64) []int64 {
+	if used == [classes]int64{} {
+		return nil
+	}
+	return used[:]
 }
 
 // encodeServed leaves out what nobody was served.

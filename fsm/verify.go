@@ -10,6 +10,8 @@ type totals struct {
 	held, open, leases, waiting int64
 	// byEnd are the amounts in the log, by end.
 	byEnd map[int64]int64
+	// used is by class: what is held and consumed of the present window, as far as its records exist.
+	used [classes]int64
 }
 
 // Verify recomputes all totals from single leases, operations and waiters and returns the differences, nil for none.
@@ -43,7 +45,9 @@ func (s *State) sumLeases(sums map[uint32]*totals) {
 	s.leases.Scan(func(_ uint64, l *lease) bool {
 		for i := range l.items {
 			if q, ok := s.quotas.Get(l.items[i].quota); ok {
-				sums[q.number].held += l.items[i].heldOf(q)
+				held := l.items[i].heldOf(q)
+				sums[q.number].held += held
+				sums[q.number].used[l.class] += held
 				sums[q.number].leases++
 			}
 		}
@@ -56,6 +60,9 @@ func (s *State) sumOperations(sums map[uint32]*totals) (errs []error) {
 		for i := range o.charges {
 			c := &o.charges[i]
 			q, ok := s.quotas.Get(c.quota)
+			if ok && c.window == q.ledger.window {
+				sums[c.quota].used[c.class] += c.amount
+			}
 			switch {
 			case c.amount < 0:
 				errs = append(errs, fmt.Errorf("operation %d of lease %d has a negative charge", o.op, o.lease))
@@ -92,6 +99,11 @@ func (q *quota) verify(sums *totals) error {
 	for end, amount := range sums.byEnd { // any one will do
 		if amount != 0 {
 			return fmt.Errorf("%d should count until %d, and does not", amount, end)
+		}
+	}
+	for class, used := range sums.used {
+		if q.rule.kind == kindWindow && g.used[class] < used {
+			return fmt.Errorf("class %d has used %d, its leases and operations %d", class, g.used[class], used)
 		}
 	}
 	switch {

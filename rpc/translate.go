@@ -208,7 +208,7 @@ func formatEvery(w *logpb.Window) string {
 // logQuota translates a definition that was validated.
 func logQuota(q *quotav1.Quota) *logpb.Quota {
 	def := &logpb.Quota{
-		Name: q.Name, HeadroomPpm: int32(math.Round(q.Headroom * 1e6)), Parent: q.Parent, MaxHold: q.MaxHold,
+		Name: q.Name, HeadroomPpm: ppm(q.Headroom), Parent: q.Parent, MaxHold: q.MaxHold,
 		ClampHold: q.ClampHold, DefaultEstimate: q.DefaultEstimate, SpendByNs: nanos(q.SpendBy), TransitNs: nanos(q.Transit),
 		Charged: logpb.Charged(q.Charged), MaxCallNs: nanos(q.MaxCall), Settle: logpb.SettleMode(q.Settle), Note: q.Note,
 	}
@@ -229,9 +229,22 @@ func logQuota(q *quotav1.Quota) *logpb.Quota {
 		if b := p.Breaker; b != nil {
 			def.Policy.Breaker = &logpb.Breaker{Failures: b.Failures, ClosedNs: nanos(b.Closed)}
 		}
+		if s := p.Shares; s != nil {
+			def.Policy.Shares = &logpb.Shares{
+				CriticalPpm: ppm(s.Critical), StandardPpm: ppm(s.Standard), BackgroundPpm: ppm(s.Background), CapPpm: ppm(s.Cap), QuietNs: nanos(s.Quiet),
+			}
+			if s.Floor != nil {
+				def.Policy.Shares.FloorPpm = new(ppm(*s.Floor))
+			}
+		}
 	}
 	return def
 }
+
+// ppm and part translate parts of a whole; the log has millionths.
+func ppm(part float64) int32 { return int32(math.Round(part * 1e6)) }
+
+func part(ppm int32) float64 { return float64(ppm) / 1e6 }
 
 func optionalDuration(n int64) *durationpb.Duration {
 	if n == 0 {
@@ -242,7 +255,7 @@ func optionalDuration(n int64) *durationpb.Duration {
 
 func apiQuota(def *logpb.Quota) *quotav1.Quota {
 	q := &quotav1.Quota{
-		Name: def.Name, Headroom: float64(def.HeadroomPpm) / 1e6, Parent: def.Parent, MaxHold: def.MaxHold,
+		Name: def.Name, Headroom: part(def.HeadroomPpm), Parent: def.Parent, MaxHold: def.MaxHold,
 		ClampHold: def.ClampHold, DefaultEstimate: def.DefaultEstimate, SpendBy: optionalDuration(def.SpendByNs),
 		Transit: optionalDuration(def.TransitNs), Charged: quotav1.Charged(def.Charged),
 		MaxCall: optionalDuration(def.MaxCallNs), Settle: quotav1.SettleMode(def.Settle), Note: def.Note,
@@ -269,6 +282,15 @@ func apiQuota(def *logpb.Quota) *quotav1.Quota {
 		if b := p.Breaker; b != nil {
 			q.Policy.Breaker = &quotav1.Breaker{Failures: b.Failures, Closed: optionalDuration(b.ClosedNs)}
 		}
+		if s := p.Shares; s != nil {
+			q.Policy.Shares = &quotav1.Shares{
+				Critical: part(s.CriticalPpm), Standard: part(s.StandardPpm), Background: part(s.BackgroundPpm), Cap: part(s.CapPpm),
+				Quiet: optionalDuration(s.QuietNs),
+			}
+			if s.FloorPpm != nil {
+				q.Policy.Shares.Floor = new(part(*s.FloorPpm))
+			}
+		}
 	}
 	return q
 }
@@ -278,6 +300,9 @@ func apiQuotaStatus(v *fsm.QuotaView) *quotav1.QuotaStatus {
 		Definition: apiQuota(v.Definition), Usable: v.Usable, Held: v.Held, Consumed: v.Consumed, Available: v.Available,
 		AvailableWithParents: v.AvailableWithParents, Zone: quotav1.Zone(v.Zone), Waiting: v.Waiting, Leases: v.Leases,
 		Overrun: v.Overrun, ReopensIn: optionalDuration(v.ReopensIn), Observed: v.Observed, BrokenHolders: v.Broken,
+	}
+	for _, use := range v.Classes {
+		s.Classes = append(s.Classes, &quotav1.ClassUse{Class: quotav1.Class(use.Class + 1), Share: use.Share, Used: use.Used, Kept: use.Kept})
 	}
 	if v.CooldownLeft > 0 {
 		s.CooldownLeft = durationpb.New(time.Duration(v.CooldownLeft))

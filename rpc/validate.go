@@ -318,6 +318,16 @@ func (c *checker) applyQuotas(r *quotav1.ApplyQuotasRequest) {
 	}
 }
 
+// shares checks what parts of a window look like.
+func (c *checker) shares(path string, s *quotav1.Shares) {
+	for name, part := range map[string]float64{
+		"critical": s.GetCritical(), "standard": s.GetStandard(), "background": s.GetBackground(), "cap": s.GetCap(), "floor": s.GetFloor(),
+	} { // any one will do
+		c.check(part >= 0 && part <= 1, path+"."+name, "is not within 0 to 1", "0.4 is 40 %")
+	}
+	c.length(path+".quiet", s.GetQuiet(), 0, maxDuration)
+}
+
 // definition checks what a definition looks like; whether it can work is the state machine's to say.
 func (c *checker) definition(path string, q *quotav1.Quota) {
 	c.quotaName(path+".name", q.Name)
@@ -345,6 +355,7 @@ func (c *checker) definition(path string, q *quotav1.Quota) {
 	if p := q.Policy; p != nil {
 		c.enum(path+".policy.zones", int32(p.Zones), quotav1.Zones_name)
 		c.length(path+".policy.ramp", p.Ramp, 0, maxDuration)
+		c.shares(path+".policy.shares", p.Shares)
 		c.length(path+".policy.breaker.closed", p.GetBreaker().GetClosed(), 0, maxDuration)
 	}
 }

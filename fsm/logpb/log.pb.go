@@ -357,6 +357,10 @@ const (
 	Reason_REASON_ZONE Reason = 13
 	// The quota reopens slowly after a cooldown.
 	Reason_REASON_REOPENING Reason = 14
+	// What is left of the window is kept for a higher class.
+	Reason_REASON_SHARE Reason = 15
+	// Critical calls have used what they may of this window.
+	Reason_REASON_CAP Reason = 16
 	// A field is malformed.
 	Reason_REASON_INVALID Reason = 100
 	// No such quota.
@@ -424,6 +428,8 @@ var (
 		12:  "REASON_BREAKER_OPEN",
 		13:  "REASON_ZONE",
 		14:  "REASON_REOPENING",
+		15:  "REASON_SHARE",
+		16:  "REASON_CAP",
 		100: "REASON_INVALID",
 		101: "REASON_UNKNOWN_QUOTA",
 		102: "REASON_STALE_FENCE",
@@ -464,6 +470,8 @@ var (
 		"REASON_BREAKER_OPEN":         12,
 		"REASON_ZONE":                 13,
 		"REASON_REOPENING":            14,
+		"REASON_SHARE":                15,
+		"REASON_CAP":                  16,
 		"REASON_INVALID":              100,
 		"REASON_UNKNOWN_QUOTA":        101,
 		"REASON_STALE_FENCE":          102,
@@ -2113,7 +2121,9 @@ type Policy struct {
 	// When one holder is closed for refusals of its own.
 	Breaker *Breaker `protobuf:"bytes,3,opt,name=breaker,proto3" json:"breaker,omitempty"`
 	// True: everything is granted; what would have been refused is counted.
-	Observe       bool `protobuf:"varint,4,opt,name=observe,proto3" json:"observe,omitempty"`
+	Observe bool `protobuf:"varint,4,opt,name=observe,proto3" json:"observe,omitempty"`
+	// What is kept of a window for each class.
+	Shares        *Shares `protobuf:"bytes,5,opt,name=shares,proto3" json:"shares,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2176,6 +2186,102 @@ func (x *Policy) GetObserve() bool {
 	return false
 }
 
+func (x *Policy) GetShares() *Shares {
+	if x != nil {
+		return x.Shares
+	}
+	return nil
+}
+
+// Shares divides a window between the classes.
+type Shares struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Shares of usable, in millionths; together at most all of it.
+	CriticalPpm   int32 `protobuf:"varint,1,opt,name=critical_ppm,json=criticalPpm,proto3" json:"critical_ppm,omitempty"`
+	StandardPpm   int32 `protobuf:"varint,2,opt,name=standard_ppm,json=standardPpm,proto3" json:"standard_ppm,omitempty"`
+	BackgroundPpm int32 `protobuf:"varint,3,opt,name=background_ppm,json=backgroundPpm,proto3" json:"background_ppm,omitempty"`
+	// The most that critical calls may use of a window, in millionths of usable; 0: 900000.
+	CapPpm int32 `protobuf:"varint,4,opt,name=cap_ppm,json=capPpm,proto3" json:"cap_ppm,omitempty"`
+	// What background work leaves of a window beyond its share, in millionths of usable; absent: 300000.
+	FloorPpm *int32 `protobuf:"varint,5,opt,name=floor_ppm,json=floorPpm,proto3,oneof" json:"floor_ppm,omitempty"`
+	// How long after the last attempt of a higher class background work may use everything; 0: 15 min.
+	QuietNs       int64 `protobuf:"varint,6,opt,name=quiet_ns,json=quietNs,proto3" json:"quiet_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Shares) Reset() {
+	*x = Shares{}
+	mi := &file_quotad_log_v1_log_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Shares) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Shares) ProtoMessage() {}
+
+func (x *Shares) ProtoReflect() protoreflect.Message {
+	mi := &file_quotad_log_v1_log_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Shares.ProtoReflect.Descriptor instead.
+func (*Shares) Descriptor() ([]byte, []int) {
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *Shares) GetCriticalPpm() int32 {
+	if x != nil {
+		return x.CriticalPpm
+	}
+	return 0
+}
+
+func (x *Shares) GetStandardPpm() int32 {
+	if x != nil {
+		return x.StandardPpm
+	}
+	return 0
+}
+
+func (x *Shares) GetBackgroundPpm() int32 {
+	if x != nil {
+		return x.BackgroundPpm
+	}
+	return 0
+}
+
+func (x *Shares) GetCapPpm() int32 {
+	if x != nil {
+		return x.CapPpm
+	}
+	return 0
+}
+
+func (x *Shares) GetFloorPpm() int32 {
+	if x != nil && x.FloorPpm != nil {
+		return *x.FloorPpm
+	}
+	return 0
+}
+
+func (x *Shares) GetQuietNs() int64 {
+	if x != nil {
+		return x.QuietNs
+	}
+	return 0
+}
+
 // Breaker closes a quota for one holder.
 type Breaker struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2189,7 +2295,7 @@ type Breaker struct {
 
 func (x *Breaker) Reset() {
 	*x = Breaker{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[16]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2201,7 +2307,7 @@ func (x *Breaker) String() string {
 func (*Breaker) ProtoMessage() {}
 
 func (x *Breaker) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[16]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2214,7 +2320,7 @@ func (x *Breaker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Breaker.ProtoReflect.Descriptor instead.
 func (*Breaker) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{16}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Breaker) GetFailures() int32 {
@@ -2250,7 +2356,7 @@ type Window struct {
 
 func (x *Window) Reset() {
 	*x = Window{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[17]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2262,7 +2368,7 @@ func (x *Window) String() string {
 func (*Window) ProtoMessage() {}
 
 func (x *Window) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[17]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2275,7 +2381,7 @@ func (x *Window) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Window.ProtoReflect.Descriptor instead.
 func (*Window) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{17}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Window) GetLimit() int64 {
@@ -2328,7 +2434,7 @@ type Rate struct {
 
 func (x *Rate) Reset() {
 	*x = Rate{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[18]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2340,7 +2446,7 @@ func (x *Rate) String() string {
 func (*Rate) ProtoMessage() {}
 
 func (x *Rate) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[18]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2353,7 +2459,7 @@ func (x *Rate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rate.ProtoReflect.Descriptor instead.
 func (*Rate) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{18}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Rate) GetLimit() int64 {
@@ -2390,7 +2496,7 @@ type Slots struct {
 
 func (x *Slots) Reset() {
 	*x = Slots{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[19]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2402,7 +2508,7 @@ func (x *Slots) String() string {
 func (*Slots) ProtoMessage() {}
 
 func (x *Slots) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[19]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2415,7 +2521,7 @@ func (x *Slots) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Slots.ProtoReflect.Descriptor instead.
 func (*Slots) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{19}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Slots) GetLimit() int64 {
@@ -2447,7 +2553,7 @@ type HolderRule struct {
 
 func (x *HolderRule) Reset() {
 	*x = HolderRule{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[20]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2459,7 +2565,7 @@ func (x *HolderRule) String() string {
 func (*HolderRule) ProtoMessage() {}
 
 func (x *HolderRule) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[20]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2472,7 +2578,7 @@ func (x *HolderRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HolderRule.ProtoReflect.Descriptor instead.
 func (*HolderRule) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{20}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *HolderRule) GetPattern() string {
@@ -2509,7 +2615,7 @@ type DeleteQuota struct {
 
 func (x *DeleteQuota) Reset() {
 	*x = DeleteQuota{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[21]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2521,7 +2627,7 @@ func (x *DeleteQuota) String() string {
 func (*DeleteQuota) ProtoMessage() {}
 
 func (x *DeleteQuota) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[21]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2534,7 +2640,7 @@ func (x *DeleteQuota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteQuota.ProtoReflect.Descriptor instead.
 func (*DeleteQuota) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{21}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *DeleteQuota) GetQuota() string {
@@ -2562,7 +2668,7 @@ type RevokeLease struct {
 
 func (x *RevokeLease) Reset() {
 	*x = RevokeLease{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[22]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2574,7 +2680,7 @@ func (x *RevokeLease) String() string {
 func (*RevokeLease) ProtoMessage() {}
 
 func (x *RevokeLease) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[22]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2587,7 +2693,7 @@ func (x *RevokeLease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeLease.ProtoReflect.Descriptor instead.
 func (*RevokeLease) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{22}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *RevokeLease) GetLease() uint64 {
@@ -2610,7 +2716,7 @@ type PutMember struct {
 
 func (x *PutMember) Reset() {
 	*x = PutMember{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[23]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2622,7 +2728,7 @@ func (x *PutMember) String() string {
 func (*PutMember) ProtoMessage() {}
 
 func (x *PutMember) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[23]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2635,7 +2741,7 @@ func (x *PutMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutMember.ProtoReflect.Descriptor instead.
 func (*PutMember) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{23}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *PutMember) GetId() string {
@@ -2663,7 +2769,7 @@ type DeleteMember struct {
 
 func (x *DeleteMember) Reset() {
 	*x = DeleteMember{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[24]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2675,7 +2781,7 @@ func (x *DeleteMember) String() string {
 func (*DeleteMember) ProtoMessage() {}
 
 func (x *DeleteMember) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[24]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2688,7 +2794,7 @@ func (x *DeleteMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteMember.ProtoReflect.Descriptor instead.
 func (*DeleteMember) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{24}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *DeleteMember) GetId() string {
@@ -2709,7 +2815,7 @@ type Found struct {
 
 func (x *Found) Reset() {
 	*x = Found{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[25]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2721,7 +2827,7 @@ func (x *Found) String() string {
 func (*Found) ProtoMessage() {}
 
 func (x *Found) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[25]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2734,7 +2840,7 @@ func (x *Found) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Found.ProtoReflect.Descriptor instead.
 func (*Found) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{25}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Found) GetClusterId() string {
@@ -2755,7 +2861,7 @@ type RaiseEpoch struct {
 
 func (x *RaiseEpoch) Reset() {
 	*x = RaiseEpoch{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[26]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2767,7 +2873,7 @@ func (x *RaiseEpoch) String() string {
 func (*RaiseEpoch) ProtoMessage() {}
 
 func (x *RaiseEpoch) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[26]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2780,7 +2886,7 @@ func (x *RaiseEpoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaiseEpoch.ProtoReflect.Descriptor instead.
 func (*RaiseEpoch) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{26}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *RaiseEpoch) GetEpoch() uint32 {
@@ -2809,7 +2915,7 @@ type SetLimits struct {
 
 func (x *SetLimits) Reset() {
 	*x = SetLimits{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[27]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2821,7 +2927,7 @@ func (x *SetLimits) String() string {
 func (*SetLimits) ProtoMessage() {}
 
 func (x *SetLimits) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[27]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2834,7 +2940,7 @@ func (x *SetLimits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLimits.ProtoReflect.Descriptor instead.
 func (*SetLimits) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{27}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *SetLimits) GetMaxSessions() int64 {
@@ -2897,7 +3003,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[28]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2909,7 +3015,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[28]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2922,7 +3028,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{28}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Result) GetKind() isResult_Kind {
@@ -3147,7 +3253,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[29]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3159,7 +3265,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[29]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3172,7 +3278,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{29}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Failure) GetReason() Reason {
@@ -3233,7 +3339,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[30]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3245,7 +3351,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[30]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3258,7 +3364,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{30}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Refusal) GetReason() Reason {
@@ -3323,7 +3429,7 @@ type Waiting struct {
 
 func (x *Waiting) Reset() {
 	*x = Waiting{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[31]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3335,7 +3441,7 @@ func (x *Waiting) String() string {
 func (*Waiting) ProtoMessage() {}
 
 func (x *Waiting) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[31]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3348,7 +3454,7 @@ func (x *Waiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
 func (*Waiting) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{31}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Waiting) GetTicket() uint64 {
@@ -3380,7 +3486,7 @@ type GrantedItem struct {
 
 func (x *GrantedItem) Reset() {
 	*x = GrantedItem{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[32]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3392,7 +3498,7 @@ func (x *GrantedItem) String() string {
 func (*GrantedItem) ProtoMessage() {}
 
 func (x *GrantedItem) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[32]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3405,7 +3511,7 @@ func (x *GrantedItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantedItem.ProtoReflect.Descriptor instead.
 func (*GrantedItem) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{32}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *GrantedItem) GetQuota() string {
@@ -3454,7 +3560,7 @@ type Granted struct {
 
 func (x *Granted) Reset() {
 	*x = Granted{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[33]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3466,7 +3572,7 @@ func (x *Granted) String() string {
 func (*Granted) ProtoMessage() {}
 
 func (x *Granted) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[33]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3479,7 +3585,7 @@ func (x *Granted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Granted.ProtoReflect.Descriptor instead.
 func (*Granted) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{33}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Granted) GetLease() uint64 {
@@ -3557,7 +3663,7 @@ type Consumed struct {
 
 func (x *Consumed) Reset() {
 	*x = Consumed{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[34]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3569,7 +3675,7 @@ func (x *Consumed) String() string {
 func (*Consumed) ProtoMessage() {}
 
 func (x *Consumed) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[34]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3582,7 +3688,7 @@ func (x *Consumed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Consumed.ProtoReflect.Descriptor instead.
 func (*Consumed) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{34}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Consumed) GetOp() uint64 {
@@ -3635,7 +3741,7 @@ type Settled struct {
 
 func (x *Settled) Reset() {
 	*x = Settled{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[35]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3647,7 +3753,7 @@ func (x *Settled) String() string {
 func (*Settled) ProtoMessage() {}
 
 func (x *Settled) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[35]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3660,7 +3766,7 @@ func (x *Settled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Settled.ProtoReflect.Descriptor instead.
 func (*Settled) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{35}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Settled) GetReturned() []*GrantedItem {
@@ -3697,7 +3803,7 @@ type Released struct {
 
 func (x *Released) Reset() {
 	*x = Released{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[36]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3709,7 +3815,7 @@ func (x *Released) String() string {
 func (*Released) ProtoMessage() {}
 
 func (x *Released) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[36]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3722,7 +3828,7 @@ func (x *Released) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Released.ProtoReflect.Descriptor instead.
 func (*Released) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{36}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Released) GetReturned() []*GrantedItem {
@@ -3750,7 +3856,7 @@ type Renewed struct {
 
 func (x *Renewed) Reset() {
 	*x = Renewed{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[37]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3762,7 +3868,7 @@ func (x *Renewed) String() string {
 func (*Renewed) ProtoMessage() {}
 
 func (x *Renewed) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[37]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3775,7 +3881,7 @@ func (x *Renewed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Renewed.ProtoReflect.Descriptor instead.
 func (*Renewed) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{37}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Renewed) GetDeadlineNs() int64 {
@@ -3796,7 +3902,7 @@ type SessionOpened struct {
 
 func (x *SessionOpened) Reset() {
 	*x = SessionOpened{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[38]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3808,7 +3914,7 @@ func (x *SessionOpened) String() string {
 func (*SessionOpened) ProtoMessage() {}
 
 func (x *SessionOpened) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[38]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3821,7 +3927,7 @@ func (x *SessionOpened) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionOpened.ProtoReflect.Descriptor instead.
 func (*SessionOpened) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{38}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *SessionOpened) GetSession() uint64 {
@@ -3848,7 +3954,7 @@ type QuotasApplied struct {
 
 func (x *QuotasApplied) Reset() {
 	*x = QuotasApplied{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[39]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3860,7 +3966,7 @@ func (x *QuotasApplied) String() string {
 func (*QuotasApplied) ProtoMessage() {}
 
 func (x *QuotasApplied) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[39]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3873,7 +3979,7 @@ func (x *QuotasApplied) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuotasApplied.ProtoReflect.Descriptor instead.
 func (*QuotasApplied) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{39}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *QuotasApplied) GetCreated() []string {
@@ -3915,7 +4021,7 @@ type Reported struct {
 
 func (x *Reported) Reset() {
 	*x = Reported{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[40]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3927,7 +4033,7 @@ func (x *Reported) String() string {
 func (*Reported) ProtoMessage() {}
 
 func (x *Reported) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[40]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3940,7 +4046,7 @@ func (x *Reported) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reported.ProtoReflect.Descriptor instead.
 func (*Reported) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{40}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Reported) GetQuotas() []*ReportedQuota {
@@ -3969,7 +4075,7 @@ type ReportedQuota struct {
 
 func (x *ReportedQuota) Reset() {
 	*x = ReportedQuota{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[41]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3981,7 +4087,7 @@ func (x *ReportedQuota) String() string {
 func (*ReportedQuota) ProtoMessage() {}
 
 func (x *ReportedQuota) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[41]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3994,7 +4100,7 @@ func (x *ReportedQuota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportedQuota.ProtoReflect.Descriptor instead.
 func (*ReportedQuota) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{41}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ReportedQuota) GetQuota() string {
@@ -4041,7 +4147,7 @@ type Done struct {
 
 func (x *Done) Reset() {
 	*x = Done{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[42]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4053,7 +4159,7 @@ func (x *Done) String() string {
 func (*Done) ProtoMessage() {}
 
 func (x *Done) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[42]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4066,7 +4172,7 @@ func (x *Done) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Done.ProtoReflect.Descriptor instead.
 func (*Done) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{42}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{43}
 }
 
 var File_quotad_log_v1_log_proto protoreflect.FileDescriptor
@@ -4198,12 +4304,22 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\x04note\x18\x0f \x01(\tR\x04note\x12-\n" +
 	"\x06policy\x18\x10 \x01(\v2\x15.quotad.log.v1.PolicyR\x06policyB\x06\n" +
 	"\x04ruleB\v\n" +
-	"\t_max_hold\"\x99\x01\n" +
+	"\t_max_hold\"\xc8\x01\n" +
 	"\x06Policy\x12*\n" +
 	"\x05zones\x18\x01 \x01(\x0e2\x14.quotad.log.v1.ZonesR\x05zones\x12\x17\n" +
 	"\aramp_ns\x18\x02 \x01(\x03R\x06rampNs\x120\n" +
 	"\abreaker\x18\x03 \x01(\v2\x16.quotad.log.v1.BreakerR\abreaker\x12\x18\n" +
-	"\aobserve\x18\x04 \x01(\bR\aobserve\"B\n" +
+	"\aobserve\x18\x04 \x01(\bR\aobserve\x12-\n" +
+	"\x06shares\x18\x05 \x01(\v2\x15.quotad.log.v1.SharesR\x06shares\"\xd9\x01\n" +
+	"\x06Shares\x12!\n" +
+	"\fcritical_ppm\x18\x01 \x01(\x05R\vcriticalPpm\x12!\n" +
+	"\fstandard_ppm\x18\x02 \x01(\x05R\vstandardPpm\x12%\n" +
+	"\x0ebackground_ppm\x18\x03 \x01(\x05R\rbackgroundPpm\x12\x17\n" +
+	"\acap_ppm\x18\x04 \x01(\x05R\x06capPpm\x12 \n" +
+	"\tfloor_ppm\x18\x05 \x01(\x05H\x00R\bfloorPpm\x88\x01\x01\x12\x19\n" +
+	"\bquiet_ns\x18\x06 \x01(\x03R\aquietNsB\f\n" +
+	"\n" +
+	"_floor_ppm\"B\n" +
 	"\aBreaker\x12\x1a\n" +
 	"\bfailures\x18\x01 \x01(\x05R\bfailures\x12\x1b\n" +
 	"\tclosed_ns\x18\x02 \x01(\x03R\bclosedNs\"\x9a\x01\n" +
@@ -4365,7 +4481,7 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\n" +
 	"EVERY_HOUR\x10\x01\x12\r\n" +
 	"\tEVERY_DAY\x10\x02\x12\x0f\n" +
-	"\vEVERY_MONTH\x10\x03*\xcd\a\n" +
+	"\vEVERY_MONTH\x10\x03*\xef\a\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11REASON_NEVER_FITS\x10\x01\x12\x16\n" +
@@ -4381,7 +4497,10 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\x12\x17\n" +
 	"\x13REASON_BREAKER_OPEN\x10\f\x12\x0f\n" +
 	"\vREASON_ZONE\x10\r\x12\x14\n" +
-	"\x10REASON_REOPENING\x10\x0e\x12\x12\n" +
+	"\x10REASON_REOPENING\x10\x0e\x12\x10\n" +
+	"\fREASON_SHARE\x10\x0f\x12\x0e\n" +
+	"\n" +
+	"REASON_CAP\x10\x10\x12\x12\n" +
 	"\x0eREASON_INVALID\x10d\x12\x18\n" +
 	"\x14REASON_UNKNOWN_QUOTA\x10e\x12\x16\n" +
 	"\x12REASON_STALE_FENCE\x10f\x12\x17\n" +
@@ -4427,7 +4546,7 @@ func file_quotad_log_v1_log_proto_rawDescGZIP() []byte {
 }
 
 var file_quotad_log_v1_log_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_quotad_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
+var file_quotad_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
 var file_quotad_log_v1_log_proto_goTypes = []any{
 	(Cause)(0),            // 0: quotad.log.v1.Cause
 	(Charged)(0),          // 1: quotad.log.v1.Charged
@@ -4452,33 +4571,34 @@ var file_quotad_log_v1_log_proto_goTypes = []any{
 	(*ApplyQuotas)(nil),   // 20: quotad.log.v1.ApplyQuotas
 	(*Quota)(nil),         // 21: quotad.log.v1.Quota
 	(*Policy)(nil),        // 22: quotad.log.v1.Policy
-	(*Breaker)(nil),       // 23: quotad.log.v1.Breaker
-	(*Window)(nil),        // 24: quotad.log.v1.Window
-	(*Rate)(nil),          // 25: quotad.log.v1.Rate
-	(*Slots)(nil),         // 26: quotad.log.v1.Slots
-	(*HolderRule)(nil),    // 27: quotad.log.v1.HolderRule
-	(*DeleteQuota)(nil),   // 28: quotad.log.v1.DeleteQuota
-	(*RevokeLease)(nil),   // 29: quotad.log.v1.RevokeLease
-	(*PutMember)(nil),     // 30: quotad.log.v1.PutMember
-	(*DeleteMember)(nil),  // 31: quotad.log.v1.DeleteMember
-	(*Found)(nil),         // 32: quotad.log.v1.Found
-	(*RaiseEpoch)(nil),    // 33: quotad.log.v1.RaiseEpoch
-	(*SetLimits)(nil),     // 34: quotad.log.v1.SetLimits
-	(*Result)(nil),        // 35: quotad.log.v1.Result
-	(*Failure)(nil),       // 36: quotad.log.v1.Failure
-	(*Refusal)(nil),       // 37: quotad.log.v1.Refusal
-	(*Waiting)(nil),       // 38: quotad.log.v1.Waiting
-	(*GrantedItem)(nil),   // 39: quotad.log.v1.GrantedItem
-	(*Granted)(nil),       // 40: quotad.log.v1.Granted
-	(*Consumed)(nil),      // 41: quotad.log.v1.Consumed
-	(*Settled)(nil),       // 42: quotad.log.v1.Settled
-	(*Released)(nil),      // 43: quotad.log.v1.Released
-	(*Renewed)(nil),       // 44: quotad.log.v1.Renewed
-	(*SessionOpened)(nil), // 45: quotad.log.v1.SessionOpened
-	(*QuotasApplied)(nil), // 46: quotad.log.v1.QuotasApplied
-	(*Reported)(nil),      // 47: quotad.log.v1.Reported
-	(*ReportedQuota)(nil), // 48: quotad.log.v1.ReportedQuota
-	(*Done)(nil),          // 49: quotad.log.v1.Done
+	(*Shares)(nil),        // 23: quotad.log.v1.Shares
+	(*Breaker)(nil),       // 24: quotad.log.v1.Breaker
+	(*Window)(nil),        // 25: quotad.log.v1.Window
+	(*Rate)(nil),          // 26: quotad.log.v1.Rate
+	(*Slots)(nil),         // 27: quotad.log.v1.Slots
+	(*HolderRule)(nil),    // 28: quotad.log.v1.HolderRule
+	(*DeleteQuota)(nil),   // 29: quotad.log.v1.DeleteQuota
+	(*RevokeLease)(nil),   // 30: quotad.log.v1.RevokeLease
+	(*PutMember)(nil),     // 31: quotad.log.v1.PutMember
+	(*DeleteMember)(nil),  // 32: quotad.log.v1.DeleteMember
+	(*Found)(nil),         // 33: quotad.log.v1.Found
+	(*RaiseEpoch)(nil),    // 34: quotad.log.v1.RaiseEpoch
+	(*SetLimits)(nil),     // 35: quotad.log.v1.SetLimits
+	(*Result)(nil),        // 36: quotad.log.v1.Result
+	(*Failure)(nil),       // 37: quotad.log.v1.Failure
+	(*Refusal)(nil),       // 38: quotad.log.v1.Refusal
+	(*Waiting)(nil),       // 39: quotad.log.v1.Waiting
+	(*GrantedItem)(nil),   // 40: quotad.log.v1.GrantedItem
+	(*Granted)(nil),       // 41: quotad.log.v1.Granted
+	(*Consumed)(nil),      // 42: quotad.log.v1.Consumed
+	(*Settled)(nil),       // 43: quotad.log.v1.Settled
+	(*Released)(nil),      // 44: quotad.log.v1.Released
+	(*Renewed)(nil),       // 45: quotad.log.v1.Renewed
+	(*SessionOpened)(nil), // 46: quotad.log.v1.SessionOpened
+	(*QuotasApplied)(nil), // 47: quotad.log.v1.QuotasApplied
+	(*Reported)(nil),      // 48: quotad.log.v1.Reported
+	(*ReportedQuota)(nil), // 49: quotad.log.v1.ReportedQuota
+	(*Done)(nil),          // 50: quotad.log.v1.Done
 }
 var file_quotad_log_v1_log_proto_depIdxs = []int32{
 	8,  // 0: quotad.log.v1.Entry.commands:type_name -> quotad.log.v1.Command
@@ -4492,13 +4612,13 @@ var file_quotad_log_v1_log_proto_depIdxs = []int32{
 	17, // 8: quotad.log.v1.Command.withdraw:type_name -> quotad.log.v1.Withdraw
 	18, // 9: quotad.log.v1.Command.report:type_name -> quotad.log.v1.Report
 	20, // 10: quotad.log.v1.Command.apply_quotas:type_name -> quotad.log.v1.ApplyQuotas
-	28, // 11: quotad.log.v1.Command.delete_quota:type_name -> quotad.log.v1.DeleteQuota
-	29, // 12: quotad.log.v1.Command.revoke_lease:type_name -> quotad.log.v1.RevokeLease
-	30, // 13: quotad.log.v1.Command.put_member:type_name -> quotad.log.v1.PutMember
-	31, // 14: quotad.log.v1.Command.delete_member:type_name -> quotad.log.v1.DeleteMember
-	32, // 15: quotad.log.v1.Command.found:type_name -> quotad.log.v1.Found
-	33, // 16: quotad.log.v1.Command.raise_epoch:type_name -> quotad.log.v1.RaiseEpoch
-	34, // 17: quotad.log.v1.Command.set_limits:type_name -> quotad.log.v1.SetLimits
+	29, // 11: quotad.log.v1.Command.delete_quota:type_name -> quotad.log.v1.DeleteQuota
+	30, // 12: quotad.log.v1.Command.revoke_lease:type_name -> quotad.log.v1.RevokeLease
+	31, // 13: quotad.log.v1.Command.put_member:type_name -> quotad.log.v1.PutMember
+	32, // 14: quotad.log.v1.Command.delete_member:type_name -> quotad.log.v1.DeleteMember
+	33, // 15: quotad.log.v1.Command.found:type_name -> quotad.log.v1.Found
+	34, // 16: quotad.log.v1.Command.raise_epoch:type_name -> quotad.log.v1.RaiseEpoch
+	35, // 17: quotad.log.v1.Command.set_limits:type_name -> quotad.log.v1.SetLimits
 	11, // 18: quotad.log.v1.Reserve.items:type_name -> quotad.log.v1.Item
 	11, // 19: quotad.log.v1.Consume.items:type_name -> quotad.log.v1.Item
 	11, // 20: quotad.log.v1.Settle.unspent:type_name -> quotad.log.v1.Item
@@ -4507,43 +4627,44 @@ var file_quotad_log_v1_log_proto_depIdxs = []int32{
 	19, // 23: quotad.log.v1.Report.signals:type_name -> quotad.log.v1.Signal
 	0,  // 24: quotad.log.v1.Signal.cause:type_name -> quotad.log.v1.Cause
 	21, // 25: quotad.log.v1.ApplyQuotas.quotas:type_name -> quotad.log.v1.Quota
-	27, // 26: quotad.log.v1.ApplyQuotas.holders:type_name -> quotad.log.v1.HolderRule
-	24, // 27: quotad.log.v1.Quota.window:type_name -> quotad.log.v1.Window
-	25, // 28: quotad.log.v1.Quota.rate:type_name -> quotad.log.v1.Rate
-	26, // 29: quotad.log.v1.Quota.slots:type_name -> quotad.log.v1.Slots
+	28, // 26: quotad.log.v1.ApplyQuotas.holders:type_name -> quotad.log.v1.HolderRule
+	25, // 27: quotad.log.v1.Quota.window:type_name -> quotad.log.v1.Window
+	26, // 28: quotad.log.v1.Quota.rate:type_name -> quotad.log.v1.Rate
+	27, // 29: quotad.log.v1.Quota.slots:type_name -> quotad.log.v1.Slots
 	1,  // 30: quotad.log.v1.Quota.charged:type_name -> quotad.log.v1.Charged
 	2,  // 31: quotad.log.v1.Quota.settle:type_name -> quotad.log.v1.SettleMode
 	22, // 32: quotad.log.v1.Quota.policy:type_name -> quotad.log.v1.Policy
 	3,  // 33: quotad.log.v1.Policy.zones:type_name -> quotad.log.v1.Zones
-	23, // 34: quotad.log.v1.Policy.breaker:type_name -> quotad.log.v1.Breaker
-	4,  // 35: quotad.log.v1.Window.every:type_name -> quotad.log.v1.Every
-	36, // 36: quotad.log.v1.Result.failure:type_name -> quotad.log.v1.Failure
-	37, // 37: quotad.log.v1.Result.refusal:type_name -> quotad.log.v1.Refusal
-	38, // 38: quotad.log.v1.Result.waiting:type_name -> quotad.log.v1.Waiting
-	40, // 39: quotad.log.v1.Result.granted:type_name -> quotad.log.v1.Granted
-	41, // 40: quotad.log.v1.Result.consumed:type_name -> quotad.log.v1.Consumed
-	42, // 41: quotad.log.v1.Result.settled:type_name -> quotad.log.v1.Settled
-	43, // 42: quotad.log.v1.Result.released:type_name -> quotad.log.v1.Released
-	44, // 43: quotad.log.v1.Result.renewed:type_name -> quotad.log.v1.Renewed
-	45, // 44: quotad.log.v1.Result.session_opened:type_name -> quotad.log.v1.SessionOpened
-	46, // 45: quotad.log.v1.Result.quotas_applied:type_name -> quotad.log.v1.QuotasApplied
-	47, // 46: quotad.log.v1.Result.reported:type_name -> quotad.log.v1.Reported
-	49, // 47: quotad.log.v1.Result.done:type_name -> quotad.log.v1.Done
-	5,  // 48: quotad.log.v1.Failure.reason:type_name -> quotad.log.v1.Reason
-	5,  // 49: quotad.log.v1.Refusal.reason:type_name -> quotad.log.v1.Reason
-	6,  // 50: quotad.log.v1.Refusal.zone:type_name -> quotad.log.v1.Zone
-	39, // 51: quotad.log.v1.Granted.items:type_name -> quotad.log.v1.GrantedItem
-	41, // 52: quotad.log.v1.Granted.consumed:type_name -> quotad.log.v1.Consumed
-	39, // 53: quotad.log.v1.Consumed.items:type_name -> quotad.log.v1.GrantedItem
-	39, // 54: quotad.log.v1.Settled.returned:type_name -> quotad.log.v1.GrantedItem
-	39, // 55: quotad.log.v1.Settled.overrun:type_name -> quotad.log.v1.GrantedItem
-	39, // 56: quotad.log.v1.Released.returned:type_name -> quotad.log.v1.GrantedItem
-	48, // 57: quotad.log.v1.Reported.quotas:type_name -> quotad.log.v1.ReportedQuota
-	58, // [58:58] is the sub-list for method output_type
-	58, // [58:58] is the sub-list for method input_type
-	58, // [58:58] is the sub-list for extension type_name
-	58, // [58:58] is the sub-list for extension extendee
-	0,  // [0:58] is the sub-list for field type_name
+	24, // 34: quotad.log.v1.Policy.breaker:type_name -> quotad.log.v1.Breaker
+	23, // 35: quotad.log.v1.Policy.shares:type_name -> quotad.log.v1.Shares
+	4,  // 36: quotad.log.v1.Window.every:type_name -> quotad.log.v1.Every
+	37, // 37: quotad.log.v1.Result.failure:type_name -> quotad.log.v1.Failure
+	38, // 38: quotad.log.v1.Result.refusal:type_name -> quotad.log.v1.Refusal
+	39, // 39: quotad.log.v1.Result.waiting:type_name -> quotad.log.v1.Waiting
+	41, // 40: quotad.log.v1.Result.granted:type_name -> quotad.log.v1.Granted
+	42, // 41: quotad.log.v1.Result.consumed:type_name -> quotad.log.v1.Consumed
+	43, // 42: quotad.log.v1.Result.settled:type_name -> quotad.log.v1.Settled
+	44, // 43: quotad.log.v1.Result.released:type_name -> quotad.log.v1.Released
+	45, // 44: quotad.log.v1.Result.renewed:type_name -> quotad.log.v1.Renewed
+	46, // 45: quotad.log.v1.Result.session_opened:type_name -> quotad.log.v1.SessionOpened
+	47, // 46: quotad.log.v1.Result.quotas_applied:type_name -> quotad.log.v1.QuotasApplied
+	48, // 47: quotad.log.v1.Result.reported:type_name -> quotad.log.v1.Reported
+	50, // 48: quotad.log.v1.Result.done:type_name -> quotad.log.v1.Done
+	5,  // 49: quotad.log.v1.Failure.reason:type_name -> quotad.log.v1.Reason
+	5,  // 50: quotad.log.v1.Refusal.reason:type_name -> quotad.log.v1.Reason
+	6,  // 51: quotad.log.v1.Refusal.zone:type_name -> quotad.log.v1.Zone
+	40, // 52: quotad.log.v1.Granted.items:type_name -> quotad.log.v1.GrantedItem
+	42, // 53: quotad.log.v1.Granted.consumed:type_name -> quotad.log.v1.Consumed
+	40, // 54: quotad.log.v1.Consumed.items:type_name -> quotad.log.v1.GrantedItem
+	40, // 55: quotad.log.v1.Settled.returned:type_name -> quotad.log.v1.GrantedItem
+	40, // 56: quotad.log.v1.Settled.overrun:type_name -> quotad.log.v1.GrantedItem
+	40, // 57: quotad.log.v1.Released.returned:type_name -> quotad.log.v1.GrantedItem
+	49, // 58: quotad.log.v1.Reported.quotas:type_name -> quotad.log.v1.ReportedQuota
+	59, // [59:59] is the sub-list for method output_type
+	59, // [59:59] is the sub-list for method input_type
+	59, // [59:59] is the sub-list for extension type_name
+	59, // [59:59] is the sub-list for extension extendee
+	0,  // [0:59] is the sub-list for field type_name
 }
 
 func init() { file_quotad_log_v1_log_proto_init() }
@@ -4578,8 +4699,9 @@ func file_quotad_log_v1_log_proto_init() {
 		(*Quota_Rate)(nil),
 		(*Quota_Slots)(nil),
 	}
-	file_quotad_log_v1_log_proto_msgTypes[27].OneofWrappers = []any{}
-	file_quotad_log_v1_log_proto_msgTypes[28].OneofWrappers = []any{
+	file_quotad_log_v1_log_proto_msgTypes[16].OneofWrappers = []any{}
+	file_quotad_log_v1_log_proto_msgTypes[28].OneofWrappers = []any{}
+	file_quotad_log_v1_log_proto_msgTypes[29].OneofWrappers = []any{
 		(*Result_Failure)(nil),
 		(*Result_Refusal)(nil),
 		(*Result_Waiting)(nil),
@@ -4593,14 +4715,14 @@ func file_quotad_log_v1_log_proto_init() {
 		(*Result_Reported)(nil),
 		(*Result_Done)(nil),
 	}
-	file_quotad_log_v1_log_proto_msgTypes[41].OneofWrappers = []any{}
+	file_quotad_log_v1_log_proto_msgTypes[42].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quotad_log_v1_log_proto_rawDesc), len(file_quotad_log_v1_log_proto_rawDesc)),
 			NumEnums:      7,
-			NumMessages:   43,
+			NumMessages:   44,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

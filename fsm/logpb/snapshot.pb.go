@@ -43,6 +43,7 @@ type SnapshotRecord struct {
 	//	*SnapshotRecord_Member
 	//	*SnapshotRecord_Rule
 	//	*SnapshotRecord_Tally
+	//	*SnapshotRecord_Demand
 	//	*SnapshotRecord_Trailer
 	Kind          isSnapshotRecord_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
@@ -194,6 +195,15 @@ func (x *SnapshotRecord) GetTally() *SnapshotTally {
 	return nil
 }
 
+func (x *SnapshotRecord) GetDemand() *SnapshotDemand {
+	if x != nil {
+		if x, ok := x.Kind.(*SnapshotRecord_Demand); ok {
+			return x.Demand
+		}
+	}
+	return nil
+}
+
 func (x *SnapshotRecord) GetTrailer() *SnapshotTrailer {
 	if x != nil {
 		if x, ok := x.Kind.(*SnapshotRecord_Trailer); ok {
@@ -255,6 +265,10 @@ type SnapshotRecord_Tally struct {
 	Tally *SnapshotTally `protobuf:"bytes,12,opt,name=tally,proto3,oneof"`
 }
 
+type SnapshotRecord_Demand struct {
+	Demand *SnapshotDemand `protobuf:"bytes,13,opt,name=demand,proto3,oneof"`
+}
+
 type SnapshotRecord_Trailer struct {
 	Trailer *SnapshotTrailer `protobuf:"bytes,15,opt,name=trailer,proto3,oneof"`
 }
@@ -282,6 +296,8 @@ func (*SnapshotRecord_Member) isSnapshotRecord_Kind() {}
 func (*SnapshotRecord_Rule) isSnapshotRecord_Kind() {}
 
 func (*SnapshotRecord_Tally) isSnapshotRecord_Kind() {}
+
+func (*SnapshotRecord_Demand) isSnapshotRecord_Kind() {}
 
 func (*SnapshotRecord_Trailer) isSnapshotRecord_Kind() {}
 
@@ -504,7 +520,9 @@ type SnapshotQuota struct {
 	// How many grants an observed quota would have refused.
 	Observed int64 `protobuf:"varint,26,opt,name=observed,proto3" json:"observed,omitempty"`
 	// The last lease that was granted before it began to reopen.
-	RampLease     uint64 `protobuf:"varint,27,opt,name=ramp_lease,json=rampLease,proto3" json:"ramp_lease,omitempty"`
+	RampLease uint64 `protobuf:"varint,27,opt,name=ramp_lease,json=rampLease,proto3" json:"ramp_lease,omitempty"`
+	// What each class holds and has consumed in the present window; left out where all are 0.
+	Used          []int64 `protobuf:"varint,28,rep,packed,name=used,proto3" json:"used,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -726,6 +744,13 @@ func (x *SnapshotQuota) GetRampLease() uint64 {
 		return x.RampLease
 	}
 	return 0
+}
+
+func (x *SnapshotQuota) GetUsed() []int64 {
+	if x != nil {
+		return x.Used
+	}
+	return nil
 }
 
 // SnapshotEntry is one entry of a ledger's log.
@@ -1176,6 +1201,8 @@ type SnapshotCharge struct {
 	Window int64 `protobuf:"varint,8,opt,name=window,proto3" json:"window,omitempty"`
 	// Settled in that window before it was consumed.
 	SettledBefore int64 `protobuf:"varint,9,opt,name=settled_before,json=settledBefore,proto3" json:"settled_before,omitempty"`
+	// The class of its lease.
+	Class         int32 `protobuf:"varint,10,opt,name=class,proto3" json:"class,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1273,6 +1300,68 @@ func (x *SnapshotCharge) GetSettledBefore() int64 {
 	return 0
 }
 
+func (x *SnapshotCharge) GetClass() int32 {
+	if x != nil {
+		return x.Class
+	}
+	return 0
+}
+
+// SnapshotDemand is when each class asked for a quota last.
+type SnapshotDemand struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The quota's number.
+	Quota uint32 `protobuf:"varint,1,opt,name=quota,proto3" json:"quota,omitempty"`
+	// By class; 0: never.
+	TriedNs       []int64 `protobuf:"varint,2,rep,packed,name=tried_ns,json=triedNs,proto3" json:"tried_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnapshotDemand) Reset() {
+	*x = SnapshotDemand{}
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnapshotDemand) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnapshotDemand) ProtoMessage() {}
+
+func (x *SnapshotDemand) ProtoReflect() protoreflect.Message {
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnapshotDemand.ProtoReflect.Descriptor instead.
+func (*SnapshotDemand) Descriptor() ([]byte, []int) {
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *SnapshotDemand) GetQuota() uint32 {
+	if x != nil {
+		return x.Quota
+	}
+	return 0
+}
+
+func (x *SnapshotDemand) GetTriedNs() []int64 {
+	if x != nil {
+		return x.TriedNs
+	}
+	return nil
+}
+
 // SnapshotTally is what is remembered of one holder's use of one quota.
 type SnapshotTally struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1294,7 +1383,7 @@ type SnapshotTally struct {
 
 func (x *SnapshotTally) Reset() {
 	*x = SnapshotTally{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[8]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1306,7 +1395,7 @@ func (x *SnapshotTally) String() string {
 func (*SnapshotTally) ProtoMessage() {}
 
 func (x *SnapshotTally) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[8]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1319,7 +1408,7 @@ func (x *SnapshotTally) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTally.ProtoReflect.Descriptor instead.
 func (*SnapshotTally) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{8}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *SnapshotTally) GetHolder() string {
@@ -1379,7 +1468,7 @@ type SnapshotHolder struct {
 
 func (x *SnapshotHolder) Reset() {
 	*x = SnapshotHolder{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[9]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1391,7 +1480,7 @@ func (x *SnapshotHolder) String() string {
 func (*SnapshotHolder) ProtoMessage() {}
 
 func (x *SnapshotHolder) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[9]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1404,7 +1493,7 @@ func (x *SnapshotHolder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotHolder.ProtoReflect.Descriptor instead.
 func (*SnapshotHolder) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{9}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *SnapshotHolder) GetName() string {
@@ -1453,7 +1542,7 @@ type SnapshotWaiter struct {
 
 func (x *SnapshotWaiter) Reset() {
 	*x = SnapshotWaiter{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[10]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1465,7 +1554,7 @@ func (x *SnapshotWaiter) String() string {
 func (*SnapshotWaiter) ProtoMessage() {}
 
 func (x *SnapshotWaiter) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[10]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1478,7 +1567,7 @@ func (x *SnapshotWaiter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotWaiter.ProtoReflect.Descriptor instead.
 func (*SnapshotWaiter) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{10}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *SnapshotWaiter) GetTicket() uint64 {
@@ -1556,7 +1645,7 @@ type SnapshotSession struct {
 
 func (x *SnapshotSession) Reset() {
 	*x = SnapshotSession{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[11]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1568,7 +1657,7 @@ func (x *SnapshotSession) String() string {
 func (*SnapshotSession) ProtoMessage() {}
 
 func (x *SnapshotSession) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[11]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1581,7 +1670,7 @@ func (x *SnapshotSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotSession.ProtoReflect.Descriptor instead.
 func (*SnapshotSession) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{11}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *SnapshotSession) GetId() uint64 {
@@ -1636,7 +1725,7 @@ type SnapshotResult struct {
 
 func (x *SnapshotResult) Reset() {
 	*x = SnapshotResult{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[12]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1648,7 +1737,7 @@ func (x *SnapshotResult) String() string {
 func (*SnapshotResult) ProtoMessage() {}
 
 func (x *SnapshotResult) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[12]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1661,7 +1750,7 @@ func (x *SnapshotResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotResult.ProtoReflect.Descriptor instead.
 func (*SnapshotResult) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{12}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *SnapshotResult) GetSession() uint64 {
@@ -1709,7 +1798,7 @@ type SnapshotKey struct {
 
 func (x *SnapshotKey) Reset() {
 	*x = SnapshotKey{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[13]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1721,7 +1810,7 @@ func (x *SnapshotKey) String() string {
 func (*SnapshotKey) ProtoMessage() {}
 
 func (x *SnapshotKey) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[13]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1734,7 +1823,7 @@ func (x *SnapshotKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotKey.ProtoReflect.Descriptor instead.
 func (*SnapshotKey) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{13}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *SnapshotKey) GetKey() string {
@@ -1778,7 +1867,7 @@ type SnapshotMember struct {
 
 func (x *SnapshotMember) Reset() {
 	*x = SnapshotMember{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[14]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1790,7 +1879,7 @@ func (x *SnapshotMember) String() string {
 func (*SnapshotMember) ProtoMessage() {}
 
 func (x *SnapshotMember) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[14]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1803,7 +1892,7 @@ func (x *SnapshotMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotMember.ProtoReflect.Descriptor instead.
 func (*SnapshotMember) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{14}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *SnapshotMember) GetId() string {
@@ -1833,7 +1922,7 @@ type SnapshotTrailer struct {
 
 func (x *SnapshotTrailer) Reset() {
 	*x = SnapshotTrailer{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[15]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1845,7 +1934,7 @@ func (x *SnapshotTrailer) String() string {
 func (*SnapshotTrailer) ProtoMessage() {}
 
 func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[15]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1858,7 +1947,7 @@ func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTrailer.ProtoReflect.Descriptor instead.
 func (*SnapshotTrailer) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{15}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *SnapshotTrailer) GetRecords() uint64 {
@@ -1879,7 +1968,7 @@ var File_quotad_log_v1_snapshot_proto protoreflect.FileDescriptor
 
 const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\n" +
-	"\x1cquotad/log/v1/snapshot.proto\x12\rquotad.log.v1\x1a\x17quotad/log/v1/log.proto\"\xec\x05\n" +
+	"\x1cquotad/log/v1/snapshot.proto\x12\rquotad.log.v1\x1a\x17quotad/log/v1/log.proto\"\xa5\x06\n" +
 	"\x0eSnapshotRecord\x121\n" +
 	"\x04head\x18\x01 \x01(\v2\x1b.quotad.log.v1.SnapshotHeadH\x00R\x04head\x124\n" +
 	"\x05quota\x18\x02 \x01(\v2\x1c.quotad.log.v1.SnapshotQuotaH\x00R\x05quota\x124\n" +
@@ -1893,7 +1982,8 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x06member\x18\n" +
 	" \x01(\v2\x1d.quotad.log.v1.SnapshotMemberH\x00R\x06member\x12/\n" +
 	"\x04rule\x18\v \x01(\v2\x19.quotad.log.v1.HolderRuleH\x00R\x04rule\x124\n" +
-	"\x05tally\x18\f \x01(\v2\x1c.quotad.log.v1.SnapshotTallyH\x00R\x05tally\x12:\n" +
+	"\x05tally\x18\f \x01(\v2\x1c.quotad.log.v1.SnapshotTallyH\x00R\x05tally\x127\n" +
+	"\x06demand\x18\r \x01(\v2\x1d.quotad.log.v1.SnapshotDemandH\x00R\x06demand\x12:\n" +
 	"\atrailer\x18\x0f \x01(\v2\x1e.quotad.log.v1.SnapshotTrailerH\x00R\atrailerB\x06\n" +
 	"\x04kind\"\xba\x03\n" +
 	"\fSnapshotHead\x12\x14\n" +
@@ -1916,7 +2006,7 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\n" +
 	"last_quota\x18\f \x01(\rR\tlastQuota\x120\n" +
 	"\x06limits\x18\r \x01(\v2\x18.quotad.log.v1.SetLimitsR\x06limits\x12\"\n" +
-	"\rbusy_until_ns\x18\x0e \x01(\x03R\vbusyUntilNs\"\xb7\x06\n" +
+	"\rbusy_until_ns\x18\x0e \x01(\x03R\vbusyUntilNs\"\xcb\x06\n" +
 	"\rSnapshotQuota\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x124\n" +
 	"\n" +
@@ -1954,7 +2044,8 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x06ramped\x18\x19 \x01(\x03R\x06ramped\x12\x1a\n" +
 	"\bobserved\x18\x1a \x01(\x03R\bobserved\x12\x1d\n" +
 	"\n" +
-	"ramp_lease\x18\x1b \x01(\x04R\trampLeaseB\x06\n" +
+	"ramp_lease\x18\x1b \x01(\x04R\trampLease\x12\x12\n" +
+	"\x04used\x18\x1c \x03(\x03R\x04usedB\x06\n" +
 	"\x04_cap\"p\n" +
 	"\rSnapshotEntry\x12\x15\n" +
 	"\x06end_ns\x18\x01 \x01(\x03R\x05endNs\x12\x16\n" +
@@ -1994,7 +2085,7 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x06orphan\x18\v \x01(\bR\x06orphan\x127\n" +
 	"\acharges\x18\f \x03(\v2\x1d.quotad.log.v1.SnapshotChargeR\acharges\x12\x19\n" +
 	"\bcheck_ns\x18\r \x01(\x03R\acheckNs\x12\"\n" +
-	"\rbegan_wall_ns\x18\x0e \x01(\x03R\vbeganWallNs\"\x80\x02\n" +
+	"\rbegan_wall_ns\x18\x0e \x01(\x03R\vbeganWallNs\"\x96\x02\n" +
 	"\x0eSnapshotCharge\x12\x14\n" +
 	"\x05quota\x18\x01 \x01(\rR\x05quota\x12\x1a\n" +
 	"\bancestor\x18\x02 \x01(\bR\bancestor\x12\x18\n" +
@@ -2004,7 +2095,12 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\aunspent\x18\x06 \x01(\x03R\aunspent\x12\x15\n" +
 	"\x06end_ns\x18\a \x01(\x03R\x05endNs\x12\x16\n" +
 	"\x06window\x18\b \x01(\x03R\x06window\x12%\n" +
-	"\x0esettled_before\x18\t \x01(\x03R\rsettledBefore\"\xb8\x01\n" +
+	"\x0esettled_before\x18\t \x01(\x03R\rsettledBefore\x12\x14\n" +
+	"\x05class\x18\n" +
+	" \x01(\x05R\x05class\"A\n" +
+	"\x0eSnapshotDemand\x12\x14\n" +
+	"\x05quota\x18\x01 \x01(\rR\x05quota\x12\x19\n" +
+	"\btried_ns\x18\x02 \x03(\x03R\atriedNs\"\xb8\x01\n" +
 	"\rSnapshotTally\x12\x16\n" +
 	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x14\n" +
 	"\x05quota\x18\x02 \x01(\rR\x05quota\x12\x1d\n" +
@@ -2063,7 +2159,7 @@ func file_quotad_log_v1_snapshot_proto_rawDescGZIP() []byte {
 	return file_quotad_log_v1_snapshot_proto_rawDescData
 }
 
-var file_quotad_log_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_quotad_log_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_quotad_log_v1_snapshot_proto_goTypes = []any{
 	(*SnapshotRecord)(nil),    // 0: quotad.log.v1.SnapshotRecord
 	(*SnapshotHead)(nil),      // 1: quotad.log.v1.SnapshotHead
@@ -2073,47 +2169,49 @@ var file_quotad_log_v1_snapshot_proto_goTypes = []any{
 	(*SnapshotItem)(nil),      // 5: quotad.log.v1.SnapshotItem
 	(*SnapshotOperation)(nil), // 6: quotad.log.v1.SnapshotOperation
 	(*SnapshotCharge)(nil),    // 7: quotad.log.v1.SnapshotCharge
-	(*SnapshotTally)(nil),     // 8: quotad.log.v1.SnapshotTally
-	(*SnapshotHolder)(nil),    // 9: quotad.log.v1.SnapshotHolder
-	(*SnapshotWaiter)(nil),    // 10: quotad.log.v1.SnapshotWaiter
-	(*SnapshotSession)(nil),   // 11: quotad.log.v1.SnapshotSession
-	(*SnapshotResult)(nil),    // 12: quotad.log.v1.SnapshotResult
-	(*SnapshotKey)(nil),       // 13: quotad.log.v1.SnapshotKey
-	(*SnapshotMember)(nil),    // 14: quotad.log.v1.SnapshotMember
-	(*SnapshotTrailer)(nil),   // 15: quotad.log.v1.SnapshotTrailer
-	(*HolderRule)(nil),        // 16: quotad.log.v1.HolderRule
-	(*SetLimits)(nil),         // 17: quotad.log.v1.SetLimits
-	(*Quota)(nil),             // 18: quotad.log.v1.Quota
-	(*Reserve)(nil),           // 19: quotad.log.v1.Reserve
-	(*Result)(nil),            // 20: quotad.log.v1.Result
+	(*SnapshotDemand)(nil),    // 8: quotad.log.v1.SnapshotDemand
+	(*SnapshotTally)(nil),     // 9: quotad.log.v1.SnapshotTally
+	(*SnapshotHolder)(nil),    // 10: quotad.log.v1.SnapshotHolder
+	(*SnapshotWaiter)(nil),    // 11: quotad.log.v1.SnapshotWaiter
+	(*SnapshotSession)(nil),   // 12: quotad.log.v1.SnapshotSession
+	(*SnapshotResult)(nil),    // 13: quotad.log.v1.SnapshotResult
+	(*SnapshotKey)(nil),       // 14: quotad.log.v1.SnapshotKey
+	(*SnapshotMember)(nil),    // 15: quotad.log.v1.SnapshotMember
+	(*SnapshotTrailer)(nil),   // 16: quotad.log.v1.SnapshotTrailer
+	(*HolderRule)(nil),        // 17: quotad.log.v1.HolderRule
+	(*SetLimits)(nil),         // 18: quotad.log.v1.SetLimits
+	(*Quota)(nil),             // 19: quotad.log.v1.Quota
+	(*Reserve)(nil),           // 20: quotad.log.v1.Reserve
+	(*Result)(nil),            // 21: quotad.log.v1.Result
 }
 var file_quotad_log_v1_snapshot_proto_depIdxs = []int32{
 	1,  // 0: quotad.log.v1.SnapshotRecord.head:type_name -> quotad.log.v1.SnapshotHead
 	2,  // 1: quotad.log.v1.SnapshotRecord.quota:type_name -> quotad.log.v1.SnapshotQuota
 	4,  // 2: quotad.log.v1.SnapshotRecord.lease:type_name -> quotad.log.v1.SnapshotLease
 	6,  // 3: quotad.log.v1.SnapshotRecord.operation:type_name -> quotad.log.v1.SnapshotOperation
-	9,  // 4: quotad.log.v1.SnapshotRecord.holder:type_name -> quotad.log.v1.SnapshotHolder
-	10, // 5: quotad.log.v1.SnapshotRecord.waiter:type_name -> quotad.log.v1.SnapshotWaiter
-	11, // 6: quotad.log.v1.SnapshotRecord.session:type_name -> quotad.log.v1.SnapshotSession
-	12, // 7: quotad.log.v1.SnapshotRecord.result:type_name -> quotad.log.v1.SnapshotResult
-	13, // 8: quotad.log.v1.SnapshotRecord.key:type_name -> quotad.log.v1.SnapshotKey
-	14, // 9: quotad.log.v1.SnapshotRecord.member:type_name -> quotad.log.v1.SnapshotMember
-	16, // 10: quotad.log.v1.SnapshotRecord.rule:type_name -> quotad.log.v1.HolderRule
-	8,  // 11: quotad.log.v1.SnapshotRecord.tally:type_name -> quotad.log.v1.SnapshotTally
-	15, // 12: quotad.log.v1.SnapshotRecord.trailer:type_name -> quotad.log.v1.SnapshotTrailer
-	17, // 13: quotad.log.v1.SnapshotHead.limits:type_name -> quotad.log.v1.SetLimits
-	18, // 14: quotad.log.v1.SnapshotQuota.definition:type_name -> quotad.log.v1.Quota
-	3,  // 15: quotad.log.v1.SnapshotQuota.log:type_name -> quotad.log.v1.SnapshotEntry
-	5,  // 16: quotad.log.v1.SnapshotLease.items:type_name -> quotad.log.v1.SnapshotItem
-	7,  // 17: quotad.log.v1.SnapshotOperation.charges:type_name -> quotad.log.v1.SnapshotCharge
-	19, // 18: quotad.log.v1.SnapshotWaiter.reserve:type_name -> quotad.log.v1.Reserve
-	20, // 19: quotad.log.v1.SnapshotResult.result:type_name -> quotad.log.v1.Result
-	20, // 20: quotad.log.v1.SnapshotKey.result:type_name -> quotad.log.v1.Result
-	21, // [21:21] is the sub-list for method output_type
-	21, // [21:21] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	10, // 4: quotad.log.v1.SnapshotRecord.holder:type_name -> quotad.log.v1.SnapshotHolder
+	11, // 5: quotad.log.v1.SnapshotRecord.waiter:type_name -> quotad.log.v1.SnapshotWaiter
+	12, // 6: quotad.log.v1.SnapshotRecord.session:type_name -> quotad.log.v1.SnapshotSession
+	13, // 7: quotad.log.v1.SnapshotRecord.result:type_name -> quotad.log.v1.SnapshotResult
+	14, // 8: quotad.log.v1.SnapshotRecord.key:type_name -> quotad.log.v1.SnapshotKey
+	15, // 9: quotad.log.v1.SnapshotRecord.member:type_name -> quotad.log.v1.SnapshotMember
+	17, // 10: quotad.log.v1.SnapshotRecord.rule:type_name -> quotad.log.v1.HolderRule
+	9,  // 11: quotad.log.v1.SnapshotRecord.tally:type_name -> quotad.log.v1.SnapshotTally
+	8,  // 12: quotad.log.v1.SnapshotRecord.demand:type_name -> quotad.log.v1.SnapshotDemand
+	16, // 13: quotad.log.v1.SnapshotRecord.trailer:type_name -> quotad.log.v1.SnapshotTrailer
+	18, // 14: quotad.log.v1.SnapshotHead.limits:type_name -> quotad.log.v1.SetLimits
+	19, // 15: quotad.log.v1.SnapshotQuota.definition:type_name -> quotad.log.v1.Quota
+	3,  // 16: quotad.log.v1.SnapshotQuota.log:type_name -> quotad.log.v1.SnapshotEntry
+	5,  // 17: quotad.log.v1.SnapshotLease.items:type_name -> quotad.log.v1.SnapshotItem
+	7,  // 18: quotad.log.v1.SnapshotOperation.charges:type_name -> quotad.log.v1.SnapshotCharge
+	20, // 19: quotad.log.v1.SnapshotWaiter.reserve:type_name -> quotad.log.v1.Reserve
+	21, // 20: quotad.log.v1.SnapshotResult.result:type_name -> quotad.log.v1.Result
+	21, // 21: quotad.log.v1.SnapshotKey.result:type_name -> quotad.log.v1.Result
+	22, // [22:22] is the sub-list for method output_type
+	22, // [22:22] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_quotad_log_v1_snapshot_proto_init() }
@@ -2135,6 +2233,7 @@ func file_quotad_log_v1_snapshot_proto_init() {
 		(*SnapshotRecord_Member)(nil),
 		(*SnapshotRecord_Rule)(nil),
 		(*SnapshotRecord_Tally)(nil),
+		(*SnapshotRecord_Demand)(nil),
 		(*SnapshotRecord_Trailer)(nil),
 	}
 	file_quotad_log_v1_snapshot_proto_msgTypes[2].OneofWrappers = []any{}
@@ -2144,7 +2243,7 @@ func file_quotad_log_v1_snapshot_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quotad_log_v1_snapshot_proto_rawDesc), len(file_quotad_log_v1_snapshot_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   16,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

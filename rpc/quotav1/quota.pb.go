@@ -62,6 +62,10 @@ const (
 	Reason_REASON_ZONE Reason = 13
 	// The quota reopens slowly after a cooldown. Come back after retry_after.
 	Reason_REASON_REOPENING Reason = 14
+	// What is left of the window is kept for a higher class. Come back after retry_after.
+	Reason_REASON_SHARE Reason = 15
+	// Critical calls have used what they may of this window. Come back after retry_after.
+	Reason_REASON_CAP Reason = 16
 	// A field is malformed (invalid_argument).
 	Reason_REASON_INVALID Reason = 100
 	// No such quota (not_found).
@@ -161,6 +165,8 @@ var (
 		12:  "REASON_BREAKER_OPEN",
 		13:  "REASON_ZONE",
 		14:  "REASON_REOPENING",
+		15:  "REASON_SHARE",
+		16:  "REASON_CAP",
 		100: "REASON_INVALID",
 		101: "REASON_UNKNOWN_QUOTA",
 		102: "REASON_STALE_FENCE",
@@ -215,6 +221,8 @@ var (
 		"REASON_BREAKER_OPEN":         12,
 		"REASON_ZONE":                 13,
 		"REASON_REOPENING":            14,
+		"REASON_SHARE":                15,
+		"REASON_CAP":                  16,
 		"REASON_INVALID":              100,
 		"REASON_UNKNOWN_QUOTA":        101,
 		"REASON_STALE_FENCE":          102,
@@ -4114,6 +4122,8 @@ type QuotaStatus struct {
 	Observed int64 `protobuf:"varint,15,opt,name=observed,proto3" json:"observed,omitempty"`
 	// Holders whose breaker is open, at most 100.
 	BrokenHolders []string `protobuf:"bytes,16,rep,name=broken_holders,json=brokenHolders,proto3" json:"broken_holders,omitempty"`
+	// Shares and use by class; empty: no shares are configured.
+	Classes       []*ClassUse `protobuf:"bytes,17,rep,name=classes,proto3" json:"classes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4256,6 +4266,13 @@ func (x *QuotaStatus) GetObserved() int64 {
 func (x *QuotaStatus) GetBrokenHolders() []string {
 	if x != nil {
 		return x.BrokenHolders
+	}
+	return nil
+}
+
+func (x *QuotaStatus) GetClasses() []*ClassUse {
+	if x != nil {
+		return x.Classes
 	}
 	return nil
 }
@@ -4492,7 +4509,9 @@ type Policy struct {
 	// When one holder is closed for refusals of its own. Absent: never.
 	Breaker *Breaker `protobuf:"bytes,3,opt,name=breaker,proto3" json:"breaker,omitempty"`
 	// Grant everything, and count what would have been refused: to see what a quota would do before it does it.
-	Observe       bool `protobuf:"varint,4,opt,name=observe,proto3" json:"observe,omitempty"`
+	Observe bool `protobuf:"varint,4,opt,name=observe,proto3" json:"observe,omitempty"`
+	// What is kept of a window for each class. Absent: nothing.
+	Shares        *Shares `protobuf:"bytes,5,opt,name=shares,proto3" json:"shares,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4555,6 +4574,178 @@ func (x *Policy) GetObserve() bool {
 	return false
 }
 
+func (x *Policy) GetShares() *Shares {
+	if x != nil {
+		return x.Shares
+	}
+	return nil
+}
+
+// Shares divides a window between the classes. What a class has not used of its share is kept for it against lower
+// classes, less and less towards the end of the window.
+type Shares struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The share of critical calls, 0 to 1 of usable; the three together are at most 1.
+	Critical float64 `protobuf:"fixed64,1,opt,name=critical,proto3" json:"critical,omitempty"`
+	// The share of standard calls.
+	Standard float64 `protobuf:"fixed64,2,opt,name=standard,proto3" json:"standard,omitempty"`
+	// The share of background work.
+	Background float64 `protobuf:"fixed64,3,opt,name=background,proto3" json:"background,omitempty"`
+	// The most that critical calls may use of a window, of usable. 0: 0.9.
+	Cap float64 `protobuf:"fixed64,4,opt,name=cap,proto3" json:"cap,omitempty"`
+	// What background work leaves of a window once it has used its share, of usable. Absent: 0.3.
+	Floor *float64 `protobuf:"fixed64,5,opt,name=floor,proto3,oneof" json:"floor,omitempty"`
+	// How long after the last attempt of a higher class background work may use everything. Absent: 15 min.
+	Quiet         *durationpb.Duration `protobuf:"bytes,6,opt,name=quiet,proto3" json:"quiet,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Shares) Reset() {
+	*x = Shares{}
+	mi := &file_quota_v1_quota_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Shares) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Shares) ProtoMessage() {}
+
+func (x *Shares) ProtoReflect() protoreflect.Message {
+	mi := &file_quota_v1_quota_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Shares.ProtoReflect.Descriptor instead.
+func (*Shares) Descriptor() ([]byte, []int) {
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *Shares) GetCritical() float64 {
+	if x != nil {
+		return x.Critical
+	}
+	return 0
+}
+
+func (x *Shares) GetStandard() float64 {
+	if x != nil {
+		return x.Standard
+	}
+	return 0
+}
+
+func (x *Shares) GetBackground() float64 {
+	if x != nil {
+		return x.Background
+	}
+	return 0
+}
+
+func (x *Shares) GetCap() float64 {
+	if x != nil {
+		return x.Cap
+	}
+	return 0
+}
+
+func (x *Shares) GetFloor() float64 {
+	if x != nil && x.Floor != nil {
+		return *x.Floor
+	}
+	return 0
+}
+
+func (x *Shares) GetQuiet() *durationpb.Duration {
+	if x != nil {
+		return x.Quiet
+	}
+	return nil
+}
+
+// ClassUse is what one class has of a window.
+type ClassUse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The class.
+	Class Class `protobuf:"varint,1,opt,name=class,proto3,enum=quota.v1.Class" json:"class,omitempty"`
+	// Its share.
+	Share int64 `protobuf:"varint,2,opt,name=share,proto3" json:"share,omitempty"`
+	// What it holds and has consumed in the present window.
+	Used int64 `protobuf:"varint,3,opt,name=used,proto3" json:"used,omitempty"`
+	// What is kept for it now.
+	Kept          int64 `protobuf:"varint,4,opt,name=kept,proto3" json:"kept,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClassUse) Reset() {
+	*x = ClassUse{}
+	mi := &file_quota_v1_quota_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClassUse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClassUse) ProtoMessage() {}
+
+func (x *ClassUse) ProtoReflect() protoreflect.Message {
+	mi := &file_quota_v1_quota_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClassUse.ProtoReflect.Descriptor instead.
+func (*ClassUse) Descriptor() ([]byte, []int) {
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *ClassUse) GetClass() Class {
+	if x != nil {
+		return x.Class
+	}
+	return Class_CLASS_UNSPECIFIED
+}
+
+func (x *ClassUse) GetShare() int64 {
+	if x != nil {
+		return x.Share
+	}
+	return 0
+}
+
+func (x *ClassUse) GetUsed() int64 {
+	if x != nil {
+		return x.Used
+	}
+	return 0
+}
+
+func (x *ClassUse) GetKept() int64 {
+	if x != nil {
+		return x.Kept
+	}
+	return 0
+}
+
 // Breaker closes a quota for one holder.
 type Breaker struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -4568,7 +4759,7 @@ type Breaker struct {
 
 func (x *Breaker) Reset() {
 	*x = Breaker{}
-	mi := &file_quota_v1_quota_proto_msgTypes[44]
+	mi := &file_quota_v1_quota_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4580,7 +4771,7 @@ func (x *Breaker) String() string {
 func (*Breaker) ProtoMessage() {}
 
 func (x *Breaker) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[44]
+	mi := &file_quota_v1_quota_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4593,7 +4784,7 @@ func (x *Breaker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Breaker.ProtoReflect.Descriptor instead.
 func (*Breaker) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{44}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Breaker) GetFailures() int32 {
@@ -4627,7 +4818,7 @@ type Window struct {
 
 func (x *Window) Reset() {
 	*x = Window{}
-	mi := &file_quota_v1_quota_proto_msgTypes[45]
+	mi := &file_quota_v1_quota_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4639,7 +4830,7 @@ func (x *Window) String() string {
 func (*Window) ProtoMessage() {}
 
 func (x *Window) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[45]
+	mi := &file_quota_v1_quota_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4652,7 +4843,7 @@ func (x *Window) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Window.ProtoReflect.Descriptor instead.
 func (*Window) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{45}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Window) GetLimit() int64 {
@@ -4698,7 +4889,7 @@ type Rate struct {
 
 func (x *Rate) Reset() {
 	*x = Rate{}
-	mi := &file_quota_v1_quota_proto_msgTypes[46]
+	mi := &file_quota_v1_quota_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4710,7 +4901,7 @@ func (x *Rate) String() string {
 func (*Rate) ProtoMessage() {}
 
 func (x *Rate) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[46]
+	mi := &file_quota_v1_quota_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4723,7 +4914,7 @@ func (x *Rate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rate.ProtoReflect.Descriptor instead.
 func (*Rate) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{46}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Rate) GetLimit() int64 {
@@ -4760,7 +4951,7 @@ type Slots struct {
 
 func (x *Slots) Reset() {
 	*x = Slots{}
-	mi := &file_quota_v1_quota_proto_msgTypes[47]
+	mi := &file_quota_v1_quota_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4772,7 +4963,7 @@ func (x *Slots) String() string {
 func (*Slots) ProtoMessage() {}
 
 func (x *Slots) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[47]
+	mi := &file_quota_v1_quota_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4785,7 +4976,7 @@ func (x *Slots) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Slots.ProtoReflect.Descriptor instead.
 func (*Slots) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{47}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *Slots) GetLimit() int64 {
@@ -4821,7 +5012,7 @@ type ListLeasesRequest struct {
 
 func (x *ListLeasesRequest) Reset() {
 	*x = ListLeasesRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[48]
+	mi := &file_quota_v1_quota_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4833,7 +5024,7 @@ func (x *ListLeasesRequest) String() string {
 func (*ListLeasesRequest) ProtoMessage() {}
 
 func (x *ListLeasesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[48]
+	mi := &file_quota_v1_quota_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4846,7 +5037,7 @@ func (x *ListLeasesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLeasesRequest.ProtoReflect.Descriptor instead.
 func (*ListLeasesRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{48}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ListLeasesRequest) GetHolder() string {
@@ -4899,7 +5090,7 @@ type ListLeasesResponse struct {
 
 func (x *ListLeasesResponse) Reset() {
 	*x = ListLeasesResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[49]
+	mi := &file_quota_v1_quota_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4911,7 +5102,7 @@ func (x *ListLeasesResponse) String() string {
 func (*ListLeasesResponse) ProtoMessage() {}
 
 func (x *ListLeasesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[49]
+	mi := &file_quota_v1_quota_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4924,7 +5115,7 @@ func (x *ListLeasesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLeasesResponse.ProtoReflect.Descriptor instead.
 func (*ListLeasesResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{49}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ListLeasesResponse) GetMeta() *Meta {
@@ -4973,7 +5164,7 @@ type LeaseStatus struct {
 
 func (x *LeaseStatus) Reset() {
 	*x = LeaseStatus{}
-	mi := &file_quota_v1_quota_proto_msgTypes[50]
+	mi := &file_quota_v1_quota_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4985,7 +5176,7 @@ func (x *LeaseStatus) String() string {
 func (*LeaseStatus) ProtoMessage() {}
 
 func (x *LeaseStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[50]
+	mi := &file_quota_v1_quota_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4998,7 +5189,7 @@ func (x *LeaseStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseStatus.ProtoReflect.Descriptor instead.
 func (*LeaseStatus) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{50}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *LeaseStatus) GetId() uint64 {
@@ -5070,7 +5261,7 @@ type CheckFenceRequest struct {
 
 func (x *CheckFenceRequest) Reset() {
 	*x = CheckFenceRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[51]
+	mi := &file_quota_v1_quota_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5082,7 +5273,7 @@ func (x *CheckFenceRequest) String() string {
 func (*CheckFenceRequest) ProtoMessage() {}
 
 func (x *CheckFenceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[51]
+	mi := &file_quota_v1_quota_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5095,7 +5286,7 @@ func (x *CheckFenceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckFenceRequest.ProtoReflect.Descriptor instead.
 func (*CheckFenceRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{51}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *CheckFenceRequest) GetLease() uint64 {
@@ -5129,7 +5320,7 @@ type CheckFenceResponse struct {
 
 func (x *CheckFenceResponse) Reset() {
 	*x = CheckFenceResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[52]
+	mi := &file_quota_v1_quota_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5141,7 +5332,7 @@ func (x *CheckFenceResponse) String() string {
 func (*CheckFenceResponse) ProtoMessage() {}
 
 func (x *CheckFenceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[52]
+	mi := &file_quota_v1_quota_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5154,7 +5345,7 @@ func (x *CheckFenceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckFenceResponse.ProtoReflect.Descriptor instead.
 func (*CheckFenceResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{52}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *CheckFenceResponse) GetMeta() *Meta {
@@ -5425,7 +5616,7 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x12ListQuotasResponse\x12\"\n" +
 	"\x04meta\x18\x01 \x01(\v2\x0e.quota.v1.MetaR\x04meta\x12-\n" +
 	"\x06quotas\x18\x02 \x03(\v2\x15.quota.v1.QuotaStatusR\x06quotas\x12&\n" +
-	"\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageToken\"\xfc\x04\n" +
+	"\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageToken\"\xaa\x05\n" +
 	"\vQuotaStatus\x12/\n" +
 	"\n" +
 	"definition\x18\x01 \x01(\v2\x0f.quota.v1.QuotaR\n" +
@@ -5446,7 +5637,8 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\n" +
 	"reopens_in\x18\x0e \x01(\v2\x19.google.protobuf.DurationR\treopensIn\x12\x1a\n" +
 	"\bobserved\x18\x0f \x01(\x03R\bobserved\x12%\n" +
-	"\x0ebroken_holders\x18\x10 \x03(\tR\rbrokenHoldersB\f\n" +
+	"\x0ebroken_holders\x18\x10 \x03(\tR\rbrokenHolders\x12,\n" +
+	"\aclasses\x18\x11 \x03(\v2\x12.quota.v1.ClassUseR\aclassesB\f\n" +
 	"\n" +
 	"_capped_to\"\x83\x05\n" +
 	"\x05Quota\x12\x12\n" +
@@ -5469,12 +5661,28 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x04note\x18\x0f \x01(\tR\x04note\x12(\n" +
 	"\x06policy\x18\x10 \x01(\v2\x10.quota.v1.PolicyR\x06policyB\x06\n" +
 	"\x04ruleB\v\n" +
-	"\t_max_hold\"\xa5\x01\n" +
+	"\t_max_hold\"\xcf\x01\n" +
 	"\x06Policy\x12%\n" +
 	"\x05zones\x18\x01 \x01(\x0e2\x0f.quota.v1.ZonesR\x05zones\x12-\n" +
 	"\x04ramp\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x04ramp\x12+\n" +
 	"\abreaker\x18\x03 \x01(\v2\x11.quota.v1.BreakerR\abreaker\x12\x18\n" +
-	"\aobserve\x18\x04 \x01(\bR\aobserve\"X\n" +
+	"\aobserve\x18\x04 \x01(\bR\aobserve\x12(\n" +
+	"\x06shares\x18\x05 \x01(\v2\x10.quota.v1.SharesR\x06shares\"\xc8\x01\n" +
+	"\x06Shares\x12\x1a\n" +
+	"\bcritical\x18\x01 \x01(\x01R\bcritical\x12\x1a\n" +
+	"\bstandard\x18\x02 \x01(\x01R\bstandard\x12\x1e\n" +
+	"\n" +
+	"background\x18\x03 \x01(\x01R\n" +
+	"background\x12\x10\n" +
+	"\x03cap\x18\x04 \x01(\x01R\x03cap\x12\x19\n" +
+	"\x05floor\x18\x05 \x01(\x01H\x00R\x05floor\x88\x01\x01\x12/\n" +
+	"\x05quiet\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x05quietB\b\n" +
+	"\x06_floor\"o\n" +
+	"\bClassUse\x12%\n" +
+	"\x05class\x18\x01 \x01(\x0e2\x0f.quota.v1.ClassR\x05class\x12\x14\n" +
+	"\x05share\x18\x02 \x01(\x03R\x05share\x12\x12\n" +
+	"\x04used\x18\x03 \x01(\x03R\x04used\x12\x12\n" +
+	"\x04kept\x18\x04 \x01(\x03R\x04kept\"X\n" +
 	"\aBreaker\x12\x1a\n" +
 	"\bfailures\x18\x01 \x01(\x05R\bfailures\x121\n" +
 	"\x06closed\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x06closed\"\x8d\x01\n" +
@@ -5521,7 +5729,7 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x05valid\x18\x02 \x01(\bR\x05valid\x128\n" +
 	"\n" +
 	"expires_in\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\texpiresIn\x12#\n" +
-	"\rfence_counter\x18\x04 \x01(\x04R\ffenceCounter*\x9d\n" +
+	"\rfence_counter\x18\x04 \x01(\x04R\ffenceCounter*\xbf\n" +
 	"\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x15\n" +
@@ -5538,7 +5746,10 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x12\x17\n" +
 	"\x13REASON_BREAKER_OPEN\x10\f\x12\x0f\n" +
 	"\vREASON_ZONE\x10\r\x12\x14\n" +
-	"\x10REASON_REOPENING\x10\x0e\x12\x12\n" +
+	"\x10REASON_REOPENING\x10\x0e\x12\x10\n" +
+	"\fREASON_SHARE\x10\x0f\x12\x0e\n" +
+	"\n" +
+	"REASON_CAP\x10\x10\x12\x12\n" +
 	"\x0eREASON_INVALID\x10d\x12\x18\n" +
 	"\x14REASON_UNKNOWN_QUOTA\x10e\x12\x16\n" +
 	"\x12REASON_STALE_FENCE\x10f\x12\x17\n" +
@@ -5673,7 +5884,7 @@ func file_quota_v1_quota_proto_rawDescGZIP() []byte {
 }
 
 var file_quota_v1_quota_proto_enumTypes = make([]protoimpl.EnumInfo, 10)
-var file_quota_v1_quota_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
+var file_quota_v1_quota_proto_msgTypes = make([]protoimpl.MessageInfo, 55)
 var file_quota_v1_quota_proto_goTypes = []any{
 	(Reason)(0),                  // 0: quota.v1.Reason
 	(Zone)(0),                    // 1: quota.v1.Zone
@@ -5729,46 +5940,48 @@ var file_quota_v1_quota_proto_goTypes = []any{
 	(*QuotaStatus)(nil),          // 51: quota.v1.QuotaStatus
 	(*Quota)(nil),                // 52: quota.v1.Quota
 	(*Policy)(nil),               // 53: quota.v1.Policy
-	(*Breaker)(nil),              // 54: quota.v1.Breaker
-	(*Window)(nil),               // 55: quota.v1.Window
-	(*Rate)(nil),                 // 56: quota.v1.Rate
-	(*Slots)(nil),                // 57: quota.v1.Slots
-	(*ListLeasesRequest)(nil),    // 58: quota.v1.ListLeasesRequest
-	(*ListLeasesResponse)(nil),   // 59: quota.v1.ListLeasesResponse
-	(*LeaseStatus)(nil),          // 60: quota.v1.LeaseStatus
-	(*CheckFenceRequest)(nil),    // 61: quota.v1.CheckFenceRequest
-	(*CheckFenceResponse)(nil),   // 62: quota.v1.CheckFenceResponse
-	(*durationpb.Duration)(nil),  // 63: google.protobuf.Duration
+	(*Shares)(nil),               // 54: quota.v1.Shares
+	(*ClassUse)(nil),             // 55: quota.v1.ClassUse
+	(*Breaker)(nil),              // 56: quota.v1.Breaker
+	(*Window)(nil),               // 57: quota.v1.Window
+	(*Rate)(nil),                 // 58: quota.v1.Rate
+	(*Slots)(nil),                // 59: quota.v1.Slots
+	(*ListLeasesRequest)(nil),    // 60: quota.v1.ListLeasesRequest
+	(*ListLeasesResponse)(nil),   // 61: quota.v1.ListLeasesResponse
+	(*LeaseStatus)(nil),          // 62: quota.v1.LeaseStatus
+	(*CheckFenceRequest)(nil),    // 63: quota.v1.CheckFenceRequest
+	(*CheckFenceResponse)(nil),   // 64: quota.v1.CheckFenceResponse
+	(*durationpb.Duration)(nil),  // 65: google.protobuf.Duration
 }
 var file_quota_v1_quota_proto_depIdxs = []int32{
-	63,  // 0: quota.v1.Meta.cluster_time:type_name -> google.protobuf.Duration
-	63,  // 1: quota.v1.Meta.served_in:type_name -> google.protobuf.Duration
+	65,  // 0: quota.v1.Meta.cluster_time:type_name -> google.protobuf.Duration
+	65,  // 1: quota.v1.Meta.served_in:type_name -> google.protobuf.Duration
 	0,   // 2: quota.v1.ErrorInfo.reason:type_name -> quota.v1.Reason
-	63,  // 3: quota.v1.ErrorInfo.retry_after:type_name -> google.protobuf.Duration
+	65,  // 3: quota.v1.ErrorInfo.retry_after:type_name -> google.protobuf.Duration
 	11,  // 4: quota.v1.OpenSessionResponse.meta:type_name -> quota.v1.Meta
 	11,  // 5: quota.v1.CloseSessionResponse.meta:type_name -> quota.v1.Meta
 	10,  // 6: quota.v1.ReserveRequest.request_id:type_name -> quota.v1.RequestId
 	13,  // 7: quota.v1.ReserveRequest.items:type_name -> quota.v1.Item
-	63,  // 8: quota.v1.ReserveRequest.ttl:type_name -> google.protobuf.Duration
+	65,  // 8: quota.v1.ReserveRequest.ttl:type_name -> google.protobuf.Duration
 	2,   // 9: quota.v1.ReserveRequest.class:type_name -> quota.v1.Class
-	63,  // 10: quota.v1.ReserveRequest.wait:type_name -> google.protobuf.Duration
+	65,  // 10: quota.v1.ReserveRequest.wait:type_name -> google.protobuf.Duration
 	11,  // 11: quota.v1.ReserveResponse.meta:type_name -> quota.v1.Meta
 	20,  // 12: quota.v1.ReserveResponse.lease:type_name -> quota.v1.Lease
 	23,  // 13: quota.v1.ReserveResponse.refusal:type_name -> quota.v1.Refusal
 	24,  // 14: quota.v1.ReserveResponse.waiting:type_name -> quota.v1.Waiting
 	21,  // 15: quota.v1.Lease.items:type_name -> quota.v1.GrantedItem
-	63,  // 16: quota.v1.Lease.expires_in:type_name -> google.protobuf.Duration
+	65,  // 16: quota.v1.Lease.expires_in:type_name -> google.protobuf.Duration
 	22,  // 17: quota.v1.Lease.operation:type_name -> quota.v1.Operation
 	2,   // 18: quota.v1.Lease.class:type_name -> quota.v1.Class
-	63,  // 19: quota.v1.Lease.asked_ttl:type_name -> google.protobuf.Duration
-	63,  // 20: quota.v1.GrantedItem.expires_in:type_name -> google.protobuf.Duration
+	65,  // 19: quota.v1.Lease.asked_ttl:type_name -> google.protobuf.Duration
+	65,  // 20: quota.v1.GrantedItem.expires_in:type_name -> google.protobuf.Duration
 	21,  // 21: quota.v1.Operation.items:type_name -> quota.v1.GrantedItem
-	63,  // 22: quota.v1.Operation.spend_in:type_name -> google.protobuf.Duration
-	63,  // 23: quota.v1.Operation.transit:type_name -> google.protobuf.Duration
+	65,  // 22: quota.v1.Operation.spend_in:type_name -> google.protobuf.Duration
+	65,  // 23: quota.v1.Operation.transit:type_name -> google.protobuf.Duration
 	0,   // 24: quota.v1.Refusal.reason:type_name -> quota.v1.Reason
-	63,  // 25: quota.v1.Refusal.retry_after:type_name -> google.protobuf.Duration
+	65,  // 25: quota.v1.Refusal.retry_after:type_name -> google.protobuf.Duration
 	1,   // 26: quota.v1.Refusal.zone:type_name -> quota.v1.Zone
-	63,  // 27: quota.v1.Waiting.ends_in:type_name -> google.protobuf.Duration
+	65,  // 27: quota.v1.Waiting.ends_in:type_name -> google.protobuf.Duration
 	10,  // 28: quota.v1.ConsumeRequest.request_id:type_name -> quota.v1.RequestId
 	13,  // 29: quota.v1.ConsumeRequest.items:type_name -> quota.v1.Item
 	11,  // 30: quota.v1.ConsumeResponse.meta:type_name -> quota.v1.Meta
@@ -5785,20 +5998,20 @@ var file_quota_v1_quota_proto_depIdxs = []int32{
 	11,  // 41: quota.v1.ReleaseResponse.meta:type_name -> quota.v1.Meta
 	13,  // 42: quota.v1.ReleaseResponse.returned:type_name -> quota.v1.Item
 	10,  // 43: quota.v1.RenewRequest.request_id:type_name -> quota.v1.RequestId
-	63,  // 44: quota.v1.RenewRequest.ttl:type_name -> google.protobuf.Duration
+	65,  // 44: quota.v1.RenewRequest.ttl:type_name -> google.protobuf.Duration
 	11,  // 45: quota.v1.RenewResponse.meta:type_name -> quota.v1.Meta
-	63,  // 46: quota.v1.RenewResponse.expires_in:type_name -> google.protobuf.Duration
+	65,  // 46: quota.v1.RenewResponse.expires_in:type_name -> google.protobuf.Duration
 	10,  // 47: quota.v1.WithdrawRequest.request_id:type_name -> quota.v1.RequestId
 	11,  // 48: quota.v1.WithdrawResponse.meta:type_name -> quota.v1.Meta
 	3,   // 49: quota.v1.Signal.cause:type_name -> quota.v1.Cause
-	63,  // 50: quota.v1.Signal.reset_after:type_name -> google.protobuf.Duration
-	63,  // 51: quota.v1.Signal.reset_resolution:type_name -> google.protobuf.Duration
-	63,  // 52: quota.v1.Signal.retry_after:type_name -> google.protobuf.Duration
+	65,  // 50: quota.v1.Signal.reset_after:type_name -> google.protobuf.Duration
+	65,  // 51: quota.v1.Signal.reset_resolution:type_name -> google.protobuf.Duration
+	65,  // 52: quota.v1.Signal.retry_after:type_name -> google.protobuf.Duration
 	10,  // 53: quota.v1.ReportRequest.request_id:type_name -> quota.v1.RequestId
 	35,  // 54: quota.v1.ReportRequest.signals:type_name -> quota.v1.Signal
 	11,  // 55: quota.v1.ReportResponse.meta:type_name -> quota.v1.Meta
 	38,  // 56: quota.v1.ReportResponse.quotas:type_name -> quota.v1.ReportedQuota
-	63,  // 57: quota.v1.ReportedQuota.cooldown_left:type_name -> google.protobuf.Duration
+	65,  // 57: quota.v1.ReportedQuota.cooldown_left:type_name -> google.protobuf.Duration
 	18,  // 58: quota.v1.Command.reserve:type_name -> quota.v1.ReserveRequest
 	25,  // 59: quota.v1.Command.consume:type_name -> quota.v1.ConsumeRequest
 	27,  // 60: quota.v1.Command.settle:type_name -> quota.v1.SettleRequest
@@ -5822,7 +6035,7 @@ var file_quota_v1_quota_proto_depIdxs = []int32{
 	46,  // 78: quota.v1.WatchResponse.events:type_name -> quota.v1.Event
 	4,   // 79: quota.v1.Event.kind:type_name -> quota.v1.EventKind
 	0,   // 80: quota.v1.Event.reason:type_name -> quota.v1.Reason
-	63,  // 81: quota.v1.Event.duration:type_name -> google.protobuf.Duration
+	65,  // 81: quota.v1.Event.duration:type_name -> google.protobuf.Duration
 	5,   // 82: quota.v1.GetQuotaRequest.read:type_name -> quota.v1.ReadMode
 	11,  // 83: quota.v1.GetQuotaResponse.meta:type_name -> quota.v1.Meta
 	51,  // 84: quota.v1.GetQuotaResponse.quota:type_name -> quota.v1.QuotaStatus
@@ -5831,70 +6044,74 @@ var file_quota_v1_quota_proto_depIdxs = []int32{
 	51,  // 87: quota.v1.ListQuotasResponse.quotas:type_name -> quota.v1.QuotaStatus
 	52,  // 88: quota.v1.QuotaStatus.definition:type_name -> quota.v1.Quota
 	1,   // 89: quota.v1.QuotaStatus.zone:type_name -> quota.v1.Zone
-	63,  // 90: quota.v1.QuotaStatus.cooldown_left:type_name -> google.protobuf.Duration
-	63,  // 91: quota.v1.QuotaStatus.window_closes_in:type_name -> google.protobuf.Duration
-	63,  // 92: quota.v1.QuotaStatus.reopens_in:type_name -> google.protobuf.Duration
-	55,  // 93: quota.v1.Quota.window:type_name -> quota.v1.Window
-	56,  // 94: quota.v1.Quota.rate:type_name -> quota.v1.Rate
-	57,  // 95: quota.v1.Quota.slots:type_name -> quota.v1.Slots
-	63,  // 96: quota.v1.Quota.spend_by:type_name -> google.protobuf.Duration
-	63,  // 97: quota.v1.Quota.transit:type_name -> google.protobuf.Duration
-	7,   // 98: quota.v1.Quota.charged:type_name -> quota.v1.Charged
-	63,  // 99: quota.v1.Quota.max_call:type_name -> google.protobuf.Duration
-	8,   // 100: quota.v1.Quota.settle:type_name -> quota.v1.SettleMode
-	53,  // 101: quota.v1.Quota.policy:type_name -> quota.v1.Policy
-	6,   // 102: quota.v1.Policy.zones:type_name -> quota.v1.Zones
-	63,  // 103: quota.v1.Policy.ramp:type_name -> google.protobuf.Duration
-	54,  // 104: quota.v1.Policy.breaker:type_name -> quota.v1.Breaker
-	63,  // 105: quota.v1.Breaker.closed:type_name -> google.protobuf.Duration
-	9,   // 106: quota.v1.Window.anchor:type_name -> quota.v1.Anchor
-	63,  // 107: quota.v1.Window.skew:type_name -> google.protobuf.Duration
-	63,  // 108: quota.v1.Rate.per:type_name -> google.protobuf.Duration
-	63,  // 109: quota.v1.Slots.grace:type_name -> google.protobuf.Duration
-	5,   // 110: quota.v1.ListLeasesRequest.read:type_name -> quota.v1.ReadMode
-	11,  // 111: quota.v1.ListLeasesResponse.meta:type_name -> quota.v1.Meta
-	60,  // 112: quota.v1.ListLeasesResponse.leases:type_name -> quota.v1.LeaseStatus
-	2,   // 113: quota.v1.LeaseStatus.class:type_name -> quota.v1.Class
-	21,  // 114: quota.v1.LeaseStatus.held:type_name -> quota.v1.GrantedItem
-	21,  // 115: quota.v1.LeaseStatus.consumed:type_name -> quota.v1.GrantedItem
-	63,  // 116: quota.v1.LeaseStatus.expires_in:type_name -> google.protobuf.Duration
-	11,  // 117: quota.v1.CheckFenceResponse.meta:type_name -> quota.v1.Meta
-	63,  // 118: quota.v1.CheckFenceResponse.expires_in:type_name -> google.protobuf.Duration
-	14,  // 119: quota.v1.QuotaService.OpenSession:input_type -> quota.v1.OpenSessionRequest
-	16,  // 120: quota.v1.QuotaService.CloseSession:input_type -> quota.v1.CloseSessionRequest
-	18,  // 121: quota.v1.QuotaService.Reserve:input_type -> quota.v1.ReserveRequest
-	25,  // 122: quota.v1.QuotaService.Consume:input_type -> quota.v1.ConsumeRequest
-	27,  // 123: quota.v1.QuotaService.Settle:input_type -> quota.v1.SettleRequest
-	29,  // 124: quota.v1.QuotaService.Release:input_type -> quota.v1.ReleaseRequest
-	31,  // 125: quota.v1.QuotaService.Renew:input_type -> quota.v1.RenewRequest
-	33,  // 126: quota.v1.QuotaService.Withdraw:input_type -> quota.v1.WithdrawRequest
-	36,  // 127: quota.v1.QuotaService.Report:input_type -> quota.v1.ReportRequest
-	40,  // 128: quota.v1.QuotaService.Batch:input_type -> quota.v1.BatchRequest
-	44,  // 129: quota.v1.QuotaService.Watch:input_type -> quota.v1.WatchRequest
-	47,  // 130: quota.v1.QuotaService.GetQuota:input_type -> quota.v1.GetQuotaRequest
-	49,  // 131: quota.v1.QuotaService.ListQuotas:input_type -> quota.v1.ListQuotasRequest
-	58,  // 132: quota.v1.QuotaService.ListLeases:input_type -> quota.v1.ListLeasesRequest
-	61,  // 133: quota.v1.QuotaService.CheckFence:input_type -> quota.v1.CheckFenceRequest
-	15,  // 134: quota.v1.QuotaService.OpenSession:output_type -> quota.v1.OpenSessionResponse
-	17,  // 135: quota.v1.QuotaService.CloseSession:output_type -> quota.v1.CloseSessionResponse
-	19,  // 136: quota.v1.QuotaService.Reserve:output_type -> quota.v1.ReserveResponse
-	26,  // 137: quota.v1.QuotaService.Consume:output_type -> quota.v1.ConsumeResponse
-	28,  // 138: quota.v1.QuotaService.Settle:output_type -> quota.v1.SettleResponse
-	30,  // 139: quota.v1.QuotaService.Release:output_type -> quota.v1.ReleaseResponse
-	32,  // 140: quota.v1.QuotaService.Renew:output_type -> quota.v1.RenewResponse
-	34,  // 141: quota.v1.QuotaService.Withdraw:output_type -> quota.v1.WithdrawResponse
-	37,  // 142: quota.v1.QuotaService.Report:output_type -> quota.v1.ReportResponse
-	41,  // 143: quota.v1.QuotaService.Batch:output_type -> quota.v1.BatchResponse
-	45,  // 144: quota.v1.QuotaService.Watch:output_type -> quota.v1.WatchResponse
-	48,  // 145: quota.v1.QuotaService.GetQuota:output_type -> quota.v1.GetQuotaResponse
-	50,  // 146: quota.v1.QuotaService.ListQuotas:output_type -> quota.v1.ListQuotasResponse
-	59,  // 147: quota.v1.QuotaService.ListLeases:output_type -> quota.v1.ListLeasesResponse
-	62,  // 148: quota.v1.QuotaService.CheckFence:output_type -> quota.v1.CheckFenceResponse
-	134, // [134:149] is the sub-list for method output_type
-	119, // [119:134] is the sub-list for method input_type
-	119, // [119:119] is the sub-list for extension type_name
-	119, // [119:119] is the sub-list for extension extendee
-	0,   // [0:119] is the sub-list for field type_name
+	65,  // 90: quota.v1.QuotaStatus.cooldown_left:type_name -> google.protobuf.Duration
+	65,  // 91: quota.v1.QuotaStatus.window_closes_in:type_name -> google.protobuf.Duration
+	65,  // 92: quota.v1.QuotaStatus.reopens_in:type_name -> google.protobuf.Duration
+	55,  // 93: quota.v1.QuotaStatus.classes:type_name -> quota.v1.ClassUse
+	57,  // 94: quota.v1.Quota.window:type_name -> quota.v1.Window
+	58,  // 95: quota.v1.Quota.rate:type_name -> quota.v1.Rate
+	59,  // 96: quota.v1.Quota.slots:type_name -> quota.v1.Slots
+	65,  // 97: quota.v1.Quota.spend_by:type_name -> google.protobuf.Duration
+	65,  // 98: quota.v1.Quota.transit:type_name -> google.protobuf.Duration
+	7,   // 99: quota.v1.Quota.charged:type_name -> quota.v1.Charged
+	65,  // 100: quota.v1.Quota.max_call:type_name -> google.protobuf.Duration
+	8,   // 101: quota.v1.Quota.settle:type_name -> quota.v1.SettleMode
+	53,  // 102: quota.v1.Quota.policy:type_name -> quota.v1.Policy
+	6,   // 103: quota.v1.Policy.zones:type_name -> quota.v1.Zones
+	65,  // 104: quota.v1.Policy.ramp:type_name -> google.protobuf.Duration
+	56,  // 105: quota.v1.Policy.breaker:type_name -> quota.v1.Breaker
+	54,  // 106: quota.v1.Policy.shares:type_name -> quota.v1.Shares
+	65,  // 107: quota.v1.Shares.quiet:type_name -> google.protobuf.Duration
+	2,   // 108: quota.v1.ClassUse.class:type_name -> quota.v1.Class
+	65,  // 109: quota.v1.Breaker.closed:type_name -> google.protobuf.Duration
+	9,   // 110: quota.v1.Window.anchor:type_name -> quota.v1.Anchor
+	65,  // 111: quota.v1.Window.skew:type_name -> google.protobuf.Duration
+	65,  // 112: quota.v1.Rate.per:type_name -> google.protobuf.Duration
+	65,  // 113: quota.v1.Slots.grace:type_name -> google.protobuf.Duration
+	5,   // 114: quota.v1.ListLeasesRequest.read:type_name -> quota.v1.ReadMode
+	11,  // 115: quota.v1.ListLeasesResponse.meta:type_name -> quota.v1.Meta
+	62,  // 116: quota.v1.ListLeasesResponse.leases:type_name -> quota.v1.LeaseStatus
+	2,   // 117: quota.v1.LeaseStatus.class:type_name -> quota.v1.Class
+	21,  // 118: quota.v1.LeaseStatus.held:type_name -> quota.v1.GrantedItem
+	21,  // 119: quota.v1.LeaseStatus.consumed:type_name -> quota.v1.GrantedItem
+	65,  // 120: quota.v1.LeaseStatus.expires_in:type_name -> google.protobuf.Duration
+	11,  // 121: quota.v1.CheckFenceResponse.meta:type_name -> quota.v1.Meta
+	65,  // 122: quota.v1.CheckFenceResponse.expires_in:type_name -> google.protobuf.Duration
+	14,  // 123: quota.v1.QuotaService.OpenSession:input_type -> quota.v1.OpenSessionRequest
+	16,  // 124: quota.v1.QuotaService.CloseSession:input_type -> quota.v1.CloseSessionRequest
+	18,  // 125: quota.v1.QuotaService.Reserve:input_type -> quota.v1.ReserveRequest
+	25,  // 126: quota.v1.QuotaService.Consume:input_type -> quota.v1.ConsumeRequest
+	27,  // 127: quota.v1.QuotaService.Settle:input_type -> quota.v1.SettleRequest
+	29,  // 128: quota.v1.QuotaService.Release:input_type -> quota.v1.ReleaseRequest
+	31,  // 129: quota.v1.QuotaService.Renew:input_type -> quota.v1.RenewRequest
+	33,  // 130: quota.v1.QuotaService.Withdraw:input_type -> quota.v1.WithdrawRequest
+	36,  // 131: quota.v1.QuotaService.Report:input_type -> quota.v1.ReportRequest
+	40,  // 132: quota.v1.QuotaService.Batch:input_type -> quota.v1.BatchRequest
+	44,  // 133: quota.v1.QuotaService.Watch:input_type -> quota.v1.WatchRequest
+	47,  // 134: quota.v1.QuotaService.GetQuota:input_type -> quota.v1.GetQuotaRequest
+	49,  // 135: quota.v1.QuotaService.ListQuotas:input_type -> quota.v1.ListQuotasRequest
+	60,  // 136: quota.v1.QuotaService.ListLeases:input_type -> quota.v1.ListLeasesRequest
+	63,  // 137: quota.v1.QuotaService.CheckFence:input_type -> quota.v1.CheckFenceRequest
+	15,  // 138: quota.v1.QuotaService.OpenSession:output_type -> quota.v1.OpenSessionResponse
+	17,  // 139: quota.v1.QuotaService.CloseSession:output_type -> quota.v1.CloseSessionResponse
+	19,  // 140: quota.v1.QuotaService.Reserve:output_type -> quota.v1.ReserveResponse
+	26,  // 141: quota.v1.QuotaService.Consume:output_type -> quota.v1.ConsumeResponse
+	28,  // 142: quota.v1.QuotaService.Settle:output_type -> quota.v1.SettleResponse
+	30,  // 143: quota.v1.QuotaService.Release:output_type -> quota.v1.ReleaseResponse
+	32,  // 144: quota.v1.QuotaService.Renew:output_type -> quota.v1.RenewResponse
+	34,  // 145: quota.v1.QuotaService.Withdraw:output_type -> quota.v1.WithdrawResponse
+	37,  // 146: quota.v1.QuotaService.Report:output_type -> quota.v1.ReportResponse
+	41,  // 147: quota.v1.QuotaService.Batch:output_type -> quota.v1.BatchResponse
+	45,  // 148: quota.v1.QuotaService.Watch:output_type -> quota.v1.WatchResponse
+	48,  // 149: quota.v1.QuotaService.GetQuota:output_type -> quota.v1.GetQuotaResponse
+	50,  // 150: quota.v1.QuotaService.ListQuotas:output_type -> quota.v1.ListQuotasResponse
+	61,  // 151: quota.v1.QuotaService.ListLeases:output_type -> quota.v1.ListLeasesResponse
+	64,  // 152: quota.v1.QuotaService.CheckFence:output_type -> quota.v1.CheckFenceResponse
+	138, // [138:153] is the sub-list for method output_type
+	123, // [123:138] is the sub-list for method input_type
+	123, // [123:123] is the sub-list for extension type_name
+	123, // [123:123] is the sub-list for extension extendee
+	0,   // [0:123] is the sub-list for field type_name
 }
 
 func init() { file_quota_v1_quota_proto_init() }
@@ -5939,13 +6156,14 @@ func file_quota_v1_quota_proto_init() {
 		(*Quota_Rate)(nil),
 		(*Quota_Slots)(nil),
 	}
+	file_quota_v1_quota_proto_msgTypes[44].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quota_v1_quota_proto_rawDesc), len(file_quota_v1_quota_proto_rawDesc)),
 			NumEnums:      10,
-			NumMessages:   53,
+			NumMessages:   55,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

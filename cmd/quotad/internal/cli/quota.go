@@ -193,6 +193,9 @@ func (a *App) addPolicy(table *output.Table, quota *quotav1.QuotaStatus) {
 	if policy.GetZones() != quotav1.Zones_ZONES_UNSPECIFIED {
 		table.Add("zone", strings.ToLower(strings.TrimPrefix(quota.Zone.String(), "ZONE_")))
 	}
+	for _, use := range quota.Classes {
+		table.Add(quotafile.ClassWord(use.Class), fmt.Sprintf("used %d of %d, %d kept", use.Used, use.Share, use.Kept))
+	}
 	if policy.GetRamp() != nil {
 		table.Add("reopens in", output.Duration(quota.ReopensIn))
 	}

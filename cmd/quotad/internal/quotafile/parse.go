@@ -28,7 +28,8 @@ var (
 		"name", "window", "rate", "slots", "headroom", "parent", "max_hold", "clamp_hold", "default_estimate",
 		"spend_by", "transit", "charged", "max_call", "settle", "policy", "note",
 	}
-	policyKeys  = []string{"zones", "ramp", "breaker", "observe"}
+	policyKeys  = []string{"zones", "ramp", "breaker", "observe", "shares"}
+	sharesKeys  = []string{"critical", "standard", "background", "cap", "floor", "quiet"}
 	breakerKeys = []string{"failures", "closed"}
 	windowKeys  = []string{"limit", "every", "anchor", "skew"}
 	rateKeys    = []string{"limit", "per", "burst"}
@@ -124,7 +125,30 @@ func (p *parser) policy(n *yaml.Node) *quotav1.Policy {
 	if v, ok := values["breaker"]; ok {
 		policy.Breaker = p.breaker(v)
 	}
+	if v, ok := values["shares"]; ok {
+		policy.Shares = p.shares(v)
+	}
 	return policy
+}
+
+func (p *parser) shares(n *yaml.Node) *quotav1.Shares {
+	shares := &quotav1.Shares{}
+	values := p.doc.Mapping(n, "shares", sharesKeys...)
+	for _, part := range []struct {
+		key string
+		to  *float64
+	}{{"critical", &shares.Critical}, {"standard", &shares.Standard}, {"background", &shares.Background}, {"cap", &shares.Cap}} {
+		if v, ok := values[part.key]; ok {
+			*part.to = p.part(v, part.key)
+		}
+	}
+	if v, ok := values["floor"]; ok {
+		shares.Floor = new(p.part(v, "floor"))
+	}
+	if v, ok := values["quiet"]; ok {
+		shares.Quiet = p.duration(v, "quiet", time.Second, 24*time.Hour)
+	}
+	return shares
 }
 
 func (p *parser) breaker(n *yaml.Node) *quotav1.Breaker {
@@ -290,6 +314,21 @@ func (p *parser) headroom(n *yaml.Node) float64 {
 		return 0
 	case math.Abs(value*millionths-steps) > 1e-6 || steps == millionths:
 		p.doc.Fail(n, "", "headroom is %s; it has at most six decimals", n.Value)
+		return 0
+	}
+	return steps / millionths
+}
+
+// part reads a part of a whole.
+func (p *parser) part(n *yaml.Node, what string) float64 {
+	value := p.doc.Float(n, what)
+	steps := math.Round(value * millionths)
+	switch {
+	case value < 0 || value > 1:
+		p.doc.Fail(n, "0.4 is 40 %", "%s is %s; it must be 0 to 1", what, n.Value)
+		return 0
+	case math.Abs(value*millionths-steps) > 1e-6:
+		p.doc.Fail(n, "", "%s is %s; it has at most six decimals", what, n.Value)
 		return 0
 	}
 	return steps / millionths

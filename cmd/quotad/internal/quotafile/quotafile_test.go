@@ -150,6 +150,9 @@ func TestTranslation(t *testing.T) {
 		Policy: &quotav1.Policy{
 			Zones: quotav1.Zones_ZONES_SMOOTH, Ramp: durationpb.New(time.Minute), Observe: true,
 			Breaker: &quotav1.Breaker{Failures: 5, Closed: durationpb.New(time.Minute)},
+			Shares: &quotav1.Shares{
+				Critical: 0.4, Standard: 0.35, Background: 0.25, Cap: 0.9, Floor: new(0.3), Quiet: durationpb.New(15 * time.Minute),
+			},
 		},
 	}
 	if got := file.Quotas[1]; !proto.Equal(got, want) {
@@ -189,6 +192,16 @@ func drawQuota(t *rapid.T) *quotav1.Quota {
 	}
 	if rapid.Bool().Draw(t, "policed") {
 		quota.Policy = &quotav1.Policy{Zones: quotav1.Zones(rapid.IntRange(0, 2).Draw(t, "zones")), Observe: rapid.Bool().Draw(t, "observe")}
+		if rapid.Bool().Draw(t, "shared") {
+			part := func(label string) float64 { return float64(rapid.IntRange(0, 1_000_000).Draw(t, label)) / 1_000_000 }
+			quota.Policy.Shares = &quotav1.Shares{Critical: part("critical"), Standard: part("standard"), Background: part("background"), Cap: part("cap")}
+			if rapid.Bool().Draw(t, "floored") {
+				quota.Policy.Shares.Floor = new(part("floor"))
+			}
+			if rapid.Bool().Draw(t, "quiet") {
+				quota.Policy.Shares.Quiet = durationpb.New(time.Duration(rapid.IntRange(1, 86_400).Draw(t, "quiet for")) * time.Second)
+			}
+		}
 		if rapid.Bool().Draw(t, "ramped") {
 			quota.Policy.Ramp = durationpb.New(time.Duration(rapid.IntRange(50, 3_600_000).Draw(t, "ramp")) * time.Millisecond)
 		}

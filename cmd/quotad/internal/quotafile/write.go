@@ -46,7 +46,7 @@ func quotaNode(quota *quotav1.Quota) *yaml.Node {
 		put(n, "slots", slots)
 	}
 	if quota.Headroom != 0 {
-		put(n, "headroom", &yaml.Node{Kind: yaml.ScalarNode, Value: strconv.FormatFloat(quota.Headroom, 'f', -1, 64)})
+		put(n, "headroom", part(quota.Headroom))
 	}
 	putText(n, "parent", quota.Parent)
 	if quota.MaxHold != nil {
@@ -80,10 +80,34 @@ func policyNode(policy *quotav1.Policy) *yaml.Node {
 		putDuration(b, "closed", breaker.Closed)
 		put(n, "breaker", b)
 	}
+	if policy.Shares != nil {
+		put(n, "shares", sharesNode(policy.Shares))
+	}
 	if policy.Observe {
 		put(n, "observe", &yaml.Node{Kind: yaml.ScalarNode, Value: "true"})
 	}
 	return n
+}
+
+func sharesNode(shares *quotav1.Shares) *yaml.Node {
+	n := flow()
+	for _, of := range []struct {
+		key   string
+		value float64
+	}{{"critical", shares.Critical}, {"standard", shares.Standard}, {"background", shares.Background}, {"cap", shares.Cap}} {
+		if of.value != 0 {
+			put(n, of.key, part(of.value))
+		}
+	}
+	if shares.Floor != nil {
+		put(n, "floor", part(*shares.Floor))
+	}
+	putDuration(n, "quiet", shares.Quiet)
+	return n
+}
+
+func part(value float64) *yaml.Node {
+	return &yaml.Node{Kind: yaml.ScalarNode, Value: strconv.FormatFloat(value, 'f', -1, 64)}
 }
 
 func windowNode(window *quotav1.Window) *yaml.Node {

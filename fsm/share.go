@@ -1,0 +1,196 @@
+package fsm
+
+import (
+	"fmt"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// Shares keep a part of a window for each class, against lower classes (docs/policy.md).
+
+const (
+	defaultCap   = 900_000
+	defaultFloor = 300_000
+	defaultQuiet = 15 * minute
+	maxQuiet     = day
+	// demandGrain: an attempt is noted when the one before it is older than such a part of the quiet time.
+	demandGrain = 16
+)
+
+// shares is a definition's shares, worked out, in millionths of usable.
+type shares struct {
+	on         bool
+	of         [classes]int64
+	cap, floor int64
+	// quiet is how long after the last attempt of a higher class nothing is kept from background work.
+	quiet int64
+}
+
+// newShares works shares out, or says why they cannot work.
+func newShares(def *logpb.Quota, kind kind) (shares, *logpb.Failure) {
+	given := def.GetPolicy().GetShares()
+	if given == nil {
+		return shares{}, nil
+	}
+	s := shares{
+		on: true, of: [classes]int64{int64(given.CriticalPpm), int64(given.StandardPpm), int64(given.BackgroundPpm)},
+		cap: int64(given.CapPpm), floor: defaultFloor, quiet: given.QuietNs,
+	}
+	if s.cap == 0 {
+		s.cap = defaultCap
+	}
+	if given.FloorPpm != nil {
+		s.floor = int64(*given.FloorPpm)
+	}
+	if s.quiet == 0 {
+		s.quiet = defaultQuiet
+	}
+	sum := int64(0)
+	for _, part := range s.of {
+		if part < 0 || part > million {
+			return shares{}, impossible(def, "a share must be 0 to 1", "critical: 0.4, standard: 0.35, background: 0.25")
+		}
+		sum += part
+	}
+	switch {
+	case kind != kindWindow:
+		return shares{}, impossible(def, "only windows have shares", "a rate's queue lends everything to whoever comes first in the order")
+	case sum > million:
+		return shares{}, impossible(def, "the shares are together more than 1", "critical: 0.4, standard: 0.35, background: 0.25")
+	case s.cap < s.of[classCritical] || s.cap > million:
+		return shares{}, impossible(def, "the cap must be at least critical's share and at most 1", "the default is 0.9")
+	case s.floor < 0 || s.floor > million:
+		return shares{}, impossible(def, "the floor must be 0 to 1", "the default is 0.3")
+	case s.quiet < second || s.quiet > maxQuiet:
+		return shares{}, impossible(def, "quiet must be 1 s to 24 h", "the default is 15m")
+	}
+	return s, nil
+}
+
+// use notes what a class takes of the present window, or gives back.
+func (q *quota) use(class int32, window, amount int64) {
+	if q.rule.kind == kindWindow && window == q.ledger.window {
+		q.ledger.used[class] += amount
+	}
+}
+
+// noteDemand notes that a class asked for needs: what is kept, is kept for somebody.
+func (m *Machine) noteDemand(needs []need, class int32) {
+	for _, n := range needs {
+		s, tried := &n.quota.rule.policy.shares, n.quota.tried[class]
+		if s.on && (tried == 0 || m.clock.Now-tried > s.quiet/demandGrain) {
+			n.quota.tried[class] = max(m.clock.Now, 1)
+		}
+	}
+}
+
+// demanded tells whether a class above one asked for a quota lately.
+func (q *quota) demanded(above int32, now int64) bool {
+	for class := range above {
+		if tried := q.tried[class]; tried != 0 && now-tried < q.rule.policy.shares.quiet {
+			return true
+		}
+	}
+	return false
+}
+
+// share is a class's share of a window.
+func (q *quota) share(class int32) int64 {
+	return mulDivFloor(q.rule.usable, q.rule.policy.shares.of[class], million)
+}
+
+// kept returns what is kept for a class while so many millionths of the window are left: what it has not used of its
+// share, at most as much of the share as there is left of the window.
+func (q *quota) kept(g *ledger, class int32, left int64) int64 {
+	share := q.share(class)
+	return max(min(share-g.used[class], mulDivFloor(share, left, million)), 0)
+}
+
+// spared returns how much of a window a class may not touch with an amount: what is kept for the classes above it, and for
+// background work beyond its share the floor, which shrinks over the last part of the window.
+func (m *Machine) spared(q *quota, class int32, amount, left int64) (sum int64) {
+	if class == classBackground && !q.demanded(class, m.clock.Now) {
+		return 0
+	}
+	for above := range class {
+		sum += q.kept(&q.ledger, above, left)
+	}
+	if class == classBackground && q.ledger.used[class]+amount > q.share(class) {
+		floor := mulDivFloor(q.rule.usable, q.rule.policy.shares.floor, million)
+		sum = max(sum, mulDivFloor(floor, min(left*shrinkPart, million), million))
+	}
+	return sum
+}
+
+// withheldByShare keeps what is left of a window for higher classes, and critical calls below their cap.
+func (m *Machine) withheldByShare(class int32, n need) *logpb.Refusal {
+	q := n.quota
+	if !q.rule.policy.shares.on {
+		return nil
+	}
+	closes, known := q.ledger.closes(&q.rule, q.rule.at(m.clock))
+	if class == classCritical {
+		if addSaturated(q.ledger.used[class], n.amount) <= q.cap() {
+			return nil
+		}
+		if !known {
+			closes = unknownRelief
+		}
+		return m.refusal(logpb.Reason_REASON_CAP, q, addSaturated(m.clock.Now, max(closes, millisecond)),
+			"critical calls have used what they may: something is kept for the others")
+	}
+	room := q.ledger.available(&q.rule) - n.amount
+	length := q.rule.length(&q.ledger)
+	fits := func(left int64) bool {
+		part := int64(million)
+		if known {
+			part = min(mulDivCeil(max(left, 0), million, length), million)
+		}
+		return room >= m.spared(q, class, n.amount, part)
+	}
+	if room < 0 || fits(closes) {
+		return nil // what is not there at all is somebody else's refusal
+	}
+	wait := unknownRelief
+	if known {
+		// The first millisecond at which it fits: what is spared only shrinks.
+		early, late := int64(0), max(closes, millisecond)/millisecond
+		for late-early > 1 {
+			if middle := early + (late-early)/2; fits(closes - middle*millisecond) {
+				late = middle
+			} else {
+				early = middle
+			}
+		}
+		wait = late * millisecond
+	}
+	return m.refusal(logpb.Reason_REASON_SHARE, q, addSaturated(m.clock.Now, wait), "what is left is kept for a higher class")
+}
+
+// cap is the most that critical calls may use of a window.
+func (q *quota) cap() int64 { return mulDivFloor(q.rule.usable, q.rule.policy.shares.cap, million) }
+
+// aboveCap refuses a critical call that is larger than the cap: it can never fit.
+func (m *Machine) aboveCap(class int32, n need) *logpb.Refusal {
+	q := n.quota
+	if class != classCritical || !q.rule.policy.shares.on || n.amount <= q.cap() {
+		return nil
+	}
+	return m.refusal(logpb.Reason_REASON_NEVER_FITS, q, 0, fmt.Sprintf("critical calls may use %d of a window: ask for less, or in a lower class", q.cap()))
+}
+
+// classUses returns what each class has of a window; nil: it has no shares.
+func (q *quota) classUses(g *ledger, at Clock) []ClassUse {
+	if !q.rule.policy.shares.on {
+		return nil
+	}
+	left := int64(million)
+	if closes, known := g.closes(&q.rule, q.rule.at(at)); known {
+		left = min(mulDivCeil(max(closes, 0), million, q.rule.length(g)), million)
+	}
+	uses := make([]ClassUse, classes)
+	for class := range int32(classes) {
+		uses[class] = ClassUse{Class: class, Share: q.share(class), Used: g.used[class], Kept: q.kept(g, class, left)}
+	}
+	return uses
+}
