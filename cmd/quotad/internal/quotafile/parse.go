@@ -28,7 +28,7 @@ var (
 		"name", "window", "rate", "slots", "headroom", "parent", "max_hold", "clamp_hold", "default_estimate",
 		"spend_by", "transit", "charged", "max_call", "settle", "policy", "note",
 	}
-	policyKeys  = []string{"zones", "ramp", "breaker", "observe", "shares"}
+	policyKeys  = []string{"profile", "zones", "ramp", "breaker", "observe", "shares"}
 	sharesKeys  = []string{"critical", "standard", "background", "cap", "floor", "quiet"}
 	breakerKeys = []string{"failures", "closed"}
 	windowKeys  = []string{"limit", "every", "anchor", "skew"}
@@ -99,7 +99,10 @@ func (p *parser) quota(n *yaml.Node) *quotav1.Quota {
 		quota.Settle = settleWords[p.doc.Choice(v, "settle", "actual", "max")]
 	}
 	if v, ok := values["policy"]; ok {
-		quota.Policy = p.policy(v)
+		p.policy(v, quota)
+		if n, given := values["clamp_hold"]; given {
+			quota.ClampHold = p.doc.Bool(n, "clamp_hold")
+		}
 	}
 	if v, ok := values["note"]; ok {
 		quota.Note = p.doc.Text(v, "note")
@@ -110,9 +113,16 @@ func (p *parser) quota(n *yaml.Node) *quotav1.Quota {
 	return quota
 }
 
-func (p *parser) policy(n *yaml.Node) *quotav1.Policy {
+// policy reads a quota's policy: that of a profile, if it names one, and what it sets besides.
+func (p *parser) policy(n *yaml.Node, quota *quotav1.Quota) {
 	policy := &quotav1.Policy{}
+	quota.Policy = policy
 	values := p.doc.Mapping(n, "policy", policyKeys...)
+	if v, ok := values["profile"]; ok {
+		if p.doc.Choice(v, "profile", "fleet") == "fleet" {
+			applyFleet(quota)
+		}
+	}
 	if v, ok := values["zones"]; ok {
 		policy.Zones = zonesWords[p.doc.Choice(v, "zones", "smooth", "strict")]
 	}
@@ -128,7 +138,17 @@ func (p *parser) policy(n *yaml.Node) *quotav1.Policy {
 	if v, ok := values["shares"]; ok {
 		policy.Shares = p.shares(v)
 	}
-	return policy
+}
+
+// applyFleet gives a quota what a fleet of agents on one key needs (docs/policy.md). Zones and shares are a window's.
+func applyFleet(quota *quotav1.Quota) {
+	quota.Policy.Ramp = durationpb.New(time.Minute)
+	quota.Policy.Breaker = &quotav1.Breaker{Failures: 5, Closed: durationpb.New(time.Minute)}
+	if quota.GetWindow() != nil {
+		quota.Policy.Zones = quotav1.Zones_ZONES_SMOOTH
+		quota.Policy.Shares = &quotav1.Shares{Critical: 0.4, Standard: 0.35, Background: 0.25}
+	}
+	quota.ClampHold = quota.GetSlots() == nil
 }
 
 func (p *parser) shares(n *yaml.Node) *quotav1.Shares {

@@ -166,6 +166,32 @@ func TestTranslation(t *testing.T) {
 	}
 }
 
+// A profile is what it stands for; what is set beside it counts.
+func TestProfiles(t *testing.T) {
+	file, err := Parse("f", []byte(`quotas:
+  - {name: hourly, window: {limit: 100, every: hour}, policy: {profile: fleet, ramp: 2m}}
+  - {name: tokens, rate: {limit: 100, per: 1m}, policy: {profile: fleet}, clamp_hold: false}
+  - {name: streams, slots: {limit: 8}, policy: {profile: fleet}}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	breaker := &quotav1.Breaker{Failures: 5, Closed: durationpb.New(time.Minute)}
+	shares := &quotav1.Shares{Critical: 0.4, Standard: 0.35, Background: 0.25}
+	for i, want := range []struct {
+		policy *quotav1.Policy
+		clamp  bool
+	}{
+		{&quotav1.Policy{Zones: quotav1.Zones_ZONES_SMOOTH, Ramp: durationpb.New(2 * time.Minute), Breaker: breaker, Shares: shares}, true},
+		{&quotav1.Policy{Ramp: durationpb.New(time.Minute), Breaker: breaker}, false},
+		{&quotav1.Policy{Ramp: durationpb.New(time.Minute), Breaker: breaker}, false},
+	} {
+		if got := file.Quotas[i]; !proto.Equal(got.Policy, want.policy) || got.ClampHold != want.clamp {
+			t.Errorf("%s: %v, clamp %v", got.Name, got.Policy, got.ClampHold)
+		}
+	}
+}
+
 // Whatever quota the API can hold, `get -o yaml` writes it so that `apply` reads the same.
 func TestAnyQuotaSurvivesWriting(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
