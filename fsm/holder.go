@@ -63,8 +63,8 @@ func (m *Machine) forgetHolders() {
 	}
 }
 
-// standing returns a holder's class and weight by the operator's rules: the first that matches counts.
-func (s *State) standing(name string) (class, weight int32) {
+// byRules returns a holder's class and weight by the operator's rules: the first that matches counts.
+func (s *State) byRules(name string) (class, weight int32) {
 	for _, rule := range s.rules {
 		if Match(rule.Pattern, name) {
 			return rule.Class, max(rule.Weight, 1)
@@ -118,7 +118,7 @@ func (m *Machine) moveTurn(name string, by int64) {
 		return
 	}
 	h := m.holder(name)
-	_, weight := m.standing(name)
+	_, weight := m.byRules(name)
 	step := by / int64(weight)
 	m.setTurn(h, addTurn(h.turn, step))
 }

@@ -34,7 +34,7 @@ type item struct {
 }
 
 // grant makes a lease. The needs must have been judged.
-func (m *Machine) grant(ask *logpb.Reserve, needs []need, class int32, ticket uint64) *logpb.Granted {
+func (m *Machine) grant(ask *logpb.Reserve, needs []need, as standing, ticket uint64) *logpb.Granted {
 	m.grants++
 	m.lastLease++
 	ttl := ask.TtlNs
@@ -44,20 +44,20 @@ func (m *Machine) grant(ask *logpb.Reserve, needs []need, class int32, ticket ui
 	h := m.holder(ask.Holder)
 	l := &lease{
 		generation: m.generation, id: m.lastLease, fence: m.fence(), holder: h.name,
-		class: class, ttl: ttl, deadline: m.clock.Now + ttl,
+		class: as.class, ttl: ttl, deadline: m.clock.Now + ttl,
 	}
 	if ticket != 0 && !ask.Consume && ttl > tentativeTTL {
 		l.tentative, l.deadline = true, m.clock.Now+tentativeTTL
 	}
-	m.noteGranted(ask, class, needs)
+	m.noteGranted(ask, as, needs)
 	m.hold(l, ask)
 	m.leases.Set(l.id, l)
 	m.ofHolder.Set(holderLease{holder: l.holder, lease: l.id})
 	m.deadlines.Set(due{at: l.deadline, id: l.id})
-	noteServed(needs, class, h.turn)
+	noteServed(needs, as.rank, h.turn)
 	m.moveTurn(l.holder, costOf(needs))
 	granted := &logpb.Granted{
-		Lease: l.id, Fence: l.fence, DeadlineNs: l.deadline, Class: class, Ticket: ticket, AskedTtlNs: ttl,
+		Lease: l.id, Fence: l.fence, DeadlineNs: l.deadline, Class: as.class, Ticket: ticket, AskedTtlNs: ttl,
 		Items: m.grantedItems(l),
 	}
 	if ask.Consume {

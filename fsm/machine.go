@@ -135,6 +135,7 @@ func (m *Machine) runDue() {
 	m.forgetHolders()
 	m.endCooldowns()
 	m.endWaits()
+	m.age()
 	m.relieveWaited()
 	m.serve()
 }

@@ -25,6 +25,7 @@ const (
 // Bounds of definitions.
 const (
 	maxRamp         = hour
+	maxAgeing       = day
 	defaultClosed   = 60 * second
 	maxClosed       = hour
 	maxBreakerCount = 1000
@@ -43,13 +44,19 @@ type policy struct {
 	// observe: nothing stands in the way; what would have is counted.
 	observe bool
 	shares  shares
+	// ageing is after how long without a grant background work counts as standard; 0: never.
+	ageing int64
 }
 
 // judges tells whether the policy withholds anything from anybody.
-func (p *policy) judges() bool { return p.tallied() || p.shares.on }
+func (p *policy) judges() bool {
+	return p.zones != logpb.Zones_ZONES_UNSPECIFIED || p.failures > 0 || p.shares.on
+}
 
 // tallied tells whether the policy looks at single holders.
-func (p *policy) tallied() bool { return p.zones != logpb.Zones_ZONES_UNSPECIFIED || p.failures > 0 }
+func (p *policy) tallied() bool {
+	return p.zones != logpb.Zones_ZONES_UNSPECIFIED || p.failures > 0 || p.ageing > 0
+}
 
 // timed tells whether what the policy withholds may be given by the mere passing of time.
 func (p *policy) timed() bool { return p.judges() || p.ramp > 0 }
@@ -57,12 +64,14 @@ func (p *policy) timed() bool { return p.judges() || p.ramp > 0 }
 // newPolicy works a policy out, or says why it cannot work.
 func newPolicy(def *logpb.Quota, kind kind) (policy, *logpb.Failure) {
 	given := def.GetPolicy()
-	p := policy{zones: given.GetZones(), ramp: given.GetRampNs(), observe: given.GetObserve()}
+	p := policy{zones: given.GetZones(), ramp: given.GetRampNs(), observe: given.GetObserve(), ageing: given.GetAgeingNs()}
 	switch {
 	case p.zones < logpb.Zones_ZONES_UNSPECIFIED || p.zones > logpb.Zones_ZONES_STRICT:
 		return policy{}, impossible(def, "unknown zones", "smooth or strict")
 	case p.zones != logpb.Zones_ZONES_UNSPECIFIED && kind != kindWindow:
 		return policy{}, impossible(def, "only windows have zones", "the queue paces rates and slots")
+	case p.ageing < 0 || p.ageing > 0 && p.ageing < second || p.ageing > maxAgeing:
+		return policy{}, impossible(def, "ageing must be 1 s to 24 h", "such as 5m; leave it out for none")
 	case p.ramp < 0 || p.ramp > maxRamp:
 		return policy{}, impossible(def, "the ramp must be at most 1 h", "such as 60s; leave it out to reopen at once")
 	}
@@ -89,14 +98,14 @@ type withheld struct {
 
 // withholds says what of some needs policy withholds now from a holder in a class; nil: nothing. Of several reasons the
 // refusal has the first in precedence.
-func (m *Machine) withholds(ask *logpb.Reserve, class int32, needs []need) *withheld {
+func (m *Machine) withholds(ask *logpb.Reserve, as standing, needs []need) *withheld {
 	var all *withheld
 	for _, n := range needs {
 		p := &n.quota.rule.policy
 		if p.observe || !p.judges() {
 			continue
 		}
-		if one := m.withhold(ask, class, n); one != nil {
+		if one := m.withhold(ask, as, n); one != nil {
 			if all != nil {
 				one.refusal, one.class = worse(all.refusal, one.refusal), one.class || all.class
 			}
@@ -107,7 +116,7 @@ func (m *Machine) withholds(ask *logpb.Reserve, class int32, needs []need) *with
 }
 
 // withhold judges one need.
-func (m *Machine) withhold(ask *logpb.Reserve, class int32, n need) *withheld {
+func (m *Machine) withhold(ask *logpb.Reserve, as standing, n need) *withheld {
 	var found *withheld
 	add := func(refusal *logpb.Refusal, ofClass bool) {
 		if refusal == nil {
@@ -123,8 +132,8 @@ func (m *Machine) withhold(ask *logpb.Reserve, class int32, n need) *withheld {
 		add(m.refusal(logpb.Reason_REASON_BREAKER_OPEN, n.quota, t.closedUntil,
 			fmt.Sprintf("the provider refused %q %d times in a row", ask.Holder, t.failures)), false)
 	}
-	add(m.withheldByZone(ask, class, n.quota, t))
-	add(m.withheldByShare(class, n), false)
+	add(m.withheldByZone(ask, as.rank, n.quota, t))
+	add(m.withheldByShare(as, n), false)
 	return found
 }
 
@@ -268,11 +277,11 @@ func (r *rule) ramped(since int64) int64 {
 }
 
 // noteGranted remembers a grant for the policies that ask.
-func (m *Machine) noteGranted(ask *logpb.Reserve, class int32, needs []need) {
+func (m *Machine) noteGranted(ask *logpb.Reserve, as standing, needs []need) {
 	for _, n := range needs {
 		q := n.quota
 		p := &q.rule.policy
-		if p.observe && m.standsInTheWay(ask, class, n) {
+		if p.observe && m.standsInTheWay(ask, as, n) {
 			q.observed++
 		}
 		if q.reopens(m.clock.Now) > 0 {
@@ -283,7 +292,7 @@ func (m *Machine) noteGranted(ask *logpb.Reserve, class int32, needs []need) {
 		}
 		t := m.tally(ask.Holder, q)
 		t.grants++
-		t.granted = m.clock.Now
+		t.granted, t.denied = m.clock.Now, 0
 		if p.failures > 0 && t.failures >= p.failures {
 			t.closedUntil = addSaturated(m.clock.Now, p.closed) // half open: this is the one that tries
 		}
@@ -291,10 +300,10 @@ func (m *Machine) noteGranted(ask *logpb.Reserve, class int32, needs []need) {
 }
 
 // standsInTheWay tells whether a need would be refused if its quota did more than observe.
-func (m *Machine) standsInTheWay(ask *logpb.Reserve, class int32, n need) bool {
+func (m *Machine) standsInTheWay(ask *logpb.Reserve, as standing, n need) bool {
 	r := &n.quota.rule
 	return r.limit == 0 || r.maxHold > 0 && n.own > r.maxHold || n.quota.cooling(m.clock.Now) || m.lacks(ask, n) ||
-		m.rampWait(n) > 0 || r.policy.judges() && m.withhold(ask, class, n) != nil || m.aboveCap(class, n) != nil
+		m.rampWait(n) > 0 || r.policy.judges() && m.withhold(ask, as, n) != nil || m.aboveCap(as.class, n) != nil
 }
 
 // noteAnswer remembers how the provider answered a holder.

@@ -153,6 +153,43 @@ func TestShares(t *testing.T) {
 	})
 }
 
+// TestAgeing: background work that is granted nothing for long counts as standard (design 6.5).
+func TestAgeing(t *testing.T) {
+	aging := &logpb.Policy{AgeingNs: 5 * minute}
+	who := holders(&logpb.HolderRule{Pattern: "back*", Class: classBackground})
+	tell(t, []story{
+		{"in the queue, among those that need the same", []*logpb.Quota{policed(rateOf("r", 10, minute), aging), slotsOf("s", 1)}, []line{
+			{0, who, "applied"},
+			{second, asks("x", hour, itemOf("s", 1), itemOf("r", 1)), "lease 1: s=1 r=1 until 1h0m1s"},
+			{0, waits("back", 0, 10*minute, itemOf("s", 1), itemOf("r", 1)), "waits as 1 until 10m1s"},
+			{minute, waits("std", 0, 10*minute, itemOf("s", 1), itemOf("r", 1)), "waits as 3 until 11m1s"},
+			// Five minutes later both are standard, and of equal turns the older ticket goes first.
+			{4 * minute, nil, ""},
+			{0, releases(1, itemOf("s", 1)), "back s=1"},
+			{0, withdraw(1), "! UNKNOWN_TICKET"},
+			{0, withdraw(3), "done"},
+		}},
+		{"a younger one stays behind", []*logpb.Quota{policed(rateOf("r", 10, minute), aging), slotsOf("s", 1)}, []line{
+			{0, who, "applied"},
+			{second, asks("x", hour, itemOf("s", 1), itemOf("r", 1)), "lease 1: s=1 r=1 until 1h0m1s"},
+			{0, waits("back", 0, 10*minute, itemOf("s", 1), itemOf("r", 1)), "waits as 1 until 10m1s"},
+			{minute, waits("std", 0, 10*minute, itemOf("s", 1), itemOf("r", 1)), "waits as 3 until 11m1s"},
+			{3 * minute, releases(1, itemOf("s", 1)), "back s=1"},
+			{0, withdraw(3), "! UNKNOWN_TICKET"},
+		}},
+		{"without waiting too, since its first denial, until it is granted something", []*logpb.Quota{
+			policed(hourly("h", 1000), &logpb.Policy{Zones: logpb.Zones_ZONES_SMOOTH, AgeingNs: 5 * minute}),
+		}, []line{
+			{0, who, "applied"},
+			{second, asks("x", hour, itemOf("h", 900)), "lease 1: h=900 until 1h0m1s"},
+			{0, asks("back", 0, itemOf("h", 1)), "ZONE h again at 55m59s"},
+			{4 * minute, asks("back", 0, itemOf("h", 1)), "ZONE h again at 55m59s"},
+			{minute, asks("back", 0, itemOf("h", 1)), "lease 2: h=1 until 10m1s"}, // as standard: one a second
+			{minute, asks("back", 0, itemOf("h", 1)), "ZONE h again at 56m1.4s"},
+		}},
+	})
+}
+
 // TestAWaiterThatWasPassedOverIsWokenInTime: an entry is wanted when the pace of the first one lets it through.
 func TestAWaiterThatWasPassedOverIsWokenInTime(t *testing.T) {
 	w := newWorld(t)

@@ -9,13 +9,14 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// waiter is a Reserve that waits. All fields but generation and turn stay as they were.
+// waiter is a Reserve that waits. All fields but generation, rank and turn stay as they were.
 type waiter struct {
 	generation uint64
 	ticket     uint64
 	ask        *logpb.Reserve
-	class      int32
-	weight     int32
+	standing
+	// ages is when it will count as standard (cluster time); 0: it does not age.
+	ages int64
 	// turn is its holder's.
 	turn  uint64
 	lane  uint32
@@ -36,7 +37,7 @@ type lane struct {
 // place is a waiter's place in its lane; lanes are merged by it into the one order of all waiters.
 type place struct {
 	lane   uint32
-	class  int32
+	rank   int32
 	turn   uint64
 	ticket uint64
 }
@@ -48,26 +49,26 @@ func lessPlace(a, b place) bool {
 	return before(a, b)
 }
 
-// before is the one total order of all waiters: class, the holder's turn, ticket.
+// before is the one total order of all waiters: the class as which they count, the holder's turn, ticket.
 func before(a, b place) bool {
-	return cmp.Or(cmp.Compare(a.class, b.class), cmp.Compare(a.turn, b.turn), cmp.Compare(a.ticket, b.ticket)) < 0
+	return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.turn, b.turn), cmp.Compare(a.ticket, b.ticket)) < 0
 }
 
 func (w *waiter) place() place {
-	return place{lane: w.lane, class: w.class, turn: w.turn, ticket: w.ticket}
+	return place{lane: w.lane, rank: w.rank, turn: w.turn, ticket: w.ticket}
 }
 
 // enqueue puts a Reserve into the queue. A holder enters at the level of those it stands in line with, never below its own
 // turn: who was away, or waits for something else, has saved nothing up.
-func (m *Machine) enqueue(ask *logpb.Reserve, needs []need, class, weight int32, from origin) *waiter {
+func (m *Machine) enqueue(ask *logpb.Reserve, needs []need, as standing, from origin) *waiter {
 	h := m.holder(ask.Holder)
-	if level := m.level(needs, class); level > h.turn {
+	if level := m.level(needs, as.rank); level > h.turn {
 		m.setTurn(h, level)
 	}
 	h.waiting++
 	m.lastTicket++
 	w := &waiter{
-		generation: m.generation, ticket: m.lastTicket, ask: ask, class: class, weight: weight,
+		generation: m.generation, ticket: m.lastTicket, ask: ask, standing: as, ages: m.agesAt(ask.Holder, as, needs),
 		turn: h.turn, until: addSaturated(m.clock.Now, ask.WaitNs), from: from,
 	}
 	m.insertWaiter(w, numbersOf(needs))
@@ -86,6 +87,9 @@ func (m *Machine) insertWaiter(w *waiter, quotas []uint32) {
 	m.order.Set(w.place())
 	m.waitersOf.Set(holderLease{holder: w.ask.Holder, lease: w.ticket})
 	m.waitEnds.Set(due{at: w.until, id: w.ticket})
+	if w.ages != 0 {
+		m.ages.Set(due{at: w.ages, id: w.ticket})
+	}
 }
 
 // dequeue takes a waiter out of the queue. What it kept for itself comes free.
@@ -94,6 +98,7 @@ func (m *Machine) dequeue(w *waiter) {
 	m.order.Delete(w.place())
 	m.waitersOf.Delete(holderLease{holder: w.ask.Holder, lease: w.ticket})
 	m.waitEnds.Delete(due{at: w.until, id: w.ticket})
+	m.ages.Delete(due{at: w.ages, id: w.ticket})
 	m.holder(w.ask.Holder).waiting--
 	l := m.mutableLane(w.lane)
 	l.length--
@@ -157,23 +162,23 @@ func laneKey(numbers []uint32) string {
 // level returns the turn at which a holder enters a line: the highest among the quotas that it needs. A quota's level in
 // a class is the smallest turn that waits for it, but not more than the largest that was served: a holder that asks for
 // one thing at a time is never in line when it is served, and the others' turns must not become its own each time.
-func (m *Machine) level(needs []need, class int32) (level uint64) {
+func (m *Machine) level(needs []need, rank int32) (level uint64) {
 	for _, n := range needs {
-		if turn, waits := m.smallestTurn(n.quota.number, class); waits {
-			level = max(level, min(turn, n.quota.served[class]))
+		if turn, waits := m.smallestTurn(n.quota.number, rank); waits {
+			level = max(level, min(turn, n.quota.served[rank]))
 		}
 	}
 	return level
 }
 
 // smallestTurn returns the smallest turn of a class that waits for a quota.
-func (m *Machine) smallestTurn(number uint32, class int32) (turn uint64, ok bool) {
+func (m *Machine) smallestTurn(number uint32, rank int32) (turn uint64, ok bool) {
 	m.lanesOf.Ascend(quotaLane{quota: number}, func(ql quotaLane) bool {
 		if ql.quota != number {
 			return false
 		}
-		m.order.Ascend(place{lane: ql.lane, class: class}, func(p place) bool {
-			if p.lane == ql.lane && p.class == class && (!ok || p.turn < turn) {
+		m.order.Ascend(place{lane: ql.lane, rank: rank}, func(p place) bool {
+			if p.lane == ql.lane && p.rank == rank && (!ok || p.turn < turn) {
 				turn, ok = p.turn, true
 			}
 			return false
@@ -184,9 +189,9 @@ func (m *Machine) smallestTurn(number uint32, class int32) (turn uint64, ok bool
 }
 
 // noteServed notes at which turn needs are granted.
-func noteServed(needs []need, class int32, turn uint64) {
+func noteServed(needs []need, rank int32, turn uint64) {
 	for _, n := range needs {
-		n.quota.served[class] = max(n.quota.served[class], turn)
+		n.quota.served[rank] = max(n.quota.served[rank], turn)
 	}
 }
 
@@ -245,7 +250,7 @@ func (m *Machine) refusalOf(w *waiter, reason logpb.Reason) *logpb.Refusal {
 	refusal := &logpb.Refusal{}
 	needs, failed := m.needs(w.ask)
 	if failed == nil {
-		if judged := m.judge(w.ask, w.class, needs); judged != nil {
+		if judged := m.judge(w.ask, w.standing, needs); judged != nil {
 			refusal = judged
 		} else {
 			refusal = m.behind(needs)
@@ -327,7 +332,7 @@ func (m *Machine) servePass() {
 				first.from.ticket++
 			case classPassedOver:
 				first.passed++
-				first.from = place{lane: next.lane, class: next.class + 1}
+				first.from = place{lane: next.lane, rank: next.rank + 1}
 			}
 		}
 	}
@@ -440,7 +445,7 @@ func (m *Machine) tryWaiter(w *waiter, quotas []uint32, aside map[uint32]int64, 
 		m.endWait(w, refusal)
 		return left
 	}
-	if kept := m.withholds(w.ask, w.class, needs); kept != nil {
+	if kept := m.withholds(w.ask, w.standing, needs); kept != nil {
 		m.wakeAt(kept.refusal.RetryAtNs)
 		if kept.class {
 			return classPassedOver
@@ -481,7 +486,7 @@ func (m *Machine) wakeAt(at int64) {
 // grantWaiter grants a waiter its lease.
 func (m *Machine) grantWaiter(w *waiter, needs []need) {
 	m.dequeue(w)
-	granted := m.grant(w.ask, needs, w.class, w.ticket)
+	granted := m.grant(w.ask, needs, w.standing, w.ticket)
 	result := &logpb.Result{Kind: &logpb.Result_Granted{Granted: granted}}
 	m.settleOrigin(w.from, w.ticket, result)
 	m.emitGranted(w.ask.Holder, granted, result)

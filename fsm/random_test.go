@@ -40,8 +40,8 @@ func randomWorldQuotas() []*logpb.Quota {
 	clamped.ClampHold, clamped.HeadroomPpm = true, 200_000
 	return []*logpb.Quota{
 		policed(clamped, &logpb.Policy{RampNs: 30 * second, Breaker: &logpb.Breaker{Failures: 2, ClosedNs: 20 * second}}), burst,
-		policed(hourly("hour", 50), &logpb.Policy{Zones: logpb.Zones_ZONES_SMOOTH, Shares: fleetShares()}), strict(short), anchored("anchored", 40), policed(slotsOf("slots", 3), &logpb.Policy{RampNs: 20 * second}),
-		rateOf("org", 10, 10*second), policed(team, &logpb.Policy{Breaker: &logpb.Breaker{Failures: 3}}), ends,
+		policed(hourly("hour", 50), &logpb.Policy{Zones: logpb.Zones_ZONES_SMOOTH, Shares: fleetShares(), AgeingNs: minute}), strict(short), anchored("anchored", 40), policed(slotsOf("slots", 3), &logpb.Policy{RampNs: 20 * second}),
+		rateOf("org", 10, 10*second), policed(team, &logpb.Policy{Breaker: &logpb.Breaker{Failures: 3}, AgeingNs: 20 * second}), ends,
 	}
 }
 

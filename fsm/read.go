@@ -57,7 +57,7 @@ func (s *State) Waiting(ticket uint64) bool {
 // wanted at least every tick, so that little time is lost when the leader is.
 func (s *State) NextDue() (at int64, pending bool) {
 	at = math.MaxInt64
-	for _, first := range []func() (due, bool){s.deadlines.Min, s.waitEnds.Min, s.cooldowns.Min} {
+	for _, first := range []func() (due, bool){s.deadlines.Min, s.waitEnds.Min, s.ages.Min, s.cooldowns.Min} {
 		if d, ok := first(); ok {
 			at = min(at, d.at)
 		}

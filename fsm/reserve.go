@@ -71,10 +71,9 @@ func (m *Machine) reserve(ask *logpb.Reserve, from origin) *logpb.Result {
 	if failed != nil {
 		return failure(failed)
 	}
-	own, weight := m.standing(ask.Holder)
-	class := classOf(own, ask.Class)
-	m.noteDemand(needs, class)
-	if refusal := m.hopeless(ask, class, needs); refusal != nil {
+	as := m.standingOf(ask, needs)
+	m.noteDemand(needs, as.class)
+	if refusal := m.hopeless(ask, as.class, needs); refusal != nil {
 		return m.refused(ask, refusal)
 	}
 	if ask.Resume {
@@ -82,23 +81,29 @@ func (m *Machine) reserve(ask *logpb.Reserve, from origin) *logpb.Result {
 		m.serve()
 	}
 	if m.waitedFor(needs) {
-		return m.reserveInLine(ask, needs, class, weight, from)
+		return m.reserveInLine(ask, needs, as, from)
 	}
-	refusal := m.judge(ask, class, needs)
-	switch {
-	case refusal == nil:
-		return m.granted(ask, m.grant(ask, needs, class, 0))
-	case ask.WaitNs == 0:
+	refusal := m.judge(ask, as, needs)
+	if refusal == nil {
+		return m.granted(ask, m.grant(ask, needs, as, 0))
+	}
+	return m.denied(ask, needs, as, from, refusal)
+}
+
+// denied refuses a Reserve that cannot be granted now, or has it wait.
+func (m *Machine) denied(ask *logpb.Reserve, needs []need, as standing, from origin, refusal *logpb.Refusal) *logpb.Result {
+	m.noteDenied(ask.Holder, as, needs)
+	if ask.WaitNs == 0 {
 		return m.refused(ask, refusal)
 	}
-	return m.wait(ask, needs, class, weight, from, refusal)
+	return m.wait(ask, needs, as, from, refusal)
 }
 
 // reserveInLine judges a Reserve whose quotas are waited for: as if it stood in the order now.
 func (m *Machine) reserveInLine(
-	ask *logpb.Reserve, needs []need, class, weight int32, from origin,
+	ask *logpb.Reserve, needs []need, as standing, from origin,
 ) *logpb.Result {
-	w := m.enqueue(ask, needs, class, weight, origin{})
+	w := m.enqueue(ask, needs, as, origin{})
 	for _, n := range needs {
 		m.relief[n.quota.number] = true
 	}
@@ -110,14 +115,11 @@ func (m *Machine) reserveInLine(
 	m.dequeue(w)
 	clear(m.relief) // as before it came
 	needs, _ = m.needs(ask)
-	refusal := m.judge(ask, class, needs)
+	refusal := m.judge(ask, as, needs)
 	if refusal == nil {
 		refusal = m.behind(needs)
 	}
-	if ask.WaitNs == 0 {
-		return m.refused(ask, refusal)
-	}
-	return m.wait(ask, needs, class, weight, from, refusal)
+	return m.denied(ask, needs, as, from, refusal)
 }
 
 // servedAtOnce returns the result of a Reserve that left the queue as soon as it had come.
@@ -136,7 +138,7 @@ func (m *Machine) servedAtOnce(ask *logpb.Reserve, ticket uint64, since int) *lo
 
 // wait puts a Reserve into the queue, unless it can be known that it would wait in vain.
 func (m *Machine) wait(
-	ask *logpb.Reserve, needs []need, class, weight int32, from origin, refusal *logpb.Refusal,
+	ask *logpb.Reserve, needs []need, as standing, from origin, refusal *logpb.Refusal,
 ) *logpb.Result {
 	if int64(m.waiters.Len()) >= m.limits.waiters || m.holder(ask.Holder).waiting >= maxWaitersOfHolder {
 		refusal.Reason = logpb.Reason_REASON_QUEUE_FULL
@@ -147,7 +149,7 @@ func (m *Machine) wait(
 		refusal.Advice = "come back then, or wait longer"
 		return m.refused(ask, refusal)
 	}
-	w := m.enqueue(ask, needs, class, weight, from)
+	w := m.enqueue(ask, needs, as, from)
 	if slices.ContainsFunc(needs, func(n need) bool { return n.quota.rule.policy.timed() }) {
 		m.wakeAt(refusal.RetryAtNs)
 	}
@@ -208,9 +210,9 @@ func (m *Machine) hopeless(ask *logpb.Reserve, class int32, needs []need) *logpb
 }
 
 // judge says what stands in the way of a grant now, nil for nothing. Waiters are not looked at.
-func (m *Machine) judge(ask *logpb.Reserve, class int32, needs []need) *logpb.Refusal {
+func (m *Machine) judge(ask *logpb.Reserve, as standing, needs []need) *logpb.Refusal {
 	var worst *logpb.Refusal
-	if kept := m.withholds(ask, class, needs); kept != nil {
+	if kept := m.withholds(ask, as, needs); kept != nil {
 		worst = kept.refusal
 	}
 	for _, n := range needs {

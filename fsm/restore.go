@@ -51,7 +51,7 @@ func (m *Machine) take(record *logpb.SnapshotRecord) error {
 	case *logpb.SnapshotRecord_Tally:
 		m.tallies.Set(&tally{
 			generation: m.generation, holder: kind.Tally.Holder, quota: kind.Tally.Quota, grants: kind.Tally.Grants,
-			granted: kind.Tally.GrantedNs, failures: kind.Tally.Failures, closedUntil: kind.Tally.ClosedUntilNs,
+			granted: kind.Tally.GrantedNs, failures: kind.Tally.Failures, closedUntil: kind.Tally.ClosedUntilNs, denied: kind.Tally.DeniedNs,
 		})
 	case *logpb.SnapshotRecord_Waiter:
 		return m.takeWaiter(kind.Waiter)
@@ -200,9 +200,12 @@ func (m *Machine) takeWaiter(encoded *logpb.SnapshotWaiter) error {
 	if !ok {
 		return fmt.Errorf("ticket %d of a holder that does not exist", encoded.Ticket)
 	}
+	if encoded.Class < 0 || encoded.Class >= classes || encoded.Rank < 0 || encoded.Rank > encoded.Class {
+		return fmt.Errorf("ticket %d is of class %d and counts as %d", encoded.Ticket, encoded.Class, encoded.Rank)
+	}
 	m.waiters.Set(encoded.Ticket, &waiter{
-		generation: m.generation, ticket: encoded.Ticket, ask: encoded.Reserve, class: encoded.Class,
-		weight: encoded.Weight, turn: h.turn, until: encoded.UntilNs,
+		generation: m.generation, ticket: encoded.Ticket, ask: encoded.Reserve,
+		standing: standing{class: encoded.Class, rank: encoded.Rank}, ages: encoded.AgesNs, turn: h.turn, until: encoded.UntilNs,
 		from: origin{session: encoded.Session, seq: encoded.Seq, key: encoded.Key},
 	})
 	return nil

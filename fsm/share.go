@@ -123,14 +123,14 @@ func (m *Machine) spared(q *quota, class int32, amount, left int64) (sum int64) 
 }
 
 // withheldByShare keeps what is left of a window for higher classes, and critical calls below their cap.
-func (m *Machine) withheldByShare(class int32, n need) *logpb.Refusal {
+func (m *Machine) withheldByShare(as standing, n need) *logpb.Refusal {
 	q := n.quota
 	if !q.rule.policy.shares.on {
 		return nil
 	}
 	closes, known := q.ledger.closes(&q.rule, q.rule.at(m.clock))
-	if class == classCritical {
-		if addSaturated(q.ledger.used[class], n.amount) <= q.cap() {
+	if as.class == classCritical {
+		if addSaturated(q.ledger.used[as.class], n.amount) <= q.cap() {
 			return nil
 		}
 		if !known {
@@ -146,7 +146,7 @@ func (m *Machine) withheldByShare(class int32, n need) *logpb.Refusal {
 		if known {
 			part = min(mulDivCeil(max(left, 0), million, length), million)
 		}
-		return room >= m.spared(q, class, n.amount, part)
+		return room >= m.spared(q, as.rank, n.amount, part)
 	}
 	if room < 0 || fits(closes) {
 		return nil // what is not there at all is somebody else's refusal

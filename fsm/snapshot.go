@@ -130,7 +130,7 @@ func (s *State) policyRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 	if going {
 		s.tallies.Scan(func(t *tally) bool {
 			going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Tally{Tally: &logpb.SnapshotTally{
-				Holder: t.holder, Quota: t.quota, Grants: t.grants, GrantedNs: t.granted, Failures: t.failures, ClosedUntilNs: t.closedUntil,
+				Holder: t.holder, Quota: t.quota, Grants: t.grants, GrantedNs: t.granted, Failures: t.failures, ClosedUntilNs: t.closedUntil, DeniedNs: t.denied,
 			}}})
 			return going
 		})
@@ -138,7 +138,7 @@ func (s *State) policyRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 	if going {
 		s.waiters.Scan(func(_ uint64, w *waiter) bool {
 			going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Waiter{Waiter: &logpb.SnapshotWaiter{
-				Ticket: w.ticket, Reserve: w.ask, Class: w.class, Weight: w.weight, UntilNs: w.until,
+				Ticket: w.ticket, Reserve: w.ask, Class: w.class, Rank: w.rank, AgesNs: w.ages, UntilNs: w.until,
 				Session: w.from.session, Seq: w.from.seq, Key: w.from.key,
 			}}})
 			return going

@@ -51,6 +51,7 @@ type State struct {
 	laneOf     *btree.Map[string, uint32]
 	lanesOf    *btree.BTreeG[quotaLane]
 	waitEnds   *btree.BTreeG[due]
+	ages       *btree.BTreeG[due] // tickets, by when they count as standard
 	cooldowns  *btree.BTreeG[due]
 	sessions   *btree.Map[uint64, *session]
 	sessionUse *btree.BTreeG[due]
@@ -145,6 +146,7 @@ func newState() *State {
 		laneOf:     new(btree.Map[string, uint32]),
 		lanesOf:    newTree(lessQuotaLane),
 		waitEnds:   newTree(lessDue),
+		ages:       newTree(lessDue),
 		cooldowns:  newTree(lessDue),
 		sessions:   new(btree.Map[uint64, *session]),
 		sessionUse: newTree(lessDue),
@@ -164,7 +166,7 @@ func (s *State) copy() *State {
 	c.holders, c.seen, c.tallies = s.holders.Copy(), s.seen.Copy(), s.tallies.Copy()
 	c.waiters, c.order, c.lanes = s.waiters.Copy(), s.order.Copy(), s.lanes.Copy()
 	c.waitersOf = s.waitersOf.Copy()
-	c.laneOf, c.lanesOf, c.waitEnds = s.laneOf.Copy(), s.lanesOf.Copy(), s.waitEnds.Copy()
+	c.laneOf, c.lanesOf, c.waitEnds, c.ages = s.laneOf.Copy(), s.lanesOf.Copy(), s.waitEnds.Copy(), s.ages.Copy()
 	c.cooldowns, c.sessions, c.sessionUse = s.cooldowns.Copy(), s.sessions.Copy(), s.sessionUse.Copy()
 	c.results, c.keys, c.keyEnds = s.results.Copy(), s.keys.Copy(), s.keyEnds.Copy()
 	c.members = s.members.Copy()

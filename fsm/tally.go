@@ -12,6 +12,8 @@ type tally struct {
 	// failures counts the provider's refusals in a row; closedUntil is when the quota opens for the holder again.
 	failures    int32
 	closedUntil int64
+	// denied is since when the holder asks and is granted nothing; 0: it does not. It is noted where background work ages.
+	denied int64
 }
 
 func lessTally(a, b *tally) bool {

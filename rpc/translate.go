@@ -225,7 +225,7 @@ func logQuota(q *quotav1.Quota) *logpb.Quota {
 		def.Rule = &logpb.Quota_Slots{Slots: &logpb.Slots{Limit: r.Slots.Limit, GraceNs: nanos(r.Slots.Grace)}}
 	}
 	if p := q.Policy; p != nil {
-		def.Policy = &logpb.Policy{Zones: logpb.Zones(p.Zones), RampNs: nanos(p.Ramp), Observe: p.Observe}
+		def.Policy = &logpb.Policy{Zones: logpb.Zones(p.Zones), RampNs: nanos(p.Ramp), Observe: p.Observe, AgeingNs: nanos(p.Ageing)}
 		if b := p.Breaker; b != nil {
 			def.Policy.Breaker = &logpb.Breaker{Failures: b.Failures, ClosedNs: nanos(b.Closed)}
 		}
@@ -278,7 +278,7 @@ func apiQuota(def *logpb.Quota) *quotav1.Quota {
 		q.Rule = &quotav1.Quota_Slots{Slots: &quotav1.Slots{Limit: r.Slots.Limit, Grace: optionalDuration(r.Slots.GraceNs)}}
 	}
 	if p := def.Policy; p != nil {
-		q.Policy = &quotav1.Policy{Zones: quotav1.Zones(p.Zones), Ramp: optionalDuration(p.RampNs), Observe: p.Observe}
+		q.Policy = &quotav1.Policy{Zones: quotav1.Zones(p.Zones), Ramp: optionalDuration(p.RampNs), Observe: p.Observe, Ageing: optionalDuration(p.AgeingNs)}
 		if b := p.Breaker; b != nil {
 			q.Policy.Breaker = &quotav1.Breaker{Failures: b.Failures, Closed: optionalDuration(b.ClosedNs)}
 		}

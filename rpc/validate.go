@@ -356,6 +356,7 @@ func (c *checker) definition(path string, q *quotav1.Quota) {
 		c.enum(path+".policy.zones", int32(p.Zones), quotav1.Zones_name)
 		c.length(path+".policy.ramp", p.Ramp, 0, maxDuration)
 		c.shares(path+".policy.shares", p.Shares)
+		c.length(path+".policy.ageing", p.Ageing, 0, maxDuration)
 		c.length(path+".policy.breaker.closed", p.GetBreaker().GetClosed(), 0, maxDuration)
 	}
 }

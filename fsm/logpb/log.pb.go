@@ -2123,7 +2123,9 @@ type Policy struct {
 	// True: everything is granted; what would have been refused is counted.
 	Observe bool `protobuf:"varint,4,opt,name=observe,proto3" json:"observe,omitempty"`
 	// What is kept of a window for each class.
-	Shares        *Shares `protobuf:"bytes,5,opt,name=shares,proto3" json:"shares,omitempty"`
+	Shares *Shares `protobuf:"bytes,5,opt,name=shares,proto3" json:"shares,omitempty"`
+	// After how long without a grant a holder of background work counts as standard; 0: never.
+	AgeingNs      int64 `protobuf:"varint,6,opt,name=ageing_ns,json=ageingNs,proto3" json:"ageing_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2191,6 +2193,13 @@ func (x *Policy) GetShares() *Shares {
 		return x.Shares
 	}
 	return nil
+}
+
+func (x *Policy) GetAgeingNs() int64 {
+	if x != nil {
+		return x.AgeingNs
+	}
+	return 0
 }
 
 // Shares divides a window between the classes.
@@ -4304,13 +4313,14 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\x04note\x18\x0f \x01(\tR\x04note\x12-\n" +
 	"\x06policy\x18\x10 \x01(\v2\x15.quotad.log.v1.PolicyR\x06policyB\x06\n" +
 	"\x04ruleB\v\n" +
-	"\t_max_hold\"\xc8\x01\n" +
+	"\t_max_hold\"\xe5\x01\n" +
 	"\x06Policy\x12*\n" +
 	"\x05zones\x18\x01 \x01(\x0e2\x14.quotad.log.v1.ZonesR\x05zones\x12\x17\n" +
 	"\aramp_ns\x18\x02 \x01(\x03R\x06rampNs\x120\n" +
 	"\abreaker\x18\x03 \x01(\v2\x16.quotad.log.v1.BreakerR\abreaker\x12\x18\n" +
 	"\aobserve\x18\x04 \x01(\bR\aobserve\x12-\n" +
-	"\x06shares\x18\x05 \x01(\v2\x15.quotad.log.v1.SharesR\x06shares\"\xd9\x01\n" +
+	"\x06shares\x18\x05 \x01(\v2\x15.quotad.log.v1.SharesR\x06shares\x12\x1b\n" +
+	"\tageing_ns\x18\x06 \x01(\x03R\bageingNs\"\xd9\x01\n" +
 	"\x06Shares\x12!\n" +
 	"\fcritical_ppm\x18\x01 \x01(\x05R\vcriticalPpm\x12!\n" +
 	"\fstandard_ppm\x18\x02 \x01(\x05R\vstandardPpm\x12%\n" +

@@ -1376,7 +1376,9 @@ type SnapshotTally struct {
 	// Until when the quota is closed for the holder.
 	ClosedUntilNs int64 `protobuf:"varint,5,opt,name=closed_until_ns,json=closedUntilNs,proto3" json:"closed_until_ns,omitempty"`
 	// How often the holder was granted some of it.
-	Grants        int64 `protobuf:"varint,6,opt,name=grants,proto3" json:"grants,omitempty"`
+	Grants int64 `protobuf:"varint,6,opt,name=grants,proto3" json:"grants,omitempty"`
+	// Since when it asks and is granted nothing; 0: it does not.
+	DeniedNs      int64 `protobuf:"varint,7,opt,name=denied_ns,json=deniedNs,proto3" json:"denied_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1453,6 +1455,13 @@ func (x *SnapshotTally) GetGrants() int64 {
 	return 0
 }
 
+func (x *SnapshotTally) GetDeniedNs() int64 {
+	if x != nil {
+		return x.DeniedNs
+	}
+	return 0
+}
+
 // SnapshotHolder is a holder's turn.
 type SnapshotHolder struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1524,10 +1533,10 @@ type SnapshotWaiter struct {
 	Ticket uint64 `protobuf:"varint,1,opt,name=ticket,proto3" json:"ticket,omitempty"`
 	// What was asked.
 	Reserve *Reserve `protobuf:"bytes,2,opt,name=reserve,proto3" json:"reserve,omitempty"`
-	// The class it stands in.
+	// Its class.
 	Class int32 `protobuf:"varint,3,opt,name=class,proto3" json:"class,omitempty"`
-	// Its weight.
-	Weight int32 `protobuf:"varint,4,opt,name=weight,proto3" json:"weight,omitempty"`
+	// The class as which it counts in the order.
+	Rank int32 `protobuf:"varint,4,opt,name=rank,proto3" json:"rank,omitempty"`
 	// When the wait ends.
 	UntilNs int64 `protobuf:"varint,5,opt,name=until_ns,json=untilNs,proto3" json:"until_ns,omitempty"`
 	// The session that asked; 0: none.
@@ -1535,7 +1544,9 @@ type SnapshotWaiter struct {
 	// The request's number.
 	Seq uint64 `protobuf:"varint,7,opt,name=seq,proto3" json:"seq,omitempty"`
 	// The idempotency key's full name.
-	Key           string `protobuf:"bytes,8,opt,name=key,proto3" json:"key,omitempty"`
+	Key string `protobuf:"bytes,8,opt,name=key,proto3" json:"key,omitempty"`
+	// When it will count as standard; 0: it does not age.
+	AgesNs        int64 `protobuf:"varint,9,opt,name=ages_ns,json=agesNs,proto3" json:"ages_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1591,9 +1602,9 @@ func (x *SnapshotWaiter) GetClass() int32 {
 	return 0
 }
 
-func (x *SnapshotWaiter) GetWeight() int32 {
+func (x *SnapshotWaiter) GetRank() int32 {
 	if x != nil {
-		return x.Weight
+		return x.Rank
 	}
 	return 0
 }
@@ -1624,6 +1635,13 @@ func (x *SnapshotWaiter) GetKey() string {
 		return x.Key
 	}
 	return ""
+}
+
+func (x *SnapshotWaiter) GetAgesNs() int64 {
+	if x != nil {
+		return x.AgesNs
+	}
+	return 0
 }
 
 // SnapshotSession is a session.
@@ -2100,7 +2118,7 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	" \x01(\x05R\x05class\"A\n" +
 	"\x0eSnapshotDemand\x12\x14\n" +
 	"\x05quota\x18\x01 \x01(\rR\x05quota\x12\x19\n" +
-	"\btried_ns\x18\x02 \x03(\x03R\atriedNs\"\xb8\x01\n" +
+	"\btried_ns\x18\x02 \x03(\x03R\atriedNs\"\xd5\x01\n" +
 	"\rSnapshotTally\x12\x16\n" +
 	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x14\n" +
 	"\x05quota\x18\x02 \x01(\rR\x05quota\x12\x1d\n" +
@@ -2108,20 +2126,22 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"granted_ns\x18\x03 \x01(\x03R\tgrantedNs\x12\x1a\n" +
 	"\bfailures\x18\x04 \x01(\x05R\bfailures\x12&\n" +
 	"\x0fclosed_until_ns\x18\x05 \x01(\x03R\rclosedUntilNs\x12\x16\n" +
-	"\x06grants\x18\x06 \x01(\x03R\x06grants\"Q\n" +
+	"\x06grants\x18\x06 \x01(\x03R\x06grants\x12\x1b\n" +
+	"\tdenied_ns\x18\a \x01(\x03R\bdeniedNs\"Q\n" +
 	"\x0eSnapshotHolder\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04turn\x18\x02 \x01(\x04R\x04turn\x12\x17\n" +
-	"\aseen_ns\x18\x03 \x01(\x03R\x06seenNs\"\xe1\x01\n" +
+	"\aseen_ns\x18\x03 \x01(\x03R\x06seenNs\"\xf6\x01\n" +
 	"\x0eSnapshotWaiter\x12\x16\n" +
 	"\x06ticket\x18\x01 \x01(\x04R\x06ticket\x120\n" +
 	"\areserve\x18\x02 \x01(\v2\x16.quotad.log.v1.ReserveR\areserve\x12\x14\n" +
-	"\x05class\x18\x03 \x01(\x05R\x05class\x12\x16\n" +
-	"\x06weight\x18\x04 \x01(\x05R\x06weight\x12\x19\n" +
+	"\x05class\x18\x03 \x01(\x05R\x05class\x12\x12\n" +
+	"\x04rank\x18\x04 \x01(\x05R\x04rank\x12\x19\n" +
 	"\buntil_ns\x18\x05 \x01(\x03R\auntilNs\x12\x18\n" +
 	"\asession\x18\x06 \x01(\x04R\asession\x12\x10\n" +
 	"\x03seq\x18\a \x01(\x04R\x03seq\x12\x10\n" +
-	"\x03key\x18\b \x01(\tR\x03key\"\x83\x01\n" +
+	"\x03key\x18\b \x01(\tR\x03key\x12\x17\n" +
+	"\aages_ns\x18\t \x01(\x03R\x06agesNs\"\x83\x01\n" +
 	"\x0fSnapshotSession\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x16\n" +
 	"\x06holder\x18\x02 \x01(\tR\x06holder\x12\x1f\n" +

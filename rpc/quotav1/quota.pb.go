@@ -4511,7 +4511,10 @@ type Policy struct {
 	// Grant everything, and count what would have been refused: to see what a quota would do before it does it.
 	Observe bool `protobuf:"varint,4,opt,name=observe,proto3" json:"observe,omitempty"`
 	// What is kept of a window for each class. Absent: nothing.
-	Shares        *Shares `protobuf:"bytes,5,opt,name=shares,proto3" json:"shares,omitempty"`
+	Shares *Shares `protobuf:"bytes,5,opt,name=shares,proto3" json:"shares,omitempty"`
+	// After how long without a grant a holder of background work that asks counts as standard: in the queue, in zones, and
+	// for what is kept; 1 s to 24 h. Absent: never.
+	Ageing        *durationpb.Duration `protobuf:"bytes,6,opt,name=ageing,proto3" json:"ageing,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4577,6 +4580,13 @@ func (x *Policy) GetObserve() bool {
 func (x *Policy) GetShares() *Shares {
 	if x != nil {
 		return x.Shares
+	}
+	return nil
+}
+
+func (x *Policy) GetAgeing() *durationpb.Duration {
+	if x != nil {
+		return x.Ageing
 	}
 	return nil
 }
@@ -5661,13 +5671,14 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x04note\x18\x0f \x01(\tR\x04note\x12(\n" +
 	"\x06policy\x18\x10 \x01(\v2\x10.quota.v1.PolicyR\x06policyB\x06\n" +
 	"\x04ruleB\v\n" +
-	"\t_max_hold\"\xcf\x01\n" +
+	"\t_max_hold\"\x82\x02\n" +
 	"\x06Policy\x12%\n" +
 	"\x05zones\x18\x01 \x01(\x0e2\x0f.quota.v1.ZonesR\x05zones\x12-\n" +
 	"\x04ramp\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x04ramp\x12+\n" +
 	"\abreaker\x18\x03 \x01(\v2\x11.quota.v1.BreakerR\abreaker\x12\x18\n" +
 	"\aobserve\x18\x04 \x01(\bR\aobserve\x12(\n" +
-	"\x06shares\x18\x05 \x01(\v2\x10.quota.v1.SharesR\x06shares\"\xc8\x01\n" +
+	"\x06shares\x18\x05 \x01(\v2\x10.quota.v1.SharesR\x06shares\x121\n" +
+	"\x06ageing\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x06ageing\"\xc8\x01\n" +
 	"\x06Shares\x12\x1a\n" +
 	"\bcritical\x18\x01 \x01(\x01R\bcritical\x12\x1a\n" +
 	"\bstandard\x18\x02 \x01(\x01R\bstandard\x12\x1e\n" +
@@ -6061,57 +6072,58 @@ var file_quota_v1_quota_proto_depIdxs = []int32{
 	65,  // 104: quota.v1.Policy.ramp:type_name -> google.protobuf.Duration
 	56,  // 105: quota.v1.Policy.breaker:type_name -> quota.v1.Breaker
 	54,  // 106: quota.v1.Policy.shares:type_name -> quota.v1.Shares
-	65,  // 107: quota.v1.Shares.quiet:type_name -> google.protobuf.Duration
-	2,   // 108: quota.v1.ClassUse.class:type_name -> quota.v1.Class
-	65,  // 109: quota.v1.Breaker.closed:type_name -> google.protobuf.Duration
-	9,   // 110: quota.v1.Window.anchor:type_name -> quota.v1.Anchor
-	65,  // 111: quota.v1.Window.skew:type_name -> google.protobuf.Duration
-	65,  // 112: quota.v1.Rate.per:type_name -> google.protobuf.Duration
-	65,  // 113: quota.v1.Slots.grace:type_name -> google.protobuf.Duration
-	5,   // 114: quota.v1.ListLeasesRequest.read:type_name -> quota.v1.ReadMode
-	11,  // 115: quota.v1.ListLeasesResponse.meta:type_name -> quota.v1.Meta
-	62,  // 116: quota.v1.ListLeasesResponse.leases:type_name -> quota.v1.LeaseStatus
-	2,   // 117: quota.v1.LeaseStatus.class:type_name -> quota.v1.Class
-	21,  // 118: quota.v1.LeaseStatus.held:type_name -> quota.v1.GrantedItem
-	21,  // 119: quota.v1.LeaseStatus.consumed:type_name -> quota.v1.GrantedItem
-	65,  // 120: quota.v1.LeaseStatus.expires_in:type_name -> google.protobuf.Duration
-	11,  // 121: quota.v1.CheckFenceResponse.meta:type_name -> quota.v1.Meta
-	65,  // 122: quota.v1.CheckFenceResponse.expires_in:type_name -> google.protobuf.Duration
-	14,  // 123: quota.v1.QuotaService.OpenSession:input_type -> quota.v1.OpenSessionRequest
-	16,  // 124: quota.v1.QuotaService.CloseSession:input_type -> quota.v1.CloseSessionRequest
-	18,  // 125: quota.v1.QuotaService.Reserve:input_type -> quota.v1.ReserveRequest
-	25,  // 126: quota.v1.QuotaService.Consume:input_type -> quota.v1.ConsumeRequest
-	27,  // 127: quota.v1.QuotaService.Settle:input_type -> quota.v1.SettleRequest
-	29,  // 128: quota.v1.QuotaService.Release:input_type -> quota.v1.ReleaseRequest
-	31,  // 129: quota.v1.QuotaService.Renew:input_type -> quota.v1.RenewRequest
-	33,  // 130: quota.v1.QuotaService.Withdraw:input_type -> quota.v1.WithdrawRequest
-	36,  // 131: quota.v1.QuotaService.Report:input_type -> quota.v1.ReportRequest
-	40,  // 132: quota.v1.QuotaService.Batch:input_type -> quota.v1.BatchRequest
-	44,  // 133: quota.v1.QuotaService.Watch:input_type -> quota.v1.WatchRequest
-	47,  // 134: quota.v1.QuotaService.GetQuota:input_type -> quota.v1.GetQuotaRequest
-	49,  // 135: quota.v1.QuotaService.ListQuotas:input_type -> quota.v1.ListQuotasRequest
-	60,  // 136: quota.v1.QuotaService.ListLeases:input_type -> quota.v1.ListLeasesRequest
-	63,  // 137: quota.v1.QuotaService.CheckFence:input_type -> quota.v1.CheckFenceRequest
-	15,  // 138: quota.v1.QuotaService.OpenSession:output_type -> quota.v1.OpenSessionResponse
-	17,  // 139: quota.v1.QuotaService.CloseSession:output_type -> quota.v1.CloseSessionResponse
-	19,  // 140: quota.v1.QuotaService.Reserve:output_type -> quota.v1.ReserveResponse
-	26,  // 141: quota.v1.QuotaService.Consume:output_type -> quota.v1.ConsumeResponse
-	28,  // 142: quota.v1.QuotaService.Settle:output_type -> quota.v1.SettleResponse
-	30,  // 143: quota.v1.QuotaService.Release:output_type -> quota.v1.ReleaseResponse
-	32,  // 144: quota.v1.QuotaService.Renew:output_type -> quota.v1.RenewResponse
-	34,  // 145: quota.v1.QuotaService.Withdraw:output_type -> quota.v1.WithdrawResponse
-	37,  // 146: quota.v1.QuotaService.Report:output_type -> quota.v1.ReportResponse
-	41,  // 147: quota.v1.QuotaService.Batch:output_type -> quota.v1.BatchResponse
-	45,  // 148: quota.v1.QuotaService.Watch:output_type -> quota.v1.WatchResponse
-	48,  // 149: quota.v1.QuotaService.GetQuota:output_type -> quota.v1.GetQuotaResponse
-	50,  // 150: quota.v1.QuotaService.ListQuotas:output_type -> quota.v1.ListQuotasResponse
-	61,  // 151: quota.v1.QuotaService.ListLeases:output_type -> quota.v1.ListLeasesResponse
-	64,  // 152: quota.v1.QuotaService.CheckFence:output_type -> quota.v1.CheckFenceResponse
-	138, // [138:153] is the sub-list for method output_type
-	123, // [123:138] is the sub-list for method input_type
-	123, // [123:123] is the sub-list for extension type_name
-	123, // [123:123] is the sub-list for extension extendee
-	0,   // [0:123] is the sub-list for field type_name
+	65,  // 107: quota.v1.Policy.ageing:type_name -> google.protobuf.Duration
+	65,  // 108: quota.v1.Shares.quiet:type_name -> google.protobuf.Duration
+	2,   // 109: quota.v1.ClassUse.class:type_name -> quota.v1.Class
+	65,  // 110: quota.v1.Breaker.closed:type_name -> google.protobuf.Duration
+	9,   // 111: quota.v1.Window.anchor:type_name -> quota.v1.Anchor
+	65,  // 112: quota.v1.Window.skew:type_name -> google.protobuf.Duration
+	65,  // 113: quota.v1.Rate.per:type_name -> google.protobuf.Duration
+	65,  // 114: quota.v1.Slots.grace:type_name -> google.protobuf.Duration
+	5,   // 115: quota.v1.ListLeasesRequest.read:type_name -> quota.v1.ReadMode
+	11,  // 116: quota.v1.ListLeasesResponse.meta:type_name -> quota.v1.Meta
+	62,  // 117: quota.v1.ListLeasesResponse.leases:type_name -> quota.v1.LeaseStatus
+	2,   // 118: quota.v1.LeaseStatus.class:type_name -> quota.v1.Class
+	21,  // 119: quota.v1.LeaseStatus.held:type_name -> quota.v1.GrantedItem
+	21,  // 120: quota.v1.LeaseStatus.consumed:type_name -> quota.v1.GrantedItem
+	65,  // 121: quota.v1.LeaseStatus.expires_in:type_name -> google.protobuf.Duration
+	11,  // 122: quota.v1.CheckFenceResponse.meta:type_name -> quota.v1.Meta
+	65,  // 123: quota.v1.CheckFenceResponse.expires_in:type_name -> google.protobuf.Duration
+	14,  // 124: quota.v1.QuotaService.OpenSession:input_type -> quota.v1.OpenSessionRequest
+	16,  // 125: quota.v1.QuotaService.CloseSession:input_type -> quota.v1.CloseSessionRequest
+	18,  // 126: quota.v1.QuotaService.Reserve:input_type -> quota.v1.ReserveRequest
+	25,  // 127: quota.v1.QuotaService.Consume:input_type -> quota.v1.ConsumeRequest
+	27,  // 128: quota.v1.QuotaService.Settle:input_type -> quota.v1.SettleRequest
+	29,  // 129: quota.v1.QuotaService.Release:input_type -> quota.v1.ReleaseRequest
+	31,  // 130: quota.v1.QuotaService.Renew:input_type -> quota.v1.RenewRequest
+	33,  // 131: quota.v1.QuotaService.Withdraw:input_type -> quota.v1.WithdrawRequest
+	36,  // 132: quota.v1.QuotaService.Report:input_type -> quota.v1.ReportRequest
+	40,  // 133: quota.v1.QuotaService.Batch:input_type -> quota.v1.BatchRequest
+	44,  // 134: quota.v1.QuotaService.Watch:input_type -> quota.v1.WatchRequest
+	47,  // 135: quota.v1.QuotaService.GetQuota:input_type -> quota.v1.GetQuotaRequest
+	49,  // 136: quota.v1.QuotaService.ListQuotas:input_type -> quota.v1.ListQuotasRequest
+	60,  // 137: quota.v1.QuotaService.ListLeases:input_type -> quota.v1.ListLeasesRequest
+	63,  // 138: quota.v1.QuotaService.CheckFence:input_type -> quota.v1.CheckFenceRequest
+	15,  // 139: quota.v1.QuotaService.OpenSession:output_type -> quota.v1.OpenSessionResponse
+	17,  // 140: quota.v1.QuotaService.CloseSession:output_type -> quota.v1.CloseSessionResponse
+	19,  // 141: quota.v1.QuotaService.Reserve:output_type -> quota.v1.ReserveResponse
+	26,  // 142: quota.v1.QuotaService.Consume:output_type -> quota.v1.ConsumeResponse
+	28,  // 143: quota.v1.QuotaService.Settle:output_type -> quota.v1.SettleResponse
+	30,  // 144: quota.v1.QuotaService.Release:output_type -> quota.v1.ReleaseResponse
+	32,  // 145: quota.v1.QuotaService.Renew:output_type -> quota.v1.RenewResponse
+	34,  // 146: quota.v1.QuotaService.Withdraw:output_type -> quota.v1.WithdrawResponse
+	37,  // 147: quota.v1.QuotaService.Report:output_type -> quota.v1.ReportResponse
+	41,  // 148: quota.v1.QuotaService.Batch:output_type -> quota.v1.BatchResponse
+	45,  // 149: quota.v1.QuotaService.Watch:output_type -> quota.v1.WatchResponse
+	48,  // 150: quota.v1.QuotaService.GetQuota:output_type -> quota.v1.GetQuotaResponse
+	50,  // 151: quota.v1.QuotaService.ListQuotas:output_type -> quota.v1.ListQuotasResponse
+	61,  // 152: quota.v1.QuotaService.ListLeases:output_type -> quota.v1.ListLeasesResponse
+	64,  // 153: quota.v1.QuotaService.CheckFence:output_type -> quota.v1.CheckFenceResponse
+	139, // [139:154] is the sub-list for method output_type
+	124, // [124:139] is the sub-list for method input_type
+	124, // [124:124] is the sub-list for extension type_name
+	124, // [124:124] is the sub-list for extension extendee
+	0,   // [0:124] is the sub-list for field type_name
 }
 
 func init() { file_quota_v1_quota_proto_init() }

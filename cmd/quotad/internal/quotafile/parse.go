@@ -28,7 +28,7 @@ var (
 		"name", "window", "rate", "slots", "headroom", "parent", "max_hold", "clamp_hold", "default_estimate",
 		"spend_by", "transit", "charged", "max_call", "settle", "policy", "note",
 	}
-	policyKeys  = []string{"profile", "zones", "ramp", "breaker", "observe", "shares"}
+	policyKeys  = []string{"profile", "zones", "ramp", "breaker", "observe", "shares", "ageing"}
 	sharesKeys  = []string{"critical", "standard", "background", "cap", "floor", "quiet"}
 	breakerKeys = []string{"failures", "closed"}
 	windowKeys  = []string{"limit", "every", "anchor", "skew"}
@@ -129,6 +129,9 @@ func (p *parser) policy(n *yaml.Node, quota *quotav1.Quota) {
 	if v, ok := values["ramp"]; ok {
 		policy.Ramp = p.duration(v, "ramp", shortestTime, time.Hour)
 	}
+	if v, ok := values["ageing"]; ok {
+		policy.Ageing = p.duration(v, "ageing", time.Second, 24*time.Hour)
+	}
 	if v, ok := values["observe"]; ok {
 		policy.Observe = p.doc.Bool(v, "observe")
 	}
@@ -142,7 +145,7 @@ func (p *parser) policy(n *yaml.Node, quota *quotav1.Quota) {
 
 // applyFleet gives a quota what a fleet of agents on one key needs (docs/policy.md). Zones and shares are a window's.
 func applyFleet(quota *quotav1.Quota) {
-	quota.Policy.Ramp = durationpb.New(time.Minute)
+	quota.Policy.Ramp, quota.Policy.Ageing = durationpb.New(time.Minute), durationpb.New(5*time.Minute)
 	quota.Policy.Breaker = &quotav1.Breaker{Failures: 5, Closed: durationpb.New(time.Minute)}
 	if quota.GetWindow() != nil {
 		quota.Policy.Zones = quotav1.Zones_ZONES_SMOOTH

@@ -148,7 +148,7 @@ func TestTranslation(t *testing.T) {
 		Charged: quotav1.Charged_CHARGED_START, MaxCall: durationpb.New(2 * time.Minute),
 		Settle: quotav1.SettleMode_SETTLE_MODE_MAX, Note: "one key for the whole fleet",
 		Policy: &quotav1.Policy{
-			Zones: quotav1.Zones_ZONES_SMOOTH, Ramp: durationpb.New(time.Minute), Observe: true,
+			Zones: quotav1.Zones_ZONES_SMOOTH, Ramp: durationpb.New(time.Minute), Observe: true, Ageing: durationpb.New(5 * time.Minute),
 			Breaker: &quotav1.Breaker{Failures: 5, Closed: durationpb.New(time.Minute)},
 			Shares: &quotav1.Shares{
 				Critical: 0.4, Standard: 0.35, Background: 0.25, Cap: 0.9, Floor: new(0.3), Quiet: durationpb.New(15 * time.Minute),
@@ -178,13 +178,14 @@ func TestProfiles(t *testing.T) {
 	}
 	breaker := &quotav1.Breaker{Failures: 5, Closed: durationpb.New(time.Minute)}
 	shares := &quotav1.Shares{Critical: 0.4, Standard: 0.35, Background: 0.25}
+	ageing := durationpb.New(5 * time.Minute)
 	for i, want := range []struct {
 		policy *quotav1.Policy
 		clamp  bool
 	}{
-		{&quotav1.Policy{Zones: quotav1.Zones_ZONES_SMOOTH, Ramp: durationpb.New(2 * time.Minute), Breaker: breaker, Shares: shares}, true},
-		{&quotav1.Policy{Ramp: durationpb.New(time.Minute), Breaker: breaker}, false},
-		{&quotav1.Policy{Ramp: durationpb.New(time.Minute), Breaker: breaker}, false},
+		{&quotav1.Policy{Zones: quotav1.Zones_ZONES_SMOOTH, Ramp: durationpb.New(2 * time.Minute), Breaker: breaker, Shares: shares, Ageing: ageing}, true},
+		{&quotav1.Policy{Ramp: durationpb.New(time.Minute), Breaker: breaker, Ageing: ageing}, false},
+		{&quotav1.Policy{Ramp: durationpb.New(time.Minute), Breaker: breaker, Ageing: ageing}, false},
 	} {
 		if got := file.Quotas[i]; !proto.Equal(got.Policy, want.policy) || got.ClampHold != want.clamp {
 			t.Errorf("%s: %v, clamp %v", got.Name, got.Policy, got.ClampHold)
@@ -227,6 +228,9 @@ func drawQuota(t *rapid.T) *quotav1.Quota {
 			if rapid.Bool().Draw(t, "quiet") {
 				quota.Policy.Shares.Quiet = durationpb.New(time.Duration(rapid.IntRange(1, 86_400).Draw(t, "quiet for")) * time.Second)
 			}
+		}
+		if rapid.Bool().Draw(t, "ages") {
+			quota.Policy.Ageing = durationpb.New(time.Duration(rapid.IntRange(1, 86_400).Draw(t, "ageing")) * time.Second)
 		}
 		if rapid.Bool().Draw(t, "ramped") {
 			quota.Policy.Ramp = durationpb.New(time.Duration(rapid.IntRange(50, 3_600_000).Draw(t, "ramp")) * time.Millisecond)

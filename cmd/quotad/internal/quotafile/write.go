@@ -83,6 +83,7 @@ func policyNode(policy *quotav1.Policy) *yaml.Node {
 	if policy.Shares != nil {
 		put(n, "shares", sharesNode(policy.Shares))
 	}
+	putDuration(n, "ageing", policy.Ageing)
 	if policy.Observe {
 		put(n, "observe", &yaml.Node{Kind: yaml.ScalarNode, Value: "true"})
 	}
