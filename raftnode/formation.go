@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -28,7 +29,7 @@ var ErrRemoved = errors.New("this node was removed from the cluster")
 
 // greet says who this node is.
 func (n *Node) greet(protocol string) preface {
-	p := preface{Magic: prefaceMagic, Protocol: protocol, Node: n.config.ID, List: n.config.list}
+	p := preface{Magic: prefaceMagic, Protocol: protocol, Node: n.config.ID, List: n.config.list, Address: n.config.advertised()}
 	if id := n.cluster.Load(); id != nil {
 		p.Cluster = *id
 	}
@@ -36,18 +37,66 @@ func (n *Node) greet(protocol string) preface {
 }
 
 // admit lets in who is of the same cluster or, before that has an id, of the same list. A node that has neither waits
-// to be added, and takes the first cluster that calls.
+// to be added, and takes the first cluster that calls. Raft is let in only when this disk may take part.
 func (n *Node) admit(caller preface) error {
 	own := n.greet("")
 	switch {
 	case own.Cluster != "" && caller.Cluster != "" && own.Cluster != caller.Cluster:
 		return fmt.Errorf("it is of cluster %s, this is %s", caller.Cluster, own.Cluster)
-	case own.Cluster != "" || caller.Cluster != "":
-		return nil
-	case own.List != caller.List && own.List != "" && caller.List != "" && caller.Protocol == protocolRaft:
+	case own.Cluster == "" && caller.Cluster == "" && own.List != caller.List && own.List != "" && caller.List != "" &&
+		caller.Protocol == protocolRaft:
 		return errors.New("its list of peers is another one")
+	case caller.Protocol == protocolRaft:
+		return n.settle(caller)
 	}
 	return nil
+}
+
+// errUnsettled says that this node does not know yet whether its empty disk may take part.
+var errUnsettled = errors.New("this disk is empty, and may not take part yet")
+
+// settle finds out, before the first vote and the first acknowledgement, whether an empty disk may take part. A voter's
+// that was wiped must not: it forgot votes, and entries that count as held by it. A node with a list forms the cluster
+// first (formCluster). One that joins asks who calls, and takes part once a leader that is still one says that it is a
+// learner; where it is known as a voter already, its disk was wiped since.
+func (n *Node) settle(caller preface) error {
+	if n.settled.Load() {
+		return nil
+	}
+	if len(n.config.Peers) > 0 {
+		return errUnsettled
+	}
+	n.settling.Lock()
+	defer n.settling.Unlock()
+	if n.settled.Load() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), peerTimeout)
+	defer cancel()
+	reply, err := n.port.ask(ctx, caller.Address, peerRequest{Kind: "hello", Node: n.config.ID, Newcomer: true})
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: %w", errUnsettled, err)
+	case reply.Node != caller.Node:
+		return fmt.Errorf("%w: under %s's address answers %q", errUnsettled, caller.Node, reply.Node)
+	case reply.Voter:
+		n.fail(ErrWiped)
+		return ErrWiped
+	case !reply.Learner:
+		return errUnsettled
+	}
+	if err := writeDurably(filepath.Join(n.config.DataDir, joinedFile), n.config.nonce); err != nil {
+		n.fail(err)
+		return err
+	}
+	n.settled.Store(true)
+	return nil
+}
+
+// wasSettled tells whether this disk took part before it was opened.
+func (n *Node) wasSettled() bool {
+	_, err := os.Stat(filepath.Join(n.config.DataDir, joinedFile))
+	return err == nil || n.raft.LastIndex() > 0
 }
 
 // answerPeer answers another node's question.
@@ -61,91 +110,138 @@ func (n *Node) answerPeer(request peerRequest) peerReply {
 	}
 	if request.Kind == "hello" {
 		reply.Empty = n.raft.LastIndex() == 0
-		reply.Member = n.isMember(request.Node)
+		reply.Member, reply.Voter = n.membershipOf(request.Node)
 		_, leader := n.raft.LeaderWithID()
 		reply.Led = leader != ""
-		reply.Formed = request.Nonce != "" && n.formedWith(request.Nonce)
+		if nonces := n.formedWith(); request.Nonce != "" && slices.Contains(nonces, request.Nonce) {
+			reply.FormedWith = nonces
+		}
+		reply.Learner = request.Newcomer && n.isLearnerNow(request.Node)
 	}
 	return reply
 }
 
-func (n *Node) formedWith(nonce string) bool {
+// isLearnerNow says for certain that a node is a learner: a deposed leader may not know yet that it was promoted since.
+func (n *Node) isLearnerNow(id string) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), peerTimeout)
+	defer cancel()
+	if n.readable(ctx, Linearizable) != nil {
+		return false
+	}
+	member, voter := n.membershipOf(id)
+	return member && !voter
+}
+
+// formedWith returns the nonces of the disks with which this node formed the cluster.
+func (n *Node) formedWith() (nonces []string) {
 	data, err := os.ReadFile(filepath.Join(n.config.DataDir, formedFile))
-	if err != nil {
-		return false
+	if err != nil || json.Unmarshal(data, &nonces) != nil {
+		return nil
 	}
-	var nonces []string
-	if json.Unmarshal(data, &nonces) != nil {
-		return false
-	}
-	return slices.Contains(nonces, nonce)
+	return nonces
 }
 
 // formCluster forms the cluster from the static list, if this node's disk is empty. That is safe only when every
 // listed peer has answered, has an empty disk too, and has the same list; each then remembers with which disks it
 // formed the cluster. Where a peer already has a cluster, this disk is either one of those (it was only slower), or was
-// wiped since.
+// wiped since. Until then this node speaks no raft.
 func (n *Node) formCluster() {
-	if n.raft.LastIndex() > 0 || len(n.config.Peers) == 0 {
+	if n.settled.Load() || len(n.config.Peers) == 0 {
 		return
 	}
 	warned := time.Time{}
 	for {
-		formed, err := n.tryToForm()
+		err := n.tryToForm()
 		switch {
-		case formed:
+		case err == nil:
+			n.settled.Store(true)
 			return
 		case errors.Is(err, ErrWiped), errors.Is(err, ErrForeignCluster):
 			n.fail(err)
 			return
-		case err != nil && time.Since(warned) > 5*time.Second:
+		case time.Since(warned) > 5*time.Second:
 			n.logger.Info("the cluster cannot be formed yet", "reason", err)
 			warned = time.Now()
 		}
-		select {
-		case <-time.After(100 * time.Millisecond):
-		case <-n.closing:
+		if !n.pause(100 * time.Millisecond) {
 			return
-		case <-n.done:
-			return
-		}
-		if n.raft.LastIndex() > 0 {
-			return // a leader that formed the cluster was faster
 		}
 	}
 }
 
-func (n *Node) tryToForm() (bool, error) {
+// tryToForm asks all peers, also where one does not answer: another may know that this disk was wiped, or that the
+// cluster was formed with it.
+func (n *Node) tryToForm() error {
 	nonces := []string{n.config.nonce}
-	for _, p := range n.config.Peers {
-		if p.ID == n.config.ID {
-			continue
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		reply, err := n.port.ask(ctx, p.RaftAddress, peerRequest{Kind: "hello", Nonce: n.config.nonce})
-		cancel()
+	var formed []string
+	var missing []error
+	wiped := false
+	for _, answer := range n.askPeers() {
+		p, reply, err := answer.peer, answer.reply, answer.err
 		switch {
 		case err != nil:
-			return false, fmt.Errorf("peer %s does not answer: %w", p.ID, err)
+			missing = append(missing, fmt.Errorf("%s at %s does not answer", p.ID, p.RaftAddress))
 		case reply.Node != p.ID:
-			return false, fmt.Errorf("under peer %s's address answers %q", p.ID, reply.Node)
+			missing = append(missing, fmt.Errorf("under %s's address %s answers %q", p.ID, p.RaftAddress, reply.Node))
+		case reply.List != n.config.list && reply.Empty:
+			missing = append(missing, fmt.Errorf("%s has another list of peers", p.ID))
 		case reply.List != n.config.list:
-			if reply.Empty {
-				return false, fmt.Errorf("peer %s has another list of peers", p.ID)
-			}
-			return false, fmt.Errorf("%w: peer %s formed a cluster from another list", ErrForeignCluster, p.ID)
-		case !reply.Empty && !reply.Formed:
-			return false, ErrWiped
+			return fmt.Errorf("%w: peer %s formed a cluster from another list", ErrForeignCluster, p.ID)
+		case len(reply.FormedWith) > 0:
+			formed = reply.FormedWith
+		case !reply.Empty:
+			wiped = true
+		default:
+			nonces = append(nonces, reply.Nonce)
 		}
-		nonces = append(nonces, reply.Nonce)
+	}
+	switch {
+	case len(formed) > 0:
+		nonces = formed // one that has seen all
+	case wiped:
+		return ErrWiped
+	case len(missing) > 0:
+		return errors.Join(missing...)
 	}
 	data, err := json.Marshal(nonces)
 	if err != nil {
-		return false, err
+		return err
 	}
 	if err := writeDurably(filepath.Join(n.config.DataDir, formedFile), string(data)); err != nil {
-		return false, err
+		return err
 	}
+	return n.bootstrap()
+}
+
+// peerAnswer is what a peer of the list answered.
+type peerAnswer struct {
+	peer  Peer
+	reply peerReply
+	err   error
+}
+
+// askPeers asks all other peers of the list at once.
+func (n *Node) askPeers() []peerAnswer {
+	answers := make([]peerAnswer, 0, len(n.config.Peers))
+	for _, p := range n.config.Peers {
+		if p.ID != n.config.ID {
+			answers = append(answers, peerAnswer{peer: p})
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	var wg sync.WaitGroup
+	for i := range answers {
+		wg.Go(func() {
+			a := &answers[i]
+			a.reply, a.err = n.port.ask(ctx, a.peer.RaftAddress, peerRequest{Kind: "hello", Nonce: n.config.nonce})
+		})
+	}
+	wg.Wait()
+	return answers
+}
+
+func (n *Node) bootstrap() error {
 	servers := make([]raft.Server, len(n.config.Peers))
 	for i, p := range n.config.Peers {
 		servers[i] = raft.Server{Suffrage: raft.Voter, ID: raft.ServerID(p.ID), Address: raft.ServerAddress(p.RaftAddress)}
@@ -153,12 +249,12 @@ func (n *Node) tryToForm() (bool, error) {
 			servers[i].Address = raft.ServerAddress(n.config.advertised())
 		}
 	}
-	err = n.raft.BootstrapCluster(raft.Configuration{Servers: servers}).Error()
+	err := n.raft.BootstrapCluster(raft.Configuration{Servers: servers}).Error()
 	if err != nil && !errors.Is(err, raft.ErrCantBootstrap) {
-		return false, err
+		return err
 	}
 	n.logger.Info("the cluster was formed", "peers", len(servers))
-	return true, nil
+	return nil
 }
 
 // watchMembership ends a node that was removed: its votes would only disturb.
@@ -211,16 +307,22 @@ func (m *membership) removed(index, applied uint64, found bool) bool {
 
 // isMember tells whether a node is in this node's latest configuration.
 func (n *Node) isMember(id string) bool {
+	member, _ := n.membershipOf(id)
+	return member
+}
+
+// membershipOf tells whether a node is in this node's latest configuration, and votes there.
+func (n *Node) membershipOf(id string) (member, voter bool) {
 	configuration := n.raft.GetConfiguration()
 	if err := configuration.Error(); err != nil {
-		return false
+		return false, false
 	}
 	for _, s := range configuration.Configuration().Servers {
 		if string(s.ID) == id {
-			return true
+			return true, s.Suffrage == raft.Voter
 		}
 	}
-	return false
+	return false, false
 }
 
 // othersRemovedMe asks the others when no leader is heard of any more: raft does not tell a server that it was removed.

@@ -60,7 +60,8 @@ func (n *Node) Promote(ctx context.Context, id string) error {
 			return nil
 		}
 		match, err := n.matchIndex(ctx, s)
-		if last := n.raft.LastIndex(); err != nil || match+caughtUp < last {
+		// One that has nothing at all may not have been taken in yet, and would then find itself a voter with an empty disk.
+		if last := n.raft.LastIndex(); err != nil || match == 0 || match+caughtUp < last {
 			return &MemberError{
 				ID: id, Message: fmt.Sprintf("it has entries up to %d of %d", match, last), Hint: "wait until it has caught up",
 			}

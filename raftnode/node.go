@@ -25,6 +25,7 @@ const (
 	nodeFile    = "node"      // this node's id
 	nonceFile   = "formation" // this disk's nonce, by which a wiped disk is told from the one that formed the cluster
 	formedFile  = "formed"    // the nonces of the members with which this node formed the cluster
+	joinedFile  = "joined"    // this disk's nonce, once a leader took it in as a learner
 )
 
 // Position says where in the log something stands.
@@ -67,6 +68,9 @@ type Node struct {
 	stopping atomic.Bool
 	diskLow  atomic.Bool
 	skew     atomic.Int64
+	// settled is set when this disk may take part: see settle. settling lets one caller at a time find out.
+	settled  atomic.Bool
+	settling sync.Mutex
 	// suspicious is set while a transfer of leadership is watched.
 	suspicious atomic.Bool
 
@@ -175,6 +179,9 @@ func (n *Node) open() error {
 		return n.store.damage
 	}
 	n.store.running.Store(err == nil)
+	if err == nil {
+		n.settled.Store(n.wasSettled())
+	}
 	return err
 }
 

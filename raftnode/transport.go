@@ -40,6 +40,8 @@ type preface struct {
 	Cluster string `json:"cluster"`
 	// List is the hash of the caller's static list; empty if it has none.
 	List string `json:"list"`
+	// Address is where the caller listens for peers.
+	Address string `json:"address,omitempty"`
 }
 
 // tcp is the network of a real node. It speaks from the address that it listens on, so that a firewall, or whoever
@@ -203,7 +205,11 @@ func (p *peerPort) handle(raw net.Conn) {
 		return
 	}
 	if err := p.admit(hello); err != nil {
-		p.logger.Warn("a peer was not let in", "node", hello.Node, "address", raw.RemoteAddr(), "reason", err)
+		level := hclog.Warn
+		if errors.Is(err, errUnsettled) {
+			level = hclog.Debug // the caller asks again and again meanwhile
+		}
+		p.logger.Log(level, "a peer was not let in", "node", hello.Node, "address", raw.RemoteAddr(), "reason", err)
 		release()
 		return
 	}
@@ -362,6 +368,8 @@ type peerRequest struct {
 	Nonce string `json:"nonce,omitempty"`
 	// Node is the caller's id, for hello.
 	Node string `json:"node,omitempty"`
+	// Newcomer, for hello, asks a leader to make sure what the caller is: its disk is empty.
+	Newcomer bool `json:"newcomer,omitempty"`
 }
 
 // peerReply is the answer.
@@ -380,8 +388,11 @@ type peerReply struct {
 	// Member: the caller is in this node's configuration. Led: this node hears from a leader.
 	Member bool `json:"member"`
 	Led    bool `json:"led"`
-	// Formed: this node formed the cluster with the caller's nonce among the members.
-	Formed bool `json:"formed"`
+	// Voter: the caller votes in this node's configuration. Learner: this node certainly leads, and the caller is a learner.
+	Voter   bool `json:"voter,omitempty"`
+	Learner bool `json:"learner,omitempty"`
+	// FormedWith are the nonces with which this node formed the cluster, where the caller's is among them.
+	FormedWith []string `json:"formedWith,omitempty"`
 }
 
 // servePeer answers questions until the caller hangs up.

@@ -1,0 +1,95 @@
+package raftnode_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/raftnode"
+)
+
+// wipe gives a stopped node an empty disk; join leaves it without a list of peers.
+func (c *cluster) wipe(i int, join bool) {
+	c.configs[i].DataDir = c.t.TempDir()
+	if join {
+		c.configs[i].Peers = nil
+	}
+}
+
+// endsWiped waits until a node has stopped by itself because its disk was lost.
+func (c *cluster) endsWiped(i int) {
+	c.t.Helper()
+	n := c.nodes[i]
+	select {
+	case <-n.Done():
+	case <-time.After(20 * time.Second):
+		c.t.Fatalf("%s goes on with an empty disk: %+v", c.configs[i].ID, n.Status())
+	}
+	if !errors.Is(n.Err(), raftnode.ErrWiped) {
+		c.t.Fatalf("it ended with %v", n.Err())
+	}
+	n.Kill()
+	c.nodes[i] = nil
+}
+
+// TestAWipedVoterDoesNotElect: two of three hold what was acknowledged. One loses its disk; with the third, which has
+// nothing of it, it would be a majority that knows nothing. Neither its list nor `join` lets it take part, also where one
+// of its peers is dead.
+func TestAWipedVoterDoesNotElect(t *testing.T) {
+	for name, join := range map[string]bool{"with its list": false, "that joins": true} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t, 3)
+			c.propose(rate("q", 1000))
+			leader := c.leader()
+			wiped, behind := (leader+1)%3, (leader+2)%3
+			c.stop(behind)
+			c.propose(rate("acknowledged", 1000))
+			c.stop(wiped)
+			c.stop(leader)
+			c.wipe(wiped, join)
+			c.start(wiped)
+			c.start(behind)
+			c.endsWiped(wiped)
+			c.start(leader)
+			n := c.nodes[c.leader()]
+			eventually(t, "what was acknowledged", func() bool {
+				found := false
+				err := n.Read(t.Context(), raftnode.Linearizable, func(s *fsm.State, at fsm.Clock, _ raftnode.Position) {
+					_, found = s.Quota("acknowledged", at)
+				})
+				return err == nil && found
+			})
+		})
+	}
+}
+
+// TestAWipedNodeThatWasAddedDoesNotComeBack: the log in which it was a learner once does not make it one now.
+func TestAWipedNodeThatWasAddedDoesNotComeBack(t *testing.T) {
+	c := newCluster(t, 3)
+	c.propose(rate("q", 10))
+	joining := c.configs[0]
+	joining.ID, joining.DataDir, joining.Peers = "n3", t.TempDir(), nil
+	joining.RaftAddress, joining.APIAddress = freeAddress(t), "127.0.0.1:1003"
+	c.nodes, c.configs = append(c.nodes, nil), append(c.configs, joining)
+	c.start(3)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	lead := c.nodes[c.leader()]
+	if err := lead.AddLearner(ctx, "n3", joining.RaftAddress, joining.APIAddress); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the learner has caught up", func() bool { return c.nodes[3].Status().LastIndex >= lead.Status().LastIndex })
+	c.stop(3)
+	c.start(3) // as a learner with its disk
+	eventually(t, "the learner is a voter", func() bool { return c.nodes[c.leader()].Promote(ctx, "n3") == nil })
+	c.stop(3)
+	c.start(3) // as a voter with its disk
+	c.hashesAgree()
+	c.stop(3)
+	c.wipe(3, true)
+	c.start(3)
+	c.endsWiped(3)
+	c.propose(reserve("q", 1))
+}
