@@ -179,6 +179,8 @@ func (n *Node) tryToForm() error {
 	for _, answer := range n.askPeers() {
 		p, reply, err := answer.peer, answer.reply, answer.err
 		switch {
+		case errors.As(err, new(*refusedError)):
+			missing = append(missing, fmt.Errorf("%s at %s refuses: %w", p.ID, p.RaftAddress, err))
 		case err != nil:
 			missing = append(missing, fmt.Errorf("%s at %s does not answer", p.ID, p.RaftAddress))
 		case reply.Node != p.ID:

@@ -2,6 +2,7 @@ package raftnode
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -19,24 +20,55 @@ type MemberError struct{ ID, Message, Hint string }
 // Error implements error.
 func (e *MemberError) Error() string { return fmt.Sprintf("member %q: %s", e.ID, e.Message) }
 
-// AddLearner adds a node that does not vote yet. *MemberError: the id or address is taken.
+// AddLearner adds a node that does not vote yet. Adding one again with the same addresses changes nothing. *MemberError: the
+// id or an address is taken, or at the address is no node that can be added.
 func (n *Node) AddLearner(ctx context.Context, id, raftAddress, apiAddress string) error {
 	configuration, err := n.configuration()
 	if err != nil {
 		return err
 	}
 	for _, s := range configuration.Configuration().Servers {
-		if string(s.ID) == id && string(s.Address) == raftAddress {
+		known := n.apiAddress(string(s.ID))
+		if string(s.ID) == id && string(s.Address) == raftAddress && (known == "" || known == apiAddress) {
 			return n.putMember(ctx, id, apiAddress)
 		}
-		if string(s.ID) == id || string(s.Address) == raftAddress {
-			return &MemberError{ID: id, Message: "the id or the address is taken", Hint: "a new node needs a new id and address"}
+		if string(s.ID) == id || string(s.Address) == raftAddress || known == apiAddress {
+			return &MemberError{
+				ID: id, Message: fmt.Sprintf("the id or an address is taken: there is %s, raft %s, api %s", s.ID, s.Address, known),
+				Hint: "a new node needs a new id and addresses",
+			}
 		}
+	}
+	if err := n.vet(ctx, id, raftAddress); err != nil {
+		return err
 	}
 	if err := n.putMember(ctx, id, apiAddress); err != nil {
 		return err
 	}
 	return n.change(n.raft.AddNonvoter(raft.ServerID(id), raft.ServerAddress(raftAddress), configuration.Index(), n.config.ApplyTimeout))
+}
+
+// vet asks who is at a new node's address, so that nothing is left behind of one that cannot join.
+func (n *Node) vet(ctx context.Context, id, address string) error {
+	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
+	defer cancel()
+	reply, err := n.port.ask(ctx, address, peerRequest{Kind: "hello", Node: n.config.ID})
+	unfit := &MemberError{ID: id, Hint: `start it first, with an empty data directory and "join: true"`}
+	switch own := n.cluster.Load(); {
+	case errors.As(err, new(*refusedError)):
+		unfit.Message = fmt.Sprintf("the node at %s takes no calls from here: %v", address, err)
+	case err != nil:
+		unfit.Message = fmt.Sprintf("it does not answer at %s: %v", address, err)
+	case reply.Node != id:
+		unfit.Message = fmt.Sprintf("at %s answers %q", address, reply.Node)
+	case reply.Cluster != "" && own != nil && reply.Cluster != *own:
+		unfit.Message = fmt.Sprintf("the node at %s is of another cluster, %s", address, reply.Cluster)
+	case reply.Empty && reply.List != "":
+		unfit.Message = "it has a list of peers and waits to form a cluster of its own"
+	default:
+		return nil
+	}
+	return unfit
 }
 
 func (n *Node) putMember(ctx context.Context, id, apiAddress string) error {

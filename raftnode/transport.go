@@ -210,6 +210,9 @@ func (p *peerPort) handle(raw net.Conn) {
 			level = hclog.Debug // the caller asks again and again meanwhile
 		}
 		p.logger.Log(level, "a peer was not let in", "node", hello.Node, "address", raw.RemoteAddr(), "reason", err)
+		if hello.Protocol == protocolPeer && readLine(reader, maxPeerMessage, new(peerRequest)) == nil {
+			_ = writeLine(conn, peerReply{Refused: err.Error()}) // who asks may tell an operator
+		}
 		release()
 		return
 	}
@@ -393,7 +396,15 @@ type peerReply struct {
 	Learner bool `json:"learner,omitempty"`
 	// FormedWith are the nonces with which this node formed the cluster, where the caller's is among them.
 	FormedWith []string `json:"formedWith,omitempty"`
+	// Refused says why the question is not answered; then nothing else is set.
+	Refused string `json:"refused,omitempty"`
 }
+
+// refusedError says that a node answers, but not this one's questions.
+type refusedError struct{ reason string }
+
+// Error implements error.
+func (e *refusedError) Error() string { return e.reason }
 
 // servePeer answers questions until the caller hangs up.
 func (p *peerPort) servePeer(conn net.Conn, reader *bufio.Reader) {
@@ -450,6 +461,10 @@ func (p *peerPort) askOn(ctx context.Context, address string, c *peerConn, reque
 	if err != nil {
 		_ = c.conn.Close()
 		return peerReply{}, err
+	}
+	if reply.Refused != "" {
+		_ = c.conn.Close()
+		return peerReply{}, &refusedError{reply.Refused}
 	}
 	p.putIdle(address, c)
 	return reply, nil

@@ -1,0 +1,51 @@
+package raftnode_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/raftnode"
+)
+
+// TestAddLearnerRefusesWhatCannotJoin, and leaves nothing behind: neither an address of a member that is another one now, nor
+// a learner that never comes.
+func TestAddLearnerRefusesWhatCannotJoin(t *testing.T) {
+	c := newCluster(t, 3)
+	c.propose(rate("q", 10))
+	other := newCluster(t, 1)
+	other.propose(rate("q", 10))
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	leader := c.leader()
+	lead, follower := c.nodes[leader], c.configs[(leader+1)%3]
+	eventually(t, "all addresses are known", func() bool {
+		known := 0
+		_ = lead.Read(ctx, raftnode.Linearizable, func(s *fsm.State, _ fsm.Clock, _ raftnode.Position) { known = len(s.Members()) })
+		return known == 3
+	})
+	before := lead.Status().LastIndex
+	nobody, foreign := freeAddress(t), other.configs[0]
+	for name, add := range map[string]struct{ id, raft, api, want string }{
+		"another API address of a member": {follower.ID, follower.RaftAddress, "127.0.0.1:9", "taken"},
+		"a member's Raft address":         {"n9", follower.RaftAddress, "127.0.0.1:9", "taken"},
+		"a member's API address":          {"n9", nobody, follower.APIAddress, "taken"},
+		"nobody is there":                 {"n9", nobody, "127.0.0.1:9", "does not answer at " + nobody},
+		"a node of another cluster":       {"n0", foreign.RaftAddress, "127.0.0.1:9", "taken"},
+		"another cluster under a new id":  {"n9", foreign.RaftAddress, "127.0.0.1:9", "it is of cluster"},
+	} {
+		err := lead.AddLearner(ctx, add.id, add.raft, add.api)
+		if unfit, ok := errors.AsType[*raftnode.MemberError](err); !ok || !strings.Contains(unfit.Message, add.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if after := lead.Status(); after.LastIndex != before || len(after.Members) != 3 {
+		t.Errorf("something is left behind: index %d, then %d; %d members", before, after.LastIndex, len(after.Members))
+	}
+	if err := lead.AddLearner(ctx, follower.ID, follower.RaftAddress, follower.APIAddress); err != nil {
+		t.Errorf("the same again: %v", err)
+	}
+}
