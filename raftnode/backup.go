@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"time"
 
@@ -12,16 +13,27 @@ import (
 	"github.com/quotad/quotad/fsm"
 )
 
+// ForeignBackupError says that a backup is of another cluster than the one that is to take it.
+type ForeignBackupError struct{ Backup, Cluster string }
+
+// Error implements error.
+func (e *ForeignBackupError) Error() string {
+	return fmt.Sprintf("the backup is of cluster %s, this is cluster %s", e.Backup, e.Cluster)
+}
+
 // Restore replaces the state by a backup, raises the fence's epoch and returns it. Only a leader does it. While it
-// runs nothing is accepted. The backup is checked whole before anything changes.
-func (n *Node) Restore(ctx context.Context, backup io.Reader) (epoch uint32, at Position, err error) {
+// runs nothing is accepted. The backup is checked whole before anything changes. *ForeignBackupError: it is of another
+// cluster, and fromOther does not say that this is meant.
+func (n *Node) Restore(ctx context.Context, backup io.Reader, fromOther bool) (epoch uint32, at Position, err error) {
 	restored, err := fsm.Restore(backup)
 	if err != nil {
 		return 0, Position{}, err
 	}
-	lead := n.leading.Load()
-	if lead == nil {
+	if n.leading.Load() == nil {
 		return 0, Position{}, n.notAccepted(n.whyNotLeading())
+	}
+	if own, of := n.cluster.Load(), restored.State().ClusterID(); !fromOther && of != "" && own != nil && *own != of {
+		return 0, Position{}, &ForeignBackupError{Backup: of, Cluster: *own}
 	}
 	if !n.paused.CompareAndSwap(false, true) {
 		return 0, Position{}, n.notAccepted(NotReady)

@@ -195,10 +195,10 @@ func TestBackupAndRestore(t *testing.T) {
 	late := c.propose(reserve("q", 1)).GetGranted()
 	damaged := bytes.Clone(backup.Bytes())
 	damaged[len(damaged)/2] ^= 1
-	if _, _, err := lead.Restore(t.Context(), bytes.NewReader(damaged)); !errors.Is(err, fsm.ErrCorruptSnapshot) {
+	if _, _, err := lead.Restore(t.Context(), bytes.NewReader(damaged), false); !errors.Is(err, fsm.ErrCorruptSnapshot) {
 		t.Fatalf("a damaged backup: %v", err)
 	}
-	epoch, _, err := lead.Restore(t.Context(), bytes.NewReader(backup.Bytes()))
+	epoch, _, err := lead.Restore(t.Context(), bytes.NewReader(backup.Bytes()), false)
 	if err != nil || epoch != 1 {
 		t.Fatalf("epoch %d, %v", epoch, err)
 	}

@@ -209,7 +209,11 @@ func (s *adminService) Restore(ctx context.Context, stream *connect.ClientStream
 	if err := r.who.may(VerbAdminCluster); err != nil {
 		return nil, err
 	}
-	epoch, at, err := s.node.Restore(ctx, &chunkReader{from: stream})
+	first := &chunkReader{from: stream}
+	if err := first.fill(); err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	epoch, at, err := s.node.Restore(ctx, first, first.fromOther)
 	broken := (*connect.Error)(nil)
 	switch {
 	case errors.As(err, &broken):
@@ -226,18 +230,29 @@ func (s *adminService) Restore(ctx context.Context, stream *connect.ClientStream
 type chunkReader struct {
 	from *connect.ClientStream[quotav1.RestoreRequest]
 	rest []byte
+	// fromOther is set by the first piece that says so.
+	fromOther bool
+}
+
+// fill receives the next piece, if nothing is left of the last one.
+func (c *chunkReader) fill() error {
+	for len(c.rest) == 0 {
+		if !c.from.Receive() {
+			if err := c.from.Err(); err != nil {
+				return err
+			}
+			return io.EOF
+		}
+		c.rest = c.from.Msg().Chunk
+		c.fromOther = c.fromOther || c.from.Msg().FromOtherCluster
+	}
+	return nil
 }
 
 // Read implements io.Reader.
 func (c *chunkReader) Read(p []byte) (int, error) {
-	for len(c.rest) == 0 {
-		if !c.from.Receive() {
-			if err := c.from.Err(); err != nil {
-				return 0, err
-			}
-			return 0, io.EOF
-		}
-		c.rest = c.from.Msg().Chunk
+	if err := c.fill(); err != nil {
+		return 0, err
 	}
 	n := copy(p, c.rest)
 	c.rest = c.rest[n:]

@@ -106,6 +106,7 @@ func nodeError(err error) *connect.Error {
 	var unknown *raftnode.UnknownError
 	var member *raftnode.MemberError
 	var compacted *raftnode.CompactedError
+	var foreign *raftnode.ForeignBackupError
 	var already *connect.Error
 	switch {
 	case errors.As(err, &already):
@@ -120,6 +121,11 @@ func nodeError(err error) *connect.Error {
 	case errors.As(err, &member):
 		return newError(member.Error(), &quotav1.ErrorInfo{
 			Reason: quotav1.Reason_REASON_UNFIT_MEMBER, Field: "id", Hint: member.Hint, NotAccepted: true,
+		})
+	case errors.As(err, &foreign):
+		return newError(foreign.Error(), &quotav1.ErrorInfo{
+			Reason: quotav1.Reason_REASON_FOREIGN_CLUSTER, NotAccepted: true,
+			Hint: "if it is meant to come here, say so: from_other_cluster, or quotad restore --from-other-cluster",
 		})
 	case errors.As(err, &compacted):
 		return newError(compacted.Error(), &quotav1.ErrorInfo{

@@ -197,6 +197,31 @@ func TestBackupAndRestoreOverTheAPI(t *testing.T) {
 	}
 }
 
+// TestARestoreOfAnotherClustersBackup needs to be meant: the word for it travels with the first piece.
+func TestARestoreOfAnotherClustersBackup(t *testing.T) {
+	here, there := newNodes(t, 1)[0], newNodes(t, 1)[0]
+	if status, body := post(t, there.url, "/quota.v1.AdminService/ApplyQuotas", applyCore); status != http.StatusOK {
+		t.Fatalf("%d %s", status, body)
+	}
+	foreign, err := backup(t, quotav1connect.NewAdminServiceClient(h2c(t), there.url))
+	if err != nil {
+		t.Fatal(err)
+	}
+	admin := quotav1connect.NewAdminServiceClient(h2c(t), here.url)
+	_, err = restore(t, admin, foreign)
+	if reasonOf(t, err) != quotav1.Reason_REASON_FOREIGN_CLUSTER || !infoOf(err).NotAccepted {
+		t.Fatalf("%v", err)
+	}
+	for _, node := range []*testNode{here, there} {
+		if id := node.node.Status().ClusterID; !strings.Contains(err.Error(), id) {
+			t.Errorf("%v does not name %s", err, id)
+		}
+	}
+	if _, err := restore(t, admin, foreign, true); err != nil {
+		t.Error(err)
+	}
+}
+
 func flipped(data []byte) []byte {
 	bad := bytes.Clone(data)
 	bad[len(bad)/2] ^= 4
@@ -221,7 +246,7 @@ func backup(t *testing.T, admin quotav1connect.AdminServiceClient) ([]byte, erro
 	return all, stream.Err()
 }
 
-func restore(t *testing.T, admin quotav1connect.AdminServiceClient, data []byte) (*quotav1.RestoreResponse, error) {
+func restore(t *testing.T, admin quotav1connect.AdminServiceClient, data []byte, fromOther ...bool) (*quotav1.RestoreResponse, error) {
 	t.Helper()
 	stream, err := admin.Restore(t.Context())
 	if err != nil {
@@ -229,7 +254,7 @@ func restore(t *testing.T, admin quotav1connect.AdminServiceClient, data []byte)
 	}
 	for len(data) > 0 {
 		n := min(len(data), 100)
-		if err := stream.Send(&quotav1.RestoreRequest{Chunk: data[:n]}); err != nil {
+		if err := stream.Send(&quotav1.RestoreRequest{Chunk: data[:n], FromOtherCluster: len(fromOther) > 0}); err != nil {
 			break // the answer says why
 		}
 		data = data[n:]

@@ -1473,9 +1473,11 @@ func (x *BackupResponse) GetIndex() uint64 {
 type RestoreRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Bytes, in their order, at most 1 MiB each.
-	Chunk         []byte `protobuf:"bytes,1,opt,name=chunk,proto3" json:"chunk,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Chunk []byte `protobuf:"bytes,1,opt,name=chunk,proto3" json:"chunk,omitempty"`
+	// On the first piece: the backup may be of another cluster. Otherwise that is refused (FOREIGN_CLUSTER).
+	FromOtherCluster bool `protobuf:"varint,2,opt,name=from_other_cluster,json=fromOtherCluster,proto3" json:"from_other_cluster,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *RestoreRequest) Reset() {
@@ -1513,6 +1515,13 @@ func (x *RestoreRequest) GetChunk() []byte {
 		return x.Chunk
 	}
 	return nil
+}
+
+func (x *RestoreRequest) GetFromOtherCluster() bool {
+	if x != nil {
+		return x.FromOtherCluster
+	}
+	return false
 }
 
 // RestoreResponse says what was restored.
@@ -2030,9 +2039,10 @@ const file_quota_v1_admin_proto_rawDesc = "" +
 	"\rBackupRequest\"<\n" +
 	"\x0eBackupResponse\x12\x14\n" +
 	"\x05chunk\x18\x01 \x01(\fR\x05chunk\x12\x14\n" +
-	"\x05index\x18\x02 \x01(\x04R\x05index\"&\n" +
+	"\x05index\x18\x02 \x01(\x04R\x05index\"T\n" +
 	"\x0eRestoreRequest\x12\x14\n" +
-	"\x05chunk\x18\x01 \x01(\fR\x05chunk\"K\n" +
+	"\x05chunk\x18\x01 \x01(\fR\x05chunk\x12,\n" +
+	"\x12from_other_cluster\x18\x02 \x01(\bR\x10fromOtherCluster\"K\n" +
 	"\x0fRestoreResponse\x12\"\n" +
 	"\x04meta\x18\x01 \x01(\v2\x0e.quota.v1.MetaR\x04meta\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\rR\x05epoch\";\n" +

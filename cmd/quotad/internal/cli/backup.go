@@ -145,15 +145,17 @@ func syncDir(path string) error {
 
 func (a *App) restoreCommand() *cobra.Command {
 	var path string
-	var yes bool
+	var yes, fromOther bool
 	cmd := &cobra.Command{
 		Use:   "restore -i FILE --yes",
 		Short: "Replace the cluster's state by a backup and raise the fence's epoch",
 		Long: `Replaces the state of the running cluster by a backup. Everything since the backup is forgotten: stop all holders
 first, and wait until what they consumed since then counts no more at the provider. The fence's epoch is raised, so that
-no fence from before can be taken for a new one: every lease from before is dead.
+no fence is given out twice: leases granted since the backup are dead; those in the backup stand as they stood then, until
+they end.
 
-The file is verified before anything is sent.`,
+The file is verified before anything is sent. A backup of another cluster is refused, unless --from-other-cluster says that
+it is meant, as where a new cluster takes the place of a lost one.`,
 		Example: `  quotad restore -i quotad-2026-01-31.backup --yes`,
 		Args:    arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -171,7 +173,7 @@ The file is verified before anything is sent.`,
 				return err
 			}
 			answer, err := call(cmd.Context(), c, ifNotAccepted, transferPatience, func(ctx context.Context, n node) (*quotav1.RestoreResponse, error) {
-				return send(ctx, n, path)
+				return send(ctx, n, path, fromOther)
 			})
 			if err != nil {
 				return err
@@ -184,11 +186,12 @@ The file is verified before anything is sent.`,
 		},
 	}
 	cmd.Flags().StringVarP(&path, "in", "i", "", "the backup")
+	cmd.Flags().BoolVar(&fromOther, "from-other-cluster", false, "the backup may be of another cluster")
 	cmd.Flags().BoolVar(&yes, "yes", false, "yes, forget everything since the backup")
 	return a.clientFlags(cmd)
 }
 
-func send(ctx context.Context, n node, path string) (*quotav1.RestoreResponse, error) {
+func send(ctx context.Context, n node, path string, fromOther bool) (*quotav1.RestoreResponse, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, err
@@ -202,7 +205,7 @@ func send(ctx context.Context, n node, path string) (*quotav1.RestoreResponse, e
 	for {
 		count, err := io.ReadFull(file, chunk)
 		if count > 0 {
-			if sendErr := stream.Send(&quotav1.RestoreRequest{Chunk: chunk[:count]}); errors.Is(sendErr, io.EOF) {
+			if sendErr := stream.Send(&quotav1.RestoreRequest{Chunk: chunk[:count], FromOtherCluster: fromOther}); errors.Is(sendErr, io.EOF) {
 				break // the node has answered already; CloseAndReceive says what
 			} else if sendErr != nil {
 				return nil, sendErr
