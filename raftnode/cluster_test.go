@@ -5,8 +5,12 @@ import (
 	"context"
 	"errors"
 	"os"
+	"strings"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/hashicorp/go-hclog"
 
 	"github.com/quotad/quotad/fsm"
 	"github.com/quotad/quotad/fsm/logpb"
@@ -143,11 +147,30 @@ func TestMembers(t *testing.T) {
 	c.propose(reserve("q", 1))
 }
 
+// lines keeps what a node logs.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
 // TestFullDiskStillTakesWhatFrees: nothing new is granted, giving back goes on.
 func TestFullDiskStillTakesWhatFrees(t *testing.T) {
-	free := make(chan int64, 1)
+	free, log := make(chan int64, 1), new(lines)
 	free <- 1 << 40
 	c := newCluster(t, 1, func(conf *raftnode.Config) {
+		conf.Logger = hclog.New(&hclog.LoggerOptions{Name: conf.ID, Level: hclog.Info, Output: log})
 		conf.Free = func(string) (int64, error) {
 			now := <-free
 			free <- now
@@ -160,6 +183,13 @@ func TestFullDiskStillTakesWhatFrees(t *testing.T) {
 	free <- 100 << 20
 	n := c.nodes[0]
 	var notAccepted *raftnode.NotAcceptedError
+	defer func() {
+		for _, word := range []string{"[WARN]  n0: the disk is nearly full", "[INFO]  n0: the disk has room again", "disk.refuse_below=\"256.0 MiB\""} {
+			if !strings.Contains(log.String(), word) {
+				t.Errorf("the log does not say %q:\n%s", word, log)
+			}
+		}
+	}()
 	eventually(t, "grants are refused", func() bool {
 		_, _, err := n.Propose(t.Context(), reserve("q", 1))
 		return errors.As(err, &notAccepted) && notAccepted.Cause == raftnode.DiskFull
@@ -171,10 +201,21 @@ func TestFullDiskStillTakesWhatFrees(t *testing.T) {
 		t.Fatalf("%v %v", results, err)
 	}
 	<-free
+	free <- 1 << 40
+	eventually(t, "grants go on", func() bool {
+		_, _, err := n.Propose(t.Context(), reserve("q", 1))
+		return err == nil
+	})
+	<-free
 	free <- 1 << 20
 	<-n.Done()
 	if n.Err() == nil {
 		t.Fatal("a full disk did not end the node")
+	}
+	for _, word := range []string{c.configs[0].DataDir, "1.0 MiB", "disk.stop_below", "free some space"} {
+		if !strings.Contains(n.Err().Error(), word) {
+			t.Errorf("%q does not say %q", n.Err(), word)
+		}
 	}
 }
 
@@ -212,6 +253,70 @@ func TestBackupAndRestore(t *testing.T) {
 	fresh := c.propose(reserve("q", 1)).GetGranted()
 	if fresh.Fence <= late.Fence || fresh.Fence <= old.Fence {
 		t.Fatalf("fence %d after %d", fresh.Fence, late.Fence)
+	}
+}
+
+// TestABackupOfAnotherCluster is refused, unless it is said that this is meant.
+func TestABackupOfAnotherCluster(t *testing.T) {
+	c, other := newCluster(t, 1), newCluster(t, 1)
+	c.propose(rate("here", 10))
+	other.propose(rate("there", 10))
+	foreign := other.nodes[0].Status().ClusterID
+	state, _, _, err := other.nodes[0].Frozen(t.Context(), raftnode.Linearizable)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var backup bytes.Buffer
+	if err := state.WriteSnapshot(&backup); err != nil {
+		t.Fatal(err)
+	}
+	n := c.nodes[0]
+	own, before := n.Status().ClusterID, n.Status().LastIndex
+	_, _, err = n.Restore(t.Context(), bytes.NewReader(backup.Bytes()), false)
+	if refused, ok := errors.AsType[*raftnode.ForeignBackupError](err); !ok || refused.Backup != foreign || refused.Cluster != own {
+		t.Fatalf("%v", err)
+	}
+	if n.Status().LastIndex != before {
+		t.Error("a refused restore left something in the log")
+	}
+	if _, _, err := n.Restore(t.Context(), bytes.NewReader(backup.Bytes()), true); err != nil {
+		t.Fatal(err)
+	}
+	if n.Status().ClusterID != own {
+		t.Error("the cluster has the backup's id")
+	}
+	c.propose(reserve("there", 1))
+}
+
+// TestANewClusterSaysForWhomItWaits: all of them at once, where operators look.
+func TestANewClusterSaysForWhomItWaits(t *testing.T) {
+	c, log := newCluster(t, 1), new(lines)
+	alone := c.configs[0]
+	alone.DataDir, alone.RaftAddress = t.TempDir(), freeAddress(t)
+	alone.Logger = hclog.New(&hclog.LoggerOptions{Level: hclog.Warn, Output: log})
+	alone.Peers = []raftnode.Peer{{ID: "n0", RaftAddress: alone.RaftAddress}}
+	for _, id := range []string{"gone1", "gone2"} {
+		alone.Peers = append(alone.Peers, raftnode.Peer{ID: id, RaftAddress: freeAddress(t)})
+	}
+	n, err := raftnode.Open(alone)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Kill()
+	names := func(text string) bool {
+		return strings.Contains(text, "gone1 at ") && strings.Contains(text, "gone2 at ")
+	}
+	eventually(t, "a check names them", func() bool {
+		for _, check := range n.Status().Checks {
+			if check.Name == "leader" && !check.OK && names(check.Message) {
+				return true
+			}
+		}
+		return false
+	})
+	eventually(t, "so does the log", func() bool { return names(log.String()) })
+	if count := strings.Count(log.String(), "cannot be formed"); count != 1 {
+		t.Errorf("it is said %d times", count)
 	}
 }
 

@@ -40,15 +40,29 @@ func (n *Node) watchSpace() {
 		}
 		low := n.config.FreeLow > 0 && free < n.config.FreeLow
 		if low != n.diskLow.Swap(low) {
-			n.logger.Warn("free disk space crossed the mark", "free", free, "mark", n.config.FreeLow, "low", low)
+			n.reportSpace(low, free)
 		}
 		if n.config.FreeStop > 0 && free < n.config.FreeStop {
-			n.fail(fmt.Errorf("%d bytes of disk are left, below the mark %d", free, n.config.FreeStop))
+			n.fail(fmt.Errorf("%s of disk are left for %s, less than disk.stop_below (%s): free some space and start the node again",
+				mebibytes(free), n.config.DataDir, mebibytes(n.config.FreeStop)))
 			return false
 		}
 		return true
 	})
 }
+
+// reportSpace says what it means that free space went below the mark, or above it again.
+func (n *Node) reportSpace(low bool, free int64) {
+	where := []any{"data_dir", n.config.DataDir, "free", mebibytes(free), "disk.refuse_below", mebibytes(n.config.FreeLow)}
+	if low {
+		n.logger.Warn("the disk is nearly full: while this node leads nothing new is granted; free some space", where...)
+		return
+	}
+	n.logger.Info("the disk has room again: grants go on", where...)
+}
+
+// mebibytes writes a size in the unit of the settings.
+func mebibytes(bytes int64) string { return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20)) }
 
 // everyLook calls look again and again until it returns false or the node stops.
 func (n *Node) everyLook(look func() bool) {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -141,6 +142,26 @@ func (n *Node) formedWith() (nonces []string) {
 	return nonces
 }
 
+// Nodes of a cluster seldom start in the same moment: for so long it is no news that one does not answer yet, and so often
+// it is said afterwards.
+const (
+	formationGrace   = 3 * time.Second
+	formationWarning = 30 * time.Second
+)
+
+// whyUnformed says, as the end of a sentence, what a new node waits for.
+func (n *Node) whyUnformed() string {
+	switch reason := n.unformed.Load(); {
+	case n.settled.Load():
+		return ""
+	case len(n.config.Peers) == 0:
+		return `: this node waits to be added ("quotad member add")`
+	case reason != nil:
+		return ": the cluster cannot be formed yet: " + *reason
+	}
+	return ""
+}
+
 // formCluster forms the cluster from the static list, if this node's disk is empty. That is safe only when every
 // listed peer has answered, has an empty disk too, and has the same list; each then remembers with which disks it
 // formed the cluster. Where a peer already has a cluster, this disk is either one of those (it was only slower), or was
@@ -149,18 +170,22 @@ func (n *Node) formCluster() {
 	if n.settled.Load() || len(n.config.Peers) == 0 {
 		return
 	}
-	warned := time.Time{}
+	began, warned := time.Now(), time.Time{}
 	for {
 		err := n.tryToForm()
 		switch {
 		case err == nil:
 			n.settled.Store(true)
+			n.unformed.Store(nil)
 			return
 		case errors.Is(err, ErrWiped), errors.Is(err, ErrForeignCluster):
 			n.fail(err)
 			return
-		case time.Since(warned) > 5*time.Second:
-			n.logger.Info("the cluster cannot be formed yet", "reason", err)
+		}
+		reason := strings.ReplaceAll(err.Error(), "\n", "; ")
+		n.unformed.Store(&reason)
+		if time.Since(began) > formationGrace && time.Since(warned) > formationWarning {
+			n.logger.Warn("the cluster cannot be formed yet: every node of the list must run and answer", "reason", reason)
 			warned = time.Now()
 		}
 		if !n.pause(100 * time.Millisecond) {

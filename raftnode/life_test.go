@@ -197,25 +197,38 @@ func TestStrangersOnThePeerPort(t *testing.T) {
 // metricsTested says that the test of raft's metrics ran.
 var metricsTested atomic.Bool
 
-// TestMetricsOfRaftAreThere: raft and its store report through two libraries, of which one could be silent.
-func TestMetricsOfRaftAreThere(t *testing.T) {
+// TestMetrics: raft and its store report through two libraries, of which one could be silent; and a leader tells which of
+// its followers does not answer, which nothing else shows as long as there is a majority.
+func TestMetrics(t *testing.T) {
 	if metricsTested.Swap(true) {
 		t.Skip("raft counts for the whole process, into the first registry")
 	}
 	registry := prometheus.NewRegistry()
-	c := newCluster(t, 1, func(conf *raftnode.Config) { conf.Registerer = registry })
+	c := newCluster(t, 3, func(conf *raftnode.Config) {
+		conf.Registerer = prometheus.WrapRegistererWith(prometheus.Labels{"node": conf.ID}, registry)
+	})
 	c.propose(rate("q", 1000))
-	eventually(t, "a metric of raft and one of its store", func() bool {
+	lost := (c.leader() + 1) % 3
+	c.stop(lost)
+	eventually(t, "a metric of raft, one of its store, and the silent follower's", func() bool {
 		families, err := registry.Gather()
 		if err != nil {
 			t.Fatal(err)
 		}
-		raft, store := false, false
+		raft, store, silent, answers := false, false, false, false
 		for _, family := range families {
 			raft = raft || strings.HasPrefix(family.GetName(), "raft_state_leader")
 			store = store || strings.HasPrefix(family.GetName(), "raft_boltdb_")
+			if family.GetName() != "quotad_raft_peer_last_contact_seconds" {
+				continue
+			}
+			for _, metric := range family.Metric {
+				seconds, peer := metric.Gauge.GetValue(), metric.Label[1].GetValue()
+				silent = silent || peer == c.configs[lost].ID && seconds > 1
+				answers = answers || peer != c.configs[lost].ID && seconds < 0.5
+			}
 		}
-		return raft && store
+		return raft && store && silent && answers
 	})
 }
 

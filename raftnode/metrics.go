@@ -44,6 +44,31 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 	return m
 }
 
+var peerContactDesc = prometheus.NewDesc("quotad_raft_peer_last_contact_seconds",
+	"How long ago each other member answered this node's heartbeats; while it leads.", []string{"peer"}, nil)
+
+// peerContact tells, on the leader, of members that do not answer: the cluster goes on without them, and nothing else shows
+// that the next loss would stop it.
+type peerContact struct{ n *Node }
+
+// Describe implements prometheus.Collector.
+func (peerContact) Describe(to chan<- *prometheus.Desc) { to <- peerContactDesc }
+
+// Collect implements prometheus.Collector.
+func (c peerContact) Collect(to chan<- prometheus.Metric) {
+	lead := c.n.leading.Load()
+	configuration := c.n.raft.GetConfiguration()
+	if lead == nil || configuration.Error() != nil {
+		return
+	}
+	for _, s := range configuration.Configuration().Servers {
+		if string(s.ID) != c.n.config.ID {
+			silent := c.n.transport.returns.silentFor(s.ID, lead.clock.since)
+			to <- prometheus.MustNewConstMetric(peerContactDesc, prometheus.GaugeValue, silent.Seconds(), string(s.ID))
+		}
+	}
+}
+
 var bridgeOnce sync.Once
 
 // bridgeRaft feeds raft's own metrics into a registry. raft and raft-boltdb count into one of two process-wide sinks,

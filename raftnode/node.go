@@ -71,6 +71,8 @@ type Node struct {
 	// settled is set when this disk may take part: see settle. settling lets one caller at a time find out.
 	settled  atomic.Bool
 	settling sync.Mutex
+	// unformed says why the cluster cannot be formed yet; nil: not tried, or done.
+	unformed atomic.Pointer[string]
 	// suspicious is set while a transfer of leadership is watched.
 	suspicious atomic.Bool
 
@@ -132,6 +134,9 @@ func Open(config Config) (*Node, error) {
 		n.closeFiles()
 		return nil, err
 	}
+	if config.Registerer != nil {
+		config.Registerer.MustRegister(peerContact{n})
+	}
 	n.start()
 	return n, nil
 }
@@ -173,7 +178,7 @@ func (n *Node) open() error {
 	n.transport = raftTransport{raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Stream: n.port, MaxPool: 3, MaxRPCsInFlight: 1, Timeout: 3 * time.Second,
 		Logger: quietAtStop{n.logger.Named("transport"), &n.stopping}, MsgpackUseNewTimeFormat: true,
-	}), newReturns(n.leadsFor, n.port.closed)}
+	}), newReturns(n.leadsFor, n.port.closed, n.config.Clock)}
 	n.raft, err = raft.NewRaft(n.raftConfig(), machine{n}, n.store, n.store, n.snapshots, n.transport)
 	if n.store.damage != nil { // raft keeps its text only
 		return n.store.damage

@@ -56,11 +56,24 @@ type returns struct {
 
 	mu       sync.Mutex
 	answered map[raft.ServerID]uint64
-	changed  chan struct{}
+	// last is when each answered last, by the clock that does not jump.
+	last    map[raft.ServerID]int64
+	changed chan struct{}
+	clock   Clock
 }
 
-func newReturns(leads func(uint64, raft.ServerID) bool, closed <-chan struct{}) *returns {
-	return &returns{leads: leads, closed: closed, answered: map[raft.ServerID]uint64{}, changed: make(chan struct{})}
+func newReturns(leads func(uint64, raft.ServerID) bool, closed <-chan struct{}, clock Clock) *returns {
+	return &returns{
+		leads: leads, closed: closed, clock: clock, answered: map[raft.ServerID]uint64{}, last: map[raft.ServerID]int64{},
+		changed: make(chan struct{}),
+	}
+}
+
+// silentFor returns how long ago a follower answered, or since says that counting begins.
+func (r *returns) silentFor(id raft.ServerID, since int64) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return time.Duration(max(r.clock.Monotonic()-max(r.last[id], since), 0))
 }
 
 func (r *returns) count(id raft.ServerID) uint64 {
@@ -73,6 +86,7 @@ func (r *returns) add(id raft.ServerID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.answered[id]++
+	r.last[id] = r.clock.Monotonic()
 	close(r.changed)
 	r.changed = make(chan struct{})
 }

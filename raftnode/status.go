@@ -130,10 +130,11 @@ func (n *Node) checks(s Status) []Check {
 	skew := time.Duration(n.skew.Load())
 	return []Check{
 		check("running", !n.isDone() && !n.stopping.Load(), "the node stops: %v", n.Err()),
-		check("leader", s.Leader != "", "no leader is known"),
+		check("leader", s.Leader != "", "no leader is known%s", n.whyUnformed()),
 		check("applied", lag < 1000, "%d committed entries are not applied yet", lag),
 		check("disk", stalled < n.config.StallLimit/2, "a write has been stuck for %v", stalled.Round(time.Millisecond)),
-		check("space", !n.diskLow.Load(), "the disk is nearly full: nothing new is granted"),
+		check("space", !n.diskLow.Load(), "less than disk.refuse_below (%s) is free for %s: nothing new is granted; free some space",
+			mebibytes(n.config.FreeLow), n.config.DataDir),
 		check("clock", skew < 2*time.Second && skew > -2*time.Second, "the wall clock is %v off the other nodes'", skew),
 	}
 }

@@ -76,9 +76,15 @@ func (n *Node) Kill() {
 	_ = n.Close(ctx)
 }
 
+// LeadsOthers says whether this node leads and there is another voter, to whom it can hand leadership over.
+func (n *Node) LeadsOthers() bool {
+	voters, _ := n.voters()
+	return n.raft.State() == raft.Leader && len(voters) > 1
+}
+
 // handOver gives leadership to another voter, within two election timeouts.
 func (n *Node) handOver(ctx context.Context) {
-	if voters, _ := n.voters(); n.raft.State() != raft.Leader || n.isDone() || len(voters) < 2 {
+	if n.isDone() || !n.LeadsOthers() {
 		return
 	}
 	future := n.raft.LeadershipTransfer()
