@@ -65,8 +65,8 @@ func (s *store) fill(generation uint64, units, until int64) {
 	s.deadline.Store(until)
 }
 
-// empty takes everything away and returns what was left. The order matters: once a later deadline can be read, nothing
-// of this batch may be there.
+// empty takes everything away and returns what was left. What it leaves has a generation that is no batch's. The order
+// matters: once a later deadline can be read, nothing of this batch may be there.
 func (s *store) empty(generation uint64) int64 {
 	left := unitsOf(s.word.Swap(packed(generation+1, 0)))
 	s.deadline.Store(0)

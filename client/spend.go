@@ -89,7 +89,9 @@ func (l *Limiter) advanceLocked(now int64) bool {
 		l.settleLocked(b, b.size)
 		return false
 	}
-	l.generation++
+	// By two: the one between is that of the empty word that takes this batch's place. If it were the next batch's as well,
+	// a take that failed at the empty word would be undone in that batch, which would grow by what nobody consumed.
+	l.generation += 2
 	b.generation = l.generation & (1<<(64-generationShift) - 1)
 	l.current = b
 	l.fill(b.generation, b.size, b.until)
