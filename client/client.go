@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -80,7 +81,8 @@ func (c *Client) Close() error {
 		return nil
 	}
 	c.closed = true
-	limiters := c.limiters
+	// A limiter that its owner closes meanwhile leaves the map.
+	limiters := maps.Clone(c.limiters)
 	c.mu.Unlock()
 	defer close(c.over)
 

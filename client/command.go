@@ -32,7 +32,8 @@ type command struct {
 	doubt bool
 	// expires is when a command that nobody waits for is dropped.
 	expires time.Time
-	// then is called by the lane when the command is finished and nobody waits for it; nil: nothing is to be done.
+	// then is called by the lane when the command is finished and nobody waits for it; nil: nothing is to be done. It starts
+	// no goroutine: the client may be closed by then, and not wait for it any more.
 	then func(*command)
 
 	state atomic.Int32
@@ -99,18 +100,24 @@ func (c *Client) do(ctx context.Context, cmd *command) error {
 	return cmd.err
 }
 
-// send sends commands that nobody waits for; each is tried until life is over. All of them travel together.
+// send sends commands that nobody waits for; each is tried until life is over. All of them travel together. What cannot
+// even be queued is finished before send returns.
 func (c *Client) send(life time.Duration, commands ...*command) {
+	if err := c.post(life, commands...); err != nil {
+		for _, cmd := range commands {
+			cmd.finish(nil, stamp{}, err)
+		}
+	}
+}
+
+// post is send for whoever holds a lock that then needs: what cannot be queued is not finished, and then not called.
+func (c *Client) post(life time.Duration, commands ...*command) error {
 	expires := time.Now().Add(life)
 	for _, cmd := range commands {
 		cmd.expires = expires
 		cmd.state.Store(left)
 	}
-	if err := c.queue.push(commands...); err != nil {
-		for _, cmd := range commands {
-			cmd.finish(nil, stamp{}, err)
-		}
-	}
+	return c.queue.push(commands...)
 }
 
 // joinedError is a cause and what else is known of it; errors.Is finds both.

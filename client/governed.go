@@ -272,7 +272,7 @@ func (g *governed) settlement(a *allowance, tokens *int64, surplus int64) *comma
 	cmd.then = func(cmd *command) {
 		// What cannot be settled must not keep its lease, and with it a slot.
 		if cmd.err != nil {
-			g.transport.client.tasks.Go(func() { g.transport.client.send(settleLife, a.lease.release()) })
+			g.transport.client.send(settleLife, a.lease.release())
 		}
 	}
 	return cmd

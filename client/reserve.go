@@ -173,7 +173,7 @@ func (c *Client) returnOrphan(cmd *command) {
 	settlement := newCommand(&quotav1.Command{Kind: &quotav1.Command_Settle{Settle: settle}})
 	settlement.then = func(settlement *command) {
 		if settlement.err != nil {
-			c.tasks.Go(func() { c.send(orphanLife, release) })
+			c.send(orphanLife, release)
 		}
 	}
 	c.send(orphanLife, settlement)

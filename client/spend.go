@@ -203,11 +203,10 @@ func (l *Limiter) settleLocked(b *batch, left int64) {
 		unspent[i] = Item{Quota: item.Quota, Amount: item.Amount / b.size * left}
 	}
 	settle := b.op.settlement(Settlement{Unspent: unspent, Release: true})
-	settle.then = func(settle *command) {
-		// Not under the lock of whoever caused this: the queue calls back when it has an answer.
-		l.client.tasks.Go(func() { l.settled(settle.err, left, lease) })
+	settle.then = func(settle *command) { l.settled(settle.err, left, lease) }
+	if l.client.post(life, settle) != nil {
+		l.stats.Forfeited += uint64(left)
 	}
-	l.client.send(life, settle)
 }
 
 // settled counts what became of what was given back. Where it was too late for that, the lease still has to end.

@@ -1,0 +1,70 @@
+package client
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// Regression: Close walked the map that a limiter's own Close deletes from, which ends the process.
+func TestAClientAndItsLimitersMayBeClosedAtTheSameTime(t *testing.T) {
+	for range 20 {
+		c := connected(t, full())
+		var limiters []*Limiter
+		for range 200 {
+			limiters = append(limiters, c.Limiter("t/core"))
+		}
+		var closing sync.WaitGroup
+		closing.Go(func() { _ = c.Close() })
+		for _, limiter := range limiters {
+			limiter.Close()
+		}
+		closing.Wait()
+	}
+}
+
+// Regression: a body that was closed while the client was started goroutines behind the back of Close, or panicked.
+func TestABodyMayBeClosedWhileTheClientIs(t *testing.T) {
+	for range 20 {
+		c := connected(t, full())
+		transport := NewTransport(c, roundTrip(func(*http.Request) (*http.Response, error) { return respond(200, nil, "x"), nil }), Match(core))
+		var bodies []io.Closer
+		for range 200 {
+			response, err := transport.RoundTrip(httptest.NewRequest(http.MethodGet, "http://provider.example", nil))
+			if err != nil {
+				t.Fatal(err)
+			}
+			bodies = append(bodies, response.Body)
+		}
+		var closing sync.WaitGroup
+		closing.Go(func() { _ = c.Close() })
+		for half := range 2 {
+			closing.Go(func() {
+				for _, body := range bodies[100*half:][:100] {
+					_ = body.Close()
+				}
+			})
+		}
+		closing.Wait()
+	}
+}
+
+// What a batch still had when its client was closed is counted, though nobody can be told.
+func TestAfterCloseWhatCannotGoBackIsForfeited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := connected(t, full(), WithCloseTimeout(time.Second))
+		limiter := atWork(t, c)
+		left := limiter.Stats().Left
+		c.queue.close()
+		limiter.giveBack()
+		synctest.Wait()
+		if got := limiter.Stats().Forfeited; got != uint64(left) {
+			t.Errorf("%d forfeited of %d", got, left)
+		}
+		_ = c.Close()
+	})
+}
