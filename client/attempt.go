@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/quotad/quotad/rpc/quotav1"
 )
@@ -34,6 +35,10 @@ func classify(err error) (outcome, error) {
 	}
 	if info := errorInfo(failed); info != nil {
 		return classifyInfo(info, failed.Message())
+	}
+	if failed.Code() == connect.CodeInternal && errors.Is(err, proto.Error) {
+		// It could not be encoded: it was not sent, and never can be.
+		return answered, &RequestError{Reason: Invalid, Message: failed.Message(), Hint: "are all names UTF-8?"}
 	}
 	switch failed.Code() {
 	case connect.CodeInvalidArgument, connect.CodeUnimplemented, connect.CodeUnauthenticated, connect.CodePermissionDenied, connect.CodeNotFound:

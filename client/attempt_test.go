@@ -3,11 +3,13 @@ package client
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"testing"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/quotad/quotad/rpc/quotav1"
 )
@@ -25,6 +27,7 @@ func TestEveryErrorHasOneOfThreeOutcomes(t *testing.T) {
 	reason := func(r Reason) error {
 		return detailed(connect.CodeUnknown, &quotav1.ErrorInfo{Reason: quotav1.Reason(r), NotAccepted: r == Invalid || r >= NoLeader})
 	}
+	_, notUTF8 := proto.Marshal(&quotav1.Item{Quota: "\xff"})
 	for _, tt := range []struct {
 		name string
 		err  error
@@ -38,6 +41,8 @@ func TestEveryErrorHasOneOfThreeOutcomes(t *testing.T) {
 		{"a proxy's error", connect.NewError(connect.CodeUnavailable, errors.New("bad gateway")), unknown},
 		{"a proxy's 429", connect.NewError(connect.CodeResourceExhausted, errors.New("slow down")), unknown},
 		{"not quotad", connect.NewError(connect.CodeUnimplemented, errors.New("404")), answered},
+		{"it cannot be encoded", connect.NewError(connect.CodeInternal, fmt.Errorf("marshal message: %w", notUTF8)), answered},
+		{"a server's internal error", connect.NewError(connect.CodeInternal, errors.New("panic")), unknown},
 		{"not an API error", io.ErrUnexpectedEOF, unknown},
 		{"no leader", reason(NoLeader), notAccepted},
 		{"overloaded", reason(Overloaded), notAccepted},

@@ -431,6 +431,7 @@ func TestNewRefusesBadSettings(t *testing.T) {
 		"not a port":  func() (*Client, error) { return New([]string{"localhost"}) },
 		"not a URL":   func() (*Client, error) { return New([]string{"ftp://x:1"}) },
 		"long holder": func() (*Client, error) { return New([]string{"x:1"}, WithHolder(string(make([]byte, 129)))) },
+		"not UTF-8":   func() (*Client, error) { return New([]string{"x:1"}, WithHolder("\xff")) },
 		"short ttl":   func() (*Client, error) { return New([]string{"x:1"}, WithTTL(time.Millisecond)) },
 		"class":       func() (*Client, error) { return New([]string{"x:1"}, WithClass(9)) },
 		"timeout":     func() (*Client, error) { return New([]string{"x:1"}, WithCallTimeout(0)) },

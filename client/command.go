@@ -2,8 +2,11 @@ package client
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"google.golang.org/protobuf/proto"
 
@@ -72,11 +75,42 @@ func (cmd *command) live(now time.Time) bool {
 	return cmd.state.Load() == pending || now.Before(cmd.expires)
 }
 
+// checkText refuses a command with a string that is not UTF-8, which nothing on the wire can carry.
+func checkText(pb *quotav1.Command) error {
+	var items []*quotav1.Item
+	switch kind := pb.GetKind().(type) {
+	case *quotav1.Command_Reserve:
+		if holder := kind.Reserve.GetHolder(); !utf8.ValidString(holder) {
+			return &RequestError{Reason: Invalid, Message: fmt.Sprintf("the holder %q is not UTF-8", holder), Field: "holder"}
+		}
+		items = kind.Reserve.GetItems()
+	case *quotav1.Command_Consume:
+		items = kind.Consume.GetItems()
+	case *quotav1.Command_Release:
+		items = kind.Release.GetItems()
+	case *quotav1.Command_Settle:
+		items = slices.Concat(kind.Settle.GetUnspent(), kind.Settle.GetActual())
+	case *quotav1.Command_Report:
+		for _, signal := range kind.Report.GetSignals() {
+			items = append(items, &quotav1.Item{Quota: signal.GetQuota()})
+		}
+	}
+	for _, item := range items {
+		if quota := item.GetQuota(); !utf8.ValidString(quota) {
+			return &RequestError{Reason: Invalid, Message: fmt.Sprintf("the quota %q is not UTF-8", quota), Quota: quota}
+		}
+	}
+	return nil
+}
+
 // orphanLife is how long the client goes on with a Reserve that its caller has left, to give back what it may get.
 const orphanLife = 10 * time.Second
 
 // do sends a command and waits for its outcome, as long as ctx allows.
 func (c *Client) do(ctx context.Context, cmd *command) error {
+	if err := checkText(cmd.pb); err != nil {
+		return err
+	}
 	if err := c.queue.push(cmd); err != nil {
 		return err
 	}

@@ -7,7 +7,9 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"connectrpc.com/connect"
 )
@@ -47,15 +49,15 @@ func defaultHolder() string {
 	if err != nil {
 		host = "localhost"
 	}
-	return filepath.Base(os.Args[0]) + "@" + host
+	return strings.ToValidUTF8(filepath.Base(os.Args[0])+"@"+host, "?")
 }
 
-// WithHolder sets who asks: a stable name of 1 to 128 bytes, such as picard or ralph@node-7. The default is the
+// WithHolder sets who asks: a stable name of 1 to 128 bytes of UTF-8, such as picard or ralph@node-7. The default is the
 // program's name and the machine's.
 func WithHolder(holder string) Option {
 	return func(s *settings) error {
-		if holder == "" || len(holder) > 128 {
-			return errors.New("quotad: a holder's name has 1 to 128 bytes")
+		if holder == "" || len(holder) > 128 || !utf8.ValidString(holder) {
+			return errors.New("quotad: a holder's name has 1 to 128 bytes of UTF-8")
 		}
 		s.holder = holder
 		return nil
