@@ -2,8 +2,11 @@ package client
 
 import (
 	"context"
+	"errors"
+	"net/http"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/quotad/quotad/client/internal/fakequota"
 )
@@ -47,6 +50,82 @@ func TestABatchNeverGrowsByASwap(t *testing.T) {
 		}
 		if after := limiter.left() + spent; after > before {
 			t.Errorf("%d units were there, %d can be spent", before, after)
+		}
+	})
+}
+
+// slow delays every request to the nodes.
+type slow struct {
+	*fakequota.Cluster
+	there, back time.Duration
+}
+
+func (s slow) Do(request *http.Request) (*http.Response, error) {
+	if err := sleep(request.Context(), s.there); err != nil {
+		return nil, request.Context().Err()
+	}
+	response, err := s.Cluster.Do(request)
+	pass(s.back)
+	return response, err
+}
+
+// Regression: a caller that left was taken for a cluster that is away, so that limiters that fail open passed calls by the
+// thousand uncounted while the cluster was well.
+func TestACallerThatGivesUpOpensNothing(t *testing.T) {
+	for name, leave := range map[string]func(*testing.T) context.Context{
+		"cancelled": func(*testing.T) context.Context {
+			ctx, cancel := context.WithCancel(context.Background())
+			time.AfterFunc(10*time.Millisecond, cancel)
+			return ctx
+		},
+		"deadline": func(t *testing.T) context.Context { return within(t, 10*time.Millisecond) },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			cluster := fakequota.New(1)
+			cluster.Set("t/core", fakequota.Quota{Usable: 10, Available: 10})
+			c := connected(t, cluster, WithHTTPClient(slow{Cluster: cluster, there: 30 * time.Millisecond}))
+			defer func() { _ = c.Close() }()
+			limiter := c.Limiter("t/core", FailOpen())
+			if err := limiter.Wait(leave(t)); err == nil || errors.Is(err, ErrClusterAway) {
+				t.Errorf("%s: %v", name, err)
+			}
+			allowed := 0
+			for range 1_000 {
+				if limiter.Allow() {
+					allowed++
+				}
+			}
+			if stats := limiter.Stats(); allowed != 10 || stats.Uncounted != 0 {
+				t.Errorf("%s: %d allowed of 10: %+v", name, allowed, stats)
+			}
+		})
+	}
+}
+
+func TestACallerThatGivesUpIsNoRefusalOfTheOthers(t *testing.T) {
+	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+		cluster.Set("t/core", fakequota.Quota{Usable: 10})
+		limiter := c.Limiter("t/core")
+		ctx, cancel := context.WithCancel(context.Background())
+		time.AfterFunc(time.Second, cancel)
+		if err := limiter.Wait(ctx); !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v", err)
+		}
+		cluster.Add("t/core", 10)
+		synctest.Wait()
+		if !limiter.Allow() {
+			t.Errorf("10 units are there, and it says no: %+v", limiter.Stats())
+		}
+	})
+}
+
+// A limiter that fails open opens for a caller whom no node answered by its deadline, also if it is the first.
+func TestNodesThatSayNothingAreAway(t *testing.T) {
+	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+		cluster.Break(0, fakequota.Silent)
+		limiter := c.Limiter("t/core", FailOpen())
+		if err := limiter.Wait(within(t, time.Second)); err != nil || limiter.Stats().Uncounted != 1 {
+			t.Errorf("%v, %+v", err, limiter.Stats())
 		}
 	})
 }

@@ -235,7 +235,7 @@ func (l *Limiter) consume(ctx context.Context, units int64, wait, ttl time.Durat
 	l.triedAt = l.now()
 	defer l.stateLocked()
 	if err != nil {
-		l.rememberLocked(err, units)
+		l.rememberLocked(ctx, err, units)
 		return nil, err
 	}
 	op := lease.Operation()
@@ -252,8 +252,9 @@ func (l *Limiter) consume(ctx context.Context, units int64, wait, ttl time.Durat
 // maxAmount is the largest amount that the cluster takes.
 const maxAmount = 1<<53 - 1
 
-// rememberLocked keeps a refusal for a moment, so that a caller in a loop does not ask the cluster each time round.
-func (l *Limiter) rememberLocked(err error, units int64) {
+// rememberLocked keeps a refusal for a moment, so that a caller in a loop does not ask the cluster each time round. That
+// one caller did not wait any longer is no answer to the others.
+func (l *Limiter) rememberLocked(ctx context.Context, err error, units int64) {
 	memory := refusalMemory
 	if refusal, ok := errors.AsType[*RefusalError](err); ok {
 		l.stats.Refused++
@@ -262,6 +263,9 @@ func (l *Limiter) rememberLocked(err error, units int64) {
 		}
 	} else {
 		l.stats.Failed++
+		if ctx.Err() != nil && !errors.Is(err, ErrClusterAway) {
+			return
+		}
 		units = 0
 	}
 	l.refusedUntil, l.refusal, l.refusedUnits = l.now()+int64(memory), err, units
@@ -357,7 +361,7 @@ func (l *Limiter) obtain(ctx context.Context, n int64, wait time.Duration) error
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.triedAt = l.now()
-		l.rememberLocked(err, 0)
+		l.rememberLocked(ctx, err, 0)
 		return err
 	}
 	l.mu.Lock()

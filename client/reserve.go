@@ -288,15 +288,31 @@ func (c *Client) CheckFence(ctx context.Context, lease, fence uint64) (valid boo
 // read repeats a read, which changes nothing, until it is answered or ctx ends.
 func read[T any](ctx context.Context, c *Client, send sender[T]) (T, error) {
 	var pause backoff
+	var failed error
 	for {
+		start := time.Now()
 		a, _ := race(ctx, c, c.prompt(), send)
 		if a.outcome == answered {
 			return a.value, a.err
 		}
-		pause.wait(ctx)
-		if ctx.Err() != nil {
-			var none T
-			return none, &NotAcceptedError{Err: joined(context.Cause(ctx), joined(ErrClusterAway, a.err))}
+		if ctx.Err() == nil || nodesAreSilent(ctx, c, time.Since(start)) {
+			failed = a.err
 		}
+		pause.wait(ctx)
+		if ctx.Err() == nil {
+			continue
+		}
+		reason := context.Cause(ctx)
+		if failed != nil {
+			reason = joined(reason, joined(ErrClusterAway, failed))
+		}
+		var none T
+		return none, &NotAcceptedError{Err: reason}
 	}
+}
+
+// nodesAreSilent reports whether a race that ended with its context shows that the cluster is away: its nodes were waited
+// for until the caller's deadline, and for so long that the client asked others as well. That a caller left shows nothing.
+func nodesAreSilent(ctx context.Context, c *Client, took time.Duration) bool {
+	return errors.Is(ctx.Err(), context.DeadlineExceeded) && took >= c.prompt().leader
 }
