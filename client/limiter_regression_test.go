@@ -129,3 +129,28 @@ func TestNodesThatSayNothingAreAway(t *testing.T) {
 		}
 	})
 }
+
+// Regression: a batch whose answer was on its way when a cooldown was heard of was spent during the cooldown.
+func TestABatchThatArrivesInACooldownGoesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cluster := full()
+		c := connected(t, cluster, WithHTTPClient(slow{Cluster: cluster, back: 60 * time.Millisecond}))
+		defer func() { _ = c.Close() }()
+		limiter := c.Limiter("t/core", Holders(1))
+		if err := limiter.Wait(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		limiter.mu.Lock()
+		limiter.fetchLocked(50)
+		limiter.mu.Unlock()
+		pass(30 * time.Millisecond)
+		if taken(cluster) != 51 {
+			t.Fatal("the batch is not on its way")
+		}
+		c.closures.learn("t/core", time.Minute)
+		pass(200 * time.Millisecond)
+		if limiter.Allow() || taken(cluster) != 1 || limiter.Stats().Returned != 50 {
+			t.Errorf("taken %d, %+v", taken(cluster), limiter.Stats())
+		}
+	})
+}

@@ -134,7 +134,8 @@ func (l *Limiter) adoptLocked(op *Operation, units int64) {
 	l.stats.Batches++
 	l.stats.Consumed += uint64(units)
 	l.hadBatch = true
-	if l.closed || op.Left() == 0 {
+	// A cooldown that was heard of while the answer was on its way closes what it brings, too.
+	if l.closed || op.Left() == 0 || l.client.closures.left(l.unit) > 0 {
 		l.settleLocked(b, units)
 		return
 	}
