@@ -18,6 +18,9 @@ const settleLife = 30 * time.Second
 type allowance struct {
 	lease   *Lease
 	written bool
+	// handed: a connection has it. From here on it may be written at any time, also after the base has returned: what
+	// HTTP/2 writes, another goroutine does.
+	handed bool
 	// assumed: there was a response before the write was told of. The base tells of it late, or never.
 	assumed bool
 	// retired: it was settled before the call was over, because the call needed another one.
@@ -144,11 +147,15 @@ func (g *governed) gotConn(info httptrace.GotConnInfo) {
 // maxAsked is how often one write asks for an allowance that is young enough when it arrives.
 const maxAsked = 3
 
-// ready reports whether an allowance lets a request be written now.
+// ready hands an allowance to a connection, if it lets a request be written now.
 func (g *governed) ready(a *allowance) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return !a.written && a.live()
+	if a.written || !a.live() {
+		return false
+	}
+	a.handed = true
+	return true
 }
 
 // retire settles an allowance whose write is over, or never came.
@@ -200,8 +207,8 @@ func (g *governed) prevented() error {
 	return g.refusal
 }
 
-// settle ends the call: what was written is final, what was not goes back. tokens is what the provider says was used
-// of the usage quota; nil: it did not say.
+// settle ends the call: what may have been written is final, what was never handed goes back. tokens is what the provider
+// says was used of the usage quota; nil: it did not say.
 func (g *governed) settle(tokens *int64) {
 	g.mu.Lock()
 	if g.settled {
@@ -259,7 +266,7 @@ func (g *governed) settlement(a *allowance, tokens *int64, surplus int64) *comma
 	}
 	s := Settlement{Final: true, Release: true}
 	switch {
-	case !a.written && time.Now().Before(op.SpendBy()):
+	case !a.handed && !a.written && time.Now().Before(op.SpendBy()):
 		s = Settlement{Unspent: op.Items(), Release: true}
 	case surplus > 0:
 		for _, item := range op.items {

@@ -75,6 +75,10 @@ func MaxCall(d time.Duration) TransportOption {
 //
 // It hides no response: what it does not send again, it passes through. A response that was refused for a limit then
 // says X-Should-Retry: false, which clients of the common vendors obey, and Retry-After in the cluster's own time.
+//
+// An attempt that ended before it had a connection goes back. One that had a connection counts as spent, whatever became
+// of it. A base with HTTP2.StrictMaxConcurrentRequests is not supported: a request then waits for its turn on a connection
+// that it already has, and may be written after its allowance's spend-by.
 type Transport struct {
 	client   *Client
 	base     http.RoundTripper
