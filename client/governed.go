@@ -3,9 +3,11 @@ package client
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"net/http"
 	"net/http/httptrace"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/quotad/quotad/client/signals"
@@ -42,6 +44,11 @@ type governed struct {
 	ctx       context.Context
 	cancel    context.CancelCauseFunc
 
+	// began is when it began, busy how many wait for it, idleSince when the last of them did, since it began.
+	began     time.Time
+	busy      atomic.Int32
+	idleSince atomic.Int64
+
 	mu         sync.Mutex
 	allowances []*allowance
 	// surplus counts writes that had no allowance.
@@ -58,7 +65,9 @@ type governed struct {
 // attempt makes one attempt. A limit says that the response was refused for one.
 func (t *Transport) attempt(request *http.Request, call Call) (*http.Response, *limit, error) {
 	ctx, cancel := context.WithCancelCause(request.Context())
-	g := &governed{transport: t, call: call, ctx: ctx, cancel: cancel}
+	g := &governed{transport: t, call: call, ctx: ctx, cancel: cancel, began: time.Now()}
+	g.begin()
+	defer g.end()
 	if err := g.ask(); err != nil {
 		cancel(nil)
 		if request.Body != nil {
@@ -70,6 +79,9 @@ func (t *Transport) attempt(request *http.Request, call Call) (*http.Response, *
 	response, err := t.base.RoundTrip(request.WithContext(traced))
 	if err != nil {
 		g.settle(nil)
+		if lost := context.Cause(ctx); lost != nil && request.Context().Err() == nil {
+			err = lost
+		}
 		cancel(nil)
 		if refusal := g.prevented(); refusal != nil {
 			return nil, nil, refusal
@@ -97,11 +109,34 @@ func (g *governed) ask() error {
 		t.refused.Add(1)
 		return err
 	}
-	t.client.keeper.keep(lease, time.Now().Add(t.settings.maxCall))
+	t.client.keeper.keep(lease, g.abandoned)
 	g.mu.Lock()
-	defer g.mu.Unlock()
 	g.allowances = append(g.allowances, &allowance{lease: lease})
+	g.mu.Unlock()
+	if lease.holds() {
+		lease.tell(g.lost)
+	}
 	return nil
+}
+
+// lost ends the call when the lease of its slots ends by itself: the slots are somebody else's from then on.
+func (g *governed) lost(cause error) {
+	if !errors.Is(cause, ErrLeaseReleased) {
+		g.cancel(cause)
+	}
+}
+
+// begin and end enclose what somebody waits for: the answer, or more of the body.
+func (g *governed) begin() { g.busy.Add(1) }
+
+func (g *governed) end() {
+	g.idleSince.Store(int64(time.Since(g.began)))
+	g.busy.Add(-1)
+}
+
+// abandoned reports whether nobody has wanted anything of the call for so long that its body will hardly be closed.
+func (g *governed) abandoned(now time.Time) bool {
+	return g.busy.Load() == 0 && now.Sub(g.began)-time.Duration(g.idleSince.Load()) > g.transport.settings.maxCall
 }
 
 // last returns the newest allowance.

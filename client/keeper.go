@@ -28,8 +28,8 @@ type keeper struct {
 // keeping is how one lease is kept.
 type keeping struct {
 	due time.Time
-	// until ends the keeping; zero: never.
-	until time.Time
+	// over reports whether nobody needs the lease any more; nil: it is kept as long as it lives.
+	over func(now time.Time) bool
 	// renewing: a renewal is on its way.
 	renewing bool
 }
@@ -38,8 +38,8 @@ func newKeeper(c *Client) *keeper {
 	return &keeper{client: c, wake: make(chan struct{}, 1), kept: map[*Lease]*keeping{}}
 }
 
-// keep begins to renew a lease. until bounds it, zero: as long as the lease lives.
-func (k *keeper) keep(l *Lease, until time.Time) {
+// keep begins to renew a lease, until over says so or the lease ends. over is called under the keeper's lock.
+func (k *keeper) keep(l *Lease, over func(now time.Time) bool) {
 	l.mu.Lock()
 	dead, due := l.cause != nil, l.dueLocked()
 	l.mu.Unlock()
@@ -48,7 +48,7 @@ func (k *keeper) keep(l *Lease, until time.Time) {
 	if dead || k.stopped {
 		return
 	}
-	k.kept[l] = &keeping{due: due, until: until}
+	k.kept[l] = &keeping{due: due, over: over}
 	if !k.running {
 		k.running = true
 		k.next = due
@@ -121,7 +121,7 @@ func (k *keeper) collect(now time.Time) (commands []*command, next time.Time, mo
 	next = now.Add(time.Hour)
 	due := false
 	for l, kept := range k.kept {
-		if !kept.until.IsZero() && now.After(kept.until) {
+		if kept.over != nil && kept.over(now) {
 			delete(k.kept, l)
 			continue
 		}

@@ -122,10 +122,7 @@ func (l *Lease) Context(parent context.Context) (context.Context, context.Cancel
 		cancel(l.cause)
 		return ctx, func() { cancel(nil) }
 	}
-	l.watchLocked()
-	key := l.nextDeath
-	l.nextDeath++
-	l.deaths[key] = cancel
+	key := l.tellLocked(cancel)
 	stop := func() {
 		l.mu.Lock()
 		delete(l.deaths, key)
@@ -137,6 +134,36 @@ func (l *Lease) Context(parent context.Context) (context.Context, context.Cancel
 	}
 	bounded, cancelBounded := context.WithDeadlineCause(ctx, l.deadline.mono, ErrLeaseExpired)
 	return bounded, func() { cancelBounded(); stop() }
+}
+
+// tellLocked has f called when the lease ends, with why.
+func (l *Lease) tellLocked(f func(error)) (key int) {
+	l.watchLocked()
+	key = l.nextDeath
+	l.nextDeath++
+	l.deaths[key] = f
+	return key
+}
+
+// tell has f called when the lease ends, with why; at once if it has.
+func (l *Lease) tell(f func(error)) {
+	l.mu.Lock()
+	cause := l.cause
+	if cause == nil {
+		l.tellLocked(f)
+	}
+	l.mu.Unlock()
+	if cause != nil {
+		f(cause)
+	}
+}
+
+// holds reports whether the lease still holds something besides what its first operation consumed: slots, which are in
+// use as long as they are held.
+func (l *Lease) holds() bool {
+	return slices.ContainsFunc(l.items, func(item Item) bool {
+		return l.first == nil || !slices.ContainsFunc(l.first.items, func(spent Item) bool { return spent.Quota == item.Quota })
+	})
 }
 
 // longestNap bounds how long nobody compares a watched lease with the wall clock.
@@ -260,7 +287,7 @@ func (l *Lease) prolong(cmd *command) {
 
 // KeepAlive renews the lease in the background until it is released or the client is closed. All leases of a process
 // that are kept alive are renewed together.
-func (l *Lease) KeepAlive() { l.client.keeper.keep(l, time.Time{}) }
+func (l *Lease) KeepAlive() { l.client.keeper.keep(l, nil) }
 
 // Release gives held amounts back; without items, all of them, and the lease ends. It returns what went back.
 func (l *Lease) Release(ctx context.Context, items ...Item) ([]Item, error) {

@@ -164,7 +164,9 @@ type settlingBody struct {
 
 // Read implements io.Reader.
 func (b *settlingBody) Read(p []byte) (int, error) {
+	b.governed.begin()
 	n, err := b.ReadCloser.Read(p)
+	b.governed.end()
 	if b.governed.call.UsageQuota != "" {
 		b.usage.scan(p[:n])
 	}

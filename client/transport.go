@@ -63,8 +63,8 @@ func RetryWindows(critical, standard, background RetryWindow) TransportOption {
 	return func(s *transportSettings) { s.windows = [3]RetryWindow{critical, standard, background} }
 }
 
-// MaxCall bounds how long a call keeps what it holds, slots for instance, if its body is never closed. The default is
-// 10 min.
+// MaxCall bounds how long a call keeps what it holds, slots for instance, while nobody reads its body or closes it. The
+// default is 10 min.
 func MaxCall(d time.Duration) TransportOption {
 	return func(s *transportSettings) { s.maxCall = max(d, time.Second) }
 }
@@ -75,6 +75,9 @@ func MaxCall(d time.Duration) TransportOption {
 //
 // It hides no response: what it does not send again, it passes through. A response that was refused for a limit then
 // says X-Should-Retry: false, which clients of the common vendors obey, and Retry-After in the cluster's own time.
+//
+// A call on slots ends with them: where their lease is lost, because the cluster was away for too long or ended it, the
+// request's context ends with the reason as its cause.
 //
 // An attempt that ended before it had a connection goes back. One that had a connection counts as spent, whatever became
 // of it. A base with HTTP2.StrictMaxConcurrentRequests is not supported: a request then waits for its turn on a connection

@@ -3,11 +3,16 @@ package client
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/quotad/quotad/client/internal/fakequota"
 )
 
 // stalled is a connection whose next write, once armed, waits to be let go.
@@ -81,4 +86,99 @@ func TestACallThatIsGivenUpWhileItIsWrittenIsSpent(t *testing.T) {
 	if got := taken(cluster); got != 2 {
 		t.Errorf("the provider served 2, %d are charged", got)
 	}
+}
+
+// streams is a base whose answers' bodies never end, and the last request that it got.
+func streams() (http.RoundTripper, **http.Request) {
+	var last *http.Request
+	return roundTrip(func(r *http.Request) (*http.Response, error) {
+		last = r
+		response := respond(200, nil, "")
+		response.Body, _ = io.Pipe()
+		return response, nil
+	}), &last
+}
+
+// Regression: a stream ran on after its slot was gone, beside the one that had the slot next.
+func TestAStreamEndsWithItsSlot(t *testing.T) {
+	both := []Item{{Quota: "t/core", Amount: 1}, {Quota: "t/streams", Amount: 1}}
+	for _, tt := range []struct {
+		name  string
+		items []Item
+		lose  func(*fakequota.Cluster)
+		cause error
+	}{
+		{"the cluster is away", one("t/streams", 1), func(c *fakequota.Cluster) { c.Break(0, fakequota.Silent) }, ErrLeaseExpired},
+		{"it was revoked", one("t/streams", 1), (*fakequota.Cluster).Revoke, StaleFence},
+		{"a rate besides", both, (*fakequota.Cluster).Revoke, StaleFence},
+		{"nobody reads it any more", one("t/streams", 1), func(*fakequota.Cluster) { pass(20 * time.Minute) }, ErrLeaseExpired},
+		{"a rate alone has no slot to lose", one("t/core", 1), (*fakequota.Cluster).Revoke, nil},
+	} {
+		virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+			cluster.Set("t/streams", fakequota.Quota{Usable: 1, Available: 1, Slots: true})
+			base, call := streams()
+			transport := NewTransport(c, base, Match(func(*http.Request) Call { return Call{Items: tt.items} }))
+			response, err := transport.RoundTrip(httptest.NewRequest(http.MethodGet, "http://provider.example", nil))
+			if err != nil {
+				t.Fatal(err)
+			}
+			tt.lose(cluster)
+			pass(10 * time.Minute)
+			synctest.Wait()
+			if cause := context.Cause((*call).Context()); !errors.Is(cause, tt.cause) || (cause == nil) != (tt.cause == nil) {
+				t.Errorf("%s: the call ended with %v, want %v", tt.name, cause, tt.cause)
+			}
+			_ = response.Body.Close()
+		})
+	}
+}
+
+// Regression: the keeping of a slot ended after ten minutes, also under a stream that somebody read.
+func TestASlotIsKeptAsLongAsItsStreamIsRead(t *testing.T) {
+	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+		cluster.Set("t/streams", fakequota.Quota{Usable: 1, Available: 1, Slots: true})
+		base, call := streams()
+		transport := NewTransport(c, base, Match(func(*http.Request) Call { return Call{Items: one("t/streams", 1)} }))
+		response, err := transport.RoundTrip(httptest.NewRequest(http.MethodGet, "http://provider.example", nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() {
+			_, err := io.Copy(io.Discard, response.Body)
+			ended <- err
+		}()
+		pass(time.Hour)
+		if (*call).Context().Err() != nil || cluster.Leases() != 1 {
+			t.Errorf("the call: %v, %d leases", context.Cause((*call).Context()), cluster.Leases())
+		}
+		_ = response.Body.Close()
+		if err := <-ended; !errors.Is(err, io.ErrClosedPipe) {
+			t.Errorf("the read ended with %v", err)
+		}
+		synctest.Wait()
+		if cluster.Leases() != 0 {
+			t.Error("the slot is still held")
+		}
+	})
+}
+
+// A call whose slot is lost before there is an answer fails with the reason.
+func TestACallThatLosesItsSlotSaysWhy(t *testing.T) {
+	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+		cluster.Set("t/streams", fakequota.Quota{Usable: 1, Available: 1, Slots: true})
+		base := roundTrip(func(r *http.Request) (*http.Response, error) {
+			cluster.Revoke()
+			<-r.Context().Done()
+			return nil, r.Context().Err()
+		})
+		transport := NewTransport(c, base, Match(func(*http.Request) Call { return Call{Items: one("t/streams", 1)} }))
+		response, err := transport.RoundTrip(httptest.NewRequest(http.MethodGet, "http://provider.example", nil))
+		if err == nil {
+			_ = response.Body.Close()
+		}
+		if !errors.Is(err, StaleFence) {
+			t.Errorf("got %v", err)
+		}
+	})
 }

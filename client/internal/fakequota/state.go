@@ -189,7 +189,7 @@ func (s *state) grant(request *quotav1.ReserveRequest) *quotav1.ReserveResponse 
 	return &quotav1.ReserveResponse{Outcome: &quotav1.ReserveResponse_Lease{Lease: granted}}
 }
 
-// consume moves held amounts into an operation.
+// consume moves held amounts into an operation; nil: there are only slots.
 func (s *state) consume(l *lease, number uint64, items []*quotav1.Item) *quotav1.Operation {
 	op := &operation{amounts: map[string]int64{}}
 	out := &quotav1.Operation{Op: number}
@@ -206,10 +206,10 @@ func (s *state) consume(l *lease, number uint64, items []*quotav1.Item) *quotav1
 	}
 	for _, item := range items {
 		q := s.quotas[item.GetQuota()]
-		out.Items = append(out.Items, &quotav1.GrantedItem{Quota: item.GetQuota(), Amount: item.GetAmount(), ExpiresIn: left(l.deadline)})
 		if q.Slots {
 			continue
 		}
+		out.Items = append(out.Items, &quotav1.GrantedItem{Quota: item.GetQuota(), Amount: item.GetAmount(), ExpiresIn: left(l.deadline)})
 		l.held[item.GetQuota()] -= item.GetAmount()
 		op.amounts[item.GetQuota()] += item.GetAmount()
 		spendBy, transit := 2*time.Second, time.Second
@@ -221,8 +221,8 @@ func (s *state) consume(l *lease, number uint64, items []*quotav1.Item) *quotav1
 			out.Transit = durationpb.New(transit)
 		}
 	}
-	if op.spendBy.IsZero() {
-		op.spendBy = l.deadline
+	if len(op.amounts) == 0 {
+		return nil
 	}
 	l.ops[number] = op
 	out.SpendIn = left(op.spendBy)
