@@ -36,14 +36,18 @@ func classify(err error) (outcome, error) {
 	if info := errorInfo(failed); info != nil {
 		return classifyInfo(info, failed.Message())
 	}
-	if failed.Code() == connect.CodeInternal && errors.Is(err, proto.Error) {
-		// It could not be encoded: it was not sent, and never can be.
-		return answered, &RequestError{Reason: Invalid, Message: failed.Message(), Hint: "are all names UTF-8?"}
+	if errors.Is(err, proto.Error) {
+		if failed.Code() == connect.CodeInternal {
+			// It could not be encoded: it was not sent, and never can be.
+			return answered, &RequestError{Reason: Invalid, Message: failed.Message(), Hint: "are all names UTF-8?"}
+		}
+		// There was an answer, which cannot be read.
+		return unknown, &UnknownOutcomeError{Err: err}
 	}
 	switch failed.Code() {
 	case connect.CodeInvalidArgument, connect.CodeUnimplemented, connect.CodeUnauthenticated, connect.CodePermissionDenied, connect.CodeNotFound:
 		// A proxy, or a server that is not quotad: it did not carry anything out, and will not.
-		return answered, &RequestError{Reason: Invalid, Message: failed.Message(), Hint: "is this a quotad node's API address?"}
+		return answered, &RequestError{Reason: Invalid, Message: failed.Message(), Hint: "is this a quotad node's API address?", door: true}
 	default:
 		// What is left may come from anywhere on the way, before or after the request was carried out.
 	}
@@ -58,13 +62,20 @@ func classify(err error) (outcome, error) {
 func classifyInfo(info *quotav1.ErrorInfo, message string) (outcome, error) {
 	reason := Reason(info.GetReason())
 	switch reason {
-	case NoLeader, Overloaded, Stopping, TooManyInFlight, DiskFull:
+	case NoLeader, Overloaded, TooManyInFlight, DiskFull:
 		return notAccepted, &NotAcceptedError{Reason: reason, Err: errors.New(message), leader: info.GetLeaderAddress()}
+	case Stopping, Canceled:
+		// Both are said of what never began, with a mark, and of what may go on, without.
+		if info.GetNotAccepted() {
+			return notAccepted, &NotAcceptedError{Reason: reason, Err: errors.New(message)}
+		}
+		return unknown, &UnknownOutcomeError{Reason: reason, Err: errors.New(message)}
 	case UnknownOutcome, Internal, 0:
 		return unknown, &UnknownOutcomeError{Reason: reason, Err: errors.New(message)}
 	default:
 		return answered, &RequestError{
 			Reason: reason, Message: message, Hint: info.GetHint(), Quota: info.GetQuota(), Field: info.GetField(), FenceCounter: info.GetFenceCounter(),
+			door: info.GetNotAccepted(),
 		}
 	}
 }

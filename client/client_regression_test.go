@@ -3,6 +3,9 @@ package client
 import (
 	"context"
 	"errors"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -42,4 +45,55 @@ func TestAStringThatIsNotUTF8StopsNobodyElse(t *testing.T) {
 			t.Errorf("an innocent call: %v", err)
 		}
 	})
+}
+
+// refusing is a door before the nodes: once it has a status, it answers the next request with that.
+type refusing struct {
+	*fakequota.Cluster
+	status *atomic.Int64
+}
+
+func (r refusing) Do(request *http.Request) (*http.Response, error) {
+	if status := r.status.Swap(0); status != 0 {
+		recorder := httptest.NewRecorder()
+		http.Error(recorder, "no", int(status))
+		return recorder.Result(), nil
+	}
+	return r.Cluster.Do(request)
+}
+
+// Regression: a Reserve that may have been granted, and then met a proxy without a backend or a token that was rotated,
+// was said to have had no effect.
+func TestARefusalAtTheDoorDoesNotEndADoubt(t *testing.T) {
+	for _, waits := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			cluster, status := full(), &atomic.Int64{}
+			c := connected(t, cluster, WithHTTPClient(refusing{cluster, status}))
+			defer func() { _ = c.Close() }()
+			request := ReserveRequest{Items: one("t/core", 5)}
+			refuse := func() {
+				status.Store(http.StatusNotFound)
+				time.AfterFunc(5*time.Second, func() { cluster.Break(0, fakequota.Healthy) })
+			}
+			if waits {
+				// It stands in the queue when its long poll meets the door.
+				cluster.Set("t/core", fakequota.Quota{Usable: 10})
+				request.Wait = time.Minute
+				time.AfterFunc(9*time.Second, refuse)
+			} else {
+				cluster.AfterBatch(0, func() { cluster.Break(0, fakequota.Mute); refuse() })
+			}
+			_, err := c.Reserve(context.Background(), request)
+			if !errors.As(err, new(*UnknownOutcomeError)) || errors.As(err, new(*RequestError)) || !errors.Is(err, Invalid) {
+				t.Errorf("waits %v: %T %v", waits, err, err)
+			}
+			if got := c.Stats().UnknownOutcomes; got != 1 {
+				t.Errorf("waits %v: %d unknown outcomes", waits, got)
+			}
+			pass(10 * time.Second)
+			if cluster.Waiting() != 0 {
+				t.Errorf("waits %v: it still waits", waits)
+			}
+		})
+	}
 }

@@ -113,6 +113,9 @@ type RequestError struct {
 	Field string
 	// FenceCounter is the cluster's present fence, with StaleFence and NeverIssued.
 	FenceCounter uint64
+
+	// door: it was refused before the replicated state saw it, which says nothing of earlier attempts.
+	door bool
 }
 
 // Error implements error.

@@ -231,14 +231,29 @@ func (c *Client) failed(ctx context.Context, batch []*command, how outcome, doub
 		}
 		return batch
 	}
+	for _, cmd := range batch {
+		cmd.doubt = cmd.doubt || doubt
+	}
 	if wrong.Reason == Invalid && len(batch) > 1 {
 		// One malformed command must not take the others with it: halve until it stands alone.
 		half := len(batch) / 2
 		undecided := c.exchange(ctx, append([]*command(nil), batch[:half]...))
 		return append(undecided, c.exchange(ctx, append([]*command(nil), batch[half:]...))...)
 	}
-	c.finishAll(batch, func(*command) error { return err })
+	c.finishAll(batch, func(cmd *command) error {
+		if cmd.doubt {
+			return c.inDoubt(wrong)
+		}
+		return err
+	})
 	return nil
+}
+
+// inDoubt is what a refusal at the door comes to where an earlier attempt may have been carried out: the refusal itself
+// would say that there was no effect.
+func (c *Client) inDoubt(wrong *RequestError) error {
+	c.counters.unknown.Add(1)
+	return &UnknownOutcomeError{Reason: wrong.Reason, Err: errors.New(wrong.Error())}
 }
 
 // decide finishes a command with its result, or reports that it has to be sent again.
@@ -267,6 +282,9 @@ func (c *Client) decide(cmd *command, result *quotav1.CommandResult, at stamp) b
 		}
 		err = &UnknownOutcomeError{Reason: UnknownSession, Err: err}
 		c.counters.unknown.Add(1)
+	}
+	if wrong, ok := errors.AsType[*RequestError](err); ok && wrong.door && cmd.doubt {
+		err = c.inDoubt(wrong)
 	}
 	c.sessions.finish(cmd)
 	cmd.finish(nil, at, err)

@@ -126,6 +126,11 @@ func (c *Client) await(ctx context.Context, cmd *command, waiting *quotav1.Waiti
 			c.sessions.finish(cmd)
 			return a.value, stamp{sent: a.sent, received: a.received, servedIn: durationOf(a.value.GetMeta().GetServedIn(), 0)}, nil
 		case a.outcome == answered && a.err != nil:
+			if wrong, ok := errors.AsType[*RequestError](a.err); ok && wrong.door {
+				// It stands in the queue all the same.
+				c.withdraw(cmd, waiting.GetTicket())
+				return nil, stamp{}, c.inDoubt(wrong)
+			}
 			c.sessions.finish(cmd)
 			if errors.Is(a.err, UnknownSession) {
 				c.sessions.forget(cmd.session)

@@ -123,6 +123,7 @@ const (
 	Stopping          Reason = 153
 	NoToken           Reason = 154
 	NotAllowed        Reason = 155
+	Canceled          Reason = 161
 	DiskFull          Reason = 162
 	Internal          Reason = 199
 )
