@@ -46,7 +46,8 @@ const (
 	// mostUnits bounds one take and one batch, so that no number of takes that fail at once can reach into the
 	// generation.
 	mostUnits = 1 << 32
-	// lookEvery is how often a take looks at the wall clock: the monotonic one stands still while a machine sleeps.
+	// lookEvery is how often a take looks at the wall clock: the monotonic one stands still while a machine sleeps. To look
+	// each time would double what a take costs.
 	lookEvery = int64(10 * time.Millisecond)
 )
 

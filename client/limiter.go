@@ -74,7 +74,7 @@ func MaxBatch(units int64) LimiterOption {
 // concurrent use. Make one per quota, not one per call.
 //
 // A take that succeeds is a permission to call the provider now: the call should be on its way within the quota's
-// transit time.
+// transit time. After a sleep of the machine, takes of the first 10 ms may still come from a batch from before.
 type Limiter struct {
 	store
 	client   *Client
@@ -197,6 +197,7 @@ func (l *Limiter) ReserveN(n int) *Reservation {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.now()
+	l.lookLocked(now)
 	if l.takeLocked(int64(n), now) {
 		return &Reservation{limiter: l, generation: l.current.generation, units: int64(n), ok: true}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -153,4 +154,17 @@ func TestABatchThatArrivesInACooldownGoesBack(t *testing.T) {
 			t.Errorf("taken %d, %+v", taken(cluster), limiter.Stats())
 		}
 	})
+}
+
+// Regression: Reserve did not look at the wall clock.
+func TestABatchFromBeforeASleepIsNotReservedFrom(t *testing.T) {
+	var slept atomic.Int64
+	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+		limiter := atWork(t, c)
+		slept.Store(int64(time.Hour))
+		pass(20 * time.Millisecond)
+		if limiter.Reserve().OK() {
+			t.Error("units from before the sleep were reserved")
+		}
+	}, WithWallClock(func() time.Time { return time.Now().Add(time.Duration(slept.Load())) }))
 }
