@@ -179,7 +179,7 @@ func (g *governed) gotConn(info httptrace.GotConnInfo) {
 	_ = info.Conn.Close()
 }
 
-// maxAsked is how often one write asks for an allowance that is young enough when it arrives.
+// maxAsked is how often one write, or one take, asks for an allowance that is young enough when it arrives.
 const maxAsked = 3
 
 // ready hands an allowance to a connection, if it lets a request be written now.

@@ -142,8 +142,8 @@ func (l *Limiter) AllowN(n int) bool {
 }
 
 // Wait waits until one call may be made: in the cluster's queue, by class and turn. It returns nil then, a
-// *RefusalError where waiting does not help or ctx ends too early for it, and an error that is ErrClusterAway where the
-// cluster did not answer in time. With a context without a deadline it waits as long as it takes, but not for a cluster
+// *RefusalError where waiting does not help or ctx ends too early for it, ErrLate where units arrive too late to be spent,
+// and an error that is ErrClusterAway where the cluster did not answer in time. With a context without a deadline it waits as long as it takes, but not for a cluster
 // that is away for longer than the call timeout.
 func (l *Limiter) Wait(ctx context.Context) error { return l.WaitN(ctx, 1) }
 

@@ -168,3 +168,26 @@ func TestABatchFromBeforeASleepIsNotReservedFrom(t *testing.T) {
 		}
 	}, WithWallClock(func() time.Time { return time.Now().Add(time.Duration(slept.Load())) }))
 }
+
+// Regression: where units arrived too late to be spent, Wait asked for more at full speed and for ever.
+func TestAWaitForUnitsThatArriveTooLateEnds(t *testing.T) {
+	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+		cluster.Set("t/core", fakequota.Quota{Usable: 1_000, Available: 1_000, SpendBy: 90 * time.Millisecond, Transit: 45 * time.Millisecond})
+		limiter := c.Limiter("t/core")
+		if err := limiter.Wait(context.Background()); !errors.Is(err, ErrLate) {
+			t.Errorf("got %v", err)
+		}
+		for range 100 {
+			if limiter.Allow() {
+				t.Error("allowed")
+			}
+		}
+		if asked := cluster.Executed("reserve"); asked > 2*maxAsked {
+			t.Errorf("asked %d times", asked)
+		}
+		pass(5 * time.Second)
+		if taken(cluster) != 0 {
+			t.Errorf("%d were not given back", taken(cluster))
+		}
+	})
+}

@@ -373,7 +373,7 @@ func (l *Limiter) obtain(ctx context.Context, n int64, wait time.Duration) error
 	if l.obtainShared(ctx, n) {
 		return nil
 	}
-	for {
+	for asked := 1; ; asked++ {
 		op, err := l.consume(ctx, n, wait, singleTTL)
 		if err != nil {
 			return err
@@ -388,6 +388,11 @@ func (l *Limiter) obtain(ctx context.Context, n int64, wait time.Duration) error
 		}
 		// The answer was so slow that nothing of it can be spent any more.
 		l.settleLocked(&batch{op: op, size: n}, n)
+		if asked == maxAsked {
+			l.rememberLocked(ctx, ErrLate, 0)
+			l.mu.Unlock()
+			return ErrLate
+		}
 		l.mu.Unlock()
 		if ctx.Err() != nil {
 			return &NotAcceptedError{Err: context.Cause(ctx)}
