@@ -32,8 +32,8 @@ type Client struct {
 	// tasks are all goroutines of the client; calls are the calls in progress, which may start tasks.
 	tasks sync.WaitGroup
 
-	// away is why the cluster did not take the last batch; nil: it did.
-	away atomic.Pointer[error]
+	// away is why the cluster did not answer the last time; nil: it did.
+	away atomic.Pointer[absence]
 
 	mu       sync.Mutex
 	calls    sync.WaitGroup
@@ -169,7 +169,13 @@ func (c *Client) openSession(ctx context.Context) (uint64, error) {
 	return a.value.GetSession(), nil
 }
 
-// note remembers whether the cluster took the last batch.
+// absence is since when the cluster is away, and the last reason.
+type absence struct {
+	since time.Time
+	err   error
+}
+
+// note remembers whether the cluster answered.
 func (c *Client) note(err error) {
 	if err == nil {
 		if c.away.Swap(nil) != nil {
@@ -177,18 +183,43 @@ func (c *Client) note(err error) {
 		}
 		return
 	}
-	wrapped := joined(ErrClusterAway, err)
-	if c.away.Swap(&wrapped) == nil {
+	now := &absence{since: time.Now(), err: joined(ErrClusterAway, err)}
+	if before := c.away.Load(); before != nil {
+		now.since = before.since
+	}
+	if c.away.Swap(now) == nil {
 		c.logger.Warn("the cluster is away", slog.Any("error", err))
 	}
 }
 
 // trouble returns why the cluster is away; nil: it is there, as far as the client knows.
 func (c *Client) trouble() error {
-	if err := c.away.Load(); err != nil {
-		return *err
+	if away := c.away.Load(); away != nil {
+		return away.err
 	}
 	return nil
+}
+
+// awayFor returns for how long the cluster has been away.
+func (c *Client) awayFor() time.Duration {
+	if away := c.away.Load(); away != nil {
+		return time.Since(away.since)
+	}
+	return 0
+}
+
+// probe notes whether the cluster answers at all, for a caller that waits for something else. What it reads does not
+// matter.
+func (c *Client) probe(ctx context.Context) {
+	a, _ := race(ctx, c, c.prompt(), func(ctx context.Context, to *node) (*quotav1.CheckFenceResponse, error) {
+		return to.api.CheckFence(ctx, &quotav1.CheckFenceRequest{Lease: 1, Fence: 1})
+	})
+	switch {
+	case a.outcome == answered:
+		c.note(nil)
+	case ctx.Err() == nil:
+		c.note(a.err)
+	}
 }
 
 // counters count what happened since the client was made.

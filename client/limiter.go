@@ -88,8 +88,10 @@ type Limiter struct {
 	fetching   chan struct{}
 	generation uint64
 	closed     bool
-	demand     demand
-	known      quotaFacts
+	// over is closed when the limiter is.
+	over   chan struct{}
+	demand demand
+	known  quotaFacts
 	// learning is held by whoever reads what is known.
 	learning chan struct{}
 	// lastWall and lastMono are the clocks at the last look.
@@ -112,15 +114,16 @@ func (c *Client) Limiter(quota string, options ...LimiterOption) *Limiter {
 // LimiterOf returns a limiter of several quotas together: each unit takes all the items' amounts, or none. An amount of
 // 0 is the quota's default estimate.
 func (c *Client) LimiterOf(unit []Item, options ...LimiterOption) *Limiter {
-	l := &Limiter{client: c, unit: append([]Item(nil), unit...), learning: make(chan struct{}, 1), settings: limiterSettings{class: c.class, maxBatch: mostUnits}}
+	l := &Limiter{client: c, unit: append([]Item(nil), unit...), learning: make(chan struct{}, 1), over: make(chan struct{}), settings: limiterSettings{class: c.class, maxBatch: mostUnits}}
 	for _, option := range options {
 		option(&l.settings)
 	}
 	l.base = time.Now()
 	l.lastWall = c.wall()
 	c.mu.Lock()
-	l.closed = c.closed
-	if !c.closed {
+	if c.closed {
+		l.endLocked()
+	} else {
 		c.limiters[l] = struct{}{}
 	}
 	c.mu.Unlock()
@@ -218,10 +221,17 @@ func (l *Limiter) Close() {
 	l.client.closures.unregister(l, l.unit)
 }
 
+func (l *Limiter) endLocked() {
+	if !l.closed {
+		l.closed = true
+		close(l.over)
+	}
+}
+
 // shut ends the limiter and waits for a batch that is being fetched, so that it goes back as well.
 func (l *Limiter) shut(ctx context.Context) {
 	l.mu.Lock()
-	l.closed = true
+	l.endLocked()
 	fetching := l.fetching
 	l.mu.Unlock()
 	if fetching != nil {

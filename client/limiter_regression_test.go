@@ -42,7 +42,7 @@ func TestABatchNeverGrowsByASwap(t *testing.T) {
 			synctest.Wait()
 		}
 		limiter.mu.Lock()
-		limiter.closed = true // no further batch
+		limiter.endLocked() // no further batch
 		before := limiter.left()
 		limiter.mu.Unlock()
 		spent := int64(0)
@@ -190,4 +190,56 @@ func TestAWaitForUnitsThatArriveTooLateEnds(t *testing.T) {
 			t.Errorf("%d were not given back", taken(cluster))
 		}
 	})
+}
+
+// Regression: a Wait that stood in the cluster's queue waited on for ten minutes after the cluster had gone.
+func TestAWaitDoesNotOutliveTheCluster(t *testing.T) {
+	for name, fault := range map[string]fakequota.Fault{"refusing": fakequota.Refusing, "silent": fakequota.Silent} {
+		virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+			cluster.Set("t/core", fakequota.Quota{Usable: 10})
+			time.AfterFunc(time.Second, func() { cluster.Break(0, fault) })
+			start := time.Now()
+			err := c.Limiter("t/core").Wait(context.Background())
+			if took := time.Since(start); !errors.Is(err, ErrClusterAway) || took > 30*time.Second {
+				t.Errorf("%s: %v after %v", name, err, took)
+			}
+		})
+	}
+}
+
+// A cluster that is there is waited for, however long its queue is.
+func TestAWaitOutlivesItsLongPolls(t *testing.T) {
+	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+		cluster.Set("t/core", fakequota.Quota{Usable: 10})
+		time.AfterFunc(5*time.Minute, func() { cluster.Add("t/core", 1) })
+		if err := c.Limiter("t/core").Wait(context.Background()); err != nil {
+			t.Error(err)
+		}
+		if c.trouble() != nil {
+			t.Errorf("it is taken for away: %v", c.trouble())
+		}
+	})
+}
+
+// Regression: a Wait that paused before it asked again heard neither its limiter's Close nor its client's.
+func TestAPauseEndsWithClose(t *testing.T) {
+	for _, whole := range []bool{false, true} {
+		virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+			limiter := c.Limiter("t/core")
+			limiter.known.at, limiter.known.unit = 1, one("t/core", 1)
+			cluster.RefuseFor(50 * time.Minute)
+			ended := make(chan error, 1)
+			go func() { ended <- limiter.Wait(context.Background()) }()
+			pass(time.Second)
+			start := time.Now()
+			if whole {
+				_ = c.Close()
+			} else {
+				limiter.Close()
+			}
+			if err := <-ended; !errors.Is(err, ErrClosed) || time.Since(start) > 5*time.Second {
+				t.Errorf("client %v: %v after %v", whole, err, time.Since(start))
+			}
+		})
+	}
 }

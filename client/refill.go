@@ -342,6 +342,9 @@ func (l *Limiter) waitSlow(ctx context.Context, n int64) error {
 		pause := time.NewTimer(max(min(refusal.RetryAfter, MaxWait)-MaxWait/2, refusalMemory))
 		select {
 		case <-pause.C:
+		case <-l.over:
+			pause.Stop()
+			return &NotAcceptedError{Err: ErrClosed}
 		case <-ctx.Done():
 			pause.Stop()
 			return err

@@ -63,7 +63,7 @@ func (c *Client) Reserve(ctx context.Context, request ReserveRequest) (*Lease, e
 	}
 	response, at := cmd.result.GetReserve(), cmd.stamp
 	if waiting := response.GetWaiting(); waiting != nil {
-		if response, at, err = c.await(ctx, cmd, waiting); err != nil {
+		if response, at, err = c.await(ctx, cmd, waiting, bounded); err != nil {
 			return nil, err
 		}
 	}
@@ -108,8 +108,9 @@ func (c *Client) refused(r *quotav1.Refusal) error {
 }
 
 // await waits for a Reserve that stands in the queue. It asks again under the same identity, which attaches to the
-// waiting one, so that neither a lost connection nor a new leader loses its place or grants it twice.
-func (c *Client) await(ctx context.Context, cmd *command, waiting *quotav1.Waiting) (*quotav1.ReserveResponse, stamp, error) {
+// waiting one, so that neither a lost connection nor a new leader loses its place or grants it twice. Where the caller set
+// no bound, it gives up once the cluster has been away for the call timeout.
+func (c *Client) await(ctx context.Context, cmd *command, waiting *quotav1.Waiting, bounded bool) (*quotav1.ReserveResponse, stamp, error) {
 	request := proto.CloneOf(cmd.pb.GetReserve())
 	request.NoBlock = false
 	var pause backoff
@@ -145,9 +146,17 @@ func (c *Client) await(ctx context.Context, cmd *command, waiting *quotav1.Waiti
 		} else {
 			pause.wait(ctx)
 		}
+		if a.err != nil {
+			// A long poll that ran out looks like a node that fell silent.
+			c.probe(ctx)
+		}
 		if ctx.Err() != nil {
 			c.withdraw(cmd, waiting.GetTicket())
 			return nil, stamp{}, &UnknownOutcomeError{Err: context.Cause(ctx)}
+		}
+		if trouble := c.trouble(); trouble != nil && !bounded && c.awayFor() >= c.callTimeout {
+			c.withdraw(cmd, waiting.GetTicket())
+			return nil, stamp{}, &UnknownOutcomeError{Err: trouble}
 		}
 	}
 }

@@ -85,6 +85,13 @@ func (c *Cluster) Set(name string, quota Quota) {
 	c.state.serve()
 }
 
+// RefuseFor lets the cluster say of every Reserve that it cannot serve it for so long.
+func (c *Cluster) RefuseFor(d time.Duration) {
+	c.state.mu.Lock()
+	defer c.state.mu.Unlock()
+	c.state.refusedFor = d
+}
+
 // Add fills a quota.
 func (c *Cluster) Add(name string, units int64) {
 	c.state.mu.Lock()

@@ -69,6 +69,8 @@ type state struct {
 	// executed counts commands that were carried out, by kind; repeats are not among them.
 	executed map[string]int
 	reports  []*quotav1.ReportRequest
+	// refusedFor is for how long no Reserve can be served.
+	refusedFor time.Duration
 }
 
 func newState() *state {
@@ -132,6 +134,11 @@ func (s *state) judge(request *quotav1.ReserveRequest, k key) *quotav1.ReserveRe
 		refusal = &quotav1.Refusal{Reason: quotav1.Reason_REASON_BEHIND_WAITERS, Quota: request.GetItems()[0].GetQuota(), RetryAfter: durationpb.New(time.Second)}
 	}
 	switch {
+	case s.refusedFor > 0:
+		refusal = &quotav1.Refusal{
+			Reason: quotav1.Reason_REASON_CANNOT_SERVE_IN_TIME, Quota: request.GetItems()[0].GetQuota(), RetryAfter: durationpb.New(s.refusedFor),
+		}
+		return &quotav1.ReserveResponse{Outcome: &quotav1.ReserveResponse_Refusal{Refusal: refusal}}
 	case refusal == nil:
 		return s.grant(request)
 	case request.GetWait().AsDuration() == 0, refusal.GetRetryAfter() == nil:
