@@ -122,6 +122,9 @@ func (l *Lease) Context(parent context.Context) (context.Context, context.Cancel
 		cancel(l.cause)
 		return ctx, func() { cancel(nil) }
 	}
+	if l.leftLocked() == 0 {
+		cancel(ErrLeaseExpired) // at once: who keeps it alive would learn of it a moment later
+	}
 	key := l.tellLocked(cancel)
 	stop := func() {
 		l.mu.Lock()
@@ -355,10 +358,17 @@ func (l *Lease) lowWater() uint64 {
 }
 
 // Do reserves, keeps the lease alive while f runs with a context that ends with the lease, and releases it. What f
-// consumed, it settles itself.
+// consumed, it settles itself. A lease that is over when it arrives, because a leader was lost on the way, is asked for
+// anew; [ErrLate] says that all came too late, and that f did not run.
 func Do[T any](ctx context.Context, c *Client, request ReserveRequest, f func(context.Context, *Lease) (T, error)) (T, error) {
 	var none T
 	lease, err := c.Reserve(ctx, request)
+	for asked := 1; err == nil && lease.Left() == 0; asked++ {
+		c.send(orphanLife, lease.release())
+		if err = ErrLate; asked < maxAsked {
+			lease, err = c.Reserve(ctx, request)
+		}
+	}
 	if err != nil {
 		return none, err
 	}

@@ -154,6 +154,36 @@ func TestDo(t *testing.T) {
 	})
 }
 
+// TestALeaseThatIsOverWhenItArrives: its answer was lost, and told again when its time was up. What it was for does not run
+// with it: somebody else may have it by now. (Found by the fault suite: mix processes, seed 506, four calls in three slots.)
+func TestALeaseThatIsOverWhenItArrives(t *testing.T) {
+	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+		lost := func() {
+			cluster.Break(0, fakequota.Mute)
+			time.AfterFunc(4*time.Second, func() { cluster.Break(0, fakequota.Healthy) })
+		}
+		cluster.AfterBatch(0, lost)
+		request := ReserveRequest{Items: one("t/core", 3), TTL: 2 * time.Second}
+		left, err := Do(context.Background(), c, request, func(ctx context.Context, lease *Lease) (time.Duration, error) {
+			return lease.Left(), context.Cause(ctx)
+		})
+		if err != nil || left == 0 {
+			t.Errorf("it ran with %v left: %v", left, err)
+		}
+		cluster.AfterBatch(0, lost)
+		lease, err := c.Reserve(context.Background(), request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lease.KeepAlive()
+		ctx, stop := lease.Context(context.Background())
+		defer stop()
+		if !errors.Is(context.Cause(ctx), ErrLeaseExpired) {
+			t.Errorf("the context of a lease that is over: %v", context.Cause(ctx))
+		}
+	})
+}
+
 func TestOperationsAreFinishedFromBelow(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		ctx := context.Background()
