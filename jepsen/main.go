@@ -35,7 +35,7 @@ func command() *cobra.Command {
 		Use: "jepsen", Short: "Break a cluster of real processes and judge what became of its promises",
 		SilenceUsage: true, SilenceErrors: true,
 	}
-	root.AddCommand(runCommand(), judgeCommand(), plantedCommand(), workerCommand(), mixesCommand())
+	root.AddCommand(runCommand(), judgeCommand(), plantedCommand(), workerCommand(), mixesCommand(), tableCommand())
 	return root
 }
 
@@ -68,6 +68,24 @@ func runCommand() *cobra.Command {
 	flags.Float64Var(&p.load, "load", 1, "how much the workload asks, as a factor")
 	flags.StringVar(&p.defect, "defect", "", "name of the planted defect in the binary, for the report")
 	return cmd
+}
+
+func tableCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "table SUMMARY...", Short: "Put the runs of summary files into a table (Markdown)", Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var lines []*report.Line
+			for _, path := range args {
+				more, err := report.ReadSummary(path)
+				if err != nil {
+					return err
+				}
+				lines = append(lines, more...)
+			}
+			report.Table(cmd.OutOrStdout(), lines)
+			return nil
+		},
+	}
 }
 
 func judgeCommand() *cobra.Command {

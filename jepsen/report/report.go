@@ -62,10 +62,12 @@ func quantile(sorted []float64, q float64) float64 {
 
 // Line is a run in the summary.
 type Line struct {
-	Start   time.Time                `json:"start"`
-	Seed    uint64                   `json:"seed"`
-	Mix     string                   `json:"mix"`
-	Nodes   int                      `json:"nodes"`
+	Start time.Time `json:"start"`
+	Seed  uint64    `json:"seed"`
+	Mix   string    `json:"mix"`
+	Nodes int       `json:"nodes"`
+	// Hosts is how many nodes there are at a time: one that is replaced lives on under another name.
+	Hosts   int                      `json:"hosts"`
 	Network string                   `json:"network"`
 	Disk    string                   `json:"disk"`
 	Defect  string                   `json:"defect,omitempty"`
@@ -75,10 +77,20 @@ type Line struct {
 	Stats   check.Stats              `json:"stats"`
 }
 
+// hosts counts where nodes live.
+func hosts(nodes []string) int {
+	at := map[string]bool{}
+	for _, node := range nodes {
+		host, _, _ := strings.Cut(node, ".")
+		at[host] = true
+	}
+	return len(at)
+}
+
 // Summarize adds a line about a run to a file.
 func Summarize(path string, result *check.Result) error {
 	line := Line{
-		Start: result.Facts.Start, Seed: result.Facts.Seed, Mix: result.Facts.Mix, Nodes: len(result.Facts.Nodes), Network: result.Facts.Network,
+		Start: result.Facts.Start, Seed: result.Facts.Seed, Mix: result.Facts.Mix, Nodes: len(result.Facts.Nodes), Hosts: hosts(result.Facts.Nodes), Network: result.Facts.Network,
 		Disk: result.Facts.Disk, Defect: result.Facts.Defect, Seconds: float64(result.Facts.Ended-result.Facts.Began) / 1e9,
 		Outcome: result.Outcome(), Checks: map[string]check.Outcome{}, Stats: result.Stats,
 	}
