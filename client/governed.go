@@ -271,8 +271,8 @@ func (g *governed) settle(tokens *int64) {
 	g.transport.client.send(settleLife, commands...)
 }
 
-// report tells the cluster in the background what the provider said.
-func (g *governed) report(lease *Lease, op uint64, signals []Signal) {
+// report tells the cluster in the background what the provider said. What it returns is done when the cluster has answered.
+func (g *governed) report(lease *Lease, op uint64, signals []Signal) *command {
 	c := g.transport.client
 	g.mu.Lock()
 	g.reporting = true
@@ -290,6 +290,7 @@ func (g *governed) report(lease *Lease, op uint64, signals []Signal) {
 		}
 	}
 	c.send(settleLife, cmd)
+	return cmd
 }
 
 // settlement returns the command that ends one allowance.
@@ -345,18 +346,25 @@ func (g *governed) observe(response *http.Response) *limit {
 // reportTimeout bounds how long a refused call waits to learn the cluster's cooldown.
 const reportTimeout = 2 * time.Second
 
-// cooldown reports a refusal and returns how long the cluster keeps its quotas closed. If it does not say, the
-// provider's own word counts, or else a second.
+// cooldown reports a refusal and returns how long the cluster keeps its quotas closed. If it does not say by the caller's
+// deadline, the provider's own word counts, or else a second; the report goes on without the caller.
 func (g *governed) cooldown(lease *Lease, op uint64, report []Signal, verdict signals.Signal) time.Duration {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(g.ctx), reportTimeout)
+	ctx, cancel := context.WithTimeout(g.ctx, reportTimeout)
 	defer cancel()
-	reported, err := g.transport.client.report(ctx, lease, op, report)
-	if err != nil {
-		g.transport.client.logger.Warn("a provider's limit could not be reported", "error", err)
+	cmd := g.report(lease, op, report)
+	var left time.Duration
+	var err error
+	select {
+	case <-cmd.done:
+		err = cmd.err
+		for _, quota := range reportedOf(cmd.result.GetReport().GetQuotas()) {
+			left = max(left, quota.CooldownLeft)
+		}
+	case <-ctx.Done():
+		err = context.Cause(ctx)
 	}
-	left := time.Duration(0)
-	for _, quota := range reported {
-		left = max(left, quota.CooldownLeft)
+	if err != nil {
+		g.transport.client.logger.Warn("a provider's limit was not acknowledged", "error", err)
 	}
 	switch {
 	case left > 0:

@@ -226,7 +226,6 @@ func TestAPauseEndsWithClose(t *testing.T) {
 	for _, whole := range []bool{false, true} {
 		virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 			limiter := c.Limiter("t/core")
-			limiter.known.at, limiter.known.unit = 1, one("t/core", 1)
 			cluster.RefuseFor(50 * time.Minute)
 			ended := make(chan error, 1)
 			go func() { ended <- limiter.Wait(context.Background()) }()

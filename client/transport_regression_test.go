@@ -182,3 +182,28 @@ func TestACallThatLosesItsSlotSaysWhy(t *testing.T) {
 		}
 	})
 }
+
+// Regression: a refused call reported to a cluster that was away for two seconds, whatever its caller's deadline.
+func TestAReportDoesNotOutliveTheCallersDeadline(t *testing.T) {
+	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+		transport := NewTransport(c, roundTrip(func(*http.Request) (*http.Response, error) {
+			cluster.Break(0, fakequota.Silent)
+			return respond(429, http.Header{"Retry-After": {"5"}}, ""), nil
+		}), Match(core))
+		request, err := http.NewRequestWithContext(within(t, 300*time.Millisecond), http.MethodGet, "http://provider.example", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		response, err := transport.RoundTrip(request)
+		if took := time.Since(start); err != nil || took > 350*time.Millisecond {
+			t.Fatalf("%v after %v", err, took)
+		}
+		_ = response.Body.Close()
+		cluster.Break(0, fakequota.Healthy)
+		pass(10 * time.Second)
+		if len(cluster.Reports()) != 1 || cluster.Leases() != 0 {
+			t.Errorf("%d reports, %d leases", len(cluster.Reports()), cluster.Leases())
+		}
+	})
+}
