@@ -97,3 +97,21 @@ func TestARefusalAtTheDoorDoesNotEndADoubt(t *testing.T) {
 		})
 	}
 }
+
+// Regression: a Release of some of a lease whose answer and session were lost was carried out twice.
+func TestAPartialReleaseIsCarriedOutOnce(t *testing.T) {
+	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+		lease, err := c.Reserve(context.Background(), ReserveRequest{Items: one("t/core", 10), TTL: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		cluster.AfterBatch(0, func() {
+			cluster.Break(0, fakequota.Mute)
+			time.AfterFunc(time.Second, func() { cluster.ForgetSessions(); cluster.Break(0, fakequota.Healthy) })
+		})
+		_, err = lease.Release(context.Background(), Item{"t/core", 3})
+		if !errors.As(err, new(*UnknownOutcomeError)) || taken(cluster) != 7 {
+			t.Errorf("%v; %d are taken, want 7", err, taken(cluster))
+		}
+	})
+}

@@ -67,8 +67,10 @@ func (cmd *command) finish(result *quotav1.CommandResult, at stamp, err error) {
 }
 
 // repeatable reports whether the command may be carried out again under a new identity: what it does is idempotent by
-// lease, fence and operation. A Reserve is not.
-func (cmd *command) repeatable() bool { return cmd.pb.GetReserve() == nil }
+// lease, fence and operation. A Reserve is not, nor is a Release of some of what is held: it would give back as much again.
+func (cmd *command) repeatable() bool {
+	return cmd.pb.GetReserve() == nil && len(cmd.pb.GetRelease().GetItems()) == 0
+}
 
 // live reports whether the command is worth sending (again).
 func (cmd *command) live(now time.Time) bool {
