@@ -115,3 +115,35 @@ func TestAPartialReleaseIsCarriedOutOnce(t *testing.T) {
 		}
 	})
 }
+
+// Regression: after a Consume of unknown outcome the cluster was told for ever that an operation was not finished, and
+// kept the records of all those after it.
+func TestAnUnknownConsumeDoesNotHoldUpTheOperationsAfterIt(t *testing.T) {
+	for name, fault := range map[string]fakequota.Fault{"not carried out": fakequota.Silent, "carried out": fakequota.Mute} {
+		virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+			ctx := context.Background()
+			lease, err := c.Reserve(ctx, ReserveRequest{Items: one("t/core", 500), TTL: time.Hour})
+			if err != nil {
+				t.Fatal(err)
+			}
+			cluster.Break(0, fault)
+			if _, err := lease.Consume(within(t, 500*time.Millisecond), Item{"t/core", 1}); !errors.As(err, new(*UnknownOutcomeError)) {
+				t.Errorf("%s: %v", name, err)
+			}
+			cluster.Break(0, fakequota.Healthy)
+			pass(5 * time.Second)
+			for range 10 {
+				op, err := lease.Consume(ctx, Item{"t/core", 1})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := op.Settle(ctx, Settlement{Final: true}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got := lease.lowWater(); got != 12 {
+				t.Errorf("%s: low water %d, want 12", name, got)
+			}
+		})
+	}
+}

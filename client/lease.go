@@ -230,7 +230,9 @@ func (l *Lease) Consume(ctx context.Context, items ...Item) (*Operation, error) 
 		Lease: l.id, Fence: l.fence, Op: op, Items: askItems(items), DoneBelow: below,
 	}}})
 	if err := l.run(ctx, cmd); err != nil {
-		if !errors.As(err, new(*UnknownOutcomeError)) {
+		if errors.As(err, new(*UnknownOutcomeError)) {
+			l.abandon(op)
+		} else {
 			l.finish(op)
 		}
 		return nil, err
@@ -242,6 +244,19 @@ func (l *Lease) Consume(ctx context.Context, items ...Item) (*Operation, error) 
 	}
 	l.extend(response.GetOperation(), cmd.stamp)
 	return newOperation(l, response.GetOperation(), cmd.stamp), nil
+}
+
+// abandon ends an operation that nobody will spend and that may have been carried out or not. Until it is finished, the
+// cluster keeps the records of all operations after it as well.
+func (l *Lease) abandon(op uint64) {
+	settle := (&Operation{lease: l, number: op}).settlement(Settlement{Final: true})
+	settle.then = func(settle *command) {
+		l.learn(settle.err)
+		if settle.err == nil || errors.Is(settle.err, StaleOperation) {
+			l.finish(op)
+		}
+	}
+	l.client.send(settleLife, settle)
 }
 
 // extend moves the deadline to where a Consume has moved it: an item never ends later than its lease.
