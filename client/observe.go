@@ -72,10 +72,11 @@ func (t *Transport) signalsFor(call Call, said []signals.Signal, limited bool) [
 
 func signalOf(quota string, cause Cause, s signals.Signal) Signal {
 	out := Signal{Quota: quota, Cause: cause}
-	if s.Limit.Known {
+	// The cluster refuses a report with a count that it cannot hold, and would not learn of the cooldown in it.
+	if s.Limit.Known && s.Limit.N <= maxAmount {
 		out.Limit = &s.Limit.N
 	}
-	if s.Remaining.Known {
+	if s.Remaining.Known && s.Remaining.N <= maxAmount {
 		out.Remaining = &s.Remaining.N
 	}
 	if s.ResetIn.Known && s.ResetIn.D > 0 {

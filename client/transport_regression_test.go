@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/quotad/quotad/client/internal/fakequota"
+	"github.com/quotad/quotad/client/signals"
 )
 
 // stalled is a connection whose next write, once armed, waits to be let go.
@@ -206,4 +207,13 @@ func TestAReportDoesNotOutliveTheCallersDeadline(t *testing.T) {
 			t.Errorf("%d reports, %d leases", len(cluster.Reports()), cluster.Leases())
 		}
 	})
+}
+
+// Regression: a count beyond what the cluster takes made it refuse the whole report, and the cooldown in it got lost.
+func TestAnAbsurdCountIsLeftOutOfTheReport(t *testing.T) {
+	header := http.Header{"X-Ratelimit-Limit": {"999999999999999999"}, "X-Ratelimit-Remaining": {"9007199254740992"}, "Retry-After": {"30"}}
+	report := NewTransport(nil, nil).signalsFor(Call{Items: one("t/core", 1)}, signals.Generic.Observe(time.Now(), 429, header, nil), true)
+	if len(report) != 1 || report[0].Limit != nil || report[0].Remaining != nil || report[0].RetryAfter == nil || *report[0].RetryAfter != 30*time.Second {
+		t.Errorf("reported %+v", report)
+	}
 }
