@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -177,7 +178,7 @@ type Reservation struct {
 // OK reports whether the units were taken: the call may be made now.
 func (r *Reservation) OK() bool { return r.ok }
 
-// Delay returns 0 if OK, and otherwise when it is worth asking again.
+// Delay returns 0 if OK, and otherwise when it is worth asking again; where it never is, the longest duration.
 func (r *Reservation) Delay() time.Duration { return r.delay }
 
 // Cancel gives the units back, for a call that certainly was not made. It should come early: what comes back after the
@@ -192,10 +193,13 @@ func (r *Reservation) Cancel() {
 // nothing at hand, it sees to it that there will be.
 func (l *Limiter) Reserve() *Reservation { return l.ReserveN(1) }
 
-// ReserveN is Reserve for n units. 0 units are OK, fewer never.
+// ReserveN is Reserve for n units. 0 units are OK; fewer, and more than a batch may have (MaxBatch), never.
 func (l *Limiter) ReserveN(n int) *Reservation {
-	if n <= 0 {
-		return &Reservation{limiter: l, ok: n == 0}
+	if n == 0 {
+		return &Reservation{limiter: l, ok: true}
+	}
+	if n < 0 || int64(n) > min(mostUnits, l.settings.maxBatch) {
+		return &Reservation{limiter: l, delay: math.MaxInt64}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()

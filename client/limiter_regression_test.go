@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"errors"
+	"math"
 	"net/http"
 	"sync/atomic"
 	"testing"
@@ -241,4 +242,18 @@ func TestAPauseEndsWithClose(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Regression: a Reserve of any size fetched a batch of that size, which drained the quota for nothing.
+func TestAReserveBeyondABatchFetchesNothing(t *testing.T) {
+	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+		cluster.Set("t/core", fakequota.Quota{Usable: 1 << 50, Available: 1 << 50})
+		for n, limiter := range map[int]*Limiter{2: c.Limiter("t/core", MaxBatch(1)), mostUnits + 1: c.Limiter("t/core"), -1: c.Limiter("t/core")} {
+			r := limiter.ReserveN(n)
+			synctest.Wait()
+			if r.OK() || r.Delay() != math.MaxInt64 || cluster.Executed("reserve") != 0 {
+				t.Errorf("%d: OK %v, delay %v, %d reserves", n, r.OK(), r.Delay(), cluster.Executed("reserve"))
+			}
+		}
+	})
 }
