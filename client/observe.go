@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/quotad/quotad/client/signals"
@@ -142,6 +143,8 @@ func causeOf(s signals.Signal) Cause {
 func (g *governed) govern(response *http.Response) {
 	if response.Body == nil || response.Body == http.NoBody {
 		g.settle(nil)
+		// Nobody closes nothing: the caller's context would keep this one.
+		g.cancel(nil)
 		return
 	}
 	body := &settlingBody{ReadCloser: response.Body, governed: g}
@@ -160,7 +163,10 @@ func (g *governed) govern(response *http.Response) {
 type settlingBody struct {
 	io.ReadCloser
 	governed *governed
-	usage    usage
+
+	// mu: a body may be closed while it is read.
+	mu    sync.Mutex
+	usage usage
 }
 
 // Read implements io.Reader.
@@ -169,7 +175,9 @@ func (b *settlingBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	b.governed.end()
 	if b.governed.call.UsageQuota != "" {
+		b.mu.Lock()
 		b.usage.scan(p[:n])
+		b.mu.Unlock()
 	}
 	if err != nil {
 		b.end()
@@ -186,7 +194,10 @@ func (b *settlingBody) Close() error {
 }
 
 func (b *settlingBody) end() {
-	if tokens, ok := b.usage.total(); ok {
+	b.mu.Lock()
+	tokens, ok := b.usage.total()
+	b.mu.Unlock()
+	if ok {
 		b.governed.settle(&tokens)
 		return
 	}

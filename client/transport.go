@@ -156,6 +156,9 @@ func (t *Transport) RoundTrip(request *http.Request) (*http.Response, error) {
 		}
 		discard(response.Body)
 		if err := sleep(request.Context(), limit.delay); err != nil {
+			if next.Body != nil {
+				_ = next.Body.Close()
+			}
 			return nil, err
 		}
 		t.retried.Add(1)
@@ -226,6 +229,9 @@ func (t *Transport) replay(request *http.Request, response *http.Response, l lim
 
 // discard reads what is left of a short body, so that its connection can be used again, and closes it.
 func discard(body io.ReadCloser) {
+	if body == nil {
+		return // a base of one's own may leave it out
+	}
 	_, _ = io.CopyN(io.Discard, body, signals.MaxBody)
 	_ = body.Close()
 }

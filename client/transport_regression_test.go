@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -216,4 +217,138 @@ func TestAnAbsurdCountIsLeftOutOfTheReport(t *testing.T) {
 	if len(report) != 1 || report[0].Limit != nil || report[0].Remaining != nil || report[0].RetryAfter == nil || *report[0].RetryAfter != 30*time.Second {
 		t.Errorf("reported %+v", report)
 	}
+}
+
+// watched is a context that counts what hangs on it.
+type watched struct {
+	context.Context
+	hanging *atomic.Int64
+}
+
+func (watched) Done() <-chan struct{} { return make(chan struct{}) }
+
+func (w watched) AfterFunc(func()) func() bool {
+	w.hanging.Add(1)
+	return func() bool { w.hanging.Add(-1); return true }
+}
+
+// Regression: the context of a call without a body hung on the caller's for as long as that lived.
+func TestACallWithoutABodyLeavesNothingBehind(t *testing.T) {
+	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+		transport := NewTransport(c, roundTrip(func(*http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: http.StatusNotModified, Header: http.Header{}, Body: http.NoBody}, nil
+		}), Match(core))
+		parent := watched{context.Background(), &atomic.Int64{}}
+		for range 10 {
+			request, err := http.NewRequestWithContext(parent, http.MethodGet, "http://provider.example", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			response, err := transport.RoundTrip(request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = response.Body.Close()
+		}
+		synctest.Wait()
+		if got := parent.hanging.Load(); got != 0 {
+			t.Errorf("%d contexts hang on the caller's", got)
+		}
+	})
+}
+
+// endless is a body that goes on until it is closed.
+type endless struct{ closed *atomic.Bool }
+
+func (e endless) Read(p []byte) (int, error) {
+	if e.closed.Load() {
+		return 0, io.EOF
+	}
+	return copy(p, `data: {"total_tokens": 5} `), nil
+}
+
+func (e endless) Close() error {
+	e.closed.Store(true)
+	return nil
+}
+
+// Regression: a data race.
+func TestABodyMayBeClosedWhileItIsRead(t *testing.T) {
+	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+		transport := NewTransport(c, roundTrip(func(*http.Request) (*http.Response, error) {
+			response := respond(200, nil, "")
+			response.Body = endless{&atomic.Bool{}}
+			return response, nil
+		}), Match(func(*http.Request) Call { return Call{Items: one("t/core", 7), UsageQuota: "t/core"} }))
+		for range 20 {
+			response, err := transport.RoundTrip(httptest.NewRequest(http.MethodGet, "http://provider.example", nil))
+			if err != nil {
+				t.Fatal(err)
+			}
+			started, ended := make(chan struct{}), make(chan struct{})
+			go func() {
+				defer close(ended)
+				_, _ = io.ReadFull(response.Body, make([]byte, 100))
+				close(started)
+				_, _ = io.Copy(io.Discard, response.Body)
+			}()
+			<-started
+			_ = response.Body.Close()
+			<-ended
+		}
+		synctest.Wait()
+		if got := taken(cluster); got != 20*5 {
+			t.Errorf("%d were used, want 100", got)
+		}
+	})
+}
+
+// open counts bodies that are open.
+type open struct {
+	io.Reader
+	count *atomic.Int64
+}
+
+func (o open) Close() error {
+	o.count.Add(-1)
+	return nil
+}
+
+// Regression: the body for a retry was left open where the caller left before it was time.
+func TestTheBodyOfARetryThatDoesNotComeIsClosed(t *testing.T) {
+	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+		base, _ := answers(tooMany("5"))
+		var count atomic.Int64
+		body := func() (io.ReadCloser, error) {
+			count.Add(1)
+			return open{strings.NewReader("x"), &count}, nil
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		time.AfterFunc(time.Second, cancel)
+		first, _ := body()
+		request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://provider.example", first)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.GetBody = body
+		response, err := NewTransport(c, base, Match(core)).RoundTrip(request)
+		if err == nil {
+			_ = response.Body.Close()
+		}
+		if !errors.Is(err, context.Canceled) || count.Load() != 0 {
+			t.Errorf("%v; %d bodies are open", err, count.Load())
+		}
+	})
+}
+
+// Regression: a panic.
+func TestARefusalWithoutABodyIsRetried(t *testing.T) {
+	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+		base, asked := answers(func(*http.Request) *http.Response { return &http.Response{StatusCode: http.StatusTooManyRequests} }, ok)
+		response, err := NewTransport(c, base, Match(core)).RoundTrip(httptest.NewRequest(http.MethodGet, "http://provider.example", nil))
+		if err != nil || response.StatusCode != http.StatusOK || len(*asked) != 2 {
+			t.Fatalf("%v, %v, asked %d times", response, err, len(*asked))
+		}
+		_ = response.Body.Close()
+	})
 }
