@@ -63,7 +63,7 @@ func call[Req, Res proto.Message](
 	if err := validate(req); err != nil {
 		return none, err
 	}
-	hold := time.Now().Add(holdForLeader)
+	hold := holdUntil(ctx)
 	for {
 		if _, _, self := s.node.Leader(); self || remote == nil {
 			res, err := local(ctx, r, req)
@@ -79,6 +79,16 @@ func call[Req, Res proto.Message](
 			return none, s.noLeader()
 		}
 	}
+}
+
+// holdUntil says until when a call waits for a leader: never so long that the caller gives up first, and does not know then
+// that nothing happened.
+func holdUntil(ctx context.Context) time.Time {
+	hold := holdForLeader
+	if deadline, ok := ctx.Deadline(); ok {
+		hold = min(hold, time.Until(deadline)*3/4)
+	}
+	return time.Now().Add(hold)
 }
 
 // final tells whether a call is not to be handed on.

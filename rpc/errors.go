@@ -151,6 +151,9 @@ func notAcceptedError(e *raftnode.NotAcceptedError) *connect.Error {
 		Hint: "ask the leader, or again in a moment", RetryAfter: durationpb.New(retrySoon),
 	}
 	message := "this node does not lead"
+	if e.Leader == "" {
+		message, info.Hint = "no leader is known", "ask again in a moment; quotad status shows who does not answer"
+	}
 	switch e.Cause {
 	case raftnode.NotLeader, raftnode.NotReady, raftnode.NotAMember:
 	case raftnode.QueueFull:

@@ -39,6 +39,22 @@ func TestACallIsHandedOnOnce(t *testing.T) {
 	}
 }
 
+// TestNoLeaderIsSaidInTime: a caller with little patience hears that nothing happened before it gives up.
+func TestNoLeaderIsSaidInTime(t *testing.T) {
+	nodes := newNodes(t, 3)
+	for _, n := range nodes[1:] {
+		n.kill()
+	}
+	eventually(t, "there is no leader", func() bool { id, _, _ := nodes[0].node.Leader(); return id == "" })
+	ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
+	defer cancel()
+	_, err := quotav1connect.NewAdminServiceClient(h2c(t), nodes[0].url).DeleteQuota(ctx, &quotav1.DeleteQuotaRequest{Name: "a"})
+	if reasonOf(t, err) != quotav1.Reason_REASON_NO_LEADER || !infoOf(err).NotAccepted || infoOf(err).Leader != "" ||
+		!strings.Contains(err.Error(), "no leader is known") {
+		t.Errorf("%v", err)
+	}
+}
+
 // TestHandedOnErrorsAreTheLeaders: status, reason, hint and headers of an answer do not depend on the node that is asked.
 func TestHandedOnErrorsAreTheLeaders(t *testing.T) {
 	nodes := newNodes(t, 3)

@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"connectrpc.com/connect"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/quotad/quotad/fsm"
 	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/raftnode"
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
@@ -50,6 +52,18 @@ func TestEveryErrorHasACode(t *testing.T) {
 	for number, name := range quotav1.Reason_name {
 		if _, coded := codes[quotav1.Reason(number)]; coded != (number >= 100) {
 			t.Errorf("%s (%d) has a code: %v", name, number, coded)
+		}
+	}
+}
+
+// TestNoLeaderSaysWhetherThereIsOne: who is told to ask the leader must be told who that is.
+func TestNoLeaderSaysWhetherThereIsOne(t *testing.T) {
+	for leader, want := range map[string]string{"": "no leader is known", "n2": "this node does not lead"} {
+		err := notAcceptedError(&raftnode.NotAcceptedError{Cause: raftnode.NotLeader, Leader: leader})
+		info := infoOf(err)
+		if err.Message() != want || info.Reason != quotav1.Reason_REASON_NO_LEADER || !info.NotAccepted ||
+			strings.Contains(info.Hint, "the leader") != (leader != "") {
+			t.Errorf("leader %q: %v, hint %q", leader, err, info.Hint)
 		}
 	}
 }

@@ -3,6 +3,8 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,8 +25,12 @@ const (
 	ifNotAccepted repeat = 3
 )
 
-// pauseBetweenRounds is how long to wait for an election before all nodes are asked again.
-const pauseBetweenRounds = 200 * time.Millisecond
+// pauseBetweenRounds is how long to wait for an election before all nodes are asked again. An attempt that has less than
+// shortest is not begun where there is an answer already: cut off, it would leave open what is known.
+const (
+	pauseBetweenRounds = 200 * time.Millisecond
+	shortest           = 250 * time.Millisecond
+)
 
 // call asks the nodes in turn until one answers, the timeout passes, or no node can be reached at all. Patience is how
 // long an answer may take by its nature (a waiting Reserve), on top of the command's timeout.
@@ -34,29 +40,101 @@ func call[Answer any](ctx context.Context, c *cluster, again repeat, patience ti
 	ctx, cancel := context.WithTimeout(ctx, c.timeout+patience)
 	defer cancel()
 	deadline := time.Now().Add(c.timeout)
+	tries := tries{again: again, told: make([]error, len(c.nodes))}
 	for {
-		var last error
-		reached := false
 		for i, n := range c.nodes {
-			share := time.Until(deadline) / time.Duration(len(c.nodes)-i)
-			answer, err := attempt(ctx, n, share+patience, ask)
+			left := time.Until(deadline)
+			if left < shortest && tries.best() >= answered {
+				return nil, tries.failure(c)
+			}
+			answer, err := attempt(ctx, n, left/time.Duration(len(c.nodes)-i)+patience, ask)
 			if err == nil {
 				return answer, nil
 			}
-			last = err
-			reached = reached || !neverSent(err)
 			if !mayRepeat(err, again) {
 				return nil, settled(err, again)
 			}
+			tries.add(i, err)
 		}
-		if !reached {
-			return nil, fail(ExitUnavailable, "is a node running there? name others with --server or QUOTAD_SERVER",
-				"no node answers at %s: %w", c.addresses(), errors.Unwrap(last))
-		}
-		if !sleep(ctx, pauseBetweenRounds) || time.Now().After(deadline) {
-			return nil, settled(last, again)
+		if tries.best() <= unreached || !sleep(ctx, pauseBetweenRounds) || time.Now().After(deadline) {
+			return nil, tries.failure(c)
 		}
 	}
+}
+
+// How much a failed attempt tells.
+const (
+	unreached  = 1 // no connection
+	unanswered = 2 // the answer did not come
+	answered   = 3 // the node said why
+)
+
+func telling(err error) int {
+	var rpc *connect.Error
+	switch {
+	case err == nil:
+		return 0
+	case neverSent(err):
+		return unreached
+	case errors.As(err, &rpc) && infoOf(rpc) == nil && lost(rpc):
+		return unanswered
+	}
+	return answered
+}
+
+// tries is what the attempts of a call came to.
+type tries struct {
+	again repeat
+	// told is what each node's most telling attempt said, open the newest attempt that may have changed something.
+	told []error
+	open error
+}
+
+func (t *tries) add(node int, err error) {
+	var rpc *connect.Error
+	if errors.As(err, &rpc) && !neverSent(err) && t.again != reads {
+		if info := infoOf(rpc); info == nil || !info.NotAccepted {
+			t.open = err
+		}
+	}
+	if telling(err) >= telling(t.told[node]) {
+		t.told[node] = err
+	}
+}
+
+func (t *tries) best() (best int) {
+	for _, err := range t.told {
+		best = max(best, telling(err))
+	}
+	return best
+}
+
+// failure is the error of the whole call: that something may have happened, else the most telling answer, else a line for
+// each node.
+func (t *tries) failure(c *cluster) error {
+	if t.open != nil {
+		return settled(t.open, t.again)
+	}
+	best := t.best()
+	if best >= answered {
+		return settled(t.told[slices.IndexFunc(t.told, func(err error) bool { return telling(err) == best })], t.again)
+	}
+	message, hint := "no answer", "try again, or ask another node with --server"
+	if best == unreached {
+		message, hint = "no node answers at "+c.addresses(), "is a node running there? name others with --server or QUOTAD_SERVER"
+	}
+	lines := make([]error, len(c.nodes))
+	for i, n := range c.nodes {
+		cause := t.told[i]
+		if telling(cause) == unreached {
+			cause = errors.Unwrap(cause) // the code of an API that nobody spoke to
+		}
+		if len(c.nodes) == 1 {
+			return fail(ExitUnavailable, hint, "%s: %w", message, cause)
+		}
+		lines[i] = fmt.Errorf("%s: %w", n.address, cause)
+	}
+	return fail(ExitUnavailable, hint, "%s\n%w", message, errors.Join(lines...))
 }
 
 // addresses lists the nodes for a message.
@@ -103,7 +181,10 @@ func lost(err *connect.Error) bool {
 // settled is the final error of a call: where no answer came back, it says what that means for this call.
 func settled(err error, again repeat) error {
 	var rpc *connect.Error
-	if !errors.As(err, &rpc) || infoOf(rpc) != nil || neverSent(err) || !lost(rpc) {
+	if !errors.As(err, &rpc) || neverSent(err) {
+		return err
+	}
+	if info := infoOf(rpc); info != nil && (again != reads || info.Reason != quotav1.Reason_REASON_UNKNOWN_OUTCOME) || info == nil && !lost(rpc) {
 		return err
 	}
 	if again == reads {

@@ -26,6 +26,9 @@ type fakeNode struct {
 	mu     sync.Mutex
 	errors []error
 	keys   []string
+	// always is the answer when errors are used up; where it hangs, there is none.
+	always error
+	hangs  bool
 }
 
 func (f *fakeNode) next(key string) error {
@@ -33,14 +36,20 @@ func (f *fakeNode) next(key string) error {
 	defer f.mu.Unlock()
 	f.keys = append(f.keys, key)
 	if len(f.errors) == 0 {
-		return nil
+		return f.always
 	}
 	err := f.errors[0]
 	f.errors = f.errors[1:]
 	return err
 }
 
-func (f *fakeNode) DeleteQuota(_ context.Context, r *quotav1.DeleteQuotaRequest) (*quotav1.DeleteQuotaResponse, error) {
+func (f *fakeNode) DeleteQuota(ctx context.Context, r *quotav1.DeleteQuotaRequest) (*quotav1.DeleteQuotaResponse, error) {
+	f.mu.Lock()
+	hangs := f.hangs && len(f.errors) == 0
+	f.mu.Unlock()
+	if hangs {
+		<-ctx.Done()
+	}
 	return &quotav1.DeleteQuotaResponse{}, f.next(r.RequestId.GetIdempotencyKey())
 }
 
@@ -127,6 +136,64 @@ func TestCallWaitsForALeader(t *testing.T) {
 	if err != nil || len(fake.keys) != 4 {
 		t.Errorf("%d calls, %v", len(fake.keys), err)
 	}
+}
+
+// What nodes said is not lost in what came later: a cut-off attempt, or another node that is not there.
+func TestCallKeepsTheMostTellingAnswer(t *testing.T) {
+	none := typed(connect.CodeUnavailable, &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_NO_LEADER, NotAccepted: true})
+	lostAnswer := connect.NewError(connect.CodeUnavailable, errors.New("cut off"))
+	dead := func() node {
+		server := httptest.NewServer(nil)
+		defer server.Close()
+		return node{
+			address: server.Listener.Addr().String(),
+			admin:   quotav1connect.NewAdminServiceClient(&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, server.URL),
+		}
+	}
+	for name, c := range map[string]struct {
+		again repeat
+		first error
+		then  error // of all later calls; nil: they hang
+		code  ExitCode
+		words string
+	}{
+		"a leader is missing, the last attempt is cut off": {again: ifNotAccepted, first: none, code: ExitUnavailable, words: "from the node"},
+		"the same, with an id":                             {again: withID, first: none, code: ExitUnavailable, words: "from the node"},
+		"the same, of a read":                              {again: reads, first: none, code: ExitUnavailable, words: "from the node"},
+		"it may have happened at first":                    {again: withID, first: lostAnswer, then: none, code: ExitUnknown, words: "cut off"},
+		"a read whose answer was lost at first":            {again: reads, first: lostAnswer, then: none, code: ExitUnavailable, words: "from the node"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fake := &fakeNode{errors: []error{c.first}, always: c.then, hangs: c.then == nil}
+			nodes := fakeCluster(t, fake)
+			nodes.timeout = pauseBetweenRounds + shortest/2
+			if c.then != nil {
+				nodes.timeout = 3 * time.Second / 2
+			}
+			nodes.nodes = append(nodes.nodes, dead())
+			_, err := call(t.Context(), nodes, c.again, 0, func(ctx context.Context, n node) (*quotav1.DeleteQuotaResponse, error) {
+				return n.admin.DeleteQuota(ctx, &quotav1.DeleteQuotaRequest{Name: "a"})
+			})
+			if got := describe(t.Context(), err); got.code != c.code || !strings.Contains(got.message, c.words) {
+				t.Errorf("exit code %d, %q; want %d, %q", got.code, got.message, c.code, c.words)
+			}
+		})
+	}
+	t.Run("nobody answers", func(t *testing.T) {
+		nodes := &cluster{timeout: 10 * time.Second, nodes: []node{dead(), dead()}}
+		_, err := call(t.Context(), nodes, ifNotAccepted, 0, func(ctx context.Context, n node) (*quotav1.DeleteQuotaResponse, error) {
+			return n.admin.DeleteQuota(ctx, &quotav1.DeleteQuotaRequest{Name: "a"})
+		})
+		got := describe(t.Context(), err)
+		for _, n := range nodes.nodes {
+			if !strings.Contains(got.message, "\n"+n.address+": ") {
+				t.Errorf("%q has no line for %s", got.message, n.address)
+			}
+		}
+		if got.code != ExitUnavailable {
+			t.Errorf("exit code %d", got.code)
+		}
+	})
 }
 
 // Each code of the API has its exit code; the table names all, so that a new one is thought about.
