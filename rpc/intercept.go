@@ -17,10 +17,10 @@ import (
 // maxCall bounds every unary call, waits included.
 const maxCall = maxWait + 30*time.Second
 
-// interceptors are what every call passes, the outermost first: count and time it, bound it, say who calls, and only
-// then whether it could be read.
+// interceptors are what every call passes, the outermost first: count and time it, bound it, say who calls, write down what
+// operators do, and only then whether it could be read.
 func (s *Server) interceptors() []connect.Interceptor {
-	return []connect.Interceptor{measuring{s}, bounding{s}, identifying{s}, decoding{}}
+	return []connect.Interceptor{measuring{s}, bounding{s}, identifying{s}, auditing{s}, decoding{}}
 }
 
 // measuring counts and times calls.

@@ -135,7 +135,7 @@ func (s *Server) Handler() http.Handler {
 func (s *Server) Drain(ctx context.Context) error {
 	s.startDrain()
 	err := s.waits.wait(ctx)
-	if _, _, leads := s.node.Leader(); leads && err == nil {
+	if s.node.LeadsOthers() && err == nil {
 		s.handOver(ctx)
 	}
 	s.refusing.Store(true)

@@ -1,0 +1,111 @@
+package rpc
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"connectrpc.com/connect"
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/quotad/quotad/rpc/quotav1"
+	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
+)
+
+// auditing writes one line to the log for each call that changes the cluster or takes its whole state out: what, to what,
+// who from where, and what came of it. A call that is handed on has a line at both nodes; the leader's names the other.
+type auditing struct{ s *Server }
+
+// audited are the calls that have a line.
+var audited = map[string]bool{
+	quotav1connect.AdminServiceApplyQuotasProcedure: true, quotav1connect.AdminServiceDeleteQuotaProcedure: true,
+	quotav1connect.AdminServiceRevokeLeaseProcedure: true, quotav1connect.AdminServiceAddMemberProcedure: true,
+	quotav1connect.AdminServicePromoteMemberProcedure: true, quotav1connect.AdminServiceRemoveMemberProcedure: true,
+	quotav1connect.AdminServiceTransferLeadershipProcedure: true, quotav1connect.AdminServiceBackupProcedure: true,
+	quotav1connect.AdminServiceRestoreProcedure: true, quotav1connect.AdminServiceSetFaultProcedure: true,
+}
+
+// WrapUnary implements connect.Interceptor.
+func (a auditing) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
+		res, err := next(ctx, req)
+		if apply, ok := req.Any().(*quotav1.ApplyQuotasRequest); !ok || !apply.GetDryRun() {
+			a.write(ctx, req.Spec().Procedure, target(req.Any()), req.Peer().Addr, err)
+		}
+		return res, err
+	}
+}
+
+// WrapStreamingClient implements connect.Interceptor.
+func (auditing) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+	return next
+}
+
+// WrapStreamingHandler implements connect.Interceptor.
+func (a auditing) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
+		err := next(ctx, conn)
+		a.write(ctx, conn.Spec().Procedure, "", conn.Peer().Addr, err)
+		return err
+	}
+}
+
+func (a auditing) write(ctx context.Context, procedure, target, address string, err error) {
+	if !audited[procedure] {
+		return
+	}
+	r := requestOf(ctx)
+	fields := []any{"call", procedure[strings.LastIndexByte(procedure, '/')+1:]}
+	for _, field := range []struct{ name, value string }{
+		{"target", target}, {"token", r.who.id}, {"from", address}, {"via", r.header.Get(HeaderForwarded)},
+	} {
+		if field.value != "" {
+			fields = append(fields, field.name, field.value)
+		}
+	}
+	level, outcome := hclog.Info, "done"
+	if err != nil {
+		level, outcome = hclog.Warn, messageOf(err)
+	}
+	a.s.logger.Log(level, "an operator's call", append(fields, "outcome", outcome)...)
+}
+
+// maxTargets is how many quotas of one call are named.
+const maxTargets = 10
+
+// target names what a call is about.
+func target(message any) string {
+	switch m := message.(type) {
+	case *quotav1.ApplyQuotasRequest:
+		var names []string
+		for _, quota := range m.Quotas[:min(len(m.Quotas), maxTargets)] {
+			names = append(names, quota.GetName())
+		}
+		if more := len(m.Quotas) - len(names); more > 0 {
+			names = append(names, fmt.Sprintf("%d more", more))
+		}
+		if len(m.Holders) > 0 || m.ReplaceHolders {
+			names = append(names, fmt.Sprintf("%d holder rules", len(m.Holders)))
+		}
+		return strings.Join(names, ", ")
+	case *quotav1.DeleteQuotaRequest:
+		return forced(m.Name, m.Force)
+	case *quotav1.RevokeLeaseRequest:
+		return "lease " + strconv.FormatUint(m.Lease, 10)
+	case *quotav1.AddMemberRequest:
+		return fmt.Sprintf("%s raft=%s api=%s", m.Id, m.RaftAddress, m.ApiAddress)
+	case *quotav1.RemoveMemberRequest:
+		return forced(m.Id, m.Force)
+	case interface{ GetId() string }:
+		return m.GetId()
+	}
+	return ""
+}
+
+func forced(what string, force bool) string {
+	if force {
+		return what + " (forced)"
+	}
+	return what
+}
