@@ -102,6 +102,9 @@ func (t *Tokens) Reload() error {
 	return nil
 }
 
+// Len returns how many tokens there are.
+func (t *Tokens) Len() int { return len(*t.byID.Load()) }
+
 func (t *Token) check() error {
 	hash, err := hex.DecodeString(t.SHA256)
 	if err != nil || len(hash) != sha256.Size {

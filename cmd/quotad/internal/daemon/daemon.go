@@ -230,6 +230,7 @@ func (p *process) announce(apiAddress string) {
 	if p.tokens == nil {
 		p.logger.Info("no tokens_file: every caller is believed, holder names are taken on trust")
 	}
+	p.warnOfNoTokens()
 	p.warnOfExpiry()
 	p.notify(daemon.SdNotifyReady)
 }

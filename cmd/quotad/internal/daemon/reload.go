@@ -14,27 +14,50 @@ import (
 func (p *process) reload() {
 	p.notify(daemon.SdNotifyReloading)
 	defer p.notify(daemon.SdNotifyReady)
+	var read []any
+	whole := true
+	report := func(what string, value any, err error) {
+		if err != nil {
+			p.logger.Error("reload: the old ones stay", "what", what, "error", err)
+			whole = false
+			return
+		}
+		read = append(read, what, value)
+	}
 	loaded, err := p.options.Load()
 	if err != nil {
 		p.logger.Error("reload: the configuration has mistakes and stays as it was", "error", err)
+		whole = false
 	} else {
 		p.logger.SetLevel(hclog.LevelFromString(loaded.Config.Log.Level))
+		report("log.level", loaded.Config.Log.Level, nil)
 		if !loaded.Config.Same(p.config) {
 			p.logger.Warn("reload: some changed settings need a restart; only log.level, tokens and certificates are read anew")
 		}
 	}
 	if p.tokens != nil {
-		p.report("tokens", p.tokens.Reload())
+		err := p.tokens.Reload()
+		report("tokens", p.tokens.Len(), err)
+		p.warnOfNoTokens()
 	}
-	p.report("api certificates", p.apiCertificates.reload())
-	p.report("raft certificates", p.raftCertificates.reload())
+	if p.apiCertificates != nil {
+		report("api certificates", "read", p.apiCertificates.reload())
+	}
+	if p.raftCertificates != nil {
+		report("raft certificates", "read", p.raftCertificates.reload())
+	}
 	p.warnOfExpiry()
-	p.logger.Info("reloaded")
+	if whole {
+		p.logger.Info("reloaded", read...)
+		return
+	}
+	p.logger.Warn("not everything was read anew: see above; what was", read...)
 }
 
-func (p *process) report(what string, err error) {
-	if err != nil {
-		p.logger.Error("reload: the old ones stay", "what", what, "error", err)
+// warnOfNoTokens warns of a file that lets nobody in.
+func (p *process) warnOfNoTokens() {
+	if p.tokens != nil && p.tokens.Len() == 0 {
+		p.logger.Warn("the tokens_file holds no token: nobody is let in", "tokens_file", p.config.TokensFile)
 	}
 }
 
