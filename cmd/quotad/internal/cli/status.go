@@ -75,10 +75,20 @@ func (a *App) printStatus(status *quotav1.GetStatusResponse) error {
 	table := output.Table{}
 	table.Add("cluster", output.Or(status.ClusterId))
 	table.Add("node", status.Node+" ("+status.Role+")")
+	switch {
+	case status.Role == "leader":
+	case status.LeaderAddress != "":
+		table.Add("view", fmt.Sprintf("as %s sees it; the leader %s sees more: --server %s", status.Node, status.Leader, status.LeaderAddress))
+	default:
+		table.Add("view", fmt.Sprintf("as %s sees it", status.Node))
+	}
 	table.Add("leader", output.Or(strings.TrimSpace(status.Leader+" "+status.LeaderAddress)))
 	table.Add("term", output.Int(status.Meta.GetTerm()))
 	table.Add("index", fmt.Sprintf("%d applied, %d committed, %d last, %d in snapshot",
 		status.AppliedIndex, status.CommitIndex, status.LastIndex, status.SnapshotIndex))
+	if status.Leader == "" && status.LastIndex > status.AppliedIndex {
+		table.Add("", fmt.Sprintf("%d entries wait for a leader: what it holds is older", status.LastIndex-status.AppliedIndex))
+	}
 	table.Add("holds", fmt.Sprintf("%d quotas, %d leases, %d waiting, %d sessions",
 		status.Quotas, status.Leases, status.Waiting, status.Sessions))
 	table.Add("version", status.Version+", up "+output.Duration(status.Uptime))
@@ -88,7 +98,7 @@ func (a *App) printStatus(status *quotav1.GetStatusResponse) error {
 	if err := table.Write(a.Out); err != nil {
 		return err
 	}
-	if err := a.printMembers(status.Members); err != nil {
+	if err := a.printMembers(status); err != nil {
 		return err
 	}
 	checks := output.Table{Header: []string{"CHECK", "STATE", "MESSAGE"}}
@@ -103,9 +113,9 @@ func (a *App) printStatus(status *quotav1.GetStatusResponse) error {
 	return checks.Write(a.Out)
 }
 
-func (a *App) printMembers(members []*quotav1.Member) error {
+func (a *App) printMembers(status *quotav1.GetStatusResponse) error {
 	table := output.Table{Header: []string{"MEMBER", "ROLE", "RAFT", "API", "LAST CONTACT", "INDEX"}}
-	for _, member := range members {
+	for _, member := range status.Members {
 		role := "learner"
 		switch {
 		case member.Leader:
@@ -117,7 +127,11 @@ func (a *App) printMembers(members []*quotav1.Member) error {
 		if member.MatchIndex > 0 {
 			index = output.Int(member.MatchIndex)
 		}
-		table.Add(member.Id, role, member.RaftAddress, output.Or(member.ApiAddress), output.Duration(member.LastContact), index)
+		contact := output.Duration(member.LastContact)
+		if member.LastContact == nil && status.Role == "leader" {
+			contact = "no answer" // a leader asks all; others do not know
+		}
+		table.Add(member.Id, role, member.RaftAddress, output.Or(member.ApiAddress), contact, index)
 	}
 	_, _ = fmt.Fprintln(a.Out)
 	return table.Write(a.Out)
