@@ -9,6 +9,8 @@ import (
 
 	"github.com/quotad/quotad/cmd/quotad/internal/config"
 	"github.com/quotad/quotad/cmd/quotad/internal/output"
+	"github.com/quotad/quotad/cmd/quotad/internal/quotafile"
+	"github.com/quotad/quotad/rpc"
 )
 
 // settingFlags gives a command one flag for each setting, and --config.
@@ -72,7 +74,8 @@ func (a *App) configCheck() *cobra.Command {
 		Use:   "check",
 		Short: "Check the configuration and print each value with where it comes from",
 		Long: `Reads the configuration as "quotad serve" would, from the same flags, environment and file, and prints each effective
-value with its source. Ends with 2 and every mistake, with file and line, if it is wrong. Nothing is opened or started.`,
+value with its source; tokens_file and quotas_file are read too. Ends with 2 and every mistake, with file and line, if
+something is wrong. Nothing is started.`,
 		Example: `  quotad config check --config /etc/quotad/quotad.yaml
   quotad config check --config quotad.yaml -o json`,
 		Args: arguments(),
@@ -81,11 +84,33 @@ value with its source. Ends with 2 and every mistake, with file and line, if it 
 			if err != nil {
 				return err
 			}
+			if err := checkFiles(loaded.Config); err != nil {
+				return err
+			}
 			return a.printConfig(loaded)
 		},
 	}
 	settingFlags(cmd)
 	return a.outputFlag(cmd)
+}
+
+// checkFiles reads the files that a configuration names, as a start would.
+func checkFiles(c config.Config) error {
+	var mistakes []error
+	if c.TokensFile != "" {
+		if _, err := rpc.LoadTokens(c.TokensFile); err != nil {
+			mistakes = append(mistakes, fmt.Errorf("tokens_file: %w", err))
+		}
+	}
+	if c.QuotasFile != "" {
+		if _, err := quotafile.Read(c.QuotasFile); err != nil {
+			mistakes = append(mistakes, fmt.Errorf("quotas_file: %w", err))
+		}
+	}
+	if len(mistakes) > 0 {
+		return &config.Error{Mistakes: mistakes}
+	}
+	return nil
 }
 
 func (a *App) printConfig(loaded *config.Loaded) error {

@@ -75,6 +75,9 @@ func (a *App) dev(cmd *cobra.Command, f devFlags) (err error) {
 				"data-dir": filepath.Join(dir, "data"), "api-listen": f.listen, "raft-listen": raftAddress,
 				"node-id": "dev", "log-level": f.level, "disk-refuse-below": "0B", "disk-stop-below": "0B",
 			}}
+			if host, port, err := net.SplitHostPort(f.listen); err == nil && (host == "" || net.ParseIP(host).IsUnspecified()) {
+				in.Flags["api-advertise"] = net.JoinHostPort("127.0.0.1", port) // nobody else is told of this node
+			}
 			if f.testing {
 				in.Flags["testing"] = "true"
 			}

@@ -77,7 +77,7 @@ func (l *loader) validate() []error {
 	for _, listener := range []struct{ key, address string }{
 		{"api.advertise", c.API.Advertise}, {"raft.advertise", c.Raft.Advertise},
 	} {
-		if unreachable(listener.address) && len(c.Peers) != 1 {
+		if unreachable(listener.address) && len(c.Peers) != 1 || wildcard(listener.address) {
 			wrong(listener.key, "nobody can call %s; set it to the address under which the others reach this node", listener.address)
 		}
 	}
@@ -132,13 +132,22 @@ func validatePeers(c *Config, wrong func(key, format string, values ...any)) {
 	if c.Join {
 		return
 	}
-	seen := map[string]bool{}
+	ids, addresses := map[string]bool{}, map[string]string{}
 	for _, peer := range c.Peers {
-		for _, word := range []string{"id " + peer.ID, "raft address " + peer.Raft, "api address " + peer.API} {
-			if seen[word] && !unreachable(word) {
-				wrong("peers", "the %s stands twice", word)
+		if ids[peer.ID] {
+			wrong("peers", "the id %s stands twice", peer.ID)
+		}
+		ids[peer.ID] = true
+		for _, at := range []struct{ what, address string }{{"raft address", peer.Raft}, {"api address", peer.API}} {
+			other, taken := addresses[at.address]
+			switch {
+			case unreachable(at.address): // another complaint, or a free port that differs
+			case taken && other == at.what:
+				wrong("peers", "the %s %s stands twice", at.what, at.address)
+			case taken:
+				wrong("peers", "%s is a raft address and an api address: each needs a port of its own", at.address)
 			}
-			seen[word] = true
+			addresses[at.address] = at.what
 		}
 	}
 	self := slices.IndexFunc(c.Peers, func(p Peer) bool { return p.ID == c.NodeID })
@@ -155,10 +164,16 @@ func validatePeers(c *Config, wrong func(key, format string, values ...any)) {
 
 // unreachable says that an address means "all interfaces" or "any free port" and so cannot be called from outside.
 func unreachable(address string) bool {
-	host, port, err := net.SplitHostPort(address)
+	_, port, err := net.SplitHostPort(address)
+	return err == nil && (port == "0" || wildcard(address))
+}
+
+// wildcard says that an address means "all interfaces": good to listen on, and nothing that others could call.
+func wildcard(address string) bool {
+	host, _, err := net.SplitHostPort(address)
 	if err != nil {
 		return false
 	}
 	ip := net.ParseIP(host)
-	return host == "" || ip != nil && ip.IsUnspecified() || port == "0"
+	return host == "" || ip != nil && ip.IsUnspecified()
 }
