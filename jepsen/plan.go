@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/quotad/quotad/jepsen/canary"
@@ -325,23 +326,28 @@ const settleWithin = 20 * time.Second
 // settle notes what the processes use when nobody calls any more: as soon as they are back at what they used before the
 // workload, or else at the end of the time that they have.
 func (s *stage) settle(ctx context.Context) {
+	var wg sync.WaitGroup
+	for i := range s.facts.Final {
+		wg.Go(func() { s.settleOne(ctx, &s.facts.Final[i]) })
+	}
+	wg.Wait()
+}
+
+func (s *stage) settleOne(ctx context.Context, final *history.Final) {
 	ctx, cancel := context.WithTimeout(ctx, settleWithin)
 	defer cancel()
-	for i := range s.facts.Final {
-		final := &s.facts.Final[i]
-		node := s.cluster.Node(final.Node)
-		for {
-			usage, err := node.Usage(ctx)
-			if err == nil {
-				final.Usage = usage
-			}
-			if ctx.Err() != nil || err == nil && check.Settled(&usage, s.facts.Fresh) {
-				break
-			}
-			select {
-			case <-ctx.Done():
-			case <-time.After(200 * time.Millisecond):
-			}
+	node := s.cluster.Node(final.Node)
+	for {
+		usage, err := node.Usage(ctx)
+		if err == nil {
+			final.Usage = usage
+		}
+		if ctx.Err() != nil || err == nil && check.Settled(&usage, s.facts.Fresh) {
+			return
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(200 * time.Millisecond):
 		}
 	}
 }
