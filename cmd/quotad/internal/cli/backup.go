@@ -34,14 +34,18 @@ type backupResult struct {
 }
 
 func (a *App) backupCommand() *cobra.Command {
-	var path string
+	var path, dir string
 	var force bool
 	cmd := &cobra.Command{
 		Use:   "backup -o FILE",
 		Short: "Write a backup of the whole state to a file",
 		Long: `Writes a backup of the whole state: quotas, leases, operations, sessions. The cluster goes on meanwhile. The file gets
-its name only when it is complete, synced and verified.`,
+its name only when it is complete, synced and verified.
+
+With --data-dir it asks no cluster, but reads a stopped node's data directory: for a cluster that has lost its majority for
+good. Take the directory with the highest index ("quotad verify"); what only the lost nodes had is not in it.`,
 		Example: `  quotad backup -o quotad-$(date +%F).backup
+  quotad backup --data-dir /var/lib/quotad -o rescued.backup
   quotad verify quotad-2026-01-31.backup`,
 		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -51,11 +55,19 @@ its name only when it is complete, synced and verified.`,
 			if _, err := os.Stat(path); err == nil && !force {
 				return fail(ExitUsage, "--force overwrites it", "%s exists", path)
 			}
-			c, err := a.connect(cmd)
-			if err != nil {
-				return err
+			fill := func(file *os.File) (*backupResult, error) { return rescue(dir, file) }
+			if dir == "" {
+				c, err := a.connect(cmd)
+				if err != nil {
+					return err
+				}
+				fill = func(file *os.File) (*backupResult, error) {
+					return call(cmd.Context(), c, reads, transferPatience, func(ctx context.Context, n node) (*backupResult, error) {
+						return receive(ctx, n, file)
+					})
+				}
 			}
-			result, err := backup(cmd.Context(), c, path)
+			result, err := backup(path, fill)
 			if err != nil {
 				return err
 			}
@@ -67,12 +79,13 @@ its name only when it is complete, synced and verified.`,
 		},
 	}
 	cmd.Flags().StringVarP(&path, "file", "o", "", "the file to write")
+	cmd.Flags().StringVar(&dir, "data-dir", "", "a stopped node's data directory, in place of a cluster")
 	cmd.Flags().BoolVar(&force, "force", false, "overwrite the file")
 	return a.clientFlags(cmd)
 }
 
-// backup writes to a temporary file beside path and renames it at the end.
-func backup(ctx context.Context, c *cluster, path string) (*backupResult, error) {
+// backup lets fill write to a temporary file beside path and renames it at the end.
+func backup(path string, fill func(*os.File) (*backupResult, error)) (*backupResult, error) {
 	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
 		return nil, err
@@ -81,14 +94,12 @@ func backup(ctx context.Context, c *cluster, path string) (*backupResult, error)
 		_ = file.Close()
 		_ = os.Remove(file.Name()) // gone already where the rename went well
 	}()
-	result, err := call(ctx, c, reads, transferPatience, func(ctx context.Context, n node) (*backupResult, error) {
-		return receive(ctx, n, file)
-	})
+	result, err := fill(file)
 	if err != nil {
 		return nil, err
 	}
 	if err := verifyWritten(file); err != nil {
-		return nil, fmt.Errorf("what the node sent is no good backup: %w", err)
+		return nil, fmt.Errorf("what was written is no good backup: %w", err)
 	}
 	if err := file.Sync(); err != nil {
 		return nil, err
@@ -98,6 +109,31 @@ func backup(ctx context.Context, c *cluster, path string) (*backupResult, error)
 	}
 	result.File = path
 	return result, syncDir(filepath.Dir(path))
+}
+
+// rescue writes the state of a stopped node's data directory to the file.
+func rescue(dir string, file *os.File) (*backupResult, error) {
+	if _, err := summarizeDir(dir); err != nil { // first of all: it applies nothing that it cannot read
+		return nil, err
+	}
+	offline, err := openOffline(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = offline.Close() }()
+	state, err := offline.State()
+	if err != nil {
+		return nil, damaged(dir, err)
+	}
+	if state.ClusterID() == "" {
+		return nil, fail(ExitNotFound, "", "%s holds no state of a cluster", dir)
+	}
+	sum := sha256.New()
+	if err := state.WriteSnapshot(io.MultiWriter(file, sum)); err != nil {
+		return nil, err
+	}
+	size, err := file.Seek(0, io.SeekCurrent)
+	return &backupResult{Index: state.Index(), Bytes: size, SHA256: hex.EncodeToString(sum.Sum(nil))}, err
 }
 
 // receive writes one node's stream to the file, from its start.

@@ -149,7 +149,8 @@ func (a *App) memberRemove() *cobra.Command {
 		Use:   "remove ID",
 		Short: "Remove a node",
 		Long: `Removes a node. It is refused where the nodes that are left and answer would be no majority; --force removes it all
-the same.`,
+the same. Both need a leader, so neither helps a cluster that has lost its majority for good: that one starts anew from a
+backup ("quotad backup --data-dir" makes one from what is left).`,
 		Example: `  quotad member remove n2`,
 		Args:    arguments("ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
