@@ -47,16 +47,16 @@ func TestAStringThatIsNotUTF8StopsNobodyElse(t *testing.T) {
 	})
 }
 
-// refusing is a door before the nodes: once it has a status, it answers the next request with that.
+// refusing is a door before the nodes: it refuses the next so many requests.
 type refusing struct {
 	*fakequota.Cluster
-	status *atomic.Int64
+	next *atomic.Int64
 }
 
 func (r refusing) Do(request *http.Request) (*http.Response, error) {
-	if status := r.status.Swap(0); status != 0 {
+	if r.next.Add(-1) >= 0 {
 		recorder := httptest.NewRecorder()
-		http.Error(recorder, "no", int(status))
+		http.Error(recorder, "no", http.StatusNotFound)
 		return recorder.Result(), nil
 	}
 	return r.Cluster.Do(request)
@@ -67,16 +67,16 @@ func (r refusing) Do(request *http.Request) (*http.Response, error) {
 func TestARefusalAtTheDoorDoesNotEndADoubt(t *testing.T) {
 	for _, waits := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			cluster, status := full(), &atomic.Int64{}
-			c := connected(t, cluster, WithHTTPClient(refusing{cluster, status}))
+			cluster, next := full(), &atomic.Int64{}
+			c := connected(t, cluster, WithHTTPClient(refusing{cluster, next}))
 			defer func() { _ = c.Close() }()
 			request := ReserveRequest{Items: one("t/core", 5)}
 			refuse := func() {
-				status.Store(http.StatusNotFound)
+				next.Store(2)
 				time.AfterFunc(5*time.Second, func() { cluster.Break(0, fakequota.Healthy) })
 			}
 			if waits {
-				// It stands in the queue when its long poll meets the door.
+				// It stands in the queue when its probe and its next long poll meet the door.
 				cluster.Set("t/core", fakequota.Quota{Usable: 10})
 				request.Wait = time.Minute
 				time.AfterFunc(9*time.Second, refuse)

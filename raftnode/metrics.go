@@ -58,7 +58,7 @@ func (peerContact) Describe(to chan<- *prometheus.Desc) { to <- peerContactDesc 
 func (c peerContact) Collect(to chan<- prometheus.Metric) {
 	lead := c.n.leading.Load()
 	configuration := c.n.raft.GetConfiguration()
-	if lead == nil || configuration.Error() != nil {
+	if err := configuration.Error(); err != nil || lead == nil {
 		return
 	}
 	for _, s := range configuration.Configuration().Servers {

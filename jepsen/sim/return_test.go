@@ -78,6 +78,10 @@ func TestAFailoverDoesNotWaitForWhoIsCutOff(t *testing.T) {
 			if await(30*time.Second, func() bool { return w.leader() != "" }) != nil || !w.define() {
 				t.Fatal("no leader")
 			}
+			// The last node takes part a moment after the others: until then it refuses to speak raft.
+			if await(30*time.Second, w.alike) != nil {
+				t.Fatal("a node never caught up")
+			}
 			old := w.leader()
 			for i := range 3 {
 				if other := address(i); other != old {
