@@ -46,7 +46,7 @@ func (r *run) exercised(rep *replayed) {
 	r.stats.Faults, r.stats.Missed = map[string]int{}, map[string]int{}
 	v.Looked = len(r.faults)
 	for _, c := range r.calls {
-		if c.Error != nil && (c.Error.Reason == 0 || c.Error.Reason == int32(quotav1.Reason_REASON_UNKNOWN_OUTCOME)) {
+		if c.open() {
 			r.stats.Unknown++
 		}
 		if c.Error != nil && c.Error.Reason == int32(quotav1.Reason_REASON_STALE_FENCE) {
@@ -106,10 +106,15 @@ func (r *run) steady() {
 		v.violate("%d terms", r.stats.Terms)
 	}
 	for _, c := range r.calls {
-		if c.Error != nil && (c.Error.Reason == 0 || c.Error.Reason == int32(quotav1.Reason_REASON_UNKNOWN_OUTCOME)) {
+		if c.open() || c.Error != nil && c.Error.NotSent {
 			v.violate("%s by %s at %d: %s", c.Procedure, c.Client, c.Sent, c.Error.Text)
 		}
 	}
+}
+
+// open says whether a call ended without a word of its outcome. What found nobody to connect to was never sent.
+func (c *call) open() bool {
+	return c.Error != nil && !c.Error.NotSent && (c.Error.Reason == 0 || c.Error.Reason == int32(quotav1.Reason_REASON_UNKNOWN_OUTCOME))
 }
 
 // hit says whether a call was under way while a fault was there.

@@ -55,6 +55,8 @@ type Error struct {
 	Reason int32 `json:"reason,omitempty"`
 	// NotAccepted is quotad's word that the command was not and will not be applied.
 	NotAccepted bool `json:"not_accepted,omitempty"`
+	// NotSent says that nobody could be connected to.
+	NotSent bool `json:"not_sent,omitempty"`
 	// Text is for people.
 	Text string `json:"text"`
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 
@@ -50,7 +51,8 @@ func (r *Recorder) RoundTrip(req *http.Request) (*http.Response, error) {
 
 	res, err := r.Next.RoundTrip(sent)
 	if err != nil {
-		call.Returned, call.Error = Now(), &Error{Text: err.Error()}
+		dial, ok := errors.AsType[*net.OpError](err)
+		call.Returned, call.Error = Now(), &Error{Text: err.Error(), NotSent: ok && dial.Op == "dial"}
 		return nil, err
 	}
 	answer, err := io.ReadAll(res.Body)
