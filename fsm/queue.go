@@ -257,6 +257,9 @@ func (m *Machine) refusalOf(w *waiter, reason logpb.Reason) *logpb.Refusal {
 		}
 	}
 	refusal.Reason = reason
+	if reason == logpb.Reason_REASON_WAIT_EXPIRED {
+		refusal.Advice = "come back then, or wait for longer"
+	}
 	return refusal
 }
 

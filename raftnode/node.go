@@ -177,7 +177,7 @@ func (n *Node) open() error {
 	n.port.greet, n.port.admit, n.port.serve = n.greet, n.admit, n.answerPeer
 	n.transport = raftTransport{raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Stream: n.port, MaxPool: 3, MaxRPCsInFlight: 1, Timeout: 3 * time.Second,
-		Logger: quietAtStop{n.logger.Named("transport"), &n.stopping}, MsgpackUseNewTimeFormat: true,
+		Logger: newQuiet(n.logger.Named("transport"), &n.stopping), MsgpackUseNewTimeFormat: true,
 	}), newReturns(n.leadsFor, n.port.closed, n.config.Clock)}
 	n.raft, err = raft.NewRaft(n.raftConfig(), machine{n}, n.store, n.store, n.snapshots, n.transport)
 	if n.store.damage != nil { // raft keeps its text only
@@ -209,7 +209,7 @@ func (n *Node) raftConfig() *raft.Config {
 	c.NoSnapshotRestoreOnStart = false
 	c.NoLegacyTelemetry = true
 	c.PreVoteDisabled = false
-	c.Logger = n.logger.Named("raft")
+	c.Logger = newQuiet(n.logger.Named("raft"), &n.stopping)
 	return c
 }
 

@@ -1,23 +1,96 @@
 package raftnode
 
 import (
+	"fmt"
+	"slices"
+	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 )
 
-// quietAtStop is a logger whose errors are of no interest once the node stops: raft's transport calls its closed
-// connections errors.
-type quietAtStop struct {
+// quiet is a logger for raft, which says the same of a member that does not answer some times a second, for as long as it
+// is away. It says each thing once in a while, and how often it was kept to itself; the rest is debug. Once the node
+// stops, errors are of no interest: raft's transport calls its closed connections errors.
+type quiet struct {
 	hclog.Logger
 	stopping *atomic.Bool
+	said     *sayings
+}
+
+// repeatAfter is how long the same is not said again.
+const repeatAfter = 30 * time.Second
+
+// maxSayings bounds how many different things are remembered.
+const maxSayings = 256
+
+// sayings is what was said lately.
+type sayings struct {
+	mu  sync.Mutex
+	all map[string]*saying
+}
+
+// saying is one thing that was said, when, and how often it was kept back since.
+type saying struct {
+	at   time.Time
+	kept int
+}
+
+func newQuiet(logger hclog.Logger, stopping *atomic.Bool) quiet {
+	return quiet{logger, stopping, &sayings{all: map[string]*saying{}}}
 }
 
 // Error implements hclog.Logger.
-func (l quietAtStop) Error(message string, args ...any) {
-	if l.stopping.Load() {
-		l.Debug(message, args...)
+func (q quiet) Error(message string, args ...any) {
+	if q.stopping.Load() {
+		q.Debug(message, args...)
 		return
 	}
-	l.Logger.Error(message, args...)
+	q.once(q.Logger.Error, message, args)
+}
+
+// Warn implements hclog.Logger.
+func (q quiet) Warn(message string, args ...any) { q.once(q.Logger.Warn, message, args) }
+
+func (q quiet) once(say func(string, ...any), message string, args []any) {
+	kept, due := q.said.due(message+" "+whom(args), time.Now())
+	switch {
+	case !due:
+		q.Debug(message, args...)
+	case kept > 0:
+		say(message, append(slices.Clip(args), "repeated", kept)...)
+	default:
+		say(message, args...)
+	}
+}
+
+// whom is whom a line is about, if it says so: lines about different members are different.
+func whom(args []any) string {
+	for i := 0; i+1 < len(args); i += 2 {
+		switch args[i] {
+		case "peer", "target", "server-id", "from":
+			return fmt.Sprint(args[i+1])
+		}
+	}
+	return ""
+}
+
+// due tells whether something may be said again, and how often it was kept back.
+func (s *sayings) due(what string, now time.Time) (kept int, due bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	last := s.all[what]
+	if last != nil && now.Sub(last.at) < repeatAfter {
+		last.kept++
+		return 0, false
+	}
+	if last == nil && len(s.all) >= maxSayings {
+		clear(s.all)
+	}
+	if last != nil {
+		kept = last.kept
+	}
+	s.all[what] = &saying{at: now}
+	return kept, true
 }

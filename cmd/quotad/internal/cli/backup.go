@@ -123,7 +123,7 @@ func rescue(dir string, file *os.File) (*backupResult, error) {
 	defer func() { _ = offline.Close() }()
 	state, err := offline.State()
 	if err != nil {
-		return nil, damaged(dir, err)
+		return nil, damaged(dir, err, ofANode)
 	}
 	if state.ClusterID() == "" {
 		return nil, fail(ExitNotFound, "", "%s holds no state of a cluster", dir)

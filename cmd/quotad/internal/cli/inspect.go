@@ -37,7 +37,7 @@ func (a *App) verifyCommand() *cobra.Command {
 		Short: "Check a backup, or a stopped node's data directory",
 		Long: `Checks a backup or a stopped node's data directory: checksum, form, that it can be restored, that all totals are the
 sums of their parts; for a directory also that every log entry can be read and that the log goes on where the newest
-snapshot ends. It changes nothing.`,
+snapshot ends. Index and contents are those of the newest snapshot and every entry after it. It changes nothing.`,
 		Example: `  quotad verify quotad-2026-01-31.backup
   quotad verify /var/lib/quotad`,
 		Args: arguments("FILE|DATADIR"),
@@ -89,15 +89,21 @@ func summarize(path string) (*summary, error) {
 		err = machine.State().Verify()
 	}
 	if err != nil {
-		return nil, damaged(path, err)
+		return nil, damaged(path, err, "take another copy: a backup that is damaged cannot be mended")
 	}
-	state := machine.State()
+	return summaryOf(path, machine.State()), nil
+}
+
+func summaryOf(path string, state *fsm.State) *summary {
 	counts := state.Counts()
 	return &summary{
 		Path: path, ClusterID: state.ClusterID(), Index: state.Index(), Term: state.Term(), Epoch: state.Epoch(),
 		Quotas: counts.Quotas, Leases: counts.Leases, Sessions: counts.Sessions,
-	}, nil
+	}
 }
+
+// ofANode is what to do about a data directory that cannot be used.
+const ofANode = "replace the node: its peers have the data"
 
 // summarizeDir verifies a stopped node's data directory.
 func summarizeDir(dir string) (*summary, error) {
@@ -107,17 +113,7 @@ func summarizeDir(dir string) (*summary, error) {
 	}
 	defer func() { _ = offline.Close() }()
 	if err := offline.Verify(); err != nil {
-		return nil, damaged(dir, err)
-	}
-	snapshots, err := offline.Snapshots()
-	if err != nil {
-		return nil, damaged(dir, err)
-	}
-	found := &summary{}
-	if len(snapshots) > 0 {
-		if found, err = summarize(snapshots[0].Path); err != nil {
-			return nil, err
-		}
+		return nil, damaged(dir, err, ofANode)
 	}
 	var entries int64
 	err = offline.Entries(0, 0, func(entry raftnode.LogEntry) error {
@@ -126,9 +122,18 @@ func summarizeDir(dir string) (*summary, error) {
 		return err
 	})
 	if err != nil {
-		return nil, damaged(dir, err)
+		return nil, damaged(dir, err, ofANode)
 	}
-	found.Path, found.LogEntries = dir, &entries
+	// All of them can be decoded, so that they can be applied.
+	state, err := offline.State()
+	if err == nil {
+		err = state.Verify()
+	}
+	if err != nil {
+		return nil, damaged(dir, err, ofANode)
+	}
+	found := summaryOf(dir, state)
+	found.LogEntries = &entries
 	return found, nil
 }
 
@@ -146,8 +151,7 @@ func openOffline(dir string) (*raftnode.Offline, error) {
 }
 
 // damaged says what to do about a file that cannot be used.
-func damaged(path string, err error) error {
-	hint := "restore from another copy, or replace the node: its peers have the data"
+func damaged(path string, err error, hint string) error {
 	if errors.Is(err, fsm.ErrNewerSnapshot) {
 		hint = "use the quotad that wrote it, or a later one"
 	}
@@ -198,7 +202,7 @@ func (a *App) inspectLog() *cobra.Command {
 				line := logLine{Index: entry.Index, Term: entry.Term, Kind: entry.Kind}
 				decoded, err := decode(entry)
 				if err != nil {
-					return damaged(args[0], err)
+					return damaged(args[0], err, ofANode)
 				}
 				if decoded != nil {
 					if line.Entry, err = output.Raw(decoded); err != nil {
@@ -239,7 +243,7 @@ func (a *App) inspectSnapshot() *cobra.Command {
 				return output.Line(a.Out, raw)
 			})
 			if err != nil {
-				return damaged(path, err)
+				return damaged(path, err, ofANode)
 			}
 			return nil
 		},
@@ -263,7 +267,7 @@ func snapshotPath(path string) (string, error) {
 	defer func() { _ = offline.Close() }()
 	snapshots, err := offline.Snapshots()
 	if err != nil {
-		return "", damaged(path, err)
+		return "", damaged(path, err, ofANode)
 	}
 	if len(snapshots) == 0 {
 		return "", fail(ExitNotFound, `"quotad inspect log" shows what there is`, "%s holds no snapshot yet", path)

@@ -50,7 +50,8 @@ func (a *App) memberAdd() *cobra.Command {
 		Use:   "add ID --raft HOST:PORT --api HOST:PORT",
 		Short: "Add a node as a learner: it gets everything and does not vote yet",
 		Long: `Adds a node as a learner. Start it with "join: true" and an empty data directory; it gets the state and the log. Then
-promote it. The id must be one that no node of this cluster ever had.`,
+promote it. Take an id that no node of this cluster ever had; for
+nodes that were removed nobody checks it.`,
 		Example: `  quotad member add n4 --raft 10.0.0.4:7451 --api 10.0.0.4:7450
   quotad member promote n4`,
 		Args: arguments("ID"),

@@ -1,0 +1,51 @@
+package raftnode
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+)
+
+// TestOneDeadMemberDoesNotFloodTheLog: raft says four times a second that a member does not answer. Once in half a minute
+// is enough, for each member.
+func TestOneDeadMemberDoesNotFloodTheLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		var stopping atomic.Bool
+		q := newQuiet(hclog.New(&hclog.LoggerOptions{Output: &out, Level: hclog.Info, DisableTime: true}), &stopping)
+		for range 4 * 60 {
+			for _, peer := range []string{"n2", "n3"} {
+				q.Error("failed to heartbeat to", "peer", peer, "error", errors.New("refused"))
+			}
+			time.Sleep(250 * time.Millisecond) //nolint:forbidigo // virtual time
+		}
+		q.Warn("something else")
+		stopping.Store(true)
+		q.Error("failed to decode", "error", errors.New("closed"))
+		for line, want := range map[string]int{"peer=n2": 2, "peer=n3": 2, "repeated=119": 2, "something else": 1, "failed to decode": 0} {
+			if got := strings.Count(out.String(), line); got != want {
+				t.Errorf("%d lines with %q, want %d:\n%s", got, line, want, out.String())
+			}
+		}
+	})
+}
+
+// TestSayingsAreBounded: lines that are always new are not remembered for ever.
+func TestSayingsAreBounded(t *testing.T) {
+	s := &sayings{all: map[string]*saying{}}
+	for i := range 10 * maxSayings {
+		if _, due := s.due(fmt.Sprint(i), time.Unix(0, 0)); !due {
+			t.Fatalf("the %d. is not said", i)
+		}
+	}
+	if len(s.all) > maxSayings {
+		t.Errorf("%d are remembered", len(s.all))
+	}
+}
