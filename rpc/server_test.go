@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -68,8 +69,9 @@ func newNodes(t *testing.T, size int, change ...func(*rpc.Config)) []*testNode {
 	t.Helper()
 	peers := make([]raftnode.Peer, size)
 	listeners := make([]net.Listener, size)
-	for i, address := range freeAddresses(t, size) {
-		listener, err := rpc.Listen("127.0.0.1:0", 1000)
+	addresses := freeAddresses(t, 2*size)
+	for i, address := range addresses[:size] {
+		listener, err := rpc.Listen(addresses[size+i], 1000)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -113,19 +115,24 @@ func newNodes(t *testing.T, size int, change ...func(*rpc.Config)) []*testNode {
 	return nodes
 }
 
-// freeAddresses returns loopback addresses that nobody listens at, each another.
+// freeAddresses returns loopback addresses that nobody listens at, each another. Their ports are below those that the system
+// gives to whoever connects: a node that was stopped comes back to its own.
 func freeAddresses(t *testing.T, n int) []string {
 	t.Helper()
-	addresses := make([]string, n)
-	for i := range addresses {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
+	addresses := make([]string, 0, n)
+	for range 100 * n {
+		if len(addresses) == n {
+			return addresses
+		}
+		listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 15_000+rand.IntN(15_000)))
 		if err != nil {
-			t.Fatal(err)
+			continue // somebody has it
 		}
 		defer func() { _ = listener.Close() }()
-		addresses[i] = listener.Addr().String()
+		addresses = append(addresses, listener.Addr().String())
 	}
-	return addresses
+	t.Fatal("no free addresses")
+	return nil
 }
 
 func eventually(t *testing.T, what string, ok func() bool) {
