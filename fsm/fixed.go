@@ -71,3 +71,17 @@ func floorDiv(a, b int64) int64 {
 	}
 	return quotient
 }
+
+// firstMillisecond returns the first whole millisecond after 0 at which something holds that then holds for ever, at most
+// the end, rounded up.
+func firstMillisecond(end int64, holds func(at int64) bool) int64 {
+	early, late := int64(0), max(roundUp(end, millisecond)/millisecond, 1)
+	for late-early > 1 {
+		if middle := early + (late-early)/2; holds(middle * millisecond) {
+			late = middle
+		} else {
+			early = middle
+		}
+	}
+	return late * millisecond
+}

@@ -137,8 +137,8 @@ func (m *Machine) withhold(ask *logpb.Reserve, as standing, n need) *withheld {
 	return found
 }
 
-// zone returns a quota's zone: by the share of usable that is left, in millionths. Rates and slots have it for
-// information, where zones are configured for a window only.
+// zone returns a window's zone, the share of usable that is left, and by how much the thresholds have shrunk (both in
+// millionths). A quota without zones has none.
 func (q *quota) zone(g *ledger, v view) (zone logpb.Zone, left, scale int64) {
 	green, amber := q.rule.policy.thresholds()
 	if green == 0 {
@@ -252,16 +252,8 @@ func (q *quota) letsThrough(granted, amount int64) int64 {
 	if want <= q.rule.ramped(0) {
 		return 0
 	}
-	// The first millisecond at which it does; what it lets through only grows.
-	early, late := int64(0), roundUp(q.rule.policy.ramp, millisecond)/millisecond
-	for late-early > 1 {
-		if middle := early + (late-early)/2; q.rule.ramped(middle*millisecond) >= want {
-			late = middle
-		} else {
-			early = middle
-		}
-	}
-	return late * millisecond
+	// What it lets through only grows.
+	return firstMillisecond(q.rule.policy.ramp, func(since int64) bool { return q.rule.ramped(since) >= want })
 }
 
 // ramped returns what a reopening quota lets through in its first moments in all, or for slots at once: the rate begins

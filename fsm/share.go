@@ -153,16 +153,8 @@ func (m *Machine) withheldByShare(as standing, n need) *logpb.Refusal {
 	}
 	wait := unknownRelief
 	if known {
-		// The first millisecond at which it fits: what is spared only shrinks.
-		early, late := int64(0), max(closes, millisecond)/millisecond
-		for late-early > 1 {
-			if middle := early + (late-early)/2; fits(closes - middle*millisecond) {
-				late = middle
-			} else {
-				early = middle
-			}
-		}
-		wait = late * millisecond
+		// What is spared only shrinks.
+		wait = firstMillisecond(closes, func(passed int64) bool { return fits(closes - passed) })
 	}
 	return m.refusal(logpb.Reason_REASON_SHARE, q, addSaturated(m.clock.Now, wait), "what is left is kept for a higher class")
 }
