@@ -2205,9 +2205,11 @@ func (x *Policy) GetAgeingNs() int64 {
 // Shares divides a window between the classes.
 type Shares struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Shares of usable, in millionths; together at most all of it.
-	CriticalPpm   int32 `protobuf:"varint,1,opt,name=critical_ppm,json=criticalPpm,proto3" json:"critical_ppm,omitempty"`
-	StandardPpm   int32 `protobuf:"varint,2,opt,name=standard_ppm,json=standardPpm,proto3" json:"standard_ppm,omitempty"`
+	// The share of critical calls, in millionths of usable; the three together are at most all of it.
+	CriticalPpm int32 `protobuf:"varint,1,opt,name=critical_ppm,json=criticalPpm,proto3" json:"critical_ppm,omitempty"`
+	// The share of standard calls, in millionths of usable.
+	StandardPpm int32 `protobuf:"varint,2,opt,name=standard_ppm,json=standardPpm,proto3" json:"standard_ppm,omitempty"`
+	// The share of background work, in millionths of usable.
 	BackgroundPpm int32 `protobuf:"varint,3,opt,name=background_ppm,json=backgroundPpm,proto3" json:"background_ppm,omitempty"`
 	// The most that critical calls may use of a window, in millionths of usable; 0: 900000.
 	CapPpm int32 `protobuf:"varint,4,opt,name=cap_ppm,json=capPpm,proto3" json:"cap_ppm,omitempty"`
