@@ -367,16 +367,18 @@ func TestASecretThatIsTold(t *testing.T) {
 
 // TestARunWithoutFaultsIsSteady: an election that nothing caused is found, and so is an outcome that nobody knows.
 func TestARunWithoutFaultsIsSteady(t *testing.T) {
-	lost := &call{Call: &history.Call{Error: &history.Error{Text: "timeout"}}}
+	lost := &call{Call: &history.Call{Returned: 99, Error: &history.Error{Text: "timeout"}}}
+	cut := &call{Call: &history.Call{Returned: 101, Error: &history.Error{Text: "canceled"}}}
 	for name, c := range map[string]struct {
 		terms int
 		calls []*call
 		want  Outcome
 	}{
 		"steady": {1, nil, Pass}, "an election": {2, nil, Fail}, "a lost answer": {1, []*call{lost}, Fail},
+		"cut off at the end": {1, []*call{cut}, Pass},
 	} {
 		r := newRun("")
-		r.facts = &history.Facts{Mix: quiet}
+		r.facts = &history.Facts{Mix: quiet, Ended: 100}
 		r.calls, r.stats.Terms, r.stats.Answered = c.calls, c.terms, 5000
 		r.exercised(&replayed{})
 		v := r.verdicts["steady"]

@@ -98,7 +98,8 @@ const (
 	wrongClocks = "wrong-clocks"
 )
 
-// steady checks a run without faults: whoever led at the beginning leads to the end, and no outcome is unknown.
+// steady checks a run without faults: whoever led at the beginning leads to the end, and no outcome is unknown, but that of
+// the calls which the workload cut off when it was told to end.
 func (r *run) steady() {
 	v := r.verdict("steady", "Without faults nobody is elected, and no outcome is unknown.")
 	v.Looked = r.stats.Answered
@@ -106,7 +107,7 @@ func (r *run) steady() {
 		v.violate("%d terms", r.stats.Terms)
 	}
 	for _, c := range r.calls {
-		if c.open() || c.Error != nil && c.Error.NotSent {
+		if failed := c.open() || c.Error != nil && c.Error.NotSent; failed && c.Returned < r.facts.Ended {
 			v.violate("%s by %s at %d: %s", c.Procedure, c.Client, c.Sent, c.Error.Text)
 		}
 	}
