@@ -81,6 +81,8 @@ type RefusalError struct {
 	Available int64
 	// Ahead is how many Reserves stand before this one.
 	Ahead int64
+	// Forecast is what is predicted of the quotas that were asked for; nil: nothing.
+	Forecast *Forecast
 }
 
 // Error implements error.

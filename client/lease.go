@@ -19,7 +19,10 @@ type Lease struct {
 	class  Class
 	ttl    time.Duration
 	items  []Item
-	first  *Operation
+	// instead are the items that stand in for another quota, by that one's name.
+	instead  map[string]Item
+	forecast *Forecast
+	first    *Operation
 
 	// mu comes after the keeper's lock where both are held.
 	mu       sync.Mutex
@@ -40,6 +43,7 @@ func newLease(c *Client, granted *quotav1.Lease, at stamp) *Lease {
 	left := durationOf(granted.GetExpiresIn(), 0)
 	l := &Lease{
 		client: c, id: granted.GetId(), fence: granted.GetFence(), class: Class(granted.GetClass()), items: grantedOf(granted.GetItems()),
+		instead: standIns(granted.GetItems()), forecast: forecastOf(granted.GetForecast()),
 		ttl:    max(durationOf(granted.GetAskedTtl(), 0), left),
 		nextOp: 1, doneBelow: 1, settled: map[uint64]struct{}{}, dead: make(chan struct{}), deaths: map[int]func(error){},
 	}
@@ -66,6 +70,23 @@ func (l *Lease) Class() Class { return l.class }
 
 // Items returns what was granted.
 func (l *Lease) Items() []Item { return slices.Clone(l.items) }
+
+// For returns the item that was granted for a quota that was asked for: of that quota, or, where the Reserve allowed it, of
+// the one that stands in for it.
+func (l *Lease) For(quota string) (Item, bool) {
+	if item, ok := l.instead[quota]; ok {
+		return item, true
+	}
+	for _, item := range l.items {
+		if item.Quota == quota {
+			return item, true
+		}
+	}
+	return Item{}, false
+}
+
+// Forecast returns what was predicted of the quotas that were asked for when the lease was granted; nil: nothing.
+func (l *Lease) Forecast() *Forecast { return l.forecast }
 
 // Operation returns the operation that a Reserve with Consume made; nil without it.
 func (l *Lease) Operation() *Operation { return l.first }

@@ -34,6 +34,9 @@ type ReserveRequest struct {
 	Resume bool
 	// Emergency marks a critical call that may use the last of a window with strict zones.
 	Emergency bool
+	// Fallback takes the next quotas of the fallback chains as well, where the ones asked for are refused or will be used
+	// up soon: Lease.For tells what was granted in whose place.
+	Fallback bool
 	// Holder asks for somebody else than the client's holder; empty: for the client's.
 	Holder string
 }
@@ -79,7 +82,7 @@ func (c *Client) Reserve(ctx context.Context, request ReserveRequest) (*Lease, e
 func (c *Client) reserveMessage(request ReserveRequest, wait time.Duration) *quotav1.ReserveRequest {
 	message := &quotav1.ReserveRequest{
 		Holder: request.Holder, Items: askItems(request.Items), Consume: request.Consume, Class: quotav1.Class(request.Class),
-		Resume: request.Resume, Emergency: request.Emergency, NoBlock: wait > 0,
+		Resume: request.Resume, Emergency: request.Emergency, Fallback: request.Fallback, NoBlock: wait > 0,
 	}
 	if message.Holder == "" {
 		message.Holder = c.holder

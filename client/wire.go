@@ -63,7 +63,7 @@ func durationOrNil(d time.Duration) *durationpb.Duration {
 func refusalOf(r *quotav1.Refusal) *RefusalError {
 	return &RefusalError{
 		Reason: Reason(r.GetReason()), Quota: r.GetQuota(), RetryAfter: durationOf(r.GetRetryAfter(), -1), Zone: Zone(r.GetZone()),
-		Advice: r.GetAdvice(), Available: r.GetAvailable(), Ahead: r.GetAhead(),
+		Advice: r.GetAdvice(), Available: r.GetAvailable(), Ahead: r.GetAhead(), Forecast: forecastOf(r.GetForecast()),
 	}
 }
 

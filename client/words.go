@@ -95,6 +95,7 @@ const (
 	Reopening         Reason = 14
 	KeptForOthers     Reason = 15
 	AboveCap          Reason = 16
+	Parked            Reason = 19
 )
 
 // Reasons of errors.

@@ -57,6 +57,7 @@ func (m *Machine) applyQuotas(command *logpb.ApplyQuotas) *logpb.Result {
 func (m *Machine) checkQuotas(definitions []*logpb.Quota) ([]rule, *logpb.Failure) {
 	rules := make([]rule, len(definitions))
 	parents := make(map[string]string, len(definitions))
+	byName := make(map[string]*logpb.Quota, len(definitions))
 	for i, definition := range definitions {
 		if failed := checkName(definition.Name); failed != nil {
 			return nil, failed
@@ -64,13 +65,17 @@ func (m *Machine) checkQuotas(definitions []*logpb.Quota) ([]rule, *logpb.Failur
 		if _, twice := parents[definition.Name]; twice {
 			return nil, impossible(definition, "is defined twice", "")
 		}
-		parents[definition.Name] = definition.Parent
+		parents[definition.Name], byName[definition.Name] = definition.Parent, definition
 		worked, failed := newRule(definition)
+		q := m.quotaNamed(definition.Name)
+		if failed == nil && q != nil && q.override != nil {
+			worked, failed = ruleUnder(definition, q.override)
+		}
 		if failed != nil {
 			return nil, failed
 		}
 		rules[i] = worked
-		if q := m.quotaNamed(definition.Name); q != nil && !sameKind(&q.rule, &worked) {
+		if q != nil && !sameKind(&q.rule, &worked) {
 			return nil, &logpb.Failure{
 				Reason: logpb.Reason_REASON_KIND_CHANGE, Quota: definition.Name,
 				Message: fmt.Sprintf("quota %q cannot change its kind, its period or its anchor in place", definition.Name),
@@ -84,7 +89,11 @@ func (m *Machine) checkQuotas(definitions []*logpb.Quota) ([]rule, *logpb.Failur
 	}
 	moved := false
 	for _, definition := range definitions {
-		if failed := m.checkAncestors(definition, parents, kinds); failed != nil {
+		failed := m.checkAncestors(definition, parents, kinds)
+		if failed == nil {
+			failed = m.checkFallback(definition, byName, kinds)
+		}
+		if failed != nil {
 			return nil, failed
 		}
 		q := m.quotaNamed(definition.Name)
@@ -187,8 +196,8 @@ func (m *Machine) define(definition *logpb.Quota, worked rule) {
 		return
 	default:
 		q = m.quota(q.number)
-		q.ledger.rescaleBurst(&q.rule, &worked, m.clock.Now)
-		q.definition, q.rule = definition, worked
+		q.definition = definition
+		m.changeRule(q, worked)
 	}
 	m.emit(Event{Kind: EventQuotaApplied, Quota: q.name()})
 	m.relieved(q)
@@ -255,6 +264,8 @@ func (m *Machine) deleteQuota(command *logpb.DeleteQuota) *logpb.Result {
 	switch {
 	case q.children > 0:
 		return failure(quotaInUse(q, "has children", "delete or move them first"))
+	case m.standsIn(q) != "" && !command.Force:
+		return failure(quotaInUse(q, fmt.Sprintf("is the fallback of %q", m.standsIn(q)), "apply that one without it, or force it: the chain ends there"))
 	case inUse && !command.Force:
 		return failure(quotaInUse(q, "has leases, waiters or counted amounts", "wait, or force it: its items end"))
 	}
@@ -263,9 +274,11 @@ func (m *Machine) deleteQuota(command *logpb.DeleteQuota) *logpb.Result {
 	}
 	m.endWaitsFor(q)
 	m.cooldowns.Delete(due{at: q.cooldown, id: uint64(q.number)})
+	m.replaceOverride(q, nil)
 	m.names.Delete(q.name())
 	m.quotas.Delete(q.number)
 	m.forgetTalliesOf(q.number)
+	m.forgetMetersOf(q.number)
 	m.emit(Event{Kind: EventQuotaDeleted, Quota: q.name()})
 	return &logpb.Result{Kind: &logpb.Result_QuotasApplied{
 		QuotasApplied: &logpb.QuotasApplied{Deleted: []string{q.name()}},

@@ -58,18 +58,8 @@ func (m *Machine) noteDenied(name string, as standing, needs []need) {
 // age has waiters count as standard whose holders have grown old.
 func (m *Machine) age() {
 	for _, old := range takeDue(m.ages, func(d due) bool { return d.at <= m.clock.Now }) {
-		w, ok := m.waiters.Get(old.id)
-		if !ok {
-			continue
-		}
-		aged := *w
-		aged.generation, aged.rank, aged.ages = m.generation, classStandard, 0
-		m.order.Delete(w.place())
-		m.waiters.Set(aged.ticket, &aged)
-		m.order.Set(aged.place())
-		l, _ := m.lanes.Get(aged.lane)
-		for _, number := range l.quotas {
-			m.relieved(m.quota(number))
+		if w, ok := m.waiters.Get(old.id); ok {
+			m.changeWaiter(w, func(aged *waiter) { aged.rank, aged.ages = classStandard, 0 })
 		}
 	}
 }

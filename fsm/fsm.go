@@ -50,6 +50,8 @@ const (
 	EventQuotaDeleted EventKind = 14
 	EventReopened     EventKind = 15
 	EventBreaker      EventKind = 16
+	EventForecast     EventKind = 17
+	EventOverride     EventKind = 18
 )
 
 // Event is something that happened while an entry was applied. Fields that do not concern it are zero.
@@ -96,13 +98,74 @@ type QuotaView struct {
 	Broken []string
 	// Classes is what each class has of the window; nil: there are no shares.
 	Classes []ClassUse
+	// Circuit says whether it lets calls pass.
+	Circuit Circuit
+	// Forecast is what is predicted; nil: nothing. Samples is how many reports say so, or would.
+	Forecast *logpb.Forecast
+	Samples  int
+	// Override is a limit in place of its own; nil: none.
+	Override *OverrideView
 }
+
+// OverrideView is a limit in place of a quota's own.
+type OverrideView struct {
+	Limit int64
+	// Left is nanoseconds until it ends.
+	Left int64
+	Note string
+}
+
+// Circuit says whether a quota lets calls pass, in the words of circuit breakers. The numbers are those of the API's
+// quota.v1.Circuit.
+type Circuit int32
+
+const (
+	// CircuitClosed lets calls pass.
+	CircuitClosed Circuit = 1
+	// CircuitPreemptive will be used up before it closes, and acts upon that.
+	CircuitPreemptive Circuit = 2
+	// CircuitOpen was closed by the provider: nothing passes.
+	CircuitOpen Circuit = 3
+	// CircuitHalfOpen reopens slowly.
+	CircuitHalfOpen Circuit = 4
+)
 
 // ClassUse is what one class has of a window.
 type ClassUse struct {
 	Class int32
 	// Share is its share, Used what it holds and has consumed, Kept what is kept for it now.
 	Share, Used, Kept int64
+	// Lent is what is open to others of a share that is not used, Borrowed what is used beyond the share.
+	Lent, Borrowed int64
+}
+
+// MeterCounts is what a holder did with a quota, since it is remembered.
+type MeterCounts struct {
+	// Answered are answers of the provider that were no refusal, Limited its refusals for a limit.
+	Answered, Limited int64
+	// Waits are Reserves that were granted after a wait, WaitedNs how long these waited in all.
+	Waits, WaitedNs int64
+	// Granted and Consumed are amounts; Returned is what of the consumed came back, Overrun what was used beyond estimates.
+	Granted, Consumed, Returned, Overrun int64
+	// Denials are refusals by reason, in the order of reasons.
+	Denials []Denial
+}
+
+// Denial is how often a holder was refused for a reason.
+type Denial struct {
+	Reason logpb.Reason
+	Times  int64
+}
+
+// UsageView is what one holder does with one quota.
+type UsageView struct {
+	Holder, Quota string
+	Class         int32
+	// Share is what is kept for it of a window, 0 where it has none of its own. Reserved is what its leases hold, Used what
+	// it holds and has consumed in the present window, -1 where the quota is none. Lent is what is open to others of its
+	// share, Borrowed what it used beyond.
+	Share, Reserved, Used, Lent, Borrowed int64
+	MeterCounts
 }
 
 // LeaseView is a live lease as a reader sees it at some Clock.

@@ -49,13 +49,15 @@ func (m *Machine) holder(name string) *holder {
 	return h
 }
 
-// forgetHolders forgets holders that have not been seen for long. One that waits stays.
+// forgetHolders forgets holders that have not been seen for long. One that waits stays, and one of whose share of a present
+// window something is used.
 func (m *Machine) forgetHolders() {
 	for _, last := range takeDue(m.seen, func(s holderSeen) bool { return s.at+holderMemory <= m.clock.Now }) {
 		h, _ := m.holders.Get(last.name)
-		if h.waiting == 0 {
+		if h.waiting == 0 && !m.usesAny(last.name) {
 			m.holders.Delete(last.name)
 			m.forgetTallies(last.name)
+			m.forgetMeters(last.name)
 			continue
 		}
 		m.seen.Set(holderSeen{at: m.clock.Now, name: last.name})

@@ -58,7 +58,7 @@ func (m *Machine) grant(ask *logpb.Reserve, needs []need, as standing, ticket ui
 	m.moveTurn(l.holder, costOf(needs))
 	granted := &logpb.Granted{
 		Lease: l.id, Fence: l.fence, DeadlineNs: l.deadline, Class: as.class, Ticket: ticket, AskedTtlNs: ttl,
-		Items: m.grantedItems(l),
+		Items: m.grantedItems(l), Forecast: m.forecastOf(needs),
 	}
 	if ask.Consume {
 		granted.Consumed = m.consumeAll(l)
@@ -76,7 +76,7 @@ func (m *Machine) hold(l *lease, ask *logpb.Reserve) {
 		}
 		for i, q := range m.path(m.quota(q.number)) {
 			q.ledger.held += amount
-			q.use(l.class, q.ledger.window, amount)
+			m.use(q, l.holder, l.class, q.ledger.window, amount)
 			q.leases++
 			l.items = append(l.items, item{
 				quota: q.number, ancestor: i > 0, window: q.ledger.window, held: amount,
@@ -188,7 +188,7 @@ func (m *Machine) voidClosed(l *lease) {
 		m.eachShare(l, i, func(it *item, q *quota) {
 			if held := it.heldOf(q); held > 0 {
 				q.ledger.held -= held
-				q.use(l.class, it.window, -held)
+				m.use(q, l.holder, l.class, it.window, -held)
 				m.relieved(q)
 			}
 			it.window = closedWindow
@@ -366,7 +366,7 @@ func (m *Machine) unhold(l *lease, index int, amount int64) {
 	m.eachShare(l, index, func(it *item, q *quota) {
 		if it.heldOf(q) > 0 {
 			q.ledger.held -= amount
-			q.use(l.class, it.window, -amount)
+			m.use(q, l.holder, l.class, it.window, -amount)
 			m.relieved(q)
 		}
 		it.held -= amount
@@ -398,7 +398,7 @@ func (m *Machine) endLease(l *lease, how EventKind, withGrace bool) []*logpb.Gra
 			continue
 		}
 		q.ledger.held -= held
-		q.use(l.class, it.window, -held)
+		m.use(q, l.holder, l.class, it.window, -held)
 		m.relieved(q)
 		if !it.ancestor {
 			returned = append(returned, &logpb.GrantedItem{Quota: q.name(), Amount: held})

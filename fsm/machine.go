@@ -22,6 +22,8 @@ type Machine struct {
 	relief map[uint32]bool
 	// moved are the quotas whose waiters' order a turn changed; they are tried once more.
 	moved map[uint32]bool
+	// ticked tells whether a second of cluster time began with the present entry.
+	ticked bool
 }
 
 // New returns the state at the cluster's birth.
@@ -67,6 +69,7 @@ func (m *Machine) Apply(index, term uint64, data []byte) Applied {
 // sample alone is no earlier than some honest clock.
 func (m *Machine) advance(entry *logpb.Entry) {
 	elapsed := max(entry.StampNs, m.clock.Now) - m.clock.Now
+	m.ticked = m.clock.Now/second != (m.clock.Now+elapsed)/second
 	m.clock.Now += elapsed
 	if m.clock.WallEarly != 0 {
 		m.clock.WallEarly = addSaturated(m.clock.WallEarly, elapsed)
@@ -117,6 +120,8 @@ func (m *Machine) apply(command *logpb.Command, from origin) *logpb.Result {
 		return m.raiseEpoch(kind.RaiseEpoch)
 	case *logpb.Command_SetLimits:
 		return m.setLimits(kind.SetLimits)
+	case *logpb.Command_SetOverride:
+		return m.setOverride(kind.SetOverride)
 	}
 	panic(fmt.Sprintf("fsm: log entry %d (term %d) holds a kind of command that this binary does not know: upgrade it",
 		m.index, m.term))
@@ -134,8 +139,10 @@ func (m *Machine) runDue() {
 	m.expireKeys()
 	m.forgetHolders()
 	m.endCooldowns()
+	m.endOverrides()
 	m.endWaits()
 	m.age()
+	m.saveUp()
 	m.relieveWaited()
 	m.serve()
 }

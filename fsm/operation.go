@@ -102,6 +102,7 @@ func (m *Machine) consume(command *logpb.Consume, by string) *logpb.Result {
 		return failure(failed)
 	}
 	if refusal := m.judgeConsume(l, parts); refusal != nil {
+		m.noteRefused(l.holder, refusal)
 		m.emit(Event{Kind: EventRefused, Quota: refusal.Quota, Holder: l.holder, Lease: l.id, Fence: l.fence, Reason: refusal.Reason})
 		return refuse(refusal)
 	}
@@ -234,6 +235,9 @@ func (m *Machine) charge(l *lease, op, asked uint64, parts []heldPart) *logpb.Co
 				q.ledger.held -= part.amount
 			}
 			o.charges = append(o.charges, m.chargeFor(q, it.ancestor, l.class, part.amount, spendBy))
+			if t := m.meter(q, l.holder); t != nil {
+				t.Consumed = addSaturated(t.Consumed, part.amount)
+			}
 		})
 	}
 	l.records++

@@ -45,12 +45,15 @@ type policy struct {
 	observe bool
 	shares  shares
 	// ageing is after how long without a grant background work counts as standard; 0: never.
-	ageing int64
+	ageing     int64
+	prediction prediction
+	// metering: what each holder does is counted.
+	metering bool
 }
 
 // judges tells whether the policy withholds anything from anybody.
 func (p *policy) judges() bool {
-	return p.zones != logpb.Zones_ZONES_UNSPECIFIED || p.failures > 0 || p.shares.on
+	return p.zones != logpb.Zones_ZONES_UNSPECIFIED || p.failures > 0 || p.shares.on || p.prediction.samples > 0
 }
 
 // tallied tells whether the policy looks at single holders.
@@ -64,7 +67,7 @@ func (p *policy) timed() bool { return p.judges() || p.ramp > 0 }
 // newPolicy works a policy out, or says why it cannot work.
 func newPolicy(def *logpb.Quota, kind kind) (policy, *logpb.Failure) {
 	given := def.GetPolicy()
-	p := policy{zones: given.GetZones(), ramp: given.GetRampNs(), observe: given.GetObserve(), ageing: given.GetAgeingNs()}
+	p := policy{zones: given.GetZones(), ramp: given.GetRampNs(), observe: given.GetObserve(), ageing: given.GetAgeingNs(), metering: given.GetMetering()}
 	switch {
 	case p.zones < logpb.Zones_ZONES_UNSPECIFIED || p.zones > logpb.Zones_ZONES_STRICT:
 		return policy{}, impossible(def, "unknown zones", "smooth or strict")
@@ -85,7 +88,10 @@ func newPolicy(def *logpb.Quota, kind kind) (policy, *logpb.Failure) {
 		}
 	}
 	var failed *logpb.Failure
-	p.shares, failed = newShares(def, kind)
+	if p.shares, failed = newShares(def, kind); failed != nil {
+		return policy{}, failed
+	}
+	p.prediction, failed = newPrediction(def, kind)
 	return p, failed
 }
 
@@ -133,7 +139,8 @@ func (m *Machine) withhold(ask *logpb.Reserve, as standing, n need) *withheld {
 			fmt.Sprintf("the provider refused %q %d times in a row", ask.Holder, t.failures)), false)
 	}
 	add(m.withheldByZone(ask, as.rank, n.quota, t))
-	add(m.withheldByShare(as, n), false)
+	add(m.withheldByShare(ask.Holder, as, n), false)
+	add(m.withheldByForecast(as, n.quota), true)
 	return found
 }
 
@@ -276,6 +283,9 @@ func (m *Machine) noteGranted(ask *logpb.Reserve, as standing, needs []need) {
 		if p.observe && m.standsInTheWay(ask, as, n) {
 			q.observed++
 		}
+		if t := m.meter(q, ask.Holder); t != nil {
+			t.Granted = addSaturated(t.Granted, n.amount)
+		}
 		if q.reopens(m.clock.Now) > 0 {
 			q.ramped = addSaturated(q.ramped, n.amount)
 		}
@@ -301,6 +311,9 @@ func (m *Machine) standsInTheWay(ask *logpb.Reserve, as standing, n need) bool {
 // noteAnswer remembers how the provider answered a holder.
 func (m *Machine) noteAnswer(name string, q *quota, cause logpb.Cause) {
 	p := &q.rule.policy
+	if t := m.meter(q, name); t != nil {
+		t.answered(cause)
+	}
 	if p.failures == 0 {
 		return
 	}

@@ -9,12 +9,14 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// waiter is a Reserve that waits. All fields but generation, rank and turn stay as they were.
+// waiter is a Reserve that waits. All fields but generation, rank, saved and turn stay as they were.
 type waiter struct {
 	generation uint64
 	ticket     uint64
 	ask        *logpb.Reserve
 	standing
+	// saved: it was first in line for so long that it goes before critical ones.
+	saved bool
 	// ages is when it will count as standard (cluster time); 0: it does not age.
 	ages int64
 	// turn is its holder's.
@@ -55,7 +57,25 @@ func before(a, b place) bool {
 }
 
 func (w *waiter) place() place {
-	return place{lane: w.lane, rank: w.rank, turn: w.turn, ticket: w.ticket}
+	p := place{lane: w.lane, rank: w.rank, turn: w.turn, ticket: w.ticket}
+	if w.saved {
+		p.rank = rankSaved
+	}
+	return p
+}
+
+// changeWaiter puts a waiter that differs in one thing in the place of another; the quotas that it waits for are tried.
+func (m *Machine) changeWaiter(w *waiter, change func(*waiter)) {
+	changed := *w
+	changed.generation = m.generation
+	change(&changed)
+	m.order.Delete(w.place())
+	m.waiters.Set(changed.ticket, &changed)
+	m.order.Set(changed.place())
+	l, _ := m.lanes.Get(changed.lane)
+	for _, number := range l.quotas {
+		m.relieved(m.quota(number))
+	}
 }
 
 // enqueue puts a Reserve into the queue. A holder enters at the level of those it stands in line with, never below its own
@@ -210,14 +230,9 @@ func (m *Machine) setTurn(h *holder, turn uint64) {
 	})
 	for _, ticket := range tickets {
 		w, _ := m.waiters.Get(ticket)
-		moved := *w
-		moved.generation, moved.turn = m.generation, turn
-		m.order.Delete(w.place())
-		m.waiters.Set(ticket, &moved)
-		m.order.Set(moved.place())
-		l, _ := m.lanes.Get(moved.lane)
+		m.changeWaiter(w, func(moved *waiter) { moved.turn = turn })
+		l, _ := m.lanes.Get(w.lane)
 		for _, number := range l.quotas {
-			m.relieved(m.quota(number))
 			m.moved[number] = true
 		}
 	}
@@ -237,6 +252,7 @@ func (m *Machine) endWaits() {
 // endWait takes a waiter out of the queue with its final result.
 func (m *Machine) endWait(w *waiter, refusal *logpb.Refusal) {
 	m.dequeue(w)
+	m.noteRefused(w.ask.Holder, refusal)
 	result := refuse(refusal)
 	m.settleOrigin(w.from, w.ticket, result)
 	m.emit(Event{
@@ -277,19 +293,20 @@ func (m *Machine) withdraw(command *logpb.Withdraw, by string) *logpb.Result {
 	return done()
 }
 
-// relieveWaited finds out of which waited-for quotas something came free by the mere passing of time.
-func (m *Machine) relieveWaited() {
-	if m.lanesOf.Len() == 0 {
-		return
-	}
-	var numbers []uint32
-	m.lanesOf.Scan(func(ql quotaLane) bool {
+// waitedQuotas returns the numbers of the quotas that are waited for, in ascending order.
+func (s *State) waitedQuotas() (numbers []uint32) {
+	s.lanesOf.Scan(func(ql quotaLane) bool {
 		if len(numbers) == 0 || numbers[len(numbers)-1] != ql.quota {
 			numbers = append(numbers, ql.quota)
 		}
 		return true
 	})
-	for _, number := range numbers {
+	return numbers
+}
+
+// relieveWaited finds out of which waited-for quotas something came free by the mere passing of time.
+func (m *Machine) relieveWaited() {
+	for _, number := range m.waitedQuotas() {
 		if q := m.quota(number); q.rule.burst > 0 || q.rule.policy.timed() {
 			m.relieved(q)
 		}
@@ -407,7 +424,7 @@ func (m *Machine) affectedLanes() laneHeap {
 			if !known[ql.lane] {
 				known[ql.lane] = true
 				l, _ := m.lanes.Get(ql.lane)
-				from := place{lane: l.number}
+				from := place{lane: l.number, rank: rankSaved}
 				if next, ok := m.placeFrom(from); ok {
 					heads = append(heads, laneHead{number: l.number, quotas: l.quotas, next: next, from: from})
 				}
@@ -489,6 +506,12 @@ func (m *Machine) wakeAt(at int64) {
 // grantWaiter grants a waiter its lease.
 func (m *Machine) grantWaiter(w *waiter, needs []need) {
 	m.dequeue(w)
+	for _, n := range needs {
+		if t := m.meter(n.quota, w.ask.Holder); t != nil {
+			t.Waits++
+			t.WaitedNs = addSaturated(t.WaitedNs, m.clock.Now-(w.until-w.ask.WaitNs))
+		}
+	}
 	granted := m.grant(w.ask, needs, w.standing, w.ticket)
 	result := &logpb.Result{Kind: &logpb.Result_Granted{Granted: granted}}
 	m.settleOrigin(w.from, w.ticket, result)

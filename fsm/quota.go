@@ -24,6 +24,16 @@ type quota struct {
 	rampLease                  uint64
 	// tried is when each class asked for it last, about; 0: never. It is noted where shares are.
 	tried [classes]int64
+	// samples is what the provider said was left of window sampledIn, never changed in place; exhausted is when that will
+	// be nothing (cluster time), 0: not to be seen; stage is how far that was acted upon at the last report.
+	samples              []sample
+	sampledIn, exhausted int64
+	stage                stage
+	// override is a limit in place of its own; nil: none.
+	override *override
+	// first is the ticket that is first in line for it below critical ones, since when; 0: nobody, or nobody looked.
+	first      uint64
+	firstSince int64
 	// leases counts live leases with an item or an ancestor's share of it; waiting counts waiting Reserves.
 	leases, waiting int64
 	// served is, by class, the largest turn at which some of it was granted.

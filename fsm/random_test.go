@@ -40,8 +40,16 @@ func randomWorldQuotas() []*logpb.Quota {
 	clamped.ClampHold, clamped.HeadroomPpm = true, 200_000
 	return []*logpb.Quota{
 		policed(clamped, &logpb.Policy{RampNs: 30 * second, Breaker: &logpb.Breaker{Failures: 2, ClosedNs: 20 * second}}), burst,
-		policed(hourly("hour", 50), &logpb.Policy{Zones: logpb.Zones_ZONES_SMOOTH, Shares: fleetShares(), AgeingNs: minute}), strict(short), anchored("anchored", 40), policed(slotsOf("slots", 3), &logpb.Policy{RampNs: 20 * second}),
-		rateOf("org", 10, 10*second), policed(team, &logpb.Policy{Breaker: &logpb.Breaker{Failures: 3}, AgeingNs: 20 * second}), ends,
+		policed(hourly("hour", 50), &logpb.Policy{
+			Zones: logpb.Zones_ZONES_SMOOTH, Shares: fleetShares(), AgeingNs: minute, Prediction: &logpb.Prediction{AheadNs: hour}, Metering: true,
+		}),
+		strict(short),
+		policed(insteadOf(anchored("anchored", 40), "hour"), &logpb.Policy{
+			Shares: &logpb.Shares{Holders: []*logpb.HolderShare{{Holder: "boss", SharePpm: 200_000}, {Holder: "std-1", SharePpm: 100_000}}},
+		}),
+		policed(slotsOf("slots", 3), &logpb.Policy{RampNs: 20 * second, AgeingNs: 10 * second}),
+		rateOf("org", 10, 10*second),
+		policed(insteadOf(team, "rate"), &logpb.Policy{Breaker: &logpb.Breaker{Failures: 3}, AgeingNs: 20 * second, Metering: true}), ends,
 	}
 }
 
@@ -102,6 +110,7 @@ func (h *history) reserve() *logpb.Command {
 	if rapid.Bool().Draw(h.T, "waits") {
 		r.WaitNs = rapid.SampledFrom([]int64{second, 10 * second, minute}).Draw(h.T, "wait")
 	}
+	r.Fallback = rapid.Bool().Draw(h.T, "fallback")
 	r.Resume = rapid.IntRange(0, 30).Draw(h.T, "resume") == 0
 	return reserve(r)
 }
@@ -182,7 +191,7 @@ func (h *history) signals(items []*logpb.GrantedItem) []*logpb.Signal {
 }
 
 func (h *history) admin(lease uint64) *logpb.Command {
-	switch rapid.IntRange(0, 4).Draw(h.T, "admin") {
+	switch rapid.IntRange(0, 6).Draw(h.T, "admin") {
 	case 0:
 		return &logpb.Command{Kind: &logpb.Command_RevokeLease{RevokeLease: &logpb.RevokeLease{Lease: lease}}}
 	case 1:
@@ -193,6 +202,11 @@ func (h *history) admin(lease uint64) *logpb.Command {
 		return applyQuotas(q)
 	case 3:
 		return applyQuotas(randomWorldQuotas()...)
+	case 4:
+		return overrides(rapid.SampledFrom(randomQuotas).Draw(h.T, "overridden"), rapid.Int64Range(0, 60).Draw(h.T, "limit"),
+			rapid.SampledFrom([]int64{second, 20 * second, hour}).Draw(h.T, "lasts"))
+	case 5:
+		return endsOverride(rapid.SampledFrom(randomQuotas).Draw(h.T, "no longer overridden"))
 	}
 	return &logpb.Command{Kind: &logpb.Command_DeleteQuota{DeleteQuota: &logpb.DeleteQuota{
 		Quota: rapid.SampledFrom([]string{"minute", "org/team", "ends"}).Draw(h.T, "deleted"),

@@ -38,12 +38,29 @@ func (s *State) Members() []MemberView {
 	return members
 }
 
+// Limits returns the bounds that are part of the state's meaning; all are set.
+func (s *State) Limits() *logpb.SetLimits {
+	return &logpb.SetLimits{
+		MaxSessions: &s.limits.sessions, MaxResultBytes: &s.limits.resultBytes, SessionIdleNs: &s.limits.sessionIdle,
+		KeyLifeNs: &s.limits.keyLife, MaxWaiters: &s.limits.waiters,
+	}
+}
+
 // Counts returns the sizes of the state's tables.
 func (s *State) Counts() Counts {
 	return Counts{
 		Quotas: int64(s.quotas.Len()), Leases: int64(s.leases.Len()), Operations: int64(s.ops.Len()),
 		Waiting: int64(s.waiters.Len()), Sessions: int64(s.sessions.Len()), ResultBytes: s.resultBytes,
 	}
+}
+
+// LongestWaits returns how long the oldest waiting Reserve of each class has waited (nanoseconds), 0 where nobody waits.
+func (s *State) LongestWaits(at Clock) (longest [classes]int64) {
+	s.waiters.Scan(func(_ uint64, w *waiter) bool {
+		longest[w.class] = max(longest[w.class], at.Now-(w.until-w.ask.WaitNs))
+		return true
+	})
+	return longest
 }
 
 // Waiting tells whether a ticket stands in the queue.
@@ -57,7 +74,7 @@ func (s *State) Waiting(ticket uint64) bool {
 // wanted at least every tick, so that little time is lost when the leader is.
 func (s *State) NextDue() (at int64, pending bool) {
 	at = math.MaxInt64
-	for _, first := range []func() (due, bool){s.deadlines.Min, s.waitEnds.Min, s.ages.Min, s.cooldowns.Min} {
+	for _, first := range []func() (due, bool){s.deadlines.Min, s.waitEnds.Min, s.ages.Min, s.cooldowns.Min, s.overrides.Min} {
 		if d, ok := first(); ok {
 			at = min(at, d.at)
 		}
@@ -135,6 +152,14 @@ func (s *State) viewQuota(q *quota, at Clock) QuotaView {
 	v.Zone, _, _ = q.zone(&g, q.rule.at(at))
 	v.Classes = q.classUses(&g, at)
 	v.ReopensIn, v.Observed, v.Broken = q.reopens(at.Now), q.observed, s.broken(q, at.Now, maxBrokenShown)
+	if q.sampledIn == g.window {
+		v.Samples = len(q.samples)
+	}
+	v.Forecast = q.forecast(&g, at)
+	v.Circuit = q.circuit(v.Forecast, at.Now)
+	if over := q.override; over != nil {
+		v.Override = &OverrideView{Limit: over.limit, Left: max(over.until-at.Now, 0), Note: over.note}
+	}
 	v.AvailableWithParents = v.Available
 	for number := q.parent; number != 0; {
 		parent, _ := s.quotas.Get(number)

@@ -11,8 +11,9 @@ import (
 // no is a command that gets a "no": a refusal or a failure.
 type no struct {
 	name string
-	// before are carried out first.
+	// before are carried out first, each a pace after the last.
 	before  []*logpb.Command
+	pace    int64
 	after   int64
 	command *logpb.Command
 	reason  logpb.Reason
@@ -109,6 +110,12 @@ func refusals() []no {
 			command: asks("crit", 0, itemOf("k", 2), itemOf("r", 1)), reason: logpb.Reason_REASON_CAP, inLine: true,
 		},
 		{
+			name: "it will be used up soon", before: append([]*logpb.Command{
+				holders(&logpb.HolderRule{Pattern: "back", Class: classBackground}), applyQuotas(predicted(hourly("p", 1000))),
+			}, fallsTo("p", 3)...), pace: second,
+			command: asks("back", 0, itemOf("p", 1), itemOf("r", 1)), reason: logpb.Reason_REASON_PARKED,
+		},
+		{
 			name: "too soon after a cooldown", before: closedOnce(&logpb.Policy{RampNs: minute}), after: 2 * second,
 			command: asks("x", 0, itemOf("p", 5), itemOf("r", 1)), reason: logpb.Reason_REASON_REOPENING,
 		},
@@ -117,6 +124,14 @@ func refusals() []no {
 			command: asks("a", 0, itemOf("p", 1), itemOf("r", 1)), reason: logpb.Reason_REASON_BREAKER_OPEN,
 		},
 	}
+}
+
+// fallsTo has reports say that so little is left of a quota, and less each time.
+func fallsTo(quota string, left int64) (commands []*logpb.Command) {
+	for lease := range uint64(3) {
+		commands = append(commands, consumesAtOnce("a", itemOf(quota, 1)), reports(lease+4, 1, signal(quota, logpb.Cause_CAUSE_OK, remaining(left+10*int64(2-lease)))))
+	}
+	return commands
 }
 
 // closedOnce has a report close the quota p, which has a policy, for a second.
@@ -228,6 +243,7 @@ func TestEveryNoLeavesTheStateAlone(t *testing.T) {
 		t.Run(n.name, func(t *testing.T) {
 			w := refusingWorld(t)
 			for i, command := range n.before {
+				w.now += n.pace
 				if r := w.do(command); r.GetFailure() != nil || r.GetRefusal() != nil {
 					t.Fatalf("command %d before: %v", i+1, r)
 				}

@@ -81,6 +81,7 @@ func (m *Machine) takeSignal(l *lease, o *operation, q *quota, signal *logpb.Sig
 	if q.rule.kind == kindWindow && ofTheLimit(signal.Cause) {
 		reported.ResetLearned = m.learnReset(q, o, signal)
 		reported.CappedTo = m.lowerWindow(q, o, signal)
+		m.noteSample(q, o, signal)
 	}
 	m.noteAnswer(l.holder, q, signal.Cause)
 	switch signal.Cause {

@@ -73,25 +73,46 @@ func (m *Machine) reserve(ask *logpb.Reserve, from origin) *logpb.Result {
 	}
 	as := m.standingOf(ask, needs)
 	m.noteDemand(needs, as.class)
-	if refusal := m.hopeless(ask, as.class, needs); refusal != nil {
-		return m.refused(ask, refusal)
+	hopeless := m.hopeless(ask, as.class, needs)
+	if hopeless != nil && !ask.Fallback {
+		return m.refused(ask, hopeless)
 	}
 	if ask.Resume {
 		m.resume(ask.Holder)
 		m.serve()
 	}
+	if hopeless != nil || m.forecastOf(needs).GetFallback() != "" {
+		if result := m.fallBack(ask, needs); result != nil {
+			return result
+		}
+	}
+	if hopeless != nil {
+		return m.refused(ask, hopeless)
+	}
+	result, refusal := m.attempt(ask, needs, as)
+	if result == nil {
+		result = m.fallBack(ask, needs)
+	}
+	if result == nil {
+		result = m.denied(ask, as, from, refusal)
+	}
+	return result
+}
+
+// attempt grants a Reserve, or says what stands in the way.
+func (m *Machine) attempt(ask *logpb.Reserve, needs []need, as standing) (*logpb.Result, *logpb.Refusal) {
 	if m.waitedFor(needs) {
-		return m.reserveInLine(ask, needs, as, from)
+		return m.attemptInLine(ask, needs, as)
 	}
-	refusal := m.judge(ask, as, needs)
-	if refusal == nil {
-		return m.granted(ask, m.grant(ask, needs, as, 0))
+	if refusal := m.judge(ask, as, needs); refusal != nil {
+		return nil, refusal
 	}
-	return m.denied(ask, needs, as, from, refusal)
+	return m.granted(ask, m.grant(ask, needs, as, 0)), nil
 }
 
 // denied refuses a Reserve that cannot be granted now, or has it wait.
-func (m *Machine) denied(ask *logpb.Reserve, needs []need, as standing, from origin, refusal *logpb.Refusal) *logpb.Result {
+func (m *Machine) denied(ask *logpb.Reserve, as standing, from origin, refusal *logpb.Refusal) *logpb.Result {
+	needs, _ := m.needs(ask)
 	m.noteDenied(ask.Holder, as, needs)
 	if ask.WaitNs == 0 {
 		return m.refused(ask, refusal)
@@ -99,10 +120,8 @@ func (m *Machine) denied(ask *logpb.Reserve, needs []need, as standing, from ori
 	return m.wait(ask, needs, as, from, refusal)
 }
 
-// reserveInLine judges a Reserve whose quotas are waited for: as if it stood in the order now.
-func (m *Machine) reserveInLine(
-	ask *logpb.Reserve, needs []need, as standing, from origin,
-) *logpb.Result {
+// attemptInLine judges a Reserve whose quotas are waited for: as if it stood in the order now.
+func (m *Machine) attemptInLine(ask *logpb.Reserve, needs []need, as standing) (*logpb.Result, *logpb.Refusal) {
 	w := m.enqueue(ask, needs, as, origin{})
 	for _, n := range needs {
 		m.relief[n.quota.number] = true
@@ -110,7 +129,7 @@ func (m *Machine) reserveInLine(
 	before := len(m.events)
 	m.serve()
 	if _, waits := m.waiters.Get(w.ticket); !waits {
-		return m.servedAtOnce(ask, w.ticket, before)
+		return m.servedAtOnce(ask, w.ticket, before), nil
 	}
 	m.dequeue(w)
 	clear(m.relief) // as before it came
@@ -119,7 +138,7 @@ func (m *Machine) reserveInLine(
 	if refusal == nil {
 		refusal = m.behind(needs)
 	}
-	return m.denied(ask, needs, as, from, refusal)
+	return nil, refusal
 }
 
 // servedAtOnce returns the result of a Reserve that left the queue as soon as it had come.
@@ -235,6 +254,9 @@ func (m *Machine) judge(ask *logpb.Reserve, as standing, needs []need) *logpb.Re
 			worst = worse(worst, m.refusal(logpb.Reason_REASON_REOPENING, q, addSaturated(m.clock.Now, wait), "it reopens slowly after a cooldown"))
 		}
 	}
+	if worst != nil {
+		worst.Forecast = m.forecastOf(needs)
+	}
 	return worst
 }
 
@@ -334,6 +356,7 @@ func worse(a, b *logpb.Refusal) *logpb.Refusal {
 
 // refused answers a refusal.
 func (m *Machine) refused(ask *logpb.Reserve, refusal *logpb.Refusal) *logpb.Result {
+	m.noteRefused(ask.Holder, refusal)
 	m.emit(Event{Kind: EventRefused, Quota: refusal.Quota, Holder: ask.Holder, Reason: refusal.Reason})
 	return refuse(refusal)
 }

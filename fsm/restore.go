@@ -48,11 +48,18 @@ func (m *Machine) take(record *logpb.SnapshotRecord) error {
 			return fmt.Errorf("demand for quota %d, which does not exist, or of %d classes", kind.Demand.Quota, len(kind.Demand.TriedNs))
 		}
 		copy(q.tried[:], kind.Demand.TriedNs)
+		q.first, q.firstSince = kind.Demand.First, kind.Demand.FirstNs
+	case *logpb.SnapshotRecord_Samples:
+		return m.takeSamples(kind.Samples)
+	case *logpb.SnapshotRecord_Override:
+		return m.takeOverride(kind.Override)
 	case *logpb.SnapshotRecord_Tally:
 		m.tallies.Set(&tally{
 			generation: m.generation, holder: kind.Tally.Holder, quota: kind.Tally.Quota, grants: kind.Tally.Grants,
 			granted: kind.Tally.GrantedNs, failures: kind.Tally.Failures, closedUntil: kind.Tally.ClosedUntilNs, denied: kind.Tally.DeniedNs,
 		})
+	case *logpb.SnapshotRecord_Meter:
+		m.meters.Set(decodeMeter(kind.Meter, m.generation))
 	case *logpb.SnapshotRecord_Waiter:
 		return m.takeWaiter(kind.Waiter)
 	case *logpb.SnapshotRecord_Session:
@@ -142,6 +149,33 @@ func (m *Machine) takeQuota(encoded *logpb.SnapshotQuota) error {
 	return nil
 }
 
+func (m *Machine) takeSamples(encoded *logpb.SnapshotSamples) error {
+	q, ok := m.quotas.Get(encoded.Quota)
+	if !ok || len(encoded.Samples) > maxSamples {
+		return fmt.Errorf("%d samples of quota %d, which does not exist, or has that many never", len(encoded.Samples), encoded.Quota)
+	}
+	for _, s := range encoded.Samples {
+		q.samples = append(q.samples, sample{at: s.AtNs, wall: s.WallNs, left: s.Left})
+	}
+	q.sampledIn, q.stage, q.exhausted = encoded.Window, stage(encoded.Stage), exhaustion(q.samples)
+	return nil
+}
+
+func (m *Machine) takeOverride(encoded *logpb.SnapshotOverride) error {
+	q, ok := m.quotas.Get(encoded.Quota)
+	if !ok {
+		return fmt.Errorf("an override of quota %d, which does not exist", encoded.Quota)
+	}
+	over := &override{limit: encoded.Limit, until: encoded.UntilNs, note: encoded.Note}
+	worked, failed := ruleUnder(q.definition, over)
+	if failed != nil {
+		return fmt.Errorf("%s", failed.Message)
+	}
+	q.rule = worked
+	m.replaceOverride(q, over)
+	return nil
+}
+
 func (m *Machine) takeLease(encoded *logpb.SnapshotLease) error {
 	l := &lease{
 		generation: m.generation, id: encoded.Id, fence: encoded.Fence, holder: encoded.Holder, class: encoded.Class,
@@ -205,7 +239,7 @@ func (m *Machine) takeWaiter(encoded *logpb.SnapshotWaiter) error {
 	}
 	m.waiters.Set(encoded.Ticket, &waiter{
 		generation: m.generation, ticket: encoded.Ticket, ask: encoded.Reserve,
-		standing: standing{class: encoded.Class, rank: encoded.Rank}, ages: encoded.AgesNs, turn: h.turn, until: encoded.UntilNs,
+		standing: standing{class: encoded.Class, rank: encoded.Rank}, saved: encoded.Saved, ages: encoded.AgesNs, turn: h.turn, until: encoded.UntilNs,
 		from: origin{session: encoded.Session, seq: encoded.Seq, key: encoded.Key},
 	})
 	return nil

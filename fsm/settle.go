@@ -185,7 +185,8 @@ func (m *Machine) unspend(o *operation, items []*logpb.Item, settled *logpb.Sett
 		}
 		m.eachChargeShare(o, own, func(c *charge, q *quota) {
 			q.ledger.take(c.end, amount, 0)
-			q.use(c.class, c.window, -amount)
+			m.use(q, o.holder, c.class, c.window, -amount)
+			m.noteReturned(q, o.holder, amount)
 			c.amount -= amount
 			c.unspent = amount
 			m.relieved(q)
@@ -233,10 +234,11 @@ func (m *Machine) finishItem(o *operation, own *charge, asked *logpb.Item, settl
 	m.eachChargeShare(o, own, func(c *charge, q *quota) {
 		switch {
 		case difference > 0:
-			overruns = append(overruns, m.overrun(q, c, difference))
+			overruns = append(overruns, m.overrun(q, o.holder, c, difference))
 		case difference < 0 && !q.rule.settleMax:
 			q.ledger.take(c.end, -difference, 0)
-			q.use(c.class, c.window, difference)
+			m.use(q, o.holder, c.class, c.window, difference)
+			m.noteReturned(q, o.holder, -difference)
 			c.amount += difference
 			m.relieved(q)
 			if !c.ancestor {
@@ -254,10 +256,13 @@ func (m *Machine) finishItem(o *operation, own *charge, asked *logpb.Item, settl
 }
 
 // overrun charges what was used beyond an estimate.
-func (m *Machine) overrun(q *quota, of *charge, amount int64) charge {
+func (m *Machine) overrun(q *quota, name string, of *charge, amount int64) charge {
 	end := q.ledger.key(&q.rule, q.rule.at(m.clock).late)
 	m.count(q, end, amount, amount)
-	q.use(of.class, q.ledger.window, amount)
+	m.use(q, name, of.class, q.ledger.window, amount)
+	if t := m.meter(q, name); t != nil {
+		t.Overrun = addSaturated(t.Overrun, amount)
+	}
 	return charge{
 		quota: q.number, ancestor: of.ancestor, overrun: true, amount: amount, end: end, window: q.ledger.window, class: of.class,
 	}

@@ -19,8 +19,10 @@ const (
 
 // shares is a definition's shares, worked out, in millionths of usable.
 type shares struct {
-	on         bool
-	of         [classes]int64
+	on bool
+	of [classes]int64
+	// holders are the shares of single holders, in place of those of the classes.
+	holders    []*logpb.HolderShare
 	cap, floor int64
 	// quiet is how long after the last attempt of a higher class nothing is kept from background work.
 	quiet int64
@@ -34,7 +36,7 @@ func newShares(def *logpb.Quota, kind kind) (shares, *logpb.Failure) {
 	}
 	s := shares{
 		on: true, of: [classes]int64{int64(given.CriticalPpm), int64(given.StandardPpm), int64(given.BackgroundPpm)},
-		cap: int64(given.CapPpm), floor: defaultFloor, quiet: given.QuietNs,
+		cap: int64(given.CapPpm), floor: defaultFloor, quiet: given.QuietNs, holders: given.Holders,
 	}
 	if s.cap == 0 {
 		s.cap = defaultCap
@@ -52,10 +54,16 @@ func newShares(def *logpb.Quota, kind kind) (shares, *logpb.Failure) {
 		}
 		sum += part
 	}
+	ofHolders, failed := sumOfHolders(def, given.Holders)
+	if failed != nil {
+		return shares{}, failed
+	}
 	switch {
+	case sum > 0 && ofHolders > 0:
+		return shares{}, impossible(def, "classes and single holders have shares", "name either classes or holders")
 	case kind != kindWindow:
 		return shares{}, impossible(def, "only windows have shares", "a rate's queue lends everything to whoever comes first in the order")
-	case sum > million:
+	case sum+ofHolders > million:
 		return shares{}, impossible(def, "the shares are together more than 1", "critical: 0.4, standard: 0.35, background: 0.25")
 	case s.cap < s.of[classCritical] || s.cap > million:
 		return shares{}, impossible(def, "the cap must be at least critical's share and at most 1", "the default is 0.9")
@@ -65,13 +73,6 @@ func newShares(def *logpb.Quota, kind kind) (shares, *logpb.Failure) {
 		return shares{}, impossible(def, "quiet must be 1 s to 24 h", "the default is 15m")
 	}
 	return s, nil
-}
-
-// use notes what a class takes of the present window, or gives back.
-func (q *quota) use(class int32, window, amount int64) {
-	if q.rule.kind == kindWindow && window == q.ledger.window {
-		q.ledger.used[class] += amount
-	}
 }
 
 // noteDemand notes that a class asked for needs: what is kept, is kept for somebody.
@@ -103,36 +104,51 @@ func (q *quota) share(class int32) int64 {
 // share, at most as much of the share as there is left of the window.
 func (q *quota) kept(g *ledger, class int32, left int64) int64 {
 	share := q.share(class)
-	return max(min(share-g.used[class], mulDivFloor(share, left, million)), 0)
+	return keptOf(share, g.used[class], left)
 }
 
-// spared returns how much of a window a class may not touch with an amount: what is kept for the classes above it, and for
-// background work beyond its share the floor, which shrinks over the last part of the window.
-func (m *Machine) spared(q *quota, class int32, amount, left int64) (sum int64) {
-	if class == classBackground && !q.demanded(class, m.clock.Now) {
-		return 0
+// keptOf returns what is kept of a share.
+func keptOf(share, used, left int64) int64 {
+	return max(min(share-used, mulDivFloor(share, left, million)), 0)
+}
+
+// spared returns how much of a window a holder may not touch with an amount: what is kept for the classes above it, or for
+// holders with a share, and for background work beyond its share the floor, which shrinks over the last part of the window.
+func (m *Machine) spared(q *quota, name string, class int32, amount, left int64) (sum int64) {
+	s := &q.rule.policy.shares
+	quiet := class == classBackground && !q.demanded(class, m.clock.Now)
+	if len(s.holders) > 0 {
+		sum = m.keptForHolders(q, name, class, quiet, left)
+	} else if !quiet {
+		for above := range class {
+			sum += q.kept(&q.ledger, above, left)
+		}
 	}
-	for above := range class {
-		sum += q.kept(&q.ledger, above, left)
-	}
-	if class == classBackground && q.ledger.used[class]+amount > q.share(class) {
-		floor := mulDivFloor(q.rule.usable, q.rule.policy.shares.floor, million)
+	if class == classBackground && !quiet && !m.withinShare(q, name, class, amount) {
+		floor := mulDivFloor(q.rule.usable, s.floor, million)
 		sum = max(sum, mulDivFloor(floor, min(left*shrinkPart, million), million))
 	}
 	return sum
 }
 
-// withheldByShare keeps what is left of a window for higher classes, and critical calls below their cap.
-func (m *Machine) withheldByShare(as standing, n need) *logpb.Refusal {
+// withinShare tells whether an amount is part of what is kept for who asks.
+func (m *Machine) withinShare(q *quota, name string, class int32, amount int64) bool {
+	s := &q.rule.policy.shares
+	if len(s.holders) > 0 {
+		return addSaturated(m.usedBy(q, name), amount) <= q.shareOf(s.holder(name))
+	}
+	return q.ledger.used[class]+amount <= q.share(class)
+}
+
+// withheldByShare keeps what is left of a window for higher classes, or for holders with a share, and critical calls below
+// their cap.
+func (m *Machine) withheldByShare(name string, as standing, n need) *logpb.Refusal {
 	q := n.quota
 	if !q.rule.policy.shares.on {
 		return nil
 	}
 	closes, known := q.ledger.closes(&q.rule, q.rule.at(m.clock))
-	if as.class == classCritical {
-		if addSaturated(q.ledger.used[as.class], n.amount) <= q.cap() {
-			return nil
-		}
+	if as.class == classCritical && addSaturated(q.ledger.used[as.class], n.amount) > q.cap() {
 		if !known {
 			closes = unknownRelief
 		}
@@ -146,7 +162,7 @@ func (m *Machine) withheldByShare(as standing, n need) *logpb.Refusal {
 		if known {
 			part = min(mulDivCeil(max(left, 0), million, length), million)
 		}
-		return room >= m.spared(q, as.rank, n.amount, part)
+		return room >= m.spared(q, name, as.rank, n.amount, part)
 	}
 	if room < 0 || fits(closes) {
 		return nil // what is not there at all is somebody else's refusal
@@ -156,7 +172,7 @@ func (m *Machine) withheldByShare(as standing, n need) *logpb.Refusal {
 		// What is spared only shrinks.
 		wait = firstMillisecond(closes, func(passed int64) bool { return fits(closes - passed) })
 	}
-	return m.refusal(logpb.Reason_REASON_SHARE, q, addSaturated(m.clock.Now, wait), "what is left is kept for a higher class")
+	return m.refusal(logpb.Reason_REASON_SHARE, q, addSaturated(m.clock.Now, wait), "what is left is kept for others: "+q.keptFor())
 }
 
 // cap is the most that critical calls may use of a window.
@@ -173,16 +189,25 @@ func (m *Machine) aboveCap(class int32, n need) *logpb.Refusal {
 
 // classUses returns what each class has of a window; nil: it has no shares.
 func (q *quota) classUses(g *ledger, at Clock) []ClassUse {
-	if !q.rule.policy.shares.on {
+	if !q.rule.policy.shares.on || len(q.rule.policy.shares.holders) > 0 {
 		return nil
 	}
-	left := int64(million)
-	if closes, known := g.closes(&q.rule, q.rule.at(at)); known {
-		left = min(mulDivCeil(max(closes, 0), million, q.rule.length(g)), million)
-	}
+	left := q.partLeft(g, at)
 	uses := make([]ClassUse, classes)
 	for class := range int32(classes) {
-		uses[class] = ClassUse{Class: class, Share: q.share(class), Used: g.used[class], Kept: q.kept(g, class, left)}
+		share, used, kept := q.share(class), g.used[class], q.kept(g, class, left)
+		uses[class] = ClassUse{
+			Class: class, Share: share, Used: used, Kept: kept, Lent: max(share-used-kept, 0), Borrowed: max(used-share, 0),
+		}
 	}
 	return uses
+}
+
+// partLeft returns the part of its window that is left, in millionths; all of it where that is not known.
+func (q *quota) partLeft(g *ledger, at Clock) int64 {
+	closes, known := g.closes(&q.rule, q.rule.at(at))
+	if !known {
+		return million
+	}
+	return min(mulDivCeil(max(closes, 0), million, q.rule.length(g)), million)
 }

@@ -119,10 +119,18 @@ func (s *State) policyRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 	})
 	if going {
 		s.quotas.Scan(func(number uint32, q *quota) bool {
-			if q.tried != [classes]int64{} {
+			if q.tried != [classes]int64{} || q.first != 0 {
 				going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Demand{
-					Demand: &logpb.SnapshotDemand{Quota: number, TriedNs: q.tried[:]},
+					Demand: &logpb.SnapshotDemand{Quota: number, TriedNs: q.tried[:], First: q.first, FirstNs: q.firstSince},
 				}})
+			}
+			if going && len(q.samples) > 0 {
+				going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Samples{Samples: encodeSamples(q)}})
+			}
+			if over := q.override; going && over != nil {
+				going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Override{Override: &logpb.SnapshotOverride{
+					Quota: number, Limit: over.limit, UntilNs: over.until, Note: over.note,
+				}}})
 			}
 			return going
 		})
@@ -136,15 +144,29 @@ func (s *State) policyRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 		})
 	}
 	if going {
+		s.meters.Scan(func(t *meter) bool {
+			going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Meter{Meter: encodeMeter(t)}})
+			return going
+		})
+	}
+	if going {
 		s.waiters.Scan(func(_ uint64, w *waiter) bool {
 			going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Waiter{Waiter: &logpb.SnapshotWaiter{
-				Ticket: w.ticket, Reserve: w.ask, Class: w.class, Rank: w.rank, AgesNs: w.ages, UntilNs: w.until,
+				Ticket: w.ticket, Reserve: w.ask, Class: w.class, Rank: w.rank, AgesNs: w.ages, UntilNs: w.until, Saved: w.saved,
 				Session: w.from.session, Seq: w.from.seq, Key: w.from.key,
 			}}})
 			return going
 		})
 	}
 	return going
+}
+
+func encodeSamples(q *quota) *logpb.SnapshotSamples {
+	encoded := &logpb.SnapshotSamples{Quota: q.number, Window: q.sampledIn, Stage: int32(q.stage)}
+	for _, s := range q.samples {
+		encoded.Samples = append(encoded.Samples, &logpb.SnapshotSample{AtNs: s.at, WallNs: s.wall, Left: s.left})
+	}
+	return encoded
 }
 
 // sessionRecords are the sessions, stored results and idempotency keys.
@@ -195,10 +217,7 @@ func (s *State) encodeHead() *logpb.SnapshotHead {
 		Index: s.index, Term: s.term, NowNs: s.clock.Now, WallEarlyNs: s.clock.WallEarly, WallLateNs: s.clock.WallLate,
 		ClusterId: s.clusterID, Epoch: s.epoch, Grants: s.grants, LastLease: s.lastLease, LastTicket: s.lastTicket,
 		LastSession: s.lastSession, LastQuota: s.lastQuota, BusyUntilNs: s.busyUntil,
-		Limits: &logpb.SetLimits{
-			MaxSessions: &s.limits.sessions, MaxResultBytes: &s.limits.resultBytes,
-			SessionIdleNs: &s.limits.sessionIdle, KeyLifeNs: &s.limits.keyLife, MaxWaiters: &s.limits.waiters,
-		},
+		Limits: s.Limits(),
 	}
 }
 

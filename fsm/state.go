@@ -43,6 +43,7 @@ type State struct {
 
 	holders    *btree.Map[string, *holder]
 	tallies    *btree.BTreeG[*tally]
+	meters     *btree.BTreeG[*meter]
 	seen       *btree.BTreeG[holderSeen]
 	waiters    *btree.Map[uint64, *waiter]
 	order      *btree.BTreeG[place]
@@ -53,6 +54,7 @@ type State struct {
 	waitEnds   *btree.BTreeG[due]
 	ages       *btree.BTreeG[due] // tickets, by when they count as standard
 	cooldowns  *btree.BTreeG[due]
+	overrides  *btree.BTreeG[due] // quotas, by when their override ends
 	sessions   *btree.Map[uint64, *session]
 	sessionUse *btree.BTreeG[due]
 	results    *btree.BTreeG[stored]
@@ -138,6 +140,7 @@ func newState() *State {
 		checks:     newTree(lessOperationDue),
 		holders:    new(btree.Map[string, *holder]),
 		tallies:    newTree(lessTally),
+		meters:     newTree(lessMeter),
 		seen:       newTree(lessHolderSeen),
 		waiters:    new(btree.Map[uint64, *waiter]),
 		order:      newTree(lessPlace),
@@ -148,6 +151,7 @@ func newState() *State {
 		waitEnds:   newTree(lessDue),
 		ages:       newTree(lessDue),
 		cooldowns:  newTree(lessDue),
+		overrides:  newTree(lessDue),
 		sessions:   new(btree.Map[uint64, *session]),
 		sessionUse: newTree(lessDue),
 		results:    newTree(lessStored),
@@ -164,10 +168,12 @@ func (s *State) copy() *State {
 	c.ofHolder, c.deadlines = s.ofHolder.Copy(), s.deadlines.Copy()
 	c.ops, c.checks = s.ops.Copy(), s.checks.Copy()
 	c.holders, c.seen, c.tallies = s.holders.Copy(), s.seen.Copy(), s.tallies.Copy()
+	c.meters = s.meters.Copy()
 	c.waiters, c.order, c.lanes = s.waiters.Copy(), s.order.Copy(), s.lanes.Copy()
 	c.waitersOf = s.waitersOf.Copy()
 	c.laneOf, c.lanesOf, c.waitEnds, c.ages = s.laneOf.Copy(), s.lanesOf.Copy(), s.waitEnds.Copy(), s.ages.Copy()
-	c.cooldowns, c.sessions, c.sessionUse = s.cooldowns.Copy(), s.sessions.Copy(), s.sessionUse.Copy()
+	c.cooldowns, c.overrides = s.cooldowns.Copy(), s.overrides.Copy()
+	c.sessions, c.sessionUse = s.sessions.Copy(), s.sessionUse.Copy()
 	c.results, c.keys, c.keyEnds = s.results.Copy(), s.keys.Copy(), s.keyEnds.Copy()
 	c.members = s.members.Copy()
 	return &c

@@ -59,6 +59,20 @@ func (s *adminService) DeleteQuota(ctx context.Context, req *quotav1.DeleteQuota
 	}, leader.DeleteQuota)
 }
 
+// OverrideQuota implements AdminService.
+func (s *adminService) OverrideQuota(ctx context.Context, req *quotav1.OverrideQuotaRequest) (*quotav1.OverrideQuotaResponse, error) {
+	return call(ctx, s.Server, VerbAdminQuota, req, func(ctx context.Context, r *request, req *quotav1.OverrideQuotaRequest) (*quotav1.OverrideQuotaResponse, error) {
+		command := &logpb.Command{Kind: &logpb.Command_SetOverride{SetOverride: &logpb.SetOverride{
+			Quota: req.Name, Limit: req.Limit, ForNs: nanos(req.Duration), Note: req.Note,
+		}}}
+		_, at, err := s.propose(ctx, identified(command, req.RequestId, r.who))
+		if err != nil {
+			return nil, err
+		}
+		return &quotav1.OverrideQuotaResponse{Meta: s.meta(r, at)}, nil
+	}, leader.OverrideQuota)
+}
+
 // ListHolderRules implements AdminService.
 func (s *adminService) ListHolderRules(ctx context.Context, req *quotav1.ListHolderRulesRequest) (*quotav1.ListHolderRulesResponse, error) {
 	return call(ctx, s.Server, VerbRead, req, func(ctx context.Context, r *request, req *quotav1.ListHolderRulesRequest) (*quotav1.ListHolderRulesResponse, error) {
@@ -113,10 +127,25 @@ func (s *adminService) GetStatus(ctx context.Context, req *quotav1.GetStatusRequ
 			counts := state.Counts()
 			res.Meta = s.meta(r, raftnode.Position{Term: status.Term, Index: at.Index, ClusterTime: at.ClusterTime})
 			res.Leases, res.Waiting, res.Sessions, res.Quotas = counts.Leases, counts.Waiting, counts.Sessions, counts.Quotas
-			res.FenceCounter = state.FenceCounter()
+			res.FenceCounter, res.Limits = state.FenceCounter(), apiLimits(state.Limits())
 		})
 		return res, err
 	}, nil)
+}
+
+// SetLimits implements AdminService.
+func (s *adminService) SetLimits(ctx context.Context, req *quotav1.SetLimitsRequest) (*quotav1.SetLimitsResponse, error) {
+	return call(ctx, s.Server, VerbAdminCluster, req, func(ctx context.Context, r *request, req *quotav1.SetLimitsRequest) (*quotav1.SetLimitsResponse, error) {
+		command := &logpb.Command{Kind: &logpb.Command_SetLimits{SetLimits: logLimits(req.Limits)}}
+		_, at, err := s.propose(ctx, identified(command, req.RequestId, r.who))
+		if err != nil {
+			return nil, err
+		}
+		res := &quotav1.SetLimitsResponse{Meta: s.meta(r, at)}
+		return res, s.node.Read(ctx, raftnode.Stale, func(state *fsm.State, _ fsm.Clock, _ raftnode.Position) {
+			res.Limits = apiLimits(state.Limits())
+		})
+	}, leader.SetLimits)
 }
 
 // AddMember implements AdminService.

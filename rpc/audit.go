@@ -20,6 +20,7 @@ type auditing struct{ s *Server }
 // audited are the calls that have a line.
 var audited = map[string]bool{
 	quotav1connect.AdminServiceApplyQuotasProcedure: true, quotav1connect.AdminServiceDeleteQuotaProcedure: true,
+	quotav1connect.AdminServiceOverrideQuotaProcedure: true, quotav1connect.AdminServiceSetLimitsProcedure: true,
 	quotav1connect.AdminServiceRevokeLeaseProcedure: true, quotav1connect.AdminServiceAddMemberProcedure: true,
 	quotav1connect.AdminServicePromoteMemberProcedure: true, quotav1connect.AdminServiceRemoveMemberProcedure: true,
 	quotav1connect.AdminServiceTransferLeadershipProcedure: true, quotav1connect.AdminServiceBackupProcedure: true,
@@ -91,6 +92,13 @@ func target(message any) string {
 		return strings.Join(names, ", ")
 	case *quotav1.DeleteQuotaRequest:
 		return forced(m.Name, m.Force)
+	case *quotav1.OverrideQuotaRequest:
+		if m.Limit == nil {
+			return m.Name + " (ended)"
+		}
+		return fmt.Sprintf("%s limit=%d for %s", m.Name, *m.Limit, m.Duration.AsDuration())
+	case *quotav1.SetLimitsRequest:
+		return strings.TrimSpace(m.GetLimits().String())
 	case *quotav1.RevokeLeaseRequest:
 		return "lease " + strconv.FormatUint(m.Lease, 10)
 	case *quotav1.AddMemberRequest:

@@ -27,7 +27,7 @@ type metrics struct {
 	quotas map[string]bool
 }
 
-func newMetrics(registerer prometheus.Registerer) *metrics {
+func newMetrics(registerer prometheus.Registerer, usage prometheus.Collector) *metrics {
 	m := &metrics{
 		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "quotad", Name: "api_calls_total", Help: "Calls, by procedure and code.",
@@ -45,7 +45,7 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 		panics:    prometheus.NewCounter(prometheus.CounterOpts{Namespace: "quotad", Name: "api_panics_total", Help: "Handlers that panicked."}),
 		quotas:    map[string]bool{},
 	}
-	registerer.MustRegister(m.calls, m.seconds, m.refusals, m.inFlight, m.waiting, m.forwarded, m.panics)
+	registerer.MustRegister(usage, m.calls, m.seconds, m.refusals, m.inFlight, m.waiting, m.forwarded, m.panics)
 	return m
 }
 

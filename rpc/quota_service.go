@@ -3,6 +3,8 @@ package rpc
 import (
 	"context"
 	"errors"
+	"strconv"
+	"strings"
 	"time"
 
 	"connectrpc.com/connect"
@@ -229,7 +231,7 @@ func (s *quotaService) GetQuota(ctx context.Context, req *quotav1.GetQuotaReques
 		err := s.node.Read(ctx, readMode(req.Read), func(state *fsm.State, clock fsm.Clock, at raftnode.Position) {
 			res.Meta = s.meta(r, at)
 			if v, ok := state.Quota(req.Name, clock); ok {
-				res.Quota = apiQuotaStatus(&v)
+				res.Quota = apiQuotaStatus(&v, clock)
 			}
 		})
 		if err == nil && res.Quota == nil {
@@ -252,7 +254,7 @@ func (s *quotaService) ListQuotas(ctx context.Context, req *quotav1.ListQuotasRe
 		views := state.Quotas(req.Prefix, req.PageToken, size, clock)
 		res := &quotav1.ListQuotasResponse{Meta: s.meta(r, at)}
 		for i := range views {
-			res.Quotas = append(res.Quotas, apiQuotaStatus(&views[i]))
+			res.Quotas = append(res.Quotas, apiQuotaStatus(&views[i], clock))
 		}
 		if len(views) == size {
 			res.NextPageToken = views[size-1].Definition.Name
@@ -312,4 +314,39 @@ func pageSize(asked int32) int {
 		return 100
 	}
 	return int(asked)
+}
+
+// ListUsage implements QuotaService. A page token is the last row's quota number and holder.
+func (s *quotaService) ListUsage(ctx context.Context, req *quotav1.ListUsageRequest) (*quotav1.ListUsageResponse, error) {
+	return call(ctx, s.Server, VerbRead, req, func(ctx context.Context, r *request, req *quotav1.ListUsageRequest) (*quotav1.ListUsageResponse, error) {
+		quota, holder, err := parseUsagePage(req.PageToken)
+		if err != nil {
+			return nil, newError("page_token is none that was given out", &quotav1.ErrorInfo{
+				Reason: quotav1.Reason_REASON_INVALID, Field: "page_token", Hint: "begin without one",
+			})
+		}
+		state, clock, at, err := s.node.Frozen(ctx, readMode(req.Read))
+		if err != nil {
+			return nil, err
+		}
+		size := pageSize(req.PageSize)
+		views, next := state.Usage(req.Holder, req.Quota, holder, quota, size, clock)
+		res := &quotav1.ListUsageResponse{Meta: s.meta(r, at)}
+		for i := range views {
+			res.Usage = append(res.Usage, apiUsage(&views[i]))
+		}
+		if len(views) == size {
+			res.NextPageToken = strconv.FormatUint(uint64(next), 10) + "/" + views[size-1].Holder
+		}
+		return res, nil
+	}, unlessStale(req.Read, leader.ListUsage))
+}
+
+func parseUsagePage(token string) (quota uint32, holder string, err error) {
+	if token == "" {
+		return 0, "", nil
+	}
+	number, holder, _ := strings.Cut(token, "/")
+	parsed, err := strconv.ParseUint(number, 10, 32)
+	return uint32(parsed), holder, err
 }

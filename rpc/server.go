@@ -81,7 +81,7 @@ func New(config Config) (*Server, error) {
 		config.WriteAnswer = defaultWrite
 	}
 	s := &Server{
-		node: config.Node, config: config, logger: config.Logger, metrics: newMetrics(config.Registry), started: time.Now(),
+		node: config.Node, config: config, logger: config.Logger, metrics: newMetrics(config.Registry, newUsageCollector(config.Node)), started: time.Now(),
 		leaders: &leaders{http: &http.Client{Transport: peerTransport(config.PeerTLS)}, scheme: "http", of: map[string]leader{}},
 	}
 	s.drain, s.startDrain = context.WithCancel(context.Background())

@@ -29,6 +29,7 @@ var verbOf = map[string]rpc.Verb{
 	"ListHolderRules": rpc.VerbRead, "ApplyQuotas": rpc.VerbAdminQuota, "DeleteQuota": rpc.VerbAdminQuota, "RevokeLease": rpc.VerbAdminQuota,
 	"AddMember": rpc.VerbAdminCluster, "PromoteMember": rpc.VerbAdminCluster, "RemoveMember": rpc.VerbAdminCluster,
 	"TransferLeadership": rpc.VerbAdminCluster, "Backup": rpc.VerbAdminCluster, "Restore": rpc.VerbAdminCluster,
+	"OverrideQuota": rpc.VerbAdminQuota, "SetLimits": rpc.VerbAdminCluster, "ListUsage": rpc.VerbRead,
 	"GetStateHash": rpc.VerbDebug, "DumpLog": rpc.VerbDebug, "SetFault": rpc.VerbDebug,
 }
 

@@ -2,7 +2,9 @@ package rpc
 
 import (
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strconv"
 	"time"
 
@@ -54,7 +56,7 @@ func logItems(items []*quotav1.Item) []*logpb.Item {
 func reserveCommand(r *quotav1.ReserveRequest, who *caller) *logpb.Command {
 	reserve := &logpb.Reserve{
 		Holder: r.Holder, Items: logItems(r.Items), TtlNs: nanos(r.Ttl), Consume: r.Consume,
-		WaitNs: nanos(r.Wait), Resume: r.Resume, Emergency: r.Emergency,
+		WaitNs: nanos(r.Wait), Resume: r.Resume, Emergency: r.Emergency, Fallback: r.Fallback,
 	}
 	if class, ok := who.classFor(r.Class); ok {
 		reserve.Class = &class
@@ -106,7 +108,7 @@ func reportCommand(r *quotav1.ReportRequest, who *caller) *logpb.Command {
 func apiLease(g *logpb.Granted, clock fsm.Clock) *quotav1.Lease {
 	lease := &quotav1.Lease{
 		Id: g.Lease, Fence: g.Fence, Items: apiGranted(g.Items, clock), ExpiresIn: left(g.DeadlineNs, clock.Now),
-		Operation: apiOperation(g.Consumed, clock), Class: quotav1.Class(g.Class + 1),
+		Operation: apiOperation(g.Consumed, clock), Class: quotav1.Class(g.Class + 1), Forecast: apiForecast(g.Forecast, clock),
 	}
 	if g.AskedTtlNs != 0 {
 		lease.AskedTtl = durationpb.New(time.Duration(g.AskedTtlNs))
@@ -117,7 +119,9 @@ func apiLease(g *logpb.Granted, clock fsm.Clock) *quotav1.Lease {
 func apiGranted(items []*logpb.GrantedItem, clock fsm.Clock) []*quotav1.GrantedItem {
 	converted := make([]*quotav1.GrantedItem, len(items))
 	for i, item := range items {
-		converted[i] = &quotav1.GrantedItem{Quota: item.Quota, Amount: item.Amount, ExpiresIn: left(item.UntilNs, clock.Now)}
+		converted[i] = &quotav1.GrantedItem{
+			Quota: item.Quota, Amount: item.Amount, ExpiresIn: left(item.UntilNs, clock.Now), InsteadOf: item.InsteadOf,
+		}
 	}
 	return converted
 }
@@ -154,12 +158,21 @@ func apiOperation(c *logpb.Consumed, clock fsm.Clock) *quotav1.Operation {
 func apiRefusal(r *logpb.Refusal, clock fsm.Clock) *quotav1.Refusal {
 	refusal := &quotav1.Refusal{
 		Reason: quotav1.Reason(r.Reason), Quota: r.Quota, Zone: quotav1.Zone(r.Zone), Advice: r.Advice,
-		Available: r.Available, Ahead: r.Ahead,
+		Available: r.Available, Ahead: r.Ahead, Forecast: apiForecast(r.Forecast, clock),
 	}
 	if r.RetryAtNs != 0 {
 		refusal.RetryAfter = left(r.RetryAtNs, clock.Now)
 	}
 	return refusal
+}
+
+func apiForecast(f *logpb.Forecast, clock fsm.Clock) *quotav1.Forecast {
+	if f == nil {
+		return nil
+	}
+	return &quotav1.Forecast{
+		Quota: f.Quota, ExhaustedIn: left(f.ExhaustedAtNs, clock.Now), Smaller: part(f.SmallerPpm), Fallback: f.Fallback, Parks: f.Parks,
+	}
 }
 
 func apiReported(r *logpb.Reported, clock fsm.Clock) []*quotav1.ReportedQuota {
@@ -211,6 +224,7 @@ func logQuota(q *quotav1.Quota) *logpb.Quota {
 		Name: q.Name, HeadroomPpm: ppm(q.Headroom), Parent: q.Parent, MaxHold: q.MaxHold,
 		ClampHold: q.ClampHold, DefaultEstimate: q.DefaultEstimate, SpendByNs: nanos(q.SpendBy), TransitNs: nanos(q.Transit),
 		Charged: logpb.Charged(q.Charged), MaxCallNs: nanos(q.MaxCall), Settle: logpb.SettleMode(q.Settle), Note: q.Note,
+		Fallback: q.Fallback,
 	}
 	switch r := q.Rule.(type) {
 	case *quotav1.Quota_Window:
@@ -225,7 +239,7 @@ func logQuota(q *quotav1.Quota) *logpb.Quota {
 		def.Rule = &logpb.Quota_Slots{Slots: &logpb.Slots{Limit: r.Slots.Limit, GraceNs: nanos(r.Slots.Grace)}}
 	}
 	if p := q.Policy; p != nil {
-		def.Policy = &logpb.Policy{Zones: logpb.Zones(p.Zones), RampNs: nanos(p.Ramp), Observe: p.Observe, AgeingNs: nanos(p.Ageing)}
+		def.Policy = &logpb.Policy{Zones: logpb.Zones(p.Zones), RampNs: nanos(p.Ramp), Observe: p.Observe, AgeingNs: nanos(p.Ageing), Metering: p.Metering}
 		if b := p.Breaker; b != nil {
 			def.Policy.Breaker = &logpb.Breaker{Failures: b.Failures, ClosedNs: nanos(b.Closed)}
 		}
@@ -236,6 +250,12 @@ func logQuota(q *quotav1.Quota) *logpb.Quota {
 			if s.Floor != nil {
 				def.Policy.Shares.FloorPpm = new(ppm(*s.Floor))
 			}
+			for _, name := range slices.Sorted(maps.Keys(s.Holders)) {
+				def.Policy.Shares.Holders = append(def.Policy.Shares.Holders, &logpb.HolderShare{Holder: name, SharePpm: ppm(s.Holders[name])})
+			}
+		}
+		if f := p.Prediction; f != nil {
+			def.Policy.Prediction = &logpb.Prediction{Samples: f.Samples, AheadNs: nanos(f.Ahead)}
 		}
 	}
 	return def
@@ -259,6 +279,7 @@ func apiQuota(def *logpb.Quota) *quotav1.Quota {
 		ClampHold: def.ClampHold, DefaultEstimate: def.DefaultEstimate, SpendBy: optionalDuration(def.SpendByNs),
 		Transit: optionalDuration(def.TransitNs), Charged: quotav1.Charged(def.Charged),
 		MaxCall: optionalDuration(def.MaxCallNs), Settle: quotav1.SettleMode(def.Settle), Note: def.Note,
+		Fallback: def.Fallback,
 	}
 	switch r := def.Rule.(type) {
 	case *logpb.Quota_Window:
@@ -278,7 +299,7 @@ func apiQuota(def *logpb.Quota) *quotav1.Quota {
 		q.Rule = &quotav1.Quota_Slots{Slots: &quotav1.Slots{Limit: r.Slots.Limit, Grace: optionalDuration(r.Slots.GraceNs)}}
 	}
 	if p := def.Policy; p != nil {
-		q.Policy = &quotav1.Policy{Zones: quotav1.Zones(p.Zones), Ramp: optionalDuration(p.RampNs), Observe: p.Observe, Ageing: optionalDuration(p.AgeingNs)}
+		q.Policy = &quotav1.Policy{Zones: quotav1.Zones(p.Zones), Ramp: optionalDuration(p.RampNs), Observe: p.Observe, Ageing: optionalDuration(p.AgeingNs), Metering: p.Metering}
 		if b := p.Breaker; b != nil {
 			q.Policy.Breaker = &quotav1.Breaker{Failures: b.Failures, Closed: optionalDuration(b.ClosedNs)}
 		}
@@ -290,19 +311,32 @@ func apiQuota(def *logpb.Quota) *quotav1.Quota {
 			if s.FloorPpm != nil {
 				q.Policy.Shares.Floor = new(part(*s.FloorPpm))
 			}
+			for _, h := range s.Holders {
+				if q.Policy.Shares.Holders == nil {
+					q.Policy.Shares.Holders = map[string]float64{}
+				}
+				q.Policy.Shares.Holders[h.Holder] = part(h.SharePpm)
+			}
+		}
+		if f := p.Prediction; f != nil {
+			q.Policy.Prediction = &quotav1.Prediction{Samples: f.Samples, Ahead: optionalDuration(f.AheadNs)}
 		}
 	}
 	return q
 }
 
-func apiQuotaStatus(v *fsm.QuotaView) *quotav1.QuotaStatus {
+func apiQuotaStatus(v *fsm.QuotaView, clock fsm.Clock) *quotav1.QuotaStatus {
 	s := &quotav1.QuotaStatus{
 		Definition: apiQuota(v.Definition), Usable: v.Usable, Held: v.Held, Consumed: v.Consumed, Available: v.Available,
 		AvailableWithParents: v.AvailableWithParents, Zone: quotav1.Zone(v.Zone), Waiting: v.Waiting, Leases: v.Leases,
 		Overrun: v.Overrun, ReopensIn: optionalDuration(v.ReopensIn), Observed: v.Observed, BrokenHolders: v.Broken,
+		Circuit: quotav1.Circuit(v.Circuit), Forecast: apiForecast(v.Forecast, clock), Samples: int32(v.Samples),
+	}
+	if over := v.Override; over != nil {
+		s.Override = &quotav1.Override{Limit: over.Limit, Left: durationpb.New(time.Duration(over.Left)), Note: over.Note}
 	}
 	for _, use := range v.Classes {
-		s.Classes = append(s.Classes, &quotav1.ClassUse{Class: quotav1.Class(use.Class + 1), Share: use.Share, Used: use.Used, Kept: use.Kept})
+		s.Classes = append(s.Classes, &quotav1.ClassUse{Class: quotav1.Class(use.Class + 1), Share: use.Share, Used: use.Used, Kept: use.Kept, Lent: use.Lent, Borrowed: use.Borrowed})
 	}
 	if v.CooldownLeft > 0 {
 		s.CooldownLeft = durationpb.New(time.Duration(v.CooldownLeft))
@@ -314,6 +348,35 @@ func apiQuotaStatus(v *fsm.QuotaView) *quotav1.QuotaStatus {
 		s.CappedTo = &v.CappedTo
 	}
 	return s
+}
+
+func logLimits(l *quotav1.Limits) *logpb.SetLimits {
+	return &logpb.SetLimits{
+		MaxSessions: l.MaxSessions, MaxResultBytes: l.MaxResultBytes, SessionIdleNs: optionalNanos(l.SessionIdle), KeyLifeNs: optionalNanos(l.KeyLife),
+		MaxWaiters: l.MaxWaiters,
+	}
+}
+
+func apiLimits(l *logpb.SetLimits) *quotav1.Limits {
+	return &quotav1.Limits{
+		MaxSessions: new(l.GetMaxSessions()), MaxResultBytes: new(l.GetMaxResultBytes()), SessionIdle: optionalDuration(l.GetSessionIdleNs()),
+		KeyLife: optionalDuration(l.GetKeyLifeNs()), MaxWaiters: new(l.GetMaxWaiters()),
+	}
+}
+
+func apiUsage(v *fsm.UsageView) *quotav1.Usage {
+	u := &quotav1.Usage{
+		Holder: v.Holder, Quota: v.Quota, Class: quotav1.Class(v.Class + 1), Share: v.Share, Reserved: v.Reserved, Lent: v.Lent, Borrowed: v.Borrowed,
+		Answered: v.Answered, Limited: v.Limited, Waits: v.Waits, Waited: durationpb.New(time.Duration(v.WaitedNs)),
+		Granted: v.Granted, Consumed: v.Consumed, Returned: v.Returned, Overrun: v.Overrun,
+	}
+	if v.Used >= 0 {
+		u.Used = &v.Used
+	}
+	for _, d := range v.Denials {
+		u.Denials = append(u.Denials, &quotav1.Denial{Reason: quotav1.Reason(d.Reason), Times: d.Times})
+	}
+	return u
 }
 
 func apiLeaseStatus(v *fsm.LeaseView, clock fsm.Clock) *quotav1.LeaseStatus {

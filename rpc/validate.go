@@ -84,11 +84,26 @@ var rules = map[string]func(*checker, proto.Message){
 		c.page(r.PageSize)
 		c.enum("read", int32(r.Read), quotav1.ReadMode_name)
 	}),
+	"ListUsageRequest": rule(func(c *checker, r *quotav1.ListUsageRequest) {
+		c.text("holder", r.Holder, maxHolder)
+		c.text("quota", r.Quota, maxQuotaName)
+		c.text("page_token", r.PageToken, maxHolder+12)
+		c.page(r.PageSize)
+		c.enum("read", int32(r.Read), quotav1.ReadMode_name)
+	}),
 	"CheckFenceRequest":  rule(func(c *checker, r *quotav1.CheckFenceRequest) { c.lease(r.Lease, r.Fence) }),
 	"ApplyQuotasRequest": rule((*checker).applyQuotas),
 	"DeleteQuotaRequest": rule(func(c *checker, r *quotav1.DeleteQuotaRequest) {
 		c.request(r.RequestId)
 		c.quotaName("name", r.Name)
+	}),
+	"OverrideQuotaRequest": rule(func(c *checker, r *quotav1.OverrideQuotaRequest) {
+		c.request(r.RequestId)
+		c.quotaName("name", r.Name)
+		c.check(r.Limit == nil || *r.Limit >= 0 && *r.Limit <= maxAmount, "limit", "is not within 0 to 2^53-1", "0 suspends the quota")
+		c.check(r.Limit == nil || r.Duration != nil, "duration", "is missing", "an override ends by itself: say when")
+		c.length("duration", r.Duration, 0, maxDuration)
+		c.text("note", r.Note, maxNote)
 	}),
 	"ListHolderRulesRequest": rule(func(c *checker, r *quotav1.ListHolderRulesRequest) {
 		c.enum("read", int32(r.Read), quotav1.ReadMode_name)
@@ -96,6 +111,21 @@ var rules = map[string]func(*checker, proto.Message){
 	"RevokeLeaseRequest": rule(func(c *checker, r *quotav1.RevokeLeaseRequest) {
 		c.request(r.RequestId)
 		c.positive("lease", r.Lease)
+	}),
+	"SetLimitsRequest": rule(func(c *checker, r *quotav1.SetLimitsRequest) {
+		c.request(r.RequestId)
+		l := r.GetLimits()
+		c.check(l != nil, "limits", "is missing", "name at least one")
+		if l == nil {
+			return
+		}
+		for name, limit := range map[string]*int64{
+			"limits.max_sessions": l.MaxSessions, "limits.max_result_bytes": l.MaxResultBytes, "limits.max_waiters": l.MaxWaiters,
+		} { // any one will do
+			c.check(limit == nil || *limit > 0 && *limit <= maxAmount, name, "is not within 1 to 2^53-1", "")
+		}
+		c.length("limits.session_idle", l.GetSessionIdle(), time.Second, 30*24*time.Hour)
+		c.length("limits.key_life", l.GetKeyLife(), time.Second, 30*24*time.Hour)
 	}),
 	"AddMemberRequest": rule(func(c *checker, r *quotav1.AddMemberRequest) {
 		c.holder("id", r.Id, false)
@@ -326,12 +356,18 @@ func (c *checker) shares(path string, s *quotav1.Shares) {
 		c.check(part >= 0 && part <= 1, path+"."+name, "is not within 0 to 1", "0.4 is 40 %")
 	}
 	c.length(path+".quiet", s.GetQuiet(), 0, maxDuration)
+	c.count(path+".holders", len(s.GetHolders()), 0, 64)
+	for name, part := range s.GetHolders() { // any one will do
+		c.holder(path+".holders", name, false)
+		c.check(part > 0 && part <= 1, path+".holders", "has a share that is not above 0 and at most 1", "0.1 is 10 %")
+	}
 }
 
 // definition checks what a definition looks like; whether it can work is the state machine's to say.
 func (c *checker) definition(path string, q *quotav1.Quota) {
 	c.quotaName(path+".name", q.Name)
 	c.text(path+".parent", q.Parent, maxQuotaName)
+	c.text(path+".fallback", q.Fallback, maxQuotaName)
 	c.text(path+".note", q.Note, maxNote)
 	c.check(q.Rule != nil, path, "has none of window, rate, slots", "a quota needs one")
 	c.enum(path+".charged", int32(q.Charged), quotav1.Charged_name)
@@ -358,5 +394,6 @@ func (c *checker) definition(path string, q *quotav1.Quota) {
 		c.shares(path+".policy.shares", p.Shares)
 		c.length(path+".policy.ageing", p.Ageing, 0, maxDuration)
 		c.length(path+".policy.breaker.closed", p.GetBreaker().GetClosed(), 0, maxDuration)
+		c.length(path+".policy.prediction.ahead", p.GetPrediction().GetAhead(), 0, maxDuration)
 	}
 }

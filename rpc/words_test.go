@@ -35,6 +35,7 @@ func TestWordsOfLogAndAPIAgree(t *testing.T) {
 		fsm.EventWindowClosed: quotav1.EventKind_EVENT_KIND_WINDOW_CLOSED, fsm.EventResetLearned: quotav1.EventKind_EVENT_KIND_RESET_LEARNED,
 		fsm.EventCapped: quotav1.EventKind_EVENT_KIND_CAPPED, fsm.EventOverrun: quotav1.EventKind_EVENT_KIND_OVERRUN,
 		fsm.EventQuotaApplied: quotav1.EventKind_EVENT_KIND_QUOTA_APPLIED, fsm.EventQuotaDeleted: quotav1.EventKind_EVENT_KIND_QUOTA_DELETED,
+		fsm.EventForecast: quotav1.EventKind_EVENT_KIND_FORECAST, fsm.EventOverride: quotav1.EventKind_EVENT_KIND_OVERRIDE,
 		fsm.EventReopened: quotav1.EventKind_EVENT_KIND_REOPENED, fsm.EventBreaker: quotav1.EventKind_EVENT_KIND_BREAKER,
 	}
 	for inside, outside := range events {

@@ -361,6 +361,8 @@ const (
 	Reason_REASON_SHARE Reason = 15
 	// Critical calls have used what they may of this window.
 	Reason_REASON_CAP Reason = 16
+	// The window will be used up before it closes: background work waits.
+	Reason_REASON_PARKED Reason = 19
 	// A field is malformed.
 	Reason_REASON_INVALID Reason = 100
 	// No such quota.
@@ -430,6 +432,7 @@ var (
 		14:  "REASON_REOPENING",
 		15:  "REASON_SHARE",
 		16:  "REASON_CAP",
+		19:  "REASON_PARKED",
 		100: "REASON_INVALID",
 		101: "REASON_UNKNOWN_QUOTA",
 		102: "REASON_STALE_FENCE",
@@ -472,6 +475,7 @@ var (
 		"REASON_REOPENING":            14,
 		"REASON_SHARE":                15,
 		"REASON_CAP":                  16,
+		"REASON_PARKED":               19,
 		"REASON_INVALID":              100,
 		"REASON_UNKNOWN_QUOTA":        101,
 		"REASON_STALE_FENCE":          102,
@@ -699,6 +703,7 @@ type Command struct {
 	//	*Command_Found
 	//	*Command_RaiseEpoch
 	//	*Command_SetLimits
+	//	*Command_SetOverride
 	Kind          isCommand_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -929,6 +934,15 @@ func (x *Command) GetSetLimits() *SetLimits {
 	return nil
 }
 
+func (x *Command) GetSetOverride() *SetOverride {
+	if x != nil {
+		if x, ok := x.Kind.(*Command_SetOverride); ok {
+			return x.SetOverride
+		}
+	}
+	return nil
+}
+
 type isCommand_Kind interface {
 	isCommand_Kind()
 }
@@ -1001,6 +1015,10 @@ type Command_SetLimits struct {
 	SetLimits *SetLimits `protobuf:"bytes,37,opt,name=set_limits,json=setLimits,proto3,oneof"`
 }
 
+type Command_SetOverride struct {
+	SetOverride *SetOverride `protobuf:"bytes,38,opt,name=set_override,json=setOverride,proto3,oneof"`
+}
+
 func (*Command_OpenSession) isCommand_Kind() {}
 
 func (*Command_CloseSession) isCommand_Kind() {}
@@ -1034,6 +1052,8 @@ func (*Command_Found) isCommand_Kind() {}
 func (*Command_RaiseEpoch) isCommand_Kind() {}
 
 func (*Command_SetLimits) isCommand_Kind() {}
+
+func (*Command_SetOverride) isCommand_Kind() {}
 
 // OpenSession opens a session; its id comes from the state's counter.
 type OpenSession struct {
@@ -1191,7 +1211,9 @@ type Reserve struct {
 	// End all of this holder's older leases first.
 	Resume bool `protobuf:"varint,7,opt,name=resume,proto3" json:"resume,omitempty"`
 	// An emergency: a critical call that may use the last of a window with strict zones.
-	Emergency     bool `protobuf:"varint,8,opt,name=emergency,proto3" json:"emergency,omitempty"`
+	Emergency bool `protobuf:"varint,8,opt,name=emergency,proto3" json:"emergency,omitempty"`
+	// The next quotas of the fallback chains will do as well.
+	Fallback      bool `protobuf:"varint,9,opt,name=fallback,proto3" json:"fallback,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1278,6 +1300,13 @@ func (x *Reserve) GetResume() bool {
 func (x *Reserve) GetEmergency() bool {
 	if x != nil {
 		return x.Emergency
+	}
+	return false
+}
+
+func (x *Reserve) GetFallback() bool {
+	if x != nil {
+		return x.Fallback
 	}
 	return false
 }
@@ -1929,7 +1958,9 @@ type Quota struct {
 	// Free text for people.
 	Note string `protobuf:"bytes,15,opt,name=note,proto3" json:"note,omitempty"`
 	// Who is kept waiting before the limit is reached; absent: nobody.
-	Policy        *Policy `protobuf:"bytes,16,opt,name=policy,proto3" json:"policy,omitempty"`
+	Policy *Policy `protobuf:"bytes,16,opt,name=policy,proto3" json:"policy,omitempty"`
+	// The next quota of its fallback chain: what may be used in its place; empty for none.
+	Fallback      string `protobuf:"bytes,17,opt,name=fallback,proto3" json:"fallback,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2089,6 +2120,13 @@ func (x *Quota) GetPolicy() *Policy {
 	return nil
 }
 
+func (x *Quota) GetFallback() string {
+	if x != nil {
+		return x.Fallback
+	}
+	return ""
+}
+
 type isQuota_Rule interface {
 	isQuota_Rule()
 }
@@ -2125,7 +2163,11 @@ type Policy struct {
 	// What is kept of a window for each class.
 	Shares *Shares `protobuf:"bytes,5,opt,name=shares,proto3" json:"shares,omitempty"`
 	// After how long without a grant a holder of background work counts as standard; 0: never.
-	AgeingNs      int64 `protobuf:"varint,6,opt,name=ageing_ns,json=ageingNs,proto3" json:"ageing_ns,omitempty"`
+	AgeingNs int64 `protobuf:"varint,6,opt,name=ageing_ns,json=ageingNs,proto3" json:"ageing_ns,omitempty"`
+	// When it is acted upon that a window will be used up before it closes; absent: never.
+	Prediction *Prediction `protobuf:"bytes,7,opt,name=prediction,proto3" json:"prediction,omitempty"`
+	// True: what each holder does with it is counted.
+	Metering      bool `protobuf:"varint,8,opt,name=metering,proto3" json:"metering,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2202,6 +2244,75 @@ func (x *Policy) GetAgeingNs() int64 {
 	return 0
 }
 
+func (x *Policy) GetPrediction() *Prediction {
+	if x != nil {
+		return x.Prediction
+	}
+	return nil
+}
+
+func (x *Policy) GetMetering() bool {
+	if x != nil {
+		return x.Metering
+	}
+	return false
+}
+
+// Prediction acts before a window is used up, by what the provider says is left.
+type Prediction struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The last reports that count, 3 to 100; 0: 10.
+	Samples int32 `protobuf:"varint,1,opt,name=samples,proto3" json:"samples,omitempty"`
+	// How long before the window is used up it is acted upon; 0: 2 min.
+	AheadNs       int64 `protobuf:"varint,2,opt,name=ahead_ns,json=aheadNs,proto3" json:"ahead_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Prediction) Reset() {
+	*x = Prediction{}
+	mi := &file_quotad_log_v1_log_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Prediction) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Prediction) ProtoMessage() {}
+
+func (x *Prediction) ProtoReflect() protoreflect.Message {
+	mi := &file_quotad_log_v1_log_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Prediction.ProtoReflect.Descriptor instead.
+func (*Prediction) Descriptor() ([]byte, []int) {
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *Prediction) GetSamples() int32 {
+	if x != nil {
+		return x.Samples
+	}
+	return 0
+}
+
+func (x *Prediction) GetAheadNs() int64 {
+	if x != nil {
+		return x.AheadNs
+	}
+	return 0
+}
+
 // Shares divides a window between the classes.
 type Shares struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2216,14 +2327,16 @@ type Shares struct {
 	// What background work leaves of a window beyond its share, in millionths of usable; absent: 300000.
 	FloorPpm *int32 `protobuf:"varint,5,opt,name=floor_ppm,json=floorPpm,proto3,oneof" json:"floor_ppm,omitempty"`
 	// How long after the last attempt of a higher class background work may use everything; 0: 15 min.
-	QuietNs       int64 `protobuf:"varint,6,opt,name=quiet_ns,json=quietNs,proto3" json:"quiet_ns,omitempty"`
+	QuietNs int64 `protobuf:"varint,6,opt,name=quiet_ns,json=quietNs,proto3" json:"quiet_ns,omitempty"`
+	// The shares of single holders, in place of those of the classes.
+	Holders       []*HolderShare `protobuf:"bytes,7,rep,name=holders,proto3" json:"holders,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Shares) Reset() {
 	*x = Shares{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[16]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2235,7 +2348,7 @@ func (x *Shares) String() string {
 func (*Shares) ProtoMessage() {}
 
 func (x *Shares) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[16]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2248,7 +2361,7 @@ func (x *Shares) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Shares.ProtoReflect.Descriptor instead.
 func (*Shares) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{16}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Shares) GetCriticalPpm() int32 {
@@ -2293,6 +2406,68 @@ func (x *Shares) GetQuietNs() int64 {
 	return 0
 }
 
+func (x *Shares) GetHolders() []*HolderShare {
+	if x != nil {
+		return x.Holders
+	}
+	return nil
+}
+
+// HolderShare is the share of one holder.
+type HolderShare struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name.
+	Holder string `protobuf:"bytes,1,opt,name=holder,proto3" json:"holder,omitempty"`
+	// The share, in millionths of usable.
+	SharePpm      int32 `protobuf:"varint,2,opt,name=share_ppm,json=sharePpm,proto3" json:"share_ppm,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HolderShare) Reset() {
+	*x = HolderShare{}
+	mi := &file_quotad_log_v1_log_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HolderShare) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HolderShare) ProtoMessage() {}
+
+func (x *HolderShare) ProtoReflect() protoreflect.Message {
+	mi := &file_quotad_log_v1_log_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HolderShare.ProtoReflect.Descriptor instead.
+func (*HolderShare) Descriptor() ([]byte, []int) {
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *HolderShare) GetHolder() string {
+	if x != nil {
+		return x.Holder
+	}
+	return ""
+}
+
+func (x *HolderShare) GetSharePpm() int32 {
+	if x != nil {
+		return x.SharePpm
+	}
+	return 0
+}
+
 // Breaker closes a quota for one holder.
 type Breaker struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2306,7 +2481,7 @@ type Breaker struct {
 
 func (x *Breaker) Reset() {
 	*x = Breaker{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[17]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2318,7 +2493,7 @@ func (x *Breaker) String() string {
 func (*Breaker) ProtoMessage() {}
 
 func (x *Breaker) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[17]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2331,7 +2506,7 @@ func (x *Breaker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Breaker.ProtoReflect.Descriptor instead.
 func (*Breaker) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{17}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Breaker) GetFailures() int32 {
@@ -2367,7 +2542,7 @@ type Window struct {
 
 func (x *Window) Reset() {
 	*x = Window{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[18]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2379,7 +2554,7 @@ func (x *Window) String() string {
 func (*Window) ProtoMessage() {}
 
 func (x *Window) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[18]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2392,7 +2567,7 @@ func (x *Window) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Window.ProtoReflect.Descriptor instead.
 func (*Window) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{18}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Window) GetLimit() int64 {
@@ -2445,7 +2620,7 @@ type Rate struct {
 
 func (x *Rate) Reset() {
 	*x = Rate{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[19]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2457,7 +2632,7 @@ func (x *Rate) String() string {
 func (*Rate) ProtoMessage() {}
 
 func (x *Rate) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[19]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2470,7 +2645,7 @@ func (x *Rate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rate.ProtoReflect.Descriptor instead.
 func (*Rate) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{19}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Rate) GetLimit() int64 {
@@ -2507,7 +2682,7 @@ type Slots struct {
 
 func (x *Slots) Reset() {
 	*x = Slots{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[20]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2519,7 +2694,7 @@ func (x *Slots) String() string {
 func (*Slots) ProtoMessage() {}
 
 func (x *Slots) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[20]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2532,7 +2707,7 @@ func (x *Slots) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Slots.ProtoReflect.Descriptor instead.
 func (*Slots) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{20}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Slots) GetLimit() int64 {
@@ -2564,7 +2739,7 @@ type HolderRule struct {
 
 func (x *HolderRule) Reset() {
 	*x = HolderRule{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[21]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2576,7 +2751,7 @@ func (x *HolderRule) String() string {
 func (*HolderRule) ProtoMessage() {}
 
 func (x *HolderRule) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[21]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2589,7 +2764,7 @@ func (x *HolderRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HolderRule.ProtoReflect.Descriptor instead.
 func (*HolderRule) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{21}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *HolderRule) GetPattern() string {
@@ -2626,7 +2801,7 @@ type DeleteQuota struct {
 
 func (x *DeleteQuota) Reset() {
 	*x = DeleteQuota{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[22]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2638,7 +2813,7 @@ func (x *DeleteQuota) String() string {
 func (*DeleteQuota) ProtoMessage() {}
 
 func (x *DeleteQuota) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[22]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2651,7 +2826,7 @@ func (x *DeleteQuota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteQuota.ProtoReflect.Descriptor instead.
 func (*DeleteQuota) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{22}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *DeleteQuota) GetQuota() string {
@@ -2679,7 +2854,7 @@ type RevokeLease struct {
 
 func (x *RevokeLease) Reset() {
 	*x = RevokeLease{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[23]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2691,7 +2866,7 @@ func (x *RevokeLease) String() string {
 func (*RevokeLease) ProtoMessage() {}
 
 func (x *RevokeLease) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[23]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2704,7 +2879,7 @@ func (x *RevokeLease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeLease.ProtoReflect.Descriptor instead.
 func (*RevokeLease) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{23}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *RevokeLease) GetLease() uint64 {
@@ -2727,7 +2902,7 @@ type PutMember struct {
 
 func (x *PutMember) Reset() {
 	*x = PutMember{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[24]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2739,7 +2914,7 @@ func (x *PutMember) String() string {
 func (*PutMember) ProtoMessage() {}
 
 func (x *PutMember) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[24]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2752,7 +2927,7 @@ func (x *PutMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutMember.ProtoReflect.Descriptor instead.
 func (*PutMember) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{24}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *PutMember) GetId() string {
@@ -2780,7 +2955,7 @@ type DeleteMember struct {
 
 func (x *DeleteMember) Reset() {
 	*x = DeleteMember{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[25]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2792,7 +2967,7 @@ func (x *DeleteMember) String() string {
 func (*DeleteMember) ProtoMessage() {}
 
 func (x *DeleteMember) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[25]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2805,7 +2980,7 @@ func (x *DeleteMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteMember.ProtoReflect.Descriptor instead.
 func (*DeleteMember) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{25}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *DeleteMember) GetId() string {
@@ -2826,7 +3001,7 @@ type Found struct {
 
 func (x *Found) Reset() {
 	*x = Found{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[26]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2838,7 +3013,7 @@ func (x *Found) String() string {
 func (*Found) ProtoMessage() {}
 
 func (x *Found) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[26]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2851,7 +3026,7 @@ func (x *Found) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Found.ProtoReflect.Descriptor instead.
 func (*Found) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{26}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Found) GetClusterId() string {
@@ -2872,7 +3047,7 @@ type RaiseEpoch struct {
 
 func (x *RaiseEpoch) Reset() {
 	*x = RaiseEpoch{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[27]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2884,7 +3059,7 @@ func (x *RaiseEpoch) String() string {
 func (*RaiseEpoch) ProtoMessage() {}
 
 func (x *RaiseEpoch) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[27]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2897,7 +3072,7 @@ func (x *RaiseEpoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaiseEpoch.ProtoReflect.Descriptor instead.
 func (*RaiseEpoch) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{27}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *RaiseEpoch) GetEpoch() uint32 {
@@ -2926,7 +3101,7 @@ type SetLimits struct {
 
 func (x *SetLimits) Reset() {
 	*x = SetLimits{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[28]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2938,7 +3113,7 @@ func (x *SetLimits) String() string {
 func (*SetLimits) ProtoMessage() {}
 
 func (x *SetLimits) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[28]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2951,7 +3126,7 @@ func (x *SetLimits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLimits.ProtoReflect.Descriptor instead.
 func (*SetLimits) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{28}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *SetLimits) GetMaxSessions() int64 {
@@ -2989,6 +3164,79 @@ func (x *SetLimits) GetMaxWaiters() int64 {
 	return 0
 }
 
+// SetOverride puts another limit in place of a quota's own for a while.
+type SetOverride struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The quota.
+	Quota string `protobuf:"bytes,1,opt,name=quota,proto3" json:"quota,omitempty"`
+	// The limit; absent: the present override ends.
+	Limit *int64 `protobuf:"varint,2,opt,name=limit,proto3,oneof" json:"limit,omitempty"`
+	// For how long.
+	ForNs int64 `protobuf:"varint,3,opt,name=for_ns,json=forNs,proto3" json:"for_ns,omitempty"`
+	// Free text for people.
+	Note          string `protobuf:"bytes,4,opt,name=note,proto3" json:"note,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetOverride) Reset() {
+	*x = SetOverride{}
+	mi := &file_quotad_log_v1_log_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetOverride) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetOverride) ProtoMessage() {}
+
+func (x *SetOverride) ProtoReflect() protoreflect.Message {
+	mi := &file_quotad_log_v1_log_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetOverride.ProtoReflect.Descriptor instead.
+func (*SetOverride) Descriptor() ([]byte, []int) {
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *SetOverride) GetQuota() string {
+	if x != nil {
+		return x.Quota
+	}
+	return ""
+}
+
+func (x *SetOverride) GetLimit() int64 {
+	if x != nil && x.Limit != nil {
+		return *x.Limit
+	}
+	return 0
+}
+
+func (x *SetOverride) GetForNs() int64 {
+	if x != nil {
+		return x.ForNs
+	}
+	return 0
+}
+
+func (x *SetOverride) GetNote() string {
+	if x != nil {
+		return x.Note
+	}
+	return ""
+}
+
 // Result is what a command came to. Times in it are absolute (cluster time), so that a stored result can be answered
 // again later with what is then left.
 type Result struct {
@@ -3014,7 +3262,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[29]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3026,7 +3274,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[29]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3039,7 +3287,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{29}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Result) GetKind() isResult_Kind {
@@ -3264,7 +3512,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[30]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3276,7 +3524,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[30]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3289,7 +3537,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{30}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Failure) GetReason() Reason {
@@ -3343,14 +3591,16 @@ type Refusal struct {
 	// What is available of the binding quota now; may be below 0.
 	Available int64 `protobuf:"varint,6,opt,name=available,proto3" json:"available,omitempty"`
 	// Reserves that stand before this one in the order for the binding quota.
-	Ahead         int64 `protobuf:"varint,7,opt,name=ahead,proto3" json:"ahead,omitempty"`
+	Ahead int64 `protobuf:"varint,7,opt,name=ahead,proto3" json:"ahead,omitempty"`
+	// What is predicted of the quotas that were asked for; absent: nothing.
+	Forecast      *Forecast `protobuf:"bytes,12,opt,name=forecast,proto3" json:"forecast,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[31]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3362,7 +3612,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[31]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3375,7 +3625,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{31}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Refusal) GetReason() Reason {
@@ -3427,6 +3677,95 @@ func (x *Refusal) GetAhead() int64 {
 	return 0
 }
 
+func (x *Refusal) GetForecast() *Forecast {
+	if x != nil {
+		return x.Forecast
+	}
+	return nil
+}
+
+// Forecast says that a window will be used up before it closes, and what would help.
+type Forecast struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The quota.
+	Quota string `protobuf:"bytes,1,opt,name=quota,proto3" json:"quota,omitempty"`
+	// When it will be used up (cluster time).
+	ExhaustedAtNs int64 `protobuf:"varint,2,opt,name=exhausted_at_ns,json=exhaustedAtNs,proto3" json:"exhausted_at_ns,omitempty"`
+	// The part of their size to which calls would have to shrink for it to last, in millionths.
+	SmallerPpm int32 `protobuf:"varint,3,opt,name=smaller_ppm,json=smallerPpm,proto3" json:"smaller_ppm,omitempty"`
+	// The next quota of its fallback chain, once it should be used; empty for none.
+	Fallback string `protobuf:"bytes,4,opt,name=fallback,proto3" json:"fallback,omitempty"`
+	// True: background work waits.
+	Parks         bool `protobuf:"varint,5,opt,name=parks,proto3" json:"parks,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Forecast) Reset() {
+	*x = Forecast{}
+	mi := &file_quotad_log_v1_log_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Forecast) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Forecast) ProtoMessage() {}
+
+func (x *Forecast) ProtoReflect() protoreflect.Message {
+	mi := &file_quotad_log_v1_log_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Forecast.ProtoReflect.Descriptor instead.
+func (*Forecast) Descriptor() ([]byte, []int) {
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *Forecast) GetQuota() string {
+	if x != nil {
+		return x.Quota
+	}
+	return ""
+}
+
+func (x *Forecast) GetExhaustedAtNs() int64 {
+	if x != nil {
+		return x.ExhaustedAtNs
+	}
+	return 0
+}
+
+func (x *Forecast) GetSmallerPpm() int32 {
+	if x != nil {
+		return x.SmallerPpm
+	}
+	return 0
+}
+
+func (x *Forecast) GetFallback() string {
+	if x != nil {
+		return x.Fallback
+	}
+	return ""
+}
+
+func (x *Forecast) GetParks() bool {
+	if x != nil {
+		return x.Parks
+	}
+	return false
+}
+
 // Waiting says that the Reserve stands in the queue.
 type Waiting struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3440,7 +3779,7 @@ type Waiting struct {
 
 func (x *Waiting) Reset() {
 	*x = Waiting{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[32]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3452,7 +3791,7 @@ func (x *Waiting) String() string {
 func (*Waiting) ProtoMessage() {}
 
 func (x *Waiting) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[32]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3465,7 +3804,7 @@ func (x *Waiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
 func (*Waiting) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{32}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Waiting) GetTicket() uint64 {
@@ -3490,14 +3829,16 @@ type GrantedItem struct {
 	// The amount.
 	Amount int64 `protobuf:"varint,2,opt,name=amount,proto3" json:"amount,omitempty"`
 	// When the item ends (cluster time): the lease's deadline or the window's end, whichever is earlier.
-	UntilNs       int64 `protobuf:"varint,3,opt,name=until_ns,json=untilNs,proto3" json:"until_ns,omitempty"`
+	UntilNs int64 `protobuf:"varint,3,opt,name=until_ns,json=untilNs,proto3" json:"until_ns,omitempty"`
+	// The quota that was asked for, where this one stands in for it.
+	InsteadOf     string `protobuf:"bytes,4,opt,name=instead_of,json=insteadOf,proto3" json:"instead_of,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GrantedItem) Reset() {
 	*x = GrantedItem{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[33]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3509,7 +3850,7 @@ func (x *GrantedItem) String() string {
 func (*GrantedItem) ProtoMessage() {}
 
 func (x *GrantedItem) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[33]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3522,7 +3863,7 @@ func (x *GrantedItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantedItem.ProtoReflect.Descriptor instead.
 func (*GrantedItem) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{33}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *GrantedItem) GetQuota() string {
@@ -3546,6 +3887,13 @@ func (x *GrantedItem) GetUntilNs() int64 {
 	return 0
 }
 
+func (x *GrantedItem) GetInsteadOf() string {
+	if x != nil {
+		return x.InsteadOf
+	}
+	return ""
+}
+
 // Granted is a lease.
 type Granted struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3564,14 +3912,16 @@ type Granted struct {
 	// The ticket under which it waited; 0: it did not.
 	Ticket uint64 `protobuf:"varint,7,opt,name=ticket,proto3" json:"ticket,omitempty"`
 	// The length that was asked for, where the first deadline is shorter (a lease given to a waiter).
-	AskedTtlNs    int64 `protobuf:"varint,8,opt,name=asked_ttl_ns,json=askedTtlNs,proto3" json:"asked_ttl_ns,omitempty"`
+	AskedTtlNs int64 `protobuf:"varint,8,opt,name=asked_ttl_ns,json=askedTtlNs,proto3" json:"asked_ttl_ns,omitempty"`
+	// What is predicted of the quotas that were asked for; absent: nothing.
+	Forecast      *Forecast `protobuf:"bytes,12,opt,name=forecast,proto3" json:"forecast,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Granted) Reset() {
 	*x = Granted{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[34]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3583,7 +3933,7 @@ func (x *Granted) String() string {
 func (*Granted) ProtoMessage() {}
 
 func (x *Granted) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[34]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3596,7 +3946,7 @@ func (x *Granted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Granted.ProtoReflect.Descriptor instead.
 func (*Granted) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{34}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Granted) GetLease() uint64 {
@@ -3655,6 +4005,13 @@ func (x *Granted) GetAskedTtlNs() int64 {
 	return 0
 }
 
+func (x *Granted) GetForecast() *Forecast {
+	if x != nil {
+		return x.Forecast
+	}
+	return nil
+}
+
 // Consumed is an operation.
 type Consumed struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3674,7 +4031,7 @@ type Consumed struct {
 
 func (x *Consumed) Reset() {
 	*x = Consumed{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[35]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3686,7 +4043,7 @@ func (x *Consumed) String() string {
 func (*Consumed) ProtoMessage() {}
 
 func (x *Consumed) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[35]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3699,7 +4056,7 @@ func (x *Consumed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Consumed.ProtoReflect.Descriptor instead.
 func (*Consumed) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{35}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Consumed) GetOp() uint64 {
@@ -3752,7 +4109,7 @@ type Settled struct {
 
 func (x *Settled) Reset() {
 	*x = Settled{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[36]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3764,7 +4121,7 @@ func (x *Settled) String() string {
 func (*Settled) ProtoMessage() {}
 
 func (x *Settled) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[36]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3777,7 +4134,7 @@ func (x *Settled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Settled.ProtoReflect.Descriptor instead.
 func (*Settled) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{36}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Settled) GetReturned() []*GrantedItem {
@@ -3814,7 +4171,7 @@ type Released struct {
 
 func (x *Released) Reset() {
 	*x = Released{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[37]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3826,7 +4183,7 @@ func (x *Released) String() string {
 func (*Released) ProtoMessage() {}
 
 func (x *Released) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[37]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3839,7 +4196,7 @@ func (x *Released) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Released.ProtoReflect.Descriptor instead.
 func (*Released) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{37}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Released) GetReturned() []*GrantedItem {
@@ -3867,7 +4224,7 @@ type Renewed struct {
 
 func (x *Renewed) Reset() {
 	*x = Renewed{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[38]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3879,7 +4236,7 @@ func (x *Renewed) String() string {
 func (*Renewed) ProtoMessage() {}
 
 func (x *Renewed) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[38]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3892,7 +4249,7 @@ func (x *Renewed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Renewed.ProtoReflect.Descriptor instead.
 func (*Renewed) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{38}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Renewed) GetDeadlineNs() int64 {
@@ -3913,7 +4270,7 @@ type SessionOpened struct {
 
 func (x *SessionOpened) Reset() {
 	*x = SessionOpened{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[39]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3925,7 +4282,7 @@ func (x *SessionOpened) String() string {
 func (*SessionOpened) ProtoMessage() {}
 
 func (x *SessionOpened) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[39]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3938,7 +4295,7 @@ func (x *SessionOpened) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionOpened.ProtoReflect.Descriptor instead.
 func (*SessionOpened) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{39}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *SessionOpened) GetSession() uint64 {
@@ -3965,7 +4322,7 @@ type QuotasApplied struct {
 
 func (x *QuotasApplied) Reset() {
 	*x = QuotasApplied{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[40]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3977,7 +4334,7 @@ func (x *QuotasApplied) String() string {
 func (*QuotasApplied) ProtoMessage() {}
 
 func (x *QuotasApplied) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[40]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3990,7 +4347,7 @@ func (x *QuotasApplied) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuotasApplied.ProtoReflect.Descriptor instead.
 func (*QuotasApplied) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{40}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *QuotasApplied) GetCreated() []string {
@@ -4032,7 +4389,7 @@ type Reported struct {
 
 func (x *Reported) Reset() {
 	*x = Reported{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[41]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4044,7 +4401,7 @@ func (x *Reported) String() string {
 func (*Reported) ProtoMessage() {}
 
 func (x *Reported) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[41]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4057,7 +4414,7 @@ func (x *Reported) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reported.ProtoReflect.Descriptor instead.
 func (*Reported) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{41}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Reported) GetQuotas() []*ReportedQuota {
@@ -4086,7 +4443,7 @@ type ReportedQuota struct {
 
 func (x *ReportedQuota) Reset() {
 	*x = ReportedQuota{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[42]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4098,7 +4455,7 @@ func (x *ReportedQuota) String() string {
 func (*ReportedQuota) ProtoMessage() {}
 
 func (x *ReportedQuota) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[42]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4111,7 +4468,7 @@ func (x *ReportedQuota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportedQuota.ProtoReflect.Descriptor instead.
 func (*ReportedQuota) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{42}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ReportedQuota) GetQuota() string {
@@ -4158,7 +4515,7 @@ type Done struct {
 
 func (x *Done) Reset() {
 	*x = Done{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[43]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4170,7 +4527,7 @@ func (x *Done) String() string {
 func (*Done) ProtoMessage() {}
 
 func (x *Done) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[43]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4183,7 +4540,7 @@ func (x *Done) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Done.ProtoReflect.Descriptor instead.
 func (*Done) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{43}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{47}
 }
 
 var File_quotad_log_v1_log_proto protoreflect.FileDescriptor
@@ -4197,7 +4554,7 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\rwall_early_ns\x18\x03 \x01(\x03R\vwallEarlyNs\x12 \n" +
 	"\fwall_late_ns\x18\x04 \x01(\x03R\n" +
 	"wallLateNs\x122\n" +
-	"\bcommands\x18\x05 \x03(\v2\x16.quotad.log.v1.CommandR\bcommands\"\xe8\b\n" +
+	"\bcommands\x18\x05 \x03(\v2\x16.quotad.log.v1.CommandR\bcommands\"\xa9\t\n" +
 	"\aCommand\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x04R\asession\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x04R\x03seq\x12\x1f\n" +
@@ -4225,7 +4582,8 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\vraise_epoch\x18$ \x01(\v2\x19.quotad.log.v1.RaiseEpochH\x00R\n" +
 	"raiseEpoch\x129\n" +
 	"\n" +
-	"set_limits\x18% \x01(\v2\x18.quotad.log.v1.SetLimitsH\x00R\tsetLimitsB\x06\n" +
+	"set_limits\x18% \x01(\v2\x18.quotad.log.v1.SetLimitsH\x00R\tsetLimits\x12?\n" +
+	"\fset_override\x18& \x01(\v2\x1a.quotad.log.v1.SetOverrideH\x00R\vsetOverrideB\x06\n" +
 	"\x04kind\"%\n" +
 	"\vOpenSession\x12\x16\n" +
 	"\x06holder\x18\x01 \x01(\tR\x06holder\"\x0e\n" +
@@ -4233,7 +4591,7 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\x04Item\x12\x14\n" +
 	"\x05quota\x18\x01 \x01(\tR\x05quota\x12\x1b\n" +
 	"\x06amount\x18\x02 \x01(\x03H\x00R\x06amount\x88\x01\x01B\t\n" +
-	"\a_amount\"\xf1\x01\n" +
+	"\a_amount\"\x8d\x02\n" +
 	"\aReserve\x12\x16\n" +
 	"\x06holder\x18\x01 \x01(\tR\x06holder\x12)\n" +
 	"\x05items\x18\x02 \x03(\v2\x13.quotad.log.v1.ItemR\x05items\x12\x15\n" +
@@ -4242,7 +4600,8 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\x05class\x18\x05 \x01(\x05H\x00R\x05class\x88\x01\x01\x12\x17\n" +
 	"\await_ns\x18\x06 \x01(\x03R\x06waitNs\x12\x16\n" +
 	"\x06resume\x18\a \x01(\bR\x06resume\x12\x1c\n" +
-	"\temergency\x18\b \x01(\bR\temergencyB\b\n" +
+	"\temergency\x18\b \x01(\bR\temergency\x12\x1a\n" +
+	"\bfallback\x18\t \x01(\bR\bfallbackB\b\n" +
 	"\x06_class\"\x8f\x01\n" +
 	"\aConsume\x12\x14\n" +
 	"\x05lease\x18\x01 \x01(\x04R\x05lease\x12\x14\n" +
@@ -4293,7 +4652,7 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\x06quotas\x18\x01 \x03(\v2\x14.quotad.log.v1.QuotaR\x06quotas\x123\n" +
 	"\aholders\x18\x02 \x03(\v2\x19.quotad.log.v1.HolderRuleR\aholders\x12'\n" +
 	"\x0freplace_holders\x18\x03 \x01(\bR\x0ereplaceHolders\x12\x17\n" +
-	"\adry_run\x18\x04 \x01(\bR\x06dryRun\"\xe6\x04\n" +
+	"\adry_run\x18\x04 \x01(\bR\x06dryRun\"\x82\x05\n" +
 	"\x05Quota\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12/\n" +
 	"\x06window\x18\x02 \x01(\v2\x15.quotad.log.v1.WindowH\x00R\x06window\x12)\n" +
@@ -4313,25 +4672,38 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\vmax_call_ns\x18\r \x01(\x03R\tmaxCallNs\x121\n" +
 	"\x06settle\x18\x0e \x01(\x0e2\x19.quotad.log.v1.SettleModeR\x06settle\x12\x12\n" +
 	"\x04note\x18\x0f \x01(\tR\x04note\x12-\n" +
-	"\x06policy\x18\x10 \x01(\v2\x15.quotad.log.v1.PolicyR\x06policyB\x06\n" +
+	"\x06policy\x18\x10 \x01(\v2\x15.quotad.log.v1.PolicyR\x06policy\x12\x1a\n" +
+	"\bfallback\x18\x11 \x01(\tR\bfallbackB\x06\n" +
 	"\x04ruleB\v\n" +
-	"\t_max_hold\"\xe5\x01\n" +
+	"\t_max_hold\"\xbc\x02\n" +
 	"\x06Policy\x12*\n" +
 	"\x05zones\x18\x01 \x01(\x0e2\x14.quotad.log.v1.ZonesR\x05zones\x12\x17\n" +
 	"\aramp_ns\x18\x02 \x01(\x03R\x06rampNs\x120\n" +
 	"\abreaker\x18\x03 \x01(\v2\x16.quotad.log.v1.BreakerR\abreaker\x12\x18\n" +
 	"\aobserve\x18\x04 \x01(\bR\aobserve\x12-\n" +
 	"\x06shares\x18\x05 \x01(\v2\x15.quotad.log.v1.SharesR\x06shares\x12\x1b\n" +
-	"\tageing_ns\x18\x06 \x01(\x03R\bageingNs\"\xd9\x01\n" +
+	"\tageing_ns\x18\x06 \x01(\x03R\bageingNs\x129\n" +
+	"\n" +
+	"prediction\x18\a \x01(\v2\x19.quotad.log.v1.PredictionR\n" +
+	"prediction\x12\x1a\n" +
+	"\bmetering\x18\b \x01(\bR\bmetering\"A\n" +
+	"\n" +
+	"Prediction\x12\x18\n" +
+	"\asamples\x18\x01 \x01(\x05R\asamples\x12\x19\n" +
+	"\bahead_ns\x18\x02 \x01(\x03R\aaheadNs\"\x8f\x02\n" +
 	"\x06Shares\x12!\n" +
 	"\fcritical_ppm\x18\x01 \x01(\x05R\vcriticalPpm\x12!\n" +
 	"\fstandard_ppm\x18\x02 \x01(\x05R\vstandardPpm\x12%\n" +
 	"\x0ebackground_ppm\x18\x03 \x01(\x05R\rbackgroundPpm\x12\x17\n" +
 	"\acap_ppm\x18\x04 \x01(\x05R\x06capPpm\x12 \n" +
 	"\tfloor_ppm\x18\x05 \x01(\x05H\x00R\bfloorPpm\x88\x01\x01\x12\x19\n" +
-	"\bquiet_ns\x18\x06 \x01(\x03R\aquietNsB\f\n" +
+	"\bquiet_ns\x18\x06 \x01(\x03R\aquietNs\x124\n" +
+	"\aholders\x18\a \x03(\v2\x1a.quotad.log.v1.HolderShareR\aholdersB\f\n" +
 	"\n" +
 	"_floor_ppm\"B\n" +
+	"\vHolderShare\x12\x16\n" +
+	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x1b\n" +
+	"\tshare_ppm\x18\x02 \x01(\x05R\bsharePpm\"B\n" +
 	"\aBreaker\x12\x1a\n" +
 	"\bfailures\x18\x01 \x01(\x05R\bfailures\x12\x1b\n" +
 	"\tclosed_ns\x18\x02 \x01(\x03R\bclosedNs\"\x9a\x01\n" +
@@ -4381,7 +4753,13 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\x11_max_result_bytesB\x12\n" +
 	"\x10_session_idle_nsB\x0e\n" +
 	"\f_key_life_nsB\x0e\n" +
-	"\f_max_waiters\"\xa6\x05\n" +
+	"\f_max_waiters\"s\n" +
+	"\vSetOverride\x12\x14\n" +
+	"\x05quota\x18\x01 \x01(\tR\x05quota\x12\x19\n" +
+	"\x05limit\x18\x02 \x01(\x03H\x00R\x05limit\x88\x01\x01\x12\x15\n" +
+	"\x06for_ns\x18\x03 \x01(\x03R\x05forNs\x12\x12\n" +
+	"\x04note\x18\x04 \x01(\tR\x04noteB\b\n" +
+	"\x06_limit\"\xa6\x05\n" +
 	"\x06Result\x122\n" +
 	"\afailure\x18\x01 \x01(\v2\x16.quotad.log.v1.FailureH\x00R\afailure\x122\n" +
 	"\arefusal\x18\x02 \x01(\v2\x16.quotad.log.v1.RefusalH\x00R\arefusal\x122\n" +
@@ -4402,7 +4780,7 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12\x12\n" +
 	"\x04hint\x18\x03 \x01(\tR\x04hint\x12\x14\n" +
 	"\x05quota\x18\x04 \x01(\tR\x05quota\x12#\n" +
-	"\rfence_counter\x18\x05 \x01(\x04R\ffenceCounter\"\xe3\x01\n" +
+	"\rfence_counter\x18\x05 \x01(\x04R\ffenceCounter\"\x98\x02\n" +
 	"\aRefusal\x12-\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x15.quotad.log.v1.ReasonR\x06reason\x12\x14\n" +
 	"\x05quota\x18\x02 \x01(\tR\x05quota\x12\x1e\n" +
@@ -4410,14 +4788,24 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\x04zone\x18\x04 \x01(\x0e2\x13.quotad.log.v1.ZoneR\x04zone\x12\x16\n" +
 	"\x06advice\x18\x05 \x01(\tR\x06advice\x12\x1c\n" +
 	"\tavailable\x18\x06 \x01(\x03R\tavailable\x12\x14\n" +
-	"\x05ahead\x18\a \x01(\x03R\x05ahead\"<\n" +
+	"\x05ahead\x18\a \x01(\x03R\x05ahead\x123\n" +
+	"\bforecast\x18\f \x01(\v2\x17.quotad.log.v1.ForecastR\bforecast\"\x9b\x01\n" +
+	"\bForecast\x12\x14\n" +
+	"\x05quota\x18\x01 \x01(\tR\x05quota\x12&\n" +
+	"\x0fexhausted_at_ns\x18\x02 \x01(\x03R\rexhaustedAtNs\x12\x1f\n" +
+	"\vsmaller_ppm\x18\x03 \x01(\x05R\n" +
+	"smallerPpm\x12\x1a\n" +
+	"\bfallback\x18\x04 \x01(\tR\bfallback\x12\x14\n" +
+	"\x05parks\x18\x05 \x01(\bR\x05parks\"<\n" +
 	"\aWaiting\x12\x16\n" +
 	"\x06ticket\x18\x01 \x01(\x04R\x06ticket\x12\x19\n" +
-	"\buntil_ns\x18\x02 \x01(\x03R\auntilNs\"V\n" +
+	"\buntil_ns\x18\x02 \x01(\x03R\auntilNs\"u\n" +
 	"\vGrantedItem\x12\x14\n" +
 	"\x05quota\x18\x01 \x01(\tR\x05quota\x12\x16\n" +
 	"\x06amount\x18\x02 \x01(\x03R\x06amount\x12\x19\n" +
-	"\buntil_ns\x18\x03 \x01(\x03R\auntilNs\"\x8d\x02\n" +
+	"\buntil_ns\x18\x03 \x01(\x03R\auntilNs\x12\x1d\n" +
+	"\n" +
+	"instead_of\x18\x04 \x01(\tR\tinsteadOf\"\xc2\x02\n" +
 	"\aGranted\x12\x14\n" +
 	"\x05lease\x18\x01 \x01(\x04R\x05lease\x12\x14\n" +
 	"\x05fence\x18\x02 \x01(\x04R\x05fence\x120\n" +
@@ -4428,7 +4816,8 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\x05class\x18\x06 \x01(\x05R\x05class\x12\x16\n" +
 	"\x06ticket\x18\a \x01(\x04R\x06ticket\x12 \n" +
 	"\fasked_ttl_ns\x18\b \x01(\x03R\n" +
-	"askedTtlNs\"\xb4\x01\n" +
+	"askedTtlNs\x123\n" +
+	"\bforecast\x18\f \x01(\v2\x17.quotad.log.v1.ForecastR\bforecast\"\xb4\x01\n" +
 	"\bConsumed\x12\x0e\n" +
 	"\x02op\x18\x01 \x01(\x04R\x02op\x120\n" +
 	"\x05items\x18\x02 \x03(\v2\x1a.quotad.log.v1.GrantedItemR\x05items\x12\x1e\n" +
@@ -4493,7 +4882,7 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\n" +
 	"EVERY_HOUR\x10\x01\x12\r\n" +
 	"\tEVERY_DAY\x10\x02\x12\x0f\n" +
-	"\vEVERY_MONTH\x10\x03*\xef\a\n" +
+	"\vEVERY_MONTH\x10\x03*\x82\b\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11REASON_NEVER_FITS\x10\x01\x12\x16\n" +
@@ -4512,7 +4901,8 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\x10REASON_REOPENING\x10\x0e\x12\x10\n" +
 	"\fREASON_SHARE\x10\x0f\x12\x0e\n" +
 	"\n" +
-	"REASON_CAP\x10\x10\x12\x12\n" +
+	"REASON_CAP\x10\x10\x12\x11\n" +
+	"\rREASON_PARKED\x10\x13\x12\x12\n" +
 	"\x0eREASON_INVALID\x10d\x12\x18\n" +
 	"\x14REASON_UNKNOWN_QUOTA\x10e\x12\x16\n" +
 	"\x12REASON_STALE_FENCE\x10f\x12\x17\n" +
@@ -4558,7 +4948,7 @@ func file_quotad_log_v1_log_proto_rawDescGZIP() []byte {
 }
 
 var file_quotad_log_v1_log_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_quotad_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
+var file_quotad_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
 var file_quotad_log_v1_log_proto_goTypes = []any{
 	(Cause)(0),            // 0: quotad.log.v1.Cause
 	(Charged)(0),          // 1: quotad.log.v1.Charged
@@ -4583,34 +4973,38 @@ var file_quotad_log_v1_log_proto_goTypes = []any{
 	(*ApplyQuotas)(nil),   // 20: quotad.log.v1.ApplyQuotas
 	(*Quota)(nil),         // 21: quotad.log.v1.Quota
 	(*Policy)(nil),        // 22: quotad.log.v1.Policy
-	(*Shares)(nil),        // 23: quotad.log.v1.Shares
-	(*Breaker)(nil),       // 24: quotad.log.v1.Breaker
-	(*Window)(nil),        // 25: quotad.log.v1.Window
-	(*Rate)(nil),          // 26: quotad.log.v1.Rate
-	(*Slots)(nil),         // 27: quotad.log.v1.Slots
-	(*HolderRule)(nil),    // 28: quotad.log.v1.HolderRule
-	(*DeleteQuota)(nil),   // 29: quotad.log.v1.DeleteQuota
-	(*RevokeLease)(nil),   // 30: quotad.log.v1.RevokeLease
-	(*PutMember)(nil),     // 31: quotad.log.v1.PutMember
-	(*DeleteMember)(nil),  // 32: quotad.log.v1.DeleteMember
-	(*Found)(nil),         // 33: quotad.log.v1.Found
-	(*RaiseEpoch)(nil),    // 34: quotad.log.v1.RaiseEpoch
-	(*SetLimits)(nil),     // 35: quotad.log.v1.SetLimits
-	(*Result)(nil),        // 36: quotad.log.v1.Result
-	(*Failure)(nil),       // 37: quotad.log.v1.Failure
-	(*Refusal)(nil),       // 38: quotad.log.v1.Refusal
-	(*Waiting)(nil),       // 39: quotad.log.v1.Waiting
-	(*GrantedItem)(nil),   // 40: quotad.log.v1.GrantedItem
-	(*Granted)(nil),       // 41: quotad.log.v1.Granted
-	(*Consumed)(nil),      // 42: quotad.log.v1.Consumed
-	(*Settled)(nil),       // 43: quotad.log.v1.Settled
-	(*Released)(nil),      // 44: quotad.log.v1.Released
-	(*Renewed)(nil),       // 45: quotad.log.v1.Renewed
-	(*SessionOpened)(nil), // 46: quotad.log.v1.SessionOpened
-	(*QuotasApplied)(nil), // 47: quotad.log.v1.QuotasApplied
-	(*Reported)(nil),      // 48: quotad.log.v1.Reported
-	(*ReportedQuota)(nil), // 49: quotad.log.v1.ReportedQuota
-	(*Done)(nil),          // 50: quotad.log.v1.Done
+	(*Prediction)(nil),    // 23: quotad.log.v1.Prediction
+	(*Shares)(nil),        // 24: quotad.log.v1.Shares
+	(*HolderShare)(nil),   // 25: quotad.log.v1.HolderShare
+	(*Breaker)(nil),       // 26: quotad.log.v1.Breaker
+	(*Window)(nil),        // 27: quotad.log.v1.Window
+	(*Rate)(nil),          // 28: quotad.log.v1.Rate
+	(*Slots)(nil),         // 29: quotad.log.v1.Slots
+	(*HolderRule)(nil),    // 30: quotad.log.v1.HolderRule
+	(*DeleteQuota)(nil),   // 31: quotad.log.v1.DeleteQuota
+	(*RevokeLease)(nil),   // 32: quotad.log.v1.RevokeLease
+	(*PutMember)(nil),     // 33: quotad.log.v1.PutMember
+	(*DeleteMember)(nil),  // 34: quotad.log.v1.DeleteMember
+	(*Found)(nil),         // 35: quotad.log.v1.Found
+	(*RaiseEpoch)(nil),    // 36: quotad.log.v1.RaiseEpoch
+	(*SetLimits)(nil),     // 37: quotad.log.v1.SetLimits
+	(*SetOverride)(nil),   // 38: quotad.log.v1.SetOverride
+	(*Result)(nil),        // 39: quotad.log.v1.Result
+	(*Failure)(nil),       // 40: quotad.log.v1.Failure
+	(*Refusal)(nil),       // 41: quotad.log.v1.Refusal
+	(*Forecast)(nil),      // 42: quotad.log.v1.Forecast
+	(*Waiting)(nil),       // 43: quotad.log.v1.Waiting
+	(*GrantedItem)(nil),   // 44: quotad.log.v1.GrantedItem
+	(*Granted)(nil),       // 45: quotad.log.v1.Granted
+	(*Consumed)(nil),      // 46: quotad.log.v1.Consumed
+	(*Settled)(nil),       // 47: quotad.log.v1.Settled
+	(*Released)(nil),      // 48: quotad.log.v1.Released
+	(*Renewed)(nil),       // 49: quotad.log.v1.Renewed
+	(*SessionOpened)(nil), // 50: quotad.log.v1.SessionOpened
+	(*QuotasApplied)(nil), // 51: quotad.log.v1.QuotasApplied
+	(*Reported)(nil),      // 52: quotad.log.v1.Reported
+	(*ReportedQuota)(nil), // 53: quotad.log.v1.ReportedQuota
+	(*Done)(nil),          // 54: quotad.log.v1.Done
 }
 var file_quotad_log_v1_log_proto_depIdxs = []int32{
 	8,  // 0: quotad.log.v1.Entry.commands:type_name -> quotad.log.v1.Command
@@ -4624,59 +5018,64 @@ var file_quotad_log_v1_log_proto_depIdxs = []int32{
 	17, // 8: quotad.log.v1.Command.withdraw:type_name -> quotad.log.v1.Withdraw
 	18, // 9: quotad.log.v1.Command.report:type_name -> quotad.log.v1.Report
 	20, // 10: quotad.log.v1.Command.apply_quotas:type_name -> quotad.log.v1.ApplyQuotas
-	29, // 11: quotad.log.v1.Command.delete_quota:type_name -> quotad.log.v1.DeleteQuota
-	30, // 12: quotad.log.v1.Command.revoke_lease:type_name -> quotad.log.v1.RevokeLease
-	31, // 13: quotad.log.v1.Command.put_member:type_name -> quotad.log.v1.PutMember
-	32, // 14: quotad.log.v1.Command.delete_member:type_name -> quotad.log.v1.DeleteMember
-	33, // 15: quotad.log.v1.Command.found:type_name -> quotad.log.v1.Found
-	34, // 16: quotad.log.v1.Command.raise_epoch:type_name -> quotad.log.v1.RaiseEpoch
-	35, // 17: quotad.log.v1.Command.set_limits:type_name -> quotad.log.v1.SetLimits
-	11, // 18: quotad.log.v1.Reserve.items:type_name -> quotad.log.v1.Item
-	11, // 19: quotad.log.v1.Consume.items:type_name -> quotad.log.v1.Item
-	11, // 20: quotad.log.v1.Settle.unspent:type_name -> quotad.log.v1.Item
-	11, // 21: quotad.log.v1.Settle.actual:type_name -> quotad.log.v1.Item
-	11, // 22: quotad.log.v1.Release.items:type_name -> quotad.log.v1.Item
-	19, // 23: quotad.log.v1.Report.signals:type_name -> quotad.log.v1.Signal
-	0,  // 24: quotad.log.v1.Signal.cause:type_name -> quotad.log.v1.Cause
-	21, // 25: quotad.log.v1.ApplyQuotas.quotas:type_name -> quotad.log.v1.Quota
-	28, // 26: quotad.log.v1.ApplyQuotas.holders:type_name -> quotad.log.v1.HolderRule
-	25, // 27: quotad.log.v1.Quota.window:type_name -> quotad.log.v1.Window
-	26, // 28: quotad.log.v1.Quota.rate:type_name -> quotad.log.v1.Rate
-	27, // 29: quotad.log.v1.Quota.slots:type_name -> quotad.log.v1.Slots
-	1,  // 30: quotad.log.v1.Quota.charged:type_name -> quotad.log.v1.Charged
-	2,  // 31: quotad.log.v1.Quota.settle:type_name -> quotad.log.v1.SettleMode
-	22, // 32: quotad.log.v1.Quota.policy:type_name -> quotad.log.v1.Policy
-	3,  // 33: quotad.log.v1.Policy.zones:type_name -> quotad.log.v1.Zones
-	24, // 34: quotad.log.v1.Policy.breaker:type_name -> quotad.log.v1.Breaker
-	23, // 35: quotad.log.v1.Policy.shares:type_name -> quotad.log.v1.Shares
-	4,  // 36: quotad.log.v1.Window.every:type_name -> quotad.log.v1.Every
-	37, // 37: quotad.log.v1.Result.failure:type_name -> quotad.log.v1.Failure
-	38, // 38: quotad.log.v1.Result.refusal:type_name -> quotad.log.v1.Refusal
-	39, // 39: quotad.log.v1.Result.waiting:type_name -> quotad.log.v1.Waiting
-	41, // 40: quotad.log.v1.Result.granted:type_name -> quotad.log.v1.Granted
-	42, // 41: quotad.log.v1.Result.consumed:type_name -> quotad.log.v1.Consumed
-	43, // 42: quotad.log.v1.Result.settled:type_name -> quotad.log.v1.Settled
-	44, // 43: quotad.log.v1.Result.released:type_name -> quotad.log.v1.Released
-	45, // 44: quotad.log.v1.Result.renewed:type_name -> quotad.log.v1.Renewed
-	46, // 45: quotad.log.v1.Result.session_opened:type_name -> quotad.log.v1.SessionOpened
-	47, // 46: quotad.log.v1.Result.quotas_applied:type_name -> quotad.log.v1.QuotasApplied
-	48, // 47: quotad.log.v1.Result.reported:type_name -> quotad.log.v1.Reported
-	50, // 48: quotad.log.v1.Result.done:type_name -> quotad.log.v1.Done
-	5,  // 49: quotad.log.v1.Failure.reason:type_name -> quotad.log.v1.Reason
-	5,  // 50: quotad.log.v1.Refusal.reason:type_name -> quotad.log.v1.Reason
-	6,  // 51: quotad.log.v1.Refusal.zone:type_name -> quotad.log.v1.Zone
-	40, // 52: quotad.log.v1.Granted.items:type_name -> quotad.log.v1.GrantedItem
-	42, // 53: quotad.log.v1.Granted.consumed:type_name -> quotad.log.v1.Consumed
-	40, // 54: quotad.log.v1.Consumed.items:type_name -> quotad.log.v1.GrantedItem
-	40, // 55: quotad.log.v1.Settled.returned:type_name -> quotad.log.v1.GrantedItem
-	40, // 56: quotad.log.v1.Settled.overrun:type_name -> quotad.log.v1.GrantedItem
-	40, // 57: quotad.log.v1.Released.returned:type_name -> quotad.log.v1.GrantedItem
-	49, // 58: quotad.log.v1.Reported.quotas:type_name -> quotad.log.v1.ReportedQuota
-	59, // [59:59] is the sub-list for method output_type
-	59, // [59:59] is the sub-list for method input_type
-	59, // [59:59] is the sub-list for extension type_name
-	59, // [59:59] is the sub-list for extension extendee
-	0,  // [0:59] is the sub-list for field type_name
+	31, // 11: quotad.log.v1.Command.delete_quota:type_name -> quotad.log.v1.DeleteQuota
+	32, // 12: quotad.log.v1.Command.revoke_lease:type_name -> quotad.log.v1.RevokeLease
+	33, // 13: quotad.log.v1.Command.put_member:type_name -> quotad.log.v1.PutMember
+	34, // 14: quotad.log.v1.Command.delete_member:type_name -> quotad.log.v1.DeleteMember
+	35, // 15: quotad.log.v1.Command.found:type_name -> quotad.log.v1.Found
+	36, // 16: quotad.log.v1.Command.raise_epoch:type_name -> quotad.log.v1.RaiseEpoch
+	37, // 17: quotad.log.v1.Command.set_limits:type_name -> quotad.log.v1.SetLimits
+	38, // 18: quotad.log.v1.Command.set_override:type_name -> quotad.log.v1.SetOverride
+	11, // 19: quotad.log.v1.Reserve.items:type_name -> quotad.log.v1.Item
+	11, // 20: quotad.log.v1.Consume.items:type_name -> quotad.log.v1.Item
+	11, // 21: quotad.log.v1.Settle.unspent:type_name -> quotad.log.v1.Item
+	11, // 22: quotad.log.v1.Settle.actual:type_name -> quotad.log.v1.Item
+	11, // 23: quotad.log.v1.Release.items:type_name -> quotad.log.v1.Item
+	19, // 24: quotad.log.v1.Report.signals:type_name -> quotad.log.v1.Signal
+	0,  // 25: quotad.log.v1.Signal.cause:type_name -> quotad.log.v1.Cause
+	21, // 26: quotad.log.v1.ApplyQuotas.quotas:type_name -> quotad.log.v1.Quota
+	30, // 27: quotad.log.v1.ApplyQuotas.holders:type_name -> quotad.log.v1.HolderRule
+	27, // 28: quotad.log.v1.Quota.window:type_name -> quotad.log.v1.Window
+	28, // 29: quotad.log.v1.Quota.rate:type_name -> quotad.log.v1.Rate
+	29, // 30: quotad.log.v1.Quota.slots:type_name -> quotad.log.v1.Slots
+	1,  // 31: quotad.log.v1.Quota.charged:type_name -> quotad.log.v1.Charged
+	2,  // 32: quotad.log.v1.Quota.settle:type_name -> quotad.log.v1.SettleMode
+	22, // 33: quotad.log.v1.Quota.policy:type_name -> quotad.log.v1.Policy
+	3,  // 34: quotad.log.v1.Policy.zones:type_name -> quotad.log.v1.Zones
+	26, // 35: quotad.log.v1.Policy.breaker:type_name -> quotad.log.v1.Breaker
+	24, // 36: quotad.log.v1.Policy.shares:type_name -> quotad.log.v1.Shares
+	23, // 37: quotad.log.v1.Policy.prediction:type_name -> quotad.log.v1.Prediction
+	25, // 38: quotad.log.v1.Shares.holders:type_name -> quotad.log.v1.HolderShare
+	4,  // 39: quotad.log.v1.Window.every:type_name -> quotad.log.v1.Every
+	40, // 40: quotad.log.v1.Result.failure:type_name -> quotad.log.v1.Failure
+	41, // 41: quotad.log.v1.Result.refusal:type_name -> quotad.log.v1.Refusal
+	43, // 42: quotad.log.v1.Result.waiting:type_name -> quotad.log.v1.Waiting
+	45, // 43: quotad.log.v1.Result.granted:type_name -> quotad.log.v1.Granted
+	46, // 44: quotad.log.v1.Result.consumed:type_name -> quotad.log.v1.Consumed
+	47, // 45: quotad.log.v1.Result.settled:type_name -> quotad.log.v1.Settled
+	48, // 46: quotad.log.v1.Result.released:type_name -> quotad.log.v1.Released
+	49, // 47: quotad.log.v1.Result.renewed:type_name -> quotad.log.v1.Renewed
+	50, // 48: quotad.log.v1.Result.session_opened:type_name -> quotad.log.v1.SessionOpened
+	51, // 49: quotad.log.v1.Result.quotas_applied:type_name -> quotad.log.v1.QuotasApplied
+	52, // 50: quotad.log.v1.Result.reported:type_name -> quotad.log.v1.Reported
+	54, // 51: quotad.log.v1.Result.done:type_name -> quotad.log.v1.Done
+	5,  // 52: quotad.log.v1.Failure.reason:type_name -> quotad.log.v1.Reason
+	5,  // 53: quotad.log.v1.Refusal.reason:type_name -> quotad.log.v1.Reason
+	6,  // 54: quotad.log.v1.Refusal.zone:type_name -> quotad.log.v1.Zone
+	42, // 55: quotad.log.v1.Refusal.forecast:type_name -> quotad.log.v1.Forecast
+	44, // 56: quotad.log.v1.Granted.items:type_name -> quotad.log.v1.GrantedItem
+	46, // 57: quotad.log.v1.Granted.consumed:type_name -> quotad.log.v1.Consumed
+	42, // 58: quotad.log.v1.Granted.forecast:type_name -> quotad.log.v1.Forecast
+	44, // 59: quotad.log.v1.Consumed.items:type_name -> quotad.log.v1.GrantedItem
+	44, // 60: quotad.log.v1.Settled.returned:type_name -> quotad.log.v1.GrantedItem
+	44, // 61: quotad.log.v1.Settled.overrun:type_name -> quotad.log.v1.GrantedItem
+	44, // 62: quotad.log.v1.Released.returned:type_name -> quotad.log.v1.GrantedItem
+	53, // 63: quotad.log.v1.Reported.quotas:type_name -> quotad.log.v1.ReportedQuota
+	64, // [64:64] is the sub-list for method output_type
+	64, // [64:64] is the sub-list for method input_type
+	64, // [64:64] is the sub-list for extension type_name
+	64, // [64:64] is the sub-list for extension extendee
+	0,  // [0:64] is the sub-list for field type_name
 }
 
 func init() { file_quotad_log_v1_log_proto_init() }
@@ -4702,6 +5101,7 @@ func file_quotad_log_v1_log_proto_init() {
 		(*Command_Found)(nil),
 		(*Command_RaiseEpoch)(nil),
 		(*Command_SetLimits)(nil),
+		(*Command_SetOverride)(nil),
 	}
 	file_quotad_log_v1_log_proto_msgTypes[4].OneofWrappers = []any{}
 	file_quotad_log_v1_log_proto_msgTypes[5].OneofWrappers = []any{}
@@ -4711,9 +5111,10 @@ func file_quotad_log_v1_log_proto_init() {
 		(*Quota_Rate)(nil),
 		(*Quota_Slots)(nil),
 	}
-	file_quotad_log_v1_log_proto_msgTypes[16].OneofWrappers = []any{}
-	file_quotad_log_v1_log_proto_msgTypes[28].OneofWrappers = []any{}
-	file_quotad_log_v1_log_proto_msgTypes[29].OneofWrappers = []any{
+	file_quotad_log_v1_log_proto_msgTypes[17].OneofWrappers = []any{}
+	file_quotad_log_v1_log_proto_msgTypes[30].OneofWrappers = []any{}
+	file_quotad_log_v1_log_proto_msgTypes[31].OneofWrappers = []any{}
+	file_quotad_log_v1_log_proto_msgTypes[32].OneofWrappers = []any{
 		(*Result_Failure)(nil),
 		(*Result_Refusal)(nil),
 		(*Result_Waiting)(nil),
@@ -4727,14 +5128,14 @@ func file_quotad_log_v1_log_proto_init() {
 		(*Result_Reported)(nil),
 		(*Result_Done)(nil),
 	}
-	file_quotad_log_v1_log_proto_msgTypes[42].OneofWrappers = []any{}
+	file_quotad_log_v1_log_proto_msgTypes[46].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quotad_log_v1_log_proto_rawDesc), len(file_quotad_log_v1_log_proto_rawDesc)),
 			NumEnums:      7,
-			NumMessages:   44,
+			NumMessages:   48,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

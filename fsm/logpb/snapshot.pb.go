@@ -26,7 +26,8 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// SnapshotRecord is one record. Sections come in the order of the field numbers.
+// SnapshotRecord is one record. The head comes first and the trailer last; between them a record comes after those that it
+// names.
 type SnapshotRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Kind:
@@ -45,6 +46,9 @@ type SnapshotRecord struct {
 	//	*SnapshotRecord_Tally
 	//	*SnapshotRecord_Demand
 	//	*SnapshotRecord_Trailer
+	//	*SnapshotRecord_Samples
+	//	*SnapshotRecord_Override
+	//	*SnapshotRecord_Meter
 	Kind          isSnapshotRecord_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -213,6 +217,33 @@ func (x *SnapshotRecord) GetTrailer() *SnapshotTrailer {
 	return nil
 }
 
+func (x *SnapshotRecord) GetSamples() *SnapshotSamples {
+	if x != nil {
+		if x, ok := x.Kind.(*SnapshotRecord_Samples); ok {
+			return x.Samples
+		}
+	}
+	return nil
+}
+
+func (x *SnapshotRecord) GetOverride() *SnapshotOverride {
+	if x != nil {
+		if x, ok := x.Kind.(*SnapshotRecord_Override); ok {
+			return x.Override
+		}
+	}
+	return nil
+}
+
+func (x *SnapshotRecord) GetMeter() *SnapshotMeter {
+	if x != nil {
+		if x, ok := x.Kind.(*SnapshotRecord_Meter); ok {
+			return x.Meter
+		}
+	}
+	return nil
+}
+
 type isSnapshotRecord_Kind interface {
 	isSnapshotRecord_Kind()
 }
@@ -273,6 +304,18 @@ type SnapshotRecord_Trailer struct {
 	Trailer *SnapshotTrailer `protobuf:"bytes,15,opt,name=trailer,proto3,oneof"`
 }
 
+type SnapshotRecord_Samples struct {
+	Samples *SnapshotSamples `protobuf:"bytes,19,opt,name=samples,proto3,oneof"`
+}
+
+type SnapshotRecord_Override struct {
+	Override *SnapshotOverride `protobuf:"bytes,20,opt,name=override,proto3,oneof"`
+}
+
+type SnapshotRecord_Meter struct {
+	Meter *SnapshotMeter `protobuf:"bytes,21,opt,name=meter,proto3,oneof"`
+}
+
 func (*SnapshotRecord_Head) isSnapshotRecord_Kind() {}
 
 func (*SnapshotRecord_Quota) isSnapshotRecord_Kind() {}
@@ -300,6 +343,12 @@ func (*SnapshotRecord_Tally) isSnapshotRecord_Kind() {}
 func (*SnapshotRecord_Demand) isSnapshotRecord_Kind() {}
 
 func (*SnapshotRecord_Trailer) isSnapshotRecord_Kind() {}
+
+func (*SnapshotRecord_Samples) isSnapshotRecord_Kind() {}
+
+func (*SnapshotRecord_Override) isSnapshotRecord_Kind() {}
+
+func (*SnapshotRecord_Meter) isSnapshotRecord_Kind() {}
 
 // SnapshotHead is the first record.
 type SnapshotHead struct {
@@ -1307,13 +1356,17 @@ func (x *SnapshotCharge) GetClass() int32 {
 	return 0
 }
 
-// SnapshotDemand is when each class asked for a quota last.
+// SnapshotDemand is when each class asked for a quota last, and who waits for it longest.
 type SnapshotDemand struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The quota's number.
 	Quota uint32 `protobuf:"varint,1,opt,name=quota,proto3" json:"quota,omitempty"`
 	// By class; 0: never.
-	TriedNs       []int64 `protobuf:"varint,2,rep,packed,name=tried_ns,json=triedNs,proto3" json:"tried_ns,omitempty"`
+	TriedNs []int64 `protobuf:"varint,2,rep,packed,name=tried_ns,json=triedNs,proto3" json:"tried_ns,omitempty"`
+	// The ticket that is first in line for it below critical ones; 0: none.
+	First uint64 `protobuf:"varint,3,opt,name=first,proto3" json:"first,omitempty"`
+	// Since when.
+	FirstNs       int64 `protobuf:"varint,4,opt,name=first_ns,json=firstNs,proto3" json:"first_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1362,6 +1415,439 @@ func (x *SnapshotDemand) GetTriedNs() []int64 {
 	return nil
 }
 
+func (x *SnapshotDemand) GetFirst() uint64 {
+	if x != nil {
+		return x.First
+	}
+	return 0
+}
+
+func (x *SnapshotDemand) GetFirstNs() int64 {
+	if x != nil {
+		return x.FirstNs
+	}
+	return 0
+}
+
+// SnapshotSamples is what a provider said was left of a window.
+type SnapshotSamples struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The quota's number.
+	Quota uint32 `protobuf:"varint,1,opt,name=quota,proto3" json:"quota,omitempty"`
+	// The window.
+	Window int64 `protobuf:"varint,2,opt,name=window,proto3" json:"window,omitempty"`
+	// The samples, in their order.
+	Samples []*SnapshotSample `protobuf:"bytes,3,rep,name=samples,proto3" json:"samples,omitempty"`
+	// How far it acts upon them.
+	Stage         int32 `protobuf:"varint,4,opt,name=stage,proto3" json:"stage,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnapshotSamples) Reset() {
+	*x = SnapshotSamples{}
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnapshotSamples) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnapshotSamples) ProtoMessage() {}
+
+func (x *SnapshotSamples) ProtoReflect() protoreflect.Message {
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnapshotSamples.ProtoReflect.Descriptor instead.
+func (*SnapshotSamples) Descriptor() ([]byte, []int) {
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *SnapshotSamples) GetQuota() uint32 {
+	if x != nil {
+		return x.Quota
+	}
+	return 0
+}
+
+func (x *SnapshotSamples) GetWindow() int64 {
+	if x != nil {
+		return x.Window
+	}
+	return 0
+}
+
+func (x *SnapshotSamples) GetSamples() []*SnapshotSample {
+	if x != nil {
+		return x.Samples
+	}
+	return nil
+}
+
+func (x *SnapshotSamples) GetStage() int32 {
+	if x != nil {
+		return x.Stage
+	}
+	return 0
+}
+
+// SnapshotSample is one of them.
+type SnapshotSample struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When it was reported (cluster time).
+	AtNs int64 `protobuf:"varint,1,opt,name=at_ns,json=atNs,proto3" json:"at_ns,omitempty"`
+	// The same by the earlier view of Unix time.
+	WallNs int64 `protobuf:"varint,2,opt,name=wall_ns,json=wallNs,proto3" json:"wall_ns,omitempty"`
+	// What was left.
+	Left          int64 `protobuf:"varint,3,opt,name=left,proto3" json:"left,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnapshotSample) Reset() {
+	*x = SnapshotSample{}
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnapshotSample) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnapshotSample) ProtoMessage() {}
+
+func (x *SnapshotSample) ProtoReflect() protoreflect.Message {
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnapshotSample.ProtoReflect.Descriptor instead.
+func (*SnapshotSample) Descriptor() ([]byte, []int) {
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *SnapshotSample) GetAtNs() int64 {
+	if x != nil {
+		return x.AtNs
+	}
+	return 0
+}
+
+func (x *SnapshotSample) GetWallNs() int64 {
+	if x != nil {
+		return x.WallNs
+	}
+	return 0
+}
+
+func (x *SnapshotSample) GetLeft() int64 {
+	if x != nil {
+		return x.Left
+	}
+	return 0
+}
+
+// SnapshotMeter is what one holder did with one quota.
+type SnapshotMeter struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The holder.
+	Holder string `protobuf:"bytes,1,opt,name=holder,proto3" json:"holder,omitempty"`
+	// The quota's number.
+	Quota uint32 `protobuf:"varint,2,opt,name=quota,proto3" json:"quota,omitempty"`
+	// The window in which it used so much.
+	Window int64 `protobuf:"varint,3,opt,name=window,proto3" json:"window,omitempty"`
+	// What it holds and has consumed in that window.
+	Used int64 `protobuf:"varint,4,opt,name=used,proto3" json:"used,omitempty"`
+	// Answers of the provider that were no refusal.
+	Answered int64 `protobuf:"varint,5,opt,name=answered,proto3" json:"answered,omitempty"`
+	// Refusals by the provider for a limit.
+	Limited int64 `protobuf:"varint,6,opt,name=limited,proto3" json:"limited,omitempty"`
+	// Reserves that were granted after a wait.
+	Waits int64 `protobuf:"varint,7,opt,name=waits,proto3" json:"waits,omitempty"`
+	// How long these waited, in all.
+	WaitedNs int64 `protobuf:"varint,8,opt,name=waited_ns,json=waitedNs,proto3" json:"waited_ns,omitempty"`
+	// What was granted.
+	Granted int64 `protobuf:"varint,9,opt,name=granted,proto3" json:"granted,omitempty"`
+	// What was consumed.
+	Consumed int64 `protobuf:"varint,10,opt,name=consumed,proto3" json:"consumed,omitempty"`
+	// What of it came back.
+	Returned int64 `protobuf:"varint,11,opt,name=returned,proto3" json:"returned,omitempty"`
+	// What was used beyond estimates.
+	Overrun int64 `protobuf:"varint,12,opt,name=overrun,proto3" json:"overrun,omitempty"`
+	// Refusals, by reason, in the order of reasons.
+	Denials       []*SnapshotDenial `protobuf:"bytes,13,rep,name=denials,proto3" json:"denials,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnapshotMeter) Reset() {
+	*x = SnapshotMeter{}
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnapshotMeter) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnapshotMeter) ProtoMessage() {}
+
+func (x *SnapshotMeter) ProtoReflect() protoreflect.Message {
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnapshotMeter.ProtoReflect.Descriptor instead.
+func (*SnapshotMeter) Descriptor() ([]byte, []int) {
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *SnapshotMeter) GetHolder() string {
+	if x != nil {
+		return x.Holder
+	}
+	return ""
+}
+
+func (x *SnapshotMeter) GetQuota() uint32 {
+	if x != nil {
+		return x.Quota
+	}
+	return 0
+}
+
+func (x *SnapshotMeter) GetWindow() int64 {
+	if x != nil {
+		return x.Window
+	}
+	return 0
+}
+
+func (x *SnapshotMeter) GetUsed() int64 {
+	if x != nil {
+		return x.Used
+	}
+	return 0
+}
+
+func (x *SnapshotMeter) GetAnswered() int64 {
+	if x != nil {
+		return x.Answered
+	}
+	return 0
+}
+
+func (x *SnapshotMeter) GetLimited() int64 {
+	if x != nil {
+		return x.Limited
+	}
+	return 0
+}
+
+func (x *SnapshotMeter) GetWaits() int64 {
+	if x != nil {
+		return x.Waits
+	}
+	return 0
+}
+
+func (x *SnapshotMeter) GetWaitedNs() int64 {
+	if x != nil {
+		return x.WaitedNs
+	}
+	return 0
+}
+
+func (x *SnapshotMeter) GetGranted() int64 {
+	if x != nil {
+		return x.Granted
+	}
+	return 0
+}
+
+func (x *SnapshotMeter) GetConsumed() int64 {
+	if x != nil {
+		return x.Consumed
+	}
+	return 0
+}
+
+func (x *SnapshotMeter) GetReturned() int64 {
+	if x != nil {
+		return x.Returned
+	}
+	return 0
+}
+
+func (x *SnapshotMeter) GetOverrun() int64 {
+	if x != nil {
+		return x.Overrun
+	}
+	return 0
+}
+
+func (x *SnapshotMeter) GetDenials() []*SnapshotDenial {
+	if x != nil {
+		return x.Denials
+	}
+	return nil
+}
+
+// SnapshotDenial is how often a holder was refused for a reason.
+type SnapshotDenial struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The reason.
+	Reason Reason `protobuf:"varint,1,opt,name=reason,proto3,enum=quotad.log.v1.Reason" json:"reason,omitempty"`
+	// How often.
+	Times         int64 `protobuf:"varint,2,opt,name=times,proto3" json:"times,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnapshotDenial) Reset() {
+	*x = SnapshotDenial{}
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnapshotDenial) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnapshotDenial) ProtoMessage() {}
+
+func (x *SnapshotDenial) ProtoReflect() protoreflect.Message {
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnapshotDenial.ProtoReflect.Descriptor instead.
+func (*SnapshotDenial) Descriptor() ([]byte, []int) {
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *SnapshotDenial) GetReason() Reason {
+	if x != nil {
+		return x.Reason
+	}
+	return Reason_REASON_UNSPECIFIED
+}
+
+func (x *SnapshotDenial) GetTimes() int64 {
+	if x != nil {
+		return x.Times
+	}
+	return 0
+}
+
+// SnapshotOverride is a limit in place of a quota's own.
+type SnapshotOverride struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The quota's number.
+	Quota uint32 `protobuf:"varint,1,opt,name=quota,proto3" json:"quota,omitempty"`
+	// The limit.
+	Limit int64 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	// When it ends (cluster time).
+	UntilNs int64 `protobuf:"varint,3,opt,name=until_ns,json=untilNs,proto3" json:"until_ns,omitempty"`
+	// Free text for people.
+	Note          string `protobuf:"bytes,4,opt,name=note,proto3" json:"note,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnapshotOverride) Reset() {
+	*x = SnapshotOverride{}
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnapshotOverride) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnapshotOverride) ProtoMessage() {}
+
+func (x *SnapshotOverride) ProtoReflect() protoreflect.Message {
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnapshotOverride.ProtoReflect.Descriptor instead.
+func (*SnapshotOverride) Descriptor() ([]byte, []int) {
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *SnapshotOverride) GetQuota() uint32 {
+	if x != nil {
+		return x.Quota
+	}
+	return 0
+}
+
+func (x *SnapshotOverride) GetLimit() int64 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *SnapshotOverride) GetUntilNs() int64 {
+	if x != nil {
+		return x.UntilNs
+	}
+	return 0
+}
+
+func (x *SnapshotOverride) GetNote() string {
+	if x != nil {
+		return x.Note
+	}
+	return ""
+}
+
 // SnapshotTally is what is remembered of one holder's use of one quota.
 type SnapshotTally struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1385,7 +1871,7 @@ type SnapshotTally struct {
 
 func (x *SnapshotTally) Reset() {
 	*x = SnapshotTally{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[9]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1397,7 +1883,7 @@ func (x *SnapshotTally) String() string {
 func (*SnapshotTally) ProtoMessage() {}
 
 func (x *SnapshotTally) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[9]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1410,7 +1896,7 @@ func (x *SnapshotTally) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTally.ProtoReflect.Descriptor instead.
 func (*SnapshotTally) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{9}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *SnapshotTally) GetHolder() string {
@@ -1477,7 +1963,7 @@ type SnapshotHolder struct {
 
 func (x *SnapshotHolder) Reset() {
 	*x = SnapshotHolder{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[10]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1489,7 +1975,7 @@ func (x *SnapshotHolder) String() string {
 func (*SnapshotHolder) ProtoMessage() {}
 
 func (x *SnapshotHolder) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[10]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1502,7 +1988,7 @@ func (x *SnapshotHolder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotHolder.ProtoReflect.Descriptor instead.
 func (*SnapshotHolder) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{10}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *SnapshotHolder) GetName() string {
@@ -1546,14 +2032,16 @@ type SnapshotWaiter struct {
 	// The idempotency key's full name.
 	Key string `protobuf:"bytes,8,opt,name=key,proto3" json:"key,omitempty"`
 	// When it will count as standard; 0: it does not age.
-	AgesNs        int64 `protobuf:"varint,9,opt,name=ages_ns,json=agesNs,proto3" json:"ages_ns,omitempty"`
+	AgesNs int64 `protobuf:"varint,9,opt,name=ages_ns,json=agesNs,proto3" json:"ages_ns,omitempty"`
+	// It goes before critical ones: it was first in line for too long.
+	Saved         bool `protobuf:"varint,10,opt,name=saved,proto3" json:"saved,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SnapshotWaiter) Reset() {
 	*x = SnapshotWaiter{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[11]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1565,7 +2053,7 @@ func (x *SnapshotWaiter) String() string {
 func (*SnapshotWaiter) ProtoMessage() {}
 
 func (x *SnapshotWaiter) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[11]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1578,7 +2066,7 @@ func (x *SnapshotWaiter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotWaiter.ProtoReflect.Descriptor instead.
 func (*SnapshotWaiter) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{11}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *SnapshotWaiter) GetTicket() uint64 {
@@ -1644,6 +2132,13 @@ func (x *SnapshotWaiter) GetAgesNs() int64 {
 	return 0
 }
 
+func (x *SnapshotWaiter) GetSaved() bool {
+	if x != nil {
+		return x.Saved
+	}
+	return false
+}
+
 // SnapshotSession is a session.
 type SnapshotSession struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1663,7 +2158,7 @@ type SnapshotSession struct {
 
 func (x *SnapshotSession) Reset() {
 	*x = SnapshotSession{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[12]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1675,7 +2170,7 @@ func (x *SnapshotSession) String() string {
 func (*SnapshotSession) ProtoMessage() {}
 
 func (x *SnapshotSession) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[12]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1688,7 +2183,7 @@ func (x *SnapshotSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotSession.ProtoReflect.Descriptor instead.
 func (*SnapshotSession) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{12}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *SnapshotSession) GetId() uint64 {
@@ -1743,7 +2238,7 @@ type SnapshotResult struct {
 
 func (x *SnapshotResult) Reset() {
 	*x = SnapshotResult{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[13]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1755,7 +2250,7 @@ func (x *SnapshotResult) String() string {
 func (*SnapshotResult) ProtoMessage() {}
 
 func (x *SnapshotResult) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[13]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1768,7 +2263,7 @@ func (x *SnapshotResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotResult.ProtoReflect.Descriptor instead.
 func (*SnapshotResult) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{13}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *SnapshotResult) GetSession() uint64 {
@@ -1816,7 +2311,7 @@ type SnapshotKey struct {
 
 func (x *SnapshotKey) Reset() {
 	*x = SnapshotKey{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[14]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1828,7 +2323,7 @@ func (x *SnapshotKey) String() string {
 func (*SnapshotKey) ProtoMessage() {}
 
 func (x *SnapshotKey) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[14]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1841,7 +2336,7 @@ func (x *SnapshotKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotKey.ProtoReflect.Descriptor instead.
 func (*SnapshotKey) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{14}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *SnapshotKey) GetKey() string {
@@ -1885,7 +2380,7 @@ type SnapshotMember struct {
 
 func (x *SnapshotMember) Reset() {
 	*x = SnapshotMember{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[15]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1897,7 +2392,7 @@ func (x *SnapshotMember) String() string {
 func (*SnapshotMember) ProtoMessage() {}
 
 func (x *SnapshotMember) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[15]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1910,7 +2405,7 @@ func (x *SnapshotMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotMember.ProtoReflect.Descriptor instead.
 func (*SnapshotMember) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{15}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *SnapshotMember) GetId() string {
@@ -1940,7 +2435,7 @@ type SnapshotTrailer struct {
 
 func (x *SnapshotTrailer) Reset() {
 	*x = SnapshotTrailer{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[16]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1952,7 +2447,7 @@ func (x *SnapshotTrailer) String() string {
 func (*SnapshotTrailer) ProtoMessage() {}
 
 func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[16]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1965,7 +2460,7 @@ func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTrailer.ProtoReflect.Descriptor instead.
 func (*SnapshotTrailer) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{16}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *SnapshotTrailer) GetRecords() uint64 {
@@ -1986,7 +2481,7 @@ var File_quotad_log_v1_snapshot_proto protoreflect.FileDescriptor
 
 const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\n" +
-	"\x1cquotad/log/v1/snapshot.proto\x12\rquotad.log.v1\x1a\x17quotad/log/v1/log.proto\"\xa5\x06\n" +
+	"\x1cquotad/log/v1/snapshot.proto\x12\rquotad.log.v1\x1a\x17quotad/log/v1/log.proto\"\xd6\a\n" +
 	"\x0eSnapshotRecord\x121\n" +
 	"\x04head\x18\x01 \x01(\v2\x1b.quotad.log.v1.SnapshotHeadH\x00R\x04head\x124\n" +
 	"\x05quota\x18\x02 \x01(\v2\x1c.quotad.log.v1.SnapshotQuotaH\x00R\x05quota\x124\n" +
@@ -2002,7 +2497,10 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x04rule\x18\v \x01(\v2\x19.quotad.log.v1.HolderRuleH\x00R\x04rule\x124\n" +
 	"\x05tally\x18\f \x01(\v2\x1c.quotad.log.v1.SnapshotTallyH\x00R\x05tally\x127\n" +
 	"\x06demand\x18\r \x01(\v2\x1d.quotad.log.v1.SnapshotDemandH\x00R\x06demand\x12:\n" +
-	"\atrailer\x18\x0f \x01(\v2\x1e.quotad.log.v1.SnapshotTrailerH\x00R\atrailerB\x06\n" +
+	"\atrailer\x18\x0f \x01(\v2\x1e.quotad.log.v1.SnapshotTrailerH\x00R\atrailer\x12:\n" +
+	"\asamples\x18\x13 \x01(\v2\x1e.quotad.log.v1.SnapshotSamplesH\x00R\asamples\x12=\n" +
+	"\boverride\x18\x14 \x01(\v2\x1f.quotad.log.v1.SnapshotOverrideH\x00R\boverride\x124\n" +
+	"\x05meter\x18\x15 \x01(\v2\x1c.quotad.log.v1.SnapshotMeterH\x00R\x05meterB\x06\n" +
 	"\x04kind\"\xba\x03\n" +
 	"\fSnapshotHead\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\x12\x12\n" +
@@ -2115,10 +2613,44 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x06window\x18\b \x01(\x03R\x06window\x12%\n" +
 	"\x0esettled_before\x18\t \x01(\x03R\rsettledBefore\x12\x14\n" +
 	"\x05class\x18\n" +
-	" \x01(\x05R\x05class\"A\n" +
+	" \x01(\x05R\x05class\"r\n" +
 	"\x0eSnapshotDemand\x12\x14\n" +
 	"\x05quota\x18\x01 \x01(\rR\x05quota\x12\x19\n" +
-	"\btried_ns\x18\x02 \x03(\x03R\atriedNs\"\xd5\x01\n" +
+	"\btried_ns\x18\x02 \x03(\x03R\atriedNs\x12\x14\n" +
+	"\x05first\x18\x03 \x01(\x04R\x05first\x12\x19\n" +
+	"\bfirst_ns\x18\x04 \x01(\x03R\afirstNs\"\x8e\x01\n" +
+	"\x0fSnapshotSamples\x12\x14\n" +
+	"\x05quota\x18\x01 \x01(\rR\x05quota\x12\x16\n" +
+	"\x06window\x18\x02 \x01(\x03R\x06window\x127\n" +
+	"\asamples\x18\x03 \x03(\v2\x1d.quotad.log.v1.SnapshotSampleR\asamples\x12\x14\n" +
+	"\x05stage\x18\x04 \x01(\x05R\x05stage\"R\n" +
+	"\x0eSnapshotSample\x12\x13\n" +
+	"\x05at_ns\x18\x01 \x01(\x03R\x04atNs\x12\x17\n" +
+	"\awall_ns\x18\x02 \x01(\x03R\x06wallNs\x12\x12\n" +
+	"\x04left\x18\x03 \x01(\x03R\x04left\"\xf7\x02\n" +
+	"\rSnapshotMeter\x12\x16\n" +
+	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x14\n" +
+	"\x05quota\x18\x02 \x01(\rR\x05quota\x12\x16\n" +
+	"\x06window\x18\x03 \x01(\x03R\x06window\x12\x12\n" +
+	"\x04used\x18\x04 \x01(\x03R\x04used\x12\x1a\n" +
+	"\banswered\x18\x05 \x01(\x03R\banswered\x12\x18\n" +
+	"\alimited\x18\x06 \x01(\x03R\alimited\x12\x14\n" +
+	"\x05waits\x18\a \x01(\x03R\x05waits\x12\x1b\n" +
+	"\twaited_ns\x18\b \x01(\x03R\bwaitedNs\x12\x18\n" +
+	"\agranted\x18\t \x01(\x03R\agranted\x12\x1a\n" +
+	"\bconsumed\x18\n" +
+	" \x01(\x03R\bconsumed\x12\x1a\n" +
+	"\breturned\x18\v \x01(\x03R\breturned\x12\x18\n" +
+	"\aoverrun\x18\f \x01(\x03R\aoverrun\x127\n" +
+	"\adenials\x18\r \x03(\v2\x1d.quotad.log.v1.SnapshotDenialR\adenials\"U\n" +
+	"\x0eSnapshotDenial\x12-\n" +
+	"\x06reason\x18\x01 \x01(\x0e2\x15.quotad.log.v1.ReasonR\x06reason\x12\x14\n" +
+	"\x05times\x18\x02 \x01(\x03R\x05times\"m\n" +
+	"\x10SnapshotOverride\x12\x14\n" +
+	"\x05quota\x18\x01 \x01(\rR\x05quota\x12\x14\n" +
+	"\x05limit\x18\x02 \x01(\x03R\x05limit\x12\x19\n" +
+	"\buntil_ns\x18\x03 \x01(\x03R\auntilNs\x12\x12\n" +
+	"\x04note\x18\x04 \x01(\tR\x04note\"\xd5\x01\n" +
 	"\rSnapshotTally\x12\x16\n" +
 	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x14\n" +
 	"\x05quota\x18\x02 \x01(\rR\x05quota\x12\x1d\n" +
@@ -2131,7 +2663,7 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x0eSnapshotHolder\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04turn\x18\x02 \x01(\x04R\x04turn\x12\x17\n" +
-	"\aseen_ns\x18\x03 \x01(\x03R\x06seenNs\"\xf6\x01\n" +
+	"\aseen_ns\x18\x03 \x01(\x03R\x06seenNs\"\x8c\x02\n" +
 	"\x0eSnapshotWaiter\x12\x16\n" +
 	"\x06ticket\x18\x01 \x01(\x04R\x06ticket\x120\n" +
 	"\areserve\x18\x02 \x01(\v2\x16.quotad.log.v1.ReserveR\areserve\x12\x14\n" +
@@ -2141,7 +2673,9 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\asession\x18\x06 \x01(\x04R\asession\x12\x10\n" +
 	"\x03seq\x18\a \x01(\x04R\x03seq\x12\x10\n" +
 	"\x03key\x18\b \x01(\tR\x03key\x12\x17\n" +
-	"\aages_ns\x18\t \x01(\x03R\x06agesNs\"\x83\x01\n" +
+	"\aages_ns\x18\t \x01(\x03R\x06agesNs\x12\x14\n" +
+	"\x05saved\x18\n" +
+	" \x01(\bR\x05saved\"\x83\x01\n" +
 	"\x0fSnapshotSession\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x16\n" +
 	"\x06holder\x18\x02 \x01(\tR\x06holder\x12\x1f\n" +
@@ -2179,7 +2713,7 @@ func file_quotad_log_v1_snapshot_proto_rawDescGZIP() []byte {
 	return file_quotad_log_v1_snapshot_proto_rawDescData
 }
 
-var file_quotad_log_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_quotad_log_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_quotad_log_v1_snapshot_proto_goTypes = []any{
 	(*SnapshotRecord)(nil),    // 0: quotad.log.v1.SnapshotRecord
 	(*SnapshotHead)(nil),      // 1: quotad.log.v1.SnapshotHead
@@ -2190,48 +2724,60 @@ var file_quotad_log_v1_snapshot_proto_goTypes = []any{
 	(*SnapshotOperation)(nil), // 6: quotad.log.v1.SnapshotOperation
 	(*SnapshotCharge)(nil),    // 7: quotad.log.v1.SnapshotCharge
 	(*SnapshotDemand)(nil),    // 8: quotad.log.v1.SnapshotDemand
-	(*SnapshotTally)(nil),     // 9: quotad.log.v1.SnapshotTally
-	(*SnapshotHolder)(nil),    // 10: quotad.log.v1.SnapshotHolder
-	(*SnapshotWaiter)(nil),    // 11: quotad.log.v1.SnapshotWaiter
-	(*SnapshotSession)(nil),   // 12: quotad.log.v1.SnapshotSession
-	(*SnapshotResult)(nil),    // 13: quotad.log.v1.SnapshotResult
-	(*SnapshotKey)(nil),       // 14: quotad.log.v1.SnapshotKey
-	(*SnapshotMember)(nil),    // 15: quotad.log.v1.SnapshotMember
-	(*SnapshotTrailer)(nil),   // 16: quotad.log.v1.SnapshotTrailer
-	(*HolderRule)(nil),        // 17: quotad.log.v1.HolderRule
-	(*SetLimits)(nil),         // 18: quotad.log.v1.SetLimits
-	(*Quota)(nil),             // 19: quotad.log.v1.Quota
-	(*Reserve)(nil),           // 20: quotad.log.v1.Reserve
-	(*Result)(nil),            // 21: quotad.log.v1.Result
+	(*SnapshotSamples)(nil),   // 9: quotad.log.v1.SnapshotSamples
+	(*SnapshotSample)(nil),    // 10: quotad.log.v1.SnapshotSample
+	(*SnapshotMeter)(nil),     // 11: quotad.log.v1.SnapshotMeter
+	(*SnapshotDenial)(nil),    // 12: quotad.log.v1.SnapshotDenial
+	(*SnapshotOverride)(nil),  // 13: quotad.log.v1.SnapshotOverride
+	(*SnapshotTally)(nil),     // 14: quotad.log.v1.SnapshotTally
+	(*SnapshotHolder)(nil),    // 15: quotad.log.v1.SnapshotHolder
+	(*SnapshotWaiter)(nil),    // 16: quotad.log.v1.SnapshotWaiter
+	(*SnapshotSession)(nil),   // 17: quotad.log.v1.SnapshotSession
+	(*SnapshotResult)(nil),    // 18: quotad.log.v1.SnapshotResult
+	(*SnapshotKey)(nil),       // 19: quotad.log.v1.SnapshotKey
+	(*SnapshotMember)(nil),    // 20: quotad.log.v1.SnapshotMember
+	(*SnapshotTrailer)(nil),   // 21: quotad.log.v1.SnapshotTrailer
+	(*HolderRule)(nil),        // 22: quotad.log.v1.HolderRule
+	(*SetLimits)(nil),         // 23: quotad.log.v1.SetLimits
+	(*Quota)(nil),             // 24: quotad.log.v1.Quota
+	(Reason)(0),               // 25: quotad.log.v1.Reason
+	(*Reserve)(nil),           // 26: quotad.log.v1.Reserve
+	(*Result)(nil),            // 27: quotad.log.v1.Result
 }
 var file_quotad_log_v1_snapshot_proto_depIdxs = []int32{
 	1,  // 0: quotad.log.v1.SnapshotRecord.head:type_name -> quotad.log.v1.SnapshotHead
 	2,  // 1: quotad.log.v1.SnapshotRecord.quota:type_name -> quotad.log.v1.SnapshotQuota
 	4,  // 2: quotad.log.v1.SnapshotRecord.lease:type_name -> quotad.log.v1.SnapshotLease
 	6,  // 3: quotad.log.v1.SnapshotRecord.operation:type_name -> quotad.log.v1.SnapshotOperation
-	10, // 4: quotad.log.v1.SnapshotRecord.holder:type_name -> quotad.log.v1.SnapshotHolder
-	11, // 5: quotad.log.v1.SnapshotRecord.waiter:type_name -> quotad.log.v1.SnapshotWaiter
-	12, // 6: quotad.log.v1.SnapshotRecord.session:type_name -> quotad.log.v1.SnapshotSession
-	13, // 7: quotad.log.v1.SnapshotRecord.result:type_name -> quotad.log.v1.SnapshotResult
-	14, // 8: quotad.log.v1.SnapshotRecord.key:type_name -> quotad.log.v1.SnapshotKey
-	15, // 9: quotad.log.v1.SnapshotRecord.member:type_name -> quotad.log.v1.SnapshotMember
-	17, // 10: quotad.log.v1.SnapshotRecord.rule:type_name -> quotad.log.v1.HolderRule
-	9,  // 11: quotad.log.v1.SnapshotRecord.tally:type_name -> quotad.log.v1.SnapshotTally
+	15, // 4: quotad.log.v1.SnapshotRecord.holder:type_name -> quotad.log.v1.SnapshotHolder
+	16, // 5: quotad.log.v1.SnapshotRecord.waiter:type_name -> quotad.log.v1.SnapshotWaiter
+	17, // 6: quotad.log.v1.SnapshotRecord.session:type_name -> quotad.log.v1.SnapshotSession
+	18, // 7: quotad.log.v1.SnapshotRecord.result:type_name -> quotad.log.v1.SnapshotResult
+	19, // 8: quotad.log.v1.SnapshotRecord.key:type_name -> quotad.log.v1.SnapshotKey
+	20, // 9: quotad.log.v1.SnapshotRecord.member:type_name -> quotad.log.v1.SnapshotMember
+	22, // 10: quotad.log.v1.SnapshotRecord.rule:type_name -> quotad.log.v1.HolderRule
+	14, // 11: quotad.log.v1.SnapshotRecord.tally:type_name -> quotad.log.v1.SnapshotTally
 	8,  // 12: quotad.log.v1.SnapshotRecord.demand:type_name -> quotad.log.v1.SnapshotDemand
-	16, // 13: quotad.log.v1.SnapshotRecord.trailer:type_name -> quotad.log.v1.SnapshotTrailer
-	18, // 14: quotad.log.v1.SnapshotHead.limits:type_name -> quotad.log.v1.SetLimits
-	19, // 15: quotad.log.v1.SnapshotQuota.definition:type_name -> quotad.log.v1.Quota
-	3,  // 16: quotad.log.v1.SnapshotQuota.log:type_name -> quotad.log.v1.SnapshotEntry
-	5,  // 17: quotad.log.v1.SnapshotLease.items:type_name -> quotad.log.v1.SnapshotItem
-	7,  // 18: quotad.log.v1.SnapshotOperation.charges:type_name -> quotad.log.v1.SnapshotCharge
-	20, // 19: quotad.log.v1.SnapshotWaiter.reserve:type_name -> quotad.log.v1.Reserve
-	21, // 20: quotad.log.v1.SnapshotResult.result:type_name -> quotad.log.v1.Result
-	21, // 21: quotad.log.v1.SnapshotKey.result:type_name -> quotad.log.v1.Result
-	22, // [22:22] is the sub-list for method output_type
-	22, // [22:22] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	21, // 13: quotad.log.v1.SnapshotRecord.trailer:type_name -> quotad.log.v1.SnapshotTrailer
+	9,  // 14: quotad.log.v1.SnapshotRecord.samples:type_name -> quotad.log.v1.SnapshotSamples
+	13, // 15: quotad.log.v1.SnapshotRecord.override:type_name -> quotad.log.v1.SnapshotOverride
+	11, // 16: quotad.log.v1.SnapshotRecord.meter:type_name -> quotad.log.v1.SnapshotMeter
+	23, // 17: quotad.log.v1.SnapshotHead.limits:type_name -> quotad.log.v1.SetLimits
+	24, // 18: quotad.log.v1.SnapshotQuota.definition:type_name -> quotad.log.v1.Quota
+	3,  // 19: quotad.log.v1.SnapshotQuota.log:type_name -> quotad.log.v1.SnapshotEntry
+	5,  // 20: quotad.log.v1.SnapshotLease.items:type_name -> quotad.log.v1.SnapshotItem
+	7,  // 21: quotad.log.v1.SnapshotOperation.charges:type_name -> quotad.log.v1.SnapshotCharge
+	10, // 22: quotad.log.v1.SnapshotSamples.samples:type_name -> quotad.log.v1.SnapshotSample
+	12, // 23: quotad.log.v1.SnapshotMeter.denials:type_name -> quotad.log.v1.SnapshotDenial
+	25, // 24: quotad.log.v1.SnapshotDenial.reason:type_name -> quotad.log.v1.Reason
+	26, // 25: quotad.log.v1.SnapshotWaiter.reserve:type_name -> quotad.log.v1.Reserve
+	27, // 26: quotad.log.v1.SnapshotResult.result:type_name -> quotad.log.v1.Result
+	27, // 27: quotad.log.v1.SnapshotKey.result:type_name -> quotad.log.v1.Result
+	28, // [28:28] is the sub-list for method output_type
+	28, // [28:28] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_quotad_log_v1_snapshot_proto_init() }
@@ -2255,6 +2801,9 @@ func file_quotad_log_v1_snapshot_proto_init() {
 		(*SnapshotRecord_Tally)(nil),
 		(*SnapshotRecord_Demand)(nil),
 		(*SnapshotRecord_Trailer)(nil),
+		(*SnapshotRecord_Samples)(nil),
+		(*SnapshotRecord_Override)(nil),
+		(*SnapshotRecord_Meter)(nil),
 	}
 	file_quotad_log_v1_snapshot_proto_msgTypes[2].OneofWrappers = []any{}
 	type x struct{}
@@ -2263,7 +2812,7 @@ func file_quotad_log_v1_snapshot_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quotad_log_v1_snapshot_proto_rawDesc), len(file_quotad_log_v1_snapshot_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   17,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

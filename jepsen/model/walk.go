@@ -164,6 +164,8 @@ func (j *Judge) happen(event *fsm.Event) {
 			return result.GetQuotasApplied() != nil && command.GetDeleteQuota().GetQuota() == event.Quota
 		})
 	case fsm.EventWindowClosed: // was read before
+	case fsm.EventForecast, fsm.EventOverride:
+		j.violate("unexplained", "the suite's quotas have no such policy: %+v", *event)
 	case fsm.EventBreaker:
 		j.violate("unexplained", "%s is closed for %s, which nobody asked for: no quota of these histories has a policy", event.Quota, event.Holder)
 	}

@@ -353,6 +353,135 @@ func (x *DeleteQuotaResponse) GetMeta() *Meta {
 	return nil
 }
 
+// OverrideQuotaRequest overrides a limit. Leases keep what they hold; nothing new is granted until what counts is under the
+// new one. A change of the definition leaves the override in place.
+type OverrideQuotaRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Makes it safe to send again.
+	RequestId *RequestId `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// The quota's name.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// The limit; 0 suspends the quota. Absent: the present override ends.
+	Limit *int64 `protobuf:"varint,3,opt,name=limit,proto3,oneof" json:"limit,omitempty"`
+	// For how long, 1 s to 31 days.
+	Duration *durationpb.Duration `protobuf:"bytes,4,opt,name=duration,proto3" json:"duration,omitempty"`
+	// Free text for people, up to 500 bytes.
+	Note          string `protobuf:"bytes,5,opt,name=note,proto3" json:"note,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OverrideQuotaRequest) Reset() {
+	*x = OverrideQuotaRequest{}
+	mi := &file_quota_v1_admin_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OverrideQuotaRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OverrideQuotaRequest) ProtoMessage() {}
+
+func (x *OverrideQuotaRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_quota_v1_admin_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OverrideQuotaRequest.ProtoReflect.Descriptor instead.
+func (*OverrideQuotaRequest) Descriptor() ([]byte, []int) {
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *OverrideQuotaRequest) GetRequestId() *RequestId {
+	if x != nil {
+		return x.RequestId
+	}
+	return nil
+}
+
+func (x *OverrideQuotaRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *OverrideQuotaRequest) GetLimit() int64 {
+	if x != nil && x.Limit != nil {
+		return *x.Limit
+	}
+	return 0
+}
+
+func (x *OverrideQuotaRequest) GetDuration() *durationpb.Duration {
+	if x != nil {
+		return x.Duration
+	}
+	return nil
+}
+
+func (x *OverrideQuotaRequest) GetNote() string {
+	if x != nil {
+		return x.Note
+	}
+	return ""
+}
+
+// OverrideQuotaResponse says that it is done.
+type OverrideQuotaResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Where and when.
+	Meta          *Meta `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OverrideQuotaResponse) Reset() {
+	*x = OverrideQuotaResponse{}
+	mi := &file_quota_v1_admin_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OverrideQuotaResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OverrideQuotaResponse) ProtoMessage() {}
+
+func (x *OverrideQuotaResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_quota_v1_admin_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OverrideQuotaResponse.ProtoReflect.Descriptor instead.
+func (*OverrideQuotaResponse) Descriptor() ([]byte, []int) {
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *OverrideQuotaResponse) GetMeta() *Meta {
+	if x != nil {
+		return x.Meta
+	}
+	return nil
+}
+
 // ListHolderRulesRequest asks for the holder rules.
 type ListHolderRulesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -364,7 +493,7 @@ type ListHolderRulesRequest struct {
 
 func (x *ListHolderRulesRequest) Reset() {
 	*x = ListHolderRulesRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[5]
+	mi := &file_quota_v1_admin_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -376,7 +505,7 @@ func (x *ListHolderRulesRequest) String() string {
 func (*ListHolderRulesRequest) ProtoMessage() {}
 
 func (x *ListHolderRulesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[5]
+	mi := &file_quota_v1_admin_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -389,7 +518,7 @@ func (x *ListHolderRulesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListHolderRulesRequest.ProtoReflect.Descriptor instead.
 func (*ListHolderRulesRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{5}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListHolderRulesRequest) GetRead() ReadMode {
@@ -412,7 +541,7 @@ type ListHolderRulesResponse struct {
 
 func (x *ListHolderRulesResponse) Reset() {
 	*x = ListHolderRulesResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[6]
+	mi := &file_quota_v1_admin_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -424,7 +553,7 @@ func (x *ListHolderRulesResponse) String() string {
 func (*ListHolderRulesResponse) ProtoMessage() {}
 
 func (x *ListHolderRulesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[6]
+	mi := &file_quota_v1_admin_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -437,7 +566,7 @@ func (x *ListHolderRulesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListHolderRulesResponse.ProtoReflect.Descriptor instead.
 func (*ListHolderRulesResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{6}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListHolderRulesResponse) GetMeta() *Meta {
@@ -467,7 +596,7 @@ type RevokeLeaseRequest struct {
 
 func (x *RevokeLeaseRequest) Reset() {
 	*x = RevokeLeaseRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[7]
+	mi := &file_quota_v1_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -479,7 +608,7 @@ func (x *RevokeLeaseRequest) String() string {
 func (*RevokeLeaseRequest) ProtoMessage() {}
 
 func (x *RevokeLeaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[7]
+	mi := &file_quota_v1_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -492,7 +621,7 @@ func (x *RevokeLeaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeLeaseRequest.ProtoReflect.Descriptor instead.
 func (*RevokeLeaseRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{7}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *RevokeLeaseRequest) GetRequestId() *RequestId {
@@ -522,7 +651,7 @@ type RevokeLeaseResponse struct {
 
 func (x *RevokeLeaseResponse) Reset() {
 	*x = RevokeLeaseResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[8]
+	mi := &file_quota_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -534,7 +663,7 @@ func (x *RevokeLeaseResponse) String() string {
 func (*RevokeLeaseResponse) ProtoMessage() {}
 
 func (x *RevokeLeaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[8]
+	mi := &file_quota_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -547,7 +676,7 @@ func (x *RevokeLeaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeLeaseResponse.ProtoReflect.Descriptor instead.
 func (*RevokeLeaseResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{8}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *RevokeLeaseResponse) GetMeta() *Meta {
@@ -573,7 +702,7 @@ type GetStatusRequest struct {
 
 func (x *GetStatusRequest) Reset() {
 	*x = GetStatusRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[9]
+	mi := &file_quota_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -585,7 +714,7 @@ func (x *GetStatusRequest) String() string {
 func (*GetStatusRequest) ProtoMessage() {}
 
 func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[9]
+	mi := &file_quota_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -598,7 +727,7 @@ func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetStatusRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 // GetStatusResponse is the asked node's view.
@@ -643,14 +772,16 @@ type GetStatusResponse struct {
 	// The fence counter.
 	FenceCounter uint64 `protobuf:"varint,19,opt,name=fence_counter,json=fenceCounter,proto3" json:"fence_counter,omitempty"`
 	// The process was started for testing.
-	Testing       bool `protobuf:"varint,20,opt,name=testing,proto3" json:"testing,omitempty"`
+	Testing bool `protobuf:"varint,20,opt,name=testing,proto3" json:"testing,omitempty"`
+	// The bounds of sessions, keys and the queue.
+	Limits        *Limits `protobuf:"bytes,21,opt,name=limits,proto3" json:"limits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetStatusResponse) Reset() {
 	*x = GetStatusResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[10]
+	mi := &file_quota_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -662,7 +793,7 @@ func (x *GetStatusResponse) String() string {
 func (*GetStatusResponse) ProtoMessage() {}
 
 func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[10]
+	mi := &file_quota_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -675,7 +806,7 @@ func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetStatusResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GetStatusResponse) GetMeta() *Meta {
@@ -818,6 +949,205 @@ func (x *GetStatusResponse) GetTesting() bool {
 	return false
 }
 
+func (x *GetStatusResponse) GetLimits() *Limits {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
+// Limits are bounds that are a part of the replicated state.
+type Limits struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Most sessions; a full table refuses new ones. 262,144 at first.
+	MaxSessions *int64 `protobuf:"varint,1,opt,name=max_sessions,json=maxSessions,proto3,oneof" json:"max_sessions,omitempty"`
+	// Most bytes of results that are kept for repeated requests. 256 MiB at first.
+	MaxResultBytes *int64 `protobuf:"varint,2,opt,name=max_result_bytes,json=maxResultBytes,proto3,oneof" json:"max_result_bytes,omitempty"`
+	// How long a session that is not used lives, 1 s to 30 days of cluster time. 1 h at first.
+	SessionIdle *durationpb.Duration `protobuf:"bytes,3,opt,name=session_idle,json=sessionIdle,proto3" json:"session_idle,omitempty"`
+	// How long an idempotency key is remembered, 1 s to 30 days of cluster time. 24 h at first.
+	KeyLife *durationpb.Duration `protobuf:"bytes,4,opt,name=key_life,json=keyLife,proto3" json:"key_life,omitempty"`
+	// Most waiting Reserves. 200,000 at first.
+	MaxWaiters    *int64 `protobuf:"varint,5,opt,name=max_waiters,json=maxWaiters,proto3,oneof" json:"max_waiters,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Limits) Reset() {
+	*x = Limits{}
+	mi := &file_quota_v1_admin_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Limits) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Limits) ProtoMessage() {}
+
+func (x *Limits) ProtoReflect() protoreflect.Message {
+	mi := &file_quota_v1_admin_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Limits.ProtoReflect.Descriptor instead.
+func (*Limits) Descriptor() ([]byte, []int) {
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *Limits) GetMaxSessions() int64 {
+	if x != nil && x.MaxSessions != nil {
+		return *x.MaxSessions
+	}
+	return 0
+}
+
+func (x *Limits) GetMaxResultBytes() int64 {
+	if x != nil && x.MaxResultBytes != nil {
+		return *x.MaxResultBytes
+	}
+	return 0
+}
+
+func (x *Limits) GetSessionIdle() *durationpb.Duration {
+	if x != nil {
+		return x.SessionIdle
+	}
+	return nil
+}
+
+func (x *Limits) GetKeyLife() *durationpb.Duration {
+	if x != nil {
+		return x.KeyLife
+	}
+	return nil
+}
+
+func (x *Limits) GetMaxWaiters() int64 {
+	if x != nil && x.MaxWaiters != nil {
+		return *x.MaxWaiters
+	}
+	return 0
+}
+
+// SetLimitsRequest changes limits.
+type SetLimitsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Makes it safe to send again.
+	RequestId *RequestId `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// What is absent stays as it is. Lower bounds end nothing that is there: they refuse what is new.
+	Limits        *Limits `protobuf:"bytes,2,opt,name=limits,proto3" json:"limits,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetLimitsRequest) Reset() {
+	*x = SetLimitsRequest{}
+	mi := &file_quota_v1_admin_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetLimitsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetLimitsRequest) ProtoMessage() {}
+
+func (x *SetLimitsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_quota_v1_admin_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetLimitsRequest.ProtoReflect.Descriptor instead.
+func (*SetLimitsRequest) Descriptor() ([]byte, []int) {
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *SetLimitsRequest) GetRequestId() *RequestId {
+	if x != nil {
+		return x.RequestId
+	}
+	return nil
+}
+
+func (x *SetLimitsRequest) GetLimits() *Limits {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
+// SetLimitsResponse carries all limits.
+type SetLimitsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Where and when.
+	Meta *Meta `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
+	// All of them.
+	Limits        *Limits `protobuf:"bytes,2,opt,name=limits,proto3" json:"limits,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetLimitsResponse) Reset() {
+	*x = SetLimitsResponse{}
+	mi := &file_quota_v1_admin_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetLimitsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetLimitsResponse) ProtoMessage() {}
+
+func (x *SetLimitsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_quota_v1_admin_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetLimitsResponse.ProtoReflect.Descriptor instead.
+func (*SetLimitsResponse) Descriptor() ([]byte, []int) {
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *SetLimitsResponse) GetMeta() *Meta {
+	if x != nil {
+		return x.Meta
+	}
+	return nil
+}
+
+func (x *SetLimitsResponse) GetLimits() *Limits {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
 // Member is a node of the cluster.
 type Member struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -841,7 +1171,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_quota_v1_admin_proto_msgTypes[11]
+	mi := &file_quota_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -853,7 +1183,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[11]
+	mi := &file_quota_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -866,7 +1196,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Member) GetId() string {
@@ -933,7 +1263,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_quota_v1_admin_proto_msgTypes[12]
+	mi := &file_quota_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -945,7 +1275,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[12]
+	mi := &file_quota_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -958,7 +1288,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *HealthCheck) GetName() string {
@@ -997,7 +1327,7 @@ type AddMemberRequest struct {
 
 func (x *AddMemberRequest) Reset() {
 	*x = AddMemberRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[13]
+	mi := &file_quota_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1009,7 +1339,7 @@ func (x *AddMemberRequest) String() string {
 func (*AddMemberRequest) ProtoMessage() {}
 
 func (x *AddMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[13]
+	mi := &file_quota_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1022,7 +1352,7 @@ func (x *AddMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddMemberRequest.ProtoReflect.Descriptor instead.
 func (*AddMemberRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *AddMemberRequest) GetId() string {
@@ -1057,7 +1387,7 @@ type AddMemberResponse struct {
 
 func (x *AddMemberResponse) Reset() {
 	*x = AddMemberResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[14]
+	mi := &file_quota_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1069,7 +1399,7 @@ func (x *AddMemberResponse) String() string {
 func (*AddMemberResponse) ProtoMessage() {}
 
 func (x *AddMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[14]
+	mi := &file_quota_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1082,7 +1412,7 @@ func (x *AddMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddMemberResponse.ProtoReflect.Descriptor instead.
 func (*AddMemberResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *AddMemberResponse) GetMeta() *Meta {
@@ -1103,7 +1433,7 @@ type PromoteMemberRequest struct {
 
 func (x *PromoteMemberRequest) Reset() {
 	*x = PromoteMemberRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[15]
+	mi := &file_quota_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1115,7 +1445,7 @@ func (x *PromoteMemberRequest) String() string {
 func (*PromoteMemberRequest) ProtoMessage() {}
 
 func (x *PromoteMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[15]
+	mi := &file_quota_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1128,7 +1458,7 @@ func (x *PromoteMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromoteMemberRequest.ProtoReflect.Descriptor instead.
 func (*PromoteMemberRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PromoteMemberRequest) GetId() string {
@@ -1149,7 +1479,7 @@ type PromoteMemberResponse struct {
 
 func (x *PromoteMemberResponse) Reset() {
 	*x = PromoteMemberResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[16]
+	mi := &file_quota_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1161,7 +1491,7 @@ func (x *PromoteMemberResponse) String() string {
 func (*PromoteMemberResponse) ProtoMessage() {}
 
 func (x *PromoteMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[16]
+	mi := &file_quota_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1174,7 +1504,7 @@ func (x *PromoteMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromoteMemberResponse.ProtoReflect.Descriptor instead.
 func (*PromoteMemberResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PromoteMemberResponse) GetMeta() *Meta {
@@ -1197,7 +1527,7 @@ type RemoveMemberRequest struct {
 
 func (x *RemoveMemberRequest) Reset() {
 	*x = RemoveMemberRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[17]
+	mi := &file_quota_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1209,7 +1539,7 @@ func (x *RemoveMemberRequest) String() string {
 func (*RemoveMemberRequest) ProtoMessage() {}
 
 func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[17]
+	mi := &file_quota_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1222,7 +1552,7 @@ func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberRequest.ProtoReflect.Descriptor instead.
 func (*RemoveMemberRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *RemoveMemberRequest) GetId() string {
@@ -1250,7 +1580,7 @@ type RemoveMemberResponse struct {
 
 func (x *RemoveMemberResponse) Reset() {
 	*x = RemoveMemberResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[18]
+	mi := &file_quota_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1262,7 +1592,7 @@ func (x *RemoveMemberResponse) String() string {
 func (*RemoveMemberResponse) ProtoMessage() {}
 
 func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[18]
+	mi := &file_quota_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1275,7 +1605,7 @@ func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberResponse.ProtoReflect.Descriptor instead.
 func (*RemoveMemberResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *RemoveMemberResponse) GetMeta() *Meta {
@@ -1296,7 +1626,7 @@ type TransferLeadershipRequest struct {
 
 func (x *TransferLeadershipRequest) Reset() {
 	*x = TransferLeadershipRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[19]
+	mi := &file_quota_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1308,7 +1638,7 @@ func (x *TransferLeadershipRequest) String() string {
 func (*TransferLeadershipRequest) ProtoMessage() {}
 
 func (x *TransferLeadershipRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[19]
+	mi := &file_quota_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1321,7 +1651,7 @@ func (x *TransferLeadershipRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeadershipRequest.ProtoReflect.Descriptor instead.
 func (*TransferLeadershipRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *TransferLeadershipRequest) GetId() string {
@@ -1342,7 +1672,7 @@ type TransferLeadershipResponse struct {
 
 func (x *TransferLeadershipResponse) Reset() {
 	*x = TransferLeadershipResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[20]
+	mi := &file_quota_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1354,7 +1684,7 @@ func (x *TransferLeadershipResponse) String() string {
 func (*TransferLeadershipResponse) ProtoMessage() {}
 
 func (x *TransferLeadershipResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[20]
+	mi := &file_quota_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1367,7 +1697,7 @@ func (x *TransferLeadershipResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeadershipResponse.ProtoReflect.Descriptor instead.
 func (*TransferLeadershipResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *TransferLeadershipResponse) GetLeader() string {
@@ -1386,7 +1716,7 @@ type BackupRequest struct {
 
 func (x *BackupRequest) Reset() {
 	*x = BackupRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[21]
+	mi := &file_quota_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1398,7 +1728,7 @@ func (x *BackupRequest) String() string {
 func (*BackupRequest) ProtoMessage() {}
 
 func (x *BackupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[21]
+	mi := &file_quota_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1411,7 +1741,7 @@ func (x *BackupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
 func (*BackupRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 // BackupResponse is a piece of it.
@@ -1427,7 +1757,7 @@ type BackupResponse struct {
 
 func (x *BackupResponse) Reset() {
 	*x = BackupResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[22]
+	mi := &file_quota_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1439,7 +1769,7 @@ func (x *BackupResponse) String() string {
 func (*BackupResponse) ProtoMessage() {}
 
 func (x *BackupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[22]
+	mi := &file_quota_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1452,7 +1782,7 @@ func (x *BackupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupResponse.ProtoReflect.Descriptor instead.
 func (*BackupResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *BackupResponse) GetChunk() []byte {
@@ -1482,7 +1812,7 @@ type RestoreRequest struct {
 
 func (x *RestoreRequest) Reset() {
 	*x = RestoreRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[23]
+	mi := &file_quota_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1494,7 +1824,7 @@ func (x *RestoreRequest) String() string {
 func (*RestoreRequest) ProtoMessage() {}
 
 func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[23]
+	mi := &file_quota_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1507,7 +1837,7 @@ func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreRequest.ProtoReflect.Descriptor instead.
 func (*RestoreRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *RestoreRequest) GetChunk() []byte {
@@ -1537,7 +1867,7 @@ type RestoreResponse struct {
 
 func (x *RestoreResponse) Reset() {
 	*x = RestoreResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[24]
+	mi := &file_quota_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1549,7 +1879,7 @@ func (x *RestoreResponse) String() string {
 func (*RestoreResponse) ProtoMessage() {}
 
 func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[24]
+	mi := &file_quota_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1562,7 +1892,7 @@ func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreResponse.ProtoReflect.Descriptor instead.
 func (*RestoreResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *RestoreResponse) GetMeta() *Meta {
@@ -1590,7 +1920,7 @@ type GetStateHashRequest struct {
 
 func (x *GetStateHashRequest) Reset() {
 	*x = GetStateHashRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[25]
+	mi := &file_quota_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1602,7 +1932,7 @@ func (x *GetStateHashRequest) String() string {
 func (*GetStateHashRequest) ProtoMessage() {}
 
 func (x *GetStateHashRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[25]
+	mi := &file_quota_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1615,7 +1945,7 @@ func (x *GetStateHashRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStateHashRequest.ProtoReflect.Descriptor instead.
 func (*GetStateHashRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *GetStateHashRequest) GetAtLeastIndex() uint64 {
@@ -1640,7 +1970,7 @@ type GetStateHashResponse struct {
 
 func (x *GetStateHashResponse) Reset() {
 	*x = GetStateHashResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[26]
+	mi := &file_quota_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1652,7 +1982,7 @@ func (x *GetStateHashResponse) String() string {
 func (*GetStateHashResponse) ProtoMessage() {}
 
 func (x *GetStateHashResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[26]
+	mi := &file_quota_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1665,7 +1995,7 @@ func (x *GetStateHashResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStateHashResponse.ProtoReflect.Descriptor instead.
 func (*GetStateHashResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *GetStateHashResponse) GetIndex() uint64 {
@@ -1702,7 +2032,7 @@ type DumpLogRequest struct {
 
 func (x *DumpLogRequest) Reset() {
 	*x = DumpLogRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[27]
+	mi := &file_quota_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1714,7 +2044,7 @@ func (x *DumpLogRequest) String() string {
 func (*DumpLogRequest) ProtoMessage() {}
 
 func (x *DumpLogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[27]
+	mi := &file_quota_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1727,7 +2057,7 @@ func (x *DumpLogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DumpLogRequest.ProtoReflect.Descriptor instead.
 func (*DumpLogRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *DumpLogRequest) GetFromIndex() uint64 {
@@ -1763,7 +2093,7 @@ type DumpLogResponse struct {
 
 func (x *DumpLogResponse) Reset() {
 	*x = DumpLogResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[28]
+	mi := &file_quota_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1775,7 +2105,7 @@ func (x *DumpLogResponse) String() string {
 func (*DumpLogResponse) ProtoMessage() {}
 
 func (x *DumpLogResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[28]
+	mi := &file_quota_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1788,7 +2118,7 @@ func (x *DumpLogResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DumpLogResponse.ProtoReflect.Descriptor instead.
 func (*DumpLogResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *DumpLogResponse) GetIndex() uint64 {
@@ -1843,7 +2173,7 @@ type SetFaultRequest struct {
 
 func (x *SetFaultRequest) Reset() {
 	*x = SetFaultRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[29]
+	mi := &file_quota_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1855,7 +2185,7 @@ func (x *SetFaultRequest) String() string {
 func (*SetFaultRequest) ProtoMessage() {}
 
 func (x *SetFaultRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[29]
+	mi := &file_quota_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1868,7 +2198,7 @@ func (x *SetFaultRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetFaultRequest.ProtoReflect.Descriptor instead.
 func (*SetFaultRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *SetFaultRequest) GetWallOffset() *durationpb.Duration {
@@ -1908,7 +2238,7 @@ type SetFaultResponse struct {
 
 func (x *SetFaultResponse) Reset() {
 	*x = SetFaultResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[30]
+	mi := &file_quota_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1920,7 +2250,7 @@ func (x *SetFaultResponse) String() string {
 func (*SetFaultResponse) ProtoMessage() {}
 
 func (x *SetFaultResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[30]
+	mi := &file_quota_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1933,7 +2263,7 @@ func (x *SetFaultResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetFaultResponse.ProtoReflect.Descriptor instead.
 func (*SetFaultResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{30}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{35}
 }
 
 var File_quota_v1_admin_proto protoreflect.FileDescriptor
@@ -1964,6 +2294,16 @@ const file_quota_v1_admin_proto_rawDesc = "" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
 	"\x05force\x18\x03 \x01(\bR\x05force\"9\n" +
 	"\x13DeleteQuotaResponse\x12\"\n" +
+	"\x04meta\x18\x01 \x01(\v2\x0e.quota.v1.MetaR\x04meta\"\xce\x01\n" +
+	"\x14OverrideQuotaRequest\x122\n" +
+	"\n" +
+	"request_id\x18\x01 \x01(\v2\x13.quota.v1.RequestIdR\trequestId\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x19\n" +
+	"\x05limit\x18\x03 \x01(\x03H\x00R\x05limit\x88\x01\x01\x125\n" +
+	"\bduration\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\bduration\x12\x12\n" +
+	"\x04note\x18\x05 \x01(\tR\x04noteB\b\n" +
+	"\x06_limit\";\n" +
+	"\x15OverrideQuotaResponse\x12\"\n" +
 	"\x04meta\x18\x01 \x01(\v2\x0e.quota.v1.MetaR\x04meta\"@\n" +
 	"\x16ListHolderRulesRequest\x12&\n" +
 	"\x04read\x18\x01 \x01(\x0e2\x12.quota.v1.ReadModeR\x04read\"m\n" +
@@ -1977,7 +2317,7 @@ const file_quota_v1_admin_proto_rawDesc = "" +
 	"\x13RevokeLeaseResponse\x12\"\n" +
 	"\x04meta\x18\x01 \x01(\v2\x0e.quota.v1.MetaR\x04meta\x12*\n" +
 	"\breturned\x18\x02 \x03(\v2\x0e.quota.v1.ItemR\breturned\"\x12\n" +
-	"\x10GetStatusRequest\"\x98\x05\n" +
+	"\x10GetStatusRequest\"\xc2\x05\n" +
 	"\x11GetStatusResponse\x12\"\n" +
 	"\x04meta\x18\x01 \x01(\v2\x0e.quota.v1.MetaR\x04meta\x12\x1d\n" +
 	"\n" +
@@ -2001,7 +2341,25 @@ const file_quota_v1_admin_proto_rawDesc = "" +
 	"\bsessions\x18\x11 \x01(\x03R\bsessions\x12\x16\n" +
 	"\x06quotas\x18\x12 \x01(\x03R\x06quotas\x12#\n" +
 	"\rfence_counter\x18\x13 \x01(\x04R\ffenceCounter\x12\x18\n" +
-	"\atesting\x18\x14 \x01(\bR\atesting\"\xe9\x01\n" +
+	"\atesting\x18\x14 \x01(\bR\atesting\x12(\n" +
+	"\x06limits\x18\x15 \x01(\v2\x10.quota.v1.LimitsR\x06limits\"\xaf\x02\n" +
+	"\x06Limits\x12&\n" +
+	"\fmax_sessions\x18\x01 \x01(\x03H\x00R\vmaxSessions\x88\x01\x01\x12-\n" +
+	"\x10max_result_bytes\x18\x02 \x01(\x03H\x01R\x0emaxResultBytes\x88\x01\x01\x12<\n" +
+	"\fsession_idle\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\vsessionIdle\x124\n" +
+	"\bkey_life\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\akeyLife\x12$\n" +
+	"\vmax_waiters\x18\x05 \x01(\x03H\x02R\n" +
+	"maxWaiters\x88\x01\x01B\x0f\n" +
+	"\r_max_sessionsB\x13\n" +
+	"\x11_max_result_bytesB\x0e\n" +
+	"\f_max_waiters\"p\n" +
+	"\x10SetLimitsRequest\x122\n" +
+	"\n" +
+	"request_id\x18\x01 \x01(\v2\x13.quota.v1.RequestIdR\trequestId\x12(\n" +
+	"\x06limits\x18\x02 \x01(\v2\x10.quota.v1.LimitsR\x06limits\"a\n" +
+	"\x11SetLimitsResponse\x12\"\n" +
+	"\x04meta\x18\x01 \x01(\v2\x0e.quota.v1.MetaR\x04meta\x12(\n" +
+	"\x06limits\x18\x02 \x01(\v2\x10.quota.v1.LimitsR\x06limits\"\xe9\x01\n" +
 	"\x06Member\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12!\n" +
 	"\fraft_address\x18\x02 \x01(\tR\vraftAddress\x12\x1f\n" +
@@ -2071,13 +2429,15 @@ const file_quota_v1_admin_proto_rawDesc = "" +
 	"crashCountB\x11\n" +
 	"\x0f_clock_rate_ppmB\v\n" +
 	"\t_crash_at\"\x12\n" +
-	"\x10SetFaultResponse2\xcf\b\n" +
+	"\x10SetFaultResponse2\xeb\t\n" +
 	"\fAdminService\x12L\n" +
 	"\vApplyQuotas\x12\x1c.quota.v1.ApplyQuotasRequest\x1a\x1d.quota.v1.ApplyQuotasResponse\"\x00\x12L\n" +
-	"\vDeleteQuota\x12\x1c.quota.v1.DeleteQuotaRequest\x1a\x1d.quota.v1.DeleteQuotaResponse\"\x00\x12[\n" +
+	"\vDeleteQuota\x12\x1c.quota.v1.DeleteQuotaRequest\x1a\x1d.quota.v1.DeleteQuotaResponse\"\x00\x12R\n" +
+	"\rOverrideQuota\x12\x1e.quota.v1.OverrideQuotaRequest\x1a\x1f.quota.v1.OverrideQuotaResponse\"\x00\x12[\n" +
 	"\x0fListHolderRules\x12 .quota.v1.ListHolderRulesRequest\x1a!.quota.v1.ListHolderRulesResponse\"\x03\x90\x02\x01\x12L\n" +
 	"\vRevokeLease\x12\x1c.quota.v1.RevokeLeaseRequest\x1a\x1d.quota.v1.RevokeLeaseResponse\"\x00\x12I\n" +
 	"\tGetStatus\x12\x1a.quota.v1.GetStatusRequest\x1a\x1b.quota.v1.GetStatusResponse\"\x03\x90\x02\x01\x12F\n" +
+	"\tSetLimits\x12\x1a.quota.v1.SetLimitsRequest\x1a\x1b.quota.v1.SetLimitsResponse\"\x00\x12F\n" +
 	"\tAddMember\x12\x1a.quota.v1.AddMemberRequest\x1a\x1b.quota.v1.AddMemberResponse\"\x00\x12R\n" +
 	"\rPromoteMember\x12\x1e.quota.v1.PromoteMemberRequest\x1a\x1f.quota.v1.PromoteMemberResponse\"\x00\x12O\n" +
 	"\fRemoveMember\x12\x1d.quota.v1.RemoveMemberRequest\x1a\x1e.quota.v1.RemoveMemberResponse\"\x00\x12a\n" +
@@ -2100,104 +2460,123 @@ func file_quota_v1_admin_proto_rawDescGZIP() []byte {
 	return file_quota_v1_admin_proto_rawDescData
 }
 
-var file_quota_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
+var file_quota_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_quota_v1_admin_proto_goTypes = []any{
 	(*HolderRule)(nil),                 // 0: quota.v1.HolderRule
 	(*ApplyQuotasRequest)(nil),         // 1: quota.v1.ApplyQuotasRequest
 	(*ApplyQuotasResponse)(nil),        // 2: quota.v1.ApplyQuotasResponse
 	(*DeleteQuotaRequest)(nil),         // 3: quota.v1.DeleteQuotaRequest
 	(*DeleteQuotaResponse)(nil),        // 4: quota.v1.DeleteQuotaResponse
-	(*ListHolderRulesRequest)(nil),     // 5: quota.v1.ListHolderRulesRequest
-	(*ListHolderRulesResponse)(nil),    // 6: quota.v1.ListHolderRulesResponse
-	(*RevokeLeaseRequest)(nil),         // 7: quota.v1.RevokeLeaseRequest
-	(*RevokeLeaseResponse)(nil),        // 8: quota.v1.RevokeLeaseResponse
-	(*GetStatusRequest)(nil),           // 9: quota.v1.GetStatusRequest
-	(*GetStatusResponse)(nil),          // 10: quota.v1.GetStatusResponse
-	(*Member)(nil),                     // 11: quota.v1.Member
-	(*HealthCheck)(nil),                // 12: quota.v1.HealthCheck
-	(*AddMemberRequest)(nil),           // 13: quota.v1.AddMemberRequest
-	(*AddMemberResponse)(nil),          // 14: quota.v1.AddMemberResponse
-	(*PromoteMemberRequest)(nil),       // 15: quota.v1.PromoteMemberRequest
-	(*PromoteMemberResponse)(nil),      // 16: quota.v1.PromoteMemberResponse
-	(*RemoveMemberRequest)(nil),        // 17: quota.v1.RemoveMemberRequest
-	(*RemoveMemberResponse)(nil),       // 18: quota.v1.RemoveMemberResponse
-	(*TransferLeadershipRequest)(nil),  // 19: quota.v1.TransferLeadershipRequest
-	(*TransferLeadershipResponse)(nil), // 20: quota.v1.TransferLeadershipResponse
-	(*BackupRequest)(nil),              // 21: quota.v1.BackupRequest
-	(*BackupResponse)(nil),             // 22: quota.v1.BackupResponse
-	(*RestoreRequest)(nil),             // 23: quota.v1.RestoreRequest
-	(*RestoreResponse)(nil),            // 24: quota.v1.RestoreResponse
-	(*GetStateHashRequest)(nil),        // 25: quota.v1.GetStateHashRequest
-	(*GetStateHashResponse)(nil),       // 26: quota.v1.GetStateHashResponse
-	(*DumpLogRequest)(nil),             // 27: quota.v1.DumpLogRequest
-	(*DumpLogResponse)(nil),            // 28: quota.v1.DumpLogResponse
-	(*SetFaultRequest)(nil),            // 29: quota.v1.SetFaultRequest
-	(*SetFaultResponse)(nil),           // 30: quota.v1.SetFaultResponse
-	(Class)(0),                         // 31: quota.v1.Class
-	(*RequestId)(nil),                  // 32: quota.v1.RequestId
-	(*Quota)(nil),                      // 33: quota.v1.Quota
-	(*Meta)(nil),                       // 34: quota.v1.Meta
-	(ReadMode)(0),                      // 35: quota.v1.ReadMode
-	(*Item)(nil),                       // 36: quota.v1.Item
-	(*durationpb.Duration)(nil),        // 37: google.protobuf.Duration
+	(*OverrideQuotaRequest)(nil),       // 5: quota.v1.OverrideQuotaRequest
+	(*OverrideQuotaResponse)(nil),      // 6: quota.v1.OverrideQuotaResponse
+	(*ListHolderRulesRequest)(nil),     // 7: quota.v1.ListHolderRulesRequest
+	(*ListHolderRulesResponse)(nil),    // 8: quota.v1.ListHolderRulesResponse
+	(*RevokeLeaseRequest)(nil),         // 9: quota.v1.RevokeLeaseRequest
+	(*RevokeLeaseResponse)(nil),        // 10: quota.v1.RevokeLeaseResponse
+	(*GetStatusRequest)(nil),           // 11: quota.v1.GetStatusRequest
+	(*GetStatusResponse)(nil),          // 12: quota.v1.GetStatusResponse
+	(*Limits)(nil),                     // 13: quota.v1.Limits
+	(*SetLimitsRequest)(nil),           // 14: quota.v1.SetLimitsRequest
+	(*SetLimitsResponse)(nil),          // 15: quota.v1.SetLimitsResponse
+	(*Member)(nil),                     // 16: quota.v1.Member
+	(*HealthCheck)(nil),                // 17: quota.v1.HealthCheck
+	(*AddMemberRequest)(nil),           // 18: quota.v1.AddMemberRequest
+	(*AddMemberResponse)(nil),          // 19: quota.v1.AddMemberResponse
+	(*PromoteMemberRequest)(nil),       // 20: quota.v1.PromoteMemberRequest
+	(*PromoteMemberResponse)(nil),      // 21: quota.v1.PromoteMemberResponse
+	(*RemoveMemberRequest)(nil),        // 22: quota.v1.RemoveMemberRequest
+	(*RemoveMemberResponse)(nil),       // 23: quota.v1.RemoveMemberResponse
+	(*TransferLeadershipRequest)(nil),  // 24: quota.v1.TransferLeadershipRequest
+	(*TransferLeadershipResponse)(nil), // 25: quota.v1.TransferLeadershipResponse
+	(*BackupRequest)(nil),              // 26: quota.v1.BackupRequest
+	(*BackupResponse)(nil),             // 27: quota.v1.BackupResponse
+	(*RestoreRequest)(nil),             // 28: quota.v1.RestoreRequest
+	(*RestoreResponse)(nil),            // 29: quota.v1.RestoreResponse
+	(*GetStateHashRequest)(nil),        // 30: quota.v1.GetStateHashRequest
+	(*GetStateHashResponse)(nil),       // 31: quota.v1.GetStateHashResponse
+	(*DumpLogRequest)(nil),             // 32: quota.v1.DumpLogRequest
+	(*DumpLogResponse)(nil),            // 33: quota.v1.DumpLogResponse
+	(*SetFaultRequest)(nil),            // 34: quota.v1.SetFaultRequest
+	(*SetFaultResponse)(nil),           // 35: quota.v1.SetFaultResponse
+	(Class)(0),                         // 36: quota.v1.Class
+	(*RequestId)(nil),                  // 37: quota.v1.RequestId
+	(*Quota)(nil),                      // 38: quota.v1.Quota
+	(*Meta)(nil),                       // 39: quota.v1.Meta
+	(*durationpb.Duration)(nil),        // 40: google.protobuf.Duration
+	(ReadMode)(0),                      // 41: quota.v1.ReadMode
+	(*Item)(nil),                       // 42: quota.v1.Item
 }
 var file_quota_v1_admin_proto_depIdxs = []int32{
-	31, // 0: quota.v1.HolderRule.class:type_name -> quota.v1.Class
-	32, // 1: quota.v1.ApplyQuotasRequest.request_id:type_name -> quota.v1.RequestId
-	33, // 2: quota.v1.ApplyQuotasRequest.quotas:type_name -> quota.v1.Quota
+	36, // 0: quota.v1.HolderRule.class:type_name -> quota.v1.Class
+	37, // 1: quota.v1.ApplyQuotasRequest.request_id:type_name -> quota.v1.RequestId
+	38, // 2: quota.v1.ApplyQuotasRequest.quotas:type_name -> quota.v1.Quota
 	0,  // 3: quota.v1.ApplyQuotasRequest.holders:type_name -> quota.v1.HolderRule
-	34, // 4: quota.v1.ApplyQuotasResponse.meta:type_name -> quota.v1.Meta
-	32, // 5: quota.v1.DeleteQuotaRequest.request_id:type_name -> quota.v1.RequestId
-	34, // 6: quota.v1.DeleteQuotaResponse.meta:type_name -> quota.v1.Meta
-	35, // 7: quota.v1.ListHolderRulesRequest.read:type_name -> quota.v1.ReadMode
-	34, // 8: quota.v1.ListHolderRulesResponse.meta:type_name -> quota.v1.Meta
-	0,  // 9: quota.v1.ListHolderRulesResponse.holders:type_name -> quota.v1.HolderRule
-	32, // 10: quota.v1.RevokeLeaseRequest.request_id:type_name -> quota.v1.RequestId
-	34, // 11: quota.v1.RevokeLeaseResponse.meta:type_name -> quota.v1.Meta
-	36, // 12: quota.v1.RevokeLeaseResponse.returned:type_name -> quota.v1.Item
-	34, // 13: quota.v1.GetStatusResponse.meta:type_name -> quota.v1.Meta
-	11, // 14: quota.v1.GetStatusResponse.members:type_name -> quota.v1.Member
-	12, // 15: quota.v1.GetStatusResponse.checks:type_name -> quota.v1.HealthCheck
-	37, // 16: quota.v1.GetStatusResponse.uptime:type_name -> google.protobuf.Duration
-	37, // 17: quota.v1.Member.last_contact:type_name -> google.protobuf.Duration
-	34, // 18: quota.v1.AddMemberResponse.meta:type_name -> quota.v1.Meta
-	34, // 19: quota.v1.PromoteMemberResponse.meta:type_name -> quota.v1.Meta
-	34, // 20: quota.v1.RemoveMemberResponse.meta:type_name -> quota.v1.Meta
-	34, // 21: quota.v1.RestoreResponse.meta:type_name -> quota.v1.Meta
-	37, // 22: quota.v1.SetFaultRequest.wall_offset:type_name -> google.protobuf.Duration
-	1,  // 23: quota.v1.AdminService.ApplyQuotas:input_type -> quota.v1.ApplyQuotasRequest
-	3,  // 24: quota.v1.AdminService.DeleteQuota:input_type -> quota.v1.DeleteQuotaRequest
-	5,  // 25: quota.v1.AdminService.ListHolderRules:input_type -> quota.v1.ListHolderRulesRequest
-	7,  // 26: quota.v1.AdminService.RevokeLease:input_type -> quota.v1.RevokeLeaseRequest
-	9,  // 27: quota.v1.AdminService.GetStatus:input_type -> quota.v1.GetStatusRequest
-	13, // 28: quota.v1.AdminService.AddMember:input_type -> quota.v1.AddMemberRequest
-	15, // 29: quota.v1.AdminService.PromoteMember:input_type -> quota.v1.PromoteMemberRequest
-	17, // 30: quota.v1.AdminService.RemoveMember:input_type -> quota.v1.RemoveMemberRequest
-	19, // 31: quota.v1.AdminService.TransferLeadership:input_type -> quota.v1.TransferLeadershipRequest
-	21, // 32: quota.v1.AdminService.Backup:input_type -> quota.v1.BackupRequest
-	23, // 33: quota.v1.AdminService.Restore:input_type -> quota.v1.RestoreRequest
-	25, // 34: quota.v1.AdminService.GetStateHash:input_type -> quota.v1.GetStateHashRequest
-	27, // 35: quota.v1.AdminService.DumpLog:input_type -> quota.v1.DumpLogRequest
-	29, // 36: quota.v1.AdminService.SetFault:input_type -> quota.v1.SetFaultRequest
-	2,  // 37: quota.v1.AdminService.ApplyQuotas:output_type -> quota.v1.ApplyQuotasResponse
-	4,  // 38: quota.v1.AdminService.DeleteQuota:output_type -> quota.v1.DeleteQuotaResponse
-	6,  // 39: quota.v1.AdminService.ListHolderRules:output_type -> quota.v1.ListHolderRulesResponse
-	8,  // 40: quota.v1.AdminService.RevokeLease:output_type -> quota.v1.RevokeLeaseResponse
-	10, // 41: quota.v1.AdminService.GetStatus:output_type -> quota.v1.GetStatusResponse
-	14, // 42: quota.v1.AdminService.AddMember:output_type -> quota.v1.AddMemberResponse
-	16, // 43: quota.v1.AdminService.PromoteMember:output_type -> quota.v1.PromoteMemberResponse
-	18, // 44: quota.v1.AdminService.RemoveMember:output_type -> quota.v1.RemoveMemberResponse
-	20, // 45: quota.v1.AdminService.TransferLeadership:output_type -> quota.v1.TransferLeadershipResponse
-	22, // 46: quota.v1.AdminService.Backup:output_type -> quota.v1.BackupResponse
-	24, // 47: quota.v1.AdminService.Restore:output_type -> quota.v1.RestoreResponse
-	26, // 48: quota.v1.AdminService.GetStateHash:output_type -> quota.v1.GetStateHashResponse
-	28, // 49: quota.v1.AdminService.DumpLog:output_type -> quota.v1.DumpLogResponse
-	30, // 50: quota.v1.AdminService.SetFault:output_type -> quota.v1.SetFaultResponse
-	37, // [37:51] is the sub-list for method output_type
-	23, // [23:37] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	39, // 4: quota.v1.ApplyQuotasResponse.meta:type_name -> quota.v1.Meta
+	37, // 5: quota.v1.DeleteQuotaRequest.request_id:type_name -> quota.v1.RequestId
+	39, // 6: quota.v1.DeleteQuotaResponse.meta:type_name -> quota.v1.Meta
+	37, // 7: quota.v1.OverrideQuotaRequest.request_id:type_name -> quota.v1.RequestId
+	40, // 8: quota.v1.OverrideQuotaRequest.duration:type_name -> google.protobuf.Duration
+	39, // 9: quota.v1.OverrideQuotaResponse.meta:type_name -> quota.v1.Meta
+	41, // 10: quota.v1.ListHolderRulesRequest.read:type_name -> quota.v1.ReadMode
+	39, // 11: quota.v1.ListHolderRulesResponse.meta:type_name -> quota.v1.Meta
+	0,  // 12: quota.v1.ListHolderRulesResponse.holders:type_name -> quota.v1.HolderRule
+	37, // 13: quota.v1.RevokeLeaseRequest.request_id:type_name -> quota.v1.RequestId
+	39, // 14: quota.v1.RevokeLeaseResponse.meta:type_name -> quota.v1.Meta
+	42, // 15: quota.v1.RevokeLeaseResponse.returned:type_name -> quota.v1.Item
+	39, // 16: quota.v1.GetStatusResponse.meta:type_name -> quota.v1.Meta
+	16, // 17: quota.v1.GetStatusResponse.members:type_name -> quota.v1.Member
+	17, // 18: quota.v1.GetStatusResponse.checks:type_name -> quota.v1.HealthCheck
+	40, // 19: quota.v1.GetStatusResponse.uptime:type_name -> google.protobuf.Duration
+	13, // 20: quota.v1.GetStatusResponse.limits:type_name -> quota.v1.Limits
+	40, // 21: quota.v1.Limits.session_idle:type_name -> google.protobuf.Duration
+	40, // 22: quota.v1.Limits.key_life:type_name -> google.protobuf.Duration
+	37, // 23: quota.v1.SetLimitsRequest.request_id:type_name -> quota.v1.RequestId
+	13, // 24: quota.v1.SetLimitsRequest.limits:type_name -> quota.v1.Limits
+	39, // 25: quota.v1.SetLimitsResponse.meta:type_name -> quota.v1.Meta
+	13, // 26: quota.v1.SetLimitsResponse.limits:type_name -> quota.v1.Limits
+	40, // 27: quota.v1.Member.last_contact:type_name -> google.protobuf.Duration
+	39, // 28: quota.v1.AddMemberResponse.meta:type_name -> quota.v1.Meta
+	39, // 29: quota.v1.PromoteMemberResponse.meta:type_name -> quota.v1.Meta
+	39, // 30: quota.v1.RemoveMemberResponse.meta:type_name -> quota.v1.Meta
+	39, // 31: quota.v1.RestoreResponse.meta:type_name -> quota.v1.Meta
+	40, // 32: quota.v1.SetFaultRequest.wall_offset:type_name -> google.protobuf.Duration
+	1,  // 33: quota.v1.AdminService.ApplyQuotas:input_type -> quota.v1.ApplyQuotasRequest
+	3,  // 34: quota.v1.AdminService.DeleteQuota:input_type -> quota.v1.DeleteQuotaRequest
+	5,  // 35: quota.v1.AdminService.OverrideQuota:input_type -> quota.v1.OverrideQuotaRequest
+	7,  // 36: quota.v1.AdminService.ListHolderRules:input_type -> quota.v1.ListHolderRulesRequest
+	9,  // 37: quota.v1.AdminService.RevokeLease:input_type -> quota.v1.RevokeLeaseRequest
+	11, // 38: quota.v1.AdminService.GetStatus:input_type -> quota.v1.GetStatusRequest
+	14, // 39: quota.v1.AdminService.SetLimits:input_type -> quota.v1.SetLimitsRequest
+	18, // 40: quota.v1.AdminService.AddMember:input_type -> quota.v1.AddMemberRequest
+	20, // 41: quota.v1.AdminService.PromoteMember:input_type -> quota.v1.PromoteMemberRequest
+	22, // 42: quota.v1.AdminService.RemoveMember:input_type -> quota.v1.RemoveMemberRequest
+	24, // 43: quota.v1.AdminService.TransferLeadership:input_type -> quota.v1.TransferLeadershipRequest
+	26, // 44: quota.v1.AdminService.Backup:input_type -> quota.v1.BackupRequest
+	28, // 45: quota.v1.AdminService.Restore:input_type -> quota.v1.RestoreRequest
+	30, // 46: quota.v1.AdminService.GetStateHash:input_type -> quota.v1.GetStateHashRequest
+	32, // 47: quota.v1.AdminService.DumpLog:input_type -> quota.v1.DumpLogRequest
+	34, // 48: quota.v1.AdminService.SetFault:input_type -> quota.v1.SetFaultRequest
+	2,  // 49: quota.v1.AdminService.ApplyQuotas:output_type -> quota.v1.ApplyQuotasResponse
+	4,  // 50: quota.v1.AdminService.DeleteQuota:output_type -> quota.v1.DeleteQuotaResponse
+	6,  // 51: quota.v1.AdminService.OverrideQuota:output_type -> quota.v1.OverrideQuotaResponse
+	8,  // 52: quota.v1.AdminService.ListHolderRules:output_type -> quota.v1.ListHolderRulesResponse
+	10, // 53: quota.v1.AdminService.RevokeLease:output_type -> quota.v1.RevokeLeaseResponse
+	12, // 54: quota.v1.AdminService.GetStatus:output_type -> quota.v1.GetStatusResponse
+	15, // 55: quota.v1.AdminService.SetLimits:output_type -> quota.v1.SetLimitsResponse
+	19, // 56: quota.v1.AdminService.AddMember:output_type -> quota.v1.AddMemberResponse
+	21, // 57: quota.v1.AdminService.PromoteMember:output_type -> quota.v1.PromoteMemberResponse
+	23, // 58: quota.v1.AdminService.RemoveMember:output_type -> quota.v1.RemoveMemberResponse
+	25, // 59: quota.v1.AdminService.TransferLeadership:output_type -> quota.v1.TransferLeadershipResponse
+	27, // 60: quota.v1.AdminService.Backup:output_type -> quota.v1.BackupResponse
+	29, // 61: quota.v1.AdminService.Restore:output_type -> quota.v1.RestoreResponse
+	31, // 62: quota.v1.AdminService.GetStateHash:output_type -> quota.v1.GetStateHashResponse
+	33, // 63: quota.v1.AdminService.DumpLog:output_type -> quota.v1.DumpLogResponse
+	35, // 64: quota.v1.AdminService.SetFault:output_type -> quota.v1.SetFaultResponse
+	49, // [49:65] is the sub-list for method output_type
+	33, // [33:49] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_quota_v1_admin_proto_init() }
@@ -2206,14 +2585,16 @@ func file_quota_v1_admin_proto_init() {
 		return
 	}
 	file_quota_v1_quota_proto_init()
-	file_quota_v1_admin_proto_msgTypes[29].OneofWrappers = []any{}
+	file_quota_v1_admin_proto_msgTypes[5].OneofWrappers = []any{}
+	file_quota_v1_admin_proto_msgTypes[13].OneofWrappers = []any{}
+	file_quota_v1_admin_proto_msgTypes[34].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quota_v1_admin_proto_rawDesc), len(file_quota_v1_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   31,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

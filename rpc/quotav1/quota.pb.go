@@ -66,6 +66,8 @@ const (
 	Reason_REASON_SHARE Reason = 15
 	// Critical calls have used what they may of this window. Come back after retry_after.
 	Reason_REASON_CAP Reason = 16
+	// The window will be used up before it closes: background work waits. Come back after retry_after.
+	Reason_REASON_PARKED Reason = 19
 	// A field is malformed (invalid_argument).
 	Reason_REASON_INVALID Reason = 100
 	// No such quota (not_found).
@@ -167,6 +169,7 @@ var (
 		14:  "REASON_REOPENING",
 		15:  "REASON_SHARE",
 		16:  "REASON_CAP",
+		19:  "REASON_PARKED",
 		100: "REASON_INVALID",
 		101: "REASON_UNKNOWN_QUOTA",
 		102: "REASON_STALE_FENCE",
@@ -223,6 +226,7 @@ var (
 		"REASON_REOPENING":            14,
 		"REASON_SHARE":                15,
 		"REASON_CAP":                  16,
+		"REASON_PARKED":               19,
 		"REASON_INVALID":              100,
 		"REASON_UNKNOWN_QUOTA":        101,
 		"REASON_STALE_FENCE":          102,
@@ -516,6 +520,11 @@ const (
 	EventKind_EVENT_KIND_REOPENED EventKind = 15
 	// A quota was closed for one holder, whom the provider refused too often in a row.
 	EventKind_EVENT_KIND_BREAKER EventKind = 16
+	// A report changed how far a quota acts upon what is predicted: amount is what was left, duration how long it will last;
+	// 0: nothing is predicted any more.
+	EventKind_EVENT_KIND_FORECAST EventKind = 17
+	// Another limit was put in place of a quota's own, for a duration; 0: its own is back.
+	EventKind_EVENT_KIND_OVERRIDE EventKind = 18
 )
 
 // Enum value maps for EventKind.
@@ -538,6 +547,8 @@ var (
 		14: "EVENT_KIND_QUOTA_DELETED",
 		15: "EVENT_KIND_REOPENED",
 		16: "EVENT_KIND_BREAKER",
+		17: "EVENT_KIND_FORECAST",
+		18: "EVENT_KIND_OVERRIDE",
 	}
 	EventKind_value = map[string]int32{
 		"EVENT_KIND_UNSPECIFIED":   0,
@@ -557,6 +568,8 @@ var (
 		"EVENT_KIND_QUOTA_DELETED": 14,
 		"EVENT_KIND_REOPENED":      15,
 		"EVENT_KIND_BREAKER":       16,
+		"EVENT_KIND_FORECAST":      17,
+		"EVENT_KIND_OVERRIDE":      18,
 	}
 )
 
@@ -640,6 +653,67 @@ func (ReadMode) EnumDescriptor() ([]byte, []int) {
 	return file_quota_v1_quota_proto_rawDescGZIP(), []int{5}
 }
 
+// Circuit says whether a quota lets calls pass.
+type Circuit int32
+
+const (
+	// Not given.
+	Circuit_CIRCUIT_UNSPECIFIED Circuit = 0
+	// It does.
+	Circuit_CIRCUIT_CLOSED Circuit = 1
+	// It does, but will be used up before its window closes, and acts upon that.
+	Circuit_CIRCUIT_PREEMPTIVE Circuit = 2
+	// The provider closed it.
+	Circuit_CIRCUIT_OPEN Circuit = 3
+	// It reopens slowly after a cooldown.
+	Circuit_CIRCUIT_HALF_OPEN Circuit = 4
+)
+
+// Enum value maps for Circuit.
+var (
+	Circuit_name = map[int32]string{
+		0: "CIRCUIT_UNSPECIFIED",
+		1: "CIRCUIT_CLOSED",
+		2: "CIRCUIT_PREEMPTIVE",
+		3: "CIRCUIT_OPEN",
+		4: "CIRCUIT_HALF_OPEN",
+	}
+	Circuit_value = map[string]int32{
+		"CIRCUIT_UNSPECIFIED": 0,
+		"CIRCUIT_CLOSED":      1,
+		"CIRCUIT_PREEMPTIVE":  2,
+		"CIRCUIT_OPEN":        3,
+		"CIRCUIT_HALF_OPEN":   4,
+	}
+)
+
+func (x Circuit) Enum() *Circuit {
+	p := new(Circuit)
+	*p = x
+	return p
+}
+
+func (x Circuit) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Circuit) Descriptor() protoreflect.EnumDescriptor {
+	return file_quota_v1_quota_proto_enumTypes[6].Descriptor()
+}
+
+func (Circuit) Type() protoreflect.EnumType {
+	return &file_quota_v1_quota_proto_enumTypes[6]
+}
+
+func (x Circuit) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Circuit.Descriptor instead.
+func (Circuit) EnumDescriptor() ([]byte, []int) {
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{6}
+}
+
 // Zones says how a window is used up.
 type Zones int32
 
@@ -678,11 +752,11 @@ func (x Zones) String() string {
 }
 
 func (Zones) Descriptor() protoreflect.EnumDescriptor {
-	return file_quota_v1_quota_proto_enumTypes[6].Descriptor()
+	return file_quota_v1_quota_proto_enumTypes[7].Descriptor()
 }
 
 func (Zones) Type() protoreflect.EnumType {
-	return &file_quota_v1_quota_proto_enumTypes[6]
+	return &file_quota_v1_quota_proto_enumTypes[7]
 }
 
 func (x Zones) Number() protoreflect.EnumNumber {
@@ -691,7 +765,7 @@ func (x Zones) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Zones.Descriptor instead.
 func (Zones) EnumDescriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{6}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{7}
 }
 
 // Charged says when the provider charges a call.
@@ -735,11 +809,11 @@ func (x Charged) String() string {
 }
 
 func (Charged) Descriptor() protoreflect.EnumDescriptor {
-	return file_quota_v1_quota_proto_enumTypes[7].Descriptor()
+	return file_quota_v1_quota_proto_enumTypes[8].Descriptor()
 }
 
 func (Charged) Type() protoreflect.EnumType {
-	return &file_quota_v1_quota_proto_enumTypes[7]
+	return &file_quota_v1_quota_proto_enumTypes[8]
 }
 
 func (x Charged) Number() protoreflect.EnumNumber {
@@ -748,7 +822,7 @@ func (x Charged) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Charged.Descriptor instead.
 func (Charged) EnumDescriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{7}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{8}
 }
 
 // SettleMode says what a provider counts in the end.
@@ -788,11 +862,11 @@ func (x SettleMode) String() string {
 }
 
 func (SettleMode) Descriptor() protoreflect.EnumDescriptor {
-	return file_quota_v1_quota_proto_enumTypes[8].Descriptor()
+	return file_quota_v1_quota_proto_enumTypes[9].Descriptor()
 }
 
 func (SettleMode) Type() protoreflect.EnumType {
-	return &file_quota_v1_quota_proto_enumTypes[8]
+	return &file_quota_v1_quota_proto_enumTypes[9]
 }
 
 func (x SettleMode) Number() protoreflect.EnumNumber {
@@ -801,7 +875,7 @@ func (x SettleMode) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use SettleMode.Descriptor instead.
 func (SettleMode) EnumDescriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{8}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{9}
 }
 
 // Anchor says where windows begin.
@@ -841,11 +915,11 @@ func (x Anchor) String() string {
 }
 
 func (Anchor) Descriptor() protoreflect.EnumDescriptor {
-	return file_quota_v1_quota_proto_enumTypes[9].Descriptor()
+	return file_quota_v1_quota_proto_enumTypes[10].Descriptor()
 }
 
 func (Anchor) Type() protoreflect.EnumType {
-	return &file_quota_v1_quota_proto_enumTypes[9]
+	return &file_quota_v1_quota_proto_enumTypes[10]
 }
 
 func (x Anchor) Number() protoreflect.EnumNumber {
@@ -854,7 +928,7 @@ func (x Anchor) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Anchor.Descriptor instead.
 func (Anchor) EnumDescriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{9}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{10}
 }
 
 // RequestId makes a request safe to send again. Without one, a request that is sent again is a new request.
@@ -1403,7 +1477,10 @@ type ReserveRequest struct {
 	// outcome. Needs a RequestId.
 	NoBlock bool `protobuf:"varint,9,opt,name=no_block,json=noBlock,proto3" json:"no_block,omitempty"`
 	// An emergency: a critical call that may use the last of a window with strict zones.
-	Emergency     bool `protobuf:"varint,10,opt,name=emergency,proto3" json:"emergency,omitempty"`
+	Emergency bool `protobuf:"varint,10,opt,name=emergency,proto3" json:"emergency,omitempty"`
+	// The next quotas of the fallback chains will do as well: they are tried where the ones asked for are refused, or will be
+	// used up soon. All items that have a fallback move on together; what was granted says what it stands in for.
+	Fallback      bool `protobuf:"varint,12,opt,name=fallback,proto3" json:"fallback,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1504,6 +1581,13 @@ func (x *ReserveRequest) GetNoBlock() bool {
 func (x *ReserveRequest) GetEmergency() bool {
 	if x != nil {
 		return x.Emergency
+	}
+	return false
+}
+
+func (x *ReserveRequest) GetFallback() bool {
+	if x != nil {
+		return x.Fallback
 	}
 	return false
 }
@@ -1638,7 +1722,9 @@ type Lease struct {
 	Class Class `protobuf:"varint,6,opt,name=class,proto3,enum=quota.v1.Class" json:"class,omitempty"`
 	// The length that was asked for. A lease given to a waiter first has a shorter one (expires_in); its first Consume or
 	// Renew sets this one.
-	AskedTtl      *durationpb.Duration `protobuf:"bytes,7,opt,name=asked_ttl,json=askedTtl,proto3" json:"asked_ttl,omitempty"`
+	AskedTtl *durationpb.Duration `protobuf:"bytes,7,opt,name=asked_ttl,json=askedTtl,proto3" json:"asked_ttl,omitempty"`
+	// What is predicted of the quotas that were asked for. Absent: nothing.
+	Forecast      *Forecast `protobuf:"bytes,12,opt,name=forecast,proto3" json:"forecast,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1722,6 +1808,96 @@ func (x *Lease) GetAskedTtl() *durationpb.Duration {
 	return nil
 }
 
+func (x *Lease) GetForecast() *Forecast {
+	if x != nil {
+		return x.Forecast
+	}
+	return nil
+}
+
+// Forecast says that a window will be used up before it closes, and what would help.
+type Forecast struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The quota.
+	Quota string `protobuf:"bytes,1,opt,name=quota,proto3" json:"quota,omitempty"`
+	// What is left until it is used up, at the present pace.
+	ExhaustedIn *durationpb.Duration `protobuf:"bytes,2,opt,name=exhausted_in,json=exhaustedIn,proto3" json:"exhausted_in,omitempty"`
+	// The part of their size to which calls would have to shrink for it to last, 0.1 to 1: a factor for the tokens that a
+	// call may use.
+	Smaller float64 `protobuf:"fixed64,3,opt,name=smaller,proto3" json:"smaller,omitempty"`
+	// The next quota of its fallback chain, once it should be used; empty: not yet, or there is none.
+	Fallback string `protobuf:"bytes,4,opt,name=fallback,proto3" json:"fallback,omitempty"`
+	// Background work waits.
+	Parks         bool `protobuf:"varint,5,opt,name=parks,proto3" json:"parks,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Forecast) Reset() {
+	*x = Forecast{}
+	mi := &file_quota_v1_quota_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Forecast) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Forecast) ProtoMessage() {}
+
+func (x *Forecast) ProtoReflect() protoreflect.Message {
+	mi := &file_quota_v1_quota_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Forecast.ProtoReflect.Descriptor instead.
+func (*Forecast) Descriptor() ([]byte, []int) {
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Forecast) GetQuota() string {
+	if x != nil {
+		return x.Quota
+	}
+	return ""
+}
+
+func (x *Forecast) GetExhaustedIn() *durationpb.Duration {
+	if x != nil {
+		return x.ExhaustedIn
+	}
+	return nil
+}
+
+func (x *Forecast) GetSmaller() float64 {
+	if x != nil {
+		return x.Smaller
+	}
+	return 0
+}
+
+func (x *Forecast) GetFallback() string {
+	if x != nil {
+		return x.Fallback
+	}
+	return ""
+}
+
+func (x *Forecast) GetParks() bool {
+	if x != nil {
+		return x.Parks
+	}
+	return false
+}
+
 // GrantedItem is one item of a lease or operation.
 type GrantedItem struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1730,14 +1906,16 @@ type GrantedItem struct {
 	// The amount.
 	Amount int64 `protobuf:"varint,2,opt,name=amount,proto3" json:"amount,omitempty"`
 	// What is left until this item ends: at the lease's deadline, or when its window closes.
-	ExpiresIn     *durationpb.Duration `protobuf:"bytes,3,opt,name=expires_in,json=expiresIn,proto3" json:"expires_in,omitempty"`
+	ExpiresIn *durationpb.Duration `protobuf:"bytes,3,opt,name=expires_in,json=expiresIn,proto3" json:"expires_in,omitempty"`
+	// The quota that was asked for, where this one stands in for it.
+	InsteadOf     string `protobuf:"bytes,4,opt,name=instead_of,json=insteadOf,proto3" json:"instead_of,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GrantedItem) Reset() {
 	*x = GrantedItem{}
-	mi := &file_quota_v1_quota_proto_msgTypes[11]
+	mi := &file_quota_v1_quota_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1749,7 +1927,7 @@ func (x *GrantedItem) String() string {
 func (*GrantedItem) ProtoMessage() {}
 
 func (x *GrantedItem) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[11]
+	mi := &file_quota_v1_quota_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1762,7 +1940,7 @@ func (x *GrantedItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantedItem.ProtoReflect.Descriptor instead.
 func (*GrantedItem) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{11}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GrantedItem) GetQuota() string {
@@ -1786,6 +1964,13 @@ func (x *GrantedItem) GetExpiresIn() *durationpb.Duration {
 	return nil
 }
 
+func (x *GrantedItem) GetInsteadOf() string {
+	if x != nil {
+		return x.InsteadOf
+	}
+	return ""
+}
+
 // Operation is one Consume of a lease.
 type Operation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1803,7 +1988,7 @@ type Operation struct {
 
 func (x *Operation) Reset() {
 	*x = Operation{}
-	mi := &file_quota_v1_quota_proto_msgTypes[12]
+	mi := &file_quota_v1_quota_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1815,7 +2000,7 @@ func (x *Operation) String() string {
 func (*Operation) ProtoMessage() {}
 
 func (x *Operation) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[12]
+	mi := &file_quota_v1_quota_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1828,7 +2013,7 @@ func (x *Operation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Operation.ProtoReflect.Descriptor instead.
 func (*Operation) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{12}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Operation) GetOp() uint64 {
@@ -1875,14 +2060,16 @@ type Refusal struct {
 	// What is available of the binding quota; may be below 0 after an overrun.
 	Available int64 `protobuf:"varint,6,opt,name=available,proto3" json:"available,omitempty"`
 	// How many Reserves stand before this one for the binding quota.
-	Ahead         int64 `protobuf:"varint,7,opt,name=ahead,proto3" json:"ahead,omitempty"`
+	Ahead int64 `protobuf:"varint,7,opt,name=ahead,proto3" json:"ahead,omitempty"`
+	// What is predicted of the quotas that were asked for. Absent: nothing.
+	Forecast      *Forecast `protobuf:"bytes,12,opt,name=forecast,proto3" json:"forecast,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_quota_v1_quota_proto_msgTypes[13]
+	mi := &file_quota_v1_quota_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1894,7 +2081,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[13]
+	mi := &file_quota_v1_quota_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1907,7 +2094,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{13}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Refusal) GetReason() Reason {
@@ -1959,6 +2146,13 @@ func (x *Refusal) GetAhead() int64 {
 	return 0
 }
 
+func (x *Refusal) GetForecast() *Forecast {
+	if x != nil {
+		return x.Forecast
+	}
+	return nil
+}
+
 // Waiting says that the Reserve stands in the queue.
 type Waiting struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1972,7 +2166,7 @@ type Waiting struct {
 
 func (x *Waiting) Reset() {
 	*x = Waiting{}
-	mi := &file_quota_v1_quota_proto_msgTypes[14]
+	mi := &file_quota_v1_quota_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1984,7 +2178,7 @@ func (x *Waiting) String() string {
 func (*Waiting) ProtoMessage() {}
 
 func (x *Waiting) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[14]
+	mi := &file_quota_v1_quota_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1997,7 +2191,7 @@ func (x *Waiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
 func (*Waiting) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{14}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Waiting) GetTicket() uint64 {
@@ -2035,7 +2229,7 @@ type ConsumeRequest struct {
 
 func (x *ConsumeRequest) Reset() {
 	*x = ConsumeRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[15]
+	mi := &file_quota_v1_quota_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2047,7 +2241,7 @@ func (x *ConsumeRequest) String() string {
 func (*ConsumeRequest) ProtoMessage() {}
 
 func (x *ConsumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[15]
+	mi := &file_quota_v1_quota_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2060,7 +2254,7 @@ func (x *ConsumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumeRequest.ProtoReflect.Descriptor instead.
 func (*ConsumeRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{15}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ConsumeRequest) GetRequestId() *RequestId {
@@ -2123,7 +2317,7 @@ type ConsumeResponse struct {
 
 func (x *ConsumeResponse) Reset() {
 	*x = ConsumeResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[16]
+	mi := &file_quota_v1_quota_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2135,7 +2329,7 @@ func (x *ConsumeResponse) String() string {
 func (*ConsumeResponse) ProtoMessage() {}
 
 func (x *ConsumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[16]
+	mi := &file_quota_v1_quota_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2148,7 +2342,7 @@ func (x *ConsumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumeResponse.ProtoReflect.Descriptor instead.
 func (*ConsumeResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{16}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ConsumeResponse) GetMeta() *Meta {
@@ -2228,7 +2422,7 @@ type SettleRequest struct {
 
 func (x *SettleRequest) Reset() {
 	*x = SettleRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[17]
+	mi := &file_quota_v1_quota_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2240,7 +2434,7 @@ func (x *SettleRequest) String() string {
 func (*SettleRequest) ProtoMessage() {}
 
 func (x *SettleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[17]
+	mi := &file_quota_v1_quota_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2253,7 +2447,7 @@ func (x *SettleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettleRequest.ProtoReflect.Descriptor instead.
 func (*SettleRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{17}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *SettleRequest) GetRequestId() *RequestId {
@@ -2336,7 +2530,7 @@ type SettleResponse struct {
 
 func (x *SettleResponse) Reset() {
 	*x = SettleResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[18]
+	mi := &file_quota_v1_quota_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2348,7 +2542,7 @@ func (x *SettleResponse) String() string {
 func (*SettleResponse) ProtoMessage() {}
 
 func (x *SettleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[18]
+	mi := &file_quota_v1_quota_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2361,7 +2555,7 @@ func (x *SettleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettleResponse.ProtoReflect.Descriptor instead.
 func (*SettleResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{18}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *SettleResponse) GetMeta() *Meta {
@@ -2409,7 +2603,7 @@ type ReleaseRequest struct {
 
 func (x *ReleaseRequest) Reset() {
 	*x = ReleaseRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[19]
+	mi := &file_quota_v1_quota_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2421,7 +2615,7 @@ func (x *ReleaseRequest) String() string {
 func (*ReleaseRequest) ProtoMessage() {}
 
 func (x *ReleaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[19]
+	mi := &file_quota_v1_quota_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2434,7 +2628,7 @@ func (x *ReleaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{19}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ReleaseRequest) GetRequestId() *RequestId {
@@ -2480,7 +2674,7 @@ type ReleaseResponse struct {
 
 func (x *ReleaseResponse) Reset() {
 	*x = ReleaseResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[20]
+	mi := &file_quota_v1_quota_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2492,7 +2686,7 @@ func (x *ReleaseResponse) String() string {
 func (*ReleaseResponse) ProtoMessage() {}
 
 func (x *ReleaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[20]
+	mi := &file_quota_v1_quota_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2505,7 +2699,7 @@ func (x *ReleaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{20}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ReleaseResponse) GetMeta() *Meta {
@@ -2546,7 +2740,7 @@ type RenewRequest struct {
 
 func (x *RenewRequest) Reset() {
 	*x = RenewRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[21]
+	mi := &file_quota_v1_quota_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2558,7 +2752,7 @@ func (x *RenewRequest) String() string {
 func (*RenewRequest) ProtoMessage() {}
 
 func (x *RenewRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[21]
+	mi := &file_quota_v1_quota_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2571,7 +2765,7 @@ func (x *RenewRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewRequest.ProtoReflect.Descriptor instead.
 func (*RenewRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{21}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *RenewRequest) GetRequestId() *RequestId {
@@ -2615,7 +2809,7 @@ type RenewResponse struct {
 
 func (x *RenewResponse) Reset() {
 	*x = RenewResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[22]
+	mi := &file_quota_v1_quota_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2627,7 +2821,7 @@ func (x *RenewResponse) String() string {
 func (*RenewResponse) ProtoMessage() {}
 
 func (x *RenewResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[22]
+	mi := &file_quota_v1_quota_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2640,7 +2834,7 @@ func (x *RenewResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewResponse.ProtoReflect.Descriptor instead.
 func (*RenewResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{22}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *RenewResponse) GetMeta() *Meta {
@@ -2670,7 +2864,7 @@ type WithdrawRequest struct {
 
 func (x *WithdrawRequest) Reset() {
 	*x = WithdrawRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[23]
+	mi := &file_quota_v1_quota_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2682,7 +2876,7 @@ func (x *WithdrawRequest) String() string {
 func (*WithdrawRequest) ProtoMessage() {}
 
 func (x *WithdrawRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[23]
+	mi := &file_quota_v1_quota_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2695,7 +2889,7 @@ func (x *WithdrawRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WithdrawRequest.ProtoReflect.Descriptor instead.
 func (*WithdrawRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{23}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *WithdrawRequest) GetRequestId() *RequestId {
@@ -2723,7 +2917,7 @@ type WithdrawResponse struct {
 
 func (x *WithdrawResponse) Reset() {
 	*x = WithdrawResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[24]
+	mi := &file_quota_v1_quota_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2735,7 +2929,7 @@ func (x *WithdrawResponse) String() string {
 func (*WithdrawResponse) ProtoMessage() {}
 
 func (x *WithdrawResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[24]
+	mi := &file_quota_v1_quota_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2748,7 +2942,7 @@ func (x *WithdrawResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WithdrawResponse.ProtoReflect.Descriptor instead.
 func (*WithdrawResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{24}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *WithdrawResponse) GetMeta() *Meta {
@@ -2781,7 +2975,7 @@ type Signal struct {
 
 func (x *Signal) Reset() {
 	*x = Signal{}
-	mi := &file_quota_v1_quota_proto_msgTypes[25]
+	mi := &file_quota_v1_quota_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2793,7 +2987,7 @@ func (x *Signal) String() string {
 func (*Signal) ProtoMessage() {}
 
 func (x *Signal) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[25]
+	mi := &file_quota_v1_quota_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2806,7 +3000,7 @@ func (x *Signal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Signal.ProtoReflect.Descriptor instead.
 func (*Signal) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{25}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Signal) GetQuota() string {
@@ -2877,7 +3071,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[26]
+	mi := &file_quota_v1_quota_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2889,7 +3083,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[26]
+	mi := &file_quota_v1_quota_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2902,7 +3096,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{26}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ReportRequest) GetRequestId() *RequestId {
@@ -2953,7 +3147,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[27]
+	mi := &file_quota_v1_quota_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2965,7 +3159,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[27]
+	mi := &file_quota_v1_quota_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2978,7 +3172,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{27}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ReportResponse) GetMeta() *Meta {
@@ -3014,7 +3208,7 @@ type ReportedQuota struct {
 
 func (x *ReportedQuota) Reset() {
 	*x = ReportedQuota{}
-	mi := &file_quota_v1_quota_proto_msgTypes[28]
+	mi := &file_quota_v1_quota_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3026,7 +3220,7 @@ func (x *ReportedQuota) String() string {
 func (*ReportedQuota) ProtoMessage() {}
 
 func (x *ReportedQuota) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[28]
+	mi := &file_quota_v1_quota_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3039,7 +3233,7 @@ func (x *ReportedQuota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportedQuota.ProtoReflect.Descriptor instead.
 func (*ReportedQuota) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{28}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ReportedQuota) GetQuota() string {
@@ -3098,7 +3292,7 @@ type Command struct {
 
 func (x *Command) Reset() {
 	*x = Command{}
-	mi := &file_quota_v1_quota_proto_msgTypes[29]
+	mi := &file_quota_v1_quota_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3110,7 +3304,7 @@ func (x *Command) String() string {
 func (*Command) ProtoMessage() {}
 
 func (x *Command) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[29]
+	mi := &file_quota_v1_quota_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3123,7 +3317,7 @@ func (x *Command) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Command.ProtoReflect.Descriptor instead.
 func (*Command) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{29}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Command) GetKind() isCommand_Kind {
@@ -3260,7 +3454,7 @@ type BatchRequest struct {
 
 func (x *BatchRequest) Reset() {
 	*x = BatchRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[30]
+	mi := &file_quota_v1_quota_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3272,7 +3466,7 @@ func (x *BatchRequest) String() string {
 func (*BatchRequest) ProtoMessage() {}
 
 func (x *BatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[30]
+	mi := &file_quota_v1_quota_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3285,7 +3479,7 @@ func (x *BatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchRequest.ProtoReflect.Descriptor instead.
 func (*BatchRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{30}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *BatchRequest) GetCommands() []*Command {
@@ -3308,7 +3502,7 @@ type BatchResponse struct {
 
 func (x *BatchResponse) Reset() {
 	*x = BatchResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[31]
+	mi := &file_quota_v1_quota_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3320,7 +3514,7 @@ func (x *BatchResponse) String() string {
 func (*BatchResponse) ProtoMessage() {}
 
 func (x *BatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[31]
+	mi := &file_quota_v1_quota_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3333,7 +3527,7 @@ func (x *BatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchResponse.ProtoReflect.Descriptor instead.
 func (*BatchResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{31}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *BatchResponse) GetMeta() *Meta {
@@ -3372,7 +3566,7 @@ type CommandResult struct {
 
 func (x *CommandResult) Reset() {
 	*x = CommandResult{}
-	mi := &file_quota_v1_quota_proto_msgTypes[32]
+	mi := &file_quota_v1_quota_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3384,7 +3578,7 @@ func (x *CommandResult) String() string {
 func (*CommandResult) ProtoMessage() {}
 
 func (x *CommandResult) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[32]
+	mi := &file_quota_v1_quota_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3397,7 +3591,7 @@ func (x *CommandResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommandResult.ProtoReflect.Descriptor instead.
 func (*CommandResult) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{32}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *CommandResult) GetKind() isCommandResult_Kind {
@@ -3554,7 +3748,7 @@ type CommandError struct {
 
 func (x *CommandError) Reset() {
 	*x = CommandError{}
-	mi := &file_quota_v1_quota_proto_msgTypes[33]
+	mi := &file_quota_v1_quota_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3566,7 +3760,7 @@ func (x *CommandError) String() string {
 func (*CommandError) ProtoMessage() {}
 
 func (x *CommandError) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[33]
+	mi := &file_quota_v1_quota_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3579,7 +3773,7 @@ func (x *CommandError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommandError.ProtoReflect.Descriptor instead.
 func (*CommandError) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{33}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *CommandError) GetCode() string {
@@ -3618,7 +3812,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[34]
+	mi := &file_quota_v1_quota_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3630,7 +3824,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[34]
+	mi := &file_quota_v1_quota_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3643,7 +3837,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{34}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *WatchRequest) GetFromIndex() uint64 {
@@ -3680,7 +3874,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[35]
+	mi := &file_quota_v1_quota_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3692,7 +3886,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[35]
+	mi := &file_quota_v1_quota_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3705,7 +3899,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{35}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *WatchResponse) GetMeta() *Meta {
@@ -3749,7 +3943,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_quota_v1_quota_proto_msgTypes[36]
+	mi := &file_quota_v1_quota_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3761,7 +3955,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[36]
+	mi := &file_quota_v1_quota_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3774,7 +3968,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{36}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Event) GetKind() EventKind {
@@ -3853,7 +4047,7 @@ type GetQuotaRequest struct {
 
 func (x *GetQuotaRequest) Reset() {
 	*x = GetQuotaRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[37]
+	mi := &file_quota_v1_quota_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3865,7 +4059,7 @@ func (x *GetQuotaRequest) String() string {
 func (*GetQuotaRequest) ProtoMessage() {}
 
 func (x *GetQuotaRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[37]
+	mi := &file_quota_v1_quota_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3878,7 +4072,7 @@ func (x *GetQuotaRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetQuotaRequest.ProtoReflect.Descriptor instead.
 func (*GetQuotaRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{37}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *GetQuotaRequest) GetName() string {
@@ -3908,7 +4102,7 @@ type GetQuotaResponse struct {
 
 func (x *GetQuotaResponse) Reset() {
 	*x = GetQuotaResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[38]
+	mi := &file_quota_v1_quota_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3920,7 +4114,7 @@ func (x *GetQuotaResponse) String() string {
 func (*GetQuotaResponse) ProtoMessage() {}
 
 func (x *GetQuotaResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[38]
+	mi := &file_quota_v1_quota_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3933,7 +4127,7 @@ func (x *GetQuotaResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetQuotaResponse.ProtoReflect.Descriptor instead.
 func (*GetQuotaResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{38}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *GetQuotaResponse) GetMeta() *Meta {
@@ -3967,7 +4161,7 @@ type ListQuotasRequest struct {
 
 func (x *ListQuotasRequest) Reset() {
 	*x = ListQuotasRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[39]
+	mi := &file_quota_v1_quota_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3979,7 +4173,7 @@ func (x *ListQuotasRequest) String() string {
 func (*ListQuotasRequest) ProtoMessage() {}
 
 func (x *ListQuotasRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[39]
+	mi := &file_quota_v1_quota_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3992,7 +4186,7 @@ func (x *ListQuotasRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuotasRequest.ProtoReflect.Descriptor instead.
 func (*ListQuotasRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{39}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ListQuotasRequest) GetPrefix() string {
@@ -4038,7 +4232,7 @@ type ListQuotasResponse struct {
 
 func (x *ListQuotasResponse) Reset() {
 	*x = ListQuotasResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[40]
+	mi := &file_quota_v1_quota_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4050,7 +4244,7 @@ func (x *ListQuotasResponse) String() string {
 func (*ListQuotasResponse) ProtoMessage() {}
 
 func (x *ListQuotasResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[40]
+	mi := &file_quota_v1_quota_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4063,7 +4257,7 @@ func (x *ListQuotasResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuotasResponse.ProtoReflect.Descriptor instead.
 func (*ListQuotasResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{40}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ListQuotasResponse) GetMeta() *Meta {
@@ -4123,14 +4317,22 @@ type QuotaStatus struct {
 	// Holders whose breaker is open, at most 100.
 	BrokenHolders []string `protobuf:"bytes,16,rep,name=broken_holders,json=brokenHolders,proto3" json:"broken_holders,omitempty"`
 	// Shares and use by class; empty: no shares are configured.
-	Classes       []*ClassUse `protobuf:"bytes,17,rep,name=classes,proto3" json:"classes,omitempty"`
+	Classes []*ClassUse `protobuf:"bytes,17,rep,name=classes,proto3" json:"classes,omitempty"`
+	// Whether it lets calls pass.
+	Circuit Circuit `protobuf:"varint,18,opt,name=circuit,proto3,enum=quota.v1.Circuit" json:"circuit,omitempty"`
+	// What is predicted. Absent: nothing.
+	Forecast *Forecast `protobuf:"bytes,19,opt,name=forecast,proto3" json:"forecast,omitempty"`
+	// How many reports of the present window the prediction rests on; 3 are the least.
+	Samples int32 `protobuf:"varint,20,opt,name=samples,proto3" json:"samples,omitempty"`
+	// A limit in place of its own. Absent: none.
+	Override      *Override `protobuf:"bytes,21,opt,name=override,proto3" json:"override,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *QuotaStatus) Reset() {
 	*x = QuotaStatus{}
-	mi := &file_quota_v1_quota_proto_msgTypes[41]
+	mi := &file_quota_v1_quota_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4142,7 +4344,7 @@ func (x *QuotaStatus) String() string {
 func (*QuotaStatus) ProtoMessage() {}
 
 func (x *QuotaStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[41]
+	mi := &file_quota_v1_quota_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4155,7 +4357,7 @@ func (x *QuotaStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuotaStatus.ProtoReflect.Descriptor instead.
 func (*QuotaStatus) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{41}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *QuotaStatus) GetDefinition() *Quota {
@@ -4277,6 +4479,98 @@ func (x *QuotaStatus) GetClasses() []*ClassUse {
 	return nil
 }
 
+func (x *QuotaStatus) GetCircuit() Circuit {
+	if x != nil {
+		return x.Circuit
+	}
+	return Circuit_CIRCUIT_UNSPECIFIED
+}
+
+func (x *QuotaStatus) GetForecast() *Forecast {
+	if x != nil {
+		return x.Forecast
+	}
+	return nil
+}
+
+func (x *QuotaStatus) GetSamples() int32 {
+	if x != nil {
+		return x.Samples
+	}
+	return 0
+}
+
+func (x *QuotaStatus) GetOverride() *Override {
+	if x != nil {
+		return x.Override
+	}
+	return nil
+}
+
+// Override is a limit in place of a quota's own for a while.
+type Override struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The limit; 0 suspends the quota.
+	Limit int64 `protobuf:"varint,1,opt,name=limit,proto3" json:"limit,omitempty"`
+	// What is left until it ends.
+	Left *durationpb.Duration `protobuf:"bytes,2,opt,name=left,proto3" json:"left,omitempty"`
+	// Free text for people.
+	Note          string `protobuf:"bytes,3,opt,name=note,proto3" json:"note,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Override) Reset() {
+	*x = Override{}
+	mi := &file_quota_v1_quota_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Override) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Override) ProtoMessage() {}
+
+func (x *Override) ProtoReflect() protoreflect.Message {
+	mi := &file_quota_v1_quota_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Override.ProtoReflect.Descriptor instead.
+func (*Override) Descriptor() ([]byte, []int) {
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *Override) GetLimit() int64 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *Override) GetLeft() *durationpb.Duration {
+	if x != nil {
+		return x.Left
+	}
+	return nil
+}
+
+func (x *Override) GetNote() string {
+	if x != nil {
+		return x.Note
+	}
+	return ""
+}
+
 // Quota is a quota's definition.
 type Quota struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -4313,14 +4607,16 @@ type Quota struct {
 	// Free text for people, up to 500 bytes.
 	Note string `protobuf:"bytes,15,opt,name=note,proto3" json:"note,omitempty"`
 	// Who is kept waiting before the limit is reached. Absent: nobody.
-	Policy        *Policy `protobuf:"bytes,16,opt,name=policy,proto3" json:"policy,omitempty"`
+	Policy *Policy `protobuf:"bytes,16,opt,name=policy,proto3" json:"policy,omitempty"`
+	// The next quota of its fallback chain: what may be used in its place, such as that of another model.
+	Fallback      string `protobuf:"bytes,17,opt,name=fallback,proto3" json:"fallback,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Quota) Reset() {
 	*x = Quota{}
-	mi := &file_quota_v1_quota_proto_msgTypes[42]
+	mi := &file_quota_v1_quota_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4332,7 +4628,7 @@ func (x *Quota) String() string {
 func (*Quota) ProtoMessage() {}
 
 func (x *Quota) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[42]
+	mi := &file_quota_v1_quota_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4345,7 +4641,7 @@ func (x *Quota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Quota.ProtoReflect.Descriptor instead.
 func (*Quota) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{42}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Quota) GetName() string {
@@ -4473,6 +4769,13 @@ func (x *Quota) GetPolicy() *Policy {
 	return nil
 }
 
+func (x *Quota) GetFallback() string {
+	if x != nil {
+		return x.Fallback
+	}
+	return ""
+}
+
 type isQuota_Rule interface {
 	isQuota_Rule()
 }
@@ -4514,14 +4817,18 @@ type Policy struct {
 	Shares *Shares `protobuf:"bytes,5,opt,name=shares,proto3" json:"shares,omitempty"`
 	// After how long without a grant a holder of background work that asks counts as standard: in the queue, in zones, and
 	// for what is kept; 1 s to 24 h. Absent: never.
-	Ageing        *durationpb.Duration `protobuf:"bytes,6,opt,name=ageing,proto3" json:"ageing,omitempty"`
+	Ageing *durationpb.Duration `protobuf:"bytes,6,opt,name=ageing,proto3" json:"ageing,omitempty"`
+	// When it is acted upon that the window will be used up before it closes. Absent: never.
+	Prediction *Prediction `protobuf:"bytes,7,opt,name=prediction,proto3" json:"prediction,omitempty"`
+	// Count what each holder does with it: for ListUsage and the metrics.
+	Metering      bool `protobuf:"varint,8,opt,name=metering,proto3" json:"metering,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_quota_v1_quota_proto_msgTypes[43]
+	mi := &file_quota_v1_quota_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4533,7 +4840,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[43]
+	mi := &file_quota_v1_quota_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4546,7 +4853,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{43}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Policy) GetZones() Zones {
@@ -4591,6 +4898,77 @@ func (x *Policy) GetAgeing() *durationpb.Duration {
 	return nil
 }
 
+func (x *Policy) GetPrediction() *Prediction {
+	if x != nil {
+		return x.Prediction
+	}
+	return nil
+}
+
+func (x *Policy) GetMetering() bool {
+	if x != nil {
+		return x.Metering
+	}
+	return false
+}
+
+// Prediction acts before a window is used up, by the line of least squares through what the provider said was left. While
+// less than all, two thirds, one third of the time ahead is left: calls are advised to become smaller, who allows it is
+// given the next quota of the fallback chain, background work waits.
+type Prediction struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The last reports that count, 3 to 100. 0: 10.
+	Samples int32 `protobuf:"varint,1,opt,name=samples,proto3" json:"samples,omitempty"`
+	// How long before the window is used up it is acted upon, 1 s to 1 h. Absent: 2 min.
+	Ahead         *durationpb.Duration `protobuf:"bytes,2,opt,name=ahead,proto3" json:"ahead,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Prediction) Reset() {
+	*x = Prediction{}
+	mi := &file_quota_v1_quota_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Prediction) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Prediction) ProtoMessage() {}
+
+func (x *Prediction) ProtoReflect() protoreflect.Message {
+	mi := &file_quota_v1_quota_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Prediction.ProtoReflect.Descriptor instead.
+func (*Prediction) Descriptor() ([]byte, []int) {
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{46}
+}
+
+func (x *Prediction) GetSamples() int32 {
+	if x != nil {
+		return x.Samples
+	}
+	return 0
+}
+
+func (x *Prediction) GetAhead() *durationpb.Duration {
+	if x != nil {
+		return x.Ahead
+	}
+	return nil
+}
+
 // Shares divides a window between the classes. What a class has not used of its share is kept for it against lower
 // classes, less and less towards the end of the window.
 type Shares struct {
@@ -4606,14 +4984,17 @@ type Shares struct {
 	// What background work leaves of a window once it has used its share, of usable. Absent: 0.3.
 	Floor *float64 `protobuf:"fixed64,5,opt,name=floor,proto3,oneof" json:"floor,omitempty"`
 	// How long after the last attempt of a higher class background work may use everything. Absent: 15 min.
-	Quiet         *durationpb.Duration `protobuf:"bytes,6,opt,name=quiet,proto3" json:"quiet,omitempty"`
+	Quiet *durationpb.Duration `protobuf:"bytes,6,opt,name=quiet,proto3" json:"quiet,omitempty"`
+	// The shares of single holders, by name, in place of those of the classes, at most 64: kept against their own class and
+	// those below.
+	Holders       map[string]float64 `protobuf:"bytes,7,rep,name=holders,proto3" json:"holders,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Shares) Reset() {
 	*x = Shares{}
-	mi := &file_quota_v1_quota_proto_msgTypes[44]
+	mi := &file_quota_v1_quota_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4625,7 +5006,7 @@ func (x *Shares) String() string {
 func (*Shares) ProtoMessage() {}
 
 func (x *Shares) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[44]
+	mi := &file_quota_v1_quota_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4638,7 +5019,7 @@ func (x *Shares) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Shares.ProtoReflect.Descriptor instead.
 func (*Shares) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{44}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Shares) GetCritical() float64 {
@@ -4683,6 +5064,13 @@ func (x *Shares) GetQuiet() *durationpb.Duration {
 	return nil
 }
 
+func (x *Shares) GetHolders() map[string]float64 {
+	if x != nil {
+		return x.Holders
+	}
+	return nil
+}
+
 // ClassUse is what one class has of a window.
 type ClassUse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -4693,14 +5081,18 @@ type ClassUse struct {
 	// What it holds and has consumed in the present window.
 	Used int64 `protobuf:"varint,3,opt,name=used,proto3" json:"used,omitempty"`
 	// What is kept for it now.
-	Kept          int64 `protobuf:"varint,4,opt,name=kept,proto3" json:"kept,omitempty"`
+	Kept int64 `protobuf:"varint,4,opt,name=kept,proto3" json:"kept,omitempty"`
+	// What is open to others of a share that it does not use.
+	Lent int64 `protobuf:"varint,5,opt,name=lent,proto3" json:"lent,omitempty"`
+	// What it used beyond its share.
+	Borrowed      int64 `protobuf:"varint,6,opt,name=borrowed,proto3" json:"borrowed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ClassUse) Reset() {
 	*x = ClassUse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[45]
+	mi := &file_quota_v1_quota_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4712,7 +5104,7 @@ func (x *ClassUse) String() string {
 func (*ClassUse) ProtoMessage() {}
 
 func (x *ClassUse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[45]
+	mi := &file_quota_v1_quota_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4725,7 +5117,7 @@ func (x *ClassUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClassUse.ProtoReflect.Descriptor instead.
 func (*ClassUse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{45}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ClassUse) GetClass() Class {
@@ -4756,6 +5148,412 @@ func (x *ClassUse) GetKept() int64 {
 	return 0
 }
 
+func (x *ClassUse) GetLent() int64 {
+	if x != nil {
+		return x.Lent
+	}
+	return 0
+}
+
+func (x *ClassUse) GetBorrowed() int64 {
+	if x != nil {
+		return x.Borrowed
+	}
+	return 0
+}
+
+// ListUsageRequest asks what holders do.
+type ListUsageRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of this quota; empty: of all.
+	Quota string `protobuf:"bytes,1,opt,name=quota,proto3" json:"quota,omitempty"`
+	// This holder; empty: all.
+	Holder string `protobuf:"bytes,2,opt,name=holder,proto3" json:"holder,omitempty"`
+	// From the answer before; empty: from the beginning.
+	PageToken string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// How many at most, up to 1,000; 0: 100.
+	PageSize int32 `protobuf:"varint,4,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// How fresh.
+	Read          ReadMode `protobuf:"varint,5,opt,name=read,proto3,enum=quota.v1.ReadMode" json:"read,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListUsageRequest) Reset() {
+	*x = ListUsageRequest{}
+	mi := &file_quota_v1_quota_proto_msgTypes[49]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListUsageRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListUsageRequest) ProtoMessage() {}
+
+func (x *ListUsageRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_quota_v1_quota_proto_msgTypes[49]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListUsageRequest.ProtoReflect.Descriptor instead.
+func (*ListUsageRequest) Descriptor() ([]byte, []int) {
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{49}
+}
+
+func (x *ListUsageRequest) GetQuota() string {
+	if x != nil {
+		return x.Quota
+	}
+	return ""
+}
+
+func (x *ListUsageRequest) GetHolder() string {
+	if x != nil {
+		return x.Holder
+	}
+	return ""
+}
+
+func (x *ListUsageRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+func (x *ListUsageRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListUsageRequest) GetRead() ReadMode {
+	if x != nil {
+		return x.Read
+	}
+	return ReadMode_READ_MODE_UNSPECIFIED
+}
+
+// ListUsageResponse carries a page.
+type ListUsageResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Where and when.
+	Meta *Meta `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
+	// One for each holder and quota, in the order of holders.
+	Usage []*Usage `protobuf:"bytes,2,rep,name=usage,proto3" json:"usage,omitempty"`
+	// To go on; empty: that was all.
+	NextPageToken string `protobuf:"bytes,3,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListUsageResponse) Reset() {
+	*x = ListUsageResponse{}
+	mi := &file_quota_v1_quota_proto_msgTypes[50]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListUsageResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListUsageResponse) ProtoMessage() {}
+
+func (x *ListUsageResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_quota_v1_quota_proto_msgTypes[50]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListUsageResponse.ProtoReflect.Descriptor instead.
+func (*ListUsageResponse) Descriptor() ([]byte, []int) {
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{50}
+}
+
+func (x *ListUsageResponse) GetMeta() *Meta {
+	if x != nil {
+		return x.Meta
+	}
+	return nil
+}
+
+func (x *ListUsageResponse) GetUsage() []*Usage {
+	if x != nil {
+		return x.Usage
+	}
+	return nil
+}
+
+func (x *ListUsageResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+// Usage is what one holder does with one quota. Counts are from when it was first seen; who is silent for an hour, and used
+// nothing of a present window, is forgotten.
+type Usage struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The holder.
+	Holder string `protobuf:"bytes,1,opt,name=holder,proto3" json:"holder,omitempty"`
+	// The quota.
+	Quota string `protobuf:"bytes,2,opt,name=quota,proto3" json:"quota,omitempty"`
+	// The holder's class.
+	Class Class `protobuf:"varint,3,opt,name=class,proto3,enum=quota.v1.Class" json:"class,omitempty"`
+	// Its own share of a window; 0: none.
+	Share int64 `protobuf:"varint,4,opt,name=share,proto3" json:"share,omitempty"`
+	// What its leases hold.
+	Reserved int64 `protobuf:"varint,5,opt,name=reserved,proto3" json:"reserved,omitempty"`
+	// What it holds and has consumed in the present window; absent: the quota is none.
+	Used *int64 `protobuf:"varint,6,opt,name=used,proto3,oneof" json:"used,omitempty"`
+	// What is open to others of a share that it does not use.
+	Lent int64 `protobuf:"varint,7,opt,name=lent,proto3" json:"lent,omitempty"`
+	// What it used beyond its share.
+	Borrowed int64 `protobuf:"varint,8,opt,name=borrowed,proto3" json:"borrowed,omitempty"`
+	// Answers of the provider that were no refusal.
+	Answered int64 `protobuf:"varint,9,opt,name=answered,proto3" json:"answered,omitempty"`
+	// Refusals by the provider for a limit.
+	Limited int64 `protobuf:"varint,10,opt,name=limited,proto3" json:"limited,omitempty"`
+	// Reserves that were granted after a wait.
+	Waits int64 `protobuf:"varint,11,opt,name=waits,proto3" json:"waits,omitempty"`
+	// How long these waited in all.
+	Waited *durationpb.Duration `protobuf:"bytes,12,opt,name=waited,proto3" json:"waited,omitempty"`
+	// What was granted.
+	Granted int64 `protobuf:"varint,13,opt,name=granted,proto3" json:"granted,omitempty"`
+	// What was consumed.
+	Consumed int64 `protobuf:"varint,14,opt,name=consumed,proto3" json:"consumed,omitempty"`
+	// What of it came back, unspent or settled lower.
+	Returned int64 `protobuf:"varint,15,opt,name=returned,proto3" json:"returned,omitempty"`
+	// What was used beyond estimates.
+	Overrun int64 `protobuf:"varint,16,opt,name=overrun,proto3" json:"overrun,omitempty"`
+	// Refusals by reason, in the order of reasons.
+	Denials       []*Denial `protobuf:"bytes,17,rep,name=denials,proto3" json:"denials,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Usage) Reset() {
+	*x = Usage{}
+	mi := &file_quota_v1_quota_proto_msgTypes[51]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Usage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Usage) ProtoMessage() {}
+
+func (x *Usage) ProtoReflect() protoreflect.Message {
+	mi := &file_quota_v1_quota_proto_msgTypes[51]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Usage.ProtoReflect.Descriptor instead.
+func (*Usage) Descriptor() ([]byte, []int) {
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{51}
+}
+
+func (x *Usage) GetHolder() string {
+	if x != nil {
+		return x.Holder
+	}
+	return ""
+}
+
+func (x *Usage) GetQuota() string {
+	if x != nil {
+		return x.Quota
+	}
+	return ""
+}
+
+func (x *Usage) GetClass() Class {
+	if x != nil {
+		return x.Class
+	}
+	return Class_CLASS_UNSPECIFIED
+}
+
+func (x *Usage) GetShare() int64 {
+	if x != nil {
+		return x.Share
+	}
+	return 0
+}
+
+func (x *Usage) GetReserved() int64 {
+	if x != nil {
+		return x.Reserved
+	}
+	return 0
+}
+
+func (x *Usage) GetUsed() int64 {
+	if x != nil && x.Used != nil {
+		return *x.Used
+	}
+	return 0
+}
+
+func (x *Usage) GetLent() int64 {
+	if x != nil {
+		return x.Lent
+	}
+	return 0
+}
+
+func (x *Usage) GetBorrowed() int64 {
+	if x != nil {
+		return x.Borrowed
+	}
+	return 0
+}
+
+func (x *Usage) GetAnswered() int64 {
+	if x != nil {
+		return x.Answered
+	}
+	return 0
+}
+
+func (x *Usage) GetLimited() int64 {
+	if x != nil {
+		return x.Limited
+	}
+	return 0
+}
+
+func (x *Usage) GetWaits() int64 {
+	if x != nil {
+		return x.Waits
+	}
+	return 0
+}
+
+func (x *Usage) GetWaited() *durationpb.Duration {
+	if x != nil {
+		return x.Waited
+	}
+	return nil
+}
+
+func (x *Usage) GetGranted() int64 {
+	if x != nil {
+		return x.Granted
+	}
+	return 0
+}
+
+func (x *Usage) GetConsumed() int64 {
+	if x != nil {
+		return x.Consumed
+	}
+	return 0
+}
+
+func (x *Usage) GetReturned() int64 {
+	if x != nil {
+		return x.Returned
+	}
+	return 0
+}
+
+func (x *Usage) GetOverrun() int64 {
+	if x != nil {
+		return x.Overrun
+	}
+	return 0
+}
+
+func (x *Usage) GetDenials() []*Denial {
+	if x != nil {
+		return x.Denials
+	}
+	return nil
+}
+
+// Denial is how often a holder was refused for a reason.
+type Denial struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The reason.
+	Reason Reason `protobuf:"varint,1,opt,name=reason,proto3,enum=quota.v1.Reason" json:"reason,omitempty"`
+	// How often.
+	Times         int64 `protobuf:"varint,2,opt,name=times,proto3" json:"times,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Denial) Reset() {
+	*x = Denial{}
+	mi := &file_quota_v1_quota_proto_msgTypes[52]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Denial) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Denial) ProtoMessage() {}
+
+func (x *Denial) ProtoReflect() protoreflect.Message {
+	mi := &file_quota_v1_quota_proto_msgTypes[52]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Denial.ProtoReflect.Descriptor instead.
+func (*Denial) Descriptor() ([]byte, []int) {
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{52}
+}
+
+func (x *Denial) GetReason() Reason {
+	if x != nil {
+		return x.Reason
+	}
+	return Reason_REASON_UNSPECIFIED
+}
+
+func (x *Denial) GetTimes() int64 {
+	if x != nil {
+		return x.Times
+	}
+	return 0
+}
+
 // Breaker closes a quota for one holder.
 type Breaker struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -4769,7 +5567,7 @@ type Breaker struct {
 
 func (x *Breaker) Reset() {
 	*x = Breaker{}
-	mi := &file_quota_v1_quota_proto_msgTypes[46]
+	mi := &file_quota_v1_quota_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4781,7 +5579,7 @@ func (x *Breaker) String() string {
 func (*Breaker) ProtoMessage() {}
 
 func (x *Breaker) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[46]
+	mi := &file_quota_v1_quota_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4794,7 +5592,7 @@ func (x *Breaker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Breaker.ProtoReflect.Descriptor instead.
 func (*Breaker) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{46}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *Breaker) GetFailures() int32 {
@@ -4828,7 +5626,7 @@ type Window struct {
 
 func (x *Window) Reset() {
 	*x = Window{}
-	mi := &file_quota_v1_quota_proto_msgTypes[47]
+	mi := &file_quota_v1_quota_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4840,7 +5638,7 @@ func (x *Window) String() string {
 func (*Window) ProtoMessage() {}
 
 func (x *Window) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[47]
+	mi := &file_quota_v1_quota_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4853,7 +5651,7 @@ func (x *Window) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Window.ProtoReflect.Descriptor instead.
 func (*Window) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{47}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *Window) GetLimit() int64 {
@@ -4899,7 +5697,7 @@ type Rate struct {
 
 func (x *Rate) Reset() {
 	*x = Rate{}
-	mi := &file_quota_v1_quota_proto_msgTypes[48]
+	mi := &file_quota_v1_quota_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4911,7 +5709,7 @@ func (x *Rate) String() string {
 func (*Rate) ProtoMessage() {}
 
 func (x *Rate) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[48]
+	mi := &file_quota_v1_quota_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4924,7 +5722,7 @@ func (x *Rate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rate.ProtoReflect.Descriptor instead.
 func (*Rate) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{48}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Rate) GetLimit() int64 {
@@ -4961,7 +5759,7 @@ type Slots struct {
 
 func (x *Slots) Reset() {
 	*x = Slots{}
-	mi := &file_quota_v1_quota_proto_msgTypes[49]
+	mi := &file_quota_v1_quota_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4973,7 +5771,7 @@ func (x *Slots) String() string {
 func (*Slots) ProtoMessage() {}
 
 func (x *Slots) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[49]
+	mi := &file_quota_v1_quota_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4986,7 +5784,7 @@ func (x *Slots) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Slots.ProtoReflect.Descriptor instead.
 func (*Slots) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{49}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Slots) GetLimit() int64 {
@@ -5022,7 +5820,7 @@ type ListLeasesRequest struct {
 
 func (x *ListLeasesRequest) Reset() {
 	*x = ListLeasesRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[50]
+	mi := &file_quota_v1_quota_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5034,7 +5832,7 @@ func (x *ListLeasesRequest) String() string {
 func (*ListLeasesRequest) ProtoMessage() {}
 
 func (x *ListLeasesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[50]
+	mi := &file_quota_v1_quota_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5047,7 +5845,7 @@ func (x *ListLeasesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLeasesRequest.ProtoReflect.Descriptor instead.
 func (*ListLeasesRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{50}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *ListLeasesRequest) GetHolder() string {
@@ -5100,7 +5898,7 @@ type ListLeasesResponse struct {
 
 func (x *ListLeasesResponse) Reset() {
 	*x = ListLeasesResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[51]
+	mi := &file_quota_v1_quota_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5112,7 +5910,7 @@ func (x *ListLeasesResponse) String() string {
 func (*ListLeasesResponse) ProtoMessage() {}
 
 func (x *ListLeasesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[51]
+	mi := &file_quota_v1_quota_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5125,7 +5923,7 @@ func (x *ListLeasesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLeasesResponse.ProtoReflect.Descriptor instead.
 func (*ListLeasesResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{51}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *ListLeasesResponse) GetMeta() *Meta {
@@ -5174,7 +5972,7 @@ type LeaseStatus struct {
 
 func (x *LeaseStatus) Reset() {
 	*x = LeaseStatus{}
-	mi := &file_quota_v1_quota_proto_msgTypes[52]
+	mi := &file_quota_v1_quota_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5186,7 +5984,7 @@ func (x *LeaseStatus) String() string {
 func (*LeaseStatus) ProtoMessage() {}
 
 func (x *LeaseStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[52]
+	mi := &file_quota_v1_quota_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5199,7 +5997,7 @@ func (x *LeaseStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseStatus.ProtoReflect.Descriptor instead.
 func (*LeaseStatus) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{52}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *LeaseStatus) GetId() uint64 {
@@ -5271,7 +6069,7 @@ type CheckFenceRequest struct {
 
 func (x *CheckFenceRequest) Reset() {
 	*x = CheckFenceRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[53]
+	mi := &file_quota_v1_quota_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5283,7 +6081,7 @@ func (x *CheckFenceRequest) String() string {
 func (*CheckFenceRequest) ProtoMessage() {}
 
 func (x *CheckFenceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[53]
+	mi := &file_quota_v1_quota_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5296,7 +6094,7 @@ func (x *CheckFenceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckFenceRequest.ProtoReflect.Descriptor instead.
 func (*CheckFenceRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{53}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *CheckFenceRequest) GetLease() uint64 {
@@ -5330,7 +6128,7 @@ type CheckFenceResponse struct {
 
 func (x *CheckFenceResponse) Reset() {
 	*x = CheckFenceResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[54]
+	mi := &file_quota_v1_quota_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5342,7 +6140,7 @@ func (x *CheckFenceResponse) String() string {
 func (*CheckFenceResponse) ProtoMessage() {}
 
 func (x *CheckFenceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[54]
+	mi := &file_quota_v1_quota_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5355,7 +6153,7 @@ func (x *CheckFenceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckFenceResponse.ProtoReflect.Descriptor instead.
 func (*CheckFenceResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{54}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *CheckFenceResponse) GetMeta() *Meta {
@@ -5426,7 +6224,7 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x13CloseSessionRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x04R\asession\":\n" +
 	"\x14CloseSessionResponse\x12\"\n" +
-	"\x04meta\x18\x01 \x01(\v2\x0e.quota.v1.MetaR\x04meta\"\xf0\x02\n" +
+	"\x04meta\x18\x01 \x01(\v2\x0e.quota.v1.MetaR\x04meta\"\x8c\x03\n" +
 	"\x0eReserveRequest\x122\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\v2\x13.quota.v1.RequestIdR\trequestId\x12\x16\n" +
@@ -5439,13 +6237,14 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x06resume\x18\b \x01(\bR\x06resume\x12\x19\n" +
 	"\bno_block\x18\t \x01(\bR\anoBlock\x12\x1c\n" +
 	"\temergency\x18\n" +
-	" \x01(\bR\temergency\"\xc7\x01\n" +
+	" \x01(\bR\temergency\x12\x1a\n" +
+	"\bfallback\x18\f \x01(\bR\bfallback\"\xc7\x01\n" +
 	"\x0fReserveResponse\x12\"\n" +
 	"\x04meta\x18\x01 \x01(\v2\x0e.quota.v1.MetaR\x04meta\x12'\n" +
 	"\x05lease\x18\x02 \x01(\v2\x0f.quota.v1.LeaseH\x00R\x05lease\x12-\n" +
 	"\arefusal\x18\x03 \x01(\v2\x11.quota.v1.RefusalH\x00R\arefusal\x12-\n" +
 	"\awaiting\x18\x04 \x01(\v2\x11.quota.v1.WaitingH\x00R\awaitingB\t\n" +
-	"\aoutcome\"\xa6\x02\n" +
+	"\aoutcome\"\xd6\x02\n" +
 	"\x05Lease\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x14\n" +
 	"\x05fence\x18\x02 \x01(\x04R\x05fence\x12+\n" +
@@ -5454,17 +6253,26 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"expires_in\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\texpiresIn\x121\n" +
 	"\toperation\x18\x05 \x01(\v2\x13.quota.v1.OperationR\toperation\x12%\n" +
 	"\x05class\x18\x06 \x01(\x0e2\x0f.quota.v1.ClassR\x05class\x126\n" +
-	"\tasked_ttl\x18\a \x01(\v2\x19.google.protobuf.DurationR\baskedTtl\"u\n" +
+	"\tasked_ttl\x18\a \x01(\v2\x19.google.protobuf.DurationR\baskedTtl\x12.\n" +
+	"\bforecast\x18\f \x01(\v2\x12.quota.v1.ForecastR\bforecast\"\xaa\x01\n" +
+	"\bForecast\x12\x14\n" +
+	"\x05quota\x18\x01 \x01(\tR\x05quota\x12<\n" +
+	"\fexhausted_in\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\vexhaustedIn\x12\x18\n" +
+	"\asmaller\x18\x03 \x01(\x01R\asmaller\x12\x1a\n" +
+	"\bfallback\x18\x04 \x01(\tR\bfallback\x12\x14\n" +
+	"\x05parks\x18\x05 \x01(\bR\x05parks\"\x94\x01\n" +
 	"\vGrantedItem\x12\x14\n" +
 	"\x05quota\x18\x01 \x01(\tR\x05quota\x12\x16\n" +
 	"\x06amount\x18\x02 \x01(\x03R\x06amount\x128\n" +
 	"\n" +
-	"expires_in\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\texpiresIn\"\xb3\x01\n" +
+	"expires_in\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\texpiresIn\x12\x1d\n" +
+	"\n" +
+	"instead_of\x18\x04 \x01(\tR\tinsteadOf\"\xb3\x01\n" +
 	"\tOperation\x12\x0e\n" +
 	"\x02op\x18\x01 \x01(\x04R\x02op\x12+\n" +
 	"\x05items\x18\x02 \x03(\v2\x15.quota.v1.GrantedItemR\x05items\x124\n" +
 	"\bspend_in\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\aspendIn\x123\n" +
-	"\atransit\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\atransit\"\xf5\x01\n" +
+	"\atransit\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\atransit\"\xa5\x02\n" +
 	"\aRefusal\x12(\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x10.quota.v1.ReasonR\x06reason\x12\x14\n" +
 	"\x05quota\x18\x02 \x01(\tR\x05quota\x12:\n" +
@@ -5473,7 +6281,8 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x04zone\x18\x04 \x01(\x0e2\x0e.quota.v1.ZoneR\x04zone\x12\x16\n" +
 	"\x06advice\x18\x05 \x01(\tR\x06advice\x12\x1c\n" +
 	"\tavailable\x18\x06 \x01(\x03R\tavailable\x12\x14\n" +
-	"\x05ahead\x18\a \x01(\x03R\x05ahead\"U\n" +
+	"\x05ahead\x18\a \x01(\x03R\x05ahead\x12.\n" +
+	"\bforecast\x18\f \x01(\v2\x12.quota.v1.ForecastR\bforecast\"U\n" +
 	"\aWaiting\x12\x16\n" +
 	"\x06ticket\x18\x01 \x01(\x04R\x06ticket\x122\n" +
 	"\aends_in\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x06endsIn\"\xc5\x01\n" +
@@ -5626,7 +6435,7 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x12ListQuotasResponse\x12\"\n" +
 	"\x04meta\x18\x01 \x01(\v2\x0e.quota.v1.MetaR\x04meta\x12-\n" +
 	"\x06quotas\x18\x02 \x03(\v2\x15.quota.v1.QuotaStatusR\x06quotas\x12&\n" +
-	"\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageToken\"\xaa\x05\n" +
+	"\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageToken\"\xd1\x06\n" +
 	"\vQuotaStatus\x12/\n" +
 	"\n" +
 	"definition\x18\x01 \x01(\v2\x0f.quota.v1.QuotaR\n" +
@@ -5648,9 +6457,17 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"reopens_in\x18\x0e \x01(\v2\x19.google.protobuf.DurationR\treopensIn\x12\x1a\n" +
 	"\bobserved\x18\x0f \x01(\x03R\bobserved\x12%\n" +
 	"\x0ebroken_holders\x18\x10 \x03(\tR\rbrokenHolders\x12,\n" +
-	"\aclasses\x18\x11 \x03(\v2\x12.quota.v1.ClassUseR\aclassesB\f\n" +
+	"\aclasses\x18\x11 \x03(\v2\x12.quota.v1.ClassUseR\aclasses\x12+\n" +
+	"\acircuit\x18\x12 \x01(\x0e2\x11.quota.v1.CircuitR\acircuit\x12.\n" +
+	"\bforecast\x18\x13 \x01(\v2\x12.quota.v1.ForecastR\bforecast\x12\x18\n" +
+	"\asamples\x18\x14 \x01(\x05R\asamples\x12.\n" +
+	"\boverride\x18\x15 \x01(\v2\x12.quota.v1.OverrideR\boverrideB\f\n" +
 	"\n" +
-	"_capped_to\"\x83\x05\n" +
+	"_capped_to\"c\n" +
+	"\bOverride\x12\x14\n" +
+	"\x05limit\x18\x01 \x01(\x03R\x05limit\x12-\n" +
+	"\x04left\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x04left\x12\x12\n" +
+	"\x04note\x18\x03 \x01(\tR\x04note\"\x9f\x05\n" +
 	"\x05Quota\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12*\n" +
 	"\x06window\x18\x02 \x01(\v2\x10.quota.v1.WindowH\x00R\x06window\x12$\n" +
@@ -5669,16 +6486,25 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\bmax_call\x18\r \x01(\v2\x19.google.protobuf.DurationR\amaxCall\x12,\n" +
 	"\x06settle\x18\x0e \x01(\x0e2\x14.quota.v1.SettleModeR\x06settle\x12\x12\n" +
 	"\x04note\x18\x0f \x01(\tR\x04note\x12(\n" +
-	"\x06policy\x18\x10 \x01(\v2\x10.quota.v1.PolicyR\x06policyB\x06\n" +
+	"\x06policy\x18\x10 \x01(\v2\x10.quota.v1.PolicyR\x06policy\x12\x1a\n" +
+	"\bfallback\x18\x11 \x01(\tR\bfallbackB\x06\n" +
 	"\x04ruleB\v\n" +
-	"\t_max_hold\"\x82\x02\n" +
+	"\t_max_hold\"\xd4\x02\n" +
 	"\x06Policy\x12%\n" +
 	"\x05zones\x18\x01 \x01(\x0e2\x0f.quota.v1.ZonesR\x05zones\x12-\n" +
 	"\x04ramp\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x04ramp\x12+\n" +
 	"\abreaker\x18\x03 \x01(\v2\x11.quota.v1.BreakerR\abreaker\x12\x18\n" +
 	"\aobserve\x18\x04 \x01(\bR\aobserve\x12(\n" +
 	"\x06shares\x18\x05 \x01(\v2\x10.quota.v1.SharesR\x06shares\x121\n" +
-	"\x06ageing\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x06ageing\"\xc8\x01\n" +
+	"\x06ageing\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x06ageing\x124\n" +
+	"\n" +
+	"prediction\x18\a \x01(\v2\x14.quota.v1.PredictionR\n" +
+	"prediction\x12\x1a\n" +
+	"\bmetering\x18\b \x01(\bR\bmetering\"W\n" +
+	"\n" +
+	"Prediction\x12\x18\n" +
+	"\asamples\x18\x01 \x01(\x05R\asamples\x12/\n" +
+	"\x05ahead\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x05ahead\"\xbd\x02\n" +
 	"\x06Shares\x12\x1a\n" +
 	"\bcritical\x18\x01 \x01(\x01R\bcritical\x12\x1a\n" +
 	"\bstandard\x18\x02 \x01(\x01R\bstandard\x12\x1e\n" +
@@ -5687,13 +6513,53 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"background\x12\x10\n" +
 	"\x03cap\x18\x04 \x01(\x01R\x03cap\x12\x19\n" +
 	"\x05floor\x18\x05 \x01(\x01H\x00R\x05floor\x88\x01\x01\x12/\n" +
-	"\x05quiet\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x05quietB\b\n" +
-	"\x06_floor\"o\n" +
+	"\x05quiet\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x05quiet\x127\n" +
+	"\aholders\x18\a \x03(\v2\x1d.quota.v1.Shares.HoldersEntryR\aholders\x1a:\n" +
+	"\fHoldersEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01B\b\n" +
+	"\x06_floor\"\x9f\x01\n" +
 	"\bClassUse\x12%\n" +
 	"\x05class\x18\x01 \x01(\x0e2\x0f.quota.v1.ClassR\x05class\x12\x14\n" +
 	"\x05share\x18\x02 \x01(\x03R\x05share\x12\x12\n" +
 	"\x04used\x18\x03 \x01(\x03R\x04used\x12\x12\n" +
-	"\x04kept\x18\x04 \x01(\x03R\x04kept\"X\n" +
+	"\x04kept\x18\x04 \x01(\x03R\x04kept\x12\x12\n" +
+	"\x04lent\x18\x05 \x01(\x03R\x04lent\x12\x1a\n" +
+	"\bborrowed\x18\x06 \x01(\x03R\bborrowed\"\xa4\x01\n" +
+	"\x10ListUsageRequest\x12\x14\n" +
+	"\x05quota\x18\x01 \x01(\tR\x05quota\x12\x16\n" +
+	"\x06holder\x18\x02 \x01(\tR\x06holder\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x03 \x01(\tR\tpageToken\x12\x1b\n" +
+	"\tpage_size\x18\x04 \x01(\x05R\bpageSize\x12&\n" +
+	"\x04read\x18\x05 \x01(\x0e2\x12.quota.v1.ReadModeR\x04read\"\x86\x01\n" +
+	"\x11ListUsageResponse\x12\"\n" +
+	"\x04meta\x18\x01 \x01(\v2\x0e.quota.v1.MetaR\x04meta\x12%\n" +
+	"\x05usage\x18\x02 \x03(\v2\x0f.quota.v1.UsageR\x05usage\x12&\n" +
+	"\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageToken\"\xf7\x03\n" +
+	"\x05Usage\x12\x16\n" +
+	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x14\n" +
+	"\x05quota\x18\x02 \x01(\tR\x05quota\x12%\n" +
+	"\x05class\x18\x03 \x01(\x0e2\x0f.quota.v1.ClassR\x05class\x12\x14\n" +
+	"\x05share\x18\x04 \x01(\x03R\x05share\x12\x1a\n" +
+	"\breserved\x18\x05 \x01(\x03R\breserved\x12\x17\n" +
+	"\x04used\x18\x06 \x01(\x03H\x00R\x04used\x88\x01\x01\x12\x12\n" +
+	"\x04lent\x18\a \x01(\x03R\x04lent\x12\x1a\n" +
+	"\bborrowed\x18\b \x01(\x03R\bborrowed\x12\x1a\n" +
+	"\banswered\x18\t \x01(\x03R\banswered\x12\x18\n" +
+	"\alimited\x18\n" +
+	" \x01(\x03R\alimited\x12\x14\n" +
+	"\x05waits\x18\v \x01(\x03R\x05waits\x121\n" +
+	"\x06waited\x18\f \x01(\v2\x19.google.protobuf.DurationR\x06waited\x12\x18\n" +
+	"\agranted\x18\r \x01(\x03R\agranted\x12\x1a\n" +
+	"\bconsumed\x18\x0e \x01(\x03R\bconsumed\x12\x1a\n" +
+	"\breturned\x18\x0f \x01(\x03R\breturned\x12\x18\n" +
+	"\aoverrun\x18\x10 \x01(\x03R\aoverrun\x12*\n" +
+	"\adenials\x18\x11 \x03(\v2\x10.quota.v1.DenialR\adenialsB\a\n" +
+	"\x05_used\"H\n" +
+	"\x06Denial\x12(\n" +
+	"\x06reason\x18\x01 \x01(\x0e2\x10.quota.v1.ReasonR\x06reason\x12\x14\n" +
+	"\x05times\x18\x02 \x01(\x03R\x05times\"X\n" +
 	"\aBreaker\x12\x1a\n" +
 	"\bfailures\x18\x01 \x01(\x05R\bfailures\x121\n" +
 	"\x06closed\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x06closed\"\x8d\x01\n" +
@@ -5740,7 +6606,7 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x05valid\x18\x02 \x01(\bR\x05valid\x128\n" +
 	"\n" +
 	"expires_in\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\texpiresIn\x12#\n" +
-	"\rfence_counter\x18\x04 \x01(\x04R\ffenceCounter*\xbf\n" +
+	"\rfence_counter\x18\x04 \x01(\x04R\ffenceCounter*\xd2\n" +
 	"\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x15\n" +
@@ -5760,7 +6626,8 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x10REASON_REOPENING\x10\x0e\x12\x10\n" +
 	"\fREASON_SHARE\x10\x0f\x12\x0e\n" +
 	"\n" +
-	"REASON_CAP\x10\x10\x12\x12\n" +
+	"REASON_CAP\x10\x10\x12\x11\n" +
+	"\rREASON_PARKED\x10\x13\x12\x12\n" +
 	"\x0eREASON_INVALID\x10d\x12\x18\n" +
 	"\x14REASON_UNKNOWN_QUOTA\x10e\x12\x16\n" +
 	"\x12REASON_STALE_FENCE\x10f\x12\x17\n" +
@@ -5820,7 +6687,7 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\n" +
 	"CAUSE_PLAN\x10\x05\x12\x14\n" +
 	"\x10CAUSE_OVERLOADED\x10\x06\x12\x15\n" +
-	"\x11CAUSE_NOT_A_LIMIT\x10\a*\xc4\x03\n" +
+	"\x11CAUSE_NOT_A_LIMIT\x10\a*\xf6\x03\n" +
 	"\tEventKind\x12\x1a\n" +
 	"\x16EVENT_KIND_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12EVENT_KIND_GRANTED\x10\x01\x12\x16\n" +
@@ -5839,11 +6706,19 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x18EVENT_KIND_QUOTA_APPLIED\x10\r\x12\x1c\n" +
 	"\x18EVENT_KIND_QUOTA_DELETED\x10\x0e\x12\x17\n" +
 	"\x13EVENT_KIND_REOPENED\x10\x0f\x12\x16\n" +
-	"\x12EVENT_KIND_BREAKER\x10\x10*V\n" +
+	"\x12EVENT_KIND_BREAKER\x10\x10\x12\x17\n" +
+	"\x13EVENT_KIND_FORECAST\x10\x11\x12\x17\n" +
+	"\x13EVENT_KIND_OVERRIDE\x10\x12*V\n" +
 	"\bReadMode\x12\x19\n" +
 	"\x15READ_MODE_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16READ_MODE_LINEARIZABLE\x10\x01\x12\x13\n" +
-	"\x0fREAD_MODE_STALE\x10\x02*B\n" +
+	"\x0fREAD_MODE_STALE\x10\x02*w\n" +
+	"\aCircuit\x12\x17\n" +
+	"\x13CIRCUIT_UNSPECIFIED\x10\x00\x12\x12\n" +
+	"\x0eCIRCUIT_CLOSED\x10\x01\x12\x16\n" +
+	"\x12CIRCUIT_PREEMPTIVE\x10\x02\x12\x10\n" +
+	"\fCIRCUIT_OPEN\x10\x03\x12\x15\n" +
+	"\x11CIRCUIT_HALF_OPEN\x10\x04*B\n" +
 	"\x05Zones\x12\x15\n" +
 	"\x11ZONES_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fZONES_SMOOTH\x10\x01\x12\x10\n" +
@@ -5861,7 +6736,7 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x06Anchor\x12\x16\n" +
 	"\x12ANCHOR_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fANCHOR_CALENDAR\x10\x01\x12\x13\n" +
-	"\x0fANCHOR_PROVIDER\x10\x022\x9e\b\n" +
+	"\x0fANCHOR_PROVIDER\x10\x022\xe9\b\n" +
 	"\fQuotaService\x12L\n" +
 	"\vOpenSession\x12\x1c.quota.v1.OpenSessionRequest\x1a\x1d.quota.v1.OpenSessionResponse\"\x00\x12O\n" +
 	"\fCloseSession\x12\x1d.quota.v1.CloseSessionRequest\x1a\x1e.quota.v1.CloseSessionResponse\"\x00\x12@\n" +
@@ -5878,7 +6753,8 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\n" +
 	"ListQuotas\x12\x1b.quota.v1.ListQuotasRequest\x1a\x1c.quota.v1.ListQuotasResponse\"\x03\x90\x02\x01\x12L\n" +
 	"\n" +
-	"ListLeases\x12\x1b.quota.v1.ListLeasesRequest\x1a\x1c.quota.v1.ListLeasesResponse\"\x03\x90\x02\x01\x12L\n" +
+	"ListLeases\x12\x1b.quota.v1.ListLeasesRequest\x1a\x1c.quota.v1.ListLeasesResponse\"\x03\x90\x02\x01\x12I\n" +
+	"\tListUsage\x12\x1a.quota.v1.ListUsageRequest\x1a\x1b.quota.v1.ListUsageResponse\"\x03\x90\x02\x01\x12L\n" +
 	"\n" +
 	"CheckFence\x12\x1b.quota.v1.CheckFenceRequest\x1a\x1c.quota.v1.CheckFenceResponse\"\x03\x90\x02\x01B&Z$github.com/quotad/quotad/rpc/quotav1b\x06proto3"
 
@@ -5894,8 +6770,8 @@ func file_quota_v1_quota_proto_rawDescGZIP() []byte {
 	return file_quota_v1_quota_proto_rawDescData
 }
 
-var file_quota_v1_quota_proto_enumTypes = make([]protoimpl.EnumInfo, 10)
-var file_quota_v1_quota_proto_msgTypes = make([]protoimpl.MessageInfo, 55)
+var file_quota_v1_quota_proto_enumTypes = make([]protoimpl.EnumInfo, 11)
+var file_quota_v1_quota_proto_msgTypes = make([]protoimpl.MessageInfo, 63)
 var file_quota_v1_quota_proto_goTypes = []any{
 	(Reason)(0),                  // 0: quota.v1.Reason
 	(Zone)(0),                    // 1: quota.v1.Zone
@@ -5903,227 +6779,255 @@ var file_quota_v1_quota_proto_goTypes = []any{
 	(Cause)(0),                   // 3: quota.v1.Cause
 	(EventKind)(0),               // 4: quota.v1.EventKind
 	(ReadMode)(0),                // 5: quota.v1.ReadMode
-	(Zones)(0),                   // 6: quota.v1.Zones
-	(Charged)(0),                 // 7: quota.v1.Charged
-	(SettleMode)(0),              // 8: quota.v1.SettleMode
-	(Anchor)(0),                  // 9: quota.v1.Anchor
-	(*RequestId)(nil),            // 10: quota.v1.RequestId
-	(*Meta)(nil),                 // 11: quota.v1.Meta
-	(*ErrorInfo)(nil),            // 12: quota.v1.ErrorInfo
-	(*Item)(nil),                 // 13: quota.v1.Item
-	(*OpenSessionRequest)(nil),   // 14: quota.v1.OpenSessionRequest
-	(*OpenSessionResponse)(nil),  // 15: quota.v1.OpenSessionResponse
-	(*CloseSessionRequest)(nil),  // 16: quota.v1.CloseSessionRequest
-	(*CloseSessionResponse)(nil), // 17: quota.v1.CloseSessionResponse
-	(*ReserveRequest)(nil),       // 18: quota.v1.ReserveRequest
-	(*ReserveResponse)(nil),      // 19: quota.v1.ReserveResponse
-	(*Lease)(nil),                // 20: quota.v1.Lease
-	(*GrantedItem)(nil),          // 21: quota.v1.GrantedItem
-	(*Operation)(nil),            // 22: quota.v1.Operation
-	(*Refusal)(nil),              // 23: quota.v1.Refusal
-	(*Waiting)(nil),              // 24: quota.v1.Waiting
-	(*ConsumeRequest)(nil),       // 25: quota.v1.ConsumeRequest
-	(*ConsumeResponse)(nil),      // 26: quota.v1.ConsumeResponse
-	(*SettleRequest)(nil),        // 27: quota.v1.SettleRequest
-	(*SettleResponse)(nil),       // 28: quota.v1.SettleResponse
-	(*ReleaseRequest)(nil),       // 29: quota.v1.ReleaseRequest
-	(*ReleaseResponse)(nil),      // 30: quota.v1.ReleaseResponse
-	(*RenewRequest)(nil),         // 31: quota.v1.RenewRequest
-	(*RenewResponse)(nil),        // 32: quota.v1.RenewResponse
-	(*WithdrawRequest)(nil),      // 33: quota.v1.WithdrawRequest
-	(*WithdrawResponse)(nil),     // 34: quota.v1.WithdrawResponse
-	(*Signal)(nil),               // 35: quota.v1.Signal
-	(*ReportRequest)(nil),        // 36: quota.v1.ReportRequest
-	(*ReportResponse)(nil),       // 37: quota.v1.ReportResponse
-	(*ReportedQuota)(nil),        // 38: quota.v1.ReportedQuota
-	(*Command)(nil),              // 39: quota.v1.Command
-	(*BatchRequest)(nil),         // 40: quota.v1.BatchRequest
-	(*BatchResponse)(nil),        // 41: quota.v1.BatchResponse
-	(*CommandResult)(nil),        // 42: quota.v1.CommandResult
-	(*CommandError)(nil),         // 43: quota.v1.CommandError
-	(*WatchRequest)(nil),         // 44: quota.v1.WatchRequest
-	(*WatchResponse)(nil),        // 45: quota.v1.WatchResponse
-	(*Event)(nil),                // 46: quota.v1.Event
-	(*GetQuotaRequest)(nil),      // 47: quota.v1.GetQuotaRequest
-	(*GetQuotaResponse)(nil),     // 48: quota.v1.GetQuotaResponse
-	(*ListQuotasRequest)(nil),    // 49: quota.v1.ListQuotasRequest
-	(*ListQuotasResponse)(nil),   // 50: quota.v1.ListQuotasResponse
-	(*QuotaStatus)(nil),          // 51: quota.v1.QuotaStatus
-	(*Quota)(nil),                // 52: quota.v1.Quota
-	(*Policy)(nil),               // 53: quota.v1.Policy
-	(*Shares)(nil),               // 54: quota.v1.Shares
-	(*ClassUse)(nil),             // 55: quota.v1.ClassUse
-	(*Breaker)(nil),              // 56: quota.v1.Breaker
-	(*Window)(nil),               // 57: quota.v1.Window
-	(*Rate)(nil),                 // 58: quota.v1.Rate
-	(*Slots)(nil),                // 59: quota.v1.Slots
-	(*ListLeasesRequest)(nil),    // 60: quota.v1.ListLeasesRequest
-	(*ListLeasesResponse)(nil),   // 61: quota.v1.ListLeasesResponse
-	(*LeaseStatus)(nil),          // 62: quota.v1.LeaseStatus
-	(*CheckFenceRequest)(nil),    // 63: quota.v1.CheckFenceRequest
-	(*CheckFenceResponse)(nil),   // 64: quota.v1.CheckFenceResponse
-	(*durationpb.Duration)(nil),  // 65: google.protobuf.Duration
+	(Circuit)(0),                 // 6: quota.v1.Circuit
+	(Zones)(0),                   // 7: quota.v1.Zones
+	(Charged)(0),                 // 8: quota.v1.Charged
+	(SettleMode)(0),              // 9: quota.v1.SettleMode
+	(Anchor)(0),                  // 10: quota.v1.Anchor
+	(*RequestId)(nil),            // 11: quota.v1.RequestId
+	(*Meta)(nil),                 // 12: quota.v1.Meta
+	(*ErrorInfo)(nil),            // 13: quota.v1.ErrorInfo
+	(*Item)(nil),                 // 14: quota.v1.Item
+	(*OpenSessionRequest)(nil),   // 15: quota.v1.OpenSessionRequest
+	(*OpenSessionResponse)(nil),  // 16: quota.v1.OpenSessionResponse
+	(*CloseSessionRequest)(nil),  // 17: quota.v1.CloseSessionRequest
+	(*CloseSessionResponse)(nil), // 18: quota.v1.CloseSessionResponse
+	(*ReserveRequest)(nil),       // 19: quota.v1.ReserveRequest
+	(*ReserveResponse)(nil),      // 20: quota.v1.ReserveResponse
+	(*Lease)(nil),                // 21: quota.v1.Lease
+	(*Forecast)(nil),             // 22: quota.v1.Forecast
+	(*GrantedItem)(nil),          // 23: quota.v1.GrantedItem
+	(*Operation)(nil),            // 24: quota.v1.Operation
+	(*Refusal)(nil),              // 25: quota.v1.Refusal
+	(*Waiting)(nil),              // 26: quota.v1.Waiting
+	(*ConsumeRequest)(nil),       // 27: quota.v1.ConsumeRequest
+	(*ConsumeResponse)(nil),      // 28: quota.v1.ConsumeResponse
+	(*SettleRequest)(nil),        // 29: quota.v1.SettleRequest
+	(*SettleResponse)(nil),       // 30: quota.v1.SettleResponse
+	(*ReleaseRequest)(nil),       // 31: quota.v1.ReleaseRequest
+	(*ReleaseResponse)(nil),      // 32: quota.v1.ReleaseResponse
+	(*RenewRequest)(nil),         // 33: quota.v1.RenewRequest
+	(*RenewResponse)(nil),        // 34: quota.v1.RenewResponse
+	(*WithdrawRequest)(nil),      // 35: quota.v1.WithdrawRequest
+	(*WithdrawResponse)(nil),     // 36: quota.v1.WithdrawResponse
+	(*Signal)(nil),               // 37: quota.v1.Signal
+	(*ReportRequest)(nil),        // 38: quota.v1.ReportRequest
+	(*ReportResponse)(nil),       // 39: quota.v1.ReportResponse
+	(*ReportedQuota)(nil),        // 40: quota.v1.ReportedQuota
+	(*Command)(nil),              // 41: quota.v1.Command
+	(*BatchRequest)(nil),         // 42: quota.v1.BatchRequest
+	(*BatchResponse)(nil),        // 43: quota.v1.BatchResponse
+	(*CommandResult)(nil),        // 44: quota.v1.CommandResult
+	(*CommandError)(nil),         // 45: quota.v1.CommandError
+	(*WatchRequest)(nil),         // 46: quota.v1.WatchRequest
+	(*WatchResponse)(nil),        // 47: quota.v1.WatchResponse
+	(*Event)(nil),                // 48: quota.v1.Event
+	(*GetQuotaRequest)(nil),      // 49: quota.v1.GetQuotaRequest
+	(*GetQuotaResponse)(nil),     // 50: quota.v1.GetQuotaResponse
+	(*ListQuotasRequest)(nil),    // 51: quota.v1.ListQuotasRequest
+	(*ListQuotasResponse)(nil),   // 52: quota.v1.ListQuotasResponse
+	(*QuotaStatus)(nil),          // 53: quota.v1.QuotaStatus
+	(*Override)(nil),             // 54: quota.v1.Override
+	(*Quota)(nil),                // 55: quota.v1.Quota
+	(*Policy)(nil),               // 56: quota.v1.Policy
+	(*Prediction)(nil),           // 57: quota.v1.Prediction
+	(*Shares)(nil),               // 58: quota.v1.Shares
+	(*ClassUse)(nil),             // 59: quota.v1.ClassUse
+	(*ListUsageRequest)(nil),     // 60: quota.v1.ListUsageRequest
+	(*ListUsageResponse)(nil),    // 61: quota.v1.ListUsageResponse
+	(*Usage)(nil),                // 62: quota.v1.Usage
+	(*Denial)(nil),               // 63: quota.v1.Denial
+	(*Breaker)(nil),              // 64: quota.v1.Breaker
+	(*Window)(nil),               // 65: quota.v1.Window
+	(*Rate)(nil),                 // 66: quota.v1.Rate
+	(*Slots)(nil),                // 67: quota.v1.Slots
+	(*ListLeasesRequest)(nil),    // 68: quota.v1.ListLeasesRequest
+	(*ListLeasesResponse)(nil),   // 69: quota.v1.ListLeasesResponse
+	(*LeaseStatus)(nil),          // 70: quota.v1.LeaseStatus
+	(*CheckFenceRequest)(nil),    // 71: quota.v1.CheckFenceRequest
+	(*CheckFenceResponse)(nil),   // 72: quota.v1.CheckFenceResponse
+	nil,                          // 73: quota.v1.Shares.HoldersEntry
+	(*durationpb.Duration)(nil),  // 74: google.protobuf.Duration
 }
 var file_quota_v1_quota_proto_depIdxs = []int32{
-	65,  // 0: quota.v1.Meta.cluster_time:type_name -> google.protobuf.Duration
-	65,  // 1: quota.v1.Meta.served_in:type_name -> google.protobuf.Duration
+	74,  // 0: quota.v1.Meta.cluster_time:type_name -> google.protobuf.Duration
+	74,  // 1: quota.v1.Meta.served_in:type_name -> google.protobuf.Duration
 	0,   // 2: quota.v1.ErrorInfo.reason:type_name -> quota.v1.Reason
-	65,  // 3: quota.v1.ErrorInfo.retry_after:type_name -> google.protobuf.Duration
-	11,  // 4: quota.v1.OpenSessionResponse.meta:type_name -> quota.v1.Meta
-	11,  // 5: quota.v1.CloseSessionResponse.meta:type_name -> quota.v1.Meta
-	10,  // 6: quota.v1.ReserveRequest.request_id:type_name -> quota.v1.RequestId
-	13,  // 7: quota.v1.ReserveRequest.items:type_name -> quota.v1.Item
-	65,  // 8: quota.v1.ReserveRequest.ttl:type_name -> google.protobuf.Duration
+	74,  // 3: quota.v1.ErrorInfo.retry_after:type_name -> google.protobuf.Duration
+	12,  // 4: quota.v1.OpenSessionResponse.meta:type_name -> quota.v1.Meta
+	12,  // 5: quota.v1.CloseSessionResponse.meta:type_name -> quota.v1.Meta
+	11,  // 6: quota.v1.ReserveRequest.request_id:type_name -> quota.v1.RequestId
+	14,  // 7: quota.v1.ReserveRequest.items:type_name -> quota.v1.Item
+	74,  // 8: quota.v1.ReserveRequest.ttl:type_name -> google.protobuf.Duration
 	2,   // 9: quota.v1.ReserveRequest.class:type_name -> quota.v1.Class
-	65,  // 10: quota.v1.ReserveRequest.wait:type_name -> google.protobuf.Duration
-	11,  // 11: quota.v1.ReserveResponse.meta:type_name -> quota.v1.Meta
-	20,  // 12: quota.v1.ReserveResponse.lease:type_name -> quota.v1.Lease
-	23,  // 13: quota.v1.ReserveResponse.refusal:type_name -> quota.v1.Refusal
-	24,  // 14: quota.v1.ReserveResponse.waiting:type_name -> quota.v1.Waiting
-	21,  // 15: quota.v1.Lease.items:type_name -> quota.v1.GrantedItem
-	65,  // 16: quota.v1.Lease.expires_in:type_name -> google.protobuf.Duration
-	22,  // 17: quota.v1.Lease.operation:type_name -> quota.v1.Operation
+	74,  // 10: quota.v1.ReserveRequest.wait:type_name -> google.protobuf.Duration
+	12,  // 11: quota.v1.ReserveResponse.meta:type_name -> quota.v1.Meta
+	21,  // 12: quota.v1.ReserveResponse.lease:type_name -> quota.v1.Lease
+	25,  // 13: quota.v1.ReserveResponse.refusal:type_name -> quota.v1.Refusal
+	26,  // 14: quota.v1.ReserveResponse.waiting:type_name -> quota.v1.Waiting
+	23,  // 15: quota.v1.Lease.items:type_name -> quota.v1.GrantedItem
+	74,  // 16: quota.v1.Lease.expires_in:type_name -> google.protobuf.Duration
+	24,  // 17: quota.v1.Lease.operation:type_name -> quota.v1.Operation
 	2,   // 18: quota.v1.Lease.class:type_name -> quota.v1.Class
-	65,  // 19: quota.v1.Lease.asked_ttl:type_name -> google.protobuf.Duration
-	65,  // 20: quota.v1.GrantedItem.expires_in:type_name -> google.protobuf.Duration
-	21,  // 21: quota.v1.Operation.items:type_name -> quota.v1.GrantedItem
-	65,  // 22: quota.v1.Operation.spend_in:type_name -> google.protobuf.Duration
-	65,  // 23: quota.v1.Operation.transit:type_name -> google.protobuf.Duration
-	0,   // 24: quota.v1.Refusal.reason:type_name -> quota.v1.Reason
-	65,  // 25: quota.v1.Refusal.retry_after:type_name -> google.protobuf.Duration
-	1,   // 26: quota.v1.Refusal.zone:type_name -> quota.v1.Zone
-	65,  // 27: quota.v1.Waiting.ends_in:type_name -> google.protobuf.Duration
-	10,  // 28: quota.v1.ConsumeRequest.request_id:type_name -> quota.v1.RequestId
-	13,  // 29: quota.v1.ConsumeRequest.items:type_name -> quota.v1.Item
-	11,  // 30: quota.v1.ConsumeResponse.meta:type_name -> quota.v1.Meta
-	22,  // 31: quota.v1.ConsumeResponse.operation:type_name -> quota.v1.Operation
-	23,  // 32: quota.v1.ConsumeResponse.refusal:type_name -> quota.v1.Refusal
-	10,  // 33: quota.v1.SettleRequest.request_id:type_name -> quota.v1.RequestId
-	13,  // 34: quota.v1.SettleRequest.unspent:type_name -> quota.v1.Item
-	13,  // 35: quota.v1.SettleRequest.actual:type_name -> quota.v1.Item
-	11,  // 36: quota.v1.SettleResponse.meta:type_name -> quota.v1.Meta
-	13,  // 37: quota.v1.SettleResponse.returned:type_name -> quota.v1.Item
-	13,  // 38: quota.v1.SettleResponse.overrun:type_name -> quota.v1.Item
-	10,  // 39: quota.v1.ReleaseRequest.request_id:type_name -> quota.v1.RequestId
-	13,  // 40: quota.v1.ReleaseRequest.items:type_name -> quota.v1.Item
-	11,  // 41: quota.v1.ReleaseResponse.meta:type_name -> quota.v1.Meta
-	13,  // 42: quota.v1.ReleaseResponse.returned:type_name -> quota.v1.Item
-	10,  // 43: quota.v1.RenewRequest.request_id:type_name -> quota.v1.RequestId
-	65,  // 44: quota.v1.RenewRequest.ttl:type_name -> google.protobuf.Duration
-	11,  // 45: quota.v1.RenewResponse.meta:type_name -> quota.v1.Meta
-	65,  // 46: quota.v1.RenewResponse.expires_in:type_name -> google.protobuf.Duration
-	10,  // 47: quota.v1.WithdrawRequest.request_id:type_name -> quota.v1.RequestId
-	11,  // 48: quota.v1.WithdrawResponse.meta:type_name -> quota.v1.Meta
-	3,   // 49: quota.v1.Signal.cause:type_name -> quota.v1.Cause
-	65,  // 50: quota.v1.Signal.reset_after:type_name -> google.protobuf.Duration
-	65,  // 51: quota.v1.Signal.reset_resolution:type_name -> google.protobuf.Duration
-	65,  // 52: quota.v1.Signal.retry_after:type_name -> google.protobuf.Duration
-	10,  // 53: quota.v1.ReportRequest.request_id:type_name -> quota.v1.RequestId
-	35,  // 54: quota.v1.ReportRequest.signals:type_name -> quota.v1.Signal
-	11,  // 55: quota.v1.ReportResponse.meta:type_name -> quota.v1.Meta
-	38,  // 56: quota.v1.ReportResponse.quotas:type_name -> quota.v1.ReportedQuota
-	65,  // 57: quota.v1.ReportedQuota.cooldown_left:type_name -> google.protobuf.Duration
-	18,  // 58: quota.v1.Command.reserve:type_name -> quota.v1.ReserveRequest
-	25,  // 59: quota.v1.Command.consume:type_name -> quota.v1.ConsumeRequest
-	27,  // 60: quota.v1.Command.settle:type_name -> quota.v1.SettleRequest
-	29,  // 61: quota.v1.Command.release:type_name -> quota.v1.ReleaseRequest
-	31,  // 62: quota.v1.Command.renew:type_name -> quota.v1.RenewRequest
-	33,  // 63: quota.v1.Command.withdraw:type_name -> quota.v1.WithdrawRequest
-	36,  // 64: quota.v1.Command.report:type_name -> quota.v1.ReportRequest
-	39,  // 65: quota.v1.BatchRequest.commands:type_name -> quota.v1.Command
-	11,  // 66: quota.v1.BatchResponse.meta:type_name -> quota.v1.Meta
-	42,  // 67: quota.v1.BatchResponse.results:type_name -> quota.v1.CommandResult
-	19,  // 68: quota.v1.CommandResult.reserve:type_name -> quota.v1.ReserveResponse
-	26,  // 69: quota.v1.CommandResult.consume:type_name -> quota.v1.ConsumeResponse
-	28,  // 70: quota.v1.CommandResult.settle:type_name -> quota.v1.SettleResponse
-	30,  // 71: quota.v1.CommandResult.release:type_name -> quota.v1.ReleaseResponse
-	32,  // 72: quota.v1.CommandResult.renew:type_name -> quota.v1.RenewResponse
-	34,  // 73: quota.v1.CommandResult.withdraw:type_name -> quota.v1.WithdrawResponse
-	37,  // 74: quota.v1.CommandResult.report:type_name -> quota.v1.ReportResponse
-	43,  // 75: quota.v1.CommandResult.error:type_name -> quota.v1.CommandError
-	12,  // 76: quota.v1.CommandError.info:type_name -> quota.v1.ErrorInfo
-	11,  // 77: quota.v1.WatchResponse.meta:type_name -> quota.v1.Meta
-	46,  // 78: quota.v1.WatchResponse.events:type_name -> quota.v1.Event
-	4,   // 79: quota.v1.Event.kind:type_name -> quota.v1.EventKind
-	0,   // 80: quota.v1.Event.reason:type_name -> quota.v1.Reason
-	65,  // 81: quota.v1.Event.duration:type_name -> google.protobuf.Duration
-	5,   // 82: quota.v1.GetQuotaRequest.read:type_name -> quota.v1.ReadMode
-	11,  // 83: quota.v1.GetQuotaResponse.meta:type_name -> quota.v1.Meta
-	51,  // 84: quota.v1.GetQuotaResponse.quota:type_name -> quota.v1.QuotaStatus
-	5,   // 85: quota.v1.ListQuotasRequest.read:type_name -> quota.v1.ReadMode
-	11,  // 86: quota.v1.ListQuotasResponse.meta:type_name -> quota.v1.Meta
-	51,  // 87: quota.v1.ListQuotasResponse.quotas:type_name -> quota.v1.QuotaStatus
-	52,  // 88: quota.v1.QuotaStatus.definition:type_name -> quota.v1.Quota
-	1,   // 89: quota.v1.QuotaStatus.zone:type_name -> quota.v1.Zone
-	65,  // 90: quota.v1.QuotaStatus.cooldown_left:type_name -> google.protobuf.Duration
-	65,  // 91: quota.v1.QuotaStatus.window_closes_in:type_name -> google.protobuf.Duration
-	65,  // 92: quota.v1.QuotaStatus.reopens_in:type_name -> google.protobuf.Duration
-	55,  // 93: quota.v1.QuotaStatus.classes:type_name -> quota.v1.ClassUse
-	57,  // 94: quota.v1.Quota.window:type_name -> quota.v1.Window
-	58,  // 95: quota.v1.Quota.rate:type_name -> quota.v1.Rate
-	59,  // 96: quota.v1.Quota.slots:type_name -> quota.v1.Slots
-	65,  // 97: quota.v1.Quota.spend_by:type_name -> google.protobuf.Duration
-	65,  // 98: quota.v1.Quota.transit:type_name -> google.protobuf.Duration
-	7,   // 99: quota.v1.Quota.charged:type_name -> quota.v1.Charged
-	65,  // 100: quota.v1.Quota.max_call:type_name -> google.protobuf.Duration
-	8,   // 101: quota.v1.Quota.settle:type_name -> quota.v1.SettleMode
-	53,  // 102: quota.v1.Quota.policy:type_name -> quota.v1.Policy
-	6,   // 103: quota.v1.Policy.zones:type_name -> quota.v1.Zones
-	65,  // 104: quota.v1.Policy.ramp:type_name -> google.protobuf.Duration
-	56,  // 105: quota.v1.Policy.breaker:type_name -> quota.v1.Breaker
-	54,  // 106: quota.v1.Policy.shares:type_name -> quota.v1.Shares
-	65,  // 107: quota.v1.Policy.ageing:type_name -> google.protobuf.Duration
-	65,  // 108: quota.v1.Shares.quiet:type_name -> google.protobuf.Duration
-	2,   // 109: quota.v1.ClassUse.class:type_name -> quota.v1.Class
-	65,  // 110: quota.v1.Breaker.closed:type_name -> google.protobuf.Duration
-	9,   // 111: quota.v1.Window.anchor:type_name -> quota.v1.Anchor
-	65,  // 112: quota.v1.Window.skew:type_name -> google.protobuf.Duration
-	65,  // 113: quota.v1.Rate.per:type_name -> google.protobuf.Duration
-	65,  // 114: quota.v1.Slots.grace:type_name -> google.protobuf.Duration
-	5,   // 115: quota.v1.ListLeasesRequest.read:type_name -> quota.v1.ReadMode
-	11,  // 116: quota.v1.ListLeasesResponse.meta:type_name -> quota.v1.Meta
-	62,  // 117: quota.v1.ListLeasesResponse.leases:type_name -> quota.v1.LeaseStatus
-	2,   // 118: quota.v1.LeaseStatus.class:type_name -> quota.v1.Class
-	21,  // 119: quota.v1.LeaseStatus.held:type_name -> quota.v1.GrantedItem
-	21,  // 120: quota.v1.LeaseStatus.consumed:type_name -> quota.v1.GrantedItem
-	65,  // 121: quota.v1.LeaseStatus.expires_in:type_name -> google.protobuf.Duration
-	11,  // 122: quota.v1.CheckFenceResponse.meta:type_name -> quota.v1.Meta
-	65,  // 123: quota.v1.CheckFenceResponse.expires_in:type_name -> google.protobuf.Duration
-	14,  // 124: quota.v1.QuotaService.OpenSession:input_type -> quota.v1.OpenSessionRequest
-	16,  // 125: quota.v1.QuotaService.CloseSession:input_type -> quota.v1.CloseSessionRequest
-	18,  // 126: quota.v1.QuotaService.Reserve:input_type -> quota.v1.ReserveRequest
-	25,  // 127: quota.v1.QuotaService.Consume:input_type -> quota.v1.ConsumeRequest
-	27,  // 128: quota.v1.QuotaService.Settle:input_type -> quota.v1.SettleRequest
-	29,  // 129: quota.v1.QuotaService.Release:input_type -> quota.v1.ReleaseRequest
-	31,  // 130: quota.v1.QuotaService.Renew:input_type -> quota.v1.RenewRequest
-	33,  // 131: quota.v1.QuotaService.Withdraw:input_type -> quota.v1.WithdrawRequest
-	36,  // 132: quota.v1.QuotaService.Report:input_type -> quota.v1.ReportRequest
-	40,  // 133: quota.v1.QuotaService.Batch:input_type -> quota.v1.BatchRequest
-	44,  // 134: quota.v1.QuotaService.Watch:input_type -> quota.v1.WatchRequest
-	47,  // 135: quota.v1.QuotaService.GetQuota:input_type -> quota.v1.GetQuotaRequest
-	49,  // 136: quota.v1.QuotaService.ListQuotas:input_type -> quota.v1.ListQuotasRequest
-	60,  // 137: quota.v1.QuotaService.ListLeases:input_type -> quota.v1.ListLeasesRequest
-	63,  // 138: quota.v1.QuotaService.CheckFence:input_type -> quota.v1.CheckFenceRequest
-	15,  // 139: quota.v1.QuotaService.OpenSession:output_type -> quota.v1.OpenSessionResponse
-	17,  // 140: quota.v1.QuotaService.CloseSession:output_type -> quota.v1.CloseSessionResponse
-	19,  // 141: quota.v1.QuotaService.Reserve:output_type -> quota.v1.ReserveResponse
-	26,  // 142: quota.v1.QuotaService.Consume:output_type -> quota.v1.ConsumeResponse
-	28,  // 143: quota.v1.QuotaService.Settle:output_type -> quota.v1.SettleResponse
-	30,  // 144: quota.v1.QuotaService.Release:output_type -> quota.v1.ReleaseResponse
-	32,  // 145: quota.v1.QuotaService.Renew:output_type -> quota.v1.RenewResponse
-	34,  // 146: quota.v1.QuotaService.Withdraw:output_type -> quota.v1.WithdrawResponse
-	37,  // 147: quota.v1.QuotaService.Report:output_type -> quota.v1.ReportResponse
-	41,  // 148: quota.v1.QuotaService.Batch:output_type -> quota.v1.BatchResponse
-	45,  // 149: quota.v1.QuotaService.Watch:output_type -> quota.v1.WatchResponse
-	48,  // 150: quota.v1.QuotaService.GetQuota:output_type -> quota.v1.GetQuotaResponse
-	50,  // 151: quota.v1.QuotaService.ListQuotas:output_type -> quota.v1.ListQuotasResponse
-	61,  // 152: quota.v1.QuotaService.ListLeases:output_type -> quota.v1.ListLeasesResponse
-	64,  // 153: quota.v1.QuotaService.CheckFence:output_type -> quota.v1.CheckFenceResponse
-	139, // [139:154] is the sub-list for method output_type
-	124, // [124:139] is the sub-list for method input_type
-	124, // [124:124] is the sub-list for extension type_name
-	124, // [124:124] is the sub-list for extension extendee
-	0,   // [0:124] is the sub-list for field type_name
+	74,  // 19: quota.v1.Lease.asked_ttl:type_name -> google.protobuf.Duration
+	22,  // 20: quota.v1.Lease.forecast:type_name -> quota.v1.Forecast
+	74,  // 21: quota.v1.Forecast.exhausted_in:type_name -> google.protobuf.Duration
+	74,  // 22: quota.v1.GrantedItem.expires_in:type_name -> google.protobuf.Duration
+	23,  // 23: quota.v1.Operation.items:type_name -> quota.v1.GrantedItem
+	74,  // 24: quota.v1.Operation.spend_in:type_name -> google.protobuf.Duration
+	74,  // 25: quota.v1.Operation.transit:type_name -> google.protobuf.Duration
+	0,   // 26: quota.v1.Refusal.reason:type_name -> quota.v1.Reason
+	74,  // 27: quota.v1.Refusal.retry_after:type_name -> google.protobuf.Duration
+	1,   // 28: quota.v1.Refusal.zone:type_name -> quota.v1.Zone
+	22,  // 29: quota.v1.Refusal.forecast:type_name -> quota.v1.Forecast
+	74,  // 30: quota.v1.Waiting.ends_in:type_name -> google.protobuf.Duration
+	11,  // 31: quota.v1.ConsumeRequest.request_id:type_name -> quota.v1.RequestId
+	14,  // 32: quota.v1.ConsumeRequest.items:type_name -> quota.v1.Item
+	12,  // 33: quota.v1.ConsumeResponse.meta:type_name -> quota.v1.Meta
+	24,  // 34: quota.v1.ConsumeResponse.operation:type_name -> quota.v1.Operation
+	25,  // 35: quota.v1.ConsumeResponse.refusal:type_name -> quota.v1.Refusal
+	11,  // 36: quota.v1.SettleRequest.request_id:type_name -> quota.v1.RequestId
+	14,  // 37: quota.v1.SettleRequest.unspent:type_name -> quota.v1.Item
+	14,  // 38: quota.v1.SettleRequest.actual:type_name -> quota.v1.Item
+	12,  // 39: quota.v1.SettleResponse.meta:type_name -> quota.v1.Meta
+	14,  // 40: quota.v1.SettleResponse.returned:type_name -> quota.v1.Item
+	14,  // 41: quota.v1.SettleResponse.overrun:type_name -> quota.v1.Item
+	11,  // 42: quota.v1.ReleaseRequest.request_id:type_name -> quota.v1.RequestId
+	14,  // 43: quota.v1.ReleaseRequest.items:type_name -> quota.v1.Item
+	12,  // 44: quota.v1.ReleaseResponse.meta:type_name -> quota.v1.Meta
+	14,  // 45: quota.v1.ReleaseResponse.returned:type_name -> quota.v1.Item
+	11,  // 46: quota.v1.RenewRequest.request_id:type_name -> quota.v1.RequestId
+	74,  // 47: quota.v1.RenewRequest.ttl:type_name -> google.protobuf.Duration
+	12,  // 48: quota.v1.RenewResponse.meta:type_name -> quota.v1.Meta
+	74,  // 49: quota.v1.RenewResponse.expires_in:type_name -> google.protobuf.Duration
+	11,  // 50: quota.v1.WithdrawRequest.request_id:type_name -> quota.v1.RequestId
+	12,  // 51: quota.v1.WithdrawResponse.meta:type_name -> quota.v1.Meta
+	3,   // 52: quota.v1.Signal.cause:type_name -> quota.v1.Cause
+	74,  // 53: quota.v1.Signal.reset_after:type_name -> google.protobuf.Duration
+	74,  // 54: quota.v1.Signal.reset_resolution:type_name -> google.protobuf.Duration
+	74,  // 55: quota.v1.Signal.retry_after:type_name -> google.protobuf.Duration
+	11,  // 56: quota.v1.ReportRequest.request_id:type_name -> quota.v1.RequestId
+	37,  // 57: quota.v1.ReportRequest.signals:type_name -> quota.v1.Signal
+	12,  // 58: quota.v1.ReportResponse.meta:type_name -> quota.v1.Meta
+	40,  // 59: quota.v1.ReportResponse.quotas:type_name -> quota.v1.ReportedQuota
+	74,  // 60: quota.v1.ReportedQuota.cooldown_left:type_name -> google.protobuf.Duration
+	19,  // 61: quota.v1.Command.reserve:type_name -> quota.v1.ReserveRequest
+	27,  // 62: quota.v1.Command.consume:type_name -> quota.v1.ConsumeRequest
+	29,  // 63: quota.v1.Command.settle:type_name -> quota.v1.SettleRequest
+	31,  // 64: quota.v1.Command.release:type_name -> quota.v1.ReleaseRequest
+	33,  // 65: quota.v1.Command.renew:type_name -> quota.v1.RenewRequest
+	35,  // 66: quota.v1.Command.withdraw:type_name -> quota.v1.WithdrawRequest
+	38,  // 67: quota.v1.Command.report:type_name -> quota.v1.ReportRequest
+	41,  // 68: quota.v1.BatchRequest.commands:type_name -> quota.v1.Command
+	12,  // 69: quota.v1.BatchResponse.meta:type_name -> quota.v1.Meta
+	44,  // 70: quota.v1.BatchResponse.results:type_name -> quota.v1.CommandResult
+	20,  // 71: quota.v1.CommandResult.reserve:type_name -> quota.v1.ReserveResponse
+	28,  // 72: quota.v1.CommandResult.consume:type_name -> quota.v1.ConsumeResponse
+	30,  // 73: quota.v1.CommandResult.settle:type_name -> quota.v1.SettleResponse
+	32,  // 74: quota.v1.CommandResult.release:type_name -> quota.v1.ReleaseResponse
+	34,  // 75: quota.v1.CommandResult.renew:type_name -> quota.v1.RenewResponse
+	36,  // 76: quota.v1.CommandResult.withdraw:type_name -> quota.v1.WithdrawResponse
+	39,  // 77: quota.v1.CommandResult.report:type_name -> quota.v1.ReportResponse
+	45,  // 78: quota.v1.CommandResult.error:type_name -> quota.v1.CommandError
+	13,  // 79: quota.v1.CommandError.info:type_name -> quota.v1.ErrorInfo
+	12,  // 80: quota.v1.WatchResponse.meta:type_name -> quota.v1.Meta
+	48,  // 81: quota.v1.WatchResponse.events:type_name -> quota.v1.Event
+	4,   // 82: quota.v1.Event.kind:type_name -> quota.v1.EventKind
+	0,   // 83: quota.v1.Event.reason:type_name -> quota.v1.Reason
+	74,  // 84: quota.v1.Event.duration:type_name -> google.protobuf.Duration
+	5,   // 85: quota.v1.GetQuotaRequest.read:type_name -> quota.v1.ReadMode
+	12,  // 86: quota.v1.GetQuotaResponse.meta:type_name -> quota.v1.Meta
+	53,  // 87: quota.v1.GetQuotaResponse.quota:type_name -> quota.v1.QuotaStatus
+	5,   // 88: quota.v1.ListQuotasRequest.read:type_name -> quota.v1.ReadMode
+	12,  // 89: quota.v1.ListQuotasResponse.meta:type_name -> quota.v1.Meta
+	53,  // 90: quota.v1.ListQuotasResponse.quotas:type_name -> quota.v1.QuotaStatus
+	55,  // 91: quota.v1.QuotaStatus.definition:type_name -> quota.v1.Quota
+	1,   // 92: quota.v1.QuotaStatus.zone:type_name -> quota.v1.Zone
+	74,  // 93: quota.v1.QuotaStatus.cooldown_left:type_name -> google.protobuf.Duration
+	74,  // 94: quota.v1.QuotaStatus.window_closes_in:type_name -> google.protobuf.Duration
+	74,  // 95: quota.v1.QuotaStatus.reopens_in:type_name -> google.protobuf.Duration
+	59,  // 96: quota.v1.QuotaStatus.classes:type_name -> quota.v1.ClassUse
+	6,   // 97: quota.v1.QuotaStatus.circuit:type_name -> quota.v1.Circuit
+	22,  // 98: quota.v1.QuotaStatus.forecast:type_name -> quota.v1.Forecast
+	54,  // 99: quota.v1.QuotaStatus.override:type_name -> quota.v1.Override
+	74,  // 100: quota.v1.Override.left:type_name -> google.protobuf.Duration
+	65,  // 101: quota.v1.Quota.window:type_name -> quota.v1.Window
+	66,  // 102: quota.v1.Quota.rate:type_name -> quota.v1.Rate
+	67,  // 103: quota.v1.Quota.slots:type_name -> quota.v1.Slots
+	74,  // 104: quota.v1.Quota.spend_by:type_name -> google.protobuf.Duration
+	74,  // 105: quota.v1.Quota.transit:type_name -> google.protobuf.Duration
+	8,   // 106: quota.v1.Quota.charged:type_name -> quota.v1.Charged
+	74,  // 107: quota.v1.Quota.max_call:type_name -> google.protobuf.Duration
+	9,   // 108: quota.v1.Quota.settle:type_name -> quota.v1.SettleMode
+	56,  // 109: quota.v1.Quota.policy:type_name -> quota.v1.Policy
+	7,   // 110: quota.v1.Policy.zones:type_name -> quota.v1.Zones
+	74,  // 111: quota.v1.Policy.ramp:type_name -> google.protobuf.Duration
+	64,  // 112: quota.v1.Policy.breaker:type_name -> quota.v1.Breaker
+	58,  // 113: quota.v1.Policy.shares:type_name -> quota.v1.Shares
+	74,  // 114: quota.v1.Policy.ageing:type_name -> google.protobuf.Duration
+	57,  // 115: quota.v1.Policy.prediction:type_name -> quota.v1.Prediction
+	74,  // 116: quota.v1.Prediction.ahead:type_name -> google.protobuf.Duration
+	74,  // 117: quota.v1.Shares.quiet:type_name -> google.protobuf.Duration
+	73,  // 118: quota.v1.Shares.holders:type_name -> quota.v1.Shares.HoldersEntry
+	2,   // 119: quota.v1.ClassUse.class:type_name -> quota.v1.Class
+	5,   // 120: quota.v1.ListUsageRequest.read:type_name -> quota.v1.ReadMode
+	12,  // 121: quota.v1.ListUsageResponse.meta:type_name -> quota.v1.Meta
+	62,  // 122: quota.v1.ListUsageResponse.usage:type_name -> quota.v1.Usage
+	2,   // 123: quota.v1.Usage.class:type_name -> quota.v1.Class
+	74,  // 124: quota.v1.Usage.waited:type_name -> google.protobuf.Duration
+	63,  // 125: quota.v1.Usage.denials:type_name -> quota.v1.Denial
+	0,   // 126: quota.v1.Denial.reason:type_name -> quota.v1.Reason
+	74,  // 127: quota.v1.Breaker.closed:type_name -> google.protobuf.Duration
+	10,  // 128: quota.v1.Window.anchor:type_name -> quota.v1.Anchor
+	74,  // 129: quota.v1.Window.skew:type_name -> google.protobuf.Duration
+	74,  // 130: quota.v1.Rate.per:type_name -> google.protobuf.Duration
+	74,  // 131: quota.v1.Slots.grace:type_name -> google.protobuf.Duration
+	5,   // 132: quota.v1.ListLeasesRequest.read:type_name -> quota.v1.ReadMode
+	12,  // 133: quota.v1.ListLeasesResponse.meta:type_name -> quota.v1.Meta
+	70,  // 134: quota.v1.ListLeasesResponse.leases:type_name -> quota.v1.LeaseStatus
+	2,   // 135: quota.v1.LeaseStatus.class:type_name -> quota.v1.Class
+	23,  // 136: quota.v1.LeaseStatus.held:type_name -> quota.v1.GrantedItem
+	23,  // 137: quota.v1.LeaseStatus.consumed:type_name -> quota.v1.GrantedItem
+	74,  // 138: quota.v1.LeaseStatus.expires_in:type_name -> google.protobuf.Duration
+	12,  // 139: quota.v1.CheckFenceResponse.meta:type_name -> quota.v1.Meta
+	74,  // 140: quota.v1.CheckFenceResponse.expires_in:type_name -> google.protobuf.Duration
+	15,  // 141: quota.v1.QuotaService.OpenSession:input_type -> quota.v1.OpenSessionRequest
+	17,  // 142: quota.v1.QuotaService.CloseSession:input_type -> quota.v1.CloseSessionRequest
+	19,  // 143: quota.v1.QuotaService.Reserve:input_type -> quota.v1.ReserveRequest
+	27,  // 144: quota.v1.QuotaService.Consume:input_type -> quota.v1.ConsumeRequest
+	29,  // 145: quota.v1.QuotaService.Settle:input_type -> quota.v1.SettleRequest
+	31,  // 146: quota.v1.QuotaService.Release:input_type -> quota.v1.ReleaseRequest
+	33,  // 147: quota.v1.QuotaService.Renew:input_type -> quota.v1.RenewRequest
+	35,  // 148: quota.v1.QuotaService.Withdraw:input_type -> quota.v1.WithdrawRequest
+	38,  // 149: quota.v1.QuotaService.Report:input_type -> quota.v1.ReportRequest
+	42,  // 150: quota.v1.QuotaService.Batch:input_type -> quota.v1.BatchRequest
+	46,  // 151: quota.v1.QuotaService.Watch:input_type -> quota.v1.WatchRequest
+	49,  // 152: quota.v1.QuotaService.GetQuota:input_type -> quota.v1.GetQuotaRequest
+	51,  // 153: quota.v1.QuotaService.ListQuotas:input_type -> quota.v1.ListQuotasRequest
+	68,  // 154: quota.v1.QuotaService.ListLeases:input_type -> quota.v1.ListLeasesRequest
+	60,  // 155: quota.v1.QuotaService.ListUsage:input_type -> quota.v1.ListUsageRequest
+	71,  // 156: quota.v1.QuotaService.CheckFence:input_type -> quota.v1.CheckFenceRequest
+	16,  // 157: quota.v1.QuotaService.OpenSession:output_type -> quota.v1.OpenSessionResponse
+	18,  // 158: quota.v1.QuotaService.CloseSession:output_type -> quota.v1.CloseSessionResponse
+	20,  // 159: quota.v1.QuotaService.Reserve:output_type -> quota.v1.ReserveResponse
+	28,  // 160: quota.v1.QuotaService.Consume:output_type -> quota.v1.ConsumeResponse
+	30,  // 161: quota.v1.QuotaService.Settle:output_type -> quota.v1.SettleResponse
+	32,  // 162: quota.v1.QuotaService.Release:output_type -> quota.v1.ReleaseResponse
+	34,  // 163: quota.v1.QuotaService.Renew:output_type -> quota.v1.RenewResponse
+	36,  // 164: quota.v1.QuotaService.Withdraw:output_type -> quota.v1.WithdrawResponse
+	39,  // 165: quota.v1.QuotaService.Report:output_type -> quota.v1.ReportResponse
+	43,  // 166: quota.v1.QuotaService.Batch:output_type -> quota.v1.BatchResponse
+	47,  // 167: quota.v1.QuotaService.Watch:output_type -> quota.v1.WatchResponse
+	50,  // 168: quota.v1.QuotaService.GetQuota:output_type -> quota.v1.GetQuotaResponse
+	52,  // 169: quota.v1.QuotaService.ListQuotas:output_type -> quota.v1.ListQuotasResponse
+	69,  // 170: quota.v1.QuotaService.ListLeases:output_type -> quota.v1.ListLeasesResponse
+	61,  // 171: quota.v1.QuotaService.ListUsage:output_type -> quota.v1.ListUsageResponse
+	72,  // 172: quota.v1.QuotaService.CheckFence:output_type -> quota.v1.CheckFenceResponse
+	157, // [157:173] is the sub-list for method output_type
+	141, // [141:157] is the sub-list for method input_type
+	141, // [141:141] is the sub-list for extension type_name
+	141, // [141:141] is the sub-list for extension extendee
+	0,   // [0:141] is the sub-list for field type_name
 }
 
 func init() { file_quota_v1_quota_proto_init() }
@@ -6137,13 +7041,13 @@ func file_quota_v1_quota_proto_init() {
 		(*ReserveResponse_Refusal)(nil),
 		(*ReserveResponse_Waiting)(nil),
 	}
-	file_quota_v1_quota_proto_msgTypes[16].OneofWrappers = []any{
+	file_quota_v1_quota_proto_msgTypes[17].OneofWrappers = []any{
 		(*ConsumeResponse_Operation)(nil),
 		(*ConsumeResponse_Refusal)(nil),
 	}
-	file_quota_v1_quota_proto_msgTypes[25].OneofWrappers = []any{}
-	file_quota_v1_quota_proto_msgTypes[28].OneofWrappers = []any{}
-	file_quota_v1_quota_proto_msgTypes[29].OneofWrappers = []any{
+	file_quota_v1_quota_proto_msgTypes[26].OneofWrappers = []any{}
+	file_quota_v1_quota_proto_msgTypes[29].OneofWrappers = []any{}
+	file_quota_v1_quota_proto_msgTypes[30].OneofWrappers = []any{
 		(*Command_Reserve)(nil),
 		(*Command_Consume)(nil),
 		(*Command_Settle)(nil),
@@ -6152,7 +7056,7 @@ func file_quota_v1_quota_proto_init() {
 		(*Command_Withdraw)(nil),
 		(*Command_Report)(nil),
 	}
-	file_quota_v1_quota_proto_msgTypes[32].OneofWrappers = []any{
+	file_quota_v1_quota_proto_msgTypes[33].OneofWrappers = []any{
 		(*CommandResult_Reserve)(nil),
 		(*CommandResult_Consume)(nil),
 		(*CommandResult_Settle)(nil),
@@ -6162,20 +7066,21 @@ func file_quota_v1_quota_proto_init() {
 		(*CommandResult_Report)(nil),
 		(*CommandResult_Error)(nil),
 	}
-	file_quota_v1_quota_proto_msgTypes[41].OneofWrappers = []any{}
-	file_quota_v1_quota_proto_msgTypes[42].OneofWrappers = []any{
+	file_quota_v1_quota_proto_msgTypes[42].OneofWrappers = []any{}
+	file_quota_v1_quota_proto_msgTypes[44].OneofWrappers = []any{
 		(*Quota_Window)(nil),
 		(*Quota_Rate)(nil),
 		(*Quota_Slots)(nil),
 	}
-	file_quota_v1_quota_proto_msgTypes[44].OneofWrappers = []any{}
+	file_quota_v1_quota_proto_msgTypes[47].OneofWrappers = []any{}
+	file_quota_v1_quota_proto_msgTypes[51].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quota_v1_quota_proto_rawDesc), len(file_quota_v1_quota_proto_rawDesc)),
-			NumEnums:      10,
-			NumMessages:   55,
+			NumEnums:      11,
+			NumMessages:   63,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

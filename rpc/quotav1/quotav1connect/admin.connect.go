@@ -41,6 +41,9 @@ const (
 	// AdminServiceDeleteQuotaProcedure is the fully-qualified name of the AdminService's DeleteQuota
 	// RPC.
 	AdminServiceDeleteQuotaProcedure = "/quota.v1.AdminService/DeleteQuota"
+	// AdminServiceOverrideQuotaProcedure is the fully-qualified name of the AdminService's
+	// OverrideQuota RPC.
+	AdminServiceOverrideQuotaProcedure = "/quota.v1.AdminService/OverrideQuota"
 	// AdminServiceListHolderRulesProcedure is the fully-qualified name of the AdminService's
 	// ListHolderRules RPC.
 	AdminServiceListHolderRulesProcedure = "/quota.v1.AdminService/ListHolderRules"
@@ -49,6 +52,8 @@ const (
 	AdminServiceRevokeLeaseProcedure = "/quota.v1.AdminService/RevokeLease"
 	// AdminServiceGetStatusProcedure is the fully-qualified name of the AdminService's GetStatus RPC.
 	AdminServiceGetStatusProcedure = "/quota.v1.AdminService/GetStatus"
+	// AdminServiceSetLimitsProcedure is the fully-qualified name of the AdminService's SetLimits RPC.
+	AdminServiceSetLimitsProcedure = "/quota.v1.AdminService/SetLimits"
 	// AdminServiceAddMemberProcedure is the fully-qualified name of the AdminService's AddMember RPC.
 	AdminServiceAddMemberProcedure = "/quota.v1.AdminService/AddMember"
 	// AdminServicePromoteMemberProcedure is the fully-qualified name of the AdminService's
@@ -79,12 +84,16 @@ type AdminServiceClient interface {
 	ApplyQuotas(context.Context, *quotav1.ApplyQuotasRequest) (*quotav1.ApplyQuotasResponse, error)
 	// DeleteQuota deletes a quota.
 	DeleteQuota(context.Context, *quotav1.DeleteQuotaRequest) (*quotav1.DeleteQuotaResponse, error)
+	// OverrideQuota puts another limit in place of a quota's own for a while, or ends that.
+	OverrideQuota(context.Context, *quotav1.OverrideQuotaRequest) (*quotav1.OverrideQuotaResponse, error)
 	// ListHolderRules lists the rules that map holders to classes and weights, in their order.
 	ListHolderRules(context.Context, *quotav1.ListHolderRulesRequest) (*quotav1.ListHolderRulesResponse, error)
 	// RevokeLease ends a lease.
 	RevokeLease(context.Context, *quotav1.RevokeLeaseRequest) (*quotav1.RevokeLeaseResponse, error)
 	// GetStatus shows the node that is asked and what it knows of the cluster. It needs no leader.
 	GetStatus(context.Context, *quotav1.GetStatusRequest) (*quotav1.GetStatusResponse, error)
+	// SetLimits changes the bounds of sessions, keys and the queue, which are a part of the replicated state.
+	SetLimits(context.Context, *quotav1.SetLimitsRequest) (*quotav1.SetLimitsResponse, error)
 	// AddMember adds a node as a learner.
 	AddMember(context.Context, *quotav1.AddMemberRequest) (*quotav1.AddMemberResponse, error)
 	// PromoteMember makes a learner that has caught up a voter.
@@ -129,6 +138,12 @@ func NewAdminServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 			connect.WithSchema(adminServiceMethods.ByName("DeleteQuota")),
 			connect.WithClientOptions(opts...),
 		),
+		overrideQuota: connect.NewClient[quotav1.OverrideQuotaRequest, quotav1.OverrideQuotaResponse](
+			httpClient,
+			baseURL+AdminServiceOverrideQuotaProcedure,
+			connect.WithSchema(adminServiceMethods.ByName("OverrideQuota")),
+			connect.WithClientOptions(opts...),
+		),
 		listHolderRules: connect.NewClient[quotav1.ListHolderRulesRequest, quotav1.ListHolderRulesResponse](
 			httpClient,
 			baseURL+AdminServiceListHolderRulesProcedure,
@@ -147,6 +162,12 @@ func NewAdminServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 			baseURL+AdminServiceGetStatusProcedure,
 			connect.WithSchema(adminServiceMethods.ByName("GetStatus")),
 			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
+		setLimits: connect.NewClient[quotav1.SetLimitsRequest, quotav1.SetLimitsResponse](
+			httpClient,
+			baseURL+AdminServiceSetLimitsProcedure,
+			connect.WithSchema(adminServiceMethods.ByName("SetLimits")),
 			connect.WithClientOptions(opts...),
 		),
 		addMember: connect.NewClient[quotav1.AddMemberRequest, quotav1.AddMemberResponse](
@@ -210,9 +231,11 @@ func NewAdminServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 type adminServiceClient struct {
 	applyQuotas        *connect.Client[quotav1.ApplyQuotasRequest, quotav1.ApplyQuotasResponse]
 	deleteQuota        *connect.Client[quotav1.DeleteQuotaRequest, quotav1.DeleteQuotaResponse]
+	overrideQuota      *connect.Client[quotav1.OverrideQuotaRequest, quotav1.OverrideQuotaResponse]
 	listHolderRules    *connect.Client[quotav1.ListHolderRulesRequest, quotav1.ListHolderRulesResponse]
 	revokeLease        *connect.Client[quotav1.RevokeLeaseRequest, quotav1.RevokeLeaseResponse]
 	getStatus          *connect.Client[quotav1.GetStatusRequest, quotav1.GetStatusResponse]
+	setLimits          *connect.Client[quotav1.SetLimitsRequest, quotav1.SetLimitsResponse]
 	addMember          *connect.Client[quotav1.AddMemberRequest, quotav1.AddMemberResponse]
 	promoteMember      *connect.Client[quotav1.PromoteMemberRequest, quotav1.PromoteMemberResponse]
 	removeMember       *connect.Client[quotav1.RemoveMemberRequest, quotav1.RemoveMemberResponse]
@@ -242,6 +265,15 @@ func (c *adminServiceClient) DeleteQuota(ctx context.Context, req *quotav1.Delet
 	return nil, err
 }
 
+// OverrideQuota calls quota.v1.AdminService.OverrideQuota.
+func (c *adminServiceClient) OverrideQuota(ctx context.Context, req *quotav1.OverrideQuotaRequest) (*quotav1.OverrideQuotaResponse, error) {
+	response, err := c.overrideQuota.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // ListHolderRules calls quota.v1.AdminService.ListHolderRules.
 func (c *adminServiceClient) ListHolderRules(ctx context.Context, req *quotav1.ListHolderRulesRequest) (*quotav1.ListHolderRulesResponse, error) {
 	response, err := c.listHolderRules.CallUnary(ctx, connect.NewRequest(req))
@@ -263,6 +295,15 @@ func (c *adminServiceClient) RevokeLease(ctx context.Context, req *quotav1.Revok
 // GetStatus calls quota.v1.AdminService.GetStatus.
 func (c *adminServiceClient) GetStatus(ctx context.Context, req *quotav1.GetStatusRequest) (*quotav1.GetStatusResponse, error) {
 	response, err := c.getStatus.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// SetLimits calls quota.v1.AdminService.SetLimits.
+func (c *adminServiceClient) SetLimits(ctx context.Context, req *quotav1.SetLimitsRequest) (*quotav1.SetLimitsResponse, error) {
+	response, err := c.setLimits.CallUnary(ctx, connect.NewRequest(req))
 	if response != nil {
 		return response.Msg, err
 	}
@@ -344,12 +385,16 @@ type AdminServiceHandler interface {
 	ApplyQuotas(context.Context, *quotav1.ApplyQuotasRequest) (*quotav1.ApplyQuotasResponse, error)
 	// DeleteQuota deletes a quota.
 	DeleteQuota(context.Context, *quotav1.DeleteQuotaRequest) (*quotav1.DeleteQuotaResponse, error)
+	// OverrideQuota puts another limit in place of a quota's own for a while, or ends that.
+	OverrideQuota(context.Context, *quotav1.OverrideQuotaRequest) (*quotav1.OverrideQuotaResponse, error)
 	// ListHolderRules lists the rules that map holders to classes and weights, in their order.
 	ListHolderRules(context.Context, *quotav1.ListHolderRulesRequest) (*quotav1.ListHolderRulesResponse, error)
 	// RevokeLease ends a lease.
 	RevokeLease(context.Context, *quotav1.RevokeLeaseRequest) (*quotav1.RevokeLeaseResponse, error)
 	// GetStatus shows the node that is asked and what it knows of the cluster. It needs no leader.
 	GetStatus(context.Context, *quotav1.GetStatusRequest) (*quotav1.GetStatusResponse, error)
+	// SetLimits changes the bounds of sessions, keys and the queue, which are a part of the replicated state.
+	SetLimits(context.Context, *quotav1.SetLimitsRequest) (*quotav1.SetLimitsResponse, error)
 	// AddMember adds a node as a learner.
 	AddMember(context.Context, *quotav1.AddMemberRequest) (*quotav1.AddMemberResponse, error)
 	// PromoteMember makes a learner that has caught up a voter.
@@ -390,6 +435,12 @@ func NewAdminServiceHandler(svc AdminServiceHandler, opts ...connect.HandlerOpti
 		connect.WithSchema(adminServiceMethods.ByName("DeleteQuota")),
 		connect.WithHandlerOptions(opts...),
 	)
+	adminServiceOverrideQuotaHandler := connect.NewUnaryHandlerSimple(
+		AdminServiceOverrideQuotaProcedure,
+		svc.OverrideQuota,
+		connect.WithSchema(adminServiceMethods.ByName("OverrideQuota")),
+		connect.WithHandlerOptions(opts...),
+	)
 	adminServiceListHolderRulesHandler := connect.NewUnaryHandlerSimple(
 		AdminServiceListHolderRulesProcedure,
 		svc.ListHolderRules,
@@ -408,6 +459,12 @@ func NewAdminServiceHandler(svc AdminServiceHandler, opts ...connect.HandlerOpti
 		svc.GetStatus,
 		connect.WithSchema(adminServiceMethods.ByName("GetStatus")),
 		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
+	adminServiceSetLimitsHandler := connect.NewUnaryHandlerSimple(
+		AdminServiceSetLimitsProcedure,
+		svc.SetLimits,
+		connect.WithSchema(adminServiceMethods.ByName("SetLimits")),
 		connect.WithHandlerOptions(opts...),
 	)
 	adminServiceAddMemberHandler := connect.NewUnaryHandlerSimple(
@@ -470,12 +527,16 @@ func NewAdminServiceHandler(svc AdminServiceHandler, opts ...connect.HandlerOpti
 			adminServiceApplyQuotasHandler.ServeHTTP(w, r)
 		case AdminServiceDeleteQuotaProcedure:
 			adminServiceDeleteQuotaHandler.ServeHTTP(w, r)
+		case AdminServiceOverrideQuotaProcedure:
+			adminServiceOverrideQuotaHandler.ServeHTTP(w, r)
 		case AdminServiceListHolderRulesProcedure:
 			adminServiceListHolderRulesHandler.ServeHTTP(w, r)
 		case AdminServiceRevokeLeaseProcedure:
 			adminServiceRevokeLeaseHandler.ServeHTTP(w, r)
 		case AdminServiceGetStatusProcedure:
 			adminServiceGetStatusHandler.ServeHTTP(w, r)
+		case AdminServiceSetLimitsProcedure:
+			adminServiceSetLimitsHandler.ServeHTTP(w, r)
 		case AdminServiceAddMemberProcedure:
 			adminServiceAddMemberHandler.ServeHTTP(w, r)
 		case AdminServicePromoteMemberProcedure:
@@ -511,6 +572,10 @@ func (UnimplementedAdminServiceHandler) DeleteQuota(context.Context, *quotav1.De
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("quota.v1.AdminService.DeleteQuota is not implemented"))
 }
 
+func (UnimplementedAdminServiceHandler) OverrideQuota(context.Context, *quotav1.OverrideQuotaRequest) (*quotav1.OverrideQuotaResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("quota.v1.AdminService.OverrideQuota is not implemented"))
+}
+
 func (UnimplementedAdminServiceHandler) ListHolderRules(context.Context, *quotav1.ListHolderRulesRequest) (*quotav1.ListHolderRulesResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("quota.v1.AdminService.ListHolderRules is not implemented"))
 }
@@ -521,6 +586,10 @@ func (UnimplementedAdminServiceHandler) RevokeLease(context.Context, *quotav1.Re
 
 func (UnimplementedAdminServiceHandler) GetStatus(context.Context, *quotav1.GetStatusRequest) (*quotav1.GetStatusResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("quota.v1.AdminService.GetStatus is not implemented"))
+}
+
+func (UnimplementedAdminServiceHandler) SetLimits(context.Context, *quotav1.SetLimitsRequest) (*quotav1.SetLimitsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("quota.v1.AdminService.SetLimits is not implemented"))
 }
 
 func (UnimplementedAdminServiceHandler) AddMember(context.Context, *quotav1.AddMemberRequest) (*quotav1.AddMemberResponse, error) {

@@ -70,6 +70,8 @@ const (
 	QuotaServiceListQuotasProcedure = "/quota.v1.QuotaService/ListQuotas"
 	// QuotaServiceListLeasesProcedure is the fully-qualified name of the QuotaService's ListLeases RPC.
 	QuotaServiceListLeasesProcedure = "/quota.v1.QuotaService/ListLeases"
+	// QuotaServiceListUsageProcedure is the fully-qualified name of the QuotaService's ListUsage RPC.
+	QuotaServiceListUsageProcedure = "/quota.v1.QuotaService/ListUsage"
 	// QuotaServiceCheckFenceProcedure is the fully-qualified name of the QuotaService's CheckFence RPC.
 	QuotaServiceCheckFenceProcedure = "/quota.v1.QuotaService/CheckFence"
 )
@@ -104,6 +106,8 @@ type QuotaServiceClient interface {
 	ListQuotas(context.Context, *quotav1.ListQuotasRequest) (*quotav1.ListQuotasResponse, error)
 	// ListLeases lists live leases.
 	ListLeases(context.Context, *quotav1.ListLeasesRequest) (*quotav1.ListLeasesResponse, error)
+	// ListUsage lists what holders do with quotas that are metered, or of which they have a share.
+	ListUsage(context.Context, *quotav1.ListUsageRequest) (*quotav1.ListUsageResponse, error)
 	// CheckFence tells a resource whether a lease's fence is still good.
 	CheckFence(context.Context, *quotav1.CheckFenceRequest) (*quotav1.CheckFenceResponse, error)
 }
@@ -206,6 +210,13 @@ func NewQuotaServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 			connect.WithClientOptions(opts...),
 		),
+		listUsage: connect.NewClient[quotav1.ListUsageRequest, quotav1.ListUsageResponse](
+			httpClient,
+			baseURL+QuotaServiceListUsageProcedure,
+			connect.WithSchema(quotaServiceMethods.ByName("ListUsage")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
 		checkFence: connect.NewClient[quotav1.CheckFenceRequest, quotav1.CheckFenceResponse](
 			httpClient,
 			baseURL+QuotaServiceCheckFenceProcedure,
@@ -232,6 +243,7 @@ type quotaServiceClient struct {
 	getQuota     *connect.Client[quotav1.GetQuotaRequest, quotav1.GetQuotaResponse]
 	listQuotas   *connect.Client[quotav1.ListQuotasRequest, quotav1.ListQuotasResponse]
 	listLeases   *connect.Client[quotav1.ListLeasesRequest, quotav1.ListLeasesResponse]
+	listUsage    *connect.Client[quotav1.ListUsageRequest, quotav1.ListUsageResponse]
 	checkFence   *connect.Client[quotav1.CheckFenceRequest, quotav1.CheckFenceResponse]
 }
 
@@ -357,6 +369,15 @@ func (c *quotaServiceClient) ListLeases(ctx context.Context, req *quotav1.ListLe
 	return nil, err
 }
 
+// ListUsage calls quota.v1.QuotaService.ListUsage.
+func (c *quotaServiceClient) ListUsage(ctx context.Context, req *quotav1.ListUsageRequest) (*quotav1.ListUsageResponse, error) {
+	response, err := c.listUsage.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // CheckFence calls quota.v1.QuotaService.CheckFence.
 func (c *quotaServiceClient) CheckFence(ctx context.Context, req *quotav1.CheckFenceRequest) (*quotav1.CheckFenceResponse, error) {
 	response, err := c.checkFence.CallUnary(ctx, connect.NewRequest(req))
@@ -396,6 +417,8 @@ type QuotaServiceHandler interface {
 	ListQuotas(context.Context, *quotav1.ListQuotasRequest) (*quotav1.ListQuotasResponse, error)
 	// ListLeases lists live leases.
 	ListLeases(context.Context, *quotav1.ListLeasesRequest) (*quotav1.ListLeasesResponse, error)
+	// ListUsage lists what holders do with quotas that are metered, or of which they have a share.
+	ListUsage(context.Context, *quotav1.ListUsageRequest) (*quotav1.ListUsageResponse, error)
 	// CheckFence tells a resource whether a lease's fence is still good.
 	CheckFence(context.Context, *quotav1.CheckFenceRequest) (*quotav1.CheckFenceResponse, error)
 }
@@ -494,6 +517,13 @@ func NewQuotaServiceHandler(svc QuotaServiceHandler, opts ...connect.HandlerOpti
 		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 		connect.WithHandlerOptions(opts...),
 	)
+	quotaServiceListUsageHandler := connect.NewUnaryHandlerSimple(
+		QuotaServiceListUsageProcedure,
+		svc.ListUsage,
+		connect.WithSchema(quotaServiceMethods.ByName("ListUsage")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
 	quotaServiceCheckFenceHandler := connect.NewUnaryHandlerSimple(
 		QuotaServiceCheckFenceProcedure,
 		svc.CheckFence,
@@ -531,6 +561,8 @@ func NewQuotaServiceHandler(svc QuotaServiceHandler, opts ...connect.HandlerOpti
 			quotaServiceListQuotasHandler.ServeHTTP(w, r)
 		case QuotaServiceListLeasesProcedure:
 			quotaServiceListLeasesHandler.ServeHTTP(w, r)
+		case QuotaServiceListUsageProcedure:
+			quotaServiceListUsageHandler.ServeHTTP(w, r)
 		case QuotaServiceCheckFenceProcedure:
 			quotaServiceCheckFenceHandler.ServeHTTP(w, r)
 		default:
@@ -596,6 +628,10 @@ func (UnimplementedQuotaServiceHandler) ListQuotas(context.Context, *quotav1.Lis
 
 func (UnimplementedQuotaServiceHandler) ListLeases(context.Context, *quotav1.ListLeasesRequest) (*quotav1.ListLeasesResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("quota.v1.QuotaService.ListLeases is not implemented"))
+}
+
+func (UnimplementedQuotaServiceHandler) ListUsage(context.Context, *quotav1.ListUsageRequest) (*quotav1.ListUsageResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("quota.v1.QuotaService.ListUsage is not implemented"))
 }
 
 func (UnimplementedQuotaServiceHandler) CheckFence(context.Context, *quotav1.CheckFenceRequest) (*quotav1.CheckFenceResponse, error) {

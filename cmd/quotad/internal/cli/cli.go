@@ -68,7 +68,7 @@ Begin with "quotad dev": one node, throw-away data, and a line to try.`,
 		&cobra.Group{ID: groupFiles, Title: "Look into files (no node needed):"},
 	)
 	inGroup(root, groupServer, a.serveCommand(), a.devCommand(), a.configCommand(), a.tokenCommand())
-	inGroup(root, groupOperator, a.quotaCommand(), a.leaseCommand(), a.statusCommand(), a.memberCommand(),
+	inGroup(root, groupOperator, a.quotaCommand(), a.leaseCommand(), a.usageCommand(), a.limitsCommand(), a.statusCommand(), a.memberCommand(),
 		a.backupCommand(), a.restoreCommand())
 	inGroup(root, groupHolder, a.reserveCommand(), a.consumeCommand(), a.settleCommand(), a.renewCommand(),
 		a.releaseCommand())

@@ -55,7 +55,7 @@ func readItems(cmd *cobra.Command, args []string, least int64) ([]*quotav1.Item,
 type reserveFlags struct {
 	holder, ttl, wait, class string
 	consume, resume          bool
-	emergency                bool
+	emergency, fallback      bool
 }
 
 func (a *App) reserveCommand() *cobra.Command {
@@ -84,6 +84,7 @@ call within the time that is printed.`,
 	cmd.Flags().StringVar(&f.class, "class", "", "a lower class than the holder's own: critical, standard, background")
 	cmd.Flags().BoolVar(&f.consume, "consume", false, "consume everything at once, as operation 1")
 	cmd.Flags().BoolVar(&f.emergency, "emergency", false, "use the last of a window with strict zones (critical only)")
+	cmd.Flags().BoolVar(&f.fallback, "fallback", false, "take the next quotas of the fallback chains as well")
 	cmd.Flags().BoolVar(&f.resume, "resume", false, "end all older leases of this holder first")
 	return a.clientFlags(cmd)
 }
@@ -98,6 +99,7 @@ func (f *reserveFlags) request(cmd *cobra.Command, args []string) (*quotav1.Rese
 	}
 	request := &quotav1.ReserveRequest{
 		RequestId: onceKey(), Holder: f.holder, Items: items, Consume: f.consume, Resume: f.resume, Emergency: f.emergency,
+		Fallback: f.fallback,
 	}
 	if request.Ttl, err = durationFlag(cmd, "ttl", f.ttl); err != nil {
 		return nil, err

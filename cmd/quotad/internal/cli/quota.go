@@ -19,7 +19,7 @@ import (
 
 func (a *App) quotaCommand() *cobra.Command {
 	return group("quota", "Apply, show and delete quotas",
-		a.quotaApply(), a.quotaGet(), a.quotaList(), a.quotaDelete())
+		a.quotaApply(), a.quotaGet(), a.quotaList(), a.quotaOverride(), a.quotaDelete())
 }
 
 func (a *App) quotaApply() *cobra.Command {
@@ -164,6 +164,9 @@ func (a *App) printQuota(quota *quotav1.QuotaStatus) error {
 	table := output.Table{}
 	table.Add("name", quota.Definition.Name)
 	table.Add("rule", ruleText(quota.Definition))
+	if over := quota.Override; over != nil {
+		table.Add("override", overrideText(over))
+	}
 	table.Add("usable", output.Int(quota.Usable))
 	table.Add("held", output.Int(quota.Held))
 	table.Add("consumed", output.Int(quota.Consumed))
@@ -198,6 +201,10 @@ func (a *App) addPolicy(table *output.Table, quota *quotav1.QuotaStatus) {
 	}
 	if policy.GetRamp() != nil {
 		table.Add("reopens in", output.Duration(quota.ReopensIn))
+	}
+	if policy.GetPrediction() != nil {
+		table.Add("circuit", circuitWord(quota.Circuit))
+		table.Add("forecast", forecastText(quota))
 	}
 	if policy.GetBreaker() != nil {
 		table.Add("closed for", cmp.Or(strings.Join(quota.BrokenHolders, ", "), "nobody"))

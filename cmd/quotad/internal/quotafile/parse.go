@@ -26,10 +26,10 @@ var (
 	fileKeys  = []string{"quotas", "holders"}
 	quotaKeys = []string{
 		"name", "window", "rate", "slots", "headroom", "parent", "max_hold", "clamp_hold", "default_estimate",
-		"spend_by", "transit", "charged", "max_call", "settle", "policy", "note",
+		"spend_by", "transit", "charged", "max_call", "settle", "policy", "fallback", "note",
 	}
-	policyKeys  = []string{"profile", "zones", "ramp", "breaker", "observe", "shares", "ageing"}
-	sharesKeys  = []string{"critical", "standard", "background", "cap", "floor", "quiet"}
+	policyKeys  = []string{"profile", "zones", "ramp", "breaker", "observe", "shares", "ageing", "prediction", "metering"}
+	sharesKeys  = []string{"critical", "standard", "background", "cap", "floor", "quiet", "holders"}
 	breakerKeys = []string{"failures", "closed"}
 	windowKeys  = []string{"limit", "every", "anchor", "skew"}
 	rateKeys    = []string{"limit", "per", "burst"}
@@ -104,6 +104,12 @@ func (p *parser) quota(n *yaml.Node) *quotav1.Quota {
 			quota.ClampHold = p.doc.Bool(n, "clamp_hold")
 		}
 	}
+	if v, ok := values["fallback"]; ok {
+		quota.Fallback = p.doc.Text(v, "fallback")
+		if message := checkName(quota.Fallback); message != "" {
+			p.doc.Fail(v, "", "fallback %s", message)
+		}
+	}
 	if v, ok := values["note"]; ok {
 		quota.Note = p.doc.Text(v, "note")
 		if len(quota.Note) > maxNote {
@@ -141,6 +147,25 @@ func (p *parser) policy(n *yaml.Node, quota *quotav1.Quota) {
 	if v, ok := values["shares"]; ok {
 		policy.Shares = p.shares(v)
 	}
+	if v, ok := values["prediction"]; ok {
+		policy.Prediction = p.prediction(v)
+	}
+	if v, ok := values["metering"]; ok {
+		policy.Metering = p.doc.Bool(v, "metering")
+	}
+}
+
+// prediction reads a prediction; {} is one with the defaults.
+func (p *parser) prediction(n *yaml.Node) *quotav1.Prediction {
+	prediction := &quotav1.Prediction{}
+	values := p.doc.Mapping(n, "prediction", "samples", "ahead")
+	if v, ok := values["samples"]; ok {
+		prediction.Samples = int32(p.doc.Int(v, "samples", 3, 100))
+	}
+	if v, ok := values["ahead"]; ok {
+		prediction.Ahead = p.duration(v, "ahead", time.Second, time.Hour)
+	}
+	return prediction
 }
 
 // applyFleet gives a quota what a fleet of agents on one key needs (docs/policy.md). Zones and shares are a window's.
@@ -150,7 +175,9 @@ func applyFleet(quota *quotav1.Quota) {
 	if quota.GetWindow() != nil {
 		quota.Policy.Zones = quotav1.Zones_ZONES_SMOOTH
 		quota.Policy.Shares = &quotav1.Shares{Critical: 0.4, Standard: 0.35, Background: 0.25}
+		quota.Policy.Prediction = &quotav1.Prediction{}
 	}
+	quota.Policy.Metering = true
 	quota.ClampHold = quota.GetSlots() == nil
 }
 
@@ -167,6 +194,12 @@ func (p *parser) shares(n *yaml.Node) *quotav1.Shares {
 	}
 	if v, ok := values["floor"]; ok {
 		shares.Floor = new(p.part(v, "floor"))
+	}
+	if v, ok := values["holders"]; ok {
+		shares.Holders = map[string]float64{}
+		for name, n := range p.doc.Mapping(v, "holders") { // the order does not matter: problems are sorted by line
+			shares.Holders[name] = p.part(n, "the share of "+name)
+		}
 	}
 	if v, ok := values["quiet"]; ok {
 		shares.Quiet = p.duration(v, "quiet", time.Second, 24*time.Hour)

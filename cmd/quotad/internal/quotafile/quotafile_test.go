@@ -178,14 +178,14 @@ func TestProfiles(t *testing.T) {
 	}
 	breaker := &quotav1.Breaker{Failures: 5, Closed: durationpb.New(time.Minute)}
 	shares := &quotav1.Shares{Critical: 0.4, Standard: 0.35, Background: 0.25}
-	ageing := durationpb.New(5 * time.Minute)
+	ageing, foresight := durationpb.New(5*time.Minute), &quotav1.Prediction{}
 	for i, want := range []struct {
 		policy *quotav1.Policy
 		clamp  bool
 	}{
-		{&quotav1.Policy{Zones: quotav1.Zones_ZONES_SMOOTH, Ramp: durationpb.New(2 * time.Minute), Breaker: breaker, Shares: shares, Ageing: ageing}, true},
-		{&quotav1.Policy{Ramp: durationpb.New(time.Minute), Breaker: breaker, Ageing: ageing}, false},
-		{&quotav1.Policy{Ramp: durationpb.New(time.Minute), Breaker: breaker, Ageing: ageing}, false},
+		{&quotav1.Policy{Zones: quotav1.Zones_ZONES_SMOOTH, Ramp: durationpb.New(2 * time.Minute), Breaker: breaker, Shares: shares, Ageing: ageing, Prediction: foresight, Metering: true}, true},
+		{&quotav1.Policy{Ramp: durationpb.New(time.Minute), Breaker: breaker, Ageing: ageing, Metering: true}, false},
+		{&quotav1.Policy{Ramp: durationpb.New(time.Minute), Breaker: breaker, Ageing: ageing, Metering: true}, false},
 	} {
 		if got := file.Quotas[i]; !proto.Equal(got.Policy, want.policy) || got.ClampHold != want.clamp {
 			t.Errorf("%s: %v, clamp %v", got.Name, got.Policy, got.ClampHold)
@@ -213,20 +213,33 @@ func drawQuota(t *rapid.T) *quotav1.Quota {
 		Headroom:  float64(rapid.IntRange(0, 999_999).Draw(t, "millionths")) / 1_000_000,
 		ClampHold: rapid.Bool().Draw(t, "clamp"),
 		SpendBy:   length("spend by"), Transit: length("transit"),
-		Charged: quotav1.Charged(rapid.IntRange(0, 3).Draw(t, "charged")),
-		Settle:  quotav1.SettleMode(rapid.IntRange(0, 2).Draw(t, "settle")),
-		Note:    rapid.StringMatching(`[ -~äß€\n]{0,60}`).Draw(t, "note"),
+		Charged:  quotav1.Charged(rapid.IntRange(0, 3).Draw(t, "charged")),
+		Settle:   quotav1.SettleMode(rapid.IntRange(0, 2).Draw(t, "settle")),
+		Fallback: rapid.SampledFrom([]string{"", "", "other/quota"}).Draw(t, "fallback"),
+		Note:     rapid.StringMatching(`[ -~äß€\n]{0,60}`).Draw(t, "note"),
 	}
 	if rapid.Bool().Draw(t, "policed") {
 		quota.Policy = &quotav1.Policy{Zones: quotav1.Zones(rapid.IntRange(0, 2).Draw(t, "zones")), Observe: rapid.Bool().Draw(t, "observe")}
 		if rapid.Bool().Draw(t, "shared") {
 			part := func(label string) float64 { return float64(rapid.IntRange(0, 1_000_000).Draw(t, label)) / 1_000_000 }
 			quota.Policy.Shares = &quotav1.Shares{Critical: part("critical"), Standard: part("standard"), Background: part("background"), Cap: part("cap")}
+			if rapid.Bool().Draw(t, "of holders") {
+				quota.Policy.Shares.Holders = map[string]float64{
+					"ralph@node-7": part("of ralph"), rapid.StringMatching(`[A-Za-z][ -~ä]{0,20}`).Draw(t, "holder"): part("of a holder"),
+				}
+			}
 			if rapid.Bool().Draw(t, "floored") {
 				quota.Policy.Shares.Floor = new(part("floor"))
 			}
 			if rapid.Bool().Draw(t, "quiet") {
 				quota.Policy.Shares.Quiet = durationpb.New(time.Duration(rapid.IntRange(1, 86_400).Draw(t, "quiet for")) * time.Second)
+			}
+		}
+		quota.Policy.Metering = rapid.Bool().Draw(t, "metering")
+		if rapid.Bool().Draw(t, "predicted") {
+			quota.Policy.Prediction = &quotav1.Prediction{Samples: rapid.SampledFrom([]int32{0, 3, 10, 100}).Draw(t, "samples")}
+			if rapid.Bool().Draw(t, "ahead") {
+				quota.Policy.Prediction.Ahead = durationpb.New(time.Duration(rapid.IntRange(1, 3600).Draw(t, "by")) * time.Second)
 			}
 		}
 		if rapid.Bool().Draw(t, "ages") {

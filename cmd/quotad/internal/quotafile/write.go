@@ -1,6 +1,8 @@
 package quotafile
 
 import (
+	"maps"
+	"slices"
 	"strconv"
 	"time"
 
@@ -66,6 +68,7 @@ func quotaNode(quota *quotav1.Quota) *yaml.Node {
 	if quota.Policy != nil {
 		put(n, "policy", policyNode(quota.Policy))
 	}
+	putText(n, "fallback", quota.Fallback)
 	putText(n, "note", quota.Note)
 	return n
 }
@@ -84,6 +87,17 @@ func policyNode(policy *quotav1.Policy) *yaml.Node {
 		put(n, "shares", sharesNode(policy.Shares))
 	}
 	putDuration(n, "ageing", policy.Ageing)
+	if policy.Prediction != nil {
+		prediction := flow()
+		if policy.Prediction.Samples != 0 {
+			put(prediction, "samples", number(int64(policy.Prediction.Samples)))
+		}
+		putDuration(prediction, "ahead", policy.Prediction.Ahead)
+		put(n, "prediction", prediction)
+	}
+	if policy.Metering {
+		put(n, "metering", &yaml.Node{Kind: yaml.ScalarNode, Value: "true"})
+	}
 	if policy.Observe {
 		put(n, "observe", &yaml.Node{Kind: yaml.ScalarNode, Value: "true"})
 	}
@@ -104,6 +118,13 @@ func sharesNode(shares *quotav1.Shares) *yaml.Node {
 		put(n, "floor", part(*shares.Floor))
 	}
 	putDuration(n, "quiet", shares.Quiet)
+	if len(shares.Holders) > 0 {
+		holders := flow()
+		for _, name := range slices.Sorted(maps.Keys(shares.Holders)) {
+			put(holders, name, part(shares.Holders[name]))
+		}
+		put(n, "holders", holders)
+	}
 	return n
 }
 

@@ -124,7 +124,7 @@ func (d *Document) Err() error {
 	return all
 }
 
-// Mapping returns the values of a mapping by key. Keys outside known, keys that stand twice, keys without a value (half a
+// Mapping returns the values of a mapping by key. Keys outside known (none given: any key is known), keys that stand twice, keys without a value (half a
 // thought: absent or zero?) and nodes of another kind are noted.
 func (d *Document) Mapping(n *yaml.Node, what string, known ...string) map[string]*yaml.Node {
 	n = resolve(n)
@@ -137,7 +137,7 @@ func (d *Document) Mapping(n *yaml.Node, what string, known ...string) map[strin
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, value := n.Content[i], resolve(n.Content[i+1])
 		switch {
-		case !slices.Contains(known, key.Value):
+		case len(known) > 0 && !slices.Contains(known, key.Value):
 			d.Fail(key, hintOr(suggest.Hint(key.Value, known), known), "unknown key %q in %s", key.Value, what)
 		case seen[key.Value]:
 			d.Fail(key, "", "the key %q stands twice in %s", key.Value, what)

@@ -1,0 +1,115 @@
+package fsm
+
+import (
+	"fmt"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// A quota may name the next one of its fallback chain: what may be used in its place, such as another model's. Calls that
+// allow it are given that one where theirs will be used up too soon, or is refused.
+
+// instead returns a Reserve of the next quotas of the chains; nil: the chains have ended. All items that have a fallback move
+// on together: requests and tokens are of one model.
+func (m *Machine) instead(ask *logpb.Reserve) *logpb.Reserve {
+	items, moved := make([]*logpb.Item, len(ask.Items)), false
+	for i, item := range ask.Items {
+		items[i] = item
+		q := m.quotaNamed(item.Quota)
+		if q == nil || q.definition.Fallback == "" || m.quotaNamed(q.definition.Fallback) == nil {
+			continue
+		}
+		items[i], moved = &logpb.Item{Quota: q.definition.Fallback, Amount: item.Amount}, true
+	}
+	if !moved || namesTwice(items) {
+		return nil
+	}
+	other := proto.CloneOf(ask)
+	other.Items, other.Resume = items, false
+	return other
+}
+
+// fallBack tries the next quotas of the chains, and grants the first that can be granted now; nil: none can.
+func (m *Machine) fallBack(ask *logpb.Reserve, needs []need) *logpb.Result {
+	if !ask.Fallback {
+		return nil
+	}
+	other := m.instead(ask)
+	for depth := 0; other != nil && depth < maxDepth; depth++ {
+		if result := m.grantElsewhere(ask, other); result != nil {
+			if forecast := m.forecastOf(needs); forecast != nil {
+				result.GetGranted().Forecast = forecast
+			}
+			return result
+		}
+		other = m.instead(other)
+	}
+	return nil
+}
+
+// grantElsewhere grants a Reserve of other quotas than those asked for, if that can be done now.
+func (m *Machine) grantElsewhere(ask, other *logpb.Reserve) *logpb.Result {
+	needs, failed := m.needs(other)
+	if failed != nil {
+		return nil
+	}
+	as := m.standingOf(other, needs)
+	m.noteDemand(needs, as.class)
+	if m.hopeless(other, as.class, needs) != nil {
+		return nil
+	}
+	result, _ := m.attempt(other, needs, as)
+	for i, item := range result.GetGranted().GetItems() {
+		if i < len(ask.Items) && item.Quota != ask.Items[i].Quota {
+			item.InsteadOf = ask.Items[i].Quota
+		}
+	}
+	return result
+}
+
+func namesTwice(items []*logpb.Item) bool {
+	for i, item := range items {
+		if slices.ContainsFunc(items[:i], func(other *logpb.Item) bool { return other.Quota == item.Quota }) {
+			return true
+		}
+	}
+	return false
+}
+
+// checkFallback checks that a definition's fallbacks exist, form no cycle, and are slots where it is.
+func (m *Machine) checkFallback(definition *logpb.Quota, defined map[string]*logpb.Quota, kinds map[string]kind) *logpb.Failure {
+	isSlots := kinds[definition.Name] == kindSlots
+	name := definition.Fallback
+	for depth := 1; name != ""; depth++ {
+		if name == definition.Name || depth > maxDepth {
+			return impossible(definition, "its fallbacks form a cycle or are too many", fmt.Sprintf("at most %d", maxDepth))
+		}
+		next, kind := defined[name], kinds[name]
+		if next == nil {
+			q := m.quotaNamed(name)
+			if q == nil {
+				return impossible(definition, fmt.Sprintf("its fallback %q does not exist", name), "define it in the same file")
+			}
+			next, kind = q.definition, q.rule.kind
+		}
+		if (kind == kindSlots) != isSlots {
+			return impossible(definition, fmt.Sprintf("it and its fallback %q are not both slots, or both not", name), "slots stand in for slots")
+		}
+		name = next.Fallback
+	}
+	return nil
+}
+
+// standsIn returns the first quota, by number, whose fallback another one is; empty: there is none.
+func (m *Machine) standsIn(q *quota) (name string) {
+	m.quotas.Scan(func(_ uint32, other *quota) bool {
+		if other.definition.Fallback == q.name() {
+			name = other.name()
+		}
+		return name == ""
+	})
+	return name
+}

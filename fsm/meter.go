@@ -1,0 +1,223 @@
+package fsm
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// meter is what one holder did with one quota that is metered, or of which it has a share.
+type meter struct {
+	generation uint64
+	holder     string
+	quota      uint32
+	// used is what it holds and has consumed in a window.
+	window, used int64
+	MeterCounts
+}
+
+func lessMeter(a, b *meter) bool {
+	return cmp.Or(strings.Compare(a.holder, b.holder), cmp.Compare(a.quota, b.quota)) < 0
+}
+
+// meters tells whether what a holder does with a quota is counted.
+func (p *policy) meters(name string) bool {
+	return p.metering || len(p.shares.holders) > 0 && p.shares.holder(name) > 0
+}
+
+// meter returns a holder's meter of a quota, that may be changed; nil: it has none.
+func (m *Machine) meter(q *quota, name string) *meter {
+	if !q.rule.policy.meters(name) {
+		return nil
+	}
+	m.holder(name)
+	known, ok := m.meters.Get(&meter{holder: name, quota: q.number})
+	if ok && known.generation == m.generation {
+		return known
+	}
+	c := &meter{holder: name, quota: q.number}
+	if ok {
+		*c = *known
+		c.Denials = slices.Clone(known.Denials)
+	}
+	c.generation = m.generation
+	m.meters.Set(c)
+	return c
+}
+
+// use notes what a holder takes of the present window, or gives back.
+func (m *Machine) use(q *quota, name string, class int32, window, amount int64) {
+	if q.rule.kind != kindWindow || window != q.ledger.window {
+		return
+	}
+	q.ledger.used[class] += amount
+	if t := m.meter(q, name); t != nil {
+		if t.window != window {
+			t.window, t.used = window, 0
+		}
+		t.used = max(t.used+amount, 0) // it may have begun to count while something was held
+	}
+}
+
+// usedBy returns what a holder holds and has consumed of the present window.
+func (s *State) usedBy(q *quota, name string) int64 {
+	t, ok := s.meters.Get(&meter{holder: name, quota: q.number})
+	if !ok || t.window != q.ledger.window {
+		return 0
+	}
+	return t.used
+}
+
+// answered counts an answer of the provider.
+func (t *meter) answered(cause logpb.Cause) {
+	switch cause {
+	case logpb.Cause_CAUSE_OK:
+		t.Answered++
+	case logpb.Cause_CAUSE_SATURATED, logpb.Cause_CAUSE_EXHAUSTED, logpb.Cause_CAUSE_ACCOUNT, logpb.Cause_CAUSE_PLAN:
+		t.Limited++
+	case logpb.Cause_CAUSE_UNSPECIFIED, logpb.Cause_CAUSE_OVERLOADED, logpb.Cause_CAUSE_NOT_A_LIMIT:
+	}
+}
+
+// noteReturned counts what came back of what was consumed.
+func (m *Machine) noteReturned(q *quota, name string, amount int64) {
+	if t := m.meter(q, name); t != nil {
+		t.Returned = addSaturated(t.Returned, amount)
+	}
+}
+
+// noteRefused counts a refusal at the binding quota.
+func (m *Machine) noteRefused(name string, refusal *logpb.Refusal) {
+	q := m.quotaNamed(refusal.Quota)
+	if q == nil {
+		return
+	}
+	t := m.meter(q, name)
+	if t == nil {
+		return
+	}
+	i, found := slices.BinarySearchFunc(t.Denials, refusal.Reason, func(d Denial, reason logpb.Reason) int {
+		return cmp.Compare(d.Reason, reason)
+	})
+	if !found {
+		t.Denials = slices.Insert(t.Denials, i, Denial{Reason: refusal.Reason})
+	}
+	t.Denials[i].Times++
+}
+
+// usesAny tells whether a holder used something of a present window that it has a meter for.
+func (m *Machine) usesAny(name string) (uses bool) {
+	m.meters.Ascend(&meter{holder: name}, func(t *meter) bool {
+		if t.holder == name && t.used > 0 {
+			q, ok := m.quotas.Get(t.quota)
+			uses = ok && t.window == q.ledger.window && q.ledger.used != [classes]int64{}
+		}
+		return t.holder == name && !uses
+	})
+	return uses
+}
+
+// forgetMeters forgets all of a holder's meters.
+func (m *Machine) forgetMeters(name string) {
+	var all []*meter
+	m.meters.Ascend(&meter{holder: name}, func(t *meter) bool {
+		if t.holder == name {
+			all = append(all, t)
+		}
+		return t.holder == name
+	})
+	for _, t := range all {
+		m.meters.Delete(t)
+	}
+}
+
+// forgetMetersOf forgets all meters of a quota that is deleted.
+func (m *Machine) forgetMetersOf(number uint32) {
+	var all []*meter
+	m.meters.Scan(func(t *meter) bool {
+		if t.quota == number {
+			all = append(all, t)
+		}
+		return true
+	})
+	for _, t := range all {
+		m.meters.Delete(t)
+	}
+}
+
+// Usage returns up to limit meters in the order of holders and quotas, after those of a holder and a quota's number, of one
+// quota and one holder (empty: any). next is the number to go on after.
+func (s *State) Usage(holder, quota, afterHolder string, afterQuota uint32, limit int, at Clock) (views []UsageView, next uint32) {
+	from := &meter{holder: max(holder, afterHolder), quota: afterQuota + 1}
+	if from.holder != afterHolder {
+		from.quota = 0
+	}
+	s.meters.Ascend(from, func(t *meter) bool {
+		if len(views) >= limit || holder != "" && t.holder != holder {
+			return false
+		}
+		if q, ok := s.quotas.Get(t.quota); ok && (quota == "" || q.name() == quota) {
+			views, next = append(views, s.viewUsage(t, q, at)), t.quota
+		}
+		return true
+	})
+	return views, next
+}
+
+func (s *State) viewUsage(t *meter, q *quota, at Clock) UsageView {
+	g := q.ledgerAt(at)
+	v := UsageView{Holder: t.holder, Quota: q.name(), Used: -1, MeterCounts: t.MeterCounts}
+	v.Class, _ = s.byRules(t.holder)
+	s.ofHolder.Ascend(holderLease{holder: t.holder}, func(hl holderLease) bool {
+		if hl.holder != t.holder {
+			return false
+		}
+		l, _ := s.leases.Get(hl.lease)
+		for i := range l.items {
+			if it := &l.items[i]; it.quota == q.number && it.window == g.window && l.deadline > at.Now {
+				v.Reserved += it.held
+			}
+		}
+		return true
+	})
+	if q.rule.kind != kindWindow {
+		return v
+	}
+	v.Used = 0
+	if t.window == g.window {
+		v.Used = t.used
+	}
+	v.Share = q.shareOf(q.rule.policy.shares.holder(t.holder))
+	if v.Share > 0 {
+		kept := keptOf(v.Share, v.Used, q.partLeft(&g, at))
+		v.Lent, v.Borrowed = max(v.Share-v.Used-kept, 0), max(v.Used-v.Share, 0)
+	}
+	return v
+}
+
+func encodeMeter(t *meter) *logpb.SnapshotMeter {
+	encoded := &logpb.SnapshotMeter{
+		Holder: t.holder, Quota: t.quota, Window: t.window, Used: t.used, Answered: t.Answered, Limited: t.Limited, Waits: t.Waits,
+		WaitedNs: t.WaitedNs, Granted: t.Granted, Consumed: t.Consumed, Returned: t.Returned, Overrun: t.Overrun,
+	}
+	for _, d := range t.Denials {
+		encoded.Denials = append(encoded.Denials, &logpb.SnapshotDenial{Reason: d.Reason, Times: d.Times})
+	}
+	return encoded
+}
+
+func decodeMeter(encoded *logpb.SnapshotMeter, generation uint64) *meter {
+	t := &meter{
+		generation: generation, holder: encoded.Holder, quota: encoded.Quota, window: encoded.Window, used: encoded.Used,
+		MeterCounts: MeterCounts{
+			Answered: encoded.Answered, Limited: encoded.Limited, Waits: encoded.Waits, WaitedNs: encoded.WaitedNs,
+			Granted: encoded.Granted, Consumed: encoded.Consumed, Returned: encoded.Returned, Overrun: encoded.Overrun,
+		},
+	}
+	for _, d := range encoded.Denials {
+		t.Denials = append(t.Denials, Denial{Reason: d.Reason, Times: d.Times})
+	}
+	return t
+}

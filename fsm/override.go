@@ -1,0 +1,106 @@
+package fsm
+
+import (
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// Bounds of an override.
+const (
+	minOverride = second
+	maxOverride = 31 * day
+	maxNote     = 500
+)
+
+// override is a limit in place of a quota's own for a while. It is never changed in place.
+type override struct {
+	limit, until int64
+	note         string
+}
+
+// setOverride puts another limit in place of a quota's own, or ends that. As with any change of a limit, leases keep what
+// they hold, and nothing new is granted until what counts is under it.
+func (m *Machine) setOverride(command *logpb.SetOverride) *logpb.Result {
+	q := m.quotaNamed(command.Quota)
+	if q == nil {
+		return failure(unknownQuota(command.Quota))
+	}
+	q = m.quota(q.number)
+	if command.Limit == nil {
+		m.endOverride(q)
+		return done()
+	}
+	if command.ForNs < minOverride || command.ForNs > maxOverride {
+		return failure(invalid("an override lasts 1 s to 31 days", "such as 1h"))
+	}
+	if len(command.Note) > maxNote {
+		return failure(invalid(fmt.Sprintf("a note has at most %d bytes", maxNote), ""))
+	}
+	set := &override{limit: *command.Limit, until: addSaturated(m.clock.Now, command.ForNs), note: command.Note}
+	worked, failed := ruleUnder(q.definition, set)
+	if failed != nil {
+		return failure(failed)
+	}
+	m.replaceOverride(q, set)
+	m.changeRule(q, worked)
+	m.emit(Event{Kind: EventOverride, Quota: q.name(), Amount: set.limit, Duration: command.ForNs})
+	return done()
+}
+
+// endOverride gives a quota its own limit back.
+func (m *Machine) endOverride(q *quota) {
+	if q.override == nil {
+		return
+	}
+	m.replaceOverride(q, nil)
+	own, _ := newRule(q.definition) // it was worked out when it was applied
+	m.changeRule(q, own)
+	m.emit(Event{Kind: EventOverride, Quota: q.name(), Amount: own.limit})
+}
+
+// endOverrides ends the overrides whose time is over.
+func (m *Machine) endOverrides() {
+	for _, end := range takeDue(m.overrides, func(d due) bool { return d.at <= m.clock.Now }) {
+		if q := m.quota(uint32(end.id)); q != nil {
+			m.endOverride(q)
+		}
+	}
+}
+
+// replaceOverride enters an override into the tables; nil: there is none any more.
+func (m *Machine) replaceOverride(q *quota, to *override) {
+	if q.override != nil {
+		m.overrides.Delete(due{at: q.override.until, id: uint64(q.number)})
+	}
+	q.override = to
+	if to != nil {
+		m.overrides.Set(due{at: to.until, id: uint64(q.number)})
+	}
+}
+
+// changeRule puts another rule in place of a quota's.
+func (m *Machine) changeRule(q *quota, to rule) {
+	q.ledger.rescaleBurst(&q.rule, &to, m.clock.Now)
+	q.rule = to
+	m.relieved(q)
+}
+
+// ruleUnder works a definition out under an override; nil: under none.
+func ruleUnder(definition *logpb.Quota, over *override) (rule, *logpb.Failure) {
+	if over == nil {
+		return newRule(definition)
+	}
+	other := proto.CloneOf(definition)
+	switch r := other.Rule.(type) {
+	case *logpb.Quota_Window:
+		r.Window.Limit = over.limit
+	case *logpb.Quota_Rate:
+		r.Rate.Limit = over.limit
+	case *logpb.Quota_Slots:
+		r.Slots.Limit = over.limit
+	}
+	return newRule(other)
+}

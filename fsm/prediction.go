@@ -1,0 +1,206 @@
+package fsm
+
+import (
+	"fmt"
+	"math/big"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// Prediction acts before a window is used up: from what the provider said was left, a straight line tells when nothing
+// will be (docs/policy.md).
+
+const (
+	defaultSamples = 10
+	minSamples     = 3
+	maxSamples     = 100
+	defaultAhead   = 120 * second
+	maxAhead       = hour
+	// leastFactor is the smallest part of their size that calls are advised to shrink to, in millionths; anyFactor is the
+	// advice where it is not known how long the window lasts.
+	leastFactor = 100_000
+	anyFactor   = 500_000
+)
+
+// prediction is a definition's prediction, worked out.
+type prediction struct {
+	// samples is how many of the last reports count; 0: nothing is predicted.
+	samples int
+	// ahead is how long before the window is used up it is acted upon.
+	ahead int64
+}
+
+// newPrediction works a prediction out, or says why it cannot work.
+func newPrediction(def *logpb.Quota, kind kind) (prediction, *logpb.Failure) {
+	given := def.GetPolicy().GetPrediction()
+	if given == nil {
+		return prediction{}, nil
+	}
+	p := prediction{samples: int(given.Samples), ahead: given.AheadNs}
+	if p.samples == 0 {
+		p.samples = defaultSamples
+	}
+	if p.ahead == 0 {
+		p.ahead = defaultAhead
+	}
+	switch {
+	case kind != kindWindow:
+		return prediction{}, impossible(def, "only windows are predicted", "a rate never runs out before a reset: the queue paces it")
+	case p.samples < minSamples || p.samples > maxSamples:
+		return prediction{}, impossible(def, "a prediction needs 3 to 100 samples", "the default is 10")
+	case p.ahead < second || p.ahead > maxAhead:
+		return prediction{}, impossible(def, "a prediction looks 1 s to 1 h ahead", "the default is 2m")
+	}
+	return p, nil
+}
+
+// sample is what a provider said was left.
+type sample struct {
+	// at is when it was reported (cluster time), wall the earlier view of Unix time then.
+	at, wall, left int64
+}
+
+// stage is how far a quota acts upon its prediction. Each includes those before it.
+type stage int32
+
+const (
+	// stageNone: nothing is to be seen.
+	stageNone stage = 0
+	// In stage 1 calls are advised to become smaller. stageElsewhere: who allows it is given the next quota of the fallback chain.
+	stageElsewhere stage = 2
+	// stageParked: background work waits.
+	stageParked stage = 3
+	// stages is into how many parts the time ahead is divided.
+	stages = 3
+)
+
+// noteSample takes over what a provider said is left of the present window.
+//
+// More than before is either a report that was overtaken by another one, or a window that the provider has begun anew. It
+// is the latter where the call was not even consumed when the last report came; otherwise nothing can be learned from it.
+func (m *Machine) noteSample(q *quota, o *operation, signal *logpb.Signal) {
+	p := q.rule.policy.prediction
+	if p.samples == 0 || signal.Remaining == nil || reportingCharge(q, o) == nil {
+		return
+	}
+	known := q.samples
+	if q.sampledIn != q.ledger.window {
+		known = nil
+	}
+	if n := len(known); n > 0 && *signal.Remaining > known[n-1].left {
+		if o.beganWall <= known[n-1].wall {
+			return
+		}
+		known = nil
+	}
+	known = known[max(len(known)-p.samples+1, 0):]
+	fresh := make([]sample, 0, len(known)+1)
+	fresh = append(append(fresh, known...), sample{at: m.clock.Now, wall: m.clock.WallEarly, left: *signal.Remaining})
+	q.samples, q.sampledIn, q.exhausted = fresh, q.ledger.window, exhaustion(fresh)
+	m.foresee(q)
+}
+
+// foresee emits an event where a quota acts further or less far than before.
+func (m *Machine) foresee(q *quota) {
+	now, left := q.foresees(&q.ledger, m.clock)
+	if now == q.stage {
+		return
+	}
+	q.stage = now
+	m.emit(Event{Kind: EventForecast, Quota: q.name(), Amount: q.samples[len(q.samples)-1].left, Duration: left})
+	m.relieved(q)
+}
+
+// exhaustion returns when nothing will be left (cluster time), by the line of least squares through samples; 0: it does
+// not fall.
+func exhaustion(samples []sample) int64 {
+	if len(samples) < minSamples {
+		return 0
+	}
+	// x is milliseconds since the first sample, y what was left. The line is y = (a + b x) / d.
+	var n, sx, sy, sxx, sxy big.Int
+	n.SetInt64(int64(len(samples)))
+	for _, s := range samples {
+		x, y := big.NewInt((s.at-samples[0].at)/millisecond), big.NewInt(s.left)
+		sx.Add(&sx, x)
+		sy.Add(&sy, y)
+		sxx.Add(&sxx, new(big.Int).Mul(x, x))
+		sxy.Add(&sxy, new(big.Int).Mul(x, y))
+	}
+	product := func(a, b *big.Int) *big.Int { return new(big.Int).Mul(a, b) }
+	a := new(big.Int).Sub(product(&sy, &sxx), product(&sx, &sxy))
+	b := new(big.Int).Sub(product(&n, &sxy), product(&sx, &sy))
+	if b.Sign() >= 0 {
+		return 0
+	}
+	zero := new(big.Int).Quo(a, b.Neg(b))
+	if !zero.IsInt64() || zero.Int64() > maxPeriod/millisecond {
+		return 0
+	}
+	return addSaturated(samples[0].at, max(zero.Int64(), 0)*millisecond)
+}
+
+// foresees returns how far a quota acts upon its prediction, and how long what it has will last.
+func (q *quota) foresees(g *ledger, at Clock) (s stage, left int64) {
+	ahead := q.rule.policy.prediction.ahead
+	left = q.exhausted - at.Now
+	if ahead == 0 || q.exhausted == 0 || q.sampledIn != g.window || left <= 0 || left > ahead {
+		return stageNone, 0
+	}
+	if closes, known := g.closes(&q.rule, q.rule.at(at)); known && closes <= left {
+		return stageNone, 0
+	}
+	return stageParked - stage((left-1)*stages/ahead), left
+}
+
+// forecast returns what a quota predicts; nil: nothing.
+func (q *quota) forecast(g *ledger, at Clock) *logpb.Forecast {
+	s, left := q.foresees(g, at)
+	if s == stageNone {
+		return nil
+	}
+	f := &logpb.Forecast{Quota: q.name(), ExhaustedAtNs: q.exhausted, SmallerPpm: anyFactor, Parks: s >= stageParked}
+	if closes, known := g.closes(&q.rule, q.rule.at(at)); known {
+		f.SmallerPpm = int32(max(mulDivFloor(left, million, closes), leastFactor))
+	}
+	if s >= stageElsewhere {
+		f.Fallback = q.definition.Fallback
+	}
+	return f
+}
+
+// forecastOf returns the most urgent forecast of some needs; nil: there is none.
+func (m *Machine) forecastOf(needs []need) (most *logpb.Forecast) {
+	for _, n := range needs {
+		if n.quota.exhausted == 0 {
+			continue
+		}
+		if f := n.quota.forecast(&n.quota.ledger, m.clock); f != nil && (most == nil || f.ExhaustedAtNs < most.ExhaustedAtNs) {
+			most = f
+		}
+	}
+	return most
+}
+
+// withheldByForecast parks background work.
+func (m *Machine) withheldByForecast(as standing, q *quota) *logpb.Refusal {
+	s, left := q.foresees(&q.ledger, m.clock)
+	if s < stageParked || as.rank != classBackground {
+		return nil
+	}
+	return m.refusal(logpb.Reason_REASON_PARKED, q, addSaturated(m.clock.Now, left),
+		fmt.Sprintf("at this pace it is used up in %d s: background work waits", left/second))
+}
+
+// circuit says whether a quota lets calls pass.
+func (q *quota) circuit(forecast *logpb.Forecast, now int64) Circuit {
+	switch {
+	case q.cooling(now):
+		return CircuitOpen
+	case q.reopens(now) > 0:
+		return CircuitHalfOpen
+	case forecast != nil:
+		return CircuitPreemptive
+	}
+	return CircuitClosed
+}

@@ -1,0 +1,162 @@
+package rpc
+
+import (
+	"context"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/raftnode"
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+// maxQuotaGauges bounds how many quotas, by name, have gauges.
+const maxQuotaGauges = 200
+
+// maxUsageLabels bounds how many holders and quotas have series of their own; the rest are summed under the holder "other".
+const maxUsageLabels = 500
+
+// usageCollector shows how quotas stand, and what holders do with those that are metered. It reads the replicated state,
+// so every node shows the same numbers: take the maximum over nodes, not their sum.
+type usageCollector struct {
+	node *raftnode.Node
+
+	usable, held, consumed, waiting, classUsed, longestWait *prometheus.Desc
+
+	answers, denials, waits, waited, spent, returned, overrun *prometheus.Desc
+}
+
+func newUsageCollector(node *raftnode.Node) *usageCollector {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc("quotad_holder_"+name, help+" The same at every node: take the maximum.", append([]string{"holder", "quota"}, labels...), nil)
+	}
+	gauge := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc("quotad_"+name, help+" The same at every node: take the maximum.", labels, nil)
+	}
+	return &usageCollector{
+		node: node,
+
+		usable:      gauge("quota_usable", "What may count at most.", "quota"),
+		held:        gauge("quota_held", "Reserved, not yet spendable.", "quota"),
+		consumed:    gauge("quota_consumed", "Spendable or spent, and counting.", "quota"),
+		waiting:     gauge("quota_waiting", "Reserves that wait for it.", "quota"),
+		classUsed:   gauge("class_used", "What a class holds and has consumed of a window with shares.", "quota", "class"),
+		longestWait: gauge("longest_wait_seconds", "How long the oldest waiting Reserve of a class has waited.", "class"),
+
+		answers:  desc("answers_total", "Answers of the provider that were reported, by outcome (ok, limited).", "outcome"),
+		denials:  desc("denials_total", "Refusals by quotad, by reason.", "reason"),
+		waits:    desc("waits_total", "Reserves that were granted after a wait."),
+		waited:   desc("waited_seconds_total", "How long these waited."),
+		spent:    desc("consumed_total", "Amounts consumed."),
+		returned: desc("returned_total", "What of the consumed came back."),
+		overrun:  desc("overrun_total", "What was used beyond estimates."),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (c *usageCollector) Describe(to chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{
+		c.usable, c.held, c.consumed, c.waiting, c.classUsed, c.longestWait,
+		c.answers, c.denials, c.waits, c.waited, c.spent, c.returned, c.overrun,
+	} {
+		to <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *usageCollector) Collect(to chan<- prometheus.Metric) {
+	state, clock, _, err := c.node.Frozen(context.Background(), raftnode.Stale)
+	if err != nil {
+		return
+	}
+	c.quotas(state, clock, to)
+	for class, waited := range state.LongestWaits(clock) {
+		to <- prometheus.MustNewConstMetric(c.longestWait, prometheus.GaugeValue, float64(waited)/1e9, classLabel(int32(class)))
+	}
+	rest := map[string]*fsm.UsageView{}
+	var holder string
+	var quota uint32
+	for shown := 0; ; {
+		views, next := state.Usage("", "", holder, quota, maxUsageLabels, clock)
+		for i := range views {
+			if shown++; shown <= maxUsageLabels {
+				c.emit(&views[i], to)
+			} else {
+				addUsage(rest, &views[i])
+			}
+		}
+		if len(views) < maxUsageLabels {
+			break
+		}
+		holder, quota = views[len(views)-1].Holder, next
+	}
+	for _, other := range rest { // the order of metrics does not matter
+		c.emit(other, to)
+	}
+}
+
+// quotas shows how quotas stand.
+func (c *usageCollector) quotas(state *fsm.State, clock fsm.Clock, to chan<- prometheus.Metric) {
+	views := state.Quotas("", "", maxQuotaGauges, clock)
+	for i := range views {
+		v := &views[i]
+		for _, gauge := range []struct {
+			desc  *prometheus.Desc
+			value int64
+		}{{c.usable, v.Usable}, {c.held, v.Held}, {c.consumed, v.Consumed}, {c.waiting, v.Waiting}} {
+			to <- prometheus.MustNewConstMetric(gauge.desc, prometheus.GaugeValue, float64(gauge.value), v.Definition.Name)
+		}
+		for _, use := range v.Classes {
+			to <- prometheus.MustNewConstMetric(c.classUsed, prometheus.GaugeValue, float64(use.Used), v.Definition.Name, classLabel(use.Class))
+		}
+	}
+}
+
+func classLabel(class int32) string {
+	return strings.ToLower(strings.TrimPrefix(quotav1.Class(class+1).String(), "CLASS_"))
+}
+
+// addUsage adds what one holder did to what all others did with the same quota.
+func addUsage(rest map[string]*fsm.UsageView, v *fsm.UsageView) {
+	sum, ok := rest[v.Quota]
+	if !ok {
+		sum = &fsm.UsageView{Holder: "other", Quota: v.Quota}
+		rest[v.Quota] = sum
+	}
+	sum.Answered += v.Answered
+	sum.Limited += v.Limited
+	sum.Waits += v.Waits
+	sum.WaitedNs += v.WaitedNs
+	sum.Consumed += v.Consumed
+	sum.Returned += v.Returned
+	sum.Overrun += v.Overrun
+	for _, d := range v.Denials {
+		found := false
+		for i := range sum.Denials {
+			if sum.Denials[i].Reason == d.Reason {
+				sum.Denials[i].Times += d.Times
+				found = true
+			}
+		}
+		if !found {
+			sum.Denials = append(sum.Denials, d)
+		}
+	}
+}
+
+func (c *usageCollector) emit(v *fsm.UsageView, to chan<- prometheus.Metric) {
+	put := func(desc *prometheus.Desc, value float64, labels ...string) {
+		to <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, value, append([]string{v.Holder, v.Quota}, labels...)...)
+	}
+	put(c.answers, float64(v.Answered), "ok")
+	put(c.answers, float64(v.Limited), "limited")
+	put(c.waits, float64(v.Waits))
+	put(c.waited, float64(v.WaitedNs)/1e9)
+	put(c.spent, float64(v.Consumed))
+	put(c.returned, float64(v.Returned))
+	put(c.overrun, float64(v.Overrun))
+	for _, d := range v.Denials {
+		put(c.denials, float64(d.Times), strings.ToLower(strings.TrimPrefix(d.Reason.String(), "REASON_")))
+	}
+}
