@@ -73,14 +73,7 @@ func (s *State) Waiting(ticket uint64) bool {
 // end of a wait or cooldown, relief for a waiter), and whether anything at all is pending: while it is, some entry is
 // wanted at least every tick, so that little time is lost when the leader is.
 func (s *State) NextDue() (at int64, pending bool) {
-	at = math.MaxInt64
-	for _, first := range []func() (due, bool){s.deadlines.Min, s.waitEnds.Min, s.ages.Min, s.cooldowns.Min, s.overrides.Min} {
-		if d, ok := first(); ok {
-			at = min(at, d.at)
-		}
-	}
-	// Records of ended leases are not looked at for their own sake: that can wait for the next entry.
-	pending = at != math.MaxInt64 || s.clock.Now < s.busyUntil
+	at, pending = s.firstDue(), s.Pending()
 	s.lanesOf.Scan(func(ql quotaLane) bool {
 		q, _ := s.quotas.Get(ql.quota)
 		v := q.rule.at(s.clock)
@@ -99,6 +92,23 @@ func (s *State) NextDue() (at int64, pending bool) {
 		at = min(at, s.wake)
 	}
 	return at, pending
+}
+
+// Pending tells whether anything changes by the mere passing of cluster time.
+func (s *State) Pending() bool {
+	// Records of ended leases are not looked at for their own sake: that can wait for the next entry.
+	return s.firstDue() != math.MaxInt64 || s.clock.Now < s.busyUntil
+}
+
+// firstDue returns the first cluster time at which something is due of its own; the largest int64: nothing is.
+func (s *State) firstDue() int64 {
+	at := int64(math.MaxInt64)
+	for _, first := range []func() (due, bool){s.deadlines.Min, s.waitEnds.Min, s.ages.Min, s.cooldowns.Min, s.overrides.Min} {
+		if d, ok := first(); ok {
+			at = min(at, d.at)
+		}
+	}
+	return at
 }
 
 // Quota returns one quota as it stands at a clock.

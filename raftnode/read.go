@@ -19,17 +19,17 @@ const (
 	Stale        ReadMode = 2
 )
 
-// Read calls fn with the state under the read lock; fn must be short and keep nothing. For Linearizable this node must
-// lead (*NotAcceptedError otherwise).
+// Read calls fn with the state under the read lock, and the moment at which to look at it; fn must be short and keep
+// nothing. For Linearizable this node must lead (*NotAcceptedError otherwise).
 func (n *Node) Read(ctx context.Context, mode ReadMode, fn func(*fsm.State, fsm.Clock, Position)) error {
 	if err := n.readable(ctx, mode); err != nil {
 		return err
 	}
-	clock := n.Clock()
+	present := n.Clock()
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	state := n.machine.State()
-	fn(state, atLeast(clock, state.Clock()), positionOf(state))
+	fn(state, shown(state, present), positionOf(state))
 	return nil
 }
 
@@ -38,11 +38,22 @@ func (n *Node) Frozen(ctx context.Context, mode ReadMode) (*fsm.State, fsm.Clock
 	if err := n.readable(ctx, mode); err != nil {
 		return nil, fsm.Clock{}, Position{}, err
 	}
-	clock := n.Clock()
+	present := n.Clock()
 	n.mu.Lock()
 	state := n.machine.Freeze()
 	n.mu.Unlock()
-	return state, atLeast(clock, state.Clock()), positionOf(state), nil
+	return state, shown(state, present), positionOf(state), nil
+}
+
+// shown returns the moment at which a read shows a state. While time changes anything, that is the state's own, which a
+// majority has: time that only this leader has seen pass may not have passed for the next one, and what a read showed as
+// free would be taken again. It is at most a tick old, since then entries carry time. Where nothing is pending no entry is
+// written, and only windows change, by the clocks of a majority.
+func shown(state *fsm.State, present fsm.Clock) fsm.Clock {
+	if state.Pending() {
+		return state.Clock()
+	}
+	return atLeast(present, state.Clock())
 }
 
 // atLeast returns a moment that is not before the state's own.

@@ -156,12 +156,14 @@ func (s *Server) listLeases(
 	after, _ := parsePage(req.PageToken)
 	size := pageSize(req.PageSize)
 	res := &quotav1.ListLeasesResponse{Meta: s.meta(r, at)}
+	present := s.node.Clock() // what is left is told by it: a lease may end with the next entry
+	present.Now = max(present.Now, clock.Now)
 	for range maxScans {
 		views := state.Leases(req.Holder, req.Quota, after, size, clock)
 		for i := range views {
 			after = views[i].ID
 			if r.who.mayActFor(views[i].Holder) == nil && len(res.Leases) < size {
-				res.Leases = append(res.Leases, apiLeaseStatus(&views[i], clock))
+				res.Leases = append(res.Leases, apiLeaseStatus(&views[i], clock, present))
 			}
 		}
 		switch {

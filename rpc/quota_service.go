@@ -283,11 +283,13 @@ func (s *quotaService) ListLeases(ctx context.Context, req *quotav1.ListLeasesRe
 func (s *quotaService) CheckFence(ctx context.Context, req *quotav1.CheckFenceRequest) (*quotav1.CheckFenceResponse, error) {
 	return call(ctx, s.Server, VerbRead, req, func(ctx context.Context, r *request, req *quotav1.CheckFenceRequest) (*quotav1.CheckFenceResponse, error) {
 		res := &quotav1.CheckFenceResponse{}
+		present := s.node.Clock()
 		err := s.node.Read(ctx, raftnode.Linearizable, func(state *fsm.State, clock fsm.Clock, at raftnode.Position) {
 			valid, remaining := state.CheckFence(req.Lease, req.Fence, clock)
 			res.Meta, res.Valid, res.FenceCounter = s.meta(r, at), valid, state.FenceCounter()
 			if valid {
-				res.ExpiresIn = durationpb.New(time.Duration(remaining))
+				remaining -= max(present.Now-clock.Now, 0)
+				res.ExpiresIn = durationpb.New(time.Duration(max(remaining, 0)))
 			}
 		})
 		return res, err

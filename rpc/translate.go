@@ -379,11 +379,12 @@ func apiUsage(v *fsm.UsageView) *quotav1.Usage {
 	return u
 }
 
-func apiLeaseStatus(v *fsm.LeaseView, clock fsm.Clock) *quotav1.LeaseStatus {
+// apiLeaseStatus tells of a lease as a read showed it, and what is left of it at present.
+func apiLeaseStatus(v *fsm.LeaseView, shown, present fsm.Clock) *quotav1.LeaseStatus {
 	return &quotav1.LeaseStatus{
 		Id: v.ID, Fence: v.Fence, Holder: v.Holder, Class: quotav1.Class(v.Class + 1),
-		Held: apiGranted(v.Held, clock), Consumed: apiGranted(v.Consumed, clock),
-		ExpiresIn: durationpb.New(time.Duration(max(v.Left, 0))), Operations: int32(v.Operations),
+		Held: apiGranted(v.Held, present), Consumed: apiGranted(v.Consumed, present),
+		ExpiresIn: durationpb.New(time.Duration(max(v.Left-(present.Now-shown.Now), 0))), Operations: int32(v.Operations),
 	}
 }
 

@@ -22,5 +22,10 @@ func (r *run) reads(rep *replayed) {
 				c.Client, answer.Meta.Index, status.Definition.Name, status.Held, status.Leases, status.Waiting, status.Usable,
 				view.Held, view.Leases, view.Waiting, view.Usable)
 		}
+		// Windows move on by Unix time also where no entry is written.
+		if status.Definition.GetWindow() == nil && (view.Consumed != status.Consumed || view.Available != status.Available) {
+			v.violate("GetQuota by %s at index %d shows %s with consumed %d, available %d; the log has %d, %d: it looked at a time that no entry carries",
+				c.Client, answer.Meta.Index, status.Definition.Name, status.Consumed, status.Available, view.Consumed, view.Available)
+		}
 	}
 }
