@@ -1,14 +1,13 @@
 package signals
 
 import (
-	"encoding/json"
 	"net/http"
 	"strings"
 	"time"
 )
 
 // GitHub is the dialect of GitHub's REST and GraphQL APIs.
-var GitHub = Dialect{name: "github", observe: observeGitHub}
+var GitHub = Dialect{name: "github", observe: observeGitHub, needsBody: githubNeedsBody}
 
 const (
 	// githubSecondaryWait is GitHub's advice for a secondary limit without a Retry-After: at least a minute.
@@ -80,8 +79,8 @@ func githubVerdict(r *response, counts Signal) (verdict Signal, merged bool) {
 		if remaining := r.count("X-Ratelimit-Remaining"); remaining.Known && remaining.N == 0 {
 			return githubExhausted(counts, asked, "github/primary"), true
 		}
-		if asked.span.Known || githubSecondary(r.body) || r.status == http.StatusTooManyRequests {
-			return asked.or(githubSecondaryWait).on(Signal{Class: Throttled, Scope: ScopeKey, NoRetry: r.noRetry(), Rule: "github/secondary"}), false
+		if asked.known || githubSecondary(r.body) || r.status == http.StatusTooManyRequests {
+			return asked.or(waitFor(githubSecondaryWait)).on(Signal{Class: Throttled, Scope: ScopeKey, NoRetry: r.noRetry(), Rule: "github/secondary"}), false
 		}
 		return Signal{Class: NotALimit, Rule: "github/forbidden"}, false
 	case r.status == http.StatusOK && githubGraphQLLimited(r.body):
@@ -100,7 +99,7 @@ func githubVerdict(r *response, counts Signal) (verdict Signal, merged bool) {
 // githubExhausted turns the counts into the verdict that they are used up.
 func githubExhausted(counts Signal, asked wait, rule string) Signal {
 	counts.Class, counts.Rule = Exhausted, rule
-	if !asked.span.Known && counts.ResetIn.Known {
+	if !asked.known && counts.ResetIn.Known {
 		asked = waitFor(counts.ResetIn.D + githubResetMargin)
 	}
 	return asked.on(counts)
@@ -112,13 +111,16 @@ func githubSecondary(body []byte) bool {
 		Message          string `json:"message"`
 		DocumentationURL string `json:"documentation_url"`
 	}
-	if json.Unmarshal(body, &said) != nil {
+	if !readJSON(body, &said) {
 		said.Message = string(body)
 	}
 	message := strings.ToLower(said.Message)
 	return strings.Contains(message, "secondary rate limit") || strings.Contains(message, "abuse detection mechanism") ||
 		strings.HasSuffix(said.DocumentationURL, "secondary-rate-limits") || strings.HasSuffix(said.DocumentationURL, "#abuse-rate-limits")
 }
+
+// githubNeedsBody: an answer that used the last of a limit may be a GraphQL one that was refused.
+func githubNeedsBody(header http.Header) bool { return header.Get("X-Ratelimit-Remaining") == "0" }
 
 // githubGraphQLLimited reports whether a GraphQL answer, whose status is 200 either way, was refused.
 func githubGraphQLLimited(body []byte) bool {
@@ -127,7 +129,7 @@ func githubGraphQLLimited(body []byte) bool {
 			Type string `json:"type"`
 		} `json:"errors"`
 	}
-	if json.Unmarshal(body, &said) != nil {
+	if !readJSON(body, &said) {
 		return false
 	}
 	for _, e := range said.Errors {

@@ -1,8 +1,6 @@
 package signals
 
 import (
-	"bytes"
-	"encoding/json"
 	"net/http"
 	"regexp"
 	"strings"
@@ -91,21 +89,17 @@ func openaiSaid(r *response) (openaiError, bool) {
 	var whole struct {
 		Error *openaiError `json:"error"`
 	}
-	if json.Unmarshal(r.body, &whole) == nil && whole.Error != nil {
+	if readJSON(r.body, &whole) && whole.Error != nil {
 		return *whole.Error, r.status >= 400
 	}
-	for line := range bytes.Lines(r.body) {
-		data, ok := bytes.CutPrefix(line, []byte("data:"))
-		if !ok {
-			continue
-		}
+	for data := range events(r.body) {
 		var event struct {
 			Type     string `json:"type"`
 			Response struct {
 				Error *openaiError `json:"error"`
 			} `json:"response"`
 		}
-		if json.Unmarshal(data, &event) == nil && event.Type == "response.failed" && event.Response.Error != nil {
+		if readJSON(data, &event) && event.Type == "response.failed" && event.Response.Error != nil {
 			return *event.Response.Error, true
 		}
 	}
@@ -113,31 +107,25 @@ func openaiSaid(r *response) (openaiError, bool) {
 }
 
 var (
-	openaiFamilyPattern = regexp.MustCompile(`\bon (requests|tokens)(?:_usage_based)? per `)
+	// OpenAI says "on tokens per min", Azure "exceeded token rate limit" and "exceeded call rate limit".
+	openaiFamilyPattern = regexp.MustCompile(`\bon (requests|tokens)(?:_usage_based)? per |\bexceeded (token|call) rate limit`)
 	openaiLimitPattern  = regexp.MustCompile(`\bLimit:? ([0-9,]+)\b`)
 	openaiUsedPattern   = regexp.MustCompile(`\bUsed:? ([0-9,]+)\b`)
 	openaiAskedPattern  = regexp.MustCompile(`\bRequested:? ([0-9,]+)\b`)
-	// A duration as Go writes it, or a number of seconds in words.
-	openaiWaitPattern = regexp.MustCompile(`(?i)\btry again in (?:((?:[0-9]+(?:\.[0-9]+)?(?:ms|h|m|s))+)|([0-9]+(?:\.[0-9]+)?) seconds?)`)
 )
 
 // openaiThrottled reads the numbers of the message, the only place where the refused call's own size comes back.
 func openaiThrottled(s Signal, asked wait, said openaiError) Signal {
 	s.Class, s.Rule = Throttled, "openai/rate_limit"
 	if found := openaiFamilyPattern.FindStringSubmatch(said.Message); found != nil {
-		s.Resource, s.Scope = found[1], ScopeResource
+		s.Resource, s.Scope = map[string]string{"": found[1], "token": "tokens", "call": "requests"}[found[2]], ScopeResource
 	} else if family, _, _ := strings.Cut(said.Type, "_usage_based"); family == "tokens" || family == "requests" {
 		s.Resource, s.Scope = family, ScopeResource
 	}
 	s.Limit = messageCount(openaiLimitPattern, said.Message)
 	s.Used = messageCount(openaiUsedPattern, said.Message)
 	s.Requested = messageCount(openaiAskedPattern, said.Message)
-	if found := openaiWaitPattern.FindStringSubmatch(said.Message); found != nil && !asked.span.Known {
-		if d, ok := goDuration(strings.ToLower(found[1] + found[2])); ok {
-			asked = waitFor(d)
-		}
-	}
-	return asked.on(s)
+	return asked.or(messageWait(said.Message)).on(s)
 }
 
 func messageCount(pattern *regexp.Regexp, message string) Count {

@@ -1,8 +1,13 @@
 package signals
 
 import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"iter"
 	"math"
 	"net/http"
+	"regexp"
 	"strings"
 	"time"
 )
@@ -94,11 +99,49 @@ func (r *response) retryAfter() wait {
 			r.malformed++
 			continue
 		}
-		if !most.span.Known || d > most.span.D {
+		if !most.known || d > most.d {
 			most = waitFor(d)
 		}
 	}
 	return most
+}
+
+// asks finds the words in front of the wait that a message names.
+var asks = regexp.MustCompile(`(?i)\b(?:try again in|retry in|retry after|please wait) `)
+
+// messageWait reads the wait that a message names.
+func messageWait(message string) wait {
+	for _, at := range asks.FindAllStringIndex(message, 8) {
+		if d, ok := spoken(message[at[1]:]); ok {
+			return waitFor(d)
+		}
+	}
+	return wait{}
+}
+
+// rfc3339 reads a moment as a time from now; the past is 0.
+func (r *response) rfc3339(value string) (time.Duration, bool) {
+	at, err := time.Parse(time.RFC3339, value)
+	return max(0, at.Sub(r.now)), err == nil
+}
+
+// readJSON reads the fields that value has from JSON. A field of another type than expected is left out and does no
+// harm to the others; false: it is no whole JSON.
+func readJSON(body []byte, value any) bool {
+	err := json.Unmarshal(body, value)
+	_, odd := errors.AsType[*json.UnmarshalTypeError](err)
+	return err == nil || odd
+}
+
+// events yields the data of a stream's events.
+func events(body []byte) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		for line := range bytes.Lines(body) {
+			if data, ok := bytes.CutPrefix(line, []byte("data:")); ok && !yield(data) {
+				return
+			}
+		}
+	}
 }
 
 // secondsOrDate reads both forms of Retry-After. A date is compared with the response's own Date where it has one, so
@@ -192,4 +235,50 @@ func goDuration(value string) (time.Duration, bool) {
 	}
 	d, err := time.ParseDuration(value)
 	return d, err == nil && d >= 0
+}
+
+// Units of shares: a share is counted in millionths of the whole.
+const (
+	// millionth reads shares that are written as parts of 1.
+	millionth = time.Duration(1_000_000)
+	// tenThousandth reads shares that are written in percent.
+	tenThousandth = time.Duration(10_000)
+)
+
+// share reads the used part of a limit. More than a hundred times the whole is no share.
+func share(value string, unit time.Duration) Count {
+	d, ok := decimal(strings.TrimSpace(value), unit)
+	if !ok || d > 100*millionth {
+		return Count{}
+	}
+	return Count{N: int64(d), Known: true}
+}
+
+// share reads a header that holds the used part of a limit. Of several lines the largest counts.
+func (r *response) share(name string, unit time.Duration) Count {
+	var most Count
+	for _, value := range r.header.Values(name) {
+		part := share(value, unit)
+		if !part.Known {
+			r.malformed++
+		}
+		if part.Known && (!most.Known || part.N > most.N) {
+			most = part
+		}
+	}
+	return most
+}
+
+// word lets through what can be a provider's name of a limit.
+func word(name string) string {
+	name = strings.TrimSpace(name)
+	if len(name) > 64 {
+		return ""
+	}
+	for _, c := range []byte(name) {
+		if !isLetter(c) && (c < '0' || c > '9') && strings.IndexByte("._-/ ", c) < 0 {
+			return ""
+		}
+	}
+	return name
 }

@@ -3,9 +3,12 @@
 // It is pure: no clock, no network, no state. A [Dialect] turns one response into signals, one for each limit that the
 // provider spoke of and, where the response was refused, one that says why. What a provider did not say, or said in a
 // form that cannot be read, is unknown: unknown is never zero, and no number is ever made up. Every duration that comes
-// out is at least 0 and at most 366 days, and what a caller is asked to wait is at most [MaxWait].
+// out is at least 0 and at most 366 days, and what a caller is asked to wait is at most [MaxWait], or [MaxPlanWait] for the
+// window of a plan.
 //
-// To add a provider, write a file with its observe function and one Dialect value.
+// What agent tools say in words is read by [Texts].
+//
+// To add a provider, write a file with its observe function and one Dialect value, and name it in [Dialects].
 package signals
 
 import (
@@ -16,6 +19,9 @@ import (
 
 // MaxWait is the longest wait that a signal asks for. Longer ones are cut to it and marked Clamped.
 const MaxWait = 24 * time.Hour
+
+// MaxPlanWait is the longest wait for a plan's window, the longest of which is a week. Longer ones are cut to it.
+const MaxPlanWait = 8 * 24 * time.Hour
 
 // MaxBody is how much of an error body a caller should offer, in bytes. More is not looked at.
 const MaxBody = 64 << 10
@@ -81,7 +87,33 @@ const (
 	ScopeOrg Scope = 4
 	// ScopeProvider is everybody.
 	ScopeProvider Scope = 5
+	// ScopePlan is a subscription's window.
+	ScopePlan Scope = 6
+	// ScopeModel is one model.
+	ScopeModel Scope = 7
 )
+
+// String returns the scope's name.
+func (s Scope) String() string {
+	switch s {
+	case ScopeResource:
+		return "resource"
+	case ScopeKey:
+		return "key"
+	case ScopeProject:
+		return "project"
+	case ScopeOrg:
+		return "org"
+	case ScopeProvider:
+		return "provider"
+	case ScopePlan:
+		return "plan"
+	case ScopeModel:
+		return "model"
+	case ScopeUnknown:
+	}
+	return "unknown"
+}
 
 // Count is a number that may be unknown. Known numbers are at least 0.
 type Count struct {
@@ -111,15 +143,19 @@ type Signal struct {
 	Used Count
 	// Requested is what the provider thinks the refused call would have taken.
 	Requested Count
+	// UsedShare is how much of the limit is used, in millionths, where the provider says that.
+	UsedShare Count
+	// Window is how long the limit's window or period is.
+	Window Span
 	// ResetIn is how long until the window ends, from now. 0: it ended, and the counts of the response are stale.
 	ResetIn Span
 	// ResetResolution is the precision of ResetIn.
 	ResetResolution time.Duration
-	// RefillIn is how long until the limit is full again. It is no wait: a call may fit long before.
+	// RefillIn is how long until the limit is full again, or has more. It is no wait: a call may fit long before.
 	RefillIn Span
-	// RetryAfter is how long to wait before the next attempt, at most MaxWait.
+	// RetryAfter is how long to wait before the next attempt, at most MaxWait, or MaxPlanWait in the scope of a plan.
 	RetryAfter Span
-	// Clamped: RetryAfter was longer and was cut to MaxWait.
+	// Clamped: RetryAfter was longer and was cut.
 	Clamped bool
 	// NoRetry: the provider asked not to try again, or trying again cannot help.
 	NoRetry bool
@@ -135,21 +171,38 @@ type Signal struct {
 type Dialect struct {
 	name    string
 	observe func(*response) []Signal
+	// detect finds the dialect of a response; nil: it is this one.
+	detect func(*response) Dialect
+	// needsBody reports whether an answer without an error may be a refusal by its body; nil: none is.
+	needsBody func(http.Header) bool
 }
 
 // Name returns the provider's name.
 func (d Dialect) Name() string { return d.name }
 
+// NeedsBody reports whether what a response means may depend on its body: that of an error, and of an answer whose
+// status does not tell that it was refused.
+func (d Dialect) NeedsBody(status int, header http.Header) bool {
+	switch {
+	case d.observe == nil && d.detect == nil:
+		return false
+	case status >= http.StatusBadRequest:
+		return true
+	}
+	d = d.resolve(&response{status: status, header: header})
+	return d.needsBody != nil && d.needsBody(header)
+}
+
 // Observe reads one response that arrived at now. body is the beginning of its body, at most MaxBody bytes of it are
 // looked at; it may be empty or cut off anywhere. Counts come first, the verdict on a refused call last.
 func (d Dialect) Observe(now time.Time, status int, header http.Header, body []byte) []Signal {
-	if d.observe == nil {
-		return nil
-	}
 	if len(body) > MaxBody {
 		body = body[:MaxBody]
 	}
 	r := &response{now: now, status: status, header: header, body: body}
+	if d = d.resolve(r); d.observe == nil {
+		return nil
+	}
 	out := d.observe(r)
 	if r.malformed == 0 {
 		return out
@@ -180,30 +233,29 @@ type response struct {
 	malformed int
 }
 
-// wait is what the provider asked the caller to wait, from the Retry-After family.
+// wait is what the provider asked the caller to wait.
 type wait struct {
-	span    Span
-	clamped bool
+	d     time.Duration
+	known bool
 }
 
-// on writes the wait into a signal.
-func (w wait) on(s Signal) Signal {
-	s.RetryAfter, s.Clamped = w.span, w.clamped
-	return s
-}
+// waitFor returns a wait that is known.
+func waitFor(d time.Duration) wait { return wait{d: max(d, 0), known: true} }
 
-// or returns w, or d where w is unknown.
-func (w wait) or(d time.Duration) wait {
-	if w.span.Known {
+// or returns w, or other where w is unknown.
+func (w wait) or(other wait) wait {
+	if w.known {
 		return w
 	}
-	return waitFor(d)
+	return other
 }
 
-// waitFor returns a wait, cut to MaxWait.
-func waitFor(d time.Duration) wait {
-	if d > MaxWait {
-		return wait{span: Span{D: MaxWait, Known: true}, clamped: true}
+// on writes the wait into a signal, cut to what its scope allows.
+func (w wait) on(s Signal) Signal {
+	most := MaxWait
+	if s.Scope == ScopePlan {
+		most = MaxPlanWait
 	}
-	return wait{span: Span{D: max(d, 0), Known: true}}
+	s.RetryAfter, s.Clamped = Span{D: min(w.d, most), Known: w.known}, w.d > most
+	return s
 }
