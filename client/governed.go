@@ -242,9 +242,9 @@ func (g *governed) prevented() error {
 	return g.refusal
 }
 
-// settle ends the call: what may have been written is final, what was never handed goes back. tokens is what the provider
-// says was used of the usage quota; nil: it did not say.
-func (g *governed) settle(tokens *int64) {
+// settle ends the call: what may have been written is final, what was never handed goes back. used is what the provider
+// says was used of those of the quotas of which it said it.
+func (g *governed) settle(used []Item) {
 	g.mu.Lock()
 	if g.settled {
 		g.mu.Unlock()
@@ -260,7 +260,7 @@ func (g *governed) settle(tokens *int64) {
 		if i == len(g.allowances)-1 {
 			surplus = g.surplus
 		}
-		commands = append(commands, g.settlement(a, tokens, surplus))
+		commands = append(commands, g.settlement(a, used, surplus))
 	}
 	if g.reporting {
 		g.parked = commands
@@ -294,7 +294,7 @@ func (g *governed) report(lease *Lease, op uint64, signals []Signal) *command {
 }
 
 // settlement returns the command that ends one allowance.
-func (g *governed) settlement(a *allowance, tokens *int64, surplus int64) *command {
+func (g *governed) settlement(a *allowance, used []Item, surplus int64) *command {
 	op := a.lease.Operation()
 	a.lease.die(ErrLeaseReleased)
 	if op == nil {
@@ -308,8 +308,8 @@ func (g *governed) settlement(a *allowance, tokens *int64, surplus int64) *comma
 		for _, item := range op.items {
 			s.Actual = append(s.Actual, Item{Quota: item.Quota, Amount: item.Amount * (1 + surplus)})
 		}
-	case a.written && tokens != nil && g.call.UsageQuota != "":
-		s.Actual = []Item{{Quota: g.call.UsageQuota, Amount: *tokens}}
+	case a.written:
+		s.Actual = used
 	}
 	cmd := op.settlement(s)
 	cmd.then = func(cmd *command) {
@@ -326,6 +326,9 @@ func (g *governed) observe(response *http.Response) *limit {
 	t := g.transport
 	body := peek(response, t.settings.dialect)
 	said := t.settings.dialect.Observe(time.Now(), response.StatusCode, response.Header, body)
+	for _, s := range said {
+		t.malformed.Add(uint64(s.Malformed))
+	}
 	verdict, _ := signals.Verdict(said)
 	limited := verdict.Class.Limited()
 	report := t.signalsFor(g.call, said, limited)

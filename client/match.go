@@ -1,8 +1,6 @@
 package client
 
 import (
-	"encoding/json"
-	"io"
 	"net/http"
 	"strings"
 
@@ -19,9 +17,12 @@ type Call struct {
 	// Resources maps the provider's names of limits to the quotas among Items that they speak of. What is not in it
 	// belongs to the item whose name ends with it: core to github/core.
 	Resources map[string]string
-	// UsageQuota is the quota among Items that is settled by the total_tokens which the response's body names; empty:
-	// none is.
-	UsageQuota string
+	// Usage maps fields of the response's body that say what was used, such as total_tokens, to the quotas among Items
+	// that are settled by them. The last value of a field counts; fields of the same quota are added up.
+	Usage map[string]string
+	// UsageAtEnd: the fields also stand in the middle of the body, with less. They are believed only of a body that was
+	// read to its end.
+	UsageAtEnd bool
 }
 
 // quota returns the item that the provider's name of a limit belongs to; empty: none.
@@ -59,80 +60,4 @@ func matchGitHub(request *http.Request) Call {
 		resource = "search"
 	}
 	return Call{Items: []Item{{Quota: "github/" + resource, Amount: 1}}}
-}
-
-// OpenAI governs calls of OpenAI's API: each is one unit of openai/<model>/requests and an estimate of
-// openai/<model>/tokens, which is settled by the usage that the response names. The estimate is a quarter of the body's
-// bytes and the most tokens that the call may produce; without such a bound it is the quota's default estimate. Requests
-// without a body, such as listing models, are not governed; one whose model cannot be read counts as openai/requests.
-func OpenAI() TransportOption {
-	return func(s *transportSettings) { s.dialect, s.match = signals.OpenAI, matchOpenAI }
-}
-
-func matchOpenAI(request *http.Request) Call {
-	if request.Body == nil || request.Body == http.NoBody {
-		return Call{}
-	}
-	asked := readOpenAI(request)
-	if asked.model == "" {
-		return Call{Items: []Item{{Quota: "openai/requests", Amount: 1}}}
-	}
-	tokens := Item{Quota: "openai/" + asked.model + "/tokens"}
-	if asked.most > 0 && request.ContentLength >= 0 {
-		tokens.Amount = min(request.ContentLength/4+asked.most*max(asked.choices, 1), maxAmount)
-	}
-	return Call{Items: []Item{{Quota: "openai/" + asked.model + "/requests", Amount: 1}, tokens}, UsageQuota: tokens.Quota}
-}
-
-// maxBodyRead is how much of a request's body is read to find its model, in bytes.
-const maxBodyRead = 1 << 20
-
-// openAIAsk is what a request's body asks for.
-type openAIAsk struct {
-	model         string
-	most, choices int64
-}
-
-// readOpenAI reads a copy of the request's body as far as it has to. What it cannot read is left empty.
-func readOpenAI(request *http.Request) (asked openAIAsk) {
-	if request.GetBody == nil {
-		return asked
-	}
-	body, err := request.GetBody()
-	if err != nil {
-		return asked
-	}
-	defer func() { _ = body.Close() }()
-	in := json.NewDecoder(io.LimitReader(body, maxBodyRead))
-	if open, err := in.Token(); err != nil || open != json.Delim('{') {
-		return asked
-	}
-	for in.More() {
-		key, err := in.Token()
-		if err != nil {
-			return asked
-		}
-		var value json.RawMessage
-		if in.Decode(&value) != nil {
-			return asked
-		}
-		switch key {
-		case "model":
-			_ = json.Unmarshal(value, &asked.model)
-		case "max_tokens", "max_completion_tokens", "max_output_tokens":
-			asked.most = max(asked.most, boundedCount(value))
-		case "n":
-			asked.choices = boundedCount(value)
-		}
-	}
-	return asked
-}
-
-// boundedCount reads a count that no sensible request exceeds, so that products of two do not overflow.
-func boundedCount(value json.RawMessage) int64 {
-	var n int64
-	if json.Unmarshal(value, &n) != nil {
-		return 0
-	}
-	return min(max(n, 0), 1<<24)
 }

@@ -2,6 +2,7 @@ package client
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"net/http"
 	"sync"
@@ -16,8 +17,7 @@ const reportEvery = time.Second
 // peek returns the beginning of an error's body, which the caller still gets whole. A GraphQL answer says in its body
 // that it was refused, under status 200.
 func peek(response *http.Response, dialect signals.Dialect) []byte {
-	graphQL := dialect.Name() == signals.GitHub.Name() && response.Header.Get("X-Ratelimit-Remaining") == "0"
-	if response.Body == nil || response.StatusCode == http.StatusSwitchingProtocols || (response.StatusCode < 400 && !graphQL) {
+	if response.Body == nil || response.StatusCode == http.StatusSwitchingProtocols || !dialect.NeedsBody(response.StatusCode, response.Header) {
 		return nil
 	}
 	start, err := io.ReadAll(io.LimitReader(response.Body, signals.MaxBody))
@@ -148,6 +148,9 @@ func (g *governed) govern(response *http.Response) {
 		return
 	}
 	body := &settlingBody{ReadCloser: response.Body, governed: g}
+	for field, quota := range g.call.Usage {
+		body.usage = append(body.usage, fieldUsage{usage: usageOf(field), quota: quota})
+	}
 	if writer, ok := response.Body.(io.Writer); ok {
 		// The connection of an upgraded protocol is written to as well.
 		response.Body = struct {
@@ -166,7 +169,7 @@ type settlingBody struct {
 
 	// mu: a body may be closed while it is read.
 	mu    sync.Mutex
-	usage usage
+	usage []fieldUsage
 }
 
 // Read implements io.Reader.
@@ -174,13 +177,13 @@ func (b *settlingBody) Read(p []byte) (int, error) {
 	b.governed.begin()
 	n, err := b.ReadCloser.Read(p)
 	b.governed.end()
-	if b.governed.call.UsageQuota != "" {
-		b.mu.Lock()
-		b.usage.scan(p[:n])
-		b.mu.Unlock()
+	b.mu.Lock()
+	for i := range b.usage {
+		b.usage[i].scan(p[:n])
 	}
+	b.mu.Unlock()
 	if err != nil {
-		b.end()
+		b.end(errors.Is(err, io.EOF))
 	}
 	return n, err
 }
@@ -188,67 +191,30 @@ func (b *settlingBody) Read(p []byte) (int, error) {
 // Close implements io.Closer.
 func (b *settlingBody) Close() error {
 	err := b.ReadCloser.Close()
-	b.end()
+	b.end(false)
 	b.governed.cancel(nil)
 	return err
 }
 
-func (b *settlingBody) end() {
-	b.mu.Lock()
-	tokens, ok := b.usage.total()
-	b.mu.Unlock()
-	if ok {
-		b.governed.settle(&tokens)
+// end settles the call, by what the body said was used. whole: the body was read to its end.
+func (b *settlingBody) end(whole bool) {
+	if !whole && b.governed.call.UsageAtEnd {
+		b.governed.settle(nil)
 		return
 	}
-	b.governed.settle(nil)
-}
-
-// usageKey is the field that names what a call really used, in a JSON body or in the last events of a stream. Inside a
-// JSON string its quotes would be escaped, so a model cannot speak it by accident.
-const usageKey = `"total_tokens":`
-
-// usage looks for the last usageKey in a body as it passes, without keeping any of it.
-type usage struct {
-	// matched is how much of the key was seen, or all of it while its number is read.
-	matched int
-	number  int64
-	digits  int
-	last    int64
-	found   bool
-}
-
-func (u *usage) scan(p []byte) {
-	for _, c := range p {
-		if u.matched == len(usageKey) {
-			switch {
-			case c >= '0' && c <= '9' && u.digits < 15:
-				u.number = u.number*10 + int64(c-'0')
-				u.digits++
-				continue
-			case c == ' ' && u.digits == 0:
-				continue
-			}
-			u.take()
-		}
-		switch c {
-		case usageKey[u.matched]:
-			u.matched++
-		case usageKey[0]:
-			u.matched = 1
-		default:
-			u.matched = 0
+	b.mu.Lock()
+	used := map[string]int64{}
+	for i := range b.usage {
+		if n, ok := b.usage[i].total(); ok {
+			used[b.usage[i].quota] += n
 		}
 	}
-}
-
-// take ends a number.
-func (u *usage) take() {
-	if u.digits > 0 && u.digits < 15 {
-		u.last, u.found = u.number, true
+	b.mu.Unlock()
+	var actual []Item
+	for _, item := range b.governed.call.Items {
+		if n, ok := used[item.Quota]; ok {
+			actual = append(actual, Item{Quota: item.Quota, Amount: n})
+		}
 	}
-	u.matched, u.number, u.digits = 0, 0, 0
+	b.governed.settle(actual)
 }
-
-// total returns the last number found.
-func (u *usage) total() (int64, bool) { return u.last, u.found }

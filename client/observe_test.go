@@ -44,7 +44,7 @@ func TestOpenAITokensAreEstimatedAndSettledByUsage(t *testing.T) {
 func TestUsageIsFoundHoweverTheBodyIsCut(t *testing.T) {
 	body := "data: {\"usage\":null,\"total_tokens\":\"x\"}\n\ndata: {\"usage\":{\"total_tokens\":12}}\n\ndata: {\"usage\":{\"total_tokens\": 4096}}\n\ndata: [DONE]\n"
 	for size := 1; size <= len(body); size++ {
-		var u usage
+		u := usageOf("total_tokens")
 		for rest := body; rest != ""; {
 			n := min(size, len(rest))
 			u.scan([]byte(rest[:n]))
@@ -54,7 +54,7 @@ func TestUsageIsFoundHoweverTheBodyIsCut(t *testing.T) {
 			t.Fatalf("pieces of %d: got %d, %v", size, got, ok)
 		}
 	}
-	var u usage
+	u := usageOf("total_tokens")
 	u.scan([]byte(`{"a":"\"total_tokens\":99","total_tokens":99999999999999999999}`))
 	if got, ok := u.total(); ok {
 		t.Errorf("made up %d", got)
@@ -94,7 +94,7 @@ func FuzzUsage(f *testing.F) {
 	f.Add([]byte(`{"usage":{"total_tokens": 137}}`), 3)
 	f.Add([]byte(`"total_tokens":"total_tokens":12,`), 1)
 	f.Fuzz(func(t *testing.T, body []byte, size int) {
-		var whole, pieces usage
+		whole, pieces := usageOf("total_tokens"), usageOf("total_tokens")
 		whole.scan(body)
 		for rest := body; len(rest) > 0; {
 			n := min(max(size, 1), len(rest))

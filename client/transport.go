@@ -37,7 +37,8 @@ func Match(match func(*http.Request) Call) TransportOption {
 	return func(s *transportSettings) { s.match = match }
 }
 
-// Speak sets how responses are read. GitHub and OpenAI set it as well; the default is signals.Generic.
+// Speak sets how responses are read. The options that are named for a provider set it as well; the default, signals.Auto,
+// finds it out.
 func Speak(dialect signals.Dialect) TransportOption {
 	return func(s *transportSettings) { s.dialect = dialect }
 }
@@ -91,17 +92,17 @@ type Transport struct {
 	// reported is when ordinary counts of a quota were reported last.
 	reported map[string]time.Time
 
-	calls, ungoverned, written, refused, limited, retried, passed, overrun atomic.Uint64
+	calls, ungoverned, written, refused, limited, retried, passed, overrun, malformed atomic.Uint64
 }
 
-// NewTransport returns a Transport over base; nil: http.DefaultTransport. Without GitHub, OpenAI or Match it governs
-// nothing.
+// NewTransport returns a Transport over base; nil: http.DefaultTransport. Without Match, or an option named for a
+// provider, it governs nothing.
 func NewTransport(c *Client, base http.RoundTripper, options ...TransportOption) *Transport {
 	if base == nil {
 		base = http.DefaultTransport
 	}
 	t := &Transport{client: c, base: base, reported: map[string]time.Time{}, settings: transportSettings{
-		dialect: signals.Generic, match: func(*http.Request) Call { return Call{} },
+		dialect: signals.Auto, match: func(*http.Request) Call { return Call{} },
 		wait: 30 * time.Second, retries: 3, retryWait: time.Minute, maxCall: 10 * time.Minute,
 		windows: [3]RetryWindow{{0, 500 * time.Millisecond}, {500 * time.Millisecond, 3500 * time.Millisecond}, {3500 * time.Millisecond, 9500 * time.Millisecond}},
 	}}
@@ -124,6 +125,8 @@ type TransportStats struct {
 	Limited, Retried, Passed uint64
 	// Overrun is how many writes had no allowance; those were settled as overruns.
 	Overrun uint64
+	// Malformed is how many values in responses could not be read and were left out.
+	Malformed uint64
 }
 
 // Stats returns the counters.
@@ -131,6 +134,7 @@ func (t *Transport) Stats() TransportStats {
 	return TransportStats{
 		Calls: t.calls.Load(), Ungoverned: t.ungoverned.Load(), Written: t.written.Load(), Refused: t.refused.Load(),
 		Limited: t.limited.Load(), Retried: t.retried.Load(), Passed: t.passed.Load(), Overrun: t.overrun.Load(),
+		Malformed: t.malformed.Load(),
 	}
 }
 

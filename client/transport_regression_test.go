@@ -279,7 +279,9 @@ func TestABodyMayBeClosedWhileItIsRead(t *testing.T) {
 			response := respond(200, nil, "")
 			response.Body = endless{&atomic.Bool{}}
 			return response, nil
-		}), Match(func(*http.Request) Call { return Call{Items: one("t/core", 7), UsageQuota: "t/core"} }))
+		}), Match(func(*http.Request) Call {
+			return Call{Items: one("t/core", 7), Usage: map[string]string{"total_tokens": "t/core"}}
+		}))
 		for range 20 {
 			response, err := transport.RoundTrip(httptest.NewRequest(http.MethodGet, "http://provider.example", nil))
 			if err != nil {

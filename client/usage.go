@@ -1,0 +1,58 @@
+package client
+
+// fieldUsage is what a body says was used of one quota, by one field.
+type fieldUsage struct {
+	usage
+	quota string
+}
+
+// usage looks for the last number of a field in a body as it passes, without keeping any of it: in a JSON body, or in the
+// last events of a stream. Inside a JSON string the key's quotes would be escaped, so a model cannot speak it by accident.
+type usage struct {
+	// key is the field's name as it stands in JSON, with its colon.
+	key string
+	// matched is how much of the key was seen, or all of it while its number is read.
+	matched int
+	number  int64
+	digits  int
+	last    int64
+	found   bool
+}
+
+// usageOf looks for a field.
+func usageOf(field string) usage { return usage{key: `"` + field + `":`} }
+
+func (u *usage) scan(p []byte) {
+	for _, c := range p {
+		if u.matched == len(u.key) {
+			switch {
+			case c >= '0' && c <= '9' && u.digits < 15:
+				u.number = u.number*10 + int64(c-'0')
+				u.digits++
+				continue
+			case c == ' ' && u.digits == 0:
+				continue
+			}
+			u.take()
+		}
+		switch c {
+		case u.key[u.matched]:
+			u.matched++
+		case u.key[0]:
+			u.matched = 1
+		default:
+			u.matched = 0
+		}
+	}
+}
+
+// take ends a number.
+func (u *usage) take() {
+	if u.digits > 0 && u.digits < 15 {
+		u.last, u.found = u.number, true
+	}
+	u.matched, u.number, u.digits = 0, 0, 0
+}
+
+// total returns the last number found.
+func (u *usage) total() (int64, bool) { return u.last, u.found }
