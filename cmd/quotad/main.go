@@ -6,6 +6,8 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	// Zones in the messages of tools must be known on machines without a table of their own, too.
+	_ "time/tzdata"
 
 	"github.com/spf13/cobra"
 

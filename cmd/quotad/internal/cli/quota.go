@@ -23,36 +23,50 @@ func (a *App) quotaCommand() *cobra.Command {
 }
 
 func (a *App) quotaApply() *cobra.Command {
-	var file string
+	var file, from string
+	var set map[string]string
 	var dryRun bool
 	cmd := &cobra.Command{
-		Use:   "apply -f FILE",
+		Use:   "apply -f FILE | --preset NAME[:TIER]",
 		Short: "Create or change the quotas that a quotas.yaml states, all or nothing",
 		Long: `Creates or changes the quotas that a quotas.yaml states, all or nothing. Quotas that the file does not name stay as
 they are. Live leases keep what they hold; where a limit went down, nothing is granted until the quota is back under it.
-A list "holders:" replaces all holder rules; without it they stay.`,
+A list "holders:" replaces all holder rules; without it they stay. A preset has the quotas of a common provider
+("quotad preset list").`,
 		Example: `  quotad quota apply -f quotas.yaml --dry-run
   quotad quota apply -f quotas.yaml
+  quotad quota apply --preset github
   quotad quota get github/core -o yaml | quotad quota apply -f -`,
 		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.applyQuotas(cmd, file, dryRun)
+			switch {
+			case file == "" && from == "":
+				return usagef(cmd, "", "-f FILE is missing")
+			case file != "" && from != "":
+				return usagef(cmd, "", "-f and --preset exclude each other")
+			case from == "" && set != nil:
+				return usagef(cmd, "", "--set is for a --preset")
+			}
+			read := func() (*quotafile.File, error) { return a.readQuotas(file) }
+			if from != "" {
+				read = func() (*quotafile.File, error) { return readPreset(from, set) }
+			}
+			quotas, err := read()
+			if err != nil {
+				return err
+			}
+			return a.applyQuotas(cmd, quotas, dryRun)
 		},
 	}
 	cmd.Flags().StringVarP(&file, "file", "f", "", "the quotas.yaml; - reads standard input")
+	cmd.Flags().StringVar(&from, "preset", "", "a preset instead of a file")
+	setFlag(cmd, &set)
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "check and tell, change nothing")
 	_ = cmd.MarkFlagFilename("file", "yaml", "yml")
 	return a.clientFlags(cmd)
 }
 
-func (a *App) applyQuotas(cmd *cobra.Command, path string, dryRun bool) error {
-	if path == "" {
-		return usagef(cmd, "", "-f FILE is missing")
-	}
-	file, err := a.readQuotas(path)
-	if err != nil {
-		return err
-	}
+func (a *App) applyQuotas(cmd *cobra.Command, file *quotafile.File, dryRun bool) error {
 	c, err := a.connect(cmd)
 	if err != nil {
 		return err

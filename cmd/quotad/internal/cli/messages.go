@@ -1,0 +1,99 @@
+package cli
+
+import (
+	"bufio"
+	"errors"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quotad/quotad/client/signals"
+	"github.com/quotad/quotad/cmd/quotad/internal/output"
+	"github.com/quotad/quotad/cmd/quotad/internal/strictyaml"
+)
+
+// maxOutputLine bounds a line of a tool's output, in bytes.
+const maxOutputLine = 1 << 20
+
+func (a *App) messagesCommand() *cobra.Command {
+	var rules string
+	cmd := &cobra.Command{
+		Use:   "messages",
+		Short: "Say what an agent tool's output on standard input says about limits",
+		Long: `Reads an agent tool's output on standard input and tells which lines speak of a limit: the line's number, the rule
+that it fits, what it means and covers, how sure that is, and how long to wait from now. --rules adds rules from a file,
+which are tried first; a mistake in it is told with its line, and nothing is read.`,
+		Example: `  quotad messages < agent.log
+  quotad messages --rules rules.yaml < agent.log`,
+		Args: arguments(),
+		RunE: func(*cobra.Command, []string) error {
+			texts, err := readTexts(rules)
+			if err != nil {
+				return err
+			}
+			return a.printMessages(texts, time.Now())
+		},
+	}
+	cmd.Flags().StringVar(&rules, "rules", "", "a file with more rules")
+	_ = cmd.MarkFlagFilename("rules", "yaml", "yml")
+	return cmd
+}
+
+// readTexts returns the rules that quotad comes with, and before them those of a file, if one is named.
+func readTexts(path string) (*signals.Texts, error) {
+	texts := signals.BuiltinTexts()
+	if path == "" {
+		return texts, nil
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, notReadable(err)
+	}
+	texts, err = texts.With(data)
+	if err != nil {
+		return nil, ruleProblems(path, err)
+	}
+	return texts, nil
+}
+
+// ruleProblems tells mistakes in a file of rules as those in every other file are told.
+func ruleProblems(path string, err error) error {
+	var problems strictyaml.Problems
+	joined, _ := err.(interface{ Unwrap() []error }) //nolint:errorlint // all of what With joins is told
+	for _, one := range joined.Unwrap() {
+		if e, ok := errors.AsType[*signals.RuleError](one); ok {
+			message := e.Message
+			if e.Rule != "" {
+				message = "rule " + e.Rule + ": " + message
+			}
+			problems = append(problems, &strictyaml.Problem{File: path, Line: e.Line, Message: message, Hint: e.Hint})
+		}
+	}
+	return problems
+}
+
+func (a *App) printMessages(texts *signals.Texts, now time.Time) error {
+	table := output.Table{Header: []string{"LINE", "RULE", "MEANS", "COVERS", "SURE", "WAIT"}}
+	lines := bufio.NewScanner(a.In)
+	lines.Buffer(nil, maxOutputLine)
+	for number := 1; lines.Scan(); number++ {
+		m, ok := texts.Match(lines.Text(), now)
+		if !ok {
+			continue
+		}
+		wait := "-"
+		if m.Wait.Known {
+			wait = strictyaml.FormatDuration(m.Wait.D.Round(time.Second))
+		}
+		if m.Clamped {
+			wait += " (cut)"
+		}
+		table.Add(strconv.Itoa(number), m.Rule, m.Class.String(), m.Scope.String(), map[signals.Confidence]string{signals.Sure: "yes", signals.Likely: "likely"}[m.Confidence], wait)
+	}
+	if err := lines.Err(); err != nil {
+		return err
+	}
+	return table.Write(a.Out)
+}
