@@ -137,7 +137,7 @@ type ask struct {
 }
 
 // call is a request and its tokens, the prompt's and those that it may produce.
-func (a ask) call(prefix string) Call {
+func (a *ask) call(prefix string) Call {
 	tokens := Item{Quota: prefix + "/tokens"}
 	if a.most > 0 && a.prompt > 0 {
 		tokens.Amount = min(a.prompt+a.most*max(a.choices, 1), maxAmount)

@@ -107,7 +107,7 @@ func (r *response) retryAfter() wait {
 }
 
 // asks finds the words in front of the wait that a message names.
-var asks = regexp.MustCompile(`(?i)\b(?:try again in|retry in|retry after|please wait) `)
+var asks = regexp.MustCompile(`(?i)\b(?:(?:try again|retry) in|retry after|please wait) `)
 
 // messageWait reads the wait that a message names.
 func messageWait(message string) wait {

@@ -175,7 +175,8 @@ func TestMoreResponseVectors(t *testing.T) {
 		{"not in the plan", Codex, 429, nil, `{"error":{"type":"usage_not_included"}}`, Signal{Class: Billing, Scope: ScopePlan, NoRetry: true, Rule: "codex/not_included"}},
 		{
 			"a week of a plan", Codex, 429, headers("x-codex-secondary-used-percent", "100", "x-codex-secondary-window-minutes", "10080", "x-codex-secondary-reset-at", "1768089600"),
-			`{"error":{"type":"usage_limit_reached"}}`, Signal{
+			`{"error":{"type":"usage_limit_reached"}}`,
+			Signal{
 				Class: Exhausted, Scope: ScopePlan, Resource: "codex/secondary", UsedShare: known(1_000_000), Window: span(7 * 24 * time.Hour),
 				ResetIn: span(10 * 24 * time.Hour), ResetResolution: time.Second, RetryAfter: span(MaxPlanWait), Clamped: true, Rule: "codex/usage_limit",
 			},

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
 	// Zones in the messages of tools must be known on machines without a table of their own, too.
 	_ "time/tzdata"
 

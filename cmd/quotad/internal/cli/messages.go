@@ -61,7 +61,10 @@ func readTexts(path string) (*signals.Texts, error) {
 // ruleProblems tells mistakes in a file of rules as those in every other file are told.
 func ruleProblems(path string, err error) error {
 	var problems strictyaml.Problems
-	joined, _ := err.(interface{ Unwrap() []error }) //nolint:errorlint // all of what With joins is told
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return err
+	}
 	for _, one := range joined.Unwrap() {
 		if e, ok := errors.AsType[*signals.RuleError](one); ok {
 			message := e.Message

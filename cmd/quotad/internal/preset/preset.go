@@ -278,8 +278,10 @@ func (r *rendering) execute(text string) (string, error) {
 
 // head is the comment above the quotas.
 func (r *rendering) head() string {
-	lines := []string{r.preset.About, "The preset " + r.name, r.tier.About, r.preset.Console,
-		"Source: " + or(r.tier.Source, r.preset.Source) + ", " + or(r.tier.Date, r.preset.Date)}
+	lines := []string{
+		r.preset.About, "The preset " + r.name, r.tier.About, r.preset.Console,
+		"Source: " + or(r.tier.Source, r.preset.Source) + ", " + or(r.tier.Date, r.preset.Date),
+	}
 	var out strings.Builder
 	for _, line := range lines {
 		if line != "" {
