@@ -18,26 +18,26 @@ import (
 const maxOutputLine = 1 << 20
 
 func (a *App) messagesCommand() *cobra.Command {
-	var rules string
+	var patterns string
 	cmd := &cobra.Command{
 		Use:   "messages",
 		Short: "Say what an agent tool's output on standard input says about limits",
 		Long: `Reads an agent tool's output on standard input and tells which lines speak of a limit: the line's number, the rule
-that it fits, what it means and covers, how sure that is, and how long to wait from now. --rules adds rules from a file,
+that it fits, what it means and covers, how sure that is, and how long to wait from now. --patterns adds rules from a file,
 which are tried first; a mistake in it is told with its line, and nothing is read.`,
 		Example: `  quotad messages < agent.log
-  quotad messages --rules rules.yaml < agent.log`,
+  quotad messages --patterns rules.yaml < agent.log`,
 		Args: arguments(),
 		RunE: func(*cobra.Command, []string) error {
-			texts, err := readTexts(rules)
+			texts, err := readTexts(patterns)
 			if err != nil {
 				return err
 			}
 			return a.printMessages(texts, time.Now())
 		},
 	}
-	cmd.Flags().StringVar(&rules, "rules", "", "a file with more rules")
-	_ = cmd.MarkFlagFilename("rules", "yaml", "yml")
+	cmd.Flags().StringVar(&patterns, "patterns", "", "a file with more rules")
+	_ = cmd.MarkFlagFilename("patterns", "yaml", "yml")
 	return cmd
 }
 
