@@ -96,6 +96,9 @@ const (
 	KeptForOthers     Reason = 15
 	AboveCap          Reason = 16
 	Parked            Reason = 19
+	TaskShelved       Reason = 20
+	TaskUnderWay      Reason = 21
+	TaskLater         Reason = 22
 )
 
 // Reasons of errors.
@@ -118,6 +121,10 @@ const (
 	SessionsFull      Reason = 115
 	TooManyInFlight   Reason = 116
 	UnknownTicket     Reason = 117
+	UnknownTask       Reason = 130
+	StaleAttempt      Reason = 131
+	TasksFull         Reason = 132
+	ForeignTask       Reason = 133
 	NoLeader          Reason = 150
 	Overloaded        Reason = 151
 	UnknownOutcome    Reason = 152

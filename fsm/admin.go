@@ -343,6 +343,8 @@ func (m *Machine) setLimits(command *logpb.SetLimits) *logpb.Result {
 		{command.SessionIdleNs, &m.limits.sessionIdle},
 		{command.KeyLifeNs, &m.limits.keyLife},
 		{command.MaxWaiters, &m.limits.waiters},
+		{command.MaxTasks, &m.limits.tasks},
+		{command.TaskLifeNs, &m.limits.taskLife},
 	} {
 		if change.to != nil && *change.to < 1 {
 			return failure(invalid("limits are at least 1", ""))

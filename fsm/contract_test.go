@@ -127,7 +127,8 @@ func TestWhatIsNotUnderstoodStopsTheNode(t *testing.T) {
 func TestKindsKeepTheirNumbers(t *testing.T) {
 	want := map[string]int32{
 		"open_session": 10, "close_session": 11, "reserve": 12, "consume": 13, "settle": 14, "release": 15, "renew": 16,
-		"withdraw": 17, "report": 18, "apply_quotas": 30, "delete_quota": 31, "revoke_lease": 32, "put_member": 33,
+		"withdraw": 17, "report": 18, "begin_task": 20, "renew_task": 21, "end_task": 22, "retry_task": 23, "forget_task": 24,
+		"apply_quotas": 30, "delete_quota": 31, "revoke_lease": 32, "put_member": 33,
 		"delete_member": 34, "found": 35, "raise_epoch": 36, "set_limits": 37, "set_override": 38,
 	}
 	kinds := (&logpb.Command{}).ProtoReflect().Descriptor().Oneofs().ByName("kind").Fields()
@@ -165,6 +166,11 @@ func richWorld(t *testing.T) *world {
 	waiting.WaitNs = minute
 	w.do(reserve(waiting))
 	w.do(settle(&logpb.Settle{Lease: g.Lease, Fence: g.Fence, Op: 1, Actual: []*logpb.Item{itemOf("rate", 4)}}))
+	w.do(beginsOn("waits", "hour", "org/team"))
+	w.do(with(ends("waits", w.m.fence(), hasFailed), func(c *logpb.Command) { c.GetEndTask().Detail = "exit code 1" }))
+	w.do(begins("under-way", "h", 1))
+	w.do(begins("shelved", "h", 1))
+	w.do(ends("shelved", w.m.fence(), hasFailed))
 	expiring := ask("gone", itemOf("slots", 1), itemOf("rate", 1))
 	expiring.TtlNs = second
 	w.do(reserve(expiring))

@@ -10,5 +10,6 @@
 //
 // The parts, each in its own file: machine.go (decode, stamp, dispatch), quota.go and ledger.go (the arithmetic of the
 // three kinds), lease.go, operation.go, reserve.go, queue.go (who is next), session.go (exactly once), report.go
-// (cooldowns), admin.go, read.go (views), snapshot.go, hash.go and verify.go (conservation, recomputed).
+// (cooldowns), task.go and attempt.go (retry budgets), admin.go, read.go (views), snapshot.go, hash.go and verify.go
+// (conservation, recomputed).
 package fsm

@@ -61,7 +61,7 @@ func (m *Machine) grantElsewhere(ask, other *logpb.Reserve) *logpb.Result {
 	if m.hopeless(other, as.class, needs) != nil {
 		return nil
 	}
-	result, _ := m.attempt(other, needs, as)
+	result, _ := m.grantNow(other, needs, as)
 	for i, item := range result.GetGranted().GetItems() {
 		if i < len(ask.Items) && item.Quota != ask.Items[i].Quota {
 			item.InsteadOf = ask.Items[i].Quota

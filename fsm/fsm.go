@@ -52,6 +52,10 @@ const (
 	EventBreaker      EventKind = 16
 	EventForecast     EventKind = 17
 	EventOverride     EventKind = 18
+	EventTaskBegun    EventKind = 20
+	EventTaskEnded    EventKind = 21
+	EventTaskShelved  EventKind = 22
+	EventTaskPutBack  EventKind = 23
 )
 
 // Event is something that happened while an entry was applied. Fields that do not concern it are zero.
@@ -67,6 +71,9 @@ type Event struct {
 	Reason logpb.Reason
 	// Duration is nanoseconds.
 	Duration int64
+	// Task is the name of the task that it is about, Outcome how its attempt ended.
+	Task    string
+	Outcome logpb.TaskOutcome
 	// Result is the final result of a waiting Reserve (EventGranted with a Ticket, EventWaitEnded).
 	Result *logpb.Result
 }
@@ -189,4 +196,6 @@ type MemberView struct {
 type Counts struct {
 	Quotas, Leases, Operations, Waiting, Sessions int64
 	ResultBytes                                   int64
+	// Of the tasks, TasksUnderWay have an attempt under way, and TasksShelved failed as often as they may.
+	Tasks, TasksUnderWay, TasksShelved int64
 }

@@ -155,10 +155,7 @@ func (m *Machine) liveLease(id uint64) (*lease, bool) {
 // named returns the lease that a command names, which may be changed, or why the command fails.
 func (m *Machine) named(id, fence uint64, by string) (*lease, *logpb.Failure) {
 	if fence > m.fence() {
-		return nil, &logpb.Failure{
-			Reason: logpb.Reason_REASON_NEVER_ISSUED, FenceCounter: m.fence(),
-			Message: fmt.Sprintf("fence %d was never issued by this cluster", fence), Hint: "is this the right cluster?",
-		}
+		return nil, m.neverIssued(fence)
 	}
 	l, ok := m.liveLease(id)
 	if !ok || l.fence != fence {
@@ -202,6 +199,13 @@ func (m *Machine) shareClosed(l *lease, index int) (closed bool) {
 		closed = closed || q != nil && it.held > 0 && it.window != closedWindow && it.window != q.ledger.window
 	})
 	return closed
+}
+
+func (m *Machine) neverIssued(fence uint64) *logpb.Failure {
+	return &logpb.Failure{
+		Reason: logpb.Reason_REASON_NEVER_ISSUED, FenceCounter: m.fence(),
+		Message: fmt.Sprintf("fence %d was never issued by this cluster", fence), Hint: "is this the right cluster?",
+	}
 }
 
 func (m *Machine) stale(id uint64) *logpb.Failure {

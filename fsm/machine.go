@@ -102,6 +102,16 @@ func (m *Machine) apply(command *logpb.Command, from origin) *logpb.Result {
 		return m.withdraw(kind.Withdraw, command.By)
 	case *logpb.Command_Report:
 		return m.report(kind.Report, command.By)
+	case *logpb.Command_BeginTask:
+		return m.beginTask(kind.BeginTask, command.By)
+	case *logpb.Command_RenewTask:
+		return m.renewTask(kind.RenewTask, command.By)
+	case *logpb.Command_EndTask:
+		return m.endTask(kind.EndTask, command.By)
+	case *logpb.Command_RetryTask:
+		return m.retryTask(kind.RetryTask, command.By)
+	case *logpb.Command_ForgetTask:
+		return m.forgetTask(kind.ForgetTask, command.By)
 	case *logpb.Command_ApplyQuotas:
 		return m.applyQuotas(kind.ApplyQuotas)
 	case *logpb.Command_DeleteQuota:
@@ -138,6 +148,8 @@ func (m *Machine) runDue() {
 	m.expireSessions()
 	m.expireKeys()
 	m.forgetHolders()
+	m.loseAttempts()
+	m.forgetTasks()
 	m.endCooldowns()
 	m.endOverrides()
 	m.endWaits()

@@ -19,6 +19,8 @@ type history struct {
 	sessions []uint64
 	nextOp   uint64
 	seq      map[uint64]uint64
+	// fences are those of attempts that were begun.
+	fences []uint64
 }
 
 var (
@@ -128,7 +130,7 @@ func (h *history) someOf(items []*logpb.GrantedItem) []*logpb.Item {
 
 func (h *history) command() *logpb.Command {
 	id, fence, items := h.lease()
-	switch rapid.IntRange(0, 19).Draw(h.T, "kind") {
+	switch rapid.IntRange(0, 21).Draw(h.T, "kind") {
 	case 0, 1, 2, 3, 4, 5, 6:
 		return h.reserve()
 	case 7, 8, 9:
@@ -161,6 +163,8 @@ func (h *history) command() *logpb.Command {
 		return report(&logpb.Report{Lease: id, Fence: fence, Op: h.op(), Signals: h.signals(items)})
 	case 18:
 		return h.admin(id)
+	case 19, 20:
+		return h.task()
 	}
 	if len(h.sessions) == 0 {
 		return &logpb.Command{Kind: &logpb.Command_OpenSession{OpenSession: &logpb.OpenSession{Holder: "x"}}}
@@ -170,6 +174,32 @@ func (h *history) command() *logpb.Command {
 	h.seq[command.Session]++
 	command.Seq = h.seq[command.Session]
 	return command
+}
+
+// task draws a command about one of three tasks, which live on quotas.
+func (h *history) task() *logpb.Command {
+	name := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(h.T, "task")
+	fence := uint64(1)
+	if len(h.fences) > 0 {
+		fence = rapid.SampledFrom(h.fences).Draw(h.T, "attempt")
+	}
+	switch rapid.IntRange(0, 9).Draw(h.T, "task's") {
+	case 0, 1, 2, 3:
+		c := begins(name, rapid.SampledFrom(randomHolders).Draw(h.T, "holder"), rapid.Int32Range(0, 3).Draw(h.T, "most"))
+		c.GetBeginTask().TtlNs = rapid.SampledFrom([]int64{0, second, 20 * second}).Draw(h.T, "ttl")
+		for _, it := range h.items(2) {
+			c.GetBeginTask().Quotas = append(c.GetBeginTask().Quotas, it.Quota)
+		}
+		return c
+	case 4, 5, 6:
+		return endsAfter(name, fence, logpb.TaskOutcome(rapid.Int32Range(1, 5).Draw(h.T, "outcome")),
+			rapid.SampledFrom([]int64{0, second, minute}).Draw(h.T, "wait"), logpb.Cause(rapid.Int32Range(0, 7).Draw(h.T, "cause")))
+	case 7:
+		return renewsTask(name, fence, 0)
+	case 8:
+		return forgets(name)
+	}
+	return retries(name)
 }
 
 func (h *history) signals(items []*logpb.GrantedItem) []*logpb.Signal {
@@ -222,6 +252,9 @@ func (h *history) learn(applied Applied) {
 		}
 		if w := r.GetWaiting(); w != nil {
 			h.tickets = append(h.tickets, w.Ticket)
+		}
+		if b := r.GetTaskBegun(); b.GetAttempt() != 0 {
+			h.fences = append(h.fences, b.Fence)
 		}
 		if s := r.GetSessionOpened(); s != nil {
 			h.sessions = append(h.sessions, s.Session)

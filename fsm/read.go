@@ -42,7 +42,7 @@ func (s *State) Members() []MemberView {
 func (s *State) Limits() *logpb.SetLimits {
 	return &logpb.SetLimits{
 		MaxSessions: &s.limits.sessions, MaxResultBytes: &s.limits.resultBytes, SessionIdleNs: &s.limits.sessionIdle,
-		KeyLifeNs: &s.limits.keyLife, MaxWaiters: &s.limits.waiters,
+		KeyLifeNs: &s.limits.keyLife, MaxWaiters: &s.limits.waiters, MaxTasks: &s.limits.tasks, TaskLifeNs: &s.limits.taskLife,
 	}
 }
 
@@ -51,6 +51,7 @@ func (s *State) Counts() Counts {
 	return Counts{
 		Quotas: int64(s.quotas.Len()), Leases: int64(s.leases.Len()), Operations: int64(s.ops.Len()),
 		Waiting: int64(s.waiters.Len()), Sessions: int64(s.sessions.Len()), ResultBytes: s.resultBytes,
+		Tasks: int64(s.tasks.Len()), TasksUnderWay: int64(s.underWay.Len()), TasksShelved: s.shelved(),
 	}
 }
 
@@ -97,7 +98,8 @@ func (s *State) NextDue() (at int64, pending bool) {
 // Pending tells whether anything changes by the mere passing of cluster time.
 func (s *State) Pending() bool {
 	// Records of ended leases are not looked at for their own sake: that can wait for the next entry.
-	return s.firstDue() != math.MaxInt64 || s.clock.Now < s.busyUntil
+	_, _, tasks := s.nextTask()
+	return s.firstDue() != math.MaxInt64 || s.clock.Now < s.busyUntil || tasks
 }
 
 // firstDue returns the first cluster time at which something is due of its own; the largest int64: nothing is.
@@ -107,6 +109,9 @@ func (s *State) firstDue() int64 {
 		if d, ok := first(); ok {
 			at = min(at, d.at)
 		}
+	}
+	if lost, due, _ := s.nextTask(); due {
+		at = min(at, lost)
 	}
 	return at
 }

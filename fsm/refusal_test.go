@@ -1,6 +1,8 @@
 package fsm
 
 import (
+	"slices"
+	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -42,6 +44,49 @@ func refusingWorld(t *testing.T) *world {
 	w.quotas(rateOf("zero", 0, minute))
 	w.do(reports(1, 1, signal("closed", logpb.Cause_CAUSE_SATURATED, retryAfter(40*second))))
 	return w
+}
+
+// taskNos are the "no" to commands about tasks; attempt 4 of the cluster's fences is the task's first.
+func taskNos() []no {
+	under := []*logpb.Command{begins("t", "x", 0)}
+	ended := append(under, ends("t", 4, logpb.TaskOutcome_TASK_OUTCOME_FAILED))
+	shelved := []*logpb.Command{begins("t", "x", 1), ends("t", 4, logpb.TaskOutcome_TASK_OUTCOME_FAILED)}
+	full := append(under, limitsTo(func(l *logpb.SetLimits) { l.MaxTasks = proto.Int64(1) }))
+	on := func(quota string) *logpb.Command {
+		return with(begins("u", "x", 0), func(c *logpb.Command) { c.GetBeginTask().Quotas = []string{"r", quota} })
+	}
+	ended2 := func(change func(*logpb.EndTask)) *logpb.Command {
+		return with(ends("t", 4, logpb.TaskOutcome_TASK_OUTCOME_DONE), func(c *logpb.Command) { change(c.GetEndTask()) })
+	}
+	return []no{
+		{name: "begin a shelved task", before: shelved, command: begins("t", "x", 0), reason: logpb.Reason_REASON_TASK_SHELVED},
+		{name: "begin what is under way", before: under, command: begins("t", "y", 0), reason: logpb.Reason_REASON_TASK_UNDER_WAY},
+		{name: "begin too early", before: ended, command: begins("t", "x", 0), reason: logpb.Reason_REASON_TASK_LATER},
+		{name: "begin on a closed quota", command: on("closed"), reason: logpb.Reason_REASON_COOLDOWN},
+		{name: "begin on a suspended quota", command: on("zero"), reason: logpb.Reason_REASON_SUSPENDED},
+		{name: "begin on no quota", command: on("nowhere"), reason: logpb.Reason_REASON_UNKNOWN_QUOTA},
+		{name: "begin another attempt", command: with(begins("t", "x", 0), func(c *logpb.Command) { c.GetBeginTask().Attempt = 2 }), reason: logpb.Reason_REASON_STALE_ATTEMPT},
+		{name: "one task too many", before: full, command: begins("u", "x", 0), reason: logpb.Reason_REASON_TASKS_FULL},
+		{name: "a task without a name", command: begins("", "x", 0), reason: logpb.Reason_REASON_INVALID},
+		{name: "a task without a holder", command: begins("t", "", 0), reason: logpb.Reason_REASON_INVALID},
+		{name: "a hundred and one failures", command: begins("t", "x", 101), reason: logpb.Reason_REASON_INVALID},
+		{name: "a foreign task", before: under, command: by("y*", ends("t", 4, logpb.TaskOutcome_TASK_OUTCOME_DONE)), reason: logpb.Reason_REASON_FOREIGN_TASK},
+		{name: "put a foreign task back", before: under, command: by("y*", retries("t")), reason: logpb.Reason_REASON_FOREIGN_TASK},
+		{name: "end with another's fence", before: under, command: ends("t", 3, logpb.TaskOutcome_TASK_OUTCOME_DONE), reason: logpb.Reason_REASON_STALE_FENCE},
+		{name: "end with a fence of the future", before: under, command: ends("t", 5, logpb.TaskOutcome_TASK_OUTCOME_DONE), reason: logpb.Reason_REASON_NEVER_ISSUED},
+		{name: "end otherwise", before: ended, command: ends("t", 4, logpb.TaskOutcome_TASK_OUTCOME_DONE), reason: logpb.Reason_REASON_STALE_ATTEMPT},
+		{name: "end without an outcome", before: under, command: ends("t", 4, 0), reason: logpb.Reason_REASON_INVALID},
+		{name: "end as lost", before: under, command: ends("t", 4, logpb.TaskOutcome_TASK_OUTCOME_LOST), reason: logpb.Reason_REASON_INVALID},
+		{name: "end after the deadline", before: under, after: defaultTaskTTL, command: ends("t", 4, logpb.TaskOutcome_TASK_OUTCOME_DONE), reason: logpb.Reason_REASON_STALE_FENCE},
+		{name: "a wait below 0", before: under, command: ended2(func(e *logpb.EndTask) { e.WaitNs = proto.Int64(-1) }), reason: logpb.Reason_REASON_INVALID},
+		{name: "a long detail", before: under, command: ended2(func(e *logpb.EndTask) { e.Detail = strings.Repeat("x", 301) }), reason: logpb.Reason_REASON_INVALID},
+		{name: "an unknown cause", before: under, command: ended2(func(e *logpb.EndTask) { e.Report = 8 }), reason: logpb.Reason_REASON_INVALID},
+		{name: "renew what has ended", before: ended, command: renewsTask("t", 4, 0), reason: logpb.Reason_REASON_STALE_ATTEMPT},
+		{name: "renew nothing", command: renewsTask("t", 3, 0), reason: logpb.Reason_REASON_STALE_FENCE},
+		{name: "renew for a day and more", before: under, command: renewsTask("t", 4, day+1), reason: logpb.Reason_REASON_INVALID},
+		{name: "put nothing back", command: retries("t"), reason: logpb.Reason_REASON_UNKNOWN_TASK},
+		{name: "forget nothing", command: forgets("t"), reason: logpb.Reason_REASON_UNKNOWN_TASK},
+	}
 }
 
 func opens() *logpb.Command {
@@ -238,7 +283,7 @@ func TestEveryNoLeavesTheStateAlone(t *testing.T) {
 	} {
 		met[elsewhere] = true
 	}
-	for _, n := range append(append(refusals(), failuresOfLeases()...), failures()...) {
+	for _, n := range slices.Concat(refusals(), failuresOfLeases(), failures(), taskNos()) {
 		met[n.reason] = true
 		t.Run(n.name, func(t *testing.T) {
 			w := refusingWorld(t)

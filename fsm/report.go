@@ -35,7 +35,7 @@ func (m *Machine) report(command *logpb.Report, by string) *logpb.Result {
 	}
 	reported := &logpb.Reported{}
 	for i, signal := range command.Signals {
-		reported.Quotas = append(reported.Quotas, m.takeSignal(l, o, quotas[i], signal))
+		reported.Quotas = append(reported.Quotas, m.takeSignal(l.holder, o, quotas[i], signal))
 	}
 	return &logpb.Result{Kind: &logpb.Result_Reported{Reported: reported}}
 }
@@ -75,25 +75,25 @@ func (m *Machine) signalled(l *lease, signals []*logpb.Signal) ([]*quota, *logpb
 	return quotas, nil
 }
 
-// takeSignal takes over what was said of one quota.
-func (m *Machine) takeSignal(l *lease, o *operation, q *quota, signal *logpb.Signal) *logpb.ReportedQuota {
+// takeSignal takes over what was said to a holder of one quota, about an operation where there is one.
+func (m *Machine) takeSignal(holder string, o *operation, q *quota, signal *logpb.Signal) *logpb.ReportedQuota {
 	reported := &logpb.ReportedQuota{Quota: q.name()}
 	if q.rule.kind == kindWindow && ofTheLimit(signal.Cause) {
 		reported.ResetLearned = m.learnReset(q, o, signal)
 		reported.CappedTo = m.lowerWindow(q, o, signal)
 		m.noteSample(q, o, signal)
 	}
-	m.noteAnswer(l.holder, q, signal.Cause)
+	m.noteAnswer(holder, q, signal.Cause)
 	switch signal.Cause {
 	case logpb.Cause_CAUSE_OK:
 		if !q.cooling(m.clock.Now) {
 			q.attempt = 0
 		}
 	case logpb.Cause_CAUSE_SATURATED, logpb.Cause_CAUSE_EXHAUSTED, logpb.Cause_CAUSE_PLAN:
-		m.closeQuota(q, l.holder, signal)
+		m.closeQuota(q, holder, signal)
 	case logpb.Cause_CAUSE_ACCOUNT:
 		path := m.path(q)
-		m.closeQuota(path[len(path)-1], l.holder, signal)
+		m.closeQuota(path[len(path)-1], holder, signal)
 	case logpb.Cause_CAUSE_UNSPECIFIED, logpb.Cause_CAUSE_OVERLOADED, logpb.Cause_CAUSE_NOT_A_LIMIT:
 	}
 	for _, closed := range m.path(q) {

@@ -89,7 +89,7 @@ func (m *Machine) reserve(ask *logpb.Reserve, from origin) *logpb.Result {
 	if hopeless != nil {
 		return m.refused(ask, hopeless)
 	}
-	result, refusal := m.attempt(ask, needs, as)
+	result, refusal := m.grantNow(ask, needs, as)
 	if result == nil {
 		result = m.fallBack(ask, needs)
 	}
@@ -99,10 +99,10 @@ func (m *Machine) reserve(ask *logpb.Reserve, from origin) *logpb.Result {
 	return result
 }
 
-// attempt grants a Reserve, or says what stands in the way.
-func (m *Machine) attempt(ask *logpb.Reserve, needs []need, as standing) (*logpb.Result, *logpb.Refusal) {
+// grantNow grants a Reserve, or says what stands in the way.
+func (m *Machine) grantNow(ask *logpb.Reserve, needs []need, as standing) (*logpb.Result, *logpb.Refusal) {
 	if m.waitedFor(needs) {
-		return m.attemptInLine(ask, needs, as)
+		return m.grantInLine(ask, needs, as)
 	}
 	if refusal := m.judge(ask, as, needs); refusal != nil {
 		return nil, refusal
@@ -120,8 +120,8 @@ func (m *Machine) denied(ask *logpb.Reserve, as standing, from origin, refusal *
 	return m.wait(ask, needs, as, from, refusal)
 }
 
-// attemptInLine judges a Reserve whose quotas are waited for: as if it stood in the order now.
-func (m *Machine) attemptInLine(ask *logpb.Reserve, needs []need, as standing) (*logpb.Result, *logpb.Refusal) {
+// grantInLine judges a Reserve whose quotas are waited for: as if it stood in the order now.
+func (m *Machine) grantInLine(ask *logpb.Reserve, needs []need, as standing) (*logpb.Result, *logpb.Refusal) {
 	w := m.enqueue(ask, needs, as, origin{})
 	for _, n := range needs {
 		m.relief[n.quota.number] = true

@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -88,6 +89,8 @@ func (m *Machine) take(record *logpb.SnapshotRecord) error {
 		m.members.Set(kind.Member.Id, kind.Member.ApiAddress)
 	case *logpb.SnapshotRecord_Rule:
 		m.rules = append(m.rules, kind.Rule)
+	case *logpb.SnapshotRecord_Task:
+		return m.takeTask(kind.Task)
 	default:
 		return fmt.Errorf("a record of unknown kind")
 	}
@@ -103,6 +106,7 @@ func (m *Machine) takeHead(head *logpb.SnapshotHead) {
 	m.limits = limits{
 		sessions: head.Limits.GetMaxSessions(), resultBytes: head.Limits.GetMaxResultBytes(),
 		sessionIdle: head.Limits.GetSessionIdleNs(), keyLife: head.Limits.GetKeyLifeNs(), waiters: head.Limits.GetMaxWaiters(),
+		tasks: cmp.Or(head.Limits.GetMaxTasks(), defaultMaxTasks), taskLife: cmp.Or(head.Limits.GetTaskLifeNs(), defaultTaskLife),
 	}
 }
 

@@ -80,7 +80,7 @@ func (w *snapshotWriter) record(record *logpb.SnapshotRecord) {
 func (s *State) eachRecord(fn func(*logpb.SnapshotRecord) bool) {
 	going := fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Head{Head: s.encodeHead()}})
 	for _, section := range []func(func(*logpb.SnapshotRecord) bool) bool{
-		s.ledgerRecords, s.policyRecords, s.sessionRecords, s.memberRecords,
+		s.ledgerRecords, s.policyRecords, s.sessionRecords, s.memberRecords, s.taskRecords,
 	} {
 		going = going && section(fn)
 	}
@@ -217,7 +217,7 @@ func (s *State) encodeHead() *logpb.SnapshotHead {
 		Index: s.index, Term: s.term, NowNs: s.clock.Now, WallEarlyNs: s.clock.WallEarly, WallLateNs: s.clock.WallLate,
 		ClusterId: s.clusterID, Epoch: s.epoch, Grants: s.grants, LastLease: s.lastLease, LastTicket: s.lastTicket,
 		LastSession: s.lastSession, LastQuota: s.lastQuota, BusyUntilNs: s.busyUntil,
-		Limits: s.Limits(),
+		Limits: s.encodeLimits(),
 	}
 }
 
@@ -389,4 +389,18 @@ func encodeServed(served [classes]uint64) []uint64 {
 		return nil
 	}
 	return served[:]
+}
+
+func (s *State) encodeLimits() *logpb.SetLimits {
+	limits := s.Limits()
+	limits.MaxTasks, limits.TaskLifeNs = unlessDefault(s.limits.tasks, defaultMaxTasks), unlessDefault(s.limits.taskLife, defaultTaskLife)
+	return limits
+}
+
+// unlessDefault leaves a limit out that is as it was born: snapshots from before it was one have none either.
+func unlessDefault(limit, born int64) *int64 {
+	if limit == born {
+		return nil
+	}
+	return &limit
 }

@@ -63,11 +63,14 @@ type State struct {
 	// resultBytes is the size of all stored results.
 	resultBytes int64
 	members     *btree.Map[string, string]
+	tasks       *btree.Map[string, *task]
+	// underWay are attempts by deadline, resting what waits or is done, by since when; what is shelved is in neither.
+	underWay, resting *btree.BTreeG[taskDue]
 }
 
 // limits are the bounds that are part of the state's meaning.
 type limits struct {
-	sessions, resultBytes, sessionIdle, keyLife, waiters int64
+	sessions, resultBytes, sessionIdle, keyLife, waiters, tasks, taskLife int64
 }
 
 // due says that something named by a number is due at a moment.
@@ -130,6 +133,7 @@ func newState() *State {
 	return &State{
 		limits: limits{
 			sessions: 262_144, resultBytes: 256 << 20, sessionIdle: hour, keyLife: day, waiters: 200_000,
+			tasks: defaultMaxTasks, taskLife: defaultTaskLife,
 		},
 		quotas:     new(btree.Map[uint32, *quota]),
 		names:      new(btree.Map[string, uint32]),
@@ -158,6 +162,9 @@ func newState() *State {
 		keys:       new(btree.Map[string, keyed]),
 		keyEnds:    newTree(lessKeyDue),
 		members:    new(btree.Map[string, string]),
+		tasks:      new(btree.Map[string, *task]),
+		underWay:   newTree(lessTaskDue),
+		resting:    newTree(lessTaskDue),
 	}
 }
 
@@ -176,6 +183,7 @@ func (s *State) copy() *State {
 	c.sessions, c.sessionUse = s.sessions.Copy(), s.sessionUse.Copy()
 	c.results, c.keys, c.keyEnds = s.results.Copy(), s.keys.Copy(), s.keyEnds.Copy()
 	c.members = s.members.Copy()
+	c.tasks, c.underWay, c.resting = s.tasks.Copy(), s.underWay.Copy(), s.resting.Copy()
 	return &c
 }
 

@@ -91,10 +91,26 @@ func say(r *logpb.Result) string {
 		return fmt.Sprintf("session %d", kind.SessionOpened.Session)
 	case *logpb.Result_Reported:
 		return sayReported(kind.Reported)
+	case *logpb.Result_TaskBegun:
+		if kind.TaskBegun.Attempt == 0 {
+			return "done before"
+		}
+		return fmt.Sprintf("attempt %d, fence %d, until %v, %d of %d failed", kind.TaskBegun.Attempt, kind.TaskBegun.Fence,
+			time.Duration(kind.TaskBegun.DeadlineNs), kind.TaskBegun.Failures, kind.TaskBegun.MaxFailures)
+	case *logpb.Result_TaskEnded:
+		return sayTask(kind.TaskEnded)
 	case *logpb.Result_QuotasApplied:
 		return "applied"
 	}
 	return "done"
+}
+
+func sayTask(e *logpb.TaskEnded) string {
+	text := strings.ToLower(strings.TrimPrefix(e.Phase.String(), "TASK_PHASE_"))
+	if e.NextNs != 0 {
+		text += " until " + time.Duration(e.NextNs).String()
+	}
+	return fmt.Sprintf("%s, %d of %d failed", text, e.Failures, e.MaxFailures)
 }
 
 func sayItems(items []*logpb.GrantedItem) (text string) {

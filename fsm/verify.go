@@ -38,7 +38,7 @@ func (s *State) Verify() error {
 		}
 		return true
 	})
-	return errors.Join(append(errs, s.verifyTables())...)
+	return errors.Join(append(errs, s.verifyTables(), s.verifyTasks())...)
 }
 
 func (s *State) sumLeases(sums map[uint32]*totals) {

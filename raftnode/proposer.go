@@ -133,10 +133,10 @@ func (p *proposer) enqueue(c *call) error {
 	return nil
 }
 
-// takes tells whether any of the commands takes quota.
+// takes tells whether any of the commands takes quota, or begins work that will.
 func takes(commands []*logpb.Command) bool {
 	for _, command := range commands {
-		if command.GetReserve() != nil {
+		if command.GetReserve() != nil || command.GetBeginTask() != nil {
 			return true
 		}
 	}

@@ -25,6 +25,7 @@ var audited = map[string]bool{
 	quotav1connect.AdminServicePromoteMemberProcedure: true, quotav1connect.AdminServiceRemoveMemberProcedure: true,
 	quotav1connect.AdminServiceTransferLeadershipProcedure: true, quotav1connect.AdminServiceBackupProcedure: true,
 	quotav1connect.AdminServiceRestoreProcedure: true, quotav1connect.AdminServiceSetFaultProcedure: true,
+	quotav1connect.TaskServiceRetryTaskProcedure: true, quotav1connect.TaskServiceForgetTaskProcedure: true,
 }
 
 // WrapUnary implements connect.Interceptor.
@@ -105,6 +106,8 @@ func target(message any) string {
 		return fmt.Sprintf("%s raft=%s api=%s", m.Id, m.RaftAddress, m.ApiAddress)
 	case *quotav1.RemoveMemberRequest:
 		return forced(m.Id, m.Force)
+	case interface{ GetTask() string }:
+		return "task " + m.GetTask()
 	case interface{ GetId() string }:
 		return m.GetId()
 	}

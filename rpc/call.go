@@ -215,6 +215,7 @@ func (s *Server) meta(r *request, at raftnode.Position) *quotav1.Meta {
 type leader struct {
 	quotav1connect.QuotaServiceClient
 	quotav1connect.AdminServiceClient
+	quotav1connect.TaskServiceClient
 }
 
 // leaders keeps a client for each address that led.
@@ -233,7 +234,9 @@ func (l *leaders) at(address string) leader {
 		return known
 	}
 	base := l.scheme + "://" + address
-	made := leader{quotav1connect.NewQuotaServiceClient(l.http, base), quotav1connect.NewAdminServiceClient(l.http, base)}
+	made := leader{
+		quotav1connect.NewQuotaServiceClient(l.http, base), quotav1connect.NewAdminServiceClient(l.http, base), quotav1connect.NewTaskServiceClient(l.http, base),
+	}
 	l.of[address] = made
 	return made
 }

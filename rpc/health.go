@@ -62,7 +62,7 @@ type grpcHealth struct{ s *Server }
 // Check implements grpchealth.Checker.
 func (h grpcHealth) Check(_ context.Context, req *grpchealth.CheckRequest) (*grpchealth.CheckResponse, error) {
 	switch req.Service {
-	case "", quotav1connect.QuotaServiceName, quotav1connect.AdminServiceName:
+	case "", quotav1connect.QuotaServiceName, quotav1connect.AdminServiceName, quotav1connect.TaskServiceName:
 	default:
 		return nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("unknown service %q", req.Service))
 	}

@@ -65,6 +65,7 @@ var ofHolding = map[string]bool{
 	quotav1connect.QuotaServiceReleaseProcedure: true, quotav1connect.QuotaServiceRenewProcedure: true,
 	quotav1connect.QuotaServiceWithdrawProcedure: true, quotav1connect.QuotaServiceReportProcedure: true,
 	quotav1connect.QuotaServiceCloseSessionProcedure: true, quotav1connect.AdminServiceGetStatusProcedure: true,
+	quotav1connect.TaskServiceRenewTaskProcedure: true, quotav1connect.TaskServiceEndTaskProcedure: true,
 }
 
 func (b bounding) enter(procedure string) error {

@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"context"
 	"strings"
 	"sync"
 	"time"
@@ -8,7 +9,9 @@ import (
 	"connectrpc.com/connect"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/quotad/quotad/fsm"
 	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/raftnode"
 )
 
 // maxQuotaLabels bounds how many quotas have a label of their own; the rest are "other".
@@ -47,6 +50,27 @@ func newMetrics(registerer prometheus.Registerer, usage prometheus.Collector) *m
 	}
 	registerer.MustRegister(usage, m.calls, m.seconds, m.refusals, m.inFlight, m.waiting, m.forwarded, m.panics)
 	return m
+}
+
+var tasksDesc = prometheus.NewDesc("quotad_tasks",
+	"Tasks, by where they stand: under_way, resting (waiting for somebody, or done) or shelved.", []string{"phase"}, nil)
+
+// taskCounts tells how many tasks there are, above all those that are shelved: nothing else asks for somebody to look.
+type taskCounts struct{ node *raftnode.Node }
+
+// Describe implements prometheus.Collector.
+func (taskCounts) Describe(to chan<- *prometheus.Desc) { to <- tasksDesc }
+
+// Collect implements prometheus.Collector.
+func (c taskCounts) Collect(to chan<- prometheus.Metric) {
+	_ = c.node.Read(context.Background(), raftnode.Stale, func(state *fsm.State, _ fsm.Clock, _ raftnode.Position) {
+		counts := state.Counts()
+		for phase, n := range map[string]int64{
+			"under_way": counts.TasksUnderWay, "shelved": counts.TasksShelved, "resting": counts.Tasks - counts.TasksUnderWay - counts.TasksShelved,
+		} { // in any order
+			to <- prometheus.MustNewConstMetric(tasksDesc, prometheus.GaugeValue, float64(n), phase)
+		}
+	})
 }
 
 func (m *metrics) call(procedure string, err error, took time.Duration) {

@@ -84,6 +84,7 @@ func New(config Config) (*Server, error) {
 		node: config.Node, config: config, logger: config.Logger, metrics: newMetrics(config.Registry, newUsageCollector(config.Node)), started: time.Now(),
 		leaders: &leaders{http: &http.Client{Transport: peerTransport(config.PeerTLS)}, scheme: "http", of: map[string]leader{}},
 	}
+	config.Registry.MustRegister(taskCounts{config.Node})
 	s.drain, s.startDrain = context.WithCancel(context.Background())
 	if config.PeerTLS != nil {
 		s.leaders.scheme = "https"
@@ -112,11 +113,12 @@ func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle(quotav1connect.NewQuotaServiceHandler(&quotaService{s}, options...))
 	mux.Handle(quotav1connect.NewAdminServiceHandler(&adminService{s}, options...))
+	mux.Handle(quotav1connect.NewTaskServiceHandler(&taskService{s}, options...))
 	path, health := grpchealth.NewHandler(grpcHealth{s})
 	mux.Handle(path, health)
 	mux.Handle(path+"Watch", s.untilDrained(health))
 	reflector := grpcreflect.NewStaticReflector(
-		quotav1connect.QuotaServiceName, quotav1connect.AdminServiceName, grpchealth.HealthV1ServiceName)
+		quotav1connect.QuotaServiceName, quotav1connect.AdminServiceName, quotav1connect.TaskServiceName, grpchealth.HealthV1ServiceName)
 	for _, reflect := range []func(*grpcreflect.Reflector, ...connect.HandlerOption) (string, http.Handler){
 		grpcreflect.NewHandlerV1, grpcreflect.NewHandlerV1Alpha,
 	} {

@@ -29,7 +29,7 @@ func TestLooksCanBeGets(t *testing.T) {
 	messages := map[string]string{"GetQuota": `{"name":"t/core"}`, "CheckFence": `{"lease":"1","fence":"1"}`}
 	looks := 0
 	for _, service := range []protoreflect.ServiceDescriptor{
-		quotav1.File_quota_v1_quota_proto.Services().Get(0), quotav1.File_quota_v1_admin_proto.Services().Get(0),
+		quotav1.File_quota_v1_quota_proto.Services().Get(0), quotav1.File_quota_v1_admin_proto.Services().Get(0), quotav1.File_quota_v1_task_proto.Services().Get(0),
 	} {
 		for i := range service.Methods().Len() {
 			method := service.Methods().Get(i)
@@ -51,7 +51,7 @@ func TestLooksCanBeGets(t *testing.T) {
 			}
 		}
 	}
-	if looks < 6 {
+	if looks < 7 {
 		t.Errorf("%d calls are looks", looks)
 	}
 }
@@ -124,7 +124,7 @@ func TestHealthOfGRPC(t *testing.T) {
 	if event := <-watched; event.Err != nil || event.Response.Status != grpchealth.StatusServing {
 		t.Errorf("watched: %+v", event)
 	}
-	for _, service := range []string{"", quotav1connect.QuotaServiceName, quotav1connect.AdminServiceName} {
+	for _, service := range []string{"", quotav1connect.QuotaServiceName, quotav1connect.AdminServiceName, quotav1connect.TaskServiceName} {
 		if status, err := ask(service); err != nil || status != grpchealth.StatusServing {
 			t.Errorf("%q: %v %v", service, status, err)
 		}
@@ -151,7 +151,7 @@ func TestReflection(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []protoreflect.FullName{quotav1connect.QuotaServiceName, quotav1connect.AdminServiceName, "grpc.health.v1.Health"} {
+	for _, want := range []protoreflect.FullName{quotav1connect.QuotaServiceName, quotav1connect.AdminServiceName, quotav1connect.TaskServiceName, "grpc.health.v1.Health"} {
 		if !slices.Contains(names, want) {
 			t.Errorf("%v has no %s", names, want)
 		}

@@ -25,10 +25,10 @@ type Verb string
 
 // The verbs.
 const (
-	VerbUse          Verb = "use"           // reserve, consume, settle, release, renew, withdraw, sessions
+	VerbUse          Verb = "use"           // reserve, consume, settle, release, renew, withdraw, sessions, attempts of tasks
 	VerbReport       Verb = "report"        // report what a provider said
-	VerbRead         Verb = "read"          // look at quotas, leases and events
-	VerbAdminQuota   Verb = "admin-quota"   // apply and delete quotas, revoke leases
+	VerbRead         Verb = "read"          // look at quotas, leases, tasks and events
+	VerbAdminQuota   Verb = "admin-quota"   // apply and delete quotas, revoke leases, put back and forget tasks
 	VerbAdminCluster Verb = "admin-cluster" // members, backup, restore
 	VerbDebug        Verb = "debug"         // hashes, log dumps, faults
 )

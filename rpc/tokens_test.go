@@ -13,6 +13,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/quotad/quotad/rpc"
 	"github.com/quotad/quotad/rpc/quotav1"
@@ -30,6 +31,8 @@ var verbOf = map[string]rpc.Verb{
 	"AddMember": rpc.VerbAdminCluster, "PromoteMember": rpc.VerbAdminCluster, "RemoveMember": rpc.VerbAdminCluster,
 	"TransferLeadership": rpc.VerbAdminCluster, "Backup": rpc.VerbAdminCluster, "Restore": rpc.VerbAdminCluster,
 	"OverrideQuota": rpc.VerbAdminQuota, "SetLimits": rpc.VerbAdminCluster, "ListUsage": rpc.VerbRead,
+	"BeginTask": rpc.VerbUse, "RenewTask": rpc.VerbUse, "EndTask": rpc.VerbUse, "ListTasks": rpc.VerbRead,
+	"RetryTask": rpc.VerbAdminQuota, "ForgetTask": rpc.VerbAdminQuota,
 	"GetStateHash": rpc.VerbDebug, "DumpLog": rpc.VerbDebug, "SetFault": rpc.VerbDebug,
 }
 
@@ -69,14 +72,11 @@ func TestTokensAllowWhatTheySay(t *testing.T) {
 		c.Logger = hclog.New(&hclog.LoggerOptions{Level: hclog.Trace, Output: &log})
 	})[0]
 	bodies := ""
-	services := quotav1.File_quota_v1_quota_proto.Services()
-	admin := quotav1.File_quota_v1_admin_proto.Services()
 	calls := 0
-	for _, service := range []string{"QuotaService", "AdminService"} {
-		methods := services.Get(0).Methods()
-		if service == "AdminService" {
-			methods = admin.Get(0).Methods()
-		}
+	for service, file := range map[string]protoreflect.FileDescriptor{
+		"QuotaService": quotav1.File_quota_v1_quota_proto, "AdminService": quotav1.File_quota_v1_admin_proto, "TaskService": quotav1.File_quota_v1_task_proto,
+	} { // in any order
+		methods := file.Services().Get(0).Methods()
 		for i := range methods.Len() {
 			method := methods.Get(i)
 			name := string(method.Name())

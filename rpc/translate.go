@@ -353,7 +353,7 @@ func apiQuotaStatus(v *fsm.QuotaView, clock fsm.Clock) *quotav1.QuotaStatus {
 func logLimits(l *quotav1.Limits) *logpb.SetLimits {
 	return &logpb.SetLimits{
 		MaxSessions: l.MaxSessions, MaxResultBytes: l.MaxResultBytes, SessionIdleNs: optionalNanos(l.SessionIdle), KeyLifeNs: optionalNanos(l.KeyLife),
-		MaxWaiters: l.MaxWaiters,
+		MaxWaiters: l.MaxWaiters, MaxTasks: l.MaxTasks, TaskLifeNs: optionalNanos(l.TaskLife),
 	}
 }
 
@@ -361,6 +361,7 @@ func apiLimits(l *logpb.SetLimits) *quotav1.Limits {
 	return &quotav1.Limits{
 		MaxSessions: new(l.GetMaxSessions()), MaxResultBytes: new(l.GetMaxResultBytes()), SessionIdle: optionalDuration(l.GetSessionIdleNs()),
 		KeyLife: optionalDuration(l.GetKeyLifeNs()), MaxWaiters: new(l.GetMaxWaiters()),
+		MaxTasks: new(l.GetMaxTasks()), TaskLife: optionalDuration(l.GetTaskLifeNs()),
 	}
 }
 

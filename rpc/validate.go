@@ -3,6 +3,7 @@ package rpc
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -27,6 +28,9 @@ const (
 	maxApplied   = 4096
 	maxNote      = 500
 	maxPage      = 1000
+	maxTaskNames = 16
+	maxDetail    = 300
+	maxTaskWait  = 31 * 24 * time.Hour
 	minTTL       = time.Second
 	maxTTL       = 24 * time.Hour
 	maxWait      = 10 * time.Minute
@@ -93,6 +97,30 @@ var rules = map[string]func(*checker, proto.Message){
 	}),
 	"CheckFenceRequest":  rule(func(c *checker, r *quotav1.CheckFenceRequest) { c.lease(r.Lease, r.Fence) }),
 	"ApplyQuotasRequest": rule((*checker).applyQuotas),
+	"BeginTaskRequest":   rule((*checker).beginTask),
+	"EndTaskRequest":     rule((*checker).endTask),
+	"RenewTaskRequest": rule(func(c *checker, r *quotav1.RenewTaskRequest) {
+		c.request(r.RequestId)
+		c.holder("task", r.Task, false)
+		c.positive("fence", r.Fence)
+		c.length("ttl", r.Ttl, minTTL, maxTTL)
+	}),
+	"ListTasksRequest": rule(func(c *checker, r *quotav1.ListTasksRequest) {
+		c.text("prefix", r.Prefix, maxHolder)
+		c.text("holder", r.Holder, maxHolder)
+		c.enum("phase", int32(r.Phase), quotav1.TaskPhase_name)
+		c.text("page_token", r.PageToken, maxHolder)
+		c.page(r.PageSize)
+		c.enum("read", int32(r.Read), quotav1.ReadMode_name)
+	}),
+	"RetryTaskRequest": rule(func(c *checker, r *quotav1.RetryTaskRequest) {
+		c.request(r.RequestId)
+		c.holder("task", r.Task, false)
+	}),
+	"ForgetTaskRequest": rule(func(c *checker, r *quotav1.ForgetTaskRequest) {
+		c.request(r.RequestId)
+		c.holder("task", r.Task, false)
+	}),
 	"DeleteQuotaRequest": rule(func(c *checker, r *quotav1.DeleteQuotaRequest) {
 		c.request(r.RequestId)
 		c.quotaName("name", r.Name)
@@ -120,12 +148,13 @@ var rules = map[string]func(*checker, proto.Message){
 			return
 		}
 		for name, limit := range map[string]*int64{
-			"limits.max_sessions": l.MaxSessions, "limits.max_result_bytes": l.MaxResultBytes, "limits.max_waiters": l.MaxWaiters,
+			"limits.max_sessions": l.MaxSessions, "limits.max_result_bytes": l.MaxResultBytes, "limits.max_waiters": l.MaxWaiters, "limits.max_tasks": l.MaxTasks,
 		} { // any one will do
 			c.check(limit == nil || *limit > 0 && *limit <= maxAmount, name, "is not within 1 to 2^53-1", "")
 		}
 		c.length("limits.session_idle", l.GetSessionIdle(), time.Second, 30*24*time.Hour)
 		c.length("limits.key_life", l.GetKeyLife(), time.Second, 30*24*time.Hour)
+		c.length("limits.task_life", l.GetTaskLife(), time.Second, 30*24*time.Hour)
 	}),
 	"AddMemberRequest": rule(func(c *checker, r *quotav1.AddMemberRequest) {
 		c.holder("id", r.Id, false)
@@ -323,6 +352,33 @@ func (c *checker) report(r *quotav1.ReportRequest) {
 		c.length(path+".reset_resolution", s.ResetResolution, 0, time.Hour)
 		c.length(path+".retry_after", s.RetryAfter, 0, maxDuration)
 	}
+}
+
+func (c *checker) beginTask(r *quotav1.BeginTaskRequest) {
+	c.request(r.RequestId)
+	c.holder("task", r.Task, false)
+	c.holder("holder", r.Holder, false)
+	c.count("quotas", len(r.Quotas), 0, maxTaskNames)
+	for i, name := range r.Quotas {
+		path := fmt.Sprintf("quotas[%d]", i)
+		c.quotaName(path, name)
+		c.check(!slices.Contains(r.Quotas[:i], name), path, "is named twice", "")
+	}
+	c.check(r.MaxFailures >= 0 && r.MaxFailures <= 100, "max_failures", "is not within 1 to 100", "leave it out for 3")
+	c.length("ttl", r.Ttl, minTTL, maxTTL)
+	c.check(r.Attempt >= 0, "attempt", "is below 1", "attempts are numbered from 1; leave it out for the next")
+}
+
+func (c *checker) endTask(r *quotav1.EndTaskRequest) {
+	c.request(r.RequestId)
+	c.holder("task", r.Task, false)
+	c.positive("fence", r.Fence)
+	_, known := quotav1.TaskOutcome_name[int32(r.Outcome)]
+	c.check(known && r.Outcome != 0, "outcome", "is missing or unknown", "TASK_OUTCOME_DONE, TASK_OUTCOME_FAILED, ...")
+	c.check(r.Outcome != quotav1.TaskOutcome_TASK_OUTCOME_LOST, "outcome", "is the cluster's to say", "a runner that lives says FAILED")
+	c.length("wait", r.Wait, 0, maxTaskWait)
+	c.text("detail", r.Detail, maxDetail)
+	c.enum("report", int32(r.Report), quotav1.Cause_name)
 }
 
 func (c *checker) applyQuotas(r *quotav1.ApplyQuotasRequest) {

@@ -19,6 +19,8 @@ func TestWordsOfLogAndAPIAgree(t *testing.T) {
 	for name, c := range map[string]struct{ log, api protoreflect.EnumDescriptor }{
 		"reasons": {logpb.Reason(0).Descriptor(), quotav1.Reason(0).Descriptor()},
 		"causes":  {logpb.Cause(0).Descriptor(), quotav1.Cause(0).Descriptor()},
+		"phases":  {logpb.TaskPhase(0).Descriptor(), quotav1.TaskPhase(0).Descriptor()},
+		"ends":    {logpb.TaskOutcome(0).Descriptor(), quotav1.TaskOutcome(0).Descriptor()},
 	} {
 		for i := range c.log.Values().Len() {
 			word := c.log.Values().Get(i)
@@ -37,6 +39,8 @@ func TestWordsOfLogAndAPIAgree(t *testing.T) {
 		fsm.EventQuotaApplied: quotav1.EventKind_EVENT_KIND_QUOTA_APPLIED, fsm.EventQuotaDeleted: quotav1.EventKind_EVENT_KIND_QUOTA_DELETED,
 		fsm.EventForecast: quotav1.EventKind_EVENT_KIND_FORECAST, fsm.EventOverride: quotav1.EventKind_EVENT_KIND_OVERRIDE,
 		fsm.EventReopened: quotav1.EventKind_EVENT_KIND_REOPENED, fsm.EventBreaker: quotav1.EventKind_EVENT_KIND_BREAKER,
+		fsm.EventTaskBegun: quotav1.EventKind_EVENT_KIND_TASK_BEGUN, fsm.EventTaskEnded: quotav1.EventKind_EVENT_KIND_TASK_ENDED,
+		fsm.EventTaskShelved: quotav1.EventKind_EVENT_KIND_TASK_SHELVED, fsm.EventTaskPutBack: quotav1.EventKind_EVENT_KIND_TASK_PUT_BACK,
 	}
 	for inside, outside := range events {
 		if int32(inside) != int32(outside) {
@@ -72,7 +76,7 @@ func TestNoLeaderSaysWhetherThereIsOne(t *testing.T) {
 // TestEveryRequestHasARule: what the door lets in, the table names.
 func TestEveryRequestHasARule(t *testing.T) {
 	requests := map[string]bool{"RestoreRequest": true} // pieces of a file, which the state machine judges
-	for _, file := range []protoreflect.FileDescriptor{quotav1.File_quota_v1_quota_proto, quotav1.File_quota_v1_admin_proto} {
+	for _, file := range []protoreflect.FileDescriptor{quotav1.File_quota_v1_quota_proto, quotav1.File_quota_v1_admin_proto, quotav1.File_quota_v1_task_proto} {
 		methods := file.Services().Get(0).Methods()
 		for i := range methods.Len() {
 			name := string(methods.Get(i).Input().Name())

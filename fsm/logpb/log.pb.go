@@ -104,6 +104,140 @@ func (Cause) EnumDescriptor() ([]byte, []int) {
 	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{0}
 }
 
+// TaskOutcome says how an attempt of a task ended. Numbers are written to disk.
+type TaskOutcome int32
+
+const (
+	// Not given.
+	TaskOutcome_TASK_OUTCOME_UNSPECIFIED TaskOutcome = 0
+	// The task is done.
+	TaskOutcome_TASK_OUTCOME_DONE TaskOutcome = 1
+	// It failed, which uses the budget up.
+	TaskOutcome_TASK_OUTCOME_FAILED TaskOutcome = 2
+	// The provider had too much to do, or was called too fast: a short wait, the budget stays.
+	TaskOutcome_TASK_OUTCOME_SATURATED TaskOutcome = 3
+	// The plan is used up until a time: the budget stays.
+	TaskOutcome_TASK_OUTCOME_PLAN_EXHAUSTED TaskOutcome = 4
+	// The work was finished before a limit was hit: the task is done.
+	TaskOutcome_TASK_OUTCOME_FINISHED_THEN_LIMITED TaskOutcome = 5
+	// Nothing was heard of the attempt until its deadline, which counts as a failure. Only the state itself says so.
+	TaskOutcome_TASK_OUTCOME_LOST TaskOutcome = 6
+)
+
+// Enum value maps for TaskOutcome.
+var (
+	TaskOutcome_name = map[int32]string{
+		0: "TASK_OUTCOME_UNSPECIFIED",
+		1: "TASK_OUTCOME_DONE",
+		2: "TASK_OUTCOME_FAILED",
+		3: "TASK_OUTCOME_SATURATED",
+		4: "TASK_OUTCOME_PLAN_EXHAUSTED",
+		5: "TASK_OUTCOME_FINISHED_THEN_LIMITED",
+		6: "TASK_OUTCOME_LOST",
+	}
+	TaskOutcome_value = map[string]int32{
+		"TASK_OUTCOME_UNSPECIFIED":           0,
+		"TASK_OUTCOME_DONE":                  1,
+		"TASK_OUTCOME_FAILED":                2,
+		"TASK_OUTCOME_SATURATED":             3,
+		"TASK_OUTCOME_PLAN_EXHAUSTED":        4,
+		"TASK_OUTCOME_FINISHED_THEN_LIMITED": 5,
+		"TASK_OUTCOME_LOST":                  6,
+	}
+)
+
+func (x TaskOutcome) Enum() *TaskOutcome {
+	p := new(TaskOutcome)
+	*p = x
+	return p
+}
+
+func (x TaskOutcome) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (TaskOutcome) Descriptor() protoreflect.EnumDescriptor {
+	return file_quotad_log_v1_log_proto_enumTypes[1].Descriptor()
+}
+
+func (TaskOutcome) Type() protoreflect.EnumType {
+	return &file_quotad_log_v1_log_proto_enumTypes[1]
+}
+
+func (x TaskOutcome) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use TaskOutcome.Descriptor instead.
+func (TaskOutcome) EnumDescriptor() ([]byte, []int) {
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{1}
+}
+
+// TaskPhase is where a task stands. Numbers are written to disk.
+type TaskPhase int32
+
+const (
+	// Not given.
+	TaskPhase_TASK_PHASE_UNSPECIFIED TaskPhase = 0
+	// The next attempt may begin. As stored it is WAITING, for a time that has come.
+	TaskPhase_TASK_PHASE_READY TaskPhase = 1
+	// The next attempt may begin at a time.
+	TaskPhase_TASK_PHASE_WAITING TaskPhase = 2
+	// An attempt is under way.
+	TaskPhase_TASK_PHASE_UNDER_WAY TaskPhase = 3
+	// It failed as often as it may.
+	TaskPhase_TASK_PHASE_SHELVED TaskPhase = 4
+	// It is done.
+	TaskPhase_TASK_PHASE_DONE TaskPhase = 5
+)
+
+// Enum value maps for TaskPhase.
+var (
+	TaskPhase_name = map[int32]string{
+		0: "TASK_PHASE_UNSPECIFIED",
+		1: "TASK_PHASE_READY",
+		2: "TASK_PHASE_WAITING",
+		3: "TASK_PHASE_UNDER_WAY",
+		4: "TASK_PHASE_SHELVED",
+		5: "TASK_PHASE_DONE",
+	}
+	TaskPhase_value = map[string]int32{
+		"TASK_PHASE_UNSPECIFIED": 0,
+		"TASK_PHASE_READY":       1,
+		"TASK_PHASE_WAITING":     2,
+		"TASK_PHASE_UNDER_WAY":   3,
+		"TASK_PHASE_SHELVED":     4,
+		"TASK_PHASE_DONE":        5,
+	}
+)
+
+func (x TaskPhase) Enum() *TaskPhase {
+	p := new(TaskPhase)
+	*p = x
+	return p
+}
+
+func (x TaskPhase) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (TaskPhase) Descriptor() protoreflect.EnumDescriptor {
+	return file_quotad_log_v1_log_proto_enumTypes[2].Descriptor()
+}
+
+func (TaskPhase) Type() protoreflect.EnumType {
+	return &file_quotad_log_v1_log_proto_enumTypes[2]
+}
+
+func (x TaskPhase) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use TaskPhase.Descriptor instead.
+func (TaskPhase) EnumDescriptor() ([]byte, []int) {
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{2}
+}
+
 // Charged says when the provider charges a call. Numbers are written to disk.
 type Charged int32
 
@@ -145,11 +279,11 @@ func (x Charged) String() string {
 }
 
 func (Charged) Descriptor() protoreflect.EnumDescriptor {
-	return file_quotad_log_v1_log_proto_enumTypes[1].Descriptor()
+	return file_quotad_log_v1_log_proto_enumTypes[3].Descriptor()
 }
 
 func (Charged) Type() protoreflect.EnumType {
-	return &file_quotad_log_v1_log_proto_enumTypes[1]
+	return &file_quotad_log_v1_log_proto_enumTypes[3]
 }
 
 func (x Charged) Number() protoreflect.EnumNumber {
@@ -158,7 +292,7 @@ func (x Charged) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Charged.Descriptor instead.
 func (Charged) EnumDescriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{1}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{3}
 }
 
 // SettleMode says what a provider counts in the end. Numbers are written to disk.
@@ -198,11 +332,11 @@ func (x SettleMode) String() string {
 }
 
 func (SettleMode) Descriptor() protoreflect.EnumDescriptor {
-	return file_quotad_log_v1_log_proto_enumTypes[2].Descriptor()
+	return file_quotad_log_v1_log_proto_enumTypes[4].Descriptor()
 }
 
 func (SettleMode) Type() protoreflect.EnumType {
-	return &file_quotad_log_v1_log_proto_enumTypes[2]
+	return &file_quotad_log_v1_log_proto_enumTypes[4]
 }
 
 func (x SettleMode) Number() protoreflect.EnumNumber {
@@ -211,7 +345,7 @@ func (x SettleMode) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use SettleMode.Descriptor instead.
 func (SettleMode) EnumDescriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{2}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{4}
 }
 
 // Zones says how a window is used up. Numbers are written to disk.
@@ -251,11 +385,11 @@ func (x Zones) String() string {
 }
 
 func (Zones) Descriptor() protoreflect.EnumDescriptor {
-	return file_quotad_log_v1_log_proto_enumTypes[3].Descriptor()
+	return file_quotad_log_v1_log_proto_enumTypes[5].Descriptor()
 }
 
 func (Zones) Type() protoreflect.EnumType {
-	return &file_quotad_log_v1_log_proto_enumTypes[3]
+	return &file_quotad_log_v1_log_proto_enumTypes[5]
 }
 
 func (x Zones) Number() protoreflect.EnumNumber {
@@ -264,7 +398,7 @@ func (x Zones) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Zones.Descriptor instead.
 func (Zones) EnumDescriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{3}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{5}
 }
 
 // Every is a calendar unit. Numbers are written to disk.
@@ -308,11 +442,11 @@ func (x Every) String() string {
 }
 
 func (Every) Descriptor() protoreflect.EnumDescriptor {
-	return file_quotad_log_v1_log_proto_enumTypes[4].Descriptor()
+	return file_quotad_log_v1_log_proto_enumTypes[6].Descriptor()
 }
 
 func (Every) Type() protoreflect.EnumType {
-	return &file_quotad_log_v1_log_proto_enumTypes[4]
+	return &file_quotad_log_v1_log_proto_enumTypes[6]
 }
 
 func (x Every) Number() protoreflect.EnumNumber {
@@ -321,7 +455,7 @@ func (x Every) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Every.Descriptor instead.
 func (Every) EnumDescriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{4}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{6}
 }
 
 // Reason says why: a refusal's or an error's code. Numbers are written to disk (stored results).
@@ -363,6 +497,12 @@ const (
 	Reason_REASON_CAP Reason = 16
 	// The window will be used up before it closes: background work waits.
 	Reason_REASON_PARKED Reason = 19
+	// The task failed as often as it may. (BeginTask judges the task before its quotas.)
+	Reason_REASON_TASK_SHELVED Reason = 20
+	// An attempt of the task is under way.
+	Reason_REASON_TASK_UNDER_WAY Reason = 21
+	// The task's next attempt may begin later.
+	Reason_REASON_TASK_LATER Reason = 22
 	// A field is malformed.
 	Reason_REASON_INVALID Reason = 100
 	// No such quota.
@@ -411,6 +551,14 @@ const (
 	Reason_REASON_FOREIGN_CLUSTER Reason = 122
 	// A configuration that cannot work (burst too small, parent missing, cycle).
 	Reason_REASON_IMPOSSIBLE_QUOTA Reason = 123
+	// No such task.
+	Reason_REASON_UNKNOWN_TASK Reason = 130
+	// The attempt was begun before, or ended before with another outcome.
+	Reason_REASON_STALE_ATTEMPT Reason = 131
+	// The table of tasks is full.
+	Reason_REASON_TASKS_FULL Reason = 132
+	// The task belongs to a holder outside the caller's pattern.
+	Reason_REASON_FOREIGN_TASK Reason = 133
 )
 
 // Enum value maps for Reason.
@@ -433,6 +581,9 @@ var (
 		15:  "REASON_SHARE",
 		16:  "REASON_CAP",
 		19:  "REASON_PARKED",
+		20:  "REASON_TASK_SHELVED",
+		21:  "REASON_TASK_UNDER_WAY",
+		22:  "REASON_TASK_LATER",
 		100: "REASON_INVALID",
 		101: "REASON_UNKNOWN_QUOTA",
 		102: "REASON_STALE_FENCE",
@@ -457,6 +608,10 @@ var (
 		121: "REASON_EPOCH_NOT_RAISED",
 		122: "REASON_FOREIGN_CLUSTER",
 		123: "REASON_IMPOSSIBLE_QUOTA",
+		130: "REASON_UNKNOWN_TASK",
+		131: "REASON_STALE_ATTEMPT",
+		132: "REASON_TASKS_FULL",
+		133: "REASON_FOREIGN_TASK",
 	}
 	Reason_value = map[string]int32{
 		"REASON_UNSPECIFIED":          0,
@@ -476,6 +631,9 @@ var (
 		"REASON_SHARE":                15,
 		"REASON_CAP":                  16,
 		"REASON_PARKED":               19,
+		"REASON_TASK_SHELVED":         20,
+		"REASON_TASK_UNDER_WAY":       21,
+		"REASON_TASK_LATER":           22,
 		"REASON_INVALID":              100,
 		"REASON_UNKNOWN_QUOTA":        101,
 		"REASON_STALE_FENCE":          102,
@@ -500,6 +658,10 @@ var (
 		"REASON_EPOCH_NOT_RAISED":     121,
 		"REASON_FOREIGN_CLUSTER":      122,
 		"REASON_IMPOSSIBLE_QUOTA":     123,
+		"REASON_UNKNOWN_TASK":         130,
+		"REASON_STALE_ATTEMPT":        131,
+		"REASON_TASKS_FULL":           132,
+		"REASON_FOREIGN_TASK":         133,
 	}
 )
 
@@ -514,11 +676,11 @@ func (x Reason) String() string {
 }
 
 func (Reason) Descriptor() protoreflect.EnumDescriptor {
-	return file_quotad_log_v1_log_proto_enumTypes[5].Descriptor()
+	return file_quotad_log_v1_log_proto_enumTypes[7].Descriptor()
 }
 
 func (Reason) Type() protoreflect.EnumType {
-	return &file_quotad_log_v1_log_proto_enumTypes[5]
+	return &file_quotad_log_v1_log_proto_enumTypes[7]
 }
 
 func (x Reason) Number() protoreflect.EnumNumber {
@@ -527,7 +689,7 @@ func (x Reason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Reason.Descriptor instead.
 func (Reason) EnumDescriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{5}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{7}
 }
 
 // Zone is the zone of a quota, by the share that is left. Numbers are written to disk.
@@ -571,11 +733,11 @@ func (x Zone) String() string {
 }
 
 func (Zone) Descriptor() protoreflect.EnumDescriptor {
-	return file_quotad_log_v1_log_proto_enumTypes[6].Descriptor()
+	return file_quotad_log_v1_log_proto_enumTypes[8].Descriptor()
 }
 
 func (Zone) Type() protoreflect.EnumType {
-	return &file_quotad_log_v1_log_proto_enumTypes[6]
+	return &file_quotad_log_v1_log_proto_enumTypes[8]
 }
 
 func (x Zone) Number() protoreflect.EnumNumber {
@@ -584,7 +746,7 @@ func (x Zone) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Zone.Descriptor instead.
 func (Zone) EnumDescriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{6}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{8}
 }
 
 // Entry is the payload of one Raft log entry: one stamp, and the commands that were proposed together.
@@ -695,6 +857,11 @@ type Command struct {
 	//	*Command_Renew
 	//	*Command_Withdraw
 	//	*Command_Report
+	//	*Command_BeginTask
+	//	*Command_RenewTask
+	//	*Command_EndTask
+	//	*Command_RetryTask
+	//	*Command_ForgetTask
 	//	*Command_ApplyQuotas
 	//	*Command_DeleteQuota
 	//	*Command_RevokeLease
@@ -862,6 +1029,51 @@ func (x *Command) GetReport() *Report {
 	return nil
 }
 
+func (x *Command) GetBeginTask() *BeginTask {
+	if x != nil {
+		if x, ok := x.Kind.(*Command_BeginTask); ok {
+			return x.BeginTask
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetRenewTask() *RenewTask {
+	if x != nil {
+		if x, ok := x.Kind.(*Command_RenewTask); ok {
+			return x.RenewTask
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetEndTask() *EndTask {
+	if x != nil {
+		if x, ok := x.Kind.(*Command_EndTask); ok {
+			return x.EndTask
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetRetryTask() *RetryTask {
+	if x != nil {
+		if x, ok := x.Kind.(*Command_RetryTask); ok {
+			return x.RetryTask
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetForgetTask() *ForgetTask {
+	if x != nil {
+		if x, ok := x.Kind.(*Command_ForgetTask); ok {
+			return x.ForgetTask
+		}
+	}
+	return nil
+}
+
 func (x *Command) GetApplyQuotas() *ApplyQuotas {
 	if x != nil {
 		if x, ok := x.Kind.(*Command_ApplyQuotas); ok {
@@ -983,6 +1195,26 @@ type Command_Report struct {
 	Report *Report `protobuf:"bytes,18,opt,name=report,proto3,oneof"`
 }
 
+type Command_BeginTask struct {
+	BeginTask *BeginTask `protobuf:"bytes,20,opt,name=begin_task,json=beginTask,proto3,oneof"`
+}
+
+type Command_RenewTask struct {
+	RenewTask *RenewTask `protobuf:"bytes,21,opt,name=renew_task,json=renewTask,proto3,oneof"`
+}
+
+type Command_EndTask struct {
+	EndTask *EndTask `protobuf:"bytes,22,opt,name=end_task,json=endTask,proto3,oneof"`
+}
+
+type Command_RetryTask struct {
+	RetryTask *RetryTask `protobuf:"bytes,23,opt,name=retry_task,json=retryTask,proto3,oneof"`
+}
+
+type Command_ForgetTask struct {
+	ForgetTask *ForgetTask `protobuf:"bytes,24,opt,name=forget_task,json=forgetTask,proto3,oneof"`
+}
+
 type Command_ApplyQuotas struct {
 	ApplyQuotas *ApplyQuotas `protobuf:"bytes,30,opt,name=apply_quotas,json=applyQuotas,proto3,oneof"`
 }
@@ -1036,6 +1268,16 @@ func (*Command_Renew) isCommand_Kind() {}
 func (*Command_Withdraw) isCommand_Kind() {}
 
 func (*Command_Report) isCommand_Kind() {}
+
+func (*Command_BeginTask) isCommand_Kind() {}
+
+func (*Command_RenewTask) isCommand_Kind() {}
+
+func (*Command_EndTask) isCommand_Kind() {}
+
+func (*Command_RetryTask) isCommand_Kind() {}
+
+func (*Command_ForgetTask) isCommand_Kind() {}
 
 func (*Command_ApplyQuotas) isCommand_Kind() {}
 
@@ -1849,6 +2091,344 @@ func (x *Signal) GetRetryAfterNs() int64 {
 	return 0
 }
 
+// BeginTask asks whether the next attempt of a task may begin now.
+type BeginTask struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The task; a name that its callers chose.
+	Task string `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
+	// Who would work on it.
+	Holder string `protobuf:"bytes,2,opt,name=holder,proto3" json:"holder,omitempty"`
+	// The quotas that it lives on: while one is closed, nothing begins.
+	Quotas []string `protobuf:"bytes,3,rep,name=quotas,proto3" json:"quotas,omitempty"`
+	// Failures at which it is shelved; 0: as before, or 3.
+	MaxFailures int32 `protobuf:"varint,4,opt,name=max_failures,json=maxFailures,proto3" json:"max_failures,omitempty"`
+	// How long the attempt lives without a RenewTask; 0: 10 min.
+	TtlNs int64 `protobuf:"varint,5,opt,name=ttl_ns,json=ttlNs,proto3" json:"ttl_ns,omitempty"`
+	// The number of the attempt that is meant, from 1; 0: the next one.
+	Attempt       int64 `protobuf:"varint,6,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BeginTask) Reset() {
+	*x = BeginTask{}
+	mi := &file_quotad_log_v1_log_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BeginTask) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BeginTask) ProtoMessage() {}
+
+func (x *BeginTask) ProtoReflect() protoreflect.Message {
+	mi := &file_quotad_log_v1_log_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BeginTask.ProtoReflect.Descriptor instead.
+func (*BeginTask) Descriptor() ([]byte, []int) {
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *BeginTask) GetTask() string {
+	if x != nil {
+		return x.Task
+	}
+	return ""
+}
+
+func (x *BeginTask) GetHolder() string {
+	if x != nil {
+		return x.Holder
+	}
+	return ""
+}
+
+func (x *BeginTask) GetQuotas() []string {
+	if x != nil {
+		return x.Quotas
+	}
+	return nil
+}
+
+func (x *BeginTask) GetMaxFailures() int32 {
+	if x != nil {
+		return x.MaxFailures
+	}
+	return 0
+}
+
+func (x *BeginTask) GetTtlNs() int64 {
+	if x != nil {
+		return x.TtlNs
+	}
+	return 0
+}
+
+func (x *BeginTask) GetAttempt() int64 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+// RenewTask moves an attempt's deadline.
+type RenewTask struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The task.
+	Task string `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
+	// The attempt's fence.
+	Fence uint64 `protobuf:"varint,2,opt,name=fence,proto3" json:"fence,omitempty"`
+	// New length from now; 0: the length that the BeginTask asked for.
+	TtlNs         int64 `protobuf:"varint,3,opt,name=ttl_ns,json=ttlNs,proto3" json:"ttl_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RenewTask) Reset() {
+	*x = RenewTask{}
+	mi := &file_quotad_log_v1_log_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RenewTask) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RenewTask) ProtoMessage() {}
+
+func (x *RenewTask) ProtoReflect() protoreflect.Message {
+	mi := &file_quotad_log_v1_log_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RenewTask.ProtoReflect.Descriptor instead.
+func (*RenewTask) Descriptor() ([]byte, []int) {
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *RenewTask) GetTask() string {
+	if x != nil {
+		return x.Task
+	}
+	return ""
+}
+
+func (x *RenewTask) GetFence() uint64 {
+	if x != nil {
+		return x.Fence
+	}
+	return 0
+}
+
+func (x *RenewTask) GetTtlNs() int64 {
+	if x != nil {
+		return x.TtlNs
+	}
+	return 0
+}
+
+// EndTask tells how an attempt ended.
+type EndTask struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The task.
+	Task string `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
+	// The attempt's fence.
+	Fence uint64 `protobuf:"varint,2,opt,name=fence,proto3" json:"fence,omitempty"`
+	// How it ended.
+	Outcome TaskOutcome `protobuf:"varint,3,opt,name=outcome,proto3,enum=quotad.log.v1.TaskOutcome" json:"outcome,omitempty"`
+	// For saturated and plan exhausted: how long the provider asked to wait; absent: it did not say.
+	WaitNs *int64 `protobuf:"varint,4,opt,name=wait_ns,json=waitNs,proto3,oneof" json:"wait_ns,omitempty"`
+	// What happened, for people.
+	Detail string `protobuf:"bytes,5,opt,name=detail,proto3" json:"detail,omitempty"`
+	// What the provider said, which is told to each of the task's quotas as a Report would; unspecified: nothing.
+	Report        Cause `protobuf:"varint,6,opt,name=report,proto3,enum=quotad.log.v1.Cause" json:"report,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EndTask) Reset() {
+	*x = EndTask{}
+	mi := &file_quotad_log_v1_log_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EndTask) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EndTask) ProtoMessage() {}
+
+func (x *EndTask) ProtoReflect() protoreflect.Message {
+	mi := &file_quotad_log_v1_log_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EndTask.ProtoReflect.Descriptor instead.
+func (*EndTask) Descriptor() ([]byte, []int) {
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *EndTask) GetTask() string {
+	if x != nil {
+		return x.Task
+	}
+	return ""
+}
+
+func (x *EndTask) GetFence() uint64 {
+	if x != nil {
+		return x.Fence
+	}
+	return 0
+}
+
+func (x *EndTask) GetOutcome() TaskOutcome {
+	if x != nil {
+		return x.Outcome
+	}
+	return TaskOutcome_TASK_OUTCOME_UNSPECIFIED
+}
+
+func (x *EndTask) GetWaitNs() int64 {
+	if x != nil && x.WaitNs != nil {
+		return *x.WaitNs
+	}
+	return 0
+}
+
+func (x *EndTask) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
+func (x *EndTask) GetReport() Cause {
+	if x != nil {
+		return x.Report
+	}
+	return Cause_CAUSE_UNSPECIFIED
+}
+
+// RetryTask gives a task a fresh budget and lets it begin at once, on an operator's word.
+type RetryTask struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The task.
+	Task          string `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RetryTask) Reset() {
+	*x = RetryTask{}
+	mi := &file_quotad_log_v1_log_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RetryTask) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RetryTask) ProtoMessage() {}
+
+func (x *RetryTask) ProtoReflect() protoreflect.Message {
+	mi := &file_quotad_log_v1_log_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RetryTask.ProtoReflect.Descriptor instead.
+func (*RetryTask) Descriptor() ([]byte, []int) {
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *RetryTask) GetTask() string {
+	if x != nil {
+		return x.Task
+	}
+	return ""
+}
+
+// ForgetTask removes a task, on an operator's word.
+type ForgetTask struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The task.
+	Task          string `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForgetTask) Reset() {
+	*x = ForgetTask{}
+	mi := &file_quotad_log_v1_log_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForgetTask) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForgetTask) ProtoMessage() {}
+
+func (x *ForgetTask) ProtoReflect() protoreflect.Message {
+	mi := &file_quotad_log_v1_log_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForgetTask.ProtoReflect.Descriptor instead.
+func (*ForgetTask) Descriptor() ([]byte, []int) {
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *ForgetTask) GetTask() string {
+	if x != nil {
+		return x.Task
+	}
+	return ""
+}
+
 // ApplyQuotas creates or changes quotas and the holder rules, all or nothing.
 type ApplyQuotas struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1866,7 +2446,7 @@ type ApplyQuotas struct {
 
 func (x *ApplyQuotas) Reset() {
 	*x = ApplyQuotas{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[13]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1878,7 +2458,7 @@ func (x *ApplyQuotas) String() string {
 func (*ApplyQuotas) ProtoMessage() {}
 
 func (x *ApplyQuotas) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[13]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1891,7 +2471,7 @@ func (x *ApplyQuotas) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyQuotas.ProtoReflect.Descriptor instead.
 func (*ApplyQuotas) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{13}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ApplyQuotas) GetQuotas() []*Quota {
@@ -1967,7 +2547,7 @@ type Quota struct {
 
 func (x *Quota) Reset() {
 	*x = Quota{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[14]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1979,7 +2559,7 @@ func (x *Quota) String() string {
 func (*Quota) ProtoMessage() {}
 
 func (x *Quota) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[14]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1992,7 +2572,7 @@ func (x *Quota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Quota.ProtoReflect.Descriptor instead.
 func (*Quota) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{14}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Quota) GetName() string {
@@ -2174,7 +2754,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[15]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2186,7 +2766,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[15]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2199,7 +2779,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{15}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Policy) GetZones() Zones {
@@ -2271,7 +2851,7 @@ type Prediction struct {
 
 func (x *Prediction) Reset() {
 	*x = Prediction{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[16]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2283,7 +2863,7 @@ func (x *Prediction) String() string {
 func (*Prediction) ProtoMessage() {}
 
 func (x *Prediction) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[16]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2296,7 +2876,7 @@ func (x *Prediction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Prediction.ProtoReflect.Descriptor instead.
 func (*Prediction) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{16}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Prediction) GetSamples() int32 {
@@ -2336,7 +2916,7 @@ type Shares struct {
 
 func (x *Shares) Reset() {
 	*x = Shares{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[17]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2348,7 +2928,7 @@ func (x *Shares) String() string {
 func (*Shares) ProtoMessage() {}
 
 func (x *Shares) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[17]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2361,7 +2941,7 @@ func (x *Shares) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Shares.ProtoReflect.Descriptor instead.
 func (*Shares) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{17}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Shares) GetCriticalPpm() int32 {
@@ -2426,7 +3006,7 @@ type HolderShare struct {
 
 func (x *HolderShare) Reset() {
 	*x = HolderShare{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[18]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2438,7 +3018,7 @@ func (x *HolderShare) String() string {
 func (*HolderShare) ProtoMessage() {}
 
 func (x *HolderShare) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[18]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2451,7 +3031,7 @@ func (x *HolderShare) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HolderShare.ProtoReflect.Descriptor instead.
 func (*HolderShare) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{18}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *HolderShare) GetHolder() string {
@@ -2481,7 +3061,7 @@ type Breaker struct {
 
 func (x *Breaker) Reset() {
 	*x = Breaker{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[19]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2493,7 +3073,7 @@ func (x *Breaker) String() string {
 func (*Breaker) ProtoMessage() {}
 
 func (x *Breaker) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[19]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2506,7 +3086,7 @@ func (x *Breaker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Breaker.ProtoReflect.Descriptor instead.
 func (*Breaker) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{19}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Breaker) GetFailures() int32 {
@@ -2542,7 +3122,7 @@ type Window struct {
 
 func (x *Window) Reset() {
 	*x = Window{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[20]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2554,7 +3134,7 @@ func (x *Window) String() string {
 func (*Window) ProtoMessage() {}
 
 func (x *Window) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[20]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2567,7 +3147,7 @@ func (x *Window) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Window.ProtoReflect.Descriptor instead.
 func (*Window) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{20}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Window) GetLimit() int64 {
@@ -2620,7 +3200,7 @@ type Rate struct {
 
 func (x *Rate) Reset() {
 	*x = Rate{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[21]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2632,7 +3212,7 @@ func (x *Rate) String() string {
 func (*Rate) ProtoMessage() {}
 
 func (x *Rate) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[21]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2645,7 +3225,7 @@ func (x *Rate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rate.ProtoReflect.Descriptor instead.
 func (*Rate) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{21}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Rate) GetLimit() int64 {
@@ -2682,7 +3262,7 @@ type Slots struct {
 
 func (x *Slots) Reset() {
 	*x = Slots{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[22]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2694,7 +3274,7 @@ func (x *Slots) String() string {
 func (*Slots) ProtoMessage() {}
 
 func (x *Slots) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[22]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2707,7 +3287,7 @@ func (x *Slots) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Slots.ProtoReflect.Descriptor instead.
 func (*Slots) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{22}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Slots) GetLimit() int64 {
@@ -2739,7 +3319,7 @@ type HolderRule struct {
 
 func (x *HolderRule) Reset() {
 	*x = HolderRule{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[23]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2751,7 +3331,7 @@ func (x *HolderRule) String() string {
 func (*HolderRule) ProtoMessage() {}
 
 func (x *HolderRule) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[23]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2764,7 +3344,7 @@ func (x *HolderRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HolderRule.ProtoReflect.Descriptor instead.
 func (*HolderRule) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{23}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *HolderRule) GetPattern() string {
@@ -2801,7 +3381,7 @@ type DeleteQuota struct {
 
 func (x *DeleteQuota) Reset() {
 	*x = DeleteQuota{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[24]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2813,7 +3393,7 @@ func (x *DeleteQuota) String() string {
 func (*DeleteQuota) ProtoMessage() {}
 
 func (x *DeleteQuota) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[24]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2826,7 +3406,7 @@ func (x *DeleteQuota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteQuota.ProtoReflect.Descriptor instead.
 func (*DeleteQuota) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{24}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *DeleteQuota) GetQuota() string {
@@ -2854,7 +3434,7 @@ type RevokeLease struct {
 
 func (x *RevokeLease) Reset() {
 	*x = RevokeLease{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[25]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2866,7 +3446,7 @@ func (x *RevokeLease) String() string {
 func (*RevokeLease) ProtoMessage() {}
 
 func (x *RevokeLease) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[25]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2879,7 +3459,7 @@ func (x *RevokeLease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeLease.ProtoReflect.Descriptor instead.
 func (*RevokeLease) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{25}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *RevokeLease) GetLease() uint64 {
@@ -2902,7 +3482,7 @@ type PutMember struct {
 
 func (x *PutMember) Reset() {
 	*x = PutMember{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[26]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2914,7 +3494,7 @@ func (x *PutMember) String() string {
 func (*PutMember) ProtoMessage() {}
 
 func (x *PutMember) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[26]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2927,7 +3507,7 @@ func (x *PutMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutMember.ProtoReflect.Descriptor instead.
 func (*PutMember) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{26}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *PutMember) GetId() string {
@@ -2955,7 +3535,7 @@ type DeleteMember struct {
 
 func (x *DeleteMember) Reset() {
 	*x = DeleteMember{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[27]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2967,7 +3547,7 @@ func (x *DeleteMember) String() string {
 func (*DeleteMember) ProtoMessage() {}
 
 func (x *DeleteMember) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[27]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2980,7 +3560,7 @@ func (x *DeleteMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteMember.ProtoReflect.Descriptor instead.
 func (*DeleteMember) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{27}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *DeleteMember) GetId() string {
@@ -3001,7 +3581,7 @@ type Found struct {
 
 func (x *Found) Reset() {
 	*x = Found{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[28]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3013,7 +3593,7 @@ func (x *Found) String() string {
 func (*Found) ProtoMessage() {}
 
 func (x *Found) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[28]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3026,7 +3606,7 @@ func (x *Found) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Found.ProtoReflect.Descriptor instead.
 func (*Found) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{28}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Found) GetClusterId() string {
@@ -3047,7 +3627,7 @@ type RaiseEpoch struct {
 
 func (x *RaiseEpoch) Reset() {
 	*x = RaiseEpoch{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[29]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3059,7 +3639,7 @@ func (x *RaiseEpoch) String() string {
 func (*RaiseEpoch) ProtoMessage() {}
 
 func (x *RaiseEpoch) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[29]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3072,7 +3652,7 @@ func (x *RaiseEpoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaiseEpoch.ProtoReflect.Descriptor instead.
 func (*RaiseEpoch) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{29}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *RaiseEpoch) GetEpoch() uint32 {
@@ -3094,14 +3674,18 @@ type SetLimits struct {
 	// How long an idempotency key lives, in cluster time.
 	KeyLifeNs *int64 `protobuf:"varint,4,opt,name=key_life_ns,json=keyLifeNs,proto3,oneof" json:"key_life_ns,omitempty"`
 	// Most waiting Reserves.
-	MaxWaiters    *int64 `protobuf:"varint,5,opt,name=max_waiters,json=maxWaiters,proto3,oneof" json:"max_waiters,omitempty"`
+	MaxWaiters *int64 `protobuf:"varint,5,opt,name=max_waiters,json=maxWaiters,proto3,oneof" json:"max_waiters,omitempty"`
+	// Most tasks.
+	MaxTasks *int64 `protobuf:"varint,20,opt,name=max_tasks,json=maxTasks,proto3,oneof" json:"max_tasks,omitempty"`
+	// How long a task that is done, or waits for somebody to begin it, is remembered, in cluster time.
+	TaskLifeNs    *int64 `protobuf:"varint,21,opt,name=task_life_ns,json=taskLifeNs,proto3,oneof" json:"task_life_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SetLimits) Reset() {
 	*x = SetLimits{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[30]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3113,7 +3697,7 @@ func (x *SetLimits) String() string {
 func (*SetLimits) ProtoMessage() {}
 
 func (x *SetLimits) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[30]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3126,7 +3710,7 @@ func (x *SetLimits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLimits.ProtoReflect.Descriptor instead.
 func (*SetLimits) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{30}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *SetLimits) GetMaxSessions() int64 {
@@ -3164,6 +3748,20 @@ func (x *SetLimits) GetMaxWaiters() int64 {
 	return 0
 }
 
+func (x *SetLimits) GetMaxTasks() int64 {
+	if x != nil && x.MaxTasks != nil {
+		return *x.MaxTasks
+	}
+	return 0
+}
+
+func (x *SetLimits) GetTaskLifeNs() int64 {
+	if x != nil && x.TaskLifeNs != nil {
+		return *x.TaskLifeNs
+	}
+	return 0
+}
+
 // SetOverride puts another limit in place of a quota's own for a while.
 type SetOverride struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3181,7 +3779,7 @@ type SetOverride struct {
 
 func (x *SetOverride) Reset() {
 	*x = SetOverride{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[31]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3193,7 +3791,7 @@ func (x *SetOverride) String() string {
 func (*SetOverride) ProtoMessage() {}
 
 func (x *SetOverride) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[31]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3206,7 +3804,7 @@ func (x *SetOverride) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetOverride.ProtoReflect.Descriptor instead.
 func (*SetOverride) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{31}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *SetOverride) GetQuota() string {
@@ -3255,6 +3853,8 @@ type Result struct {
 	//	*Result_QuotasApplied
 	//	*Result_Reported
 	//	*Result_Done
+	//	*Result_TaskBegun
+	//	*Result_TaskEnded
 	Kind          isResult_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3262,7 +3862,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[32]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3274,7 +3874,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[32]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3287,7 +3887,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{32}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Result) GetKind() isResult_Kind {
@@ -3405,6 +4005,24 @@ func (x *Result) GetDone() *Done {
 	return nil
 }
 
+func (x *Result) GetTaskBegun() *TaskBegun {
+	if x != nil {
+		if x, ok := x.Kind.(*Result_TaskBegun); ok {
+			return x.TaskBegun
+		}
+	}
+	return nil
+}
+
+func (x *Result) GetTaskEnded() *TaskEnded {
+	if x != nil {
+		if x, ok := x.Kind.(*Result_TaskEnded); ok {
+			return x.TaskEnded
+		}
+	}
+	return nil
+}
+
 type isResult_Kind interface {
 	isResult_Kind()
 }
@@ -3469,6 +4087,16 @@ type Result_Done struct {
 	Done *Done `protobuf:"bytes,12,opt,name=done,proto3,oneof"`
 }
 
+type Result_TaskBegun struct {
+	// A BeginTask that began, or found the task done.
+	TaskBegun *TaskBegun `protobuf:"bytes,13,opt,name=task_begun,json=taskBegun,proto3,oneof"`
+}
+
+type Result_TaskEnded struct {
+	// An EndTask that was taken.
+	TaskEnded *TaskEnded `protobuf:"bytes,14,opt,name=task_ended,json=taskEnded,proto3,oneof"`
+}
+
 func (*Result_Failure) isResult_Kind() {}
 
 func (*Result_Refusal) isResult_Kind() {}
@@ -3493,6 +4121,10 @@ func (*Result_Reported) isResult_Kind() {}
 
 func (*Result_Done) isResult_Kind() {}
 
+func (*Result_TaskBegun) isResult_Kind() {}
+
+func (*Result_TaskEnded) isResult_Kind() {}
+
 // Failure is a typed error.
 type Failure struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3512,7 +4144,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[33]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3524,7 +4156,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[33]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3537,7 +4169,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{33}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Failure) GetReason() Reason {
@@ -3600,7 +4232,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[34]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3612,7 +4244,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[34]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3625,7 +4257,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{34}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Refusal) GetReason() Reason {
@@ -3703,7 +4335,7 @@ type Forecast struct {
 
 func (x *Forecast) Reset() {
 	*x = Forecast{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[35]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3715,7 +4347,7 @@ func (x *Forecast) String() string {
 func (*Forecast) ProtoMessage() {}
 
 func (x *Forecast) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[35]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3728,7 +4360,7 @@ func (x *Forecast) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forecast.ProtoReflect.Descriptor instead.
 func (*Forecast) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{35}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Forecast) GetQuota() string {
@@ -3779,7 +4411,7 @@ type Waiting struct {
 
 func (x *Waiting) Reset() {
 	*x = Waiting{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[36]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3791,7 +4423,7 @@ func (x *Waiting) String() string {
 func (*Waiting) ProtoMessage() {}
 
 func (x *Waiting) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[36]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3804,7 +4436,7 @@ func (x *Waiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
 func (*Waiting) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{36}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Waiting) GetTicket() uint64 {
@@ -3838,7 +4470,7 @@ type GrantedItem struct {
 
 func (x *GrantedItem) Reset() {
 	*x = GrantedItem{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[37]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3850,7 +4482,7 @@ func (x *GrantedItem) String() string {
 func (*GrantedItem) ProtoMessage() {}
 
 func (x *GrantedItem) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[37]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3863,7 +4495,7 @@ func (x *GrantedItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantedItem.ProtoReflect.Descriptor instead.
 func (*GrantedItem) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{37}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *GrantedItem) GetQuota() string {
@@ -3921,7 +4553,7 @@ type Granted struct {
 
 func (x *Granted) Reset() {
 	*x = Granted{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[38]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3933,7 +4565,7 @@ func (x *Granted) String() string {
 func (*Granted) ProtoMessage() {}
 
 func (x *Granted) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[38]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3946,7 +4578,7 @@ func (x *Granted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Granted.ProtoReflect.Descriptor instead.
 func (*Granted) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{38}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Granted) GetLease() uint64 {
@@ -4031,7 +4663,7 @@ type Consumed struct {
 
 func (x *Consumed) Reset() {
 	*x = Consumed{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[39]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4043,7 +4675,7 @@ func (x *Consumed) String() string {
 func (*Consumed) ProtoMessage() {}
 
 func (x *Consumed) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[39]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4056,7 +4688,7 @@ func (x *Consumed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Consumed.ProtoReflect.Descriptor instead.
 func (*Consumed) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{39}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Consumed) GetOp() uint64 {
@@ -4109,7 +4741,7 @@ type Settled struct {
 
 func (x *Settled) Reset() {
 	*x = Settled{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[40]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4121,7 +4753,7 @@ func (x *Settled) String() string {
 func (*Settled) ProtoMessage() {}
 
 func (x *Settled) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[40]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4134,7 +4766,7 @@ func (x *Settled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Settled.ProtoReflect.Descriptor instead.
 func (*Settled) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{40}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Settled) GetReturned() []*GrantedItem {
@@ -4171,7 +4803,7 @@ type Released struct {
 
 func (x *Released) Reset() {
 	*x = Released{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[41]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4183,7 +4815,7 @@ func (x *Released) String() string {
 func (*Released) ProtoMessage() {}
 
 func (x *Released) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[41]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4196,7 +4828,7 @@ func (x *Released) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Released.ProtoReflect.Descriptor instead.
 func (*Released) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{41}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Released) GetReturned() []*GrantedItem {
@@ -4224,7 +4856,7 @@ type Renewed struct {
 
 func (x *Renewed) Reset() {
 	*x = Renewed{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[42]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4236,7 +4868,7 @@ func (x *Renewed) String() string {
 func (*Renewed) ProtoMessage() {}
 
 func (x *Renewed) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[42]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4249,7 +4881,7 @@ func (x *Renewed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Renewed.ProtoReflect.Descriptor instead.
 func (*Renewed) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{42}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Renewed) GetDeadlineNs() int64 {
@@ -4270,7 +4902,7 @@ type SessionOpened struct {
 
 func (x *SessionOpened) Reset() {
 	*x = SessionOpened{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[43]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4282,7 +4914,7 @@ func (x *SessionOpened) String() string {
 func (*SessionOpened) ProtoMessage() {}
 
 func (x *SessionOpened) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[43]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4295,7 +4927,7 @@ func (x *SessionOpened) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionOpened.ProtoReflect.Descriptor instead.
 func (*SessionOpened) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{43}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *SessionOpened) GetSession() uint64 {
@@ -4322,7 +4954,7 @@ type QuotasApplied struct {
 
 func (x *QuotasApplied) Reset() {
 	*x = QuotasApplied{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[44]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4334,7 +4966,7 @@ func (x *QuotasApplied) String() string {
 func (*QuotasApplied) ProtoMessage() {}
 
 func (x *QuotasApplied) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[44]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4347,7 +4979,7 @@ func (x *QuotasApplied) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuotasApplied.ProtoReflect.Descriptor instead.
 func (*QuotasApplied) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{44}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *QuotasApplied) GetCreated() []string {
@@ -4389,7 +5021,7 @@ type Reported struct {
 
 func (x *Reported) Reset() {
 	*x = Reported{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[45]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4401,7 +5033,7 @@ func (x *Reported) String() string {
 func (*Reported) ProtoMessage() {}
 
 func (x *Reported) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[45]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4414,7 +5046,7 @@ func (x *Reported) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reported.ProtoReflect.Descriptor instead.
 func (*Reported) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{45}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Reported) GetQuotas() []*ReportedQuota {
@@ -4443,7 +5075,7 @@ type ReportedQuota struct {
 
 func (x *ReportedQuota) Reset() {
 	*x = ReportedQuota{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[46]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4455,7 +5087,7 @@ func (x *ReportedQuota) String() string {
 func (*ReportedQuota) ProtoMessage() {}
 
 func (x *ReportedQuota) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[46]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4468,7 +5100,7 @@ func (x *ReportedQuota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportedQuota.ProtoReflect.Descriptor instead.
 func (*ReportedQuota) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{46}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ReportedQuota) GetQuota() string {
@@ -4515,7 +5147,7 @@ type Done struct {
 
 func (x *Done) Reset() {
 	*x = Done{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[47]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4527,7 +5159,7 @@ func (x *Done) String() string {
 func (*Done) ProtoMessage() {}
 
 func (x *Done) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[47]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4540,7 +5172,162 @@ func (x *Done) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Done.ProtoReflect.Descriptor instead.
 func (*Done) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{47}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{52}
+}
+
+// TaskBegun is an attempt, or the word that none is needed.
+type TaskBegun struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The attempt's number, from 1; 0: the task is done, nothing began.
+	Attempt int64 `protobuf:"varint,1,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// Its fencing token, from the counter of leases.
+	Fence uint64 `protobuf:"varint,2,opt,name=fence,proto3" json:"fence,omitempty"`
+	// Its deadline (cluster time).
+	DeadlineNs int64 `protobuf:"varint,3,opt,name=deadline_ns,json=deadlineNs,proto3" json:"deadline_ns,omitempty"`
+	// Failures so far.
+	Failures int32 `protobuf:"varint,4,opt,name=failures,proto3" json:"failures,omitempty"`
+	// Failures at which the task is shelved.
+	MaxFailures   int32 `protobuf:"varint,5,opt,name=max_failures,json=maxFailures,proto3" json:"max_failures,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TaskBegun) Reset() {
+	*x = TaskBegun{}
+	mi := &file_quotad_log_v1_log_proto_msgTypes[53]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TaskBegun) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TaskBegun) ProtoMessage() {}
+
+func (x *TaskBegun) ProtoReflect() protoreflect.Message {
+	mi := &file_quotad_log_v1_log_proto_msgTypes[53]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TaskBegun.ProtoReflect.Descriptor instead.
+func (*TaskBegun) Descriptor() ([]byte, []int) {
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{53}
+}
+
+func (x *TaskBegun) GetAttempt() int64 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *TaskBegun) GetFence() uint64 {
+	if x != nil {
+		return x.Fence
+	}
+	return 0
+}
+
+func (x *TaskBegun) GetDeadlineNs() int64 {
+	if x != nil {
+		return x.DeadlineNs
+	}
+	return 0
+}
+
+func (x *TaskBegun) GetFailures() int32 {
+	if x != nil {
+		return x.Failures
+	}
+	return 0
+}
+
+func (x *TaskBegun) GetMaxFailures() int32 {
+	if x != nil {
+		return x.MaxFailures
+	}
+	return 0
+}
+
+// TaskEnded is where a task stands after an attempt.
+type TaskEnded struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Where.
+	Phase TaskPhase `protobuf:"varint,1,opt,name=phase,proto3,enum=quotad.log.v1.TaskPhase" json:"phase,omitempty"`
+	// When the next attempt may begin (cluster time); 0: none will.
+	NextNs int64 `protobuf:"varint,2,opt,name=next_ns,json=nextNs,proto3" json:"next_ns,omitempty"`
+	// Failures so far.
+	Failures int32 `protobuf:"varint,3,opt,name=failures,proto3" json:"failures,omitempty"`
+	// Failures at which it is shelved.
+	MaxFailures   int32 `protobuf:"varint,4,opt,name=max_failures,json=maxFailures,proto3" json:"max_failures,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TaskEnded) Reset() {
+	*x = TaskEnded{}
+	mi := &file_quotad_log_v1_log_proto_msgTypes[54]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TaskEnded) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TaskEnded) ProtoMessage() {}
+
+func (x *TaskEnded) ProtoReflect() protoreflect.Message {
+	mi := &file_quotad_log_v1_log_proto_msgTypes[54]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TaskEnded.ProtoReflect.Descriptor instead.
+func (*TaskEnded) Descriptor() ([]byte, []int) {
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{54}
+}
+
+func (x *TaskEnded) GetPhase() TaskPhase {
+	if x != nil {
+		return x.Phase
+	}
+	return TaskPhase_TASK_PHASE_UNSPECIFIED
+}
+
+func (x *TaskEnded) GetNextNs() int64 {
+	if x != nil {
+		return x.NextNs
+	}
+	return 0
+}
+
+func (x *TaskEnded) GetFailures() int32 {
+	if x != nil {
+		return x.Failures
+	}
+	return 0
+}
+
+func (x *TaskEnded) GetMaxFailures() int32 {
+	if x != nil {
+		return x.MaxFailures
+	}
+	return 0
 }
 
 var File_quotad_log_v1_log_proto protoreflect.FileDescriptor
@@ -4554,7 +5341,7 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\rwall_early_ns\x18\x03 \x01(\x03R\vwallEarlyNs\x12 \n" +
 	"\fwall_late_ns\x18\x04 \x01(\x03R\n" +
 	"wallLateNs\x122\n" +
-	"\bcommands\x18\x05 \x03(\v2\x16.quotad.log.v1.CommandR\bcommands\"\xa9\t\n" +
+	"\bcommands\x18\x05 \x03(\v2\x16.quotad.log.v1.CommandR\bcommands\"\xcd\v\n" +
 	"\aCommand\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x04R\asession\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x04R\x03seq\x12\x1f\n" +
@@ -4571,7 +5358,16 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\arelease\x18\x0f \x01(\v2\x16.quotad.log.v1.ReleaseH\x00R\arelease\x12,\n" +
 	"\x05renew\x18\x10 \x01(\v2\x14.quotad.log.v1.RenewH\x00R\x05renew\x125\n" +
 	"\bwithdraw\x18\x11 \x01(\v2\x17.quotad.log.v1.WithdrawH\x00R\bwithdraw\x12/\n" +
-	"\x06report\x18\x12 \x01(\v2\x15.quotad.log.v1.ReportH\x00R\x06report\x12?\n" +
+	"\x06report\x18\x12 \x01(\v2\x15.quotad.log.v1.ReportH\x00R\x06report\x129\n" +
+	"\n" +
+	"begin_task\x18\x14 \x01(\v2\x18.quotad.log.v1.BeginTaskH\x00R\tbeginTask\x129\n" +
+	"\n" +
+	"renew_task\x18\x15 \x01(\v2\x18.quotad.log.v1.RenewTaskH\x00R\trenewTask\x123\n" +
+	"\bend_task\x18\x16 \x01(\v2\x16.quotad.log.v1.EndTaskH\x00R\aendTask\x129\n" +
+	"\n" +
+	"retry_task\x18\x17 \x01(\v2\x18.quotad.log.v1.RetryTaskH\x00R\tretryTask\x12<\n" +
+	"\vforget_task\x18\x18 \x01(\v2\x19.quotad.log.v1.ForgetTaskH\x00R\n" +
+	"forgetTask\x12?\n" +
 	"\fapply_quotas\x18\x1e \x01(\v2\x1a.quotad.log.v1.ApplyQuotasH\x00R\vapplyQuotas\x12?\n" +
 	"\fdelete_quota\x18\x1f \x01(\v2\x1a.quotad.log.v1.DeleteQuotaH\x00R\vdeleteQuota\x12?\n" +
 	"\frevoke_lease\x18  \x01(\v2\x1a.quotad.log.v1.RevokeLeaseH\x00R\vrevokeLease\x129\n" +
@@ -4647,7 +5443,32 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\n" +
 	"_remainingB\x11\n" +
 	"\x0f_reset_after_nsB\x11\n" +
-	"\x0f_retry_after_ns\"\xb2\x01\n" +
+	"\x0f_retry_after_ns\"\xa3\x01\n" +
+	"\tBeginTask\x12\x12\n" +
+	"\x04task\x18\x01 \x01(\tR\x04task\x12\x16\n" +
+	"\x06holder\x18\x02 \x01(\tR\x06holder\x12\x16\n" +
+	"\x06quotas\x18\x03 \x03(\tR\x06quotas\x12!\n" +
+	"\fmax_failures\x18\x04 \x01(\x05R\vmaxFailures\x12\x15\n" +
+	"\x06ttl_ns\x18\x05 \x01(\x03R\x05ttlNs\x12\x18\n" +
+	"\aattempt\x18\x06 \x01(\x03R\aattempt\"L\n" +
+	"\tRenewTask\x12\x12\n" +
+	"\x04task\x18\x01 \x01(\tR\x04task\x12\x14\n" +
+	"\x05fence\x18\x02 \x01(\x04R\x05fence\x12\x15\n" +
+	"\x06ttl_ns\x18\x03 \x01(\x03R\x05ttlNs\"\xd9\x01\n" +
+	"\aEndTask\x12\x12\n" +
+	"\x04task\x18\x01 \x01(\tR\x04task\x12\x14\n" +
+	"\x05fence\x18\x02 \x01(\x04R\x05fence\x124\n" +
+	"\aoutcome\x18\x03 \x01(\x0e2\x1a.quotad.log.v1.TaskOutcomeR\aoutcome\x12\x1c\n" +
+	"\await_ns\x18\x04 \x01(\x03H\x00R\x06waitNs\x88\x01\x01\x12\x16\n" +
+	"\x06detail\x18\x05 \x01(\tR\x06detail\x12,\n" +
+	"\x06report\x18\x06 \x01(\x0e2\x14.quotad.log.v1.CauseR\x06reportB\n" +
+	"\n" +
+	"\b_wait_ns\"\x1f\n" +
+	"\tRetryTask\x12\x12\n" +
+	"\x04task\x18\x01 \x01(\tR\x04task\" \n" +
+	"\n" +
+	"ForgetTask\x12\x12\n" +
+	"\x04task\x18\x01 \x01(\tR\x04task\"\xb2\x01\n" +
 	"\vApplyQuotas\x12,\n" +
 	"\x06quotas\x18\x01 \x03(\v2\x14.quotad.log.v1.QuotaR\x06quotas\x123\n" +
 	"\aholders\x18\x02 \x03(\v2\x19.quotad.log.v1.HolderRuleR\aholders\x12'\n" +
@@ -4741,25 +5562,31 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\"\"\n" +
 	"\n" +
 	"RaiseEpoch\x12\x14\n" +
-	"\x05epoch\x18\x01 \x01(\rR\x05epoch\"\xb4\x02\n" +
+	"\x05epoch\x18\x01 \x01(\rR\x05epoch\"\x9c\x03\n" +
 	"\tSetLimits\x12&\n" +
 	"\fmax_sessions\x18\x01 \x01(\x03H\x00R\vmaxSessions\x88\x01\x01\x12-\n" +
 	"\x10max_result_bytes\x18\x02 \x01(\x03H\x01R\x0emaxResultBytes\x88\x01\x01\x12+\n" +
 	"\x0fsession_idle_ns\x18\x03 \x01(\x03H\x02R\rsessionIdleNs\x88\x01\x01\x12#\n" +
 	"\vkey_life_ns\x18\x04 \x01(\x03H\x03R\tkeyLifeNs\x88\x01\x01\x12$\n" +
 	"\vmax_waiters\x18\x05 \x01(\x03H\x04R\n" +
-	"maxWaiters\x88\x01\x01B\x0f\n" +
+	"maxWaiters\x88\x01\x01\x12 \n" +
+	"\tmax_tasks\x18\x14 \x01(\x03H\x05R\bmaxTasks\x88\x01\x01\x12%\n" +
+	"\ftask_life_ns\x18\x15 \x01(\x03H\x06R\n" +
+	"taskLifeNs\x88\x01\x01B\x0f\n" +
 	"\r_max_sessionsB\x13\n" +
 	"\x11_max_result_bytesB\x12\n" +
 	"\x10_session_idle_nsB\x0e\n" +
 	"\f_key_life_nsB\x0e\n" +
-	"\f_max_waiters\"s\n" +
+	"\f_max_waitersB\f\n" +
+	"\n" +
+	"_max_tasksB\x0f\n" +
+	"\r_task_life_ns\"s\n" +
 	"\vSetOverride\x12\x14\n" +
 	"\x05quota\x18\x01 \x01(\tR\x05quota\x12\x19\n" +
 	"\x05limit\x18\x02 \x01(\x03H\x00R\x05limit\x88\x01\x01\x12\x15\n" +
 	"\x06for_ns\x18\x03 \x01(\x03R\x05forNs\x12\x12\n" +
 	"\x04note\x18\x04 \x01(\tR\x04noteB\b\n" +
-	"\x06_limit\"\xa6\x05\n" +
+	"\x06_limit\"\x9c\x06\n" +
 	"\x06Result\x122\n" +
 	"\afailure\x18\x01 \x01(\v2\x16.quotad.log.v1.FailureH\x00R\afailure\x122\n" +
 	"\arefusal\x18\x02 \x01(\v2\x16.quotad.log.v1.RefusalH\x00R\arefusal\x122\n" +
@@ -4773,7 +5600,11 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\x0equotas_applied\x18\n" +
 	" \x01(\v2\x1c.quotad.log.v1.QuotasAppliedH\x00R\rquotasApplied\x125\n" +
 	"\breported\x18\v \x01(\v2\x17.quotad.log.v1.ReportedH\x00R\breported\x12)\n" +
-	"\x04done\x18\f \x01(\v2\x13.quotad.log.v1.DoneH\x00R\x04doneB\x06\n" +
+	"\x04done\x18\f \x01(\v2\x13.quotad.log.v1.DoneH\x00R\x04done\x129\n" +
+	"\n" +
+	"task_begun\x18\r \x01(\v2\x18.quotad.log.v1.TaskBegunH\x00R\ttaskBegun\x129\n" +
+	"\n" +
+	"task_ended\x18\x0e \x01(\v2\x18.quotad.log.v1.TaskEndedH\x00R\ttaskEndedB\x06\n" +
 	"\x04kind\"\xa1\x01\n" +
 	"\aFailure\x12-\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x15.quotad.log.v1.ReasonR\x06reason\x12\x18\n" +
@@ -4852,7 +5683,19 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\tcapped_to\x18\x05 \x01(\x03H\x00R\bcappedTo\x88\x01\x01B\f\n" +
 	"\n" +
 	"_capped_to\"\x06\n" +
-	"\x04Done*\xa6\x01\n" +
+	"\x04Done\"\x9b\x01\n" +
+	"\tTaskBegun\x12\x18\n" +
+	"\aattempt\x18\x01 \x01(\x03R\aattempt\x12\x14\n" +
+	"\x05fence\x18\x02 \x01(\x04R\x05fence\x12\x1f\n" +
+	"\vdeadline_ns\x18\x03 \x01(\x03R\n" +
+	"deadlineNs\x12\x1a\n" +
+	"\bfailures\x18\x04 \x01(\x05R\bfailures\x12!\n" +
+	"\fmax_failures\x18\x05 \x01(\x05R\vmaxFailures\"\x93\x01\n" +
+	"\tTaskEnded\x12.\n" +
+	"\x05phase\x18\x01 \x01(\x0e2\x18.quotad.log.v1.TaskPhaseR\x05phase\x12\x17\n" +
+	"\anext_ns\x18\x02 \x01(\x03R\x06nextNs\x12\x1a\n" +
+	"\bfailures\x18\x03 \x01(\x05R\bfailures\x12!\n" +
+	"\fmax_failures\x18\x04 \x01(\x05R\vmaxFailures*\xa6\x01\n" +
 	"\x05Cause\x12\x15\n" +
 	"\x11CAUSE_UNSPECIFIED\x10\x00\x12\f\n" +
 	"\bCAUSE_OK\x10\x01\x12\x13\n" +
@@ -4862,7 +5705,22 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\n" +
 	"CAUSE_PLAN\x10\x05\x12\x14\n" +
 	"\x10CAUSE_OVERLOADED\x10\x06\x12\x15\n" +
-	"\x11CAUSE_NOT_A_LIMIT\x10\a*Z\n" +
+	"\x11CAUSE_NOT_A_LIMIT\x10\a*\xd7\x01\n" +
+	"\vTaskOutcome\x12\x1c\n" +
+	"\x18TASK_OUTCOME_UNSPECIFIED\x10\x00\x12\x15\n" +
+	"\x11TASK_OUTCOME_DONE\x10\x01\x12\x17\n" +
+	"\x13TASK_OUTCOME_FAILED\x10\x02\x12\x1a\n" +
+	"\x16TASK_OUTCOME_SATURATED\x10\x03\x12\x1f\n" +
+	"\x1bTASK_OUTCOME_PLAN_EXHAUSTED\x10\x04\x12&\n" +
+	"\"TASK_OUTCOME_FINISHED_THEN_LIMITED\x10\x05\x12\x15\n" +
+	"\x11TASK_OUTCOME_LOST\x10\x06*\x9c\x01\n" +
+	"\tTaskPhase\x12\x1a\n" +
+	"\x16TASK_PHASE_UNSPECIFIED\x10\x00\x12\x14\n" +
+	"\x10TASK_PHASE_READY\x10\x01\x12\x16\n" +
+	"\x12TASK_PHASE_WAITING\x10\x02\x12\x18\n" +
+	"\x14TASK_PHASE_UNDER_WAY\x10\x03\x12\x16\n" +
+	"\x12TASK_PHASE_SHELVED\x10\x04\x12\x13\n" +
+	"\x0fTASK_PHASE_DONE\x10\x05*Z\n" +
 	"\aCharged\x12\x17\n" +
 	"\x13CHARGED_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rCHARGED_START\x10\x01\x12\x0f\n" +
@@ -4882,7 +5740,7 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\n" +
 	"EVERY_HOUR\x10\x01\x12\r\n" +
 	"\tEVERY_DAY\x10\x02\x12\x0f\n" +
-	"\vEVERY_MONTH\x10\x03*\x82\b\n" +
+	"\vEVERY_MONTH\x10\x03*\xb4\t\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11REASON_NEVER_FITS\x10\x01\x12\x16\n" +
@@ -4902,7 +5760,10 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\fREASON_SHARE\x10\x0f\x12\x0e\n" +
 	"\n" +
 	"REASON_CAP\x10\x10\x12\x11\n" +
-	"\rREASON_PARKED\x10\x13\x12\x12\n" +
+	"\rREASON_PARKED\x10\x13\x12\x17\n" +
+	"\x13REASON_TASK_SHELVED\x10\x14\x12\x19\n" +
+	"\x15REASON_TASK_UNDER_WAY\x10\x15\x12\x15\n" +
+	"\x11REASON_TASK_LATER\x10\x16\x12\x12\n" +
 	"\x0eREASON_INVALID\x10d\x12\x18\n" +
 	"\x14REASON_UNKNOWN_QUOTA\x10e\x12\x16\n" +
 	"\x12REASON_STALE_FENCE\x10f\x12\x17\n" +
@@ -4926,7 +5787,11 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\x14REASON_UNKNOWN_LEASE\x10x\x12\x1b\n" +
 	"\x17REASON_EPOCH_NOT_RAISED\x10y\x12\x1a\n" +
 	"\x16REASON_FOREIGN_CLUSTER\x10z\x12\x1b\n" +
-	"\x17REASON_IMPOSSIBLE_QUOTA\x10{\"\x04\b\v\x10\v*J\n" +
+	"\x17REASON_IMPOSSIBLE_QUOTA\x10{\x12\x18\n" +
+	"\x13REASON_UNKNOWN_TASK\x10\x82\x01\x12\x19\n" +
+	"\x14REASON_STALE_ATTEMPT\x10\x83\x01\x12\x16\n" +
+	"\x11REASON_TASKS_FULL\x10\x84\x01\x12\x18\n" +
+	"\x13REASON_FOREIGN_TASK\x10\x85\x01\"\x04\b\v\x10\v*J\n" +
 	"\x04Zone\x12\x14\n" +
 	"\x10ZONE_UNSPECIFIED\x10\x00\x12\x0e\n" +
 	"\n" +
@@ -4947,135 +5812,154 @@ func file_quotad_log_v1_log_proto_rawDescGZIP() []byte {
 	return file_quotad_log_v1_log_proto_rawDescData
 }
 
-var file_quotad_log_v1_log_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_quotad_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
+var file_quotad_log_v1_log_proto_enumTypes = make([]protoimpl.EnumInfo, 9)
+var file_quotad_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 55)
 var file_quotad_log_v1_log_proto_goTypes = []any{
 	(Cause)(0),            // 0: quotad.log.v1.Cause
-	(Charged)(0),          // 1: quotad.log.v1.Charged
-	(SettleMode)(0),       // 2: quotad.log.v1.SettleMode
-	(Zones)(0),            // 3: quotad.log.v1.Zones
-	(Every)(0),            // 4: quotad.log.v1.Every
-	(Reason)(0),           // 5: quotad.log.v1.Reason
-	(Zone)(0),             // 6: quotad.log.v1.Zone
-	(*Entry)(nil),         // 7: quotad.log.v1.Entry
-	(*Command)(nil),       // 8: quotad.log.v1.Command
-	(*OpenSession)(nil),   // 9: quotad.log.v1.OpenSession
-	(*CloseSession)(nil),  // 10: quotad.log.v1.CloseSession
-	(*Item)(nil),          // 11: quotad.log.v1.Item
-	(*Reserve)(nil),       // 12: quotad.log.v1.Reserve
-	(*Consume)(nil),       // 13: quotad.log.v1.Consume
-	(*Settle)(nil),        // 14: quotad.log.v1.Settle
-	(*Release)(nil),       // 15: quotad.log.v1.Release
-	(*Renew)(nil),         // 16: quotad.log.v1.Renew
-	(*Withdraw)(nil),      // 17: quotad.log.v1.Withdraw
-	(*Report)(nil),        // 18: quotad.log.v1.Report
-	(*Signal)(nil),        // 19: quotad.log.v1.Signal
-	(*ApplyQuotas)(nil),   // 20: quotad.log.v1.ApplyQuotas
-	(*Quota)(nil),         // 21: quotad.log.v1.Quota
-	(*Policy)(nil),        // 22: quotad.log.v1.Policy
-	(*Prediction)(nil),    // 23: quotad.log.v1.Prediction
-	(*Shares)(nil),        // 24: quotad.log.v1.Shares
-	(*HolderShare)(nil),   // 25: quotad.log.v1.HolderShare
-	(*Breaker)(nil),       // 26: quotad.log.v1.Breaker
-	(*Window)(nil),        // 27: quotad.log.v1.Window
-	(*Rate)(nil),          // 28: quotad.log.v1.Rate
-	(*Slots)(nil),         // 29: quotad.log.v1.Slots
-	(*HolderRule)(nil),    // 30: quotad.log.v1.HolderRule
-	(*DeleteQuota)(nil),   // 31: quotad.log.v1.DeleteQuota
-	(*RevokeLease)(nil),   // 32: quotad.log.v1.RevokeLease
-	(*PutMember)(nil),     // 33: quotad.log.v1.PutMember
-	(*DeleteMember)(nil),  // 34: quotad.log.v1.DeleteMember
-	(*Found)(nil),         // 35: quotad.log.v1.Found
-	(*RaiseEpoch)(nil),    // 36: quotad.log.v1.RaiseEpoch
-	(*SetLimits)(nil),     // 37: quotad.log.v1.SetLimits
-	(*SetOverride)(nil),   // 38: quotad.log.v1.SetOverride
-	(*Result)(nil),        // 39: quotad.log.v1.Result
-	(*Failure)(nil),       // 40: quotad.log.v1.Failure
-	(*Refusal)(nil),       // 41: quotad.log.v1.Refusal
-	(*Forecast)(nil),      // 42: quotad.log.v1.Forecast
-	(*Waiting)(nil),       // 43: quotad.log.v1.Waiting
-	(*GrantedItem)(nil),   // 44: quotad.log.v1.GrantedItem
-	(*Granted)(nil),       // 45: quotad.log.v1.Granted
-	(*Consumed)(nil),      // 46: quotad.log.v1.Consumed
-	(*Settled)(nil),       // 47: quotad.log.v1.Settled
-	(*Released)(nil),      // 48: quotad.log.v1.Released
-	(*Renewed)(nil),       // 49: quotad.log.v1.Renewed
-	(*SessionOpened)(nil), // 50: quotad.log.v1.SessionOpened
-	(*QuotasApplied)(nil), // 51: quotad.log.v1.QuotasApplied
-	(*Reported)(nil),      // 52: quotad.log.v1.Reported
-	(*ReportedQuota)(nil), // 53: quotad.log.v1.ReportedQuota
-	(*Done)(nil),          // 54: quotad.log.v1.Done
+	(TaskOutcome)(0),      // 1: quotad.log.v1.TaskOutcome
+	(TaskPhase)(0),        // 2: quotad.log.v1.TaskPhase
+	(Charged)(0),          // 3: quotad.log.v1.Charged
+	(SettleMode)(0),       // 4: quotad.log.v1.SettleMode
+	(Zones)(0),            // 5: quotad.log.v1.Zones
+	(Every)(0),            // 6: quotad.log.v1.Every
+	(Reason)(0),           // 7: quotad.log.v1.Reason
+	(Zone)(0),             // 8: quotad.log.v1.Zone
+	(*Entry)(nil),         // 9: quotad.log.v1.Entry
+	(*Command)(nil),       // 10: quotad.log.v1.Command
+	(*OpenSession)(nil),   // 11: quotad.log.v1.OpenSession
+	(*CloseSession)(nil),  // 12: quotad.log.v1.CloseSession
+	(*Item)(nil),          // 13: quotad.log.v1.Item
+	(*Reserve)(nil),       // 14: quotad.log.v1.Reserve
+	(*Consume)(nil),       // 15: quotad.log.v1.Consume
+	(*Settle)(nil),        // 16: quotad.log.v1.Settle
+	(*Release)(nil),       // 17: quotad.log.v1.Release
+	(*Renew)(nil),         // 18: quotad.log.v1.Renew
+	(*Withdraw)(nil),      // 19: quotad.log.v1.Withdraw
+	(*Report)(nil),        // 20: quotad.log.v1.Report
+	(*Signal)(nil),        // 21: quotad.log.v1.Signal
+	(*BeginTask)(nil),     // 22: quotad.log.v1.BeginTask
+	(*RenewTask)(nil),     // 23: quotad.log.v1.RenewTask
+	(*EndTask)(nil),       // 24: quotad.log.v1.EndTask
+	(*RetryTask)(nil),     // 25: quotad.log.v1.RetryTask
+	(*ForgetTask)(nil),    // 26: quotad.log.v1.ForgetTask
+	(*ApplyQuotas)(nil),   // 27: quotad.log.v1.ApplyQuotas
+	(*Quota)(nil),         // 28: quotad.log.v1.Quota
+	(*Policy)(nil),        // 29: quotad.log.v1.Policy
+	(*Prediction)(nil),    // 30: quotad.log.v1.Prediction
+	(*Shares)(nil),        // 31: quotad.log.v1.Shares
+	(*HolderShare)(nil),   // 32: quotad.log.v1.HolderShare
+	(*Breaker)(nil),       // 33: quotad.log.v1.Breaker
+	(*Window)(nil),        // 34: quotad.log.v1.Window
+	(*Rate)(nil),          // 35: quotad.log.v1.Rate
+	(*Slots)(nil),         // 36: quotad.log.v1.Slots
+	(*HolderRule)(nil),    // 37: quotad.log.v1.HolderRule
+	(*DeleteQuota)(nil),   // 38: quotad.log.v1.DeleteQuota
+	(*RevokeLease)(nil),   // 39: quotad.log.v1.RevokeLease
+	(*PutMember)(nil),     // 40: quotad.log.v1.PutMember
+	(*DeleteMember)(nil),  // 41: quotad.log.v1.DeleteMember
+	(*Found)(nil),         // 42: quotad.log.v1.Found
+	(*RaiseEpoch)(nil),    // 43: quotad.log.v1.RaiseEpoch
+	(*SetLimits)(nil),     // 44: quotad.log.v1.SetLimits
+	(*SetOverride)(nil),   // 45: quotad.log.v1.SetOverride
+	(*Result)(nil),        // 46: quotad.log.v1.Result
+	(*Failure)(nil),       // 47: quotad.log.v1.Failure
+	(*Refusal)(nil),       // 48: quotad.log.v1.Refusal
+	(*Forecast)(nil),      // 49: quotad.log.v1.Forecast
+	(*Waiting)(nil),       // 50: quotad.log.v1.Waiting
+	(*GrantedItem)(nil),   // 51: quotad.log.v1.GrantedItem
+	(*Granted)(nil),       // 52: quotad.log.v1.Granted
+	(*Consumed)(nil),      // 53: quotad.log.v1.Consumed
+	(*Settled)(nil),       // 54: quotad.log.v1.Settled
+	(*Released)(nil),      // 55: quotad.log.v1.Released
+	(*Renewed)(nil),       // 56: quotad.log.v1.Renewed
+	(*SessionOpened)(nil), // 57: quotad.log.v1.SessionOpened
+	(*QuotasApplied)(nil), // 58: quotad.log.v1.QuotasApplied
+	(*Reported)(nil),      // 59: quotad.log.v1.Reported
+	(*ReportedQuota)(nil), // 60: quotad.log.v1.ReportedQuota
+	(*Done)(nil),          // 61: quotad.log.v1.Done
+	(*TaskBegun)(nil),     // 62: quotad.log.v1.TaskBegun
+	(*TaskEnded)(nil),     // 63: quotad.log.v1.TaskEnded
 }
 var file_quotad_log_v1_log_proto_depIdxs = []int32{
-	8,  // 0: quotad.log.v1.Entry.commands:type_name -> quotad.log.v1.Command
-	9,  // 1: quotad.log.v1.Command.open_session:type_name -> quotad.log.v1.OpenSession
-	10, // 2: quotad.log.v1.Command.close_session:type_name -> quotad.log.v1.CloseSession
-	12, // 3: quotad.log.v1.Command.reserve:type_name -> quotad.log.v1.Reserve
-	13, // 4: quotad.log.v1.Command.consume:type_name -> quotad.log.v1.Consume
-	14, // 5: quotad.log.v1.Command.settle:type_name -> quotad.log.v1.Settle
-	15, // 6: quotad.log.v1.Command.release:type_name -> quotad.log.v1.Release
-	16, // 7: quotad.log.v1.Command.renew:type_name -> quotad.log.v1.Renew
-	17, // 8: quotad.log.v1.Command.withdraw:type_name -> quotad.log.v1.Withdraw
-	18, // 9: quotad.log.v1.Command.report:type_name -> quotad.log.v1.Report
-	20, // 10: quotad.log.v1.Command.apply_quotas:type_name -> quotad.log.v1.ApplyQuotas
-	31, // 11: quotad.log.v1.Command.delete_quota:type_name -> quotad.log.v1.DeleteQuota
-	32, // 12: quotad.log.v1.Command.revoke_lease:type_name -> quotad.log.v1.RevokeLease
-	33, // 13: quotad.log.v1.Command.put_member:type_name -> quotad.log.v1.PutMember
-	34, // 14: quotad.log.v1.Command.delete_member:type_name -> quotad.log.v1.DeleteMember
-	35, // 15: quotad.log.v1.Command.found:type_name -> quotad.log.v1.Found
-	36, // 16: quotad.log.v1.Command.raise_epoch:type_name -> quotad.log.v1.RaiseEpoch
-	37, // 17: quotad.log.v1.Command.set_limits:type_name -> quotad.log.v1.SetLimits
-	38, // 18: quotad.log.v1.Command.set_override:type_name -> quotad.log.v1.SetOverride
-	11, // 19: quotad.log.v1.Reserve.items:type_name -> quotad.log.v1.Item
-	11, // 20: quotad.log.v1.Consume.items:type_name -> quotad.log.v1.Item
-	11, // 21: quotad.log.v1.Settle.unspent:type_name -> quotad.log.v1.Item
-	11, // 22: quotad.log.v1.Settle.actual:type_name -> quotad.log.v1.Item
-	11, // 23: quotad.log.v1.Release.items:type_name -> quotad.log.v1.Item
-	19, // 24: quotad.log.v1.Report.signals:type_name -> quotad.log.v1.Signal
-	0,  // 25: quotad.log.v1.Signal.cause:type_name -> quotad.log.v1.Cause
-	21, // 26: quotad.log.v1.ApplyQuotas.quotas:type_name -> quotad.log.v1.Quota
-	30, // 27: quotad.log.v1.ApplyQuotas.holders:type_name -> quotad.log.v1.HolderRule
-	27, // 28: quotad.log.v1.Quota.window:type_name -> quotad.log.v1.Window
-	28, // 29: quotad.log.v1.Quota.rate:type_name -> quotad.log.v1.Rate
-	29, // 30: quotad.log.v1.Quota.slots:type_name -> quotad.log.v1.Slots
-	1,  // 31: quotad.log.v1.Quota.charged:type_name -> quotad.log.v1.Charged
-	2,  // 32: quotad.log.v1.Quota.settle:type_name -> quotad.log.v1.SettleMode
-	22, // 33: quotad.log.v1.Quota.policy:type_name -> quotad.log.v1.Policy
-	3,  // 34: quotad.log.v1.Policy.zones:type_name -> quotad.log.v1.Zones
-	26, // 35: quotad.log.v1.Policy.breaker:type_name -> quotad.log.v1.Breaker
-	24, // 36: quotad.log.v1.Policy.shares:type_name -> quotad.log.v1.Shares
-	23, // 37: quotad.log.v1.Policy.prediction:type_name -> quotad.log.v1.Prediction
-	25, // 38: quotad.log.v1.Shares.holders:type_name -> quotad.log.v1.HolderShare
-	4,  // 39: quotad.log.v1.Window.every:type_name -> quotad.log.v1.Every
-	40, // 40: quotad.log.v1.Result.failure:type_name -> quotad.log.v1.Failure
-	41, // 41: quotad.log.v1.Result.refusal:type_name -> quotad.log.v1.Refusal
-	43, // 42: quotad.log.v1.Result.waiting:type_name -> quotad.log.v1.Waiting
-	45, // 43: quotad.log.v1.Result.granted:type_name -> quotad.log.v1.Granted
-	46, // 44: quotad.log.v1.Result.consumed:type_name -> quotad.log.v1.Consumed
-	47, // 45: quotad.log.v1.Result.settled:type_name -> quotad.log.v1.Settled
-	48, // 46: quotad.log.v1.Result.released:type_name -> quotad.log.v1.Released
-	49, // 47: quotad.log.v1.Result.renewed:type_name -> quotad.log.v1.Renewed
-	50, // 48: quotad.log.v1.Result.session_opened:type_name -> quotad.log.v1.SessionOpened
-	51, // 49: quotad.log.v1.Result.quotas_applied:type_name -> quotad.log.v1.QuotasApplied
-	52, // 50: quotad.log.v1.Result.reported:type_name -> quotad.log.v1.Reported
-	54, // 51: quotad.log.v1.Result.done:type_name -> quotad.log.v1.Done
-	5,  // 52: quotad.log.v1.Failure.reason:type_name -> quotad.log.v1.Reason
-	5,  // 53: quotad.log.v1.Refusal.reason:type_name -> quotad.log.v1.Reason
-	6,  // 54: quotad.log.v1.Refusal.zone:type_name -> quotad.log.v1.Zone
-	42, // 55: quotad.log.v1.Refusal.forecast:type_name -> quotad.log.v1.Forecast
-	44, // 56: quotad.log.v1.Granted.items:type_name -> quotad.log.v1.GrantedItem
-	46, // 57: quotad.log.v1.Granted.consumed:type_name -> quotad.log.v1.Consumed
-	42, // 58: quotad.log.v1.Granted.forecast:type_name -> quotad.log.v1.Forecast
-	44, // 59: quotad.log.v1.Consumed.items:type_name -> quotad.log.v1.GrantedItem
-	44, // 60: quotad.log.v1.Settled.returned:type_name -> quotad.log.v1.GrantedItem
-	44, // 61: quotad.log.v1.Settled.overrun:type_name -> quotad.log.v1.GrantedItem
-	44, // 62: quotad.log.v1.Released.returned:type_name -> quotad.log.v1.GrantedItem
-	53, // 63: quotad.log.v1.Reported.quotas:type_name -> quotad.log.v1.ReportedQuota
-	64, // [64:64] is the sub-list for method output_type
-	64, // [64:64] is the sub-list for method input_type
-	64, // [64:64] is the sub-list for extension type_name
-	64, // [64:64] is the sub-list for extension extendee
-	0,  // [0:64] is the sub-list for field type_name
+	10, // 0: quotad.log.v1.Entry.commands:type_name -> quotad.log.v1.Command
+	11, // 1: quotad.log.v1.Command.open_session:type_name -> quotad.log.v1.OpenSession
+	12, // 2: quotad.log.v1.Command.close_session:type_name -> quotad.log.v1.CloseSession
+	14, // 3: quotad.log.v1.Command.reserve:type_name -> quotad.log.v1.Reserve
+	15, // 4: quotad.log.v1.Command.consume:type_name -> quotad.log.v1.Consume
+	16, // 5: quotad.log.v1.Command.settle:type_name -> quotad.log.v1.Settle
+	17, // 6: quotad.log.v1.Command.release:type_name -> quotad.log.v1.Release
+	18, // 7: quotad.log.v1.Command.renew:type_name -> quotad.log.v1.Renew
+	19, // 8: quotad.log.v1.Command.withdraw:type_name -> quotad.log.v1.Withdraw
+	20, // 9: quotad.log.v1.Command.report:type_name -> quotad.log.v1.Report
+	22, // 10: quotad.log.v1.Command.begin_task:type_name -> quotad.log.v1.BeginTask
+	23, // 11: quotad.log.v1.Command.renew_task:type_name -> quotad.log.v1.RenewTask
+	24, // 12: quotad.log.v1.Command.end_task:type_name -> quotad.log.v1.EndTask
+	25, // 13: quotad.log.v1.Command.retry_task:type_name -> quotad.log.v1.RetryTask
+	26, // 14: quotad.log.v1.Command.forget_task:type_name -> quotad.log.v1.ForgetTask
+	27, // 15: quotad.log.v1.Command.apply_quotas:type_name -> quotad.log.v1.ApplyQuotas
+	38, // 16: quotad.log.v1.Command.delete_quota:type_name -> quotad.log.v1.DeleteQuota
+	39, // 17: quotad.log.v1.Command.revoke_lease:type_name -> quotad.log.v1.RevokeLease
+	40, // 18: quotad.log.v1.Command.put_member:type_name -> quotad.log.v1.PutMember
+	41, // 19: quotad.log.v1.Command.delete_member:type_name -> quotad.log.v1.DeleteMember
+	42, // 20: quotad.log.v1.Command.found:type_name -> quotad.log.v1.Found
+	43, // 21: quotad.log.v1.Command.raise_epoch:type_name -> quotad.log.v1.RaiseEpoch
+	44, // 22: quotad.log.v1.Command.set_limits:type_name -> quotad.log.v1.SetLimits
+	45, // 23: quotad.log.v1.Command.set_override:type_name -> quotad.log.v1.SetOverride
+	13, // 24: quotad.log.v1.Reserve.items:type_name -> quotad.log.v1.Item
+	13, // 25: quotad.log.v1.Consume.items:type_name -> quotad.log.v1.Item
+	13, // 26: quotad.log.v1.Settle.unspent:type_name -> quotad.log.v1.Item
+	13, // 27: quotad.log.v1.Settle.actual:type_name -> quotad.log.v1.Item
+	13, // 28: quotad.log.v1.Release.items:type_name -> quotad.log.v1.Item
+	21, // 29: quotad.log.v1.Report.signals:type_name -> quotad.log.v1.Signal
+	0,  // 30: quotad.log.v1.Signal.cause:type_name -> quotad.log.v1.Cause
+	1,  // 31: quotad.log.v1.EndTask.outcome:type_name -> quotad.log.v1.TaskOutcome
+	0,  // 32: quotad.log.v1.EndTask.report:type_name -> quotad.log.v1.Cause
+	28, // 33: quotad.log.v1.ApplyQuotas.quotas:type_name -> quotad.log.v1.Quota
+	37, // 34: quotad.log.v1.ApplyQuotas.holders:type_name -> quotad.log.v1.HolderRule
+	34, // 35: quotad.log.v1.Quota.window:type_name -> quotad.log.v1.Window
+	35, // 36: quotad.log.v1.Quota.rate:type_name -> quotad.log.v1.Rate
+	36, // 37: quotad.log.v1.Quota.slots:type_name -> quotad.log.v1.Slots
+	3,  // 38: quotad.log.v1.Quota.charged:type_name -> quotad.log.v1.Charged
+	4,  // 39: quotad.log.v1.Quota.settle:type_name -> quotad.log.v1.SettleMode
+	29, // 40: quotad.log.v1.Quota.policy:type_name -> quotad.log.v1.Policy
+	5,  // 41: quotad.log.v1.Policy.zones:type_name -> quotad.log.v1.Zones
+	33, // 42: quotad.log.v1.Policy.breaker:type_name -> quotad.log.v1.Breaker
+	31, // 43: quotad.log.v1.Policy.shares:type_name -> quotad.log.v1.Shares
+	30, // 44: quotad.log.v1.Policy.prediction:type_name -> quotad.log.v1.Prediction
+	32, // 45: quotad.log.v1.Shares.holders:type_name -> quotad.log.v1.HolderShare
+	6,  // 46: quotad.log.v1.Window.every:type_name -> quotad.log.v1.Every
+	47, // 47: quotad.log.v1.Result.failure:type_name -> quotad.log.v1.Failure
+	48, // 48: quotad.log.v1.Result.refusal:type_name -> quotad.log.v1.Refusal
+	50, // 49: quotad.log.v1.Result.waiting:type_name -> quotad.log.v1.Waiting
+	52, // 50: quotad.log.v1.Result.granted:type_name -> quotad.log.v1.Granted
+	53, // 51: quotad.log.v1.Result.consumed:type_name -> quotad.log.v1.Consumed
+	54, // 52: quotad.log.v1.Result.settled:type_name -> quotad.log.v1.Settled
+	55, // 53: quotad.log.v1.Result.released:type_name -> quotad.log.v1.Released
+	56, // 54: quotad.log.v1.Result.renewed:type_name -> quotad.log.v1.Renewed
+	57, // 55: quotad.log.v1.Result.session_opened:type_name -> quotad.log.v1.SessionOpened
+	58, // 56: quotad.log.v1.Result.quotas_applied:type_name -> quotad.log.v1.QuotasApplied
+	59, // 57: quotad.log.v1.Result.reported:type_name -> quotad.log.v1.Reported
+	61, // 58: quotad.log.v1.Result.done:type_name -> quotad.log.v1.Done
+	62, // 59: quotad.log.v1.Result.task_begun:type_name -> quotad.log.v1.TaskBegun
+	63, // 60: quotad.log.v1.Result.task_ended:type_name -> quotad.log.v1.TaskEnded
+	7,  // 61: quotad.log.v1.Failure.reason:type_name -> quotad.log.v1.Reason
+	7,  // 62: quotad.log.v1.Refusal.reason:type_name -> quotad.log.v1.Reason
+	8,  // 63: quotad.log.v1.Refusal.zone:type_name -> quotad.log.v1.Zone
+	49, // 64: quotad.log.v1.Refusal.forecast:type_name -> quotad.log.v1.Forecast
+	51, // 65: quotad.log.v1.Granted.items:type_name -> quotad.log.v1.GrantedItem
+	53, // 66: quotad.log.v1.Granted.consumed:type_name -> quotad.log.v1.Consumed
+	49, // 67: quotad.log.v1.Granted.forecast:type_name -> quotad.log.v1.Forecast
+	51, // 68: quotad.log.v1.Consumed.items:type_name -> quotad.log.v1.GrantedItem
+	51, // 69: quotad.log.v1.Settled.returned:type_name -> quotad.log.v1.GrantedItem
+	51, // 70: quotad.log.v1.Settled.overrun:type_name -> quotad.log.v1.GrantedItem
+	51, // 71: quotad.log.v1.Released.returned:type_name -> quotad.log.v1.GrantedItem
+	60, // 72: quotad.log.v1.Reported.quotas:type_name -> quotad.log.v1.ReportedQuota
+	2,  // 73: quotad.log.v1.TaskEnded.phase:type_name -> quotad.log.v1.TaskPhase
+	74, // [74:74] is the sub-list for method output_type
+	74, // [74:74] is the sub-list for method input_type
+	74, // [74:74] is the sub-list for extension type_name
+	74, // [74:74] is the sub-list for extension extendee
+	0,  // [0:74] is the sub-list for field type_name
 }
 
 func init() { file_quotad_log_v1_log_proto_init() }
@@ -5093,6 +5977,11 @@ func file_quotad_log_v1_log_proto_init() {
 		(*Command_Renew)(nil),
 		(*Command_Withdraw)(nil),
 		(*Command_Report)(nil),
+		(*Command_BeginTask)(nil),
+		(*Command_RenewTask)(nil),
+		(*Command_EndTask)(nil),
+		(*Command_RetryTask)(nil),
+		(*Command_ForgetTask)(nil),
 		(*Command_ApplyQuotas)(nil),
 		(*Command_DeleteQuota)(nil),
 		(*Command_RevokeLease)(nil),
@@ -5106,15 +5995,16 @@ func file_quotad_log_v1_log_proto_init() {
 	file_quotad_log_v1_log_proto_msgTypes[4].OneofWrappers = []any{}
 	file_quotad_log_v1_log_proto_msgTypes[5].OneofWrappers = []any{}
 	file_quotad_log_v1_log_proto_msgTypes[12].OneofWrappers = []any{}
-	file_quotad_log_v1_log_proto_msgTypes[14].OneofWrappers = []any{
+	file_quotad_log_v1_log_proto_msgTypes[15].OneofWrappers = []any{}
+	file_quotad_log_v1_log_proto_msgTypes[19].OneofWrappers = []any{
 		(*Quota_Window)(nil),
 		(*Quota_Rate)(nil),
 		(*Quota_Slots)(nil),
 	}
-	file_quotad_log_v1_log_proto_msgTypes[17].OneofWrappers = []any{}
-	file_quotad_log_v1_log_proto_msgTypes[30].OneofWrappers = []any{}
-	file_quotad_log_v1_log_proto_msgTypes[31].OneofWrappers = []any{}
-	file_quotad_log_v1_log_proto_msgTypes[32].OneofWrappers = []any{
+	file_quotad_log_v1_log_proto_msgTypes[22].OneofWrappers = []any{}
+	file_quotad_log_v1_log_proto_msgTypes[35].OneofWrappers = []any{}
+	file_quotad_log_v1_log_proto_msgTypes[36].OneofWrappers = []any{}
+	file_quotad_log_v1_log_proto_msgTypes[37].OneofWrappers = []any{
 		(*Result_Failure)(nil),
 		(*Result_Refusal)(nil),
 		(*Result_Waiting)(nil),
@@ -5127,15 +6017,17 @@ func file_quotad_log_v1_log_proto_init() {
 		(*Result_QuotasApplied)(nil),
 		(*Result_Reported)(nil),
 		(*Result_Done)(nil),
+		(*Result_TaskBegun)(nil),
+		(*Result_TaskEnded)(nil),
 	}
-	file_quotad_log_v1_log_proto_msgTypes[46].OneofWrappers = []any{}
+	file_quotad_log_v1_log_proto_msgTypes[51].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quotad_log_v1_log_proto_rawDesc), len(file_quotad_log_v1_log_proto_rawDesc)),
-			NumEnums:      7,
-			NumMessages:   48,
+			NumEnums:      9,
+			NumMessages:   55,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

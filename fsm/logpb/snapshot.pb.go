@@ -46,6 +46,7 @@ type SnapshotRecord struct {
 	//	*SnapshotRecord_Tally
 	//	*SnapshotRecord_Demand
 	//	*SnapshotRecord_Trailer
+	//	*SnapshotRecord_Task
 	//	*SnapshotRecord_Samples
 	//	*SnapshotRecord_Override
 	//	*SnapshotRecord_Meter
@@ -217,6 +218,15 @@ func (x *SnapshotRecord) GetTrailer() *SnapshotTrailer {
 	return nil
 }
 
+func (x *SnapshotRecord) GetTask() *SnapshotTask {
+	if x != nil {
+		if x, ok := x.Kind.(*SnapshotRecord_Task); ok {
+			return x.Task
+		}
+	}
+	return nil
+}
+
 func (x *SnapshotRecord) GetSamples() *SnapshotSamples {
 	if x != nil {
 		if x, ok := x.Kind.(*SnapshotRecord_Samples); ok {
@@ -304,6 +314,10 @@ type SnapshotRecord_Trailer struct {
 	Trailer *SnapshotTrailer `protobuf:"bytes,15,opt,name=trailer,proto3,oneof"`
 }
 
+type SnapshotRecord_Task struct {
+	Task *SnapshotTask `protobuf:"bytes,16,opt,name=task,proto3,oneof"`
+}
+
 type SnapshotRecord_Samples struct {
 	Samples *SnapshotSamples `protobuf:"bytes,19,opt,name=samples,proto3,oneof"`
 }
@@ -343,6 +357,8 @@ func (*SnapshotRecord_Tally) isSnapshotRecord_Kind() {}
 func (*SnapshotRecord_Demand) isSnapshotRecord_Kind() {}
 
 func (*SnapshotRecord_Trailer) isSnapshotRecord_Kind() {}
+
+func (*SnapshotRecord_Task) isSnapshotRecord_Kind() {}
 
 func (*SnapshotRecord_Samples) isSnapshotRecord_Kind() {}
 
@@ -2422,6 +2438,169 @@ func (x *SnapshotMember) GetApiAddress() string {
 	return ""
 }
 
+// SnapshotTask is a task and its retry budget.
+type SnapshotTask struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Who works on it, or did last.
+	Holder string `protobuf:"bytes,2,opt,name=holder,proto3" json:"holder,omitempty"`
+	// The quotas that it lives on.
+	Quotas []string `protobuf:"bytes,3,rep,name=quotas,proto3" json:"quotas,omitempty"`
+	// Where it stands; a task that is ready is stored as waiting.
+	Phase TaskPhase `protobuf:"varint,4,opt,name=phase,proto3,enum=quotad.log.v1.TaskPhase" json:"phase,omitempty"`
+	// Failures at which it is shelved.
+	MaxFailures int32 `protobuf:"varint,5,opt,name=max_failures,json=maxFailures,proto3" json:"max_failures,omitempty"`
+	// Failures since it was made or put back.
+	Failures int32 `protobuf:"varint,6,opt,name=failures,proto3" json:"failures,omitempty"`
+	// Limits in a row.
+	Limited int32 `protobuf:"varint,7,opt,name=limited,proto3" json:"limited,omitempty"`
+	// Attempts that were begun.
+	Attempts int64 `protobuf:"varint,8,opt,name=attempts,proto3" json:"attempts,omitempty"`
+	// The last attempt's fence; 0: there is none, or the task was put back since.
+	Fence uint64 `protobuf:"varint,9,opt,name=fence,proto3" json:"fence,omitempty"`
+	// The last attempt's length without a renewal.
+	TtlNs int64 `protobuf:"varint,10,opt,name=ttl_ns,json=ttlNs,proto3" json:"ttl_ns,omitempty"`
+	// Under way: the attempt's deadline. Waiting: when the next one may begin. Shelved and done: since when.
+	AtNs int64 `protobuf:"varint,11,opt,name=at_ns,json=atNs,proto3" json:"at_ns,omitempty"`
+	// How the last attempt ended.
+	Outcome TaskOutcome `protobuf:"varint,12,opt,name=outcome,proto3,enum=quotad.log.v1.TaskOutcome" json:"outcome,omitempty"`
+	// When it ended.
+	EndedNs int64 `protobuf:"varint,13,opt,name=ended_ns,json=endedNs,proto3" json:"ended_ns,omitempty"`
+	// What happened then, for people.
+	Detail        string `protobuf:"bytes,14,opt,name=detail,proto3" json:"detail,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnapshotTask) Reset() {
+	*x = SnapshotTask{}
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnapshotTask) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnapshotTask) ProtoMessage() {}
+
+func (x *SnapshotTask) ProtoReflect() protoreflect.Message {
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnapshotTask.ProtoReflect.Descriptor instead.
+func (*SnapshotTask) Descriptor() ([]byte, []int) {
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *SnapshotTask) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *SnapshotTask) GetHolder() string {
+	if x != nil {
+		return x.Holder
+	}
+	return ""
+}
+
+func (x *SnapshotTask) GetQuotas() []string {
+	if x != nil {
+		return x.Quotas
+	}
+	return nil
+}
+
+func (x *SnapshotTask) GetPhase() TaskPhase {
+	if x != nil {
+		return x.Phase
+	}
+	return TaskPhase_TASK_PHASE_UNSPECIFIED
+}
+
+func (x *SnapshotTask) GetMaxFailures() int32 {
+	if x != nil {
+		return x.MaxFailures
+	}
+	return 0
+}
+
+func (x *SnapshotTask) GetFailures() int32 {
+	if x != nil {
+		return x.Failures
+	}
+	return 0
+}
+
+func (x *SnapshotTask) GetLimited() int32 {
+	if x != nil {
+		return x.Limited
+	}
+	return 0
+}
+
+func (x *SnapshotTask) GetAttempts() int64 {
+	if x != nil {
+		return x.Attempts
+	}
+	return 0
+}
+
+func (x *SnapshotTask) GetFence() uint64 {
+	if x != nil {
+		return x.Fence
+	}
+	return 0
+}
+
+func (x *SnapshotTask) GetTtlNs() int64 {
+	if x != nil {
+		return x.TtlNs
+	}
+	return 0
+}
+
+func (x *SnapshotTask) GetAtNs() int64 {
+	if x != nil {
+		return x.AtNs
+	}
+	return 0
+}
+
+func (x *SnapshotTask) GetOutcome() TaskOutcome {
+	if x != nil {
+		return x.Outcome
+	}
+	return TaskOutcome_TASK_OUTCOME_UNSPECIFIED
+}
+
+func (x *SnapshotTask) GetEndedNs() int64 {
+	if x != nil {
+		return x.EndedNs
+	}
+	return 0
+}
+
+func (x *SnapshotTask) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
 // SnapshotTrailer is the last record.
 type SnapshotTrailer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2435,7 +2614,7 @@ type SnapshotTrailer struct {
 
 func (x *SnapshotTrailer) Reset() {
 	*x = SnapshotTrailer{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[21]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2447,7 +2626,7 @@ func (x *SnapshotTrailer) String() string {
 func (*SnapshotTrailer) ProtoMessage() {}
 
 func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[21]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2460,7 +2639,7 @@ func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTrailer.ProtoReflect.Descriptor instead.
 func (*SnapshotTrailer) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{21}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *SnapshotTrailer) GetRecords() uint64 {
@@ -2481,7 +2660,7 @@ var File_quotad_log_v1_snapshot_proto protoreflect.FileDescriptor
 
 const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\n" +
-	"\x1cquotad/log/v1/snapshot.proto\x12\rquotad.log.v1\x1a\x17quotad/log/v1/log.proto\"\xd6\a\n" +
+	"\x1cquotad/log/v1/snapshot.proto\x12\rquotad.log.v1\x1a\x17quotad/log/v1/log.proto\"\x89\b\n" +
 	"\x0eSnapshotRecord\x121\n" +
 	"\x04head\x18\x01 \x01(\v2\x1b.quotad.log.v1.SnapshotHeadH\x00R\x04head\x124\n" +
 	"\x05quota\x18\x02 \x01(\v2\x1c.quotad.log.v1.SnapshotQuotaH\x00R\x05quota\x124\n" +
@@ -2497,7 +2676,8 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x04rule\x18\v \x01(\v2\x19.quotad.log.v1.HolderRuleH\x00R\x04rule\x124\n" +
 	"\x05tally\x18\f \x01(\v2\x1c.quotad.log.v1.SnapshotTallyH\x00R\x05tally\x127\n" +
 	"\x06demand\x18\r \x01(\v2\x1d.quotad.log.v1.SnapshotDemandH\x00R\x06demand\x12:\n" +
-	"\atrailer\x18\x0f \x01(\v2\x1e.quotad.log.v1.SnapshotTrailerH\x00R\atrailer\x12:\n" +
+	"\atrailer\x18\x0f \x01(\v2\x1e.quotad.log.v1.SnapshotTrailerH\x00R\atrailer\x121\n" +
+	"\x04task\x18\x10 \x01(\v2\x1b.quotad.log.v1.SnapshotTaskH\x00R\x04task\x12:\n" +
 	"\asamples\x18\x13 \x01(\v2\x1e.quotad.log.v1.SnapshotSamplesH\x00R\asamples\x12=\n" +
 	"\boverride\x18\x14 \x01(\v2\x1f.quotad.log.v1.SnapshotOverrideH\x00R\boverride\x124\n" +
 	"\x05meter\x18\x15 \x01(\v2\x1c.quotad.log.v1.SnapshotMeterH\x00R\x05meterB\x06\n" +
@@ -2696,7 +2876,23 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x0eSnapshotMember\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1f\n" +
 	"\vapi_address\x18\x02 \x01(\tR\n" +
-	"apiAddress\"C\n" +
+	"apiAddress\"\xa2\x03\n" +
+	"\fSnapshotTask\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06holder\x18\x02 \x01(\tR\x06holder\x12\x16\n" +
+	"\x06quotas\x18\x03 \x03(\tR\x06quotas\x12.\n" +
+	"\x05phase\x18\x04 \x01(\x0e2\x18.quotad.log.v1.TaskPhaseR\x05phase\x12!\n" +
+	"\fmax_failures\x18\x05 \x01(\x05R\vmaxFailures\x12\x1a\n" +
+	"\bfailures\x18\x06 \x01(\x05R\bfailures\x12\x18\n" +
+	"\alimited\x18\a \x01(\x05R\alimited\x12\x1a\n" +
+	"\battempts\x18\b \x01(\x03R\battempts\x12\x14\n" +
+	"\x05fence\x18\t \x01(\x04R\x05fence\x12\x15\n" +
+	"\x06ttl_ns\x18\n" +
+	" \x01(\x03R\x05ttlNs\x12\x13\n" +
+	"\x05at_ns\x18\v \x01(\x03R\x04atNs\x124\n" +
+	"\aoutcome\x18\f \x01(\x0e2\x1a.quotad.log.v1.TaskOutcomeR\aoutcome\x12\x19\n" +
+	"\bended_ns\x18\r \x01(\x03R\aendedNs\x12\x16\n" +
+	"\x06detail\x18\x0e \x01(\tR\x06detail\"C\n" +
 	"\x0fSnapshotTrailer\x12\x18\n" +
 	"\arecords\x18\x01 \x01(\x04R\arecords\x12\x16\n" +
 	"\x06crc32c\x18\x02 \x01(\aR\x06crc32cB$Z\"github.com/quotad/quotad/fsm/logpbb\x06proto3"
@@ -2713,7 +2909,7 @@ func file_quotad_log_v1_snapshot_proto_rawDescGZIP() []byte {
 	return file_quotad_log_v1_snapshot_proto_rawDescData
 }
 
-var file_quotad_log_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_quotad_log_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_quotad_log_v1_snapshot_proto_goTypes = []any{
 	(*SnapshotRecord)(nil),    // 0: quotad.log.v1.SnapshotRecord
 	(*SnapshotHead)(nil),      // 1: quotad.log.v1.SnapshotHead
@@ -2736,13 +2932,16 @@ var file_quotad_log_v1_snapshot_proto_goTypes = []any{
 	(*SnapshotResult)(nil),    // 18: quotad.log.v1.SnapshotResult
 	(*SnapshotKey)(nil),       // 19: quotad.log.v1.SnapshotKey
 	(*SnapshotMember)(nil),    // 20: quotad.log.v1.SnapshotMember
-	(*SnapshotTrailer)(nil),   // 21: quotad.log.v1.SnapshotTrailer
-	(*HolderRule)(nil),        // 22: quotad.log.v1.HolderRule
-	(*SetLimits)(nil),         // 23: quotad.log.v1.SetLimits
-	(*Quota)(nil),             // 24: quotad.log.v1.Quota
-	(Reason)(0),               // 25: quotad.log.v1.Reason
-	(*Reserve)(nil),           // 26: quotad.log.v1.Reserve
-	(*Result)(nil),            // 27: quotad.log.v1.Result
+	(*SnapshotTask)(nil),      // 21: quotad.log.v1.SnapshotTask
+	(*SnapshotTrailer)(nil),   // 22: quotad.log.v1.SnapshotTrailer
+	(*HolderRule)(nil),        // 23: quotad.log.v1.HolderRule
+	(*SetLimits)(nil),         // 24: quotad.log.v1.SetLimits
+	(*Quota)(nil),             // 25: quotad.log.v1.Quota
+	(Reason)(0),               // 26: quotad.log.v1.Reason
+	(*Reserve)(nil),           // 27: quotad.log.v1.Reserve
+	(*Result)(nil),            // 28: quotad.log.v1.Result
+	(TaskPhase)(0),            // 29: quotad.log.v1.TaskPhase
+	(TaskOutcome)(0),          // 30: quotad.log.v1.TaskOutcome
 }
 var file_quotad_log_v1_snapshot_proto_depIdxs = []int32{
 	1,  // 0: quotad.log.v1.SnapshotRecord.head:type_name -> quotad.log.v1.SnapshotHead
@@ -2755,29 +2954,32 @@ var file_quotad_log_v1_snapshot_proto_depIdxs = []int32{
 	18, // 7: quotad.log.v1.SnapshotRecord.result:type_name -> quotad.log.v1.SnapshotResult
 	19, // 8: quotad.log.v1.SnapshotRecord.key:type_name -> quotad.log.v1.SnapshotKey
 	20, // 9: quotad.log.v1.SnapshotRecord.member:type_name -> quotad.log.v1.SnapshotMember
-	22, // 10: quotad.log.v1.SnapshotRecord.rule:type_name -> quotad.log.v1.HolderRule
+	23, // 10: quotad.log.v1.SnapshotRecord.rule:type_name -> quotad.log.v1.HolderRule
 	14, // 11: quotad.log.v1.SnapshotRecord.tally:type_name -> quotad.log.v1.SnapshotTally
 	8,  // 12: quotad.log.v1.SnapshotRecord.demand:type_name -> quotad.log.v1.SnapshotDemand
-	21, // 13: quotad.log.v1.SnapshotRecord.trailer:type_name -> quotad.log.v1.SnapshotTrailer
-	9,  // 14: quotad.log.v1.SnapshotRecord.samples:type_name -> quotad.log.v1.SnapshotSamples
-	13, // 15: quotad.log.v1.SnapshotRecord.override:type_name -> quotad.log.v1.SnapshotOverride
-	11, // 16: quotad.log.v1.SnapshotRecord.meter:type_name -> quotad.log.v1.SnapshotMeter
-	23, // 17: quotad.log.v1.SnapshotHead.limits:type_name -> quotad.log.v1.SetLimits
-	24, // 18: quotad.log.v1.SnapshotQuota.definition:type_name -> quotad.log.v1.Quota
-	3,  // 19: quotad.log.v1.SnapshotQuota.log:type_name -> quotad.log.v1.SnapshotEntry
-	5,  // 20: quotad.log.v1.SnapshotLease.items:type_name -> quotad.log.v1.SnapshotItem
-	7,  // 21: quotad.log.v1.SnapshotOperation.charges:type_name -> quotad.log.v1.SnapshotCharge
-	10, // 22: quotad.log.v1.SnapshotSamples.samples:type_name -> quotad.log.v1.SnapshotSample
-	12, // 23: quotad.log.v1.SnapshotMeter.denials:type_name -> quotad.log.v1.SnapshotDenial
-	25, // 24: quotad.log.v1.SnapshotDenial.reason:type_name -> quotad.log.v1.Reason
-	26, // 25: quotad.log.v1.SnapshotWaiter.reserve:type_name -> quotad.log.v1.Reserve
-	27, // 26: quotad.log.v1.SnapshotResult.result:type_name -> quotad.log.v1.Result
-	27, // 27: quotad.log.v1.SnapshotKey.result:type_name -> quotad.log.v1.Result
-	28, // [28:28] is the sub-list for method output_type
-	28, // [28:28] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	22, // 13: quotad.log.v1.SnapshotRecord.trailer:type_name -> quotad.log.v1.SnapshotTrailer
+	21, // 14: quotad.log.v1.SnapshotRecord.task:type_name -> quotad.log.v1.SnapshotTask
+	9,  // 15: quotad.log.v1.SnapshotRecord.samples:type_name -> quotad.log.v1.SnapshotSamples
+	13, // 16: quotad.log.v1.SnapshotRecord.override:type_name -> quotad.log.v1.SnapshotOverride
+	11, // 17: quotad.log.v1.SnapshotRecord.meter:type_name -> quotad.log.v1.SnapshotMeter
+	24, // 18: quotad.log.v1.SnapshotHead.limits:type_name -> quotad.log.v1.SetLimits
+	25, // 19: quotad.log.v1.SnapshotQuota.definition:type_name -> quotad.log.v1.Quota
+	3,  // 20: quotad.log.v1.SnapshotQuota.log:type_name -> quotad.log.v1.SnapshotEntry
+	5,  // 21: quotad.log.v1.SnapshotLease.items:type_name -> quotad.log.v1.SnapshotItem
+	7,  // 22: quotad.log.v1.SnapshotOperation.charges:type_name -> quotad.log.v1.SnapshotCharge
+	10, // 23: quotad.log.v1.SnapshotSamples.samples:type_name -> quotad.log.v1.SnapshotSample
+	12, // 24: quotad.log.v1.SnapshotMeter.denials:type_name -> quotad.log.v1.SnapshotDenial
+	26, // 25: quotad.log.v1.SnapshotDenial.reason:type_name -> quotad.log.v1.Reason
+	27, // 26: quotad.log.v1.SnapshotWaiter.reserve:type_name -> quotad.log.v1.Reserve
+	28, // 27: quotad.log.v1.SnapshotResult.result:type_name -> quotad.log.v1.Result
+	28, // 28: quotad.log.v1.SnapshotKey.result:type_name -> quotad.log.v1.Result
+	29, // 29: quotad.log.v1.SnapshotTask.phase:type_name -> quotad.log.v1.TaskPhase
+	30, // 30: quotad.log.v1.SnapshotTask.outcome:type_name -> quotad.log.v1.TaskOutcome
+	31, // [31:31] is the sub-list for method output_type
+	31, // [31:31] is the sub-list for method input_type
+	31, // [31:31] is the sub-list for extension type_name
+	31, // [31:31] is the sub-list for extension extendee
+	0,  // [0:31] is the sub-list for field type_name
 }
 
 func init() { file_quotad_log_v1_snapshot_proto_init() }
@@ -2801,6 +3003,7 @@ func file_quotad_log_v1_snapshot_proto_init() {
 		(*SnapshotRecord_Tally)(nil),
 		(*SnapshotRecord_Demand)(nil),
 		(*SnapshotRecord_Trailer)(nil),
+		(*SnapshotRecord_Task)(nil),
 		(*SnapshotRecord_Samples)(nil),
 		(*SnapshotRecord_Override)(nil),
 		(*SnapshotRecord_Meter)(nil),
@@ -2812,7 +3015,7 @@ func file_quotad_log_v1_snapshot_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quotad_log_v1_snapshot_proto_rawDesc), len(file_quotad_log_v1_snapshot_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   22,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -968,7 +968,11 @@ type Limits struct {
 	// How long an idempotency key is remembered, 1 s to 30 days of cluster time. 24 h at first.
 	KeyLife *durationpb.Duration `protobuf:"bytes,4,opt,name=key_life,json=keyLife,proto3" json:"key_life,omitempty"`
 	// Most waiting Reserves. 200,000 at first.
-	MaxWaiters    *int64 `protobuf:"varint,5,opt,name=max_waiters,json=maxWaiters,proto3,oneof" json:"max_waiters,omitempty"`
+	MaxWaiters *int64 `protobuf:"varint,5,opt,name=max_waiters,json=maxWaiters,proto3,oneof" json:"max_waiters,omitempty"`
+	// Most tasks.
+	MaxTasks *int64 `protobuf:"varint,20,opt,name=max_tasks,json=maxTasks,proto3,oneof" json:"max_tasks,omitempty"`
+	// How long a task that is done, or waits for somebody to begin it, is remembered, 1 s to 30 days of cluster time.
+	TaskLife      *durationpb.Duration `protobuf:"bytes,21,opt,name=task_life,json=taskLife,proto3" json:"task_life,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1036,6 +1040,20 @@ func (x *Limits) GetMaxWaiters() int64 {
 		return *x.MaxWaiters
 	}
 	return 0
+}
+
+func (x *Limits) GetMaxTasks() int64 {
+	if x != nil && x.MaxTasks != nil {
+		return *x.MaxTasks
+	}
+	return 0
+}
+
+func (x *Limits) GetTaskLife() *durationpb.Duration {
+	if x != nil {
+		return x.TaskLife
+	}
+	return nil
 }
 
 // SetLimitsRequest changes limits.
@@ -2342,17 +2360,21 @@ const file_quota_v1_admin_proto_rawDesc = "" +
 	"\x06quotas\x18\x12 \x01(\x03R\x06quotas\x12#\n" +
 	"\rfence_counter\x18\x13 \x01(\x04R\ffenceCounter\x12\x18\n" +
 	"\atesting\x18\x14 \x01(\bR\atesting\x12(\n" +
-	"\x06limits\x18\x15 \x01(\v2\x10.quota.v1.LimitsR\x06limits\"\xaf\x02\n" +
+	"\x06limits\x18\x15 \x01(\v2\x10.quota.v1.LimitsR\x06limits\"\x97\x03\n" +
 	"\x06Limits\x12&\n" +
 	"\fmax_sessions\x18\x01 \x01(\x03H\x00R\vmaxSessions\x88\x01\x01\x12-\n" +
 	"\x10max_result_bytes\x18\x02 \x01(\x03H\x01R\x0emaxResultBytes\x88\x01\x01\x12<\n" +
 	"\fsession_idle\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\vsessionIdle\x124\n" +
 	"\bkey_life\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\akeyLife\x12$\n" +
 	"\vmax_waiters\x18\x05 \x01(\x03H\x02R\n" +
-	"maxWaiters\x88\x01\x01B\x0f\n" +
+	"maxWaiters\x88\x01\x01\x12 \n" +
+	"\tmax_tasks\x18\x14 \x01(\x03H\x03R\bmaxTasks\x88\x01\x01\x126\n" +
+	"\ttask_life\x18\x15 \x01(\v2\x19.google.protobuf.DurationR\btaskLifeB\x0f\n" +
 	"\r_max_sessionsB\x13\n" +
 	"\x11_max_result_bytesB\x0e\n" +
-	"\f_max_waiters\"p\n" +
+	"\f_max_waitersB\f\n" +
+	"\n" +
+	"_max_tasks\"p\n" +
 	"\x10SetLimitsRequest\x122\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\v2\x13.quota.v1.RequestIdR\trequestId\x12(\n" +
@@ -2530,53 +2552,54 @@ var file_quota_v1_admin_proto_depIdxs = []int32{
 	13, // 20: quota.v1.GetStatusResponse.limits:type_name -> quota.v1.Limits
 	40, // 21: quota.v1.Limits.session_idle:type_name -> google.protobuf.Duration
 	40, // 22: quota.v1.Limits.key_life:type_name -> google.protobuf.Duration
-	37, // 23: quota.v1.SetLimitsRequest.request_id:type_name -> quota.v1.RequestId
-	13, // 24: quota.v1.SetLimitsRequest.limits:type_name -> quota.v1.Limits
-	39, // 25: quota.v1.SetLimitsResponse.meta:type_name -> quota.v1.Meta
-	13, // 26: quota.v1.SetLimitsResponse.limits:type_name -> quota.v1.Limits
-	40, // 27: quota.v1.Member.last_contact:type_name -> google.protobuf.Duration
-	39, // 28: quota.v1.AddMemberResponse.meta:type_name -> quota.v1.Meta
-	39, // 29: quota.v1.PromoteMemberResponse.meta:type_name -> quota.v1.Meta
-	39, // 30: quota.v1.RemoveMemberResponse.meta:type_name -> quota.v1.Meta
-	39, // 31: quota.v1.RestoreResponse.meta:type_name -> quota.v1.Meta
-	40, // 32: quota.v1.SetFaultRequest.wall_offset:type_name -> google.protobuf.Duration
-	1,  // 33: quota.v1.AdminService.ApplyQuotas:input_type -> quota.v1.ApplyQuotasRequest
-	3,  // 34: quota.v1.AdminService.DeleteQuota:input_type -> quota.v1.DeleteQuotaRequest
-	5,  // 35: quota.v1.AdminService.OverrideQuota:input_type -> quota.v1.OverrideQuotaRequest
-	7,  // 36: quota.v1.AdminService.ListHolderRules:input_type -> quota.v1.ListHolderRulesRequest
-	9,  // 37: quota.v1.AdminService.RevokeLease:input_type -> quota.v1.RevokeLeaseRequest
-	11, // 38: quota.v1.AdminService.GetStatus:input_type -> quota.v1.GetStatusRequest
-	14, // 39: quota.v1.AdminService.SetLimits:input_type -> quota.v1.SetLimitsRequest
-	18, // 40: quota.v1.AdminService.AddMember:input_type -> quota.v1.AddMemberRequest
-	20, // 41: quota.v1.AdminService.PromoteMember:input_type -> quota.v1.PromoteMemberRequest
-	22, // 42: quota.v1.AdminService.RemoveMember:input_type -> quota.v1.RemoveMemberRequest
-	24, // 43: quota.v1.AdminService.TransferLeadership:input_type -> quota.v1.TransferLeadershipRequest
-	26, // 44: quota.v1.AdminService.Backup:input_type -> quota.v1.BackupRequest
-	28, // 45: quota.v1.AdminService.Restore:input_type -> quota.v1.RestoreRequest
-	30, // 46: quota.v1.AdminService.GetStateHash:input_type -> quota.v1.GetStateHashRequest
-	32, // 47: quota.v1.AdminService.DumpLog:input_type -> quota.v1.DumpLogRequest
-	34, // 48: quota.v1.AdminService.SetFault:input_type -> quota.v1.SetFaultRequest
-	2,  // 49: quota.v1.AdminService.ApplyQuotas:output_type -> quota.v1.ApplyQuotasResponse
-	4,  // 50: quota.v1.AdminService.DeleteQuota:output_type -> quota.v1.DeleteQuotaResponse
-	6,  // 51: quota.v1.AdminService.OverrideQuota:output_type -> quota.v1.OverrideQuotaResponse
-	8,  // 52: quota.v1.AdminService.ListHolderRules:output_type -> quota.v1.ListHolderRulesResponse
-	10, // 53: quota.v1.AdminService.RevokeLease:output_type -> quota.v1.RevokeLeaseResponse
-	12, // 54: quota.v1.AdminService.GetStatus:output_type -> quota.v1.GetStatusResponse
-	15, // 55: quota.v1.AdminService.SetLimits:output_type -> quota.v1.SetLimitsResponse
-	19, // 56: quota.v1.AdminService.AddMember:output_type -> quota.v1.AddMemberResponse
-	21, // 57: quota.v1.AdminService.PromoteMember:output_type -> quota.v1.PromoteMemberResponse
-	23, // 58: quota.v1.AdminService.RemoveMember:output_type -> quota.v1.RemoveMemberResponse
-	25, // 59: quota.v1.AdminService.TransferLeadership:output_type -> quota.v1.TransferLeadershipResponse
-	27, // 60: quota.v1.AdminService.Backup:output_type -> quota.v1.BackupResponse
-	29, // 61: quota.v1.AdminService.Restore:output_type -> quota.v1.RestoreResponse
-	31, // 62: quota.v1.AdminService.GetStateHash:output_type -> quota.v1.GetStateHashResponse
-	33, // 63: quota.v1.AdminService.DumpLog:output_type -> quota.v1.DumpLogResponse
-	35, // 64: quota.v1.AdminService.SetFault:output_type -> quota.v1.SetFaultResponse
-	49, // [49:65] is the sub-list for method output_type
-	33, // [33:49] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	40, // 23: quota.v1.Limits.task_life:type_name -> google.protobuf.Duration
+	37, // 24: quota.v1.SetLimitsRequest.request_id:type_name -> quota.v1.RequestId
+	13, // 25: quota.v1.SetLimitsRequest.limits:type_name -> quota.v1.Limits
+	39, // 26: quota.v1.SetLimitsResponse.meta:type_name -> quota.v1.Meta
+	13, // 27: quota.v1.SetLimitsResponse.limits:type_name -> quota.v1.Limits
+	40, // 28: quota.v1.Member.last_contact:type_name -> google.protobuf.Duration
+	39, // 29: quota.v1.AddMemberResponse.meta:type_name -> quota.v1.Meta
+	39, // 30: quota.v1.PromoteMemberResponse.meta:type_name -> quota.v1.Meta
+	39, // 31: quota.v1.RemoveMemberResponse.meta:type_name -> quota.v1.Meta
+	39, // 32: quota.v1.RestoreResponse.meta:type_name -> quota.v1.Meta
+	40, // 33: quota.v1.SetFaultRequest.wall_offset:type_name -> google.protobuf.Duration
+	1,  // 34: quota.v1.AdminService.ApplyQuotas:input_type -> quota.v1.ApplyQuotasRequest
+	3,  // 35: quota.v1.AdminService.DeleteQuota:input_type -> quota.v1.DeleteQuotaRequest
+	5,  // 36: quota.v1.AdminService.OverrideQuota:input_type -> quota.v1.OverrideQuotaRequest
+	7,  // 37: quota.v1.AdminService.ListHolderRules:input_type -> quota.v1.ListHolderRulesRequest
+	9,  // 38: quota.v1.AdminService.RevokeLease:input_type -> quota.v1.RevokeLeaseRequest
+	11, // 39: quota.v1.AdminService.GetStatus:input_type -> quota.v1.GetStatusRequest
+	14, // 40: quota.v1.AdminService.SetLimits:input_type -> quota.v1.SetLimitsRequest
+	18, // 41: quota.v1.AdminService.AddMember:input_type -> quota.v1.AddMemberRequest
+	20, // 42: quota.v1.AdminService.PromoteMember:input_type -> quota.v1.PromoteMemberRequest
+	22, // 43: quota.v1.AdminService.RemoveMember:input_type -> quota.v1.RemoveMemberRequest
+	24, // 44: quota.v1.AdminService.TransferLeadership:input_type -> quota.v1.TransferLeadershipRequest
+	26, // 45: quota.v1.AdminService.Backup:input_type -> quota.v1.BackupRequest
+	28, // 46: quota.v1.AdminService.Restore:input_type -> quota.v1.RestoreRequest
+	30, // 47: quota.v1.AdminService.GetStateHash:input_type -> quota.v1.GetStateHashRequest
+	32, // 48: quota.v1.AdminService.DumpLog:input_type -> quota.v1.DumpLogRequest
+	34, // 49: quota.v1.AdminService.SetFault:input_type -> quota.v1.SetFaultRequest
+	2,  // 50: quota.v1.AdminService.ApplyQuotas:output_type -> quota.v1.ApplyQuotasResponse
+	4,  // 51: quota.v1.AdminService.DeleteQuota:output_type -> quota.v1.DeleteQuotaResponse
+	6,  // 52: quota.v1.AdminService.OverrideQuota:output_type -> quota.v1.OverrideQuotaResponse
+	8,  // 53: quota.v1.AdminService.ListHolderRules:output_type -> quota.v1.ListHolderRulesResponse
+	10, // 54: quota.v1.AdminService.RevokeLease:output_type -> quota.v1.RevokeLeaseResponse
+	12, // 55: quota.v1.AdminService.GetStatus:output_type -> quota.v1.GetStatusResponse
+	15, // 56: quota.v1.AdminService.SetLimits:output_type -> quota.v1.SetLimitsResponse
+	19, // 57: quota.v1.AdminService.AddMember:output_type -> quota.v1.AddMemberResponse
+	21, // 58: quota.v1.AdminService.PromoteMember:output_type -> quota.v1.PromoteMemberResponse
+	23, // 59: quota.v1.AdminService.RemoveMember:output_type -> quota.v1.RemoveMemberResponse
+	25, // 60: quota.v1.AdminService.TransferLeadership:output_type -> quota.v1.TransferLeadershipResponse
+	27, // 61: quota.v1.AdminService.Backup:output_type -> quota.v1.BackupResponse
+	29, // 62: quota.v1.AdminService.Restore:output_type -> quota.v1.RestoreResponse
+	31, // 63: quota.v1.AdminService.GetStateHash:output_type -> quota.v1.GetStateHashResponse
+	33, // 64: quota.v1.AdminService.DumpLog:output_type -> quota.v1.DumpLogResponse
+	35, // 65: quota.v1.AdminService.SetFault:output_type -> quota.v1.SetFaultResponse
+	50, // [50:66] is the sub-list for method output_type
+	34, // [34:50] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_quota_v1_admin_proto_init() }

@@ -68,6 +68,13 @@ const (
 	Reason_REASON_CAP Reason = 16
 	// The window will be used up before it closes: background work waits. Come back after retry_after.
 	Reason_REASON_PARKED Reason = 19
+	// The task failed as often as it may. See why, then put it back (RetryTask). A BeginTask judges the task before its
+	// quotas.
+	Reason_REASON_TASK_SHELVED Reason = 20
+	// An attempt of the task is under way. It ends by itself after retry_after, if nothing is heard of it.
+	Reason_REASON_TASK_UNDER_WAY Reason = 21
+	// The task's next attempt may begin later. Come back after retry_after.
+	Reason_REASON_TASK_LATER Reason = 22
 	// A field is malformed (invalid_argument).
 	Reason_REASON_INVALID Reason = 100
 	// No such quota (not_found).
@@ -116,6 +123,14 @@ const (
 	Reason_REASON_FOREIGN_CLUSTER Reason = 122
 	// A configuration that cannot work: burst too small, parent missing, a cycle (invalid_argument).
 	Reason_REASON_IMPOSSIBLE_QUOTA Reason = 123
+	// No such task (not_found).
+	Reason_REASON_UNKNOWN_TASK Reason = 130
+	// The attempt was begun before, or ended before with another outcome (failed_precondition).
+	Reason_REASON_STALE_ATTEMPT Reason = 131
+	// The table of tasks is full (resource_exhausted). Forget those that are not wanted any more.
+	Reason_REASON_TASKS_FULL Reason = 132
+	// The task belongs to a holder that the caller's token does not cover (permission_denied).
+	Reason_REASON_FOREIGN_TASK Reason = 133
 	// This node is not the leader and does not know one, or handed the call on in vain (unavailable). The command was
 	// not accepted: sending it again is safe.
 	Reason_REASON_NO_LEADER Reason = 150
@@ -170,6 +185,9 @@ var (
 		15:  "REASON_SHARE",
 		16:  "REASON_CAP",
 		19:  "REASON_PARKED",
+		20:  "REASON_TASK_SHELVED",
+		21:  "REASON_TASK_UNDER_WAY",
+		22:  "REASON_TASK_LATER",
 		100: "REASON_INVALID",
 		101: "REASON_UNKNOWN_QUOTA",
 		102: "REASON_STALE_FENCE",
@@ -194,6 +212,10 @@ var (
 		121: "REASON_EPOCH_NOT_RAISED",
 		122: "REASON_FOREIGN_CLUSTER",
 		123: "REASON_IMPOSSIBLE_QUOTA",
+		130: "REASON_UNKNOWN_TASK",
+		131: "REASON_STALE_ATTEMPT",
+		132: "REASON_TASKS_FULL",
+		133: "REASON_FOREIGN_TASK",
 		150: "REASON_NO_LEADER",
 		151: "REASON_OVERLOADED",
 		152: "REASON_UNKNOWN_OUTCOME",
@@ -227,6 +249,9 @@ var (
 		"REASON_SHARE":                15,
 		"REASON_CAP":                  16,
 		"REASON_PARKED":               19,
+		"REASON_TASK_SHELVED":         20,
+		"REASON_TASK_UNDER_WAY":       21,
+		"REASON_TASK_LATER":           22,
 		"REASON_INVALID":              100,
 		"REASON_UNKNOWN_QUOTA":        101,
 		"REASON_STALE_FENCE":          102,
@@ -251,6 +276,10 @@ var (
 		"REASON_EPOCH_NOT_RAISED":     121,
 		"REASON_FOREIGN_CLUSTER":      122,
 		"REASON_IMPOSSIBLE_QUOTA":     123,
+		"REASON_UNKNOWN_TASK":         130,
+		"REASON_STALE_ATTEMPT":        131,
+		"REASON_TASKS_FULL":           132,
+		"REASON_FOREIGN_TASK":         133,
 		"REASON_NO_LEADER":            150,
 		"REASON_OVERLOADED":           151,
 		"REASON_UNKNOWN_OUTCOME":      152,
@@ -525,6 +554,14 @@ const (
 	EventKind_EVENT_KIND_FORECAST EventKind = 17
 	// Another limit was put in place of a quota's own, for a duration; 0: its own is back.
 	EventKind_EVENT_KIND_OVERRIDE EventKind = 18
+	// An attempt of a task began; the amount is its number.
+	EventKind_EVENT_KIND_TASK_BEGUN EventKind = 20
+	// An attempt of a task ended.
+	EventKind_EVENT_KIND_TASK_ENDED EventKind = 21
+	// A task failed as often as it may; the amount is how often.
+	EventKind_EVENT_KIND_TASK_SHELVED EventKind = 22
+	// A task was given a fresh budget by an operator.
+	EventKind_EVENT_KIND_TASK_PUT_BACK EventKind = 23
 )
 
 // Enum value maps for EventKind.
@@ -549,6 +586,10 @@ var (
 		16: "EVENT_KIND_BREAKER",
 		17: "EVENT_KIND_FORECAST",
 		18: "EVENT_KIND_OVERRIDE",
+		20: "EVENT_KIND_TASK_BEGUN",
+		21: "EVENT_KIND_TASK_ENDED",
+		22: "EVENT_KIND_TASK_SHELVED",
+		23: "EVENT_KIND_TASK_PUT_BACK",
 	}
 	EventKind_value = map[string]int32{
 		"EVENT_KIND_UNSPECIFIED":   0,
@@ -570,6 +611,10 @@ var (
 		"EVENT_KIND_BREAKER":       16,
 		"EVENT_KIND_FORECAST":      17,
 		"EVENT_KIND_OVERRIDE":      18,
+		"EVENT_KIND_TASK_BEGUN":    20,
+		"EVENT_KIND_TASK_ENDED":    21,
+		"EVENT_KIND_TASK_SHELVED":  22,
+		"EVENT_KIND_TASK_PUT_BACK": 23,
 	}
 )
 
@@ -598,6 +643,76 @@ func (x EventKind) Number() protoreflect.EnumNumber {
 // Deprecated: Use EventKind.Descriptor instead.
 func (EventKind) EnumDescriptor() ([]byte, []int) {
 	return file_quota_v1_quota_proto_rawDescGZIP(), []int{4}
+}
+
+// TaskOutcome says how an attempt of a task ended.
+type TaskOutcome int32
+
+const (
+	// Not given.
+	TaskOutcome_TASK_OUTCOME_UNSPECIFIED TaskOutcome = 0
+	// The task is done.
+	TaskOutcome_TASK_OUTCOME_DONE TaskOutcome = 1
+	// It failed: one failure of its budget is used up.
+	TaskOutcome_TASK_OUTCOME_FAILED TaskOutcome = 2
+	// The provider had too much to do, or was called too fast. The task waits as long as the provider said, or 1 min; its
+	// budget stays.
+	TaskOutcome_TASK_OUTCOME_SATURATED TaskOutcome = 3
+	// The plan is used up. The task waits until the provider's time, or 30 min; its budget stays.
+	TaskOutcome_TASK_OUTCOME_PLAN_EXHAUSTED TaskOutcome = 4
+	// The work was finished before a limit was hit: the task is done.
+	TaskOutcome_TASK_OUTCOME_FINISHED_THEN_LIMITED TaskOutcome = 5
+	// Nothing was heard of the attempt until its deadline: a failure. Only the cluster says so.
+	TaskOutcome_TASK_OUTCOME_LOST TaskOutcome = 6
+)
+
+// Enum value maps for TaskOutcome.
+var (
+	TaskOutcome_name = map[int32]string{
+		0: "TASK_OUTCOME_UNSPECIFIED",
+		1: "TASK_OUTCOME_DONE",
+		2: "TASK_OUTCOME_FAILED",
+		3: "TASK_OUTCOME_SATURATED",
+		4: "TASK_OUTCOME_PLAN_EXHAUSTED",
+		5: "TASK_OUTCOME_FINISHED_THEN_LIMITED",
+		6: "TASK_OUTCOME_LOST",
+	}
+	TaskOutcome_value = map[string]int32{
+		"TASK_OUTCOME_UNSPECIFIED":           0,
+		"TASK_OUTCOME_DONE":                  1,
+		"TASK_OUTCOME_FAILED":                2,
+		"TASK_OUTCOME_SATURATED":             3,
+		"TASK_OUTCOME_PLAN_EXHAUSTED":        4,
+		"TASK_OUTCOME_FINISHED_THEN_LIMITED": 5,
+		"TASK_OUTCOME_LOST":                  6,
+	}
+)
+
+func (x TaskOutcome) Enum() *TaskOutcome {
+	p := new(TaskOutcome)
+	*p = x
+	return p
+}
+
+func (x TaskOutcome) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (TaskOutcome) Descriptor() protoreflect.EnumDescriptor {
+	return file_quota_v1_quota_proto_enumTypes[5].Descriptor()
+}
+
+func (TaskOutcome) Type() protoreflect.EnumType {
+	return &file_quota_v1_quota_proto_enumTypes[5]
+}
+
+func (x TaskOutcome) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use TaskOutcome.Descriptor instead.
+func (TaskOutcome) EnumDescriptor() ([]byte, []int) {
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{5}
 }
 
 // ReadMode chooses how fresh a read is.
@@ -637,11 +752,11 @@ func (x ReadMode) String() string {
 }
 
 func (ReadMode) Descriptor() protoreflect.EnumDescriptor {
-	return file_quota_v1_quota_proto_enumTypes[5].Descriptor()
+	return file_quota_v1_quota_proto_enumTypes[6].Descriptor()
 }
 
 func (ReadMode) Type() protoreflect.EnumType {
-	return &file_quota_v1_quota_proto_enumTypes[5]
+	return &file_quota_v1_quota_proto_enumTypes[6]
 }
 
 func (x ReadMode) Number() protoreflect.EnumNumber {
@@ -650,7 +765,7 @@ func (x ReadMode) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ReadMode.Descriptor instead.
 func (ReadMode) EnumDescriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{5}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{6}
 }
 
 // Circuit says whether a quota lets calls pass.
@@ -698,11 +813,11 @@ func (x Circuit) String() string {
 }
 
 func (Circuit) Descriptor() protoreflect.EnumDescriptor {
-	return file_quota_v1_quota_proto_enumTypes[6].Descriptor()
+	return file_quota_v1_quota_proto_enumTypes[7].Descriptor()
 }
 
 func (Circuit) Type() protoreflect.EnumType {
-	return &file_quota_v1_quota_proto_enumTypes[6]
+	return &file_quota_v1_quota_proto_enumTypes[7]
 }
 
 func (x Circuit) Number() protoreflect.EnumNumber {
@@ -711,7 +826,7 @@ func (x Circuit) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Circuit.Descriptor instead.
 func (Circuit) EnumDescriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{6}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{7}
 }
 
 // Zones says how a window is used up.
@@ -752,11 +867,11 @@ func (x Zones) String() string {
 }
 
 func (Zones) Descriptor() protoreflect.EnumDescriptor {
-	return file_quota_v1_quota_proto_enumTypes[7].Descriptor()
+	return file_quota_v1_quota_proto_enumTypes[8].Descriptor()
 }
 
 func (Zones) Type() protoreflect.EnumType {
-	return &file_quota_v1_quota_proto_enumTypes[7]
+	return &file_quota_v1_quota_proto_enumTypes[8]
 }
 
 func (x Zones) Number() protoreflect.EnumNumber {
@@ -765,7 +880,7 @@ func (x Zones) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Zones.Descriptor instead.
 func (Zones) EnumDescriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{7}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{8}
 }
 
 // Charged says when the provider charges a call.
@@ -809,11 +924,11 @@ func (x Charged) String() string {
 }
 
 func (Charged) Descriptor() protoreflect.EnumDescriptor {
-	return file_quota_v1_quota_proto_enumTypes[8].Descriptor()
+	return file_quota_v1_quota_proto_enumTypes[9].Descriptor()
 }
 
 func (Charged) Type() protoreflect.EnumType {
-	return &file_quota_v1_quota_proto_enumTypes[8]
+	return &file_quota_v1_quota_proto_enumTypes[9]
 }
 
 func (x Charged) Number() protoreflect.EnumNumber {
@@ -822,7 +937,7 @@ func (x Charged) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Charged.Descriptor instead.
 func (Charged) EnumDescriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{8}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{9}
 }
 
 // SettleMode says what a provider counts in the end.
@@ -862,11 +977,11 @@ func (x SettleMode) String() string {
 }
 
 func (SettleMode) Descriptor() protoreflect.EnumDescriptor {
-	return file_quota_v1_quota_proto_enumTypes[9].Descriptor()
+	return file_quota_v1_quota_proto_enumTypes[10].Descriptor()
 }
 
 func (SettleMode) Type() protoreflect.EnumType {
-	return &file_quota_v1_quota_proto_enumTypes[9]
+	return &file_quota_v1_quota_proto_enumTypes[10]
 }
 
 func (x SettleMode) Number() protoreflect.EnumNumber {
@@ -875,7 +990,7 @@ func (x SettleMode) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use SettleMode.Descriptor instead.
 func (SettleMode) EnumDescriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{9}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{10}
 }
 
 // Anchor says where windows begin.
@@ -915,11 +1030,11 @@ func (x Anchor) String() string {
 }
 
 func (Anchor) Descriptor() protoreflect.EnumDescriptor {
-	return file_quota_v1_quota_proto_enumTypes[10].Descriptor()
+	return file_quota_v1_quota_proto_enumTypes[11].Descriptor()
 }
 
 func (Anchor) Type() protoreflect.EnumType {
-	return &file_quota_v1_quota_proto_enumTypes[10]
+	return &file_quota_v1_quota_proto_enumTypes[11]
 }
 
 func (x Anchor) Number() protoreflect.EnumNumber {
@@ -928,7 +1043,7 @@ func (x Anchor) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Anchor.Descriptor instead.
 func (Anchor) EnumDescriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{10}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{11}
 }
 
 // RequestId makes a request safe to send again. Without one, a request that is sent again is a new request.
@@ -3936,7 +4051,11 @@ type Event struct {
 	// The reason, if there is one.
 	Reason Reason `protobuf:"varint,8,opt,name=reason,proto3,enum=quota.v1.Reason" json:"reason,omitempty"`
 	// How long, if it is about a time (a cooldown).
-	Duration      *durationpb.Duration `protobuf:"bytes,9,opt,name=duration,proto3" json:"duration,omitempty"`
+	Duration *durationpb.Duration `protobuf:"bytes,9,opt,name=duration,proto3" json:"duration,omitempty"`
+	// The task, if it is about one.
+	Task string `protobuf:"bytes,20,opt,name=task,proto3" json:"task,omitempty"`
+	// How an attempt of it ended, if it is about that.
+	TaskOutcome   TaskOutcome `protobuf:"varint,21,opt,name=task_outcome,json=taskOutcome,proto3,enum=quota.v1.TaskOutcome" json:"task_outcome,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4032,6 +4151,20 @@ func (x *Event) GetDuration() *durationpb.Duration {
 		return x.Duration
 	}
 	return nil
+}
+
+func (x *Event) GetTask() string {
+	if x != nil {
+		return x.Task
+	}
+	return ""
+}
+
+func (x *Event) GetTaskOutcome() TaskOutcome {
+	if x != nil {
+		return x.TaskOutcome
+	}
+	return TaskOutcome_TASK_OUTCOME_UNSPECIFIED
 }
 
 // GetQuotaRequest asks for one quota.
@@ -6409,7 +6542,7 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x06holder\x18\x03 \x01(\tR\x06holder\"\\\n" +
 	"\rWatchResponse\x12\"\n" +
 	"\x04meta\x18\x01 \x01(\v2\x0e.quota.v1.MetaR\x04meta\x12'\n" +
-	"\x06events\x18\x02 \x03(\v2\x0f.quota.v1.EventR\x06events\"\x9b\x02\n" +
+	"\x06events\x18\x02 \x03(\v2\x0f.quota.v1.EventR\x06events\"\xe9\x02\n" +
 	"\x05Event\x12'\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x13.quota.v1.EventKindR\x04kind\x12\x14\n" +
 	"\x05quota\x18\x02 \x01(\tR\x05quota\x12\x16\n" +
@@ -6419,7 +6552,9 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x06ticket\x18\x06 \x01(\x04R\x06ticket\x12\x16\n" +
 	"\x06amount\x18\a \x01(\x03R\x06amount\x12(\n" +
 	"\x06reason\x18\b \x01(\x0e2\x10.quota.v1.ReasonR\x06reason\x125\n" +
-	"\bduration\x18\t \x01(\v2\x19.google.protobuf.DurationR\bduration\"M\n" +
+	"\bduration\x18\t \x01(\v2\x19.google.protobuf.DurationR\bduration\x12\x12\n" +
+	"\x04task\x18\x14 \x01(\tR\x04task\x128\n" +
+	"\ftask_outcome\x18\x15 \x01(\x0e2\x15.quota.v1.TaskOutcomeR\vtaskOutcome\"M\n" +
 	"\x0fGetQuotaRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12&\n" +
 	"\x04read\x18\x02 \x01(\x0e2\x12.quota.v1.ReadModeR\x04read\"c\n" +
@@ -6606,8 +6741,7 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x05valid\x18\x02 \x01(\bR\x05valid\x128\n" +
 	"\n" +
 	"expires_in\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\texpiresIn\x12#\n" +
-	"\rfence_counter\x18\x04 \x01(\x04R\ffenceCounter*\xd2\n" +
-	"\n" +
+	"\rfence_counter\x18\x04 \x01(\x04R\ffenceCounter*\x84\f\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11REASON_NEVER_FITS\x10\x01\x12\x16\n" +
@@ -6627,7 +6761,10 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\fREASON_SHARE\x10\x0f\x12\x0e\n" +
 	"\n" +
 	"REASON_CAP\x10\x10\x12\x11\n" +
-	"\rREASON_PARKED\x10\x13\x12\x12\n" +
+	"\rREASON_PARKED\x10\x13\x12\x17\n" +
+	"\x13REASON_TASK_SHELVED\x10\x14\x12\x19\n" +
+	"\x15REASON_TASK_UNDER_WAY\x10\x15\x12\x15\n" +
+	"\x11REASON_TASK_LATER\x10\x16\x12\x12\n" +
 	"\x0eREASON_INVALID\x10d\x12\x18\n" +
 	"\x14REASON_UNKNOWN_QUOTA\x10e\x12\x16\n" +
 	"\x12REASON_STALE_FENCE\x10f\x12\x17\n" +
@@ -6651,7 +6788,11 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x14REASON_UNKNOWN_LEASE\x10x\x12\x1b\n" +
 	"\x17REASON_EPOCH_NOT_RAISED\x10y\x12\x1a\n" +
 	"\x16REASON_FOREIGN_CLUSTER\x10z\x12\x1b\n" +
-	"\x17REASON_IMPOSSIBLE_QUOTA\x10{\x12\x15\n" +
+	"\x17REASON_IMPOSSIBLE_QUOTA\x10{\x12\x18\n" +
+	"\x13REASON_UNKNOWN_TASK\x10\x82\x01\x12\x19\n" +
+	"\x14REASON_STALE_ATTEMPT\x10\x83\x01\x12\x16\n" +
+	"\x11REASON_TASKS_FULL\x10\x84\x01\x12\x18\n" +
+	"\x13REASON_FOREIGN_TASK\x10\x85\x01\x12\x15\n" +
 	"\x10REASON_NO_LEADER\x10\x96\x01\x12\x16\n" +
 	"\x11REASON_OVERLOADED\x10\x97\x01\x12\x1b\n" +
 	"\x16REASON_UNKNOWN_OUTCOME\x10\x98\x01\x12\x14\n" +
@@ -6687,7 +6828,7 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\n" +
 	"CAUSE_PLAN\x10\x05\x12\x14\n" +
 	"\x10CAUSE_OVERLOADED\x10\x06\x12\x15\n" +
-	"\x11CAUSE_NOT_A_LIMIT\x10\a*\xf6\x03\n" +
+	"\x11CAUSE_NOT_A_LIMIT\x10\a*\xe7\x04\n" +
 	"\tEventKind\x12\x1a\n" +
 	"\x16EVENT_KIND_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12EVENT_KIND_GRANTED\x10\x01\x12\x16\n" +
@@ -6708,7 +6849,19 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x13EVENT_KIND_REOPENED\x10\x0f\x12\x16\n" +
 	"\x12EVENT_KIND_BREAKER\x10\x10\x12\x17\n" +
 	"\x13EVENT_KIND_FORECAST\x10\x11\x12\x17\n" +
-	"\x13EVENT_KIND_OVERRIDE\x10\x12*V\n" +
+	"\x13EVENT_KIND_OVERRIDE\x10\x12\x12\x19\n" +
+	"\x15EVENT_KIND_TASK_BEGUN\x10\x14\x12\x19\n" +
+	"\x15EVENT_KIND_TASK_ENDED\x10\x15\x12\x1b\n" +
+	"\x17EVENT_KIND_TASK_SHELVED\x10\x16\x12\x1c\n" +
+	"\x18EVENT_KIND_TASK_PUT_BACK\x10\x17*\xd7\x01\n" +
+	"\vTaskOutcome\x12\x1c\n" +
+	"\x18TASK_OUTCOME_UNSPECIFIED\x10\x00\x12\x15\n" +
+	"\x11TASK_OUTCOME_DONE\x10\x01\x12\x17\n" +
+	"\x13TASK_OUTCOME_FAILED\x10\x02\x12\x1a\n" +
+	"\x16TASK_OUTCOME_SATURATED\x10\x03\x12\x1f\n" +
+	"\x1bTASK_OUTCOME_PLAN_EXHAUSTED\x10\x04\x12&\n" +
+	"\"TASK_OUTCOME_FINISHED_THEN_LIMITED\x10\x05\x12\x15\n" +
+	"\x11TASK_OUTCOME_LOST\x10\x06*V\n" +
 	"\bReadMode\x12\x19\n" +
 	"\x15READ_MODE_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16READ_MODE_LINEARIZABLE\x10\x01\x12\x13\n" +
@@ -6770,7 +6923,7 @@ func file_quota_v1_quota_proto_rawDescGZIP() []byte {
 	return file_quota_v1_quota_proto_rawDescData
 }
 
-var file_quota_v1_quota_proto_enumTypes = make([]protoimpl.EnumInfo, 11)
+var file_quota_v1_quota_proto_enumTypes = make([]protoimpl.EnumInfo, 12)
 var file_quota_v1_quota_proto_msgTypes = make([]protoimpl.MessageInfo, 63)
 var file_quota_v1_quota_proto_goTypes = []any{
 	(Reason)(0),                  // 0: quota.v1.Reason
@@ -6778,256 +6931,258 @@ var file_quota_v1_quota_proto_goTypes = []any{
 	(Class)(0),                   // 2: quota.v1.Class
 	(Cause)(0),                   // 3: quota.v1.Cause
 	(EventKind)(0),               // 4: quota.v1.EventKind
-	(ReadMode)(0),                // 5: quota.v1.ReadMode
-	(Circuit)(0),                 // 6: quota.v1.Circuit
-	(Zones)(0),                   // 7: quota.v1.Zones
-	(Charged)(0),                 // 8: quota.v1.Charged
-	(SettleMode)(0),              // 9: quota.v1.SettleMode
-	(Anchor)(0),                  // 10: quota.v1.Anchor
-	(*RequestId)(nil),            // 11: quota.v1.RequestId
-	(*Meta)(nil),                 // 12: quota.v1.Meta
-	(*ErrorInfo)(nil),            // 13: quota.v1.ErrorInfo
-	(*Item)(nil),                 // 14: quota.v1.Item
-	(*OpenSessionRequest)(nil),   // 15: quota.v1.OpenSessionRequest
-	(*OpenSessionResponse)(nil),  // 16: quota.v1.OpenSessionResponse
-	(*CloseSessionRequest)(nil),  // 17: quota.v1.CloseSessionRequest
-	(*CloseSessionResponse)(nil), // 18: quota.v1.CloseSessionResponse
-	(*ReserveRequest)(nil),       // 19: quota.v1.ReserveRequest
-	(*ReserveResponse)(nil),      // 20: quota.v1.ReserveResponse
-	(*Lease)(nil),                // 21: quota.v1.Lease
-	(*Forecast)(nil),             // 22: quota.v1.Forecast
-	(*GrantedItem)(nil),          // 23: quota.v1.GrantedItem
-	(*Operation)(nil),            // 24: quota.v1.Operation
-	(*Refusal)(nil),              // 25: quota.v1.Refusal
-	(*Waiting)(nil),              // 26: quota.v1.Waiting
-	(*ConsumeRequest)(nil),       // 27: quota.v1.ConsumeRequest
-	(*ConsumeResponse)(nil),      // 28: quota.v1.ConsumeResponse
-	(*SettleRequest)(nil),        // 29: quota.v1.SettleRequest
-	(*SettleResponse)(nil),       // 30: quota.v1.SettleResponse
-	(*ReleaseRequest)(nil),       // 31: quota.v1.ReleaseRequest
-	(*ReleaseResponse)(nil),      // 32: quota.v1.ReleaseResponse
-	(*RenewRequest)(nil),         // 33: quota.v1.RenewRequest
-	(*RenewResponse)(nil),        // 34: quota.v1.RenewResponse
-	(*WithdrawRequest)(nil),      // 35: quota.v1.WithdrawRequest
-	(*WithdrawResponse)(nil),     // 36: quota.v1.WithdrawResponse
-	(*Signal)(nil),               // 37: quota.v1.Signal
-	(*ReportRequest)(nil),        // 38: quota.v1.ReportRequest
-	(*ReportResponse)(nil),       // 39: quota.v1.ReportResponse
-	(*ReportedQuota)(nil),        // 40: quota.v1.ReportedQuota
-	(*Command)(nil),              // 41: quota.v1.Command
-	(*BatchRequest)(nil),         // 42: quota.v1.BatchRequest
-	(*BatchResponse)(nil),        // 43: quota.v1.BatchResponse
-	(*CommandResult)(nil),        // 44: quota.v1.CommandResult
-	(*CommandError)(nil),         // 45: quota.v1.CommandError
-	(*WatchRequest)(nil),         // 46: quota.v1.WatchRequest
-	(*WatchResponse)(nil),        // 47: quota.v1.WatchResponse
-	(*Event)(nil),                // 48: quota.v1.Event
-	(*GetQuotaRequest)(nil),      // 49: quota.v1.GetQuotaRequest
-	(*GetQuotaResponse)(nil),     // 50: quota.v1.GetQuotaResponse
-	(*ListQuotasRequest)(nil),    // 51: quota.v1.ListQuotasRequest
-	(*ListQuotasResponse)(nil),   // 52: quota.v1.ListQuotasResponse
-	(*QuotaStatus)(nil),          // 53: quota.v1.QuotaStatus
-	(*Override)(nil),             // 54: quota.v1.Override
-	(*Quota)(nil),                // 55: quota.v1.Quota
-	(*Policy)(nil),               // 56: quota.v1.Policy
-	(*Prediction)(nil),           // 57: quota.v1.Prediction
-	(*Shares)(nil),               // 58: quota.v1.Shares
-	(*ClassUse)(nil),             // 59: quota.v1.ClassUse
-	(*ListUsageRequest)(nil),     // 60: quota.v1.ListUsageRequest
-	(*ListUsageResponse)(nil),    // 61: quota.v1.ListUsageResponse
-	(*Usage)(nil),                // 62: quota.v1.Usage
-	(*Denial)(nil),               // 63: quota.v1.Denial
-	(*Breaker)(nil),              // 64: quota.v1.Breaker
-	(*Window)(nil),               // 65: quota.v1.Window
-	(*Rate)(nil),                 // 66: quota.v1.Rate
-	(*Slots)(nil),                // 67: quota.v1.Slots
-	(*ListLeasesRequest)(nil),    // 68: quota.v1.ListLeasesRequest
-	(*ListLeasesResponse)(nil),   // 69: quota.v1.ListLeasesResponse
-	(*LeaseStatus)(nil),          // 70: quota.v1.LeaseStatus
-	(*CheckFenceRequest)(nil),    // 71: quota.v1.CheckFenceRequest
-	(*CheckFenceResponse)(nil),   // 72: quota.v1.CheckFenceResponse
-	nil,                          // 73: quota.v1.Shares.HoldersEntry
-	(*durationpb.Duration)(nil),  // 74: google.protobuf.Duration
+	(TaskOutcome)(0),             // 5: quota.v1.TaskOutcome
+	(ReadMode)(0),                // 6: quota.v1.ReadMode
+	(Circuit)(0),                 // 7: quota.v1.Circuit
+	(Zones)(0),                   // 8: quota.v1.Zones
+	(Charged)(0),                 // 9: quota.v1.Charged
+	(SettleMode)(0),              // 10: quota.v1.SettleMode
+	(Anchor)(0),                  // 11: quota.v1.Anchor
+	(*RequestId)(nil),            // 12: quota.v1.RequestId
+	(*Meta)(nil),                 // 13: quota.v1.Meta
+	(*ErrorInfo)(nil),            // 14: quota.v1.ErrorInfo
+	(*Item)(nil),                 // 15: quota.v1.Item
+	(*OpenSessionRequest)(nil),   // 16: quota.v1.OpenSessionRequest
+	(*OpenSessionResponse)(nil),  // 17: quota.v1.OpenSessionResponse
+	(*CloseSessionRequest)(nil),  // 18: quota.v1.CloseSessionRequest
+	(*CloseSessionResponse)(nil), // 19: quota.v1.CloseSessionResponse
+	(*ReserveRequest)(nil),       // 20: quota.v1.ReserveRequest
+	(*ReserveResponse)(nil),      // 21: quota.v1.ReserveResponse
+	(*Lease)(nil),                // 22: quota.v1.Lease
+	(*Forecast)(nil),             // 23: quota.v1.Forecast
+	(*GrantedItem)(nil),          // 24: quota.v1.GrantedItem
+	(*Operation)(nil),            // 25: quota.v1.Operation
+	(*Refusal)(nil),              // 26: quota.v1.Refusal
+	(*Waiting)(nil),              // 27: quota.v1.Waiting
+	(*ConsumeRequest)(nil),       // 28: quota.v1.ConsumeRequest
+	(*ConsumeResponse)(nil),      // 29: quota.v1.ConsumeResponse
+	(*SettleRequest)(nil),        // 30: quota.v1.SettleRequest
+	(*SettleResponse)(nil),       // 31: quota.v1.SettleResponse
+	(*ReleaseRequest)(nil),       // 32: quota.v1.ReleaseRequest
+	(*ReleaseResponse)(nil),      // 33: quota.v1.ReleaseResponse
+	(*RenewRequest)(nil),         // 34: quota.v1.RenewRequest
+	(*RenewResponse)(nil),        // 35: quota.v1.RenewResponse
+	(*WithdrawRequest)(nil),      // 36: quota.v1.WithdrawRequest
+	(*WithdrawResponse)(nil),     // 37: quota.v1.WithdrawResponse
+	(*Signal)(nil),               // 38: quota.v1.Signal
+	(*ReportRequest)(nil),        // 39: quota.v1.ReportRequest
+	(*ReportResponse)(nil),       // 40: quota.v1.ReportResponse
+	(*ReportedQuota)(nil),        // 41: quota.v1.ReportedQuota
+	(*Command)(nil),              // 42: quota.v1.Command
+	(*BatchRequest)(nil),         // 43: quota.v1.BatchRequest
+	(*BatchResponse)(nil),        // 44: quota.v1.BatchResponse
+	(*CommandResult)(nil),        // 45: quota.v1.CommandResult
+	(*CommandError)(nil),         // 46: quota.v1.CommandError
+	(*WatchRequest)(nil),         // 47: quota.v1.WatchRequest
+	(*WatchResponse)(nil),        // 48: quota.v1.WatchResponse
+	(*Event)(nil),                // 49: quota.v1.Event
+	(*GetQuotaRequest)(nil),      // 50: quota.v1.GetQuotaRequest
+	(*GetQuotaResponse)(nil),     // 51: quota.v1.GetQuotaResponse
+	(*ListQuotasRequest)(nil),    // 52: quota.v1.ListQuotasRequest
+	(*ListQuotasResponse)(nil),   // 53: quota.v1.ListQuotasResponse
+	(*QuotaStatus)(nil),          // 54: quota.v1.QuotaStatus
+	(*Override)(nil),             // 55: quota.v1.Override
+	(*Quota)(nil),                // 56: quota.v1.Quota
+	(*Policy)(nil),               // 57: quota.v1.Policy
+	(*Prediction)(nil),           // 58: quota.v1.Prediction
+	(*Shares)(nil),               // 59: quota.v1.Shares
+	(*ClassUse)(nil),             // 60: quota.v1.ClassUse
+	(*ListUsageRequest)(nil),     // 61: quota.v1.ListUsageRequest
+	(*ListUsageResponse)(nil),    // 62: quota.v1.ListUsageResponse
+	(*Usage)(nil),                // 63: quota.v1.Usage
+	(*Denial)(nil),               // 64: quota.v1.Denial
+	(*Breaker)(nil),              // 65: quota.v1.Breaker
+	(*Window)(nil),               // 66: quota.v1.Window
+	(*Rate)(nil),                 // 67: quota.v1.Rate
+	(*Slots)(nil),                // 68: quota.v1.Slots
+	(*ListLeasesRequest)(nil),    // 69: quota.v1.ListLeasesRequest
+	(*ListLeasesResponse)(nil),   // 70: quota.v1.ListLeasesResponse
+	(*LeaseStatus)(nil),          // 71: quota.v1.LeaseStatus
+	(*CheckFenceRequest)(nil),    // 72: quota.v1.CheckFenceRequest
+	(*CheckFenceResponse)(nil),   // 73: quota.v1.CheckFenceResponse
+	nil,                          // 74: quota.v1.Shares.HoldersEntry
+	(*durationpb.Duration)(nil),  // 75: google.protobuf.Duration
 }
 var file_quota_v1_quota_proto_depIdxs = []int32{
-	74,  // 0: quota.v1.Meta.cluster_time:type_name -> google.protobuf.Duration
-	74,  // 1: quota.v1.Meta.served_in:type_name -> google.protobuf.Duration
+	75,  // 0: quota.v1.Meta.cluster_time:type_name -> google.protobuf.Duration
+	75,  // 1: quota.v1.Meta.served_in:type_name -> google.protobuf.Duration
 	0,   // 2: quota.v1.ErrorInfo.reason:type_name -> quota.v1.Reason
-	74,  // 3: quota.v1.ErrorInfo.retry_after:type_name -> google.protobuf.Duration
-	12,  // 4: quota.v1.OpenSessionResponse.meta:type_name -> quota.v1.Meta
-	12,  // 5: quota.v1.CloseSessionResponse.meta:type_name -> quota.v1.Meta
-	11,  // 6: quota.v1.ReserveRequest.request_id:type_name -> quota.v1.RequestId
-	14,  // 7: quota.v1.ReserveRequest.items:type_name -> quota.v1.Item
-	74,  // 8: quota.v1.ReserveRequest.ttl:type_name -> google.protobuf.Duration
+	75,  // 3: quota.v1.ErrorInfo.retry_after:type_name -> google.protobuf.Duration
+	13,  // 4: quota.v1.OpenSessionResponse.meta:type_name -> quota.v1.Meta
+	13,  // 5: quota.v1.CloseSessionResponse.meta:type_name -> quota.v1.Meta
+	12,  // 6: quota.v1.ReserveRequest.request_id:type_name -> quota.v1.RequestId
+	15,  // 7: quota.v1.ReserveRequest.items:type_name -> quota.v1.Item
+	75,  // 8: quota.v1.ReserveRequest.ttl:type_name -> google.protobuf.Duration
 	2,   // 9: quota.v1.ReserveRequest.class:type_name -> quota.v1.Class
-	74,  // 10: quota.v1.ReserveRequest.wait:type_name -> google.protobuf.Duration
-	12,  // 11: quota.v1.ReserveResponse.meta:type_name -> quota.v1.Meta
-	21,  // 12: quota.v1.ReserveResponse.lease:type_name -> quota.v1.Lease
-	25,  // 13: quota.v1.ReserveResponse.refusal:type_name -> quota.v1.Refusal
-	26,  // 14: quota.v1.ReserveResponse.waiting:type_name -> quota.v1.Waiting
-	23,  // 15: quota.v1.Lease.items:type_name -> quota.v1.GrantedItem
-	74,  // 16: quota.v1.Lease.expires_in:type_name -> google.protobuf.Duration
-	24,  // 17: quota.v1.Lease.operation:type_name -> quota.v1.Operation
+	75,  // 10: quota.v1.ReserveRequest.wait:type_name -> google.protobuf.Duration
+	13,  // 11: quota.v1.ReserveResponse.meta:type_name -> quota.v1.Meta
+	22,  // 12: quota.v1.ReserveResponse.lease:type_name -> quota.v1.Lease
+	26,  // 13: quota.v1.ReserveResponse.refusal:type_name -> quota.v1.Refusal
+	27,  // 14: quota.v1.ReserveResponse.waiting:type_name -> quota.v1.Waiting
+	24,  // 15: quota.v1.Lease.items:type_name -> quota.v1.GrantedItem
+	75,  // 16: quota.v1.Lease.expires_in:type_name -> google.protobuf.Duration
+	25,  // 17: quota.v1.Lease.operation:type_name -> quota.v1.Operation
 	2,   // 18: quota.v1.Lease.class:type_name -> quota.v1.Class
-	74,  // 19: quota.v1.Lease.asked_ttl:type_name -> google.protobuf.Duration
-	22,  // 20: quota.v1.Lease.forecast:type_name -> quota.v1.Forecast
-	74,  // 21: quota.v1.Forecast.exhausted_in:type_name -> google.protobuf.Duration
-	74,  // 22: quota.v1.GrantedItem.expires_in:type_name -> google.protobuf.Duration
-	23,  // 23: quota.v1.Operation.items:type_name -> quota.v1.GrantedItem
-	74,  // 24: quota.v1.Operation.spend_in:type_name -> google.protobuf.Duration
-	74,  // 25: quota.v1.Operation.transit:type_name -> google.protobuf.Duration
+	75,  // 19: quota.v1.Lease.asked_ttl:type_name -> google.protobuf.Duration
+	23,  // 20: quota.v1.Lease.forecast:type_name -> quota.v1.Forecast
+	75,  // 21: quota.v1.Forecast.exhausted_in:type_name -> google.protobuf.Duration
+	75,  // 22: quota.v1.GrantedItem.expires_in:type_name -> google.protobuf.Duration
+	24,  // 23: quota.v1.Operation.items:type_name -> quota.v1.GrantedItem
+	75,  // 24: quota.v1.Operation.spend_in:type_name -> google.protobuf.Duration
+	75,  // 25: quota.v1.Operation.transit:type_name -> google.protobuf.Duration
 	0,   // 26: quota.v1.Refusal.reason:type_name -> quota.v1.Reason
-	74,  // 27: quota.v1.Refusal.retry_after:type_name -> google.protobuf.Duration
+	75,  // 27: quota.v1.Refusal.retry_after:type_name -> google.protobuf.Duration
 	1,   // 28: quota.v1.Refusal.zone:type_name -> quota.v1.Zone
-	22,  // 29: quota.v1.Refusal.forecast:type_name -> quota.v1.Forecast
-	74,  // 30: quota.v1.Waiting.ends_in:type_name -> google.protobuf.Duration
-	11,  // 31: quota.v1.ConsumeRequest.request_id:type_name -> quota.v1.RequestId
-	14,  // 32: quota.v1.ConsumeRequest.items:type_name -> quota.v1.Item
-	12,  // 33: quota.v1.ConsumeResponse.meta:type_name -> quota.v1.Meta
-	24,  // 34: quota.v1.ConsumeResponse.operation:type_name -> quota.v1.Operation
-	25,  // 35: quota.v1.ConsumeResponse.refusal:type_name -> quota.v1.Refusal
-	11,  // 36: quota.v1.SettleRequest.request_id:type_name -> quota.v1.RequestId
-	14,  // 37: quota.v1.SettleRequest.unspent:type_name -> quota.v1.Item
-	14,  // 38: quota.v1.SettleRequest.actual:type_name -> quota.v1.Item
-	12,  // 39: quota.v1.SettleResponse.meta:type_name -> quota.v1.Meta
-	14,  // 40: quota.v1.SettleResponse.returned:type_name -> quota.v1.Item
-	14,  // 41: quota.v1.SettleResponse.overrun:type_name -> quota.v1.Item
-	11,  // 42: quota.v1.ReleaseRequest.request_id:type_name -> quota.v1.RequestId
-	14,  // 43: quota.v1.ReleaseRequest.items:type_name -> quota.v1.Item
-	12,  // 44: quota.v1.ReleaseResponse.meta:type_name -> quota.v1.Meta
-	14,  // 45: quota.v1.ReleaseResponse.returned:type_name -> quota.v1.Item
-	11,  // 46: quota.v1.RenewRequest.request_id:type_name -> quota.v1.RequestId
-	74,  // 47: quota.v1.RenewRequest.ttl:type_name -> google.protobuf.Duration
-	12,  // 48: quota.v1.RenewResponse.meta:type_name -> quota.v1.Meta
-	74,  // 49: quota.v1.RenewResponse.expires_in:type_name -> google.protobuf.Duration
-	11,  // 50: quota.v1.WithdrawRequest.request_id:type_name -> quota.v1.RequestId
-	12,  // 51: quota.v1.WithdrawResponse.meta:type_name -> quota.v1.Meta
+	23,  // 29: quota.v1.Refusal.forecast:type_name -> quota.v1.Forecast
+	75,  // 30: quota.v1.Waiting.ends_in:type_name -> google.protobuf.Duration
+	12,  // 31: quota.v1.ConsumeRequest.request_id:type_name -> quota.v1.RequestId
+	15,  // 32: quota.v1.ConsumeRequest.items:type_name -> quota.v1.Item
+	13,  // 33: quota.v1.ConsumeResponse.meta:type_name -> quota.v1.Meta
+	25,  // 34: quota.v1.ConsumeResponse.operation:type_name -> quota.v1.Operation
+	26,  // 35: quota.v1.ConsumeResponse.refusal:type_name -> quota.v1.Refusal
+	12,  // 36: quota.v1.SettleRequest.request_id:type_name -> quota.v1.RequestId
+	15,  // 37: quota.v1.SettleRequest.unspent:type_name -> quota.v1.Item
+	15,  // 38: quota.v1.SettleRequest.actual:type_name -> quota.v1.Item
+	13,  // 39: quota.v1.SettleResponse.meta:type_name -> quota.v1.Meta
+	15,  // 40: quota.v1.SettleResponse.returned:type_name -> quota.v1.Item
+	15,  // 41: quota.v1.SettleResponse.overrun:type_name -> quota.v1.Item
+	12,  // 42: quota.v1.ReleaseRequest.request_id:type_name -> quota.v1.RequestId
+	15,  // 43: quota.v1.ReleaseRequest.items:type_name -> quota.v1.Item
+	13,  // 44: quota.v1.ReleaseResponse.meta:type_name -> quota.v1.Meta
+	15,  // 45: quota.v1.ReleaseResponse.returned:type_name -> quota.v1.Item
+	12,  // 46: quota.v1.RenewRequest.request_id:type_name -> quota.v1.RequestId
+	75,  // 47: quota.v1.RenewRequest.ttl:type_name -> google.protobuf.Duration
+	13,  // 48: quota.v1.RenewResponse.meta:type_name -> quota.v1.Meta
+	75,  // 49: quota.v1.RenewResponse.expires_in:type_name -> google.protobuf.Duration
+	12,  // 50: quota.v1.WithdrawRequest.request_id:type_name -> quota.v1.RequestId
+	13,  // 51: quota.v1.WithdrawResponse.meta:type_name -> quota.v1.Meta
 	3,   // 52: quota.v1.Signal.cause:type_name -> quota.v1.Cause
-	74,  // 53: quota.v1.Signal.reset_after:type_name -> google.protobuf.Duration
-	74,  // 54: quota.v1.Signal.reset_resolution:type_name -> google.protobuf.Duration
-	74,  // 55: quota.v1.Signal.retry_after:type_name -> google.protobuf.Duration
-	11,  // 56: quota.v1.ReportRequest.request_id:type_name -> quota.v1.RequestId
-	37,  // 57: quota.v1.ReportRequest.signals:type_name -> quota.v1.Signal
-	12,  // 58: quota.v1.ReportResponse.meta:type_name -> quota.v1.Meta
-	40,  // 59: quota.v1.ReportResponse.quotas:type_name -> quota.v1.ReportedQuota
-	74,  // 60: quota.v1.ReportedQuota.cooldown_left:type_name -> google.protobuf.Duration
-	19,  // 61: quota.v1.Command.reserve:type_name -> quota.v1.ReserveRequest
-	27,  // 62: quota.v1.Command.consume:type_name -> quota.v1.ConsumeRequest
-	29,  // 63: quota.v1.Command.settle:type_name -> quota.v1.SettleRequest
-	31,  // 64: quota.v1.Command.release:type_name -> quota.v1.ReleaseRequest
-	33,  // 65: quota.v1.Command.renew:type_name -> quota.v1.RenewRequest
-	35,  // 66: quota.v1.Command.withdraw:type_name -> quota.v1.WithdrawRequest
-	38,  // 67: quota.v1.Command.report:type_name -> quota.v1.ReportRequest
-	41,  // 68: quota.v1.BatchRequest.commands:type_name -> quota.v1.Command
-	12,  // 69: quota.v1.BatchResponse.meta:type_name -> quota.v1.Meta
-	44,  // 70: quota.v1.BatchResponse.results:type_name -> quota.v1.CommandResult
-	20,  // 71: quota.v1.CommandResult.reserve:type_name -> quota.v1.ReserveResponse
-	28,  // 72: quota.v1.CommandResult.consume:type_name -> quota.v1.ConsumeResponse
-	30,  // 73: quota.v1.CommandResult.settle:type_name -> quota.v1.SettleResponse
-	32,  // 74: quota.v1.CommandResult.release:type_name -> quota.v1.ReleaseResponse
-	34,  // 75: quota.v1.CommandResult.renew:type_name -> quota.v1.RenewResponse
-	36,  // 76: quota.v1.CommandResult.withdraw:type_name -> quota.v1.WithdrawResponse
-	39,  // 77: quota.v1.CommandResult.report:type_name -> quota.v1.ReportResponse
-	45,  // 78: quota.v1.CommandResult.error:type_name -> quota.v1.CommandError
-	13,  // 79: quota.v1.CommandError.info:type_name -> quota.v1.ErrorInfo
-	12,  // 80: quota.v1.WatchResponse.meta:type_name -> quota.v1.Meta
-	48,  // 81: quota.v1.WatchResponse.events:type_name -> quota.v1.Event
+	75,  // 53: quota.v1.Signal.reset_after:type_name -> google.protobuf.Duration
+	75,  // 54: quota.v1.Signal.reset_resolution:type_name -> google.protobuf.Duration
+	75,  // 55: quota.v1.Signal.retry_after:type_name -> google.protobuf.Duration
+	12,  // 56: quota.v1.ReportRequest.request_id:type_name -> quota.v1.RequestId
+	38,  // 57: quota.v1.ReportRequest.signals:type_name -> quota.v1.Signal
+	13,  // 58: quota.v1.ReportResponse.meta:type_name -> quota.v1.Meta
+	41,  // 59: quota.v1.ReportResponse.quotas:type_name -> quota.v1.ReportedQuota
+	75,  // 60: quota.v1.ReportedQuota.cooldown_left:type_name -> google.protobuf.Duration
+	20,  // 61: quota.v1.Command.reserve:type_name -> quota.v1.ReserveRequest
+	28,  // 62: quota.v1.Command.consume:type_name -> quota.v1.ConsumeRequest
+	30,  // 63: quota.v1.Command.settle:type_name -> quota.v1.SettleRequest
+	32,  // 64: quota.v1.Command.release:type_name -> quota.v1.ReleaseRequest
+	34,  // 65: quota.v1.Command.renew:type_name -> quota.v1.RenewRequest
+	36,  // 66: quota.v1.Command.withdraw:type_name -> quota.v1.WithdrawRequest
+	39,  // 67: quota.v1.Command.report:type_name -> quota.v1.ReportRequest
+	42,  // 68: quota.v1.BatchRequest.commands:type_name -> quota.v1.Command
+	13,  // 69: quota.v1.BatchResponse.meta:type_name -> quota.v1.Meta
+	45,  // 70: quota.v1.BatchResponse.results:type_name -> quota.v1.CommandResult
+	21,  // 71: quota.v1.CommandResult.reserve:type_name -> quota.v1.ReserveResponse
+	29,  // 72: quota.v1.CommandResult.consume:type_name -> quota.v1.ConsumeResponse
+	31,  // 73: quota.v1.CommandResult.settle:type_name -> quota.v1.SettleResponse
+	33,  // 74: quota.v1.CommandResult.release:type_name -> quota.v1.ReleaseResponse
+	35,  // 75: quota.v1.CommandResult.renew:type_name -> quota.v1.RenewResponse
+	37,  // 76: quota.v1.CommandResult.withdraw:type_name -> quota.v1.WithdrawResponse
+	40,  // 77: quota.v1.CommandResult.report:type_name -> quota.v1.ReportResponse
+	46,  // 78: quota.v1.CommandResult.error:type_name -> quota.v1.CommandError
+	14,  // 79: quota.v1.CommandError.info:type_name -> quota.v1.ErrorInfo
+	13,  // 80: quota.v1.WatchResponse.meta:type_name -> quota.v1.Meta
+	49,  // 81: quota.v1.WatchResponse.events:type_name -> quota.v1.Event
 	4,   // 82: quota.v1.Event.kind:type_name -> quota.v1.EventKind
 	0,   // 83: quota.v1.Event.reason:type_name -> quota.v1.Reason
-	74,  // 84: quota.v1.Event.duration:type_name -> google.protobuf.Duration
-	5,   // 85: quota.v1.GetQuotaRequest.read:type_name -> quota.v1.ReadMode
-	12,  // 86: quota.v1.GetQuotaResponse.meta:type_name -> quota.v1.Meta
-	53,  // 87: quota.v1.GetQuotaResponse.quota:type_name -> quota.v1.QuotaStatus
-	5,   // 88: quota.v1.ListQuotasRequest.read:type_name -> quota.v1.ReadMode
-	12,  // 89: quota.v1.ListQuotasResponse.meta:type_name -> quota.v1.Meta
-	53,  // 90: quota.v1.ListQuotasResponse.quotas:type_name -> quota.v1.QuotaStatus
-	55,  // 91: quota.v1.QuotaStatus.definition:type_name -> quota.v1.Quota
-	1,   // 92: quota.v1.QuotaStatus.zone:type_name -> quota.v1.Zone
-	74,  // 93: quota.v1.QuotaStatus.cooldown_left:type_name -> google.protobuf.Duration
-	74,  // 94: quota.v1.QuotaStatus.window_closes_in:type_name -> google.protobuf.Duration
-	74,  // 95: quota.v1.QuotaStatus.reopens_in:type_name -> google.protobuf.Duration
-	59,  // 96: quota.v1.QuotaStatus.classes:type_name -> quota.v1.ClassUse
-	6,   // 97: quota.v1.QuotaStatus.circuit:type_name -> quota.v1.Circuit
-	22,  // 98: quota.v1.QuotaStatus.forecast:type_name -> quota.v1.Forecast
-	54,  // 99: quota.v1.QuotaStatus.override:type_name -> quota.v1.Override
-	74,  // 100: quota.v1.Override.left:type_name -> google.protobuf.Duration
-	65,  // 101: quota.v1.Quota.window:type_name -> quota.v1.Window
-	66,  // 102: quota.v1.Quota.rate:type_name -> quota.v1.Rate
-	67,  // 103: quota.v1.Quota.slots:type_name -> quota.v1.Slots
-	74,  // 104: quota.v1.Quota.spend_by:type_name -> google.protobuf.Duration
-	74,  // 105: quota.v1.Quota.transit:type_name -> google.protobuf.Duration
-	8,   // 106: quota.v1.Quota.charged:type_name -> quota.v1.Charged
-	74,  // 107: quota.v1.Quota.max_call:type_name -> google.protobuf.Duration
-	9,   // 108: quota.v1.Quota.settle:type_name -> quota.v1.SettleMode
-	56,  // 109: quota.v1.Quota.policy:type_name -> quota.v1.Policy
-	7,   // 110: quota.v1.Policy.zones:type_name -> quota.v1.Zones
-	74,  // 111: quota.v1.Policy.ramp:type_name -> google.protobuf.Duration
-	64,  // 112: quota.v1.Policy.breaker:type_name -> quota.v1.Breaker
-	58,  // 113: quota.v1.Policy.shares:type_name -> quota.v1.Shares
-	74,  // 114: quota.v1.Policy.ageing:type_name -> google.protobuf.Duration
-	57,  // 115: quota.v1.Policy.prediction:type_name -> quota.v1.Prediction
-	74,  // 116: quota.v1.Prediction.ahead:type_name -> google.protobuf.Duration
-	74,  // 117: quota.v1.Shares.quiet:type_name -> google.protobuf.Duration
-	73,  // 118: quota.v1.Shares.holders:type_name -> quota.v1.Shares.HoldersEntry
-	2,   // 119: quota.v1.ClassUse.class:type_name -> quota.v1.Class
-	5,   // 120: quota.v1.ListUsageRequest.read:type_name -> quota.v1.ReadMode
-	12,  // 121: quota.v1.ListUsageResponse.meta:type_name -> quota.v1.Meta
-	62,  // 122: quota.v1.ListUsageResponse.usage:type_name -> quota.v1.Usage
-	2,   // 123: quota.v1.Usage.class:type_name -> quota.v1.Class
-	74,  // 124: quota.v1.Usage.waited:type_name -> google.protobuf.Duration
-	63,  // 125: quota.v1.Usage.denials:type_name -> quota.v1.Denial
-	0,   // 126: quota.v1.Denial.reason:type_name -> quota.v1.Reason
-	74,  // 127: quota.v1.Breaker.closed:type_name -> google.protobuf.Duration
-	10,  // 128: quota.v1.Window.anchor:type_name -> quota.v1.Anchor
-	74,  // 129: quota.v1.Window.skew:type_name -> google.protobuf.Duration
-	74,  // 130: quota.v1.Rate.per:type_name -> google.protobuf.Duration
-	74,  // 131: quota.v1.Slots.grace:type_name -> google.protobuf.Duration
-	5,   // 132: quota.v1.ListLeasesRequest.read:type_name -> quota.v1.ReadMode
-	12,  // 133: quota.v1.ListLeasesResponse.meta:type_name -> quota.v1.Meta
-	70,  // 134: quota.v1.ListLeasesResponse.leases:type_name -> quota.v1.LeaseStatus
-	2,   // 135: quota.v1.LeaseStatus.class:type_name -> quota.v1.Class
-	23,  // 136: quota.v1.LeaseStatus.held:type_name -> quota.v1.GrantedItem
-	23,  // 137: quota.v1.LeaseStatus.consumed:type_name -> quota.v1.GrantedItem
-	74,  // 138: quota.v1.LeaseStatus.expires_in:type_name -> google.protobuf.Duration
-	12,  // 139: quota.v1.CheckFenceResponse.meta:type_name -> quota.v1.Meta
-	74,  // 140: quota.v1.CheckFenceResponse.expires_in:type_name -> google.protobuf.Duration
-	15,  // 141: quota.v1.QuotaService.OpenSession:input_type -> quota.v1.OpenSessionRequest
-	17,  // 142: quota.v1.QuotaService.CloseSession:input_type -> quota.v1.CloseSessionRequest
-	19,  // 143: quota.v1.QuotaService.Reserve:input_type -> quota.v1.ReserveRequest
-	27,  // 144: quota.v1.QuotaService.Consume:input_type -> quota.v1.ConsumeRequest
-	29,  // 145: quota.v1.QuotaService.Settle:input_type -> quota.v1.SettleRequest
-	31,  // 146: quota.v1.QuotaService.Release:input_type -> quota.v1.ReleaseRequest
-	33,  // 147: quota.v1.QuotaService.Renew:input_type -> quota.v1.RenewRequest
-	35,  // 148: quota.v1.QuotaService.Withdraw:input_type -> quota.v1.WithdrawRequest
-	38,  // 149: quota.v1.QuotaService.Report:input_type -> quota.v1.ReportRequest
-	42,  // 150: quota.v1.QuotaService.Batch:input_type -> quota.v1.BatchRequest
-	46,  // 151: quota.v1.QuotaService.Watch:input_type -> quota.v1.WatchRequest
-	49,  // 152: quota.v1.QuotaService.GetQuota:input_type -> quota.v1.GetQuotaRequest
-	51,  // 153: quota.v1.QuotaService.ListQuotas:input_type -> quota.v1.ListQuotasRequest
-	68,  // 154: quota.v1.QuotaService.ListLeases:input_type -> quota.v1.ListLeasesRequest
-	60,  // 155: quota.v1.QuotaService.ListUsage:input_type -> quota.v1.ListUsageRequest
-	71,  // 156: quota.v1.QuotaService.CheckFence:input_type -> quota.v1.CheckFenceRequest
-	16,  // 157: quota.v1.QuotaService.OpenSession:output_type -> quota.v1.OpenSessionResponse
-	18,  // 158: quota.v1.QuotaService.CloseSession:output_type -> quota.v1.CloseSessionResponse
-	20,  // 159: quota.v1.QuotaService.Reserve:output_type -> quota.v1.ReserveResponse
-	28,  // 160: quota.v1.QuotaService.Consume:output_type -> quota.v1.ConsumeResponse
-	30,  // 161: quota.v1.QuotaService.Settle:output_type -> quota.v1.SettleResponse
-	32,  // 162: quota.v1.QuotaService.Release:output_type -> quota.v1.ReleaseResponse
-	34,  // 163: quota.v1.QuotaService.Renew:output_type -> quota.v1.RenewResponse
-	36,  // 164: quota.v1.QuotaService.Withdraw:output_type -> quota.v1.WithdrawResponse
-	39,  // 165: quota.v1.QuotaService.Report:output_type -> quota.v1.ReportResponse
-	43,  // 166: quota.v1.QuotaService.Batch:output_type -> quota.v1.BatchResponse
-	47,  // 167: quota.v1.QuotaService.Watch:output_type -> quota.v1.WatchResponse
-	50,  // 168: quota.v1.QuotaService.GetQuota:output_type -> quota.v1.GetQuotaResponse
-	52,  // 169: quota.v1.QuotaService.ListQuotas:output_type -> quota.v1.ListQuotasResponse
-	69,  // 170: quota.v1.QuotaService.ListLeases:output_type -> quota.v1.ListLeasesResponse
-	61,  // 171: quota.v1.QuotaService.ListUsage:output_type -> quota.v1.ListUsageResponse
-	72,  // 172: quota.v1.QuotaService.CheckFence:output_type -> quota.v1.CheckFenceResponse
-	157, // [157:173] is the sub-list for method output_type
-	141, // [141:157] is the sub-list for method input_type
-	141, // [141:141] is the sub-list for extension type_name
-	141, // [141:141] is the sub-list for extension extendee
-	0,   // [0:141] is the sub-list for field type_name
+	75,  // 84: quota.v1.Event.duration:type_name -> google.protobuf.Duration
+	5,   // 85: quota.v1.Event.task_outcome:type_name -> quota.v1.TaskOutcome
+	6,   // 86: quota.v1.GetQuotaRequest.read:type_name -> quota.v1.ReadMode
+	13,  // 87: quota.v1.GetQuotaResponse.meta:type_name -> quota.v1.Meta
+	54,  // 88: quota.v1.GetQuotaResponse.quota:type_name -> quota.v1.QuotaStatus
+	6,   // 89: quota.v1.ListQuotasRequest.read:type_name -> quota.v1.ReadMode
+	13,  // 90: quota.v1.ListQuotasResponse.meta:type_name -> quota.v1.Meta
+	54,  // 91: quota.v1.ListQuotasResponse.quotas:type_name -> quota.v1.QuotaStatus
+	56,  // 92: quota.v1.QuotaStatus.definition:type_name -> quota.v1.Quota
+	1,   // 93: quota.v1.QuotaStatus.zone:type_name -> quota.v1.Zone
+	75,  // 94: quota.v1.QuotaStatus.cooldown_left:type_name -> google.protobuf.Duration
+	75,  // 95: quota.v1.QuotaStatus.window_closes_in:type_name -> google.protobuf.Duration
+	75,  // 96: quota.v1.QuotaStatus.reopens_in:type_name -> google.protobuf.Duration
+	60,  // 97: quota.v1.QuotaStatus.classes:type_name -> quota.v1.ClassUse
+	7,   // 98: quota.v1.QuotaStatus.circuit:type_name -> quota.v1.Circuit
+	23,  // 99: quota.v1.QuotaStatus.forecast:type_name -> quota.v1.Forecast
+	55,  // 100: quota.v1.QuotaStatus.override:type_name -> quota.v1.Override
+	75,  // 101: quota.v1.Override.left:type_name -> google.protobuf.Duration
+	66,  // 102: quota.v1.Quota.window:type_name -> quota.v1.Window
+	67,  // 103: quota.v1.Quota.rate:type_name -> quota.v1.Rate
+	68,  // 104: quota.v1.Quota.slots:type_name -> quota.v1.Slots
+	75,  // 105: quota.v1.Quota.spend_by:type_name -> google.protobuf.Duration
+	75,  // 106: quota.v1.Quota.transit:type_name -> google.protobuf.Duration
+	9,   // 107: quota.v1.Quota.charged:type_name -> quota.v1.Charged
+	75,  // 108: quota.v1.Quota.max_call:type_name -> google.protobuf.Duration
+	10,  // 109: quota.v1.Quota.settle:type_name -> quota.v1.SettleMode
+	57,  // 110: quota.v1.Quota.policy:type_name -> quota.v1.Policy
+	8,   // 111: quota.v1.Policy.zones:type_name -> quota.v1.Zones
+	75,  // 112: quota.v1.Policy.ramp:type_name -> google.protobuf.Duration
+	65,  // 113: quota.v1.Policy.breaker:type_name -> quota.v1.Breaker
+	59,  // 114: quota.v1.Policy.shares:type_name -> quota.v1.Shares
+	75,  // 115: quota.v1.Policy.ageing:type_name -> google.protobuf.Duration
+	58,  // 116: quota.v1.Policy.prediction:type_name -> quota.v1.Prediction
+	75,  // 117: quota.v1.Prediction.ahead:type_name -> google.protobuf.Duration
+	75,  // 118: quota.v1.Shares.quiet:type_name -> google.protobuf.Duration
+	74,  // 119: quota.v1.Shares.holders:type_name -> quota.v1.Shares.HoldersEntry
+	2,   // 120: quota.v1.ClassUse.class:type_name -> quota.v1.Class
+	6,   // 121: quota.v1.ListUsageRequest.read:type_name -> quota.v1.ReadMode
+	13,  // 122: quota.v1.ListUsageResponse.meta:type_name -> quota.v1.Meta
+	63,  // 123: quota.v1.ListUsageResponse.usage:type_name -> quota.v1.Usage
+	2,   // 124: quota.v1.Usage.class:type_name -> quota.v1.Class
+	75,  // 125: quota.v1.Usage.waited:type_name -> google.protobuf.Duration
+	64,  // 126: quota.v1.Usage.denials:type_name -> quota.v1.Denial
+	0,   // 127: quota.v1.Denial.reason:type_name -> quota.v1.Reason
+	75,  // 128: quota.v1.Breaker.closed:type_name -> google.protobuf.Duration
+	11,  // 129: quota.v1.Window.anchor:type_name -> quota.v1.Anchor
+	75,  // 130: quota.v1.Window.skew:type_name -> google.protobuf.Duration
+	75,  // 131: quota.v1.Rate.per:type_name -> google.protobuf.Duration
+	75,  // 132: quota.v1.Slots.grace:type_name -> google.protobuf.Duration
+	6,   // 133: quota.v1.ListLeasesRequest.read:type_name -> quota.v1.ReadMode
+	13,  // 134: quota.v1.ListLeasesResponse.meta:type_name -> quota.v1.Meta
+	71,  // 135: quota.v1.ListLeasesResponse.leases:type_name -> quota.v1.LeaseStatus
+	2,   // 136: quota.v1.LeaseStatus.class:type_name -> quota.v1.Class
+	24,  // 137: quota.v1.LeaseStatus.held:type_name -> quota.v1.GrantedItem
+	24,  // 138: quota.v1.LeaseStatus.consumed:type_name -> quota.v1.GrantedItem
+	75,  // 139: quota.v1.LeaseStatus.expires_in:type_name -> google.protobuf.Duration
+	13,  // 140: quota.v1.CheckFenceResponse.meta:type_name -> quota.v1.Meta
+	75,  // 141: quota.v1.CheckFenceResponse.expires_in:type_name -> google.protobuf.Duration
+	16,  // 142: quota.v1.QuotaService.OpenSession:input_type -> quota.v1.OpenSessionRequest
+	18,  // 143: quota.v1.QuotaService.CloseSession:input_type -> quota.v1.CloseSessionRequest
+	20,  // 144: quota.v1.QuotaService.Reserve:input_type -> quota.v1.ReserveRequest
+	28,  // 145: quota.v1.QuotaService.Consume:input_type -> quota.v1.ConsumeRequest
+	30,  // 146: quota.v1.QuotaService.Settle:input_type -> quota.v1.SettleRequest
+	32,  // 147: quota.v1.QuotaService.Release:input_type -> quota.v1.ReleaseRequest
+	34,  // 148: quota.v1.QuotaService.Renew:input_type -> quota.v1.RenewRequest
+	36,  // 149: quota.v1.QuotaService.Withdraw:input_type -> quota.v1.WithdrawRequest
+	39,  // 150: quota.v1.QuotaService.Report:input_type -> quota.v1.ReportRequest
+	43,  // 151: quota.v1.QuotaService.Batch:input_type -> quota.v1.BatchRequest
+	47,  // 152: quota.v1.QuotaService.Watch:input_type -> quota.v1.WatchRequest
+	50,  // 153: quota.v1.QuotaService.GetQuota:input_type -> quota.v1.GetQuotaRequest
+	52,  // 154: quota.v1.QuotaService.ListQuotas:input_type -> quota.v1.ListQuotasRequest
+	69,  // 155: quota.v1.QuotaService.ListLeases:input_type -> quota.v1.ListLeasesRequest
+	61,  // 156: quota.v1.QuotaService.ListUsage:input_type -> quota.v1.ListUsageRequest
+	72,  // 157: quota.v1.QuotaService.CheckFence:input_type -> quota.v1.CheckFenceRequest
+	17,  // 158: quota.v1.QuotaService.OpenSession:output_type -> quota.v1.OpenSessionResponse
+	19,  // 159: quota.v1.QuotaService.CloseSession:output_type -> quota.v1.CloseSessionResponse
+	21,  // 160: quota.v1.QuotaService.Reserve:output_type -> quota.v1.ReserveResponse
+	29,  // 161: quota.v1.QuotaService.Consume:output_type -> quota.v1.ConsumeResponse
+	31,  // 162: quota.v1.QuotaService.Settle:output_type -> quota.v1.SettleResponse
+	33,  // 163: quota.v1.QuotaService.Release:output_type -> quota.v1.ReleaseResponse
+	35,  // 164: quota.v1.QuotaService.Renew:output_type -> quota.v1.RenewResponse
+	37,  // 165: quota.v1.QuotaService.Withdraw:output_type -> quota.v1.WithdrawResponse
+	40,  // 166: quota.v1.QuotaService.Report:output_type -> quota.v1.ReportResponse
+	44,  // 167: quota.v1.QuotaService.Batch:output_type -> quota.v1.BatchResponse
+	48,  // 168: quota.v1.QuotaService.Watch:output_type -> quota.v1.WatchResponse
+	51,  // 169: quota.v1.QuotaService.GetQuota:output_type -> quota.v1.GetQuotaResponse
+	53,  // 170: quota.v1.QuotaService.ListQuotas:output_type -> quota.v1.ListQuotasResponse
+	70,  // 171: quota.v1.QuotaService.ListLeases:output_type -> quota.v1.ListLeasesResponse
+	62,  // 172: quota.v1.QuotaService.ListUsage:output_type -> quota.v1.ListUsageResponse
+	73,  // 173: quota.v1.QuotaService.CheckFence:output_type -> quota.v1.CheckFenceResponse
+	158, // [158:174] is the sub-list for method output_type
+	142, // [142:158] is the sub-list for method input_type
+	142, // [142:142] is the sub-list for extension type_name
+	142, // [142:142] is the sub-list for extension extendee
+	0,   // [0:142] is the sub-list for field type_name
 }
 
 func init() { file_quota_v1_quota_proto_init() }
@@ -7079,7 +7234,7 @@ func file_quota_v1_quota_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quota_v1_quota_proto_rawDesc), len(file_quota_v1_quota_proto_rawDesc)),
-			NumEnums:      11,
+			NumEnums:      12,
 			NumMessages:   63,
 			NumExtensions: 0,
 			NumServices:   1,

@@ -10,8 +10,8 @@ import (
 )
 
 func (a *App) limitsCommand() *cobra.Command {
-	var sessions, bytes, waiters int64
-	var idle, life string
+	var sessions, bytes, waiters, tasks int64
+	var idle, life, taskLife string
 	cmd := &cobra.Command{
 		Use:   "limits",
 		Short: "Show or change the bounds of sessions, idempotency keys and the queue",
@@ -28,7 +28,7 @@ that is there: it refuses what is new. A shorter life counts from the last use.`
 				field **int64
 			}{
 				"max-sessions": {&sessions, &limits.MaxSessions}, "max-result-bytes": {&bytes, &limits.MaxResultBytes},
-				"max-waiters": {&waiters, &limits.MaxWaiters},
+				"max-waiters": {&waiters, &limits.MaxWaiters}, "max-tasks": {&tasks, &limits.MaxTasks},
 			} { // the order does not matter
 				if cmd.Flags().Changed(name) {
 					*to.field, changed = to.value, true
@@ -41,12 +41,17 @@ that is there: it refuses what is new. A shorter life counts from the last use.`
 			if limits.KeyLife, err = durationFlag(cmd, "key-life", life); err != nil {
 				return err
 			}
-			return a.limits(cmd, limits, changed || limits.SessionIdle != nil || limits.KeyLife != nil)
+			if limits.TaskLife, err = durationFlag(cmd, "task-life", taskLife); err != nil {
+				return err
+			}
+			return a.limits(cmd, limits, changed || limits.SessionIdle != nil || limits.KeyLife != nil || limits.TaskLife != nil)
 		},
 	}
 	cmd.Flags().Int64Var(&sessions, "max-sessions", 0, "most sessions")
 	cmd.Flags().Int64Var(&bytes, "max-result-bytes", 0, "most bytes of results that are kept for repeated requests")
 	cmd.Flags().Int64Var(&waiters, "max-waiters", 0, "most waiting Reserves")
+	cmd.Flags().Int64Var(&tasks, "max-tasks", 0, "most tasks")
+	cmd.Flags().StringVar(&taskLife, "task-life", "", "how long a task that is done is remembered, 1s to 30d")
 	cmd.Flags().StringVar(&idle, "session-idle", "", "how long a session that is not used lives, 1s to 30d")
 	cmd.Flags().StringVar(&life, "key-life", "", "how long an idempotency key is remembered, 1s to 30d")
 	return a.clientFlags(cmd)
@@ -83,5 +88,7 @@ func (a *App) limits(cmd *cobra.Command, to *quotav1.Limits, change bool) error 
 	table.Add("session idle", output.Duration(now.SessionIdle))
 	table.Add("key life", output.Duration(now.KeyLife))
 	table.Add("max waiters", output.Int(now.GetMaxWaiters()))
+	table.Add("max tasks", output.Int(now.GetMaxTasks()))
+	table.Add("task life", output.Duration(now.TaskLife))
 	return table.Write(a.Out)
 }

@@ -1,0 +1,264 @@
+package fsm
+
+import (
+	"fmt"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// How long a task waits after an attempt that did not finish it.
+const (
+	firstRetry  = 5 * minute
+	secondRetry = 15 * minute
+	laterRetry  = 30 * minute
+
+	// saturatedWait and planWait stand for what the provider did not say.
+	saturatedWait = minute
+	planWait      = 30 * minute
+	// Of several limits in a row each waits at least twice as long as the one before, from the second on: an agent that
+	// meets one as soon as it starts costs its prompt each time, whatever the provider says.
+	firstLimitFloor = minute
+	lastLimitFloor  = 30 * minute
+	maxLimitDouble  = 5
+)
+
+// beginTask begins a task's next attempt, or says why not. Only one is under way at a time, and it has a deadline, so that
+// one whose runner is gone ends as well.
+func (m *Machine) beginTask(ask *logpb.BeginTask, by string) *logpb.Result {
+	if failed := m.checkBegin(ask); failed != nil {
+		return failure(failed)
+	}
+	t, failed := m.task(ask.Task, by)
+	switch {
+	case failed != nil:
+		return failure(failed)
+	case t != nil && t.phase == logpb.TaskPhase_TASK_PHASE_DONE:
+		return begun(t, 0)
+	case t == nil && int64(m.tasks.Len()) >= m.limits.tasks:
+		return fail(logpb.Reason_REASON_TASKS_FULL, fmt.Sprintf("there are %d tasks", m.tasks.Len()),
+			"forget those that are shelved and not wanted any more; done ones go by themselves")
+	}
+	if refusal := m.notNow(t, ask); refusal != nil {
+		return refuse(refusal)
+	}
+	if t == nil {
+		t = &task{generation: m.generation, name: ask.Task, maxFailures: defaultMaxFailures}
+	}
+	if ask.Attempt != 0 && ask.Attempt != t.attempts+1 {
+		return fail(logpb.Reason_REASON_STALE_ATTEMPT, fmt.Sprintf("attempt %d of %d is not the next one", ask.Attempt, t.attempts),
+			"leave the number out to begin the next")
+	}
+	m.tasks.Set(t.name, t)
+	t.holder, t.quotas = ask.Holder, ask.Quotas
+	if ask.MaxFailures != 0 {
+		t.maxFailures = max(ask.MaxFailures, t.failures+1) // an attempt that begins may fail
+	}
+	if t.ttl = ask.TtlNs; t.ttl == 0 {
+		t.ttl = defaultTaskTTL
+	}
+	t.attempts++
+	m.grants++
+	t.fence = m.fence()
+	m.moveTask(t, logpb.TaskPhase_TASK_PHASE_UNDER_WAY, m.clock.Now+t.ttl)
+	m.emit(Event{Kind: EventTaskBegun, Task: t.name, Holder: t.holder, Fence: t.fence, Amount: t.attempts})
+	return begun(t, t.attempts)
+}
+
+func begun(t *task, attempt int64) *logpb.Result {
+	b := &logpb.TaskBegun{Attempt: attempt, Failures: t.failures, MaxFailures: t.maxFailures}
+	if attempt != 0 {
+		b.Fence, b.DeadlineNs = t.fence, t.at
+	}
+	return &logpb.Result{Kind: &logpb.Result_TaskBegun{TaskBegun: b}}
+}
+
+// notNow says why a task's next attempt cannot begin now; nil: it can. The task itself comes first: of one that is shelved
+// no quota's reopening is worth waiting for.
+func (m *Machine) notNow(t *task, ask *logpb.BeginTask) *logpb.Refusal {
+	switch {
+	case t == nil:
+	case t.phase == logpb.TaskPhase_TASK_PHASE_SHELVED:
+		return &logpb.Refusal{
+			Reason: logpb.Reason_REASON_TASK_SHELVED,
+			Advice: fmt.Sprintf("it failed %d times: see why, then put it back with quotad task retry", t.failures),
+		}
+	case t.phase == logpb.TaskPhase_TASK_PHASE_UNDER_WAY:
+		return &logpb.Refusal{
+			Reason: logpb.Reason_REASON_TASK_UNDER_WAY, RetryAtNs: t.at,
+			Advice: "it ends by itself at the latest then, if nothing is heard of it",
+		}
+	case t.at > m.clock.Now:
+		return &logpb.Refusal{Reason: logpb.Reason_REASON_TASK_LATER, RetryAtNs: t.at, Advice: "come back then"}
+	}
+	var worst *logpb.Refusal
+	for _, name := range ask.Quotas {
+		for _, q := range m.path(m.quota(m.quotaNamed(name).number)) {
+			switch {
+			case q.rule.policy.observe:
+			case q.rule.limit == 0:
+				worst = worse(worst, m.refusal(logpb.Reason_REASON_SUSPENDED, q, 0, "its limit is 0: ask the operator"))
+			case q.cooling(m.clock.Now):
+				worst = worse(worst, m.refusal(logpb.Reason_REASON_COOLDOWN, q, q.cooldown, "the provider closed it"))
+			}
+		}
+	}
+	return worst
+}
+
+// attempt returns the task whose present attempt has this fence, or why there is none.
+func (m *Machine) attempt(name string, fence uint64, by string) (*task, *logpb.Failure) {
+	if fence > m.fence() {
+		return nil, m.neverIssued(fence)
+	}
+	t, failed := m.task(name, by)
+	if failed == nil && (t == nil || t.fence != fence || fence == 0 || t.outcome == logpb.TaskOutcome_TASK_OUTCOME_LOST && t.phase != logpb.TaskPhase_TASK_PHASE_UNDER_WAY) {
+		failed = &logpb.Failure{
+			Reason: logpb.Reason_REASON_STALE_FENCE, FenceCounter: m.fence(),
+			Message: fmt.Sprintf("the attempt of task %q has ended, or this is not its fence", name),
+			Hint:    "stop working on it: another attempt may be under way",
+		}
+	}
+	return t, failed
+}
+
+// renewTask moves an attempt's deadline, never to an earlier time.
+func (m *Machine) renewTask(command *logpb.RenewTask, by string) *logpb.Result {
+	if command.TtlNs != 0 && (command.TtlNs < minTTL || command.TtlNs > maxTTL) {
+		return failure(invalid("the ttl is not within 1 s to 24 h", "leave it out for the length that was begun with"))
+	}
+	t, failed := m.attempt(command.Task, command.Fence, by)
+	switch {
+	case failed != nil:
+		return failure(failed)
+	case t.phase != logpb.TaskPhase_TASK_PHASE_UNDER_WAY:
+		return endedBefore(t)
+	case command.TtlNs != 0:
+		t.ttl = command.TtlNs
+	}
+	if deadline := m.clock.Now + t.ttl; deadline > t.at {
+		m.moveTask(t, t.phase, deadline)
+	}
+	return &logpb.Result{Kind: &logpb.Result_Renewed{Renewed: &logpb.Renewed{DeadlineNs: t.at}}}
+}
+
+func endedBefore(t *task) *logpb.Result {
+	return fail(logpb.Reason_REASON_STALE_ATTEMPT, fmt.Sprintf("attempt %d of task %q has ended before", t.attempts, t.name),
+		"its first end counts")
+}
+
+// endTask takes over how an attempt ended. Told again, it answers again; told otherwise, it fails.
+func (m *Machine) endTask(command *logpb.EndTask, by string) *logpb.Result {
+	if failed := checkEnd(command); failed != nil {
+		return failure(failed)
+	}
+	t, failed := m.attempt(command.Task, command.Fence, by)
+	switch {
+	case failed != nil:
+		return failure(failed)
+	case t.phase != logpb.TaskPhase_TASK_PHASE_UNDER_WAY && t.outcome == command.Outcome:
+		return ended(t)
+	case t.phase != logpb.TaskPhase_TASK_PHASE_UNDER_WAY:
+		return endedBefore(t)
+	}
+	m.tellQuotas(t, command)
+	t.outcome, t.ended, t.detail = command.Outcome, m.clock.Now, command.Detail
+	switch command.Outcome {
+	case logpb.TaskOutcome_TASK_OUTCOME_DONE, logpb.TaskOutcome_TASK_OUTCOME_FINISHED_THEN_LIMITED:
+		m.moveTask(t, logpb.TaskPhase_TASK_PHASE_DONE, t.ended)
+	case logpb.TaskOutcome_TASK_OUTCOME_SATURATED, logpb.TaskOutcome_TASK_OUTCOME_PLAN_EXHAUSTED:
+		t.limited = min(t.limited+1, maxLimitDouble+2)
+		m.moveTask(t, logpb.TaskPhase_TASK_PHASE_WAITING, addSaturated(t.ended, limitWait(t, command.WaitNs)))
+	case logpb.TaskOutcome_TASK_OUTCOME_FAILED, logpb.TaskOutcome_TASK_OUTCOME_LOST, logpb.TaskOutcome_TASK_OUTCOME_UNSPECIFIED:
+		m.countFailure(t)
+	}
+	m.emitEnded(t)
+	return ended(t)
+}
+
+func checkEnd(command *logpb.EndTask) *logpb.Failure {
+	switch {
+	case command.Outcome < logpb.TaskOutcome_TASK_OUTCOME_DONE || command.Outcome > logpb.TaskOutcome_TASK_OUTCOME_FINISHED_THEN_LIMITED:
+		return invalid("the outcome is missing, unknown, or not a runner's to say", "")
+	case command.WaitNs != nil && (*command.WaitNs < 0 || *command.WaitNs > maxTaskWait):
+		return invalid("the wait is not within 0 to 31 days", "leave it out where the provider named no time")
+	case len(command.Detail) > maxTaskDetail:
+		return invalid(fmt.Sprintf("a detail of %d bytes is longer than %d", len(command.Detail), maxTaskDetail), "cut it")
+	case command.Report < logpb.Cause_CAUSE_UNSPECIFIED || command.Report > logpb.Cause_CAUSE_NOT_A_LIMIT:
+		return invalid("the cause is not known", "")
+	}
+	return nil
+}
+
+// ended tells where a task stands after its last attempt.
+func ended(t *task) *logpb.Result {
+	e := &logpb.TaskEnded{Phase: t.phase, Failures: t.failures, MaxFailures: t.maxFailures}
+	if t.phase == logpb.TaskPhase_TASK_PHASE_WAITING {
+		e.NextNs = t.at
+	}
+	return &logpb.Result{Kind: &logpb.Result_TaskEnded{TaskEnded: e}}
+}
+
+// loseAttempt ends an attempt of which nothing was heard until its deadline. It counts as a failure, since a runner that
+// crashes at each start must not do so for ever.
+func (m *Machine) loseAttempt(t *task) {
+	t.outcome, t.ended, t.detail = logpb.TaskOutcome_TASK_OUTCOME_LOST, t.at, "nothing was heard of its runner until the deadline"
+	m.countFailure(t)
+	m.emitEnded(t)
+}
+
+// countFailure uses up one failure of a task's budget, as of when its attempt ended.
+func (m *Machine) countFailure(t *task) {
+	t.failures++
+	t.limited = 0
+	if t.failures >= t.maxFailures {
+		m.moveTask(t, logpb.TaskPhase_TASK_PHASE_SHELVED, t.ended)
+		return
+	}
+	m.moveTask(t, logpb.TaskPhase_TASK_PHASE_WAITING, addSaturated(t.ended, retryDelay(t.failures)))
+}
+
+func (m *Machine) emitEnded(t *task) {
+	m.emit(Event{Kind: EventTaskEnded, Task: t.name, Holder: t.holder, Fence: t.fence, Amount: t.attempts, Outcome: t.outcome})
+	if t.phase == logpb.TaskPhase_TASK_PHASE_SHELVED {
+		m.emit(Event{Kind: EventTaskShelved, Task: t.name, Holder: t.holder, Amount: int64(t.failures), Outcome: t.outcome})
+	}
+}
+
+// retryDelay returns how long after its n-th failure a task's next attempt may begin.
+func retryDelay(failures int32) int64 {
+	switch failures {
+	case 1:
+		return firstRetry
+	case 2:
+		return secondRetry
+	}
+	return laterRetry
+}
+
+// limitWait returns how long a task waits after an attempt that met a limit.
+func limitWait(t *task, asked *int64) int64 {
+	wait := saturatedWait
+	if t.outcome == logpb.TaskOutcome_TASK_OUTCOME_PLAN_EXHAUSTED {
+		wait = planWait
+	}
+	if asked != nil {
+		wait = *asked
+	}
+	if t.limited > 1 {
+		wait = max(wait, min(firstLimitFloor<<min(t.limited-2, maxLimitDouble), lastLimitFloor))
+	}
+	return wait
+}
+
+// tellQuotas takes over what the provider said to an attempt, for each quota that its task lives on, within the bounds of
+// a Report. The attempt's fence stands for the lease: its holder showed, under a deadline, that it uses these quotas.
+func (m *Machine) tellQuotas(t *task, command *logpb.EndTask) {
+	if command.Report == logpb.Cause_CAUSE_UNSPECIFIED {
+		return
+	}
+	for _, name := range t.quotas {
+		if q := m.quotaNamed(name); q != nil {
+			m.takeSignal(t.holder, nil, m.quota(q.number), &logpb.Signal{Quota: name, Cause: command.Report, RetryAfterNs: command.WaitNs})
+		}
+	}
+}

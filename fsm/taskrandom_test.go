@@ -1,0 +1,203 @@
+package fsm
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// runner is somebody who works on tasks, as it sees it: an attempt that it was given stays its own until it has said how
+// that went, however much time has passed.
+type runner struct {
+	task  string
+	fence uint64
+	// deadline is the attempt's as the runner knows it.
+	deadline int64
+}
+
+// tasksModel counts by what the state answers, and by that alone.
+type tasksModel struct {
+	*rapid.T
+	w       *world
+	runners []*runner
+	// failures are counted by task since it was made, put back or forgotten; most is what the state said is the most.
+	failures, most map[string]int32
+	// present is the attempt that may be under way, by task.
+	present map[string]*runner
+}
+
+var taskNames = []string{"one", "two", "three"}
+
+// TestTasksKeepTheirBudget: whatever runners do, and however late, no task fails more often than it may between two words of an
+// operator, only one attempt of it is under way, and a stale word changes nothing.
+func TestTasksKeepTheirBudget(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		m := &tasksModel{
+			T: rt, w: newWorld(rt), failures: map[string]int32{}, most: map[string]int32{}, present: map[string]*runner{},
+		}
+		m.w.quotas(rateOf("rpm", 10, minute))
+		for range rapid.IntRange(1, 150).Draw(rt, "steps") {
+			m.w.now += rapid.SampledFrom([]int64{0, second, minute, 5 * minute, 16 * minute, hour, 4 * day}).Draw(rt, "pass")
+			m.w.apply()
+			m.learn()
+			if rapid.IntRange(0, 9).Draw(rt, "cut") == 0 {
+				m.w.reborn()
+			}
+			switch rapid.IntRange(0, 9).Draw(rt, "what") {
+			case 0, 1, 2, 3:
+				m.begin()
+			case 4, 5, 6, 7:
+				m.end()
+			case 8:
+				m.renew()
+			case 9:
+				m.operate()
+			}
+			m.learn()
+			m.compare()
+		}
+	})
+}
+
+func (m *tasksModel) name() string { return rapid.SampledFrom(taskNames).Draw(m.T, "task") }
+
+// learn counts what ended by itself: attempts whose deadline passed, and tasks that are not known any more.
+func (m *tasksModel) learn() {
+	for _, e := range m.w.last.Events {
+		if e.Kind == EventTaskEnded && e.Outcome == logpb.TaskOutcome_TASK_OUTCOME_LOST {
+			r := m.present[e.Task]
+			if r == nil || r.fence != e.Fence || r.deadline > m.w.now {
+				m.Fatalf("attempt %d of %s was lost at %d, the model has %+v", e.Fence, e.Task, m.w.now, r)
+			}
+			m.failures[e.Task]++
+			delete(m.present, e.Task)
+		}
+	}
+	m.w.last.Events = nil
+	for _, task := range taskNames {
+		if _, known := m.w.m.tasks.Get(task); !known {
+			if m.present[task] != nil {
+				m.Fatalf("%s was forgotten while an attempt was under way", task)
+			}
+			m.failures[task] = 0
+		}
+	}
+}
+
+func (m *tasksModel) begin() {
+	task, most := m.name(), rapid.Int32Range(0, 4).Draw(m.T, "most")
+	command := begins(task, "x", most)
+	command.GetBeginTask().TtlNs = rapid.SampledFrom([]int64{0, second, minute, hour}).Draw(m.T, "ttl")
+	if rapid.Bool().Draw(m.T, "on a quota") {
+		command.GetBeginTask().Quotas = []string{"rpm"}
+	}
+	b := m.w.do(command).GetTaskBegun()
+	if b.GetAttempt() == 0 {
+		return
+	}
+	if other := m.present[task]; other != nil {
+		m.Fatalf("attempt %d of %s began while %d was under way", b.Fence, task, other.fence)
+	}
+	if b.Failures != m.failures[task] || b.Failures >= b.MaxFailures {
+		m.Fatalf("an attempt of %s began after %d of %d failures, the model counted %d", task, b.Failures, b.MaxFailures, m.failures[task])
+	}
+	m.most[task] = b.MaxFailures
+	r := &runner{task: task, fence: b.Fence, deadline: b.DeadlineNs}
+	m.present[task], m.runners = r, append(m.runners, r)
+}
+
+func (m *tasksModel) runner() *runner {
+	if len(m.runners) == 0 {
+		return nil
+	}
+	return rapid.SampledFrom(m.runners).Draw(m.T, "runner")
+}
+
+// end has some runner say how its attempt went. A stale one must change nothing.
+func (m *tasksModel) end() {
+	r := m.runner()
+	if r == nil {
+		return
+	}
+	outcome := logpb.TaskOutcome(rapid.Int32Range(1, 5).Draw(m.T, "outcome"))
+	command := endsAfter(r.task, r.fence, outcome, rapid.SampledFrom([]int64{0, second, hour}).Draw(m.T, "wait"),
+		logpb.Cause(rapid.Int32Range(0, 7).Draw(m.T, "cause")))
+	if m.present[r.task] != r {
+		before := m.before()
+		if e := m.w.do(command); e.GetTaskEnded() == nil && e.GetFailure() == nil {
+			m.Fatalf("a stale end of %s came to %v", r.task, e)
+		}
+		m.unchanged(before)
+		return
+	}
+	if e := m.w.do(command).GetTaskEnded(); e == nil {
+		m.Fatalf("the end of %s was not taken", r.task)
+	}
+	if outcome == hasFailed {
+		m.failures[r.task]++
+	}
+	delete(m.present, r.task)
+}
+
+func (m *tasksModel) renew() {
+	r := m.runner()
+	if r == nil {
+		return
+	}
+	if m.present[r.task] != r {
+		before := m.before()
+		if m.w.do(renewsTask(r.task, r.fence, 0)).GetFailure() == nil {
+			m.Fatalf("a stale attempt of %s was renewed", r.task)
+		}
+		m.unchanged(before)
+		return
+	}
+	r.deadline = m.w.do(renewsTask(r.task, r.fence, 0)).GetRenewed().GetDeadlineNs()
+}
+
+// operate has an operator put a task back, or forget it.
+func (m *tasksModel) operate() {
+	task := m.name()
+	if rapid.Bool().Draw(m.T, "retry") {
+		if m.w.do(retries(task)).GetDone() != nil {
+			m.failures[task] = 0
+		}
+		return
+	}
+	if m.w.do(forgets(task)).GetDone() != nil {
+		m.failures[task] = 0
+		delete(m.present, task)
+	}
+}
+
+func (m *tasksModel) before() [32]byte {
+	_, whole := m.w.timeless()
+	return whole
+}
+
+func (m *tasksModel) unchanged(before [32]byte) {
+	if _, after := m.w.timeless(); after != before {
+		m.Fatalf("a stale word changed the state")
+	}
+}
+
+// compare compares what readers see with what was counted.
+func (m *tasksModel) compare() {
+	views := m.w.m.State().Tasks("", "", 0, "", 10, m.w.clock())
+	for _, v := range views {
+		underWay := v.Phase == logpb.TaskPhase_TASK_PHASE_UNDER_WAY
+		if v.Failures != m.failures[v.Name] || v.Failures > v.MaxFailures || underWay != (m.present[v.Name] != nil) {
+			m.Fatalf("%+v, the model counted %d failures of %d, present %+v", v, m.failures[v.Name], m.most[v.Name], m.present[v.Name])
+		}
+		if (v.Phase == logpb.TaskPhase_TASK_PHASE_SHELVED) != (v.Failures == v.MaxFailures) {
+			m.Fatalf("%+v", v)
+		}
+	}
+	if !slices.IsSortedFunc(views, func(a, b TaskView) int { return strings.Compare(a.Name, b.Name) }) {
+		m.Fatalf("tasks are out of order")
+	}
+}
