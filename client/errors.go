@@ -87,7 +87,10 @@ type RefusalError struct {
 
 // Error implements error.
 func (e *RefusalError) Error() string {
-	text := fmt.Sprintf("quotad: refused: %s of %s", e.Reason, e.Quota)
+	text := fmt.Sprintf("quotad: refused: %s", e.Reason)
+	if e.Quota != "" {
+		text += " of " + e.Quota
+	}
 	if e.RetryAfter >= 0 {
 		text += fmt.Sprintf(", retry after %v", e.RetryAfter)
 	}

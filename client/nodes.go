@@ -24,6 +24,8 @@ const noForward = "Quotad-No-Forward"
 type node struct {
 	base string
 	api  quotav1connect.QuotaServiceClient
+	// tasks is the part of it that keeps retry budgets.
+	tasks quotav1connect.TaskServiceClient
 }
 
 // nodes knows the cluster's members and which of them led last.
@@ -93,12 +95,16 @@ func (n *nodes) add(base string) *node {
 			return next(ctx, request)
 		}
 	})
-	added := &node{base: base, api: quotav1connect.NewQuotaServiceClient(n.http, base,
+	options := []connect.ClientOption{
 		connect.WithInterceptors(headers),
 		// Answers are small, and the nodes are near: compressing them costs more than it saves.
 		connect.WithAcceptCompression("gzip", nil, nil),
 		connect.WithReadMaxBytes(maxAnswer),
-	)}
+	}
+	added := &node{
+		base: base, api: quotav1connect.NewQuotaServiceClient(n.http, base, options...),
+		tasks: quotav1connect.NewTaskServiceClient(n.http, base, options...),
+	}
 	n.all = append(n.all, added)
 	return added
 }

@@ -29,6 +29,7 @@ type Cluster struct {
 // Node is one node of a Cluster.
 type Node struct {
 	quotav1connect.UnimplementedQuotaServiceHandler
+	quotav1connect.UnimplementedTaskServiceHandler
 	cluster *Cluster
 	index   int
 	handler http.Handler
@@ -60,7 +61,10 @@ func New(n int) *Cluster {
 	c := &Cluster{state: newState()}
 	for i := range n {
 		node := &Node{cluster: c, index: i}
-		_, node.handler = quotav1connect.NewQuotaServiceHandler(node)
+		mux := http.NewServeMux()
+		mux.Handle(quotav1connect.NewQuotaServiceHandler(node))
+		mux.Handle(quotav1connect.NewTaskServiceHandler(node))
+		node.handler = mux
 		c.nodes = append(c.nodes, node)
 	}
 	return c

@@ -1,0 +1,318 @@
+package client
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+// ErrTaskDone says that a task needs no attempt any more: it is done.
+var ErrTaskDone = errors.New("quotad: the task is done")
+
+// ErrAttemptEnded is the cause with which an attempt ends when its runner says how it went.
+var ErrAttemptEnded = errors.New("quotad: the attempt has ended")
+
+// ErrAttemptExpired is the cause with which an attempt is lost when its deadline passes.
+var ErrAttemptExpired = errors.New("quotad: the attempt's deadline has passed")
+
+// TaskRequest asks to begin an attempt of a task.
+type TaskRequest struct {
+	// Task is its name, 1 to 128 bytes without blanks. One that is not known is new.
+	Task string
+	// Quotas are the quotas that it lives on, at most 16. While one is closed, nothing begins.
+	Quotas []string
+	// MaxFailures is at how many failures it is shelved, 1 to 100; 0: as before, 3 for a new one.
+	MaxFailures int
+	// TTL is how long the attempt lives after the last word of its runner, 1 s to 24 h; 0: the cluster's 10 min. The
+	// client gives that word by itself, in time.
+	TTL time.Duration
+	// Holder asks for somebody else than the client's holder; empty: for the client's.
+	Holder string
+}
+
+// Outcome says how an attempt of a task ended.
+type Outcome int32
+
+// The outcomes.
+const (
+	// OutcomeDone: the task is done.
+	OutcomeDone Outcome = 1
+	// OutcomeFailed: one failure of the task's budget is used up.
+	OutcomeFailed Outcome = 2
+	// OutcomeSaturated: the provider had too much to do, or was called too fast. The budget stays.
+	OutcomeSaturated Outcome = 3
+	// OutcomePlanExhausted: the plan is used up. The budget stays.
+	OutcomePlanExhausted Outcome = 4
+	// OutcomeFinishedThenLimited: the work was finished before a limit was hit. The task is done.
+	OutcomeFinishedThenLimited Outcome = 5
+)
+
+// Ending says how an attempt went.
+type Ending struct {
+	// Outcome is how.
+	Outcome Outcome
+	// Wait is how long the provider asked to wait, at most 31 days; nil: it did not say.
+	Wait *time.Duration
+	// Detail is what happened, for people. It is cut after 300 bytes.
+	Detail string
+	// Report is what the provider said, for all the task's quotas; 0: they are not told.
+	Report Cause
+}
+
+// Ended says where a task stands after an attempt.
+type Ended struct {
+	// OutcomeDone: nothing is left to do. Shelved: it failed as often as it may, and waits for an operator.
+	Done, Shelved bool
+	// Failures are those so far, of MaxFailures.
+	Failures, MaxFailures int
+	// RetryAfter is when the next attempt may begin; -1: none will by itself.
+	RetryAfter time.Duration
+}
+
+// BeginTask begins the next attempt of a task, and keeps it alive until it has ended. A *RefusalError is the cluster's no:
+// TaskShelved, TaskUnderWay or TaskLater, or Cooldown or Suspended of one of its quotas. ErrTaskDone says that there is
+// nothing to do.
+func (c *Client) BeginTask(ctx context.Context, request TaskRequest) (*Attempt, error) {
+	ctx, done, err := c.begin(ctx, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	message := &quotav1.BeginTaskRequest{
+		// An answer that is lost must not leave an attempt behind that counts as a failure.
+		RequestId: &quotav1.RequestId{IdempotencyKey: "task-" + rand.Text()},
+		Task:      request.Task, Holder: request.Holder, Quotas: request.Quotas, MaxFailures: int32(min(max(request.MaxFailures, -1), 101)),
+		Ttl: durationOrNil(request.TTL),
+	}
+	if message.Holder == "" {
+		message.Holder = c.holder
+	}
+	a, err := insist(ctx, c, func(ctx context.Context, to *node) (*quotav1.BeginTaskResponse, error) {
+		return to.tasks.BeginTask(ctx, message)
+	})
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case a.value.GetDone():
+		return nil, ErrTaskDone
+	case a.value.GetRefusal() != nil:
+		return nil, c.refused(a.value.GetRefusal())
+	case a.value.GetAttempt() == nil:
+		return nil, &UnknownOutcomeError{Err: errors.New("an answer that is neither an attempt nor a refusal")}
+	}
+	return newAttempt(c, request.Task, a.value.GetAttempt(), a.stamp(a.value.GetMeta())), nil
+}
+
+// Attempt is one try at a task. It is kept alive in the background until End; if that fails for too long, or the cluster
+// says that the attempt is another's, it is lost: then whoever works on it has to stop, since the next one may begin. It is
+// safe for concurrent use.
+type Attempt struct {
+	client      *Client
+	task        string
+	number      int64
+	fence       uint64
+	failures    int
+	maxFailures int
+	// ctx ends with the attempt, and its cause says why.
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+
+	mu       sync.Mutex
+	deadline moment
+	due      time.Time
+}
+
+func newAttempt(c *Client, task string, begun *quotav1.Attempt, at stamp) *Attempt {
+	a := &Attempt{
+		client: c, task: task, number: begun.GetNumber(), fence: begun.GetFence(), failures: int(begun.GetFailures()),
+		maxFailures: int(begun.GetMaxFailures()),
+	}
+	a.ctx, a.cancel = context.WithCancelCause(c.ctx)
+	a.prolong(durationOf(begun.GetExpiresIn(), 0), at)
+	c.tasks.Go(a.keep)
+	return a
+}
+
+// Task returns the task's name.
+func (a *Attempt) Task() string { return a.task }
+
+// Number returns the attempt's number, from 1.
+func (a *Attempt) Number() int64 { return a.number }
+
+// Fence returns the attempt's fencing token, from the counter of leases: a later attempt has a higher one.
+func (a *Attempt) Fence() uint64 { return a.fence }
+
+// Failures returns how often the task failed before, and at how many failures it is shelved.
+func (a *Attempt) Failures() (failed, most int) { return a.failures, a.maxFailures }
+
+// Over returns a channel that is closed when the attempt has ended or is lost.
+func (a *Attempt) Over() <-chan struct{} { return a.ctx.Done() }
+
+// Err returns why the attempt is over: ErrAttemptEnded, ErrAttemptExpired, ErrClosed, or a *RequestError with StaleFence;
+// nil while it is under way.
+func (a *Attempt) Err() error {
+	switch cause := context.Cause(a.ctx); {
+	case a.client.ctx.Err() != nil && errors.Is(cause, context.Canceled):
+		return ErrClosed
+	default:
+		return cause
+	}
+}
+
+// End tells the cluster how the attempt went. The same end may be told again.
+func (a *Attempt) End(ctx context.Context, how Ending) (Ended, error) {
+	c := a.client
+	ctx, done, err := c.begin(ctx, 0)
+	if err != nil {
+		return Ended{}, err
+	}
+	defer done()
+	message := &quotav1.EndTaskRequest{
+		Task: a.task, Fence: a.fence, Outcome: quotav1.TaskOutcome(how.Outcome), Detail: cut(strings.ToValidUTF8(how.Detail, "?"), maxDetail), Report: quotav1.Cause(how.Report),
+	}
+	if how.Wait != nil {
+		message.Wait = durationpb.New(min(max(*how.Wait, 0), maxTaskWait))
+	}
+	answer, err := insist(ctx, c, func(ctx context.Context, to *node) (*quotav1.EndTaskResponse, error) {
+		return to.tasks.EndTask(ctx, message)
+	})
+	if err != nil {
+		a.learn(err)
+		return Ended{}, err
+	}
+	a.cancel(ErrAttemptEnded)
+	res := answer.value
+	return Ended{
+		Done: res.GetPhase() == quotav1.TaskPhase_TASK_PHASE_DONE, Shelved: res.GetPhase() == quotav1.TaskPhase_TASK_PHASE_SHELVED,
+		Failures: int(res.GetFailures()), MaxFailures: int(res.GetMaxFailures()), RetryAfter: durationOf(res.GetRetryAfter(), -1),
+	}, nil
+}
+
+// Bounds of what the cluster takes.
+const (
+	maxDetail   = 300
+	maxTaskWait = 31 * 24 * time.Hour
+)
+
+// cut shortens a text to so many bytes of whole characters.
+func cut(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	for most > 0 && !utf8.RuneStart(text[most]) {
+		most--
+	}
+	return text[:most]
+}
+
+// keep renews the attempt as leases are renewed, and ends it here when its deadline passes.
+func (a *Attempt) keep() {
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	for {
+		select {
+		case <-pause.C:
+		case <-a.ctx.Done():
+			return
+		}
+		left, due := a.times()
+		if left > 0 && due <= 0 {
+			a.renew(left)
+			left, due = a.times()
+			due = max(due, longestBackoff)
+		}
+		if left <= 0 {
+			a.cancel(ErrAttemptExpired)
+			return
+		}
+		pause.Reset(min(left, due, longestNap))
+	}
+}
+
+// times returns what is left until the deadline, and until the next renewal.
+func (a *Attempt) times() (left, due time.Duration) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := time.Now()
+	return a.deadline.left(now, a.client.wall()), a.due.Sub(now)
+}
+
+// renew asks for a later deadline, no longer than until the present one.
+func (a *Attempt) renew(left time.Duration) {
+	ctx, cancel := context.WithTimeout(a.ctx, min(left, a.client.callTimeout))
+	defer cancel()
+	answer, err := insist(ctx, a.client, func(ctx context.Context, to *node) (*quotav1.RenewTaskResponse, error) {
+		return to.tasks.RenewTask(ctx, &quotav1.RenewTaskRequest{Task: a.task, Fence: a.fence})
+	})
+	if err != nil {
+		a.learn(err)
+		return
+	}
+	a.prolong(durationOf(answer.value.GetExpiresIn(), 0), answer.stamp(answer.value.GetMeta()))
+}
+
+func (a *Attempt) prolong(left time.Duration, stamp stamp) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.deadline = at(stamp.deadline(left), time.Now(), a.client.wall())
+	a.due = stamp.sent.Add(left * renewAt / 100)
+}
+
+// learn ends the attempt here where the cluster says that it is over.
+func (a *Attempt) learn(err error) {
+	for _, reason := range []Reason{StaleFence, NeverIssued, StaleAttempt, ForeignTask} {
+		if errors.Is(err, reason) {
+			a.cancel(err)
+		}
+	}
+}
+
+// stamp places the attempt's answer on this machine's clocks.
+func (a attempt[T]) stamp(meta *quotav1.Meta) stamp {
+	return stamp{sent: a.sent, received: a.received, servedIn: durationOf(meta.GetServedIn(), 0)}
+}
+
+// insist sends a request that may be repeated as it is, until it is answered or ctx ends.
+func insist[T any](ctx context.Context, c *Client, send sender[T]) (attempt[T], error) {
+	var pause backoff
+	var failed error
+	inDoubt := false
+	for {
+		a, doubt := race(ctx, c, c.prompt(), send)
+		inDoubt = inDoubt || doubt || a.outcome == unknown
+		switch wrong, isWrong := errors.AsType[*RequestError](a.err); {
+		case a.outcome == answered && isWrong && wrong.door && inDoubt:
+			return a, c.inDoubt(wrong)
+		case a.outcome == answered:
+			c.note(nil)
+			return a, a.err
+		case ctx.Err() == nil:
+			failed = a.err
+			c.note(a.err)
+		}
+		if errors.Is(a.err, DiskFull) && !inDoubt {
+			return a, a.err
+		}
+		if pause.wait(ctx); ctx.Err() == nil {
+			continue
+		}
+		reason := context.Cause(ctx)
+		if failed != nil {
+			reason = joined(reason, joined(ErrClusterAway, failed))
+		}
+		if inDoubt {
+			c.counters.unknown.Add(1)
+			return a, &UnknownOutcomeError{Err: reason}
+		}
+		return a, &NotAcceptedError{Err: reason}
+	}
+}
