@@ -62,7 +62,7 @@ func TestTasksThatNeedNoAttempt(t *testing.T) {
 				t.Errorf("%v: %+v, %v", outcome, ended, err)
 			}
 			_, err = c.BeginTask(ctx, TaskRequest{Task: name})
-			if want := error(ErrTaskDone); outcome == OutcomeFailed && !errors.Is(err, TaskShelved) || outcome != OutcomeFailed && !errors.Is(err, want) {
+			if outcome == OutcomeFailed && !errors.Is(err, TaskShelved) || outcome != OutcomeFailed && !errors.Is(err, ErrTaskDone) {
 				t.Errorf("%v: begun again: %v", outcome, err)
 			}
 		}

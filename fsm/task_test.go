@@ -319,7 +319,7 @@ func taskWorld(t *testing.T) *world {
 	t.Helper()
 	w := newWorld(t)
 	w.quotas(rateOf("rpm", 10, minute))
-	w.do(limitsTo(func(l *logpb.SetLimits) { l.MaxTasks, l.TaskLifeNs = proto.Int64(10), proto.Int64(day) }))
+	w.do(limitsTo(func(l *logpb.SetLimits) { l.MaxTasks, l.TaskLifeNs = proto.Int64(10), new(day) }))
 	for _, task := range []string{"done", "shelved", "under-way", "waiting"} {
 		w.do(with(beginsOn(task, "rpm"), func(c *logpb.Command) { c.GetBeginTask().MaxFailures = 1 }))
 	}

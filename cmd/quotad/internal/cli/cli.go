@@ -65,11 +65,13 @@ Begin with "quotad dev": one node, throw-away data, and a line to try.`,
 		&cobra.Group{ID: groupServer, Title: "Run a node:"},
 		&cobra.Group{ID: groupOperator, Title: "Operate a cluster:"},
 		&cobra.Group{ID: groupHolder, Title: "Hold a lease from a shell:"},
+		&cobra.Group{ID: groupTask, Title: "Keep agents to a retry budget:"},
 		&cobra.Group{ID: groupFiles, Title: "Look into files (no node needed):"},
 	)
 	inGroup(root, groupServer, a.serveCommand(), a.devCommand(), a.configCommand(), a.tokenCommand())
 	inGroup(root, groupOperator, a.quotaCommand(), a.presetCommand(), a.leaseCommand(), a.usageCommand(), a.limitsCommand(),
 		a.statusCommand(), a.memberCommand(), a.backupCommand(), a.restoreCommand())
+	inGroup(root, groupTask, a.taskCommand())
 	inGroup(root, groupHolder, a.reserveCommand(), a.consumeCommand(), a.settleCommand(), a.renewCommand(),
 		a.releaseCommand())
 	inGroup(root, groupFiles, a.verifyCommand(), a.inspectCommand(), a.messagesCommand())
@@ -83,6 +85,7 @@ const (
 	groupServer   = "server"
 	groupOperator = "operator"
 	groupHolder   = "holder"
+	groupTask     = "task"
 	groupFiles    = "files"
 )
 

@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/quotad/quotad/client"
 	"github.com/quotad/quotad/cmd/quotad/internal/config"
 	"github.com/quotad/quotad/cmd/quotad/internal/strictyaml"
 	"github.com/quotad/quotad/rpc/quotav1"
@@ -91,6 +92,7 @@ type node struct {
 	address string
 	quota   quotav1connect.QuotaServiceClient
 	admin   quotav1connect.AdminServiceClient
+	task    quotav1connect.TaskServiceClient
 }
 
 // defaultTimeout bounds one command; an election takes less than two seconds of it.
@@ -98,10 +100,54 @@ const defaultTimeout = 10 * time.Second
 
 // connect reads the connection's flags and environment. It opens nothing yet.
 func (a *App) connect(cmd *cobra.Command) (*cluster, error) {
-	if err := config.CheckEnvironment(a.Environ); err != nil {
+	flags, timeout, err := a.readConnection(cmd)
+	if err != nil {
 		return nil, err
 	}
+	return newCluster(cmd, flags, timeout)
+}
+
+// goClient makes a Go client of the connection's flags and environment. It opens nothing yet.
+func (a *App) goClient(cmd *cobra.Command, holder string) (*client.Client, error) {
+	flags, timeout, err := a.readConnection(cmd)
+	if err != nil {
+		return nil, err
+	}
+	transport, err := newTransport(flags)
+	if err != nil {
+		return nil, err
+	}
+	nodes := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	options := []client.Option{client.WithHTTPClient(nodes), client.WithCallTimeout(timeout)}
+	if flags.tokenFile != "" {
+		token, err := readToken(flags.tokenFile)
+		if err != nil {
+			return nil, err
+		}
+		options = append(options, client.WithToken(token))
+	}
+	if holder != "" {
+		options = append(options, client.WithHolder(holder))
+	}
+	addresses := make([]string, len(flags.servers))
+	for i, server := range flags.servers {
+		if addresses[i], err = baseURL(cmd, strings.TrimSpace(server), flags.caFile != ""); err != nil {
+			return nil, err
+		}
+	}
+	made, err := client.New(addresses, options...)
+	if err != nil {
+		return nil, usagef(cmd, "", "%w", err)
+	}
+	return made, nil
+}
+
+// readConnection reads the connection's flags, and from the environment what they do not say.
+func (a *App) readConnection(cmd *cobra.Command) (connectionFlags, time.Duration, error) {
 	flags := a.connection
+	if err := config.CheckEnvironment(a.Environ); err != nil {
+		return flags, 0, err
+	}
 	for _, fallback := range []struct {
 		field    *string
 		variable string
@@ -126,11 +172,11 @@ func (a *App) connect(cmd *cobra.Command) (*cluster, error) {
 	if flags.timeout != "" {
 		length, err := strictyaml.ParseDuration(flags.timeout)
 		if err != nil || length <= 0 {
-			return nil, usagef(cmd, "such as 30s or 2m", "--timeout %q is not a duration above 0", flags.timeout)
+			return flags, 0, usagef(cmd, "such as 30s or 2m", "--timeout %q is not a duration above 0", flags.timeout)
 		}
 		timeout = length
 	}
-	return newCluster(cmd, flags, timeout)
+	return flags, timeout, nil
 }
 
 func newCluster(cmd *cobra.Command, flags connectionFlags, timeout time.Duration) (*cluster, error) {
@@ -157,6 +203,7 @@ func newCluster(cmd *cobra.Command, flags connectionFlags, timeout time.Duration
 			address: server,
 			quota:   quotav1connect.NewQuotaServiceClient(client, base, options...),
 			admin:   quotav1connect.NewAdminServiceClient(client, base, options...),
+			task:    quotav1connect.NewTaskServiceClient(client, base, options...),
 		})
 	}
 	return c, nil

@@ -32,6 +32,14 @@ const (
 	ExitUnknown     ExitCode = 6
 	ExitNotAllowed  ExitCode = 7
 	ExitInterrupted ExitCode = 130
+
+	// Of task run alone, beside the codes of its command.
+	ExitShelved    ExitCode = 90
+	ExitLater      ExitCode = 91
+	ExitLimited    ExitCode = 92
+	ExitLost       ExitCode = 93
+	ExitNotStarted ExitCode = 126
+	ExitNoCommand  ExitCode = 127
 )
 
 func exitCodesTopic() *cobra.Command {
@@ -49,6 +57,8 @@ func exitCodesTopic() *cobra.Command {
     6  unknown outcome: it may have happened or may happen yet; look before you repeat it
     7  not allowed: no token, or one that does not cover this
   130  interrupted
+
+"quotad task run" has more, and ends with its command's own: see its help.
 
 With --output json an error is one JSON object on standard error: error, hint, code, exit, and reason, quota, field,
 leader and retryAfter where the cluster gave them.`,

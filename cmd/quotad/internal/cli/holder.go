@@ -214,12 +214,15 @@ func (a *App) consume(cmd *cobra.Command, request *quotav1.ConsumeRequest) error
 	})
 }
 
-// holderCall sends a request that carries its id, prints the answer as JSON or as the table that rows fills, and ends
-// with the error that rows returns.
-func holderCall[Request, Answer any, A interface {
+// protoAnswer is an answer as a message.
+type protoAnswer[Answer any] interface {
 	*Answer
 	proto.Message
-}](a *App, cmd *cobra.Command, request *Request, send func(context.Context, node, *Request) (*Answer, error),
+}
+
+// holderCall sends a request that carries its id, prints the answer as JSON or as the table that rows fills, and ends
+// with the error that rows returns.
+func holderCall[Request, Answer any, A protoAnswer[Answer]](a *App, cmd *cobra.Command, request *Request, send func(context.Context, node, *Request) (*Answer, error),
 	rows func(*Answer, *output.Table) error,
 ) error {
 	c, err := a.connect(cmd)

@@ -36,7 +36,7 @@ func (a *App) tokenNew() *cobra.Command {
 		Long: `Mints a token. The secret is printed once and kept nowhere: give it to its holder. The stanza goes into the nodes'
 tokens_file; it holds only a hash. Send the nodes SIGHUP to read the file anew.
 
-Verbs: use (reserve, consume, settle, renew, release), report, read, admin-quota (apply, delete, revoke), admin-cluster
+Verbs: use (reserve, consume, settle, renew, release), report, read, admin-quota (apply, delete, revoke, tasks), admin-cluster
 (members, backup, restore), debug.`,
 		Example: `  quotad token new --holder 'ralph@*' --max-class standard
   quotad token new --id operator --holder '*' --max-class critical --verbs read,admin-quota,admin-cluster -o json`,

@@ -1,0 +1,8 @@
+//go:build !linux
+
+package taskrun
+
+import "syscall"
+
+// dieWithParent does nothing here: a child whose parent is killed goes on.
+func dieWithParent() *syscall.SysProcAttr { return nil }

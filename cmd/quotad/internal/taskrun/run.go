@@ -1,0 +1,242 @@
+package taskrun
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/quotad/quotad/client"
+	"github.com/quotad/quotad/client/signals"
+)
+
+// Runner runs a command under a task's retry budget.
+type Runner struct {
+	// Client asks the cluster. Required, as are Request.Task and Args.
+	Client  *client.Client
+	Request client.TaskRequest
+	// Args are the command and its arguments.
+	Args []string
+	// In, Out and Err are its streams.
+	In       io.Reader
+	Out, Err io.Writer
+	// Texts are the messages about limits. Required.
+	Texts *signals.Texts
+	// Done is what a finished task prints on a line of standard output; nil: a task is finished when it ends with 0.
+	Done *regexp.Regexp
+	// Wait is how long to wait until an attempt may begin, 0: not at all.
+	Wait time.Duration
+	// UntilDone goes on with the next attempt, as long as there may be one within Wait.
+	UntilDone bool
+	// Tell takes what happens, line by line.
+	Tell func(format string, values ...any)
+}
+
+// Result is what became of the last attempt.
+type Result struct {
+	// Code is its child's exit code, 128 and the signal's number where a signal ended it.
+	Code int
+	// Ending is how it went, Ended where its task stands now.
+	Ending client.Ending
+	Ended  client.Ended
+	// Attempt is its number.
+	Attempt int64
+}
+
+// NotStartedError says that there is no such program, or none that can be run.
+type NotStartedError struct{ Err error }
+
+// Error implements error.
+func (e *NotStartedError) Error() string { return "the command cannot be started: " + e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *NotStartedError) Unwrap() error { return e.Err }
+
+// LostError says that the attempt was lost while the command ran, which was stopped then.
+type LostError struct{ Err error }
+
+// Error implements error.
+func (e *LostError) Error() string {
+	return "the attempt was lost, and the command stopped: " + e.Err.Error()
+}
+
+// Unwrap returns the cause.
+func (e *LostError) Unwrap() error { return e.Err }
+
+// Run begins an attempt, runs the command and tells the cluster how it went; with UntilDone again, until the task is done
+// or shelved. A *client.RefusalError says why an attempt may not begin; client.ErrTaskDone that none is needed.
+func (r *Runner) Run(ctx context.Context) (Result, error) {
+	var last Result
+	for {
+		attempt, err := r.begin(ctx)
+		if err != nil {
+			if _, refused := errors.AsType[*client.RefusalError](err); refused && last.Attempt > 0 {
+				return last, nil //nolint:nilerr // the last attempt's end says more, and when to come back
+			}
+			return last, err
+		}
+		if last, err = r.attempt(ctx, attempt); err != nil {
+			return last, err
+		}
+		if !r.UntilDone || last.Ended.RetryAfter < 0 || ctx.Err() != nil {
+			return last, nil
+		}
+		r.Tell("task %s: %s", r.Request.Task, last.Words())
+	}
+}
+
+const (
+	// lookAgain is how soon to ask again for a task of which an attempt is under way: it may end long before its deadline.
+	lookAgain = 15 * time.Second
+	// shortestWait keeps one that may begin any moment from being asked for all the time.
+	shortestWait = 200 * time.Millisecond
+)
+
+// begin begins an attempt, as soon as one may begin within Wait.
+func (r *Runner) begin(ctx context.Context) (*client.Attempt, error) {
+	until := time.Now().Add(r.Wait)
+	told := false
+	for {
+		attempt, err := r.Client.BeginTask(ctx, r.Request)
+		refusal, refused := errors.AsType[*client.RefusalError](err)
+		if !refused || refusal.RetryAfter < 0 {
+			return attempt, err
+		}
+		left, pause := time.Until(until), refusal.RetryAfter
+		if refusal.Reason == client.TaskUnderWay {
+			pause = min(pause, lookAgain, max(left, 0))
+		}
+		if left <= 0 || pause > left {
+			return nil, err
+		}
+		if !told {
+			r.Tell("task %s: %s; waiting up to %v", r.Request.Task, Why(refusal), r.Wait)
+			told = true
+		}
+		pause = max(pause, shortestWait)
+		if !sleep(ctx, pause+rand.N(shortestWait)) {
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// Why says a refusal in a few words.
+func Why(refusal *client.RefusalError) string {
+	at := ""
+	if refusal.RetryAfter >= 0 {
+		at = ", to begin in " + round(refusal.RetryAfter)
+	}
+	switch refusal.Reason { //nolint:exhaustive // the others are said as they are
+	case client.TaskShelved:
+		return "shelved: it failed too often"
+	case client.TaskUnderWay:
+		return "an attempt is under way, for at most " + round(refusal.RetryAfter)
+	case client.TaskLater:
+		return "not yet" + at
+	}
+	return fmt.Sprintf("%s of %s%s", refusal.Reason, refusal.Quota, at)
+}
+
+func round(d time.Duration) string {
+	if d >= 10*time.Second {
+		return d.Round(time.Second).String()
+	}
+	return d.Round(100 * time.Millisecond).String()
+}
+
+// tellTimeout is how long to go on telling the cluster how an attempt went. What it does not hear counts as a failure.
+const tellTimeout = time.Minute
+
+// attempt runs the command once.
+func (r *Runner) attempt(ctx context.Context, attempt *client.Attempt) (Result, error) {
+	result := Result{Attempt: attempt.Number()}
+	hears := &listener{texts: r.Texts, done: r.Done, now: time.Now}
+	command := child{args: r.Args, in: r.In, out: r.Out, err: r.Err, hears: hears}
+	state, err := command.run(attempt.Over())
+	lost := attempt.Err()
+	switch {
+	case err != nil:
+		result.Ending = client.Ending{Outcome: client.OutcomeFailed, Detail: "the command cannot be started: " + tidy(err.Error())}
+	default:
+		var words string
+		result.Code, words = exitOf(state)
+		result.Ending = verdict(result.Code, words, hears.heard())
+	}
+	if len(r.Request.Quotas) == 0 {
+		result.Ending.Report = 0
+	}
+	// A signal that stops this process must not keep the cluster from hearing how it went.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tellTimeout)
+	defer cancel()
+	result.Ended, lost = r.end(ctx, attempt, result.Ending, lost)
+	switch {
+	case lost != nil:
+		return result, lost
+	case err != nil:
+		return result, &NotStartedError{Err: err}
+	}
+	return result, nil
+}
+
+// end tells the cluster how an attempt went, also one that was lost: that may have been a mistake of the clocks.
+func (r *Runner) end(ctx context.Context, attempt *client.Attempt, how client.Ending, lost error) (client.Ended, error) {
+	ended, err := attempt.End(ctx, how)
+	if errors.Is(err, client.NotAllowed) && how.Report != 0 {
+		r.Tell("task %s: the quotas are not told of the limit: that needs a token with the verb report", r.Request.Task)
+		how.Report = 0
+		ended, err = attempt.End(ctx, how)
+	}
+	switch {
+	case err == nil:
+		return ended, nil
+	case lost != nil:
+		return ended, &LostError{Err: lost}
+	case errors.Is(err, client.StaleFence), errors.Is(err, client.StaleAttempt):
+		return ended, &LostError{Err: err}
+	}
+	return ended, err
+}
+
+// Words says what became of an attempt.
+func (r Result) Words() string {
+	var how string
+	switch r.Ending.Outcome {
+	case client.OutcomeDone:
+		how = "is done"
+	case client.OutcomeFinishedThenLimited:
+		how = "is done, and then met a limit"
+	case client.OutcomeSaturated:
+		how = "met a limit (" + r.Ending.Detail + ")"
+	case client.OutcomePlanExhausted:
+		how = "met a plan that is used up (" + r.Ending.Detail + ")"
+	case client.OutcomeFailed:
+		how = "failed (" + r.Ending.Detail + ")"
+	}
+	parts := []string{fmt.Sprintf("attempt %d %s", r.Attempt, how)}
+	if r.Ended.Failures > 0 {
+		parts = append(parts, fmt.Sprintf("%d of %d failures", r.Ended.Failures, r.Ended.MaxFailures))
+	}
+	switch {
+	case r.Ended.Shelved:
+		parts = append(parts, "shelved")
+	case r.Ended.RetryAfter >= 0:
+		parts = append(parts, "the next may begin in "+round(r.Ended.RetryAfter))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// sleep waits and says whether the context still lives.
+func sleep(ctx context.Context, length time.Duration) bool {
+	timer := time.NewTimer(length)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
