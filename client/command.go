@@ -28,9 +28,10 @@ type command struct {
 	numbered bool
 	// size is its length on the wire, in bytes, with room for its identity.
 	size int
-	// session and seq are its identity, set before it is first sent.
+	// session, seq and id are its identity, set before it is first sent.
 	session *session
 	seq     uint64
+	id      *quotav1.RequestId
 	// doubt: an earlier attempt may have been carried out.
 	doubt bool
 	// expires is when a command that nobody waits for is dropped.

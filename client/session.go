@@ -158,7 +158,7 @@ func (cmd *command) identify(id *quotav1.RequestId) {
 	if cmd.numbered {
 		cmd.pb = proto.CloneOf(cmd.pb)
 	}
-	cmd.numbered = true
+	cmd.numbered, cmd.id = true, id
 	switch kind := cmd.pb.GetKind().(type) {
 	case *quotav1.Command_Reserve:
 		kind.Reserve.RequestId = id

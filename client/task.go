@@ -2,13 +2,13 @@ package client
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"strings"
 	"sync"
 	"time"
 	"unicode/utf8"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/quotad/quotad/rpc/quotav1"
@@ -87,17 +87,13 @@ func (c *Client) BeginTask(ctx context.Context, request TaskRequest) (*Attempt, 
 	}
 	defer done()
 	message := &quotav1.BeginTaskRequest{
-		// An answer that is lost must not leave an attempt behind that counts as a failure.
-		RequestId: &quotav1.RequestId{IdempotencyKey: "task-" + rand.Text()},
-		Task:      request.Task, Holder: request.Holder, Quotas: request.Quotas, MaxFailures: int32(min(max(request.MaxFailures, -1), 101)),
+		Task: request.Task, Holder: request.Holder, Quotas: request.Quotas, MaxFailures: int32(min(max(request.MaxFailures, -1), 101)),
 		Ttl: durationOrNil(request.TTL),
 	}
 	if message.Holder == "" {
 		message.Holder = c.holder
 	}
-	a, err := insist(ctx, c, func(ctx context.Context, to *node) (*quotav1.BeginTaskResponse, error) {
-		return to.tasks.BeginTask(ctx, message)
-	})
+	a, err := c.beginOnce(ctx, message)
 	if err != nil {
 		return nil, err
 	}
@@ -110,6 +106,46 @@ func (c *Client) BeginTask(ctx context.Context, request TaskRequest) (*Attempt, 
 		return nil, &UnknownOutcomeError{Err: errors.New("an answer that is neither an attempt nor a refusal")}
 	}
 	return newAttempt(c, request.Task, a.value.GetAttempt(), a.stamp(a.value.GetMeta())), nil
+}
+
+// beginOnce sends a BeginTask under a number of the session: an answer that is lost must not leave an attempt behind that
+// counts as a failure.
+func (c *Client) beginOnce(ctx context.Context, message *quotav1.BeginTaskRequest) (attempt[*quotav1.BeginTaskResponse], error) {
+	for {
+		cmd, err := c.identity(ctx)
+		if err != nil {
+			return attempt[*quotav1.BeginTaskResponse]{}, err
+		}
+		request := proto.CloneOf(message)
+		request.RequestId = cmd.id
+		a, err := insist(ctx, c, func(ctx context.Context, to *node) (*quotav1.BeginTaskResponse, error) {
+			return to.tasks.BeginTask(ctx, request)
+		})
+		c.sessions.finish(cmd)
+		wrong, isWrong := errors.AsType[*RequestError](err)
+		if !isWrong || wrong.Reason != UnknownSession {
+			return a, err
+		}
+		c.sessions.forget(cmd.session) // it was idle for too long, and nothing was begun
+	}
+}
+
+// identity takes a number of the session for a request that travels alone, until ctx ends.
+func (c *Client) identity(ctx context.Context) (*command, error) {
+	var pause backoff
+	for {
+		cmd := newCommand(&quotav1.Command{})
+		err := c.sessions.number(ctx, []*command{cmd}, c.openSession)
+		if err == nil {
+			return cmd, nil
+		}
+		if _, wrong := errors.AsType[*RequestError](err); wrong || errors.Is(err, TooManyInFlight) {
+			return nil, err
+		}
+		if pause.wait(ctx); ctx.Err() != nil {
+			return nil, &NotAcceptedError{Err: joined(context.Cause(ctx), joined(ErrClusterAway, err))}
+		}
+	}
 }
 
 // Attempt is one try at a task. It is kept alive in the background until End; if that fails for too long, or the cluster
@@ -290,7 +326,7 @@ func insist[T any](ctx context.Context, c *Client, send sender[T]) (attempt[T], 
 		a, doubt := race(ctx, c, c.prompt(), send)
 		inDoubt = inDoubt || doubt || a.outcome == unknown
 		switch wrong, isWrong := errors.AsType[*RequestError](a.err); {
-		case a.outcome == answered && isWrong && wrong.door && inDoubt:
+		case a.outcome == answered && isWrong && (wrong.door || wrong.Reason == UnknownSession) && inDoubt:
 			return a, c.inDoubt(wrong)
 		case a.outcome == answered:
 			c.note(nil)

@@ -131,6 +131,9 @@ func TestAnAttemptIsLost(t *testing.T) {
 // TestALostAnswerBeginsNoSecondAttempt, nor does it count as one that nobody works on.
 func TestALostAnswerBeginsNoSecondAttempt(t *testing.T) {
 	virtual(t, 3, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+		if _, err := c.BeginTask(context.Background(), TaskRequest{Task: "s"}); err != nil { // opens the session
+			t.Fatal(err)
+		}
 		cluster.Break(0, fakequota.Mute)
 		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 		defer cancel()
@@ -148,6 +151,25 @@ func TestALostAnswerBeginsNoSecondAttempt(t *testing.T) {
 		cluster.Break(0, fakequota.Healthy)
 		if err := <-began; err != nil {
 			t.Errorf("%v", err)
+		}
+		if _, _, attempts := cluster.Task("u"); attempts != 1 {
+			t.Errorf("%d attempts", attempts)
+		}
+	})
+}
+
+// TestAnIdleClientBeginsAgain: the session of one that waited for hours has expired, and nothing was begun under it.
+func TestAnIdleClientBeginsAgain(t *testing.T) {
+	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+		for _, task := range []string{"t", "u"} {
+			a, err := c.BeginTask(context.Background(), TaskRequest{Task: task})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := a.End(context.Background(), Ending{Outcome: OutcomeDone}); err != nil {
+				t.Fatal(err)
+			}
+			cluster.ForgetSessions()
 		}
 		if _, _, attempts := cluster.Task("u"); attempts != 1 {
 			t.Errorf("%d attempts", attempts)

@@ -383,3 +383,50 @@ func TestImpossibleTasksAreDamage(t *testing.T) {
 		t.Error("a task came twice")
 	}
 }
+
+// TestTheRetryLoop: ten agents that ask every minute for nine hours, as loops did that burnt millions of tokens: 319
+// attempts of one task, hundreds of others (scenario S3).
+func TestTheRetryLoop(t *testing.T) {
+	const tasks, minutes = 10, 9 * 60
+	plan := &logpb.Quota{Name: "plan", Rule: &logpb.Quota_Window{Window: &logpb.Window{Limit: 100, EveryNs: 5 * hour}}}
+	for _, c := range []struct {
+		name    string
+		quotas  []string
+		outcome logpb.TaskOutcome
+		report  logpb.Cause
+		most    int // of the whole fleet
+		shelved int64
+	}{
+		{"each attempt fails: three of each task", nil, hasFailed, 0, 3 * tasks, tasks},
+		{"out of usage, nobody knows until when: one in half an hour", nil, isExhausted, 0, 18 * tasks, 0},
+		{"out of usage, and the quota is known: one for all of them in each window", []string{"plan"}, isExhausted, logpb.Cause_CAUSE_EXHAUSTED, 3, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t)
+			w.quotas(plan)
+			attempts := 0
+			for range minutes {
+				for n := range tasks {
+					task := string(rune('a' + n))
+					b := w.raw(beginsOn(task, c.quotas...))[0].GetTaskBegun()
+					if b == nil {
+						continue
+					}
+					attempts++
+					end := ends(task, b.Fence, c.outcome)
+					end.GetEndTask().Report = c.report
+					if w.raw(end)[0].GetTaskEnded() == nil {
+						t.Fatalf("the end of %s was not taken", task)
+					}
+				}
+				w.now += minute
+			}
+			if counts := w.m.State().Counts(); attempts != c.most || counts.TasksShelved != c.shelved {
+				t.Errorf("%d attempts, %d shelved", attempts, counts.TasksShelved)
+			}
+			if err := w.m.State().Verify(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

@@ -72,14 +72,14 @@ type state struct {
 	// refusedFor is for how long no Reserve can be served.
 	refusedFor time.Duration
 	tasks      map[string]*task
-	// begun are the answers to BeginTasks, by idempotency key.
-	begun map[string]*quotav1.BeginTaskResponse
+	// begun are the answers to BeginTasks.
+	begun map[key]*quotav1.BeginTaskResponse
 }
 
 func newState() *state {
 	return &state{
 		quotas: map[string]*Quota{}, leases: map[uint64]*lease{}, sessions: map[uint64]bool{}, answers: map[key]*quotav1.CommandResult{},
-		executed: map[string]int{}, tasks: map[string]*task{}, begun: map[string]*quotav1.BeginTaskResponse{},
+		executed: map[string]int{}, tasks: map[string]*task{}, begun: map[key]*quotav1.BeginTaskResponse{},
 	}
 }
 

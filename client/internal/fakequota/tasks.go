@@ -39,19 +39,21 @@ func (c *Cluster) ForgetTask(name string) {
 	delete(c.state.tasks, name)
 }
 
-// BeginTask implements the API, for one key once.
+// BeginTask implements the API, under one number once.
 func (n *Node) BeginTask(_ context.Context, request *quotav1.BeginTaskRequest) (*quotav1.BeginTaskResponse, error) {
 	if err := n.lead(); err != nil {
 		return nil, err
 	}
 	s := n.cluster.state
 	defer s.mu.Unlock()
-	begun := s.begun[request.GetRequestId().GetIdempotencyKey()]
-	if begun == nil {
-		begun = s.beginTask(request)
-		s.begun[request.GetRequestId().GetIdempotencyKey()] = begun
+	k := key{session: request.GetRequestId().GetSession(), seq: request.GetRequestId().GetSeq()}
+	if !s.sessions[k.session] {
+		return nil, detailed(connect.CodeFailedPrecondition, &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_UNKNOWN_SESSION})
 	}
-	return begun, nil
+	if s.begun[k] == nil {
+		s.begun[k] = s.beginTask(request)
+	}
+	return s.begun[k], nil
 }
 
 func (s *state) beginTask(request *quotav1.BeginTaskRequest) *quotav1.BeginTaskResponse {
