@@ -77,8 +77,11 @@ func listedPolicies(list httpsfv.List, rule string) []Signal {
 			Class: OK, Scope: ScopeResource, Resource: itemName(m), Rule: rule,
 			Limit: number(m), Window: inSeconds(parameter(m, "w")),
 		}
-		if !s.Limit.Known {
+		switch {
+		case !s.Limit.Known:
 			s.Limit = parameter(m, "q")
+		case !s.Window.Known:
+			continue // a number without a window is no policy: 30,000 is no list of two
 		}
 		if name, ok := parameterText(m, "name"); ok {
 			s.Resource = word(name)

@@ -231,6 +231,7 @@ func TestCountsOfTheStandardFields(t *testing.T) {
 			{Class: OK, Limit: known(10), Remaining: known(1), Exact: true, ResetIn: span(7 * time.Second), ResetResolution: time.Second, Rule: "ietf/counts"},
 			policy(10, time.Second, "ietf/counts", ""), policy(50, time.Minute, "ietf/counts", ""),
 		}},
+		{"no list of policies", headers("RateLimit-Limit", "30,000"), []Signal{{Class: OK, Limit: known(30), Rule: "ietf/counts"}}},
 		{"S34", headers("RateLimit", `"p";r=abc`), []Signal{{Class: OK, Rule: "malformed", Malformed: 1}}},
 		{"half a field", headers("RateLimit", `"p";r=1, "q";r=-1`), []Signal{{Class: OK, Rule: "malformed", Malformed: 1}}},
 		{"no field", headers("RateLimit", `((`), []Signal{{Class: OK, Rule: "malformed", Malformed: 1}}},

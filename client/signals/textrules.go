@@ -182,9 +182,15 @@ func (in *ruleReader) pattern(n *yaml.Node) *regexp.Regexp {
 		in.fail(n, "", "pattern must be a text of 1 to %d bytes", maxPattern)
 		return nil
 	}
-	compiled, err := regexp.Compile(`(?i)^(?:` + n.Value + `)`)
+	// By itself first: parentheses that do not match could end the group that keeps it at the beginning.
+	_, err := regexp.Compile(n.Value)
 	if err != nil {
 		in.fail(n, "the syntax is RE2, see https://pkg.go.dev/regexp/syntax; there is no looking ahead or behind", "pattern: %v", err)
+		return nil
+	}
+	compiled, err := regexp.Compile(`(?i)^(?:` + n.Value + `)`)
+	if err != nil {
+		in.fail(n, "write it shorter", "pattern: %v", err)
 		return nil
 	}
 	if compiled.MatchString("") {
