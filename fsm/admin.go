@@ -18,12 +18,16 @@ const (
 	maxDepth      = 8
 )
 
-// applyQuotas creates or changes quotas and holder rules, all or nothing. Leases keep what they hold; nothing new is
+// applyQuotas creates or changes quotas, holder rules and workflows, all or nothing. Leases keep what they hold; nothing new is
 // granted until what counts is under the new limit again.
 func (m *Machine) applyQuotas(command *logpb.ApplyQuotas) *logpb.Result {
 	defined, failed := m.checkQuotas(command.Quotas)
 	if failed == nil {
 		failed = checkRules(command.Holders)
+	}
+	var plans []*plan
+	if failed == nil {
+		plans, failed = checkWorkflows(command.Workflows)
 	}
 	if failed != nil {
 		return failure(failed)
@@ -48,6 +52,9 @@ func (m *Machine) applyQuotas(command *logpb.ApplyQuotas) *logpb.Result {
 		}
 		if command.ReplaceHolders {
 			m.rules = command.Holders
+		}
+		if command.ReplaceWorkflows {
+			m.replaceWorkflows(plans)
 		}
 	}
 	return &logpb.Result{Kind: &logpb.Result_QuotasApplied{QuotasApplied: applied}}
@@ -157,12 +164,17 @@ func (m *Machine) checkAncestors(definition *logpb.Quota, parents map[string]str
 	return nil
 }
 
-func checkName(name string) *logpb.Failure {
+// validName tells whether a quota or a workflow can have a name.
+func validName(name string) bool {
 	valid := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-/@:", r)
 	}
-	if name == "" || len(name) > maxNameLength || strings.HasPrefix(name, "/") || strings.HasSuffix(name, "/") ||
-		strings.ContainsFunc(name, func(r rune) bool { return !valid(r) }) {
+	return name != "" && len(name) <= maxNameLength && !strings.HasPrefix(name, "/") && !strings.HasSuffix(name, "/") &&
+		!strings.ContainsFunc(name, func(r rune) bool { return !valid(r) })
+}
+
+func checkName(name string) *logpb.Failure {
+	if !validName(name) {
 		return invalid(fmt.Sprintf("%q is no name for a quota", name), "letters, digits and . _ - / @ :, such as github/core")
 	}
 	return nil

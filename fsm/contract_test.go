@@ -129,7 +129,7 @@ func TestKindsKeepTheirNumbers(t *testing.T) {
 		"open_session": 10, "close_session": 11, "reserve": 12, "consume": 13, "settle": 14, "release": 15, "renew": 16,
 		"withdraw": 17, "report": 18, "begin_task": 20, "renew_task": 21, "end_task": 22, "retry_task": 23, "forget_task": 24,
 		"apply_quotas": 30, "delete_quota": 31, "revoke_lease": 32, "put_member": 33,
-		"delete_member": 34, "found": 35, "raise_epoch": 36, "set_limits": 37, "set_override": 38,
+		"delete_member": 34, "found": 35, "raise_epoch": 36, "set_limits": 37, "set_override": 38, "delete_workflow": 25,
 	}
 	kinds := (&logpb.Command{}).ProtoReflect().Descriptor().Oneofs().ByName("kind").Fields()
 	if kinds.Len() != len(want) {
@@ -149,6 +149,7 @@ func richWorld(t *testing.T) *world {
 	w.do(&logpb.Command{Kind: &logpb.Command_Found{Found: &logpb.Found{ClusterId: "c"}}})
 	w.do(&logpb.Command{Kind: &logpb.Command_PutMember{PutMember: &logpb.PutMember{Id: "n1", ApiAddress: "127.0.0.1:1"}}})
 	w.do(holders(&logpb.HolderRule{Pattern: "boss", Class: 0, Weight: 3}))
+	w.do(workflows(with(chain("chain", "boss", "h", "low-1"), func(w *logpb.Workflow) { w.Threshold = 1 }), chain("rest", "std-1", "std-2")))
 	session := w.do(&logpb.Command{Kind: &logpb.Command_OpenSession{OpenSession: &logpb.OpenSession{Holder: "h"}}}).GetSessionOpened().Session
 	a := ask("h", itemOf("rate", 3), itemOf("slots", 1), itemOf("org/team", 2), itemOf("hour", 5))
 	a.Consume = true
@@ -211,6 +212,9 @@ func TestGoldenSnapshot(t *testing.T) {
 	counts := m.State().Counts()
 	if counts.Quotas != 9 || counts.Leases == 0 || counts.Waiting != 1 || counts.Sessions != 1 || counts.Operations == 0 {
 		t.Fatalf("the golden snapshot holds %+v", counts)
+	}
+	if all := m.State().Workflows("", "", 10, m.State().Clock()); len(all) != 2 || !all[0].Sequential {
+		t.Fatalf("the golden snapshot holds %+v", all)
 	}
 }
 

@@ -56,6 +56,10 @@ const (
 	EventTaskEnded    EventKind = 21
 	EventTaskShelved  EventKind = 22
 	EventTaskPutBack  EventKind = 23
+	EventBackPressure EventKind = 24
+	EventSequential   EventKind = 25
+	EventTurn         EventKind = 26
+	EventParallel     EventKind = 27
 )
 
 // Event is something that happened while an entry was applied. Fields that do not concern it are zero.
@@ -74,6 +78,8 @@ type Event struct {
 	// Task is the name of the task that it is about, Outcome how its attempt ended.
 	Task    string
 	Outcome logpb.TaskOutcome
+	// Workflow and Step are set where a workflow is concerned; Step is the holder that is limited.
+	Workflow, Step string
 	// Result is the final result of a waiting Reserve (EventGranted with a Ticket, EventWaitEnded).
 	Result *logpb.Result
 }

@@ -50,6 +50,7 @@ func (m *Machine) grant(ask *logpb.Reserve, needs []need, as standing, ticket ui
 		l.tentative, l.deadline = true, m.clock.Now+tentativeTTL
 	}
 	m.noteGranted(ask, as, needs)
+	m.noteMember(l, needs)
 	m.hold(l, ask)
 	m.leases.Set(l.id, l)
 	m.ofHolder.Set(holderLease{holder: l.holder, lease: l.id})
@@ -58,7 +59,7 @@ func (m *Machine) grant(ask *logpb.Reserve, needs []need, as standing, ticket ui
 	m.moveTurn(l.holder, costOf(needs))
 	granted := &logpb.Granted{
 		Lease: l.id, Fence: l.fence, DeadlineNs: l.deadline, Class: as.class, Ticket: ticket, AskedTtlNs: ttl,
-		Items: m.grantedItems(l), Forecast: m.forecastOf(needs),
+		Items: m.grantedItems(l), Forecast: m.forecastOf(needs), BackPressure: m.backPressure(l.holder),
 	}
 	if ask.Consume {
 		granted.Consumed = m.consumeAll(l)
@@ -230,7 +231,7 @@ func (m *Machine) setDeadline(l *lease, deadline int64) {
 func (m *Machine) shown(l *lease) {
 	if l.tentative {
 		l.tentative = false
-		m.setDeadline(l, max(l.deadline, m.clock.Now+l.ttl))
+		m.setDeadline(l, max(l.deadline, min(m.clock.Now+l.ttl, m.turnEnd(l))))
 	}
 }
 
@@ -264,7 +265,7 @@ func (m *Machine) renew(command *logpb.Renew, by string) *logpb.Result {
 		ttl = l.ttl
 	}
 	l.tentative, l.ttl = false, max(l.ttl, ttl)
-	m.setDeadline(l, max(l.deadline, m.clock.Now+ttl))
+	m.setDeadline(l, max(l.deadline, min(m.clock.Now+ttl, m.turnEnd(l))))
 	return &logpb.Result{Kind: &logpb.Result_Renewed{Renewed: &logpb.Renewed{DeadlineNs: l.deadline}}}
 }
 
@@ -424,6 +425,7 @@ func (m *Machine) endLease(l *lease, how EventKind, withGrace bool) []*logpb.Gra
 	}
 	m.moveTurn(l.holder, -unused)
 	m.emit(Event{Kind: how, Holder: l.holder, Lease: l.id, Fence: l.fence})
+	m.leaseEnded(l)
 	return returned
 }
 

@@ -112,6 +112,8 @@ func (m *Machine) apply(command *logpb.Command, from origin) *logpb.Result {
 		return m.retryTask(kind.RetryTask, command.By)
 	case *logpb.Command_ForgetTask:
 		return m.forgetTask(kind.ForgetTask, command.By)
+	case *logpb.Command_DeleteWorkflow:
+		return m.deleteWorkflow(kind.DeleteWorkflow)
 	case *logpb.Command_ApplyQuotas:
 		return m.applyQuotas(kind.ApplyQuotas)
 	case *logpb.Command_DeleteQuota:
@@ -152,6 +154,7 @@ func (m *Machine) runDue() {
 	m.forgetTasks()
 	m.endCooldowns()
 	m.endOverrides()
+	m.reviewWorkflows()
 	m.endWaits()
 	m.age()
 	m.saveUp()

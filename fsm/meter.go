@@ -72,12 +72,11 @@ func (s *State) usedBy(q *quota, name string) int64 {
 
 // answered counts an answer of the provider.
 func (t *meter) answered(cause logpb.Cause) {
-	switch cause {
-	case logpb.Cause_CAUSE_OK:
+	switch {
+	case cause == logpb.Cause_CAUSE_OK:
 		t.Answered++
-	case logpb.Cause_CAUSE_SATURATED, logpb.Cause_CAUSE_EXHAUSTED, logpb.Cause_CAUSE_ACCOUNT, logpb.Cause_CAUSE_PLAN:
+	case saysLimited(cause):
 		t.Limited++
-	case logpb.Cause_CAUSE_UNSPECIFIED, logpb.Cause_CAUSE_OVERLOADED, logpb.Cause_CAUSE_NOT_A_LIMIT:
 	}
 }
 

@@ -103,6 +103,8 @@ func (m *Machine) consume(command *logpb.Consume, by string) *logpb.Result {
 	}
 	if refusal := m.judgeConsume(l, parts); refusal != nil {
 		m.noteRefused(l.holder, refusal)
+		m.noteDenial(l.holder, m.needsOf(l, parts), refusal)
+		refusal.BackPressure = m.backPressure(l.holder)
 		m.emit(Event{Kind: EventRefused, Quota: refusal.Quota, Holder: l.holder, Lease: l.id, Fence: l.fence, Reason: refusal.Reason})
 		return refuse(refusal)
 	}

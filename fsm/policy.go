@@ -106,6 +106,9 @@ type withheld struct {
 // refusal has the first in precedence.
 func (m *Machine) withholds(ask *logpb.Reserve, as standing, needs []need) *withheld {
 	var all *withheld
+	if refusal := m.withheldByWorkflow(ask.Holder, needs); refusal != nil {
+		all = &withheld{refusal: refusal}
+	}
 	for _, n := range needs {
 		p := &n.quota.rule.policy
 		if p.observe || !p.judges() {
@@ -317,21 +320,20 @@ func (m *Machine) noteAnswer(name string, q *quota, cause logpb.Cause) {
 	if p.failures == 0 {
 		return
 	}
-	switch cause {
-	case logpb.Cause_CAUSE_OK:
+	switch {
+	case cause == logpb.Cause_CAUSE_OK:
 		if t := m.tallyOf(name, q); t.failures > 0 {
 			mine := m.tally(name, q)
 			mine.failures, mine.closedUntil = 0, 0
 			m.relieved(q)
 		}
-	case logpb.Cause_CAUSE_SATURATED, logpb.Cause_CAUSE_EXHAUSTED, logpb.Cause_CAUSE_ACCOUNT, logpb.Cause_CAUSE_PLAN:
+	case saysLimited(cause):
 		t := m.tally(name, q)
 		t.failures = min(t.failures+1, maxBreakerCount)
 		if t.failures >= p.failures {
 			t.closedUntil = addSaturated(m.clock.Now, p.closed)
 			m.emit(Event{Kind: EventBreaker, Quota: q.name(), Holder: name, Duration: p.closed})
 		}
-	case logpb.Cause_CAUSE_UNSPECIFIED, logpb.Cause_CAUSE_OVERLOADED, logpb.Cause_CAUSE_NOT_A_LIMIT:
 	}
 }
 

@@ -253,6 +253,7 @@ func (m *Machine) endWaits() {
 func (m *Machine) endWait(w *waiter, refusal *logpb.Refusal) {
 	m.dequeue(w)
 	m.noteRefused(w.ask.Holder, refusal)
+	refusal.BackPressure = m.backPressure(w.ask.Holder)
 	result := refuse(refusal)
 	m.settleOrigin(w.from, w.ticket, result)
 	m.emit(Event{
@@ -487,6 +488,7 @@ func (m *Machine) tryWaiter(w *waiter, quotas []uint32, aside map[uint32]int64, 
 		}
 	}
 	if short {
+		m.keepOffer(w.ask.Holder)
 		for _, n := range needs {
 			aside[n.quota.number] = addSaturated(aside[n.quota.number], n.amount)
 		}

@@ -55,6 +55,16 @@ func randomWorldQuotas() []*logpb.Quota {
 	}
 }
 
+// randomWorkflows are of the random holders, some of whom are in both.
+func randomWorkflows(t *rapid.T) []*logpb.Workflow {
+	all := []*logpb.Workflow{chain("chain", "low-1", "std-1", "boss", "std-2"), graph("rest", after("std-2"), after("std-3"), after("std-1", "std-3", "std-2"))}
+	for _, w := range all {
+		w.Threshold = rapid.Int32Range(1, 3).Draw(t, "threshold")
+		w.TurnNs, w.CalmNs, w.PauseNs = 3*second, rapid.SampledFrom([]int64{5 * second, minute}).Draw(t, "calm"), 4*second
+	}
+	return all[:rapid.IntRange(0, 2).Draw(t, "workflows")]
+}
+
 func (h *history) item() *logpb.Item {
 	it := &logpb.Item{Quota: rapid.SampledFrom(randomQuotas).Draw(h.T, "quota")}
 	if rapid.IntRange(0, 5).Draw(h.T, "estimate") > 0 {
@@ -221,7 +231,7 @@ func (h *history) signals(items []*logpb.GrantedItem) []*logpb.Signal {
 }
 
 func (h *history) admin(lease uint64) *logpb.Command {
-	switch rapid.IntRange(0, 6).Draw(h.T, "admin") {
+	switch rapid.IntRange(0, 8).Draw(h.T, "admin") {
 	case 0:
 		return &logpb.Command{Kind: &logpb.Command_RevokeLease{RevokeLease: &logpb.RevokeLease{Lease: lease}}}
 	case 1:
@@ -237,6 +247,10 @@ func (h *history) admin(lease uint64) *logpb.Command {
 			rapid.SampledFrom([]int64{second, 20 * second, hour}).Draw(h.T, "lasts"))
 	case 5:
 		return endsOverride(rapid.SampledFrom(randomQuotas).Draw(h.T, "no longer overridden"))
+	case 7:
+		return workflows(randomWorkflows(h.T)...)
+	case 8:
+		return deletesWorkflow("rest")
 	}
 	return &logpb.Command{Kind: &logpb.Command_DeleteQuota{DeleteQuota: &logpb.DeleteQuota{
 		Quota: rapid.SampledFrom([]string{"minute", "org/team", "ends"}).Draw(h.T, "deleted"),
@@ -280,7 +294,7 @@ func TestRandomHistories(t *testing.T) {
 			sameApplied(rt, w.last, other)
 			h.learn(w.last)
 		}
-		step(applyQuotas(randomWorldQuotas()...))
+		step(applyQuotas(randomWorldQuotas()...), workflows(randomWorkflows(rt)...))
 		for range rapid.IntRange(1, 120).Draw(rt, "entries") {
 			if rapid.IntRange(0, 9).Draw(rt, "cut") == 0 {
 				w.reborn()

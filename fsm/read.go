@@ -71,7 +71,7 @@ func (s *State) Waiting(ticket uint64) bool {
 }
 
 // NextDue returns the cluster time at which an entry should be written, so that something due happens (an expiry, the
-// end of a wait or cooldown, relief for a waiter), and whether anything at all is pending: while it is, some entry is
+// end of a wait, a cooldown or a turn, relief for a waiter), and whether anything at all is pending: while it is, some entry is
 // wanted at least every tick, so that little time is lost when the leader is.
 func (s *State) NextDue() (at int64, pending bool) {
 	at, pending = s.firstDue(), s.Pending()
@@ -112,6 +112,9 @@ func (s *State) firstDue() int64 {
 	}
 	if lost, due, _ := s.nextTask(); due {
 		at = min(at, lost)
+	}
+	if review, ok := s.reviews.Min(); ok {
+		at = min(at, review.at)
 	}
 	return at
 }

@@ -19,7 +19,7 @@ type no struct {
 	after   int64
 	command *logpb.Command
 	reason  logpb.Reason
-	// inLine: somebody waits, so the command is judged in the order, which takes a ticket.
+	// inLine: somebody waits, so the command is judged in the order, which takes a ticket; or that it was refused is noted.
 	inLine bool
 }
 
@@ -168,6 +168,15 @@ func refusals() []no {
 			name: "the provider refused this one too often", before: closedOnce(&logpb.Policy{Breaker: &logpb.Breaker{Failures: 1}}), after: 2 * second,
 			command: asks("a", 0, itemOf("p", 1), itemOf("r", 1)), reason: logpb.Reason_REASON_BREAKER_OPEN,
 		},
+		{
+			name: "it is another's turn", before: append([]*logpb.Command{workflows(with(chain("w", "x", "a"), func(w *logpb.Workflow) { w.Threshold = 1 }))},
+				append(closedOnce(nil), asks("a", 0, itemOf("r", 1)))...),
+			command: asks("x", 0, itemOf("r", 1)), reason: logpb.Reason_REASON_SEQUENTIAL, inLine: true,
+		},
+		{
+			name: "one downstream is limited", before: append([]*logpb.Command{workflows(chain("w", "x", "a"))}, closedOnce(nil)...),
+			command: asks("x", 0, itemOf("r", 1)), reason: logpb.Reason_REASON_BACK_PRESSURE,
+		},
 	}
 }
 
@@ -260,6 +269,8 @@ func failures() []no {
 		{name: "delete what counts", command: deletes("full"), reason: logpb.Reason_REASON_QUOTA_IN_USE},
 		{name: "another kind, and a good one", command: applyQuotas(rateOf("r", 99, minute), slotsOf("h", 1)), reason: logpb.Reason_REASON_KIND_CHANGE},
 		{name: "one that cannot work, and a good one", command: applyQuotas(rateOf("r", 99, minute), rateOf("x", 1, 0)), reason: logpb.Reason_REASON_IMPOSSIBLE_QUOTA},
+		{name: "a workflow that cannot work, and a good one", command: workflows(chain("fine", "a", "b"), graph("w", after("a", "b"), after("b", "a"))), reason: logpb.Reason_REASON_IMPOSSIBLE_WORKFLOW},
+		{name: "delete an unknown workflow", command: deletesWorkflow("w"), reason: logpb.Reason_REASON_UNKNOWN_WORKFLOW},
 		{name: "revoke nothing", command: &logpb.Command{Kind: &logpb.Command_RevokeLease{RevokeLease: &logpb.RevokeLease{Lease: 9}}}, reason: logpb.Reason_REASON_UNKNOWN_LEASE},
 		{name: "an epoch not raised", command: &logpb.Command{Kind: &logpb.Command_RaiseEpoch{RaiseEpoch: &logpb.RaiseEpoch{}}}, reason: logpb.Reason_REASON_EPOCH_NOT_RAISED},
 		{name: "another cluster", before: []*logpb.Command{founds("one")}, command: founds("two"), reason: logpb.Reason_REASON_FOREIGN_CLUSTER},

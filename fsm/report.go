@@ -102,7 +102,20 @@ func (m *Machine) takeSignal(holder string, o *operation, q *quota, signal *logp
 		}
 	}
 	reported.Attempt = q.attempt
+	if saysLimited(signal.Cause) {
+		m.noteLimited(holder, q.name(), reported.CooldownUntilNs, logpb.Reason_REASON_COOLDOWN)
+	}
 	return reported
+}
+
+// saysLimited tells whether an answer says that the caller went over a limit of the provider.
+func saysLimited(cause logpb.Cause) bool {
+	switch cause {
+	case logpb.Cause_CAUSE_SATURATED, logpb.Cause_CAUSE_EXHAUSTED, logpb.Cause_CAUSE_ACCOUNT, logpb.Cause_CAUSE_PLAN:
+		return true
+	case logpb.Cause_CAUSE_UNSPECIFIED, logpb.Cause_CAUSE_OK, logpb.Cause_CAUSE_OVERLOADED, logpb.Cause_CAUSE_NOT_A_LIMIT:
+	}
+	return false
 }
 
 // ofTheLimit tells whether an answer's numbers are those of the quota: an overloaded provider's and a refusal that is no

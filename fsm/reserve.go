@@ -114,6 +114,8 @@ func (m *Machine) grantNow(ask *logpb.Reserve, needs []need, as standing) (*logp
 func (m *Machine) denied(ask *logpb.Reserve, as standing, from origin, refusal *logpb.Refusal) *logpb.Result {
 	needs, _ := m.needs(ask)
 	m.noteDenied(ask.Holder, as, needs)
+	m.noteDenial(ask.Holder, needs, refusal)
+	m.noteAsked(ask.Holder)
 	if ask.WaitNs == 0 {
 		return m.refused(ask, refusal)
 	}
@@ -358,6 +360,7 @@ func worse(a, b *logpb.Refusal) *logpb.Refusal {
 func (m *Machine) refused(ask *logpb.Reserve, refusal *logpb.Refusal) *logpb.Result {
 	m.noteRefused(ask.Holder, refusal)
 	m.emit(Event{Kind: EventRefused, Quota: refusal.Quota, Holder: ask.Holder, Reason: refusal.Reason})
+	refusal.BackPressure = m.backPressure(ask.Holder)
 	return refuse(refusal)
 }
 

@@ -91,6 +91,8 @@ func (m *Machine) take(record *logpb.SnapshotRecord) error {
 		m.rules = append(m.rules, kind.Rule)
 	case *logpb.SnapshotRecord_Task:
 		return m.takeTask(kind.Task)
+	case *logpb.SnapshotRecord_Workflow:
+		return m.takeWorkflow(kind.Workflow)
 	default:
 		return fmt.Errorf("a record of unknown kind")
 	}
@@ -246,6 +248,37 @@ func (m *Machine) takeWaiter(encoded *logpb.SnapshotWaiter) error {
 		standing: standing{class: encoded.Class, rank: encoded.Rank}, saved: encoded.Saved, ages: encoded.AgesNs, turn: h.turn, until: encoded.UntilNs,
 		from: origin{session: encoded.Session, seq: encoded.Seq, key: encoded.Key},
 	})
+	return nil
+}
+
+// takeWorkflow enters a workflow and how it stands.
+func (m *Machine) takeWorkflow(encoded *logpb.SnapshotWorkflow) error {
+	if encoded.Definition == nil {
+		return fmt.Errorf("a workflow without a definition")
+	}
+	p, failed := newPlan(encoded.Definition)
+	if failed != nil {
+		return fmt.Errorf("%s", failed.Message)
+	}
+	w := &workflow{
+		generation: m.generation, plan: p, steps: make([]step, len(p.holders)),
+		sequential: encoded.Sequential, changed: encoded.ChangedNs, last: encoded.LastNs, next: int(encoded.Next),
+	}
+	outside := func(place int32) bool { return place < 0 || int(place) >= len(w.steps) }
+	if t := encoded.Turn; t != nil {
+		w.turn = turn{at: int(t.Place), after: t.After, fence: t.Fence, began: t.BeganNs, deadline: t.DeadlineNs}
+	}
+	if outside(encoded.Next) || outside(encoded.Turn.GetPlace()) {
+		return fmt.Errorf("workflow %q has a turn outside of its steps", p.definition.Name)
+	}
+	for _, of := range encoded.Steps {
+		if outside(of.Place) {
+			return fmt.Errorf("workflow %q has no step %d", p.definition.Name, of.Place)
+		}
+		w.steps[of.Place] = step{limited: of.LimitedNs, until: of.UntilNs, quota: of.Quota, asked: of.AskedNs, paused: of.PausedNs}
+	}
+	m.addWorkflow(w)
+	m.schedule(w)
 	return nil
 }
 

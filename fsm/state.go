@@ -66,6 +66,11 @@ type State struct {
 	tasks       *btree.Map[string, *task]
 	// underWay are attempts by deadline, resting what waits or is done, by since when; what is shelved is in neither.
 	underWay, resting *btree.BTreeG[taskDue]
+	workflows   *btree.Map[string, *workflow]
+	// stepsOf are the places in workflows of each holder that has one; the slices are replaced, never changed. reviews hold
+	// when to look at a workflow again.
+	stepsOf *btree.Map[string, []stepOf]
+	reviews *btree.BTreeG[keyDue]
 }
 
 // limits are the bounds that are part of the state's meaning.
@@ -165,6 +170,9 @@ func newState() *State {
 		tasks:      new(btree.Map[string, *task]),
 		underWay:   newTree(lessTaskDue),
 		resting:    newTree(lessTaskDue),
+		workflows:  new(btree.Map[string, *workflow]),
+		stepsOf:    new(btree.Map[string, []stepOf]),
+		reviews:    newTree(lessKeyDue),
 	}
 }
 
@@ -184,6 +192,7 @@ func (s *State) copy() *State {
 	c.results, c.keys, c.keyEnds = s.results.Copy(), s.keys.Copy(), s.keyEnds.Copy()
 	c.members = s.members.Copy()
 	c.tasks, c.underWay, c.resting = s.tasks.Copy(), s.underWay.Copy(), s.resting.Copy()
+	c.workflows, c.stepsOf, c.reviews = s.workflows.Copy(), s.stepsOf.Copy(), s.reviews.Copy()
 	return &c
 }
 

@@ -136,7 +136,24 @@ func (s *State) verifyTables() error {
 		bytes += sizeOf(k.result)
 		return true
 	})
+	var steps, reviewed, due, placed int
+	s.workflows.Scan(func(name string, w *workflow) bool {
+		steps += len(w.steps)
+		if _, ok := s.reviews.Get(keyDue{at: w.due, key: name}); ok {
+			reviewed++
+		}
+		if w.due != 0 {
+			due++
+		}
+		return true
+	})
+	s.stepsOf.Scan(func(_ string, of []stepOf) bool {
+		placed += len(of)
+		return true
+	})
 	switch {
+	case steps != placed, due != reviewed, due != s.reviews.Len():
+		return fmt.Errorf("%d steps of workflows, %d by holder; %d due, %d of %d looked at", steps, placed, due, reviewed, s.reviews.Len())
 	case s.leases.Len() != s.deadlines.Len(), s.leases.Len() != s.ofHolder.Len():
 		return fmt.Errorf("%d leases, %d deadlines, %d by holder", s.leases.Len(), s.deadlines.Len(), s.ofHolder.Len())
 	case s.waiters.Len() != s.order.Len(), s.waiters.Len() != s.waitEnds.Len(), int64(s.waiters.Len()) != length:

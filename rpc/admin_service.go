@@ -26,12 +26,15 @@ type adminService struct{ *Server }
 // ApplyQuotas implements AdminService.
 func (s *adminService) ApplyQuotas(ctx context.Context, req *quotav1.ApplyQuotasRequest) (*quotav1.ApplyQuotasResponse, error) {
 	return call(ctx, s.Server, VerbAdminQuota, req, func(ctx context.Context, r *request, req *quotav1.ApplyQuotasRequest) (*quotav1.ApplyQuotasResponse, error) {
-		apply := &logpb.ApplyQuotas{ReplaceHolders: req.ReplaceHolders, DryRun: req.DryRun}
+		apply := &logpb.ApplyQuotas{ReplaceHolders: req.ReplaceHolders, ReplaceWorkflows: req.ReplaceWorkflows, DryRun: req.DryRun}
 		for _, q := range req.Quotas {
 			apply.Quotas = append(apply.Quotas, logQuota(q))
 		}
 		for _, h := range req.Holders {
 			apply.Holders = append(apply.Holders, &logpb.HolderRule{Pattern: h.Pattern, Class: int32(h.Class) - 1, Weight: h.Weight})
+		}
+		for _, w := range req.Workflows {
+			apply.Workflows = append(apply.Workflows, logWorkflow(w))
 		}
 		command := &logpb.Command{Kind: &logpb.Command_ApplyQuotas{ApplyQuotas: apply}}
 		result, at, err := s.propose(ctx, identified(command, req.RequestId, r.who))
@@ -71,6 +74,18 @@ func (s *adminService) OverrideQuota(ctx context.Context, req *quotav1.OverrideQ
 		}
 		return &quotav1.OverrideQuotaResponse{Meta: s.meta(r, at)}, nil
 	}, leader.OverrideQuota)
+}
+
+// DeleteWorkflow implements AdminService.
+func (s *adminService) DeleteWorkflow(ctx context.Context, req *quotav1.DeleteWorkflowRequest) (*quotav1.DeleteWorkflowResponse, error) {
+	return call(ctx, s.Server, VerbAdminQuota, req, func(ctx context.Context, r *request, req *quotav1.DeleteWorkflowRequest) (*quotav1.DeleteWorkflowResponse, error) {
+		command := &logpb.Command{Kind: &logpb.Command_DeleteWorkflow{DeleteWorkflow: &logpb.DeleteWorkflow{Workflow: req.Name}}}
+		_, at, err := s.propose(ctx, identified(command, req.RequestId, r.who))
+		if err != nil {
+			return nil, err
+		}
+		return &quotav1.DeleteWorkflowResponse{Meta: s.meta(r, at)}, nil
+	}, leader.DeleteWorkflow)
 }
 
 // ListHolderRules implements AdminService.

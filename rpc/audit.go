@@ -90,6 +90,9 @@ func target(message any) string {
 		if len(m.Holders) > 0 || m.ReplaceHolders {
 			names = append(names, fmt.Sprintf("%d holder rules", len(m.Holders)))
 		}
+		if len(m.Workflows) > 0 || m.ReplaceWorkflows {
+			names = append(names, fmt.Sprintf("%d workflows", len(m.Workflows)))
+		}
 		return strings.Join(names, ", ")
 	case *quotav1.DeleteQuotaRequest:
 		return forced(m.Name, m.Force)
@@ -100,6 +103,8 @@ func target(message any) string {
 		return fmt.Sprintf("%s limit=%d for %s", m.Name, *m.Limit, m.Duration.AsDuration())
 	case *quotav1.SetLimitsRequest:
 		return strings.TrimSpace(m.GetLimits().String())
+	case *quotav1.DeleteWorkflowRequest:
+		return "workflow " + m.Name
 	case *quotav1.RevokeLeaseRequest:
 		return "lease " + strconv.FormatUint(m.Lease, 10)
 	case *quotav1.AddMemberRequest:

@@ -44,6 +44,8 @@ var codes = map[quotav1.Reason]connect.Code{ //nolint:exhaustive // refusals hav
 	quotav1.Reason_REASON_STALE_ATTEMPT:       connect.CodeFailedPrecondition,
 	quotav1.Reason_REASON_TASKS_FULL:          connect.CodeResourceExhausted,
 	quotav1.Reason_REASON_FOREIGN_TASK:        connect.CodePermissionDenied,
+	quotav1.Reason_REASON_IMPOSSIBLE_WORKFLOW: connect.CodeInvalidArgument,
+	quotav1.Reason_REASON_UNKNOWN_WORKFLOW:    connect.CodeNotFound,
 	quotav1.Reason_REASON_NO_LEADER:           connect.CodeUnavailable,
 	quotav1.Reason_REASON_OVERLOADED:          connect.CodeResourceExhausted,
 	quotav1.Reason_REASON_UNKNOWN_OUTCOME:     connect.CodeUnavailable,

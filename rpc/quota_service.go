@@ -279,6 +279,45 @@ func (s *quotaService) ListLeases(ctx context.Context, req *quotav1.ListLeasesRe
 	}, unlessStale(req.Read, leader.ListLeases))
 }
 
+// GetWorkflow implements QuotaService.
+func (s *quotaService) GetWorkflow(ctx context.Context, req *quotav1.GetWorkflowRequest) (*quotav1.GetWorkflowResponse, error) {
+	return call(ctx, s.Server, VerbRead, req, func(ctx context.Context, r *request, req *quotav1.GetWorkflowRequest) (*quotav1.GetWorkflowResponse, error) {
+		res := &quotav1.GetWorkflowResponse{}
+		err := s.node.Read(ctx, readMode(req.Read), func(state *fsm.State, clock fsm.Clock, at raftnode.Position) {
+			res.Meta = s.meta(r, at)
+			if v, ok := state.Workflow(req.Name, clock); ok {
+				res.Workflow = apiWorkflowStatus(&v)
+			}
+		})
+		if err == nil && res.Workflow == nil {
+			err = newError("there is no workflow "+req.Name, &quotav1.ErrorInfo{
+				Reason: quotav1.Reason_REASON_UNKNOWN_WORKFLOW, Hint: "list the workflows, or apply its definition first",
+			})
+		}
+		return res, err
+	}, unlessStale(req.Read, leader.GetWorkflow))
+}
+
+// ListWorkflows implements QuotaService.
+func (s *quotaService) ListWorkflows(ctx context.Context, req *quotav1.ListWorkflowsRequest) (*quotav1.ListWorkflowsResponse, error) {
+	return call(ctx, s.Server, VerbRead, req, func(ctx context.Context, r *request, req *quotav1.ListWorkflowsRequest) (*quotav1.ListWorkflowsResponse, error) {
+		state, clock, at, err := s.node.Frozen(ctx, readMode(req.Read))
+		if err != nil {
+			return nil, err
+		}
+		size := pageSize(req.PageSize)
+		views := state.Workflows(req.Holder, req.PageToken, size, clock)
+		res := &quotav1.ListWorkflowsResponse{Meta: s.meta(r, at)}
+		for i := range views {
+			res.Workflows = append(res.Workflows, apiWorkflowStatus(&views[i]))
+		}
+		if len(views) == size {
+			res.NextPageToken = views[size-1].Definition.Name
+		}
+		return res, nil
+	}, unlessStale(req.Read, leader.ListWorkflows))
+}
+
 // CheckFence implements QuotaService.
 func (s *quotaService) CheckFence(ctx context.Context, req *quotav1.CheckFenceRequest) (*quotav1.CheckFenceResponse, error) {
 	return call(ctx, s.Server, VerbRead, req, func(ctx context.Context, r *request, req *quotav1.CheckFenceRequest) (*quotav1.CheckFenceResponse, error) {

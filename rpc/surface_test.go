@@ -26,7 +26,12 @@ func TestLooksCanBeGets(t *testing.T) {
 	if status, body := post(t, nodes[0].url, "/quota.v1.AdminService/ApplyQuotas", applyCore); status != http.StatusOK {
 		t.Fatalf("%d %s", status, body)
 	}
-	messages := map[string]string{"GetQuota": `{"name":"t/core"}`, "CheckFence": `{"lease":"1","fence":"1"}`}
+	if status, body := post(t, nodes[0].url, "/quota.v1.AdminService/ApplyQuotas", applyRelease); status != http.StatusOK {
+		t.Fatalf("%d %s", status, body)
+	}
+	messages := map[string]string{
+		"GetQuota": `{"name":"t/core"}`, "GetWorkflow": `{"name":"release"}`, "CheckFence": `{"lease":"1","fence":"1"}`,
+	}
 	looks := 0
 	for _, service := range []protoreflect.ServiceDescriptor{
 		quotav1.File_quota_v1_quota_proto.Services().Get(0), quotav1.File_quota_v1_admin_proto.Services().Get(0), quotav1.File_quota_v1_task_proto.Services().Get(0),

@@ -113,6 +113,7 @@ func apiLease(g *logpb.Granted, clock fsm.Clock) *quotav1.Lease {
 	if g.AskedTtlNs != 0 {
 		lease.AskedTtl = durationpb.New(time.Duration(g.AskedTtlNs))
 	}
+	lease.BackPressure = apiBackPressure(g.BackPressure, clock)
 	return lease
 }
 
@@ -163,6 +164,7 @@ func apiRefusal(r *logpb.Refusal, clock fsm.Clock) *quotav1.Refusal {
 	if r.RetryAtNs != 0 {
 		refusal.RetryAfter = left(r.RetryAtNs, clock.Now)
 	}
+	refusal.BackPressure = apiBackPressure(r.BackPressure, clock)
 	return refusal
 }
 

@@ -31,6 +31,8 @@ const (
 	maxTaskNames = 16
 	maxDetail    = 300
 	maxTaskWait  = 31 * 24 * time.Hour
+	maxWorkflows = 1000
+	maxSteps     = 64
 	minTTL       = time.Second
 	maxTTL       = 24 * time.Hour
 	maxWait      = 10 * time.Minute
@@ -95,6 +97,16 @@ var rules = map[string]func(*checker, proto.Message){
 		c.page(r.PageSize)
 		c.enum("read", int32(r.Read), quotav1.ReadMode_name)
 	}),
+	"GetWorkflowRequest": rule(func(c *checker, r *quotav1.GetWorkflowRequest) {
+		c.quotaName("name", r.Name)
+		c.enum("read", int32(r.Read), quotav1.ReadMode_name)
+	}),
+	"ListWorkflowsRequest": rule(func(c *checker, r *quotav1.ListWorkflowsRequest) {
+		c.text("holder", r.Holder, maxHolder)
+		c.text("page_token", r.PageToken, maxQuotaName)
+		c.page(r.PageSize)
+		c.enum("read", int32(r.Read), quotav1.ReadMode_name)
+	}),
 	"CheckFenceRequest":  rule(func(c *checker, r *quotav1.CheckFenceRequest) { c.lease(r.Lease, r.Fence) }),
 	"ApplyQuotasRequest": rule((*checker).applyQuotas),
 	"BeginTaskRequest":   rule((*checker).beginTask),
@@ -135,6 +147,10 @@ var rules = map[string]func(*checker, proto.Message){
 	}),
 	"ListHolderRulesRequest": rule(func(c *checker, r *quotav1.ListHolderRulesRequest) {
 		c.enum("read", int32(r.Read), quotav1.ReadMode_name)
+	}),
+	"DeleteWorkflowRequest": rule(func(c *checker, r *quotav1.DeleteWorkflowRequest) {
+		c.request(r.RequestId)
+		c.quotaName("name", r.Name)
 	}),
 	"RevokeLeaseRequest": rule(func(c *checker, r *quotav1.RevokeLeaseRequest) {
 		c.request(r.RequestId)
@@ -385,7 +401,9 @@ func (c *checker) applyQuotas(r *quotav1.ApplyQuotasRequest) {
 	c.request(r.RequestId)
 	c.count("quotas", len(r.Quotas), 0, maxApplied)
 	c.count("holders", len(r.Holders), 0, 10_000)
-	c.check(len(r.Quotas) > 0 || r.ReplaceHolders, "quotas", "is empty", "name at least one, or replace the holder rules")
+	c.count("workflows", len(r.Workflows), 0, maxWorkflows)
+	c.check(len(r.Quotas) > 0 || r.ReplaceHolders || r.ReplaceWorkflows, "quotas", "is empty",
+		"name at least one, or replace the holder rules or the workflows")
 	for i, q := range r.Quotas {
 		path := fmt.Sprintf("quotas[%d]", i)
 		c.check(q != nil, path, "is missing", "")
@@ -401,6 +419,32 @@ func (c *checker) applyQuotas(r *quotav1.ApplyQuotasRequest) {
 		c.check(h.GetWeight() >= 0 && h.GetWeight() <= 1000, path+".weight", "is not within 1 to 1000", "")
 		_, known := quotav1.Class_name[int32(h.GetClass())]
 		c.check(known && h.GetClass() != 0, path+".class", "is missing or unknown", "CLASS_CRITICAL, CLASS_STANDARD, CLASS_BACKGROUND")
+	}
+	for i, w := range r.Workflows {
+		c.workflow(fmt.Sprintf("workflows[%d]", i), w)
+	}
+}
+
+// workflow checks what a workflow looks like; whether it can work is the state machine's to say.
+func (c *checker) workflow(path string, w *quotav1.Workflow) {
+	c.check(w != nil, path, "is missing", "")
+	if c.err != nil {
+		return
+	}
+	c.quotaName(path+".name", w.Name)
+	c.count(path+".steps", len(w.Steps), 0, maxSteps)
+	c.check(w.Threshold >= 0, path+".threshold", "is below 0", "leave it out for 3")
+	c.length(path+".within", w.Within, 0, maxDuration)
+	c.length(path+".calm", w.Calm, 0, maxDuration)
+	c.length(path+".turn", w.Turn, 0, maxDuration)
+	c.length(path+".pause", w.Pause, 0, maxDuration)
+	for i, step := range w.Steps {
+		path := fmt.Sprintf("%s.steps[%d]", path, i)
+		c.holder(path+".holder", step.GetHolder(), false)
+		c.count(path+".after", len(step.GetAfter()), 0, maxSteps)
+		for j, before := range step.GetAfter() {
+			c.holder(fmt.Sprintf("%s.after[%d]", path, j), before, false)
+		}
 	}
 }
 

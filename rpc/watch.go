@@ -70,6 +70,7 @@ func apiEvent(e *fsm.Event) *quotav1.Event {
 	event := &quotav1.Event{
 		Kind: quotav1.EventKind(e.Kind), Quota: e.Quota, Holder: e.Holder, Lease: e.Lease, Fence: e.Fence,
 		Ticket: e.Ticket, Amount: e.Amount, Reason: quotav1.Reason(e.Reason), Task: e.Task, TaskOutcome: quotav1.TaskOutcome(e.Outcome),
+		Workflow: e.Workflow, Step: e.Step,
 	}
 	if e.Duration != 0 {
 		event.Duration = durationpb.New(time.Duration(e.Duration))

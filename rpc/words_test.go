@@ -21,6 +21,7 @@ func TestWordsOfLogAndAPIAgree(t *testing.T) {
 		"causes":  {logpb.Cause(0).Descriptor(), quotav1.Cause(0).Descriptor()},
 		"phases":  {logpb.TaskPhase(0).Descriptor(), quotav1.TaskPhase(0).Descriptor()},
 		"ends":    {logpb.TaskOutcome(0).Descriptor(), quotav1.TaskOutcome(0).Descriptor()},
+		"sides":   {logpb.Side(0).Descriptor(), quotav1.Side(0).Descriptor()},
 	} {
 		for i := range c.log.Values().Len() {
 			word := c.log.Values().Get(i)
@@ -41,6 +42,8 @@ func TestWordsOfLogAndAPIAgree(t *testing.T) {
 		fsm.EventReopened: quotav1.EventKind_EVENT_KIND_REOPENED, fsm.EventBreaker: quotav1.EventKind_EVENT_KIND_BREAKER,
 		fsm.EventTaskBegun: quotav1.EventKind_EVENT_KIND_TASK_BEGUN, fsm.EventTaskEnded: quotav1.EventKind_EVENT_KIND_TASK_ENDED,
 		fsm.EventTaskShelved: quotav1.EventKind_EVENT_KIND_TASK_SHELVED, fsm.EventTaskPutBack: quotav1.EventKind_EVENT_KIND_TASK_PUT_BACK,
+		fsm.EventBackPressure: quotav1.EventKind_EVENT_KIND_BACK_PRESSURE, fsm.EventSequential: quotav1.EventKind_EVENT_KIND_SEQUENTIAL,
+		fsm.EventTurn: quotav1.EventKind_EVENT_KIND_TURN, fsm.EventParallel: quotav1.EventKind_EVENT_KIND_PARALLEL,
 	}
 	for inside, outside := range events {
 		if int32(inside) != int32(outside) {

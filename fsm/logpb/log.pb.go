@@ -503,6 +503,10 @@ const (
 	Reason_REASON_TASK_UNDER_WAY Reason = 21
 	// The task's next attempt may begin later.
 	Reason_REASON_TASK_LATER Reason = 22
+	// The holder's workflow goes one at a time, and it is another's turn.
+	Reason_REASON_SEQUENTIAL Reason = 17
+	// A holder downstream in the same workflow is limited: new work waits.
+	Reason_REASON_BACK_PRESSURE Reason = 18
 	// A field is malformed.
 	Reason_REASON_INVALID Reason = 100
 	// No such quota.
@@ -559,6 +563,10 @@ const (
 	Reason_REASON_TASKS_FULL Reason = 132
 	// The task belongs to a holder outside the caller's pattern.
 	Reason_REASON_FOREIGN_TASK Reason = 133
+	// A workflow that cannot work: a cycle, an unknown or repeated step, too many of them.
+	Reason_REASON_IMPOSSIBLE_WORKFLOW Reason = 135
+	// No such workflow.
+	Reason_REASON_UNKNOWN_WORKFLOW Reason = 136
 )
 
 // Enum value maps for Reason.
@@ -584,6 +592,8 @@ var (
 		20:  "REASON_TASK_SHELVED",
 		21:  "REASON_TASK_UNDER_WAY",
 		22:  "REASON_TASK_LATER",
+		17:  "REASON_SEQUENTIAL",
+		18:  "REASON_BACK_PRESSURE",
 		100: "REASON_INVALID",
 		101: "REASON_UNKNOWN_QUOTA",
 		102: "REASON_STALE_FENCE",
@@ -612,6 +622,8 @@ var (
 		131: "REASON_STALE_ATTEMPT",
 		132: "REASON_TASKS_FULL",
 		133: "REASON_FOREIGN_TASK",
+		135: "REASON_IMPOSSIBLE_WORKFLOW",
+		136: "REASON_UNKNOWN_WORKFLOW",
 	}
 	Reason_value = map[string]int32{
 		"REASON_UNSPECIFIED":          0,
@@ -634,6 +646,8 @@ var (
 		"REASON_TASK_SHELVED":         20,
 		"REASON_TASK_UNDER_WAY":       21,
 		"REASON_TASK_LATER":           22,
+		"REASON_SEQUENTIAL":           17,
+		"REASON_BACK_PRESSURE":        18,
 		"REASON_INVALID":              100,
 		"REASON_UNKNOWN_QUOTA":        101,
 		"REASON_STALE_FENCE":          102,
@@ -662,6 +676,8 @@ var (
 		"REASON_STALE_ATTEMPT":        131,
 		"REASON_TASKS_FULL":           132,
 		"REASON_FOREIGN_TASK":         133,
+		"REASON_IMPOSSIBLE_WORKFLOW":  135,
+		"REASON_UNKNOWN_WORKFLOW":     136,
 	}
 )
 
@@ -747,6 +763,67 @@ func (x Zone) Number() protoreflect.EnumNumber {
 // Deprecated: Use Zone.Descriptor instead.
 func (Zone) EnumDescriptor() ([]byte, []int) {
 	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{8}
+}
+
+// Side says where a holder stands in its workflow as seen from one that is limited. Numbers are written to disk.
+type Side int32
+
+const (
+	// No step is limited now.
+	Side_SIDE_UNSPECIFIED Side = 0
+	// Upstream: its work ends up at the limited one.
+	Side_SIDE_UPSTREAM Side = 1
+	// Downstream: its work comes from the limited one.
+	Side_SIDE_DOWNSTREAM Side = 2
+	// It is the limited one itself.
+	Side_SIDE_SELF Side = 3
+	// On another branch.
+	Side_SIDE_BESIDE Side = 4
+)
+
+// Enum value maps for Side.
+var (
+	Side_name = map[int32]string{
+		0: "SIDE_UNSPECIFIED",
+		1: "SIDE_UPSTREAM",
+		2: "SIDE_DOWNSTREAM",
+		3: "SIDE_SELF",
+		4: "SIDE_BESIDE",
+	}
+	Side_value = map[string]int32{
+		"SIDE_UNSPECIFIED": 0,
+		"SIDE_UPSTREAM":    1,
+		"SIDE_DOWNSTREAM":  2,
+		"SIDE_SELF":        3,
+		"SIDE_BESIDE":      4,
+	}
+)
+
+func (x Side) Enum() *Side {
+	p := new(Side)
+	*p = x
+	return p
+}
+
+func (x Side) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Side) Descriptor() protoreflect.EnumDescriptor {
+	return file_quotad_log_v1_log_proto_enumTypes[9].Descriptor()
+}
+
+func (Side) Type() protoreflect.EnumType {
+	return &file_quotad_log_v1_log_proto_enumTypes[9]
+}
+
+func (x Side) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Side.Descriptor instead.
+func (Side) EnumDescriptor() ([]byte, []int) {
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{9}
 }
 
 // Entry is the payload of one Raft log entry: one stamp, and the commands that were proposed together.
@@ -862,6 +939,7 @@ type Command struct {
 	//	*Command_EndTask
 	//	*Command_RetryTask
 	//	*Command_ForgetTask
+	//	*Command_DeleteWorkflow
 	//	*Command_ApplyQuotas
 	//	*Command_DeleteQuota
 	//	*Command_RevokeLease
@@ -1074,6 +1152,15 @@ func (x *Command) GetForgetTask() *ForgetTask {
 	return nil
 }
 
+func (x *Command) GetDeleteWorkflow() *DeleteWorkflow {
+	if x != nil {
+		if x, ok := x.Kind.(*Command_DeleteWorkflow); ok {
+			return x.DeleteWorkflow
+		}
+	}
+	return nil
+}
+
 func (x *Command) GetApplyQuotas() *ApplyQuotas {
 	if x != nil {
 		if x, ok := x.Kind.(*Command_ApplyQuotas); ok {
@@ -1215,6 +1302,10 @@ type Command_ForgetTask struct {
 	ForgetTask *ForgetTask `protobuf:"bytes,24,opt,name=forget_task,json=forgetTask,proto3,oneof"`
 }
 
+type Command_DeleteWorkflow struct {
+	DeleteWorkflow *DeleteWorkflow `protobuf:"bytes,25,opt,name=delete_workflow,json=deleteWorkflow,proto3,oneof"`
+}
+
 type Command_ApplyQuotas struct {
 	ApplyQuotas *ApplyQuotas `protobuf:"bytes,30,opt,name=apply_quotas,json=applyQuotas,proto3,oneof"`
 }
@@ -1278,6 +1369,8 @@ func (*Command_EndTask) isCommand_Kind() {}
 func (*Command_RetryTask) isCommand_Kind() {}
 
 func (*Command_ForgetTask) isCommand_Kind() {}
+
+func (*Command_DeleteWorkflow) isCommand_Kind() {}
 
 func (*Command_ApplyQuotas) isCommand_Kind() {}
 
@@ -2429,7 +2522,7 @@ func (x *ForgetTask) GetTask() string {
 	return ""
 }
 
-// ApplyQuotas creates or changes quotas and the holder rules, all or nothing.
+// ApplyQuotas creates or changes quotas, the holder rules and the workflows, all or nothing.
 type ApplyQuotas struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The quotas.
@@ -2439,9 +2532,13 @@ type ApplyQuotas struct {
 	// True: the list above replaces all holder rules.
 	ReplaceHolders bool `protobuf:"varint,3,opt,name=replace_holders,json=replaceHolders,proto3" json:"replace_holders,omitempty"`
 	// True: check only, change nothing.
-	DryRun        bool `protobuf:"varint,4,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	DryRun bool `protobuf:"varint,4,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	// Workflows; they replace the former list where replace_workflows is set. One that is defined as before goes on.
+	Workflows []*Workflow `protobuf:"bytes,5,rep,name=workflows,proto3" json:"workflows,omitempty"`
+	// True: the list above replaces all workflows.
+	ReplaceWorkflows bool `protobuf:"varint,6,opt,name=replace_workflows,json=replaceWorkflows,proto3" json:"replace_workflows,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *ApplyQuotas) Reset() {
@@ -2502,6 +2599,221 @@ func (x *ApplyQuotas) GetDryRun() bool {
 	return false
 }
 
+func (x *ApplyQuotas) GetWorkflows() []*Workflow {
+	if x != nil {
+		return x.Workflows
+	}
+	return nil
+}
+
+func (x *ApplyQuotas) GetReplaceWorkflows() bool {
+	if x != nil {
+		return x.ReplaceWorkflows
+	}
+	return false
+}
+
+// Workflow is a graph of holders without a cycle, whose members slow down together when some are limited.
+type Workflow struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The name.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The steps; no holder twice.
+	Steps []*WorkflowStep `protobuf:"bytes,2,rep,name=steps,proto3" json:"steps,omitempty"`
+	// How many of its holders must be limited within within_ns, so that one at a time goes; 0: 3, or all if these are less.
+	Threshold int32 `protobuf:"varint,3,opt,name=threshold,proto3" json:"threshold,omitempty"`
+	// Within which time; 0: 30 s.
+	WithinNs int64 `protobuf:"varint,4,opt,name=within_ns,json=withinNs,proto3" json:"within_ns,omitempty"`
+	// How long without a limited holder until all go again; 0: 60 s.
+	CalmNs int64 `protobuf:"varint,5,opt,name=calm_ns,json=calmNs,proto3" json:"calm_ns,omitempty"`
+	// The longest turn; 0: 5 min.
+	TurnNs int64 `protobuf:"varint,6,opt,name=turn_ns,json=turnNs,proto3" json:"turn_ns,omitempty"`
+	// The longest that a holder is kept back without a grant because one downstream of it is limited; 0: 5 min.
+	PauseNs       int64 `protobuf:"varint,7,opt,name=pause_ns,json=pauseNs,proto3" json:"pause_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Workflow) Reset() {
+	*x = Workflow{}
+	mi := &file_quotad_log_v1_log_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Workflow) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Workflow) ProtoMessage() {}
+
+func (x *Workflow) ProtoReflect() protoreflect.Message {
+	mi := &file_quotad_log_v1_log_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Workflow.ProtoReflect.Descriptor instead.
+func (*Workflow) Descriptor() ([]byte, []int) {
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *Workflow) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Workflow) GetSteps() []*WorkflowStep {
+	if x != nil {
+		return x.Steps
+	}
+	return nil
+}
+
+func (x *Workflow) GetThreshold() int32 {
+	if x != nil {
+		return x.Threshold
+	}
+	return 0
+}
+
+func (x *Workflow) GetWithinNs() int64 {
+	if x != nil {
+		return x.WithinNs
+	}
+	return 0
+}
+
+func (x *Workflow) GetCalmNs() int64 {
+	if x != nil {
+		return x.CalmNs
+	}
+	return 0
+}
+
+func (x *Workflow) GetTurnNs() int64 {
+	if x != nil {
+		return x.TurnNs
+	}
+	return 0
+}
+
+func (x *Workflow) GetPauseNs() int64 {
+	if x != nil {
+		return x.PauseNs
+	}
+	return 0
+}
+
+// WorkflowStep is one holder's place in a workflow.
+type WorkflowStep struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The holder's exact name.
+	Holder string `protobuf:"bytes,1,opt,name=holder,proto3" json:"holder,omitempty"`
+	// The holders whose work it takes over: its direct predecessors.
+	After         []string `protobuf:"bytes,2,rep,name=after,proto3" json:"after,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WorkflowStep) Reset() {
+	*x = WorkflowStep{}
+	mi := &file_quotad_log_v1_log_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WorkflowStep) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WorkflowStep) ProtoMessage() {}
+
+func (x *WorkflowStep) ProtoReflect() protoreflect.Message {
+	mi := &file_quotad_log_v1_log_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WorkflowStep.ProtoReflect.Descriptor instead.
+func (*WorkflowStep) Descriptor() ([]byte, []int) {
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *WorkflowStep) GetHolder() string {
+	if x != nil {
+		return x.Holder
+	}
+	return ""
+}
+
+func (x *WorkflowStep) GetAfter() []string {
+	if x != nil {
+		return x.After
+	}
+	return nil
+}
+
+// DeleteWorkflow deletes a workflow; its holders go as they like from then on.
+type DeleteWorkflow struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The name.
+	Workflow      string `protobuf:"bytes,1,opt,name=workflow,proto3" json:"workflow,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteWorkflow) Reset() {
+	*x = DeleteWorkflow{}
+	mi := &file_quotad_log_v1_log_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteWorkflow) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteWorkflow) ProtoMessage() {}
+
+func (x *DeleteWorkflow) ProtoReflect() protoreflect.Message {
+	mi := &file_quotad_log_v1_log_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteWorkflow.ProtoReflect.Descriptor instead.
+func (*DeleteWorkflow) Descriptor() ([]byte, []int) {
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *DeleteWorkflow) GetWorkflow() string {
+	if x != nil {
+		return x.Workflow
+	}
+	return ""
+}
+
 // Quota is a quota's definition.
 type Quota struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2547,7 +2859,7 @@ type Quota struct {
 
 func (x *Quota) Reset() {
 	*x = Quota{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[19]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2559,7 +2871,7 @@ func (x *Quota) String() string {
 func (*Quota) ProtoMessage() {}
 
 func (x *Quota) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[19]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2572,7 +2884,7 @@ func (x *Quota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Quota.ProtoReflect.Descriptor instead.
 func (*Quota) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{19}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Quota) GetName() string {
@@ -2754,7 +3066,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[20]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2766,7 +3078,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[20]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2779,7 +3091,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{20}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Policy) GetZones() Zones {
@@ -2851,7 +3163,7 @@ type Prediction struct {
 
 func (x *Prediction) Reset() {
 	*x = Prediction{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[21]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2863,7 +3175,7 @@ func (x *Prediction) String() string {
 func (*Prediction) ProtoMessage() {}
 
 func (x *Prediction) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[21]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2876,7 +3188,7 @@ func (x *Prediction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Prediction.ProtoReflect.Descriptor instead.
 func (*Prediction) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{21}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Prediction) GetSamples() int32 {
@@ -2916,7 +3228,7 @@ type Shares struct {
 
 func (x *Shares) Reset() {
 	*x = Shares{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[22]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2928,7 +3240,7 @@ func (x *Shares) String() string {
 func (*Shares) ProtoMessage() {}
 
 func (x *Shares) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[22]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2941,7 +3253,7 @@ func (x *Shares) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Shares.ProtoReflect.Descriptor instead.
 func (*Shares) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{22}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Shares) GetCriticalPpm() int32 {
@@ -3006,7 +3318,7 @@ type HolderShare struct {
 
 func (x *HolderShare) Reset() {
 	*x = HolderShare{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[23]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3018,7 +3330,7 @@ func (x *HolderShare) String() string {
 func (*HolderShare) ProtoMessage() {}
 
 func (x *HolderShare) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[23]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3031,7 +3343,7 @@ func (x *HolderShare) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HolderShare.ProtoReflect.Descriptor instead.
 func (*HolderShare) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{23}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *HolderShare) GetHolder() string {
@@ -3061,7 +3373,7 @@ type Breaker struct {
 
 func (x *Breaker) Reset() {
 	*x = Breaker{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[24]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3073,7 +3385,7 @@ func (x *Breaker) String() string {
 func (*Breaker) ProtoMessage() {}
 
 func (x *Breaker) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[24]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3086,7 +3398,7 @@ func (x *Breaker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Breaker.ProtoReflect.Descriptor instead.
 func (*Breaker) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{24}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Breaker) GetFailures() int32 {
@@ -3122,7 +3434,7 @@ type Window struct {
 
 func (x *Window) Reset() {
 	*x = Window{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[25]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3134,7 +3446,7 @@ func (x *Window) String() string {
 func (*Window) ProtoMessage() {}
 
 func (x *Window) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[25]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3147,7 +3459,7 @@ func (x *Window) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Window.ProtoReflect.Descriptor instead.
 func (*Window) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{25}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Window) GetLimit() int64 {
@@ -3200,7 +3512,7 @@ type Rate struct {
 
 func (x *Rate) Reset() {
 	*x = Rate{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[26]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3212,7 +3524,7 @@ func (x *Rate) String() string {
 func (*Rate) ProtoMessage() {}
 
 func (x *Rate) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[26]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3225,7 +3537,7 @@ func (x *Rate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rate.ProtoReflect.Descriptor instead.
 func (*Rate) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{26}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Rate) GetLimit() int64 {
@@ -3262,7 +3574,7 @@ type Slots struct {
 
 func (x *Slots) Reset() {
 	*x = Slots{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[27]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3274,7 +3586,7 @@ func (x *Slots) String() string {
 func (*Slots) ProtoMessage() {}
 
 func (x *Slots) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[27]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3287,7 +3599,7 @@ func (x *Slots) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Slots.ProtoReflect.Descriptor instead.
 func (*Slots) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{27}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Slots) GetLimit() int64 {
@@ -3319,7 +3631,7 @@ type HolderRule struct {
 
 func (x *HolderRule) Reset() {
 	*x = HolderRule{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[28]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3331,7 +3643,7 @@ func (x *HolderRule) String() string {
 func (*HolderRule) ProtoMessage() {}
 
 func (x *HolderRule) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[28]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3344,7 +3656,7 @@ func (x *HolderRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HolderRule.ProtoReflect.Descriptor instead.
 func (*HolderRule) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{28}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *HolderRule) GetPattern() string {
@@ -3381,7 +3693,7 @@ type DeleteQuota struct {
 
 func (x *DeleteQuota) Reset() {
 	*x = DeleteQuota{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[29]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3393,7 +3705,7 @@ func (x *DeleteQuota) String() string {
 func (*DeleteQuota) ProtoMessage() {}
 
 func (x *DeleteQuota) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[29]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3406,7 +3718,7 @@ func (x *DeleteQuota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteQuota.ProtoReflect.Descriptor instead.
 func (*DeleteQuota) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{29}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *DeleteQuota) GetQuota() string {
@@ -3434,7 +3746,7 @@ type RevokeLease struct {
 
 func (x *RevokeLease) Reset() {
 	*x = RevokeLease{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[30]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3446,7 +3758,7 @@ func (x *RevokeLease) String() string {
 func (*RevokeLease) ProtoMessage() {}
 
 func (x *RevokeLease) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[30]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3459,7 +3771,7 @@ func (x *RevokeLease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeLease.ProtoReflect.Descriptor instead.
 func (*RevokeLease) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{30}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *RevokeLease) GetLease() uint64 {
@@ -3482,7 +3794,7 @@ type PutMember struct {
 
 func (x *PutMember) Reset() {
 	*x = PutMember{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[31]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3494,7 +3806,7 @@ func (x *PutMember) String() string {
 func (*PutMember) ProtoMessage() {}
 
 func (x *PutMember) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[31]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3507,7 +3819,7 @@ func (x *PutMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutMember.ProtoReflect.Descriptor instead.
 func (*PutMember) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{31}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *PutMember) GetId() string {
@@ -3535,7 +3847,7 @@ type DeleteMember struct {
 
 func (x *DeleteMember) Reset() {
 	*x = DeleteMember{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[32]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3547,7 +3859,7 @@ func (x *DeleteMember) String() string {
 func (*DeleteMember) ProtoMessage() {}
 
 func (x *DeleteMember) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[32]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3560,7 +3872,7 @@ func (x *DeleteMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteMember.ProtoReflect.Descriptor instead.
 func (*DeleteMember) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{32}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *DeleteMember) GetId() string {
@@ -3581,7 +3893,7 @@ type Found struct {
 
 func (x *Found) Reset() {
 	*x = Found{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[33]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3593,7 +3905,7 @@ func (x *Found) String() string {
 func (*Found) ProtoMessage() {}
 
 func (x *Found) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[33]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3606,7 +3918,7 @@ func (x *Found) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Found.ProtoReflect.Descriptor instead.
 func (*Found) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{33}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Found) GetClusterId() string {
@@ -3627,7 +3939,7 @@ type RaiseEpoch struct {
 
 func (x *RaiseEpoch) Reset() {
 	*x = RaiseEpoch{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[34]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3639,7 +3951,7 @@ func (x *RaiseEpoch) String() string {
 func (*RaiseEpoch) ProtoMessage() {}
 
 func (x *RaiseEpoch) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[34]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3652,7 +3964,7 @@ func (x *RaiseEpoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaiseEpoch.ProtoReflect.Descriptor instead.
 func (*RaiseEpoch) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{34}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *RaiseEpoch) GetEpoch() uint32 {
@@ -3685,7 +3997,7 @@ type SetLimits struct {
 
 func (x *SetLimits) Reset() {
 	*x = SetLimits{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[35]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3697,7 +4009,7 @@ func (x *SetLimits) String() string {
 func (*SetLimits) ProtoMessage() {}
 
 func (x *SetLimits) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[35]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3710,7 +4022,7 @@ func (x *SetLimits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLimits.ProtoReflect.Descriptor instead.
 func (*SetLimits) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{35}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *SetLimits) GetMaxSessions() int64 {
@@ -3779,7 +4091,7 @@ type SetOverride struct {
 
 func (x *SetOverride) Reset() {
 	*x = SetOverride{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[36]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3791,7 +4103,7 @@ func (x *SetOverride) String() string {
 func (*SetOverride) ProtoMessage() {}
 
 func (x *SetOverride) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[36]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3804,7 +4116,7 @@ func (x *SetOverride) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetOverride.ProtoReflect.Descriptor instead.
 func (*SetOverride) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{36}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *SetOverride) GetQuota() string {
@@ -3862,7 +4174,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[37]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3874,7 +4186,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[37]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3887,7 +4199,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{37}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Result) GetKind() isResult_Kind {
@@ -4144,7 +4456,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[38]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4156,7 +4468,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[38]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4169,7 +4481,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{38}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Failure) GetReason() Reason {
@@ -4224,6 +4536,8 @@ type Refusal struct {
 	Available int64 `protobuf:"varint,6,opt,name=available,proto3" json:"available,omitempty"`
 	// Reserves that stand before this one in the order for the binding quota.
 	Ahead int64 `protobuf:"varint,7,opt,name=ahead,proto3" json:"ahead,omitempty"`
+	// How the holder's workflow stands; absent: nothing in it is limited.
+	BackPressure *BackPressure `protobuf:"bytes,14,opt,name=back_pressure,json=backPressure,proto3" json:"back_pressure,omitempty"`
 	// What is predicted of the quotas that were asked for; absent: nothing.
 	Forecast      *Forecast `protobuf:"bytes,12,opt,name=forecast,proto3" json:"forecast,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -4232,7 +4546,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[39]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4244,7 +4558,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[39]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4257,7 +4571,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{39}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Refusal) GetReason() Reason {
@@ -4309,6 +4623,13 @@ func (x *Refusal) GetAhead() int64 {
 	return 0
 }
 
+func (x *Refusal) GetBackPressure() *BackPressure {
+	if x != nil {
+		return x.BackPressure
+	}
+	return nil
+}
+
 func (x *Refusal) GetForecast() *Forecast {
 	if x != nil {
 		return x.Forecast
@@ -4335,7 +4656,7 @@ type Forecast struct {
 
 func (x *Forecast) Reset() {
 	*x = Forecast{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[40]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4347,7 +4668,7 @@ func (x *Forecast) String() string {
 func (*Forecast) ProtoMessage() {}
 
 func (x *Forecast) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[40]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4360,7 +4681,7 @@ func (x *Forecast) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forecast.ProtoReflect.Descriptor instead.
 func (*Forecast) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{40}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Forecast) GetQuota() string {
@@ -4398,6 +4719,106 @@ func (x *Forecast) GetParks() bool {
 	return false
 }
 
+// BackPressure tells a holder how its workflow stands.
+type BackPressure struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The workflow.
+	Workflow string `protobuf:"bytes,1,opt,name=workflow,proto3" json:"workflow,omitempty"`
+	// One at a time goes.
+	Sequential bool `protobuf:"varint,2,opt,name=sequential,proto3" json:"sequential,omitempty"`
+	// The holder that is limited and concerns this one most; empty: none any more.
+	Step string `protobuf:"bytes,3,opt,name=step,proto3" json:"step,omitempty"`
+	// By which quota.
+	Quota string `protobuf:"bytes,4,opt,name=quota,proto3" json:"quota,omitempty"`
+	// Until when, as far as known (cluster time).
+	UntilNs int64 `protobuf:"varint,5,opt,name=until_ns,json=untilNs,proto3" json:"until_ns,omitempty"`
+	// Where this holder stands as seen from that one.
+	Side Side `protobuf:"varint,6,opt,name=side,proto3,enum=quotad.log.v1.Side" json:"side,omitempty"`
+	// Whose turn it is; empty: nobody's.
+	Turn          string `protobuf:"bytes,7,opt,name=turn,proto3" json:"turn,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BackPressure) Reset() {
+	*x = BackPressure{}
+	mi := &file_quotad_log_v1_log_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BackPressure) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BackPressure) ProtoMessage() {}
+
+func (x *BackPressure) ProtoReflect() protoreflect.Message {
+	mi := &file_quotad_log_v1_log_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BackPressure.ProtoReflect.Descriptor instead.
+func (*BackPressure) Descriptor() ([]byte, []int) {
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *BackPressure) GetWorkflow() string {
+	if x != nil {
+		return x.Workflow
+	}
+	return ""
+}
+
+func (x *BackPressure) GetSequential() bool {
+	if x != nil {
+		return x.Sequential
+	}
+	return false
+}
+
+func (x *BackPressure) GetStep() string {
+	if x != nil {
+		return x.Step
+	}
+	return ""
+}
+
+func (x *BackPressure) GetQuota() string {
+	if x != nil {
+		return x.Quota
+	}
+	return ""
+}
+
+func (x *BackPressure) GetUntilNs() int64 {
+	if x != nil {
+		return x.UntilNs
+	}
+	return 0
+}
+
+func (x *BackPressure) GetSide() Side {
+	if x != nil {
+		return x.Side
+	}
+	return Side_SIDE_UNSPECIFIED
+}
+
+func (x *BackPressure) GetTurn() string {
+	if x != nil {
+		return x.Turn
+	}
+	return ""
+}
+
 // Waiting says that the Reserve stands in the queue.
 type Waiting struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -4411,7 +4832,7 @@ type Waiting struct {
 
 func (x *Waiting) Reset() {
 	*x = Waiting{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[41]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4423,7 +4844,7 @@ func (x *Waiting) String() string {
 func (*Waiting) ProtoMessage() {}
 
 func (x *Waiting) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[41]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4436,7 +4857,7 @@ func (x *Waiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
 func (*Waiting) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{41}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Waiting) GetTicket() uint64 {
@@ -4470,7 +4891,7 @@ type GrantedItem struct {
 
 func (x *GrantedItem) Reset() {
 	*x = GrantedItem{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[42]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4482,7 +4903,7 @@ func (x *GrantedItem) String() string {
 func (*GrantedItem) ProtoMessage() {}
 
 func (x *GrantedItem) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[42]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4495,7 +4916,7 @@ func (x *GrantedItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantedItem.ProtoReflect.Descriptor instead.
 func (*GrantedItem) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{42}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *GrantedItem) GetQuota() string {
@@ -4546,14 +4967,16 @@ type Granted struct {
 	// The length that was asked for, where the first deadline is shorter (a lease given to a waiter).
 	AskedTtlNs int64 `protobuf:"varint,8,opt,name=asked_ttl_ns,json=askedTtlNs,proto3" json:"asked_ttl_ns,omitempty"`
 	// What is predicted of the quotas that were asked for; absent: nothing.
-	Forecast      *Forecast `protobuf:"bytes,12,opt,name=forecast,proto3" json:"forecast,omitempty"`
+	Forecast *Forecast `protobuf:"bytes,12,opt,name=forecast,proto3" json:"forecast,omitempty"`
+	// How the holder's workflow stands; absent: nothing in it is limited.
+	BackPressure  *BackPressure `protobuf:"bytes,14,opt,name=back_pressure,json=backPressure,proto3" json:"back_pressure,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Granted) Reset() {
 	*x = Granted{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[43]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4565,7 +4988,7 @@ func (x *Granted) String() string {
 func (*Granted) ProtoMessage() {}
 
 func (x *Granted) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[43]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4578,7 +5001,7 @@ func (x *Granted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Granted.ProtoReflect.Descriptor instead.
 func (*Granted) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{43}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Granted) GetLease() uint64 {
@@ -4644,6 +5067,13 @@ func (x *Granted) GetForecast() *Forecast {
 	return nil
 }
 
+func (x *Granted) GetBackPressure() *BackPressure {
+	if x != nil {
+		return x.BackPressure
+	}
+	return nil
+}
+
 // Consumed is an operation.
 type Consumed struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -4663,7 +5093,7 @@ type Consumed struct {
 
 func (x *Consumed) Reset() {
 	*x = Consumed{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[44]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4675,7 +5105,7 @@ func (x *Consumed) String() string {
 func (*Consumed) ProtoMessage() {}
 
 func (x *Consumed) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[44]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4688,7 +5118,7 @@ func (x *Consumed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Consumed.ProtoReflect.Descriptor instead.
 func (*Consumed) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{44}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Consumed) GetOp() uint64 {
@@ -4741,7 +5171,7 @@ type Settled struct {
 
 func (x *Settled) Reset() {
 	*x = Settled{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[45]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4753,7 +5183,7 @@ func (x *Settled) String() string {
 func (*Settled) ProtoMessage() {}
 
 func (x *Settled) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[45]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4766,7 +5196,7 @@ func (x *Settled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Settled.ProtoReflect.Descriptor instead.
 func (*Settled) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{45}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *Settled) GetReturned() []*GrantedItem {
@@ -4803,7 +5233,7 @@ type Released struct {
 
 func (x *Released) Reset() {
 	*x = Released{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[46]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4815,7 +5245,7 @@ func (x *Released) String() string {
 func (*Released) ProtoMessage() {}
 
 func (x *Released) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[46]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4828,7 +5258,7 @@ func (x *Released) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Released.ProtoReflect.Descriptor instead.
 func (*Released) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{46}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Released) GetReturned() []*GrantedItem {
@@ -4856,7 +5286,7 @@ type Renewed struct {
 
 func (x *Renewed) Reset() {
 	*x = Renewed{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[47]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4868,7 +5298,7 @@ func (x *Renewed) String() string {
 func (*Renewed) ProtoMessage() {}
 
 func (x *Renewed) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[47]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4881,7 +5311,7 @@ func (x *Renewed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Renewed.ProtoReflect.Descriptor instead.
 func (*Renewed) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{47}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *Renewed) GetDeadlineNs() int64 {
@@ -4902,7 +5332,7 @@ type SessionOpened struct {
 
 func (x *SessionOpened) Reset() {
 	*x = SessionOpened{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[48]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4914,7 +5344,7 @@ func (x *SessionOpened) String() string {
 func (*SessionOpened) ProtoMessage() {}
 
 func (x *SessionOpened) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[48]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4927,7 +5357,7 @@ func (x *SessionOpened) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionOpened.ProtoReflect.Descriptor instead.
 func (*SessionOpened) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{48}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *SessionOpened) GetSession() uint64 {
@@ -4954,7 +5384,7 @@ type QuotasApplied struct {
 
 func (x *QuotasApplied) Reset() {
 	*x = QuotasApplied{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[49]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4966,7 +5396,7 @@ func (x *QuotasApplied) String() string {
 func (*QuotasApplied) ProtoMessage() {}
 
 func (x *QuotasApplied) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[49]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4979,7 +5409,7 @@ func (x *QuotasApplied) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuotasApplied.ProtoReflect.Descriptor instead.
 func (*QuotasApplied) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{49}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *QuotasApplied) GetCreated() []string {
@@ -5021,7 +5451,7 @@ type Reported struct {
 
 func (x *Reported) Reset() {
 	*x = Reported{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[50]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5033,7 +5463,7 @@ func (x *Reported) String() string {
 func (*Reported) ProtoMessage() {}
 
 func (x *Reported) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[50]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5046,7 +5476,7 @@ func (x *Reported) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reported.ProtoReflect.Descriptor instead.
 func (*Reported) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{50}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *Reported) GetQuotas() []*ReportedQuota {
@@ -5075,7 +5505,7 @@ type ReportedQuota struct {
 
 func (x *ReportedQuota) Reset() {
 	*x = ReportedQuota{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[51]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5087,7 +5517,7 @@ func (x *ReportedQuota) String() string {
 func (*ReportedQuota) ProtoMessage() {}
 
 func (x *ReportedQuota) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[51]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5100,7 +5530,7 @@ func (x *ReportedQuota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportedQuota.ProtoReflect.Descriptor instead.
 func (*ReportedQuota) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{51}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *ReportedQuota) GetQuota() string {
@@ -5147,7 +5577,7 @@ type Done struct {
 
 func (x *Done) Reset() {
 	*x = Done{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[52]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5159,7 +5589,7 @@ func (x *Done) String() string {
 func (*Done) ProtoMessage() {}
 
 func (x *Done) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[52]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5172,7 +5602,7 @@ func (x *Done) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Done.ProtoReflect.Descriptor instead.
 func (*Done) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{52}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{56}
 }
 
 // TaskBegun is an attempt, or the word that none is needed.
@@ -5194,7 +5624,7 @@ type TaskBegun struct {
 
 func (x *TaskBegun) Reset() {
 	*x = TaskBegun{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[53]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5206,7 +5636,7 @@ func (x *TaskBegun) String() string {
 func (*TaskBegun) ProtoMessage() {}
 
 func (x *TaskBegun) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[53]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5219,7 +5649,7 @@ func (x *TaskBegun) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskBegun.ProtoReflect.Descriptor instead.
 func (*TaskBegun) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{53}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *TaskBegun) GetAttempt() int64 {
@@ -5274,7 +5704,7 @@ type TaskEnded struct {
 
 func (x *TaskEnded) Reset() {
 	*x = TaskEnded{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[54]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5286,7 +5716,7 @@ func (x *TaskEnded) String() string {
 func (*TaskEnded) ProtoMessage() {}
 
 func (x *TaskEnded) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[54]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5299,7 +5729,7 @@ func (x *TaskEnded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskEnded.ProtoReflect.Descriptor instead.
 func (*TaskEnded) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{54}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *TaskEnded) GetPhase() TaskPhase {
@@ -5341,7 +5771,7 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\rwall_early_ns\x18\x03 \x01(\x03R\vwallEarlyNs\x12 \n" +
 	"\fwall_late_ns\x18\x04 \x01(\x03R\n" +
 	"wallLateNs\x122\n" +
-	"\bcommands\x18\x05 \x03(\v2\x16.quotad.log.v1.CommandR\bcommands\"\xcd\v\n" +
+	"\bcommands\x18\x05 \x03(\v2\x16.quotad.log.v1.CommandR\bcommands\"\x97\f\n" +
 	"\aCommand\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x04R\asession\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x04R\x03seq\x12\x1f\n" +
@@ -5367,7 +5797,8 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\n" +
 	"retry_task\x18\x17 \x01(\v2\x18.quotad.log.v1.RetryTaskH\x00R\tretryTask\x12<\n" +
 	"\vforget_task\x18\x18 \x01(\v2\x19.quotad.log.v1.ForgetTaskH\x00R\n" +
-	"forgetTask\x12?\n" +
+	"forgetTask\x12H\n" +
+	"\x0fdelete_workflow\x18\x19 \x01(\v2\x1d.quotad.log.v1.DeleteWorkflowH\x00R\x0edeleteWorkflow\x12?\n" +
 	"\fapply_quotas\x18\x1e \x01(\v2\x1a.quotad.log.v1.ApplyQuotasH\x00R\vapplyQuotas\x12?\n" +
 	"\fdelete_quota\x18\x1f \x01(\v2\x1a.quotad.log.v1.DeleteQuotaH\x00R\vdeleteQuota\x12?\n" +
 	"\frevoke_lease\x18  \x01(\v2\x1a.quotad.log.v1.RevokeLeaseH\x00R\vrevokeLease\x129\n" +
@@ -5468,12 +5899,27 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\x04task\x18\x01 \x01(\tR\x04task\" \n" +
 	"\n" +
 	"ForgetTask\x12\x12\n" +
-	"\x04task\x18\x01 \x01(\tR\x04task\"\xb2\x01\n" +
+	"\x04task\x18\x01 \x01(\tR\x04task\"\x96\x02\n" +
 	"\vApplyQuotas\x12,\n" +
 	"\x06quotas\x18\x01 \x03(\v2\x14.quotad.log.v1.QuotaR\x06quotas\x123\n" +
 	"\aholders\x18\x02 \x03(\v2\x19.quotad.log.v1.HolderRuleR\aholders\x12'\n" +
 	"\x0freplace_holders\x18\x03 \x01(\bR\x0ereplaceHolders\x12\x17\n" +
-	"\adry_run\x18\x04 \x01(\bR\x06dryRun\"\x82\x05\n" +
+	"\adry_run\x18\x04 \x01(\bR\x06dryRun\x125\n" +
+	"\tworkflows\x18\x05 \x03(\v2\x17.quotad.log.v1.WorkflowR\tworkflows\x12+\n" +
+	"\x11replace_workflows\x18\x06 \x01(\bR\x10replaceWorkflows\"\xd9\x01\n" +
+	"\bWorkflow\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x121\n" +
+	"\x05steps\x18\x02 \x03(\v2\x1b.quotad.log.v1.WorkflowStepR\x05steps\x12\x1c\n" +
+	"\tthreshold\x18\x03 \x01(\x05R\tthreshold\x12\x1b\n" +
+	"\twithin_ns\x18\x04 \x01(\x03R\bwithinNs\x12\x17\n" +
+	"\acalm_ns\x18\x05 \x01(\x03R\x06calmNs\x12\x17\n" +
+	"\aturn_ns\x18\x06 \x01(\x03R\x06turnNs\x12\x19\n" +
+	"\bpause_ns\x18\a \x01(\x03R\apauseNs\"<\n" +
+	"\fWorkflowStep\x12\x16\n" +
+	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x14\n" +
+	"\x05after\x18\x02 \x03(\tR\x05after\",\n" +
+	"\x0eDeleteWorkflow\x12\x1a\n" +
+	"\bworkflow\x18\x01 \x01(\tR\bworkflow\"\x82\x05\n" +
 	"\x05Quota\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12/\n" +
 	"\x06window\x18\x02 \x01(\v2\x15.quotad.log.v1.WindowH\x00R\x06window\x12)\n" +
@@ -5611,7 +6057,7 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12\x12\n" +
 	"\x04hint\x18\x03 \x01(\tR\x04hint\x12\x14\n" +
 	"\x05quota\x18\x04 \x01(\tR\x05quota\x12#\n" +
-	"\rfence_counter\x18\x05 \x01(\x04R\ffenceCounter\"\x98\x02\n" +
+	"\rfence_counter\x18\x05 \x01(\x04R\ffenceCounter\"\xda\x02\n" +
 	"\aRefusal\x12-\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x15.quotad.log.v1.ReasonR\x06reason\x12\x14\n" +
 	"\x05quota\x18\x02 \x01(\tR\x05quota\x12\x1e\n" +
@@ -5619,7 +6065,8 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\x04zone\x18\x04 \x01(\x0e2\x13.quotad.log.v1.ZoneR\x04zone\x12\x16\n" +
 	"\x06advice\x18\x05 \x01(\tR\x06advice\x12\x1c\n" +
 	"\tavailable\x18\x06 \x01(\x03R\tavailable\x12\x14\n" +
-	"\x05ahead\x18\a \x01(\x03R\x05ahead\x123\n" +
+	"\x05ahead\x18\a \x01(\x03R\x05ahead\x12@\n" +
+	"\rback_pressure\x18\x0e \x01(\v2\x1b.quotad.log.v1.BackPressureR\fbackPressure\x123\n" +
 	"\bforecast\x18\f \x01(\v2\x17.quotad.log.v1.ForecastR\bforecast\"\x9b\x01\n" +
 	"\bForecast\x12\x14\n" +
 	"\x05quota\x18\x01 \x01(\tR\x05quota\x12&\n" +
@@ -5627,7 +6074,17 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\vsmaller_ppm\x18\x03 \x01(\x05R\n" +
 	"smallerPpm\x12\x1a\n" +
 	"\bfallback\x18\x04 \x01(\tR\bfallback\x12\x14\n" +
-	"\x05parks\x18\x05 \x01(\bR\x05parks\"<\n" +
+	"\x05parks\x18\x05 \x01(\bR\x05parks\"\xcc\x01\n" +
+	"\fBackPressure\x12\x1a\n" +
+	"\bworkflow\x18\x01 \x01(\tR\bworkflow\x12\x1e\n" +
+	"\n" +
+	"sequential\x18\x02 \x01(\bR\n" +
+	"sequential\x12\x12\n" +
+	"\x04step\x18\x03 \x01(\tR\x04step\x12\x14\n" +
+	"\x05quota\x18\x04 \x01(\tR\x05quota\x12\x19\n" +
+	"\buntil_ns\x18\x05 \x01(\x03R\auntilNs\x12'\n" +
+	"\x04side\x18\x06 \x01(\x0e2\x13.quotad.log.v1.SideR\x04side\x12\x12\n" +
+	"\x04turn\x18\a \x01(\tR\x04turn\"<\n" +
 	"\aWaiting\x12\x16\n" +
 	"\x06ticket\x18\x01 \x01(\x04R\x06ticket\x12\x19\n" +
 	"\buntil_ns\x18\x02 \x01(\x03R\auntilNs\"u\n" +
@@ -5636,7 +6093,7 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\x06amount\x18\x02 \x01(\x03R\x06amount\x12\x19\n" +
 	"\buntil_ns\x18\x03 \x01(\x03R\auntilNs\x12\x1d\n" +
 	"\n" +
-	"instead_of\x18\x04 \x01(\tR\tinsteadOf\"\xc2\x02\n" +
+	"instead_of\x18\x04 \x01(\tR\tinsteadOf\"\x84\x03\n" +
 	"\aGranted\x12\x14\n" +
 	"\x05lease\x18\x01 \x01(\x04R\x05lease\x12\x14\n" +
 	"\x05fence\x18\x02 \x01(\x04R\x05fence\x120\n" +
@@ -5648,7 +6105,8 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\x06ticket\x18\a \x01(\x04R\x06ticket\x12 \n" +
 	"\fasked_ttl_ns\x18\b \x01(\x03R\n" +
 	"askedTtlNs\x123\n" +
-	"\bforecast\x18\f \x01(\v2\x17.quotad.log.v1.ForecastR\bforecast\"\xb4\x01\n" +
+	"\bforecast\x18\f \x01(\v2\x17.quotad.log.v1.ForecastR\bforecast\x12@\n" +
+	"\rback_pressure\x18\x0e \x01(\v2\x1b.quotad.log.v1.BackPressureR\fbackPressure\"\xb4\x01\n" +
 	"\bConsumed\x12\x0e\n" +
 	"\x02op\x18\x01 \x01(\x04R\x02op\x120\n" +
 	"\x05items\x18\x02 \x03(\v2\x1a.quotad.log.v1.GrantedItemR\x05items\x12\x1e\n" +
@@ -5740,7 +6198,8 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\n" +
 	"EVERY_HOUR\x10\x01\x12\r\n" +
 	"\tEVERY_DAY\x10\x02\x12\x0f\n" +
-	"\vEVERY_MONTH\x10\x03*\xb4\t\n" +
+	"\vEVERY_MONTH\x10\x03*\xa4\n" +
+	"\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11REASON_NEVER_FITS\x10\x01\x12\x16\n" +
@@ -5763,7 +6222,9 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\rREASON_PARKED\x10\x13\x12\x17\n" +
 	"\x13REASON_TASK_SHELVED\x10\x14\x12\x19\n" +
 	"\x15REASON_TASK_UNDER_WAY\x10\x15\x12\x15\n" +
-	"\x11REASON_TASK_LATER\x10\x16\x12\x12\n" +
+	"\x11REASON_TASK_LATER\x10\x16\x12\x15\n" +
+	"\x11REASON_SEQUENTIAL\x10\x11\x12\x18\n" +
+	"\x14REASON_BACK_PRESSURE\x10\x12\x12\x12\n" +
 	"\x0eREASON_INVALID\x10d\x12\x18\n" +
 	"\x14REASON_UNKNOWN_QUOTA\x10e\x12\x16\n" +
 	"\x12REASON_STALE_FENCE\x10f\x12\x17\n" +
@@ -5791,14 +6252,22 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\x13REASON_UNKNOWN_TASK\x10\x82\x01\x12\x19\n" +
 	"\x14REASON_STALE_ATTEMPT\x10\x83\x01\x12\x16\n" +
 	"\x11REASON_TASKS_FULL\x10\x84\x01\x12\x18\n" +
-	"\x13REASON_FOREIGN_TASK\x10\x85\x01\"\x04\b\v\x10\v*J\n" +
+	"\x13REASON_FOREIGN_TASK\x10\x85\x01\x12\x1f\n" +
+	"\x1aREASON_IMPOSSIBLE_WORKFLOW\x10\x87\x01\x12\x1c\n" +
+	"\x17REASON_UNKNOWN_WORKFLOW\x10\x88\x01\"\x04\b\v\x10\v*J\n" +
 	"\x04Zone\x12\x14\n" +
 	"\x10ZONE_UNSPECIFIED\x10\x00\x12\x0e\n" +
 	"\n" +
 	"ZONE_GREEN\x10\x01\x12\x0e\n" +
 	"\n" +
 	"ZONE_AMBER\x10\x02\x12\f\n" +
-	"\bZONE_RED\x10\x03B$Z\"github.com/quotad/quotad/fsm/logpbb\x06proto3"
+	"\bZONE_RED\x10\x03*d\n" +
+	"\x04Side\x12\x14\n" +
+	"\x10SIDE_UNSPECIFIED\x10\x00\x12\x11\n" +
+	"\rSIDE_UPSTREAM\x10\x01\x12\x13\n" +
+	"\x0fSIDE_DOWNSTREAM\x10\x02\x12\r\n" +
+	"\tSIDE_SELF\x10\x03\x12\x0f\n" +
+	"\vSIDE_BESIDE\x10\x04B$Z\"github.com/quotad/quotad/fsm/logpbb\x06proto3"
 
 var (
 	file_quotad_log_v1_log_proto_rawDescOnce sync.Once
@@ -5812,154 +6281,165 @@ func file_quotad_log_v1_log_proto_rawDescGZIP() []byte {
 	return file_quotad_log_v1_log_proto_rawDescData
 }
 
-var file_quotad_log_v1_log_proto_enumTypes = make([]protoimpl.EnumInfo, 9)
-var file_quotad_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 55)
+var file_quotad_log_v1_log_proto_enumTypes = make([]protoimpl.EnumInfo, 10)
+var file_quotad_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 59)
 var file_quotad_log_v1_log_proto_goTypes = []any{
-	(Cause)(0),            // 0: quotad.log.v1.Cause
-	(TaskOutcome)(0),      // 1: quotad.log.v1.TaskOutcome
-	(TaskPhase)(0),        // 2: quotad.log.v1.TaskPhase
-	(Charged)(0),          // 3: quotad.log.v1.Charged
-	(SettleMode)(0),       // 4: quotad.log.v1.SettleMode
-	(Zones)(0),            // 5: quotad.log.v1.Zones
-	(Every)(0),            // 6: quotad.log.v1.Every
-	(Reason)(0),           // 7: quotad.log.v1.Reason
-	(Zone)(0),             // 8: quotad.log.v1.Zone
-	(*Entry)(nil),         // 9: quotad.log.v1.Entry
-	(*Command)(nil),       // 10: quotad.log.v1.Command
-	(*OpenSession)(nil),   // 11: quotad.log.v1.OpenSession
-	(*CloseSession)(nil),  // 12: quotad.log.v1.CloseSession
-	(*Item)(nil),          // 13: quotad.log.v1.Item
-	(*Reserve)(nil),       // 14: quotad.log.v1.Reserve
-	(*Consume)(nil),       // 15: quotad.log.v1.Consume
-	(*Settle)(nil),        // 16: quotad.log.v1.Settle
-	(*Release)(nil),       // 17: quotad.log.v1.Release
-	(*Renew)(nil),         // 18: quotad.log.v1.Renew
-	(*Withdraw)(nil),      // 19: quotad.log.v1.Withdraw
-	(*Report)(nil),        // 20: quotad.log.v1.Report
-	(*Signal)(nil),        // 21: quotad.log.v1.Signal
-	(*BeginTask)(nil),     // 22: quotad.log.v1.BeginTask
-	(*RenewTask)(nil),     // 23: quotad.log.v1.RenewTask
-	(*EndTask)(nil),       // 24: quotad.log.v1.EndTask
-	(*RetryTask)(nil),     // 25: quotad.log.v1.RetryTask
-	(*ForgetTask)(nil),    // 26: quotad.log.v1.ForgetTask
-	(*ApplyQuotas)(nil),   // 27: quotad.log.v1.ApplyQuotas
-	(*Quota)(nil),         // 28: quotad.log.v1.Quota
-	(*Policy)(nil),        // 29: quotad.log.v1.Policy
-	(*Prediction)(nil),    // 30: quotad.log.v1.Prediction
-	(*Shares)(nil),        // 31: quotad.log.v1.Shares
-	(*HolderShare)(nil),   // 32: quotad.log.v1.HolderShare
-	(*Breaker)(nil),       // 33: quotad.log.v1.Breaker
-	(*Window)(nil),        // 34: quotad.log.v1.Window
-	(*Rate)(nil),          // 35: quotad.log.v1.Rate
-	(*Slots)(nil),         // 36: quotad.log.v1.Slots
-	(*HolderRule)(nil),    // 37: quotad.log.v1.HolderRule
-	(*DeleteQuota)(nil),   // 38: quotad.log.v1.DeleteQuota
-	(*RevokeLease)(nil),   // 39: quotad.log.v1.RevokeLease
-	(*PutMember)(nil),     // 40: quotad.log.v1.PutMember
-	(*DeleteMember)(nil),  // 41: quotad.log.v1.DeleteMember
-	(*Found)(nil),         // 42: quotad.log.v1.Found
-	(*RaiseEpoch)(nil),    // 43: quotad.log.v1.RaiseEpoch
-	(*SetLimits)(nil),     // 44: quotad.log.v1.SetLimits
-	(*SetOverride)(nil),   // 45: quotad.log.v1.SetOverride
-	(*Result)(nil),        // 46: quotad.log.v1.Result
-	(*Failure)(nil),       // 47: quotad.log.v1.Failure
-	(*Refusal)(nil),       // 48: quotad.log.v1.Refusal
-	(*Forecast)(nil),      // 49: quotad.log.v1.Forecast
-	(*Waiting)(nil),       // 50: quotad.log.v1.Waiting
-	(*GrantedItem)(nil),   // 51: quotad.log.v1.GrantedItem
-	(*Granted)(nil),       // 52: quotad.log.v1.Granted
-	(*Consumed)(nil),      // 53: quotad.log.v1.Consumed
-	(*Settled)(nil),       // 54: quotad.log.v1.Settled
-	(*Released)(nil),      // 55: quotad.log.v1.Released
-	(*Renewed)(nil),       // 56: quotad.log.v1.Renewed
-	(*SessionOpened)(nil), // 57: quotad.log.v1.SessionOpened
-	(*QuotasApplied)(nil), // 58: quotad.log.v1.QuotasApplied
-	(*Reported)(nil),      // 59: quotad.log.v1.Reported
-	(*ReportedQuota)(nil), // 60: quotad.log.v1.ReportedQuota
-	(*Done)(nil),          // 61: quotad.log.v1.Done
-	(*TaskBegun)(nil),     // 62: quotad.log.v1.TaskBegun
-	(*TaskEnded)(nil),     // 63: quotad.log.v1.TaskEnded
+	(Cause)(0),             // 0: quotad.log.v1.Cause
+	(TaskOutcome)(0),       // 1: quotad.log.v1.TaskOutcome
+	(TaskPhase)(0),         // 2: quotad.log.v1.TaskPhase
+	(Charged)(0),           // 3: quotad.log.v1.Charged
+	(SettleMode)(0),        // 4: quotad.log.v1.SettleMode
+	(Zones)(0),             // 5: quotad.log.v1.Zones
+	(Every)(0),             // 6: quotad.log.v1.Every
+	(Reason)(0),            // 7: quotad.log.v1.Reason
+	(Zone)(0),              // 8: quotad.log.v1.Zone
+	(Side)(0),              // 9: quotad.log.v1.Side
+	(*Entry)(nil),          // 10: quotad.log.v1.Entry
+	(*Command)(nil),        // 11: quotad.log.v1.Command
+	(*OpenSession)(nil),    // 12: quotad.log.v1.OpenSession
+	(*CloseSession)(nil),   // 13: quotad.log.v1.CloseSession
+	(*Item)(nil),           // 14: quotad.log.v1.Item
+	(*Reserve)(nil),        // 15: quotad.log.v1.Reserve
+	(*Consume)(nil),        // 16: quotad.log.v1.Consume
+	(*Settle)(nil),         // 17: quotad.log.v1.Settle
+	(*Release)(nil),        // 18: quotad.log.v1.Release
+	(*Renew)(nil),          // 19: quotad.log.v1.Renew
+	(*Withdraw)(nil),       // 20: quotad.log.v1.Withdraw
+	(*Report)(nil),         // 21: quotad.log.v1.Report
+	(*Signal)(nil),         // 22: quotad.log.v1.Signal
+	(*BeginTask)(nil),      // 23: quotad.log.v1.BeginTask
+	(*RenewTask)(nil),      // 24: quotad.log.v1.RenewTask
+	(*EndTask)(nil),        // 25: quotad.log.v1.EndTask
+	(*RetryTask)(nil),      // 26: quotad.log.v1.RetryTask
+	(*ForgetTask)(nil),     // 27: quotad.log.v1.ForgetTask
+	(*ApplyQuotas)(nil),    // 28: quotad.log.v1.ApplyQuotas
+	(*Workflow)(nil),       // 29: quotad.log.v1.Workflow
+	(*WorkflowStep)(nil),   // 30: quotad.log.v1.WorkflowStep
+	(*DeleteWorkflow)(nil), // 31: quotad.log.v1.DeleteWorkflow
+	(*Quota)(nil),          // 32: quotad.log.v1.Quota
+	(*Policy)(nil),         // 33: quotad.log.v1.Policy
+	(*Prediction)(nil),     // 34: quotad.log.v1.Prediction
+	(*Shares)(nil),         // 35: quotad.log.v1.Shares
+	(*HolderShare)(nil),    // 36: quotad.log.v1.HolderShare
+	(*Breaker)(nil),        // 37: quotad.log.v1.Breaker
+	(*Window)(nil),         // 38: quotad.log.v1.Window
+	(*Rate)(nil),           // 39: quotad.log.v1.Rate
+	(*Slots)(nil),          // 40: quotad.log.v1.Slots
+	(*HolderRule)(nil),     // 41: quotad.log.v1.HolderRule
+	(*DeleteQuota)(nil),    // 42: quotad.log.v1.DeleteQuota
+	(*RevokeLease)(nil),    // 43: quotad.log.v1.RevokeLease
+	(*PutMember)(nil),      // 44: quotad.log.v1.PutMember
+	(*DeleteMember)(nil),   // 45: quotad.log.v1.DeleteMember
+	(*Found)(nil),          // 46: quotad.log.v1.Found
+	(*RaiseEpoch)(nil),     // 47: quotad.log.v1.RaiseEpoch
+	(*SetLimits)(nil),      // 48: quotad.log.v1.SetLimits
+	(*SetOverride)(nil),    // 49: quotad.log.v1.SetOverride
+	(*Result)(nil),         // 50: quotad.log.v1.Result
+	(*Failure)(nil),        // 51: quotad.log.v1.Failure
+	(*Refusal)(nil),        // 52: quotad.log.v1.Refusal
+	(*Forecast)(nil),       // 53: quotad.log.v1.Forecast
+	(*BackPressure)(nil),   // 54: quotad.log.v1.BackPressure
+	(*Waiting)(nil),        // 55: quotad.log.v1.Waiting
+	(*GrantedItem)(nil),    // 56: quotad.log.v1.GrantedItem
+	(*Granted)(nil),        // 57: quotad.log.v1.Granted
+	(*Consumed)(nil),       // 58: quotad.log.v1.Consumed
+	(*Settled)(nil),        // 59: quotad.log.v1.Settled
+	(*Released)(nil),       // 60: quotad.log.v1.Released
+	(*Renewed)(nil),        // 61: quotad.log.v1.Renewed
+	(*SessionOpened)(nil),  // 62: quotad.log.v1.SessionOpened
+	(*QuotasApplied)(nil),  // 63: quotad.log.v1.QuotasApplied
+	(*Reported)(nil),       // 64: quotad.log.v1.Reported
+	(*ReportedQuota)(nil),  // 65: quotad.log.v1.ReportedQuota
+	(*Done)(nil),           // 66: quotad.log.v1.Done
+	(*TaskBegun)(nil),      // 67: quotad.log.v1.TaskBegun
+	(*TaskEnded)(nil),      // 68: quotad.log.v1.TaskEnded
 }
 var file_quotad_log_v1_log_proto_depIdxs = []int32{
-	10, // 0: quotad.log.v1.Entry.commands:type_name -> quotad.log.v1.Command
-	11, // 1: quotad.log.v1.Command.open_session:type_name -> quotad.log.v1.OpenSession
-	12, // 2: quotad.log.v1.Command.close_session:type_name -> quotad.log.v1.CloseSession
-	14, // 3: quotad.log.v1.Command.reserve:type_name -> quotad.log.v1.Reserve
-	15, // 4: quotad.log.v1.Command.consume:type_name -> quotad.log.v1.Consume
-	16, // 5: quotad.log.v1.Command.settle:type_name -> quotad.log.v1.Settle
-	17, // 6: quotad.log.v1.Command.release:type_name -> quotad.log.v1.Release
-	18, // 7: quotad.log.v1.Command.renew:type_name -> quotad.log.v1.Renew
-	19, // 8: quotad.log.v1.Command.withdraw:type_name -> quotad.log.v1.Withdraw
-	20, // 9: quotad.log.v1.Command.report:type_name -> quotad.log.v1.Report
-	22, // 10: quotad.log.v1.Command.begin_task:type_name -> quotad.log.v1.BeginTask
-	23, // 11: quotad.log.v1.Command.renew_task:type_name -> quotad.log.v1.RenewTask
-	24, // 12: quotad.log.v1.Command.end_task:type_name -> quotad.log.v1.EndTask
-	25, // 13: quotad.log.v1.Command.retry_task:type_name -> quotad.log.v1.RetryTask
-	26, // 14: quotad.log.v1.Command.forget_task:type_name -> quotad.log.v1.ForgetTask
-	27, // 15: quotad.log.v1.Command.apply_quotas:type_name -> quotad.log.v1.ApplyQuotas
-	38, // 16: quotad.log.v1.Command.delete_quota:type_name -> quotad.log.v1.DeleteQuota
-	39, // 17: quotad.log.v1.Command.revoke_lease:type_name -> quotad.log.v1.RevokeLease
-	40, // 18: quotad.log.v1.Command.put_member:type_name -> quotad.log.v1.PutMember
-	41, // 19: quotad.log.v1.Command.delete_member:type_name -> quotad.log.v1.DeleteMember
-	42, // 20: quotad.log.v1.Command.found:type_name -> quotad.log.v1.Found
-	43, // 21: quotad.log.v1.Command.raise_epoch:type_name -> quotad.log.v1.RaiseEpoch
-	44, // 22: quotad.log.v1.Command.set_limits:type_name -> quotad.log.v1.SetLimits
-	45, // 23: quotad.log.v1.Command.set_override:type_name -> quotad.log.v1.SetOverride
-	13, // 24: quotad.log.v1.Reserve.items:type_name -> quotad.log.v1.Item
-	13, // 25: quotad.log.v1.Consume.items:type_name -> quotad.log.v1.Item
-	13, // 26: quotad.log.v1.Settle.unspent:type_name -> quotad.log.v1.Item
-	13, // 27: quotad.log.v1.Settle.actual:type_name -> quotad.log.v1.Item
-	13, // 28: quotad.log.v1.Release.items:type_name -> quotad.log.v1.Item
-	21, // 29: quotad.log.v1.Report.signals:type_name -> quotad.log.v1.Signal
-	0,  // 30: quotad.log.v1.Signal.cause:type_name -> quotad.log.v1.Cause
-	1,  // 31: quotad.log.v1.EndTask.outcome:type_name -> quotad.log.v1.TaskOutcome
-	0,  // 32: quotad.log.v1.EndTask.report:type_name -> quotad.log.v1.Cause
-	28, // 33: quotad.log.v1.ApplyQuotas.quotas:type_name -> quotad.log.v1.Quota
-	37, // 34: quotad.log.v1.ApplyQuotas.holders:type_name -> quotad.log.v1.HolderRule
-	34, // 35: quotad.log.v1.Quota.window:type_name -> quotad.log.v1.Window
-	35, // 36: quotad.log.v1.Quota.rate:type_name -> quotad.log.v1.Rate
-	36, // 37: quotad.log.v1.Quota.slots:type_name -> quotad.log.v1.Slots
-	3,  // 38: quotad.log.v1.Quota.charged:type_name -> quotad.log.v1.Charged
-	4,  // 39: quotad.log.v1.Quota.settle:type_name -> quotad.log.v1.SettleMode
-	29, // 40: quotad.log.v1.Quota.policy:type_name -> quotad.log.v1.Policy
-	5,  // 41: quotad.log.v1.Policy.zones:type_name -> quotad.log.v1.Zones
-	33, // 42: quotad.log.v1.Policy.breaker:type_name -> quotad.log.v1.Breaker
-	31, // 43: quotad.log.v1.Policy.shares:type_name -> quotad.log.v1.Shares
-	30, // 44: quotad.log.v1.Policy.prediction:type_name -> quotad.log.v1.Prediction
-	32, // 45: quotad.log.v1.Shares.holders:type_name -> quotad.log.v1.HolderShare
-	6,  // 46: quotad.log.v1.Window.every:type_name -> quotad.log.v1.Every
-	47, // 47: quotad.log.v1.Result.failure:type_name -> quotad.log.v1.Failure
-	48, // 48: quotad.log.v1.Result.refusal:type_name -> quotad.log.v1.Refusal
-	50, // 49: quotad.log.v1.Result.waiting:type_name -> quotad.log.v1.Waiting
-	52, // 50: quotad.log.v1.Result.granted:type_name -> quotad.log.v1.Granted
-	53, // 51: quotad.log.v1.Result.consumed:type_name -> quotad.log.v1.Consumed
-	54, // 52: quotad.log.v1.Result.settled:type_name -> quotad.log.v1.Settled
-	55, // 53: quotad.log.v1.Result.released:type_name -> quotad.log.v1.Released
-	56, // 54: quotad.log.v1.Result.renewed:type_name -> quotad.log.v1.Renewed
-	57, // 55: quotad.log.v1.Result.session_opened:type_name -> quotad.log.v1.SessionOpened
-	58, // 56: quotad.log.v1.Result.quotas_applied:type_name -> quotad.log.v1.QuotasApplied
-	59, // 57: quotad.log.v1.Result.reported:type_name -> quotad.log.v1.Reported
-	61, // 58: quotad.log.v1.Result.done:type_name -> quotad.log.v1.Done
-	62, // 59: quotad.log.v1.Result.task_begun:type_name -> quotad.log.v1.TaskBegun
-	63, // 60: quotad.log.v1.Result.task_ended:type_name -> quotad.log.v1.TaskEnded
-	7,  // 61: quotad.log.v1.Failure.reason:type_name -> quotad.log.v1.Reason
-	7,  // 62: quotad.log.v1.Refusal.reason:type_name -> quotad.log.v1.Reason
-	8,  // 63: quotad.log.v1.Refusal.zone:type_name -> quotad.log.v1.Zone
-	49, // 64: quotad.log.v1.Refusal.forecast:type_name -> quotad.log.v1.Forecast
-	51, // 65: quotad.log.v1.Granted.items:type_name -> quotad.log.v1.GrantedItem
-	53, // 66: quotad.log.v1.Granted.consumed:type_name -> quotad.log.v1.Consumed
-	49, // 67: quotad.log.v1.Granted.forecast:type_name -> quotad.log.v1.Forecast
-	51, // 68: quotad.log.v1.Consumed.items:type_name -> quotad.log.v1.GrantedItem
-	51, // 69: quotad.log.v1.Settled.returned:type_name -> quotad.log.v1.GrantedItem
-	51, // 70: quotad.log.v1.Settled.overrun:type_name -> quotad.log.v1.GrantedItem
-	51, // 71: quotad.log.v1.Released.returned:type_name -> quotad.log.v1.GrantedItem
-	60, // 72: quotad.log.v1.Reported.quotas:type_name -> quotad.log.v1.ReportedQuota
-	2,  // 73: quotad.log.v1.TaskEnded.phase:type_name -> quotad.log.v1.TaskPhase
-	74, // [74:74] is the sub-list for method output_type
-	74, // [74:74] is the sub-list for method input_type
-	74, // [74:74] is the sub-list for extension type_name
-	74, // [74:74] is the sub-list for extension extendee
-	0,  // [0:74] is the sub-list for field type_name
+	11, // 0: quotad.log.v1.Entry.commands:type_name -> quotad.log.v1.Command
+	12, // 1: quotad.log.v1.Command.open_session:type_name -> quotad.log.v1.OpenSession
+	13, // 2: quotad.log.v1.Command.close_session:type_name -> quotad.log.v1.CloseSession
+	15, // 3: quotad.log.v1.Command.reserve:type_name -> quotad.log.v1.Reserve
+	16, // 4: quotad.log.v1.Command.consume:type_name -> quotad.log.v1.Consume
+	17, // 5: quotad.log.v1.Command.settle:type_name -> quotad.log.v1.Settle
+	18, // 6: quotad.log.v1.Command.release:type_name -> quotad.log.v1.Release
+	19, // 7: quotad.log.v1.Command.renew:type_name -> quotad.log.v1.Renew
+	20, // 8: quotad.log.v1.Command.withdraw:type_name -> quotad.log.v1.Withdraw
+	21, // 9: quotad.log.v1.Command.report:type_name -> quotad.log.v1.Report
+	23, // 10: quotad.log.v1.Command.begin_task:type_name -> quotad.log.v1.BeginTask
+	24, // 11: quotad.log.v1.Command.renew_task:type_name -> quotad.log.v1.RenewTask
+	25, // 12: quotad.log.v1.Command.end_task:type_name -> quotad.log.v1.EndTask
+	26, // 13: quotad.log.v1.Command.retry_task:type_name -> quotad.log.v1.RetryTask
+	27, // 14: quotad.log.v1.Command.forget_task:type_name -> quotad.log.v1.ForgetTask
+	31, // 15: quotad.log.v1.Command.delete_workflow:type_name -> quotad.log.v1.DeleteWorkflow
+	28, // 16: quotad.log.v1.Command.apply_quotas:type_name -> quotad.log.v1.ApplyQuotas
+	42, // 17: quotad.log.v1.Command.delete_quota:type_name -> quotad.log.v1.DeleteQuota
+	43, // 18: quotad.log.v1.Command.revoke_lease:type_name -> quotad.log.v1.RevokeLease
+	44, // 19: quotad.log.v1.Command.put_member:type_name -> quotad.log.v1.PutMember
+	45, // 20: quotad.log.v1.Command.delete_member:type_name -> quotad.log.v1.DeleteMember
+	46, // 21: quotad.log.v1.Command.found:type_name -> quotad.log.v1.Found
+	47, // 22: quotad.log.v1.Command.raise_epoch:type_name -> quotad.log.v1.RaiseEpoch
+	48, // 23: quotad.log.v1.Command.set_limits:type_name -> quotad.log.v1.SetLimits
+	49, // 24: quotad.log.v1.Command.set_override:type_name -> quotad.log.v1.SetOverride
+	14, // 25: quotad.log.v1.Reserve.items:type_name -> quotad.log.v1.Item
+	14, // 26: quotad.log.v1.Consume.items:type_name -> quotad.log.v1.Item
+	14, // 27: quotad.log.v1.Settle.unspent:type_name -> quotad.log.v1.Item
+	14, // 28: quotad.log.v1.Settle.actual:type_name -> quotad.log.v1.Item
+	14, // 29: quotad.log.v1.Release.items:type_name -> quotad.log.v1.Item
+	22, // 30: quotad.log.v1.Report.signals:type_name -> quotad.log.v1.Signal
+	0,  // 31: quotad.log.v1.Signal.cause:type_name -> quotad.log.v1.Cause
+	1,  // 32: quotad.log.v1.EndTask.outcome:type_name -> quotad.log.v1.TaskOutcome
+	0,  // 33: quotad.log.v1.EndTask.report:type_name -> quotad.log.v1.Cause
+	32, // 34: quotad.log.v1.ApplyQuotas.quotas:type_name -> quotad.log.v1.Quota
+	41, // 35: quotad.log.v1.ApplyQuotas.holders:type_name -> quotad.log.v1.HolderRule
+	29, // 36: quotad.log.v1.ApplyQuotas.workflows:type_name -> quotad.log.v1.Workflow
+	30, // 37: quotad.log.v1.Workflow.steps:type_name -> quotad.log.v1.WorkflowStep
+	38, // 38: quotad.log.v1.Quota.window:type_name -> quotad.log.v1.Window
+	39, // 39: quotad.log.v1.Quota.rate:type_name -> quotad.log.v1.Rate
+	40, // 40: quotad.log.v1.Quota.slots:type_name -> quotad.log.v1.Slots
+	3,  // 41: quotad.log.v1.Quota.charged:type_name -> quotad.log.v1.Charged
+	4,  // 42: quotad.log.v1.Quota.settle:type_name -> quotad.log.v1.SettleMode
+	33, // 43: quotad.log.v1.Quota.policy:type_name -> quotad.log.v1.Policy
+	5,  // 44: quotad.log.v1.Policy.zones:type_name -> quotad.log.v1.Zones
+	37, // 45: quotad.log.v1.Policy.breaker:type_name -> quotad.log.v1.Breaker
+	35, // 46: quotad.log.v1.Policy.shares:type_name -> quotad.log.v1.Shares
+	34, // 47: quotad.log.v1.Policy.prediction:type_name -> quotad.log.v1.Prediction
+	36, // 48: quotad.log.v1.Shares.holders:type_name -> quotad.log.v1.HolderShare
+	6,  // 49: quotad.log.v1.Window.every:type_name -> quotad.log.v1.Every
+	51, // 50: quotad.log.v1.Result.failure:type_name -> quotad.log.v1.Failure
+	52, // 51: quotad.log.v1.Result.refusal:type_name -> quotad.log.v1.Refusal
+	55, // 52: quotad.log.v1.Result.waiting:type_name -> quotad.log.v1.Waiting
+	57, // 53: quotad.log.v1.Result.granted:type_name -> quotad.log.v1.Granted
+	58, // 54: quotad.log.v1.Result.consumed:type_name -> quotad.log.v1.Consumed
+	59, // 55: quotad.log.v1.Result.settled:type_name -> quotad.log.v1.Settled
+	60, // 56: quotad.log.v1.Result.released:type_name -> quotad.log.v1.Released
+	61, // 57: quotad.log.v1.Result.renewed:type_name -> quotad.log.v1.Renewed
+	62, // 58: quotad.log.v1.Result.session_opened:type_name -> quotad.log.v1.SessionOpened
+	63, // 59: quotad.log.v1.Result.quotas_applied:type_name -> quotad.log.v1.QuotasApplied
+	64, // 60: quotad.log.v1.Result.reported:type_name -> quotad.log.v1.Reported
+	66, // 61: quotad.log.v1.Result.done:type_name -> quotad.log.v1.Done
+	67, // 62: quotad.log.v1.Result.task_begun:type_name -> quotad.log.v1.TaskBegun
+	68, // 63: quotad.log.v1.Result.task_ended:type_name -> quotad.log.v1.TaskEnded
+	7,  // 64: quotad.log.v1.Failure.reason:type_name -> quotad.log.v1.Reason
+	7,  // 65: quotad.log.v1.Refusal.reason:type_name -> quotad.log.v1.Reason
+	8,  // 66: quotad.log.v1.Refusal.zone:type_name -> quotad.log.v1.Zone
+	54, // 67: quotad.log.v1.Refusal.back_pressure:type_name -> quotad.log.v1.BackPressure
+	53, // 68: quotad.log.v1.Refusal.forecast:type_name -> quotad.log.v1.Forecast
+	9,  // 69: quotad.log.v1.BackPressure.side:type_name -> quotad.log.v1.Side
+	56, // 70: quotad.log.v1.Granted.items:type_name -> quotad.log.v1.GrantedItem
+	58, // 71: quotad.log.v1.Granted.consumed:type_name -> quotad.log.v1.Consumed
+	53, // 72: quotad.log.v1.Granted.forecast:type_name -> quotad.log.v1.Forecast
+	54, // 73: quotad.log.v1.Granted.back_pressure:type_name -> quotad.log.v1.BackPressure
+	56, // 74: quotad.log.v1.Consumed.items:type_name -> quotad.log.v1.GrantedItem
+	56, // 75: quotad.log.v1.Settled.returned:type_name -> quotad.log.v1.GrantedItem
+	56, // 76: quotad.log.v1.Settled.overrun:type_name -> quotad.log.v1.GrantedItem
+	56, // 77: quotad.log.v1.Released.returned:type_name -> quotad.log.v1.GrantedItem
+	65, // 78: quotad.log.v1.Reported.quotas:type_name -> quotad.log.v1.ReportedQuota
+	2,  // 79: quotad.log.v1.TaskEnded.phase:type_name -> quotad.log.v1.TaskPhase
+	80, // [80:80] is the sub-list for method output_type
+	80, // [80:80] is the sub-list for method input_type
+	80, // [80:80] is the sub-list for extension type_name
+	80, // [80:80] is the sub-list for extension extendee
+	0,  // [0:80] is the sub-list for field type_name
 }
 
 func init() { file_quotad_log_v1_log_proto_init() }
@@ -5982,6 +6462,7 @@ func file_quotad_log_v1_log_proto_init() {
 		(*Command_EndTask)(nil),
 		(*Command_RetryTask)(nil),
 		(*Command_ForgetTask)(nil),
+		(*Command_DeleteWorkflow)(nil),
 		(*Command_ApplyQuotas)(nil),
 		(*Command_DeleteQuota)(nil),
 		(*Command_RevokeLease)(nil),
@@ -5996,15 +6477,15 @@ func file_quotad_log_v1_log_proto_init() {
 	file_quotad_log_v1_log_proto_msgTypes[5].OneofWrappers = []any{}
 	file_quotad_log_v1_log_proto_msgTypes[12].OneofWrappers = []any{}
 	file_quotad_log_v1_log_proto_msgTypes[15].OneofWrappers = []any{}
-	file_quotad_log_v1_log_proto_msgTypes[19].OneofWrappers = []any{
+	file_quotad_log_v1_log_proto_msgTypes[22].OneofWrappers = []any{
 		(*Quota_Window)(nil),
 		(*Quota_Rate)(nil),
 		(*Quota_Slots)(nil),
 	}
-	file_quotad_log_v1_log_proto_msgTypes[22].OneofWrappers = []any{}
-	file_quotad_log_v1_log_proto_msgTypes[35].OneofWrappers = []any{}
-	file_quotad_log_v1_log_proto_msgTypes[36].OneofWrappers = []any{}
-	file_quotad_log_v1_log_proto_msgTypes[37].OneofWrappers = []any{
+	file_quotad_log_v1_log_proto_msgTypes[25].OneofWrappers = []any{}
+	file_quotad_log_v1_log_proto_msgTypes[38].OneofWrappers = []any{}
+	file_quotad_log_v1_log_proto_msgTypes[39].OneofWrappers = []any{}
+	file_quotad_log_v1_log_proto_msgTypes[40].OneofWrappers = []any{
 		(*Result_Failure)(nil),
 		(*Result_Refusal)(nil),
 		(*Result_Waiting)(nil),
@@ -6020,14 +6501,14 @@ func file_quotad_log_v1_log_proto_init() {
 		(*Result_TaskBegun)(nil),
 		(*Result_TaskEnded)(nil),
 	}
-	file_quotad_log_v1_log_proto_msgTypes[51].OneofWrappers = []any{}
+	file_quotad_log_v1_log_proto_msgTypes[55].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quotad_log_v1_log_proto_rawDesc), len(file_quotad_log_v1_log_proto_rawDesc)),
-			NumEnums:      9,
-			NumMessages:   55,
+			NumEnums:      10,
+			NumMessages:   59,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -26,8 +26,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// SnapshotRecord is one record. The head comes first and the trailer last; between them a record comes after those that it
-// names.
+// SnapshotRecord is one record. The head comes first and the trailer last; docs/formats.md has the order between them.
 type SnapshotRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Kind:
@@ -47,6 +46,7 @@ type SnapshotRecord struct {
 	//	*SnapshotRecord_Demand
 	//	*SnapshotRecord_Trailer
 	//	*SnapshotRecord_Task
+	//	*SnapshotRecord_Workflow
 	//	*SnapshotRecord_Samples
 	//	*SnapshotRecord_Override
 	//	*SnapshotRecord_Meter
@@ -227,6 +227,15 @@ func (x *SnapshotRecord) GetTask() *SnapshotTask {
 	return nil
 }
 
+func (x *SnapshotRecord) GetWorkflow() *SnapshotWorkflow {
+	if x != nil {
+		if x, ok := x.Kind.(*SnapshotRecord_Workflow); ok {
+			return x.Workflow
+		}
+	}
+	return nil
+}
+
 func (x *SnapshotRecord) GetSamples() *SnapshotSamples {
 	if x != nil {
 		if x, ok := x.Kind.(*SnapshotRecord_Samples); ok {
@@ -318,6 +327,10 @@ type SnapshotRecord_Task struct {
 	Task *SnapshotTask `protobuf:"bytes,16,opt,name=task,proto3,oneof"`
 }
 
+type SnapshotRecord_Workflow struct {
+	Workflow *SnapshotWorkflow `protobuf:"bytes,17,opt,name=workflow,proto3,oneof"`
+}
+
 type SnapshotRecord_Samples struct {
 	Samples *SnapshotSamples `protobuf:"bytes,19,opt,name=samples,proto3,oneof"`
 }
@@ -359,6 +372,8 @@ func (*SnapshotRecord_Demand) isSnapshotRecord_Kind() {}
 func (*SnapshotRecord_Trailer) isSnapshotRecord_Kind() {}
 
 func (*SnapshotRecord_Task) isSnapshotRecord_Kind() {}
+
+func (*SnapshotRecord_Workflow) isSnapshotRecord_Kind() {}
 
 func (*SnapshotRecord_Samples) isSnapshotRecord_Kind() {}
 
@@ -1964,6 +1979,279 @@ func (x *SnapshotTally) GetDeniedNs() int64 {
 	return 0
 }
 
+// SnapshotWorkflow is a workflow and how it stands.
+type SnapshotWorkflow struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its definition.
+	Definition *Workflow `protobuf:"bytes,1,opt,name=definition,proto3" json:"definition,omitempty"`
+	// One at a time goes.
+	Sequential bool `protobuf:"varint,2,opt,name=sequential,proto3" json:"sequential,omitempty"`
+	// Since when it is so, or not (cluster time).
+	ChangedNs int64 `protobuf:"varint,3,opt,name=changed_ns,json=changedNs,proto3" json:"changed_ns,omitempty"`
+	// The place in workflow order from which the turn goes on.
+	Next int32 `protobuf:"varint,4,opt,name=next,proto3" json:"next,omitempty"`
+	// The turn; absent: nobody has it.
+	Turn *SnapshotTurn `protobuf:"bytes,5,opt,name=turn,proto3" json:"turn,omitempty"`
+	// The steps that anything is known of, in workflow order.
+	Steps []*SnapshotStep `protobuf:"bytes,6,rep,name=steps,proto3" json:"steps,omitempty"`
+	// The last moment at which a step was limited, but for those that are limited still (cluster time).
+	LastNs        int64 `protobuf:"varint,7,opt,name=last_ns,json=lastNs,proto3" json:"last_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnapshotWorkflow) Reset() {
+	*x = SnapshotWorkflow{}
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnapshotWorkflow) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnapshotWorkflow) ProtoMessage() {}
+
+func (x *SnapshotWorkflow) ProtoReflect() protoreflect.Message {
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnapshotWorkflow.ProtoReflect.Descriptor instead.
+func (*SnapshotWorkflow) Descriptor() ([]byte, []int) {
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *SnapshotWorkflow) GetDefinition() *Workflow {
+	if x != nil {
+		return x.Definition
+	}
+	return nil
+}
+
+func (x *SnapshotWorkflow) GetSequential() bool {
+	if x != nil {
+		return x.Sequential
+	}
+	return false
+}
+
+func (x *SnapshotWorkflow) GetChangedNs() int64 {
+	if x != nil {
+		return x.ChangedNs
+	}
+	return 0
+}
+
+func (x *SnapshotWorkflow) GetNext() int32 {
+	if x != nil {
+		return x.Next
+	}
+	return 0
+}
+
+func (x *SnapshotWorkflow) GetTurn() *SnapshotTurn {
+	if x != nil {
+		return x.Turn
+	}
+	return nil
+}
+
+func (x *SnapshotWorkflow) GetSteps() []*SnapshotStep {
+	if x != nil {
+		return x.Steps
+	}
+	return nil
+}
+
+func (x *SnapshotWorkflow) GetLastNs() int64 {
+	if x != nil {
+		return x.LastNs
+	}
+	return 0
+}
+
+// SnapshotTurn is a turn.
+type SnapshotTurn struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whose, by place in workflow order.
+	Place int32 `protobuf:"varint,1,opt,name=place,proto3" json:"place,omitempty"`
+	// The newest fence when it began: its leases have higher ones.
+	After uint64 `protobuf:"varint,2,opt,name=after,proto3" json:"after,omitempty"`
+	// The fence of its first lease; 0: it was not taken yet.
+	Fence uint64 `protobuf:"varint,3,opt,name=fence,proto3" json:"fence,omitempty"`
+	// When it began.
+	BeganNs int64 `protobuf:"varint,4,opt,name=began_ns,json=beganNs,proto3" json:"began_ns,omitempty"`
+	// When it ends.
+	DeadlineNs    int64 `protobuf:"varint,5,opt,name=deadline_ns,json=deadlineNs,proto3" json:"deadline_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnapshotTurn) Reset() {
+	*x = SnapshotTurn{}
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnapshotTurn) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnapshotTurn) ProtoMessage() {}
+
+func (x *SnapshotTurn) ProtoReflect() protoreflect.Message {
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnapshotTurn.ProtoReflect.Descriptor instead.
+func (*SnapshotTurn) Descriptor() ([]byte, []int) {
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *SnapshotTurn) GetPlace() int32 {
+	if x != nil {
+		return x.Place
+	}
+	return 0
+}
+
+func (x *SnapshotTurn) GetAfter() uint64 {
+	if x != nil {
+		return x.After
+	}
+	return 0
+}
+
+func (x *SnapshotTurn) GetFence() uint64 {
+	if x != nil {
+		return x.Fence
+	}
+	return 0
+}
+
+func (x *SnapshotTurn) GetBeganNs() int64 {
+	if x != nil {
+		return x.BeganNs
+	}
+	return 0
+}
+
+func (x *SnapshotTurn) GetDeadlineNs() int64 {
+	if x != nil {
+		return x.DeadlineNs
+	}
+	return 0
+}
+
+// SnapshotStep is how one step of a workflow stands. Times are cluster time; 0: never, or not.
+type SnapshotStep struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its place in workflow order.
+	Place int32 `protobuf:"varint,1,opt,name=place,proto3" json:"place,omitempty"`
+	// When its holder was limited last.
+	LimitedNs int64 `protobuf:"varint,2,opt,name=limited_ns,json=limitedNs,proto3" json:"limited_ns,omitempty"`
+	// Until when it is.
+	UntilNs int64 `protobuf:"varint,3,opt,name=until_ns,json=untilNs,proto3" json:"until_ns,omitempty"`
+	// By which quota.
+	Quota string `protobuf:"bytes,4,opt,name=quota,proto3" json:"quota,omitempty"`
+	// When it asked in vain last while one at a time goes.
+	AskedNs int64 `protobuf:"varint,5,opt,name=asked_ns,json=askedNs,proto3" json:"asked_ns,omitempty"`
+	// Since when it is kept back without a grant.
+	PausedNs      int64 `protobuf:"varint,6,opt,name=paused_ns,json=pausedNs,proto3" json:"paused_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnapshotStep) Reset() {
+	*x = SnapshotStep{}
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnapshotStep) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnapshotStep) ProtoMessage() {}
+
+func (x *SnapshotStep) ProtoReflect() protoreflect.Message {
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnapshotStep.ProtoReflect.Descriptor instead.
+func (*SnapshotStep) Descriptor() ([]byte, []int) {
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *SnapshotStep) GetPlace() int32 {
+	if x != nil {
+		return x.Place
+	}
+	return 0
+}
+
+func (x *SnapshotStep) GetLimitedNs() int64 {
+	if x != nil {
+		return x.LimitedNs
+	}
+	return 0
+}
+
+func (x *SnapshotStep) GetUntilNs() int64 {
+	if x != nil {
+		return x.UntilNs
+	}
+	return 0
+}
+
+func (x *SnapshotStep) GetQuota() string {
+	if x != nil {
+		return x.Quota
+	}
+	return ""
+}
+
+func (x *SnapshotStep) GetAskedNs() int64 {
+	if x != nil {
+		return x.AskedNs
+	}
+	return 0
+}
+
+func (x *SnapshotStep) GetPausedNs() int64 {
+	if x != nil {
+		return x.PausedNs
+	}
+	return 0
+}
+
 // SnapshotHolder is a holder's turn.
 type SnapshotHolder struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1979,7 +2267,7 @@ type SnapshotHolder struct {
 
 func (x *SnapshotHolder) Reset() {
 	*x = SnapshotHolder{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[15]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1991,7 +2279,7 @@ func (x *SnapshotHolder) String() string {
 func (*SnapshotHolder) ProtoMessage() {}
 
 func (x *SnapshotHolder) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[15]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2004,7 +2292,7 @@ func (x *SnapshotHolder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotHolder.ProtoReflect.Descriptor instead.
 func (*SnapshotHolder) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{15}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *SnapshotHolder) GetName() string {
@@ -2057,7 +2345,7 @@ type SnapshotWaiter struct {
 
 func (x *SnapshotWaiter) Reset() {
 	*x = SnapshotWaiter{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[16]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2069,7 +2357,7 @@ func (x *SnapshotWaiter) String() string {
 func (*SnapshotWaiter) ProtoMessage() {}
 
 func (x *SnapshotWaiter) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[16]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2082,7 +2370,7 @@ func (x *SnapshotWaiter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotWaiter.ProtoReflect.Descriptor instead.
 func (*SnapshotWaiter) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{16}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *SnapshotWaiter) GetTicket() uint64 {
@@ -2174,7 +2462,7 @@ type SnapshotSession struct {
 
 func (x *SnapshotSession) Reset() {
 	*x = SnapshotSession{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[17]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2186,7 +2474,7 @@ func (x *SnapshotSession) String() string {
 func (*SnapshotSession) ProtoMessage() {}
 
 func (x *SnapshotSession) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[17]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2199,7 +2487,7 @@ func (x *SnapshotSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotSession.ProtoReflect.Descriptor instead.
 func (*SnapshotSession) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{17}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *SnapshotSession) GetId() uint64 {
@@ -2254,7 +2542,7 @@ type SnapshotResult struct {
 
 func (x *SnapshotResult) Reset() {
 	*x = SnapshotResult{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[18]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2266,7 +2554,7 @@ func (x *SnapshotResult) String() string {
 func (*SnapshotResult) ProtoMessage() {}
 
 func (x *SnapshotResult) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[18]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2279,7 +2567,7 @@ func (x *SnapshotResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotResult.ProtoReflect.Descriptor instead.
 func (*SnapshotResult) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{18}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *SnapshotResult) GetSession() uint64 {
@@ -2327,7 +2615,7 @@ type SnapshotKey struct {
 
 func (x *SnapshotKey) Reset() {
 	*x = SnapshotKey{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[19]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2339,7 +2627,7 @@ func (x *SnapshotKey) String() string {
 func (*SnapshotKey) ProtoMessage() {}
 
 func (x *SnapshotKey) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[19]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2352,7 +2640,7 @@ func (x *SnapshotKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotKey.ProtoReflect.Descriptor instead.
 func (*SnapshotKey) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{19}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *SnapshotKey) GetKey() string {
@@ -2396,7 +2684,7 @@ type SnapshotMember struct {
 
 func (x *SnapshotMember) Reset() {
 	*x = SnapshotMember{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[20]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2408,7 +2696,7 @@ func (x *SnapshotMember) String() string {
 func (*SnapshotMember) ProtoMessage() {}
 
 func (x *SnapshotMember) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[20]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2421,7 +2709,7 @@ func (x *SnapshotMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotMember.ProtoReflect.Descriptor instead.
 func (*SnapshotMember) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{20}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *SnapshotMember) GetId() string {
@@ -2475,7 +2763,7 @@ type SnapshotTask struct {
 
 func (x *SnapshotTask) Reset() {
 	*x = SnapshotTask{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[21]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2487,7 +2775,7 @@ func (x *SnapshotTask) String() string {
 func (*SnapshotTask) ProtoMessage() {}
 
 func (x *SnapshotTask) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[21]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2500,7 +2788,7 @@ func (x *SnapshotTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTask.ProtoReflect.Descriptor instead.
 func (*SnapshotTask) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{21}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *SnapshotTask) GetName() string {
@@ -2614,7 +2902,7 @@ type SnapshotTrailer struct {
 
 func (x *SnapshotTrailer) Reset() {
 	*x = SnapshotTrailer{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[22]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2626,7 +2914,7 @@ func (x *SnapshotTrailer) String() string {
 func (*SnapshotTrailer) ProtoMessage() {}
 
 func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[22]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2639,7 +2927,7 @@ func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTrailer.ProtoReflect.Descriptor instead.
 func (*SnapshotTrailer) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{22}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *SnapshotTrailer) GetRecords() uint64 {
@@ -2660,7 +2948,7 @@ var File_quotad_log_v1_snapshot_proto protoreflect.FileDescriptor
 
 const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\n" +
-	"\x1cquotad/log/v1/snapshot.proto\x12\rquotad.log.v1\x1a\x17quotad/log/v1/log.proto\"\x89\b\n" +
+	"\x1cquotad/log/v1/snapshot.proto\x12\rquotad.log.v1\x1a\x17quotad/log/v1/log.proto\"\xc8\b\n" +
 	"\x0eSnapshotRecord\x121\n" +
 	"\x04head\x18\x01 \x01(\v2\x1b.quotad.log.v1.SnapshotHeadH\x00R\x04head\x124\n" +
 	"\x05quota\x18\x02 \x01(\v2\x1c.quotad.log.v1.SnapshotQuotaH\x00R\x05quota\x124\n" +
@@ -2677,7 +2965,8 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x05tally\x18\f \x01(\v2\x1c.quotad.log.v1.SnapshotTallyH\x00R\x05tally\x127\n" +
 	"\x06demand\x18\r \x01(\v2\x1d.quotad.log.v1.SnapshotDemandH\x00R\x06demand\x12:\n" +
 	"\atrailer\x18\x0f \x01(\v2\x1e.quotad.log.v1.SnapshotTrailerH\x00R\atrailer\x121\n" +
-	"\x04task\x18\x10 \x01(\v2\x1b.quotad.log.v1.SnapshotTaskH\x00R\x04task\x12:\n" +
+	"\x04task\x18\x10 \x01(\v2\x1b.quotad.log.v1.SnapshotTaskH\x00R\x04task\x12=\n" +
+	"\bworkflow\x18\x11 \x01(\v2\x1f.quotad.log.v1.SnapshotWorkflowH\x00R\bworkflow\x12:\n" +
 	"\asamples\x18\x13 \x01(\v2\x1e.quotad.log.v1.SnapshotSamplesH\x00R\asamples\x12=\n" +
 	"\boverride\x18\x14 \x01(\v2\x1f.quotad.log.v1.SnapshotOverrideH\x00R\boverride\x124\n" +
 	"\x05meter\x18\x15 \x01(\v2\x1c.quotad.log.v1.SnapshotMeterH\x00R\x05meterB\x06\n" +
@@ -2839,7 +3128,35 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\bfailures\x18\x04 \x01(\x05R\bfailures\x12&\n" +
 	"\x0fclosed_until_ns\x18\x05 \x01(\x03R\rclosedUntilNs\x12\x16\n" +
 	"\x06grants\x18\x06 \x01(\x03R\x06grants\x12\x1b\n" +
-	"\tdenied_ns\x18\a \x01(\x03R\bdeniedNs\"Q\n" +
+	"\tdenied_ns\x18\a \x01(\x03R\bdeniedNs\"\x9b\x02\n" +
+	"\x10SnapshotWorkflow\x127\n" +
+	"\n" +
+	"definition\x18\x01 \x01(\v2\x17.quotad.log.v1.WorkflowR\n" +
+	"definition\x12\x1e\n" +
+	"\n" +
+	"sequential\x18\x02 \x01(\bR\n" +
+	"sequential\x12\x1d\n" +
+	"\n" +
+	"changed_ns\x18\x03 \x01(\x03R\tchangedNs\x12\x12\n" +
+	"\x04next\x18\x04 \x01(\x05R\x04next\x12/\n" +
+	"\x04turn\x18\x05 \x01(\v2\x1b.quotad.log.v1.SnapshotTurnR\x04turn\x121\n" +
+	"\x05steps\x18\x06 \x03(\v2\x1b.quotad.log.v1.SnapshotStepR\x05steps\x12\x17\n" +
+	"\alast_ns\x18\a \x01(\x03R\x06lastNs\"\x8c\x01\n" +
+	"\fSnapshotTurn\x12\x14\n" +
+	"\x05place\x18\x01 \x01(\x05R\x05place\x12\x14\n" +
+	"\x05after\x18\x02 \x01(\x04R\x05after\x12\x14\n" +
+	"\x05fence\x18\x03 \x01(\x04R\x05fence\x12\x19\n" +
+	"\bbegan_ns\x18\x04 \x01(\x03R\abeganNs\x12\x1f\n" +
+	"\vdeadline_ns\x18\x05 \x01(\x03R\n" +
+	"deadlineNs\"\xac\x01\n" +
+	"\fSnapshotStep\x12\x14\n" +
+	"\x05place\x18\x01 \x01(\x05R\x05place\x12\x1d\n" +
+	"\n" +
+	"limited_ns\x18\x02 \x01(\x03R\tlimitedNs\x12\x19\n" +
+	"\buntil_ns\x18\x03 \x01(\x03R\auntilNs\x12\x14\n" +
+	"\x05quota\x18\x04 \x01(\tR\x05quota\x12\x19\n" +
+	"\basked_ns\x18\x05 \x01(\x03R\aaskedNs\x12\x1b\n" +
+	"\tpaused_ns\x18\x06 \x01(\x03R\bpausedNs\"Q\n" +
 	"\x0eSnapshotHolder\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04turn\x18\x02 \x01(\x04R\x04turn\x12\x17\n" +
@@ -2909,7 +3226,7 @@ func file_quotad_log_v1_snapshot_proto_rawDescGZIP() []byte {
 	return file_quotad_log_v1_snapshot_proto_rawDescData
 }
 
-var file_quotad_log_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_quotad_log_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_quotad_log_v1_snapshot_proto_goTypes = []any{
 	(*SnapshotRecord)(nil),    // 0: quotad.log.v1.SnapshotRecord
 	(*SnapshotHead)(nil),      // 1: quotad.log.v1.SnapshotHead
@@ -2926,60 +3243,68 @@ var file_quotad_log_v1_snapshot_proto_goTypes = []any{
 	(*SnapshotDenial)(nil),    // 12: quotad.log.v1.SnapshotDenial
 	(*SnapshotOverride)(nil),  // 13: quotad.log.v1.SnapshotOverride
 	(*SnapshotTally)(nil),     // 14: quotad.log.v1.SnapshotTally
-	(*SnapshotHolder)(nil),    // 15: quotad.log.v1.SnapshotHolder
-	(*SnapshotWaiter)(nil),    // 16: quotad.log.v1.SnapshotWaiter
-	(*SnapshotSession)(nil),   // 17: quotad.log.v1.SnapshotSession
-	(*SnapshotResult)(nil),    // 18: quotad.log.v1.SnapshotResult
-	(*SnapshotKey)(nil),       // 19: quotad.log.v1.SnapshotKey
-	(*SnapshotMember)(nil),    // 20: quotad.log.v1.SnapshotMember
-	(*SnapshotTask)(nil),      // 21: quotad.log.v1.SnapshotTask
-	(*SnapshotTrailer)(nil),   // 22: quotad.log.v1.SnapshotTrailer
-	(*HolderRule)(nil),        // 23: quotad.log.v1.HolderRule
-	(*SetLimits)(nil),         // 24: quotad.log.v1.SetLimits
-	(*Quota)(nil),             // 25: quotad.log.v1.Quota
-	(Reason)(0),               // 26: quotad.log.v1.Reason
-	(*Reserve)(nil),           // 27: quotad.log.v1.Reserve
-	(*Result)(nil),            // 28: quotad.log.v1.Result
-	(TaskPhase)(0),            // 29: quotad.log.v1.TaskPhase
-	(TaskOutcome)(0),          // 30: quotad.log.v1.TaskOutcome
+	(*SnapshotWorkflow)(nil),  // 15: quotad.log.v1.SnapshotWorkflow
+	(*SnapshotTurn)(nil),      // 16: quotad.log.v1.SnapshotTurn
+	(*SnapshotStep)(nil),      // 17: quotad.log.v1.SnapshotStep
+	(*SnapshotHolder)(nil),    // 18: quotad.log.v1.SnapshotHolder
+	(*SnapshotWaiter)(nil),    // 19: quotad.log.v1.SnapshotWaiter
+	(*SnapshotSession)(nil),   // 20: quotad.log.v1.SnapshotSession
+	(*SnapshotResult)(nil),    // 21: quotad.log.v1.SnapshotResult
+	(*SnapshotKey)(nil),       // 22: quotad.log.v1.SnapshotKey
+	(*SnapshotMember)(nil),    // 23: quotad.log.v1.SnapshotMember
+	(*SnapshotTask)(nil),      // 24: quotad.log.v1.SnapshotTask
+	(*SnapshotTrailer)(nil),   // 25: quotad.log.v1.SnapshotTrailer
+	(*HolderRule)(nil),        // 26: quotad.log.v1.HolderRule
+	(*SetLimits)(nil),         // 27: quotad.log.v1.SetLimits
+	(*Quota)(nil),             // 28: quotad.log.v1.Quota
+	(Reason)(0),               // 29: quotad.log.v1.Reason
+	(*Workflow)(nil),          // 30: quotad.log.v1.Workflow
+	(*Reserve)(nil),           // 31: quotad.log.v1.Reserve
+	(*Result)(nil),            // 32: quotad.log.v1.Result
+	(TaskPhase)(0),            // 33: quotad.log.v1.TaskPhase
+	(TaskOutcome)(0),          // 34: quotad.log.v1.TaskOutcome
 }
 var file_quotad_log_v1_snapshot_proto_depIdxs = []int32{
 	1,  // 0: quotad.log.v1.SnapshotRecord.head:type_name -> quotad.log.v1.SnapshotHead
 	2,  // 1: quotad.log.v1.SnapshotRecord.quota:type_name -> quotad.log.v1.SnapshotQuota
 	4,  // 2: quotad.log.v1.SnapshotRecord.lease:type_name -> quotad.log.v1.SnapshotLease
 	6,  // 3: quotad.log.v1.SnapshotRecord.operation:type_name -> quotad.log.v1.SnapshotOperation
-	15, // 4: quotad.log.v1.SnapshotRecord.holder:type_name -> quotad.log.v1.SnapshotHolder
-	16, // 5: quotad.log.v1.SnapshotRecord.waiter:type_name -> quotad.log.v1.SnapshotWaiter
-	17, // 6: quotad.log.v1.SnapshotRecord.session:type_name -> quotad.log.v1.SnapshotSession
-	18, // 7: quotad.log.v1.SnapshotRecord.result:type_name -> quotad.log.v1.SnapshotResult
-	19, // 8: quotad.log.v1.SnapshotRecord.key:type_name -> quotad.log.v1.SnapshotKey
-	20, // 9: quotad.log.v1.SnapshotRecord.member:type_name -> quotad.log.v1.SnapshotMember
-	23, // 10: quotad.log.v1.SnapshotRecord.rule:type_name -> quotad.log.v1.HolderRule
+	18, // 4: quotad.log.v1.SnapshotRecord.holder:type_name -> quotad.log.v1.SnapshotHolder
+	19, // 5: quotad.log.v1.SnapshotRecord.waiter:type_name -> quotad.log.v1.SnapshotWaiter
+	20, // 6: quotad.log.v1.SnapshotRecord.session:type_name -> quotad.log.v1.SnapshotSession
+	21, // 7: quotad.log.v1.SnapshotRecord.result:type_name -> quotad.log.v1.SnapshotResult
+	22, // 8: quotad.log.v1.SnapshotRecord.key:type_name -> quotad.log.v1.SnapshotKey
+	23, // 9: quotad.log.v1.SnapshotRecord.member:type_name -> quotad.log.v1.SnapshotMember
+	26, // 10: quotad.log.v1.SnapshotRecord.rule:type_name -> quotad.log.v1.HolderRule
 	14, // 11: quotad.log.v1.SnapshotRecord.tally:type_name -> quotad.log.v1.SnapshotTally
 	8,  // 12: quotad.log.v1.SnapshotRecord.demand:type_name -> quotad.log.v1.SnapshotDemand
-	22, // 13: quotad.log.v1.SnapshotRecord.trailer:type_name -> quotad.log.v1.SnapshotTrailer
-	21, // 14: quotad.log.v1.SnapshotRecord.task:type_name -> quotad.log.v1.SnapshotTask
-	9,  // 15: quotad.log.v1.SnapshotRecord.samples:type_name -> quotad.log.v1.SnapshotSamples
-	13, // 16: quotad.log.v1.SnapshotRecord.override:type_name -> quotad.log.v1.SnapshotOverride
-	11, // 17: quotad.log.v1.SnapshotRecord.meter:type_name -> quotad.log.v1.SnapshotMeter
-	24, // 18: quotad.log.v1.SnapshotHead.limits:type_name -> quotad.log.v1.SetLimits
-	25, // 19: quotad.log.v1.SnapshotQuota.definition:type_name -> quotad.log.v1.Quota
-	3,  // 20: quotad.log.v1.SnapshotQuota.log:type_name -> quotad.log.v1.SnapshotEntry
-	5,  // 21: quotad.log.v1.SnapshotLease.items:type_name -> quotad.log.v1.SnapshotItem
-	7,  // 22: quotad.log.v1.SnapshotOperation.charges:type_name -> quotad.log.v1.SnapshotCharge
-	10, // 23: quotad.log.v1.SnapshotSamples.samples:type_name -> quotad.log.v1.SnapshotSample
-	12, // 24: quotad.log.v1.SnapshotMeter.denials:type_name -> quotad.log.v1.SnapshotDenial
-	26, // 25: quotad.log.v1.SnapshotDenial.reason:type_name -> quotad.log.v1.Reason
-	27, // 26: quotad.log.v1.SnapshotWaiter.reserve:type_name -> quotad.log.v1.Reserve
-	28, // 27: quotad.log.v1.SnapshotResult.result:type_name -> quotad.log.v1.Result
-	28, // 28: quotad.log.v1.SnapshotKey.result:type_name -> quotad.log.v1.Result
-	29, // 29: quotad.log.v1.SnapshotTask.phase:type_name -> quotad.log.v1.TaskPhase
-	30, // 30: quotad.log.v1.SnapshotTask.outcome:type_name -> quotad.log.v1.TaskOutcome
-	31, // [31:31] is the sub-list for method output_type
-	31, // [31:31] is the sub-list for method input_type
-	31, // [31:31] is the sub-list for extension type_name
-	31, // [31:31] is the sub-list for extension extendee
-	0,  // [0:31] is the sub-list for field type_name
+	25, // 13: quotad.log.v1.SnapshotRecord.trailer:type_name -> quotad.log.v1.SnapshotTrailer
+	24, // 14: quotad.log.v1.SnapshotRecord.task:type_name -> quotad.log.v1.SnapshotTask
+	15, // 15: quotad.log.v1.SnapshotRecord.workflow:type_name -> quotad.log.v1.SnapshotWorkflow
+	9,  // 16: quotad.log.v1.SnapshotRecord.samples:type_name -> quotad.log.v1.SnapshotSamples
+	13, // 17: quotad.log.v1.SnapshotRecord.override:type_name -> quotad.log.v1.SnapshotOverride
+	11, // 18: quotad.log.v1.SnapshotRecord.meter:type_name -> quotad.log.v1.SnapshotMeter
+	27, // 19: quotad.log.v1.SnapshotHead.limits:type_name -> quotad.log.v1.SetLimits
+	28, // 20: quotad.log.v1.SnapshotQuota.definition:type_name -> quotad.log.v1.Quota
+	3,  // 21: quotad.log.v1.SnapshotQuota.log:type_name -> quotad.log.v1.SnapshotEntry
+	5,  // 22: quotad.log.v1.SnapshotLease.items:type_name -> quotad.log.v1.SnapshotItem
+	7,  // 23: quotad.log.v1.SnapshotOperation.charges:type_name -> quotad.log.v1.SnapshotCharge
+	10, // 24: quotad.log.v1.SnapshotSamples.samples:type_name -> quotad.log.v1.SnapshotSample
+	12, // 25: quotad.log.v1.SnapshotMeter.denials:type_name -> quotad.log.v1.SnapshotDenial
+	29, // 26: quotad.log.v1.SnapshotDenial.reason:type_name -> quotad.log.v1.Reason
+	30, // 27: quotad.log.v1.SnapshotWorkflow.definition:type_name -> quotad.log.v1.Workflow
+	16, // 28: quotad.log.v1.SnapshotWorkflow.turn:type_name -> quotad.log.v1.SnapshotTurn
+	17, // 29: quotad.log.v1.SnapshotWorkflow.steps:type_name -> quotad.log.v1.SnapshotStep
+	31, // 30: quotad.log.v1.SnapshotWaiter.reserve:type_name -> quotad.log.v1.Reserve
+	32, // 31: quotad.log.v1.SnapshotResult.result:type_name -> quotad.log.v1.Result
+	32, // 32: quotad.log.v1.SnapshotKey.result:type_name -> quotad.log.v1.Result
+	33, // 33: quotad.log.v1.SnapshotTask.phase:type_name -> quotad.log.v1.TaskPhase
+	34, // 34: quotad.log.v1.SnapshotTask.outcome:type_name -> quotad.log.v1.TaskOutcome
+	35, // [35:35] is the sub-list for method output_type
+	35, // [35:35] is the sub-list for method input_type
+	35, // [35:35] is the sub-list for extension type_name
+	35, // [35:35] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
 }
 
 func init() { file_quotad_log_v1_snapshot_proto_init() }
@@ -3004,6 +3329,7 @@ func file_quotad_log_v1_snapshot_proto_init() {
 		(*SnapshotRecord_Demand)(nil),
 		(*SnapshotRecord_Trailer)(nil),
 		(*SnapshotRecord_Task)(nil),
+		(*SnapshotRecord_Workflow)(nil),
 		(*SnapshotRecord_Samples)(nil),
 		(*SnapshotRecord_Override)(nil),
 		(*SnapshotRecord_Meter)(nil),
@@ -3015,7 +3341,7 @@ func file_quotad_log_v1_snapshot_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quotad_log_v1_snapshot_proto_rawDesc), len(file_quotad_log_v1_snapshot_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   23,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -164,12 +164,9 @@ func (j *Judge) happen(event *fsm.Event) {
 			return result.GetQuotasApplied() != nil && command.GetDeleteQuota().GetQuota() == event.Quota
 		})
 	case fsm.EventWindowClosed: // was read before
-	case fsm.EventForecast, fsm.EventOverride:
-		j.violate("unexplained", "the suite's quotas have no such policy: %+v", *event)
-	case fsm.EventTaskBegun, fsm.EventTaskEnded, fsm.EventTaskShelved, fsm.EventTaskPutBack:
-		j.violate("unexplained", "task %s of %s has an event, and these histories have no tasks", event.Task, event.Holder)
-	case fsm.EventBreaker:
-		j.violate("unexplained", "%s is closed for %s, which nobody asked for: no quota of these histories has a policy", event.Quota, event.Holder)
+	case fsm.EventForecast, fsm.EventOverride, fsm.EventBreaker, fsm.EventBackPressure, fsm.EventSequential, fsm.EventTurn, fsm.EventParallel,
+		fsm.EventTaskBegun, fsm.EventTaskEnded, fsm.EventTaskShelved, fsm.EventTaskPutBack:
+		j.violate("unexplained", "%+v, which nobody asked for: these histories have no policies, workflows and tasks", *event)
 	}
 }
 

@@ -100,9 +100,13 @@ type ApplyQuotasRequest struct {
 	// The rules above replace all rules.
 	ReplaceHolders bool `protobuf:"varint,4,opt,name=replace_holders,json=replaceHolders,proto3" json:"replace_holders,omitempty"`
 	// Check and tell, change nothing.
-	DryRun        bool `protobuf:"varint,5,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	DryRun bool `protobuf:"varint,5,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	// Workflows, up to 1,000.
+	Workflows []*Workflow `protobuf:"bytes,6,rep,name=workflows,proto3" json:"workflows,omitempty"`
+	// The workflows above replace all workflows. One that is defined as before goes on as it is.
+	ReplaceWorkflows bool `protobuf:"varint,7,opt,name=replace_workflows,json=replaceWorkflows,proto3" json:"replace_workflows,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *ApplyQuotasRequest) Reset() {
@@ -166,6 +170,20 @@ func (x *ApplyQuotasRequest) GetReplaceHolders() bool {
 func (x *ApplyQuotasRequest) GetDryRun() bool {
 	if x != nil {
 		return x.DryRun
+	}
+	return false
+}
+
+func (x *ApplyQuotasRequest) GetWorkflows() []*Workflow {
+	if x != nil {
+		return x.Workflows
+	}
+	return nil
+}
+
+func (x *ApplyQuotasRequest) GetReplaceWorkflows() bool {
+	if x != nil {
+		return x.ReplaceWorkflows
 	}
 	return false
 }
@@ -583,6 +601,107 @@ func (x *ListHolderRulesResponse) GetHolders() []*HolderRule {
 	return nil
 }
 
+// DeleteWorkflowRequest deletes a workflow.
+type DeleteWorkflowRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Makes it safe to send again.
+	RequestId *RequestId `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// The name.
+	Name          string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteWorkflowRequest) Reset() {
+	*x = DeleteWorkflowRequest{}
+	mi := &file_quota_v1_admin_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteWorkflowRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteWorkflowRequest) ProtoMessage() {}
+
+func (x *DeleteWorkflowRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_quota_v1_admin_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteWorkflowRequest.ProtoReflect.Descriptor instead.
+func (*DeleteWorkflowRequest) Descriptor() ([]byte, []int) {
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *DeleteWorkflowRequest) GetRequestId() *RequestId {
+	if x != nil {
+		return x.RequestId
+	}
+	return nil
+}
+
+func (x *DeleteWorkflowRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// DeleteWorkflowResponse says that it is gone.
+type DeleteWorkflowResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Where and when.
+	Meta          *Meta `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteWorkflowResponse) Reset() {
+	*x = DeleteWorkflowResponse{}
+	mi := &file_quota_v1_admin_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteWorkflowResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteWorkflowResponse) ProtoMessage() {}
+
+func (x *DeleteWorkflowResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_quota_v1_admin_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteWorkflowResponse.ProtoReflect.Descriptor instead.
+func (*DeleteWorkflowResponse) Descriptor() ([]byte, []int) {
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *DeleteWorkflowResponse) GetMeta() *Meta {
+	if x != nil {
+		return x.Meta
+	}
+	return nil
+}
+
 // RevokeLeaseRequest ends a lease.
 type RevokeLeaseRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -596,7 +715,7 @@ type RevokeLeaseRequest struct {
 
 func (x *RevokeLeaseRequest) Reset() {
 	*x = RevokeLeaseRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[9]
+	mi := &file_quota_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -608,7 +727,7 @@ func (x *RevokeLeaseRequest) String() string {
 func (*RevokeLeaseRequest) ProtoMessage() {}
 
 func (x *RevokeLeaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[9]
+	mi := &file_quota_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -621,7 +740,7 @@ func (x *RevokeLeaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeLeaseRequest.ProtoReflect.Descriptor instead.
 func (*RevokeLeaseRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *RevokeLeaseRequest) GetRequestId() *RequestId {
@@ -651,7 +770,7 @@ type RevokeLeaseResponse struct {
 
 func (x *RevokeLeaseResponse) Reset() {
 	*x = RevokeLeaseResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[10]
+	mi := &file_quota_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -663,7 +782,7 @@ func (x *RevokeLeaseResponse) String() string {
 func (*RevokeLeaseResponse) ProtoMessage() {}
 
 func (x *RevokeLeaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[10]
+	mi := &file_quota_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -676,7 +795,7 @@ func (x *RevokeLeaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeLeaseResponse.ProtoReflect.Descriptor instead.
 func (*RevokeLeaseResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RevokeLeaseResponse) GetMeta() *Meta {
@@ -702,7 +821,7 @@ type GetStatusRequest struct {
 
 func (x *GetStatusRequest) Reset() {
 	*x = GetStatusRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[11]
+	mi := &file_quota_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -714,7 +833,7 @@ func (x *GetStatusRequest) String() string {
 func (*GetStatusRequest) ProtoMessage() {}
 
 func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[11]
+	mi := &file_quota_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -727,7 +846,7 @@ func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetStatusRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 // GetStatusResponse is the asked node's view.
@@ -781,7 +900,7 @@ type GetStatusResponse struct {
 
 func (x *GetStatusResponse) Reset() {
 	*x = GetStatusResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[12]
+	mi := &file_quota_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -793,7 +912,7 @@ func (x *GetStatusResponse) String() string {
 func (*GetStatusResponse) ProtoMessage() {}
 
 func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[12]
+	mi := &file_quota_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -806,7 +925,7 @@ func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetStatusResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *GetStatusResponse) GetMeta() *Meta {
@@ -979,7 +1098,7 @@ type Limits struct {
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_quota_v1_admin_proto_msgTypes[13]
+	mi := &file_quota_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -991,7 +1110,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[13]
+	mi := &file_quota_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1004,7 +1123,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Limits) GetMaxSessions() int64 {
@@ -1069,7 +1188,7 @@ type SetLimitsRequest struct {
 
 func (x *SetLimitsRequest) Reset() {
 	*x = SetLimitsRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[14]
+	mi := &file_quota_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1081,7 +1200,7 @@ func (x *SetLimitsRequest) String() string {
 func (*SetLimitsRequest) ProtoMessage() {}
 
 func (x *SetLimitsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[14]
+	mi := &file_quota_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1094,7 +1213,7 @@ func (x *SetLimitsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLimitsRequest.ProtoReflect.Descriptor instead.
 func (*SetLimitsRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *SetLimitsRequest) GetRequestId() *RequestId {
@@ -1124,7 +1243,7 @@ type SetLimitsResponse struct {
 
 func (x *SetLimitsResponse) Reset() {
 	*x = SetLimitsResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[15]
+	mi := &file_quota_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1136,7 +1255,7 @@ func (x *SetLimitsResponse) String() string {
 func (*SetLimitsResponse) ProtoMessage() {}
 
 func (x *SetLimitsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[15]
+	mi := &file_quota_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1149,7 +1268,7 @@ func (x *SetLimitsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLimitsResponse.ProtoReflect.Descriptor instead.
 func (*SetLimitsResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *SetLimitsResponse) GetMeta() *Meta {
@@ -1189,7 +1308,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_quota_v1_admin_proto_msgTypes[16]
+	mi := &file_quota_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1201,7 +1320,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[16]
+	mi := &file_quota_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1214,7 +1333,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Member) GetId() string {
@@ -1281,7 +1400,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_quota_v1_admin_proto_msgTypes[17]
+	mi := &file_quota_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1293,7 +1412,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[17]
+	mi := &file_quota_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1306,7 +1425,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *HealthCheck) GetName() string {
@@ -1345,7 +1464,7 @@ type AddMemberRequest struct {
 
 func (x *AddMemberRequest) Reset() {
 	*x = AddMemberRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[18]
+	mi := &file_quota_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1357,7 +1476,7 @@ func (x *AddMemberRequest) String() string {
 func (*AddMemberRequest) ProtoMessage() {}
 
 func (x *AddMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[18]
+	mi := &file_quota_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1370,7 +1489,7 @@ func (x *AddMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddMemberRequest.ProtoReflect.Descriptor instead.
 func (*AddMemberRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *AddMemberRequest) GetId() string {
@@ -1405,7 +1524,7 @@ type AddMemberResponse struct {
 
 func (x *AddMemberResponse) Reset() {
 	*x = AddMemberResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[19]
+	mi := &file_quota_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1417,7 +1536,7 @@ func (x *AddMemberResponse) String() string {
 func (*AddMemberResponse) ProtoMessage() {}
 
 func (x *AddMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[19]
+	mi := &file_quota_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1430,7 +1549,7 @@ func (x *AddMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddMemberResponse.ProtoReflect.Descriptor instead.
 func (*AddMemberResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *AddMemberResponse) GetMeta() *Meta {
@@ -1451,7 +1570,7 @@ type PromoteMemberRequest struct {
 
 func (x *PromoteMemberRequest) Reset() {
 	*x = PromoteMemberRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[20]
+	mi := &file_quota_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1463,7 +1582,7 @@ func (x *PromoteMemberRequest) String() string {
 func (*PromoteMemberRequest) ProtoMessage() {}
 
 func (x *PromoteMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[20]
+	mi := &file_quota_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1476,7 +1595,7 @@ func (x *PromoteMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromoteMemberRequest.ProtoReflect.Descriptor instead.
 func (*PromoteMemberRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *PromoteMemberRequest) GetId() string {
@@ -1497,7 +1616,7 @@ type PromoteMemberResponse struct {
 
 func (x *PromoteMemberResponse) Reset() {
 	*x = PromoteMemberResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[21]
+	mi := &file_quota_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1509,7 +1628,7 @@ func (x *PromoteMemberResponse) String() string {
 func (*PromoteMemberResponse) ProtoMessage() {}
 
 func (x *PromoteMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[21]
+	mi := &file_quota_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1522,7 +1641,7 @@ func (x *PromoteMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromoteMemberResponse.ProtoReflect.Descriptor instead.
 func (*PromoteMemberResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *PromoteMemberResponse) GetMeta() *Meta {
@@ -1545,7 +1664,7 @@ type RemoveMemberRequest struct {
 
 func (x *RemoveMemberRequest) Reset() {
 	*x = RemoveMemberRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[22]
+	mi := &file_quota_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1557,7 +1676,7 @@ func (x *RemoveMemberRequest) String() string {
 func (*RemoveMemberRequest) ProtoMessage() {}
 
 func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[22]
+	mi := &file_quota_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1570,7 +1689,7 @@ func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberRequest.ProtoReflect.Descriptor instead.
 func (*RemoveMemberRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *RemoveMemberRequest) GetId() string {
@@ -1598,7 +1717,7 @@ type RemoveMemberResponse struct {
 
 func (x *RemoveMemberResponse) Reset() {
 	*x = RemoveMemberResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[23]
+	mi := &file_quota_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1610,7 +1729,7 @@ func (x *RemoveMemberResponse) String() string {
 func (*RemoveMemberResponse) ProtoMessage() {}
 
 func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[23]
+	mi := &file_quota_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1623,7 +1742,7 @@ func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberResponse.ProtoReflect.Descriptor instead.
 func (*RemoveMemberResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *RemoveMemberResponse) GetMeta() *Meta {
@@ -1644,7 +1763,7 @@ type TransferLeadershipRequest struct {
 
 func (x *TransferLeadershipRequest) Reset() {
 	*x = TransferLeadershipRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[24]
+	mi := &file_quota_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1656,7 +1775,7 @@ func (x *TransferLeadershipRequest) String() string {
 func (*TransferLeadershipRequest) ProtoMessage() {}
 
 func (x *TransferLeadershipRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[24]
+	mi := &file_quota_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1669,7 +1788,7 @@ func (x *TransferLeadershipRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeadershipRequest.ProtoReflect.Descriptor instead.
 func (*TransferLeadershipRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *TransferLeadershipRequest) GetId() string {
@@ -1690,7 +1809,7 @@ type TransferLeadershipResponse struct {
 
 func (x *TransferLeadershipResponse) Reset() {
 	*x = TransferLeadershipResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[25]
+	mi := &file_quota_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1702,7 +1821,7 @@ func (x *TransferLeadershipResponse) String() string {
 func (*TransferLeadershipResponse) ProtoMessage() {}
 
 func (x *TransferLeadershipResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[25]
+	mi := &file_quota_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1715,7 +1834,7 @@ func (x *TransferLeadershipResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeadershipResponse.ProtoReflect.Descriptor instead.
 func (*TransferLeadershipResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *TransferLeadershipResponse) GetLeader() string {
@@ -1734,7 +1853,7 @@ type BackupRequest struct {
 
 func (x *BackupRequest) Reset() {
 	*x = BackupRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[26]
+	mi := &file_quota_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1746,7 +1865,7 @@ func (x *BackupRequest) String() string {
 func (*BackupRequest) ProtoMessage() {}
 
 func (x *BackupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[26]
+	mi := &file_quota_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1759,7 +1878,7 @@ func (x *BackupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
 func (*BackupRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 // BackupResponse is a piece of it.
@@ -1775,7 +1894,7 @@ type BackupResponse struct {
 
 func (x *BackupResponse) Reset() {
 	*x = BackupResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[27]
+	mi := &file_quota_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1787,7 +1906,7 @@ func (x *BackupResponse) String() string {
 func (*BackupResponse) ProtoMessage() {}
 
 func (x *BackupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[27]
+	mi := &file_quota_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1800,7 +1919,7 @@ func (x *BackupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupResponse.ProtoReflect.Descriptor instead.
 func (*BackupResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *BackupResponse) GetChunk() []byte {
@@ -1830,7 +1949,7 @@ type RestoreRequest struct {
 
 func (x *RestoreRequest) Reset() {
 	*x = RestoreRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[28]
+	mi := &file_quota_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1842,7 +1961,7 @@ func (x *RestoreRequest) String() string {
 func (*RestoreRequest) ProtoMessage() {}
 
 func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[28]
+	mi := &file_quota_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1855,7 +1974,7 @@ func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreRequest.ProtoReflect.Descriptor instead.
 func (*RestoreRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *RestoreRequest) GetChunk() []byte {
@@ -1885,7 +2004,7 @@ type RestoreResponse struct {
 
 func (x *RestoreResponse) Reset() {
 	*x = RestoreResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[29]
+	mi := &file_quota_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1897,7 +2016,7 @@ func (x *RestoreResponse) String() string {
 func (*RestoreResponse) ProtoMessage() {}
 
 func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[29]
+	mi := &file_quota_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1910,7 +2029,7 @@ func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreResponse.ProtoReflect.Descriptor instead.
 func (*RestoreResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *RestoreResponse) GetMeta() *Meta {
@@ -1938,7 +2057,7 @@ type GetStateHashRequest struct {
 
 func (x *GetStateHashRequest) Reset() {
 	*x = GetStateHashRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[30]
+	mi := &file_quota_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1950,7 +2069,7 @@ func (x *GetStateHashRequest) String() string {
 func (*GetStateHashRequest) ProtoMessage() {}
 
 func (x *GetStateHashRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[30]
+	mi := &file_quota_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1963,7 +2082,7 @@ func (x *GetStateHashRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStateHashRequest.ProtoReflect.Descriptor instead.
 func (*GetStateHashRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{30}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *GetStateHashRequest) GetAtLeastIndex() uint64 {
@@ -1988,7 +2107,7 @@ type GetStateHashResponse struct {
 
 func (x *GetStateHashResponse) Reset() {
 	*x = GetStateHashResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[31]
+	mi := &file_quota_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2000,7 +2119,7 @@ func (x *GetStateHashResponse) String() string {
 func (*GetStateHashResponse) ProtoMessage() {}
 
 func (x *GetStateHashResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[31]
+	mi := &file_quota_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2013,7 +2132,7 @@ func (x *GetStateHashResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStateHashResponse.ProtoReflect.Descriptor instead.
 func (*GetStateHashResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{31}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *GetStateHashResponse) GetIndex() uint64 {
@@ -2050,7 +2169,7 @@ type DumpLogRequest struct {
 
 func (x *DumpLogRequest) Reset() {
 	*x = DumpLogRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[32]
+	mi := &file_quota_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2062,7 +2181,7 @@ func (x *DumpLogRequest) String() string {
 func (*DumpLogRequest) ProtoMessage() {}
 
 func (x *DumpLogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[32]
+	mi := &file_quota_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2075,7 +2194,7 @@ func (x *DumpLogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DumpLogRequest.ProtoReflect.Descriptor instead.
 func (*DumpLogRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{32}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *DumpLogRequest) GetFromIndex() uint64 {
@@ -2111,7 +2230,7 @@ type DumpLogResponse struct {
 
 func (x *DumpLogResponse) Reset() {
 	*x = DumpLogResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[33]
+	mi := &file_quota_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2123,7 +2242,7 @@ func (x *DumpLogResponse) String() string {
 func (*DumpLogResponse) ProtoMessage() {}
 
 func (x *DumpLogResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[33]
+	mi := &file_quota_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2136,7 +2255,7 @@ func (x *DumpLogResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DumpLogResponse.ProtoReflect.Descriptor instead.
 func (*DumpLogResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{33}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *DumpLogResponse) GetIndex() uint64 {
@@ -2191,7 +2310,7 @@ type SetFaultRequest struct {
 
 func (x *SetFaultRequest) Reset() {
 	*x = SetFaultRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[34]
+	mi := &file_quota_v1_admin_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2203,7 +2322,7 @@ func (x *SetFaultRequest) String() string {
 func (*SetFaultRequest) ProtoMessage() {}
 
 func (x *SetFaultRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[34]
+	mi := &file_quota_v1_admin_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2216,7 +2335,7 @@ func (x *SetFaultRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetFaultRequest.ProtoReflect.Descriptor instead.
 func (*SetFaultRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{34}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *SetFaultRequest) GetWallOffset() *durationpb.Duration {
@@ -2256,7 +2375,7 @@ type SetFaultResponse struct {
 
 func (x *SetFaultResponse) Reset() {
 	*x = SetFaultResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[35]
+	mi := &file_quota_v1_admin_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2268,7 +2387,7 @@ func (x *SetFaultResponse) String() string {
 func (*SetFaultResponse) ProtoMessage() {}
 
 func (x *SetFaultResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[35]
+	mi := &file_quota_v1_admin_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2281,7 +2400,7 @@ func (x *SetFaultResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetFaultResponse.ProtoReflect.Descriptor instead.
 func (*SetFaultResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{35}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{37}
 }
 
 var File_quota_v1_admin_proto protoreflect.FileDescriptor
@@ -2293,14 +2412,16 @@ const file_quota_v1_admin_proto_rawDesc = "" +
 	"HolderRule\x12\x18\n" +
 	"\apattern\x18\x01 \x01(\tR\apattern\x12%\n" +
 	"\x05class\x18\x02 \x01(\x0e2\x0f.quota.v1.ClassR\x05class\x12\x16\n" +
-	"\x06weight\x18\x03 \x01(\x05R\x06weight\"\xe3\x01\n" +
+	"\x06weight\x18\x03 \x01(\x05R\x06weight\"\xc2\x02\n" +
 	"\x12ApplyQuotasRequest\x122\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\v2\x13.quota.v1.RequestIdR\trequestId\x12'\n" +
 	"\x06quotas\x18\x02 \x03(\v2\x0f.quota.v1.QuotaR\x06quotas\x12.\n" +
 	"\aholders\x18\x03 \x03(\v2\x14.quota.v1.HolderRuleR\aholders\x12'\n" +
 	"\x0freplace_holders\x18\x04 \x01(\bR\x0ereplaceHolders\x12\x17\n" +
-	"\adry_run\x18\x05 \x01(\bR\x06dryRun\"\x8b\x01\n" +
+	"\adry_run\x18\x05 \x01(\bR\x06dryRun\x120\n" +
+	"\tworkflows\x18\x06 \x03(\v2\x12.quota.v1.WorkflowR\tworkflows\x12+\n" +
+	"\x11replace_workflows\x18\a \x01(\bR\x10replaceWorkflows\"\x8b\x01\n" +
 	"\x13ApplyQuotasResponse\x12\"\n" +
 	"\x04meta\x18\x01 \x01(\v2\x0e.quota.v1.MetaR\x04meta\x12\x18\n" +
 	"\acreated\x18\x02 \x03(\tR\acreated\x12\x18\n" +
@@ -2327,7 +2448,13 @@ const file_quota_v1_admin_proto_rawDesc = "" +
 	"\x04read\x18\x01 \x01(\x0e2\x12.quota.v1.ReadModeR\x04read\"m\n" +
 	"\x17ListHolderRulesResponse\x12\"\n" +
 	"\x04meta\x18\x01 \x01(\v2\x0e.quota.v1.MetaR\x04meta\x12.\n" +
-	"\aholders\x18\x02 \x03(\v2\x14.quota.v1.HolderRuleR\aholders\"^\n" +
+	"\aholders\x18\x02 \x03(\v2\x14.quota.v1.HolderRuleR\aholders\"_\n" +
+	"\x15DeleteWorkflowRequest\x122\n" +
+	"\n" +
+	"request_id\x18\x01 \x01(\v2\x13.quota.v1.RequestIdR\trequestId\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"<\n" +
+	"\x16DeleteWorkflowResponse\x12\"\n" +
+	"\x04meta\x18\x01 \x01(\v2\x0e.quota.v1.MetaR\x04meta\"^\n" +
 	"\x12RevokeLeaseRequest\x122\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\v2\x13.quota.v1.RequestIdR\trequestId\x12\x14\n" +
@@ -2451,12 +2578,14 @@ const file_quota_v1_admin_proto_rawDesc = "" +
 	"crashCountB\x11\n" +
 	"\x0f_clock_rate_ppmB\v\n" +
 	"\t_crash_at\"\x12\n" +
-	"\x10SetFaultResponse2\xeb\t\n" +
+	"\x10SetFaultResponse2\xc2\n" +
+	"\n" +
 	"\fAdminService\x12L\n" +
 	"\vApplyQuotas\x12\x1c.quota.v1.ApplyQuotasRequest\x1a\x1d.quota.v1.ApplyQuotasResponse\"\x00\x12L\n" +
 	"\vDeleteQuota\x12\x1c.quota.v1.DeleteQuotaRequest\x1a\x1d.quota.v1.DeleteQuotaResponse\"\x00\x12R\n" +
 	"\rOverrideQuota\x12\x1e.quota.v1.OverrideQuotaRequest\x1a\x1f.quota.v1.OverrideQuotaResponse\"\x00\x12[\n" +
-	"\x0fListHolderRules\x12 .quota.v1.ListHolderRulesRequest\x1a!.quota.v1.ListHolderRulesResponse\"\x03\x90\x02\x01\x12L\n" +
+	"\x0fListHolderRules\x12 .quota.v1.ListHolderRulesRequest\x1a!.quota.v1.ListHolderRulesResponse\"\x03\x90\x02\x01\x12U\n" +
+	"\x0eDeleteWorkflow\x12\x1f.quota.v1.DeleteWorkflowRequest\x1a .quota.v1.DeleteWorkflowResponse\"\x00\x12L\n" +
 	"\vRevokeLease\x12\x1c.quota.v1.RevokeLeaseRequest\x1a\x1d.quota.v1.RevokeLeaseResponse\"\x00\x12I\n" +
 	"\tGetStatus\x12\x1a.quota.v1.GetStatusRequest\x1a\x1b.quota.v1.GetStatusResponse\"\x03\x90\x02\x01\x12F\n" +
 	"\tSetLimits\x12\x1a.quota.v1.SetLimitsRequest\x1a\x1b.quota.v1.SetLimitsResponse\"\x00\x12F\n" +
@@ -2482,7 +2611,7 @@ func file_quota_v1_admin_proto_rawDescGZIP() []byte {
 	return file_quota_v1_admin_proto_rawDescData
 }
 
-var file_quota_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
+var file_quota_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
 var file_quota_v1_admin_proto_goTypes = []any{
 	(*HolderRule)(nil),                 // 0: quota.v1.HolderRule
 	(*ApplyQuotasRequest)(nil),         // 1: quota.v1.ApplyQuotasRequest
@@ -2493,113 +2622,121 @@ var file_quota_v1_admin_proto_goTypes = []any{
 	(*OverrideQuotaResponse)(nil),      // 6: quota.v1.OverrideQuotaResponse
 	(*ListHolderRulesRequest)(nil),     // 7: quota.v1.ListHolderRulesRequest
 	(*ListHolderRulesResponse)(nil),    // 8: quota.v1.ListHolderRulesResponse
-	(*RevokeLeaseRequest)(nil),         // 9: quota.v1.RevokeLeaseRequest
-	(*RevokeLeaseResponse)(nil),        // 10: quota.v1.RevokeLeaseResponse
-	(*GetStatusRequest)(nil),           // 11: quota.v1.GetStatusRequest
-	(*GetStatusResponse)(nil),          // 12: quota.v1.GetStatusResponse
-	(*Limits)(nil),                     // 13: quota.v1.Limits
-	(*SetLimitsRequest)(nil),           // 14: quota.v1.SetLimitsRequest
-	(*SetLimitsResponse)(nil),          // 15: quota.v1.SetLimitsResponse
-	(*Member)(nil),                     // 16: quota.v1.Member
-	(*HealthCheck)(nil),                // 17: quota.v1.HealthCheck
-	(*AddMemberRequest)(nil),           // 18: quota.v1.AddMemberRequest
-	(*AddMemberResponse)(nil),          // 19: quota.v1.AddMemberResponse
-	(*PromoteMemberRequest)(nil),       // 20: quota.v1.PromoteMemberRequest
-	(*PromoteMemberResponse)(nil),      // 21: quota.v1.PromoteMemberResponse
-	(*RemoveMemberRequest)(nil),        // 22: quota.v1.RemoveMemberRequest
-	(*RemoveMemberResponse)(nil),       // 23: quota.v1.RemoveMemberResponse
-	(*TransferLeadershipRequest)(nil),  // 24: quota.v1.TransferLeadershipRequest
-	(*TransferLeadershipResponse)(nil), // 25: quota.v1.TransferLeadershipResponse
-	(*BackupRequest)(nil),              // 26: quota.v1.BackupRequest
-	(*BackupResponse)(nil),             // 27: quota.v1.BackupResponse
-	(*RestoreRequest)(nil),             // 28: quota.v1.RestoreRequest
-	(*RestoreResponse)(nil),            // 29: quota.v1.RestoreResponse
-	(*GetStateHashRequest)(nil),        // 30: quota.v1.GetStateHashRequest
-	(*GetStateHashResponse)(nil),       // 31: quota.v1.GetStateHashResponse
-	(*DumpLogRequest)(nil),             // 32: quota.v1.DumpLogRequest
-	(*DumpLogResponse)(nil),            // 33: quota.v1.DumpLogResponse
-	(*SetFaultRequest)(nil),            // 34: quota.v1.SetFaultRequest
-	(*SetFaultResponse)(nil),           // 35: quota.v1.SetFaultResponse
-	(Class)(0),                         // 36: quota.v1.Class
-	(*RequestId)(nil),                  // 37: quota.v1.RequestId
-	(*Quota)(nil),                      // 38: quota.v1.Quota
-	(*Meta)(nil),                       // 39: quota.v1.Meta
-	(*durationpb.Duration)(nil),        // 40: google.protobuf.Duration
-	(ReadMode)(0),                      // 41: quota.v1.ReadMode
-	(*Item)(nil),                       // 42: quota.v1.Item
+	(*DeleteWorkflowRequest)(nil),      // 9: quota.v1.DeleteWorkflowRequest
+	(*DeleteWorkflowResponse)(nil),     // 10: quota.v1.DeleteWorkflowResponse
+	(*RevokeLeaseRequest)(nil),         // 11: quota.v1.RevokeLeaseRequest
+	(*RevokeLeaseResponse)(nil),        // 12: quota.v1.RevokeLeaseResponse
+	(*GetStatusRequest)(nil),           // 13: quota.v1.GetStatusRequest
+	(*GetStatusResponse)(nil),          // 14: quota.v1.GetStatusResponse
+	(*Limits)(nil),                     // 15: quota.v1.Limits
+	(*SetLimitsRequest)(nil),           // 16: quota.v1.SetLimitsRequest
+	(*SetLimitsResponse)(nil),          // 17: quota.v1.SetLimitsResponse
+	(*Member)(nil),                     // 18: quota.v1.Member
+	(*HealthCheck)(nil),                // 19: quota.v1.HealthCheck
+	(*AddMemberRequest)(nil),           // 20: quota.v1.AddMemberRequest
+	(*AddMemberResponse)(nil),          // 21: quota.v1.AddMemberResponse
+	(*PromoteMemberRequest)(nil),       // 22: quota.v1.PromoteMemberRequest
+	(*PromoteMemberResponse)(nil),      // 23: quota.v1.PromoteMemberResponse
+	(*RemoveMemberRequest)(nil),        // 24: quota.v1.RemoveMemberRequest
+	(*RemoveMemberResponse)(nil),       // 25: quota.v1.RemoveMemberResponse
+	(*TransferLeadershipRequest)(nil),  // 26: quota.v1.TransferLeadershipRequest
+	(*TransferLeadershipResponse)(nil), // 27: quota.v1.TransferLeadershipResponse
+	(*BackupRequest)(nil),              // 28: quota.v1.BackupRequest
+	(*BackupResponse)(nil),             // 29: quota.v1.BackupResponse
+	(*RestoreRequest)(nil),             // 30: quota.v1.RestoreRequest
+	(*RestoreResponse)(nil),            // 31: quota.v1.RestoreResponse
+	(*GetStateHashRequest)(nil),        // 32: quota.v1.GetStateHashRequest
+	(*GetStateHashResponse)(nil),       // 33: quota.v1.GetStateHashResponse
+	(*DumpLogRequest)(nil),             // 34: quota.v1.DumpLogRequest
+	(*DumpLogResponse)(nil),            // 35: quota.v1.DumpLogResponse
+	(*SetFaultRequest)(nil),            // 36: quota.v1.SetFaultRequest
+	(*SetFaultResponse)(nil),           // 37: quota.v1.SetFaultResponse
+	(Class)(0),                         // 38: quota.v1.Class
+	(*RequestId)(nil),                  // 39: quota.v1.RequestId
+	(*Quota)(nil),                      // 40: quota.v1.Quota
+	(*Workflow)(nil),                   // 41: quota.v1.Workflow
+	(*Meta)(nil),                       // 42: quota.v1.Meta
+	(*durationpb.Duration)(nil),        // 43: google.protobuf.Duration
+	(ReadMode)(0),                      // 44: quota.v1.ReadMode
+	(*Item)(nil),                       // 45: quota.v1.Item
 }
 var file_quota_v1_admin_proto_depIdxs = []int32{
-	36, // 0: quota.v1.HolderRule.class:type_name -> quota.v1.Class
-	37, // 1: quota.v1.ApplyQuotasRequest.request_id:type_name -> quota.v1.RequestId
-	38, // 2: quota.v1.ApplyQuotasRequest.quotas:type_name -> quota.v1.Quota
+	38, // 0: quota.v1.HolderRule.class:type_name -> quota.v1.Class
+	39, // 1: quota.v1.ApplyQuotasRequest.request_id:type_name -> quota.v1.RequestId
+	40, // 2: quota.v1.ApplyQuotasRequest.quotas:type_name -> quota.v1.Quota
 	0,  // 3: quota.v1.ApplyQuotasRequest.holders:type_name -> quota.v1.HolderRule
-	39, // 4: quota.v1.ApplyQuotasResponse.meta:type_name -> quota.v1.Meta
-	37, // 5: quota.v1.DeleteQuotaRequest.request_id:type_name -> quota.v1.RequestId
-	39, // 6: quota.v1.DeleteQuotaResponse.meta:type_name -> quota.v1.Meta
-	37, // 7: quota.v1.OverrideQuotaRequest.request_id:type_name -> quota.v1.RequestId
-	40, // 8: quota.v1.OverrideQuotaRequest.duration:type_name -> google.protobuf.Duration
-	39, // 9: quota.v1.OverrideQuotaResponse.meta:type_name -> quota.v1.Meta
-	41, // 10: quota.v1.ListHolderRulesRequest.read:type_name -> quota.v1.ReadMode
-	39, // 11: quota.v1.ListHolderRulesResponse.meta:type_name -> quota.v1.Meta
-	0,  // 12: quota.v1.ListHolderRulesResponse.holders:type_name -> quota.v1.HolderRule
-	37, // 13: quota.v1.RevokeLeaseRequest.request_id:type_name -> quota.v1.RequestId
-	39, // 14: quota.v1.RevokeLeaseResponse.meta:type_name -> quota.v1.Meta
-	42, // 15: quota.v1.RevokeLeaseResponse.returned:type_name -> quota.v1.Item
-	39, // 16: quota.v1.GetStatusResponse.meta:type_name -> quota.v1.Meta
-	16, // 17: quota.v1.GetStatusResponse.members:type_name -> quota.v1.Member
-	17, // 18: quota.v1.GetStatusResponse.checks:type_name -> quota.v1.HealthCheck
-	40, // 19: quota.v1.GetStatusResponse.uptime:type_name -> google.protobuf.Duration
-	13, // 20: quota.v1.GetStatusResponse.limits:type_name -> quota.v1.Limits
-	40, // 21: quota.v1.Limits.session_idle:type_name -> google.protobuf.Duration
-	40, // 22: quota.v1.Limits.key_life:type_name -> google.protobuf.Duration
-	40, // 23: quota.v1.Limits.task_life:type_name -> google.protobuf.Duration
-	37, // 24: quota.v1.SetLimitsRequest.request_id:type_name -> quota.v1.RequestId
-	13, // 25: quota.v1.SetLimitsRequest.limits:type_name -> quota.v1.Limits
-	39, // 26: quota.v1.SetLimitsResponse.meta:type_name -> quota.v1.Meta
-	13, // 27: quota.v1.SetLimitsResponse.limits:type_name -> quota.v1.Limits
-	40, // 28: quota.v1.Member.last_contact:type_name -> google.protobuf.Duration
-	39, // 29: quota.v1.AddMemberResponse.meta:type_name -> quota.v1.Meta
-	39, // 30: quota.v1.PromoteMemberResponse.meta:type_name -> quota.v1.Meta
-	39, // 31: quota.v1.RemoveMemberResponse.meta:type_name -> quota.v1.Meta
-	39, // 32: quota.v1.RestoreResponse.meta:type_name -> quota.v1.Meta
-	40, // 33: quota.v1.SetFaultRequest.wall_offset:type_name -> google.protobuf.Duration
-	1,  // 34: quota.v1.AdminService.ApplyQuotas:input_type -> quota.v1.ApplyQuotasRequest
-	3,  // 35: quota.v1.AdminService.DeleteQuota:input_type -> quota.v1.DeleteQuotaRequest
-	5,  // 36: quota.v1.AdminService.OverrideQuota:input_type -> quota.v1.OverrideQuotaRequest
-	7,  // 37: quota.v1.AdminService.ListHolderRules:input_type -> quota.v1.ListHolderRulesRequest
-	9,  // 38: quota.v1.AdminService.RevokeLease:input_type -> quota.v1.RevokeLeaseRequest
-	11, // 39: quota.v1.AdminService.GetStatus:input_type -> quota.v1.GetStatusRequest
-	14, // 40: quota.v1.AdminService.SetLimits:input_type -> quota.v1.SetLimitsRequest
-	18, // 41: quota.v1.AdminService.AddMember:input_type -> quota.v1.AddMemberRequest
-	20, // 42: quota.v1.AdminService.PromoteMember:input_type -> quota.v1.PromoteMemberRequest
-	22, // 43: quota.v1.AdminService.RemoveMember:input_type -> quota.v1.RemoveMemberRequest
-	24, // 44: quota.v1.AdminService.TransferLeadership:input_type -> quota.v1.TransferLeadershipRequest
-	26, // 45: quota.v1.AdminService.Backup:input_type -> quota.v1.BackupRequest
-	28, // 46: quota.v1.AdminService.Restore:input_type -> quota.v1.RestoreRequest
-	30, // 47: quota.v1.AdminService.GetStateHash:input_type -> quota.v1.GetStateHashRequest
-	32, // 48: quota.v1.AdminService.DumpLog:input_type -> quota.v1.DumpLogRequest
-	34, // 49: quota.v1.AdminService.SetFault:input_type -> quota.v1.SetFaultRequest
-	2,  // 50: quota.v1.AdminService.ApplyQuotas:output_type -> quota.v1.ApplyQuotasResponse
-	4,  // 51: quota.v1.AdminService.DeleteQuota:output_type -> quota.v1.DeleteQuotaResponse
-	6,  // 52: quota.v1.AdminService.OverrideQuota:output_type -> quota.v1.OverrideQuotaResponse
-	8,  // 53: quota.v1.AdminService.ListHolderRules:output_type -> quota.v1.ListHolderRulesResponse
-	10, // 54: quota.v1.AdminService.RevokeLease:output_type -> quota.v1.RevokeLeaseResponse
-	12, // 55: quota.v1.AdminService.GetStatus:output_type -> quota.v1.GetStatusResponse
-	15, // 56: quota.v1.AdminService.SetLimits:output_type -> quota.v1.SetLimitsResponse
-	19, // 57: quota.v1.AdminService.AddMember:output_type -> quota.v1.AddMemberResponse
-	21, // 58: quota.v1.AdminService.PromoteMember:output_type -> quota.v1.PromoteMemberResponse
-	23, // 59: quota.v1.AdminService.RemoveMember:output_type -> quota.v1.RemoveMemberResponse
-	25, // 60: quota.v1.AdminService.TransferLeadership:output_type -> quota.v1.TransferLeadershipResponse
-	27, // 61: quota.v1.AdminService.Backup:output_type -> quota.v1.BackupResponse
-	29, // 62: quota.v1.AdminService.Restore:output_type -> quota.v1.RestoreResponse
-	31, // 63: quota.v1.AdminService.GetStateHash:output_type -> quota.v1.GetStateHashResponse
-	33, // 64: quota.v1.AdminService.DumpLog:output_type -> quota.v1.DumpLogResponse
-	35, // 65: quota.v1.AdminService.SetFault:output_type -> quota.v1.SetFaultResponse
-	50, // [50:66] is the sub-list for method output_type
-	34, // [34:50] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	41, // 4: quota.v1.ApplyQuotasRequest.workflows:type_name -> quota.v1.Workflow
+	42, // 5: quota.v1.ApplyQuotasResponse.meta:type_name -> quota.v1.Meta
+	39, // 6: quota.v1.DeleteQuotaRequest.request_id:type_name -> quota.v1.RequestId
+	42, // 7: quota.v1.DeleteQuotaResponse.meta:type_name -> quota.v1.Meta
+	39, // 8: quota.v1.OverrideQuotaRequest.request_id:type_name -> quota.v1.RequestId
+	43, // 9: quota.v1.OverrideQuotaRequest.duration:type_name -> google.protobuf.Duration
+	42, // 10: quota.v1.OverrideQuotaResponse.meta:type_name -> quota.v1.Meta
+	44, // 11: quota.v1.ListHolderRulesRequest.read:type_name -> quota.v1.ReadMode
+	42, // 12: quota.v1.ListHolderRulesResponse.meta:type_name -> quota.v1.Meta
+	0,  // 13: quota.v1.ListHolderRulesResponse.holders:type_name -> quota.v1.HolderRule
+	39, // 14: quota.v1.DeleteWorkflowRequest.request_id:type_name -> quota.v1.RequestId
+	42, // 15: quota.v1.DeleteWorkflowResponse.meta:type_name -> quota.v1.Meta
+	39, // 16: quota.v1.RevokeLeaseRequest.request_id:type_name -> quota.v1.RequestId
+	42, // 17: quota.v1.RevokeLeaseResponse.meta:type_name -> quota.v1.Meta
+	45, // 18: quota.v1.RevokeLeaseResponse.returned:type_name -> quota.v1.Item
+	42, // 19: quota.v1.GetStatusResponse.meta:type_name -> quota.v1.Meta
+	18, // 20: quota.v1.GetStatusResponse.members:type_name -> quota.v1.Member
+	19, // 21: quota.v1.GetStatusResponse.checks:type_name -> quota.v1.HealthCheck
+	43, // 22: quota.v1.GetStatusResponse.uptime:type_name -> google.protobuf.Duration
+	15, // 23: quota.v1.GetStatusResponse.limits:type_name -> quota.v1.Limits
+	43, // 24: quota.v1.Limits.session_idle:type_name -> google.protobuf.Duration
+	43, // 25: quota.v1.Limits.key_life:type_name -> google.protobuf.Duration
+	43, // 26: quota.v1.Limits.task_life:type_name -> google.protobuf.Duration
+	39, // 27: quota.v1.SetLimitsRequest.request_id:type_name -> quota.v1.RequestId
+	15, // 28: quota.v1.SetLimitsRequest.limits:type_name -> quota.v1.Limits
+	42, // 29: quota.v1.SetLimitsResponse.meta:type_name -> quota.v1.Meta
+	15, // 30: quota.v1.SetLimitsResponse.limits:type_name -> quota.v1.Limits
+	43, // 31: quota.v1.Member.last_contact:type_name -> google.protobuf.Duration
+	42, // 32: quota.v1.AddMemberResponse.meta:type_name -> quota.v1.Meta
+	42, // 33: quota.v1.PromoteMemberResponse.meta:type_name -> quota.v1.Meta
+	42, // 34: quota.v1.RemoveMemberResponse.meta:type_name -> quota.v1.Meta
+	42, // 35: quota.v1.RestoreResponse.meta:type_name -> quota.v1.Meta
+	43, // 36: quota.v1.SetFaultRequest.wall_offset:type_name -> google.protobuf.Duration
+	1,  // 37: quota.v1.AdminService.ApplyQuotas:input_type -> quota.v1.ApplyQuotasRequest
+	3,  // 38: quota.v1.AdminService.DeleteQuota:input_type -> quota.v1.DeleteQuotaRequest
+	5,  // 39: quota.v1.AdminService.OverrideQuota:input_type -> quota.v1.OverrideQuotaRequest
+	7,  // 40: quota.v1.AdminService.ListHolderRules:input_type -> quota.v1.ListHolderRulesRequest
+	9,  // 41: quota.v1.AdminService.DeleteWorkflow:input_type -> quota.v1.DeleteWorkflowRequest
+	11, // 42: quota.v1.AdminService.RevokeLease:input_type -> quota.v1.RevokeLeaseRequest
+	13, // 43: quota.v1.AdminService.GetStatus:input_type -> quota.v1.GetStatusRequest
+	16, // 44: quota.v1.AdminService.SetLimits:input_type -> quota.v1.SetLimitsRequest
+	20, // 45: quota.v1.AdminService.AddMember:input_type -> quota.v1.AddMemberRequest
+	22, // 46: quota.v1.AdminService.PromoteMember:input_type -> quota.v1.PromoteMemberRequest
+	24, // 47: quota.v1.AdminService.RemoveMember:input_type -> quota.v1.RemoveMemberRequest
+	26, // 48: quota.v1.AdminService.TransferLeadership:input_type -> quota.v1.TransferLeadershipRequest
+	28, // 49: quota.v1.AdminService.Backup:input_type -> quota.v1.BackupRequest
+	30, // 50: quota.v1.AdminService.Restore:input_type -> quota.v1.RestoreRequest
+	32, // 51: quota.v1.AdminService.GetStateHash:input_type -> quota.v1.GetStateHashRequest
+	34, // 52: quota.v1.AdminService.DumpLog:input_type -> quota.v1.DumpLogRequest
+	36, // 53: quota.v1.AdminService.SetFault:input_type -> quota.v1.SetFaultRequest
+	2,  // 54: quota.v1.AdminService.ApplyQuotas:output_type -> quota.v1.ApplyQuotasResponse
+	4,  // 55: quota.v1.AdminService.DeleteQuota:output_type -> quota.v1.DeleteQuotaResponse
+	6,  // 56: quota.v1.AdminService.OverrideQuota:output_type -> quota.v1.OverrideQuotaResponse
+	8,  // 57: quota.v1.AdminService.ListHolderRules:output_type -> quota.v1.ListHolderRulesResponse
+	10, // 58: quota.v1.AdminService.DeleteWorkflow:output_type -> quota.v1.DeleteWorkflowResponse
+	12, // 59: quota.v1.AdminService.RevokeLease:output_type -> quota.v1.RevokeLeaseResponse
+	14, // 60: quota.v1.AdminService.GetStatus:output_type -> quota.v1.GetStatusResponse
+	17, // 61: quota.v1.AdminService.SetLimits:output_type -> quota.v1.SetLimitsResponse
+	21, // 62: quota.v1.AdminService.AddMember:output_type -> quota.v1.AddMemberResponse
+	23, // 63: quota.v1.AdminService.PromoteMember:output_type -> quota.v1.PromoteMemberResponse
+	25, // 64: quota.v1.AdminService.RemoveMember:output_type -> quota.v1.RemoveMemberResponse
+	27, // 65: quota.v1.AdminService.TransferLeadership:output_type -> quota.v1.TransferLeadershipResponse
+	29, // 66: quota.v1.AdminService.Backup:output_type -> quota.v1.BackupResponse
+	31, // 67: quota.v1.AdminService.Restore:output_type -> quota.v1.RestoreResponse
+	33, // 68: quota.v1.AdminService.GetStateHash:output_type -> quota.v1.GetStateHashResponse
+	35, // 69: quota.v1.AdminService.DumpLog:output_type -> quota.v1.DumpLogResponse
+	37, // 70: quota.v1.AdminService.SetFault:output_type -> quota.v1.SetFaultResponse
+	54, // [54:71] is the sub-list for method output_type
+	37, // [37:54] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_quota_v1_admin_proto_init() }
@@ -2609,15 +2746,15 @@ func file_quota_v1_admin_proto_init() {
 	}
 	file_quota_v1_quota_proto_init()
 	file_quota_v1_admin_proto_msgTypes[5].OneofWrappers = []any{}
-	file_quota_v1_admin_proto_msgTypes[13].OneofWrappers = []any{}
-	file_quota_v1_admin_proto_msgTypes[34].OneofWrappers = []any{}
+	file_quota_v1_admin_proto_msgTypes[15].OneofWrappers = []any{}
+	file_quota_v1_admin_proto_msgTypes[36].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quota_v1_admin_proto_rawDesc), len(file_quota_v1_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   36,
+			NumMessages:   38,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

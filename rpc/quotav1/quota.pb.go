@@ -75,6 +75,10 @@ const (
 	Reason_REASON_TASK_UNDER_WAY Reason = 21
 	// The task's next attempt may begin later. Come back after retry_after.
 	Reason_REASON_TASK_LATER Reason = 22
+	// The holder's workflow goes one at a time, and it is another's turn. Wait in the queue, or come back after retry_after.
+	Reason_REASON_SEQUENTIAL Reason = 17
+	// A holder downstream in the same workflow is limited: begin nothing new. Come back after retry_after.
+	Reason_REASON_BACK_PRESSURE Reason = 18
 	// A field is malformed (invalid_argument).
 	Reason_REASON_INVALID Reason = 100
 	// No such quota (not_found).
@@ -131,6 +135,10 @@ const (
 	Reason_REASON_TASKS_FULL Reason = 132
 	// The task belongs to a holder that the caller's token does not cover (permission_denied).
 	Reason_REASON_FOREIGN_TASK Reason = 133
+	// A workflow that cannot work: a cycle, an unknown or repeated step, too many of them (invalid_argument).
+	Reason_REASON_IMPOSSIBLE_WORKFLOW Reason = 135
+	// No such workflow (not_found).
+	Reason_REASON_UNKNOWN_WORKFLOW Reason = 136
 	// This node is not the leader and does not know one, or handed the call on in vain (unavailable). The command was
 	// not accepted: sending it again is safe.
 	Reason_REASON_NO_LEADER Reason = 150
@@ -188,6 +196,8 @@ var (
 		20:  "REASON_TASK_SHELVED",
 		21:  "REASON_TASK_UNDER_WAY",
 		22:  "REASON_TASK_LATER",
+		17:  "REASON_SEQUENTIAL",
+		18:  "REASON_BACK_PRESSURE",
 		100: "REASON_INVALID",
 		101: "REASON_UNKNOWN_QUOTA",
 		102: "REASON_STALE_FENCE",
@@ -216,6 +226,8 @@ var (
 		131: "REASON_STALE_ATTEMPT",
 		132: "REASON_TASKS_FULL",
 		133: "REASON_FOREIGN_TASK",
+		135: "REASON_IMPOSSIBLE_WORKFLOW",
+		136: "REASON_UNKNOWN_WORKFLOW",
 		150: "REASON_NO_LEADER",
 		151: "REASON_OVERLOADED",
 		152: "REASON_UNKNOWN_OUTCOME",
@@ -252,6 +264,8 @@ var (
 		"REASON_TASK_SHELVED":         20,
 		"REASON_TASK_UNDER_WAY":       21,
 		"REASON_TASK_LATER":           22,
+		"REASON_SEQUENTIAL":           17,
+		"REASON_BACK_PRESSURE":        18,
 		"REASON_INVALID":              100,
 		"REASON_UNKNOWN_QUOTA":        101,
 		"REASON_STALE_FENCE":          102,
@@ -280,6 +294,8 @@ var (
 		"REASON_STALE_ATTEMPT":        131,
 		"REASON_TASKS_FULL":           132,
 		"REASON_FOREIGN_TASK":         133,
+		"REASON_IMPOSSIBLE_WORKFLOW":  135,
+		"REASON_UNKNOWN_WORKFLOW":     136,
 		"REASON_NO_LEADER":            150,
 		"REASON_OVERLOADED":           151,
 		"REASON_UNKNOWN_OUTCOME":      152,
@@ -438,6 +454,120 @@ func (Class) EnumDescriptor() ([]byte, []int) {
 	return file_quota_v1_quota_proto_rawDescGZIP(), []int{2}
 }
 
+// WorkflowState says how the holders of a workflow go.
+type WorkflowState int32
+
+const (
+	// Not given.
+	WorkflowState_WORKFLOW_STATE_UNSPECIFIED WorkflowState = 0
+	// All at once.
+	WorkflowState_WORKFLOW_STATE_PARALLEL WorkflowState = 1
+	// One at a time, in workflow order.
+	WorkflowState_WORKFLOW_STATE_SEQUENTIAL WorkflowState = 2
+)
+
+// Enum value maps for WorkflowState.
+var (
+	WorkflowState_name = map[int32]string{
+		0: "WORKFLOW_STATE_UNSPECIFIED",
+		1: "WORKFLOW_STATE_PARALLEL",
+		2: "WORKFLOW_STATE_SEQUENTIAL",
+	}
+	WorkflowState_value = map[string]int32{
+		"WORKFLOW_STATE_UNSPECIFIED": 0,
+		"WORKFLOW_STATE_PARALLEL":    1,
+		"WORKFLOW_STATE_SEQUENTIAL":  2,
+	}
+)
+
+func (x WorkflowState) Enum() *WorkflowState {
+	p := new(WorkflowState)
+	*p = x
+	return p
+}
+
+func (x WorkflowState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (WorkflowState) Descriptor() protoreflect.EnumDescriptor {
+	return file_quota_v1_quota_proto_enumTypes[3].Descriptor()
+}
+
+func (WorkflowState) Type() protoreflect.EnumType {
+	return &file_quota_v1_quota_proto_enumTypes[3]
+}
+
+func (x WorkflowState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use WorkflowState.Descriptor instead.
+func (WorkflowState) EnumDescriptor() ([]byte, []int) {
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{3}
+}
+
+// Side says where a holder stands in its workflow as seen from one that is limited.
+type Side int32
+
+const (
+	// No holder is limited now.
+	Side_SIDE_UNSPECIFIED Side = 0
+	// Upstream: its work ends up at the limited one.
+	Side_SIDE_UPSTREAM Side = 1
+	// Downstream: its work comes from the limited one.
+	Side_SIDE_DOWNSTREAM Side = 2
+	// It is the limited one itself.
+	Side_SIDE_SELF Side = 3
+	// On another branch.
+	Side_SIDE_BESIDE Side = 4
+)
+
+// Enum value maps for Side.
+var (
+	Side_name = map[int32]string{
+		0: "SIDE_UNSPECIFIED",
+		1: "SIDE_UPSTREAM",
+		2: "SIDE_DOWNSTREAM",
+		3: "SIDE_SELF",
+		4: "SIDE_BESIDE",
+	}
+	Side_value = map[string]int32{
+		"SIDE_UNSPECIFIED": 0,
+		"SIDE_UPSTREAM":    1,
+		"SIDE_DOWNSTREAM":  2,
+		"SIDE_SELF":        3,
+		"SIDE_BESIDE":      4,
+	}
+)
+
+func (x Side) Enum() *Side {
+	p := new(Side)
+	*p = x
+	return p
+}
+
+func (x Side) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Side) Descriptor() protoreflect.EnumDescriptor {
+	return file_quota_v1_quota_proto_enumTypes[4].Descriptor()
+}
+
+func (Side) Type() protoreflect.EnumType {
+	return &file_quota_v1_quota_proto_enumTypes[4]
+}
+
+func (x Side) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Side.Descriptor instead.
+func (Side) EnumDescriptor() ([]byte, []int) {
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{4}
+}
+
 // Cause classifies what a provider said.
 type Cause int32
 
@@ -495,11 +625,11 @@ func (x Cause) String() string {
 }
 
 func (Cause) Descriptor() protoreflect.EnumDescriptor {
-	return file_quota_v1_quota_proto_enumTypes[3].Descriptor()
+	return file_quota_v1_quota_proto_enumTypes[5].Descriptor()
 }
 
 func (Cause) Type() protoreflect.EnumType {
-	return &file_quota_v1_quota_proto_enumTypes[3]
+	return &file_quota_v1_quota_proto_enumTypes[5]
 }
 
 func (x Cause) Number() protoreflect.EnumNumber {
@@ -508,7 +638,7 @@ func (x Cause) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Cause.Descriptor instead.
 func (Cause) EnumDescriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{3}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{5}
 }
 
 // EventKind says what happened.
@@ -562,6 +692,15 @@ const (
 	EventKind_EVENT_KIND_TASK_SHELVED EventKind = 22
 	// A task was given a fresh budget by an operator.
 	EventKind_EVENT_KIND_TASK_PUT_BACK EventKind = 23
+	// A step of a workflow is limited. Each holder up- and downstream of it, and it itself, has an event of its own:
+	// step is limited by quota for duration, for reason.
+	EventKind_EVENT_KIND_BACK_PRESSURE EventKind = 24
+	// A workflow goes one at a time from now on.
+	EventKind_EVENT_KIND_SEQUENTIAL EventKind = 25
+	// It is a holder's turn in its workflow, for duration: offered, or with the fence of its first lease, taken.
+	EventKind_EVENT_KIND_TURN EventKind = 26
+	// A workflow is calm: all its holders go at once again.
+	EventKind_EVENT_KIND_PARALLEL EventKind = 27
 )
 
 // Enum value maps for EventKind.
@@ -590,6 +729,10 @@ var (
 		21: "EVENT_KIND_TASK_ENDED",
 		22: "EVENT_KIND_TASK_SHELVED",
 		23: "EVENT_KIND_TASK_PUT_BACK",
+		24: "EVENT_KIND_BACK_PRESSURE",
+		25: "EVENT_KIND_SEQUENTIAL",
+		26: "EVENT_KIND_TURN",
+		27: "EVENT_KIND_PARALLEL",
 	}
 	EventKind_value = map[string]int32{
 		"EVENT_KIND_UNSPECIFIED":   0,
@@ -615,6 +758,10 @@ var (
 		"EVENT_KIND_TASK_ENDED":    21,
 		"EVENT_KIND_TASK_SHELVED":  22,
 		"EVENT_KIND_TASK_PUT_BACK": 23,
+		"EVENT_KIND_BACK_PRESSURE": 24,
+		"EVENT_KIND_SEQUENTIAL":    25,
+		"EVENT_KIND_TURN":          26,
+		"EVENT_KIND_PARALLEL":      27,
 	}
 )
 
@@ -629,11 +776,11 @@ func (x EventKind) String() string {
 }
 
 func (EventKind) Descriptor() protoreflect.EnumDescriptor {
-	return file_quota_v1_quota_proto_enumTypes[4].Descriptor()
+	return file_quota_v1_quota_proto_enumTypes[6].Descriptor()
 }
 
 func (EventKind) Type() protoreflect.EnumType {
-	return &file_quota_v1_quota_proto_enumTypes[4]
+	return &file_quota_v1_quota_proto_enumTypes[6]
 }
 
 func (x EventKind) Number() protoreflect.EnumNumber {
@@ -642,7 +789,7 @@ func (x EventKind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use EventKind.Descriptor instead.
 func (EventKind) EnumDescriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{4}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{6}
 }
 
 // TaskOutcome says how an attempt of a task ended.
@@ -699,11 +846,11 @@ func (x TaskOutcome) String() string {
 }
 
 func (TaskOutcome) Descriptor() protoreflect.EnumDescriptor {
-	return file_quota_v1_quota_proto_enumTypes[5].Descriptor()
+	return file_quota_v1_quota_proto_enumTypes[7].Descriptor()
 }
 
 func (TaskOutcome) Type() protoreflect.EnumType {
-	return &file_quota_v1_quota_proto_enumTypes[5]
+	return &file_quota_v1_quota_proto_enumTypes[7]
 }
 
 func (x TaskOutcome) Number() protoreflect.EnumNumber {
@@ -712,7 +859,7 @@ func (x TaskOutcome) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use TaskOutcome.Descriptor instead.
 func (TaskOutcome) EnumDescriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{5}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{7}
 }
 
 // ReadMode chooses how fresh a read is.
@@ -752,11 +899,11 @@ func (x ReadMode) String() string {
 }
 
 func (ReadMode) Descriptor() protoreflect.EnumDescriptor {
-	return file_quota_v1_quota_proto_enumTypes[6].Descriptor()
+	return file_quota_v1_quota_proto_enumTypes[8].Descriptor()
 }
 
 func (ReadMode) Type() protoreflect.EnumType {
-	return &file_quota_v1_quota_proto_enumTypes[6]
+	return &file_quota_v1_quota_proto_enumTypes[8]
 }
 
 func (x ReadMode) Number() protoreflect.EnumNumber {
@@ -765,7 +912,7 @@ func (x ReadMode) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ReadMode.Descriptor instead.
 func (ReadMode) EnumDescriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{6}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{8}
 }
 
 // Circuit says whether a quota lets calls pass.
@@ -813,11 +960,11 @@ func (x Circuit) String() string {
 }
 
 func (Circuit) Descriptor() protoreflect.EnumDescriptor {
-	return file_quota_v1_quota_proto_enumTypes[7].Descriptor()
+	return file_quota_v1_quota_proto_enumTypes[9].Descriptor()
 }
 
 func (Circuit) Type() protoreflect.EnumType {
-	return &file_quota_v1_quota_proto_enumTypes[7]
+	return &file_quota_v1_quota_proto_enumTypes[9]
 }
 
 func (x Circuit) Number() protoreflect.EnumNumber {
@@ -826,7 +973,7 @@ func (x Circuit) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Circuit.Descriptor instead.
 func (Circuit) EnumDescriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{7}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{9}
 }
 
 // Zones says how a window is used up.
@@ -867,11 +1014,11 @@ func (x Zones) String() string {
 }
 
 func (Zones) Descriptor() protoreflect.EnumDescriptor {
-	return file_quota_v1_quota_proto_enumTypes[8].Descriptor()
+	return file_quota_v1_quota_proto_enumTypes[10].Descriptor()
 }
 
 func (Zones) Type() protoreflect.EnumType {
-	return &file_quota_v1_quota_proto_enumTypes[8]
+	return &file_quota_v1_quota_proto_enumTypes[10]
 }
 
 func (x Zones) Number() protoreflect.EnumNumber {
@@ -880,7 +1027,7 @@ func (x Zones) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Zones.Descriptor instead.
 func (Zones) EnumDescriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{8}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{10}
 }
 
 // Charged says when the provider charges a call.
@@ -924,11 +1071,11 @@ func (x Charged) String() string {
 }
 
 func (Charged) Descriptor() protoreflect.EnumDescriptor {
-	return file_quota_v1_quota_proto_enumTypes[9].Descriptor()
+	return file_quota_v1_quota_proto_enumTypes[11].Descriptor()
 }
 
 func (Charged) Type() protoreflect.EnumType {
-	return &file_quota_v1_quota_proto_enumTypes[9]
+	return &file_quota_v1_quota_proto_enumTypes[11]
 }
 
 func (x Charged) Number() protoreflect.EnumNumber {
@@ -937,7 +1084,7 @@ func (x Charged) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Charged.Descriptor instead.
 func (Charged) EnumDescriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{9}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{11}
 }
 
 // SettleMode says what a provider counts in the end.
@@ -977,11 +1124,11 @@ func (x SettleMode) String() string {
 }
 
 func (SettleMode) Descriptor() protoreflect.EnumDescriptor {
-	return file_quota_v1_quota_proto_enumTypes[10].Descriptor()
+	return file_quota_v1_quota_proto_enumTypes[12].Descriptor()
 }
 
 func (SettleMode) Type() protoreflect.EnumType {
-	return &file_quota_v1_quota_proto_enumTypes[10]
+	return &file_quota_v1_quota_proto_enumTypes[12]
 }
 
 func (x SettleMode) Number() protoreflect.EnumNumber {
@@ -990,7 +1137,7 @@ func (x SettleMode) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use SettleMode.Descriptor instead.
 func (SettleMode) EnumDescriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{10}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{12}
 }
 
 // Anchor says where windows begin.
@@ -1030,11 +1177,11 @@ func (x Anchor) String() string {
 }
 
 func (Anchor) Descriptor() protoreflect.EnumDescriptor {
-	return file_quota_v1_quota_proto_enumTypes[11].Descriptor()
+	return file_quota_v1_quota_proto_enumTypes[13].Descriptor()
 }
 
 func (Anchor) Type() protoreflect.EnumType {
-	return &file_quota_v1_quota_proto_enumTypes[11]
+	return &file_quota_v1_quota_proto_enumTypes[13]
 }
 
 func (x Anchor) Number() protoreflect.EnumNumber {
@@ -1043,7 +1190,7 @@ func (x Anchor) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Anchor.Descriptor instead.
 func (Anchor) EnumDescriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{11}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{13}
 }
 
 // RequestId makes a request safe to send again. Without one, a request that is sent again is a new request.
@@ -1838,6 +1985,8 @@ type Lease struct {
 	// The length that was asked for. A lease given to a waiter first has a shorter one (expires_in); its first Consume or
 	// Renew sets this one.
 	AskedTtl *durationpb.Duration `protobuf:"bytes,7,opt,name=asked_ttl,json=askedTtl,proto3" json:"asked_ttl,omitempty"`
+	// How the holder's workflow stands. Absent: it is in none, or nothing in it is limited.
+	BackPressure *BackPressure `protobuf:"bytes,14,opt,name=back_pressure,json=backPressure,proto3" json:"back_pressure,omitempty"`
 	// What is predicted of the quotas that were asked for. Absent: nothing.
 	Forecast      *Forecast `protobuf:"bytes,12,opt,name=forecast,proto3" json:"forecast,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1919,6 +2068,13 @@ func (x *Lease) GetClass() Class {
 func (x *Lease) GetAskedTtl() *durationpb.Duration {
 	if x != nil {
 		return x.AskedTtl
+	}
+	return nil
+}
+
+func (x *Lease) GetBackPressure() *BackPressure {
+	if x != nil {
+		return x.BackPressure
 	}
 	return nil
 }
@@ -2177,7 +2333,9 @@ type Refusal struct {
 	// How many Reserves stand before this one for the binding quota.
 	Ahead int64 `protobuf:"varint,7,opt,name=ahead,proto3" json:"ahead,omitempty"`
 	// What is predicted of the quotas that were asked for. Absent: nothing.
-	Forecast      *Forecast `protobuf:"bytes,12,opt,name=forecast,proto3" json:"forecast,omitempty"`
+	Forecast *Forecast `protobuf:"bytes,12,opt,name=forecast,proto3" json:"forecast,omitempty"`
+	// How the holder's workflow stands. Absent: it is in none, or nothing in it is limited.
+	BackPressure  *BackPressure `protobuf:"bytes,14,opt,name=back_pressure,json=backPressure,proto3" json:"back_pressure,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2268,6 +2426,113 @@ func (x *Refusal) GetForecast() *Forecast {
 	return nil
 }
 
+func (x *Refusal) GetBackPressure() *BackPressure {
+	if x != nil {
+		return x.BackPressure
+	}
+	return nil
+}
+
+// BackPressure tells a holder how its workflow stands, so that it slows down before it is stopped.
+type BackPressure struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The workflow.
+	Workflow string `protobuf:"bytes,1,opt,name=workflow,proto3" json:"workflow,omitempty"`
+	// Whether all go, or one at a time.
+	State WorkflowState `protobuf:"varint,2,opt,name=state,proto3,enum=quota.v1.WorkflowState" json:"state,omitempty"`
+	// The holder that is limited and concerns this one most. Empty: none any more, it is only not calm yet.
+	Step string `protobuf:"bytes,3,opt,name=step,proto3" json:"step,omitempty"`
+	// By which quota.
+	Quota string `protobuf:"bytes,4,opt,name=quota,proto3" json:"quota,omitempty"`
+	// For how long, as far as known.
+	LimitedFor *durationpb.Duration `protobuf:"bytes,5,opt,name=limited_for,json=limitedFor,proto3" json:"limited_for,omitempty"`
+	// Where this holder stands as seen from that one. Upstream begins nothing new.
+	Side Side `protobuf:"varint,6,opt,name=side,proto3,enum=quota.v1.Side" json:"side,omitempty"`
+	// Whose turn it is, while one at a time goes. Empty: nobody's.
+	Turn          string `protobuf:"bytes,7,opt,name=turn,proto3" json:"turn,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BackPressure) Reset() {
+	*x = BackPressure{}
+	mi := &file_quota_v1_quota_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BackPressure) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BackPressure) ProtoMessage() {}
+
+func (x *BackPressure) ProtoReflect() protoreflect.Message {
+	mi := &file_quota_v1_quota_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BackPressure.ProtoReflect.Descriptor instead.
+func (*BackPressure) Descriptor() ([]byte, []int) {
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *BackPressure) GetWorkflow() string {
+	if x != nil {
+		return x.Workflow
+	}
+	return ""
+}
+
+func (x *BackPressure) GetState() WorkflowState {
+	if x != nil {
+		return x.State
+	}
+	return WorkflowState_WORKFLOW_STATE_UNSPECIFIED
+}
+
+func (x *BackPressure) GetStep() string {
+	if x != nil {
+		return x.Step
+	}
+	return ""
+}
+
+func (x *BackPressure) GetQuota() string {
+	if x != nil {
+		return x.Quota
+	}
+	return ""
+}
+
+func (x *BackPressure) GetLimitedFor() *durationpb.Duration {
+	if x != nil {
+		return x.LimitedFor
+	}
+	return nil
+}
+
+func (x *BackPressure) GetSide() Side {
+	if x != nil {
+		return x.Side
+	}
+	return Side_SIDE_UNSPECIFIED
+}
+
+func (x *BackPressure) GetTurn() string {
+	if x != nil {
+		return x.Turn
+	}
+	return ""
+}
+
 // Waiting says that the Reserve stands in the queue.
 type Waiting struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2281,7 +2546,7 @@ type Waiting struct {
 
 func (x *Waiting) Reset() {
 	*x = Waiting{}
-	mi := &file_quota_v1_quota_proto_msgTypes[15]
+	mi := &file_quota_v1_quota_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2293,7 +2558,7 @@ func (x *Waiting) String() string {
 func (*Waiting) ProtoMessage() {}
 
 func (x *Waiting) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[15]
+	mi := &file_quota_v1_quota_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2306,7 +2571,7 @@ func (x *Waiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
 func (*Waiting) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{15}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Waiting) GetTicket() uint64 {
@@ -2344,7 +2609,7 @@ type ConsumeRequest struct {
 
 func (x *ConsumeRequest) Reset() {
 	*x = ConsumeRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[16]
+	mi := &file_quota_v1_quota_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2356,7 +2621,7 @@ func (x *ConsumeRequest) String() string {
 func (*ConsumeRequest) ProtoMessage() {}
 
 func (x *ConsumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[16]
+	mi := &file_quota_v1_quota_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2369,7 +2634,7 @@ func (x *ConsumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumeRequest.ProtoReflect.Descriptor instead.
 func (*ConsumeRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{16}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ConsumeRequest) GetRequestId() *RequestId {
@@ -2432,7 +2697,7 @@ type ConsumeResponse struct {
 
 func (x *ConsumeResponse) Reset() {
 	*x = ConsumeResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[17]
+	mi := &file_quota_v1_quota_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2444,7 +2709,7 @@ func (x *ConsumeResponse) String() string {
 func (*ConsumeResponse) ProtoMessage() {}
 
 func (x *ConsumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[17]
+	mi := &file_quota_v1_quota_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2457,7 +2722,7 @@ func (x *ConsumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumeResponse.ProtoReflect.Descriptor instead.
 func (*ConsumeResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{17}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ConsumeResponse) GetMeta() *Meta {
@@ -2537,7 +2802,7 @@ type SettleRequest struct {
 
 func (x *SettleRequest) Reset() {
 	*x = SettleRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[18]
+	mi := &file_quota_v1_quota_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2549,7 +2814,7 @@ func (x *SettleRequest) String() string {
 func (*SettleRequest) ProtoMessage() {}
 
 func (x *SettleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[18]
+	mi := &file_quota_v1_quota_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2562,7 +2827,7 @@ func (x *SettleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettleRequest.ProtoReflect.Descriptor instead.
 func (*SettleRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{18}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *SettleRequest) GetRequestId() *RequestId {
@@ -2645,7 +2910,7 @@ type SettleResponse struct {
 
 func (x *SettleResponse) Reset() {
 	*x = SettleResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[19]
+	mi := &file_quota_v1_quota_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2657,7 +2922,7 @@ func (x *SettleResponse) String() string {
 func (*SettleResponse) ProtoMessage() {}
 
 func (x *SettleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[19]
+	mi := &file_quota_v1_quota_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2670,7 +2935,7 @@ func (x *SettleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettleResponse.ProtoReflect.Descriptor instead.
 func (*SettleResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{19}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *SettleResponse) GetMeta() *Meta {
@@ -2718,7 +2983,7 @@ type ReleaseRequest struct {
 
 func (x *ReleaseRequest) Reset() {
 	*x = ReleaseRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[20]
+	mi := &file_quota_v1_quota_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2730,7 +2995,7 @@ func (x *ReleaseRequest) String() string {
 func (*ReleaseRequest) ProtoMessage() {}
 
 func (x *ReleaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[20]
+	mi := &file_quota_v1_quota_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2743,7 +3008,7 @@ func (x *ReleaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{20}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ReleaseRequest) GetRequestId() *RequestId {
@@ -2789,7 +3054,7 @@ type ReleaseResponse struct {
 
 func (x *ReleaseResponse) Reset() {
 	*x = ReleaseResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[21]
+	mi := &file_quota_v1_quota_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2801,7 +3066,7 @@ func (x *ReleaseResponse) String() string {
 func (*ReleaseResponse) ProtoMessage() {}
 
 func (x *ReleaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[21]
+	mi := &file_quota_v1_quota_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2814,7 +3079,7 @@ func (x *ReleaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{21}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ReleaseResponse) GetMeta() *Meta {
@@ -2855,7 +3120,7 @@ type RenewRequest struct {
 
 func (x *RenewRequest) Reset() {
 	*x = RenewRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[22]
+	mi := &file_quota_v1_quota_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2867,7 +3132,7 @@ func (x *RenewRequest) String() string {
 func (*RenewRequest) ProtoMessage() {}
 
 func (x *RenewRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[22]
+	mi := &file_quota_v1_quota_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2880,7 +3145,7 @@ func (x *RenewRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewRequest.ProtoReflect.Descriptor instead.
 func (*RenewRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{22}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *RenewRequest) GetRequestId() *RequestId {
@@ -2924,7 +3189,7 @@ type RenewResponse struct {
 
 func (x *RenewResponse) Reset() {
 	*x = RenewResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[23]
+	mi := &file_quota_v1_quota_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2936,7 +3201,7 @@ func (x *RenewResponse) String() string {
 func (*RenewResponse) ProtoMessage() {}
 
 func (x *RenewResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[23]
+	mi := &file_quota_v1_quota_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2949,7 +3214,7 @@ func (x *RenewResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewResponse.ProtoReflect.Descriptor instead.
 func (*RenewResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{23}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *RenewResponse) GetMeta() *Meta {
@@ -2979,7 +3244,7 @@ type WithdrawRequest struct {
 
 func (x *WithdrawRequest) Reset() {
 	*x = WithdrawRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[24]
+	mi := &file_quota_v1_quota_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2991,7 +3256,7 @@ func (x *WithdrawRequest) String() string {
 func (*WithdrawRequest) ProtoMessage() {}
 
 func (x *WithdrawRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[24]
+	mi := &file_quota_v1_quota_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3004,7 +3269,7 @@ func (x *WithdrawRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WithdrawRequest.ProtoReflect.Descriptor instead.
 func (*WithdrawRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{24}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *WithdrawRequest) GetRequestId() *RequestId {
@@ -3032,7 +3297,7 @@ type WithdrawResponse struct {
 
 func (x *WithdrawResponse) Reset() {
 	*x = WithdrawResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[25]
+	mi := &file_quota_v1_quota_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3044,7 +3309,7 @@ func (x *WithdrawResponse) String() string {
 func (*WithdrawResponse) ProtoMessage() {}
 
 func (x *WithdrawResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[25]
+	mi := &file_quota_v1_quota_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3057,7 +3322,7 @@ func (x *WithdrawResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WithdrawResponse.ProtoReflect.Descriptor instead.
 func (*WithdrawResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{25}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *WithdrawResponse) GetMeta() *Meta {
@@ -3090,7 +3355,7 @@ type Signal struct {
 
 func (x *Signal) Reset() {
 	*x = Signal{}
-	mi := &file_quota_v1_quota_proto_msgTypes[26]
+	mi := &file_quota_v1_quota_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3102,7 +3367,7 @@ func (x *Signal) String() string {
 func (*Signal) ProtoMessage() {}
 
 func (x *Signal) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[26]
+	mi := &file_quota_v1_quota_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3115,7 +3380,7 @@ func (x *Signal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Signal.ProtoReflect.Descriptor instead.
 func (*Signal) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{26}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Signal) GetQuota() string {
@@ -3186,7 +3451,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[27]
+	mi := &file_quota_v1_quota_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3198,7 +3463,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[27]
+	mi := &file_quota_v1_quota_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3211,7 +3476,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{27}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ReportRequest) GetRequestId() *RequestId {
@@ -3262,7 +3527,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[28]
+	mi := &file_quota_v1_quota_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3274,7 +3539,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[28]
+	mi := &file_quota_v1_quota_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3287,7 +3552,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{28}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ReportResponse) GetMeta() *Meta {
@@ -3323,7 +3588,7 @@ type ReportedQuota struct {
 
 func (x *ReportedQuota) Reset() {
 	*x = ReportedQuota{}
-	mi := &file_quota_v1_quota_proto_msgTypes[29]
+	mi := &file_quota_v1_quota_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3335,7 +3600,7 @@ func (x *ReportedQuota) String() string {
 func (*ReportedQuota) ProtoMessage() {}
 
 func (x *ReportedQuota) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[29]
+	mi := &file_quota_v1_quota_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3348,7 +3613,7 @@ func (x *ReportedQuota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportedQuota.ProtoReflect.Descriptor instead.
 func (*ReportedQuota) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{29}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ReportedQuota) GetQuota() string {
@@ -3407,7 +3672,7 @@ type Command struct {
 
 func (x *Command) Reset() {
 	*x = Command{}
-	mi := &file_quota_v1_quota_proto_msgTypes[30]
+	mi := &file_quota_v1_quota_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3419,7 +3684,7 @@ func (x *Command) String() string {
 func (*Command) ProtoMessage() {}
 
 func (x *Command) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[30]
+	mi := &file_quota_v1_quota_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3432,7 +3697,7 @@ func (x *Command) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Command.ProtoReflect.Descriptor instead.
 func (*Command) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{30}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Command) GetKind() isCommand_Kind {
@@ -3569,7 +3834,7 @@ type BatchRequest struct {
 
 func (x *BatchRequest) Reset() {
 	*x = BatchRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[31]
+	mi := &file_quota_v1_quota_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3581,7 +3846,7 @@ func (x *BatchRequest) String() string {
 func (*BatchRequest) ProtoMessage() {}
 
 func (x *BatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[31]
+	mi := &file_quota_v1_quota_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3594,7 +3859,7 @@ func (x *BatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchRequest.ProtoReflect.Descriptor instead.
 func (*BatchRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{31}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *BatchRequest) GetCommands() []*Command {
@@ -3617,7 +3882,7 @@ type BatchResponse struct {
 
 func (x *BatchResponse) Reset() {
 	*x = BatchResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[32]
+	mi := &file_quota_v1_quota_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3629,7 +3894,7 @@ func (x *BatchResponse) String() string {
 func (*BatchResponse) ProtoMessage() {}
 
 func (x *BatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[32]
+	mi := &file_quota_v1_quota_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3642,7 +3907,7 @@ func (x *BatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchResponse.ProtoReflect.Descriptor instead.
 func (*BatchResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{32}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *BatchResponse) GetMeta() *Meta {
@@ -3681,7 +3946,7 @@ type CommandResult struct {
 
 func (x *CommandResult) Reset() {
 	*x = CommandResult{}
-	mi := &file_quota_v1_quota_proto_msgTypes[33]
+	mi := &file_quota_v1_quota_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3693,7 +3958,7 @@ func (x *CommandResult) String() string {
 func (*CommandResult) ProtoMessage() {}
 
 func (x *CommandResult) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[33]
+	mi := &file_quota_v1_quota_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3706,7 +3971,7 @@ func (x *CommandResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommandResult.ProtoReflect.Descriptor instead.
 func (*CommandResult) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{33}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *CommandResult) GetKind() isCommandResult_Kind {
@@ -3863,7 +4128,7 @@ type CommandError struct {
 
 func (x *CommandError) Reset() {
 	*x = CommandError{}
-	mi := &file_quota_v1_quota_proto_msgTypes[34]
+	mi := &file_quota_v1_quota_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3875,7 +4140,7 @@ func (x *CommandError) String() string {
 func (*CommandError) ProtoMessage() {}
 
 func (x *CommandError) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[34]
+	mi := &file_quota_v1_quota_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3888,7 +4153,7 @@ func (x *CommandError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommandError.ProtoReflect.Descriptor instead.
 func (*CommandError) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{34}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *CommandError) GetCode() string {
@@ -3927,7 +4192,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[35]
+	mi := &file_quota_v1_quota_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3939,7 +4204,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[35]
+	mi := &file_quota_v1_quota_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3952,7 +4217,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{35}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *WatchRequest) GetFromIndex() uint64 {
@@ -3989,7 +4254,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[36]
+	mi := &file_quota_v1_quota_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4001,7 +4266,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[36]
+	mi := &file_quota_v1_quota_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4014,7 +4279,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{36}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *WatchResponse) GetMeta() *Meta {
@@ -4055,14 +4320,18 @@ type Event struct {
 	// The task, if it is about one.
 	Task string `protobuf:"bytes,20,opt,name=task,proto3" json:"task,omitempty"`
 	// How an attempt of it ended, if it is about that.
-	TaskOutcome   TaskOutcome `protobuf:"varint,21,opt,name=task_outcome,json=taskOutcome,proto3,enum=quota.v1.TaskOutcome" json:"task_outcome,omitempty"`
+	TaskOutcome TaskOutcome `protobuf:"varint,21,opt,name=task_outcome,json=taskOutcome,proto3,enum=quota.v1.TaskOutcome" json:"task_outcome,omitempty"`
+	// The workflow, if it is about one.
+	Workflow string `protobuf:"bytes,12,opt,name=workflow,proto3" json:"workflow,omitempty"`
+	// The holder in that workflow that is limited, if it is about one.
+	Step          string `protobuf:"bytes,13,opt,name=step,proto3" json:"step,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_quota_v1_quota_proto_msgTypes[37]
+	mi := &file_quota_v1_quota_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4074,7 +4343,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[37]
+	mi := &file_quota_v1_quota_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4087,7 +4356,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{37}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Event) GetKind() EventKind {
@@ -4167,6 +4436,20 @@ func (x *Event) GetTaskOutcome() TaskOutcome {
 	return TaskOutcome_TASK_OUTCOME_UNSPECIFIED
 }
 
+func (x *Event) GetWorkflow() string {
+	if x != nil {
+		return x.Workflow
+	}
+	return ""
+}
+
+func (x *Event) GetStep() string {
+	if x != nil {
+		return x.Step
+	}
+	return ""
+}
+
 // GetQuotaRequest asks for one quota.
 type GetQuotaRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -4180,7 +4463,7 @@ type GetQuotaRequest struct {
 
 func (x *GetQuotaRequest) Reset() {
 	*x = GetQuotaRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[38]
+	mi := &file_quota_v1_quota_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4192,7 +4475,7 @@ func (x *GetQuotaRequest) String() string {
 func (*GetQuotaRequest) ProtoMessage() {}
 
 func (x *GetQuotaRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[38]
+	mi := &file_quota_v1_quota_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4205,7 +4488,7 @@ func (x *GetQuotaRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetQuotaRequest.ProtoReflect.Descriptor instead.
 func (*GetQuotaRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{38}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *GetQuotaRequest) GetName() string {
@@ -4235,7 +4518,7 @@ type GetQuotaResponse struct {
 
 func (x *GetQuotaResponse) Reset() {
 	*x = GetQuotaResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[39]
+	mi := &file_quota_v1_quota_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4247,7 +4530,7 @@ func (x *GetQuotaResponse) String() string {
 func (*GetQuotaResponse) ProtoMessage() {}
 
 func (x *GetQuotaResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[39]
+	mi := &file_quota_v1_quota_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4260,7 +4543,7 @@ func (x *GetQuotaResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetQuotaResponse.ProtoReflect.Descriptor instead.
 func (*GetQuotaResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{39}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *GetQuotaResponse) GetMeta() *Meta {
@@ -4294,7 +4577,7 @@ type ListQuotasRequest struct {
 
 func (x *ListQuotasRequest) Reset() {
 	*x = ListQuotasRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[40]
+	mi := &file_quota_v1_quota_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4306,7 +4589,7 @@ func (x *ListQuotasRequest) String() string {
 func (*ListQuotasRequest) ProtoMessage() {}
 
 func (x *ListQuotasRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[40]
+	mi := &file_quota_v1_quota_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4319,7 +4602,7 @@ func (x *ListQuotasRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuotasRequest.ProtoReflect.Descriptor instead.
 func (*ListQuotasRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{40}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ListQuotasRequest) GetPrefix() string {
@@ -4365,7 +4648,7 @@ type ListQuotasResponse struct {
 
 func (x *ListQuotasResponse) Reset() {
 	*x = ListQuotasResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[41]
+	mi := &file_quota_v1_quota_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4377,7 +4660,7 @@ func (x *ListQuotasResponse) String() string {
 func (*ListQuotasResponse) ProtoMessage() {}
 
 func (x *ListQuotasResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[41]
+	mi := &file_quota_v1_quota_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4390,7 +4673,7 @@ func (x *ListQuotasResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuotasResponse.ProtoReflect.Descriptor instead.
 func (*ListQuotasResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{41}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ListQuotasResponse) GetMeta() *Meta {
@@ -4465,7 +4748,7 @@ type QuotaStatus struct {
 
 func (x *QuotaStatus) Reset() {
 	*x = QuotaStatus{}
-	mi := &file_quota_v1_quota_proto_msgTypes[42]
+	mi := &file_quota_v1_quota_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4477,7 +4760,7 @@ func (x *QuotaStatus) String() string {
 func (*QuotaStatus) ProtoMessage() {}
 
 func (x *QuotaStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[42]
+	mi := &file_quota_v1_quota_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4490,7 +4773,7 @@ func (x *QuotaStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuotaStatus.ProtoReflect.Descriptor instead.
 func (*QuotaStatus) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{42}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *QuotaStatus) GetDefinition() *Quota {
@@ -4655,7 +4938,7 @@ type Override struct {
 
 func (x *Override) Reset() {
 	*x = Override{}
-	mi := &file_quota_v1_quota_proto_msgTypes[43]
+	mi := &file_quota_v1_quota_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4667,7 +4950,7 @@ func (x *Override) String() string {
 func (*Override) ProtoMessage() {}
 
 func (x *Override) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[43]
+	mi := &file_quota_v1_quota_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4680,7 +4963,7 @@ func (x *Override) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Override.ProtoReflect.Descriptor instead.
 func (*Override) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{43}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Override) GetLimit() int64 {
@@ -4749,7 +5032,7 @@ type Quota struct {
 
 func (x *Quota) Reset() {
 	*x = Quota{}
-	mi := &file_quota_v1_quota_proto_msgTypes[44]
+	mi := &file_quota_v1_quota_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4761,7 +5044,7 @@ func (x *Quota) String() string {
 func (*Quota) ProtoMessage() {}
 
 func (x *Quota) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[44]
+	mi := &file_quota_v1_quota_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4774,7 +5057,7 @@ func (x *Quota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Quota.ProtoReflect.Descriptor instead.
 func (*Quota) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{44}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Quota) GetName() string {
@@ -4961,7 +5244,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_quota_v1_quota_proto_msgTypes[45]
+	mi := &file_quota_v1_quota_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4973,7 +5256,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[45]
+	mi := &file_quota_v1_quota_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4986,7 +5269,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{45}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Policy) GetZones() Zones {
@@ -5060,7 +5343,7 @@ type Prediction struct {
 
 func (x *Prediction) Reset() {
 	*x = Prediction{}
-	mi := &file_quota_v1_quota_proto_msgTypes[46]
+	mi := &file_quota_v1_quota_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5072,7 +5355,7 @@ func (x *Prediction) String() string {
 func (*Prediction) ProtoMessage() {}
 
 func (x *Prediction) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[46]
+	mi := &file_quota_v1_quota_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5085,7 +5368,7 @@ func (x *Prediction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Prediction.ProtoReflect.Descriptor instead.
 func (*Prediction) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{46}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Prediction) GetSamples() int32 {
@@ -5127,7 +5410,7 @@ type Shares struct {
 
 func (x *Shares) Reset() {
 	*x = Shares{}
-	mi := &file_quota_v1_quota_proto_msgTypes[47]
+	mi := &file_quota_v1_quota_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5139,7 +5422,7 @@ func (x *Shares) String() string {
 func (*Shares) ProtoMessage() {}
 
 func (x *Shares) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[47]
+	mi := &file_quota_v1_quota_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5152,7 +5435,7 @@ func (x *Shares) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Shares.ProtoReflect.Descriptor instead.
 func (*Shares) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{47}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Shares) GetCritical() float64 {
@@ -5225,7 +5508,7 @@ type ClassUse struct {
 
 func (x *ClassUse) Reset() {
 	*x = ClassUse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[48]
+	mi := &file_quota_v1_quota_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5237,7 +5520,7 @@ func (x *ClassUse) String() string {
 func (*ClassUse) ProtoMessage() {}
 
 func (x *ClassUse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[48]
+	mi := &file_quota_v1_quota_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5250,7 +5533,7 @@ func (x *ClassUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClassUse.ProtoReflect.Descriptor instead.
 func (*ClassUse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{48}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ClassUse) GetClass() Class {
@@ -5314,7 +5597,7 @@ type ListUsageRequest struct {
 
 func (x *ListUsageRequest) Reset() {
 	*x = ListUsageRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[49]
+	mi := &file_quota_v1_quota_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5326,7 +5609,7 @@ func (x *ListUsageRequest) String() string {
 func (*ListUsageRequest) ProtoMessage() {}
 
 func (x *ListUsageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[49]
+	mi := &file_quota_v1_quota_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5339,7 +5622,7 @@ func (x *ListUsageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListUsageRequest.ProtoReflect.Descriptor instead.
 func (*ListUsageRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{49}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ListUsageRequest) GetQuota() string {
@@ -5392,7 +5675,7 @@ type ListUsageResponse struct {
 
 func (x *ListUsageResponse) Reset() {
 	*x = ListUsageResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[50]
+	mi := &file_quota_v1_quota_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5404,7 +5687,7 @@ func (x *ListUsageResponse) String() string {
 func (*ListUsageResponse) ProtoMessage() {}
 
 func (x *ListUsageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[50]
+	mi := &file_quota_v1_quota_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5417,7 +5700,7 @@ func (x *ListUsageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListUsageResponse.ProtoReflect.Descriptor instead.
 func (*ListUsageResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{50}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ListUsageResponse) GetMeta() *Meta {
@@ -5485,7 +5768,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_quota_v1_quota_proto_msgTypes[51]
+	mi := &file_quota_v1_quota_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5497,7 +5780,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[51]
+	mi := &file_quota_v1_quota_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5510,7 +5793,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{51}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *Usage) GetHolder() string {
@@ -5645,7 +5928,7 @@ type Denial struct {
 
 func (x *Denial) Reset() {
 	*x = Denial{}
-	mi := &file_quota_v1_quota_proto_msgTypes[52]
+	mi := &file_quota_v1_quota_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5657,7 +5940,7 @@ func (x *Denial) String() string {
 func (*Denial) ProtoMessage() {}
 
 func (x *Denial) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[52]
+	mi := &file_quota_v1_quota_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5670,7 +5953,7 @@ func (x *Denial) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Denial.ProtoReflect.Descriptor instead.
 func (*Denial) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{52}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *Denial) GetReason() Reason {
@@ -5700,7 +5983,7 @@ type Breaker struct {
 
 func (x *Breaker) Reset() {
 	*x = Breaker{}
-	mi := &file_quota_v1_quota_proto_msgTypes[53]
+	mi := &file_quota_v1_quota_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5712,7 +5995,7 @@ func (x *Breaker) String() string {
 func (*Breaker) ProtoMessage() {}
 
 func (x *Breaker) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[53]
+	mi := &file_quota_v1_quota_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5725,7 +6008,7 @@ func (x *Breaker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Breaker.ProtoReflect.Descriptor instead.
 func (*Breaker) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{53}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *Breaker) GetFailures() int32 {
@@ -5759,7 +6042,7 @@ type Window struct {
 
 func (x *Window) Reset() {
 	*x = Window{}
-	mi := &file_quota_v1_quota_proto_msgTypes[54]
+	mi := &file_quota_v1_quota_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5771,7 +6054,7 @@ func (x *Window) String() string {
 func (*Window) ProtoMessage() {}
 
 func (x *Window) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[54]
+	mi := &file_quota_v1_quota_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5784,7 +6067,7 @@ func (x *Window) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Window.ProtoReflect.Descriptor instead.
 func (*Window) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{54}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Window) GetLimit() int64 {
@@ -5830,7 +6113,7 @@ type Rate struct {
 
 func (x *Rate) Reset() {
 	*x = Rate{}
-	mi := &file_quota_v1_quota_proto_msgTypes[55]
+	mi := &file_quota_v1_quota_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5842,7 +6125,7 @@ func (x *Rate) String() string {
 func (*Rate) ProtoMessage() {}
 
 func (x *Rate) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[55]
+	mi := &file_quota_v1_quota_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5855,7 +6138,7 @@ func (x *Rate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rate.ProtoReflect.Descriptor instead.
 func (*Rate) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{55}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Rate) GetLimit() int64 {
@@ -5892,7 +6175,7 @@ type Slots struct {
 
 func (x *Slots) Reset() {
 	*x = Slots{}
-	mi := &file_quota_v1_quota_proto_msgTypes[56]
+	mi := &file_quota_v1_quota_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5904,7 +6187,7 @@ func (x *Slots) String() string {
 func (*Slots) ProtoMessage() {}
 
 func (x *Slots) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[56]
+	mi := &file_quota_v1_quota_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5917,7 +6200,7 @@ func (x *Slots) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Slots.ProtoReflect.Descriptor instead.
 func (*Slots) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{56}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *Slots) GetLimit() int64 {
@@ -5953,7 +6236,7 @@ type ListLeasesRequest struct {
 
 func (x *ListLeasesRequest) Reset() {
 	*x = ListLeasesRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[57]
+	mi := &file_quota_v1_quota_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5965,7 +6248,7 @@ func (x *ListLeasesRequest) String() string {
 func (*ListLeasesRequest) ProtoMessage() {}
 
 func (x *ListLeasesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[57]
+	mi := &file_quota_v1_quota_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5978,7 +6261,7 @@ func (x *ListLeasesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLeasesRequest.ProtoReflect.Descriptor instead.
 func (*ListLeasesRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{57}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *ListLeasesRequest) GetHolder() string {
@@ -6031,7 +6314,7 @@ type ListLeasesResponse struct {
 
 func (x *ListLeasesResponse) Reset() {
 	*x = ListLeasesResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[58]
+	mi := &file_quota_v1_quota_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6043,7 +6326,7 @@ func (x *ListLeasesResponse) String() string {
 func (*ListLeasesResponse) ProtoMessage() {}
 
 func (x *ListLeasesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[58]
+	mi := &file_quota_v1_quota_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6056,7 +6339,7 @@ func (x *ListLeasesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLeasesResponse.ProtoReflect.Descriptor instead.
 func (*ListLeasesResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{58}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *ListLeasesResponse) GetMeta() *Meta {
@@ -6105,7 +6388,7 @@ type LeaseStatus struct {
 
 func (x *LeaseStatus) Reset() {
 	*x = LeaseStatus{}
-	mi := &file_quota_v1_quota_proto_msgTypes[59]
+	mi := &file_quota_v1_quota_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6117,7 +6400,7 @@ func (x *LeaseStatus) String() string {
 func (*LeaseStatus) ProtoMessage() {}
 
 func (x *LeaseStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[59]
+	mi := &file_quota_v1_quota_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6130,7 +6413,7 @@ func (x *LeaseStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseStatus.ProtoReflect.Descriptor instead.
 func (*LeaseStatus) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{59}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *LeaseStatus) GetId() uint64 {
@@ -6189,6 +6472,656 @@ func (x *LeaseStatus) GetOperations() int32 {
 	return 0
 }
 
+// Workflow is a graph of holders without a cycle, whose members slow down together when some are limited.
+type Workflow struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The name: as a quota's, 1 to 200 bytes of letters, digits and . _ - / @ :.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The steps, 2 to 64; no holder twice. A holder can be a step of up to 8 workflows.
+	Steps []*WorkflowStep `protobuf:"bytes,2,rep,name=steps,proto3" json:"steps,omitempty"`
+	// How many of its holders must be limited within a time, so that one at a time goes, 1 to the number of steps. 0: 3, or
+	// all if these are less.
+	Threshold int32 `protobuf:"varint,3,opt,name=threshold,proto3" json:"threshold,omitempty"`
+	// Within which time, 1 s to 10 min. Absent: 30 s.
+	Within *durationpb.Duration `protobuf:"bytes,4,opt,name=within,proto3" json:"within,omitempty"`
+	// How long without a limited holder until all go again, 1 s to 1 h. Absent: 60 s.
+	Calm *durationpb.Duration `protobuf:"bytes,5,opt,name=calm,proto3" json:"calm,omitempty"`
+	// The longest turn, 1 s to 1 h: a lease that is granted in it ends with it. Absent: 5 min.
+	Turn *durationpb.Duration `protobuf:"bytes,6,opt,name=turn,proto3" json:"turn,omitempty"`
+	// The longest that a holder is kept back without a grant because one downstream of it is limited, 1 s to 1 h. Absent:
+	// 5 min.
+	Pause         *durationpb.Duration `protobuf:"bytes,7,opt,name=pause,proto3" json:"pause,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Workflow) Reset() {
+	*x = Workflow{}
+	mi := &file_quota_v1_quota_proto_msgTypes[61]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Workflow) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Workflow) ProtoMessage() {}
+
+func (x *Workflow) ProtoReflect() protoreflect.Message {
+	mi := &file_quota_v1_quota_proto_msgTypes[61]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Workflow.ProtoReflect.Descriptor instead.
+func (*Workflow) Descriptor() ([]byte, []int) {
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{61}
+}
+
+func (x *Workflow) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Workflow) GetSteps() []*WorkflowStep {
+	if x != nil {
+		return x.Steps
+	}
+	return nil
+}
+
+func (x *Workflow) GetThreshold() int32 {
+	if x != nil {
+		return x.Threshold
+	}
+	return 0
+}
+
+func (x *Workflow) GetWithin() *durationpb.Duration {
+	if x != nil {
+		return x.Within
+	}
+	return nil
+}
+
+func (x *Workflow) GetCalm() *durationpb.Duration {
+	if x != nil {
+		return x.Calm
+	}
+	return nil
+}
+
+func (x *Workflow) GetTurn() *durationpb.Duration {
+	if x != nil {
+		return x.Turn
+	}
+	return nil
+}
+
+func (x *Workflow) GetPause() *durationpb.Duration {
+	if x != nil {
+		return x.Pause
+	}
+	return nil
+}
+
+// WorkflowStep is one holder's place in a workflow.
+type WorkflowStep struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The holder's exact name.
+	Holder string `protobuf:"bytes,1,opt,name=holder,proto3" json:"holder,omitempty"`
+	// The holders whose work it takes over: its direct predecessors.
+	After         []string `protobuf:"bytes,2,rep,name=after,proto3" json:"after,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WorkflowStep) Reset() {
+	*x = WorkflowStep{}
+	mi := &file_quota_v1_quota_proto_msgTypes[62]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WorkflowStep) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WorkflowStep) ProtoMessage() {}
+
+func (x *WorkflowStep) ProtoReflect() protoreflect.Message {
+	mi := &file_quota_v1_quota_proto_msgTypes[62]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WorkflowStep.ProtoReflect.Descriptor instead.
+func (*WorkflowStep) Descriptor() ([]byte, []int) {
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{62}
+}
+
+func (x *WorkflowStep) GetHolder() string {
+	if x != nil {
+		return x.Holder
+	}
+	return ""
+}
+
+func (x *WorkflowStep) GetAfter() []string {
+	if x != nil {
+		return x.After
+	}
+	return nil
+}
+
+// WorkflowStatus is a workflow's definition and present state.
+type WorkflowStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The definition.
+	Definition *Workflow `protobuf:"bytes,1,opt,name=definition,proto3" json:"definition,omitempty"`
+	// Whether all go, or one at a time.
+	State WorkflowState `protobuf:"varint,2,opt,name=state,proto3,enum=quota.v1.WorkflowState" json:"state,omitempty"`
+	// For how long it has been so.
+	StateFor *durationpb.Duration `protobuf:"bytes,3,opt,name=state_for,json=stateFor,proto3" json:"state_for,omitempty"`
+	// While one at a time goes: what is left until all go again, if nobody is limited until then. Absent otherwise.
+	CalmIn *durationpb.Duration `protobuf:"bytes,4,opt,name=calm_in,json=calmIn,proto3" json:"calm_in,omitempty"`
+	// Whose turn it is. Absent: nobody's.
+	Turn *WorkflowTurn `protobuf:"bytes,5,opt,name=turn,proto3" json:"turn,omitempty"`
+	// The steps, in workflow order.
+	Steps         []*WorkflowStepStatus `protobuf:"bytes,6,rep,name=steps,proto3" json:"steps,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WorkflowStatus) Reset() {
+	*x = WorkflowStatus{}
+	mi := &file_quota_v1_quota_proto_msgTypes[63]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WorkflowStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WorkflowStatus) ProtoMessage() {}
+
+func (x *WorkflowStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_quota_v1_quota_proto_msgTypes[63]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WorkflowStatus.ProtoReflect.Descriptor instead.
+func (*WorkflowStatus) Descriptor() ([]byte, []int) {
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{63}
+}
+
+func (x *WorkflowStatus) GetDefinition() *Workflow {
+	if x != nil {
+		return x.Definition
+	}
+	return nil
+}
+
+func (x *WorkflowStatus) GetState() WorkflowState {
+	if x != nil {
+		return x.State
+	}
+	return WorkflowState_WORKFLOW_STATE_UNSPECIFIED
+}
+
+func (x *WorkflowStatus) GetStateFor() *durationpb.Duration {
+	if x != nil {
+		return x.StateFor
+	}
+	return nil
+}
+
+func (x *WorkflowStatus) GetCalmIn() *durationpb.Duration {
+	if x != nil {
+		return x.CalmIn
+	}
+	return nil
+}
+
+func (x *WorkflowStatus) GetTurn() *WorkflowTurn {
+	if x != nil {
+		return x.Turn
+	}
+	return nil
+}
+
+func (x *WorkflowStatus) GetSteps() []*WorkflowStepStatus {
+	if x != nil {
+		return x.Steps
+	}
+	return nil
+}
+
+// WorkflowTurn is a turn.
+type WorkflowTurn struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whose.
+	Holder string `protobuf:"bytes,1,opt,name=holder,proto3" json:"holder,omitempty"`
+	// The fence of its first lease; 0: it was offered, and not taken yet.
+	Fence uint64 `protobuf:"varint,2,opt,name=fence,proto3" json:"fence,omitempty"`
+	// What is left of it.
+	EndsIn        *durationpb.Duration `protobuf:"bytes,3,opt,name=ends_in,json=endsIn,proto3" json:"ends_in,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WorkflowTurn) Reset() {
+	*x = WorkflowTurn{}
+	mi := &file_quota_v1_quota_proto_msgTypes[64]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WorkflowTurn) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WorkflowTurn) ProtoMessage() {}
+
+func (x *WorkflowTurn) ProtoReflect() protoreflect.Message {
+	mi := &file_quota_v1_quota_proto_msgTypes[64]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WorkflowTurn.ProtoReflect.Descriptor instead.
+func (*WorkflowTurn) Descriptor() ([]byte, []int) {
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{64}
+}
+
+func (x *WorkflowTurn) GetHolder() string {
+	if x != nil {
+		return x.Holder
+	}
+	return ""
+}
+
+func (x *WorkflowTurn) GetFence() uint64 {
+	if x != nil {
+		return x.Fence
+	}
+	return 0
+}
+
+func (x *WorkflowTurn) GetEndsIn() *durationpb.Duration {
+	if x != nil {
+		return x.EndsIn
+	}
+	return nil
+}
+
+// WorkflowStepStatus is how one step stands.
+type WorkflowStepStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The holder.
+	Holder string `protobuf:"bytes,1,opt,name=holder,proto3" json:"holder,omitempty"`
+	// How long ago it was limited last. Absent: never.
+	LimitedAgo *durationpb.Duration `protobuf:"bytes,2,opt,name=limited_ago,json=limitedAgo,proto3" json:"limited_ago,omitempty"`
+	// For how long it is limited still, as far as known. Absent: it is not.
+	LimitedFor *durationpb.Duration `protobuf:"bytes,3,opt,name=limited_for,json=limitedFor,proto3" json:"limited_for,omitempty"`
+	// By which quota it was limited last.
+	Quota string `protobuf:"bytes,4,opt,name=quota,proto3" json:"quota,omitempty"`
+	// For how long it is kept back still because one downstream of it is limited, at most. Absent: it is not.
+	PausedFor *durationpb.Duration `protobuf:"bytes,5,opt,name=paused_for,json=pausedFor,proto3" json:"paused_for,omitempty"`
+	// How many of its Reserves wait in the queue.
+	Waiting       int64 `protobuf:"varint,6,opt,name=waiting,proto3" json:"waiting,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WorkflowStepStatus) Reset() {
+	*x = WorkflowStepStatus{}
+	mi := &file_quota_v1_quota_proto_msgTypes[65]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WorkflowStepStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WorkflowStepStatus) ProtoMessage() {}
+
+func (x *WorkflowStepStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_quota_v1_quota_proto_msgTypes[65]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WorkflowStepStatus.ProtoReflect.Descriptor instead.
+func (*WorkflowStepStatus) Descriptor() ([]byte, []int) {
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{65}
+}
+
+func (x *WorkflowStepStatus) GetHolder() string {
+	if x != nil {
+		return x.Holder
+	}
+	return ""
+}
+
+func (x *WorkflowStepStatus) GetLimitedAgo() *durationpb.Duration {
+	if x != nil {
+		return x.LimitedAgo
+	}
+	return nil
+}
+
+func (x *WorkflowStepStatus) GetLimitedFor() *durationpb.Duration {
+	if x != nil {
+		return x.LimitedFor
+	}
+	return nil
+}
+
+func (x *WorkflowStepStatus) GetQuota() string {
+	if x != nil {
+		return x.Quota
+	}
+	return ""
+}
+
+func (x *WorkflowStepStatus) GetPausedFor() *durationpb.Duration {
+	if x != nil {
+		return x.PausedFor
+	}
+	return nil
+}
+
+func (x *WorkflowStepStatus) GetWaiting() int64 {
+	if x != nil {
+		return x.Waiting
+	}
+	return 0
+}
+
+// GetWorkflowRequest asks for one workflow.
+type GetWorkflowRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The name.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// How fresh.
+	Read          ReadMode `protobuf:"varint,2,opt,name=read,proto3,enum=quota.v1.ReadMode" json:"read,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetWorkflowRequest) Reset() {
+	*x = GetWorkflowRequest{}
+	mi := &file_quota_v1_quota_proto_msgTypes[66]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetWorkflowRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetWorkflowRequest) ProtoMessage() {}
+
+func (x *GetWorkflowRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_quota_v1_quota_proto_msgTypes[66]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetWorkflowRequest.ProtoReflect.Descriptor instead.
+func (*GetWorkflowRequest) Descriptor() ([]byte, []int) {
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{66}
+}
+
+func (x *GetWorkflowRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *GetWorkflowRequest) GetRead() ReadMode {
+	if x != nil {
+		return x.Read
+	}
+	return ReadMode_READ_MODE_UNSPECIFIED
+}
+
+// GetWorkflowResponse carries it.
+type GetWorkflowResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Where and when.
+	Meta *Meta `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
+	// The workflow.
+	Workflow      *WorkflowStatus `protobuf:"bytes,2,opt,name=workflow,proto3" json:"workflow,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetWorkflowResponse) Reset() {
+	*x = GetWorkflowResponse{}
+	mi := &file_quota_v1_quota_proto_msgTypes[67]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetWorkflowResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetWorkflowResponse) ProtoMessage() {}
+
+func (x *GetWorkflowResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_quota_v1_quota_proto_msgTypes[67]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetWorkflowResponse.ProtoReflect.Descriptor instead.
+func (*GetWorkflowResponse) Descriptor() ([]byte, []int) {
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{67}
+}
+
+func (x *GetWorkflowResponse) GetMeta() *Meta {
+	if x != nil {
+		return x.Meta
+	}
+	return nil
+}
+
+func (x *GetWorkflowResponse) GetWorkflow() *WorkflowStatus {
+	if x != nil {
+		return x.Workflow
+	}
+	return nil
+}
+
+// ListWorkflowsRequest lists workflows.
+type ListWorkflowsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only those of which this holder is a step; empty: all.
+	Holder string `protobuf:"bytes,1,opt,name=holder,proto3" json:"holder,omitempty"`
+	// At most so many, 1 to 1,000; 0: 100.
+	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// From the last answer; empty: from the start.
+	PageToken string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// How fresh.
+	Read          ReadMode `protobuf:"varint,4,opt,name=read,proto3,enum=quota.v1.ReadMode" json:"read,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListWorkflowsRequest) Reset() {
+	*x = ListWorkflowsRequest{}
+	mi := &file_quota_v1_quota_proto_msgTypes[68]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListWorkflowsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListWorkflowsRequest) ProtoMessage() {}
+
+func (x *ListWorkflowsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_quota_v1_quota_proto_msgTypes[68]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListWorkflowsRequest.ProtoReflect.Descriptor instead.
+func (*ListWorkflowsRequest) Descriptor() ([]byte, []int) {
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{68}
+}
+
+func (x *ListWorkflowsRequest) GetHolder() string {
+	if x != nil {
+		return x.Holder
+	}
+	return ""
+}
+
+func (x *ListWorkflowsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListWorkflowsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+func (x *ListWorkflowsRequest) GetRead() ReadMode {
+	if x != nil {
+		return x.Read
+	}
+	return ReadMode_READ_MODE_UNSPECIFIED
+}
+
+// ListWorkflowsResponse carries a page.
+type ListWorkflowsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Where and when.
+	Meta *Meta `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
+	// The workflows, by name.
+	Workflows []*WorkflowStatus `protobuf:"bytes,2,rep,name=workflows,proto3" json:"workflows,omitempty"`
+	// For the next page; empty: this was the last.
+	NextPageToken string `protobuf:"bytes,3,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListWorkflowsResponse) Reset() {
+	*x = ListWorkflowsResponse{}
+	mi := &file_quota_v1_quota_proto_msgTypes[69]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListWorkflowsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListWorkflowsResponse) ProtoMessage() {}
+
+func (x *ListWorkflowsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_quota_v1_quota_proto_msgTypes[69]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListWorkflowsResponse.ProtoReflect.Descriptor instead.
+func (*ListWorkflowsResponse) Descriptor() ([]byte, []int) {
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{69}
+}
+
+func (x *ListWorkflowsResponse) GetMeta() *Meta {
+	if x != nil {
+		return x.Meta
+	}
+	return nil
+}
+
+func (x *ListWorkflowsResponse) GetWorkflows() []*WorkflowStatus {
+	if x != nil {
+		return x.Workflows
+	}
+	return nil
+}
+
+func (x *ListWorkflowsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
 // CheckFenceRequest asks for a fence.
 type CheckFenceRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -6202,7 +7135,7 @@ type CheckFenceRequest struct {
 
 func (x *CheckFenceRequest) Reset() {
 	*x = CheckFenceRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[60]
+	mi := &file_quota_v1_quota_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6214,7 +7147,7 @@ func (x *CheckFenceRequest) String() string {
 func (*CheckFenceRequest) ProtoMessage() {}
 
 func (x *CheckFenceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[60]
+	mi := &file_quota_v1_quota_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6227,7 +7160,7 @@ func (x *CheckFenceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckFenceRequest.ProtoReflect.Descriptor instead.
 func (*CheckFenceRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{60}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *CheckFenceRequest) GetLease() uint64 {
@@ -6261,7 +7194,7 @@ type CheckFenceResponse struct {
 
 func (x *CheckFenceResponse) Reset() {
 	*x = CheckFenceResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[61]
+	mi := &file_quota_v1_quota_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6273,7 +7206,7 @@ func (x *CheckFenceResponse) String() string {
 func (*CheckFenceResponse) ProtoMessage() {}
 
 func (x *CheckFenceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[61]
+	mi := &file_quota_v1_quota_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6286,7 +7219,7 @@ func (x *CheckFenceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckFenceResponse.ProtoReflect.Descriptor instead.
 func (*CheckFenceResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{61}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *CheckFenceResponse) GetMeta() *Meta {
@@ -6377,7 +7310,7 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x05lease\x18\x02 \x01(\v2\x0f.quota.v1.LeaseH\x00R\x05lease\x12-\n" +
 	"\arefusal\x18\x03 \x01(\v2\x11.quota.v1.RefusalH\x00R\arefusal\x12-\n" +
 	"\awaiting\x18\x04 \x01(\v2\x11.quota.v1.WaitingH\x00R\awaitingB\t\n" +
-	"\aoutcome\"\xd6\x02\n" +
+	"\aoutcome\"\x93\x03\n" +
 	"\x05Lease\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x14\n" +
 	"\x05fence\x18\x02 \x01(\x04R\x05fence\x12+\n" +
@@ -6386,7 +7319,8 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"expires_in\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\texpiresIn\x121\n" +
 	"\toperation\x18\x05 \x01(\v2\x13.quota.v1.OperationR\toperation\x12%\n" +
 	"\x05class\x18\x06 \x01(\x0e2\x0f.quota.v1.ClassR\x05class\x126\n" +
-	"\tasked_ttl\x18\a \x01(\v2\x19.google.protobuf.DurationR\baskedTtl\x12.\n" +
+	"\tasked_ttl\x18\a \x01(\v2\x19.google.protobuf.DurationR\baskedTtl\x12;\n" +
+	"\rback_pressure\x18\x0e \x01(\v2\x16.quota.v1.BackPressureR\fbackPressure\x12.\n" +
 	"\bforecast\x18\f \x01(\v2\x12.quota.v1.ForecastR\bforecast\"\xaa\x01\n" +
 	"\bForecast\x12\x14\n" +
 	"\x05quota\x18\x01 \x01(\tR\x05quota\x12<\n" +
@@ -6405,7 +7339,7 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x02op\x18\x01 \x01(\x04R\x02op\x12+\n" +
 	"\x05items\x18\x02 \x03(\v2\x15.quota.v1.GrantedItemR\x05items\x124\n" +
 	"\bspend_in\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\aspendIn\x123\n" +
-	"\atransit\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\atransit\"\xa5\x02\n" +
+	"\atransit\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\atransit\"\xe2\x02\n" +
 	"\aRefusal\x12(\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x10.quota.v1.ReasonR\x06reason\x12\x14\n" +
 	"\x05quota\x18\x02 \x01(\tR\x05quota\x12:\n" +
@@ -6415,7 +7349,17 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x06advice\x18\x05 \x01(\tR\x06advice\x12\x1c\n" +
 	"\tavailable\x18\x06 \x01(\x03R\tavailable\x12\x14\n" +
 	"\x05ahead\x18\a \x01(\x03R\x05ahead\x12.\n" +
-	"\bforecast\x18\f \x01(\v2\x12.quota.v1.ForecastR\bforecast\"U\n" +
+	"\bforecast\x18\f \x01(\v2\x12.quota.v1.ForecastR\bforecast\x12;\n" +
+	"\rback_pressure\x18\x0e \x01(\v2\x16.quota.v1.BackPressureR\fbackPressure\"\xf7\x01\n" +
+	"\fBackPressure\x12\x1a\n" +
+	"\bworkflow\x18\x01 \x01(\tR\bworkflow\x12-\n" +
+	"\x05state\x18\x02 \x01(\x0e2\x17.quota.v1.WorkflowStateR\x05state\x12\x12\n" +
+	"\x04step\x18\x03 \x01(\tR\x04step\x12\x14\n" +
+	"\x05quota\x18\x04 \x01(\tR\x05quota\x12:\n" +
+	"\vlimited_for\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\n" +
+	"limitedFor\x12\"\n" +
+	"\x04side\x18\x06 \x01(\x0e2\x0e.quota.v1.SideR\x04side\x12\x12\n" +
+	"\x04turn\x18\a \x01(\tR\x04turn\"U\n" +
 	"\aWaiting\x12\x16\n" +
 	"\x06ticket\x18\x01 \x01(\x04R\x06ticket\x122\n" +
 	"\aends_in\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x06endsIn\"\xc5\x01\n" +
@@ -6542,7 +7486,7 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x06holder\x18\x03 \x01(\tR\x06holder\"\\\n" +
 	"\rWatchResponse\x12\"\n" +
 	"\x04meta\x18\x01 \x01(\v2\x0e.quota.v1.MetaR\x04meta\x12'\n" +
-	"\x06events\x18\x02 \x03(\v2\x0f.quota.v1.EventR\x06events\"\xe9\x02\n" +
+	"\x06events\x18\x02 \x03(\v2\x0f.quota.v1.EventR\x06events\"\x99\x03\n" +
 	"\x05Event\x12'\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x13.quota.v1.EventKindR\x04kind\x12\x14\n" +
 	"\x05quota\x18\x02 \x01(\tR\x05quota\x12\x16\n" +
@@ -6554,7 +7498,9 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x06reason\x18\b \x01(\x0e2\x10.quota.v1.ReasonR\x06reason\x125\n" +
 	"\bduration\x18\t \x01(\v2\x19.google.protobuf.DurationR\bduration\x12\x12\n" +
 	"\x04task\x18\x14 \x01(\tR\x04task\x128\n" +
-	"\ftask_outcome\x18\x15 \x01(\x0e2\x15.quota.v1.TaskOutcomeR\vtaskOutcome\"M\n" +
+	"\ftask_outcome\x18\x15 \x01(\x0e2\x15.quota.v1.TaskOutcomeR\vtaskOutcome\x12\x1a\n" +
+	"\bworkflow\x18\f \x01(\tR\bworkflow\x12\x12\n" +
+	"\x04step\x18\r \x01(\tR\x04step\"M\n" +
 	"\x0fGetQuotaRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12&\n" +
 	"\x04read\x18\x02 \x01(\x0e2\x12.quota.v1.ReadModeR\x04read\"c\n" +
@@ -6732,7 +7678,57 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"expires_in\x18\a \x01(\v2\x19.google.protobuf.DurationR\texpiresIn\x12\x1e\n" +
 	"\n" +
 	"operations\x18\b \x01(\x05R\n" +
-	"operations\"?\n" +
+	"operations\"\xac\x02\n" +
+	"\bWorkflow\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12,\n" +
+	"\x05steps\x18\x02 \x03(\v2\x16.quota.v1.WorkflowStepR\x05steps\x12\x1c\n" +
+	"\tthreshold\x18\x03 \x01(\x05R\tthreshold\x121\n" +
+	"\x06within\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x06within\x12-\n" +
+	"\x04calm\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x04calm\x12-\n" +
+	"\x04turn\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x04turn\x12/\n" +
+	"\x05pause\x18\a \x01(\v2\x19.google.protobuf.DurationR\x05pause\"<\n" +
+	"\fWorkflowStep\x12\x16\n" +
+	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x14\n" +
+	"\x05after\x18\x02 \x03(\tR\x05after\"\xbf\x02\n" +
+	"\x0eWorkflowStatus\x122\n" +
+	"\n" +
+	"definition\x18\x01 \x01(\v2\x12.quota.v1.WorkflowR\n" +
+	"definition\x12-\n" +
+	"\x05state\x18\x02 \x01(\x0e2\x17.quota.v1.WorkflowStateR\x05state\x126\n" +
+	"\tstate_for\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\bstateFor\x122\n" +
+	"\acalm_in\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x06calmIn\x12*\n" +
+	"\x04turn\x18\x05 \x01(\v2\x16.quota.v1.WorkflowTurnR\x04turn\x122\n" +
+	"\x05steps\x18\x06 \x03(\v2\x1c.quota.v1.WorkflowStepStatusR\x05steps\"p\n" +
+	"\fWorkflowTurn\x12\x16\n" +
+	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x14\n" +
+	"\x05fence\x18\x02 \x01(\x04R\x05fence\x122\n" +
+	"\aends_in\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x06endsIn\"\x8e\x02\n" +
+	"\x12WorkflowStepStatus\x12\x16\n" +
+	"\x06holder\x18\x01 \x01(\tR\x06holder\x12:\n" +
+	"\vlimited_ago\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\n" +
+	"limitedAgo\x12:\n" +
+	"\vlimited_for\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\n" +
+	"limitedFor\x12\x14\n" +
+	"\x05quota\x18\x04 \x01(\tR\x05quota\x128\n" +
+	"\n" +
+	"paused_for\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\tpausedFor\x12\x18\n" +
+	"\awaiting\x18\x06 \x01(\x03R\awaiting\"P\n" +
+	"\x12GetWorkflowRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12&\n" +
+	"\x04read\x18\x02 \x01(\x0e2\x12.quota.v1.ReadModeR\x04read\"o\n" +
+	"\x13GetWorkflowResponse\x12\"\n" +
+	"\x04meta\x18\x01 \x01(\v2\x0e.quota.v1.MetaR\x04meta\x124\n" +
+	"\bworkflow\x18\x02 \x01(\v2\x18.quota.v1.WorkflowStatusR\bworkflow\"\x92\x01\n" +
+	"\x14ListWorkflowsRequest\x12\x16\n" +
+	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x1b\n" +
+	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x03 \x01(\tR\tpageToken\x12&\n" +
+	"\x04read\x18\x04 \x01(\x0e2\x12.quota.v1.ReadModeR\x04read\"\x9b\x01\n" +
+	"\x15ListWorkflowsResponse\x12\"\n" +
+	"\x04meta\x18\x01 \x01(\v2\x0e.quota.v1.MetaR\x04meta\x126\n" +
+	"\tworkflows\x18\x02 \x03(\v2\x18.quota.v1.WorkflowStatusR\tworkflows\x12&\n" +
+	"\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageToken\"?\n" +
 	"\x11CheckFenceRequest\x12\x14\n" +
 	"\x05lease\x18\x01 \x01(\x04R\x05lease\x12\x14\n" +
 	"\x05fence\x18\x02 \x01(\x04R\x05fence\"\xad\x01\n" +
@@ -6741,7 +7737,7 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x05valid\x18\x02 \x01(\bR\x05valid\x128\n" +
 	"\n" +
 	"expires_in\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\texpiresIn\x12#\n" +
-	"\rfence_counter\x18\x04 \x01(\x04R\ffenceCounter*\x84\f\n" +
+	"\rfence_counter\x18\x04 \x01(\x04R\ffenceCounter*\xf4\f\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11REASON_NEVER_FITS\x10\x01\x12\x16\n" +
@@ -6764,7 +7760,9 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\rREASON_PARKED\x10\x13\x12\x17\n" +
 	"\x13REASON_TASK_SHELVED\x10\x14\x12\x19\n" +
 	"\x15REASON_TASK_UNDER_WAY\x10\x15\x12\x15\n" +
-	"\x11REASON_TASK_LATER\x10\x16\x12\x12\n" +
+	"\x11REASON_TASK_LATER\x10\x16\x12\x15\n" +
+	"\x11REASON_SEQUENTIAL\x10\x11\x12\x18\n" +
+	"\x14REASON_BACK_PRESSURE\x10\x12\x12\x12\n" +
 	"\x0eREASON_INVALID\x10d\x12\x18\n" +
 	"\x14REASON_UNKNOWN_QUOTA\x10e\x12\x16\n" +
 	"\x12REASON_STALE_FENCE\x10f\x12\x17\n" +
@@ -6792,7 +7790,9 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x13REASON_UNKNOWN_TASK\x10\x82\x01\x12\x19\n" +
 	"\x14REASON_STALE_ATTEMPT\x10\x83\x01\x12\x16\n" +
 	"\x11REASON_TASKS_FULL\x10\x84\x01\x12\x18\n" +
-	"\x13REASON_FOREIGN_TASK\x10\x85\x01\x12\x15\n" +
+	"\x13REASON_FOREIGN_TASK\x10\x85\x01\x12\x1f\n" +
+	"\x1aREASON_IMPOSSIBLE_WORKFLOW\x10\x87\x01\x12\x1c\n" +
+	"\x17REASON_UNKNOWN_WORKFLOW\x10\x88\x01\x12\x15\n" +
 	"\x10REASON_NO_LEADER\x10\x96\x01\x12\x16\n" +
 	"\x11REASON_OVERLOADED\x10\x97\x01\x12\x1b\n" +
 	"\x16REASON_UNKNOWN_OUTCOME\x10\x98\x01\x12\x14\n" +
@@ -6818,7 +7818,17 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x11CLASS_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eCLASS_CRITICAL\x10\x01\x12\x12\n" +
 	"\x0eCLASS_STANDARD\x10\x02\x12\x14\n" +
-	"\x10CLASS_BACKGROUND\x10\x03*\xa6\x01\n" +
+	"\x10CLASS_BACKGROUND\x10\x03*k\n" +
+	"\rWorkflowState\x12\x1e\n" +
+	"\x1aWORKFLOW_STATE_UNSPECIFIED\x10\x00\x12\x1b\n" +
+	"\x17WORKFLOW_STATE_PARALLEL\x10\x01\x12\x1d\n" +
+	"\x19WORKFLOW_STATE_SEQUENTIAL\x10\x02*d\n" +
+	"\x04Side\x12\x14\n" +
+	"\x10SIDE_UNSPECIFIED\x10\x00\x12\x11\n" +
+	"\rSIDE_UPSTREAM\x10\x01\x12\x13\n" +
+	"\x0fSIDE_DOWNSTREAM\x10\x02\x12\r\n" +
+	"\tSIDE_SELF\x10\x03\x12\x0f\n" +
+	"\vSIDE_BESIDE\x10\x04*\xa6\x01\n" +
 	"\x05Cause\x12\x15\n" +
 	"\x11CAUSE_UNSPECIFIED\x10\x00\x12\f\n" +
 	"\bCAUSE_OK\x10\x01\x12\x13\n" +
@@ -6828,7 +7838,7 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\n" +
 	"CAUSE_PLAN\x10\x05\x12\x14\n" +
 	"\x10CAUSE_OVERLOADED\x10\x06\x12\x15\n" +
-	"\x11CAUSE_NOT_A_LIMIT\x10\a*\xe7\x04\n" +
+	"\x11CAUSE_NOT_A_LIMIT\x10\a*\xce\x05\n" +
 	"\tEventKind\x12\x1a\n" +
 	"\x16EVENT_KIND_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12EVENT_KIND_GRANTED\x10\x01\x12\x16\n" +
@@ -6853,7 +7863,11 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x15EVENT_KIND_TASK_BEGUN\x10\x14\x12\x19\n" +
 	"\x15EVENT_KIND_TASK_ENDED\x10\x15\x12\x1b\n" +
 	"\x17EVENT_KIND_TASK_SHELVED\x10\x16\x12\x1c\n" +
-	"\x18EVENT_KIND_TASK_PUT_BACK\x10\x17*\xd7\x01\n" +
+	"\x18EVENT_KIND_TASK_PUT_BACK\x10\x17\x12\x1c\n" +
+	"\x18EVENT_KIND_BACK_PRESSURE\x10\x18\x12\x19\n" +
+	"\x15EVENT_KIND_SEQUENTIAL\x10\x19\x12\x13\n" +
+	"\x0fEVENT_KIND_TURN\x10\x1a\x12\x17\n" +
+	"\x13EVENT_KIND_PARALLEL\x10\x1b*\xd7\x01\n" +
 	"\vTaskOutcome\x12\x1c\n" +
 	"\x18TASK_OUTCOME_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11TASK_OUTCOME_DONE\x10\x01\x12\x17\n" +
@@ -6889,7 +7903,8 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x06Anchor\x12\x16\n" +
 	"\x12ANCHOR_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fANCHOR_CALENDAR\x10\x01\x12\x13\n" +
-	"\x0fANCHOR_PROVIDER\x10\x022\xe9\b\n" +
+	"\x0fANCHOR_PROVIDER\x10\x022\x91\n" +
+	"\n" +
 	"\fQuotaService\x12L\n" +
 	"\vOpenSession\x12\x1c.quota.v1.OpenSessionRequest\x1a\x1d.quota.v1.OpenSessionResponse\"\x00\x12O\n" +
 	"\fCloseSession\x12\x1d.quota.v1.CloseSessionRequest\x1a\x1e.quota.v1.CloseSessionResponse\"\x00\x12@\n" +
@@ -6907,7 +7922,9 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"ListQuotas\x12\x1b.quota.v1.ListQuotasRequest\x1a\x1c.quota.v1.ListQuotasResponse\"\x03\x90\x02\x01\x12L\n" +
 	"\n" +
 	"ListLeases\x12\x1b.quota.v1.ListLeasesRequest\x1a\x1c.quota.v1.ListLeasesResponse\"\x03\x90\x02\x01\x12I\n" +
-	"\tListUsage\x12\x1a.quota.v1.ListUsageRequest\x1a\x1b.quota.v1.ListUsageResponse\"\x03\x90\x02\x01\x12L\n" +
+	"\tListUsage\x12\x1a.quota.v1.ListUsageRequest\x1a\x1b.quota.v1.ListUsageResponse\"\x03\x90\x02\x01\x12O\n" +
+	"\vGetWorkflow\x12\x1c.quota.v1.GetWorkflowRequest\x1a\x1d.quota.v1.GetWorkflowResponse\"\x03\x90\x02\x01\x12U\n" +
+	"\rListWorkflows\x12\x1e.quota.v1.ListWorkflowsRequest\x1a\x1f.quota.v1.ListWorkflowsResponse\"\x03\x90\x02\x01\x12L\n" +
 	"\n" +
 	"CheckFence\x12\x1b.quota.v1.CheckFenceRequest\x1a\x1c.quota.v1.CheckFenceResponse\"\x03\x90\x02\x01B&Z$github.com/quotad/quotad/rpc/quotav1b\x06proto3"
 
@@ -6923,266 +7940,308 @@ func file_quota_v1_quota_proto_rawDescGZIP() []byte {
 	return file_quota_v1_quota_proto_rawDescData
 }
 
-var file_quota_v1_quota_proto_enumTypes = make([]protoimpl.EnumInfo, 12)
-var file_quota_v1_quota_proto_msgTypes = make([]protoimpl.MessageInfo, 63)
+var file_quota_v1_quota_proto_enumTypes = make([]protoimpl.EnumInfo, 14)
+var file_quota_v1_quota_proto_msgTypes = make([]protoimpl.MessageInfo, 73)
 var file_quota_v1_quota_proto_goTypes = []any{
-	(Reason)(0),                  // 0: quota.v1.Reason
-	(Zone)(0),                    // 1: quota.v1.Zone
-	(Class)(0),                   // 2: quota.v1.Class
-	(Cause)(0),                   // 3: quota.v1.Cause
-	(EventKind)(0),               // 4: quota.v1.EventKind
-	(TaskOutcome)(0),             // 5: quota.v1.TaskOutcome
-	(ReadMode)(0),                // 6: quota.v1.ReadMode
-	(Circuit)(0),                 // 7: quota.v1.Circuit
-	(Zones)(0),                   // 8: quota.v1.Zones
-	(Charged)(0),                 // 9: quota.v1.Charged
-	(SettleMode)(0),              // 10: quota.v1.SettleMode
-	(Anchor)(0),                  // 11: quota.v1.Anchor
-	(*RequestId)(nil),            // 12: quota.v1.RequestId
-	(*Meta)(nil),                 // 13: quota.v1.Meta
-	(*ErrorInfo)(nil),            // 14: quota.v1.ErrorInfo
-	(*Item)(nil),                 // 15: quota.v1.Item
-	(*OpenSessionRequest)(nil),   // 16: quota.v1.OpenSessionRequest
-	(*OpenSessionResponse)(nil),  // 17: quota.v1.OpenSessionResponse
-	(*CloseSessionRequest)(nil),  // 18: quota.v1.CloseSessionRequest
-	(*CloseSessionResponse)(nil), // 19: quota.v1.CloseSessionResponse
-	(*ReserveRequest)(nil),       // 20: quota.v1.ReserveRequest
-	(*ReserveResponse)(nil),      // 21: quota.v1.ReserveResponse
-	(*Lease)(nil),                // 22: quota.v1.Lease
-	(*Forecast)(nil),             // 23: quota.v1.Forecast
-	(*GrantedItem)(nil),          // 24: quota.v1.GrantedItem
-	(*Operation)(nil),            // 25: quota.v1.Operation
-	(*Refusal)(nil),              // 26: quota.v1.Refusal
-	(*Waiting)(nil),              // 27: quota.v1.Waiting
-	(*ConsumeRequest)(nil),       // 28: quota.v1.ConsumeRequest
-	(*ConsumeResponse)(nil),      // 29: quota.v1.ConsumeResponse
-	(*SettleRequest)(nil),        // 30: quota.v1.SettleRequest
-	(*SettleResponse)(nil),       // 31: quota.v1.SettleResponse
-	(*ReleaseRequest)(nil),       // 32: quota.v1.ReleaseRequest
-	(*ReleaseResponse)(nil),      // 33: quota.v1.ReleaseResponse
-	(*RenewRequest)(nil),         // 34: quota.v1.RenewRequest
-	(*RenewResponse)(nil),        // 35: quota.v1.RenewResponse
-	(*WithdrawRequest)(nil),      // 36: quota.v1.WithdrawRequest
-	(*WithdrawResponse)(nil),     // 37: quota.v1.WithdrawResponse
-	(*Signal)(nil),               // 38: quota.v1.Signal
-	(*ReportRequest)(nil),        // 39: quota.v1.ReportRequest
-	(*ReportResponse)(nil),       // 40: quota.v1.ReportResponse
-	(*ReportedQuota)(nil),        // 41: quota.v1.ReportedQuota
-	(*Command)(nil),              // 42: quota.v1.Command
-	(*BatchRequest)(nil),         // 43: quota.v1.BatchRequest
-	(*BatchResponse)(nil),        // 44: quota.v1.BatchResponse
-	(*CommandResult)(nil),        // 45: quota.v1.CommandResult
-	(*CommandError)(nil),         // 46: quota.v1.CommandError
-	(*WatchRequest)(nil),         // 47: quota.v1.WatchRequest
-	(*WatchResponse)(nil),        // 48: quota.v1.WatchResponse
-	(*Event)(nil),                // 49: quota.v1.Event
-	(*GetQuotaRequest)(nil),      // 50: quota.v1.GetQuotaRequest
-	(*GetQuotaResponse)(nil),     // 51: quota.v1.GetQuotaResponse
-	(*ListQuotasRequest)(nil),    // 52: quota.v1.ListQuotasRequest
-	(*ListQuotasResponse)(nil),   // 53: quota.v1.ListQuotasResponse
-	(*QuotaStatus)(nil),          // 54: quota.v1.QuotaStatus
-	(*Override)(nil),             // 55: quota.v1.Override
-	(*Quota)(nil),                // 56: quota.v1.Quota
-	(*Policy)(nil),               // 57: quota.v1.Policy
-	(*Prediction)(nil),           // 58: quota.v1.Prediction
-	(*Shares)(nil),               // 59: quota.v1.Shares
-	(*ClassUse)(nil),             // 60: quota.v1.ClassUse
-	(*ListUsageRequest)(nil),     // 61: quota.v1.ListUsageRequest
-	(*ListUsageResponse)(nil),    // 62: quota.v1.ListUsageResponse
-	(*Usage)(nil),                // 63: quota.v1.Usage
-	(*Denial)(nil),               // 64: quota.v1.Denial
-	(*Breaker)(nil),              // 65: quota.v1.Breaker
-	(*Window)(nil),               // 66: quota.v1.Window
-	(*Rate)(nil),                 // 67: quota.v1.Rate
-	(*Slots)(nil),                // 68: quota.v1.Slots
-	(*ListLeasesRequest)(nil),    // 69: quota.v1.ListLeasesRequest
-	(*ListLeasesResponse)(nil),   // 70: quota.v1.ListLeasesResponse
-	(*LeaseStatus)(nil),          // 71: quota.v1.LeaseStatus
-	(*CheckFenceRequest)(nil),    // 72: quota.v1.CheckFenceRequest
-	(*CheckFenceResponse)(nil),   // 73: quota.v1.CheckFenceResponse
-	nil,                          // 74: quota.v1.Shares.HoldersEntry
-	(*durationpb.Duration)(nil),  // 75: google.protobuf.Duration
+	(Reason)(0),                   // 0: quota.v1.Reason
+	(Zone)(0),                     // 1: quota.v1.Zone
+	(Class)(0),                    // 2: quota.v1.Class
+	(WorkflowState)(0),            // 3: quota.v1.WorkflowState
+	(Side)(0),                     // 4: quota.v1.Side
+	(Cause)(0),                    // 5: quota.v1.Cause
+	(EventKind)(0),                // 6: quota.v1.EventKind
+	(TaskOutcome)(0),              // 7: quota.v1.TaskOutcome
+	(ReadMode)(0),                 // 8: quota.v1.ReadMode
+	(Circuit)(0),                  // 9: quota.v1.Circuit
+	(Zones)(0),                    // 10: quota.v1.Zones
+	(Charged)(0),                  // 11: quota.v1.Charged
+	(SettleMode)(0),               // 12: quota.v1.SettleMode
+	(Anchor)(0),                   // 13: quota.v1.Anchor
+	(*RequestId)(nil),             // 14: quota.v1.RequestId
+	(*Meta)(nil),                  // 15: quota.v1.Meta
+	(*ErrorInfo)(nil),             // 16: quota.v1.ErrorInfo
+	(*Item)(nil),                  // 17: quota.v1.Item
+	(*OpenSessionRequest)(nil),    // 18: quota.v1.OpenSessionRequest
+	(*OpenSessionResponse)(nil),   // 19: quota.v1.OpenSessionResponse
+	(*CloseSessionRequest)(nil),   // 20: quota.v1.CloseSessionRequest
+	(*CloseSessionResponse)(nil),  // 21: quota.v1.CloseSessionResponse
+	(*ReserveRequest)(nil),        // 22: quota.v1.ReserveRequest
+	(*ReserveResponse)(nil),       // 23: quota.v1.ReserveResponse
+	(*Lease)(nil),                 // 24: quota.v1.Lease
+	(*Forecast)(nil),              // 25: quota.v1.Forecast
+	(*GrantedItem)(nil),           // 26: quota.v1.GrantedItem
+	(*Operation)(nil),             // 27: quota.v1.Operation
+	(*Refusal)(nil),               // 28: quota.v1.Refusal
+	(*BackPressure)(nil),          // 29: quota.v1.BackPressure
+	(*Waiting)(nil),               // 30: quota.v1.Waiting
+	(*ConsumeRequest)(nil),        // 31: quota.v1.ConsumeRequest
+	(*ConsumeResponse)(nil),       // 32: quota.v1.ConsumeResponse
+	(*SettleRequest)(nil),         // 33: quota.v1.SettleRequest
+	(*SettleResponse)(nil),        // 34: quota.v1.SettleResponse
+	(*ReleaseRequest)(nil),        // 35: quota.v1.ReleaseRequest
+	(*ReleaseResponse)(nil),       // 36: quota.v1.ReleaseResponse
+	(*RenewRequest)(nil),          // 37: quota.v1.RenewRequest
+	(*RenewResponse)(nil),         // 38: quota.v1.RenewResponse
+	(*WithdrawRequest)(nil),       // 39: quota.v1.WithdrawRequest
+	(*WithdrawResponse)(nil),      // 40: quota.v1.WithdrawResponse
+	(*Signal)(nil),                // 41: quota.v1.Signal
+	(*ReportRequest)(nil),         // 42: quota.v1.ReportRequest
+	(*ReportResponse)(nil),        // 43: quota.v1.ReportResponse
+	(*ReportedQuota)(nil),         // 44: quota.v1.ReportedQuota
+	(*Command)(nil),               // 45: quota.v1.Command
+	(*BatchRequest)(nil),          // 46: quota.v1.BatchRequest
+	(*BatchResponse)(nil),         // 47: quota.v1.BatchResponse
+	(*CommandResult)(nil),         // 48: quota.v1.CommandResult
+	(*CommandError)(nil),          // 49: quota.v1.CommandError
+	(*WatchRequest)(nil),          // 50: quota.v1.WatchRequest
+	(*WatchResponse)(nil),         // 51: quota.v1.WatchResponse
+	(*Event)(nil),                 // 52: quota.v1.Event
+	(*GetQuotaRequest)(nil),       // 53: quota.v1.GetQuotaRequest
+	(*GetQuotaResponse)(nil),      // 54: quota.v1.GetQuotaResponse
+	(*ListQuotasRequest)(nil),     // 55: quota.v1.ListQuotasRequest
+	(*ListQuotasResponse)(nil),    // 56: quota.v1.ListQuotasResponse
+	(*QuotaStatus)(nil),           // 57: quota.v1.QuotaStatus
+	(*Override)(nil),              // 58: quota.v1.Override
+	(*Quota)(nil),                 // 59: quota.v1.Quota
+	(*Policy)(nil),                // 60: quota.v1.Policy
+	(*Prediction)(nil),            // 61: quota.v1.Prediction
+	(*Shares)(nil),                // 62: quota.v1.Shares
+	(*ClassUse)(nil),              // 63: quota.v1.ClassUse
+	(*ListUsageRequest)(nil),      // 64: quota.v1.ListUsageRequest
+	(*ListUsageResponse)(nil),     // 65: quota.v1.ListUsageResponse
+	(*Usage)(nil),                 // 66: quota.v1.Usage
+	(*Denial)(nil),                // 67: quota.v1.Denial
+	(*Breaker)(nil),               // 68: quota.v1.Breaker
+	(*Window)(nil),                // 69: quota.v1.Window
+	(*Rate)(nil),                  // 70: quota.v1.Rate
+	(*Slots)(nil),                 // 71: quota.v1.Slots
+	(*ListLeasesRequest)(nil),     // 72: quota.v1.ListLeasesRequest
+	(*ListLeasesResponse)(nil),    // 73: quota.v1.ListLeasesResponse
+	(*LeaseStatus)(nil),           // 74: quota.v1.LeaseStatus
+	(*Workflow)(nil),              // 75: quota.v1.Workflow
+	(*WorkflowStep)(nil),          // 76: quota.v1.WorkflowStep
+	(*WorkflowStatus)(nil),        // 77: quota.v1.WorkflowStatus
+	(*WorkflowTurn)(nil),          // 78: quota.v1.WorkflowTurn
+	(*WorkflowStepStatus)(nil),    // 79: quota.v1.WorkflowStepStatus
+	(*GetWorkflowRequest)(nil),    // 80: quota.v1.GetWorkflowRequest
+	(*GetWorkflowResponse)(nil),   // 81: quota.v1.GetWorkflowResponse
+	(*ListWorkflowsRequest)(nil),  // 82: quota.v1.ListWorkflowsRequest
+	(*ListWorkflowsResponse)(nil), // 83: quota.v1.ListWorkflowsResponse
+	(*CheckFenceRequest)(nil),     // 84: quota.v1.CheckFenceRequest
+	(*CheckFenceResponse)(nil),    // 85: quota.v1.CheckFenceResponse
+	nil,                           // 86: quota.v1.Shares.HoldersEntry
+	(*durationpb.Duration)(nil),   // 87: google.protobuf.Duration
 }
 var file_quota_v1_quota_proto_depIdxs = []int32{
-	75,  // 0: quota.v1.Meta.cluster_time:type_name -> google.protobuf.Duration
-	75,  // 1: quota.v1.Meta.served_in:type_name -> google.protobuf.Duration
+	87,  // 0: quota.v1.Meta.cluster_time:type_name -> google.protobuf.Duration
+	87,  // 1: quota.v1.Meta.served_in:type_name -> google.protobuf.Duration
 	0,   // 2: quota.v1.ErrorInfo.reason:type_name -> quota.v1.Reason
-	75,  // 3: quota.v1.ErrorInfo.retry_after:type_name -> google.protobuf.Duration
-	13,  // 4: quota.v1.OpenSessionResponse.meta:type_name -> quota.v1.Meta
-	13,  // 5: quota.v1.CloseSessionResponse.meta:type_name -> quota.v1.Meta
-	12,  // 6: quota.v1.ReserveRequest.request_id:type_name -> quota.v1.RequestId
-	15,  // 7: quota.v1.ReserveRequest.items:type_name -> quota.v1.Item
-	75,  // 8: quota.v1.ReserveRequest.ttl:type_name -> google.protobuf.Duration
+	87,  // 3: quota.v1.ErrorInfo.retry_after:type_name -> google.protobuf.Duration
+	15,  // 4: quota.v1.OpenSessionResponse.meta:type_name -> quota.v1.Meta
+	15,  // 5: quota.v1.CloseSessionResponse.meta:type_name -> quota.v1.Meta
+	14,  // 6: quota.v1.ReserveRequest.request_id:type_name -> quota.v1.RequestId
+	17,  // 7: quota.v1.ReserveRequest.items:type_name -> quota.v1.Item
+	87,  // 8: quota.v1.ReserveRequest.ttl:type_name -> google.protobuf.Duration
 	2,   // 9: quota.v1.ReserveRequest.class:type_name -> quota.v1.Class
-	75,  // 10: quota.v1.ReserveRequest.wait:type_name -> google.protobuf.Duration
-	13,  // 11: quota.v1.ReserveResponse.meta:type_name -> quota.v1.Meta
-	22,  // 12: quota.v1.ReserveResponse.lease:type_name -> quota.v1.Lease
-	26,  // 13: quota.v1.ReserveResponse.refusal:type_name -> quota.v1.Refusal
-	27,  // 14: quota.v1.ReserveResponse.waiting:type_name -> quota.v1.Waiting
-	24,  // 15: quota.v1.Lease.items:type_name -> quota.v1.GrantedItem
-	75,  // 16: quota.v1.Lease.expires_in:type_name -> google.protobuf.Duration
-	25,  // 17: quota.v1.Lease.operation:type_name -> quota.v1.Operation
+	87,  // 10: quota.v1.ReserveRequest.wait:type_name -> google.protobuf.Duration
+	15,  // 11: quota.v1.ReserveResponse.meta:type_name -> quota.v1.Meta
+	24,  // 12: quota.v1.ReserveResponse.lease:type_name -> quota.v1.Lease
+	28,  // 13: quota.v1.ReserveResponse.refusal:type_name -> quota.v1.Refusal
+	30,  // 14: quota.v1.ReserveResponse.waiting:type_name -> quota.v1.Waiting
+	26,  // 15: quota.v1.Lease.items:type_name -> quota.v1.GrantedItem
+	87,  // 16: quota.v1.Lease.expires_in:type_name -> google.protobuf.Duration
+	27,  // 17: quota.v1.Lease.operation:type_name -> quota.v1.Operation
 	2,   // 18: quota.v1.Lease.class:type_name -> quota.v1.Class
-	75,  // 19: quota.v1.Lease.asked_ttl:type_name -> google.protobuf.Duration
-	23,  // 20: quota.v1.Lease.forecast:type_name -> quota.v1.Forecast
-	75,  // 21: quota.v1.Forecast.exhausted_in:type_name -> google.protobuf.Duration
-	75,  // 22: quota.v1.GrantedItem.expires_in:type_name -> google.protobuf.Duration
-	24,  // 23: quota.v1.Operation.items:type_name -> quota.v1.GrantedItem
-	75,  // 24: quota.v1.Operation.spend_in:type_name -> google.protobuf.Duration
-	75,  // 25: quota.v1.Operation.transit:type_name -> google.protobuf.Duration
-	0,   // 26: quota.v1.Refusal.reason:type_name -> quota.v1.Reason
-	75,  // 27: quota.v1.Refusal.retry_after:type_name -> google.protobuf.Duration
-	1,   // 28: quota.v1.Refusal.zone:type_name -> quota.v1.Zone
-	23,  // 29: quota.v1.Refusal.forecast:type_name -> quota.v1.Forecast
-	75,  // 30: quota.v1.Waiting.ends_in:type_name -> google.protobuf.Duration
-	12,  // 31: quota.v1.ConsumeRequest.request_id:type_name -> quota.v1.RequestId
-	15,  // 32: quota.v1.ConsumeRequest.items:type_name -> quota.v1.Item
-	13,  // 33: quota.v1.ConsumeResponse.meta:type_name -> quota.v1.Meta
-	25,  // 34: quota.v1.ConsumeResponse.operation:type_name -> quota.v1.Operation
-	26,  // 35: quota.v1.ConsumeResponse.refusal:type_name -> quota.v1.Refusal
-	12,  // 36: quota.v1.SettleRequest.request_id:type_name -> quota.v1.RequestId
-	15,  // 37: quota.v1.SettleRequest.unspent:type_name -> quota.v1.Item
-	15,  // 38: quota.v1.SettleRequest.actual:type_name -> quota.v1.Item
-	13,  // 39: quota.v1.SettleResponse.meta:type_name -> quota.v1.Meta
-	15,  // 40: quota.v1.SettleResponse.returned:type_name -> quota.v1.Item
-	15,  // 41: quota.v1.SettleResponse.overrun:type_name -> quota.v1.Item
-	12,  // 42: quota.v1.ReleaseRequest.request_id:type_name -> quota.v1.RequestId
-	15,  // 43: quota.v1.ReleaseRequest.items:type_name -> quota.v1.Item
-	13,  // 44: quota.v1.ReleaseResponse.meta:type_name -> quota.v1.Meta
-	15,  // 45: quota.v1.ReleaseResponse.returned:type_name -> quota.v1.Item
-	12,  // 46: quota.v1.RenewRequest.request_id:type_name -> quota.v1.RequestId
-	75,  // 47: quota.v1.RenewRequest.ttl:type_name -> google.protobuf.Duration
-	13,  // 48: quota.v1.RenewResponse.meta:type_name -> quota.v1.Meta
-	75,  // 49: quota.v1.RenewResponse.expires_in:type_name -> google.protobuf.Duration
-	12,  // 50: quota.v1.WithdrawRequest.request_id:type_name -> quota.v1.RequestId
-	13,  // 51: quota.v1.WithdrawResponse.meta:type_name -> quota.v1.Meta
-	3,   // 52: quota.v1.Signal.cause:type_name -> quota.v1.Cause
-	75,  // 53: quota.v1.Signal.reset_after:type_name -> google.protobuf.Duration
-	75,  // 54: quota.v1.Signal.reset_resolution:type_name -> google.protobuf.Duration
-	75,  // 55: quota.v1.Signal.retry_after:type_name -> google.protobuf.Duration
-	12,  // 56: quota.v1.ReportRequest.request_id:type_name -> quota.v1.RequestId
-	38,  // 57: quota.v1.ReportRequest.signals:type_name -> quota.v1.Signal
-	13,  // 58: quota.v1.ReportResponse.meta:type_name -> quota.v1.Meta
-	41,  // 59: quota.v1.ReportResponse.quotas:type_name -> quota.v1.ReportedQuota
-	75,  // 60: quota.v1.ReportedQuota.cooldown_left:type_name -> google.protobuf.Duration
-	20,  // 61: quota.v1.Command.reserve:type_name -> quota.v1.ReserveRequest
-	28,  // 62: quota.v1.Command.consume:type_name -> quota.v1.ConsumeRequest
-	30,  // 63: quota.v1.Command.settle:type_name -> quota.v1.SettleRequest
-	32,  // 64: quota.v1.Command.release:type_name -> quota.v1.ReleaseRequest
-	34,  // 65: quota.v1.Command.renew:type_name -> quota.v1.RenewRequest
-	36,  // 66: quota.v1.Command.withdraw:type_name -> quota.v1.WithdrawRequest
-	39,  // 67: quota.v1.Command.report:type_name -> quota.v1.ReportRequest
-	42,  // 68: quota.v1.BatchRequest.commands:type_name -> quota.v1.Command
-	13,  // 69: quota.v1.BatchResponse.meta:type_name -> quota.v1.Meta
-	45,  // 70: quota.v1.BatchResponse.results:type_name -> quota.v1.CommandResult
-	21,  // 71: quota.v1.CommandResult.reserve:type_name -> quota.v1.ReserveResponse
-	29,  // 72: quota.v1.CommandResult.consume:type_name -> quota.v1.ConsumeResponse
-	31,  // 73: quota.v1.CommandResult.settle:type_name -> quota.v1.SettleResponse
-	33,  // 74: quota.v1.CommandResult.release:type_name -> quota.v1.ReleaseResponse
-	35,  // 75: quota.v1.CommandResult.renew:type_name -> quota.v1.RenewResponse
-	37,  // 76: quota.v1.CommandResult.withdraw:type_name -> quota.v1.WithdrawResponse
-	40,  // 77: quota.v1.CommandResult.report:type_name -> quota.v1.ReportResponse
-	46,  // 78: quota.v1.CommandResult.error:type_name -> quota.v1.CommandError
-	14,  // 79: quota.v1.CommandError.info:type_name -> quota.v1.ErrorInfo
-	13,  // 80: quota.v1.WatchResponse.meta:type_name -> quota.v1.Meta
-	49,  // 81: quota.v1.WatchResponse.events:type_name -> quota.v1.Event
-	4,   // 82: quota.v1.Event.kind:type_name -> quota.v1.EventKind
-	0,   // 83: quota.v1.Event.reason:type_name -> quota.v1.Reason
-	75,  // 84: quota.v1.Event.duration:type_name -> google.protobuf.Duration
-	5,   // 85: quota.v1.Event.task_outcome:type_name -> quota.v1.TaskOutcome
-	6,   // 86: quota.v1.GetQuotaRequest.read:type_name -> quota.v1.ReadMode
-	13,  // 87: quota.v1.GetQuotaResponse.meta:type_name -> quota.v1.Meta
-	54,  // 88: quota.v1.GetQuotaResponse.quota:type_name -> quota.v1.QuotaStatus
-	6,   // 89: quota.v1.ListQuotasRequest.read:type_name -> quota.v1.ReadMode
-	13,  // 90: quota.v1.ListQuotasResponse.meta:type_name -> quota.v1.Meta
-	54,  // 91: quota.v1.ListQuotasResponse.quotas:type_name -> quota.v1.QuotaStatus
-	56,  // 92: quota.v1.QuotaStatus.definition:type_name -> quota.v1.Quota
-	1,   // 93: quota.v1.QuotaStatus.zone:type_name -> quota.v1.Zone
-	75,  // 94: quota.v1.QuotaStatus.cooldown_left:type_name -> google.protobuf.Duration
-	75,  // 95: quota.v1.QuotaStatus.window_closes_in:type_name -> google.protobuf.Duration
-	75,  // 96: quota.v1.QuotaStatus.reopens_in:type_name -> google.protobuf.Duration
-	60,  // 97: quota.v1.QuotaStatus.classes:type_name -> quota.v1.ClassUse
-	7,   // 98: quota.v1.QuotaStatus.circuit:type_name -> quota.v1.Circuit
-	23,  // 99: quota.v1.QuotaStatus.forecast:type_name -> quota.v1.Forecast
-	55,  // 100: quota.v1.QuotaStatus.override:type_name -> quota.v1.Override
-	75,  // 101: quota.v1.Override.left:type_name -> google.protobuf.Duration
-	66,  // 102: quota.v1.Quota.window:type_name -> quota.v1.Window
-	67,  // 103: quota.v1.Quota.rate:type_name -> quota.v1.Rate
-	68,  // 104: quota.v1.Quota.slots:type_name -> quota.v1.Slots
-	75,  // 105: quota.v1.Quota.spend_by:type_name -> google.protobuf.Duration
-	75,  // 106: quota.v1.Quota.transit:type_name -> google.protobuf.Duration
-	9,   // 107: quota.v1.Quota.charged:type_name -> quota.v1.Charged
-	75,  // 108: quota.v1.Quota.max_call:type_name -> google.protobuf.Duration
-	10,  // 109: quota.v1.Quota.settle:type_name -> quota.v1.SettleMode
-	57,  // 110: quota.v1.Quota.policy:type_name -> quota.v1.Policy
-	8,   // 111: quota.v1.Policy.zones:type_name -> quota.v1.Zones
-	75,  // 112: quota.v1.Policy.ramp:type_name -> google.protobuf.Duration
-	65,  // 113: quota.v1.Policy.breaker:type_name -> quota.v1.Breaker
-	59,  // 114: quota.v1.Policy.shares:type_name -> quota.v1.Shares
-	75,  // 115: quota.v1.Policy.ageing:type_name -> google.protobuf.Duration
-	58,  // 116: quota.v1.Policy.prediction:type_name -> quota.v1.Prediction
-	75,  // 117: quota.v1.Prediction.ahead:type_name -> google.protobuf.Duration
-	75,  // 118: quota.v1.Shares.quiet:type_name -> google.protobuf.Duration
-	74,  // 119: quota.v1.Shares.holders:type_name -> quota.v1.Shares.HoldersEntry
-	2,   // 120: quota.v1.ClassUse.class:type_name -> quota.v1.Class
-	6,   // 121: quota.v1.ListUsageRequest.read:type_name -> quota.v1.ReadMode
-	13,  // 122: quota.v1.ListUsageResponse.meta:type_name -> quota.v1.Meta
-	63,  // 123: quota.v1.ListUsageResponse.usage:type_name -> quota.v1.Usage
-	2,   // 124: quota.v1.Usage.class:type_name -> quota.v1.Class
-	75,  // 125: quota.v1.Usage.waited:type_name -> google.protobuf.Duration
-	64,  // 126: quota.v1.Usage.denials:type_name -> quota.v1.Denial
-	0,   // 127: quota.v1.Denial.reason:type_name -> quota.v1.Reason
-	75,  // 128: quota.v1.Breaker.closed:type_name -> google.protobuf.Duration
-	11,  // 129: quota.v1.Window.anchor:type_name -> quota.v1.Anchor
-	75,  // 130: quota.v1.Window.skew:type_name -> google.protobuf.Duration
-	75,  // 131: quota.v1.Rate.per:type_name -> google.protobuf.Duration
-	75,  // 132: quota.v1.Slots.grace:type_name -> google.protobuf.Duration
-	6,   // 133: quota.v1.ListLeasesRequest.read:type_name -> quota.v1.ReadMode
-	13,  // 134: quota.v1.ListLeasesResponse.meta:type_name -> quota.v1.Meta
-	71,  // 135: quota.v1.ListLeasesResponse.leases:type_name -> quota.v1.LeaseStatus
-	2,   // 136: quota.v1.LeaseStatus.class:type_name -> quota.v1.Class
-	24,  // 137: quota.v1.LeaseStatus.held:type_name -> quota.v1.GrantedItem
-	24,  // 138: quota.v1.LeaseStatus.consumed:type_name -> quota.v1.GrantedItem
-	75,  // 139: quota.v1.LeaseStatus.expires_in:type_name -> google.protobuf.Duration
-	13,  // 140: quota.v1.CheckFenceResponse.meta:type_name -> quota.v1.Meta
-	75,  // 141: quota.v1.CheckFenceResponse.expires_in:type_name -> google.protobuf.Duration
-	16,  // 142: quota.v1.QuotaService.OpenSession:input_type -> quota.v1.OpenSessionRequest
-	18,  // 143: quota.v1.QuotaService.CloseSession:input_type -> quota.v1.CloseSessionRequest
-	20,  // 144: quota.v1.QuotaService.Reserve:input_type -> quota.v1.ReserveRequest
-	28,  // 145: quota.v1.QuotaService.Consume:input_type -> quota.v1.ConsumeRequest
-	30,  // 146: quota.v1.QuotaService.Settle:input_type -> quota.v1.SettleRequest
-	32,  // 147: quota.v1.QuotaService.Release:input_type -> quota.v1.ReleaseRequest
-	34,  // 148: quota.v1.QuotaService.Renew:input_type -> quota.v1.RenewRequest
-	36,  // 149: quota.v1.QuotaService.Withdraw:input_type -> quota.v1.WithdrawRequest
-	39,  // 150: quota.v1.QuotaService.Report:input_type -> quota.v1.ReportRequest
-	43,  // 151: quota.v1.QuotaService.Batch:input_type -> quota.v1.BatchRequest
-	47,  // 152: quota.v1.QuotaService.Watch:input_type -> quota.v1.WatchRequest
-	50,  // 153: quota.v1.QuotaService.GetQuota:input_type -> quota.v1.GetQuotaRequest
-	52,  // 154: quota.v1.QuotaService.ListQuotas:input_type -> quota.v1.ListQuotasRequest
-	69,  // 155: quota.v1.QuotaService.ListLeases:input_type -> quota.v1.ListLeasesRequest
-	61,  // 156: quota.v1.QuotaService.ListUsage:input_type -> quota.v1.ListUsageRequest
-	72,  // 157: quota.v1.QuotaService.CheckFence:input_type -> quota.v1.CheckFenceRequest
-	17,  // 158: quota.v1.QuotaService.OpenSession:output_type -> quota.v1.OpenSessionResponse
-	19,  // 159: quota.v1.QuotaService.CloseSession:output_type -> quota.v1.CloseSessionResponse
-	21,  // 160: quota.v1.QuotaService.Reserve:output_type -> quota.v1.ReserveResponse
-	29,  // 161: quota.v1.QuotaService.Consume:output_type -> quota.v1.ConsumeResponse
-	31,  // 162: quota.v1.QuotaService.Settle:output_type -> quota.v1.SettleResponse
-	33,  // 163: quota.v1.QuotaService.Release:output_type -> quota.v1.ReleaseResponse
-	35,  // 164: quota.v1.QuotaService.Renew:output_type -> quota.v1.RenewResponse
-	37,  // 165: quota.v1.QuotaService.Withdraw:output_type -> quota.v1.WithdrawResponse
-	40,  // 166: quota.v1.QuotaService.Report:output_type -> quota.v1.ReportResponse
-	44,  // 167: quota.v1.QuotaService.Batch:output_type -> quota.v1.BatchResponse
-	48,  // 168: quota.v1.QuotaService.Watch:output_type -> quota.v1.WatchResponse
-	51,  // 169: quota.v1.QuotaService.GetQuota:output_type -> quota.v1.GetQuotaResponse
-	53,  // 170: quota.v1.QuotaService.ListQuotas:output_type -> quota.v1.ListQuotasResponse
-	70,  // 171: quota.v1.QuotaService.ListLeases:output_type -> quota.v1.ListLeasesResponse
-	62,  // 172: quota.v1.QuotaService.ListUsage:output_type -> quota.v1.ListUsageResponse
-	73,  // 173: quota.v1.QuotaService.CheckFence:output_type -> quota.v1.CheckFenceResponse
-	158, // [158:174] is the sub-list for method output_type
-	142, // [142:158] is the sub-list for method input_type
-	142, // [142:142] is the sub-list for extension type_name
-	142, // [142:142] is the sub-list for extension extendee
-	0,   // [0:142] is the sub-list for field type_name
+	87,  // 19: quota.v1.Lease.asked_ttl:type_name -> google.protobuf.Duration
+	29,  // 20: quota.v1.Lease.back_pressure:type_name -> quota.v1.BackPressure
+	25,  // 21: quota.v1.Lease.forecast:type_name -> quota.v1.Forecast
+	87,  // 22: quota.v1.Forecast.exhausted_in:type_name -> google.protobuf.Duration
+	87,  // 23: quota.v1.GrantedItem.expires_in:type_name -> google.protobuf.Duration
+	26,  // 24: quota.v1.Operation.items:type_name -> quota.v1.GrantedItem
+	87,  // 25: quota.v1.Operation.spend_in:type_name -> google.protobuf.Duration
+	87,  // 26: quota.v1.Operation.transit:type_name -> google.protobuf.Duration
+	0,   // 27: quota.v1.Refusal.reason:type_name -> quota.v1.Reason
+	87,  // 28: quota.v1.Refusal.retry_after:type_name -> google.protobuf.Duration
+	1,   // 29: quota.v1.Refusal.zone:type_name -> quota.v1.Zone
+	25,  // 30: quota.v1.Refusal.forecast:type_name -> quota.v1.Forecast
+	29,  // 31: quota.v1.Refusal.back_pressure:type_name -> quota.v1.BackPressure
+	3,   // 32: quota.v1.BackPressure.state:type_name -> quota.v1.WorkflowState
+	87,  // 33: quota.v1.BackPressure.limited_for:type_name -> google.protobuf.Duration
+	4,   // 34: quota.v1.BackPressure.side:type_name -> quota.v1.Side
+	87,  // 35: quota.v1.Waiting.ends_in:type_name -> google.protobuf.Duration
+	14,  // 36: quota.v1.ConsumeRequest.request_id:type_name -> quota.v1.RequestId
+	17,  // 37: quota.v1.ConsumeRequest.items:type_name -> quota.v1.Item
+	15,  // 38: quota.v1.ConsumeResponse.meta:type_name -> quota.v1.Meta
+	27,  // 39: quota.v1.ConsumeResponse.operation:type_name -> quota.v1.Operation
+	28,  // 40: quota.v1.ConsumeResponse.refusal:type_name -> quota.v1.Refusal
+	14,  // 41: quota.v1.SettleRequest.request_id:type_name -> quota.v1.RequestId
+	17,  // 42: quota.v1.SettleRequest.unspent:type_name -> quota.v1.Item
+	17,  // 43: quota.v1.SettleRequest.actual:type_name -> quota.v1.Item
+	15,  // 44: quota.v1.SettleResponse.meta:type_name -> quota.v1.Meta
+	17,  // 45: quota.v1.SettleResponse.returned:type_name -> quota.v1.Item
+	17,  // 46: quota.v1.SettleResponse.overrun:type_name -> quota.v1.Item
+	14,  // 47: quota.v1.ReleaseRequest.request_id:type_name -> quota.v1.RequestId
+	17,  // 48: quota.v1.ReleaseRequest.items:type_name -> quota.v1.Item
+	15,  // 49: quota.v1.ReleaseResponse.meta:type_name -> quota.v1.Meta
+	17,  // 50: quota.v1.ReleaseResponse.returned:type_name -> quota.v1.Item
+	14,  // 51: quota.v1.RenewRequest.request_id:type_name -> quota.v1.RequestId
+	87,  // 52: quota.v1.RenewRequest.ttl:type_name -> google.protobuf.Duration
+	15,  // 53: quota.v1.RenewResponse.meta:type_name -> quota.v1.Meta
+	87,  // 54: quota.v1.RenewResponse.expires_in:type_name -> google.protobuf.Duration
+	14,  // 55: quota.v1.WithdrawRequest.request_id:type_name -> quota.v1.RequestId
+	15,  // 56: quota.v1.WithdrawResponse.meta:type_name -> quota.v1.Meta
+	5,   // 57: quota.v1.Signal.cause:type_name -> quota.v1.Cause
+	87,  // 58: quota.v1.Signal.reset_after:type_name -> google.protobuf.Duration
+	87,  // 59: quota.v1.Signal.reset_resolution:type_name -> google.protobuf.Duration
+	87,  // 60: quota.v1.Signal.retry_after:type_name -> google.protobuf.Duration
+	14,  // 61: quota.v1.ReportRequest.request_id:type_name -> quota.v1.RequestId
+	41,  // 62: quota.v1.ReportRequest.signals:type_name -> quota.v1.Signal
+	15,  // 63: quota.v1.ReportResponse.meta:type_name -> quota.v1.Meta
+	44,  // 64: quota.v1.ReportResponse.quotas:type_name -> quota.v1.ReportedQuota
+	87,  // 65: quota.v1.ReportedQuota.cooldown_left:type_name -> google.protobuf.Duration
+	22,  // 66: quota.v1.Command.reserve:type_name -> quota.v1.ReserveRequest
+	31,  // 67: quota.v1.Command.consume:type_name -> quota.v1.ConsumeRequest
+	33,  // 68: quota.v1.Command.settle:type_name -> quota.v1.SettleRequest
+	35,  // 69: quota.v1.Command.release:type_name -> quota.v1.ReleaseRequest
+	37,  // 70: quota.v1.Command.renew:type_name -> quota.v1.RenewRequest
+	39,  // 71: quota.v1.Command.withdraw:type_name -> quota.v1.WithdrawRequest
+	42,  // 72: quota.v1.Command.report:type_name -> quota.v1.ReportRequest
+	45,  // 73: quota.v1.BatchRequest.commands:type_name -> quota.v1.Command
+	15,  // 74: quota.v1.BatchResponse.meta:type_name -> quota.v1.Meta
+	48,  // 75: quota.v1.BatchResponse.results:type_name -> quota.v1.CommandResult
+	23,  // 76: quota.v1.CommandResult.reserve:type_name -> quota.v1.ReserveResponse
+	32,  // 77: quota.v1.CommandResult.consume:type_name -> quota.v1.ConsumeResponse
+	34,  // 78: quota.v1.CommandResult.settle:type_name -> quota.v1.SettleResponse
+	36,  // 79: quota.v1.CommandResult.release:type_name -> quota.v1.ReleaseResponse
+	38,  // 80: quota.v1.CommandResult.renew:type_name -> quota.v1.RenewResponse
+	40,  // 81: quota.v1.CommandResult.withdraw:type_name -> quota.v1.WithdrawResponse
+	43,  // 82: quota.v1.CommandResult.report:type_name -> quota.v1.ReportResponse
+	49,  // 83: quota.v1.CommandResult.error:type_name -> quota.v1.CommandError
+	16,  // 84: quota.v1.CommandError.info:type_name -> quota.v1.ErrorInfo
+	15,  // 85: quota.v1.WatchResponse.meta:type_name -> quota.v1.Meta
+	52,  // 86: quota.v1.WatchResponse.events:type_name -> quota.v1.Event
+	6,   // 87: quota.v1.Event.kind:type_name -> quota.v1.EventKind
+	0,   // 88: quota.v1.Event.reason:type_name -> quota.v1.Reason
+	87,  // 89: quota.v1.Event.duration:type_name -> google.protobuf.Duration
+	7,   // 90: quota.v1.Event.task_outcome:type_name -> quota.v1.TaskOutcome
+	8,   // 91: quota.v1.GetQuotaRequest.read:type_name -> quota.v1.ReadMode
+	15,  // 92: quota.v1.GetQuotaResponse.meta:type_name -> quota.v1.Meta
+	57,  // 93: quota.v1.GetQuotaResponse.quota:type_name -> quota.v1.QuotaStatus
+	8,   // 94: quota.v1.ListQuotasRequest.read:type_name -> quota.v1.ReadMode
+	15,  // 95: quota.v1.ListQuotasResponse.meta:type_name -> quota.v1.Meta
+	57,  // 96: quota.v1.ListQuotasResponse.quotas:type_name -> quota.v1.QuotaStatus
+	59,  // 97: quota.v1.QuotaStatus.definition:type_name -> quota.v1.Quota
+	1,   // 98: quota.v1.QuotaStatus.zone:type_name -> quota.v1.Zone
+	87,  // 99: quota.v1.QuotaStatus.cooldown_left:type_name -> google.protobuf.Duration
+	87,  // 100: quota.v1.QuotaStatus.window_closes_in:type_name -> google.protobuf.Duration
+	87,  // 101: quota.v1.QuotaStatus.reopens_in:type_name -> google.protobuf.Duration
+	63,  // 102: quota.v1.QuotaStatus.classes:type_name -> quota.v1.ClassUse
+	9,   // 103: quota.v1.QuotaStatus.circuit:type_name -> quota.v1.Circuit
+	25,  // 104: quota.v1.QuotaStatus.forecast:type_name -> quota.v1.Forecast
+	58,  // 105: quota.v1.QuotaStatus.override:type_name -> quota.v1.Override
+	87,  // 106: quota.v1.Override.left:type_name -> google.protobuf.Duration
+	69,  // 107: quota.v1.Quota.window:type_name -> quota.v1.Window
+	70,  // 108: quota.v1.Quota.rate:type_name -> quota.v1.Rate
+	71,  // 109: quota.v1.Quota.slots:type_name -> quota.v1.Slots
+	87,  // 110: quota.v1.Quota.spend_by:type_name -> google.protobuf.Duration
+	87,  // 111: quota.v1.Quota.transit:type_name -> google.protobuf.Duration
+	11,  // 112: quota.v1.Quota.charged:type_name -> quota.v1.Charged
+	87,  // 113: quota.v1.Quota.max_call:type_name -> google.protobuf.Duration
+	12,  // 114: quota.v1.Quota.settle:type_name -> quota.v1.SettleMode
+	60,  // 115: quota.v1.Quota.policy:type_name -> quota.v1.Policy
+	10,  // 116: quota.v1.Policy.zones:type_name -> quota.v1.Zones
+	87,  // 117: quota.v1.Policy.ramp:type_name -> google.protobuf.Duration
+	68,  // 118: quota.v1.Policy.breaker:type_name -> quota.v1.Breaker
+	62,  // 119: quota.v1.Policy.shares:type_name -> quota.v1.Shares
+	87,  // 120: quota.v1.Policy.ageing:type_name -> google.protobuf.Duration
+	61,  // 121: quota.v1.Policy.prediction:type_name -> quota.v1.Prediction
+	87,  // 122: quota.v1.Prediction.ahead:type_name -> google.protobuf.Duration
+	87,  // 123: quota.v1.Shares.quiet:type_name -> google.protobuf.Duration
+	86,  // 124: quota.v1.Shares.holders:type_name -> quota.v1.Shares.HoldersEntry
+	2,   // 125: quota.v1.ClassUse.class:type_name -> quota.v1.Class
+	8,   // 126: quota.v1.ListUsageRequest.read:type_name -> quota.v1.ReadMode
+	15,  // 127: quota.v1.ListUsageResponse.meta:type_name -> quota.v1.Meta
+	66,  // 128: quota.v1.ListUsageResponse.usage:type_name -> quota.v1.Usage
+	2,   // 129: quota.v1.Usage.class:type_name -> quota.v1.Class
+	87,  // 130: quota.v1.Usage.waited:type_name -> google.protobuf.Duration
+	67,  // 131: quota.v1.Usage.denials:type_name -> quota.v1.Denial
+	0,   // 132: quota.v1.Denial.reason:type_name -> quota.v1.Reason
+	87,  // 133: quota.v1.Breaker.closed:type_name -> google.protobuf.Duration
+	13,  // 134: quota.v1.Window.anchor:type_name -> quota.v1.Anchor
+	87,  // 135: quota.v1.Window.skew:type_name -> google.protobuf.Duration
+	87,  // 136: quota.v1.Rate.per:type_name -> google.protobuf.Duration
+	87,  // 137: quota.v1.Slots.grace:type_name -> google.protobuf.Duration
+	8,   // 138: quota.v1.ListLeasesRequest.read:type_name -> quota.v1.ReadMode
+	15,  // 139: quota.v1.ListLeasesResponse.meta:type_name -> quota.v1.Meta
+	74,  // 140: quota.v1.ListLeasesResponse.leases:type_name -> quota.v1.LeaseStatus
+	2,   // 141: quota.v1.LeaseStatus.class:type_name -> quota.v1.Class
+	26,  // 142: quota.v1.LeaseStatus.held:type_name -> quota.v1.GrantedItem
+	26,  // 143: quota.v1.LeaseStatus.consumed:type_name -> quota.v1.GrantedItem
+	87,  // 144: quota.v1.LeaseStatus.expires_in:type_name -> google.protobuf.Duration
+	76,  // 145: quota.v1.Workflow.steps:type_name -> quota.v1.WorkflowStep
+	87,  // 146: quota.v1.Workflow.within:type_name -> google.protobuf.Duration
+	87,  // 147: quota.v1.Workflow.calm:type_name -> google.protobuf.Duration
+	87,  // 148: quota.v1.Workflow.turn:type_name -> google.protobuf.Duration
+	87,  // 149: quota.v1.Workflow.pause:type_name -> google.protobuf.Duration
+	75,  // 150: quota.v1.WorkflowStatus.definition:type_name -> quota.v1.Workflow
+	3,   // 151: quota.v1.WorkflowStatus.state:type_name -> quota.v1.WorkflowState
+	87,  // 152: quota.v1.WorkflowStatus.state_for:type_name -> google.protobuf.Duration
+	87,  // 153: quota.v1.WorkflowStatus.calm_in:type_name -> google.protobuf.Duration
+	78,  // 154: quota.v1.WorkflowStatus.turn:type_name -> quota.v1.WorkflowTurn
+	79,  // 155: quota.v1.WorkflowStatus.steps:type_name -> quota.v1.WorkflowStepStatus
+	87,  // 156: quota.v1.WorkflowTurn.ends_in:type_name -> google.protobuf.Duration
+	87,  // 157: quota.v1.WorkflowStepStatus.limited_ago:type_name -> google.protobuf.Duration
+	87,  // 158: quota.v1.WorkflowStepStatus.limited_for:type_name -> google.protobuf.Duration
+	87,  // 159: quota.v1.WorkflowStepStatus.paused_for:type_name -> google.protobuf.Duration
+	8,   // 160: quota.v1.GetWorkflowRequest.read:type_name -> quota.v1.ReadMode
+	15,  // 161: quota.v1.GetWorkflowResponse.meta:type_name -> quota.v1.Meta
+	77,  // 162: quota.v1.GetWorkflowResponse.workflow:type_name -> quota.v1.WorkflowStatus
+	8,   // 163: quota.v1.ListWorkflowsRequest.read:type_name -> quota.v1.ReadMode
+	15,  // 164: quota.v1.ListWorkflowsResponse.meta:type_name -> quota.v1.Meta
+	77,  // 165: quota.v1.ListWorkflowsResponse.workflows:type_name -> quota.v1.WorkflowStatus
+	15,  // 166: quota.v1.CheckFenceResponse.meta:type_name -> quota.v1.Meta
+	87,  // 167: quota.v1.CheckFenceResponse.expires_in:type_name -> google.protobuf.Duration
+	18,  // 168: quota.v1.QuotaService.OpenSession:input_type -> quota.v1.OpenSessionRequest
+	20,  // 169: quota.v1.QuotaService.CloseSession:input_type -> quota.v1.CloseSessionRequest
+	22,  // 170: quota.v1.QuotaService.Reserve:input_type -> quota.v1.ReserveRequest
+	31,  // 171: quota.v1.QuotaService.Consume:input_type -> quota.v1.ConsumeRequest
+	33,  // 172: quota.v1.QuotaService.Settle:input_type -> quota.v1.SettleRequest
+	35,  // 173: quota.v1.QuotaService.Release:input_type -> quota.v1.ReleaseRequest
+	37,  // 174: quota.v1.QuotaService.Renew:input_type -> quota.v1.RenewRequest
+	39,  // 175: quota.v1.QuotaService.Withdraw:input_type -> quota.v1.WithdrawRequest
+	42,  // 176: quota.v1.QuotaService.Report:input_type -> quota.v1.ReportRequest
+	46,  // 177: quota.v1.QuotaService.Batch:input_type -> quota.v1.BatchRequest
+	50,  // 178: quota.v1.QuotaService.Watch:input_type -> quota.v1.WatchRequest
+	53,  // 179: quota.v1.QuotaService.GetQuota:input_type -> quota.v1.GetQuotaRequest
+	55,  // 180: quota.v1.QuotaService.ListQuotas:input_type -> quota.v1.ListQuotasRequest
+	72,  // 181: quota.v1.QuotaService.ListLeases:input_type -> quota.v1.ListLeasesRequest
+	64,  // 182: quota.v1.QuotaService.ListUsage:input_type -> quota.v1.ListUsageRequest
+	80,  // 183: quota.v1.QuotaService.GetWorkflow:input_type -> quota.v1.GetWorkflowRequest
+	82,  // 184: quota.v1.QuotaService.ListWorkflows:input_type -> quota.v1.ListWorkflowsRequest
+	84,  // 185: quota.v1.QuotaService.CheckFence:input_type -> quota.v1.CheckFenceRequest
+	19,  // 186: quota.v1.QuotaService.OpenSession:output_type -> quota.v1.OpenSessionResponse
+	21,  // 187: quota.v1.QuotaService.CloseSession:output_type -> quota.v1.CloseSessionResponse
+	23,  // 188: quota.v1.QuotaService.Reserve:output_type -> quota.v1.ReserveResponse
+	32,  // 189: quota.v1.QuotaService.Consume:output_type -> quota.v1.ConsumeResponse
+	34,  // 190: quota.v1.QuotaService.Settle:output_type -> quota.v1.SettleResponse
+	36,  // 191: quota.v1.QuotaService.Release:output_type -> quota.v1.ReleaseResponse
+	38,  // 192: quota.v1.QuotaService.Renew:output_type -> quota.v1.RenewResponse
+	40,  // 193: quota.v1.QuotaService.Withdraw:output_type -> quota.v1.WithdrawResponse
+	43,  // 194: quota.v1.QuotaService.Report:output_type -> quota.v1.ReportResponse
+	47,  // 195: quota.v1.QuotaService.Batch:output_type -> quota.v1.BatchResponse
+	51,  // 196: quota.v1.QuotaService.Watch:output_type -> quota.v1.WatchResponse
+	54,  // 197: quota.v1.QuotaService.GetQuota:output_type -> quota.v1.GetQuotaResponse
+	56,  // 198: quota.v1.QuotaService.ListQuotas:output_type -> quota.v1.ListQuotasResponse
+	73,  // 199: quota.v1.QuotaService.ListLeases:output_type -> quota.v1.ListLeasesResponse
+	65,  // 200: quota.v1.QuotaService.ListUsage:output_type -> quota.v1.ListUsageResponse
+	81,  // 201: quota.v1.QuotaService.GetWorkflow:output_type -> quota.v1.GetWorkflowResponse
+	83,  // 202: quota.v1.QuotaService.ListWorkflows:output_type -> quota.v1.ListWorkflowsResponse
+	85,  // 203: quota.v1.QuotaService.CheckFence:output_type -> quota.v1.CheckFenceResponse
+	186, // [186:204] is the sub-list for method output_type
+	168, // [168:186] is the sub-list for method input_type
+	168, // [168:168] is the sub-list for extension type_name
+	168, // [168:168] is the sub-list for extension extendee
+	0,   // [0:168] is the sub-list for field type_name
 }
 
 func init() { file_quota_v1_quota_proto_init() }
@@ -7196,13 +8255,13 @@ func file_quota_v1_quota_proto_init() {
 		(*ReserveResponse_Refusal)(nil),
 		(*ReserveResponse_Waiting)(nil),
 	}
-	file_quota_v1_quota_proto_msgTypes[17].OneofWrappers = []any{
+	file_quota_v1_quota_proto_msgTypes[18].OneofWrappers = []any{
 		(*ConsumeResponse_Operation)(nil),
 		(*ConsumeResponse_Refusal)(nil),
 	}
-	file_quota_v1_quota_proto_msgTypes[26].OneofWrappers = []any{}
-	file_quota_v1_quota_proto_msgTypes[29].OneofWrappers = []any{}
-	file_quota_v1_quota_proto_msgTypes[30].OneofWrappers = []any{
+	file_quota_v1_quota_proto_msgTypes[27].OneofWrappers = []any{}
+	file_quota_v1_quota_proto_msgTypes[30].OneofWrappers = []any{}
+	file_quota_v1_quota_proto_msgTypes[31].OneofWrappers = []any{
 		(*Command_Reserve)(nil),
 		(*Command_Consume)(nil),
 		(*Command_Settle)(nil),
@@ -7211,7 +8270,7 @@ func file_quota_v1_quota_proto_init() {
 		(*Command_Withdraw)(nil),
 		(*Command_Report)(nil),
 	}
-	file_quota_v1_quota_proto_msgTypes[33].OneofWrappers = []any{
+	file_quota_v1_quota_proto_msgTypes[34].OneofWrappers = []any{
 		(*CommandResult_Reserve)(nil),
 		(*CommandResult_Consume)(nil),
 		(*CommandResult_Settle)(nil),
@@ -7221,21 +8280,21 @@ func file_quota_v1_quota_proto_init() {
 		(*CommandResult_Report)(nil),
 		(*CommandResult_Error)(nil),
 	}
-	file_quota_v1_quota_proto_msgTypes[42].OneofWrappers = []any{}
-	file_quota_v1_quota_proto_msgTypes[44].OneofWrappers = []any{
+	file_quota_v1_quota_proto_msgTypes[43].OneofWrappers = []any{}
+	file_quota_v1_quota_proto_msgTypes[45].OneofWrappers = []any{
 		(*Quota_Window)(nil),
 		(*Quota_Rate)(nil),
 		(*Quota_Slots)(nil),
 	}
-	file_quota_v1_quota_proto_msgTypes[47].OneofWrappers = []any{}
-	file_quota_v1_quota_proto_msgTypes[51].OneofWrappers = []any{}
+	file_quota_v1_quota_proto_msgTypes[48].OneofWrappers = []any{}
+	file_quota_v1_quota_proto_msgTypes[52].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quota_v1_quota_proto_rawDesc), len(file_quota_v1_quota_proto_rawDesc)),
-			NumEnums:      12,
-			NumMessages:   63,
+			NumEnums:      14,
+			NumMessages:   73,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

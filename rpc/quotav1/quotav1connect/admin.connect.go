@@ -47,6 +47,9 @@ const (
 	// AdminServiceListHolderRulesProcedure is the fully-qualified name of the AdminService's
 	// ListHolderRules RPC.
 	AdminServiceListHolderRulesProcedure = "/quota.v1.AdminService/ListHolderRules"
+	// AdminServiceDeleteWorkflowProcedure is the fully-qualified name of the AdminService's
+	// DeleteWorkflow RPC.
+	AdminServiceDeleteWorkflowProcedure = "/quota.v1.AdminService/DeleteWorkflow"
 	// AdminServiceRevokeLeaseProcedure is the fully-qualified name of the AdminService's RevokeLease
 	// RPC.
 	AdminServiceRevokeLeaseProcedure = "/quota.v1.AdminService/RevokeLease"
@@ -80,7 +83,7 @@ const (
 
 // AdminServiceClient is a client for the quota.v1.AdminService service.
 type AdminServiceClient interface {
-	// ApplyQuotas creates or changes quotas and the holder rules, all or nothing.
+	// ApplyQuotas creates or changes quotas, the holder rules and the workflows, all or nothing.
 	ApplyQuotas(context.Context, *quotav1.ApplyQuotasRequest) (*quotav1.ApplyQuotasResponse, error)
 	// DeleteQuota deletes a quota.
 	DeleteQuota(context.Context, *quotav1.DeleteQuotaRequest) (*quotav1.DeleteQuotaResponse, error)
@@ -88,6 +91,8 @@ type AdminServiceClient interface {
 	OverrideQuota(context.Context, *quotav1.OverrideQuotaRequest) (*quotav1.OverrideQuotaResponse, error)
 	// ListHolderRules lists the rules that map holders to classes and weights, in their order.
 	ListHolderRules(context.Context, *quotav1.ListHolderRulesRequest) (*quotav1.ListHolderRulesResponse, error)
+	// DeleteWorkflow deletes a workflow: its holders go as they like from then on.
+	DeleteWorkflow(context.Context, *quotav1.DeleteWorkflowRequest) (*quotav1.DeleteWorkflowResponse, error)
 	// RevokeLease ends a lease.
 	RevokeLease(context.Context, *quotav1.RevokeLeaseRequest) (*quotav1.RevokeLeaseResponse, error)
 	// GetStatus shows the node that is asked and what it knows of the cluster. It needs no leader.
@@ -149,6 +154,12 @@ func NewAdminServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 			baseURL+AdminServiceListHolderRulesProcedure,
 			connect.WithSchema(adminServiceMethods.ByName("ListHolderRules")),
 			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
+		deleteWorkflow: connect.NewClient[quotav1.DeleteWorkflowRequest, quotav1.DeleteWorkflowResponse](
+			httpClient,
+			baseURL+AdminServiceDeleteWorkflowProcedure,
+			connect.WithSchema(adminServiceMethods.ByName("DeleteWorkflow")),
 			connect.WithClientOptions(opts...),
 		),
 		revokeLease: connect.NewClient[quotav1.RevokeLeaseRequest, quotav1.RevokeLeaseResponse](
@@ -233,6 +244,7 @@ type adminServiceClient struct {
 	deleteQuota        *connect.Client[quotav1.DeleteQuotaRequest, quotav1.DeleteQuotaResponse]
 	overrideQuota      *connect.Client[quotav1.OverrideQuotaRequest, quotav1.OverrideQuotaResponse]
 	listHolderRules    *connect.Client[quotav1.ListHolderRulesRequest, quotav1.ListHolderRulesResponse]
+	deleteWorkflow     *connect.Client[quotav1.DeleteWorkflowRequest, quotav1.DeleteWorkflowResponse]
 	revokeLease        *connect.Client[quotav1.RevokeLeaseRequest, quotav1.RevokeLeaseResponse]
 	getStatus          *connect.Client[quotav1.GetStatusRequest, quotav1.GetStatusResponse]
 	setLimits          *connect.Client[quotav1.SetLimitsRequest, quotav1.SetLimitsResponse]
@@ -277,6 +289,15 @@ func (c *adminServiceClient) OverrideQuota(ctx context.Context, req *quotav1.Ove
 // ListHolderRules calls quota.v1.AdminService.ListHolderRules.
 func (c *adminServiceClient) ListHolderRules(ctx context.Context, req *quotav1.ListHolderRulesRequest) (*quotav1.ListHolderRulesResponse, error) {
 	response, err := c.listHolderRules.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// DeleteWorkflow calls quota.v1.AdminService.DeleteWorkflow.
+func (c *adminServiceClient) DeleteWorkflow(ctx context.Context, req *quotav1.DeleteWorkflowRequest) (*quotav1.DeleteWorkflowResponse, error) {
+	response, err := c.deleteWorkflow.CallUnary(ctx, connect.NewRequest(req))
 	if response != nil {
 		return response.Msg, err
 	}
@@ -381,7 +402,7 @@ func (c *adminServiceClient) SetFault(ctx context.Context, req *quotav1.SetFault
 
 // AdminServiceHandler is an implementation of the quota.v1.AdminService service.
 type AdminServiceHandler interface {
-	// ApplyQuotas creates or changes quotas and the holder rules, all or nothing.
+	// ApplyQuotas creates or changes quotas, the holder rules and the workflows, all or nothing.
 	ApplyQuotas(context.Context, *quotav1.ApplyQuotasRequest) (*quotav1.ApplyQuotasResponse, error)
 	// DeleteQuota deletes a quota.
 	DeleteQuota(context.Context, *quotav1.DeleteQuotaRequest) (*quotav1.DeleteQuotaResponse, error)
@@ -389,6 +410,8 @@ type AdminServiceHandler interface {
 	OverrideQuota(context.Context, *quotav1.OverrideQuotaRequest) (*quotav1.OverrideQuotaResponse, error)
 	// ListHolderRules lists the rules that map holders to classes and weights, in their order.
 	ListHolderRules(context.Context, *quotav1.ListHolderRulesRequest) (*quotav1.ListHolderRulesResponse, error)
+	// DeleteWorkflow deletes a workflow: its holders go as they like from then on.
+	DeleteWorkflow(context.Context, *quotav1.DeleteWorkflowRequest) (*quotav1.DeleteWorkflowResponse, error)
 	// RevokeLease ends a lease.
 	RevokeLease(context.Context, *quotav1.RevokeLeaseRequest) (*quotav1.RevokeLeaseResponse, error)
 	// GetStatus shows the node that is asked and what it knows of the cluster. It needs no leader.
@@ -446,6 +469,12 @@ func NewAdminServiceHandler(svc AdminServiceHandler, opts ...connect.HandlerOpti
 		svc.ListHolderRules,
 		connect.WithSchema(adminServiceMethods.ByName("ListHolderRules")),
 		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
+	adminServiceDeleteWorkflowHandler := connect.NewUnaryHandlerSimple(
+		AdminServiceDeleteWorkflowProcedure,
+		svc.DeleteWorkflow,
+		connect.WithSchema(adminServiceMethods.ByName("DeleteWorkflow")),
 		connect.WithHandlerOptions(opts...),
 	)
 	adminServiceRevokeLeaseHandler := connect.NewUnaryHandlerSimple(
@@ -531,6 +560,8 @@ func NewAdminServiceHandler(svc AdminServiceHandler, opts ...connect.HandlerOpti
 			adminServiceOverrideQuotaHandler.ServeHTTP(w, r)
 		case AdminServiceListHolderRulesProcedure:
 			adminServiceListHolderRulesHandler.ServeHTTP(w, r)
+		case AdminServiceDeleteWorkflowProcedure:
+			adminServiceDeleteWorkflowHandler.ServeHTTP(w, r)
 		case AdminServiceRevokeLeaseProcedure:
 			adminServiceRevokeLeaseHandler.ServeHTTP(w, r)
 		case AdminServiceGetStatusProcedure:
@@ -578,6 +609,10 @@ func (UnimplementedAdminServiceHandler) OverrideQuota(context.Context, *quotav1.
 
 func (UnimplementedAdminServiceHandler) ListHolderRules(context.Context, *quotav1.ListHolderRulesRequest) (*quotav1.ListHolderRulesResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("quota.v1.AdminService.ListHolderRules is not implemented"))
+}
+
+func (UnimplementedAdminServiceHandler) DeleteWorkflow(context.Context, *quotav1.DeleteWorkflowRequest) (*quotav1.DeleteWorkflowResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("quota.v1.AdminService.DeleteWorkflow is not implemented"))
 }
 
 func (UnimplementedAdminServiceHandler) RevokeLease(context.Context, *quotav1.RevokeLeaseRequest) (*quotav1.RevokeLeaseResponse, error) {

@@ -72,6 +72,12 @@ const (
 	QuotaServiceListLeasesProcedure = "/quota.v1.QuotaService/ListLeases"
 	// QuotaServiceListUsageProcedure is the fully-qualified name of the QuotaService's ListUsage RPC.
 	QuotaServiceListUsageProcedure = "/quota.v1.QuotaService/ListUsage"
+	// QuotaServiceGetWorkflowProcedure is the fully-qualified name of the QuotaService's GetWorkflow
+	// RPC.
+	QuotaServiceGetWorkflowProcedure = "/quota.v1.QuotaService/GetWorkflow"
+	// QuotaServiceListWorkflowsProcedure is the fully-qualified name of the QuotaService's
+	// ListWorkflows RPC.
+	QuotaServiceListWorkflowsProcedure = "/quota.v1.QuotaService/ListWorkflows"
 	// QuotaServiceCheckFenceProcedure is the fully-qualified name of the QuotaService's CheckFence RPC.
 	QuotaServiceCheckFenceProcedure = "/quota.v1.QuotaService/CheckFence"
 )
@@ -108,6 +114,10 @@ type QuotaServiceClient interface {
 	ListLeases(context.Context, *quotav1.ListLeasesRequest) (*quotav1.ListLeasesResponse, error)
 	// ListUsage lists what holders do with quotas that are metered, or of which they have a share.
 	ListUsage(context.Context, *quotav1.ListUsageRequest) (*quotav1.ListUsageResponse, error)
+	// GetWorkflow shows one workflow: who was limited, whose turn it is, when it is calm.
+	GetWorkflow(context.Context, *quotav1.GetWorkflowRequest) (*quotav1.GetWorkflowResponse, error)
+	// ListWorkflows lists workflows by name.
+	ListWorkflows(context.Context, *quotav1.ListWorkflowsRequest) (*quotav1.ListWorkflowsResponse, error)
 	// CheckFence tells a resource whether a lease's fence is still good.
 	CheckFence(context.Context, *quotav1.CheckFenceRequest) (*quotav1.CheckFenceResponse, error)
 }
@@ -217,6 +227,20 @@ func NewQuotaServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 			connect.WithClientOptions(opts...),
 		),
+		getWorkflow: connect.NewClient[quotav1.GetWorkflowRequest, quotav1.GetWorkflowResponse](
+			httpClient,
+			baseURL+QuotaServiceGetWorkflowProcedure,
+			connect.WithSchema(quotaServiceMethods.ByName("GetWorkflow")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
+		listWorkflows: connect.NewClient[quotav1.ListWorkflowsRequest, quotav1.ListWorkflowsResponse](
+			httpClient,
+			baseURL+QuotaServiceListWorkflowsProcedure,
+			connect.WithSchema(quotaServiceMethods.ByName("ListWorkflows")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
 		checkFence: connect.NewClient[quotav1.CheckFenceRequest, quotav1.CheckFenceResponse](
 			httpClient,
 			baseURL+QuotaServiceCheckFenceProcedure,
@@ -229,22 +253,24 @@ func NewQuotaServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 
 // quotaServiceClient implements QuotaServiceClient.
 type quotaServiceClient struct {
-	openSession  *connect.Client[quotav1.OpenSessionRequest, quotav1.OpenSessionResponse]
-	closeSession *connect.Client[quotav1.CloseSessionRequest, quotav1.CloseSessionResponse]
-	reserve      *connect.Client[quotav1.ReserveRequest, quotav1.ReserveResponse]
-	consume      *connect.Client[quotav1.ConsumeRequest, quotav1.ConsumeResponse]
-	settle       *connect.Client[quotav1.SettleRequest, quotav1.SettleResponse]
-	release      *connect.Client[quotav1.ReleaseRequest, quotav1.ReleaseResponse]
-	renew        *connect.Client[quotav1.RenewRequest, quotav1.RenewResponse]
-	withdraw     *connect.Client[quotav1.WithdrawRequest, quotav1.WithdrawResponse]
-	report       *connect.Client[quotav1.ReportRequest, quotav1.ReportResponse]
-	batch        *connect.Client[quotav1.BatchRequest, quotav1.BatchResponse]
-	watch        *connect.Client[quotav1.WatchRequest, quotav1.WatchResponse]
-	getQuota     *connect.Client[quotav1.GetQuotaRequest, quotav1.GetQuotaResponse]
-	listQuotas   *connect.Client[quotav1.ListQuotasRequest, quotav1.ListQuotasResponse]
-	listLeases   *connect.Client[quotav1.ListLeasesRequest, quotav1.ListLeasesResponse]
-	listUsage    *connect.Client[quotav1.ListUsageRequest, quotav1.ListUsageResponse]
-	checkFence   *connect.Client[quotav1.CheckFenceRequest, quotav1.CheckFenceResponse]
+	openSession   *connect.Client[quotav1.OpenSessionRequest, quotav1.OpenSessionResponse]
+	closeSession  *connect.Client[quotav1.CloseSessionRequest, quotav1.CloseSessionResponse]
+	reserve       *connect.Client[quotav1.ReserveRequest, quotav1.ReserveResponse]
+	consume       *connect.Client[quotav1.ConsumeRequest, quotav1.ConsumeResponse]
+	settle        *connect.Client[quotav1.SettleRequest, quotav1.SettleResponse]
+	release       *connect.Client[quotav1.ReleaseRequest, quotav1.ReleaseResponse]
+	renew         *connect.Client[quotav1.RenewRequest, quotav1.RenewResponse]
+	withdraw      *connect.Client[quotav1.WithdrawRequest, quotav1.WithdrawResponse]
+	report        *connect.Client[quotav1.ReportRequest, quotav1.ReportResponse]
+	batch         *connect.Client[quotav1.BatchRequest, quotav1.BatchResponse]
+	watch         *connect.Client[quotav1.WatchRequest, quotav1.WatchResponse]
+	getQuota      *connect.Client[quotav1.GetQuotaRequest, quotav1.GetQuotaResponse]
+	listQuotas    *connect.Client[quotav1.ListQuotasRequest, quotav1.ListQuotasResponse]
+	listLeases    *connect.Client[quotav1.ListLeasesRequest, quotav1.ListLeasesResponse]
+	listUsage     *connect.Client[quotav1.ListUsageRequest, quotav1.ListUsageResponse]
+	getWorkflow   *connect.Client[quotav1.GetWorkflowRequest, quotav1.GetWorkflowResponse]
+	listWorkflows *connect.Client[quotav1.ListWorkflowsRequest, quotav1.ListWorkflowsResponse]
+	checkFence    *connect.Client[quotav1.CheckFenceRequest, quotav1.CheckFenceResponse]
 }
 
 // OpenSession calls quota.v1.QuotaService.OpenSession.
@@ -378,6 +404,24 @@ func (c *quotaServiceClient) ListUsage(ctx context.Context, req *quotav1.ListUsa
 	return nil, err
 }
 
+// GetWorkflow calls quota.v1.QuotaService.GetWorkflow.
+func (c *quotaServiceClient) GetWorkflow(ctx context.Context, req *quotav1.GetWorkflowRequest) (*quotav1.GetWorkflowResponse, error) {
+	response, err := c.getWorkflow.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// ListWorkflows calls quota.v1.QuotaService.ListWorkflows.
+func (c *quotaServiceClient) ListWorkflows(ctx context.Context, req *quotav1.ListWorkflowsRequest) (*quotav1.ListWorkflowsResponse, error) {
+	response, err := c.listWorkflows.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // CheckFence calls quota.v1.QuotaService.CheckFence.
 func (c *quotaServiceClient) CheckFence(ctx context.Context, req *quotav1.CheckFenceRequest) (*quotav1.CheckFenceResponse, error) {
 	response, err := c.checkFence.CallUnary(ctx, connect.NewRequest(req))
@@ -419,6 +463,10 @@ type QuotaServiceHandler interface {
 	ListLeases(context.Context, *quotav1.ListLeasesRequest) (*quotav1.ListLeasesResponse, error)
 	// ListUsage lists what holders do with quotas that are metered, or of which they have a share.
 	ListUsage(context.Context, *quotav1.ListUsageRequest) (*quotav1.ListUsageResponse, error)
+	// GetWorkflow shows one workflow: who was limited, whose turn it is, when it is calm.
+	GetWorkflow(context.Context, *quotav1.GetWorkflowRequest) (*quotav1.GetWorkflowResponse, error)
+	// ListWorkflows lists workflows by name.
+	ListWorkflows(context.Context, *quotav1.ListWorkflowsRequest) (*quotav1.ListWorkflowsResponse, error)
 	// CheckFence tells a resource whether a lease's fence is still good.
 	CheckFence(context.Context, *quotav1.CheckFenceRequest) (*quotav1.CheckFenceResponse, error)
 }
@@ -524,6 +572,20 @@ func NewQuotaServiceHandler(svc QuotaServiceHandler, opts ...connect.HandlerOpti
 		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 		connect.WithHandlerOptions(opts...),
 	)
+	quotaServiceGetWorkflowHandler := connect.NewUnaryHandlerSimple(
+		QuotaServiceGetWorkflowProcedure,
+		svc.GetWorkflow,
+		connect.WithSchema(quotaServiceMethods.ByName("GetWorkflow")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
+	quotaServiceListWorkflowsHandler := connect.NewUnaryHandlerSimple(
+		QuotaServiceListWorkflowsProcedure,
+		svc.ListWorkflows,
+		connect.WithSchema(quotaServiceMethods.ByName("ListWorkflows")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
 	quotaServiceCheckFenceHandler := connect.NewUnaryHandlerSimple(
 		QuotaServiceCheckFenceProcedure,
 		svc.CheckFence,
@@ -563,6 +625,10 @@ func NewQuotaServiceHandler(svc QuotaServiceHandler, opts ...connect.HandlerOpti
 			quotaServiceListLeasesHandler.ServeHTTP(w, r)
 		case QuotaServiceListUsageProcedure:
 			quotaServiceListUsageHandler.ServeHTTP(w, r)
+		case QuotaServiceGetWorkflowProcedure:
+			quotaServiceGetWorkflowHandler.ServeHTTP(w, r)
+		case QuotaServiceListWorkflowsProcedure:
+			quotaServiceListWorkflowsHandler.ServeHTTP(w, r)
 		case QuotaServiceCheckFenceProcedure:
 			quotaServiceCheckFenceHandler.ServeHTTP(w, r)
 		default:
@@ -632,6 +698,14 @@ func (UnimplementedQuotaServiceHandler) ListLeases(context.Context, *quotav1.Lis
 
 func (UnimplementedQuotaServiceHandler) ListUsage(context.Context, *quotav1.ListUsageRequest) (*quotav1.ListUsageResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("quota.v1.QuotaService.ListUsage is not implemented"))
+}
+
+func (UnimplementedQuotaServiceHandler) GetWorkflow(context.Context, *quotav1.GetWorkflowRequest) (*quotav1.GetWorkflowResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("quota.v1.QuotaService.GetWorkflow is not implemented"))
+}
+
+func (UnimplementedQuotaServiceHandler) ListWorkflows(context.Context, *quotav1.ListWorkflowsRequest) (*quotav1.ListWorkflowsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("quota.v1.QuotaService.ListWorkflows is not implemented"))
 }
 
 func (UnimplementedQuotaServiceHandler) CheckFence(context.Context, *quotav1.CheckFenceRequest) (*quotav1.CheckFenceResponse, error) {

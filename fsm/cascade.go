@@ -1,0 +1,387 @@
+package fsm
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// The cascade keeps a chain of holders from running into a limit one after the other (docs/workflows.md). A step is
+// limited when the provider refuses its call, or the store denies it something for COOLDOWN or EXHAUSTED. While a
+// workflow goes in parallel, the steps upstream of a limited one are kept back; when too many are limited, one at a time
+// goes, by turns (turn.go).
+
+const (
+	// longestLimit bounds for how long one denial makes a step count as limited.
+	longestLimit = hour
+	// headStart is how long those upstream are kept back after a limit, so that the limited one goes first.
+	headStart = 5 * second
+)
+
+// workflow is a workflow and how it stands.
+type workflow struct {
+	generation uint64
+	*plan
+	// steps are in workflow order.
+	steps []step
+	// sequential: one at a time goes. changed is since when it is so, or not.
+	sequential bool
+	changed    int64
+	// last is a moment at which a step was limited, the last one but for those that are limited still.
+	last int64
+	turn turn
+	// next is the place from which the turn goes on.
+	next int
+	// due is when to look at it again; 0: nothing is pending.
+	due int64
+}
+
+// step is how one step of a workflow stands. Times are cluster time.
+type step struct {
+	// limited is when it was limited last, 0 never; until is until when it is, as far as known, 0 for not; quota is by which.
+	limited, until int64
+	quota          string
+	// asked is when it asked in vain last while one at a time goes; 0: it was granted something since.
+	asked int64
+	// paused is since when it is kept back without a grant; 0: it is not.
+	paused int64
+}
+
+// stepsIn returns a holder's places in workflows, by the workflows' names. Without workflows it costs one look.
+func (s *State) stepsIn(name string) []stepOf {
+	if s.stepsOf.Len() == 0 {
+		return nil
+	}
+	steps, _ := s.stepsOf.Get(name)
+	return steps
+}
+
+// mutableWorkflow returns a workflow that may be changed.
+func (m *Machine) mutableWorkflow(name string) *workflow {
+	w, _ := m.workflows.Get(name)
+	if w.generation == m.generation {
+		return w
+	}
+	c := *w
+	c.generation, c.steps = m.generation, append([]step(nil), w.steps...)
+	m.workflows.Set(name, &c)
+	return &c
+}
+
+// noteDenial notes for its workflows why a holder is denied what it needs: by a limit, or by something that would not stand
+// first if there were one.
+func (m *Machine) noteDenial(name string, needs []need, refusal *logpb.Refusal) {
+	switch {
+	case refusal.Reason == logpb.Reason_REASON_COOLDOWN, refusal.Reason == logpb.Reason_REASON_EXHAUSTED:
+		m.noteLimited(name, refusal.Quota, refusal.RetryAtNs, refusal.Reason)
+	case refusal.Reason > logpb.Reason_REASON_EXHAUSTED:
+		for _, of := range m.stepsIn(name) {
+			if w, _ := m.workflows.Get(of.workflow); w.steps[of.at].until > m.clock.Now && needed(needs, w.steps[of.at].quota) {
+				w = m.mutableWorkflow(of.workflow)
+				w.last, w.steps[of.at].until = m.clock.Now, m.clock.Now
+				m.schedule(w)
+			}
+		}
+	}
+}
+
+// noteLimited notes that a holder is limited by a quota until a time.
+func (m *Machine) noteLimited(name, quota string, until int64, reason logpb.Reason) {
+	now := m.clock.Now
+	until = min(max(until, now+1), addSaturated(now, longestLimit))
+	for _, of := range m.stepsIn(name) {
+		w := m.mutableWorkflow(of.workflow)
+		s := &w.steps[of.at]
+		told, pressing := s.until-now, w.pressing(now)
+		s.limited, w.last = max(now, 1), now
+		if quota == s.quota || until > s.until {
+			s.until, s.quota = until, quota
+		}
+		for i := range w.steps {
+			if !w.sequential && w.upstream[of.at].has(i) && pressing&w.downstream[i] == 0 {
+				w.steps[i].paused = max(now, 1)
+			}
+		}
+		if told <= 0 || s.until-now > 2*told {
+			m.tellPressure(w, of.at, reason)
+		}
+		if !w.sequential && w.limitedLately(now) >= w.threshold {
+			m.goSequential(w)
+		}
+		m.schedule(w)
+	}
+}
+
+// tellPressure tells the steps up- and downstream of a limited one, and itself.
+func (m *Machine) tellPressure(w *workflow, at int, reason logpb.Reason) {
+	concerned := (w.upstream[at] | w.downstream[at]).with(at)
+	for i, name := range w.holders {
+		if concerned.has(i) {
+			m.emit(Event{
+				Kind: EventBackPressure, Quota: w.steps[at].quota, Holder: name, Reason: reason, Duration: w.steps[at].until - m.clock.Now,
+				Workflow: w.definition.Name, Step: w.holders[at],
+			})
+		}
+	}
+}
+
+// limitedLately counts the steps that were limited within the workflow's time, and since it last changed.
+func (w *workflow) limitedLately(now int64) (count int) {
+	for i := range w.steps {
+		if at := w.steps[i].limited; at != 0 && at >= w.changed && now-at <= w.within {
+			count++
+		}
+	}
+	return count
+}
+
+// pressing returns the steps that keep those upstream of them back.
+func (w *workflow) pressing(now int64) (set stepSet) {
+	for i := range w.steps {
+		if until := w.steps[i].until; until != 0 && addSaturated(until, headStart) > now {
+			set = set.with(i)
+		}
+	}
+	return set
+}
+
+// keptBackUntil returns until when a step is kept back because one downstream of it is limited; 0 or past: it is not.
+func (w *workflow) keptBackUntil(at int) (until int64) {
+	if w.sequential || w.steps[at].paused == 0 {
+		return 0
+	}
+	for i := range w.steps {
+		if w.downstream[at].has(i) && w.steps[i].until != 0 {
+			until = max(until, addSaturated(w.steps[i].until, headStart))
+		}
+	}
+	return min(until, addSaturated(w.steps[at].paused, w.pauseTime))
+}
+
+// withheldByWorkflow keeps a step back: when it is another's turn, or one downstream of it is limited. What only observes
+// is not withheld.
+func (m *Machine) withheldByWorkflow(name string, needs []need) *logpb.Refusal {
+	now := m.clock.Now
+	for _, of := range m.stepsIn(name) {
+		w, _ := m.workflows.Get(of.workflow)
+		binding := enforced(needs)
+		switch until := w.keptBackUntil(of.at); {
+		case binding == nil:
+		case w.sequential && w.turn.deadline > now && w.turn.at != of.at:
+			return m.refusal(logpb.Reason_REASON_SEQUENTIAL, binding, min(w.turn.deadline, addSaturated(now, second)),
+				fmt.Sprintf("workflow %q goes one at a time, and it is the turn of %q: wait in the queue", of.workflow, w.holders[w.turn.at]))
+		case until > now:
+			return m.refusal(logpb.Reason_REASON_BACK_PRESSURE, binding, until,
+				fmt.Sprintf("a holder downstream in workflow %q is limited: begin nothing new", of.workflow))
+		}
+	}
+	return nil
+}
+
+// enforced returns the first needed quota that does more than observe; nil: none.
+func enforced(needs []need) *quota {
+	for _, n := range needs {
+		if !n.quota.rule.policy.observe {
+			return n.quota
+		}
+	}
+	return nil
+}
+
+// needed tells whether a quota is among needs.
+func needed(needs []need, name string) bool {
+	for _, n := range needs {
+		if n.quota.name() == name {
+			return true
+		}
+	}
+	return false
+}
+
+// noteMember notes that a holder is granted a lease: it is not limited any more by what it needs, and where one at a time
+// goes, it is its turn and the lease's deadline is no later than that of the turn.
+func (m *Machine) noteMember(l *lease, needs []need) {
+	now := m.clock.Now
+	for _, of := range m.stepsIn(l.holder) {
+		w, _ := m.workflows.Get(of.workflow)
+		if s := &w.steps[of.at]; !w.sequential && s.until == 0 && s.paused == 0 {
+			continue
+		}
+		w = m.mutableWorkflow(of.workflow)
+		s := &w.steps[of.at]
+		s.asked = 0
+		if s.paused != 0 {
+			s.paused = max(now, 1)
+		}
+		if w.sequential {
+			m.takeTurn(w, of.at, l)
+		}
+		if s.until != 0 && needed(needs, s.quota) {
+			w.last, s.until = max(w.last, min(s.until, now)), 0
+			m.relieveSteps(w)
+		}
+		m.schedule(w)
+	}
+}
+
+// goSequential lets one at a time go from now on.
+func (m *Machine) goSequential(w *workflow) {
+	w.sequential, w.changed, w.next = true, m.clock.Now, 0
+	for i := range w.steps {
+		w.steps[i].paused = 0
+	}
+	m.emit(Event{Kind: EventSequential, Workflow: w.definition.Name, Duration: w.calmTime})
+	m.passTurn(w)
+}
+
+// goParallel lets all go again.
+func (m *Machine) goParallel(w *workflow) {
+	w.sequential, w.changed, w.turn = false, m.clock.Now, turn{}
+	for i := range w.steps {
+		w.steps[i].until, w.steps[i].asked = 0, 0
+	}
+	m.emit(Event{Kind: EventParallel, Workflow: w.definition.Name})
+	m.relieveSteps(w)
+}
+
+// calmAt returns when a workflow is calm: nobody is limited, and nobody was for a while.
+func (w *workflow) calmAt() int64 {
+	last := w.last
+	for i := range w.steps {
+		last = max(last, w.steps[i].until)
+	}
+	return addSaturated(last, w.calmTime)
+}
+
+// reviewWorkflows carries out what is due in workflows: the end of a limit, a pause or a turn, and calm.
+func (m *Machine) reviewWorkflows() {
+	for _, review := range takeDue(m.reviews, func(d keyDue) bool { return d.at <= m.clock.Now }) {
+		w := m.mutableWorkflow(review.key)
+		w.due = 0
+		switch {
+		case w.sequential && w.calmAt() <= m.clock.Now:
+			m.goParallel(w)
+		case w.sequential && w.turn.deadline <= m.clock.Now:
+			m.endTurn(w)
+		}
+		m.relieveSteps(w)
+		m.schedule(w)
+	}
+}
+
+// schedule notes when to look at a workflow again, and forgets what is over.
+func (m *Machine) schedule(w *workflow) {
+	now, next := m.clock.Now, int64(math.MaxInt64)
+	later := func(at int64) {
+		if at > now {
+			next = min(next, at)
+		}
+	}
+	if w.sequential {
+		later(w.calmAt())
+		later(w.turn.deadline)
+		for i := range w.steps {
+			if w.turn.deadline <= now {
+				later(w.steps[i].until)
+			}
+		}
+	} else {
+		pressing := w.pressing(now)
+		for i := range w.steps {
+			s := &w.steps[i]
+			if !pressing.has(i) {
+				s.until = 0
+			}
+			if pressing&w.downstream[i] == 0 {
+				s.paused = 0
+			}
+			if s.until != 0 {
+				later(addSaturated(s.until, headStart))
+			}
+			if s.paused != 0 {
+				later(addSaturated(s.paused, w.pauseTime))
+			}
+		}
+	}
+	if next == math.MaxInt64 {
+		next = 0
+	}
+	if next == w.due {
+		return
+	}
+	name := w.definition.Name
+	m.reviews.Delete(keyDue{at: w.due, key: name})
+	if w.due = next; next != 0 {
+		m.reviews.Set(keyDue{at: next, key: name})
+	}
+}
+
+// relieveSteps has the waiters of all steps of a workflow tried.
+func (m *Machine) relieveSteps(w *workflow) {
+	for _, name := range w.holders {
+		m.relieveWaitersOf(name)
+	}
+}
+
+// relieveWaitersOf has a holder's waiters tried, also when that comes up while waiters are tried.
+func (m *Machine) relieveWaitersOf(name string) {
+	if h, ok := m.holders.Get(name); !ok || h.waiting == 0 {
+		return
+	}
+	m.waitersOf.Ascend(holderLease{holder: name}, func(hl holderLease) bool {
+		if hl.holder != name {
+			return false
+		}
+		w, _ := m.waiters.Get(hl.lease)
+		l, _ := m.lanes.Get(w.lane)
+		for _, number := range l.quotas {
+			m.relief[number], m.moved[number] = true, true
+		}
+		return true
+	})
+}
+
+// backPressure tells a holder how its workflow stands; of several, one that goes one at a time. nil: nothing in it is
+// limited.
+func (s *State) backPressure(name string) (found *logpb.BackPressure) {
+	for _, of := range s.stepsIn(name) {
+		w, _ := s.workflows.Get(of.workflow)
+		if p := w.pressureOn(of.at, s.clock.Now); p != nil && (found == nil || p.Sequential && !found.Sequential) {
+			found = p
+		}
+	}
+	return found
+}
+
+// pressureOn tells one step how its workflow stands: of the limited steps, with the one that concerns it most.
+func (w *workflow) pressureOn(at int, now int64) *logpb.BackPressure {
+	pressing := w.pressing(now)
+	if pressing == 0 && !w.sequential {
+		return nil
+	}
+	p := &logpb.BackPressure{Workflow: w.definition.Name, Sequential: w.sequential}
+	if w.turn.deadline > now {
+		p.Turn = w.holders[w.turn.at]
+	}
+	for i := range w.steps {
+		s, side := &w.steps[i], w.side(at, i)
+		if pressing.has(i) && (p.Step == "" || side < p.Side || side == p.Side && s.until > p.UntilNs) {
+			p.Step, p.Quota, p.UntilNs, p.Side = w.holders[i], s.quota, s.until, side
+		}
+	}
+	return p
+}
+
+// side says where a step stands as seen from a limited one.
+func (w *workflow) side(at, limited int) logpb.Side {
+	switch {
+	case w.upstream[limited].has(at):
+		return logpb.Side_SIDE_UPSTREAM
+	case w.downstream[limited].has(at):
+		return logpb.Side_SIDE_DOWNSTREAM
+	case at == limited:
+		return logpb.Side_SIDE_SELF
+	}
+	return logpb.Side_SIDE_BESIDE
+}

@@ -1,0 +1,258 @@
+package fsm
+
+import (
+	"math"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// While a workflow goes one at a time, only the step whose turn it is may be granted something. A turn is offered to the
+// next step in workflow order that wants it, and taken by its first lease; it ends with the last of its leases, or at its
+// deadline, which none of them outlives. Then the turn goes on from the step after it, so that each has one per round.
+
+// offer is how long a turn waits to be taken; who asked in vain within it wants one.
+const offer = 10 * second
+
+// turn is the right of one step to be granted something. The zero value: nobody has it.
+type turn struct {
+	// at is the step's place in workflow order.
+	at int
+	// after is the newest fence when it began: its leases have higher ones. fence is that of its first lease, 0 until then.
+	after, fence    uint64
+	began, deadline int64
+}
+
+// takeTurn gives a lease that is being granted its place in the turn of its holder.
+func (m *Machine) takeTurn(w *workflow, at int, l *lease) {
+	now := m.clock.Now
+	if w.turn.deadline <= now {
+		w.turn = turn{at: at, after: l.fence - 1, began: now, deadline: addSaturated(now, w.turnTime)}
+		w.next = (at + 1) % len(w.steps)
+	}
+	if w.turn.at != at {
+		return // what only observes is granted beside the turn
+	}
+	if w.turn.fence == 0 {
+		w.turn.fence, w.turn.deadline = l.fence, addSaturated(now, w.turnTime)
+		m.emitTurn(w)
+	}
+	l.deadline = min(l.deadline, w.turn.deadline)
+}
+
+func (m *Machine) emitTurn(w *workflow) {
+	m.emit(Event{
+		Kind: EventTurn, Holder: w.holders[w.turn.at], Workflow: w.definition.Name, Fence: w.turn.fence,
+		Duration: w.turn.deadline - m.clock.Now,
+	})
+}
+
+// passTurn offers the turn to the next step in workflow order that wants it. Where none does, the first to come has it.
+func (m *Machine) passTurn(w *workflow) {
+	w.turn = turn{}
+	for k := range w.steps {
+		at := (w.next + k) % len(w.steps)
+		if !m.wantsTurn(w, at) {
+			continue
+		}
+		w.turn = turn{at: at, after: m.fence(), began: m.clock.Now, deadline: addSaturated(m.clock.Now, offer)}
+		w.next = (at + 1) % len(w.steps)
+		m.emitTurn(w)
+		break
+	}
+	m.relieveSteps(w)
+	m.schedule(w)
+}
+
+// wantsTurn tells whether a step would make use of a turn: it waits or asked lately, is not limited, and does not stand
+// back in a workflow before this one. A step of several workflows takes their turns in the order of their names, so that
+// no two wait for each other.
+func (m *Machine) wantsTurn(w *workflow, at int) bool {
+	if w.steps[at].until > m.clock.Now || !m.asks(w, at) {
+		return false
+	}
+	for _, of := range m.stepsIn(w.holders[at]) {
+		if of.workflow < w.definition.Name && m.standsBack(of) {
+			return false
+		}
+	}
+	return true
+}
+
+// asks tells whether a step waits, or asked in vain lately.
+func (m *Machine) asks(w *workflow, at int) bool {
+	if asked := w.steps[at].asked; asked != 0 && m.clock.Now-asked < offer {
+		return true
+	}
+	h, ok := m.holders.Get(w.holders[at])
+	return ok && h.waiting > 0
+}
+
+// standsBack tells whether it is another's turn.
+func (m *Machine) standsBack(of stepOf) bool {
+	w, _ := m.workflows.Get(of.workflow)
+	return w.sequential && w.turn.deadline > m.clock.Now && w.turn.at != of.at
+}
+
+// endTurn passes a turn on whose deadline has come. An offer stays with a step that stands back in a workflow after this
+// one: there it gets its turn within a round.
+func (m *Machine) endTurn(w *workflow) {
+	if at := w.turn.at; w.turn.deadline != 0 && w.turn.fence == 0 && m.asks(w, at) {
+		for _, of := range m.stepsIn(w.holders[at]) {
+			if of.workflow > w.definition.Name && m.standsBack(of) {
+				w.turn.deadline = addSaturated(m.clock.Now, offer)
+				return
+			}
+		}
+	}
+	m.passTurn(w)
+}
+
+// keepOffer keeps a turn offered to a waiter that is first where something is short: it saves up, for one turn at most.
+func (m *Machine) keepOffer(name string) {
+	for _, of := range m.stepsIn(name) {
+		w, _ := m.workflows.Get(of.workflow)
+		until := min(addSaturated(w.turn.began, w.turnTime), addSaturated(m.clock.Now, offer))
+		if w.sequential && w.turn.at == of.at && w.turn.fence == 0 && w.turn.deadline > m.clock.Now && until > w.turn.deadline {
+			w = m.mutableWorkflow(of.workflow)
+			w.turn.deadline = until
+			m.schedule(w)
+		}
+	}
+}
+
+// noteAsked notes that a holder asks in vain: where one at a time goes, it wants a turn.
+func (m *Machine) noteAsked(name string) {
+	for _, of := range m.stepsIn(name) {
+		if w, _ := m.workflows.Get(of.workflow); w.sequential {
+			m.mutableWorkflow(of.workflow).steps[of.at].asked = max(m.clock.Now, 1)
+		}
+	}
+}
+
+// ofTurn tells whether a lease was granted in a workflow's present turn.
+func (w *workflow) ofTurn(of stepOf, l *lease) bool {
+	return w.sequential && w.turn.fence != 0 && w.turn.at == of.at && l.fence > w.turn.after
+}
+
+// turnEnd returns the latest deadline that a lease may have: that of the turn in which it was granted.
+func (m *Machine) turnEnd(l *lease) int64 {
+	end := int64(math.MaxInt64)
+	for _, of := range m.stepsIn(l.holder) {
+		if w, _ := m.workflows.Get(of.workflow); w.ofTurn(of, l) {
+			end = min(end, w.turn.deadline)
+		}
+	}
+	return end
+}
+
+// leaseEnded ends the turn whose last lease has ended. A holder's newest lease has its highest fence.
+func (m *Machine) leaseEnded(l *lease) {
+	for _, of := range m.stepsIn(l.holder) {
+		w, _ := m.workflows.Get(of.workflow)
+		if !w.ofTurn(of, l) {
+			continue
+		}
+		if newest := m.newestLease(l.holder); newest == nil || newest.fence <= w.turn.after {
+			m.passTurn(m.mutableWorkflow(of.workflow))
+		}
+	}
+}
+
+// newestLease returns a holder's newest live lease; nil: it has none.
+func (m *Machine) newestLease(name string) (newest *lease) {
+	m.ofHolder.Descend(holderLease{holder: name, lease: math.MaxUint64}, func(hl holderLease) bool {
+		if hl.holder == name {
+			newest, _ = m.leases.Get(hl.lease)
+		}
+		return false
+	})
+	return newest
+}
+
+// TurnView is a turn as a reader sees it.
+type TurnView struct {
+	Holder string
+	// Fence is that of its first lease; 0: it was offered, and not taken yet.
+	Fence uint64
+	// Left is nanoseconds.
+	Left int64
+}
+
+// StepView is a step of a workflow as a reader sees it. Times are nanoseconds.
+type StepView struct {
+	Holder string
+	// LimitedAgo is how long ago it was limited last, -1 for never; LimitedFor is for how long it is still, 0 for not.
+	LimitedAgo, LimitedFor int64
+	Quota                  string
+	// PausedFor is for how long it is kept back still at most, 0 for not.
+	PausedFor int64
+	Waiting   int64
+}
+
+// WorkflowView is a workflow as a reader sees it at some Clock.
+type WorkflowView struct {
+	Definition *logpb.Workflow
+	Sequential bool
+	// StateFor is how long it has been so (nanoseconds).
+	StateFor int64
+	// CalmIn is nanoseconds until all go again, if nobody is limited until then; 0 where all do.
+	CalmIn int64
+	// Turn is nil where nobody has it.
+	Turn *TurnView
+	// Steps are in workflow order.
+	Steps []StepView
+}
+
+// Workflow returns one workflow as it stands at a clock.
+func (s *State) Workflow(name string, at Clock) (WorkflowView, bool) {
+	w, ok := s.workflows.Get(name)
+	if !ok {
+		return WorkflowView{}, false
+	}
+	return s.viewWorkflow(w, at.Now), true
+}
+
+// Workflows returns up to limit workflows in name order that come after the name after, those with a holder as a step
+// (empty: all).
+func (s *State) Workflows(holder, after string, limit int, at Clock) []WorkflowView {
+	var views []WorkflowView
+	if holder != "" {
+		for _, of := range s.stepsIn(holder) {
+			if w, _ := s.workflows.Get(of.workflow); of.workflow > after && len(views) < limit {
+				views = append(views, s.viewWorkflow(w, at.Now))
+			}
+		}
+		return views
+	}
+	s.workflows.Ascend(after, func(name string, w *workflow) bool {
+		if len(views) < limit && name > after {
+			views = append(views, s.viewWorkflow(w, at.Now))
+		}
+		return len(views) < limit
+	})
+	return views
+}
+
+func (s *State) viewWorkflow(w *workflow, now int64) WorkflowView {
+	v := WorkflowView{Definition: w.definition, Sequential: w.sequential, StateFor: max(now-w.changed, 0)}
+	if w.sequential {
+		v.CalmIn = max(w.calmAt()-now, 0)
+	}
+	if w.turn.deadline > now {
+		v.Turn = &TurnView{Holder: w.holders[w.turn.at], Fence: w.turn.fence, Left: w.turn.deadline - now}
+	}
+	for i, name := range w.holders {
+		of := &w.steps[i]
+		step := StepView{
+			Holder: name, LimitedAgo: -1, LimitedFor: max(of.until-now, 0), Quota: of.quota, PausedFor: max(w.keptBackUntil(i)-now, 0),
+		}
+		if of.limited != 0 {
+			step.LimitedAgo = max(now-of.limited, 0)
+		}
+		if h, ok := s.holders.Get(name); ok {
+			step.Waiting = h.waiting
+		}
+		v.Steps = append(v.Steps, step)
+	}
+	return v
+}

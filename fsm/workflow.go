@@ -1,0 +1,281 @@
+package fsm
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// A workflow is a graph of holders without a cycle. cascade.go has what it does (docs/workflows.md).
+
+// Bounds and defaults of workflows.
+const (
+	maxWorkflows = 1000
+	// maxSteps is how many steps a stepSet holds.
+	maxSteps, minSteps   = 64, 2
+	maxWorkflowsOfHolder = 8
+	maxHolderLength      = 128
+	defaultThreshold     = 3
+	defaultWithin        = 30 * second
+	maxWithin            = 10 * minute
+	defaultCalm          = 60 * second
+	defaultTurn          = 5 * minute
+	defaultPause         = 5 * minute
+	maxWorkflowTime      = hour
+)
+
+// stepSet is a set of steps, by their places in workflow order.
+type stepSet uint64
+
+func (s stepSet) has(i int) bool { return s&(1<<i) != 0 }
+
+func (s stepSet) with(i int) stepSet { return s | 1<<i }
+
+// plan is a definition, worked out; it never changes.
+type plan struct {
+	definition *logpb.Workflow
+	// holders are the steps in workflow order: each after those whose work it takes over, and as in the definition
+	// otherwise.
+	holders []string
+	// upstream has, by place, all that come before a step, directly or not; downstream all that come after it.
+	upstream, downstream []stepSet
+	// threshold is how many must be limited within a time, so that one at a time goes.
+	threshold int
+	within    int64
+	// calmTime is how long nobody must be limited until all go again; turnTime the longest turn; pauseTime the longest that
+	// a step is kept back without a grant.
+	calmTime, turnTime, pauseTime int64
+}
+
+// stepOf is a holder's place in a workflow.
+type stepOf struct {
+	workflow string
+	at       int
+}
+
+// newPlan works a definition out, or says why it cannot work.
+func newPlan(def *logpb.Workflow) (*plan, *logpb.Failure) {
+	if failed := checkSteps(def); failed != nil {
+		return nil, failed
+	}
+	p := &plan{definition: def, threshold: int(def.Threshold)}
+	if p.threshold == 0 {
+		p.threshold = min(defaultThreshold, len(def.Steps))
+	}
+	if p.threshold < 0 || p.threshold > len(def.Steps) {
+		return nil, impossibleWorkflow(def, fmt.Sprintf("a threshold of %d is not within 1 to its %d steps", def.Threshold, len(def.Steps)),
+			"leave it out for 3")
+	}
+	for _, time := range []struct {
+		name                   string
+		given, otherwise, most int64
+		to                     *int64
+	}{
+		{"within", def.WithinNs, defaultWithin, maxWithin, &p.within},
+		{"calm", def.CalmNs, defaultCalm, maxWorkflowTime, &p.calmTime},
+		{"turn", def.TurnNs, defaultTurn, maxWorkflowTime, &p.turnTime},
+		{"pause", def.PauseNs, defaultPause, maxWorkflowTime, &p.pauseTime},
+	} {
+		if *time.to = time.given; time.given == 0 {
+			*time.to = time.otherwise
+		}
+		if *time.to < second || *time.to > time.most {
+			return nil, impossibleWorkflow(def, fmt.Sprintf("%s must be 1 s to %d s", time.name, time.most/second),
+				fmt.Sprintf("the default is %d s", time.otherwise/second))
+		}
+	}
+	return p, p.arrange()
+}
+
+// checkSteps checks a definition's names.
+func checkSteps(def *logpb.Workflow) *logpb.Failure {
+	switch {
+	case !validName(def.Name):
+		return impossibleWorkflow(def, "is no name for a workflow", "letters, digits and . _ - / @ :, such as release/chain")
+	case len(def.Steps) < minSteps || len(def.Steps) > maxSteps:
+		return impossibleWorkflow(def, fmt.Sprintf("%d steps are not within %d to %d", len(def.Steps), minSteps, maxSteps),
+			"a longer one can be several workflows that share holders")
+	}
+	known := map[string]bool{}
+	for _, step := range def.Steps {
+		switch name := step.GetHolder(); {
+		case name == "" || len(name) > maxHolderLength:
+			return impossibleWorkflow(def, "a step has no holder, or one of more than 128 bytes", "holder: triage")
+		case strings.Contains(name, "*"):
+			return impossibleWorkflow(def, fmt.Sprintf("step %q is a pattern", name), "name each holder: several may stand after the same ones")
+		case known[name]:
+			return impossibleWorkflow(def, fmt.Sprintf("step %q stands twice", name), "one step for each holder, with all that come before it")
+		default:
+			known[name] = true
+		}
+	}
+	for _, step := range def.Steps {
+		for i, before := range step.After {
+			switch {
+			case !known[before]:
+				return impossibleWorkflow(def, fmt.Sprintf("step %q comes after %q, which is no step of it", step.Holder, before),
+					"add it as a step, or leave it out")
+			case slices.Contains(step.After[:i], before):
+				return impossibleWorkflow(def, fmt.Sprintf("step %q comes after %q twice", step.Holder, before), "name it once")
+			}
+		}
+	}
+	return nil
+}
+
+// arrange puts the steps into workflow order: of those whose predecessors all have their place, the first in the
+// definition comes next.
+func (p *plan) arrange() *logpb.Failure {
+	steps := p.definition.Steps
+	for len(p.holders) < len(steps) {
+		next := slices.IndexFunc(steps, func(s *logpb.WorkflowStep) bool {
+			return !slices.Contains(p.holders, s.Holder) && len(p.missing(s)) == 0
+		})
+		if next < 0 {
+			return impossibleWorkflow(p.definition, "its steps form a cycle: "+p.cycle(), "take one of these out of an after")
+		}
+		at, step := len(p.holders), steps[next]
+		var upstream stepSet
+		for i, before := range p.holders {
+			if slices.Contains(step.After, before) {
+				upstream |= p.upstream[i].with(i)
+			}
+		}
+		p.holders, p.upstream, p.downstream = append(p.holders, step.Holder), append(p.upstream, upstream), append(p.downstream, 0)
+		for i := range at {
+			if upstream.has(i) {
+				p.downstream[i] = p.downstream[i].with(at)
+			}
+		}
+	}
+	return nil
+}
+
+// missing returns the predecessors of a step that have no place yet.
+func (p *plan) missing(step *logpb.WorkflowStep) []string {
+	var names []string
+	for _, before := range step.After {
+		if !slices.Contains(p.holders, before) {
+			names = append(names, before)
+		}
+	}
+	return names
+}
+
+// cycle names one of the cycles among the steps that cannot be placed: each of them comes after another of them.
+func (p *plan) cycle() string {
+	steps := map[string]*logpb.WorkflowStep{}
+	var path []string
+	for _, step := range p.definition.Steps {
+		steps[step.Holder] = step
+		if len(path) == 0 && !slices.Contains(p.holders, step.Holder) {
+			path = []string{step.Holder}
+		}
+	}
+	for {
+		before := p.missing(steps[path[len(path)-1]])[0]
+		if begin := slices.Index(path, before); begin >= 0 {
+			path = append(path[begin:], before)
+			slices.Reverse(path)
+			return strings.Join(path, " -> ")
+		}
+		path = append(path, before)
+	}
+}
+
+// checkWorkflows works definitions out and checks them against each other.
+func checkWorkflows(definitions []*logpb.Workflow) ([]*plan, *logpb.Failure) {
+	if len(definitions) > maxWorkflows {
+		return nil, invalid(fmt.Sprintf("%d workflows are more than %d", len(definitions), maxWorkflows), "")
+	}
+	plans := make([]*plan, len(definitions))
+	named, of := map[string]bool{}, map[string]int{}
+	for i, def := range definitions {
+		var failed *logpb.Failure
+		if plans[i], failed = newPlan(def); failed != nil {
+			return nil, failed
+		}
+		if named[def.Name] {
+			return nil, impossibleWorkflow(def, "is defined twice", "")
+		}
+		named[def.Name] = true
+		for _, name := range plans[i].holders {
+			if of[name]++; of[name] > maxWorkflowsOfHolder {
+				return nil, impossibleWorkflow(def, fmt.Sprintf("%q is a step of more than %d workflows", name, maxWorkflowsOfHolder),
+					"one workflow can have several branches")
+			}
+		}
+	}
+	return plans, nil
+}
+
+func impossibleWorkflow(def *logpb.Workflow, message, hint string) *logpb.Failure {
+	return &logpb.Failure{
+		Reason:  logpb.Reason_REASON_IMPOSSIBLE_WORKFLOW,
+		Message: fmt.Sprintf("workflow %q: %s", def.GetName(), message), Hint: hint,
+	}
+}
+
+// replaceWorkflows puts these in the place of all workflows. One that is defined as before goes on as it stands.
+func (m *Machine) replaceWorkflows(plans []*plan) {
+	same := map[string]bool{}
+	for _, p := range plans {
+		w, ok := m.workflows.Get(p.definition.Name)
+		same[p.definition.Name] = ok && proto.Equal(w.definition, p.definition)
+	}
+	for _, w := range m.workflows.Values() {
+		if !same[w.definition.Name] {
+			m.dropWorkflow(w)
+		}
+	}
+	for _, p := range plans {
+		if !same[p.definition.Name] {
+			m.addWorkflow(&workflow{generation: m.generation, plan: p, steps: make([]step, len(p.holders)), changed: m.clock.Now})
+		}
+	}
+}
+
+// addWorkflow enters a workflow into the tables.
+func (m *Machine) addWorkflow(w *workflow) {
+	name := w.definition.Name
+	m.workflows.Set(name, w)
+	for at, holder := range w.holders {
+		known, _ := m.stepsOf.Get(holder)
+		i, _ := slices.BinarySearchFunc(known, name, func(s stepOf, name string) int { return strings.Compare(s.workflow, name) })
+		m.stepsOf.Set(holder, slices.Insert(slices.Clone(known), i, stepOf{workflow: name, at: at}))
+	}
+}
+
+// dropWorkflow takes a workflow out of the tables; who was kept back is tried.
+func (m *Machine) dropWorkflow(w *workflow) {
+	name := w.definition.Name
+	m.relieveSteps(w)
+	m.reviews.Delete(keyDue{at: w.due, key: name})
+	m.workflows.Delete(name)
+	for _, holder := range w.holders {
+		known, _ := m.stepsOf.Get(holder)
+		left := slices.DeleteFunc(slices.Clone(known), func(s stepOf) bool { return s.workflow == name })
+		if len(left) == 0 {
+			m.stepsOf.Delete(holder)
+			continue
+		}
+		m.stepsOf.Set(holder, left)
+	}
+	if w.sequential {
+		m.emit(Event{Kind: EventParallel, Workflow: name})
+	}
+}
+
+// deleteWorkflow deletes a workflow on an operator's word.
+func (m *Machine) deleteWorkflow(command *logpb.DeleteWorkflow) *logpb.Result {
+	w, ok := m.workflows.Get(command.Workflow)
+	if !ok {
+		return fail(logpb.Reason_REASON_UNKNOWN_WORKFLOW, fmt.Sprintf("there is no workflow %q", command.Workflow), "list the workflows")
+	}
+	m.dropWorkflow(w)
+	return done()
+}
