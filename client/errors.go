@@ -83,6 +83,8 @@ type RefusalError struct {
 	Ahead int64
 	// Forecast is what is predicted of the quotas that were asked for; nil: nothing.
 	Forecast *Forecast
+	// BackPressure is how the holder's workflow stands; nil: it is in none, or nothing in it is limited.
+	BackPressure *BackPressure
 }
 
 // Error implements error.

@@ -23,6 +23,8 @@ type Lease struct {
 	instead  map[string]Item
 	forecast *Forecast
 	first    *Operation
+	// pressure is how its holder's workflow stood when it was granted.
+	pressure *BackPressure
 
 	// mu comes after the keeper's lock where both are held.
 	mu       sync.Mutex
@@ -45,7 +47,7 @@ func newLease(c *Client, granted *quotav1.Lease, at stamp) *Lease {
 		client: c, id: granted.GetId(), fence: granted.GetFence(), class: Class(granted.GetClass()), items: grantedOf(granted.GetItems()),
 		instead: standIns(granted.GetItems()), forecast: forecastOf(granted.GetForecast()),
 		ttl:    max(durationOf(granted.GetAskedTtl(), 0), left),
-		nextOp: 1, doneBelow: 1, settled: map[uint64]struct{}{}, dead: make(chan struct{}), deaths: map[int]func(error){},
+		pressure: backPressureOf(granted.GetBackPressure()), nextOp: 1, doneBelow: 1, settled: map[uint64]struct{}{}, dead: make(chan struct{}), deaths: map[int]func(error){},
 	}
 	l.renewed = at.sent
 	l.deadline = l.moment(at.deadline(left))
@@ -90,6 +92,10 @@ func (l *Lease) Forecast() *Forecast { return l.forecast }
 
 // Operation returns the operation that a Reserve with Consume made; nil without it.
 func (l *Lease) Operation() *Operation { return l.first }
+
+// BackPressure returns how the holder's workflow stood when the lease was granted; nil: it is in none, or nothing in it was
+// limited.
+func (l *Lease) BackPressure() *BackPressure { return l.pressure }
 
 // Deadline returns the moment by which the lease has ended, on this machine's clock and a little early.
 func (l *Lease) Deadline() time.Time {

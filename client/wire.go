@@ -64,6 +64,17 @@ func refusalOf(r *quotav1.Refusal) *RefusalError {
 	return &RefusalError{
 		Reason: Reason(r.GetReason()), Quota: r.GetQuota(), RetryAfter: durationOf(r.GetRetryAfter(), -1), Zone: Zone(r.GetZone()),
 		Advice: r.GetAdvice(), Available: r.GetAvailable(), Ahead: r.GetAhead(), Forecast: forecastOf(r.GetForecast()),
+		BackPressure: backPressureOf(r.GetBackPressure()),
+	}
+}
+
+func backPressureOf(p *quotav1.BackPressure) *BackPressure {
+	if p == nil {
+		return nil
+	}
+	return &BackPressure{
+		Workflow: p.GetWorkflow(), Sequential: p.GetState() == quotav1.WorkflowState_WORKFLOW_STATE_SEQUENTIAL, Step: p.GetStep(),
+		Quota: p.GetQuota(), LimitedFor: durationOf(p.GetLimitedFor(), 0), Side: Side(p.GetSide()), Turn: p.GetTurn(),
 	}
 }
 

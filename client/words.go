@@ -74,6 +74,56 @@ func (z Zone) String() string {
 	return "none"
 }
 
+// Side says where a holder stands in its workflow as seen from one that is limited.
+type Side int32
+
+// The sides.
+const (
+	// SideNone: no holder is limited now.
+	SideNone Side = 0
+	// Upstream: its work ends up at the limited one. It should begin nothing new.
+	Upstream Side = 1
+	// Downstream: its work comes from the limited one.
+	Downstream Side = 2
+	// Itself: it is the limited one.
+	Itself Side = 3
+	// Beside: it stands on another branch.
+	Beside Side = 4
+)
+
+// String returns the side's name.
+func (s Side) String() string {
+	switch s {
+	case Upstream:
+		return "upstream"
+	case Downstream:
+		return "downstream"
+	case Itself:
+		return "itself"
+	case Beside:
+		return "beside"
+	case SideNone:
+	}
+	return "none"
+}
+
+// BackPressure says how a holder's workflow stands, so that it slows down before it is stopped.
+type BackPressure struct {
+	// Workflow is the workflow.
+	Workflow string
+	// Sequential: its holders go one at a time.
+	Sequential bool
+	// Step is the holder that is limited and concerns this one most; empty: none any more, it is only not calm yet.
+	Step string
+	// Quota is by which it is limited, LimitedFor for how long as far as known.
+	Quota      string
+	LimitedFor time.Duration
+	// Side is where this holder stands as seen from that one.
+	Side Side
+	// Turn is whose turn it is, where one at a time goes; empty: nobody's.
+	Turn string
+}
+
 // Reason is the code of a refusal (1 to 99) or of an error (100 and above). It is an error itself, so that
 // errors.Is(err, client.Cooldown) asks for it wherever it sits.
 type Reason int32
@@ -99,6 +149,8 @@ const (
 	TaskShelved       Reason = 20
 	TaskUnderWay      Reason = 21
 	TaskLater         Reason = 22
+	NotItsTurn        Reason = 17
+	DownstreamLimited Reason = 18
 )
 
 // Reasons of errors.

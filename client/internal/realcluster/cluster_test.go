@@ -142,13 +142,17 @@ func (c *cluster) client(options ...client.Option) *client.Client {
 	return made
 }
 
+// admin calls the leader as an operator.
+func (c *cluster) admin() quotav1connect.AdminServiceClient {
+	return quotav1connect.NewAdminServiceClient(http.DefaultClient, "http://"+c.leader().config.APIAddress)
+}
+
 // apply creates quotas.
 func (c *cluster) apply(quotas ...*quotav1.Quota) {
 	c.tb.Helper()
-	admin := quotav1connect.NewAdminServiceClient(http.DefaultClient, "http://"+c.leader().config.APIAddress)
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	if _, err := admin.ApplyQuotas(ctx, &quotav1.ApplyQuotasRequest{Quotas: quotas}); err != nil {
+	if _, err := c.admin().ApplyQuotas(ctx, &quotav1.ApplyQuotasRequest{Quotas: quotas}); err != nil {
 		c.tb.Fatal(err)
 	}
 }
