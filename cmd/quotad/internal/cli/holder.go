@@ -151,6 +151,9 @@ func (a *App) reserve(cmd *cobra.Command, request *quotav1.ReserveRequest) error
 	table.Add("class", quotafile.ClassWord(lease.Class))
 	table.Add("expires in", output.Duration(lease.ExpiresIn))
 	addOperation(&table, lease.Operation)
+	if pressure := lease.BackPressure; pressure != nil {
+		table.Add("back pressure", pressureText(pressure))
+	}
 	return table.Write(a.Out)
 }
 

@@ -31,8 +31,8 @@ func (a *App) quotaApply() *cobra.Command {
 		Short: "Create or change the quotas that a quotas.yaml states, all or nothing",
 		Long: `Creates or changes the quotas that a quotas.yaml states, all or nothing. Quotas that the file does not name stay as
 they are. Live leases keep what they hold; where a limit went down, nothing is granted until the quota is back under it.
-A list "holders:" replaces all holder rules; without it they stay. A preset has the quotas of a common provider
-("quotad preset list").`,
+A list "holders:" replaces all holder rules, a list "workflows:" all workflows; without it they stay. A preset has the quotas of a
+common provider ("quotad preset list").`,
 		Example: `  quotad quota apply -f quotas.yaml --dry-run
   quotad quota apply -f quotas.yaml
   quotad quota apply --preset github
@@ -82,10 +82,10 @@ func (a *App) applyQuotas(cmd *cobra.Command, file *quotafile.File, dryRun bool)
 	if a.format == formatJSON {
 		return output.JSON(a.Out, answer)
 	}
-	return printApplied(a.Out, answer, len(file.Holders), file.HasHolders, dryRun)
+	return printApplied(a.Out, answer, file, dryRun)
 }
 
-func printApplied(w io.Writer, answer *quotav1.ApplyQuotasResponse, rules int, hasRules, dryRun bool) error {
+func printApplied(w io.Writer, answer *quotav1.ApplyQuotasResponse, file *quotafile.File, dryRun bool) error {
 	table := output.Table{}
 	for _, part := range []struct {
 		word  string
@@ -95,8 +95,11 @@ func printApplied(w io.Writer, answer *quotav1.ApplyQuotasResponse, rules int, h
 			table.Add(part.word, name)
 		}
 	}
-	if hasRules {
-		table.Add("holder rules", output.Int(rules))
+	if file.HasHolders {
+		table.Add("holder rules", output.Int(len(file.Holders)))
+	}
+	if file.HasWorkflows {
+		table.Add("workflows", output.Int(len(file.Workflows)))
 	}
 	if err := table.Write(w); err != nil {
 		return err
@@ -264,8 +267,8 @@ func (a *App) quotaList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List quotas by name",
-		Long: `Lists quotas by name. With -o yaml and without --prefix it prints them, and the holder rules, as a file that
-"quotad quota apply -f" takes.`,
+		Long: `Lists quotas by name. With -o yaml and without --prefix it prints them, the holder rules and the workflows, as a file
+that "quotad quota apply -f" takes.`,
 		Example: `  quotad quota list
   quotad quota list --prefix openai/ -o json
   quotad quota list -o yaml > quotas.yaml`,
@@ -279,13 +282,13 @@ func (a *App) quotaList() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			var rules []*quotav1.HolderRule
+			file := &quotafile.File{}
 			if a.format == formatYAML && prefix == "" {
-				if rules, err = listHolderRules(cmd.Context(), c, readMode(stale)); err != nil {
+				if file, err = rulesAndWorkflows(cmd.Context(), c, readMode(stale)); err != nil {
 					return err
 				}
 			}
-			return a.printQuotas(all, rules)
+			return a.printQuotas(all, file)
 		},
 	}
 	cmd.Flags().StringVar(&prefix, "prefix", "", "only names that start so")
@@ -311,20 +314,32 @@ func listQuotas(ctx context.Context, c *cluster, prefix string, mode quotav1.Rea
 	}
 }
 
-func listHolderRules(ctx context.Context, c *cluster, mode quotav1.ReadMode) ([]*quotav1.HolderRule, error) {
+// rulesAndWorkflows reads what a file holds besides quotas.
+func rulesAndWorkflows(ctx context.Context, c *cluster, mode quotav1.ReadMode) (*quotafile.File, error) {
 	request := &quotav1.ListHolderRulesRequest{Read: mode}
-	answer, err := call(ctx, c, reads, 0, func(ctx context.Context, n node) (*quotav1.ListHolderRulesResponse, error) {
+	rules, err := call(ctx, c, reads, 0, func(ctx context.Context, n node) (*quotav1.ListHolderRulesResponse, error) {
 		return n.admin.ListHolderRules(ctx, request)
 	})
-	return answer.GetHolders(), err
+	if err != nil {
+		return nil, err
+	}
+	workflows, err := listWorkflows(ctx, c, "", mode)
+	if err != nil {
+		return nil, err
+	}
+	file := &quotafile.File{Holders: rules.Holders, HasHolders: len(rules.Holders) > 0, HasWorkflows: len(workflows.Workflows) > 0}
+	for _, workflow := range workflows.Workflows {
+		file.Workflows = append(file.Workflows, workflow.Definition)
+	}
+	return file, nil
 }
 
-func (a *App) printQuotas(all *quotav1.ListQuotasResponse, holders []*quotav1.HolderRule) error {
+// printQuotas prints quotas, as YAML with what else the file holds.
+func (a *App) printQuotas(all *quotav1.ListQuotasResponse, file *quotafile.File) error {
 	switch a.format {
 	case formatJSON:
 		return output.JSON(a.Out, all)
 	case formatYAML:
-		file := &quotafile.File{Holders: holders, HasHolders: len(holders) > 0}
 		for _, quota := range all.Quotas {
 			file.Quotas = append(file.Quotas, quota.Definition)
 		}

@@ -23,7 +23,7 @@ type parser struct {
 
 // The keys of each mapping, in the order in which they are written.
 var (
-	fileKeys  = []string{"quotas", "holders"}
+	fileKeys  = []string{"quotas", "holders", "workflows"}
 	quotaKeys = []string{
 		"name", "window", "rate", "slots", "headroom", "parent", "max_hold", "clamp_hold", "default_estimate",
 		"spend_by", "transit", "charged", "max_call", "settle", "policy", "fallback", "note",
@@ -35,12 +35,15 @@ var (
 	rateKeys    = []string{"limit", "per", "burst"}
 	slotsKeys   = []string{"limit", "grace"}
 	holderKeys  = []string{"pattern", "class", "weight"}
+
+	workflowKeys = []string{"name", "steps", "threshold", "within", "calm", "turn", "pause"}
+	stepKeys     = []string{"holder", "after"}
 )
 
 func (p *parser) file() *File {
 	file := &File{}
 	if p.doc.Root == nil {
-		p.doc.Fail(nil, `it needs a list "quotas:" or "holders:"`, "says nothing")
+		p.doc.Fail(nil, needsAList, "says nothing")
 		return file
 	}
 	values := p.doc.Mapping(p.doc.Root, "the file", fileKeys...)
@@ -61,11 +64,18 @@ func (p *parser) file() *File {
 			file.Holders = append(file.Holders, p.holder(element))
 		}
 	}
-	if len(file.Quotas) == 0 && !file.HasHolders && p.doc.Err() == nil {
-		p.doc.Fail(p.doc.Root, `it needs a list "quotas:" or "holders:"`, "says nothing")
+	if n, ok := values["workflows"]; ok {
+		file.HasWorkflows = true
+		file.Workflows = p.workflows(n)
+	}
+	if len(file.Quotas) == 0 && !file.HasHolders && !file.HasWorkflows && p.doc.Err() == nil {
+		p.doc.Fail(p.doc.Root, needsAList, "says nothing")
 	}
 	return file
 }
+
+// needsAList is the hint for a file that says nothing.
+const needsAList = `it needs a list "quotas:", "holders:" or "workflows:"`
 
 func (p *parser) quota(n *yaml.Node) *quotav1.Quota {
 	quota := &quotav1.Quota{}
@@ -248,12 +258,17 @@ func (p *parser) name(n *yaml.Node, values map[string]*yaml.Node) string {
 	if message := checkName(name); message != "" {
 		p.doc.Fail(v, "", "name %s", message)
 	}
-	if line, twice := p.lines[name]; twice {
-		p.doc.Fail(v, "", "the quota %q stands on line %d already", name, line)
-	} else {
-		p.lines[name] = v.Line
-	}
+	p.once(p.lines, "quota", name, v)
 	return name
+}
+
+// once notes on which line something is named, and a name that stands twice.
+func (p *parser) once(lines map[string]int, what, name string, at *yaml.Node) {
+	if line, twice := lines[name]; twice {
+		p.doc.Fail(at, "", "the %s %q stands on line %d already", what, name, line)
+		return
+	}
+	lines[name] = at.Line
 }
 
 // checkName says what is wrong with a quota's name, nothing for a good one.

@@ -16,8 +16,11 @@ import (
 // MaxAmount is the largest limit or amount: what every JSON reader can hold exactly.
 const MaxAmount = 1<<53 - 1
 
-// MaxQuotas is how many quotas one file may state.
-const MaxQuotas = 4096
+// MaxQuotas is how many quotas one file may state, MaxWorkflows how many workflows.
+const (
+	MaxQuotas    = 4096
+	MaxWorkflows = 1000
+)
 
 // Bounds that several keys share.
 const (
@@ -26,6 +29,7 @@ const (
 	maxHolder    = 128
 	maxNote      = 500
 	maxWeight    = 1000
+	maxSteps     = 64
 	millionths   = 1_000_000
 	shortestTime = time.Millisecond
 )
@@ -39,11 +43,16 @@ type File struct {
 	// HasHolders tells a file with an empty list of rules (which removes all rules) from one without (which leaves
 	// them alone).
 	HasHolders bool
+	// Workflows are the workflows; HasWorkflows tells an empty list of them (which removes all) from none.
+	Workflows    []*quotav1.Workflow
+	HasWorkflows bool
 }
 
 // Request is the file as a request to apply it.
 func (f *File) Request() *quotav1.ApplyQuotasRequest {
-	return &quotav1.ApplyQuotasRequest{Quotas: f.Quotas, Holders: f.Holders, ReplaceHolders: f.HasHolders}
+	return &quotav1.ApplyQuotasRequest{
+		Quotas: f.Quotas, Holders: f.Holders, ReplaceHolders: f.HasHolders, Workflows: f.Workflows, ReplaceWorkflows: f.HasWorkflows,
+	}
 }
 
 // Read reads and parses the file at path. A file with mistakes gives strictyaml.Problems.

@@ -161,8 +161,17 @@ func TestTranslation(t *testing.T) {
 	if rule := file.Holders[0]; rule.Class != quotav1.Class_CLASS_CRITICAL || rule.Weight != 3 {
 		t.Errorf("holder rule: %v", rule)
 	}
-	if !file.Request().ReplaceHolders {
-		t.Error("a file with holders replaces the rules")
+	workflow := &quotav1.Workflow{
+		Name: "release", Threshold: 2, Within: durationpb.New(30 * time.Second), Calm: durationpb.New(time.Minute),
+		Turn: durationpb.New(5 * time.Minute), Pause: durationpb.New(2 * time.Minute), Steps: []*quotav1.WorkflowStep{
+			{Holder: "triage"}, {Holder: "review@node-7", After: []string{"triage"}}, {Holder: "deploy", After: []string{"triage", "review@node-7"}},
+		},
+	}
+	if len(file.Workflows) != 1 || !proto.Equal(file.Workflows[0], workflow) {
+		t.Errorf("workflows: %v", file.Workflows)
+	}
+	if request := file.Request(); !request.ReplaceHolders || !request.ReplaceWorkflows || len(request.Workflows) != 1 {
+		t.Errorf("a file with holders and workflows replaces both: %v", request)
 	}
 }
 
@@ -197,8 +206,33 @@ func TestProfiles(t *testing.T) {
 func TestAnyQuotaSurvivesWriting(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		file := &File{Quotas: []*quotav1.Quota{drawQuota(t)}}
+		if rapid.Bool().Draw(t, "workflows") {
+			file.HasWorkflows = true
+			file.Workflows = []*quotav1.Workflow{drawWorkflow(t)}
+		}
 		requireSameWhenWritten(t, file)
 	})
+}
+
+// drawWorkflow draws a workflow in which a step comes after any of those before it.
+func drawWorkflow(t *rapid.T) *quotav1.Workflow {
+	workflow := &quotav1.Workflow{Name: "w", Threshold: int32(rapid.IntRange(0, 2).Draw(t, "threshold"))}
+	for _, to := range []**durationpb.Duration{&workflow.Within, &workflow.Calm, &workflow.Turn, &workflow.Pause} {
+		if rapid.Bool().Draw(t, "set") {
+			*to = durationpb.New(time.Duration(rapid.IntRange(1000, 600_000).Draw(t, "length")) * time.Millisecond)
+		}
+	}
+	names := rapid.SliceOfNDistinct(rapid.StringMatching(`[!-)+-~ä€]{1,20}`), 2, 6, rapid.ID).Draw(t, "holders")
+	for i, name := range names {
+		step := &quotav1.WorkflowStep{Holder: name}
+		for _, before := range names[:i] {
+			if rapid.Bool().Draw(t, "after") {
+				step.After = append(step.After, before)
+			}
+		}
+		workflow.Steps = append(workflow.Steps, step)
+	}
+	return workflow
 }
 
 func drawQuota(t *rapid.T) *quotav1.Quota {

@@ -30,6 +30,13 @@ func Write(file *File) ([]byte, error) {
 		}
 		put(top, "holders", list)
 	}
+	if file.HasWorkflows {
+		list := &yaml.Node{Kind: yaml.SequenceNode}
+		for _, workflow := range file.Workflows {
+			list.Content = append(list.Content, workflowNode(workflow))
+		}
+		put(top, "workflows", list)
+	}
 	return yaml.Dump(top, yaml.WithIndent(2), yaml.WithCompactSeqIndent(false), yaml.WithLineWidth(-1))
 }
 
