@@ -215,7 +215,7 @@ func (m *Machine) noteMember(l *lease, needs []need) {
 			s.paused = max(now, 1)
 		}
 		if w.sequential {
-			m.takeTurn(w, of.at, l)
+			m.takeTurn(w, of.at, l, needs)
 		}
 		if s.until != 0 && needed(needs, s.quota) {
 			w.last, s.until = max(w.last, min(s.until, now)), 0

@@ -206,6 +206,13 @@ func TestOneAtATime(t *testing.T) {
 			{0, asks("deployment", 0, itemOf("s", 1)), "lease 4: s=1 until 6m10s"},
 			{0, asks("announcement", 0, itemOf("s", 1)), "SEQUENTIAL s again at 1m11s"},
 		}},
+		{"what only observes needs no turn, and takes none", append(slices.Clone(quotas), policed(rateOf("o", 1, minute), &logpb.Policy{Observe: true})), then([]line{
+			{second, asks("announcement", 0, itemOf("o", 1)), "lease 2: o=1 until 5m1s"},
+			{0, asks("deployment", 0, itemOf("s", 1)), "lease 3: s=1 until 5m1s"},
+			{0, asks("announcement", hour, itemOf("o", 1)), "lease 4: o=1 until 1h0m1s"},
+			{0, releases(3), "back s=1; ended"},
+			{0, asks("triage", 0, itemOf("s", 1)), "lease 5: s=1 until 5m1s"},
+		}...)},
 		{"an operator's word ends it", quotas, then([]line{
 			{second, asks("deployment", 0, itemOf("s", 1)), "lease 2: s=1 until 5m1s"},
 			{0, waits("triage", 0, minute, itemOf("s", 1)), "waits as 1 until 1m1s"},
@@ -230,7 +237,19 @@ func TestASharedHolderNeedsBothTurns(t *testing.T) {
 		w.Threshold, w.CalmNs = 1, hour
 		return w
 	}
-	tell(t, []story{{"", []*logpb.Quota{rateOf("r", 10, minute), rateOf("s", 1000, minute)}, []line{
+	quotas := []*logpb.Quota{rateOf("r", 10, minute), rateOf("s", 1000, minute)}
+	tell(t, []story{{"while it stands back in the first, others have the second", quotas, []line{
+		{0, workflows(low(chain("one", "a", "shared")), low(chain("two", "x", "shared", "c"))), "applied"},
+		{0, asks("outsider", hour, itemOf("r", 10)), "lease 1: r=10 until 1h0m0s"},
+		{0, asks("a", 0, itemOf("r", 1)), "EXHAUSTED r again at 5s"},
+		{0, asks("x", 0, itemOf("r", 1)), "EXHAUSTED r again at 5s"},
+		{5 * second, asks("a", 0, itemOf("s", 1)), "lease 2: s=1 until 5m5s"},
+		{0, asks("x", 0, itemOf("s", 1)), "lease 3: s=1 until 5m5s"},
+		{0, waits("shared", 0, 10*minute, itemOf("s", 1)), "waits as 1 until 10m5s"},
+		{0, asks("c", 0, itemOf("s", 1)), "SEQUENTIAL s again at 6s"},
+		{0, releases(3), "back s=1; ended"},
+		{0, asks("c", 0, itemOf("s", 1)), "lease 4: s=1 until 5m5s"},
+	}}, {"and it keeps the first while it waits for the second", quotas, []line{
 		{0, workflows(low(chain("one", "a", "shared")), low(chain("two", "shared", "b"))), "applied"},
 		{0, asks("outsider", hour, itemOf("r", 10)), "lease 1: r=10 until 1h0m0s"},
 		{0, asks("a", 0, itemOf("r", 1)), "EXHAUSTED r again at 5s"},

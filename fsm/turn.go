@@ -22,15 +22,16 @@ type turn struct {
 	began, deadline int64
 }
 
-// takeTurn gives a lease that is being granted its place in the turn of its holder.
-func (m *Machine) takeTurn(w *workflow, at int, l *lease) {
+// takeTurn gives a lease that is being granted its place in the turn of its holder. What only observes needs none.
+func (m *Machine) takeTurn(w *workflow, at int, l *lease, needs []need) {
 	now := m.clock.Now
-	if w.turn.deadline <= now {
+	free := w.turn.deadline <= now
+	if enforced(needs) == nil && (free || w.turn.at != at) {
+		return
+	}
+	if free {
 		w.turn = turn{at: at, after: l.fence - 1, began: now, deadline: addSaturated(now, w.turnTime)}
 		w.next = (at + 1) % len(w.steps)
-	}
-	if w.turn.at != at {
-		return // what only observes is granted beside the turn
 	}
 	if w.turn.fence == 0 {
 		w.turn.fence, w.turn.deadline = l.fence, addSaturated(now, w.turnTime)

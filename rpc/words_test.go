@@ -103,6 +103,7 @@ func FuzzDoor(f *testing.F) {
 		`{}`, `{"holder":"a","items":[{"quota":"q","amount":1}],"ttl":"30s","wait":"1s","class":"CLASS_CRITICAL"}`,
 		`{"lease":"1","fence":1,"op":"1","actual":[{"quota":"q","amount":0}]}`,
 		`{"quotas":[{"name":"q","window":{"limit":1,"every":"hour"},"headroom":0.5}]}`,
+		`{"workflows":[{"name":"w","steps":[{"holder":"a"},{"holder":"b","after":["a"]},null]},null],"replaceWorkflows":true}`,
 		`{"commands":[{"reserve":{}},{"report":{"signals":[null]}},{}]}`,
 		`{"lease":1,"fence":1,"signals":[{"quota":"q","cause":"CAUSE_OK","resetAfter":"-1s","limit":-1}]}`,
 	} {
@@ -130,6 +131,11 @@ func FuzzDoor(f *testing.F) {
 		if validate(applied) == nil {
 			for _, q := range applied.Quotas {
 				if logQuota(q) == nil {
+					t.Fatal(json.RawMessage(data))
+				}
+			}
+			for _, w := range applied.Workflows {
+				if def := logWorkflow(w); len(def.Steps) != len(w.Steps) {
 					t.Fatal(json.RawMessage(data))
 				}
 			}
