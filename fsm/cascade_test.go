@@ -270,7 +270,7 @@ func TestASharedHolderNeedsBothTurns(t *testing.T) {
 
 // sayEvent puts an event about a workflow into a few words.
 func sayEvent(e *Event) string {
-	word := ""
+	var word string
 	switch e.Kind {
 	case EventBackPressure:
 		word = "pressure"
