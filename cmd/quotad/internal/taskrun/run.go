@@ -75,14 +75,15 @@ func (r *Runner) Run(ctx context.Context) (Result, error) {
 		attempt, err := r.begin(ctx)
 		if err != nil {
 			if _, refused := errors.AsType[*client.RefusalError](err); refused && last.Attempt > 0 {
-				return last, nil //nolint:nilerr // the last attempt's end says more, and when to come back
+				return last, nil // the last attempt's end says more, and when to come back
 			}
 			return last, err
 		}
 		if last, err = r.attempt(ctx, attempt); err != nil {
 			return last, err
 		}
-		if !r.UntilDone || last.Ended.RetryAfter < 0 || ctx.Err() != nil {
+		again := r.UntilDone && last.Ended.RetryAfter >= 0 && ctx.Err() == nil
+		if !again {
 			return last, nil
 		}
 		r.Tell("task %s: %s", r.Request.Task, last.Words())
