@@ -26,18 +26,7 @@ type adminService struct{ *Server }
 // ApplyQuotas implements AdminService.
 func (s *adminService) ApplyQuotas(ctx context.Context, req *quotav1.ApplyQuotasRequest) (*quotav1.ApplyQuotasResponse, error) {
 	return call(ctx, s.Server, VerbAdminQuota, req, func(ctx context.Context, r *request, req *quotav1.ApplyQuotasRequest) (*quotav1.ApplyQuotasResponse, error) {
-		apply := &logpb.ApplyQuotas{ReplaceHolders: req.ReplaceHolders, ReplaceWorkflows: req.ReplaceWorkflows, DryRun: req.DryRun}
-		for _, q := range req.Quotas {
-			apply.Quotas = append(apply.Quotas, logQuota(q))
-		}
-		for _, h := range req.Holders {
-			apply.Holders = append(apply.Holders, &logpb.HolderRule{Pattern: h.Pattern, Class: int32(h.Class) - 1, Weight: h.Weight})
-		}
-		for _, w := range req.Workflows {
-			apply.Workflows = append(apply.Workflows, logWorkflow(w))
-		}
-		command := &logpb.Command{Kind: &logpb.Command_ApplyQuotas{ApplyQuotas: apply}}
-		result, at, err := s.propose(ctx, identified(command, req.RequestId, r.who))
+		result, at, err := s.propose(ctx, identified(applyQuotasCommand(req), req.RequestId, r.who))
 		if err != nil {
 			return nil, err
 		}
@@ -46,6 +35,30 @@ func (s *adminService) ApplyQuotas(ctx context.Context, req *quotav1.ApplyQuotas
 			Meta: s.meta(r, at), Created: applied.GetCreated(), Changed: applied.GetChanged(), Unchanged: applied.GetUnchanged(),
 		}, nil
 	}, leader.ApplyQuotas)
+}
+
+// applyQuotasCommand translates a request that was validated.
+func applyQuotasCommand(req *quotav1.ApplyQuotasRequest) *logpb.Command {
+	apply := &logpb.ApplyQuotas{ReplaceHolders: req.ReplaceHolders, ReplaceWorkflows: req.ReplaceWorkflows, DryRun: req.DryRun}
+	for _, q := range req.Quotas {
+		apply.Quotas = append(apply.Quotas, logQuota(q))
+	}
+	for _, h := range req.Holders {
+		apply.Holders = append(apply.Holders, &logpb.HolderRule{Pattern: h.Pattern, Class: int32(h.Class) - 1, Weight: h.Weight})
+	}
+	for _, w := range req.Workflows {
+		apply.Workflows = append(apply.Workflows, logWorkflow(w))
+	}
+	return &logpb.Command{Kind: &logpb.Command_ApplyQuotas{ApplyQuotas: apply}}
+}
+
+// ApplyQuotasCommand returns the log's command for a request to apply quotas, or what is wrong with the request: for who
+// runs a state machine without a node around it.
+func ApplyQuotasCommand(req *quotav1.ApplyQuotasRequest) (*logpb.Command, error) {
+	if wrong := validate(req); wrong != nil {
+		return nil, wrong
+	}
+	return applyQuotasCommand(req), nil
 }
 
 // DeleteQuota implements AdminService.

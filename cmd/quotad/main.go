@@ -15,6 +15,7 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/bench"
 	"github.com/quotad/quotad/cmd/quotad/internal/cli"
 	"github.com/quotad/quotad/cmd/quotad/internal/demo"
+	"github.com/quotad/quotad/cmd/quotad/internal/plan"
 )
 
 func main() { os.Exit(run()) }
@@ -25,6 +26,6 @@ func run() int {
 	defer stop()
 	// The first signal asks to stop in order; after it the default is back, so that a second one ends the process.
 	context.AfterFunc(ctx, stop)
-	app := &cli.App{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Environ: os.Environ(), Extra: []*cobra.Command{demo.Command(), bench.Command()}}
+	app := &cli.App{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Environ: os.Environ(), Extra: []*cobra.Command{demo.Command(), bench.Command(), plan.Command()}}
 	return int(app.Run(ctx, os.Args[1:]))
 }

@@ -48,15 +48,7 @@ func (p *parser) file() *File {
 	}
 	values := p.doc.Mapping(p.doc.Root, "the file", fileKeys...)
 	if n, ok := values["quotas"]; ok {
-		elements := p.doc.Sequence(n, "quotas")
-		if len(elements) > MaxQuotas {
-			p.doc.Fail(n, "", "quotas has %d elements; %d is the most", len(elements), MaxQuotas)
-			elements = elements[:MaxQuotas]
-		}
-		for _, element := range elements {
-			file.Quotas = append(file.Quotas, p.quota(element))
-		}
-		p.findCycles(elements, file.Quotas)
+		file.Quotas = p.quotas(n)
 	}
 	if n, ok := values["holders"]; ok {
 		file.HasHolders = true
@@ -76,6 +68,21 @@ func (p *parser) file() *File {
 
 // needsAList is the hint for a file that says nothing.
 const needsAList = `it needs a list "quotas:", "holders:" or "workflows:"`
+
+// quotas reads the list of quotas.
+func (p *parser) quotas(n *yaml.Node) []*quotav1.Quota {
+	elements := p.doc.Sequence(n, "quotas")
+	if len(elements) > MaxQuotas {
+		p.doc.Fail(n, "", "quotas has %d elements; %d is the most", len(elements), MaxQuotas)
+		elements = elements[:MaxQuotas]
+	}
+	quotas := make([]*quotav1.Quota, 0, len(elements))
+	for _, element := range elements {
+		quotas = append(quotas, p.quota(element))
+	}
+	p.findCycles(elements, quotas)
+	return quotas
+}
 
 func (p *parser) quota(n *yaml.Node) *quotav1.Quota {
 	quota := &quotav1.Quota{}

@@ -9,6 +9,8 @@ import (
 	"os"
 	"time"
 
+	"go.yaml.in/yaml/v4"
+
 	"github.com/quotad/quotad/cmd/quotad/internal/strictyaml"
 	"github.com/quotad/quotad/rpc/quotav1"
 )
@@ -76,4 +78,9 @@ func Parse(name string, data []byte) (*File, error) {
 		return nil, err
 	}
 	return file, nil
+}
+
+// Quotas reads a list of quotas that stands in another file. Problems are noted in its document.
+func Quotas(doc *strictyaml.Document, list *yaml.Node) []*quotav1.Quota {
+	return (&parser{doc: doc, lines: map[string]int{}}).quotas(list)
 }

@@ -1,0 +1,116 @@
+package fleet
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+const whole = `
+title: a fleet
+begins: 2026-03-01T12:00:00Z
+for: 2h
+network: 5ms-30ms
+cluster: {commit: 3ms, kill: [10m, 5m]}
+quotas:
+  - name: requests
+    rate: {limit: 20, per: 1m}
+  - name: tokens
+    rate: {limit: 30000, per: 1m}
+provider:
+  limits:
+    requests: {limit: 18}
+  outages:
+    - {quota: tokens, at: 5m, for: 20s}
+alone: {retries: 2, obeys: false}
+agents:
+  - name: feed
+    count: 2
+    class: background
+    weight: 3
+    every: 4s
+    use: {requests: 1, tokens: {estimate: 500, actual: 200-480}}
+    latency: 1s-3s
+    patience: forever
+  - name: report
+    cron: "0 9 * * 1-5"
+    use: {requests: 1}
+    crashes: [{at: 2m}]
+expect:
+  classes: strict
+  utilisation: {requests: 0.95}
+  longest_wait: {background: 15m}
+`
+
+func TestParse(t *testing.T) {
+	f, err := Parse("fleet.yaml", []byte(whole))
+	if err != nil {
+		t.Fatal(err)
+	}
+	feed, report := f.Agents[0], f.Agents[1]
+	switch {
+	case f.Title != "a fleet" || f.For != 2*time.Hour || f.Begins.Hour() != 12:
+		t.Errorf("the run: %+v", f)
+	case f.Network != Span{Least: 5 * time.Millisecond, Most: 30 * time.Millisecond}:
+		t.Errorf("network %+v", f.Network)
+	case f.Cluster.Commit.Most != 3*time.Millisecond || f.Cluster.Kills[0] != 5*time.Minute || f.Cluster.Failover.Most == 0:
+		t.Errorf("cluster %+v", f.Cluster)
+	case f.Provider.Limits["requests"].Limit != 18 || f.Provider.Outages[0].For != 20*time.Second:
+		t.Errorf("provider %+v", f.Provider)
+	case f.Alone.Retries != 2 || f.Alone.Obeys || f.Alone.First != 500*time.Millisecond:
+		t.Errorf("alone %+v", f.Alone)
+	case feed.Class != quotav1.Class_CLASS_BACKGROUND || feed.Weight != 3 || feed.Patience != Forever || len(feed.Holders()) != 2:
+		t.Errorf("feed %+v", feed)
+	case feed.Uses[1] != Use{Quota: "tokens", Estimate: 500, Actual: Range{Least: 200, Most: 480}}:
+		t.Errorf("feed uses %+v", feed.Uses)
+	case report.Holders()[0] != "report" || !report.Scheduled() || report.Crashes[0].At != 2*time.Minute:
+		t.Errorf("report %+v", report)
+	case f.Expect.Classes != Strict || f.Expect.Utilisation["requests"] != 0.95 || f.Expect.Retries != -1:
+		t.Errorf("expect %+v", f.Expect)
+	}
+	next, ok := report.Cron.Next(time.Date(2026, 3, 6, 10, 0, 0, 0, time.UTC)) // a Friday, after nine
+	if want := time.Date(2026, 3, 9, 9, 0, 0, 0, time.UTC); !ok || !next.Equal(want) {
+		t.Errorf("the report begins at %v, want %v", next, want)
+	}
+}
+
+// Mistakes are named with their line and what would help.
+func TestMistakes(t *testing.T) {
+	for _, c := range []struct{ replace, by, want string }{
+		{"for: 2h", "fore: 2h", `fleet.yaml:4: unknown key "fore"`},
+		{"requests: 1, tokens", "request: 1, tokens", `unknown key "request" in use; did you mean "requests"?`},
+		{"latency: 1s-3s", "latency: 3s-1s", "latency must be a length of time or a range of them"},
+		{"cron: \"0 9 * * 1-5\"", "cron: \"0 9 * *\"", "cannot be read"},
+		{"cron: \"0 9 * * 1-5\"", "cron: \"TZ=\"", "cannot be read"},
+		{"cron: \"0 9 * * 1-5\"", "cron: \"0 9 * * 1-5\"\n    every: 1m", "both every and cron"},
+		{"actual: 200-480", "actual: 480-200", "actual must be a whole number or a range of them"},
+		{"name: report", "name: feed-1", `two agents are called "feed-1"`},
+		{"quota: tokens, at", "quota: token, at", "quota must be one of requests, tokens"},
+		{"begins: 2026-03-01T12:00:00Z", "begins: soon", "begins must be a moment"},
+		{"every: 4s", "latency: 0", `stands twice`},
+		{"    use: {requests: 1}\n", "", `the agent "report" uses nothing`},
+		{"{limit: 20, per: 1m}", "{limit: 20}", "rate has no per"},
+		{"crashes: [{at: 2m}]", "cuts: [{at: 2m}]", "a cut has no for"},
+	} {
+		_, err := Parse("fleet.yaml", []byte(strings.Replace(whole, c.replace, c.by, 1)))
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", c.by, err, c.want)
+		}
+	}
+	if _, err := Parse("fleet.yaml", nil); err == nil {
+		t.Error("an empty file was taken")
+	}
+}
+
+// Whatever the bytes, a file is read or refused.
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(whole))
+	f.Add([]byte("agents: [{name: a, use: {q: 1}, cron: '@every 1ns'}]\nquotas: [{name: q, slots: {limit: 1}}]"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if fleet, err := Parse("fleet.yaml", data); err == nil && (len(fleet.Agents) == 0 || len(fleet.Quotas) == 0) {
+			t.Error("a fleet without agents or quotas was taken")
+		}
+	})
+}

@@ -1,0 +1,291 @@
+package fleet
+
+import (
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/quotad/quotad/cmd/quotad/internal/quotafile"
+	"github.com/quotad/quotad/cmd/quotad/internal/strictyaml"
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+// Bounds of a file.
+const (
+	// MaxAgents is how many agents a fleet may have.
+	MaxAgents = 10_000
+	// MaxFor is the longest run.
+	MaxFor   = 366 * 24 * time.Hour
+	longest  = 24 * time.Hour
+	maxCalls = 1_000_000
+)
+
+// The keys of each mapping, in the order in which they are written.
+var (
+	fleetKeys    = []string{"title", "quotas", "begins", "for", "network", "cluster", "provider", "alone", "agents", "expect"}
+	clusterKeys  = []string{"commit", "hop", "kill", "failover"}
+	providerKeys = []string{"limits", "outages", "silent"}
+	limitKeys    = []string{"limit", "no_burst"}
+	outageKeys   = []string{"quota", "at", "for"}
+	aloneKeys    = []string{"retries", "first", "most", "jitter", "obeys", "pause"}
+	agentKeys    = []string{
+		"name", "count", "class", "weight", "use", "start", "every", "cron", "jitter", "tasks", "overlap", "calls", "parallel",
+		"think", "latency", "patience", "hold", "hold_ttl", "batch", "crashes", "cuts",
+	}
+	useKeys     = []string{"estimate", "actual"}
+	absenceKeys = []string{"at", "for"}
+)
+
+// Read reads and parses the file at path. A file with mistakes gives strictyaml.Problems.
+func Read(path string) (*Fleet, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	return Parse(path, data)
+}
+
+// Parse parses data; name is how problems call the file. Problems come as strictyaml.Problems, all at once.
+func Parse(name string, data []byte) (*Fleet, error) {
+	doc, err := strictyaml.Parse(name, data)
+	if err != nil {
+		return nil, err
+	}
+	p := &parser{doc: doc}
+	fleet := p.fleet()
+	if err := doc.Err(); err != nil {
+		return nil, err
+	}
+	return fleet, nil
+}
+
+// parser translates the tree of one file. Problems gather in doc.
+type parser struct {
+	doc *strictyaml.Document
+	// quotas are the names that the file states.
+	quotas []string
+	agents []string
+}
+
+// fleet reads the whole file.
+func (p *parser) fleet() *Fleet {
+	f := &Fleet{
+		Begins:  time.Date(2026, 1, 5, 0, 0, 0, 0, time.UTC),
+		For:     time.Hour,
+		Network: Span{Least: 5 * time.Millisecond, Most: 40 * time.Millisecond},
+		Cluster: Cluster{
+			Commit:   Span{Least: 2 * time.Millisecond, Most: 6 * time.Millisecond},
+			Hop:      Span{Least: 200 * time.Microsecond, Most: time.Millisecond},
+			Failover: Span{Least: 700 * time.Millisecond, Most: 1500 * time.Millisecond},
+		},
+		Alone: Alone{Retries: 3, First: 500 * time.Millisecond, Most: 8 * time.Second, Jitter: 0.25, Obeys: true, Pause: 30 * time.Second},
+	}
+	if p.doc.Root == nil {
+		p.doc.Fail(nil, `it needs "quotas:" and "agents:"`, "says nothing")
+		return f
+	}
+	values := p.doc.Mapping(p.doc.Root, "the file", fleetKeys...)
+	p.setting(f, values)
+	if n, ok := values["quotas"]; ok {
+		f.Quotas = quotafile.Quotas(p.doc, n)
+	}
+	if len(f.Quotas) == 0 {
+		p.doc.Fail(p.doc.Root, `it needs a list "quotas:", as in a quotas.yaml`, "the fleet has no quotas")
+	}
+	for _, quota := range f.Quotas {
+		p.quotas = append(p.quotas, quota.Name)
+	}
+	if n, ok := values["agents"]; ok {
+		for _, element := range p.doc.Sequence(n, "agents") {
+			f.Agents = append(f.Agents, p.agent(element))
+		}
+	}
+	p.checkAgents(f)
+	if n, ok := values["provider"]; ok {
+		f.Provider = p.provider(n)
+	}
+	if n, ok := values["expect"]; ok {
+		f.Expect = p.expect(n)
+	}
+	return f
+}
+
+// setting reads what concerns the run as a whole.
+func (p *parser) setting(f *Fleet, values map[string]*yaml.Node) {
+	if n, ok := values["title"]; ok {
+		f.Title = p.doc.Text(n, "title")
+	}
+	if n, ok := values["begins"]; ok {
+		begins, err := time.Parse(time.RFC3339, p.doc.Text(n, "begins"))
+		if err != nil || begins.Year() < 1971 || begins.Year() > 2200 {
+			p.doc.Fail(n, "such as 2026-01-05T08:59:30Z", "begins must be a moment between 1971 and 2200")
+		}
+		f.Begins = begins.UTC()
+	}
+	if n, ok := values["for"]; ok {
+		f.For = p.doc.Duration(n, "for", time.Second, MaxFor)
+	}
+	if n, ok := values["network"]; ok {
+		f.Network = p.span(n, "network", longest)
+	}
+	if n, ok := values["cluster"]; ok {
+		p.cluster(n, &f.Cluster)
+	}
+	if n, ok := values["alone"]; ok {
+		p.alone(n, &f.Alone)
+	}
+}
+
+func (p *parser) cluster(n *yaml.Node, c *Cluster) {
+	values := p.doc.Mapping(n, "cluster", clusterKeys...)
+	for _, span := range []struct {
+		key string
+		to  *Span
+	}{{"commit", &c.Commit}, {"hop", &c.Hop}, {"failover", &c.Failover}} {
+		if v, ok := values[span.key]; ok {
+			*span.to = p.span(v, span.key, time.Minute)
+		}
+	}
+	if v, ok := values["kill"]; ok {
+		for _, element := range p.doc.Sequence(v, "kill") {
+			c.Kills = append(c.Kills, p.doc.Duration(element, "kill", 0, MaxFor))
+		}
+		slices.Sort(c.Kills)
+	}
+}
+
+func (p *parser) provider(n *yaml.Node) Provider {
+	provider := Provider{Limits: map[string]Limit{}}
+	values := p.doc.Mapping(n, "provider", providerKeys...)
+	if v, ok := values["limits"]; ok {
+		limits := p.doc.Mapping(v, "limits", p.quotas...)
+		for _, quota := range p.quotas {
+			if one, ok := limits[quota]; ok {
+				provider.Limits[quota] = p.limit(one)
+			}
+		}
+	}
+	if v, ok := values["outages"]; ok {
+		for _, element := range p.doc.Sequence(v, "outages") {
+			outage := p.doc.Mapping(element, "an outage", outageKeys...)
+			provider.Outages = append(provider.Outages, Outage{
+				Quota: p.quota(element, outage), At: p.at(element, outage), For: p.length(element, outage, "for", longest),
+			})
+		}
+	}
+	if v, ok := values["silent"]; ok {
+		provider.Silent = p.doc.Bool(v, "silent")
+	}
+	return provider
+}
+
+func (p *parser) limit(n *yaml.Node) Limit {
+	limit := Limit{Limit: -1}
+	values := p.doc.Mapping(n, "a limit", limitKeys...)
+	if v, ok := values["limit"]; ok {
+		limit.Limit = p.doc.Int(v, "limit", 0, quotafile.MaxAmount)
+	}
+	if v, ok := values["no_burst"]; ok {
+		limit.NoBurst = p.doc.Bool(v, "no_burst")
+	}
+	return limit
+}
+
+// quota reads the name of a quota that the file states.
+func (p *parser) quota(n *yaml.Node, values map[string]*yaml.Node) string {
+	v, ok := values["quota"]
+	if !ok {
+		p.doc.Fail(n, "", "quota is missing")
+		return ""
+	}
+	return p.doc.Choice(v, "quota", p.quotas...)
+}
+
+func (p *parser) at(n *yaml.Node, values map[string]*yaml.Node) time.Duration {
+	v, ok := values["at"]
+	if !ok {
+		p.doc.Fail(n, "the time since the run began, such as 5m", "at is missing")
+		return 0
+	}
+	return p.doc.Duration(v, "at", 0, MaxFor)
+}
+
+// length reads a length of time; absent: 0.
+func (p *parser) length(n *yaml.Node, values map[string]*yaml.Node, key string, most time.Duration) time.Duration {
+	v, ok := values[key]
+	if !ok {
+		return 0
+	}
+	_ = n
+	return p.doc.Duration(v, key, time.Millisecond, most)
+}
+
+func (p *parser) alone(n *yaml.Node, a *Alone) {
+	values := p.doc.Mapping(n, "alone", aloneKeys...)
+	if v, ok := values["retries"]; ok {
+		a.Retries = int(p.doc.Int(v, "retries", 0, 1000))
+	}
+	for _, length := range []struct {
+		key string
+		to  *time.Duration
+	}{{"first", &a.First}, {"most", &a.Most}, {"pause", &a.Pause}} {
+		if v, ok := values[length.key]; ok {
+			*length.to = p.doc.Duration(v, length.key, time.Millisecond, longest)
+		}
+	}
+	if v, ok := values["jitter"]; ok {
+		a.Jitter = p.doc.Float(v, "jitter")
+		if a.Jitter < 0 || a.Jitter > 1 {
+			p.doc.Fail(v, "0.25 takes off up to a quarter", "jitter is %s; it must be 0 to 1", v.Value)
+		}
+	}
+	if v, ok := values["obeys"]; ok {
+		a.Obeys = p.doc.Bool(v, "obeys")
+	}
+}
+
+// span reads a length of time, or two with a dash between: 100ms-2s.
+func (p *parser) span(n *yaml.Node, what string, most time.Duration) Span {
+	from, to, isRange := strings.Cut(n.Value, "-")
+	if !isRange {
+		to = from
+	}
+	least, err := strictyaml.ParseDuration(from)
+	if from == "0" {
+		least, err = 0, nil
+	}
+	last, errLast := strictyaml.ParseDuration(to)
+	if to == "0" {
+		last, errLast = 0, nil
+	}
+	if n.Kind != yaml.ScalarNode || err != nil || errLast != nil || least < 0 || last < least || last > most {
+		p.doc.Fail(n, "such as 200ms, or 100ms-2s", "%s must be a length of time or a range of them, at most %s", what, strictyaml.FormatDuration(most))
+		return Span{}
+	}
+	return Span{Least: least, Most: last}
+}
+
+// amounts reads a whole number, or two with a dash between: 200-480.
+func (p *parser) amounts(n *yaml.Node, what string) Range {
+	from, to, isRange := strings.Cut(n.Value, "-")
+	if !isRange {
+		to = from
+	}
+	least, err := strconv.ParseInt(from, 10, 64)
+	most, errMost := strconv.ParseInt(to, 10, 64)
+	if n.Kind != yaml.ScalarNode || err != nil || errMost != nil || least < 0 || most < least || most > quotafile.MaxAmount {
+		p.doc.Fail(n, "such as 500, or 200-480", "%s must be a whole number or a range of them", what)
+		return Range{}
+	}
+	return Range{Least: least, Most: most}
+}
+
+// classOf reads a class.
+func (p *parser) classOf(n *yaml.Node, what string) quotav1.Class {
+	class, _ := quotafile.ParseClass(p.doc.Choice(n, what, "critical", "standard", "background"))
+	return class
+}

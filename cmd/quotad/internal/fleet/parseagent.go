@@ -1,0 +1,238 @@
+package fleet
+
+import (
+	"slices"
+	"time"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/quotad/quotad/cmd/quotad/internal/quotafile"
+	"github.com/quotad/quotad/cmd/quotad/internal/strictyaml"
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+// defaultPatience is how long a call waits where nothing is said: as long as a governed HTTP call does.
+const defaultPatience = 30 * time.Second
+
+// agent reads one agent.
+func (p *parser) agent(n *yaml.Node) *Agent {
+	a := &Agent{
+		Count: 1, Class: quotav1.Class_CLASS_STANDARD, Weight: 1, Overlap: 1, Calls: 1, Parallel: 1,
+		Latency: Span{Least: 200 * time.Millisecond, Most: 600 * time.Millisecond}, Patience: defaultPatience, HoldTTL: 5 * time.Minute,
+	}
+	values := p.doc.Mapping(n, "an agent", agentKeys...)
+	if v, ok := values["name"]; ok {
+		a.Name = p.doc.Text(v, "name")
+		if a.Name == "" || len(a.Name) > 100 {
+			p.doc.Fail(v, "", "name must have 1 to 100 bytes")
+		}
+	} else {
+		p.doc.Fail(n, `such as "name: poller"`, "an agent has no name")
+	}
+	if v, ok := values["class"]; ok {
+		a.Class = p.classOf(v, "class")
+	}
+	for _, count := range []struct {
+		key  string
+		to   *int
+		most int64
+	}{
+		{"count", &a.Count, MaxAgents},
+		{"weight", &a.Weight, 1000},
+		{"tasks", &a.Tasks, maxCalls},
+		{"overlap", &a.Overlap, 1000},
+		{"calls", &a.Calls, maxCalls},
+		{"parallel", &a.Parallel, 1000},
+		{"hold", &a.Hold, 1000},
+	} {
+		if v, ok := values[count.key]; ok {
+			*count.to = int(p.doc.Int(v, count.key, 1, count.most))
+		}
+	}
+	if v, ok := values["batch"]; ok {
+		a.Batch = p.doc.Bool(v, "batch")
+	}
+	p.use(n, values, a)
+	p.times(n, values, a)
+	a.Crashes, a.Cuts = p.absences(values, "crashes"), p.absences(values, "cuts")
+	if a.Batch && a.Hold > 0 {
+		p.doc.Fail(n, "", "the agent %q has both batch and hold; one excludes the other", a.Name)
+	}
+	return a
+}
+
+// use reads what a call draws on.
+func (p *parser) use(n *yaml.Node, values map[string]*yaml.Node, a *Agent) {
+	v, ok := values["use"]
+	if !ok {
+		p.doc.Fail(n, "such as use: {openai/requests: 1, openai/tokens: 500}", "the agent %q uses nothing", a.Name)
+		return
+	}
+	uses := p.doc.Mapping(v, "use", p.quotas...)
+	for _, quota := range p.quotas {
+		one, ok := uses[quota]
+		if !ok {
+			continue
+		}
+		use := Use{Quota: quota}
+		if one.Kind == yaml.MappingNode {
+			parts := p.doc.Mapping(one, quota, useKeys...)
+			if e, ok := parts["estimate"]; ok {
+				use.Estimate = p.doc.Int(e, "estimate", 1, quotafile.MaxAmount)
+			} else {
+				p.doc.Fail(one, "such as {estimate: 500, actual: 200-480}", "the use of %s has no estimate", quota)
+			}
+			if e, ok := parts["actual"]; ok {
+				use.Actual = p.amounts(e, "actual")
+			}
+		} else {
+			use.Estimate = p.doc.Int(one, quota, 1, quotafile.MaxAmount)
+		}
+		a.Uses = append(a.Uses, use)
+	}
+}
+
+// times reads when an agent works, and how long its calls take.
+func (p *parser) times(n *yaml.Node, values map[string]*yaml.Node, a *Agent) {
+	for _, span := range []struct {
+		key string
+		to  *Span
+	}{{"start", &a.Start}, {"think", &a.Think}, {"latency", &a.Latency}} {
+		if v, ok := values[span.key]; ok {
+			*span.to = p.span(v, span.key, MaxFor)
+		}
+	}
+	for _, length := range []struct {
+		key   string
+		to    *time.Duration
+		least time.Duration
+	}{{"every", &a.Every, 10 * time.Millisecond}, {"jitter", &a.Jitter, 0}, {"hold_ttl", &a.HoldTTL, time.Second}} {
+		if v, ok := values[length.key]; ok {
+			*length.to = p.doc.Duration(v, length.key, length.least, MaxFor)
+		}
+	}
+	if a.HoldTTL > longest {
+		p.doc.Fail(values["hold_ttl"], "", "hold_ttl is at most 24h")
+	}
+	if v, ok := values["cron"]; ok {
+		cron, err := parseCron(p.doc.Text(v, "cron"))
+		if err != nil {
+			p.doc.Fail(v, `five fields, in UTC, such as "0 * * * *"`, "cron %q cannot be read", v.Value)
+		}
+		a.Cron = cron
+		if a.Every > 0 {
+			p.doc.Fail(n, "", "the agent %q has both every and cron; one excludes the other", a.Name)
+		}
+	}
+	if v, ok := values["patience"]; ok {
+		if v.Value == "forever" {
+			a.Patience = Forever
+		} else {
+			a.Patience = p.doc.Duration(v, "patience (a duration or forever)", 0, longest)
+		}
+	}
+	if !a.Scheduled() && a.Calls*a.Parallel > 0 && a.Think.Most+a.Latency.Most == 0 {
+		p.doc.Fail(n, "give it a latency, think or every", "the agent %q calls without end and without time passing", a.Name)
+	}
+}
+
+// absences reads when an agent is away.
+func (p *parser) absences(values map[string]*yaml.Node, key string) []Absence {
+	v, ok := values[key]
+	if !ok {
+		return nil
+	}
+	var all []Absence
+	for _, element := range p.doc.Sequence(v, key) {
+		one := p.doc.Mapping(element, "an absence", absenceKeys...)
+		absence := Absence{At: p.at(element, one)}
+		if length, ok := one["for"]; ok {
+			absence.For = p.doc.Duration(length, "for", time.Millisecond, MaxFor)
+		}
+		if absence.For == 0 && key == "cuts" {
+			p.doc.Fail(element, "such as for: 4m", "a cut has no for")
+		}
+		all = append(all, absence)
+	}
+	slices.SortFunc(all, func(a, b Absence) int { return int(a.At - b.At) })
+	return all
+}
+
+// checkAgents checks what concerns all agents.
+func (p *parser) checkAgents(f *Fleet) {
+	if len(f.Agents) == 0 {
+		p.doc.Fail(p.doc.Root, `it needs a list "agents:"`, "the fleet has no agents")
+		return
+	}
+	total, seen := 0, map[string]bool{}
+	for _, a := range f.Agents {
+		total += a.Count
+		if total > MaxAgents {
+			p.doc.Fail(p.doc.Root, "", "the fleet has more than %d agents", MaxAgents)
+			return
+		}
+		for _, name := range a.Holders() {
+			if seen[name] {
+				p.doc.Fail(p.doc.Root, "", "two agents are called %q", name)
+			}
+			seen[name] = true
+		}
+		p.agents = append(p.agents, a.Name)
+	}
+}
+
+// expectKeys are the keys of what is expected.
+var expectKeys = []string{
+	"utilisation", "classes", "longest_wait", "p99", "finish", "retries", "outage", "reclaimed", "stale_fences", "alone_refused",
+}
+
+// expect reads what is expected.
+func (p *parser) expect(n *yaml.Node) *Expect {
+	e := &Expect{
+		Utilisation: map[string]float64{}, Classes: AnyOrder, LongestWait: map[quotav1.Class]time.Duration{},
+		P99: map[string]time.Duration{}, Retries: -1, Outage: -1,
+	}
+	values := p.doc.Mapping(n, "expect", expectKeys...)
+	if v, ok := values["utilisation"]; ok {
+		for quota, part := range p.doc.Mapping(v, "utilisation", p.quotas...) {
+			e.Utilisation[quota] = p.doc.Float(part, "utilisation")
+		}
+	}
+	if v, ok := values["classes"]; ok {
+		e.Classes = ClassOrder(p.doc.Choice(v, "classes", string(AnyOrder), string(Ordered), string(Strict)))
+	}
+	if v, ok := values["longest_wait"]; ok {
+		for word, length := range p.doc.Mapping(v, "longest_wait", "critical", "standard", "background") {
+			class, _ := quotafile.ParseClass(word)
+			e.LongestWait[class] = p.doc.Duration(length, "longest_wait", time.Millisecond, MaxFor)
+		}
+	}
+	if v, ok := values["p99"]; ok {
+		for agent, length := range p.doc.Mapping(v, "p99", p.agents...) {
+			e.P99[agent] = p.doc.Duration(length, "p99", time.Millisecond, MaxFor)
+		}
+	}
+	if v, ok := values["finish"]; ok {
+		e.Finish = p.doc.Float(v, "finish")
+	}
+	for _, count := range []struct {
+		key string
+		to  *int64
+	}{{"retries", &e.Retries}, {"outage", &e.Outage}, {"stale_fences", &e.StaleFences}, {"alone_refused", &e.AloneRefused}} {
+		if v, ok := values[count.key]; ok {
+			*count.to = p.doc.Int(v, count.key, 0, quotafile.MaxAmount)
+		}
+	}
+	if v, ok := values["reclaimed"]; ok {
+		e.Reclaimed = p.doc.Duration(v, "reclaimed", time.Millisecond, longest)
+	}
+	return e
+}
+
+// FormatSpan writes a span as it is read.
+func FormatSpan(s Span) string {
+	if s.Least == s.Most {
+		return strictyaml.FormatDuration(s.Least)
+	}
+	return strictyaml.FormatDuration(s.Least) + "-" + strictyaml.FormatDuration(s.Most)
+}

@@ -1,0 +1,229 @@
+package provider
+
+import (
+	"math"
+	"time"
+)
+
+// Rule is one limit.
+type Rule struct {
+	Quota string
+	Kind  Kind
+	Limit int64
+	// Period is a rate's, or a window's length; Month: calendar months instead.
+	Period time.Duration
+	Month  bool
+	// Burst: no interval d sees more than Burst + d * Limit/Period. 0: no such limit.
+	Burst int64
+}
+
+// Entry is an amount that was admitted at a moment.
+type Entry struct{ At, N int64 }
+
+// Window is a window of the provider that saw calls.
+type Window struct {
+	From, To int64
+	Admitted int64
+}
+
+// Meter counts against one limit.
+type Meter struct {
+	rule   Rule
+	begins int64 // Unix time of moment 0
+
+	// admitted are all amounts that were admitted; from first on they count in a sliding period, and sum is their sum.
+	admitted []Entry
+	first    int
+	sum      int64
+	// inFlight is what is being served.
+	inFlight int64
+	// full is when the burst's bucket will be full again.
+	full float64
+	// windows are those that saw calls.
+	windows []Window
+
+	// arrivals counts attempts, admitted or not, in the present period.
+	arrivals      []Entry
+	oldest        int
+	arrivalsSum   int64
+	peak          int64
+	total         int64
+	refused       int64
+	outage        int64
+	bucket        int64
+	bucketPeaks   []int64
+	bucketRefused []int64
+}
+
+// NewMeter returns a meter. begins is the Unix time (nanoseconds) of moment 0; length is how long the run lasts, of which
+// the meter notes the peak of each of parts equal parts.
+func NewMeter(rule Rule, begins, length int64, parts int) *Meter {
+	return &Meter{
+		rule: rule, begins: begins, bucket: max(length/int64(parts), 1),
+		bucketPeaks: make([]int64, parts), bucketRefused: make([]int64, parts),
+	}
+}
+
+// Rule returns the limit.
+func (m *Meter) Rule() Rule { return m.rule }
+
+// Refused returns how many calls the limit refused, Outage how many an outage did.
+func (m *Meter) Refused() int64 { return m.refused }
+
+// Outage returns how many calls an outage refused.
+func (m *Meter) Outage() int64 { return m.outage }
+
+// Peak returns the largest amount of attempts, admitted or not, that any period of the provider's saw. For slots it is
+// the most that was served at once.
+func (m *Meter) Peak() int64 { return m.peak }
+
+// Peaks returns the same for each part of the run.
+func (m *Meter) Peaks() []int64 { return m.bucketPeaks }
+
+// Admitted returns what was admitted, in order.
+func (m *Meter) Admitted() []Entry { return m.admitted }
+
+// Total returns the sum of what was admitted.
+func (m *Meter) Total() int64 { return m.total }
+
+// Windows returns the windows that saw calls.
+func (m *Meter) Windows() []Window { return m.windows }
+
+// arrived notes an attempt.
+func (m *Meter) arrived(now, n int64) {
+	if m.rule.Kind == Slots {
+		return
+	}
+	from := now - int64(m.rule.Period)
+	if m.rule.Kind.window() {
+		from = m.windowAt(now).From - 1
+	}
+	for m.oldest < len(m.arrivals) && m.arrivals[m.oldest].At <= from {
+		m.arrivalsSum -= m.arrivals[m.oldest].N
+		m.oldest++
+	}
+	if m.oldest > 4096 && m.oldest > len(m.arrivals)/2 {
+		m.arrivals = append(m.arrivals[:0], m.arrivals[m.oldest:]...)
+		m.oldest = 0
+	}
+	m.arrivals = append(m.arrivals, Entry{now, n})
+	m.arrivalsSum += n
+	m.notePeak(now, m.arrivalsSum)
+}
+
+func (m *Meter) notePeak(now, count int64) {
+	m.peak = max(m.peak, count)
+	part := min(int(now/m.bucket), len(m.bucketPeaks)-1)
+	m.bucketPeaks[part] = max(m.bucketPeaks[part], count)
+}
+
+// wait returns in how long an amount would fit; 0: now.
+func (m *Meter) wait(now, n int64) int64 {
+	switch m.rule.Kind {
+	case Slots:
+		if m.inFlight+n > m.rule.Limit {
+			return int64(time.Second)
+		}
+		return 0
+	case Calendar, Anchored:
+		w := m.windowAt(now)
+		if w.Admitted+n > m.rule.Limit {
+			return w.To - now
+		}
+		return 0
+	case Sliding:
+		return max(m.slidingWait(now, n), m.burstWait(now, n))
+	}
+	return 0
+}
+
+func (m *Meter) slidingWait(now, n int64) int64 {
+	m.slide(now)
+	over := m.sum + n - m.rule.Limit
+	for i := m.first; over > 0 && i < len(m.admitted); i++ {
+		if over -= m.admitted[i].N; over <= 0 {
+			return m.admitted[i].At + int64(m.rule.Period) - now
+		}
+	}
+	if over > 0 {
+		return int64(m.rule.Period)
+	}
+	return 0
+}
+
+// slide drops what a period that ends now does not see: an amount of the moment t counts in [t, t + period).
+func (m *Meter) slide(now int64) {
+	for m.first < len(m.admitted) && m.admitted[m.first].At+int64(m.rule.Period) <= now {
+		m.sum -= m.admitted[m.first].N
+		m.first++
+	}
+}
+
+// flow is how long an amount takes to flow into the burst's bucket.
+func (m *Meter) flow(n int64) float64 {
+	return float64(n) * float64(m.rule.Period) / float64(max(m.rule.Limit, 1))
+}
+
+// burstWait returns in how long the burst's bucket has enough. It errs by less than a microsecond, in favour of the call.
+func (m *Meter) burstWait(now, n int64) int64 {
+	if m.rule.Burst == 0 {
+		return 0
+	}
+	missing := math.Max(m.full-float64(now), 0) + m.flow(n) - m.flow(m.rule.Burst)
+	if missing < float64(time.Microsecond) {
+		return 0
+	}
+	return int64(missing)
+}
+
+// admit counts an amount that fits.
+func (m *Meter) admit(now, n int64) {
+	m.total += n
+	m.admitted = append(m.admitted, Entry{now, n})
+	switch m.rule.Kind {
+	case Slots:
+		m.inFlight += n
+		m.notePeak(now, m.inFlight)
+	case Calendar, Anchored:
+		w := m.windowAt(now)
+		if len(m.windows) == 0 || m.windows[len(m.windows)-1].From != w.From {
+			m.windows = append(m.windows, w)
+		}
+		m.windows[len(m.windows)-1].Admitted += n
+	case Sliding:
+		m.slide(now)
+		m.sum += n
+		if m.rule.Burst > 0 {
+			m.full = math.Max(m.full, float64(now)) + m.flow(n)
+		}
+	}
+}
+
+// done ends a call that was admitted.
+func (m *Meter) done(_, n int64) {
+	if m.rule.Kind == Slots {
+		m.inFlight -= n
+	}
+}
+
+// windowAt returns the window that contains a moment; one that saw no call yet has admitted nothing.
+func (m *Meter) windowAt(now int64) Window {
+	if len(m.windows) > 0 {
+		if last := m.windows[len(m.windows)-1]; now < last.To {
+			return last
+		}
+	}
+	unix := m.begins + now
+	if m.rule.Kind == Anchored {
+		return Window{From: now, To: unix - floorMod(unix, int64(time.Second)) + int64(m.rule.Period) - m.begins}
+	}
+	if m.rule.Month {
+		t := time.Unix(0, unix).UTC()
+		start := time.Date(t.Year(), t.Month(), 1, 0, 0, 0, 0, time.UTC)
+		return Window{From: start.UnixNano() - m.begins, To: start.AddDate(0, 1, 0).UnixNano() - m.begins}
+	}
+	from := now - floorMod(unix, int64(m.rule.Period))
+	return Window{From: from, To: from + int64(m.rule.Period)}
+}
+
+func floorMod(a, b int64) int64 { return ((a % b) + b) % b }

@@ -1,0 +1,196 @@
+package sim
+
+import (
+	"github.com/quotad/quotad/cmd/quotad/internal/fleet/provider"
+	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// stretch is a time from one moment to another.
+type stretch struct{ from, to int64 }
+
+// book notes what happens in a run.
+type book struct {
+	w *world
+	// backlog is how many calls want something of a limit and are not sent; wanting are the times in which there are any.
+	backlog []int
+	wanting [][]stretch
+	closed  [][]stretch // by cooldowns and what follows them
+	zones   [][]logpb.Zone
+	waits   map[string][]int64
+	open    map[*call]struct{}
+	opened  []*call // the same, in order; compacted now and then
+
+	attempts, refusedCalls, outageCalls int64
+	late, tooLate, gaveUps, stale       int64
+	failures                            map[logpb.Reason]int64
+	refusals                            map[logpb.Reason]int64
+	latencies                           []int64
+	finish                              int64
+	// leases are those of holders that hold ahead, by agent; orphans those of the dead, with the moment of the death.
+	leases  map[int]uint64
+	orphans map[uint64]int64
+	reclaim int64
+}
+
+func newBook(w *world) *book {
+	n := len(w.fleet.Quotas)
+	b := &book{
+		w: w, backlog: make([]int, n), wanting: make([][]stretch, n), closed: make([][]stretch, n), zones: make([][]logpb.Zone, n),
+		waits: map[string][]int64{}, open: map[*call]struct{}{}, failures: map[logpb.Reason]int64{}, refusals: map[logpb.Reason]int64{},
+		leases: map[int]uint64{}, orphans: map[uint64]int64{},
+	}
+	for i := range b.zones {
+		b.zones[i] = make([]logpb.Zone, Parts)
+	}
+	return b
+}
+
+// wanted notes that a call is wanted.
+func (b *book) wanted(c *call) {
+	b.open[c] = struct{}{}
+	b.opened = append(b.opened, c)
+	if len(b.opened) > 1024 && len(b.opened) > 4*len(b.open) {
+		kept := b.opened[:0]
+		for _, o := range b.opened {
+			if _, ok := b.open[o]; ok {
+				kept = append(kept, o)
+			}
+		}
+		clear(b.opened[len(kept):])
+		b.opened = kept
+	}
+	b.wait(c, true)
+}
+
+// wantedAgain notes that a call that was refused wants to be sent again.
+func (b *book) wantedAgain(c *call) { b.wait(c, true) }
+
+// wait notes that a call waits for its limits, or does so no more.
+func (b *book) wait(c *call, waits bool) {
+	if c.waiting == waits {
+		return
+	}
+	c.waiting = waits
+	for _, amount := range c.charged {
+		i := amount.Limit
+		if waits {
+			if b.backlog[i]++; b.backlog[i] == 1 {
+				b.wanting[i] = append(b.wanting[i], stretch{from: b.w.now, to: -1})
+			}
+			continue
+		}
+		if b.backlog[i]--; b.backlog[i] == 0 {
+			last := &b.wanting[i][len(b.wanting[i])-1]
+			if last.to = b.w.now; last.to == last.from {
+				b.wanting[i] = b.wanting[i][:len(b.wanting[i])-1]
+			}
+		}
+	}
+}
+
+// sent notes that a call is sent.
+func (b *book) sent(c *call) {
+	b.attempts++
+	b.wait(c, false)
+}
+
+// answered notes an answer.
+func (b *book) answered(c *call, said provider.Answer) {
+	switch {
+	case said.Outage:
+		b.outageCalls++
+	case said.Refused:
+		b.refusedCalls++
+		c.agent.tally.Refused++
+	default:
+		b.latencies = append(b.latencies, b.w.now-c.sent)
+	}
+}
+
+// ended notes that a call was made, or given up.
+func (b *book) ended(c *call, ok bool) {
+	b.wait(c, false)
+	delete(b.open, c)
+	waited := c.sent - c.asked
+	if ok {
+		c.agent.tally.Served++
+	} else {
+		c.agent.tally.GivenUp++
+		// It could not be served for as long as it was patient, whenever it learnt that.
+		waited = max(b.w.now-c.asked, int64(c.agent.kind.Patience))
+	}
+	c.agent.noteWait(waited)
+}
+
+// gaveUp notes that a call used up its retries and begins anew.
+func (b *book) gaveUp(*call) { b.gaveUps++ }
+
+// failed notes an error that the state machine answered; nil: none.
+func (b *book) failed(failure *logpb.Failure) {
+	if failure == nil {
+		return
+	}
+	if failure.Reason == logpb.Reason_REASON_STALE_FENCE {
+		b.stale++
+		return
+	}
+	b.failures[failure.Reason]++
+}
+
+// refusedBy notes a refusal by quotad.
+func (b *book) refusedBy(refusal *logpb.Refusal) { b.refusals[refusal.Reason]++ }
+
+// holds notes which lease an agent holds.
+func (b *book) holds(a *agent, lease uint64) { b.leases[a.number] = lease }
+
+// died notes an agent's end: what it holds is nobody's now, and its calls are over.
+func (b *book) died(a *agent) {
+	if lease, ok := b.leases[a.number]; ok {
+		b.orphans[lease] = b.w.now
+	}
+	for _, c := range b.opened {
+		if _, ok := b.open[c]; ok && c.agent == a {
+			b.wait(c, false)
+			delete(b.open, c)
+			a.tally.Lost++
+		}
+	}
+}
+
+// hear takes in what the state machine tells.
+func (b *book) hear(event fsm.Event) {
+	switch event.Kind { //nolint:exhaustive // the others are no matter of the book
+	case fsm.EventExpired:
+		if died, ok := b.orphans[event.Lease]; ok {
+			b.reclaim = max(b.reclaim, b.w.now-died)
+			delete(b.orphans, event.Lease)
+		}
+	case fsm.EventCooldown:
+		b.close(event.Quota, event.Duration)
+	default:
+	}
+}
+
+// close notes that a quota is closed for a while, and not fully open before its ramp is over.
+func (b *book) close(quota string, length int64) {
+	i := b.w.limits[quota]
+	until := b.w.now + length + int64(b.w.fleet.Quotas[i].GetPolicy().GetRamp().AsDuration())
+	if n := len(b.closed[i]); n > 0 && b.closed[i][n-1].to >= b.w.now {
+		b.closed[i][n-1].to = max(b.closed[i][n-1].to, until)
+		return
+	}
+	b.closed[i] = append(b.closed[i], stretch{from: b.w.now, to: until})
+}
+
+// lookAtQuotas notes the quotas' zones in one part of the run.
+func (b *book) lookAtQuotas(part int) {
+	for i, q := range b.w.fleet.Quotas {
+		if q.GetPolicy().GetZones() == 0 {
+			continue
+		}
+		if view, ok := b.w.cluster.machine.State().Quota(q.Name, b.w.cluster.present()); ok {
+			b.zones[i][part] = view.Zone
+		}
+	}
+}

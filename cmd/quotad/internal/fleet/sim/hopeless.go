@@ -1,0 +1,45 @@
+package sim
+
+import (
+	"github.com/quotad/quotad/cmd/quotad/internal/fleet"
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// Hopeless is an agent whose call quotad can never grant as the quotas are stated.
+type Hopeless struct {
+	// Agent is the description's name, Quota what stands in the way.
+	Agent  string `json:"agent"`
+	Quota  string `json:"quota"`
+	Reason string `json:"reason"`
+	Advice string `json:"advice"`
+}
+
+// FindHopeless asks the state machine itself, with nothing in use, for one call of each agent. An error says that the
+// quotas cannot be applied.
+func FindHopeless(f *fleet.Fleet) ([]Hopeless, error) {
+	s := &schedule{}
+	w := &world{schedule: s, fleet: f, cluster: newCluster(s, f.Cluster, f.Begins, newDice(1, "cluster"))}
+	if err := w.found(); err != nil {
+		return nil, err
+	}
+	var all []Hopeless
+	for _, kind := range f.Agents {
+		a := &agent{world: w, kind: kind}
+		reserve := &logpb.Reserve{Holder: kind.Holders()[0], Items: itemsFor(a, int64(max(kind.Hold, 1))), Consume: kind.Hold == 0}
+		result, err := w.enter(&logpb.Command{Kind: &logpb.Command_Reserve{Reserve: reserve}})
+		if err != nil {
+			return nil, err
+		}
+		if r := result.GetRefusal(); r != nil && r.RetryAtNs == 0 {
+			all = append(all, Hopeless{Agent: kind.Name, Quota: r.Quota, Reason: reasonWord(r.Reason), Advice: r.Advice})
+		}
+		// A state that nothing was taken from, for the next.
+		w.cluster = newCluster(s, f.Cluster, f.Begins, newDice(1, "cluster"))
+		if err := w.found(); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+func reasonWord(reason logpb.Reason) string { return reason.String()[len("REASON_"):] }

@@ -1,0 +1,262 @@
+// Package sim runs a fleet in virtual time: its agents, a provider that enforces its limits and counts by itself, and, on
+// one of two sides, quotad's own state machine behind a leader that stamps, encodes and commits as a node does. The other
+// side has every caller on its own, with retries, backoff and jitter.
+//
+// A run is the same for a seed, to the last byte: one goroutine, no clock, no order of maps.
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quotad/quotad/cmd/quotad/internal/fleet"
+	"github.com/quotad/quotad/cmd/quotad/internal/fleet/provider"
+	"github.com/quotad/quotad/cmd/quotad/internal/quotafile"
+	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/rpc"
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+// Parts is into how many parts a run is divided for its series.
+const Parts = 240
+
+// Side is how a fleet shares its quotas.
+type Side string
+
+// The sides.
+const (
+	// Alone: every caller for itself.
+	Alone Side = "alone"
+	// Governed: through quotad.
+	Governed Side = "quotad"
+)
+
+// world is one run.
+type world struct {
+	*schedule
+	fleet    *fleet.Fleet
+	provider *provider.Provider
+	// limits are the indices of quotas, parents that of each one's parent, -1 for none.
+	limits  map[string]int
+	parents []int
+	cluster *cluster
+	agents  []*agent
+	book    *book
+	network dice
+	// unfinished counts agents that have tasks left; endless agents never end.
+	unfinished int
+	endless    bool
+}
+
+// Run runs a fleet on one side. An error says that the quotas cannot be applied.
+func Run(f *fleet.Fleet, side Side, seed uint64) (*Result, error) {
+	w := &world{schedule: &schedule{}, fleet: f, limits: map[string]int{}, network: newDice(seed, "network")}
+	w.buildProvider()
+	w.book = newBook(w)
+	if side == Governed {
+		w.cluster = newCluster(w.schedule, f.Cluster, f.Begins, newDice(seed, "cluster"))
+		w.cluster.hear = w.book.hear
+		if err := w.found(); err != nil {
+			return nil, err
+		}
+	}
+	for _, kind := range f.Agents {
+		for i, name := range kind.Holders() {
+			w.addAgent(kind, name, i == 0, seed)
+		}
+	}
+	w.arrange()
+	length := int64(f.For)
+	for w.step(length) {
+		if w.unfinished == 0 && !w.endless {
+			length = w.now
+			break
+		}
+	}
+	w.now = length
+	return w.book.result(side, seed), nil
+}
+
+// arrange arranges what happens at set times: kills of the leader, and looks at the quotas.
+func (w *world) arrange() {
+	if w.cluster == nil {
+		return
+	}
+	for _, at := range w.fleet.Cluster.Kills {
+		w.at(int64(at), w.cluster.kill)
+	}
+	part := int64(w.fleet.For) / Parts
+	for i := range int64(Parts) {
+		w.at(i*part+part/2, func() { w.book.lookAtQuotas(int(i)) })
+	}
+}
+
+// found applies the quotas and holder rules as the cluster's first entry.
+func (w *world) found() error {
+	request := &quotav1.ApplyQuotasRequest{Quotas: w.fleet.Quotas, ReplaceHolders: true, Holders: rulesOf(w.fleet)}
+	command, err := rpc.ApplyQuotasCommand(request)
+	if err != nil {
+		return err
+	}
+	result, err := w.enter(command)
+	if err != nil {
+		return err
+	}
+	if failed := result.GetFailure(); failed != nil {
+		return fmt.Errorf("%s; %s", failed.Message, failed.Hint)
+	}
+	return nil
+}
+
+// enter writes one command at once, as an entry of its own.
+func (w *world) enter(command *logpb.Command) (*logpb.Result, error) {
+	now := w.cluster.present()
+	data, err := proto.Marshal(&logpb.Entry{
+		Version: fsm.EntryVersion, StampNs: now.Now, WallEarlyNs: now.WallEarly, WallLateNs: now.WallLate, Commands: []*logpb.Command{command},
+	})
+	if err != nil {
+		return nil, err
+	}
+	w.cluster.index++
+	return w.cluster.machine.Apply(w.cluster.index, w.cluster.term, data).Results[0], nil
+}
+
+// rulesOf returns the holder rules that a fleet's classes and weights come to. Who is standard with weight 1 needs none.
+func rulesOf(f *fleet.Fleet) []*quotav1.HolderRule {
+	var rules []*quotav1.HolderRule
+	for _, kind := range f.Agents {
+		if kind.Class == quotav1.Class_CLASS_STANDARD && kind.Weight == 1 {
+			continue
+		}
+		for _, name := range kind.Holders() {
+			rules = append(rules, &quotav1.HolderRule{Pattern: name, Class: kind.Class, Weight: int32(kind.Weight)})
+		}
+	}
+	return rules
+}
+
+// buildProvider makes the provider that the quotas describe, with what the file says otherwise.
+func (w *world) buildProvider() {
+	meters := make([]*provider.Meter, len(w.fleet.Quotas))
+	for i, q := range w.fleet.Quotas {
+		w.limits[q.Name] = i
+		meters[i] = provider.NewMeter(ruleOf(q, w.fleet.Provider.Limits), w.fleet.Begins.UnixNano(), int64(w.fleet.For), Parts)
+	}
+	for _, q := range w.fleet.Quotas {
+		parent, ok := w.limits[q.Parent]
+		if !ok {
+			parent = -1
+		}
+		w.parents = append(w.parents, parent)
+	}
+	var outages []provider.Outage
+	for _, o := range w.fleet.Provider.Outages {
+		outages = append(outages, provider.Outage{Limit: w.limits[o.Quota], From: int64(o.At), To: int64(o.At + o.For)})
+	}
+	w.provider = provider.New(meters, outages, w.fleet.Provider.Silent)
+}
+
+// ruleOf returns what the provider enforces of a quota.
+func ruleOf(q *quotav1.Quota, limits map[string]fleet.Limit) provider.Rule {
+	rule := provider.Rule{Quota: q.Name}
+	switch r := q.Rule.(type) {
+	case *quotav1.Quota_Window:
+		rule.Kind, rule.Limit = provider.Calendar, r.Window.Limit
+		if r.Window.Anchor == quotav1.Anchor_ANCHOR_PROVIDER {
+			rule.Kind = provider.Anchored
+		}
+		rule.Period = WindowLength(r.Window.Every)
+		rule.Month = r.Window.Every == "month"
+	case *quotav1.Quota_Rate:
+		rule.Kind, rule.Limit, rule.Period, rule.Burst = provider.Sliding, r.Rate.Limit, r.Rate.Per.AsDuration(), r.Rate.Burst
+	case *quotav1.Quota_Slots:
+		rule.Kind, rule.Limit = provider.Slots, r.Slots.Limit
+	}
+	if other, ok := limits[q.Name]; ok {
+		if other.Limit >= 0 {
+			rule.Limit = other.Limit
+		}
+		if other.NoBurst {
+			rule.Burst = 0
+		}
+	}
+	return rule
+}
+
+// WindowLength returns how long a window is; a month counts as 30 days.
+func WindowLength(every string) time.Duration {
+	switch every {
+	case "hour":
+		return time.Hour
+	case "day":
+		return 24 * time.Hour
+	case "month":
+		return 30 * 24 * time.Hour
+	}
+	length, err := time.ParseDuration(every)
+	if err != nil {
+		return 0 // the parser of the file lets no other through
+	}
+	return length
+}
+
+// draw draws what one call of an agent really uses, of its quotas and their ancestors.
+func (w *world) draw(a *agent) (actual []int64, charged []provider.Amount) {
+	actual = make([]int64, len(a.kind.Uses))
+	for i, use := range a.kind.Uses {
+		actual[i] = use.Estimate
+		if use.Actual != (fleet.Range{}) {
+			actual[i] = a.dice.amount(use.Actual)
+		}
+		counted := actual[i]
+		if a.settleMax[i] {
+			counted = max(counted, use.Estimate)
+		}
+		for limit := w.limits[use.Quota]; limit >= 0; limit = w.parents[limit] {
+			at := slices.IndexFunc(charged, func(c provider.Amount) bool { return c.Limit == limit })
+			if at < 0 {
+				at = len(charged)
+				charged = append(charged, provider.Amount{Limit: limit})
+			}
+			charged[at].N += counted
+		}
+	}
+	return actual, charged
+}
+
+// transmit sends one attempt of a call to the provider. then is told the answer when it is back.
+func (w *world) transmit(c *call, deadline int64, then func(provider.Answer)) {
+	c.sent = w.now
+	if c.tries++; c.tries == 1 {
+		c.agent.sentCalls++
+	}
+	w.book.sent(c)
+	served := c.agent.dice.span(c.agent.kind.Latency)
+	w.in(w.network.span(w.fleet.Network), func() {
+		if deadline > 0 && w.now > deadline {
+			w.book.late++
+		}
+		answer := w.provider.Arrive(w.now, c.charged)
+		if answer.Refused {
+			served = 0 // no work is done for it
+		}
+		w.in(served, func() {
+			if !answer.Refused {
+				w.provider.Done(w.now, c.charged)
+			}
+			w.in(w.network.span(w.fleet.Network), func() {
+				w.book.answered(c, answer)
+				if c.life == c.agent.life {
+					then(answer)
+				}
+			})
+		})
+	})
+}
+
+// classWord names a class.
+func classWord(class quotav1.Class) string { return quotafile.ClassWord(class) }
