@@ -7,6 +7,7 @@ package fleet
 import (
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/quotad/quotad/rpc/quotav1"
@@ -32,7 +33,7 @@ type Fleet struct {
 	// Alone is how callers behave on their own.
 	Alone  Alone
 	Agents []*Agent
-	// Expect is what must hold; nil: nothing is expected.
+// Expect is what must hold; nil: nothing is expected.
 	Expect *Expect
 }
 
@@ -154,12 +155,23 @@ type Span struct{ Least, Most time.Duration }
 // Mid returns the middle of a span.
 func (s Span) Mid() time.Duration { return s.Least + (s.Most-s.Least)/2 }
 
+// Draws returns the descriptions whose calls draw on a quota; empty: all.
+func (f *Fleet) Draws(quota string) map[string]bool {
+	kinds := map[string]bool{}
+	for _, a := range f.Agents {
+		kinds[a.Name] = quota == "" || slices.ContainsFunc(a.Uses, func(u Use) bool { return u.Quota == quota })
+	}
+	return kinds
+}
+
 // Expect is what must hold of a run through quotad, and what the run alone has to show. That the provider refuses nothing
 // and that nobody starves is always expected.
 type Expect struct {
-	// Utilisation is the least use of a quota while demand exceeds it, as a part of the ideal.
-	Utilisation map[string]float64
-	// Classes is what must hold of the classes' 99th percentiles of waits.
+	// Binding is the quota that holds the fleet up: whose use and waits are looked at. Empty: of waits all are.
+	Binding string
+	// Utilisation is the least use of the binding quota while demand exceeds it, as a part of the ideal; 0: no bound.
+	Utilisation float64
+	// Classes is what must hold of the classes' 99th percentiles of waits for the binding quota.
 	Classes ClassOrder
 	// LongestWait bounds the longest wait of a call, by class.
 	LongestWait map[quotav1.Class]time.Duration

@@ -40,7 +40,8 @@ agents:
     crashes: [{at: 2m}]
 expect:
   classes: strict
-  utilisation: {requests: 0.95}
+  binding: requests
+  utilisation: 0.95
   longest_wait: {background: 15m}
 `
 
@@ -67,7 +68,7 @@ func TestParse(t *testing.T) {
 		t.Errorf("feed uses %+v", feed.Uses)
 	case report.Holders()[0] != "report" || !report.Scheduled() || report.Crashes[0].At != 2*time.Minute:
 		t.Errorf("report %+v", report)
-	case f.Expect.Classes != Strict || f.Expect.Utilisation["requests"] != 0.95 || f.Expect.Retries != -1:
+	case f.Expect.Classes != Strict || f.Expect.Utilisation != 0.95 || f.Expect.Binding != "requests" || f.Expect.Retries != -1:
 		t.Errorf("expect %+v", f.Expect)
 	}
 	next, ok := report.Cron.Next(time.Date(2026, 3, 6, 10, 0, 0, 0, time.UTC)) // a Friday, after nine
@@ -92,6 +93,7 @@ func TestMistakes(t *testing.T) {
 		{"every: 4s", "latency: 0", `stands twice`},
 		{"    use: {requests: 1}\n", "", `the agent "report" uses nothing`},
 		{"{limit: 20, per: 1m}", "{limit: 20}", "rate has no per"},
+		{"  binding: requests\n", "", "utilisation needs binding"},
 		{"crashes: [{at: 2m}]", "cuts: [{at: 2m}]", "a cut has no for"},
 	} {
 		_, err := Parse("fleet.yaml", []byte(strings.Replace(whole, c.replace, c.by, 1)))

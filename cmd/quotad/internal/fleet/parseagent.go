@@ -183,19 +183,23 @@ func (p *parser) checkAgents(f *Fleet) {
 
 // expectKeys are the keys of what is expected.
 var expectKeys = []string{
-	"utilisation", "classes", "longest_wait", "p99", "finish", "retries", "outage", "reclaimed", "stale_fences", "alone_refused",
+	"binding", "utilisation", "classes", "longest_wait", "p99", "finish", "retries", "outage", "reclaimed", "stale_fences", "alone_refused",
 }
 
 // expect reads what is expected.
 func (p *parser) expect(n *yaml.Node) *Expect {
 	e := &Expect{
-		Utilisation: map[string]float64{}, Classes: AnyOrder, LongestWait: map[quotav1.Class]time.Duration{},
+		Classes: AnyOrder, LongestWait: map[quotav1.Class]time.Duration{},
 		P99: map[string]time.Duration{}, Retries: -1, Outage: -1,
 	}
 	values := p.doc.Mapping(n, "expect", expectKeys...)
+	if v, ok := values["binding"]; ok {
+		e.Binding = p.doc.Choice(v, "binding", p.quotas...)
+	}
 	if v, ok := values["utilisation"]; ok {
-		for quota, part := range p.doc.Mapping(v, "utilisation", p.quotas...) {
-			e.Utilisation[quota] = p.doc.Float(part, "utilisation")
+		e.Utilisation = p.doc.Float(v, "utilisation")
+		if e.Binding == "" {
+			p.doc.Fail(v, "name the quota that is meant", "utilisation needs binding")
 		}
 	}
 	if v, ok := values["classes"]; ok {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -81,6 +82,18 @@ func readScenarios(files []string) ([]*scenario, error) {
 	return all, nil
 }
 
+// onBinding returns runs whose classes are those of the binding quota's calls.
+func (s *scenario) onBinding() []Runs {
+	kinds := s.fleet.Draws(s.fleet.Expect.Binding)
+	narrowed := make([]Runs, len(s.runs))
+	for i, run := range s.runs {
+		alone, governed := *run.Alone, *run.Governed
+		alone.Classes, governed.Classes = alone.ClassesOf(kinds), governed.ClassesOf(kinds)
+		narrowed[i] = Runs{Seed: run.Seed, Alone: &alone, Governed: &governed}
+	}
+	return narrowed
+}
+
 // run is the whole command.
 func (o *checkOptions) run(ctx context.Context, files []string, out io.Writer) error {
 	all, err := readScenarios(files)
@@ -94,7 +107,7 @@ func (o *checkOptions) run(ctx context.Context, files []string, out io.Writer) e
 		}
 		wrong = append(wrong, s.wrong()...)
 	}
-	table := comparison(all, func(s *scenario) Runs { return worstOf(s.runs) })
+	table := comparison(all, func(s *scenario) Runs { return worstOf(s.onBinding()) })
 	if err := table.Write(out); err != nil {
 		return err
 	}
@@ -123,7 +136,7 @@ func comparison(all []*scenario, of func(*scenario) Runs) *output.Table {
 		runs := of(s)
 		name := s.name
 		for _, r := range []*sim.Result{runs.Alone, runs.Governed} {
-			row := []string{name, string(r.Side), refusedText(r), peakText(r), shareOfAttempts(r), finishText(r.Finish), idealText(s.fleet, r)}
+			row := []string{name, string(r.Side), refusedText(r), peakText(s.fleet, r), shareOfAttempts(r), finishText(s.fleet, r), idealText(s.fleet, r)}
 			for i := range r.Classes {
 				row = append(row, classText(&r.Classes[i]))
 			}
@@ -141,10 +154,23 @@ func refusedText(r *sim.Result) string {
 	return fmt.Sprintf("%d (+%d)", r.Refused, r.Outage)
 }
 
-// peakText shows the quota that came nearest to its limit, or went furthest beyond.
-func peakText(r *sim.Result) string {
+// peakText shows the binding quota, or else the one that came nearest to its limit.
+func peakText(f *fleet.Fleet, r *sim.Result) string {
 	q := &r.Quotas[nearest(r, 1)[0]]
+	for i := range r.Quotas {
+		if r.Quotas[i].Quota == f.Expect.Binding {
+			q = &r.Quotas[i]
+		}
+	}
 	return fmt.Sprintf("%d of %d", q.Peak, q.Limit)
+}
+
+// finishText says when counted tasks were finished, where there are any.
+func finishText(f *fleet.Fleet, r *sim.Result) string {
+	if !slices.ContainsFunc(f.Agents, func(a *fleet.Agent) bool { return a.Tasks > 0 }) {
+		return output.Dash
+	}
+	return finishedText(r.Finish)
 }
 
 func shareOfAttempts(r *sim.Result) string {
@@ -154,11 +180,11 @@ func shareOfAttempts(r *sim.Result) string {
 	return fmt.Sprintf("%.1f %%", 100*float64(r.Retries)/float64(r.Attempts))
 }
 
-// idealText shows the use of the quota that the file expects something of, or else of the most used one.
+// idealText shows the use of the binding quota, or else of the most used one.
 func idealText(f *fleet.Fleet, r *sim.Result) string {
 	best := -1
 	for i := range r.Quotas {
-		if _, expected := f.Expect.Utilisation[r.Quotas[i].Quota]; expected && r.Quotas[i].Measured > 0 {
+		if r.Quotas[i].Quota == f.Expect.Binding {
 			return useText(&r.Quotas[i])
 		}
 		if r.Quotas[i].Measured > 0 && (best < 0 || r.Quotas[i].Utilisation > r.Quotas[best].Utilisation) {
@@ -216,8 +242,8 @@ func plotPath(path string) string { return strings.TrimSuffix(path, ".yaml") + "
 
 // pageOf returns a page with its tables made anew.
 func pageOf(page string, all []*scenario, seed uint64, seeds int) (string, error) {
-	first := fmt.Sprintf("\nSeed %d.\n\n%s\n", seed, markdown(comparison(all, func(s *scenario) Runs { return s.runs[0] })))
-	worst := fmt.Sprintf("\nThe worst of %d seeds, figure by figure.\n\n%s\n", seeds, markdown(comparison(all, func(s *scenario) Runs { return worstOf(s.runs) })))
+	first := fmt.Sprintf("\nSeed %d.\n\n%s\n", seed, markdown(comparison(all, func(s *scenario) Runs { return s.onBinding()[0] })))
+	worst := fmt.Sprintf("\nThe worst of %d seeds, figure by figure.\n\n%s\n", seeds, markdown(comparison(all, func(s *scenario) Runs { return worstOf(s.onBinding()) })))
 	page, err := between(page, firstBegin, firstEnd, first)
 	if err != nil {
 		return "", err

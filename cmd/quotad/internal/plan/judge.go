@@ -36,7 +36,7 @@ func Judge(f *fleet.Fleet, alone, governed *sim.Result) []string {
 	}
 	judgeCounts(e, alone, governed, fail)
 	judgeUse(f, governed, fail)
-	judgeWaits(e, governed, fail)
+	judgeWaits(f, governed, fail)
 	return wrong
 }
 
@@ -70,11 +70,11 @@ func judgeCounts(e *fleet.Expect, alone, governed *sim.Result, fail func(string,
 }
 
 func judgeUse(f *fleet.Fleet, governed *sim.Result, fail func(string, ...any)) {
+	least := f.Expect.Utilisation
 	for i := range governed.Quotas {
 		q := &governed.Quotas[i]
-		least, ok := f.Expect.Utilisation[q.Quota]
 		switch {
-		case !ok:
+		case q.Quota != f.Expect.Binding || least == 0:
 		case q.Measured == 0:
 			fail("demand never exceeded %s for a whole period", q.Quota)
 		case q.Utilisation < least:
@@ -113,10 +113,11 @@ func IdealFinish(f *fleet.Fleet, r *sim.Result) time.Duration {
 	return time.Duration(longest)
 }
 
-func judgeWaits(e *fleet.Expect, governed *sim.Result, fail func(string, ...any)) {
-	last := -1
-	for i := range governed.Classes {
-		c := &governed.Classes[i]
+func judgeWaits(f *fleet.Fleet, governed *sim.Result, fail func(string, ...any)) {
+	e, last := f.Expect, -1
+	classes := governed.ClassesOf(f.Draws(e.Binding))
+	for i := range classes {
+		c := &classes[i]
 		if c.Calls == 0 {
 			continue
 		}
@@ -125,7 +126,7 @@ func judgeWaits(e *fleet.Expect, governed *sim.Result, fail func(string, ...any)
 			fail("a %s call waited %v; %v is the most", c.Class, round(c.Longest), most)
 		}
 		if last >= 0 {
-			above := &governed.Classes[last]
+			above := &classes[last]
 			if e.Classes != fleet.AnyOrder && c.P99 < above.P99 || e.Classes == fleet.Strict && c.P99 == above.P99 {
 				fail("p99 of %s is %v, of %s %v", above.Class, round(above.P99), c.Class, round(c.P99))
 			}

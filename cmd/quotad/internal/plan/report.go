@@ -112,7 +112,7 @@ func writeSides(w io.Writer, alone, governed *sim.Result) error {
 	add("calls given up", func(r *sim.Result) string { return output.Int(r.GivenUp) })
 	add("tasks missed", func(r *sim.Result) string { return output.Int(r.Missed) })
 	if alone.Finish > 0 || governed.Finish > 0 {
-		add("finished after", func(r *sim.Result) string { return finishText(r.Finish) })
+		add("finished after", func(r *sim.Result) string { return finishedText(r.Finish) })
 	}
 	for i := range governed.Quotas {
 		add("peak of "+governed.Quotas[i].Quota, func(r *sim.Result) string {
@@ -150,7 +150,7 @@ func useText(q *sim.QuotaResult) string {
 	return fmt.Sprintf("%.1f %%", 100*q.Utilisation)
 }
 
-func finishText(d time.Duration) string {
+func finishedText(d time.Duration) string {
 	if d == 0 {
 		return "not all"
 	}

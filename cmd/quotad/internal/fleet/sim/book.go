@@ -17,6 +17,7 @@ type book struct {
 	wanting [][]stretch
 	closed  [][]stretch // by cooldowns and what follows them
 	zones   [][]logpb.Zone
+	held    [][]int64
 	waits   map[string][]int64
 	open    map[*call]struct{}
 	opened  []*call // the same, in order; compacted now and then
@@ -27,8 +28,8 @@ type book struct {
 	refusals                            map[logpb.Reason]int64
 	latencies                           []int64
 	finish                              int64
-	// leases are those of holders that hold ahead, by agent; orphans those of the dead, with the moment of the death.
-	leases  map[int]uint64
+	// holders are the agents that hold leases ahead; orphans are the leases of the dead, with the moment of the death.
+	holders map[uint64]*agent
 	orphans map[uint64]int64
 	reclaim int64
 }
@@ -38,10 +39,10 @@ func newBook(w *world) *book {
 	b := &book{
 		w: w, backlog: make([]int, n), wanting: make([][]stretch, n), closed: make([][]stretch, n), zones: make([][]logpb.Zone, n),
 		waits: map[string][]int64{}, open: map[*call]struct{}{}, failures: map[logpb.Reason]int64{}, refusals: map[logpb.Reason]int64{},
-		leases: map[int]uint64{}, orphans: map[uint64]int64{},
+		holders: map[uint64]*agent{}, orphans: map[uint64]int64{}, held: make([][]int64, n),
 	}
 	for i := range b.zones {
-		b.zones[i] = make([]logpb.Zone, Parts)
+		b.zones[i], b.held[i] = make([]logpb.Zone, Parts), make([]int64, Parts)
 	}
 	return b
 }
@@ -142,12 +143,14 @@ func (b *book) failed(failure *logpb.Failure) {
 func (b *book) refusedBy(refusal *logpb.Refusal) { b.refusals[refusal.Reason]++ }
 
 // holds notes which lease an agent holds.
-func (b *book) holds(a *agent, lease uint64) { b.leases[a.number] = lease }
+func (b *book) holds(a *agent, lease uint64) { b.holders[lease] = a }
 
 // died notes an agent's end: what it holds is nobody's now, and its calls are over.
 func (b *book) died(a *agent) {
-	if lease, ok := b.leases[a.number]; ok {
-		b.orphans[lease] = b.w.now
+	for lease, holder := range b.holders { // the order does not matter
+		if holder == a {
+			b.orphans[lease] = b.w.now
+		}
 	}
 	for _, c := range b.opened {
 		if _, ok := b.open[c]; ok && c.agent == a {
@@ -161,7 +164,10 @@ func (b *book) died(a *agent) {
 // hear takes in what the state machine tells.
 func (b *book) hear(event fsm.Event) {
 	switch event.Kind { //nolint:exhaustive // the others are no matter of the book
+	case fsm.EventReleased:
+		delete(b.holders, event.Lease)
 	case fsm.EventExpired:
+		delete(b.holders, event.Lease)
 		if died, ok := b.orphans[event.Lease]; ok {
 			b.reclaim = max(b.reclaim, b.w.now-died)
 			delete(b.orphans, event.Lease)
@@ -183,14 +189,11 @@ func (b *book) close(quota string, length int64) {
 	b.closed[i] = append(b.closed[i], stretch{from: b.w.now, to: until})
 }
 
-// lookAtQuotas notes the quotas' zones in one part of the run.
+// lookAtQuotas notes the quotas' zones, and what is held, in the middle of one part of the run.
 func (b *book) lookAtQuotas(part int) {
 	for i, q := range b.w.fleet.Quotas {
-		if q.GetPolicy().GetZones() == 0 {
-			continue
-		}
 		if view, ok := b.w.cluster.machine.State().Quota(q.Name, b.w.cluster.present()); ok {
-			b.zones[i][part] = view.Zone
+			b.zones[i][part], b.held[i][part] = view.Zone, view.Held
 		}
 	}
 }

@@ -148,18 +148,25 @@ func (b *book) result(side Side, seed uint64) *Result {
 		calls += a.sentCalls
 	}
 	r.Retries = r.Attempts - calls
-	for _, class := range Classes {
-		r.Classes = append(r.Classes, classResult(class, r.Holders))
-	}
+	r.Classes = r.ClassesOf(w.fleet.Draws(""))
 	return r
 }
 
-func classResult(class string, holders []Holder) ClassResult {
+// ClassesOf returns what came of the calls of some descriptions, by class.
+func (r *Result) ClassesOf(kinds map[string]bool) []ClassResult {
+	var all []ClassResult
+	for _, class := range Classes {
+		all = append(all, classResult(class, kinds, r.Holders))
+	}
+	return all
+}
+
+func classResult(class string, kinds map[string]bool, holders []Holder) ClassResult {
 	c := ClassResult{Class: class}
 	var shares []float64
 	for i := range holders {
 		h := &holders[i]
-		if h.Class != class {
+		if h.Class != class || !kinds[h.kind] {
 			continue
 		}
 		c.Waits = append(c.Waits, h.waits...)
@@ -183,6 +190,7 @@ func (b *book) quotaResult(i int, latency time.Duration) QuotaResult {
 	}
 	u := use{
 		rule: rule, whole: b.w.wholeCalls(i), wanting: merged(b.wanting[i]), closed: b.closed[i], end: b.w.now,
+		held: b.held[i], part: int64(b.w.fleet.For) / Parts,
 		lag: int64(latency + b.w.fleet.Cluster.Commit.Mid()),
 	}
 	q.Utilisation, q.Measured = u.measure(m)
@@ -262,6 +270,9 @@ type use struct {
 	wanting    []stretch
 	closed     []stretch
 	end        int64
+	// held is what was reserved and not consumed in the middle of each part of the run: nobody else's to use.
+	held []int64
+	part int64
 }
 
 // measure returns what was used while demand exceeded the limit, as a part of the ideal, and for how long it did; 0, 0:
@@ -287,10 +298,23 @@ func (u *use) measure(m *provider.Meter) (part float64, measured time.Duration) 
 	for _, s := range looked {
 		length += s.to - s.from
 	}
-	if length == 0 {
-		return 0, 0
+	if length < period {
+		return 0, 0 // a moment says nothing
 	}
+	ideal *= 1 - u.meanHeld(looked)/float64(u.whole)
 	return occupied(m.Admitted(), period, looked) / float64(length) / ideal, time.Duration(length)
+}
+
+// meanHeld returns how much was held in the middle of the parts that some stretches touch, on average.
+func (u *use) meanHeld(looked []stretch) float64 {
+	sum, count := int64(0), 0
+	for i, held := range u.held {
+		if middle := int64(i)*u.part + u.part/2; touched(looked, stretch{from: middle, to: middle + 1}) {
+			sum += held
+			count++
+		}
+	}
+	return float64(sum) / float64(max(count, 1))
 }
 
 // occupied returns the integral, over some stretches, of what counts in a sliding period.
