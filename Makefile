@@ -145,6 +145,18 @@ jepsen-long: jepsen-build ## every mix, direct and proxied, three and five nodes
 jepsen-planted: jepsen-build ## build quotad with known defects and see each caught by the checker that must
 	bin/jepsen-suite planted
 
+# Seeds of the scenarios, from 1 on.
+SCENARIO_SEEDS ?= 200
+SCENARIOS      := $(wildcard docs/scenarios/*.yaml)
+
+.PHONY: scenarios
+scenarios: build ## run every scenario alone and through quotad, in virtual time, for SCENARIO_SEEDS (200) seeds
+	bin/quotad plan check --seeds $(SCENARIO_SEEDS) $(SCENARIOS)
+
+.PHONY: scenarios-page
+scenarios-page: build ## the same, and make the tables and plots of docs/scenarios.md anew
+	bin/quotad plan check --seeds $(SCENARIO_SEEDS) --write docs/scenarios.md $(SCENARIOS)
+
 # Seeds of the simulation, from SEED on.
 SEEDS ?= 10000
 SEED  ?= 1

@@ -33,7 +33,7 @@ type Fleet struct {
 	// Alone is how callers behave on their own.
 	Alone  Alone
 	Agents []*Agent
-// Expect is what must hold; nil: nothing is expected.
+	// Expect is what must hold; nil: nothing is expected.
 	Expect *Expect
 }
 

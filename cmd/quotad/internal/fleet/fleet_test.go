@@ -1,9 +1,15 @@
 package fleet
 
 import (
+	"encoding/json"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/jsonschema-go/jsonschema"
+	"go.yaml.in/yaml/v4"
 
 	"github.com/quotad/quotad/rpc/quotav1"
 )
@@ -115,4 +121,64 @@ func FuzzParse(f *testing.F) {
 			t.Error("a fleet without agents or quotas was taken")
 		}
 	})
+}
+
+// An editor that uses the schema and the parser agree on what has the right form.
+func TestSchema(t *testing.T) {
+	data, err := os.ReadFile("../../../../docs/fleet.schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var schema jsonschema.Schema
+	if err := json.Unmarshal(data, &schema); err != nil {
+		t.Fatal(err)
+	}
+	resolved, err := schema.Resolve(&jsonschema.ResolveOptions{ValidateDefaults: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	texts := map[string]string{"the whole": whole}
+	files, err := filepath.Glob("../../../../docs/scenarios/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scenarios: %v", err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts[file] = string(text)
+	}
+	accepts := func(text string) error {
+		var value any
+		if err := yaml.Load([]byte(text), &value); err != nil {
+			t.Fatal(err)
+		}
+		plain, err := json.Marshal(value) // a moment becomes text again
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(plain, &value); err != nil {
+			t.Fatal(err)
+		}
+		return resolved.Validate(value)
+	}
+	for name, text := range texts {
+		if err := accepts(text); err != nil {
+			t.Errorf("the schema refuses %s: %v", name, err)
+		}
+	}
+	for _, mistake := range []struct{ replace, by string }{
+		{"for: 2h", "fore: 2h"},
+		{"class: background", "class: low"},
+		{"every: 4s", "cron: '* * * * *'\n    every: 4s"},
+		{"{at: 2m}", "{after: 2m}"},
+		{"  binding: requests\n", ""},
+		{"    use: {requests: 1}\n", ""},
+	} {
+		text := strings.Replace(whole, mistake.replace, mistake.by, 1)
+		if text != whole && accepts(text) == nil {
+			t.Errorf("the schema accepts %q", mistake.by)
+		}
+	}
 }

@@ -173,7 +173,7 @@ func (p *parser) provider(n *yaml.Node) Provider {
 		for _, element := range p.doc.Sequence(v, "outages") {
 			outage := p.doc.Mapping(element, "an outage", outageKeys...)
 			provider.Outages = append(provider.Outages, Outage{
-				Quota: p.quota(element, outage), At: p.at(element, outage), For: p.length(element, outage, "for", longest),
+				Quota: p.quota(element, outage), At: p.at(element, outage), For: p.lasts(element, outage),
 			})
 		}
 	}
@@ -214,14 +214,13 @@ func (p *parser) at(n *yaml.Node, values map[string]*yaml.Node) time.Duration {
 	return p.doc.Duration(v, "at", 0, MaxFor)
 }
 
-// length reads a length of time; absent: 0.
-func (p *parser) length(n *yaml.Node, values map[string]*yaml.Node, key string, most time.Duration) time.Duration {
-	v, ok := values[key]
+func (p *parser) lasts(n *yaml.Node, values map[string]*yaml.Node) time.Duration {
+	v, ok := values["for"]
 	if !ok {
+		p.doc.Fail(n, "how long it lasts, such as 20s", "for is missing")
 		return 0
 	}
-	_ = n
-	return p.doc.Duration(v, key, time.Millisecond, most)
+	return p.doc.Duration(v, "for", time.Millisecond, MaxFor)
 }
 
 func (p *parser) alone(n *yaml.Node, a *Alone) {

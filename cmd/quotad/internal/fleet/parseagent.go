@@ -189,8 +189,7 @@ var expectKeys = []string{
 // expect reads what is expected.
 func (p *parser) expect(n *yaml.Node) *Expect {
 	e := &Expect{
-		Classes: AnyOrder, LongestWait: map[quotav1.Class]time.Duration{},
-		P99: map[string]time.Duration{}, Retries: -1, Outage: -1,
+		Classes: AnyOrder, LongestWait: make(map[quotav1.Class]time.Duration), P99: make(map[string]time.Duration), Retries: -1, Outage: -1,
 	}
 	values := p.doc.Mapping(n, "expect", expectKeys...)
 	if v, ok := values["binding"]; ok {

@@ -21,7 +21,7 @@ const (
 	panelHeight             = 170.0
 	zoneHeight              = 10.0
 	marginLeft, marginRight = 70.0, 20.0
-	marginTop, panelGap     = 64.0, 62.0
+	marginTop, panelGap     = 78.0, 74.0
 	mostPanels              = 3
 )
 
@@ -53,18 +53,27 @@ func Plot(w io.Writer, f *fleet.Fleet, alone, governed *sim.Result) error {
 	d.add(`<rect class="paper" width="%.0f" height="%.0f"/>`+"\n", plotWidth, height)
 	d.text(marginLeft, 24, "title ink", "start", title(f))
 	d.legend(marginLeft, 44, []mark{
-		{"limit", "limit"}, {"alone", fmt.Sprintf("alone (%d refused)", alone.Refused+alone.Outage)},
-		{"quotad", fmt.Sprintf("through quotad (%d refused)", governed.Refused+governed.Outage)},
+		{"limit", "limit"},
+		{"alone", "alone (" + refusals(alone) + ")"},
+		{"quotad", "through quotad (" + refusals(governed) + ")"},
 	})
 	top := marginTop
 	for _, i := range quotas {
 		d.quota(top, f.For, &alone.Quotas[i], &governed.Quotas[i])
 		top += panelHeight + panelGap
 	}
-	d.waits(top, alone, governed)
+	d.waits(top, f, alone, governed)
 	d.WriteString("</svg>\n")
 	_, err := io.WriteString(w, d.String())
 	return err
+}
+
+// refusals says how often a side was refused.
+func refusals(r *sim.Result) string {
+	if r.Outage == 0 {
+		return fmt.Sprintf("%d refused", r.Refused)
+	}
+	return fmt.Sprintf("%d refused, and %d by an outage", r.Refused, r.Outage)
 }
 
 func title(f *fleet.Fleet) string {
@@ -125,7 +134,7 @@ func (d *drawing) frame(top float64, heading, below string) (left, right, bottom
 	d.text(left, top-8, "ink", "start", heading)
 	d.line("axis", left, bottom, right, bottom)
 	d.line("axis", left, top, left, bottom)
-	d.text((left+right)/2, bottom+34, "soft small", "middle", below)
+	d.text((left+right)/2, bottom+44, "soft small", "middle", below)
 	return left, right, bottom
 }
 
@@ -138,18 +147,21 @@ func (d *drawing) quota(top float64, length time.Duration, alone, governed *sim.
 	case "slots":
 		what = "at once"
 	}
-	left, right, bottom := d.frame(top, fmt.Sprintf("%s: calls sent %s, limit %d", alone.Quota, what, alone.Limit), "time since the start")
-	most := float64(max(alone.Limit, slices.Max(alone.Peaks), slices.Max(governed.Peaks)))
-	scale := niceCeil(most)
-	y := func(v float64) float64 { return bottom - v/scale*panelHeight }
+	heading := fmt.Sprintf("%s: amount sent %s, refused or not; limit %d, peak alone %d, through quotad %d",
+		alone.Quota, what, alone.Limit, alone.Peak, governed.Peak)
+	left, right, bottom := d.frame(top, heading, "time since the start")
+	// What goes far beyond the limit would leave no room for the rest: it is cut off at the top.
+	most := max(alone.Limit, slices.Max(governed.Peaks), min(slices.Max(alone.Peaks), 2*alone.Limit))
+	scale := niceCeil(float64(most))
+	y := func(v float64) float64 { return bottom - math.Min(v/scale, 1)*panelHeight }
 	for part := range 5 {
 		v := scale * float64(part) / 4
 		d.line("grid", left, y(v), right, y(v))
 		d.text(left-6, y(v)+4, "soft small", "end", shortNumber(v))
 	}
-	for part := range 7 {
-		x := left + (right-left)*float64(part)/6
-		d.text(x, bottom+16+zoneHeight, "soft small", "middle", shortDuration(length*time.Duration(part)/6))
+	step := niceStep(length)
+	for at := time.Duration(0); at <= length; at += step {
+		d.text(left+(right-left)*float64(at)/float64(length), bottom+16+zoneHeight, "soft small", "middle", shortDuration(at))
 	}
 	d.zones(left, right, bottom+2, governed.Zones)
 	d.curve("alone", left, right, alone.Peaks, y)
@@ -184,11 +196,18 @@ func (d *drawing) zones(left, right, top float64, zones []logpb.Zone) {
 }
 
 // waits draws, for each class, which part of its calls waited no longer than so long.
-func (d *drawing) waits(top float64, alone, governed *sim.Result) {
-	left, right, bottom := d.frame(top, "waits by class: share of calls that waited no longer than", "wait, from the wish to the call (logarithmic); dotted: alone")
+func (d *drawing) waits(top float64, f *fleet.Fleet, alone, governed *sim.Result) {
+	heading, binding := "part of the calls that waited no longer than", ""
+	if f.Expect != nil && f.Expect.Binding != "" {
+		binding = f.Expect.Binding
+		heading = "part of the calls on " + binding + " that waited no longer than"
+	}
+	kinds := f.Draws(binding)
+	aloneClasses, classes := alone.ClassesOf(kinds), governed.ClassesOf(kinds)
+	left, right, bottom := d.frame(top, heading, "wait, from the wish to the call (logarithmic); dotted: alone")
 	least, most := 10*time.Millisecond, time.Minute
-	for i := range governed.Classes {
-		most = max(most, governed.Classes[i].Longest, alone.Classes[i].Longest)
+	for i := range classes {
+		most = max(most, classes[i].Longest, aloneClasses[i].Longest)
 	}
 	span := math.Log(float64(most) / float64(least))
 	x := func(wait int64) float64 {
@@ -208,11 +227,11 @@ func (d *drawing) waits(top float64, alone, governed *sim.Result) {
 		d.text(left-6, y(part)+4, "soft small", "end", fmt.Sprintf("%.0f %%", part*100))
 	}
 	var marks []mark
-	for i := range governed.Classes {
-		if class := governed.Classes[i].Class; governed.Classes[i].Calls > 0 {
+	for i := range classes {
+		if class := classes[i].Class; classes[i].Calls > 0 {
 			marks = append(marks, mark{class, class})
-			d.quantiles(class+" dash", alone.Classes[i].Waits, x, y)
-			d.quantiles(class, governed.Classes[i].Waits, x, y)
+			d.quantiles(class+" dash", aloneClasses[i].Waits, x, y)
+			d.quantiles(class, classes[i].Waits, x, y)
 		}
 	}
 	d.legend(right-330, top-8, marks)
@@ -242,6 +261,20 @@ func niceCeil(v float64) float64 {
 		}
 	}
 	return 10 * step
+}
+
+// niceStep divides a length of time into at most eight parts that people count in.
+func niceStep(length time.Duration) time.Duration {
+	for _, step := range []time.Duration{
+		100 * time.Millisecond, time.Second, 5 * time.Second, 10 * time.Second, 30 * time.Second, time.Minute, 2 * time.Minute, 5 * time.Minute,
+		10 * time.Minute, 15 * time.Minute, 20 * time.Minute, 30 * time.Minute, time.Hour, 2 * time.Hour, 6 * time.Hour, 12 * time.Hour, 24 * time.Hour,
+		7 * 24 * time.Hour, 30 * 24 * time.Hour,
+	} {
+		if length <= 8*step {
+			return step
+		}
+	}
+	return length / 4
 }
 
 func shortNumber(v float64) string {

@@ -235,4 +235,3 @@ func ruleText(q *quotav1.Quota) string {
 	}
 	return ""
 }
-

@@ -29,6 +29,7 @@ func scenarioFiles(t *testing.T) []string {
 
 // Every scenario holds what its file expects, for some seeds.
 func TestScenarios(t *testing.T) {
+	t.Parallel()
 	for _, path := range scenarioFiles(t) {
 		t.Run(strings.TrimSuffix(filepath.Base(path), ".yaml"), func(t *testing.T) {
 			t.Parallel()

@@ -52,7 +52,6 @@ type Meter struct {
 	outage        int64
 	bucket        int64
 	bucketPeaks   []int64
-	bucketRefused []int64
 }
 
 // NewMeter returns a meter. begins is the Unix time (nanoseconds) of moment 0; length is how long the run lasts, of which
@@ -60,7 +59,7 @@ type Meter struct {
 func NewMeter(rule Rule, begins, length int64, parts int) *Meter {
 	return &Meter{
 		rule: rule, begins: begins, bucket: max(length/int64(parts), 1),
-		bucketPeaks: make([]int64, parts), bucketRefused: make([]int64, parts),
+		bucketPeaks: make([]int64, parts),
 	}
 }
 
@@ -89,11 +88,29 @@ func (m *Meter) Total() int64 { return m.total }
 // Windows returns the windows that saw calls.
 func (m *Meter) Windows() []Window { return m.windows }
 
+// Look notes what counts at a moment, so that parts of a run in which nothing arrives have their peak too.
+func (m *Meter) Look(now int64) {
+	if m.rule.Kind == Slots {
+		m.notePeak(now, m.inFlight)
+		return
+	}
+	m.forget(now)
+	m.notePeak(now, m.arrivalsSum)
+}
+
 // arrived notes an attempt.
 func (m *Meter) arrived(now, n int64) {
 	if m.rule.Kind == Slots {
 		return
 	}
+	m.forget(now)
+	m.arrivals = append(m.arrivals, Entry{now, n})
+	m.arrivalsSum += n
+	m.notePeak(now, m.arrivalsSum)
+}
+
+// forget drops the attempts that the present period or window does not see.
+func (m *Meter) forget(now int64) {
 	from := now - int64(m.rule.Period)
 	if m.rule.Kind.window() {
 		from = m.windowAt(now).From - 1
@@ -106,9 +123,6 @@ func (m *Meter) arrived(now, n int64) {
 		m.arrivals = append(m.arrivals[:0], m.arrivals[m.oldest:]...)
 		m.oldest = 0
 	}
-	m.arrivals = append(m.arrivals, Entry{now, n})
-	m.arrivalsSum += n
-	m.notePeak(now, m.arrivalsSum)
 }
 
 func (m *Meter) notePeak(now, count int64) {

@@ -38,7 +38,7 @@ func TestSliding(t *testing.T) {
 		{at: 400 * ms, n: 3},
 		{at: 900 * ms, n: 1, refused: true, retry: time.Second}, // 200 ms, rounded up
 		{at: 1099 * ms, n: 1, refused: true, retry: time.Second},
-		{at: 1100 * ms, n: 2},                                    // [100, 1100) is over
+		{at: 1100 * ms, n: 2}, // [100, 1100) is over
 		{at: 1399 * ms, n: 1, refused: true, retry: time.Second}, // 3 + 2 count
 		{at: 1400 * ms, n: 3},
 		{at: 1401 * ms, n: 6, refused: true, retry: time.Second}, // more than there can ever be
@@ -67,7 +67,7 @@ func TestBurst(t *testing.T) {
 
 // A window that begins with its first call ends at a whole second of Unix time; a calendar window knows no first call.
 func TestWindows(t *testing.T) {
-	begins := int64(300 * ms) // 0.3 s after a whole second, and after the epoch
+	begins := 300 * ms // 0.3 s after a whole second, and after the epoch
 	anchored := NewMeter(Rule{Kind: Anchored, Limit: 3, Period: time.Minute}, begins, 300*sec, 10)
 	run(t, New([]*Meter{anchored}, nil, false), []attempt{
 		{at: 10 * sec, n: 3}, // at 10.3: the window ends at 70 s of Unix time, 69.7 s of the run

@@ -31,8 +31,10 @@ type batched struct {
 	share   int64
 	shareAt int64
 
-	batch    permit
-	left     int64
+	batch permit
+	left  int64
+	// stopped: a refusal was heard of, and what is left of the batch goes back.
+	stopped  bool
 	fetching bool
 	queue    []*call
 }
@@ -58,7 +60,7 @@ func (b *batched) call(c *call) {
 
 // take makes a call from the batch at hand.
 func (b *batched) take(c *call) bool {
-	if b.left == 0 || b.now > b.batch.lastTake {
+	if b.left == 0 || b.stopped || b.now > b.batch.lastTake {
 		return false
 	}
 	b.left--
@@ -69,9 +71,13 @@ func (b *batched) take(c *call) bool {
 			return
 		}
 		b.book.wantedAgain(c)
-		b.end()
-		// The lease of the batch may be over: the next call of its own says what was said, if it is still so.
-		b.in(int64(said.RetryAfter)+b.dice.span(retryWindows[p.class]), func() { b.ask(c, 1) })
+		b.stopped = true
+		b.report(p, []*logpb.Signal{b.signal(said)}, func(answer) {
+			if b.batch.lease == p.lease {
+				b.end()
+			}
+			b.in(int64(said.RetryAfter)+b.dice.span(retryWindows[p.class]), func() { b.ask(c, 1) })
+		})
 	})
 	return true
 }
@@ -124,7 +130,7 @@ func (b *batched) fetch(size int64) {
 	b.client.do(&logpb.Command{Kind: &logpb.Command_Reserve{Reserve: reserve}}, func(a answer) {
 		b.fetching = false
 		if granted := a.result.GetGranted(); granted != nil && granted.Consumed != nil {
-			b.batch, b.left = permitOf(granted, granted.Consumed, a), size
+			b.batch, b.left, b.stopped = permitOf(granted, granted.Consumed, a), size, false
 			b.life = max(b.batch.lastTake-asked, firstLife/10)
 			lease := b.batch.lease
 			b.at(b.batch.lastTake+1, func() {

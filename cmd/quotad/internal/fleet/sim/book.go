@@ -18,7 +18,6 @@ type book struct {
 	closed  [][]stretch // by cooldowns and what follows them
 	zones   [][]logpb.Zone
 	held    [][]int64
-	waits   map[string][]int64
 	open    map[*call]struct{}
 	opened  []*call // the same, in order; compacted now and then
 
@@ -38,7 +37,7 @@ func newBook(w *world) *book {
 	n := len(w.fleet.Quotas)
 	b := &book{
 		w: w, backlog: make([]int, n), wanting: make([][]stretch, n), closed: make([][]stretch, n), zones: make([][]logpb.Zone, n),
-		waits: map[string][]int64{}, open: map[*call]struct{}{}, failures: map[logpb.Reason]int64{}, refusals: map[logpb.Reason]int64{},
+		open: map[*call]struct{}{}, failures: make(map[logpb.Reason]int64), refusals: make(map[logpb.Reason]int64),
 		holders: map[uint64]*agent{}, orphans: map[uint64]int64{}, held: make([][]int64, n),
 	}
 	for i := range b.zones {
@@ -127,16 +126,20 @@ func (b *book) ended(c *call, ok bool) {
 // gaveUp notes that a call used up its retries and begins anew.
 func (b *book) gaveUp(*call) { b.gaveUps++ }
 
-// failed notes an error that the state machine answered; nil: none.
+// failed notes an error that the state machine answered; nil: none. A dead fence, or a window that closed over what was
+// held, is what a holder has to expect.
 func (b *book) failed(failure *logpb.Failure) {
 	if failure == nil {
 		return
 	}
-	if failure.Reason == logpb.Reason_REASON_STALE_FENCE {
+	switch failure.Reason {
+	case logpb.Reason_REASON_STALE_FENCE:
 		b.stale++
-		return
+	case logpb.Reason_REASON_ITEM_CLOSED: // what is held ahead ends with its window
+		b.refusals[failure.Reason]++
+	default:
+		b.failures[failure.Reason]++
 	}
-	b.failures[failure.Reason]++
 }
 
 // refusedBy notes a refusal by quotad.
@@ -163,7 +166,7 @@ func (b *book) died(a *agent) {
 
 // hear takes in what the state machine tells.
 func (b *book) hear(event fsm.Event) {
-	switch event.Kind { //nolint:exhaustive // the others are no matter of the book
+	switch event.Kind {
 	case fsm.EventReleased:
 		delete(b.holders, event.Lease)
 	case fsm.EventExpired:

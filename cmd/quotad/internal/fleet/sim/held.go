@@ -14,7 +14,7 @@ type held struct {
 	lease, fence uint64
 	// ends is the lease's deadline by the agent's own clock.
 	ends int64
-	// left is how many calls are still held, under way how many are consumed and not settled.
+	// left is how many calls are still held, underWay how many are consumed and not known to be settled.
 	left, underWay int
 	op             uint64
 	asking         bool
@@ -137,7 +137,9 @@ func (h *held) consume(c *call) {
 				h.call(c)
 				return
 			}
-			h.left++
+			if h.lease == lease {
+				h.left++
+			}
 			h.denied(c, a, func() { h.call(c) })
 			return
 		}
@@ -145,14 +147,11 @@ func (h *held) consume(c *call) {
 		p.deadline, p.lastTake = spendUntil(consumed, a)
 		if h.now > p.lastTake {
 			h.book.tooLate++
-			h.underWay--
+			h.finish(p, &logpb.Settle{Final: true})
 			h.call(c)
 			return
 		}
-		h.transmit(c, p.deadline, func(said provider.Answer) {
-			h.underWay--
-			h.answered(c, p, said)
-		})
+		h.transmit(c, p.deadline, func(said provider.Answer) { h.answered(c, p, said) })
 	})
 }
 
@@ -160,16 +159,25 @@ func (h *held) consume(c *call) {
 func (h *held) answered(c *call, p permit, said provider.Answer) {
 	if !said.Refused {
 		h.finished(c, true)
-		h.settle(p, &logpb.Settle{Actual: h.actual(c), Final: true})
+		h.finish(p, &logpb.Settle{Actual: h.actual(c), Final: true})
 		return
 	}
 	h.book.wantedAgain(c)
 	h.report(p, []*logpb.Signal{h.signal(said)}, func(answer) {
-		h.settle(p, &logpb.Settle{Final: true})
+		h.finish(p, &logpb.Settle{Final: true})
 		h.in(int64(said.RetryAfter)+h.dice.span(retryWindows[p.class]), func() {
 			if c.life == h.life {
 				h.call(c)
 			}
 		})
+	})
+}
+
+// finish settles an operation; when that is answered, its record can go.
+func (h *held) finish(p permit, settle *logpb.Settle) {
+	settle.Lease, settle.Fence, settle.Op = p.lease, p.fence, p.op
+	h.client.do(&logpb.Command{Kind: &logpb.Command_Settle{Settle: settle}}, func(a answer) {
+		h.underWay--
+		h.book.failed(a.result.GetFailure())
 	})
 }

@@ -45,18 +45,24 @@ func (s *schedule) step(last int64) bool {
 // eventHeap implements heap.Interface.
 type eventHeap []event
 
-func (h eventHeap) Len() int { return len(h) }
-func (h eventHeap) Less(i, j int) bool {
-	return h[i].at < h[j].at || h[i].at == h[j].at && h[i].seq < h[j].seq
-}
-func (h eventHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (h *eventHeap) Len() int { return len(*h) }
 
+// Less orders events by their moments and, at one moment, as they were asked for.
+func (h *eventHeap) Less(i, j int) bool {
+	a, b := &(*h)[i], &(*h)[j]
+	return a.at < b.at || a.at == b.at && a.seq < b.seq
+}
+
+func (h *eventHeap) Swap(i, j int) { (*h)[i], (*h)[j] = (*h)[j], (*h)[i] }
+
+// Push is for package heap; so is Pop.
 func (h *eventHeap) Push(x any) {
 	if e, ok := x.(event); ok {
 		*h = append(*h, e)
 	}
 }
 
+// Pop is for package heap.
 func (h *eventHeap) Pop() any {
 	last := len(*h) - 1
 	e := (*h)[last]

@@ -81,15 +81,22 @@ func Run(f *fleet.Fleet, side Side, seed uint64) (*Result, error) {
 	return w.book.result(side, seed), nil
 }
 
-// arrange arranges what happens at set times: kills of the leader, and looks at the quotas.
+// arrange arranges what happens at set times: kills of the leader, and looks at the provider's counts and the quotas.
 func (w *world) arrange() {
+	part := int64(w.fleet.For) / Parts
+	for i := range int64(Parts) {
+		w.at(i*part, func() {
+			for _, m := range w.provider.Meters() {
+				m.Look(w.now)
+			}
+		})
+	}
 	if w.cluster == nil {
 		return
 	}
 	for _, at := range w.fleet.Cluster.Kills {
 		w.at(int64(at), w.cluster.kill)
 	}
-	part := int64(w.fleet.For) / Parts
 	for i := range int64(Parts) {
 		w.at(i*part+part/2, func() { w.book.lookAtQuotas(int(i)) })
 	}
