@@ -85,7 +85,9 @@ func (s *State) NextDue() (at int64, pending bool) {
 			at = min(at, addSaturated(s.clock.Now, max(left, millisecond)))
 		}
 		if q.rule.burst > 0 {
-			at = min(at, addSaturated(s.clock.Now, 50*millisecond))
+			// Nobody passes the burst before one unit does; who needs more is looked at again then.
+			left := q.ledger.burstLeft(&q.rule, s.clock.Now, 1)
+			at = min(at, addSaturated(s.clock.Now, max(left, 50*millisecond)))
 		}
 		return true
 	})
