@@ -43,15 +43,15 @@ type Meter struct {
 	windows []Window
 
 	// arrivals counts attempts, admitted or not, in the present period.
-	arrivals      []Entry
-	oldest        int
-	arrivalsSum   int64
-	peak          int64
-	total         int64
-	refused       int64
-	outage        int64
-	bucket        int64
-	bucketPeaks   []int64
+	arrivals    []Entry
+	oldest      int
+	arrivalsSum int64
+	peak        int64
+	total       int64
+	refused     int64
+	outage      int64
+	bucket      int64
+	bucketPeaks []int64
 }
 
 // NewMeter returns a meter. begins is the Unix time (nanoseconds) of moment 0; length is how long the run lasts, of which
