@@ -14,7 +14,7 @@ import (
 )
 
 // seeds is how many seeds of each scenario a quick test runs; `make scenarios` runs more.
-var seeds = flag.Int("seeds", 3, "how many seeds of each scenario are run")
+var seeds = flag.Int("seeds", 2, "how many seeds of each scenario are run")
 
 const scenarioFolder = "../../../../docs/scenarios"
 
