@@ -35,7 +35,7 @@ func TestNoFleetIsRefused(t *testing.T) {
 
 func drawFleet(t *rapid.T) *fleet.Fleet {
 	f := &fleet.Fleet{
-		Begins: time.Date(2026, 1, 5, 11, 57, 0, 0, time.UTC), For: 12 * time.Minute,
+		Begins: time.Date(2026, 1, 5, 11, 57, 0, 0, time.UTC), For: 8 * time.Minute,
 		Network: fleet.Span{Least: time.Millisecond, Most: 40 * time.Millisecond},
 		Cluster: fleet.Cluster{
 			Commit:   fleet.Span{Least: time.Millisecond, Most: 8 * time.Millisecond},
@@ -44,7 +44,7 @@ func drawFleet(t *rapid.T) *fleet.Fleet {
 		},
 	}
 	for range rapid.IntRange(0, 3).Draw(t, "kills") {
-		f.Cluster.Kills = append(f.Cluster.Kills, time.Duration(rapid.IntRange(1, 700).Draw(t, "kill"))*time.Second)
+		f.Cluster.Kills = append(f.Cluster.Kills, time.Duration(rapid.IntRange(1, 460).Draw(t, "kill"))*time.Second)
 	}
 	for i := range rapid.IntRange(1, 3).Draw(t, "quotas") {
 		f.Quotas = append(f.Quotas, drawQuota(t, fmt.Sprintf("q%d", i)))
