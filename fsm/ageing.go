@@ -58,8 +58,53 @@ func (m *Machine) noteDenied(name string, as standing, needs []need) {
 // age has waiters count as standard whose holders have grown old.
 func (m *Machine) age() {
 	for _, old := range takeDue(m.ages, func(d due) bool { return d.at <= m.clock.Now }) {
-		if w, ok := m.waiters.Get(old.id); ok {
-			m.changeWaiter(w, func(aged *waiter) { aged.rank, aged.ages = classStandard, 0 })
+		w, ok := m.waiters.Get(old.id)
+		if !ok {
+			continue
+		}
+		floor := m.firstTurn(w, classStandard)
+		m.changeWaiter(w, func(aged *waiter) { aged.rank, aged.floor, aged.ages = classStandard, floor, 0 })
+	}
+}
+
+// firstTurn returns the turn of who is first of a class in line for what a waiter needs: who joins them stands behind those
+// that asked before it.
+func (m *Machine) firstTurn(w *waiter, rank int32) (first uint64) {
+	l, _ := m.lanes.Get(w.lane)
+	for _, number := range l.quotas {
+		if turn, waits := m.smallestTurn(number, rank); waits {
+			first = max(first, turn)
+		}
+	}
+	return first
+}
+
+// rejuvenate has the other waiters of a holder of background work, which was granted something, count as background again:
+// it is the holder that grows old, not each of what it asks for.
+func (m *Machine) rejuvenate(name string) {
+	var waiting []*waiter
+	m.waitersOf.Ascend(holderLease{holder: name}, func(hl holderLease) bool {
+		if hl.holder != name {
+			return false
+		}
+		if w, _ := m.waiters.Get(hl.lease); w.class == classBackground {
+			waiting = append(waiting, w)
+		}
+		return true
+	})
+	for _, w := range waiting {
+		needs, _ := m.needs(w.ask)
+		ages := m.agesAt(name, standing{class: w.class, rank: w.class}, needs)
+		if ages == w.ages && w.rank == w.class {
+			continue
+		}
+		m.ages.Delete(due{at: w.ages, id: w.ticket})
+		if ages != 0 {
+			m.ages.Set(due{at: ages, id: w.ticket})
+		}
+		m.changeWaiter(w, func(young *waiter) { young.rank, young.floor, young.ages = young.class, 0, ages })
+		for _, n := range needs {
+			m.moved[n.quota.number] = true
 		}
 	}
 }

@@ -280,6 +280,7 @@ func (r *rule) ramped(since int64) int64 {
 
 // noteGranted remembers a grant for the policies that ask.
 func (m *Machine) noteGranted(ask *logpb.Reserve, as standing, needs []need) {
+	aged := false
 	for _, n := range needs {
 		q := n.quota
 		p := &q.rule.policy
@@ -295,12 +296,16 @@ func (m *Machine) noteGranted(ask *logpb.Reserve, as standing, needs []need) {
 		if !p.tallied() {
 			continue
 		}
+		aged = aged || p.ageing > 0
 		t := m.tally(ask.Holder, q)
 		t.grants++
 		t.granted, t.denied = m.clock.Now, 0
 		if p.failures > 0 && t.failures >= p.failures {
 			t.closedUntil = addSaturated(m.clock.Now, p.closed) // half open: this is the one that tries
 		}
+	}
+	if aged && as.class == classBackground {
+		m.rejuvenate(ask.Holder)
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// waiter is a Reserve that waits. All fields but generation, rank, saved and turn stay as they were.
+// waiter is a Reserve that waits. Only generation, rank, ages, turn, floor and saved change.
 type waiter struct {
 	generation uint64
 	ticket     uint64
@@ -19,8 +19,8 @@ type waiter struct {
 	saved bool
 	// ages is when it will count as standard (cluster time); 0: it does not age.
 	ages int64
-	// turn is its holder's.
-	turn  uint64
+	// turn is its holder's; floor is the turn at which it joined the standard ones when it had grown old, 0: it has not.
+	turn, floor uint64
 	lane  uint32
 	until int64
 	from  origin
@@ -57,7 +57,7 @@ func before(a, b place) bool {
 }
 
 func (w *waiter) place() place {
-	p := place{lane: w.lane, rank: w.rank, turn: w.turn, ticket: w.ticket}
+	p := place{lane: w.lane, rank: w.rank, turn: max(w.turn, w.floor), ticket: w.ticket}
 	if w.saved {
 		p.rank = rankSaved
 	}

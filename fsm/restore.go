@@ -245,7 +245,7 @@ func (m *Machine) takeWaiter(encoded *logpb.SnapshotWaiter) error {
 	}
 	m.waiters.Set(encoded.Ticket, &waiter{
 		generation: m.generation, ticket: encoded.Ticket, ask: encoded.Reserve,
-		standing: standing{class: encoded.Class, rank: encoded.Rank}, saved: encoded.Saved, ages: encoded.AgesNs, turn: h.turn, until: encoded.UntilNs,
+		standing: standing{class: encoded.Class, rank: encoded.Rank}, saved: encoded.Saved, floor: encoded.Floor, ages: encoded.AgesNs, turn: h.turn, until: encoded.UntilNs,
 		from: origin{session: encoded.Session, seq: encoded.Seq, key: encoded.Key},
 	})
 	return nil

@@ -152,7 +152,7 @@ func (s *State) policyRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 	if going {
 		s.waiters.Scan(func(_ uint64, w *waiter) bool {
 			going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Waiter{Waiter: &logpb.SnapshotWaiter{
-				Ticket: w.ticket, Reserve: w.ask, Class: w.class, Rank: w.rank, AgesNs: w.ages, UntilNs: w.until, Saved: w.saved,
+				Ticket: w.ticket, Reserve: w.ask, Class: w.class, Rank: w.rank, AgesNs: w.ages, UntilNs: w.until, Saved: w.saved, Floor: w.floor,
 				Session: w.from.session, Seq: w.from.seq, Key: w.from.key,
 			}}})
 			return going

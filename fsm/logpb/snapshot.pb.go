@@ -2338,7 +2338,9 @@ type SnapshotWaiter struct {
 	// When it will count as standard; 0: it does not age.
 	AgesNs int64 `protobuf:"varint,9,opt,name=ages_ns,json=agesNs,proto3" json:"ages_ns,omitempty"`
 	// It goes before critical ones: it was first in line for too long.
-	Saved         bool `protobuf:"varint,10,opt,name=saved,proto3" json:"saved,omitempty"`
+	Saved bool `protobuf:"varint,10,opt,name=saved,proto3" json:"saved,omitempty"`
+	// The turn at which it joined the standard ones when it had grown old; 0: it has not.
+	Floor         uint64 `protobuf:"varint,11,opt,name=floor,proto3" json:"floor,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2441,6 +2443,13 @@ func (x *SnapshotWaiter) GetSaved() bool {
 		return x.Saved
 	}
 	return false
+}
+
+func (x *SnapshotWaiter) GetFloor() uint64 {
+	if x != nil {
+		return x.Floor
+	}
+	return 0
 }
 
 // SnapshotSession is a session.
@@ -3160,7 +3169,7 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x0eSnapshotHolder\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04turn\x18\x02 \x01(\x04R\x04turn\x12\x17\n" +
-	"\aseen_ns\x18\x03 \x01(\x03R\x06seenNs\"\x8c\x02\n" +
+	"\aseen_ns\x18\x03 \x01(\x03R\x06seenNs\"\xa2\x02\n" +
 	"\x0eSnapshotWaiter\x12\x16\n" +
 	"\x06ticket\x18\x01 \x01(\x04R\x06ticket\x120\n" +
 	"\areserve\x18\x02 \x01(\v2\x16.quotad.log.v1.ReserveR\areserve\x12\x14\n" +
@@ -3172,7 +3181,8 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x03key\x18\b \x01(\tR\x03key\x12\x17\n" +
 	"\aages_ns\x18\t \x01(\x03R\x06agesNs\x12\x14\n" +
 	"\x05saved\x18\n" +
-	" \x01(\bR\x05saved\"\x83\x01\n" +
+	" \x01(\bR\x05saved\x12\x14\n" +
+	"\x05floor\x18\v \x01(\x04R\x05floor\"\x83\x01\n" +
 	"\x0fSnapshotSession\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x16\n" +
 	"\x06holder\x18\x02 \x01(\tR\x06holder\x12\x1f\n" +

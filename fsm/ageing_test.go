@@ -1,0 +1,82 @@
+package fsm
+
+import (
+	"testing"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// TestWhoAgedStandsBehindThoseItJoins: background work that grows old counts as standard; it must not come before standard
+// work that had asked earlier. Where standard work itself waits for longer than the ageing, it otherwise waits longer than
+// background work, call for call.
+func TestWhoAgedStandsBehindThoseItJoins(t *testing.T) {
+	w := newWorld(t)
+	w.quotas(policed(slotsOf("s", 1), &logpb.Policy{AgeingNs: 5 * minute}))
+	w.do(holders(&logpb.HolderRule{Pattern: "back", Class: classBackground}))
+	granted := func(r *logpb.Granted) { w.do(release(&logpb.Release{Lease: r.Lease, Fence: r.Fence})) }
+	names := []string{"std1", "std2", "std3"}
+	for _, name := range names { // each was served once, so that each has a turn
+		granted(w.granted(ask(name, itemOf("s", 1))))
+	}
+	long := ask("std0", itemOf("s", 1))
+	long.TtlNs = hour
+	held := w.granted(long)
+	tickets := map[uint64]string{}
+	for _, name := range append(names, "back") {
+		a := ask(name, itemOf("s", 1))
+		a.WaitNs, a.TtlNs = 10*minute, hour
+		r := w.do(reserve(a))
+		if r.GetWaiting() == nil {
+			t.Fatalf("%s: %v", name, r)
+		}
+		tickets[r.GetWaiting().Ticket] = name
+	}
+	w.sleep(6 * minute) // background has grown old
+	var order []string
+	for range 4 {
+		w.do(release(&logpb.Release{Lease: held.Lease, Fence: held.Fence}))
+		for i := range w.last.Events {
+			if e := &w.last.Events[i]; e.Kind == EventGranted && e.Result != nil {
+				order = append(order, tickets[e.Ticket])
+				held = e.Result.GetGranted()
+			}
+		}
+	}
+	if len(order) != 4 || order[3] != "back" {
+		t.Errorf("served in the order %v; the three standard ones had asked before", order)
+	}
+}
+
+// TestAHolderGrowsOldOnce: after a grant none of a holder's Reserves counts as standard any more, until it was refused for as
+// long again.
+func TestAHolderGrowsOldOnce(t *testing.T) {
+	w := newWorld(t)
+	w.quotas(policed(slotsOf("s", 1), &logpb.Policy{AgeingNs: 5 * minute}))
+	w.do(holders(&logpb.HolderRule{Pattern: "back", Class: classBackground}))
+	held := w.granted(with(ask("x", itemOf("s", 1)), func(a *logpb.Reserve) { a.TtlNs = hour }))
+	first := w.waiting(waits("back", hour, 10*minute, itemOf("s", 1)))
+	second1 := w.waiting(waits("back", hour, 10*minute, itemOf("s", 1)))
+	w.sleep(5*minute + second)
+	std := w.waiting(waits("std", hour, 10*minute, itemOf("s", 1)))
+	frees := func(g *logpb.Granted) *logpb.Granted {
+		w.do(release(&logpb.Release{Lease: g.Lease, Fence: g.Fence}))
+		for i := range w.last.Events {
+			if granted := w.last.Events[i].Result.GetGranted(); granted != nil {
+				return granted
+			}
+		}
+		t.Fatal("nobody was served")
+		return nil
+	}
+	g := frees(held)
+	if g.Ticket != first {
+		t.Fatalf("ticket %d was served first, want %d, which has grown old", g.Ticket, first)
+	}
+	w.reborn()
+	if g = frees(g); g.Ticket != std {
+		t.Fatalf("ticket %d was served then, want %d: what else the holder asks for is background", g.Ticket, std)
+	}
+	if g = frees(g); g.Ticket != second1 {
+		t.Fatalf("ticket %d was served last", g.Ticket)
+	}
+}
