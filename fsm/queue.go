@@ -21,9 +21,9 @@ type waiter struct {
 	ages int64
 	// turn is its holder's; floor is the turn at which it joined the standard ones when it had grown old, 0: it has not.
 	turn, floor uint64
-	lane  uint32
-	until int64
-	from  origin
+	lane        uint32
+	until       int64
+	from        origin
 }
 
 // lane is the line of all waiters that need the same quotas. If one of these is kept for somebody, the whole lane

@@ -66,7 +66,7 @@ type State struct {
 	tasks       *btree.Map[string, *task]
 	// underWay are attempts by deadline, resting what waits or is done, by since when; what is shelved is in neither.
 	underWay, resting *btree.BTreeG[taskDue]
-	workflows   *btree.Map[string, *workflow]
+	workflows         *btree.Map[string, *workflow]
 	// stepsOf are the places in workflows of each holder that has one; the slices are replaced, never changed. reviews hold
 	// when to look at a workflow again.
 	stepsOf *btree.Map[string, []stepOf]
