@@ -448,3 +448,41 @@ func TestWithoutWorkflowsNothingIsPending(t *testing.T) {
 		t.Errorf("an hour later something is pending at %v", time.Duration(at))
 	}
 }
+
+// TestAnOfferDoesNotWaitForWhoIsLimited: a step that is offered its turn, but stands back in another workflow, keeps the
+// offer only while it can take it. It was kept for ever where the step became limited meanwhile, and nobody else went.
+func TestAnOfferDoesNotWaitForWhoIsLimited(t *testing.T) {
+	w := newWorld(t)
+	w.quotas(rateOf("plain", 1000, 10*second), rateOf("gate", 10, minute), hourly("h", 5))
+	turns := func(wf *logpb.Workflow, turn int64) *logpb.Workflow {
+		wf.Threshold, wf.CalmNs, wf.TurnNs = 1, hour, turn
+		return wf
+	}
+	w.do(workflows(turns(chain("one", "a", "b"), 3*second), turns(chain("two", "b", "x"), minute)))
+	for _, name := range []string{"a", "x"} { // each is limited for a moment: both workflows go one at a time
+		g := w.granted(with(ask(name, itemOf("gate", 1)), func(r *logpb.Reserve) { r.Consume = true }))
+		w.do(report(&logpb.Report{Lease: g.Lease, Fence: g.Fence, Op: 1, Signals: []*logpb.Signal{signal("gate", logpb.Cause_CAUSE_SATURATED, retryAfter(second))}}))
+		w.do(release(&logpb.Release{Lease: g.Lease, Fence: g.Fence}))
+		w.sleep(2 * second)
+	}
+	served := map[string]int{}
+	for range 180 {
+		w.now += second
+		for _, name := range []string{"x", "b", "a"} {
+			a := ask(name, itemOf("plain", 1))
+			if name == "b" && w.now > 8*second {
+				a = ask(name, itemOf("h", 5), itemOf("plain", 1)) // more than is left: limited from then on
+			}
+			a.TtlNs = 2 * second
+			if w.do(reserve(a)).GetGranted() != nil {
+				served[name]++
+			}
+		}
+		if w.now == 8*second {
+			w.do(asks("outsider", hour, itemOf("h", 1)))
+		}
+	}
+	if served["a"] < 60 || served["x"] < 60 {
+		t.Fatalf("served: %v", served)
+	}
+}

@@ -95,9 +95,9 @@ func (m *Machine) standsBack(of stepOf) bool {
 }
 
 // endTurn passes a turn on whose deadline has come. An offer stays with a step that stands back in a workflow after this
-// one: there it gets its turn within a round.
+// one: there it gets its turn within a round, unless it is limited, and would never take it.
 func (m *Machine) endTurn(w *workflow) {
-	if at := w.turn.at; w.turn.deadline != 0 && w.turn.fence == 0 && m.asks(w, at) {
+	if at := w.turn.at; w.turn.deadline != 0 && w.turn.fence == 0 && m.asks(w, at) && w.steps[at].until <= m.clock.Now {
 		for _, of := range m.stepsIn(w.holders[at]) {
 			if of.workflow > w.definition.Name && m.standsBack(of) {
 				w.turn.deadline = addSaturated(m.clock.Now, offer)
