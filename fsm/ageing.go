@@ -48,7 +48,11 @@ func (m *Machine) noteDenied(name string, as standing, needs []need) {
 		return
 	}
 	for _, n := range needs {
-		if n.quota.rule.policy.ageing == 0 || m.tallyOf(name, n.quota).denied != 0 {
+		if n.quota.rule.policy.ageing == 0 {
+			continue
+		}
+		m.holder(name) // who asks in vain is not forgotten
+		if m.tallyOf(name, n.quota).denied != 0 {
 			continue
 		}
 		m.tally(name, n.quota).denied = max(m.clock.Now, 1)

@@ -48,17 +48,20 @@ func (s *shares) holder(name string) int64 {
 // shareOf returns so many millionths of usable.
 func (q *quota) shareOf(ppm int64) int64 { return mulDivFloor(q.rule.usable, ppm, million) }
 
-// keptForHolders returns how much of a window is kept for other holders against one that counts in a class: for those of its
-// class and above. In quiet times nothing is kept for classes above background.
-func (m *Machine) keptForHolders(q *quota, name string, class int32, quiet bool, left int64) (sum int64) {
+// ownShare is a holder's share of a window and what it has used of it.
+type ownShare struct{ share, used int64 }
+
+// sharesOfOthers returns the shares that are kept from a holder: those of other holders of its class and above. In quiet
+// times nothing is kept for classes above background.
+func (m *Machine) sharesOfOthers(q *quota, name string, as standing, quiet bool) (others []ownShare) {
 	for _, h := range q.rule.policy.shares.holders {
 		own, _ := m.byRules(h.Holder)
-		if h.Holder == name || own > class || quiet && own < class {
+		if h.Holder == name || own > as.rank || quiet && own < as.class {
 			continue
 		}
-		sum += keptOf(q.shareOf(int64(h.SharePpm)), m.usedBy(q, h.Holder), left)
+		others = append(others, ownShare{share: q.shareOf(int64(h.SharePpm)), used: m.usedBy(q, h.Holder)})
 	}
-	return sum
+	return others
 }
 
 // keptFor says, for people, for whom something is kept.

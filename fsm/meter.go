@@ -90,8 +90,8 @@ func (m *Machine) noteReturned(q *quota, name string, amount int64) {
 // noteRefused counts a refusal at the binding quota.
 func (m *Machine) noteRefused(name string, refusal *logpb.Refusal) {
 	q := m.quotaNamed(refusal.Quota)
-	if q == nil {
-		return
+	if _, known := m.holders.Get(name); !known || q == nil {
+		return // names that were never granted anything must not fill the tables
 	}
 	t := m.meter(q, name)
 	if t == nil {

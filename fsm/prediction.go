@@ -182,6 +182,16 @@ func (m *Machine) forecastOf(needs []need) (most *logpb.Forecast) {
 	return most
 }
 
+// movesOn tells whether one of some needs should be granted of the next quota of its chain.
+func (m *Machine) movesOn(needs []need) bool {
+	for _, n := range needs {
+		if n.quota.exhausted != 0 && !n.quota.rule.policy.observe && n.quota.forecast(&n.quota.ledger, m.clock).GetFallback() != "" {
+			return true
+		}
+	}
+	return false
+}
+
 // withheldByForecast parks background work.
 func (m *Machine) withheldByForecast(as standing, q *quota) *logpb.Refusal {
 	s, left := q.foresees(&q.ledger, m.clock)

@@ -509,7 +509,7 @@ func (m *Machine) wakeAt(at int64) {
 func (m *Machine) grantWaiter(w *waiter, needs []need) {
 	m.dequeue(w)
 	for _, n := range needs {
-		if t := m.meter(n.quota, w.ask.Holder); t != nil {
+		if t := m.meter(n.quota, w.ask.Holder); t != nil && w.until-w.ask.WaitNs < m.clock.Now {
 			t.Waits++
 			t.WaitedNs = addSaturated(t.WaitedNs, m.clock.Now-(w.until-w.ask.WaitNs))
 		}

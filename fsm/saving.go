@@ -73,7 +73,8 @@ func (m *Machine) firstOfLane(number uint32, q *quota) (first *waiter) {
 	return first
 }
 
-// isShort tells whether a waiter may have what it asks for, were there enough of a quota.
+// isShort tells whether a waiter may have what it asks for, were there enough of all that it needs: what is short may
+// change from one of its quotas to another.
 func (m *Machine) isShort(w *waiter, of *quota) bool {
 	needs, failed := m.needs(w.ask)
 	if failed != nil || m.withholds(w.ask, w.standing, needs) != nil {
@@ -85,7 +86,7 @@ func (m *Machine) isShort(w *waiter, of *quota) bool {
 		if n.quota.cooling(m.clock.Now) && !n.quota.rule.policy.observe {
 			return false
 		}
-		short = short || n.quota == of && m.lacks(w.ask, n)
+		short = short || m.lacks(w.ask, n)
 	}
 	return short
 }

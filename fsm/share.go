@@ -114,17 +114,17 @@ func keptOf(share, used, left int64) int64 {
 
 // spared returns how much of a window a holder may not touch with an amount: what is kept for the classes above it, or for
 // holders with a share, and for background work beyond its share the floor, which shrinks over the last part of the window.
-func (m *Machine) spared(q *quota, name string, class int32, amount, left int64) (sum int64) {
+func (m *Machine) spared(q *quota, name string, as standing, others []ownShare, quiet bool, amount, left int64) (sum int64) {
 	s := &q.rule.policy.shares
-	quiet := class == classBackground && !q.demanded(class, m.clock.Now)
-	if len(s.holders) > 0 {
-		sum = m.keptForHolders(q, name, class, quiet, left)
-	} else if !quiet {
-		for above := range class {
+	for _, other := range others {
+		sum += keptOf(other.share, other.used, left)
+	}
+	if len(s.holders) == 0 && !quiet {
+		for above := range as.rank {
 			sum += q.kept(&q.ledger, above, left)
 		}
 	}
-	if class == classBackground && !quiet && !m.withinShare(q, name, class, amount) {
+	if as.rank == classBackground && !quiet && !m.withinShare(q, name, as.rank, amount) {
 		floor := mulDivFloor(q.rule.usable, s.floor, million)
 		sum = max(sum, mulDivFloor(floor, min(left*shrinkPart, million), million))
 	}
@@ -147,6 +147,9 @@ func (m *Machine) withheldByShare(name string, as standing, n need) *logpb.Refus
 	if !q.rule.policy.shares.on {
 		return nil
 	}
+	if q.rule.anchored && !q.ledger.known {
+		return nil // a sliding rate as long as no reset is known: nothing of it ends with a window
+	}
 	closes, known := q.ledger.closes(&q.rule, q.rule.at(m.clock))
 	if as.class == classCritical && addSaturated(q.ledger.used[as.class], n.amount) > q.cap() {
 		if !known {
@@ -155,6 +158,8 @@ func (m *Machine) withheldByShare(name string, as standing, n need) *logpb.Refus
 		return m.refusal(logpb.Reason_REASON_CAP, q, addSaturated(m.clock.Now, max(closes, millisecond)),
 			"critical calls have used what they may: something is kept for the others")
 	}
+	quiet := as.class == classBackground && !q.demanded(as.class, m.clock.Now)
+	others := m.sharesOfOthers(q, name, as, quiet)
 	room := q.ledger.available(&q.rule) - n.amount
 	length := q.rule.length(&q.ledger)
 	fits := func(left int64) bool {
@@ -162,7 +167,7 @@ func (m *Machine) withheldByShare(name string, as standing, n need) *logpb.Refus
 		if known {
 			part = min(mulDivCeil(max(left, 0), million, length), million)
 		}
-		return room >= m.spared(q, name, as.rank, n.amount, part)
+		return room >= m.spared(q, name, as, others, quiet, n.amount, part)
 	}
 	if room < 0 || fits(closes) {
 		return nil // what is not there at all is somebody else's refusal

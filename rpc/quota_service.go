@@ -360,6 +360,11 @@ func pageSize(asked int32) int {
 // ListUsage implements QuotaService. A page token is the last row's quota number and holder.
 func (s *quotaService) ListUsage(ctx context.Context, req *quotav1.ListUsageRequest) (*quotav1.ListUsageResponse, error) {
 	return call(ctx, s.Server, VerbRead, req, func(ctx context.Context, r *request, req *quotav1.ListUsageRequest) (*quotav1.ListUsageResponse, error) {
+		if req.Holder != "" {
+			if err := r.who.mayActFor(req.Holder); err != nil {
+				return nil, err
+			}
+		}
 		quota, holder, err := parseUsagePage(req.PageToken)
 		if err != nil {
 			return nil, newError("page_token is none that was given out", &quotav1.ErrorInfo{
@@ -374,7 +379,9 @@ func (s *quotaService) ListUsage(ctx context.Context, req *quotav1.ListUsageRequ
 		views, next := state.Usage(req.Holder, req.Quota, holder, quota, size, clock)
 		res := &quotav1.ListUsageResponse{Meta: s.meta(r, at)}
 		for i := range views {
-			res.Usage = append(res.Usage, apiUsage(&views[i]))
+			if r.who.mayActFor(views[i].Holder) == nil {
+				res.Usage = append(res.Usage, apiUsage(&views[i]))
+			}
 		}
 		if len(views) == size {
 			res.NextPageToken = strconv.FormatUint(uint64(next), 10) + "/" + views[size-1].Holder

@@ -14,7 +14,8 @@ import (
 // maxQuotaGauges bounds how many quotas, by name, have gauges.
 const maxQuotaGauges = 200
 
-// maxUsageLabels bounds how many holders and quotas have series of their own; the rest are summed under the holder "other".
+// maxUsageLabels bounds how many holders and quotas have series of their own; the rest are summed by quota, without a
+// holder: a name that nobody can have.
 const maxUsageLabels = 500
 
 // usageCollector shows how quotas stand, and what holders do with those that are metered. It reads the replicated state,
@@ -121,7 +122,7 @@ func classLabel(class int32) string {
 func addUsage(rest map[string]*fsm.UsageView, v *fsm.UsageView) {
 	sum, ok := rest[v.Quota]
 	if !ok {
-		sum = &fsm.UsageView{Holder: "other", Quota: v.Quota}
+		sum = &fsm.UsageView{Quota: v.Quota}
 		rest[v.Quota] = sum
 	}
 	sum.Answered += v.Answered

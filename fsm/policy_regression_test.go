@@ -1,0 +1,164 @@
+package fsm
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// criticalAndBackground maps holders by their names.
+func criticalAndBackground() *logpb.Command {
+	return holders(
+		&logpb.HolderRule{Pattern: "crit*", Class: classCritical}, &logpb.HolderRule{Pattern: "back*", Class: classBackground},
+	)
+}
+
+// TestQuietTimesAreForTheAgedToo: who has grown old may use everything in quiet times, as any other background work.
+func TestQuietTimesAreForTheAgedToo(t *testing.T) {
+	for _, ageing := range []int64{0, 5 * minute} {
+		w := newWorld(t)
+		w.quotas(policed(hourly("h", 1000), &logpb.Policy{Shares: fleetShares(), AgeingNs: ageing}))
+		w.do(criticalAndBackground())
+		w.now = second
+		w.granted(ask("crit", itemOf("h", 1)))
+		w.granted(with(ask("std", itemOf("h", 550)), func(a *logpb.Reserve) { a.TtlNs = 2 * hour }))
+		at := int64(0)
+		for w.now < 55*minute && at == 0 {
+			w.now += minute
+			if r := w.do(asks("back", 0, itemOf("h", 300))); r.GetGranted() != nil {
+				at = w.now
+			}
+		}
+		t.Logf("ageing %d min: granted at %d min", ageing/minute, at/minute)
+		if at == 0 || at > 18*minute {
+			t.Errorf("ageing %d min: nobody above asked for 15 min, and background was let through at %d min only", ageing/minute, at/minute)
+		}
+	}
+}
+
+// TestNoSharesWithoutAReset: while no reset is known an anchored window is a sliding rate: what was used of it long ago counts against no share and no cap.
+func TestNoSharesWithoutAReset(t *testing.T) {
+	w := newWorld(t)
+	w.quotas(policed(anchored("h", 100), &logpb.Policy{Shares: fleetShares()}))
+	w.do(criticalAndBackground())
+	for i := range 40 {
+		r := w.do(consumesAtOnce("crit", itemOf("h", 10)))
+		g := r.GetGranted()
+		if g == nil {
+			v := w.view("h")
+			t.Fatalf("call %d, at %d h: %s (available %d of %d)", i+1, w.now/hour, say(r), v.Available, v.Usable)
+		}
+		w.do(settle(&logpb.Settle{Lease: g.Lease, Fence: g.Fence, Op: 1, Actual: []*logpb.Item{itemOf("h", 10)}, Release: true}))
+		w.sleep(2 * hour)
+	}
+}
+
+// TestWhoAsksInVainIsRemembered: a holder that goes on asking grows old, also where that takes longer than holders are remembered.
+func TestWhoAsksInVainIsRemembered(t *testing.T) {
+	for _, ageing := range []int64{30 * minute, 2 * hour} {
+		w := newWorld(t)
+		daily := hourly("d", 100)
+		daily.GetWindow().Every = logpb.Every_EVERY_DAY
+		w.quotas(policed(daily, &logpb.Policy{Zones: logpb.Zones_ZONES_SMOOTH, AgeingNs: ageing}))
+		w.do(criticalAndBackground())
+		w.now = second
+		w.granted(with(ask("x", itemOf("d", 90)), func(a *logpb.Reserve) { a.TtlNs = day }))
+		at := int64(0)
+		for w.now < 7*hour && at == 0 {
+			w.now += minute
+			if r := w.do(asks("back", 0, itemOf("d", 1))); r.GetGranted() != nil {
+				at = w.now
+			}
+		}
+		if at == 0 || at > ageing+5*minute {
+			t.Errorf("ageing %d min: asked every minute for 7 h, granted at %d min", ageing/minute, at/minute)
+		}
+	}
+}
+
+// TestSavedUpWhatIsShortByTurns: who is first in line for two quotas is saved up for, whichever of them is short.
+func TestSavedUpWhatIsShortByTurns(t *testing.T) {
+	w := newWorld(t)
+	p := func() *logpb.Policy { return &logpb.Policy{AgeingNs: minute} }
+	w.quotas(policed(slotsOf("a", 1), p()), policed(slotsOf("b", 1), p()))
+	w.do(criticalAndBackground())
+	long := func(q string) *logpb.Command { return asks("crit", hour, itemOf(q, 1)) }
+	held := w.do(long("a")).GetGranted()
+	ticket := w.waiting(waits("std", 0, 10*minute, itemOf("a", 1), itemOf("b", 1)))
+	next := "b"
+	for w.now < 9*minute && w.m.State().Waiting(ticket) {
+		w.now += second
+		var g *logpb.Granted
+		if g = w.do(long(next)).GetGranted(); g == nil {
+			w.do(release(&logpb.Release{Lease: held.Lease, Fence: held.Fence}))
+			break
+		}
+		w.do(release(&logpb.Release{Lease: held.Lease, Fence: held.Fence}))
+		held = g
+		if next == "a" {
+			next = "b"
+		} else {
+			next = "a"
+		}
+	}
+	if w.m.State().Waiting(ticket) {
+		t.Errorf("waits for %d s, ageing is 60 s", w.now/second)
+	}
+}
+
+// TestGrantedAtOnceIsNoWait: what is granted at once beside a queue did not wait.
+func TestGrantedAtOnceIsNoWait(t *testing.T) {
+	w := newWorld(t)
+	w.quotas(metered(rateOf("r", 10, minute)), slotsOf("s", 1))
+	w.granted(ask("x", itemOf("s", 1)))
+	w.waiting(waits("y", 0, minute, itemOf("r", 1), itemOf("s", 1)))
+	w.granted(ask("b", itemOf("r", 1)))
+	if u := w.usage("b", "r"); u.Waits != 0 {
+		t.Errorf("b never waited: waits %d, waited %d ns", u.Waits, u.WaitedNs)
+	}
+}
+
+// TestWhatObservesSendsNobodyElsewhere: a quota that observes grants what was asked for.
+func TestWhatObservesSendsNobodyElsewhere(t *testing.T) {
+	w := newWorld(t)
+	q := insteadOf(predicted(hourly("h", 10_000)), "other")
+	q.Policy.Observe = true
+	w.quotas(q, hourly("other", 5))
+	for i := range int64(3) {
+		w.provided("a", "h", 820-10*i)
+		w.sleep(second)
+	}
+	w.sleep(5 * second)
+	if g := w.do(elsewhere(asks("b", 0, itemOf("h", 1)))).GetGranted(); g.GetItems()[0].GetQuota() != "h" {
+		t.Errorf("a quota that observes stood in the way: granted %v", g.GetItems())
+	}
+}
+
+// TestRefusedNamesFillNoTables: names that were never granted anything are not remembered.
+func TestRefusedNamesFillNoTables(t *testing.T) {
+	w := newWorld(t)
+	w.quotas(metered(rateOf("r", 1, hour)))
+	w.granted(ask("x", itemOf("r", 1)))
+	for i := range 5000 {
+		w.raw(asks(fmt.Sprintf("random-%d", i), 0, itemOf("r", 1)))
+	}
+	if n := w.m.meters.Len(); n > 1000 {
+		t.Errorf("%d meters and %d holders of whom each was refused once", n, w.m.holders.Len())
+	}
+}
+
+// TestAnyForecastMovesOn: a Reserve moves on when any of its quotas should, not only the one that is used up first.
+func TestAnyForecastMovesOn(t *testing.T) {
+	w := newWorld(t)
+	w.quotas(predicted(hourly("x", 10_000)), insteadOf(predicted(hourly("y", 10_000)), "z"), hourly("z", 100))
+	for i := range int64(3) {
+		w.provided("a", "x", 700-10*i) // lasts 70 s
+		w.provided("a", "y", 750-10*i) // lasts 75 s
+		w.sleep(second)
+	}
+	g := w.do(elsewhere(asks("b", 0, itemOf("x", 1), itemOf("y", 1)))).GetGranted()
+	if v := w.view("y").Forecast; v.GetFallback() != "z" || g.GetItems()[1].GetQuota() != "z" {
+		t.Errorf("y says fallback %q, and the grant is of %v", v.GetFallback(), g.GetItems())
+	}
+}
