@@ -66,17 +66,17 @@ func (m *Machine) age() {
 		if !ok {
 			continue
 		}
-		floor := m.firstTurn(w, classStandard)
+		floor := m.standardTurn(w)
 		m.changeWaiter(w, func(aged *waiter) { aged.rank, aged.floor, aged.ages = classStandard, floor, 0 })
 	}
 }
 
-// firstTurn returns the turn of who is first of a class in line for what a waiter needs: who joins them stands behind those
-// that asked before it.
-func (m *Machine) firstTurn(w *waiter, rank int32) (first uint64) {
+// standardTurn returns the turn of the first standard waiter in line for what a waiter needs. Who joins at it stands behind
+// those of that turn that asked before, and before those whose holders were granted more.
+func (m *Machine) standardTurn(w *waiter) (first uint64) {
 	l, _ := m.lanes.Get(w.lane)
 	for _, number := range l.quotas {
-		if turn, waits := m.smallestTurn(number, rank); waits {
+		if turn, waits := m.smallestTurn(number, classStandard); waits {
 			first = max(first, turn)
 		}
 	}

@@ -56,8 +56,7 @@ func (m *Machine) forgetHolders() {
 		h, _ := m.holders.Get(last.name)
 		if h.waiting == 0 && !m.usesAny(last.name) {
 			m.holders.Delete(last.name)
-			m.forgetTallies(last.name)
-			m.forgetMeters(last.name)
+			m.forgetUse(last.name)
 			continue
 		}
 		m.seen.Set(holderSeen{at: m.clock.Now, name: last.name})

@@ -3,6 +3,7 @@ package fsm
 import (
 	"fmt"
 
+	"github.com/tidwall/btree"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/quotad/quotad/fsm/logpb"
@@ -180,6 +181,34 @@ func takeDue[T any](tree interface {
 		all = append(all, first)
 	}
 	return all
+}
+
+// drop deletes the entries of a tree that are meant, from one on for as long as they come one after the other.
+func drop[T any](tree *btree.BTreeG[T], from T, meant func(T) bool) {
+	var all []T
+	tree.Ascend(from, func(t T) bool {
+		if meant(t) {
+			all = append(all, t)
+		}
+		return meant(t)
+	})
+	for _, t := range all {
+		tree.Delete(t)
+	}
+}
+
+// dropEach deletes the entries of a tree that are meant, wherever they stand.
+func dropEach[T any](tree *btree.BTreeG[T], meant func(T) bool) {
+	var all []T
+	tree.Scan(func(t T) bool {
+		if meant(t) {
+			all = append(all, t)
+		}
+		return true
+	})
+	for _, t := range all {
+		tree.Delete(t)
+	}
 }
 
 func done() *logpb.Result {

@@ -118,34 +118,6 @@ func (m *Machine) usesAny(name string) (uses bool) {
 	return uses
 }
 
-// forgetMeters forgets all of a holder's meters.
-func (m *Machine) forgetMeters(name string) {
-	var all []*meter
-	m.meters.Ascend(&meter{holder: name}, func(t *meter) bool {
-		if t.holder == name {
-			all = append(all, t)
-		}
-		return t.holder == name
-	})
-	for _, t := range all {
-		m.meters.Delete(t)
-	}
-}
-
-// forgetMetersOf forgets all meters of a quota that is deleted.
-func (m *Machine) forgetMetersOf(number uint32) {
-	var all []*meter
-	m.meters.Scan(func(t *meter) bool {
-		if t.quota == number {
-			all = append(all, t)
-		}
-		return true
-	})
-	for _, t := range all {
-		m.meters.Delete(t)
-	}
-}
-
 // Usage returns up to limit meters in the order of holders and quotas, after those of a holder and a quota's number, of one
 // quota and one holder (empty: any). next is the number to go on after.
 func (s *State) Usage(holder, quota, afterHolder string, afterQuota uint32, limit int, at Clock) (views []UsageView, next uint32) {
@@ -163,6 +135,16 @@ func (s *State) Usage(holder, quota, afterHolder string, afterQuota uint32, limi
 		return true
 	})
 	return views, next
+}
+
+// EachMeter calls fn with what each holder did with each quota, in the order of holders.
+func (s *State) EachMeter(fn func(holder, quota string, counts *MeterCounts)) {
+	s.meters.Scan(func(t *meter) bool {
+		if q, ok := s.quotas.Get(t.quota); ok {
+			fn(t.holder, q.name(), &t.MeterCounts)
+		}
+		return true
+	})
 }
 
 func (s *State) viewUsage(t *meter, q *quota, at Clock) UsageView {

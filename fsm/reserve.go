@@ -81,7 +81,7 @@ func (m *Machine) reserve(ask *logpb.Reserve, from origin) *logpb.Result {
 		m.resume(ask.Holder)
 		m.serve()
 	}
-	if hopeless != nil || m.movesOn(needs) {
+	if ask.Fallback && (hopeless != nil || m.movesOn(needs)) {
 		if result := m.fallBack(ask, needs); result != nil {
 			return result
 		}

@@ -44,32 +44,16 @@ func (m *Machine) tally(name string, q *quota) *tally {
 	return &c
 }
 
-// forgetTallies forgets all of a holder's tallies.
-func (m *Machine) forgetTallies(name string) {
-	var all []*tally
-	m.tallies.Ascend(&tally{holder: name}, func(t *tally) bool {
-		if t.holder == name {
-			all = append(all, t)
-		}
-		return t.holder == name
-	})
-	for _, t := range all {
-		m.tallies.Delete(t)
-	}
+// forgetUse forgets what a holder did: its tallies and meters.
+func (m *Machine) forgetUse(name string) {
+	drop(m.tallies, &tally{holder: name}, func(t *tally) bool { return t.holder == name })
+	drop(m.meters, &meter{holder: name}, func(t *meter) bool { return t.holder == name })
 }
 
-// forgetTalliesOf forgets all tallies of a quota that is deleted.
-func (m *Machine) forgetTalliesOf(number uint32) {
-	var all []*tally
-	m.tallies.Scan(func(t *tally) bool {
-		if t.quota == number {
-			all = append(all, t)
-		}
-		return true
-	})
-	for _, t := range all {
-		m.tallies.Delete(t)
-	}
+// forgetUseOf forgets what holders did with a quota that is deleted.
+func (m *Machine) forgetUseOf(number uint32) {
+	dropEach(m.tallies, func(t *tally) bool { return t.quota == number })
+	dropEach(m.meters, func(t *meter) bool { return t.quota == number })
 }
 
 // broken returns up to limit holders, by name, for whom a quota is closed.

@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -75,25 +76,20 @@ func (c *usageCollector) Collect(to chan<- prometheus.Metric) {
 	for class, waited := range state.LongestWaits(clock) {
 		to <- prometheus.MustNewConstMetric(c.longestWait, prometheus.GaugeValue, float64(waited)/1e9, classLabel(int32(class)))
 	}
-	rest := map[string]*fsm.UsageView{}
-	var holder string
-	var quota uint32
-	for shown := 0; ; {
-		views, next := state.Usage("", "", holder, quota, maxUsageLabels, clock)
-		for i := range views {
-			if shown++; shown <= maxUsageLabels {
-				c.emit(&views[i], to)
-			} else {
-				addUsage(rest, &views[i])
-			}
+	rest := map[string]*fsm.MeterCounts{}
+	shown := 0
+	state.EachMeter(func(holder, quota string, counts *fsm.MeterCounts) {
+		if shown++; shown <= maxUsageLabels {
+			c.emit(holder, quota, counts, to)
+			return
 		}
-		if len(views) < maxUsageLabels {
-			break
+		if rest[quota] == nil {
+			rest[quota] = &fsm.MeterCounts{}
 		}
-		holder, quota = views[len(views)-1].Holder, next
-	}
-	for _, other := range rest { // the order of metrics does not matter
-		c.emit(other, to)
+		addCounts(rest[quota], counts)
+	})
+	for quota, counts := range rest { // the order of metrics does not matter
+		c.emit("", quota, counts, to)
 	}
 }
 
@@ -118,46 +114,37 @@ func classLabel(class int32) string {
 	return strings.ToLower(strings.TrimPrefix(quotav1.Class(class+1).String(), "CLASS_"))
 }
 
-// addUsage adds what one holder did to what all others did with the same quota.
-func addUsage(rest map[string]*fsm.UsageView, v *fsm.UsageView) {
-	sum, ok := rest[v.Quota]
-	if !ok {
-		sum = &fsm.UsageView{Quota: v.Quota}
-		rest[v.Quota] = sum
-	}
-	sum.Answered += v.Answered
-	sum.Limited += v.Limited
-	sum.Waits += v.Waits
-	sum.WaitedNs += v.WaitedNs
-	sum.Consumed += v.Consumed
-	sum.Returned += v.Returned
-	sum.Overrun += v.Overrun
-	for _, d := range v.Denials {
-		found := false
-		for i := range sum.Denials {
-			if sum.Denials[i].Reason == d.Reason {
-				sum.Denials[i].Times += d.Times
-				found = true
-			}
-		}
-		if !found {
+// addCounts adds what one holder did to what all others did with the same quota.
+func addCounts(sum, counts *fsm.MeterCounts) {
+	sum.Answered += counts.Answered
+	sum.Limited += counts.Limited
+	sum.Waits += counts.Waits
+	sum.WaitedNs += counts.WaitedNs
+	sum.Consumed += counts.Consumed
+	sum.Returned += counts.Returned
+	sum.Overrun += counts.Overrun
+	for _, d := range counts.Denials {
+		i := slices.IndexFunc(sum.Denials, func(known fsm.Denial) bool { return known.Reason == d.Reason })
+		if i < 0 {
 			sum.Denials = append(sum.Denials, d)
+			continue
 		}
+		sum.Denials[i].Times += d.Times
 	}
 }
 
-func (c *usageCollector) emit(v *fsm.UsageView, to chan<- prometheus.Metric) {
+func (c *usageCollector) emit(holder, quota string, counts *fsm.MeterCounts, to chan<- prometheus.Metric) {
 	put := func(desc *prometheus.Desc, value float64, labels ...string) {
-		to <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, value, append([]string{v.Holder, v.Quota}, labels...)...)
+		to <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, value, append([]string{holder, quota}, labels...)...)
 	}
-	put(c.answers, float64(v.Answered), "ok")
-	put(c.answers, float64(v.Limited), "limited")
-	put(c.waits, float64(v.Waits))
-	put(c.waited, float64(v.WaitedNs)/1e9)
-	put(c.spent, float64(v.Consumed))
-	put(c.returned, float64(v.Returned))
-	put(c.overrun, float64(v.Overrun))
-	for _, d := range v.Denials {
+	put(c.answers, float64(counts.Answered), "ok")
+	put(c.answers, float64(counts.Limited), "limited")
+	put(c.waits, float64(counts.Waits))
+	put(c.waited, float64(counts.WaitedNs)/1e9)
+	put(c.spent, float64(counts.Consumed))
+	put(c.returned, float64(counts.Returned))
+	put(c.overrun, float64(counts.Overrun))
+	for _, d := range counts.Denials {
 		put(c.denials, float64(d.Times), strings.ToLower(strings.TrimPrefix(d.Reason.String(), "REASON_")))
 	}
 }
