@@ -44,6 +44,7 @@ func (m *Machine) applyQuotas(command *logpb.ApplyQuotas) *logpb.Result {
 		}
 	}
 	if !command.DryRun {
+		clear(m.sharers)
 		for i, definition := range command.Quotas {
 			m.define(definition, defined[i])
 		}

@@ -84,7 +84,7 @@ func (m *Machine) standardTurn(w *waiter) (first uint64) {
 }
 
 // rejuvenate has the other waiters of a holder of background work, which was granted something, count as background again:
-// it is the holder that grows old, not each of what it asks for.
+// it is the holder that grows old, not each of what it asks for. Who waits for something else is as old as before.
 func (m *Machine) rejuvenate(name string) {
 	var waiting []*waiter
 	m.waitersOf.Ascend(holderLease{holder: name}, func(hl holderLease) bool {
@@ -99,7 +99,7 @@ func (m *Machine) rejuvenate(name string) {
 	for _, w := range waiting {
 		needs, _ := m.needs(w.ask)
 		ages := m.agesAt(name, standing{class: w.class, rank: w.class}, needs)
-		if ages == w.ages && w.rank == w.class {
+		if ages == w.ages && w.rank == w.class || ages != 0 && ages <= m.clock.Now {
 			continue
 		}
 		m.ages.Delete(due{at: w.ages, id: w.ticket})

@@ -80,3 +80,30 @@ func TestAHolderGrowsOldOnce(t *testing.T) {
 		t.Fatalf("ticket %d was served last", g.Ticket)
 	}
 }
+
+// TestWhatElseAHolderWaitsForStaysOld: a grant of one quota takes nothing from a Reserve of the same holder that has been
+// refused another one for as long, not even within the entry.
+func TestWhatElseAHolderWaitsForStaysOld(t *testing.T) {
+	w := newWorld(t)
+	ages := &logpb.Policy{AgeingNs: 5 * minute}
+	w.quotas(policed(slotsOf("a", 1), ages), policed(slotsOf("b", 1), ages))
+	w.do(holders(&logpb.HolderRule{Pattern: "back", Class: classBackground}))
+	long := func(name, quota string) *logpb.Granted {
+		return w.granted(with(ask(name, itemOf(quota, 1)), func(a *logpb.Reserve) { a.TtlNs = hour }))
+	}
+	frees := func(g *logpb.Granted) *logpb.Command {
+		return release(&logpb.Release{Lease: g.Lease, Fence: g.Fence})
+	}
+	for range 3 { // so that its turn is later than that of back
+		w.do(frees(long("std", "b")))
+	}
+	a, b := long("x", "a"), long("y", "b")
+	w.waiting(waits("back", hour, 10*minute, itemOf("a", 1)))
+	old := w.waiting(waits("back", hour, 10*minute, itemOf("b", 1)))
+	w.sleep(5*minute + second)
+	w.waiting(waits("std", hour, 10*minute, itemOf("b", 1)))
+	w.apply(frees(a), frees(b))
+	if served := w.grantedTickets(); len(served) != 2 || served[1] != old {
+		t.Errorf("tickets %v were served, want %d second", served, old)
+	}
+}

@@ -55,13 +55,23 @@ type ownShare struct{ share, used int64 }
 // times nothing is kept for classes above background.
 func (m *Machine) sharesOfOthers(q *quota, name string, as standing, quiet bool) (others []ownShare) {
 	for _, h := range q.rule.policy.shares.holders {
-		own, _ := m.byRules(h.Holder)
+		own := m.classOfSharer(h.Holder)
 		if h.Holder == name || own > as.rank || quiet && own < as.class {
 			continue
 		}
 		others = append(others, ownShare{share: q.shareOf(int64(h.SharePpm)), used: m.usedBy(q, h.Holder)})
 	}
 	return others
+}
+
+// classOfSharer returns the class of a holder with a share: each judgement asks for all of them, and there may be many rules.
+func (m *Machine) classOfSharer(name string) int32 {
+	class, known := m.sharers[name]
+	if !known {
+		class, _ = m.byRules(name)
+		m.sharers[name] = class
+	}
+	return class
 }
 
 // keptFor says, for people, for whom something is kept.

@@ -25,11 +25,13 @@ type Machine struct {
 	moved map[uint32]bool
 	// ticked tells whether a second of cluster time began with the present entry.
 	ticked bool
+	// sharers are the classes of holders with shares, as far as they were looked up since rules or quotas changed.
+	sharers map[string]int32
 }
 
 // New returns the state at the cluster's birth.
 func New() *Machine {
-	return &Machine{state: newState(), generation: 1, relief: map[uint32]bool{}, moved: map[uint32]bool{}}
+	return &Machine{state: newState(), generation: 1, relief: map[uint32]bool{}, moved: map[uint32]bool{}, sharers: map[string]int32{}}
 }
 
 // Freeze returns the state as it is now, which never changes again, in constant time. It may be read from any

@@ -18,6 +18,10 @@ type meter struct {
 	MeterCounts
 }
 
+// maxMeters bounds what is counted of holders that come and go: once there are so many pairs of holder and quota, a new one
+// has a meter only where it has a share.
+const maxMeters = 200_000
+
 func lessMeter(a, b *meter) bool {
 	return cmp.Or(strings.Compare(a.holder, b.holder), cmp.Compare(a.quota, b.quota)) < 0
 }
@@ -32,8 +36,11 @@ func (m *Machine) meter(q *quota, name string) *meter {
 	if !q.rule.policy.meters(name) {
 		return nil
 	}
-	m.holder(name)
 	known, ok := m.meters.Get(&meter{holder: name, quota: q.number})
+	if !ok && m.meters.Len() >= maxMeters && q.rule.policy.shares.holder(name) == 0 {
+		return nil
+	}
+	m.holder(name)
 	if ok && known.generation == m.generation {
 		return known
 	}

@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"strconv"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -64,6 +65,38 @@ func TestMetering(t *testing.T) {
 	}
 }
 
+// TestMeteringSwitchedOff: what was counted is forgotten with it, and begins anew when it is switched on again.
+func TestMeteringSwitchedOff(t *testing.T) {
+	w := newWorld(t)
+	w.quotas(metered(hourly("h", 100)))
+	g := w.granted(ask("a", itemOf("h", 50)))
+	w.quotas(hourly("h", 100))
+	if views, _ := w.m.State().Usage("", "", "", 0, 10, w.clock()); len(views) != 0 {
+		t.Errorf("%+v", views)
+	}
+	w.do(release(&logpb.Release{Lease: g.Lease, Fence: g.Fence}))
+	w.quotas(metered(hourly("h", 100)))
+	w.granted(ask("a", itemOf("h", 7)))
+	if u := w.usage("a", "h"); u.Used != 7 || u.Granted != 7 {
+		t.Errorf("%+v", u)
+	}
+}
+
+// TestMetersAreBounded: holders that come and go fill the table up to its bound; who has a share is counted beyond it.
+func TestMetersAreBounded(t *testing.T) {
+	m := New()
+	q := &quota{number: 1, definition: hourly("h", 100)}
+	q.rule, _ = newRule(policed(hourly("h", 100), &logpb.Policy{
+		Metering: true, Shares: &logpb.Shares{Holders: []*logpb.HolderShare{{Holder: "owner", SharePpm: 100_000}}},
+	}))
+	for i := range maxMeters {
+		m.meters.Set(&meter{holder: strconv.Itoa(i), quota: 1})
+	}
+	if m.meter(q, "another") != nil || m.meter(q, "7") == nil || m.meter(q, "owner") == nil {
+		t.Errorf("%d meters", m.meters.Len())
+	}
+}
+
 // TestUsageByPages: every row is listed once, whatever the size of a page.
 func TestUsageByPages(t *testing.T) {
 	w := newWorld(t)
@@ -115,6 +148,12 @@ func TestSharesOfHolders(t *testing.T) {
 			{0, asks("crit", 0, itemOf("h", 50)), "lease 3: h=50 until 5m1s"},  // of ralph's
 			{0, asks("crit", 0, itemOf("h", 2)), "SHARE h again at 11.003s"},   // the rest is the ceo's
 			{0, asks("ceo", 0, itemOf("h", 300)), "lease 4: h=300 until 5m1s"},
+		}},
+		{"who has a share is of the class that the rules give it now", []*logpb.Quota{shared}, []line{
+			{0, who, "applied"},
+			{second, asks("crit", 0, itemOf("h", 702)), "SHARE h again at 11.003s"}, // the ceo's are kept from critical calls
+			{0, holders(&logpb.HolderRule{Pattern: "ceo", Class: classBackground}, &logpb.HolderRule{Pattern: "crit*", Class: classCritical}), "applied"},
+			{0, asks("crit", 0, itemOf("h", 702)), "lease 1: h=702 until 5m1s"},
 		}},
 	})
 	w := newWorld(t)

@@ -70,6 +70,23 @@ func (m *Machine) endOverrides() {
 	}
 }
 
+// overruled refuses a need, until an override ends, that nothing but the override rules out; nil: none does.
+func (m *Machine) overruled(ask *logpb.Reserve, class int32, n need) *logpb.Refusal {
+	q := n.quota
+	if q.override == nil {
+		return nil
+	}
+	refusal := m.neverFits(ask, class, n, &q.rule)
+	if refusal == nil {
+		return nil
+	}
+	if own, _ := newRule(q.definition); m.neverFits(ask, class, n, &own) != nil {
+		return nil
+	}
+	refusal.RetryAtNs, refusal.Advice = q.override.until, "an operator's override rules it out until then: "+refusal.Advice
+	return refusal
+}
+
 // replaceOverride enters an override into the tables; nil: there is none any more.
 func (m *Machine) replaceOverride(q *quota, to *override) {
 	if q.override != nil {
@@ -84,6 +101,10 @@ func (m *Machine) replaceOverride(q *quota, to *override) {
 // changeRule puts another rule in place of a quota's.
 func (m *Machine) changeRule(q *quota, to rule) {
 	q.ledger.rescaleBurst(&q.rule, &to, m.clock.Now)
+	was := &q.rule.policy
+	if !to.policy.metering && (was.metering || len(was.shares.holders) > 0) {
+		dropEach(m.meters, func(t *meter) bool { return t.quota == q.number && !to.policy.meters(t.holder) })
+	}
 	q.rule = to
 	m.relieved(q)
 }

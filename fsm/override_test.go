@@ -37,7 +37,7 @@ func TestOverride(t *testing.T) {
 		}},
 		{"0 suspends, and ending it early reopens", r(), []line{
 			{0, overrides("r", 0, hour), "done"},
-			{0, asks("a", 0, itemOf("r", 1)), "SUSPENDED r"},
+			{0, asks("a", 0, itemOf("r", 1)), "SUSPENDED r again at 1h0m0s"},
 			{0, endsOverride("r"), "done"},
 			{0, asks("a", 0, itemOf("r", 10)), "lease 1: r=10 until 5m0s"},
 		}},
@@ -48,11 +48,27 @@ func TestOverride(t *testing.T) {
 			{10 * second, asks("c", 0, itemOf("r", 9)), "EXHAUSTED r again at 15s"},
 			{0, asks("c", 0, itemOf("r", 8)), "lease 3: r=8 until 5m10s"},
 		}},
+		{"who waits for more than it leaves waits for its end, and is in nobody's way", r(), []line{
+			{0, overrides("r", 5, 10*second), "done"},
+			{0, waits("a", 0, 5*second, itemOf("r", 6)), "CANNOT_SERVE_IN_TIME r again at 10s"},
+			{0, waits("a", 0, minute, itemOf("r", 6)), "waits as 1 until 1m0s"},
+			{0, asks("b", 0, itemOf("r", 2)), "lease 1: r=2 until 5m0s"},
+			{9 * second, asks("c", 0, itemOf("r", 1)), "lease 2: r=1 until 5m9s"},
+			{second, asks("c", 0, itemOf("r", 2)), "EXHAUSTED r again at 15s"},
+		}},
+		{"one that begins ends nobody's wait", r(), []line{
+			{0, asks("a", 0, itemOf("r", 6)), "lease 1: r=6 until 5m0s"},
+			{0, waits("b", 0, minute, itemOf("r", 6)), "waits as 1 until 1m0s"},
+			{0, overrides("r", 0, 10*second), "done"},
+			{0, releases(1), "back r=6; ended"},
+			{10 * second, asks("c", 0, itemOf("r", 5)), "EXHAUSTED r again at 15s"},
+		}},
 		{"the latest one counts, and a change of the definition leaves it", r(), []line{
 			{0, overrides("r", 1, hour), "done"},
 			{0, overrides("r", 3, 10*second), "done"},
 			{0, applyQuotas(rateOf("r", 100, minute)), "applied"},
-			{0, asks("a", 0, itemOf("r", 4)), "NEVER_FITS r"},
+			{0, asks("a", 0, itemOf("r", 4)), "NEVER_FITS r again at 10s"},
+			{0, asks("a", 0, itemOf("r", 101)), "NEVER_FITS r"},
 			{10 * second, asks("a", 0, itemOf("r", 100)), "lease 1: r=100 until 5m10s"},
 		}},
 	})

@@ -313,7 +313,7 @@ func (m *Machine) noteGranted(ask *logpb.Reserve, as standing, needs []need) {
 func (m *Machine) standsInTheWay(ask *logpb.Reserve, as standing, n need) bool {
 	r := &n.quota.rule
 	return r.limit == 0 || r.maxHold > 0 && n.own > r.maxHold || n.quota.cooling(m.clock.Now) || m.lacks(ask, n) ||
-		m.rampWait(n) > 0 || r.policy.judges() && m.withhold(ask, as, n) != nil || m.aboveCap(as.class, n) != nil
+		m.rampWait(n) > 0 || r.policy.judges() && m.withhold(ask, as, n) != nil || m.aboveCap(as.class, n, r) != nil
 }
 
 // noteAnswer remembers how the provider answered a holder.

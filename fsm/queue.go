@@ -466,6 +466,9 @@ func (m *Machine) tryWaiter(w *waiter, quotas []uint32, aside map[uint32]int64, 
 		m.endWait(w, refusal)
 		return left
 	}
+	if slices.ContainsFunc(needs, func(n need) bool { return m.overruled(w.ask, w.class, n) != nil }) {
+		return passedOver // until the override ends, whatever comes back
+	}
 	if kept := m.withholds(w.ask, w.standing, needs); kept != nil {
 		m.wakeAt(kept.refusal.RetryAtNs)
 		if kept.class {

@@ -165,7 +165,7 @@ func (m *Machine) wait(
 		refusal.Reason = logpb.Reason_REASON_QUEUE_FULL
 		return m.refused(ask, refusal)
 	}
-	if at := m.certainlyNotBefore(needs); at > addSaturated(m.clock.Now, ask.WaitNs) {
+	if at := m.certainlyNotBefore(ask, as.class, needs); at > addSaturated(m.clock.Now, ask.WaitNs) {
 		refusal.Reason, refusal.RetryAtNs = logpb.Reason_REASON_CANNOT_SERVE_IN_TIME, at
 		refusal.Advice = "come back then, or wait longer"
 		return m.refused(ask, refusal)
@@ -208,26 +208,30 @@ func checkReserve(ask *logpb.Reserve) *logpb.Failure {
 func (m *Machine) hopeless(ask *logpb.Reserve, class int32, needs []need) *logpb.Refusal {
 	var worst *logpb.Refusal
 	for _, n := range needs {
-		r := &n.quota.rule
-		switch {
-		case r.policy.observe:
-		case r.limit == 0:
-			worst = worse(worst, m.refusal(logpb.Reason_REASON_SUSPENDED, n.quota, 0, "its limit is 0: ask the operator"))
-		case n.amount > r.usable || ask.Consume && r.burst > 0 && n.amount > r.burst:
-			largest := r.usable
-			if ask.Consume && r.burst > 0 {
-				largest = min(largest, r.burst)
-			}
-			worst = worse(worst, m.refusal(logpb.Reason_REASON_NEVER_FITS, n.quota, 0,
-				fmt.Sprintf("ask for at most %d", largest)))
-		case r.maxHold > 0 && n.own > r.maxHold:
-			worst = worse(worst, m.refusal(logpb.Reason_REASON_ABOVE_CLAMP, n.quota, 0,
-				fmt.Sprintf("ask for at most %d at a time", r.maxHold)))
-		default:
-			worst = worse(worst, m.aboveCap(class, n))
+		if m.overruled(ask, class, n) == nil {
+			worst = worse(worst, m.neverFits(ask, class, n, &n.quota.rule))
 		}
 	}
 	return worst
+}
+
+// neverFits refuses a need that can never be granted under a rule of its quota.
+func (m *Machine) neverFits(ask *logpb.Reserve, class int32, n need, r *rule) *logpb.Refusal {
+	switch {
+	case r.policy.observe:
+		return nil
+	case r.limit == 0:
+		return m.refusal(logpb.Reason_REASON_SUSPENDED, n.quota, 0, "its limit is 0: ask the operator")
+	case n.amount > r.usable || ask.Consume && r.burst > 0 && n.amount > r.burst:
+		largest := r.usable
+		if ask.Consume && r.burst > 0 {
+			largest = min(largest, r.burst)
+		}
+		return m.refusal(logpb.Reason_REASON_NEVER_FITS, n.quota, 0, fmt.Sprintf("ask for at most %d", largest))
+	case r.maxHold > 0 && n.own > r.maxHold:
+		return m.refusal(logpb.Reason_REASON_ABOVE_CLAMP, n.quota, 0, fmt.Sprintf("ask for at most %d at a time", r.maxHold))
+	}
+	return m.aboveCap(class, n, r)
 }
 
 // judge says what stands in the way of a grant now, nil for nothing. Waiters are not looked at.
@@ -245,7 +249,10 @@ func (m *Machine) judge(ask *logpb.Reserve, as standing, needs []need) *logpb.Re
 			reopens := addSaturated(q.cooldown, q.letsThrough(0, n.amount))
 			worst = worse(worst, m.refusal(logpb.Reason_REASON_COOLDOWN, q, reopens, "the provider closed it"))
 		}
+		overruled := m.overruled(ask, as.class, n)
 		switch {
+		case overruled != nil:
+			worst = worse(worst, overruled)
 		case q.rule.kind == kindWindow && m.clock.WallEarly == 0:
 			worst = worse(worst, m.refusal(logpb.Reason_REASON_EXHAUSTED, q, addSaturated(m.clock.Now, noClockRetry),
 				"the cluster has no sample of Unix time yet"))
@@ -303,7 +310,7 @@ func (m *Machine) behind(needs []need) *logpb.Refusal {
 }
 
 // certainlyNotBefore returns a time before which needs can certainly not be met, whatever comes back.
-func (m *Machine) certainlyNotBefore(needs []need) int64 {
+func (m *Machine) certainlyNotBefore(ask *logpb.Reserve, class int32, needs []need) int64 {
 	at := m.clock.Now
 	for _, n := range needs {
 		q := n.quota
@@ -312,6 +319,10 @@ func (m *Machine) certainlyNotBefore(needs []need) int64 {
 		}
 		if q.cooling(m.clock.Now) {
 			at = max(at, q.cooldown)
+		}
+		if m.overruled(ask, class, n) != nil {
+			at = max(at, q.override.until)
+			continue
 		}
 		if q.rule.anchored && !q.ledger.known {
 			continue // a reset that is learned may free all of it

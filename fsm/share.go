@@ -151,7 +151,7 @@ func (m *Machine) withheldByShare(name string, as standing, n need) *logpb.Refus
 		return nil // a sliding rate as long as no reset is known: nothing of it ends with a window
 	}
 	closes, known := q.ledger.closes(&q.rule, q.rule.at(m.clock))
-	if as.class == classCritical && addSaturated(q.ledger.used[as.class], n.amount) > q.cap() {
+	if as.class == classCritical && addSaturated(q.ledger.used[as.class], n.amount) > q.rule.cap() {
 		if !known {
 			closes = unknownRelief
 		}
@@ -181,15 +181,14 @@ func (m *Machine) withheldByShare(name string, as standing, n need) *logpb.Refus
 }
 
 // cap is the most that critical calls may use of a window.
-func (q *quota) cap() int64 { return mulDivFloor(q.rule.usable, q.rule.policy.shares.cap, million) }
+func (r *rule) cap() int64 { return mulDivFloor(r.usable, r.policy.shares.cap, million) }
 
-// aboveCap refuses a critical call that is larger than the cap: it can never fit.
-func (m *Machine) aboveCap(class int32, n need) *logpb.Refusal {
-	q := n.quota
-	if class != classCritical || !q.rule.policy.shares.on || n.amount <= q.cap() {
+// aboveCap refuses a critical call that is larger than the cap of a quota's rule: it can never fit.
+func (m *Machine) aboveCap(class int32, n need, r *rule) *logpb.Refusal {
+	if class != classCritical || !r.policy.shares.on || n.amount <= r.cap() {
 		return nil
 	}
-	return m.refusal(logpb.Reason_REASON_NEVER_FITS, q, 0, fmt.Sprintf("critical calls may use %d of a window: ask for less, or in a lower class", q.cap()))
+	return m.refusal(logpb.Reason_REASON_NEVER_FITS, n.quota, 0, fmt.Sprintf("critical calls may use %d of a window: ask for less, or in a lower class", r.cap()))
 }
 
 // classUses returns what each class has of a window; nil: it has no shares.

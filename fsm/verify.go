@@ -38,7 +38,7 @@ func (s *State) Verify() error {
 		}
 		return true
 	})
-	return errors.Join(append(errs, s.verifyTables(), s.verifyTasks())...)
+	return errors.Join(append(errs, s.verifyTables(), s.verifyQueue(), s.verifyUse(), s.verifyTasks())...)
 }
 
 func (s *State) sumLeases(sums map[uint32]*totals) {
@@ -162,4 +162,73 @@ func (s *State) verifyTables() error {
 		return fmt.Errorf("%d bytes of results, counted %d", s.resultBytes, bytes)
 	}
 	return nil
+}
+
+// verifyQueue looks at each waiter's places in the tables of waiters.
+func (s *State) verifyQueue() (err error) {
+	ageing, waiting := 0, map[string]int64{}
+	s.waiters.Scan(func(ticket uint64, w *waiter) bool {
+		waiting[w.ask.Holder]++
+		_, ordered := s.order.Get(w.place())
+		_, ends := s.waitEnds.Get(due{at: w.until, id: ticket})
+		_, listed := s.waitersOf.Get(holderLease{holder: w.ask.Holder, lease: ticket})
+		_, ages := s.ages.Get(due{at: w.ages, id: ticket})
+		if w.ages != 0 {
+			ageing++
+		}
+		if !ordered || !ends || !listed || ages != (w.ages != 0) {
+			err = fmt.Errorf("ticket %d: in order %t, ends %t, by holder %t, ages %t at %d", ticket, ordered, ends, listed, ages, w.ages)
+		}
+		return err == nil
+	})
+	if err == nil && ageing != s.ages.Len() {
+		return fmt.Errorf("%d waiters age, %d are looked at", ageing, s.ages.Len())
+	}
+	s.holders.Scan(func(name string, h *holder) bool {
+		if h.waiting != waiting[name] {
+			err = fmt.Errorf("%d Reserves of holder %q wait, counted %d", waiting[name], name, h.waiting)
+		}
+		return err == nil
+	})
+	return err
+}
+
+// verifyUse looks at what is remembered of holders and quotas, and at overrides.
+func (s *State) verifyUse() (err error) {
+	overridden, used := 0, map[uint32]int64{}
+	s.meters.Scan(func(t *meter) bool {
+		q, ok := s.quotas.Get(t.quota)
+		_, known := s.holders.Get(t.holder)
+		if !ok || !known || !q.rule.policy.meters(t.holder) || t.used < 0 {
+			err = fmt.Errorf("holder %q has a meter of quota %d that it should not have: %+v", t.holder, t.quota, *t)
+			return false
+		}
+		if q.rule.kind == kindWindow && t.window == q.ledger.window {
+			used[t.quota] += t.used
+		}
+		return true
+	})
+	s.tallies.Scan(func(t *tally) bool {
+		if _, ok := s.quotas.Get(t.quota); !ok && err == nil {
+			err = fmt.Errorf("holder %q has a tally of quota %d, which does not exist", t.holder, t.quota)
+		}
+		return err == nil
+	})
+	s.quotas.Scan(func(number uint32, q *quota) bool {
+		all := q.ledger.used[classCritical] + q.ledger.used[classStandard] + q.ledger.used[classBackground]
+		if used[number] > all && err == nil {
+			err = fmt.Errorf("holders have used %d of quota %q, its classes %d", used[number], q.name(), all)
+		}
+		if over := q.override; over != nil {
+			overridden++
+			if _, ends := s.overrides.Get(due{at: over.until, id: uint64(number)}); !ends && err == nil {
+				err = fmt.Errorf("the override of quota %q never ends", q.name())
+			}
+		}
+		return err == nil
+	})
+	if err == nil && overridden != s.overrides.Len() {
+		return fmt.Errorf("%d overrides, %d that end", overridden, s.overrides.Len())
+	}
+	return err
 }

@@ -189,16 +189,17 @@ func bearer(t *testing.T, secret string) context.Context {
 	return ctx
 }
 
-// TestSessionsAreTheirOpeners: nobody else can use, number or close a session, nor open one for a foreign holder.
-func TestSessionsAreTheirOpeners(t *testing.T) {
+// holderTokens has a token for each holder with what else begins with its name, and any verb.
+func holderTokens(t *testing.T, holders ...string) (*rpc.Tokens, map[string]string) {
+	t.Helper()
 	text, secrets := "tokens:\n", map[string]string{}
-	for _, name := range []string{"ralph", "picard"} {
-		secret, entry, err := rpc.NewToken(name, name+"*", "standard", []rpc.Verb{rpc.VerbUse, rpc.VerbAdminQuota})
+	for _, name := range holders {
+		secret, entry, err := rpc.NewToken(name, name+"*", "standard", []rpc.Verb{rpc.VerbUse})
 		if err != nil {
 			t.Fatal(err)
 		}
 		secrets[name] = secret
-		text += fmt.Sprintf("- {id: %s, sha256: %s, holder: %q, verbs: [use, admin-quota]}\n", name, entry.SHA256, entry.Holder)
+		text += fmt.Sprintf("- {id: %s, sha256: %s, holder: %q, verbs: [use, read, admin-quota]}\n", name, entry.SHA256, entry.Holder)
 	}
 	path := filepath.Join(t.TempDir(), "tokens.yaml")
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -208,6 +209,12 @@ func TestSessionsAreTheirOpeners(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return tokens, secrets
+}
+
+// TestSessionsAreTheirOpeners: nobody else can use, number or close a session, nor open one for a foreign holder.
+func TestSessionsAreTheirOpeners(t *testing.T) {
+	tokens, secrets := holderTokens(t, "ralph", "picard")
 	n := newNodes(t, 1, func(c *rpc.Config) { c.Tokens = tokens })[0]
 	api := quotav1connect.NewQuotaServiceClient(http.DefaultClient, n.url)
 	ralph, picard := bearer(t, secrets["ralph"]), bearer(t, secrets["picard"])

@@ -1,0 +1,96 @@
+package rpc_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+
+	"connectrpc.com/connect"
+
+	"github.com/quotad/quotad/rpc"
+	"github.com/quotad/quotad/rpc/quotav1"
+	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
+)
+
+const applyMetered = `{"quotas":[{"name":"q","rate":{"limit":"100000","per":"60s"},"policy":{"metering":true}}]}`
+
+func reserveOneOf(holder string) *quotav1.Command {
+	return &quotav1.Command{Kind: &quotav1.Command_Reserve{Reserve: &quotav1.ReserveRequest{
+		Holder: holder, Items: []*quotav1.Item{{Quota: "q"}}, Consume: true,
+	}}}
+}
+
+// TestManyHoldersShareASeries: beyond 500 pairs of holder and quota the rest are one series without a holder, which no
+// name of a holder can clash with, however plausible.
+func TestManyHoldersShareASeries(t *testing.T) {
+	n := newNodes(t, 1)[0]
+	if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas", applyMetered); status != http.StatusOK {
+		t.Fatalf("%d %s", status, body)
+	}
+	batch := &quotav1.BatchRequest{}
+	for i := range 503 {
+		batch.Commands = append(batch.Commands, reserveOneOf(fmt.Sprintf("p%04d", i)))
+	}
+	batch.Commands = append(batch.Commands, reserveOneOf("other"), reserveOneOf("rest"))
+	res, err := quotav1connect.NewQuotaServiceClient(http.DefaultClient, n.url).Batch(t.Context(), batch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, result := range res.Results {
+		if result.GetReserve().GetLease() == nil {
+			t.Fatalf("%d: %v", i, result)
+		}
+	}
+	shown := httptest.NewRecorder()
+	n.server.Handler().ServeHTTP(shown, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	if shown.Code != http.StatusOK {
+		t.Fatalf("%d %.300s", shown.Code, shown.Body.String())
+	}
+	const series = "\nquotad_holder_consumed_total{"
+	if got := strings.Count(shown.Body.String(), series); got != 501 {
+		t.Errorf("%d series", got)
+	}
+	if !strings.Contains(shown.Body.String(), series+`holder="",quota="q"} 5`) {
+		t.Errorf("the rest is not summed")
+	}
+}
+
+// TestUsageIsForWhoMaySeeIt: a token shows what those holders did that it may act for, and pages go past the others.
+func TestUsageIsForWhoMaySeeIt(t *testing.T) {
+	tokens, secrets := holderTokens(t, "picard", "ralph")
+	n := newNodes(t, 1, func(c *rpc.Config) { c.Tokens = tokens })[0]
+	if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas", applyMetered, "Authorization", "Bearer "+secrets["ralph"]); status != http.StatusOK {
+		t.Fatalf("%d %s", status, body)
+	}
+	api := quotav1connect.NewQuotaServiceClient(http.DefaultClient, n.url)
+	for _, name := range []string{"picard@1", "picard@2", "ralph@1", "ralph@2"} {
+		who, _, _ := strings.Cut(name, "@")
+		if _, err := api.Reserve(bearer(t, secrets[who]), reserveOneOf(name).GetReserve()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ralph := bearer(t, secrets["ralph"])
+	var seen []string
+	for token := ""; ; {
+		page, err := api.ListUsage(ralph, &quotav1.ListUsageRequest{PageSize: 1, PageToken: token})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, row := range page.Usage {
+			seen = append(seen, row.Holder)
+		}
+		if token = page.NextPageToken; token == "" || len(seen) > 4 {
+			break
+		}
+	}
+	if !slices.Equal(seen, []string{"ralph@1", "ralph@2"}) {
+		t.Errorf("ralph sees %q", seen)
+	}
+	_, err := api.ListUsage(ralph, &quotav1.ListUsageRequest{Holder: "picard@1"})
+	if connect.CodeOf(err) != connect.CodePermissionDenied {
+		t.Errorf("a foreign holder: %v", err)
+	}
+}
