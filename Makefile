@@ -51,12 +51,16 @@ test: ## all quick tests, with the race detector (minutes)
 test-long: ## every test, the long ones too, with the race detector
 	$(GO) test -race -count 1 -timeout 60m $(TESTFLAGS) $(PACKAGES)
 
+.PHONY: test-wal
+test-wal: # the tests of nodes with their log in the other store
+	QUOTAD_TEST_LOG_STORE=wal $(GO) test -race -short -timeout 8m $(TESTFLAGS) ./raftnode
+
 .PHONY: test-ci
 test-ci: # tests of what is below .ci; ./... passes dotted folders over
 	$(GO) test -count 1 ./.ci/count ./.ci/links
 
 .PHONY: all
-all: lint check-generate test test-ci ## lint, check-generate and test: what must pass before a commit
+all: lint check-generate test test-wal test-ci ## lint, check-generate and test: what must pass before a commit
 
 .PHONY: lint
 lint: lint-go lint-errors lint-schema lint-docs ## code style, import rules, schemas and their compatibility, links in docs

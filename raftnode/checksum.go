@@ -7,10 +7,9 @@ import (
 	"hash/crc32"
 
 	"github.com/hashicorp/raft"
-	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 )
 
-// Entries carry a checksum of what they say from the leader's disk to every follower's: neither raft nor bbolt has one, so
+// Entries carry a checksum of what they say from the leader's disk to every follower's: neither raft nor its stores have one that is looked at when they are read, so
 // a bit that flips would be applied on one node, or sent by a leader to all. It lies in the entry's Extensions, which raft
 // keeps for layers such as this and hands on as they are.
 
@@ -51,7 +50,7 @@ func seal(logs []*raft.Log) ([]*raft.Log, error) {
 }
 
 // getIntact reads an entry and checks it.
-func getIntact(store *raftboltdb.BoltStore, index uint64, log *raft.Log) error {
+func getIntact(store raft.LogStore, index uint64, log *raft.Log) error {
 	err := store.GetLog(index, log)
 	switch {
 	case errors.Is(err, raft.ErrLogNotFound):

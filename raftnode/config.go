@@ -39,6 +39,9 @@ type Config struct {
 	ID string
 	// DataDir is where everything durable lies. Required.
 	DataDir string
+	// LogStore is what the log is kept in. Default StoreBolt. A data directory keeps the one that it was made with; Migrate
+	// moves it.
+	LogStore LogStore
 	// RaftAddress is where to listen for peers, host:port. AdvertiseRaft is what peers are told (default: the same).
 	RaftAddress, AdvertiseRaft string
 	// APIAddress is what other nodes and clients are told of this node's API.
@@ -102,7 +105,7 @@ type Config struct {
 // DefaultConfig returns the defaults, for nodes on one local network.
 func DefaultConfig() Config {
 	return Config{
-		HeartbeatTimeout: 350 * time.Millisecond, ElectionTimeout: 350 * time.Millisecond, LeaderLease: 250 * time.Millisecond,
+		LogStore: StoreBolt, HeartbeatTimeout: 350 * time.Millisecond, ElectionTimeout: 350 * time.Millisecond, LeaderLease: 250 * time.Millisecond,
 		Tick: time.Second, ApplyTimeout: 10 * time.Second,
 		MaxEntryCommands: 1024, MaxEntryBytes: 1 << 20, MaxQueueCommands: 32_768, MaxQueueBytes: 32 << 20, EntriesInFlight: 2,
 		SnapshotThreshold: 8192, TrailingLogs: 8192, SnapshotInterval: 15 * time.Second, SnapshotsRetained: 3,
@@ -120,6 +123,7 @@ func (c *Config) Validate() error {
 	}
 	need(c.ID != "" && len(c.ID) <= 128 && !strings.ContainsAny(c.ID, " \t\r\n"), "the node needs an id of 1 to 128 bytes without blanks")
 	need(c.DataDir != "", "the node needs a data directory")
+	need(c.LogStore == StoreBolt || c.LogStore == StoreWAL, "the log store %q is none of %q, %q", c.LogStore, StoreBolt, StoreWAL)
 	_, _, err := net.SplitHostPort(c.RaftAddress)
 	need(err == nil, "the Raft address %q is not host:port", c.RaftAddress)
 	need(c.LeaderLease > 0 && c.HeartbeatTimeout >= c.LeaderLease,

@@ -24,13 +24,10 @@ func TestALogThatDisagreesWithASnapshotIsCut(t *testing.T) {
 		"it agrees at the snapshot's end": {20, 1, 20, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bolt, err := openBolt(t.TempDir(), false)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() { _ = bolt.Close() }()
+			log := openLog(t, t.TempDir())
+			defer func() { _ = log.Close() }()
 			for index := uint64(1); index <= 20; index++ {
-				if err := bolt.StoreLog(&raft.Log{Index: index, Term: 1}); err != nil {
+				if err := log.StoreLog(&raft.Log{Index: index, Term: 1}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -39,7 +36,7 @@ func TestALogThatDisagreesWithASnapshotIsCut(t *testing.T) {
 				t.Fatal(err)
 			}
 			var fatal error
-			store := &checkedSnapshots{SnapshotStore: files, log: bolt, fatal: func(err error) { fatal = err }}
+			store := &checkedSnapshots{SnapshotStore: files, log: log, fatal: func(err error) { fatal = err }}
 			_, transport := raft.NewInmemTransport("")
 			sink, err := store.Create(raft.SnapshotVersionMax, c.index, c.term, raft.Configuration{}, 0, transport)
 			if err != nil {
@@ -48,7 +45,7 @@ func TestALogThatDisagreesWithASnapshotIsCut(t *testing.T) {
 			if err := sink.Close(); (err != nil) != c.fatal || errors.Is(fatal, ErrConflictingLog) != c.fatal {
 				t.Errorf("%v, %v", err, fatal)
 			}
-			if last, _ := bolt.LastIndex(); last != c.last {
+			if last, _ := log.LastIndex(); last != c.last {
 				t.Errorf("the log ends at %d", last)
 			}
 			if kept, _ := files.List(); len(kept) != 1 || kept[0].Index != c.index {
@@ -82,14 +79,10 @@ func TestAConflictIsCutAtTheStartToo(t *testing.T) {
 	if err != nil || len(all) == 0 {
 		t.Fatal(all, err)
 	}
-	bolt, err := openBolt(conf.DataDir, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	log := openLog(t, conf.DataDir)
 	foreign := []*raft.Log{{Index: all[0].Index, Term: all[0].Term + 7}, {Index: all[0].Index + 1, Term: all[0].Term + 7}}
-	last, _ := bolt.LastIndex()
-	foreign, err = seal(foreign)
-	if err := errors.Join(err, bolt.DeleteRange(all[0].Index, last), bolt.StoreLogs(foreign), bolt.Close()); err != nil {
+	last, _ := log.LastIndex()
+	if err := errors.Join(log.DeleteRange(all[0].Index, last), log.StoreLogs(foreign), log.Close()); err != nil {
 		t.Fatal(err)
 	}
 	again, err := Open(conf)

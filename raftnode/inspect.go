@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	"github.com/hashicorp/raft"
-	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 
 	"github.com/quotad/quotad/fsm"
 )
@@ -22,15 +21,20 @@ var ErrDamaged = errors.New("the data directory is damaged")
 // Offline is a stopped node's data directory, opened for reading.
 type Offline struct {
 	dir   string
-	store *raftboltdb.BoltStore
+	store raftLog
 }
 
-// OpenOffline opens a stopped node's data directory for reading. ErrDataDirInUse: a process has it open.
+// OpenOffline opens a stopped node's data directory for reading. ErrDataDirInUse: a process has it open; fs.ErrNotExist: it is
+// none; ErrTwoLogStores, ErrDamaged.
 func OpenOffline(dir string) (*Offline, error) {
-	if _, err := os.Stat(filepath.Join(dir, logFile)); err != nil {
-		return nil, fmt.Errorf("%s is no data directory of a node: %w", dir, err)
+	has, err := storeOf(dir)
+	if err != nil {
+		return nil, err
 	}
-	store, err := openBolt(dir, true)
+	if has == "" {
+		return nil, fmt.Errorf("%s is no data directory of a node: %w", dir, os.ErrNotExist)
+	}
+	store, err := openStore(dir, has, storeOptions{readOnly: true})
 	if err != nil {
 		return nil, err
 	}
@@ -42,7 +46,7 @@ func (o *Offline) Close() error { return o.store.Close() }
 
 // Entries calls fn for the entries from..to (0: the last) of the log.
 func (o *Offline) Entries(from, to uint64, fn func(LogEntry) error) error {
-	return eachEntry(&failStop{BoltStore: o.store}, from, to, fn)
+	return eachEntry(&failStop{raftLog: o.store}, from, to, fn)
 }
 
 // SnapshotFile is a snapshot in a data directory.
@@ -60,6 +64,9 @@ func (o *Offline) Snapshots() ([]SnapshotFile, error) { return listSnapshots(o.d
 // Verify checks that the newest snapshot can be restored, that the log goes on where it ends, and that every entry of it is
 // what was written.
 func (o *Offline) Verify() error {
+	if log, ok := o.store.(*walLog); ok && log.damage != nil {
+		return log.damage
+	}
 	if err := verifySnapshots(o.dir, o.store); err != nil {
 		return err
 	}
@@ -127,7 +134,7 @@ func listSnapshots(dir string) ([]SnapshotFile, error) {
 
 // verifySnapshots refuses what raft would pass over in silence: a snapshot that cannot be read (it would fall back to
 // an older one, with a gap), and a log that begins later than the snapshot ends.
-func verifySnapshots(dir string, store *raftboltdb.BoltStore) error {
+func verifySnapshots(dir string, store raft.LogStore) error {
 	all, err := listSnapshots(dir)
 	if err != nil {
 		return err

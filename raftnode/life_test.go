@@ -194,6 +194,9 @@ func TestStrangersOnThePeerPort(t *testing.T) {
 	}
 }
 
+// storeMetrics are how the metrics of each store begin.
+var storeMetrics = map[raftnode.LogStore]string{raftnode.StoreBolt: "raft_boltdb_", raftnode.StoreWAL: "raft_wal_"}
+
 // metricsTested says that the test of raft's metrics ran.
 var metricsTested atomic.Bool
 
@@ -218,7 +221,7 @@ func TestMetrics(t *testing.T) {
 		raft, store, silent, answers := false, false, false, false
 		for _, family := range families {
 			raft = raft || strings.HasPrefix(family.GetName(), "raft_state_leader")
-			store = store || strings.HasPrefix(family.GetName(), "raft_boltdb_")
+			store = store || strings.HasPrefix(family.GetName(), storeMetrics[raftnode.UnderTest])
 			if family.GetName() != "quotad_raft_peer_last_contact_seconds" {
 				continue
 			}

@@ -115,12 +115,7 @@ func writeDurably(path, content string) error {
 	if err := os.Rename(temporary, path); err != nil {
 		return err
 	}
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	defer func() { _ = dir.Close() }()
-	return dir.Sync()
+	return syncDir(filepath.Dir(path))
 }
 
 // maxEnded is how many ended tickets are remembered for callers that ask a little later.

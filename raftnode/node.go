@@ -95,7 +95,7 @@ type nodeConfig struct {
 }
 
 // Open opens the node's data, joins or forms the cluster, and starts. It returns before a leader is known. Errors are
-// those of Validate, ErrDataDirInUse, ErrForeignDataDir, damaged snapshots, and the system's.
+// those of Validate, ErrDataDirInUse, ErrForeignDataDir, *OtherLogStoreError, ErrTwoLogStores, ErrDamaged, and the system's.
 func Open(config Config) (*Node, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
@@ -145,18 +145,18 @@ func killSelf() { _ = syscall.Kill(syscall.Getpid(), syscall.SIGKILL) }
 
 // open opens files and the port, and makes raft.
 func (n *Node) open() error {
-	bolt, err := openBolt(n.config.DataDir, false)
+	log, err := openStore(n.config.DataDir, n.config.LogStore, storeOptions{failed: n.fail, logger: n.logger.Named("log")})
 	if err != nil {
 		return err
 	}
 	n.store = &failStop{
-		BoltStore: bolt, fatal: n.fail, clock: n.config.Clock, crash: n.crash,
+		raftLog: log, fatal: n.fail, clock: n.config.Clock, crash: n.crash,
 		took: func(d time.Duration) { n.metrics.fsync.Observe(d.Seconds()) },
 	}
 	if err := n.identify(); err != nil {
 		return err
 	}
-	if err := verifySnapshots(n.config.DataDir, bolt); err != nil {
+	if err := verifySnapshots(n.config.DataDir, log); err != nil {
 		return err
 	}
 	if err := cutOldConflict(n.config.DataDir, n.store); err != nil {
@@ -179,14 +179,25 @@ func (n *Node) open() error {
 		Stream: n.port, MaxPool: 3, MaxRPCsInFlight: 1, Timeout: 3 * time.Second,
 		Logger: newQuiet(n.logger.Named("transport"), &n.stopping), MsgpackUseNewTimeFormat: true,
 	}), newReturns(n.leadsFor, n.port.closed, n.config.Clock)}
+	if err := n.newRaft(); err != nil {
+		return err
+	}
+	n.store.running.Store(true)
+	n.settled.Store(n.wasSettled())
+	return nil
+}
+
+// newRaft makes raft, which reads the whole log. Of damage to its last entry raft returns the text only, and at any other
+// entry it panics.
+func (n *Node) newRaft() (err error) {
+	defer func() {
+		if n.store.damage == nil {
+			return
+		}
+		_ = recover()
+		err = n.store.damage
+	}()
 	n.raft, err = raft.NewRaft(n.raftConfig(), machine{n}, n.store, n.store, n.snapshots, n.transport)
-	if n.store.damage != nil { // raft keeps its text only
-		return n.store.damage
-	}
-	n.store.running.Store(err == nil)
-	if err == nil {
-		n.settled.Store(n.wasSettled())
-	}
 	return err
 }
 

@@ -31,7 +31,7 @@ func newCluster(t *testing.T, size int, change ...func(*raftnode.Config)) *clust
 	for i := range peers {
 		conf := raftnode.DefaultConfig()
 		conf.ID, conf.RaftAddress, conf.APIAddress = peers[i].ID, peers[i].RaftAddress, peers[i].APIAddress
-		conf.DataDir, conf.Peers, conf.Testing = t.TempDir(), peers, true
+		conf.DataDir, conf.Peers, conf.Testing, conf.LogStore = t.TempDir(), peers, true, raftnode.UnderTest
 		conf.Logger = hclog.New(&hclog.LoggerOptions{Name: peers[i].ID, Level: hclog.Warn, Output: testWriter{t}})
 		for _, fn := range change {
 			fn(&conf)

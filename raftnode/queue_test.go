@@ -20,7 +20,7 @@ func openOne(t *testing.T, change ...func(*Config)) *Node {
 	t.Helper()
 	conf := DefaultConfig()
 	conf.ID, conf.DataDir, conf.RaftAddress, conf.Testing = "n", t.TempDir(), "127.0.0.1:0", true
-	conf.Peers = []Peer{{ID: "n", RaftAddress: "127.0.0.1:0"}}
+	conf.Peers, conf.LogStore = []Peer{{ID: "n", RaftAddress: "127.0.0.1:0"}}, UnderTest
 	for _, fn := range change {
 		fn(&conf)
 	}
@@ -33,7 +33,7 @@ func openOne(t *testing.T, change ...func(*Config)) *Node {
 	return n
 }
 
-func poll(t *testing.T, what string, ok func() bool) {
+func poll(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(20 * time.Second)
 	for !ok() {
@@ -255,7 +255,7 @@ func TestAFailedPartDoesNotShiftTheRest(t *testing.T) {
 // TestCuttingTheLogLeavesNoHole: wherever the process ends while a long range is deleted, what is left is in one piece:
 // from the front the beginning goes, from the back the end.
 func TestCuttingTheLogLeavesNoHole(t *testing.T) {
-	const entries = 3*deletePiece + 100
+	const entries = 3*2048 + 100
 	for name, c := range map[string]struct {
 		first, last uint64
 	}{
@@ -263,15 +263,10 @@ func TestCuttingTheLogLeavesNoHole(t *testing.T) {
 	} {
 		for piece := int32(1); piece <= 4; piece++ {
 			t.Run(fmt.Sprintf("%s, ended at piece %d", name, piece), func(t *testing.T) {
-				bolt, err := openBolt(t.TempDir(), false)
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer func() { _ = bolt.Close() }()
-				s := &failStop{
-					BoltStore: bolt, fatal: func(err error) { t.Error(err) }, clock: NewSystemClock(),
-					crash: &crashPoints{crash: func() { panic("the process ends") }},
-				}
+				s := openLog(t, t.TempDir())
+				defer func() { _ = s.Close() }()
+				s.fatal = func(err error) { t.Error(err) }
+				s.crash = &crashPoints{crash: func() { panic("the process ends") }}
 				logs := make([]*raft.Log, entries)
 				for i := range logs {
 					logs[i] = &raft.Log{Index: uint64(i + 1), Term: 1}
@@ -284,17 +279,17 @@ func TestCuttingTheLogLeavesNoHole(t *testing.T) {
 					defer func() { _ = recover() }()
 					_ = s.DeleteRange(c.first, c.last)
 				}()
-				checkWhole(t, bolt)
+				checkWhole(t, s)
 				s.crash.set("nowhere", 1)
 				if err := s.DeleteRange(c.first, c.last); err != nil { // after a restart raft cuts again
 					t.Fatal(err)
 				}
 				for _, index := range []uint64{max(c.first, 1), c.last} {
-					if err := bolt.GetLog(index, new(raft.Log)); !errors.Is(err, raft.ErrLogNotFound) {
+					if err := s.GetLog(index, new(raft.Log)); !errors.Is(err, raft.ErrLogNotFound) {
 						t.Errorf("entry %d is still there: %v", index, err)
 					}
 				}
-				checkWhole(t, bolt)
+				checkWhole(t, s)
 			})
 		}
 	}

@@ -10,42 +10,13 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
-	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
-	bolt "go.etcd.io/bbolt"
-	berrors "go.etcd.io/bbolt/errors"
 )
-
-// ErrDataDirInUse says that another process has the data directory open.
-var ErrDataDirInUse = errors.New("another process has the data directory open")
-
-// logFile is the file in the data directory that holds log, votes and terms.
-const logFile = "raft.db"
-
-func boltOptions() raftboltdb.Options {
-	return raftboltdb.Options{
-		BoltOptions: &bolt.Options{
-			Timeout: time.Second, FreelistType: bolt.FreelistMapType, NoFreelistSync: true, InitialMmapSize: 256 << 20,
-		},
-		MsgpackUseNewTimeFormat: true,
-	}
-}
-
-func openBolt(dir string, readOnly bool) (*raftboltdb.BoltStore, error) {
-	options := boltOptions()
-	options.Path = filepath.Join(dir, logFile)
-	options.BoltOptions.ReadOnly = readOnly
-	store, err := raftboltdb.New(options)
-	if errors.Is(err, berrors.ErrTimeout) {
-		return nil, fmt.Errorf("%w: %s", ErrDataDirInUse, dir)
-	}
-	return store, err
-}
 
 // failStop is raft's log and stable store. The first write that fails ends the node: after a failed fsync nothing that
 // is still in memory can be trusted, and what is on disk is only known by reading it again. So does a write that takes
 // too long: its leader looks alive and serves nobody.
 type failStop struct {
-	*raftboltdb.BoltStore
+	raftLog
 	// fatal is called once per failure; it must not block for long.
 	fatal func(error)
 	// since is when the write that is under way began (nanoseconds of the clock), 0 for none.
@@ -82,7 +53,7 @@ func (s *failStop) StoreLogs(logs []*raft.Log) error {
 		return err // damaged on its way here: refused, and sent again
 	}
 	s.crash.pass("before-store")
-	err = s.write("writing the log", func() error { return s.BoltStore.StoreLogs(sealed) })
+	err = s.write("writing the log", func() error { return s.raftLog.StoreLogs(sealed) })
 	s.crash.pass("after-store")
 	return err
 }
@@ -90,7 +61,7 @@ func (s *failStop) StoreLogs(logs []*raft.Log) error {
 // GetLog implements raft.LogStore. An entry that is damaged is neither applied nor sent: the node stops. Raft would panic
 // at the error, so who asks for it waits until the process is gone.
 func (s *failStop) GetLog(index uint64, log *raft.Log) error {
-	err := getIntact(s.BoltStore, index, log)
+	err := getIntact(s.raftLog, index, log)
 	if errors.Is(err, ErrDamaged) {
 		if s.running.Load() {
 			s.fatal(err)
@@ -101,10 +72,7 @@ func (s *failStop) GetLog(index uint64, log *raft.Log) error {
 	return err
 }
 
-// deletePiece is how many entries one transaction deletes: a long one would hold up the log for as long.
-const deletePiece = 2048
-
-// DeleteRange implements raft.LogStore. It deletes in pieces, each a transaction of its own, in the order that leaves no
+// DeleteRange implements raft.LogStore. It deletes in pieces as large as the store cuts at once, in the order that leaves no
 // hole in the middle of the log if the process ends in between: the beginning of the log from the front, its end from
 // the back.
 func (s *failStop) DeleteRange(first, last uint64) error {
@@ -115,11 +83,12 @@ func (s *failStop) DeleteRange(first, last uint64) error {
 	first, last = max(first, 1), min(last, end)
 	for first <= last {
 		s.crash.pass("in-delete-range")
-		from, to := first, min(last, first+deletePiece-1)
+		rest := min(s.cutAtOnce()-1, last-first)
+		from, to := first, first+rest
 		if last == end {
-			from, to = last-min(deletePiece-1, last-first), last
+			from, to = last-rest, last
 		}
-		if err := s.write("cutting the log", func() error { return s.BoltStore.DeleteRange(from, to) }); err != nil {
+		if err := s.write("cutting the log", func() error { return s.raftLog.DeleteRange(from, to) }); err != nil {
 			return err
 		}
 		if last == end {
@@ -133,14 +102,14 @@ func (s *failStop) DeleteRange(first, last uint64) error {
 
 // Set implements raft.StableStore.
 func (s *failStop) Set(key, value []byte) error {
-	err := s.write("writing a vote", func() error { return s.BoltStore.Set(key, value) })
+	err := s.write("writing a vote", func() error { return s.raftLog.Set(key, value) })
 	s.crash.pass("after-vote")
 	return err
 }
 
 // SetUint64 implements raft.StableStore.
 func (s *failStop) SetUint64(key []byte, value uint64) error {
-	return s.write("writing a term", func() error { return s.BoltStore.SetUint64(key, value) })
+	return s.write("writing a term", func() error { return s.raftLog.SetUint64(key, value) })
 }
 
 // stalledFor returns for how long the write that is under way has been.

@@ -74,7 +74,7 @@ Begin with "quotad dev": one node, throw-away data, and a line to try.`,
 	inGroup(root, groupTask, a.taskCommand())
 	inGroup(root, groupHolder, a.reserveCommand(), a.consumeCommand(), a.settleCommand(), a.renewCommand(),
 		a.releaseCommand())
-	inGroup(root, groupFiles, a.verifyCommand(), a.inspectCommand(), a.messagesCommand())
+	inGroup(root, groupFiles, a.verifyCommand(), a.inspectCommand(), a.messagesCommand(), a.migrateCommand())
 	root.AddCommand(a.versionCommand(), exitCodesTopic())
 	root.AddCommand(a.Extra...)
 	return root

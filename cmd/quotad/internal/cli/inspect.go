@@ -139,15 +139,22 @@ func summarizeDir(dir string) (*summary, error) {
 
 func openOffline(dir string) (*raftnode.Offline, error) {
 	offline, err := raftnode.OpenOffline(dir)
+	return offline, offlineError(err)
+}
+
+// offlineError gives the usual troubles with a stopped node's data directory a hint and a code.
+func offlineError(err error) error {
 	switch {
 	case errors.Is(err, raftnode.ErrDataDirInUse):
-		return nil, fail(ExitUnavailable, `stop the node first; of a running one, "quotad backup" shows the state`, "%w", err)
+		return fail(ExitUnavailable, `stop the node first; of a running one, "quotad backup" shows the state`, "%w", err)
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, fail(ExitNotFound, "", "%w", err)
-	case err != nil:
-		return nil, err
+		return fail(ExitNotFound, "", "%w", err)
+	case errors.Is(err, raftnode.ErrDamaged):
+		return fail(ExitFailure, ofANode, "%w", err)
+	case errors.Is(err, raftnode.ErrTwoLogStores):
+		return fail(ExitFailure, `a move was interrupted; "quotad migrate", with the store that it was to, finishes it`, "%w", err)
 	}
-	return offline, nil
+	return err
 }
 
 // damaged says what to do about a file that cannot be used.

@@ -48,6 +48,7 @@ Every setting can come from a flag, an environment variable (QUOTAD_RAFT_HEARTBE
 func startError(err error) error {
 	var unsafe *daemon.UnsafeDirError
 	var operation *net.OpError
+	var other *raftnode.OtherLogStoreError
 	switch {
 	case err == nil:
 		return nil
@@ -55,6 +56,11 @@ func startError(err error) error {
 		return fail(ExitUsage, unsafe.Hint, "%w", err)
 	case errors.Is(err, raftnode.ErrDataDirInUse):
 		return fail(ExitFailure, "another quotad runs with it; give each node a data directory of its own", "%w", err)
+	case errors.As(err, &other):
+		hint := fmt.Sprintf("set log_store to %s, or move the log with the node stopped: quotad migrate %s --to %s", other.Has, other.Dir, other.Wanted)
+		return fail(ExitUsage, hint, "%w", err)
+	case errors.Is(err, raftnode.ErrTwoLogStores):
+		return fail(ExitFailure, "a move was interrupted; \"quotad migrate\", with the store that it was to, finishes it", "%w", err)
 	case errors.Is(err, raftnode.ErrForeignDataDir):
 		return fail(ExitUsage, "node_id and data_dir belong together", "%w", err)
 	case errors.Is(err, raftnode.ErrWiped), errors.Is(err, raftnode.ErrRemoved):

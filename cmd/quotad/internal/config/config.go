@@ -16,6 +16,8 @@ type Config struct {
 	NodeID string
 	// DataDir holds everything that must survive.
 	DataDir string
+	// LogStore is what the node keeps its log in: boltdb or wal.
+	LogStore string
 	// API is where holders and operators call.
 	API Listener
 	// Raft is where the other nodes call.

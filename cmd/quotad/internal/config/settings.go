@@ -45,6 +45,7 @@ func Settings() []Setting { return slices.Clone(settings) }
 var settings = []Setting{
 	{"node_id", "n1", "name", "This node's stable name; one that no other node ever had.", text(func(c *Config) *string { return &c.NodeID })},
 	{"data_dir", "quotad-data", "path", "Directory of everything that must survive; made with mode 0700.", text(func(c *Config) *string { return &c.DataDir })},
+	{"log_store", "boltdb", "boltdb, wal", "What the node keeps its log in; 'quotad migrate' moves a stopped node's.", choice(func(c *Config) *string { return &c.LogStore }, "boltdb", "wal")},
 	{"api.listen", "127.0.0.1:7450", "host:port", "Where holders and operators call; port 0 takes a free one.", address(func(c *Config) *string { return &c.API.Listen })},
 	{"api.advertise", "", "host:port", "The API address that others are told; default: api.listen.", address(func(c *Config) *string { return &c.API.Advertise })},
 	{"api.tls_cert", "", "path", "PEM chain of the API; turns TLS on.", text(func(c *Config) *string { return &c.API.TLS.Cert })},

@@ -168,6 +168,7 @@ func (p *process) nodeConfig(registry *prometheus.Registry, apiAddress string) (
 	}
 	c := raftnode.DefaultConfig()
 	c.ID, c.DataDir, c.Testing = p.config.NodeID, p.config.DataDir, p.config.Testing
+	c.LogStore = raftnode.LogStore(p.config.LogStore)
 	c.RaftAddress, c.AdvertiseRaft = p.config.Raft.Listen, p.config.Raft.Advertise
 	c.APIAddress = p.config.API.Advertise
 	if p.config.API.Advertise == p.config.API.Listen {

@@ -1,0 +1,171 @@
+package raftnode
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
+	bolt "go.etcd.io/bbolt"
+	berrors "go.etcd.io/bbolt/errors"
+)
+
+// LogStore names what a node keeps its log, votes and terms in.
+type LogStore string
+
+const (
+	// StoreBolt is one bbolt file, by hashicorp/raft-boltdb. An append is a transaction, with two syncs. The default.
+	StoreBolt LogStore = "boltdb"
+	// StoreWAL is files that are appended to, with one sync each time, by hashicorp/raft-wal.
+	StoreWAL LogStore = "wal"
+)
+
+// ErrDataDirInUse says that another process has the data directory open.
+var ErrDataDirInUse = errors.New("another process has the data directory open")
+
+// ErrTwoLogStores says that a data directory has the files of both stores, as it has when a move between them was
+// interrupted: Migrate finishes it.
+var ErrTwoLogStores = errors.New("the data directory has a log in each of two stores")
+
+// OtherLogStoreError says that a data directory keeps its log in another store than the configured one. It is never
+// started empty instead: the node would have forgotten its votes and what it acknowledged.
+type OtherLogStoreError struct {
+	Dir         string
+	Has, Wanted LogStore
+}
+
+// Error implements error.
+func (e *OtherLogStoreError) Error() string {
+	return fmt.Sprintf("%s keeps its log in %q, the configuration says %q", e.Dir, e.Has, e.Wanted)
+}
+
+// raftLog is a store of raft's log, votes and terms.
+type raftLog interface {
+	raft.LogStore
+	raft.StableStore
+	// cutAtOnce is how many entries one DeleteRange may have without holding up the log for long.
+	cutAtOnce() uint64
+	Close() error
+}
+
+// path is where a store lies in a data directory: a file or a folder, which is there once the store was made whole.
+func (s LogStore) path(dir string) string {
+	if s == StoreWAL {
+		return filepath.Join(dir, "wal")
+	}
+	return filepath.Join(dir, "raft.db")
+}
+
+// in tells whether a data directory has this store.
+func (s LogStore) in(dir string) (bool, error) {
+	path := s.path(dir)
+	if s == StoreWAL {
+		path = filepath.Join(path, walMetaFile)
+	}
+	_, err := os.Stat(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// open opens a store at a path, or makes it.
+func (s LogStore) open(path string, o storeOptions) (raftLog, error) {
+	if s == StoreWAL {
+		return openWAL(path, o)
+	}
+	return openBolt(path, o)
+}
+
+// storeOptions are how a store is opened.
+type storeOptions struct {
+	// readOnly leaves the files as they are.
+	readOnly bool
+	// failed is told of a write that failed in the background; nil: nobody.
+	failed func(error)
+	logger hclog.Logger
+	// snapshot returns the index up to which the newest snapshot stands for the log; nil: there is none.
+	snapshot func() (uint64, error)
+}
+
+// storeOf returns the store that a data directory has; empty: none.
+func storeOf(dir string) (LogStore, error) {
+	inBolt, err := StoreBolt.in(dir)
+	if err != nil {
+		return "", err
+	}
+	inWAL, err := StoreWAL.in(dir)
+	switch {
+	case err != nil:
+		return "", err
+	case inBolt && inWAL:
+		return "", fmt.Errorf("%w: %s", ErrTwoLogStores, dir)
+	case inBolt:
+		return StoreBolt, nil
+	case inWAL:
+		return StoreWAL, nil
+	}
+	return "", nil
+}
+
+// openStore opens the store of a data directory, which must be the wanted one, or none yet.
+func openStore(dir string, wanted LogStore, o storeOptions) (raftLog, error) {
+	has, err := storeOf(dir)
+	if err != nil {
+		return nil, err
+	}
+	if has != "" && has != wanted {
+		return nil, &OtherLogStoreError{Dir: dir, Has: has, Wanted: wanted}
+	}
+	o.snapshot = func() (uint64, error) {
+		all, err := listSnapshots(dir)
+		if err != nil || len(all) == 0 {
+			return 0, err
+		}
+		return all[0].Index, nil
+	}
+	return wanted.open(wanted.path(dir), o)
+}
+
+// boltLog is StoreBolt.
+type boltLog struct{ *raftboltdb.BoltStore }
+
+func boltOptions() raftboltdb.Options {
+	return raftboltdb.Options{
+		BoltOptions: &bolt.Options{
+			Timeout: lockPatience, FreelistType: bolt.FreelistMapType, NoFreelistSync: true, InitialMmapSize: 256 << 20,
+		},
+		MsgpackUseNewTimeFormat: true,
+	}
+}
+
+// lockPatience is how long a store waits for the process that has it open: a node that is just stopping.
+const lockPatience = time.Second
+
+func openBolt(path string, o storeOptions) (raftLog, error) {
+	options := boltOptions()
+	options.Path = path
+	options.BoltOptions.ReadOnly = o.readOnly
+	store, err := raftboltdb.New(options)
+	if errors.Is(err, berrors.ErrTimeout) {
+		return nil, fmt.Errorf("%w: %s", ErrDataDirInUse, filepath.Dir(path))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return boltLog{store}, nil
+}
+
+// cutAtOnce implements raftLog: one transaction deletes all, and holds up the log for as long.
+func (boltLog) cutAtOnce() uint64 { return 2048 }
+
+// unbounded is the cutAtOnce of a store that cuts in a moment.
+const unbounded = math.MaxUint64
+
+// isMissing says that a store has nothing under a key.
+func isMissing(err error) bool { return errors.Is(err, raftboltdb.ErrKeyNotFound) }
