@@ -88,12 +88,12 @@ func threeAppends(t *testing.T, dir string) (path string, ends []int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for from, at := 0, walHeader; ; from, at = at, at {
+	for from, at := 0, walHeader; ; {
 		_, next := readAppend(data, from, at)
 		if next == 0 {
 			break
 		}
-		ends, at = append(ends, next), next
+		ends, from, at = append(ends, next), next, next
 	}
 	if len(ends) != 3 {
 		t.Fatalf("%d appends", len(ends))
