@@ -51,13 +51,14 @@ test: ## all quick tests, with the race detector (minutes)
 test-long: ## every test, the long ones too, with the race detector
 	$(GO) test -race -count 1 -timeout 60m $(TESTFLAGS) $(PACKAGES)
 
+.PHONY: test-ci
+test-ci: # tests of what ./... passes over: dotted folders and other modules
+	$(GO) test -count 1 ./.ci/count ./.ci/links
+	cd $(BENCH_TOOL) && $(GO) test -count 1 ./...
+
 .PHONY: test-wal
 test-wal: # the tests of nodes with their log in the other store
 	QUOTAD_TEST_LOG_STORE=wal $(GO) test -race -short -timeout 8m $(TESTFLAGS) ./raftnode
-
-.PHONY: test-ci
-test-ci: # tests of what is below .ci; ./... passes dotted folders over
-	$(GO) test -count 1 ./.ci/count ./.ci/links
 
 .PHONY: all
 all: lint check-generate test test-wal test-ci ## lint, check-generate and test: what must pass before a commit
@@ -69,6 +70,7 @@ lint: lint-go lint-errors lint-schema lint-docs ## code style, import rules, sch
 lint-go: $(GOLANGCI_LINT)
 	$(GOLANGCI_LINT) config verify
 	$(GOLANGCI_LINT) run $(PACKAGES) ./.ci/count ./.ci/links
+	cd $(BENCH_TOOL) && $(abspath $(GOLANGCI_LINT)) run ./...
 
 # Errors are matched by type: a text is for people and changes. No linter has this rule, a pattern is good enough.
 .PHONY: lint-errors
@@ -99,6 +101,7 @@ lint-docs:
 .PHONY: format
 format: $(GOLANGCI_LINT) ## format the code
 	$(GOLANGCI_LINT) fmt $(PACKAGES)
+	cd $(BENCH_TOOL) && $(abspath $(GOLANGCI_LINT)) fmt ./...
 
 .PHONY: generate
 generate: $(GENERATORS) ## generate fsm/logpb and rpc/quotav1 from their schemas
@@ -116,9 +119,46 @@ check-generate: $(GENERATORS) ## fail if generated code does not fit its schema
 	echo "generated code is up to date"
 
 .PHONY: bench
-bench: build ## benchmarks; BENCH and BENCHTIME choose (docs/performance.md says how to read them)
-	bin/quotad bench $(shell command -v etcd >/dev/null && echo --etcd)
+bench: build ## benchmarks of quotad; BENCH and BENCHTIME choose (docs/performance.md says how to read them)
+	bin/quotad bench
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem -timeout 60m $(TESTFLAGS) ./fsm/... ./raftnode/... ./client/...
+
+# Beside peers and against the past: a program in a module of its own, so that others' clients are no part of quotad's.
+BENCH_TOOL    := cmd/quotad/internal/bench/tool
+BENCH_RESULTS ?= bin/bench-peers.json
+# make bench-peers BENCHFLAGS='--rounds 5 --duration 10s'
+BENCHFLAGS    ?=
+
+.PHONY: bench-tool
+bench-tool:
+	cd $(BENCH_TOOL) && CGO_ENABLED=0 $(GO) build -trimpath -o $(abspath bin)/quotad-bench .
+
+# Debian's packages, without starting their services. Needs root where they are missing.
+.PHONY: peers
+peers: # install etcd and Redis
+	@for pair in etcd:etcd-server redis-server:redis-server; do \
+		command -v "$${pair%%:*}" >/dev/null || missing="$${missing:-} $${pair##*:}"; \
+	done; \
+	if [ -n "$${missing:-}" ]; then \
+		export RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive; \
+		apt-get install -y --no-install-recommends $$missing || { apt-get update && apt-get install -y --no-install-recommends $$missing; }; \
+	fi
+
+.PHONY: bench-peers
+bench-peers: build bench-tool peers ## measure quotad beside etcd and Redis, in one run (nearly an hour, on a machine that does nothing else)
+	bin/quotad-bench run --results $(BENCH_RESULTS) --commit "$$(git rev-parse --short HEAD)" $(BENCHFLAGS)
+
+.PHONY: bench-peers-report
+bench-peers-report: bench-tool ## write the results of bench-peers into docs/performance.md
+	bin/quotad-bench report --results $(BENCH_RESULTS)
+
+.PHONY: bench-check
+bench-check: bench-tool ## say which benchmarks became slower, beside references of the same run
+	bin/quotad-bench check $(BENCHFLAGS)
+
+.PHONY: bench-baseline
+bench-baseline: bench-tool # store what bench-check compares with
+	bin/quotad-bench check --update $(BENCHFLAGS)
 
 # What the fault suite is told besides; JEPSENFLAGS='--seed 3 --proxied' runs a seed again.
 JEPSENFLAGS ?=

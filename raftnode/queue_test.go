@@ -33,12 +33,12 @@ func openOne(t *testing.T, change ...func(*Config)) *Node {
 	return n
 }
 
-func poll(t testing.TB, what string, ok func() bool) {
-	t.Helper()
+func poll(tb testing.TB, what string, ok func() bool) {
+	tb.Helper()
 	deadline := time.Now().Add(20 * time.Second)
 	for !ok() {
 		if time.Now().After(deadline) {
-			t.Fatalf("never happened: %s", what)
+			tb.Fatalf("never happened: %s", what)
 		}
 		<-time.After(2 * time.Millisecond)
 	}

@@ -1,0 +1,77 @@
+package bench
+
+import (
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/prometheus/procfs"
+	"golang.org/x/sys/unix"
+)
+
+// Machine is where was measured.
+type Machine struct {
+	CPU    string `json:"cpu"`
+	Cores  int    `json:"cores"`
+	Memory uint64 `json:"memory_bytes"`
+	Kernel string `json:"kernel"`
+	Go     string `json:"go"`
+	// DiskP50 and DiskP99 are how long a write of 4 KiB with its sync takes when nothing else runs, in microseconds: what
+	// every durable decision costs at least, divided by how many share it.
+	DiskP50 int64 `json:"disk_sync_p50"`
+	DiskP99 int64 `json:"disk_sync_p99"`
+	// Load is the load average of the last minute before: another program on the machine spoils the figures.
+	Load float64 `json:"load"`
+}
+
+// inspectMachine tells where this is, and how fast the disk of a folder is.
+func inspectMachine(dir string) (Machine, error) {
+	m := Machine{Cores: runtime.NumCPU(), Go: runtime.Version()}
+	fs, err := procfs.NewDefaultFS()
+	if err != nil {
+		return m, err
+	}
+	if cpus, err := fs.CPUInfo(); err == nil && len(cpus) > 0 {
+		m.CPU = cpus[0].ModelName
+	}
+	if memory, err := fs.Meminfo(); err == nil && memory.MemTotalBytes != nil {
+		m.Memory = *memory.MemTotalBytes
+	}
+	if average, err := fs.LoadAvg(); err == nil {
+		m.Load = average.Load1
+	}
+	var name unix.Utsname
+	if err := unix.Uname(&name); err == nil {
+		m.Kernel = unix.ByteSliceToString(name.Sysname[:]) + " " + unix.ByteSliceToString(name.Release[:])
+	}
+	took, err := syncTimes(filepath.Join(dir, "sync-probe"), 200)
+	if err != nil {
+		return m, err
+	}
+	m.DiskP50, m.DiskP99 = took[len(took)/2].Microseconds(), took[len(took)*99/100].Microseconds()
+	return m, nil
+}
+
+// syncTimes measures writes of 4 KiB to the end of a file with their syncs, sorted.
+func syncTimes(path string, n int) (_ []time.Duration, err error) {
+	file, err := os.Create(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _, _ = file.Close(), os.Remove(path) }()
+	took := make([]time.Duration, n)
+	for i := range took {
+		started := time.Now()
+		if _, err := file.Write(make([]byte, 4096)); err != nil {
+			return nil, err
+		}
+		if err := file.Sync(); err != nil {
+			return nil, err
+		}
+		took[i] = time.Since(started)
+	}
+	slices.Sort(took)
+	return took, nil
+}

@@ -1,0 +1,169 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/quotad/quotad/client"
+	"github.com/quotad/quotad/rpc/quotav1"
+	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
+)
+
+// Quotad is three nodes that keep their log in a store, called through the Go client.
+func Quotad(binary, logStore string) System {
+	name := "quotad"
+	if logStore != "boltdb" {
+		name += ", " + logStore
+	}
+	return System{
+		Name:    name,
+		Version: func(ctx context.Context) (string, error) { return VersionOf(ctx, binary, "version") },
+		Start: func(ctx context.Context, dir string) (Running, error) {
+			return startQuotad(ctx, dir, binary, logStore)
+		},
+	}
+}
+
+// quotad is a cluster that serves.
+type quotad struct {
+	Processes
+	addresses []string
+	client    *client.Client
+	batch     quotav1connect.QuotaServiceClient
+}
+
+func startQuotad(ctx context.Context, dir, binary, logStore string) (_ *quotad, err error) {
+	free, err := FreeAddresses(ctx, 6)
+	if err != nil {
+		return nil, err
+	}
+	q := &quotad{addresses: free[:3]}
+	defer func() {
+		if err != nil {
+			q.Stop()
+		}
+	}()
+	peers := make([]string, 3)
+	for i := range peers {
+		peers[i] = fmt.Sprintf("n%d=%s/%s", i+1, free[3+i], free[i])
+	}
+	for i := range peers {
+		name := fmt.Sprintf("n%d", i+1)
+		err := q.Start(dir, name, binary, "serve", "--node-id", name, "--data-dir", filepath.Join(dir, name), "--log-store", logStore,
+			"--api-listen", free[i], "--raft-listen", free[3+i], "--peers", strings.Join(peers, ","))
+		if err != nil {
+			return nil, err
+		}
+	}
+	if err := q.applyQuotas(ctx); err != nil {
+		return nil, err
+	}
+	if q.client, err = client.New(q.addresses, client.WithHolder("bench")); err != nil {
+		return nil, err
+	}
+	return q, q.findLeader(ctx)
+}
+
+// Stop implements Running.
+func (q *quotad) Stop() {
+	if q.client != nil {
+		_ = q.client.Close()
+	}
+	q.Processes.Stop()
+}
+
+// applyQuotas waits for the cluster and applies quotas with limits that are never reached.
+func (q *quotad) applyQuotas(ctx context.Context) error {
+	request := &quotav1.ApplyQuotasRequest{}
+	for i := -1; i < QuotaCount; i++ {
+		request.Quotas = append(request.Quotas, &quotav1.Quota{Name: QuotaName(i), Rule: &quotav1.Quota_Rate{
+			Rate: &quotav1.Rate{Limit: 1 << 50, Per: durationpb.New(time.Minute)},
+		}})
+	}
+	admin := quotav1connect.NewAdminServiceClient(http.DefaultClient, "http://"+q.addresses[0])
+	return Retry(ctx, func(ctx context.Context) error {
+		_, err := admin.ApplyQuotas(ctx, request)
+		if connect.CodeOf(err) == connect.CodeInvalidArgument {
+			return fmt.Errorf("the benchmark's quotas were refused: %w", err)
+		}
+		return err
+	})
+}
+
+// findLeader makes the client of whole batches, which goes straight to the leader, as package client does.
+func (q *quotad) findLeader(ctx context.Context) error {
+	transport := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
+	admin := quotav1connect.NewAdminServiceClient(transport, "http://"+q.addresses[0])
+	return Retry(ctx, func(ctx context.Context) error {
+		status, err := admin.GetStatus(ctx, &quotav1.GetStatusRequest{})
+		if err != nil {
+			return err
+		}
+		if status.LeaderAddress == "" {
+			return errors.New("no leader is known")
+		}
+		q.batch = quotav1connect.NewQuotaServiceClient(transport, "http://"+status.LeaderAddress)
+		return q.reserveMany(ctx, 1)
+	})
+}
+
+// Works implements Running: a decision is Reserve and Consume in one commit, of a lease that lasts for a second, so that
+// expiry takes part.
+func (q *quotad) Works() []Work {
+	works := Standard(func(ctx context.Context, _, quota int) error {
+		_, err := q.client.Reserve(ctx, client.ReserveRequest{
+			Items: []client.Item{{Quota: QuotaName(quota), Amount: 1}}, Consume: true, TTL: time.Second,
+		})
+		return err
+	})
+	return append(works, Work{Name: Batches, Callers: 4, Batch: batchLength, Do: func(ctx context.Context, _, _ int) error {
+		return q.reserveMany(ctx, batchLength)
+	}})
+}
+
+// reserveMany makes decisions in one call.
+func (q *quotad) reserveMany(ctx context.Context, n int) error {
+	request := &quotav1.BatchRequest{Commands: make([]*quotav1.Command, n)}
+	for i := range request.Commands {
+		request.Commands[i] = &quotav1.Command{Kind: &quotav1.Command_Reserve{Reserve: &quotav1.ReserveRequest{
+			Holder: "bench", Items: []*quotav1.Item{{Quota: QuotaName(i % QuotaCount), Amount: new(int64(1))}}, Consume: true,
+			Ttl: durationpb.New(time.Second),
+		}}}
+	}
+	response, err := q.batch.Batch(ctx, request)
+	if err != nil {
+		return err
+	}
+	for i, result := range response.Results {
+		if result.GetReserve().GetLease() == nil {
+			return fmt.Errorf("command %d of a batch was not granted: %v", i, result)
+		}
+	}
+	return nil
+}
+
+// LocalLimiter is a limiter of a cluster that runs.
+type LocalLimiter struct {
+	*client.Limiter
+	cluster *quotad
+}
+
+// StartLocal starts three nodes and returns a limiter of a quota that is never reached.
+func StartLocal(ctx context.Context, binary, dir string) (*LocalLimiter, error) {
+	q, err := startQuotad(ctx, dir, binary, "boltdb")
+	if err != nil {
+		return nil, withLogs(dir, err)
+	}
+	return &LocalLimiter{Limiter: q.client.Limiter(QuotaName(-1), client.Holders(1)), cluster: q}, nil
+}
+
+// Stop ends the limiter and the cluster.
+func (l *LocalLimiter) Stop() { l.cluster.Stop() }

@@ -1,0 +1,104 @@
+package raftnode
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/hashicorp/raft"
+)
+
+// diskDir is a folder on a disk: where temporary folders are in memory, the working directory's.
+func diskDir(b *testing.B) string {
+	b.Helper()
+	dir, err := os.MkdirTemp(".", "bench-") //nolint:usetesting // see above
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+// BenchmarkReferenceSync is what the other benchmarks of disks are compared with: 4 KiB appended to a file, and synced.
+func BenchmarkReferenceSync(b *testing.B) {
+	file, err := os.Create(filepath.Join(diskDir(b), "file"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() { _ = file.Close() }()
+	data := make([]byte, 4096)
+	for b.Loop() {
+		if _, err := file.Write(data); err != nil {
+			b.Fatal(err)
+		}
+		if err := file.Sync(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkStoreLogs is one durable append, of so many entries of 200 bytes, to each store.
+func BenchmarkStoreLogs(b *testing.B) {
+	for _, s := range []LogStore{StoreBolt, StoreWAL} {
+		for _, count := range []int{1, 64} {
+			b.Run(fmt.Sprintf("%s/entries=%d", s, count), func(b *testing.B) {
+				log, err := openStore(diskDir(b), s, storeOptions{})
+				if err != nil {
+					b.Fatal(err)
+				}
+				defer func() { _ = log.Close() }()
+				store := &failStop{raftLog: log, fatal: func(err error) { b.Error(err) }, clock: NewSystemClock()}
+				index := uint64(0)
+				for b.Loop() {
+					logs := make([]*raft.Log, count)
+					for i := range logs {
+						index++
+						logs[i] = &raft.Log{Index: index, Term: 1, Data: make([]byte, 200)}
+					}
+					if err := store.StoreLogs(logs); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}
+
+// BenchmarkPropose is a grant by a cluster of one, of callers that wait: decision by decision the whole way but the wire.
+func BenchmarkPropose(b *testing.B) {
+	for _, callers := range []int{1, 64} {
+		b.Run(fmt.Sprintf("callers=%d", callers), func(b *testing.B) {
+			conf := DefaultConfig()
+			conf.ID, conf.DataDir, conf.RaftAddress, conf.LogStore = "n", diskDir(b), "127.0.0.1:0", UnderTest
+			conf.Peers = []Peer{{ID: "n", RaftAddress: "127.0.0.1:0"}}
+			n, err := Open(conf)
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer n.Kill()
+			poll(b, "the cluster is founded", func() bool { return n.leading.Load() != nil && n.cluster.Load() != nil })
+			if _, _, err := n.Propose(b.Context(), slots(1<<50)); err != nil {
+				b.Fatal(err)
+			}
+			b.ResetTimer()
+			work := make(chan struct{}, callers)
+			var wg sync.WaitGroup
+			for range callers {
+				wg.Go(func() {
+					for range work {
+						if _, _, err := n.Propose(b.Context(), take(1)); err != nil {
+							b.Error(err)
+						}
+					}
+				})
+			}
+			for range b.N {
+				work <- struct{}{}
+			}
+			close(work)
+			wg.Wait()
+		})
+	}
+}
