@@ -1,0 +1,211 @@
+package fsm
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// size is how much is in a state.
+type size struct{ quotas, leases, holders, waiters int }
+
+// crowds are what one cluster is meant for, and a tenth of it: a command should cost about the same in both.
+var crowds = []size{{10_000, 100_000, 10_000, 10_000}, {100_000, 1_000_000, 100_000, 100_000}}
+
+func (s size) String() string {
+	return fmt.Sprintf("quotas=%d,leases=%d,holders=%d,waiters=%d", s.quotas, s.leases, s.holders, s.waiters)
+}
+
+// crowd is a state in which every quota is taken to its limit, by leases of many holders, and waited for.
+type crowd struct {
+	scale
+	of size
+	// tickets are those that wait.
+	tickets []uint64
+	// pick draws an index below n: uniformly, or some of them far more often than others.
+	pick func(n int) int
+}
+
+func newCrowd(s size) *crowd {
+	c := &crowd{scale: scale{m: New(), random: rand.New(rand.NewPCG(1, 2)), leases: s.leases}, of: s} //nolint:gosec // a benchmark's choices
+	c.pick = c.random.IntN
+	var quotas []*logpb.Quota
+	for i := range s.quotas {
+		quotas = append(quotas, slotsOf(c.quota(i), int64(s.leases/s.quotas)))
+		if len(quotas) == 500 || i == s.quotas-1 {
+			c.results(applyQuotas(quotas...))
+			quotas = nil
+		}
+	}
+	c.many(s.leases, func(i int) *logpb.Command {
+		return asks(fmt.Sprintf("h%d", i%s.holders), day, itemOf(c.quota(i%s.quotas), 1))
+	})
+	c.many(s.waiters, func(i int) *logpb.Command { return c.wait(i) })
+	return c
+}
+
+func (c *crowd) quota(i int) string { return fmt.Sprintf("team%d/q%d", i%100, i) }
+
+// wait is a request that waits for a quota.
+func (c *crowd) wait(i int) *logpb.Command {
+	return waits(fmt.Sprintf("w%d", i%c.of.holders), minute, maxWait, itemOf(c.quota(i%c.of.quotas), 1))
+}
+
+// many applies n commands, 500 in an entry.
+func (c *crowd) many(n int, command func(i int) *logpb.Command) {
+	var commands []*logpb.Command
+	for i := range n {
+		commands = append(commands, command(i))
+		if len(commands) == 500 || i == n-1 {
+			c.results(commands...)
+			commands = nil
+		}
+	}
+}
+
+// results applies an entry, remembers the tickets of those who wait, and returns how long that took.
+func (c *crowd) results(commands ...*logpb.Command) (took time.Duration) {
+	c.index++
+	data, err := proto.Marshal(&logpb.Entry{
+		Version: EntryVersion, StampNs: c.now, WallEarlyNs: epochStart, WallLateNs: epochStart, Commands: commands,
+	})
+	if err != nil {
+		panic(err)
+	}
+	started := time.Now()
+	applied := c.m.Apply(c.index, 1, data)
+	took = time.Since(started)
+	for _, result := range applied.Results {
+		if waiting := result.GetWaiting(); waiting != nil {
+			c.tickets = append(c.tickets, waiting.Ticket)
+		}
+	}
+	return took
+}
+
+// work returns commands as a busy fleet sends them: half renew a lease, a quarter is refused by a quota that is taken, and a
+// quarter comes to wait while another one that waits gives up.
+func (c *crowd) work(n int) []*logpb.Command {
+	var commands []*logpb.Command
+	for len(commands) < n {
+		id := uint64(c.pick(c.leases) + 1)
+		commands = append(commands, renew(&logpb.Renew{Lease: id, Fence: id}))
+		if len(commands)%4 == 1 {
+			commands = append(commands, asks("another", minute, itemOf(c.quota(c.pick(c.of.quotas)), 1)))
+			continue
+		}
+		at := c.pick(len(c.tickets))
+		commands = append(commands, withdraw(c.tickets[at]), c.wait(c.pick(c.of.quotas)))
+		c.tickets[at] = c.tickets[len(c.tickets)-1]
+		c.tickets = c.tickets[:len(c.tickets)-1]
+	}
+	return commands
+}
+
+// skewed draws small indexes far more often than large ones.
+func (c *crowd) skewed() {
+	c.pick = func(n int) int {
+		return int(rand.NewZipf(c.random, 1.2, 10, uint64(n-1)).Uint64())
+	}
+}
+
+// BenchmarkCrowd is the cost of a command in a state with many of everything, with uniform and with skewed access.
+func BenchmarkCrowd(b *testing.B) {
+	for _, s := range crowds {
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		c := newCrowd(s)
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		for _, access := range []string{"uniform", "skewed"} {
+			b.Run(s.String()+"/"+access, func(b *testing.B) {
+				if access == "skewed" {
+					c.skewed()
+				}
+				var took time.Duration
+				n := 0
+				for ; n < b.N; n += 100 {
+					took += c.results(c.work(100)...)
+				}
+				b.ReportMetric(float64(took.Nanoseconds())/float64(n), "ns/command")
+				b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/1e6, "MB")
+			})
+		}
+	}
+}
+
+// BenchmarkCrowdEnds lets everything in such a state fall due at once, after it was written to a snapshot and restored.
+func BenchmarkCrowdEnds(b *testing.B) {
+	for _, s := range crowds {
+		b.Run(s.String(), func(b *testing.B) {
+			for b.Loop() {
+				c := newCrowd(s)
+				var snapshot bytes.Buffer
+				started := time.Now()
+				if err := c.m.Freeze().WriteSnapshot(&snapshot); err != nil {
+					b.Fatal(err)
+				}
+				b.ReportMetric(time.Since(started).Seconds(), "s/write")
+				b.ReportMetric(float64(snapshot.Len())/1e6, "MB/snapshot")
+				started = time.Now()
+				if _, err := Restore(&snapshot); err != nil {
+					b.Fatal(err)
+				}
+				b.ReportMetric(time.Since(started).Seconds(), "s/restore")
+				entries, longest := c.end()
+				b.ReportMetric(float64(entries), "entries")
+				b.ReportMetric(float64(longest.Microseconds())/1000, "ms/entry-max")
+			}
+		})
+	}
+}
+
+// end lets all time pass, and returns how many entries ended everything, and how long the longest one took.
+func (c *crowd) end() (entries int, longest time.Duration) {
+	c.now += 2 * day
+	for counts := c.m.State().Counts(); counts.Leases+counts.Waiting > 0; counts = c.m.State().Counts() {
+		entries++
+		longest = max(longest, c.results(withdraw(1<<60))) // a ticket that there never was
+	}
+	return entries, longest
+}
+
+// TestCrowd: the state that the benchmarks of scale begin with is what its name says, stays so under their work, adds up, and
+// ends in as many entries as it must: 1,000 of what is due are carried out by each.
+func TestCrowd(t *testing.T) {
+	c := newCrowd(size{quotas: 100, leases: 3000, holders: 50, waiters: 150})
+	check := func(when string) {
+		t.Helper()
+		counts := c.m.State().Counts()
+		if counts.Quotas != 100 || counts.Leases != 3000 || counts.Waiting != 150 {
+			t.Errorf("%s: %+v", when, counts)
+		}
+		if err := c.m.State().Verify(); err != nil {
+			t.Errorf("%s: %v", when, err)
+		}
+	}
+	check("at the beginning")
+	for range 20 {
+		c.results(c.work(100)...)
+	}
+	check("after uniform work")
+	c.skewed()
+	for range 20 {
+		c.results(c.work(100)...)
+	}
+	check("after skewed work")
+	if entries, _ := c.end(); entries < 3 || entries > 5 {
+		t.Errorf("it ended in %d entries", entries)
+	}
+	if err := c.m.State().Verify(); err != nil {
+		t.Error(err)
+	}
+}
