@@ -13,7 +13,7 @@ func BenchmarkReferenceMemory(b *testing.B) {
 		id, fence, deadline uint64
 		holder              string
 		next                *record
-		rest                [8]uint64
+		_                   [8]uint64
 	}
 	for _, size := range sizes {
 		b.Run(fmt.Sprintf("entries=%d", size), func(b *testing.B) {
@@ -23,7 +23,7 @@ func BenchmarkReferenceMemory(b *testing.B) {
 				records[id] = &record{id: id, holder: fmt.Sprintf("h%d", id%100_000)}
 			}
 			b.ResetTimer()
-			for n := 0; n < b.N; n++ {
+			for n := range b.N {
 				r := records[random.Uint64N(uint64(size))]
 				r.deadline = uint64(n)
 				r.next = records[random.Uint64N(uint64(size))]
