@@ -56,6 +56,40 @@ func TestAStallShowsInEveryCallOfAnOpenLoop(t *testing.T) {
 	})
 }
 
+// TestWhoCannotKeepUpIsCutOff: what had no answer counts with what it had waited, and is told.
+func TestWhoCannotKeepUpIsCutOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		turn := make(chan struct{}, 1)
+		w := Work{Callers: 1, Do: func(ctx context.Context, _, _ int) error { // ten a second
+			select {
+			case turn <- struct{}{}:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+			<-time.After(100 * time.Millisecond)
+			<-turn
+			return nil
+		}}
+		started := time.Now()
+		open, err := openLoop(t.Context(), w, 100, 10*time.Second, rand.New(rand.NewPCG(1, 1)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(started); took < 20*time.Second || took > 21*time.Second {
+			t.Errorf("it took %v", took)
+		}
+		if open.calls < 195 || open.calls > 205 || open.unanswered < 700 || open.unanswered > 900 {
+			t.Errorf("%d answered, %d not", open.calls, open.unanswered)
+		}
+		if all := open.latency.TotalCount(); all != open.calls+open.unanswered {
+			t.Errorf("%d latencies", all)
+		}
+		if p50 := open.latency.ValueAtQuantile(50); p50 < 10_000_000 {
+			t.Errorf("p50 is %d us: most waited for longer than half of the time", p50)
+		}
+	})
+}
+
 // TestALoopEndsWithAnError that a call made.
 func TestALoopEndsWithAnError(t *testing.T) {
 	broken := errors.New("broken")

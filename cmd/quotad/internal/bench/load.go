@@ -58,6 +58,9 @@ type load struct {
 	latency *hdrhistogram.Histogram
 	// late is how long after its time each call of an open loop began: the generator's own part of the latency.
 	late *hdrhistogram.Histogram
+	// unanswered counts an open loop's calls that had no answer when it was cut off; their latencies are what they had
+	// waited until then.
+	unanswered int64
 }
 
 // closedLoop runs callers that ask anew as soon as they were answered. It tells how much a system decides, and how long
@@ -91,32 +94,47 @@ func closedLoop(ctx context.Context, w Work, length time.Duration) (load, error)
 const mostOutstanding = 10_000
 
 // openLoop makes calls at random times, so many a second on average (a Poisson process), whether or not earlier ones were
-// answered. Latency counts from when a call should have begun, so that a stall shows in every call that falls into it.
+// answered. Latency counts from when a call should have begun, so that a stall shows in every call that falls into it. Who
+// cannot keep up is cut off as long again after the last arrival.
 func openLoop(ctx context.Context, w Work, perSecond float64, length time.Duration, random *rand.Rand) (load, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	answers, cutOff := context.WithTimeout(ctx, 2*length)
+	defer cutOff()
 	latency, late := newRecorder(), newRecorder()
-	var calls atomic.Int64
+	var calls, unanswered atomic.Int64
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, mostOutstanding)
 	started := time.Now()
 	due := started
 	for n := 0; due.Sub(started) < length && ctx.Err() == nil; n++ {
-		wait(ctx, time.Until(due))
-		slots <- struct{}{}
 		at := due
+		due = due.Add(time.Duration(random.ExpFloat64() / perSecond * float64(time.Second)))
+		wait(answers, time.Until(at))
+		select {
+		case slots <- struct{}{}:
+		case <-answers.Done():
+			unanswered.Add(1)
+			latency.add(n, time.Since(at))
+			continue
+		}
 		wg.Go(func() {
 			defer func() { <-slots }()
 			late.add(n, time.Since(at))
-			if err := w.Do(ctx, n%w.Callers, n); err != nil {
-				cancel(err)
-				return
-			}
+			err := w.Do(answers, n%w.Callers, n)
 			latency.add(n, time.Since(at))
-			calls.Add(1)
+			switch {
+			case err == nil:
+				calls.Add(1)
+			case answers.Err() != nil:
+				unanswered.Add(1)
+			default:
+				cancel(err)
+			}
 		})
-		due = due.Add(time.Duration(random.ExpFloat64() / perSecond * float64(time.Second)))
 	}
 	wg.Wait()
-	return load{calls: calls.Load(), took: time.Since(started), latency: latency.merged(), late: late.merged()}, context.Cause(ctx)
+	return load{
+		calls: calls.Load(), took: time.Since(started), latency: latency.merged(), late: late.merged(), unanswered: unanswered.Load(),
+	}, context.Cause(ctx)
 }

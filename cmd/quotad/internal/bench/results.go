@@ -45,9 +45,11 @@ type Run struct {
 	// Half says that this was half of what the closed loop before reached.
 	Half bool `json:"half,omitempty"`
 	// Decisions is how many were made in Took seconds, PerSecond their rate.
-	Decisions int64   `json:"decisions"`
-	Took      float64 `json:"took"`
-	PerSecond float64 `json:"per_second"`
+	Decisions int64 `json:"decisions"`
+	// Unanswered counts the calls of an open loop that had no answer when it was cut off, as long again after its last call.
+	Unanswered int64   `json:"unanswered,omitempty"`
+	Took       float64 `json:"took"`
+	PerSecond  float64 `json:"per_second"`
 	// Latency are those of calls; Late is how late an open loop's generator made them, which latency includes.
 	Latency Latency  `json:"latency"`
 	Late    *Latency `json:"late,omitempty"`
@@ -81,7 +83,7 @@ type Local struct {
 func (r *Run) count(w Work, offered float64) {
 	r.Offered = offered
 	r.Decisions = r.calls * int64(max(w.Batch, 1))
-	r.Took = r.took.Seconds()
+	r.Took, r.Unanswered = r.took.Seconds(), r.unanswered
 	r.PerSecond = float64(r.Decisions) / r.Took
 	r.Latency = latencyOf(r.latency)
 	if r.late != nil {
@@ -140,6 +142,8 @@ type Summary struct {
 	// CPU is seconds of the servers' processors for a million decisions, CallerCPU of the callers'; Bytes and Syncs are for
 	// one decision. Syncs below 0: not counted.
 	CPU, CallerCPU, Bytes, Syncs float64
+	// Unanswered is the part of an open loop's calls that had no answer when it was cut off.
+	Unanswered float64
 }
 
 // Summarize returns the summary of a work on a system: of closed loops, or of open ones at a rate. Open loops at half of
@@ -170,6 +174,9 @@ func (r *Results) Summarize(system, work string, offered float64) (Summary, bool
 	each := func(of func(Run) float64) float64 {
 		return s.median(func(r Run) float64 { return of(r) / float64(r.Decisions) })
 	}
+	s.Unanswered = s.median(func(r Run) float64 {
+		return float64(r.Unanswered) / max(float64(r.Unanswered)+float64(r.Decisions)/float64(max(r.Batch, 1)), 1)
+	})
 	s.CPU = 1e6 * each(func(r Run) float64 { return r.Cost.CPUSeconds })
 	s.CallerCPU = 1e6 * each(func(r Run) float64 { return r.CallerCPUSeconds })
 	s.Bytes = each(func(r Run) float64 { return float64(r.Cost.WriteBytes) })

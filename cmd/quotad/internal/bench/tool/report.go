@@ -183,7 +183,7 @@ func ratesTable(out *bytes.Buffer, r *bench.Results) {
 // latencyTable shows p50, p99 and p99.9 of callers that wait, and of calls that arrive by themselves.
 func latencyTable(out *bytes.Buffer, r *bench.Results) {
 	out.WriteString("### Latency\n\np50 / p99 / p99.9 of a call. Open: calls arrive at random times at the given rate, whether or not earlier ones were\n" +
-		"answered, and latency counts from when each should have begun.\n\n")
+		"answered, and latency counts from when each should have begun; who cannot keep up is cut off as long again after the last call.\n\n")
 	var rows [][]string
 	for _, work := range r.Works() {
 		for _, offered := range []float64{0, 50, 500, bench.OwnHalf} {
@@ -193,6 +193,9 @@ func latencyTable(out *bytes.Buffer, r *bench.Results) {
 				if s, found := r.Summarize(system, work, offered); found {
 					measured = true
 					cell = fmt.Sprintf("%s / %s / %s", bench.Brief(s.P50), bench.Brief(s.P99), bench.Brief(s.P999))
+					if s.Unanswered > 0 {
+						cell += fmt.Sprintf(", %.0f %% without an answer", 100*s.Unanswered)
+					}
 					if offered == bench.OwnHalf {
 						cell += fmt.Sprintf(" at %s/s", rounded(s.PerSecond))
 					}
