@@ -97,6 +97,9 @@ func (s *State) NextDue() (at int64, pending bool) {
 	return at, pending
 }
 
+// Awaited tells whether a Reserve waits for anything.
+func (s *State) Awaited() bool { return s.waiters.Len() > 0 }
+
 // Pending tells whether anything changes by the mere passing of cluster time.
 func (s *State) Pending() bool {
 	// Records of ended leases are not looked at for their own sake: that can wait for the next entry.

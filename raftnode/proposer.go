@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -25,9 +26,11 @@ type proposer struct {
 	commands int
 	bytes    int
 	closed   bool
-	wake     chan struct{}
-	slots    chan struct{}
-	wg       sync.WaitGroup
+	// time asks for an entry without commands, unless one with commands goes.
+	time  atomic.Bool
+	wake  chan struct{}
+	slots chan struct{}
+	wg    sync.WaitGroup
 }
 
 // call is one Propose.
@@ -203,9 +206,29 @@ func (p *proposer) run() {
 				<-p.slots
 				continue
 			}
+			p.time.Store(false)
 			p.send(lead, parts, commands)
 		}
+		if p.time.Swap(false) {
+			p.sendTime()
+		}
 	}
+}
+
+// askForTime has an entry written that carries nothing but the time, unless an entry is on its way: when that is applied the
+// ticker looks again.
+func (p *proposer) askForTime() {
+	p.time.Store(true)
+	p.kick()
+}
+
+func (p *proposer) sendTime() {
+	lead := p.n.leading.Load()
+	if lead == nil || p.n.paused.Load() || len(p.slots) > 0 {
+		return
+	}
+	p.slots <- struct{}{} // nobody else fills it
+	p.send(lead, nil, nil)
 }
 
 func (p *proposer) pending() bool {
