@@ -29,12 +29,12 @@ func digestItems(items []*logpb.Item) uint64 {
 // digestCommand returns a digest of what a command asks for, without its identity. The deterministic encoding of one
 // binary may differ from another's for unknown fields only, and an entry with such fields comes from a newer binary,
 // whose commands this one does not take.
-func digestCommand(command *logpb.Command) uint64 {
-	bare := &logpb.Command{Kind: command.Kind}
-	encoded, err := proto.MarshalOptions{Deterministic: true}.Marshal(bare)
+func (m *Machine) digestCommand(command *logpb.Command) uint64 {
+	encoded, err := proto.MarshalOptions{Deterministic: true}.MarshalAppend(m.encoded[:0], &logpb.Command{Kind: command.Kind})
 	if err != nil {
 		panic("fsm: a decoded command cannot be encoded: " + err.Error())
 	}
+	m.encoded = encoded
 	hash := fnv.New64a()
 	_, _ = hash.Write(encoded)
 	return max(hash.Sum64(), 1)

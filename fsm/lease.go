@@ -51,6 +51,7 @@ func (m *Machine) grant(ask *logpb.Reserve, needs []need, as standing, ticket ui
 	}
 	m.noteGranted(ask, as, needs)
 	m.noteMember(l, needs)
+	l.items = make([]item, 0, len(needs))
 	m.hold(l, ask)
 	m.leases.Set(l.id, l)
 	m.ofHolder.Set(holderLease{holder: l.holder, lease: l.id})
@@ -390,7 +391,7 @@ func (m *Machine) eachShare(l *lease, index int, fn func(it *item, q *quota)) {
 func (m *Machine) endLease(l *lease, how EventKind, withGrace bool) []*logpb.GrantedItem {
 	var returned []*logpb.GrantedItem
 	var unused int64
-	grace := &operation{lease: l.id, fence: l.fence, holder: l.holder, orphan: true}
+	var grace []charge
 	for i := range l.items {
 		it := &l.items[i]
 		q := m.quota(it.quota)
@@ -413,15 +414,15 @@ func (m *Machine) endLease(l *lease, how EventKind, withGrace bool) []*logpb.Gra
 		} else if withGrace {
 			end := l.deadline + q.rule.graceOf(l.ttl)
 			m.count(q, end, held, 0)
-			grace.charges = append(grace.charges, charge{quota: q.number, amount: held, consumed: held, end: end})
+			grace = append(grace, charge{quota: q.number, amount: held, consumed: held, end: end})
 		}
 	}
 	m.leases.Delete(l.id)
 	m.ofHolder.Delete(holderLease{holder: l.holder, lease: l.id})
 	m.deadlines.Delete(due{at: l.deadline, id: l.id})
 	m.orphanOperations(l)
-	if len(grace.charges) > 0 {
-		m.keepRecord(grace)
+	if len(grace) > 0 {
+		m.keepRecord(&operation{lease: l.id, fence: l.fence, holder: l.holder, orphan: true, charges: grace})
 	}
 	m.moveTurn(l.holder, -unused)
 	m.emit(Event{Kind: how, Holder: l.holder, Lease: l.id, Fence: l.fence})

@@ -27,6 +27,8 @@ type Machine struct {
 	ticked bool
 	// sharers are the classes of holders with shares, as far as they were looked up since rules or quotas changed.
 	sharers map[string]int32
+	// encoded is room for the encoding of which a digest is made.
+	encoded []byte
 }
 
 // New returns the state at the cluster's birth.
@@ -56,7 +58,7 @@ func (m *Machine) Apply(index, term uint64, data []byte) Applied {
 			index, term, entry.Version, EntryVersion))
 	}
 	m.index, m.term = index, term
-	m.events = nil
+	m.events = make([]Event, 0, len(entry.Commands)+len(m.events)/2) // who is handed them keeps them
 	m.advance(entry)
 	m.runDue()
 	results := make([]*logpb.Result, len(entry.Commands))

@@ -76,8 +76,7 @@ func (m *Machine) take(record *logpb.SnapshotRecord) error {
 			return fmt.Errorf("a result of session %d, which does not exist", kind.Result.Session)
 		}
 		c.kept++
-		c.bytes += sizeOf(kind.Result.Result)
-		m.keepResult(stored{
+		c.bytes += m.keepResult(stored{
 			session: kind.Result.Session, seq: kind.Result.Seq, digest: kind.Result.Digest, result: kind.Result.Result,
 		})
 	case *logpb.SnapshotRecord_Key:

@@ -146,3 +146,33 @@ func BenchmarkMassExpiry(b *testing.B) {
 		b.ReportMetric(float64(entries), "entries")
 	}
 }
+
+// BenchmarkDecide is the cost of a Reserve that consumes, with all that comes of it until its records are gone: entries of 500
+// on 1,000 quotas, leases of a second, of which 20,000 live.
+func BenchmarkDecide(b *testing.B) {
+	const entry, quotas, live = 500, 1000, 20_000
+	s := &scale{m: New()}
+	for i := range quotas {
+		s.apply(applyQuotas(rateOf(fmt.Sprintf("bench/q%03d", i), 1<<50, minute)))
+	}
+	commands := make([]*logpb.Command, entry)
+	for i := range commands {
+		a := ask("bench", itemOf(fmt.Sprintf("bench/q%03d", i%quotas), 1))
+		a.Consume, a.TtlNs = true, second
+		commands[i] = reserve(a)
+	}
+	step := func() time.Duration {
+		s.now += second * entry / live
+		return s.apply(commands...)
+	}
+	for range 2 * live / entry {
+		step()
+	}
+	b.ReportAllocs()
+	b.ResetTimer()
+	var took time.Duration
+	for n := 0; n < b.N; n += entry {
+		took += step()
+	}
+	b.ReportMetric(float64(took.Nanoseconds())/float64(b.N), "ns/command")
+}

@@ -40,6 +40,8 @@ type stored struct {
 	session, seq uint64
 	digest       uint64
 	result       *logpb.Result
+	// size is what it costs.
+	size int64
 }
 
 func lessStored(a, b stored) bool {
@@ -50,7 +52,8 @@ func lessStored(a, b stored) bool {
 type keyed struct {
 	digest uint64
 	result *logpb.Result
-	until  int64
+	// size is what it costs, until the end of its life (cluster time).
+	size, until int64
 }
 
 // origin says where a waiting Reserve's final result is to be stored.
@@ -84,7 +87,7 @@ func (m *Machine) applyNumbered(command *logpb.Command) *logpb.Result {
 	}
 	s = m.useSession(s)
 	m.acknowledge(s, command.AckedBelow)
-	digest := digestCommand(command)
+	digest := m.digestCommand(command)
 	if known, ok := m.results.Get(stored{session: s.id, seq: command.Seq}); ok {
 		if known.digest != digest {
 			return reused(fmt.Sprintf("request %d of session %d was another one", command.Seq, s.id))
@@ -102,9 +105,8 @@ func (m *Machine) applyNumbered(command *logpb.Command) *logpb.Result {
 	}
 	result := m.apply(command, origin{session: s.id, seq: command.Seq})
 	s = m.mutableSession(s)
-	m.keepResult(stored{session: s.id, seq: command.Seq, digest: digest, result: result})
 	s.kept++
-	s.bytes += sizeOf(result)
+	s.bytes += m.keepResult(stored{session: s.id, seq: command.Seq, digest: digest, result: result})
 	return result
 }
 
@@ -118,7 +120,7 @@ func (m *Machine) sessionOf(command *logpb.Command) (*session, bool) {
 func (m *Machine) applyKeyed(command *logpb.Command) *logpb.Result {
 	// Callers with different tokens do not meet each other's keys.
 	key := command.By + "\x00" + command.IdempotencyKey
-	digest := digestCommand(command)
+	digest := m.digestCommand(command)
 	if known, ok := m.keys.Get(key); ok && known.until > m.clock.Now {
 		if known.digest != digest {
 			return reused("this idempotency key was used for another request")
@@ -141,19 +143,24 @@ func reused(message string) *logpb.Result {
 // sizeOf returns what a stored result costs.
 func sizeOf(result *logpb.Result) int64 { return int64(proto.Size(result)) + resultOverhead }
 
-func (m *Machine) keepResult(s stored) {
+// keepResult stores a result and returns by how much it costs more than the one in whose place it comes.
+func (m *Machine) keepResult(s stored) (grown int64) {
+	s.size = sizeOf(s.result)
+	grown = s.size
 	if old, had := m.results.Set(s); had {
-		m.resultBytes -= sizeOf(old.result)
+		grown -= old.size
 	}
-	m.resultBytes += sizeOf(s.result)
+	m.resultBytes += grown
+	return grown
 }
 
 func (m *Machine) keepKey(key string, k keyed) {
+	k.size = sizeOf(k.result)
 	if old, had := m.keys.Set(key, k); had {
-		m.resultBytes -= sizeOf(old.result)
+		m.resultBytes -= old.size
 		m.keyEnds.Delete(keyDue{at: old.until, key: key})
 	}
-	m.resultBytes += sizeOf(k.result)
+	m.resultBytes += k.size
 	m.keyEnds.Set(keyDue{at: k.until, key: key})
 }
 
@@ -162,9 +169,8 @@ func (m *Machine) settleOrigin(from origin, ticket uint64, result *logpb.Result)
 	if known, ok := m.results.Get(stored{session: from.session, seq: from.seq}); ok && from.session != 0 {
 		s, _ := m.sessions.Get(from.session)
 		s = m.mutableSession(s)
-		s.bytes += sizeOf(result) - sizeOf(known.result)
 		known.result = result
-		m.keepResult(known)
+		s.bytes += m.keepResult(known)
 	}
 	if known, ok := m.keys.Get(from.key); ok && from.key != "" && known.result.GetWaiting().GetTicket() == ticket {
 		known.result = result
@@ -257,8 +263,8 @@ func (m *Machine) acknowledge(s *session, below uint64) {
 			return
 		}
 		m.results.Delete(first)
-		m.resultBytes -= sizeOf(first.result)
-		s.bytes -= sizeOf(first.result)
+		m.resultBytes -= first.size
+		s.bytes -= first.size
 		s.kept--
 	}
 }
@@ -276,6 +282,6 @@ func (m *Machine) expireSessions() {
 func (m *Machine) expireKeys() {
 	for _, end := range takeDue(m.keyEnds, func(d keyDue) bool { return d.at <= m.clock.Now }) {
 		known, _ := m.keys.Delete(end.key)
-		m.resultBytes -= sizeOf(known.result)
+		m.resultBytes -= known.size
 	}
 }

@@ -183,6 +183,48 @@ func TestASnapshotEndsWatchers(t *testing.T) {
 	}
 }
 
+// TestKeptEventsAreBounded: by their number, not only by that of the entries that they come from. Who is too far behind is told.
+func TestKeptEventsAreBounded(t *testing.T) {
+	h := newHub(64)
+	n := &Node{hub: h}
+	all := make([]fsm.Event, maxEvents/4)
+	kept := func() (count int) {
+		for i := range h.ring {
+			count += len(h.ring[i].events)
+		}
+		return count
+	}
+	slow, err := n.Watch(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for index := uint64(1); index <= 200; index++ {
+		h.publish(&fsm.Applied{Index: index, Term: 1, Events: all[:len(all)*int(index%5)/4]})
+		if count := kept(); count > maxEvents || count != h.events {
+			t.Fatalf("after entry %d: %d events are kept, counted %d", index, count, h.events)
+		}
+	}
+	if _, _, err := slow.Next(t.Context()); !errors.Is(err, ErrSlowWatcher) {
+		t.Errorf("a slow watcher: %v", err)
+	}
+	if _, err := n.Watch(1); err == nil {
+		t.Error("events that are gone were promised")
+	}
+	if s, err := n.Watch(h.from); err != nil {
+		t.Error(err)
+	} else if at, events, err := s.Next(t.Context()); err != nil || at.Index < h.from || len(events) == 0 {
+		t.Errorf("the oldest that are kept: %v, %d events, %v", at, len(events), err)
+	}
+	h.publish(&fsm.Applied{Index: 201, Term: 1, Events: make([]fsm.Event, 2*maxEvents)}) // it alone is kept
+	if h.next-h.first != 1 {
+		t.Errorf("%d entries", h.next-h.first)
+	}
+	h.reset(300)
+	if kept() != 0 || h.events != 0 {
+		t.Errorf("%d events after a snapshot, counted %d", kept(), h.events)
+	}
+}
+
 // TestASnapshotFromBeforeANodeWasAddedDoesNotRemoveIt: a learner that has seen itself added may be given an older snapshot,
 // and with it an older configuration. (Found by the fault suite: mix default, seed 11, a node that was replaced.)
 func TestASnapshotFromBeforeANodeWasAddedDoesNotRemoveIt(t *testing.T) {

@@ -18,6 +18,10 @@ const (
 // maxBehind is how many entries a watcher may be behind before it is cut off; it is bounded by the ring anyway.
 const maxBehind = 16_384
 
+// maxEvents bounds the events that are kept in all, beside the number of their entries: an entry of a full batch has thousands.
+// About 50 MB.
+const maxEvents = 1 << 18
+
 // happened is what an entry made happen.
 type happened struct {
 	at     Position
@@ -31,6 +35,8 @@ type hub struct {
 	// first is the sequence number of the oldest entry kept, next that of the next one. Who has not come to replaced
 	// would miss what the last snapshot holds.
 	first, next, replaced uint64
+	// events counts what is in the ring.
+	events int
 	// from is the lowest index whose events are kept or yet to come; last is the last index seen.
 	from, last uint64
 	at         Position
@@ -54,13 +60,22 @@ func (h *hub) publish(applied *fsm.Applied) {
 	if len(applied.Events) == 0 {
 		return
 	}
-	if h.next-h.first == uint64(len(h.ring)) {
-		h.from = h.ring[h.first%uint64(len(h.ring))].at.Index + 1
-		h.first++
+	h.events += len(applied.Events)
+	for h.next-h.first == uint64(len(h.ring)) || h.events > maxEvents && h.first < h.next {
+		h.dropOldest()
 	}
 	h.ring[h.next%uint64(len(h.ring))] = happened{at: at, events: applied.Events}
 	h.next++
 	h.wakeLocked()
+}
+
+// dropOldest forgets the oldest entry's events.
+func (h *hub) dropOldest() {
+	oldest := &h.ring[h.first%uint64(len(h.ring))]
+	h.from = oldest.at.Index + 1
+	h.events -= len(oldest.events)
+	oldest.events = nil
+	h.first++
 }
 
 func (h *hub) wakeLocked() {
@@ -73,6 +88,9 @@ func (h *hub) wakeLocked() {
 func (h *hub) reset(index uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	for h.first < h.next {
+		h.dropOldest()
+	}
 	h.next++
 	h.first, h.replaced, h.from, h.last = h.next, h.next, index+1, index
 	h.wakeLocked()

@@ -3,7 +3,6 @@ package rpc
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strconv"
 
 	"connectrpc.com/connect"
@@ -25,7 +24,7 @@ func (s *quotaService) batch(ctx context.Context, r *request, req *quotav1.Batch
 	commands := make([]*logpb.Command, 0, len(req.Commands))
 	positions := make([]int, 0, len(req.Commands))
 	for i, c := range req.Commands {
-		command, err := batchCommand(c, r.who, fmt.Sprintf("commands[%d]", i))
+		command, err := batchCommand(c, r.who, i)
 		if err != nil {
 			res.Results[i] = commandError(err)
 			continue
@@ -41,8 +40,9 @@ func (s *quotaService) batch(ctx context.Context, r *request, req *quotav1.Batch
 		return nil, err
 	}
 	res.Meta = s.meta(r, at)
+	clock := s.node.Clock()
 	for n, result := range results {
-		res.Results[positions[n]] = s.batchResult(req.Commands[positions[n]], result, res.Meta)
+		res.Results[positions[n]] = s.batchResult(req.Commands[positions[n]], result, clock)
 	}
 	return res, nil
 }
@@ -61,8 +61,8 @@ func withoutReserves(
 	return left, at
 }
 
-// batchCommand checks and translates one command of a Batch.
-func batchCommand(c *quotav1.Command, who *caller, path string) (*logpb.Command, error) {
+// batchCommand checks and translates one command of a Batch, by its position.
+func batchCommand(c *quotav1.Command, who *caller, position int) (*logpb.Command, error) {
 	var request proto.Message
 	var command *logpb.Command
 	verb := VerbUse
@@ -82,16 +82,16 @@ func batchCommand(c *quotav1.Command, who *caller, path string) (*logpb.Command,
 	case *quotav1.Command_Report:
 		request, verb = kind.Report, VerbReport
 	default:
-		return nil, invalid(path, "has no command", "reserve, consume, settle, release, renew, withdraw or report")
+		return nil, invalid(commandPath(position), "has no command", "reserve, consume, settle, release, renew, withdraw or report")
 	}
 	if err := who.may(verb); err != nil {
 		return nil, err
 	}
-	if err := validateAt(path+".", request); err != nil {
+	if err := validateCommand(position, request); err != nil {
 		return nil, err
 	}
 	if r := c.GetReserve(); r.GetWait().AsDuration() > 0 && r.RequestId == nil {
-		return nil, invalid(path+".wait", "needs a request_id: a batch does not wait", "ask for the outcome under the same id")
+		return nil, invalid(commandPath(position)+".wait", "needs a request_id: a batch does not wait", "ask for the outcome under the same id")
 	}
 	switch kind := c.Kind.(type) {
 	case *quotav1.Command_Reserve:
@@ -115,27 +115,27 @@ func batchCommand(c *quotav1.Command, who *caller, path string) (*logpb.Command,
 	return command, nil
 }
 
-// batchResult makes the result of one command of a Batch.
-func (s *Server) batchResult(c *quotav1.Command, result *logpb.Result, meta *quotav1.Meta) *quotav1.CommandResult {
+// batchResult makes the result of one command of a Batch. What it has in common with the others, the Batch's meta says.
+func (s *Server) batchResult(c *quotav1.Command, result *logpb.Result, clock fsm.Clock) *quotav1.CommandResult {
 	if f := result.GetFailure(); f != nil {
 		return commandError(failed(f))
 	}
 	switch c.Kind.(type) {
 	case *quotav1.Command_Reserve:
-		return &quotav1.CommandResult{Kind: &quotav1.CommandResult_Reserve{Reserve: s.reserved(result, meta)}}
+		return &quotav1.CommandResult{Kind: &quotav1.CommandResult_Reserve{Reserve: s.reserved(result, nil, clock)}}
 	case *quotav1.Command_Consume:
-		return &quotav1.CommandResult{Kind: &quotav1.CommandResult_Consume{Consume: s.consumed(result, meta)}}
+		return &quotav1.CommandResult{Kind: &quotav1.CommandResult_Consume{Consume: s.consumed(result, nil, clock)}}
 	case *quotav1.Command_Settle:
-		return &quotav1.CommandResult{Kind: &quotav1.CommandResult_Settle{Settle: settled(result, meta)}}
+		return &quotav1.CommandResult{Kind: &quotav1.CommandResult_Settle{Settle: settled(result, nil)}}
 	case *quotav1.Command_Release:
-		return &quotav1.CommandResult{Kind: &quotav1.CommandResult_Release{Release: released(result, meta)}}
+		return &quotav1.CommandResult{Kind: &quotav1.CommandResult_Release{Release: released(result, nil)}}
 	case *quotav1.Command_Renew:
-		return &quotav1.CommandResult{Kind: &quotav1.CommandResult_Renew{Renew: s.renewed(result, meta)}}
+		return &quotav1.CommandResult{Kind: &quotav1.CommandResult_Renew{Renew: renewed(result, nil, clock)}}
 	case *quotav1.Command_Withdraw:
-		return &quotav1.CommandResult{Kind: &quotav1.CommandResult_Withdraw{Withdraw: &quotav1.WithdrawResponse{Meta: meta}}}
+		return &quotav1.CommandResult{Kind: &quotav1.CommandResult_Withdraw{Withdraw: &quotav1.WithdrawResponse{}}}
 	}
 	return &quotav1.CommandResult{Kind: &quotav1.CommandResult_Report{Report: &quotav1.ReportResponse{
-		Meta: meta, Quotas: apiReported(result.GetReported(), s.node.Clock()),
+		Quotas: apiReported(result.GetReported(), clock),
 	}}}
 }
 

@@ -85,7 +85,7 @@ func (s *quotaService) reserve(ctx context.Context, r *request, req *quotav1.Res
 			s.giveBack(context.WithoutCancel(ctx), result.GetGranted())
 		}
 	}
-	res := s.reserved(result, s.meta(r, at))
+	res := s.reserved(result, s.meta(r, at), s.node.Clock())
 	if refusal := res.GetRefusal(); refusal != nil && r.header.Get(HeaderRefusalStatus) == "429" {
 		return nil, refusalError(refusal)
 	}
@@ -93,8 +93,7 @@ func (s *quotaService) reserve(ctx context.Context, r *request, req *quotav1.Res
 }
 
 // reserved makes the answer of a Reserve.
-func (s *Server) reserved(result *logpb.Result, meta *quotav1.Meta) *quotav1.ReserveResponse {
-	clock := s.node.Clock()
+func (s *Server) reserved(result *logpb.Result, meta *quotav1.Meta, clock fsm.Clock) *quotav1.ReserveResponse {
 	res := &quotav1.ReserveResponse{Meta: meta}
 	switch kind := result.Kind.(type) {
 	case *logpb.Result_Granted:
@@ -132,7 +131,7 @@ func (s *quotaService) Consume(ctx context.Context, req *quotav1.ConsumeRequest)
 		if err != nil {
 			return nil, err
 		}
-		res := s.consumed(result, s.meta(r, at))
+		res := s.consumed(result, s.meta(r, at), s.node.Clock())
 		if refusal := res.GetRefusal(); refusal != nil && r.header.Get(HeaderRefusalStatus) == "429" {
 			return nil, refusalError(refusal)
 		}
@@ -140,8 +139,7 @@ func (s *quotaService) Consume(ctx context.Context, req *quotav1.ConsumeRequest)
 	}, leader.Consume)
 }
 
-func (s *Server) consumed(result *logpb.Result, meta *quotav1.Meta) *quotav1.ConsumeResponse {
-	clock := s.node.Clock()
+func (s *Server) consumed(result *logpb.Result, meta *quotav1.Meta, clock fsm.Clock) *quotav1.ConsumeResponse {
 	res := &quotav1.ConsumeResponse{Meta: meta}
 	switch kind := result.Kind.(type) {
 	case *logpb.Result_Consumed:
@@ -194,12 +192,12 @@ func (s *quotaService) Renew(ctx context.Context, req *quotav1.RenewRequest) (*q
 		if err != nil {
 			return nil, err
 		}
-		return s.renewed(result, s.meta(r, at)), nil
+		return renewed(result, s.meta(r, at), s.node.Clock()), nil
 	}, leader.Renew)
 }
 
-func (s *Server) renewed(result *logpb.Result, meta *quotav1.Meta) *quotav1.RenewResponse {
-	return &quotav1.RenewResponse{Meta: meta, ExpiresIn: left(result.GetRenewed().GetDeadlineNs(), s.node.Clock().Now)}
+func renewed(result *logpb.Result, meta *quotav1.Meta, clock fsm.Clock) *quotav1.RenewResponse {
+	return &quotav1.RenewResponse{Meta: meta, ExpiresIn: left(result.GetRenewed().GetDeadlineNs(), clock.Now)}
 }
 
 // Withdraw implements QuotaService.

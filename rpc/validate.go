@@ -201,15 +201,30 @@ func rule[T proto.Message](check func(*checker, T)) func(*checker, proto.Message
 }
 
 // validate checks a request against the table. It returns the first thing that is wrong, nil for nothing.
-func validate(request proto.Message) *connect.Error { return validateAt("", request) }
+func validate(request proto.Message) *connect.Error { return (&checker{}).all(request) }
 
-// validateAt checks a request that is part of another one; the names of fields begin with its path.
-func validateAt(path string, request proto.Message) *connect.Error {
+// validateCommand checks a command of a Batch by its position; the names of fields begin with it.
+func validateCommand(position int, request proto.Message) *connect.Error {
+	return (&checker{inBatch: true, position: position}).all(request)
+}
+
+// commandPath names a command of a Batch.
+func commandPath(position int) string { return fmt.Sprintf("commands[%d]", position) }
+
+// checker collects the first thing that is wrong. Thousands of commands a second are right, so nothing is written out before
+// something is not.
+type checker struct {
+	// inBatch says that it checks the command at a position of a Batch.
+	inBatch  bool
+	position int
+	err      *connect.Error
+}
+
+func (c *checker) all(request proto.Message) *connect.Error {
 	check, known := rules[string(request.ProtoReflect().Descriptor().Name())]
 	if !known {
 		return newError("a request without a rule", &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_INTERNAL})
 	}
-	c := &checker{path: path}
 	check(c, request)
 	if c.err == nil {
 		return nil
@@ -217,16 +232,20 @@ func validateAt(path string, request proto.Message) *connect.Error {
 	return c.err
 }
 
-// checker collects the first thing that is wrong.
-type checker struct {
-	path string
-	err  *connect.Error
+func (c *checker) check(ok bool, field, message, hint string) {
+	if !ok {
+		c.fail(field, message, hint)
+	}
 }
 
-func (c *checker) check(ok bool, field, message, hint string) {
-	if !ok && c.err == nil {
-		c.err = invalid(c.path+field, message, hint)
+func (c *checker) fail(field, message, hint string) {
+	if c.err != nil {
+		return
 	}
+	if c.inBatch {
+		field = commandPath(c.position) + "." + field
+	}
+	c.err = invalid(field, message, hint)
 }
 
 func (c *checker) positive(field string, number uint64) {
@@ -234,12 +253,16 @@ func (c *checker) positive(field string, number uint64) {
 }
 
 func (c *checker) count(field string, n, least, most int) {
-	c.check(n >= least && n <= most, field, fmt.Sprintf("has %d entries, not %d to %d", n, least, most), "send several requests")
+	if n < least || n > most {
+		c.fail(field, fmt.Sprintf("has %d entries, not %d to %d", n, least, most), "send several requests")
+	}
 }
 
 func (c *checker) text(field, value string, most int) {
 	c.check(utf8.ValidString(value), field, "is not UTF-8", "")
-	c.check(len(value) <= most, field, fmt.Sprintf("has %d bytes, more than %d", len(value), most), "")
+	if len(value) > most {
+		c.fail(field, fmt.Sprintf("has %d bytes, more than %d", len(value), most), "")
+	}
 }
 
 // holder checks a name of a holder or node.
@@ -270,7 +293,9 @@ func (c *checker) lease(lease, fence uint64) {
 }
 
 func (c *checker) page(size int32) {
-	c.check(size >= 0 && size <= maxPage, "page_size", fmt.Sprintf("is not within 0 to %d", maxPage), "0 is 100")
+	if size < 0 || size > maxPage {
+		c.fail("page_size", fmt.Sprintf("is not within 0 to %d", maxPage), "0 is 100")
+	}
 }
 
 func (c *checker) pageNumber(token string) {
@@ -284,34 +309,49 @@ func (c *checker) length(field string, d *durationpb.Duration, least, most time.
 		return
 	}
 	c.check(d.CheckValid() == nil, field, "is no duration", "such as 30s")
-	if c.err == nil {
-		c.check(d.Seconds < int64(math.MaxInt64/time.Second) && d.AsDuration() >= least && d.AsDuration() <= most,
-			field, fmt.Sprintf("is not within %v to %v", least, most), "such as 30s")
+	if c.err == nil && (d.Seconds >= int64(math.MaxInt64/time.Second) || d.AsDuration() < least || d.AsDuration() > most) {
+		c.fail(field, fmt.Sprintf("is not within %v to %v", least, most), "such as 30s")
 	}
 }
 
 // enum checks that a value of an enumeration is one of its names.
 func (c *checker) enum(field string, value int32, names map[int32]string) {
-	_, known := names[value]
-	c.check(known, field, fmt.Sprintf("%d is unknown", value), "use one of the names in the schema")
+	if _, known := names[value]; !known {
+		c.fail(field, fmt.Sprintf("%d is unknown", value), "use one of the names in the schema")
+	}
 }
 
 // items checks items; least is the smallest amount.
 func (c *checker) items(field string, items []*quotav1.Item, fewest int, least int64) {
 	c.count(field, len(items), fewest, maxItems)
-	seen := map[string]bool{}
 	for i, item := range items {
 		if c.err != nil {
 			return
 		}
-		path := fmt.Sprintf("%s[%d]", field, i)
-		c.check(item != nil, path, "is missing", "")
-		c.quotaName(path+".quota", item.GetQuota())
-		c.check(item.GetAmount() <= maxAmount && (item.Amount == nil || item.GetAmount() >= least), path+".amount",
-			fmt.Sprintf("is not within %d to 2^53-1", least), "")
-		c.check(!seen[item.GetQuota()], path+".quota", "is named twice", "add the amounts up")
-		seen[item.GetQuota()] = true
+		if part, message, hint := wrongItem(item, items[:min(i, maxItems)], least); message != "" {
+			c.fail(fmt.Sprintf("%s[%d]%s", field, i, part), message, hint)
+		}
 	}
+}
+
+// wrongItem says which part of an item is wrong, and why; an empty message: none.
+func wrongItem(item *quotav1.Item, before []*quotav1.Item, least int64) (part, message, hint string) {
+	name := item.GetQuota()
+	switch {
+	case item == nil:
+		return "", "is missing", ""
+	case name == "":
+		return ".quota", "is missing", "such as github/core"
+	case !utf8.ValidString(name):
+		return ".quota", "is not UTF-8", ""
+	case len(name) > maxQuotaName:
+		return ".quota", fmt.Sprintf("has %d bytes, more than %d", len(name), maxQuotaName), ""
+	case item.GetAmount() > maxAmount || item.Amount != nil && item.GetAmount() < least:
+		return ".amount", fmt.Sprintf("is not within %d to 2^53-1", least), ""
+	case slices.ContainsFunc(before, func(other *quotav1.Item) bool { return other.Quota == name }):
+		return ".quota", "is named twice", "add the amounts up"
+	}
+	return "", "", ""
 }
 
 func (c *checker) request(id *quotav1.RequestId) {

@@ -119,7 +119,7 @@ func FuzzDoor(f *testing.F) {
 			{Kind: &quotav1.Command_Withdraw{Withdraw: decoded[quotav1.WithdrawRequest](data)}},
 			{Kind: &quotav1.Command_Report{Report: decoded[quotav1.ReportRequest](data)}},
 		} {
-			carried, err := batchCommand(command, anybody, "commands[0]")
+			carried, err := batchCommand(command, anybody, 0)
 			if (carried == nil) == (err == nil) {
 				t.Fatalf("%v and %v", carried, err)
 			}

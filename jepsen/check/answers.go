@@ -78,10 +78,8 @@ func (p *part) fits(left time.Duration) bool {
 
 // batchParts pairs the commands of a Batch with their results.
 func batchParts(batch *quotav1.BatchRequest, response proto.Message) []part {
-	results := []*quotav1.CommandResult(nil)
-	if answer, ok := response.(*quotav1.BatchResponse); ok && answer != nil {
-		results = answer.Results
-	}
+	answer, _ := response.(*quotav1.BatchResponse)
+	results := answer.GetResults()
 	parts := make([]part, len(batch.Commands))
 	for i, command := range batch.Commands {
 		asked := inner(command)
@@ -94,7 +92,8 @@ func batchParts(batch *quotav1.BatchRequest, response proto.Message) []part {
 			parts[i].reason = failed.Info.GetReason()
 			continue
 		}
-		parts[i].told, parts[i].left, parts[i].meta = apiTold(inner(results[i]))
+		parts[i].told, parts[i].left, _ = apiTold(inner(results[i]))
+		parts[i].meta = answer.Meta // results have none of their own
 	}
 	return parts
 }

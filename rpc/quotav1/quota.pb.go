@@ -3924,7 +3924,7 @@ func (x *BatchResponse) GetResults() []*CommandResult {
 	return nil
 }
 
-// CommandResult is one result of a Batch.
+// CommandResult is one result of a Batch. It has no meta of its own: the Batch's is that of all.
 type CommandResult struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What it came to, of the same kind as the command.
