@@ -57,9 +57,12 @@ const (
 	Spread256   = "256 callers, 1,000 quotas"
 	Spread1000  = "1,000 callers, 1,000 quotas"
 	Batches     = "batches"
+	Leased256   = "256 callers, leased batches"
+	Agents64    = "64 agents, a batch each"
 	QuotaCount  = 1000
 	hotRate     = 50.0  // what a read and compare-and-swap loop on one key can keep up with
 	spreadRate  = 500.0 // what one disk can keep up with, a sync for each
+	agentRate   = 3200.0
 	batchLength = 2000
 )
 

@@ -38,6 +38,10 @@ type quotad struct {
 	addresses []string
 	client    *client.Client
 	batch     quotav1connect.QuotaServiceClient
+	// limiter is the client's, agents those of clients of their own.
+	limiter *client.Limiter
+	agents  []*client.Limiter
+	clients []*client.Client
 }
 
 func startQuotad(ctx context.Context, dir, binary, logStore string) (_ *quotad, err error) {
@@ -66,16 +70,35 @@ func startQuotad(ctx context.Context, dir, binary, logStore string) (_ *quotad, 
 	if err := q.applyQuotas(ctx); err != nil {
 		return nil, err
 	}
-	if q.client, err = client.New(q.addresses, client.WithHolder("bench")); err != nil {
+	if q.client, err = q.connect("bench"); err != nil {
 		return nil, err
+	}
+	q.limiter = q.client.Limiter(QuotaName(-1), client.Holders(1))
+	for i := range agentCount {
+		own, err := q.connect(fmt.Sprintf("agent-%d", i))
+		if err != nil {
+			return nil, err
+		}
+		q.agents = append(q.agents, own.Limiter(QuotaName(i), client.Holders(1)))
 	}
 	return q, q.findLeader(ctx)
 }
 
+// agentCount is how many agents with a client of their own there are.
+const agentCount = 64
+
+func (q *quotad) connect(holder string) (*client.Client, error) {
+	c, err := client.New(q.addresses, client.WithHolder(holder))
+	if err == nil {
+		q.clients = append(q.clients, c)
+	}
+	return c, err
+}
+
 // Stop implements Running.
 func (q *quotad) Stop() {
-	if q.client != nil {
-		_ = q.client.Close()
+	for _, c := range q.clients {
+		_ = c.Close()
 	}
 	q.Processes.Stop()
 }
@@ -116,7 +139,7 @@ func (q *quotad) findLeader(ctx context.Context) error {
 }
 
 // Works implements Running: a decision is Reserve and Consume in one commit, of a lease that lasts for a second, so that
-// expiry takes part.
+// expiry takes part. Where batches are leased it is a take from a batch that was consumed, durably, before.
 func (q *quotad) Works() []Work {
 	works := Standard(func(ctx context.Context, _, quota int) error {
 		_, err := q.client.Reserve(ctx, client.ReserveRequest{
@@ -126,6 +149,10 @@ func (q *quotad) Works() []Work {
 	})
 	return append(works, Work{Name: Batches, Callers: 4, Batch: batchLength, Do: func(ctx context.Context, _, _ int) error {
 		return q.reserveMany(ctx, batchLength)
+	}}, Work{Name: Leased256, Callers: 256, Do: func(ctx context.Context, _, _ int) error {
+		return q.limiter.Wait(ctx)
+	}}, Work{Name: Agents64, Callers: agentCount, Rates: []float64{agentRate}, Do: func(ctx context.Context, caller, _ int) error {
+		return q.agents[caller].Wait(ctx)
 	}})
 }
 
@@ -162,7 +189,7 @@ func StartLocal(ctx context.Context, binary, dir string) (*LocalLimiter, error) 
 	if err != nil {
 		return nil, withLogs(dir, err)
 	}
-	return &LocalLimiter{Limiter: q.client.Limiter(QuotaName(-1), client.Holders(1)), cluster: q}, nil
+	return &LocalLimiter{Limiter: q.limiter, cluster: q}, nil
 }
 
 // Stop ends the limiter and the cluster.

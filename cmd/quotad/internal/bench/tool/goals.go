@@ -29,7 +29,8 @@ var goals = []goal{
 	{"one caller, p50", "etcd, plain put", 1.1, false, medianLatency("quotad", etcdPut.name, bench.OneCaller)},
 	{"one caller, p50, with wal", "etcd, plain put", 0.9, false, medianLatency("quotad, wal", etcdPut.name, bench.OneCaller)},
 	{bench.Hot64, "etcd", 150, true, rates(etcdLoop.name, bench.Hot64)},
-	{bench.Spread256, "etcd, plain put", 8, true, rates(etcdPut.name, bench.Spread256)},
+	{bench.Leased256, "etcd, plain put, 256 callers", 8, true, ratesOf(bench.Leased256, etcdPut.name, bench.Spread256)},
+	{bench.Spread256 + " (no batches)", "etcd, plain put", 8, true, rates(etcdPut.name, bench.Spread256)},
 	{bench.Hot64, "redis", 1, true, rates("redis", bench.Hot64)},
 	{bench.Hot256, "redis", 1, true, rates("redis", bench.Hot256)},
 	{bench.Batches + " (needed)", "etcd's best", 10, true, besideBestOfEtcd},
@@ -50,9 +51,13 @@ func medianLatency(own, peer, work string) func(*bench.Results) (float64, bool) 
 }
 
 func rates(peer, work string) func(*bench.Results) (float64, bool) {
+	return ratesOf(work, peer, work)
+}
+
+func ratesOf(work, peer, peerWork string) func(*bench.Results) (float64, bool) {
 	return func(r *bench.Results) (float64, bool) {
 		a, foundA := r.Summarize("quotad", work, 0)
-		b, foundB := r.Summarize(peer, work, 0)
+		b, foundB := r.Summarize(peer, peerWork, 0)
 		if !foundA || !foundB {
 			return 0, false
 		}

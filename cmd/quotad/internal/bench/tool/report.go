@@ -186,7 +186,7 @@ func latencyTable(out *bytes.Buffer, r *bench.Results) {
 		"answered, and latency counts from when each should have begun; who cannot keep up is cut off as long again after the last call.\n\n")
 	var rows [][]string
 	for _, work := range r.Works() {
-		for _, offered := range []float64{0, 50, 500, bench.OwnHalf} {
+		for _, offered := range []float64{0, 50, 500, 3200, bench.OwnHalf} {
 			row, measured := []string{work + loopName(offered)}, false
 			for _, system := range systemNames(r) {
 				cell := "-"
