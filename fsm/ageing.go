@@ -83,8 +83,8 @@ func (m *Machine) standardTurn(w *waiter) (first uint64) {
 	return first
 }
 
-// rejuvenate has the other waiters of a holder of background work, which was granted something, count as background again:
-// it is the holder that grows old, not each of what it asks for. Who waits for something else is as old as before.
+// rejuvenate has the other background waiters of a holder, which was granted something in whatever class, count as background
+// again: it is the holder that grows old, not each of what it asks for. Who waits for something else is as old as before.
 func (m *Machine) rejuvenate(name string) {
 	var waiting []*waiter
 	m.waitersOf.Ascend(holderLease{holder: name}, func(hl holderLease) bool {

@@ -107,3 +107,22 @@ func TestWhatElseAHolderWaitsForStaysOld(t *testing.T) {
 		t.Errorf("tickets %v were served, want %d second", served, old)
 	}
 }
+
+// TestAGrantInAHigherClassKeepsAHolderYoung: a holder that was granted something as standard has not asked in vain, and what
+// it asks for as background work does not grow old for what was before.
+func TestAGrantInAHigherClassKeepsAHolderYoung(t *testing.T) {
+	w := newWorld(t)
+	w.quotas(policed(hourly("w", 100), &logpb.Policy{Zones: logpb.Zones_ZONES_SMOOTH, AgeingNs: 5 * minute}))
+	w.granted(with(ask("x", itemOf("w", 90)), func(a *logpb.Reserve) { a.TtlNs = hour })) // red: background waits
+	w.waiting(with(waits("mixed", hour, 10*minute, itemOf("w", 1)), func(c *logpb.Command) { c.GetReserve().Class = new(classBackground) }))
+	w.sleep(4 * minute)
+	w.granted(ask("mixed", itemOf("w", 1)))
+	for range 4 {
+		w.sleep(minute)
+		for i := range w.last.Events {
+			if granted := w.last.Events[i].Result.GetGranted(); granted != nil {
+				t.Fatalf("%v counts as standard: its holder was granted something less than five minutes ago", granted)
+			}
+		}
+	}
+}

@@ -119,3 +119,16 @@ func TestFallbacksMustBePossible(t *testing.T) {
 	w.do(elsewhere(asks("x", 0, itemOf("a", 1)))) // the chain ends
 	w.reborn()
 }
+
+// TestARefusalAfterAResume: what its older leases held is available when a restarted holder is told that what it asks for
+// can never be had.
+func TestARefusalAfterAResume(t *testing.T) {
+	m := newWorld(t)
+	m.quotas(rateOf("q", 5, minute))
+	m.do(asks("h", 0, itemOf("q", 5)))
+	again := elsewhere(asks("h", 0, itemOf("q", 6)))
+	again.GetReserve().Resume = true
+	if refusal := m.do(again).GetRefusal(); refusal.GetReason() != logpb.Reason_REASON_NEVER_FITS || refusal.GetAvailable() != 5 {
+		t.Errorf("%v", refusal)
+	}
+}

@@ -304,7 +304,7 @@ func (m *Machine) noteGranted(ask *logpb.Reserve, as standing, needs []need) {
 			t.closedUntil = addSaturated(m.clock.Now, p.closed) // half open: this is the one that tries
 		}
 	}
-	if aged && as.class == classBackground {
+	if aged {
 		m.rejuvenate(ask.Holder)
 	}
 }

@@ -80,6 +80,7 @@ func (m *Machine) reserve(ask *logpb.Reserve, from origin) *logpb.Result {
 	if ask.Resume {
 		m.resume(ask.Holder)
 		m.serve()
+		hopeless = m.hopeless(ask, as.class, needs) // says what is available now
 	}
 	if ask.Fallback && (hopeless != nil || m.movesOn(needs)) {
 		if result := m.fallBack(ask, needs); result != nil {
