@@ -12,6 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+
 	"github.com/quotad/quotad/jepsen/canary"
 	"github.com/quotad/quotad/jepsen/check"
 	"github.com/quotad/quotad/jepsen/cluster"
@@ -200,7 +202,13 @@ func (s *stage) startCluster(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_, err = leader.Admin().ApplyQuotas(ready, &quotav1.ApplyQuotasRequest{Quotas: workload.Quotas(), Holders: workload.HolderRules(), ReplaceHolders: true})
+	_, err = leader.Admin().ApplyQuotas(ready, &quotav1.ApplyQuotasRequest{
+		Quotas: workload.Quotas(), Holders: workload.HolderRules(), ReplaceHolders: true, Workflows: workload.Workflows(), ReplaceWorkflows: true,
+	})
+	if err != nil {
+		return err
+	}
+	_, err = leader.Admin().SetLimits(ready, &quotav1.SetLimitsRequest{Limits: &quotav1.Limits{SessionIdle: durationpb.New(workload.SessionIdle)}})
 	if err != nil {
 		return err
 	}

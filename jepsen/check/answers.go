@@ -111,7 +111,7 @@ func inner(message proto.Message) any {
 // read says whether a call is one that leaves nothing in the log.
 func (c *call) read() bool {
 	switch c.Procedure {
-	case "GetQuota", "ListQuotas", "ListLeases", "CheckFence":
+	case "GetQuota", "ListQuotas", "ListLeases", "CheckFence", "GetWorkflow", "ListTasks":
 		return true
 	}
 	return false

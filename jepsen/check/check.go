@@ -126,6 +126,7 @@ func Run(dir history.Dir) (*Result, error) {
 	r.realTime()
 	r.leaders()
 	r.clusterTime()
+	r.tasks()
 	r.provider()
 	r.slots()
 	r.watches(replayed)

@@ -77,6 +77,7 @@ func (r *run) exercised(rep *replayed) {
 	lacking(r.stats.Expired == 0, "no lease expired")
 	lacking(r.stats.Stale == 0, "no dead fence came back")
 	lacking(r.stats.Answered < 1000, "fewer than 1,000 calls were answered")
+	r.policies(lacking)
 	if r.facts.Mix == quiet {
 		v.Looked = r.stats.Answered
 		r.steady()
@@ -90,6 +91,18 @@ func (r *run) exercised(rep *replayed) {
 	lacking(r.stats.Installed == 0 && r.facts.Mix != wrongClocks, "no snapshot was installed")
 	lacking(r.stats.Unknown == 0, "no outcome was unknown")
 	lacking(r.stats.Unknown*10 > r.stats.Calls*3, "more than 30 % of the outcomes are unknown")
+}
+
+// policies says what of policies, workflows, tasks and sessions the run did not meet.
+func (r *run) policies(lacking func(missing bool, what string)) {
+	judged := &r.stats.Judged
+	lacking(judged.SessionsEnded == 0, "no session expired")
+	lacking(judged.Attempts == 0 || judged.Lost == 0 || judged.Shelved == 0, "no attempt of a task was lost, or no task shelved")
+	lacking(judged.OverridesEnded == 0, "no override ended by itself")
+	lacking(judged.Breakers == 0, "no breaker opened")
+	lacking(judged.Withheld == 0, "no policy withheld anything")
+	lacking(judged.Instead == 0, "no fallback was granted")
+	lacking(judged.Turns == 0 || judged.Parallels == 0, "no workflow went one at a time and back")
 }
 
 // quiet is the mix in which nothing is broken, wrongClocks the one in which nobody is away for long.

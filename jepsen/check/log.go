@@ -118,17 +118,11 @@ type replayed struct {
 	endedAt map[uint64][]uint64
 	// happened are the events of each entry.
 	happened map[uint64][]fsm.Event
-	// views are quotas as a read at an index sees them.
-	views map[viewKey]*fsm.QuotaView
+	// views are what reads at an index see.
+	views views
 	// ledgers are the hashes of the ledger at the indices at which the nodes were asked at the end.
 	ledgers map[uint64]string
 	judge   model.Stats
-}
-
-// viewKey names a quota at an index.
-type viewKey struct {
-	index uint64
-	quota string
 }
 
 // replay carries the agreed log out on a fresh state machine, and has the model judge each entry.
@@ -137,7 +131,8 @@ func (r *run) replay() *replayed {
 	rules := r.verdict("rules", "What each entry came to is allowed by the rules of quota, leases and fences (judged by a model that shares no code with the state machine).")
 	rep := &replayed{
 		at: map[uint64][]occurrence{}, numbered: map[requestID][]occurrence{}, ended: map[uint64]occurrence{},
-		asked: map[uint64]*logpb.Command{}, endedAt: map[uint64][]uint64{}, happened: map[uint64][]fsm.Event{}, views: map[viewKey]*fsm.QuotaView{},
+		asked: map[uint64]*logpb.Command{}, endedAt: map[uint64][]uint64{}, happened: map[uint64][]fsm.Event{},
+		views:   views{quotas: map[viewKey]*fsm.QuotaView{}, tasks: map[viewKey]string{}, workflows: map[viewKey]string{}},
 		ledgers: map[uint64]string{},
 	}
 	machine, judge := fsm.New(), model.New()
@@ -172,11 +167,7 @@ func (r *run) replay() *replayed {
 			sum, _ := machine.State().Hash()
 			rep.ledgers[line.Index] = hex.EncodeToString(sum[:])
 		}
-		for quota := range reads[line.Index] {
-			if view, ok := machine.State().Quota(quota, applied.Clock); ok {
-				rep.views[viewKey{line.Index, quota}] = &view
-			}
-		}
+		rep.views.look(reads[line.Index], machine, &applied)
 	}
 	rep.judge = judge.Stats()
 	return rep

@@ -99,7 +99,7 @@ func waited(c *call) bool {
 // is what clocks may drift, and a little is for the stamp that is older than its answer.
 func (r *run) clusterTime() {
 	v := r.verdict("cluster-time", "Cluster time never runs faster than time (1 % of drift aside), whoever leads.")
-	if r.faulted("clock-rate") {
+	if r.hurried() {
 		v.Looked++ // judged by the bounds of the rate guard, which the runs of that fault look at
 		return
 	}
@@ -128,19 +128,4 @@ func (r *run) clusterTime() {
 			best = p
 		}
 	}
-}
-
-// readsByIndex are the quotas that reads saw, by index.
-func (r *run) readsByIndex() map[uint64]map[string]bool {
-	wanted := map[uint64]map[string]bool{}
-	for _, c := range r.calls {
-		if answer, ok := c.response.(*quotav1.GetQuotaResponse); ok && answer != nil {
-			index := answer.Meta.Index
-			if wanted[index] == nil {
-				wanted[index] = map[string]bool{}
-			}
-			wanted[index][answer.Quota.Definition.Name] = true
-		}
-	}
-	return wanted
 }

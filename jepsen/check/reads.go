@@ -1,10 +1,100 @@
 package check
 
-import "github.com/quotad/quotad/rpc/quotav1"
+import (
+	"fmt"
+
+	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+// viewKey names something at an index.
+type viewKey struct {
+	index uint64
+	name  string
+}
+
+// views are what reads must have seen.
+type views struct {
+	quotas    map[viewKey]*fsm.QuotaView
+	tasks     map[viewKey]string
+	workflows map[viewKey]string
+}
+
+// shown is what a read showed, by the names of what it showed.
+type shown struct{ quotas, tasks, workflows []string }
+
+// readsByIndex are what reads saw, by index.
+func (r *run) readsByIndex() map[uint64]*shown {
+	wanted := map[uint64]*shown{}
+	at := func(meta *quotav1.Meta) *shown {
+		if wanted[meta.Index] == nil {
+			wanted[meta.Index] = &shown{}
+		}
+		return wanted[meta.Index]
+	}
+	for _, c := range r.calls {
+		if c.Error != nil {
+			continue
+		}
+		switch answer := c.response.(type) {
+		case *quotav1.GetQuotaResponse:
+			s := at(answer.Meta)
+			s.quotas = append(s.quotas, answer.Quota.Definition.Name)
+		case *quotav1.GetWorkflowResponse:
+			s := at(answer.Meta)
+			s.workflows = append(s.workflows, answer.Workflow.Definition.Name)
+		case *quotav1.ListTasksResponse:
+			for _, task := range answer.Tasks {
+				s := at(answer.Meta)
+				s.tasks = append(s.tasks, task.Task)
+			}
+		}
+	}
+	return wanted
+}
+
+// look keeps what a read at this entry must have seen.
+func (v *views) look(s *shown, machine *fsm.Machine, applied *fsm.Applied) {
+	if s == nil {
+		return
+	}
+	for _, name := range s.quotas {
+		if view, ok := machine.State().Quota(name, applied.Clock); ok {
+			v.quotas[viewKey{applied.Index, name}] = &view
+		}
+	}
+	for _, name := range s.workflows {
+		if view, ok := machine.State().Workflow(name, applied.Clock); ok {
+			v.workflows[viewKey{applied.Index, name}] = workflowSeen(view.Sequential)
+		}
+	}
+	for _, name := range s.tasks {
+		for _, t := range machine.State().Tasks(name, "", logpb.TaskPhase_TASK_PHASE_UNSPECIFIED, "", 1, applied.Clock) {
+			v.tasks[viewKey{applied.Index, t.Name}] = taskSeen(t.Failures, t.MaxFailures, t.Attempts, t.Fence, int32(t.Outcome), int32(t.Phase))
+		}
+	}
+}
+
+func workflowSeen(sequential bool) string {
+	if sequential {
+		return "one at a time"
+	}
+	return "all go"
+}
+
+// taskSeen is how a task stands, but for what the mere passing of time changes.
+func taskSeen(failures, most int32, attempts int64, fence uint64, outcome, phase int32) string {
+	if phase == int32(quotav1.TaskPhase_TASK_PHASE_READY) {
+		phase = int32(quotav1.TaskPhase_TASK_PHASE_WAITING)
+	}
+	return fmt.Sprintf("%v, %d of %d failures, %d attempts, fence %d, %v", quotav1.TaskPhase(phase), failures, most, attempts, fence, quotav1.TaskOutcome(outcome))
+}
 
 // reads compares what reads showed with the replayed state at the index that they name.
 func (r *run) reads(rep *replayed) {
 	v := r.verdict("reads", "A read shows the state at the index that it names.")
+	r.readsOfTasks(rep, v)
 	for _, c := range r.calls {
 		answer, ok := c.response.(*quotav1.GetQuotaResponse)
 		if !ok || answer == nil {
@@ -12,7 +102,7 @@ func (r *run) reads(rep *replayed) {
 		}
 		v.Looked++
 		status := answer.Quota
-		view := rep.views[viewKey{answer.Meta.Index, status.Definition.Name}]
+		view := rep.views.quotas[viewKey{answer.Meta.Index, status.Definition.Name}]
 		if view == nil {
 			v.violate("GetQuota by %s shows %s at index %d, which no node applied", c.Client, status.Definition.Name, answer.Meta.Index)
 			continue
@@ -26,6 +116,32 @@ func (r *run) reads(rep *replayed) {
 		if status.Definition.GetWindow() == nil && (view.Consumed != status.Consumed || view.Available != status.Available) {
 			v.violate("GetQuota by %s at index %d shows %s with consumed %d, available %d; the log has %d, %d: it looked at a time that no entry carries",
 				c.Client, answer.Meta.Index, status.Definition.Name, status.Consumed, status.Available, view.Consumed, view.Available)
+		}
+	}
+}
+
+// readsOfTasks does so for tasks and workflows.
+func (r *run) readsOfTasks(rep *replayed, v *Verdict) {
+	compare := func(c *call, what, name, told, want string) {
+		v.Looked++
+		if told != want {
+			v.violate("%s by %s shows %s %s as %q; the log has %q", c.Procedure, c.Client, what, name, told, want)
+		}
+	}
+	for _, c := range r.calls {
+		if c.Error != nil {
+			continue
+		}
+		switch answer := c.response.(type) {
+		case *quotav1.ListTasksResponse:
+			for _, t := range answer.Tasks {
+				told := taskSeen(t.Failures, t.MaxFailures, t.Attempts, t.Fence, int32(t.Outcome), int32(t.Phase))
+				compare(c, "task", t.Task, told, rep.views.tasks[viewKey{answer.Meta.Index, t.Task}])
+			}
+		case *quotav1.GetWorkflowResponse:
+			w := answer.Workflow
+			told := workflowSeen(w.State == quotav1.WorkflowState_WORKFLOW_STATE_SEQUENTIAL)
+			compare(c, "workflow", w.Definition.Name, told, rep.views.workflows[viewKey{answer.Meta.Index, w.Definition.Name}])
 		}
 	}
 }

@@ -9,7 +9,6 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/quotad/quotad/fsm"
 	"github.com/quotad/quotad/fsm/logpb"
 	"github.com/quotad/quotad/rpc/quotav1"
 )
@@ -81,8 +80,8 @@ func logAsked(command *logpb.Command) string {
 		return fmt.Sprintf("close session %d", command.Session)
 	case *logpb.Command_Reserve:
 		r := k.Reserve
-		return fmt.Sprintf("reserve %s for %s, %v, consume %v, wait %v, resume %v",
-			logAmounts(r.Items), r.Holder, time.Duration(r.TtlNs), r.Consume, time.Duration(r.WaitNs), r.Resume)
+		return fmt.Sprintf("reserve %s for %s, %v, consume %v, wait %v, resume %v, emergency %v, fallback %v",
+			logAmounts(r.Items), r.Holder, time.Duration(r.TtlNs), r.Consume, time.Duration(r.WaitNs), r.Resume, r.Emergency, r.Fallback)
 	case *logpb.Command_Consume:
 		c := k.Consume
 		return fmt.Sprintf("consume %s of %d/%d as %d, done below %d", logAmounts(c.Items), c.Lease, c.Fence, c.Op, c.DoneBelow)
@@ -104,8 +103,10 @@ func logAsked(command *logpb.Command) string {
 		return "delete " + k.DeleteQuota.Quota
 	case *logpb.Command_RevokeLease:
 		return fmt.Sprintf("revoke %d", k.RevokeLease.Lease)
+	case *logpb.Command_SetOverride:
+		return fmt.Sprintf("override %s with %s for %v", k.SetOverride.Quota, optional(k.SetOverride.Limit), time.Duration(k.SetOverride.ForNs))
 	}
-	return fmt.Sprintf("%T", command.Kind)
+	return logAskedOfTask(command)
 }
 
 // apiAsked says what a request asks.
@@ -116,8 +117,8 @@ func apiAsked(request any) string {
 	case *quotav1.CloseSessionRequest:
 		return fmt.Sprintf("close session %d", r.Session)
 	case *quotav1.ReserveRequest:
-		return fmt.Sprintf("reserve %s for %s, %v, consume %v, wait %v, resume %v",
-			apiAmounts(r.Items), r.Holder, r.Ttl.AsDuration(), r.Consume, r.Wait.AsDuration(), r.Resume)
+		return fmt.Sprintf("reserve %s for %s, %v, consume %v, wait %v, resume %v, emergency %v, fallback %v",
+			apiAmounts(r.Items), r.Holder, r.Ttl.AsDuration(), r.Consume, r.Wait.AsDuration(), r.Resume, r.Emergency, r.Fallback)
 	case *quotav1.ConsumeRequest:
 		return fmt.Sprintf("consume %s of %d/%d as %d, done below %d", apiAmounts(r.Items), r.Lease, r.Fence, r.Op, r.DoneBelow)
 	case *quotav1.SettleRequest:
@@ -137,8 +138,10 @@ func apiAsked(request any) string {
 		return "delete " + r.Name
 	case *quotav1.RevokeLeaseRequest:
 		return fmt.Sprintf("revoke %d", r.Lease)
+	case *quotav1.OverrideQuotaRequest:
+		return fmt.Sprintf("override %s with %s for %v", r.Name, optional(r.Limit), r.Duration.AsDuration())
 	}
-	return fmt.Sprintf("%T", request)
+	return apiAskedOfTask(request)
 }
 
 // until is what is left until a moment, as an answer at the time now says it.
@@ -182,6 +185,8 @@ func logTold(result *logpb.Result, now int64) (told string, left time.Duration) 
 			words[i] = fmt.Sprintf("%s attempt %d", q.Quota, q.Attempt)
 		}
 		return fmt.Sprintf("reported %v", words), 0
+	case *logpb.Result_TaskBegun, *logpb.Result_TaskEnded:
+		return logToldOfTask(result, now)
 	}
 	return "done", 0
 }
@@ -215,6 +220,8 @@ func apiTold(response any) (told string, left time.Duration, meta *quotav1.Meta)
 		return fmt.Sprintf("applied: created %v, changed %v", sorted(r.Created), sorted(r.Changed)), 0, r.Meta
 	case *quotav1.RevokeLeaseResponse:
 		return fmt.Sprintf("released %s, ended true", apiAmounts(r.Returned)), 0, r.Meta
+	case *quotav1.BeginTaskResponse, *quotav1.RenewTaskResponse, *quotav1.EndTaskResponse:
+		return apiToldOfTask(r)
 	case interface{ GetMeta() *quotav1.Meta }:
 		return "done", 0, r.GetMeta()
 	}
@@ -249,20 +256,6 @@ func apiRefused(r *quotav1.Refusal) string {
 }
 
 func sorted(names []string) []string { return slices.Sorted(slices.Values(names)) }
-
-// logHappened and apiHappened say what an event tells.
-func logHappened(e *fsm.Event) string {
-	return happened(int32(e.Kind), e.Quota, e.Holder, e.Lease, e.Fence, e.Ticket, e.Amount, int32(e.Reason), time.Duration(e.Duration))
-}
-
-func apiHappened(e *quotav1.Event) string {
-	return happened(int32(e.Kind), e.Quota, e.Holder, e.Lease, e.Fence, e.Ticket, e.Amount, int32(e.Reason), e.Duration.AsDuration())
-}
-
-func happened(kind int32, quota, holder string, lease, fence, ticket uint64, n int64, reason int32, length time.Duration) string {
-	return fmt.Sprintf("%v %q %q %d/%d ticket %d amount %d %v %v",
-		quotav1.EventKind(kind), quota, holder, lease, fence, ticket, n, quotav1.Reason(reason), length)
-}
 
 // requestID is the identity of a request, and whether it has one.
 type requestID struct {

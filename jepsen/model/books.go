@@ -5,6 +5,8 @@ import (
 	"math/big"
 	"slices"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/quotad/quotad/fsm"
 	"github.com/quotad/quotad/fsm/logpb"
 )
@@ -35,6 +37,15 @@ type quota struct {
 	closedUntil     int64
 	closer          string
 	closerSince     int64
+	// over is a limit in place of its own; nil: none.
+	over *override
+	// reopened is when its last cooldown ended, ramped what was granted since.
+	reopened, ramped int64
+	// usages are by holder; unsure: some may be older than these books' policy.
+	usages map[string]*usage
+	unsure bool
+	// granted is what classes were granted in the present window at most, wanted when they last asked.
+	granted, wanted [3]int64
 }
 
 // reportedCap is a total to which a report lowered one window.
@@ -296,17 +307,11 @@ func (j *Judge) define(definitions []*logpb.Quota) {
 		q := j.quotas[definition.Name]
 		if q == nil {
 			j.lastQuota++
-			q = &quota{number: j.lastQuota, name: definition.Name, surelyIn: map[int64]int64{}, drawn: new(big.Int)}
+			q = &quota{number: j.lastQuota, name: definition.Name, surelyIn: map[int64]int64{}, drawn: new(big.Int), usages: map[string]*usage{}}
 			j.quotas[definition.Name] = q
 			created = append(created, q)
-		} else {
-			q.advance(j.clock)
 		}
-		before := q.rule
-		q.definition, q.rule = definition, ruleOf(definition)
-		q.highest = max(q.highest, q.rule.usable)
-		q.redrawn(&before, j.clock.Now)
-		q.advance(j.clock)
+		j.setRule(q, definition)
 	}
 	for _, q := range created {
 		if q.rule.kind == windowKind && !q.rule.anchored {
@@ -330,6 +335,21 @@ func (j *Judge) define(definitions []*logpb.Quota) {
 	if moved {
 		j.relane()
 	}
+}
+
+// setRule gives a quota a definition, under its override where it has one.
+func (j *Judge) setRule(q *quota, definition *logpb.Quota) {
+	if q.definition != nil {
+		q.advance(j.clock)
+	}
+	if !proto.Equal(q.definition.GetPolicy(), definition.Policy) {
+		q.usages, q.unsure = map[string]*usage{}, q.definition != nil
+	}
+	before := q.rule
+	q.definition, q.rule = definition, ruleOf(under(definition, q.over))
+	q.highest = max(q.highest, q.rule.usable)
+	q.redrawn(&before, j.clock.Now)
+	q.advance(j.clock)
 }
 
 // redrawn carries what was drawn from the burst over to another rule. A burst that is new begins whole, or, which is as

@@ -31,7 +31,7 @@ func (j *Judge) consume(asked *logpb.Consume, result *logpb.Result) {
 	j.doneBelow(l, asked.DoneBelow)
 	if l.tentative {
 		l.tentative = false
-		l.deadline = max(l.deadline, j.clock.Now+l.ttl)
+		l.deadline = max(l.deadline, min(j.clock.Now+l.ttl, j.turnEnd(l)))
 		j.due.add(l.deadline, l.id)
 	}
 	j.charge(l, asked.Items, consumed)
@@ -69,7 +69,7 @@ func (j *Judge) cooled(l *lease, items []*logpb.Item) {
 		}
 		for _, s := range it.shares {
 			switch {
-			case s.quota.deleted:
+			case s.quota.deleted, s.quota.rule.observe:
 			case s.quota.cooling(j.clock.Now):
 				j.violate("cooldown", "lease %d consumes %s, and %s is closed until %d", l.id, it.quota.name, s.quota.name, s.quota.closedUntil)
 			case s.quota.rule.usable == 0:
@@ -156,7 +156,7 @@ func (j *Judge) chargePart(it *item, amount int64, o *operation) *part {
 		c := &charge{amount: amount, end: end, latest: end}
 		q.enter(c)
 		p.charges = append(p.charges, c)
-		if !q.draw(j.clock.Now, amount) {
+		if !q.draw(j.clock.Now, amount) && !q.rule.observe {
 			j.violate("burst", "%d of %s are consumed, with these it has more than its burst, %d", amount, q.name, q.rule.burst)
 		}
 		j.reaches(q, c, o)
@@ -176,7 +176,7 @@ func (j *Judge) reaches(q *quota, c *charge, o *operation) {
 	}
 	c.window, c.sure = begin, true
 	q.surelyIn[begin] += c.amount
-	if q.surelyIn[begin] > q.highest {
+	if q.surelyIn[begin] > q.highest && !q.rule.observe {
 		j.violate("window", "%s has %d in the window that began at %d, usable are %d", q.name, q.surelyIn[begin], begin, q.highest)
 	}
 	for other := range q.surelyIn {
@@ -365,6 +365,9 @@ func (j *Judge) overrun(p *part, amount int64) {
 		if !c.quota.deleted {
 			now := c.quota.rule.later(j.clock, 0)
 			c.quota.enter(&charge{amount: amount, end: now, latest: now})
+			for class := range c.quota.granted { // whoever it is charged to
+				c.quota.granted[class] = plus(c.quota.granted[class], amount)
+			}
 		}
 	}
 }

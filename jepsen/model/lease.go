@@ -143,7 +143,7 @@ func (j *Judge) grant(ask *logpb.Reserve, granted *logpb.Granted, class int32, w
 		return
 	}
 	j.allOrNothing(ask, granted)
-	j.room(ask, granted, needs)
+	j.room(ask, granted, needs, class)
 	if granted.Class != class {
 		j.violate("class", "lease %d is granted to %s in class %d, it asked in class %d", granted.Lease, ask.Holder, granted.Class, class)
 	}
@@ -160,9 +160,10 @@ func (j *Judge) grant(ask *logpb.Reserve, granted *logpb.Granted, class int32, w
 	if l.tentative {
 		length = firstTTL
 	}
-	if l.deadline != j.clock.Now+length {
-		j.violate("deadline", "lease %d ends at %d, it is %d and it has a length of %d", l.id, l.deadline, j.clock.Now, length)
+	if latest := j.noteStep(ask.Holder, needs); l.deadline != min(j.clock.Now+length, latest) {
+		j.violate("deadline", "lease %d ends at %d, it is %d, it has a length of %d, and its turn ends at %d", l.id, l.deadline, j.clock.Now, length, latest)
 	}
+	j.noteGrant(ask.Holder, class, needs)
 	j.leases[l.id] = l
 	j.due.add(l.deadline, l.id)
 	j.hold(l, granted.Items)
@@ -172,24 +173,36 @@ func (j *Judge) grant(ask *logpb.Reserve, granted *logpb.Granted, class int32, w
 
 // allOrNothing compares what was granted with what was asked.
 func (j *Judge) allOrNothing(ask *logpb.Reserve, granted *logpb.Granted) {
+	for steps, names := range j.chains(ask) {
+		if j.isAsked(ask, names, granted) {
+			j.stats.Instead += min(steps, 1)
+			return
+		}
+	}
+	j.violate("all-or-nothing", "asked for %v, granted %v", ask.Items, granted.Items)
+}
+
+// isAsked tells whether a grant is of what was asked, of quotas that may be others than those asked for.
+func (j *Judge) isAsked(ask *logpb.Reserve, names []string, granted *logpb.Granted) bool {
 	same := len(ask.Items) == len(granted.Items)
 	for i := 0; same && i < len(ask.Items); i++ {
-		asked, got := ask.Items[i], granted.Items[i]
+		asked, got, instead := ask.Items[i], granted.Items[i], ""
 		amount := j.quotas[got.Quota].rule.estimate
 		if asked.Amount != nil {
 			amount = *asked.Amount
 		}
-		same = got.Quota == asked.Quota && got.Amount == amount
+		if names[i] != asked.Quota {
+			instead = asked.Quota
+		}
+		same = got.Quota == names[i] && got.Amount == amount && got.InsteadOf == instead
 	}
-	if !same {
-		j.violate("all-or-nothing", "asked for %v, granted %v", ask.Items, granted.Items)
-	}
+	return same
 }
 
 // room judges whether there is room for a grant in all quotas that it needs.
-func (j *Judge) room(ask *logpb.Reserve, granted *logpb.Granted, needs []need) {
+func (j *Judge) room(ask *logpb.Reserve, granted *logpb.Granted, needs []need, class int32) {
 	for {
-		name, detail := j.wanting(ask, needs)
+		name, detail := j.wanting(ask, needs, class)
 		if name == "" {
 			return
 		}
@@ -201,11 +214,14 @@ func (j *Judge) room(ask *logpb.Reserve, granted *logpb.Granted, needs []need) {
 }
 
 // wanting says what stands in the way of a grant.
-func (j *Judge) wanting(ask *logpb.Reserve, needs []need) (name, detail string) {
+func (j *Judge) wanting(ask *logpb.Reserve, needs []need, class int32) (name, detail string) {
+	rank := j.rank(ask.Holder, class, needs)
 	for _, n := range needs {
 		q := n.quota
 		q.advance(j.clock)
 		switch {
+		case q.rule.observe:
+			continue
 		case q.cooling(j.clock.Now):
 			return "cooldown", sprint("%s is closed until %d", q.name, q.closedUntil)
 		case q.rule.usable == 0:
@@ -225,8 +241,11 @@ func (j *Judge) wanting(ask *logpb.Reserve, needs []need) (name, detail string) 
 		case ask.Consume && q.rule.burst > 0 && n.amount > q.rule.burst:
 			return "burst", sprint("%d of %s can never be consumed at once, its burst is %d", n.amount, q.name, q.rule.burst)
 		}
+		if name, detail := j.policies(ask, class, rank, n); name != "" {
+			return name, detail
+		}
 	}
-	return "", ""
+	return j.keptBack(ask.Holder, needs)
 }
 
 // hold enters what a lease holds.
@@ -413,7 +432,7 @@ func (j *Judge) renew(asked *logpb.Renew, renewed *logpb.Renewed) {
 		ttl = l.ttl
 	}
 	l.ttl, l.tentative = max(l.ttl, ttl), false
-	if want := max(l.deadline, j.clock.Now+ttl); renewed.DeadlineNs != want {
+	if want := max(l.deadline, min(j.clock.Now+ttl, j.turnEnd(l))); renewed.DeadlineNs != want && !j.entry.ambiguous {
 		j.violate("deadline", "lease %d is renewed until %d, not %d", l.id, renewed.DeadlineNs, want)
 	}
 	l.deadline = renewed.DeadlineNs

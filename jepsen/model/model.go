@@ -25,6 +25,15 @@
 //     due, a thousand things an entry.
 //   - grace (6): a slot of a lease that ended by itself counts until its grace is over.
 //   - item-closed (6): what was held in a window that has closed cannot be consumed; no window closes early.
+//   - override (2): a limit in place of a quota's own counts from its command to its end, and not for longer.
+//   - zone, share, ramp, breaker (8): nothing is granted that the quota's policy withholds.
+//   - turn (8): while a workflow goes one at a time, nothing is granted to a step but the one that has the turn, no two have it
+//     at once, and no lease of a turn outlives it.
+//   - sequential (8): a workflow goes one at a time when enough of its steps were limited, and not before; all go again when
+//     it was calm for long enough, and not before.
+//   - back-pressure (8): who is kept back for a step that is limited is granted nothing.
+//   - task-attempt (5): a task's attempts come one after the other, when they may, and end once.
+//   - task-budget (5): a task's failures are counted, and it is shelved, once, when it has failed as often as it may.
 //   - class (8): who asks is judged in its own class or a lower one.
 //   - class-order (8): nobody of a lower class is granted what somebody of a higher one waits for.
 //   - fifo (8): who waits for the same quotas in the same class is served in the order in which it asked.
@@ -34,7 +43,11 @@
 // Where the state machine rounds to the safe side (ends of exposures, by a hundredth of a period) or the rules leave a
 // choice, the model allows both; it is exact where a mistake would hurt.
 //
-// Not judged: turns between holders, retry times, what is told as CANNOT_SERVE_IN_TIME, refusals for want of room in a
+// Policies and workflows are judged from one side: what is granted must have been permissible, by the reading of the rules
+// that permits more where these books cannot tell.
+//
+// Not judged: turns between holders, retry times, whom a policy refuses, the order of waiters for quotas with a policy and
+// of steps, predictions, caps and floors of shares, shares of single holders, to whom a workflow's turn goes next, what is told as CANNOT_SERVE_IN_TIME, refusals for want of room in a
 // window that is anchored at its provider's reset, limits in bytes, and whether definitions are possible. Stats counts
 // the refusals among these.
 package model
@@ -50,11 +63,12 @@ import (
 // promises are the promises of docs/consistency.md by rule.
 var promises = map[string]int{
 	"ceiling": 1, "clamp": 1, "all-or-nothing": 1, "conservation": 1, "unexplained": 1,
-	"window": 2, "burst": 2, "spend-by": 2, "cooldown": 2, "cap": 2,
+	"window": 2, "burst": 2, "spend-by": 2, "cooldown": 2, "cap": 2, "override": 2,
 	"fence-order": 3, "dead-fence": 3,
-	"once": 5, "session": 5,
+	"once": 5, "session": 5, "task-attempt": 5, "task-budget": 5,
 	"clock": 6, "deadline": 6, "early-expiry": 6, "late-expiry": 6, "grace": 6, "item-closed": 6,
 	"class": 8, "class-order": 8, "fifo": 8,
+	"zone": 8, "share": 8, "ramp": 8, "breaker": 8, "turn": 8, "sequential": 8, "back-pressure": 8,
 	"late-wait": 9, "early-wait-end": 9, "false-refusal": 9,
 }
 
@@ -94,6 +108,25 @@ type Stats struct {
 	Overruns     int `json:"overruns"`
 	ItemsClosed  int `json:"items_closed"`
 	Lowered      int `json:"lowered"` // limits that were lowered below what was out
+	// SessionsEnded are those that were found to have expired.
+	SessionsEnded int `json:"sessions_ended"`
+	// Attempts are those of tasks that began, Lost those that were, Shelved and PutBack are tasks.
+	Attempts int `json:"attempts"`
+	Lost     int `json:"lost"`
+	Shelved  int `json:"shelved"`
+	PutBack  int `json:"put_back"`
+	// Overrides were set, OverridesEnded ended by themselves. Breakers opened. Instead are grants of fallbacks.
+	Overrides      int `json:"overrides"`
+	OverridesEnded int `json:"overrides_ended"`
+	Breakers       int `json:"breakers"`
+	Forecasts      int `json:"forecasts"`
+	Instead        int `json:"instead"`
+	// Withheld are refusals and waits for a policy's or a workflow's sake.
+	Withheld int `json:"withheld"`
+	// Sequentials and Parallels are how often a workflow began to go one at a time, and ended, Turns what was told of turns.
+	Sequentials int `json:"sequentials"`
+	Parallels   int `json:"parallels"`
+	Turns       int `json:"turns"`
 	// Unjudged counts the refusals and failures of which the model cannot tell whether they are true.
 	Unjudged int `json:"unjudged"`
 	// Most is the largest share of usable that a grant left in use, in percent, over all quotas.
@@ -121,10 +154,18 @@ type Judge struct {
 	keys     map[string]*answer
 	limits   limits
 
+	tasks      map[string]*task
+	taskNamed  map[uint64]*task
+	taskDue    dues
+	taskRest   dues
+	overridden map[*quota]bool
+	workflows  map[string]*workflow
+
 	clock                             fsm.Clock
 	lastFence                         uint64
 	lastLease, lastTicket, lastOpened uint64
 	lastQuota                         int
+	lastTask                          uint64
 	clusterID                         string
 	seed                              maphash.Seed
 	stats                             Stats
@@ -153,9 +194,19 @@ type entry struct {
 	finals      map[uint64]uint64
 	fenceBefore uint64
 	idle        int64
+	taskLife    int64
 	expired     int
 	waitsOver   int
-	violations  []Violation
+	lost        int
+	// taskEnds and shelved count, by task, the ends of attempts and budgets that events have not told yet, broken the
+	// breakers, by quota and holder.
+	taskEnds, shelved, broken map[string]int
+	// began are the workflows that began to go one at a time, with when they last changed; dropped those that ended.
+	began   map[*workflow]int64
+	dropped map[string]bool
+	// ambiguous says that it cannot be told when all of a workflow went again: before a command that changes it, or with it.
+	ambiguous  bool
+	violations []Violation
 }
 
 // New returns a judge of a log that begins with the cluster's birth.
@@ -164,6 +215,7 @@ func New() *Judge {
 		quotas: map[string]*quota{}, leases: map[uint64]*lease{}, ended: map[uint64]*lease{},
 		waiting: map[uint64]*waiter{}, lanes: map[string]*lane{}, lanesOf: map[*quota][]*lane{},
 		sessions: map[uint64]*session{}, keys: map[string]*answer{}, limits: defaultLimits(), seed: maphash.MakeSeed(),
+		tasks: map[string]*task{}, taskNamed: map[uint64]*task{}, overridden: map[*quota]bool{}, workflows: map[string]*workflow{},
 	}
 }
 
@@ -180,7 +232,8 @@ func (j *Judge) violate(name, format string, args ...any) {
 func (j *Judge) Entry(parsed *logpb.Entry, applied *fsm.Applied) []Violation {
 	j.entry = entry{
 		index: applied.Index, command: -1, commands: parsed.Commands, results: applied.Results,
-		fenceBefore: j.lastFence, idle: j.limits.idle,
+		fenceBefore: j.lastFence, idle: j.limits.idle, taskLife: j.limits.taskLife,
+		taskEnds: map[string]int{}, shelved: map[string]int{}, broken: map[string]int{}, began: map[*workflow]int64{}, dropped: map[string]bool{},
 	}
 	j.time(parsed, applied.Clock)
 	if len(parsed.Commands) != len(applied.Results) {
@@ -194,7 +247,9 @@ func (j *Judge) Entry(parsed *logpb.Entry, applied *fsm.Applied) []Violation {
 	j.carryOut(len(parsed.Commands))
 	j.entry.command = -1
 	j.complete()
+	j.oneAtATime()
 	j.overdue()
+	j.overdueTasks()
 	return j.entry.violations
 }
 
@@ -225,6 +280,8 @@ func (j *Judge) complete() {
 			j.violate("cooldown", "%s was reported closed until %d, and is until %d", c.quota.name, c.until, c.quota.closedUntil)
 		}
 	}
+	j.unbroken()
+	j.overruled()
 }
 
 // overdue looks for leases and waits whose time was up with this entry and that are still there, unless so much was due

@@ -21,6 +21,8 @@ type waiter struct {
 	session uint64
 	answer  *answer
 	lane    *lane
+	// isStep says that a workflow may keep it back.
+	isStep bool
 }
 
 // lane is all waiters that need the same quotas, ancestors included.
@@ -55,6 +57,7 @@ func (j *Judge) classOf(ask *logpb.Reserve) int32 {
 }
 
 func (j *Judge) reserve(ask *logpb.Reserve, result *logpb.Result) {
+	j.wants(ask)
 	switch k := result.Kind.(type) {
 	case *logpb.Result_Granted:
 		if j.entry.items[k.Granted.Lease] == 0 {
@@ -64,6 +67,7 @@ func (j *Judge) reserve(ask *logpb.Reserve, result *logpb.Result) {
 	case *logpb.Result_Refusal:
 		j.stats.Refused++
 		j.judgeRefusal(ask, k.Refusal)
+		j.denied(ask.Holder, k.Refusal.Reason, k.Refusal.Quota, k.Refusal.RetryAtNs)
 	case *logpb.Result_Waiting:
 		j.wait(ask, k.Waiting)
 	default:
@@ -112,7 +116,9 @@ func (j *Judge) line(w *waiter) {
 	}
 	w.lane = l
 	l.length++
-	l.byClass[w.class]++
+	if w.isStep = j.isStep(w.ask.Holder); !w.isStep {
+		l.byClass[w.class]++
+	}
 	at := line{holder: w.ask.Holder, class: w.class}
 	l.lines[at] = append(l.lines[at], w.ticket)
 }
@@ -122,7 +128,9 @@ func (j *Judge) leave(w *waiter) {
 	delete(j.waiting, w.ticket)
 	l := w.lane
 	l.length--
-	l.byClass[w.class]--
+	if !w.isStep {
+		l.byClass[w.class]--
+	}
 	for _, q := range l.quotas {
 		q.waiting--
 	}
@@ -176,8 +184,8 @@ func (j *Judge) relane() {
 // these is short for him, or for somebody before him, and with that set aside; or one is closed, for all. So nobody of
 // a lower class, and nobody later of the same holder and class, passes.
 func (j *Judge) order(holder string, needs []need, granted *logpb.Granted) {
-	if len(j.waiting) == 0 {
-		return
+	if len(j.waiting) == 0 || slices.ContainsFunc(needs, func(n need) bool { return n.quota.definition.GetPolicy().GetAgeingNs() > 0 }) {
+		return // who has grown old, or was saved up for, goes before others
 	}
 	needed := map[*quota]bool{}
 	for _, n := range needs {
@@ -185,8 +193,8 @@ func (j *Judge) order(holder string, needs []need, granted *logpb.Granted) {
 	}
 	for _, n := range needs {
 		for _, l := range j.lanesOf[n.quota] {
-			if l.quotas[0] != n.quota || slices.ContainsFunc(l.quotas, func(q *quota) bool { return !needed[q] }) {
-				continue // seen with another quota, or may be short of something else
+			if l.quotas[0] != n.quota || slices.ContainsFunc(l.quotas, func(q *quota) bool { return !needed[q] || q.definition.GetPolicy() != nil }) {
+				continue // seen with another quota, or may be short of something else, or policy passes it over
 			}
 			for class := range granted.Class {
 				if l.byClass[class] > 0 {

@@ -48,10 +48,33 @@ type drive struct {
 	last    fsm.Applied
 	entries []*logpb.Entry
 	trace   bool
+	// defined are the quotas' definitions, names their names.
+	defined func() []*logpb.Quota
+	names   []string
+	// withPolicy says that there are policies, workflows, tasks and overrides as well; attempts are those of tasks.
+	withPolicy bool
+	attempts   []*logpb.EndTask
 }
 
-func newDrive(d draws) *drive {
-	return &drive{draws: d, machine: fsm.New(), judge: New(), seq: map[uint64]uint64{}, wall: birth, trace: true}
+func newDrive(d draws, withPolicy bool) *drive {
+	made := &drive{
+		draws: d, machine: fsm.New(), judge: New(), seq: map[uint64]uint64{}, wall: birth, trace: true, defined: quotasOf, withPolicy: withPolicy,
+	}
+	if withPolicy {
+		made.defined = policiesOf
+	}
+	made.names = names1(made.defined())
+	return made
+}
+
+// found applies the definitions.
+func (d *drive) found() []Violation {
+	apply := &logpb.ApplyQuotas{Quotas: d.defined()}
+	if d.withPolicy {
+		apply.Workflows, apply.ReplaceWorkflows = workflowsOf(), true
+		apply.Holders, apply.ReplaceHolders = []*logpb.HolderRule{{Pattern: "boss", Class: 0}, {Pattern: "low-*", Class: 2}}, true
+	}
+	return d.apply(&logpb.Command{Kind: &logpb.Command_ApplyQuotas{ApplyQuotas: apply}})
 }
 
 func pick[T any](d draws, from []T, what string) T { return from[d.intn(len(from), what)] }
@@ -98,6 +121,7 @@ func (d *drive) learn() {
 			d.opened = append(d.opened, s.Session)
 		}
 	}
+	d.learnTasks()
 	for _, e := range d.last.Events {
 		if g := e.Result.GetGranted(); g != nil {
 			d.leases = append(d.leases, g)
@@ -149,13 +173,10 @@ func names1(quotas []*logpb.Quota) (names []string) {
 	return names
 }
 
-var (
-	allQuotas  = names1(quotasOf())
-	allHolders = []string{"boss", "std-1", "std-2", "std-3", "low-1", "low-2"}
-)
+var allHolders = []string{"boss", "std-1", "std-2", "std-3", "low-1", "low-2"}
 
 func (d *drive) item() *logpb.Item {
-	it := &logpb.Item{Quota: pick(d, allQuotas, "quota")}
+	it := &logpb.Item{Quota: pick(d, d.names, "quota")}
 	if !d.oneIn(6, "estimate") {
 		it.Amount = new(d.between(1, 9, "amount"))
 		if d.oneIn(40, "huge") {
@@ -234,6 +255,9 @@ func (d *drive) reserve() *logpb.Command {
 		r.WaitNs = pick(d, []int64{sec, 10 * sec, 60 * sec}, "wait")
 	}
 	r.Resume = d.oneIn(40, "resume")
+	if d.withPolicy {
+		r.Emergency, r.Fallback = d.oneIn(4, "emergency"), d.oneIn(3, "fallback")
+	}
 	if d.oneIn(6, "classed") {
 		r.Class = new(int32(d.intn(3, "class")))
 	}
@@ -267,7 +291,7 @@ func (d *drive) report(g *logpb.Granted, fence uint64) *logpb.Command {
 	}
 	for _, it := range g.Items {
 		s := &logpb.Signal{Quota: it.Quota, Cause: logpb.Cause(d.intn(7, "cause") + 1)}
-		if d.intn(3, "ok") > 0 {
+		if d.intn(3+d.often(-1), "ok") > 0 {
 			s.Cause = logpb.Cause_CAUSE_OK // or everything would be closed all the time
 		}
 		if d.oneIn(3, "remaining") {
@@ -297,7 +321,7 @@ func (d *drive) admin(lease uint64) *logpb.Command {
 	case 2:
 		return apply(rate("clamped", "", d.between(0, 60, "limit"), 10*sec))
 	case 3:
-		q := quotasOf()[1+d.intn(len(allQuotas)-1, "changed")]
+		q := d.defined()[1+d.intn(len(d.names)-1, "changed")]
 		limit := d.between(2, 80, "new limit")
 		if r := q.GetRate(); r != nil {
 			r.Limit = limit
@@ -308,7 +332,7 @@ func (d *drive) admin(lease uint64) *logpb.Command {
 		}
 		return apply(q)
 	case 4, 5:
-		return apply(quotasOf()...)
+		return apply(d.defined()...)
 	case 6:
 		return &logpb.Command{Kind: &logpb.Command_RaiseEpoch{RaiseEpoch: &logpb.RaiseEpoch{Epoch: uint32(d.intn(6, "epoch"))}}}
 	case 7:
@@ -317,11 +341,14 @@ func (d *drive) admin(lease uint64) *logpb.Command {
 		}}}
 	}
 	return &logpb.Command{Kind: &logpb.Command_DeleteQuota{DeleteQuota: &logpb.DeleteQuota{
-		Quota: pick(d, allQuotas, "deleted"), Force: d.oneIn(2, "force"),
+		Quota: pick(d, d.names, "deleted"), Force: d.oneIn(2, "force"),
 	}}}
 }
 
 func (d *drive) command() *logpb.Command {
+	if d.withPolicy && d.oneIn(4, "of policy") {
+		return d.ofPolicy()
+	}
 	g, fence := d.named()
 	switch d.intn(24, "kind") {
 	case 0, 1, 2, 3, 4, 5, 6, 7:
@@ -393,10 +420,18 @@ func (d *drive) again() *logpb.Command {
 	return old
 }
 
+// often is a number where there are policies, which are about quotas that are used a lot, and 0 otherwise.
+func (d *drive) often(n int) int {
+	if d.withPolicy {
+		return n
+	}
+	return 0
+}
+
 // step lets some time pass and applies an entry of a few commands.
 func (d *drive) step() []Violation {
 	d.now += pick(d, []int64{0, mil, 40 * mil, 100 * mil, 300 * mil, sec}, "sleep")
-	if d.oneIn(40, "sleeps long") {
+	if d.oneIn(40+d.often(160), "sleeps long") {
 		d.now += d.between(10, 400, "long") * sec
 	}
 	var commands []*logpb.Command
@@ -446,9 +481,12 @@ func (d *drive) told(most int) string {
 }
 
 // TestRandomHistories: whatever the state machine makes of random commands is allowed.
-func TestRandomHistories(t *testing.T) {
+func TestRandomHistories(t *testing.T) { checkRandom(t, false) }
+
+func checkRandom(t *testing.T, withPolicy bool) {
+	t.Helper()
 	rapid.Check(t, func(rt *rapid.T) {
-		d := newDrive(fromRapid{rt})
+		d := newDrive(fromRapid{rt}, withPolicy)
 		check := func(violations []Violation) {
 			if len(violations) > 0 {
 				rt.Fatalf("%+v\n%s", violations[0], d.told(60))
@@ -457,7 +495,7 @@ func TestRandomHistories(t *testing.T) {
 				rt.Fatalf("%v\n%s", err, d.told(60))
 			}
 		}
-		check(d.apply(&logpb.Command{Kind: &logpb.Command_ApplyQuotas{ApplyQuotas: &logpb.ApplyQuotas{Quotas: quotasOf()}}}))
+		check(d.found())
 		for range rapid.IntRange(1, 150).Draw(rt, "entries") {
 			check(d.step())
 		}
@@ -471,15 +509,17 @@ func (s seeded) intn(n int, _ string) int { return s.IntN(n) }
 
 // TestLongHistories: as above, for so long that quotas fill up, windows close and sessions expire, and each rule has
 // something to say.
-func TestLongHistories(t *testing.T) {
+func TestLongHistories(t *testing.T) { checkLong(t, false) }
+
+func checkLong(t *testing.T, withPolicy bool) (sum Stats) {
+	t.Helper()
 	steps := 20_000
 	if testing.Short() {
 		steps = 3000
 	}
-	var sum Stats
 	for seed := range uint64(3) {
-		d := newDrive(seeded{rand.New(rand.NewPCG(seed, 1))})
-		violations := d.apply(&logpb.Command{Kind: &logpb.Command_ApplyQuotas{ApplyQuotas: &logpb.ApplyQuotas{Quotas: quotasOf()}}})
+		d := newDrive(seeded{rand.New(rand.NewPCG(seed, 1))}, withPolicy)
+		violations := d.found()
 		for i := 0; i < steps && len(violations) == 0; i++ {
 			violations = d.step()
 			if i%50 == 0 {
@@ -494,4 +534,5 @@ func TestLongHistories(t *testing.T) {
 		sum = d.judge.Stats()
 		t.Logf("seed %d: %+v", seed, sum)
 	}
+	return sum
 }

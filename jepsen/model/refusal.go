@@ -28,6 +28,7 @@ func (j *Judge) judgeWaiting(k int, event *fsm.Event) {
 	if lie := j.lie(ask, event.Reason, event.Quota, 0); lie != "" {
 		j.violate("false-refusal", "%s has to wait for %v: %s", ask.Holder, ask.Items, lie)
 	}
+	j.denied(ask.Holder, event.Reason, event.Quota, 0)
 	j.entry.command = was
 }
 
@@ -61,7 +62,7 @@ func (j *Judge) lie(ask *logpb.Reserve, reason logpb.Reason, quota string, retry
 	case logpb.Reason_REASON_SUSPENDED:
 		isTrue = r.usable == 0
 	case logpb.Reason_REASON_NEVER_FITS:
-		isTrue = n.amount > r.usable || ask.Consume && r.burst > 0 && n.amount > r.burst
+		isTrue = n.amount > r.usable || ask.Consume && r.burst > 0 && n.amount > r.burst || j.aboveCap(ask, n)
 	case logpb.Reason_REASON_ABOVE_CLAMP:
 		isTrue = n.own > r.maxHold
 	case logpb.Reason_REASON_COOLDOWN:
@@ -76,6 +77,8 @@ func (j *Judge) lie(ask *logpb.Reserve, reason logpb.Reason, quota string, retry
 		j.stats.Unjudged++
 		isTrue = ask.WaitNs > 0 && retryAt > plus(j.clock.Now, ask.WaitNs)
 	default:
+		j.stats.Withheld++
+		isTrue = j.withheld(ask, reason, q)
 	}
 	if isTrue {
 		return ""
@@ -128,6 +131,8 @@ func (j *Judge) consumeRefused(asked *logpb.Consume, refusal *logpb.Refusal) {
 		isTrue = found.rule.usable == 0
 	case refusal.Reason == logpb.Reason_REASON_COOLDOWN:
 		isTrue = found.cooling(j.clock.Now)
+	case refusal.Reason == logpb.Reason_REASON_REOPENING:
+		_, isTrue = found.letsThrough(j.clock.Now)
 	case refusal.Reason == logpb.Reason_REASON_NEVER_FITS, refusal.Reason == logpb.Reason_REASON_EXHAUSTED:
 		j.stats.Unjudged++
 		isTrue = found.rule.burst > 0
@@ -138,6 +143,7 @@ func (j *Judge) consumeRefused(asked *logpb.Consume, refusal *logpb.Refusal) {
 		return
 	}
 	j.available(found, refusal.Available)
+	j.denied(l.holder, refusal.Reason, refusal.Quota, refusal.RetryAtNs)
 }
 
 // failed judges whether what a command is said to have done wrong is true.
@@ -155,13 +161,18 @@ func (j *Judge) failed(command *logpb.Command, failure *logpb.Failure) {
 }
 
 func (j *Judge) isTrue(command *logpb.Command, failure *logpb.Failure) (isTrue, judged bool) {
+	if isOfTask(command) {
+		return j.taskFailure(command, failure)
+	}
 	switch failure.Reason {
 	case logpb.Reason_REASON_UNKNOWN_QUOTA:
-		asked := command.GetDeleteQuota().GetQuota() == failure.Quota
+		asked := command.GetDeleteQuota().GetQuota() == failure.Quota || command.GetSetOverride().GetQuota() == failure.Quota
 		for _, item := range command.GetReserve().GetItems() {
 			asked = asked || item.Quota == failure.Quota
 		}
 		return asked && j.quotas[failure.Quota] == nil, true
+	case logpb.Reason_REASON_UNKNOWN_WORKFLOW:
+		return j.workflows[command.GetDeleteWorkflow().GetWorkflow()] == nil, true
 	case logpb.Reason_REASON_UNKNOWN_TICKET:
 		return j.waiting[command.GetWithdraw().GetTicket()] == nil, true
 	case logpb.Reason_REASON_UNKNOWN_LEASE:
@@ -254,7 +265,17 @@ func (j *Judge) inUse(command *logpb.DeleteQuota) (isTrue, judged bool) {
 	}
 	q.advance(j.clock)
 	used := q.leases > 0 || q.waiting > 0 || q.held > 0 || q.perhaps.sum > 0
-	return q.children > 0 || used && !command.Force, true
+	return q.children > 0 || (used || j.standsIn(q)) && !command.Force, true
+}
+
+// standsIn tells whether a quota is another's fallback.
+func (j *Judge) standsIn(q *quota) bool {
+	for _, other := range j.quotas {
+		if other.definition.Fallback == q.name {
+			return true
+		}
+	}
+	return false
 }
 
 // isTrueOf judges a failure of a command that named a live lease.
@@ -318,4 +339,40 @@ func (l *lease) share(name string) *quota {
 		}
 	}
 	return nil
+}
+
+// withheld tells whether a policy or a workflow may withhold what a Reserve asks for.
+func (j *Judge) withheld(ask *logpb.Reserve, reason logpb.Reason, q *quota) bool {
+	policy := q.definition.GetPolicy()
+	switch reason {
+	case logpb.Reason_REASON_BREAKER_OPEN:
+		u := j.usageOf(ask.Holder, q)
+		return u.closedUntil > j.clock.Now || u.unsure && policy.GetBreaker() != nil
+	case logpb.Reason_REASON_REOPENING:
+		_, reopens := q.letsThrough(j.clock.Now)
+		return reopens
+	case logpb.Reason_REASON_ZONE:
+		return policy.GetZones() != logpb.Zones_ZONES_UNSPECIFIED
+	case logpb.Reason_REASON_SHARE, logpb.Reason_REASON_CAP:
+		return policy.GetShares() != nil
+	case logpb.Reason_REASON_PARKED:
+		return policy.GetPrediction() != nil && j.classOf(ask) == 2
+	case logpb.Reason_REASON_SEQUENTIAL, logpb.Reason_REASON_BACK_PRESSURE:
+		return j.standsBack(ask.Holder, reason)
+	default:
+		return false
+	}
+}
+
+// aboveCap tells whether a critical Reserve is larger than all that critical ones may use of a window.
+func (j *Judge) aboveCap(ask *logpb.Reserve, n need) bool {
+	shares := n.quota.definition.GetPolicy().GetShares()
+	if shares == nil || j.classOf(ask) != 0 {
+		return false
+	}
+	most := int64(shares.CapPpm)
+	if most == 0 {
+		most = 900_000
+	}
+	return n.amount > mulDiv(n.quota.rule.usable, most, millionth)
 }

@@ -31,6 +31,7 @@ func (j *Judge) report(asked *logpb.Report, reported *logpb.Reported) {
 			j.learn(q, o, signal, reported.Quotas[i])
 			j.lower(q, o, signal, reported.Quotas[i])
 		}
+		j.answered(l.holder, q, signal.Cause)
 		j.closes(l.holder, q, signal)
 	}
 }
@@ -67,7 +68,7 @@ func (j *Judge) lower(q *quota, o *operation, signal *logpb.Signal, reported *lo
 	}
 	j.stats.Caps++
 	total := *reported.CappedTo
-	limit := q.definition.GetWindow().GetLimit()
+	limit := q.rule.limit
 	switch {
 	case o == nil || signal.Remaining == nil || total < *signal.Remaining:
 		j.violate("cap", "%s is lowered to %d by a report of %v", q.name, total, signal)
@@ -93,17 +94,20 @@ func (j *Judge) closes(holder string, q *quota, signal *logpb.Signal) {
 		q.closer, q.closerSince = holder, j.clock.Now
 	}
 	if q.rule.kind != windowKind && signal.RetryAfterNs != nil {
-		until := min(plus(j.clock.Now, *signal.RetryAfterNs), q.closerSince+closingBound(q))
+		until := min(plus(j.clock.Now, *signal.RetryAfterNs), q.closerSince+closingBound(q, j.clock))
 		j.entry.closing = append(j.entry.closing, closing{q, until})
 	}
 }
 
-// mayClose tells whether a report may have closed a quota.
-func (j *Judge) mayClose(report *logpb.Report, event *fsm.Event) bool {
-	if l := j.leases[report.Lease]; l == nil || l.holder != event.Holder {
-		return false
+// mayClose tells whether a command tells a quota something that closes it.
+func (j *Judge) mayClose(command *logpb.Command, event *fsm.Event) bool {
+	signals := command.GetReport().GetSignals()
+	if end := command.GetEndTask(); end != nil && j.tasks[end.Task] != nil {
+		for _, name := range j.tasks[end.Task].quotas {
+			signals = append(signals, &logpb.Signal{Quota: name, Cause: end.Report})
+		}
 	}
-	return slices.ContainsFunc(report.Signals, func(s *logpb.Signal) bool {
+	return slices.ContainsFunc(signals, func(s *logpb.Signal) bool {
 		switch s.Cause {
 		case logpb.Cause_CAUSE_SATURATED, logpb.Cause_CAUSE_EXHAUSTED, logpb.Cause_CAUSE_PLAN:
 			return s.Quota == event.Quota
@@ -122,10 +126,12 @@ type closing struct {
 	until int64
 }
 
-// closingBound is for how long one holder's word may close a quota: a window until its reset, so at most for its length.
-func closingBound(q *quota) int64 {
+// closingBound is for how long one holder's word may close a quota: a window until its reset, so at most for its length, or,
+// where a better sample of Unix time says that it is earlier, for as long as it is until then.
+func closingBound(q *quota, clock fsm.Clock) int64 {
 	if q.rule.kind == windowKind {
-		return plus(q.rule.period, 2*q.rule.skew+2*second)
+		left, _, _ := q.closing(clock)
+		return plus(max(q.rule.period, left), 2*q.rule.skew+2*second)
 	}
 	return max(closingPeriods*q.rule.period, leastClosing)
 }
@@ -139,7 +145,7 @@ func (j *Judge) cooldown(event *fsm.Event) {
 	}
 	j.stats.Cooldowns++
 	until := plus(j.clock.Now, event.Duration)
-	if until < q.closedUntil || event.Holder != q.closer || until > plus(q.closerSince, closingBound(q)) && until > q.closedUntil {
+	if until < q.closedUntil || event.Holder != q.closer || until > plus(q.closerSince, closingBound(q, j.clock)) && until > q.closedUntil {
 		j.violate("cooldown", "%s is closed until %d by %s, it was until %d by %s since %d", q.name, until, event.Holder, q.closedUntil, q.closer, q.closerSince)
 	}
 	q.closedUntil = max(until, q.closedUntil)
@@ -156,13 +162,13 @@ func (j *Judge) windowClosed(name string) {
 		if !q.reset.passed && (!q.reset.known || j.clock.WallLate < q.reset.first) {
 			j.violate("item-closed", "the window of %s closes at %d, its reset is not before %d", name, j.clock.WallLate, q.reset.first)
 		}
-		q.window, q.held, q.reset.passed = q.window+1, 0, false
+		q.window, q.held, q.reset.passed, q.granted = q.window+1, 0, false, [3]int64{}
 		return
 	}
 	if !q.rolls(j.clock) {
 		j.violate("item-closed", "the window of %s closes before its end at %d", name, q.window)
 	}
-	q.window, q.held = q.takesHolds(j.clock), 0
+	q.window, q.held, q.granted = q.takesHolds(j.clock), 0, [3]int64{}
 }
 
 func (j *Judge) applyQuotas(asked *logpb.ApplyQuotas) {
@@ -172,6 +178,9 @@ func (j *Judge) applyQuotas(asked *logpb.ApplyQuotas) {
 	j.define(asked.Quotas)
 	if asked.ReplaceHolders {
 		j.rules = asked.Holders
+	}
+	if asked.ReplaceWorkflows {
+		j.replaceWorkflows(asked.Workflows)
 	}
 }
 
@@ -189,5 +198,6 @@ func (j *Judge) deleteQuota(asked *logpb.DeleteQuota) {
 		q.parent.children--
 	}
 	q.deleted = true
+	delete(j.overridden, q)
 	delete(j.quotas, asked.Quota)
 }

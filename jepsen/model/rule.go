@@ -36,8 +36,11 @@ const (
 
 // rule is what a definition means (concepts.md, "Quotas").
 type rule struct {
-	kind     kind
-	usable   int64
+	kind   kind
+	limit  int64
+	usable int64
+	// observe: it grants everything.
+	observe  bool
 	period   int64
 	every    logpb.Every
 	anchored bool
@@ -72,6 +75,7 @@ func ruleOf(def *logpb.Quota) rule {
 	case *logpb.Quota_Slots:
 		r.kind, limit, r.grace = slotsKind, provider.Slots.Limit, provider.Slots.GraceNs
 	}
+	r.limit, r.observe = limit, def.GetPolicy().GetObserve()
 	if r.maxCall == 0 {
 		r.maxCall = 5 * minute
 	}

@@ -10,10 +10,10 @@ import (
 )
 
 // limits are the bounds that commands can change.
-type limits struct{ sessions, idle, longestIdle, keyLife, waiters int64 }
+type limits struct{ sessions, idle, longestIdle, keyLife, waiters, taskLife int64 }
 
 func defaultLimits() limits {
-	return limits{sessions: 262_144, idle: int64(time.Hour), longestIdle: int64(time.Hour), keyLife: 24 * int64(time.Hour), waiters: 200_000}
+	return limits{sessions: 262_144, idle: int64(time.Hour), longestIdle: int64(time.Hour), keyLife: 24 * int64(time.Hour), waiters: 200_000, taskLife: 7 * 24 * int64(time.Hour)}
 }
 
 // session is a client's numbered requests.
@@ -89,6 +89,7 @@ func (j *Judge) setLimits(set *logpb.SetLimits) {
 		{set.SessionIdleNs, &j.limits.idle},
 		{set.KeyLifeNs, &j.limits.keyLife},
 		{set.MaxWaiters, &j.limits.waiters},
+		{set.TaskLifeNs, &j.limits.taskLife},
 	} {
 		if change.to != nil {
 			*change.bound = *change.to
@@ -133,6 +134,7 @@ func (j *Judge) closeSession(command *logpb.Command, result *logpb.Result) bool 
 
 // gone judges that a session is said not to exist any more.
 func (j *Judge) gone(id uint64, s *session) {
+	j.stats.SessionsEnded++
 	if !j.idleFor(s, false) {
 		j.violate("session", "session %d is unknown at %d, it was used at %d", id, j.clock.Now, s.used)
 	}

@@ -64,14 +64,31 @@ func (j *Judge) silent() bool {
 	}
 	if e.fresh[e.next] {
 		switch k := e.results[e.next].Kind.(type) {
-		case *logpb.Result_Granted, *logpb.Result_Waiting, *logpb.Result_Refusal:
+		case *logpb.Result_Granted, *logpb.Result_Waiting:
 			return false
+		case *logpb.Result_Refusal:
+			if e.commands[e.next].GetBeginTask() == nil {
+				return false
+			}
 		case *logpb.Result_Released:
 			if k.Released.Ended {
 				return false
 			}
 		case *logpb.Result_Settled:
 			if k.Settled.Released || len(k.Settled.Overrun) > 0 {
+				return false
+			}
+		case *logpb.Result_TaskBegun:
+			if k.TaskBegun.Attempt != 0 {
+				return false
+			}
+		case *logpb.Result_TaskEnded:
+			end := e.commands[e.next].GetEndTask()
+			if t := j.tasks[end.GetTask()]; t == nil || t.phase == taskUnderWay {
+				return false
+			}
+		case *logpb.Result_Done:
+			if command := e.commands[e.next]; command.GetRetryTask() != nil || j.overrides(command.GetSetOverride()) {
 				return false
 			}
 		case *logpb.Result_QuotasApplied:
@@ -96,10 +113,10 @@ func (j *Judge) find(from int, fits func(command *logpb.Command, result *logpb.R
 }
 
 // belongs carries out the commands up to the one that an event belongs to, if it has not been, and says so where there is
-// none. The last command that was carried out may have more than one event, unless it was refused.
+// none. The last command that was carried out may have more than one event, unless it was refused or overrides.
 func (j *Judge) belongs(event *fsm.Event, fits func(command *logpb.Command, result *logpb.Result) bool) {
 	from := j.entry.next - 1
-	if event.Kind == fsm.EventRefused {
+	if event.Kind == fsm.EventRefused || event.Kind == fsm.EventOverride {
 		from++
 	}
 	k := j.find(from, fits)
@@ -119,7 +136,7 @@ func (j *Judge) happen(event *fsm.Event) {
 		j.belongs(event, func(command *logpb.Command, result *logpb.Result) bool {
 			refusal := result.GetRefusal()
 			consume := command.GetConsume()
-			return refusal != nil && refusal.Reason == event.Reason && refusal.Quota == event.Quota &&
+			return refusal != nil && command.GetBeginTask() == nil && refusal.Reason == event.Reason && refusal.Quota == event.Quota &&
 				(command.GetReserve().GetHolder() == event.Holder || consume != nil && consume.Lease == event.Lease)
 		})
 	case fsm.EventWaiting:
@@ -141,14 +158,14 @@ func (j *Judge) happen(event *fsm.Event) {
 		j.happenRevoked(event)
 	case fsm.EventCooldown:
 		j.belongs(event, func(command *logpb.Command, result *logpb.Result) bool {
-			return result.GetReported() != nil && j.mayClose(command.GetReport(), event)
+			return j.tells(command, result, event.Holder) && j.mayClose(command, event)
 		})
 		j.cooldown(event)
 	case fsm.EventReopened:
 		if q := j.quotas[event.Quota]; q == nil || q.closedUntil > j.clock.Now {
 			j.violate("cooldown", "%s reopens at %d, before its cooldown is over", event.Quota, j.clock.Now)
 		} else {
-			q.closedUntil = 0
+			q.reopened, q.ramped, q.closedUntil = q.closedUntil, 0, 0
 		}
 	case fsm.EventResetLearned, fsm.EventCapped:
 		j.belongs(event, func(_ *logpb.Command, result *logpb.Result) bool { return reportsOn(result, event.Quota) })
@@ -164,9 +181,19 @@ func (j *Judge) happen(event *fsm.Event) {
 			return result.GetQuotasApplied() != nil && command.GetDeleteQuota().GetQuota() == event.Quota
 		})
 	case fsm.EventWindowClosed: // was read before
-	case fsm.EventForecast, fsm.EventOverride, fsm.EventBreaker, fsm.EventBackPressure, fsm.EventSequential, fsm.EventTurn, fsm.EventParallel,
-		fsm.EventTaskBegun, fsm.EventTaskEnded, fsm.EventTaskShelved, fsm.EventTaskPutBack:
-		j.violate("unexplained", "%+v, which nobody asked for: these histories have no policies, workflows and tasks", *event)
+	case fsm.EventForecast:
+		j.stats.Forecasts++
+		if q := j.quotas[event.Quota]; q == nil || q.definition.GetPolicy().GetPrediction() == nil {
+			j.violate("unexplained", "%+v, and nothing is predicted of it", *event)
+		}
+	case fsm.EventOverride:
+		j.happenOverride(event)
+	case fsm.EventBreaker:
+		j.happenBreaker(event)
+	case fsm.EventBackPressure, fsm.EventSequential, fsm.EventTurn, fsm.EventParallel:
+		j.happenWorkflow(event)
+	case fsm.EventTaskBegun, fsm.EventTaskEnded, fsm.EventTaskShelved, fsm.EventTaskPutBack:
+		j.happenTask(event)
 	}
 }
 
@@ -285,6 +312,11 @@ func (j *Judge) command(command *logpb.Command, result *logpb.Result) {
 		}
 	case *logpb.Command_Found:
 		j.clusterID = k.Found.ClusterId
+	case *logpb.Command_SetOverride:
+		j.setOverride(k.SetOverride)
+	case *logpb.Command_DeleteWorkflow:
+		j.deleteWorkflow(k.DeleteWorkflow.Workflow)
 	default:
+		j.taskCommand(command, result)
 	}
 }

@@ -7,10 +7,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/quotad/quotad/rpc/quotav1"
-	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
-
-type service = quotav1connect.QuotaServiceClient
 
 // habits are how an actor behaves. Weights are relative.
 type habits struct {
@@ -32,6 +29,12 @@ type habits struct {
 	withdraw int
 	// most is how many leases it has at once.
 	most int
+	// limited is how often (of 100) a report says that the provider refused.
+	limited int
+	// fallback is how often (of 100) a Reserve allows other quotas, emergency how often it is one.
+	fallback, emergency int
+	// workflow is one that it looks at; empty: none.
+	workflow string
 }
 
 // held is a lease as the actor knows it.
@@ -156,9 +159,6 @@ func send[Req, Res any](ctx context.Context, a *actor, m method[Req, Res], reque
 	} else {
 		a.old[a.rand.IntN(len(a.old))] = repeat
 	}
-	if reason := reasonOf(err); reason == quotav1.Reason_REASON_UNKNOWN_SESSION || reason == quotav1.Reason_REASON_TOO_MANY_IN_FLIGHT {
-		a.session = 0
-	}
 	return res, err
 }
 
@@ -176,6 +176,7 @@ func (a *actor) reservation(ctx context.Context) *quotav1.ReserveRequest {
 	ttl := a.ttlMin + time.Duration(a.rand.Int64N(int64(a.ttlMax-a.ttlMin)+1))
 	request := &quotav1.ReserveRequest{
 		Holder: a.holder, Items: a.wanted(), Ttl: durationpb.New(ttl), Consume: a.chance(a.consume), Resume: a.chance(1),
+		Fallback: a.chance(a.fallback), Emergency: a.chance(a.emergency),
 	}
 	if !a.chance(a.bare) {
 		request.RequestId = a.id(ctx)
@@ -343,7 +344,10 @@ func (a *actor) reportOn(ctx context.Context, lease *held) {
 	request := &quotav1.ReportRequest{RequestId: a.id(ctx), Lease: lease.id, Fence: lease.fence, Op: lease.open[0]}
 	for quota := range lease.items {
 		signal := &quotav1.Signal{Quota: quota, Cause: quotav1.Cause_CAUSE_OK}
-		if a.chance(30) {
+		switch {
+		case quota == foretold:
+			signal.Remaining = new(remaining(time.Now()))
+		case a.chance(a.limited):
 			signal.Cause = quotav1.Cause_CAUSE_SATURATED
 			signal.RetryAfter = durationpb.New(time.Duration(100+a.rand.IntN(900)) * time.Millisecond)
 		}
@@ -359,6 +363,10 @@ func (a *actor) look(ctx context.Context) {
 	if len(a.leases) > 0 && a.chance(30) {
 		lease := a.leases[a.rand.IntN(len(a.leases))]
 		_, _ = attempt(ctx, a.caller, service.CheckFence, &quotav1.CheckFenceRequest{Lease: lease.id, Fence: lease.fence}, 0)
+		return
+	}
+	if a.workflow != "" && a.chance(50) {
+		_, _ = attempt(ctx, a.caller, service.GetWorkflow, &quotav1.GetWorkflowRequest{Name: a.workflow}, 0)
 		return
 	}
 	request := &quotav1.GetQuotaRequest{Name: a.quotas[a.rand.IntN(len(a.quotas))]}

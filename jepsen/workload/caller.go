@@ -27,11 +27,18 @@ var errGaveUp = errors.New("gave up: the outcome is unknown")
 // under the same number, elsewhere.
 type caller struct {
 	holder   string
-	services []quotav1connect.QuotaServiceClient
+	services []service
 	rand     *rand.Rand
 	at       int
 	session  uint64
 	seq      uint64
+}
+
+// service is a node's whole API.
+type service struct {
+	quotav1connect.QuotaServiceClient
+	quotav1connect.TaskServiceClient
+	quotav1connect.AdminServiceClient
 }
 
 func (w *worker) caller(number int) *caller {
@@ -42,14 +49,18 @@ func (w *worker) caller(number int) *caller {
 		if i%2 == number%2 {
 			options = append(options, connect.WithProtoJSON())
 		}
-		c.services = append(c.services, quotav1connect.NewQuotaServiceClient(&http.Client{Transport: recorder}, "http://"+node, options...))
+		client, address := &http.Client{Transport: recorder}, "http://"+node
+		c.services = append(c.services, service{
+			quotav1connect.NewQuotaServiceClient(client, address, options...), quotav1connect.NewTaskServiceClient(client, address, options...),
+			quotav1connect.NewAdminServiceClient(client, address, options...),
+		})
 	}
 	c.at = c.rand.IntN(len(c.services))
 	return c
 }
 
 // method is a call of the service.
-type method[Req, Res any] func(quotav1connect.QuotaServiceClient, context.Context, *Req) (*Res, error)
+type method[Req, Res any] func(service, context.Context, *Req) (*Res, error)
 
 // call makes a call, and makes it again elsewhere while its outcome is open. An error is the cluster's last word, or
 // errGaveUp.
@@ -64,6 +75,9 @@ func call[Req, Res any](ctx context.Context, c *caller, m method[Req, Res], requ
 		reason := quotav1.Reason(described.Reason)
 		open := described.NotAccepted || described.Reason == 0 || reason == quotav1.Reason_REASON_UNKNOWN_OUTCOME
 		if !open {
+			if reason == quotav1.Reason_REASON_UNKNOWN_SESSION || reason == quotav1.Reason_REASON_TOO_MANY_IN_FLIGHT {
+				c.session = 0
+			}
 			return nil, err
 		}
 		if ctx.Err() != nil || time.Now().After(deadline) {
@@ -95,7 +109,7 @@ func again[Req, Res any](ctx context.Context, c *caller, m method[Req, Res], req
 // must not be sent twice.
 func (c *caller) id(ctx context.Context) *quotav1.RequestId {
 	if c.session == 0 {
-		res, err := call(ctx, c, quotav1connect.QuotaServiceClient.OpenSession, &quotav1.OpenSessionRequest{Holder: c.holder}, 0)
+		res, err := call(ctx, c, service.OpenSession, &quotav1.OpenSessionRequest{Holder: c.holder}, 0)
 		if err != nil {
 			return nil
 		}

@@ -2,50 +2,56 @@ package workload
 
 import (
 	"context"
-	"net/http"
+	"time"
 
-	"github.com/quotad/quotad/jepsen/history"
+	"google.golang.org/protobuf/types/known/durationpb"
+
 	"github.com/quotad/quotad/rpc/quotav1"
-	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// operator changes limits up and down while leases are out, and revokes leases.
+// operator changes limits up and down while leases are out, overrides one for a while, and revokes leases.
 func operator(ctx context.Context, w *worker, number int) {
 	c := w.caller(number)
-	recorder := &history.Recorder{Next: w.cluster, Client: w.holder(number), To: w.calls}
-	admins := make([]quotav1connect.AdminServiceClient, len(w.Nodes))
-	for i, node := range w.Nodes {
-		admins[i] = quotav1connect.NewAdminServiceClient(&http.Client{Transport: recorder}, "http://"+node)
-	}
 	var changed []*quotav1.Quota
 	for _, quota := range Quotas() {
-		if quota.GetRate() != nil && quota.Name != "renewed" && quota.Name != "provider/rate" {
+		if quota.GetRate() != nil && quota.Policy == nil && quota.Name != "renewed" && quota.Name != "provider/rate" {
 			changed = append(changed, quota)
 		}
 	}
 	for w.rest(ctx, c.rand) {
-		admin := admins[c.rand.IntN(len(admins))]
-		attempt, cancel := context.WithTimeout(context.WithoutCancel(ctx), attemptTimeout)
-		if c.rand.IntN(4) == 0 {
-			c.revokeOne(attempt, admin)
-		} else {
+		c.at = c.rand.IntN(len(c.services))
+		switch c.rand.IntN(4) {
+		case 0:
+			c.revokeOne(ctx)
+		case 1:
+			c.override(ctx)
+		default:
 			quota := changed[c.rand.IntN(len(changed))]
 			rate := &quotav1.Rate{Limit: quota.GetRate().Limit * int64(2+c.rand.IntN(9)) / 6, Per: quota.GetRate().Per}
-			_, _ = admin.ApplyQuotas(attempt, &quotav1.ApplyQuotasRequest{
+			_, _ = attempt(ctx, c, service.ApplyQuotas, &quotav1.ApplyQuotasRequest{
 				RequestId: c.id(ctx),
 				Quotas:    []*quotav1.Quota{{Name: quota.Name, Parent: quota.Parent, Rule: &quotav1.Quota_Rate{Rate: rate}}},
-			})
+			}, 0)
 		}
-		cancel()
 	}
 }
 
 // revokeOne ends some lease on an operator's word.
-func (c *caller) revokeOne(ctx context.Context, admin quotav1connect.AdminServiceClient) {
+func (c *caller) revokeOne(ctx context.Context) {
 	list, err := attempt(ctx, c, service.ListLeases, &quotav1.ListLeasesRequest{Quota: "many/007"}, 0)
 	if err != nil || len(list.Leases) == 0 {
 		return
 	}
 	lease := list.Leases[c.rand.IntN(len(list.Leases))]
-	_, _ = admin.RevokeLease(ctx, &quotav1.RevokeLeaseRequest{RequestId: c.id(ctx), Lease: lease.Id})
+	_, _ = attempt(ctx, c, service.RevokeLease, &quotav1.RevokeLeaseRequest{RequestId: c.id(ctx), Lease: lease.Id}, 0)
+}
+
+// override puts another limit in a quota's place for some seconds, none at all now and then, or ends that.
+func (c *caller) override(ctx context.Context) {
+	request := &quotav1.OverrideQuotaRequest{RequestId: c.id(ctx), Name: overridden}
+	if c.rand.IntN(5) > 0 {
+		limit := max(c.rand.Int64N(120)-20, 0)
+		request.Limit, request.Duration = &limit, durationpb.New(time.Duration(1000+c.rand.IntN(3000))*time.Millisecond)
+	}
+	_, _ = call(ctx, c, service.OverrideQuota, request, 0)
 }

@@ -29,6 +29,9 @@ func Profiles() []Profile {
 		{Name: "sleepers", Actors: 6, Pace: 5, Workers: 1},
 		{Name: "governed", Actors: 8, Pace: 40, Workers: 2},
 		{Name: "linear", Actors: 4, Pace: 4, Workers: 1},
+		{Name: "policy", Actors: 9, Pace: 7, Workers: 1},
+		{Name: "chain", Actors: ChainSteps, Pace: 5, Workers: 1},
+		{Name: "tasks", Actors: 5, Pace: 4, Workers: 2},
 		{Name: "operator", Actors: 1, Pace: 0.5, Workers: 1},
 		{Name: "watchers", Actors: 3, Pace: 1, Workers: 1},
 	}
@@ -40,12 +43,12 @@ var profiles = map[string]func(context.Context, *worker, int){
 	"hot": raw(habits{
 		quotas: []string{"hot", "tree/a", "tree/b"}, items: 2, amount: 3, ttlMin: time.Second, ttlMax: 6 * time.Second, consume: 50,
 		bare: 10, twice: 10, late: 10, reserve: 40, consumeLease: 15, settle: 15, renew: 5, release: 15, abandon: 5, stale: 8, report: 2, read: 15,
-		most: 6,
+		most: 6, limited: 30,
 	}),
 	// many: composite requests over many quotas, and batches.
 	"many": raw(habits{
 		quotas: Many(), items: 4, amount: 5, ttlMin: time.Second, ttlMax: 20 * time.Second, consume: 30, bare: 5, twice: 5, late: 5,
-		reserve: 30, consumeLease: 15, settle: 15, renew: 5, release: 10, abandon: 5, stale: 5, report: 5, read: 10, batch: 10, most: 12,
+		reserve: 30, consumeLease: 15, settle: 15, renew: 5, release: 10, abandon: 5, stale: 5, report: 5, read: 10, batch: 10, most: 12, limited: 30,
 	}),
 	// queue: more is wanted than there is, in three classes; they wait.
 	"queue": raw(habits{
@@ -67,6 +70,18 @@ var profiles = map[string]func(context.Context, *worker, int){
 		quotas: []string{"sleepers", "window"}, items: 2, amount: 4, ttlMin: time.Second, ttlMax: 4 * time.Second, consume: 40, reserve: 30,
 		consumeLease: 25, settle: 20, renew: 15, release: 10, abandon: 5, stale: 20, late: 10, twice: 5, most: 5,
 	}),
+	// policy: quotas of which something is withheld before they are used up, in three classes.
+	"policy": raw(habits{
+		quotas: []string{"policy/hour", "policy/strict", "policy/rate", "policy/slots", "policy/changed", foretold}, items: 2, amount: 3, ttlMin: time.Second,
+		ttlMax: 3 * time.Second, consume: 80, wait: 40, waitMax: 3 * time.Second, withdraw: 5, twice: 5, late: 5, reserve: 50, settle: 10, renew: 3,
+		release: 15, abandon: 5, stale: 3, report: 25, read: 5, most: 3, limited: 40, fallback: 30, emergency: 20,
+	}),
+	// chain: the steps of a workflow, which want more than there is.
+	"chain": raw(habits{
+		quotas: []string{"chain"}, items: 1, amount: 3, ttlMin: time.Second, ttlMax: 6 * time.Second, consume: 60, wait: 40, waitMax: 4 * time.Second,
+		withdraw: 5, twice: 5, late: 5, reserve: 50, settle: 10, renew: 10, release: 30, abandon: 5, stale: 5, read: 5, report: 5, most: 2, limited: 20, workflow: "chain",
+	}),
+	"tasks":    tasks,
 	"linear":   linear,
 	"governed": governed,
 	"operator": operator,
@@ -114,15 +129,18 @@ func Quotas() []*quotav1.Quota {
 	for _, name := range Many() {
 		quotas = append(quotas, rate(name, 50, 5*time.Second, ""))
 	}
-	return quotas
+	return append(quotas, policies()...)
 }
 
-// HolderRules map the actors of the profile queue to classes.
+// HolderRules map actors of the profiles queue and policy to classes.
 func HolderRules() []*quotav1.HolderRule {
-	return []*quotav1.HolderRule{
-		{Pattern: "queue-*-0", Class: quotav1.Class_CLASS_CRITICAL},
-		{Pattern: "queue-*-1", Class: quotav1.Class_CLASS_CRITICAL},
-		{Pattern: "queue-*-2", Class: quotav1.Class_CLASS_BACKGROUND},
-		{Pattern: "queue-*-3", Class: quotav1.Class_CLASS_BACKGROUND},
+	var rules []*quotav1.HolderRule
+	for _, profile := range []string{"queue", "policy"} {
+		for number, class := range []quotav1.Class{
+			quotav1.Class_CLASS_CRITICAL, quotav1.Class_CLASS_CRITICAL, quotav1.Class_CLASS_BACKGROUND, quotav1.Class_CLASS_BACKGROUND,
+		} {
+			rules = append(rules, &quotav1.HolderRule{Pattern: fmt.Sprintf("%s-*-%d", profile, number), Class: class})
+		}
 	}
+	return rules
 }

@@ -1,0 +1,388 @@
+package model
+
+import (
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// Workflows are followed by their events (docs/workflows.md). Judged is that one at a time goes when enough steps were
+// limited and not before, that a turn is one step's alone and nothing granted in it outlives it, that all go again only when
+// it was calm, and that who is kept back is granted nothing. Not judged: to whom a turn goes next.
+
+const (
+	// headStart is how long those upstream are kept back after a limit, longestLimit for how long one denial counts.
+	headStart    = 5 * second
+	longestLimit = 60 * minute
+)
+
+// workflow is a workflow and how it stands.
+type workflow struct {
+	definition *logpb.Workflow
+	// above has, by step, all that come before it.
+	above                      map[string]map[string]bool
+	threshold                  int
+	within, calm, turns, pause int64
+
+	steps      map[string]*member
+	sequential bool
+	changed    int64
+	// turn is the present turn; its zero value: nobody has it.
+	turn turn
+}
+
+// member is how a step stands.
+type member struct {
+	// surely and perhaps are when it was limited last: what is told names the reason, but not always.
+	surely, perhaps int64
+	// until is until when it is limited at least, quotas are those by which.
+	until  int64
+	quotas []string
+	// kept is since when it may be kept back without a grant; 0: it is not.
+	kept int64
+}
+
+// turn is the right of one step to be granted something.
+type turn struct {
+	holder string
+	// after is the newest fence when it began, taken says that it was; until is its end, of an offer at the earliest.
+	after uint64
+	taken bool
+	until int64
+}
+
+func orElse(given, otherwise int64) int64 {
+	if given == 0 {
+		return otherwise
+	}
+	return given
+}
+
+func newWorkflow(definition *logpb.Workflow, now int64) *workflow {
+	w := &workflow{
+		definition: definition, above: map[string]map[string]bool{}, threshold: int(definition.Threshold), steps: map[string]*member{}, changed: now,
+		within: orElse(definition.WithinNs, 30*second), calm: orElse(definition.CalmNs, minute),
+		turns: orElse(definition.TurnNs, 5*minute), pause: orElse(definition.PauseNs, 5*minute),
+	}
+	if w.threshold == 0 {
+		w.threshold = min(3, len(definition.Steps))
+	}
+	for _, s := range definition.Steps {
+		w.steps[s.Holder], w.above[s.Holder] = &member{}, map[string]bool{}
+	}
+	for range definition.Steps { // as often as a chain may be long
+		for _, s := range definition.Steps {
+			for _, before := range s.After {
+				w.above[s.Holder][before] = true
+				for further := range w.above[before] {
+					w.above[s.Holder][further] = true
+				}
+			}
+		}
+	}
+	return w
+}
+
+// replaceWorkflows puts these in the place of all workflows. One that is defined as before goes on as it stands.
+func (j *Judge) replaceWorkflows(definitions []*logpb.Workflow) {
+	before := j.workflows
+	j.workflows = map[string]*workflow{}
+	for _, definition := range definitions {
+		w := before[definition.Name]
+		if w == nil || !proto.Equal(w.definition, definition) {
+			w = newWorkflow(definition, j.clock.Now)
+		}
+		j.workflows[definition.Name] = w
+	}
+	for name := range before {
+		if j.workflows[name] != before[name] {
+			j.entry.dropped[name] = true
+		}
+	}
+	j.relane()
+}
+
+func (j *Judge) deleteWorkflow(name string) {
+	if j.workflows[name] == nil {
+		j.violate("unexplained", "workflow %q is deleted, and does not exist", name)
+	}
+	delete(j.workflows, name)
+	j.entry.dropped[name] = true
+	j.relane()
+}
+
+// isStep tells whether a holder is a step of a workflow.
+func (j *Judge) isStep(holder string) bool {
+	for _, w := range j.workflows {
+		if w.steps[holder] != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// limited notes that a holder is limited by a quota until a time at least; 0: it is not said until when.
+func (j *Judge) limited(holder, quota string, until int64) {
+	now := j.clock.Now
+	for _, w := range j.workflows {
+		s := w.steps[holder]
+		if s == nil {
+			continue
+		}
+		s.surely, s.perhaps = max(now, 1), max(now, 1)
+		s.until = min(max(until, now+1), plus(now, longestLimit))
+		if !slices.Contains(s.quotas, quota) {
+			s.quotas = append(s.quotas, quota)
+		}
+		w.keepBack(holder, now)
+	}
+}
+
+// keepBack notes that those above a step may be kept back for it.
+func (w *workflow) keepBack(holder string, now int64) {
+	for above := range w.above[holder] {
+		if w.steps[above].kept == 0 && !w.sequential {
+			w.steps[above].kept = max(now, 1)
+		}
+	}
+}
+
+// denied notes why a holder is denied what it needs.
+func (j *Judge) denied(holder string, reason logpb.Reason, quota string, retryAt int64) {
+	switch reason {
+	case logpb.Reason_REASON_EXHAUSTED, logpb.Reason_REASON_COOLDOWN:
+		j.limited(holder, quota, retryAt)
+	case logpb.Reason_REASON_QUEUE_FULL, logpb.Reason_REASON_CANNOT_SERVE_IN_TIME:
+		for _, w := range j.workflows {
+			if s := w.steps[holder]; s != nil {
+				s.perhaps, s.until = max(j.clock.Now, 1), min(s.until, j.clock.Now)
+				w.keepBack(holder, j.clock.Now)
+			}
+		}
+	default: // a limit, if there was one, does not stand in its way any more
+		for _, w := range j.workflows {
+			if s := w.steps[holder]; s != nil {
+				s.until = min(s.until, j.clock.Now)
+			}
+		}
+	}
+}
+
+// keptBack says why a workflow should have kept a grant back. What only observes lets everybody through.
+func (j *Judge) keptBack(holder string, needs []need) (name, detail string) {
+	if !slices.ContainsFunc(needs, func(n need) bool { return !n.quota.rule.observe }) {
+		return "", ""
+	}
+	now := j.clock.Now
+	for of, w := range j.workflows {
+		s := w.steps[holder]
+		switch {
+		case s == nil:
+		case w.sequential && (w.turn.holder != holder || w.turn.until <= now || !w.turn.taken):
+			return "turn", sprint("%s is granted something at %d in workflow %s, the turn is %+v", holder, now, of, w.turn)
+		case !w.sequential && s.kept != 0 && s.kept+w.pause > now && w.pressing(holder, now) != "":
+			return "back-pressure", sprint("%s is granted something at %d in workflow %s, and is kept back since %d for %s", holder, now, of, s.kept, w.pressing(holder, now))
+		}
+	}
+	return "", ""
+}
+
+// noteStep enters a grant into its holder's workflows and returns the latest deadline that its lease may have.
+func (j *Judge) noteStep(holder string, needs []need) (latest int64) {
+	latest = never
+	for _, w := range j.workflows {
+		s := w.steps[holder]
+		if s == nil {
+			continue
+		}
+		if w.sequential && w.turn.holder == holder && w.turn.taken {
+			latest = min(latest, w.turn.until)
+		}
+		if s.kept != 0 {
+			s.kept = max(j.clock.Now, 1)
+		}
+		if slices.ContainsFunc(needs, func(n need) bool { return slices.Contains(s.quotas, n.quota.name) }) {
+			s.until, s.quotas = 0, nil
+		}
+	}
+	return latest
+}
+
+// pressing returns a step below one that is limited and keeps it back; empty: none surely does.
+func (w *workflow) pressing(holder string, now int64) string {
+	for below, s := range w.steps {
+		if w.above[below][holder] && s.until != 0 && s.until+headStart > now {
+			return below
+		}
+	}
+	return ""
+}
+
+// turnEnd returns the latest deadline that a lease may be given: the end of the turn in which it was granted.
+func (j *Judge) turnEnd(l *lease) (latest int64) {
+	latest = never
+	for _, w := range j.workflows {
+		if w.sequential && w.turn.taken && w.turn.holder == l.holder && l.fence > w.turn.after {
+			latest = min(latest, w.turn.until)
+		}
+	}
+	return latest
+}
+
+// busy tells whether a turn is somebody's: it is offered still, or a lease that was granted in it lives.
+func (j *Judge) busy(w *workflow) bool {
+	switch {
+	case w.turn.holder == "" || w.turn.until <= j.clock.Now:
+		return false
+	case !w.turn.taken:
+		return true
+	}
+	for _, l := range j.leases {
+		if l.holder == w.turn.holder && l.fence > w.turn.after && l.deadline > j.clock.Now {
+			return true
+		}
+	}
+	return false
+}
+
+// happenWorkflow takes an event of a workflow.
+func (j *Judge) happenWorkflow(event *fsm.Event) {
+	for j.workflows[event.Workflow] == nil && j.silent() {
+		continue // a command of this entry may define it
+	}
+	w := j.workflows[event.Workflow]
+	switch {
+	case event.Kind == fsm.EventParallel && j.droppedNow(event.Workflow):
+		return
+	case w == nil || event.Holder != "" && w.steps[event.Holder] == nil:
+		j.violate("unexplained", "%+v, and there is no such workflow or step", *event)
+		return
+	}
+	switch event.Kind {
+	case fsm.EventTurn:
+		j.happenTurn(w, event)
+	case fsm.EventSequential:
+		j.stats.Sequentials++
+		if w.sequential {
+			j.violate("sequential", "workflow %s goes one at a time twice", event.Workflow)
+		}
+		j.entry.began[w] = w.changed
+		w.sequential, w.turn = true, turn{}
+		for _, s := range w.steps {
+			s.kept = 0
+		}
+	case fsm.EventParallel:
+		j.stats.Parallels++
+		for holder, s := range w.steps {
+			if s.surely != 0 && s.surely+w.calm > j.clock.Now {
+				j.violate("sequential", "all of workflow %s go again at %d, and %s was limited at %d", event.Workflow, j.clock.Now, holder, s.surely)
+			}
+			s.until, s.quotas, s.kept = 0, nil, 0
+		}
+		w.sequential, w.turn, w.changed = false, turn{}, j.clock.Now
+	default:
+		if w.steps[event.Step] == nil {
+			j.violate("unexplained", "%+v, and there is no such step", *event)
+		}
+	}
+}
+
+// droppedNow tells whether a workflow ends with this entry: some command deletes it or states it anew.
+func (j *Judge) droppedNow(name string) bool {
+	if j.entry.dropped[name] {
+		return true
+	}
+	k := j.find(j.entry.next, func(command *logpb.Command, result *logpb.Result) bool {
+		apply := command.GetApplyQuotas()
+		return command.GetDeleteWorkflow().GetWorkflow() == name && result.GetDone() != nil ||
+			apply != nil && apply.ReplaceWorkflows && !apply.DryRun && result.GetQuotasApplied() != nil
+	})
+	w := j.workflows[name]
+	if k < 0 || w == nil || !w.sequential {
+		return false
+	}
+	if w.isCalm(j.clock.Now) {
+		j.entry.ambiguous = true // it may go parallel by itself, before all commands, or be dropped by this one
+		return false
+	}
+	j.carryOut(k + 1)
+	return j.entry.dropped[name]
+}
+
+// isCalm tells whether nobody was surely limited for so long that all may go again.
+func (w *workflow) isCalm(now int64) bool {
+	for _, s := range w.steps {
+		if s.surely != 0 && s.surely+w.calm > now {
+			return false
+		}
+	}
+	return true
+}
+
+// happenTurn takes the offer of a turn, or its begin.
+func (j *Judge) happenTurn(w *workflow, event *fsm.Event) {
+	j.stats.Turns++
+	taken := event.Fence != 0
+	next := turn{holder: event.Holder, after: j.lastFence, taken: taken, until: plus(j.clock.Now, event.Duration)}
+	switch {
+	case !w.sequential:
+		j.violate("turn", "%s has a turn in workflow %s, and all go", event.Holder, w.definition.Name)
+	case event.Duration > w.turns && taken || event.Duration <= 0:
+		j.violate("turn", "the turn of %s in workflow %s is %d long, the longest is %d", event.Holder, w.definition.Name, event.Duration, w.turns)
+	case taken && !w.turn.taken && w.turn.holder == event.Holder: // it takes what it was offered
+		next.after = w.turn.after
+	case j.busy(w):
+		j.violate("turn", "%s has a turn in workflow %s, and %s has it: %+v", event.Holder, w.definition.Name, w.turn.holder, w.turn)
+	}
+	w.turn = next
+}
+
+// oneAtATime judges, when the entry is over, whether workflows went one at a time for a reason, and all that had to.
+func (j *Judge) oneAtATime() {
+	for w, changed := range j.entry.began {
+		if count := w.limitedLately(j.clock.Now, changed, false); count < w.threshold {
+			j.violate("sequential", "workflow %s goes one at a time, and %d steps were limited, not %d", w.definition.Name, count, w.threshold)
+		}
+		w.changed = j.clock.Now
+	}
+	for name, w := range j.workflows {
+		if count := w.limitedLately(j.clock.Now, w.changed+1, true); !w.sequential && count >= w.threshold {
+			j.violate("sequential", "all of workflow %s go, and %d steps were limited within its time", name, count)
+		}
+	}
+}
+
+// limitedLately counts the steps that were limited within the workflow's time, from some time on.
+func (w *workflow) limitedLately(now, from int64, surely bool) (count int) {
+	for _, s := range w.steps {
+		at := s.perhaps
+		if surely {
+			at = s.surely
+		}
+		if at != 0 && at >= from && now-at <= w.within {
+			count++
+		}
+	}
+	return count
+}
+
+// standsBack tells whether a workflow may keep a holder back: with another's turn, or for a step that was limited.
+func (j *Judge) standsBack(holder string, reason logpb.Reason) bool {
+	for _, w := range j.workflows {
+		if w.steps[holder] == nil {
+			continue
+		}
+		if reason == logpb.Reason_REASON_SEQUENTIAL && w.sequential && w.turn.holder != "" && w.turn.holder != holder {
+			return true
+		}
+		for below, s := range w.steps {
+			if reason == logpb.Reason_REASON_BACK_PRESSURE && !w.sequential && w.above[below][holder] && s.perhaps != 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
