@@ -159,7 +159,7 @@ func (r *run) linearHistories() map[string][]porcupine.Operation {
 	}
 	by := map[requestID]string{}
 	least := workload.LinearTTL * 99 / 100
-	if r.faulted("clock-rate") {
+	if r.hurried() {
 		least = workload.LinearTTL * 85 / 100 // its clock may be as wrong as that, until its guard ends it
 	}
 	for _, c := range r.calls {

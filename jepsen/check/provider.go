@@ -27,7 +27,7 @@ func (r *run) provider() {
 	v := r.verdict("provider-rate", "In the provider's own log no interval of a period holds more than the limit.")
 	calls := r.spends(v)["provider/rate"]
 	v.Looked = len(calls)
-	if r.faulted("clock-rate") {
+	if r.hurried() {
 		v.Examples = append(v.Examples, "not judged: a leader's clock ran wrong by more than the promise allows for")
 		return
 	}
