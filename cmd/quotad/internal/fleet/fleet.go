@@ -22,6 +22,8 @@ type Fleet struct {
 	Title string
 	// Quotas are what is stated to quotad, as in a quotas.yaml.
 	Quotas []*quotav1.Quota
+	// Workflows are what is stated to quotad of who works for whom; their steps are agents.
+	Workflows []*quotav1.Workflow
 	// Begins is the moment of Unix time at which the run begins, For how long it lasts.
 	Begins time.Time
 	For    time.Duration
@@ -68,6 +70,11 @@ type Limit struct {
 type Outage struct {
 	Quota   string
 	At, For time.Duration
+	// Says is what a tool prints that meets it, with {left} for the time that is left of it: an attempt of a task with a
+	// retry budget ends with that. Empty: the call alone is refused.
+	Says string
+	// Means is what an attempt that it ends has to be taken for; empty: nothing is expected.
+	Means Outcome
 }
 
 // Alone is how a caller without quotad meets a refusal: as the usual clients do.
@@ -81,6 +88,8 @@ type Alone struct {
 	Obeys bool
 	// Pause is how long a call rests whose retries are used up, where it is made until it succeeds.
 	Pause time.Duration
+	// Again is how soon a task with a retry budget is begun again whose tool ended with another code than 0: nobody counts.
+	Again Span
 }
 
 // Agent is one agent, or Count of the same kind.
@@ -101,6 +110,10 @@ type Agent struct {
 	Tasks  int
 	// Overlap is how many tasks may be under way at once; one that is due beyond them is missed.
 	Overlap int
+	// Follows are the agents that hand their work on to it: its nth task begins when each of them has finished its nth.
+	Follows []string
+	// Retry keeps each task to a retry budget; nil: a task is worked on once.
+	Retry *Retry
 
 	// Calls is how many calls a task makes, Parallel of them at once; Think is the rest after each.
 	Calls, Parallel int
@@ -189,6 +202,9 @@ type Expect struct {
 	StaleFences int64
 	// AloneRefused is the least number of refusals that the fleet meets alone: what happened must be seen to happen.
 	AloneRefused int64
+	// Tasks is what must hold of tasks with retry budgets, Chain of agents that hand work on; nil: nothing more.
+	Tasks *ExpectTasks
+	Chain *ExpectChain
 }
 
 // ClassOrder says how the waits of classes must compare.

@@ -115,6 +115,7 @@ func TestMistakes(t *testing.T) {
 // Whatever the bytes, a file is read or refused.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(whole))
+	f.Add([]byte(works))
 	f.Add([]byte("agents: [{name: a, use: {q: 1}, cron: '@every 1ns'}]\nquotas: [{name: q, slots: {limit: 1}}]"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if fleet, err := Parse("fleet.yaml", data); err == nil && (len(fleet.Agents) == 0 || len(fleet.Quotas) == 0) {
@@ -137,7 +138,7 @@ func TestSchema(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	texts := map[string]string{"the whole": whole}
+	texts := map[string]string{"the whole": whole, "the works": works}
 	files, err := filepath.Glob("../../../../docs/scenarios/*.yaml")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no scenarios: %v", err)
@@ -178,6 +179,22 @@ func TestSchema(t *testing.T) {
 	} {
 		text := strings.Replace(whole, mistake.replace, mistake.by, 1)
 		if text != whole && accepts(text) == nil {
+			t.Errorf("the schema accepts %q", mistake.by)
+		}
+	}
+	for _, mistake := range []struct{ replace, by string }{
+		{"times: 1", "time: 1"},
+		{`says: "error: no", `, ""},
+		{"means: failed", "means: lost"},
+		{"means: plan_exhausted, says", "means: plan_exhausted, said"},
+		{"follows: [triage]", "follows: [triage]\n    every: 1m"},
+		{"follows: [triage]", "follows: []"},
+		{"    retry:", "    hold: 3\n    retry:"},
+		{"max_failures: 4", "max_failures: 0"},
+		{"sequential: 1", "sequentially: 1"},
+		{"outcomes: {lost: 1}", "outcomes: {gone: 1}"},
+	} {
+		if text := strings.Replace(works, mistake.replace, mistake.by, 1); text == works || accepts(text) == nil {
 			t.Errorf("the schema accepts %q", mistake.by)
 		}
 	}

@@ -26,15 +26,15 @@ const (
 
 // The keys of each mapping, in the order in which they are written.
 var (
-	fleetKeys    = []string{"title", "quotas", "begins", "for", "network", "cluster", "provider", "alone", "agents", "expect"}
+	fleetKeys    = []string{"title", "quotas", "workflows", "begins", "for", "network", "cluster", "provider", "alone", "agents", "expect"}
 	clusterKeys  = []string{"commit", "hop", "kill", "failover"}
 	providerKeys = []string{"limits", "outages", "silent"}
 	limitKeys    = []string{"limit", "no_burst"}
-	outageKeys   = []string{"quota", "at", "for"}
-	aloneKeys    = []string{"retries", "first", "most", "jitter", "obeys", "pause"}
+	outageKeys   = []string{"quota", "at", "for", "says", "means"}
+	aloneKeys    = []string{"retries", "first", "most", "jitter", "obeys", "pause", "again"}
 	agentKeys    = []string{
-		"name", "count", "class", "weight", "use", "start", "every", "cron", "jitter", "tasks", "overlap", "calls", "parallel",
-		"think", "latency", "patience", "hold", "hold_ttl", "batch", "crashes", "cuts",
+		"name", "count", "class", "weight", "use", "start", "every", "cron", "jitter", "tasks", "overlap", "follows", "calls",
+		"parallel", "think", "latency", "patience", "hold", "hold_ttl", "batch", "retry", "crashes", "cuts",
 	}
 	useKeys     = []string{"estimate", "actual"}
 	absenceKeys = []string{"at", "for"}
@@ -69,6 +69,8 @@ type parser struct {
 	// quotas are the names that the file states.
 	quotas []string
 	agents []string
+	// later are checks that need the whole file.
+	later []func(*Fleet)
 }
 
 // fleet reads the whole file.
@@ -82,7 +84,10 @@ func (p *parser) fleet() *Fleet {
 			Hop:      Span{Least: 200 * time.Microsecond, Most: time.Millisecond},
 			Failover: Span{Least: 700 * time.Millisecond, Most: 1500 * time.Millisecond},
 		},
-		Alone: Alone{Retries: 3, First: 500 * time.Millisecond, Most: 8 * time.Second, Jitter: 0.25, Obeys: true, Pause: 30 * time.Second},
+		Alone: Alone{
+			Retries: 3, First: 500 * time.Millisecond, Most: 8 * time.Second, Jitter: 0.25, Obeys: true, Pause: 30 * time.Second,
+			Again: Span{Least: time.Minute, Most: 2 * time.Minute},
+		},
 	}
 	if p.doc.Root == nil {
 		p.doc.Fail(nil, `it needs "quotas:" and "agents:"`, "says nothing")
@@ -105,6 +110,13 @@ func (p *parser) fleet() *Fleet {
 		}
 	}
 	p.checkAgents(f)
+	if n, ok := values["workflows"]; ok {
+		f.Workflows = p.workflows(n, f)
+	}
+	for _, check := range p.later {
+		check(f)
+	}
+	p.countHandedOn(f)
 	if n, ok := values["provider"]; ok {
 		f.Provider = p.provider(n)
 	}
@@ -171,16 +183,20 @@ func (p *parser) provider(n *yaml.Node) Provider {
 	}
 	if v, ok := values["outages"]; ok {
 		for _, element := range p.doc.Sequence(v, "outages") {
-			outage := p.doc.Mapping(element, "an outage", outageKeys...)
-			provider.Outages = append(provider.Outages, Outage{
-				Quota: p.quota(element, outage), At: p.at(element, outage), For: p.lasts(element, outage),
-			})
+			provider.Outages = append(provider.Outages, p.outage(element))
 		}
 	}
 	if v, ok := values["silent"]; ok {
 		provider.Silent = p.doc.Bool(v, "silent")
 	}
 	return provider
+}
+
+func (p *parser) outage(n *yaml.Node) Outage {
+	values := p.doc.Mapping(n, "an outage", outageKeys...)
+	o := Outage{Quota: p.quota(n, values), At: p.at(n, values), For: p.lasts(n, values)}
+	o.Says, o.Means = p.message(n, values)
+	return o
 }
 
 func (p *parser) limit(n *yaml.Node) Limit {
@@ -240,6 +256,12 @@ func (p *parser) alone(n *yaml.Node, a *Alone) {
 		a.Jitter = p.doc.Float(v, "jitter")
 		if a.Jitter < 0 || a.Jitter > 1 {
 			p.doc.Fail(v, "0.25 takes off up to a quarter", "jitter is %s; it must be 0 to 1", v.Value)
+		}
+	}
+	if v, ok := values["again"]; ok {
+		a.Again = p.span(v, "again", longest)
+		if a.Again.Least == 0 {
+			p.doc.Fail(v, "such as 90s-110s", "again must be longer than 0: a task that ends at once would be begun without time passing")
 		}
 	}
 	if v, ok := values["obeys"]; ok {

@@ -54,6 +54,10 @@ func (p *parser) agent(n *yaml.Node) *Agent {
 	}
 	p.use(n, values, a)
 	p.times(n, values, a)
+	p.follows(n, values, a)
+	if v, ok := values["retry"]; ok {
+		a.Retry = p.retry(v, a)
+	}
 	a.Crashes, a.Cuts = p.absences(values, "crashes"), p.absences(values, "cuts")
 	if a.Batch && a.Hold > 0 {
 		p.doc.Fail(n, "", "the agent %q has both batch and hold; one excludes the other", a.Name)
@@ -68,7 +72,12 @@ func (p *parser) use(n *yaml.Node, values map[string]*yaml.Node, a *Agent) {
 		p.doc.Fail(n, "such as use: {openai/requests: 1, openai/tokens: 500}", "the agent %q uses nothing", a.Name)
 		return
 	}
-	uses := p.doc.Mapping(v, "use", p.quotas...)
+	a.Uses = p.uses(v, "use")
+}
+
+// uses reads amounts by quota, in the order of the quotas.
+func (p *parser) uses(v *yaml.Node, what string) (all []Use) {
+	uses := p.doc.Mapping(v, what, p.quotas...)
 	for _, quota := range p.quotas {
 		one, ok := uses[quota]
 		if !ok {
@@ -88,8 +97,9 @@ func (p *parser) use(n *yaml.Node, values map[string]*yaml.Node, a *Agent) {
 		} else {
 			use.Estimate = p.doc.Int(one, quota, 1, quotafile.MaxAmount)
 		}
-		a.Uses = append(a.Uses, use)
+		all = append(all, use)
 	}
+	return all
 }
 
 // times reads when an agent works, and how long its calls take.
@@ -179,57 +189,6 @@ func (p *parser) checkAgents(f *Fleet) {
 		}
 		p.agents = append(p.agents, a.Name)
 	}
-}
-
-// expectKeys are the keys of what is expected.
-var expectKeys = []string{
-	"binding", "utilisation", "classes", "longest_wait", "p99", "finish", "retries", "outage", "reclaimed", "stale_fences", "alone_refused",
-}
-
-// expect reads what is expected.
-func (p *parser) expect(n *yaml.Node) *Expect {
-	e := &Expect{
-		Classes: AnyOrder, LongestWait: make(map[quotav1.Class]time.Duration), P99: make(map[string]time.Duration), Retries: -1, Outage: -1,
-	}
-	values := p.doc.Mapping(n, "expect", expectKeys...)
-	if v, ok := values["binding"]; ok {
-		e.Binding = p.doc.Choice(v, "binding", p.quotas...)
-	}
-	if v, ok := values["utilisation"]; ok {
-		e.Utilisation = p.doc.Float(v, "utilisation")
-		if e.Binding == "" {
-			p.doc.Fail(v, "name the quota that is meant", "utilisation needs binding")
-		}
-	}
-	if v, ok := values["classes"]; ok {
-		e.Classes = ClassOrder(p.doc.Choice(v, "classes", string(AnyOrder), string(Ordered), string(Strict)))
-	}
-	if v, ok := values["longest_wait"]; ok {
-		for word, length := range p.doc.Mapping(v, "longest_wait", "critical", "standard", "background") {
-			class, _ := quotafile.ParseClass(word)
-			e.LongestWait[class] = p.doc.Duration(length, "longest_wait", time.Millisecond, MaxFor)
-		}
-	}
-	if v, ok := values["p99"]; ok {
-		for agent, length := range p.doc.Mapping(v, "p99", p.agents...) {
-			e.P99[agent] = p.doc.Duration(length, "p99", time.Millisecond, MaxFor)
-		}
-	}
-	if v, ok := values["finish"]; ok {
-		e.Finish = p.doc.Float(v, "finish")
-	}
-	for _, count := range []struct {
-		key string
-		to  *int64
-	}{{"retries", &e.Retries}, {"outage", &e.Outage}, {"stale_fences", &e.StaleFences}, {"alone_refused", &e.AloneRefused}} {
-		if v, ok := values[count.key]; ok {
-			*count.to = p.doc.Int(v, count.key, 0, quotafile.MaxAmount)
-		}
-	}
-	if v, ok := values["reclaimed"]; ok {
-		e.Reclaimed = p.doc.Duration(v, "reclaimed", time.Millisecond, longest)
-	}
-	return e
 }
 
 // FormatSpan writes a span as it is read.

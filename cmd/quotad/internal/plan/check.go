@@ -83,10 +83,10 @@ func readScenarios(files []string) ([]*scenario, error) {
 }
 
 // onBinding returns runs whose classes are those of the binding quota's calls.
-func (s *scenario) onBinding() []Runs {
+func (s *scenario) onBinding(runs []Runs) []Runs {
 	kinds := s.fleet.Draws(s.fleet.Expect.Binding)
-	narrowed := make([]Runs, len(s.runs))
-	for i, run := range s.runs {
+	narrowed := make([]Runs, len(runs))
+	for i, run := range runs {
 		alone, governed := *run.Alone, *run.Governed
 		alone.Classes, governed.Classes = alone.ClassesOf(kinds), governed.ClassesOf(kinds)
 		narrowed[i] = Runs{Seed: run.Seed, Alone: &alone, Governed: &governed}
@@ -107,11 +107,13 @@ func (o *checkOptions) run(ctx context.Context, files []string, out io.Writer) e
 		}
 		wrong = append(wrong, s.wrong()...)
 	}
-	table := comparison(all, func(s *scenario) Runs { return worstOf(s.onBinding()) })
-	if err := table.Write(out); err != nil {
-		return err
+	for _, table := range tables(all, allSeeds) {
+		if err := table.Write(out); err != nil {
+			return err
+		}
+		fmt.Fprintln(out)
 	}
-	fmt.Fprintf(out, "\n%d fleets, %d seeds each: the worst of all seeds, figure by figure\n", len(all), o.seeds)
+	fmt.Fprintf(out, "%d fleets, %d seeds each: the worst of all seeds, figure by figure\n", len(all), o.seeds)
 	if o.write != "" {
 		if err := o.writePage(all); err != nil {
 			return err
@@ -127,13 +129,13 @@ func (o *checkOptions) run(ctx context.Context, files []string, out io.Writer) e
 	return nil
 }
 
-// comparison is one table of all scenarios on both sides.
-func comparison(all []*scenario, of func(*scenario) Runs) *output.Table {
+// comparison is one table of all scenarios on both sides: the worst figure of some runs each.
+func comparison(all []*scenario, of func(*scenario) []Runs) *output.Table {
 	table := &output.Table{Header: []string{
 		"SCENARIO", "SIDE", "REFUSED", "PEAK OF LIMIT", "RETRIES", "FINISHED", "OF IDEAL", "P99 CRITICAL", "STANDARD", "BACKGROUND", "GIVEN UP", "FAIR",
 	}}
 	for _, s := range all {
-		runs := of(s)
+		runs := worstOf(s.onBinding(of(s)))
 		name := s.name
 		for _, r := range []*sim.Result{runs.Alone, runs.Governed} {
 			row := []string{name, string(r.Side), refusedText(r), peakText(s.fleet, r), shareOfAttempts(r), finishText(s.fleet, r), idealText(s.fleet, r)}
@@ -242,8 +244,8 @@ func plotPath(path string) string { return strings.TrimSuffix(path, ".yaml") + "
 
 // pageOf returns a page with its tables made anew.
 func pageOf(page string, all []*scenario, seed uint64, seeds int) (string, error) {
-	first := fmt.Sprintf("\nSeed %d.\n\n%s\n", seed, markdown(comparison(all, func(s *scenario) Runs { return s.onBinding()[0] })))
-	worst := fmt.Sprintf("\nThe worst of %d seeds, figure by figure.\n\n%s\n", seeds, markdown(comparison(all, func(s *scenario) Runs { return worstOf(s.onBinding()) })))
+	first := fmt.Sprintf("\nSeed %d.\n\n%s", seed, markdown(tables(all, firstSeed)))
+	worst := fmt.Sprintf("\nThe worst of %d seeds, figure by figure.\n\n%s", seeds, markdown(tables(all, allSeeds)))
 	page, err := between(page, firstBegin, firstEnd, first)
 	if err != nil {
 		return "", err
@@ -261,9 +263,17 @@ func between(page, begin, end, text string) (string, error) {
 	return before + begin + text + end + after, nil
 }
 
-// markdown writes a table as Markdown.
-func markdown(table *output.Table) string {
+// markdown writes tables as Markdown, an empty line after each.
+func markdown(tables []*output.Table) string {
 	var out strings.Builder
+	for _, table := range tables {
+		writeMarkdown(&out, table)
+		out.WriteString("\n")
+	}
+	return out.String()
+}
+
+func writeMarkdown(out *strings.Builder, table *output.Table) {
 	line := func(cells []string) {
 		out.WriteString("| " + strings.Join(cells, " | ") + " |\n")
 	}
@@ -277,5 +287,4 @@ func markdown(table *output.Table) string {
 	for _, row := range table.Rows {
 		line(row)
 	}
-	return out.String()
 }

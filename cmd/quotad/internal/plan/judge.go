@@ -13,13 +13,18 @@ import (
 )
 
 // Judge holds two runs of one seed against what the fleet's file expects, and returns what is not so. Always expected of
-// the run through quotad: no limit refuses anything, no call arrives late, nobody is left without a call, and nothing that
-// a client sent was an error.
+// the run through quotad: no limit refuses anything or sees more than it allows, no call arrives late, nobody is left without
+// a call, nothing that a client sent was an error, retry budgets are kept, and workflows go in order.
 func Judge(f *fleet.Fleet, alone, governed *sim.Result) []string {
 	var wrong []string
 	fail := func(format string, values ...any) { wrong = append(wrong, fmt.Sprintf(format, values...)) }
 	if governed.Refused > 0 {
 		fail("the provider refused %d calls", governed.Refused)
+	}
+	for i := range governed.Quotas {
+		if q := &governed.Quotas[i]; q.Peak > q.Limit {
+			fail("one period of %s saw %d of %d", q.Quota, q.Peak, q.Limit)
+		}
 	}
 	if governed.Late > 0 {
 		fail("%d calls arrived after their spend-by", governed.Late)
@@ -30,6 +35,8 @@ func Judge(f *fleet.Fleet, alone, governed *sim.Result) []string {
 	for _, name := range starved(governed) {
 		fail("%s was never served", name)
 	}
+	judgeBudgets(governed, fail)
+	judgeWorkflows(governed, fail)
 	e := f.Expect
 	if e == nil {
 		return wrong
@@ -37,6 +44,12 @@ func Judge(f *fleet.Fleet, alone, governed *sim.Result) []string {
 	judgeCounts(e, alone, governed, fail)
 	judgeUse(f, governed, fail)
 	judgeWaits(f, governed, fail)
+	if e.Tasks != nil {
+		judgeTasks(e.Tasks, alone, governed, fail)
+	}
+	if e.Chain != nil {
+		judgeChain(e, alone, governed, fail)
+	}
 	return wrong
 }
 

@@ -14,7 +14,8 @@ import (
 )
 
 // Whatever the fleet, no limit refuses a call that asked quotad first, no call arrives late, and no client's command is an
-// error: with every kind of quota, policies, holds, batches, crashes, cuts, and leaders that are killed.
+// error; retry budgets are kept, and workflows go in order: with every kind of quota, policies, holds, batches, crashes, cuts,
+// outages, and leaders that are killed.
 func TestNoFleetIsRefused(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := drawFleet(t)
@@ -25,6 +26,9 @@ func TestNoFleetIsRefused(t *testing.T) {
 		if r.Refused > 0 || r.Late > 0 || len(r.Failures) > 0 {
 			t.Fatalf("refused %d, late %d, errors %v", r.Refused, r.Late, r.Failures)
 		}
+		fail := func(format string, values ...any) { t.Fatalf(format, values...) }
+		judgeBudgets(r, fail)
+		judgeWorkflows(r, fail)
 		for i := range r.Quotas {
 			if q := &r.Quotas[i]; q.Peak > q.Limit {
 				t.Fatalf("%s: %d of %d in one period", q.Quota, q.Peak, q.Limit)
@@ -52,7 +56,48 @@ func drawFleet(t *rapid.T) *fleet.Fleet {
 	for i := range rapid.IntRange(1, 5).Draw(t, "agents") {
 		f.Agents = append(f.Agents, drawAgent(t, f, fmt.Sprintf("a%d", i)))
 	}
+	if rapid.Bool().Draw(t, "outages") {
+		drawOutages(t, f)
+	}
+	if rapid.Bool().Draw(t, "a chain") {
+		drawChain(t, f)
+	}
 	return f
+}
+
+// said is what tools print, and what it means; none names a time that is not true.
+var said = []fleet.Outage{
+	{Says: "You've hit your usage limit. Try again in {left}.", Means: fleet.PlanExhausted},
+	{Says: "API Error: Request rejected (429)", Means: fleet.Saturated},
+	{Says: "segmentation fault", Means: fleet.Failed},
+	{},
+}
+
+func drawOutages(t *rapid.T, f *fleet.Fleet) {
+	for range rapid.IntRange(1, 2).Draw(t, "outages") {
+		o := rapid.SampledFrom(said).Draw(t, "said")
+		o.Quota = rapid.SampledFrom(f.Quotas).Draw(t, "quota").Name
+		o.At, o.For = time.Duration(rapid.IntRange(1, 400).Draw(t, "at"))*time.Second, time.Duration(rapid.IntRange(1, 120).Draw(t, "for"))*time.Second
+		f.Provider.Outages = append(f.Provider.Outages, o)
+	}
+}
+
+// drawChain has the first agents hand work on, as a workflow.
+func drawChain(t *rapid.T, f *fleet.Fleet) {
+	workflow := &quotav1.Workflow{Name: "chain", Threshold: 1, Calm: durationpb.New(10 * time.Second)}
+	for i, a := range f.Agents {
+		a.Count = 1
+		step := &quotav1.WorkflowStep{Holder: a.Name}
+		if i > 0 {
+			step.After = []string{f.Agents[i-1].Name}
+			a.Follows = step.After
+		}
+		workflow.Steps = append(workflow.Steps, step)
+	}
+	if len(workflow.Steps) > 1 {
+		workflow.Threshold = int32(rapid.IntRange(1, len(workflow.Steps)).Draw(t, "threshold"))
+		f.Workflows = append(f.Workflows, workflow)
+	}
 }
 
 func drawQuota(t *rapid.T, name string) *quotav1.Quota {
@@ -109,6 +154,18 @@ func drawAgent(t *rapid.T, f *fleet.Fleet, name string) *fleet.Agent {
 			a.Hold = 2
 		case 2:
 			a.Batch = true
+		}
+	}
+	if a.Hold == 0 && !a.Batch && rapid.Bool().Draw(t, "retry") {
+		a.Retry = &fleet.Retry{
+			MaxFailures: rapid.IntRange(1, 3).Draw(t, "failures"), TTL: 20 * time.Second,
+			Ends: []fleet.End{{Task: 1, Times: 1, Says: "error: no", Exit: 1, Means: fleet.Failed}},
+		}
+		if rapid.Bool().Draw(t, "told") {
+			a.Retry.Quotas = []string{a.Uses[0].Quota}
+		}
+		if rapid.Bool().Draw(t, "load") {
+			a.Retry.Load = a.Uses[:1]
 		}
 	}
 	if rapid.Bool().Draw(t, "accidents") {

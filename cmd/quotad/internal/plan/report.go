@@ -114,6 +114,7 @@ func writeSides(w io.Writer, alone, governed *sim.Result) error {
 	if alone.Finish > 0 || governed.Finish > 0 {
 		add("finished after", func(r *sim.Result) string { return finishedText(r.Finish) })
 	}
+	addWork(add, alone, governed)
 	for i := range governed.Quotas {
 		add("peak of "+governed.Quotas[i].Quota, func(r *sim.Result) string {
 			return fmt.Sprintf("%d of %d", r.Quotas[i].Peak, r.Quotas[i].Limit)
@@ -134,6 +135,30 @@ func writeSides(w io.Writer, alone, governed *sim.Result) error {
 		})
 	}
 	return table.Write(w)
+}
+
+// addWork adds what came of tasks with retry budgets, and of workflows.
+func addWork(add func(string, func(*sim.Result) string), alone, governed *sim.Result) {
+	if len(alone.Tasks)+len(governed.Tasks) > 0 {
+		add("tasks done, shelved, open", func(r *sim.Result) string {
+			return fmt.Sprintf("%d, %d, %d", tasksIn(r, sim.PhaseDone), tasksIn(r, sim.PhaseShelved), tasksIn(r, sim.PhaseOpen))
+		})
+		add("  attempts, of one at most", func(r *sim.Result) string { return fmt.Sprintf("%d, %d", allAttempts(r), mostAttempts(r)) })
+	}
+	for i := range governed.Quotas {
+		if quota := governed.Quotas[i].Quota; alone.Burnt(quota)+governed.Burnt(quota) > 0 {
+			add("  burnt of "+quota, func(r *sim.Result) string { return output.Int(r.Burnt(quota)) })
+		}
+	}
+	for i := range governed.Workflows {
+		w := &governed.Workflows[i]
+		add("workflow "+w.Workflow, func(r *sim.Result) string {
+			if r != governed {
+				return output.Dash
+			}
+			return fmt.Sprintf("%d kept back, %d times one at a time, for %s", w.KeptBack, w.Sequential, waitText(w.InSequence))
+		})
+	}
 }
 
 func percent(part, whole int64) string {

@@ -55,27 +55,84 @@ func TestScenarios(t *testing.T) {
 
 // The same seed gives the same result, to the last byte; another seed another one.
 func TestSameSeedSameResult(t *testing.T) {
-	f, err := fleet.Read(filepath.Join(scenarioFolder, "s9-s2-six-writers.yaml"))
-	if err != nil {
-		t.Fatal(err)
+	for _, name := range []string{"s9-s2-six-writers", "s3-retry-loop", "s7-cascade"} {
+		f, err := fleet.Read(filepath.Join(scenarioFolder, name+".yaml"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, side := range []sim.Side{sim.Alone, sim.Governed} {
+			text := func(seed uint64) []byte {
+				r, err := sim.Run(f, side, seed)
+				if err != nil {
+					t.Fatal(err)
+				}
+				data, err := json.Marshal(r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return data
+			}
+			if first := text(7); !bytes.Equal(first, text(7)) {
+				t.Errorf("%s, %s: seed 7 gave two results", name, side)
+			} else if bytes.Equal(first, text(8)) {
+				t.Errorf("%s, %s: seeds 7 and 8 gave the same result", name, side)
+			}
+		}
 	}
-	for _, side := range []sim.Side{sim.Alone, sim.Governed} {
-		text := func(seed uint64) []byte {
-			r, err := sim.Run(f, side, seed)
+}
+
+// What the files expect can fail: of a file in which one thing is otherwise, the run does not hold what is expected.
+func TestWhatScenariosExpectCanFail(t *testing.T) {
+	t.Parallel()
+	const steps = `      - {holder: triage}
+      - {holder: architecture, after: [triage]}
+      - {holder: implementation, after: [architecture]}
+      - {holder: deployment, after: [implementation]}
+      - {holder: announcement, after: [deployment]}
+`
+	for _, c := range []struct{ file, replace, by, want string }{
+		// Another limit is met than the file says.
+		{"s3-retry-loop", "You've hit your usage limit. Upgrade", "Request rejected (429). Upgrade", "was taken for saturated; it was plan_exhausted"},
+		{"s3-retry-loop", "Rate limit reached for gpt-5", "Something went wrong with gpt-5", "was taken for failed; it was saturated"},
+		{"s3-retry-loop", "finished: true, says", "says", "was taken for plan_exhausted; it was finished_then_limited"},
+		// Budgets and delays are others.
+		{"s3-retry-loop", "max_failures: 5", "max_failures: 4", "8 attempts were failed; 9 have to be"},
+		{"s3-retry-loop", "delays: [5m, 15m, 30m]", "delays: [5m, 15m, 31m]", "31m0s is the delay"},
+		{"s3-retry-loop", "delays: [5m, 15m, 30m]", "delays: [4m, 15m, 30m]", "4m0s is the delay"},
+		{"s3-retry-loop", "shelved: {broken: 1, stubborn: 1}", "shelved: {broken: 1}", "shelved are"},
+		{"s3-retry-loop", "for: 12h", "for: 10h30m", "neither done nor shelved"},
+		{"s3-retry-loop", "crashes: [{at: 3m, for: 2m}]", "", "0 attempts were lost"},
+		{"s3-retry-loop", "burnt: {models/tokens: 450000}", "burnt: {models/tokens: 300000}", "were burnt"},
+		{"s3-retry-loop", "attempts: 5\n", "attempts: 4\n", "was begun 5 times"},
+		{"s3-retry-loop", "again: 78s-89s", "again: 5m", "make the incident"},
+		// The workflow is not told of, never one at a time, or the chain does not end.
+		{"s7-cascade", steps, "      - {holder: triage}\n      - {holder: announcement}\n", "back-pressure kept 0 calls"},
+		{"s7-cascade", "name: release", "name: release\n    within: 1s\n    threshold: 5", "one at a time went 0 times"},
+		{"s7-cascade", "name: release", "name: release\n    calm: 1h", "goes one at a time still"},
+		{"s7-cascade", "for: 3h", "for: 55m", "the chain did not finish"},
+		{"s7-cascade", "at: 20m, for: 4m", "at: 20m, for: 2s", "60 make the incident"},
+	} {
+		t.Run(c.file+" "+c.by, func(t *testing.T) {
+			t.Parallel()
+			text, err := os.ReadFile(filepath.Join(scenarioFolder, c.file+".yaml"))
 			if err != nil {
 				t.Fatal(err)
 			}
-			data, err := json.Marshal(r)
+			if !strings.Contains(string(text), c.replace) {
+				t.Fatalf("there is no %q any more", c.replace)
+			}
+			f, err := fleet.Parse(c.file, []byte(strings.Replace(string(text), c.replace, c.by, 1)))
 			if err != nil {
 				t.Fatal(err)
 			}
-			return data
-		}
-		if first := text(7); !bytes.Equal(first, text(7)) {
-			t.Errorf("%s: seed 7 gave two results", side)
-		} else if bytes.Equal(first, text(8)) {
-			t.Errorf("%s: seeds 7 and 8 gave the same result", side)
-		}
+			runs, err := RunSeeds(t.Context(), f, 1, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if wrong := strings.Join(runs[0].Wrong, "\n"); !strings.Contains(wrong, c.want) {
+				t.Errorf("wrong is %q; %q was to be found", wrong, c.want)
+			}
+		})
 	}
 }
 

@@ -80,6 +80,11 @@ func Parse(name string, data []byte) (*File, error) {
 	return file, nil
 }
 
+// Workflows reads a list of workflows that stands in another file. Problems are noted in its document.
+func Workflows(doc *strictyaml.Document, list *yaml.Node) []*quotav1.Workflow {
+	return (&parser{doc: doc, lines: map[string]int{}}).workflows(list)
+}
+
 // Quotas reads a list of quotas that stands in another file. Problems are noted in its document.
 func Quotas(doc *strictyaml.Document, list *yaml.Node) []*quotav1.Quota {
 	return (&parser{doc: doc, lines: map[string]int{}}).quotas(list)

@@ -97,7 +97,7 @@ func (p *parser) steps(n *yaml.Node) []*quotav1.WorkflowStep {
 			steps[i].After = append(steps[i].After, name)
 		}
 	}
-	if cycle := cycleOf(steps); p.doc.Err() == nil && cycle != "" {
+	if cycle := CycleOf(steps); p.doc.Err() == nil && cycle != "" {
 		p.doc.Fail(n, "take one of these out of an after", "the steps form a cycle: %s", cycle)
 	}
 	return steps
@@ -112,8 +112,8 @@ func (p *parser) stepName(n *yaml.Node, what string) string {
 	return name
 }
 
-// cycleOf names a cycle among steps, in their order; empty: there is none.
-func cycleOf(steps []*quotav1.WorkflowStep) string {
+// CycleOf names a cycle among steps, in their order; empty: there is none.
+func CycleOf(steps []*quotav1.WorkflowStep) string {
 	after := map[string][]string{}
 	for _, step := range steps {
 		after[step.Holder] = step.After

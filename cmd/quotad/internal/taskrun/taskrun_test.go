@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -33,6 +34,9 @@ func said(code int, pattern string, lines ...string) client.Ending {
 	l := &listener{texts: signals.BuiltinTexts(), now: func() time.Time { return newYear }}
 	if pattern != "" {
 		l.done = regexp.MustCompile(pattern)
+	}
+	if !slices.ContainsFunc(lines, func(line string) bool { return strings.HasPrefix(line, "2>") }) {
+		return Judge(l.texts, l.done, lines, code, newYear)
 	}
 	for _, line := range lines {
 		if rest, onErr := strings.CutPrefix(line, "2>"); onErr {

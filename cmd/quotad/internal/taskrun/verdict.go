@@ -3,7 +3,9 @@ package taskrun
 import (
 	"fmt"
 	"os"
+	"regexp"
 	"syscall"
+	"time"
 
 	"github.com/quotad/quotad/client"
 	"github.com/quotad/quotad/client/signals"
@@ -17,8 +19,20 @@ func exitOf(state *os.ProcessState) (code int, words string) {
 	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() {
 		return signalBase + int(status.Signal()), "signal: " + status.Signal().String()
 	}
-	return state.ExitCode(), fmt.Sprintf("exit code %d", state.ExitCode())
+	return state.ExitCode(), exitWords(state.ExitCode())
 }
+
+// Judge says how an attempt went whose child printed these lines on standard output at one moment, and then ended with an
+// exit code: what Run makes of a child, for who has no child. done is what a finished task prints.
+func Judge(texts *signals.Texts, done *regexp.Regexp, lines []string, code int, at time.Time) client.Ending {
+	l := &listener{texts: texts, done: done, now: func() time.Time { return at }}
+	for _, line := range lines {
+		l.hearOut([]byte(line))
+	}
+	return verdict(code, exitWords(code), l.heard())
+}
+
+func exitWords(code int) string { return fmt.Sprintf("exit code %d", code) }
 
 // heard is what a listener made out of a run.
 type heard struct {

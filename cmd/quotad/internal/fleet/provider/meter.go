@@ -42,16 +42,14 @@ type Meter struct {
 	// windows are those that saw calls.
 	windows []Window
 
-	// arrivals counts attempts, admitted or not, in the present period.
-	arrivals    []Entry
-	oldest      int
-	arrivalsSum int64
-	peak        int64
-	total       int64
-	refused     int64
-	outage      int64
-	bucket      int64
-	bucketPeaks []int64
+	// arrivals are attempts, admitted or not, of the present period; since are those that came since an outage was over,
+	// while calm.
+	arrivals, since        recent
+	calm                   bool
+	peak, wave             int64
+	total, refused, outage int64
+	bucket                 int64
+	bucketPeaks            []int64
 }
 
 // NewMeter returns a meter. begins is the Unix time (nanoseconds) of moment 0; length is how long the run lasts, of which
@@ -76,7 +74,14 @@ func (m *Meter) Outage() int64 { return m.outage }
 // the most that was served at once.
 func (m *Meter) Peak() int64 { return m.peak }
 
-// Peaks returns the same for each part of the run.
+// Calm notes that all outages are over for now, or that one begins.
+func (m *Meter) Calm(calm bool) { m.calm, m.since = calm, recent{} }
+
+// Wave returns the largest amount of attempts that any period saw which began when an outage was over, and ended before
+// the next one began.
+func (m *Meter) Wave() int64 { return m.wave }
+
+// Peaks returns the peak of each part of the run.
 func (m *Meter) Peaks() []int64 { return m.bucketPeaks }
 
 // Admitted returns what was admitted, in order.
@@ -95,7 +100,7 @@ func (m *Meter) Look(now int64) {
 		return
 	}
 	m.forget(now)
-	m.notePeak(now, m.arrivalsSum)
+	m.notePeak(now, m.arrivals.sum)
 }
 
 // arrived notes an attempt.
@@ -104,9 +109,12 @@ func (m *Meter) arrived(now, n int64) {
 		return
 	}
 	m.forget(now)
-	m.arrivals = append(m.arrivals, Entry{now, n})
-	m.arrivalsSum += n
-	m.notePeak(now, m.arrivalsSum)
+	m.arrivals.add(now, n)
+	if m.calm {
+		m.since.add(now, n)
+		m.wave = max(m.wave, m.since.sum)
+	}
+	m.notePeak(now, m.arrivals.sum)
 }
 
 // forget drops the attempts that the present period or window does not see.
@@ -115,14 +123,8 @@ func (m *Meter) forget(now int64) {
 	if m.rule.Kind.window() {
 		from = m.windowAt(now).From - 1
 	}
-	for m.oldest < len(m.arrivals) && m.arrivals[m.oldest].At <= from {
-		m.arrivalsSum -= m.arrivals[m.oldest].N
-		m.oldest++
-	}
-	if m.oldest > 4096 && m.oldest > len(m.arrivals)/2 {
-		m.arrivals = append(m.arrivals[:0], m.arrivals[m.oldest:]...)
-		m.oldest = 0
-	}
+	m.arrivals.forget(from)
+	m.since.forget(from)
 }
 
 func (m *Meter) notePeak(now, count int64) {
@@ -197,6 +199,9 @@ func (m *Meter) admit(now, n int64) {
 	switch m.rule.Kind {
 	case Slots:
 		m.inFlight += n
+		if m.calm {
+			m.wave = max(m.wave, m.inFlight)
+		}
 		m.notePeak(now, m.inFlight)
 	case Calendar, Anchored:
 		w := m.windowAt(now)

@@ -6,6 +6,7 @@ package provider
 
 import (
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -21,6 +22,10 @@ type Answer struct {
 	Refused bool
 	// Outage: it was refused for an outage, not for a limit.
 	Outage bool
+	// Says is what a tool prints that meets the outage, empty: nothing is known of that; Means is what the file says of
+	// it. Until is when the outage ends, where what is said names that.
+	Says, Means string
+	Until       int64
 	// Limit is the index of the limit that refused it, Exhausted says that it is used up until its reset.
 	Limit     int
 	Exhausted bool
@@ -41,6 +46,8 @@ type Count struct {
 type Outage struct {
 	Limit    int
 	From, To int64
+	// Says is what a tool prints that meets it, with {left} for what is left of it in whole seconds.
+	Says, Means string
 }
 
 // Provider is the provider of one fleet.
@@ -68,7 +75,7 @@ func (p *Provider) Arrive(now int64, amounts []Amount) Answer {
 		for _, o := range p.outages {
 			if o.Limit == a.Limit && now >= o.From && now < o.To {
 				p.meters[a.Limit].outage++
-				return Answer{Refused: true, Outage: true, Limit: a.Limit, RetryAfter: p.tell(o.To - now)}
+				return p.out(&o, now)
 			}
 		}
 	}
@@ -85,6 +92,15 @@ func (p *Provider) Arrive(now int64, amounts []Amount) Answer {
 		p.meters[a.Limit].admit(now, a.N)
 	}
 	return Answer{Counts: p.counts(now, amounts)}
+}
+
+// out returns the answer to a call in an outage.
+func (p *Provider) out(o *Outage, now int64) Answer {
+	a := Answer{Refused: true, Outage: true, Limit: o.Limit, RetryAfter: p.tell(o.To - now), Says: o.Says, Means: o.Means}
+	if strings.Contains(o.Says, "{left}") {
+		a.Says, a.Until = strings.ReplaceAll(o.Says, "{left}", wholeSeconds(o.To-now).String()), o.To
+	}
+	return a
 }
 
 // counts returns what the headers of an answer say.
@@ -110,6 +126,10 @@ func (p *Provider) tell(wait int64) time.Duration {
 	if p.silent {
 		return 0
 	}
+	return wholeSeconds(wait)
+}
+
+func wholeSeconds(wait int64) time.Duration {
 	return (time.Duration(wait) + time.Second - 1).Truncate(time.Second)
 }
 

@@ -129,6 +129,29 @@ func TestOneCallOnSeveralLimits(t *testing.T) {
 	}
 }
 
+// A wave is what comes when an outage is over: what was refused before does not count.
+func TestWave(t *testing.T) {
+	m := NewMeter(Rule{Kind: Sliding, Limit: 10, Period: time.Minute}, 0, 1000*sec, 10)
+	p := New([]*Meter{m}, []Outage{{From: 30 * sec, To: 40 * sec, Says: "try again in {left}", Means: "saturated"}}, false)
+	call := func(at, n int64) Answer { return p.Arrive(at, []Amount{{N: n}}) }
+	call(0, 5)
+	m.Calm(false)
+	if a := call(31*sec, 9); a.Says != "try again in 9s" || a.Means != "saturated" || a.Until != 40*sec {
+		t.Errorf("in the outage: %+v", a)
+	}
+	m.Calm(true)
+	call(41*sec, 4)
+	call(99*sec, 3)
+	if m.Wave() != 7 || m.Peak() != 18 {
+		t.Errorf("wave %d of 4 + 3, peak %d of 5 + 9 + 4", m.Wave(), m.Peak())
+	}
+	m.Calm(false)
+	call(100*sec, 10)
+	if m.Wave() != 7 {
+		t.Errorf("wave %d, in an outage", m.Wave())
+	}
+}
+
 // Whatever is asked, no period of a sliding limit admits more than the limit, by a count that is made anew for each; what
 // is refused would not have fitted; and who waits as long as it is told is served.
 func TestSlidingAgainstARecount(t *testing.T) {

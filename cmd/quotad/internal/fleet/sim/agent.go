@@ -1,6 +1,8 @@
 package sim
 
 import (
+	"fmt"
+	"math"
 	"time"
 
 	"github.com/quotad/quotad/cmd/quotad/internal/fleet"
@@ -16,9 +18,16 @@ type agent struct {
 	dice dice
 	// number is its place among all agents.
 	number int
-	// settleMax tells, by use, whether the provider keeps what it charged at admission.
+	// settleMax tells, by limit, whether the provider keeps what it charged at admission.
 	settleMax []bool
 	caller    caller
+	runner    runner
+	// jobs are its tasks with retry budgets; chains the workflows of which it is a step.
+	jobs   []*job
+	chains []*chain
+	// followers take over its work. handed is how much each of those that it follows has handed on, by their numbers.
+	followers []*agent
+	handed    map[int]int
 	// life is raised by each crash: what an earlier life had under way is nobody's any more.
 	life    int
 	dead    bool
@@ -42,9 +51,12 @@ type call struct {
 	agent *agent
 	life  int
 	task  *task
-	// asked is when it was wanted, sent when it was sent last.
-	asked, sent int64
-	tries       int
+	// uses are what it draws on; load: it is the prompt of an attempt, before its calls.
+	uses []fleet.Use
+	load bool
+	// asked is when it was wanted, granted when quotad let it, sent when it was sent last.
+	asked, granted, sent int64
+	tries                int
 	// actual is what it really uses, by use; charged what the provider counts.
 	actual  []int64
 	charged []provider.Amount
@@ -56,14 +68,16 @@ type task struct {
 	left    int
 	workers int
 	failed  bool
+	// attempt is set where it is an attempt of a task with a retry budget.
+	attempt *attempt
 }
 
 // addAgent makes an agent and arranges its life.
 func (w *world) addAgent(kind *fleet.Agent, name string, first bool, seed uint64) {
-	a := &agent{world: w, kind: kind, name: name, number: len(w.agents), dice: newDice(seed, name), left: kind.Tasks}
+	a := &agent{world: w, kind: kind, name: name, number: len(w.agents), dice: newDice(seed, name), left: kind.Tasks, handed: map[int]int{}}
 	a.tally = Holder{Name: name, Class: classWord(kind.Class), Weight: kind.Weight}
-	for _, use := range kind.Uses {
-		a.settleMax = append(a.settleMax, w.fleet.Quotas[w.limits[use.Quota]].Settle == quotav1.SettleMode_SETTLE_MODE_MAX)
+	for _, q := range w.fleet.Quotas {
+		a.settleMax = append(a.settleMax, q.Settle == quotav1.SettleMode_SETTLE_MODE_MAX)
 	}
 	w.agents = append(w.agents, a)
 	if kind.Tasks > 0 {
@@ -73,7 +87,9 @@ func (w *world) addAgent(kind *fleet.Agent, name string, first bool, seed uint64
 	}
 	a.born()
 	a.nextEvery = a.dice.span(kind.Start)
-	a.arrangeNext()
+	if len(kind.Follows) == 0 {
+		a.arrangeNext()
+	}
 	if !first {
 		return
 	}
@@ -83,11 +99,16 @@ func (w *world) addAgent(kind *fleet.Agent, name string, first bool, seed uint64
 			w.at(int64(crash.At+crash.For), a.revive)
 		}
 	}
+	for _, cut := range kind.Cuts {
+		w.at(int64(cut.At), func() { a.cutOff(true) })
+		w.at(int64(cut.At+cut.For), func() { a.cutOff(false) })
+	}
+}
+
+// cutOff cuts the process that lives now off from the cluster, or ends that.
+func (a *agent) cutOff(cut bool) {
 	if governed, ok := a.caller.(interface{ reach(cut bool) }); ok {
-		for _, cut := range kind.Cuts {
-			w.at(int64(cut.At), func() { governed.reach(true) })
-			w.at(int64(cut.At+cut.For), func() { governed.reach(false) })
-		}
+		governed.reach(cut)
 	}
 }
 
@@ -95,13 +116,15 @@ func (w *world) addAgent(kind *fleet.Agent, name string, first bool, seed uint64
 func (a *agent) born() {
 	switch {
 	case a.cluster == nil:
-		a.caller = &alone{agent: a}
+		alone := &alone{agent: a}
+		a.caller, a.runner = alone, alone
 	case a.kind.Hold > 0:
 		a.caller = newHeld(a)
 	case a.kind.Batch:
 		a.caller = newBatched(a)
 	default:
-		a.caller = newGoverned(a)
+		governed := newGoverned(a)
+		a.caller, a.runner = governed, governed
 	}
 }
 
@@ -111,8 +134,14 @@ func (a *agent) crash() {
 		return
 	}
 	a.life++
+	if len(a.kind.Follows) > 0 && a.kind.Retry == nil {
+		a.begun -= a.running // what was handed on is there still
+	}
 	a.dead, a.running = true, 0
 	a.book.died(a)
+	for _, j := range a.jobs {
+		j.die()
+	}
 	if mortal, ok := a.caller.(interface{ die() }); ok {
 		mortal.die()
 	}
@@ -125,7 +154,16 @@ func (a *agent) revive() {
 	}
 	a.dead = false
 	a.born()
-	if !a.kind.Scheduled() {
+	for _, j := range a.jobs {
+		if j.phase == "" {
+			a.running++
+			a.runner.next(j)
+		}
+	}
+	switch {
+	case len(a.kind.Follows) > 0:
+		a.takeOver()
+	case !a.kind.Scheduled() && a.running == 0:
 		a.in(a.dice.span(a.kind.Think), a.begin)
 	}
 }
@@ -169,7 +207,17 @@ func (a *agent) begin() {
 	}
 	a.begun++
 	a.running++
-	t := &task{left: a.kind.Calls}
+	if a.kind.Retry != nil {
+		j := &job{agent: a, number: a.begun, name: fmt.Sprintf("%s/%d", a.name, a.begun)}
+		a.jobs = append(a.jobs, j)
+		a.runner.next(j)
+		return
+	}
+	a.work(&task{left: a.kind.Calls})
+}
+
+// work makes a task's calls.
+func (a *agent) work(t *task) {
 	for range min(a.kind.Parallel, a.kind.Calls) {
 		t.workers++
 		a.nextCall(t)
@@ -186,8 +234,12 @@ func (a *agent) nextCall(t *task) {
 		return
 	}
 	t.left--
-	c := &call{agent: a, life: a.life, task: t, asked: a.now}
-	c.actual, c.charged = a.draw(a)
+	a.want(&call{agent: a, life: a.life, task: t, asked: a.now, uses: a.kind.Uses})
+}
+
+// want makes a call.
+func (a *agent) want(c *call) {
+	c.actual, c.charged = a.draw(c)
 	a.tally.Calls++
 	a.book.wanted(c)
 	a.caller.call(c)
@@ -202,20 +254,46 @@ func (a *agent) finished(c *call, ok bool) {
 	if !ok {
 		c.task.failed = true
 	}
+	a.goOn(c)
+}
+
+// cutShort ends a call that ended its whole attempt.
+func (a *agent) cutShort(c *call) {
+	a.book.lost(c)
+	c.task.failed = true
+	a.goOn(c)
+}
+
+// goOn has a task's next call made, after a rest.
+func (a *agent) goOn(c *call) {
 	a.in(a.dice.span(a.kind.Think), func() {
-		if c.life == a.life {
+		switch {
+		case c.life != a.life:
+		case c.load && !c.task.failed:
+			c.task.workers--
+			a.work(c.task)
+		default:
 			a.nextCall(c.task)
 		}
 	})
 }
 
-// ended ends a task.
+// ended ends a task, or an attempt of one.
 func (a *agent) ended(t *task) {
+	if t.attempt != nil {
+		t.attempt.ended(t)
+		return
+	}
+	a.over(!t.failed)
+}
+
+// over ends a task: who follows takes it over, and the next one may begin.
+func (a *agent) over(done bool) {
 	a.running--
-	if t.failed {
-		a.tally.TasksFailed++
-	} else {
+	if done {
 		a.tally.Tasks++
+	} else {
+		a.tally.TasksFailed++
 	}
 	if a.kind.Tasks > 0 {
 		if a.left--; a.left == 0 {
@@ -223,7 +301,27 @@ func (a *agent) ended(t *task) {
 			a.book.finish = a.now
 		}
 	}
-	if !a.kind.Scheduled() && (a.kind.Tasks == 0 || a.begun < a.kind.Tasks) {
+	if done {
+		for _, next := range a.followers {
+			next.handed[a.number]++
+			next.takeOver()
+		}
+	}
+	switch {
+	case len(a.kind.Follows) > 0:
+		a.takeOver()
+	case !a.kind.Scheduled() && (a.kind.Tasks == 0 || a.begun < a.kind.Tasks):
+		a.begin()
+	}
+}
+
+// takeOver begins what all that it follows have handed on, as much as there is room for.
+func (a *agent) takeOver() {
+	least := math.MaxInt
+	for _, count := range a.handed { // the order does not matter
+		least = min(least, count)
+	}
+	for !a.dead && a.running < a.kind.Overlap && a.begun < least {
 		a.begin()
 	}
 }

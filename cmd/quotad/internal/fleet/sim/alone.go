@@ -21,6 +21,8 @@ func (a *alone) try(c *call, nth int) {
 		switch setting := &a.fleet.Alone; {
 		case !said.Refused:
 			a.finished(c, true)
+		case c.stops(said):
+			a.cutShort(c)
 		case nth < setting.Retries && c.patienceLeft() > 0:
 			a.in(a.backoff(nth, said.RetryAfter), func() { a.again(c, nth+1) })
 		case a.kind.Patience == fleet.Forever:
@@ -37,6 +39,20 @@ func (a *alone) again(c *call, nth int) {
 	if c.life == a.life {
 		a.try(c, nth)
 	}
+}
+
+// next begins a task's next attempt: nobody has to be asked.
+func (a *alone) next(j *job) { j.begin(0) }
+
+// told has a task begun again whose tool ended with another code than 0, however often that was so.
+func (a *alone) told(t *attempt, _ []string, code int) {
+	if code == 0 {
+		t.outcome = fleet.Done
+		t.job.close(fleet.Done)
+		return
+	}
+	t.outcome = fleet.Failed
+	a.in(a.dice.span(a.fleet.Alone.Again), a.alive(func() { a.next(t.job) }))
 }
 
 // backoff returns how long a caller waits before it sends a call again.

@@ -125,7 +125,7 @@ func (b *batched) fetch(size int64) {
 	}
 	b.fetching = true
 	b.end()
-	reserve := &logpb.Reserve{Holder: b.name, Items: itemsFor(b.agent, size), Consume: true, TtlNs: batchTTL}
+	reserve := &logpb.Reserve{Holder: b.name, Items: itemsFor(b.kind.Uses, size), Consume: true, TtlNs: batchTTL}
 	asked := b.now
 	b.client.do(&logpb.Command{Kind: &logpb.Command_Reserve{Reserve: reserve}}, func(a answer) {
 		b.fetching = false
@@ -156,7 +156,7 @@ func (b *batched) end() {
 	switch {
 	case p.lease == 0 || b.client.gone:
 	case left > 0 && b.now < p.deadline:
-		b.settle(p, &logpb.Settle{Unspent: unspent(b.governed, itemsFor(b.agent, left)), Release: true})
+		b.settle(p, &logpb.Settle{Unspent: unspent(b.governed, itemsFor(b.kind.Uses, left)), Release: true})
 	default:
 		b.release(p)
 	}

@@ -31,6 +31,8 @@ type book struct {
 	holders map[uint64]*agent
 	orphans map[uint64]int64
 	reclaim int64
+	// chains are the workflows.
+	chains []*chain
 }
 
 func newBook(w *world) *book {
@@ -93,6 +95,16 @@ func (b *book) wait(c *call, waits bool) {
 func (b *book) sent(c *call) {
 	b.attempts++
 	b.wait(c, false)
+	for _, chain := range c.agent.chains {
+		chain.sent(c)
+	}
+}
+
+// limited notes that the provider refused an agent's call, which the cluster knows since a moment, and for how long.
+func (b *book) limited(a *agent, since, length int64) {
+	for _, chain := range a.chains {
+		chain.limited(a.name, since, length)
+	}
 }
 
 // answered notes an answer.
@@ -105,6 +117,12 @@ func (b *book) answered(c *call, said provider.Answer) {
 		c.agent.tally.Refused++
 	default:
 		b.latencies = append(b.latencies, b.w.now-c.sent)
+		if attempt := c.task.attempt; attempt != nil {
+			attempt.drew(c)
+		}
+	}
+	for _, chain := range c.agent.chains {
+		chain.answered(c)
 	}
 }
 
@@ -121,6 +139,13 @@ func (b *book) ended(c *call, ok bool) {
 		waited = max(b.w.now-c.asked, int64(c.agent.kind.Patience))
 	}
 	c.agent.noteWait(waited)
+}
+
+// lost notes that a call is over with what it was made for.
+func (b *book) lost(c *call) {
+	b.wait(c, false)
+	delete(b.open, c)
+	c.agent.tally.Lost++
 }
 
 // gaveUp notes that a call used up its retries and begins anew.
@@ -157,15 +182,16 @@ func (b *book) died(a *agent) {
 	}
 	for _, c := range b.opened {
 		if _, ok := b.open[c]; ok && c.agent == a {
-			b.wait(c, false)
-			delete(b.open, c)
-			a.tally.Lost++
+			b.lost(c)
 		}
 	}
 }
 
 // hear takes in what the state machine tells.
 func (b *book) hear(event fsm.Event) {
+	for _, chain := range b.chains {
+		chain.hear(event)
+	}
 	switch event.Kind {
 	case fsm.EventReleased:
 		delete(b.holders, event.Lease)

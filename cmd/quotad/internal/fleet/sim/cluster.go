@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"bytes"
 	"maps"
 	"slices"
 	"time"
@@ -73,6 +74,8 @@ type answer struct {
 	// in the answer count.
 	clock fsm.Clock
 	from  int64
+	// at is the moment of the run at which it was applied or refused.
+	at int64
 }
 
 func newCluster(s *schedule, setting fleet.Cluster, begins time.Time, d dice) *cluster {
@@ -171,7 +174,7 @@ func (c *cluster) reply(r *request, result *logpb.Result) {
 	if r.from.gone {
 		return
 	}
-	a := answer{result: result, clock: c.present(), from: c.now - r.up}
+	a := answer{result: result, clock: c.present(), from: c.now - r.up, at: c.now}
 	c.in(c.dice.span(c.setting.Hop), func() {
 		switch {
 		case r.from.gone:
@@ -252,6 +255,7 @@ func (c *cluster) lead(survivors []*entry) {
 		e.requests = nil
 		c.applyUnheard(e)
 	}
+	c.restore()
 	c.base, c.since, c.leading, c.tickAt = c.machine.State().Clock().Now, c.now, true, 0
 	again := c.lost
 	c.lost = nil
@@ -261,6 +265,18 @@ func (c *cluster) lead(survivors []*entry) {
 		}
 	}
 	c.look()
+}
+
+// restore goes on with what a snapshot has: the new leader may be a node that was restarted.
+func (c *cluster) restore() {
+	var snapshot bytes.Buffer
+	err := c.machine.State().WriteSnapshot(&snapshot)
+	if err != nil {
+		panic("sim: a snapshot cannot be written: " + err.Error())
+	}
+	if c.machine, err = fsm.Restore(&snapshot); err != nil {
+		panic("sim: a snapshot cannot be restored: " + err.Error())
+	}
 }
 
 // applyUnheard applies an entry whose callers have lost their leader.

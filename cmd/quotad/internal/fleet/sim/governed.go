@@ -41,14 +41,14 @@ type governed struct {
 
 func newGoverned(a *agent) *governed {
 	return &governed{
-		agent: a, client: &client{cluster: a.cluster, holder: a.name}, items: itemsFor(a, 1), reported: map[int]int64{},
+		agent: a, client: &client{cluster: a.cluster, holder: a.name}, items: itemsFor(a.kind.Uses, 1), reported: map[int]int64{},
 	}
 }
 
 // itemsFor returns the items of some calls.
-func itemsFor(a *agent, calls int64) []*logpb.Item {
-	items := make([]*logpb.Item, len(a.kind.Uses))
-	for i, use := range a.kind.Uses {
+func itemsFor(uses []fleet.Use, calls int64) []*logpb.Item {
+	items := make([]*logpb.Item, len(uses))
+	for i, use := range uses {
 		items[i] = &logpb.Item{Quota: use.Quota, Amount: new(use.Estimate * calls)}
 	}
 	return items
@@ -82,7 +82,11 @@ func (g *governed) ask(c *call, refusals int) {
 	if c.life != g.life {
 		return
 	}
-	reserve := &logpb.Reserve{Holder: g.name, Items: g.items, Consume: true, WaitNs: max(min(c.patienceLeft(), maxWait), 0)}
+	items := g.items
+	if c.load {
+		items = itemsFor(c.uses, 1)
+	}
+	reserve := &logpb.Reserve{Holder: g.name, Items: items, Consume: true, WaitNs: max(min(c.patienceLeft(), maxWait), 0)}
 	g.client.do(&logpb.Command{Kind: &logpb.Command_Reserve{Reserve: reserve}}, func(a answer) {
 		granted := a.result.GetGranted()
 		if granted == nil {
@@ -92,10 +96,11 @@ func (g *governed) ask(c *call, refusals int) {
 		p := permitOf(granted, granted.Consumed, a)
 		if g.now > p.lastTake {
 			g.book.tooLate++
-			g.giveBack(p, g.items)
+			g.giveBack(p, items)
 			g.ask(c, refusals)
 			return
 		}
+		c.granted = a.at
 		g.transmit(c, p.deadline, func(said provider.Answer) { g.said(c, p, said, refusals) })
 	})
 }
@@ -173,6 +178,11 @@ func unspent(g *governed, items []*logpb.Item) []*logpb.Item {
 
 // said carries on when the provider has answered.
 func (g *governed) said(c *call, p permit, said provider.Answer, refusals int) {
+	if c.stops(said) {
+		g.cutShort(c)
+		g.end(p)
+		return
+	}
 	if said.Refused {
 		g.refused(c, p, said, refusals)
 		return
@@ -194,10 +204,19 @@ func (g *governed) done(c *call, p permit) {
 	g.settle(p, &logpb.Settle{Actual: g.actual(c), Final: true, Release: true})
 }
 
+// end ends a permit under which the provider refused.
+func (g *governed) end(p permit) {
+	if p.slotsOnly {
+		g.release(p)
+		return
+	}
+	g.settle(p, &logpb.Settle{Final: true, Release: true})
+}
+
 // actual returns what a call really used, where that is another amount than estimated.
 func (g *governed) actual(c *call) []*logpb.Item {
 	var items []*logpb.Item
-	for i, use := range g.kind.Uses {
+	for i, use := range c.uses {
 		if use.Actual != (fleet.Range{}) {
 			items = append(items, &logpb.Item{Quota: use.Quota, Amount: new(c.actual[i])})
 		}
@@ -234,11 +253,8 @@ func (g *governed) refused(c *call, p permit, said provider.Answer, refusals int
 				left = max(left, q.CooldownUntilNs-a.clock.Now)
 			}
 		}
-		if p.slotsOnly {
-			g.release(p)
-		} else {
-			g.settle(p, &logpb.Settle{Final: true, Release: true})
-		}
+		g.book.limited(g.agent, a.at, left)
+		g.end(p)
 		delay := max(left, 0) + g.dice.span(retryWindows[p.class])
 		if g.kind.Patience != fleet.Forever && (refusals >= retries || delay >= c.patienceLeft()) {
 			g.finished(c, false)

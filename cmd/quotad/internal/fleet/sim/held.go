@@ -58,7 +58,7 @@ func (h *held) reserve() {
 	h.drop()
 	first, life := h.queue[0], h.life
 	reserve := &logpb.Reserve{
-		Holder: h.name, Items: itemsFor(h.agent, int64(h.kind.Hold)), TtlNs: int64(h.kind.HoldTTL),
+		Holder: h.name, Items: itemsFor(h.kind.Uses, int64(h.kind.Hold)), TtlNs: int64(h.kind.HoldTTL),
 		WaitNs: max(min(first.patienceLeft(), maxWait), 0),
 	}
 	h.client.do(&logpb.Command{Kind: &logpb.Command_Reserve{Reserve: reserve}}, func(a answer) {

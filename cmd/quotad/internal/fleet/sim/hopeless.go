@@ -14,7 +14,7 @@ type Hopeless struct {
 	Advice string `json:"advice"`
 }
 
-// FindHopeless asks the state machine itself, with nothing in use, for one call of each agent. An error says that the
+// FindHopeless asks the state machine itself, with nothing in use, for one call of each agent, and for the prompt that an attempt loads. An error says that the
 // quotas cannot be applied.
 func FindHopeless(f *fleet.Fleet) ([]Hopeless, error) {
 	s := &schedule{}
@@ -24,19 +24,24 @@ func FindHopeless(f *fleet.Fleet) ([]Hopeless, error) {
 	}
 	var all []Hopeless
 	for _, kind := range f.Agents {
-		a := &agent{world: w, kind: kind}
-		reserve := &logpb.Reserve{Holder: kind.Holders()[0], Items: itemsFor(a, int64(max(kind.Hold, 1))), Consume: kind.Hold == 0}
-		result, err := w.enter(&logpb.Command{Kind: &logpb.Command_Reserve{Reserve: reserve}})
-		if err != nil {
-			return nil, err
+		asks := []*logpb.Reserve{{Items: itemsFor(kind.Uses, int64(max(kind.Hold, 1))), Consume: kind.Hold == 0}}
+		if kind.Retry != nil && len(kind.Retry.Load) > 0 {
+			asks = append(asks, &logpb.Reserve{Items: itemsFor(kind.Retry.Load, 1), Consume: true})
 		}
-		if r := result.GetRefusal(); r != nil && r.RetryAtNs == 0 {
-			all = append(all, Hopeless{Agent: kind.Name, Quota: r.Quota, Reason: reasonWord(r.Reason), Advice: r.Advice})
-		}
-		// A state that nothing was taken from, for the next.
-		w.cluster = newCluster(s, f.Cluster, f.Begins, newDice(1, "cluster"))
-		if err := w.found(); err != nil {
-			return nil, err
+		for _, reserve := range asks {
+			reserve.Holder = kind.Holders()[0]
+			result, err := w.enter(&logpb.Command{Kind: &logpb.Command_Reserve{Reserve: reserve}})
+			if err != nil {
+				return nil, err
+			}
+			if r := result.GetRefusal(); r != nil && r.RetryAtNs == 0 {
+				all = append(all, Hopeless{Agent: kind.Name, Quota: r.Quota, Reason: reasonWord(r.Reason), Advice: r.Advice})
+			}
+			// A state that nothing was taken from, for the next.
+			w.cluster = newCluster(s, f.Cluster, f.Begins, newDice(1, "cluster"))
+			if err := w.found(); err != nil {
+				return nil, err
+			}
 		}
 	}
 	return all, nil

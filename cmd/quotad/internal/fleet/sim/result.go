@@ -48,6 +48,9 @@ type Result struct {
 	Quotas  []QuotaResult `json:"quotas"`
 	Classes []ClassResult `json:"classes"`
 	Holders []Holder      `json:"holders"`
+	// Tasks are those with retry budgets, Workflows those that quotad was told of.
+	Tasks     []TaskResult     `json:"tasks,omitempty"`
+	Workflows []WorkflowResult `json:"workflows,omitempty"`
 }
 
 // QuotaResult is what the provider counted of one quota.
@@ -60,6 +63,8 @@ type QuotaResult struct {
 	Total   int64 `json:"total"`
 	Peak    int64 `json:"peak"`
 	Refused int64 `json:"refused"`
+	// Wave is the most that any period saw which began after an outage and ended before the next; 0 where there are none.
+	Wave int64 `json:"wave,omitempty"`
 	// Utilisation is what was used while demand exceeded the limit, as a part of the ideal; Measured is how long that was.
 	Utilisation float64       `json:"utilisation"`
 	Measured    time.Duration `json:"measured"`
@@ -89,7 +94,7 @@ type Holder struct {
 	Name   string `json:"name"`
 	Class  string `json:"class"`
 	Weight int    `json:"weight"`
-	// Calls were wanted, Served made, GivenUp not; Lost died with the agent. Refused is how often the provider refused.
+	// Calls were wanted, Served made, GivenUp not; Lost died with the agent or with its attempt. Refused is how often the provider refused.
 	Calls   int64 `json:"calls"`
 	Served  int64 `json:"served"`
 	GivenUp int64 `json:"givenUp"`
@@ -149,6 +154,10 @@ func (b *book) result(side Side, seed uint64) *Result {
 	}
 	r.Retries = r.Attempts - calls
 	r.Classes = r.ClassesOf(w.fleet.Draws(""))
+	r.Tasks = b.taskResults()
+	for _, c := range b.chains {
+		r.Workflows = append(r.Workflows, c.end())
+	}
 	return r
 }
 
@@ -186,7 +195,7 @@ func (b *book) quotaResult(i int, latency time.Duration) QuotaResult {
 	rule := m.Rule()
 	q := QuotaResult{
 		Quota: rule.Quota, Kind: rule.Kind.String(), Limit: rule.Limit, Period: rule.Period, Total: m.Total(), Peak: m.Peak(),
-		Refused: m.Refused(), Peaks: m.Peaks(), Zones: b.zones[i],
+		Refused: m.Refused(), Wave: m.Wave(), Peaks: m.Peaks(), Zones: b.zones[i],
 	}
 	u := use{
 		rule: rule, whole: b.w.wholeCalls(i), wanting: merged(b.wanting[i]), closed: b.closed[i], end: b.w.now,
@@ -203,7 +212,11 @@ func (w *world) wholeCalls(i int) int64 {
 	usable := Usable(q)
 	amount := int64(0)
 	for _, kind := range w.fleet.Agents {
-		for _, use := range kind.Uses {
+		uses := kind.Uses
+		if kind.Retry != nil {
+			uses = slices.Concat(uses, kind.Retry.Load)
+		}
+		for _, use := range uses {
 			if use.Quota != q.Name {
 				continue
 			}

@@ -50,6 +50,8 @@ type world struct {
 	// unfinished counts agents that have tasks left; endless agents never end.
 	unfinished int
 	endless    bool
+	// outages counts those that last.
+	outages int
 }
 
 // Run runs a fleet on one side. An error says that the quotas cannot be applied.
@@ -69,6 +71,7 @@ func Run(f *fleet.Fleet, side Side, seed uint64) (*Result, error) {
 			w.addAgent(kind, name, i == 0, seed)
 		}
 	}
+	w.link()
 	w.arrange()
 	length := int64(f.For)
 	for w.step(length) {
@@ -81,9 +84,37 @@ func Run(f *fleet.Fleet, side Side, seed uint64) (*Result, error) {
 	return w.book.result(side, seed), nil
 }
 
+// link tells agents who takes over their work, and of which workflows they are steps.
+func (w *world) link() {
+	for _, a := range w.agents {
+		for _, before := range w.agents {
+			if slices.Contains(a.kind.Follows, before.kind.Name) {
+				before.followers = append(before.followers, a)
+				a.handed[before.number] = 0
+			}
+		}
+	}
+	if w.cluster == nil {
+		return
+	}
+	for _, workflow := range w.fleet.Workflows {
+		c := newChain(w, workflow)
+		w.book.chains = append(w.book.chains, c)
+		for _, a := range w.agents {
+			if _, ok := c.upstream[a.name]; ok {
+				a.chains = append(a.chains, c)
+			}
+		}
+	}
+}
+
 // arrange arranges what happens at set times: kills of the leader, and looks at the provider's counts and the quotas.
 func (w *world) arrange() {
 	part := int64(w.fleet.For) / Parts
+	for _, o := range w.fleet.Provider.Outages {
+		w.at(int64(o.At), func() { w.outage(1) })
+		w.at(int64(o.At+o.For), func() { w.outage(-1) })
+	}
 	for i := range int64(Parts) {
 		w.at(i*part, func() {
 			for _, m := range w.provider.Meters() {
@@ -102,9 +133,19 @@ func (w *world) arrange() {
 	}
 }
 
-// found applies the quotas and holder rules as the cluster's first entry.
+// outage notes that outages begin, or end.
+func (w *world) outage(more int) {
+	w.outages += more
+	for _, m := range w.provider.Meters() {
+		m.Calm(w.outages == 0)
+	}
+}
+
+// found applies the quotas, holder rules and workflows as the cluster's first entry.
 func (w *world) found() error {
-	request := &quotav1.ApplyQuotasRequest{Quotas: w.fleet.Quotas, ReplaceHolders: true, Holders: rulesOf(w.fleet)}
+	request := &quotav1.ApplyQuotasRequest{
+		Quotas: w.fleet.Quotas, Holders: rulesOf(w.fleet), ReplaceHolders: true, Workflows: w.fleet.Workflows, ReplaceWorkflows: true,
+	}
 	command, err := rpc.ApplyQuotasCommand(request)
 	if err != nil {
 		return err
@@ -162,7 +203,7 @@ func (w *world) buildProvider() {
 	}
 	var outages []provider.Outage
 	for _, o := range w.fleet.Provider.Outages {
-		outages = append(outages, provider.Outage{Limit: w.limits[o.Quota], From: int64(o.At), To: int64(o.At + o.For)})
+		outages = append(outages, provider.Outage{Limit: w.limits[o.Quota], From: int64(o.At), To: int64(o.At + o.For), Says: o.Says, Means: string(o.Means)})
 	}
 	w.provider = provider.New(meters, outages, w.fleet.Provider.Silent)
 }
@@ -211,16 +252,16 @@ func WindowLength(every string) time.Duration {
 	return length
 }
 
-// draw draws what one call of an agent really uses, of its quotas and their ancestors.
-func (w *world) draw(a *agent) (actual []int64, charged []provider.Amount) {
-	actual = make([]int64, len(a.kind.Uses))
-	for i, use := range a.kind.Uses {
+// draw draws what a call really uses, of its quotas and their ancestors.
+func (w *world) draw(c *call) (actual []int64, charged []provider.Amount) {
+	actual = make([]int64, len(c.uses))
+	for i, use := range c.uses {
 		actual[i] = use.Estimate
 		if use.Actual != (fleet.Range{}) {
-			actual[i] = a.dice.amount(use.Actual)
+			actual[i] = c.agent.dice.amount(use.Actual)
 		}
 		counted := actual[i]
-		if a.settleMax[i] {
+		if c.agent.settleMax[w.limits[use.Quota]] {
 			counted = max(counted, use.Estimate)
 		}
 		for limit := w.limits[use.Quota]; limit >= 0; limit = w.parents[limit] {

@@ -1,0 +1,133 @@
+package fleet
+
+import (
+	"time"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/quotad/quotad/cmd/quotad/internal/quotafile"
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+// expectKeys are the keys of what is expected.
+var expectKeys = []string{
+	"binding", "utilisation", "classes", "longest_wait", "p99", "finish", "retries", "outage", "reclaimed", "stale_fences", "alone_refused",
+	"tasks", "chain",
+}
+
+// expect reads what is expected.
+func (p *parser) expect(n *yaml.Node) *Expect {
+	e := &Expect{
+		Classes: AnyOrder, LongestWait: make(map[quotav1.Class]time.Duration), P99: make(map[string]time.Duration), Retries: -1, Outage: -1,
+	}
+	values := p.doc.Mapping(n, "expect", expectKeys...)
+	if v, ok := values["binding"]; ok {
+		e.Binding = p.doc.Choice(v, "binding", p.quotas...)
+	}
+	if v, ok := values["utilisation"]; ok {
+		e.Utilisation = p.doc.Float(v, "utilisation")
+		if e.Binding == "" {
+			p.doc.Fail(v, "name the quota that is meant", "utilisation needs binding")
+		}
+	}
+	if v, ok := values["classes"]; ok {
+		e.Classes = ClassOrder(p.doc.Choice(v, "classes", string(AnyOrder), string(Ordered), string(Strict)))
+	}
+	if v, ok := values["longest_wait"]; ok {
+		for word, length := range p.doc.Mapping(v, "longest_wait", "critical", "standard", "background") {
+			class, _ := quotafile.ParseClass(word)
+			e.LongestWait[class] = p.doc.Duration(length, "longest_wait", time.Millisecond, MaxFor)
+		}
+	}
+	if v, ok := values["p99"]; ok {
+		for agent, length := range p.doc.Mapping(v, "p99", p.agents...) {
+			e.P99[agent] = p.doc.Duration(length, "p99", time.Millisecond, MaxFor)
+		}
+	}
+	if v, ok := values["finish"]; ok {
+		e.Finish = p.doc.Float(v, "finish")
+	}
+	for _, count := range []struct {
+		key string
+		to  *int64
+	}{{"retries", &e.Retries}, {"outage", &e.Outage}, {"stale_fences", &e.StaleFences}, {"alone_refused", &e.AloneRefused}} {
+		if v, ok := values[count.key]; ok {
+			*count.to = p.doc.Int(v, count.key, 0, quotafile.MaxAmount)
+		}
+	}
+	if v, ok := values["reclaimed"]; ok {
+		e.Reclaimed = p.doc.Duration(v, "reclaimed", time.Millisecond, longest)
+	}
+	if v, ok := values["tasks"]; ok {
+		e.Tasks = p.expectTasks(v)
+	}
+	if v, ok := values["chain"]; ok {
+		e.Chain = p.expectChain(v)
+	}
+	return e
+}
+
+var (
+	expectTasksKeys = []string{"delays", "shelved", "unfinished", "outcomes", "attempts", "burnt", "alone_attempts", "alone_burnt"}
+	expectChainKeys = []string{"complete", "sequential", "kept_back", "alone_wave"}
+)
+
+// expectTasks reads what is expected of tasks with retry budgets.
+func (p *parser) expectTasks(n *yaml.Node) *ExpectTasks {
+	e := &ExpectTasks{Unfinished: -1, Attempts: -1, Shelved: map[string]int64{}, Outcomes: make(map[Outcome]int64)}
+	values := p.doc.Mapping(n, "tasks", expectTasksKeys...)
+	for _, count := range []struct {
+		key string
+		to  *int64
+	}{{"unfinished", &e.Unfinished}, {"attempts", &e.Attempts}, {"alone_attempts", &e.AloneAttempts}} {
+		if v, ok := values[count.key]; ok {
+			*count.to = p.doc.Int(v, count.key, 0, quotafile.MaxAmount)
+		}
+	}
+	if v, ok := values["delays"]; ok {
+		for _, element := range p.doc.Sequence(v, "delays") {
+			e.Delays = append(e.Delays, p.doc.Duration(element, "a delay", time.Second, longest))
+		}
+	}
+	if v, ok := values["shelved"]; ok {
+		for agent, count := range p.doc.Mapping(v, "shelved", p.agents...) {
+			e.Shelved[agent] = p.doc.Int(count, "shelved", 0, maxCalls)
+		}
+	}
+	if v, ok := values["outcomes"]; ok {
+		for word, count := range p.doc.Mapping(v, "outcomes", outcomeWords(Outcomes)...) {
+			e.Outcomes[Outcome(word)] = p.doc.Int(count, word, 1, maxCalls)
+		}
+	}
+	e.Burnt, e.AloneBurnt = p.burnt(values, "burnt"), p.burnt(values, "alone_burnt")
+	return e
+}
+
+// burnt reads amounts by quota.
+func (p *parser) burnt(values map[string]*yaml.Node, key string) map[string]int64 {
+	amounts := map[string]int64{}
+	if v, ok := values[key]; ok {
+		for quota, amount := range p.doc.Mapping(v, key, p.quotas...) {
+			amounts[quota] = p.doc.Int(amount, key, 0, quotafile.MaxAmount)
+		}
+	}
+	return amounts
+}
+
+// expectChain reads what is expected of agents that hand work on.
+func (p *parser) expectChain(n *yaml.Node) *ExpectChain {
+	e := &ExpectChain{}
+	values := p.doc.Mapping(n, "chain", expectChainKeys...)
+	if v, ok := values["complete"]; ok {
+		e.Complete = p.doc.Bool(v, "complete")
+	}
+	for _, count := range []struct {
+		key string
+		to  *int64
+	}{{"sequential", &e.Sequential}, {"kept_back", &e.KeptBack}, {"alone_wave", &e.AloneWave}} {
+		if v, ok := values[count.key]; ok {
+			*count.to = p.doc.Int(v, count.key, 0, quotafile.MaxAmount)
+		}
+	}
+	return e
+}

@@ -1,0 +1,25 @@
+package provider
+
+// recent is what arrived lately, oldest first, and its sum.
+type recent struct {
+	entries []Entry
+	oldest  int
+	sum     int64
+}
+
+func (r *recent) add(now, n int64) {
+	r.entries = append(r.entries, Entry{now, n})
+	r.sum += n
+}
+
+// forget drops what arrived up to a moment.
+func (r *recent) forget(upTo int64) {
+	for r.oldest < len(r.entries) && r.entries[r.oldest].At <= upTo {
+		r.sum -= r.entries[r.oldest].N
+		r.oldest++
+	}
+	if r.oldest > 4096 && r.oldest > len(r.entries)/2 {
+		r.entries = append(r.entries[:0], r.entries[r.oldest:]...)
+		r.oldest = 0
+	}
+}

@@ -1,0 +1,86 @@
+package sim
+
+import (
+	"testing"
+
+	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+// watched is a chain of three that is watched.
+func watched() (c *chain, makes func(step string, granted int64) *call) {
+	w := &world{schedule: &schedule{}}
+	c = newChain(w, &quotav1.Workflow{Name: "release", Steps: []*quotav1.WorkflowStep{
+		{Holder: "deploy", After: []string{"build"}}, {Holder: "triage"}, {Holder: "build", After: []string{"triage"}},
+	}})
+	agents := map[string]*agent{}
+	return c, func(step string, granted int64) *call {
+		if agents[step] == nil {
+			agents[step] = &agent{world: w, name: step}
+		}
+		return &call{agent: agents[step], granted: granted}
+	}
+}
+
+// Who is upstream of a limited step, however far, and is let through before it overtakes it; until the limit is over, or
+// the limited one was let through.
+func TestOvertaking(t *testing.T) {
+	c, call := watched()
+	c.limited("deploy", 10*second, 60*second)
+	for _, step := range []struct {
+		holder   string
+		granted  int64
+		overtook int64
+	}{
+		{"triage", 9 * second, 0}, // granted before anybody knew
+		{"triage", 11 * second, 1},
+		{"build", 69 * second, 2},
+		{"build", 71 * second, 2},  // the limit is over
+		{"deploy", 12 * second, 2}, // it goes itself
+		{"triage", 13 * second, 2},
+	} {
+		c.sent(call(step.holder, step.granted))
+		if got := c.end().Overtook; got != step.overtook {
+			t.Fatalf("%+v: %d overtook", step, got)
+		}
+	}
+	// Longer than a pause nobody is kept back.
+	c.limited("deploy", 100*second, 3600*second)
+	c.sent(call("triage", 100*second+int64(defaultPause)+1))
+	if got := c.end(); got.Overtook != 2 || got.Limited != 2 {
+		t.Errorf("after the pause: %+v", got)
+	}
+}
+
+// While one at a time goes, two steps that call at once are noted; what was granted before is not.
+func TestTogether(t *testing.T) {
+	c, call := watched()
+	tell := func(at int64, kind fsm.EventKind) {
+		c.world.now = at
+		c.hear(fsm.Event{Kind: kind, Workflow: "release"})
+	}
+	before := call("build", 9*second)
+	tell(10*second, fsm.EventSequential)
+	first, other := call("triage", 11*second), call("triage", 12*second)
+	c.sent(before)
+	c.sent(first)
+	c.sent(other) // of the same step
+	if got := c.end(); got.Together != 0 || got.Parallel || got.Sequential != 1 {
+		t.Fatalf("one step's turn: %+v", got)
+	}
+	c.answered(first)
+	c.sent(call("deploy", 13*second)) // the other call of triage is under way still
+	if got := c.end().Together; got != 1 {
+		t.Fatalf("two at once: %d", got)
+	}
+	tell(20*second, fsm.EventParallel)
+	c.sent(call("build", 21*second))
+	c.sent(call("deploy", 21*second))
+	c.hear(fsm.Event{Kind: fsm.EventWaiting, Holder: "triage", Reason: logpb.Reason_REASON_BACK_PRESSURE})
+	c.hear(fsm.Event{Kind: fsm.EventWaiting, Holder: "somebody", Reason: logpb.Reason_REASON_BACK_PRESSURE})
+	c.hear(fsm.Event{Kind: fsm.EventTurn, Holder: "triage", Workflow: "release", Fence: 7})
+	if got := c.end(); got.Together != 1 || !got.Parallel || got.InSequence != 10e9 || got.KeptBack != 1 || got.Turns != 1 {
+		t.Errorf("in the end: %+v", got)
+	}
+}
