@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/quotad/quotad/client/providertest"
+	"github.com/quotad/quotad/cmd/quotad/internal/local"
 	"github.com/quotad/quotad/cmd/quotad/internal/quotafile"
 	"github.com/quotad/quotad/rpc/quotav1"
 )
@@ -257,30 +258,6 @@ func TestFleetReportCountsItsOwnKeyOnly(t *testing.T) {
 	}
 }
 
-func TestLineReader(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		lines := rapid.SliceOf(rapid.StringMatching(`[a-z]{0,20}`)).Draw(t, "lines")
-		text := strings.Join(append(lines, ""), "\n")
-		var got []string
-		r := &lineReader{fn: func(line []byte) { got = append(got, string(line)) }}
-		for len(text) > 0 {
-			n := rapid.IntRange(1, len(text)).Draw(t, "piece")
-			if _, err := r.Write([]byte(text[:n])); err != nil {
-				t.Fatal(err)
-			}
-			text = text[n:]
-		}
-		if !slices.Equal(got, lines) {
-			t.Fatalf("%q, want %q", got, lines)
-		}
-	})
-	r := &lineReader{fn: func([]byte) { t.Error("a line without an end") }}
-	_, _ = r.Write(bytes.Repeat([]byte("x"), maxLine+1))
-	if len(r.partial) > maxLine {
-		t.Error("an endless line is kept")
-	}
-}
-
 func TestOwnBackoff(t *testing.T) {
 	c := &ownCaller{dice: newDice(1, "x")}
 	for try := 1; try <= mostTries; try++ {
@@ -332,8 +309,8 @@ func TestFolder(t *testing.T) {
 // In a terminal the picture fits it, and at the end the cursor is back.
 func TestView(t *testing.T) {
 	d := &demo{options: options{Fleet: "both", Duration: time.Minute}, tallies: map[mode]*tally{own: newTally(), governed: newTally()}}
-	d.cluster = &cluster{nodes: []*node{{id: "n1"}, {id: "n2"}}}
-	s := scene{agents: d.tallies, cluster: &clusterView{Nodes: []string{"leader", "down"}, Leader: 0, Term: 3}}
+	d.cluster = &local.Cluster{Nodes: []*local.Node{{ID: "n1"}, {ID: "n2"}}}
+	s := scene{agents: d.tallies, cluster: &local.View{Nodes: []string{"leader", "down"}, Leader: 0, Term: 3}}
 
 	var out bytes.Buffer
 	v := newView(&out)

@@ -6,7 +6,6 @@
 // waited.
 //
 // The parts: roles.go (who the agents are, and the limits), agent.go, ask.go, own.go and governed.go (an agent process),
-// provider.go (the provider process), nursery.go and cluster.go (starting, killing and stopping processes), watch.go and
-// tally.go (what is going on), view.go and frame.go (the terminal), report.go and table.go (the end), run.go (the order
-// of events).
+// provider.go (the provider process), watch.go and tally.go (what is going on), view.go and frame.go (the terminal),
+// report.go and table.go (the end), run.go (the order of events). Package local starts, kills and stops processes.
 package demo

@@ -6,6 +6,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/quotad/quotad/cmd/quotad/internal/local"
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
@@ -34,7 +35,7 @@ func clock(d time.Duration) string {
 	return fmt.Sprintf("%d:%02d", seconds/60, seconds%60)
 }
 
-func (d *demo) clusterLine(v clusterView) string {
+func (d *demo) clusterLine(v local.View) string {
 	var words []string
 	for i, role := range v.Nodes {
 		if i == v.Leader {
@@ -42,7 +43,7 @@ func (d *demo) clusterLine(v clusterView) string {
 		} else if role == "leader" {
 			role = "leader, deposed"
 		}
-		words = append(words, d.cluster.nodes[i].id+" "+role)
+		words = append(words, d.cluster.Nodes[i].ID+" "+role)
 	}
 	return fmt.Sprintf("cluster         %s   leases %d   waiting %d", strings.Join(words, "   "), v.Leases, v.Waiting)
 }
@@ -101,7 +102,7 @@ func (d *demo) plain(s scene, passed time.Duration) []string {
 	if s.cluster != nil {
 		leader := "none"
 		if s.cluster.Leader >= 0 {
-			leader = d.cluster.nodes[s.cluster.Leader].id
+			leader = d.cluster.Nodes[s.cluster.Leader].ID
 		}
 		parts := []string{fmt.Sprintf("%s cluster: leader %s, leases %d, waiting %d", clock(passed), leader, s.cluster.Leases, s.cluster.Waiting)}
 		for _, q := range s.cluster.Quotas {

@@ -2,6 +2,7 @@ package demo
 
 import (
 	"context"
+	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,7 +14,12 @@ import (
 	"time"
 
 	"github.com/quotad/quotad/client/providertest"
+	"github.com/quotad/quotad/cmd/quotad/internal/local"
+	"github.com/quotad/quotad/cmd/quotad/internal/quotafile"
 )
+
+//go:embed quotas.yaml
+var quotasYAML []byte
 
 // options are what a user may set.
 type options struct {
@@ -45,10 +51,10 @@ func (o options) governs() bool { return o.Fleet != string(own) }
 type demo struct {
 	options options
 	view    *view
-	nursery *nursery
-	cluster *cluster // nil: no fleet needs one
+	nursery *local.Nursery
+	cluster *local.Cluster // nil: no fleet needs one
 	referee *referee
-	agents  map[mode][]*child
+	agents  map[mode][]*local.Child
 	tallies map[mode]*tally
 	began   time.Time
 	report  report
@@ -71,11 +77,11 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	defer folder.close()
 	o.Dir = folder.path
 	// Whatever hangs, the demo ends.
-	ctx, cancel := context.WithTimeoutCause(ctx, o.Duration+2*startTimeout, errors.New("the demo hangs"))
+	ctx, cancel := context.WithTimeoutCause(ctx, o.Duration+2*local.StartTimeout, errors.New("the demo hangs"))
 	defer cancel()
-	d := &demo{options: o, view: newView(out), agents: make(map[mode][]*child), tallies: make(map[mode]*tally), began: time.Now()}
-	d.nursery = newNursery(o.Binary, filepath.Join(o.Dir, "logs"))
-	defer d.nursery.close(5 * time.Second)
+	d := &demo{options: o, view: newView(out), agents: make(map[mode][]*local.Child), tallies: make(map[mode]*tally), began: time.Now()}
+	d.nursery = local.NewNursery(o.Binary, filepath.Join(o.Dir, "logs"))
+	defer d.nursery.Close(5 * time.Second)
 	defer d.view.end()
 	fmt.Fprintf(out, "Nine agents share an API key that allows %d requests and %d completions (%d tokens) an hour. An hour lasts %s here.\n"+
 		"Data and logs: %s   Seed: %d\n\n", requestLimit, completionLimit, tokenLimit, hour, o.Dir, o.Seed)
@@ -93,18 +99,22 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 func (d *demo) start(ctx context.Context) error {
 	if d.options.governs() {
 		var err error
-		if d.cluster, err = newCluster(d.nursery, d.options.Dir); err != nil {
+		if d.cluster, err = local.NewCluster(d.nursery, d.options.Dir); err != nil {
 			return err
 		}
-		for _, n := range d.cluster.nodes {
-			if err := d.cluster.start(n); err != nil {
+		for _, n := range d.cluster.Nodes {
+			if err := d.cluster.Start(n); err != nil {
 				return err
 			}
 		}
-		if err := d.cluster.ready(ctx); err != nil {
+		file, err := quotafile.Parse("quotas.yaml", quotasYAML)
+		if err != nil {
 			return err
 		}
-		d.view.say(0, "three nodes run (%s), the quotas are applied", strings.Join(d.cluster.servers(), ", "))
+		if err := d.cluster.Ready(ctx, file.Request()); err != nil {
+			return err
+		}
+		d.view.say(0, "three nodes run (%s), the quotas are applied", strings.Join(d.cluster.Servers(), ", "))
 	}
 	url, err := d.startProvider(ctx)
 	if err != nil {
@@ -120,9 +130,9 @@ func (d *demo) start(ctx context.Context) error {
 				"demo", "agent", "--role", r.Name, "--mode", string(m), "--provider", url, "--seed", fmt.Sprint(d.options.Seed),
 			}
 			if m == governed {
-				args = append(args, "--servers", strings.Join(d.cluster.servers(), ","))
+				args = append(args, "--servers", strings.Join(d.cluster.Servers(), ","))
 			}
-			c, err := d.nursery.start(string(m)+"-"+r.Name, func(line []byte) { d.tallies[m].hear(r.Name, line) }, args...)
+			c, err := d.nursery.Start(string(m)+"-"+r.Name, func(line []byte) { d.tallies[m].hear(r.Name, line) }, args...)
 			if err != nil {
 				return err
 			}
@@ -144,7 +154,7 @@ func fleetNames(modes []mode) string {
 func (d *demo) startProvider(ctx context.Context) (string, error) {
 	lines := make(chan []byte, 1)
 	var once sync.Once
-	c, err := d.nursery.start("provider", func(line []byte) {
+	c, err := d.nursery.Start("provider", func(line []byte) {
 		once.Do(func() { lines <- append([]byte(nil), line...) })
 	}, "demo", "provider", "--seed", fmt.Sprint(d.options.Seed))
 	if err != nil {
@@ -156,8 +166,8 @@ func (d *demo) startProvider(ctx context.Context) (string, error) {
 		if err := json.Unmarshal(line, &ready); err != nil {
 			return "", fmt.Errorf("the provider said %q: %w", line, err)
 		}
-	case <-c.ended:
-		return "", fmt.Errorf("the provider ended: see %s", c.log.Name())
+	case <-c.Ended():
+		return "", fmt.Errorf("the provider ended: see %s", c.Log())
 	case <-ctx.Done():
 		return "", context.Cause(ctx)
 	}
@@ -200,10 +210,10 @@ func (d *demo) mend() error {
 	if d.cluster == nil {
 		return nil
 	}
-	mended, err := d.cluster.mend()
+	mended, err := d.cluster.Mend()
 	for _, n := range mended {
 		d.report.Mended++
-		d.view.say(time.Since(d.began), "%s had ended by itself, and is started again: its log says why", n.id)
+		d.view.say(time.Since(d.began), "%s had ended by itself, and is started again: its log says why", n.ID)
 	}
 	return err
 }
@@ -215,30 +225,30 @@ func (d *demo) accident(ctx context.Context) error {
 	if !pause(ctx, time.Until(half)) {
 		return nil
 	}
-	victim, found := d.leader(ctx)
+	victim, found := d.cluster.Leader(ctx)
 	if !found {
 		return errors.New("no node leads: none can be killed")
 	}
-	victim.kill()
+	victim.Kill()
 	killed := time.Now()
-	d.report.Killed = victim.id
-	d.view.say(time.Since(d.began), "%s, the leader, is killed (SIGKILL)", victim.id)
+	d.report.Killed = victim.ID
+	d.view.say(time.Since(d.began), "%s, the leader, is killed (SIGKILL)", victim.ID)
 	var election sync.WaitGroup
 	defer election.Wait()
 	election.Go(func() {
-		if heir, found := d.leader(ctx); found {
+		if heir, found := d.cluster.Leader(ctx); found {
 			d.report.Failover = time.Since(killed)
-			d.view.say(time.Since(d.began), "%s leads, %s after the kill", heir.id, short(d.report.Failover))
+			d.view.say(time.Since(d.began), "%s leads, %s after the kill", heir.ID, short(d.report.Failover))
 		}
 	})
 	if !pause(ctx, time.Until(killed.Add(d.options.Duration/10))) {
 		return nil
 	}
-	if err := d.cluster.start(victim); err != nil {
+	if err := d.cluster.Start(victim); err != nil {
 		return err
 	}
 	d.report.Restarted = true
-	d.view.say(time.Since(d.began), "%s is started again", victim.id)
+	d.view.say(time.Since(d.began), "%s is started again", victim.ID)
 	return nil
 }
 
@@ -247,17 +257,17 @@ func (d *demo) finish(ctx context.Context, out io.Writer) error {
 	d.view.end()
 	d.report.Duration = time.Since(d.began)
 	died := d.died()
-	var agents []*child
+	var agents []*local.Child
 	for _, fleet := range d.agents {
 		agents = append(agents, fleet...)
 	}
-	stop(5*time.Second, agents...)
+	local.Stop(5*time.Second, agents...)
 	records, err := d.referee.records(ctx)
 	if err != nil {
 		return fmt.Errorf("the provider's records are missing: %w", err)
 	}
 	if d.cluster != nil {
-		d.cluster.stop()
+		d.cluster.Stop()
 	}
 	if err := writeRecords(filepath.Join(d.options.Dir, "provider-requests.jsonl"), records); err != nil {
 		return err
@@ -284,8 +294,8 @@ func (d *demo) died() []string {
 	var names []string
 	for _, fleet := range d.agents {
 		for _, c := range fleet {
-			if !c.alive() {
-				names = append(names, fmt.Sprintf("%s ended by itself: see %s", c.name, c.log.Name()))
+			if !c.Alive() {
+				names = append(names, fmt.Sprintf("%s ended by itself: see %s", c.Name(), c.Log()))
 			}
 		}
 	}

@@ -1,4 +1,4 @@
-package demo
+package local
 
 import (
 	"context"
@@ -14,20 +14,21 @@ import (
 	"time"
 )
 
-// nursery starts child processes and sees to it that none outlives this one.
-type nursery struct {
+// Nursery starts child processes and sees to it that none outlives this one.
+type Nursery struct {
 	binary string
 	logs   string
 	starts chan func()
 	done   chan struct{}
 
 	mu       sync.Mutex
-	children []*child
+	children []*Child
 }
 
-// newNursery returns a nursery for children of the binary, whose standard errors go into files in the folder.
-func newNursery(binary, logs string) *nursery {
-	n := &nursery{binary: binary, logs: logs, starts: make(chan func()), done: make(chan struct{})}
+// NewNursery returns a nursery for children of the binary, whose standard errors go into files in the folder logs. Close
+// ends it.
+func NewNursery(binary, logs string) *Nursery {
+	n := &Nursery{binary: binary, logs: logs, starts: make(chan func()), done: make(chan struct{})}
 	go func() {
 		defer close(n.done)
 		// Linux kills a child when the thread that started it ends, not the process: so one thread starts them all, and
@@ -40,8 +41,8 @@ func newNursery(binary, logs string) *nursery {
 	return n
 }
 
-// child is a process that was started.
-type child struct {
+// Child is a process that was started.
+type Child struct {
 	name  string
 	cmd   *exec.Cmd
 	stdin io.Closer
@@ -51,8 +52,8 @@ type child struct {
 	err   error
 }
 
-// start starts the binary with arguments. Each line of its standard output goes to lines, if there is one.
-func (n *nursery) start(name string, lines func([]byte), args ...string) (*child, error) {
+// Start starts the binary with arguments. Each line of its standard output goes to lines, if there is one.
+func (n *Nursery) Start(name string, lines func([]byte), args ...string) (*Child, error) {
 	log, err := os.OpenFile(filepath.Join(n.logs, name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
@@ -66,7 +67,7 @@ func (n *nursery) start(name string, lines func([]byte), args ...string) (*child
 	if lines != nil {
 		cmd.Stdout = &lineReader{fn: lines}
 	}
-	c := &child{name: name, cmd: cmd, log: log, ended: make(chan struct{})}
+	c := &Child{name: name, cmd: cmd, log: log, ended: make(chan struct{})}
 	if c.stdin, err = cmd.StdinPipe(); err == nil {
 		started := make(chan error)
 		n.starts <- func() { started <- cmd.Start() }
@@ -98,8 +99,17 @@ func withoutQuotad(environ []string) []string {
 	return kept
 }
 
-// alive reports whether the process still runs.
-func (c *child) alive() bool {
+// Name returns what it was started as.
+func (c *Child) Name() string { return c.name }
+
+// Log returns the path of its log.
+func (c *Child) Log() string { return c.log.Name() }
+
+// Ended is closed when the process has ended.
+func (c *Child) Ended() <-chan struct{} { return c.ended }
+
+// Alive reports whether the process still runs.
+func (c *Child) Alive() bool {
 	select {
 	case <-c.ended:
 		return false
@@ -109,25 +119,25 @@ func (c *child) alive() bool {
 }
 
 // ask asks the process to end: by the end of its input, and by a signal.
-func (c *child) ask() {
+func (c *Child) ask() {
 	_ = c.stdin.Close() // it may have ended by itself
 	if err := c.cmd.Process.Signal(politeSignal); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		_ = c.cmd.Process.Kill()
 	}
 }
 
-// kill ends the process at once, as a power cut would, and waits for it.
-func (c *child) kill() {
+// Kill ends the process at once, as a power cut would, and waits for it.
+func (c *Child) Kill() {
 	_ = c.cmd.Process.Kill() // it may have ended by itself
 	<-c.ended
 }
 
-// stop asks processes to end and kills those that have not ended after the grace.
-func stop(grace time.Duration, children ...*child) {
+// Stop asks processes to end and kills those that have not ended after the grace.
+func Stop(grace time.Duration, children ...*Child) {
 	ctx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
 	for _, c := range children {
-		if c.alive() {
+		if c.Alive() {
 			c.ask()
 		}
 	}
@@ -135,17 +145,17 @@ func stop(grace time.Duration, children ...*child) {
 		select {
 		case <-c.ended:
 		case <-ctx.Done():
-			c.kill()
+			c.Kill()
 		}
 	}
 }
 
-// close stops all that still runs.
-func (n *nursery) close(grace time.Duration) {
+// Close stops all that still runs.
+func (n *Nursery) Close(grace time.Duration) {
 	n.mu.Lock()
 	children := n.children
 	n.mu.Unlock()
-	stop(grace, children...)
+	Stop(grace, children...)
 	close(n.starts)
 	<-n.done
 }

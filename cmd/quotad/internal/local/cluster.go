@@ -1,0 +1,265 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/quotad/quotad/rpc/quotav1"
+	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
+)
+
+// clusterSize is how many nodes a cluster has.
+const clusterSize = 3
+
+// StartTimeout is how long the cluster may take to have a leader.
+const StartTimeout = 30 * time.Second
+
+// Cluster is three nodes as processes.
+type Cluster struct {
+	// Nodes are the nodes, in the order of their names.
+	Nodes []*Node
+
+	nursery *Nursery
+	http    *http.Client
+}
+
+// Node is one of them.
+type Node struct {
+	// ID is its name.
+	ID string
+
+	api, raft, config string
+	admin             quotav1connect.AdminServiceClient
+	quota             quotav1connect.QuotaServiceClient
+
+	mu      sync.Mutex
+	process *Child
+	// wanted: it should run. mended is how often it had to be started again although it was.
+	wanted bool
+	mended int
+}
+
+// NewCluster writes the configuration of nodes that keep their data below dir.
+func NewCluster(n *Nursery, dir string) (*Cluster, error) {
+	addresses, err := freeAddresses(2 * clusterSize)
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{nursery: n, http: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 4}}}
+	var peers strings.Builder
+	for i := range clusterSize {
+		nd := &Node{ID: fmt.Sprintf("n%d", i+1), api: addresses[2*i], raft: addresses[2*i+1]}
+		nd.config = filepath.Join(dir, nd.ID+".yaml")
+		nd.admin = quotav1connect.NewAdminServiceClient(c.http, "http://"+nd.api)
+		nd.quota = quotav1connect.NewQuotaServiceClient(c.http, "http://"+nd.api)
+		c.Nodes = append(c.Nodes, nd)
+		fmt.Fprintf(&peers, "  - {id: %s, raft: %q, api: %q}\n", nd.ID, nd.raft, nd.api)
+	}
+	for _, nd := range c.Nodes {
+		text := fmt.Sprintf("node_id: %s\ndata_dir: %q\napi: {listen: %q}\nraft: {listen: %q}\npeers:\n%s",
+			nd.ID, filepath.Join(dir, nd.ID), nd.api, nd.raft, peers.String())
+		if err := os.WriteFile(nd.config, []byte(text), 0o600); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// freeAddresses returns loopback addresses that nobody listens on. Somebody else could take one before the node does;
+// then the node says so in its log and its starter learns of it.
+func freeAddresses(n int) ([]string, error) {
+	var listen net.ListenConfig
+	var addresses []string
+	for range n {
+		listener, err := listen.Listen(context.Background(), "tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		defer listener.Close() //nolint:errcheck // nothing was done with it
+		addresses = append(addresses, listener.Addr().String())
+	}
+	return addresses, nil
+}
+
+// Start starts a node's process.
+func (c *Cluster) Start(n *Node) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return c.startLocked(n)
+}
+
+func (c *Cluster) startLocked(n *Node) (err error) {
+	n.process, err = c.nursery.Start(n.ID, nil, "serve", "--config", n.config)
+	n.wanted = err == nil
+	return err
+}
+
+// Kill ends a node at once, as a power cut would.
+func (n *Node) Kill() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.wanted = false
+	n.process.Kill()
+}
+
+// mostMended is how often a node is started again that ends by itself.
+const mostMended = 10
+
+// Mend starts nodes again that ended by themselves, as an init system would: a node whose disk stalls ends on purpose,
+// and recovers by reading its disk anew. It names those that it started.
+func (c *Cluster) Mend() (mended []*Node, err error) {
+	for _, n := range c.Nodes {
+		n.mu.Lock()
+		if n.wanted && !n.process.Alive() {
+			if n.mended == mostMended {
+				err = fmt.Errorf("node %s ended by itself %d times: see %s", n.ID, mostMended, n.process.Log())
+			} else if err = c.startLocked(n); err == nil {
+				n.mended++
+				mended = append(mended, n)
+			}
+		}
+		n.mu.Unlock()
+		if err != nil {
+			return mended, err
+		}
+	}
+	return mended, nil
+}
+
+// Servers are the nodes' API addresses.
+func (c *Cluster) Servers() []string {
+	var servers []string
+	for _, n := range c.Nodes {
+		servers = append(servers, n.api)
+	}
+	return servers
+}
+
+// Ready waits until the cluster has a leader, and applies quotas. Quotas that are wrong end it at once.
+func (c *Cluster) Ready(ctx context.Context, quotas *quotav1.ApplyQuotasRequest) error {
+	ctx, cancel := context.WithTimeout(ctx, StartTimeout)
+	defer cancel()
+	var last error
+	for {
+		for _, n := range c.Nodes {
+			if !n.process.Alive() {
+				return fmt.Errorf("node %s ended: see %s", n.ID, n.process.Log())
+			}
+		}
+		for _, n := range c.Nodes {
+			attempt, end := context.WithTimeout(ctx, 5*time.Second)
+			_, err := n.admin.ApplyQuotas(attempt, quotas)
+			end()
+			if err == nil {
+				return nil
+			}
+			if connect.CodeOf(err) == connect.CodeInvalidArgument {
+				return fmt.Errorf("the quotas cannot be applied: %w", err)
+			}
+			last = err
+		}
+		if !pause(ctx, lookAgain) {
+			return fmt.Errorf("the cluster did not come up: %w", errors.Join(context.Cause(ctx), last))
+		}
+	}
+}
+
+// lookAgain is the time between two looks for something that is waited for.
+const lookAgain = 50 * time.Millisecond
+
+// Leader returns the node that leads, waiting for one as long as it takes; false: the context ended before.
+func (c *Cluster) Leader(ctx context.Context) (*Node, bool) {
+	for {
+		if v := c.Look(ctx); v.Leader >= 0 {
+			return c.Nodes[v.Leader], true
+		}
+		if !pause(ctx, lookAgain) {
+			return nil, false
+		}
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// View is what the nodes say.
+type View struct {
+	// Nodes are their roles, by position: leader, follower and so on; "down" where none answers.
+	Nodes []string
+	// Leader is the position of the leader, -1 where none is known.
+	Leader int
+	Term   uint64
+	// Leases and Waiting are how many leases live and Reserves wait.
+	Leases, Waiting int64
+	Quotas          []*quotav1.QuotaStatus
+}
+
+// LookTimeout bounds one look at one node.
+const LookTimeout = 400 * time.Millisecond
+
+// Look asks all nodes how they are. Of several that think that they lead, the one with the highest term does.
+func (c *Cluster) Look(ctx context.Context) View {
+	v := View{Nodes: make([]string, len(c.Nodes)), Leader: -1}
+	answers := make([]*quotav1.GetStatusResponse, len(c.Nodes))
+	var all sync.WaitGroup
+	for i, n := range c.Nodes {
+		all.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, LookTimeout)
+			defer cancel()
+			answers[i], _ = n.admin.GetStatus(ctx, &quotav1.GetStatusRequest{}) // no answer: down
+		})
+	}
+	all.Wait()
+	for i, status := range answers {
+		if status == nil {
+			v.Nodes[i] = "down"
+			continue
+		}
+		v.Nodes[i] = status.GetRole()
+		if term := status.GetMeta().GetTerm(); status.GetRole() == "leader" && (v.Leader < 0 || term > v.Term) {
+			v.Leader, v.Term = i, term
+			v.Leases, v.Waiting = status.GetLeases(), status.GetWaiting()
+		}
+	}
+	if v.Leader >= 0 {
+		ctx, cancel := context.WithTimeout(ctx, LookTimeout)
+		defer cancel()
+		request := &quotav1.ListQuotasRequest{Read: quotav1.ReadMode_READ_MODE_STALE}
+		if list, err := c.Nodes[v.Leader].quota.ListQuotas(ctx, request); err == nil {
+			v.Quotas = list.GetQuotas()
+		}
+	}
+	return v
+}
+
+// Stop ends the nodes in order: what is left of them writes and hands over.
+func (c *Cluster) Stop() {
+	var running []*Child
+	for _, n := range c.Nodes {
+		n.mu.Lock()
+		if n.wanted = false; n.process != nil {
+			running = append(running, n.process)
+		}
+		n.mu.Unlock()
+	}
+	Stop(12*time.Second, running...)
+	c.http.CloseIdleConnections()
+}

@@ -1,0 +1,89 @@
+package local
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+// A node that ends by itself, as it does when its disk stalls, is started again; one that was killed on purpose is not.
+func TestClusterIsMended(t *testing.T) {
+	if testing.Short() {
+		t.Skip("three processes for some seconds")
+	}
+	binary, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	nursery := NewNursery(binary, dir)
+	defer nursery.Close(10 * time.Second)
+	c, err := NewCluster(nursery, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Stop()
+	for _, n := range c.Nodes {
+		if err := c.Start(n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wrong := &quotav1.ApplyQuotasRequest{Quotas: []*quotav1.Quota{{Name: "q"}}}
+	if err := c.Ready(t.Context(), wrong); connect.CodeOf(err) != connect.CodeInvalidArgument {
+		t.Fatalf("a quota without a rule: %v", err)
+	}
+	quotas := &quotav1.ApplyQuotasRequest{Quotas: []*quotav1.Quota{{Name: "q", Rule: &quotav1.Quota_Slots{Slots: &quotav1.Slots{Limit: 1}}}}}
+	if err := c.Ready(t.Context(), quotas); err != nil {
+		t.Fatal(err)
+	}
+	c.Nodes[0].Kill()
+	c.Nodes[1].process.Kill()
+	mended, err := c.Mend()
+	if err != nil || len(mended) != 1 || mended[0] != c.Nodes[1] {
+		t.Fatalf("mended %v, %v", mended, err)
+	}
+	if mended, err := c.Mend(); err != nil || len(mended) != 0 {
+		t.Fatalf("mended twice: %v, %v", mended, err)
+	}
+	if err := c.Start(c.Nodes[0]); err != nil {
+		t.Fatal(err)
+	}
+	deadline := time.Now().Add(StartTimeout)
+	for {
+		v := c.Look(t.Context())
+		if v.Leader >= 0 && v.Nodes[0] != "down" && v.Nodes[1] != "down" && len(v.Quotas) == 1 {
+			return
+		}
+		if time.Now().After(deadline) || !pause(t.Context(), 50*time.Millisecond) {
+			t.Fatalf("the cluster did not recover: %+v", v)
+		}
+	}
+}
+
+func TestClusterGivesUpOnANodeThatEndsAgainAndAgain(t *testing.T) {
+	binary, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	nursery := NewNursery(binary, t.TempDir())
+	defer nursery.Close(time.Second)
+	n := &Node{ID: "n1", config: "/does/not/exist"}
+	c := &Cluster{nursery: nursery, Nodes: []*Node{n}}
+	if err := c.Start(n); err != nil {
+		t.Fatal(err)
+	}
+	for range mostMended {
+		<-n.process.ended
+		if mended, err := c.Mend(); err != nil || len(mended) != 1 {
+			t.Fatalf("%v, %v", mended, err)
+		}
+	}
+	<-n.process.ended
+	if _, err := c.Mend(); err == nil {
+		t.Error("it is started for ever")
+	}
+}
