@@ -114,18 +114,21 @@ func (a *agent) cutOff(cut bool) {
 
 // born gives the agent what a new process has.
 func (a *agent) born() {
+	a.caller = a.newCaller(a)
+	a.runner, _ = a.caller.(runner)
+}
+
+// newCaller returns what makes an agent's calls in virtual time.
+func newCaller(a *agent) caller {
 	switch {
 	case a.cluster == nil:
-		alone := &alone{agent: a}
-		a.caller, a.runner = alone, alone
+		return &alone{agent: a}
 	case a.kind.Hold > 0:
-		a.caller = newHeld(a)
+		return newHeld(a)
 	case a.kind.Batch:
-		a.caller = newBatched(a)
-	default:
-		governed := newGoverned(a)
-		a.caller, a.runner = governed, governed
+		return newBatched(a)
 	}
+	return newGoverned(a)
 }
 
 // crash ends the process: what it had under way is lost.

@@ -33,13 +33,27 @@ func (s *schedule) in(after int64, run func()) { s.at(s.now+after, run) }
 
 // step carries the next event out that is not after a moment; false: there is none.
 func (s *schedule) step(last int64) bool {
-	if len(s.events) == 0 || s.events[0].at > last {
+	next, ok := s.next()
+	if !ok || next > last {
 		return false
 	}
-	next, _ := heap.Pop(&s.events).(event)
-	s.now = next.at
-	next.run()
+	s.now = next
+	s.run()
 	return true
+}
+
+// next returns the moment of the next event; false: there is none.
+func (s *schedule) next() (int64, bool) {
+	if len(s.events) == 0 {
+		return 0, false
+	}
+	return s.events[0].at, true
+}
+
+// run carries the next event out, now.
+func (s *schedule) run() {
+	next, _ := heap.Pop(&s.events).(event)
+	next.run()
 }
 
 // eventHeap implements heap.Interface.

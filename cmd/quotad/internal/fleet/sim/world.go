@@ -2,7 +2,8 @@
 // one of two sides, quotad's own state machine behind a leader that stamps, encodes and commits as a node does. The other
 // side has every caller on its own, with retries, backoff and jitter.
 //
-// A run is the same for a seed, to the last byte: one goroutine, no clock, no order of maps.
+// A run is the same for a seed, to the last byte: one goroutine, no clock, no order of maps. Live runs the same agents and
+// keeps the same books in real time, and has others make the calls.
 package sim
 
 import (
@@ -52,13 +53,39 @@ type world struct {
 	endless    bool
 	// outages counts those that last.
 	outages int
+
+	// transmit sends one attempt of a call to the provider, which it has to reach by a deadline; 0: whenever. The last
+	// argument is told the answer when it is back.
+	transmit func(*call, int64, func(provider.Answer))
+	// newCaller makes what makes an agent's calls.
+	newCaller func(*agent) caller
 }
+
+// newWorld returns a run without agents.
+func newWorld(f *fleet.Fleet, seed uint64) *world {
+	w := &world{schedule: &schedule{}, fleet: f, limits: map[string]int{}, network: newDice(seed, "network")}
+	w.transmit, w.newCaller = w.pretend, newCaller
+	w.buildProvider()
+	w.book = newBook(w)
+	return w
+}
+
+// populate makes the agents.
+func (w *world) populate(seed uint64) {
+	for _, kind := range w.fleet.Agents {
+		for i, name := range kind.Holders() {
+			w.addAgent(kind, name, i == 0, seed)
+		}
+	}
+	w.link()
+}
+
+// allDone reports whether all that there is to do is done.
+func (w *world) allDone() bool { return w.unfinished == 0 && !w.endless }
 
 // Run runs a fleet on one side. An error says that the quotas cannot be applied.
 func Run(f *fleet.Fleet, side Side, seed uint64) (*Result, error) {
-	w := &world{schedule: &schedule{}, fleet: f, limits: map[string]int{}, network: newDice(seed, "network")}
-	w.buildProvider()
-	w.book = newBook(w)
+	w := newWorld(f, seed)
 	if side == Governed {
 		w.cluster = newCluster(w.schedule, f.Cluster, f.Begins, newDice(seed, "cluster"))
 		w.cluster.hear = w.book.hear
@@ -66,16 +93,11 @@ func Run(f *fleet.Fleet, side Side, seed uint64) (*Result, error) {
 			return nil, err
 		}
 	}
-	for _, kind := range f.Agents {
-		for i, name := range kind.Holders() {
-			w.addAgent(kind, name, i == 0, seed)
-		}
-	}
-	w.link()
+	w.populate(seed)
 	w.arrange()
 	length := int64(f.For)
 	for w.step(length) {
-		if w.unfinished == 0 && !w.endless {
+		if w.allDone() {
 			length = w.now
 			break
 		}
@@ -141,12 +163,16 @@ func (w *world) outage(more int) {
 	}
 }
 
+// Request is what is stated to quotad for a fleet: its quotas and workflows, and holder rules for its classes and weights.
+func Request(f *fleet.Fleet) *quotav1.ApplyQuotasRequest {
+	return &quotav1.ApplyQuotasRequest{
+		Quotas: f.Quotas, Holders: rulesOf(f), ReplaceHolders: true, Workflows: f.Workflows, ReplaceWorkflows: true,
+	}
+}
+
 // found applies the quotas, holder rules and workflows as the cluster's first entry.
 func (w *world) found() error {
-	request := &quotav1.ApplyQuotasRequest{
-		Quotas: w.fleet.Quotas, Holders: rulesOf(w.fleet), ReplaceHolders: true, Workflows: w.fleet.Workflows, ReplaceWorkflows: true,
-	}
-	command, err := rpc.ApplyQuotasCommand(request)
+	command, err := rpc.ApplyQuotasCommand(Request(w.fleet))
 	if err != nil {
 		return err
 	}
@@ -276,13 +302,18 @@ func (w *world) draw(c *call) (actual []int64, charged []provider.Amount) {
 	return actual, charged
 }
 
-// transmit sends one attempt of a call to the provider. then is told the answer when it is back.
-func (w *world) transmit(c *call, deadline int64, then func(provider.Answer)) {
+// noteSent notes that an attempt of a call sets out.
+func (w *world) noteSent(c *call) {
 	c.sent = w.now
 	if c.tries++; c.tries == 1 {
 		c.agent.sentCalls++
 	}
 	w.book.sent(c)
+}
+
+// pretend is transmit in virtual time.
+func (w *world) pretend(c *call, deadline int64, then func(provider.Answer)) {
+	w.noteSent(c)
 	served := c.agent.dice.span(c.agent.kind.Latency)
 	w.in(w.network.span(w.fleet.Network), func() {
 		if deadline > 0 && w.now > deadline {
