@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"time"
 
 	"github.com/quotad/quotad/client"
@@ -46,6 +47,35 @@ func Example() {
 	body, _ := io.ReadAll(response.Body)
 	fmt.Printf("%s, and %d of 5000 are left\n", body, nodes.Available("github/core"))
 	// Output: hello, and 4999 of 5000 are left
+}
+
+// Quotas of several clusters: the first part of a name says which of them has it.
+func Example_severalClusters() {
+	nodes := map[string]*fakequota.Cluster{"github": cluster(), "t": cluster()}
+	clusters := map[string]*client.Client{}
+	for group, of := range nodes {
+		c, err := client.New(of.Addresses(), client.WithHTTPClient(of))
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		defer func() { _ = c.Close() }()
+		clusters[group] = c
+	}
+	of := func(quota string) *client.Client {
+		group, _, _ := strings.Cut(quota, "/")
+		return clusters[group]
+	}
+	for _, quota := range []string{"github/core", "t/core"} {
+		lease, err := of(quota).Reserve(context.Background(), client.ReserveRequest{Items: []client.Item{{Quota: quota, Amount: 3}}})
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		defer func() { _, _ = lease.Release(context.Background()) }()
+	}
+	fmt.Println(nodes["github"].Available("github/core"), nodes["t"].Available("t/core"))
+	// Output: 4997 7
 }
 
 func ExampleClient_Limiter() {

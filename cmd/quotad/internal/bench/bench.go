@@ -60,9 +60,9 @@ const (
 	Leased256   = "256 callers, leased batches"
 	Agents64    = "64 agents, a batch each"
 	QuotaCount  = 1000
-	hotRate     = 50.0  // what a read and compare-and-swap loop on one key can keep up with
-	spreadRate  = 500.0 // what one disk can keep up with, a sync for each
-	agentRate   = 3200.0
+	hotRate     = 50.0   // what a read and compare-and-swap loop on one key can keep up with
+	SpreadRate  = 500.0  // what one disk can keep up with, a sync for each
+	AgentRate   = 3200.0 // of all agents together
 	batchLength = 2000
 )
 
@@ -75,7 +75,7 @@ func Standard(decide func(ctx context.Context, caller, quota int) error) []Work 
 		{Name: OneCaller, Callers: 1, Rates: []float64{hotRate}, Do: hot},
 		{Name: Hot64, Callers: 64, Rates: []float64{hotRate}, Do: hot},
 		{Name: Hot256, Callers: 256, Do: hot},
-		{Name: Spread64, Callers: 64, Rates: []float64{spreadRate}, Do: spread},
+		{Name: Spread64, Callers: 64, Rates: []float64{SpreadRate}, Do: spread},
 		{Name: Spread256, Callers: 256, Do: spread},
 		{Name: Spread1000, Callers: 1000, Do: spread},
 	}

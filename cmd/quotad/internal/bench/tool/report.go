@@ -19,7 +19,7 @@ const (
 )
 
 func reportCommand() *cobra.Command {
-	var results, page string
+	var results, page, scaling string
 	cmd := &cobra.Command{
 		Use:   "report",
 		Short: "Write tables and plots of a results file into a page of the documentation",
@@ -35,12 +35,19 @@ func reportCommand() *cobra.Command {
 			if err := writePage(page, r); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s and its plots are written\n", page)
+			if err := replaceMarked(scaling, func(out *bytes.Buffer) error {
+				writeScaling(out, r)
+				return nil
+			}); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s, its plots and %s are written\n", page, scaling)
 			return err
 		},
 	}
 	cmd.Flags().StringVar(&results, "results", "bin/bench-peers.json", "what run wrote")
 	cmd.Flags().StringVar(&page, "page", "docs/performance.md", "the page with the marks")
+	cmd.Flags().StringVar(&scaling, "scaling", "docs/scaling.md", "the page with the marks for what follows for larger fleets")
 	return cmd
 }
 
@@ -56,6 +63,30 @@ func proper(r *bench.Results) error {
 
 // writePage replaces what is between a page's marks, and writes the plots beside it.
 func writePage(path string, r *bench.Results) error {
+	plots := []struct {
+		file, says string
+		draw       func(r *bench.Results, path string) (drawn bool, err error)
+	}{
+		{"performance-rates.svg", "Decisions per second of callers that wait for their answers; the dot is the median, the line goes from the slowest to the fastest round", drawRates},
+		{"performance-latencies.svg", "Latency of 64 callers' calls on 1,000 quotas that arrive at the same rate everywhere, by percentile", drawLatencies},
+	}
+	return replaceMarked(path, func(out *bytes.Buffer) error {
+		writeTables(out, r)
+		for _, p := range plots {
+			drawn, err := p.draw(r, filepath.Join(filepath.Dir(path), p.file))
+			if err != nil {
+				return err
+			}
+			if drawn {
+				fmt.Fprintf(out, "![%s](%s)\n\n", p.says, p.file)
+			}
+		}
+		return nil
+	})
+}
+
+// replaceMarked replaces what is between a page's marks.
+func replaceMarked(path string, write func(*bytes.Buffer) error) error {
 	page, err := os.ReadFile(path)
 	if err != nil {
 		return err
@@ -65,25 +96,11 @@ func writePage(path string, r *bench.Results) error {
 	if !begins || !ends {
 		return fmt.Errorf("%s has no place for the results: it needs the lines %q and %q", path, beginMark, endMark)
 	}
-	plots := []struct {
-		file, says string
-		draw       func(r *bench.Results, path string) (drawn bool, err error)
-	}{
-		{"performance-rates.svg", "Decisions per second of callers that wait for their answers; the dot is the median, the line goes from the slowest to the fastest round", drawRates},
-		{"performance-latencies.svg", "Latency of 64 callers' calls on 1,000 quotas that arrive at the same rate everywhere, by percentile", drawLatencies},
-	}
 	var out bytes.Buffer
 	out.Write(before)
 	out.WriteString(beginMark + "\n\n")
-	writeTables(&out, r)
-	for _, p := range plots {
-		drawn, err := p.draw(r, filepath.Join(filepath.Dir(path), p.file))
-		if err != nil {
-			return err
-		}
-		if drawn {
-			fmt.Fprintf(&out, "![%s](%s)\n\n", p.says, p.file)
-		}
+	if err := write(&out); err != nil {
+		return err
 	}
 	out.WriteString(endMark)
 	out.Write(after)

@@ -94,6 +94,22 @@ func TestThePageIsWritten(t *testing.T) {
 	}
 }
 
+// TestTheTableOfScaling: agents are what half of the measured rate leaves room for.
+func TestTheTableOfScaling(t *testing.T) {
+	r := results(t)
+	r.Runs = append(r.Runs,
+		result(t, "quotad", bench.Spread256, 1, 0, 20_000, 4000), result(t, "quotad", bench.Agents64, 1, bench.AgentRate, 3000, 1))
+	var out bytes.Buffer
+	writeScaling(&out, r)
+	for _, want := range []string{
+		"At half of the 20,000 decisions a second", "| 0.1 | 100,000 | 1,000,000 |", "| 10 | 1,000 | 10,000 | 100,000 | 1,000,000 |", "64 agents that take 3,000 a second",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is missing in\n%s", want, out.String())
+		}
+	}
+}
+
 // TestAPageWithoutMarksIsLeftAlone.
 func TestAPageWithoutMarksIsLeftAlone(t *testing.T) {
 	page := filepath.Join(t.TempDir(), "page.md")
