@@ -93,3 +93,17 @@ func TestTasksAsSeen(t *testing.T) {
 		}
 	}
 }
+
+// TestSavedHistoriesOfTasks: what clients saw of one task each in builds with a planted defect.
+func TestSavedHistoriesOfTasks(t *testing.T) {
+	for _, name := range []string{"two-attempts", "task-budget-forgotten"} {
+		r := newRun(history.Dir("testdata/" + name))
+		if err := r.load(); err != nil {
+			t.Fatal(err)
+		}
+		r.tasks()
+		if v := r.verdict("tasks", ""); v.Outcome != Fail {
+			t.Errorf("%s: %+v", name, v)
+		}
+	}
+}
