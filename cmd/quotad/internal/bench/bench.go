@@ -44,6 +44,8 @@ type Work struct {
 	Batch int
 	// Rates are the arrivals per second (decisions) of the open loop; none: the work is measured with callers that wait only.
 	Rates []float64
+	// Quick says that a call costs less than making it at a given time: half of what the closed loop reached is no rate to ask for.
+	Quick bool
 	// Do makes a caller's n-th call.
 	Do func(ctx context.Context, caller, n int) error
 }

@@ -164,7 +164,11 @@ func (p *Plan) measure(ctx context.Context, pids []int, w Work, random *rand.Ran
 	if len(w.Rates) == 0 {
 		return runs, nil
 	}
-	for _, rate := range slices.Concat(w.Rates, []float64{closed.PerSecond / 2}) {
+	rates := slices.Clone(w.Rates)
+	if !w.Quick {
+		rates = append(rates, closed.PerSecond/2)
+	}
+	for _, rate := range rates {
 		open, err := p.metered(ctx, m, func() (load, error) { return openLoop(ctx, w, rate, p.Duration, random) })
 		if err != nil {
 			return nil, err
