@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -145,7 +146,8 @@ func (c *Cluster) Servers() []string {
 	return servers
 }
 
-// Ready waits until the cluster has a leader, and applies quotas. Quotas that are wrong end it at once.
+// Ready waits until the cluster has a leader and all nodes answer, and applies quotas. Quotas that are wrong, and a node that
+// ends, end it at once.
 func (c *Cluster) Ready(ctx context.Context, quotas *quotav1.ApplyQuotasRequest) error {
 	ctx, cancel := context.WithTimeout(ctx, StartTimeout)
 	defer cancel()
@@ -160,7 +162,7 @@ func (c *Cluster) Ready(ctx context.Context, quotas *quotav1.ApplyQuotasRequest)
 			attempt, end := context.WithTimeout(ctx, 5*time.Second)
 			_, err := n.admin.ApplyQuotas(attempt, quotas)
 			end()
-			if err == nil {
+			if err == nil && !slices.Contains(c.Look(ctx).Nodes, down) {
 				return nil
 			}
 			if connect.CodeOf(err) == connect.CodeInvalidArgument {
@@ -212,6 +214,9 @@ type View struct {
 	Quotas          []*quotav1.QuotaStatus
 }
 
+// down is the role of a node that does not answer.
+const down = "down"
+
 // LookTimeout bounds one look at one node.
 const LookTimeout = 400 * time.Millisecond
 
@@ -230,7 +235,7 @@ func (c *Cluster) Look(ctx context.Context) View {
 	all.Wait()
 	for i, status := range answers {
 		if status == nil {
-			v.Nodes[i] = "down"
+			v.Nodes[i] = down
 			continue
 		}
 		v.Nodes[i] = status.GetRole()

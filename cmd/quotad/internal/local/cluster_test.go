@@ -1,7 +1,9 @@
 package local
 
 import (
+	"net"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -9,6 +11,36 @@ import (
 
 	"github.com/quotad/quotad/rpc/quotav1"
 )
+
+// A cluster is not ready without all of its nodes: one whose address somebody else has ends the start.
+func TestClusterIsNotReadyWithoutANode(t *testing.T) {
+	binary, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	nursery := NewNursery(binary, dir)
+	defer nursery.Close(10 * time.Second)
+	c, err := NewCluster(nursery, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Stop()
+	taken, err := net.Listen("tcp", c.Nodes[2].api)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = taken.Close() }()
+	for _, n := range c.Nodes {
+		if err := c.Start(n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	quotas := &quotav1.ApplyQuotasRequest{Quotas: []*quotav1.Quota{{Name: "q", Rule: &quotav1.Quota_Slots{Slots: &quotav1.Slots{Limit: 1}}}}}
+	if err := c.Ready(t.Context(), quotas); err == nil || !strings.Contains(err.Error(), "node n3 ended") {
+		t.Errorf("ready: %v", err)
+	}
+}
 
 // A node that ends by itself, as it does when its disk stalls, is started again; one that was killed on purpose is not.
 func TestClusterIsMended(t *testing.T) {

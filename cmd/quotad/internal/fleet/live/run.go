@@ -108,27 +108,44 @@ type run struct {
 	mended int
 }
 
+// starts is how often a cluster is started until it comes up: somebody may have taken an address that was free when it was
+// looked for.
+const starts = 3
+
 // startCluster starts the nodes and states the fleet's quotas. stop ends what was started, also after an error.
 func (r *run) startCluster(ctx context.Context, f *fleet.Fleet, setting Setting) (stop func(), err error) {
-	dir := filepath.Join(setting.Dir, "nodes")
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return func() {}, err
-	}
 	nursery := local.NewNursery(setting.Binary, setting.Dir)
-	stop = func() { nursery.Close(5 * time.Second) }
-	if r.cluster, err = local.NewCluster(nursery, dir); err != nil {
-		return stop, err
-	}
-	stop = func() {
+	for start := 1; ; start++ {
+		if err = r.tryCluster(ctx, f, nursery, filepath.Join(setting.Dir, fmt.Sprintf("nodes-%d", start))); err == nil {
+			break
+		}
+		if start == starts || ctx.Err() != nil || r.cluster == nil {
+			break
+		}
 		r.cluster.Stop()
+	}
+	return func() {
+		if r.cluster != nil {
+			r.cluster.Stop()
+		}
 		nursery.Close(5 * time.Second)
+	}, err
+}
+
+// tryCluster starts nodes whose data are in a folder of their own.
+func (r *run) tryCluster(ctx context.Context, f *fleet.Fleet, nursery *local.Nursery, dir string) (err error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	if r.cluster, err = local.NewCluster(nursery, dir); err != nil {
+		return err
 	}
 	for _, n := range r.cluster.Nodes {
 		if err := r.cluster.Start(n); err != nil {
-			return stop, err
+			return err
 		}
 	}
-	return stop, r.cluster.Ready(ctx, sim.Request(f))
+	return r.cluster.Ready(ctx, sim.Request(f))
 }
 
 // play lets the fleet work.
