@@ -201,6 +201,15 @@ scenarios: build ## run every scenario alone and through quotad, in virtual time
 scenarios-page: build ## the same, and make the tables and plots of docs/scenarios.md anew
 	bin/quotad plan check --seeds $(SCENARIO_SEEDS) --write docs/scenarios.md $(SCENARIOS)
 
+# S2 and S9, and what S9 is to be compared with: whole where they end by themselves, else for so long.
+REAL_SCENARIOS := $(foreach fleet,s1-nine-agents s2-six-writers s4-six-analysts,docs/scenarios/$(fleet).yaml docs/scenarios/s9-$(fleet).yaml)
+REAL_FOR       ?= 5m
+
+.PHONY: scenarios-real
+scenarios-real: build ## run S1, S2, S4 and S9 in real time with real processes (five minutes), for docs/scenarios.md
+	rm -rf bin/scenarios-real
+	bin/quotad plan real --for $(REAL_FOR) --dir bin/scenarios-real --write docs/scenarios.md $(REAL_SCENARIOS)
+
 # Seeds of the simulation, from SEED on.
 SEEDS ?= 10000
 SEED  ?= 1

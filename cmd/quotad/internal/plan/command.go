@@ -59,7 +59,7 @@ more than there is, or where the run through quotad does not hold what the file 
 	_ = cmd.MarkFlagRequired("file")
 	_ = cmd.MarkFlagFilename("file", "yaml", "yml")
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp))
-	cmd.AddCommand(checkCommand())
+	cmd.AddCommand(checkCommand(), realCommand())
 	return cmd
 }
 

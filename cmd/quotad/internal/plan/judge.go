@@ -16,6 +16,38 @@ import (
 // the run through quotad: no limit refuses anything or sees more than it allows, no call arrives late, nobody is left without
 // a call, nothing that a client sent was an error, retry budgets are kept, and workflows go in order.
 func Judge(f *fleet.Fleet, alone, governed *sim.Result) []string {
+	wrong := JudgeCut(f, governed)
+	fail := func(format string, values ...any) { wrong = append(wrong, fmt.Sprintf(format, values...)) }
+	for _, name := range starved(governed) {
+		fail("%s was never served", name)
+	}
+	e := f.Expect
+	if e == nil {
+		return wrong
+	}
+	if alone.Refused < e.AloneRefused {
+		fail("alone, the provider refused %d calls only; %d make the incident", alone.Refused, e.AloneRefused)
+	}
+	if e.Reclaimed > 0 && (governed.Reclaimed == 0 || governed.Reclaimed > e.Reclaimed || governed.Unclaimed > 0) {
+		fail("what the dead held was held for %v more (%d still); %v is the most", governed.Reclaimed, governed.Unclaimed, e.Reclaimed)
+	}
+	if governed.StaleFences < e.StaleFences {
+		fail("%d commands were refused for a dead fence; %d had to be", governed.StaleFences, e.StaleFences)
+	}
+	judgeUse(f, governed, fail)
+	judgeWaits(f, governed, fail)
+	if e.Tasks != nil {
+		judgeTasks(e.Tasks, alone, governed, fail)
+	}
+	if e.Chain != nil {
+		judgeChain(e, alone, governed, fail)
+	}
+	return wrong
+}
+
+// JudgeCut is Judge for a run through quotad that was cut short: what must not happen at any time. What takes the whole
+// time of the file is left out: that everybody is served, use, waits, and what has to happen once.
+func JudgeCut(f *fleet.Fleet, governed *sim.Result) []string {
 	var wrong []string
 	fail := func(format string, values ...any) { wrong = append(wrong, fmt.Sprintf(format, values...)) }
 	if governed.Refused > 0 {
@@ -32,8 +64,8 @@ func Judge(f *fleet.Fleet, alone, governed *sim.Result) []string {
 	for _, reason := range slices.Sorted(maps.Keys(governed.Failures)) {
 		fail("%d commands were wrong: %s", governed.Failures[reason], reason)
 	}
-	for _, name := range starved(governed) {
-		fail("%s was never served", name)
+	if governed.Served == 0 {
+		fail("nobody was served")
 	}
 	judgeBudgets(governed, fail)
 	judgeWorkflows(governed, fail)
@@ -41,14 +73,11 @@ func Judge(f *fleet.Fleet, alone, governed *sim.Result) []string {
 	if e == nil {
 		return wrong
 	}
-	judgeCounts(e, alone, governed, fail)
-	judgeUse(f, governed, fail)
-	judgeWaits(f, governed, fail)
-	if e.Tasks != nil {
-		judgeTasks(e.Tasks, alone, governed, fail)
+	if e.Retries >= 0 && governed.Retries > e.Retries {
+		fail("%d calls were sent again; %d may be", governed.Retries, e.Retries)
 	}
-	if e.Chain != nil {
-		judgeChain(e, alone, governed, fail)
+	if e.Outage >= 0 && governed.Outage > e.Outage {
+		fail("outages refused %d calls; %d may be", governed.Outage, e.Outage)
 	}
 	return wrong
 }
@@ -62,24 +91,6 @@ func starved(r *sim.Result) []string {
 		}
 	}
 	return names
-}
-
-func judgeCounts(e *fleet.Expect, alone, governed *sim.Result, fail func(string, ...any)) {
-	if alone.Refused < e.AloneRefused {
-		fail("alone, the provider refused %d calls only; %d make the incident", alone.Refused, e.AloneRefused)
-	}
-	if e.Retries >= 0 && governed.Retries > e.Retries {
-		fail("%d calls were sent again; %d may be", governed.Retries, e.Retries)
-	}
-	if e.Outage >= 0 && governed.Outage > e.Outage {
-		fail("outages refused %d calls; %d may be", governed.Outage, e.Outage)
-	}
-	if e.Reclaimed > 0 && (governed.Reclaimed == 0 || governed.Reclaimed > e.Reclaimed || governed.Unclaimed > 0) {
-		fail("what the dead held was held for %v more (%d still); %v is the most", governed.Reclaimed, governed.Unclaimed, e.Reclaimed)
-	}
-	if governed.StaleFences < e.StaleFences {
-		fail("%d commands were refused for a dead fence; %d had to be", governed.StaleFences, e.StaleFences)
-	}
 }
 
 func judgeUse(f *fleet.Fleet, governed *sim.Result, fail func(string, ...any)) {
