@@ -41,7 +41,7 @@ type Stats struct {
 
 // exercised says whether the run tried enough to mean something.
 func (r *run) exercised(rep *replayed) {
-	v := r.verdict("exercised", "The run met what it is about: faults hit open calls, leaders changed, a snapshot was installed, leases expired, dead fences came back.")
+	v := r.verdict("exercised", "The run met what it is about: faults hit open calls, leaders changed, a snapshot was installed, leases and sessions expired, dead fences came back, tasks were shelved, each policy had a part.")
 	r.stats.Judged = rep.judge
 	r.stats.Faults, r.stats.Missed = map[string]int{}, map[string]int{}
 	v.Looked = len(r.faults)
