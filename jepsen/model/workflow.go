@@ -295,13 +295,17 @@ func (j *Judge) droppedNow(name string) bool {
 	if j.entry.dropped[name] {
 		return true
 	}
+	w := j.workflows[name]
+	if w == nil || !w.sequential {
+		return false
+	}
 	k := j.find(j.entry.next, func(command *logpb.Command, result *logpb.Result) bool {
 		apply := command.GetApplyQuotas()
 		return command.GetDeleteWorkflow().GetWorkflow() == name && result.GetDone() != nil ||
-			apply != nil && apply.ReplaceWorkflows && !apply.DryRun && result.GetQuotasApplied() != nil
+			apply != nil && apply.ReplaceWorkflows && !apply.DryRun && result.GetQuotasApplied() != nil &&
+				!slices.ContainsFunc(apply.Workflows, func(stated *logpb.Workflow) bool { return proto.Equal(stated, w.definition) })
 	})
-	w := j.workflows[name]
-	if k < 0 || w == nil || !w.sequential {
+	if k < 0 {
 		return false
 	}
 	if w.isCalm(j.clock.Now) {
