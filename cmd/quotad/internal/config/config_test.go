@@ -58,7 +58,7 @@ func TestPrecedence(t *testing.T) {
 func TestEverySettingInEveryLayer(t *testing.T) {
 	samples := map[string]string{
 		"name": "n1", "path": "/x", "host:port": "10.0.0.1:99", "duration": "2s", "count": "512", "size": "1GiB", "true, false": "true",
-		"lan, wan": "wan", "text, json": "json", "trace, debug, info, warn, error": "debug",
+		"lan, wan": "wan", "boltdb, wal": "wal", "text, json": "json", "trace, debug, info, warn, error": "debug",
 		"list of id, raft, api": "n1=10.0.0.1:1/10.0.0.1:2",
 	}
 	for _, setting := range Settings() {
