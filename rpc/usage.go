@@ -15,6 +15,9 @@ import (
 // maxQuotaGauges bounds how many quotas, by name, have gauges.
 const maxQuotaGauges = 200
 
+// maxWorkflowGauges bounds how many workflows, by name, have gauges.
+const maxWorkflowGauges = 200
+
 // maxUsageLabels bounds how many holders and quotas have series of their own; the rest are summed by quota, without a
 // holder: a name that nobody can have.
 const maxUsageLabels = 500
@@ -25,6 +28,8 @@ type usageCollector struct {
 	node *raftnode.Node
 
 	usable, held, consumed, waiting, classUsed, longestWait *prometheus.Desc
+
+	sequential, limitedSteps, keptBack *prometheus.Desc
 
 	answers, denials, waits, waited, spent, returned, overrun *prometheus.Desc
 }
@@ -46,6 +51,10 @@ func newUsageCollector(node *raftnode.Node) *usageCollector {
 		classUsed:   gauge("class_used", "What a class holds and has consumed of a window with shares.", "quota", "class"),
 		longestWait: gauge("longest_wait_seconds", "How long the oldest waiting Reserve of a class has waited.", "class"),
 
+		sequential:   gauge("workflow_sequential", "1 while the steps of a workflow go one at a time, else 0.", "workflow"),
+		limitedSteps: gauge("workflow_limited_steps", "Steps of a workflow that are limited.", "workflow"),
+		keptBack:     gauge("workflow_paused_steps", "Steps of a workflow that are kept back since one behind them is limited.", "workflow"),
+
 		answers:  desc("answers_total", "Answers of the provider that were reported, by outcome (ok, limited).", "outcome"),
 		denials:  desc("denials_total", "Refusals by quotad, by reason.", "reason"),
 		waits:    desc("waits_total", "Reserves that were granted after a wait."),
@@ -59,7 +68,7 @@ func newUsageCollector(node *raftnode.Node) *usageCollector {
 // Describe implements prometheus.Collector.
 func (c *usageCollector) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		c.usable, c.held, c.consumed, c.waiting, c.classUsed, c.longestWait,
+		c.usable, c.held, c.consumed, c.waiting, c.classUsed, c.longestWait, c.sequential, c.limitedSteps, c.keptBack,
 		c.answers, c.denials, c.waits, c.waited, c.spent, c.returned, c.overrun,
 	} {
 		to <- d
@@ -73,6 +82,7 @@ func (c *usageCollector) Collect(to chan<- prometheus.Metric) {
 		return
 	}
 	c.quotas(state, clock, to)
+	c.workflows(state, clock, to)
 	for class, waited := range state.LongestWaits(clock) {
 		to <- prometheus.MustNewConstMetric(c.longestWait, prometheus.GaugeValue, float64(waited)/1e9, classLabel(int32(class)))
 	}
@@ -106,6 +116,29 @@ func (c *usageCollector) quotas(state *fsm.State, clock fsm.Clock, to chan<- pro
 		}
 		for _, use := range v.Classes {
 			to <- prometheus.MustNewConstMetric(c.classUsed, prometheus.GaugeValue, float64(use.Used), v.Definition.Name, classLabel(use.Class))
+		}
+	}
+}
+
+// workflows shows which chains of holders are slowed down.
+func (c *usageCollector) workflows(state *fsm.State, clock fsm.Clock, to chan<- prometheus.Metric) {
+	views := state.Workflows("", "", maxWorkflowGauges, clock)
+	for i := range views {
+		v := &views[i]
+		var sequential, limited, paused float64
+		if v.Sequential {
+			sequential = 1
+		}
+		for _, step := range v.Steps {
+			if step.LimitedFor > 0 {
+				limited++
+			}
+			if step.PausedFor > 0 {
+				paused++
+			}
+		}
+		for desc, value := range map[*prometheus.Desc]float64{c.sequential: sequential, c.limitedSteps: limited, c.keptBack: paused} { // in any order
+			to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, v.Definition.Name)
 		}
 	}
 }

@@ -1,7 +1,10 @@
 package rpc_test
 
 import (
+	"fmt"
 	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -45,6 +48,16 @@ func TestWorkflowsOverTheAPI(t *testing.T) {
 		}
 		return res.Workflow
 	}
+	gauges := func(sequential, limited, paused int) {
+		t.Helper()
+		shown := httptest.NewRecorder()
+		nodes[0].server.Handler().ServeHTTP(shown, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+		for name, value := range map[string]int{"sequential": sequential, "limited_steps": limited, "paused_steps": paused} {
+			if want := fmt.Sprintf(`quotad_workflow_%s{workflow="release"} %d`, name, value); !strings.Contains(shown.Body.String(), want+"\n") {
+				t.Errorf("no %s", want)
+			}
+		}
+	}
 	reserve("somebody", "models", 10)
 	if r := reserve("build", "models", 1).GetRefusal(); r.GetReason() != quotav1.Reason_REASON_EXHAUSTED || r.BackPressure.GetSide() != quotav1.Side_SIDE_SELF {
 		t.Fatalf("%v", r)
@@ -57,6 +70,7 @@ func TestWorkflowsOverTheAPI(t *testing.T) {
 		r.BackPressure.GetStep() != "build" || r.BackPressure.State != quotav1.WorkflowState_WORKFLOW_STATE_PARALLEL || r.BackPressure.LimitedFor.GetSeconds() < 50 {
 		t.Errorf("upstream: %v", r)
 	}
+	gauges(0, 1, 1)
 	w := show()
 	if w.State != quotav1.WorkflowState_WORKFLOW_STATE_PARALLEL || w.CalmIn != nil || w.Steps[0].PausedFor == nil || w.Steps[1].LimitedFor == nil ||
 		w.Steps[1].LimitedAgo == nil || w.Steps[2].LimitedAgo != nil {
@@ -77,6 +91,7 @@ func TestWorkflowsOverTheAPI(t *testing.T) {
 	if err != nil || len(listed.Workflows) != 1 || !proto.Equal(listed.Workflows[0].Definition, w.Definition) || w.Definition.Pause.GetSeconds() != 50 || len(w.Definition.Steps) != 3 {
 		t.Errorf("%v %v", listed, err)
 	}
+	gauges(1, 2, 0)
 	if status, body := post(t, nodes[0].url, "/quota.v1.AdminService/DeleteWorkflow", `{"name":"release"}`); status != http.StatusOK {
 		t.Errorf("%d %s", status, body)
 	}

@@ -102,7 +102,7 @@ func TestTheTableOfScaling(t *testing.T) {
 	var out bytes.Buffer
 	writeScaling(&out, r)
 	for _, want := range []string{
-		"At half of the 20,000 decisions a second", "| 0.1 | 100,000 | 1,000,000 |", "| 10 | 1,000 | 10,000 | 100,000 | 1,000,000 |", "64 agents that take 3,000 a second",
+		"At half of the 20,000 decisions a second", "| 0.1 | 100,000 | 1,000,000 |", "| 10 | 1,000 | 10,000 | 100,000 |", "64 agents that take 3,000 a second",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is missing in\n%s", want, out.String())
