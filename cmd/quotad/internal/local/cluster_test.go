@@ -12,20 +12,27 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// A cluster is not ready without all of its nodes: one whose address somebody else has ends the start.
-func TestClusterIsNotReadyWithoutANode(t *testing.T) {
+// newCluster returns a cluster that is not started, of this binary.
+func newCluster(t *testing.T) *Cluster {
+	t.Helper()
 	binary, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
 	nursery := NewNursery(binary, dir)
-	defer nursery.Close(10 * time.Second)
+	t.Cleanup(func() { nursery.Close(10 * time.Second) })
 	c, err := NewCluster(nursery, dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.Stop()
+	t.Cleanup(c.Stop)
+	return c
+}
+
+// A cluster is not ready without all of its nodes: one whose address somebody else has ends the start.
+func TestClusterIsNotReadyWithoutANode(t *testing.T) {
+	c := newCluster(t)
 	taken, err := net.Listen("tcp", c.Nodes[2].api)
 	if err != nil {
 		t.Fatal(err)
@@ -47,18 +54,7 @@ func TestClusterIsMended(t *testing.T) {
 	if testing.Short() {
 		t.Skip("three processes for some seconds")
 	}
-	binary, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	nursery := NewNursery(binary, dir)
-	defer nursery.Close(10 * time.Second)
-	c, err := NewCluster(nursery, dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Stop()
+	c := newCluster(t)
 	for _, n := range c.Nodes {
 		if err := c.Start(n); err != nil {
 			t.Fatal(err)

@@ -1,31 +1,17 @@
 package live_test
 
 import (
-	"context"
 	"os"
-	"os/signal"
-	"syscall"
 	"testing"
 
-	"go.uber.org/goleak"
-
-	"github.com/quotad/quotad/cmd/quotad/internal/cli"
 	"github.com/quotad/quotad/cmd/quotad/internal/fleet"
 	"github.com/quotad/quotad/cmd/quotad/internal/fleet/live"
 	"github.com/quotad/quotad/cmd/quotad/internal/fleet/sim"
+	"github.com/quotad/quotad/cmd/quotad/internal/local/localtest"
 )
 
 // TestMain is quotad itself when it is called like it: a run starts its own binary, which here is this one.
-func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == "serve" {
-		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-		app := &cli.App{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Environ: os.Environ()}
-		code := app.Run(ctx, os.Args[1:])
-		stop()
-		os.Exit(int(code))
-	}
-	goleak.VerifyTestMain(m)
-}
+func TestMain(m *testing.M) { localtest.Main(m) }
 
 func writers(t *testing.T) *fleet.Fleet {
 	t.Helper()
