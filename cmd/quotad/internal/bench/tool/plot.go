@@ -39,9 +39,10 @@ type spread struct {
 	plotter.XErrors
 }
 
-// drawRates draws the rates of all works: one line of dots for each work, one colour for each system.
+// drawRates draws the rates of all works that ask for each decision: one line of dots for each work, one colour for each system.
+// Takes from leased batches are so many more that the others would be one heap.
 func drawRates(r *bench.Results, path string) (drawn bool, err error) {
-	works := slices.Clone(r.Works())
+	works := slices.DeleteFunc(r.Works(), func(work string) bool { return work == bench.Leased256 || work == bench.Agents64 })
 	if len(works) == 0 {
 		return false, nil
 	}
@@ -76,10 +77,12 @@ func drawRates(r *bench.Results, path string) (drawn bool, err error) {
 		drawn = true
 		p.Legend.Add(system, dots)
 	}
-	p.Legend.Left = true
 	if !drawn {
 		return false, nil // a logarithmic scale of nothing has no ends
 	}
+	p.Legend.Left, p.Legend.Top = true, false // nobody is that slow with many callers
+	p.Legend.XOffs = vg.Points(24)
+	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = p.X.Min/1.5, p.X.Max*1.5, -0.5, float64(len(works))-0.5
 	return true, p.Save(vg.Points(720), vg.Points(90+45*float64(len(works))), path)
 }
 
