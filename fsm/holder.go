@@ -29,6 +29,21 @@ type holder struct {
 
 // holder returns a holder's record that may be changed.
 func (m *Machine) holder(name string) *holder {
+	h := m.recent.holder
+	if h == nil || h.generation != m.generation || h.name != name {
+		h = m.mutableHolder(name)
+		m.recent.holder = h
+	}
+	if m.clock.Now-h.seen > holderMemory/16 {
+		m.seen.Delete(holderSeen{at: h.seen, name: name})
+		h.seen = m.clock.Now
+		m.seen.Set(holderSeen{at: h.seen, name: name})
+	}
+	return h
+}
+
+// mutableHolder returns a holder's record that may be changed, a new one where there was none.
+func (m *Machine) mutableHolder(name string) *holder {
 	h, ok := m.holders.Get(name)
 	switch {
 	case !ok:
@@ -41,11 +56,6 @@ func (m *Machine) holder(name string) *holder {
 		h = &c
 		m.holders.Set(name, h)
 	}
-	if m.clock.Now-h.seen > holderMemory/16 {
-		m.seen.Delete(holderSeen{at: h.seen, name: name})
-		h.seen = m.clock.Now
-		m.seen.Set(holderSeen{at: h.seen, name: name})
-	}
 	return h
 }
 
@@ -56,6 +66,7 @@ func (m *Machine) forgetHolders() {
 		h, _ := m.holders.Get(last.name)
 		if h.waiting == 0 && !m.usesAny(last.name) {
 			m.holders.Delete(last.name)
+			m.recent.holder = nil
 			m.forgetUse(last.name)
 			continue
 		}

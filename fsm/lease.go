@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/quotad/quotad/fsm/logpb"
 )
@@ -11,16 +12,18 @@ type lease struct {
 	generation uint64
 	id, fence  uint64
 	holder     string
-	class      int32
-	deadline   int64
+	// class is that in which it was granted; records counts the records of its operations.
+	class, records int32
+	deadline       int64
 	// ttl is the longest length that was asked for.
 	ttl int64
 	// tentative: it was given to a waiter who may have gone; the first deadline is short until it shows itself.
 	tentative bool
-	// doneBelow is the low-water mark of its operations; records counts those that are kept.
+	// doneBelow is the low-water mark of its operations.
 	doneBelow uint64
-	records   int32
-	items     []item
+	// items begin in single, which is all the room that one takes.
+	items  []item
+	single [1]item
 }
 
 // item is what a lease holds of a quota, or, as an ancestor, the share of the last real item that an ancestor of its
@@ -33,8 +36,32 @@ type item struct {
 	held   int64
 }
 
-// grant makes a lease. The needs must have been judged.
-func (m *Machine) grant(ask *logpb.Reserve, needs []need, as standing, ticket uint64) *logpb.Granted {
+// answer is a grant's result. Of one item, the usual case, all of it is made at once.
+type answer struct {
+	result  logpb.Result
+	kind    logpb.Result_Granted
+	granted logpb.Granted
+	items   answerItems
+}
+
+// answerItems begin a list of items with room for one.
+type answerItems struct {
+	list   [1]*logpb.GrantedItem
+	single logpb.GrantedItem
+}
+
+// add appends an item to a list that began in list.
+func (a *answerItems) add(items []*logpb.GrantedItem, quota string, amount, until int64) []*logpb.GrantedItem {
+	next := &a.single
+	if len(items) > 0 {
+		next = new(logpb.GrantedItem)
+	}
+	next.Quota, next.Amount, next.UntilNs = quota, amount, until
+	return append(items, next)
+}
+
+// grant makes a lease and returns its Granted in a result. The needs must have been judged.
+func (m *Machine) grant(ask *logpb.Reserve, needs []need, as standing, ticket uint64) *logpb.Result {
 	m.grants++
 	m.lastLease++
 	ttl := ask.TtlNs
@@ -51,40 +78,49 @@ func (m *Machine) grant(ask *logpb.Reserve, needs []need, as standing, ticket ui
 	}
 	m.noteGranted(ask, as, needs)
 	m.noteMember(l, needs)
-	l.items = make([]item, 0, len(needs))
-	m.hold(l, ask)
+	if l.items = l.single[:0]; len(needs) > 1 {
+		l.items = make([]item, 0, len(needs))
+	}
+	m.hold(l, ask, needs)
 	m.leases.Set(l.id, l)
 	m.ofHolder.Set(holderLease{holder: l.holder, lease: l.id})
 	m.deadlines.Set(due{at: l.deadline, id: l.id})
 	noteServed(needs, as.rank, h.turn)
 	m.moveTurn(l.holder, costOf(needs))
-	granted := &logpb.Granted{
-		Lease: l.id, Fence: l.fence, DeadlineNs: l.deadline, Class: as.class, Ticket: ticket, AskedTtlNs: ttl,
-		Items: m.grantedItems(l), Forecast: m.forecastOf(needs), BackPressure: m.backPressure(l.holder),
-	}
+	a := new(answer)
+	a.result.Kind, a.kind.Granted = &a.kind, &a.granted
+	a.granted.Lease, a.granted.Fence, a.granted.DeadlineNs = l.id, l.fence, l.deadline
+	a.granted.Class, a.granted.Ticket, a.granted.AskedTtlNs = as.class, ticket, ttl
+	a.granted.Items = m.grantedItems(l, &a.items)
+	a.granted.Forecast, a.granted.BackPressure = m.forecastOf(needs), m.backPressure(l.holder)
 	if ask.Consume {
-		granted.Consumed = m.consumeAll(l)
+		a.granted.Consumed = m.consumeAll(l)
 	}
-	return granted
+	return &a.result
 }
 
 // hold enters what a lease holds.
-func (m *Machine) hold(l *lease, ask *logpb.Reserve) {
+func (m *Machine) hold(l *lease, ask *logpb.Reserve, needs []need) {
 	for _, asked := range ask.Items {
-		q := m.quotaNamed(asked.Quota)
-		amount := q.rule.estimate
+		first := quotaOf(needs, asked.Quota)
+		amount := first.rule.estimate
 		if asked.Amount != nil {
 			amount = *asked.Amount
 		}
-		for i, q := range m.path(m.quota(q.number)) {
+		for q := first; q != nil; q = m.above(q) {
 			q.ledger.held += amount
 			m.use(q, l.holder, l.class, q.ledger.window, amount)
 			q.leases++
 			l.items = append(l.items, item{
-				quota: q.number, ancestor: i > 0, window: q.ledger.window, held: amount,
+				quota: q.number, ancestor: q != first, window: q.ledger.window, held: amount,
 			})
 		}
 	}
+}
+
+// quotaOf returns the quota of a name that is needed.
+func quotaOf(needs []need, name string) *quota {
+	return needs[slices.IndexFunc(needs, func(n need) bool { return n.quota.name() == name })].quota
 }
 
 // costOf returns the cost of needs in turns: that of the scarcest.
@@ -96,20 +132,18 @@ func costOf(needs []need) (most int64) {
 }
 
 // grantedItems returns a lease's items as its holder sees them.
-func (m *Machine) grantedItems(l *lease) []*logpb.GrantedItem {
-	items := make([]*logpb.GrantedItem, 0, len(l.items))
+func (m *Machine) grantedItems(l *lease, room *answerItems) []*logpb.GrantedItem {
+	items := room.list[:0]
 	for i := range l.items {
 		it := &l.items[i]
-		q, ok := m.quotas.Get(it.quota)
+		q := m.look(it.quota)
 		switch {
-		case !ok:
+		case q == nil:
 		case it.ancestor && len(items) > 0:
 			last := items[len(items)-1]
 			last.UntilNs = min(last.UntilNs, itemEnd(q, it, l.deadline, m.clock))
 		case !it.ancestor:
-			items = append(items, &logpb.GrantedItem{
-				Quota: q.name(), Amount: it.held, UntilNs: itemEnd(q, it, l.deadline, m.clock),
-			})
+			items = room.add(items, q.name(), it.held, itemEnd(q, it, l.deadline, m.clock))
 		}
 	}
 	return items
@@ -137,7 +171,7 @@ func (m *Machine) mutableLease(l *lease) *lease {
 		return l
 	}
 	c := *l
-	c.items = append([]item(nil), l.items...)
+	c.items = append(c.single[:0], l.items...)
 	c.generation = m.generation
 	m.leases.Set(c.id, &c)
 	return &c
@@ -249,7 +283,7 @@ func (m *Machine) grantedAgain(l *lease, granted *logpb.Granted) []*logpb.Grante
 	if granted.Consumed != nil {
 		return granted.Items
 	}
-	return m.grantedItems(l)
+	return m.grantedItems(l, new(answerItems))
 }
 
 // renew moves a lease's deadline, never to an earlier time.
@@ -280,7 +314,7 @@ func (m *Machine) release(command *logpb.Release, by string) *logpb.Result {
 		returned := m.endLease(l, EventReleased, false)
 		return &logpb.Result{Kind: &logpb.Result_Released{Released: &logpb.Released{Returned: returned, Ended: true}}}
 	}
-	parts, failed := m.heldParts(l, command.Items)
+	parts, failed := m.heldParts(l, command.Items, nil)
 	if failed != nil {
 		return failure(failed)
 	}
@@ -304,9 +338,8 @@ type heldPart struct {
 	amount int64
 }
 
-// heldParts finds what items of a command name within what a lease holds; no items: everything but slots.
-func (m *Machine) heldParts(l *lease, items []*logpb.Item) ([]heldPart, *logpb.Failure) {
-	var parts []heldPart
+// heldParts finds what items of a command name within what a lease holds, and appends it; no items: everything but slots.
+func (m *Machine) heldParts(l *lease, items []*logpb.Item, parts []heldPart) ([]heldPart, *logpb.Failure) {
 	if len(items) == 0 {
 		for i := range l.items {
 			q := m.quota(l.items[i].quota)

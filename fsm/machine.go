@@ -27,8 +27,10 @@ type Machine struct {
 	ticked bool
 	// sharers are the classes of holders with shares, as far as they were looked up since rules or quotas changed.
 	sharers map[string]int32
-	// encoded is room for the encoding of which a digest is made.
+	// encoded is room for the encoding of which a digest is made, records for those of a lease that ends.
 	encoded []byte
+	records []*operation
+	recent  recent
 }
 
 // New returns the state at the cluster's birth.
@@ -170,18 +172,14 @@ func (m *Machine) runDue() {
 func (m *Machine) emit(event Event) { m.events = append(m.events, event) }
 
 // takeDue removes and returns up to maxDuePerEntry entries of a tree that are due.
-func takeDue[T any](tree interface {
-	Min() (T, bool)
-	Delete(T) (T, bool)
-}, isDue func(T) bool,
-) []T {
+func takeDue[T any](tree *btree.BTreeG[T], isDue func(T) bool) []T {
 	var all []T
 	for len(all) < maxDuePerEntry {
 		first, ok := tree.Min()
 		if !ok || !isDue(first) {
 			break
 		}
-		tree.Delete(first)
+		tree.PopMin()
 		all = append(all, first)
 	}
 	return all

@@ -1,7 +1,6 @@
 package fsm
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 
@@ -28,8 +27,10 @@ type operation struct {
 	// Digests of what was asked, unspent and settled; 0: not yet.
 	asked, unspent, actual uint64
 	// orphan: its lease has ended.
-	orphan  bool
+	orphan bool
+	// charges begin in single, which is all the room that one takes.
 	charges []charge
+	single  [1]charge
 	// check is when to look again whether an orphan still counts (cluster time).
 	check int64
 }
@@ -50,14 +51,30 @@ type charge struct {
 	class int32
 }
 
-func lessOperation(a, b *operation) bool {
-	return cmp.Or(cmp.Compare(a.lease, b.lease), cmp.Compare(a.op, b.op)) < 0
+// keptOperation is a record in the order of leases and numbers, which are beside it: a search looks at no record but the
+// one that it finds.
+type keptOperation struct {
+	lease, op uint64
+	*operation
+}
+
+func kept(o *operation) keptOperation { return keptOperation{lease: o.lease, op: o.op, operation: o} }
+
+func lessOperation(a, b keptOperation) bool {
+	return a.lease < b.lease || a.lease == b.lease && a.op < b.op
 }
 
 // operation returns a record, nil where there is none.
 func (s *State) operation(lease, op uint64) *operation {
-	o, _ := s.ops.Get(&operation{lease: lease, op: op})
-	return o
+	o, _ := s.ops.Get(keptOperation{lease: lease, op: op})
+	return o.operation
+}
+
+// eachOperation calls fn for a lease's records, by number, until it returns false.
+func (s *State) eachOperation(lease uint64, fn func(*operation) bool) {
+	s.ops.Ascend(keptOperation{lease: lease}, func(o keptOperation) bool {
+		return o.lease == lease && fn(o.operation)
+	})
 }
 
 // mutableOperation returns a record that may be changed.
@@ -66,9 +83,9 @@ func (m *Machine) mutableOperation(o *operation) *operation {
 		return o
 	}
 	c := *o
-	c.charges = append([]charge(nil), o.charges...)
+	c.charges = append(c.single[:0], o.charges...)
 	c.generation = m.generation
-	m.ops.Set(&c)
+	m.ops.Set(kept(&c))
 	return &c
 }
 
@@ -91,7 +108,7 @@ func (m *Machine) consume(command *logpb.Consume, by string) *logpb.Result {
 	if failed := checkNewOperation(l, command.Op, command.DoneBelow, m.recordsBelow(l, command.DoneBelow)); failed != nil {
 		return failure(failed)
 	}
-	parts, failed := m.heldParts(l, command.Items)
+	parts, failed := m.heldParts(l, command.Items, nil)
 	if failed != nil {
 		return failure(failed)
 	}
@@ -208,7 +225,8 @@ func (m *Machine) needsOf(l *lease, parts []heldPart) []need {
 
 // consumeAll consumes, as operation 1, what a new lease holds of anything but slots.
 func (m *Machine) consumeAll(l *lease) *logpb.Consumed {
-	parts, _ := m.heldParts(l, nil)
+	var room [4]heldPart
+	parts, _ := m.heldParts(l, nil, room[:0])
 	if len(parts) == 0 {
 		return nil
 	}
@@ -218,6 +236,7 @@ func (m *Machine) consumeAll(l *lease) *logpb.Consumed {
 // charge turns held parts into an operation.
 func (m *Machine) charge(l *lease, op, asked uint64, parts []heldPart) *logpb.Consumed {
 	o := &operation{lease: l.id, op: op, fence: l.fence, holder: l.holder, asked: asked, beganWall: m.clock.WallEarly}
+	o.charges = o.single[:0]
 	spendBy, windows := m.spendByOf(l, parts, o)
 	o.spendBy = addSaturated(m.clock.Now, spendBy)
 	if windows {
@@ -289,24 +308,25 @@ func (m *Machine) count(q *quota, end, amount, overrun int64) {
 
 // consumed returns an operation as its holder sees it.
 func (m *Machine) consumed(o *operation) *logpb.Consumed {
-	consumed := &logpb.Consumed{
-		Op: o.op, SpendByNs: o.spendBy, SpendByWallNs: o.spendByWall, TransitNs: o.transit,
+	var a struct {
+		consumed logpb.Consumed
+		items    answerItems
 	}
+	a.consumed.Op, a.consumed.SpendByNs, a.consumed.SpendByWallNs, a.consumed.TransitNs = o.op, o.spendBy, o.spendByWall, o.transit
+	a.consumed.Items = a.items.list[:0]
 	for i := range o.charges {
 		c := &o.charges[i]
-		if q, ok := m.quotas.Get(c.quota); ok && !c.ancestor && !c.overrun {
-			consumed.Items = append(consumed.Items, &logpb.GrantedItem{
-				Quota: q.name(), Amount: c.consumed, UntilNs: o.spendBy,
-			})
+		if q := m.look(c.quota); q != nil && !c.ancestor && !c.overrun {
+			a.consumed.Items = a.items.add(a.consumed.Items, q.name(), c.consumed, o.spendBy)
 		}
 	}
-	return consumed
+	return &a.consumed
 }
 
 // keepRecord enters a record; that of an orphan is looked at again when it may have stopped counting.
 func (m *Machine) keepRecord(o *operation) {
 	o.generation = m.generation
-	m.ops.Set(o)
+	m.ops.Set(kept(o))
 	if o.orphan {
 		m.checkLater(o)
 	}
@@ -319,7 +339,7 @@ const maxOrphan = day
 func (m *Machine) checkLater(o *operation) {
 	left := second
 	for i := range o.charges {
-		if q, ok := m.quotas.Get(o.charges[i].quota); ok && q.ledger.counts(o.charges[i].end) {
+		if q := m.look(o.charges[i].quota); q != nil && q.ledger.counts(o.charges[i].end) {
 			left = max(left, q.ledger.dropsIn(&q.rule, q.rule.at(m.clock), o.charges[i].end))
 		}
 	}
@@ -330,13 +350,16 @@ func (m *Machine) checkLater(o *operation) {
 // orphanOperations deals with the records of a lease that ends: those that are final go, those that count stay, for
 // one upward Settle, until they stop counting. An exposure without an end ends one longest call after the deadline.
 func (m *Machine) orphanOperations(l *lease) {
-	var records []*operation
-	m.ops.Ascend(&operation{lease: l.id}, func(o *operation) bool {
-		if o.lease == l.id {
-			records = append(records, o)
-		}
-		return o.lease == l.id
+	if l.records == 0 {
+		return
+	}
+	records := m.records[:0]
+	m.eachOperation(l.id, func(o *operation) bool {
+		records = append(records, o)
+		return true
 	})
+	m.records = records
+	defer clear(records)
 	for _, o := range records {
 		o = m.mutableOperation(o)
 		o.orphan = true
@@ -386,7 +409,7 @@ func (m *Machine) closeRecord(o *operation) {
 			q.ledger.close(o.charges[i].end, o.charges[i].amount)
 		}
 	}
-	m.ops.Delete(o)
+	m.ops.Delete(kept(o))
 }
 
 // finishBelow takes over a client's low-water mark: operations below it are finished there.
@@ -396,8 +419,8 @@ func (m *Machine) finishBelow(l *lease, mark uint64) {
 	}
 	l.doneBelow = mark
 	var finished []*operation
-	m.ops.Ascend(&operation{lease: l.id}, func(o *operation) bool {
-		if o.lease != l.id || o.op >= mark {
+	m.eachOperation(l.id, func(o *operation) bool {
+		if o.op >= mark {
 			return false
 		}
 		finished = append(finished, o)
@@ -425,7 +448,7 @@ func (m *Machine) endExposure(o *operation, left int64) {
 // shortLived tells whether an orphan, which has been kept for as long as was arranged, stops counting soon.
 func (m *Machine) shortLived(o *operation) bool {
 	for i := range o.charges {
-		if q, ok := m.quotas.Get(o.charges[i].quota); ok && q.ledger.counts(o.charges[i].end) &&
+		if q := m.look(o.charges[i].quota); q != nil && q.ledger.counts(o.charges[i].end) &&
 			q.ledger.dropsIn(&q.rule, q.rule.at(m.clock), o.charges[i].end) > hour {
 			return false
 		}
@@ -445,12 +468,11 @@ func (m *Machine) recordsBelow(l *lease, mark uint64) (count int32) {
 	if mark <= l.doneBelow {
 		return 0
 	}
-	m.ops.Ascend(&operation{lease: l.id}, func(o *operation) bool {
-		if o.lease != l.id || o.op >= mark {
-			return false
+	m.eachOperation(l.id, func(o *operation) bool {
+		if o.op < mark {
+			count++
 		}
-		count++
-		return true
+		return o.op < mark
 	})
 	return count
 }

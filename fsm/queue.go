@@ -517,8 +517,7 @@ func (m *Machine) grantWaiter(w *waiter, needs []need) {
 			t.WaitedNs = addSaturated(t.WaitedNs, m.clock.Now-(w.until-w.ask.WaitNs))
 		}
 	}
-	granted := m.grant(w.ask, needs, w.standing, w.ticket)
-	result := &logpb.Result{Kind: &logpb.Result_Granted{Granted: granted}}
+	result := m.grant(w.ask, needs, w.standing, w.ticket)
 	m.settleOrigin(w.from, w.ticket, result)
-	m.emitGranted(w.ask.Holder, granted, result)
+	m.emitGranted(w.ask.Holder, result.GetGranted(), result)
 }

@@ -44,15 +44,31 @@ func (q *quota) name() string { return q.definition.Name }
 
 // mutableQuota returns a quota that may be changed; nil where it was deleted.
 func (m *Machine) mutableQuota(number uint32) *quota {
-	q, ok := m.quotas.Get(number)
-	if !ok || q.generation == m.generation {
+	if q := m.recent.find(number, m.generation); q != nil {
 		return q
 	}
-	c := *q
-	c.ledger = q.ledger.clone()
-	c.generation = m.generation
-	m.quotas.Set(number, &c)
-	return &c
+	q, ok := m.quotas.Get(number)
+	if !ok {
+		return nil
+	}
+	if q.generation != m.generation {
+		c := *q
+		c.ledger = q.ledger.clone()
+		c.generation = m.generation
+		q = &c
+		m.quotas.Set(number, q)
+	}
+	m.recent.keep(q)
+	return q
+}
+
+// look returns a quota as it was left, for reading; nil where it was deleted.
+func (m *Machine) look(number uint32) *quota {
+	if q := m.recent.find(number, m.generation); q != nil {
+		return q
+	}
+	q, _ := m.quotas.Get(number)
+	return q
 }
 
 // quota returns a quota that may be changed, brought to the present; nil where it was deleted.
@@ -71,11 +87,17 @@ func (m *Machine) quota(number uint32) *quota {
 	return q
 }
 
+// above returns a quota's parent, which may be changed, brought to the present; nil where it has none.
+func (m *Machine) above(q *quota) *quota {
+	if q.parent == 0 {
+		return nil
+	}
+	return m.quota(q.parent)
+}
+
 // path returns a quota and its ancestors, the quota first.
-func (m *Machine) path(q *quota) []*quota {
-	path := []*quota{q}
-	for q.parent != 0 {
-		q = m.quota(q.parent)
+func (m *Machine) path(q *quota) (path []*quota) {
+	for ; q != nil; q = m.above(q) {
 		path = append(path, q)
 	}
 	return path

@@ -243,11 +243,9 @@ func (s *State) viewLease(l *lease, at Clock) LeaseView {
 			})
 		}
 	}
-	s.ops.Ascend(&operation{lease: l.id}, func(o *operation) bool {
-		if o.lease == l.id {
-			v.Consumed = s.addConsumed(v.Consumed, o, at)
-		}
-		return o.lease == l.id
+	s.eachOperation(l.id, func(o *operation) bool {
+		v.Consumed = s.addConsumed(v.Consumed, o, at)
+		return true
 	})
 	return v
 }

@@ -32,7 +32,11 @@ type need struct {
 
 // needs works out what a Reserve needs, by ascending quota number.
 func (m *Machine) needs(ask *logpb.Reserve) ([]need, *logpb.Failure) {
-	needs := make([]need, 0, len(ask.Items))
+	return m.needsIn(make([]need, 0, len(ask.Items)), ask)
+}
+
+// needsIn does the same in a list that is empty.
+func (m *Machine) needsIn(needs []need, ask *logpb.Reserve) ([]need, *logpb.Failure) {
 	for _, item := range ask.Items {
 		q := m.quotaNamed(item.Quota)
 		if q == nil {
@@ -67,7 +71,8 @@ func (m *Machine) reserve(ask *logpb.Reserve, from origin) *logpb.Result {
 	if failed := checkReserve(ask); failed != nil {
 		return failure(failed)
 	}
-	needs, failed := m.needs(ask)
+	var room [4]need
+	needs, failed := m.needsIn(room[:0], ask)
 	if failed != nil {
 		return failure(failed)
 	}
@@ -108,7 +113,9 @@ func (m *Machine) grantNow(ask *logpb.Reserve, needs []need, as standing) (*logp
 	if refusal := m.judge(ask, as, needs); refusal != nil {
 		return nil, refusal
 	}
-	return m.granted(ask, m.grant(ask, needs, as, 0)), nil
+	result := m.grant(ask, needs, as, 0)
+	m.emitGranted(ask.Holder, result.GetGranted(), nil)
+	return result, nil
 }
 
 // denied refuses a Reserve that cannot be granted now, or has it wait.
@@ -374,13 +381,6 @@ func (m *Machine) refused(ask *logpb.Reserve, refusal *logpb.Refusal) *logpb.Res
 	m.emit(Event{Kind: EventRefused, Quota: refusal.Quota, Holder: ask.Holder, Reason: refusal.Reason})
 	refusal.BackPressure = m.backPressure(ask.Holder)
 	return refuse(refusal)
-}
-
-// granted answers a grant.
-func (m *Machine) granted(ask *logpb.Reserve, granted *logpb.Granted) *logpb.Result {
-	result := &logpb.Result{Kind: &logpb.Result_Granted{Granted: granted}}
-	m.emitGranted(ask.Holder, granted, nil)
-	return result
 }
 
 // emitGranted emits one event for each item of a grant; the first carries a waiter's result.

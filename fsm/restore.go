@@ -185,8 +185,8 @@ func (m *Machine) takeLease(encoded *logpb.SnapshotLease) error {
 	l := &lease{
 		generation: m.generation, id: encoded.Id, fence: encoded.Fence, holder: encoded.Holder, class: encoded.Class,
 		deadline: encoded.DeadlineNs, ttl: encoded.TtlNs, tentative: encoded.Tentative, doneBelow: encoded.DoneBelow,
-		items: make([]item, 0, len(encoded.Items)),
 	}
+	l.items = l.single[:0]
 	for _, it := range encoded.Items {
 		l.items = append(l.items, item{quota: it.Quota, ancestor: it.Ancestor, window: it.Window, held: it.Held})
 		if q, ok := m.quotas.Get(it.Quota); ok {
@@ -212,6 +212,7 @@ func (m *Machine) takeOperation(encoded *logpb.SnapshotOperation) error {
 		asked: encoded.Asked, unspent: encoded.Unspent, actual: encoded.Actual, orphan: encoded.Orphan,
 		check: encoded.CheckNs, beganWall: encoded.BeganWallNs, generation: m.generation,
 	}
+	o.charges = o.single[:0]
 	for _, c := range encoded.Charges {
 		if c.Class < 0 || c.Class >= classes {
 			return fmt.Errorf("operation %d of lease %d is of class %d", o.op, o.lease, c.Class)
@@ -226,7 +227,7 @@ func (m *Machine) takeOperation(encoded *logpb.SnapshotOperation) error {
 	} else if !o.orphan {
 		return fmt.Errorf("operation %d of lease %d, which does not exist", o.op, o.lease)
 	}
-	m.ops.Set(o)
+	m.ops.Set(kept(o))
 	if o.orphan {
 		m.checks.Set(operationDue{at: o.check, lease: o.lease, op: o.op})
 	}

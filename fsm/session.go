@@ -1,7 +1,6 @@
 package fsm
 
 import (
-	"cmp"
 	"fmt"
 
 	"google.golang.org/protobuf/proto"
@@ -45,7 +44,7 @@ type stored struct {
 }
 
 func lessStored(a, b stored) bool {
-	return cmp.Or(cmp.Compare(a.session, b.session), cmp.Compare(a.seq, b.seq)) < 0
+	return a.session < b.session || a.session == b.session && a.seq < b.seq
 }
 
 // keyed is the result of a request with an idempotency key.

@@ -100,8 +100,8 @@ func (s *State) ledgerRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 		})
 	}
 	if going {
-		s.ops.Scan(func(o *operation) bool {
-			going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Operation{Operation: encodeOperation(o)}})
+		s.ops.Scan(func(o keptOperation) bool {
+			going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Operation{Operation: encodeOperation(o.operation)}})
 			return going
 		})
 	}

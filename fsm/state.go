@@ -38,7 +38,7 @@ type State struct {
 	ofHolder  *btree.BTreeG[holderLease]
 	deadlines *btree.BTreeG[due]
 	// ops are ordered by lease and number. checks hold when to look at the records of ended leases again.
-	ops    *btree.BTreeG[*operation]
+	ops    *btree.BTreeG[keptOperation]
 	checks *btree.BTreeG[operationDue]
 
 	holders    *btree.Map[string, *holder]
@@ -111,11 +111,14 @@ func lessDue(a, b due) bool {
 }
 
 func lessOperationDue(a, b operationDue) bool {
-	return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.lease, b.lease), cmp.Compare(a.op, b.op)) < 0
+	return a.at < b.at || a.at == b.at && (a.lease < b.lease || a.lease == b.lease && a.op < b.op)
 }
 
 func lessHolderLease(a, b holderLease) bool {
-	return cmp.Or(cmp.Compare(a.holder, b.holder), cmp.Compare(a.lease, b.lease)) < 0
+	if a.holder != b.holder {
+		return a.holder < b.holder
+	}
+	return a.lease < b.lease
 }
 
 func lessHolderSeen(a, b holderSeen) bool {

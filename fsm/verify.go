@@ -24,9 +24,7 @@ func (s *State) Verify() error {
 		}
 		return true
 	})
-	s.sumLeases(sums)
-	var errs []error
-	errs = append(errs, s.sumOperations(sums)...)
+	errs := append(s.sumLeases(sums), s.sumOperations(sums)...)
 	s.lanesOf.Scan(func(ql quotaLane) bool {
 		l, _ := s.lanes.Get(ql.lane)
 		sums[ql.quota].waiting += l.length
@@ -41,8 +39,16 @@ func (s *State) Verify() error {
 	return errors.Join(append(errs, s.verifyTables(), s.verifyQueue(), s.verifyUse(), s.verifyTasks())...)
 }
 
-func (s *State) sumLeases(sums map[uint32]*totals) {
+func (s *State) sumLeases(sums map[uint32]*totals) (errs []error) {
 	s.leases.Scan(func(_ uint64, l *lease) bool {
+		var records int32
+		s.eachOperation(l.id, func(*operation) bool {
+			records++
+			return true
+		})
+		if records != l.records {
+			errs = append(errs, fmt.Errorf("lease %d has %d records, counted %d", l.id, records, l.records))
+		}
 		for i := range l.items {
 			if q, ok := s.quotas.Get(l.items[i].quota); ok {
 				held := l.items[i].heldOf(q)
@@ -53,10 +59,11 @@ func (s *State) sumLeases(sums map[uint32]*totals) {
 		}
 		return true
 	})
+	return errs
 }
 
 func (s *State) sumOperations(sums map[uint32]*totals) (errs []error) {
-	s.ops.Scan(func(o *operation) bool {
+	s.ops.Scan(func(o keptOperation) bool {
 		for i := range o.charges {
 			c := &o.charges[i]
 			q, ok := s.quotas.Get(c.quota)

@@ -1,0 +1,24 @@
+package fsm
+
+// recentQuotas is a power of two: how many quotas are found without a search.
+const recentQuotas = 1 << 12
+
+// recent is what was asked for lately and may be changed. It decides nothing: what is not in it is looked up.
+type recent struct {
+	quotas [recentQuotas]*quota
+	holder *holder
+}
+
+// find returns a quota that may be changed; nil: look it up.
+func (r *recent) find(number uint32, generation uint64) *quota {
+	if q := r.quotas[number%recentQuotas]; q != nil && q.number == number && q.generation == generation {
+		return q
+	}
+	return nil
+}
+
+// keep remembers a quota that may be changed.
+func (r *recent) keep(q *quota) { r.quotas[q.number%recentQuotas] = q }
+
+// forget forgets a quota that is deleted.
+func (r *recent) forget(number uint32) { r.quotas[number%recentQuotas] = nil }
