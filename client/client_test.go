@@ -441,3 +441,43 @@ func TestNewRefusesBadSettings(t *testing.T) {
 		}
 	}
 }
+
+// TestASecondLaneIsAsLargeAsTheFirst: with one command on its way the next one goes at once; beside many, few wait for them.
+func TestASecondLaneIsAsLargeAsTheFirst(t *testing.T) {
+	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+		var wg sync.WaitGroup
+		hold := make(chan struct{})
+		reserve := func(calls int) {
+			for range calls {
+				wg.Go(func() {
+					if _, err := c.Reserve(context.Background(), ReserveRequest{Items: one("t/core", 1)}); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			synctest.Wait()
+		}
+		cluster.AfterBatch(0, func() { cluster.AfterBatch(0, func() { <-hold }); <-hold })
+		reserve(1)
+		reserve(1)
+		if got := len(cluster.BatchSizes()); got != 2 {
+			t.Fatalf("%d batches on their way for two calls, one after the other", got)
+		}
+		reserve(100)
+		first := hold
+		hold = make(chan struct{})
+		cluster.AfterBatch(0, func() { <-hold })
+		close(first) // both lanes come back; one of them takes all
+		synctest.Wait()
+		reserve(3)
+		if sizes := cluster.BatchSizes(); len(sizes) != 3 || sizes[2] != 100 {
+			t.Fatalf("batches of %v; three calls beside a hundred wait for them", sizes)
+		}
+		reserve(97)
+		if sizes := cluster.BatchSizes(); len(sizes) != 4 || sizes[3] != 100 {
+			t.Fatalf("batches of %v; a hundred calls beside a hundred go", sizes)
+		}
+		close(hold)
+		wg.Wait()
+	})
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"runtime"
 	"sync"
 	"time"
 
@@ -14,6 +15,8 @@ const (
 	// maxLanes is how many batches may be on their way at once. What queues up meanwhile makes the next batch, so fewer
 	// lanes mean larger batches, and two keep one on the way while another is being answered.
 	maxLanes = 2
+	// largeBatch is what is worth a second lane whatever the first one carries: more make a command hardly cheaper.
+	largeBatch = 256
 	// maxBatch is how many commands one batch carries.
 	maxBatch = 2_000
 	// maxBatchBytes bounds one batch, well below what a node reads; a larger command travels alone.
@@ -26,14 +29,16 @@ const (
 )
 
 // queue gathers commands into batches. There is no timer in it: a lane takes all that is there, and what comes while it
-// is on its way goes with the next one.
+// is on its way goes with the next one. A second lane starts when there is as much to carry as is on its way: with little
+// to do nobody waits for the answers of others, and with much to do batches are large.
 type queue struct {
 	client *Client
 
 	mu          sync.Mutex
 	first, last *command
 	length      int
-	lanes       int
+	// lanes are under way, with so many commands away.
+	lanes, away int
 	closed      bool
 }
 
@@ -50,12 +55,20 @@ func (q *queue) push(commands ...*command) error {
 	for _, cmd := range commands {
 		q.appendLocked(cmd)
 	}
-	if q.lanes < maxLanes {
+	q.startLocked()
+	return nil
+}
+
+// startLocked starts a lane if one is free, and what is queued is worth it.
+func (q *queue) startLocked() {
+	if q.length > 0 && q.lanes < maxLanes && q.worthLocked() {
 		q.lanes++
 		q.client.tasks.Go(q.lane)
 	}
-	return nil
 }
+
+// worthLocked tells whether what is queued is worth a lane beside what is on its way.
+func (q *queue) worthLocked() bool { return q.length >= min(q.away, largeBatch) }
 
 func (q *queue) appendLocked(cmd *command) {
 	cmd.queued = true
@@ -95,7 +108,8 @@ func (q *queue) remove(cmd *command) bool {
 	return true
 }
 
-// fill adds what has queued up to what a lane still carries. With nothing to carry, the lane has ended.
+// fill adds what has queued up to what a lane still carries. With nothing to carry, or nothing that is worth a lane of its
+// own, the lane has ended.
 func (q *queue) fill(batch []*command) []*command {
 	now := time.Now()
 	kept, size := batch[:0], 0
@@ -109,12 +123,17 @@ func (q *queue) fill(batch []*command) []*command {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if len(kept) == 0 && !q.worthLocked() {
+		q.lanes--
+		return nil
+	}
 	for len(kept) < maxBatch && q.first != nil && (len(kept) == 0 || size+q.first.size <= maxBatchBytes) {
 		cmd := q.first
 		q.removeLocked(cmd)
 		kept = append(kept, cmd)
 		size += cmd.size
 	}
+	q.away += len(kept)
 	if len(kept) == 0 {
 		q.lanes--
 	}
@@ -132,13 +151,27 @@ func (q *queue) lane() {
 		}
 		before := len(batch)
 		batch = q.client.exchange(q.client.ctx, batch)
+		q.back(before, len(batch))
 		if len(batch) < before {
 			pause = backoff{}
 		}
 		if len(batch) > 0 {
 			q.client.counters.retries.Add(1)
 			pause.wait(q.client.ctx)
+			continue
 		}
+		// Who was answered runs first: what it asks next goes with this lane.
+		runtime.Gosched()
+	}
+}
+
+// back notes that so many commands are not on their way any more. If some of them are left, their lane pauses, and what is
+// queued need not wait for that.
+func (q *queue) back(commands, left int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.away -= commands; left > 0 {
+		q.startLocked()
 	}
 }
 

@@ -459,6 +459,38 @@ func TestEntriesInFlightAreBounded(t *testing.T) {
 	}
 }
 
+// TestAnEntryBesideAnotherIsAsLarge: beside an entry of one command the next goes at once; beside two, one waits for a second.
+func TestAnEntryBesideAnotherIsAsLarge(t *testing.T) {
+	n := openOne(t, func(c *Config) { c.EntriesInFlight = 3 })
+	if _, _, err := n.Propose(t.Context(), slots(100)); err != nil {
+		t.Fatal(err)
+	}
+	blocked, open := block(n)
+	var calls sync.WaitGroup
+	at := make([]Position, 4)
+	propose := func(i int) {
+		calls.Go(func() {
+			var err error
+			if _, at[i], err = n.Propose(context.Background(), take(1)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	propose(0)
+	<-blocked
+	propose(1)
+	poll(t, "the second goes beside the first", func() bool { return len(n.proposer.slots) == 2 && n.proposer.queued() == 0 })
+	propose(2)
+	poll(t, "the third queues up", func() bool { return n.proposer.queued() == 1 })
+	propose(3)
+	poll(t, "the fourth goes with it", func() bool { return len(n.proposer.slots) == 3 && n.proposer.queued() == 0 })
+	open()
+	calls.Wait()
+	if at[0].Index == at[1].Index || at[1].Index == at[2].Index || at[2].Index != at[3].Index {
+		t.Errorf("in entries %d, %d, %d and %d", at[0].Index, at[1].Index, at[2].Index, at[3].Index)
+	}
+}
+
 // TestAPauseIsNoStall: a process that goes on after a pause finds its write under way for longer than a disk may take, and
 // goes on.
 func TestAPauseIsNoStall(t *testing.T) {
