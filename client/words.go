@@ -288,7 +288,7 @@ type Signal struct {
 type Reported struct {
 	// Quota is the quota.
 	Quota string
-	// CooldownLeft is what is left of its cooldown; 0: none.
+	// CooldownLeft is what is left of the cooldown for which it grants nothing; 0: none, or it only observes.
 	CooldownLeft time.Duration
 	// Attempt counts cooldowns in a row.
 	Attempt int

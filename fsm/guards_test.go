@@ -181,31 +181,44 @@ func TestTheStricterOfTwoLimitsBinds(t *testing.T) {
 	})
 }
 
-// TestReadsStayInRange: whatever becomes of a limit while amounts are held and counted (Kuadrant/limitador 522).
+// TestReadsStayInRange: whatever becomes of a limit, of any kind, or of its parent's, while amounts are held and counted
+// (Kuadrant/limitador 522).
 func TestReadsStayInRange(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
-		w := newWorld(rt)
-		w.quotas(rateOf("r", 50, minute))
-		for range rapid.IntRange(1, 40).Draw(rt, "steps") {
-			w.now += rapid.SampledFrom([]int64{0, second, 20 * second, 2 * minute}).Draw(rt, "sleep")
-			switch rapid.IntRange(0, 3).Draw(rt, "kind") {
-			case 0:
-				w.quotas(rateOf("r", rapid.SampledFrom([]int64{0, 1, 10, 1000, maxAmount}).Draw(rt, "limit"), minute))
-			case 1:
-				w.do(releases(rapid.Uint64Range(1, 9).Draw(rt, "lease")))
-			default:
-				a := ask("h", itemOf("r", rapid.Int64Range(1, 60).Draw(rt, "amount")))
-				a.Consume = rapid.Bool().Draw(rt, "consume")
-				if refusal := w.do(reserve(a)).GetRefusal(); refusal != nil && refusal.RetryAtNs != 0 && refusal.RetryAtNs <= w.now {
-					rt.Fatalf("come back in the past: %v at %d", refusal, w.now)
+	kinds := map[string]func(name string, limit int64) *logpb.Quota{
+		"rate": func(name string, limit int64) *logpb.Quota { return rateOf(name, limit, minute) }, "slots": slotsOf, "window": hourly,
+	}
+	for kind, define := range kinds {
+		t.Run(kind, func(t *testing.T) {
+			rapid.Check(t, func(rt *rapid.T) {
+				w := newWorld(rt)
+				w.quotas(define("parent", 80), under(define("r", 50), "parent"))
+				limits := rapid.SampledFrom([]int64{0, 1, 10, 1000, maxAmount})
+				for range rapid.IntRange(1, 40).Draw(rt, "steps") {
+					w.now += rapid.SampledFrom([]int64{0, second, 20 * second, 2 * minute, 50 * minute}).Draw(rt, "sleep")
+					switch rapid.IntRange(0, 4).Draw(rt, "kind") {
+					case 0:
+						w.quotas(under(define("r", limits.Draw(rt, "limit")), "parent"))
+					case 1:
+						w.quotas(define("parent", limits.Draw(rt, "the parent's")))
+					case 2:
+						w.do(releases(rapid.Uint64Range(1, 9).Draw(rt, "lease")))
+					default:
+						a := ask("h", itemOf("r", rapid.Int64Range(1, 60).Draw(rt, "amount")))
+						a.Consume = kind != "slots" && rapid.Bool().Draw(rt, "consume")
+						if refusal := w.do(reserve(a)).GetRefusal(); refusal != nil && refusal.RetryAtNs != 0 && refusal.RetryAtNs <= w.now {
+							rt.Fatalf("come back in the past: %v at %d", refusal, w.now)
+						}
+					}
+					for _, name := range []string{"r", "parent"} {
+						v, _ := w.m.State().Quota(name, w.clock())
+						if v.Usable < 0 || v.Held < 0 || v.Consumed < 0 || v.Available != v.Usable-v.Held-v.Consumed {
+							rt.Fatalf("%s: %+v", name, v)
+						}
+					}
 				}
-			}
-			v, _ := w.m.State().Quota("r", w.clock())
-			if v.Usable < 0 || v.Held < 0 || v.Consumed < 0 || v.Available != v.Usable-v.Held-v.Consumed {
-				rt.Fatalf("%+v", v)
-			}
-		}
-	})
+			})
+		})
+	}
 }
 
 // TestWallClocksMoveNoLease: a jump of wall clocks by hours, or clocks that stand still, end no lease early or late

@@ -86,3 +86,29 @@ func TestWhatIsObservedWouldHaveBeenRefused(t *testing.T) {
 		}
 	})
 }
+
+// TestNobodyIsToldToWaitForWhatObserves: a refusal by the provider closes what only observes for nobody, so its reporter is not
+// told that it is closed: a client that believed it would keep its callers from what is granted, and they would be counted nowhere
+// (seen in envoyproxy/ratelimit 423, whose cached answers were counted otherwise than its own).
+func TestNobodyIsToldToWaitForWhatObserves(t *testing.T) {
+	observing := func(name string) *logpb.Quota {
+		return policed(rateOf(name, 100, minute), &logpb.Policy{Observe: true})
+	}
+	tell(t, []story{
+		{"it observes", []*logpb.Quota{observing("r")}, []line{
+			{0, consumesAtOnce("a", itemOf("r", 1)), "lease 1: r=1 until 5m0s; op 1 spends r=1 by 2s"},
+			{0, reports(1, 1, signal("r", logpb.Cause_CAUSE_SATURATED, retryAfter(20*second))), "reported: r"},
+			{0, asks("b", 0, itemOf("r", 1)), "lease 2: r=1 until 5m0s"},
+		}},
+		{"a parent that does not observe closes its child", []*logpb.Quota{rateOf("org", 100, minute), under(observing("r"), "org")}, []line{
+			{0, consumesAtOnce("a", itemOf("r", 1)), "lease 1: r=1 until 5m0s; op 1 spends r=1 by 2s"},
+			{0, reports(1, 1, signal("r", logpb.Cause_CAUSE_ACCOUNT, retryAfter(20*second))), "reported: r closed until 20s"},
+			{0, asks("b", 0, itemOf("r", 1)), "COOLDOWN org again at 20s"},
+		}},
+		{"a parent that observes closes nothing", []*logpb.Quota{observing("org"), under(rateOf("r", 100, minute), "org")}, []line{
+			{0, consumesAtOnce("a", itemOf("r", 1)), "lease 1: r=1 until 5m0s; op 1 spends r=1 by 2s"},
+			{0, reports(1, 1, signal("r", logpb.Cause_CAUSE_ACCOUNT, retryAfter(20*second))), "reported: r"},
+			{0, asks("b", 0, itemOf("r", 1)), "lease 2: r=1 until 5m0s"},
+		}},
+	})
+}

@@ -162,3 +162,98 @@ func TestAnyForecastMovesOn(t *testing.T) {
 		t.Errorf("y says fallback %q, and the grant is of %v", v.GetFallback(), g.GetItems())
 	}
 }
+
+// TestParkedHoldersComeBackInARamp: thirty that waited for a cooldown's end go one after the other, faster and faster, and the
+// provider sees no second burst (seen in teamclaude 84). Without a ramp all of them go in the same second.
+func TestParkedHoldersComeBackInARamp(t *testing.T) {
+	const parked = 30
+	for _, ramp := range []int64{0, 20 * second} {
+		w := newWorld(t)
+		w.quotas(policed(rateOf("r", 600, minute), &logpb.Policy{RampNs: ramp}))
+		w.do(consumesAtOnce("first", itemOf("r", 1)))
+		w.do(reports(1, 1, signal("r", logpb.Cause_CAUSE_SATURATED, retryAfter(minute))))
+		for n := range parked {
+			w.waiting(waits(fmt.Sprintf("h%d", n), 0, 10*minute, itemOf("r", 1)))
+		}
+		w.sleep(minute - second)
+		var bySecond []int
+		for all := 0; all < parked; all += bySecond[len(bySecond)-1] {
+			if len(bySecond) == 20 {
+				t.Fatalf("a ramp of %d s: %v in 20 seconds", ramp/second, bySecond)
+			}
+			granted := 0
+			for range 10 {
+				w.sleep(second / 10)
+				granted += len(w.grantedTickets())
+			}
+			bySecond = append(bySecond, granted)
+		}
+		t.Logf("a ramp of %d s: %v", ramp/second, bySecond)
+		if ramp == 0 {
+			if bySecond[len(bySecond)-1] != parked {
+				t.Errorf("without a ramp: %v", bySecond)
+			}
+			continue
+		}
+		for i, n := range bySecond[1:] { // a tenth of ten a second, and half a call more with each second, rounded
+			if n > 2+(i+1)/2 || n+1 < bySecond[i] && i+2 < len(bySecond) {
+				t.Errorf("second %d: %v", i+1, bySecond)
+			}
+		}
+	}
+}
+
+// TestBackgroundAloneMakesRoom: where shares are configured and only background work is active, it reaches all that the page
+// promises, and the first standard call after that finds room, if background left any (seen in PostHog pull request 88224, where
+// a reserve that nobody wanted took a third of the window).
+func TestBackgroundAloneMakesRoom(t *testing.T) {
+	begin := func() *world {
+		w := newWorld(t)
+		w.quotas(policed(hourly("h", 1000), &logpb.Policy{Shares: fleetShares()}))
+		w.do(criticalAndBackground())
+		w.now = second
+		return w
+	}
+	takes := func(w *world, holder string, most int64) (taken int64) {
+		for taken < most && w.do(consumesAtOnce(holder, itemOf("h", 10))).GetGranted() != nil {
+			taken += 10
+		}
+		return taken
+	}
+	if all := takes(begin(), "back", 1010); all != 1000 {
+		t.Errorf("alone it took %d of 1000", all)
+	}
+	w := begin()
+	takes(w, "back", 500)
+	w.granted(ask("std", itemOf("h", 10)))
+	if more := takes(w, "back", 500); more != 0 {
+		t.Errorf("it took %d more although others were there", more)
+	}
+	if got := takes(w, "std", 500); got != 90 {
+		t.Errorf("standard took %d of the 490 that were left, of which 400 are kept for critical calls", got)
+	}
+	if got := takes(w, "crit", 500); got != 400 {
+		t.Errorf("critical calls took %d of their 400", got)
+	}
+}
+
+// TestWhoOnlyReportsIsCharged: who tells afterwards what a call used is charged for it at once, also below zero, and who tells
+// nothing is seen by what the provider has left (the question of RFC 0021 of Kuadrant/architecture: one that reserves beside one
+// that only reports).
+func TestWhoOnlyReportsIsCharged(t *testing.T) {
+	w := newWorld(t)
+	w.quotas(hourly("h", 100))
+	w.do(consumesAtOnce("reserves", itemOf("h", 50)))
+	w.do(consumesAtOnce("tells", itemOf("h", 1)))
+	w.do(used(2, 1, itemOf("h", 60)))
+	if got := w.available("h"); got != -10 {
+		t.Fatalf("available %d after 50 and 60 of 100", got)
+	}
+	w.refused(ask("reserves", itemOf("h", 1)), logpb.Reason_REASON_EXHAUSTED)
+	w.sleep(hour + 2*second)
+	w.do(consumesAtOnce("reserves", itemOf("h", 10)))
+	w.do(reports(3, 1, signal("h", logpb.Cause_CAUSE_OK, remaining(30)))) // 60 went elsewhere
+	if got := w.available("h"); got != 30 {
+		t.Fatalf("available %d, and the provider has 30 left", got)
+	}
+}

@@ -96,14 +96,19 @@ func (m *Machine) takeSignal(holder string, o *operation, q *quota, signal *logp
 		m.closeQuota(path[len(path)-1], holder, signal)
 	case logpb.Cause_CAUSE_UNSPECIFIED, logpb.Cause_CAUSE_OVERLOADED, logpb.Cause_CAUSE_NOT_A_LIMIT:
 	}
+	var limited int64
 	for _, closed := range m.path(q) {
-		if closed.cooling(m.clock.Now) {
+		if !closed.cooling(m.clock.Now) {
+			continue
+		}
+		limited = max(limited, closed.cooldown)
+		if !closed.rule.policy.observe { // else nobody is kept from it, the reporter neither
 			reported.CooldownUntilNs = max(reported.CooldownUntilNs, closed.cooldown)
 		}
 	}
 	reported.Attempt = q.attempt
 	if saysLimited(signal.Cause) {
-		m.noteLimited(holder, q.name(), reported.CooldownUntilNs, logpb.Reason_REASON_COOLDOWN)
+		m.noteLimited(holder, q.name(), limited, logpb.Reason_REASON_COOLDOWN)
 	}
 	return reported
 }

@@ -5491,7 +5491,7 @@ type ReportedQuota struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The quota.
 	Quota string `protobuf:"bytes,1,opt,name=quota,proto3" json:"quota,omitempty"`
-	// End of its cooldown (cluster time); 0: none.
+	// End of the cooldown for which it grants nothing (cluster time); 0: none, or it only observes.
 	CooldownUntilNs int64 `protobuf:"varint,2,opt,name=cooldown_until_ns,json=cooldownUntilNs,proto3" json:"cooldown_until_ns,omitempty"`
 	// Attempts in a row that ended in a cooldown.
 	Attempt int32 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`

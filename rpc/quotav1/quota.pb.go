@@ -3574,7 +3574,7 @@ type ReportedQuota struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The quota.
 	Quota string `protobuf:"bytes,1,opt,name=quota,proto3" json:"quota,omitempty"`
-	// What is left of its cooldown; absent: none.
+	// What is left of the cooldown for which it grants nothing; absent: none, or it only observes.
 	CooldownLeft *durationpb.Duration `protobuf:"bytes,2,opt,name=cooldown_left,json=cooldownLeft,proto3" json:"cooldown_left,omitempty"`
 	// Cooldowns in a row; the delay without a Retry-After doubles with each.
 	Attempt int32 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/quotad/quotad/client"
+	"github.com/quotad/quotad/rpc/quotav1"
 )
 
 // Tests named after what they guard: defects that users of other rate limiters met, named with where they were told.
@@ -122,5 +123,35 @@ func TestBadGatewaysWedgeNothing(t *testing.T) {
 		if response.StatusCode != http.StatusOK {
 			t.Errorf("%s", response.Status)
 		}
+	}
+}
+
+// TestWhatObservesPausesNoLimiter: a refusal by the provider, of a quota that only observes, keeps no caller of this client waiting;
+// what enforcement would have refused is counted (envoyproxy/ratelimit 423).
+func TestWhatObservesPausesNoLimiter(t *testing.T) {
+	cluster := start(t, 1)
+	observing := rate("t/core", 1_000, time.Minute)
+	observing.Policy = &quotav1.Policy{Observe: true}
+	cluster.apply(observing)
+	c := cluster.client()
+	lease, err := c.Reserve(t.Context(), client.ReserveRequest{Items: one("t/core", 1), Consume: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wait := time.Hour
+	reported, err := lease.Operation().Report(t.Context(), client.Signal{Quota: "t/core", Cause: client.CauseSaturated, RetryAfter: &wait})
+	if err != nil || len(reported) != 1 || reported[0].CooldownLeft != 0 {
+		t.Fatalf("%+v, %v", reported, err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	limiter := c.Limiter("t/core", client.MaxBatch(1))
+	for range 3 {
+		if err := limiter.Wait(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if quota, err := c.Quota(ctx, "t/core"); err != nil || quota.Observed != 3 || quota.CooldownLeft == 0 {
+		t.Errorf("%+v, %v", quota, err)
 	}
 }

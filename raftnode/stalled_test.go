@@ -1,0 +1,108 @@
+package raftnode
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// TestALeaderThatWakesEndsNoRenewedLease: a leader whose disk stalls is replaced; the lease that its last answer kept alive is
+// kept alive by its successor, past the time at which the old leader's disk answers and it would have ended the lease; what it
+// had not answered yet it does not claim; and it comes back with the others' state (etcd-io/etcd 15247, 12528).
+func TestALeaderThatWakesEndsNoRenewedLease(t *testing.T) {
+	nodes := openThree(t)
+	old := leaderOf(t, nodes)
+	propose := func(n *Node, command *logpb.Command) *logpb.Result {
+		t.Helper()
+		results, _, err := n.Propose(t.Context(), command)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return results[0]
+	}
+	renew := func(lease uint64, ttl time.Duration) *logpb.Command {
+		return &logpb.Command{Kind: &logpb.Command_Renew{Renew: &logpb.Renew{Lease: lease, Fence: lease, TtlNs: int64(ttl)}}}
+	}
+	propose(old, slots(1))
+	one := take(1)
+	one.GetReserve().TtlNs = int64(time.Minute)
+	lease := propose(old, one).GetGranted().GetLease()
+	promised := propose(old, renew(lease, 2*time.Minute)).GetRenewed().GetDeadlineNs()
+
+	stuck, gate := make(chan struct{}), make(chan struct{})
+	old.crash.crash = func() {
+		close(stuck)
+		<-gate
+	}
+	old.crash.set("before-store", 1)
+	unanswered := make(chan error, 1)
+	go func() {
+		_, _, err := old.Propose(context.Background(), renew(lease, 3*time.Hour))
+		unanswered <- err
+	}()
+	<-stuck
+	old.fail(errors.New("the disk stalls")) // as it does by itself at its limit
+	successor := leaderOf(t, nodes)
+	renewed := propose(successor, renew(lease, 20*time.Hour)).GetRenewed().GetDeadlineNs()
+	if promised == 0 || renewed < promised {
+		t.Fatalf("the lease was to live until %d, then until %d", promised, renewed)
+	}
+	hurry := func(times int64) {
+		ppm := times * 1_000_000
+		for _, n := range nodes {
+			if err := n.SetFault(nil, &ppm, nil, 0); n != old && err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	hurry(1_000)
+	now := func(n *Node) (at int64) {
+		_ = n.Read(t.Context(), Stale, func(_ *fsm.State, clock fsm.Clock, _ Position) { at = clock.Now })
+		return at
+	}
+	poll(t, "the first deadlines have passed", func() bool { return now(successor) > promised+int64(time.Minute) })
+	hurry(1)
+	close(gate)
+	if err := <-unanswered; err == nil {
+		t.Error("a command that no majority has was answered")
+	}
+	old.Kill()
+	again, err := Open(old.config.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(again.Kill)
+	poll(t, "it has what the others have", func() bool { return now(again) > promised+int64(time.Minute) })
+	if refusal := propose(leaderOf(t, append(nodes, again)), take(1)).GetRefusal(); refusal == nil {
+		t.Error("its slot was granted to another")
+	}
+	for _, n := range []*Node{successor, again} {
+		err := n.Read(t.Context(), Stale, func(s *fsm.State, clock fsm.Clock, _ Position) {
+			if valid, _ := s.CheckFence(lease, lease, clock); !valid {
+				t.Errorf("%s: at %d the lease is gone that lives until %d", n.config.ID, clock.Now, renewed)
+			}
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// leaderOf waits for one of the nodes to lead.
+func leaderOf(t *testing.T, nodes []*Node) (leader *Node) {
+	t.Helper()
+	poll(t, "a leader", func() bool {
+		for _, n := range nodes {
+			if n.leading.Load() != nil && n.Err() == nil && !n.isDone() {
+				leader = n
+				return true
+			}
+		}
+		return false
+	})
+	return leader
+}
