@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,7 +19,7 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/config"
 )
 
-// Every console block of README.md and docs/ is run as it stands, in one shell per document, against the binary. A
+// Every console block of README.md and of the pages below docs/ is run as it stands, in one shell per document, against the binary. A
 // block's lines that begin with "$ " are commands (continued by "> "); what follows is their output. A command must
 // succeed. Where its output is shown, it must be the same, apart from numbers, identifiers, durations and the width of
 // columns; a line "..." stands for any lines, "..." in a line for any text. Ports 74xx of loopback are replaced by free ones.
@@ -27,16 +28,9 @@ import (
 const startsNodes = "<!-- this page starts its own nodes -->"
 
 func TestDocuments(t *testing.T) {
-	paths, err := filepath.Glob("../../docs/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
 	ran := 0
-	for _, path := range append([]string{"../../README.md"}, paths...) {
+	for _, path := range documents(t) {
 		text, err := os.ReadFile(path)
-		if errors.Is(err, os.ErrNotExist) {
-			continue
-		}
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -45,13 +39,29 @@ func TestDocuments(t *testing.T) {
 			continue
 		}
 		ran += len(commands)
-		t.Run(filepath.Base(path), func(t *testing.T) {
+		t.Run(strings.TrimPrefix(path, "../../"), func(t *testing.T) {
 			runDocument(t, commands, strings.Contains(string(text), startsNodes))
 		})
 	}
 	if ran < 10 {
 		t.Errorf("only %d commands were found: is the form of the documents another one?", ran)
 	}
+}
+
+// documents returns the pages for users: README.md and all below docs, in a fixed order.
+func documents(t *testing.T) []string {
+	t.Helper()
+	pages := []string{"../../README.md"}
+	err := filepath.WalkDir("../../docs", func(path string, _ fs.DirEntry, err error) error {
+		if filepath.Ext(path) == ".md" {
+			pages = append(pages, path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pages
 }
 
 // consoleCommand is one command of a document.

@@ -12,7 +12,7 @@ import (
 
 const millionth = 1_000_000
 
-// Where green and amber end, in millionths of usable (docs/policy.md, "Zones").
+// Where green and amber end, in millionths of usable (docs/policy/zones.md).
 var zonesEnd = map[logpb.Zones][2]int64{
 	logpb.Zones_ZONES_SMOOTH: {400_000, 150_000}, logpb.Zones_ZONES_STRICT: {200_000, 50_000},
 }

@@ -1,0 +1,81 @@
+package fsm
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// timeOf writes a length of time as docs/policy.md does.
+func timeOf(ns int64) string {
+	for _, unit := range []struct {
+		of   int64
+		name string
+	}{{day, "days"}, {hour, "h"}, {minute, "min"}} {
+		if n := ns / unit.of; n > 0 && ns%unit.of == 0 && (unit.of != day || n > 1) {
+			return fmt.Sprintf("%d %s", n, unit.name)
+		}
+	}
+	return fmt.Sprintf("%d s", ns/second)
+}
+
+// partOf writes millionths as docs/policy.md does.
+func partOf(millionths int64) string {
+	return strconv.FormatFloat(float64(millionths)/million, 'f', -1, 64)
+}
+
+// TestThePolicyPageIsTrue: the defaults and bounds that docs/policy.md states are the ones of the state machine, all of them.
+func TestThePolicyPageIsTrue(t *testing.T) {
+	shares := "0 to 1, together at most 1; windows only"
+	want := map[string][2]string{
+		"zones":              {"off", "smooth, strict; windows only"},
+		"shares.critical":    {"0", shares},
+		"shares.standard":    {"0", shares},
+		"shares.background":  {"0", shares},
+		"shares.holders":     {"none", fmt.Sprintf("%d holders, together at most 1; in place of the classes", maxHolderShares)},
+		"shares.cap":         {partOf(defaultCap), "critical's share to 1"},
+		"shares.floor":       {partOf(defaultFloor), "0 to 1"},
+		"shares.quiet":       {timeOf(defaultQuiet), timeOf(second) + " to " + timeOf(maxQuiet)},
+		"prediction.samples": {strconv.Itoa(defaultSamples), fmt.Sprintf("%d to %d; windows only", minSamples, maxSamples)},
+		"prediction.ahead":   {timeOf(defaultAhead), timeOf(second) + " to " + timeOf(maxAhead)},
+		"fallback (of the quota)": {
+			"none", fmt.Sprintf("%d in a chain", maxDepth),
+		},
+		"ageing":                {"off", timeOf(second) + " to " + timeOf(maxAgeing)},
+		"ramp":                  {"off", "up to " + timeOf(maxRamp)},
+		"breaker.failures":      {"none: it must be set", fmt.Sprintf("1 to %d,%03d", maxBreakerCount/1000, maxBreakerCount%1000)},
+		"breaker.closed":        {timeOf(defaultClosed), timeOf(second) + " to " + timeOf(maxClosed)},
+		"observe":               {"no", ""},
+		"metering":              {"no", ""},
+		"an override's --limit": {"none", "0 to 2^53-1"},
+		"an override's --for":   {"none", timeOf(minOverride) + " to " + timeOf(maxOverride)},
+	}
+	if maxAmount != 1<<53-1 {
+		t.Error("the page has another largest amount")
+	}
+	page, err := os.ReadFile("../docs/policy.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(page), "| knob | unit | default |")
+	table, _, _ = strings.Cut(table, "\n\n")
+	for _, line := range strings.Split(table, "\n")[2:] {
+		cells := strings.Split(strings.ReplaceAll(line, "`", ""), "|")
+		if len(cells) != 8 {
+			t.Fatalf("%d cells: %s", len(cells), line)
+		}
+		for i := range cells {
+			cells[i] = strings.TrimSpace(cells[i])
+		}
+		expected, known := want[cells[1]]
+		if got := [2]string{cells[3], cells[5]}; !known || got != expected {
+			t.Errorf("%s: the page says %q, the code %q", cells[1], got, expected)
+		}
+		delete(want, cells[1])
+	}
+	for knob := range want { // any order will do
+		t.Errorf("the page has no %s", knob)
+	}
+}
