@@ -49,7 +49,7 @@ func TestTrafficNeverLengthensALeak(t *testing.T) {
 	w.granted(ask("other", itemOf("s", 2)))
 }
 
-// TestGivingBackWorksAtZeroAndBelow (gubernator-io/gubernator 156).
+// TestGivingBackWorksAtZeroAndBelow (mailgun/gubernator 156).
 func TestGivingBackWorksAtZeroAndBelow(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 10, minute))

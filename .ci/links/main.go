@@ -1,6 +1,7 @@
 // Command links checks that every relative link in the Markdown files below the working directory leads to a file that
-// is there, and every #fragment to a heading in it, and that each test that they name exists. It looks at no other site: a check that needs the network would fail
-// for reasons of its own.
+// is there, and every #fragment to a heading in it, and that each test that they name exists, below the folder that they
+// name before it, if they name one: "`fsm` TestA, TestB; `client` TestC". It looks at no other site: a check that needs
+// the network would fail for reasons of its own.
 package main
 
 import (
@@ -9,6 +10,7 @@ import (
 	"os"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -30,8 +32,8 @@ var (
 	link = regexp.MustCompile(`\]\(([^()\s]+)(?:\s+"[^"]*")?\)`)
 	// code is what looks like a link in code and is none.
 	code = regexp.MustCompile("`[^`]*`")
-	// test is the name of a test, testFunc its declaration.
-	test     = regexp.MustCompile(`\b(?:Test|Fuzz)[A-Z]\w*`)
+	// test is the name of a test, or what may be the folder of those that follow; testFunc is a test's declaration.
+	test     = regexp.MustCompile("`([a-z][a-z0-9/]*)`|\\b(?:Test|Fuzz)[A-Z]\\w*|\\|")
 	testFunc = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)[A-Z]\w*)\(`)
 	// dropped is what a heading's fragment leaves out.
 	dropped = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
@@ -40,7 +42,7 @@ var (
 // page is what there is to know about a Markdown file.
 type page struct {
 	links     []place
-	tests     []place
+	tests     []place // "folder Test", or the test alone
 	fragments map[string]bool
 }
 
@@ -53,7 +55,7 @@ type place struct {
 // check returns a line for each link that leads nowhere.
 func check(root fs.FS) ([]string, error) {
 	pages := map[string]page{}
-	tests := map[string]bool{}
+	tests := map[string][]string{} // the folders of a test
 	var names []string
 	err := fs.WalkDir(root, ".", func(name string, entry fs.DirEntry, err error) error {
 		if err != nil {
@@ -72,7 +74,7 @@ func check(root fs.FS) ([]string, error) {
 		}
 		if tested {
 			for _, match := range testFunc.FindAllSubmatch(text, -1) {
-				tests[string(match[1])] = true
+				tests[string(match[1])] = append(tests[string(match[1])], path.Dir(name)+"/")
 			}
 			return nil
 		}
@@ -84,15 +86,15 @@ func check(root fs.FS) ([]string, error) {
 		return nil, err
 	}
 	var problems []string
-	for _, name := range names {
-		for _, l := range pages[name].links {
-			if reason := follow(root, pages, name, l.target); reason != "" {
-				problems = append(problems, fmt.Sprintf("%s:%d: %s: %s", name, l.line, l.target, reason))
+	for _, from := range names {
+		for _, l := range pages[from].links {
+			if reason := follow(root, pages, from, l.target); reason != "" {
+				problems = append(problems, fmt.Sprintf("%s:%d: %s: %s", from, l.line, l.target, reason))
 			}
 		}
-		for _, named := range pages[name].tests {
-			if !tests[named.target] {
-				problems = append(problems, fmt.Sprintf("%s:%d: %s: no such test", name, named.line, named.target))
+		for _, named := range pages[from].tests {
+			if folder, name := path.Split(named.target); !slices.ContainsFunc(tests[name], func(in string) bool { return strings.HasPrefix(in, folder) }) {
+				problems = append(problems, fmt.Sprintf("%s:%d: %s: no such test", from, named.line, named.target))
 			}
 		}
 	}
@@ -121,11 +123,24 @@ func parse(text string) page {
 		for _, match := range link.FindAllStringSubmatch(code.ReplaceAllString(line, ""), -1) {
 			p.links = append(p.links, place{target: match[1], line: i + 1})
 		}
-		for _, name := range test.FindAllString(line, -1) {
-			p.tests = append(p.tests, place{target: name, line: i + 1})
-		}
+		p.addTests(line, i+1)
 	}
 	return p
+}
+
+// addTests finds the tests that a line names. A folder counts for those that follow it in its cell of a table.
+func (p *page) addTests(line string, number int) {
+	folder := ""
+	for _, match := range test.FindAllStringSubmatch(line, -1) {
+		switch {
+		case match[0] == "|":
+			folder = ""
+		case match[1] != "":
+			folder = match[1] + "/"
+		default:
+			p.tests = append(p.tests, place{target: folder + match[0], line: number})
+		}
+	}
 }
 
 // addFragment derives a heading's fragment as code hosts do: lower case, punctuation dropped, blanks to hyphens, a

@@ -21,6 +21,7 @@ func TestCheck(t *testing.T) {
 		{name: "a heading in code", text: "```\n# A\n```\n[x](#a)", want: []string{"README.md:4: #a: no such heading"}},
 		{name: "the same heading twice", text: "# A\n# A\n[x](#a-1)"},
 		{name: "tests", text: "TestThere, `FuzzThere`, Testing, TestGone", want: []string{"README.md:1: TestGone: no such test"}},
+		{name: "tests of a folder", text: "| `a` TestThere, FuzzThere; `b` TestThere | TestThere |", want: []string{"README.md:1: b/TestThere: no such test"}},
 		{name: "outside", text: "[x](../none)", want: []string{"README.md:1: ../none: leads out of the repository"}},
 	}
 	for _, test := range tests {

@@ -1,0 +1,41 @@
+package main
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestEveryLessonIsGuarded: each row of docs/lessons.md names a test and the folder in which it is, and each defect of another
+// project says where it was told. That the tests exist is checked with the links (.ci/links).
+func TestEveryLessonIsGuarded(t *testing.T) {
+	page, err := os.ReadFile("../../docs/lessons.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	guard := regexp.MustCompile("`[a-z/]+` (Test|Fuzz)[A-Z]")
+	told := regexp.MustCompile(`\(.+\)$`)
+	rows, source := 0, false
+	for i, line := range strings.Split(string(page), "\n") {
+		cells := strings.Split(line, " | ")
+		switch {
+		case !strings.HasPrefix(line, "| ") || strings.HasPrefix(line, "| ---"):
+		case len(cells) != 3:
+			t.Errorf("line %d has %d cells, not three", i+1, len(cells))
+		case strings.HasSuffix(line, "| guarded by |"):
+			source = strings.HasPrefix(line, "| what happened |")
+		default:
+			rows++
+			if !guard.MatchString(cells[2]) {
+				t.Errorf("line %d names no test: %s", i+1, cells[2])
+			}
+			if source && !told.MatchString(cells[0]) {
+				t.Errorf("line %d does not say where it was told: %s", i+1, cells[0])
+			}
+		}
+	}
+	if rows < 40 {
+		t.Errorf("only %d lessons were found: is the form of the page another one?", rows)
+	}
+}
