@@ -21,7 +21,7 @@ func knobs(t *testing.T, path string) map[string][]string {
 	rows := map[string][]string{}
 	_, table, _ := strings.Cut(string(page), "| knob | unit | default | in `fleet` | bounds |")
 	table, _, _ = strings.Cut(table, "\n\n")
-	for _, line := range strings.SplitSeq(table, "\n") {
+	for line := range strings.SplitSeq(table, "\n") {
 		cells := strings.Split(strings.Trim(line, "| "), "|")
 		for i := range cells {
 			cells[i] = strings.TrimSpace(cells[i])
