@@ -266,9 +266,10 @@ func (g *ledger) find(end int64) (int, bool) {
 	})
 }
 
-// burstLeft returns in how long an amount passes the burst; 0: now.
+// burstLeft returns in how long an amount passes the burst; 0: now. Of a burst of which nothing is drawn all of it passes:
+// reckoned in lengths of time it would lack what was rounded away, for ever.
 func (g *ledger) burstLeft(r *rule, now, amount int64) int64 {
-	if r.burst == 0 {
+	if r.burst == 0 || amount <= r.burst && g.arrival <= now {
 		return 0
 	}
 	arrival := addSaturated(max(g.arrival, now), mulDivCeil(amount, r.period, r.usable))
