@@ -101,6 +101,18 @@ func TestMistakes(t *testing.T) {
 		{"{limit: 20, per: 1m}", "{limit: 20}", "rate has no per"},
 		{"  binding: requests\n", "", "utilisation needs binding"},
 		{"crashes: [{at: 2m}]", "cuts: [{at: 2m}]", "a cut has no for"},
+		{"name: report", "name: feed-1", "fleet.yaml:27: two agents are called"},
+		// A name goes into holder rules, where * is anything, and a call without items is none.
+		{"name: report", `name: "re*"`, `the name "re*" has blanks, control characters or *`},
+		{"name: report", `name: "re\nport"`, "has blanks, control characters or *"},
+		{"    use: {requests: 1}\n", "    use: {}\n", `the use of the agent "report" names no quota`},
+		// What is expected of nobody, or cannot fail.
+		{"utilisation: 0.95", "utilisation: -1", "utilisation is -1; it must be 0.01 to 2"},
+		{"utilisation: 0.95", "finish: 0.5", "finish is 0.5; it must be 1 to 1000"},
+		{"class: background", "class: standard", "only one class draws on the binding quota"},
+		{"utilisation: 0.95", "longest_wait: {critical: 1m}", "longest_wait is for critical, and no such agent"},
+		{"utilisation: 0.95", "tasks: {attempts: 3}", "no agent has retry"},
+		{"  binding: requests\n  utilisation: 0.95", "  chain: {alone_wave: 3}", "alone_wave needs binding"},
 	} {
 		_, err := Parse("fleet.yaml", []byte(strings.Replace(whole, c.replace, c.by, 1)))
 		if err == nil || !strings.Contains(err.Error(), c.want) {
@@ -176,6 +188,9 @@ func TestSchema(t *testing.T) {
 		{"{at: 2m}", "{after: 2m}"},
 		{"  binding: requests\n", ""},
 		{"    use: {requests: 1}\n", ""},
+		{"    use: {requests: 1}\n", "    use: {}\n"},
+		{"name: report", `name: "re*"`},
+		{"utilisation: 0.95", "utilisation: -1"},
 	} {
 		text := strings.Replace(whole, mistake.replace, mistake.by, 1)
 		if text != whole && accepts(text) == nil {

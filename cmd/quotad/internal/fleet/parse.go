@@ -104,12 +104,14 @@ func (p *parser) fleet() *Fleet {
 	for _, quota := range f.Quotas {
 		p.quotas = append(p.quotas, quota.Name)
 	}
+	var agents []*yaml.Node
 	if n, ok := values["agents"]; ok {
-		for _, element := range p.doc.Sequence(n, "agents") {
-			f.Agents = append(f.Agents, p.agent(element))
-		}
+		agents = p.doc.Sequence(n, "agents")
 	}
-	p.checkAgents(f)
+	for _, element := range agents {
+		f.Agents = append(f.Agents, p.agent(element))
+	}
+	p.checkAgents(f, agents)
 	if n, ok := values["workflows"]; ok {
 		f.Workflows = p.workflows(n, f)
 	}
@@ -122,6 +124,7 @@ func (p *parser) fleet() *Fleet {
 	}
 	if n, ok := values["expect"]; ok {
 		f.Expect = p.expect(n)
+		p.canFail(n, f)
 	}
 	return f
 }

@@ -2,7 +2,10 @@ package fleet
 
 import (
 	"slices"
+	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"go.yaml.in/yaml/v4"
 
@@ -22,10 +25,7 @@ func (p *parser) agent(n *yaml.Node) *Agent {
 	}
 	values := p.doc.Mapping(n, "an agent", agentKeys...)
 	if v, ok := values["name"]; ok {
-		a.Name = p.doc.Text(v, "name")
-		if a.Name == "" || len(a.Name) > 100 {
-			p.doc.Fail(v, "", "name must have 1 to 100 bytes")
-		}
+		a.Name = p.agentName(v)
 	} else {
 		p.doc.Fail(n, `such as "name: poller"`, "an agent has no name")
 	}
@@ -65,6 +65,18 @@ func (p *parser) agent(n *yaml.Node) *Agent {
 	return a
 }
 
+// agentName reads a name, which has to be a holder's: no pattern, since holder rules are made from it.
+func (p *parser) agentName(n *yaml.Node) string {
+	name := p.doc.Text(n, "name")
+	if name == "" || len(name) > 100 {
+		p.doc.Fail(n, "", "name must have 1 to 100 bytes")
+	}
+	if strings.ContainsFunc(name, func(r rune) bool { return unicode.IsControl(r) || unicode.IsSpace(r) || r == '*' || r == utf8.RuneError }) {
+		p.doc.Fail(n, "such as ralph@node-7", "the name %q has blanks, control characters or *", name)
+	}
+	return name
+}
+
 // use reads what a call draws on.
 func (p *parser) use(n *yaml.Node, values map[string]*yaml.Node, a *Agent) {
 	v, ok := values["use"]
@@ -72,7 +84,9 @@ func (p *parser) use(n *yaml.Node, values map[string]*yaml.Node, a *Agent) {
 		p.doc.Fail(n, "such as use: {openai/requests: 1, openai/tokens: 500}", "the agent %q uses nothing", a.Name)
 		return
 	}
-	a.Uses = p.uses(v, "use")
+	if a.Uses = p.uses(v, "use"); len(a.Uses) == 0 {
+		p.doc.Fail(v, "such as {openai/requests: 1, openai/tokens: 500}", "the use of the agent %q names no quota", a.Name)
+	}
 }
 
 // uses reads amounts by quota, in the order of the quotas.
@@ -169,13 +183,13 @@ func (p *parser) absences(values map[string]*yaml.Node, key string) []Absence {
 }
 
 // checkAgents checks what concerns all agents.
-func (p *parser) checkAgents(f *Fleet) {
+func (p *parser) checkAgents(f *Fleet, at []*yaml.Node) {
 	if len(f.Agents) == 0 {
 		p.doc.Fail(p.doc.Root, `it needs a list "agents:"`, "the fleet has no agents")
 		return
 	}
 	total, seen := 0, map[string]bool{}
-	for _, a := range f.Agents {
+	for i, a := range f.Agents {
 		total += a.Count
 		if total > MaxAgents {
 			p.doc.Fail(p.doc.Root, "", "the fleet has more than %d agents", MaxAgents)
@@ -183,7 +197,7 @@ func (p *parser) checkAgents(f *Fleet) {
 		}
 		for _, name := range a.Holders() {
 			if seen[name] {
-				p.doc.Fail(p.doc.Root, "", "two agents are called %q", name)
+				p.doc.Fail(at[i], "with a count, an agent's name gets -1, -2 and so on", "two agents are called %q", name)
 			}
 			seen[name] = true
 		}

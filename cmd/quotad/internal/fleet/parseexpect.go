@@ -25,7 +25,7 @@ func (p *parser) expect(n *yaml.Node) *Expect {
 		e.Binding = p.doc.Choice(v, "binding", p.quotas...)
 	}
 	if v, ok := values["utilisation"]; ok {
-		e.Utilisation = p.doc.Float(v, "utilisation")
+		e.Utilisation = p.part(v, "utilisation", 0.01, 2)
 		if e.Binding == "" {
 			p.doc.Fail(v, "name the quota that is meant", "utilisation needs binding")
 		}
@@ -45,7 +45,7 @@ func (p *parser) expect(n *yaml.Node) *Expect {
 		}
 	}
 	if v, ok := values["finish"]; ok {
-		e.Finish = p.doc.Float(v, "finish")
+		e.Finish = p.part(v, "finish", 1, 1000)
 	}
 	for _, count := range []struct {
 		key string
@@ -65,6 +65,46 @@ func (p *parser) expect(n *yaml.Node) *Expect {
 		e.Chain = p.expectChain(v)
 	}
 	return e
+}
+
+// part reads a part of something.
+func (p *parser) part(n *yaml.Node, what string, least, most float64) float64 {
+	part := p.doc.Float(n, what)
+	if part < least || part > most {
+		p.doc.Fail(n, "", "%s is %s; it must be %v to %v", what, n.Value, least, most)
+	}
+	return part
+}
+
+// canFail refuses what is expected of nobody: it would hold whatever happens.
+func (p *parser) canFail(n *yaml.Node, f *Fleet) {
+	e, drawn := f.Expect, f.Draws(f.Expect.Binding)
+	there, budgets := map[quotav1.Class]bool{}, false
+	for _, a := range f.Agents {
+		there[a.Class] = there[a.Class] || drawn[a.Name]
+		budgets = budgets || a.Retry != nil
+	}
+	delete(there, quotav1.Class_CLASS_UNSPECIFIED)
+	present := 0
+	for _, is := range there {
+		if is {
+			present++
+		}
+	}
+	if e.Classes != AnyOrder && present < 2 {
+		p.doc.Fail(n, "give agents classes", "classes are %s, and only one class draws on the binding quota", e.Classes)
+	}
+	for _, class := range []quotav1.Class{quotav1.Class_CLASS_CRITICAL, quotav1.Class_CLASS_STANDARD, quotav1.Class_CLASS_BACKGROUND} {
+		if _, ok := e.LongestWait[class]; ok && !there[class] {
+			p.doc.Fail(n, "", "longest_wait is for %s, and no such agent draws on the binding quota", quotafile.ClassWord(class))
+		}
+	}
+	if e.Tasks != nil && !budgets {
+		p.doc.Fail(n, "such as retry: {max_failures: 3}", "tasks are expected, and no agent has retry")
+	}
+	if e.Chain != nil && e.Chain.AloneWave > 0 && e.Binding == "" {
+		p.doc.Fail(n, "name the quota that is meant", "alone_wave needs binding")
+	}
 }
 
 var (

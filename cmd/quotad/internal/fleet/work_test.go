@@ -41,6 +41,7 @@ agents:
         - {task: 2, times: 1, says: "error: no", exit: 3, means: failed}
         - {says: "You've hit your session limit", finished: true}
 expect:
+  binding: tokens
   tasks:
     delays: [5m, 15m]
     shelved: {publish: 2}
