@@ -186,8 +186,7 @@ func takeDue[T any](tree *btree.BTreeG[T], isDue func(T) bool) []T {
 }
 
 // drop deletes the entries of a tree that are meant, from one on for as long as they come one after the other.
-func drop[T any](tree *btree.BTreeG[T], from T, meant func(T) bool) {
-	var all []T
+func drop[T any](tree *btree.BTreeG[T], from T, meant func(T) bool) (all []T) {
 	tree.Ascend(from, func(t T) bool {
 		if meant(t) {
 			all = append(all, t)
@@ -197,6 +196,7 @@ func drop[T any](tree *btree.BTreeG[T], from T, meant func(T) bool) {
 	for _, t := range all {
 		tree.Delete(t)
 	}
+	return all
 }
 
 // dropEach deletes the entries of a tree that are meant, wherever they stand.

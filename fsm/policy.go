@@ -137,7 +137,7 @@ func (m *Machine) withhold(ask *logpb.Reserve, as standing, n need) *withheld {
 		found.refusal, found.class = worse(found.refusal, refusal), found.class || ofClass
 	}
 	t := m.tallyOf(ask.Holder, n.quota)
-	if t.closedUntil > m.clock.Now {
+	if n.quota.rule.policy.failures > 0 && t.closedUntil > m.clock.Now {
 		add(m.refusal(logpb.Reason_REASON_BREAKER_OPEN, n.quota, t.closedUntil,
 			fmt.Sprintf("the provider refused %q %d times in a row", ask.Holder, t.failures)), false)
 	}
@@ -301,7 +301,7 @@ func (m *Machine) noteGranted(ask *logpb.Reserve, as standing, needs []need) {
 		t.grants++
 		t.granted, t.denied = m.clock.Now, 0
 		if p.failures > 0 && t.failures >= p.failures {
-			t.closedUntil = addSaturated(m.clock.Now, p.closed) // half open: this is the one that tries
+			m.closeFor(t, addSaturated(m.clock.Now, p.closed)) // half open: this is the one that tries
 		}
 	}
 	if aged {
@@ -329,14 +329,15 @@ func (m *Machine) noteAnswer(name string, q *quota, cause logpb.Cause) {
 	case cause == logpb.Cause_CAUSE_OK:
 		if t := m.tallyOf(name, q); t.failures > 0 {
 			mine := m.tally(name, q)
-			mine.failures, mine.closedUntil = 0, 0
+			mine.failures = 0
+			m.closeFor(mine, 0)
 			m.relieved(q)
 		}
 	case saysLimited(cause):
 		t := m.tally(name, q)
 		t.failures = min(t.failures+1, maxBreakerCount)
 		if t.failures >= p.failures {
-			t.closedUntil = addSaturated(m.clock.Now, p.closed)
+			m.closeFor(t, addSaturated(m.clock.Now, p.closed))
 			m.emit(Event{Kind: EventBreaker, Quota: q.name(), Holder: name, Duration: p.closed})
 		}
 	}

@@ -55,10 +55,12 @@ func (m *Machine) take(record *logpb.SnapshotRecord) error {
 	case *logpb.SnapshotRecord_Override:
 		return m.takeOverride(kind.Override)
 	case *logpb.SnapshotRecord_Tally:
-		m.tallies.Set(&tally{
+		t := &tally{
 			generation: m.generation, holder: kind.Tally.Holder, quota: kind.Tally.Quota, grants: kind.Tally.Grants,
-			granted: kind.Tally.GrantedNs, failures: kind.Tally.Failures, closedUntil: kind.Tally.ClosedUntilNs, denied: kind.Tally.DeniedNs,
-		})
+			granted: kind.Tally.GrantedNs, failures: kind.Tally.Failures, denied: kind.Tally.DeniedNs,
+		}
+		m.tallies.Set(t)
+		m.closeFor(t, kind.Tally.ClosedUntilNs)
 	case *logpb.SnapshotRecord_Meter:
 		m.meters.Set(decodeMeter(kind.Meter, m.generation))
 	case *logpb.SnapshotRecord_Waiter:

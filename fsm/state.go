@@ -43,6 +43,7 @@ type State struct {
 
 	holders    *btree.Map[string, *holder]
 	tallies    *btree.BTreeG[*tally]
+	closed     *btree.BTreeG[quotaHolder] // of the tallies with a closing breaker, open or not
 	meters     *btree.BTreeG[*meter]
 	seen       *btree.BTreeG[holderSeen]
 	waiters    *btree.Map[uint64, *waiter]
@@ -106,6 +107,11 @@ type keyDue struct {
 
 type quotaLane struct{ quota, lane uint32 }
 
+type quotaHolder struct {
+	quota  uint32
+	holder string
+}
+
 func lessDue(a, b due) bool {
 	return a.at < b.at || a.at == b.at && a.id < b.id
 }
@@ -133,6 +139,10 @@ func lessQuotaLane(a, b quotaLane) bool {
 	return a.quota < b.quota || a.quota == b.quota && a.lane < b.lane
 }
 
+func lessQuotaHolder(a, b quotaHolder) bool {
+	return cmp.Or(cmp.Compare(a.quota, b.quota), cmp.Compare(a.holder, b.holder)) < 0
+}
+
 func newTree[T any](less func(a, b T) bool) *btree.BTreeG[T] {
 	return btree.NewBTreeGOptions(less, btree.Options{NoLocks: true})
 }
@@ -152,6 +162,7 @@ func newState() *State {
 		checks:     newTree(lessOperationDue),
 		holders:    new(btree.Map[string, *holder]),
 		tallies:    newTree(lessTally),
+		closed:     newTree(lessQuotaHolder),
 		meters:     newTree(lessMeter),
 		seen:       newTree(lessHolderSeen),
 		waiters:    new(btree.Map[uint64, *waiter]),
@@ -186,7 +197,7 @@ func (s *State) copy() *State {
 	c.ofHolder, c.deadlines = s.ofHolder.Copy(), s.deadlines.Copy()
 	c.ops, c.checks = s.ops.Copy(), s.checks.Copy()
 	c.holders, c.seen, c.tallies = s.holders.Copy(), s.seen.Copy(), s.tallies.Copy()
-	c.meters = s.meters.Copy()
+	c.meters, c.closed = s.meters.Copy(), s.closed.Copy()
 	c.waiters, c.order, c.lanes = s.waiters.Copy(), s.order.Copy(), s.lanes.Copy()
 	c.waitersOf = s.waitersOf.Copy()
 	c.laneOf, c.lanesOf, c.waitEnds, c.ages = s.laneOf.Copy(), s.lanesOf.Copy(), s.waitEnds.Copy(), s.ages.Copy()

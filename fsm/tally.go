@@ -44,15 +44,31 @@ func (m *Machine) tally(name string, q *quota) *tally {
 	return &c
 }
 
+// closeFor closes a quota for a tally's holder until a time; 0: it is open again.
+func (m *Machine) closeFor(t *tally, until int64) {
+	t.closedUntil = until
+	if until == 0 {
+		m.closed.Delete(t.place())
+		return
+	}
+	m.closed.Set(t.place())
+}
+
+// place is where a tally stands in the table of those with a closing breaker.
+func (t *tally) place() quotaHolder { return quotaHolder{quota: t.quota, holder: t.holder} }
+
 // forgetUse forgets what a holder did: its tallies and meters.
 func (m *Machine) forgetUse(name string) {
-	drop(m.tallies, &tally{holder: name}, func(t *tally) bool { return t.holder == name })
+	for _, t := range drop(m.tallies, &tally{holder: name}, func(t *tally) bool { return t.holder == name }) {
+		m.closed.Delete(t.place())
+	}
 	drop(m.meters, &meter{holder: name}, func(t *meter) bool { return t.holder == name })
 }
 
 // forgetUseOf forgets what holders did with a quota that is deleted.
 func (m *Machine) forgetUseOf(number uint32) {
 	dropEach(m.tallies, func(t *tally) bool { return t.quota == number })
+	drop(m.closed, quotaHolder{quota: number}, func(of quotaHolder) bool { return of.quota == number })
 	dropEach(m.meters, func(t *meter) bool { return t.quota == number })
 }
 
@@ -62,11 +78,11 @@ func (s *State) broken(q *quota, now int64, limit int) []string {
 		return nil
 	}
 	var names []string
-	s.tallies.Scan(func(t *tally) bool {
-		if t.quota == q.number && t.closedUntil > now {
-			names = append(names, t.holder)
+	s.closed.Ascend(quotaHolder{quota: q.number}, func(of quotaHolder) bool {
+		if of.quota == q.number && s.tallyOf(of.holder, q).closedUntil > now {
+			names = append(names, of.holder)
 		}
-		return len(names) < limit
+		return of.quota == q.number && len(names) < limit
 	})
 	return names
 }

@@ -215,7 +215,14 @@ func (s *State) verifyUse() (err error) {
 		}
 		return true
 	})
+	closed := 0
 	s.tallies.Scan(func(t *tally) bool {
+		if _, listed := s.closed.Get(t.place()); listed != (t.closedUntil != 0) && err == nil {
+			err = fmt.Errorf("quota %d is closed for holder %q until %d, listed as closed: %t", t.quota, t.holder, t.closedUntil, listed)
+		}
+		if t.closedUntil != 0 {
+			closed++
+		}
 		if _, ok := s.quotas.Get(t.quota); !ok && err == nil {
 			err = fmt.Errorf("holder %q has a tally of quota %d, which does not exist", t.holder, t.quota)
 		}
@@ -234,6 +241,9 @@ func (s *State) verifyUse() (err error) {
 		}
 		return err == nil
 	})
+	if err == nil && closed != s.closed.Len() {
+		return fmt.Errorf("%d closing breakers, %d listed", closed, s.closed.Len())
+	}
 	if err == nil && overridden != s.overrides.Len() {
 		return fmt.Errorf("%d overrides, %d that end", overridden, s.overrides.Len())
 	}
