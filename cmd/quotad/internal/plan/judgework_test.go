@@ -42,11 +42,11 @@ agents:
 	if err != nil {
 		t.Fatal(err)
 	}
-	kept, err := sim.Run(f, sim.Governed, 1)
+	kept, err := sim.Run(t.Context(), f, sim.Governed, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	forgotten, err := sim.Run(f, sim.Alone, 1) // nobody counts
+	forgotten, err := sim.Run(t.Context(), f, sim.Alone, 1) // nobody counts
 	if err != nil {
 		t.Fatal(err)
 	}

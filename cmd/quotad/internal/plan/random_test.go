@@ -19,7 +19,7 @@ import (
 func TestNoFleetIsRefused(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := drawFleet(t)
-		r, err := sim.Run(f, sim.Governed, rapid.Uint64Range(1, 1000).Draw(t, "seed"))
+		r, err := sim.Run(t.Context(), f, sim.Governed, rapid.Uint64Range(1, 1000).Draw(t, "seed"))
 		if err != nil {
 			t.Fatal(err)
 		}

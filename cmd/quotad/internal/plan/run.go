@@ -23,7 +23,7 @@ func RunSeeds(ctx context.Context, f *fleet.Fleet, first uint64, count int) ([]R
 				if i >= count || ctx.Err() != nil {
 					return
 				}
-				runs[i], errs[i] = runSeed(f, first+uint64(i))
+				runs[i], errs[i] = runSeed(ctx, f, first+uint64(i))
 			}
 		})
 	}
@@ -39,12 +39,12 @@ func RunSeeds(ctx context.Context, f *fleet.Fleet, first uint64, count int) ([]R
 	return runs, nil
 }
 
-func runSeed(f *fleet.Fleet, seed uint64) (Runs, error) {
-	alone, err := sim.Run(f, sim.Alone, seed)
+func runSeed(ctx context.Context, f *fleet.Fleet, seed uint64) (Runs, error) {
+	alone, err := sim.Run(ctx, f, sim.Alone, seed)
 	if err != nil {
 		return Runs{}, err
 	}
-	governed, err := sim.Run(f, sim.Governed, seed)
+	governed, err := sim.Run(ctx, f, sim.Governed, seed)
 	if err != nil {
 		return Runs{}, err
 	}

@@ -62,7 +62,7 @@ func TestSameSeedSameResult(t *testing.T) {
 		}
 		for _, side := range []sim.Side{sim.Alone, sim.Governed} {
 			text := func(seed uint64) []byte {
-				r, err := sim.Run(f, side, seed)
+				r, err := sim.Run(t.Context(), f, side, seed)
 				if err != nil {
 					t.Fatal(err)
 				}

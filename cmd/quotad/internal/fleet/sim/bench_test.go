@@ -17,7 +17,7 @@ func BenchmarkDay(b *testing.B) {
 	for _, side := range []Side{Alone, Governed} {
 		b.Run(string(side), func(b *testing.B) {
 			for b.Loop() {
-				r, err := Run(f, side, 1)
+				r, err := Run(b.Context(), f, side, 1)
 				if err != nil {
 					b.Fatal(err)
 				}

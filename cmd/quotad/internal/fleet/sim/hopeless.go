@@ -14,12 +14,10 @@ type Hopeless struct {
 	Advice string `json:"advice"`
 }
 
-// FindHopeless asks the state machine itself, with nothing in use, for one call of each agent, and for the prompt that an attempt loads. An error says that the
-// quotas cannot be applied.
+// FindHopeless asks the state machine itself, with nothing in use, for one call of each agent, and for the prompt that an
+// attempt loads. An error says that the quotas cannot be applied.
 func FindHopeless(f *fleet.Fleet) ([]Hopeless, error) {
-	s := &schedule{}
-	w := &world{schedule: s, fleet: f, cluster: newCluster(s, f.Cluster, f.Begins, newDice(1, "cluster"))}
-	if err := w.found(); err != nil {
+	if _, err := fresh(f); err != nil {
 		return nil, err
 	}
 	var all []Hopeless
@@ -30,21 +28,37 @@ func FindHopeless(f *fleet.Fleet) ([]Hopeless, error) {
 		}
 		for _, reserve := range asks {
 			reserve.Holder = kind.Holders()[0]
-			result, err := w.enter(&logpb.Command{Kind: &logpb.Command_Reserve{Reserve: reserve}})
+			refusal, err := refusalOf(f, kind, reserve)
 			if err != nil {
 				return nil, err
 			}
-			if r := result.GetRefusal(); r != nil && r.RetryAtNs == 0 {
-				all = append(all, Hopeless{Agent: kind.Name, Quota: r.Quota, Reason: reasonWord(r.Reason), Advice: r.Advice})
-			}
-			// A state that nothing was taken from, for the next.
-			w.cluster = newCluster(s, f.Cluster, f.Begins, newDice(1, "cluster"))
-			if err := w.found(); err != nil {
-				return nil, err
+			if refusal != nil && refusal.RetryAtNs == 0 {
+				all = append(all, Hopeless{Agent: kind.Name, Quota: refusal.Quota, Reason: reasonWord(refusal.Reason), Advice: refusal.Advice})
 			}
 		}
 	}
 	return all, nil
+}
+
+// refusalOf returns how one Reserve of an agent is refused of which alone there are rules, in a state that nothing was taken
+// from; nil: it is not.
+func refusalOf(f *fleet.Fleet, kind *fleet.Agent, reserve *logpb.Reserve) (*logpb.Refusal, error) {
+	alone, only := *kind, *f
+	alone.Name, alone.Count = reserve.Holder, 1
+	only.Agents = []*fleet.Agent{&alone}
+	w, err := fresh(&only)
+	if err != nil {
+		return nil, err
+	}
+	result, err := w.enter(&logpb.Command{Kind: &logpb.Command_Reserve{Reserve: reserve}})
+	return result.GetRefusal(), err
+}
+
+// fresh returns a cluster that a fleet was stated to, and nothing else.
+func fresh(f *fleet.Fleet) (*world, error) {
+	s := &schedule{}
+	w := &world{schedule: s, fleet: f, cluster: newCluster(s, f.Cluster, f.Begins, newDice(1, "cluster"))}
+	return w, w.found()
 }
 
 func reasonWord(reason logpb.Reason) string { return reason.String()[len("REASON_"):] }

@@ -14,7 +14,7 @@ func run(t *testing.T, side Side, text string) *Result {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := Run(f, side, 1)
+	r, err := Run(t.Context(), f, side, 1)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@
 package sim
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"time"
@@ -83,8 +84,11 @@ func (w *world) populate(seed uint64) {
 // allDone reports whether all that there is to do is done.
 func (w *world) allDone() bool { return w.unfinished == 0 && !w.endless }
 
-// Run runs a fleet on one side. An error says that the quotas cannot be applied.
-func Run(f *fleet.Fleet, side Side, seed uint64) (*Result, error) {
+// lookEvery is how many events pass between two looks at whether a run is wanted still.
+const lookEvery = 4096
+
+// Run runs a fleet on one side. An error says that the quotas cannot be applied, or is the context's cause: it ends a run.
+func Run(ctx context.Context, f *fleet.Fleet, side Side, seed uint64) (*Result, error) {
 	w := newWorld(f, seed)
 	if side == Governed {
 		w.cluster = newCluster(w.schedule, f.Cluster, f.Begins, newDice(seed, "cluster"))
@@ -96,10 +100,13 @@ func Run(f *fleet.Fleet, side Side, seed uint64) (*Result, error) {
 	w.populate(seed)
 	w.arrange()
 	length := int64(f.For)
-	for w.step(length) {
+	for events := 0; w.step(length); events++ {
 		if w.allDone() {
 			length = w.now
 			break
+		}
+		if events%lookEvery == 0 && ctx.Err() != nil {
+			return nil, context.Cause(ctx)
 		}
 	}
 	w.now = length
