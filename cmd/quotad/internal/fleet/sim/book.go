@@ -1,6 +1,9 @@
 package sim
 
 import (
+	"time"
+
+	"github.com/quotad/quotad/cmd/quotad/internal/fleet"
 	"github.com/quotad/quotad/cmd/quotad/internal/fleet/provider"
 	"github.com/quotad/quotad/fsm"
 	"github.com/quotad/quotad/fsm/logpb"
@@ -135,8 +138,12 @@ func (b *book) ended(c *call, ok bool) {
 		c.agent.tally.Served++
 	} else {
 		c.agent.tally.GivenUp++
-		// It could not be served for as long as it was patient, whenever it learnt that.
-		waited = max(b.w.now-c.asked, int64(c.agent.kind.Patience))
+		// It could not be served for as long as it was patient, whenever it learnt that; nobody is so longer than a run lasts.
+		patience := c.agent.kind.Patience
+		if patience == fleet.Forever {
+			patience = b.w.fleet.For - time.Duration(c.asked)
+		}
+		waited = max(b.w.now-c.asked, int64(patience))
 	}
 	c.agent.noteWait(waited)
 }

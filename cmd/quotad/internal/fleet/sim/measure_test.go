@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quotad/quotad/cmd/quotad/internal/fleet"
 	"github.com/quotad/quotad/cmd/quotad/internal/fleet/provider"
 )
 
@@ -73,5 +74,43 @@ func TestJainAndQuantile(t *testing.T) {
 	}
 	if q := quantile(waits, 0.99); q != 10 {
 		t.Errorf("p99 %d", q)
+	}
+}
+
+// A call that is on its way when the run ends has waited until it was sent, on both sides.
+func TestACallOnItsWayWaitsNoMore(t *testing.T) {
+	f, err := fleet.Parse("fleet.yaml", []byte(`for: 1m
+quotas: [{name: q, rate: {limit: 10, per: 1m}}]
+agents: [{name: a, use: {q: 1}, latency: 1h}]
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, side := range []Side{Alone, Governed} {
+		r, err := Run(t.Context(), f, side, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if longest := r.Classes[1].Longest; len(r.Classes[1].Waits) != 1 || longest > 100*time.Millisecond {
+			t.Errorf("%s: %d waits, the longest %v", side, len(r.Classes[1].Waits), longest)
+		}
+	}
+}
+
+// A call that can never be granted, and would wait for ever, waits for as long as the run lasts.
+func TestAHopelessCallWaitsToTheEnd(t *testing.T) {
+	f, err := fleet.Parse("fleet.yaml", []byte(`for: 10m
+quotas: [{name: q, rate: {limit: 10, per: 1m}}]
+agents: [{name: a, start: 4m, tasks: 1, use: {q: 11}, patience: forever}]
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := Run(t.Context(), f, Governed, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if longest := r.Classes[1].Longest; r.GivenUp != 1 || longest != 6*time.Minute {
+		t.Errorf("%d given up, the longest after %v; want 6m", r.GivenUp, longest)
 	}
 }

@@ -114,6 +114,14 @@ type Holder struct {
 // Kind is the name of the description that the agent was made from.
 func (h *Holder) Kind() string { return h.kind }
 
+// waitedBy returns how long a call that is not over had waited by a moment: what was sent last is on its way, and waits no more.
+func (c *call) waitedBy(now int64) int64 {
+	if c.waiting {
+		return now - c.asked
+	}
+	return c.sent - c.asked
+}
+
 func (a *agent) noteWait(waited int64) { a.tally.waits = append(a.tally.waits, waited) }
 
 // Classes are the classes' words, the highest first.
@@ -133,7 +141,7 @@ func (b *book) result(side Side, seed uint64) *Result {
 	}
 	for _, c := range b.opened {
 		if _, ok := b.open[c]; ok {
-			c.agent.noteWait(w.now - c.asked)
+			c.agent.noteWait(c.waitedBy(w.now))
 			b.wait(c, false)
 		}
 	}
