@@ -14,6 +14,9 @@ type Cron struct {
 	text     string
 }
 
+// String returns the text that it was read from.
+func (c Cron) String() string { return c.text }
+
 // parseCron reads the five fields, or a word such as @hourly.
 func parseCron(text string) (Cron, error) {
 	// Time zones and @every would make something else of it, and some such texts end the parser.
@@ -36,16 +39,18 @@ func (c Cron) Next(after time.Time) (time.Time, bool) {
 	return next, !next.IsZero()
 }
 
-// Within counts the moments from one to another, the first included, up to a bound.
-func (c Cron) Within(from time.Time, length time.Duration, most int) int {
-	count, at := 0, from.Add(-time.Nanosecond)
-	for count < most {
+// Within returns the moments from one on, as lengths of time since then, that lie within a length of time: the first ones
+// up to a bound. It returns as well how far it looked.
+func (c Cron) Within(from time.Time, length time.Duration, most int) (moments []time.Duration, looked time.Duration) {
+	for at := from.Add(-time.Nanosecond); ; {
 		next, ok := c.Next(at)
-		if !ok || !next.Before(from.Add(length)) {
-			break
+		after := next.Sub(from)
+		switch {
+		case !ok || after >= length:
+			return moments, length
+		case len(moments) == most:
+			return moments, after
 		}
-		at = next
-		count++
+		at, moments = next, append(moments, after)
 	}
-	return count
 }

@@ -71,7 +71,9 @@ func (p *parser) agentName(n *yaml.Node) string {
 	if name == "" || len(name) > 100 {
 		p.doc.Fail(n, "", "name must have 1 to 100 bytes")
 	}
-	if strings.ContainsFunc(name, func(r rune) bool { return unicode.IsControl(r) || unicode.IsSpace(r) || r == '*' || r == utf8.RuneError }) {
+	if strings.ContainsFunc(name, func(r rune) bool {
+		return unicode.IsControl(r) || unicode.IsSpace(r) || r == '*' || r == utf8.RuneError
+	}) {
 		p.doc.Fail(n, "such as ralph@node-7", "the name %q has blanks, control characters or *", name)
 	}
 	return name

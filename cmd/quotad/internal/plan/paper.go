@@ -60,8 +60,8 @@ type PaperQuota struct {
 	Binds   bool         `json:"binds"`
 	Classes []PaperClass `json:"classes"`
 
-	// scheduled is the part of Mean that does not adapt to what it gets.
-	scheduled float64
+	// largest is the most that one call draws.
+	largest int64
 }
 
 // PaperClass is one class's part in a quota.
@@ -73,12 +73,14 @@ type PaperClass struct {
 	Mean  float64 `json:"mean"`
 	Peak  int64   `json:"peak"`
 	Gets  float64 `json:"gets"`
-	// WorstWait is an upper bound of a call's wait when all bursts come at once; -1: there is none.
+	// WorstWait is about how long a call waits at worst, when all bursts come at once; 0: not at all. -1: nobody can say.
 	WorstWait time.Duration `json:"worstWait"`
 	// Ages: who waits long enough is served although the order of classes leaves nothing.
 	Ages bool `json:"ages,omitempty"`
 
 	agents []string
+	// scheduled is the part of Mean that does not adapt to what it gets.
+	scheduled float64
 }
 
 // OnPaper judges a fleet. An error says that its quotas cannot be applied.
@@ -88,9 +90,10 @@ func OnPaper(f *fleet.Fleet) (*Paper, error) {
 		return nil, err
 	}
 	p := &Paper{Hopeless: hopeless, Feasible: len(hopeless) == 0}
+	wanted := newDemands(f)
 	highest, binding := 0.0, -1
 	for i, q := range f.Quotas {
-		one := judgeQuota(f, q)
+		one := judgeQuota(wanted, q)
 		p.Quotas = append(p.Quotas, one)
 		if load := one.Mean / math.Max(float64(one.Usable), 1); load > highest {
 			highest, binding = load, i
@@ -112,31 +115,35 @@ func OnPaper(f *fleet.Fleet) (*Paper, error) {
 }
 
 // judgeQuota compares demand and limit.
-func judgeQuota(f *fleet.Fleet, q *quotav1.Quota) PaperQuota {
+func judgeQuota(wanted *demands, q *quotav1.Quota) PaperQuota {
 	one := PaperQuota{Quota: q.Name, Rule: ruleText(q), Usable: sim.Usable(q), Period: periodOf(q)}
+	peak, scheduled := 0.0, 0.0
 	for _, word := range sim.Classes {
 		class, _ := quotafile.ParseClass(word)
-		c := PaperClass{Class: word, Share: shareOf(q, class)}
-		for _, kind := range f.Agents {
-			amount := amountOf(f, kind, q.Name)
-			if kind.Class != class || amount == 0 {
+		c, most := PaperClass{Class: word, Share: shareOf(q, class)}, 0.0
+		for _, kind := range wanted.fleet.Agents {
+			draws := wanted.of(kind, q)
+			if kind.Class != class || draws.peak == 0 {
 				continue
 			}
-			d := demandOf(f, kind, one.Period)
 			c.agents = append(c.agents, kind.Name)
-			c.Mean += d.mean * float64(amount)
-			c.Peak += d.peak * amount
-			if kind.Scheduled() {
-				one.scheduled += d.mean * float64(amount)
+			c.Mean += draws.mean
+			one.largest = max(one.largest, whole(draws.call))
+			most += draws.peak
+			if draws.scheduled {
+				c.scheduled += draws.mean
 			}
 			c.Ages = c.Ages || class == quotav1.Class_CLASS_BACKGROUND && q.GetPolicy().GetAgeing() != nil
 		}
+		c.Peak = whole(most)
+		peak += most
 		one.Mean += c.Mean
-		one.Peak += c.Peak
+		scheduled += c.scheduled
 		one.Classes = append(one.Classes, c)
 	}
+	one.Peak = whole(peak)
 	switch usable := float64(one.Usable); {
-	case one.scheduled > usable:
+	case scheduled > usable:
 		one.Verdict = Overloaded
 	case one.Mean > usable:
 		one.Verdict = Saturated
@@ -151,7 +158,7 @@ func judgeQuota(f *fleet.Fleet, q *quotav1.Quota) PaperQuota {
 
 // divide says what the order of classes leaves to each, and how long a call waits at worst.
 func (one *PaperQuota) divide(q *quotav1.Quota) {
-	left, above, peakAbove := float64(one.Usable), 0.0, int64(0)
+	left, above, backlog := float64(one.Usable), 0.0, 0.0
 	for i := range one.Classes {
 		c := &one.Classes[i]
 		room := left
@@ -159,93 +166,44 @@ func (one *PaperQuota) divide(q *quotav1.Quota) {
 			room = math.Min(room, capOf(q)*float64(one.Usable))
 		}
 		c.Gets = math.Min(c.Mean, math.Max(room, 0))
-		c.WorstWait = one.worstWait(q, peakAbove+c.Peak, above)
+		backlog += float64(c.Peak)
+		switch {
+		case c.Mean == 0 || one.Peak <= one.Usable && !one.heldUp(q, c):
+		case above+c.scheduled > float64(one.Usable) || above >= float64(one.Usable):
+			c.WorstWait = -1
+		default:
+			c.WorstWait = one.worstWait(q, backlog, above)
+		}
 		left -= c.Gets
 		above += c.Mean
-		peakAbove += c.Peak
 	}
 }
 
-// worstWait bounds the wait of a class when all bursts come at once: a period that was used up just before, then the
+// heldUp reports whether a class waits although there is enough for all: for a burst, a zone, or what is kept for others.
+func (one *PaperQuota) heldUp(q *quotav1.Quota, c *PaperClass) bool {
+	zones := q.GetPolicy().GetZones()
+	switch {
+	case q.GetRate().GetBurst() > 0, zones == quotav1.Zones_ZONES_STRICT:
+		return true
+	case c.Class != sim.Classes[0]:
+		return zones != quotav1.Zones_ZONES_UNSPECIFIED || q.GetPolicy().GetShares() != nil
+	}
+	return q.GetPolicy().GetShares() != nil && float64(c.Peak) > capOf(q)*float64(one.Usable)
+}
+
+// worstWait estimates the longest wait of a class, when all bursts come at once: a period that was used up just before, then the
 // backlog of its own and the higher classes, at the pace that the higher classes' steady demand leaves.
-func (one *PaperQuota) worstWait(q *quotav1.Quota, backlog int64, above float64) time.Duration {
-	period := float64(one.Period)
-	if one.Peak <= one.Usable && q.GetRate().GetBurst() == 0 || backlog == 0 {
-		return 0
+func (one *PaperQuota) worstWait(q *quotav1.Quota, backlog, above float64) time.Duration {
+	// Of what is usable, whole calls may leave almost one of the largest.
+	period, usable := float64(one.Period), float64(max(one.Usable-one.largest+1, 1))
+	if period == 0 || above >= usable {
+		return -1 // how long a slot is used is its callers' affair
 	}
-	pace := float64(one.Usable) - above
-	if pace <= 0 || period == 0 {
-		return -1
-	}
-	wait := period + math.Max(float64(backlog-one.Usable), 0)/pace*period
+	wait := period + math.Max(backlog-usable, 0)/(usable-above)*period
 	if q.GetRate().GetBurst() > 0 {
-		wait += math.Min(float64(backlog)/float64(one.Usable), 1) * period
+		wait += math.Min(backlog/usable, 1) * period
 	}
 	return time.Duration(math.Min(wait, float64(math.MaxInt64/2)))
-}
-
-// demand is how many calls an agent of a description, times how many there are, makes in a period.
-type demand struct {
-	mean float64
-	peak int64
-}
-
-// demandOf works out how many calls a description makes in one period: in the long run, and at most. With slots, which
-// have no period, it is how many are under way at once.
-func demandOf(f *fleet.Fleet, kind *fleet.Agent, period time.Duration) demand {
-	count, length := float64(kind.Count), float64(f.For)
-	call := float64(kind.Latency.Mid() + 2*f.Network.Mid())
-	total := math.Inf(1)
-	if kind.Tasks > 0 {
-		total = float64(kind.Tasks) * float64(kind.Calls)
-	}
-	workers := float64(kind.Overlap * min(kind.Parallel, kind.Calls))
-	inRow := length / math.Max(call+float64(kind.Think.Mid()), 1) * workers
-	wanted := inRow
-	if kind.Scheduled() {
-		wanted = float64(begunIn(f, kind, f.For)) * float64(kind.Calls)
-	}
-	wanted = math.Min(wanted, total)
-	if period == 0 {
-		return demand{mean: count * math.Min(wanted/length*call, workers), peak: int64(count * workers)}
-	}
-	shortest := math.Max(float64(kind.Latency.Least+2*f.Network.Least+kind.Think.Least), 1)
-	peak := (math.Floor(float64(period)/shortest) + 1) * workers
-	if kind.Scheduled() {
-		peak = math.Min(peak, float64(begunIn(f, kind, period))*float64(kind.Calls))
-	}
-	return demand{mean: count * wanted / length * float64(period), peak: int64(count * math.Min(peak, total))}
-}
-
-// mostCounted bounds how many moments of a crontab are counted.
-const mostCounted = 100_000
-
-// begunIn returns how many tasks begin within a length of time, at most.
-func begunIn(f *fleet.Fleet, kind *fleet.Agent, length time.Duration) int64 {
-	if kind.Every > 0 {
-		return int64((length-1)/kind.Every) + 1
-	}
-	first, ok := kind.Cron.Next(f.Begins.Add(-time.Nanosecond))
-	if !ok {
-		return 0
-	}
-	return int64(kind.Cron.Within(first, length, mostCounted))
-}
-
-// amountOf returns how much of a quota one call of an agent draws, through descendants too.
-func amountOf(f *fleet.Fleet, kind *fleet.Agent, quota string) (sum int64) {
-	parents := map[string]string{}
-	for _, q := range f.Quotas {
-		parents[q.Name] = q.Parent
-	}
-	for _, use := range kind.Uses {
-		for name := use.Quota; name != ""; name = parents[name] {
-			if name == quota {
-				sum += use.Estimate
-			}
-		}
-	}
-	return sum
 }
 
 func periodOf(q *quotav1.Quota) time.Duration {

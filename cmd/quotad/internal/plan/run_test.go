@@ -48,3 +48,16 @@ func BenchmarkManyKinds(b *testing.B) {
 		}
 	}
 }
+
+// The worst of several seeds does not show what came of the first one's tasks and workflows.
+func TestWorstHasNoTasksOfOneSeed(t *testing.T) {
+	seed := func(attempts int64) Runs {
+		r := &sim.Result{Tasks: []sim.TaskResult{{Attempts: attempts}}, Workflows: []sim.WorkflowResult{{Workflow: "w"}}}
+		return Runs{Alone: r, Governed: r}
+	}
+	for _, side := range []*sim.Result{worstOf([]Runs{seed(1), seed(7)}).Alone, worstOf([]Runs{seed(1), seed(7)}).Governed} {
+		if mostAttempts(side) != 0 || len(side.Workflows) != 0 {
+			t.Errorf("%d attempts, %d workflows", mostAttempts(side), len(side.Workflows))
+		}
+	}
+}
