@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"regexp"
@@ -81,8 +82,11 @@ func (a *App) runTask(cmd *cobra.Command, f *taskRunFlags, args []string) error 
 	if err != nil {
 		return err
 	}
-	if _, err := exec.LookPath(args[0]); err != nil {
+	switch _, err := exec.LookPath(args[0]); {
+	case errors.Is(err, exec.ErrNotFound), errors.Is(err, fs.ErrNotExist):
 		return fail(ExitNoCommand, "", "%s: no such command", args[0])
+	case err != nil:
+		return fail(ExitNotStarted, "", "%s cannot be run: %w", args[0], errors.Unwrap(err))
 	}
 	connected, err := a.goClient(cmd, f.holder)
 	if err != nil {
