@@ -102,6 +102,8 @@ func TestMistakes(t *testing.T) {
 		{"  binding: requests\n", "", "utilisation needs binding"},
 		{"crashes: [{at: 2m}]", "cuts: [{at: 2m}]", "a cut has no for"},
 		{"name: report", "name: feed-1", "fleet.yaml:27: two agents are called"},
+		// What is drawn and printed.
+		{"title: a fleet", `title: "a\u0001fleet"`, "title has control characters"},
 		// A name goes into holder rules, where * is anything, and a call without items is none.
 		{"name: report", `name: "re*"`, `the name "re*" has blanks, control characters or *`},
 		{"name: report", `name: "re\nport"`, "has blanks, control characters or *"},

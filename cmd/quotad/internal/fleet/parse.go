@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"go.yaml.in/yaml/v4"
 
@@ -133,6 +134,9 @@ func (p *parser) fleet() *Fleet {
 func (p *parser) setting(f *Fleet, values map[string]*yaml.Node) {
 	if n, ok := values["title"]; ok {
 		f.Title = p.doc.Text(n, "title")
+		if strings.ContainsFunc(f.Title, unicode.IsControl) {
+			p.doc.Fail(n, "one line of plain text", "title has control characters")
+		}
 	}
 	if n, ok := values["begins"]; ok {
 		begins, err := time.Parse(time.RFC3339, p.doc.Text(n, "begins"))
