@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -84,9 +85,9 @@ func TestBurstAgainstExactNumbers(t *testing.T) {
 			g.passBurst(r, now, amount)
 			taken = append(taken, take{now, amount})
 			sum := int64(0)
-			for i := len(taken) - 1; i >= 0; i-- {
-				if sum += taken[i].amount; (sum-r.burst)*r.period > (now-taken[i].at)*r.usable {
-					t.Fatalf("%d within %d: more than a burst of %d at %d in %d", sum, now-taken[i].at, r.burst, r.usable, r.period)
+			for _, first := range slices.Backward(taken) {
+				if sum += first.amount; (sum-r.burst)*r.period > (now-first.at)*r.usable {
+					t.Fatalf("%d within %d: more than a burst of %d at %d in %d", sum, now-first.at, r.burst, r.usable, r.period)
 				}
 			}
 		}

@@ -79,19 +79,14 @@ func (p *parser) part(n *yaml.Node, what string, least, most float64) float64 {
 // canFail refuses what is expected of nobody: it would hold whatever happens.
 func (p *parser) canFail(n *yaml.Node, f *Fleet) {
 	e, drawn := f.Expect, f.Draws(f.Expect.Binding)
-	there, budgets := map[quotav1.Class]bool{}, false
+	there, budgets := make(map[quotav1.Class]bool), false
 	for _, a := range f.Agents {
-		there[a.Class] = there[a.Class] || drawn[a.Name]
+		if drawn[a.Name] {
+			there[a.Class] = true
+		}
 		budgets = budgets || a.Retry != nil
 	}
-	delete(there, quotav1.Class_CLASS_UNSPECIFIED)
-	present := 0
-	for _, is := range there {
-		if is {
-			present++
-		}
-	}
-	if e.Classes != AnyOrder && present < 2 {
+	if e.Classes != AnyOrder && len(there) < 2 {
 		p.doc.Fail(n, "give agents classes", "classes are %s, and only one class draws on the binding quota", e.Classes)
 	}
 	for _, class := range []quotav1.Class{quotav1.Class_CLASS_CRITICAL, quotav1.Class_CLASS_STANDARD, quotav1.Class_CLASS_BACKGROUND} {
