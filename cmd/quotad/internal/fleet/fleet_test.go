@@ -102,6 +102,8 @@ func TestMistakes(t *testing.T) {
 		{"  binding: requests\n", "", "utilisation needs binding"},
 		{"crashes: [{at: 2m}]", "cuts: [{at: 2m}]", "a cut has no for"},
 		{"name: report", "name: feed-1", "fleet.yaml:27: two agents are called"},
+		// Slots are had by one call as long as it lasts.
+		{"rate: {limit: 30000, per: 1m}", "slots: {limit: 30000}", "actual of tokens: slots are not settled"},
 		// What is drawn and printed.
 		{"title: a fleet", `title: "a\u0001fleet"`, "title has control characters"},
 		// A name goes into holder rules, where * is anything, and a call without items is none.
@@ -119,6 +121,12 @@ func TestMistakes(t *testing.T) {
 		_, err := Parse("fleet.yaml", []byte(strings.Replace(whole, c.replace, c.by, 1)))
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", c.by, err, c.want)
+		}
+	}
+	for _, ahead := range []string{"hold: 3", "batch: true"} {
+		text := "quotas: [{name: s, slots: {limit: 3}}]\nagents: [{name: a, use: {s: 1}, " + ahead + "}]\n"
+		if _, err := Parse("fleet.yaml", []byte(text)); err == nil || !strings.Contains(err.Error(), "slots, which cannot be had ahead") {
+			t.Errorf("%s: %v", ahead, err)
 		}
 	}
 	if _, err := Parse("fleet.yaml", nil); err == nil {

@@ -56,7 +56,7 @@ func Parse(name string, data []byte) (*Fleet, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &parser{doc: doc}
+	p := &parser{doc: doc, slots: map[string]bool{}}
 	fleet := p.fleet()
 	if err := doc.Err(); err != nil {
 		return nil, err
@@ -69,6 +69,8 @@ type parser struct {
 	doc *strictyaml.Document
 	// quotas are the names that the file states.
 	quotas []string
+	// slots are those of them that are slots.
+	slots  map[string]bool
 	agents []string
 	// later are checks that need the whole file.
 	later []func(*Fleet)
@@ -104,6 +106,7 @@ func (p *parser) fleet() *Fleet {
 	}
 	for _, quota := range f.Quotas {
 		p.quotas = append(p.quotas, quota.Name)
+		p.slots[quota.Name] = quota.GetSlots() != nil
 	}
 	var agents []*yaml.Node
 	if n, ok := values["agents"]; ok {

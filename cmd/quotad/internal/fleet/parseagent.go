@@ -59,6 +59,9 @@ func (p *parser) agent(n *yaml.Node) *Agent {
 		a.Retry = p.retry(v, a)
 	}
 	a.Crashes, a.Cuts = p.absences(values, "crashes"), p.absences(values, "cuts")
+	if (a.Batch || a.Hold > 0) && slices.ContainsFunc(a.Uses, func(u Use) bool { return p.slots[u.Quota] }) {
+		p.doc.Fail(n, "a slot is one call's as long as it lasts", "the agent %q uses slots, which cannot be had ahead with hold or batch", a.Name)
+	}
 	if a.Batch && a.Hold > 0 {
 		p.doc.Fail(n, "", "the agent %q has both batch and hold; one excludes the other", a.Name)
 	}
@@ -109,6 +112,9 @@ func (p *parser) uses(v *yaml.Node, what string) (all []Use) {
 			}
 			if e, ok := parts["actual"]; ok {
 				use.Actual = p.amounts(e, "actual")
+				if p.slots[quota] {
+					p.doc.Fail(e, "a call has its slots until it ends", "actual of %s: slots are not settled", quota)
+				}
 			}
 		} else {
 			use.Estimate = p.doc.Int(one, quota, 1, quotafile.MaxAmount)
