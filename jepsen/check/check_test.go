@@ -365,17 +365,34 @@ func TestASecretThatIsTold(t *testing.T) {
 	}
 }
 
-// TestARunWithoutFaultsIsSteady: an election that nothing caused is found, and so is an outcome that nobody knows.
+// TestARunWithoutFaultsIsSteady: an election that nothing caused is found, and so is an outcome that nobody knows. One that a
+// client knew from another node, when it ended the call, is none.
 func TestARunWithoutFaultsIsSteady(t *testing.T) {
-	lost := &call{Call: &history.Call{Returned: 99, Error: &history.Error{Text: "timeout"}}}
-	cut := &call{Call: &history.Call{Returned: 101, Error: &history.Error{Text: "canceled"}}}
+	ended := func(request string, sent, returned int64, err *history.Error) *call {
+		return &call{Call: &history.Call{Client: "c", Procedure: "Batch", Request: []byte(request), Sent: sent, Returned: returned, Error: err}}
+	}
+	canceled := &history.Error{Text: "context canceled", Canceled: true}
+	slow := ended("a", 10, 40, canceled)
 	for name, c := range map[string]struct {
 		terms int
 		calls []*call
 		want  Outcome
 	}{
-		"steady": {1, nil, Pass}, "an election": {2, nil, Fail}, "a lost answer": {1, []*call{lost}, Fail},
-		"cut off at the end": {1, []*call{cut}, Pass},
+		"steady":                      {1, nil, Pass},
+		"an election":                 {2, nil, Fail},
+		"a lost answer":               {1, []*call{ended("a", 10, 99, &history.Error{Text: "timeout"})}, Fail},
+		"cut off at the end":          {1, []*call{ended("a", 10, 101, canceled)}, Pass},
+		"given up for another answer": {1, []*call{slow, ended("a", 30, 40, nil)}, Pass},
+		"given up for a refusal":      {1, []*call{slow, ended("a", 30, 40, &history.Error{Reason: int32(quotav1.Reason_REASON_STALE_FENCE)})}, Pass},
+		"never connected, and given up": {1, []*call{
+			ended("a", 10, 40, &history.Error{Text: "operation was canceled", Canceled: true, NotSent: true}), ended("a", 30, 40, nil),
+		}, Pass},
+		"given up for nothing":           {1, []*call{slow}, Fail},
+		"given up before the answer":     {1, []*call{slow, ended("a", 30, 41, nil)}, Fail},
+		"given up long after the answer": {1, []*call{slow, ended("a", 5, 9, nil)}, Fail},
+		"given up for another request's": {1, []*call{slow, ended("b", 30, 40, nil)}, Fail},
+		"given up for nobody's answer":   {1, []*call{slow, ended("a", 30, 40, &history.Error{Reason: int32(quotav1.Reason_REASON_NO_LEADER), NotAccepted: true})}, Fail},
+		"out of time beside an answer":   {1, []*call{ended("a", 10, 40, &history.Error{Text: "deadline"}), ended("a", 30, 40, nil)}, Fail},
 	} {
 		r := newRun("")
 		r.facts = &history.Facts{Mix: quiet, Ended: 100}

@@ -10,10 +10,11 @@ import (
 type Stats struct {
 	Calls    int `json:"calls"`
 	Answered int `json:"answered"`
-	// Unknown is how many calls ended without a word of their outcome.
-	Unknown int `json:"unknown"`
-	Entries int `json:"entries"`
-	Applied int `json:"applied"`
+	// Unknown is how many calls ended without a word of their outcome, Canceled how many of them their own callers ended.
+	Unknown  int `json:"unknown"`
+	Canceled int `json:"canceled"`
+	Entries  int `json:"entries"`
+	Applied  int `json:"applied"`
 	// Gaps is how often a node's record jumps: a snapshot came in.
 	Gaps    int `json:"gaps"`
 	Terms   int `json:"terms"`
@@ -48,6 +49,9 @@ func (r *run) exercised(rep *replayed) {
 	for _, c := range r.calls {
 		if c.open() {
 			r.stats.Unknown++
+			if c.Error.Canceled {
+				r.stats.Canceled++
+			}
 		}
 		if c.Error != nil && c.Error.Reason == int32(quotav1.Reason_REASON_STALE_FENCE) {
 			r.stats.Stale++
@@ -112,18 +116,46 @@ const (
 )
 
 // steady checks a run without faults: whoever led at the beginning leads to the end, and no outcome is unknown, but that of
-// the calls which the workload cut off when it was told to end.
+// the calls which the workload cut off when it was told to end, and of those which a client gave up for an answer that it
+// had from another node.
 func (r *run) steady() {
 	v := r.verdict("steady", "Without faults nobody is elected, and no outcome is unknown.")
 	v.Looked = r.stats.Answered
 	if r.stats.Terms != 1 {
 		v.violate("%d terms", r.stats.Terms)
 	}
+	given := r.givenUp()
 	for _, c := range r.calls {
-		if failed := c.open() || c.Error != nil && c.Error.NotSent; failed && c.Returned < r.facts.Ended {
+		failed := c.open() || c.Error != nil && c.Error.NotSent
+		if failed && c.Returned < r.facts.Ended && !given[c] {
 			v.violate("%s by %s at %d: %s", c.Procedure, c.Client, c.Sent, c.Error.Text)
 		}
 	}
+}
+
+// givenUp are the calls that their client ended when another node answered the same request, which it asks as well where the
+// first takes long: what it wanted to know, it knew.
+func (r *run) givenUp() map[*call]bool {
+	type request struct{ client, procedure, message string }
+	of := func(c *call) request { return request{c.Client, c.Procedure, string(c.Request)} }
+	canceled := map[request][]*call{}
+	for _, c := range r.calls {
+		if c.Error != nil && c.Error.Canceled {
+			canceled[of(c)] = append(canceled[of(c)], c)
+		}
+	}
+	given := map[*call]bool{}
+	for _, c := range r.calls {
+		if c.Error != nil && (c.open() || c.Error.NotSent || c.Error.NotAccepted) {
+			continue
+		}
+		for _, other := range canceled[of(c)] {
+			if other.Sent < c.Returned && c.Returned <= other.Returned {
+				given[other] = true
+			}
+		}
+	}
+	return given
 }
 
 // open says whether a call ended without a word of its outcome. What found nobody to connect to was never sent.

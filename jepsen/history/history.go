@@ -57,6 +57,9 @@ type Error struct {
 	NotAccepted bool `json:"not_accepted,omitempty"`
 	// NotSent says that nobody could be connected to.
 	NotSent bool `json:"not_sent,omitempty"`
+	// Canceled says that the caller itself ended the call, as who asks two nodes does with the slower one. That its time was
+	// up is no such end.
+	Canceled bool `json:"canceled,omitempty"`
 	// Text is for people.
 	Text string `json:"text"`
 }

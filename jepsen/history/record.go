@@ -52,14 +52,14 @@ func (r *Recorder) RoundTrip(req *http.Request) (*http.Response, error) {
 	res, err := r.Next.RoundTrip(sent)
 	if err != nil {
 		dial, ok := errors.AsType[*net.OpError](err)
-		call.Returned, call.Error = Now(), &Error{Text: err.Error(), NotSent: ok && dial.Op == "dial"}
+		call.Returned, call.Error = Now(), &Error{Text: err.Error(), NotSent: ok && dial.Op == "dial", Canceled: canceled(req)}
 		return nil, err
 	}
 	answer, err := io.ReadAll(res.Body)
 	_ = res.Body.Close()
 	call.Returned = Now()
 	if err != nil {
-		call.Error = &Error{Text: err.Error()}
+		call.Error = &Error{Text: err.Error(), Canceled: canceled(req)}
 		return nil, err
 	}
 	res.Body = io.NopCloser(bytes.NewReader(answer))
@@ -72,6 +72,9 @@ func (r *Recorder) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	return res, nil
 }
+
+// canceled says whether the caller ended a call before its time was up.
+func canceled(req *http.Request) bool { return errors.Is(req.Context().Err(), context.Canceled) }
 
 // wireError reads a Connect error from an answer.
 func wireError(res *http.Response, body []byte) *Error {
