@@ -189,6 +189,10 @@ jepsen-long: jepsen-build ## every mix, direct and proxied, three and five nodes
 jepsen-planted: jepsen-build ## build quotad with known defects and see each caught by the checker that must
 	bin/jepsen-suite planted
 
+.PHONY: sim-planted
+sim-planted: jepsen-build ## the same in the simulation, with the defects that it shows
+	bin/jepsen-suite planted --sim
+
 # Seeds of the scenarios, from 1 on.
 SCENARIO_SEEDS ?= 200
 SCENARIOS      := $(wildcard docs/scenarios/*.yaml)

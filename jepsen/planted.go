@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -23,6 +24,7 @@ import (
 func plantedCommand() *cobra.Command {
 	var root, folder string
 	var tries int
+	var simulated bool
 	cmd := &cobra.Command{
 		Use: "planted [NAME...]", Short: "Build quotad with known defects and see that each is caught by the checker that must",
 		RunE: func(cmd *cobra.Command, names []string) error {
@@ -32,10 +34,15 @@ func plantedCommand() *cobra.Command {
 			}
 			missed := 0
 			for _, defect := range all {
-				if len(names) > 0 && !slices.Contains(names, defect.Name) {
+				if len(names) > 0 && !slices.Contains(names, defect.Name) || simulated && defect.Seeds == 0 {
 					continue
 				}
-				caught, err := catch(cmd.Context(), cmd.OutOrStdout(), defect, root, folder, tries)
+				var caught bool
+				if simulated || defect.Mix == "" {
+					caught, err = catchSimulated(cmd.Context(), cmd.OutOrStdout(), defect, root, folder)
+				} else {
+					caught, err = catch(cmd.Context(), cmd.OutOrStdout(), defect, root, folder, tries)
+				}
 				if err != nil {
 					return err
 				}
@@ -52,6 +59,7 @@ func plantedCommand() *cobra.Command {
 	cmd.Flags().StringVar(&root, "root", ".", "the module's folder")
 	cmd.Flags().StringVar(&folder, "dir", "bin/planted", "where the builds and runs go")
 	cmd.Flags().IntVar(&tries, "tries", 3, "how many runs a defect may take")
+	cmd.Flags().BoolVar(&simulated, "sim", false, "in the simulation, those that it shows")
 	return cmd
 }
 
@@ -90,6 +98,44 @@ func catch(ctx context.Context, out io.Writer, defect planted.Defect, root, fold
 		_, _ = fmt.Fprintf(out, "%-28s not caught by run %d (%v)\n", defect.Name, try, failed)
 	}
 	return false, nil
+}
+
+// failedBy is what the simulation prints of a seed that failed.
+var failedBy = regexp.MustCompile(`seed (\d+) failed by ([a-z, -]+):`)
+
+// catchSimulated builds the simulation with a defect and runs seeds until one fails.
+func catchSimulated(ctx context.Context, out io.Writer, defect planted.Defect, root, folder string) (bool, error) {
+	root, err := filepath.Abs(root)
+	if err != nil {
+		return false, err
+	}
+	if folder, err = filepath.Abs(filepath.Join(folder, defect.Name)); err != nil {
+		return false, err
+	}
+	test, err := defect.BuildSimulation(ctx, root, folder)
+	if err != nil {
+		return false, err
+	}
+	began := time.Now()
+	run := exec.CommandContext(ctx, test, "-test.run", "TestSeeds", "-test.failfast", "-test.timeout", "1h")
+	run.Env = append(os.Environ(), fmt.Sprintf("QUOTAD_SIM_SEEDS=%d", defect.Seeds), "QUOTAD_SEED=1")
+	output, runErr := run.CombinedOutput()
+	found := failedBy.FindSubmatch(output)
+	if found == nil && runErr != nil {
+		return false, fmt.Errorf("%s: %w\n%s", defect.Name, runErr, output)
+	}
+	if found == nil {
+		_, _ = fmt.Fprintf(out, "%-28s not caught by %d seeds\n", defect.Name, defect.Seeds)
+		return false, nil
+	}
+	failed := strings.Split(string(found[2]), ", ")
+	word := "caught"
+	if !defect.Catches(failed) {
+		word = "not caught, but failed"
+	}
+	_, _ = fmt.Fprintf(out, "%-28s %s by %s (seed %s, %.0f s; must be one of %s)\n", defect.Name, word, found[2], found[1],
+		time.Since(began).Seconds(), strings.Join(defect.Caught, ", "))
+	return defect.Catches(failed), nil
 }
 
 // failedChecks reads which checkers failed from a run's line in the summary.

@@ -19,19 +19,27 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// good is a run of three nodes and one client without a flaw: entries a hundred milliseconds apart, each with one command.
+// good is a run of three nodes and one client without a flaw: entries a hundred milliseconds apart, each with one command. The
+// last but one waits for a slot, and the last gives it free.
 func good(t *testing.T) *Simulated {
 	t.Helper()
 	commands := []*logpb.Command{
 		{IdempotencyKey: "quotas", Kind: &logpb.Command_ApplyQuotas{ApplyQuotas: &logpb.ApplyQuotas{Quotas: []*logpb.Quota{
 			{Name: "q", Rule: &logpb.Quota_Rate{Rate: &logpb.Rate{Limit: 100, PerNs: int64(time.Minute)}}},
-		}}}},
+			{Name: "slot", Rule: &logpb.Quota_Slots{Slots: &logpb.Slots{Limit: 1}}},
+		}, Holders: []*logpb.HolderRule{{Pattern: "h", Class: 0}}, ReplaceHolders: true}}},
 		{Kind: &logpb.Command_OpenSession{OpenSession: &logpb.OpenSession{Holder: "h"}}},
 	}
 	for seq := uint64(1); seq <= 20; seq++ {
-		ask := &logpb.Reserve{Holder: "h", Items: []*logpb.Item{{Quota: "q", Amount: proto.Int64(1)}}, TtlNs: int64(time.Second)}
+		ask := &logpb.Reserve{Holder: "h", Items: []*logpb.Item{{Quota: "q", Amount: proto.Int64(1)}}, TtlNs: int64(time.Second), Class: new(int32(seq % 3))}
 		commands = append(commands, &logpb.Command{Session: 1, Seq: seq, Kind: &logpb.Command_Reserve{Reserve: ask}})
 	}
+	for seq := uint64(21); seq <= 22; seq++ {
+		ask := &logpb.Reserve{Holder: "h", Items: []*logpb.Item{{Quota: "slot"}}, TtlNs: int64(time.Minute), WaitNs: int64(time.Minute)}
+		commands = append(commands, &logpb.Command{Session: 1, Seq: seq, Kind: &logpb.Command_Reserve{Reserve: ask}})
+	}
+	release := &logpb.Release{}
+	commands = append(commands, &logpb.Command{Session: 1, Seq: 23, Kind: &logpb.Command_Release{Release: release}})
 	s := &Simulated{Applied: map[string][]*record.Line{}}
 	machine := fsm.New()
 	for i, command := range commands {
@@ -48,7 +56,24 @@ func good(t *testing.T) *Simulated {
 			Client: "c", Node: "n1", Sent: at - 1_000_000, Returned: at + 1_000_000, Command: command, Result: applied.Results[0],
 			Term: 1, Index: index, Now: at,
 		})
+		if granted := applied.Results[0].GetGranted(); granted != nil {
+			release.Lease, release.Fence = granted.Lease, granted.Fence
+		}
+		for _, event := range applied.Events {
+			if event.Ticket != 0 && event.Result != nil { // who waited hears of its end now
+				waited := &s.Calls[i-1]
+				waited.Result, waited.Index, waited.Now, waited.Returned = event.Result, index, at, at+2_000_000
+			}
+		}
 	}
+	view, _ := machine.State().Quota("slot", machine.State().Clock())
+	s.Calls = append(s.Calls, SimulatedCall{
+		Client: "c", Node: "n1", Sent: int64(time.Minute), Returned: int64(time.Minute) + 1, Term: 1, Index: uint64(len(commands)), Now: view.Held,
+		Shown: &quotav1.GetQuotaResponse{Quota: &quotav1.QuotaStatus{
+			Definition: &quotav1.Quota{Name: "slot"}, Usable: view.Usable, Held: view.Held, Leases: view.Leases, Waiting: view.Waiting,
+			Consumed: view.Consumed, Available: view.Available,
+		}},
+	})
 	ledger, whole := machine.State().Hash()
 	for _, node := range []string{"n1", "n2", "n3"} {
 		s.Final = append(s.Final, history.Final{Node: node, Index: uint64(len(commands)), Ledger: fmt.Sprintf("%x", ledger), Whole: fmt.Sprintf("%x", whole)})
@@ -81,23 +106,30 @@ func TestEachFlawIsFound(t *testing.T) {
 		caught string
 		spoil  func(s *Simulated)
 	}{
-		"another entry on one node":      {"agreement", func(s *Simulated) { line(s, "n2", 5).Payload = s.Applied["n2"][6].Payload }},
-		"another outcome on one node":    {"agreement", func(s *Simulated) { line(s, "n3", 5).Outcome = "00" }},
-		"another term on one node":       {"agreement", func(s *Simulated) { line(s, "n3", 5).Term = 2 }},
-		"a term that falls":              {"agreement", func(s *Simulated) { each(s, 9, func(l *record.Line) { l.Term = 2 }) }},
-		"an outcome nobody can come to":  {"replay", func(s *Simulated) { each(s, 9, func(l *record.Line) { l.Outcome = "00" }) }},
-		"an entry that got lost":         {"answers", func(s *Simulated) { drop(s, 9) }},
-		"an answer from elsewhere":       {"answers", func(s *Simulated) { s.Calls[7].Index = 9 }},
-		"an answer of another term":      {"answers", func(s *Simulated) { s.Calls[7].Term = 2 }},
-		"another's answer":               {"answers", func(s *Simulated) { s.Calls[7].Result = s.Calls[8].Result }},
-		"more time left than there is":   {"answers", func(s *Simulated) { later(s.Calls[7].Result) }},
-		"a refusal that was carried out": {"refusals", func(s *Simulated) { s.Calls[7].Index, s.Calls[7].NotAccepted = 0, true }},
-		"a command that nobody sent":     {"invited", func(s *Simulated) { s.Calls = slices.Delete(s.Calls, 7, 8) }},
-		"an effect before its cause":     {"real-time", func(s *Simulated) { s.Calls[7].Sent += int64(time.Second); s.Calls[7].Returned += int64(time.Second) }},
-		"two leaders":                    {"one-leader", func(s *Simulated) { s.Calls[7].Node = "n2" }},
-		"time that runs too fast":        {"cluster-time", func(s *Simulated) { hurry(s) }},
-		"a node that differs at the end": {"converged", func(s *Simulated) { s.Final[1].Whole = "00" }},
-		"a node that is silent":          {"converged", func(s *Simulated) { s.Final[1].Error = "away" }},
+		"another entry on one node":          {"agreement", func(s *Simulated) { line(s, "n2", 5).Payload = s.Applied["n2"][6].Payload }},
+		"another outcome on one node":        {"agreement", func(s *Simulated) { line(s, "n3", 5).Outcome = "00" }},
+		"another term on one node":           {"agreement", func(s *Simulated) { line(s, "n3", 5).Term = 2 }},
+		"a term that falls":                  {"agreement", func(s *Simulated) { each(s, 9, func(l *record.Line) { l.Term = 2 }) }},
+		"an outcome nobody can come to":      {"replay", func(s *Simulated) { each(s, 9, func(l *record.Line) { l.Outcome = "00" }) }},
+		"an entry that got lost":             {"answers", func(s *Simulated) { drop(s, 9) }},
+		"an answer from elsewhere":           {"answers", func(s *Simulated) { s.Calls[7].Index = 9 }},
+		"an answer of another term":          {"answers", func(s *Simulated) { s.Calls[7].Term = 2 }},
+		"another's answer":                   {"answers", func(s *Simulated) { s.Calls[7].Result = s.Calls[8].Result }},
+		"more time left than there is":       {"answers", func(s *Simulated) { later(s.Calls[7].Result) }},
+		"a refusal that was carried out":     {"refusals", func(s *Simulated) { s.Calls[7].Index, s.Calls[7].NotAccepted = 0, true }},
+		"a command that nobody sent":         {"invited", func(s *Simulated) { s.Calls = slices.Delete(s.Calls, 7, 8) }},
+		"an effect before its cause":         {"real-time", func(s *Simulated) { s.Calls[7].Sent += int64(time.Second); s.Calls[7].Returned += int64(time.Second) }},
+		"another lease for the same request": {"once", func(s *Simulated) { again(s).Result.GetGranted().Lease++ }},
+		"the end of another's wait":          {"answers", func(s *Simulated) { s.Calls[waits].Result = s.Calls[waits-1].Result }},
+		"the end of a wait before it":        {"answers", func(s *Simulated) { s.Calls[waits].Index--; s.Calls[waits].Now -= int64(100 * time.Millisecond) }},
+		"a wait that ends unheard":           {"answers", func(s *Simulated) { s.Calls[waits].Result = refusedBy(logpb.Reason_REASON_WAIT_EXPIRED) }},
+		"a read of what is not":              {"reads", func(s *Simulated) { s.Calls[waits+2].Shown = proto.CloneOf(shownHeld) }},
+		"a class that gets nothing more":     {"service", func(s *Simulated) { s.Healed = s.Calls[21].Sent }},
+		"a class that is served late":        {"service", func(s *Simulated) { s.Healed = -int64(12 * time.Second) }},
+		"two leaders":                        {"one-leader", func(s *Simulated) { s.Calls[7].Node = "n2" }},
+		"time that runs too fast":            {"cluster-time", func(s *Simulated) { hurry(s) }},
+		"a node that differs at the end":     {"converged", func(s *Simulated) { s.Final[1].Whole = "00" }},
+		"a node that is silent":              {"converged", func(s *Simulated) { s.Final[1].Error = "away" }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := good(t)
@@ -107,6 +139,24 @@ func TestEachFlawIsFound(t *testing.T) {
 			}
 		})
 	}
+}
+
+// waits is which call of the good run waits.
+const waits = 23
+
+// again adds the answer of a call once more, to be changed.
+func again(s *Simulated) *SimulatedCall {
+	repeated := s.Calls[7]
+	repeated.Result = proto.CloneOf(repeated.Result)
+	s.Calls = append(s.Calls, repeated)
+	return &s.Calls[len(s.Calls)-1]
+}
+
+// shownHeld is a read of the slot in use, which at the end is free.
+var shownHeld = &quotav1.GetQuotaResponse{Quota: &quotav1.QuotaStatus{Definition: &quotav1.Quota{Name: "slot"}, Usable: 1, Held: 1, Leases: 7}}
+
+func refusedBy(reason logpb.Reason) *logpb.Result {
+	return &logpb.Result{Kind: &logpb.Result_Refusal{Refusal: &logpb.Refusal{Reason: reason}}}
 }
 
 func line(s *Simulated, node string, index int) *record.Line {

@@ -176,6 +176,7 @@ func (r *run) recovery(v *Verdict) {
 	}
 	for _, class := range [...]quotav1.Class{quotav1.Class_CLASS_CRITICAL, quotav1.Class_CLASS_STANDARD, quotav1.Class_CLASS_BACKGROUND} {
 		at, ok := first[class]
+		v.Looked++
 		if !ok {
 			v.violate("%v was granted nothing after the last fault", class)
 			continue

@@ -4,6 +4,7 @@ import (
 	"sort"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/quotad/quotad/fsm/logpb"
@@ -28,9 +29,10 @@ type Simulated struct {
 type SimulatedCall struct {
 	Client, Node   string
 	Sent, Returned int64
-	// Command is what was proposed; nil for a read.
+	// Command is what was proposed; nil for a read, of which Shown is the API's answer, without where it comes from.
 	Command *logpb.Command
-	// Result, Term, Index and Now are the answer; Index is 0 where there is none.
+	Shown   proto.Message
+	// Result, Term, Index and Now are the answer, that of a wait's end where it was waited for; Index is 0 where there is none.
 	Result      *logpb.Result
 	Term, Index uint64
 	Now         int64
@@ -54,12 +56,14 @@ func RunSimulated(s *Simulated) *Result {
 	r.agreement()
 	replayed := r.replay()
 	r.answers(replayed)
+	r.reads(replayed)
 	r.uninvited(replayed)
 	r.unanswered(replayed)
 	r.realTime()
 	r.leaders()
 	r.clusterTime()
 	r.finalStates(replayed)
+	r.recovery(r.verdict("service", "After the last fault every class is granted something within 10 s."))
 	r.countSimulated(replayed)
 	for _, v := range r.order {
 		v.done()
@@ -69,24 +73,49 @@ func RunSimulated(s *Simulated) *Result {
 
 // call puts a simulated call into the checkers' form.
 func (s *SimulatedCall) call() *call {
-	c := &call{Call: &history.Call{Client: s.Client, Target: s.Node, Sent: s.Sent, Returned: s.Returned, Procedure: "Propose"}}
+	c := &call{Call: &history.Call{Client: s.Client, Target: s.Node, Sent: s.Sent, Returned: s.Returned}}
 	var p part
 	if s.Command == nil {
-		c.Procedure = "GetQuota"
+		c.Procedure = s.show(c)
 	} else {
+		c.Procedure, c.request = "Propose", simulatedRequest(s.Command)
 		p.asked = logAsked(s.Command)
 		p.id, p.identified = logID(s.Command)
 	}
 	if s.Index == 0 {
 		c.Error = &history.Error{Text: "no answer", NotAccepted: s.NotAccepted}
 	} else {
-		p.meta = &quotav1.Meta{Term: s.Term, Index: s.Index, ClusterTime: durationpb.New(time.Duration(s.Now)), Node: s.Node}
+		p.meta = s.meta()
 		if s.Result != nil {
 			p.told, p.left = logTold(s.Result, s.Now)
+			c.response = simulatedResponse(s.Command, s.Result, s.Now)
+		}
+		if failure := s.Result.GetFailure(); failure != nil {
+			c.Error = &history.Error{Text: failure.Message, Reason: int32(failure.Reason)}
 		}
 	}
 	c.parts = []part{p}
 	return c.timed()
+}
+
+func (s *SimulatedCall) meta() *quotav1.Meta {
+	return &quotav1.Meta{Term: s.Term, Index: s.Index, ClusterTime: durationpb.New(time.Duration(s.Now)), Node: s.Node}
+}
+
+// show fills in what a read showed, and returns which call of the API that is.
+func (s *SimulatedCall) show(c *call) string {
+	switch shown := s.Shown.(type) {
+	case *quotav1.GetQuotaResponse:
+		shown.Meta, c.response = s.meta(), shown
+		return "GetQuota"
+	case *quotav1.ListTasksResponse:
+		shown.Meta, c.request, c.response = s.meta(), &quotav1.ListTasksRequest{}, shown
+		return "ListTasks"
+	case *quotav1.GetWorkflowResponse:
+		shown.Meta, c.response = s.meta(), shown
+		return "GetWorkflow"
+	}
+	return "GetQuota"
 }
 
 // countSimulated counts what the run was about.
@@ -95,7 +124,7 @@ func (r *run) countSimulated(rep *replayed) {
 	r.stats.Expired, r.stats.Stale = rep.judge.Expired, rep.judge.DeadFences
 	for _, c := range r.calls {
 		switch {
-		case c.Error == nil:
+		case c.highest() != 0:
 			r.stats.Answered++
 		case !c.Error.NotAccepted:
 			r.stats.Unknown++

@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -29,10 +30,12 @@ type Defect struct {
 	About string
 	// Caught are the checkers of which at least one must fail.
 	Caught []string
-	// Mix and Length are the run that shows it. Flags are further flags of that run.
+	// Mix and Length are the run that shows it, of which Flags are further flags; empty: only the simulation does.
 	Mix    string
 	Length time.Duration
 	Flags  []string
+	// Seeds is within how many seeds the simulation shows it; 0: it does not.
+	Seeds int
 
 	edits []edit
 }
@@ -79,6 +82,8 @@ func parse(name string, data []byte) (Defect, error) {
 			defect.Length, err = time.ParseDuration(value)
 		case "flags":
 			defect.Flags = strings.Fields(value)
+		case "seeds":
+			defect.Seeds, err = strconv.Atoi(value)
 		case "":
 		default:
 			err = fmt.Errorf("%q is no key", key)
@@ -94,8 +99,9 @@ func parse(name string, data []byte) (Defect, error) {
 		}
 		defect.edits = append(defect.edits, edits...)
 	}
-	if defect.About == "" || len(defect.Caught) == 0 || defect.Mix == "" || defect.Length == 0 || len(defect.edits) == 0 {
-		return defect, fmt.Errorf("a defect needs about, caught, mix, length and an edit")
+	shown := defect.Mix != "" && defect.Length != 0 || defect.Mix == "" && defect.Seeds > 0
+	if defect.About == "" || len(defect.Caught) == 0 || !shown || len(defect.edits) == 0 {
+		return defect, fmt.Errorf("a defect needs about, caught, mix and length, or seeds, and an edit")
 	}
 	return defect, nil
 }
@@ -169,6 +175,21 @@ func (d Defect) Build(ctx context.Context, root, folder string) (quotad, suite s
 		}
 	}
 	return quotad, suite, nil
+}
+
+// BuildSimulation builds the simulation's test with the defect, into a folder.
+func (d Defect) BuildSimulation(ctx context.Context, root, folder string) (path string, err error) {
+	overlay, err := d.Overlay(root, folder)
+	if err != nil {
+		return "", err
+	}
+	path = filepath.Join(folder, "sim.test")
+	build := exec.CommandContext(ctx, "go", "test", "-c", "-overlay", overlay, "-o", path, "./jepsen/sim")
+	build.Dir = root
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%s: go test -c: %w\n%s", d.Name, err, out)
+	}
+	return path, nil
 }
 
 // Catches says whether a run's verdicts, by checker, catch the defect.

@@ -25,6 +25,8 @@ func TestADefectThatDoesNotFitIsAnError(t *testing.T) {
 		"nowhere":   "about: a\ncaught: b\nmix: c\nlength: 1s\n-- go.mod --\n<<<<\nno such line\n====\n>>>>\n",
 		"no file":   "about: a\ncaught: b\nmix: c\nlength: 1s\n-- no.go --\n<<<<\na\n====\n>>>>\n",
 		"no block":  "about: a\ncaught: b\nmix: c\nlength: 1s\n-- go.mod --\nmodule\n",
+		"no run":    "about: a\ncaught: b\n-- go.mod --\n<<<<\nmodule\n====\n>>>>\n",
+		"no number": "about: a\ncaught: b\nseeds: c\n-- go.mod --\n<<<<\nmodule\n====\n>>>>\n",
 		"no caught": "about: a\nmix: c\nlength: 1s\n-- go.mod --\n<<<<\nmodule\n====\n>>>>\n",
 		"no key":    "abuot: a\n",
 	} {

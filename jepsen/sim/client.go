@@ -3,7 +3,7 @@ package sim
 import (
 	"context"
 	"errors"
-	"fmt"
+	"hash/fnv"
 	"math/rand/v2"
 	"time"
 
@@ -13,21 +13,8 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 	"github.com/quotad/quotad/jepsen/check"
 	"github.com/quotad/quotad/raftnode"
+	"github.com/quotad/quotad/rpc/quotav1"
 )
-
-// define creates the quotas.
-func (w *world) define() bool {
-	rate := func(name, parent string, limit int64) *logpb.Quota {
-		return &logpb.Quota{Name: name, Parent: parent, Rule: &logpb.Quota_Rate{Rate: &logpb.Rate{Limit: limit, PerNs: int64(3 * time.Second)}}}
-	}
-	apply := &logpb.ApplyQuotas{Quotas: []*logpb.Quota{
-		rate("root", "", 60), rate("root/a", "root", 40), rate("root/b", "root", 40), rate("wide", "", 1_000_000),
-		{Name: "slots", Rule: &logpb.Quota_Slots{Slots: &logpb.Slots{Limit: 3, GraceNs: int64(300 * time.Millisecond)}}},
-	}}
-	command := &logpb.Command{IdempotencyKey: "define", Kind: &logpb.Command_ApplyQuotas{ApplyQuotas: apply}}
-	c := &client{w: w, name: "operator", rand: w.rand}
-	return c.do(context.Background(), command) != nil
-}
 
 // client is a holder that numbers its requests and sends what has no answer again, elsewhere.
 type client struct {
@@ -42,37 +29,56 @@ type client struct {
 	old     []*logpb.Command
 }
 
-func (w *world) client(ctx context.Context, seed uint64, number int) {
-	c := &client{w: w, name: fmt.Sprintf("c%d", number), rand: rand.New(rand.NewPCG(seed, uint64(number)+100)), nextOp: 2} //nolint:gosec // no secret
+// newClient makes a client that draws from the seed and its name.
+func (w *world) newClient(seed uint64, name string) *client {
+	drawn := fnv.New64a()
+	_, _ = drawn.Write([]byte(name))
+	return &client{w: w, name: name, rand: rand.New(rand.NewPCG(seed, drawn.Sum64())), nextOp: 2} //nolint:gosec // no secret
+}
+
+// busy has a client do one thing after the other until its context ends.
+func (c *client) busy(ctx context.Context, act func(context.Context)) {
 	for ctx.Err() == nil {
-		c.act(ctx)
+		if c.session == 0 {
+			c.open(ctx)
+		} else {
+			act(ctx)
+		}
 		time.Sleep(time.Duration(5+c.rand.IntN(60)) * time.Millisecond)
 	}
+}
+
+// open opens a session, in which numbers begin again.
+func (c *client) open(ctx context.Context) {
+	opened := c.do(ctx, openSession(c.name))
+	c.session, c.seq = opened.GetSessionOpened().GetSession(), 0
 }
 
 func openSession(holder string) *logpb.Command {
 	return &logpb.Command{Kind: &logpb.Command_OpenSession{OpenSession: &logpb.OpenSession{Holder: holder}}}
 }
 
-// act does one thing.
-func (c *client) act(ctx context.Context) {
-	if c.session == 0 {
-		opened := c.do(ctx, openSession(c.name))
-		c.session = opened.GetSessionOpened().GetSession()
-		return
-	}
+// draw reserves and uses what it has, like an agent that waits for nothing.
+func (c *client) draw(ctx context.Context) {
 	at := c.rand.IntN(100)
 	switch {
 	case at < 12:
-		c.read(ctx)
-	case at < 20 && len(c.old) > 0:
-		c.attempt(ctx, c.old[c.rand.IntN(len(c.old))], c.anyNode())
+		c.look(ctx, []string{"root/a", "root/b", "wide", "slots"})
+	case at < 20:
+		c.repeat(ctx)
 	case at < 30 && len(c.dead) > 0:
 		c.use(ctx, c.dead[c.rand.IntN(len(c.dead))])
 	case at < 70 && len(c.leases) > 0:
 		c.use(ctx, c.leases[c.rand.IntN(len(c.leases))])
 	default:
 		c.reserve(ctx)
+	}
+}
+
+// repeat sends an old request once more, somewhere.
+func (c *client) repeat(ctx context.Context) {
+	if len(c.old) > 0 {
+		c.attempt(ctx, c.old[c.rand.IntN(len(c.old))], c.anyNode(), prompt)
 	}
 }
 
@@ -104,7 +110,11 @@ func (c *client) reserve(ctx context.Context) {
 		}
 		ask.Items = append(ask.Items, &logpb.Item{Quota: quota, Amount: &amount})
 	}
-	result := c.do(ctx, c.numbered(&logpb.Command{Kind: &logpb.Command_Reserve{Reserve: ask}}))
+	c.keep(c.do(ctx, c.numbered(&logpb.Command{Kind: &logpb.Command_Reserve{Reserve: ask}})))
+}
+
+// keep remembers a lease, and leaves the oldest one where there are many: it is used again when it is dead.
+func (c *client) keep(result *logpb.Result) {
 	granted := result.GetGranted()
 	if granted == nil {
 		return
@@ -116,6 +126,16 @@ func (c *client) reserve(ctx context.Context) {
 	if len(c.dead) > 10 {
 		c.dead = c.dead[1:]
 	}
+}
+
+// probe asks once for what there is enough of: whoever is of its class is served again.
+func (c *client) probe() {
+	ctx := context.Background()
+	for c.open(ctx); c.session == 0; c.open(ctx) {
+		time.Sleep(10 * time.Millisecond)
+	}
+	ask := &logpb.Reserve{Holder: c.name, Items: []*logpb.Item{{Quota: "wide"}}, TtlNs: int64(time.Second)}
+	c.do(ctx, c.numbered(&logpb.Command{Kind: &logpb.Command_Reserve{Reserve: ask}}))
 }
 
 // use does something with a lease, dead or alive.
@@ -141,14 +161,33 @@ func (c *client) use(ctx context.Context, lease *logpb.Granted) {
 	c.do(ctx, c.numbered(command))
 }
 
-// do sends a command until it has an answer, for a while; nil: its outcome stays open.
+// manner is how one attempt goes.
+type manner struct {
+	// block has a Reserve that waits answered when its wait ends.
+	block bool
+	// within is how long the caller stays, beside the wait.
+	within time.Duration
+}
+
+// prompt asks for the answer that is there at once, patient also for the end of a wait.
+var (
+	prompt  = manner{within: 2 * time.Second}
+	patient = manner{within: 2 * time.Second, block: true}
+)
+
+// do sends a command until it has an answer, that at the end where it waits, for a while; nil: its outcome stays open.
 func (c *client) do(ctx context.Context, command *logpb.Command) *logpb.Result {
+	return c.persist(ctx, command, patient)
+}
+
+func (c *client) persist(ctx context.Context, command *logpb.Command, how manner) *logpb.Result {
 	at := c.w.leader()
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); {
+	for end := time.Now().Add(10*time.Second + waitOf(command)); time.Now().Before(end); {
 		if at == "" {
 			at = c.anyNode()
 		}
-		if result := c.attempt(ctx, command, at); result != nil {
+		if result := c.attempt(ctx, command, at, how); result != nil {
+			c.learn(command, result)
 			return result
 		}
 		if command.Seq == 0 && command.IdempotencyKey == "" {
@@ -160,19 +199,39 @@ func (c *client) do(ctx context.Context, command *logpb.Command) *logpb.Result {
 	return nil
 }
 
+// learn forgets a session that is over.
+func (c *client) learn(command *logpb.Command, result *logpb.Result) {
+	reason := result.GetFailure().GetReason()
+	gone := reason == logpb.Reason_REASON_UNKNOWN_SESSION || reason == logpb.Reason_REASON_TOO_MANY_IN_FLIGHT
+	if gone && command.Session == c.session {
+		c.session = 0
+	}
+}
+
+func waitOf(command *logpb.Command) time.Duration {
+	return time.Duration(command.GetReserve().GetWaitNs())
+}
+
 // attempt sends a command to a node once and writes down what came of it.
-func (c *client) attempt(ctx context.Context, command *logpb.Command, id string) *logpb.Result {
+func (c *client) attempt(ctx context.Context, command *logpb.Command, id string, how manner) *logpb.Result {
 	node := c.w.node(id)
 	if node == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	within := how.within
+	if how.block {
+		within += waitOf(command)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), within)
 	defer cancel()
 	call := check.SimulatedCall{Client: c.name, Node: id, Sent: c.w.now(), Command: command}
-	results, position, err := node.Propose(ctx, proto.CloneOf(command))
+	result, position, err := propose(ctx, node, command)
+	if waiting := result.GetWaiting(); waiting != nil && how.block {
+		result, position, err = await(ctx, node, command, waiting.Ticket)
+	}
 	call.Returned = c.w.now()
 	if err == nil {
-		call.Result, call.Term, call.Index, call.Now = results[0], position.Term, position.Index, position.ClusterTime
+		call.Result, call.Term, call.Index, call.Now = result, position.Term, position.Index, position.ClusterTime
 	} else {
 		_, call.NotAccepted = errors.AsType[*raftnode.NotAcceptedError](err)
 	}
@@ -180,21 +239,58 @@ func (c *client) attempt(ctx context.Context, command *logpb.Command, id string)
 	return call.Result
 }
 
-// read reads at the leader, which leaves no trace in the log.
-func (c *client) read(ctx context.Context) {
+func propose(ctx context.Context, node *raftnode.Node, command *logpb.Command) (*logpb.Result, raftnode.Position, error) {
+	results, position, err := node.Propose(ctx, proto.CloneOf(command))
+	if err != nil {
+		return nil, position, err
+	}
+	return results[0], position, nil
+}
+
+// await waits for the end of a Reserve that is in line, as the API does.
+func await(ctx context.Context, node *raftnode.Node, command *logpb.Command, ticket uint64) (*logpb.Result, raftnode.Position, error) {
+	result, position, err := node.Await(ctx, ticket)
+	if !errors.Is(err, raftnode.ErrNoTicket) {
+		return result, position, err
+	}
+	result, position, err = propose(ctx, node, command)
+	if err == nil && result.GetWaiting() == nil {
+		return result, position, nil
+	}
+	return nil, position, &raftnode.UnknownError{Err: errors.New("the request was accepted, and its end is not known here")}
+}
+
+// look reads a quota at some node, which leaves no trace in the log.
+func (c *client) look(ctx context.Context, quotas []string) {
+	name := quotas[c.rand.IntN(len(quotas))]
+	c.read(ctx, func(state *fsm.State, clock fsm.Clock) proto.Message {
+		view, ok := state.Quota(name, clock)
+		if !ok {
+			return nil
+		}
+		return &quotav1.GetQuotaResponse{Quota: &quotav1.QuotaStatus{
+			Definition: &quotav1.Quota{Name: name}, Held: view.Held, Leases: view.Leases, Waiting: view.Waiting, Usable: view.Usable,
+			Consumed: view.Consumed, Available: view.Available,
+		}}
+	})
+}
+
+// read reads at some node; shown makes the API's answer of it, nil for none.
+func (c *client) read(ctx context.Context, shown func(*fsm.State, fsm.Clock) proto.Message) {
 	id := c.anyNode()
 	node := c.w.node(id)
 	if node == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), prompt.within)
 	defer cancel()
 	call := check.SimulatedCall{Client: c.name, Node: id, Sent: c.w.now()}
-	err := node.Read(ctx, raftnode.Linearizable, func(_ *fsm.State, _ fsm.Clock, at raftnode.Position) {
+	err := node.Read(ctx, raftnode.Linearizable, func(state *fsm.State, clock fsm.Clock, at raftnode.Position) {
+		call.Shown = shown(state, clock)
 		call.Term, call.Index, call.Now = at.Term, at.Index, at.ClusterTime
 	})
 	call.Returned = c.w.now()
-	if err == nil {
+	if err == nil && call.Shown != nil {
 		c.w.note(call)
 	}
 }

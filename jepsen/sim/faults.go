@@ -164,5 +164,6 @@ func (w *world) heal() {
 	for i := range w.plan.nodes {
 		w.again(address(i))
 	}
+	w.result.Healed = w.now()
 	w.say("healed")
 }

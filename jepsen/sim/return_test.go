@@ -25,7 +25,7 @@ func TestANodeThatComesBackCountsAtOnce(t *testing.T) {
 				w.stop(address(i))
 			}
 		}()
-		if await(30*time.Second, func() bool { return w.leader() != "" }) != nil || !w.define() {
+		if eventually(30*time.Second, func() bool { return w.leader() != "" }) != nil || !w.define() {
 			t.Fatal("no leader")
 		}
 		away := address(0)
@@ -34,7 +34,7 @@ func TestANodeThatComesBackCountsAtOnce(t *testing.T) {
 		}
 		for _, length := range []time.Duration{time.Second, 20 * time.Second, 3 * time.Minute} {
 			w.kill(away)
-			c := &client{w: w, name: "c", rand: w.rand}
+			c := w.newClient(1, "c")
 			for end := time.Now().Add(length); time.Now().Before(end); time.Sleep(length / 10) { //nolint:forbidigo // virtual time
 				c.do(context.Background(), openSession(c.name))
 			}
@@ -42,7 +42,7 @@ func TestANodeThatComesBackCountsAtOnce(t *testing.T) {
 				t.Fatal(err)
 			}
 			began := time.Now()
-			if await(time.Minute, func() bool {
+			if eventually(time.Minute, func() bool {
 				leader := w.node(w.leader())
 				return leader != nil && w.node(away).Status().AppliedIndex >= leader.Status().CommitIndex
 			}) != nil {
@@ -75,11 +75,11 @@ func TestAFailoverDoesNotWaitForWhoIsCutOff(t *testing.T) {
 				}
 				time.Sleep(time.Minute) //nolint:forbidigo // virtual time: what raft forgot ends by its deadlines
 			}()
-			if await(30*time.Second, func() bool { return w.leader() != "" }) != nil || !w.define() {
+			if eventually(30*time.Second, func() bool { return w.leader() != "" }) != nil || !w.define() {
 				t.Fatal("no leader")
 			}
 			// The last node takes part a moment after the others: until then it refuses to speak raft.
-			if await(30*time.Second, w.alike) != nil {
+			if eventually(30*time.Second, w.alike) != nil {
 				t.Fatal("a node never caught up")
 			}
 			old := w.leader()
@@ -90,7 +90,7 @@ func TestAFailoverDoesNotWaitForWhoIsCutOff(t *testing.T) {
 				}
 			}
 			began := time.Now()
-			if await(time.Minute, func() bool { leader := w.leader(); return leader != "" && leader != old }) != nil {
+			if eventually(time.Minute, func() bool { leader := w.leader(); return leader != "" && leader != old }) != nil {
 				t.Fatal("nobody leads")
 			}
 			// Two elections of the slowest kind, and far less than the patience with a peer that does not answer.

@@ -34,11 +34,28 @@ type Outcome struct {
 	Stuck string
 }
 
+// Failed names the checkers that the seed failed; stuck stands for what did not come back.
+func (o *Outcome) Failed() []string {
+	var names []string
+	if o.Result != nil {
+		for _, v := range o.Result.Verdicts {
+			if v.Outcome == check.Fail {
+				names = append(names, v.Checker)
+			}
+		}
+	}
+	if o.Stuck != "" {
+		names = append(names, "stuck")
+	}
+	return names
+}
+
 // plan is what a seed draws: each run has faults of its own.
 type plan struct {
 	nodes     int
 	length    time.Duration
 	clients   int
+	waiters   int
 	heartbeat time.Duration
 	threshold uint64
 	// weights of the faults.
@@ -48,7 +65,8 @@ type plan struct {
 func drawPlan(r *rand.Rand) plan {
 	weight := func() int { return r.IntN(4) }
 	p := plan{
-		nodes: 3, length: time.Duration(8+r.IntN(10)) * time.Second, clients: 2 + r.IntN(3), heartbeat: []time.Duration{60 * time.Millisecond, 150 * time.Millisecond, 350 * time.Millisecond}[r.IntN(3)],
+		nodes: 3, length: time.Duration(8+r.IntN(10)) * time.Second, clients: 2 + r.IntN(3), waiters: 3 + r.IntN(4),
+		heartbeat: []time.Duration{60 * time.Millisecond, 150 * time.Millisecond, 350 * time.Millisecond}[r.IntN(3)],
 		threshold: []uint64{20, 60, 200}[r.IntN(3)],
 		crash:     1 + weight(), cut: 1 + weight(), flap: weight(), slow: weight(), reset: weight(), clock: weight(), transfer: weight(), all: r.IntN(2),
 	}
@@ -193,8 +211,8 @@ func (w *world) leader() string {
 // errNever says that something did not come about.
 var errNever = errors.New("it did not come about")
 
-// await waits until a condition holds, in virtual time.
-func await(within time.Duration, holds func() bool) error {
+// eventually waits until a condition holds, in virtual time.
+func eventually(within time.Duration, holds func() bool) error {
 	for end := time.Now().Add(within); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		if holds() {
 			return nil
@@ -205,7 +223,7 @@ func await(within time.Duration, holds func() bool) error {
 
 // play runs workload and faults, heals, and waits until all nodes are alike.
 func (w *world) play(seed uint64) {
-	if await(30*time.Second, func() bool { return w.leader() != "" }) != nil {
+	if eventually(30*time.Second, func() bool { return w.leader() != "" }) != nil {
 		w.out.Stuck = "no leader within 30 s of the start"
 		return
 	}
@@ -216,17 +234,40 @@ func (w *world) play(seed uint64) {
 	ctx, stop := context.WithCancel(context.Background())
 	var clients sync.WaitGroup
 	for number := range w.plan.clients {
-		clients.Go(func() { w.client(ctx, seed, number) })
+		c := w.newClient(seed, fmt.Sprintf("c%d", number))
+		clients.Go(func() { c.busy(ctx, c.draw) })
+	}
+	for number := range w.plan.waiters {
+		c := w.newClient(seed, fmt.Sprintf("%s-%d", classNames[number%len(classNames)], number))
+		clients.Go(func() { c.busy(ctx, c.stand) })
 	}
 	w.breakThings()
 	w.heal()
-	w.result.Healed = w.now()
+	for class := range classNames {
+		clients.Go(func() { w.newClient(seed, classNames[class]+"-probe").probe() })
+	}
 	time.Sleep(2 * time.Second)
 	stop()
 	clients.Wait()
-	if err := await(60*time.Second, w.alike); err != nil {
+	if eventually(longestWait+5*time.Second, func() bool { return !w.awaited() }) != nil {
+		w.out.Stuck = "waits went on after their time"
+	}
+	if err := eventually(60*time.Second, w.alike); err != nil {
 		w.out.Stuck = "the nodes did not come to one state within 60 s of the last fault"
 	}
+}
+
+// awaited says whether the leader knows of a Reserve that waits, or there is no leader to ask.
+func (w *world) awaited() bool {
+	node := w.node(w.leader())
+	if node == nil {
+		return true
+	}
+	awaited := true
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	err := node.Read(ctx, raftnode.Linearizable, func(state *fsm.State, _ fsm.Clock, _ raftnode.Position) { awaited = state.Awaited() })
+	return awaited || err != nil
 }
 
 // alike says whether all nodes show one index, and notes their states.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -58,8 +59,8 @@ func TestSeeds(t *testing.T) {
 
 // totals are what all seeds did together.
 type totals struct {
-	calls, answered, unknown, terms, installed, expired, deadFences, repeated int
-	// weak counts seeds without a leader change, an expiry or an open outcome.
+	calls, answered, unknown, terms, installed, expired, deadFences, repeated, waited, waitsGranted, waitsEnded int
+	// weak counts seeds without a leader change, an expiry, an open outcome or a wait of each end.
 	weak int
 }
 
@@ -76,7 +77,10 @@ func (s *totals) add(o *Outcome) {
 	s.expired += stats.Expired
 	s.deadFences += stats.Stale
 	s.repeated += stats.Judged.Repeated
-	if stats.Terms < 2 || stats.Expired == 0 || stats.Calls == stats.Answered {
+	s.waited += stats.Judged.Waited
+	s.waitsGranted += stats.Judged.WaitsGranted
+	s.waitsEnded += stats.Judged.WaitsEnded
+	if stats.Terms < 2 || stats.Expired == 0 || stats.Calls == stats.Answered || stats.Judged.WaitsGranted == 0 || stats.Judged.WaitsEnded == 0 {
 		s.weak++
 	}
 }
@@ -84,7 +88,8 @@ func (s *totals) add(o *Outcome) {
 // judge fails the test where a seed broke a promise, and tells what happened.
 func judge(t *testing.T, seed uint64, out *Outcome) {
 	t.Helper()
-	if out.Stuck == "" && out.Result != nil && out.Result.Outcome() != check.Fail {
+	failed := out.Failed()
+	if len(failed) == 0 {
 		return
 	}
 	for _, event := range out.Events {
@@ -100,5 +105,5 @@ func judge(t *testing.T, seed uint64, out *Outcome) {
 			}
 		}
 	}
-	t.Errorf("seed %d failed: %s (QUOTAD_SEED=%d QUOTAD_SIM_SEEDS=1)", seed, out.Stuck, seed)
+	t.Errorf("seed %d failed by %s: %s (QUOTAD_SEED=%d QUOTAD_SIM_SEEDS=1)", seed, strings.Join(failed, ", "), out.Stuck, seed)
 }

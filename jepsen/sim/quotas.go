@@ -1,0 +1,35 @@
+package sim
+
+import (
+	"context"
+	"time"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// classNames are what holders of the classes are called.
+var classNames = []string{"critical", "standard", "background"}
+
+// rate is a quota of so many in three seconds.
+func rate(name, parent string, limit int64) *logpb.Quota {
+	return &logpb.Quota{Name: name, Parent: parent, Rule: &logpb.Quota_Rate{Rate: &logpb.Rate{Limit: limit, PerNs: int64(3 * time.Second)}}}
+}
+
+func slots(name string, limit int64) *logpb.Quota {
+	return &logpb.Quota{Name: name, Rule: &logpb.Quota_Slots{Slots: &logpb.Slots{Limit: limit, GraceNs: int64(300 * time.Millisecond)}}}
+}
+
+// define creates the quotas and says who is of which class.
+func (w *world) define() bool {
+	command := &logpb.Command{IdempotencyKey: "define", Kind: &logpb.Command_ApplyQuotas{ApplyQuotas: &logpb.ApplyQuotas{
+		Quotas: []*logpb.Quota{
+			rate("root", "", 60), rate("root/a", "root", 40), rate("root/b", "root", 40), rate("wide", "", 1_000_000), slots("slots", 3),
+			rate("line", "", 12), slots("seats", 2),
+		},
+		Holders: []*logpb.HolderRule{
+			{Pattern: "critical-*", Class: 0}, {Pattern: "background-2", Class: 2, Weight: 3}, {Pattern: "background-*", Class: 2},
+		},
+		ReplaceHolders: true,
+	}}}
+	return w.newClient(0, "operator").do(context.Background(), command) != nil
+}
