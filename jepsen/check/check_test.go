@@ -59,6 +59,9 @@ func good(t *testing.T) *Simulated {
 		if granted := applied.Results[0].GetGranted(); granted != nil {
 			release.Lease, release.Fence = granted.Lease, granted.Fence
 		}
+		if len(applied.Events) > 0 {
+			s.Seen = append(s.Seen, SimulatedSeen{Watcher: "w", Stream: 1, From: 1, Index: index, Events: applied.Events})
+		}
 		for _, event := range applied.Events {
 			if event.Ticket != 0 && event.Result != nil { // who waited hears of its end now
 				waited := &s.Calls[i-1]
@@ -124,6 +127,7 @@ func TestEachFlawIsFound(t *testing.T) {
 		"the end of a wait before it":        {"answers", func(s *Simulated) { s.Calls[waits].Index--; s.Calls[waits].Now -= int64(100 * time.Millisecond) }},
 		"a wait that ends unheard":           {"answers", func(s *Simulated) { s.Calls[waits].Result = refusedBy(logpb.Reason_REASON_WAIT_EXPIRED) }},
 		"a read of what is not":              {"reads", func(s *Simulated) { s.Calls[waits+2].Shown = proto.CloneOf(shownHeld) }},
+		"a stream with a hole":               {"watch", func(s *Simulated) { s.Seen = slices.Delete(s.Seen, 4, 5) }},
 		"a class that gets nothing more":     {"service", func(s *Simulated) { s.Healed = s.Calls[21].Sent }},
 		"a class that is served late":        {"service", func(s *Simulated) { s.Healed = -int64(12 * time.Second) }},
 		"two leaders":                        {"one-leader", func(s *Simulated) { s.Calls[7].Node = "n2" }},

@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/quotad/quotad/fsm"
 	"github.com/quotad/quotad/fsm/logpb"
 	"github.com/quotad/quotad/jepsen/history"
 	"github.com/quotad/quotad/raftnode/record"
@@ -19,6 +20,8 @@ type Simulated struct {
 	Applied map[string][]*record.Line
 	// Calls are what clients did.
 	Calls []SimulatedCall
+	// Seen are what streams of events told, each in its order.
+	Seen []SimulatedSeen
 	// Final is how the nodes were at the end.
 	Final []history.Final
 	// Healed is when the last fault ended.
@@ -38,6 +41,16 @@ type SimulatedCall struct {
 	Now         int64
 	// NotAccepted says that the command was certainly not accepted; otherwise, without an answer, its outcome is open.
 	NotAccepted bool
+}
+
+// SimulatedSeen is what a stream told of one index; without events that everything up to it was told.
+type SimulatedSeen struct {
+	// Watcher is whose stream it was, Stream counts its streams, From is the index that it was asked to begin at.
+	Watcher string
+	Stream  int
+	From    uint64
+	Index   uint64
+	Events  []fsm.Event
 }
 
 // RunSimulated judges a simulated run by the checkers that need no API.
@@ -62,6 +75,7 @@ func RunSimulated(s *Simulated) *Result {
 	r.realTime()
 	r.leaders()
 	r.clusterTime()
+	r.watches(replayed)
 	r.finalStates(replayed)
 	r.recovery(r.verdict("service", "After the last fault every class is granted something within 10 s."))
 	r.countSimulated(replayed)

@@ -1,6 +1,8 @@
 package check
 
 import (
+	"time"
+
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -40,4 +42,18 @@ func simulatedResponse(command *logpb.Command, result *logpb.Result, now int64) 
 		return &quotav1.ReserveResponse{Outcome: &quotav1.ReserveResponse_Waiting{Waiting: waiting}}
 	}
 	return nil
+}
+
+// message is what a stream told, as the API tells it.
+func (s *SimulatedSeen) message() *quotav1.WatchResponse {
+	message := &quotav1.WatchResponse{Meta: &quotav1.Meta{Index: s.Index}}
+	for i := range s.Events {
+		e := &s.Events[i]
+		message.Events = append(message.Events, &quotav1.Event{
+			Kind: quotav1.EventKind(e.Kind), Quota: e.Quota, Holder: e.Holder, Lease: e.Lease, Fence: e.Fence, Ticket: e.Ticket,
+			Amount: e.Amount, Reason: quotav1.Reason(e.Reason), Duration: durationpb.New(time.Duration(e.Duration)), Task: e.Task,
+			TaskOutcome: quotav1.TaskOutcome(e.Outcome), Workflow: e.Workflow, Step: e.Step,
+		})
+	}
+	return message
 }

@@ -26,25 +26,42 @@ func (r *run) watches(rep *replayed) {
 		stream  int
 	}
 	streams := map[key]*follower{}
-	err := history.Read(filepath.Join(string(r.dir), "seen-*.jsonl"), func(line *history.Seen) error {
-		k := key{line.Watcher, line.Stream}
+	err := r.eachSeen(func(watcher string, stream int, from uint64, message *quotav1.WatchResponse) {
+		k := key{watcher, stream}
 		if streams[k] == nil {
-			streams[k] = &follower{v: v, rep: rep, indices: indices, name: fmt.Sprintf("%s, stream %d", line.Watcher, line.Stream), from: line.From}
+			streams[k] = &follower{v: v, rep: rep, indices: indices, name: fmt.Sprintf("%s, stream %d", watcher, stream), from: from}
 		}
+		if message != nil {
+			streams[k].next(message)
+		}
+	})
+	if err != nil {
+		v.violate("the watchers' history: %v", err)
+	}
+	r.stats.Streams = len(streams)
+}
+
+// eachSeen calls fn with each message of each stream, in order; nil for the end of one.
+func (r *run) eachSeen(fn func(watcher string, stream int, from uint64, message *quotav1.WatchResponse)) error {
+	if r.simulated != nil {
+		for i := range r.simulated.Seen {
+			seen := &r.simulated.Seen[i]
+			fn(seen.Watcher, seen.Stream, seen.From, seen.message())
+		}
+		return nil
+	}
+	return history.Read(filepath.Join(string(r.dir), "seen-*.jsonl"), func(line *history.Seen) error {
 		if line.End != nil {
+			fn(line.Watcher, line.Stream, line.From, nil)
 			return nil
 		}
 		message := new(quotav1.WatchResponse)
 		if err := proto.Unmarshal(line.Message, message); err != nil {
 			return err
 		}
-		streams[k].next(message)
+		fn(line.Watcher, line.Stream, line.From, message)
 		return nil
 	})
-	if err != nil {
-		v.violate("the watchers' history: %v", err)
-	}
-	r.stats.Streams = len(streams)
 }
 
 // follower checks one stream.

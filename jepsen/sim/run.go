@@ -56,6 +56,8 @@ type plan struct {
 	length    time.Duration
 	clients   int
 	waiters   int
+	watchers  int
+	events    int
 	heartbeat time.Duration
 	threshold uint64
 	// weights of the faults.
@@ -66,6 +68,7 @@ func drawPlan(r *rand.Rand) plan {
 	weight := func() int { return r.IntN(4) }
 	p := plan{
 		nodes: 3, length: time.Duration(8+r.IntN(10)) * time.Second, clients: 2 + r.IntN(3), waiters: 3 + r.IntN(4),
+		watchers: 1 + r.IntN(2), events: []int{16, 300, 65_536}[r.IntN(3)],
 		heartbeat: []time.Duration{60 * time.Millisecond, 150 * time.Millisecond, 350 * time.Millisecond}[r.IntN(3)],
 		threshold: []uint64{20, 60, 200}[r.IntN(3)],
 		crash:     1 + weight(), cut: 1 + weight(), flap: weight(), slow: weight(), reset: weight(), clock: weight(), transfer: weight(), all: r.IntN(2),
@@ -87,7 +90,9 @@ type world struct {
 	mu     sync.Mutex
 	nodes  map[string]*raftnode.Node
 	result *check.Simulated
-	out    Outcome
+	// told is up to which index each watcher was told of everything.
+	told map[string]uint64
+	out  Outcome
 }
 
 // Run runs a seed in the present bubble, with files below a folder.
@@ -117,7 +122,7 @@ func newWorld(p plan, r *rand.Rand, dir string) *world {
 	return &world{
 		plan: p, rand: r, dir: dir, mesh: newMesh(rand.New(rand.NewPCG(r.Uint64(), 0x52))), began: time.Now(), //nolint:gosec // no secret
 		nodes: map[string]*raftnode.Node{}, result: &check.Simulated{Applied: map[string][]*record.Line{}},
-		out: Outcome{Faults: map[string]int{}},
+		told: map[string]uint64{}, out: Outcome{Faults: map[string]int{}},
 	}
 }
 
@@ -140,6 +145,7 @@ func (w *world) start(id string) error {
 	}
 	c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLease = w.plan.heartbeat, w.plan.heartbeat, w.plan.heartbeat*3/4
 	c.SnapshotThreshold, c.TrailingLogs, c.SnapshotInterval = w.plan.threshold, w.plan.threshold/2, 500*time.Millisecond
+	c.EventEntries = w.plan.events
 	c.FreeLow, c.FreeStop = -1, -1
 	c.Network = endpoint{w.mesh, id}
 	c.Logger = w.logs.logger(id)
@@ -232,14 +238,11 @@ func (w *world) play(seed uint64) {
 		return
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	var clients sync.WaitGroup
-	for number := range w.plan.clients {
-		c := w.newClient(seed, fmt.Sprintf("c%d", number))
-		clients.Go(func() { c.busy(ctx, c.draw) })
-	}
-	for number := range w.plan.waiters {
-		c := w.newClient(seed, fmt.Sprintf("%s-%d", classNames[number%len(classNames)], number))
-		clients.Go(func() { c.busy(ctx, c.stand) })
+	watching, leave := context.WithCancel(context.Background())
+	var clients, watchers sync.WaitGroup
+	w.employ(ctx, &clients, seed)
+	for number := range w.plan.watchers {
+		watchers.Go(func() { w.newWatcher(seed, number).watch(watching) })
 	}
 	w.breakThings()
 	w.heal()
@@ -249,11 +252,34 @@ func (w *world) play(seed uint64) {
 	time.Sleep(2 * time.Second)
 	stop()
 	clients.Wait()
+	w.settle()
+	leave()
+	watchers.Wait()
+}
+
+// employ starts the clients.
+func (w *world) employ(ctx context.Context, clients *sync.WaitGroup, seed uint64) {
+	for number := range w.plan.clients {
+		c := w.newClient(seed, fmt.Sprintf("c%d", number))
+		clients.Go(func() { c.busy(ctx, c.draw) })
+	}
+	for number := range w.plan.waiters {
+		c := w.newClient(seed, fmt.Sprintf("%s-%d", classNames[number%len(classNames)], number))
+		clients.Go(func() { c.busy(ctx, c.stand) })
+	}
+}
+
+// settle waits until nothing goes on any more that should not.
+func (w *world) settle() {
 	if eventually(longestWait+5*time.Second, func() bool { return !w.awaited() }) != nil {
 		w.out.Stuck = "waits went on after their time"
 	}
 	if err := eventually(60*time.Second, w.alike); err != nil {
 		w.out.Stuck = "the nodes did not come to one state within 60 s of the last fault"
+		return
+	}
+	if eventually(30*time.Second, func() bool { return w.allTold(w.result.Final[0].Index) }) != nil {
+		w.out.Stuck = "a watcher was not told of everything within 30 s"
 	}
 }
 

@@ -59,7 +59,7 @@ func TestSeeds(t *testing.T) {
 
 // totals are what all seeds did together.
 type totals struct {
-	calls, answered, unknown, terms, installed, expired, deadFences, repeated, waited, waitsGranted, waitsEnded int
+	calls, answered, unknown, terms, installed, expired, deadFences, repeated, waited, waitsGranted, waitsEnded, streams int
 	// weak counts seeds without a leader change, an expiry, an open outcome or a wait of each end.
 	weak int
 }
@@ -77,6 +77,7 @@ func (s *totals) add(o *Outcome) {
 	s.expired += stats.Expired
 	s.deadFences += stats.Stale
 	s.repeated += stats.Judged.Repeated
+	s.streams += stats.Streams
 	s.waited += stats.Judged.Waited
 	s.waitsGranted += stats.Judged.WaitsGranted
 	s.waitsEnded += stats.Judged.WaitsEnded
