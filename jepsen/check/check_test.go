@@ -40,6 +40,10 @@ func good(t *testing.T) *Simulated {
 	}
 	release := &logpb.Release{}
 	commands = append(commands, &logpb.Command{Session: 1, Seq: 23, Kind: &logpb.Command_Release{Release: release}})
+	begin := &logpb.BeginTask{Task: "t", Holder: "h", TtlNs: int64(time.Minute)}
+	end := &logpb.EndTask{Task: "t", Outcome: logpb.TaskOutcome_TASK_OUTCOME_DONE}
+	commands = append(commands, &logpb.Command{Session: 1, Seq: 24, Kind: &logpb.Command_BeginTask{BeginTask: begin}},
+		&logpb.Command{Session: 1, Seq: 25, Kind: &logpb.Command_EndTask{EndTask: end}})
 	s := &Simulated{Applied: map[string][]*record.Line{}}
 	machine := fsm.New()
 	for i, command := range commands {
@@ -58,6 +62,9 @@ func good(t *testing.T) *Simulated {
 		})
 		if granted := applied.Results[0].GetGranted(); granted != nil {
 			release.Lease, release.Fence = granted.Lease, granted.Fence
+		}
+		if begun := applied.Results[0].GetTaskBegun(); begun != nil {
+			end.Fence = begun.Fence
 		}
 		if len(applied.Events) > 0 {
 			s.Seen = append(s.Seen, SimulatedSeen{Watcher: "w", Stream: 1, From: 1, Index: index, Events: applied.Events})
@@ -126,14 +133,20 @@ func TestEachFlawIsFound(t *testing.T) {
 		"the end of another's wait":          {"answers", func(s *Simulated) { s.Calls[waits].Result = s.Calls[waits-1].Result }},
 		"the end of a wait before it":        {"answers", func(s *Simulated) { s.Calls[waits].Index--; s.Calls[waits].Now -= int64(100 * time.Millisecond) }},
 		"a wait that ends unheard":           {"answers", func(s *Simulated) { s.Calls[waits].Result = refusedBy(logpb.Reason_REASON_WAIT_EXPIRED) }},
-		"a read of what is not":              {"reads", func(s *Simulated) { s.Calls[waits+2].Shown = proto.CloneOf(shownHeld) }},
-		"a stream with a hole":               {"watch", func(s *Simulated) { s.Seen = slices.Delete(s.Seen, 4, 5) }},
-		"a class that gets nothing more":     {"service", func(s *Simulated) { s.Healed = s.Calls[21].Sent }},
-		"a class that is served late":        {"service", func(s *Simulated) { s.Healed = -int64(12 * time.Second) }},
-		"two leaders":                        {"one-leader", func(s *Simulated) { s.Calls[7].Node = "n2" }},
-		"time that runs too fast":            {"cluster-time", func(s *Simulated) { hurry(s) }},
-		"a node that differs at the end":     {"converged", func(s *Simulated) { s.Final[1].Whole = "00" }},
-		"a node that is silent":              {"converged", func(s *Simulated) { s.Final[1].Error = "away" }},
+		"a read of what is not":              {"reads", func(s *Simulated) { s.Calls[waits+4].Shown = proto.CloneOf(shownHeld) }},
+		"two attempts at a time":             {"tasks", func(s *Simulated) { s.Calls = append(s.Calls, begunBeside(s.Calls[waits+2])) }},
+		"a task that is done begins": {"tasks", func(s *Simulated) {
+			beside := begunBeside(s.Calls[waits+2])
+			beside.Sent, beside.Returned = s.Calls[waits+3].Returned+1, s.Calls[waits+3].Returned+2
+			s.Calls = append(s.Calls, beside)
+		}},
+		"a stream with a hole":           {"watch", func(s *Simulated) { s.Seen = slices.Delete(s.Seen, 4, 5) }},
+		"a class that gets nothing more": {"service", func(s *Simulated) { s.Healed = s.Calls[21].Sent }},
+		"a class that is served late":    {"service", func(s *Simulated) { s.Healed = -int64(12 * time.Second) }},
+		"two leaders":                    {"one-leader", func(s *Simulated) { s.Calls[7].Node = "n2" }},
+		"time that runs too fast":        {"cluster-time", func(s *Simulated) { hurry(s) }},
+		"a node that differs at the end": {"converged", func(s *Simulated) { s.Final[1].Whole = "00" }},
+		"a node that is silent":          {"converged", func(s *Simulated) { s.Final[1].Error = "away" }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := good(t)
@@ -158,6 +171,16 @@ func again(s *Simulated) *SimulatedCall {
 
 // shownHeld is a read of the slot in use, which at the end is free.
 var shownHeld = &quotav1.GetQuotaResponse{Quota: &quotav1.QuotaStatus{Definition: &quotav1.Quota{Name: "slot"}, Usable: 1, Held: 1, Leases: 7}}
+
+// begunBeside is another attempt of a task, under a request of its own, after one that began.
+func begunBeside(first SimulatedCall) SimulatedCall {
+	first.Command, first.Result = proto.CloneOf(first.Command), proto.CloneOf(first.Result)
+	first.Command.Seq = 99
+	first.Result.GetTaskBegun().Fence++
+	first.Result.GetTaskBegun().Attempt++
+	first.Sent, first.Returned = first.Returned+1, first.Returned+2
+	return first
+}
 
 func refusedBy(reason logpb.Reason) *logpb.Result {
 	return &logpb.Result{Kind: &logpb.Result_Refusal{Refusal: &logpb.Refusal{Reason: reason}}}

@@ -75,6 +75,7 @@ func RunSimulated(s *Simulated) *Result {
 	r.realTime()
 	r.leaders()
 	r.clusterTime()
+	r.tasks()
 	r.watches(replayed)
 	r.finalStates(replayed)
 	r.recovery(r.verdict("service", "After the last fault every class is granted something within 10 s."))
@@ -98,6 +99,9 @@ func (s *SimulatedCall) call() *call {
 	}
 	if s.Index == 0 {
 		c.Error = &history.Error{Text: "no answer", NotAccepted: s.NotAccepted}
+		if s.NotAccepted {
+			c.Error.Reason = int32(quotav1.Reason_REASON_NO_LEADER)
+		}
 	} else {
 		p.meta = s.meta()
 		if s.Result != nil {

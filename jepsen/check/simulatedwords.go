@@ -14,20 +14,46 @@ import (
 // have what such checkers want to know.
 
 func simulatedRequest(command *logpb.Command) proto.Message {
-	if ask := command.GetReserve(); ask != nil {
-		request := &quotav1.ReserveRequest{Holder: ask.Holder}
-		if ask.WaitNs > 0 {
-			request.Wait = durationpb.New(until(ask.WaitNs, 0))
+	switch k := command.Kind.(type) {
+	case *logpb.Command_Reserve:
+		request := &quotav1.ReserveRequest{Holder: k.Reserve.Holder}
+		if k.Reserve.WaitNs > 0 {
+			request.Wait = durationpb.New(time.Duration(k.Reserve.WaitNs))
 		}
 		return request
+	case *logpb.Command_BeginTask:
+		return &quotav1.BeginTaskRequest{Task: k.BeginTask.Task, Holder: k.BeginTask.Holder, Attempt: k.BeginTask.Attempt}
+	case *logpb.Command_RenewTask:
+		return &quotav1.RenewTaskRequest{Task: k.RenewTask.Task, Fence: k.RenewTask.Fence}
+	case *logpb.Command_EndTask:
+		return &quotav1.EndTaskRequest{Task: k.EndTask.Task, Fence: k.EndTask.Fence, Outcome: quotav1.TaskOutcome(k.EndTask.Outcome)}
+	case *logpb.Command_RetryTask:
+		return &quotav1.RetryTaskRequest{Task: k.RetryTask.Task}
+	case *logpb.Command_ForgetTask:
+		return &quotav1.ForgetTaskRequest{Task: k.ForgetTask.Task}
 	}
 	return nil
 }
 
 func simulatedResponse(command *logpb.Command, result *logpb.Result, now int64) proto.Message {
-	if command.GetReserve() == nil {
-		return nil
+	switch command.Kind.(type) {
+	case *logpb.Command_Reserve:
+		return simulatedReserved(result, now)
+	case *logpb.Command_BeginTask:
+		return simulatedBegun(result, now)
+	case *logpb.Command_RenewTask:
+		if renewed := result.GetRenewed(); renewed != nil {
+			return &quotav1.RenewTaskResponse{ExpiresIn: durationpb.New(until(renewed.DeadlineNs, now))}
+		}
+	case *logpb.Command_EndTask:
+		if ended := result.GetTaskEnded(); ended != nil {
+			return &quotav1.EndTaskResponse{Phase: quotav1.TaskPhase(ended.Phase), Failures: ended.Failures, MaxFailures: ended.MaxFailures}
+		}
 	}
+	return nil
+}
+
+func simulatedReserved(result *logpb.Result, now int64) proto.Message {
 	switch k := result.Kind.(type) {
 	case *logpb.Result_Granted:
 		lease := &quotav1.Lease{
@@ -42,6 +68,24 @@ func simulatedResponse(command *logpb.Command, result *logpb.Result, now int64) 
 		return &quotav1.ReserveResponse{Outcome: &quotav1.ReserveResponse_Waiting{Waiting: waiting}}
 	}
 	return nil
+}
+
+func simulatedBegun(result *logpb.Result, now int64) proto.Message {
+	answer := &quotav1.BeginTaskResponse{}
+	switch k := result.Kind.(type) {
+	case *logpb.Result_Refusal:
+		answer.Outcome = &quotav1.BeginTaskResponse_Refusal{Refusal: &quotav1.Refusal{Reason: quotav1.Reason(k.Refusal.Reason)}}
+	case *logpb.Result_TaskBegun:
+		if k.TaskBegun.Attempt == 0 {
+			answer.Outcome = &quotav1.BeginTaskResponse_Done{Done: true}
+			break
+		}
+		answer.Outcome = &quotav1.BeginTaskResponse_Attempt{Attempt: &quotav1.Attempt{
+			Number: k.TaskBegun.Attempt, Fence: k.TaskBegun.Fence, Failures: k.TaskBegun.Failures, MaxFailures: k.TaskBegun.MaxFailures,
+			ExpiresIn: durationpb.New(until(k.TaskBegun.DeadlineNs, now)),
+		}}
+	}
+	return answer
 }
 
 // message is what a stream told, as the API tells it.

@@ -39,6 +39,9 @@ func (w *world) newClient(seed uint64, name string) *client {
 // busy has a client do one thing after the other until its context ends.
 func (c *client) busy(ctx context.Context, act func(context.Context)) {
 	for ctx.Err() == nil {
+		if rest := time.Until(c.w.restsUntil()); rest > 0 {
+			time.Sleep(rest)
+		}
 		if c.session == 0 {
 			c.open(ctx)
 		} else {

@@ -32,7 +32,13 @@ func (w *world) breakThings() {
 	for _, f := range faults {
 		total += f.weight
 	}
+	half := time.Now().Add(p.length / 2)
 	for end := time.Now().Add(p.length); time.Now().Before(end); {
+		if p.rests && time.Now().After(half) {
+			p.rests = false
+			w.rest()
+			end = time.Now().Add(p.length / 2)
+		}
 		at := w.rand.IntN(total)
 		for _, f := range faults {
 			if at -= f.weight; at < 0 {
@@ -44,6 +50,24 @@ func (w *world) breakThings() {
 		}
 		w.pause(50, 1000)
 	}
+}
+
+// taskWait is a little longer than the first failure of a task keeps it waiting.
+const taskWait = 5*time.Minute + 10*time.Second
+
+// rest lets time pass in which only the cluster does something.
+func (w *world) rest() {
+	w.mu.Lock()
+	w.resting = time.Now().Add(taskWait)
+	w.mu.Unlock()
+	w.say("all rest for %v", taskWait)
+	time.Sleep(taskWait)
+}
+
+func (w *world) restsUntil() time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.resting
 }
 
 func (w *world) pause(least, most int) {

@@ -10,6 +10,9 @@ import (
 // classNames are what holders of the classes are called.
 var classNames = []string{"critical", "standard", "background"}
 
+// sessionIdle is how long a session lives that is not used: short, so that some end.
+const sessionIdle = 6 * time.Second
+
 // rate is a quota of so many in three seconds.
 func rate(name, parent string, limit int64) *logpb.Quota {
 	return &logpb.Quota{Name: name, Parent: parent, Rule: &logpb.Quota_Rate{Rate: &logpb.Rate{Limit: limit, PerNs: int64(3 * time.Second)}}}
@@ -25,11 +28,20 @@ func (w *world) define() bool {
 		Quotas: []*logpb.Quota{
 			rate("root", "", 60), rate("root/a", "root", 40), rate("root/b", "root", 40), rate("wide", "", 1_000_000), slots("slots", 3),
 			rate("line", "", 12), slots("seats", 2),
+			rate("chain", "", 10), rate("tasks", "", 100),
 		},
 		Holders: []*logpb.HolderRule{
 			{Pattern: "critical-*", Class: 0}, {Pattern: "background-2", Class: 2, Weight: 3}, {Pattern: "background-*", Class: 2},
 		},
-		ReplaceHolders: true,
+		ReplaceHolders: true, Workflows: []*logpb.Workflow{chain()}, ReplaceWorkflows: true,
 	}}}
-	return w.newClient(0, "operator").do(context.Background(), command) != nil
+	operator := w.newClient(0, "operator")
+	limits := &logpb.Command{Kind: &logpb.Command_SetLimits{SetLimits: &logpb.SetLimits{SessionIdleNs: new(int64(sessionIdle))}}}
+	for range 10 { // set twice they are the same
+		if operator.do(context.Background(), limits) != nil {
+			return operator.do(context.Background(), command) != nil
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	return false
 }

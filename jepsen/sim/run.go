@@ -52,12 +52,15 @@ func (o *Outcome) Failed() []string {
 
 // plan is what a seed draws: each run has faults of its own.
 type plan struct {
-	nodes     int
-	length    time.Duration
-	clients   int
-	waiters   int
-	watchers  int
-	events    int
+	nodes    int
+	length   time.Duration
+	clients  int
+	waiters  int
+	runners  int
+	watchers int
+	events   int
+	// rests: half-way all clients rest for longer than a failure keeps a task waiting.
+	rests     bool
 	heartbeat time.Duration
 	threshold uint64
 	// weights of the faults.
@@ -68,7 +71,7 @@ func drawPlan(r *rand.Rand) plan {
 	weight := func() int { return r.IntN(4) }
 	p := plan{
 		nodes: 3, length: time.Duration(8+r.IntN(10)) * time.Second, clients: 2 + r.IntN(3), waiters: 3 + r.IntN(4),
-		watchers: 1 + r.IntN(2), events: []int{16, 300, 65_536}[r.IntN(3)],
+		runners: 1 + r.IntN(3), rests: r.IntN(4) == 0, watchers: 1 + r.IntN(2), events: []int{16, 300, 65_536}[r.IntN(3)],
 		heartbeat: []time.Duration{60 * time.Millisecond, 150 * time.Millisecond, 350 * time.Millisecond}[r.IntN(3)],
 		threshold: []uint64{20, 60, 200}[r.IntN(3)],
 		crash:     1 + weight(), cut: 1 + weight(), flap: weight(), slow: weight(), reset: weight(), clock: weight(), transfer: weight(), all: r.IntN(2),
@@ -90,6 +93,8 @@ type world struct {
 	mu     sync.Mutex
 	nodes  map[string]*raftnode.Node
 	result *check.Simulated
+	// resting is until when clients rest.
+	resting time.Time
 	// told is up to which index each watcher was told of everything.
 	told map[string]uint64
 	out  Outcome
@@ -266,6 +271,14 @@ func (w *world) employ(ctx context.Context, clients *sync.WaitGroup, seed uint64
 	for number := range w.plan.waiters {
 		c := w.newClient(seed, fmt.Sprintf("%s-%d", classNames[number%len(classNames)], number))
 		clients.Go(func() { c.busy(ctx, c.stand) })
+	}
+	for number := range w.plan.runners {
+		r := &runner{client: w.newClient(seed, fmt.Sprintf("runner-%d", number))}
+		clients.Go(func() { r.busy(ctx, r.act) })
+	}
+	for number := range chainSteps {
+		c := w.newClient(seed, stepName(number))
+		clients.Go(func() { c.busy(ctx, c.step) })
 	}
 }
 

@@ -60,6 +60,7 @@ func TestSeeds(t *testing.T) {
 // totals are what all seeds did together.
 type totals struct {
 	calls, answered, unknown, terms, installed, expired, deadFences, repeated, waited, waitsGranted, waitsEnded, streams int
+	sessionsEnded, attempts, lost, shelved, putBack, sequentials, parallels, turns                                       int
 	// weak counts seeds without a leader change, an expiry, an open outcome or a wait of each end.
 	weak int
 }
@@ -78,6 +79,15 @@ func (s *totals) add(o *Outcome) {
 	s.deadFences += stats.Stale
 	s.repeated += stats.Judged.Repeated
 	s.streams += stats.Streams
+	judged := &stats.Judged
+	s.sessionsEnded += judged.SessionsEnded
+	s.attempts += judged.Attempts
+	s.lost += judged.Lost
+	s.shelved += judged.Shelved
+	s.putBack += judged.PutBack
+	s.sequentials += judged.Sequentials
+	s.parallels += judged.Parallels
+	s.turns += judged.Turns
 	s.waited += stats.Judged.Waited
 	s.waitsGranted += stats.Judged.WaitsGranted
 	s.waitsEnded += stats.Judged.WaitsEnded
