@@ -16,8 +16,7 @@ import (
 )
 
 // proposer turns concurrent calls into log entries. While an entry is on its way, what comes queues up; the next entry
-// takes it all, within its bounds. It goes beside the first when it is as large as that. So load decides the batch, and an
-// idle proposer adds no delay.
+// takes it all, within its bounds. So load decides the batch, and an idle proposer adds no delay.
 type proposer struct {
 	n *Node
 
@@ -26,9 +25,7 @@ type proposer struct {
 	queue    []*call
 	commands int
 	bytes    int
-	// away counts the commands of entries that are on their way.
-	away   int
-	closed bool
+	closed   bool
 	// time asks for an entry without commands, unless one with commands goes.
 	time  atomic.Bool
 	wake  chan struct{}
@@ -190,7 +187,7 @@ func (p *proposer) run() {
 			p.wg.Wait()
 			return
 		}
-		for p.due() {
+		for p.pending() {
 			select {
 			case p.slots <- struct{}{}:
 			case <-p.n.closing:
@@ -234,14 +231,10 @@ func (p *proposer) sendTime() {
 	p.send(lead, nil, nil)
 }
 
-// largeEntry is what is worth an entry of its own whatever is on its way: more make a command hardly cheaper.
-const largeEntry = 256
-
-// due tells whether what is queued is worth an entry beside those that are on their way.
-func (p *proposer) due() bool {
+func (p *proposer) pending() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(p.queue) > 0 && p.commands >= min(p.away, largeEntry)
+	return len(p.queue) > 0
 }
 
 // take takes what fits into one entry off the queue.
@@ -269,7 +262,6 @@ func (p *proposer) take() (parts []part, commands []*logpb.Command) {
 		p.queue[0] = nil
 		p.queue = p.queue[1:]
 	}
-	p.away += len(commands)
 	p.n.metrics.queued.Set(float64(p.commands))
 	return parts, commands
 }
@@ -282,7 +274,7 @@ func (p *proposer) send(lead *leadership, parts []part, commands []*logpb.Comman
 		Commands: commands,
 	})
 	if err != nil {
-		p.back(len(commands))
+		<-p.slots
 		p.finish(parts, nil, fmt.Errorf("encoding an entry: %w", err))
 		return
 	}
@@ -291,7 +283,8 @@ func (p *proposer) send(lead *leadership, parts []part, commands []*logpb.Comman
 	future := p.n.raft.Apply(data, p.n.config.ApplyTimeout)
 	p.wg.Go(func() {
 		err := p.n.await(future)
-		p.back(len(commands))
+		<-p.slots
+		p.kick()
 		if err != nil {
 			p.finish(parts, nil, p.n.classify(err))
 			return
@@ -305,15 +298,6 @@ func (p *proposer) send(lead *leadership, parts []part, commands []*logpb.Comman
 		p.n.config.crash.pass("before-answer")
 		p.finish(parts, &applied, nil)
 	})
-}
-
-// back notes that an entry with so many commands is not on its way any more.
-func (p *proposer) back(commands int) {
-	p.mu.Lock()
-	p.away -= commands
-	p.mu.Unlock()
-	<-p.slots
-	p.kick()
 }
 
 // finish answers the calls of an entry.
