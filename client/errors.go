@@ -62,8 +62,21 @@ func (e *UnknownOutcomeError) Error() string {
 	return fmt.Sprintf("quotad: outcome unknown: %v", e.Err)
 }
 
-// Unwrap returns what errors.Is may ask for: the reason and the error below.
-func (e *UnknownOutcomeError) Unwrap() []error { return unwrap(e.Reason, e.Err) }
+// Unwrap returns what errors.Is may ask for: the reason and the error below. That the last attempt was not accepted is not
+// among it: who looks for a *NotAcceptedError asks whether there was no effect.
+func (e *UnknownOutcomeError) Unwrap() []error { return append(unwrap(e.Reason, nil), doubtful(e.Err)...) }
+
+// doubtful returns an error, or where a *NotAcceptedError is in it, what stands beside and below that.
+func doubtful(err error) (rest []error) {
+	var parts interface{ Unwrap() []error }
+	if _, refused := errors.AsType[*NotAcceptedError](err); !refused || !errors.As(err, &parts) {
+		return unwrap(0, err)
+	}
+	for _, part := range parts.Unwrap() {
+		rest = append(rest, doubtful(part)...)
+	}
+	return rest
+}
 
 // RefusalError is the cluster's answer "no", which changed nothing.
 type RefusalError struct {

@@ -52,8 +52,14 @@ type UnknownError struct{ Err error }
 // Error implements error.
 func (e *UnknownError) Error() string { return "outcome unknown: " + e.Err.Error() }
 
-// Unwrap returns the cause.
-func (e *UnknownError) Unwrap() error { return e.Err }
+// Unwrap returns the cause. That something was not accepted, such as a later part of the same call, is not found below: who
+// looks for it asks whether there was no effect.
+func (e *UnknownError) Unwrap() error {
+	if _, refused := errors.AsType[*NotAcceptedError](e.Err); refused {
+		return nil
+	}
+	return e.Err
+}
 
 // CompactedError says that events before Oldest are gone.
 type CompactedError struct{ Oldest uint64 }

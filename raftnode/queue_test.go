@@ -459,35 +459,19 @@ func TestEntriesInFlightAreBounded(t *testing.T) {
 	}
 }
 
-// TestAnEntryBesideAnotherIsAsLarge: beside an entry of one command the next goes at once; beside two, one waits for a second.
-func TestAnEntryBesideAnotherIsAsLarge(t *testing.T) {
-	n := openOne(t, func(c *Config) { c.EntriesInFlight = 3 })
-	if _, _, err := n.Propose(t.Context(), slots(100)); err != nil {
-		t.Fatal(err)
-	}
-	blocked, open := block(n)
-	var calls sync.WaitGroup
-	at := make([]Position, 4)
-	propose := func(i int) {
-		calls.Go(func() {
-			var err error
-			if _, at[i], err = n.Propose(context.Background(), take(1)); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	propose(0)
-	<-blocked
-	propose(1)
-	poll(t, "the second goes beside the first", func() bool { return len(n.proposer.slots) == 2 && n.proposer.queued() == 0 })
-	propose(2)
-	poll(t, "the third queues up", func() bool { return n.proposer.queued() == 1 })
-	propose(3)
-	poll(t, "the fourth goes with it", func() bool { return len(n.proposer.slots) == 3 && n.proposer.queued() == 0 })
-	open()
-	calls.Wait()
-	if at[0].Index == at[1].Index || at[1].Index == at[2].Index || at[2].Index != at[3].Index {
-		t.Errorf("in entries %d, %d, %d and %d", at[0].Index, at[1].Index, at[2].Index, at[3].Index)
+// TestACallThatIsAcceptedInPartIsUnknown: of a call in several entries one was not accepted. Only where that is all of the call
+// had it no effect, and nobody who asks the error for that may be told so otherwise.
+func TestACallThatIsAcceptedInPartIsUnknown(t *testing.T) {
+	for _, tt := range []struct {
+		from, to int
+		unknown  bool
+	}{{0, 2, false}, {1, 2, true}, {0, 1, true}} {
+		c := &call{commands: make([]*logpb.Command, 2), left: 2, finished: make(chan struct{})}
+		new(proposer).failLocked(c, part{call: c, from: tt.from, to: tt.to}, &NotAcceptedError{Cause: NotLeader})
+		_, unknown := errors.AsType[*UnknownError](c.err)
+		if refused := causeOf(c.err) != 0; unknown != tt.unknown || refused == tt.unknown {
+			t.Errorf("commands %d to %d of 2: unknown %t, not accepted %t: %v", tt.from, tt.to, unknown, refused, c.err)
+		}
 	}
 }
 

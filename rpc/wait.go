@@ -64,6 +64,9 @@ func (s *Server) await(
 		if err == nil && again.GetWaiting() != nil {
 			err = &raftnode.UnknownError{Err: errors.New("the wait goes on")}
 		}
+		if refused, ok := errors.AsType[*raftnode.NotAcceptedError](err); ok {
+			err = &raftnode.UnknownError{Err: refused} // the first time it was accepted
+		}
 		return again, at, err
 	}
 	left := !anonymous(command) || !s.giveUp(context.WithoutCancel(ctx), waiting.Ticket)

@@ -11,6 +11,9 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/raftnode"
+	"github.com/quotad/quotad/rpc"
 	"github.com/quotad/quotad/rpc/quotav1"
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
@@ -317,5 +320,25 @@ func TestALeaderThatNobodyCanFollowStopsInTime(t *testing.T) {
 	_ = nodes[leader].http.Close()
 	if err := nodes[leader].node.Close(ctx); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestAWaitThatLostItsNodeIsUnknown: a node that ceased to lead between the grant of a waiter and its answer asks for the
+// result under the request's id, and is not accepted. The Reserve was accepted before, and may have been granted.
+func TestAWaitThatLostItsNodeIsUnknown(t *testing.T) {
+	for _, n := range newNodes(t, 3) {
+		if _, _, self := n.node.Leader(); self {
+			continue
+		}
+		command := &logpb.Command{IdempotencyKey: "k", Kind: &logpb.Command_Reserve{Reserve: &logpb.Reserve{
+			Holder: "a", Items: []*logpb.Item{{Quota: "s"}}, WaitNs: int64(time.Minute),
+		}}}
+		_, _, err := rpc.Await(n.server, t.Context(), command, &logpb.Waiting{Ticket: 1}, raftnode.Position{})
+		if _, unknown := errors.AsType[*raftnode.UnknownError](err); !unknown {
+			t.Errorf("%T: %v", err, err)
+		}
+		if _, refused := errors.AsType[*raftnode.NotAcceptedError](err); refused {
+			t.Errorf("it is taken for one that had no effect: %v", err)
+		}
 	}
 }
