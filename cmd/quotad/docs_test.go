@@ -40,6 +40,7 @@ func TestDocuments(t *testing.T) {
 		}
 		ran += len(commands)
 		t.Run(strings.TrimPrefix(path, "../../"), func(t *testing.T) {
+			t.Parallel()
 			runDocument(t, commands, strings.Contains(string(text), startsNodes))
 		})
 	}
