@@ -64,7 +64,9 @@ func (e *UnknownOutcomeError) Error() string {
 
 // Unwrap returns what errors.Is may ask for: the reason and the error below. That the last attempt was not accepted is not
 // among it: who looks for a *NotAcceptedError asks whether there was no effect.
-func (e *UnknownOutcomeError) Unwrap() []error { return append(unwrap(e.Reason, nil), doubtful(e.Err)...) }
+func (e *UnknownOutcomeError) Unwrap() []error {
+	return append(unwrap(e.Reason, nil), doubtful(e.Err)...)
+}
 
 // doubtful returns an error, or where a *NotAcceptedError is in it, what stands beside and below that.
 func doubtful(err error) (rest []error) {

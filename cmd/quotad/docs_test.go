@@ -28,6 +28,7 @@ import (
 const startsNodes = "<!-- this page starts its own nodes -->"
 
 func TestDocuments(t *testing.T) {
+	t.Parallel()
 	ran := 0
 	for _, path := range documents(t) {
 		text, err := os.ReadFile(path)
