@@ -87,7 +87,7 @@ func TestUpstreamPauses(t *testing.T) {
 			{0, asks("outsider", 0, itemOf("h", 9)), "lease 1: h=9 until 5m0s"},
 			{0, consumesAtOnce("implementation", itemOf("r", 1)), "lease 2: r=1 until 5m0s; op 1 spends r=1 by 2s"},
 			{0, reports(2, 1, signal("r", logpb.Cause_CAUSE_OVERLOADED)), "reported: r"},
-			{0, asks("implementation", 0, itemOf("h", 1)), "ZONE h again at 56m59s"},
+			{0, asks("implementation", 0, itemOf("h", 1)), "ZONE h again at 56m59.0018s"},
 			{0, asks("triage", 0, itemOf("r", 1)), "lease 3: r=1 until 5m0s"},
 		}},
 		{"what only observes is not withheld", []*logpb.Quota{rateOf("r", 100, minute), policed(rateOf("s", 1, minute), &logpb.Policy{Observe: true})}, []line{

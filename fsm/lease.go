@@ -109,7 +109,7 @@ func (m *Machine) hold(l *lease, ask *logpb.Reserve, needs []need) {
 		}
 		for q := first; q != nil; q = m.above(q) {
 			q.ledger.held += amount
-			m.use(q, l.holder, l.class, q.ledger.window, amount)
+			m.use(q, l.holder, l.class, q.ledger.window, openEnd, amount)
 			q.leases++
 			l.items = append(l.items, item{
 				quota: q.number, ancestor: q != first, window: q.ledger.window, held: amount,
@@ -221,7 +221,7 @@ func (m *Machine) voidClosed(l *lease) {
 		m.eachShare(l, i, func(it *item, q *quota) {
 			if held := it.heldOf(q); held > 0 {
 				q.ledger.held -= held
-				m.use(q, l.holder, l.class, it.window, -held)
+				m.use(q, l.holder, l.class, it.window, openEnd, -held)
 				m.relieved(q)
 			}
 			it.window = closedWindow
@@ -405,7 +405,7 @@ func (m *Machine) unhold(l *lease, index int, amount int64) {
 	m.eachShare(l, index, func(it *item, q *quota) {
 		if it.heldOf(q) > 0 {
 			q.ledger.held -= amount
-			m.use(q, l.holder, l.class, it.window, -amount)
+			m.use(q, l.holder, l.class, it.window, openEnd, -amount)
 			m.relieved(q)
 		}
 		it.held -= amount
@@ -437,7 +437,7 @@ func (m *Machine) endLease(l *lease, how EventKind, withGrace bool) []*logpb.Gra
 			continue
 		}
 		q.ledger.held -= held
-		m.use(q, l.holder, l.class, it.window, -held)
+		m.use(q, l.holder, l.class, it.window, openEnd, -held)
 		m.relieved(q)
 		if !it.ancestor {
 			returned = append(returned, &logpb.GrantedItem{Quota: q.name(), Amount: held})

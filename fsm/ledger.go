@@ -44,7 +44,7 @@ type ledger struct {
 	// settled is what was consumed and finally settled within this window.
 	settled int64
 	// used is what each class holds and has consumed in this window.
-	used [classes]int64
+	used [classes]use
 
 	// arrival is the burst's theoretical arrival time (the generic cell rate algorithm, ITU-T I.371).
 	arrival int64
@@ -67,6 +67,9 @@ type entry struct {
 func (g *ledger) clone() ledger {
 	c := *g
 	c.log = slices.Clone(g.log)
+	for class := range c.used {
+		c.used[class] = g.used[class].clone()
+	}
 	return c
 }
 
@@ -117,7 +120,7 @@ func (g *ledger) advanceAnchored(r *rule, v view) (rolled bool) {
 
 // roll makes held amounts void and gives the next ones a new window.
 func (g *ledger) roll(window int64) {
-	g.held, g.window, g.used = 0, window, [classes]int64{}
+	g.held, g.window, g.used = 0, window, [classes]use{}
 }
 
 // dropWindow drops what ended before a window's opening, and with it what was known of the closed window.
@@ -151,6 +154,17 @@ func (g *ledger) drop(cutoff int64) {
 		n++
 	}
 	g.log = slices.Delete(g.log, 0, n)
+	for class := range g.used {
+		g.used[class].drop(cutoff)
+	}
+}
+
+// usedByAll returns what all classes hold and have consumed in this window.
+func (g *ledger) usedByAll() (sum int64) {
+	for class := range g.used {
+		sum += g.used[class].amount
+	}
+	return sum
 }
 
 // usable returns what may count at most: the rule's usable, lowered by a report.
@@ -379,6 +393,9 @@ func (g *ledger) learnReset(r *rule, v, answered view, after, resolution int64) 
 	g.closeBegin, g.closeEnd = begin, end
 	g.opened = max(g.opened, begin-r.period)
 	g.dropWindow(g.opened)
+	for class := range g.used {
+		g.used[class].ends = nil
+	}
 	return true
 }
 

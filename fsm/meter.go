@@ -14,7 +14,8 @@ type meter struct {
 	holder     string
 	quota      uint32
 	// used is what it holds and has consumed in a window.
-	window, used int64
+	window int64
+	used   use
 	MeterCounts
 }
 
@@ -47,25 +48,11 @@ func (m *Machine) meter(q *quota, name string) *meter {
 	c := &meter{holder: name, quota: q.number}
 	if ok {
 		*c = *known
-		c.Denials = slices.Clone(known.Denials)
+		c.used, c.Denials = known.used.clone(), slices.Clone(known.Denials)
 	}
 	c.generation = m.generation
 	m.meters.Set(c)
 	return c
-}
-
-// use notes what a holder takes of the present window, or gives back.
-func (m *Machine) use(q *quota, name string, class int32, window, amount int64) {
-	if q.rule.kind != kindWindow || window != q.ledger.window {
-		return
-	}
-	q.ledger.used[class] += amount
-	if t := m.meter(q, name); t != nil {
-		if t.window != window {
-			t.window, t.used = window, 0
-		}
-		t.used = max(t.used+amount, 0) // it may have begun to count while something was held
-	}
 }
 
 // usedBy returns what a holder holds and has consumed of the present window.
@@ -74,7 +61,7 @@ func (s *State) usedBy(q *quota, name string) int64 {
 	if !ok || t.window != q.ledger.window {
 		return 0
 	}
-	return t.used
+	return t.used.since(q.ledger.cutoff)
 }
 
 // answered counts an answer of the provider.
@@ -116,9 +103,9 @@ func (m *Machine) noteRefused(name string, refusal *logpb.Refusal) {
 // usesAny tells whether a holder used something of a present window that it has a meter for.
 func (m *Machine) usesAny(name string) (uses bool) {
 	m.meters.Ascend(&meter{holder: name}, func(t *meter) bool {
-		if t.holder == name && t.used > 0 {
+		if t.holder == name && t.used.amount > 0 {
 			q, ok := m.quotas.Get(t.quota)
-			uses = ok && t.window == q.ledger.window && q.ledger.used != [classes]int64{}
+			uses = ok && t.window == q.ledger.window && q.ledger.usedByAll() > 0
 		}
 		return t.holder == name && !uses
 	})
@@ -175,7 +162,7 @@ func (s *State) viewUsage(t *meter, q *quota, at Clock) UsageView {
 	}
 	v.Used = 0
 	if t.window == g.window {
-		v.Used = t.used
+		v.Used = t.used.since(g.cutoff)
 	}
 	v.Share = q.shareOf(q.rule.policy.shares.holder(t.holder))
 	if v.Share > 0 {
@@ -187,8 +174,9 @@ func (s *State) viewUsage(t *meter, q *quota, at Clock) UsageView {
 
 func encodeMeter(t *meter) *logpb.SnapshotMeter {
 	encoded := &logpb.SnapshotMeter{
-		Holder: t.holder, Quota: t.quota, Window: t.window, Used: t.used, Answered: t.Answered, Limited: t.Limited, Waits: t.Waits,
+		Holder: t.holder, Quota: t.quota, Window: t.window, Used: t.used.amount, Answered: t.Answered, Limited: t.Limited, Waits: t.Waits,
 		WaitedNs: t.WaitedNs, Granted: t.Granted, Consumed: t.Consumed, Returned: t.Returned, Overrun: t.Overrun,
+		UsedEnds: encodeEnds(nil, 0, &t.used),
 	}
 	for _, d := range t.Denials {
 		encoded.Denials = append(encoded.Denials, &logpb.SnapshotDenial{Reason: d.Reason, Times: d.Times})
@@ -198,11 +186,14 @@ func encodeMeter(t *meter) *logpb.SnapshotMeter {
 
 func decodeMeter(encoded *logpb.SnapshotMeter, generation uint64) *meter {
 	t := &meter{
-		generation: generation, holder: encoded.Holder, quota: encoded.Quota, window: encoded.Window, used: encoded.Used,
+		generation: generation, holder: encoded.Holder, quota: encoded.Quota, window: encoded.Window, used: use{amount: encoded.Used},
 		MeterCounts: MeterCounts{
 			Answered: encoded.Answered, Limited: encoded.Limited, Waits: encoded.Waits, WaitedNs: encoded.WaitedNs,
 			Granted: encoded.Granted, Consumed: encoded.Consumed, Returned: encoded.Returned, Overrun: encoded.Overrun,
 		},
+	}
+	for _, e := range encoded.UsedEnds {
+		t.used.list(e.EndNs, e.Amount)
 	}
 	for _, d := range encoded.Denials {
 		t.Denials = append(t.Denials, Denial{Reason: d.Reason, Times: d.Times})

@@ -255,7 +255,7 @@ func (m *Machine) charge(l *lease, op, asked uint64, parts []heldPart) *logpb.Co
 			if it.window == q.ledger.window {
 				q.ledger.held -= part.amount
 			}
-			o.charges = append(o.charges, m.chargeFor(q, it.ancestor, l.class, part.amount, spendBy))
+			o.charges = append(o.charges, m.chargeFor(q, l, it.ancestor, part.amount, spendBy))
 			if t := m.meter(q, l.holder); t != nil {
 				t.Consumed = addSaturated(t.Consumed, part.amount)
 			}
@@ -284,16 +284,17 @@ func (m *Machine) spendByOf(l *lease, parts []heldPart, o *operation) (spendBy i
 }
 
 // chargeFor charges an amount that was held.
-func (m *Machine) chargeFor(q *quota, ancestor bool, class int32, amount, spendBy int64) charge {
+func (m *Machine) chargeFor(q *quota, l *lease, ancestor bool, amount, spendBy int64) charge {
 	g, r := &q.ledger, &q.rule
 	c := charge{
 		quota: q.number, ancestor: ancestor, amount: amount, consumed: amount,
-		end: openEnd, window: g.window, settledBefore: g.settled, class: class,
+		end: openEnd, window: g.window, settledBefore: g.settled, class: l.class,
 	}
 	if !r.openEnded {
 		c.end = g.key(r, addSaturated(r.at(m.clock).late, spendBy))
 	}
 	m.count(q, c.end, amount, 0)
+	m.moveUse(q, l.holder, &c, openEnd)
 	g.passBurst(r, m.clock.Now, amount)
 	return c
 }
@@ -366,7 +367,7 @@ func (m *Machine) orphanOperations(l *lease) {
 		for i := range o.charges {
 			c := &o.charges[i]
 			if q := m.quota(c.quota); q != nil && c.end == openEnd {
-				m.moveCharge(q, c, m.longestEnd(o, q, max(l.deadline-m.clock.Now, 0)))
+				m.moveCharge(q, o.holder, c, m.longestEnd(o, q, max(l.deadline-m.clock.Now, 0)))
 			}
 		}
 		if o.actual != 0 || !m.stillCounts(o) {
@@ -379,7 +380,7 @@ func (m *Machine) orphanOperations(l *lease) {
 }
 
 // moveCharge moves what a charge counts to another end.
-func (m *Machine) moveCharge(q *quota, c *charge, end int64) {
+func (m *Machine) moveCharge(q *quota, name string, c *charge, end int64) {
 	if !q.ledger.counts(c.end) || c.end == end {
 		return
 	}
@@ -388,8 +389,10 @@ func (m *Machine) moveCharge(q *quota, c *charge, end int64) {
 		overrun = c.amount
 	}
 	q.ledger.take(c.end, c.amount, overrun)
+	from := c.end
 	c.end = end
 	m.count(q, end, c.amount, overrun)
+	m.moveUse(q, name, c, from)
 }
 
 // stillCounts tells whether anything of an operation counts.
@@ -440,7 +443,7 @@ func (m *Machine) endExposure(o *operation, left int64) {
 	for i := range o.charges {
 		c := &o.charges[i]
 		if q := m.quota(c.quota); q != nil && c.end == openEnd {
-			m.moveCharge(q, c, m.longestEnd(o, q, left))
+			m.moveCharge(q, o.holder, c, m.longestEnd(o, q, left))
 		}
 	}
 }

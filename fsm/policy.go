@@ -9,7 +9,7 @@ import (
 // Policy withholds a need that would fit: from one holder, from a class, for a while
 // (docs/decisions/2026-11-21-policy.md).
 
-// The zones' thresholds, in millionths of usable, and what they mean.
+// The zones' thresholds, in millionths of usable, and what they mean. A smooth zone begins at its threshold, a strict one above.
 const (
 	smoothGreen, smoothAmber = 400_000, 150_000
 	strictGreen, strictAmber = 200_000, 50_000
@@ -147,8 +147,8 @@ func (m *Machine) withhold(ask *logpb.Reserve, as standing, n need) *withheld {
 	return found
 }
 
-// zone returns a window's zone, the share of usable that is left, and by how much the thresholds have shrunk (both in
-// millionths). A quota without zones has none.
+// zone returns a window's zone, the share of usable that is left (of strict zones the next smaller one, so that who reaches a
+// threshold is above it), and by how much the thresholds have shrunk (both in millionths). A quota without zones has none.
 func (q *quota) zone(g *ledger, v view) (zone logpb.Zone, left, scale int64) {
 	green, amber := q.rule.policy.thresholds()
 	if green == 0 {
@@ -158,8 +158,12 @@ func (q *quota) zone(g *ledger, v view) (zone logpb.Zone, left, scale int64) {
 	if closes, ok := g.closes(&q.rule, v); ok {
 		scale = min(million, mulDivFloor(max(closes, 0), shrinkPart*million, q.rule.length(g)))
 	}
-	if q.rule.usable > 0 {
-		left = mulDivFloor(max(g.available(&q.rule), 0), million, q.rule.usable)
+	switch available := max(g.available(&q.rule), 0); {
+	case q.rule.usable == 0:
+	case q.rule.policy.zones == logpb.Zones_ZONES_STRICT:
+		left = max(mulDivCeil(available, million, q.rule.usable)-1, 0)
+	default:
+		left = mulDivFloor(available, million, q.rule.usable)
 	}
 	switch {
 	case left >= mulDivFloor(green, scale, million):

@@ -61,13 +61,14 @@ func TestZones(t *testing.T) {
 		}},
 		{"strict: the last fifth is for critical calls, the last twentieth for emergencies", []*logpb.Quota{strict(h())}, []line{
 			{0, who, "applied"},
-			{0, asks("x", 0, itemOf("h", 800)), "lease 1: h=800 until 5m0s"},
-			{0, asks("std", 0, itemOf("h", 1)), "lease 2: h=1 until 5m0s"}, // 20 % left are green
-			{0, asks("std", 0, itemOf("h", 1)), "ZONE h again at 54m0.8s"},
-			{0, emergency(asks("std", 0, itemOf("h", 1))), "ZONE h again at 54m0.8s"},
-			{0, asks("crit", 0, itemOf("h", 150)), "lease 3: h=150 until 5m0s"},
-			{0, asks("crit", 0, itemOf("h", 1)), "ZONE h again at 54m6.2s"},
-			{0, emergency(asks("crit", 0, itemOf("h", 1))), "lease 4: h=1 until 5m0s"},
+			{0, asks("x", 0, itemOf("h", 799)), "lease 1: h=799 until 5m0s"},
+			{0, asks("std", 0, itemOf("h", 1)), "lease 2: h=1 until 5m0s"},     // 20.1 % left are green
+			{0, asks("std", 0, itemOf("h", 1)), "ZONE h again at 53m59.0018s"}, // 20 % are not
+			{0, emergency(asks("std", 0, itemOf("h", 1))), "ZONE h again at 53m59.0018s"},
+			{0, asks("crit", 0, itemOf("h", 149)), "lease 3: h=149 until 5m0s"},
+			{0, asks("crit", 0, itemOf("h", 1)), "lease 4: h=1 until 5m0s"},     // 5.1 % left are amber
+			{0, asks("crit", 0, itemOf("h", 1)), "ZONE h again at 53m59.0072s"}, // 5 % are not
+			{0, emergency(asks("crit", 0, itemOf("h", 1))), "lease 5: h=1 until 5m0s"},
 		}},
 		{"who is parked comes when the thresholds shrink, and takes what is left", []*logpb.Quota{smooth(h())}, []line{
 			{0, who, "applied"},
@@ -278,7 +279,7 @@ func TestObserve(t *testing.T) {
 	for i, c := range []struct {
 		amount   int64
 		observed int64
-	}{{8, 0}, {1, 0}, {1, 1}, {5, 2}, {50, 3}} { // 20 % are green, 10 % are kept for critical calls, the rest is not there
+	}{{7, 0}, {2, 0}, {1, 1}, {5, 2}, {50, 3}} { // 30 % are green, 10 % are kept for critical calls, the rest is not there
 		if r := w.do(asks("a", 0, itemOf("h", c.amount), itemOf("r", 1))); r.GetGranted() == nil {
 			t.Fatal(say(r))
 		}

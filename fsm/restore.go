@@ -143,7 +143,15 @@ func (m *Machine) takeQuota(encoded *logpb.SnapshotQuota) error {
 	if len(encoded.Used) > classes {
 		return fmt.Errorf("quota %d has the use of %d classes", encoded.Number, len(encoded.Used))
 	}
-	copy(q.ledger.used[:], encoded.Used)
+	for class, amount := range encoded.Used {
+		q.ledger.used[class].amount = amount
+	}
+	for _, e := range encoded.UsedEnds {
+		if e.Class < 0 || e.Class >= classes {
+			return fmt.Errorf("quota %d has the use of class %d", encoded.Number, e.Class)
+		}
+		q.ledger.used[e.Class].list(e.EndNs, e.Amount)
+	}
 	for _, e := range encoded.Log {
 		q.ledger.log = append(q.ledger.log, entry{end: e.EndNs, amount: e.Amount, closed: e.Closed, overrun: e.Overrun})
 		q.ledger.counted += e.Amount

@@ -185,7 +185,7 @@ func (m *Machine) unspend(o *operation, items []*logpb.Item, settled *logpb.Sett
 		}
 		m.eachChargeShare(o, own, func(c *charge, q *quota) {
 			q.ledger.take(c.end, amount, 0)
-			m.use(q, o.holder, c.class, c.window, -amount)
+			m.use(q, o.holder, c.class, c.window, c.end, -amount)
 			m.noteReturned(q, o.holder, amount)
 			c.amount -= amount
 			c.unspent = amount
@@ -219,7 +219,7 @@ func (m *Machine) finish(o *operation, items []*logpb.Item, settled *logpb.Settl
 		if inTime || c.end == openEnd {
 			// A settle ends the exposure, but never lengthens it.
 			end := q.ledger.key(&q.rule, q.rule.at(m.clock).late)
-			m.moveCharge(q, c, min(end, c.end))
+			m.moveCharge(q, o.holder, c, min(end, c.end))
 			m.relieved(q)
 		}
 	}
@@ -237,7 +237,7 @@ func (m *Machine) finishItem(o *operation, own *charge, asked *logpb.Item, settl
 			overruns = append(overruns, m.overrun(q, o.holder, c, difference))
 		case difference < 0 && !q.rule.settleMax:
 			q.ledger.take(c.end, -difference, 0)
-			m.use(q, o.holder, c.class, c.window, difference)
+			m.use(q, o.holder, c.class, c.window, c.end, difference)
 			m.noteReturned(q, o.holder, -difference)
 			c.amount += difference
 			m.relieved(q)
@@ -259,7 +259,7 @@ func (m *Machine) finishItem(o *operation, own *charge, asked *logpb.Item, settl
 func (m *Machine) overrun(q *quota, name string, of *charge, amount int64) charge {
 	end := q.ledger.key(&q.rule, q.rule.at(m.clock).late)
 	m.count(q, end, amount, amount)
-	m.use(q, name, of.class, q.ledger.window, amount)
+	m.use(q, name, of.class, q.ledger.window, end, amount)
 	if t := m.meter(q, name); t != nil {
 		t.Overrun = addSaturated(t.Overrun, amount)
 	}

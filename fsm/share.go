@@ -104,7 +104,7 @@ func (q *quota) share(class int32) int64 {
 // share, at most as much of the share as there is left of the window.
 func (q *quota) kept(g *ledger, class int32, left int64) int64 {
 	share := q.share(class)
-	return keptOf(share, g.used[class], left)
+	return keptOf(share, g.used[class].amount, left)
 }
 
 // keptOf returns what is kept of a share.
@@ -137,7 +137,7 @@ func (m *Machine) withinShare(q *quota, name string, class int32, amount int64) 
 	if len(s.holders) > 0 {
 		return addSaturated(m.usedBy(q, name), amount) <= q.shareOf(s.holder(name))
 	}
-	return q.ledger.used[class]+amount <= q.share(class)
+	return q.ledger.used[class].amount+amount <= q.share(class)
 }
 
 // withheldByShare keeps what is left of a window for higher classes, or for holders with a share, and critical calls below
@@ -151,7 +151,7 @@ func (m *Machine) withheldByShare(name string, as standing, n need) *logpb.Refus
 		return nil // a sliding rate as long as no reset is known: nothing of it ends with a window
 	}
 	closes, known := q.ledger.closes(&q.rule, q.rule.at(m.clock))
-	if as.class == classCritical && addSaturated(q.ledger.used[as.class], n.amount) > q.rule.cap() {
+	if as.class == classCritical && addSaturated(q.ledger.used[as.class].amount, n.amount) > q.rule.cap() {
 		if !known {
 			closes = unknownRelief
 		}
@@ -199,7 +199,7 @@ func (q *quota) classUses(g *ledger, at Clock) []ClassUse {
 	left := q.partLeft(g, at)
 	uses := make([]ClassUse, classes)
 	for class := range int32(classes) {
-		share, used, kept := q.share(class), g.used[class], q.kept(g, class, left)
+		share, used, kept := q.share(class), g.used[class].amount, q.kept(g, class, left)
 		uses[class] = ClassUse{
 			Class: class, Share: share, Used: used, Kept: kept, Lent: max(share-used-kept, 0), Borrowed: max(used-share, 0),
 		}

@@ -250,7 +250,7 @@ func encodeQuota(q *quota, g *ledger) *logpb.SnapshotQuota {
 		Known: g.known, Closing: g.closing, Disputed: g.disputed, CloseBeginNs: g.closeBegin, CloseEndNs: g.closeEnd,
 		OpenedNs: g.opened, Settled: g.settled, ArrivalNs: g.arrival, CooldownNs: q.cooldown, Attempt: q.attempt,
 		Closer: q.closer, ClosedSinceNs: q.closedSince, Served: encodeServed(q.served),
-		ReopenedNs: q.reopened, Ramped: q.ramped, RampLease: q.rampLease, Observed: q.observed, Used: encodeUsed(g.used),
+		ReopenedNs: q.reopened, Ramped: q.ramped, RampLease: q.rampLease, Observed: q.observed, Used: encodeUsed(g), UsedEnds: encodeUsedEnds(g),
 	}
 	if g.capped != noCap {
 		capped := g.capped
@@ -399,11 +399,22 @@ func cutOff(err error) error {
 }
 
 // encodeUsed leaves out what nobody uses.
-func encodeUsed(used [classes]int64) []int64 {
-	if used == [classes]int64{} {
+func encodeUsed(g *ledger) []int64 {
+	if g.usedByAll() == 0 {
 		return nil
 	}
-	return used[:]
+	used := make([]int64, classes)
+	for class := range used {
+		used[class] = g.used[class].amount
+	}
+	return used
+}
+
+func encodeUsedEnds(g *ledger) (ends []*logpb.SnapshotEnding) {
+	for class := range int32(classes) {
+		ends = encodeEnds(ends, class, &g.used[class])
+	}
+	return ends
 }
 
 // encodeServed leaves out what nobody was served.

@@ -67,7 +67,7 @@ func (s *State) sumOperations(sums map[uint32]*totals) (errs []error) {
 		for i := range o.charges {
 			c := &o.charges[i]
 			q, ok := s.quotas.Get(c.quota)
-			if ok && c.window == q.ledger.window {
+			if ok && c.window == q.ledger.window && q.ledger.counts(c.end) {
 				sums[c.quota].used[c.class] += c.amount
 			}
 			switch {
@@ -109,11 +109,13 @@ func (q *quota) verify(sums *totals) error {
 		}
 	}
 	for class, used := range sums.used {
-		if q.rule.kind == kindWindow && g.used[class] < used {
-			return fmt.Errorf("class %d has used %d, its leases and operations %d", class, g.used[class], used)
+		if q.rule.kind == kindWindow && g.used[class].amount < used {
+			return fmt.Errorf("class %d has used %d, its leases and operations %d", class, g.used[class].amount, used)
 		}
 	}
 	switch {
+	case q.rule.kind == kindWindow && g.usedByAll() > g.held+g.consumed():
+		return fmt.Errorf("classes have used %d, of which %d counts", g.usedByAll(), g.held+g.consumed())
 	case counted != g.counted:
 		return fmt.Errorf("counted is %d, its entries add up to %d", g.counted, counted)
 	case g.held != sums.held:
@@ -206,12 +208,12 @@ func (s *State) verifyUse() (err error) {
 	s.meters.Scan(func(t *meter) bool {
 		q, ok := s.quotas.Get(t.quota)
 		_, known := s.holders.Get(t.holder)
-		if !ok || !known || !q.rule.policy.meters(t.holder) || t.used < 0 {
+		if !ok || !known || !q.rule.policy.meters(t.holder) || t.used.amount < 0 {
 			err = fmt.Errorf("holder %q has a meter of quota %d that it should not have: %+v", t.holder, t.quota, *t)
 			return false
 		}
 		if q.rule.kind == kindWindow && t.window == q.ledger.window {
-			used[t.quota] += t.used
+			used[t.quota] += t.used.since(q.ledger.cutoff)
 		}
 		return true
 	})
@@ -229,7 +231,7 @@ func (s *State) verifyUse() (err error) {
 		return err == nil
 	})
 	s.quotas.Scan(func(number uint32, q *quota) bool {
-		all := q.ledger.used[classCritical] + q.ledger.used[classStandard] + q.ledger.used[classBackground]
+		all := q.ledger.usedByAll()
 		if used[number] > all && err == nil {
 			err = fmt.Errorf("holders have used %d of quota %q, its classes %d", used[number], q.name(), all)
 		}

@@ -128,7 +128,11 @@ func (j *Judge) zoned(ask *logpb.Reserve, rank int32, q *quota) string {
 		return ""
 	}
 	scale := min(millionth, mulDiv(closes, shrinking*millionth, length))
-	left := mulDiv(max(q.allowed()-q.held-q.surely.sum, 0), millionth, q.rule.usable)
+	available := max(q.allowed()-q.held-q.surely.sum, 0)
+	left := mulDiv(available, millionth, q.rule.usable)
+	if zones == logpb.Zones_ZONES_STRICT && left > 0 && mulDiv(left, q.rule.usable, millionth) == available {
+		left-- // strict zones begin above their thresholds
+	}
 	green, amber := mulDiv(ends[0], scale, millionth), mulDiv(ends[1], scale, millionth)
 	if left >= green {
 		return ""

@@ -1,0 +1,121 @@
+package fsm
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// use is what a class or a holder holds and has consumed of a window.
+type use struct {
+	amount int64
+	// ends is what of it was consumed, by the end of its exposure in ascending order, as long as nobody knows where the window
+	// begins: what turns out to lie before it was not used of it.
+	ends []ending
+}
+
+// ending is an amount of which the exposure ends.
+type ending struct{ end, amount int64 }
+
+func (u *use) clone() use { return use{amount: u.amount, ends: slices.Clone(u.ends)} }
+
+// add adds an amount whose exposure ends, or takes one out.
+func (u *use) add(end, amount int64, listed bool) {
+	u.amount = max(u.amount+amount, 0) // a meter may have begun to count while something was held
+	if listed {
+		u.list(end, amount)
+	}
+}
+
+// list lists an amount under an end, or takes one out; what is held, and what was used before there was a list, is not in it.
+func (u *use) list(end, amount int64) {
+	if end == openEnd {
+		return
+	}
+	i, found := slices.BinarySearchFunc(u.ends, end, func(e ending, end int64) int { return cmp.Compare(e.end, end) })
+	if !found {
+		if amount > 0 {
+			u.ends = slices.Insert(u.ends, i, ending{end: end, amount: amount})
+		}
+		return
+	}
+	if u.ends[i].amount += amount; u.ends[i].amount <= 0 {
+		u.ends = slices.Delete(u.ends, i, i+1)
+	}
+}
+
+// drop takes out what ended before a cutoff.
+func (u *use) drop(cutoff int64) {
+	n := 0
+	for n < len(u.ends) && u.ends[n].end < cutoff {
+		u.amount = max(u.amount-u.ends[n].amount, 0)
+		n++
+	}
+	u.ends = slices.Delete(u.ends, 0, n)
+}
+
+// since returns what is left without what ended before a cutoff.
+func (u *use) since(cutoff int64) int64 {
+	left := u.amount
+	for _, e := range u.ends {
+		if e.end < cutoff {
+			left -= e.amount
+		}
+	}
+	return max(left, 0)
+}
+
+// lists tells whether what is used is listed by its end: where the window begins is not known yet.
+func (g *ledger) lists(r *rule) bool { return r.anchored && (!g.known || g.closing) }
+
+// use notes what a holder takes of the present window, or gives back: of what it holds (openEnd), or of what it consumed.
+func (m *Machine) use(q *quota, name string, class int32, window, end, amount int64) {
+	if q.rule.kind != kindWindow || window != q.ledger.window || !q.ledger.counts(end) {
+		return
+	}
+	listed := q.ledger.lists(&q.rule)
+	q.ledger.used[class].add(end, amount, listed)
+	if u := m.metered(q, name); u != nil {
+		u.add(end, amount, listed)
+	}
+}
+
+// moveUse notes that the exposure of what was used ends at another time.
+func (m *Machine) moveUse(q *quota, name string, c *charge, from int64) {
+	if c.window != q.ledger.window || !q.ledger.lists(&q.rule) {
+		return
+	}
+	uses := []*use{&q.ledger.used[c.class]}
+	if u := m.metered(q, name); u != nil {
+		uses = append(uses, u)
+	}
+	for _, u := range uses {
+		u.list(from, -c.amount)
+		u.list(c.end, c.amount)
+	}
+}
+
+// metered returns what a holder's meter has of the present window, that may be changed; nil: it has none.
+func (m *Machine) metered(q *quota, name string) *use {
+	t := m.meter(q, name)
+	if t == nil {
+		return nil
+	}
+	if t.window != q.ledger.window {
+		t.window, t.used = q.ledger.window, use{}
+	}
+	t.used.drop(q.ledger.cutoff)
+	if !q.ledger.lists(&q.rule) {
+		t.used.ends = nil
+	}
+	return &t.used
+}
+
+// encodeEnds encodes a list of what is used.
+func encodeEnds(to []*logpb.SnapshotEnding, class int32, u *use) []*logpb.SnapshotEnding {
+	for _, e := range u.ends {
+		to = append(to, &logpb.SnapshotEnding{Class: class, EndNs: e.end, Amount: e.amount})
+	}
+	return to
+}
