@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math"
 	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -146,6 +147,76 @@ func TestAFailedWriteEndsTheNode(t *testing.T) {
 	}
 	if _, _, err := n.Propose(t.Context()); err != nil {
 		t.Fatal("nothing to propose is nothing to fail")
+	}
+}
+
+// termless is a store in which no term can be written.
+type termless struct {
+	raftLog
+	failing atomic.Bool
+}
+
+var errTermless = errors.New("input/output error")
+
+func (l *termless) SetUint64(key []byte, value uint64) error {
+	if l.failing.Load() {
+		return errTermless
+	}
+	return l.raftLog.SetUint64(key, value)
+}
+
+// failingTerms opens a store whose terms can be made to fail; what it met comes on failed.
+func failingTerms(t *testing.T) (store *failStop, terms *termless, failed <-chan error) {
+	t.Helper()
+	log, err := openStore(t.TempDir(), UnderTest, storeOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = log.Close() })
+	met := make(chan error, 1)
+	terms = &termless{raftLog: log}
+	return &failStop{raftLog: terms, fatal: func(err error) { met <- err }, clock: NewSystemClock()}, terms, met
+}
+
+// TestATermThatCannotBeWrittenEndsTheNode: in order, before raft panics at it, when it starts and while it runs. (Found by the
+// fault suite: mix disks, seed 1001.)
+func TestATermThatCannotBeWrittenEndsTheNode(t *testing.T) {
+	conf := DefaultConfig()
+	conf.ID, conf.DataDir, conf.RaftAddress = "n", t.TempDir(), "127.0.0.1:0"
+	conf.Peers = []Peer{{ID: "n", RaftAddress: "127.0.0.1:0"}}
+	n, err := Open(conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Kill()
+	store, terms, failed := failingTerms(t)
+	terms.failing.Store(true)
+	n.store = store
+	if err := n.newRaft(); !errors.Is(err, errTermless) {
+		t.Errorf("it starts with %v", err)
+	}
+	if err := <-failed; !errors.Is(err, errTermless) {
+		t.Errorf("it stopped with %v", err)
+	}
+
+	store, terms, failed = failingTerms(t)
+	address, transport := raft.NewInmemTransport("n")
+	snapshots := raft.NewInmemSnapshotStore()
+	voters := raft.Configuration{Servers: []raft.Server{{ID: "n", Address: address}}}
+	if err := raft.BootstrapCluster(n.raftConfig(), store, store, snapshots, transport, voters); err != nil {
+		t.Fatal(err)
+	}
+	node, err := raft.NewRaft(n.raftConfig(), &raft.MockFSM{}, store, store, snapshots, transport)
+	if err != nil {
+		t.Fatal(err)
+	}
+	store.running.Store(true)
+	terms.failing.Store(true)
+	if err := <-failed; !errors.Is(err, errTermless) {
+		t.Errorf("it stopped with %v", err)
+	}
+	if err := node.Shutdown().Error(); err != nil {
+		t.Errorf("its end: %v", err)
 	}
 }
 

@@ -187,15 +187,15 @@ func (n *Node) open() error {
 	return nil
 }
 
-// newRaft makes raft, which reads the whole log. Of damage to its last entry raft returns the text only, and at any other
-// entry it panics.
+// newRaft makes raft, which reads the whole log and writes its term. Of damage to the last entry raft returns the text only, at
+// any other entry, or a term that cannot be written, it panics.
 func (n *Node) newRaft() (err error) {
 	defer func() {
-		if n.store.damage == nil {
+		if n.store.failed == nil {
 			return
 		}
 		_ = recover()
-		err = n.store.damage
+		err = n.store.failed
 	}()
 	n.raft, err = raft.NewRaft(n.raftConfig(), machine{n}, n.store, n.store, n.snapshots, n.transport)
 	return err

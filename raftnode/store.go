@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -24,9 +25,9 @@ type failStop struct {
 	clock Clock
 	crash *crashPoints
 	took  func(time.Duration)
-	// running says that raft runs: from then on it takes no error of a read. Before, damage is what was met.
+	// running says that raft runs: from then on it takes no error of a read or of a term. Before, failed is what was met.
 	running atomic.Bool
-	damage  error
+	failed  error
 }
 
 func (s *failStop) write(what string, fn func() error) error {
@@ -59,15 +60,15 @@ func (s *failStop) StoreLogs(logs []*raft.Log) error {
 }
 
 // GetLog implements raft.LogStore. An entry that is damaged is neither applied nor sent: the node stops. Raft would panic
-// at the error, so who asks for it waits until the process is gone.
+// at the error, so its goroutine that asks for the entry ends here.
 func (s *failStop) GetLog(index uint64, log *raft.Log) error {
 	err := getIntact(s.raftLog, index, log)
 	if errors.Is(err, ErrDamaged) {
 		if s.running.Load() {
 			s.fatal(err)
-			select {}
+			runtime.Goexit()
 		}
-		s.damage = err
+		s.failed = err
 	}
 	return err
 }
@@ -107,9 +108,17 @@ func (s *failStop) Set(key, value []byte) error {
 	return err
 }
 
-// SetUint64 implements raft.StableStore.
+// SetUint64 implements raft.StableStore. Raft would panic at a term that cannot be written, before the node has stopped as it
+// should, so its goroutine ends here.
 func (s *failStop) SetUint64(key []byte, value uint64) error {
-	return s.write("writing a term", func() error { return s.raftLog.SetUint64(key, value) })
+	err := s.write("writing a term", func() error { return s.raftLog.SetUint64(key, value) })
+	if err != nil {
+		if s.running.Load() {
+			runtime.Goexit()
+		}
+		s.failed = err
+	}
+	return err
 }
 
 // stalledFor returns for how long the write that is under way has been.
