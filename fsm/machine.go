@@ -31,6 +31,9 @@ type Machine struct {
 	encoded []byte
 	records []*operation
 	recent  recent
+	// unlisted are the quotas that are listed anew when the entry is done; commanded says that a command is being carried out.
+	unlisted  []uint32
+	commanded bool
 }
 
 // New returns the state at the cluster's birth.
@@ -65,9 +68,12 @@ func (m *Machine) Apply(index, term uint64, data []byte) Applied {
 	m.runDue()
 	results := make([]*logpb.Result, len(entry.Commands))
 	for i, command := range entry.Commands {
+		m.commanded = true
 		results[i] = m.applyOnce(command)
+		m.commanded = false
 		m.serve()
 	}
+	m.list()
 	return Applied{Index: index, Term: term, Clock: m.clock, Results: results, Events: m.events}
 }
 

@@ -101,7 +101,9 @@ func (m *Machine) insertWaiter(w *waiter, quotas []uint32) {
 	l.length++
 	w.lane = l.number
 	for _, number := range l.quotas {
-		m.mutableQuota(number).waiting++
+		q := m.mutableQuota(number)
+		q.waiting++
+		m.touch(q)
 	}
 	m.waiters.Set(w.ticket, w)
 	m.order.Set(w.place())
@@ -294,36 +296,19 @@ func (m *Machine) withdraw(command *logpb.Withdraw, by string) *logpb.Result {
 	return done()
 }
 
-// waitedQuotas returns the numbers of the quotas that are waited for, in ascending order.
-func (s *State) waitedQuotas() (numbers []uint32) {
-	s.lanesOf.Scan(func(ql quotaLane) bool {
-		if len(numbers) == 0 || numbers[len(numbers)-1] != ql.quota {
-			numbers = append(numbers, ql.quota)
-		}
-		return true
-	})
-	return numbers
-}
-
-// relieveWaited finds out of which waited-for quotas something came free by the mere passing of time.
-func (m *Machine) relieveWaited() {
-	for _, number := range m.waitedQuotas() {
-		if q := m.quota(number); q.rule.burst > 0 || q.rule.policy.timed() {
-			m.relieved(q)
-		}
-	}
-}
-
 // serve tries waiters in order, wherever something came free. For each quota that is short, only the first eligible
 // waiter sets its amounts aside, in all its quotas; later ones that need that quota are passed over; everyone else is
 // granted from what is then left.
 func (m *Machine) serve() {
+	commanded := m.commanded
+	m.commanded = false
 	for len(m.relief) > 0 {
 		m.servePass()
 		m.relief, m.moved = m.moved, m.relief // a grant may have put another waiter first
 		clear(m.moved)
 	}
 	clear(m.moved)
+	m.commanded = commanded
 }
 
 func (m *Machine) servePass() {
@@ -418,6 +403,9 @@ func (m *Machine) affectedLanes() laneHeap {
 			continue
 		}
 		visited[number] = true
+		if q := m.mutableQuota(number); q != nil {
+			q.again, q.touched = 0, false
+		}
 		m.lanesOf.Ascend(quotaLane{quota: number}, func(ql quotaLane) bool {
 			if ql.quota != number {
 				return false
@@ -470,7 +458,7 @@ func (m *Machine) tryWaiter(w *waiter, quotas []uint32, aside map[uint32]int64, 
 		return passedOver // until the override ends, whatever comes back
 	}
 	if kept := m.withholds(w.ask, w.standing, needs); kept != nil {
-		m.wakeAt(kept.refusal.RetryAtNs)
+		m.tryAgain(quotas[0], min(kept.refusal.RetryAtNs, (m.clock.Now/policyVisit+1)*policyVisit))
 		if kept.class {
 			return classPassedOver
 		}
@@ -482,11 +470,11 @@ func (m *Machine) tryWaiter(w *waiter, quotas []uint32, aside map[uint32]int64, 
 		if q.rule.policy.observe {
 			continue
 		}
-		ramp := m.rampWait(n)
-		if ramp > 0 {
-			m.wakeAt(addSaturated(m.clock.Now, ramp))
+		waits := max(m.rampWait(n), m.burstWait(w.ask, n))
+		if waits > 0 {
+			m.tryAgain(quotas[0], addSaturated(m.clock.Now, waits))
 		}
-		if q.ledger.available(&q.rule)-aside[q.number] < n.amount || m.burstWait(w.ask, n) > 0 || ramp > 0 {
+		if q.ledger.available(&q.rule)-aside[q.number] < n.amount || waits > 0 {
 			short, blocked[q.number] = true, true
 		}
 	}
@@ -499,13 +487,6 @@ func (m *Machine) tryWaiter(w *waiter, quotas []uint32, aside map[uint32]int64, 
 	}
 	m.grantWaiter(w, needs)
 	return left
-}
-
-// wakeAt notes when a waiter that was passed over should be tried again.
-func (m *Machine) wakeAt(at int64) {
-	if at > m.clock.Now && (m.wake <= m.clock.Now || at < m.wake) {
-		m.wake = at
-	}
 }
 
 // grantWaiter grants a waiter its lease.

@@ -36,6 +36,12 @@ type quota struct {
 	firstSince int64
 	// leases counts live leases with an item or an ancestor's share of it; waiting counts waiting Reserves.
 	leases, waiting int64
+	// again is when waiters that were passed over should be tried again (cluster time), 0: never; touched says that a command had
+	// to do with it since they were tried. listed is under which times it is listed, touchedIn the last entry that touched it.
+	again     int64
+	touched   bool
+	listed    listed
+	touchedIn uint64
 	// served is, by class, the largest turn at which some of it was granted.
 	served [classes]uint64
 }
@@ -45,6 +51,7 @@ func (q *quota) name() string { return q.definition.Name }
 // mutableQuota returns a quota that may be changed; nil where it was deleted.
 func (m *Machine) mutableQuota(number uint32) *quota {
 	if q := m.recent.find(number, m.generation); q != nil {
+		m.touch(q)
 		return q
 	}
 	q, ok := m.quotas.Get(number)
@@ -59,6 +66,7 @@ func (m *Machine) mutableQuota(number uint32) *quota {
 		m.quotas.Set(number, q)
 	}
 	m.recent.keep(q)
+	m.touch(q)
 	return q
 }
 

@@ -75,26 +75,7 @@ func (s *State) Waiting(ticket uint64) bool {
 // wanted at least every tick, so that little time is lost when the leader is.
 func (s *State) NextDue() (at int64, pending bool) {
 	at, pending = s.firstDue(), s.Pending()
-	s.lanesOf.Scan(func(ql quotaLane) bool {
-		q, _ := s.quotas.Get(ql.quota)
-		v := q.rule.at(s.clock)
-		if len(q.ledger.log) > 0 {
-			at = min(at, addSaturated(s.clock.Now, q.ledger.dropsIn(&q.rule, v, q.ledger.log[0].end)))
-		}
-		if left, ok := q.ledger.closes(&q.rule, v); ok {
-			at = min(at, addSaturated(s.clock.Now, max(left, millisecond)))
-		}
-		if q.rule.burst > 0 {
-			// Nobody passes the burst before one unit does; who needs more is looked at again then.
-			left := q.ledger.burstLeft(&q.rule, s.clock.Now, 1)
-			at = min(at, addSaturated(s.clock.Now, max(left, 50*millisecond)))
-		}
-		return true
-	})
-	if s.wake > s.clock.Now {
-		at = min(at, s.wake)
-	}
-	return at, pending
+	return min(at, s.nextVisit()), pending
 }
 
 // Awaited tells whether a Reserve waits for anything.

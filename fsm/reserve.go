@@ -180,7 +180,7 @@ func (m *Machine) wait(
 	}
 	w := m.enqueue(ask, needs, as, from)
 	if slices.ContainsFunc(needs, func(n need) bool { return n.quota.rule.policy.timed() }) {
-		m.wakeAt(refusal.RetryAtNs)
+		m.tryAgain(needs[0].quota.number, refusal.RetryAtNs)
 	}
 	m.emit(Event{Kind: EventWaiting, Quota: refusal.Quota, Holder: ask.Holder, Ticket: w.ticket, Reason: refusal.Reason})
 	return &logpb.Result{Kind: &logpb.Result_Waiting{

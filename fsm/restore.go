@@ -50,6 +50,7 @@ func (m *Machine) take(record *logpb.SnapshotRecord) error {
 		}
 		copy(q.tried[:], kind.Demand.TriedNs)
 		q.first, q.firstSince = kind.Demand.First, kind.Demand.FirstNs
+		q.again, q.touched = kind.Demand.AgainNs, kind.Demand.Touched
 	case *logpb.SnapshotRecord_Samples:
 		return m.takeSamples(kind.Samples)
 	case *logpb.SnapshotRecord_Override:
@@ -328,6 +329,7 @@ func (m *Machine) link() error {
 		h.waiting++
 		m.insertWaiter(w, numbers)
 	}
+	m.list()
 	return nil
 }
 

@@ -15,11 +15,8 @@ func (m *Machine) saveUp() {
 	if !m.ticked {
 		return
 	}
-	for _, number := range m.waitedQuotas() {
+	for _, number := range m.agers.Keys() {
 		q := m.quota(number)
-		if q.rule.policy.ageing == 0 {
-			continue
-		}
 		w := m.firstInLine(q)
 		switch {
 		case w == nil:

@@ -119,9 +119,9 @@ func (s *State) policyRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 	})
 	if going {
 		s.quotas.Scan(func(number uint32, q *quota) bool {
-			if q.tried != [classes]int64{} || q.first != 0 {
+			if q.tried != [classes]int64{} || q.first != 0 || q.again != 0 || q.touched {
 				going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Demand{
-					Demand: &logpb.SnapshotDemand{Quota: number, TriedNs: q.tried[:], First: q.first, FirstNs: q.firstSince},
+					Demand: &logpb.SnapshotDemand{Quota: number, TriedNs: q.tried[:], First: q.first, FirstNs: q.firstSince, AgainNs: q.again, Touched: q.touched},
 				}})
 			}
 			if going && len(q.samples) > 0 {

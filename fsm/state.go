@@ -26,9 +26,6 @@ type State struct {
 	limits                             limits
 	// busyUntil is when the last entry of a sliding log, or grace of a slot, ends (cluster time).
 	busyUntil int64
-	// wake is when a waiter that policy withholds something from should be tried again (cluster time); 0: none. It decides
-	// nothing but when an entry is written, and is no part of a snapshot.
-	wake int64
 	// rules are the operator's holder rules; the slice is replaced, never changed.
 	rules []*logpb.HolderRule
 
@@ -52,6 +49,8 @@ type State struct {
 	lanes      *btree.Map[uint32, *lane]
 	laneOf     *btree.Map[string, uint32]
 	lanesOf    *btree.BTreeG[quotaLane]
+	visits     *btree.BTreeG[visit]         // of quotas that are waited for
+	agers      *btree.Map[uint32, struct{}] // of these, those with ageing
 	waitEnds   *btree.BTreeG[due]
 	ages       *btree.BTreeG[due] // tickets, by when they count as standard
 	cooldowns  *btree.BTreeG[due]
@@ -171,6 +170,8 @@ func newState() *State {
 		lanes:      new(btree.Map[uint32, *lane]),
 		laneOf:     new(btree.Map[string, uint32]),
 		lanesOf:    newTree(lessQuotaLane),
+		visits:     newTree(lessVisit),
+		agers:      new(btree.Map[uint32, struct{}]),
 		waitEnds:   newTree(lessDue),
 		ages:       newTree(lessDue),
 		cooldowns:  newTree(lessDue),
@@ -199,7 +200,7 @@ func (s *State) copy() *State {
 	c.holders, c.seen, c.tallies = s.holders.Copy(), s.seen.Copy(), s.tallies.Copy()
 	c.meters, c.closed = s.meters.Copy(), s.closed.Copy()
 	c.waiters, c.order, c.lanes = s.waiters.Copy(), s.order.Copy(), s.lanes.Copy()
-	c.waitersOf = s.waitersOf.Copy()
+	c.waitersOf, c.visits, c.agers = s.waitersOf.Copy(), s.visits.Copy(), s.agers.Copy()
 	c.laneOf, c.lanesOf, c.waitEnds, c.ages = s.laneOf.Copy(), s.lanesOf.Copy(), s.waitEnds.Copy(), s.ages.Copy()
 	c.cooldowns, c.overrides = s.cooldowns.Copy(), s.overrides.Copy()
 	c.sessions, c.sessionUse = s.sessions.Copy(), s.sessionUse.Copy()

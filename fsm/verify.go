@@ -36,7 +36,7 @@ func (s *State) Verify() error {
 		}
 		return true
 	})
-	return errors.Join(append(errs, s.verifyTables(), s.verifyQueue(), s.verifyUse(), s.verifyTasks())...)
+	return errors.Join(append(errs, s.verifyTables(), s.verifyQueue(), s.verifyVisits(), s.verifyUse(), s.verifyTasks())...)
 }
 
 func (s *State) sumLeases(sums map[uint32]*totals) (errs []error) {
@@ -199,6 +199,35 @@ func (s *State) verifyQueue() (err error) {
 		}
 		return err == nil
 	})
+	return err
+}
+
+// verifyVisits looks at when the quotas that are waited for are looked at.
+func (s *State) verifyVisits() (err error) {
+	visits, agers := 0, 0
+	s.quotas.Scan(func(number uint32, q *quota) bool {
+		if want := (listed{is: q.waiting > 0, at: q.visits()}); want.is && q.listed != want || !want.is && q.listed != (listed{}) {
+			err = fmt.Errorf("quota %q is listed under %v, not %v", q.name(), q.listed, want)
+		}
+		for why, at := range q.visits() {
+			if at == noVisit {
+				continue
+			}
+			visits++
+			if _, ok := s.visits.Get(visit{why: reason(why), at: at, quota: number}); !ok && err == nil {
+				err = fmt.Errorf("nobody looks at quota %q at %d for reason %d", q.name(), at, why)
+			}
+		}
+		if _, ages := s.agers.Get(number); ages != (q.waiting > 0 && q.rule.policy.ageing > 0) && err == nil {
+			err = fmt.Errorf("quota %q ages: %t", q.name(), ages)
+		} else if ages {
+			agers++
+		}
+		return err == nil
+	})
+	if err == nil && (visits != s.visits.Len() || agers != s.agers.Len()) {
+		return fmt.Errorf("%d visits, %d listed; %d quotas age, %d listed", visits, s.visits.Len(), agers, s.agers.Len())
+	}
 	return err
 }
 

@@ -296,28 +296,12 @@ func (s *stage) fitting() nemesis.Mix {
 	return mix
 }
 
-// look waits until all nodes show one index, and notes how they are.
+// look notes how all nodes are once they show one index and have let go of their callers.
 func (s *stage) look(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
 	for _, node := range s.cluster.Nodes() {
 		s.facts.Nodes = append(s.facts.Nodes, node.ID)
 	}
-	for {
-		s.facts.Final = s.facts.Final[:0]
-		for _, node := range s.cluster.Nodes() {
-			if !node.Retired() {
-				s.facts.Final = append(s.facts.Final, stateOf(ctx, node))
-			}
-		}
-		if equal(s.facts.Final) || ctx.Err() != nil {
-			break
-		}
-		select {
-		case <-ctx.Done(): // what was seen last is judged
-		case <-time.After(50 * time.Millisecond):
-		}
-	}
+	s.converge(ctx)
 	s.settle(ctx)
 	if status, err := s.cluster.Nodes()[0].Status(ctx); err == nil {
 		s.facts.Version = status.Version
@@ -328,8 +312,30 @@ func (s *stage) look(ctx context.Context) error {
 	return err
 }
 
-// settleWithin is how long a process may take to let go of what its callers left.
-const settleWithin = 20 * time.Second
+// converge notes how the nodes are as soon as they are alike, or else what was seen last.
+func (s *stage) converge(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for {
+		s.facts.Final = s.facts.Final[:0]
+		for _, node := range s.cluster.Nodes() {
+			if !node.Retired() {
+				s.facts.Final = append(s.facts.Final, stateOf(ctx, node))
+			}
+		}
+		if equal(s.facts.Final) || ctx.Err() != nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// settleWithin is how long a process may take to let go of what its callers left: longer than a connection whose other end was
+// cut off may be idle (two minutes, package rpc).
+const settleWithin = 140 * time.Second
 
 // settle notes what the processes use when nobody calls any more: as soon as they are back at what they used before the
 // workload, or else at the end of the time that they have.

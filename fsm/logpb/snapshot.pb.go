@@ -1470,7 +1470,11 @@ type SnapshotDemand struct {
 	// The ticket that is first in line for it below critical ones; 0: none.
 	First uint64 `protobuf:"varint,3,opt,name=first,proto3" json:"first,omitempty"`
 	// Since when.
-	FirstNs       int64 `protobuf:"varint,4,opt,name=first_ns,json=firstNs,proto3" json:"first_ns,omitempty"`
+	FirstNs int64 `protobuf:"varint,4,opt,name=first_ns,json=firstNs,proto3" json:"first_ns,omitempty"`
+	// When those who wait for it and were passed over are tried again; 0: never.
+	AgainNs int64 `protobuf:"varint,5,opt,name=again_ns,json=againNs,proto3" json:"again_ns,omitempty"`
+	// Whether a command had to do with it since.
+	Touched       bool `protobuf:"varint,6,opt,name=touched,proto3" json:"touched,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1531,6 +1535,20 @@ func (x *SnapshotDemand) GetFirstNs() int64 {
 		return x.FirstNs
 	}
 	return 0
+}
+
+func (x *SnapshotDemand) GetAgainNs() int64 {
+	if x != nil {
+		return x.AgainNs
+	}
+	return 0
+}
+
+func (x *SnapshotDemand) GetTouched() bool {
+	if x != nil {
+		return x.Touched
+	}
+	return false
 }
 
 // SnapshotSamples is what a provider said was left of a window.
@@ -3178,12 +3196,14 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x06window\x18\b \x01(\x03R\x06window\x12%\n" +
 	"\x0esettled_before\x18\t \x01(\x03R\rsettledBefore\x12\x14\n" +
 	"\x05class\x18\n" +
-	" \x01(\x05R\x05class\"r\n" +
+	" \x01(\x05R\x05class\"\xa7\x01\n" +
 	"\x0eSnapshotDemand\x12\x14\n" +
 	"\x05quota\x18\x01 \x01(\rR\x05quota\x12\x19\n" +
 	"\btried_ns\x18\x02 \x03(\x03R\atriedNs\x12\x14\n" +
 	"\x05first\x18\x03 \x01(\x04R\x05first\x12\x19\n" +
-	"\bfirst_ns\x18\x04 \x01(\x03R\afirstNs\"\x8e\x01\n" +
+	"\bfirst_ns\x18\x04 \x01(\x03R\afirstNs\x12\x19\n" +
+	"\bagain_ns\x18\x05 \x01(\x03R\aagainNs\x12\x18\n" +
+	"\atouched\x18\x06 \x01(\bR\atouched\"\x8e\x01\n" +
 	"\x0fSnapshotSamples\x12\x14\n" +
 	"\x05quota\x18\x01 \x01(\rR\x05quota\x12\x16\n" +
 	"\x06window\x18\x02 \x01(\x03R\x06window\x127\n" +
