@@ -59,7 +59,8 @@ var errUnsettled = errors.New("this disk is empty, and may not take part yet")
 // settle finds out, before the first vote and the first acknowledgement, whether an empty disk may take part. A voter's
 // that was wiped must not: it forgot votes, and entries that count as held by it. A node with a list forms the cluster
 // first (formCluster). One that joins asks who calls, and takes part once a leader that is still one says that it is a
-// learner; where it is known as a voter already, its disk was wiped since.
+// learner; where it is known as a voter already, its disk was wiped since. While one caller is asked the others are let in as
+// little as before, and come again: if they waited here, who does not answer would keep all of them, and the node's end, waiting.
 func (n *Node) settle(caller preface) error {
 	if n.settled.Load() {
 		return nil
@@ -67,8 +68,10 @@ func (n *Node) settle(caller preface) error {
 	if len(n.config.Peers) > 0 {
 		return errUnsettled
 	}
-	n.settling.Lock()
-	defer n.settling.Unlock()
+	if !n.settling.CompareAndSwap(false, true) {
+		return errUnsettled
+	}
+	defer n.settling.Store(false)
 	if n.settled.Load() {
 		return nil
 	}

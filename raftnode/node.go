@@ -68,9 +68,9 @@ type Node struct {
 	stopping atomic.Bool
 	diskLow  atomic.Bool
 	skew     atomic.Int64
-	// settled is set when this disk may take part: see settle. settling lets one caller at a time find out.
+	// settled is set when this disk may take part: see settle. settling is set while that is found out.
 	settled  atomic.Bool
-	settling sync.Mutex
+	settling atomic.Bool
 	// unformed says why the cluster cannot be formed yet; nil: not tried, or done.
 	unformed atomic.Pointer[string]
 	// suspicious is set while a transfer of leadership is watched.

@@ -1,0 +1,62 @@
+package raftnode_test
+
+import (
+	"context"
+	"encoding/json"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/quotad/quotad/raftnode"
+)
+
+// TestANodeThatManyCallStops: a new node asks who calls whether it may take part. Callers that do not answer that, one after the
+// other, must not keep it from stopping.
+func TestANodeThatManyCallStops(t *testing.T) {
+	conf := raftnode.DefaultConfig()
+	conf.ID, conf.RaftAddress, conf.DataDir = "n3", freeAddress(t), t.TempDir()
+	n, err := raftnode.Open(conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	silent, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := make(chan struct{})
+	go func() {
+		for first := true; ; first = false {
+			conn, err := silent.Accept()
+			if err != nil {
+				return
+			}
+			defer func() { _ = conn.Close() }()
+			if first {
+				close(asked)
+			}
+		}
+	}()
+	defer func() { _ = silent.Close() }()
+	preface, err := json.Marshal(map[string]string{
+		"magic": "quotad-peer/1", "protocol": "raft", "node": "n0", "cluster": "c", "address": silent.Addr().String(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 60 { // two seconds each
+		conn, err := net.Dial("tcp", conf.RaftAddress)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		if _, err := conn.Write(append(preface, '\n')); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-asked
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if err := n.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
