@@ -115,7 +115,7 @@ func TestFormation(t *testing.T) {
 	})
 }
 
-// TestMembers: a learner joins, is promoted, and a member is removed and told so.
+// TestMembers: a learner joins, is promoted, and a member is removed and told so, also when it is started again.
 func TestMembers(t *testing.T) {
 	c := newCluster(t, 3)
 	c.propose(rate("q", 10))
@@ -140,10 +140,21 @@ func TestMembers(t *testing.T) {
 	if err := c.nodes[c.leader()].Remove(ctx, c.configs[follower].ID, false); err != nil {
 		t.Fatal(err)
 	}
-	<-c.nodes[follower].Done()
-	if !errors.Is(c.nodes[follower].Err(), raftnode.ErrRemoved) {
-		t.Fatalf("the removed node ended with %v", c.nodes[follower].Err())
+	endsRemoved := func() {
+		t.Helper()
+		select {
+		case <-c.nodes[follower].Done():
+		case <-time.After(20 * time.Second):
+			t.Fatalf("the removed node runs on: %+v", c.nodes[follower].Status())
+		}
+		if !errors.Is(c.nodes[follower].Err(), raftnode.ErrRemoved) {
+			t.Fatalf("the removed node ended with %v", c.nodes[follower].Err())
+		}
 	}
+	endsRemoved()
+	c.stop(follower)
+	c.start(follower) // as whoever watches over processes does
+	endsRemoved()
 	c.propose(reserve("q", 1))
 }
 

@@ -16,8 +16,9 @@ var ErrConflictingLog = errors.New("the log's end was never committed and disagr
 // (hashicorp/raft issue 697). So the end is cut off here, and, since raft has it in mind still, the node stops.
 type checkedSnapshots struct {
 	raft.SnapshotStore
-	log   raft.LogStore
-	fatal func(error)
+	log        raft.LogStore
+	fatal      func(error)
+	configured *configurations
 }
 
 // Create implements raft.SnapshotStore.

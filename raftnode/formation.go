@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -86,10 +87,10 @@ func (n *Node) settle(caller preface) error {
 	case reply.Voter:
 		n.fail(ErrWiped)
 		return ErrWiped
-	case !reply.Learner:
+	case reply.Learner == 0:
 		return errUnsettled
 	}
-	if err := writeDurably(filepath.Join(n.config.DataDir, joinedFile), n.config.nonce); err != nil {
+	if err := writeDurably(filepath.Join(n.config.DataDir, joinedFile), strconv.FormatUint(reply.Learner, 10)); err != nil {
 		n.fail(err)
 		return err
 	}
@@ -114,26 +115,33 @@ func (n *Node) answerPeer(request peerRequest) peerReply {
 	}
 	if request.Kind == "hello" {
 		reply.Empty = n.raft.LastIndex() == 0
+		var committed bool
+		reply.Configuration, committed = n.committedOf(request.Node)
 		reply.Member, reply.Voter = n.membershipOf(request.Node)
-		_, leader := n.raft.LeaderWithID()
-		reply.Led = leader != ""
+		reply.Member = reply.Member || committed
 		if nonces := n.formedWith(); request.Nonce != "" && slices.Contains(nonces, request.Nonce) {
 			reply.FormedWith = nonces
 		}
-		reply.Learner = request.Newcomer && n.isLearnerNow(request.Node)
+		if request.Newcomer {
+			reply.Learner = n.learnerNow(request.Node)
+		}
 	}
 	return reply
 }
 
-// isLearnerNow says for certain that a node is a learner: a deposed leader may not know yet that it was promoted since.
-func (n *Node) isLearnerNow(id string) bool {
+// learnerNow returns the index of a committed configuration in which a node is a learner for certain, 0 for none: a deposed leader
+// may not know yet that it was promoted since, and what is not committed may be undone.
+func (n *Node) learnerNow(id string) uint64 {
 	ctx, cancel := context.WithTimeout(context.Background(), peerTimeout)
 	defer cancel()
 	if n.readable(ctx, Linearizable) != nil {
-		return false
+		return 0
 	}
-	member, voter := n.membershipOf(id)
-	return member && !voter
+	index, member := n.committedOf(id)
+	if _, voter := n.membershipOf(id); !member || voter {
+		return 0
+	}
+	return index
 }
 
 // formedWith returns the nonces of the disks with which this node formed the cluster.
@@ -291,7 +299,7 @@ func (n *Node) bootstrap() error {
 func (n *Node) watchMembership() {
 	ticker := time.NewTicker(100 * time.Millisecond)
 	defer ticker.Stop()
-	membership := membership{member: n.isMember(n.config.ID)}
+	membership := n.knownMembership()
 	for turn := 0; ; turn++ {
 		select {
 		case <-ticker.C:
@@ -300,19 +308,16 @@ func (n *Node) watchMembership() {
 		case <-n.done:
 			return
 		}
-		if membership.member && turn%10 == 9 && n.othersRemovedMe(membership.at) {
-			n.fail(ErrRemoved)
-			return
+		if turn%10 == 9 {
+			if !membership.member {
+				membership = n.knownMembership()
+			}
+			if membership.member && n.othersRemovedMe(membership.at) {
+				n.fail(ErrRemoved)
+				return
+			}
 		}
-		configuration := n.raft.GetConfiguration()
-		if err := configuration.Error(); err != nil || len(configuration.Configuration().Servers) == 0 {
-			continue
-		}
-		found := false
-		for _, s := range configuration.Configuration().Servers {
-			found = found || string(s.ID) == n.config.ID
-		}
-		if membership.removed(configuration.Index(), n.raft.AppliedIndex(), found) {
+		if index, found := n.committedOf(n.config.ID); membership.removed(index, found) {
 			n.fail(ErrRemoved)
 			return
 		}
@@ -322,17 +327,38 @@ func (n *Node) watchMembership() {
 // membership is what a node knows of its being a member.
 type membership struct {
 	member bool
-	// at is the index of the newest configuration in which it was one.
+	// at is the index of the newest committed configuration in which it was one, as far as it knows.
 	at uint64
 }
 
-// removed takes a look at the latest configuration and says whether it removed the node. An older one than the node was
+// knownMembership returns what the disk knows. Its configurations alone do not tell: that of a node which was removed is without
+// it, and so may be that of one which was added.
+func (n *Node) knownMembership() membership {
+	if n.formedWith() != nil {
+		return membership{member: true}
+	}
+	if data, err := os.ReadFile(filepath.Join(n.config.DataDir, joinedFile)); err == nil {
+		if at, err := strconv.ParseUint(string(data), 10, 64); err == nil {
+			return membership{member: true, at: at}
+		}
+	}
+	return membership{}
+}
+
+// removed takes a look at the newest committed configuration and says whether it removed the node. An older one than the node was
 // seen in did not: a snapshot that a learner is given may have been taken before it was added.
-func (m *membership) removed(index, applied uint64, found bool) bool {
+func (m *membership) removed(index uint64, found bool) bool {
 	if found {
 		m.member, m.at = true, max(m.at, index)
 	}
-	return m.member && !found && index > m.at && applied >= index
+	return m.member && !found && index > m.at
+}
+
+// committedOf tells whether a node is in the newest configuration that this node knows to be committed, and that one's index.
+func (n *Node) committedOf(id string) (index uint64, member bool) {
+	index, servers := n.configured.newest()
+	member, _ = suffrageOf(servers, id)
+	return index, member
 }
 
 // isMember tells whether a node is in this node's latest configuration.
@@ -347,17 +373,11 @@ func (n *Node) membershipOf(id string) (member, voter bool) {
 	if err := configuration.Error(); err != nil {
 		return false, false
 	}
-	for _, s := range configuration.Configuration().Servers {
-		if string(s.ID) == id {
-			return true, s.Suffrage == raft.Voter
-		}
-	}
-	return false, false
+	return suffrageOf(configuration.Configuration().Servers, id)
 }
 
 // othersRemovedMe asks the others when no leader is heard of any more: raft does not tell a server that it was removed.
-// A member with a leader and without this node in its configuration is believed, where it has heard of the configuration in
-// which this node was seen last.
+// Whoever knows a committed configuration that is newer than the one in which this node was seen, and without it, is believed.
 func (n *Node) othersRemovedMe(seen uint64) bool {
 	if _, leader := n.raft.LeaderWithID(); leader != "" {
 		return false
@@ -373,8 +393,7 @@ func (n *Node) othersRemovedMe(seen uint64) bool {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		reply, err := n.port.ask(ctx, string(v.Address), peerRequest{Kind: "hello", Node: n.config.ID})
 		cancel()
-		// One whose log ends before this node's configuration may not have heard that it was added.
-		if err == nil && reply.Node == string(v.ID) && reply.Led && !reply.Member && reply.Last >= max(configuration.Index(), seen) {
+		if err == nil && reply.Node == string(v.ID) && !reply.Member && reply.Configuration > seen {
 			return true
 		}
 	}

@@ -2,6 +2,7 @@ package raftnode
 
 import (
 	"errors"
+	"io"
 	"math"
 	"runtime"
 	"sync/atomic"
@@ -300,24 +301,70 @@ func TestKeptEventsAreBounded(t *testing.T) {
 // and with it an older configuration. (Found by the fault suite: mix default, seed 11, a node that was replaced.)
 func TestASnapshotFromBeforeANodeWasAddedDoesNotRemoveIt(t *testing.T) {
 	type look struct {
-		index, applied uint64
+		index          uint64
 		found, removed bool
 	}
 	for name, looks := range map[string][]look{
-		"an older snapshot": {{90, 100, false, false}, {110, 105, true, false}, {90, 100, false, false}, {110, 120, true, false}},
-		"removed":           {{110, 120, true, false}, {130, 129, false, false}, {130, 130, false, true}},
-		"never a member":    {{90, 100, false, false}, {130, 140, false, false}},
+		"an older snapshot": {{90, false, false}, {110, true, false}, {90, false, false}, {110, true, false}},
+		"removed":           {{110, true, false}, {110, true, false}, {130, false, true}},
+		"never a member":    {{90, false, false}, {130, false, false}},
 	} {
 		m := membership{}
 		for i, l := range looks {
-			if got := m.removed(l.index, l.applied, l.found); got != l.removed {
+			if got := m.removed(l.index, l.found); got != l.removed {
 				t.Errorf("%s, look %d: removed %v", name, i, got)
 			}
 		}
 	}
-	restarted := membership{member: true}
-	if !restarted.removed(130, 130, false) {
-		t.Error("a node that was a member when it started does not see that it was removed")
+	restarted := membership{member: true, at: 110}
+	if restarted.removed(90, false) || !restarted.removed(130, false) {
+		t.Error("a node that was a member when it started does not see by which configuration it was removed")
+	}
+}
+
+// TestAChangeOfMembersAfterAnotherComesToNothing: what it was judged by holds no more. The index of the configuration by which it
+// was judged tells, also after a restart from a snapshot.
+func TestAChangeOfMembersAfterAnotherComesToNothing(t *testing.T) {
+	n := openOne(t)
+	change := func(id string, since uint64) error {
+		return n.raft.AddNonvoter(raft.ServerID(id), raft.ServerAddress(id), since, time.Minute).Error()
+	}
+	since, _, err := n.configuration()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := change("first", since); err != nil {
+		t.Fatal(err)
+	}
+	if err := change("second", since); err == nil {
+		t.Error("a change was made that was judged by the members before another one")
+	}
+	now, servers, err := n.configuration()
+	if member, voter := suffrageOf(servers, "first"); err != nil || now <= since || !member || voter {
+		t.Errorf("index %d after %d, %v, %v", now, since, servers, err)
+	}
+	if err := n.raft.Snapshot().Error(); err != nil {
+		t.Fatal(err)
+	}
+	n.Kill()
+	again := &configurations{}
+	files, err := raft.NewFileSnapshotStore(n.config.DataDir, 1, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := &checkedSnapshots{SnapshotStore: files, configured: again}
+	all, err := store.List()
+	if err != nil || len(all) == 0 {
+		t.Fatalf("%v %v", all, err)
+	}
+	_, state, err := store.Open(all[0].ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = state.Close() }()
+	again.learn(now-1, raft.Configuration{})
+	if index, servers := again.newest(); index != now || len(servers) != 2 {
+		t.Errorf("the snapshot has %v at index %d", servers, index)
 	}
 }
 

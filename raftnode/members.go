@@ -15,7 +15,11 @@ import (
 const caughtUp = 100
 
 // MemberError says that a member operation names an unknown or unfit member.
-type MemberError struct{ ID, Message, Hint string }
+type MemberError struct {
+	ID, Message, Hint string
+	// Absent says that there is no member of this id.
+	Absent bool
+}
 
 // Error implements error.
 func (e *MemberError) Error() string { return fmt.Sprintf("member %q: %s", e.ID, e.Message) }
@@ -23,11 +27,11 @@ func (e *MemberError) Error() string { return fmt.Sprintf("member %q: %s", e.ID,
 // AddLearner adds a node that does not vote yet. Adding one again with the same addresses changes nothing. *MemberError: the
 // id or an address is taken, or at the address is no node that can be added.
 func (n *Node) AddLearner(ctx context.Context, id, raftAddress, apiAddress string) error {
-	configuration, err := n.configuration()
+	since, servers, err := n.configuration()
 	if err != nil {
 		return err
 	}
-	for _, s := range configuration.Configuration().Servers {
+	for _, s := range servers {
 		known := n.apiAddress(string(s.ID))
 		if string(s.ID) == id && string(s.Address) == raftAddress && (known == "" || known == apiAddress) {
 			return n.putMember(ctx, id, apiAddress)
@@ -45,7 +49,7 @@ func (n *Node) AddLearner(ctx context.Context, id, raftAddress, apiAddress strin
 	if err := n.putMember(ctx, id, apiAddress); err != nil {
 		return err
 	}
-	return n.change(n.raft.AddNonvoter(raft.ServerID(id), raft.ServerAddress(raftAddress), configuration.Index(), n.config.ApplyTimeout))
+	return n.change(n.raft.AddNonvoter(raft.ServerID(id), raft.ServerAddress(raftAddress), since, n.config.ApplyTimeout))
 }
 
 // vet asks who is at a new node's address, so that nothing is left behind of one that cannot join.
@@ -80,11 +84,11 @@ func (n *Node) putMember(ctx context.Context, id, apiAddress string) error {
 
 // Promote makes a learner that has caught up a voter. *MemberError: it is none, or lacks too much.
 func (n *Node) Promote(ctx context.Context, id string) error {
-	configuration, err := n.configuration()
+	since, servers, err := n.configuration()
 	if err != nil {
 		return err
 	}
-	for _, s := range configuration.Configuration().Servers {
+	for _, s := range servers {
 		switch {
 		case string(s.ID) != id:
 			continue
@@ -98,9 +102,9 @@ func (n *Node) Promote(ctx context.Context, id string) error {
 				ID: id, Message: fmt.Sprintf("it has entries up to %d of %d", match, last), Hint: "wait until it has caught up",
 			}
 		}
-		return n.change(n.raft.AddVoter(s.ID, s.Address, configuration.Index(), n.config.ApplyTimeout))
+		return n.change(n.raft.AddVoter(s.ID, s.Address, since, n.config.ApplyTimeout))
 	}
-	return &MemberError{ID: id, Message: "there is no such member", Hint: "add it first"}
+	return &MemberError{ID: id, Message: "there is no such member", Hint: "add it first", Absent: true}
 }
 
 // matchIndex asks a member how far its log is.
@@ -114,12 +118,12 @@ func (n *Node) matchIndex(ctx context.Context, s raft.Server) (uint64, error) {
 
 // Remove removes a member. Without force it refuses where the rest would have no majority that answers.
 func (n *Node) Remove(ctx context.Context, id string, force bool) error {
-	configuration, err := n.configuration()
+	since, servers, err := n.configuration()
 	if err != nil {
 		return err
 	}
 	found, voters, alive := false, 0, 0
-	for _, s := range configuration.Configuration().Servers {
+	for _, s := range servers {
 		if string(s.ID) == id {
 			found = true
 			continue
@@ -136,7 +140,7 @@ func (n *Node) Remove(ctx context.Context, id string, force bool) error {
 	}
 	switch {
 	case !found:
-		return &MemberError{ID: id, Message: "there is no such member", Hint: "quotad status lists them"}
+		return &MemberError{ID: id, Message: "there is no such member", Hint: "quotad status lists them", Absent: true}
 	case voters == 0:
 		return &MemberError{ID: id, Message: "it is the last voter", Hint: "stop the process to end the cluster"}
 	case alive < voters/2+1 && !force:
@@ -149,12 +153,12 @@ func (n *Node) Remove(ctx context.Context, id string, force bool) error {
 	}}); err != nil {
 		return err
 	}
-	return n.change(n.raft.RemoveServer(raft.ServerID(id), configuration.Index(), n.config.ApplyTimeout))
+	return n.change(n.raft.RemoveServer(raft.ServerID(id), since, n.config.ApplyTimeout))
 }
 
 // TransferLeadership hands leadership to a voter (empty: the most advanced) and returns the new leader's id.
 func (n *Node) TransferLeadership(ctx context.Context, id string) (string, error) {
-	configuration, err := n.configuration()
+	_, servers, err := n.configuration()
 	if err != nil {
 		return "", err
 	}
@@ -163,7 +167,7 @@ func (n *Node) TransferLeadership(ctx context.Context, id string) (string, error
 		future = n.raft.LeadershipTransfer()
 	} else {
 		address := raft.ServerAddress("")
-		for _, s := range configuration.Configuration().Servers {
+		for _, s := range servers {
 			if string(s.ID) == id && s.Suffrage == raft.Voter {
 				address = s.Address
 			}
@@ -188,12 +192,14 @@ func (n *Node) TransferLeadership(ctx context.Context, id string) (string, error
 	}
 }
 
-func (n *Node) configuration() (raft.ConfigurationFuture, error) {
+// configuration returns the members, and the index that raft compares: a change comes to nothing where another one came before it.
+// Only what is committed counts, so that "it is done already" holds whatever comes.
+func (n *Node) configuration() (index uint64, servers []raft.Server, err error) {
 	if n.leading.Load() == nil {
-		return nil, n.notAccepted(n.whyNotLeading())
+		return 0, nil, n.notAccepted(n.whyNotLeading())
 	}
-	configuration := n.raft.GetConfiguration()
-	return configuration, configuration.Error()
+	index, servers = n.configured.newest()
+	return index, servers, nil
 }
 
 // change waits for a change of membership, not for ever.

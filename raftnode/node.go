@@ -25,7 +25,7 @@ const (
 	nodeFile    = "node"      // this node's id
 	nonceFile   = "formation" // this disk's nonce, by which a wiped disk is told from the one that formed the cluster
 	formedFile  = "formed"    // the nonces of the members with which this node formed the cluster
-	joinedFile  = "joined"    // this disk's nonce, once a leader took it in as a learner
+	joinedFile  = "joined"    // the index of the configuration in which a leader took this disk in as a learner
 )
 
 // Position says where in the log something stands.
@@ -60,6 +60,7 @@ type Node struct {
 
 	appliedIndex atomic.Uint64
 	cluster      atomic.Pointer[string]
+	configured   configurations
 	// leading is set while this node leads and its barrier is applied.
 	leading atomic.Pointer[leadership]
 	// led is the newest leadership, also when it has ended: its clock has seen time pass that the state has not.
@@ -166,7 +167,7 @@ func (n *Node) open() error {
 	if err != nil {
 		return err
 	}
-	n.snapshots = &checkedSnapshots{SnapshotStore: files, log: n.store, fatal: n.fail}
+	n.snapshots = &checkedSnapshots{SnapshotStore: files, log: n.store, fatal: n.fail, configured: &n.configured}
 	n.port, err = listenPeers(n.config.Network, n.config.RaftAddress, n.config.PeerTLS, n.logger.Named("peers"), 64)
 	if err != nil {
 		return err

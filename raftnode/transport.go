@@ -388,12 +388,14 @@ type peerReply struct {
 	Cluster string `json:"cluster"`
 	List    string `json:"list"`
 	Nonce   string `json:"nonce"`
-	// Member: the caller is in this node's configuration. Led: this node hears from a leader.
-	Member bool `json:"member"`
-	Led    bool `json:"led"`
-	// Voter: the caller votes in this node's configuration. Learner: this node certainly leads, and the caller is a learner.
-	Voter   bool `json:"voter,omitempty"`
-	Learner bool `json:"learner,omitempty"`
+	// Configuration is the index of the newest committed configuration that the node knows. Member: the caller is in it, or in one
+	// that is not committed yet.
+	Configuration uint64 `json:"configuration"`
+	Member        bool   `json:"member"`
+	// Voter: the caller votes in the node's newest configuration, committed or not. Learner is the index of the committed one where
+	// the node certainly leads and the caller is a learner in it.
+	Voter   bool   `json:"voter,omitempty"`
+	Learner uint64 `json:"learner,omitempty"`
 	// FormedWith are the nonces with which this node formed the cluster, where the caller's is among them.
 	FormedWith []string `json:"formedWith,omitempty"`
 	// Refused says why the question is not answered; then nothing else is set.
