@@ -36,11 +36,13 @@ func (m machine) StoreConfiguration(index uint64, configuration raft.Configurati
 	m.n.configured.learn(index, configuration)
 }
 
-// Open implements raft.SnapshotStore. What a snapshot holds is committed, with its configuration.
+// Open implements raft.SnapshotStore. What a snapshot holds is committed, with its configuration. Raft opens its newest one when it
+// starts.
 func (s *checkedSnapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	meta, state, err := s.SnapshotStore.Open(id)
 	if err == nil {
 		s.configured.learn(meta.ConfigurationIndex, meta.Configuration)
+		s.ends.add(meta.Index, meta.Term)
 	}
 	return meta, state, err
 }

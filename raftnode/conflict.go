@@ -19,6 +19,7 @@ type checkedSnapshots struct {
 	log        raft.LogStore
 	fatal      func(error)
 	configured *configurations
+	ends       *snapshotEnds
 }
 
 // Create implements raft.SnapshotStore.
@@ -50,8 +51,10 @@ func (s *checkedSink) Close() error {
 	}
 	if err != nil {
 		s.store.fatal(err)
+		return err
 	}
-	return err
+	s.store.ends.add(s.index, s.term)
+	return nil
 }
 
 // cutConflict cuts a log off from an index on, where its entry there is of another term.

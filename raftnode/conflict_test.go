@@ -36,7 +36,7 @@ func TestALogThatDisagreesWithASnapshotIsCut(t *testing.T) {
 				t.Fatal(err)
 			}
 			var fatal error
-			store := &checkedSnapshots{SnapshotStore: files, log: log, fatal: func(err error) { fatal = err }}
+			store := &checkedSnapshots{SnapshotStore: files, log: log, fatal: func(err error) { fatal = err }, ends: new(snapshotEnds)}
 			_, transport := raft.NewInmemTransport("")
 			sink, err := store.Create(raft.SnapshotVersionMax, c.index, c.term, raft.Configuration{}, 0, transport)
 			if err != nil {

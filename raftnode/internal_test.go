@@ -352,7 +352,7 @@ func TestAChangeOfMembersAfterAnotherComesToNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	store := &checkedSnapshots{SnapshotStore: files, configured: again}
+	store := &checkedSnapshots{SnapshotStore: files, configured: again, ends: new(snapshotEnds)}
 	all, err := store.List()
 	if err != nil || len(all) == 0 {
 		t.Fatalf("%v %v", all, err)

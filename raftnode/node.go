@@ -61,6 +61,7 @@ type Node struct {
 	appliedIndex atomic.Uint64
 	cluster      atomic.Pointer[string]
 	configured   configurations
+	ends         snapshotEnds
 	// leading is set while this node leads and its barrier is applied.
 	leading atomic.Pointer[leadership]
 	// led is the newest leadership, also when it has ended: its clock has seen time pass that the state has not.
@@ -167,7 +168,7 @@ func (n *Node) open() error {
 	if err != nil {
 		return err
 	}
-	n.snapshots = &checkedSnapshots{SnapshotStore: files, log: n.store, fatal: n.fail, configured: &n.configured}
+	n.snapshots = &checkedSnapshots{SnapshotStore: files, log: n.store, fatal: n.fail, configured: &n.configured, ends: &n.ends}
 	n.port, err = listenPeers(n.config.Network, n.config.RaftAddress, n.config.PeerTLS, n.logger.Named("peers"), 64)
 	if err != nil {
 		return err
@@ -198,7 +199,8 @@ func (n *Node) newRaft() (err error) {
 		_ = recover()
 		err = n.store.failed
 	}()
-	n.raft, err = raft.NewRaft(n.raftConfig(), machine{n}, n.store, n.store, n.snapshots, n.transport)
+	log := snapshotLog{n.store, &n.ends, func() bool { return n.raft.State() == raft.Leader }}
+	n.raft, err = raft.NewRaft(n.raftConfig(), machine{n}, log, n.store, n.snapshots, n.transport)
 	return err
 }
 
