@@ -85,7 +85,9 @@ func good(t *testing.T) *Simulated {
 		}},
 	})
 	ledger, whole := machine.State().Hash()
+	s.Members, s.Told = []Member{{"n3", false}, {"n1", true}, {"n2", true}}, map[string][]Member{}
 	for _, node := range []string{"n1", "n2", "n3"} {
+		s.Told[node] = []Member{{"n1", true}, {"n2", true}, {"n3", false}}
 		s.Final = append(s.Final, history.Final{Node: node, Index: uint64(len(commands)), Ledger: fmt.Sprintf("%x", ledger), Whole: fmt.Sprintf("%x", whole)})
 	}
 	return s
@@ -140,13 +142,17 @@ func TestEachFlawIsFound(t *testing.T) {
 			beside.Sent, beside.Returned = s.Calls[waits+3].Returned+1, s.Calls[waits+3].Returned+2
 			s.Calls = append(s.Calls, beside)
 		}},
-		"a stream with a hole":           {"watch", func(s *Simulated) { s.Seen = slices.Delete(s.Seen, 4, 5) }},
-		"a class that gets nothing more": {"service", func(s *Simulated) { s.Healed = s.Calls[21].Sent }},
-		"a class that is served late":    {"service", func(s *Simulated) { s.Healed = -int64(12 * time.Second) }},
-		"two leaders":                    {"one-leader", func(s *Simulated) { s.Calls[7].Node = "n2" }},
-		"time that runs too fast":        {"cluster-time", func(s *Simulated) { hurry(s) }},
-		"a node that differs at the end": {"converged", func(s *Simulated) { s.Final[1].Whole = "00" }},
-		"a node that is silent":          {"converged", func(s *Simulated) { s.Final[1].Error = "away" }},
+		"a stream with a hole":             {"watch", func(s *Simulated) { s.Seen = slices.Delete(s.Seen, 4, 5) }},
+		"a class that gets nothing more":   {"service", func(s *Simulated) { s.Healed = s.Calls[21].Sent }},
+		"a class that is served late":      {"service", func(s *Simulated) { s.Healed = -int64(12 * time.Second) }},
+		"two leaders":                      {"one-leader", func(s *Simulated) { s.Calls[7].Node = "n2" }},
+		"time that runs too fast":          {"cluster-time", func(s *Simulated) { hurry(s) }},
+		"a node that differs at the end":   {"converged", func(s *Simulated) { s.Final[1].Whole = "00" }},
+		"a vote that one does not know of": {"members", func(s *Simulated) { s.Told["n2"][2].Votes = true }},
+		"a member that one does not have":  {"members", func(s *Simulated) { s.Told["n3"] = s.Told["n3"][1:] }},
+		"a member that is not there":       {"members", func(s *Simulated) { delete(s.Told, "n3") }},
+		"a node that ended":                {"members", func(s *Simulated) { s.Ended = []string{"n2: removed"} }},
+		"a node that is silent":            {"converged", func(s *Simulated) { s.Final[1].Error = "away" }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := good(t)

@@ -1,6 +1,8 @@
 package check
 
 import (
+	"cmp"
+	"slices"
 	"sort"
 	"time"
 
@@ -22,6 +24,11 @@ type Simulated struct {
 	Calls []SimulatedCall
 	// Seen are what streams of events told, each in its order.
 	Seen []SimulatedSeen
+	// Members are who the members are by the changes that were acknowledged, Told who they are as each of them tells at the end.
+	Members []Member
+	Told    map[string][]Member
+	// Ended are nodes that ended by themselves, though nobody had removed them, and why.
+	Ended []string
 	// Final is how the nodes were at the end.
 	Final []history.Final
 	// Healed is when the last fault ended.
@@ -53,6 +60,29 @@ type SimulatedSeen struct {
 	Events  []fsm.Event
 }
 
+// Member is a node of a cluster.
+type Member struct {
+	ID    string
+	Votes bool
+}
+
+// members checks that the changes of membership that were acknowledged, and no others, are what each member tells, and that no node
+// ended that had not been removed.
+func (r *run) members() {
+	byID := func(a, b Member) int { return cmp.Compare(a.ID, b.ID) }
+	v := r.verdict("members", "A change of membership that was acknowledged stays; only who was removed ends.")
+	want := slices.SortedFunc(slices.Values(r.simulated.Members), byID)
+	for _, member := range want {
+		v.Looked++
+		if told := slices.SortedFunc(slices.Values(r.simulated.Told[member.ID]), byID); !slices.Equal(told, want) {
+			v.violate("%s tells of the members %v, acknowledged are %v", member.ID, told, want)
+		}
+	}
+	for _, end := range r.simulated.Ended {
+		v.violate("ended by itself: %s", end)
+	}
+}
+
 // RunSimulated judges a simulated run by the checkers that need no API.
 func RunSimulated(s *Simulated) *Result {
 	facts := &history.Facts{Mix: "simulated", Healed: s.Healed, Final: s.Final}
@@ -78,6 +108,7 @@ func RunSimulated(s *Simulated) *Result {
 	r.tasks()
 	r.watches(replayed)
 	r.finalStates(replayed)
+	r.members()
 	r.recovery(r.verdict("service", "After the last fault every class is granted something within 10 s."))
 	r.countSimulated(replayed)
 	for _, v := range r.order {

@@ -85,7 +85,7 @@ func (c *client) repeat(ctx context.Context) {
 	}
 }
 
-func (c *client) anyNode() string { return address(c.rand.IntN(c.w.plan.nodes)) }
+func (c *client) anyNode() string { return c.w.any(c.rand) }
 
 // numbered gives a command the next number and keeps it to be sent again.
 func (c *client) numbered(command *logpb.Command) *logpb.Command {
@@ -131,11 +131,16 @@ func (c *client) keep(result *logpb.Result) {
 	}
 }
 
-// probe asks once for what there is enough of: whoever is of its class is served again.
-func (c *client) probe() {
+// probe asks once for what there is enough of, unless it is too late: whoever is of its class is served again.
+func (c *client) probe(late <-chan struct{}) {
 	ctx := context.Background()
 	for c.open(ctx); c.session == 0; c.open(ctx) {
-		time.Sleep(10 * time.Millisecond)
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-late:
+			c.w.stuck("%s was not served within %v of the last fault", c.name, patience)
+			return
+		}
 	}
 	ask := &logpb.Reserve{Holder: c.name, Items: []*logpb.Item{{Quota: "wide"}}, TtlNs: int64(time.Second)}
 	c.do(ctx, c.numbered(&logpb.Command{Kind: &logpb.Command_Reserve{Reserve: ask}}))

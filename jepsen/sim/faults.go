@@ -2,6 +2,8 @@ package sim
 
 import (
 	"context"
+	"math/rand/v2"
+	"slices"
 	"time"
 )
 
@@ -15,15 +17,15 @@ func (w *world) breakThings() {
 	p := w.plan
 	faults := []fault{
 		{"crash-leader", p.crash, func() { w.crash(w.leader()) }},
-		{"crash-one", p.crash, func() { w.crash(w.any()) }},
+		{"crash-one", p.crash, func() { w.crash(w.any(w.rand)) }},
 		{"crash-all", p.all, w.crashAll},
 		{"cut-leader", p.cut, func() { w.isolate(w.leader(), true, true) }},
-		{"cut-one", p.cut, func() { w.isolate(w.any(), true, true) }},
+		{"cut-one", p.cut, func() { w.isolate(w.any(w.rand), true, true) }},
 		{"deaf-leader", p.cut, func() { w.isolate(w.leader(), true, false) }},
 		{"mute-leader", p.cut, func() { w.isolate(w.leader(), false, true) }},
 		{"flap", p.flap, w.flap},
 		{"slow", p.slow, w.slow},
-		{"reset", p.reset, func() { w.mesh.reset(w.any(), "") }},
+		{"reset", p.reset, func() { w.mesh.reset(hostOf(w.any(w.rand)), "") }},
 		{"clock", p.clock, w.clockJump},
 		{"transfer", p.transfer, w.transfer},
 		{"quiet", 2, func() { w.pause(200, 1500) }},
@@ -74,7 +76,11 @@ func (w *world) pause(least, most int) {
 	time.Sleep(time.Duration(least+w.rand.IntN(most-least)) * time.Millisecond)
 }
 
-func (w *world) any() string { return address(w.rand.IntN(w.plan.nodes)) }
+// any draws a node that belongs to the cluster.
+func (w *world) any(r *rand.Rand) string {
+	all := w.all()
+	return all[r.IntN(len(all))]
+}
 
 // crash kills a node and starts it again a little later.
 func (w *world) crash(id string) {
@@ -85,23 +91,27 @@ func (w *world) crash(id string) {
 	w.again(id)
 }
 
+// again starts a node, unless it runs or belongs to the cluster no more.
 func (w *world) again(id string) {
-	if w.node(id) != nil {
+	w.starts <- struct{}{}
+	defer func() { <-w.starts }()
+	if w.node(id) != nil || !slices.Contains(w.all(), id) {
 		return
 	}
 	if err := w.start(id); err != nil {
 		w.say("%s does not start: %v", id, err)
-		w.out.Stuck = err.Error()
+		w.stuck("%v", err)
 	}
 }
 
 func (w *world) crashAll() {
-	for i := range w.plan.nodes {
-		w.kill(address(i))
+	all := w.all()
+	for _, id := range all {
+		w.kill(id)
 	}
 	w.pause(20, 500)
-	for i := range w.plan.nodes {
-		w.again(address(i))
+	for _, id := range all {
+		w.again(id)
 	}
 }
 
@@ -110,51 +120,34 @@ func (w *world) isolate(id string, hears, says bool) {
 	if id == "" {
 		return
 	}
-	set := func(on bool) {
-		for i := range w.plan.nodes {
-			if other := address(i); other != id {
-				if hears {
-					w.mesh.setCut(link{other, id}, on)
-				}
-				if says {
-					w.mesh.setCut(link{id, other}, on)
-				}
-			}
-		}
-	}
-	set(true)
+	w.cut(id, hears, says)
 	w.pause(100, 3000)
 	if w.rand.IntN(3) == 0 {
 		w.crash(id) // most defects need two faults near each other
 	}
-	set(false)
+	w.mesh.mend()
+}
+
+// cut cuts what a node hears, what it says, or both.
+func (w *world) cut(id string, hears, says bool) {
+	if hears {
+		w.mesh.sever(link{to: hostOf(id)})
+	}
+	if says {
+		w.mesh.sever(link{from: hostOf(id)})
+	}
 }
 
 // flap cuts and mends the leader's links about as fast as elections go.
 func (w *world) flap() {
 	id := w.leader()
 	for range 2 + w.rand.IntN(5) {
-		w.isolateFor(id, time.Duration(w.rand.Int64N(int64(3*w.plan.heartbeat))))
+		if id != "" {
+			w.cut(id, true, true)
+		}
+		time.Sleep(time.Duration(w.rand.Int64N(int64(3 * w.plan.heartbeat))))
+		w.mesh.mend()
 		time.Sleep(time.Duration(w.rand.Int64N(int64(2 * w.plan.heartbeat))))
-	}
-}
-
-func (w *world) isolateFor(id string, length time.Duration) {
-	for i := range w.plan.nodes {
-		if other := address(i); other != id && id != "" {
-			w.mesh.setCut(link{other, id}, true)
-			w.mesh.setCut(link{id, other}, true)
-		}
-	}
-	time.Sleep(length)
-	w.mendAll()
-}
-
-func (w *world) mendAll() {
-	for i := range w.plan.nodes {
-		for k := range w.plan.nodes {
-			w.mesh.setCut(link{address(i), address(k)}, false)
-		}
 	}
 }
 
@@ -167,7 +160,7 @@ func (w *world) slow() {
 
 // clockJump shifts a node's wall clock; its monotonic clock runs true.
 func (w *world) clockJump() {
-	if node := w.node(w.any()); node != nil {
+	if node := w.node(w.any(w.rand)); node != nil {
 		offset := time.Duration(w.rand.Int64N(int64(2*time.Hour))) - time.Hour
 		_ = node.SetFault(&offset, nil, nil, 0)
 	}
@@ -183,10 +176,10 @@ func (w *world) transfer() {
 
 // heal mends all links and starts what does not run.
 func (w *world) heal() {
-	w.mendAll()
+	w.mesh.mend()
 	w.mesh.setLatency(200*time.Microsecond, 200*time.Microsecond)
-	for i := range w.plan.nodes {
-		w.again(address(i))
+	for _, id := range w.all() {
+		w.again(id)
 	}
 	w.result.Healed = w.now()
 	w.say("healed")

@@ -27,11 +27,9 @@ type mesh struct {
 	cut       map[link]bool
 	latency   time.Duration
 	jitter    time.Duration
-	// kept counts what was held back by cuts.
-	kept int
 }
 
-// link is one direction between two hosts.
+// link is one direction between two hosts; an empty name stands for all hosts.
 type link struct{ from, to string }
 
 func newMesh(r *rand.Rand) *mesh {
@@ -41,16 +39,26 @@ func newMesh(r *rand.Rand) *mesh {
 	}
 }
 
-// setCut cuts a direction or mends it. What was sent meanwhile comes then, as TCP would send it again.
-func (m *mesh) setCut(l link, on bool) {
+// sever cuts a direction.
+func (m *mesh) sever(l link) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.cut[l] = on
+	m.cut[l] = true
+}
+
+// mend mends all directions. What was sent meanwhile comes now, as TCP would send it again.
+func (m *mesh) mend() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	clear(m.cut)
 	for s := range m.streams {
-		if s.link == l && !on {
-			s.release()
-		}
+		s.release()
 	}
+}
+
+// isCut says whether a direction is cut. The lock is held.
+func (m *mesh) isCut(l link) bool {
+	return m.cut[l] || m.cut[link{from: l.from}] || m.cut[link{to: l.to}]
 }
 
 func (m *mesh) setLatency(latency, jitter time.Duration) {
@@ -76,12 +84,9 @@ func (m *mesh) reset(host, other string) {
 
 var errReset = errors.New("connection reset")
 
-// delay is how long a segment takes on a link now; held says that the link is cut.
+// delay is how long a segment takes on a link now; held says that the link is cut. The lock is held.
 func (m *mesh) delay(l link) (d time.Duration, held bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.cut[l] {
-		m.kept++
+	if m.isCut(l) {
 		return 0, true
 	}
 	d = m.latency
@@ -112,12 +117,10 @@ func (e endpoint) Listen(address string) (net.Listener, error) {
 // Dial implements raftnode.Network.
 func (e endpoint) Dial(address string, timeout time.Duration) (net.Conn, error) {
 	there, back := link{e.host, address}, link{address, e.host}
-	_, held := e.mesh.delay(there)
-	_, heldBack := e.mesh.delay(back)
 	e.mesh.mu.Lock()
-	l := e.mesh.listeners[address]
+	cut, l := e.mesh.isCut(there) || e.mesh.isCut(back), e.mesh.listeners[address]
 	e.mesh.mu.Unlock()
-	if held || heldBack {
+	if cut {
 		time.Sleep(timeout)
 		return nil, os.ErrDeadlineExceeded
 	}
@@ -209,6 +212,8 @@ func newStream(m *mesh, l link) *stream {
 }
 
 func (s *stream) send(data []byte) (int, error) {
+	s.mesh.mu.Lock() // so that a cut which is mended now releases this, too
+	defer s.mesh.mu.Unlock()
 	wait, held := s.mesh.delay(s.link)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -282,12 +287,15 @@ func (s *stream) setDeadline(t time.Time) {
 	s.changed.Broadcast()
 }
 
+// close ends a stream. Its end comes after what a cut holds back, but for a reset.
 func (s *stream) close(err error) {
 	s.mesh.mu.Lock()
-	delete(s.mesh.streams, s)
-	s.mesh.mu.Unlock()
+	defer s.mesh.mu.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if len(s.segments) == 0 || errors.Is(err, errReset) {
+		delete(s.mesh.streams, s)
+	}
 	if s.err == nil || errors.Is(err, errReset) {
 		s.err = err
 	}

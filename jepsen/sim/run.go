@@ -28,6 +28,8 @@ type Outcome struct {
 	Events []string
 	// Faults counts faults by kind.
 	Faults map[string]int
+	// Changed counts changes of membership.
+	Changed int
 	// Installed counts snapshots that nodes took from a leader.
 	Installed int
 	// Stuck says what did not come back after the last fault; empty: all did.
@@ -65,6 +67,8 @@ type plan struct {
 	threshold uint64
 	// weights of the faults.
 	crash, cut, flap, slow, reset, clock, transfer, all int
+	// members: who is a member changes.
+	members bool
 }
 
 func drawPlan(r *rand.Rand) plan {
@@ -79,20 +83,27 @@ func drawPlan(r *rand.Rand) plan {
 	if r.IntN(4) == 0 {
 		p.nodes = 5
 	}
+	p.members = r.IntN(2) == 0
 	return p
 }
 
 // world is a run while it runs.
 type world struct {
-	plan   plan
-	rand   *rand.Rand
-	dir    string
-	mesh   *mesh
-	began  time.Time
-	logs   installs
-	mu     sync.Mutex
-	nodes  map[string]*raftnode.Node
-	result *check.Simulated
+	plan  plan
+	rand  *rand.Rand
+	dir   string
+	mesh  *mesh
+	began time.Time
+	logs  installs
+	mu    sync.Mutex
+	nodes map[string]*raftnode.Node
+	// starts is held by whoever starts a node, or ends one for good.
+	starts chan struct{}
+	// ids are the nodes that belong to the cluster, retired those that were removed from it; ends are of those that ended by
+	// themselves.
+	ids, retired []string
+	ends         []end
+	result       *check.Simulated
 	// resting is until when clients rest.
 	resting time.Time
 	// told is up to which index each watcher was told of everything.
@@ -105,14 +116,14 @@ func Run(seed uint64, dir string) *Outcome {
 	r := rand.New(rand.NewPCG(seed, 0x51)) //nolint:gosec // no secret
 	w := newWorld(drawPlan(r), r, dir)
 	w.say("plan %+v", w.plan)
-	for i := range w.plan.nodes {
-		if err := w.start(address(i)); err != nil {
-			w.out.Stuck = err.Error()
+	for _, id := range w.all() {
+		if err := w.start(id); err != nil {
+			w.stuck("%v", err)
 			return &w.out
 		}
 	}
 	w.play(seed)
-	for id := range w.nodes {
+	for _, id := range w.disband() {
 		w.stop(id)
 	}
 	// Virtual time ends with this function, and calls of raft that nobody waits for end by their deadlines.
@@ -124,11 +135,15 @@ func Run(seed uint64, dir string) *Outcome {
 
 // newWorld prepares a run; nothing is started.
 func newWorld(p plan, r *rand.Rand, dir string) *world {
-	return &world{
+	w := &world{
 		plan: p, rand: r, dir: dir, mesh: newMesh(rand.New(rand.NewPCG(r.Uint64(), 0x52))), began: time.Now(), //nolint:gosec // no secret
 		nodes: map[string]*raftnode.Node{}, result: &check.Simulated{Applied: map[string][]*record.Line{}},
-		told: map[string]uint64{}, out: Outcome{Faults: map[string]int{}},
+		told: map[string]uint64{}, starts: make(chan struct{}, 1), out: Outcome{Faults: map[string]int{}},
 	}
+	for i := range p.nodes {
+		w.ids = append(w.ids, address(i))
+	}
+	return w
 }
 
 func address(i int) string { return fmt.Sprintf("n%d:1", i+1) }
@@ -141,18 +156,24 @@ func (w *world) say(format string, args ...any) {
 	w.out.Events = append(w.out.Events, fmt.Sprintf("%9.3f  %s", float64(w.now())/1e9, fmt.Sprintf(format, args...)))
 }
 
-// start starts a node, which has its address for a name.
+// start starts a node. One of the first lives has its address for a name, and forms the cluster with the others; any other one
+// waits to be added.
 func (w *world) start(id string) error {
 	c := raftnode.DefaultConfig()
-	c.ID, c.RaftAddress, c.DataDir = id, id, filepath.Join(w.dir, id[:2])
+	c.ID, c.RaftAddress, c.APIAddress, c.DataDir = id, hostOf(id), hostOf(id), filepath.Join(w.dir, id)
+	founder := false
 	for i := range w.plan.nodes {
+		founder = founder || id == address(i)
 		c.Peers = append(c.Peers, raftnode.Peer{ID: address(i), RaftAddress: address(i), APIAddress: address(i)})
+	}
+	if !founder {
+		c.Peers = nil
 	}
 	c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLease = w.plan.heartbeat, w.plan.heartbeat, w.plan.heartbeat*3/4
 	c.SnapshotThreshold, c.TrailingLogs, c.SnapshotInterval = w.plan.threshold, w.plan.threshold/2, 500*time.Millisecond
 	c.EventEntries = w.plan.events
 	c.FreeLow, c.FreeStop = -1, -1
-	c.Network = endpoint{w.mesh, id}
+	c.Network = endpoint{w.mesh, hostOf(id)}
 	c.Logger = w.logs.logger(id)
 	c.Testing = true
 	c.Applied = func(applied *fsm.Applied, payload []byte, ledger func() [32]byte) {
@@ -172,6 +193,7 @@ func (w *world) start(id string) error {
 	w.mu.Lock()
 	w.nodes[id] = node
 	w.mu.Unlock()
+	go w.attend(id, node)
 	return nil
 }
 
@@ -182,37 +204,40 @@ func (w *world) node(id string) *raftnode.Node {
 	return w.nodes[id]
 }
 
-// kill ends a node as a crash does.
-func (w *world) kill(id string) bool {
+// take returns a running node, nil where it does not run, which counts as ended from now on.
+func (w *world) take(id string) *raftnode.Node {
 	w.mu.Lock()
+	defer w.mu.Unlock()
 	node := w.nodes[id]
 	w.nodes[id] = nil
-	w.mu.Unlock()
+	return node
+}
+
+// kill ends a node as a crash does.
+func (w *world) kill(id string) bool {
+	node := w.take(id)
 	if node == nil {
 		return false
 	}
-	w.mesh.reset(id, "")
+	w.mesh.reset(hostOf(id), "")
 	node.Kill()
 	return true
 }
 
 func (w *world) stop(id string) {
-	if node := w.node(id); node != nil {
+	if node := w.take(id); node != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
 		_ = node.Close(ctx)
-		cancel()
-		w.mu.Lock()
-		w.nodes[id] = nil
-		w.mu.Unlock()
 	}
 }
 
 // leader is the node that leads and is ready, "" for none.
 func (w *world) leader() string {
-	for i := range w.plan.nodes {
-		if node := w.node(address(i)); node != nil {
+	for _, id := range w.all() {
+		if node := w.node(id); node != nil {
 			if _, _, self := node.Leader(); self {
-				return address(i)
+				return id
 			}
 		}
 	}
@@ -232,14 +257,26 @@ func eventually(within time.Duration, holds func() bool) error {
 	return errNever
 }
 
+// stuck notes what did not come about, the first of all.
+func (w *world) stuck(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.out.Stuck == "" {
+		w.out.Stuck = fmt.Sprintf(format, args...)
+	}
+}
+
+// patience is how long after the last fault something may take.
+const patience = 60 * time.Second
+
 // play runs workload and faults, heals, and waits until all nodes are alike.
 func (w *world) play(seed uint64) {
 	if eventually(30*time.Second, func() bool { return w.leader() != "" }) != nil {
-		w.out.Stuck = "no leader within 30 s of the start"
+		w.stuck("no leader within 30 s of the start")
 		return
 	}
 	if !w.define() {
-		w.out.Stuck = "the quotas could not be defined"
+		w.stuck("the quotas could not be defined")
 		return
 	}
 	ctx, stop := context.WithCancel(context.Background())
@@ -249,17 +286,37 @@ func (w *world) play(seed uint64) {
 	for number := range w.plan.watchers {
 		watchers.Go(func() { w.newWatcher(seed, number).watch(watching) })
 	}
+	late := make(chan struct{})
+	operator := w.newOperator(seed, late)
+	if w.plan.members {
+		clients.Go(func() { operator.work(ctx) })
+	}
 	w.breakThings()
 	w.heal()
 	for class := range classNames {
-		clients.Go(func() { w.newClient(seed, classNames[class]+"-probe").probe() })
+		clients.Go(func() { w.newClient(seed, classNames[class]+"-probe").probe(late) })
 	}
+	time.AfterFunc(patience, func() { close(late) })
 	time.Sleep(2 * time.Second)
 	stop()
 	clients.Wait()
-	w.settle()
+	w.settle(operator)
+	if w.out.Stuck != "" {
+		w.describe()
+	}
 	leave()
 	watchers.Wait()
+}
+
+// describe says how each node is.
+func (w *world) describe() {
+	for _, id := range append(w.all(), w.retired...) {
+		if node := w.node(id); node != nil {
+			s := node.Status()
+			w.say("%s: %s of term %d, led by %q, log %d to %d, committed %d, applied %d, members %+v", id, s.Role, s.Term, s.Leader,
+				s.FirstIndex, s.LastIndex, s.CommitIndex, s.AppliedIndex, s.Members)
+		}
+	}
 }
 
 // employ starts the clients.
@@ -283,16 +340,20 @@ func (w *world) employ(ctx context.Context, clients *sync.WaitGroup, seed uint64
 }
 
 // settle waits until nothing goes on any more that should not.
-func (w *world) settle() {
+func (w *world) settle(o *operator) {
+	if eventually(30*time.Second, w.gone) != nil {
+		w.stuck("a node that was removed runs on")
+	}
 	if eventually(longestWait+5*time.Second, func() bool { return !w.awaited() }) != nil {
-		w.out.Stuck = "waits went on after their time"
+		w.stuck("waits went on after their time")
 	}
 	if err := eventually(60*time.Second, w.alike); err != nil {
-		w.out.Stuck = "the nodes did not come to one state within 60 s of the last fault"
+		w.stuck("the nodes did not come to one state within 60 s of the last fault")
 		return
 	}
+	w.noteMembers(o)
 	if eventually(30*time.Second, func() bool { return w.allTold(w.result.Final[0].Index) }) != nil {
-		w.out.Stuck = "a watcher was not told of everything within 30 s"
+		w.stuck("a watcher was not told of everything within 30 s")
 	}
 }
 
@@ -312,8 +373,8 @@ func (w *world) awaited() bool {
 // alike says whether all nodes show one index, and notes their states.
 func (w *world) alike() bool {
 	var finals []history.Final
-	for i := range w.plan.nodes {
-		node := w.node(address(i))
+	for _, id := range w.all() {
+		node := w.node(id)
 		if node == nil {
 			return false
 		}
@@ -323,7 +384,7 @@ func (w *world) alike() bool {
 		if err != nil {
 			return false
 		}
-		finals = append(finals, history.Final{Node: address(i), Index: index, Ledger: hex.EncodeToString(ledger[:]), Whole: hex.EncodeToString(whole[:])})
+		finals = append(finals, history.Final{Node: id, Index: index, Ledger: hex.EncodeToString(ledger[:]), Whole: hex.EncodeToString(whole[:])})
 	}
 	for _, final := range finals {
 		if final.Index != finals[0].Index {

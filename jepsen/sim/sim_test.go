@@ -59,8 +59,8 @@ func TestSeeds(t *testing.T) {
 
 // totals are what all seeds did together.
 type totals struct {
-	calls, answered, unknown, terms, installed, expired, deadFences, repeated, waited, waitsGranted, waitsEnded, streams int
-	sessionsEnded, attempts, lost, shelved, putBack, sequentials, parallels, turns                                       int
+	calls, answered, unknown, terms, installed, changed, expired, deadFences, repeated, waited, waitsGranted, waitsEnded, streams int
+	sessionsEnded, attempts, lost, shelved, putBack, sequentials, parallels, turns                                                int
 	// weak counts seeds without a leader change, an expiry, an open outcome or a wait of each end.
 	weak int
 }
@@ -75,6 +75,7 @@ func (s *totals) add(o *Outcome) {
 	s.unknown += stats.Unknown
 	s.terms += stats.Terms
 	s.installed += o.Installed
+	s.changed += o.Changed
 	s.expired += stats.Expired
 	s.deadFences += stats.Stale
 	s.repeated += stats.Judged.Repeated

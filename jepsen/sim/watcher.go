@@ -32,7 +32,7 @@ func (w *world) newWatcher(seed uint64, number int) *watcher {
 // watch follows stream after stream until its context ends.
 func (v *watcher) watch(ctx context.Context) {
 	for ctx.Err() == nil {
-		if node := v.w.node(address(v.rand.IntN(v.w.plan.nodes))); node != nil {
+		if node := v.w.node(v.w.any(v.rand)); node != nil {
 			v.follow(ctx, node)
 		}
 		time.Sleep(time.Duration(10+v.rand.IntN(300)) * time.Millisecond)

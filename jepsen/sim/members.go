@@ -1,0 +1,301 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/quotad/quotad/jepsen/check"
+	"github.com/quotad/quotad/raftnode"
+)
+
+// mostNodes is how many nodes a cluster grows to.
+const mostNodes = 6
+
+// hostOf is where a node lives: n2:1 is there in its first life, n2:1.1 in its next one, with an empty disk.
+func hostOf(id string) string {
+	host, _, _ := strings.Cut(id, ".")
+	return host
+}
+
+// operator changes who is a member, while other things break. It repeats a change until that is acknowledged: one that is given
+// up may be carried out or not.
+type operator struct {
+	*client
+	// voters and learners are the members, by the changes that were acknowledged.
+	voters, learners []string
+	// lives counts the disks that each host has had beside the first, hosts the hosts.
+	lives map[string]int
+	hosts int
+	// patience ends when the change that is under way should long have been acknowledged.
+	patience <-chan struct{}
+}
+
+func (w *world) newOperator(seed uint64, patience <-chan struct{}) *operator {
+	return &operator{
+		client: w.newClient(seed, "operator"), voters: w.all(), lives: map[string]int{}, hosts: w.plan.nodes, patience: patience,
+	}
+}
+
+// work makes one change after the other, until its context ends or one is never acknowledged.
+func (o *operator) work(ctx context.Context) {
+	for {
+		time.Sleep(max(time.Until(o.w.restsUntil()), time.Duration(100+o.rand.IntN(2500))*time.Millisecond))
+		if ctx.Err() != nil || !o.act() {
+			return
+		}
+	}
+}
+
+// act makes one change to its end. It says whether that was acknowledged.
+func (o *operator) act() bool {
+	switch n := o.rand.IntN(10); {
+	case n < 2:
+		o.handOver()
+	case n < 5:
+		return o.replace(o.voters[o.rand.IntN(len(o.voters))])
+	case n < 7 && len(o.voters)+len(o.learners) < mostNodes:
+		return o.grow(o.rand.IntN(3) > 0)
+	case n < 8 && len(o.learners) > 0:
+		return o.promote(o.learners[0])
+	case len(o.voters) > 3:
+		return o.remove(o.voters[o.rand.IntN(len(o.voters))])
+	case len(o.learners) > 0:
+		return o.remove(o.learners[0])
+	}
+	return true
+}
+
+// persist asks whoever leads for a change, again and again until it is acknowledged.
+func (o *operator) persist(what, id string, change func(context.Context, *raftnode.Node) error) bool {
+	o.w.say("%s %s begins", what, id)
+	for {
+		if node := o.w.node(o.w.leader()); node != nil && o.ask(node, change) {
+			o.w.say("%s %s is done", what, id)
+			o.w.changed()
+			return true
+		}
+		select {
+		case <-time.After(time.Duration(20+o.rand.IntN(100)) * time.Millisecond):
+		case <-o.patience:
+			o.w.stuck("%s %s was not acknowledged within %v of the last fault", what, id, patience)
+			return false
+		}
+	}
+}
+
+// ask asks for a change once, and waits a while for the answer. What it does not wait for may be carried out all the same.
+func (o *operator) ask(node *raftnode.Node, change func(context.Context, *raftnode.Node) error) bool {
+	answered := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+		defer cancel()
+		answered <- change(ctx, node)
+	}()
+	select {
+	case err := <-answered:
+		return err == nil
+	case <-time.After(time.Duration(1+o.rand.IntN(500)) * time.Millisecond):
+		return false
+	}
+}
+
+// handOver hands leadership to some voter; where that cannot be, it stays.
+func (o *operator) handOver() {
+	if node := o.w.node(o.w.leader()); node != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		defer cancel()
+		_, _ = node.TransferLeadership(ctx, o.voters[o.rand.IntN(len(o.voters))])
+	}
+}
+
+// grow adds a node on a new host, which learns, and has it vote or not.
+func (o *operator) grow(votes bool) bool {
+	id := address(o.hosts)
+	o.hosts++
+	return o.add(id) && (!votes || o.promote(id))
+}
+
+func (o *operator) add(id string) bool {
+	o.w.enlist(id)
+	done := o.persist("add", id, func(ctx context.Context, leader *raftnode.Node) error {
+		return leader.AddLearner(ctx, id, hostOf(id), hostOf(id))
+	})
+	o.learners = append(o.learners, id)
+	return done
+}
+
+func (o *operator) promote(id string) bool {
+	done := o.persist("promote", id, func(ctx context.Context, leader *raftnode.Node) error { return leader.Promote(ctx, id) })
+	o.learners = without(o.learners, id)
+	o.voters = append(o.voters, id)
+	return done
+}
+
+// remove removes a node, which must find out and end by itself.
+func (o *operator) remove(id string) bool {
+	done := o.expel(id)
+	o.w.retire(id)
+	return done
+}
+
+func (o *operator) expel(id string) bool {
+	done := o.persist("remove", id, func(ctx context.Context, leader *raftnode.Node) error {
+		err := leader.Remove(ctx, id, false)
+		if unfit, ok := errors.AsType[*raftnode.MemberError](err); ok && unfit.Absent {
+			return nil // by an attempt before, whose outcome was open
+		}
+		return err
+	})
+	o.voters, o.learners = without(o.voters, id), without(o.learners, id)
+	return done
+}
+
+// replace has a voter whose disk is lost come back on its host under the next name. No disk is lost for good while a voter lacks the
+// last change: see TestAVoterThatLacksAPromotionIsNeededForGood.
+func (o *operator) replace(id string) bool {
+	if eventually(5*time.Second, o.informed) != nil {
+		return true
+	}
+	o.w.lose(id)
+	host := hostOf(id)
+	o.lives[host]++
+	next := fmt.Sprintf("%s.%d", host, o.lives[host])
+	return o.expel(id) && o.add(next) && o.promote(next)
+}
+
+// informed says whether all voters run and know all voters.
+func (o *operator) informed() bool {
+	for _, id := range o.voters {
+		node := o.w.node(id)
+		if node == nil {
+			return false
+		}
+		known := 0
+		for _, m := range node.Status().Members {
+			if m.Voter && slices.Contains(o.voters, m.ID) {
+				known++
+			}
+		}
+		if known < len(o.voters) {
+			return false
+		}
+	}
+	return true
+}
+
+func without(ids []string, id string) []string {
+	return slices.DeleteFunc(slices.Clone(ids), func(other string) bool { return other == id })
+}
+
+// enlist starts a node that waits to be added, which belongs to the cluster from now on.
+func (w *world) enlist(id string) {
+	w.mu.Lock()
+	w.ids = append(w.ids, id)
+	w.mu.Unlock()
+	w.again(id)
+}
+
+// lose ends a node, with its disk, for good.
+func (w *world) lose(id string) {
+	w.mu.Lock()
+	w.ids = without(w.ids, id)
+	w.mu.Unlock()
+	w.starts <- struct{}{} // whoever starts it is done, or finds that it belongs to the cluster no more
+	w.kill(id)
+	<-w.starts
+}
+
+// retire takes a node that was removed from the cluster. It runs on until it finds out.
+func (w *world) retire(id string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ids = without(w.ids, id)
+	w.retired = append(w.retired, id)
+}
+
+// disband has nobody belong to the cluster any more, so that nobody is started again, and returns all nodes that ever ran.
+func (w *world) disband() []string {
+	w.starts <- struct{}{}
+	defer func() { <-w.starts }()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ids = nil
+	return slices.Sorted(maps.Keys(w.nodes))
+}
+
+// changed counts a change of membership.
+func (w *world) changed() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.out.Changed++
+}
+
+// all are the nodes that belong to the cluster.
+func (w *world) all() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.ids)
+}
+
+// end is that of a node that ended by itself.
+type end struct {
+	id  string
+	err error
+}
+
+// attend waits until a node ends. One that ends by itself ends as a process does, and is started again by whoever watches over
+// processes, as long as it belongs to the cluster.
+func (w *world) attend(id string, node *raftnode.Node) {
+	<-node.Done()
+	w.starts <- struct{}{}
+	ended := w.node(id) == node
+	if ended {
+		w.say("%s ended by itself: %v", id, node.Err())
+		w.mu.Lock()
+		w.ends = append(w.ends, end{id, node.Err()})
+		w.mu.Unlock()
+		w.kill(id)
+	}
+	<-w.starts
+	if ended {
+		time.Sleep(time.Second)
+		w.again(id)
+	}
+}
+
+// gone says whether all nodes that were removed have ended.
+func (w *world) gone() bool {
+	return !slices.ContainsFunc(w.retired, func(id string) bool { return w.node(id) != nil })
+}
+
+// noteMembers notes who each node says the members are, beside what was acknowledged, and which nodes ended though they had not
+// been removed. One whose transfer of leadership hangs ends on purpose, so that others can go on.
+func (w *world) noteMembers(o *operator) {
+	for _, id := range o.voters {
+		w.result.Members = append(w.result.Members, check.Member{ID: id, Votes: true})
+	}
+	for _, id := range o.learners {
+		w.result.Members = append(w.result.Members, check.Member{ID: id})
+	}
+	w.result.Told = map[string][]check.Member{}
+	for _, id := range w.all() {
+		if node := w.node(id); node != nil {
+			for _, m := range node.Status().Members {
+				w.result.Told[id] = append(w.result.Told[id], check.Member{ID: m.ID, Votes: m.Voter})
+			}
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, e := range w.ends {
+		removed := errors.Is(e.err, raftnode.ErrRemoved) && slices.Contains(w.retired, e.id)
+		if !removed && !errors.Is(e.err, raftnode.ErrTransferStuck) {
+			w.result.Ended = append(w.result.Ended, fmt.Sprintf("%s: %v", e.id, e.err))
+		}
+	}
+}
