@@ -162,10 +162,8 @@ func (n *Node) TransferLeadership(ctx context.Context, id string) (string, error
 	if err != nil {
 		return "", err
 	}
-	var future raft.Future
-	if id == "" {
-		future = n.raft.LeadershipTransfer()
-	} else {
+	begin := func() raft.Future { return n.raft.LeadershipTransfer() }
+	if id != "" {
 		address := raft.ServerAddress("")
 		for _, s := range servers {
 			if string(s.ID) == id && s.Suffrage == raft.Voter {
@@ -175,10 +173,13 @@ func (n *Node) TransferLeadership(ctx context.Context, id string) (string, error
 		if address == "" || id == n.config.ID {
 			return "", &MemberError{ID: id, Message: "it is no other voter", Hint: "quotad status lists them"}
 		}
-		future = n.raft.LeadershipTransferToServer(raft.ServerID(id), address)
+		begin = func() raft.Future { return n.raft.LeadershipTransferToServer(raft.ServerID(id), address) }
 	}
-	if err := n.change(future); err != nil {
-		return "", err
+	switch err := n.handover.attempt(ctx, begin, n.await); {
+	case err != nil && errors.Is(err, ctx.Err()):
+		return "", n.notAccepted(NotReady)
+	case err != nil:
+		return "", n.classify(err)
 	}
 	for {
 		if _, leader := n.raft.LeaderWithID(); leader != "" && string(leader) != n.config.ID {

@@ -61,6 +61,7 @@ type Node struct {
 	appliedIndex atomic.Uint64
 	cluster      atomic.Pointer[string]
 	configured   configurations
+	handover     *handover
 	ends         snapshotEnds
 	// leading is set while this node leads and its barrier is applied.
 	leading atomic.Pointer[leadership]
@@ -119,7 +120,7 @@ func Open(config Config) (*Node, error) {
 	}
 	n := &Node{
 		config: nodeConfig{Config: config, list: config.listHash()}, logger: config.Logger,
-		machine: fsm.New(), tickets: newTickets(), hub: newHub(config.EventEntries), samples: newSamples(),
+		machine: fsm.New(), tickets: newTickets(), hub: newHub(config.EventEntries), samples: newSamples(), handover: newHandover(),
 		tickKick: make(chan struct{}, 1), closing: make(chan struct{}), done: make(chan struct{}),
 	}
 	if len(config.Peers) == 0 {
@@ -142,6 +143,9 @@ func Open(config Config) (*Node, error) {
 	n.start()
 	return n, nil
 }
+
+// transportTimeout bounds one call of raft to a peer; that of a snapshot grows with its size.
+const transportTimeout = 3 * time.Second
 
 func killSelf() { _ = syscall.Kill(syscall.Getpid(), syscall.SIGKILL) }
 
@@ -178,7 +182,7 @@ func (n *Node) open() error {
 	}
 	n.port.greet, n.port.admit, n.port.serve = n.greet, n.admit, n.answerPeer
 	n.transport = raftTransport{raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
-		Stream: n.port, MaxPool: 3, MaxRPCsInFlight: 1, Timeout: 3 * time.Second,
+		Stream: n.port, MaxPool: 3, MaxRPCsInFlight: 1, Timeout: transportTimeout,
 		Logger: newQuiet(n.logger.Named("transport"), &n.stopping), MsgpackUseNewTimeFormat: true,
 	}), newReturns(n.leadsFor, n.port.closed, n.config.Clock)}
 	if err := n.newRaft(); err != nil {

@@ -82,26 +82,6 @@ func (n *Node) LeadsOthers() bool {
 	return n.raft.State() == raft.Leader && len(voters) > 1
 }
 
-// handOver gives leadership to another voter, within two election timeouts.
-func (n *Node) handOver(ctx context.Context) {
-	if n.isDone() || !n.LeadsOthers() {
-		return
-	}
-	future := n.raft.LeadershipTransfer()
-	finished := make(chan error, 1)
-	go func() { finished <- future.Error() }()
-	timer := time.NewTimer(2 * n.config.ElectionTimeout)
-	defer timer.Stop()
-	select {
-	case err := <-finished:
-		if err != nil {
-			n.logger.Info("leadership could not be handed over", "error", err)
-		}
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-}
-
 func (n *Node) isDone() bool {
 	select {
 	case <-n.done:

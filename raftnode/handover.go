@@ -1,0 +1,69 @@
+package raftnode
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// handover is raft's transfer of leadership, one at a time.
+//
+// An attempt that timed out leaves its question with the replication to the follower that it chose, which reads it when its call
+// under way has ended. Another attempt would wait for ever to leave its own (hashicorp/raft issue 696), and with it every call of
+// this leader; so it comes when that call cannot be under way any more.
+type handover struct {
+	// turn is held by who hands over.
+	turn chan struct{}
+	// failed is when the last attempt that came to nothing ended.
+	failed time.Time
+}
+
+// handoverPause is longer than a call of replication takes (Timeout of the transport).
+const handoverPause = transportTimeout + time.Second
+
+func newHandover() *handover { return &handover{turn: make(chan struct{}, 1)} }
+
+// attempt hands over as soon as it may. It returns ctx's error where that is over before.
+func (h *handover) attempt(ctx context.Context, begin func() raft.Future, wait func(raft.Future) error) error {
+	select {
+	case h.turn <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-h.turn }()
+	select {
+	case <-time.After(time.Until(h.failed.Add(handoverPause))):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	err := wait(begin())
+	if err != nil {
+		h.failed = time.Now()
+	}
+	return err
+}
+
+// handOver gives leadership to another voter before this node stops, within two election timeouts.
+func (n *Node) handOver(ctx context.Context) {
+	if n.isDone() || !n.LeadsOthers() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*n.config.ElectionTimeout)
+	defer cancel()
+	wait := func(future raft.Future) error {
+		finished := make(chan error, 1)
+		go func() { finished <- future.Error() }()
+		select {
+		case err := <-finished:
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	err := n.handover.attempt(ctx, func() raft.Future { return n.raft.LeadershipTransfer() }, wait)
+	if err != nil && !errors.Is(err, ctx.Err()) {
+		n.logger.Info("leadership could not be handed over", "error", err)
+	}
+}

@@ -1,0 +1,55 @@
+package raftnode
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// ended is a future of raft that has its end.
+type ended struct{ err error }
+
+func (e ended) Error() error { return e.err }
+
+// TestAHandoverComesAfterTheQuestionOfTheLast: an attempt that came to nothing may have left its question with a follower's
+// replication; the next one waits until that must have been read, however many ask. (hashicorp/raft issue 696; found by the
+// simulation with changes of members, which was left with a goroutine that waits for ever.)
+func TestAHandoverComesAfterTheQuestionOfTheLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, began := newHandover(), time.Now()
+		late := errors.New("leadership transfer timeout")
+		var at []time.Duration
+		attempt := func(ctx context.Context, err error) error {
+			return h.attempt(ctx, func() raft.Future {
+				at = append(at, time.Since(began))
+				return ended{err}
+			}, func(future raft.Future) error { return future.Error() })
+		}
+		if err := attempt(t.Context(), nil); err != nil {
+			t.Error(err)
+		}
+		if err := attempt(t.Context(), late); !errors.Is(err, late) {
+			t.Error(err)
+		}
+		short, cancel := context.WithTimeout(t.Context(), handoverPause-time.Millisecond)
+		defer cancel()
+		if err := attempt(short, nil); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("too early: %v", err)
+		}
+		for range 2 {
+			if err := attempt(t.Context(), late); !errors.Is(err, late) {
+				t.Error(err)
+			}
+		}
+		if want := []time.Duration{0, 0, handoverPause, 2 * handoverPause}; len(at) != 4 || at[2] != want[2] || at[3] != want[3] {
+			t.Errorf("attempts at %v, want %v", at, want)
+		}
+		if handoverPause <= transportTimeout {
+			t.Errorf("%v is not longer than a call, %v", handoverPause, transportTimeout)
+		}
+	})
+}
