@@ -132,6 +132,9 @@ func (a *App) taskRunner(cmd *cobra.Command, f *taskRunFlags, args []string) (*t
 		}
 		*length.to = d.AsDuration()
 	}
+	if cmd.Flags().Changed("ttl") && (r.Request.TTL < time.Second || r.Request.TTL > 24*time.Hour) {
+		return nil, usagef(cmd, "leave it out for 10m", "--ttl %s is not within 1s to 24h", f.ttl)
+	}
 	if f.done != "" {
 		pattern, err := regexp.Compile(f.done)
 		if err != nil {
