@@ -398,8 +398,8 @@ func TestResourcesThatAreKept(t *testing.T) {
 		want  Outcome
 	}{
 		"as before":   {history.Usage{Node: "n2", Goroutines: 33, Descriptors: 30, Heap: 32 << 20}, Pass},
-		"goroutines":  {history.Usage{Node: "n2", Goroutines: 80, Descriptors: 25, Heap: 8 << 20}, Fail},
-		"descriptors": {history.Usage{Node: "n2", Goroutines: 30, Descriptors: 90, Heap: 8 << 20}, Fail},
+		"goroutines":  {history.Usage{Node: "n2", Goroutines: 44, Descriptors: 25, Heap: 8 << 20}, Fail},
+		"descriptors": {history.Usage{Node: "n2", Goroutines: 30, Descriptors: 40, Heap: 8 << 20}, Fail},
 		"memory":      {history.Usage{Node: "n2", Goroutines: 30, Descriptors: 25, Heap: 1 << 30}, Fail},
 		"nothing":     {history.Usage{}, Fail},
 	} {

@@ -7,12 +7,13 @@ import (
 	"github.com/quotad/quotad/jepsen/history"
 )
 
-// What a process may use beyond what it used before the workload, when that has ended: connections between nodes come and
-// go, and the state has grown.
+// What a process may use beyond what it used before the workload, when that has ended: the state has grown, and connections
+// between nodes stay. Each keeps up to kept of them to each other node (three of raft, four of its own), which have no goroutine,
+// and has as many from it, which have one.
 const (
-	moreGoroutines  = 20
-	moreDescriptors = 15
-	moreHeap        = 128 << 20
+	kept           = 3 + 4
+	moreGoroutines = 6
+	moreHeap       = 128 << 20
 )
 
 // Settled tells whether a process uses no more than before the workload, within what may remain.
@@ -23,7 +24,8 @@ func Settled(usage *history.Usage, fresh []history.Usage) bool {
 		most.Descriptors = max(most.Descriptors, before.Descriptors)
 		most.Heap = max(most.Heap, before.Heap)
 	}
-	return usage.Goroutines <= most.Goroutines+moreGoroutines && usage.Descriptors <= most.Descriptors+moreDescriptors &&
+	others := float64(len(fresh) - 1)
+	return usage.Goroutines <= most.Goroutines+moreGoroutines+kept*others && usage.Descriptors <= most.Descriptors+2*kept*others &&
 		usage.Heap <= most.Heap+moreHeap
 }
 
