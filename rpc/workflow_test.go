@@ -50,12 +50,13 @@ func TestWorkflowsOverTheAPI(t *testing.T) {
 	}
 	gauges := func(sequential, limited, paused int) {
 		t.Helper()
-		shown := httptest.NewRecorder()
-		nodes[0].server.Handler().ServeHTTP(shown, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 		for name, value := range map[string]int{"sequential": sequential, "limited_steps": limited, "paused_steps": paused} {
-			if want := fmt.Sprintf(`quotad_workflow_%s{workflow="release"} %d`, name, value); !strings.Contains(shown.Body.String(), want+"\n") {
-				t.Errorf("no %s", want)
-			}
+			want := fmt.Sprintf(`quotad_workflow_%s{workflow="release"} %d`, name, value)
+			eventually(t, want, func() bool { // this node may be behind
+				shown := httptest.NewRecorder()
+				nodes[0].server.Handler().ServeHTTP(shown, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+				return strings.Contains(shown.Body.String(), want+"\n")
+			})
 		}
 	}
 	reserve("somebody", "models", 10)
