@@ -34,6 +34,8 @@ type Machine struct {
 	// unlisted are the quotas that are listed anew when the entry is done; commanded says that a command is being carried out.
 	unlisted  []uint32
 	commanded bool
+	// forgot says that a try of waiters forgot when to try some of them again, which it found out anew.
+	forgot bool
 }
 
 // New returns the state at the cluster's birth.

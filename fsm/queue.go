@@ -404,6 +404,7 @@ func (m *Machine) affectedLanes() laneHeap {
 		}
 		visited[number] = true
 		if q := m.mutableQuota(number); q != nil {
+			m.forgot = m.forgot || q.touched || q.again > m.clock.Now
 			q.again, q.touched = 0, false
 		}
 		m.lanesOf.Ascend(quotaLane{quota: number}, func(ql quotaLane) bool {
@@ -480,6 +481,11 @@ func (m *Machine) tryWaiter(w *waiter, quotas []uint32, aside map[uint32]int64, 
 	}
 	if short {
 		m.keepOffer(w.ask.Holder)
+		for _, n := range needs {
+			if ahead := n.quota.rule.policy.prediction.ahead; w.rank == classBackground && n.quota.exhausted != 0 {
+				m.tryAgain(quotas[0], n.quota.exhausted-ahead/stages) // from then on it is parked, and keeps nothing from others
+			}
+		}
 		for _, n := range needs {
 			aside[n.quota.number] = addSaturated(aside[n.quota.number], n.amount)
 		}

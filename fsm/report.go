@@ -198,6 +198,7 @@ func (m *Machine) closeQuota(q *quota, name string, signal *logpb.Signal) {
 	m.cooldowns.Delete(due{at: q.cooldown, id: uint64(q.number)})
 	q.cooldown = until
 	m.cooldowns.Set(due{at: until, id: uint64(q.number)})
+	m.relieved(q) // who waits for it keeps nothing from others any more
 	m.emit(Event{Kind: EventCooldown, Quota: q.name(), Holder: name, Duration: until - now})
 }
 

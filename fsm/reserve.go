@@ -137,11 +137,15 @@ func (m *Machine) grantInLine(ask *logpb.Reserve, needs []need, as standing) (*l
 		m.relief[n.quota.number] = true
 	}
 	before := len(m.events)
+	m.forgot = false
 	m.serve()
 	if _, waits := m.waiters.Get(w.ticket); !waits {
 		return m.servedAtOnce(ask, w.ticket, before), nil
 	}
 	m.dequeue(w)
+	if m.forgot {
+		m.serve() // whom it stood before was not tried, and would not be again
+	}
 	clear(m.relief) // as before it came
 	needs, _ = m.needs(ask)
 	refusal := m.judge(ask, as, needs)
@@ -179,7 +183,7 @@ func (m *Machine) wait(
 		return m.refused(ask, refusal)
 	}
 	w := m.enqueue(ask, needs, as, from)
-	if slices.ContainsFunc(needs, func(n need) bool { return n.quota.rule.policy.timed() }) {
+	if slices.ContainsFunc(needs, func(n need) bool { return n.quota.rule.impatient() }) {
 		m.tryAgain(needs[0].quota.number, refusal.RetryAtNs)
 	}
 	m.emit(Event{Kind: EventWaiting, Quota: refusal.Quota, Holder: ask.Holder, Ticket: w.ticket, Reason: refusal.Reason})

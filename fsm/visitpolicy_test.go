@@ -1,0 +1,87 @@
+package fsm
+
+import (
+	"testing"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// classedWorld has quotas, and holders of all classes by their names.
+func classedWorld(t *testing.T, quotas ...*logpb.Quota) *world {
+	w := newWorld(t)
+	w.quotas(quotas...)
+	w.do(holders(&logpb.HolderRule{Pattern: "crit*", Class: classCritical}, &logpb.HolderRule{Pattern: "back*", Class: classBackground}))
+	return w
+}
+
+// TestARefusedCallForgetsNobody: a call that does not wait stands before others for a moment, and is refused; when these are tried
+// again holds still.
+func TestARefusedCallForgetsNobody(t *testing.T) {
+	w := classedWorld(t, slotsOf("p", 10), smooth(hourly("z", 1000)))
+	w.sleep(10 * minute)
+	w.do(consumesAtOnce("x", itemOf("z", 900)))
+	w.do(asks("x", 0, itemOf("p", 5)))
+	w.do(consumesAtOnce("std", itemOf("z", 1)))
+	if r := w.do(waits("std", 0, 5*minute, itemOf("p", 1), itemOf("z", 1))); r.GetWaiting() == nil {
+		t.Fatal(r)
+	}
+	w.sleep(millisecond)
+	w.do(asks("crit", 0, itemOf("p", 8)))
+	w.sleep(2 * second)
+	if free := freeFor(t, w.m); len(free) > 0 {
+		t.Errorf("tickets %v wait for what is free", free)
+	}
+}
+
+// TestWhoWaitsForABurstIsLookedAtInTime: by its refill, also when nobody else waits.
+func TestWhoWaitsForABurstIsLookedAtInTime(t *testing.T) {
+	q := rateOf("r", 600, minute)
+	q.GetRate().Burst = 60
+	w := classedWorld(t, q)
+	for range 100 {
+		if w.do(consumesAtOnce("x", itemOf("r", 1))).GetGranted() == nil {
+			break
+		}
+	}
+	if r := w.do(reserve(&logpb.Reserve{Holder: "y", Items: []*logpb.Item{itemOf("r", 1)}, Consume: true, WaitNs: minute})); r.GetWaiting() == nil {
+		t.Fatal(r)
+	}
+	at, _ := w.m.State().NextDue()
+	if at-w.now > 200*millisecond {
+		t.Errorf("looked at in %d ms", (at-w.now)/millisecond)
+	}
+}
+
+// TestWhoWaitsForWhatIsClosedKeepsNothing: also when it is closed while it waits.
+func TestWhoWaitsForWhatIsClosedKeepsNothing(t *testing.T) {
+	w := classedWorld(t, slotsOf("a", 10), hourly("b", 10))
+	w.do(asks("x", 0, itemOf("a", 5)))
+	g := w.do(consumesAtOnce("x", itemOf("b", 10))).GetGranted()
+	w.do(waits("w1", 0, 10*minute, itemOf("a", 5), itemOf("b", 5)))
+	w.do(waits("w2", 0, 10*minute, itemOf("a", 5)))
+	w.do(reports(g.Lease, 1, signal("b", logpb.Cause_CAUSE_SATURATED, retryAfter(10*minute))))
+	w.sleep(2 * second)
+	if free := freeFor(t, w.m); len(free) > 0 {
+		t.Errorf("tickets %v wait for what is free", free)
+	}
+}
+
+// TestWhoIsParkedByAForecastKeepsNothing: from when its quota will be used up too soon, which is a matter of time.
+func TestWhoIsParkedByAForecastKeepsNothing(t *testing.T) {
+	w := classedWorld(t, slotsOf("a", 10), policed(hourly("b", 1000), &logpb.Policy{Prediction: &logpb.Prediction{}}))
+	w.do(reserve(&logpb.Reserve{Holder: "x", Items: []*logpb.Item{itemOf("a", 5)}, TtlNs: hour}))
+	for i := range 4 {
+		g := w.do(reserve(&logpb.Reserve{Holder: "x", Items: []*logpb.Item{itemOf("b", 100)}, Consume: true, TtlNs: hour})).GetGranted()
+		w.do(reports(g.Lease, 1, signal("b", logpb.Cause_CAUSE_OK, remaining(int64(900-100*i)))))
+		w.sleep(20 * second)
+	}
+	w.do(consumesAtOnce("x", itemOf("b", 590)))
+	w.do(waits("back1", 0, 10*minute, itemOf("a", 5), itemOf("b", 50)))
+	w.do(waits("back2", 0, 10*minute, itemOf("a", 5)))
+	for range 9 {
+		w.sleep(10 * second)
+		if free := freeFor(t, w.m); len(free) > 0 {
+			t.Errorf("tickets %v wait for what is free", free)
+		}
+	}
+}
