@@ -101,6 +101,7 @@ func (m *Machine) noteLimited(name, quota string, until int64, reason logpb.Reas
 		for i := range w.steps {
 			if !w.sequential && w.upstream[of.at].has(i) && pressing&w.downstream[i] == 0 {
 				w.steps[i].paused = max(now, 1)
+				m.relieveWaitersOf(w.holders[i]) // who waits keeps nothing from others any more
 			}
 		}
 		if told <= 0 || s.until-now > 2*told {

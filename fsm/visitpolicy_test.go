@@ -85,3 +85,20 @@ func TestWhoIsParkedByAForecastKeepsNothing(t *testing.T) {
 		}
 	}
 }
+
+// TestWhoIsKeptBackKeepsNothing: a step that waits first in line, from when one downstream of it is limited.
+func TestWhoIsKeptBackKeepsNothing(t *testing.T) {
+	w := classedWorld(t, slotsOf("a", 10), hourly("b", 10), hourly("c", 10))
+	w.do(&logpb.Command{Kind: &logpb.Command_ApplyQuotas{ApplyQuotas: &logpb.ApplyQuotas{ReplaceWorkflows: true, Workflows: []*logpb.Workflow{
+		{Name: "w", Steps: []*logpb.WorkflowStep{{Holder: "up"}, {Holder: "down", After: []string{"up"}}, {Holder: "end", After: []string{"down"}}}},
+	}}}})
+	w.sleep(10 * minute)
+	w.do(asks("x", 0, itemOf("a", 5)))
+	w.do(asks("x", 0, itemOf("b", 10), itemOf("c", 10)))
+	w.do(waits("up", 0, 10*minute, itemOf("a", 5), itemOf("b", 5)))
+	w.do(waits("w2", 0, 10*minute, itemOf("a", 5)))
+	w.do(asks("down", 0, itemOf("c", 1)))
+	if free := freeFor(t, w.m); len(free) > 0 {
+		t.Errorf("tickets %v wait for what is free", free)
+	}
+}
