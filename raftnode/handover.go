@@ -20,8 +20,12 @@ type handover struct {
 	failed time.Time
 }
 
-// handoverPause is longer than a call of replication takes (Timeout of the transport).
-const handoverPause = transportTimeout + time.Second
+// longestBackoff is how long raft's replication rests at most after failures, before its next call (10 ms, doubled ten times); it
+// reads no question then.
+const longestBackoff = 10 * time.Millisecond << 10
+
+// handoverPause is longer than replication rests and calls (Timeout of the transport).
+const handoverPause = longestBackoff + transportTimeout + time.Second
 
 func newHandover() *handover { return &handover{turn: make(chan struct{}, 1)} }
 
