@@ -181,7 +181,7 @@ func (m *Machine) relieveWaited() {
 		now := m.clock.clockFor(why)
 		var due []uint32
 		m.visits.Ascend(visit{why: why, at: noVisit}, func(v visit) bool {
-			if v.why != why || v.at > now || len(due) == maxDuePerEntry {
+			if v.why != why || v.at > now || len(due) == maxDuePerEntry && why != touched { // as many as the last entry touched
 				return false
 			}
 			due = append(due, v.quota)
@@ -205,16 +205,12 @@ func (m *Machine) tryAgain(number uint32, at int64) {
 	}
 }
 
-// nextVisit returns the first cluster time after the present at which a quota that is waited for should be looked at; the
+// nextVisit returns the first cluster time, the present at the earliest, at which a quota that is waited for should be looked at; the
 // largest int64: never. What was touched waits for the next entry, whatever brings it.
 func (s *State) nextVisit() int64 {
 	first := int64(math.MaxInt64)
 	for why := again; why < reasons; why++ {
-		from := visit{why: why, at: noVisit}
-		if why == again {
-			from.at = s.clock.Now + 1
-		}
-		s.visits.Ascend(from, func(v visit) bool {
+		s.visits.Ascend(visit{why: why, at: noVisit}, func(v visit) bool {
 			if v.why == why {
 				first = min(first, addSaturated(s.clock.Now, max(v.at-s.clock.clockFor(why), 0)))
 			}
