@@ -10,8 +10,8 @@ import (
 // use is what a class or a holder holds and has consumed of a window.
 type use struct {
 	amount int64
-	// ends is what of it was consumed, by the end of its exposure in ascending order, as long as nobody knows where the window
-	// begins: what turns out to lie before it was not used of it.
+	// ends is what of it was consumed, by the end of its exposure in ascending order, as long as some may lie before the window:
+	// that was not used of it.
 	ends []ending
 }
 
@@ -66,8 +66,9 @@ func (u *use) since(cutoff int64) int64 {
 	return max(left, 0)
 }
 
-// lists tells whether what is used is listed by its end: where the window begins is not known yet.
-func (g *ledger) lists(r *rule) bool { return r.anchored && (!g.known || g.closing) }
+// lists tells whether what is used is listed by its end: some of it may turn out to lie before the window. Where the provider's
+// reset is not known, nobody knows where it begins; and a later view of time that began a calendar window may fall back.
+func (g *ledger) lists(r *rule) bool { return !r.anchored || !g.known || g.closing }
 
 // use notes what a holder takes of the present window, or gives back: of what it holds (openEnd), or of what it consumed.
 func (m *Machine) use(q *quota, name string, class int32, window, end, amount int64) {
@@ -83,7 +84,7 @@ func (m *Machine) use(q *quota, name string, class int32, window, end, amount in
 
 // moveUse notes that the exposure of what was used ends at another time.
 func (m *Machine) moveUse(q *quota, name string, c *charge, from int64) {
-	if c.window != q.ledger.window || !q.ledger.lists(&q.rule) {
+	if q.rule.kind != kindWindow || c.window != q.ledger.window || !q.ledger.lists(&q.rule) {
 		return
 	}
 	uses := []*use{&q.ledger.used[c.class]}
