@@ -286,7 +286,7 @@ func (m *Machine) deleteQuota(command *logpb.DeleteQuota) *logpb.Result {
 		parent.children--
 	}
 	m.endWaitsFor(q)
-	m.unlist(q)
+	m.relist(q)
 	m.cooldowns.Delete(due{at: q.cooldown, id: uint64(q.number)})
 	m.replaceOverride(q, nil)
 	m.names.Delete(q.name())

@@ -137,42 +137,35 @@ func (m *Machine) list() {
 	m.unlisted = m.unlisted[:0]
 }
 
-// relist lists a quota by when to look at it.
+// relist lists a quota by when to look at it; one that is not waited for is not listed.
 func (m *Machine) relist(q *quota) {
 	if q.waiting == 0 {
 		q.touched, q.again = false, 0
-		m.unlist(q)
-		return
 	}
-	if q.rule.policy.ageing > 0 {
+	if q.waiting > 0 && q.rule.policy.ageing > 0 {
 		m.agers.Set(q.number, struct{}{})
 	} else {
 		m.agers.Delete(q.number)
 	}
 	at := q.visits()
 	for why := range reason(reasons) {
-		if q.listed.is && q.listed.at[why] == at[why] {
+		was := noVisit
+		if q.listed.is {
+			was = q.listed.at[why]
+		}
+		if was == at[why] {
 			continue
 		}
-		if q.listed.is && q.listed.at[why] != noVisit {
-			m.visits.Delete(visit{why: why, at: q.listed.at[why], quota: q.number})
+		if was != noVisit {
+			m.visits.Delete(visit{why: why, at: was, quota: q.number})
 		}
 		if at[why] != noVisit {
 			m.visits.Set(visit{why: why, at: at[why], quota: q.number})
 		}
 	}
-	q.listed = listed{is: true, at: at}
-}
-
-// unlist takes a quota out that is not waited for any more.
-func (m *Machine) unlist(q *quota) {
-	for why := range reason(reasons) {
-		if q.listed.is && q.listed.at[why] != noVisit {
-			m.visits.Delete(visit{why: why, at: q.listed.at[why], quota: q.number})
-		}
+	if q.listed = (listed{}); q.waiting > 0 {
+		q.listed = listed{is: true, at: at}
 	}
-	m.agers.Delete(q.number)
-	q.listed = listed{}
 }
 
 // relieveWaited finds out of which waited-for quotas something came free by the mere passing of time.
