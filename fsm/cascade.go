@@ -31,8 +31,9 @@ type workflow struct {
 	// last is a moment at which a step was limited, the last one but for those that are limited still.
 	last int64
 	turn turn
-	// next is the place from which the turn goes on.
+	// next is the place from which the turn goes on; owed are the steps that were passed over, and have one before others.
 	next int
+	owed stepSet
 	// due is when to look at it again; 0: nothing is pending.
 	due int64
 }
@@ -42,7 +43,8 @@ type step struct {
 	// limited is when it was limited last, 0 never; until is until when it is, as far as known, 0 for not; quota is by which.
 	limited, until int64
 	quota          string
-	// asked is when it asked in vain last while one at a time goes; 0: it was granted something since.
+	// asked is when it was last denied, while one at a time goes, what no limit keeps from it; 0: it was granted something
+	// since.
 	asked int64
 	// paused is since when it is kept back without a grant; 0: it is not.
 	paused int64

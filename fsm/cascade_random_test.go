@@ -190,13 +190,23 @@ func (c *cascading) askAll(patient map[string]bool, victim string) {
 		a.TtlNs = 20 * second
 		if patient[name] && name != victim {
 			a.WaitNs = 5 * minute
-			if h, ok := state.holders.Get(name); ok && h.waiting > 0 {
+			if waitsForPlain(state, name) {
 				continue
 			}
 		}
 		commands = append(commands, reserve(a))
 	}
 	c.do(commands...)
+}
+
+// waitsForPlain tells whether a holder waits for what is plenty; it may wait from before for what it is limited by.
+func waitsForPlain(s *State, name string) (found bool) {
+	s.waitersOf.Ascend(holderLease{holder: name}, func(hl holderLease) bool {
+		w, _ := s.waiters.Get(hl.lease)
+		found = hl.holder == name && len(w.ask.Items) == 1 && w.ask.Items[0].Quota == "plain"
+		return hl.holder == name && !found
+	})
+	return found
 }
 
 // TestRandomCascades replays the entries of random cascades on a twin that never saw a snapshot: same results, events and

@@ -123,7 +123,7 @@ func (m *Machine) denied(ask *logpb.Reserve, as standing, from origin, refusal *
 	needs, _ := m.needs(ask)
 	m.noteDenied(ask.Holder, as, needs)
 	m.noteDenial(ask.Holder, needs, refusal)
-	m.noteAsked(ask.Holder)
+	m.noteAsked(ask.Holder, refusal.Reason)
 	if ask.WaitNs == 0 {
 		return m.refused(ask, refusal)
 	}

@@ -273,13 +273,13 @@ func (m *Machine) takeWorkflow(encoded *logpb.SnapshotWorkflow) error {
 	}
 	w := &workflow{
 		generation: m.generation, plan: p, steps: make([]step, len(p.holders)),
-		sequential: encoded.Sequential, changed: encoded.ChangedNs, last: encoded.LastNs, next: int(encoded.Next),
+		sequential: encoded.Sequential, changed: encoded.ChangedNs, last: encoded.LastNs, next: int(encoded.Next), owed: stepSet(encoded.Owed),
 	}
 	outside := func(place int32) bool { return place < 0 || int(place) >= len(w.steps) }
 	if t := encoded.Turn; t != nil {
 		w.turn = turn{at: int(t.Place), after: t.After, fence: t.Fence, began: t.BeganNs, deadline: t.DeadlineNs}
 	}
-	if outside(encoded.Next) || outside(encoded.Turn.GetPlace()) {
+	if outside(encoded.Next) || outside(encoded.Turn.GetPlace()) || encoded.Owed>>len(w.steps) != 0 {
 		return fmt.Errorf("workflow %q has a turn outside of its steps", p.definition.Name)
 	}
 	for _, of := range encoded.Steps {

@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"math"
+	"slices"
 
 	"github.com/quotad/quotad/fsm/logpb"
 )
@@ -30,7 +31,7 @@ func (m *Machine) takeTurn(w *workflow, at int, l *lease, needs []need) {
 		return
 	}
 	if free {
-		w.turn = turn{at: at, after: l.fence - 1, began: now, deadline: addSaturated(now, w.turnTime)}
+		w.giveTurn(at, l.fence-1, now)
 		w.next = (at + 1) % len(w.steps)
 	}
 	if w.turn.fence == 0 {
@@ -47,45 +48,83 @@ func (m *Machine) emitTurn(w *workflow) {
 	})
 }
 
-// passTurn offers the turn to the next step in workflow order that wants it. Where none does, the first to come has it.
+// passTurn offers the turn to the next step that wants it. Where none does, the first to come has it.
 func (m *Machine) passTurn(w *workflow) {
 	w.turn = turn{}
-	for k := range w.steps {
-		at := (w.next + k) % len(w.steps)
-		if !m.wantsTurn(w, at) {
-			continue
-		}
-		w.turn = turn{at: at, after: m.fence(), began: m.clock.Now, deadline: addSaturated(m.clock.Now, offer)}
-		w.next = (at + 1) % len(w.steps)
+	if at, ok := m.nextTurn(w); ok {
+		w.giveTurn(at, m.fence(), m.clock.Now)
 		m.emitTurn(w)
-		break
 	}
 	m.relieveSteps(w)
 	m.schedule(w)
 }
 
-// wantsTurn tells whether a step would make use of a turn: it waits or asked lately, is not limited, and does not stand
-// back in a workflow before this one. A step of several workflows takes their turns in the order of their names, so that
-// no two wait for each other.
-func (m *Machine) wantsTurn(w *workflow, at int) bool {
-	if w.steps[at].until > m.clock.Now || !m.asks(w, at) {
-		return false
-	}
-	for _, of := range m.stepsIn(w.holders[at]) {
-		if of.workflow < w.definition.Name && m.standsBack(of) {
-			return false
-		}
-	}
-	return true
+// giveTurn offers the turn to a step.
+func (w *workflow) giveTurn(at int, after uint64, now int64) {
+	w.turn = turn{at: at, after: after, began: now, deadline: addSaturated(now, offer)}
+	w.owed = w.owed.without(at)
 }
 
-// asks tells whether a step waits, or asked in vain lately.
+// nextTurn returns the step that has the next turn: in workflow order from where it was, of those that ask for something.
+// One that stands back in a workflow before this one could not make use of it: it is passed over, and comes first as soon as
+// it can. A step of several workflows so takes their turns in the order of their names, and no two wait for each other.
+func (m *Machine) nextTurn(w *workflow) (next int, ok bool) {
+	wants := func(at int) bool { return m.asks(w, at) && !m.standsBackBefore(w, at) }
+	for at := range w.steps {
+		if w.owed.has(at) && wants(at) {
+			return at, true
+		}
+	}
+	for k := range w.steps {
+		at := (w.next + k) % len(w.steps)
+		switch {
+		case wants(at):
+			w.next = (at + 1) % len(w.steps)
+			return at, true
+		case m.asks(w, at):
+			w.owed = w.owed.with(at)
+		}
+	}
+	return 0, false
+}
+
+// asks tells whether a step waits, or was denied something lately, and no limit stands in its way.
 func (m *Machine) asks(w *workflow, at int) bool {
-	if asked := w.steps[at].asked; asked != 0 && m.clock.Now-asked < offer {
+	s := &w.steps[at]
+	if s.asked != 0 && m.clock.Now-s.asked < offer {
 		return true
 	}
 	h, ok := m.holders.Get(w.holders[at])
-	return ok && h.waiting > 0
+	return ok && h.waiting > 0 && (s.until <= m.clock.Now || m.waitsForElse(h.name, s.quota))
+}
+
+// waitsForElse tells whether a holder waits for something that a limit by this quota does not keep from it: it needs others,
+// or all it needs is there.
+func (m *Machine) waitsForElse(name, quota string) (found bool) {
+	m.waitersOf.Ascend(holderLease{holder: name}, func(hl holderLease) bool {
+		if hl.holder != name {
+			return false
+		}
+		w, _ := m.waiters.Get(hl.lease)
+		needs, failed := m.needs(w.ask)
+		found = failed == nil && (!needed(needs, quota) || !m.limited(w.ask, needs))
+		return !found
+	})
+	return found
+}
+
+// limited tells whether a limit keeps something of some needs back now.
+func (m *Machine) limited(ask *logpb.Reserve, needs []need) bool {
+	return slices.ContainsFunc(needs, func(n need) bool {
+		return !n.quota.rule.policy.observe && (n.quota.cooling(m.clock.Now) || m.lacks(ask, n))
+	})
+}
+
+// standsBackBefore tells whether a step stands back in a workflow before this one.
+func (m *Machine) standsBackBefore(w *workflow, at int) bool {
+	return slices.ContainsFunc(m.stepsIn(w.holders[at]), func(of stepOf) bool {
+		return of.workflow < w.definition.Name && m.standsBack(of)
+	})
 }
 
 // standsBack tells whether it is another's turn.
@@ -94,18 +133,33 @@ func (m *Machine) standsBack(of stepOf) bool {
 	return w.sequential && w.turn.deadline > m.clock.Now && w.turn.at != of.at
 }
 
-// endTurn passes a turn on whose deadline has come. An offer stays with a step that stands back in a workflow after this
-// one: there it gets its turn within a round, unless it is limited, and would never take it.
+// endTurn passes a turn on whose deadline has come, unless it is an offer that is still to be kept.
 func (m *Machine) endTurn(w *workflow) {
-	if at := w.turn.at; w.turn.deadline != 0 && w.turn.fence == 0 && m.asks(w, at) && w.steps[at].until <= m.clock.Now {
-		for _, of := range m.stepsIn(w.holders[at]) {
-			if of.workflow > w.definition.Name && m.standsBack(of) {
-				w.turn.deadline = addSaturated(m.clock.Now, offer)
-				return
-			}
+	if w.turn.deadline != 0 && w.turn.fence == 0 && m.asks(w, w.turn.at) {
+		if until := m.keptUntil(w); until > m.clock.Now {
+			w.turn.deadline = until
+			return
 		}
 	}
 	m.passTurn(w)
+}
+
+// keptUntil returns until when an offer is kept for a step of several workflows: while it stands back in one after this one,
+// where it gets its turn within a round, and from then on as long as any offer, however their turns coincide.
+func (m *Machine) keptUntil(w *workflow) (until int64) {
+	for _, of := range m.stepsIn(w.holders[w.turn.at]) {
+		other, _ := m.workflows.Get(of.workflow)
+		switch {
+		case of.workflow <= w.definition.Name:
+		case !other.sequential:
+			until = max(until, addSaturated(other.changed, offer))
+		case other.turn.at == of.at:
+			until = max(until, addSaturated(other.turn.began, offer))
+		case other.turn.deadline >= m.clock.Now: // one that ends now is passed on after this
+			until = addSaturated(m.clock.Now, offer)
+		}
+	}
+	return until
 }
 
 // keepOffer keeps a turn offered to a waiter that is first where something is short: it saves up, for one turn at most.
@@ -121,8 +175,11 @@ func (m *Machine) keepOffer(name string) {
 	}
 }
 
-// noteAsked notes that a holder asks in vain: where one at a time goes, it wants a turn.
-func (m *Machine) noteAsked(name string) {
+// noteAsked notes that a holder is denied something that no limit keeps from it: where one at a time goes, it wants a turn.
+func (m *Machine) noteAsked(name string, reason logpb.Reason) {
+	if reason <= logpb.Reason_REASON_EXHAUSTED {
+		return
+	}
 	for _, of := range m.stepsIn(name) {
 		if w, _ := m.workflows.Get(of.workflow); w.sequential {
 			m.mutableWorkflow(of.workflow).steps[of.at].asked = max(m.clock.Now, 1)

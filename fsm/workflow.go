@@ -35,6 +35,8 @@ func (s stepSet) has(i int) bool { return s&(1<<i) != 0 }
 
 func (s stepSet) with(i int) stepSet { return s | 1<<i }
 
+func (s stepSet) without(i int) stepSet { return s &^ (1 << i) }
+
 // plan is a definition, worked out; it never changes.
 type plan struct {
 	definition *logpb.Workflow

@@ -2095,7 +2095,9 @@ type SnapshotWorkflow struct {
 	// The steps that anything is known of, in workflow order.
 	Steps []*SnapshotStep `protobuf:"bytes,6,rep,name=steps,proto3" json:"steps,omitempty"`
 	// The last moment at which a step was limited, but for those that are limited still (cluster time).
-	LastNs        int64 `protobuf:"varint,7,opt,name=last_ns,json=lastNs,proto3" json:"last_ns,omitempty"`
+	LastNs int64 `protobuf:"varint,7,opt,name=last_ns,json=lastNs,proto3" json:"last_ns,omitempty"`
+	// The steps that were passed over and have a turn before others, a bit for each place.
+	Owed          uint64 `protobuf:"varint,8,opt,name=owed,proto3" json:"owed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2175,6 +2177,13 @@ func (x *SnapshotWorkflow) GetSteps() []*SnapshotStep {
 func (x *SnapshotWorkflow) GetLastNs() int64 {
 	if x != nil {
 		return x.LastNs
+	}
+	return 0
+}
+
+func (x *SnapshotWorkflow) GetOwed() uint64 {
+	if x != nil {
+		return x.Owed
 	}
 	return 0
 }
@@ -2272,7 +2281,7 @@ type SnapshotStep struct {
 	UntilNs int64 `protobuf:"varint,3,opt,name=until_ns,json=untilNs,proto3" json:"until_ns,omitempty"`
 	// By which quota.
 	Quota string `protobuf:"bytes,4,opt,name=quota,proto3" json:"quota,omitempty"`
-	// When it asked in vain last while one at a time goes.
+	// When it was last denied, while one at a time goes, what no limit keeps from it.
 	AskedNs int64 `protobuf:"varint,5,opt,name=asked_ns,json=askedNs,proto3" json:"asked_ns,omitempty"`
 	// Since when it is kept back without a grant.
 	PausedNs      int64 `protobuf:"varint,6,opt,name=paused_ns,json=pausedNs,proto3" json:"paused_ns,omitempty"`
@@ -3245,7 +3254,7 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\bfailures\x18\x04 \x01(\x05R\bfailures\x12&\n" +
 	"\x0fclosed_until_ns\x18\x05 \x01(\x03R\rclosedUntilNs\x12\x16\n" +
 	"\x06grants\x18\x06 \x01(\x03R\x06grants\x12\x1b\n" +
-	"\tdenied_ns\x18\a \x01(\x03R\bdeniedNs\"\x9b\x02\n" +
+	"\tdenied_ns\x18\a \x01(\x03R\bdeniedNs\"\xaf\x02\n" +
 	"\x10SnapshotWorkflow\x127\n" +
 	"\n" +
 	"definition\x18\x01 \x01(\v2\x17.quotad.log.v1.WorkflowR\n" +
@@ -3258,7 +3267,8 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x04next\x18\x04 \x01(\x05R\x04next\x12/\n" +
 	"\x04turn\x18\x05 \x01(\v2\x1b.quotad.log.v1.SnapshotTurnR\x04turn\x121\n" +
 	"\x05steps\x18\x06 \x03(\v2\x1b.quotad.log.v1.SnapshotStepR\x05steps\x12\x17\n" +
-	"\alast_ns\x18\a \x01(\x03R\x06lastNs\"\x8c\x01\n" +
+	"\alast_ns\x18\a \x01(\x03R\x06lastNs\x12\x12\n" +
+	"\x04owed\x18\b \x01(\x04R\x04owed\"\x8c\x01\n" +
 	"\fSnapshotTurn\x12\x14\n" +
 	"\x05place\x18\x01 \x01(\x05R\x05place\x12\x14\n" +
 	"\x05after\x18\x02 \x01(\x04R\x05after\x12\x14\n" +
