@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -11,7 +12,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// caughtUp is how many entries a learner may lack to be promoted.
+// caughtUp is how many entries a member may lack to be promoted, or to be given leadership.
 const caughtUp = 100
 
 // MemberError says that a member operation names an unknown or unfit member.
@@ -95,16 +96,27 @@ func (n *Node) Promote(ctx context.Context, id string) error {
 		case s.Suffrage == raft.Voter:
 			return nil
 		}
-		match, err := n.matchIndex(ctx, s)
-		// One that has nothing at all may not have been taken in yet, and would then find itself a voter with an empty disk.
-		if last := n.raft.LastIndex(); err != nil || match == 0 || match+caughtUp < last {
-			return &MemberError{
-				ID: id, Message: fmt.Sprintf("it has entries up to %d of %d", match, last), Hint: "wait until it has caught up",
-			}
+		if err := n.hasCaughtUp(ctx, s); err != nil {
+			return err
 		}
 		return n.change(n.raft.AddVoter(s.ID, s.Address, since, n.config.ApplyTimeout))
 	}
 	return &MemberError{ID: id, Message: "there is no such member", Hint: "add it first", Absent: true}
+}
+
+// hasCaughtUp returns an error where a member does not answer or lacks much. One that has nothing at all may not have been taken
+// in yet.
+func (n *Node) hasCaughtUp(ctx context.Context, s raft.Server) error {
+	match, err := n.matchIndex(ctx, s)
+	switch last := n.raft.LastIndex(); {
+	case err != nil:
+		return &MemberError{ID: string(s.ID), Message: fmt.Sprintf("it does not answer at %s", s.Address), Hint: "see whether it runs, and its log"}
+	case match == 0 || match+caughtUp < last:
+		return &MemberError{
+			ID: string(s.ID), Message: fmt.Sprintf("it has entries up to %d of %d", match, last), Hint: "wait until it has caught up",
+		}
+	}
+	return nil
 }
 
 // matchIndex asks a member how far its log is.
@@ -164,16 +176,15 @@ func (n *Node) TransferLeadership(ctx context.Context, id string) (string, error
 	}
 	begin := func() raft.Future { return n.raft.LeadershipTransfer() }
 	if id != "" {
-		address := raft.ServerAddress("")
-		for _, s := range servers {
-			if string(s.ID) == id && s.Suffrage == raft.Voter {
-				address = s.Address
-			}
-		}
-		if address == "" || id == n.config.ID {
+		i := slices.IndexFunc(servers, func(s raft.Server) bool { return string(s.ID) == id && s.Suffrage == raft.Voter })
+		if i < 0 || id == n.config.ID {
 			return "", &MemberError{ID: id, Message: "it is no other voter", Hint: "quotad status lists them"}
 		}
-		begin = func() raft.Future { return n.raft.LeadershipTransferToServer(raft.ServerID(id), address) }
+		// Raft would try for an election timeout, refuse everybody meanwhile, and might not come to an end.
+		if err := n.hasCaughtUp(ctx, servers[i]); err != nil {
+			return "", err
+		}
+		begin = func() raft.Future { return n.raft.LeadershipTransferToServer(servers[i].ID, servers[i].Address) }
 	}
 	switch err := n.handover.attempt(ctx, begin, n.await); {
 	case err != nil && errors.Is(err, ctx.Err()):

@@ -49,3 +49,29 @@ func TestAddLearnerRefusesWhatCannotJoin(t *testing.T) {
 		t.Errorf("the same again: %v", err)
 	}
 }
+
+// TestLeadershipGoesToNobodyWhoCannotHaveIt: to hand it to a voter that is named and does not answer is refused at once, and the
+// leader goes on.
+func TestLeadershipGoesToNobodyWhoCannotHaveIt(t *testing.T) {
+	c := newCluster(t, 3)
+	c.propose(rate("q", 10))
+	leader := c.leader()
+	dead, well := (leader+1)%3, (leader+2)%3
+	c.nodes[dead].Kill()
+	c.nodes[dead] = nil
+	lead := c.nodes[leader]
+	_, err := lead.TransferLeadership(t.Context(), c.configs[dead].ID)
+	if unfit, ok := errors.AsType[*raftnode.MemberError](err); !ok || !strings.Contains(unfit.Message, "does not answer at "+c.configs[dead].RaftAddress) {
+		t.Errorf("to one that is dead: %v", err)
+	}
+	if _, err := lead.TransferLeadership(t.Context(), c.configs[leader].ID); err == nil {
+		t.Error("to itself")
+	}
+	if c.leader() != leader {
+		t.Error("leadership moved")
+	}
+	c.propose(rate("another", 10))
+	if to, err := lead.TransferLeadership(t.Context(), c.configs[well].ID); err != nil || to != c.configs[well].ID {
+		t.Errorf("to one that is well: %q, %v", to, err)
+	}
+}
