@@ -31,7 +31,9 @@ func (j *Judge) consume(asked *logpb.Consume, result *logpb.Result) {
 	j.doneBelow(l, asked.DoneBelow)
 	if l.tentative {
 		l.tentative = false
-		l.deadline = max(l.deadline, min(j.clock.Now+l.ttl, j.turnEnd(l)))
+		until := min(j.clock.Now+l.ttl, j.turnEnd(l))
+		l.soonest = max(l.deadline, j.perhapsUntil(l, until))
+		l.deadline = max(l.deadline, until)
 		j.due.add(l.deadline, l.id)
 	}
 	j.charge(l, asked.Items, consumed)

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/quotad/quotad/fsm"
@@ -12,6 +13,8 @@ type lease struct {
 	id, fence uint64
 	holder    string
 	deadline  int64
+	// soonest is the deadline in another reading of its turn's end, where these books cannot tell; 0: they can.
+	soonest int64
 	// ttl is the longest length that was asked for.
 	ttl int64
 	// tentative says that its first Consume or Renew gives it its full length.
@@ -160,8 +163,9 @@ func (j *Judge) grant(ask *logpb.Reserve, granted *logpb.Granted, class int32, w
 	if l.tentative {
 		length = firstTTL
 	}
-	if latest := j.noteStep(ask.Holder, needs); l.deadline != min(j.clock.Now+length, latest) {
-		j.violate("deadline", "lease %d ends at %d, it is %d, it has a length of %d, and its turn ends at %d", l.id, l.deadline, j.clock.Now, length, latest)
+	latest := min(j.clock.Now+length, j.noteStep(ask.Holder, needs))
+	if l.deadline != latest && l.deadline != j.perhapsUntil(l, latest) {
+		j.violate("deadline", "lease %d ends at %d, not at %d: it is %d, and its length is %d", l.id, l.deadline, latest, j.clock.Now, length)
 	}
 	j.noteGrant(ask.Holder, class, needs)
 	j.leases[l.id] = l
@@ -283,6 +287,9 @@ func (j *Judge) expire(event *fsm.Event) {
 	if l == nil || l.fence != event.Fence {
 		j.violate("dead-fence", "lease %d with fence %d ends, and does not live", event.Lease, event.Fence)
 		return
+	}
+	if l.soonest != 0 && l.deadline > j.clock.Now {
+		l.deadline = l.soonest
 	}
 	if l.deadline > j.clock.Now {
 		j.violate("early-expiry", "lease %d ends at %d, its deadline is %d", l.id, j.clock.Now, l.deadline)
@@ -432,9 +439,11 @@ func (j *Judge) renew(asked *logpb.Renew, renewed *logpb.Renewed) {
 		ttl = l.ttl
 	}
 	l.ttl, l.tentative = max(l.ttl, ttl), false
-	if want := max(l.deadline, min(j.clock.Now+ttl, j.turnEnd(l))); renewed.DeadlineNs != want && !j.entry.ambiguous {
+	until := min(j.clock.Now+ttl, j.turnEnd(l))
+	want, soonest := max(l.deadline, until), max(cmp.Or(l.soonest, l.deadline), j.perhapsUntil(l, until))
+	if renewed.DeadlineNs != want && renewed.DeadlineNs != soonest {
 		j.violate("deadline", "lease %d is renewed until %d, not %d", l.id, renewed.DeadlineNs, want)
 	}
-	l.deadline = renewed.DeadlineNs
+	l.deadline, l.soonest = renewed.DeadlineNs, 0
 	j.due.add(l.deadline, l.id)
 }

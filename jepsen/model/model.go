@@ -204,8 +204,9 @@ type entry struct {
 	// began are the workflows that began to go one at a time, with when they last changed; dropped those that ended.
 	began   map[*workflow]int64
 	dropped map[string]bool
-	// ambiguous says that it cannot be told when all of a workflow went again: before a command that changes it, or with it.
-	ambiguous  bool
+	// perhaps are turns of which it cannot be told whether they ended before this entry's commands, since all went again, or with
+	// one of them, that changed the workflow.
+	perhaps    []turn
 	violations []Violation
 }
 

@@ -193,8 +193,8 @@ func (j *Judge) order(holder string, needs []need, granted *logpb.Granted) {
 	}
 	for _, n := range needs {
 		for _, l := range j.lanesOf[n.quota] {
-			if l.quotas[0] != n.quota || slices.ContainsFunc(l.quotas, func(q *quota) bool { return !needed[q] || q.definition.GetPolicy() != nil }) {
-				continue // seen with another quota, or may be short of something else, or policy passes it over
+			if l.quotas[0] != n.quota || slices.ContainsFunc(l.quotas, func(q *quota) bool { return !needed[q] || q.definition.GetPolicy() != nil || j.overridden[q] }) {
+				continue // seen with another quota, or may be short of something else, or passed over for a policy or an override
 			}
 			for class := range granted.Class {
 				if l.byClass[class] > 0 {

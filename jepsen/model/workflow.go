@@ -232,6 +232,16 @@ func (j *Judge) turnEnd(l *lease) (latest int64) {
 	return latest
 }
 
+// perhapsUntil returns the deadline that a lease was given instead of one, if a turn was over only after this entry's commands.
+func (j *Judge) perhapsUntil(l *lease, deadline int64) int64 {
+	for _, t := range j.entry.perhaps {
+		if t.taken && t.holder == l.holder && l.fence > t.after {
+			deadline = min(deadline, t.until)
+		}
+	}
+	return deadline
+}
+
 // busy tells whether a turn is somebody's: it is offered still, or a lease that was granted in it lives.
 func (j *Judge) busy(w *workflow) bool {
 	switch {
@@ -309,7 +319,7 @@ func (j *Judge) droppedNow(name string) bool {
 		return false
 	}
 	if w.isCalm(j.clock.Now) {
-		j.entry.ambiguous = true // it may go parallel by itself, before all commands, or be dropped by this one
+		j.entry.perhaps = append(j.entry.perhaps, w.turn) // it may go parallel by itself, before all commands, or be dropped by this one
 		return false
 	}
 	j.carryOut(k + 1)
