@@ -206,8 +206,16 @@ type entry struct {
 	dropped map[string]bool
 	// perhaps are turns of which it cannot be told whether they ended before this entry's commands, since all went again, or with
 	// one of them, that changed the workflow.
-	perhaps    []turn
+	perhaps []turn
+	// defined are the definitions that events have told.
+	defined    map[definedBy]bool
 	violations []Violation
+}
+
+// definedBy is a quota that a command defined.
+type definedBy struct {
+	result *logpb.Result
+	quota  string
 }
 
 // New returns a judge of a log that begins with the cluster's birth.
@@ -235,6 +243,7 @@ func (j *Judge) Entry(parsed *logpb.Entry, applied *fsm.Applied) []Violation {
 		index: applied.Index, command: -1, commands: parsed.Commands, results: applied.Results,
 		fenceBefore: j.lastFence, idle: j.limits.idle, taskLife: j.limits.taskLife,
 		taskEnds: map[string]int{}, shelved: map[string]int{}, broken: map[string]int{}, began: map[*workflow]int64{}, dropped: map[string]bool{},
+		defined: map[definedBy]bool{},
 	}
 	j.time(parsed, applied.Clock)
 	if len(parsed.Commands) != len(applied.Results) {

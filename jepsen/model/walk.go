@@ -92,7 +92,8 @@ func (j *Judge) silent() bool {
 				return false
 			}
 		case *logpb.Result_QuotasApplied:
-			if len(k.QuotasApplied.Created)+len(k.QuotasApplied.Changed)+len(k.QuotasApplied.Deleted) > 0 {
+			changed := len(k.QuotasApplied.Created) + len(k.QuotasApplied.Changed) + len(k.QuotasApplied.Deleted)
+			if changed > 0 && !e.commands[e.next].GetApplyQuotas().DryRun {
 				return false
 			}
 		}
@@ -175,7 +176,7 @@ func (j *Judge) happen(event *fsm.Event) {
 			return command.GetSettle().GetLease() == event.Lease && len(result.GetSettled().GetOverrun()) > 0
 		})
 	case fsm.EventQuotaApplied:
-		j.belongs(event, func(command *logpb.Command, result *logpb.Result) bool { return applies(command, result, event.Quota) })
+		j.happenApplied(event)
 	case fsm.EventQuotaDeleted:
 		j.belongs(event, func(command *logpb.Command, result *logpb.Result) bool {
 			return result.GetQuotasApplied() != nil && command.GetDeleteQuota().GetQuota() == event.Quota
@@ -204,6 +205,16 @@ func reportsOn(result *logpb.Result, quota string) bool {
 		}
 	}
 	return false
+}
+
+// happenApplied takes the definition of a quota; each command tells one of each quota.
+func (j *Judge) happenApplied(event *fsm.Event) {
+	var by definedBy
+	j.belongs(event, func(command *logpb.Command, result *logpb.Result) bool {
+		by = definedBy{result: result, quota: event.Quota}
+		return applies(command, result, event.Quota) && !j.entry.defined[by]
+	})
+	j.entry.defined[by] = true
 }
 
 func applies(command *logpb.Command, result *logpb.Result, quota string) bool {

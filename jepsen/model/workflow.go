@@ -38,7 +38,7 @@ type workflow struct {
 type member struct {
 	// surely and perhaps are when it was limited last: what is told names the reason, but not always.
 	surely, perhaps int64
-	// until is until when it is limited at least, quotas are those by which.
+	// until is until when it is limited at least, quotas are those of which one may be the one by which.
 	until  int64
 	quotas []string
 	// kept is since when it may be kept back without a grant; 0: it is not.
@@ -205,7 +205,7 @@ func (j *Judge) noteStep(holder string, needs []need) (latest int64) {
 			s.kept = max(j.clock.Now, 1)
 		}
 		if slices.ContainsFunc(needs, func(n need) bool { return slices.Contains(s.quotas, n.quota.name) }) {
-			s.until, s.quotas = 0, nil
+			s.until = 0 // of several it may not have been this one, and be that one still when it is limited again
 		}
 	}
 	return latest
