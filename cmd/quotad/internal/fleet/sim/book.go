@@ -158,8 +158,8 @@ func (b *book) lost(c *call) {
 // gaveUp notes that a call used up its retries and begins anew.
 func (b *book) gaveUp(*call) { b.gaveUps++ }
 
-// failed notes an error that the state machine answered; nil: none. A dead fence, or a window that closed over what was
-// held, is what a holder has to expect.
+// failed notes an error that the state machine answered; nil: none. A dead fence, a window that closed over what was held, or
+// to give back too late, is what a holder has to expect.
 func (b *book) failed(failure *logpb.Failure) {
 	if failure == nil {
 		return
@@ -167,7 +167,7 @@ func (b *book) failed(failure *logpb.Failure) {
 	switch failure.Reason {
 	case logpb.Reason_REASON_STALE_FENCE:
 		b.stale++
-	case logpb.Reason_REASON_ITEM_CLOSED: // what is held ahead ends with its window
+	case logpb.Reason_REASON_ITEM_CLOSED, logpb.Reason_REASON_PAST_SPEND_BY:
 		b.refusals[failure.Reason]++
 	default:
 		b.failures[failure.Reason]++

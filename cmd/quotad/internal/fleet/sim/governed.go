@@ -226,7 +226,13 @@ func (g *governed) actual(c *call) []*logpb.Item {
 
 func (g *governed) settle(p permit, settle *logpb.Settle) {
 	settle.Lease, settle.Fence, settle.Op = p.lease, p.fence, p.op
-	g.client.do(&logpb.Command{Kind: &logpb.Command_Settle{Settle: settle}}, func(a answer) { g.book.failed(a.result.GetFailure()) })
+	g.client.do(&logpb.Command{Kind: &logpb.Command_Settle{Settle: settle}}, func(a answer) {
+		failure := a.result.GetFailure()
+		g.book.failed(failure)
+		if failure.GetReason() == logpb.Reason_REASON_PAST_SPEND_BY { // the leader was away: it is forfeited, and the lease still has to end
+			g.release(p)
+		}
+	})
 }
 
 func (g *governed) release(p permit) {
