@@ -43,11 +43,19 @@ type step struct {
 	// limited is when it was limited last, 0 never; until is until when it is, as far as known, 0 for not; quota is by which.
 	limited, until int64
 	quota          string
+	// short is what a limit kept from it last; zero: it was granted something since.
+	short shortage
 	// asked is when it was last denied, while one at a time goes, what no limit keeps from it; 0: it was granted something
 	// since.
 	asked int64
 	// paused is since when it is kept back without a grant; 0: it is not.
 	paused int64
+}
+
+// shortage is an amount of a quota that was not to be had.
+type shortage struct {
+	quota  string
+	amount int64
 }
 
 // stepsIn returns a holder's places in workflows, by the workflows' names. Without workflows it costs one look.
@@ -76,7 +84,7 @@ func (m *Machine) mutableWorkflow(name string) *workflow {
 func (m *Machine) noteDenial(name string, needs []need, refusal *logpb.Refusal) {
 	switch {
 	case refusal.Reason == logpb.Reason_REASON_COOLDOWN, refusal.Reason == logpb.Reason_REASON_EXHAUSTED:
-		m.noteLimited(name, refusal.Quota, refusal.RetryAtNs, refusal.Reason)
+		m.noteLimited(name, shortage{refusal.Quota, amountOf(needs, refusal.Quota)}, refusal.RetryAtNs, refusal.Reason)
 	case refusal.Reason > logpb.Reason_REASON_EXHAUSTED:
 		for _, of := range m.stepsIn(name) {
 			if w, _ := m.workflows.Get(of.workflow); w.steps[of.at].until > m.clock.Now && needed(needs, w.steps[of.at].quota) {
@@ -89,16 +97,16 @@ func (m *Machine) noteDenial(name string, needs []need, refusal *logpb.Refusal) 
 }
 
 // noteLimited notes that a holder is limited by a quota until a time.
-func (m *Machine) noteLimited(name, quota string, until int64, reason logpb.Reason) {
+func (m *Machine) noteLimited(name string, by shortage, until int64, reason logpb.Reason) {
 	now := m.clock.Now
 	until = min(max(until, now+1), addSaturated(now, longestLimit))
 	for _, of := range m.stepsIn(name) {
 		w := m.mutableWorkflow(of.workflow)
 		s := &w.steps[of.at]
 		told, pressing := s.until-now, w.pressing(now)
-		s.limited, w.last = max(now, 1), now
-		if quota == s.quota || until > s.until {
-			s.until, s.quota = until, quota
+		s.limited, s.short, w.last = max(now, 1), by, now
+		if by.quota == s.quota || until > s.until {
+			s.until, s.quota = until, by.quota
 		}
 		for i := range w.steps {
 			if !w.sequential && w.upstream[of.at].has(i) && pressing&w.downstream[i] == 0 {
@@ -192,15 +200,18 @@ func enforced(needs []need) *quota {
 	return nil
 }
 
-// needed tells whether a quota is among needs.
-func needed(needs []need, name string) bool {
+// amountOf returns how much of a quota is needed; 0: it is not among the needs.
+func amountOf(needs []need, name string) int64 {
 	for _, n := range needs {
 		if n.quota.name() == name {
-			return true
+			return n.amount
 		}
 	}
-	return false
+	return 0
 }
+
+// needed tells whether a quota is among needs.
+func needed(needs []need, name string) bool { return amountOf(needs, name) > 0 }
 
 // noteMember notes that a holder is granted a lease: it is not limited any more by what it needs, and where one at a time
 // goes, it is its turn and the lease's deadline is no later than that of the turn.
@@ -213,7 +224,7 @@ func (m *Machine) noteMember(l *lease, needs []need) {
 		}
 		w = m.mutableWorkflow(of.workflow)
 		s := &w.steps[of.at]
-		s.asked = 0
+		s.asked, s.short = 0, shortage{}
 		if s.paused != 0 {
 			s.paused = max(now, 1)
 		}

@@ -108,7 +108,7 @@ func (m *Machine) takeSignal(holder string, o *operation, q *quota, signal *logp
 	}
 	reported.Attempt = q.attempt
 	if saysLimited(signal.Cause) {
-		m.noteLimited(holder, q.name(), limited, logpb.Reason_REASON_COOLDOWN)
+		m.noteLimited(holder, shortage{quota: q.name(), amount: 1}, limited, logpb.Reason_REASON_COOLDOWN)
 	}
 	return reported
 }

@@ -286,7 +286,10 @@ func (m *Machine) takeWorkflow(encoded *logpb.SnapshotWorkflow) error {
 		if outside(of.Place) {
 			return fmt.Errorf("workflow %q has no step %d", p.definition.Name, of.Place)
 		}
-		w.steps[of.Place] = step{limited: of.LimitedNs, until: of.UntilNs, quota: of.Quota, asked: of.AskedNs, paused: of.PausedNs}
+		w.steps[of.Place] = step{
+			limited: of.LimitedNs, until: of.UntilNs, quota: of.Quota, asked: of.AskedNs, paused: of.PausedNs,
+			short: shortage{of.ShortQuota, of.ShortAmount},
+		}
 	}
 	m.addWorkflow(w)
 	m.schedule(w)

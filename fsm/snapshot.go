@@ -186,6 +186,7 @@ func encodeWorkflow(w *workflow) *logpb.SnapshotWorkflow {
 		if of := &w.steps[i]; *of != (step{}) {
 			encoded.Steps = append(encoded.Steps, &logpb.SnapshotStep{
 				Place: int32(i), LimitedNs: of.limited, UntilNs: of.until, Quota: of.quota, AskedNs: of.asked, PausedNs: of.paused,
+				ShortQuota: of.short.quota, ShortAmount: of.short.amount,
 			})
 		}
 	}

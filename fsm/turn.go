@@ -69,40 +69,51 @@ func (w *workflow) giveTurn(at int, after uint64, now int64) {
 // One that stands back in a workflow before this one could not make use of it: it is passed over, and comes first as soon as
 // it can. A step of several workflows so takes their turns in the order of their names, and no two wait for each other.
 func (m *Machine) nextTurn(w *workflow) (next int, ok bool) {
-	wants := func(at int) bool { return m.asks(w, at) && !m.standsBackBefore(w, at) }
 	for at := range w.steps {
-		if w.owed.has(at) && wants(at) {
+		if w.owed.has(at) && m.asks(w, at) && !m.standsBackBefore(w, at) {
 			return at, true
 		}
 	}
 	for k := range w.steps {
 		at := (w.next + k) % len(w.steps)
 		switch {
-		case wants(at):
+		case !m.asks(w, at):
+		case m.standsBackBefore(w, at):
+			w.owed = w.owed.with(at)
+		default:
 			w.next = (at + 1) % len(w.steps)
 			return at, true
-		case m.asks(w, at):
-			w.owed = w.owed.with(at)
 		}
 	}
 	return 0, false
 }
 
-// asks tells whether a step waits, or was denied something lately, and no limit stands in its way.
+// asks tells whether a step waits, or was denied something lately, and no limit stands in its way now.
 func (m *Machine) asks(w *workflow, at int) bool {
 	s := &w.steps[at]
-	if s.asked != 0 && m.clock.Now-s.asked < offer {
+	lately := func(when int64) bool { return when != 0 && m.clock.Now-when < offer }
+	if lately(s.asked) || lately(s.limited) && s.short != (shortage{}) && !m.lacking(s.short) {
 		return true
 	}
 	h, ok := m.holders.Get(w.holders[at])
 	return ok && h.waiting > 0 && (s.until <= m.clock.Now || m.waitsForElse(h.name, s.quota))
 }
 
+// lacking tells whether what was not to be had still is not.
+func (m *Machine) lacking(short shortage) bool {
+	q := m.quotaNamed(short.quota)
+	return q != nil && slices.ContainsFunc(m.path(q), func(q *quota) bool {
+		q = m.quota(q.number)
+		return !q.rule.policy.observe && (q.cooling(m.clock.Now) || q.ledger.available(&q.rule) < short.amount)
+	})
+}
+
 // waitsForElse tells whether a holder waits for something that a limit by this quota does not keep from it: it needs others,
-// or all it needs is there.
+// or all it needs is there. Of a long line it looks at the first.
 func (m *Machine) waitsForElse(name, quota string) (found bool) {
+	looked := 0
 	m.waitersOf.Ascend(holderLease{holder: name}, func(hl holderLease) bool {
-		if hl.holder != name {
+		if looked++; hl.holder != name || looked > maxPassedOver {
 			return false
 		}
 		w, _ := m.waiters.Get(hl.lease)
@@ -144,8 +155,8 @@ func (m *Machine) endTurn(w *workflow) {
 	m.passTurn(w)
 }
 
-// keptUntil returns until when an offer is kept for a step of several workflows: while it stands back in one after this one,
-// where it gets its turn within a round, and from then on as long as any offer, however their turns coincide.
+// keptUntil returns until when an offer is kept for a step of several workflows: while it stands back in one after this one
+// and asks there, since it gets its turn there within a round, and from then on as long as any offer.
 func (m *Machine) keptUntil(w *workflow) (until int64) {
 	for _, of := range m.stepsIn(w.holders[w.turn.at]) {
 		other, _ := m.workflows.Get(of.workflow)
@@ -155,24 +166,35 @@ func (m *Machine) keptUntil(w *workflow) (until int64) {
 			until = max(until, addSaturated(other.changed, offer))
 		case other.turn.at == of.at:
 			until = max(until, addSaturated(other.turn.began, offer))
-		case other.turn.deadline >= m.clock.Now: // one that ends now is passed on after this
-			until = addSaturated(m.clock.Now, offer)
+		case other.turn.deadline >= w.turn.deadline && m.asks(other, of.at): // one that has come as well is passed on after this
+			until = max(until, addSaturated(m.clock.Now, offer))
 		}
 	}
 	return until
 }
 
-// keepOffer keeps a turn offered to a waiter that is first where something is short: it saves up, for one turn at most.
+// keepOffer keeps the turns offered to a waiter that is first where something is short: it saves up, for one turn at most
+// since it has them all.
 func (m *Machine) keepOffer(name string) {
-	for _, of := range m.stepsIn(name) {
+	offered, began := m.offeredTo(name)
+	for _, of := range offered {
 		w, _ := m.workflows.Get(of.workflow)
-		until := min(addSaturated(w.turn.began, w.turnTime), addSaturated(m.clock.Now, offer))
-		if w.sequential && w.turn.at == of.at && w.turn.fence == 0 && w.turn.deadline > m.clock.Now && until > w.turn.deadline {
+		if until := min(addSaturated(began, w.turnTime), addSaturated(m.clock.Now, offer)); until > w.turn.deadline {
 			w = m.mutableWorkflow(of.workflow)
 			w.turn.deadline = until
 			m.schedule(w)
 		}
 	}
+}
+
+// offeredTo returns where a turn is offered to a holder, and when the last of these offers began.
+func (m *Machine) offeredTo(name string) (offered []stepOf, began int64) {
+	for _, of := range m.stepsIn(name) {
+		if w, _ := m.workflows.Get(of.workflow); w.sequential && w.turn.at == of.at && w.turn.fence == 0 && w.turn.deadline > m.clock.Now {
+			offered, began = append(offered, of), max(began, w.turn.began)
+		}
+	}
+	return offered, began
 }
 
 // noteAsked notes that a holder is denied something that no limit keeps from it: where one at a time goes, it wants a turn.

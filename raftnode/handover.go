@@ -29,8 +29,8 @@ const handoverPause = longestBackoff + transportTimeout + time.Second
 
 func newHandover() *handover { return &handover{turn: make(chan struct{}, 1)} }
 
-// attempt hands over as soon as it may. It returns ctx's error where that is over before.
-func (h *handover) attempt(ctx context.Context, begin func() raft.Future, wait func(raft.Future) error) error {
+// attempt hands over as soon as it may. It returns ctx's error where that is over before, and begin's where nothing began.
+func (h *handover) attempt(ctx context.Context, begin func() (raft.Future, error), wait func(raft.Future) error) error {
 	select {
 	case h.turn <- struct{}{}:
 	case <-ctx.Done():
@@ -42,8 +42,11 @@ func (h *handover) attempt(ctx context.Context, begin func() raft.Future, wait f
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	err := wait(begin())
+	future, err := begin()
 	if err != nil {
+		return err
+	}
+	if err = wait(future); err != nil {
 		h.failed = time.Now()
 	}
 	return err
@@ -66,7 +69,7 @@ func (n *Node) handOver(ctx context.Context) {
 			return ctx.Err()
 		}
 	}
-	err := n.handover.attempt(ctx, func() raft.Future { return n.raft.LeadershipTransfer() }, wait)
+	err := n.handover.attempt(ctx, func() (raft.Future, error) { return n.raft.LeadershipTransfer(), nil }, wait)
 	if err != nil && !errors.Is(err, ctx.Err()) {
 		n.logger.Info("leadership could not be handed over", "error", err)
 	}

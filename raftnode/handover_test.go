@@ -24,9 +24,9 @@ func TestAHandoverComesAfterTheQuestionOfTheLast(t *testing.T) {
 		late := errors.New("leadership transfer timeout")
 		var at []time.Duration
 		attempt := func(ctx context.Context, err error) error {
-			return h.attempt(ctx, func() raft.Future {
+			return h.attempt(ctx, func() (raft.Future, error) {
 				at = append(at, time.Since(began))
-				return ended{err}
+				return ended{err}, nil
 			}, func(future raft.Future) error { return future.Error() })
 		}
 		if err := attempt(t.Context(), nil); err != nil {

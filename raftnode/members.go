@@ -104,11 +104,15 @@ func (n *Node) Promote(ctx context.Context, id string) error {
 	return &MemberError{ID: id, Message: "there is no such member", Hint: "add it first", Absent: true}
 }
 
-// hasCaughtUp returns an error where a member does not answer or lacks much. One that has nothing at all may not have been taken
-// in yet.
+// hasCaughtUp returns an error where a member does not answer or lacks much, or where this node cannot tell. One that has nothing
+// at all may not have been taken in yet.
 func (n *Node) hasCaughtUp(ctx context.Context, s raft.Server) error {
 	match, err := n.matchIndex(ctx, s)
 	switch last := n.raft.LastIndex(); {
+	case n.leading.Load() == nil:
+		return n.notAccepted(n.whyNotLeading())
+	case ctx.Err() != nil:
+		return n.notAccepted(NotReady)
 	case err != nil:
 		return &MemberError{ID: string(s.ID), Message: fmt.Sprintf("it does not answer at %s", s.Address), Hint: "see whether it runs, and its log"}
 	case match == 0 || match+caughtUp < last:
@@ -174,19 +178,24 @@ func (n *Node) TransferLeadership(ctx context.Context, id string) (string, error
 	if err != nil {
 		return "", err
 	}
-	begin := func() raft.Future { return n.raft.LeadershipTransfer() }
+	var unfit error
+	begin := func() (raft.Future, error) { return n.raft.LeadershipTransfer(), nil }
 	if id != "" {
 		i := slices.IndexFunc(servers, func(s raft.Server) bool { return string(s.ID) == id && s.Suffrage == raft.Voter })
 		if i < 0 || id == n.config.ID {
 			return "", &MemberError{ID: id, Message: "it is no other voter", Hint: "quotad status lists them"}
 		}
-		// Raft would try for an election timeout, refuse everybody meanwhile, and might not come to an end.
-		if err := n.hasCaughtUp(ctx, servers[i]); err != nil {
-			return "", err
+		begin = func() (raft.Future, error) {
+			// Raft would try for an election timeout, refuse everybody meanwhile, and might not come to an end.
+			if unfit = n.hasCaughtUp(ctx, servers[i]); unfit != nil {
+				return nil, unfit
+			}
+			return n.raft.LeadershipTransferToServer(servers[i].ID, servers[i].Address), nil
 		}
-		begin = func() raft.Future { return n.raft.LeadershipTransferToServer(servers[i].ID, servers[i].Address) }
 	}
 	switch err := n.handover.attempt(ctx, begin, n.await); {
+	case unfit != nil:
+		return "", unfit
 	case err != nil && errors.Is(err, ctx.Err()):
 		return "", n.notAccepted(NotReady)
 	case err != nil:

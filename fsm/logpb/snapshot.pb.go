@@ -2284,7 +2284,10 @@ type SnapshotStep struct {
 	// When it was last denied, while one at a time goes, what no limit keeps from it.
 	AskedNs int64 `protobuf:"varint,5,opt,name=asked_ns,json=askedNs,proto3" json:"asked_ns,omitempty"`
 	// Since when it is kept back without a grant.
-	PausedNs      int64 `protobuf:"varint,6,opt,name=paused_ns,json=pausedNs,proto3" json:"paused_ns,omitempty"`
+	PausedNs int64 `protobuf:"varint,6,opt,name=paused_ns,json=pausedNs,proto3" json:"paused_ns,omitempty"`
+	// The quota and the amount that a limit kept from it last.
+	ShortQuota    string `protobuf:"bytes,7,opt,name=short_quota,json=shortQuota,proto3" json:"short_quota,omitempty"`
+	ShortAmount   int64  `protobuf:"varint,8,opt,name=short_amount,json=shortAmount,proto3" json:"short_amount,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2357,6 +2360,20 @@ func (x *SnapshotStep) GetAskedNs() int64 {
 func (x *SnapshotStep) GetPausedNs() int64 {
 	if x != nil {
 		return x.PausedNs
+	}
+	return 0
+}
+
+func (x *SnapshotStep) GetShortQuota() string {
+	if x != nil {
+		return x.ShortQuota
+	}
+	return ""
+}
+
+func (x *SnapshotStep) GetShortAmount() int64 {
+	if x != nil {
+		return x.ShortAmount
 	}
 	return 0
 }
@@ -3275,7 +3292,7 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x05fence\x18\x03 \x01(\x04R\x05fence\x12\x19\n" +
 	"\bbegan_ns\x18\x04 \x01(\x03R\abeganNs\x12\x1f\n" +
 	"\vdeadline_ns\x18\x05 \x01(\x03R\n" +
-	"deadlineNs\"\xac\x01\n" +
+	"deadlineNs\"\xf0\x01\n" +
 	"\fSnapshotStep\x12\x14\n" +
 	"\x05place\x18\x01 \x01(\x05R\x05place\x12\x1d\n" +
 	"\n" +
@@ -3283,7 +3300,10 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\buntil_ns\x18\x03 \x01(\x03R\auntilNs\x12\x14\n" +
 	"\x05quota\x18\x04 \x01(\tR\x05quota\x12\x19\n" +
 	"\basked_ns\x18\x05 \x01(\x03R\aaskedNs\x12\x1b\n" +
-	"\tpaused_ns\x18\x06 \x01(\x03R\bpausedNs\"Q\n" +
+	"\tpaused_ns\x18\x06 \x01(\x03R\bpausedNs\x12\x1f\n" +
+	"\vshort_quota\x18\a \x01(\tR\n" +
+	"shortQuota\x12!\n" +
+	"\fshort_amount\x18\b \x01(\x03R\vshortAmount\"Q\n" +
 	"\x0eSnapshotHolder\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04turn\x18\x02 \x01(\x04R\x04turn\x12\x17\n" +

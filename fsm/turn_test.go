@@ -1,0 +1,191 @@
+package fsm
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// TestALimitTakesNoTurnForSomethingElse: a step that is limited by one quota for long, while the others make use of every
+// turn, has turns for what does not limit it, and from when the limit is over in truth.
+func TestALimitTakesNoTurnForSomethingElse(t *testing.T) {
+	low := with(chain("trio", "a", "b", "c"), func(w *logpb.Workflow) { w.Threshold = 1 })
+	quotas := []*logpb.Quota{rateOf("r", 10, hour), rateOf("s", 1000, minute)}
+	then := func(lines ...line) []line {
+		return append([]line{
+			{0, workflows(low), "applied"},
+			{0, consumesAtOnce("outsider", itemOf("r", 10)), "lease 1: r=10 until 5m0s; op 1 spends r=10 by 2s"},
+			{0, asks("b", 0, itemOf("r", 1)), "EXHAUSTED r again at 1h0m36.000000001s"},
+			{0, asks("a", 0, itemOf("s", 1)), "lease 2: s=1 until 5m0s"},
+		}, lines...)
+	}
+	tell(t, []story{
+		{"who asks", quotas, then([]line{
+			{minute, asks("b", 0, itemOf("s", 1)), "SEQUENTIAL s again at 1m1s"},
+			{0, releases(2), "back s=1; ended"},
+			{0, asks("a", 0, itemOf("s", 1)), "SEQUENTIAL s again at 1m1s"},
+			{0, asks("b", 0, itemOf("s", 1)), "lease 3: s=1 until 6m0s"},
+		}...)},
+		{"who waits", quotas, then([]line{
+			{minute, waits("b", 0, 10*minute, itemOf("s", 1)), "waits as 1 until 11m0s"},
+			{0, waits("c", 0, 10*minute, itemOf("s", 1)), "waits as 3 until 11m0s"},
+			{0, releases(2), "back s=1; ended"},
+			{0, renews(3, 0), "until 6m0s"},
+			{0, withdraw(1), "! UNKNOWN_TICKET"},
+		}...)},
+		{"who asks for what the one before it used up", append(slices.Clone(quotas), slotsOf("k", 1)), then([]line{
+			{minute, asks("a", 0, itemOf("k", 1)), "lease 3: k=1 until 5m0s"},
+			{0, asks("b", 0, itemOf("k", 1)), "EXHAUSTED k again at 1m5s"},
+			{second, releases(2), "back s=1; ended"},
+			{0, releases(3), "back k=1; ended"},
+			{0, asks("a", 0, itemOf("k", 1)), "SEQUENTIAL k again at 1m2s"},
+			{0, asks("b", 0, itemOf("k", 1)), "lease 4: k=1 until 6m1s"},
+		}...)},
+		{"not who asks for what limits it", quotas, then([]line{
+			{minute, asks("b", 0, itemOf("s", 1), itemOf("r", 1)), "EXHAUSTED r again at 1h0m36.000000001s"},
+			{0, releases(2), "back s=1; ended"},
+			{0, asks("a", 0, itemOf("s", 1)), "lease 3: s=1 until 6m0s"},
+			{0, asks("b", 0, itemOf("s", 1)), "SEQUENTIAL s again at 1m1s"},
+		}...)},
+		{"nor who waits for it, until it is there after all", quotas, then([]line{
+			{0, waits("b", 0, 10*minute, itemOf("r", 1)), "waits as 1 until 10m0s"},
+			{0, releases(2), "back s=1; ended"},
+			{0, asks("a", 0, itemOf("s", 1)), "lease 3: s=1 until 5m0s"},
+			{second, settle(&logpb.Settle{Lease: 1, Fence: 1, Op: 1, Unspent: []*logpb.Item{itemOf("r", 10)}}), "settled; back r=10"},
+			{0, waits("c", 0, 10*minute, itemOf("s", 1)), "waits as 2 until 10m1s"},
+			{0, releases(3), "back s=1; ended"},
+			{0, renews(4, 0), "until 5m1s"},
+			{0, withdraw(1), "! UNKNOWN_TICKET"},
+		}...)},
+	})
+}
+
+// TestASharedHolderNeedsBothTurns: it takes them in the order of the workflows' names, and others go on meanwhile.
+func TestASharedHolderNeedsBothTurns(t *testing.T) {
+	low := func(w *logpb.Workflow) *logpb.Workflow {
+		w.Threshold, w.CalmNs = 1, hour
+		return w
+	}
+	quotas := []*logpb.Quota{rateOf("r", 10, minute), rateOf("s", 1000, minute)}
+	tell(t, []story{{"while it stands back in the first, others have the second", quotas, []line{
+		{0, workflows(low(chain("one", "a", "shared")), low(chain("two", "x", "shared", "c"))), "applied"},
+		{0, asks("outsider", hour, itemOf("r", 10)), "lease 1: r=10 until 1h0m0s"},
+		{0, asks("a", 0, itemOf("r", 1)), "EXHAUSTED r again at 5s"},
+		{0, asks("x", 0, itemOf("r", 1)), "EXHAUSTED r again at 5s"},
+		{5 * second, asks("a", 0, itemOf("s", 1)), "lease 2: s=1 until 5m5s"},
+		{0, asks("x", 0, itemOf("s", 1)), "lease 3: s=1 until 5m5s"},
+		{0, waits("shared", 0, 10*minute, itemOf("s", 1)), "waits as 1 until 10m5s"},
+		{0, asks("c", 0, itemOf("s", 1)), "SEQUENTIAL s again at 6s"},
+		{0, releases(3), "back s=1; ended"},
+		{0, asks("c", 0, itemOf("s", 1)), "lease 4: s=1 until 5m5s"},
+	}}, {"and it keeps the first while it waits for the second", quotas, []line{
+		{0, workflows(low(chain("one", "a", "shared")), low(chain("two", "shared", "b"))), "applied"},
+		{0, asks("outsider", hour, itemOf("r", 10)), "lease 1: r=10 until 1h0m0s"},
+		{0, asks("a", 0, itemOf("r", 1)), "EXHAUSTED r again at 5s"},
+		{0, asks("b", 0, itemOf("r", 1)), "EXHAUSTED r again at 5s"},
+		{5 * second, asks("a", 0, itemOf("s", 1)), "lease 2: s=1 until 5m5s"},
+		{0, asks("b", 0, itemOf("s", 1)), "lease 3: s=1 until 5m5s"},
+		{0, waits("shared", 0, 10*minute, itemOf("s", 1)), "waits as 1 until 10m5s"},
+		{0, releases(2), "back s=1; ended"},                                  // the turn of one is offered to it
+		{minute, asks("a", 0, itemOf("s", 1)), "SEQUENTIAL s again at 1m6s"}, // and kept, while it stands back in two
+		{0, releases(3), "back s=1; ended"},
+		{0, renews(4, 0), "until 6m5s"},
+		{0, asks("b", 0, itemOf("s", 1)), "SEQUENTIAL s again at 1m6s"},
+		{0, releases(4), "back s=1; ended"},
+		{0, asks("a", 0, itemOf("s", 1)), "lease 5: s=1 until 6m5s"},
+		{0, asks("b", 0, itemOf("s", 1)), "lease 6: s=1 until 6m5s"},
+	}}, {"who was passed over there comes first as soon as it can", quotas, []line{
+		{0, workflows(low(chain("one", "a", "shared")), low(chain("two", "x", "shared", "c"))), "applied"},
+		{0, asks("outsider", hour, itemOf("r", 10)), "lease 1: r=10 until 1h0m0s"},
+		{0, asks("a", 0, itemOf("r", 1)), "EXHAUSTED r again at 5s"},
+		{0, asks("x", 0, itemOf("r", 1)), "EXHAUSTED r again at 5s"},
+		{5 * second, asks("a", 0, itemOf("s", 1)), "lease 2: s=1 until 5m5s"},
+		{0, asks("x", 0, itemOf("s", 1)), "lease 3: s=1 until 5m5s"},
+		{0, asks("shared", 0, itemOf("s", 1)), "SEQUENTIAL s again at 6s"},
+		{0, asks("c", 0, itemOf("s", 1)), "SEQUENTIAL s again at 6s"},
+		{0, releases(3), "back s=1; ended"},
+		{0, asks("c", 0, itemOf("s", 1)), "lease 4: s=1 until 5m5s"},
+		{0, asks("x", 0, itemOf("s", 1)), "SEQUENTIAL s again at 6s"},
+		{0, releases(2), "back s=1; ended"},
+		{0, releases(4), "back s=1; ended"},
+		{0, asks("x", 0, itemOf("s", 1)), "SEQUENTIAL s again at 6s"},
+		{0, asks("shared", 0, itemOf("s", 1)), "lease 5: s=1 until 5m5s"},
+	}}, {"and an offer that ends with another's is kept", quotas, []line{
+		{0, workflows(low(chain("one", "a", "shared")), low(chain("two", "x", "shared", "c"))), "applied"},
+		{0, asks("outsider", hour, itemOf("r", 10)), "lease 1: r=10 until 1h0m0s"},
+		{0, asks("a", 0, itemOf("r", 1)), "EXHAUSTED r again at 5s"},
+		{0, asks("c", 0, itemOf("r", 1)), "EXHAUSTED r again at 5s"},
+		{5 * second, asks("a", 0, itemOf("s", 1)), "lease 2: s=1 until 5m5s"},
+		{0, asks("c", 0, itemOf("s", 1)), "lease 3: s=1 until 5m5s"},
+		{0, asks("x", 0, itemOf("s", 1)), "SEQUENTIAL s again at 6s"},
+		{0, asks("shared", 0, itemOf("s", 1)), "SEQUENTIAL s again at 6s"},
+		{0, releases(2), "back s=1; ended"}, // the turn of one is offered to shared, until 15 s
+		{0, releases(3), "back s=1; ended"}, // the turn of two to x, which does not come
+		{9 * second, asks("shared", 0, itemOf("s", 1)), "SEQUENTIAL s again at 15s"},
+		{0, asks("a", 0, itemOf("s", 1)), "SEQUENTIAL s again at 15s"},
+		{second + millisecond, asks("a", 0, itemOf("s", 1)), "SEQUENTIAL s again at 16.001s"},
+		{0, asks("shared", 0, itemOf("s", 1)), "lease 4: s=1 until 5m15.001s"},
+	}}, {"or ends soon after it", quotas, []line{
+		{0, workflows(low(chain("one", "a", "shared")), low(chain("two", "x", "shared"))), "applied"},
+		{0, asks("outsider", hour, itemOf("r", 10)), "lease 1: r=10 until 1h0m0s"},
+		{0, asks("a", 0, itemOf("r", 1)), "EXHAUSTED r again at 5s"},
+		{0, asks("x", 0, itemOf("r", 1)), "EXHAUSTED r again at 5s"},
+		{5 * second, asks("a", 0, itemOf("s", 1)), "lease 2: s=1 until 5m5s"},
+		{0, asks("x", 0, itemOf("s", 1)), "lease 3: s=1 until 5m5s"},
+		{0, asks("shared", 0, itemOf("s", 1)), "SEQUENTIAL s again at 6s"},
+		{0, releases(2), "back s=1; ended"}, // the turn of one is offered until 15 s
+		{9 * second, asks("shared", 0, itemOf("s", 1)), "SEQUENTIAL s again at 15s"},
+		{0, asks("a", 0, itemOf("s", 1)), "SEQUENTIAL s again at 15s"},
+		{second / 2, releases(3), "back s=1; ended"}, // the turn of two is offered until 24.5 s
+		{second, asks("a", 0, itemOf("s", 1)), "SEQUENTIAL s again at 16.5s"},
+		{0, asks("shared", 0, itemOf("s", 1)), "lease 4: s=1 until 5m15.5s"},
+	}}, {"or soon after all go again there", quotas, []line{
+		{0, workflows(low(chain("one", "a", "shared")), with(low(chain("two", "x", "shared")), func(w *logpb.Workflow) { w.CalmNs = 9*second + second/2 })), "applied"},
+		{0, asks("outsider", hour, itemOf("r", 10)), "lease 1: r=10 until 1h0m0s"},
+		{0, asks("a", 0, itemOf("r", 1)), "EXHAUSTED r again at 5s"},
+		{0, asks("x", 0, itemOf("r", 1)), "EXHAUSTED r again at 5s"},
+		{5 * second, asks("a", 0, itemOf("s", 1)), "lease 2: s=1 until 5m5s"},
+		{0, asks("x", 0, itemOf("s", 1)), "lease 3: s=1 until 5m5s"},
+		{0, asks("shared", 0, itemOf("s", 1)), "SEQUENTIAL s again at 6s"},
+		{0, releases(2), "back s=1; ended"}, // the turn of one is offered until 15 s
+		{9 * second, asks("shared", 0, itemOf("s", 1)), "SEQUENTIAL s again at 15s"},
+		{0, asks("a", 0, itemOf("s", 1)), "SEQUENTIAL s again at 15s"},
+		{second + second/2, asks("a", 0, itemOf("s", 1)), "SEQUENTIAL s again at 16.5s"},
+		{0, asks("shared", 0, itemOf("s", 1)), "lease 4: s=1 until 5m15.5s"},
+	}}})
+}
+
+// TestAnOfferIsNotKeptInVain: a step that waits in one workflow for what limits it in another, which therefore never offers it a
+// turn, does not keep the first one's; limits are each workflow's own, and one that was changed knows of none.
+func TestAnOfferIsNotKeptInVain(t *testing.T) {
+	low := func(w *logpb.Workflow) *logpb.Workflow {
+		w.Threshold, w.CalmNs = 1, hour
+		return w
+	}
+	two := low(chain("two", "x", "shared", "y"))
+	w := newWorld(t)
+	w.quotas(rateOf("r", 10, hour), rateOf("s", 1000, minute))
+	w.do(workflows(low(chain("one", "a", "shared")), two))
+	w.do(consumesAtOnce("outsider", itemOf("r", 10)))
+	w.do(waits("shared", 0, 10*minute, itemOf("r", 1)))
+	w.do(workflows(low(chain("one", "a", "shared", "b")), two))
+	w.do(asks("a", 0, itemOf("r", 1)))
+	served, held := map[string]int{}, map[string]*logpb.Granted{}
+	for range 400 {
+		w.now += second
+		for _, name := range []string{"a", "b", "x", "y"} {
+			if g := held[name]; g != nil {
+				w.do(releases(g.Lease))
+				held[name] = nil
+			} else if held[name] = w.do(asks(name, 0, itemOf("s", 1))).GetGranted(); held[name] != nil {
+				served[name]++
+			}
+		}
+	}
+	for _, name := range []string{"a", "b", "x", "y"} {
+		if served[name] < 10 {
+			t.Errorf("%s was granted something %d times: %v", name, served[name], served)
+		}
+	}
+}
