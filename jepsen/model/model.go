@@ -195,6 +195,7 @@ type entry struct {
 	fenceBefore uint64
 	idle        int64
 	taskLife    int64
+	waiters     int64
 	expired     int
 	waitsOver   int
 	lost        int
@@ -241,7 +242,7 @@ func (j *Judge) violate(name, format string, args ...any) {
 func (j *Judge) Entry(parsed *logpb.Entry, applied *fsm.Applied) []Violation {
 	j.entry = entry{
 		index: applied.Index, command: -1, commands: parsed.Commands, results: applied.Results,
-		fenceBefore: j.lastFence, idle: j.limits.idle, taskLife: j.limits.taskLife,
+		fenceBefore: j.lastFence, idle: j.limits.idle, taskLife: j.limits.taskLife, waiters: j.limits.waiters,
 		taskEnds: map[string]int{}, shelved: map[string]int{}, broken: map[string]int{}, began: map[*workflow]int64{}, dropped: map[string]bool{},
 		defined: map[definedBy]bool{},
 	}
