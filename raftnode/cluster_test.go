@@ -303,11 +303,11 @@ func TestABackupOfAnotherCluster(t *testing.T) {
 func TestANewClusterSaysForWhomItWaits(t *testing.T) {
 	c, log := newCluster(t, 1), new(lines)
 	alone := c.configs[0]
-	alone.DataDir, alone.RaftAddress = t.TempDir(), freeAddress(t)
+	addresses := freeAddresses(t, 3)
+	alone.DataDir, alone.RaftAddress = t.TempDir(), addresses[0]
 	alone.Logger = hclog.New(&hclog.LoggerOptions{Level: hclog.Warn, Output: log})
-	alone.Peers = []raftnode.Peer{{ID: "n0", RaftAddress: alone.RaftAddress}}
-	for _, id := range []string{"gone1", "gone2"} {
-		alone.Peers = append(alone.Peers, raftnode.Peer{ID: id, RaftAddress: freeAddress(t)})
+	alone.Peers = []raftnode.Peer{
+		{ID: "n0", RaftAddress: addresses[0]}, {ID: "gone1", RaftAddress: addresses[1]}, {ID: "gone2", RaftAddress: addresses[2]},
 	}
 	n, err := raftnode.Open(alone)
 	if err != nil {
