@@ -111,17 +111,26 @@ func (m *Machine) lacking(short shortage) bool {
 // waitsForElse tells whether a holder waits for something that a limit by this quota does not keep from it: it needs others,
 // or all it needs is there. Of a long line it looks at the first.
 func (m *Machine) waitsForElse(name, quota string) (found bool) {
-	looked := 0
+	out, looked := m.lacking(shortage{quota, 1}), 0
 	m.waitersOf.Ascend(holderLease{holder: name}, func(hl holderLease) bool {
 		if looked++; hl.holder != name || looked > maxPassedOver {
 			return false
 		}
 		w, _ := m.waiters.Get(hl.lease)
+		if l, _ := m.lanes.Get(w.lane); out && m.lines(l, quota) {
+			return true
+		}
 		needs, failed := m.needs(w.ask)
 		found = failed == nil && (!needed(needs, quota) || !m.limited(w.ask, needs))
 		return !found
 	})
 	return found
+}
+
+// lines tells whether a lane is a line for a quota.
+func (m *Machine) lines(l *lane, quota string) bool {
+	q := m.quotaNamed(quota)
+	return q != nil && slices.Contains(l.quotas, q.number)
 }
 
 // limited tells whether a limit keeps something of some needs back now.
