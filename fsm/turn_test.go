@@ -68,24 +68,23 @@ func TestASharedHolderNeedsBothTurns(t *testing.T) {
 		return w
 	}
 	quotas := []*logpb.Quota{rateOf("r", 10, minute), rateOf("s", 1000, minute)}
-	tell(t, []story{{"while it stands back in the first, others have the second", quotas, []line{
-		{0, workflows(low(chain("one", "a", "shared")), low(chain("two", "x", "shared", "c"))), "applied"},
-		{0, asks("outsider", hour, itemOf("r", 10)), "lease 1: r=10 until 1h0m0s"},
-		{0, asks("a", 0, itemOf("r", 1)), "EXHAUSTED r again at 5s"},
-		{0, asks("x", 0, itemOf("r", 1)), "EXHAUSTED r again at 5s"},
-		{5 * second, asks("a", 0, itemOf("s", 1)), "lease 2: s=1 until 5m5s"},
-		{0, asks("x", 0, itemOf("s", 1)), "lease 3: s=1 until 5m5s"},
+	// begin has both workflows go one at a time, a the turn of one with lease 2, and another step that of two with lease 3.
+	begin := func(two *logpb.Workflow, other string, then ...line) []line {
+		return append([]line{
+			{0, workflows(low(chain("one", "a", "shared")), two), "applied"},
+			{0, asks("outsider", hour, itemOf("r", 10)), "lease 1: r=10 until 1h0m0s"},
+			{0, asks("a", 0, itemOf("r", 1)), "EXHAUSTED r again at 5s"},
+			{0, asks(other, 0, itemOf("r", 1)), "EXHAUSTED r again at 5s"},
+			{5 * second, asks("a", 0, itemOf("s", 1)), "lease 2: s=1 until 5m5s"},
+			{0, asks(other, 0, itemOf("s", 1)), "lease 3: s=1 until 5m5s"},
+		}, then...)
+	}
+	tell(t, []story{{"while it stands back in the first, others have the second", quotas, begin(low(chain("two", "x", "shared", "c")), "x", []line{
 		{0, waits("shared", 0, 10*minute, itemOf("s", 1)), "waits as 1 until 10m5s"},
 		{0, asks("c", 0, itemOf("s", 1)), "SEQUENTIAL s again at 6s"},
 		{0, releases(3), "back s=1; ended"},
 		{0, asks("c", 0, itemOf("s", 1)), "lease 4: s=1 until 5m5s"},
-	}}, {"and it keeps the first while it waits for the second", quotas, []line{
-		{0, workflows(low(chain("one", "a", "shared")), low(chain("two", "shared", "b"))), "applied"},
-		{0, asks("outsider", hour, itemOf("r", 10)), "lease 1: r=10 until 1h0m0s"},
-		{0, asks("a", 0, itemOf("r", 1)), "EXHAUSTED r again at 5s"},
-		{0, asks("b", 0, itemOf("r", 1)), "EXHAUSTED r again at 5s"},
-		{5 * second, asks("a", 0, itemOf("s", 1)), "lease 2: s=1 until 5m5s"},
-		{0, asks("b", 0, itemOf("s", 1)), "lease 3: s=1 until 5m5s"},
+	}...)}, {"and it keeps the first while it waits for the second", quotas, begin(low(chain("two", "shared", "b")), "b", []line{
 		{0, waits("shared", 0, 10*minute, itemOf("s", 1)), "waits as 1 until 10m5s"},
 		{0, releases(2), "back s=1; ended"},                                  // the turn of one is offered to it
 		{minute, asks("a", 0, itemOf("s", 1)), "SEQUENTIAL s again at 1m6s"}, // and kept, while it stands back in two
@@ -95,13 +94,7 @@ func TestASharedHolderNeedsBothTurns(t *testing.T) {
 		{0, releases(4), "back s=1; ended"},
 		{0, asks("a", 0, itemOf("s", 1)), "lease 5: s=1 until 6m5s"},
 		{0, asks("b", 0, itemOf("s", 1)), "lease 6: s=1 until 6m5s"},
-	}}, {"who was passed over there comes first as soon as it can", quotas, []line{
-		{0, workflows(low(chain("one", "a", "shared")), low(chain("two", "x", "shared", "c"))), "applied"},
-		{0, asks("outsider", hour, itemOf("r", 10)), "lease 1: r=10 until 1h0m0s"},
-		{0, asks("a", 0, itemOf("r", 1)), "EXHAUSTED r again at 5s"},
-		{0, asks("x", 0, itemOf("r", 1)), "EXHAUSTED r again at 5s"},
-		{5 * second, asks("a", 0, itemOf("s", 1)), "lease 2: s=1 until 5m5s"},
-		{0, asks("x", 0, itemOf("s", 1)), "lease 3: s=1 until 5m5s"},
+	}...)}, {"who was passed over there comes first as soon as it can", quotas, begin(low(chain("two", "x", "shared", "c")), "x", []line{
 		{0, asks("shared", 0, itemOf("s", 1)), "SEQUENTIAL s again at 6s"},
 		{0, asks("c", 0, itemOf("s", 1)), "SEQUENTIAL s again at 6s"},
 		{0, releases(3), "back s=1; ended"},
@@ -111,13 +104,7 @@ func TestASharedHolderNeedsBothTurns(t *testing.T) {
 		{0, releases(4), "back s=1; ended"},
 		{0, asks("x", 0, itemOf("s", 1)), "SEQUENTIAL s again at 6s"},
 		{0, asks("shared", 0, itemOf("s", 1)), "lease 5: s=1 until 5m5s"},
-	}}, {"and an offer that ends with another's is kept", quotas, []line{
-		{0, workflows(low(chain("one", "a", "shared")), low(chain("two", "x", "shared", "c"))), "applied"},
-		{0, asks("outsider", hour, itemOf("r", 10)), "lease 1: r=10 until 1h0m0s"},
-		{0, asks("a", 0, itemOf("r", 1)), "EXHAUSTED r again at 5s"},
-		{0, asks("c", 0, itemOf("r", 1)), "EXHAUSTED r again at 5s"},
-		{5 * second, asks("a", 0, itemOf("s", 1)), "lease 2: s=1 until 5m5s"},
-		{0, asks("c", 0, itemOf("s", 1)), "lease 3: s=1 until 5m5s"},
+	}...)}, {"and an offer that ends with another's is kept", quotas, begin(low(chain("two", "x", "shared", "c")), "c", []line{
 		{0, asks("x", 0, itemOf("s", 1)), "SEQUENTIAL s again at 6s"},
 		{0, asks("shared", 0, itemOf("s", 1)), "SEQUENTIAL s again at 6s"},
 		{0, releases(2), "back s=1; ended"}, // the turn of one is offered to shared, until 15 s
@@ -126,13 +113,7 @@ func TestASharedHolderNeedsBothTurns(t *testing.T) {
 		{0, asks("a", 0, itemOf("s", 1)), "SEQUENTIAL s again at 15s"},
 		{second + millisecond, asks("a", 0, itemOf("s", 1)), "SEQUENTIAL s again at 16.001s"},
 		{0, asks("shared", 0, itemOf("s", 1)), "lease 4: s=1 until 5m15.001s"},
-	}}, {"or ends soon after it", quotas, []line{
-		{0, workflows(low(chain("one", "a", "shared")), low(chain("two", "x", "shared"))), "applied"},
-		{0, asks("outsider", hour, itemOf("r", 10)), "lease 1: r=10 until 1h0m0s"},
-		{0, asks("a", 0, itemOf("r", 1)), "EXHAUSTED r again at 5s"},
-		{0, asks("x", 0, itemOf("r", 1)), "EXHAUSTED r again at 5s"},
-		{5 * second, asks("a", 0, itemOf("s", 1)), "lease 2: s=1 until 5m5s"},
-		{0, asks("x", 0, itemOf("s", 1)), "lease 3: s=1 until 5m5s"},
+	}...)}, {"or ends soon after it", quotas, begin(low(chain("two", "x", "shared")), "x", []line{
 		{0, asks("shared", 0, itemOf("s", 1)), "SEQUENTIAL s again at 6s"},
 		{0, releases(2), "back s=1; ended"}, // the turn of one is offered until 15 s
 		{9 * second, asks("shared", 0, itemOf("s", 1)), "SEQUENTIAL s again at 15s"},
@@ -140,20 +121,14 @@ func TestASharedHolderNeedsBothTurns(t *testing.T) {
 		{second / 2, releases(3), "back s=1; ended"}, // the turn of two is offered until 24.5 s
 		{second, asks("a", 0, itemOf("s", 1)), "SEQUENTIAL s again at 16.5s"},
 		{0, asks("shared", 0, itemOf("s", 1)), "lease 4: s=1 until 5m15.5s"},
-	}}, {"or soon after all go again there", quotas, []line{
-		{0, workflows(low(chain("one", "a", "shared")), with(low(chain("two", "x", "shared")), func(w *logpb.Workflow) { w.CalmNs = 9*second + second/2 })), "applied"},
-		{0, asks("outsider", hour, itemOf("r", 10)), "lease 1: r=10 until 1h0m0s"},
-		{0, asks("a", 0, itemOf("r", 1)), "EXHAUSTED r again at 5s"},
-		{0, asks("x", 0, itemOf("r", 1)), "EXHAUSTED r again at 5s"},
-		{5 * second, asks("a", 0, itemOf("s", 1)), "lease 2: s=1 until 5m5s"},
-		{0, asks("x", 0, itemOf("s", 1)), "lease 3: s=1 until 5m5s"},
+	}...)}, {"or soon after all go again there", quotas, begin(with(low(chain("two", "x", "shared")), func(w *logpb.Workflow) { w.CalmNs = 9*second + second/2 }), "x", []line{
 		{0, asks("shared", 0, itemOf("s", 1)), "SEQUENTIAL s again at 6s"},
 		{0, releases(2), "back s=1; ended"}, // the turn of one is offered until 15 s
 		{9 * second, asks("shared", 0, itemOf("s", 1)), "SEQUENTIAL s again at 15s"},
 		{0, asks("a", 0, itemOf("s", 1)), "SEQUENTIAL s again at 15s"},
 		{second + second/2, asks("a", 0, itemOf("s", 1)), "SEQUENTIAL s again at 16.5s"},
 		{0, asks("shared", 0, itemOf("s", 1)), "lease 4: s=1 until 5m15.5s"},
-	}}})
+	}...)}})
 }
 
 // TestAnOfferIsNotKeptInVain: a step that waits in one workflow for what limits it in another, which therefore never offers it a
