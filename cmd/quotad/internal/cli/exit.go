@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"strings"
 
 	"connectrpc.com/connect"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/quotad/quotad/cmd/quotad/internal/config"
 	"github.com/quotad/quotad/cmd/quotad/internal/output"
+	"github.com/quotad/quotad/cmd/quotad/internal/plan"
 	"github.com/quotad/quotad/cmd/quotad/internal/strictyaml"
 	"github.com/quotad/quotad/rpc/quotav1"
 )
@@ -98,6 +100,7 @@ func describe(ctx context.Context, err error) *failure {
 	var rpc *connect.Error
 	var problems strictyaml.Problems
 	var wrongConfig *config.Error
+	var wrongPlan *plan.UsageError
 	switch {
 	case errors.As(err, &known):
 		return known
@@ -107,6 +110,10 @@ func describe(ctx context.Context, err error) *failure {
 		return describeRPC(rpc)
 	case errors.As(err, &problems), errors.As(err, &wrongConfig):
 		return &failure{code: ExitUsage, message: err.Error()}
+	case errors.As(err, &wrongPlan) && errors.Is(err, os.ErrNotExist):
+		return &failure{code: ExitNotFound, message: err.Error()}
+	case errors.As(err, &wrongPlan):
+		return &failure{code: ExitUsage, message: err.Error(), hint: `"quotad plan --help" shows how`}
 	}
 	return &failure{code: ExitFailure, message: err.Error()}
 }

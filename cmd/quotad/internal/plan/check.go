@@ -37,7 +37,7 @@ func checkCommand() *cobra.Command {
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, files []string) error {
 			if o.seeds < 1 || o.seeds > maxSeeds {
-				return fmt.Errorf("--seeds is 1 to %d", maxSeeds)
+				return usagef("--seeds is 1 to %d", maxSeeds)
 			}
 			return o.run(cmd.Context(), files, cmd.OutOrStdout())
 		},
@@ -70,7 +70,7 @@ func (s *scenario) wrong() (all []string) {
 func readScenarios(files []string) ([]*scenario, error) {
 	var all []*scenario
 	for _, path := range files {
-		f, err := fleet.Read(path)
+		f, err := readFleet(path)
 		if err != nil {
 			return nil, err
 		}

@@ -21,6 +21,26 @@ var (
 	errNotMet     = errors.New("what is expected of the fleet does not hold")
 )
 
+// UsageError is a wrong call of a command: a flag that does not fit, a file that is not there or cannot be read.
+type UsageError struct{ Err error }
+
+// Error implements error.
+func (e *UsageError) Error() string { return e.Err.Error() }
+
+// Unwrap returns what was wrong.
+func (e *UsageError) Unwrap() error { return e.Err }
+
+func usagef(format string, values ...any) error { return &UsageError{fmt.Errorf(format, values...)} }
+
+// readFleet reads a file that a user named.
+func readFleet(path string) (*fleet.Fleet, error) {
+	f, err := fleet.Read(path)
+	if unread := (*os.PathError)(nil); errors.As(err, &unread) {
+		return nil, &UsageError{err}
+	}
+	return f, err
+}
+
 // options are what a user may set.
 type options struct {
 	file, length, format, plot string
@@ -69,18 +89,18 @@ const maxSeeds = 100_000
 // run is the whole command.
 func (o *options) run(ctx context.Context, out io.Writer) error {
 	if o.format != "table" && o.format != "json" {
-		return fmt.Errorf("--output is table or json, not %q", o.format)
+		return usagef("--output is table or json, not %q", o.format)
 	}
 	if o.seeds < 1 || o.seeds > maxSeeds {
-		return fmt.Errorf("--seeds is 1 to %d", maxSeeds)
+		return usagef("--seeds is 1 to %d", maxSeeds)
 	}
-	f, err := fleet.Read(o.file)
+	f, err := readFleet(o.file)
 	if err != nil {
 		return err
 	}
 	if o.length != "" {
 		if f.For, err = strictyaml.ParseDuration(o.length); err != nil || f.For < time.Second || f.For > fleet.MaxFor {
-			return fmt.Errorf("--for is a duration of 1s to %s, such as 7d", strictyaml.FormatDuration(fleet.MaxFor))
+			return usagef("--for is a duration of 1s to %s, such as 7d", strictyaml.FormatDuration(fleet.MaxFor))
 		}
 	}
 	report := &Report{Title: title(f)}
