@@ -456,6 +456,7 @@ func TestARunWithoutFaultsIsSteady(t *testing.T) {
 	}
 	canceled := &history.Error{Text: "context canceled", Canceled: true}
 	slow := ended("a", 10, 40, canceled)
+	const end = 2 * afterthought
 	for name, c := range map[string]struct {
 		terms int
 		calls []*call
@@ -464,7 +465,7 @@ func TestARunWithoutFaultsIsSteady(t *testing.T) {
 		"steady":                      {1, nil, Pass},
 		"an election":                 {2, nil, Fail},
 		"a lost answer":               {1, []*call{ended("a", 10, 99, &history.Error{Text: "timeout"})}, Fail},
-		"cut off at the end":          {1, []*call{ended("a", 10, 101, canceled)}, Pass},
+		"cut off at the end":          {1, []*call{ended("a", 10, end+1, canceled)}, Pass},
 		"given up for another answer": {1, []*call{slow, ended("a", 30, 40, nil)}, Pass},
 		"given up for a refusal":      {1, []*call{slow, ended("a", 30, 40, &history.Error{Reason: int32(quotav1.Reason_REASON_STALE_FENCE)})}, Pass},
 		"never connected, and given up": {1, []*call{
@@ -472,13 +473,14 @@ func TestARunWithoutFaultsIsSteady(t *testing.T) {
 		}, Pass},
 		"given up for nothing":           {1, []*call{slow}, Fail},
 		"given up before the answer":     {1, []*call{slow, ended("a", 30, 41, nil)}, Fail},
-		"given up long after the answer": {1, []*call{slow, ended("a", 5, 9, nil)}, Fail},
+		"given up as the answer came":    {1, []*call{ended("a", 10, 40, canceled), ended("a", 5, 9, nil)}, Pass},
+		"given up long after the answer": {1, []*call{ended("a", 10, 10+afterthought, canceled), ended("a", 5, 9, nil)}, Fail},
 		"given up for another request's": {1, []*call{slow, ended("b", 30, 40, nil)}, Fail},
 		"given up for nobody's answer":   {1, []*call{slow, ended("a", 30, 40, &history.Error{Reason: int32(quotav1.Reason_REASON_NO_LEADER), NotAccepted: true})}, Fail},
 		"out of time beside an answer":   {1, []*call{ended("a", 10, 40, &history.Error{Text: "deadline"}), ended("a", 30, 40, nil)}, Fail},
 	} {
 		r := newRun("")
-		r.facts = &history.Facts{Mix: quiet, Ended: 100}
+		r.facts = &history.Facts{Mix: quiet, Ended: end}
 		r.calls, r.stats.Terms, r.stats.Answered = c.calls, c.terms, 5000
 		r.exercised(&replayed{})
 		v := r.verdicts["steady"]

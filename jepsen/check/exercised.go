@@ -1,6 +1,8 @@
 package check
 
 import (
+	"time"
+
 	"github.com/quotad/quotad/jepsen/history"
 	"github.com/quotad/quotad/jepsen/model"
 	"github.com/quotad/quotad/rpc/quotav1"
@@ -133,8 +135,11 @@ func (r *run) steady() {
 	}
 }
 
+// afterthought is how soon after an answer a client has ended what it was about to ask another node.
+const afterthought = int64(time.Second)
+
 // givenUp are the calls that their client ended when another node answered the same request, which it asks as well where the
-// first takes long: what it wanted to know, it knew.
+// first takes long: what it wanted to know, it knew. One may begin as the answer comes, and is ended at once.
 func (r *run) givenUp() map[*call]bool {
 	type request struct{ client, procedure, message string }
 	of := func(c *call) request { return request{c.Client, c.Procedure, string(c.Request)} }
@@ -150,7 +155,7 @@ func (r *run) givenUp() map[*call]bool {
 			continue
 		}
 		for _, other := range canceled[of(c)] {
-			if other.Sent < c.Returned && c.Returned <= other.Returned {
+			if c.Returned <= other.Returned && (other.Sent < c.Returned || other.Returned < c.Returned+afterthought) {
 				given[other] = true
 			}
 		}
