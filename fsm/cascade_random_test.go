@@ -224,7 +224,7 @@ func TestRandomCascades(t *testing.T) {
 		}
 		twin := New()
 		for i, data := range c.w.entries {
-			twin.Apply(uint64(i+1), 1, data)
+			twin.Follow(uint64(i+1), 1, data)
 		}
 		ledger, whole := c.w.m.State().Hash()
 		twinLedger, twinWhole := twin.State().Hash()

@@ -87,16 +87,46 @@ func (m *Machine) grant(ask *logpb.Reserve, needs []need, as standing, ticket ui
 	m.deadlines.Set(due{at: l.deadline, id: l.id})
 	noteServed(needs, as.rank, h.turn)
 	m.moveTurn(l.holder, costOf(needs))
+	result := unheard
+	if m.heard || ticket != 0 {
+		result = m.answer(l, needs, ticket)
+	}
+	m.emitGranted(l, ticket, result)
+	if ask.Consume {
+		m.consumeAll(l, result.GetGranted())
+	}
+	return result
+}
+
+// unheard is the result of a grant that nobody reads.
+var unheard = &logpb.Result{}
+
+// answer makes the result of a grant.
+func (m *Machine) answer(l *lease, needs []need, ticket uint64) *logpb.Result {
 	a := new(answer)
 	a.result.Kind, a.kind.Granted = &a.kind, &a.granted
 	a.granted.Lease, a.granted.Fence, a.granted.DeadlineNs = l.id, l.fence, l.deadline
-	a.granted.Class, a.granted.Ticket, a.granted.AskedTtlNs = as.class, ticket, ttl
+	a.granted.Class, a.granted.Ticket, a.granted.AskedTtlNs = l.class, ticket, l.ttl
 	a.granted.Items = m.grantedItems(l, &a.items)
 	a.granted.Forecast, a.granted.BackPressure = m.forecastOf(needs), m.backPressure(l.holder)
-	if ask.Consume {
-		a.granted.Consumed = m.consumeAll(l)
-	}
 	return &a.result
+}
+
+// emitGranted emits one event for each item of a grant; the first carries a waiter's result.
+func (m *Machine) emitGranted(l *lease, ticket uint64, result *logpb.Result) {
+	if ticket == 0 {
+		result = nil
+	}
+	for i := range l.items {
+		if l.items[i].ancestor {
+			continue
+		}
+		m.emit(Event{
+			Kind: EventGranted, Quota: m.look(l.items[i].quota).name(), Holder: l.holder, Lease: l.id, Fence: l.fence,
+			Ticket: ticket, Amount: l.items[i].held, Result: result,
+		})
+		result = nil
+	}
 }
 
 // hold enters what a lease holds.

@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"github.com/tidwall/btree"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/quotad/quotad/fsm/logpb"
 )
@@ -31,6 +30,9 @@ type Machine struct {
 	encoded []byte
 	records []*operation
 	recent  recent
+	decoder decoder
+	// heard says that somebody reads the result of what is being applied, or that it is kept.
+	heard bool
 	// unlisted are the quotas that are listed anew when the entry is done; commanded says that a command is being carried out.
 	unlisted  []uint32
 	commanded bool
@@ -56,8 +58,20 @@ func (m *Machine) State() *State { return m.state }
 // Apply applies one log entry, an encoded logpb.Entry. It panics on an entry that it cannot decode or does not know:
 // going on would make replicas differ.
 func (m *Machine) Apply(index, term uint64, data []byte) Applied {
-	entry := new(logpb.Entry)
-	if err := proto.Unmarshal(data, entry); err != nil {
+	return m.applyEntry(index, term, data, true)
+}
+
+// Follow applies one log entry as Apply does, on a replica that nobody asked: it comes to the same state and events, and makes
+// no results but those that are kept.
+func (m *Machine) Follow(index, term uint64, data []byte) Applied {
+	applied := m.applyEntry(index, term, data, false)
+	applied.Results = nil
+	return applied
+}
+
+func (m *Machine) applyEntry(index, term uint64, data []byte, asked bool) Applied {
+	entry, err := m.decoder.decode(data)
+	if err != nil {
 		panic(fmt.Sprintf("fsm: log entry %d (term %d) cannot be decoded: %v", index, term, err))
 	}
 	if entry.Version != EntryVersion {
@@ -67,12 +81,13 @@ func (m *Machine) Apply(index, term uint64, data []byte) Applied {
 	m.index, m.term = index, term
 	m.events = make([]Event, 0, len(entry.Commands)+len(m.events)/2) // who is handed them keeps them
 	m.advance(entry)
+	m.heard = true // those who wait are told by events
 	m.runDue()
 	results := make([]*logpb.Result, len(entry.Commands))
 	for i, command := range entry.Commands {
-		m.commanded = true
+		m.commanded, m.heard = true, asked || command.Session != 0 || command.IdempotencyKey != ""
 		results[i] = m.applyOnce(command)
-		m.commanded = false
+		m.commanded, m.heard = false, true
 		m.serve()
 	}
 	m.list()

@@ -132,7 +132,7 @@ func (m *Machine) consume(command *logpb.Consume, by string) *logpb.Result {
 	}
 	m.finishBelow(l, command.DoneBelow)
 	m.shown(l)
-	return &logpb.Result{Kind: &logpb.Result_Consumed{Consumed: m.charge(l, command.Op, asked, parts)}}
+	return &logpb.Result{Kind: &logpb.Result_Consumed{Consumed: m.consumed(m.charge(l, command.Op, asked, parts))}}
 }
 
 // nothingHeld says why a lease has nothing to consume.
@@ -223,18 +223,20 @@ func (m *Machine) needsOf(l *lease, parts []heldPart) []need {
 	return needs
 }
 
-// consumeAll consumes, as operation 1, what a new lease holds of anything but slots.
-func (m *Machine) consumeAll(l *lease) *logpb.Consumed {
+// consumeAll consumes, as operation 1, what a new lease holds of anything but slots, and says so in its answer (nil: none).
+func (m *Machine) consumeAll(l *lease, granted *logpb.Granted) {
 	var room [4]heldPart
 	parts, _ := m.heldParts(l, nil, room[:0])
 	if len(parts) == 0 {
-		return nil
+		return
 	}
-	return m.charge(l, 1, digestItems(nil), parts)
+	if o := m.charge(l, 1, digestItems(nil), parts); granted != nil {
+		granted.Consumed = m.consumed(o)
+	}
 }
 
 // charge turns held parts into an operation.
-func (m *Machine) charge(l *lease, op, asked uint64, parts []heldPart) *logpb.Consumed {
+func (m *Machine) charge(l *lease, op, asked uint64, parts []heldPart) *operation {
 	o := &operation{lease: l.id, op: op, fence: l.fence, holder: l.holder, asked: asked, beganWall: m.clock.WallEarly}
 	o.charges = o.single[:0]
 	spendBy, windows := m.spendByOf(l, parts, o)
@@ -263,7 +265,7 @@ func (m *Machine) charge(l *lease, op, asked uint64, parts []heldPart) *logpb.Co
 	}
 	l.records++
 	m.keepRecord(o)
-	return m.consumed(o)
+	return o
 }
 
 // spendByOf returns the shortest spend-by of all quotas that take part, since all of it is one call, and notes the

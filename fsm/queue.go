@@ -506,5 +506,4 @@ func (m *Machine) grantWaiter(w *waiter, needs []need) {
 	}
 	result := m.grant(w.ask, needs, w.standing, w.ticket)
 	m.settleOrigin(w.from, w.ticket, result)
-	m.emitGranted(w.ask.Holder, result.GetGranted(), result)
 }

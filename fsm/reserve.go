@@ -113,9 +113,7 @@ func (m *Machine) grantNow(ask *logpb.Reserve, needs []need, as standing) (*logp
 	if refusal := m.judge(ask, as, needs); refusal != nil {
 		return nil, refusal
 	}
-	result := m.grant(ask, needs, as, 0)
-	m.emitGranted(ask.Holder, result.GetGranted(), nil)
-	return result, nil
+	return m.grant(ask, needs, as, 0), nil
 }
 
 // denied refuses a Reserve that cannot be granted now, or has it wait.
@@ -385,17 +383,6 @@ func (m *Machine) refused(ask *logpb.Reserve, refusal *logpb.Refusal) *logpb.Res
 	m.emit(Event{Kind: EventRefused, Quota: refusal.Quota, Holder: ask.Holder, Reason: refusal.Reason})
 	refusal.BackPressure = m.backPressure(ask.Holder)
 	return refuse(refusal)
-}
-
-// emitGranted emits one event for each item of a grant; the first carries a waiter's result.
-func (m *Machine) emitGranted(name string, granted *logpb.Granted, result *logpb.Result) {
-	for _, item := range granted.Items {
-		m.emit(Event{
-			Kind: EventGranted, Quota: item.Quota, Holder: name, Lease: granted.Lease, Fence: granted.Fence,
-			Ticket: granted.Ticket, Amount: item.Amount, Result: result,
-		})
-		result = nil
-	}
 }
 
 func unknownQuota(name string) *logpb.Failure {

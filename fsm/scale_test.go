@@ -41,6 +41,8 @@ type scale struct {
 	now    int64
 	random *rand.Rand
 	leases int
+	// follows: results are nobody's.
+	follows bool
 }
 
 // apply applies an entry and returns how long that took, encoding not included.
@@ -52,8 +54,12 @@ func (s *scale) apply(commands ...*logpb.Command) time.Duration {
 	if err != nil {
 		panic(err)
 	}
+	apply := s.m.Apply
+	if s.follows {
+		apply = s.m.Follow
+	}
 	started := time.Now()
-	s.m.Apply(s.index, 1, data)
+	apply(s.index, 1, data)
 	return time.Since(started)
 }
 
@@ -147,11 +153,16 @@ func BenchmarkMassExpiry(b *testing.B) {
 	}
 }
 
-// BenchmarkDecide is the cost of a Reserve that consumes, with all that comes of it until its records are gone: entries of 500
-// on 1,000 quotas, leases of a second, of which 20,000 live.
+// BenchmarkDecide is the cost of a Reserve that consumes, with all that comes of it until its lease has ended, for the replica
+// that answers and for one that follows: entries of 500 on 1,000 quotas, leases of a second, of which 20,000 live.
 func BenchmarkDecide(b *testing.B) {
+	b.Run("answers", func(b *testing.B) { decide(b, &scale{m: New()}) })
+	b.Run("follows", func(b *testing.B) { decide(b, &scale{m: New(), follows: true}) })
+}
+
+func decide(b *testing.B, s *scale) {
+	b.Helper()
 	const entry, quotas, live = 500, 1000, 20_000
-	s := &scale{m: New()}
 	for i := range quotas {
 		s.apply(applyQuotas(rateOf(fmt.Sprintf("bench/q%03d", i), 1<<50, minute)))
 	}

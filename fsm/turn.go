@@ -112,25 +112,20 @@ func (m *Machine) lacking(short shortage) bool {
 // or all it needs is there. Of a long line it looks at the first.
 func (m *Machine) waitsForElse(name, quota string) (found bool) {
 	out, looked := m.lacking(shortage{quota, 1}), 0
+	number, _ := m.names.Get(quota)
 	m.waitersOf.Ascend(holderLease{holder: name}, func(hl holderLease) bool {
 		if looked++; hl.holder != name || looked > maxPassedOver {
 			return false
 		}
 		w, _ := m.waiters.Get(hl.lease)
-		if l, _ := m.lanes.Get(w.lane); out && m.lines(l, quota) {
-			return true
+		if l, _ := m.lanes.Get(w.lane); out && slices.Contains(l.quotas, number) {
+			return true // a line for the quota itself
 		}
 		needs, failed := m.needs(w.ask)
 		found = failed == nil && (!needed(needs, quota) || !m.limited(w.ask, needs))
 		return !found
 	})
 	return found
-}
-
-// lines tells whether a lane is a line for a quota.
-func (m *Machine) lines(l *lane, quota string) bool {
-	q := m.quotaNamed(quota)
-	return q != nil && slices.Contains(l.quotas, q.number)
 }
 
 // limited tells whether a limit keeps something of some needs back now.

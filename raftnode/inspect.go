@@ -94,7 +94,7 @@ func (o *Offline) State() (*fsm.State, error) {
 	}
 	err = o.Entries(from, 0, func(e LogEntry) error {
 		if e.Kind == "command" {
-			machine.Apply(e.Index, e.Term, e.Data)
+			machine.Follow(e.Index, e.Term, e.Data)
 		}
 		return nil
 	})

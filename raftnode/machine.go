@@ -19,7 +19,11 @@ func (m machine) Apply(log *raft.Log) any {
 	n := m.n
 	n.config.crash.pass("before-apply")
 	n.mu.Lock()
-	applied := n.machine.Apply(log.Index, log.Term, log.Data)
+	apply := n.machine.Follow
+	if n.asked.Load() > 0 || n.config.Applied != nil {
+		apply = n.machine.Apply
+	}
+	applied := apply(log.Index, log.Term, log.Data)
 	if n.config.Testing && n.config.Applied != nil {
 		n.config.Applied(&applied, log.Data, func() [32]byte {
 			ledger, _ := n.machine.State().Hash()

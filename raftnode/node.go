@@ -66,7 +66,9 @@ type Node struct {
 	// leading is set while this node leads and its barrier is applied.
 	leading atomic.Pointer[leadership]
 	// led is the newest leadership, also when it has ended: its clock has seen time pass that the state has not.
-	led      atomic.Pointer[leadership]
+	led atomic.Pointer[leadership]
+	// asked counts entries that this node proposed and of which it awaits the outcome.
+	asked    atomic.Int64
 	paused   atomic.Bool
 	stopping atomic.Bool
 	diskLow  atomic.Bool

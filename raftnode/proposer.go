@@ -280,9 +280,11 @@ func (p *proposer) send(lead *leadership, parts []part, commands []*logpb.Comman
 	}
 	p.n.metrics.batch.Observe(float64(len(commands)))
 	started := p.n.config.Clock.Monotonic()
+	p.n.asked.Add(1)
 	future := p.n.raft.Apply(data, p.n.config.ApplyTimeout)
 	p.wg.Go(func() {
 		err := p.n.await(future)
+		p.n.asked.Add(-1)
 		<-p.slots
 		p.kick()
 		if err != nil {

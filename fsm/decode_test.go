@@ -1,0 +1,124 @@
+package fsm
+
+import (
+	"testing"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"pgregory.net/rapid"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// decodesAlike checks that a decoder comes to what proto.Unmarshal comes to.
+func decodesAlike(t tester, d *decoder, data []byte) {
+	t.Helper()
+	want := new(logpb.Entry)
+	wrong := proto.Unmarshal(data, want)
+	got, err := d.decode(data)
+	if (err != nil) != (wrong != nil) {
+		t.Fatalf("%x: %v, protobuf says %v", data, err, wrong)
+	}
+	if err == nil && !proto.Equal(got, want) {
+		t.Fatalf("%x\n%v\nprotobuf has\n%v", data, got, want)
+	}
+}
+
+// randomEntry draws an entry of commands that are plain Reserves, or nearly so.
+func randomEntry(t *rapid.T) *logpb.Entry {
+	some := func(name string) bool { return rapid.IntRange(0, 3).Draw(t, name) == 0 }
+	name := rapid.SampledFrom([]string{"", "a", "b", "github/core", "ünïcode", "a name that is longer than most"})
+	number := rapid.OneOf(rapid.Int64Range(-1, 300), rapid.Int64())
+	entry := &logpb.Entry{Version: 1, StampNs: number.Draw(t, "stamp"), WallEarlyNs: number.Draw(t, "early")}
+	for range rapid.IntRange(0, 4).Draw(t, "commands") {
+		ask := &logpb.Reserve{Holder: name.Draw(t, "holder"), TtlNs: number.Draw(t, "ttl"), Consume: some("consume")}
+		for range rapid.IntRange(0, plainItems+1).Draw(t, "items") {
+			item := &logpb.Item{Quota: name.Draw(t, "quota")}
+			if !some("estimate") {
+				item.Amount = new(number.Draw(t, "amount"))
+			}
+			ask.Items = append(ask.Items, item)
+		}
+		if some("class") {
+			ask.Class = new(rapid.Int32().Draw(t, "class"))
+		}
+		command := reserve(ask)
+		switch rapid.IntRange(0, 9).Draw(t, "how") {
+		case 0:
+			ask.WaitNs = number.Draw(t, "wait")
+		case 1:
+			ask.Resume, ask.Fallback, ask.Emergency = some("resume"), some("fallback"), some("emergency")
+		case 2:
+			command.IdempotencyKey = name.Draw(t, "key")
+		case 3:
+			command = renew(&logpb.Renew{Lease: 1, Fence: 1})
+		case 4:
+			command = &logpb.Command{}
+		}
+		command.Session, command.Seq, command.By = uint64(number.Draw(t, "session")), uint64(number.Draw(t, "seq")), name.Draw(t, "by")
+		entry.Commands = append(entry.Commands, command)
+	}
+	return entry
+}
+
+// TestDecode decodes random entries one after the other, some of them damaged.
+func TestDecode(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		d := new(decoder)
+		for range rapid.IntRange(1, 5).Draw(rt, "entries") {
+			data, err := proto.Marshal(randomEntry(rt))
+			if err != nil {
+				rt.Fatal(err)
+			}
+			if len(data) > 0 && rapid.Bool().Draw(rt, "damaged") {
+				data[rapid.IntRange(0, len(data)-1).Draw(rt, "at")] = rapid.Byte().Draw(rt, "byte")
+			}
+			decodesAlike(rt, d, data)
+		}
+	})
+}
+
+// FuzzDecode: any bytes, whatever was decoded before.
+func FuzzDecode(f *testing.F) {
+	encode := func(commands ...*logpb.Command) []byte {
+		data, err := proto.Marshal(&logpb.Entry{Version: 1, StampNs: 5, WallEarlyNs: 7, WallLateNs: 9, Commands: commands})
+		if err != nil {
+			f.Fatal(err)
+		}
+		return data
+	}
+	plain := ask("a", itemOf("x", 1), &logpb.Item{Quota: "y"})
+	plain.Class, plain.TtlNs, plain.Consume = new(int32(2)), second, true
+	waits := ask("a", itemOf("x", 1))
+	waits.WaitNs = second
+	f.Add(encode(reserve(plain)), encode(reserve(ask("b"))))
+	f.Add(encode(reserve(waits), reserve(plain)), encode())
+	f.Add(encode(&logpb.Command{Session: 1, Seq: 2, AckedBelow: 1, By: "a*", Kind: reserve(plain).Kind}), encode(renew(&logpb.Renew{Lease: 1})))
+	twice, err := proto.Marshal(reserve(plain))
+	if err != nil {
+		f.Fatal(err)
+	}
+	twice = append(twice, twice...) // the second one is merged into the first
+	f.Add(protowire.AppendBytes(protowire.AppendTag(nil, 5, protowire.BytesType), twice), []byte{0x0a, 0x02, 0xff, 0xfe})
+	f.Fuzz(func(t *testing.T, first, next []byte) {
+		d := new(decoder)
+		decodesAlike(t, d, first)
+		decodesAlike(t, d, next)
+		decodesAlike(t, d, first)
+	})
+}
+
+// TestPlainReservesAreDecodedInPlace: entries of plain Reserves with known names take no memory.
+func TestPlainReservesAreDecodedInPlace(t *testing.T) {
+	plain := ask("a", itemOf("x", 1))
+	plain.Consume, plain.TtlNs, plain.Class = true, second, new(int32(1))
+	data, err := proto.Marshal(&logpb.Entry{Version: 1, StampNs: 5, Commands: []*logpb.Command{reserve(plain), reserve(plain)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := new(decoder)
+	decodesAlike(t, d, data)
+	if objects := testing.AllocsPerRun(100, func() { _, _ = d.decode(data) }); objects > 0 {
+		t.Errorf("%v objects an entry", objects)
+	}
+}
