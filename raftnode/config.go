@@ -50,8 +50,8 @@ type Config struct {
 	Peers []Peer
 
 	// HeartbeatTimeout and ElectionTimeout: after so long without a leader a follower stands for election, and so long
-	// an election lasts. Default 350 ms each. LeaderLease: after so long without a majority a leader steps down.
-	// Default 250 ms. Election >= heartbeat >= lease.
+	// an election lasts. Default 300 ms each. LeaderLease: after so long without a majority a leader steps down.
+	// Default 200 ms. Election >= heartbeat >= lease.
 	HeartbeatTimeout, ElectionTimeout, LeaderLease time.Duration
 	// Tick is how often an entry is written at least while anything is pending. Default 1 s.
 	Tick time.Duration
@@ -105,7 +105,7 @@ type Config struct {
 // DefaultConfig returns the defaults, for nodes on one local network.
 func DefaultConfig() Config {
 	return Config{
-		LogStore: StoreBolt, HeartbeatTimeout: 350 * time.Millisecond, ElectionTimeout: 350 * time.Millisecond, LeaderLease: 250 * time.Millisecond,
+		LogStore: StoreBolt, HeartbeatTimeout: 300 * time.Millisecond, ElectionTimeout: 300 * time.Millisecond, LeaderLease: 200 * time.Millisecond,
 		Tick: time.Second, ApplyTimeout: 10 * time.Second,
 		MaxEntryCommands: 1024, MaxEntryBytes: 1 << 20, MaxQueueCommands: 32_768, MaxQueueBytes: 32 << 20, EntriesInFlight: 2,
 		SnapshotThreshold: 8192, TrailingLogs: 8192, SnapshotInterval: 15 * time.Second, SnapshotsRetained: 3,

@@ -112,7 +112,7 @@ type Disk struct {
 // profiles are Raft's times by name. On a LAN a leader is missed within a third of a second; a WAN's round trips and
 // losses need more patience.
 var profiles = map[string]Times{
-	"lan": {Heartbeat: 350 * time.Millisecond, Election: 350 * time.Millisecond, Lease: 250 * time.Millisecond},
+	"lan": {Heartbeat: 300 * time.Millisecond, Election: 300 * time.Millisecond, Lease: 200 * time.Millisecond},
 	"wan": {Heartbeat: 1500 * time.Millisecond, Election: 1500 * time.Millisecond, Lease: 1000 * time.Millisecond},
 }
 

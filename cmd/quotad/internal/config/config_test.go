@@ -151,7 +151,7 @@ func TestMistakes(t *testing.T) {
 		"half of TLS":          {flags: map[string]string{"api-tls-cert": "c"}, want: []string{"belong together"}},
 		"CA without TLS":       {flags: map[string]string{"api-tls-client-ca": "c"}, want: []string{"needs api.tls_cert"}},
 		"raft without CA":      {flags: map[string]string{"raft-tls-cert": "c", "raft-tls-key": "k"}, want: []string{"verify each other"}},
-		"lease too long":       {flags: map[string]string{"raft-lease": "1s"}, want: []string{"must not be above raft.heartbeat (350ms)"}},
+		"lease too long":       {flags: map[string]string{"raft-lease": "1s"}, want: []string{"must not be above raft.heartbeat (300ms)"}},
 		"watermarks":           {flags: map[string]string{"disk-refuse-below": "1MiB"}, want: []string{"disk.stop_below"}},
 		"bad count":            {flags: map[string]string{"raft-snapshot-entries": "0"}, want: []string{`"0" is not a count`}},
 		"record in earnest":    {flags: map[string]string{"testing-record": "/x"}, want: []string{"needs testing"}},

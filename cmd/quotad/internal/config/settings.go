@@ -57,9 +57,9 @@ var settings = []Setting{
 	{"raft.tls_key", "", "path", "PEM key of this node towards others.", text(func(c *Config) *string { return &c.Raft.TLS.Key })},
 	{"raft.tls_ca", "", "path", "PEM bundle that signs the nodes' certificates.", text(func(c *Config) *string { return &c.Raft.TLS.CA })},
 	{"raft.profile", "lan", "lan, wan", "Which times apply where they are not set one by one.", choice(func(c *Config) *string { return &c.Profile }, "lan", "wan")},
-	{"raft.heartbeat", "", "duration", "Silence after which a follower calls an election; lan 350ms, wan 1.5s.", duration(func(c *Config) *time.Duration { return &c.Times.Heartbeat })},
-	{"raft.election", "", "duration", "How long a candidate waits for votes; lan 350ms, wan 1.5s.", duration(func(c *Config) *time.Duration { return &c.Times.Election })},
-	{"raft.lease", "", "duration", "How long a leader without a majority goes on; lan 250ms, wan 1s.", duration(func(c *Config) *time.Duration { return &c.Times.Lease })},
+	{"raft.heartbeat", "", "duration", "Silence after which a follower calls an election; lan 300ms, wan 1.5s.", duration(func(c *Config) *time.Duration { return &c.Times.Heartbeat })},
+	{"raft.election", "", "duration", "How long a candidate waits for votes; lan 300ms, wan 1.5s.", duration(func(c *Config) *time.Duration { return &c.Times.Election })},
+	{"raft.lease", "", "duration", "How long a leader without a majority goes on; lan 200ms, wan 1s.", duration(func(c *Config) *time.Duration { return &c.Times.Lease })},
 	{"raft.snapshot_entries", "8192", "count", "After so many log entries a snapshot is taken; a start replays no more than about that.", count(func(c *Config) *uint64 { return &c.Snapshots.Entries })},
 	{"raft.snapshot_interval", "15s", "duration", "How often is looked whether a snapshot is due.", duration(func(c *Config) *time.Duration { return &c.Snapshots.Interval })},
 	{"raft.trailing_entries", "8192", "count", "Log entries kept behind a snapshot; a follower that is further behind gets the snapshot.", count(func(c *Config) *uint64 { return &c.Snapshots.Trailing })},
@@ -117,7 +117,7 @@ func duration(field func(*Config) *time.Duration) func(*Config, string) error {
 	return func(c *Config, value string) error {
 		length, err := strictyaml.ParseDuration(value)
 		if err != nil || length <= 0 {
-			return fmt.Errorf("%q is not a duration above 0, such as 350ms or 2s", value)
+			return fmt.Errorf("%q is not a duration above 0, such as 300ms or 2s", value)
 		}
 		*field(c) = length
 		return nil
