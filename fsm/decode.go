@@ -41,7 +41,7 @@ func (d *decoder) decode(data []byte) (*logpb.Entry, error) {
 	ok := eachField(data, func(field protowire.Number, number uint64, part []byte) bool {
 		switch {
 		case field == 5 && part != nil:
-			command := d.plainCommand(part)
+			command := d.command(part)
 			if command == nil {
 				command = new(logpb.Command)
 				if proto.Unmarshal(part, command) != nil {
@@ -68,12 +68,13 @@ func (d *decoder) decode(data []byte) (*logpb.Entry, error) {
 		entry := new(logpb.Entry)
 		return entry, proto.Unmarshal(data, entry)
 	}
+	clear(commands[len(commands):cap(commands)]) // those of a longer entry before
 	d.entry.Commands = commands
 	return &d.entry, nil
 }
 
-// plainCommand decodes a command that is a plain Reserve; nil: it is not one.
-func (d *decoder) plainCommand(data []byte) *logpb.Command {
+// command decodes a command that is a plain Reserve; nil: it is not one.
+func (d *decoder) command(data []byte) *logpb.Command {
 	if d.used == len(d.plain) {
 		d.plain = append(d.plain, new(plainReserve))
 	}
@@ -84,7 +85,7 @@ func (d *decoder) plainCommand(data []byte) *logpb.Command {
 		case field == 12 && part != nil && p.command.Kind == nil:
 			p.kind.Reserve = &p.reserve
 			p.command.Kind = &p.kind
-			return d.plainReserve(p, part)
+			return d.reserve(p, part)
 		case field == 5 && part != nil:
 			p.command.By, ok = d.names.of(part)
 			return ok
@@ -108,7 +109,7 @@ func (d *decoder) plainCommand(data []byte) *logpb.Command {
 	return &p.command
 }
 
-func (d *decoder) plainReserve(p *plainReserve, data []byte) bool {
+func (d *decoder) reserve(p *plainReserve, data []byte) bool {
 	r := &p.reserve
 	r.Reset()
 	r.Items = p.list[:0]
@@ -120,7 +121,7 @@ func (d *decoder) plainReserve(p *plainReserve, data []byte) bool {
 		case field == 2 && part != nil && len(r.Items) < plainItems:
 			i := len(r.Items)
 			r.Items = append(r.Items, &p.items[i])
-			return d.plainItem(&p.items[i], &p.amounts[i], part)
+			return d.item(&p.items[i], &p.amounts[i], part)
 		case part != nil:
 			return false
 		case field == 3:
@@ -137,7 +138,7 @@ func (d *decoder) plainReserve(p *plainReserve, data []byte) bool {
 	})
 }
 
-func (d *decoder) plainItem(item *logpb.Item, amount *int64, data []byte) bool {
+func (d *decoder) item(item *logpb.Item, amount *int64, data []byte) bool {
 	item.Reset()
 	return eachField(data, func(field protowire.Number, number uint64, part []byte) (ok bool) {
 		switch {

@@ -24,6 +24,16 @@ func decodesAlike(t tester, d *decoder, data []byte) {
 	}
 }
 
+// forget spoils what was decoded, as the next entry does.
+func (d *decoder) forget() {
+	for _, p := range d.plain {
+		p.command.By, p.reserve.Holder, p.reserve.Items, p.class = "forgotten", "forgotten", nil, 99
+		for i := range p.items {
+			p.items[i].Quota, p.amounts[i], p.list[i] = "forgotten", -1, nil
+		}
+	}
+}
+
 // randomEntry draws an entry of commands that are plain Reserves, or nearly so.
 func randomEntry(t *rapid.T) *logpb.Entry {
 	some := func(name string) bool { return rapid.IntRange(0, 3).Draw(t, name) == 0 }

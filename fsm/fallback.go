@@ -40,8 +40,8 @@ func (m *Machine) fallBack(ask *logpb.Reserve, needs []need) *logpb.Result {
 	other := m.instead(ask)
 	for depth := 0; other != nil && depth < maxDepth; depth++ {
 		if result := m.grantElsewhere(ask, other); result != nil {
-			if forecast := m.forecastOf(needs); forecast != nil && m.heard {
-				result.GetGranted().Forecast = forecast
+			if forecast, granted := m.forecastOf(needs), result.GetGranted(); forecast != nil && granted != nil {
+				granted.Forecast = forecast
 			}
 			return result
 		}

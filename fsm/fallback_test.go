@@ -3,12 +3,41 @@ package fsm
 import (
 	"testing"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
 func insteadOf(q *logpb.Quota, fallback string) *logpb.Quota {
 	q.Fallback = fallback
 	return q
+}
+
+// TestAFallbackInLineIsTheSameForWhoFollows: the answer of a Reserve that was granted as if it stood in line is its event's as well.
+func TestAFallbackInLineIsTheSameForWhoFollows(t *testing.T) {
+	w := newWorld(t)
+	w.quotas(with(predicted(hourly("h", 10_000)), func(q *logpb.Quota) { q.Fallback = "other" }), rateOf("other", 100, minute))
+	w.do(holders(&logpb.HolderRule{Pattern: "boss", Class: classCritical}))
+	for i := range int64(4) {
+		w.provided("a", "h", 1400-50*i)
+		w.sleep(5 * second)
+	}
+	w.sleep(minute)
+	w.granted(ask("b", itemOf("other", 50)))
+	w.do(reserve(with(ask("y", itemOf("other", 80)), func(a *logpb.Reserve) { a.WaitNs = minute })))
+	result := w.do(elsewhere(reserve(ask("boss", itemOf("h", 1)))))
+	if result.GetGranted().GetForecast() == nil {
+		t.Fatalf("%v, no grant with a forecast", result)
+	}
+	follower, followed := New(), Applied{}
+	for i, data := range w.entries {
+		followed = follower.Follow(uint64(i+1), 1, data)
+	}
+	for i, event := range w.last.Events {
+		if !proto.Equal(event.Result, followed.Events[i].Result) {
+			t.Errorf("event %d has %v, who follows has %v", i, event.Result, followed.Events[i].Result)
+		}
+	}
 }
 
 func elsewhere(command *logpb.Command) *logpb.Command {

@@ -23,7 +23,7 @@ type Applied struct {
 	Index, Term uint64
 	// Clock is the state's clock after the entry.
 	Clock Clock
-	// Results are the commands' results, by position.
+	// Results are the commands' results, by position; nil where they are nobody's (Follow).
 	Results []*logpb.Result
 	// Events are what happened, in order. They are the same on every replica.
 	Events []Event

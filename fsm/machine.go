@@ -31,7 +31,7 @@ type Machine struct {
 	records []*operation
 	recent  recent
 	decoder decoder
-	// heard says that somebody reads the result of what is being applied, or that it is kept.
+	// heard says that somebody reads the result of the present command, or that it is kept.
 	heard bool
 	// unlisted are the quotas that are listed anew when the entry is done; commanded says that a command is being carried out.
 	unlisted  []uint32
@@ -61,8 +61,8 @@ func (m *Machine) Apply(index, term uint64, data []byte) Applied {
 	return m.applyEntry(index, term, data, true)
 }
 
-// Follow applies one log entry as Apply does, on a replica that nobody asked: it comes to the same state and events, and makes
-// no results but those that are kept.
+// Follow applies one log entry as Apply does, on a replica that nobody asked: it comes to the same state and events, and gives
+// no results. Grants, which are most, are not even made, but for those that are kept.
 func (m *Machine) Follow(index, term uint64, data []byte) Applied {
 	applied := m.applyEntry(index, term, data, false)
 	applied.Results = nil
@@ -81,13 +81,12 @@ func (m *Machine) applyEntry(index, term uint64, data []byte, asked bool) Applie
 	m.index, m.term = index, term
 	m.events = make([]Event, 0, len(entry.Commands)+len(m.events)/2) // who is handed them keeps them
 	m.advance(entry)
-	m.heard = true // those who wait are told by events
 	m.runDue()
 	results := make([]*logpb.Result, len(entry.Commands))
 	for i, command := range entry.Commands {
 		m.commanded, m.heard = true, asked || command.Session != 0 || command.IdempotencyKey != ""
 		results[i] = m.applyOnce(command)
-		m.commanded, m.heard = false, true
+		m.commanded = false
 		m.serve()
 	}
 	m.list()

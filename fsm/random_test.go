@@ -42,7 +42,7 @@ func randomWorldQuotas() []*logpb.Quota {
 	clamped.ClampHold, clamped.HeadroomPpm = true, 200_000
 	return []*logpb.Quota{
 		policed(clamped, &logpb.Policy{RampNs: 30 * second, Breaker: &logpb.Breaker{Failures: 2, ClosedNs: 20 * second}}), burst,
-		policed(hourly("hour", 50), &logpb.Policy{
+		policed(insteadOf(hourly("hour", 50), "burst"), &logpb.Policy{
 			Zones: logpb.Zones_ZONES_SMOOTH, Shares: fleetShares(), AgeingNs: minute, Prediction: &logpb.Prediction{AheadNs: hour}, Metering: true,
 		}),
 		strict(short),
@@ -141,8 +141,12 @@ func (h *history) someOf(items []*logpb.GrantedItem) []*logpb.Item {
 func (h *history) command() *logpb.Command {
 	id, fence, items := h.lease()
 	switch rapid.IntRange(0, 21).Draw(h.T, "kind") {
-	case 0, 1, 2, 3, 4, 5, 6:
+	case 0, 1, 2, 3, 4, 5:
 		return h.reserve()
+	case 6:
+		command := h.reserve()
+		command.IdempotencyKey = rapid.SampledFrom([]string{"k1", "k2", "k3", "k4", "k5"}).Draw(h.T, "key")
+		return command
 	case 7, 8, 9:
 		return consumeCmd(&logpb.Consume{
 			Lease: id, Fence: fence, Op: h.op(), Items: h.someOf(items),
@@ -293,6 +297,7 @@ func TestRandomHistories(t *testing.T) {
 			other := twin.Apply(w.index, 1, w.entries[len(w.entries)-1])
 			sameApplied(rt, w.last, other)
 			followed := follower.Follow(w.index, 1, w.entries[len(w.entries)-1])
+			follower.decoder.forget()
 			other.Results = nil
 			sameApplied(rt, other, followed)
 			h.learn(w.last)

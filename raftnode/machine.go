@@ -19,12 +19,12 @@ func (m machine) Apply(log *raft.Log) any {
 	n := m.n
 	n.config.crash.pass("before-apply")
 	n.mu.Lock()
-	apply := n.machine.Follow
-	if n.asked.Load() > 0 || n.config.Applied != nil {
+	apply, recorded := n.machine.Follow, n.config.Testing && n.config.Applied != nil
+	if n.asked.Load() > 0 || recorded {
 		apply = n.machine.Apply
 	}
 	applied := apply(log.Index, log.Term, log.Data)
-	if n.config.Testing && n.config.Applied != nil {
+	if recorded {
 		n.config.Applied(&applied, log.Data, func() [32]byte {
 			ledger, _ := n.machine.State().Hash()
 			return ledger

@@ -7,16 +7,21 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// raftTransport is raft's transport with two differences.
+// raftTransport is raft's transport with three differences.
 //
 // It is without raft's asynchronous heartbeat path, which lets a heartbeat change term and state while the main loop does
 // (hashicorp/raft issue 695). Heartbeats then go through the main loop as any call.
 //
 // And it waits with a leader's entries for a follower that is away until the follower is back, where raft would wait
 // longer with each failure, up to ten seconds: so long a node that is back would be no part of a majority.
+//
+// And a snapshot that this node is beyond is answered without being installed: see Consumer.
 type raftTransport struct {
 	*raft.NetworkTransport
 	returns *returns
+	// goneBeyond says whether this node has the entry of an index and a term, and all before it; term is its term.
+	goneBeyond func(index, term uint64) bool
+	term       func() uint64
 }
 
 // SetHeartbeatHandler does nothing: see raftTransport.

@@ -25,6 +25,16 @@ func (e *snapshotEnds) add(index, term uint64) {
 	}
 }
 
+// last returns the index up to which the newest snapshot stands for the log; 0: there is none.
+func (e *snapshotEnds) last() (index uint64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, end := range e.newest {
+		index = max(index, end.Index)
+	}
+	return index
+}
+
 // term returns the term of the entry with which a snapshot ends.
 func (e *snapshotEnds) term(index uint64) (term uint64, ok bool) {
 	e.mu.Lock()
