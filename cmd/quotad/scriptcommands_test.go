@@ -68,6 +68,8 @@ type processesKey struct{}
 func setupScript(env *testscript.Env) error {
 	env.Values[processesKey{}] = &processes{all: map[string]*process{}}
 	env.Setenv("TMPDIR", env.WorkDir)
+	// A time of day that is two to three hours ahead, as a provider's message has it.
+	env.Setenv("AHEAD", time.Now().Add(3*time.Hour).Format("3pm"))
 	return nil
 }
 
