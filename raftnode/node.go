@@ -186,7 +186,7 @@ func (n *Node) open() error {
 	n.transport = raftTransport{raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Stream: n.port, MaxPool: 3, MaxRPCsInFlight: 1, Timeout: transportTimeout,
 		Logger: newQuiet(n.logger.Named("transport"), &n.stopping), MsgpackUseNewTimeFormat: true,
-	}), newReturns(n.leadsFor, n.port.closed, n.config.Clock), n.goneBeyond, func() uint64 { return n.raft.CurrentTerm() }}
+	}), newReturns(n.leadsFor, n.port.closed, n.config.Clock), n.goneBeyond}
 	if err := n.newRaft(); err != nil {
 		return err
 	}

@@ -19,9 +19,8 @@ import (
 type raftTransport struct {
 	*raft.NetworkTransport
 	returns *returns
-	// goneBeyond says whether this node has the entry of an index and a term, and all before it; term is its term.
-	goneBeyond func(index, term uint64) bool
-	term       func() uint64
+	// goneBeyond says whether this node has all that a snapshot stands for.
+	goneBeyond func(*raft.InstallSnapshotRequest) bool
 }
 
 // SetHeartbeatHandler does nothing: see raftTransport.

@@ -35,7 +35,7 @@ func (t raftTransport) Consumer() <-chan raft.RPC {
 // answered answers a snapshot that this node is beyond.
 func (t raftTransport) answered(call raft.RPC) bool {
 	request, ok := call.Command.(*raft.InstallSnapshotRequest)
-	if !ok || request.Term < t.term() || !t.goneBeyond(request.LastLogIndex, request.LastLogTerm) {
+	if !ok || !t.goneBeyond(request) {
 		return false
 	}
 	_, _ = io.Copy(io.Discard, call.Reader) // what follows on this connection is another call
@@ -45,12 +45,15 @@ func (t raftTransport) answered(call raft.RPC) bool {
 	return true
 }
 
-// goneBeyond says whether this node has a committed entry and all before it: in its snapshot, or in its log, since an entry of
-// the same index and term has the same ones before it.
-func (n *Node) goneBeyond(index, term uint64) bool {
-	if index <= n.ends.last() {
+// goneBeyond says whether this node has all that a snapshot of its leader stands for: in a snapshot of its own, or in its log,
+// since entries of the same index and term have the same ones before them. Calls come before raft runs, too.
+func (n *Node) goneBeyond(snapshot *raft.InstallSnapshotRequest) bool {
+	if !n.store.running.Load() || snapshot.Term < n.raft.CurrentTerm() {
+		return false
+	}
+	if snapshot.LastLogIndex <= n.ends.last() {
 		return true
 	}
 	var log raft.Log
-	return n.store.GetLog(index, &log) == nil && log.Term == term
+	return n.store.GetLog(snapshot.LastLogIndex, &log) == nil && log.Term == snapshot.LastLogTerm
 }

@@ -2,15 +2,17 @@ package raftnode
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"testing"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 )
 
-// TestASnapshotThatANodeIsBeyondIsNotInstalled: what this node has is answered without raft; any other snapshot, one of an older
-// leader, and calls that follow on the same connection, are raft's.
+// TestASnapshotThatANodeIsBeyondIsNotInstalled: what this node has is answered without raft; any other snapshot, and calls that
+// follow on the same connection, are raft's.
 func TestASnapshotThatANodeIsBeyondIsNotInstalled(t *testing.T) {
 	const state = "what the snapshot holds"
 	open := func() *raft.NetworkTransport {
@@ -25,7 +27,7 @@ func TestASnapshotThatANodeIsBeyondIsNotInstalled(t *testing.T) {
 	defer close(closed)
 	to := raftTransport{
 		inner, newReturns(nil, closed, NewSystemClock()),
-		func(index, term uint64) bool { return index <= 10 && term == 2 }, func() uint64 { return 3 },
+		func(snapshot *raft.InstallSnapshotRequest) bool { return snapshot.LastLogIndex <= 10 },
 	}
 	calls, asked := to.Consumer(), make(chan uint64, 10)
 	answer := func(call raft.RPC) {
@@ -50,17 +52,13 @@ func TestASnapshotThatANodeIsBeyondIsNotInstalled(t *testing.T) {
 		}
 	}()
 	for name, c := range map[string]struct {
-		leads, index, term uint64
-		answered           bool
+		index    uint64
+		answered bool
 	}{
-		"before its end":        {3, 9, 2, true},
-		"its end":               {3, 10, 2, true},
-		"of a new leader":       {4, 10, 2, true},
-		"of a leader of before": {2, 10, 2, false},
-		"of another term":       {3, 10, 1, false},
-		"beyond what it has":    {3, 11, 2, false},
+		"what it has":        {10, true},
+		"beyond what it has": {11, false},
 	} {
-		request := &raft.InstallSnapshotRequest{Term: c.leads, LastLogIndex: c.index, LastLogTerm: c.term, Size: int64(len(state))}
+		request := &raft.InstallSnapshotRequest{Term: 3, LastLogIndex: c.index, LastLogTerm: 2, Size: int64(len(state))}
 		var response raft.InstallSnapshotResponse
 		if err := from.InstallSnapshot("to", inner.LocalAddr(), request, &response, bytes.NewReader([]byte(state))); err != nil {
 			t.Fatalf("%s: %v", name, err)
@@ -68,7 +66,7 @@ func TestASnapshotThatANodeIsBeyondIsNotInstalled(t *testing.T) {
 		if response.Success != c.answered {
 			t.Errorf("%s: success is %v", name, response.Success)
 		}
-		if err := from.AppendEntries("to", inner.LocalAddr(), &raft.AppendEntriesRequest{Term: c.leads}, new(raft.AppendEntriesResponse)); err != nil {
+		if err := from.AppendEntries("to", inner.LocalAddr(), &raft.AppendEntriesRequest{Term: 3}, new(raft.AppendEntriesResponse)); err != nil {
 			t.Fatalf("%s: the call after it: %v", name, err)
 		}
 		want := []uint64{0}
@@ -80,5 +78,55 @@ func TestASnapshotThatANodeIsBeyondIsNotInstalled(t *testing.T) {
 				t.Errorf("%s: raft was asked for %d, not %d", name, got, one)
 			}
 		}
+	}
+}
+
+// TestWhatANodeIsBeyond: a node is beyond what its own snapshots or its log have, if that is of the same term, once raft runs; and
+// what an older leader says is raft's to refuse.
+func TestWhatANodeIsBeyond(t *testing.T) {
+	c := DefaultConfig()
+	c.ID, c.DataDir, c.RaftAddress, c.APIAddress = "n1", t.TempDir(), "127.0.0.1:0", "127.0.0.1:1"
+	const term = 3
+	before, err := openStore(c.DataDir, c.LogStore, storeOptions{logger: hclog.NewNullLogger()})
+	if err == nil {
+		err = errors.Join(before.SetUint64([]byte("CurrentTerm"), term), before.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := Open(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Kill()
+	last, err := n.store.LastIndex()
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept := []*raft.Log{{Index: last + 1, Term: 2}, {Index: last + 2, Term: 2}}
+	if err := n.store.StoreLogs(kept); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		leads, index, term uint64
+		want               bool
+	}{
+		"in its log":            {term, last + 2, 2, true},
+		"of a new leader":       {term + 1, last + 1, 2, true},
+		"of another term":       {term, last + 1, 1, false},
+		"beyond what it has":    {term, last + 3, 2, false},
+		"of a leader of before": {term - 1, last + 2, 2, false},
+	} {
+		if got := n.goneBeyond(&raft.InstallSnapshotRequest{Term: c.leads, LastLogIndex: c.index, LastLogTerm: c.term}); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+	n.ends.add(last+5, 1)
+	if !n.goneBeyond(&raft.InstallSnapshotRequest{Term: term + 1, LastLogIndex: last + 4, LastLogTerm: 1}) {
+		t.Error("it is not beyond what its snapshot has")
+	}
+	n.store.running.Store(false)
+	if n.goneBeyond(&raft.InstallSnapshotRequest{Term: term + 1, LastLogIndex: last + 4, LastLogTerm: 1}) {
+		t.Error("it is beyond a snapshot before raft runs")
 	}
 }
