@@ -10,7 +10,8 @@ import (
 )
 
 // decoder decodes entries as proto.Unmarshal does. Of the command that comes most, a Reserve that is answered at once, it makes
-// no new objects: those of the entry before are used again, so nothing may be kept of such a command but its names.
+// no new objects: those of the entry before are used again, so nothing may be kept of such a command but its names. Fields' numbers are those of
+// log.proto; a message with any other field, or one of another kind, is protobuf's to decode.
 type decoder struct {
 	entry logpb.Entry
 	// plain are the objects, of which so many are used in this entry.

@@ -12,7 +12,7 @@ import (
 // It is without raft's asynchronous heartbeat path, which lets a heartbeat change term and state while the main loop does
 // (hashicorp/raft issue 695). Heartbeats then go through the main loop as any call.
 //
-// And it waits with a leader's entries for a follower that is away until the follower is back, where raft would wait
+// It waits with a leader's entries for a follower that is away until the follower is back, where raft would wait
 // longer with each failure, up to ten seconds: so long a node that is back would be no part of a majority.
 //
 // And a snapshot that this node is beyond is answered without being installed: see Consumer.
