@@ -77,7 +77,7 @@ func cutConflict(log raft.LogStore, index, term uint64) (cut bool, err error) {
 
 // cutOldConflict cuts the log of a node that ended before it had done so.
 func cutOldConflict(dir string, log raft.LogStore) error {
-	all, err := listSnapshots(dir)
+	all, _, err := listSnapshots(dir)
 	if err != nil || len(all) == 0 {
 		return err
 	}

@@ -75,7 +75,7 @@ func TestAConflictIsCutAtTheStartToo(t *testing.T) {
 	if err := n.Close(ctx); err != nil {
 		t.Fatal(err)
 	}
-	all, err := listSnapshots(conf.DataDir)
+	all, _, err := listSnapshots(conf.DataDir)
 	if err != nil || len(all) == 0 {
 		t.Fatal(all, err)
 	}

@@ -16,8 +16,8 @@ func (n *Node) watchStall() {
 	var last int64
 	looks := 0
 	n.everyLook(func() bool {
-		since := n.store.since.Load()
-		if since == 0 || since != last {
+		since, writing := n.store.since()
+		if !writing || since != last {
 			last, looks = since, 0
 			return true
 		}

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strings"
 
@@ -59,7 +61,10 @@ type SnapshotFile struct {
 }
 
 // Snapshots lists the snapshots, the newest first.
-func (o *Offline) Snapshots() ([]SnapshotFile, error) { return listSnapshots(o.dir) }
+func (o *Offline) Snapshots() ([]SnapshotFile, error) {
+	all, _, err := listSnapshots(o.dir)
+	return all, err
+}
 
 // Verify checks that the newest snapshot can be restored, that the log goes on where it ends, and that every entry of it is
 // what was written.
@@ -104,17 +109,24 @@ func (o *Offline) State() (*fsm.State, error) {
 	return machine.Freeze(), nil
 }
 
-func listSnapshots(dir string) ([]SnapshotFile, error) {
+// listSnapshots returns the snapshots of a data directory, the newest first, and the names of those that were being made or removed
+// when the process ended. The latter have no meta.json any more, and there is a newer one: an old snapshot is removed when its
+// successors are durable.
+func listSnapshots(dir string) (all []SnapshotFile, unfinished []string, err error) {
 	entries, err := os.ReadDir(filepath.Join(dir, "snapshots"))
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
+		return nil, nil, nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var all []SnapshotFile
+	unread := map[string]error{}
 	for _, entry := range entries {
-		if !entry.IsDir() || strings.HasSuffix(entry.Name(), ".tmp") {
+		if strings.HasSuffix(entry.Name(), ".tmp") {
+			unfinished = append(unfinished, entry.Name())
+			continue
+		}
+		if !entry.IsDir() {
 			continue
 		}
 		path := filepath.Join(dir, "snapshots", entry.Name())
@@ -124,18 +136,27 @@ func listSnapshots(dir string) ([]SnapshotFile, error) {
 			err = json.Unmarshal(data, &meta)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%w: snapshot %s has no readable meta.json: %w", ErrDamaged, entry.Name(), err)
+			unread[entry.Name()] = err
+			continue
 		}
 		all = append(all, SnapshotFile{ID: meta.ID, Index: meta.Index, Term: meta.Term, Size: meta.Size, Path: filepath.Join(path, "state.bin")})
 	}
 	sort.Slice(all, func(i, j int) bool { return all[i].Index > all[j].Index })
-	return all, nil
+	for _, name := range slices.Sorted(maps.Keys(unread)) {
+		var term, index uint64
+		_, badName := fmt.Sscanf(name, "%d-%d-", &term, &index)
+		if err := unread[name]; !errors.Is(err, os.ErrNotExist) || badName != nil || len(all) == 0 || index >= all[0].Index {
+			return nil, nil, fmt.Errorf("%w: snapshot %s has no readable meta.json: %w", ErrDamaged, name, err)
+		}
+		unfinished = append(unfinished, name)
+	}
+	return all, unfinished, nil
 }
 
 // verifySnapshots refuses what raft would pass over in silence: a snapshot that cannot be read (it would fall back to
 // an older one, with a gap), and a log that begins later than the snapshot ends.
 func verifySnapshots(dir string, store raft.LogStore) error {
-	all, err := listSnapshots(dir)
+	all, _, err := listSnapshots(dir)
 	if err != nil {
 		return err
 	}

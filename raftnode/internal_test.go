@@ -192,7 +192,7 @@ func TestATermThatCannotBeWrittenEndsTheNode(t *testing.T) {
 	n.Kill()
 	store, terms, failed := failingTerms(t)
 	terms.failing.Store(true)
-	n.store = store
+	n.store, n.log = store, newParallelLog(store, n.leadsNow)
 	if err := n.newRaft(); !errors.Is(err, errTermless) {
 		t.Errorf("it starts with %v", err)
 	}

@@ -123,7 +123,7 @@ func openStore(dir string, wanted LogStore, o storeOptions) (raftLog, error) {
 		return nil, &OtherLogStoreError{Dir: dir, Has: has, Wanted: wanted}
 	}
 	o.snapshot = func() (uint64, error) {
-		all, err := listSnapshots(dir)
+		all, _, err := listSnapshots(dir)
 		if err != nil || len(all) == 0 {
 			return 0, err
 		}

@@ -17,6 +17,7 @@ type machine struct{ n *Node }
 // Apply implements raft.FSM. A panic in it is meant to stop the process: going on would make replicas differ.
 func (m machine) Apply(log *raft.Log) any {
 	n := m.n
+	n.log.await(log.Index)
 	n.config.crash.pass("before-apply")
 	n.mu.Lock()
 	apply, recorded := n.machine.Follow, n.config.Testing && n.config.Applied != nil
@@ -37,10 +38,13 @@ func (m machine) Apply(log *raft.Log) any {
 	}
 	id := n.machine.State().ClusterID()
 	n.appliedIndex.Store(log.Index)
+	sooner := n.leading.Load() != nil && n.nextLook() < n.looksAt
 	n.mu.Unlock()
 	n.learnCluster(id)
 	n.hub.publish(&applied)
-	n.kickTicker()
+	if sooner {
+		n.kickTicker()
+	}
 	n.config.crash.pass("after-apply")
 	return applied
 }

@@ -42,6 +42,7 @@ type Node struct {
 
 	port      *peerPort
 	store     *failStop
+	log       *parallelLog
 	snapshots raft.SnapshotStore
 	transport raftTransport
 	raft      *raft.Raft
@@ -53,10 +54,12 @@ type Node struct {
 	crash     *crashPoints
 	faulty    *FaultyClock
 
-	// mu guards machine and tickets: written by raft's one goroutine, read by many.
+	// mu guards machine and tickets: written by raft's one goroutine, read by many. And looksAt, the cluster time at which the
+	// ticker looks at the state again by itself.
 	mu      sync.RWMutex
 	machine *fsm.Machine
 	tickets *tickets
+	looksAt int64
 
 	appliedIndex atomic.Uint64
 	cluster      atomic.Pointer[string]
@@ -161,7 +164,11 @@ func (n *Node) open() error {
 		raftLog: log, fatal: n.fail, clock: n.config.Clock, crash: n.crash,
 		took: func(d time.Duration) { n.metrics.fsync.Observe(d.Seconds()) },
 	}
+	n.log = newParallelLog(n.store, n.leadsNow)
 	if err := n.identify(); err != nil {
+		return err
+	}
+	if err := clearSnapshots(n.config.DataDir); err != nil {
 		return err
 	}
 	if err := verifySnapshots(n.config.DataDir, log); err != nil {
@@ -174,7 +181,7 @@ func (n *Node) open() error {
 	if err != nil {
 		return err
 	}
-	n.snapshots = &checkedSnapshots{SnapshotStore: files, log: n.store, fatal: n.fail, configured: &n.configured, ends: &n.ends}
+	n.snapshots = &checkedSnapshots{SnapshotStore: files, log: n.log, fatal: n.fail, configured: &n.configured, ends: &n.ends}
 	n.port, err = listenPeers(n.config.Network, n.config.RaftAddress, n.config.PeerTLS, n.logger.Named("peers"), 64)
 	if err != nil {
 		return err
@@ -186,7 +193,7 @@ func (n *Node) open() error {
 	n.transport = raftTransport{raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Stream: n.port, MaxPool: 3, MaxRPCsInFlight: 1, Timeout: transportTimeout,
 		Logger: newQuiet(n.logger.Named("transport"), &n.stopping), MsgpackUseNewTimeFormat: true,
-	}), newReturns(n.leadsFor, n.port.closed, n.config.Clock), n.goneBeyond}
+	}), newReturns(n.leadsFor, n.port.closed, n.config.Clock), n.goneBeyond, n.log.durable}
 	if err := n.newRaft(); err != nil {
 		return err
 	}
@@ -205,10 +212,13 @@ func (n *Node) newRaft() (err error) {
 		_ = recover()
 		err = n.store.failed
 	}()
-	log := snapshotLog{n.store, &n.ends, func() bool { return n.raft.State() == raft.Leader }}
+	log := snapshotLog{n.log, &n.ends}
 	n.raft, err = raft.NewRaft(n.raftConfig(), machine{n}, log, n.store, n.snapshots, n.transport)
 	return err
 }
+
+// leadsNow says whether raft leads, to what raft itself calls, from its first moment on.
+func (n *Node) leadsNow() bool { return n.store.running.Load() && n.raft.State() == raft.Leader }
 
 // leadsFor says whether this node leads in a term and a server is in its configuration.
 func (n *Node) leadsFor(term uint64, id raft.ServerID) bool {

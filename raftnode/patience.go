@@ -7,7 +7,7 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// raftTransport is raft's transport with three differences.
+// raftTransport is raft's transport with four differences.
 //
 // It is without raft's asynchronous heartbeat path, which lets a heartbeat change term and state while the main loop does
 // (hashicorp/raft issue 695). Heartbeats then go through the main loop as any call.
@@ -15,12 +15,16 @@ import (
 // It waits with a leader's entries for a follower that is away until the follower is back, where raft would wait
 // longer with each failure, up to ten seconds: so long a node that is back would be no part of a majority.
 //
-// And a snapshot that this node is beyond is answered without being installed: see Consumer.
+// A snapshot that this node is beyond is answered without being installed: see Consumer.
+//
+// And followers are told of commits up to what this node has on disk: see parallelLog.
 type raftTransport struct {
 	*raft.NetworkTransport
 	returns *returns
 	// goneBeyond says whether this node has all that a snapshot stands for.
 	goneBeyond func(*raft.InstallSnapshotRequest) bool
+	// durable returns how much of the log up to an index this node has on disk.
+	durable func(index uint64) uint64
 }
 
 // SetHeartbeatHandler does nothing: see raftTransport.
@@ -35,6 +39,7 @@ var (
 // follower is there. A call with entries that fails is held until then.
 func (t raftTransport) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
 	before := t.returns.count(id)
+	args.LeaderCommitIndex = t.durable(args.LeaderCommitIndex)
 	err := t.NetworkTransport.AppendEntries(id, target, args, resp)
 	switch {
 	case isHeartbeat(args):
@@ -45,6 +50,11 @@ func (t raftTransport) AppendEntries(id raft.ServerID, target raft.ServerAddress
 		t.returns.await(id, before, args.Term)
 	}
 	return err
+}
+
+// AppendEntriesPipeline implements raft.Transport. All calls go one after the other, through AppendEntries.
+func (raftTransport) AppendEntriesPipeline(raft.ServerID, raft.ServerAddress) (raft.AppendPipeline, error) {
+	return nil, raft.ErrPipelineReplicationNotSupported
 }
 
 // isHeartbeat tells raft's heartbeats, which carry neither entries nor a place in the log.

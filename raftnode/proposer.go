@@ -286,7 +286,6 @@ func (p *proposer) send(lead *leadership, parts []part, commands []*logpb.Comman
 		err := p.n.await(future)
 		p.n.asked.Add(-1)
 		<-p.slots
-		p.kick()
 		if err != nil {
 			p.finish(parts, nil, p.n.classify(err))
 			return

@@ -377,6 +377,7 @@ func openThree(t *testing.T) []*Node {
 	for i, p := range peers {
 		conf := DefaultConfig()
 		conf.ID, conf.DataDir, conf.RaftAddress, conf.Testing, conf.Peers = p.ID, t.TempDir(), p.RaftAddress, true, peers
+		conf.LogStore = UnderTest
 		n, err := Open(conf)
 		if err != nil {
 			t.Fatal(err)
@@ -482,8 +483,14 @@ func TestAPauseIsNoStall(t *testing.T) {
 	release := make(chan struct{})
 	written := make(chan error, 1)
 	go func() { written <- n.store.write("writing the log", func() error { <-release; return nil }) }()
-	poll(t, "the write is under way", func() bool { return n.store.since.Load() != 0 })
-	n.store.since.Add(-int64(time.Hour)) // as after a pause of an hour
+	writing := func() bool {
+		_, writing := n.store.since()
+		return writing
+	}
+	poll(t, "the write is under way", writing)
+	n.store.mu.Lock()
+	n.store.writes[0] -= int64(time.Hour) // as after a pause of an hour
+	n.store.mu.Unlock()
 	looked := time.NewTimer(3 * n.config.StallLimit / looksPerStall)
 	defer looked.Stop()
 	select {

@@ -54,6 +54,9 @@ func (n *Node) goneBeyond(snapshot *raft.InstallSnapshotRequest) bool {
 	if snapshot.LastLogIndex <= n.ends.last() {
 		return true
 	}
+	if n.log.wait(snapshot.LastLogIndex) != nil {
+		return false
+	}
 	var log raft.Log
 	return n.store.GetLog(snapshot.LastLogIndex, &log) == nil && log.Term == snapshot.LastLogTerm
 }

@@ -28,6 +28,7 @@ func TestASnapshotThatANodeIsBeyondIsNotInstalled(t *testing.T) {
 	to := raftTransport{
 		inner, newReturns(nil, closed, NewSystemClock()),
 		func(snapshot *raft.InstallSnapshotRequest) bool { return snapshot.LastLogIndex <= 10 },
+		nil,
 	}
 	calls, asked := to.Consumer(), make(chan uint64, 10)
 	answer := func(call raft.RPC) {

@@ -54,14 +54,13 @@ func (e *snapshotEnds) term(index uint64) (term uint64, ok bool) {
 // snapshot again, and again, many times a second, until its leader has a newer one. A leader is not told of such an entry, so that
 // it sends the snapshot to who lacks that; and no node would store one, whose checksum is none.
 type snapshotLog struct {
-	*failStop
-	ends  *snapshotEnds
-	leads func() bool
+	*parallelLog
+	ends *snapshotEnds
 }
 
 // GetLog implements raft.LogStore.
 func (l snapshotLog) GetLog(index uint64, log *raft.Log) error {
-	err := l.failStop.GetLog(index, log)
+	err := l.parallelLog.GetLog(index, log)
 	if !errors.Is(err, raft.ErrLogNotFound) || !l.running.Load() || l.leads() {
 		return err
 	}

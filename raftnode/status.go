@@ -44,7 +44,7 @@ type Check struct {
 func (n *Node) Status() Status {
 	_, leader := n.raft.LeaderWithID()
 	s := Status{
-		ID: n.config.ID, Leader: string(leader), Term: n.raft.CurrentTerm(), CommitIndex: n.raft.CommitIndex(),
+		ID: n.config.ID, Leader: string(leader), Term: n.raft.CurrentTerm(), CommitIndex: n.log.durable(n.raft.CommitIndex()),
 		AppliedIndex: n.appliedIndex.Load(), LastIndex: n.raft.LastIndex(), Testing: n.config.Testing,
 	}
 	if id := n.cluster.Load(); id != nil {
@@ -98,7 +98,7 @@ func (n *Node) memberStatus(leader string) []MemberStatus {
 		go func() {
 			defer func() { done <- struct{}{} }()
 			if members[i].ID == n.config.ID {
-				members[i].MatchIndex = n.raft.LastIndex()
+				members[i].MatchIndex = n.log.durable(n.raft.LastIndex())
 				members[i].LastContact = 0
 			} else if leads {
 				if match, err := n.matchIndex(ctx, s); err == nil {

@@ -3,6 +3,7 @@ package raftnode
 import (
 	"context"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -93,6 +94,7 @@ func (n *Node) isDone() bool {
 
 func (n *Node) closeFiles() {
 	if n.store != nil {
+		_ = n.log.wait(math.MaxUint64)
 		_ = n.store.Close()
 	}
 	if n.transport.NetworkTransport != nil {

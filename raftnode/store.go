@@ -6,7 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"strings"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -20,21 +21,23 @@ type failStop struct {
 	raftLog
 	// fatal is called once per failure; it must not block for long.
 	fatal func(error)
-	// since is when the write that is under way began (nanoseconds of the clock), 0 for none.
-	since atomic.Int64
 	clock Clock
 	crash *crashPoints
 	took  func(time.Duration)
 	// running says that raft runs: from then on it takes no error of a read or of a term. Before, failed is what was met.
 	running atomic.Bool
 	failed  error
+
+	mu sync.Mutex
+	// writes are when each write that is under way began (nanoseconds of the clock): a leader's entries are written beside terms.
+	writes []int64
 }
 
 func (s *failStop) write(what string, fn func() error) error {
 	started := s.clock.Monotonic()
-	s.since.Store(max(started, 1))
+	s.began(started)
 	err := fn()
-	s.since.Store(0)
+	s.ended(started)
 	if s.took != nil {
 		s.took(time.Duration(s.clock.Monotonic() - started))
 	}
@@ -53,8 +56,12 @@ func (s *failStop) StoreLogs(logs []*raft.Log) error {
 	if err != nil {
 		return err // damaged on its way here: refused, and sent again
 	}
+	return s.storeSealed(sealed)
+}
+
+func (s *failStop) storeSealed(logs []*raft.Log) error {
 	s.crash.pass("before-store")
-	err = s.write("writing the log", func() error { return s.raftLog.StoreLogs(sealed) })
+	err := s.write("writing the log", func() error { return s.raftLog.StoreLogs(logs) })
 	s.crash.pass("after-store")
 	return err
 }
@@ -121,16 +128,40 @@ func (s *failStop) SetUint64(key []byte, value uint64) error {
 	return err
 }
 
-// stalledFor returns for how long the write that is under way has been.
+func (s *failStop) began(at int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.writes = append(s.writes, at)
+}
+
+func (s *failStop) ended(at int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if i := slices.Index(s.writes, at); i >= 0 {
+		s.writes = slices.Delete(s.writes, i, i+1)
+	}
+}
+
+// since returns when the oldest write that is under way began; false: none is.
+func (s *failStop) since() (at int64, writing bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.writes) == 0 {
+		return 0, false
+	}
+	return slices.Min(s.writes), true
+}
+
+// stalledFor returns for how long the oldest write that is under way has been.
 func (s *failStop) stalledFor() time.Duration {
-	since := s.since.Load()
-	if since == 0 {
+	since, writing := s.since()
+	if !writing {
 		return 0
 	}
 	return time.Duration(s.clock.Monotonic() - since)
 }
 
-// prepareDir makes the data directory and removes what crashed snapshots left.
+// prepareDir makes the data directory.
 func prepareDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -142,18 +173,19 @@ func prepareDir(dir string) error {
 	if info.Mode().Perm()&0o002 != 0 {
 		return fmt.Errorf("the data directory %s may be written by everybody: chmod 700 it", dir)
 	}
-	if err := os.MkdirAll(filepath.Join(dir, "snapshots"), 0o700); err != nil {
-		return err
-	}
-	left, err := os.ReadDir(filepath.Join(dir, "snapshots"))
+	return os.MkdirAll(filepath.Join(dir, "snapshots"), 0o700)
+}
+
+// clearSnapshots removes what is left of snapshots that were being made or removed when the process ended. The data directory is this
+// process's own by now.
+func clearSnapshots(dir string) error {
+	_, unfinished, err := listSnapshots(dir)
 	if err != nil {
 		return err
 	}
-	for _, entry := range left {
-		if strings.HasSuffix(entry.Name(), ".tmp") {
-			if err := os.RemoveAll(filepath.Join(dir, "snapshots", entry.Name())); err != nil {
-				return err
-			}
+	for _, name := range unfinished {
+		if err := os.RemoveAll(filepath.Join(dir, "snapshots", name)); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -1,6 +1,7 @@
 package raftnode
 
 import (
+	"math"
 	"time"
 )
 
@@ -15,9 +16,23 @@ func (n *Node) kickTicker() {
 // leewayPart: what is due and nobody waits for may be that part of a Tick late.
 const leewayPart = 20
 
+// nextLook returns the cluster time at which the ticker has something to do, as the state is; the largest int64: at none. An expiry
+// that nobody waits for is left to the next call's entry for a moment: with one lease after the other each would have an entry of
+// its own, and each of them syncs of all disks before the next call's. The node's lock is held.
+func (n *Node) nextLook() int64 {
+	state := n.machine.State()
+	due, pending := state.NextDue()
+	if !pending {
+		return math.MaxInt64
+	}
+	if !state.Awaited() && due != math.MaxInt64 {
+		due += int64(n.config.Tick / leewayPart)
+	}
+	return min(due, state.Clock().Now+int64(n.config.Tick))
+}
+
 // tick has an entry written when something in the state is due, and at least every Tick while anything is pending. With
-// nothing pending nothing is written. An expiry that nobody waits for is left to the next call's entry for a moment: with one
-// lease after the other each would have an entry of its own, and each of them syncs of all disks before the next call's.
+// nothing pending nothing is written.
 func (n *Node) tick() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -36,20 +51,19 @@ func (n *Node) tick() {
 			timer.Reset(time.Hour)
 			continue
 		}
-		n.mu.RLock()
-		due, pending := n.machine.State().NextDue()
-		stamped, awaited := n.machine.State().Clock().Now, n.machine.State().Awaited()
-		n.mu.RUnlock()
-		if !pending {
+		now := lead.clock.now()
+		n.mu.Lock()
+		at := n.nextLook()
+		n.looksAt = at
+		if at <= now { // and after each entry until it has been done
+			n.looksAt = math.MaxInt64
+		}
+		n.mu.Unlock()
+		if at == math.MaxInt64 {
 			timer.Reset(time.Hour)
 			continue
 		}
-		now := lead.clock.now()
-		wait := due - now
-		if wait <= 0 && !awaited {
-			wait += int64(n.config.Tick / leewayPart)
-		}
-		wait = min(wait, stamped+int64(n.config.Tick)-now)
+		wait := at - now
 		if wait <= 0 {
 			if since := n.config.Clock.Monotonic() - last; since < int64(time.Millisecond) {
 				timer.Reset(time.Millisecond)
