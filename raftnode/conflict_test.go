@@ -57,18 +57,7 @@ func TestALogThatDisagreesWithASnapshotIsCut(t *testing.T) {
 
 // TestAConflictIsCutAtTheStartToo: where the node ended before it had cut its log.
 func TestAConflictIsCutAtTheStartToo(t *testing.T) {
-	n := openOne(t, func(c *Config) {
-		c.SnapshotThreshold, c.SnapshotInterval, c.TrailingLogs = 20, 20*time.Millisecond, 1000
-	})
-	if _, _, err := n.Propose(t.Context(), slots(1000)); err != nil {
-		t.Fatal(err)
-	}
-	for range 40 {
-		if _, _, err := n.Propose(t.Context(), take(1)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	poll(t, "a snapshot", func() bool { return n.Status().SnapshotIndex > 20 })
+	n := openWithSnapshot(t)
 	conf := n.config.Config
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -94,4 +83,22 @@ func TestAConflictIsCutAtTheStartToo(t *testing.T) {
 	if _, _, err := again.Propose(t.Context(), take(1)); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// openWithSnapshot starts a node that has made a snapshot and has its whole log still.
+func openWithSnapshot(t *testing.T) *Node {
+	t.Helper()
+	n := openOne(t, func(c *Config) {
+		c.SnapshotThreshold, c.SnapshotInterval, c.TrailingLogs = 20, 20*time.Millisecond, 1000
+	})
+	if _, _, err := n.Propose(t.Context(), slots(1000)); err != nil {
+		t.Fatal(err)
+	}
+	for range 40 {
+		if _, _, err := n.Propose(t.Context(), take(1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	poll(t, "a snapshot", func() bool { return n.Status().SnapshotIndex > 20 })
+	return n
 }

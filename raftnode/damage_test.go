@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/hashicorp/raft"
 	bolt "go.etcd.io/bbolt"
@@ -162,16 +161,7 @@ func TestANodeWithADamagedLogDoesNotStart(t *testing.T) {
 // its state; the node starts, and the rest is gone. Where the newest one lacks its description the node does not start. (Found by the
 // fault suite: mix power-cuts, seed 1301.)
 func TestASnapshotThatWasBeingRemovedIsNoDamage(t *testing.T) {
-	n := openOne(t, func(c *Config) { c.SnapshotThreshold, c.SnapshotInterval = 20, 20*time.Millisecond })
-	if _, _, err := n.Propose(t.Context(), slots(1000)); err != nil {
-		t.Fatal(err)
-	}
-	for range 40 {
-		if _, _, err := n.Propose(t.Context(), take(1)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	poll(t, "a snapshot", func() bool { return n.Status().SnapshotIndex > 20 })
+	n := openWithSnapshot(t)
 	conf := n.config.Config
 	conf.Clock = nil
 	n.Kill()

@@ -217,7 +217,7 @@ func (n *Node) newRaft() (err error) {
 	return err
 }
 
-// leadsNow says whether raft leads, to what raft itself calls, from its first moment on.
+// leadsNow says whether raft leads. Raft's goroutines ask from their start, before this node has raft in hand: then it does not.
 func (n *Node) leadsNow() bool { return n.store.running.Load() && n.raft.State() == raft.Leader }
 
 // leadsFor says whether this node leads in a term and a server is in its configuration.

@@ -25,9 +25,10 @@ type parallelLog struct {
 	mu sync.Mutex
 	// writing are entries in their order that are not on disk, or not known to be.
 	writing []*raft.Log
-	// written is signalled when some of them are, or failed is set.
+	// written is signalled when some of them are, or err is set.
 	written *sync.Cond
-	failed  error
+	// err is why a write failed; it was the last one.
+	err error
 }
 
 func newParallelLog(store *failStop, leads func() bool) *parallelLog {
@@ -53,8 +54,8 @@ func (l *parallelLog) StoreLogs(logs []*raft.Log) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.failed != nil {
-		return l.failed
+	if l.err != nil {
+		return l.err
 	}
 	if len(l.writing) == 0 {
 		go l.write()
@@ -88,7 +89,7 @@ func (l *parallelLog) write() {
 		l.mu.Unlock()
 		err := l.storeSealed(logs)
 		l.mu.Lock()
-		if l.failed = err; err == nil {
+		if l.err = err; err == nil {
 			l.writing = l.writing[len(logs):]
 		}
 		l.written.Broadcast()
@@ -104,8 +105,8 @@ func (l *parallelLog) wait(index uint64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for len(l.writing) > 0 && l.writing[0].Index <= index {
-		if l.failed != nil {
-			return l.failed
+		if l.err != nil {
+			return l.err
 		}
 		l.written.Wait()
 	}

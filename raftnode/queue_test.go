@@ -488,9 +488,9 @@ func TestAPauseIsNoStall(t *testing.T) {
 		return writing
 	}
 	poll(t, "the write is under way", writing)
-	n.store.mu.Lock()
+	n.store.writesMu.Lock()
 	n.store.writes[0] -= int64(time.Hour) // as after a pause of an hour
-	n.store.mu.Unlock()
+	n.store.writesMu.Unlock()
 	looked := time.NewTimer(3 * n.config.StallLimit / looksPerStall)
 	defer looked.Stop()
 	select {

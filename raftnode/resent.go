@@ -54,7 +54,7 @@ func (n *Node) goneBeyond(snapshot *raft.InstallSnapshotRequest) bool {
 	if snapshot.LastLogIndex <= n.ends.last() {
 		return true
 	}
-	if n.log.wait(snapshot.LastLogIndex) != nil {
+	if n.log.wait(snapshot.LastLogIndex) != nil { // not n.log.GetLog, which would end this goroutine
 		return false
 	}
 	var log raft.Log

@@ -28,7 +28,7 @@ type failStop struct {
 	running atomic.Bool
 	failed  error
 
-	mu sync.Mutex
+	writesMu sync.Mutex
 	// writes are when each write that is under way began (nanoseconds of the clock): a leader's entries are written beside terms.
 	writes []int64
 }
@@ -129,14 +129,14 @@ func (s *failStop) SetUint64(key []byte, value uint64) error {
 }
 
 func (s *failStop) began(at int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.writesMu.Lock()
+	defer s.writesMu.Unlock()
 	s.writes = append(s.writes, at)
 }
 
 func (s *failStop) ended(at int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.writesMu.Lock()
+	defer s.writesMu.Unlock()
 	if i := slices.Index(s.writes, at); i >= 0 {
 		s.writes = slices.Delete(s.writes, i, i+1)
 	}
@@ -144,8 +144,8 @@ func (s *failStop) ended(at int64) {
 
 // since returns when the oldest write that is under way began; false: none is.
 func (s *failStop) since() (at int64, writing bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.writesMu.Lock()
+	defer s.writesMu.Unlock()
 	if len(s.writes) == 0 {
 		return 0, false
 	}
