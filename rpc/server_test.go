@@ -83,6 +83,9 @@ func newNodes(t *testing.T, size int, change ...func(*rpc.Config)) []*testNode {
 		conf := raftnode.DefaultConfig()
 		conf.ID, conf.RaftAddress, conf.APIAddress = peers[i].ID, peers[i].RaftAddress, peers[i].APIAddress
 		conf.DataDir, conf.Peers, conf.Testing = t.TempDir(), peers, true
+		if size > 1 { // patient: a busy machine or a slow disk makes no other leader
+			conf.HeartbeatTimeout, conf.ElectionTimeout, conf.LeaderLease = time.Second, time.Second, 900*time.Millisecond
+		}
 		n := &testNode{config: conf, api: rpc.Config{Version: "test"}, url: "http://" + peers[i].APIAddress}
 		for _, fn := range change {
 			fn(&n.api)
