@@ -94,6 +94,9 @@ type Config struct {
 	// Applied, with Testing, is called with every entry that this node applies, in order, before anybody learns what it
 	// came to. ledger computes the hash of the ledger after it. Nothing of it may be kept or changed.
 	Applied func(applied *fsm.Applied, payload []byte, ledger func() [32]byte)
+	// Append, with Testing, makes each append to the log: it calls write, maybe later, or returns an error without. Default:
+	// write, at once.
+	Append func(write func() error) error
 	// Network is how peers are reached. Default: TCP.
 	Network Network
 	// Clock is the node's clock. Default: the system's.

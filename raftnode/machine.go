@@ -14,10 +14,13 @@ import (
 // machine is raft's view of the state machine. It holds the lock that fsm does not have, and hands on what happens.
 type machine struct{ n *Node }
 
-// Apply implements raft.FSM. A panic in it is meant to stop the process: going on would make replicas differ.
+// Apply implements raft.FSM. A panic in it is meant to stop the process: going on would make replicas differ. From an entry on that
+// this node could not write nothing is applied any more, and raft answers whoever waits without a result.
 func (m machine) Apply(log *raft.Log) any {
 	n := m.n
-	n.log.await(log.Index)
+	if n.log.wait(log.Index) != nil {
+		return nil
+	}
 	n.config.crash.pass("before-apply")
 	n.mu.Lock()
 	apply, recorded := n.machine.Follow, n.config.Testing && n.config.Applied != nil
@@ -49,8 +52,12 @@ func (m machine) Apply(log *raft.Log) any {
 	return applied
 }
 
-// Snapshot implements raft.FSM. Freezing takes no time; the state is written while commands go on.
+// Snapshot implements raft.FSM. Freezing takes no time; the state is written while commands go on. What is no longer applied would
+// be missing in it.
 func (m machine) Snapshot() (raft.FSMSnapshot, error) {
+	if err := m.n.log.failed(); err != nil {
+		return nil, err
+	}
 	m.n.mu.Lock()
 	defer m.n.mu.Unlock()
 	return frozen{state: m.n.machine.Freeze(), crash: m.n.config.crash}, nil

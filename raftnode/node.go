@@ -136,6 +136,8 @@ func Open(config Config) (*Node, error) {
 		n.config.Clock = n.faulty
 		n.crash = &crashPoints{crash: killSelf}
 		n.config.crash = n.crash
+	} else {
+		n.config.Append = nil
 	}
 	n.metrics = newMetrics(config.Registerer)
 	if err := n.open(); err != nil {
@@ -161,7 +163,7 @@ func (n *Node) open() error {
 		return err
 	}
 	n.store = &failStop{
-		raftLog: log, fatal: n.fail, clock: n.config.Clock, crash: n.crash,
+		raftLog: log, fatal: n.fail, clock: n.config.Clock, crash: n.crash, append: n.config.Append,
 		took: func(d time.Duration) { n.metrics.fsync.Observe(d.Seconds()) },
 	}
 	n.log = newParallelLog(n.store, n.leadsNow)

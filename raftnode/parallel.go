@@ -12,7 +12,7 @@ import (
 // little later, so that a decision waits for one disk and not for two in turn (Ongaro, "Consensus: bridging theory and practice",
 // 10.2.1). Raft then takes a leader for one of the majority that has not synced yet, so nothing may come of that before it has:
 //
-//   - The state machine applies an entry when this node has it on disk (await), and so nobody is answered before.
+//   - The state machine applies an entry when this node has it on disk (wait), and so nobody is answered before.
 //   - Followers are told of commits up to there and no further (durable).
 //   - Only commands are stored so. What raft itself acts upon, as members and a new leader's first entry, it has written when it goes on.
 //   - Who follows has an entry when it is on disk: it does not answer for what it wrote while it led before that is.
@@ -111,6 +111,13 @@ func (l *parallelLog) wait(index uint64) error {
 		l.written.Wait()
 	}
 	return nil
+}
+
+// failed returns why a write failed, after which nothing is applied any more.
+func (l *parallelLog) failed() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err
 }
 
 // await is wait for who cannot go on without. Where a write has failed the node stops, and the goroutine that asks, one of raft's, ends

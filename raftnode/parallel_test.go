@@ -158,6 +158,42 @@ func TestWhatFailsIsNeverApplied(t *testing.T) {
 	})
 }
 
+// TestAWriteThatFailsAnswersAll: entries that raft took for committed before this node's write of the first of them failed. None is
+// applied, everybody who asked for one hears that there is no result, and no snapshot is made of what came of the others.
+func TestAWriteThatFailsAnswersAll(t *testing.T) {
+	writing, outcome, broken := make(chan struct{}, 1), make(chan error), errors.New("input/output error")
+	var armed atomic.Bool
+	n := openOne(t, func(c *Config) {
+		c.Append = func(write func() error) error {
+			if !armed.Load() {
+				return write()
+			}
+			writing <- struct{}{}
+			return <-outcome
+		}
+	})
+	before := n.appliedIndex.Load()
+	armed.Store(true)
+	var futures []raft.ApplyFuture
+	for range 3 {
+		futures = append(futures, n.raft.Apply([]byte("not for the state machine"), 0))
+	}
+	<-writing
+	poll(t, "raft takes all for committed", func() bool { return n.raft.CommitIndex() >= before+3 })
+	outcome <- broken
+	for i, future := range futures {
+		if err := future.Error(); err != nil || future.Response() != nil {
+			t.Errorf("entry %d: %v, %v", i+1, future.Response(), err)
+		}
+	}
+	if _, err := (machine{n}).Snapshot(); !errors.Is(err, broken) || !errors.Is(n.Err(), broken) {
+		t.Errorf("a snapshot: %v; the node ends with %v", err, n.Err())
+	}
+	if n.appliedIndex.Load() != before {
+		t.Errorf("%d is applied, %d was", n.appliedIndex.Load(), before)
+	}
+}
+
 // TestWhatIsNotNextWaits: raft's Restore leaves an index out; what comes after it is written when what was before it is, and nobody is
 // given another entry in its place.
 func TestWhatIsNotNextWaits(t *testing.T) {

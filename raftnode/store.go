@@ -23,7 +23,9 @@ type failStop struct {
 	fatal func(error)
 	clock Clock
 	crash *crashPoints
-	took  func(time.Duration)
+	// append, if set, makes the appends.
+	append func(write func() error) error
+	took   func(time.Duration)
 	// running says that raft runs: from then on it takes no error of a read or of a term. Before, failed is what was met.
 	running atomic.Bool
 	failed  error
@@ -61,7 +63,13 @@ func (s *failStop) StoreLogs(logs []*raft.Log) error {
 
 func (s *failStop) storeSealed(logs []*raft.Log) error {
 	s.crash.pass("before-store")
-	err := s.write("writing the log", func() error { return s.raftLog.StoreLogs(logs) })
+	store := func() error { return s.raftLog.StoreLogs(logs) }
+	err := s.write("writing the log", func() error {
+		if s.append != nil {
+			return s.append(store)
+		}
+		return store()
+	})
 	s.crash.pass("after-store")
 	return err
 }

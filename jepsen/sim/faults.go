@@ -106,9 +106,7 @@ func (w *world) again(id string) {
 
 func (w *world) crashAll() {
 	all := w.all()
-	for _, id := range all {
-		w.kill(id)
-	}
+	w.kill(all...)
 	w.pause(20, 500)
 	for _, id := range all {
 		w.again(id)

@@ -69,6 +69,8 @@ type plan struct {
 	crash, cut, flap, slow, reset, clock, transfer, all int
 	// members: who is a member changes.
 	members bool
+	// disk is how long a write may take at most.
+	disk time.Duration
 }
 
 func drawPlan(r *rand.Rand) plan {
@@ -97,6 +99,9 @@ type world struct {
 	logs  installs
 	mu    sync.Mutex
 	nodes map[string]*raftnode.Node
+	// disk is of each node's last life; disks is where they are drawn from.
+	disk  map[string]*disk
+	disks *rand.Rand
 	// starts is held by whoever starts a node, or ends one for good.
 	starts chan struct{}
 	// ids are the nodes that belong to the cluster, retired those that were removed from it; ends are of those that ended by
@@ -114,7 +119,9 @@ type world struct {
 // Run runs a seed in the present bubble, with files below a folder.
 func Run(seed uint64, dir string) *Outcome {
 	r := rand.New(rand.NewPCG(seed, 0x51)) //nolint:gosec // no secret
-	w := newWorld(drawPlan(r), r, dir)
+	p := drawPlan(r)
+	p.disk = drawDisk(seed, p.heartbeat)
+	w := newWorld(p, r, dir)
 	w.say("plan %+v", w.plan)
 	for _, id := range w.all() {
 		if err := w.start(id); err != nil {
@@ -135,8 +142,10 @@ func Run(seed uint64, dir string) *Outcome {
 
 // newWorld prepares a run; nothing is started.
 func newWorld(p plan, r *rand.Rand, dir string) *world {
+	own := r.Uint64()
 	w := &world{
-		plan: p, rand: r, dir: dir, mesh: newMesh(rand.New(rand.NewPCG(r.Uint64(), 0x52))), began: time.Now(), //nolint:gosec // no secret
+		plan: p, rand: r, dir: dir, mesh: newMesh(rand.New(rand.NewPCG(own, 0x52))), began: time.Now(), //nolint:gosec // no secret
+		disk: map[string]*disk{}, disks: rand.New(rand.NewPCG(own, 0x55)), //nolint:gosec // no secret
 		nodes: map[string]*raftnode.Node{}, result: &check.Simulated{Applied: map[string][]*record.Line{}},
 		told: map[string]uint64{}, starts: make(chan struct{}, 1), out: Outcome{Faults: map[string]int{}},
 	}
@@ -173,7 +182,7 @@ func (w *world) start(id string) error {
 	c.SnapshotThreshold, c.TrailingLogs, c.SnapshotInterval = w.plan.threshold, w.plan.threshold/2, 500*time.Millisecond
 	c.EventEntries = w.plan.events
 	c.FreeLow, c.FreeStop = -1, -1
-	c.Network = endpoint{w.mesh, hostOf(id)}
+	c.Network, c.Append = endpoint{w.mesh, hostOf(id)}, w.newDisk(id).append
 	c.Logger = w.logs.logger(id)
 	c.Testing = true
 	c.Applied = func(applied *fsm.Applied, payload []byte, ledger func() [32]byte) {
@@ -213,15 +222,20 @@ func (w *world) take(id string) *raftnode.Node {
 	return node
 }
 
-// kill ends a node as a crash does.
-func (w *world) kill(id string) bool {
-	node := w.take(id)
-	if node == nil {
-		return false
+// kill ends nodes as a loss of power does, at once. It says whether one of them ran.
+func (w *world) kill(ids ...string) bool {
+	var nodes []*raftnode.Node
+	for _, id := range ids {
+		if node := w.take(id); node != nil {
+			nodes = append(nodes, node)
+			w.cutPower(id)
+			w.mesh.reset(hostOf(id), "")
+		}
 	}
-	w.mesh.reset(hostOf(id), "")
-	node.Kill()
-	return true
+	for _, node := range nodes {
+		node.Kill()
+	}
+	return len(nodes) > 0
 }
 
 func (w *world) stop(id string) {

@@ -1,0 +1,70 @@
+package sim
+
+import (
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"time"
+)
+
+// errPowerCut is what a write ends with whose node was killed meanwhile.
+var errPowerCut = errors.New("the node was killed while it wrote")
+
+// disk is what one life of a node has its log on: each append takes a while, and one that is under way when the node is killed is
+// lost.
+type disk struct {
+	mu   sync.Mutex
+	rand *rand.Rand
+	// slowest is how long a write takes at most.
+	slowest time.Duration
+	cut     bool
+}
+
+func (d *disk) append(write func() error) error {
+	time.Sleep(d.latency())
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.cut {
+		return errPowerCut
+	}
+	return write()
+}
+
+func (d *disk) latency() time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return time.Duration(d.rand.Int64N(int64(d.slowest) + 1))
+}
+
+// cutPower loses what is being written, and all that comes.
+func (d *disk) cutPower() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.cut = true
+}
+
+// drawDisk draws how long a write may take in a run: nothing, as most drivers of such tests have it, or a part of a heartbeat's
+// timeout, up to so much that leaders are lost by it.
+func drawDisk(seed uint64, heartbeat time.Duration) time.Duration {
+	parts := []time.Duration{0, heartbeat / 20, heartbeat / 5, heartbeat / 2}
+	return parts[rand.New(rand.NewPCG(seed, 0x53)).IntN(len(parts))] //nolint:gosec // no secret
+}
+
+// newDisk gives a node's next life a disk.
+func (w *world) newDisk(id string) *disk {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	own := rand.New(rand.NewPCG(w.disks.Uint64(), 0x54)) //nolint:gosec // no secret
+	d := &disk{rand: own, slowest: time.Duration(own.Int64N(int64(w.plan.disk) + 1))}
+	w.disk[id] = d
+	return d
+}
+
+// cutPower loses what a node is writing.
+func (w *world) cutPower(id string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if d := w.disk[id]; d != nil {
+		d.cutPower()
+	}
+}
