@@ -379,7 +379,7 @@ func (n *Node) membershipOf(id string) (member, voter bool) {
 // othersRemovedMe asks the others when no leader is heard of any more: raft does not tell a server that it was removed.
 // Whoever knows a committed configuration that is newer than the one in which this node was seen, and without it, is believed.
 func (n *Node) othersRemovedMe(seen uint64) bool {
-	if _, leader := n.raft.LeaderWithID(); leader != "" {
+	if n.heard() != "" {
 		return false
 	}
 	configuration := n.raft.GetConfiguration()

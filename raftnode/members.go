@@ -202,8 +202,8 @@ func (n *Node) TransferLeadership(ctx context.Context, id string) (string, error
 		return "", n.classify(err)
 	}
 	for {
-		if _, leader := n.raft.LeaderWithID(); leader != "" && string(leader) != n.config.ID {
-			return string(leader), nil
+		if leader := n.heard(); leader != "" && leader != n.config.ID {
+			return leader, nil
 		}
 		select {
 		case <-ctx.Done():

@@ -294,11 +294,27 @@ func (n *Node) ID() string { return n.config.ID }
 // Leader returns the leader's id and API address as far as this node knows (a hint), and whether it is this node, ready
 // to serve.
 func (n *Node) Leader() (id, apiAddress string, self bool) {
-	_, leader := n.raft.LeaderWithID()
+	leader := n.heard()
 	if leader == "" {
 		return "", "", false
 	}
-	return string(leader), n.apiAddress(string(leader)), n.leading.Load() != nil
+	return leader, n.apiAddress(leader), n.leading.Load() != nil
+}
+
+// heard returns the leader that this node hears, itself where it leads, "" for none.
+func (n *Node) heard() string {
+	_, leader := n.raft.LeaderWithID()
+	return heardIn(n.raft.State(), leader)
+}
+
+// heardIn is heard. A candidate hears none, though raft names it one that was elected in the term in which this node was asked to take
+// over: such a candidate takes entries without becoming a follower (appendEntries in raft 1.7.3), and names that leader for as long as
+// nobody elects it.
+func heardIn(state raft.RaftState, leader raft.ServerID) string {
+	if state == raft.Candidate {
+		return ""
+	}
+	return string(leader)
 }
 
 func (n *Node) apiAddress(id string) string {

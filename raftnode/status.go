@@ -42,9 +42,8 @@ type Check struct {
 
 // Status returns this node's view. It needs no leader.
 func (n *Node) Status() Status {
-	_, leader := n.raft.LeaderWithID()
 	s := Status{
-		ID: n.config.ID, Leader: string(leader), Term: n.raft.CurrentTerm(), CommitIndex: n.log.durable(n.raft.CommitIndex()),
+		ID: n.config.ID, Leader: n.heard(), Term: n.raft.CurrentTerm(), CommitIndex: n.log.durable(n.raft.CommitIndex()),
 		AppliedIndex: n.appliedIndex.Load(), LastIndex: n.raft.LastIndex(), Testing: n.config.Testing,
 	}
 	if id := n.cluster.Load(); id != nil {

@@ -17,30 +17,25 @@ type disk struct {
 	rand *rand.Rand
 	// slowest is how long a write takes at most.
 	slowest time.Duration
-	cut     bool
+	// cut is closed when the node is killed.
+	cut chan struct{}
 }
 
 func (d *disk) append(write func() error) error {
-	time.Sleep(d.latency())
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.cut {
+	timer := time.NewTimer(d.latency())
+	defer timer.Stop()
+	select {
+	case <-d.cut:
 		return errPowerCut
+	case <-timer.C:
+		return write()
 	}
-	return write()
 }
 
 func (d *disk) latency() time.Duration {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return time.Duration(d.rand.Int64N(int64(d.slowest) + 1))
-}
-
-// cutPower loses what is being written, and all that comes.
-func (d *disk) cutPower() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.cut = true
 }
 
 // drawDisk draws how long a write may take in a run: nothing, as most drivers of such tests have it, or a part of a heartbeat's
@@ -55,16 +50,14 @@ func (w *world) newDisk(id string) *disk {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	own := rand.New(rand.NewPCG(w.disks.Uint64(), 0x54)) //nolint:gosec // no secret
-	d := &disk{rand: own, slowest: time.Duration(own.Int64N(int64(w.plan.disk) + 1))}
+	d := &disk{rand: own, slowest: time.Duration(own.Int64N(int64(w.plan.disk) + 1)), cut: make(chan struct{})}
 	w.disk[id] = d
 	return d
 }
 
-// cutPower loses what a node is writing.
+// cutPower loses what a node is writing. It is the last of its life.
 func (w *world) cutPower(id string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if d := w.disk[id]; d != nil {
-		d.cutPower()
-	}
+	close(w.disk[id].cut)
 }
