@@ -39,7 +39,7 @@ func (n *Node) Restore(ctx context.Context, backup io.Reader, fromOther bool) (e
 		return 0, Position{}, n.notAccepted(NotReady)
 	}
 	defer n.paused.Store(false)
-	if err := n.raft.Barrier(n.config.ApplyTimeout).Error(); err != nil {
+	if err := n.await(n.raft.Barrier(n.config.ApplyTimeout)); err != nil {
 		return 0, Position{}, n.classify(err)
 	}
 	present := n.Clock()

@@ -11,6 +11,9 @@ import (
 // started again, the node goes on from the snapshot.
 var ErrConflictingLog = errors.New("the log's end was never committed and disagrees with the leader's snapshot")
 
+// ErrUncommittedRestore says that this node began a restore as a leader, and that its cluster went on without.
+var ErrUncommittedRestore = errors.New("a restore that was begun on this node never came to the others, which went on without it")
+
 // checkedSnapshots is raft's snapshot store. A follower that installs a snapshot keeps the end of its log even where that
 // disagrees with the snapshot; then it refuses every entry, gets the snapshot again, and so on for ever
 // (hashicorp/raft issue 697). So the end is cut off here, and, since raft has it in mind still, the node stops.

@@ -85,6 +85,28 @@ func TestAConflictIsCutAtTheStartToo(t *testing.T) {
 	}
 }
 
+// TestARestoreThatNobodyElseHasEndsTheNode: a leader was lost while it restored a backup. It has the snapshot, at an index to which the
+// next leader gave an entry; applied to what was restored, what comes after that would make replicas differ.
+func TestARestoreThatNobodyElseHasEndsTheNode(t *testing.T) {
+	n := openOne(t)
+	index, term := n.raft.LastIndex()+1, n.raft.CurrentTerm()
+	sink, err := n.snapshots.Create(raft.SnapshotVersionMax, index, term, raft.Configuration{}, 0, n.transport)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := sink.Close(); err != nil {
+		t.Fatal(err)
+	}
+	log := snapshotLog{n.log, &n.ends}
+	err = log.StoreLog(&raft.Log{Index: index, Term: term + 1, Type: raft.LogNoop})
+	if !errors.Is(err, ErrUncommittedRestore) || !errors.Is(n.Err(), ErrUncommittedRestore) {
+		t.Errorf("%v; the node ends with %v", err, n.Err())
+	}
+	if last, err := n.store.LastIndex(); err != nil || last != index-1 {
+		t.Errorf("the log ends at %d, %v", last, err)
+	}
+}
+
 // openWithSnapshot starts a node that has made a snapshot and has its whole log still.
 func openWithSnapshot(t *testing.T) *Node {
 	t.Helper()

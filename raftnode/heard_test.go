@@ -3,6 +3,7 @@ package raftnode
 import (
 	"io"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/raft"
 )
@@ -13,6 +14,7 @@ import (
 func TestACandidateHearsNobody(t *testing.T) {
 	conf, store := raft.DefaultConfig(), raft.NewInmemStore()
 	conf.LocalID, conf.LogOutput = "a", io.Discard
+	conf.HeartbeatTimeout, conf.ElectionTimeout = time.Minute, time.Minute // nothing but what it is told changes it
 	_, own := raft.NewInmemTransport("a")
 	_, other := raft.NewInmemTransport("b")
 	own.Connect("b", other)

@@ -164,6 +164,7 @@ func TestAWriteThatFailsAnswersAll(t *testing.T) {
 	writing, outcome, broken := make(chan struct{}, 1), make(chan error), errors.New("input/output error")
 	var armed atomic.Bool
 	n := openOne(t, func(c *Config) {
+		c.StallLimit = time.Minute
 		c.Append = func(write func() error) error {
 			if !armed.Load() {
 				return write()

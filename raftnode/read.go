@@ -95,7 +95,7 @@ func (n *Node) readable(ctx context.Context, mode ReadMode) error {
 		return n.notAccepted(n.whyNotLeading())
 	}
 	if n.config.ReadByBarrier {
-		if err := n.raft.Barrier(n.config.ApplyTimeout).Error(); err != nil {
+		if err := n.await(n.raft.Barrier(n.config.ApplyTimeout)); err != nil {
 			return n.notAccepted(NotLeader)
 		}
 		return nil

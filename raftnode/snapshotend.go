@@ -2,6 +2,7 @@ package raftnode
 
 import (
 	"errors"
+	"fmt"
 	"sync"
 
 	"github.com/hashicorp/raft"
@@ -56,6 +57,24 @@ func (e *snapshotEnds) term(index uint64) (term uint64, ok bool) {
 type snapshotLog struct {
 	*parallelLog
 	ends *snapshotEnds
+}
+
+// StoreLog implements raft.LogStore.
+func (l snapshotLog) StoreLog(log *raft.Log) error { return l.StoreLogs([]*raft.Log{log}) }
+
+// StoreLogs implements raft.LogStore. What a snapshot stands for is committed, but for one case: raft's Restore has its snapshot on this
+// disk before anybody else knows of it. If the leader is lost then, its successor gives the snapshot's index to an entry, and raft would
+// leave that one out here and apply the next ones to what was restored.
+func (l snapshotLog) StoreLogs(logs []*raft.Log) error {
+	for _, log := range logs {
+		if term, ok := l.ends.term(log.Index); ok && term != log.Term {
+			err := fmt.Errorf("%w: entry %d is of term %d, the restore was of term %d; replace this node by a new one", ErrUncommittedRestore,
+				log.Index, log.Term, term)
+			l.fatal(err)
+			return err
+		}
+	}
+	return l.parallelLog.StoreLogs(logs)
 }
 
 // GetLog implements raft.LogStore.

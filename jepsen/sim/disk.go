@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"sync"
 	"time"
+
+	"github.com/quotad/quotad/raftnode"
 )
 
 // errPowerCut is what a write ends with whose node was killed meanwhile.
@@ -26,8 +28,12 @@ func (d *disk) append(write func() error) error {
 	defer timer.Stop()
 	select {
 	case <-d.cut:
-		return errPowerCut
 	case <-timer.C:
+	}
+	select {
+	case <-d.cut:
+		return errPowerCut
+	default:
 		return write()
 	}
 }
@@ -55,9 +61,14 @@ func (w *world) newDisk(id string) *disk {
 	return d
 }
 
-// cutPower loses what a node is writing. It is the last of its life.
-func (w *world) cutPower(id string) {
+// takeDown is take, and loses what the node is writing.
+func (w *world) takeDown(id string) *raftnode.Node {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	close(w.disk[id].cut)
+	node := w.nodes[id]
+	if node != nil {
+		close(w.disk[id].cut)
+	}
+	w.nodes[id] = nil
+	return node
 }

@@ -84,7 +84,10 @@ func (w *world) any(r *rand.Rand) string {
 
 // crash kills a node and starts it again a little later.
 func (w *world) crash(id string) {
-	if id == "" || !w.kill(id) {
+	w.starts <- struct{}{} // nobody starts a node that is being killed
+	killed := id != "" && w.kill(id)
+	<-w.starts
+	if !killed {
 		return
 	}
 	w.pause(20, 2500)
@@ -106,7 +109,9 @@ func (w *world) again(id string) {
 
 func (w *world) crashAll() {
 	all := w.all()
+	w.starts <- struct{}{}
 	w.kill(all...)
+	<-w.starts
 	w.pause(20, 500)
 	for _, id := range all {
 		w.again(id)

@@ -226,9 +226,8 @@ func (w *world) take(id string) *raftnode.Node {
 func (w *world) kill(ids ...string) bool {
 	var nodes []*raftnode.Node
 	for _, id := range ids {
-		if node := w.take(id); node != nil {
+		if node := w.takeDown(id); node != nil {
 			nodes = append(nodes, node)
-			w.cutPower(id)
 			w.mesh.reset(hostOf(id), "")
 		}
 	}
