@@ -44,8 +44,8 @@ func (d *disk) latency() time.Duration {
 	return time.Duration(d.rand.Int64N(int64(d.slowest) + 1))
 }
 
-// drawDisk draws how long a write may take in a run: nothing, as most drivers of such tests have it, or a part of a heartbeat's
-// timeout, up to so much that leaders are lost by it.
+// drawDisk draws how long a write may take in a run: no time, or a part of a heartbeat's timeout, up to so much that leaders are lost
+// by it. From a stream of its own, so that the seed's other draws keep their meaning.
 func drawDisk(seed uint64, heartbeat time.Duration) time.Duration {
 	parts := []time.Duration{0, heartbeat / 20, heartbeat / 5, heartbeat / 2}
 	return parts[rand.New(rand.NewPCG(seed, 0x53)).IntN(len(parts))] //nolint:gosec // no secret
@@ -65,10 +65,9 @@ func (w *world) newDisk(id string) *disk {
 func (w *world) takeDown(id string) *raftnode.Node {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	node := w.nodes[id]
+	node := w.takeLocked(id)
 	if node != nil {
 		close(w.disk[id].cut)
 	}
-	w.nodes[id] = nil
 	return node
 }

@@ -217,6 +217,10 @@ func (w *world) node(id string) *raftnode.Node {
 func (w *world) take(id string) *raftnode.Node {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	return w.takeLocked(id)
+}
+
+func (w *world) takeLocked(id string) *raftnode.Node {
 	node := w.nodes[id]
 	w.nodes[id] = nil
 	return node
