@@ -48,8 +48,9 @@ func (m machine) Apply(log *raft.Log) any {
 	if sooner {
 		n.kickTicker()
 	}
+	n.proposer.applied(log.Data, &applied)
 	n.config.crash.pass("after-apply")
-	return applied
+	return nil
 }
 
 // Snapshot implements raft.FSM. Freezing takes no time; the state is written while commands go on. What is no longer applied would

@@ -140,6 +140,7 @@ func Open(config Config) (*Node, error) {
 		n.config.Append = nil
 	}
 	n.metrics = newMetrics(config.Registerer)
+	n.proposer = newProposer(n)
 	if err := n.open(); err != nil {
 		n.closeFiles()
 		return nil, err
@@ -279,7 +280,6 @@ func (n *Node) identify() error {
 
 // start starts the goroutines.
 func (n *Node) start() {
-	n.proposer = newProposer(n)
 	n.port.start()
 	for _, run := range []func(){n.proposer.run, n.lead, n.tick, n.watchStall, n.watchSpace, n.formCluster, n.sampleWalls, n.watchMembership} {
 		n.wg.Go(func() {

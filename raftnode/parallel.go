@@ -25,6 +25,8 @@ type parallelLog struct {
 	mu sync.Mutex
 	// writing are entries in their order that are not on disk, or not known to be.
 	writing []*raft.Log
+	// recent are the entries before them.
+	recent recentEntries
 	// written is signalled when some of them are, or err is set.
 	written *sync.Cond
 	// err is why a write failed; it was the last one.
@@ -42,15 +44,12 @@ func (l *parallelLog) StoreLog(log *raft.Log) error { return l.StoreLogs([]*raft
 
 // StoreLogs implements raft.LogStore.
 func (l *parallelLog) StoreLogs(logs []*raft.Log) error {
-	if !l.leads() || !areCommands(logs) || !l.goesOn(logs[0].Index) {
-		if err := l.wait(math.MaxUint64); err != nil {
-			return err
-		}
-		return l.failStop.StoreLogs(logs)
-	}
 	sealed, err := seal(logs)
 	if err != nil {
-		return err
+		return err // damaged on its way here: refused, and sent again
+	}
+	if !l.leads() || !areCommands(logs) || !l.goesOn(logs[0].Index) {
+		return l.store(sealed)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -61,6 +60,20 @@ func (l *parallelLog) StoreLogs(logs []*raft.Log) error {
 		go l.write()
 	}
 	l.writing = append(l.writing, sealed...)
+	return nil
+}
+
+// store stores entries and returns when they, and all before them, are on disk.
+func (l *parallelLog) store(sealed []*raft.Log) error {
+	if err := l.wait(math.MaxUint64); err != nil {
+		return err
+	}
+	if err := l.storeSealed(sealed); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.recent.add(sealed)
 	return nil
 }
 
@@ -90,6 +103,7 @@ func (l *parallelLog) write() {
 		err := l.storeSealed(logs)
 		l.mu.Lock()
 		if l.err = err; err == nil {
+			l.recent.add(logs)
 			l.writing = l.writing[len(logs):]
 		}
 		l.written.Broadcast()
@@ -143,21 +157,21 @@ func (l *parallelLog) GetLog(index uint64, log *raft.Log) error {
 	if !l.leads() {
 		l.await(index)
 	}
-	if entry := l.underWay(index); entry != nil {
+	if entry := l.inMemory(index); entry != nil {
 		*log = *entry
 		return nil
 	}
 	return l.failStop.GetLog(index, log)
 }
 
-// underWay returns an entry that is not on disk yet, nil for any other.
-func (l *parallelLog) underWay(index uint64) *raft.Log {
+// inMemory returns an entry that is not on disk yet, or not for long; nil for any other.
+func (l *parallelLog) inMemory(index uint64) *raft.Log {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.writing) == 0 || index < l.writing[0].Index || index-l.writing[0].Index >= uint64(len(l.writing)) {
-		return nil
+	if entry := entryAt(l.writing, index); entry != nil {
+		return entry
 	}
-	return l.writing[index-l.writing[0].Index]
+	return entryAt(l.recent.entries, index)
 }
 
 // LastIndex implements raft.LogStore.
@@ -175,5 +189,8 @@ func (l *parallelLog) DeleteRange(first, last uint64) error {
 	if err := l.wait(last + 1); err != nil {
 		return err
 	}
+	l.mu.Lock()
+	l.recent = recentEntries{}
+	l.mu.Unlock()
 	return l.failStop.DeleteRange(first, last)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -30,7 +31,8 @@ type proposer struct {
 	time  atomic.Bool
 	wake  chan struct{}
 	slots chan struct{}
-	wg    sync.WaitGroup
+	// flights are the entries that are on their way, one for each slot that is taken.
+	flights []*flight
 }
 
 // call is one Propose.
@@ -177,6 +179,13 @@ type part struct {
 	from, to int
 }
 
+// flight is an entry that is on its way.
+type flight struct {
+	data    []byte
+	parts   []part
+	started int64
+}
+
 // run makes entries until the node stops.
 func (p *proposer) run() {
 	for {
@@ -184,7 +193,6 @@ func (p *proposer) run() {
 		case <-p.wake:
 		case <-p.n.closing:
 			p.refuseAll(Stopping)
-			p.wg.Wait()
 			return
 		}
 		for p.pending() {
@@ -192,7 +200,6 @@ func (p *proposer) run() {
 			case p.slots <- struct{}{}:
 			case <-p.n.closing:
 				p.refuseAll(Stopping)
-				p.wg.Wait()
 				return
 			}
 			lead := p.n.leading.Load()
@@ -279,26 +286,53 @@ func (p *proposer) send(lead *leadership, parts []part, commands []*logpb.Comman
 		return
 	}
 	p.n.metrics.batch.Observe(float64(len(commands)))
-	started := p.n.config.Clock.Monotonic()
+	f := &flight{data: data, parts: parts, started: p.n.config.Clock.Monotonic()}
+	p.mu.Lock()
+	p.flights = append(p.flights, f)
+	p.mu.Unlock()
 	p.n.asked.Add(1)
 	future := p.n.raft.Apply(data, p.n.config.ApplyTimeout)
-	p.wg.Go(func() {
-		err := p.n.await(future)
-		p.n.asked.Add(-1)
-		<-p.slots
-		if err != nil {
-			p.finish(parts, nil, p.n.classify(err))
-			return
-		}
-		p.n.metrics.commit.Observe(float64(p.n.config.Clock.Monotonic()-started) / 1e9)
-		applied, ok := future.Response().(fsm.Applied)
-		if !ok {
-			p.finish(parts, nil, &UnknownError{Err: errors.New("the log gave no result")})
-			return
-		}
-		p.n.config.crash.pass("before-answer")
-		p.finish(parts, &applied, nil)
-	})
+	go func() { p.failed(f, future.Error()) }()
+}
+
+// applied answers the calls of an entry that has just been applied, if it is one of this proposer's: it is known by its data, which raft
+// hands on as they are. To wait for raft's future first would wake two goroutines more for each entry.
+func (p *proposer) applied(data []byte, applied *fsm.Applied) {
+	f := p.land(func(f *flight) bool { return len(data) > 0 && &f.data[0] == &data[0] })
+	if f == nil {
+		return
+	}
+	p.n.metrics.commit.Observe(float64(p.n.config.Clock.Monotonic()-f.started) / 1e9)
+	p.n.config.crash.pass("before-answer")
+	p.finish(f.parts, applied, nil)
+}
+
+// failed answers the calls of an entry that raft is done with, unless it was applied.
+func (p *proposer) failed(of *flight, err error) {
+	if p.land(func(f *flight) bool { return f == of }) == nil {
+		return
+	}
+	if err == nil {
+		err = &UnknownError{Err: errors.New("the log gave no result")}
+	} else {
+		err = p.n.classify(err)
+	}
+	p.finish(of.parts, nil, err)
+}
+
+// land takes an entry off those on their way, nil where there is no such.
+func (p *proposer) land(is func(*flight) bool) *flight {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	i := slices.IndexFunc(p.flights, is)
+	if i < 0 {
+		return nil
+	}
+	f := p.flights[i]
+	p.flights = slices.Delete(p.flights, i, i+1)
+	p.n.asked.Add(-1)
+	<-p.slots
+	return f
 }
 
 // finish answers the calls of an entry.
