@@ -161,7 +161,7 @@ func (n *Node) suspectTransfer() {
 	if n.stopping.Load() || !n.suspicious.CompareAndSwap(false, true) {
 		return
 	}
-	n.wg.Go(func() {
+	go func() { // not one of n.wg, which may be waited for by now
 		defer n.suspicious.Store(false)
 		for range 8 {
 			if !n.pause(n.config.ElectionTimeout / 4) {
@@ -172,7 +172,7 @@ func (n *Node) suspectTransfer() {
 			}
 		}
 		n.fail(ErrTransferStuck)
-	})
+	}()
 }
 
 // await waits for a future of raft, which may hang when raft stops.

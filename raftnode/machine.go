@@ -48,7 +48,7 @@ func (m machine) Apply(log *raft.Log) any {
 	if sooner {
 		n.kickTicker()
 	}
-	n.proposer.applied(log.Data, &applied)
+	n.proposer.applied(log.Data, &applied) // which has a lock of its own, and may not be asked under the node's
 	n.config.crash.pass("after-apply")
 	return nil
 }

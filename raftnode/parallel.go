@@ -25,7 +25,7 @@ type parallelLog struct {
 	mu sync.Mutex
 	// writing are entries in their order that are not on disk, or not known to be.
 	writing []*raft.Log
-	// recent are the entries before them.
+	// recent are the entries right before them, which are on disk.
 	recent recentEntries
 	// written is signalled when some of them are, or err is set.
 	written *sync.Cond

@@ -175,18 +175,27 @@ func TestAWriteThatFailsAnswersAll(t *testing.T) {
 	})
 	before := n.appliedIndex.Load()
 	armed.Store(true)
-	var futures []raft.ApplyFuture
-	for range 3 {
-		futures = append(futures, n.raft.Apply([]byte("not for the state machine"), 0))
+	answers := make(chan error, n.config.EntriesInFlight)
+	for i := range uint64(cap(answers)) {
+		go func() {
+			_, _, err := n.Propose(context.Background(), slots(1))
+			answers <- err
+		}()
+		poll(t, "an entry is on its way", func() bool { return n.raft.LastIndex() > before+i })
 	}
+	future := n.raft.Apply([]byte("not for the state machine"), 0)
 	<-writing
-	poll(t, "raft takes all for committed", func() bool { return n.raft.CommitIndex() >= before+3 })
+	poll(t, "raft takes all for committed", func() bool { return n.raft.CommitIndex() >= before+uint64(cap(answers))+1 })
 	outcome <- broken
-	for i, future := range futures {
-		if err := future.Error(); err != nil {
-			t.Errorf("entry %d: %v", i+1, err)
+	for range cap(answers) {
+		if err := <-answers; !isUnknown(err) {
+			t.Errorf("who asked hears: %v", err)
 		}
 	}
+	if err := future.Error(); err != nil {
+		t.Errorf("the last entry: %v", err)
+	}
+	poll(t, "nothing is on its way", func() bool { return n.asked.Load() == 0 && len(n.proposer.slots) == 0 })
 	if _, err := (machine{n}).Snapshot(); !errors.Is(err, broken) || !errors.Is(n.Err(), broken) {
 		t.Errorf("a snapshot: %v; the node ends with %v", err, n.Err())
 	}

@@ -31,7 +31,7 @@ type proposer struct {
 	time  atomic.Bool
 	wake  chan struct{}
 	slots chan struct{}
-	// flights are the entries that are on their way, one for each slot that is taken.
+	// flights are the entries that are on their way. Each holds a slot.
 	flights []*flight
 }
 
@@ -273,7 +273,7 @@ func (p *proposer) take() (parts []part, commands []*logpb.Command) {
 	return parts, commands
 }
 
-// send stamps, encodes and proposes an entry, and answers its calls when it is applied.
+// send stamps, encodes and proposes an entry, which applied or failed answers for.
 func (p *proposer) send(lead *leadership, parts []part, commands []*logpb.Command) {
 	present := p.n.presentClock(&lead.clock)
 	data, err := proto.Marshal(&logpb.Entry{
@@ -291,8 +291,7 @@ func (p *proposer) send(lead *leadership, parts []part, commands []*logpb.Comman
 	p.flights = append(p.flights, f)
 	p.mu.Unlock()
 	p.n.asked.Add(1)
-	future := p.n.raft.Apply(data, p.n.config.ApplyTimeout)
-	go func() { p.failed(f, future.Error()) }()
+	go p.failed(f, p.n.raft.Apply(data, p.n.config.ApplyTimeout))
 }
 
 // applied answers the calls of an entry that has just been applied, if it is one of this proposer's: it is known by its data, which raft
@@ -307,8 +306,10 @@ func (p *proposer) applied(data []byte, applied *fsm.Applied) {
 	p.finish(f.parts, applied, nil)
 }
 
-// failed answers the calls of an entry that raft is done with, unless it was applied.
-func (p *proposer) failed(of *flight, err error) {
+// failed answers the calls of an entry that raft is done with, unless it was applied. Where raft forgets its future, as it may when it
+// stops, the node is done, and those who call hear of that.
+func (p *proposer) failed(of *flight, future raft.Future) {
+	err := future.Error()
 	if p.land(func(f *flight) bool { return f == of }) == nil {
 		return
 	}

@@ -1,9 +1,9 @@
 package raftnode
 
 import (
-	"bytes"
 	"errors"
 	"math"
+	"reflect"
 	"strconv"
 	"sync/atomic"
 	"testing"
@@ -117,8 +117,9 @@ func TestWhatIsKeptIsWhatTheDiskHas(t *testing.T) {
 				for index := next - min(next, 300); index <= next+1; index++ {
 					var got, want raft.Log
 					err, wanted := l.GetLog(index, &got), disk.InmemStore.GetLog(index, &want)
-					if !errors.Is(err, wanted) || got.Term != want.Term || !bytes.Equal(got.Data, want.Data) {
-						t.Fatalf("entry %d is of term %d, %v; on disk of term %d, %v", index, got.Term, err, want.Term, wanted)
+					if !errors.Is(err, wanted) || !reflect.DeepEqual(got, want) {
+						t.Fatalf("entry %d is of term %d with sum %x, %v; on disk of term %d with sum %x, %v",
+							index, got.Term, got.Extensions, err, want.Term, want.Extensions, wanted)
 					}
 				}
 			},

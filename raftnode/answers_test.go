@@ -1,0 +1,72 @@
+package raftnode
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+func isUnknown(err error) bool {
+	_, unknown := errors.AsType[*UnknownError](err)
+	return unknown
+}
+
+// pastFuture is a future of raft that has come.
+type pastFuture struct{ err error }
+
+func (f pastFuture) Error() error { return f.err }
+
+// TestAnEntryAnswersItsOwnCalls: whatever is applied here while entries are on their way, and in whatever order, the calls of an entry get
+// its results and no others, once; and what held a place for it is free again.
+func TestAnEntryAnswersItsOwnCalls(t *testing.T) {
+	n := openOne(t, func(c *Config) { c.EntriesInFlight = 3 })
+	p := newProposer(n)
+	var calls []*call
+	var flights []*flight
+	for range cap(p.slots) {
+		c := &call{commands: make([]*logpb.Command, 1), results: make([]*logpb.Result, 1), left: 1, finished: make(chan struct{})}
+		f := &flight{data: []byte("the same"), parts: []part{{call: c, to: 1}}}
+		p.slots <- struct{}{}
+		n.asked.Add(1)
+		calls, flights, p.flights = append(calls, c), append(flights, f), append(p.flights, f)
+	}
+	answered := func() (which []int) {
+		for i, c := range calls {
+			select {
+			case <-c.finished:
+				which = append(which, i)
+			default:
+			}
+		}
+		return which
+	}
+	result := &fsm.Applied{Index: 7, Results: []*logpb.Result{{}}}
+	p.applied(bytes.Clone(flights[0].data), result)
+	p.applied(nil, result)
+	if got := answered(); len(got) != 0 {
+		t.Fatalf("entries of others answered %v", got)
+	}
+	p.applied(flights[1].data, result)
+	if got := answered(); len(got) != 1 || got[0] != 1 || calls[1].err != nil || calls[1].at.Index != 7 || calls[1].results[0] != result.Results[0] {
+		t.Fatalf("the second entry answered %v: %+v", got, calls[1])
+	}
+	p.failed(flights[1], pastFuture{raft.ErrLeadershipLost})
+	p.applied(flights[1].data, result)
+	if calls[1].err != nil || len(p.flights) != 2 || len(p.slots) != 2 {
+		t.Fatalf("after it had landed: %v, %d entries on their way, %d slots taken", calls[1].err, len(p.flights), len(p.slots))
+	}
+	p.failed(flights[0], pastFuture{raft.ErrLeadershipLost})
+	p.failed(flights[2], pastFuture{})
+	if got := answered(); len(got) != 3 || !isUnknown(calls[0].err) || !isUnknown(calls[2].err) {
+		t.Errorf("%v are answered: %v, %v", got, calls[0].err, calls[2].err)
+	}
+	if len(p.flights) != 0 || len(p.slots) != 0 {
+		t.Errorf("%d entries on their way, %d slots taken", len(p.flights), len(p.slots))
+	}
+	poll(t, "none is awaited", func() bool { return n.asked.Load() == 0 })
+}
