@@ -29,8 +29,6 @@ type crowd struct {
 	of size
 	// tickets are those that wait.
 	tickets []uint64
-	// pick draws an index below n: uniformly, or some of them far more often than others.
-	pick func(n int) int
 }
 
 func newCrowd(s size) *crowd {
@@ -107,13 +105,6 @@ func (c *crowd) work(n int) []*logpb.Command {
 		c.tickets = c.tickets[:len(c.tickets)-1]
 	}
 	return commands
-}
-
-// skewed draws small indexes far more often than large ones.
-func (c *crowd) skewed() {
-	c.pick = func(n int) int {
-		return int(rand.NewZipf(c.random, 1.2, 10, uint64(n-1)).Uint64())
-	}
 }
 
 // BenchmarkCrowd is the cost of a command in a state with many of everything, with uniform and with skewed access.

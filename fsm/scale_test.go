@@ -21,6 +21,7 @@ var sizes = []int{10_000, 100_000, 1_000_000}
 // bigState returns a machine with so many live leases of one quota, by up to 100,000 holders.
 func bigState(leases int) *scale {
 	s := &scale{m: New(), random: rand.New(rand.NewPCG(1, 2)), leases: leases} //nolint:gosec // a benchmark's choices
+	s.pick = s.random.IntN
 	s.apply(applyQuotas(rateOf("q", 1<<50, minute)))
 	commands := make([]*logpb.Command, 0, 500)
 	for i := range leases {
@@ -41,6 +42,8 @@ type scale struct {
 	now    int64
 	random *rand.Rand
 	leases int
+	// pick draws an index below n: uniformly, or some of them far more often than others.
+	pick func(n int) int
 	// follows: results are nobody's.
 	follows bool
 }
@@ -67,10 +70,10 @@ func (s *scale) apply(commands ...*logpb.Command) time.Duration {
 func (s *scale) mix(n int) []*logpb.Command {
 	commands := make([]*logpb.Command, n)
 	for i := range commands {
-		id := uint64(s.random.IntN(s.leases) + 1)
+		id := uint64(s.pick(s.leases) + 1)
 		commands[i] = renew(&logpb.Renew{Lease: id, Fence: id})
 		if i%2 == 1 {
-			a := ask(fmt.Sprintf("h%d", s.random.IntN(100_000)), itemOf("q", 1))
+			a := ask(fmt.Sprintf("h%d", s.pick(100_000)), itemOf("q", 1))
 			a.Consume = true
 			commands[i] = reserve(a)
 		}
@@ -78,24 +81,34 @@ func (s *scale) mix(n int) []*logpb.Command {
 	return commands
 }
 
-// BenchmarkApply is the cost of a command by the number of live leases, accessed uniformly.
+// skewed draws small numbers far more often than large ones.
+func (s *scale) skewed() {
+	s.pick = func(n int) int {
+		return int(rand.NewZipf(s.random, 1.2, 10, uint64(n-1)).Uint64())
+	}
+}
+
+// BenchmarkApply is the cost of a command by the number of live leases, accessed uniformly, and so that few are accessed most.
 func BenchmarkApply(b *testing.B) {
 	for _, size := range sizes {
-		b.Run(fmt.Sprintf("leases=%d", size), func(b *testing.B) {
-			var before, after runtime.MemStats
-			runtime.GC()
-			runtime.ReadMemStats(&before)
-			s := bigState(size)
-			runtime.GC()
-			runtime.ReadMemStats(&after)
-			b.ResetTimer()
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		s := bigState(size)
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		run := func(b *testing.B) {
+			b.Helper()
 			var took time.Duration
 			for n := 0; n < b.N; n += 100 {
 				took += s.apply(s.mix(100)...)
 			}
 			b.ReportMetric(float64(took.Nanoseconds())/float64(b.N), "ns/command")
 			b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/float64(size), "bytes/lease")
-		})
+		}
+		b.Run(fmt.Sprintf("leases=%d", size), run)
+		s.skewed()
+		b.Run(fmt.Sprintf("leases=%d-skewed", size), run)
 	}
 }
 

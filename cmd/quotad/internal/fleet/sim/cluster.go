@@ -35,6 +35,8 @@ type cluster struct {
 	hear func(fsm.Event)
 
 	index, term uint64
+	// commands and entries are how many were applied.
+	commands, entries int64
 	// base and since make stamps: the state's time when the leader began, and when that was.
 	base, since int64
 	leading     bool
@@ -148,6 +150,8 @@ func (c *cluster) write(requests []*request) {
 // apply applies an entry and answers its requests.
 func (c *cluster) apply(e *entry) {
 	c.index++
+	c.entries++
+	c.commands += int64(len(e.requests))
 	applied := c.machine.Apply(c.index, c.term, e.data)
 	for i, r := range e.requests {
 		if waiting := applied.Results[i].GetWaiting(); waiting != nil {

@@ -114,3 +114,29 @@ agents: [{name: a, start: 4m, tasks: 1, use: {q: 11}, patience: forever}]
 		t.Errorf("%d given up, the longest after %v; want 6m", r.GivenUp, longest)
 	}
 }
+
+// What a fleet asks of the cluster is counted: a call is two commands where each asks, a fraction of one where they come from batches,
+// and none where everybody is on their own.
+func TestWhatTheClusterIsAskedFor(t *testing.T) {
+	for _, c := range []struct {
+		side        Side
+		batch       string
+		least, most float64
+	}{{Alone, "false", 0, 0}, {Governed, "false", 2, 2.2}, {Governed, "true", 0.01, 0.8}} {
+		f, err := fleet.Parse("fleet.yaml", []byte(`for: 2m
+quotas: [{name: q, rate: {limit: 12000, per: 1m}}]
+agents: [{name: a, count: 5, every: 1m, calls: 500, use: {q: 1}, latency: 50ms-150ms, batch: `+c.batch+`}]
+`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := Run(t.Context(), f, c.side, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		each := float64(r.Commands) / float64(r.Served)
+		if each < c.least || each > c.most || r.Entries > 2*r.Commands || (r.Entries > 0) != (r.Commands > 0) {
+			t.Errorf("%s, batch: %s: %d commands in %d entries for %d calls", c.side, c.batch, r.Commands, r.Entries, r.Served)
+		}
+	}
+}

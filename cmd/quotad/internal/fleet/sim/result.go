@@ -35,6 +35,9 @@ type Result struct {
 	TooLate int64 `json:"tooLate"`
 	// StaleFences is how many commands were refused for a dead fence.
 	StaleFences int64 `json:"staleFences"`
+	// Commands is what the cluster was asked for, in so many Entries of its log; some carry the time only.
+	Commands int64 `json:"commands,omitempty"`
+	Entries  int64 `json:"entries,omitempty"`
 	// Reclaimed is how long what a dead agent held was held after its death, at most.
 	Reclaimed time.Duration `json:"reclaimed,omitempty"`
 	// Unclaimed is how many leases of the dead were still held at the end.
@@ -135,6 +138,9 @@ func (b *book) result(side Side, seed uint64) *Result {
 		GaveUps: b.gaveUps, Late: b.late, TooLate: b.tooLate, StaleFences: b.stale, Reclaimed: time.Duration(b.reclaim),
 		Unclaimed: len(b.orphans), Latency: time.Duration(median(b.latencies)),
 		Refusals: reasonWords(b.refusals), Failures: reasonWords(b.failures),
+	}
+	if w.cluster != nil {
+		r.Commands, r.Entries = w.cluster.commands, w.cluster.entries
 	}
 	if w.unfinished == 0 && b.finish > 0 {
 		r.Finish = time.Duration(b.finish)
