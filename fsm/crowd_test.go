@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
-	"runtime"
 	"testing"
 	"time"
 
@@ -110,12 +109,7 @@ func (c *crowd) work(n int) []*logpb.Command {
 // BenchmarkCrowd is the cost of a command in a state with many of everything, with uniform and with skewed access.
 func BenchmarkCrowd(b *testing.B) {
 	for _, s := range crowds {
-		var before, after runtime.MemStats
-		runtime.GC()
-		runtime.ReadMemStats(&before)
-		c := newCrowd(s)
-		runtime.GC()
-		runtime.ReadMemStats(&after)
+		c, bytes := weighed(func() *crowd { return newCrowd(s) })
 		for _, access := range []string{"uniform", "skewed"} {
 			b.Run(s.String()+"/"+access, func(b *testing.B) {
 				if access == "skewed" {
@@ -127,7 +121,7 @@ func BenchmarkCrowd(b *testing.B) {
 					took += c.results(c.work(100)...)
 				}
 				b.ReportMetric(float64(took.Nanoseconds())/float64(n), "ns/command")
-				b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/1e6, "MB")
+				b.ReportMetric(bytes/1e6, "MB")
 			})
 		}
 	}

@@ -88,15 +88,21 @@ func (s *scale) skewed() {
 	}
 }
 
+// weighed builds a state and returns how many bytes it takes.
+func weighed[T any](build func() T) (state T, bytes float64) {
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	state = build()
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	return state, float64(after.HeapAlloc) - float64(before.HeapAlloc)
+}
+
 // BenchmarkApply is the cost of a command by the number of live leases, accessed uniformly, and so that few are accessed most.
 func BenchmarkApply(b *testing.B) {
 	for _, size := range sizes {
-		var before, after runtime.MemStats
-		runtime.GC()
-		runtime.ReadMemStats(&before)
-		s := bigState(size)
-		runtime.GC()
-		runtime.ReadMemStats(&after)
+		s, bytes := weighed(func() *scale { return bigState(size) })
 		run := func(b *testing.B) {
 			b.Helper()
 			var took time.Duration
@@ -104,7 +110,7 @@ func BenchmarkApply(b *testing.B) {
 				took += s.apply(s.mix(100)...)
 			}
 			b.ReportMetric(float64(took.Nanoseconds())/float64(b.N), "ns/command")
-			b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/float64(size), "bytes/lease")
+			b.ReportMetric(bytes/float64(size), "bytes/lease")
 		}
 		b.Run(fmt.Sprintf("leases=%d", size), run)
 		s.skewed()

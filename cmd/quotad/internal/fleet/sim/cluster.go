@@ -147,12 +147,17 @@ func (c *cluster) write(requests []*request) {
 	})
 }
 
-// apply applies an entry and answers its requests.
-func (c *cluster) apply(e *entry) {
+// applied applies an entry.
+func (c *cluster) applied(e *entry) fsm.Applied {
 	c.index++
 	c.entries++
 	c.commands += int64(len(e.requests))
-	applied := c.machine.Apply(c.index, c.term, e.data)
+	return c.machine.Apply(c.index, c.term, e.data)
+}
+
+// apply applies an entry and answers its requests.
+func (c *cluster) apply(e *entry) {
+	applied := c.applied(e)
 	for i, r := range e.requests {
 		if waiting := applied.Results[i].GetWaiting(); waiting != nil {
 			c.waiting[waiting.Ticket] = r
@@ -285,8 +290,7 @@ func (c *cluster) restore() {
 
 // applyUnheard applies an entry whose callers have lost their leader.
 func (c *cluster) applyUnheard(e *entry) {
-	c.index++
-	for _, happened := range c.machine.Apply(c.index, c.term, e.data).Events {
+	for _, happened := range c.applied(e).Events {
 		c.hear(happened)
 	}
 }
