@@ -57,6 +57,16 @@ func newProposer(n *Node) *proposer {
 // or with *NotAcceptedError (nothing was or will be applied), or *UnknownError (some may be). Commands of one call are
 // applied in order, not necessarily in one entry. The position is that of the last entry.
 func (n *Node) Propose(ctx context.Context, commands ...*logpb.Command) ([]*logpb.Result, Position, error) {
+	return n.propose(ctx, false, commands)
+}
+
+// ProposeThrough is Propose for one that clears up after a caller who goes away: the end of ctx takes back what is not in an entry
+// yet, but does not cut short what is, so that what it came to is known.
+func (n *Node) ProposeThrough(ctx context.Context, commands ...*logpb.Command) ([]*logpb.Result, Position, error) {
+	return n.propose(ctx, true, commands)
+}
+
+func (n *Node) propose(ctx context.Context, through bool, commands []*logpb.Command) ([]*logpb.Result, Position, error) {
 	if len(commands) == 0 {
 		return nil, Position{}, nil
 	}
@@ -74,31 +84,44 @@ func (n *Node) Propose(ctx context.Context, commands ...*logpb.Command) ([]*logp
 	if err := n.proposer.enqueue(c); err != nil {
 		return nil, Position{}, err
 	}
-	timer := time.NewTimer(n.config.ApplyTimeout)
-	defer timer.Stop()
-	select {
-	case <-c.finished:
-	case <-ctx.Done():
-		if n.proposer.takeBack(c) {
-			return nil, Position{}, n.notAccepted(Canceled)
-		}
-		select {
-		case <-c.finished:
-		default:
-			return nil, Position{}, &UnknownError{Err: ctx.Err()}
-		}
-	case <-timer.C:
-		if n.proposer.takeBack(c) {
-			return nil, Position{}, n.notAccepted(NotReady)
-		}
-		return nil, Position{}, &UnknownError{Err: errors.New("the log did not answer in time")}
-	case <-n.done:
-		return nil, Position{}, &UnknownError{Err: errors.New("the node stopped")}
-	}
-	if c.err != nil {
-		return nil, Position{}, c.err
+	if err := n.outcome(ctx, through, c); err != nil {
+		return nil, Position{}, err
 	}
 	return c.results, c.at, nil
+}
+
+// outcome waits until a call is finished, or nobody waits for it any more.
+func (n *Node) outcome(ctx context.Context, through bool, c *call) error {
+	timer := time.NewTimer(n.config.ApplyTimeout)
+	defer timer.Stop()
+	gone := ctx.Done()
+	for {
+		select {
+		case <-c.finished:
+			return c.err
+		case <-gone:
+			if n.proposer.takeBack(c) {
+				return n.notAccepted(Canceled)
+			}
+			gone = nil
+			if through {
+				continue
+			}
+			select {
+			case <-c.finished:
+				return c.err
+			default:
+				return &UnknownError{Err: ctx.Err()}
+			}
+		case <-timer.C:
+			if n.proposer.takeBack(c) {
+				return n.notAccepted(NotReady)
+			}
+			return &UnknownError{Err: errors.New("the log did not answer in time")}
+		case <-n.done:
+			return &UnknownError{Err: errors.New("the node stopped")}
+		}
+	}
 }
 
 func (n *Node) notAccepted(cause NotAcceptedCause) *NotAcceptedError {

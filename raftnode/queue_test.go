@@ -191,6 +191,38 @@ func TestACancelledCall(t *testing.T) {
 	}
 }
 
+// TestACallThatIsSeenThrough: the end of its context takes it back while it is queued, and not once it is on its way.
+func TestACallThatIsSeenThrough(t *testing.T) {
+	n := openOne(t, oneAtATime)
+	if _, _, err := n.Propose(t.Context(), slots(100)); err != nil {
+		t.Fatal(err)
+	}
+	blocked, open := block(n)
+	ctx, cancel := context.WithCancel(t.Context())
+	onItsWay, queued := make(chan error, 1), make(chan error, 1)
+	go func() {
+		results, _, err := n.ProposeThrough(ctx, take(1))
+		if err == nil && results[0].GetGranted() == nil {
+			err = fmt.Errorf("not granted: %v", results[0])
+		}
+		onItsWay <- err
+	}()
+	<-blocked
+	go func() {
+		_, _, err := n.ProposeThrough(ctx, take(10))
+		queued <- err
+	}()
+	poll(t, "the second queues up", func() bool { return n.proposer.queued() == 1 })
+	cancel()
+	if err := <-queued; causeOf(err) != Canceled {
+		t.Errorf("still queued: %v", err)
+	}
+	open()
+	if err := <-onItsWay; err != nil {
+		t.Errorf("on its way: %v", err)
+	}
+}
+
 // TestACallMaySpanEntries: its results come by position, whatever entry each command was in, also beside other calls.
 func TestACallMaySpanEntries(t *testing.T) {
 	n := openOne(t, oneAtATime)

@@ -21,7 +21,11 @@ type quotaService struct{ *Server }
 
 // propose sends one command through the log; a failure becomes an error.
 func (s *Server) propose(ctx context.Context, command *logpb.Command) (*logpb.Result, raftnode.Position, error) {
-	results, at, err := s.node.Propose(ctx, command)
+	return single(s.node.Propose(ctx, command))
+}
+
+// single is the outcome of one command that went through the log.
+func single(results []*logpb.Result, at raftnode.Position, err error) (*logpb.Result, raftnode.Position, error) {
 	if err != nil {
 		return nil, at, err
 	}
@@ -72,7 +76,11 @@ func (s *quotaService) reserve(ctx context.Context, r *request, req *quotav1.Res
 		return nil, err
 	}
 	command := reserveCommand(req, r.who)
-	result, at, err := s.propose(ctx, command)
+	propose := s.node.Propose
+	if anonymous(command) {
+		propose = s.node.ProposeThrough
+	}
+	result, at, err := single(propose(ctx, command))
 	if err != nil {
 		return nil, err
 	}
@@ -81,9 +89,9 @@ func (s *quotaService) reserve(ctx context.Context, r *request, req *quotav1.Res
 			return nil, err
 		}
 		result = s.keepSlots(ctx, result, req, r)
-		if ctx.Err() != nil && anonymous(command) {
-			s.giveBack(context.WithoutCancel(ctx), result.GetGranted())
-		}
+	}
+	if ctx.Err() != nil && anonymous(command) {
+		return nil, s.clearUp(context.WithoutCancel(ctx), result)
 	}
 	res := s.reserved(result, s.meta(r, at), s.node.Clock())
 	if refusal := res.GetRefusal(); refusal != nil && r.header.Get(HeaderRefusalStatus) == "429" {

@@ -89,6 +89,18 @@ func waitStopped(withdrawn bool) error {
 	})
 }
 
+// clearUp undoes a Reserve whose caller went away without an id to ask by, whatever it came to: nobody will ever hear of it.
+func (s *Server) clearUp(ctx context.Context, result *logpb.Result) error {
+	undone := s.giveBack(ctx, result.GetGranted())
+	if waiting := result.GetWaiting(); waiting != nil {
+		undone = s.giveUp(ctx, waiting.Ticket)
+	}
+	if !undone {
+		return &raftnode.UnknownError{Err: context.Canceled}
+	}
+	return &raftnode.NotAcceptedError{Cause: raftnode.Canceled}
+}
+
 // giveUp takes a Reserve whose caller went away out of the queue, or gives back what it was granted meanwhile. It tells
 // whether nothing is left of it.
 func (s *Server) giveUp(ctx context.Context, ticket uint64) bool {
@@ -107,7 +119,7 @@ func (s *Server) giveUp(ctx context.Context, ticket uint64) bool {
 	return err == nil && s.giveBack(ctx, result.GetGranted())
 }
 
-// giveBack ends a lease that nobody will ever hear of. It tells whether that is done.
+// giveBack ends a lease that nobody will ever hear of. It tells whether nothing is left of it, as of what was consumed there is.
 func (s *Server) giveBack(ctx context.Context, granted *logpb.Granted) bool {
 	if granted == nil {
 		return true
@@ -115,7 +127,7 @@ func (s *Server) giveBack(ctx context.Context, granted *logpb.Granted) bool {
 	_, _, err := s.node.Propose(ctx, &logpb.Command{Kind: &logpb.Command_Release{
 		Release: &logpb.Release{Lease: granted.Lease, Fence: granted.Fence},
 	}})
-	return err == nil
+	return err == nil && granted.Consumed == nil
 }
 
 // keepSlots gives a lease with slots, whose caller is still there, the length that was asked for. The result is the

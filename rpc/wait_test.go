@@ -1,9 +1,11 @@
 package rpc_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +13,7 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/quotad/quotad/fsm"
 	"github.com/quotad/quotad/fsm/logpb"
 	"github.com/quotad/quotad/raftnode"
 	"github.com/quotad/quotad/rpc"
@@ -127,18 +130,67 @@ func TestAWaitEndsWhenQuotaComesFree(t *testing.T) {
 	}
 }
 
-// TestACallerThatGoesAwayLeavesTheQueue, at the leader and through another node.
+// TestACallerThatGoesAwayLeavesTheQueue, at the leader and through another node, unless the cluster loses its leader meanwhile.
 func TestACallerThatGoesAwayLeavesTheQueue(t *testing.T) {
 	nodes := newNodes(t, 3)
 	apis, _ := oneSlot(t, nodes)
+	term := func(api quotav1connect.QuotaServiceClient) uint64 {
+		res, err := api.GetQuota(t.Context(), &quotav1.GetQuotaRequest{Name: "s"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res.Meta.Term
+	}
 	for _, api := range apis {
+		before := term(api)
 		ctx, leave := context.WithCancel(t.Context())
 		done := waitFor(t, ctx, api, nil)
 		leave()
 		if got := <-done; got.err == nil {
 			t.Fatalf("%v", got.res)
 		}
-		eventually(t, "an empty queue", func() bool { return waiting(t, api) == 0 })
+		eventually(t, "an empty queue", func() bool { return waiting(t, api) == 0 || term(api) != before })
+	}
+}
+
+// TestNothingIsLeftOfACallerThatGoesAwayMeanwhile: it goes while the entry with its Reserve is applied, before the node hears
+// what that came to.
+func TestNothingIsLeftOfACallerThatGoesAwayMeanwhile(t *testing.T) {
+	n := newNodes(t, 1)[0]
+	var leave context.CancelFunc
+	n.kill()
+	n.config.Applied = func(_ *fsm.Applied, payload []byte, _ func() [32]byte) {
+		if bytes.Contains(payload, []byte("gone")) {
+			leave()
+		}
+	}
+	n.again(t)
+	eventually(t, "a leader", func() bool { _, _, self := n.node.Leader(); return self })
+	apis, _ := oneSlot(t, []*testNode{n})
+	if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas", `{"quotas":[{"name":"free","slots":{"limit":100}}]}`); status != http.StatusOK {
+		t.Fatalf("%d %s", status, body)
+	}
+	for round := range 20 { // whether its end or the entry's is seen first is the scheduler's choice
+		for _, ask := range []string{
+			`"items":[{"quota":"s"}],"wait":"60s"`, `"items":[{"quota":"s"}],"wait":"60s","noBlock":true`, `"items":[{"quota":"free"}]`,
+		} {
+			ctx, goAway := context.WithCancel(t.Context())
+			leave = goAway
+			req := httptest.NewRequestWithContext(ctx, http.MethodPost, "/quota.v1.QuotaService/Reserve", strings.NewReader(`{"holder":"gone",`+ask+`}`))
+			req.Header.Set("Content-Type", "application/json")
+			answer := httptest.NewRecorder()
+			n.server.Handler().ServeHTTP(answer, req)
+			if goAway(); answer.Code == http.StatusOK {
+				t.Fatalf("round %d, %s: %s", round, ask, answer.Body)
+			}
+			if got := waiting(t, apis[0]); got != 0 {
+				t.Fatalf("round %d, %s: %d wait", round, ask, got)
+			}
+			res, err := apis[0].GetQuota(t.Context(), &quotav1.GetQuotaRequest{Name: "free"})
+			if err != nil || res.Quota.Held != 0 {
+				t.Fatalf("round %d, %s: %d are held, %v", round, ask, res.GetQuota().GetHeld(), err)
+			}
+		}
 	}
 }
 
