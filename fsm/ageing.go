@@ -87,11 +87,8 @@ func (m *Machine) standardTurn(w *waiter) (first uint64) {
 // again: it is the holder that grows old, not each of what it asks for. Who waits for something else is as old as before.
 func (m *Machine) rejuvenate(name string) {
 	var waiting []*waiter
-	m.waitersOf.Ascend(holderLease{holder: name}, func(hl holderLease) bool {
-		if hl.holder != name {
-			return false
-		}
-		if w, _ := m.waiters.Get(hl.lease); w.class == classBackground {
+	m.eachWaiterOf(name, func(w *waiter) bool {
+		if w.class == classBackground {
 			waiting = append(waiting, w)
 		}
 		return true

@@ -343,11 +343,7 @@ func (m *Machine) relieveWaitersOf(name string) {
 	if h, ok := m.holders.Get(name); !ok || h.waiting == 0 {
 		return
 	}
-	m.waitersOf.Ascend(holderLease{holder: name}, func(hl holderLease) bool {
-		if hl.holder != name {
-			return false
-		}
-		w, _ := m.waiters.Get(hl.lease)
+	m.eachWaiterOf(name, func(w *waiter) bool {
 		l, _ := m.lanes.Get(w.lane)
 		for _, number := range l.quotas {
 			m.relief[number], m.moved[number] = true, true

@@ -201,10 +201,9 @@ func (c *cascading) askAll(patient map[string]bool, victim string) {
 
 // waitsForPlain tells whether a holder waits for what is plenty; it may wait from before for what it is limited by.
 func waitsForPlain(s *State, name string) (found bool) {
-	s.waitersOf.Ascend(holderLease{holder: name}, func(hl holderLease) bool {
-		w, _ := s.waiters.Get(hl.lease)
-		found = hl.holder == name && len(w.ask.Items) == 1 && w.ask.Items[0].Quota == "plain"
-		return hl.holder == name && !found
+	s.eachWaiterOf(name, func(w *waiter) bool {
+		found = len(w.ask.Items) == 1 && w.ask.Items[0].Quota == "plain"
+		return !found
 	})
 	return found
 }

@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/quotad/quotad/fsm/logpb"
@@ -83,7 +84,7 @@ func (m *Machine) grant(ask *logpb.Reserve, needs []need, as standing, ticket ui
 	}
 	m.hold(l, ask, needs)
 	m.leases.Set(l.id, l)
-	m.ofHolder.Set(holderLease{holder: l.holder, lease: l.id})
+	m.leasesOf.Set(ownedBy(l.holder, l.id))
 	m.deadlines.Set(due{at: l.deadline, id: l.id})
 	noteServed(needs, as.rank, h.turn)
 	m.moveTurn(l.holder, costOf(needs))
@@ -193,6 +194,30 @@ func (it *item) heldOf(q *quota) int64 {
 		return 0
 	}
 	return it.held
+}
+
+// eachLeaseOf calls fn for a holder's leases, by id from one on, until it returns false.
+func (s *State) eachLeaseOf(holder string, from uint64, fn func(*lease) bool) {
+	first := ownedBy(holder, from)
+	s.leasesOf.Ascend(first, func(o owned) bool {
+		if o.holder != first.holder {
+			return false
+		}
+		l, _ := s.leases.Get(o.id)
+		return l.holder != holder || fn(l)
+	})
+}
+
+// newestLease returns a holder's newest live lease; nil: it has none.
+func (s *State) newestLease(holder string) (newest *lease) {
+	last := ownedBy(holder, math.MaxUint64)
+	s.leasesOf.Descend(last, func(o owned) bool {
+		if l, _ := s.leases.Get(o.id); o.holder == last.holder && l.holder == holder {
+			newest = l
+		}
+		return o.holder == last.holder && newest == nil
+	})
+	return newest
 }
 
 // mutableLease returns a lease that may be changed.
@@ -481,7 +506,7 @@ func (m *Machine) endLease(l *lease, how EventKind, withGrace bool) []*logpb.Gra
 		}
 	}
 	m.leases.Delete(l.id)
-	m.ofHolder.Delete(holderLease{holder: l.holder, lease: l.id})
+	m.leasesOf.Delete(ownedBy(l.holder, l.id))
 	m.deadlines.Delete(due{at: l.deadline, id: l.id})
 	m.orphanOperations(l)
 	if len(grace) > 0 {
@@ -504,11 +529,9 @@ func (m *Machine) expireLeases() {
 // resume ends all leases of a holder. Its former life is over, so its slots come free at once.
 func (m *Machine) resume(name string) {
 	var ids []uint64
-	m.ofHolder.Ascend(holderLease{holder: name}, func(hl holderLease) bool {
-		if hl.holder == name {
-			ids = append(ids, hl.lease)
-		}
-		return hl.holder == name
+	m.eachLeaseOf(name, 0, func(l *lease) bool {
+		ids = append(ids, l.id)
+		return true
 	})
 	for _, id := range ids {
 		if l, live := m.liveLease(id); live {

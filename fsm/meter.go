@@ -145,11 +145,7 @@ func (s *State) viewUsage(t *meter, q *quota, at Clock) UsageView {
 	g := q.ledgerAt(at)
 	v := UsageView{Holder: t.holder, Quota: q.name(), Used: -1, MeterCounts: t.MeterCounts}
 	v.Class, _ = s.byRules(t.holder)
-	s.ofHolder.Ascend(holderLease{holder: t.holder}, func(hl holderLease) bool {
-		if hl.holder != t.holder {
-			return false
-		}
-		l, _ := s.leases.Get(hl.lease)
+	s.eachLeaseOf(t.holder, 0, func(l *lease) bool {
 		for i := range l.items {
 			if it := &l.items[i]; it.quota == q.number && it.window == g.window && l.deadline > at.Now {
 				v.Reserved += it.held

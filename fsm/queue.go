@@ -107,18 +107,30 @@ func (m *Machine) insertWaiter(w *waiter, quotas []uint32) {
 	}
 	m.waiters.Set(w.ticket, w)
 	m.order.Set(w.place())
-	m.waitersOf.Set(holderLease{holder: w.ask.Holder, lease: w.ticket})
+	m.waitersOf.Set(ownedBy(w.ask.Holder, w.ticket))
 	m.waitEnds.Set(due{at: w.until, id: w.ticket})
 	if w.ages != 0 {
 		m.ages.Set(due{at: w.ages, id: w.ticket})
 	}
 }
 
+// eachWaiterOf calls fn for what a holder waits for, by ticket, until it returns false.
+func (s *State) eachWaiterOf(holder string, fn func(*waiter) bool) {
+	first := ownedBy(holder, 0)
+	s.waitersOf.Ascend(first, func(o owned) bool {
+		if o.holder != first.holder {
+			return false
+		}
+		w, _ := s.waiters.Get(o.id)
+		return w.ask.Holder != holder || fn(w)
+	})
+}
+
 // dequeue takes a waiter out of the queue. What it kept for itself comes free.
 func (m *Machine) dequeue(w *waiter) {
 	w, _ = m.waiters.Delete(w.ticket) // as it stands now: its turn may have moved
 	m.order.Delete(w.place())
-	m.waitersOf.Delete(holderLease{holder: w.ask.Holder, lease: w.ticket})
+	m.waitersOf.Delete(ownedBy(w.ask.Holder, w.ticket))
 	m.waitEnds.Delete(due{at: w.until, id: w.ticket})
 	m.ages.Delete(due{at: w.ages, id: w.ticket})
 	m.holder(w.ask.Holder).waiting--
@@ -224,11 +236,9 @@ func (m *Machine) setTurn(h *holder, turn uint64) {
 		return
 	}
 	var tickets []uint64
-	m.waitersOf.Ascend(holderLease{holder: h.name}, func(hl holderLease) bool {
-		if hl.holder == h.name {
-			tickets = append(tickets, hl.lease)
-		}
-		return hl.holder == h.name
+	m.eachWaiterOf(h.name, func(w *waiter) bool {
+		tickets = append(tickets, w.ticket)
+		return true
 	})
 	for _, ticket := range tickets {
 		w, _ := m.waiters.Get(ticket)

@@ -185,13 +185,7 @@ func (s *State) Leases(holder, quota string, after uint64, limit int, at Clock) 
 		return len(views) < limit
 	}
 	if holder != "" {
-		s.ofHolder.Ascend(holderLease{holder: holder, lease: after}, func(hl holderLease) bool {
-			if hl.holder != holder {
-				return false
-			}
-			l, _ := s.leases.Get(hl.lease)
-			return visit(l)
-		})
+		s.eachLeaseOf(holder, after, visit)
 		return views
 	}
 	s.leases.Ascend(after, func(_ uint64, l *lease) bool { return visit(l) })

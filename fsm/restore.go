@@ -211,7 +211,7 @@ func (m *Machine) takeLease(encoded *logpb.SnapshotLease) error {
 		return fmt.Errorf("lease %d begins with an ancestor's share", l.id)
 	}
 	m.leases.Set(l.id, l)
-	m.ofHolder.Set(holderLease{holder: l.holder, lease: l.id})
+	m.leasesOf.Set(ownedBy(l.holder, l.id))
 	m.deadlines.Set(due{at: l.deadline, id: l.id})
 	return nil
 }

@@ -32,7 +32,7 @@ type State struct {
 	quotas    *btree.Map[uint32, *quota]
 	names     *btree.Map[string, uint32]
 	leases    *btree.Map[uint64, *lease]
-	ofHolder  *btree.BTreeG[holderLease]
+	leasesOf  *btree.BTreeG[owned]
 	deadlines *btree.BTreeG[due]
 	// ops are ordered by lease and number. checks hold when to look at the records of ended leases again.
 	ops    *btree.BTreeG[keptOperation]
@@ -45,7 +45,7 @@ type State struct {
 	seen       *btree.BTreeG[holderSeen]
 	waiters    *btree.Map[uint64, *waiter]
 	order      *btree.BTreeG[place]
-	waitersOf  *btree.BTreeG[holderLease] // tickets by holder
+	waitersOf  *btree.BTreeG[owned]
 	lanes      *btree.Map[uint32, *lane]
 	laneOf     *btree.Map[string, uint32]
 	lanesOf    *btree.BTreeG[quotaLane]
@@ -84,9 +84,10 @@ type due struct {
 	id uint64
 }
 
-type holderLease struct {
-	holder string
-	lease  uint64
+// owned says that a holder has a lease, or a ticket. Of the holder there is a digest of its name, which takes less room and a search
+// compares faster; whoever finds it looks at the name.
+type owned struct {
+	holder, id uint64
 }
 
 type operationDue struct {
@@ -119,11 +120,17 @@ func lessOperationDue(a, b operationDue) bool {
 	return a.at < b.at || a.at == b.at && (a.lease < b.lease || a.lease == b.lease && a.op < b.op)
 }
 
-func lessHolderLease(a, b holderLease) bool {
-	if a.holder != b.holder {
-		return a.holder < b.holder
+// ownedBy returns the key of a holder's lease or ticket.
+func ownedBy(holder string, id uint64) owned {
+	digest := uint64(14695981039346656037) // FNV-1a
+	for i := range len(holder) {
+		digest = (digest ^ uint64(holder[i])) * 1099511628211
 	}
-	return a.lease < b.lease
+	return owned{holder: digest, id: id}
+}
+
+func lessOwned(a, b owned) bool {
+	return a.holder < b.holder || a.holder == b.holder && a.id < b.id
 }
 
 func lessHolderSeen(a, b holderSeen) bool {
@@ -155,7 +162,7 @@ func newState() *State {
 		quotas:     new(btree.Map[uint32, *quota]),
 		names:      new(btree.Map[string, uint32]),
 		leases:     new(btree.Map[uint64, *lease]),
-		ofHolder:   newTree(lessHolderLease),
+		leasesOf:   newTree(lessOwned),
 		deadlines:  newTree(lessDue),
 		ops:        newTree(lessOperation),
 		checks:     newTree(lessOperationDue),
@@ -166,7 +173,7 @@ func newState() *State {
 		seen:       newTree(lessHolderSeen),
 		waiters:    new(btree.Map[uint64, *waiter]),
 		order:      newTree(lessPlace),
-		waitersOf:  newTree(lessHolderLease),
+		waitersOf:  newTree(lessOwned),
 		lanes:      new(btree.Map[uint32, *lane]),
 		laneOf:     new(btree.Map[string, uint32]),
 		lanesOf:    newTree(lessQuotaLane),
@@ -195,7 +202,7 @@ func newState() *State {
 func (s *State) copy() *State {
 	c := *s
 	c.quotas, c.names, c.leases = s.quotas.Copy(), s.names.Copy(), s.leases.Copy()
-	c.ofHolder, c.deadlines = s.ofHolder.Copy(), s.deadlines.Copy()
+	c.leasesOf, c.deadlines = s.leasesOf.Copy(), s.deadlines.Copy()
 	c.ops, c.checks = s.ops.Copy(), s.checks.Copy()
 	c.holders, c.seen, c.tallies = s.holders.Copy(), s.seen.Copy(), s.tallies.Copy()
 	c.meters, c.closed = s.meters.Copy(), s.closed.Copy()

@@ -113,11 +113,10 @@ func (m *Machine) lacking(short shortage) bool {
 func (m *Machine) waitsForElse(name, quota string) (found bool) {
 	out, looked := m.lacking(shortage{quota, 1}), 0
 	number, _ := m.names.Get(quota)
-	m.waitersOf.Ascend(holderLease{holder: name}, func(hl holderLease) bool {
-		if looked++; hl.holder != name || looked > maxPassedOver {
+	m.eachWaiterOf(name, func(w *waiter) bool {
+		if looked++; looked > maxPassedOver {
 			return false
 		}
-		w, _ := m.waiters.Get(hl.lease)
 		if l, _ := m.lanes.Get(w.lane); out && slices.Contains(l.quotas, number) {
 			return true // a line for the quota itself
 		}
@@ -240,17 +239,6 @@ func (m *Machine) leaseEnded(l *lease) {
 			m.passTurn(m.mutableWorkflow(of.workflow))
 		}
 	}
-}
-
-// newestLease returns a holder's newest live lease; nil: it has none.
-func (m *Machine) newestLease(name string) (newest *lease) {
-	m.ofHolder.Descend(holderLease{holder: name, lease: math.MaxUint64}, func(hl holderLease) bool {
-		if hl.holder == name {
-			newest, _ = m.leases.Get(hl.lease)
-		}
-		return false
-	})
-	return newest
 }
 
 // TurnView is a turn as a reader sees it.

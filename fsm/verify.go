@@ -163,8 +163,8 @@ func (s *State) verifyTables() error {
 	switch {
 	case steps != placed, due != reviewed, due != s.reviews.Len():
 		return fmt.Errorf("%d steps of workflows, %d by holder; %d due, %d of %d looked at", steps, placed, due, reviewed, s.reviews.Len())
-	case s.leases.Len() != s.deadlines.Len(), s.leases.Len() != s.ofHolder.Len():
-		return fmt.Errorf("%d leases, %d deadlines, %d by holder", s.leases.Len(), s.deadlines.Len(), s.ofHolder.Len())
+	case s.leases.Len() != s.deadlines.Len(), s.leases.Len() != s.leasesOf.Len():
+		return fmt.Errorf("%d leases, %d deadlines, %d by holder", s.leases.Len(), s.deadlines.Len(), s.leasesOf.Len())
 	case s.waiters.Len() != s.order.Len(), s.waiters.Len() != s.waitEnds.Len(), int64(s.waiters.Len()) != length:
 		return fmt.Errorf("%d waiters, %d places, %d ends, %d in lanes", s.waiters.Len(), s.order.Len(), s.waitEnds.Len(), length)
 	case s.resultBytes != bytes:
@@ -180,7 +180,7 @@ func (s *State) verifyQueue() (err error) {
 		waiting[w.ask.Holder]++
 		_, ordered := s.order.Get(w.place())
 		_, ends := s.waitEnds.Get(due{at: w.until, id: ticket})
-		_, listed := s.waitersOf.Get(holderLease{holder: w.ask.Holder, lease: ticket})
+		_, listed := s.waitersOf.Get(ownedBy(w.ask.Holder, ticket))
 		_, ages := s.ages.Get(due{at: w.ages, id: ticket})
 		if w.ages != 0 {
 			ageing++
