@@ -14,11 +14,16 @@ import (
 // log.proto; a message with any other field, or one of another kind, is protobuf's to decode.
 type decoder struct {
 	entry logpb.Entry
+	// raw are the encoded Reserves of the plain commands, by position in the entry; nil for all others.
+	raw [][]byte
 	// plain are the objects, of which so many are used in this entry.
 	plain []*plainReserve
 	used  int
 	names names
 }
+
+// reserveField is the field of a command in which a Reserve is.
+const reserveField = 12
 
 // plainItems is how many items a plain Reserve has at most.
 const plainItems = 4
@@ -37,19 +42,19 @@ type plainReserve struct {
 // decode decodes an entry, which lasts until the next one.
 func (d *decoder) decode(data []byte) (*logpb.Entry, error) {
 	d.used = 0
-	commands := d.entry.Commands[:0]
+	commands, raw := d.entry.Commands[:0], d.raw[:0]
 	d.entry.Reset()
 	ok := eachField(data, func(field protowire.Number, number uint64, part []byte) bool {
 		switch {
 		case field == 5 && part != nil:
-			command := d.command(part)
+			command, reserve := d.command(part)
 			if command == nil {
 				command = new(logpb.Command)
 				if proto.Unmarshal(part, command) != nil {
 					return false
 				}
 			}
-			commands = append(commands, command)
+			commands, raw = append(commands, command), append(raw, reserve)
 		case part != nil:
 			return false
 		case field == 1:
@@ -67,15 +72,17 @@ func (d *decoder) decode(data []byte) (*logpb.Entry, error) {
 	})
 	if !ok {
 		entry := new(logpb.Entry)
-		return entry, proto.Unmarshal(data, entry)
+		err := proto.Unmarshal(data, entry)
+		d.raw = make([][]byte, len(entry.Commands))
+		return entry, err
 	}
 	clear(commands[len(commands):cap(commands)]) // those of a longer entry before
-	d.entry.Commands = commands
+	d.entry.Commands, d.raw = commands, raw
 	return &d.entry, nil
 }
 
-// command decodes a command that is a plain Reserve; nil: it is not one.
-func (d *decoder) command(data []byte) *logpb.Command {
+// command decodes a command that is a plain Reserve, and returns that as it is encoded too; nil: it is not one.
+func (d *decoder) command(data []byte) (command *logpb.Command, raw []byte) {
 	if d.used == len(d.plain) {
 		d.plain = append(d.plain, new(plainReserve))
 	}
@@ -83,9 +90,9 @@ func (d *decoder) command(data []byte) *logpb.Command {
 	p.command.Reset()
 	ok := eachField(data, func(field protowire.Number, number uint64, part []byte) (ok bool) {
 		switch {
-		case field == 12 && part != nil && p.command.Kind == nil:
+		case field == reserveField && part != nil && p.command.Kind == nil:
 			p.kind.Reserve = &p.reserve
-			p.command.Kind = &p.kind
+			p.command.Kind, raw = &p.kind, part
 			return d.reserve(p, part)
 		case field == 5 && part != nil:
 			p.command.By, ok = d.names.of(part)
@@ -104,10 +111,10 @@ func (d *decoder) command(data []byte) *logpb.Command {
 		return true
 	})
 	if !ok || p.command.Kind == nil {
-		return nil
+		return nil, nil
 	}
 	d.used++
-	return &p.command
+	return &p.command, raw
 }
 
 func (d *decoder) reserve(p *plainReserve, data []byte) bool {

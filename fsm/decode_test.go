@@ -24,6 +24,20 @@ func decodesAlike(t tester, d *decoder, data []byte) {
 	}
 }
 
+// digestsAlike checks that what was asked for has one digest, taken from the entry or encoded anew.
+func digestsAlike(t tester, d *decoder, data []byte) {
+	t.Helper()
+	entry, err := d.decode(data)
+	if err != nil {
+		return // no UTF-8
+	}
+	for i, command := range entry.Commands {
+		if got, want := (&Machine{raw: d.raw[i]}).digestCommand(command), new(Machine).digestCommand(command); got != want {
+			t.Fatalf("%v: %x, encoded anew %x", command, got, want)
+		}
+	}
+}
+
 // forget spoils what was decoded, as the next entry does.
 func (d *decoder) forget() {
 	for _, p := range d.plain {
@@ -80,6 +94,7 @@ func TestDecode(t *testing.T) {
 			if err != nil {
 				rt.Fatal(err)
 			}
+			digestsAlike(rt, d, data)
 			if len(data) > 0 && rapid.Bool().Draw(rt, "damaged") {
 				data[rapid.IntRange(0, len(data)-1).Draw(rt, "at")] = rapid.Byte().Draw(rt, "byte")
 			}

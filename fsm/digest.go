@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"hash/fnv"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/quotad/quotad/fsm/logpb"
@@ -26,16 +27,24 @@ func digestItems(items []*logpb.Item) uint64 {
 	return max(hash.Sum64(), 1)
 }
 
-// digestCommand returns a digest of what a command asks for, without its identity. The deterministic encoding of one
-// binary may differ from another's for unknown fields only, and an entry with such fields comes from a newer binary,
-// whose commands this one does not take.
+// digestCommand returns a digest of what a command asks for, without its identity: of a plain Reserve as its entry has it, of
+// anything else encoded anew, which is the same. The deterministic encoding of one binary may differ from another's for unknown
+// fields only, and an entry with such fields comes from a newer binary, whose commands this one does not take.
 func (m *Machine) digestCommand(command *logpb.Command) uint64 {
+	if m.raw != nil {
+		m.encoded = protowire.AppendBytes(protowire.AppendTag(m.encoded[:0], reserveField, protowire.BytesType), m.raw)
+		return digestBytes(m.encoded)
+	}
 	encoded, err := proto.MarshalOptions{Deterministic: true}.MarshalAppend(m.encoded[:0], &logpb.Command{Kind: command.Kind})
 	if err != nil {
 		panic("fsm: a decoded command cannot be encoded: " + err.Error())
 	}
 	m.encoded = encoded
+	return digestBytes(encoded)
+}
+
+func digestBytes(data []byte) uint64 {
 	hash := fnv.New64a()
-	_, _ = hash.Write(encoded)
+	_, _ = hash.Write(data)
 	return max(hash.Sum64(), 1)
 }

@@ -31,6 +31,8 @@ type Machine struct {
 	records []*operation
 	recent  recent
 	decoder decoder
+	// raw is the present command's Reserve as its entry has it, where that is plain.
+	raw []byte
 	// heard says that somebody reads the result of the present command, or that it is kept.
 	heard bool
 	// unlisted are the quotas that are listed anew when the entry is done; commanded says that a command is being carried out.
@@ -84,7 +86,7 @@ func (m *Machine) applyEntry(index, term uint64, data []byte, asked bool) Applie
 	m.runDue()
 	results := make([]*logpb.Result, len(entry.Commands))
 	for i, command := range entry.Commands {
-		m.commanded, m.heard = true, asked || command.Session != 0 || command.IdempotencyKey != ""
+		m.raw, m.commanded, m.heard = m.decoder.raw[i], true, asked || command.Session != 0 || command.IdempotencyKey != ""
 		results[i] = m.applyOnce(command)
 		m.commanded = false
 		m.serve()

@@ -329,7 +329,7 @@ func (m *Machine) consumed(o *operation) *logpb.Consumed {
 // keepRecord enters a record; that of an orphan is looked at again when it may have stopped counting.
 func (m *Machine) keepRecord(o *operation) {
 	o.generation = m.generation
-	m.ops.Set(kept(o))
+	m.ops.Load(kept(o)) // mostly the last
 	if o.orphan {
 		m.checkLater(o)
 	}
@@ -347,7 +347,7 @@ func (m *Machine) checkLater(o *operation) {
 		}
 	}
 	o.check = addSaturated(m.clock.Now, min(left, maxOrphan))
-	m.checks.Set(operationDue{at: o.check, lease: o.lease, op: o.op})
+	m.checks.Load(operationDue{at: o.check, lease: o.lease, op: o.op}) // mostly the last
 }
 
 // orphanOperations deals with the records of a lease that ends: those that are final go, those that count stay, for

@@ -17,8 +17,13 @@ const maxKeys = 100_000
 // sessionShare is the part of all results' bytes that one session may have.
 const sessionShare = 8
 
-// resultOverhead is what a stored result costs besides its encoding, roughly.
-const resultOverhead = 128
+// resultOverhead is what a stored result costs besides its encoding, roughly; grantSize and itemSize are what a grant and each of its
+// items take there, besides names.
+const (
+	resultOverhead = 128
+	grantSize      = 48
+	itemSize       = 16
+)
 
 // session is a client's numbered requests.
 type session struct {
@@ -139,8 +144,22 @@ func reused(message string) *logpb.Result {
 	return fail(logpb.Reason_REASON_SEQ_REUSED, message, "take a new number or key for a new request")
 }
 
-// sizeOf returns what a stored result costs.
-func sizeOf(result *logpb.Result) int64 { return int64(proto.Size(result)) + resultOverhead }
+// sizeOf returns what a stored result costs, roughly. Grants, which are most, are not encoded for it: that would take longer than to
+// take what they grant out of a quota.
+func sizeOf(result *logpb.Result) int64 {
+	g := result.GetGranted()
+	if g == nil || g.Forecast != nil || g.BackPressure != nil {
+		return int64(proto.Size(result)) + resultOverhead
+	}
+	size := int64(resultOverhead + grantSize)
+	for _, item := range g.Items {
+		size += itemSize + int64(len(item.Quota)+len(item.InsteadOf))
+	}
+	for _, item := range g.GetConsumed().GetItems() {
+		size += itemSize + int64(len(item.Quota))
+	}
+	return size
+}
 
 // keepResult stores a result and returns by how much it costs more than the one in whose place it comes.
 func (m *Machine) keepResult(s stored) (grown int64) {

@@ -89,7 +89,7 @@ func TestSessions(t *testing.T) {
 func TestSessionTablesAreBounded(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 1<<30, minute))
-	three, bytes, idle := int64(3), int64(4000), hour
+	three, bytes, idle := int64(3), int64(8000), hour
 	w.do(&logpb.Command{Kind: &logpb.Command_SetLimits{SetLimits: &logpb.SetLimits{
 		MaxSessions: &three, MaxResultBytes: &bytes, SessionIdleNs: &idle,
 	}}})
