@@ -14,7 +14,7 @@ import (
 // log.proto; a message with any other field, or one of another kind, is protobuf's to decode.
 type decoder struct {
 	entry logpb.Entry
-	// raw are the encoded Reserves of the plain commands, by position in the entry; nil for all others.
+	// raw are the encoded Reserves of the plain commands, parts of the entry, by position in it; nil for all others.
 	raw [][]byte
 	// plain are the objects, of which so many are used in this entry.
 	plain []*plainReserve
@@ -77,6 +77,7 @@ func (d *decoder) decode(data []byte) (*logpb.Entry, error) {
 		return entry, err
 	}
 	clear(commands[len(commands):cap(commands)]) // those of a longer entry before
+	clear(raw[len(raw):cap(raw)])
 	d.entry.Commands, d.raw = commands, raw
 	return &d.entry, nil
 }

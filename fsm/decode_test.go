@@ -19,6 +19,9 @@ func decodesAlike(t tester, d *decoder, data []byte) {
 	if (err != nil) != (wrong != nil) {
 		t.Fatalf("%x: %v, protobuf says %v", data, err, wrong)
 	}
+	if err == nil && len(d.raw) != len(want.Commands) {
+		t.Fatalf("%x: %d Reserves of %d commands", data, len(d.raw), len(want.Commands))
+	}
 	if err == nil && !proto.Equal(got, want) {
 		t.Fatalf("%x\n%v\nprotobuf has\n%v", data, got, want)
 	}

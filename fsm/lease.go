@@ -83,7 +83,8 @@ func (m *Machine) grant(ask *logpb.Reserve, needs []need, as standing, ticket ui
 		l.items = make([]item, 0, len(needs))
 	}
 	m.hold(l, ask, needs)
-	m.leases.Load(l.id, l) // as Set, without a search where it comes last, as here, and mostly below
+	// Load is Set that tries the end first: new leases always belong there, their deadlines mostly.
+	m.leases.Load(l.id, l)
 	m.leasesOf.Set(ownedBy(l.holder, l.id))
 	m.deadlines.Load(due{at: l.deadline, id: l.id})
 	noteServed(needs, as.rank, h.turn)
@@ -196,7 +197,7 @@ func (it *item) heldOf(q *quota) int64 {
 	return it.held
 }
 
-// eachLeaseOf calls fn for a holder's leases, by id from one on, until it returns false.
+// eachLeaseOf calls fn for a holder's leases, in the order of ids, from the id from on, until it returns false.
 func (s *State) eachLeaseOf(holder string, from uint64, fn func(*lease) bool) {
 	first := ownedBy(holder, from)
 	s.leasesOf.Ascend(first, func(o owned) bool {

@@ -5,58 +5,68 @@ import (
 	"testing"
 )
 
-// TestHoldersOfOneDigest: what they have is listed under a digest of their names, which for these two is the same. None sees, ends
-// or moves what is the other's.
+// TestHoldersOfOneDigest: what they have is listed under a digest of their names. None sees or moves what another has whose digest is
+// the same.
 func TestHoldersOfOneDigest(t *testing.T) {
-	const a, b = "8yn0iYCKYHlIj4-BwPqk", "GReLUrM4wMqfg9yzV3KQ"
-	if ownedBy(a, 0) != ownedBy(b, 0) {
-		t.Fatal("their digests differ")
-	}
 	w := newWorld(t)
 	w.apply(applyQuotas(slotsOf("s", 4)))
-	for _, holder := range []string{a, b, b, a} {
-		if w.apply(asks(holder, 0, itemOf("s", 1)))[0].GetGranted() == nil {
+	leases, tickets := map[string][]uint64{}, map[string][]uint64{}
+	for _, holder := range []string{"a", "b", "b", "a"} {
+		granted := w.apply(asks(holder, 0, itemOf("s", 1)))[0].GetGranted()
+		if granted == nil {
 			t.Fatal("not granted")
 		}
+		leases[holder] = append(leases[holder], granted.Lease)
 	}
-	queued := map[string][]uint64{}
-	for _, holder := range []string{b, a, b} {
+	for _, holder := range []string{"b", "a", "b"} {
 		waiting := w.apply(waits(holder, 0, minute, itemOf("s", 1)))[0].GetWaiting()
 		if waiting == nil {
 			t.Fatal("does not wait")
 		}
-		queued[holder] = append(queued[holder], waiting.Ticket)
+		tickets[holder] = append(tickets[holder], waiting.Ticket)
 	}
-	ids := func(holder string) (ids []uint64) {
-		for _, l := range w.m.State().Leases(holder, "", 0, 10, w.m.State().Clock()) {
-			ids = append(ids, l.ID)
+	for holder, other := range map[string]string{"a": "b", "b": "a"} { // each is found under the other's digest too
+		for _, id := range leases[other] {
+			w.m.leasesOf.Set(ownedBy(holder, id))
 		}
-		return ids
+		for _, ticket := range tickets[other] {
+			w.m.waitersOf.Set(ownedBy(holder, ticket))
+		}
 	}
-	tickets := func(holder string) (tickets []uint64) {
-		w.m.eachWaiterOf(holder, func(w *waiter) bool {
-			tickets = append(tickets, w.ticket)
-			return true
-		})
-		return tickets
-	}
-	same := func(what string, got []uint64, want ...uint64) {
+	same := func(what string, got, want []uint64) {
 		t.Helper()
 		if !slices.Equal(got, want) {
 			t.Errorf("%s: %d, not %d", what, got, want)
 		}
 	}
-	same("leases of a", ids(a), 1, 4)
-	same("leases of b", ids(b), 2, 3)
-	same("tickets of a", tickets(a), queued[a]...)
-	same("tickets of b", tickets(b), queued[b]...)
-	if newest := w.m.newestLease(b); newest == nil || newest.id != 3 {
-		t.Errorf("the newest lease of b is %v", newest)
+	ids := func(holder string, after uint64) (ids []uint64) {
+		for _, l := range w.m.State().Leases(holder, "", after, 10, w.m.State().Clock()) {
+			ids = append(ids, l.ID)
+		}
+		return ids
 	}
-	w.m.resume(b)
-	same("leases of b", ids(b))
-	same("leases of a", ids(a), 1, 4)
-	if newest := w.m.newestLease(b); newest != nil {
-		t.Errorf("the newest lease of b is %v", newest)
+	for _, holder := range []string{"a", "b"} {
+		var waiting []uint64
+		w.m.eachWaiterOf(holder, func(w *waiter) bool {
+			waiting = append(waiting, w.ticket)
+			return true
+		})
+		same("tickets of "+holder, waiting, tickets[holder])
+		same("leases of "+holder, ids(holder, 0), leases[holder])
+		same("all leases but the first of "+holder, ids(holder, leases[holder][0]), leases[holder][1:])
+		if newest := w.m.newestLease(holder); newest == nil || newest.id != leases[holder][1] {
+			t.Errorf("the newest lease of %s is %v", holder, newest)
+		}
 	}
+	turns := func(holder string) (turns []uint64) {
+		for _, ticket := range tickets[holder] {
+			waiting, _ := w.m.waiters.Get(ticket)
+			turns = append(turns, waiting.turn)
+		}
+		return turns
+	}
+	before := turns("a")
+	w.m.setTurn(w.m.holder("b"), 1<<40)
+	same("turns of a", turns("a"), before)
+	same("turns of b", turns("b"), []uint64{1 << 40, 1 << 40})
 }

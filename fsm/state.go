@@ -2,6 +2,8 @@ package fsm
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
 
 	"github.com/tidwall/btree"
 
@@ -84,8 +86,8 @@ type due struct {
 	id uint64
 }
 
-// owned says that a holder has a lease, or a ticket. Of the holder there is a digest of its name, which takes less room and a search
-// compares faster; whoever finds it looks at the name.
+// owned says that a holder has a lease, or a ticket. The holder is a digest of its name, which is smaller and faster to compare. Names may
+// share one, so whoever walks the list compares the name too.
 type owned struct {
 	holder, id uint64
 }
@@ -120,13 +122,12 @@ func lessOperationDue(a, b operationDue) bool {
 	return a.at < b.at || a.at == b.at && (a.lease < b.lease || a.lease == b.lease && a.op < b.op)
 }
 
-// ownedBy returns the key of a holder's lease or ticket.
+// ownedBy returns the key of a holder's lease or ticket. The digest is one for which nobody makes many names that share it: their
+// holders would pay for each other's walks.
 func ownedBy(holder string, id uint64) owned {
-	digest := uint64(14695981039346656037) // FNV-1a
-	for i := range len(holder) {
-		digest = (digest ^ uint64(holder[i])) * 1099511628211
-	}
-	return owned{holder: digest, id: id}
+	var room [128]byte
+	digest := sha256.Sum256(append(room[:0], holder...))
+	return owned{holder: binary.BigEndian.Uint64(digest[:]), id: id}
 }
 
 func lessOwned(a, b owned) bool {

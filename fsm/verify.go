@@ -41,6 +41,9 @@ func (s *State) Verify() error {
 
 func (s *State) sumLeases(sums map[uint32]*totals) (errs []error) {
 	s.leases.Scan(func(_ uint64, l *lease) bool {
+		if _, listed := s.leasesOf.Get(ownedBy(l.holder, l.id)); !listed {
+			errs = append(errs, fmt.Errorf("lease %d is not listed under its holder", l.id))
+		}
 		var records int32
 		s.eachOperation(l.id, func(*operation) bool {
 			records++

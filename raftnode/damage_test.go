@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -166,7 +167,14 @@ func TestASnapshotThatWasBeingRemovedIsNoDamage(t *testing.T) {
 	conf.Clock = nil
 	n.Kill()
 	folder := filepath.Join(conf.DataDir, "snapshots")
-	for name, files := range map[string][]string{"1-3-1700000000000": {}, "1-4-1700000000001": {"state.bin"}, "1-9-1700000000002.tmp": {"meta.json"}} {
+	newest, _, err := listSnapshots(conf.DataDir)
+	if err != nil || len(newest) == 0 {
+		t.Fatal(newest, err)
+	}
+	sameIndex := fmt.Sprintf("%d-%d-1700000000003", newest[0].Term, newest[0].Index) // made before
+	for name, files := range map[string][]string{
+		"1-3-1700000000000": {}, "1-4-1700000000001": {"state.bin"}, "1-9-1700000000002.tmp": {"meta.json"}, sameIndex: {"state.bin"},
+	} {
 		if err := os.Mkdir(filepath.Join(folder, name), 0o700); err != nil {
 			t.Fatal(err)
 		}

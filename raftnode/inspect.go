@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
-	"sort"
 	"strings"
 
 	"github.com/hashicorp/raft"
@@ -109,6 +109,19 @@ func (o *Offline) State() (*fsm.State, error) {
 	return machine.Freeze(), nil
 }
 
+// compareSnapshots orders snapshots by their names, as raft does, the oldest first: by the term and the index up to which they go, and
+// by when they were made, in milliseconds. A name of another kind comes last.
+func compareSnapshots(a, b string) int {
+	parts := func(name string) (parts [3]uint64) {
+		if _, err := fmt.Sscanf(name, "%d-%d-%d", &parts[0], &parts[1], &parts[2]); err != nil {
+			parts[0] = math.MaxUint64
+		}
+		return parts
+	}
+	x, y := parts(a), parts(b)
+	return slices.Compare(x[:], y[:])
+}
+
 // listSnapshots returns the snapshots of a data directory, the newest first, and the names of those that were being made or removed
 // when the process ended. The latter have no meta.json any more, and there is a newer one: an old snapshot is removed when its
 // successors are durable.
@@ -141,11 +154,9 @@ func listSnapshots(dir string) (all []SnapshotFile, unfinished []string, err err
 		}
 		all = append(all, SnapshotFile{ID: meta.ID, Index: meta.Index, Term: meta.Term, Size: meta.Size, Path: filepath.Join(path, "state.bin")})
 	}
-	sort.Slice(all, func(i, j int) bool { return all[i].Index > all[j].Index })
+	slices.SortFunc(all, func(a, b SnapshotFile) int { return -compareSnapshots(a.ID, b.ID) })
 	for _, name := range slices.Sorted(maps.Keys(unread)) {
-		var term, index uint64
-		_, badName := fmt.Sscanf(name, "%d-%d-", &term, &index)
-		if err := unread[name]; !errors.Is(err, os.ErrNotExist) || badName != nil || len(all) == 0 || index >= all[0].Index {
+		if err := unread[name]; !errors.Is(err, os.ErrNotExist) || len(all) == 0 || compareSnapshots(name, all[0].ID) > 0 {
 			return nil, nil, fmt.Errorf("%w: snapshot %s has no readable meta.json: %w", ErrDamaged, name, err)
 		}
 		unfinished = append(unfinished, name)

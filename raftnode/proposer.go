@@ -60,8 +60,8 @@ func (n *Node) Propose(ctx context.Context, commands ...*logpb.Command) ([]*logp
 	return n.propose(ctx, false, commands)
 }
 
-// ProposeThrough is Propose for one that clears up after a caller who goes away: the end of ctx takes back what is not in an entry
-// yet, but does not cut short what is, so that what it came to is known.
+// ProposeThrough is Propose for one that clears up after a caller who goes away. The end of ctx takes the call back while none of it is
+// in an entry; from then on the outcome is waited for, and can still be an *UnknownError.
 func (n *Node) ProposeThrough(ctx context.Context, commands ...*logpb.Command) ([]*logpb.Result, Position, error) {
 	return n.propose(ctx, true, commands)
 }

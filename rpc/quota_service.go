@@ -79,6 +79,8 @@ func (s *quotaService) reserve(ctx context.Context, r *request, req *quotav1.Res
 	propose := s.node.Propose
 	if anonymous(command) {
 		propose = s.node.ProposeThrough
+		s.waits.enter() // until it is undone, where that is needed, this node goes on to lead
+		defer s.waits.leave()
 	}
 	result, at, err := single(propose(ctx, command))
 	if err != nil {
@@ -91,7 +93,8 @@ func (s *quotaService) reserve(ctx context.Context, r *request, req *quotav1.Res
 		result = s.keepSlots(ctx, result, req, r)
 	}
 	if ctx.Err() != nil && anonymous(command) {
-		return nil, s.clearUp(context.WithoutCancel(ctx), result)
+		s.giveBack(context.WithoutCancel(ctx), result.GetGranted())
+		return nil, &raftnode.UnknownError{Err: ctx.Err()}
 	}
 	res := s.reserved(result, s.meta(r, at), s.node.Clock())
 	if refusal := res.GetRefusal(); refusal != nil && r.header.Get(HeaderRefusalStatus) == "429" {

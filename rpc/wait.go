@@ -13,6 +13,9 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
+// clearWithin bounds how long a call goes on to undo what its caller does not wait for any more.
+const clearWithin = 2 * time.Second
+
 // anonymous tells whether a command has no id under which its outcome could be asked for.
 func anonymous(command *logpb.Command) bool {
 	return command.Session == 0 && command.IdempotencyKey == ""
@@ -69,7 +72,8 @@ func (s *Server) await(
 		}
 		return again, at, err
 	}
-	left := !anonymous(command) || !s.giveUp(context.WithoutCancel(ctx), waiting.Ticket)
+	// To resume ends older leases, whatever becomes of the new one.
+	left := !anonymous(command) || !s.giveUp(context.WithoutCancel(ctx), waiting.Ticket) || command.GetReserve().GetResume()
 	switch {
 	case s.isDraining():
 		err = waitStopped(!left)
@@ -89,22 +93,10 @@ func waitStopped(withdrawn bool) error {
 	})
 }
 
-// clearUp undoes a Reserve whose caller went away without an id to ask by, whatever it came to: nobody will ever hear of it.
-func (s *Server) clearUp(ctx context.Context, result *logpb.Result) error {
-	undone := s.giveBack(ctx, result.GetGranted())
-	if waiting := result.GetWaiting(); waiting != nil {
-		undone = s.giveUp(ctx, waiting.Ticket)
-	}
-	if !undone {
-		return &raftnode.UnknownError{Err: context.Canceled}
-	}
-	return &raftnode.NotAcceptedError{Cause: raftnode.Canceled}
-}
-
 // giveUp takes a Reserve whose caller went away out of the queue, or gives back what it was granted meanwhile. It tells
 // whether nothing is left of it.
 func (s *Server) giveUp(ctx context.Context, ticket uint64) bool {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, clearWithin)
 	defer cancel()
 	results, _, err := s.node.Propose(ctx, &logpb.Command{Kind: &logpb.Command_Withdraw{
 		Withdraw: &logpb.Withdraw{Ticket: ticket},
@@ -119,12 +111,15 @@ func (s *Server) giveUp(ctx context.Context, ticket uint64) bool {
 	return err == nil && s.giveBack(ctx, result.GetGranted())
 }
 
-// giveBack ends a lease that nobody will ever hear of. It tells whether nothing is left of it, as of what was consumed there is.
+// giveBack ends a lease that nobody will ever hear of. It tells whether nothing is left of it: what was consumed stays, and so do the
+// slots, for a while, of a lease that had expired by then.
 func (s *Server) giveBack(ctx context.Context, granted *logpb.Granted) bool {
 	if granted == nil {
 		return true
 	}
-	_, _, err := s.node.Propose(ctx, &logpb.Command{Kind: &logpb.Command_Release{
+	ctx, cancel := context.WithTimeout(ctx, clearWithin)
+	defer cancel()
+	_, _, err := s.propose(ctx, &logpb.Command{Kind: &logpb.Command_Release{
 		Release: &logpb.Release{Lease: granted.Lease, Fence: granted.Fence},
 	}})
 	return err == nil && granted.Consumed == nil

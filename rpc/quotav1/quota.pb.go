@@ -163,8 +163,8 @@ const (
 	Reason_REASON_TOO_LARGE Reason = 159
 	// The member is unknown, unfit for this change, or has not caught up yet (failed_precondition).
 	Reason_REASON_UNFIT_MEMBER Reason = 160
-	// The caller's deadline passed, or it went away, before the call was accepted (deadline_exceeded). Not accepted: safe
-	// to send again.
+	// The caller's deadline passed, or it went away, before the call was accepted, or while it stood in the queue, and its
+	// place was given up (deadline_exceeded). Not accepted: safe to send again.
 	Reason_REASON_CANCELED Reason = 161
 	// The leader's disk is nearly full: nothing new is granted, giving back still works (unavailable). Not accepted: safe
 	// to send again, later.
