@@ -210,8 +210,7 @@ func (m *Machine) takeLease(encoded *logpb.SnapshotLease) error {
 	if len(l.items) > 0 && l.items[0].ancestor {
 		return fmt.Errorf("lease %d begins with an ancestor's share", l.id)
 	}
-	m.leases.Set(l.id, l)
-	m.leasesOf.Set(ownedBy(l.holder, l.id))
+	m.leases.Load(l.id, l) // a snapshot has them in order
 	m.deadlines.Set(due{at: l.deadline, id: l.id})
 	return nil
 }
@@ -238,7 +237,7 @@ func (m *Machine) takeOperation(encoded *logpb.SnapshotOperation) error {
 	} else if !o.orphan {
 		return fmt.Errorf("operation %d of lease %d, which does not exist", o.op, o.lease)
 	}
-	m.ops.Set(kept(o))
+	m.ops.Load(kept(o))
 	if o.orphan {
 		m.checks.Set(operationDue{at: o.check, lease: o.lease, op: o.op})
 	}
@@ -323,6 +322,7 @@ func (m *Machine) link() error {
 			number = above.parent
 		}
 	}
+	m.listLeases()
 	for _, w := range m.waiters.Values() {
 		numbers, err := m.neededNumbers(w.ask)
 		if err != nil {
@@ -334,6 +334,19 @@ func (m *Machine) link() error {
 	}
 	m.list()
 	return nil
+}
+
+// listLeases lists leases under their holders, in the order of that table: to enter a million as they come took 0.8 s more.
+func (m *Machine) listLeases() {
+	all := make([]owned, 0, m.leases.Len())
+	m.leases.Scan(func(id uint64, l *lease) bool {
+		all = append(all, ownedBy(l.holder, id))
+		return true
+	})
+	slices.SortFunc(all, func(a, b owned) int { return cmp.Or(cmp.Compare(a.holder, b.holder), cmp.Compare(a.id, b.id)) })
+	for _, o := range all {
+		m.leasesOf.Load(o)
+	}
 }
 
 // neededNumbers returns the numbers of all quotas that a Reserve needs, in ascending order. It changes nothing: a
