@@ -28,8 +28,9 @@ func digestItems(items []*logpb.Item) uint64 {
 }
 
 // digestCommand returns a digest of what a command asks for, without its identity: of a plain Reserve as its entry has it, of
-// anything else encoded anew, which is the same for what proto.Marshal wrote, as leaders do. The deterministic encoding of one binary may differ from another's for unknown
-// fields only, and an entry with such fields comes from a newer binary, whose commands this one does not take.
+// anything else encoded anew, which is the same for what proto.Marshal wrote, as leaders do. The deterministic encoding of one
+// binary may differ from another's for unknown fields only, and an entry with such fields comes from a newer binary, whose commands
+// this one does not take.
 func (m *Machine) digestCommand(command *logpb.Command) uint64 {
 	if m.raw != nil {
 		m.encoded = protowire.AppendBytes(protowire.AppendTag(m.encoded[:0], reserveField, protowire.BytesType), m.raw)

@@ -156,70 +156,56 @@ func TestTheQueueIsBoundedInBytes(t *testing.T) {
 	}
 }
 
-// TestACancelledCall: one that is still queued is taken back, and leaves no trace; of one that is on its way nobody knows.
+// TestACancelledCall: one that is still queued is taken back, and leaves no trace; of one that is on its way nobody knows, unless it is
+// seen through.
 func TestACancelledCall(t *testing.T) {
-	n := openOne(t, oneAtATime)
-	if _, _, err := n.Propose(t.Context(), slots(100)); err != nil {
-		t.Fatal(err)
-	}
-	blocked, open := block(n)
-	ctx, cancel := context.WithCancel(t.Context())
-	onItsWay, queued := make(chan error, 1), make(chan error, 1)
-	go func() {
-		_, _, err := n.Propose(ctx, take(1))
-		onItsWay <- err
-	}()
-	<-blocked
-	go func() {
-		_, _, err := n.Propose(ctx, take(10))
-		queued <- err
-	}()
-	poll(t, "the second queues up", func() bool { return n.proposer.queued() == 1 })
-	cancel()
-	if err := <-queued; causeOf(err) != Canceled {
-		t.Errorf("still queued: %v", err)
-	}
-	if err := <-onItsWay; !errors.As(err, new(*UnknownError)) || !errors.Is(err, context.Canceled) {
-		t.Errorf("on its way: %v", err)
-	}
-	open()
-	if _, _, err := n.Propose(t.Context(), take(1)); err != nil {
-		t.Fatal(err)
-	}
-	if held := n.machine.State().Counts().Leases; held != 2 {
-		t.Errorf("%d leases: the one on its way and the last are two", held)
-	}
-}
-
-// TestACallThatIsSeenThrough: the end of its context takes it back while it is queued, and not once it is on its way.
-func TestACallThatIsSeenThrough(t *testing.T) {
-	n := openOne(t, oneAtATime)
-	if _, _, err := n.Propose(t.Context(), slots(100)); err != nil {
-		t.Fatal(err)
-	}
-	blocked, open := block(n)
-	ctx, cancel := context.WithCancel(t.Context())
-	onItsWay, queued := make(chan error, 1), make(chan error, 1)
-	go func() {
-		results, _, err := n.ProposeThrough(ctx, take(1))
-		if err == nil && results[0].GetGranted() == nil {
-			err = fmt.Errorf("not granted: %v", results[0])
-		}
-		onItsWay <- err
-	}()
-	<-blocked
-	go func() {
-		_, _, err := n.ProposeThrough(ctx, take(10))
-		queued <- err
-	}()
-	poll(t, "the second queues up", func() bool { return n.proposer.queued() == 1 })
-	cancel()
-	if err := <-queued; causeOf(err) != Canceled {
-		t.Errorf("still queued: %v", err)
-	}
-	open()
-	if err := <-onItsWay; err != nil {
-		t.Errorf("on its way: %v", err)
+	for through, propose := range map[bool]func(*Node, context.Context, ...*logpb.Command) ([]*logpb.Result, Position, error){
+		false: (*Node).Propose, true: (*Node).ProposeThrough,
+	} {
+		t.Run(fmt.Sprintf("through=%t", through), func(t *testing.T) {
+			n := openOne(t, oneAtATime)
+			if _, _, err := n.Propose(t.Context(), slots(100)); err != nil {
+				t.Fatal(err)
+			}
+			blocked, open := block(n)
+			ctx, cancel := context.WithCancel(t.Context())
+			ask := func(amount int64) <-chan error {
+				answer := make(chan error, 1)
+				go func() {
+					results, _, err := propose(n, ctx, take(amount))
+					if err == nil && results[0].GetGranted() == nil {
+						err = fmt.Errorf("not granted: %v", results[0])
+					}
+					answer <- err
+				}()
+				return answer
+			}
+			onItsWay := ask(1)
+			<-blocked
+			queued := ask(10)
+			poll(t, "the second queues up", func() bool { return n.proposer.queued() == 1 })
+			cancel()
+			if err := <-queued; causeOf(err) != Canceled {
+				t.Errorf("still queued: %v", err)
+			}
+			if through {
+				open()
+				if err := <-onItsWay; err != nil {
+					t.Errorf("on its way: %v", err)
+				}
+			} else {
+				if err := <-onItsWay; !isUnknown(err) || !errors.Is(err, context.Canceled) {
+					t.Errorf("on its way: %v", err)
+				}
+				open()
+			}
+			if _, _, err := n.Propose(t.Context(), take(1)); err != nil {
+				t.Fatal(err)
+			}
+			if held := n.machine.State().Counts().Leases; held != 2 {
+				t.Errorf("%d leases: the one on its way and the last are two", held)
+			}
+		})
 	}
 }
 
