@@ -291,7 +291,7 @@ func (m *Machine) deleteQuota(command *logpb.DeleteQuota) *logpb.Result {
 	m.replaceOverride(q, nil)
 	m.names.Delete(q.name())
 	m.quotas.Delete(q.number)
-	m.recent.forget(q.number)
+	m.recent.forget(q)
 	m.forgetUseOf(q.number)
 	m.emit(Event{Kind: EventQuotaDeleted, Quota: q.name()})
 	return &logpb.Result{Kind: &logpb.Result_QuotasApplied{

@@ -195,11 +195,7 @@ type names struct{ lately [1 << 12]string }
 
 // of returns a name; false: it is no UTF-8.
 func (n *names) of(data []byte) (string, bool) {
-	hash := uint32(2166136261) // FNV-1a
-	for _, b := range data {
-		hash = (hash ^ uint32(b)) * 16777619
-	}
-	known := &n.lately[hash%uint32(len(n.lately))]
+	known := &n.lately[hashName(data)%uint32(len(n.lately))]
 	if *known != string(data) {
 		if !utf8.Valid(data) {
 			return "", false
@@ -207,4 +203,13 @@ func (n *names) of(data []byte) (string, bool) {
 		*known = string(data)
 	}
 	return *known, true
+}
+
+// hashName returns a name's place in a table that decides nothing (FNV-1a).
+func hashName[T string | []byte](name T) uint32 {
+	hash := uint32(2166136261)
+	for i := range len(name) {
+		hash = (hash ^ uint32(name[i])) * 16777619
+	}
+	return hash
 }

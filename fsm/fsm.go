@@ -25,7 +25,7 @@ type Applied struct {
 	Clock Clock
 	// Results are the commands' results, by position; nil where they are nobody's (Follow).
 	Results []*logpb.Result
-	// Events are what happened, in order. They are the same on every replica.
+	// Events are what happened, in order. They are the same on every replica, and last until the next entry is applied.
 	Events []Event
 }
 

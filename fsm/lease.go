@@ -13,13 +13,16 @@ type lease struct {
 	generation uint64
 	id, fence  uint64
 	holder     string
+	// digest is its holder's.
+	digest uint64
 	// class is that in which it was granted; records counts the records of its operations.
-	class, records int32
-	deadline       int64
-	// ttl is the longest length that was asked for.
-	ttl int64
+	class   int32
+	records int16
 	// tentative: it was given to a waiter who may have gone; the first deadline is short until it shows itself.
 	tentative bool
+	deadline  int64
+	// ttl is the longest length that was asked for.
+	ttl int64
 	// doneBelow is the low-water mark of its operations.
 	doneBelow uint64
 	// items begin in single, which is all the room that one takes.
@@ -71,7 +74,7 @@ func (m *Machine) grant(ask *logpb.Reserve, needs []need, as standing, ticket ui
 	}
 	h := m.holder(ask.Holder)
 	l := &lease{
-		generation: m.generation, id: m.lastLease, fence: m.fence(), holder: h.name,
+		generation: m.generation, id: m.lastLease, fence: m.fence(), holder: h.name, digest: h.digest,
 		class: as.class, ttl: ttl, deadline: m.clock.Now + ttl,
 	}
 	if ticket != 0 && !ask.Consume && ttl > tentativeTTL {
@@ -85,7 +88,7 @@ func (m *Machine) grant(ask *logpb.Reserve, needs []need, as standing, ticket ui
 	m.hold(l, ask, needs)
 	// Load is Set that tries the end first: new leases always belong there, their deadlines mostly.
 	m.leases.Load(l.id, l)
-	m.leasesOf.Set(ownedBy(l.holder, l.id))
+	m.leasesOf.Set(owned{holder: l.digest, id: l.id})
 	m.deadlines.Load(due{at: l.deadline, id: l.id})
 	noteServed(needs, as.rank, h.turn)
 	m.moveTurn(l.holder, costOf(needs))
@@ -478,6 +481,12 @@ func (m *Machine) eachShare(l *lease, index int, fn func(it *item, q *quota)) {
 // endLease ends a lease and returns what went back. With grace, slots stay in use for a while: their holder did not
 // give them back itself, and the provider cannot check a fence.
 func (m *Machine) endLease(l *lease, how EventKind, withGrace bool) []*logpb.GrantedItem {
+	m.deadlines.Delete(due{at: l.deadline, id: l.id})
+	return m.endUnlisted(l, how, withGrace)
+}
+
+// endUnlisted ends a lease as endLease does, when its deadline is not listed any more.
+func (m *Machine) endUnlisted(l *lease, how EventKind, withGrace bool) []*logpb.GrantedItem {
 	var returned []*logpb.GrantedItem
 	var unused int64
 	var grace []charge
@@ -507,8 +516,7 @@ func (m *Machine) endLease(l *lease, how EventKind, withGrace bool) []*logpb.Gra
 		}
 	}
 	m.leases.Delete(l.id)
-	m.leasesOf.Delete(ownedBy(l.holder, l.id))
-	m.deadlines.Delete(due{at: l.deadline, id: l.id})
+	m.leasesOf.Delete(owned{holder: l.digest, id: l.id})
 	m.orphanOperations(l)
 	if len(grace) > 0 {
 		m.keepRecord(&operation{lease: l.id, fence: l.fence, holder: l.holder, orphan: true, charges: grace})
@@ -523,7 +531,7 @@ func (m *Machine) endLease(l *lease, how EventKind, withGrace bool) []*logpb.Gra
 func (m *Machine) expireLeases() {
 	for _, end := range takeDue(m.deadlines, func(d due) bool { return d.at <= m.clock.Now }) {
 		l, _ := m.leases.Get(end.id)
-		m.endLease(m.mutableLease(l), EventExpired, true)
+		m.endUnlisted(m.mutableLease(l), EventExpired, true)
 	}
 }
 

@@ -268,7 +268,13 @@ func (g *ledger) overrun() (sum int64) {
 	return sum
 }
 
+// find returns where an end stands in the log, or would. It is mostly the last.
 func (g *ledger) find(end int64) (int, bool) {
+	if last := len(g.log) - 1; last < 0 || g.log[last].end < end {
+		return len(g.log), false
+	} else if g.log[last].end == end {
+		return last, true
+	}
 	return slices.BinarySearchFunc(g.log, end, func(e entry, end int64) int {
 		switch {
 		case e.end < end:

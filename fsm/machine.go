@@ -81,7 +81,10 @@ func (m *Machine) applyEntry(index, term uint64, data []byte, asked bool) Applie
 			index, term, entry.Version, EntryVersion))
 	}
 	m.index, m.term = index, term
-	m.events = make([]Event, 0, len(entry.Commands)+len(m.events)/2) // who is handed them keeps them
+	if clear(m.events); cap(m.events) > maxSpare {
+		m.events = nil
+	}
+	m.events = m.events[:0]
 	m.advance(entry)
 	m.runDue()
 	results := make([]*logpb.Result, len(entry.Commands))
@@ -169,6 +172,9 @@ func (m *Machine) apply(command *logpb.Command, from origin) *logpb.Result {
 	panic(fmt.Sprintf("fsm: log entry %d (term %d) holds a kind of command that this binary does not know: upgrade it",
 		m.index, m.term))
 }
+
+// maxSpare bounds the room for events that is kept for the next entry: more than usual entries need.
+const maxSpare = 1 << 14
 
 // maxDuePerEntry bounds how much of what is due one entry carries out; the rest follows with the next ones. Commands
 // that touch something due themselves get the same answer either way.

@@ -147,7 +147,7 @@ func (m *Machine) nothingHeld(l *lease) *logpb.Failure {
 }
 
 // checkNewOperation checks the number of a new operation, as if those below mark, so many, were finished already.
-func checkNewOperation(l *lease, op, mark uint64, finishing int32) *logpb.Failure {
+func checkNewOperation(l *lease, op, mark uint64, finishing int16) *logpb.Failure {
 	mark = max(mark, l.doneBelow)
 	switch {
 	case op == graceOp:
@@ -356,11 +356,7 @@ func (m *Machine) orphanOperations(l *lease) {
 	if l.records == 0 {
 		return
 	}
-	records := m.records[:0]
-	m.eachOperation(l.id, func(o *operation) bool {
-		records = append(records, o)
-		return true
-	})
+	records := m.recordsOf(l, m.records[:0])
 	m.records = records
 	defer clear(records)
 	for _, o := range records {
@@ -379,6 +375,20 @@ func (m *Machine) orphanOperations(l *lease) {
 		m.checkLater(o)
 	}
 	l.records = 0
+}
+
+// recordsOf appends the records of a lease, by number. There is often one, of its first operation.
+func (m *Machine) recordsOf(l *lease, records []*operation) []*operation {
+	if l.records == 1 {
+		if o := m.operation(l.id, 1); o != nil {
+			return append(records, o)
+		}
+	}
+	m.eachOperation(l.id, func(o *operation) bool {
+		records = append(records, o)
+		return true
+	})
+	return records
 }
 
 // moveCharge moves what a charge counts to another end.
@@ -469,7 +479,7 @@ func (m *Machine) longestEnd(o *operation, q *quota, left int64) int64 {
 }
 
 // recordsBelow counts a lease's records below a mark.
-func (m *Machine) recordsBelow(l *lease, mark uint64) (count int32) {
+func (m *Machine) recordsBelow(l *lease, mark uint64) (count int16) {
 	if mark <= l.doneBelow {
 		return 0
 	}

@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"bytes"
+	"slices"
 	"testing"
 	"time"
 
@@ -98,7 +99,7 @@ func TestAParkedWaiterSavesNothingUp(t *testing.T) {
 		held = held[1:]
 		w.now += 100 * millisecond
 		w.raw(release(&logpb.Release{Lease: g.Lease, Fence: g.Fence}))
-		for _, e := range w.last.Events {
+		for _, e := range slices.Clone(w.last.Events) {
 			if e.Kind == EventGranted {
 				got = append(got, e.Holder)
 				held = append(held, e.Result.GetGranted())

@@ -70,6 +70,19 @@ func (m *Machine) mutableQuota(number uint32) *quota {
 	return q
 }
 
+// numberOf returns the number of the quota of a name, 0 where there is none.
+func (m *Machine) numberOf(name string) uint32 {
+	at := m.recent.place(name)
+	if at.number == 0 || at.name != name {
+		number, ok := m.names.Get(name)
+		if !ok {
+			return 0
+		}
+		*at = named{name: name, number: number}
+	}
+	return at.number
+}
+
 // look returns a quota as it was left, for reading; nil where it was deleted.
 func (m *Machine) look(number uint32) *quota {
 	if q := m.recent.find(number, m.generation); q != nil {

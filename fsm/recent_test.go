@@ -8,9 +8,28 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestQuotasThatShareAPlace: what was asked for lately is found without a search, in one place for many numbers. Quotas that
-// share one do not meet, a frozen state keeps what it had, and a deleted quota is gone.
+// TestQuotasThatShareAPlace: what was asked for lately is found without a search, in one place for many numbers, and for many names.
+// Quotas that share one do not meet, a frozen state keeps what it had, and a deleted quota is gone.
 func TestQuotasThatShareAPlace(t *testing.T) {
+	name := func(i int) string { return fmt.Sprintf("q%04d", i) }
+	t.Run("of numbers", func(t *testing.T) { sharePlace(t, name(0), name(recentQuotas)) })
+	t.Run("of names", func(t *testing.T) {
+		at := map[uint32]string{}
+		for i := range recentQuotas {
+			place := hashName(name(i)) % recentQuotas
+			if other, taken := at[place]; taken {
+				sharePlace(t, other, name(i))
+				return
+			}
+			at[place] = name(i)
+		}
+		t.Fatal("no two names share a place")
+	})
+}
+
+// sharePlace asks for two quotas of many in turn.
+func sharePlace(t *testing.T, first, second string) {
+	t.Helper()
 	w := newWorld(t)
 	for from := 0; from <= recentQuotas; from += 512 {
 		var some []*logpb.Quota
@@ -19,9 +38,9 @@ func TestQuotasThatShareAPlace(t *testing.T) {
 		}
 		w.apply(applyQuotas(some...))
 	}
-	first, second := "q0000", fmt.Sprintf("q%04d", recentQuotas)
-	if a, b := w.m.quotaNamed(first).number, w.m.quotaNamed(second).number; a%recentQuotas != b%recentQuotas || a == b {
-		t.Fatalf("numbers %d and %d do not share a place", a, b)
+	a, b := w.m.quotaNamed(first).number, w.m.quotaNamed(second).number
+	if a == b || a%recentQuotas != b%recentQuotas && w.m.recent.place(first) != w.m.recent.place(second) {
+		t.Fatalf("%s and %s do not share a place", first, second)
 	}
 	held := func(s *State, name string) int64 { return s.quotaNamed(name).ledger.held }
 	for n := range int64(5) {
@@ -55,6 +74,10 @@ func TestQuotasThatShareAPlace(t *testing.T) {
 				t.Fatalf("lease %d gives back of a deleted quota: %v", lease, item)
 			}
 		}
+	}
+	w.apply(applyQuotas(rateOf(first, 10, minute)))
+	if result := w.apply(asks("a", 0, itemOf(first, 1)))[0]; result.GetGranted() == nil {
+		t.Fatalf("a quota of the name of a deleted one: %v", result)
 	}
 	if err := w.m.State().Verify(); err != nil {
 		t.Fatal(err)

@@ -38,7 +38,7 @@ func (m *Machine) needs(ask *logpb.Reserve) ([]need, *logpb.Failure) {
 // needsIn does the same in a list that is empty.
 func (m *Machine) needsIn(needs []need, ask *logpb.Reserve) ([]need, *logpb.Failure) {
 	for _, item := range ask.Items {
-		q := m.quotaNamed(item.Quota)
+		q := m.look(m.numberOf(item.Quota))
 		if q == nil {
 			return nil, unknownQuota(item.Quota)
 		}
@@ -50,9 +50,8 @@ func (m *Machine) needsIn(needs []need, ask *logpb.Reserve) ([]need, *logpb.Fail
 			return nil, invalid(fmt.Sprintf("amount %d of %q is not within 1 to 2^53-1", amount, item.Quota), "")
 		}
 		own := amount
-		for number := q.number; number != 0; own = 0 {
-			q = m.quota(number)
-			i, found := slices.BinarySearchFunc(needs, number, func(n need, number uint32) int {
+		for q = m.quota(q.number); q != nil; q, own = m.above(q), 0 {
+			i, found := slices.BinarySearchFunc(needs, q.number, func(n need, number uint32) int {
 				return int(int64(n.quota.number) - int64(number))
 			})
 			if !found {
@@ -60,7 +59,6 @@ func (m *Machine) needsIn(needs []need, ask *logpb.Reserve) ([]need, *logpb.Fail
 			}
 			needs[i].amount = addSaturated(needs[i].amount, amount)
 			needs[i].own = max(needs[i].own, own)
-			number = q.parent
 		}
 	}
 	return needs, nil

@@ -40,9 +40,7 @@ func (m *Machine) take(record *logpb.SnapshotRecord) error {
 	case *logpb.SnapshotRecord_Operation:
 		return m.takeOperation(kind.Operation)
 	case *logpb.SnapshotRecord_Holder:
-		h := &holder{generation: m.generation, name: kind.Holder.Name, turn: kind.Holder.Turn, seen: kind.Holder.SeenNs}
-		m.holders.Set(h.name, h)
-		m.seen.Set(holderSeen{at: h.seen, name: h.name})
+		m.takeHolder(kind.Holder)
 	case *logpb.SnapshotRecord_Demand:
 		q, ok := m.quotas.Get(kind.Demand.Quota)
 		if !ok || len(kind.Demand.TriedNs) > classes {
@@ -192,10 +190,19 @@ func (m *Machine) takeOverride(encoded *logpb.SnapshotOverride) error {
 	return nil
 }
 
+func (m *Machine) takeHolder(encoded *logpb.SnapshotHolder) {
+	h := &holder{
+		generation: m.generation, name: encoded.Name, digest: digestHolder(encoded.Name), turn: encoded.Turn, seen: encoded.SeenNs,
+	}
+	m.holders.Set(h.name, h)
+	m.seen.Set(holderSeen{at: h.seen, name: h.name})
+}
+
 func (m *Machine) takeLease(encoded *logpb.SnapshotLease) error {
 	l := &lease{
 		generation: m.generation, id: encoded.Id, fence: encoded.Fence, holder: encoded.Holder, class: encoded.Class,
 		deadline: encoded.DeadlineNs, ttl: encoded.TtlNs, tentative: encoded.Tentative, doneBelow: encoded.DoneBelow,
+		digest: digestHolder(encoded.Holder),
 	}
 	l.items = l.single[:0]
 	for _, it := range encoded.Items {
@@ -340,7 +347,7 @@ func (m *Machine) link() error {
 func (m *Machine) listLeases() {
 	all := make([]owned, 0, m.leases.Len())
 	m.leases.Scan(func(id uint64, l *lease) bool {
-		all = append(all, ownedBy(l.holder, id))
+		all = append(all, owned{holder: l.digest, id: id})
 		return true
 	})
 	slices.SortFunc(all, func(a, b owned) int { return cmp.Or(cmp.Compare(a.holder, b.holder), cmp.Compare(a.id, b.id)) })

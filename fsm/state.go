@@ -2,8 +2,6 @@ package fsm
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"encoding/binary"
 
 	"github.com/tidwall/btree"
 
@@ -122,13 +120,8 @@ func lessOperationDue(a, b operationDue) bool {
 	return a.at < b.at || a.at == b.at && (a.lease < b.lease || a.lease == b.lease && a.op < b.op)
 }
 
-// ownedBy returns the key of a holder's lease or ticket. The digest is one for which nobody makes many names that share it: their
-// holders would pay for each other's walks.
-func ownedBy(holder string, id uint64) owned {
-	var room [128]byte
-	digest := sha256.Sum256(append(room[:0], holder...))
-	return owned{holder: binary.BigEndian.Uint64(digest[:]), id: id}
-}
+// ownedBy returns the key of a holder's lease or ticket.
+func ownedBy(holder string, id uint64) owned { return owned{holder: digestHolder(holder), id: id} }
 
 func lessOwned(a, b owned) bool {
 	return a.holder < b.holder || a.holder == b.holder && a.id < b.id

@@ -44,7 +44,7 @@ func (s *State) sumLeases(sums map[uint32]*totals) (errs []error) {
 		if _, listed := s.leasesOf.Get(ownedBy(l.holder, l.id)); !listed {
 			errs = append(errs, fmt.Errorf("lease %d is not listed under its holder", l.id))
 		}
-		var records int32
+		var records int16
 		s.eachOperation(l.id, func(*operation) bool {
 			records++
 			return true
@@ -67,6 +67,12 @@ func (s *State) sumLeases(sums map[uint32]*totals) (errs []error) {
 
 func (s *State) sumOperations(sums map[uint32]*totals) (errs []error) {
 	s.ops.Scan(func(o keptOperation) bool {
+		_, lives := s.leases.Get(o.lease)
+		_, looked := s.checks.Get(operationDue{at: o.check, lease: o.lease, op: o.op})
+		if o.orphan == lives || o.orphan != looked {
+			errs = append(errs, fmt.Errorf("operation %d: its lease %d lives: %t; it is an orphan: %t, which is looked at: %t",
+				o.op, o.lease, lives, o.orphan, looked))
+		}
 		for i := range o.charges {
 			c := &o.charges[i]
 			q, ok := s.quotas.Get(c.quota)

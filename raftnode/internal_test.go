@@ -5,6 +5,8 @@ import (
 	"io"
 	"math"
 	"runtime"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -255,14 +257,17 @@ func TestASnapshotEndsWatchers(t *testing.T) {
 	}
 }
 
-// TestKeptEventsAreBounded: by their number, not only by that of the entries that they come from. Who is too far behind is told.
+// TestKeptEventsAreBounded: by their bytes, not only by the number of the entries that they come from. Who is too far behind is told.
 func TestKeptEventsAreBounded(t *testing.T) {
 	h := newHub(64)
 	n := &Node{hub: h}
-	all := make([]fsm.Event, maxEvents/4)
+	all := make([]fsm.Event, maxPacked/4/100)
+	for i := range all {
+		all[i] = fsm.Event{Kind: fsm.EventGranted, Holder: strings.Repeat("h", 96)} // 100 bytes
+	}
 	kept := func() (count int) {
 		for i := range h.ring {
-			count += len(h.ring[i].events)
+			count += len(h.ring[i].packed)
 		}
 		return count
 	}
@@ -272,8 +277,8 @@ func TestKeptEventsAreBounded(t *testing.T) {
 	}
 	for index := uint64(1); index <= 200; index++ {
 		h.publish(&fsm.Applied{Index: index, Term: 1, Events: all[:len(all)*int(index%5)/4]})
-		if count := kept(); count > maxEvents || count != h.events {
-			t.Fatalf("after entry %d: %d events are kept, counted %d", index, count, h.events)
+		if count := kept(); count > maxPacked || count != h.bytes {
+			t.Fatalf("after entry %d: %d bytes are kept, counted %d", index, count, h.bytes)
 		}
 	}
 	if _, _, err := slow.Next(t.Context()); !errors.Is(err, ErrSlowWatcher) {
@@ -287,13 +292,41 @@ func TestKeptEventsAreBounded(t *testing.T) {
 	} else if at, events, err := s.Next(t.Context()); err != nil || at.Index < h.from || len(events) == 0 {
 		t.Errorf("the oldest that are kept: %v, %d events, %v", at, len(events), err)
 	}
-	h.publish(&fsm.Applied{Index: 201, Term: 1, Events: make([]fsm.Event, 2*maxEvents)}) // it alone is kept
+	h.publish(&fsm.Applied{Index: 201, Term: 1, Events: slices.Concat(all, all, all, all, all)}) // it alone is kept
 	if h.next-h.first != 1 {
 		t.Errorf("%d entries", h.next-h.first)
 	}
 	h.reset(300)
-	if kept() != 0 || h.events != 0 {
-		t.Errorf("%d events after a snapshot, counted %d", kept(), h.events)
+	if kept() != 0 || h.bytes != 0 {
+		t.Errorf("%d bytes after a snapshot, counted %d", kept(), h.bytes)
+	}
+}
+
+// TestWatchersAtDifferentEntries: each gets its own entry's events, whoever was given which before.
+func TestWatchersAtDifferentEntries(t *testing.T) {
+	h := newHub(64)
+	n := &Node{hub: h}
+	for index := uint64(1); index <= 4; index++ {
+		h.publish(&fsm.Applied{Index: index, Term: 1, Events: []fsm.Event{{Kind: fsm.EventExpired, Lease: index}}})
+	}
+	var all []*Subscription
+	for from := uint64(1); from <= 3; from++ {
+		for range 2 {
+			s, err := n.Watch(from)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, s)
+		}
+	}
+	for round := range uint64(2) {
+		for i, s := range all {
+			want := uint64(i/2) + 1 + round
+			at, events, err := s.Next(t.Context())
+			if err != nil || at.Index != want || len(events) != 1 || events[0].Lease != want {
+				t.Errorf("watcher %d, round %d: index %d, events %v, %v", i, round, at.Index, events, err)
+			}
+		}
 	}
 }
 

@@ -1,8 +1,10 @@
 package raftnode
 
 import (
+	"bytes"
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/quotad/quotad/fsm"
@@ -18,14 +20,19 @@ const (
 // maxBehind is how many entries a watcher may be behind before it is cut off; it is bounded by the ring anyway.
 const maxBehind = 16_384
 
-// maxEvents bounds the events that are kept in all, beside the number of their entries: an entry of a full batch has thousands.
-// About 50 MB.
-const maxEvents = 1 << 18
+// maxPacked bounds the bytes of the events that are kept in all, but for those of the last entry, and beside the number of entries: one
+// of a full batch has thousands of events, of 30 to 100 bytes each where names are short.
+const maxPacked = 32 << 20
+
+// maxSpare bounds the room for packing that is kept for the next entry: more than usual entries need.
+const maxSpare = 1 << 20
 
 // happened is what an entry made happen.
 type happened struct {
-	at     Position
-	events []fsm.Event
+	at Position
+	// count is how many events are packed.
+	count  int
+	packed packed
 }
 
 // hub keeps the events of recent entries in a ring, from which watchers read at their own pace.
@@ -35,21 +42,37 @@ type hub struct {
 	// first is the sequence number of the oldest entry kept, next that of the next one. Who has not come to replaced
 	// would miss what the last snapshot holds.
 	first, next, replaced uint64
-	// events counts what is in the ring.
-	events int
+	// bytes are those of all events in the ring.
+	bytes int
+	// packing is room for the events that are being packed. It is publish's alone, and not under the lock.
+	packing packed
 	// from is the lowest index whose events are kept or yet to come; last is the last index seen.
 	from, last uint64
 	at         Position
 	changed    chan struct{}
 	closed     bool
+	// latest is what was unpacked last: of many watchers, most are at the same entry.
+	latest atomic.Pointer[unpacked]
+}
+
+// unpacked is an entry's events, as one watcher after the other is given them.
+type unpacked struct {
+	sequence uint64
+	events   []fsm.Event
 }
 
 func newHub(entries int) *hub {
 	return &hub{ring: make([]happened, max(entries, 16)), changed: make(chan struct{})}
 }
 
-// publish adds an entry's events.
+// publish adds an entry's events. It is called for one entry after the other.
 func (h *hub) publish(applied *fsm.Applied) {
+	if h.packing = h.packing[:0]; cap(h.packing) > maxSpare {
+		h.packing = nil
+	}
+	for i := range applied.Events {
+		h.packing = h.packing.add(&applied.Events[i])
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	at := Position{Term: applied.Term, Index: applied.Index, ClusterTime: applied.Clock.Now}
@@ -60,11 +83,11 @@ func (h *hub) publish(applied *fsm.Applied) {
 	if len(applied.Events) == 0 {
 		return
 	}
-	h.events += len(applied.Events)
-	for h.next-h.first == uint64(len(h.ring)) || h.events > maxEvents && h.first < h.next {
+	h.bytes += len(h.packing)
+	for h.next-h.first == uint64(len(h.ring)) || h.bytes > maxPacked && h.first < h.next {
 		h.dropOldest()
 	}
-	h.ring[h.next%uint64(len(h.ring))] = happened{at: at, events: applied.Events}
+	h.ring[h.next%uint64(len(h.ring))] = happened{at: at, count: len(applied.Events), packed: bytes.Clone(h.packing)}
 	h.next++
 	h.wakeLocked()
 }
@@ -73,8 +96,8 @@ func (h *hub) publish(applied *fsm.Applied) {
 func (h *hub) dropOldest() {
 	oldest := &h.ring[h.first%uint64(len(h.ring))]
 	h.from = oldest.at.Index + 1
-	h.events -= len(oldest.events)
-	oldest.events = nil
+	h.bytes -= len(oldest.packed)
+	oldest.packed = nil
 	h.first++
 }
 
@@ -132,7 +155,8 @@ type Subscription struct {
 	closed    bool
 }
 
-// Next returns the next entry's events (possibly none: a bookmark, everything up to its position has been sent).
+// Next returns the next entry's events, without final results (possibly none: a bookmark, everything up to its position has been sent).
+// Other watchers may be given the same list: it must not be changed.
 // ErrSlowWatcher: the reader is too far behind. A *CompactedError: a snapshot took the place of what comes next.
 // ErrWatchEnded: the node stops, or Close was called.
 func (s *Subscription) Next(ctx context.Context) (Position, []fsm.Event, error) {
@@ -154,14 +178,14 @@ func (s *Subscription) Next(ctx context.Context) (Position, []fsm.Event, error) 
 			return Position{}, nil, ErrSlowWatcher
 		}
 		for s.sequence < s.h.next {
-			entry := s.h.ring[s.sequence%uint64(len(s.h.ring))]
+			entry, sequence := s.h.ring[s.sequence%uint64(len(s.h.ring))], s.sequence
 			s.sequence++
 			if entry.at.Index < s.notBefore {
 				continue
 			}
 			s.sent = entry.at.Index
 			s.h.mu.Unlock()
-			return entry.at, entry.events, nil
+			return entry.at, s.h.unpack(sequence, &entry), nil
 		}
 		changed, at := s.h.changed, s.h.at
 		s.h.mu.Unlock()
@@ -178,6 +202,16 @@ func (s *Subscription) Next(ctx context.Context) (Position, []fsm.Event, error) 
 			timer.Reset(bookmarkEvery)
 		}
 	}
+}
+
+// unpack returns an entry's events.
+func (h *hub) unpack(sequence uint64, entry *happened) []fsm.Event {
+	latest := h.latest.Load()
+	if latest == nil || latest.sequence != sequence {
+		latest = &unpacked{sequence: sequence, events: entry.packed.unpack(entry.count)}
+		h.latest.Store(latest)
+	}
+	return latest.events
 }
 
 // Close ends the subscription.

@@ -67,7 +67,7 @@ func good(t *testing.T) *Simulated {
 			end.Fence = begun.Fence
 		}
 		if len(applied.Events) > 0 {
-			s.Seen = append(s.Seen, SimulatedSeen{Watcher: "w", Stream: 1, From: 1, Index: index, Events: applied.Events})
+			s.Seen = append(s.Seen, SimulatedSeen{Watcher: "w", Stream: 1, From: 1, Index: index, Events: slices.Clone(applied.Events)})
 		}
 		for _, event := range applied.Events {
 			if event.Ticket != 0 && event.Result != nil { // who waited hears of its end now

@@ -186,7 +186,7 @@ func (rep *replayed) keep(parsed *logpb.Entry, applied *fsm.Applied) {
 		}
 	}
 	if len(applied.Events) > 0 {
-		rep.happened[applied.Index] = applied.Events
+		rep.happened[applied.Index] = slices.Clone(applied.Events)
 	}
 	for i := range applied.Events {
 		event := &applied.Events[i]
