@@ -20,7 +20,6 @@ const holderMemory = hour
 type holder struct {
 	generation uint64
 	name       string
-	digest     uint64
 	turn       uint64
 	// seen is when it was last granted something or waited (cluster time); it may lag by a sixteenth of holderMemory.
 	seen int64
@@ -48,7 +47,7 @@ func (m *Machine) mutableHolder(name string) *holder {
 	h, ok := m.holders.Get(name)
 	switch {
 	case !ok:
-		h = &holder{generation: m.generation, name: name, digest: digestHolder(name), seen: m.clock.Now}
+		h = &holder{generation: m.generation, name: name, seen: m.clock.Now}
 		m.holders.Set(name, h)
 		m.seen.Set(holderSeen{at: h.seen, name: name})
 	case h.generation != m.generation:

@@ -74,7 +74,7 @@ func (m *Machine) grant(ask *logpb.Reserve, needs []need, as standing, ticket ui
 	}
 	h := m.holder(ask.Holder)
 	l := &lease{
-		generation: m.generation, id: m.lastLease, fence: m.fence(), holder: h.name, digest: h.digest,
+		generation: m.generation, id: m.lastLease, fence: m.fence(), holder: h.name, digest: m.recent.digestHolder(h.name),
 		class: as.class, ttl: ttl, deadline: m.clock.Now + ttl,
 	}
 	if ticket != 0 && !ask.Consume && ttl > tentativeTTL {

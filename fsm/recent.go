@@ -8,12 +8,32 @@ type recent struct {
 	quotas [recentQuotas]*quota
 	named  [recentQuotas]named
 	holder *holder
+	// digested are digests of holders' names.
+	digested [recentHolders]digested
 }
 
 // named is the number of the quota of a name; 0: none.
 type named struct {
 	name   string
 	number uint32
+}
+
+// recentHolders is a power of two: of how many holders' names the digest is remembered.
+const recentHolders = 1 << 10
+
+// digested is a holder's name and its digest.
+type digested struct {
+	name   string
+	digest uint64
+}
+
+// digestHolder returns the digest of a holder's name.
+func (r *recent) digestHolder(name string) uint64 {
+	at := &r.digested[hashName(name)%recentHolders]
+	if at.digest == 0 || at.name != name {
+		*at = digested{name: name, digest: digestHolder(name)}
+	}
+	return at.digest
 }
 
 // find returns a quota that may be changed; nil: look it up.

@@ -14,17 +14,39 @@ func TestQuotasThatShareAPlace(t *testing.T) {
 	name := func(i int) string { return fmt.Sprintf("q%04d", i) }
 	t.Run("of numbers", func(t *testing.T) { sharePlace(t, name(0), name(recentQuotas)) })
 	t.Run("of names", func(t *testing.T) {
-		at := map[uint32]string{}
-		for i := range recentQuotas {
-			place := hashName(name(i)) % recentQuotas
-			if other, taken := at[place]; taken {
-				sharePlace(t, other, name(i))
-				return
-			}
-			at[place] = name(i)
-		}
-		t.Fatal("no two names share a place")
+		first, second := ofOnePlace(t, recentQuotas)
+		sharePlace(t, first, second)
 	})
+}
+
+// ofOnePlace returns two names that share a place in a table of so many.
+func ofOnePlace(t *testing.T, size uint32) (first, second string) {
+	t.Helper()
+	at := map[uint32]string{}
+	for i := range size {
+		name := fmt.Sprintf("q%04d", i)
+		place := hashName(name) % size
+		if other, taken := at[place]; taken {
+			return other, name
+		}
+		at[place] = name
+	}
+	t.Fatal("no two names share a place")
+	return "", ""
+}
+
+// TestHoldersThatShareAPlace: their leases are listed under each one's own name.
+func TestHoldersThatShareAPlace(t *testing.T) {
+	w := newWorld(t)
+	w.quotas(rateOf("r", 100, minute))
+	first, second := ofOnePlace(t, recentHolders)
+	for range 3 {
+		w.granted(&logpb.Reserve{Holder: first, Items: []*logpb.Item{itemOf("r", 1)}})
+		w.granted(&logpb.Reserve{Holder: second, Items: []*logpb.Item{itemOf("r", 1)}})
+	}
+	if err := w.m.State().Verify(); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // sharePlace asks for two quotas of many in turn.

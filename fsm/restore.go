@@ -40,7 +40,9 @@ func (m *Machine) take(record *logpb.SnapshotRecord) error {
 	case *logpb.SnapshotRecord_Operation:
 		return m.takeOperation(kind.Operation)
 	case *logpb.SnapshotRecord_Holder:
-		m.takeHolder(kind.Holder)
+		h := &holder{generation: m.generation, name: kind.Holder.Name, turn: kind.Holder.Turn, seen: kind.Holder.SeenNs}
+		m.holders.Set(h.name, h)
+		m.seen.Set(holderSeen{at: h.seen, name: h.name})
 	case *logpb.SnapshotRecord_Demand:
 		q, ok := m.quotas.Get(kind.Demand.Quota)
 		if !ok || len(kind.Demand.TriedNs) > classes {
@@ -188,14 +190,6 @@ func (m *Machine) takeOverride(encoded *logpb.SnapshotOverride) error {
 	q.rule = worked
 	m.replaceOverride(q, over)
 	return nil
-}
-
-func (m *Machine) takeHolder(encoded *logpb.SnapshotHolder) {
-	h := &holder{
-		generation: m.generation, name: encoded.Name, digest: digestHolder(encoded.Name), turn: encoded.Turn, seen: encoded.SeenNs,
-	}
-	m.holders.Set(h.name, h)
-	m.seen.Set(holderSeen{at: h.seen, name: h.name})
 }
 
 func (m *Machine) takeLease(encoded *logpb.SnapshotLease) error {
