@@ -3,7 +3,6 @@ package raftnode_test
 import (
 	"context"
 	"fmt"
-	"net"
 	"testing"
 	"time"
 
@@ -12,6 +11,7 @@ import (
 	"github.com/quotad/quotad/fsm"
 	"github.com/quotad/quotad/fsm/logpb"
 	"github.com/quotad/quotad/raftnode"
+	"github.com/quotad/quotad/raftnode/loopback"
 )
 
 // cluster is a cluster of nodes in this process, each with its own disk and loopback address.
@@ -52,17 +52,11 @@ type testWriter struct{ t *testing.T }
 
 func (w testWriter) Write(b []byte) (int, error) { return len(b), nil }
 
-// freeAddresses returns loopback addresses that nobody listens at, each another.
 func freeAddresses(t *testing.T, n int) []string {
 	t.Helper()
-	addresses := make([]string, n)
-	for i := range addresses {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = listener.Close() }()
-		addresses[i] = listener.Addr().String()
+	addresses, err := loopback.Free(n)
+	if err != nil {
+		t.Fatal(err)
 	}
 	return addresses
 }

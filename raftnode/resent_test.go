@@ -20,7 +20,10 @@ func TestASnapshotThatANodeIsBeyondIsNotInstalled(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = inner.Close() })
+		t.Cleanup(func() {
+			inner.CloseStreams() // whose other ends Close leaves open
+			_ = inner.Close()
+		})
 		return inner
 	}
 	from, inner, closed := open(), open(), make(chan struct{})

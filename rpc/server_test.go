@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -16,6 +15,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/quotad/quotad/raftnode"
+	"github.com/quotad/quotad/raftnode/loopback"
 	"github.com/quotad/quotad/rpc"
 	"github.com/quotad/quotad/rpc/quotav1"
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
@@ -69,7 +69,10 @@ func newNodes(t *testing.T, size int, change ...func(*rpc.Config)) []*testNode {
 	t.Helper()
 	peers := make([]raftnode.Peer, size)
 	listeners := make([]net.Listener, size)
-	addresses := freeAddresses(t, 2*size)
+	addresses, err := loopback.Free(2 * size)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for i, address := range addresses[:size] {
 		listener, err := rpc.Listen(addresses[size+i], 1000)
 		if err != nil {
@@ -116,26 +119,6 @@ func newNodes(t *testing.T, size int, change ...func(*rpc.Config)) []*testNode {
 		return false
 	})
 	return nodes
-}
-
-// freeAddresses returns loopback addresses that nobody listens at, each another. Their ports are below those that the system
-// gives to whoever connects: a node that was stopped comes back to its own.
-func freeAddresses(t *testing.T, n int) []string {
-	t.Helper()
-	addresses := make([]string, 0, n)
-	for range 100 * n {
-		if len(addresses) == n {
-			return addresses
-		}
-		listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 15_000+rand.IntN(15_000)))
-		if err != nil {
-			continue // somebody has it
-		}
-		defer func() { _ = listener.Close() }()
-		addresses = append(addresses, listener.Addr().String())
-	}
-	t.Fatal("no free addresses")
-	return nil
 }
 
 func eventually(t *testing.T, what string, ok func() bool) {

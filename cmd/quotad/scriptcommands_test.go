@@ -11,11 +11,12 @@ import (
 	"os/exec"
 	"regexp"
 	"strconv"
-	"sync"
 	"syscall"
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/quotad/quotad/raftnode/loopback"
 )
 
 // patience bounds every wait in a script; nothing is concluded from how long something took.
@@ -87,29 +88,17 @@ func need(ts *testscript.TestScript, neg bool, args []string, least int, usage s
 	}
 }
 
-var (
-	portsMu   sync.Mutex
-	portsUsed = map[int]bool{}
-)
-
 // freePort finds a port that no other script of this run was given.
 func freePort() (int, error) {
-	portsMu.Lock()
-	defer portsMu.Unlock()
-	for {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return 0, err
-		}
-		address, ok := listener.Addr().(*net.TCPAddr)
-		if err := listener.Close(); err != nil || !ok {
-			return 0, errors.Join(errors.New("no free port"), err)
-		}
-		if !portsUsed[address.Port] {
-			portsUsed[address.Port] = true
-			return address.Port, nil
-		}
+	addresses, err := loopback.Free(1)
+	if err != nil {
+		return 0, err
 	}
+	_, port, err := net.SplitHostPort(addresses[0])
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(port)
 }
 
 func scriptPorts(ts *testscript.TestScript, neg bool, args []string) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/quotad/quotad/client"
 	"github.com/quotad/quotad/raftnode"
+	"github.com/quotad/quotad/raftnode/loopback"
 	"github.com/quotad/quotad/rpc"
 	"github.com/quotad/quotad/rpc/quotav1"
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
@@ -37,7 +38,10 @@ func start(tb testing.TB, size int) *cluster {
 	tb.Helper()
 	c := &cluster{tb: tb}
 	var peers []raftnode.Peer
-	addresses := freeAddresses(tb, 2*size)
+	addresses, err := loopback.Free(2 * size)
+	if err != nil {
+		tb.Fatal(err)
+	}
 	for i := range size {
 		peers = append(peers, raftnode.Peer{ID: fmt.Sprintf("n%d", i), RaftAddress: addresses[2*i], APIAddress: addresses[2*i+1]})
 	}
@@ -56,21 +60,6 @@ func start(tb testing.TB, size int) *cluster {
 	})
 	c.leader()
 	return c
-}
-
-// freeAddresses returns loopback addresses that nobody listens at, each another.
-func freeAddresses(tb testing.TB, n int) []string {
-	tb.Helper()
-	addresses := make([]string, n)
-	for i := range addresses {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			tb.Fatal(err)
-		}
-		defer func() { _ = listener.Close() }()
-		addresses[i] = listener.Addr().String()
-	}
-	return addresses
 }
 
 func (c *cluster) run(m *member) {

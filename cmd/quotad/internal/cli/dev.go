@@ -13,6 +13,7 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/config"
 	"github.com/quotad/quotad/cmd/quotad/internal/daemon"
 	"github.com/quotad/quotad/cmd/quotad/internal/quotafile"
+	"github.com/quotad/quotad/raftnode/loopback"
 )
 
 //go:embed dev.quotas.yaml
@@ -63,7 +64,7 @@ func (a *App) dev(cmd *cobra.Command, f devFlags) (err error) {
 			err = removed
 		}
 	}()
-	raftAddress, err := freeAddress(cmd.Context())
+	raftAddress, err := loopback.Free(1) // to which nobody but this node ever speaks
 	if err != nil {
 		return err
 	}
@@ -72,7 +73,7 @@ func (a *App) dev(cmd *cobra.Command, f devFlags) (err error) {
 	err = daemon.Run(ctx, daemon.Options{
 		Load: func() (*config.Loaded, error) {
 			in := config.Input{Flags: map[string]string{
-				"data-dir": filepath.Join(dir, "data"), "api-listen": f.listen, "raft-listen": raftAddress,
+				"data-dir": filepath.Join(dir, "data"), "api-listen": f.listen, "raft-listen": raftAddress[0],
 				"node-id": "dev", "log-level": f.level, "disk-refuse-below": "0B", "disk-stop-below": "0B",
 			}}
 			if host, port, err := net.SplitHostPort(f.listen); err == nil && (host == "" || net.ParseIP(host).IsUnspecified()) {
@@ -96,15 +97,6 @@ func (a *App) dev(cmd *cobra.Command, f devFlags) (err error) {
 		return cause // the quotas did not work
 	}
 	return startError(err)
-}
-
-// freeAddress finds a port for Raft, to which nobody but this node ever speaks.
-func freeAddress(ctx context.Context) (string, error) {
-	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	return listener.Addr().String(), listener.Close()
 }
 
 // welcome prints what to try.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -15,6 +14,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/quotad/quotad/raftnode/loopback"
 	"github.com/quotad/quotad/rpc/quotav1"
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
@@ -52,7 +52,7 @@ type Node struct {
 
 // NewCluster writes the configuration of nodes that keep their data below dir.
 func NewCluster(n *Nursery, dir string) (*Cluster, error) {
-	addresses, err := freeAddresses(2 * clusterSize)
+	addresses, err := loopback.Free(2 * clusterSize)
 	if err != nil {
 		return nil, err
 	}
@@ -74,22 +74,6 @@ func NewCluster(n *Nursery, dir string) (*Cluster, error) {
 		}
 	}
 	return c, nil
-}
-
-// freeAddresses returns loopback addresses that nobody listens on. Somebody else could take one before the node does;
-// then the node says so in its log and its starter learns of it.
-func freeAddresses(n int) ([]string, error) {
-	var listen net.ListenConfig
-	var addresses []string
-	for range n {
-		listener, err := listen.Listen(context.Background(), "tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, err
-		}
-		defer listener.Close() //nolint:errcheck // nothing was done with it
-		addresses = append(addresses, listener.Addr().String())
-	}
-	return addresses, nil
 }
 
 // Start starts a node's process.
