@@ -12,6 +12,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
+	"github.com/quotad/quotad/rpc/quotav1/wire"
 )
 
 // maxNodes bounds the nodes that are known, so that hints from a confused cluster cannot grow the list for ever.
@@ -96,6 +97,7 @@ func (n *nodes) add(base string) *node {
 		}
 	})
 	options := []connect.ClientOption{
+		connect.WithCodec(wire.Codec{}),
 		connect.WithInterceptors(headers),
 		// Answers are small, and the nodes are near: compressing them costs more than it saves.
 		connect.WithAcceptCompression("gzip", nil, nil),

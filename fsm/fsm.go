@@ -200,8 +200,8 @@ type MemberView struct {
 
 // Counts are sizes of the state's tables.
 type Counts struct {
-	Quotas, Leases, Operations, Waiting, Sessions int64
-	ResultBytes                                   int64
+	Quotas, Leases, Operations, Holders, Waiting, Sessions int64
+	ResultBytes                                            int64
 	// Of the tasks, TasksUnderWay have an attempt under way, and TasksShelved failed as often as they may.
 	Tasks, TasksUnderWay, TasksShelved int64
 }

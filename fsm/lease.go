@@ -15,16 +15,15 @@ type lease struct {
 	holder     string
 	// digest is its holder's.
 	digest uint64
-	// class is that in which it was granted; records counts the records of its operations.
-	class   int32
-	records int16
+	// class is that in which it was granted.
+	class int32
 	// tentative: it was given to a waiter who may have gone; the first deadline is short until it shows itself.
 	tentative bool
 	deadline  int64
 	// ttl is the longest length that was asked for.
 	ttl int64
-	// doneBelow is the low-water mark of its operations.
-	doneBelow uint64
+	// operations are those that have a record; nil: it never had one.
+	operations *operations
 	// items begin in single, which is all the room that one takes.
 	items  []item
 	single [1]item
@@ -519,7 +518,9 @@ func (m *Machine) endUnlisted(l *lease, how EventKind, withGrace bool) []*logpb.
 	m.leasesOf.Delete(owned{holder: l.digest, id: l.id})
 	m.orphanOperations(l)
 	if len(grace) > 0 {
-		m.keepRecord(&operation{lease: l.id, fence: l.fence, holder: l.holder, orphan: true, charges: grace})
+		o := &operation{lease: l.id, fence: l.fence, holder: l.holder, charges: grace}
+		o.check = m.nextCheck(o)
+		m.keepOrphan(o)
 	}
 	m.moveTurn(l.holder, -unused)
 	m.emit(Event{Kind: how, Holder: l.holder, Lease: l.id, Fence: l.fence})

@@ -26,9 +26,11 @@ type Machine struct {
 	ticked bool
 	// sharers are the classes of holders with shares, as far as they were looked up since rules or quotas changed.
 	sharers map[string]int32
-	// encoded is room for the encoding of which a digest is made, records for those of a lease that ends.
+	// encoded is room for the encoding of which a digest is made, packing for orphans that are packed, looked for one that is
+	// looked at.
 	encoded []byte
-	records []*operation
+	packing []byte
+	looked  operation
 	recent  recent
 	decoder decoder
 	// raw is the present command's Reserve as its entry has it, where that is plain.

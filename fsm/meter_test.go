@@ -233,7 +233,7 @@ func checkUse(t *rapid.T, w *world, name string) {
 			}
 			return true
 		})
-		w.m.ops.Scan(func(o keptOperation) bool {
+		w.m.eachOperation(func(o *operation) bool {
 			for i := range o.charges {
 				if c := &o.charges[i]; o.holder == name && c.quota == q.number && c.window == q.ledger.window {
 					sum += c.amount

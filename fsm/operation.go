@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -51,42 +52,100 @@ type charge struct {
 	class int32
 }
 
-// keptOperation is a record in the order of leases and numbers, which are beside it: a search looks at no record but the
-// one that it finds.
-type keptOperation struct {
-	lease, op uint64
-	*operation
+// operations are the records of a lease's operations.
+type operations struct {
+	generation uint64
+	// doneBelow is the low-water mark: its holder is finished with those below it.
+	doneBelow uint64
+	// list is in the order of numbers.
+	list []*operation
 }
 
-func kept(o *operation) keptOperation { return keptOperation{lease: o.lease, op: o.op, operation: o} }
+// firstOperation is what a lease's first operation takes, made at once.
+type firstOperation struct {
+	operations
+	operation
+	single [1]*operation
+}
 
-func lessOperation(a, b keptOperation) bool {
-	return a.lease < b.lease || a.lease == b.lease && a.op < b.op
+// records returns the records of a lease's operations, by number.
+func (l *lease) records() []*operation {
+	if l.operations == nil {
+		return nil
+	}
+	return l.operations.list
+}
+
+// doneBelow returns the mark below which a lease's holder is finished with its operations.
+func (l *lease) doneBelow() uint64 {
+	if l.operations == nil {
+		return 0
+	}
+	return l.operations.doneBelow
+}
+
+// find returns where an operation's record stands among a lease's, or would. It is mostly the last.
+func (l *lease) find(op uint64) (int, bool) {
+	list := l.records()
+	if last := len(list) - 1; last < 0 || list[last].op < op {
+		return len(list), false
+	}
+	return slices.BinarySearchFunc(list, op, func(o *operation, op uint64) int { return cmp.Compare(o.op, op) })
 }
 
 // operation returns a record, nil where there is none.
-func (s *State) operation(lease, op uint64) *operation {
-	o, _ := s.ops.Get(keptOperation{lease: lease, op: op})
-	return o.operation
+func (l *lease) operation(op uint64) *operation {
+	if i, found := l.find(op); found {
+		return l.operations.list[i]
+	}
+	return nil
 }
 
-// eachOperation calls fn for a lease's records, by number, until it returns false.
-func (s *State) eachOperation(lease uint64, fn func(*operation) bool) {
-	s.ops.Ascend(keptOperation{lease: lease}, func(o keptOperation) bool {
-		return o.lease == lease && fn(o.operation)
-	})
+// mutableOperations returns the records of a lease that may be changed.
+func (m *Machine) mutableOperations(l *lease) *operations {
+	switch {
+	case l.operations == nil:
+		l.operations = &operations{generation: m.generation}
+	case l.operations.generation != m.generation:
+		l.operations = &operations{
+			generation: m.generation, doneBelow: l.operations.doneBelow, list: slices.Clone(l.operations.list),
+		}
+	}
+	return l.operations
 }
 
-// mutableOperation returns a record that may be changed.
-func (m *Machine) mutableOperation(o *operation) *operation {
+// mutableOperation returns a record, of a lease that may be changed, that may be changed.
+func (m *Machine) mutableOperation(l *lease, o *operation) *operation {
 	if o.generation == m.generation {
 		return o
 	}
 	c := *o
 	c.charges = append(c.single[:0], o.charges...)
 	c.generation = m.generation
-	m.ops.Set(kept(&c))
+	if i, found := l.find(o.op); found {
+		m.mutableOperations(l).list[i] = &c
+	}
 	return &c
+}
+
+// newOperation returns a record to be filled in for a lease that may be changed.
+func (m *Machine) newOperation(l *lease) *operation {
+	if l.operations != nil {
+		return &operation{generation: m.generation}
+	}
+	first := &firstOperation{}
+	first.operations.generation, first.operation.generation = m.generation, m.generation
+	first.list = first.single[:0]
+	l.operations = &first.operations
+	return &first.operation
+}
+
+// keepRecord enters a record.
+func (m *Machine) keepRecord(l *lease, o *operation) {
+	kept := m.mutableOperations(l)
+	i, _ := l.find(o.op)
+	kept.list = slices.Insert(kept.list, i, o)
+	m.operations++
 }
 
 // consume makes held amounts spendable.
@@ -96,7 +155,7 @@ func (m *Machine) consume(command *logpb.Consume, by string) *logpb.Result {
 		return failure(failed)
 	}
 	asked := digestItems(command.Items)
-	if o := m.operation(l.id, command.Op); o != nil && command.Op != graceOp {
+	if o := l.operation(command.Op); o != nil && command.Op != graceOp {
 		if o.asked != asked {
 			return fail(logpb.Reason_REASON_OPERATION_REUSED,
 				fmt.Sprintf("operation %d of lease %d consumed something else", command.Op, l.id), "take a new number")
@@ -105,7 +164,7 @@ func (m *Machine) consume(command *logpb.Consume, by string) *logpb.Result {
 		m.finishBelow(l, command.DoneBelow)
 		return &logpb.Result{Kind: &logpb.Result_Consumed{Consumed: consumed}}
 	}
-	if failed := checkNewOperation(l, command.Op, command.DoneBelow, m.recordsBelow(l, command.DoneBelow)); failed != nil {
+	if failed := checkNewOperation(l, command.Op, command.DoneBelow); failed != nil {
 		return failure(failed)
 	}
 	parts, failed := m.heldParts(l, command.Items, nil)
@@ -146,9 +205,10 @@ func (m *Machine) nothingHeld(l *lease) *logpb.Failure {
 	return notHeld("", "the lease holds nothing that could be consumed")
 }
 
-// checkNewOperation checks the number of a new operation, as if those below mark, so many, were finished already.
-func checkNewOperation(l *lease, op, mark uint64, finishing int16) *logpb.Failure {
-	mark = max(mark, l.doneBelow)
+// checkNewOperation checks the number of a new operation, as if those below mark were finished already.
+func checkNewOperation(l *lease, op, mark uint64) *logpb.Failure {
+	mark = max(mark, l.doneBelow())
+	finishing, _ := l.find(mark)
 	switch {
 	case op == graceOp:
 		return invalid("operations are numbered from 1", "")
@@ -157,10 +217,10 @@ func checkNewOperation(l *lease, op, mark uint64, finishing int16) *logpb.Failur
 			Reason:  logpb.Reason_REASON_STALE_OPERATION,
 			Message: fmt.Sprintf("operation %d is below the mark %d that you sent", op, mark), Hint: "take a new number",
 		}
-	case l.records-finishing >= maxRecords:
+	case len(l.records())-finishing >= maxRecords:
 		return &logpb.Failure{
 			Reason:  logpb.Reason_REASON_TOO_MANY_OPERATIONS,
-			Message: fmt.Sprintf("the lease has %d operations", l.records), Hint: "settle some and send done_below",
+			Message: fmt.Sprintf("the lease has %d operations", len(l.records())), Hint: "settle some and send done_below",
 		}
 	}
 	return nil
@@ -237,7 +297,8 @@ func (m *Machine) consumeAll(l *lease, granted *logpb.Granted) {
 
 // charge turns held parts into an operation.
 func (m *Machine) charge(l *lease, op, asked uint64, parts []heldPart) *operation {
-	o := &operation{lease: l.id, op: op, fence: l.fence, holder: l.holder, asked: asked, beganWall: m.clock.WallEarly}
+	o := m.newOperation(l)
+	o.lease, o.op, o.fence, o.holder, o.asked, o.beganWall = l.id, op, l.fence, l.holder, asked, m.clock.WallEarly
 	o.charges = o.single[:0]
 	spendBy, windows := m.spendByOf(l, parts, o)
 	o.spendBy = addSaturated(m.clock.Now, spendBy)
@@ -263,8 +324,7 @@ func (m *Machine) charge(l *lease, op, asked uint64, parts []heldPart) *operatio
 			}
 		})
 	}
-	l.records++
-	m.keepRecord(o)
+	m.keepRecord(l, o)
 	return o
 }
 
@@ -326,69 +386,34 @@ func (m *Machine) consumed(o *operation) *logpb.Consumed {
 	return &a.consumed
 }
 
-// keepRecord enters a record; that of an orphan is looked at again when it may have stopped counting.
-func (m *Machine) keepRecord(o *operation) {
-	o.generation = m.generation
-	m.ops.Load(kept(o)) // mostly the last
-	if o.orphan {
-		m.checkLater(o)
-	}
-}
-
 // maxOrphan is how long an ended lease's records are kept at most: for as long as a call may take.
 const maxOrphan = day
 
-// checkLater arranges to look at an orphan's record again.
-func (m *Machine) checkLater(o *operation) {
+// nextCheck returns when to look at an orphan again.
+func (m *Machine) nextCheck(o *operation) int64 {
 	left := second
 	for i := range o.charges {
 		if q := m.look(o.charges[i].quota); q != nil && q.ledger.counts(o.charges[i].end) {
 			left = max(left, q.ledger.dropsIn(&q.rule, q.rule.at(m.clock), o.charges[i].end))
 		}
 	}
-	o.check = addSaturated(m.clock.Now, min(left, maxOrphan))
-	m.checks.Load(operationDue{at: o.check, lease: o.lease, op: o.op}) // mostly the last
+	return addSaturated(m.clock.Now, min(left, maxOrphan))
 }
 
-// orphanOperations deals with the records of a lease that ends: those that are final go, those that count stay, for
+// orphanOperations deals with the records of a lease that has ended: those that are final go, those that count stay, for
 // one upward Settle, until they stop counting. An exposure without an end ends one longest call after the deadline.
 func (m *Machine) orphanOperations(l *lease) {
-	if l.records == 0 {
-		return
-	}
-	records := m.recordsOf(l, m.records[:0])
-	m.records = records
-	defer clear(records)
-	for _, o := range records {
-		o = m.mutableOperation(o)
-		o.orphan = true
-		for i := range o.charges {
-			c := &o.charges[i]
-			if q := m.quota(c.quota); q != nil && c.end == openEnd {
-				m.moveCharge(q, o.holder, c, m.longestEnd(o, q, max(l.deadline-m.clock.Now, 0)))
-			}
-		}
+	for _, o := range l.records() {
+		o = m.mutableOperation(l, o)
+		m.operations--
+		m.endExposure(o, max(l.deadline-m.clock.Now, 0))
 		if o.actual != 0 || !m.stillCounts(o) {
 			m.closeRecord(o)
 			continue
 		}
-		m.checkLater(o)
+		o.check = m.nextCheck(o)
+		m.keepOrphan(o)
 	}
-	l.records = 0
-}
-
-// recordsOf appends the records of a lease, by number. There is often one, of its first operation.
-func (m *Machine) recordsOf(l *lease, records []*operation) []*operation {
-	if l.records == 1 {
-		if o := m.operation(l.id, 1); o != nil {
-			return append(records, o)
-		}
-	}
-	m.eachOperation(l.id, func(o *operation) bool {
-		records = append(records, o)
-		return true
-	})
-	return records
 }
 
 // moveCharge moves what a charge counts to another end.
@@ -417,35 +442,31 @@ func (m *Machine) stillCounts(o *operation) bool {
 	return false
 }
 
-// closeRecord forgets a record. What it charged goes on to count; nothing of it can come back.
+// closeRecord notes that a record goes. What it charged goes on to count; nothing of it can come back.
 func (m *Machine) closeRecord(o *operation) {
 	for i := range o.charges {
 		if q := m.quota(o.charges[i].quota); q != nil {
 			q.ledger.close(o.charges[i].end, o.charges[i].amount)
 		}
 	}
-	m.ops.Delete(kept(o))
 }
 
 // finishBelow takes over a client's low-water mark: operations below it are finished there.
 func (m *Machine) finishBelow(l *lease, mark uint64) {
-	if mark <= l.doneBelow {
+	if mark <= l.doneBelow() {
 		return
 	}
-	l.doneBelow = mark
-	var finished []*operation
-	m.eachOperation(l.id, func(o *operation) bool {
-		if o.op >= mark {
-			return false
-		}
-		finished = append(finished, o)
-		return true
-	})
-	for _, o := range finished {
-		o = m.mutableOperation(o)
+	kept := m.mutableOperations(l)
+	kept.doneBelow = mark
+	finished, _ := l.find(mark)
+	for _, o := range kept.list[:finished] {
+		o = m.mutableOperation(l, o)
 		m.endExposure(o, max(l.deadline-m.clock.Now, 0))
 		m.closeRecord(o)
-		l.records--
+	}
+	m.operations -= int64(finished)
+	if kept.list = slices.Delete(kept.list, 0, finished); len(kept.list) == 0 {
+		l.operations = &operations{generation: m.generation, doneBelow: mark} // without the room of the first
 	}
 }
 
@@ -476,32 +497,4 @@ func (m *Machine) shortLived(o *operation) bool {
 func (m *Machine) longestEnd(o *operation, q *quota, left int64) int64 {
 	left = max(left+q.rule.maxCall, o.spendBy-m.clock.Now)
 	return q.ledger.key(&q.rule, addSaturated(q.rule.at(m.clock).late, left))
-}
-
-// recordsBelow counts a lease's records below a mark.
-func (m *Machine) recordsBelow(l *lease, mark uint64) (count int16) {
-	if mark <= l.doneBelow {
-		return 0
-	}
-	m.eachOperation(l.id, func(o *operation) bool {
-		if o.op < mark {
-			count++
-		}
-		return o.op < mark
-	})
-	return count
-}
-
-// expireOperations forgets the records of orphans that stopped counting.
-func (m *Machine) expireOperations() {
-	for _, check := range takeDue(m.checks, func(d operationDue) bool { return d.at <= m.clock.Now }) {
-		o := m.operation(check.lease, check.op)
-		switch {
-		case o == nil:
-		case m.stillCounts(o) && m.shortLived(o):
-			m.checkLater(m.mutableOperation(o))
-		default:
-			m.closeRecord(o)
-		}
-	}
 }

@@ -49,7 +49,8 @@ func (s *State) Limits() *logpb.SetLimits {
 // Counts returns the sizes of the state's tables.
 func (s *State) Counts() Counts {
 	return Counts{
-		Quotas: int64(s.quotas.Len()), Leases: int64(s.leases.Len()), Operations: int64(s.ops.Len()),
+		Quotas: int64(s.quotas.Len()), Leases: int64(s.leases.Len()), Operations: s.operations,
+		Holders: int64(s.holders.Len()),
 		Waiting: int64(s.waiters.Len()), Sessions: int64(s.sessions.Len()), ResultBytes: s.resultBytes,
 		Tasks: int64(s.tasks.Len()), TasksUnderWay: int64(s.underWay.Len()), TasksShelved: s.shelved(),
 	}
@@ -204,7 +205,7 @@ func (s *State) hasItem(l *lease, name string) bool {
 func (s *State) viewLease(l *lease, at Clock) LeaseView {
 	v := LeaseView{
 		ID: l.id, Fence: l.fence, Holder: l.holder, Class: l.class,
-		Left: l.deadline - at.Now, Operations: int(l.records),
+		Left: l.deadline - at.Now, Operations: len(l.records()),
 	}
 	for i := range l.items {
 		it := &l.items[i]
@@ -218,10 +219,9 @@ func (s *State) viewLease(l *lease, at Clock) LeaseView {
 			})
 		}
 	}
-	s.eachOperation(l.id, func(o *operation) bool {
+	for _, o := range l.records() {
 		v.Consumed = s.addConsumed(v.Consumed, o, at)
-		return true
-	})
+	}
 	return v
 }
 

@@ -21,7 +21,7 @@ func (m *Machine) report(command *logpb.Report, by string) *logpb.Result {
 	if failed != nil {
 		return failure(failed)
 	}
-	o := m.operation(l.id, command.Op)
+	o := l.operation(command.Op)
 	if o == nil && !m.holdsSlotsOnly(l) {
 		return failure(&logpb.Failure{
 			Reason:  logpb.Reason_REASON_STALE_OPERATION,

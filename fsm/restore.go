@@ -195,7 +195,7 @@ func (m *Machine) takeOverride(encoded *logpb.SnapshotOverride) error {
 func (m *Machine) takeLease(encoded *logpb.SnapshotLease) error {
 	l := &lease{
 		generation: m.generation, id: encoded.Id, fence: encoded.Fence, holder: encoded.Holder, class: encoded.Class,
-		deadline: encoded.DeadlineNs, ttl: encoded.TtlNs, tentative: encoded.Tentative, doneBelow: encoded.DoneBelow,
+		deadline: encoded.DeadlineNs, ttl: encoded.TtlNs, tentative: encoded.Tentative,
 		digest: digestHolder(encoded.Holder),
 	}
 	l.items = l.single[:0]
@@ -211,13 +211,24 @@ func (m *Machine) takeLease(encoded *logpb.SnapshotLease) error {
 	if len(l.items) > 0 && l.items[0].ancestor {
 		return fmt.Errorf("lease %d begins with an ancestor's share", l.id)
 	}
+	if encoded.DoneBelow != 0 {
+		m.mutableOperations(l).doneBelow = encoded.DoneBelow
+	}
 	m.leases.Load(l.id, l) // a snapshot has them in order
 	m.deadlines.Set(due{at: l.deadline, id: l.id})
 	return nil
 }
 
 func (m *Machine) takeOperation(encoded *logpb.SnapshotOperation) error {
-	o := &operation{
+	l, lives := m.leases.Get(encoded.Lease)
+	if lives == encoded.Orphan {
+		return fmt.Errorf("operation %d of lease %d, which lives: %t; it is an orphan: %t", encoded.Op, encoded.Lease, lives, encoded.Orphan)
+	}
+	o := new(operation)
+	if lives {
+		o = m.newOperation(l)
+	}
+	*o = operation{
 		lease: encoded.Lease, op: encoded.Op, fence: encoded.Fence, holder: encoded.Holder,
 		spendBy: encoded.SpendByNs, spendByWall: encoded.SpendByWallNs, transit: encoded.TransitNs,
 		asked: encoded.Asked, unspent: encoded.Unspent, actual: encoded.Actual, orphan: encoded.Orphan,
@@ -233,14 +244,10 @@ func (m *Machine) takeOperation(encoded *logpb.SnapshotOperation) error {
 			unspent: c.Unspent, end: c.EndNs, window: c.Window, settledBefore: c.SettledBefore, class: c.Class,
 		})
 	}
-	if l, ok := m.leases.Get(o.lease); ok {
-		l.records++
-	} else if !o.orphan {
-		return fmt.Errorf("operation %d of lease %d, which does not exist", o.op, o.lease)
-	}
-	m.ops.Load(kept(o))
-	if o.orphan {
-		m.checks.Set(operationDue{at: o.check, lease: o.lease, op: o.op})
+	if lives {
+		m.keepRecord(l, o)
+	} else {
+		m.keepOrphan(o)
 	}
 	return nil
 }

@@ -179,18 +179,24 @@ func BenchmarkDecide(b *testing.B) {
 	b.Run("follows", func(b *testing.B) { decide(b, &scale{m: New(), follows: true}) })
 }
 
+// consuming returns Reserves that consume, of as many quotas in turn, for leases of a second.
+func consuming(n, quotas int) []*logpb.Command {
+	commands := make([]*logpb.Command, n)
+	for i := range commands {
+		a := ask("bench", itemOf(fmt.Sprintf("bench/q%03d", i%quotas), 1))
+		a.Consume, a.TtlNs = true, second
+		commands[i] = reserve(a)
+	}
+	return commands
+}
+
 func decide(b *testing.B, s *scale) {
 	b.Helper()
 	const entry, quotas, live = 500, 1000, 20_000
 	for i := range quotas {
 		s.apply(applyQuotas(rateOf(fmt.Sprintf("bench/q%03d", i), 1<<50, minute)))
 	}
-	commands := make([]*logpb.Command, entry)
-	for i := range commands {
-		a := ask("bench", itemOf(fmt.Sprintf("bench/q%03d", i%quotas), 1))
-		a.Consume, a.TtlNs = true, second
-		commands[i] = reserve(a)
-	}
+	commands := consuming(entry, quotas)
 	step := func() time.Duration {
 		s.now += second * entry / live
 		return s.apply(commands...)

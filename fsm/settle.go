@@ -19,7 +19,7 @@ func (m *Machine) settle(command *logpb.Settle, by string) *logpb.Result {
 		}
 		return m.settleOrphan(command, by, failed)
 	}
-	o := m.operation(l.id, command.Op)
+	o := l.operation(command.Op)
 	if o == nil || command.Op == graceOp {
 		return failure(&logpb.Failure{
 			Reason:  logpb.Reason_REASON_STALE_OPERATION,
@@ -27,7 +27,7 @@ func (m *Machine) settle(command *logpb.Settle, by string) *logpb.Result {
 			Hint:    "it was never consumed, or is below the mark that you sent",
 		})
 	}
-	o = m.mutableOperation(o)
+	o = m.mutableOperation(l, o)
 	if failed := m.checkSettle(o, command); failed != nil {
 		return failure(failed)
 	}
@@ -285,7 +285,7 @@ func (m *Machine) repeatFinish(o *operation, items []*logpb.Item, settled *logpb
 // settleOrphan takes an actual that is upward in all its items, once, while the record of an ended lease's operation
 // exists: a stale fence can lower what is available, once, and nothing else.
 func (m *Machine) settleOrphan(command *logpb.Settle, by string, stale *logpb.Failure) *logpb.Result {
-	o := m.operation(command.Lease, command.Op)
+	o := m.orphan(command.Lease, command.Op)
 	if o == nil || command.Op == graceOp || o.fence != command.Fence || by != "" && !Match(by, o.holder) ||
 		len(command.Unspent) > 0 || len(command.Actual) == 0 || command.Release {
 		return failure(stale)
@@ -301,7 +301,6 @@ func (m *Machine) settleOrphan(command *logpb.Settle, by string, stale *logpb.Fa
 			return failure(stale)
 		}
 	}
-	o = m.mutableOperation(o)
 	settled := &logpb.Settled{}
 	if o.actual != 0 {
 		m.repeatFinish(o, command.Actual, settled)
@@ -314,6 +313,7 @@ func (m *Machine) settleOrphan(command *logpb.Settle, by string, stale *logpb.Fa
 		overruns = append(overruns, m.finishItem(o, m.chargeOf(o, asked.Quota), asked, settled)...)
 	}
 	o.charges = append(o.charges, overruns...)
+	m.keepOrphan(o)
 	m.moveTurn(o.holder, m.costOfCharges(o)-before)
 	return &logpb.Result{Kind: &logpb.Result_Settled{Settled: settled}}
 }

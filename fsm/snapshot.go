@@ -100,9 +100,8 @@ func (s *State) ledgerRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 		})
 	}
 	if going {
-		s.ops.Scan(func(o keptOperation) bool {
-			going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Operation{Operation: encodeOperation(o.operation)}})
-			return going
+		going = s.eachOperation(func(o *operation) bool {
+			return fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Operation{Operation: encodeOperation(o)}})
 		})
 	}
 	return going
@@ -268,7 +267,7 @@ func encodeQuota(q *quota, g *ledger) *logpb.SnapshotQuota {
 func encodeLease(l *lease) *logpb.SnapshotLease {
 	encoded := &logpb.SnapshotLease{
 		Id: l.id, Fence: l.fence, Holder: l.holder, Class: l.class, DeadlineNs: l.deadline, TtlNs: l.ttl,
-		Tentative: l.tentative, DoneBelow: l.doneBelow,
+		Tentative: l.tentative, DoneBelow: l.doneBelow(),
 	}
 	for i := range l.items {
 		it := &l.items[i]

@@ -34,9 +34,11 @@ type State struct {
 	leases    *btree.Map[uint64, *lease]
 	leasesOf  *btree.BTreeG[owned]
 	deadlines *btree.BTreeG[due]
-	// ops are ordered by lease and number. checks hold when to look at the records of ended leases again.
-	ops    *btree.BTreeG[keptOperation]
-	checks *btree.BTreeG[operationDue]
+	// orphans are the records of ended leases, in pages; checks hold when to look at a page again.
+	orphans *btree.BTreeG[keptPage]
+	checks  *btree.BTreeG[pageDue]
+	// operations counts the records, of leases that live and of those that have ended.
+	operations int64
 
 	holders    *btree.Map[string, *holder]
 	tallies    *btree.BTreeG[*tally]
@@ -90,11 +92,6 @@ type owned struct {
 	holder, id uint64
 }
 
-type operationDue struct {
-	at        int64
-	lease, op uint64
-}
-
 type holderSeen struct {
 	at   int64
 	name string
@@ -114,10 +111,6 @@ type quotaHolder struct {
 
 func lessDue(a, b due) bool {
 	return a.at < b.at || a.at == b.at && a.id < b.id
-}
-
-func lessOperationDue(a, b operationDue) bool {
-	return a.at < b.at || a.at == b.at && (a.lease < b.lease || a.lease == b.lease && a.op < b.op)
 }
 
 // ownedBy returns the key of a holder's lease or ticket.
@@ -158,8 +151,8 @@ func newState() *State {
 		leases:     new(btree.Map[uint64, *lease]),
 		leasesOf:   newTree(lessOwned),
 		deadlines:  newTree(lessDue),
-		ops:        newTree(lessOperation),
-		checks:     newTree(lessOperationDue),
+		orphans:    newTree(lessPage),
+		checks:     newTree(lessPageDue),
 		holders:    new(btree.Map[string, *holder]),
 		tallies:    newTree(lessTally),
 		closed:     newTree(lessQuotaHolder),
@@ -197,7 +190,7 @@ func (s *State) copy() *State {
 	c := *s
 	c.quotas, c.names, c.leases = s.quotas.Copy(), s.names.Copy(), s.leases.Copy()
 	c.leasesOf, c.deadlines = s.leasesOf.Copy(), s.deadlines.Copy()
-	c.ops, c.checks = s.ops.Copy(), s.checks.Copy()
+	c.orphans, c.checks = s.orphans.Copy(), s.checks.Copy()
 	c.holders, c.seen, c.tallies = s.holders.Copy(), s.seen.Copy(), s.tallies.Copy()
 	c.meters, c.closed = s.meters.Copy(), s.closed.Copy()
 	c.waiters, c.order, c.lanes = s.waiters.Copy(), s.order.Copy(), s.lanes.Copy()

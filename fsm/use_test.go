@@ -56,7 +56,7 @@ func usedOf(s *State, q *quota) (classes [classes]int64, holders map[string]int6
 		}
 		return true
 	})
-	s.ops.Scan(func(o keptOperation) bool {
+	s.eachOperation(func(o *operation) bool {
 		for i := range o.charges {
 			if c := &o.charges[i]; c.quota == q.number && c.window == q.ledger.window && q.ledger.counts(c.end) {
 				classes[c.class] += c.amount

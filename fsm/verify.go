@@ -3,6 +3,7 @@ package fsm
 import (
 	"errors"
 	"fmt"
+	"math"
 )
 
 // totals are a quota's sums, recomputed.
@@ -44,14 +45,6 @@ func (s *State) sumLeases(sums map[uint32]*totals) (errs []error) {
 		if _, listed := s.leasesOf.Get(ownedBy(l.holder, l.id)); !listed {
 			errs = append(errs, fmt.Errorf("lease %d is not listed under its holder", l.id))
 		}
-		var records int16
-		s.eachOperation(l.id, func(*operation) bool {
-			records++
-			return true
-		})
-		if records != l.records {
-			errs = append(errs, fmt.Errorf("lease %d has %d records, counted %d", l.id, records, l.records))
-		}
 		for i := range l.items {
 			if q, ok := s.quotas.Get(l.items[i].quota); ok {
 				held := l.items[i].heldOf(q)
@@ -66,12 +59,16 @@ func (s *State) sumLeases(sums map[uint32]*totals) (errs []error) {
 }
 
 func (s *State) sumOperations(sums map[uint32]*totals) (errs []error) {
-	s.ops.Scan(func(o keptOperation) bool {
-		_, lives := s.leases.Get(o.lease)
-		_, looked := s.checks.Get(operationDue{at: o.check, lease: o.lease, op: o.op})
-		if o.orphan == lives || o.orphan != looked {
-			errs = append(errs, fmt.Errorf("operation %d: its lease %d lives: %t; it is an orphan: %t, which is looked at: %t",
-				o.op, o.lease, lives, o.orphan, looked))
+	var count int64
+	var last operation
+	s.eachOperation(func(o *operation) bool {
+		count++
+		if o.lease < last.lease || o.lease == last.lease && o.op <= last.op {
+			errs = append(errs, fmt.Errorf("operation %d of lease %d is out of order", o.op, o.lease))
+		}
+		last.lease, last.op = o.lease, o.op
+		if l, lives := s.leases.Get(o.lease); lives == o.orphan || lives && l.operation(o.op) != o {
+			errs = append(errs, fmt.Errorf("operation %d: its lease %d lives: %t; it is an orphan: %t", o.op, o.lease, lives, o.orphan))
 		}
 		for i := range o.charges {
 			c := &o.charges[i]
@@ -91,6 +88,35 @@ func (s *State) sumOperations(sums map[uint32]*totals) (errs []error) {
 		}
 		return true
 	})
+	if count != s.operations {
+		errs = append(errs, fmt.Errorf("%d operations have records, counted %d", count, s.operations))
+	}
+	return append(errs, s.verifyOrphans()...)
+}
+
+// verifyOrphans checks that pages are found by what they hold, that each is looked at when the first of its orphans is due, and that
+// there is nothing else to look at. That all are in order is checked with the other records.
+func (s *State) verifyOrphans() (errs []error) {
+	s.orphans.Scan(func(p keptPage) bool {
+		check, first, last := int64(math.MaxInt64), keyOf(p.packed), orphanKey{}
+		for rest := p.packed; len(rest) > 0; {
+			var packed []byte
+			packed, rest = cut(rest)
+			u := open(packed)
+			last = orphanKey{u.unsigned(), u.unsigned()}
+			check = min(check, u.signed())
+		}
+		if s.pageOf(first) != p.page || s.pageOf(last) != p.page || p.last.less(last) || p.from != p.page.from {
+			errs = append(errs, fmt.Errorf("page %v of orphans, of %v to %v (its mark is %v), is not where they are looked for", p.from, first, last, p.last))
+		}
+		if _, listed := s.checks.Get(pageDue{p.check, p.from}); p.check != check || !listed {
+			errs = append(errs, fmt.Errorf("page %v of orphans is due at %d and looked at by %d, listed: %t", p.from, check, p.check, listed))
+		}
+		return true
+	})
+	if s.checks.Len() != s.orphans.Len() {
+		errs = append(errs, fmt.Errorf("%d pages of orphans, %d to look at", s.orphans.Len(), s.checks.Len()))
+	}
 	return errs
 }
 

@@ -11,6 +11,8 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/quotad/quotad/rpc/quotav1/wire"
 )
 
 // Connect answers a message that it cannot decode before any code of ours runs, without an ErrorInfo and before it is
@@ -51,27 +53,15 @@ func malformed(message any) *connect.Error {
 var errNotProto = errors.New("not a protobuf message")
 
 // binaryCodec is protobuf's binary form. Fields that this node does not know are passed over, as protobuf has it.
-type binaryCodec struct{}
-
-// Name implements connect.Codec.
-func (binaryCodec) Name() string { return "proto" }
-
-// Marshal implements connect.Codec.
-func (binaryCodec) Marshal(message any) ([]byte, error) {
-	m, ok := message.(proto.Message)
-	if !ok {
-		return nil, errNotProto
-	}
-	return proto.Marshal(m)
-}
+type binaryCodec struct{ wire.Codec }
 
 // Unmarshal implements connect.Codec.
-func (binaryCodec) Unmarshal(data []byte, message any) error {
+func (c binaryCodec) Unmarshal(data []byte, message any) error {
 	m, ok := message.(proto.Message)
 	if !ok {
 		return errNotProto
 	}
-	if err := proto.Unmarshal(data, m); err != nil {
+	if err := c.Codec.Unmarshal(data, m); err != nil {
 		markMalformed(m, err)
 	}
 	return nil

@@ -55,20 +55,33 @@ func newMetrics(registerer prometheus.Registerer, usage prometheus.Collector) *m
 var tasksDesc = prometheus.NewDesc("quotad_tasks",
 	"Tasks, by where they stand: under_way, resting (waiting for somebody, or done) or shelved.", []string{"phase"}, nil)
 
-// taskCounts tells how many tasks there are, above all those that are shelved: nothing else asks for somebody to look.
-type taskCounts struct{ node *raftnode.Node }
+var recordsDesc = prometheus.NewDesc("quotad_records",
+	"What the state holds and takes memory for, by kind. The same at every node: take the maximum.", []string{"kind"}, nil)
+
+// stateCounts tells how much the state holds, and where its tasks stand: nothing but those that are shelved asks for somebody to
+// look.
+type stateCounts struct{ node *raftnode.Node }
 
 // Describe implements prometheus.Collector.
-func (taskCounts) Describe(to chan<- *prometheus.Desc) { to <- tasksDesc }
+func (stateCounts) Describe(to chan<- *prometheus.Desc) {
+	to <- tasksDesc
+	to <- recordsDesc
+}
 
 // Collect implements prometheus.Collector.
-func (c taskCounts) Collect(to chan<- prometheus.Metric) {
+func (c stateCounts) Collect(to chan<- prometheus.Metric) {
 	_ = c.node.Read(context.Background(), raftnode.Stale, func(state *fsm.State, _ fsm.Clock, _ raftnode.Position) {
 		counts := state.Counts()
 		for phase, n := range map[string]int64{
 			"under_way": counts.TasksUnderWay, "shelved": counts.TasksShelved, "resting": counts.Tasks - counts.TasksUnderWay - counts.TasksShelved,
 		} { // in any order
 			to <- prometheus.MustNewConstMetric(tasksDesc, prometheus.GaugeValue, float64(n), phase)
+		}
+		for kind, n := range map[string]int64{
+			"quotas": counts.Quotas, "leases": counts.Leases, "operations": counts.Operations, "holders": counts.Holders,
+			"waiting": counts.Waiting, "sessions": counts.Sessions, "tasks": counts.Tasks,
+		} { // in any order
+			to <- prometheus.MustNewConstMetric(recordsDesc, prometheus.GaugeValue, float64(n), kind)
 		}
 	})
 }

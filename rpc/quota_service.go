@@ -105,10 +105,10 @@ func (s *quotaService) reserve(ctx context.Context, r *request, req *quotav1.Res
 
 // reserved makes the answer of a Reserve.
 func (s *Server) reserved(result *logpb.Result, meta *quotav1.Meta, clock fsm.Clock) *quotav1.ReserveResponse {
-	res := &quotav1.ReserveResponse{Meta: meta}
+	res := &quotav1.ReserveResponse{}
 	switch kind := result.Kind.(type) {
 	case *logpb.Result_Granted:
-		res.Outcome = &quotav1.ReserveResponse_Lease{Lease: apiLease(kind.Granted, clock)}
+		res = leaseResponse(kind.Granted, clock)
 	case *logpb.Result_Refusal:
 		s.metrics.refused(kind.Refusal)
 		res.Outcome = &quotav1.ReserveResponse_Refusal{Refusal: apiRefusal(kind.Refusal, clock)}
@@ -117,6 +117,7 @@ func (s *Server) reserved(result *logpb.Result, meta *quotav1.Meta, clock fsm.Cl
 			Ticket: kind.Waiting.Ticket, EndsIn: left(kind.Waiting.UntilNs, clock.Now),
 		}}
 	}
+	res.Meta = meta
 	return res
 }
 

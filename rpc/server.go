@@ -84,7 +84,7 @@ func New(config Config) (*Server, error) {
 		node: config.Node, config: config, logger: config.Logger, metrics: newMetrics(config.Registry, newUsageCollector(config.Node)), started: time.Now(),
 		leaders: &leaders{http: &http.Client{Transport: peerTransport(config.PeerTLS)}, scheme: "http", of: map[string]leader{}},
 	}
-	config.Registry.MustRegister(taskCounts{config.Node})
+	config.Registry.MustRegister(stateCounts{config.Node})
 	s.drain, s.startDrain = context.WithCancel(context.Background())
 	if config.PeerTLS != nil {
 		s.leaders.scheme = "https"

@@ -211,7 +211,9 @@ func TestTasksArePaged(t *testing.T) {
 		t.Errorf("the pages hold %q, then %q", names, request.PageToken)
 	}
 	_, metrics := get(t, n.url+"/metrics")
-	for _, want := range []string{`quotad_tasks{phase="shelved"} 2`, `quotad_tasks{phase="under_way"} 1`, `quotad_tasks{phase="resting"} 0`} {
+	for _, want := range []string{
+		`quotad_tasks{phase="shelved"} 2`, `quotad_tasks{phase="under_way"} 1`, `quotad_tasks{phase="resting"} 0`, `quotad_records{kind="tasks"} 3`,
+	} {
 		if !strings.Contains(metrics, want) {
 			t.Errorf("no %s", want)
 		}

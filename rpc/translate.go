@@ -105,24 +105,101 @@ func reportCommand(r *quotav1.ReportRequest, who *caller) *logpb.Command {
 	return identified(&logpb.Command{Kind: &logpb.Command_Report{Report: report}}, r.RequestId, who)
 }
 
-func apiLease(g *logpb.Granted, clock fsm.Clock) *quotav1.Lease {
-	lease := &quotav1.Lease{
-		Id: g.Lease, Fence: g.Fence, Items: apiGranted(g.Items, clock), ExpiresIn: left(g.DeadlineNs, clock.Now),
-		Operation: apiOperation(g.Consumed, clock), Class: quotav1.Class(g.Class + 1), Forecast: apiForecast(g.Forecast, clock),
+// leaseAnswer is what the answer of a grant takes, made at once: of one item, the usual case, all of it.
+type leaseAnswer struct {
+	response                 quotav1.ReserveResponse
+	outcome                  quotav1.ReserveResponse_Lease
+	lease                    quotav1.Lease
+	operation                operationAnswer
+	items                    grantedItems
+	expiresIn, asked, itemIn durationpb.Duration
+}
+
+// operationAnswer is what an operation takes.
+type operationAnswer struct {
+	operation        quotav1.Operation
+	items            grantedItems
+	spendIn, transit durationpb.Duration
+}
+
+// grantedItems begin a list of items with room for one.
+type grantedItems struct {
+	list   [1]*quotav1.GrantedItem
+	single quotav1.GrantedItem
+}
+
+// leaseResponse makes the answer of a grant.
+func leaseResponse(g *logpb.Granted, clock fsm.Clock) *quotav1.ReserveResponse {
+	a := new(leaseAnswer)
+	lease := &a.lease
+	a.response.Outcome, a.outcome.Lease = &a.outcome, lease
+	lease.Id, lease.Fence, lease.Class = g.Lease, g.Fence, quotav1.Class(g.Class+1)
+	lease.ExpiresIn = setDuration(&a.expiresIn, max(g.DeadlineNs-clock.Now, 0))
+	lease.Items = a.items.convert(g.Items)
+	for i, item := range g.Items {
+		switch {
+		case item.UntilNs == g.DeadlineNs:
+			lease.Items[i].ExpiresIn = lease.ExpiresIn
+		case i == 0:
+			lease.Items[i].ExpiresIn = setDuration(&a.itemIn, max(item.UntilNs-clock.Now, 0))
+		default:
+			lease.Items[i].ExpiresIn = left(item.UntilNs, clock.Now)
+		}
+	}
+	if g.Consumed != nil {
+		lease.Operation = a.operation.fill(g.Consumed, clock)
 	}
 	if g.AskedTtlNs != 0 {
-		lease.AskedTtl = durationpb.New(time.Duration(g.AskedTtlNs))
+		lease.AskedTtl = setDuration(&a.asked, g.AskedTtlNs)
 	}
-	lease.BackPressure = apiBackPressure(g.BackPressure, clock)
-	return lease
+	lease.Forecast, lease.BackPressure = apiForecast(g.Forecast, clock), apiBackPressure(g.BackPressure, clock)
+	return &a.response
+}
+
+// apiOperation makes an operation.
+func apiOperation(c *logpb.Consumed, clock fsm.Clock) *quotav1.Operation {
+	return new(operationAnswer).fill(c, clock)
+}
+
+// fill says how long an operation may be spent: until the earlier of its spend-by in cluster time and, where a window takes
+// part, in Unix time, of which an election lets more pass.
+func (a *operationAnswer) fill(c *logpb.Consumed, clock fsm.Clock) *quotav1.Operation {
+	spend := c.SpendByNs - clock.Now
+	if c.SpendByWallNs != 0 {
+		spend = min(spend, c.SpendByWallNs-clock.WallLate)
+	}
+	a.operation.Op, a.operation.Items = c.Op, a.items.convert(c.Items)
+	a.operation.SpendIn, a.operation.Transit = setDuration(&a.spendIn, max(spend, 0)), setDuration(&a.transit, c.TransitNs)
+	for _, item := range a.operation.Items {
+		item.ExpiresIn = a.operation.SpendIn
+	}
+	return &a.operation
+}
+
+// convert makes items, but for when they expire.
+func (g *grantedItems) convert(items []*logpb.GrantedItem) []*quotav1.GrantedItem {
+	converted := g.list[:0]
+	for i, item := range items {
+		made := &g.single
+		if i > 0 {
+			made = new(quotav1.GrantedItem)
+		}
+		made.Quota, made.Amount, made.InsteadOf = item.Quota, item.Amount, item.InsteadOf
+		converted = append(converted, made)
+	}
+	return converted
+}
+
+// setDuration is durationpb.New for a duration that there is room for.
+func setDuration(to *durationpb.Duration, n int64) *durationpb.Duration {
+	to.Seconds, to.Nanos = n/int64(time.Second), int32(n%int64(time.Second))
+	return to
 }
 
 func apiGranted(items []*logpb.GrantedItem, clock fsm.Clock) []*quotav1.GrantedItem {
-	converted := make([]*quotav1.GrantedItem, len(items))
+	converted := new(grantedItems).convert(items)
 	for i, item := range items {
-		converted[i] = &quotav1.GrantedItem{
-			Quota: item.Quota, Amount: item.Amount, ExpiresIn: left(item.UntilNs, clock.Now), InsteadOf: item.InsteadOf,
-		}
+		converted[i].ExpiresIn = left(item.UntilNs, clock.Now)
 	}
 	return converted
 }
@@ -134,26 +211,6 @@ func apiItems(items []*logpb.GrantedItem) []*quotav1.Item {
 		converted[i] = &quotav1.Item{Quota: item.Quota, Amount: &amount}
 	}
 	return converted
-}
-
-// apiOperation says how long an operation may be spent: until the earlier of its spend-by in cluster time and, where a
-// window takes part, in Unix time, of which an election lets more pass.
-func apiOperation(c *logpb.Consumed, clock fsm.Clock) *quotav1.Operation {
-	if c == nil {
-		return nil
-	}
-	spend := c.SpendByNs - clock.Now
-	if c.SpendByWallNs != 0 {
-		spend = min(spend, c.SpendByWallNs-clock.WallLate)
-	}
-	until := clock.Now + max(spend, 0)
-	items := apiGranted(c.Items, clock)
-	for _, item := range items {
-		item.ExpiresIn = left(until, clock.Now)
-	}
-	return &quotav1.Operation{
-		Op: c.Op, Items: items, SpendIn: left(until, clock.Now), Transit: durationpb.New(time.Duration(c.TransitNs)),
-	}
 }
 
 func apiRefusal(r *logpb.Refusal, clock fsm.Clock) *quotav1.Refusal {

@@ -24,7 +24,7 @@ func reserveOneOf(holder string) *quotav1.Command {
 }
 
 // TestManyHoldersShareASeries: beyond 500 pairs of holder and quota the rest are one series without a holder, which no
-// name of a holder can clash with, however plausible.
+// name of a holder can clash with, however plausible. What they have is counted.
 func TestManyHoldersShareASeries(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas", applyMetered); status != http.StatusOK {
@@ -55,6 +55,13 @@ func TestManyHoldersShareASeries(t *testing.T) {
 	}
 	if !strings.Contains(shown.Body.String(), series+`holder="",quota="q"} 5`) {
 		t.Errorf("the rest is not summed")
+	}
+	for _, want := range []string{
+		`{kind="quotas"} 1`, `{kind="leases"} 505`, `{kind="operations"} 505`, `{kind="holders"} 505`, `{kind="waiting"} 0`,
+	} {
+		if !strings.Contains(shown.Body.String(), "\nquotad_records"+want+"\n") {
+			t.Errorf("no quotad_records%s", want)
+		}
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/quotad/quotad/client"
 	"github.com/quotad/quotad/rpc/quotav1"
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
+	"github.com/quotad/quotad/rpc/quotav1/wire"
 )
 
 // Quotad is three nodes that keep their log in a store, called through the Go client.
@@ -133,7 +134,7 @@ func (q *quotad) findLeader(ctx context.Context) error {
 		if status.LeaderAddress == "" {
 			return errors.New("no leader is known")
 		}
-		q.batch = quotav1connect.NewQuotaServiceClient(transport, "http://"+status.LeaderAddress)
+		q.batch = quotav1connect.NewQuotaServiceClient(transport, "http://"+status.LeaderAddress, connect.WithCodec(wire.Codec{}))
 		return q.reserveMany(ctx, 1)
 	})
 }

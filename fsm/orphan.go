@@ -1,0 +1,347 @@
+package fsm
+
+import (
+	"encoding/binary"
+	"math"
+	"slices"
+)
+
+// pageBytes is how much a page holds, unless one record takes more.
+const pageBytes = 4096
+
+// page holds orphans: the records of operations whose leases have ended, as many as fit, in the order of leases and numbers.
+// All that was consumed and never settled becomes one and stays until it stops counting, which is a minute's calls or a day's.
+// So they are packed: a third of what they take as objects, nothing in them for the garbage collector, and listed together.
+type page struct {
+	generation uint64
+	// from names the page: none of its orphans comes before.
+	from orphanKey
+	// last is the last of them, or was.
+	last orphanKey
+	// check is when to look at them again (cluster time): the earliest of their moments.
+	check  int64
+	packed []byte
+}
+
+// orphanKey is what orphans are ordered by.
+type orphanKey struct{ lease, op uint64 }
+
+func (k orphanKey) less(than orphanKey) bool {
+	return k.lease < than.lease || k.lease == than.lease && k.op < than.op
+}
+
+// keptPage is a page by its name, which is beside it: a search looks at no page but the one that it finds.
+type keptPage struct {
+	from orphanKey
+	*page
+}
+
+func lessPage(a, b keptPage) bool { return a.from.less(b.from) }
+
+// pageDue says when to look at a page again.
+type pageDue struct {
+	at   int64
+	from orphanKey
+}
+
+func lessPageDue(a, b pageDue) bool { return a.at < b.at || a.at == b.at && a.from.less(b.from) }
+
+// pageOf returns the page where an orphan is, or would be; nil where it comes before all. It is mostly the last.
+func (s *State) pageOf(key orphanKey) (found *page) {
+	if last, ok := s.orphans.Max(); !ok || !key.less(last.from) {
+		return last.page
+	}
+	s.orphans.Descend(keptPage{from: key}, func(p keptPage) bool {
+		found = p.page
+		return false
+	})
+	return found
+}
+
+// orphan returns the record of an ended lease's operation, nil where there is none. A change takes effect by keepOrphan.
+func (s *State) orphan(lease, op uint64) *operation {
+	key := orphanKey{lease, op}
+	p := s.pageOf(key)
+	if p == nil {
+		return nil
+	}
+	from, to, found := p.seek(key)
+	if !found {
+		return nil
+	}
+	return unpack(p.packed[from:to])
+}
+
+// eachOperation calls fn for the records of all operations, by lease and number, until it returns false.
+func (s *State) eachOperation(fn func(*operation) bool) bool {
+	live := s.leases.Iter()
+	more := live.First()
+	liveBelow := func(lease uint64) bool {
+		for ; more && live.Key() < lease; more = live.Next() {
+			for _, o := range live.Value().records() {
+				if !fn(o) {
+					return false
+				}
+			}
+		}
+		return true
+	}
+	going := true
+	s.orphans.Scan(func(p keptPage) bool {
+		for rest := p.packed; len(rest) > 0 && going; {
+			var packed []byte
+			packed, rest = cut(rest)
+			o := unpack(packed)
+			going = liveBelow(o.lease) && fn(o)
+		}
+		return going
+	})
+	return going && liveBelow(math.MaxUint64)
+}
+
+// keepOrphan enters the record of an ended lease's operation, or replaces it by one with the same moment to be looked at.
+func (m *Machine) keepOrphan(o *operation) {
+	key := orphanKey{o.lease, o.op}
+	m.packing = pack(m.packing[:0], o)
+	p := m.mutablePage(key, o.check)
+	from, to, found := p.seek(key)
+	if !found {
+		m.operations++
+		if from > 0 && from == len(p.packed) && from+len(m.packing) > pageBytes {
+			p = &page{generation: m.generation, from: key, check: o.check, packed: make([]byte, 0, pageBytes)} // the next ones mostly follow
+			m.enterPage(p)
+			from, to = 0, 0
+		}
+	}
+	p.packed = slices.Replace(p.packed, from, to, m.packing...)
+	if from+len(m.packing) == len(p.packed) {
+		p.last = key
+	}
+	if o.check < p.check {
+		m.checks.Delete(pageDue{p.check, p.from})
+		p.check = o.check
+		m.checks.Set(pageDue{p.check, p.from})
+	}
+	if len(p.packed) > pageBytes {
+		m.split(p)
+	}
+}
+
+// mutablePage returns the page of an orphan that is entered, that may be changed.
+func (m *Machine) mutablePage(key orphanKey, check int64) *page {
+	p := m.pageOf(key)
+	if p != nil && p.generation == m.generation {
+		return p
+	}
+	c := &page{from: key, check: check}
+	if p != nil {
+		*c = *p
+	} else if first, ok := m.orphans.Min(); ok {
+		m.dropPage(first.page)
+		*c = *first.page
+		c.from = key // comes before all
+	}
+	c.generation, c.packed = m.generation, slices.Clone(c.packed)
+	m.enterPage(c)
+	return c
+}
+
+func (m *Machine) enterPage(p *page) {
+	m.orphans.Load(keptPage{p.from, p}) // mostly the last
+	m.checks.Load(pageDue{p.check, p.from})
+}
+
+func (m *Machine) dropPage(p *page) {
+	m.orphans.Delete(keptPage{from: p.from})
+	m.checks.Delete(pageDue{p.check, p.from})
+}
+
+// split makes two pages of one, if it has more than one orphan.
+func (m *Machine) split(p *page) {
+	var half, last int
+	for half < len(p.packed)/2 {
+		first, _ := cut(p.packed[half:])
+		half, last = half+len(first), half
+	}
+	if half == len(p.packed) {
+		half = last
+	}
+	if half == 0 {
+		return
+	}
+	m.dropPage(p)
+	m.enterPage(m.pageWith(p.from, p.packed[:half]))
+	m.enterPage(m.pageWith(keyOf(p.packed[half:]), p.packed[half:]))
+}
+
+// pageWith returns a page with a copy of packed orphans.
+func (m *Machine) pageWith(from orphanKey, packed []byte) *page {
+	p := &page{generation: m.generation, from: from, check: math.MaxInt64, packed: slices.Clone(packed)}
+	for len(packed) > 0 {
+		p.last = keyOf(packed)
+		var first []byte
+		first, packed = cut(packed)
+		unpackDue(first, &m.looked)
+		p.check = min(p.check, m.looked.check)
+	}
+	return p
+}
+
+// expireOperations forgets orphans that stopped counting.
+func (m *Machine) expireOperations() {
+	for done := 0; done < maxDuePerEntry; {
+		first, ok := m.checks.Min()
+		if !ok || first.at > m.clock.Now {
+			return
+		}
+		p, _ := m.orphans.Get(keptPage{from: first.from})
+		done += 1 + m.lookAt(p.page)
+	}
+}
+
+// lookAt forgets those orphans of a page that stopped counting, and returns how many.
+func (m *Machine) lookAt(p *page) (forgotten int) {
+	m.dropPage(p)
+	kept := m.packing[:0]
+	o := &m.looked
+	for rest := p.packed; len(rest) > 0; {
+		var packed []byte
+		packed, rest = cut(rest)
+		switch unpackDue(packed, o); {
+		case o.check > m.clock.Now:
+			kept = append(kept, packed...)
+		case m.stillCounts(o) && m.shortLived(o):
+			o := unpack(packed)
+			o.check = m.nextCheck(o)
+			kept = pack(kept, o)
+		default:
+			m.closeRecord(o)
+			forgotten++
+		}
+	}
+	if m.packing = kept; len(kept) > 0 {
+		m.enterPage(m.pageWith(p.from, kept))
+	}
+	m.operations -= int64(forgotten)
+	return forgotten
+}
+
+// seek returns where an orphan stands in a page, or would.
+func (p *page) seek(key orphanKey) (from, to int, found bool) {
+	if p.last.less(key) {
+		return len(p.packed), len(p.packed), false
+	}
+	for rest := p.packed; len(rest) > 0; from = to {
+		var packed []byte
+		packed, rest = cut(rest)
+		to = from + len(packed)
+		switch at := keyOf(packed); {
+		case at == key:
+			return from, to, true
+		case key.less(at):
+			return from, from, false
+		}
+	}
+	return from, from, false
+}
+
+// cut returns the first of packed orphans and the others.
+func cut(packed []byte) (first, rest []byte) {
+	size, n := binary.Uvarint(packed)
+	end := n + int(size)
+	return packed[:end], packed[end:]
+}
+
+// pack appends an orphan: its length, and what unpackDue and unpack read.
+func pack(to []byte, o *operation) []byte {
+	var room [256]byte
+	b := room[:0]
+	for _, n := range [...]uint64{o.lease, o.op} {
+		b = binary.AppendUvarint(b, n)
+	}
+	b = binary.AppendUvarint(binary.AppendVarint(b, o.check), uint64(len(o.charges)))
+	for i := range o.charges {
+		c := &o.charges[i]
+		b = binary.AppendUvarint(b, uint64(c.quota))
+		var bits uint64
+		if c.ancestor {
+			bits |= ancestorBit
+		}
+		if c.overrun {
+			bits |= overrunBit
+		}
+		b = binary.AppendUvarint(b, bits|uint64(c.class)<<classShift)
+		for _, n := range [...]int64{c.amount, c.consumed, c.unspent, c.end, c.window, c.settledBefore} {
+			b = binary.AppendVarint(b, n)
+		}
+	}
+	for _, n := range [...]uint64{o.fence, o.asked, o.unspent, o.actual} {
+		b = binary.AppendUvarint(b, n)
+	}
+	for _, n := range [...]int64{o.spendBy, o.spendByWall, o.transit, o.beganWall} {
+		b = binary.AppendVarint(b, n)
+	}
+	b = append(b, o.holder...)
+	return append(binary.AppendUvarint(to, uint64(len(b))), b...)
+}
+
+// The bits of a packed charge; its class is above them.
+const (
+	ancestorBit = 1
+	overrunBit  = 2
+	classShift  = 2
+)
+
+// unpacker reads what pack wrote.
+type unpacker struct{ rest []byte }
+
+func open(packed []byte) unpacker {
+	_, n := binary.Uvarint(packed)
+	return unpacker{packed[n:]}
+}
+
+func (u *unpacker) unsigned() uint64 {
+	v, n := binary.Uvarint(u.rest)
+	u.rest = u.rest[n:]
+	return v
+}
+
+func (u *unpacker) signed() int64 {
+	v, n := binary.Varint(u.rest)
+	u.rest = u.rest[n:]
+	return v
+}
+
+// keyOf returns the key of the first of packed orphans.
+func keyOf(packed []byte) orphanKey {
+	u := open(packed)
+	return orphanKey{u.unsigned(), u.unsigned()}
+}
+
+// unpackDue reads into o what its expiry needs: its names, when to look at it, and its charges.
+func unpackDue(packed []byte, o *operation) unpacker {
+	u := open(packed)
+	o.lease, o.op, o.check = u.unsigned(), u.unsigned(), u.signed()
+	charges := u.unsigned()
+	o.charges = slices.Grow(o.charges[:0], int(charges))
+	for range charges {
+		c := charge{quota: uint32(u.unsigned())}
+		bits := u.unsigned()
+		c.ancestor, c.overrun, c.class = bits&ancestorBit != 0, bits&overrunBit != 0, int32(bits>>classShift)
+		c.amount, c.consumed, c.unspent = u.signed(), u.signed(), u.signed()
+		c.end, c.window, c.settledBefore = u.signed(), u.signed(), u.signed()
+		o.charges = append(o.charges, c)
+	}
+	return u
+}
+
+// unpack returns an orphan as it was packed.
+func unpack(packed []byte) *operation {
+	o := &operation{orphan: true}
+	o.charges = o.single[:0]
+	u := unpackDue(packed, o)
+	o.fence, o.asked, o.unspent, o.actual = u.unsigned(), u.unsigned(), u.unsigned(), u.unsigned()
+	o.spendBy, o.spendByWall, o.transit, o.beganWall = u.signed(), u.signed(), u.signed(), u.signed()
+	o.holder = string(u.rest)
+	return o
+}

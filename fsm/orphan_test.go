@@ -1,0 +1,228 @@
+package fsm
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+	"pgregory.net/rapid"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// drawOrphan draws the record of an operation whose lease has ended.
+func drawOrphan(rt *rapid.T, key orphanKey, now int64) *operation {
+	number, amount := rapid.Uint64(), rapid.Int64()
+	o := &operation{
+		lease: key.lease, op: key.op, fence: number.Draw(rt, "fence"), holder: rapid.StringN(0, 10, 128).Draw(rt, "holder"), orphan: true,
+		spendBy: amount.Draw(rt, "spendBy"), spendByWall: amount.Draw(rt, "spendByWall"), transit: amount.Draw(rt, "transit"),
+		beganWall: amount.Draw(rt, "beganWall"), asked: number.Draw(rt, "asked"), unspent: number.Draw(rt, "unspent"),
+		actual: number.Draw(rt, "actual"), check: now + rapid.Int64Range(1, 2*minute).Draw(rt, "check"),
+	}
+	for range rapid.IntRange(0, 3).Draw(rt, "charges") {
+		o.charges = append(o.charges, charge{
+			quota: rapid.Uint32Range(0, 2).Draw(rt, "quota"), end: now + rapid.Int64Range(-minute, 2*minute).Draw(rt, "end"),
+			ancestor: rapid.Bool().Draw(rt, "ancestor"), overrun: rapid.Bool().Draw(rt, "overrun"),
+			amount: amount.Draw(rt, "amount"), consumed: amount.Draw(rt, "consumed"), unspent: amount.Draw(rt, "unspent"),
+			window: amount.Draw(rt, "window"), settledBefore: amount.Draw(rt, "settledBefore"), class: rapid.Int32Range(0, classes-1).Draw(rt, "class"),
+		})
+	}
+	return o
+}
+
+// shownOrphans are orphans as a state should show them.
+type shownOrphans map[orphanKey]*operation
+
+func (want shownOrphans) check(rt *rapid.T, s *State) {
+	keys := slices.SortedFunc(maps.Keys(want), func(a, b orphanKey) int {
+		return cmp.Or(cmp.Compare(a.lease, b.lease), cmp.Compare(a.op, b.op))
+	})
+	if len(keys) > 0 {
+		key := rapid.SampledFrom(keys).Draw(rt, "one of them")
+		if o := s.orphan(key.lease, key.op); o == nil || !o.orphan || !proto.Equal(encodeOperation(o), encodeOperation(want[key])) {
+			rt.Fatalf("%+v, not %+v", o, want[key])
+		}
+	}
+	s.eachOperation(func(o *operation) bool {
+		if len(keys) == 0 || !bytes.Equal(pack(nil, o), pack(nil, want[keys[0]])) {
+			rt.Fatalf("%+v, where of %v the first should come", o, keys)
+		}
+		keys = keys[1:]
+		return true
+	})
+	if len(keys) > 0 || s.operations != int64(len(want)) {
+		rt.Fatalf("%d missing; counted %d of %d", len(keys), s.operations, len(want))
+	}
+	s.orphans.Scan(func(p keptPage) bool {
+		if first, rest := cut(p.packed); len(first)+len(rest) > pageBytes && len(rest) > 0 || cap(p.packed) > max(pageBytes, 2*len(p.packed)) {
+			rt.Fatalf("a page of %d bytes, with room for %d", len(p.packed), cap(p.packed))
+		}
+		return true
+	})
+	for _, err := range s.verifyOrphans() {
+		rt.Fatal(err)
+	}
+	if s.orphan(rapid.Uint64Range(0, 300).Draw(rt, "another"), 9) != nil {
+		rt.Fatal("one that never was")
+	}
+}
+
+// TestOrphansAreAsTheyWereKept: whatever is kept, replaced and forgotten in whatever order, each orphan is found as it was, all
+// come in order, pages are no larger than they should be and looked at in time, and frozen states go on to show what they showed.
+func TestOrphansAreAsTheyWereKept(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		w, want := newWorld(rt), shownOrphans{}
+		w.apply(applyQuotas(rateOf("q", 10, minute), slotsOf("s", 1)))
+		m := w.m
+		keep := func(rt *rapid.T, key orphanKey) {
+			o := drawOrphan(rt, key, m.clock.Now)
+			if before := want[key]; before != nil {
+				o.check = before.check // as a Settle leaves it
+			}
+			m.keepOrphan(o)
+			want[key] = o
+		}
+		op := rapid.Uint64Range(0, 4)
+		lease := rapid.OneOf(rapid.Uint64Range(1, 200), rapid.Uint64Range(1, 3), rapid.Uint64())
+		var frozen []*State
+		var shown []shownOrphans
+		rt.Repeat(map[string]func(*rapid.T){
+			"keep": func(rt *rapid.T) { keep(rt, orphanKey{lease.Draw(rt, "lease"), op.Draw(rt, "op")}) },
+			"keep many": func(rt *rapid.T) {
+				first, step := lease.Draw(rt, "first"), rapid.SampledFrom([]int{1, -1, 7}).Draw(rt, "step")
+				for i := range rapid.IntRange(1, 80).Draw(rt, "many") {
+					keep(rt, orphanKey{first + uint64(i*step), 1})
+				}
+			},
+			"pass": func(rt *rapid.T) {
+				m.clock.Now += rapid.Int64Range(0, minute).Draw(rt, "time")
+				maps.DeleteFunc(want, func(key orphanKey, o *operation) bool {
+					due := o.check <= m.clock.Now
+					if due && m.stillCounts(o) && m.shortLived(o) {
+						c := *o
+						c.check, due = m.nextCheck(o), false
+						want[key] = &c
+					}
+					return due
+				})
+				m.expireOperations()
+			},
+			"freeze": func(*rapid.T) { frozen, shown = append(frozen, m.Freeze()), append(shown, maps.Clone(want)) },
+			"": func(rt *rapid.T) {
+				want.check(rt, m.State())
+				if len(frozen) > 0 {
+					i := rapid.IntRange(0, len(frozen)-1).Draw(rt, "frozen")
+					shown[i].check(rt, frozen[i])
+				}
+			},
+		})
+	})
+}
+
+// TestPagesFill: orphans that come in order fill their pages, and those that come in another at least a third of them.
+func TestPagesFill(t *testing.T) {
+	for name, c := range map[string]struct {
+		lease func(i int) uint64
+		part  float64
+	}{
+		"in order":   {func(i int) uint64 { return uint64(i + 1) }, 0.95},
+		"in reverse": {func(i int) uint64 { return uint64(10_000 - i) }, 0.33},
+		"mixed":      {func(i int) uint64 { return uint64(i*7919%10_007 + 1) }, 0.33},
+	} {
+		m := New()
+		for i := range 10_000 {
+			m.keepOrphan(&operation{lease: c.lease(i), op: 1, orphan: true, holder: "somebody", check: int64(i)})
+		}
+		var used, room int
+		m.orphans.Scan(func(p keptPage) bool {
+			used, room = used+len(p.packed), room+cap(p.packed)
+			return true
+		})
+		if float64(used) < c.part*float64(room) {
+			t.Errorf("%s: %d bytes of %d are used", name, used, room)
+		}
+	}
+}
+
+// TestAFrozenMarkStays: what a holder is finished with stays so when its lease's records are copied.
+func TestAFrozenMarkStays(t *testing.T) {
+	w := newWorld(t)
+	w.apply(applyQuotas(rateOf("q", 10, minute)))
+	g := w.apply(asks("a", 0, itemOf("q", 5)))[0].GetGranted()
+	consume := func(op, done uint64) *logpb.Result {
+		return w.apply(&logpb.Command{Kind: &logpb.Command_Consume{Consume: &logpb.Consume{
+			Lease: g.Lease, Fence: g.Fence, Op: op, DoneBelow: done, Items: []*logpb.Item{itemOf("q", 1)},
+		}}})[0]
+	}
+	for _, op := range []uint64{5, 6} {
+		if consume(op, 5).GetConsumed() == nil {
+			t.Fatalf("operation %d was not consumed", op)
+		}
+		w.m.Freeze()
+	}
+	if failed := consume(3, 0).GetFailure(); failed.GetReason() != logpb.Reason_REASON_STALE_OPERATION {
+		t.Errorf("below the mark: %v", failed)
+	}
+}
+
+// TestManyOrphansInManyEntries: what is due at once goes in portions.
+func TestManyOrphansInManyEntries(t *testing.T) {
+	m := New()
+	const all = 5 * maxDuePerEntry
+	for i := range all {
+		m.keepOrphan(&operation{lease: uint64(i), op: 1, orphan: true, check: 1})
+	}
+	m.clock.Now = 1
+	entries := 0
+	for left := m.operations; left > 0; left = m.operations {
+		if m.expireOperations(); left-m.operations > 2*maxDuePerEntry || m.operations == left {
+			t.Fatalf("%d in one entry", left-m.operations)
+		}
+		entries++
+	}
+	if entries != 5 || m.orphans.Len()+m.checks.Len() > 0 {
+		t.Errorf("%d entries, %d pages and %d to look at are left", entries, m.orphans.Len(), m.checks.Len())
+	}
+}
+
+// TestAnOperationIsALeasesOrAnOrphan: a snapshot in which it is both, or neither, is not believed.
+func TestAnOperationIsALeasesOrAnOrphan(t *testing.T) {
+	w := newWorld(t)
+	w.apply(applyQuotas(rateOf("q", 10, minute)))
+	live := w.apply(asks("a", 0, itemOf("q", 5)))[0].GetGranted().Lease
+	for _, o := range []*logpb.SnapshotOperation{{Lease: live, Op: 1, Orphan: true}, {Lease: live + 1, Op: 1}} {
+		if err := w.m.takeOperation(o); err == nil {
+			t.Errorf("taken: %v", o)
+		}
+	}
+}
+
+// BenchmarkOrphans is what the records of a million leases take that consumed, ended, and never settled.
+func BenchmarkOrphans(b *testing.B) {
+	const records, entry, quotas = 1_000_000, 500, 1000
+	var s *scale
+	_, size := weighed(func() *scale {
+		s = &scale{m: New(), follows: true}
+		for i := range quotas {
+			s.apply(applyQuotas(rateOf(fmt.Sprintf("bench/q%03d", i), 1<<50, hour)))
+		}
+		commands := consuming(entry, quotas)
+		for n := 0; n < records; n += entry {
+			s.now += second / 200
+			s.apply(commands...)
+		}
+		for s.m.State().Counts().Leases > 0 {
+			s.now += second
+			s.apply()
+		}
+		return s
+	})
+	for b.Loop() {
+		s.apply()
+	}
+	b.ReportMetric(size/records, "bytes/record")
+}

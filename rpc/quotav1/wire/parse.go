@@ -1,0 +1,371 @@
+package wire
+
+import (
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+// What is here reads messages of the usual shape. It gives up, with false or nil, on others: a field that it does not know or
+// that is of another type, a message that the library reads and would have to merge with one before, and what cannot be read
+// at all. What was read of those is to be thrown away.
+
+// A tag is a field's number and one of these: its content has a length, or it is a number.
+const (
+	sized  = byte(protowire.BytesType)
+	number = byte(protowire.VarintType)
+)
+
+// next returns a message's first field and what follows. The tag is 0 of one that cannot be read. A tag that takes more than
+// a byte is taken for its first one, which is none of those that are known here.
+func next(b []byte) (tag byte, value uint64, content, rest []byte) {
+	tag = b[0]
+	size := 1
+	if len(b) > 1 && b[1] < 0x80 {
+		value = uint64(b[1])
+	} else if value, size = protowire.ConsumeVarint(b[1:]); size < 0 {
+		return 0, 0, nil, nil
+	}
+	b = b[1+size:]
+	switch tag & 7 {
+	case number:
+		return tag, value, nil, b
+	case sized:
+		if value <= uint64(len(b)) {
+			return tag, 0, b[:value], b[value:]
+		}
+	}
+	return 0, 0, nil, nil
+}
+
+// only returns the content of a message's only field.
+func only(b []byte, tag byte) ([]byte, bool) {
+	if len(b) == 0 {
+		return nil, false
+	}
+	first, _, content, rest := next(b)
+	return content, first == tag && len(rest) == 0
+}
+
+// count returns how often a message has a field that is a message. Two bytes make one, so that a list takes no more than four
+// times the bytes that it comes from.
+func count(b []byte, field byte) (n int) {
+	for len(b) > 0 {
+		tag, _, _, rest := next(b)
+		if tag == field {
+			n++
+		}
+		b = rest
+	}
+	return n
+}
+
+// reserving is all that a usual Reserve in a Batch takes, made at once.
+type reserving struct {
+	command   quotav1.Command
+	kind      quotav1.Command_Reserve
+	reserve   quotav1.ReserveRequest
+	item      quotav1.Item
+	amount    int64
+	items     [1]*quotav1.Item
+	durations [2]durationpb.Duration
+}
+
+func parseRequest(b []byte, m *quotav1.BatchRequest) bool {
+	if n := count(b, 1<<3|sized); n > 0 {
+		m.Commands = make([]*quotav1.Command, 0, n)
+	}
+	var holder string // of the last Reserve: the next one mostly names it too
+	for len(b) > 0 {
+		tag, _, content, rest := next(b)
+		if tag != 1<<3|sized {
+			return false
+		}
+		c := parseCommand(content, &holder)
+		if c == nil && !parseOther(content, &c) {
+			return false
+		}
+		m.Commands = append(m.Commands, c)
+		b = rest
+	}
+	return true
+}
+
+func parseCommand(b []byte, holder *string) *quotav1.Command {
+	b, ok := only(b, 1<<3|sized)
+	if !ok {
+		return nil
+	}
+	c := new(reserving)
+	c.command.Kind, c.kind.Reserve = &c.kind, &c.reserve
+	if !parseReserve(b, c, holder) {
+		return nil
+	}
+	return &c.command
+}
+
+func parseReserve(b []byte, c *reserving, holder *string) bool {
+	m := &c.reserve
+	for len(b) > 0 {
+		tag, value, content, rest := next(b)
+		ok := true
+		switch tag {
+		case 1<<3 | sized:
+			ok = parseOther(content, &m.RequestId)
+		case 2<<3 | sized:
+			ok = parseText(content, holder)
+			m.Holder = *holder
+		case 3<<3 | sized:
+			ok = parseItem(content, c)
+		case 4<<3 | sized:
+			ok = parseDuration(content, &m.Ttl, &c.durations[0])
+		case 5<<3 | number:
+			m.Consume = value != 0
+		case 6<<3 | number:
+			m.Class = quotav1.Class(value)
+		case 7<<3 | sized:
+			ok = parseDuration(content, &m.Wait, &c.durations[1])
+		case 8<<3 | number:
+			m.Resume = value != 0
+		case 9<<3 | number:
+			m.NoBlock = value != 0
+		case 10<<3 | number:
+			m.Emergency = value != 0
+		case 12<<3 | number:
+			m.Fallback = value != 0
+		default:
+			ok = false
+		}
+		if !ok {
+			return false
+		}
+		b = rest
+	}
+	return true
+}
+
+func parseItem(b []byte, c *reserving) bool {
+	m, amount := &c.item, &c.amount
+	if len(c.reserve.Items) == 0 {
+		c.reserve.Items = c.items[:0]
+	} else {
+		m, amount = new(quotav1.Item), new(int64)
+	}
+	c.reserve.Items = append(c.reserve.Items, m)
+	for len(b) > 0 {
+		tag, value, content, rest := next(b)
+		ok := true
+		switch tag {
+		case 1<<3 | sized:
+			ok = parseText(content, &m.Quota)
+		case 2<<3 | number:
+			*amount = int64(value)
+			m.Amount = amount
+		default:
+			ok = false
+		}
+		if !ok {
+			return false
+		}
+		b = rest
+	}
+	return true
+}
+
+// granting is all that a usual lease in the results of a Batch takes, made at once.
+type granting struct {
+	result    quotav1.CommandResult
+	kind      quotav1.CommandResult_Reserve
+	reserve   quotav1.ReserveResponse
+	outcome   quotav1.ReserveResponse_Lease
+	lease     quotav1.Lease
+	operation quotav1.Operation
+	granted   [2]quotav1.GrantedItem
+	items     [2][1]*quotav1.GrantedItem
+	durations [6]durationpb.Duration
+}
+
+func parseResponse(b []byte, m *quotav1.BatchResponse) bool {
+	if n := count(b, 2<<3|sized); n > 0 {
+		m.Results = make([]*quotav1.CommandResult, 0, n)
+	}
+	for len(b) > 0 {
+		tag, _, content, rest := next(b)
+		switch tag {
+		case 1<<3 | sized:
+			if !parseOther(content, &m.Meta) {
+				return false
+			}
+		case 2<<3 | sized:
+			r := parseResult(content)
+			if r == nil && !parseOther(content, &r) {
+				return false
+			}
+			m.Results = append(m.Results, r)
+		default:
+			return false
+		}
+		b = rest
+	}
+	return true
+}
+
+// parseResult reads a result that is a lease and nothing else.
+func parseResult(b []byte) *quotav1.CommandResult {
+	b, ok := only(b, 1<<3|sized)
+	if ok {
+		b, ok = only(b, 2<<3|sized)
+	}
+	if !ok {
+		return nil
+	}
+	g := new(granting)
+	g.result.Kind, g.kind.Reserve = &g.kind, &g.reserve
+	g.reserve.Outcome, g.outcome.Lease = &g.outcome, &g.lease
+	if !parseLease(b, g) {
+		return nil
+	}
+	return &g.result
+}
+
+func parseLease(b []byte, g *granting) bool {
+	m := &g.lease
+	for len(b) > 0 {
+		tag, value, content, rest := next(b)
+		ok := true
+		switch tag {
+		case 1<<3 | number:
+			m.Id = value
+		case 2<<3 | number:
+			m.Fence = value
+		case 3<<3 | sized:
+			ok = parseGranted(content, &m.Items, g, 0)
+		case 4<<3 | sized:
+			ok = parseDuration(content, &m.ExpiresIn, &g.durations[0])
+		case 5<<3 | sized:
+			ok = parseOperation(content, g)
+		case 6<<3 | number:
+			m.Class = quotav1.Class(value)
+		case 7<<3 | sized:
+			ok = parseDuration(content, &m.AskedTtl, &g.durations[1])
+		case 12<<3 | sized:
+			ok = parseOther(content, &m.Forecast)
+		case 14<<3 | sized:
+			ok = parseOther(content, &m.BackPressure)
+		default:
+			ok = false
+		}
+		if !ok {
+			return false
+		}
+		b = rest
+	}
+	return true
+}
+
+// parseOperation reads an operation to where room is made for it. One that comes twice is merged, there.
+func parseOperation(b []byte, g *granting) bool {
+	m := &g.operation
+	g.lease.Operation = m
+	for len(b) > 0 {
+		tag, value, content, rest := next(b)
+		ok := true
+		switch tag {
+		case 1<<3 | number:
+			m.Op = value
+		case 2<<3 | sized:
+			ok = parseGranted(content, &m.Items, g, 1)
+		case 3<<3 | sized:
+			ok = parseDuration(content, &m.SpendIn, &g.durations[2])
+		case 4<<3 | sized:
+			ok = parseDuration(content, &m.Transit, &g.durations[3])
+		default:
+			ok = false
+		}
+		if !ok {
+			return false
+		}
+		b = rest
+	}
+	return true
+}
+
+// parseGranted appends an item to a lease's list (which 0) or its operation's (1).
+func parseGranted(b []byte, items *[]*quotav1.GrantedItem, g *granting, which int) bool {
+	m, room := &g.granted[which], &g.durations[4+which]
+	if len(*items) == 0 {
+		*items = g.items[which][:0]
+	} else {
+		m, room = new(quotav1.GrantedItem), new(durationpb.Duration)
+	}
+	*items = append(*items, m)
+	for len(b) > 0 {
+		tag, value, content, rest := next(b)
+		ok := true
+		switch tag {
+		case 1<<3 | sized:
+			if which == 1 {
+				m.Quota = g.granted[0].Quota // mostly the same
+			}
+			ok = parseText(content, &m.Quota)
+		case 2<<3 | number:
+			m.Amount = int64(value)
+		case 3<<3 | sized:
+			ok = parseDuration(content, &m.ExpiresIn, room)
+		case 4<<3 | sized:
+			ok = parseText(content, &m.InsteadOf)
+		default:
+			ok = false
+		}
+		if !ok {
+			return false
+		}
+		b = rest
+	}
+	return true
+}
+
+// parseText sets a string, or leaves it where it is the same already.
+func parseText(b []byte, to *string) bool {
+	if !utf8.Valid(b) {
+		return false
+	}
+	if string(b) != *to {
+		*to = string(b)
+	}
+	return true
+}
+
+// parseDuration sets a duration that has room made for it. One that comes twice is merged, there.
+func parseDuration(b []byte, to **durationpb.Duration, room *durationpb.Duration) bool {
+	*to = room
+	for len(b) > 0 {
+		tag, value, _, rest := next(b)
+		switch tag {
+		case 1<<3 | number:
+			room.Seconds = int64(value)
+		case 2<<3 | number:
+			room.Nanos = int32(value)
+		default:
+			return false
+		}
+		b = rest
+	}
+	return true
+}
+
+// parseOther reads a message in the library's way.
+func parseOther[T any, M interface {
+	*T
+	proto.Message
+}](b []byte, to *M) bool {
+	if *to != nil {
+		return false
+	}
+	*to = new(T)
+	return proto.Unmarshal(b, *to) == nil
+}
