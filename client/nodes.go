@@ -12,7 +12,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
-	"github.com/quotad/quotad/rpc/quotav1/wire"
+	"github.com/quotad/quotad/rpc/wire"
 )
 
 // maxNodes bounds the nodes that are known, so that hints from a confused cluster cannot grow the list for ever.

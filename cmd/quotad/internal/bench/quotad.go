@@ -15,7 +15,7 @@ import (
 	"github.com/quotad/quotad/client"
 	"github.com/quotad/quotad/rpc/quotav1"
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
-	"github.com/quotad/quotad/rpc/quotav1/wire"
+	"github.com/quotad/quotad/rpc/wire"
 )
 
 // Quotad is three nodes that keep their log in a store, called through the Go client.

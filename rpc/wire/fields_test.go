@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/quotad/quotad/rpc/quotav1"
-	"github.com/quotad/quotad/rpc/quotav1/wire"
+	"github.com/quotad/quotad/rpc/wire"
 )
 
 // scalar is a number, of the kind that a field has.

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/quotad/quotad/rpc/quotav1"
-	"github.com/quotad/quotad/rpc/quotav1/wire"
+	"github.com/quotad/quotad/rpc/wire"
 )
 
 // usualRequest is a Batch of Reserves, as a dispatcher sends it.

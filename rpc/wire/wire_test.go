@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/quotad/quotad/rpc/quotav1"
-	"github.com/quotad/quotad/rpc/quotav1/wire"
+	"github.com/quotad/quotad/rpc/wire"
 )
 
 var _ connect.Codec = wire.Codec{}
