@@ -11,7 +11,7 @@ const pageBytes = 4096
 
 // page holds orphans: the records of operations whose leases have ended, as many as fit, in the order of leases and numbers.
 // All that was consumed and never settled becomes one and stays until it stops counting, which is a minute's calls or a day's.
-// So they are packed: a third of what they take as objects, nothing in them for the garbage collector, and listed together.
+// So they are packed: a quarter of what they take as objects, nothing in them for the garbage collector, and listed together.
 type page struct {
 	generation uint64
 	// from names the page: none of its orphans comes before.

@@ -42,6 +42,18 @@ func next(b []byte) (tag byte, value uint64, content, rest []byte) {
 	return 0, 0, nil, nil
 }
 
+// each calls fn for a message's fields until it returns false, and returns whether it took all.
+func each(b []byte, fn func(tag byte, value uint64, content []byte) bool) bool {
+	for len(b) > 0 {
+		tag, value, content, rest := next(b)
+		if !fn(tag, value, content) {
+			return false
+		}
+		b = rest
+	}
+	return true
+}
+
 // only returns the content of a message's only field.
 func only(b []byte, tag byte) ([]byte, bool) {
 	if len(b) == 0 {
@@ -110,25 +122,24 @@ func parseCommand(b []byte, holder *string) *quotav1.Command {
 
 func parseReserve(b []byte, c *reserving, holder *string) bool {
 	m := &c.reserve
-	for len(b) > 0 {
-		tag, value, content, rest := next(b)
-		ok := true
+	return each(b, func(tag byte, value uint64, content []byte) bool {
 		switch tag {
 		case 1<<3 | sized:
-			ok = parseOther(content, &m.RequestId)
+			return parseOther(content, &m.RequestId)
 		case 2<<3 | sized:
-			ok = parseText(content, holder)
+			ok := parseText(content, holder)
 			m.Holder = *holder
+			return ok
 		case 3<<3 | sized:
-			ok = parseItem(content, c)
+			return parseItem(content, c)
 		case 4<<3 | sized:
-			ok = parseDuration(content, &m.Ttl, &c.durations[0])
+			return parseDuration(content, &m.Ttl, &c.durations[0])
 		case 5<<3 | number:
 			m.Consume = value != 0
 		case 6<<3 | number:
 			m.Class = quotav1.Class(value)
 		case 7<<3 | sized:
-			ok = parseDuration(content, &m.Wait, &c.durations[1])
+			return parseDuration(content, &m.Wait, &c.durations[1])
 		case 8<<3 | number:
 			m.Resume = value != 0
 		case 9<<3 | number:
@@ -138,14 +149,10 @@ func parseReserve(b []byte, c *reserving, holder *string) bool {
 		case 12<<3 | number:
 			m.Fallback = value != 0
 		default:
-			ok = false
-		}
-		if !ok {
 			return false
 		}
-		b = rest
-	}
-	return true
+		return true
+	})
 }
 
 func parseItem(b []byte, c *reserving) bool {
@@ -156,24 +163,18 @@ func parseItem(b []byte, c *reserving) bool {
 		m, amount = new(quotav1.Item), new(int64)
 	}
 	c.reserve.Items = append(c.reserve.Items, m)
-	for len(b) > 0 {
-		tag, value, content, rest := next(b)
-		ok := true
+	return each(b, func(tag byte, value uint64, content []byte) bool {
 		switch tag {
 		case 1<<3 | sized:
-			ok = parseText(content, &m.Quota)
+			return parseText(content, &m.Quota)
 		case 2<<3 | number:
 			*amount = int64(value)
 			m.Amount = amount
 		default:
-			ok = false
-		}
-		if !ok {
 			return false
 		}
-		b = rest
-	}
-	return true
+		return true
+	})
 }
 
 // granting is all that a usual lease in the results of a Batch takes, made at once.
@@ -234,64 +235,52 @@ func parseResult(b []byte) *quotav1.CommandResult {
 
 func parseLease(b []byte, g *granting) bool {
 	m := &g.lease
-	for len(b) > 0 {
-		tag, value, content, rest := next(b)
-		ok := true
+	return each(b, func(tag byte, value uint64, content []byte) bool {
 		switch tag {
 		case 1<<3 | number:
 			m.Id = value
 		case 2<<3 | number:
 			m.Fence = value
 		case 3<<3 | sized:
-			ok = parseGranted(content, &m.Items, g, 0)
+			return parseGranted(content, &m.Items, g, 0)
 		case 4<<3 | sized:
-			ok = parseDuration(content, &m.ExpiresIn, &g.durations[0])
+			return parseDuration(content, &m.ExpiresIn, &g.durations[0])
 		case 5<<3 | sized:
-			ok = parseOperation(content, g)
+			return parseOperation(content, g)
 		case 6<<3 | number:
 			m.Class = quotav1.Class(value)
 		case 7<<3 | sized:
-			ok = parseDuration(content, &m.AskedTtl, &g.durations[1])
+			return parseDuration(content, &m.AskedTtl, &g.durations[1])
 		case 12<<3 | sized:
-			ok = parseOther(content, &m.Forecast)
+			return parseOther(content, &m.Forecast)
 		case 14<<3 | sized:
-			ok = parseOther(content, &m.BackPressure)
+			return parseOther(content, &m.BackPressure)
 		default:
-			ok = false
-		}
-		if !ok {
 			return false
 		}
-		b = rest
-	}
-	return true
+		return true
+	})
 }
 
 // parseOperation reads an operation to where room is made for it. One that comes twice is merged, there.
 func parseOperation(b []byte, g *granting) bool {
 	m := &g.operation
 	g.lease.Operation = m
-	for len(b) > 0 {
-		tag, value, content, rest := next(b)
-		ok := true
+	return each(b, func(tag byte, value uint64, content []byte) bool {
 		switch tag {
 		case 1<<3 | number:
 			m.Op = value
 		case 2<<3 | sized:
-			ok = parseGranted(content, &m.Items, g, 1)
+			return parseGranted(content, &m.Items, g, 1)
 		case 3<<3 | sized:
-			ok = parseDuration(content, &m.SpendIn, &g.durations[2])
+			return parseDuration(content, &m.SpendIn, &g.durations[2])
 		case 4<<3 | sized:
-			ok = parseDuration(content, &m.Transit, &g.durations[3])
+			return parseDuration(content, &m.Transit, &g.durations[3])
 		default:
-			ok = false
-		}
-		if !ok {
 			return false
 		}
-		b = rest
-	}
-	return true
+		return true
+	})
 }
 
 // parseGranted appends an item to a lease's list (which 0) or its operation's (1).
@@ -303,30 +292,24 @@ func parseGranted(b []byte, items *[]*quotav1.GrantedItem, g *granting, which in
 		m, room = new(quotav1.GrantedItem), new(durationpb.Duration)
 	}
 	*items = append(*items, m)
-	for len(b) > 0 {
-		tag, value, content, rest := next(b)
-		ok := true
+	return each(b, func(tag byte, value uint64, content []byte) bool {
 		switch tag {
 		case 1<<3 | sized:
 			if which == 1 {
 				m.Quota = g.granted[0].Quota // mostly the same
 			}
-			ok = parseText(content, &m.Quota)
+			return parseText(content, &m.Quota)
 		case 2<<3 | number:
 			m.Amount = int64(value)
 		case 3<<3 | sized:
-			ok = parseDuration(content, &m.ExpiresIn, room)
+			return parseDuration(content, &m.ExpiresIn, room)
 		case 4<<3 | sized:
-			ok = parseText(content, &m.InsteadOf)
+			return parseText(content, &m.InsteadOf)
 		default:
-			ok = false
-		}
-		if !ok {
 			return false
 		}
-		b = rest
-	}
-	return true
+		return true
+	})
 }
 
 // parseText sets a string, or leaves it where it is the same already.

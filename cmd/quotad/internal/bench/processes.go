@@ -3,7 +3,6 @@ package bench
 import (
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -53,20 +52,6 @@ func (p *Processes) Stop() {
 		_ = cmd.Wait()
 		killer.Stop()
 	}
-}
-
-// FreeAddresses returns loopback addresses that are free now.
-func FreeAddresses(ctx context.Context, n int) ([]string, error) {
-	addresses := make([]string, n)
-	for i := range addresses {
-		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, err
-		}
-		defer func() { _ = l.Close() }()
-		addresses[i] = l.Addr().String()
-	}
-	return addresses, nil
 }
 
 // Retry tries until it works or a system has had its time to start.

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/quotad/quotad/client"
+	"github.com/quotad/quotad/raftnode/loopback"
 	"github.com/quotad/quotad/rpc/quotav1"
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 	"github.com/quotad/quotad/rpc/wire"
@@ -46,7 +47,7 @@ type quotad struct {
 }
 
 func startQuotad(ctx context.Context, dir, binary, logStore string) (_ *quotad, err error) {
-	free, err := FreeAddresses(ctx, 6)
+	free, err := loopback.Free(6)
 	if err != nil {
 		return nil, err
 	}

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/quotad/quotad/cmd/quotad/internal/bench"
+	"github.com/quotad/quotad/raftnode/loopback"
 )
 
 // etcdKind is what is done with etcd.
@@ -57,7 +58,7 @@ type etcd struct {
 }
 
 func startEtcd(ctx context.Context, dir string, kind etcdKind) (_ *etcd, err error) {
-	free, err := bench.FreeAddresses(ctx, 6)
+	free, err := loopback.Free(6)
 	if err != nil {
 		return nil, err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/quotad/quotad/cmd/quotad/internal/bench"
+	"github.com/quotad/quotad/raftnode/loopback"
 )
 
 // tokenBucket is the limiter that one finds in most places that keep one in Redis: what the bucket holds and when it was
@@ -63,7 +64,7 @@ type redisServers struct {
 }
 
 func startRedis(ctx context.Context, dir string, replicas int) (_ *redisServers, err error) {
-	addresses, err := bench.FreeAddresses(ctx, 1+replicas)
+	addresses, err := loopback.Free(1 + replicas)
 	if err != nil {
 		return nil, err
 	}
