@@ -122,7 +122,7 @@ func (m *Machine) checkQuotas(definitions []*logpb.Quota) ([]rule, *logpb.Failur
 // checkDescendants checks the ancestors of all quotas, as they will be: one that moves takes its descendants along.
 func (m *Machine) checkDescendants(parents map[string]string, kinds map[string]kind) (failed *logpb.Failure) {
 	m.quotas.Scan(func(_ uint32, q *quota) bool {
-		if _, defined := parents[q.name()]; !defined {
+		if _, defined := parents[q.name]; !defined {
 			failed = m.checkAncestors(q.definition, parents, kinds)
 		}
 		return failed == nil
@@ -200,8 +200,10 @@ func (m *Machine) define(definition *logpb.Quota, worked rule) {
 	switch {
 	case q == nil:
 		m.lastQuota++
-		q = &quota{generation: m.generation, number: m.lastQuota, ledger: ledger{capped: noCap}}
-		q.definition, q.rule = definition, worked
+		q = &quota{
+			generation: m.generation, number: m.lastQuota, name: definition.Name, definition: definition, rule: worked,
+			ledger: ledger{capped: noCap},
+		}
 		m.quotas.Set(q.number, q)
 		m.names.Set(definition.Name, q.number)
 		q = m.quota(q.number)
@@ -212,7 +214,7 @@ func (m *Machine) define(definition *logpb.Quota, worked rule) {
 		q.definition = definition
 		m.changeRule(q, worked)
 	}
-	m.emit(Event{Kind: EventQuotaApplied, Quota: q.name()})
+	m.emit(Event{Kind: EventQuotaApplied, Quota: q.name})
 	m.relieved(q)
 }
 
@@ -289,13 +291,13 @@ func (m *Machine) deleteQuota(command *logpb.DeleteQuota) *logpb.Result {
 	m.relist(q)
 	m.cooldowns.Delete(due{at: q.cooldown, id: uint64(q.number)})
 	m.replaceOverride(q, nil)
-	m.names.Delete(q.name())
+	m.names.Delete(q.name)
 	m.quotas.Delete(q.number)
 	m.recent.forget(q)
 	m.forgetUseOf(q.number)
-	m.emit(Event{Kind: EventQuotaDeleted, Quota: q.name()})
+	m.emit(Event{Kind: EventQuotaDeleted, Quota: q.name})
 	return &logpb.Result{Kind: &logpb.Result_QuotasApplied{
-		QuotasApplied: &logpb.QuotasApplied{Deleted: []string{q.name()}},
+		QuotasApplied: &logpb.QuotasApplied{Deleted: []string{q.name}},
 	}}
 }
 
@@ -306,8 +308,8 @@ func (*Machine) inUse(q *quota) bool {
 
 func quotaInUse(q *quota, message, hint string) *logpb.Failure {
 	return &logpb.Failure{
-		Reason: logpb.Reason_REASON_QUOTA_IN_USE, Quota: q.name(),
-		Message: fmt.Sprintf("quota %q %s", q.name(), message), Hint: hint,
+		Reason: logpb.Reason_REASON_QUOTA_IN_USE, Quota: q.name,
+		Message: fmt.Sprintf("quota %q %s", q.name, message), Hint: hint,
 	}
 }
 

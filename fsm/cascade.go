@@ -203,7 +203,7 @@ func enforced(needs []need) *quota {
 // amountOf returns how much of a quota is needed; 0: it is not among the needs.
 func amountOf(needs []need, name string) int64 {
 	for _, n := range needs {
-		if n.quota.name() == name {
+		if n.quota.name == name {
 			return n.amount
 		}
 	}

@@ -164,7 +164,7 @@ func (c *crowd) end() (entries int, longest time.Duration) {
 }
 
 // TestCrowd: the state that the benchmarks of scale begin with is what its name says, stays so under their work, adds up, and
-// ends in as many entries as it must: 1,000 of what is due are carried out by each.
+// ends in as many entries as it must: each carries out so much of what is due.
 func TestCrowd(t *testing.T) {
 	c := newCrowd(size{quotas: 100, leases: 3000, holders: 50, waiters: 150})
 	check := func(when string) {
@@ -187,7 +187,7 @@ func TestCrowd(t *testing.T) {
 		c.results(c.work(100)...)
 	}
 	check("after skewed work")
-	if entries, _ := c.end(); entries < 3 || entries > 5 {
+	if entries, _ := c.end(); entries < 3000/maxDuePerEntry || entries > 3000/maxDuePerEntry+3 {
 		t.Errorf("it ended in %d entries", entries)
 	}
 	if err := c.m.State().Verify(); err != nil {

@@ -1,25 +1,22 @@
 package fsm
 
 import (
-	"unicode/utf8"
-
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// decoder decodes entries as proto.Unmarshal does. Of the command that comes most, a Reserve that is answered at once, it makes
-// no new objects: those of the entry before are used again, so nothing may be kept of such a command but its names. Fields' numbers are those of
-// log.proto; a message with any other field, or one of another kind, is protobuf's to decode.
+// decoder decodes entries as proto.Unmarshal does, each command when its turn has come. Of the command that comes most, a Reserve that
+// is answered at once, it makes no new objects: those of the one before are used again, so nothing may be kept of such a command but its
+// names. Fields' numbers are those of log.proto; a message with any other field, or one of another kind, is protobuf's to decode.
 type decoder struct {
+	// entry is the present entry's, without its commands unless protobuf decoded all of it.
 	entry logpb.Entry
-	// raw are the encoded Reserves of the plain commands, parts of the entry, by position in it; nil for all others.
-	raw [][]byte
-	// plain are the objects, of which so many are used in this entry.
-	plain []*plainReserve
-	used  int
-	names names
+	// encoded are its commands, parts of it; nil where protobuf decoded them.
+	encoded [][]byte
+	plain   plainReserve
+	names   *names
 }
 
 // reserveField is the field of a command in which a Reserve is.
@@ -39,22 +36,14 @@ type plainReserve struct {
 	amounts [plainItems]int64
 }
 
-// decode decodes an entry, which lasts until the next one.
-func (d *decoder) decode(data []byte) (*logpb.Entry, error) {
-	d.used = 0
-	commands, raw := d.entry.Commands[:0], d.raw[:0]
+// decode decodes what an entry says of itself; its commands follow one by one.
+func (d *decoder) decode(data []byte) error {
+	encoded := d.encoded[:0]
 	d.entry.Reset()
 	ok := eachField(data, func(field protowire.Number, number uint64, part []byte) bool {
 		switch {
 		case field == 5 && part != nil:
-			command, reserve := d.command(part)
-			if command == nil {
-				command = new(logpb.Command)
-				if proto.Unmarshal(part, command) != nil {
-					return false
-				}
-			}
-			commands, raw = append(commands, command), append(raw, reserve)
+			encoded = append(encoded, part)
 		case part != nil:
 			return false
 		case field == 1:
@@ -71,30 +60,41 @@ func (d *decoder) decode(data []byte) (*logpb.Entry, error) {
 		return true
 	})
 	if !ok {
-		entry := new(logpb.Entry)
-		err := proto.Unmarshal(data, entry)
-		d.raw = make([][]byte, len(entry.Commands))
-		return entry, err
+		d.encoded = nil
+		return proto.Unmarshal(data, &d.entry)
 	}
-	clear(commands[len(commands):cap(commands)]) // those of a longer entry before
-	clear(raw[len(raw):cap(raw)])
-	d.entry.Commands, d.raw = commands, raw
-	return &d.entry, nil
+	if before := d.encoded; len(before) > len(encoded) {
+		clear(before[len(encoded):]) // or they would keep their entry
+	}
+	d.encoded = encoded
+	return nil
 }
 
-// command decodes a command that is a plain Reserve, and returns that as it is encoded too; nil: it is not one.
-func (d *decoder) command(data []byte) (command *logpb.Command, raw []byte) {
-	if d.used == len(d.plain) {
-		d.plain = append(d.plain, new(plainReserve))
+// commands returns how many commands the entry has.
+func (d *decoder) commands() int { return max(len(d.encoded), len(d.entry.Commands)) }
+
+// command decodes one command, which lasts until the next one. Of a plain Reserve it returns the encoded Reserve too.
+func (d *decoder) command(i int) (command *logpb.Command, raw []byte, err error) {
+	if d.encoded == nil {
+		return d.entry.Commands[i], nil, nil
 	}
-	p := d.plain[d.used]
+	if raw, plain := d.plainCommand(d.encoded[i]); plain {
+		return &d.plain.command, raw, nil
+	}
+	command = new(logpb.Command)
+	return command, nil, proto.Unmarshal(d.encoded[i], command)
+}
+
+// plainCommand decodes a command that is a plain Reserve, and returns that as it is encoded too; false: it is not one.
+func (d *decoder) plainCommand(data []byte) (raw []byte, plain bool) {
+	p := &d.plain
 	p.command.Reset()
 	ok := eachField(data, func(field protowire.Number, number uint64, part []byte) (ok bool) {
 		switch {
 		case field == reserveField && part != nil && p.command.Kind == nil:
 			p.kind.Reserve = &p.reserve
 			p.command.Kind, raw = &p.kind, part
-			return d.reserve(p, part)
+			return d.reserve(part)
 		case field == 5 && part != nil:
 			p.command.By, ok = d.names.of(part)
 			return ok
@@ -111,14 +111,11 @@ func (d *decoder) command(data []byte) (command *logpb.Command, raw []byte) {
 		}
 		return true
 	})
-	if !ok || p.command.Kind == nil {
-		return nil, nil
-	}
-	d.used++
-	return &p.command, raw
+	return raw, ok && p.command.Kind != nil
 }
 
-func (d *decoder) reserve(p *plainReserve, data []byte) bool {
+func (d *decoder) reserve(data []byte) bool {
+	p := &d.plain
 	r := &p.reserve
 	r.Reset()
 	r.Items = p.list[:0]
@@ -188,28 +185,4 @@ func eachField(data []byte, fn func(field protowire.Number, number uint64, part 
 		data = data[size:]
 	}
 	return true
-}
-
-// names are those that were decoded lately, so that a name that comes often is one string. They decide nothing.
-type names struct{ lately [1 << 12]string }
-
-// of returns a name; false: it is no UTF-8.
-func (n *names) of(data []byte) (string, bool) {
-	known := &n.lately[hashName(data)%uint32(len(n.lately))]
-	if *known != string(data) {
-		if !utf8.Valid(data) {
-			return "", false
-		}
-		*known = string(data)
-	}
-	return *known, true
-}
-
-// hashName returns a name's place in a table that decides nothing (FNV-1a).
-func hashName[T string | []byte](name T) uint32 {
-	hash := uint32(2166136261)
-	for i := range len(name) {
-		hash = (hash ^ uint32(name[i])) * 16777619
-	}
-	return hash
 }

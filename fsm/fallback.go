@@ -106,8 +106,8 @@ func (m *Machine) checkFallback(definition *logpb.Quota, defined map[string]*log
 // standsIn returns the first quota, by number, whose fallback another one is; empty: there is none.
 func (m *Machine) standsIn(q *quota) (name string) {
 	m.quotas.Scan(func(_ uint32, other *quota) bool {
-		if other.definition.Fallback == q.name() {
-			name = other.name()
+		if other.definition.Fallback == q.name {
+			name = other.name
 		}
 		return name == ""
 	})

@@ -2,7 +2,6 @@ package fsm
 
 import (
 	"fmt"
-	"math"
 	"slices"
 
 	"github.com/quotad/quotad/fsm/logpb"
@@ -72,10 +71,10 @@ func (m *Machine) grant(ask *logpb.Reserve, needs []need, as standing, ticket ui
 		ttl = defaultTTL
 	}
 	h := m.holder(ask.Holder)
-	l := &lease{
-		generation: m.generation, id: m.lastLease, fence: m.fence(), holder: h.name, digest: m.recent.digestHolder(h.name),
-		class: as.class, ttl: ttl, deadline: m.clock.Now + ttl,
-	}
+	l := m.spare.lease()
+	l.generation, l.id, l.fence, l.class = m.generation, m.lastLease, m.fence(), as.class
+	l.holder, l.digest = h.name, m.recent.digestHolder(h.name)
+	l.ttl, l.deadline = ttl, m.clock.Now+ttl
 	if ticket != 0 && !ask.Consume && ttl > tentativeTTL {
 		l.tentative, l.deadline = true, m.clock.Now+tentativeTTL
 	}
@@ -85,10 +84,9 @@ func (m *Machine) grant(ask *logpb.Reserve, needs []need, as standing, ticket ui
 		l.items = make([]item, 0, len(needs))
 	}
 	m.hold(l, ask, needs)
-	// Load is Set that tries the end first: new leases always belong there, their deadlines mostly.
-	m.leases.Load(l.id, l)
-	m.leasesOf.Set(owned{holder: l.digest, id: l.id})
-	m.deadlines.Load(due{at: l.deadline, id: l.id})
+	m.leases.Load(l.id, l) // Load is Set that tries the end first: new leases always belong there
+	m.leasesOf.add(l.digest, l.id)
+	m.deadlines.add(uint64(l.deadline), l.id)
 	noteServed(needs, as.rank, h.turn)
 	m.moveTurn(l.holder, costOf(needs))
 	result := unheard
@@ -126,7 +124,7 @@ func (m *Machine) emitGranted(l *lease, ticket uint64, result *logpb.Result) {
 			continue
 		}
 		m.emit(Event{
-			Kind: EventGranted, Quota: m.look(l.items[i].quota).name(), Holder: l.holder, Lease: l.id, Fence: l.fence,
+			Kind: EventGranted, Quota: m.look(l.items[i].quota).name, Holder: l.holder, Lease: l.id, Fence: l.fence,
 			Ticket: ticket, Amount: l.items[i].held, Result: result,
 		})
 		result = nil
@@ -154,7 +152,10 @@ func (m *Machine) hold(l *lease, ask *logpb.Reserve, needs []need) {
 
 // quotaOf returns the quota of a name that is needed.
 func quotaOf(needs []need, name string) *quota {
-	return needs[slices.IndexFunc(needs, func(n need) bool { return n.quota.name() == name })].quota
+	if len(needs) == 1 {
+		return needs[0].quota
+	}
+	return needs[slices.IndexFunc(needs, func(n need) bool { return n.quota.name == name })].quota
 }
 
 // costOf returns the cost of needs in turns: that of the scarcest.
@@ -177,7 +178,7 @@ func (m *Machine) grantedItems(l *lease, room *answerItems) []*logpb.GrantedItem
 			last := items[len(items)-1]
 			last.UntilNs = min(last.UntilNs, itemEnd(q, it, l.deadline, m.clock))
 		case !it.ancestor:
-			items = room.add(items, q.name(), it.held, itemEnd(q, it, l.deadline, m.clock))
+			items = room.add(items, q.name, it.held, itemEnd(q, it, l.deadline, m.clock))
 		}
 	}
 	return items
@@ -201,24 +202,19 @@ func (it *item) heldOf(q *quota) int64 {
 
 // eachLeaseOf calls fn for a holder's leases, in the order of ids, from the id from on, until it returns false.
 func (s *State) eachLeaseOf(holder string, from uint64, fn func(*lease) bool) {
-	first := ownedBy(holder, from)
-	s.leasesOf.Ascend(first, func(o owned) bool {
-		if o.holder != first.holder {
-			return false
-		}
-		l, _ := s.leases.Get(o.id)
+	s.leasesOf.ascend(digestHolder(holder), from, func(id uint64) bool {
+		l, _ := s.leases.Get(id)
 		return l.holder != holder || fn(l)
 	})
 }
 
 // newestLease returns a holder's newest live lease; nil: it has none.
 func (s *State) newestLease(holder string) (newest *lease) {
-	last := ownedBy(holder, math.MaxUint64)
-	s.leasesOf.Descend(last, func(o owned) bool {
-		if l, _ := s.leases.Get(o.id); o.holder == last.holder && l.holder == holder {
+	s.leasesOf.descend(digestHolder(holder), func(id uint64) bool {
+		if l, _ := s.leases.Get(id); l.holder == holder {
 			newest = l
 		}
-		return o.holder == last.holder && newest == nil
+		return newest == nil
 	})
 	return newest
 }
@@ -315,9 +311,9 @@ func (m *Machine) setDeadline(l *lease, deadline int64) {
 	if deadline == l.deadline {
 		return
 	}
-	m.deadlines.Delete(due{at: l.deadline, id: l.id})
+	m.deadlines.remove(uint64(l.deadline), l.id)
 	l.deadline = deadline
-	m.deadlines.Set(due{at: l.deadline, id: l.id})
+	m.deadlines.add(uint64(l.deadline), l.id)
 }
 
 // shown gives a lease that was granted to a waiter the length that was asked for, now that its holder shows itself.
@@ -383,7 +379,7 @@ func (m *Machine) release(command *logpb.Release, by string) *logpb.Result {
 			unused = max(unused, cost(part.quota, part.amount))
 		}
 		m.unhold(l, part.index, part.amount)
-		released.Returned = append(released.Returned, &logpb.GrantedItem{Quota: part.quota.name(), Amount: part.amount})
+		released.Returned = append(released.Returned, &logpb.GrantedItem{Quota: part.quota.name, Amount: part.amount})
 	}
 	m.moveTurn(l.holder, -unused)
 	return &logpb.Result{Kind: &logpb.Result_Released{Released: released}}
@@ -426,7 +422,7 @@ func (m *Machine) heldPart(l *lease, asked *logpb.Item) (heldPart, *logpb.Failur
 	for i := range l.items {
 		it := &l.items[i]
 		q := m.quota(it.quota)
-		if it.ancestor || q == nil || q.name() != asked.Quota {
+		if it.ancestor || q == nil || q.name != asked.Quota {
 			continue
 		}
 		held := it.heldOf(q)
@@ -480,7 +476,7 @@ func (m *Machine) eachShare(l *lease, index int, fn func(it *item, q *quota)) {
 // endLease ends a lease and returns what went back. With grace, slots stay in use for a while: their holder did not
 // give them back itself, and the provider cannot check a fence.
 func (m *Machine) endLease(l *lease, how EventKind, withGrace bool) []*logpb.GrantedItem {
-	m.deadlines.Delete(due{at: l.deadline, id: l.id})
+	m.deadlines.remove(uint64(l.deadline), l.id)
 	return m.endUnlisted(l, how, withGrace)
 }
 
@@ -504,7 +500,7 @@ func (m *Machine) endUnlisted(l *lease, how EventKind, withGrace bool) []*logpb.
 		m.use(q, l.holder, l.class, it.window, openEnd, -held)
 		m.relieved(q)
 		if !it.ancestor {
-			returned = append(returned, &logpb.GrantedItem{Quota: q.name(), Amount: held})
+			returned = append(returned, &logpb.GrantedItem{Quota: q.name, Amount: held})
 		}
 		if q.rule.kind != kindSlots {
 			unused = max(unused, cost(q, held))
@@ -515,7 +511,7 @@ func (m *Machine) endUnlisted(l *lease, how EventKind, withGrace bool) []*logpb.
 		}
 	}
 	m.leases.Delete(l.id)
-	m.leasesOf.Delete(owned{holder: l.digest, id: l.id})
+	m.leasesOf.remove(l.digest, l.id)
 	m.orphanOperations(l)
 	if len(grace) > 0 {
 		o := &operation{lease: l.id, fence: l.fence, holder: l.holder, charges: grace}
@@ -525,13 +521,15 @@ func (m *Machine) endUnlisted(l *lease, how EventKind, withGrace bool) []*logpb.
 	m.moveTurn(l.holder, -unused)
 	m.emit(Event{Kind: how, Holder: l.holder, Lease: l.id, Fence: l.fence})
 	m.leaseEnded(l)
+	m.spare.keep(l, m.generation)
 	return returned
 }
 
 // expireLeases ends leases past their deadline, in the order of deadlines.
 func (m *Machine) expireLeases() {
-	for _, end := range takeDue(m.deadlines, func(d due) bool { return d.at <= m.clock.Now }) {
-		l, _ := m.leases.Get(end.id)
+	m.ended = m.deadlines.takeUntil(m.ended[:0], uint64(m.clock.Now), maxDuePerEntry)
+	for _, id := range m.ended {
+		l, _ := m.leases.Get(id)
 		m.endUnlisted(m.mutableLease(l), EventExpired, true)
 	}
 }

@@ -29,6 +29,13 @@ type ledger struct {
 	cutoff  int64
 	// window identifies the window to which held amounts belong. Amounts held in another one are void.
 	window int64
+	// capped is the total to which a report lowered this window; noCap for none. It was learned in window cappedIn, and
+	// ends at capEnd (the earlier view) where it is not known when that window does.
+	capped, cappedIn, capEnd int64
+	// settled is what was consumed and finally settled within this window.
+	settled int64
+	// arrival is the burst's theoretical arrival time (the generic cell rate algorithm, ITU-T I.371).
+	arrival int64
 
 	// The rest of the windows' state. Boundaries are intervals: they begin when the later view of time reaches
 	// closeBegin and end when the earlier view reaches closeEnd. Calendar windows compute them.
@@ -38,16 +45,8 @@ type ledger struct {
 	closeBegin int64
 	closeEnd   int64
 	opened     int64 // provider-anchored: where the present window opened
-	// capped is the total to which a report lowered this window; noCap for none. It was learned in window cappedIn, and
-	// ends at capEnd (the earlier view) where it is not known when that window does.
-	capped, cappedIn, capEnd int64
-	// settled is what was consumed and finally settled within this window.
-	settled int64
 	// used is what each class holds and has consumed in this window.
 	used [classes]use
-
-	// arrival is the burst's theoretical arrival time (the generic cell rate algorithm, ITU-T I.371).
-	arrival int64
 }
 
 // noCap says that no report lowered the window.

@@ -31,7 +31,10 @@ type Machine struct {
 	encoded []byte
 	packing []byte
 	looked  operation
+	// ended are the leases whose deadlines the present entry found past.
+	ended   []uint64
 	recent  recent
+	spare   spare
 	decoder decoder
 	// raw is the present command's Reserve as its entry has it, where that is plain.
 	raw []byte
@@ -46,7 +49,10 @@ type Machine struct {
 
 // New returns the state at the cluster's birth.
 func New() *Machine {
-	return &Machine{state: newState(), generation: 1, relief: map[uint32]bool{}, moved: map[uint32]bool{}, sharers: map[string]int32{}}
+	return &Machine{
+		state: newState(), generation: 1, relief: map[uint32]bool{}, moved: map[uint32]bool{}, sharers: map[string]int32{},
+		spare: spare{most: maxSpares},
+	}
 }
 
 // Freeze returns the state as it is now, which never changes again, in constant time. It may be read from any
@@ -74,30 +80,41 @@ func (m *Machine) Follow(index, term uint64, data []byte) Applied {
 }
 
 func (m *Machine) applyEntry(index, term uint64, data []byte, asked bool) Applied {
-	entry, err := m.decoder.decode(data)
-	if err != nil {
-		panic(fmt.Sprintf("fsm: log entry %d (term %d) cannot be decoded: %v", index, term, err))
+	m.index, m.term = index, term
+	m.decoder.names = &m.recent.names
+	if err := m.decoder.decode(data); err != nil {
+		m.undecodable(err)
 	}
+	entry := &m.decoder.entry
 	if entry.Version != EntryVersion {
 		panic(fmt.Sprintf("fsm: log entry %d (term %d) has version %d; this binary knows version %d: upgrade it",
 			index, term, entry.Version, EntryVersion))
 	}
-	m.index, m.term = index, term
 	if clear(m.events); cap(m.events) > maxSpare {
 		m.events = nil
 	}
 	m.events = m.events[:0]
 	m.advance(entry)
 	m.runDue()
-	results := make([]*logpb.Result, len(entry.Commands))
-	for i, command := range entry.Commands {
-		m.raw, m.commanded, m.heard = m.decoder.raw[i], true, asked || command.Session != 0 || command.IdempotencyKey != ""
+	results := make([]*logpb.Result, m.decoder.commands())
+	for i := range results {
+		command, raw, err := m.decoder.command(i)
+		if err != nil {
+			m.undecodable(err)
+		}
+		m.raw, m.commanded, m.heard = raw, true, asked || command.Session != 0 || command.IdempotencyKey != ""
 		results[i] = m.applyOnce(command)
 		m.commanded = false
 		m.serve()
 	}
 	m.list()
+	m.leasesOf.flush()
+	m.deadlines.flush()
 	return Applied{Index: index, Term: term, Clock: m.clock, Results: results, Events: m.events}
+}
+
+func (m *Machine) undecodable(err error) {
+	panic(fmt.Sprintf("fsm: log entry %d (term %d) cannot be decoded: %v", m.index, m.term, err))
 }
 
 // advance moves the clock. Cluster time and the earlier view never go back. Between two samples, and where an entry
@@ -179,8 +196,9 @@ func (m *Machine) apply(command *logpb.Command, from origin) *logpb.Result {
 const maxSpare = 1 << 14
 
 // maxDuePerEntry bounds how much of what is due one entry carries out; the rest follows with the next ones. Commands
-// that touch something due themselves get the same answer either way.
-const maxDuePerEntry = 1000
+// that touch something due themselves get the same answer either way. It is more than an entry has
+// commands (raftnode's default is 1,024), or what full entries grant would pile up.
+const maxDuePerEntry = 2048
 
 // runDue carries out what has come due, in the order of time.
 func (m *Machine) runDue() {

@@ -123,7 +123,7 @@ func (s *State) Usage(holder, quota, afterHolder string, afterQuota uint32, limi
 		if len(views) >= limit || holder != "" && t.holder != holder {
 			return false
 		}
-		if q, ok := s.quotas.Get(t.quota); ok && (quota == "" || q.name() == quota) {
+		if q, ok := s.quotas.Get(t.quota); ok && (quota == "" || q.name == quota) {
 			views, next = append(views, s.viewUsage(t, q, at)), t.quota
 		}
 		return true
@@ -135,7 +135,7 @@ func (s *State) Usage(holder, quota, afterHolder string, afterQuota uint32, limi
 func (s *State) EachMeter(fn func(holder, quota string, counts *MeterCounts)) {
 	s.meters.Scan(func(t *meter) bool {
 		if q, ok := s.quotas.Get(t.quota); ok {
-			fn(t.holder, q.name(), &t.MeterCounts)
+			fn(t.holder, q.name, &t.MeterCounts)
 		}
 		return true
 	})
@@ -143,7 +143,7 @@ func (s *State) EachMeter(fn func(holder, quota string, counts *MeterCounts)) {
 
 func (s *State) viewUsage(t *meter, q *quota, at Clock) UsageView {
 	g := q.ledgerAt(at)
-	v := UsageView{Holder: t.holder, Quota: q.name(), Used: -1, MeterCounts: t.MeterCounts}
+	v := UsageView{Holder: t.holder, Quota: q.name, Used: -1, MeterCounts: t.MeterCounts}
 	v.Class, _ = s.byRules(t.holder)
 	s.eachLeaseOf(t.holder, 0, func(l *lease) bool {
 		for i := range l.items {

@@ -224,10 +224,11 @@ func checkUse(t *rapid.T, w *world, name string) {
 	views, _ := w.m.State().Usage(name, "", "", 0, 10, w.clock())
 	for _, v := range views {
 		q := w.m.quotaNamed(v.Quota)
+		window := q.ledgerAt(w.clock()).window // which may have closed since a command had to do with the quota
 		var sum int64
 		w.m.leases.Scan(func(_ uint64, l *lease) bool {
 			for i := range l.items {
-				if it := &l.items[i]; l.holder == name && it.quota == q.number && it.window == q.ledger.window {
+				if it := &l.items[i]; l.holder == name && it.quota == q.number && it.window == window {
 					sum += it.held
 				}
 			}
@@ -235,7 +236,7 @@ func checkUse(t *rapid.T, w *world, name string) {
 		})
 		w.m.eachOperation(func(o *operation) bool {
 			for i := range o.charges {
-				if c := &o.charges[i]; o.holder == name && c.quota == q.number && c.window == q.ledger.window {
+				if c := &o.charges[i]; o.holder == name && c.quota == q.number && c.window == window {
 					sum += c.amount
 				}
 			}

@@ -133,11 +133,10 @@ func (m *Machine) newOperation(l *lease) *operation {
 	if l.operations != nil {
 		return &operation{generation: m.generation}
 	}
-	first := &firstOperation{}
-	first.operations.generation, first.operation.generation = m.generation, m.generation
-	first.list = first.single[:0]
-	l.operations = &first.operations
-	return &first.operation
+	kept, first := m.spare.firstOperation()
+	kept.generation, first.generation = m.generation, m.generation
+	l.operations = kept
+	return first
 }
 
 // keepRecord enters a record.
@@ -199,7 +198,7 @@ func (m *Machine) nothingHeld(l *lease) *logpb.Failure {
 	for i := range l.items {
 		it := &l.items[i]
 		if q := m.quota(it.quota); q != nil && it.held > 0 && it.window != q.ledger.window {
-			return itemClosed(q.name())
+			return itemClosed(q.name)
 		}
 	}
 	return notHeld("", "the lease holds nothing that could be consumed")
@@ -229,7 +228,7 @@ func checkNewOperation(l *lease, op, mark uint64) *logpb.Failure {
 func noSlots(parts []heldPart) *logpb.Failure {
 	for _, part := range parts {
 		if part.quota.rule.kind == kindSlots {
-			return invalid(fmt.Sprintf("%q has slots: held is in use, there is nothing to consume", part.quota.name()), "leave it out")
+			return invalid(fmt.Sprintf("%q has slots: held is in use, there is nothing to consume", part.quota.name), "leave it out")
 		}
 	}
 	return nil
@@ -380,7 +379,7 @@ func (m *Machine) consumed(o *operation) *logpb.Consumed {
 	for i := range o.charges {
 		c := &o.charges[i]
 		if q := m.look(c.quota); q != nil && !c.ancestor && !c.overrun {
-			a.consumed.Items = a.items.add(a.consumed.Items, q.name(), c.consumed, o.spendBy)
+			a.consumed.Items = a.items.add(a.consumed.Items, q.name, c.consumed, o.spendBy)
 		}
 	}
 	return &a.consumed
@@ -475,7 +474,10 @@ func (m *Machine) finishBelow(l *lease, mark uint64) {
 func (m *Machine) endExposure(o *operation, left int64) {
 	for i := range o.charges {
 		c := &o.charges[i]
-		if q := m.quota(c.quota); q != nil && c.end == openEnd {
+		if c.end != openEnd {
+			continue
+		}
+		if q := m.quota(c.quota); q != nil {
 			m.moveCharge(q, o.holder, c, m.longestEnd(o, q, left))
 		}
 	}

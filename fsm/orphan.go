@@ -210,7 +210,7 @@ func (m *Machine) lookAt(p *page) (forgotten int) {
 		switch unpackDue(packed, o); {
 		case o.check > m.clock.Now:
 			kept = append(kept, packed...)
-		case m.stillCounts(o) && m.shortLived(o):
+		case m.staysOn(o):
 			o := unpack(packed)
 			o.check = m.nextCheck(o)
 			kept = pack(kept, o)
@@ -220,10 +220,26 @@ func (m *Machine) lookAt(p *page) (forgotten int) {
 		}
 	}
 	if m.packing = kept; len(kept) > 0 {
-		m.enterPage(m.pageWith(p.from, kept))
+		p := m.pageWith(p.from, kept)
+		m.enterPage(p)
+		if len(kept) > pageBytes { // a later moment may take a byte more
+			m.split(p)
+		}
 	}
 	m.operations -= int64(forgotten)
 	return forgotten
+}
+
+// staysOn tells whether an orphan that is due is kept for a while longer.
+func (m *Machine) staysOn(o *operation) bool { return m.stillCounts(o) && m.shortLived(o) }
+
+// keptOrphan returns the record of an ended lease's operation, nil where there is none, or it is due to be forgotten.
+func (m *Machine) keptOrphan(lease, op uint64) *operation {
+	o := m.orphan(lease, op)
+	if o == nil || o.check <= m.clock.Now && !m.staysOn(o) {
+		return nil
+	}
+	return o
 }
 
 // seek returns where an orphan stands in a page, or would.

@@ -46,7 +46,7 @@ func (m *Machine) setOverride(command *logpb.SetOverride) *logpb.Result {
 	}
 	m.replaceOverride(q, set)
 	m.changeRule(q, worked)
-	m.emit(Event{Kind: EventOverride, Quota: q.name(), Amount: set.limit, Duration: command.ForNs})
+	m.emit(Event{Kind: EventOverride, Quota: q.name, Amount: set.limit, Duration: command.ForNs})
 	return done()
 }
 
@@ -58,7 +58,7 @@ func (m *Machine) endOverride(q *quota) {
 	m.replaceOverride(q, nil)
 	own, _ := newRule(q.definition) // it was worked out when it was applied
 	m.changeRule(q, own)
-	m.emit(Event{Kind: EventOverride, Quota: q.name(), Amount: own.limit})
+	m.emit(Event{Kind: EventOverride, Quota: q.name, Amount: own.limit})
 }
 
 // endOverrides ends the overrides whose time is over.

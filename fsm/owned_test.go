@@ -27,7 +27,7 @@ func TestHoldersOfOneDigest(t *testing.T) {
 	}
 	for holder, other := range map[string]string{"a": "b", "b": "a"} { // each is found under the other's digest too
 		for _, id := range leases[other] {
-			w.m.leasesOf.Set(ownedBy(holder, id))
+			w.m.leasesOf.add(digestHolder(holder), id)
 		}
 		for _, ticket := range tickets[other] {
 			w.m.waitersOf.Set(ownedBy(holder, ticket))

@@ -36,19 +36,19 @@ const (
 // policy is a definition's policy, worked out. The zero value withholds nothing.
 type policy struct {
 	zones logpb.Zones
-	// ramp is how long a quota takes to reopen; 0: no time.
-	ramp int64
 	// failures is after how many refusals in a row the breaker of a holder opens, closed for how long; 0: never.
 	failures int32
-	closed   int64
 	// observe: nothing stands in the way; what would have is counted.
 	observe bool
-	shares  shares
+	// metering: what each holder does is counted.
+	metering bool
 	// ageing is after how long without a grant background work counts as standard; 0: never.
 	ageing     int64
 	prediction prediction
-	// metering: what each holder does is counted.
-	metering bool
+	shares     shares
+	closed     int64
+	// ramp is how long a quota takes to reopen; 0: no time.
+	ramp int64
 }
 
 // judges tells whether the policy withholds anything from anybody.
@@ -342,7 +342,7 @@ func (m *Machine) noteAnswer(name string, q *quota, cause logpb.Cause) {
 		t.failures = min(t.failures+1, maxBreakerCount)
 		if t.failures >= p.failures {
 			m.closeFor(t, addSaturated(m.clock.Now, p.closed))
-			m.emit(Event{Kind: EventBreaker, Quota: q.name(), Holder: name, Duration: p.closed})
+			m.emit(Event{Kind: EventBreaker, Quota: q.name, Holder: name, Duration: p.closed})
 		}
 	}
 }

@@ -107,7 +107,7 @@ func (m *Machine) foresee(q *quota) {
 		return
 	}
 	q.stage = now
-	m.emit(Event{Kind: EventForecast, Quota: q.name(), Amount: q.samples[len(q.samples)-1].left, Duration: left})
+	m.emit(Event{Kind: EventForecast, Quota: q.name, Amount: q.samples[len(q.samples)-1].left, Duration: left})
 	m.relieved(q)
 }
 
@@ -159,7 +159,7 @@ func (q *quota) forecast(g *ledger, at Clock) *logpb.Forecast {
 	if s == stageNone {
 		return nil
 	}
-	f := &logpb.Forecast{Quota: q.name(), ExhaustedAtNs: q.exhausted, SmallerPpm: anyFactor, Parks: s >= stageParked}
+	f := &logpb.Forecast{Quota: q.name, ExhaustedAtNs: q.exhausted, SmallerPpm: anyFactor, Parks: s >= stageParked}
 	if closes, known := g.closes(&q.rule, q.rule.at(at)); known {
 		f.SmallerPpm = int32(max(mulDivFloor(left, million, closes), leastFactor))
 	}

@@ -2,51 +2,59 @@ package fsm
 
 import "github.com/quotad/quotad/fsm/logpb"
 
-// quota is a named, limited resource and what counts against it.
+// quota is a named, limited resource and what counts against it. What every decision looks at stands first, so that it is on few
+// lines of the processor's cache: with a thousand quotas that is what a decision waits for.
 type quota struct {
 	generation uint64
 	number     uint32
 	// parent is the parent's number, 0 for none; children counts the quotas that name this one.
 	parent, children uint32
-	definition       *logpb.Quota
-	rule             rule
-	ledger           ledger
+	// listed says that it is listed by when to look at it, listedAt under which times.
+	listed bool
+	// name is its definition's.
+	name       string
+	definition *logpb.Quota
+	// leases counts live leases with an item or an ancestor's share of it; waiting counts waiting Reserves.
+	leases, waiting int64
 	// cooldown is the cluster time until which the provider closed it; 0 or past: open.
 	cooldown int64
+	// reopened is when it began to reopen after its last cooldown, exhausted when by its samples nothing will be left (cluster time); 0:
+	// not to be seen.
+	reopened, exhausted int64
+	// override is a limit in place of its own; nil: none.
+	override *override
+	// served is, by class, the largest turn at which some of it was granted.
+	served [classes]uint64
+	// touchedIn is the last entry that touched it while it was waited for.
+	touchedIn uint64
+	ledger    ledger
+	rule      rule
+	listedAt  [reasons]int64
+	// again is when waiters that were passed over should be tried again (cluster time), 0: never; touched says that a command had
+	// to do with it since they were tried.
+	again   int64
+	touched bool
 	// attempt counts cooldowns in a row.
 	attempt int32
 	// closer is the holder whose word closed it last, closedSince when that holder's present run of closings began.
 	closer      string
 	closedSince int64
-	// reopened is when it began to reopen after its last cooldown, ramped what was let through while it did; what leases up
-	// to rampLease hold was granted before. observed counts grants that it would have refused.
-	reopened, ramped, observed int64
-	rampLease                  uint64
+	// ramped is what was let through while it reopens; what leases up to rampLease hold was granted before.
+	ramped    int64
+	rampLease uint64
+	// observed counts grants that it would have refused.
+	observed int64
 	// tried is when each class asked for it last, about; 0: never. It is noted where shares are.
 	tried [classes]int64
-	// samples is what the provider said was left of window sampledIn, never changed in place; exhausted is when that will
-	// be nothing (cluster time), 0: not to be seen; stage is how far that was acted upon at the last report.
-	samples              []sample
-	sampledIn, exhausted int64
-	stage                stage
-	// override is a limit in place of its own; nil: none.
-	override *override
+	// samples is what the provider said was left of window sampledIn, never changed in place; stage is how far what they foresee
+	// was acted upon at the last report.
+	samples   []sample
+	sampledIn int64
+	stage     stage
 	// first is the ticket that is first in line for it below critical ones, since when; 0: nobody, or nobody looked.
 	first      uint64
 	firstSince int64
-	// leases counts live leases with an item or an ancestor's share of it; waiting counts waiting Reserves.
-	leases, waiting int64
-	// again is when waiters that were passed over should be tried again (cluster time), 0: never; touched says that a command had
-	// to do with it since they were tried. listed is under which times it is listed, touchedIn the last entry that touched it.
-	again     int64
-	touched   bool
-	listed    listed
-	touchedIn uint64
-	// served is, by class, the largest turn at which some of it was granted.
-	served [classes]uint64
 }
-
-func (q *quota) name() string { return q.definition.Name }
 
 // mutableQuota returns a quota that may be changed; nil where it was deleted.
 func (m *Machine) mutableQuota(number uint32) *quota {
@@ -72,15 +80,19 @@ func (m *Machine) mutableQuota(number uint32) *quota {
 
 // numberOf returns the number of the quota of a name, 0 where there is none.
 func (m *Machine) numberOf(name string) uint32 {
-	at := m.recent.place(name)
-	if at.number == 0 || at.name != name {
-		number, ok := m.names.Get(name)
-		if !ok {
-			return 0
-		}
-		*at = named{name: name, number: number}
+	k := find(&m.recent.names, name)
+	if k != nil && k.number != 0 {
+		return k.number
 	}
-	return at.number
+	number, ok := m.names.Get(name)
+	if !ok {
+		return 0
+	}
+	if k == nil {
+		k = m.recent.names.enter(name)
+	}
+	k.number = number
+	return number
 }
 
 // look returns a quota as it was left, for reading; nil where it was deleted.
@@ -100,7 +112,7 @@ func (m *Machine) quota(number uint32) *quota {
 	}
 	available := q.ledger.available(&q.rule)
 	if q.ledger.advance(&q.rule, q.rule.at(m.clock)) {
-		m.emit(Event{Kind: EventWindowClosed, Quota: q.name()})
+		m.emit(Event{Kind: EventWindowClosed, Quota: q.name})
 	}
 	if q.ledger.available(&q.rule) != available {
 		m.relieved(q)

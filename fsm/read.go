@@ -92,10 +92,13 @@ func (s *State) Pending() bool {
 // firstDue returns the first cluster time at which something is due of its own; the largest int64: nothing is.
 func (s *State) firstDue() int64 {
 	at := int64(math.MaxInt64)
-	for _, first := range []func() (due, bool){s.deadlines.Min, s.waitEnds.Min, s.ages.Min, s.cooldowns.Min, s.overrides.Min} {
+	for _, first := range []func() (due, bool){s.waitEnds.Min, s.ages.Min, s.cooldowns.Min, s.overrides.Min} {
 		if d, ok := first(); ok {
 			at = min(at, d.at)
 		}
+	}
+	if deadline, ok := s.deadlines.first(); ok {
+		at = min(at, int64(deadline))
 	}
 	if lost, due, _ := s.nextTask(); due {
 		at = min(at, lost)
@@ -195,7 +198,7 @@ func (s *State) Leases(holder, quota string, after uint64, limit int, at Clock) 
 
 func (s *State) hasItem(l *lease, name string) bool {
 	for i := range l.items {
-		if q, ok := s.quotas.Get(l.items[i].quota); ok && !l.items[i].ancestor && q.name() == name {
+		if q, ok := s.quotas.Get(l.items[i].quota); ok && !l.items[i].ancestor && q.name == name {
 			return true
 		}
 	}
@@ -215,7 +218,7 @@ func (s *State) viewLease(l *lease, at Clock) LeaseView {
 		}
 		if g := q.ledgerAt(at); it.window == g.window {
 			v.Held = append(v.Held, &logpb.GrantedItem{
-				Quota: q.name(), Amount: it.held, UntilNs: itemEnd(q, it, l.deadline, at),
+				Quota: q.name, Amount: it.held, UntilNs: itemEnd(q, it, l.deadline, at),
 			})
 		}
 	}
@@ -238,13 +241,13 @@ func (s *State) addConsumed(sums []*logpb.GrantedItem, o *operation, at Clock) [
 		}
 		found := false
 		for _, sum := range sums {
-			if sum.Quota == q.name() {
+			if sum.Quota == q.name {
 				sum.Amount += c.amount
 				found = true
 			}
 		}
 		if !found {
-			sums = append(sums, &logpb.GrantedItem{Quota: q.name(), Amount: c.amount, UntilNs: o.spendBy})
+			sums = append(sums, &logpb.GrantedItem{Quota: q.name, Amount: c.amount, UntilNs: o.spendBy})
 		}
 	}
 	return sums

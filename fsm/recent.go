@@ -1,21 +1,15 @@
 package fsm
 
-// recentQuotas is a power of two: how many quotas are found without a search, by number and by name.
+// recentQuotas is a power of two: how many quotas are found without a search by number.
 const recentQuotas = 1 << 12
 
 // recent is what was asked for lately and may be changed. It decides nothing: what is not in it is looked up.
 type recent struct {
 	quotas [recentQuotas]*quota
-	named  [recentQuotas]named
+	names  names
 	holder *holder
 	// digested are digests of holders' names.
 	digested [recentHolders]digested
-}
-
-// named is the number of the quota of a name; 0: none.
-type named struct {
-	name   string
-	number uint32
 }
 
 // recentHolders is a power of two: of how many holders' names the digest is remembered.
@@ -44,11 +38,11 @@ func (r *recent) find(number uint32, generation uint64) *quota {
 	return nil
 }
 
-// place returns where the number of a quota of a name is remembered.
-func (r *recent) place(name string) *named { return &r.named[hashName(name)%recentQuotas] }
-
 // keep remembers a quota that may be changed.
 func (r *recent) keep(q *quota) { r.quotas[q.number%recentQuotas] = q }
 
 // forget forgets a quota that is deleted.
-func (r *recent) forget(q *quota) { r.quotas[q.number%recentQuotas], *r.place(q.name()) = nil, named{} }
+func (r *recent) forget(q *quota) {
+	r.quotas[q.number%recentQuotas] = nil
+	r.names.forget(q.name)
+}

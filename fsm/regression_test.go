@@ -200,8 +200,11 @@ func TestRemainingTimesStayPlausible(t *testing.T) {
 	}
 }
 
-// dueLease returns a world in which lease 1001 (r=5 of which 3 are operation 1, and a slot) is past its deadline, and a
-// thousand others that are due before it, so that the next entry does not end it; later: all of them have ended.
+// lateLease is the lease of dueLease.
+const lateLease = maxDuePerEntry + 1
+
+// dueLease returns a world in which lateLease (r=5 of which 3 are operation 1, and a slot) is past its deadline, and as many
+// others that are due before it as an entry ends, so that the next entry does not end it; later: all of them have ended.
 func dueLease(t *testing.T, later bool) *world {
 	t.Helper()
 	w := newWorld(t)
@@ -225,15 +228,15 @@ func dueLease(t *testing.T, later bool) *world {
 // would be had its expiry been carried out (seen in tigerbeetle/tigerbeetle pull request 2000).
 func TestADueLeaseIsGoneBeforeItIsEnded(t *testing.T) {
 	for name, command := range map[string]*logpb.Command{
-		"consume":         consumes(1001, 2),
-		"consume again":   consumes(1001, 1, itemOf("r", 3)),
-		"unspent":         unspends(1001, 1, itemOf("r", 1)),
-		"actual, lower":   used(1001, 1, itemOf("r", 1)),
-		"settle, release": settle(&logpb.Settle{Lease: 1001, Fence: 1001, Op: 1, Final: true, Release: true}),
-		"release":         releases(1001),
-		"release a part":  releases(1001, itemOf("r", 1)),
-		"renew":           renews(1001, minute),
-		"report":          reports(1001, 1, signal("r", logpb.Cause_CAUSE_SATURATED)),
+		"consume":         consumes(lateLease, 2),
+		"consume again":   consumes(lateLease, 1, itemOf("r", 3)),
+		"unspent":         unspends(lateLease, 1, itemOf("r", 1)),
+		"actual, lower":   used(lateLease, 1, itemOf("r", 1)),
+		"settle, release": settle(&logpb.Settle{Lease: lateLease, Fence: lateLease, Op: 1, Final: true, Release: true}),
+		"release":         releases(lateLease),
+		"release a part":  releases(lateLease, itemOf("r", 1)),
+		"renew":           renews(lateLease, minute),
+		"report":          reports(lateLease, 1, signal("r", logpb.Cause_CAUSE_SATURATED)),
 		"another's slot":  asks("next", 0, itemOf("s", 1)),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -244,7 +247,7 @@ func TestADueLeaseIsGoneBeforeItIsEnded(t *testing.T) {
 			if views := before.m.State().Leases("late", "", 0, 10, before.clock()); len(views) != 0 {
 				t.Fatalf("a reader sees %+v", views)
 			}
-			if valid, left := before.m.State().CheckFence(1001, 1001, before.clock()); valid || left != 0 {
+			if valid, left := before.m.State().CheckFence(lateLease, lateLease, before.clock()); valid || left != 0 {
 				t.Fatalf("its fence is good for %d", left)
 			}
 			a, b := before.do(command), after.do(command)

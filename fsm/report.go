@@ -58,7 +58,7 @@ func (m *Machine) signalled(l *lease, signals []*logpb.Signal) ([]*quota, *logpb
 	quotas := make([]*quota, len(signals))
 	for i, signal := range signals {
 		for j := range l.items {
-			if q := m.quota(l.items[j].quota); q != nil && q.name() == signal.Quota {
+			if q := m.quota(l.items[j].quota); q != nil && q.name == signal.Quota {
 				quotas[i] = q
 			}
 		}
@@ -77,7 +77,7 @@ func (m *Machine) signalled(l *lease, signals []*logpb.Signal) ([]*quota, *logpb
 
 // takeSignal takes over what was said to a holder of one quota, about an operation where there is one.
 func (m *Machine) takeSignal(holder string, o *operation, q *quota, signal *logpb.Signal) *logpb.ReportedQuota {
-	reported := &logpb.ReportedQuota{Quota: q.name()}
+	reported := &logpb.ReportedQuota{Quota: q.name}
 	if q.rule.kind == kindWindow && ofTheLimit(signal.Cause) {
 		reported.ResetLearned = m.learnReset(q, o, signal)
 		reported.CappedTo = m.lowerWindow(q, o, signal)
@@ -108,7 +108,7 @@ func (m *Machine) takeSignal(holder string, o *operation, q *quota, signal *logp
 	}
 	reported.Attempt = q.attempt
 	if saysLimited(signal.Cause) {
-		m.noteLimited(holder, shortage{quota: q.name(), amount: 1}, limited, logpb.Reason_REASON_COOLDOWN)
+		m.noteLimited(holder, shortage{quota: q.name, amount: 1}, limited, logpb.Reason_REASON_COOLDOWN)
 	}
 	return reported
 }
@@ -143,7 +143,7 @@ func (m *Machine) learnReset(q *quota, o *operation, signal *logpb.Signal) bool 
 	if !q.ledger.learnReset(&q.rule, q.rule.at(m.clock), answered, *signal.ResetAfterNs, resolution) {
 		return false
 	}
-	m.emit(Event{Kind: EventResetLearned, Quota: q.name(), Duration: *signal.ResetAfterNs})
+	m.emit(Event{Kind: EventResetLearned, Quota: q.name, Duration: *signal.ResetAfterNs})
 	m.relieved(q)
 	return true
 }
@@ -161,7 +161,7 @@ func (m *Machine) lowerWindow(q *quota, o *operation, signal *logpb.Signal) *int
 	if total >= q.rule.usable || !g.lower(&q.rule, q.rule.at(m.clock), total) {
 		return nil
 	}
-	m.emit(Event{Kind: EventCapped, Quota: q.name(), Amount: g.capped})
+	m.emit(Event{Kind: EventCapped, Quota: q.name, Amount: g.capped})
 	capped := g.capped
 	return &capped
 }
@@ -199,7 +199,7 @@ func (m *Machine) closeQuota(q *quota, name string, signal *logpb.Signal) {
 	q.cooldown = until
 	m.cooldowns.Set(due{at: until, id: uint64(q.number)})
 	m.relieved(q) // who waits for it keeps nothing from others any more
-	m.emit(Event{Kind: EventCooldown, Quota: q.name(), Holder: name, Duration: until - now})
+	m.emit(Event{Kind: EventCooldown, Quota: q.name, Holder: name, Duration: until - now})
 }
 
 // closingTime returns how long a provider's answer closes a quota.
@@ -237,7 +237,7 @@ func (m *Machine) endCooldowns() {
 		if q := m.quota(uint32(end.id)); q != nil && q.cooldown == end.at {
 			q.cooldown = 0
 			m.reopen(q, end.at)
-			m.emit(Event{Kind: EventReopened, Quota: q.name()})
+			m.emit(Event{Kind: EventReopened, Quota: q.name})
 			m.relieved(q)
 		}
 	}

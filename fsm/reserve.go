@@ -351,7 +351,7 @@ func (m *Machine) waitedFor(needs []need) bool {
 func (m *Machine) refusal(reason logpb.Reason, q *quota, retryAt int64, advice string) *logpb.Refusal {
 	zone, _, _ := q.zone(&q.ledger, q.rule.at(m.clock))
 	return &logpb.Refusal{
-		Reason: reason, Quota: q.name(), RetryAtNs: retryAt, Advice: advice, Zone: zone,
+		Reason: reason, Quota: q.name, RetryAtNs: retryAt, Advice: advice, Zone: zone,
 		Available: q.ledger.available(&q.rule), Ahead: min(q.waiting, maxPlacesAhead),
 	}
 }

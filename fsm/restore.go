@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 
 	"github.com/quotad/quotad/fsm/logpb"
@@ -33,6 +34,8 @@ func (m *Machine) take(record *logpb.SnapshotRecord) error {
 	switch kind := record.Kind.(type) {
 	case *logpb.SnapshotRecord_Head:
 		m.takeHead(kind.Head)
+	case *logpb.SnapshotRecord_Page:
+		m.takePage(kind.Page)
 	case *logpb.SnapshotRecord_Quota:
 		return m.takeQuota(kind.Quota)
 	case *logpb.SnapshotRecord_Lease:
@@ -40,9 +43,7 @@ func (m *Machine) take(record *logpb.SnapshotRecord) error {
 	case *logpb.SnapshotRecord_Operation:
 		return m.takeOperation(kind.Operation)
 	case *logpb.SnapshotRecord_Holder:
-		h := &holder{generation: m.generation, name: kind.Holder.Name, turn: kind.Holder.Turn, seen: kind.Holder.SeenNs}
-		m.holders.Set(h.name, h)
-		m.seen.Set(holderSeen{at: h.seen, name: h.name})
+		m.takeHolder(kind.Holder)
 	case *logpb.SnapshotRecord_Demand:
 		q, ok := m.quotas.Get(kind.Demand.Quota)
 		if !ok || len(kind.Demand.TriedNs) > classes {
@@ -123,7 +124,7 @@ func (m *Machine) takeQuota(encoded *logpb.SnapshotQuota) error {
 		return fmt.Errorf("%s", failed.Message)
 	}
 	q := &quota{
-		generation: m.generation, number: encoded.Number, definition: encoded.Definition, rule: worked,
+		generation: m.generation, number: encoded.Number, name: encoded.Definition.Name, definition: encoded.Definition, rule: worked,
 		cooldown: encoded.CooldownNs, attempt: encoded.Attempt, closer: encoded.Closer, closedSince: encoded.ClosedSinceNs,
 		reopened: encoded.ReopenedNs, ramped: encoded.Ramped, rampLease: encoded.RampLease,
 		observed: encoded.Observed,
@@ -158,7 +159,7 @@ func (m *Machine) takeQuota(encoded *logpb.SnapshotQuota) error {
 		q.ledger.counted += e.Amount
 	}
 	m.quotas.Set(q.number, q)
-	m.names.Set(q.name(), q.number)
+	m.names.Set(q.name, q.number)
 	if q.cooldown != 0 {
 		m.cooldowns.Set(due{at: q.cooldown, id: uint64(q.number)})
 	}
@@ -215,8 +216,19 @@ func (m *Machine) takeLease(encoded *logpb.SnapshotLease) error {
 		m.mutableOperations(l).doneBelow = encoded.DoneBelow
 	}
 	m.leases.Load(l.id, l) // a snapshot has them in order
-	m.deadlines.Set(due{at: l.deadline, id: l.id})
+	m.deadlines.add(uint64(l.deadline), l.id)
 	return nil
+}
+
+func (m *Machine) takeHolder(encoded *logpb.SnapshotHolder) {
+	h := &holder{generation: m.generation, name: encoded.Name, turn: encoded.Turn, seen: encoded.SeenNs}
+	m.holders.Set(h.name, h)
+	m.seen.Set(holderSeen{at: h.seen, name: h.name})
+}
+
+// takePage begins a page of orphans, which follow.
+func (m *Machine) takePage(encoded *logpb.SnapshotPage) {
+	m.enterPage(&page{generation: m.generation, from: orphanKey{encoded.Lease, encoded.Op}, check: math.MaxInt64})
 }
 
 func (m *Machine) takeOperation(encoded *logpb.SnapshotOperation) error {
@@ -310,7 +322,7 @@ func (m *Machine) link() error {
 		if name := q.definition.Parent; name != "" {
 			parent := m.quotaNamed(name)
 			if parent == nil {
-				broken = fmt.Errorf("quota %q has a parent that does not exist", q.name())
+				broken = fmt.Errorf("quota %q has a parent that does not exist", q.name)
 				return false
 			}
 			q.parent = parent.number
@@ -324,11 +336,14 @@ func (m *Machine) link() error {
 	for _, q := range m.quotas.Values() {
 		for depth, number := 0, q.parent; number != 0; depth++ {
 			if depth >= maxDepth {
-				return fmt.Errorf("quota %q has too many ancestors, or is its own", q.name())
+				return fmt.Errorf("quota %q has too many ancestors, or is its own", q.name)
 			}
 			above, _ := m.quotas.Get(number)
 			number = above.parent
 		}
+	}
+	if last, ok := m.checks.Max(); ok && last.at == math.MaxInt64 {
+		return fmt.Errorf("page %v has no records", last.from)
 	}
 	m.listLeases()
 	for _, w := range m.waiters.Values() {
@@ -353,8 +368,10 @@ func (m *Machine) listLeases() {
 	})
 	slices.SortFunc(all, func(a, b owned) int { return cmp.Or(cmp.Compare(a.holder, b.holder), cmp.Compare(a.id, b.id)) })
 	for _, o := range all {
-		m.leasesOf.Load(o)
+		m.leasesOf.add(o.holder, o.id)
 	}
+	m.leasesOf.flush()
+	m.deadlines.flush()
 }
 
 // neededNumbers returns the numbers of all quotas that a Reserve needs, in ascending order. It changes nothing: a

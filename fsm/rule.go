@@ -33,32 +33,31 @@ const (
 
 // rule is a definition, worked out: what admission needs, every default filled in.
 type rule struct {
-	kind          kind
-	limit, usable int64
-	// period is the rate's period or the window's length; a month counts as its longest form.
-	period int64
-	every  logpb.Every
+	kind kind
 	// anchored windows end at the provider's reported reset.
 	anchored bool
-	skew     int64
-	// width is the granularity of the ledger's log.
-	width int64
+	// openEnded: the provider charges at the end of a call or meanwhile, so that an exposure lasts until it is settled.
+	openEnded bool
+	settleMax bool
+	every     logpb.Every
+	// period is the rate's period or the window's length; a month counts as its longest form.
+	limit, usable, period int64
 	// burst is the admission burst: the configured one less what can pile up between consuming and spending. 0: none.
 	burst int64
 	// spendBy is the longest spend-by; noSpendBy for slots.
 	spendBy int64
 	// transit is the configured one; 0: min(1 s, spend-by / 2).
 	transit int64
-	// openEnded: the provider charges at the end of a call or meanwhile, so that an exposure lasts until it is settled.
-	openEnded bool
-	maxCall   int64
-	settleMax bool
+	// width is the granularity of the ledger's log.
+	width int64
 	// maxHold is the largest hold; 0: none.
 	maxHold  int64
 	estimate int64
+	policy   policy
+	maxCall  int64
+	skew     int64
 	// grace of slots; 0: a tenth of the lease, at least 1 s.
-	grace  int64
-	policy policy
+	grace int64
 }
 
 // view is a moment in a rule's own time base: cluster time for rates and slots, Unix time for windows.

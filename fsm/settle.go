@@ -142,7 +142,7 @@ func (m *Machine) overflows(o *operation, c *charge, actual int64) (beyond bool)
 func (m *Machine) chargeOf(o *operation, name string) *charge {
 	for i := range o.charges {
 		c := &o.charges[i]
-		if q := m.quota(c.quota); q != nil && !c.ancestor && !c.overrun && q.name() == name {
+		if q := m.quota(c.quota); q != nil && !c.ancestor && !c.overrun && q.name == name {
 			return c
 		}
 	}
@@ -285,7 +285,7 @@ func (m *Machine) repeatFinish(o *operation, items []*logpb.Item, settled *logpb
 // settleOrphan takes an actual that is upward in all its items, once, while the record of an ended lease's operation
 // exists: a stale fence can lower what is available, once, and nothing else.
 func (m *Machine) settleOrphan(command *logpb.Settle, by string, stale *logpb.Failure) *logpb.Result {
-	o := m.orphan(command.Lease, command.Op)
+	o := m.keptOrphan(command.Lease, command.Op)
 	if o == nil || command.Op == graceOp || o.fence != command.Fence || by != "" && !Match(by, o.holder) ||
 		len(command.Unspent) > 0 || len(command.Actual) == 0 || command.Release {
 		return failure(stale)

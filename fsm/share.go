@@ -20,9 +20,9 @@ const (
 // shares is a definition's shares, worked out, in millionths of usable.
 type shares struct {
 	on bool
-	of [classes]int64
 	// holders are the shares of single holders, in place of those of the classes.
 	holders    []*logpb.HolderShare
+	of         [classes]int64
 	cap, floor int64
 	// quiet is how long after the last attempt of a higher class nothing is kept from background work.
 	quiet int64

@@ -80,10 +80,20 @@ func (w *snapshotWriter) record(record *logpb.SnapshotRecord) {
 func (s *State) eachRecord(fn func(*logpb.SnapshotRecord) bool) {
 	going := fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Head{Head: s.encodeHead()}})
 	for _, section := range []func(func(*logpb.SnapshotRecord) bool) bool{
-		s.ledgerRecords, s.policyRecords, s.sessionRecords, s.memberRecords, s.taskRecords,
+		s.pageRecords, s.ledgerRecords, s.policyRecords, s.sessionRecords, s.memberRecords, s.taskRecords,
 	} {
 		going = going && section(fn)
 	}
+}
+
+// pageRecords are where pages of orphans begin: what one entry forgets goes by pages.
+func (s *State) pageRecords(fn func(*logpb.SnapshotRecord) bool) bool {
+	going := true
+	s.orphans.Scan(func(p keptPage) bool {
+		going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Page{Page: &logpb.SnapshotPage{Lease: p.from.lease, Op: p.from.op}}})
+		return going
+	})
+	return going
 }
 
 // ledgerRecords are the quotas, leases and operations.

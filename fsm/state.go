@@ -32,8 +32,8 @@ type State struct {
 	quotas    *btree.Map[uint32, *quota]
 	names     *btree.Map[string, uint32]
 	leases    *btree.Map[uint64, *lease]
-	leasesOf  *btree.BTreeG[owned]
-	deadlines *btree.BTreeG[due]
+	leasesOf  *runs // by the digest of their holder
+	deadlines *runs
 	// orphans are the records of ended leases, in pages; checks hold when to look at a page again.
 	orphans *btree.BTreeG[keptPage]
 	checks  *btree.BTreeG[pageDue]
@@ -149,8 +149,8 @@ func newState() *State {
 		quotas:     new(btree.Map[uint32, *quota]),
 		names:      new(btree.Map[string, uint32]),
 		leases:     new(btree.Map[uint64, *lease]),
-		leasesOf:   newTree(lessOwned),
-		deadlines:  newTree(lessDue),
+		leasesOf:   newRuns(),
+		deadlines:  newRuns(),
 		orphans:    newTree(lessPage),
 		checks:     newTree(lessPageDue),
 		holders:    new(btree.Map[string, *holder]),
@@ -189,7 +189,7 @@ func newState() *State {
 func (s *State) copy() *State {
 	c := *s
 	c.quotas, c.names, c.leases = s.quotas.Copy(), s.names.Copy(), s.leases.Copy()
-	c.leasesOf, c.deadlines = s.leasesOf.Copy(), s.deadlines.Copy()
+	c.leasesOf, c.deadlines = s.leasesOf.copy(), s.deadlines.copy()
 	c.orphans, c.checks = s.orphans.Copy(), s.checks.Copy()
 	c.holders, c.seen, c.tallies = s.holders.Copy(), s.seen.Copy(), s.tallies.Copy()
 	c.meters, c.closed = s.meters.Copy(), s.closed.Copy()

@@ -33,7 +33,7 @@ func (s *State) Verify() error {
 	})
 	s.quotas.Scan(func(number uint32, q *quota) bool {
 		if err := q.verify(sums[number]); err != nil {
-			errs = append(errs, fmt.Errorf("quota %q: %w", q.name(), err))
+			errs = append(errs, fmt.Errorf("quota %q: %w", q.name, err))
 		}
 		return true
 	})
@@ -42,8 +42,8 @@ func (s *State) Verify() error {
 
 func (s *State) sumLeases(sums map[uint32]*totals) (errs []error) {
 	s.leases.Scan(func(_ uint64, l *lease) bool {
-		if _, listed := s.leasesOf.Get(ownedBy(l.holder, l.id)); !listed {
-			errs = append(errs, fmt.Errorf("lease %d is not listed under its holder", l.id))
+		if !s.leasesOf.has(digestHolder(l.holder), l.id) || !s.deadlines.has(uint64(l.deadline), l.id) {
+			errs = append(errs, fmt.Errorf("lease %d is not listed under its holder, or not under its deadline", l.id))
 		}
 		for i := range l.items {
 			if q, ok := s.quotas.Get(l.items[i].quota); ok {
@@ -198,8 +198,8 @@ func (s *State) verifyTables() error {
 	switch {
 	case steps != placed, due != reviewed, due != s.reviews.Len():
 		return fmt.Errorf("%d steps of workflows, %d by holder; %d due, %d of %d looked at", steps, placed, due, reviewed, s.reviews.Len())
-	case s.leases.Len() != s.deadlines.Len(), s.leases.Len() != s.leasesOf.Len():
-		return fmt.Errorf("%d leases, %d deadlines, %d by holder", s.leases.Len(), s.deadlines.Len(), s.leasesOf.Len())
+	case s.leases.Len() != s.deadlines.count(), s.leases.Len() != s.leasesOf.count():
+		return fmt.Errorf("%d leases, %d deadlines, %d by holder", s.leases.Len(), s.deadlines.count(), s.leasesOf.count())
 	case s.waiters.Len() != s.order.Len(), s.waiters.Len() != s.waitEnds.Len(), int64(s.waiters.Len()) != length:
 		return fmt.Errorf("%d waiters, %d places, %d ends, %d in lanes", s.waiters.Len(), s.order.Len(), s.waitEnds.Len(), length)
 	case s.resultBytes != bytes:
@@ -241,8 +241,8 @@ func (s *State) verifyQueue() (err error) {
 func (s *State) verifyVisits() (err error) {
 	visits, agers := 0, 0
 	s.quotas.Scan(func(number uint32, q *quota) bool {
-		if want := (listed{is: q.waiting > 0, at: q.visits()}); want.is && q.listed != want || !want.is && q.listed != (listed{}) {
-			err = fmt.Errorf("quota %q is listed under %v, not %v", q.name(), q.listed, want)
+		if at := q.visits(); q.listed != (q.waiting > 0) || q.listed && q.listedAt != at {
+			err = fmt.Errorf("quota %q, for which %d wait, is listed (%t) under %v, not %v", q.name, q.waiting, q.listed, q.listedAt, at)
 		}
 		for why, at := range q.visits() {
 			if at == noVisit {
@@ -250,11 +250,11 @@ func (s *State) verifyVisits() (err error) {
 			}
 			visits++
 			if _, ok := s.visits.Get(visit{why: reason(why), at: at, quota: number}); !ok && err == nil {
-				err = fmt.Errorf("nobody looks at quota %q at %d for reason %d", q.name(), at, why)
+				err = fmt.Errorf("nobody looks at quota %q at %d for reason %d", q.name, at, why)
 			}
 		}
 		if _, ages := s.agers.Get(number); ages != (q.waiting > 0 && q.rule.policy.ageing > 0) && err == nil {
-			err = fmt.Errorf("quota %q ages: %t", q.name(), ages)
+			err = fmt.Errorf("quota %q ages: %t", q.name, ages)
 		} else if ages {
 			agers++
 		}
@@ -297,12 +297,12 @@ func (s *State) verifyUse() (err error) {
 	s.quotas.Scan(func(number uint32, q *quota) bool {
 		all := q.ledger.usedByAll()
 		if used[number] > all && err == nil {
-			err = fmt.Errorf("holders have used %d of quota %q, its classes %d", used[number], q.name(), all)
+			err = fmt.Errorf("holders have used %d of quota %q, its classes %d", used[number], q.name, all)
 		}
 		if over := q.override; over != nil {
 			overridden++
 			if _, ends := s.overrides.Get(due{at: over.until, id: uint64(number)}); !ends && err == nil {
-				err = fmt.Errorf("the override of quota %q never ends", q.name())
+				err = fmt.Errorf("the override of quota %q never ends", q.name)
 			}
 		}
 		return err == nil

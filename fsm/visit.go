@@ -111,7 +111,7 @@ func (r *rule) impatient() bool { return r.burst > 0 || r.policy.timed() }
 
 // touch notes that a quota may have changed, so that it is listed anew when the entry is done.
 func (m *Machine) touch(q *quota) {
-	if q.waiting == 0 && q.listed == (listed{}) {
+	if q.waiting == 0 && !q.listed {
 		return
 	}
 	if q.touchedIn != m.index {
@@ -119,12 +119,6 @@ func (m *Machine) touch(q *quota) {
 		m.unlisted = append(m.unlisted, q.number)
 	}
 	q.touched = q.touched || m.commanded && q.rule.impatient()
-}
-
-// listed is under which times a quota is listed, where it is.
-type listed struct {
-	is bool
-	at [reasons]int64
 }
 
 // list lists the quotas that were touched by when to look at them.
@@ -150,8 +144,8 @@ func (m *Machine) relist(q *quota) {
 	at := q.visits()
 	for why := range reason(reasons) {
 		was := noVisit
-		if q.listed.is {
-			was = q.listed.at[why]
+		if q.listed {
+			was = q.listedAt[why]
 		}
 		if was == at[why] {
 			continue
@@ -163,9 +157,7 @@ func (m *Machine) relist(q *quota) {
 			m.visits.Set(visit{why: why, at: at[why], quota: q.number})
 		}
 	}
-	if q.listed = (listed{}); q.waiting > 0 {
-		q.listed = listed{is: true, at: at}
-	}
+	q.listed, q.listedAt = q.waiting > 0, at
 }
 
 // relieveWaited finds out of which waited-for quotas something came free by the mere passing of time.

@@ -2,6 +2,8 @@ package fsm
 
 import (
 	"bytes"
+	"fmt"
+	"slices"
 
 	"google.golang.org/protobuf/proto"
 
@@ -47,6 +49,9 @@ func (w *world) apply(commands ...*logpb.Command) []*logpb.Result {
 	}
 	w.entries = append(w.entries, data)
 	w.last = w.m.Apply(w.index, 1, data)
+	if s := w.m.State(); *s.leasesOf != (runs{tree: s.leasesOf.tree}) || *s.deadlines != (runs{tree: s.deadlines.tree}) {
+		w.t.Fatal("something is not in its tree: readers would enter it, all at once")
+	}
 	if err := w.m.State().Verify(); err != nil {
 		w.t.Fatalf("after entry %d at %d ms: %v", w.index, w.now/millisecond, err)
 	}
@@ -132,7 +137,19 @@ func (w *world) reborn() {
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	if before, after := pagesOf(w.m), pagesOf(restored); !slices.Equal(before, after) {
+		w.t.Fatalf("%d pages of orphans were written, and %d other ones are restored", len(before), len(after))
+	}
 	w.m = restored
+}
+
+// pagesOf describes the pages of orphans.
+func pagesOf(m *Machine) (pages []string) {
+	m.orphans.Scan(func(p keptPage) bool {
+		pages = append(pages, fmt.Sprintf("%v, due at %d, %x", p.from, p.check, p.packed))
+		return true
+	})
+	return pages
 }
 
 func reserve(ask *logpb.Reserve) *logpb.Command {
@@ -211,6 +228,7 @@ func (w *world) raw(commands ...*logpb.Command) []*logpb.Result {
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	w.entries = append(w.entries, data)
 	w.last = w.m.Apply(w.index, 1, data)
 	return w.last.Results
 }

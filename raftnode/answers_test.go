@@ -3,9 +3,12 @@ package raftnode
 import (
 	"bytes"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/hashicorp/raft"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/quotad/quotad/fsm"
 	"github.com/quotad/quotad/fsm/logpb"
@@ -69,4 +72,36 @@ func TestAnEntryAnswersItsOwnCalls(t *testing.T) {
 		t.Errorf("%d entries on their way, %d slots taken", len(p.flights), len(p.slots))
 	}
 	poll(t, "none is awaited", func() bool { return n.asked.Load() == 0 })
+}
+
+// TestAnEntryIsAsProtobufWritesIt: what is put together of calls' parts, which are encoded before, is what the library makes of the
+// whole; and parts say how long they are.
+func TestAnEntryIsAsProtobufWritesIt(t *testing.T) {
+	var all []*logpb.Command
+	var joined []byte
+	for size := range 5 {
+		c := &call{}
+		for i := range size + 1 {
+			c.commands = append(c.commands, &logpb.Command{
+				By: strings.Repeat("b", 100*size), Kind: &logpb.Command_Reserve{Reserve: &logpb.Reserve{
+					Holder: fmt.Sprint(i), Items: []*logpb.Item{{Quota: "q", Amount: new(int64(i))}},
+				}},
+			})
+		}
+		if err := c.encode(1 << 20); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, c.commands...)
+		joined = append(append(joined, c.span(0, size)...), c.span(size, size+1)...)
+		if err := c.encode(proto.Size(c.commands[size]) - 1); !errors.Is(err, errTooLarge) {
+			t.Errorf("a command of a byte too much: %v", err)
+		}
+	}
+	want, err := proto.Marshal(&logpb.Entry{Commands: all})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(joined, want) {
+		t.Errorf("%x\nprotobuf has\n%x", joined, want)
+	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/quotad/quotad/fsm"
@@ -35,12 +36,16 @@ type proposer struct {
 	flights []*flight
 }
 
+// commandsField is the field of an entry in which its commands are.
+const commandsField = 5
+
 // call is one Propose.
 type call struct {
 	ctx      context.Context
 	commands []*logpb.Command
-	sizes    []int
-	size     int
+	// encoded are the commands as they stand in an entry; ends is where each of them ends there.
+	encoded []byte
+	ends    []int
 	// next is the first command that is not in an entry yet; left counts those without a result.
 	next, left int
 	results    []*logpb.Result
@@ -71,15 +76,17 @@ func (n *Node) propose(ctx context.Context, through bool, commands []*logpb.Comm
 		return nil, Position{}, nil
 	}
 	c := &call{
-		ctx: ctx, commands: commands, sizes: make([]int, len(commands)), left: len(commands),
+		ctx: ctx, commands: commands, left: len(commands),
 		results: make([]*logpb.Result, len(commands)), finished: make(chan struct{}),
 	}
-	for i, command := range commands {
-		c.sizes[i] = proto.Size(command) + 8
-		c.size += c.sizes[i]
-		if c.sizes[i] > n.config.MaxEntryBytes/2 {
-			return nil, Position{}, n.notAccepted(TooLarge)
-		}
+	if err := n.proposer.ready(commands); err != nil {
+		return nil, Position{}, err
+	}
+	switch err := c.encode(n.config.MaxEntryBytes / 2); {
+	case errors.Is(err, errTooLarge):
+		return nil, Position{}, n.notAccepted(TooLarge)
+	case err != nil:
+		return nil, Position{}, fmt.Errorf("encoding commands: %w", err)
 	}
 	if err := n.proposer.enqueue(c); err != nil {
 		return nil, Position{}, err
@@ -88,6 +95,44 @@ func (n *Node) propose(ctx context.Context, through bool, commands []*logpb.Comm
 		return nil, Position{}, err
 	}
 	return c.results, c.at, nil
+}
+
+var errTooLarge = errors.New("a command is too large")
+
+// encode encodes the commands, each of so many bytes at most: once and by who calls, so that an entry is put together without looking at
+// them.
+func (c *call) encode(most int) (err error) {
+	c.ends = make([]int, len(c.commands))
+	end := 0
+	for i, command := range c.commands {
+		size := proto.Size(command)
+		if size > most {
+			return errTooLarge
+		}
+		end += protowire.SizeTag(commandsField) + protowire.SizeBytes(size)
+		c.ends[i] = end
+	}
+	c.encoded = make([]byte, 0, end)
+	sized := proto.MarshalOptions{UseCachedSize: true} // of a moment ago
+	for _, command := range c.commands {
+		c.encoded = protowire.AppendTag(c.encoded, commandsField, protowire.BytesType)
+		c.encoded = protowire.AppendVarint(c.encoded, uint64(sized.Size(command)))
+		if c.encoded, err = sized.MarshalAppend(c.encoded, command); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// span returns commands as they stand in an entry.
+func (c *call) span(from, to int) []byte { return c.encoded[c.end(from):c.end(to)] }
+
+// end returns where so many commands end.
+func (c *call) end(commands int) int {
+	if commands == 0 {
+		return 0
+	}
+	return c.ends[commands-1]
 }
 
 // outcome waits until a call is finished, or nobody waits for it any more.
@@ -129,17 +174,22 @@ func (n *Node) notAccepted(cause NotAcceptedCause) *NotAcceptedError {
 	return &NotAcceptedError{Cause: cause, Leader: id, LeaderAPIAddress: address}
 }
 
-// enqueue puts a call into the queue.
-func (p *proposer) enqueue(c *call) error {
+// ready tells whether commands can be taken at all, by what is known without looking at the queue.
+func (p *proposer) ready(commands []*logpb.Command) error {
 	if p.n.stopping.Load() {
 		return p.n.notAccepted(Stopping)
 	}
 	if p.n.leading.Load() == nil {
 		return p.n.notAccepted(p.n.whyNotLeading())
 	}
-	if p.n.diskLow.Load() && takes(c.commands) {
+	if p.n.diskLow.Load() && takes(commands) {
 		return p.n.notAccepted(DiskFull)
 	}
+	return nil
+}
+
+// enqueue puts a call into the queue.
+func (p *proposer) enqueue(c *call) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -150,12 +200,12 @@ func (p *proposer) enqueue(c *call) error {
 		// What frees quota still finds room when what takes it does not.
 		limit, bytes = limit-limit/8, bytes-bytes/8
 	}
-	if p.commands+len(c.commands) > limit || p.bytes+c.size > bytes {
+	if p.commands+len(c.commands) > limit || p.bytes+len(c.encoded) > bytes {
 		return p.n.notAccepted(QueueFull)
 	}
 	p.queue = append(p.queue, c)
 	p.commands += len(c.commands)
-	p.bytes += c.size
+	p.bytes += len(c.encoded)
 	p.n.metrics.queued.Set(float64(p.commands))
 	p.kick()
 	return nil
@@ -189,7 +239,7 @@ func (p *proposer) takeBack(c *call) bool {
 		if p.queue[i] == c {
 			p.queue = append(p.queue[:i:i], p.queue[i+1:]...)
 			p.commands -= len(c.commands)
-			p.bytes -= c.size
+			p.bytes -= len(c.encoded)
 			return true
 		}
 	}
@@ -231,13 +281,13 @@ func (p *proposer) run() {
 				p.refuseAll(p.n.whyNotLeading())
 				continue
 			}
-			parts, commands := p.take()
+			parts := p.take()
 			if len(parts) == 0 {
 				<-p.slots
 				continue
 			}
 			p.time.Store(false)
-			p.send(lead, parts, commands)
+			p.send(lead, parts)
 		}
 		if p.time.Swap(false) {
 			p.sendTime()
@@ -258,7 +308,7 @@ func (p *proposer) sendTime() {
 		return
 	}
 	p.slots <- struct{}{} // nobody else fills it
-	p.send(lead, nil, nil)
+	p.send(lead, nil)
 }
 
 func (p *proposer) pending() bool {
@@ -268,23 +318,24 @@ func (p *proposer) pending() bool {
 }
 
 // take takes what fits into one entry off the queue.
-func (p *proposer) take() (parts []part, commands []*logpb.Command) {
+func (p *proposer) take() (parts []part) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	bytes := 0
+	commands, bytes := 0, 0
 	for len(p.queue) > 0 {
 		c := p.queue[0]
 		from := c.next
-		for c.next < len(c.commands) && len(commands) < p.n.config.MaxEntryCommands &&
-			(bytes == 0 || bytes+c.sizes[c.next] <= p.n.config.MaxEntryBytes) {
-			commands = append(commands, c.commands[c.next])
-			bytes += c.sizes[c.next]
-			p.bytes -= c.sizes[c.next]
+		for c.next < len(c.commands) && commands < p.n.config.MaxEntryCommands {
+			size := len(c.span(c.next, c.next+1))
+			if bytes > 0 && bytes+size > p.n.config.MaxEntryBytes {
+				break
+			}
+			commands++
+			bytes += size
 			c.next++
 		}
 		if c.next > from {
 			parts = append(parts, part{call: c, from: from, to: c.next})
-			p.commands -= c.next - from
 		}
 		if c.next < len(c.commands) {
 			break
@@ -292,23 +343,33 @@ func (p *proposer) take() (parts []part, commands []*logpb.Command) {
 		p.queue[0] = nil
 		p.queue = p.queue[1:]
 	}
+	p.commands -= commands
+	p.bytes -= bytes
 	p.n.metrics.queued.Set(float64(p.commands))
-	return parts, commands
+	return parts
 }
 
-// send stamps, encodes and proposes an entry, which applied or failed answers for.
-func (p *proposer) send(lead *leadership, parts []part, commands []*logpb.Command) {
+// send stamps and proposes an entry, which applied or failed answers for.
+func (p *proposer) send(lead *leadership, parts []part) {
 	present := p.n.presentClock(&lead.clock)
 	data, err := proto.Marshal(&logpb.Entry{
 		Version: fsm.EntryVersion, StampNs: present.Now, WallEarlyNs: present.WallEarly, WallLateNs: present.WallLate,
-		Commands: commands,
 	})
 	if err != nil {
 		<-p.slots
 		p.finish(parts, nil, fmt.Errorf("encoding an entry: %w", err))
 		return
 	}
-	p.n.metrics.batch.Observe(float64(len(commands)))
+	commands, size := 0, len(data)
+	for _, part := range parts {
+		commands += part.to - part.from
+		size += len(part.call.span(part.from, part.to))
+	}
+	data = slices.Grow(data, size-len(data))
+	for _, part := range parts {
+		data = append(data, part.call.span(part.from, part.to)...)
+	}
+	p.n.metrics.batch.Observe(float64(commands))
 	f := &flight{data: data, parts: parts, started: p.n.config.Clock.Monotonic()}
 	p.mu.Lock()
 	p.flights = append(p.flights, f)
@@ -392,10 +453,8 @@ func (p *proposer) failLocked(c *call, failed part, err error) {
 	for i := range p.queue {
 		if p.queue[i] == c {
 			p.queue = append(p.queue[:i:i], p.queue[i+1:]...)
-			for _, size := range c.sizes[c.next:] {
-				p.bytes -= size
-				p.commands--
-			}
+			p.bytes -= len(c.span(c.next, len(c.commands)))
+			p.commands -= len(c.commands) - c.next
 			break
 		}
 	}

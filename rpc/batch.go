@@ -40,9 +40,9 @@ func (s *quotaService) batch(ctx context.Context, r *request, req *quotav1.Batch
 		return nil, err
 	}
 	res.Meta = s.meta(r, at)
-	clock := s.node.Clock()
+	clock, shared := s.node.Clock(), new(durations)
 	for n, result := range results {
-		res.Results[positions[n]] = s.batchResult(req.Commands[positions[n]], result, clock)
+		res.Results[positions[n]] = s.batchResult(req.Commands[positions[n]], result, clock, shared)
 	}
 	return res, nil
 }
@@ -116,13 +116,18 @@ func batchCommand(c *quotav1.Command, who *caller, position int) (*logpb.Command
 }
 
 // batchResult makes the result of one command of a Batch. What it has in common with the others, the Batch's meta says.
-func (s *Server) batchResult(c *quotav1.Command, result *logpb.Result, clock fsm.Clock) *quotav1.CommandResult {
+func (s *Server) batchResult(c *quotav1.Command, result *logpb.Result, clock fsm.Clock, d *durations) *quotav1.CommandResult {
 	if f := result.GetFailure(); f != nil {
 		return commandError(failed(f))
 	}
 	switch c.Kind.(type) {
 	case *quotav1.Command_Reserve:
-		return &quotav1.CommandResult{Kind: &quotav1.CommandResult_Reserve{Reserve: s.reserved(result, nil, clock)}}
+		var made struct {
+			result quotav1.CommandResult
+			kind   quotav1.CommandResult_Reserve
+		}
+		made.result.Kind, made.kind.Reserve = &made.kind, s.reserved(result, nil, clock, d)
+		return &made.result
 	case *quotav1.Command_Consume:
 		return &quotav1.CommandResult{Kind: &quotav1.CommandResult_Consume{Consume: s.consumed(result, nil, clock)}}
 	case *quotav1.Command_Settle:

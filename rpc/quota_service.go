@@ -96,7 +96,7 @@ func (s *quotaService) reserve(ctx context.Context, r *request, req *quotav1.Res
 		s.giveBack(context.WithoutCancel(ctx), result.GetGranted())
 		return nil, &raftnode.UnknownError{Err: ctx.Err()}
 	}
-	res := s.reserved(result, s.meta(r, at), s.node.Clock())
+	res := s.reserved(result, s.meta(r, at), s.node.Clock(), nil)
 	if refusal := res.GetRefusal(); refusal != nil && r.header.Get(HeaderRefusalStatus) == "429" {
 		return nil, refusalError(refusal)
 	}
@@ -104,11 +104,14 @@ func (s *quotaService) reserve(ctx context.Context, r *request, req *quotav1.Res
 }
 
 // reserved makes the answer of a Reserve.
-func (s *Server) reserved(result *logpb.Result, meta *quotav1.Meta, clock fsm.Clock) *quotav1.ReserveResponse {
-	res := &quotav1.ReserveResponse{}
+func (s *Server) reserved(result *logpb.Result, meta *quotav1.Meta, clock fsm.Clock, d *durations) *quotav1.ReserveResponse {
+	if granted := result.GetGranted(); granted != nil {
+		res := leaseResponse(granted, clock, d)
+		res.Meta = meta
+		return res
+	}
+	res := &quotav1.ReserveResponse{Meta: meta}
 	switch kind := result.Kind.(type) {
-	case *logpb.Result_Granted:
-		res = leaseResponse(kind.Granted, clock)
 	case *logpb.Result_Refusal:
 		s.metrics.refused(kind.Refusal)
 		res.Outcome = &quotav1.ReserveResponse_Refusal{Refusal: apiRefusal(kind.Refusal, clock)}
@@ -117,7 +120,6 @@ func (s *Server) reserved(result *logpb.Result, meta *quotav1.Meta, clock fsm.Cl
 			Ticket: kind.Waiting.Ticket, EndsIn: left(kind.Waiting.UntilNs, clock.Now),
 		}}
 	}
-	res.Meta = meta
 	return res
 }
 

@@ -53,15 +53,34 @@ func logItems(items []*quotav1.Item) []*logpb.Item {
 	return converted
 }
 
+// reserving is what a Reserve takes, made at once: of one item, the usual case, all of it.
+type reserving struct {
+	command logpb.Command
+	kind    logpb.Command_Reserve
+	reserve logpb.Reserve
+	class   int32
+	list    [1]*logpb.Item
+	single  logpb.Item
+}
+
 func reserveCommand(r *quotav1.ReserveRequest, who *caller) *logpb.Command {
-	reserve := &logpb.Reserve{
-		Holder: r.Holder, Items: logItems(r.Items), TtlNs: nanos(r.Ttl), Consume: r.Consume,
-		WaitNs: nanos(r.Wait), Resume: r.Resume, Emergency: r.Emergency, Fallback: r.Fallback,
+	made := new(reserving)
+	reserve := &made.reserve
+	made.command.Kind, made.kind.Reserve = &made.kind, reserve
+	reserve.Holder, reserve.TtlNs, reserve.Consume = r.Holder, nanos(r.Ttl), r.Consume
+	reserve.WaitNs, reserve.Resume, reserve.Emergency, reserve.Fallback = nanos(r.Wait), r.Resume, r.Emergency, r.Fallback
+	if len(r.Items) == 1 {
+		made.single.Quota, made.single.Amount = r.Items[0].Quota, r.Items[0].Amount
+		made.list[0] = &made.single
+		reserve.Items = made.list[:]
+	} else {
+		reserve.Items = logItems(r.Items)
 	}
 	if class, ok := who.classFor(r.Class); ok {
-		reserve.Class = &class
+		made.class = class
+		reserve.Class = &made.class
 	}
-	return identified(&logpb.Command{Kind: &logpb.Command_Reserve{Reserve: reserve}}, r.RequestId, who)
+	return identified(&made.command, r.RequestId, who)
 }
 
 func consumeCommand(r *quotav1.ConsumeRequest, who *caller) *logpb.Command {
@@ -105,21 +124,53 @@ func reportCommand(r *quotav1.ReportRequest, who *caller) *logpb.Command {
 	return identified(&logpb.Command{Kind: &logpb.Command_Report{Report: report}}, r.RequestId, who)
 }
 
-// leaseAnswer is what the answer of a grant takes, made at once: of one item, the usual case, all of it.
+// leaseAnswer is what the answer of a grant takes, made at once: of one item, the usual case, all of it but its durations.
 type leaseAnswer struct {
-	response                 quotav1.ReserveResponse
-	outcome                  quotav1.ReserveResponse_Lease
-	lease                    quotav1.Lease
-	operation                operationAnswer
-	items                    grantedItems
-	expiresIn, asked, itemIn durationpb.Duration
+	response  quotav1.ReserveResponse
+	outcome   quotav1.ReserveResponse_Lease
+	lease     quotav1.Lease
+	operation operationAnswer
+	items     grantedItems
 }
 
 // operationAnswer is what an operation takes.
 type operationAnswer struct {
-	operation        quotav1.Operation
-	items            grantedItems
-	spendIn, transit durationpb.Duration
+	operation quotav1.Operation
+	items     grantedItems
+}
+
+// durations are the durations of answers that go together, which mostly have the same ones: of each kind the last one, and room for the
+// first.
+type durations struct {
+	last [durationKinds]*durationpb.Duration
+	room [durationKinds]durationpb.Duration
+}
+
+// The kinds of durations.
+const (
+	leaseExpiry   = 0
+	itemExpiry    = 1
+	askedLength   = 2
+	spendTime     = 3
+	transitTime   = 4
+	durationKinds = 5
+)
+
+// of returns a duration in nanoseconds, which may be one that it returned before.
+func (d *durations) of(kind int, n int64) *durationpb.Duration {
+	seconds, rest := n/int64(time.Second), int32(n%int64(time.Second))
+	last := d.last[kind]
+	switch {
+	case last != nil && last.Seconds == seconds && last.Nanos == rest:
+		return last
+	case last == nil:
+		last = &d.room[kind]
+	default:
+		last = new(durationpb.Duration)
+	}
+	last.Seconds, last.Nanos = seconds, rest
+	d.last[kind] = last
+	return last
 }
 
 // grantedItems begin a list of items with room for one.
@@ -128,29 +179,38 @@ type grantedItems struct {
 	single quotav1.GrantedItem
 }
 
-// leaseResponse makes the answer of a grant.
-func leaseResponse(g *logpb.Granted, clock fsm.Clock) *quotav1.ReserveResponse {
-	a := new(leaseAnswer)
+// leaseResponse makes the answer of a grant, with durations that it shares with others (nil: it goes alone).
+func leaseResponse(g *logpb.Granted, clock fsm.Clock, d *durations) *quotav1.ReserveResponse {
+	var a *leaseAnswer
+	if d == nil {
+		alone := new(struct {
+			leaseAnswer
+			durations
+		})
+		a, d = &alone.leaseAnswer, &alone.durations
+	} else {
+		a = new(leaseAnswer)
+	}
 	lease := &a.lease
 	a.response.Outcome, a.outcome.Lease = &a.outcome, lease
 	lease.Id, lease.Fence, lease.Class = g.Lease, g.Fence, quotav1.Class(g.Class+1)
-	lease.ExpiresIn = setDuration(&a.expiresIn, max(g.DeadlineNs-clock.Now, 0))
+	lease.ExpiresIn = d.of(leaseExpiry, max(g.DeadlineNs-clock.Now, 0))
 	lease.Items = a.items.convert(g.Items)
 	for i, item := range g.Items {
 		switch {
 		case item.UntilNs == g.DeadlineNs:
 			lease.Items[i].ExpiresIn = lease.ExpiresIn
 		case i == 0:
-			lease.Items[i].ExpiresIn = setDuration(&a.itemIn, max(item.UntilNs-clock.Now, 0))
+			lease.Items[i].ExpiresIn = d.of(itemExpiry, max(item.UntilNs-clock.Now, 0))
 		default:
 			lease.Items[i].ExpiresIn = left(item.UntilNs, clock.Now)
 		}
 	}
 	if g.Consumed != nil {
-		lease.Operation = a.operation.fill(g.Consumed, clock)
+		lease.Operation = a.operation.fill(g.Consumed, clock, d)
 	}
 	if g.AskedTtlNs != 0 {
-		lease.AskedTtl = setDuration(&a.asked, g.AskedTtlNs)
+		lease.AskedTtl = d.of(askedLength, g.AskedTtlNs)
 	}
 	lease.Forecast, lease.BackPressure = apiForecast(g.Forecast, clock), apiBackPressure(g.BackPressure, clock)
 	return &a.response
@@ -158,18 +218,18 @@ func leaseResponse(g *logpb.Granted, clock fsm.Clock) *quotav1.ReserveResponse {
 
 // apiOperation makes an operation.
 func apiOperation(c *logpb.Consumed, clock fsm.Clock) *quotav1.Operation {
-	return new(operationAnswer).fill(c, clock)
+	return new(operationAnswer).fill(c, clock, new(durations))
 }
 
 // fill says how long an operation may be spent: until the earlier of its spend-by in cluster time and, where a window takes
 // part, in Unix time, of which an election lets more pass.
-func (a *operationAnswer) fill(c *logpb.Consumed, clock fsm.Clock) *quotav1.Operation {
+func (a *operationAnswer) fill(c *logpb.Consumed, clock fsm.Clock, d *durations) *quotav1.Operation {
 	spend := c.SpendByNs - clock.Now
 	if c.SpendByWallNs != 0 {
 		spend = min(spend, c.SpendByWallNs-clock.WallLate)
 	}
 	a.operation.Op, a.operation.Items = c.Op, a.items.convert(c.Items)
-	a.operation.SpendIn, a.operation.Transit = setDuration(&a.spendIn, max(spend, 0)), setDuration(&a.transit, c.TransitNs)
+	a.operation.SpendIn, a.operation.Transit = d.of(spendTime, max(spend, 0)), d.of(transitTime, c.TransitNs)
 	for _, item := range a.operation.Items {
 		item.ExpiresIn = a.operation.SpendIn
 	}
@@ -188,12 +248,6 @@ func (g *grantedItems) convert(items []*logpb.GrantedItem) []*quotav1.GrantedIte
 		converted = append(converted, made)
 	}
 	return converted
-}
-
-// setDuration is durationpb.New for a duration that there is room for.
-func setDuration(to *durationpb.Duration, n int64) *durationpb.Duration {
-	to.Seconds, to.Nanos = n/int64(time.Second), int32(n%int64(time.Second))
-	return to
 }
 
 func apiGranted(items []*logpb.GrantedItem, clock fsm.Clock) []*quotav1.GrantedItem {

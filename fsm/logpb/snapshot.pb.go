@@ -50,6 +50,7 @@ type SnapshotRecord struct {
 	//	*SnapshotRecord_Samples
 	//	*SnapshotRecord_Override
 	//	*SnapshotRecord_Meter
+	//	*SnapshotRecord_Page
 	Kind          isSnapshotRecord_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -263,6 +264,15 @@ func (x *SnapshotRecord) GetMeter() *SnapshotMeter {
 	return nil
 }
 
+func (x *SnapshotRecord) GetPage() *SnapshotPage {
+	if x != nil {
+		if x, ok := x.Kind.(*SnapshotRecord_Page); ok {
+			return x.Page
+		}
+	}
+	return nil
+}
+
 type isSnapshotRecord_Kind interface {
 	isSnapshotRecord_Kind()
 }
@@ -343,6 +353,10 @@ type SnapshotRecord_Meter struct {
 	Meter *SnapshotMeter `protobuf:"bytes,21,opt,name=meter,proto3,oneof"`
 }
 
+type SnapshotRecord_Page struct {
+	Page *SnapshotPage `protobuf:"bytes,22,opt,name=page,proto3,oneof"`
+}
+
 func (*SnapshotRecord_Head) isSnapshotRecord_Kind() {}
 
 func (*SnapshotRecord_Quota) isSnapshotRecord_Kind() {}
@@ -381,6 +395,63 @@ func (*SnapshotRecord_Override) isSnapshotRecord_Kind() {}
 
 func (*SnapshotRecord_Meter) isSnapshotRecord_Kind() {}
 
+func (*SnapshotRecord_Page) isSnapshotRecord_Kind() {}
+
+// SnapshotPage begins a page of records of ended leases' operations. Which stand together decides which are forgotten together.
+type SnapshotPage struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// None of its records is of an earlier lease,
+	Lease uint64 `protobuf:"varint,1,opt,name=lease,proto3" json:"lease,omitempty"`
+	// or of this one and an earlier operation.
+	Op            uint64 `protobuf:"varint,2,opt,name=op,proto3" json:"op,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnapshotPage) Reset() {
+	*x = SnapshotPage{}
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnapshotPage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnapshotPage) ProtoMessage() {}
+
+func (x *SnapshotPage) ProtoReflect() protoreflect.Message {
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnapshotPage.ProtoReflect.Descriptor instead.
+func (*SnapshotPage) Descriptor() ([]byte, []int) {
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *SnapshotPage) GetLease() uint64 {
+	if x != nil {
+		return x.Lease
+	}
+	return 0
+}
+
+func (x *SnapshotPage) GetOp() uint64 {
+	if x != nil {
+		return x.Op
+	}
+	return 0
+}
+
 // SnapshotHead is the first record.
 type SnapshotHead struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -418,7 +489,7 @@ type SnapshotHead struct {
 
 func (x *SnapshotHead) Reset() {
 	*x = SnapshotHead{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[1]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -430,7 +501,7 @@ func (x *SnapshotHead) String() string {
 func (*SnapshotHead) ProtoMessage() {}
 
 func (x *SnapshotHead) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[1]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -443,7 +514,7 @@ func (x *SnapshotHead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotHead.ProtoReflect.Descriptor instead.
 func (*SnapshotHead) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{1}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *SnapshotHead) GetIndex() uint64 {
@@ -611,7 +682,7 @@ type SnapshotQuota struct {
 
 func (x *SnapshotQuota) Reset() {
 	*x = SnapshotQuota{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[2]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -623,7 +694,7 @@ func (x *SnapshotQuota) String() string {
 func (*SnapshotQuota) ProtoMessage() {}
 
 func (x *SnapshotQuota) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[2]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -636,7 +707,7 @@ func (x *SnapshotQuota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotQuota.ProtoReflect.Descriptor instead.
 func (*SnapshotQuota) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{2}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *SnapshotQuota) GetNumber() uint32 {
@@ -857,7 +928,7 @@ type SnapshotEnding struct {
 
 func (x *SnapshotEnding) Reset() {
 	*x = SnapshotEnding{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[3]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -869,7 +940,7 @@ func (x *SnapshotEnding) String() string {
 func (*SnapshotEnding) ProtoMessage() {}
 
 func (x *SnapshotEnding) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[3]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -882,7 +953,7 @@ func (x *SnapshotEnding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotEnding.ProtoReflect.Descriptor instead.
 func (*SnapshotEnding) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{3}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *SnapshotEnding) GetEndNs() int64 {
@@ -923,7 +994,7 @@ type SnapshotEntry struct {
 
 func (x *SnapshotEntry) Reset() {
 	*x = SnapshotEntry{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[4]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -935,7 +1006,7 @@ func (x *SnapshotEntry) String() string {
 func (*SnapshotEntry) ProtoMessage() {}
 
 func (x *SnapshotEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[4]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -948,7 +1019,7 @@ func (x *SnapshotEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotEntry.ProtoReflect.Descriptor instead.
 func (*SnapshotEntry) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{4}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *SnapshotEntry) GetEndNs() int64 {
@@ -1006,7 +1077,7 @@ type SnapshotLease struct {
 
 func (x *SnapshotLease) Reset() {
 	*x = SnapshotLease{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[5]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1018,7 +1089,7 @@ func (x *SnapshotLease) String() string {
 func (*SnapshotLease) ProtoMessage() {}
 
 func (x *SnapshotLease) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[5]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1031,7 +1102,7 @@ func (x *SnapshotLease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotLease.ProtoReflect.Descriptor instead.
 func (*SnapshotLease) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{5}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *SnapshotLease) GetId() uint64 {
@@ -1114,7 +1185,7 @@ type SnapshotItem struct {
 
 func (x *SnapshotItem) Reset() {
 	*x = SnapshotItem{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[6]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1126,7 +1197,7 @@ func (x *SnapshotItem) String() string {
 func (*SnapshotItem) ProtoMessage() {}
 
 func (x *SnapshotItem) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[6]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1139,7 +1210,7 @@ func (x *SnapshotItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotItem.ProtoReflect.Descriptor instead.
 func (*SnapshotItem) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{6}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *SnapshotItem) GetQuota() uint32 {
@@ -1207,7 +1278,7 @@ type SnapshotOperation struct {
 
 func (x *SnapshotOperation) Reset() {
 	*x = SnapshotOperation{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[7]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1219,7 +1290,7 @@ func (x *SnapshotOperation) String() string {
 func (*SnapshotOperation) ProtoMessage() {}
 
 func (x *SnapshotOperation) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[7]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1232,7 +1303,7 @@ func (x *SnapshotOperation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotOperation.ProtoReflect.Descriptor instead.
 func (*SnapshotOperation) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{7}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *SnapshotOperation) GetLease() uint64 {
@@ -1362,7 +1433,7 @@ type SnapshotCharge struct {
 
 func (x *SnapshotCharge) Reset() {
 	*x = SnapshotCharge{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[8]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1374,7 +1445,7 @@ func (x *SnapshotCharge) String() string {
 func (*SnapshotCharge) ProtoMessage() {}
 
 func (x *SnapshotCharge) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[8]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1387,7 +1458,7 @@ func (x *SnapshotCharge) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotCharge.ProtoReflect.Descriptor instead.
 func (*SnapshotCharge) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{8}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *SnapshotCharge) GetQuota() uint32 {
@@ -1481,7 +1552,7 @@ type SnapshotDemand struct {
 
 func (x *SnapshotDemand) Reset() {
 	*x = SnapshotDemand{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[9]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1493,7 +1564,7 @@ func (x *SnapshotDemand) String() string {
 func (*SnapshotDemand) ProtoMessage() {}
 
 func (x *SnapshotDemand) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[9]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1506,7 +1577,7 @@ func (x *SnapshotDemand) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotDemand.ProtoReflect.Descriptor instead.
 func (*SnapshotDemand) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{9}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *SnapshotDemand) GetQuota() uint32 {
@@ -1568,7 +1639,7 @@ type SnapshotSamples struct {
 
 func (x *SnapshotSamples) Reset() {
 	*x = SnapshotSamples{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[10]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1580,7 +1651,7 @@ func (x *SnapshotSamples) String() string {
 func (*SnapshotSamples) ProtoMessage() {}
 
 func (x *SnapshotSamples) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[10]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1593,7 +1664,7 @@ func (x *SnapshotSamples) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotSamples.ProtoReflect.Descriptor instead.
 func (*SnapshotSamples) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{10}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *SnapshotSamples) GetQuota() uint32 {
@@ -1639,7 +1710,7 @@ type SnapshotSample struct {
 
 func (x *SnapshotSample) Reset() {
 	*x = SnapshotSample{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[11]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1651,7 +1722,7 @@ func (x *SnapshotSample) String() string {
 func (*SnapshotSample) ProtoMessage() {}
 
 func (x *SnapshotSample) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[11]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1664,7 +1735,7 @@ func (x *SnapshotSample) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotSample.ProtoReflect.Descriptor instead.
 func (*SnapshotSample) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{11}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *SnapshotSample) GetAtNs() int64 {
@@ -1725,7 +1796,7 @@ type SnapshotMeter struct {
 
 func (x *SnapshotMeter) Reset() {
 	*x = SnapshotMeter{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[12]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1737,7 +1808,7 @@ func (x *SnapshotMeter) String() string {
 func (*SnapshotMeter) ProtoMessage() {}
 
 func (x *SnapshotMeter) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[12]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1750,7 +1821,7 @@ func (x *SnapshotMeter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotMeter.ProtoReflect.Descriptor instead.
 func (*SnapshotMeter) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{12}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *SnapshotMeter) GetHolder() string {
@@ -1864,7 +1935,7 @@ type SnapshotDenial struct {
 
 func (x *SnapshotDenial) Reset() {
 	*x = SnapshotDenial{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[13]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1876,7 +1947,7 @@ func (x *SnapshotDenial) String() string {
 func (*SnapshotDenial) ProtoMessage() {}
 
 func (x *SnapshotDenial) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[13]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1889,7 +1960,7 @@ func (x *SnapshotDenial) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotDenial.ProtoReflect.Descriptor instead.
 func (*SnapshotDenial) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{13}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *SnapshotDenial) GetReason() Reason {
@@ -1923,7 +1994,7 @@ type SnapshotOverride struct {
 
 func (x *SnapshotOverride) Reset() {
 	*x = SnapshotOverride{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[14]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1935,7 +2006,7 @@ func (x *SnapshotOverride) String() string {
 func (*SnapshotOverride) ProtoMessage() {}
 
 func (x *SnapshotOverride) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[14]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1948,7 +2019,7 @@ func (x *SnapshotOverride) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotOverride.ProtoReflect.Descriptor instead.
 func (*SnapshotOverride) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{14}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *SnapshotOverride) GetQuota() uint32 {
@@ -2002,7 +2073,7 @@ type SnapshotTally struct {
 
 func (x *SnapshotTally) Reset() {
 	*x = SnapshotTally{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[15]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2014,7 +2085,7 @@ func (x *SnapshotTally) String() string {
 func (*SnapshotTally) ProtoMessage() {}
 
 func (x *SnapshotTally) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[15]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2027,7 +2098,7 @@ func (x *SnapshotTally) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTally.ProtoReflect.Descriptor instead.
 func (*SnapshotTally) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{15}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *SnapshotTally) GetHolder() string {
@@ -2104,7 +2175,7 @@ type SnapshotWorkflow struct {
 
 func (x *SnapshotWorkflow) Reset() {
 	*x = SnapshotWorkflow{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[16]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2116,7 +2187,7 @@ func (x *SnapshotWorkflow) String() string {
 func (*SnapshotWorkflow) ProtoMessage() {}
 
 func (x *SnapshotWorkflow) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[16]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2129,7 +2200,7 @@ func (x *SnapshotWorkflow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotWorkflow.ProtoReflect.Descriptor instead.
 func (*SnapshotWorkflow) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{16}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *SnapshotWorkflow) GetDefinition() *Workflow {
@@ -2207,7 +2278,7 @@ type SnapshotTurn struct {
 
 func (x *SnapshotTurn) Reset() {
 	*x = SnapshotTurn{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[17]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2219,7 +2290,7 @@ func (x *SnapshotTurn) String() string {
 func (*SnapshotTurn) ProtoMessage() {}
 
 func (x *SnapshotTurn) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[17]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2232,7 +2303,7 @@ func (x *SnapshotTurn) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTurn.ProtoReflect.Descriptor instead.
 func (*SnapshotTurn) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{17}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *SnapshotTurn) GetPlace() int32 {
@@ -2294,7 +2365,7 @@ type SnapshotStep struct {
 
 func (x *SnapshotStep) Reset() {
 	*x = SnapshotStep{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[18]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2306,7 +2377,7 @@ func (x *SnapshotStep) String() string {
 func (*SnapshotStep) ProtoMessage() {}
 
 func (x *SnapshotStep) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[18]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2319,7 +2390,7 @@ func (x *SnapshotStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotStep.ProtoReflect.Descriptor instead.
 func (*SnapshotStep) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{18}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *SnapshotStep) GetPlace() int32 {
@@ -2393,7 +2464,7 @@ type SnapshotHolder struct {
 
 func (x *SnapshotHolder) Reset() {
 	*x = SnapshotHolder{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[19]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2405,7 +2476,7 @@ func (x *SnapshotHolder) String() string {
 func (*SnapshotHolder) ProtoMessage() {}
 
 func (x *SnapshotHolder) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[19]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2418,7 +2489,7 @@ func (x *SnapshotHolder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotHolder.ProtoReflect.Descriptor instead.
 func (*SnapshotHolder) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{19}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *SnapshotHolder) GetName() string {
@@ -2473,7 +2544,7 @@ type SnapshotWaiter struct {
 
 func (x *SnapshotWaiter) Reset() {
 	*x = SnapshotWaiter{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[20]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2485,7 +2556,7 @@ func (x *SnapshotWaiter) String() string {
 func (*SnapshotWaiter) ProtoMessage() {}
 
 func (x *SnapshotWaiter) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[20]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2498,7 +2569,7 @@ func (x *SnapshotWaiter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotWaiter.ProtoReflect.Descriptor instead.
 func (*SnapshotWaiter) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{20}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *SnapshotWaiter) GetTicket() uint64 {
@@ -2597,7 +2668,7 @@ type SnapshotSession struct {
 
 func (x *SnapshotSession) Reset() {
 	*x = SnapshotSession{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[21]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2609,7 +2680,7 @@ func (x *SnapshotSession) String() string {
 func (*SnapshotSession) ProtoMessage() {}
 
 func (x *SnapshotSession) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[21]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2622,7 +2693,7 @@ func (x *SnapshotSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotSession.ProtoReflect.Descriptor instead.
 func (*SnapshotSession) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{21}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *SnapshotSession) GetId() uint64 {
@@ -2677,7 +2748,7 @@ type SnapshotResult struct {
 
 func (x *SnapshotResult) Reset() {
 	*x = SnapshotResult{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[22]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2689,7 +2760,7 @@ func (x *SnapshotResult) String() string {
 func (*SnapshotResult) ProtoMessage() {}
 
 func (x *SnapshotResult) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[22]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2702,7 +2773,7 @@ func (x *SnapshotResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotResult.ProtoReflect.Descriptor instead.
 func (*SnapshotResult) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{22}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *SnapshotResult) GetSession() uint64 {
@@ -2750,7 +2821,7 @@ type SnapshotKey struct {
 
 func (x *SnapshotKey) Reset() {
 	*x = SnapshotKey{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[23]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2762,7 +2833,7 @@ func (x *SnapshotKey) String() string {
 func (*SnapshotKey) ProtoMessage() {}
 
 func (x *SnapshotKey) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[23]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2775,7 +2846,7 @@ func (x *SnapshotKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotKey.ProtoReflect.Descriptor instead.
 func (*SnapshotKey) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{23}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *SnapshotKey) GetKey() string {
@@ -2819,7 +2890,7 @@ type SnapshotMember struct {
 
 func (x *SnapshotMember) Reset() {
 	*x = SnapshotMember{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[24]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2831,7 +2902,7 @@ func (x *SnapshotMember) String() string {
 func (*SnapshotMember) ProtoMessage() {}
 
 func (x *SnapshotMember) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[24]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2844,7 +2915,7 @@ func (x *SnapshotMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotMember.ProtoReflect.Descriptor instead.
 func (*SnapshotMember) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{24}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *SnapshotMember) GetId() string {
@@ -2898,7 +2969,7 @@ type SnapshotTask struct {
 
 func (x *SnapshotTask) Reset() {
 	*x = SnapshotTask{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[25]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2910,7 +2981,7 @@ func (x *SnapshotTask) String() string {
 func (*SnapshotTask) ProtoMessage() {}
 
 func (x *SnapshotTask) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[25]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2923,7 +2994,7 @@ func (x *SnapshotTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTask.ProtoReflect.Descriptor instead.
 func (*SnapshotTask) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{25}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *SnapshotTask) GetName() string {
@@ -3037,7 +3108,7 @@ type SnapshotTrailer struct {
 
 func (x *SnapshotTrailer) Reset() {
 	*x = SnapshotTrailer{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[26]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3049,7 +3120,7 @@ func (x *SnapshotTrailer) String() string {
 func (*SnapshotTrailer) ProtoMessage() {}
 
 func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[26]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3062,7 +3133,7 @@ func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTrailer.ProtoReflect.Descriptor instead.
 func (*SnapshotTrailer) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{26}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *SnapshotTrailer) GetRecords() uint64 {
@@ -3083,7 +3154,7 @@ var File_quotad_log_v1_snapshot_proto protoreflect.FileDescriptor
 
 const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\n" +
-	"\x1cquotad/log/v1/snapshot.proto\x12\rquotad.log.v1\x1a\x17quotad/log/v1/log.proto\"\xc8\b\n" +
+	"\x1cquotad/log/v1/snapshot.proto\x12\rquotad.log.v1\x1a\x17quotad/log/v1/log.proto\"\xfb\b\n" +
 	"\x0eSnapshotRecord\x121\n" +
 	"\x04head\x18\x01 \x01(\v2\x1b.quotad.log.v1.SnapshotHeadH\x00R\x04head\x124\n" +
 	"\x05quota\x18\x02 \x01(\v2\x1c.quotad.log.v1.SnapshotQuotaH\x00R\x05quota\x124\n" +
@@ -3104,8 +3175,12 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\bworkflow\x18\x11 \x01(\v2\x1f.quotad.log.v1.SnapshotWorkflowH\x00R\bworkflow\x12:\n" +
 	"\asamples\x18\x13 \x01(\v2\x1e.quotad.log.v1.SnapshotSamplesH\x00R\asamples\x12=\n" +
 	"\boverride\x18\x14 \x01(\v2\x1f.quotad.log.v1.SnapshotOverrideH\x00R\boverride\x124\n" +
-	"\x05meter\x18\x15 \x01(\v2\x1c.quotad.log.v1.SnapshotMeterH\x00R\x05meterB\x06\n" +
-	"\x04kind\"\xba\x03\n" +
+	"\x05meter\x18\x15 \x01(\v2\x1c.quotad.log.v1.SnapshotMeterH\x00R\x05meter\x121\n" +
+	"\x04page\x18\x16 \x01(\v2\x1b.quotad.log.v1.SnapshotPageH\x00R\x04pageB\x06\n" +
+	"\x04kind\"4\n" +
+	"\fSnapshotPage\x12\x14\n" +
+	"\x05lease\x18\x01 \x01(\x04R\x05lease\x12\x0e\n" +
+	"\x02op\x18\x02 \x01(\x04R\x02op\"\xba\x03\n" +
 	"\fSnapshotHead\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\x12\x15\n" +
@@ -3374,88 +3449,90 @@ func file_quotad_log_v1_snapshot_proto_rawDescGZIP() []byte {
 	return file_quotad_log_v1_snapshot_proto_rawDescData
 }
 
-var file_quotad_log_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_quotad_log_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_quotad_log_v1_snapshot_proto_goTypes = []any{
 	(*SnapshotRecord)(nil),    // 0: quotad.log.v1.SnapshotRecord
-	(*SnapshotHead)(nil),      // 1: quotad.log.v1.SnapshotHead
-	(*SnapshotQuota)(nil),     // 2: quotad.log.v1.SnapshotQuota
-	(*SnapshotEnding)(nil),    // 3: quotad.log.v1.SnapshotEnding
-	(*SnapshotEntry)(nil),     // 4: quotad.log.v1.SnapshotEntry
-	(*SnapshotLease)(nil),     // 5: quotad.log.v1.SnapshotLease
-	(*SnapshotItem)(nil),      // 6: quotad.log.v1.SnapshotItem
-	(*SnapshotOperation)(nil), // 7: quotad.log.v1.SnapshotOperation
-	(*SnapshotCharge)(nil),    // 8: quotad.log.v1.SnapshotCharge
-	(*SnapshotDemand)(nil),    // 9: quotad.log.v1.SnapshotDemand
-	(*SnapshotSamples)(nil),   // 10: quotad.log.v1.SnapshotSamples
-	(*SnapshotSample)(nil),    // 11: quotad.log.v1.SnapshotSample
-	(*SnapshotMeter)(nil),     // 12: quotad.log.v1.SnapshotMeter
-	(*SnapshotDenial)(nil),    // 13: quotad.log.v1.SnapshotDenial
-	(*SnapshotOverride)(nil),  // 14: quotad.log.v1.SnapshotOverride
-	(*SnapshotTally)(nil),     // 15: quotad.log.v1.SnapshotTally
-	(*SnapshotWorkflow)(nil),  // 16: quotad.log.v1.SnapshotWorkflow
-	(*SnapshotTurn)(nil),      // 17: quotad.log.v1.SnapshotTurn
-	(*SnapshotStep)(nil),      // 18: quotad.log.v1.SnapshotStep
-	(*SnapshotHolder)(nil),    // 19: quotad.log.v1.SnapshotHolder
-	(*SnapshotWaiter)(nil),    // 20: quotad.log.v1.SnapshotWaiter
-	(*SnapshotSession)(nil),   // 21: quotad.log.v1.SnapshotSession
-	(*SnapshotResult)(nil),    // 22: quotad.log.v1.SnapshotResult
-	(*SnapshotKey)(nil),       // 23: quotad.log.v1.SnapshotKey
-	(*SnapshotMember)(nil),    // 24: quotad.log.v1.SnapshotMember
-	(*SnapshotTask)(nil),      // 25: quotad.log.v1.SnapshotTask
-	(*SnapshotTrailer)(nil),   // 26: quotad.log.v1.SnapshotTrailer
-	(*HolderRule)(nil),        // 27: quotad.log.v1.HolderRule
-	(*SetLimits)(nil),         // 28: quotad.log.v1.SetLimits
-	(*Quota)(nil),             // 29: quotad.log.v1.Quota
-	(Reason)(0),               // 30: quotad.log.v1.Reason
-	(*Workflow)(nil),          // 31: quotad.log.v1.Workflow
-	(*Reserve)(nil),           // 32: quotad.log.v1.Reserve
-	(*Result)(nil),            // 33: quotad.log.v1.Result
-	(TaskPhase)(0),            // 34: quotad.log.v1.TaskPhase
-	(TaskOutcome)(0),          // 35: quotad.log.v1.TaskOutcome
+	(*SnapshotPage)(nil),      // 1: quotad.log.v1.SnapshotPage
+	(*SnapshotHead)(nil),      // 2: quotad.log.v1.SnapshotHead
+	(*SnapshotQuota)(nil),     // 3: quotad.log.v1.SnapshotQuota
+	(*SnapshotEnding)(nil),    // 4: quotad.log.v1.SnapshotEnding
+	(*SnapshotEntry)(nil),     // 5: quotad.log.v1.SnapshotEntry
+	(*SnapshotLease)(nil),     // 6: quotad.log.v1.SnapshotLease
+	(*SnapshotItem)(nil),      // 7: quotad.log.v1.SnapshotItem
+	(*SnapshotOperation)(nil), // 8: quotad.log.v1.SnapshotOperation
+	(*SnapshotCharge)(nil),    // 9: quotad.log.v1.SnapshotCharge
+	(*SnapshotDemand)(nil),    // 10: quotad.log.v1.SnapshotDemand
+	(*SnapshotSamples)(nil),   // 11: quotad.log.v1.SnapshotSamples
+	(*SnapshotSample)(nil),    // 12: quotad.log.v1.SnapshotSample
+	(*SnapshotMeter)(nil),     // 13: quotad.log.v1.SnapshotMeter
+	(*SnapshotDenial)(nil),    // 14: quotad.log.v1.SnapshotDenial
+	(*SnapshotOverride)(nil),  // 15: quotad.log.v1.SnapshotOverride
+	(*SnapshotTally)(nil),     // 16: quotad.log.v1.SnapshotTally
+	(*SnapshotWorkflow)(nil),  // 17: quotad.log.v1.SnapshotWorkflow
+	(*SnapshotTurn)(nil),      // 18: quotad.log.v1.SnapshotTurn
+	(*SnapshotStep)(nil),      // 19: quotad.log.v1.SnapshotStep
+	(*SnapshotHolder)(nil),    // 20: quotad.log.v1.SnapshotHolder
+	(*SnapshotWaiter)(nil),    // 21: quotad.log.v1.SnapshotWaiter
+	(*SnapshotSession)(nil),   // 22: quotad.log.v1.SnapshotSession
+	(*SnapshotResult)(nil),    // 23: quotad.log.v1.SnapshotResult
+	(*SnapshotKey)(nil),       // 24: quotad.log.v1.SnapshotKey
+	(*SnapshotMember)(nil),    // 25: quotad.log.v1.SnapshotMember
+	(*SnapshotTask)(nil),      // 26: quotad.log.v1.SnapshotTask
+	(*SnapshotTrailer)(nil),   // 27: quotad.log.v1.SnapshotTrailer
+	(*HolderRule)(nil),        // 28: quotad.log.v1.HolderRule
+	(*SetLimits)(nil),         // 29: quotad.log.v1.SetLimits
+	(*Quota)(nil),             // 30: quotad.log.v1.Quota
+	(Reason)(0),               // 31: quotad.log.v1.Reason
+	(*Workflow)(nil),          // 32: quotad.log.v1.Workflow
+	(*Reserve)(nil),           // 33: quotad.log.v1.Reserve
+	(*Result)(nil),            // 34: quotad.log.v1.Result
+	(TaskPhase)(0),            // 35: quotad.log.v1.TaskPhase
+	(TaskOutcome)(0),          // 36: quotad.log.v1.TaskOutcome
 }
 var file_quotad_log_v1_snapshot_proto_depIdxs = []int32{
-	1,  // 0: quotad.log.v1.SnapshotRecord.head:type_name -> quotad.log.v1.SnapshotHead
-	2,  // 1: quotad.log.v1.SnapshotRecord.quota:type_name -> quotad.log.v1.SnapshotQuota
-	5,  // 2: quotad.log.v1.SnapshotRecord.lease:type_name -> quotad.log.v1.SnapshotLease
-	7,  // 3: quotad.log.v1.SnapshotRecord.operation:type_name -> quotad.log.v1.SnapshotOperation
-	19, // 4: quotad.log.v1.SnapshotRecord.holder:type_name -> quotad.log.v1.SnapshotHolder
-	20, // 5: quotad.log.v1.SnapshotRecord.waiter:type_name -> quotad.log.v1.SnapshotWaiter
-	21, // 6: quotad.log.v1.SnapshotRecord.session:type_name -> quotad.log.v1.SnapshotSession
-	22, // 7: quotad.log.v1.SnapshotRecord.result:type_name -> quotad.log.v1.SnapshotResult
-	23, // 8: quotad.log.v1.SnapshotRecord.key:type_name -> quotad.log.v1.SnapshotKey
-	24, // 9: quotad.log.v1.SnapshotRecord.member:type_name -> quotad.log.v1.SnapshotMember
-	27, // 10: quotad.log.v1.SnapshotRecord.rule:type_name -> quotad.log.v1.HolderRule
-	15, // 11: quotad.log.v1.SnapshotRecord.tally:type_name -> quotad.log.v1.SnapshotTally
-	9,  // 12: quotad.log.v1.SnapshotRecord.demand:type_name -> quotad.log.v1.SnapshotDemand
-	26, // 13: quotad.log.v1.SnapshotRecord.trailer:type_name -> quotad.log.v1.SnapshotTrailer
-	25, // 14: quotad.log.v1.SnapshotRecord.task:type_name -> quotad.log.v1.SnapshotTask
-	16, // 15: quotad.log.v1.SnapshotRecord.workflow:type_name -> quotad.log.v1.SnapshotWorkflow
-	10, // 16: quotad.log.v1.SnapshotRecord.samples:type_name -> quotad.log.v1.SnapshotSamples
-	14, // 17: quotad.log.v1.SnapshotRecord.override:type_name -> quotad.log.v1.SnapshotOverride
-	12, // 18: quotad.log.v1.SnapshotRecord.meter:type_name -> quotad.log.v1.SnapshotMeter
-	28, // 19: quotad.log.v1.SnapshotHead.limits:type_name -> quotad.log.v1.SetLimits
-	29, // 20: quotad.log.v1.SnapshotQuota.definition:type_name -> quotad.log.v1.Quota
-	4,  // 21: quotad.log.v1.SnapshotQuota.log:type_name -> quotad.log.v1.SnapshotEntry
-	3,  // 22: quotad.log.v1.SnapshotQuota.used_ends:type_name -> quotad.log.v1.SnapshotEnding
-	6,  // 23: quotad.log.v1.SnapshotLease.items:type_name -> quotad.log.v1.SnapshotItem
-	8,  // 24: quotad.log.v1.SnapshotOperation.charges:type_name -> quotad.log.v1.SnapshotCharge
-	11, // 25: quotad.log.v1.SnapshotSamples.samples:type_name -> quotad.log.v1.SnapshotSample
-	13, // 26: quotad.log.v1.SnapshotMeter.denials:type_name -> quotad.log.v1.SnapshotDenial
-	3,  // 27: quotad.log.v1.SnapshotMeter.used_ends:type_name -> quotad.log.v1.SnapshotEnding
-	30, // 28: quotad.log.v1.SnapshotDenial.reason:type_name -> quotad.log.v1.Reason
-	31, // 29: quotad.log.v1.SnapshotWorkflow.definition:type_name -> quotad.log.v1.Workflow
-	17, // 30: quotad.log.v1.SnapshotWorkflow.turn:type_name -> quotad.log.v1.SnapshotTurn
-	18, // 31: quotad.log.v1.SnapshotWorkflow.steps:type_name -> quotad.log.v1.SnapshotStep
-	32, // 32: quotad.log.v1.SnapshotWaiter.reserve:type_name -> quotad.log.v1.Reserve
-	33, // 33: quotad.log.v1.SnapshotResult.result:type_name -> quotad.log.v1.Result
-	33, // 34: quotad.log.v1.SnapshotKey.result:type_name -> quotad.log.v1.Result
-	34, // 35: quotad.log.v1.SnapshotTask.phase:type_name -> quotad.log.v1.TaskPhase
-	35, // 36: quotad.log.v1.SnapshotTask.outcome:type_name -> quotad.log.v1.TaskOutcome
-	37, // [37:37] is the sub-list for method output_type
-	37, // [37:37] is the sub-list for method input_type
-	37, // [37:37] is the sub-list for extension type_name
-	37, // [37:37] is the sub-list for extension extendee
-	0,  // [0:37] is the sub-list for field type_name
+	2,  // 0: quotad.log.v1.SnapshotRecord.head:type_name -> quotad.log.v1.SnapshotHead
+	3,  // 1: quotad.log.v1.SnapshotRecord.quota:type_name -> quotad.log.v1.SnapshotQuota
+	6,  // 2: quotad.log.v1.SnapshotRecord.lease:type_name -> quotad.log.v1.SnapshotLease
+	8,  // 3: quotad.log.v1.SnapshotRecord.operation:type_name -> quotad.log.v1.SnapshotOperation
+	20, // 4: quotad.log.v1.SnapshotRecord.holder:type_name -> quotad.log.v1.SnapshotHolder
+	21, // 5: quotad.log.v1.SnapshotRecord.waiter:type_name -> quotad.log.v1.SnapshotWaiter
+	22, // 6: quotad.log.v1.SnapshotRecord.session:type_name -> quotad.log.v1.SnapshotSession
+	23, // 7: quotad.log.v1.SnapshotRecord.result:type_name -> quotad.log.v1.SnapshotResult
+	24, // 8: quotad.log.v1.SnapshotRecord.key:type_name -> quotad.log.v1.SnapshotKey
+	25, // 9: quotad.log.v1.SnapshotRecord.member:type_name -> quotad.log.v1.SnapshotMember
+	28, // 10: quotad.log.v1.SnapshotRecord.rule:type_name -> quotad.log.v1.HolderRule
+	16, // 11: quotad.log.v1.SnapshotRecord.tally:type_name -> quotad.log.v1.SnapshotTally
+	10, // 12: quotad.log.v1.SnapshotRecord.demand:type_name -> quotad.log.v1.SnapshotDemand
+	27, // 13: quotad.log.v1.SnapshotRecord.trailer:type_name -> quotad.log.v1.SnapshotTrailer
+	26, // 14: quotad.log.v1.SnapshotRecord.task:type_name -> quotad.log.v1.SnapshotTask
+	17, // 15: quotad.log.v1.SnapshotRecord.workflow:type_name -> quotad.log.v1.SnapshotWorkflow
+	11, // 16: quotad.log.v1.SnapshotRecord.samples:type_name -> quotad.log.v1.SnapshotSamples
+	15, // 17: quotad.log.v1.SnapshotRecord.override:type_name -> quotad.log.v1.SnapshotOverride
+	13, // 18: quotad.log.v1.SnapshotRecord.meter:type_name -> quotad.log.v1.SnapshotMeter
+	1,  // 19: quotad.log.v1.SnapshotRecord.page:type_name -> quotad.log.v1.SnapshotPage
+	29, // 20: quotad.log.v1.SnapshotHead.limits:type_name -> quotad.log.v1.SetLimits
+	30, // 21: quotad.log.v1.SnapshotQuota.definition:type_name -> quotad.log.v1.Quota
+	5,  // 22: quotad.log.v1.SnapshotQuota.log:type_name -> quotad.log.v1.SnapshotEntry
+	4,  // 23: quotad.log.v1.SnapshotQuota.used_ends:type_name -> quotad.log.v1.SnapshotEnding
+	7,  // 24: quotad.log.v1.SnapshotLease.items:type_name -> quotad.log.v1.SnapshotItem
+	9,  // 25: quotad.log.v1.SnapshotOperation.charges:type_name -> quotad.log.v1.SnapshotCharge
+	12, // 26: quotad.log.v1.SnapshotSamples.samples:type_name -> quotad.log.v1.SnapshotSample
+	14, // 27: quotad.log.v1.SnapshotMeter.denials:type_name -> quotad.log.v1.SnapshotDenial
+	4,  // 28: quotad.log.v1.SnapshotMeter.used_ends:type_name -> quotad.log.v1.SnapshotEnding
+	31, // 29: quotad.log.v1.SnapshotDenial.reason:type_name -> quotad.log.v1.Reason
+	32, // 30: quotad.log.v1.SnapshotWorkflow.definition:type_name -> quotad.log.v1.Workflow
+	18, // 31: quotad.log.v1.SnapshotWorkflow.turn:type_name -> quotad.log.v1.SnapshotTurn
+	19, // 32: quotad.log.v1.SnapshotWorkflow.steps:type_name -> quotad.log.v1.SnapshotStep
+	33, // 33: quotad.log.v1.SnapshotWaiter.reserve:type_name -> quotad.log.v1.Reserve
+	34, // 34: quotad.log.v1.SnapshotResult.result:type_name -> quotad.log.v1.Result
+	34, // 35: quotad.log.v1.SnapshotKey.result:type_name -> quotad.log.v1.Result
+	35, // 36: quotad.log.v1.SnapshotTask.phase:type_name -> quotad.log.v1.TaskPhase
+	36, // 37: quotad.log.v1.SnapshotTask.outcome:type_name -> quotad.log.v1.TaskOutcome
+	38, // [38:38] is the sub-list for method output_type
+	38, // [38:38] is the sub-list for method input_type
+	38, // [38:38] is the sub-list for extension type_name
+	38, // [38:38] is the sub-list for extension extendee
+	0,  // [0:38] is the sub-list for field type_name
 }
 
 func init() { file_quotad_log_v1_snapshot_proto_init() }
@@ -3484,15 +3561,16 @@ func file_quotad_log_v1_snapshot_proto_init() {
 		(*SnapshotRecord_Samples)(nil),
 		(*SnapshotRecord_Override)(nil),
 		(*SnapshotRecord_Meter)(nil),
+		(*SnapshotRecord_Page)(nil),
 	}
-	file_quotad_log_v1_snapshot_proto_msgTypes[2].OneofWrappers = []any{}
+	file_quotad_log_v1_snapshot_proto_msgTypes[3].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quotad_log_v1_snapshot_proto_rawDesc), len(file_quotad_log_v1_snapshot_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   27,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -395,3 +395,36 @@ func TestAppendOddResponses(t *testing.T) {
 	appendsAlike(t, &quotav1.BatchResponse{Meta: &quotav1.Meta{}})
 	appendsAlike(t, &quotav1.BatchResponse{Meta: &quotav1.Meta{Node: bad}})
 }
+
+// TestSharedDurations: results that have durations together are written as the library writes them, whatever the lengths around.
+func TestSharedDurations(t *testing.T) {
+	shared := make([]*durationpb.Duration, 7)
+	for i := range shared {
+		shared[i] = &durationpb.Duration{Seconds: int64(i) - 1, Nanos: int32(i * 1000)}
+	}
+	shared[6].ProtoReflect().SetUnknown(protowire.AppendString(protowire.AppendTag(nil, 9, protowire.BytesType), strings.Repeat("x", 200)))
+	response := &quotav1.BatchResponse{}
+	for i := range 100 {
+		of := func(n int) *durationpb.Duration { return shared[(i/3*n+i)%len(shared)] }
+		lease := &quotav1.Lease{
+			Id: uint64(i), ExpiresIn: of(1), AskedTtl: of(2), Items: []*quotav1.GrantedItem{
+				{Quota: strings.Repeat("q", i), Amount: 1, ExpiresIn: of(1)}, {Quota: "p", ExpiresIn: of(3)},
+			},
+			Operation: &quotav1.Operation{Op: 1, SpendIn: of(4), Transit: of(5)},
+		}
+		response.Results = append(response.Results, &quotav1.CommandResult{Kind: &quotav1.CommandResult_Reserve{
+			Reserve: &quotav1.ReserveResponse{Outcome: &quotav1.ReserveResponse_Lease{Lease: lease}},
+		}})
+	}
+	got, err := wire.Codec{}.MarshalAppend(nil, response)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := proto.Marshal(response)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Errorf("%x\nthe library has\n%x", got, want)
+	}
+}

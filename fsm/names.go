@@ -1,0 +1,77 @@
+package fsm
+
+import "unicode/utf8"
+
+// nameSets is a power of two: for how many places of two names each are remembered.
+const nameSets = 1 << 12
+
+// names are those that were met lately, so that one that comes often is one string, and the number of its quota is found without
+// a search. They decide nothing.
+type names struct{ sets [nameSets][2]known }
+
+// known is a name, and the number of the quota that has it; 0: it was not asked for, or there is none.
+type known struct {
+	name   string
+	number uint32
+}
+
+// of returns a name; false: it is no UTF-8.
+func (n *names) of(data []byte) (string, bool) {
+	if k := find(n, data); k != nil {
+		return k.name, true
+	}
+	if !utf8.Valid(data) {
+		return "", false
+	}
+	return n.enter(string(data)).name, true
+}
+
+// find returns what is known of a name, nil for nothing.
+func find[T string | []byte](n *names, name T) *known {
+	set := &n.sets[hashName(name)%nameSets]
+	for i := range set {
+		if set[i].name == string(name) {
+			return &set[i]
+		}
+	}
+	return nil
+}
+
+// enter enters a name that is not known, in place of the one of its set that has been there for longer.
+func (n *names) enter(name string) *known {
+	set := &n.sets[hashName(name)%nameSets]
+	set[0], set[1] = known{name: name}, set[0]
+	return &set[0]
+}
+
+// forget forgets the number of a quota that is deleted.
+func (n *names) forget(name string) {
+	if k := find(n, name); k != nil {
+		k.number = 0
+	}
+}
+
+// hashName returns a name's place in a table that decides nothing. It takes eight bytes at a time; to multiply by the golden ratio spreads
+// them upwards, and to shift brings them down again.
+func hashName[T string | []byte](name T) uint32 {
+	const golden = 0x9e3779b97f4a7c15
+	hash := uint64(len(name))
+	for ; len(name) >= 8; name = name[8:] {
+		hash = (hash ^ word(name)) * golden
+		hash ^= hash >> 32
+	}
+	var rest uint64
+	for i := range len(name) {
+		rest = rest<<8 | uint64(name[i])
+	}
+	hash = (hash ^ rest) * golden
+	hash ^= hash >> 32
+	return uint32(hash * golden >> 32)
+}
+
+// word returns the first eight bytes.
+func word[T string | []byte](b T) uint64 {
+	_ = b[7]
+	return uint64(b[0]) | uint64(b[1])<<8 | uint64(b[2])<<16 | uint64(b[3])<<24 |
+		uint64(b[4])<<32 | uint64(b[5])<<40 | uint64(b[6])<<48 | uint64(b[7])<<56
+}

@@ -1,0 +1,165 @@
+package fsm
+
+import (
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// listed are ids by key, as runs should have them.
+type listed map[uint64][]uint64
+
+func (l listed) copy() listed {
+	c := listed{}
+	for key, ids := range l {
+		c[key] = slices.Clone(ids)
+	}
+	return c
+}
+
+func (l listed) add(key, id uint64) {
+	at, _ := slices.BinarySearch(l[key], id)
+	l[key] = slices.Insert(l[key], at, id)
+}
+
+func (l listed) remove(key, id uint64) {
+	at, _ := slices.BinarySearch(l[key], id)
+	if l[key] = slices.Delete(l[key], at, at+1); len(l[key]) == 0 {
+		delete(l, key)
+	}
+}
+
+// check reads all there is in each way there is.
+func (l listed) check(t *rapid.T, r *runs) {
+	sum := 0
+	for key := range uint64(listedKeys) {
+		from := rapid.Uint64Range(0, listedIDs).Draw(t, "from")
+		var up, down, want []uint64
+		r.ascend(key, from, func(id uint64) bool {
+			up = append(up, id)
+			return true
+		})
+		r.descend(key, func(id uint64) bool {
+			down = append(down, id)
+			return true
+		})
+		for _, id := range l[key] {
+			if id >= from {
+				want = append(want, id)
+			}
+		}
+		slices.Reverse(down)
+		if !slices.Equal(up, want) || !slices.Equal(down, l[key]) || r.has(key, from) != slices.Contains(l[key], from) {
+			t.Fatalf("key %d: %v from %d on, %v downwards, %t; not %v", key, up, from, down, r.has(key, from), l[key])
+		}
+		if len(want) > 0 {
+			r.ascend(key, from, func(id uint64) bool {
+				if id != want[0] {
+					t.Fatalf("goes on to %d", id)
+				}
+				return false
+			})
+		}
+		sum += len(l[key])
+	}
+	first, some := r.first()
+	if some != (sum > 0) || some && len(l[first]) == 0 || r.count() != sum {
+		t.Fatalf("the first key is %d (%t); %d ids of %d", first, some, r.count(), sum)
+	}
+	for key := range first {
+		if some && len(l[key]) > 0 {
+			t.Fatalf("key %d comes before %d", key, first)
+		}
+	}
+}
+
+const (
+	listedKeys = 4
+	listedIDs  = 24
+)
+
+// TestRuns: whatever is added, removed and taken in whatever order, runs have it as single ids would, and copies what they had.
+func TestRuns(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r, want := newRuns(), listed{}
+		var copies []*runs
+		var wanted []listed
+		key, id := rapid.Uint64Range(0, listedKeys-1), rapid.Uint64Range(1, listedIDs)
+		several := func(t *rapid.T, do func(key, id uint64)) {
+			k, step := key.Draw(t, "key"), rapid.SampledFrom([]int{1, 1, 1, 2, -1}).Draw(t, "step")
+			many, at := rapid.IntRange(1, 8).Draw(t, "many"), int(id.Draw(t, "id"))
+			for ; many > 0 && at >= 1 && at <= listedIDs; many, at = many-1, at+step {
+				do(k, uint64(at))
+			}
+		}
+		add := func(key, id uint64) {
+			if !slices.Contains(want[key], id) {
+				r.add(key, id)
+				want.add(key, id)
+			}
+		}
+		remove := func(key, id uint64) {
+			if slices.Contains(want[key], id) {
+				r.remove(key, id)
+				want.remove(key, id)
+			}
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"add":    func(t *rapid.T) { several(t, add) },
+			"remove": func(t *rapid.T) { several(t, remove) },
+			"move": func(t *rapid.T) { // as a renewal does
+				to := key.Draw(t, "to")
+				several(t, func(key, id uint64) {
+					if slices.Contains(want[key], id) && !slices.Contains(want[to], id) {
+						remove(key, id)
+						add(to, id)
+					}
+				})
+			},
+			"take": func(t *rapid.T) {
+				until, most := key.Draw(t, "until"), rapid.IntRange(0, 10).Draw(t, "most")
+				var some []uint64
+				for key := range until + 1 {
+					for _, id := range slices.Clone(want[key]) {
+						if len(some) < most {
+							some = append(some, id)
+							want.remove(key, id)
+						}
+					}
+				}
+				if got := r.takeUntil(nil, until, most); !slices.Equal(got, some) {
+					t.Fatalf("took %v, not %v", got, some)
+				}
+			},
+			"flush": func(*rapid.T) { r.flush() },
+			"copy":  func(*rapid.T) { copies, wanted = append(copies, r.copy()), append(wanted, want.copy()) },
+			"read":  func(t *rapid.T) { want.check(t, r) },
+		})
+		want.check(t, r)
+		for i := range copies {
+			wanted[i].check(t, copies[i])
+		}
+	})
+}
+
+// TestARunIsOnePlace: what comes, and goes, one after the other is one place in the tree.
+func TestARunIsOnePlace(t *testing.T) {
+	r := newRuns()
+	const ids = 100_000
+	for id := range uint64(ids) {
+		r.add(7, id+1)
+	}
+	if r.count() != ids || r.tree.Len() != 1 {
+		t.Fatalf("%d ids in %d places", r.count(), r.tree.Len())
+	}
+	for id := range uint64(ids / 2) {
+		r.remove(7, 2*id+1)
+	}
+	if r.count() != ids/2 || r.tree.Len() != ids/2 {
+		t.Fatalf("%d ids in %d places", r.count(), r.tree.Len())
+	}
+	if taken := r.takeUntil(nil, 7, ids); len(taken) != ids/2 || r.tree.Len() != 0 {
+		t.Fatalf("%d taken, %d places left", len(taken), r.tree.Len())
+	}
+}

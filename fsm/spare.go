@@ -1,0 +1,61 @@
+package fsm
+
+import "fmt"
+
+// maxSpares is how many objects of a kind are kept to be used again: what usual entries end and grant.
+const maxSpares = 4096
+
+// maxSpareRoom bounds for how many records what is used again has room, of which one is used: most leases have no more.
+const maxSpareRoom = 4
+
+// spare are the objects of leases that have ended, to be used again for the next ones: what an entry ends, its grants need, and
+// it is in the processor's caches still. They are of the present generation, so no frozen State has them; and nothing else may
+// keep a lease, or a record of its operations, beyond its end.
+type spare struct {
+	// most is how many of a kind are kept.
+	most       int
+	leases     []*lease
+	operations []*operations
+}
+
+// lease returns a lease without anything in it.
+func (s *spare) lease() *lease {
+	last := len(s.leases) - 1
+	if last < 0 {
+		return new(lease)
+	}
+	l := s.leases[last]
+	s.leases = s.leases[:last]
+	return l
+}
+
+// firstOperation returns the records of a lease, none yet, and an object for the first one; neither has anything in it.
+func (s *spare) firstOperation() (*operations, *operation) {
+	last := len(s.operations) - 1
+	if last < 0 {
+		first := &firstOperation{}
+		first.list = first.single[:0]
+		return &first.operations, &first.operation
+	}
+	kept := s.operations[last]
+	s.operations = s.operations[:last]
+	o := kept.list[0]
+	kept.list = kept.list[:0]
+	return kept, o
+}
+
+// keep keeps what a lease of the present generation consisted of.
+func (s *spare) keep(l *lease, generation uint64) {
+	if l.generation != generation {
+		panic(fmt.Sprintf("fsm: lease %d ended, and a frozen state may have it", l.id))
+	}
+	if kept := l.operations; kept != nil && len(s.operations) < s.most && kept.generation == generation &&
+		len(kept.list) == 1 && cap(kept.list) <= maxSpareRoom && kept.list[0].generation == generation {
+		*kept.list[0] = operation{}
+		*kept = operations{list: kept.list[:1:1]}
+		s.operations = append(s.operations, kept)
+	}
+	if *l = (lease{}); len(s.leases) < s.most {
+		s.leases = append(s.leases, l)
+	}
+}
