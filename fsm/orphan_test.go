@@ -265,6 +265,18 @@ func TestAnOperationIsALeasesOrAnOrphan(t *testing.T) {
 	}
 }
 
+// TestALeaseThatThereCannotBe: ids are from 1 on, and time from 0.
+func TestALeaseThatThereCannotBe(t *testing.T) {
+	for _, l := range []*logpb.SnapshotLease{{Id: 0, DeadlineNs: 1}, {Id: 1, DeadlineNs: -1}} {
+		if err := New().takeLease(l); err == nil {
+			t.Errorf("taken: %v", l)
+		}
+	}
+	if err := New().takeLease(&logpb.SnapshotLease{Id: 1, DeadlineNs: 1}); err != nil {
+		t.Error(err)
+	}
+}
+
 // BenchmarkOrphans is what the records of a million leases take that consumed, ended, and never settled.
 func BenchmarkOrphans(b *testing.B) {
 	const records, entry, quotas = 1_000_000, 500, 1000

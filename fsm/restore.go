@@ -206,8 +206,11 @@ func (m *Machine) takeLease(encoded *logpb.SnapshotLease) error {
 			q.leases++
 		}
 	}
-	if l.class < 0 || l.class >= classes {
+	switch {
+	case l.class < 0 || l.class >= classes:
 		return fmt.Errorf("lease %d is of class %d", l.id, l.class)
+	case l.id == 0 || l.deadline < 0:
+		return fmt.Errorf("lease %d, until %d, which there cannot be", l.id, l.deadline)
 	}
 	if len(l.items) > 0 && l.items[0].ancestor {
 		return fmt.Errorf("lease %d begins with an ancestor's share", l.id)
@@ -361,14 +364,14 @@ func (m *Machine) link() error {
 
 // listLeases lists leases under their holders, in the order of that table: to enter a million as they come took 0.8 s more.
 func (m *Machine) listLeases() {
-	all := make([]owned, 0, m.leases.Len())
+	all := make([]run, 0, m.leases.Len())
 	m.leases.Scan(func(id uint64, l *lease) bool {
-		all = append(all, owned{holder: l.digest, id: id})
+		all = append(all, run{key: l.digest, from: id, to: id})
 		return true
 	})
-	slices.SortFunc(all, func(a, b owned) int { return cmp.Or(cmp.Compare(a.holder, b.holder), cmp.Compare(a.id, b.id)) })
-	for _, o := range all {
-		m.leasesOf.add(o.holder, o.id)
+	slices.SortFunc(all, func(a, b run) int { return cmp.Or(cmp.Compare(a.key, b.key), cmp.Compare(a.from, b.from)) })
+	for _, one := range all {
+		m.leasesOf.add(one.key, one.from)
 	}
 	m.leasesOf.flush()
 	m.deadlines.flush()

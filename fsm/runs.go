@@ -12,8 +12,8 @@ import (
 // one by one is put together before it is entered there.
 type runs struct {
 	tree *btree.BTreeG[run]
-	// coming is in the set and not in the tree yet, going in the tree and not in the set any more. There is neither when anybody
-	// reads, nor at the end of an entry: whoever reads then reads together with others.
+	// coming is in the set and not in the tree yet, going in the tree and not in the set any more. Whoever reads has them entered first;
+	// and at the end of an entry there is neither, for between entries many read at once, and none may write.
 	coming, going run
 }
 
@@ -57,7 +57,7 @@ func (r *runs) remove(key, id uint64) {
 	}
 }
 
-// flush has the tree be what was said.
+// flush enters into the tree what came and went.
 func (r *runs) flush() {
 	if r.going.to != 0 {
 		r.cut(r.going)

@@ -86,7 +86,7 @@ type due struct {
 	id uint64
 }
 
-// owned says that a holder has a lease, or a ticket. The holder is a digest of its name, which is smaller and faster to compare. Names may
+// owned says that a holder has a ticket. The holder is a digest of its name, which is smaller and faster to compare. Names may
 // share one, so whoever walks the list compares the name too.
 type owned struct {
 	holder, id uint64
@@ -113,7 +113,7 @@ func lessDue(a, b due) bool {
 	return a.at < b.at || a.at == b.at && a.id < b.id
 }
 
-// ownedBy returns the key of a holder's lease or ticket.
+// ownedBy returns the key of a holder's ticket.
 func ownedBy(holder string, id uint64) owned { return owned{holder: digestHolder(holder), id: id} }
 
 func lessOwned(a, b owned) bool {
