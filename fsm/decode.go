@@ -42,7 +42,7 @@ func (d *decoder) decode(data []byte) error {
 	d.entry.Reset()
 	ok := eachField(data, func(field protowire.Number, number uint64, part []byte) bool {
 		switch {
-		case field == 5 && part != nil:
+		case field == commandsField && part != nil:
 			encoded = append(encoded, part)
 		case part != nil:
 			return false
@@ -164,25 +164,35 @@ func (d *decoder) item(item *logpb.Item, amount *int64, data []byte) bool {
 // returns false where fn did, or the message is no such.
 func eachField(data []byte, fn func(field protowire.Number, number uint64, part []byte) bool) bool {
 	for len(data) > 0 {
-		field, kind, size := protowire.ConsumeTag(data)
-		if size < 0 {
-			return false
+		field, kind, size := protowire.Number(data[0]>>3), protowire.Type(data[0]&7), 1
+		if data[0] < 1<<3 || data[0] >= 1<<7 { // not a byte's tag
+			if field, kind, size = protowire.ConsumeTag(data); size < 0 {
+				return false
+			}
 		}
 		data = data[size:]
-		var number uint64
+		var number uint64 // of a part: its length
+		if len(data) > 0 && data[0] < 1<<7 {
+			number, data = uint64(data[0]), data[1:]
+		} else if number, size = protowire.ConsumeVarint(data); size >= 0 {
+			data = data[size:]
+		} else {
+			return false
+		}
 		var part []byte
 		switch kind {
 		case protowire.VarintType:
-			number, size = protowire.ConsumeVarint(data)
 		case protowire.BytesType:
-			part, size = protowire.ConsumeBytes(data)
+			if number > uint64(len(data)) {
+				return false
+			}
+			part, number, data = data[:number:number], 0, data[number:]
 		default:
 			return false
 		}
-		if size < 0 || !fn(field, number, part) {
+		if !fn(field, number, part) {
 			return false
 		}
-		data = data[size:]
 	}
 	return true
 }

@@ -197,8 +197,8 @@ const maxSpare = 1 << 14
 
 // maxDuePerEntry bounds how much of what is due one entry carries out; the rest follows with the next ones. Commands
 // that touch something due themselves get the same answer either way. It is more than an entry has
-// commands (raftnode's default is 1,024), or what full entries grant would pile up.
-const maxDuePerEntry = 2048
+// commands (raftnode's default is 2,048), or what full entries grant would pile up.
+const maxDuePerEntry = 2560
 
 // runDue carries out what has come due, in the order of time.
 func (m *Machine) runDue() {

@@ -58,7 +58,7 @@ type Config struct {
 	// ApplyTimeout bounds how long the outcome of a proposal is waited for. Default 10 s.
 	ApplyTimeout time.Duration
 
-	// MaxEntryCommands and MaxEntryBytes bound one log entry. Defaults 1,024 and 1 MiB.
+	// MaxEntryCommands and MaxEntryBytes bound one log entry. Defaults 2,048 and 1 MiB.
 	MaxEntryCommands, MaxEntryBytes int
 	// MaxQueueCommands and MaxQueueBytes bound the proposer's queue. Defaults 32,768 and 32 MiB.
 	MaxQueueCommands, MaxQueueBytes int
@@ -110,7 +110,7 @@ func DefaultConfig() Config {
 	return Config{
 		LogStore: StoreBolt, HeartbeatTimeout: 300 * time.Millisecond, ElectionTimeout: 300 * time.Millisecond, LeaderLease: 200 * time.Millisecond,
 		Tick: time.Second, ApplyTimeout: 10 * time.Second,
-		MaxEntryCommands: 1024, MaxEntryBytes: 1 << 20, MaxQueueCommands: 32_768, MaxQueueBytes: 32 << 20, EntriesInFlight: 2,
+		MaxEntryCommands: 2048, MaxEntryBytes: 1 << 20, MaxQueueCommands: 32_768, MaxQueueBytes: 32 << 20, EntriesInFlight: 2,
 		SnapshotThreshold: 8192, TrailingLogs: 8192, SnapshotInterval: 15 * time.Second, SnapshotsRetained: 3,
 		FreeLow: 256 << 20, FreeStop: 32 << 20, StallLimit: 2 * time.Second, EventEntries: 65_536,
 	}

@@ -9,44 +9,57 @@ import (
 
 // packed is events one after the other, without pointers: they are kept for whoever may come to watch, and as they are they would be
 // most of what the garbage collector looks at. An event is its kind, the set of its fields that are not zero, and
-// these, in the order of numbersOf and namesOf. A final result is not kept: who waits for it is told when it is applied.
+// these, in the order in which add has them. A final result is not kept: who waits for it is told when it is applied.
 type packed []byte
 
 // numberCount is how many of an event's fields are numbers; the others are names.
 const numberCount = 7
-
-// numbersOf returns an event's numbers, all but its kind.
-func numbersOf(e *fsm.Event) [numberCount]uint64 {
-	return [...]uint64{
-		e.Lease, e.Fence, e.Ticket, uint64(e.Amount), uint64(e.Duration), uint64(e.Reason), uint64(e.Outcome),
-	}
-}
 
 // namesOf returns where an event has its names.
 func namesOf(e *fsm.Event) [5]*string {
 	return [...]*string{&e.Quota, &e.Holder, &e.Task, &e.Workflow, &e.Step}
 }
 
+// packer appends an event's fields.
+type packer struct {
+	packed
+	// fields are those that were appended.
+	fields uint16
+}
+
+func (p *packer) number(field int, n uint64) {
+	if n != 0 {
+		p.fields |= 1 << field
+		p.packed = binary.AppendUvarint(p.packed, n)
+	}
+}
+
+func (p *packer) name(field int, name string) {
+	if name != "" {
+		p.fields |= 1 << (numberCount + field)
+		p.packed = append(binary.AppendUvarint(p.packed, uint64(len(name))), name...)
+	}
+}
+
 // add appends an event.
 func (p packed) add(e *fsm.Event) packed {
 	p = binary.AppendUvarint(p, uint64(e.Kind))
 	at := len(p)
-	p = append(p, 0, 0)
-	var fields uint16
-	for i, number := range numbersOf(e) {
-		if number != 0 {
-			fields |= 1 << i
-			p = binary.AppendUvarint(p, number)
-		}
-	}
-	for i, name := range namesOf(e) {
-		if *name != "" {
-			fields |= 1 << (numberCount + i)
-			p = append(binary.AppendUvarint(p, uint64(len(*name))), *name...)
-		}
-	}
-	binary.LittleEndian.PutUint16(p[at:], fields)
-	return p
+	w := packer{packed: append(p, 0, 0)}
+	w.number(0, e.Lease)
+	w.number(1, e.Fence)
+	w.number(2, e.Ticket)
+	w.number(3, uint64(e.Amount))
+	w.number(4, uint64(e.Duration))
+	w.number(5, uint64(e.Reason))
+	w.number(6, uint64(e.Outcome))
+	w.name(0, e.Quota)
+	w.name(1, e.Holder)
+	w.name(2, e.Task)
+	w.name(3, e.Workflow)
+	w.name(4, e.Step)
+	binary.LittleEndian.PutUint16(w.packed[at:], w.fields)
+	return w.packed
 }
 
 // unpack returns the events, so many, which share one string for all their names.

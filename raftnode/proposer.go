@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
-	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/quotad/quotad/fsm"
@@ -36,8 +35,8 @@ type proposer struct {
 	flights []*flight
 }
 
-// commandsField is the field of an entry in which its commands are.
-const commandsField = 5
+// usualCommand is for how many bytes of an encoded command there is room at once.
+const usualCommand = 64
 
 // call is one Propose.
 type call struct {
@@ -101,24 +100,16 @@ var errTooLarge = errors.New("a command is too large")
 
 // encode encodes the commands, each of so many bytes at most: once and by who calls, so that an entry is put together without looking at
 // them.
-func (c *call) encode(most int) (err error) {
-	c.ends = make([]int, len(c.commands))
-	end := 0
+func (c *call) encode(most int) error {
+	c.encoded, c.ends = make([]byte, 0, usualCommand*len(c.commands)), make([]int, len(c.commands))
 	for i, command := range c.commands {
-		size := proto.Size(command)
-		if size > most {
-			return errTooLarge
-		}
-		end += protowire.SizeTag(commandsField) + protowire.SizeBytes(size)
-		c.ends[i] = end
-	}
-	c.encoded = make([]byte, 0, end)
-	sized := proto.MarshalOptions{UseCachedSize: true} // of a moment ago
-	for _, command := range c.commands {
-		c.encoded = protowire.AppendTag(c.encoded, commandsField, protowire.BytesType)
-		c.encoded = protowire.AppendVarint(c.encoded, uint64(sized.Size(command)))
-		if c.encoded, err = sized.MarshalAppend(c.encoded, command); err != nil {
+		encoded, err := fsm.AppendCommand(c.encoded, command)
+		if err != nil {
 			return err
+		}
+		c.encoded, c.ends[i] = encoded, len(encoded)
+		if len(c.span(i, i+1)) > most {
+			return errTooLarge
 		}
 	}
 	return nil

@@ -37,7 +37,10 @@ func usualResponse(n int) *quotav1.BatchResponse {
 		m.Results[i] = &quotav1.CommandResult{Kind: &quotav1.CommandResult_Reserve{Reserve: &quotav1.ReserveResponse{
 			Outcome: &quotav1.ReserveResponse_Lease{Lease: &quotav1.Lease{
 				Id: uint64(i + 100_000), Fence: uint64(i + 200_000), Items: items(), ExpiresIn: durationpb.New(time.Second),
-				Operation: &quotav1.Operation{Op: 1, Items: items()}, Class: quotav1.Class_CLASS_STANDARD,
+				Operation: &quotav1.Operation{
+					Op: 1, Items: items(), SpendIn: durationpb.New(50 * time.Second), Transit: durationpb.New(time.Second),
+				},
+				AskedTtl: durationpb.New(time.Second), Class: quotav1.Class_CLASS_STANDARD,
 			}},
 		}}}
 	}

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -76,28 +77,51 @@ func count(b []byte, field byte) (n int) {
 	return n
 }
 
+// recent is what was read last of what those that go together mostly have in common, to be used again.
+type recent struct {
+	holder    string
+	durations [durationKinds]parsed
+}
+
+// parsed is a duration and what it was read from.
+type parsed struct {
+	content  []byte
+	duration *durationpb.Duration
+}
+
+// The kinds of durations.
+const (
+	askedTTL      = 0
+	askedWait     = 1
+	leaseExpiry   = 2
+	itemExpiry    = 3
+	chargeExpiry  = 4
+	spendTime     = 5
+	transitTime   = 6
+	durationKinds = 7
+)
+
 // reserving is all that a usual Reserve in a Batch takes, made at once.
 type reserving struct {
-	command   quotav1.Command
-	kind      quotav1.Command_Reserve
-	reserve   quotav1.ReserveRequest
-	item      quotav1.Item
-	amount    int64
-	items     [1]*quotav1.Item
-	durations [2]durationpb.Duration
+	command quotav1.Command
+	kind    quotav1.Command_Reserve
+	reserve quotav1.ReserveRequest
+	item    quotav1.Item
+	amount  int64
+	items   [1]*quotav1.Item
 }
 
 func parseRequest(b []byte, m *quotav1.BatchRequest) bool {
 	if n := count(b, 1<<3|sized); n > 0 {
 		m.Commands = make([]*quotav1.Command, 0, n)
 	}
-	var holder string // of the last Reserve: the next one mostly names it too
+	var lately recent
 	for len(b) > 0 {
 		tag, _, content, rest := next(b)
 		if tag != 1<<3|sized {
 			return false
 		}
-		c := parseCommand(content, &holder)
+		c := parseCommand(content, &lately)
 		if c == nil && !parseOther(content, &c) {
 			return false
 		}
@@ -107,39 +131,39 @@ func parseRequest(b []byte, m *quotav1.BatchRequest) bool {
 	return true
 }
 
-func parseCommand(b []byte, holder *string) *quotav1.Command {
+func parseCommand(b []byte, lately *recent) *quotav1.Command {
 	b, ok := only(b, 1<<3|sized)
 	if !ok {
 		return nil
 	}
 	c := new(reserving)
 	c.command.Kind, c.kind.Reserve = &c.kind, &c.reserve
-	if !parseReserve(b, c, holder) {
+	if !parseReserve(b, c, lately) {
 		return nil
 	}
 	return &c.command
 }
 
-func parseReserve(b []byte, c *reserving, holder *string) bool {
+func parseReserve(b []byte, c *reserving, lately *recent) bool {
 	m := &c.reserve
 	return each(b, func(tag byte, value uint64, content []byte) bool {
 		switch tag {
 		case 1<<3 | sized:
 			return parseOther(content, &m.RequestId)
 		case 2<<3 | sized:
-			ok := parseText(content, holder)
-			m.Holder = *holder
+			ok := parseText(content, &lately.holder)
+			m.Holder = lately.holder
 			return ok
 		case 3<<3 | sized:
 			return parseItem(content, c)
 		case 4<<3 | sized:
-			return parseDuration(content, &m.Ttl, &c.durations[0])
+			return lately.duration(askedTTL, content, &m.Ttl)
 		case 5<<3 | number:
 			m.Consume = value != 0
 		case 6<<3 | number:
 			m.Class = quotav1.Class(value)
 		case 7<<3 | sized:
-			return parseDuration(content, &m.Wait, &c.durations[1])
+			return lately.duration(askedWait, content, &m.Wait)
 		case 8<<3 | number:
 			m.Resume = value != 0
 		case 9<<3 | number:
@@ -187,13 +211,13 @@ type granting struct {
 	operation quotav1.Operation
 	granted   [2]quotav1.GrantedItem
 	items     [2][1]*quotav1.GrantedItem
-	durations [6]durationpb.Duration
 }
 
 func parseResponse(b []byte, m *quotav1.BatchResponse) bool {
 	if n := count(b, 2<<3|sized); n > 0 {
 		m.Results = make([]*quotav1.CommandResult, 0, n)
 	}
+	var lately recent
 	for len(b) > 0 {
 		tag, _, content, rest := next(b)
 		switch tag {
@@ -202,7 +226,7 @@ func parseResponse(b []byte, m *quotav1.BatchResponse) bool {
 				return false
 			}
 		case 2<<3 | sized:
-			r := parseResult(content)
+			r := parseResult(content, &lately)
 			if r == nil && !parseOther(content, &r) {
 				return false
 			}
@@ -216,7 +240,7 @@ func parseResponse(b []byte, m *quotav1.BatchResponse) bool {
 }
 
 // parseResult reads a result that is a lease and nothing else.
-func parseResult(b []byte) *quotav1.CommandResult {
+func parseResult(b []byte, lately *recent) *quotav1.CommandResult {
 	b, ok := only(b, 1<<3|sized)
 	if ok {
 		b, ok = only(b, 2<<3|sized)
@@ -227,13 +251,13 @@ func parseResult(b []byte) *quotav1.CommandResult {
 	g := new(granting)
 	g.result.Kind, g.kind.Reserve = &g.kind, &g.reserve
 	g.reserve.Outcome, g.outcome.Lease = &g.outcome, &g.lease
-	if !parseLease(b, g) {
+	if !parseLease(b, g, lately) {
 		return nil
 	}
 	return &g.result
 }
 
-func parseLease(b []byte, g *granting) bool {
+func parseLease(b []byte, g *granting, lately *recent) bool {
 	m := &g.lease
 	return each(b, func(tag byte, value uint64, content []byte) bool {
 		switch tag {
@@ -242,15 +266,15 @@ func parseLease(b []byte, g *granting) bool {
 		case 2<<3 | number:
 			m.Fence = value
 		case 3<<3 | sized:
-			return parseGranted(content, &m.Items, g, 0)
+			return parseGranted(content, &m.Items, g, 0, lately)
 		case 4<<3 | sized:
-			return parseDuration(content, &m.ExpiresIn, &g.durations[0])
+			return lately.duration(leaseExpiry, content, &m.ExpiresIn)
 		case 5<<3 | sized:
-			return parseOperation(content, g)
+			return parseOperation(content, g, lately)
 		case 6<<3 | number:
 			m.Class = quotav1.Class(value)
 		case 7<<3 | sized:
-			return parseDuration(content, &m.AskedTtl, &g.durations[1])
+			return lately.duration(askedTTL, content, &m.AskedTtl)
 		case 12<<3 | sized:
 			return parseOther(content, &m.Forecast)
 		case 14<<3 | sized:
@@ -263,7 +287,7 @@ func parseLease(b []byte, g *granting) bool {
 }
 
 // parseOperation reads an operation to where room is made for it. One that comes twice is merged, there.
-func parseOperation(b []byte, g *granting) bool {
+func parseOperation(b []byte, g *granting, lately *recent) bool {
 	m := &g.operation
 	g.lease.Operation = m
 	return each(b, func(tag byte, value uint64, content []byte) bool {
@@ -271,11 +295,11 @@ func parseOperation(b []byte, g *granting) bool {
 		case 1<<3 | number:
 			m.Op = value
 		case 2<<3 | sized:
-			return parseGranted(content, &m.Items, g, 1)
+			return parseGranted(content, &m.Items, g, 1, lately)
 		case 3<<3 | sized:
-			return parseDuration(content, &m.SpendIn, &g.durations[2])
+			return lately.duration(spendTime, content, &m.SpendIn)
 		case 4<<3 | sized:
-			return parseDuration(content, &m.Transit, &g.durations[3])
+			return lately.duration(transitTime, content, &m.Transit)
 		default:
 			return false
 		}
@@ -284,12 +308,12 @@ func parseOperation(b []byte, g *granting) bool {
 }
 
 // parseGranted appends an item to a lease's list (which 0) or its operation's (1).
-func parseGranted(b []byte, items *[]*quotav1.GrantedItem, g *granting, which int) bool {
-	m, room := &g.granted[which], &g.durations[4+which]
+func parseGranted(b []byte, items *[]*quotav1.GrantedItem, g *granting, which int, lately *recent) bool {
+	m := &g.granted[which]
 	if len(*items) == 0 {
 		*items = g.items[which][:0]
 	} else {
-		m, room = new(quotav1.GrantedItem), new(durationpb.Duration)
+		m = new(quotav1.GrantedItem)
 	}
 	*items = append(*items, m)
 	return each(b, func(tag byte, value uint64, content []byte) bool {
@@ -302,7 +326,7 @@ func parseGranted(b []byte, items *[]*quotav1.GrantedItem, g *granting, which in
 		case 2<<3 | number:
 			m.Amount = int64(value)
 		case 3<<3 | sized:
-			return parseDuration(content, &m.ExpiresIn, room)
+			return lately.duration(itemExpiry+which, content, &m.ExpiresIn)
 		case 4<<3 | sized:
 			return parseText(content, &m.InsteadOf)
 		default:
@@ -323,16 +347,31 @@ func parseText(b []byte, to *string) bool {
 	return true
 }
 
-// parseDuration sets a duration that has room made for it. One that comes twice is merged, there.
-func parseDuration(b []byte, to **durationpb.Duration, room *durationpb.Duration) bool {
-	*to = room
+// duration sets a duration, to that of the kind that was read last where it is the same.
+func (r *recent) duration(kind int, b []byte, to **durationpb.Duration) bool {
+	if *to != nil {
+		return false
+	}
+	last := &r.durations[kind]
+	if last.duration == nil || !bytes.Equal(b, last.content) {
+		made := new(durationpb.Duration)
+		if !parseDuration(b, made) {
+			return false
+		}
+		last.content, last.duration = b, made
+	}
+	*to = last.duration
+	return true
+}
+
+func parseDuration(b []byte, m *durationpb.Duration) bool {
 	for len(b) > 0 {
 		tag, value, _, rest := next(b)
 		switch tag {
 		case 1<<3 | number:
-			room.Seconds = int64(value)
+			m.Seconds = int64(value)
 		case 2<<3 | number:
-			room.Nanos = int32(value)
+			m.Nanos = int32(value)
 		default:
 			return false
 		}

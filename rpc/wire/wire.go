@@ -49,7 +49,8 @@ func (Codec) MarshalAppend(to []byte, message any) ([]byte, error) {
 	return proto.MarshalOptions{}.MarshalAppend(to, m)
 }
 
-// Unmarshal implements connect.Codec. The message keeps nothing of data.
+// Unmarshal implements connect.Codec. The message keeps nothing of data. Commands and results of one Batch may share durations that are
+// the same: who changes one makes a copy first.
 func (Codec) Unmarshal(data []byte, message any) error {
 	m, ok := message.(proto.Message)
 	if !ok {

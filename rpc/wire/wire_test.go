@@ -396,18 +396,13 @@ func TestAppendOddResponses(t *testing.T) {
 	appendsAlike(t, &quotav1.BatchResponse{Meta: &quotav1.Meta{Node: bad}})
 }
 
-// TestSharedDurations: results that have durations together are written as the library writes them, whatever the lengths around.
-func TestSharedDurations(t *testing.T) {
-	shared := make([]*durationpb.Duration, 7)
-	for i := range shared {
-		shared[i] = &durationpb.Duration{Seconds: int64(i) - 1, Nanos: int32(i * 1000)}
-	}
-	shared[6].ProtoReflect().SetUnknown(protowire.AppendString(protowire.AppendTag(nil, 9, protowire.BytesType), strings.Repeat("x", 200)))
+// durationResults are results whose durations are some of a few, in many orders.
+func durationResults(few []*durationpb.Duration) *quotav1.BatchResponse {
 	response := &quotav1.BatchResponse{}
 	for i := range 100 {
-		of := func(n int) *durationpb.Duration { return shared[(i/3*n+i)%len(shared)] }
+		of := func(n int) *durationpb.Duration { return few[(i/3*n+i)%len(few)] }
 		lease := &quotav1.Lease{
-			Id: uint64(i), ExpiresIn: of(1), AskedTtl: of(2), Items: []*quotav1.GrantedItem{
+			Id: uint64(i), ExpiresIn: of(1), AskedTtl: few[i/50], Items: []*quotav1.GrantedItem{
 				{Quota: strings.Repeat("q", i), Amount: 1, ExpiresIn: of(1)}, {Quota: "p", ExpiresIn: of(3)},
 			},
 			Operation: &quotav1.Operation{Op: 1, SpendIn: of(4), Transit: of(5)},
@@ -416,6 +411,22 @@ func TestSharedDurations(t *testing.T) {
 			Reserve: &quotav1.ReserveResponse{Outcome: &quotav1.ReserveResponse_Lease{Lease: lease}},
 		}})
 	}
+	return response
+}
+
+func fewDurations() []*durationpb.Duration {
+	few := make([]*durationpb.Duration, 7)
+	for i := range few {
+		few[i] = &durationpb.Duration{Seconds: int64(i) - 1, Nanos: int32(i * 1000)}
+	}
+	return few
+}
+
+// TestSharedDurations: results that have durations together are written as the library writes them, whatever the lengths around.
+func TestSharedDurations(t *testing.T) {
+	shared := fewDurations()
+	shared[6].ProtoReflect().SetUnknown(protowire.AppendString(protowire.AppendTag(nil, 9, protowire.BytesType), strings.Repeat("x", 200)))
+	response := durationResults(shared)
 	got, err := wire.Codec{}.MarshalAppend(nil, response)
 	if err != nil {
 		t.Fatal(err)
@@ -426,5 +437,28 @@ func TestSharedDurations(t *testing.T) {
 	}
 	if !bytes.Equal(got, want) {
 		t.Errorf("%x\nthe library has\n%x", got, want)
+	}
+}
+
+// TestDurationsAreReadOnce: a duration that is the one before is read as the same object, and any other is its own.
+func TestDurationsAreReadOnce(t *testing.T) {
+	written := durationResults(fewDurations())
+	data, err := proto.Marshal(written)
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := &quotav1.BatchResponse{}
+	if err := (wire.Codec{}).Unmarshal(data, read); err != nil {
+		t.Fatal(err)
+	}
+	if !proto.Equal(read, written) {
+		t.Errorf("%v\nwas read of\n%v", read, written)
+	}
+	objects := map[*durationpb.Duration]bool{}
+	for _, result := range read.Results {
+		objects[result.GetReserve().GetLease().GetAskedTtl()] = true
+	}
+	if len(objects) != 2 {
+		t.Errorf("%d objects for two durations", len(objects))
 	}
 }
