@@ -13,9 +13,9 @@ import (
 const commandsField = 5
 
 // AppendCommand appends a command to an encoded logpb.Entry, byte for byte as proto.Marshal has it there. A Reserve, which most are, it
-// writes itself; fields' numbers are those of log.proto.
+// writes itself, with the fields that this binary knows; their numbers are those of log.proto.
 func AppendCommand(entry []byte, command *logpb.Command) ([]byte, error) {
-	if kind, ok := command.GetKind().(*logpb.Command_Reserve); ok && kind.Reserve != nil {
+	if kind, ok := command.GetKind().(*logpb.Command_Reserve); ok && kind != nil && kind.Reserve != nil {
 		e := encoder{b: entry}
 		at := e.open(commandsField)
 		e.reserveCommand(command, kind.Reserve)

@@ -195,10 +195,16 @@ func (m *Machine) apply(command *logpb.Command, from origin) *logpb.Result {
 // maxSpare bounds the room for events that is kept for the next entry: more than usual entries need.
 const maxSpare = 1 << 14
 
+// MaxEntryCommands is how many commands an entry may have. What entries of more grant would pile up when it falls due.
+const MaxEntryCommands = 2048
+
 // maxDuePerEntry bounds how much of what is due one entry carries out; the rest follows with the next ones. Commands
-// that touch something due themselves get the same answer either way. It is more than an entry has
-// commands (raftnode's default is 2,048), or what full entries grant would pile up.
-const maxDuePerEntry = 2560
+// that touch something due themselves get the same answer either way.
+const maxDuePerEntry = MaxEntryCommands + MaxEntryCommands/4
+
+// maxForgottenPerEntry bounds how many records of ended leases one entry forgets, about: a command may leave two, of what it
+// consumed and of a slot's grace.
+const maxForgottenPerEntry = 2 * maxDuePerEntry
 
 // runDue carries out what has come due, in the order of time.
 func (m *Machine) runDue() {

@@ -189,7 +189,7 @@ func (m *Machine) pageWith(from orphanKey, packed []byte) *page {
 
 // expireOperations forgets orphans that stopped counting.
 func (m *Machine) expireOperations() {
-	for done := 0; done < maxDuePerEntry; {
+	for done := 0; done < maxForgottenPerEntry; {
 		first, ok := m.checks.Min()
 		if !ok || first.at > m.clock.Now {
 			return

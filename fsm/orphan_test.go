@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
@@ -175,7 +176,7 @@ func TestARestoredReplicaForgetsTheSame(t *testing.T) {
 	for stride := 1; stride <= 7; stride += 2 {
 		w := newWorld(t)
 		w.apply(applyQuotas(rateOf("q", 1<<40, hour)))
-		const leases = 3 * maxDuePerEntry
+		const leases = 2 * maxForgottenPerEntry
 		for from := 0; from < leases; from += 512 {
 			commands := make([]*logpb.Command, 512)
 			for i := range commands {
@@ -236,20 +237,49 @@ func TestALaterMomentTakesMore(t *testing.T) {
 // TestManyOrphansInManyEntries: what is due at once goes in portions, in which each page that is looked at counts too.
 func TestManyOrphansInManyEntries(t *testing.T) {
 	m := New()
-	const all = 5 * maxDuePerEntry
+	const all = 5 * maxForgottenPerEntry
 	for i := range all {
 		m.keepOrphan(&operation{lease: uint64(i), op: 1, orphan: true, check: 1})
 	}
 	m.clock.Now = 1
 	entries := 0
 	for left := m.operations; left > 0; left = m.operations {
-		if m.expireOperations(); left-m.operations > 2*maxDuePerEntry || m.operations == left {
+		if m.expireOperations(); left-m.operations > maxForgottenPerEntry+pageBytes || m.operations == left {
 			t.Fatalf("%d in one entry", left-m.operations)
 		}
 		entries++
 	}
 	if entries < 5 || entries > 6 || m.orphans.Len()+m.checks.Len() > 0 {
 		t.Errorf("%d entries, %d pages and %d to look at are left", entries, m.orphans.Len(), m.checks.Len())
+	}
+}
+
+// TestFullEntriesDoNotPileUp: entries of as many commands as they may have, each of which leaves a lease and two orphans, end as much as
+// falls due meanwhile.
+func TestFullEntriesDoNotPileUp(t *testing.T) {
+	const step = second / 4
+	s := &scale{m: New(), follows: true}
+	s.apply(applyQuotas(slotsOf("slots", 1<<40), rateOf("rate", 1<<40, 2*second)))
+	commands := make([]*logpb.Command, MaxEntryCommands)
+	for i := range commands {
+		a := ask("a", itemOf("slots", 1), itemOf("rate", 1))
+		a.Consume, a.TtlNs = true, second
+		commands[i] = reserve(a)
+	}
+	most := int64(0)
+	for range 100 {
+		s.now += step
+		s.apply(commands...)
+		if first, ok := s.m.checks.Min(); ok {
+			most = max(most, s.m.clock.Now-first.at)
+		}
+	}
+	counts := s.m.State().Counts()
+	if ended := s.m.lastLease - uint64(counts.Leases); ended < 90*MaxEntryCommands {
+		t.Errorf("%d leases of %d have ended", ended, s.m.lastLease)
+	}
+	if most > 4*step {
+		t.Errorf("orphans were looked at %v late", time.Duration(most))
 	}
 }
 

@@ -93,7 +93,11 @@ func TestAnEntryIsAsProtobufWritesIt(t *testing.T) {
 		}
 		all = append(all, c.commands...)
 		joined = append(append(joined, c.span(0, size)...), c.span(size, size+1)...)
-		if err := c.encode(proto.Size(c.commands[size]) - 1); !errors.Is(err, errTooLarge) {
+		longest := len(c.span(size, size+1))
+		if err := c.encode(longest); err != nil {
+			t.Errorf("a command that just fits: %v", err)
+		}
+		if err := c.encode(longest - 1); !errors.Is(err, errTooLarge) {
 			t.Errorf("a command of a byte too much: %v", err)
 		}
 	}

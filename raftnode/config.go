@@ -58,7 +58,7 @@ type Config struct {
 	// ApplyTimeout bounds how long the outcome of a proposal is waited for. Default 10 s.
 	ApplyTimeout time.Duration
 
-	// MaxEntryCommands and MaxEntryBytes bound one log entry. Defaults 2,048 and 1 MiB.
+	// MaxEntryCommands, at most fsm.MaxEntryCommands, and MaxEntryBytes bound one log entry. Defaults 2,048 and 1 MiB.
 	MaxEntryCommands, MaxEntryBytes int
 	// MaxQueueCommands and MaxQueueBytes bound the proposer's queue. Defaults 32,768 and 32 MiB.
 	MaxQueueCommands, MaxQueueBytes int
@@ -110,7 +110,7 @@ func DefaultConfig() Config {
 	return Config{
 		LogStore: StoreBolt, HeartbeatTimeout: 300 * time.Millisecond, ElectionTimeout: 300 * time.Millisecond, LeaderLease: 200 * time.Millisecond,
 		Tick: time.Second, ApplyTimeout: 10 * time.Second,
-		MaxEntryCommands: 2048, MaxEntryBytes: 1 << 20, MaxQueueCommands: 32_768, MaxQueueBytes: 32 << 20, EntriesInFlight: 2,
+		MaxEntryCommands: fsm.MaxEntryCommands, MaxEntryBytes: 1 << 20, MaxQueueCommands: 32_768, MaxQueueBytes: 32 << 20, EntriesInFlight: 2,
 		SnapshotThreshold: 8192, TrailingLogs: 8192, SnapshotInterval: 15 * time.Second, SnapshotsRetained: 3,
 		FreeLow: 256 << 20, FreeStop: 32 << 20, StallLimit: 2 * time.Second, EventEntries: 65_536,
 	}
@@ -135,6 +135,7 @@ func (c *Config) Validate() error {
 		"the election timeout (%v) must be at least the heartbeat timeout (%v)", c.ElectionTimeout, c.HeartbeatTimeout)
 	need(c.Tick > 0 && c.ApplyTimeout > 0 && c.StallLimit > 0, "tick, apply timeout and stall limit must be above 0")
 	need(c.MaxEntryCommands > 0 && c.MaxEntryBytes > 0 && c.EntriesInFlight > 0, "the bounds of an entry must be above 0")
+	need(c.MaxEntryCommands <= fsm.MaxEntryCommands, "an entry has at most %d commands", fsm.MaxEntryCommands)
 	need(c.MaxQueueCommands >= c.MaxEntryCommands && c.MaxQueueBytes >= c.MaxEntryBytes, "the queue must hold at least one entry")
 	need(c.SnapshotThreshold > 0 && c.SnapshotInterval > 0 && c.SnapshotsRetained > 0, "the snapshot settings must be above 0")
 	need(len(c.Peers) == 0 || slices.ContainsFunc(c.Peers, func(p Peer) bool { return p.ID == c.ID }),

@@ -35,8 +35,8 @@ type proposer struct {
 	flights []*flight
 }
 
-// usualCommand is for how many bytes of an encoded command there is room at once.
-const usualCommand = 64
+// usualCommand is how many bytes most commands take at most, encoded.
+const usualCommand = 256
 
 // call is one Propose.
 type call struct {
@@ -98,10 +98,10 @@ func (n *Node) propose(ctx context.Context, through bool, commands []*logpb.Comm
 
 var errTooLarge = errors.New("a command is too large")
 
-// encode encodes the commands, each of so many bytes at most: once and by who calls, so that an entry is put together without looking at
-// them.
+// encode encodes the commands, each of so many bytes in an entry at most: once and by who calls, so that an entry is put together without
+// looking at them.
 func (c *call) encode(most int) error {
-	c.encoded, c.ends = make([]byte, 0, usualCommand*len(c.commands)), make([]int, len(c.commands))
+	c.encoded, c.ends = nil, make([]int, len(c.commands))
 	for i, command := range c.commands {
 		encoded, err := fsm.AppendCommand(c.encoded, command)
 		if err != nil {
@@ -110,6 +110,9 @@ func (c *call) encode(most int) error {
 		c.encoded, c.ends[i] = encoded, len(encoded)
 		if len(c.span(i, i+1)) > most {
 			return errTooLarge
+		}
+		if i == 0 { // the others are mostly as long
+			c.encoded = slices.Grow(c.encoded, min(len(encoded), usualCommand)*(len(c.commands)-1))
 		}
 	}
 	return nil
