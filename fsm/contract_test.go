@@ -26,7 +26,7 @@ func TestOnlyDeterministicImports(t *testing.T) {
 	allowed := map[string]bool{
 		"bufio": true, "cmp": true, "container/heap": true, "crypto/sha256": true, "encoding/binary": true, "errors": true, "fmt": true, "hash": true,
 		"hash/crc32": true, "hash/fnv": true, "io": true, "math": true, "math/big": true, "math/bits": true, "slices": true, "strings": true,
-		"unicode/utf8": true, "github.com/quotad/quotad/fsm/logpb": true, "github.com/tidwall/btree": true,
+		"unicode/utf8": true, "github.com/quotad/quotad/fsm/field": true, "github.com/quotad/quotad/fsm/logpb": true, "github.com/tidwall/btree": true,
 		"google.golang.org/protobuf/encoding/protowire": true, "google.golang.org/protobuf/proto": true,
 	}
 	eachSource(t, func(_ *token.FileSet, file *ast.File) {

@@ -1,20 +1,17 @@
 package wire
 
 import (
-	"unicode/utf8"
-
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/quotad/quotad/fsm/field"
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// appender appends fields to a message. Their numbers are below 16, so that a tag is a byte.
+// appender appends the fields of a Batch's messages.
 type appender struct {
-	b []byte
-	// bad is set by what cannot be written: what was appended is to be thrown away, and the library says why.
-	bad bool
+	field.Appender
 	// lately are durations that were appended, each with what it became; the next one takes place next. Results that go together mostly
 	// have the same ones.
 	lately [4]appended
@@ -33,7 +30,7 @@ func (a *appender) batchRequest(m *quotav1.BatchRequest) bool {
 		a.command(c)
 	}
 	a.unknown(m)
-	return !a.bad
+	return !a.Bad
 }
 
 func (a *appender) command(m *quotav1.Command) {
@@ -42,42 +39,42 @@ func (a *appender) command(m *quotav1.Command) {
 		a.other(1, m)
 		return
 	}
-	command, reserve := a.open(1), a.open(1)
+	command, reserve := a.Open(1), a.Open(1)
 	a.reserve(kind.Reserve)
-	a.close(reserve)
+	a.Close(reserve)
 	a.unknown(m)
-	a.close(command)
+	a.Close(command)
 }
 
 func (a *appender) reserve(m *quotav1.ReserveRequest) {
 	if m.RequestId != nil {
 		a.other(1, m.RequestId)
 	}
-	a.text(2, m.Holder)
+	a.Text(2, m.Holder)
 	for _, item := range m.Items {
 		a.item(item)
 	}
 	a.duration(4, m.Ttl)
-	a.flag(5, m.Consume)
-	a.number(6, uint64(m.Class))
+	a.Flag(5, m.Consume)
+	a.Number(6, uint64(m.Class))
 	a.duration(7, m.Wait)
-	a.flag(8, m.Resume)
-	a.flag(9, m.NoBlock)
-	a.flag(10, m.Emergency)
-	a.flag(12, m.Fallback)
+	a.Flag(8, m.Resume)
+	a.Flag(9, m.NoBlock)
+	a.Flag(10, m.Emergency)
+	a.Flag(12, m.Fallback)
 	a.unknown(m)
 }
 
 func (a *appender) item(m *quotav1.Item) {
-	at := a.open(3)
+	at := a.Open(3)
 	if m != nil {
-		a.text(1, m.Quota)
+		a.Text(1, m.Quota)
 		if m.Amount != nil { // 0 is not the same as none
-			a.b = protowire.AppendVarint(append(a.b, 2<<3), uint64(*m.Amount))
+			a.Present(2, uint64(*m.Amount))
 		}
 		a.unknown(m)
 	}
-	a.close(at)
+	a.Close(at)
 }
 
 func (a *appender) batchResponse(m *quotav1.BatchResponse) bool {
@@ -88,7 +85,7 @@ func (a *appender) batchResponse(m *quotav1.BatchResponse) bool {
 		a.result(r)
 	}
 	a.unknown(m)
-	return !a.bad
+	return !a.Bad
 }
 
 func (a *appender) result(m *quotav1.CommandResult) {
@@ -97,13 +94,13 @@ func (a *appender) result(m *quotav1.CommandResult) {
 		a.other(2, m)
 		return
 	}
-	result, response, at := a.open(2), a.open(1), a.open(2)
+	result, response, at := a.Open(2), a.Open(1), a.Open(2)
 	a.lease(lease)
-	a.close(at)
+	a.Close(at)
 	a.unknown(m.GetReserve())
-	a.close(response)
+	a.Close(response)
 	a.unknown(m)
-	a.close(result)
+	a.Close(result)
 }
 
 // leaseOf returns what a result of the usual shape grants, nil of others.
@@ -120,18 +117,18 @@ func leaseOf(m *quotav1.CommandResult) *quotav1.Lease {
 }
 
 func (a *appender) lease(m *quotav1.Lease) {
-	a.number(1, m.Id)
-	a.number(2, m.Fence)
+	a.Number(1, m.Id)
+	a.Number(2, m.Fence)
 	for _, item := range m.Items {
 		a.granted(3, item)
 	}
 	a.duration(4, m.ExpiresIn)
 	if m.Operation != nil {
-		at := a.open(5)
+		at := a.Open(5)
 		a.operation(m.Operation)
-		a.close(at)
+		a.Close(at)
 	}
-	a.number(6, uint64(m.Class))
+	a.Number(6, uint64(m.Class))
 	a.duration(7, m.AskedTtl)
 	if m.Forecast != nil {
 		a.other(12, m.Forecast)
@@ -143,7 +140,7 @@ func (a *appender) lease(m *quotav1.Lease) {
 }
 
 func (a *appender) operation(m *quotav1.Operation) {
-	a.number(1, m.Op)
+	a.Number(1, m.Op)
 	for _, item := range m.Items {
 		a.granted(2, item)
 	}
@@ -153,15 +150,15 @@ func (a *appender) operation(m *quotav1.Operation) {
 }
 
 func (a *appender) granted(field byte, m *quotav1.GrantedItem) {
-	at := a.open(field)
+	at := a.Open(field)
 	if m != nil {
-		a.text(1, m.Quota)
-		a.number(2, uint64(m.Amount))
+		a.Text(1, m.Quota)
+		a.Number(2, uint64(m.Amount))
 		a.duration(3, m.ExpiresIn)
-		a.text(4, m.InsteadOf)
+		a.Text(4, m.InsteadOf)
 		a.unknown(m)
 	}
-	a.close(at)
+	a.Close(at)
 }
 
 func (a *appender) duration(field byte, m *durationpb.Duration) {
@@ -170,68 +167,32 @@ func (a *appender) duration(field byte, m *durationpb.Duration) {
 	}
 	for i := range a.lately {
 		if l := &a.lately[i]; l.duration == m {
-			a.b = append(append(a.b, field<<3|byte(protowire.BytesType)), l.encoded[:l.size]...)
+			a.B = append(append(a.B, field<<3|byte(protowire.BytesType)), l.encoded[:l.size]...)
 			return
 		}
 	}
-	at := a.open(field)
-	a.number(1, uint64(m.Seconds))
-	a.number(2, uint64(m.Nanos))
+	at := a.Open(field)
+	a.Number(1, uint64(m.Seconds))
+	a.Number(2, uint64(m.Nanos))
 	a.unknown(m)
-	a.close(at)
-	if l := &a.lately[a.next]; len(a.b)-at < len(l.encoded) {
-		l.duration, l.size = m, copy(l.encoded[:], a.b[at-1:])
+	a.Close(at)
+	if l := &a.lately[a.next]; len(a.B)-at < len(l.encoded) {
+		l.duration, l.size = m, copy(l.encoded[:], a.B[at-1:])
 		a.next = (a.next + 1) % len(a.lately)
 	}
 }
 
 // other appends a field that is a message in the library's way.
 func (a *appender) other(field byte, m proto.Message) {
-	at := a.open(field)
-	b, err := proto.MarshalOptions{}.MarshalAppend(a.b, m)
+	at := a.Open(field)
+	b, err := proto.MarshalOptions{}.MarshalAppend(a.B, m)
 	if err != nil {
-		a.bad = true
+		a.Bad = true
 		return
 	}
-	a.b = b
-	a.close(at)
+	a.B = b
+	a.Close(at)
 }
 
 // unknown appends what was read from somebody who knows more fields.
-func (a *appender) unknown(m proto.Message) { a.b = append(a.b, m.ProtoReflect().GetUnknown()...) }
-
-func (a *appender) number(field byte, n uint64) {
-	if n != 0 {
-		a.b = protowire.AppendVarint(append(a.b, field<<3), n)
-	}
-}
-
-func (a *appender) flag(field byte, is bool) {
-	if is {
-		a.b = append(a.b, field<<3, 1)
-	}
-}
-
-func (a *appender) text(field byte, s string) {
-	if s != "" {
-		a.bad = a.bad || !utf8.ValidString(s)
-		a.b = protowire.AppendString(append(a.b, field<<3|byte(protowire.BytesType)), s)
-	}
-}
-
-// open begins a field that is a message and returns where its content begins. Its length is thought to take one byte.
-func (a *appender) open(field byte) int {
-	a.b = append(a.b, field<<3|byte(protowire.BytesType), 0)
-	return len(a.b)
-}
-
-// close ends a field that is a message: what it has is moved where its length takes more than a byte.
-func (a *appender) close(at int) {
-	length := uint64(len(a.b) - at)
-	if more := protowire.SizeVarint(length) - 1; more > 0 {
-		var room [9]byte
-		a.b = append(a.b, room[:more]...)
-		copy(a.b[at+more:], a.b[at:])
-	}
-	protowire.AppendVarint(a.b[:at-1], length)
-}
+func (a *appender) unknown(m proto.Message) { a.B = append(a.B, m.ProtoReflect().GetUnknown()...) }

@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/quotad/quotad/fsm/field"
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
@@ -34,7 +35,7 @@ func (Codec) MarshalAppend(to []byte, message any) ([]byte, error) {
 	if !ok {
 		return nil, errNotProto
 	}
-	a := appender{b: to}
+	a := appender{Appender: field.Appender{B: to}}
 	switch m := message.(type) {
 	case *quotav1.BatchRequest:
 		ok = m != nil && a.batchRequest(m)
@@ -44,7 +45,7 @@ func (Codec) MarshalAppend(to []byte, message any) ([]byte, error) {
 		ok = false
 	}
 	if ok {
-		return a.b, nil
+		return a.B, nil
 	}
 	return proto.MarshalOptions{}.MarshalAppend(to, m)
 }
