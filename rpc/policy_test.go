@@ -79,7 +79,7 @@ func TestLimitsOverTheWire(t *testing.T) {
 
 const applyChain = `{"quotas":[
 	{"name":"big","rate":{"limit":"1","per":"3600s"},"fallback":"small","policy":{"metering":true}},
-	{"name":"small","window":{"limit":"1000","every":"hour"},"policy":{"metering":true,"prediction":{"samples":3}}}]}`
+	{"name":"small","window":{"limit":"1000","every":"month"},"policy":{"metering":true,"prediction":{"samples":3}}}]}`
 
 // TestFallbackAndForecastOverTheWire: what stands in is named, what is predicted is told with each answer, and what holders
 // did is listed and shown to Prometheus.

@@ -17,6 +17,7 @@ func TestMain(m *testing.M) {
 
 // TestScripts runs the sessions in testdata/script: every subcommand against real processes on loopback. They catch
 // what a user or a script would see (output, exit codes, files, signals); faults of disk and network they do not make.
+// Their quotas are no windows of the calendar where amounts are compared: these go back when the hour ends.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
