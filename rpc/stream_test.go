@@ -8,11 +8,13 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/quotad/quotad/rpc"
 	"github.com/quotad/quotad/rpc/quotav1"
@@ -78,6 +80,57 @@ func nextEvent(t *testing.T, stream *connect.ServerStreamForClient[quotav1.Watch
 	}
 	t.Fatalf("the stream ended: %v", stream.Err())
 	return nil, nil
+}
+
+// TestManyEventsOfOneIndex: they come in several responses, each below what a client takes, and all but the last say that there is
+// more. Whoever asks for the index again is told all of them again.
+func TestManyEventsOfOneIndex(t *testing.T) {
+	n := newNodes(t, 1)[0]
+	api := quotav1connect.NewQuotaServiceClient(h2c(t), n.url)
+	if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas",
+		`{"quotas":[{"name":"t/core","slots":{"limit":1000000}}]}`); status != http.StatusOK {
+		t.Fatalf("%d %s", status, body)
+	}
+	const leases, most = 17_000, 8192
+	reserve := &quotav1.ReserveRequest{Holder: "crashed", Items: []*quotav1.Item{{Quota: "t/core"}}, Ttl: durationpb.New(time.Hour)}
+	commands := make([]*quotav1.Command, leases/5)
+	for i := range commands {
+		commands[i] = &quotav1.Command{Kind: &quotav1.Command_Reserve{Reserve: reserve}}
+	}
+	for range 5 {
+		if _, err := api.Batch(t.Context(), &quotav1.BatchRequest{Commands: commands}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	resumed, err := api.Reserve(t.Context(), &quotav1.ReserveRequest{Holder: "crashed", Items: reserve.Items, Resume: true})
+	if err != nil || resumed.GetLease() == nil {
+		t.Fatalf("%v %v", resumed, err)
+	}
+	for again := range 2 {
+		ctx, cancel := context.WithCancel(t.Context())
+		stream, err := api.Watch(ctx, &quotav1.WatchRequest{FromIndex: resumed.Meta.Index})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended := map[uint64]bool{}
+		var sizes []int
+		for more := true; more && stream.Receive(); more = stream.Msg().More {
+			if at := stream.Msg().Meta.Index; at != resumed.Meta.Index {
+				t.Fatalf("index %d, not %d", at, resumed.Meta.Index)
+			}
+			sizes = append(sizes, len(stream.Msg().Events))
+			for _, e := range stream.Msg().Events {
+				if e.Kind == quotav1.EventKind_EVENT_KIND_REVOKED {
+					ended[e.Lease] = true
+				}
+			}
+		}
+		if want := []int{most, most, leases + 1 - 2*most}; len(ended) != leases || !slices.Equal(sizes, want) {
+			t.Errorf("time %d: %d leases ended in responses of %v events, not %d in %v: %v", again, len(ended), sizes, leases, want, stream.Err())
+		}
+		cancel()
+		_ = stream.Close()
+	}
 }
 
 // TestWatchEndsTyped when its node drains.

@@ -15,6 +15,10 @@ import (
 // bookmarkEvery is how often a watcher hears how far the log is while nothing that it wants happens.
 const bookmarkEvery = time.Second
 
+// maxEventsTold bounds the events of one response, so that it stays far below maxAnswer however many an entry has, and however
+// long their names are: 8,192 of up to 700 bytes are below 6 MiB.
+const maxEventsTold = 8192
+
 // Watch implements QuotaService. Any node serves it, from what it has applied.
 func (s *quotaService) Watch(ctx context.Context, req *quotav1.WatchRequest, stream *connect.ServerStream[quotav1.WatchResponse]) error {
 	r := requestOf(ctx)
@@ -45,9 +49,17 @@ func (s *quotaService) Watch(ctx context.Context, req *quotav1.WatchRequest, str
 		}
 		res := &quotav1.WatchResponse{Meta: s.meta(r, at)}
 		for i := range events {
-			if wanted(&events[i], req, r.who) {
-				res.Events = append(res.Events, apiEvent(&events[i]))
+			if !wanted(&events[i], req, r.who) {
+				continue
 			}
+			if len(res.Events) == maxEventsTold {
+				res.More = true
+				if err := stream.Send(res); err != nil {
+					return err
+				}
+				res = &quotav1.WatchResponse{Meta: res.Meta}
+			}
+			res.Events = append(res.Events, apiEvent(&events[i]))
 		}
 		if len(events) > 0 && len(res.Events) == 0 && time.Since(told) < bookmarkEvery {
 			continue

@@ -285,6 +285,11 @@ func TestWatchStreams(t *testing.T) {
 		}
 		return message
 	}
+	partly := func(index uint64, leases ...uint64) *quotav1.WatchResponse {
+		message := told(index, leases...)
+		message.More = true
+		return message
+	}
 	for name, c := range map[string]struct {
 		from     uint64
 		messages []*quotav1.WatchResponse
@@ -300,6 +305,12 @@ func TestWatchStreams(t *testing.T) {
 		"half of an index": {1, []*quotav1.WatchResponse{told(3, 1), told(5, 2)}, Fail},
 		"another order":    {1, []*quotav1.WatchResponse{told(3, 1), told(5, 3, 2)}, Fail},
 		"another lease":    {1, []*quotav1.WatchResponse{told(3, 7)}, Fail},
+		"in parts":         {1, []*quotav1.WatchResponse{told(3, 1), partly(5, 2), told(5, 3), told(9, 4)}, ""},
+		"a part, cut off":  {1, []*quotav1.WatchResponse{told(3, 1), partly(5, 2)}, ""},
+		"a part twice":     {1, []*quotav1.WatchResponse{told(3, 1), partly(5, 2), partly(5, 2), told(5, 3)}, Fail},
+		"no second part":   {1, []*quotav1.WatchResponse{told(3, 1), partly(5, 2), told(9, 4)}, Fail},
+		"an empty part":    {1, []*quotav1.WatchResponse{told(3, 1), partly(5, 2, 3), told(5)}, Fail},
+		"after the whole":  {1, []*quotav1.WatchResponse{told(3, 1), partly(5, 2), told(5, 3), told(5, 3)}, Fail},
 	} {
 		f := &follower{v: &Verdict{}, rep: rep, indices: []uint64{3, 5, 9}, from: c.from}
 		for _, message := range c.messages {

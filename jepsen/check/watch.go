@@ -73,12 +73,25 @@ type follower struct {
 	from    uint64
 	// at is the index up to which all was told; 0: nothing yet.
 	at uint64
+	// part is what was told of an index of which there is more.
+	part *quotav1.WatchResponse
 }
 
 // next takes a message.
 func (f *follower) next(message *quotav1.WatchResponse) {
 	index := message.Meta.Index
 	f.v.Looked++
+	if f.part != nil {
+		if index != f.part.Meta.Index || len(message.Events) == 0 {
+			f.v.violate("%s: index %d comes before the rest of index %d", f.name, index, f.part.Meta.Index)
+		}
+		message.Events = append(f.part.Events, message.Events...)
+		f.part = nil
+	}
+	if message.More {
+		f.part = message
+		return
+	}
 	if f.at != 0 && (index < f.at || index == f.at && len(message.Events) > 0) {
 		f.v.violate("%s: index %d comes after %d", f.name, index, f.at)
 		return

@@ -42,7 +42,9 @@ func (w *worker) follow(ctx context.Context, service quotav1connect.QuotaService
 				break
 			}
 			w.seen.Write(&history.Seen{Watcher: name, Stream: number, From: from, Message: message, At: history.Now()})
-			next = stream.Msg().Meta.Index + 1
+			if next = stream.Msg().Meta.Index; !stream.Msg().More {
+				next++
+			}
 		}
 		err = errors.Join(err, stream.Err())
 	}

@@ -4241,13 +4241,15 @@ func (x *WatchRequest) GetHolder() string {
 	return ""
 }
 
-// WatchResponse carries all events of one index that fit the filter, or, as a bookmark, none.
+// WatchResponse carries the events of one index that fit the filter, or, as a bookmark, none.
 type WatchResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Where and when. Everything up to meta.index has been sent: resume from meta.index + 1.
+	// Where and when. Unless there is more, everything up to meta.index has been sent: resume from meta.index + 1.
 	Meta *Meta `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
-	// The events of that index, in their order.
-	Events        []*Event `protobuf:"bytes,2,rep,name=events,proto3" json:"events,omitempty"`
+	// The events of that index, in their order, up to 8,192 of them.
+	Events []*Event `protobuf:"bytes,2,rep,name=events,proto3" json:"events,omitempty"`
+	// The next response goes on with the same index: whoever has to resume before it came does so from meta.index.
+	More          bool `protobuf:"varint,3,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4294,6 +4296,13 @@ func (x *WatchResponse) GetEvents() []*Event {
 		return x.Events
 	}
 	return nil
+}
+
+func (x *WatchResponse) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
 }
 
 // Event is something that happened.
@@ -7483,10 +7492,11 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\n" +
 	"from_index\x18\x01 \x01(\x04R\tfromIndex\x12!\n" +
 	"\fquota_prefix\x18\x02 \x01(\tR\vquotaPrefix\x12\x16\n" +
-	"\x06holder\x18\x03 \x01(\tR\x06holder\"\\\n" +
+	"\x06holder\x18\x03 \x01(\tR\x06holder\"p\n" +
 	"\rWatchResponse\x12\"\n" +
 	"\x04meta\x18\x01 \x01(\v2\x0e.quota.v1.MetaR\x04meta\x12'\n" +
-	"\x06events\x18\x02 \x03(\v2\x0f.quota.v1.EventR\x06events\"\x99\x03\n" +
+	"\x06events\x18\x02 \x03(\v2\x0f.quota.v1.EventR\x06events\x12\x12\n" +
+	"\x04more\x18\x03 \x01(\bR\x04more\"\x99\x03\n" +
 	"\x05Event\x12'\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x13.quota.v1.EventKindR\x04kind\x12\x14\n" +
 	"\x05quota\x18\x02 \x01(\tR\x05quota\x12\x16\n" +
