@@ -1,15 +1,18 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"image/color"
 	"math"
+	"os"
 	"slices"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
+	"gonum.org/v1/plot/vg/vgsvg"
 
 	"github.com/quotad/quotad/cmd/quotad/internal/bench"
 )
@@ -31,6 +34,21 @@ func newPlot(title string) *plot.Plot {
 	p.Legend.Top = true
 	p.Legend.Padding = vg.Points(3)
 	return p
+}
+
+// save writes a plot as SVG, with room around it for who shows its text in a wider font than it was measured in.
+func save(p *plot.Plot, width, height vg.Length, path string) error {
+	const room = vg.Length(12)
+	image := vgsvg.New(width, height)
+	page := draw.New(image)
+	page.SetColor(p.BackgroundColor)
+	page.Fill(page.Path())
+	p.Draw(draw.Crop(page, room, -room, room, -room))
+	var text bytes.Buffer
+	if _, err := image.WriteTo(&text); err != nil {
+		return err
+	}
+	return os.WriteFile(path, text.Bytes(), 0o644) //nolint:gosec // a picture for everybody
 }
 
 // spread is a median and the extremes of the rounds.
@@ -83,7 +101,7 @@ func drawRates(r *bench.Results, path string) (drawn bool, err error) {
 	p.Legend.Left, p.Legend.Top = true, false // nobody is that slow with many callers
 	p.Legend.XOffs = vg.Points(24)
 	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = p.X.Min/1.5, p.X.Max*1.5, -0.5, float64(len(works))-0.5
-	return true, p.Save(vg.Points(720), vg.Points(90+45*float64(len(works))), path)
+	return true, save(p, vg.Points(720), vg.Points(90+45*float64(len(works))), path)
 }
 
 // drawLatencies draws latencies by percentile, of calls that arrive at the same rate for every system.
@@ -116,7 +134,7 @@ func drawLatencies(r *bench.Results, path string) (drawn bool, err error) {
 	if !drawn {
 		return false, nil // a logarithmic scale of nothing has no ends
 	}
-	return true, p.Save(vg.Points(720), vg.Points(360), path)
+	return true, save(p, vg.Points(720), vg.Points(360), path)
 }
 
 // nines is where a percentile is drawn: each nine more is as wide as the one before.

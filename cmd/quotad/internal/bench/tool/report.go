@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -107,10 +108,13 @@ func replaceMarked(path string, write func(*bytes.Buffer) error) error {
 	return os.WriteFile(path, out.Bytes(), 0o644) //nolint:gosec // a page for everybody
 }
 
+// places are the flags that say where something lay on the machine that measured.
+var places = regexp.MustCompile(` --(dir|results|quotad)[ =]\S+`)
+
 // writeTables writes everything but the plots.
 func writeTables(out *bytes.Buffer, r *bench.Results) {
 	m := r.Machine
-	fmt.Fprintf(out, "Made on %s by `%s`", r.Started.Format("2006-01-02"), r.Command)
+	fmt.Fprintf(out, "Made on %s by `%s`", r.Started.Format("2006-01-02"), places.ReplaceAllString(r.Command, ""))
 	if r.Commit != "" {
 		fmt.Fprintf(out, " at commit %s", r.Commit)
 	}

@@ -37,7 +37,7 @@ func result(t *testing.T, system, work string, round int, offered, perSecond flo
 
 func results(t *testing.T) *bench.Results {
 	t.Helper()
-	r := &bench.Results{Rounds: 2, Seconds: 4, Systems: []bench.SystemInfo{{Name: "quotad", Version: "q 1"}, {Name: "etcd", Version: "e 1"}, {Name: "etcd, plain put", Version: "e 1"}}}
+	r := &bench.Results{Command: "bin/bench run --dir /somewhere --rounds 2 --results=/else/where", Rounds: 2, Seconds: 4, Systems: []bench.SystemInfo{{Name: "quotad", Version: "q 1"}, {Name: "etcd", Version: "e 1"}, {Name: "etcd, plain put", Version: "e 1"}}}
 	for round := 1; round <= 2; round++ {
 		r.Runs = append(r.Runs,
 			result(t, "quotad", bench.OneCaller, round, 0, 500, 2000), result(t, "quotad", bench.Hot64, round, 0, 16_000, 4000),
@@ -73,7 +73,7 @@ func TestThePageIsWritten(t *testing.T) {
 		first = got
 	}
 	for _, want := range []string{
-		"before\n" + beginMark, endMark + "\nafter\n",
+		"by `bin/bench run --rounds 2`", "before\n" + beginMark, endMark + "\nafter\n",
 		"| 64 callers, one quota | etcd | ≥ 150 x | 160 x | yes |",
 		"| one caller, p50 | etcd, plain put | ≤ 1.1 x | 1.05 x | yes |",
 		"| a local take, one goroutine | golang.org/x/time/rate | ≤ 0.5 x | 0.375 x | yes |",
