@@ -111,8 +111,8 @@ func (n *nodes) add(base string) *node {
 	return added
 }
 
-// maxAnswer is the largest answer that is read, in bytes.
-const maxAnswer = 16 << 20
+// maxAnswer is the largest answer that is read, in bytes: as large as a node sends one.
+const maxAnswer = 128 << 20
 
 // order returns the nodes in the order in which to ask them, and whether the first of them is known to have led.
 func (n *nodes) order() (order []*node, led bool) {

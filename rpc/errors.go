@@ -141,7 +141,7 @@ func nodeError(err error) *connect.Error {
 		return newError(err.Error(), &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_TESTING_ONLY, NotAccepted: true})
 	case errors.Is(err, raftnode.ErrSlowWatcher):
 		return newError(err.Error(), &quotav1.ErrorInfo{
-			Reason: quotav1.Reason_REASON_SLOW_WATCHER, Hint: "resume from the last index that you have",
+			Reason: quotav1.Reason_REASON_SLOW_WATCHER, Hint: "resume after the last index that you have whole",
 		})
 	case errors.Is(err, raftnode.ErrWatchEnded):
 		return stoppingError()

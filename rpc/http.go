@@ -22,7 +22,7 @@ import (
 const (
 	maxMessage       = 4 << 20 // a Batch; other requests are far below maxBody
 	maxBody          = 1 << 20
-	maxAnswer        = 16 << 20
+	maxAnswer        = 128 << 20 // twice the largest that a request can ask for: a Batch whose results name 64 long quotas each
 	defaultReadBody  = 10 * time.Second
 	defaultWrite     = 30 * time.Second
 	maxHeader        = 16 << 10

@@ -29,7 +29,7 @@ const (
 // same, and the ledger counts each once.
 func TestEachCommandIsAppliedOnce(t *testing.T) {
 	nodes := newNodes(t, 3)
-	const quotas = `{"quotas":[{"name":"w","window":{"limit":1000000000,"every":"month"}},
+	const quotas = `{"quotas":[{"name":"w","rate":{"limit":1000000000,"per":"86400s"}},
 		{"name":"busy","slots":{"limit":1}},{"name":"mine","slots":{"limit":1000}}]}`
 	if status, body := post(t, nodes[0].url, "/quota.v1.AdminService/ApplyQuotas", quotas); status != http.StatusOK {
 		t.Fatalf("%d %s", status, body)

@@ -15,8 +15,8 @@ import (
 // bookmarkEvery is how often a watcher hears how far the log is while nothing that it wants happens.
 const bookmarkEvery = time.Second
 
-// maxEventsTold bounds the events of one response, so that it stays far below maxAnswer however many an entry has, and however
-// long their names are: 8,192 of up to 700 bytes are below 6 MiB.
+// maxEventsTold bounds the events of one response, however many an entry has, and however long their names are: 8,192 of up to
+// 700 bytes are below 6 MiB.
 const maxEventsTold = 8192
 
 // Watch implements QuotaService. Any node serves it, from what it has applied.
@@ -56,6 +56,9 @@ func (s *quotaService) Watch(ctx context.Context, req *quotav1.WatchRequest, str
 				res.More = true
 				if err := stream.Send(res); err != nil {
 					return err
+				}
+				if s.isDraining() {
+					return stoppingError()
 				}
 				res = &quotav1.WatchResponse{Meta: res.Meta}
 			}

@@ -28,15 +28,15 @@ func TestFields(t *testing.T) {
 	for _, n := range []int{0, 1, 126, 127, 128, 16_383, 16_384, 1<<21 - 1, 1 << 21} {
 		text := strings.Repeat("x", n)
 		a := field.Appender{B: []byte("before")}
-		outer := a.Open(2)
+		outer := a.Open(10)
 		a.Flag(1, true)
 		a.Flag(2, false)
-		a.Text(3, text)
+		a.Text(11, text)
 		inner := a.Open(4)
 		a.Text(5, text)
 		a.Close(inner)
 		a.Close(outer)
-		a.Flag(6, true)
+		a.Flag(15, true)
 
 		bytesOf := func(b []byte, number protowire.Number, content []byte) []byte {
 			return protowire.AppendBytes(protowire.AppendTag(b, number, protowire.BytesType), content)
@@ -46,9 +46,9 @@ func TestFields(t *testing.T) {
 		}
 		content, within := flag(nil, 1), []byte(nil)
 		if n > 0 {
-			content, within = bytesOf(content, 3, []byte(text)), bytesOf(nil, 5, []byte(text))
+			content, within = bytesOf(content, 11, []byte(text)), bytesOf(nil, 5, []byte(text))
 		}
-		want := flag(bytesOf([]byte("before"), 2, bytesOf(content, 4, within)), 6)
+		want := flag(bytesOf([]byte("before"), 10, bytesOf(content, 4, within)), 15)
 		if !bytes.Equal(a.B, want) || a.Bad {
 			t.Errorf("%d bytes of text: %d were appended, not the %d wanted; bad: %v", n, len(a.B), len(want), a.Bad)
 		}

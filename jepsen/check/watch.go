@@ -71,31 +71,49 @@ type follower struct {
 	indices []uint64
 	name    string
 	from    uint64
-	// at is the index up to which all was told; 0: nothing yet.
+	// at is the index of the last message, up to which all was told unless there is more; 0: nothing yet.
 	at uint64
-	// part is what was told of an index of which there is more.
-	part *quotav1.WatchResponse
+	// told is how many events of at were told, where there is more of them.
+	told int
 }
 
 // next takes a message.
 func (f *follower) next(message *quotav1.WatchResponse) {
-	index := message.Meta.Index
+	index, got := message.Meta.Index, message.Events
+	want := f.rep.happened[index]
 	f.v.Looked++
-	if f.part != nil {
-		if index != f.part.Meta.Index || len(message.Events) == 0 {
-			f.v.violate("%s: index %d comes before the rest of index %d", f.name, index, f.part.Meta.Index)
-		}
-		message.Events = append(f.part.Events, message.Events...)
-		f.part = nil
-	}
-	if message.More {
-		f.part = message
+	switch {
+	case f.told > 0 && (index != f.at || len(got) == 0):
+		f.v.violate("%s: index %d comes before the rest of index %d", f.name, index, f.at)
 		return
-	}
-	if f.at != 0 && (index < f.at || index == f.at && len(message.Events) > 0) {
+	case f.told > 0:
+		want = want[min(f.told, len(want)):]
+	case f.at != 0 && (index < f.at || index == f.at && len(got) > 0):
 		f.v.violate("%s: index %d comes after %d", f.name, index, f.at)
 		return
+	case f.at == index:
+		want = nil // a bookmark of what was told already
+	default:
+		f.holes(index)
 	}
+	first := f.at == 0
+	f.at = index
+	if message.More {
+		if len(got) == 0 || len(got) >= len(want) {
+			f.v.violate("%s: index %d: more is promised after %d events, of %d that were left", f.name, index, len(got), len(want))
+		}
+		f.told += len(got)
+		want = want[:min(len(got), len(want))]
+	} else {
+		f.told = 0
+	}
+	if why := differentEvents(want, got); why != "" && (len(got) > 0 || !first) {
+		f.v.violate("%s: index %d: %s", f.name, index, why)
+	}
+}
+
+// holes checks that nothing happened between what was told and an index.
+func (f *follower) holes(index uint64) {
 	begin := f.at + 1
 	if f.at == 0 {
 		begin = f.from
@@ -107,14 +125,6 @@ func (f *follower) next(message *quotav1.WatchResponse) {
 	for ; position < len(f.indices) && f.indices[position] < index; position++ {
 		f.v.violate("%s: the events of index %d are missing before index %d", f.name, f.indices[position], index)
 	}
-	want := f.rep.happened[index]
-	if len(message.Events) == 0 && f.at == index {
-		want = nil // a bookmark of what was told already
-	}
-	if why := differentEvents(want, message.Events); why != "" && (len(message.Events) > 0 || f.at != 0) {
-		f.v.violate("%s: index %d: %s", f.name, index, why)
-	}
-	f.at = index
 }
 
 func differentEvents(want []fsm.Event, got []*quotav1.Event) string {

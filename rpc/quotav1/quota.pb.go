@@ -4248,7 +4248,8 @@ type WatchResponse struct {
 	Meta *Meta `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
 	// The events of that index, in their order, up to 8,192 of them.
 	Events []*Event `protobuf:"bytes,2,rep,name=events,proto3" json:"events,omitempty"`
-	// The next response goes on with the same index: whoever has to resume before it came does so from meta.index.
+	// The next response goes on with the same index: whoever has to resume before it came does so from meta.index, as long as
+	// its events are kept.
 	More          bool `protobuf:"varint,3,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -69,7 +69,7 @@ func writePage(path string, r *bench.Results) error {
 		draw       func(r *bench.Results, path string) (drawn bool, err error)
 	}{
 		{"performance-rates.svg", "Decisions per second of callers that wait for their answers; the dot is the median, the line goes from the slowest to the fastest round", drawRates},
-		{"performance-latencies.svg", "Latency of 64 callers' calls on 1,000 quotas that arrive at the same rate everywhere, by percentile", drawLatencies},
+		{"performance-latencies.svg", "Latency of 64 callers' calls on 1,000 quotas that arrive at the same rate everywhere, by percentile of all rounds together (the table above has medians of the rounds)", drawLatencies},
 	}
 	return replaceMarked(path, func(out *bytes.Buffer) error {
 		writeTables(out, r)

@@ -1,0 +1,54 @@
+package rpc_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/quotad/quotad/rpc/quotav1"
+	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
+)
+
+// TestTheLargestAnswer is of a Batch that names 64 quotas with names of 200 bytes in each result. One whose answer was too large would
+// have had its effect, and its caller would not know which. A third of what a Batch may have tells how large the whole would be.
+func TestTheLargestAnswer(t *testing.T) {
+	const quotas, commands, most = 64, 1400, 4096
+	n := newNodes(t, 1)[0]
+	var definitions []*quotav1.Quota
+	var items []*quotav1.Item
+	for i := range quotas {
+		name := fmt.Sprintf("%s%02d", strings.Repeat("q", 198), i)
+		definitions = append(definitions, &quotav1.Quota{Name: name, Rule: &quotav1.Quota_Rate{Rate: &quotav1.Rate{Limit: 1 << 40, Per: durationpb.New(time.Hour)}}})
+		items = append(items, &quotav1.Item{Quota: name, Amount: new(int64(1) << 39)})
+	}
+	if _, err := quotav1connect.NewAdminServiceClient(h2c(t), n.url).ApplyQuotas(t.Context(), &quotav1.ApplyQuotasRequest{Quotas: definitions}); err != nil {
+		t.Fatal(err)
+	}
+	api := quotav1connect.NewQuotaServiceClient(http.DefaultClient, n.url, connect.WithAcceptCompression("gzip", nil, nil))
+	granted, err := api.Reserve(t.Context(), &quotav1.ReserveRequest{Holder: "h", Items: items})
+	if err != nil || granted.GetLease() == nil {
+		t.Fatalf("%v %v", granted, err)
+	}
+	batch := &quotav1.BatchRequest{Commands: make([]*quotav1.Command, commands)}
+	for i := range batch.Commands { // the same operation again and again is answered as at first
+		batch.Commands[i] = &quotav1.Command{Kind: &quotav1.Command_Consume{Consume: &quotav1.ConsumeRequest{
+			Lease: granted.GetLease().Id, Fence: granted.GetLease().Fence, Op: 1,
+		}}}
+	}
+	res, err := api.Batch(t.Context(), batch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if last := res.Results[commands-1].GetConsume().GetOperation(); len(last.GetItems()) != quotas {
+		t.Errorf("the last of %d results: %v", len(res.Results), last)
+	}
+	if size := proto.Size(res) / commands * most; size < 50<<20 || size > 64<<20 {
+		t.Errorf("%d bytes for %d commands; docs/api.md says 64 MiB at most", size, most)
+	}
+}
