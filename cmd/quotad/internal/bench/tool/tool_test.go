@@ -184,14 +184,17 @@ func TestCheck(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct {
-		was   float64
-		fails bool
-	}{"the same": {2, false}, "a little slower": {1.9, false}, "slower": {1.7, true}, "much faster": {4, false}, "no baseline": {0, true}} {
+		was, most float64
+		fails     bool
+	}{
+		"the same": {2, 2, false}, "a little slower": {1.9, 1.9, false}, "slower": {1.7, 1.8, true}, "much faster": {4, 4, false},
+		"no slower than a round was": {1.7, 2.1, false}, "no baseline": {0, 0, true},
+	} {
 		stored, err := readBaselines(path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		stored[all[0].key()] = baseline{Ratio: c.was}
+		stored[all[0].key()] = baseline{Ratio: c.was, Least: c.was, Most: c.most}
 		var out bytes.Buffer
 		if err := judge(&out, all, stored, now); (err != nil) != c.fails {
 			t.Errorf("%s: %v\n%s", name, err, out.String())
