@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -127,9 +128,10 @@ func BenchmarkCrowd(b *testing.B) {
 	}
 }
 
-// BenchmarkCrowdEnds lets everything in such a state fall due at once, after it was written to a snapshot and restored.
+// BenchmarkCrowdEnds lets everything in such a state, and in one that nobody waits in, fall due at once, after it was written to
+// a snapshot and restored.
 func BenchmarkCrowdEnds(b *testing.B) {
-	for _, s := range crowds {
+	for _, s := range append(slices.Clone(crowds), size{100_000, 1_000_000, 100_000, 0}) {
 		b.Run(s.String(), func(b *testing.B) {
 			for b.Loop() {
 				c := newCrowd(s)
