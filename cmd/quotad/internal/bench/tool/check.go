@@ -64,8 +64,8 @@ func checkCommand() *cobra.Command {
 		Use:   "check",
 		Short: "Run the benchmarks that are watched, and say which became slower",
 		Long: `Runs Go benchmarks in several rounds, each beside a reference that owes nothing to quotad. The median of the rounds' ratios is
-compared with the stored one; a ratio that grew by more than its slack, and is above all rounds of the stored one, is a failure. On a machine that does other work too
-nothing of it means anything.`,
+compared with the stored one; a ratio that grew by more than its slack, and is above all rounds of the stored one, is a failure.
+On a machine that does other work too nothing of it means anything.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ratios, err := measureRatios(cmd.Context(), watched, rounds, goBenchmarks(root, benchtime))
@@ -220,7 +220,7 @@ func writeBaselines(path string, ratios map[string]baseline) error {
 }
 
 // judge prints all ratios, and fails if one grew by more than its slack and beyond the baseline's rounds, or has no baseline. The
-// same build, measured twice within the hour, had medians of 78 and 91 for one that lay between 62 and 99.
+// same build, measured twice within the hour, had medians of 78 and 91 for a ratio whose rounds lay between 62 and 99.
 func judge(out io.Writer, all []comparison, stored, now map[string]baseline) error {
 	rows := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
 	_, _ = fmt.Fprintln(rows, "BENCHMARK\tBESIDE\tBASELINE\tNOW\tCHANGE\t")
