@@ -43,9 +43,10 @@ run: build ## build quotad and show nine agents sharing one API key on a three-n
 build: ## build bin/quotad
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/quotad ./cmd/quotad
 
+# Three packages at a time, also on two processors: many tests wait for time to pass.
 .PHONY: test
 test: ## all quick tests, with the race detector (minutes)
-	$(GO) test -race -short -timeout 8m $(TESTFLAGS) $(PACKAGES)
+	$(GO) test -race -short -p 3 -timeout 8m $(TESTFLAGS) $(PACKAGES)
 
 .PHONY: test-long
 test-long: ## every test, the long ones too, with the race detector

@@ -58,11 +58,14 @@ func classify(err error) (outcome, error) {
 	return unknown, &UnknownOutcomeError{Err: err}
 }
 
+// noRoom tells whether the leader's disk or memory is full: it stays so for long, and nobody else will take the command.
+func noRoom(err error) bool { return errors.Is(err, DiskFull) || errors.Is(err, MemoryFull) }
+
 // classifyInfo does the same for an error that carries quotad's own detail.
 func classifyInfo(info *quotav1.ErrorInfo, message string) (outcome, error) {
 	reason := Reason(info.GetReason())
 	switch reason {
-	case NoLeader, Overloaded, TooManyInFlight, DiskFull:
+	case NoLeader, Overloaded, TooManyInFlight, DiskFull, MemoryFull:
 		return notAccepted, &NotAcceptedError{Reason: reason, Err: errors.New(message), leader: info.GetLeaderAddress()}
 	case Stopping, Canceled:
 		// Both are said of what never began, with a mark, and of what may go on, without.
@@ -70,6 +73,15 @@ func classifyInfo(info *quotav1.ErrorInfo, message string) (outcome, error) {
 			return notAccepted, &NotAcceptedError{Reason: reason, Err: errors.New(message)}
 		}
 		return unknown, &UnknownOutcomeError{Reason: reason, Err: errors.New(message)}
+	case CallerBudget, BudgetFull:
+		// Of calls, and of stored results, which acknowledgements free, there may be some again at once. A session's number
+		// keeps any other such answer, and a session that cannot be opened now cannot be in a moment.
+		refused := &NotAcceptedError{Reason: reason, Err: errors.New(message)}
+		if info.GetNotAccepted() || info.GetBudget() == resultBudget {
+			return notAccepted, refused
+		}
+		refused.final = true
+		return answered, refused
 	case UnknownOutcome, Internal, 0:
 		return unknown, &UnknownOutcomeError{Reason: reason, Err: errors.New(message)}
 	default:
@@ -79,6 +91,9 @@ func classifyInfo(info *quotav1.ErrorInfo, message string) (outcome, error) {
 		}
 	}
 }
+
+// resultBudget is the name of the budget of stored results.
+const resultBudget = "result_bytes"
 
 // errorInfo returns an error's detail, nil where it has none.
 func errorInfo(err *connect.Error) *quotav1.ErrorInfo {
@@ -147,7 +162,7 @@ func race[T any](ctx context.Context, c *Client, p patience, send sender[T]) (la
 			if a.err == nil {
 				c.nodes.lead(a.node)
 			}
-			if a.outcome == answered || errors.Is(a.err, Overloaded) || errors.Is(a.err, DiskFull) {
+			if a.outcome == answered || errors.Is(a.err, Overloaded) || noRoom(a.err) || errors.Is(a.err, CallerBudget) {
 				// A leader that takes nothing more is the leader all the same: nobody else will take it.
 				return a, doubt || running > 0
 			}

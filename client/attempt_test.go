@@ -53,6 +53,9 @@ func TestEveryErrorHasOneOfThreeOutcomes(t *testing.T) {
 		{"stopping", reason(Stopping), notAccepted},
 		{"disk full", reason(DiskFull), notAccepted},
 		{"too many in flight", reason(TooManyInFlight), notAccepted},
+		{"no room for a result", detailed(connect.CodeResourceExhausted, &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_CALLER_BUDGET, Budget: "result_bytes"}), notAccepted},
+		{"too many calls", reason(CallerBudget), notAccepted},
+		{"too many sessions", detailed(connect.CodeResourceExhausted, &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_CALLER_BUDGET, Budget: "sessions"}), answered},
 		{"unknown outcome", reason(UnknownOutcome), unknown},
 		{"internal", reason(Internal), unknown},
 		{"no reason", reason(0), unknown},
@@ -70,7 +73,7 @@ func TestEveryErrorHasOneOfThreeOutcomes(t *testing.T) {
 			var refused *NotAcceptedError
 			var doubt *UnknownOutcomeError
 			var wrong *RequestError
-			typed := map[outcome]bool{answered: errors.As(err, &wrong) || err == nil, notAccepted: errors.As(err, &refused), unknown: errors.As(err, &doubt)}
+			typed := map[outcome]bool{answered: errors.As(err, &wrong) || errors.As(err, &refused) && refused.final || err == nil, notAccepted: errors.As(err, &refused), unknown: errors.As(err, &doubt)}
 			if !typed[got] {
 				t.Errorf("outcome %d has the type %T", got, err)
 			}

@@ -124,6 +124,39 @@ func TestAnAnswerThatGotLostIsAskedForAgainUnderTheSameNumber(t *testing.T) {
 	})
 }
 
+// TestSession_AcknowledgesNoRequestInFlight: a request whose answer got lost is still asked for when a later one has come and gone.
+func TestSession_AcknowledgesNoRequestInFlight(t *testing.T) {
+	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+		cluster.AfterBatch(0, func() { cluster.Break(0, fakequota.Mute) })
+		first := make(chan error)
+		go func() {
+			_, err := c.Reserve(within(t, 30*time.Second), ReserveRequest{Items: one("t/core", 7)})
+			first <- err
+		}()
+		synctest.Wait()
+		if cluster.Executed("reserve") != 1 {
+			t.Fatal("the first request was not carried out")
+		}
+		cluster.Break(0, fakequota.Healthy)
+		for range 3 { // each acknowledges what is done with
+			if _, err := c.Reserve(within(t, 30*time.Second), ReserveRequest{Items: one("t/core", 1)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		select {
+		case err := <-first:
+			t.Fatalf("the first request was not in flight meanwhile: %v", err)
+		default:
+		}
+		if err := <-first; err != nil {
+			t.Errorf("the first request: %v", err)
+		}
+		if taken(cluster) != 10 || cluster.Executed("reserve") != 4 {
+			t.Errorf("%d taken by %d Reserves", taken(cluster), cluster.Executed("reserve"))
+		}
+	})
+}
+
 func TestConcurrentCallsTravelTogether(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		var wg sync.WaitGroup
@@ -219,6 +252,43 @@ func TestExpiredSessions(t *testing.T) {
 			var doubt *UnknownOutcomeError
 			if !errors.As(err, &doubt) || !errors.Is(err, UnknownSession) {
 				t.Errorf("got %v", err)
+			}
+		})
+	})
+}
+
+// TestBudgets_AreToldAtOnce: a caller that has its part hears of it at once, by name, and not that the cluster is away; what it
+// has it can give back.
+func TestBudgets_AreToldAtOnce(t *testing.T) {
+	t.Run("no session", func(t *testing.T) {
+		virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+			cluster.Break(0, fakequota.Spent)
+			start := time.Now()
+			_, err := c.Reserve(context.Background(), ReserveRequest{Items: one("t/core", 1)})
+			var refused *NotAcceptedError
+			if !errors.As(err, &refused) || !errors.Is(err, CallerBudget) || errors.Is(err, ErrClusterAway) || time.Since(start) > time.Second {
+				t.Errorf("%v after %v", err, time.Since(start))
+			}
+			cluster.Break(0, fakequota.Healthy)
+			if _, err := c.Reserve(context.Background(), ReserveRequest{Items: one("t/core", 1)}); err != nil {
+				t.Error(err)
+			}
+		})
+	})
+	t.Run("no lease", func(t *testing.T) {
+		virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+			lease, err := c.Reserve(context.Background(), ReserveRequest{Items: one("t/core", 1)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			cluster.Break(0, fakequota.Spent)
+			_, err = c.Reserve(context.Background(), ReserveRequest{Items: one("t/core", 1)})
+			var refusal *RefusalError
+			if !errors.As(err, &refusal) || !errors.Is(err, CallerBudget) || refusal.Budget != "leases" || refusal.RetryAfter <= 0 {
+				t.Errorf("%v", err)
+			}
+			if _, err := lease.Release(context.Background()); err != nil {
+				t.Error(err)
 			}
 		})
 	})

@@ -34,6 +34,8 @@ type NotAcceptedError struct {
 	Err error
 
 	leader string
+	// final: the cluster answered so, and would again: nothing is to be gained by sending it once more at once.
+	final bool
 }
 
 // Error implements error.
@@ -100,6 +102,8 @@ type RefusalError struct {
 	Forecast *Forecast
 	// BackPressure is how the holder's workflow stands; nil: it is in none, or nothing in it is limited.
 	BackPressure *BackPressure
+	// Budget is what callers share of which there is no more, with CallerBudget and BudgetFull.
+	Budget string
 }
 
 // Error implements error.

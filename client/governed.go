@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"io"
 	"net/http"
 	"net/http/httptrace"
 	"sync"
@@ -57,6 +58,9 @@ type governed struct {
 	refusal error
 	severed bool
 	settled bool
+	// called: the base has the request. told: it carries httptrace, so that what it hands to no connection was not written. A
+	// base that tells nothing may have written whatever it was given.
+	called, told bool
 	// reporting: a report is on its way. It names the lease, so what ends the lease is parked until it has arrived.
 	reporting bool
 	parked    []*command
@@ -75,8 +79,7 @@ func (t *Transport) attempt(request *http.Request, call Call) (*http.Response, *
 		}
 		return nil, nil, err
 	}
-	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: g.gotConn, WroteHeaders: g.wroteHeaders})
-	response, err := t.base.RoundTrip(request.WithContext(traced))
+	response, err := g.roundTrip(request)
 	if err != nil {
 		g.settle(nil)
 		if lost := context.Cause(ctx); lost != nil && request.Context().Err() == nil {
@@ -94,6 +97,38 @@ func (t *Transport) attempt(request *http.Request, call Call) (*http.Response, *
 	l := g.observe(response)
 	g.govern(response)
 	return response, l, nil
+}
+
+// roundTrip has the base send the request, and hooks what tells whether it was written.
+func (g *governed) roundTrip(request *http.Request) (*http.Response, error) {
+	if g.ctx.Err() != nil {
+		if request.Body != nil {
+			_ = request.Body.Close()
+		}
+		return nil, context.Cause(g.ctx)
+	}
+	g.mu.Lock()
+	g.called = true
+	g.mu.Unlock()
+	traced := request.WithContext(httptrace.WithClientTrace(g.ctx, &httptrace.ClientTrace{
+		GetConn: g.getConn, GotConn: g.gotConn, WroteHeaders: g.wroteHeaders, WroteRequest: g.wroteRequest,
+	}))
+	if request.Body != nil && request.Body != http.NoBody {
+		traced.Body = sentBody{request.Body, g}
+	}
+	return g.transport.base.RoundTrip(traced)
+}
+
+// sentBody notes that a base reads the body of a request.
+type sentBody struct {
+	io.ReadCloser
+	governed *governed
+}
+
+// Read implements io.Reader.
+func (b sentBody) Read(p []byte) (int, error) {
+	b.governed.bodyRead()
+	return b.ReadCloser.Read(p)
 }
 
 // ask gets an allowance from the cluster.
@@ -146,6 +181,34 @@ func (g *governed) last() *allowance {
 	return g.allowances[len(g.allowances)-1]
 }
 
+// getConn runs before a connection is looked for: the base carries httptrace.
+func (g *governed) getConn(string) {
+	g.mu.Lock()
+	g.told = true
+	g.mu.Unlock()
+}
+
+// bodyRead runs when the base reads the request's body. Once it has looked for a connection, it reads to write, whether or
+// not it tells of the connection; before that it may only buffer.
+func (g *governed) bodyRead() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.told && g.refusal == nil {
+		g.allowances[len(g.allowances)-1].handed = true
+	}
+}
+
+// wroteRequest runs when a request was written, or could not be written whole.
+func (g *governed) wroteRequest(info httptrace.WroteRequestInfo) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.told = true
+	if a := g.allowances[len(g.allowances)-1]; !g.severed && info.Err == nil && !a.written {
+		a.written = true
+		g.transport.written.Add(1)
+	}
+}
+
 // gotConn runs before each write, in the goroutine that is about to write: the first one, and any that net/http adds
 // because a kept connection had died. A write whose allowance is used up or too old needs another one first; if there is
 // none that arrives in time, the connection is closed, so that nothing can be written.
@@ -186,6 +249,7 @@ const maxAsked = 3
 func (g *governed) ready(a *allowance) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.told = true
 	if a.written || !a.live() {
 		return false
 	}
@@ -301,8 +365,8 @@ func (g *governed) settlement(a *allowance, used []Item, surplus int64) *command
 		return a.lease.release()
 	}
 	s := Settlement{Final: true, Release: true}
-	switch {
-	case !a.handed && !a.written && time.Now().Before(op.SpendBy()):
+	switch untold := g.called && !g.told; {
+	case !untold && !a.handed && !a.written && time.Now().Before(op.SpendBy()):
 		s = Settlement{Unspent: op.Items(), Release: true}
 	case surplus > 0:
 		for _, item := range op.items {
@@ -325,7 +389,7 @@ func (g *governed) settlement(a *allowance, used []Item, surplus int64) *command
 func (g *governed) observe(response *http.Response) *limit {
 	t := g.transport
 	body := peek(response, t.settings.dialect)
-	said := t.settings.dialect.Observe(time.Now(), response.StatusCode, response.Header, body)
+	said := t.settings.dialect.ObserveAnswer(time.Now(), response.StatusCode, response.Header, body)
 	for _, s := range said {
 		t.malformed.Add(uint64(s.Malformed))
 	}

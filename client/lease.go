@@ -37,8 +37,14 @@ type Lease struct {
 	dead      chan struct{}
 	cause     error
 	watch     *time.Timer
-	deaths    map[int]func(error)
-	nextDeath int
+	// itemClosed is closed when the first item has, closed names them, itemEnds are those of which the grant named the end.
+	itemClosed chan struct{}
+	anyClosed  bool
+	closed     []string
+	itemEnds   []itemEnd
+	itemTimer  *time.Timer
+	deaths     map[int]func(error)
+	nextDeath  int
 }
 
 func newLease(c *Client, granted *quotav1.Lease, at stamp) *Lease {
@@ -47,13 +53,19 @@ func newLease(c *Client, granted *quotav1.Lease, at stamp) *Lease {
 		client: c, id: granted.GetId(), fence: granted.GetFence(), class: Class(granted.GetClass()), items: grantedOf(granted.GetItems()),
 		instead: standIns(granted.GetItems()), forecast: forecastOf(granted.GetForecast()),
 		ttl:      max(durationOf(granted.GetAskedTtl(), 0), left),
-		pressure: backPressureOf(granted.GetBackPressure()), nextOp: 1, doneBelow: 1, settled: map[uint64]struct{}{}, dead: make(chan struct{}), deaths: map[int]func(error){},
+		pressure: backPressureOf(granted.GetBackPressure()), nextOp: 1, doneBelow: 1, settled: map[uint64]struct{}{}, dead: make(chan struct{}), itemClosed: make(chan struct{}), deaths: map[int]func(error){},
 	}
 	l.renewed = at.sent
 	l.deadline = l.moment(at.deadline(left))
 	if op := granted.GetOperation(); op != nil {
 		l.nextOp = 2
 		l.first = newOperation(l, op, at)
+	} else {
+		for _, item := range granted.GetItems() {
+			if end := durationOf(item.GetExpiresIn(), left); end < left {
+				l.itemEnds = append(l.itemEnds, itemEnd{quota: item.GetQuota(), at: l.moment(at.deadline(end))})
+			}
+		}
 	}
 	return l
 }
@@ -231,6 +243,10 @@ func (l *Lease) die(cause error) {
 	if l.watch != nil {
 		l.watch.Stop()
 	}
+	if l.itemTimer != nil {
+		l.itemTimer.Stop()
+	}
+	l.tellClosedLocked()
 	deaths := l.deaths
 	l.deaths = nil
 	close(l.dead)
@@ -241,7 +257,8 @@ func (l *Lease) die(cause error) {
 }
 
 // Consume makes held amounts spendable as one operation; without items, all that is held. Consume before you spend. A
-// *RefusalError is the cluster's no.
+// *RefusalError is the cluster's no. Once the window of an item has closed, a Consume without items consumes nothing and
+// fails with [ItemClosed]: what was held of it is void. Take a new lease then.
 func (l *Lease) Consume(ctx context.Context, items ...Item) (*Operation, error) {
 	ctx, done, err := l.client.begin(ctx, 0)
 	if err != nil {
@@ -321,6 +338,9 @@ func (l *Lease) renewal(ttl time.Duration) *command {
 // prolong takes over the deadline that a renewal answered. A shorter one than before is taken, too: it was asked for.
 func (l *Lease) prolong(cmd *command) {
 	left := durationOf(cmd.result.GetRenew().GetExpiresIn(), 0)
+	if closed := cmd.result.GetRenew().GetClosed(); len(closed) > 0 {
+		l.closeItems(closed...)
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if cmd.stamp.sent.Before(l.renewed) {
@@ -372,8 +392,11 @@ func (l *Lease) run(ctx context.Context, cmd *command) error {
 	return err
 }
 
-// learn ends the lease where the cluster says that its fence is dead.
+// learn ends the lease where the cluster says that its fence is dead, and notes an item that has closed.
 func (l *Lease) learn(err error) {
+	if quota, ok := closedItemOf(err); ok {
+		l.closeItems(quota)
+	}
 	if errors.Is(err, StaleFence) || errors.Is(err, NeverIssued) {
 		l.die(err)
 	}

@@ -240,6 +240,35 @@ func TestReservation(t *testing.T) {
 	})
 }
 
+// TestReservation_CancelAddsToNoOtherBatch: units go back to the batch that they are of. Where that is over, another batch must
+// not grow by them: they were never consumed as part of it.
+func TestReservation_CancelAddsToNoOtherBatch(t *testing.T) {
+	virtual(t, 1, func(t *testing.T, _ *fakequota.Cluster, c *Client) {
+		limiter := c.Limiter("t/core", Holders(1))
+		batch := func() {
+			for range 30 {
+				_ = limiter.Wait(context.Background())
+			}
+			synctest.Wait()
+		}
+		batch()
+		old := limiter.ReserveN(2)
+		if !old.OK() {
+			t.Fatal("there is no first batch")
+		}
+		pass(3 * time.Second)
+		batch()
+		before := limiter.Stats()
+		if before.Batches < 2 || before.Left == 0 {
+			t.Fatalf("there is no second batch: %+v", before)
+		}
+		old.Cancel()
+		if after := limiter.Stats(); after.Left != before.Left || after.Forfeited != before.Forfeited+2 || after.Spent != before.Spent-2 {
+			t.Errorf("before Cancel %+v, after it %+v", before, after)
+		}
+	})
+}
+
 func TestWaitersAreServedInTheClustersOrderWhenItIsExhausted(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		cluster.Set("t/core", fakequota.Quota{Usable: 10})

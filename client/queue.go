@@ -256,6 +256,17 @@ func (c *Client) exchange(ctx context.Context, batch []*command) []*command {
 // failed deals with an error of a whole batch.
 func (c *Client) failed(ctx context.Context, batch []*command, how outcome, doubt bool, err error) []*command {
 	var wrong *RequestError
+	if refused, ok := errors.AsType[*NotAcceptedError](err); ok && refused.final {
+		c.note(nil)
+		c.finishAll(batch, func(cmd *command) error {
+			if cmd.doubt {
+				c.counters.unknown.Add(1)
+				return &UnknownOutcomeError{Reason: refused.Reason, Err: refused.Err}
+			}
+			return err
+		})
+		return nil
+	}
 	if !errors.As(err, &wrong) {
 		c.note(err)
 		for _, cmd := range batch {
@@ -302,7 +313,7 @@ func (c *Client) decide(cmd *command, result *quotav1.CommandResult, at stamp) b
 	how, err := classifyInfo(failure.GetInfo(), failure.GetMessage())
 	// A full disk stays full for long, and its leader leads all the same: the caller hears of it at once, unless an earlier
 	// attempt may have had an effect.
-	if final := errors.Is(err, DiskFull) && !cmd.doubt; how != answered && !final {
+	if final := noRoom(err) && !cmd.doubt; how != answered && !final {
 		cmd.trouble = err
 		cmd.doubt = cmd.doubt || how == unknown
 		return false

@@ -139,7 +139,7 @@ func (c *Client) identity(ctx context.Context) (*command, error) {
 		if err == nil {
 			return cmd, nil
 		}
-		if _, wrong := errors.AsType[*RequestError](err); wrong || errors.Is(err, TooManyInFlight) {
+		if _, wrong := errors.AsType[*RequestError](err); wrong || errors.Is(err, TooManyInFlight) || errors.Is(err, CallerBudget) {
 			return nil, err
 		}
 		if pause.wait(ctx); ctx.Err() != nil {
@@ -335,7 +335,7 @@ func insist[T any](ctx context.Context, c *Client, send sender[T]) (attempt[T], 
 			failed = a.err
 			c.note(a.err)
 		}
-		if errors.Is(a.err, DiskFull) && !inDoubt {
+		if noRoom(a.err) && !inDoubt {
 			return a, a.err
 		}
 		if pause.wait(ctx); ctx.Err() == nil {

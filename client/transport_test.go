@@ -385,7 +385,10 @@ func TestWhatGitHubSaysIsReported(t *testing.T) {
 		counts := http.Header{}
 		counts.Set("X-RateLimit-Limit", "5000")
 		counts.Set("X-RateLimit-Remaining", "4200")
-		counts.Set("X-RateLimit-Reset", fmt.Sprint(time.Now().Add(time.Hour).Unix()))
+		// This machine's clock is 20 minutes ahead of the provider's.
+		theirs := time.Now().Add(-20 * time.Minute)
+		counts.Set("Date", theirs.UTC().Format(http.TimeFormat))
+		counts.Set("X-RateLimit-Reset", fmt.Sprint(theirs.Add(time.Hour).Unix()))
 		counts.Set("X-RateLimit-Resource", "core")
 		base, _ := answers(func(*http.Request) *http.Response { return respond(200, counts, "") })
 		client := &http.Client{Transport: NewTransport(c, base, GitHub())}
@@ -403,8 +406,20 @@ func TestWhatGitHubSaysIsReported(t *testing.T) {
 		}
 		s := reports[0].GetSignals()[0]
 		if s.GetQuota() != "github/core" || s.GetCause() != quotav1.Cause_CAUSE_OK || s.GetLimit() != 5_000 || s.GetRemaining() != 4_200 ||
-			s.GetResetAfter().AsDuration() != time.Hour || s.GetResetResolution().AsDuration() != time.Second {
+			s.GetResetAfter().AsDuration() != time.Hour || s.GetResetResolution().AsDuration() != 2*time.Second {
 			t.Errorf("reported %v", s)
+		}
+		// Without a Date nobody knows by whose clock the reset is that moment.
+		counts.Del("Date")
+		<-time.After(2 * time.Second) // of virtual time
+		response, err := client.Get("https://api.github.com/repos/a/b")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = response.Body.Close()
+		synctest.Wait()
+		if reports = cluster.Reports(); len(reports) != 2 || reports[1].GetSignals()[0].ResetAfter != nil || reports[1].GetSignals()[0].GetRemaining() != 4_200 {
+			t.Errorf("reported %v", reports)
 		}
 		if cluster.Leases() != 0 {
 			t.Errorf("%d leases are left", cluster.Leases())

@@ -64,7 +64,7 @@ func refusalOf(r *quotav1.Refusal) *RefusalError {
 	return &RefusalError{
 		Reason: Reason(r.GetReason()), Quota: r.GetQuota(), RetryAfter: durationOf(r.GetRetryAfter(), -1), Zone: Zone(r.GetZone()),
 		Advice: r.GetAdvice(), Available: r.GetAvailable(), Ahead: r.GetAhead(), Forecast: forecastOf(r.GetForecast()),
-		BackPressure: backPressureOf(r.GetBackPressure()),
+		BackPressure: backPressureOf(r.GetBackPressure()), Budget: r.GetBudget(),
 	}
 }
 

@@ -124,7 +124,7 @@ type BackPressure struct {
 	Turn string
 }
 
-// Reason is the code of a refusal (1 to 99) or of an error (100 and above). It is an error itself, so that
+// Reason is the code of a refusal (1 to 99), of an error (100 and above), or of either (CallerBudget, BudgetFull). It is an error itself, so that
 // errors.Is(err, client.Cooldown) asks for it wherever it sits.
 type Reason int32
 
@@ -151,6 +151,12 @@ const (
 	TaskLater         Reason = 22
 	NotItsTurn        Reason = 17
 	DownstreamLimited Reason = 18
+)
+
+// Reasons of refusals and of errors: what callers share has a part for each, and their name says what it is.
+const (
+	CallerBudget Reason = 172
+	BudgetFull   Reason = 173
 )
 
 // Reasons of errors.
@@ -185,6 +191,7 @@ const (
 	NotAllowed        Reason = 155
 	Canceled          Reason = 161
 	DiskFull          Reason = 162
+	MemoryFull        Reason = 177
 	Internal          Reason = 199
 )
 

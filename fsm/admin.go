@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -48,6 +49,7 @@ func (m *Machine) applyQuotas(command *logpb.ApplyQuotas) *logpb.Result {
 		for i, definition := range command.Quotas {
 			m.define(definition, defined[i])
 		}
+		m.dropUnmetered()
 		for _, definition := range command.Quotas {
 			m.setParent(m.quota(m.quotaNamed(definition.Name).number), definition.Parent)
 		}
@@ -239,16 +241,7 @@ func (m *Machine) setParent(q *quota, name string) {
 
 // reline enters the waiters for a quota anew: what they need has changed.
 func (m *Machine) reline(number uint32) {
-	var waiting []*waiter
-	m.waiters.Scan(func(_ uint64, w *waiter) bool {
-		for _, item := range w.ask.Items {
-			if q := m.quotaNamed(item.Quota); q != nil && m.descends(q, number) {
-				waiting = append(waiting, w)
-				break
-			}
-		}
-		return true
-	})
+	waiting := m.waitersFor(number)
 	for _, w := range waiting {
 		m.dequeue(w)
 		moved := *w
@@ -257,14 +250,6 @@ func (m *Machine) reline(number uint32) {
 		needs, _ := m.needs(w.ask)
 		m.insertWaiter(&moved, numbersOf(needs))
 	}
-}
-
-// descends tells whether a quota is another one or below it.
-func (m *Machine) descends(q *quota, number uint32) bool {
-	for q != nil && q.number != number {
-		q, _ = m.quotas.Get(q.parent)
-	}
-	return q != nil
 }
 
 // deleteQuota deletes a quota. By force, its items in leases end and its waiters are refused. What these leases hold of
@@ -315,16 +300,29 @@ func quotaInUse(q *quota, message, hint string) *logpb.Failure {
 
 // endWaitsFor refuses all who wait for a quota.
 func (m *Machine) endWaitsFor(q *quota) {
-	var waiting []*waiter
-	m.waiters.Scan(func(_ uint64, w *waiter) bool {
-		if l, _ := m.lanes.Get(w.lane); slices.Contains(l.quotas, q.number) {
-			waiting = append(waiting, w)
-		}
-		return true
-	})
+	waiting := m.waitersFor(q.number)
 	for _, w := range waiting {
 		m.endWait(w, m.refusal(logpb.Reason_REASON_SUSPENDED, q, 0, "the quota was deleted"))
 	}
+}
+
+// waitersFor returns who waits for a quota or one below it, by ticket.
+func (s *State) waitersFor(number uint32) (waiting []*waiter) {
+	s.lanesOf.Ascend(quotaLane{quota: number}, func(ql quotaLane) bool {
+		if ql.quota != number {
+			return false
+		}
+		s.order.Ascend(place{lane: ql.lane, rank: rankSaved}, func(p place) bool {
+			if p.lane == ql.lane {
+				w, _ := s.waiters.Get(p.ticket)
+				waiting = append(waiting, w)
+			}
+			return p.lane == ql.lane
+		})
+		return true
+	})
+	slices.SortFunc(waiting, func(a, b *waiter) int { return cmp.Compare(a.ticket, b.ticket) })
+	return waiting
 }
 
 // found writes the cluster's id, once.
@@ -350,6 +348,9 @@ func (m *Machine) raiseEpoch(command *logpb.RaiseEpoch) *logpb.Result {
 
 // setLimits changes the bounds that are part of the state's meaning.
 func (m *Machine) setLimits(command *logpb.SetLimits) *logpb.Result {
+	if failed := checkLimits(command); failed != nil {
+		return failure(failed)
+	}
 	for _, change := range []struct {
 		to    *int64
 		bound *int64
@@ -361,15 +362,36 @@ func (m *Machine) setLimits(command *logpb.SetLimits) *logpb.Result {
 		{command.MaxWaiters, &m.limits.waiters},
 		{command.MaxTasks, &m.limits.tasks},
 		{command.TaskLifeNs, &m.limits.taskLife},
+		{command.MaxKeys, &m.limits.keys},
+		{command.MaxLeases, &m.limits.leases},
+		{command.MaxReports, &m.limits.reports},
+		{command.OperatorsPpm, &m.limits.operatorsPPM},
+		{command.CallerMinPpm, &m.limits.callerMinPPM},
 	} {
-		if change.to != nil && *change.to < 1 {
-			return failure(invalid("limits are at least 1", ""))
-		}
 		if change.to != nil {
 			*change.bound = *change.to
 		}
 	}
 	return done()
+}
+
+// checkLimits checks what limits are to be.
+func checkLimits(command *logpb.SetLimits) *logpb.Failure {
+	for _, bound := range []*int64{
+		command.MaxSessions, command.MaxResultBytes, command.SessionIdleNs, command.KeyLifeNs, command.MaxWaiters, command.MaxTasks,
+		command.TaskLifeNs, command.MaxKeys, command.MaxLeases, command.MaxReports,
+	} {
+		if bound != nil && *bound < 1 {
+			return invalid("limits are at least 1", "")
+		}
+	}
+	switch operators, caller := command.GetOperatorsPpm(), command.GetCallerMinPpm(); {
+	case operators < 0 || operators > maxOperatorsPPM:
+		return invalid("the operators' part is not within 0 to half", "")
+	case caller < 0 || caller > maxCallerMinPPM:
+		return invalid("a caller's least part is not within 0 to a tenth", "")
+	}
+	return nil
 }
 
 // Rebase fits a state that was read from a backup into a running cluster: the fence's epoch is raised, and leases,

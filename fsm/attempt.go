@@ -34,9 +34,10 @@ func (m *Machine) beginTask(ask *logpb.BeginTask, by string) *logpb.Result {
 		return failure(failed)
 	case t != nil && t.phase == logpb.TaskPhase_TASK_PHASE_DONE:
 		return begun(t, 0)
-	case t == nil && int64(m.tasks.Len()) >= m.limits.tasks:
-		return fail(logpb.Reason_REASON_TASKS_FULL, fmt.Sprintf("there are %d tasks", m.tasks.Len()),
-			"forget those that are shelved and not wanted any more; done ones go by themselves")
+	case t == nil:
+		if full := m.noTaskLeft(); full != nil {
+			return full
+		}
 	}
 	if refusal := m.notNow(t, ask); refusal != nil {
 		return refuse(refusal)
@@ -47,6 +48,9 @@ func (m *Machine) beginTask(ask *logpb.BeginTask, by string) *logpb.Result {
 	if ask.Attempt != 0 && ask.Attempt != t.attempts+1 {
 		return fail(logpb.Reason_REASON_STALE_ATTEMPT, fmt.Sprintf("attempt %d of %d is not the next one", ask.Attempt, t.attempts),
 			"leave the number out to begin the next")
+	}
+	if t.attempts == 0 {
+		t.account = m.bill(budgetTasks, 1)
 	}
 	m.tasks.Set(t.name, t)
 	t.holder, t.quotas = ask.Holder, ask.Quotas
@@ -62,6 +66,19 @@ func (m *Machine) beginTask(ask *logpb.BeginTask, by string) *logpb.Result {
 	m.moveTask(t, logpb.TaskPhase_TASK_PHASE_UNDER_WAY, m.clock.Now+t.ttl)
 	m.emit(Event{Kind: EventTaskBegun, Task: t.name, Holder: t.holder, Fence: t.fence, Amount: t.attempts})
 	return begun(t, t.attempts)
+}
+
+// noTaskLeft says why there is no room for a task; nil: there is.
+func (m *Machine) noTaskLeft() *logpb.Result {
+	const hint = "forget those that are shelved and not wanted any more; done ones go by themselves"
+	switch m.taking(budgetTasks) {
+	case atBudget:
+		return m.overBudget(budgetTasks, hint)
+	case allTaken:
+		return fail(logpb.Reason_REASON_TASKS_FULL, fmt.Sprintf("there are %d tasks", m.tasks.Len()), hint)
+	case mayTake:
+	}
+	return nil
 }
 
 func begun(t *task, attempt int64) *logpb.Result {
@@ -147,11 +164,12 @@ func endedBefore(t *task) *logpb.Result {
 }
 
 // endTask takes over how an attempt ended. Told again, it answers again; told otherwise, it fails.
-func (m *Machine) endTask(command *logpb.EndTask, by string) *logpb.Result {
+func (m *Machine) endTask(from *logpb.Command) *logpb.Result {
+	command := from.GetEndTask()
 	if failed := checkEnd(command); failed != nil {
 		return failure(failed)
 	}
-	t, failed := m.attempt(command.Task, command.Fence, by)
+	t, failed := m.attempt(command.Task, command.Fence, from.By)
 	switch {
 	case failed != nil:
 		return failure(failed)
@@ -160,7 +178,13 @@ func (m *Machine) endTask(command *logpb.EndTask, by string) *logpb.Result {
 	case t.phase != logpb.TaskPhase_TASK_PHASE_UNDER_WAY:
 		return endedBefore(t)
 	}
-	m.tellQuotas(t, command)
+	if command.Report != logpb.Cause_CAUSE_UNSPECIFIED {
+		if full := m.noReportLeft(t.holder); full != nil {
+			return full
+		}
+		m.countReport()
+	}
+	m.tellQuotas(reporterOf(from, t.holder), t, command)
 	t.outcome, t.ended, t.detail = command.Outcome, m.clock.Now, command.Detail
 	switch command.Outcome {
 	case logpb.TaskOutcome_TASK_OUTCOME_DONE, logpb.TaskOutcome_TASK_OUTCOME_FINISHED_THEN_LIMITED:
@@ -252,13 +276,13 @@ func limitWait(t *task, asked *int64) int64 {
 
 // tellQuotas takes over what the provider said to an attempt, for each quota that its task lives on, within the bounds of
 // a Report. The attempt's fence stands for the lease: its holder showed, under a deadline, that it uses these quotas.
-func (m *Machine) tellQuotas(t *task, command *logpb.EndTask) {
+func (m *Machine) tellQuotas(by reporter, t *task, command *logpb.EndTask) {
 	if command.Report == logpb.Cause_CAUSE_UNSPECIFIED {
 		return
 	}
 	for _, name := range t.quotas {
 		if q := m.quotaNamed(name); q != nil {
-			m.takeSignal(t.holder, nil, m.quota(q.number), &logpb.Signal{Quota: name, Cause: command.Report, RetryAfterNs: command.WaitNs})
+			m.takeSignal(by, nil, m.quota(q.number), &logpb.Signal{Quota: name, Cause: command.Report, RetryAfterNs: command.WaitNs})
 		}
 	}
 }

@@ -4,9 +4,6 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// EntryVersion is the version of log entries that this package writes and the highest that it reads.
-const EntryVersion = 1
-
 // Clock is a moment as the cluster knows it. All three are nanoseconds.
 type Clock struct {
 	// Now is cluster time: a duration since the cluster's birth.
@@ -60,6 +57,8 @@ const (
 	EventSequential   EventKind = 25
 	EventTurn         EventKind = 26
 	EventParallel     EventKind = 27
+
+	EventReopenedByOperator EventKind = 40
 )
 
 // Event is something that happened while an entry was applied. Fields that do not concern it are zero.

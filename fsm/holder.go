@@ -21,6 +21,8 @@ type holder struct {
 	generation uint64
 	name       string
 	turn       uint64
+	// rest is what of the cost of its grants has not moved its turn yet: at least 0, and less than its weight was.
+	rest int64
 	// seen is when it was last granted something or waited (cluster time); it may lag by a sixteenth of holderMemory.
 	seen int64
 	// waiting counts its Reserves in the queue.
@@ -124,15 +126,21 @@ func cost(q *quota, amount int64) int64 {
 	return mulDivCeil(amount, turnUnit, q.rule.usable)
 }
 
-// moveTurn moves a holder's turn by a cost, on or back, and its waiting Reserves with it.
+// moveTurn moves a holder's turn by a cost, on or back, and its waiting Reserves with it. What is less than a step is kept for the next time:
+// where grants cost less than the holder's weight, it would never move otherwise, and the holder always go first.
 func (m *Machine) moveTurn(name string, by int64) {
 	if by == 0 {
 		return
 	}
 	h := m.holder(name)
 	_, weight := m.byRules(name)
-	step := by / int64(weight)
-	m.setTurn(h, addTurn(h.turn, step))
+	whole := addSaturated(by, h.rest)
+	step := floorDiv(whole, int64(weight))
+	turn := addTurn(h.turn, step)
+	if h.rest = whole - step*int64(weight); turn == 0 && step < 0 {
+		h.rest = 0
+	}
+	m.setTurn(h, turn)
 }
 
 // addTurn moves a turn, within what there is.

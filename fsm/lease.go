@@ -23,6 +23,8 @@ type lease struct {
 	ttl int64
 	// operations are those that have a record; nil: it never had one.
 	operations *operations
+	// account is charged with it.
+	account uint64
 	// items begin in single, which is all the room that one takes.
 	items  []item
 	single [1]item
@@ -62,8 +64,8 @@ func (a *answerItems) add(items []*logpb.GrantedItem, quota string, amount, unti
 	return append(items, next)
 }
 
-// grant makes a lease and returns its Granted in a result. The needs must have been judged.
-func (m *Machine) grant(ask *logpb.Reserve, needs []need, as standing, ticket uint64) *logpb.Result {
+// grant makes a lease, with which an account is charged, and returns its Granted in a result. The needs must have been judged.
+func (m *Machine) grant(ask *logpb.Reserve, needs []need, as standing, ticket, account uint64) *logpb.Result {
 	m.grants++
 	m.lastLease++
 	ttl := ask.TtlNs
@@ -74,6 +76,8 @@ func (m *Machine) grant(ask *logpb.Reserve, needs []need, as standing, ticket ui
 	l := m.spare.lease()
 	l.generation, l.id, l.fence, l.class = m.generation, m.lastLease, m.fence(), as.class
 	l.holder, l.digest = h.name, m.recent.digestHolder(h.name)
+	l.account = account
+	m.addTo(account, budgetLeases, 1)
 	l.ttl, l.deadline = ttl, m.clock.Now+ttl
 	if ticket != 0 && !ask.Consume && ttl > tentativeTTL {
 		l.tentative, l.deadline = true, m.clock.Now+tentativeTTL
@@ -216,6 +220,9 @@ func (s *State) newestLease(holder string) (newest *lease) {
 		}
 		return newest == nil
 	})
+	if newest != nil && s.gone(newest) {
+		return nil
+	}
 	return newest
 }
 
@@ -231,10 +238,14 @@ func (m *Machine) mutableLease(l *lease) *lease {
 	return &c
 }
 
-// liveLease returns a lease. One past its deadline ends here, so that who meets it before its expiry was carried out finds
+// liveLease returns a lease. One past its deadline, or before its holder's resume, ends here, so that who meets it before its expiry was carried out finds
 // what comes after.
 func (m *Machine) liveLease(id uint64) (*lease, bool) {
 	l, ok := m.leases.Get(id)
+	if ok && m.gone(l) {
+		m.endLease(m.mutableLease(l), EventRevoked, false)
+		return nil, false
+	}
 	if ok && l.deadline <= m.clock.Now {
 		m.endLease(m.mutableLease(l), EventExpired, true)
 		return nil, false
@@ -355,7 +366,7 @@ func (m *Machine) renew(command *logpb.Renew, by string) *logpb.Result {
 	}
 	l.tentative, l.ttl = false, max(l.ttl, ttl)
 	m.setDeadline(l, max(l.deadline, min(m.clock.Now+ttl, m.turnEnd(l))))
-	return &logpb.Result{Kind: &logpb.Result_Renewed{Renewed: &logpb.Renewed{DeadlineNs: l.deadline}}}
+	return &logpb.Result{Kind: &logpb.Result_Renewed{Renewed: &logpb.Renewed{DeadlineNs: l.deadline, Closed: m.closedItems(l)}}}
 }
 
 // release gives held amounts back. Without items everything goes back and the lease ends.
@@ -512,6 +523,7 @@ func (m *Machine) endUnlisted(l *lease, how EventKind, withGrace bool) []*logpb.
 	}
 	m.leases.Delete(l.id)
 	m.leasesOf.remove(l.digest, l.id)
+	m.addTo(l.account, budgetLeases, -1)
 	m.orphanOperations(l)
 	if len(grace) > 0 {
 		o := &operation{lease: l.id, fence: l.fence, holder: l.holder, charges: grace}
@@ -530,21 +542,11 @@ func (m *Machine) expireLeases() {
 	m.ended = m.deadlines.takeUntil(m.ended[:0], uint64(m.clock.Now), maxDuePerEntry)
 	for _, id := range m.ended {
 		l, _ := m.leases.Get(id)
-		m.endUnlisted(m.mutableLease(l), EventExpired, true)
-	}
-}
-
-// resume ends all leases of a holder. Its former life is over, so its slots come free at once.
-func (m *Machine) resume(name string) {
-	var ids []uint64
-	m.eachLeaseOf(name, 0, func(l *lease) bool {
-		ids = append(ids, l.id)
-		return true
-	})
-	for _, id := range ids {
-		if l, live := m.liveLease(id); live {
-			m.endLease(m.mutableLease(l), EventRevoked, false)
+		if m.gone(l) {
+			m.endUnlisted(m.mutableLease(l), EventRevoked, false)
+			continue
 		}
+		m.endUnlisted(m.mutableLease(l), EventExpired, true)
 	}
 }
 

@@ -45,6 +45,7 @@ type ledger struct {
 	closeBegin int64
 	closeEnd   int64
 	opened     int64 // provider-anchored: where the present window opened
+	anchor           // provider-anchored: what it rests on
 	// used is what each class holds and has consumed in this window.
 	used [classes]use
 }
@@ -72,9 +73,9 @@ func (g *ledger) clone() ledger {
 	return c
 }
 
-// advance brings the ledger to a moment: what has ended is dropped, windows roll. It returns true where a window's
-// held amounts became void.
-func (g *ledger) advance(r *rule, v view) (rolled bool) {
+// advance brings the ledger to a moment: what has ended is dropped, windows roll. rolled says that a window's held
+// amounts became void, learned that a reset which was named inside the last boundary is known now.
+func (g *ledger) advance(r *rule, v view) (rolled, learned bool) {
 	switch {
 	case r.kind == kindRate:
 		g.drop(v.early - r.period)
@@ -89,32 +90,7 @@ func (g *ledger) advance(r *rule, v view) (rolled bool) {
 		}
 		g.dropWindow(r.span(v.early - r.skew).start)
 	}
-	return rolled
-}
-
-// advanceAnchored does the same for a window that ends at the provider's reset. While no reset is known, the quota is
-// a sliding rate that started empty at the last one.
-func (g *ledger) advanceAnchored(r *rule, v view) (rolled bool) {
-	if g.known && !g.closing && v.late >= g.closeBegin {
-		g.closing, rolled = true, true
-		g.roll(g.window + 1)
-	}
-	if g.known && v.early >= g.closeEnd {
-		if !g.disputed {
-			g.opened = max(g.opened, g.closeBegin)
-		}
-		g.known, g.closing, g.disputed = false, false, false
-		g.closed()
-		g.drop(g.opened)
-	}
-	if !g.known {
-		if g.capped != noCap && v.early >= g.capEnd {
-			g.uncap()
-		}
-		// A reset that is learned later may reach back a little further than one period: boundaries are intervals.
-		g.drop(max(g.opened, v.early-r.period-4*r.skew-second))
-	}
-	return rolled
+	return rolled, false
 }
 
 // roll makes held amounts void and gives the next ones a new window.
@@ -350,8 +326,10 @@ func (g *ledger) uncappedIn(r *rule, v view) (left int64, ok bool) {
 	switch {
 	case !r.anchored:
 		return max(r.span(v.early-r.skew).end+r.skew-v.early, 1), true
-	case g.known:
+	case g.known && g.frees(r):
 		return max(g.closeEnd-v.early, 1), true
+	case g.known && !g.uncut:
+		return max(g.closeEnd-v.early, g.capEnd-v.early, 1), true
 	}
 	return max(g.capEnd-v.early, 1), true
 }
@@ -366,42 +344,10 @@ func (g *ledger) dropsIn(r *rule, v view, end int64) int64 {
 		left = end - v.early
 	case !r.anchored:
 		left = r.span(end).end + r.skew - v.early
-	case g.known && !g.disputed && end < g.closeBegin:
-		left = g.closeEnd - v.early
 	default:
-		left = end + r.period + 4*r.skew + second + 1 - v.early
+		left = g.dropsAnchored(r, end) - v.early
 	}
 	return max(left, 1)
-}
-
-// learnReset takes over a reset that the provider reported in an answer that it gave within an interval. It returns false
-// where the report said nothing new. Of several reports of one window the reset lies in all of their intervals. What is
-// already counted and touches (reset - period, reset) is what the window starts with.
-func (g *ledger) learnReset(r *rule, v, answered view, after, resolution int64) bool {
-	slack := r.skew + resolution
-	begin, end := answered.early+after-slack, answered.late+after+slack
-	if g.known {
-		if begin > g.closeEnd || end < g.closeBegin {
-			g.disputed = true
-			return false
-		}
-		if !g.closing {
-			g.closeBegin = max(g.closeBegin, begin)
-		}
-		g.closeEnd = min(g.closeEnd, end)
-		return false
-	}
-	if begin <= v.late {
-		return false
-	}
-	g.known, g.closing, g.disputed = true, false, false
-	g.closeBegin, g.closeEnd = begin, end
-	g.opened = max(g.opened, begin-r.period)
-	g.dropWindow(g.opened)
-	for class := range g.used {
-		g.used[class].ends = nil
-	}
-	return true
 }
 
 // lower lowers the window's total, never below what a report proves and never up.

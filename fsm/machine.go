@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/tidwall/btree"
@@ -43,15 +44,25 @@ type Machine struct {
 	// unlisted are the quotas that are listed anew when the entry is done; commanded says that a command is being carried out.
 	unlisted  []uint32
 	commanded bool
+	// payer is whom the present command is charged to; emptied are accounts that may have nothing any more.
+	payer   payer
+	emptied []uint64
 	// forgot says that a try of waiters forgot when to try some of them again, which it found out anew.
 	forgot bool
+	// unmetered are the quotas whose rule was changed by the present command, so that some meters of theirs have to go.
+	unmetered map[uint32]bool
+	// droppedResults counts the results without a session that the snapshot from which it was restored had.
+	droppedResults int
+	// mostResumed is how many leases an entry ends for holders that resume, resumesLeft how many more the present one does.
+	mostResumed, resumesLeft int
 }
 
 // New returns the state at the cluster's birth.
 func New() *Machine {
 	return &Machine{
 		state: newState(), generation: 1, relief: map[uint32]bool{}, moved: map[uint32]bool{}, sharers: map[string]int32{},
-		spare: spare{most: maxSpares},
+		spare: spare{most: maxSpares}, mostResumed: maxResumedPerEntry,
+		unmetered: map[uint32]bool{},
 	}
 }
 
@@ -65,8 +76,8 @@ func (m *Machine) Freeze() *State {
 // State returns the live state for reading. It must not be used while Apply runs.
 func (m *Machine) State() *State { return m.state }
 
-// Apply applies one log entry, an encoded logpb.Entry. It panics on an entry that it cannot decode or does not know:
-// going on would make replicas differ.
+// Apply applies one log entry, an encoded logpb.Entry. It panics on an entry that it cannot decode, or of which it does not know the
+// version, a command, or a field: going on would make replicas differ.
 func (m *Machine) Apply(index, term uint64, data []byte) Applied {
 	return m.applyEntry(index, term, data, true)
 }
@@ -82,18 +93,23 @@ func (m *Machine) Follow(index, term uint64, data []byte) Applied {
 func (m *Machine) applyEntry(index, term uint64, data []byte, asked bool) Applied {
 	m.index, m.term = index, term
 	m.decoder.names = &m.recent.names
-	if err := m.decoder.decode(data); err != nil {
+	err := m.decoder.decode(data)
+	if err != nil && !errors.Is(err, errUnknownField) {
 		m.undecodable(err)
 	}
 	entry := &m.decoder.entry
-	if entry.Version != EntryVersion {
-		panic(fmt.Sprintf("fsm: log entry %d (term %d) has version %d; this binary knows version %d: upgrade it",
-			index, term, entry.Version, EntryVersion))
+	if err := CheckVersion(index, entry.Version); err != nil {
+		panic(fmt.Sprintf("fsm: %v", err))
 	}
+	if err != nil {
+		m.undecodable(err)
+	}
+	m.featureLevel = max(m.featureLevel, entry.Version)
 	if clear(m.events); cap(m.events) > maxSpare {
 		m.events = nil
 	}
 	m.events = m.events[:0]
+	boundTimes(entry)
 	m.advance(entry)
 	m.runDue()
 	results := make([]*logpb.Result, m.decoder.commands())
@@ -103,9 +119,11 @@ func (m *Machine) applyEntry(index, term uint64, data []byte, asked bool) Applie
 			m.undecodable(err)
 		}
 		m.raw, m.commanded, m.heard = raw, true, asked || command.Session != 0 || command.IdempotencyKey != ""
+		m.payer = payerOf(command)
 		results[i] = m.applyOnce(command)
-		m.commanded = false
+		m.commanded, m.payer = false, payer{}
 		m.serve()
+		m.dropEmptied()
 	}
 	m.list()
 	m.leasesOf.flush()
@@ -113,24 +131,36 @@ func (m *Machine) applyEntry(index, term uint64, data []byte, asked bool) Applie
 	return Applied{Index: index, Term: term, Clock: m.clock, Results: results, Events: m.events}
 }
 
+// maxTime is the last moment that an entry can have, 146 years from the beginning: what is reckoned from it on does not run over.
+const maxTime = int64(1) << 62
+
+// boundTimes brings what an entry says of time within bounds.
+func boundTimes(entry *logpb.Entry) {
+	entry.StampNs = min(entry.StampNs, maxTime)
+	entry.WallEarlyNs, entry.WallLateNs = min(entry.WallEarlyNs, maxTime), min(entry.WallLateNs, maxTime)
+}
+
 func (m *Machine) undecodable(err error) {
 	panic(fmt.Sprintf("fsm: log entry %d (term %d) cannot be decoded: %v", m.index, m.term, err))
 }
 
-// advance moves the clock. Cluster time and the earlier view never go back. Between two samples, and where an entry
-// carries none, both views of Unix time move on with cluster time. The later view may fall to a better sample: each
-// sample alone is no earlier than some honest clock.
+// advance moves the clock. Cluster time and the earlier view of Unix time never go back.
+//
+// Each sample alone is sound: its earlier time is no later than some honest clock, its later one no earlier. So the earlier view goes to
+// the sample or, where wrong clocks once carried it further, stands still until real time has caught up: to go back would open again
+// what it has opened, and to go on would keep the error for ever. The later view may fall to a better sample, but not below the
+// earlier one. Without a sample nobody knows whether the earlier view is ahead, so it stands still, and windows open late if at all;
+// the later view goes on with cluster time, which within one leadership is all the time there was; a new leader begins with a sample.
 func (m *Machine) advance(entry *logpb.Entry) {
 	elapsed := max(entry.StampNs, m.clock.Now) - m.clock.Now
 	m.ticked = m.clock.Now/second != (m.clock.Now+elapsed)/second
 	m.clock.Now += elapsed
-	if m.clock.WallEarly != 0 {
-		m.clock.WallEarly = addSaturated(m.clock.WallEarly, elapsed)
-		m.clock.WallLate = addSaturated(m.clock.WallLate, elapsed)
-	}
-	if entry.WallEarlyNs > 0 && entry.WallLateNs > 0 {
+	switch {
+	case entry.WallEarlyNs > 0 && entry.WallLateNs > 0:
 		m.clock.WallEarly = max(m.clock.WallEarly, entry.WallEarlyNs)
 		m.clock.WallLate = max(entry.WallLateNs, m.clock.WallEarly)
+	case m.clock.WallEarly != 0:
+		m.clock.WallLate = addSaturated(m.clock.WallLate, elapsed)
 	}
 }
 
@@ -154,13 +184,13 @@ func (m *Machine) apply(command *logpb.Command, from origin) *logpb.Result {
 	case *logpb.Command_Withdraw:
 		return m.withdraw(kind.Withdraw, command.By)
 	case *logpb.Command_Report:
-		return m.report(kind.Report, command.By)
+		return m.report(command)
 	case *logpb.Command_BeginTask:
 		return m.beginTask(kind.BeginTask, command.By)
 	case *logpb.Command_RenewTask:
 		return m.renewTask(kind.RenewTask, command.By)
 	case *logpb.Command_EndTask:
-		return m.endTask(kind.EndTask, command.By)
+		return m.endTask(command)
 	case *logpb.Command_RetryTask:
 		return m.retryTask(kind.RetryTask, command.By)
 	case *logpb.Command_ForgetTask:
@@ -187,6 +217,8 @@ func (m *Machine) apply(command *logpb.Command, from origin) *logpb.Result {
 		return m.setLimits(kind.SetLimits)
 	case *logpb.Command_SetOverride:
 		return m.setOverride(kind.SetOverride)
+	case *logpb.Command_ReopenQuota:
+		return m.reopenQuota(kind.ReopenQuota)
 	}
 	panic(fmt.Sprintf("fsm: log entry %d (term %d) holds a kind of command that this binary does not know: upgrade it",
 		m.index, m.term))
@@ -208,10 +240,12 @@ const maxForgottenPerEntry = 2 * maxDuePerEntry
 
 // runDue carries out what has come due, in the order of time.
 func (m *Machine) runDue() {
+	m.endResumed()
 	m.expireLeases()
 	m.expireOperations()
 	m.expireSessions()
 	m.expireKeys()
+	m.forgetReports()
 	m.forgetHolders()
 	m.loseAttempts()
 	m.forgetTasks()
@@ -223,6 +257,7 @@ func (m *Machine) runDue() {
 	m.saveUp()
 	m.relieveWaited()
 	m.serve()
+	m.dropEmptied()
 }
 
 func (m *Machine) emit(event Event) { m.events = append(m.events, event) }

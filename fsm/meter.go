@@ -147,7 +147,7 @@ func (s *State) viewUsage(t *meter, q *quota, at Clock) UsageView {
 	v.Class, _ = s.byRules(t.holder)
 	s.eachLeaseOf(t.holder, 0, func(l *lease) bool {
 		for i := range l.items {
-			if it := &l.items[i]; it.quota == q.number && it.window == g.window && l.deadline > at.Now {
+			if it := &l.items[i]; it.quota == q.number && it.window == g.window && l.deadline > at.Now && !s.gone(l) {
 				v.Reserved += it.held
 			}
 		}

@@ -166,12 +166,15 @@ func (m *Machine) consume(command *logpb.Consume, by string) *logpb.Result {
 	if failed := checkNewOperation(l, command.Op, command.DoneBelow); failed != nil {
 		return failure(failed)
 	}
+	if closed := m.closedItems(l); len(closed) > 0 && len(command.Items) == 0 {
+		return failure(itemClosed(closed[0])) // no items are all items, and one of them is gone
+	}
 	parts, failed := m.heldParts(l, command.Items, nil)
 	if failed != nil {
 		return failure(failed)
 	}
 	if len(parts) == 0 {
-		return failure(m.nothingHeld(l))
+		return failure(notHeld("", "the lease holds nothing that could be consumed"))
 	}
 	if failed := noSlots(parts); failed != nil {
 		return failure(failed)
@@ -193,15 +196,15 @@ func (m *Machine) consume(command *logpb.Consume, by string) *logpb.Result {
 	return &logpb.Result{Kind: &logpb.Result_Consumed{Consumed: m.consumed(m.charge(l, command.Op, asked, parts))}}
 }
 
-// nothingHeld says why a lease has nothing to consume.
-func (m *Machine) nothingHeld(l *lease) *logpb.Failure {
+// closedItems names the quotas of which a lease held something in a window that has closed.
+func (m *Machine) closedItems(l *lease) (closed []string) {
 	for i := range l.items {
 		it := &l.items[i]
-		if q := m.quota(it.quota); q != nil && it.held > 0 && it.window != q.ledger.window {
-			return itemClosed(q.name)
+		if q := m.quota(it.quota); q != nil && it.held > 0 && it.window != q.ledger.window && !it.ancestor {
+			closed = append(closed, q.name)
 		}
 	}
-	return notHeld("", "the lease holds nothing that could be consumed")
+	return closed
 }
 
 // checkNewOperation checks the number of a new operation, as if those below mark were finished already.

@@ -24,6 +24,8 @@ type waiter struct {
 	lane        uint32
 	until       int64
 	from        origin
+	// account is charged with it, and with the lease that it may become.
+	account uint64
 }
 
 // lane is the line of all waiters that need the same quotas. If one of these is kept for somebody, the whole lane
@@ -90,6 +92,7 @@ func (m *Machine) enqueue(ask *logpb.Reserve, needs []need, as standing, from or
 	w := &waiter{
 		generation: m.generation, ticket: m.lastTicket, ask: ask, standing: as, ages: m.agesAt(ask.Holder, as, needs),
 		turn: h.turn, until: addSaturated(m.clock.Now, ask.WaitNs), from: from,
+		account: m.openAccount(m.payer),
 	}
 	m.insertWaiter(w, numbersOf(needs))
 	return w
@@ -105,6 +108,7 @@ func (m *Machine) insertWaiter(w *waiter, quotas []uint32) {
 		q.waiting++
 		m.touch(q)
 	}
+	m.chargeWaiter(w, 1)
 	m.waiters.Set(w.ticket, w)
 	m.order.Set(w.place())
 	m.waitersOf.Set(ownedBy(w.ask.Holder, w.ticket))
@@ -112,6 +116,12 @@ func (m *Machine) insertWaiter(w *waiter, quotas []uint32) {
 	if w.ages != 0 {
 		m.ages.Set(due{at: w.ages, id: w.ticket})
 	}
+}
+
+// chargeWaiter charges a waiter's account with it, or takes that back.
+func (m *Machine) chargeWaiter(w *waiter, times int64) {
+	m.addTo(w.account, budgetWaiters, times)
+	m.addTo(w.account, budgetLeases, times)
 }
 
 // eachWaiterOf calls fn for what a holder waits for, by ticket, until it returns false.
@@ -133,6 +143,7 @@ func (m *Machine) dequeue(w *waiter) {
 	m.waitersOf.Delete(ownedBy(w.ask.Holder, w.ticket))
 	m.waitEnds.Delete(due{at: w.until, id: w.ticket})
 	m.ages.Delete(due{at: w.ages, id: w.ticket})
+	m.chargeWaiter(w, -1)
 	m.holder(w.ask.Holder).waiting--
 	l := m.mutableLane(w.lane)
 	l.length--
@@ -514,6 +525,6 @@ func (m *Machine) grantWaiter(w *waiter, needs []need) {
 			t.WaitedNs = addSaturated(t.WaitedNs, m.clock.Now-(w.until-w.ask.WaitNs))
 		}
 	}
-	result := m.grant(w.ask, needs, w.standing, w.ticket)
+	result := m.grant(w.ask, needs, w.standing, w.ticket, w.account)
 	m.settleOrigin(w.from, w.ticket, result)
 }

@@ -140,6 +140,40 @@ func TestTurnsFollowWeights(t *testing.T) {
 	}
 }
 
+// TestTurnsFollowWeights_WhereAGrantIsASmallPart: what a grant costs is less than the heavy holder's weight, and counts all the same; also
+// over restores.
+func TestTurnsFollowWeights_WhereAGrantIsASmallPart(t *testing.T) {
+	const usable, grants = 1_000_000_000_000, 1500
+	w := newWorld(t)
+	w.quotas(slotsOf("s", usable))
+	w.do(holders(&logpb.HolderRule{Pattern: "heavy", Class: 1, Weight: 100}, &logpb.HolderRule{Pattern: "light", Class: 1, Weight: 1}))
+	all := ask("all", itemOf("s", usable-1))
+	all.TtlNs = day
+	w.granted(all)
+	w.granted(ask("first", itemOf("s", 1)))
+	of := map[uint64]string{}
+	for _, name := range []string{"light", "heavy"} {
+		of[w.waiting(waits(name, 0, 10*minute, itemOf("s", 1)))] = name
+	}
+	served := map[string]int{}
+	for lease := uint64(2); lease < 2+grants; lease++ {
+		w.do(releases(lease))
+		tickets := w.grantedTickets()
+		if len(tickets) != 1 {
+			t.Fatalf("%d were granted", len(tickets))
+		}
+		name := of[tickets[0]]
+		served[name]++
+		of[w.waiting(waits(name, 0, 10*minute, itemOf("s", 1)))] = name
+		if lease%100 == 0 {
+			w.reborn()
+		}
+	}
+	if served["light"] < 14 || served["light"] > 17 {
+		t.Fatalf("served %v, want 15 to the light one of %d", served, grants)
+	}
+}
+
 // TestWhoComesBackLateSavedNothingUp: a holder that was away takes its turn from now on, not all it missed.
 func TestWhoComesBackLateSavedNothingUp(t *testing.T) {
 	w := newWorld(t)

@@ -36,7 +36,7 @@ type quota struct {
 	touched bool
 	// attempt counts cooldowns in a row.
 	attempt int32
-	// closer is the holder whose word closed it last, closedSince when that holder's present run of closings began.
+	// closer is the caller whose word closed it last, closedSince when that caller's present run of closings began.
 	closer      string
 	closedSince int64
 	// ramped is what was let through while it reopens; what leases up to rampLease hold was granted before.
@@ -111,8 +111,12 @@ func (m *Machine) quota(number uint32) *quota {
 		return nil
 	}
 	available := q.ledger.available(&q.rule)
-	if q.ledger.advance(&q.rule, q.rule.at(m.clock)) {
+	rolled, learned := q.ledger.advance(&q.rule, q.rule.at(m.clock))
+	if rolled {
 		m.emit(Event{Kind: EventWindowClosed, Quota: q.name})
+	}
+	if learned {
+		m.emit(Event{Kind: EventResetLearned, Quota: q.name, Duration: q.ledger.closeEnd - m.clock.WallLate})
 	}
 	if q.ledger.available(&q.rule) != available {
 		m.relieved(q)

@@ -43,6 +43,8 @@ func (s *State) Limits() *logpb.SetLimits {
 	return &logpb.SetLimits{
 		MaxSessions: &s.limits.sessions, MaxResultBytes: &s.limits.resultBytes, SessionIdleNs: &s.limits.sessionIdle,
 		KeyLifeNs: &s.limits.keyLife, MaxWaiters: &s.limits.waiters, MaxTasks: &s.limits.tasks, TaskLifeNs: &s.limits.taskLife,
+		MaxKeys: &s.limits.keys, MaxLeases: &s.limits.leases, MaxReports: &s.limits.reports,
+		OperatorsPpm: &s.limits.operatorsPPM, CallerMinPpm: &s.limits.callerMinPPM,
 	}
 }
 
@@ -75,8 +77,14 @@ func (s *State) Waiting(ticket uint64) bool {
 // end of a wait, a cooldown or a turn, relief for a waiter), and whether anything at all is pending: while it is, some entry is
 // wanted at least every tick, so that little time is lost when the leader is.
 func (s *State) NextDue() (at int64, pending bool) {
+	return s.NextDueBy(func() (Clock, bool) { return s.clock, true })
+}
+
+// NextDueBy is NextDue for a caller with clocks: present returns cluster time and a live sample of Unix time, if there is one. The
+// state's own views may stand still where they are ahead, and say too early when a window opens.
+func (s *State) NextDueBy(present func() (Clock, bool)) (at int64, pending bool) {
 	at, pending = s.firstDue(), s.Pending()
-	return min(at, s.nextVisit()), pending
+	return min(at, s.nextVisit(present)), pending
 }
 
 // Awaited tells whether a Reserve waits for anything.
@@ -96,6 +104,9 @@ func (s *State) firstDue() int64 {
 		if d, ok := first(); ok {
 			at = min(at, d.at)
 		}
+	}
+	if s.resumed.Len() > 0 {
+		at = min(at, s.clock.Now)
 	}
 	if deadline, ok := s.deadlines.first(); ok {
 		at = min(at, int64(deadline))
@@ -183,7 +194,7 @@ func (s *State) viewQuota(q *quota, at Clock) QuotaView {
 func (s *State) Leases(holder, quota string, after uint64, limit int, at Clock) []LeaseView {
 	var views []LeaseView
 	visit := func(l *lease) bool {
-		if l.id > after && l.deadline > at.Now && (quota == "" || s.hasItem(l, quota)) {
+		if l.id > after && l.deadline > at.Now && !s.gone(l) && (quota == "" || s.hasItem(l, quota)) {
 			views = append(views, s.viewLease(l, at))
 		}
 		return len(views) < limit
@@ -256,7 +267,7 @@ func (s *State) addConsumed(sums []*logpb.GrantedItem, o *operation, at Clock) [
 // CheckFence tells whether a lease lives and has this fence, and what is left of it (nanoseconds).
 func (s *State) CheckFence(lease, fence uint64, at Clock) (valid bool, left int64) {
 	l, ok := s.leases.Get(lease)
-	if !ok || l.fence != fence || l.deadline <= at.Now {
+	if !ok || l.fence != fence || l.deadline <= at.Now || s.gone(l) {
 		return false, 0
 	}
 	return true, l.deadline - at.Now

@@ -10,6 +10,35 @@ type recent struct {
 	holder *holder
 	// digested are digests of holders' names.
 	digested [recentHolders]digested
+	// accounts are found by number, accountNames by name; of the latter the account may be gone.
+	accounts     [recentAccounts]*account
+	accountNames [recentAccounts]accountName
+}
+
+// recentAccounts is a power of two: how many accounts are found without a search.
+const recentAccounts = 1 << 10
+
+// account returns an account; nil: look it up.
+func (r *recent) account(number uint64) *account {
+	if a := r.accounts[number%recentAccounts]; a != nil && a.number == number {
+		return a
+	}
+	return nil
+}
+
+// keepAccount remembers an account as it is now.
+func (r *recent) keepAccount(a *account) { r.accounts[a.number%recentAccounts] = a }
+
+// forgetAccount forgets an account that is dropped.
+func (r *recent) forgetAccount(number uint64) {
+	if r.account(number) != nil {
+		r.accounts[number%recentAccounts] = nil
+	}
+}
+
+// accountName returns the place where an account's name would be remembered.
+func (r *recent) accountName(parent uint64, name string) *accountName {
+	return &r.accountNames[(uint64(hashName(name))+parent)%recentAccounts]
 }
 
 // recentHolders is a power of two: of how many holders' names the digest is remembered.

@@ -277,6 +277,40 @@ func failures() []no {
 	}
 }
 
+// budgetNos are the "no" to callers that have their part, one alone being left half of everything; and to all where nothing is
+// left.
+func budgetNos() []no {
+	small := func(change func(*logpb.SetLimits)) *logpb.Command { return limitsTo(change) }
+	open, wait := chargedTo("token:x", opens()), chargedTo("token:x", waits("w", 0, minute, itemOf("s", 1)))
+	few := small(func(l *logpb.SetLimits) {
+		l.MaxSessions, l.MaxKeys, l.MaxTasks = proto.Int64(2), proto.Int64(2), proto.Int64(2)
+		l.MaxWaiters, l.MaxLeases, l.MaxReports = proto.Int64(2), proto.Int64(5), proto.Int64(2)
+	})
+	lease, key := chargedTo("token:x", asks("x", 0, itemOf("r", 1))), func(name string) *logpb.Command {
+		return chargedTo("token:x", keyedBy(name, releases(9)))
+	}
+	report := chargedTo("token:x", reports(1, 1, signal("r", logpb.Cause_CAUSE_OK)))
+	task := func(name string) *logpb.Command { return chargedTo("token:x", begins(name, "x", 0)) }
+	end := with(chargedTo("token:x", ends("t", 4, logpb.TaskOutcome_TASK_OUTCOME_SATURATED)), func(c *logpb.Command) {
+		c.GetEndTask().Report = logpb.Cause_CAUSE_SATURATED
+	})
+	const mine, full = logpb.Reason_REASON_CALLER_BUDGET, logpb.Reason_REASON_BUDGET_FULL
+	return []no{
+		{name: "a caller's session too many", before: []*logpb.Command{few, open}, command: open, reason: mine},
+		{name: "a caller's lease too many", before: []*logpb.Command{few, lease}, command: lease, reason: mine},
+		{name: "a caller's lease too many by its waits", before: []*logpb.Command{few, wait}, command: lease, reason: mine},
+		{name: "a lease too many for all", before: []*logpb.Command{small(func(l *logpb.SetLimits) { l.MaxLeases = proto.Int64(3) })}, command: lease, reason: full},
+		{name: "a caller's wait too many", before: []*logpb.Command{few, wait, small(func(l *logpb.SetLimits) { l.MaxLeases = proto.Int64(50) })}, command: wait, reason: mine, inLine: true},
+		{name: "a caller's task too many", before: []*logpb.Command{few, task("t")}, command: task("u"), reason: mine},
+		{name: "a caller's report too many", before: []*logpb.Command{few, report}, command: report, reason: mine},
+		{name: "a caller's report too many, of a task", before: []*logpb.Command{few, task("t"), report}, command: end, reason: mine},
+		{name: "a report too many for all", before: []*logpb.Command{
+			few, small(func(l *logpb.SetLimits) { l.MaxReports = proto.Int64(1) }), report,
+		}, command: chargedTo("token:y", reports(1, 1, signal("r", logpb.Cause_CAUSE_OK))), reason: full},
+		{name: "a caller's key too many", before: []*logpb.Command{few, chargedTo("token:x", keyedBy("a", opens()))}, command: key("b"), reason: mine},
+	}
+}
+
 // timeless returns the hashes of the ledger and of the whole state, the log's index left out.
 func (w *world) timeless() (ledger, whole [32]byte) {
 	s := *w.m.Freeze()
@@ -294,7 +328,7 @@ func TestEveryNoLeavesTheStateAlone(t *testing.T) {
 	} {
 		met[elsewhere] = true
 	}
-	for _, n := range slices.Concat(refusals(), failuresOfLeases(), failures(), taskNos()) {
+	for _, n := range slices.Concat(refusals(), failuresOfLeases(), failures(), taskNos(), budgetNos()) {
 		met[n.reason] = true
 		t.Run(n.name, func(t *testing.T) {
 			w := refusingWorld(t)

@@ -1,23 +1,39 @@
 package fsm
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// Bounds of what one holder's word can do.
+// Bounds of what one caller's word can do.
 const (
 	maxBackoff       = 60 * second
 	minClosing       = 5 * minute
+	maxWindowClosing = hour
 	closingPeriods   = 2
 	maxBackoffDouble = 6
 )
 
+// reporter is who says what a provider answered: the caller, whose word is bounded, and the holder for whom it speaks.
+type reporter struct{ caller, holder string }
+
+// reporterOf returns who reports with a command, of a lease or a task of this holder. Where callers are known by their address alone,
+// each holder there is one.
+func reporterOf(command *logpb.Command, holder string) reporter {
+	caller := cmp.Or(command.Caller, command.By, holder)
+	if command.PerHolder {
+		caller += " " + holder
+	}
+	return reporter{caller: caller, holder: holder}
+}
+
 // report takes over what a provider answered. It is believed in the safe direction only: it can close a quota for a
 // bounded time, lower the present window, and teach a provider-anchored window its reset.
-func (m *Machine) report(command *logpb.Report, by string) *logpb.Result {
-	l, failed := m.named(command.Lease, command.Fence, by)
+func (m *Machine) report(from *logpb.Command) *logpb.Result {
+	command := from.GetReport()
+	l, failed := m.named(command.Lease, command.Fence, from.By)
 	if failed != nil {
 		return failure(failed)
 	}
@@ -33,11 +49,32 @@ func (m *Machine) report(command *logpb.Report, by string) *logpb.Result {
 	if failed != nil {
 		return failure(failed)
 	}
+	if full := m.noReportLeft(l.holder); full != nil {
+		return full
+	}
+	m.countReport()
 	reported := &logpb.Reported{}
 	for i, signal := range command.Signals {
-		reported.Quotas = append(reported.Quotas, m.takeSignal(l.holder, o, quotas[i], signal))
+		reported.Quotas = append(reported.Quotas, m.takeSignal(reporterOf(from, l.holder), o, quotas[i], signal))
 	}
 	return &logpb.Result{Kind: &logpb.Result_Reported{Reported: reported}}
+}
+
+// noReportLeft says that the caller, who reports on a holder's word, has reported too often in this minute; nil: it has not.
+func (m *Machine) noReportLeft(holder string) *logpb.Result {
+	m.payer.holder = holder
+	switch m.taking(budgetReports) {
+	case atBudget:
+		return m.overBudget(budgetReports, "report refusals first, and successes less often; come back in the next minute")
+	case allTaken:
+		m.refusedFor[budgetReports]++
+		return failure(&logpb.Failure{
+			Reason: logpb.Reason_REASON_BUDGET_FULL, Message: "no more reports are taken in this minute",
+			Hint: "come back in the next minute", Budget: budgetNames[budgetReports],
+		})
+	case mayTake:
+	}
+	return nil
 }
 
 // holdsSlotsOnly tells whether a lease has nothing that is consumed.
@@ -75,25 +112,25 @@ func (m *Machine) signalled(l *lease, signals []*logpb.Signal) ([]*quota, *logpb
 	return quotas, nil
 }
 
-// takeSignal takes over what was said to a holder of one quota, about an operation where there is one.
-func (m *Machine) takeSignal(holder string, o *operation, q *quota, signal *logpb.Signal) *logpb.ReportedQuota {
+// takeSignal takes over what was said of one quota, about an operation where there is one.
+func (m *Machine) takeSignal(by reporter, o *operation, q *quota, signal *logpb.Signal) *logpb.ReportedQuota {
 	reported := &logpb.ReportedQuota{Quota: q.name}
 	if q.rule.kind == kindWindow && ofTheLimit(signal.Cause) {
-		reported.ResetLearned = m.learnReset(q, o, signal)
+		reported.ResetLearned = m.learnReset(by, q, o, signal)
 		reported.CappedTo = m.lowerWindow(q, o, signal)
 		m.noteSample(q, o, signal)
 	}
-	m.noteAnswer(holder, q, signal.Cause)
+	m.noteAnswer(by.holder, q, signal.Cause)
 	switch signal.Cause {
 	case logpb.Cause_CAUSE_OK:
 		if !q.cooling(m.clock.Now) {
 			q.attempt = 0
 		}
 	case logpb.Cause_CAUSE_SATURATED, logpb.Cause_CAUSE_EXHAUSTED, logpb.Cause_CAUSE_PLAN:
-		m.closeQuota(q, holder, signal)
+		m.closeQuota(q, by, signal)
 	case logpb.Cause_CAUSE_ACCOUNT:
 		path := m.path(q)
-		m.closeQuota(path[len(path)-1], holder, signal)
+		m.closeQuota(path[len(path)-1], by, signal)
 	case logpb.Cause_CAUSE_UNSPECIFIED, logpb.Cause_CAUSE_OVERLOADED, logpb.Cause_CAUSE_NOT_A_LIMIT:
 	}
 	var limited int64
@@ -108,7 +145,7 @@ func (m *Machine) takeSignal(holder string, o *operation, q *quota, signal *logp
 	}
 	reported.Attempt = q.attempt
 	if saysLimited(signal.Cause) {
-		m.noteLimited(holder, shortage{quota: q.name, amount: 1}, limited, logpb.Reason_REASON_COOLDOWN)
+		m.noteLimited(by.holder, shortage{quota: q.name, amount: 1}, limited, logpb.Reason_REASON_COOLDOWN)
 	}
 	return reported
 }
@@ -131,7 +168,7 @@ func ofTheLimit(cause logpb.Cause) bool {
 
 // learnReset teaches a provider-anchored window its reset. A reset further away than one period is not believed. The
 // provider counted from its answer, which it gave at some moment between the operation's Consume and now.
-func (m *Machine) learnReset(q *quota, o *operation, signal *logpb.Signal) bool {
+func (m *Machine) learnReset(by reporter, q *quota, o *operation, signal *logpb.Signal) bool {
 	if o == nil || !q.rule.anchored || signal.ResetAfterNs == nil || *signal.ResetAfterNs == 0 {
 		return false
 	}
@@ -140,12 +177,15 @@ func (m *Machine) learnReset(q *quota, o *operation, signal *logpb.Signal) bool 
 		return false
 	}
 	answered := view{early: o.beganWall, late: m.clock.WallLate}
-	if !q.ledger.learnReset(&q.rule, q.rule.at(m.clock), answered, *signal.ResetAfterNs, resolution) {
-		return false
+	available := q.ledger.available(&q.rule)
+	learned := q.ledger.learnReset(&q.rule, q.rule.at(m.clock), answered, *signal.ResetAfterNs, resolution, by.caller)
+	if learned {
+		m.emit(Event{Kind: EventResetLearned, Quota: q.name, Duration: *signal.ResetAfterNs})
 	}
-	m.emit(Event{Kind: EventResetLearned, Quota: q.name, Duration: *signal.ResetAfterNs})
-	m.relieved(q)
-	return true
+	if learned || q.ledger.available(&q.rule) != available {
+		m.relieved(q)
+	}
+	return learned
 }
 
 // lowerWindow lowers a window where something else uses the key: reported remaining and everything consumed here do
@@ -179,16 +219,16 @@ func reportingCharge(q *quota, o *operation) *charge {
 	return nil
 }
 
-// closeQuota closes a quota for all until the provider's time, within what one holder's word can do. Of an old and a
+// closeQuota closes a quota for all until the provider's time, within what one caller's word can do. Of an old and a
 // new end the later counts.
-func (m *Machine) closeQuota(q *quota, name string, signal *logpb.Signal) {
+func (m *Machine) closeQuota(q *quota, by reporter, signal *logpb.Signal) {
 	now := m.clock.Now
 	cooling := q.cooling(now)
 	if !cooling {
 		q.attempt++
 	}
-	if !cooling || q.closer != name {
-		q.closer, q.closedSince = name, now
+	if !cooling || q.closer != by.caller {
+		q.closer, q.closedSince = by.caller, now
 	}
 	until := addSaturated(now, m.closingTime(q, signal))
 	until = max(q.cooldown, min(until, addSaturated(q.closedSince, closingBound(q, m.clock))))
@@ -199,7 +239,7 @@ func (m *Machine) closeQuota(q *quota, name string, signal *logpb.Signal) {
 	q.cooldown = until
 	m.cooldowns.Set(due{at: until, id: uint64(q.number)})
 	m.relieved(q) // who waits for it keeps nothing from others any more
-	m.emit(Event{Kind: EventCooldown, Quota: q.name, Holder: name, Duration: until - now})
+	m.emit(Event{Kind: EventCooldown, Quota: q.name, Holder: by.holder, Duration: until - now})
 }
 
 // closingTime returns how long a provider's answer closes a quota.
@@ -219,14 +259,15 @@ func (m *Machine) closingTime(q *quota, signal *logpb.Signal) int64 {
 	return min(maxBackoff, second<<min(q.attempt, maxBackoffDouble))
 }
 
-// closingBound returns for how long one holder's word may close a quota: a window until its reset, anything else for
-// two periods, at least 5 min.
+// closingBound returns for how long one caller's word may close a quota: a window until its reset but for an hour at
+// most, anything else for two periods, at least 5 min.
 func closingBound(q *quota, clock Clock) int64 {
 	if q.rule.kind == kindWindow {
+		bound := q.rule.period
 		if left, ok := q.ledger.closes(&q.rule, q.rule.at(clock)); ok {
-			return addSaturated(max(left, 0), 2*q.rule.skew+2*second)
+			bound = addSaturated(max(left, 0), 2*q.rule.skew+2*second)
 		}
-		return q.rule.period
+		return min(bound, maxWindowClosing)
 	}
 	return max(closingPeriods*q.rule.period, minClosing)
 }
@@ -235,10 +276,7 @@ func closingBound(q *quota, clock Clock) int64 {
 func (m *Machine) endCooldowns() {
 	for _, end := range takeDue(m.cooldowns, func(d due) bool { return d.at <= m.clock.Now }) {
 		if q := m.quota(uint32(end.id)); q != nil && q.cooldown == end.at {
-			q.cooldown = 0
-			m.reopen(q, end.at)
-			m.emit(Event{Kind: EventReopened, Quota: q.name})
-			m.relieved(q)
+			m.endCooldown(q, end.at)
 		}
 	}
 }

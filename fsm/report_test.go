@@ -81,6 +81,16 @@ func TestReports(t *testing.T) {
 			{0, reports(1, 1, signal("org/a", logpb.Cause_CAUSE_ACCOUNT, retryAfter(20*second))), "reported: org/a closed until 20s"},
 			{0, call("b", "org/b"), "COOLDOWN org again at 20s"},
 		}},
+		{"what is held of a descendant is not consumed while an ancestor is closed", []*logpb.Quota{
+			rateOf("org", 100, minute), under(rateOf("org/team", 50, minute), "org"), under(rateOf("org/team/a", 50, minute), "org/team"),
+			under(rateOf("org/b", 50, minute), "org"),
+		}, []line{
+			{0, asks("h", 0, itemOf("org/team/a", 5)), "lease 1: org/team/a=5 until 5m0s"},
+			{0, call("o", "org/b"), "lease 2: org/b=1 until 5m0s; op 1 spends org/b=1 by 2s"},
+			{0, reports(2, 1, signal("org/b", logpb.Cause_CAUSE_ACCOUNT, retryAfter(20*second))), "reported: org/b closed until 20s"},
+			{0, consumes(1, 1), "COOLDOWN org again at 20s"},
+			{20 * second, consumes(1, 1), "op 1 spends org/team/a=5 by 22s"},
+		}},
 		{"something else uses the key: the window is lowered, never raised", []*logpb.Quota{h}, []line{
 			{0, consumesAtOnce("a", itemOf("h", 10)), "lease 1: h=10 until 5m0s; op 1 spends h=10 by 1m0s"},
 			{second, reports(1, 1, signal("h", ok, remaining(95))), "reported: h"},

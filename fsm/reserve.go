@@ -16,6 +16,7 @@ const (
 	maxWait        = 10 * minute
 	tentativeTTL   = 5 * second
 	noClockRetry   = second
+	budgetRetry    = second
 	unknownRelief  = 5 * second
 	maxPlacesAhead = 1000
 	// maxWaitersOfHolder bounds the waiting Reserves of one holder: each of its grants moves them all.
@@ -85,6 +86,9 @@ func (m *Machine) reserve(ask *logpb.Reserve, from origin) *logpb.Result {
 		m.serve()
 		hopeless = m.hopeless(ask, as.class, needs) // says what is available now
 	}
+	if full := m.noLeaseLeft(needs); full != nil {
+		return m.refused(ask, full)
+	}
 	if ask.Fallback && (hopeless != nil || m.movesOn(needs)) {
 		if result := m.fallBack(ask, needs); result != nil {
 			return result
@@ -103,6 +107,26 @@ func (m *Machine) reserve(ask *logpb.Reserve, from origin) *logpb.Result {
 	return result
 }
 
+// noLeaseLeft refuses what would be one lease too many, whatever there is of the quotas.
+func (m *Machine) noLeaseLeft(needs []need) *logpb.Refusal {
+	return m.refusalFor(budgetLeases, m.taking(budgetLeases), needs, "release leases that are not needed, or come back when some have ended")
+}
+
+// refusalFor makes the refusal of what may not be taken of a budget.
+func (m *Machine) refusalFor(b budget, judged verdict, needs []need, advice string) *logpb.Refusal {
+	if judged == mayTake {
+		return nil
+	}
+	reason := logpb.Reason_REASON_BUDGET_FULL
+	if judged == atBudget {
+		reason = logpb.Reason_REASON_CALLER_BUDGET
+	}
+	refusal := m.refusal(reason, needs[0].quota, addSaturated(m.clock.Now, budgetRetry), budgetNames[b]+": "+advice)
+	refusal.Budget = budgetNames[b]
+	m.refusedFor[b]++
+	return refusal
+}
+
 // grantNow grants a Reserve, or says what stands in the way.
 func (m *Machine) grantNow(ask *logpb.Reserve, needs []need, as standing) (*logpb.Result, *logpb.Refusal) {
 	if m.waitedFor(needs) {
@@ -111,7 +135,7 @@ func (m *Machine) grantNow(ask *logpb.Reserve, needs []need, as standing) (*logp
 	if refusal := m.judge(ask, as, needs); refusal != nil {
 		return nil, refusal
 	}
-	return m.grant(ask, needs, as, 0), nil
+	return m.grant(ask, needs, as, 0, m.openAccount(m.payer)), nil
 }
 
 // denied refuses a Reserve that cannot be granted now, or has it wait.
@@ -169,7 +193,11 @@ func (m *Machine) servedAtOnce(ask *logpb.Reserve, ticket uint64, since int) *lo
 func (m *Machine) wait(
 	ask *logpb.Reserve, needs []need, as standing, from origin, refusal *logpb.Refusal,
 ) *logpb.Result {
-	if int64(m.waiters.Len()) >= m.limits.waiters || m.holder(ask.Holder).waiting >= maxWaitersOfHolder {
+	taking := m.taking(budgetWaiters)
+	if taking == atBudget {
+		return m.refused(ask, m.refusalFor(budgetWaiters, taking, needs, "wait for less at a time, or come back"))
+	}
+	if taking == allTaken || m.holder(ask.Holder).waiting >= maxWaitersOfHolder {
 		refusal.Reason = logpb.Reason_REASON_QUEUE_FULL
 		return m.refused(ask, refusal)
 	}
@@ -332,8 +360,8 @@ func (m *Machine) certainlyNotBefore(ask *logpb.Reserve, class int32, needs []ne
 			at = max(at, q.override.until)
 			continue
 		}
-		if q.rule.anchored && !q.ledger.known {
-			continue // a reset that is learned may free all of it
+		if q.rule.anchored && (!q.ledger.known || !q.ledger.frees(&q.rule)) {
+			continue // a reset that is learned, or confirmed, may free all of it
 		}
 		if left, ok := q.ledger.reliefIn(&q.rule, q.rule.at(m.clock), n.amount, true); ok {
 			at = max(at, addSaturated(m.clock.Now, left))

@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -10,12 +11,26 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
+// VerifySnapshot returns what Restore would say of a snapshot, nil where it would take it. It reads the snapshot once, and takes for that
+// time the memory of the state that is in it.
+func VerifySnapshot(r io.Reader) error {
+	_, err := Restore(r)
+	return err
+}
+
 // Restore reads a snapshot that WriteSnapshot wrote. It returns ErrNewerSnapshot or ErrCorruptSnapshot, wrapped, for
-// what it cannot take; a state whose totals do not fit its parts is corrupt too.
+// what it cannot take; a state whose totals do not fit its parts is corrupt too (Verify, which takes a fifth of the time).
 func Restore(r io.Reader) (*Machine, error) {
 	m := New()
-	err := ReadSnapshot(r, func(record *logpb.SnapshotRecord) error {
-		if err := m.take(record); err != nil {
+	err := readSnapshot(r, func(version uint32, record *logpb.SnapshotRecord) error {
+		if m.isLeftover(version, record) {
+			m.droppedResults++
+			return nil
+		}
+		switch err := m.take(record); {
+		case errors.Is(err, ErrNewerSnapshot):
+			return err
+		case err != nil:
 			return fmt.Errorf("%w: %w", ErrCorruptSnapshot, err)
 		}
 		return nil
@@ -26,14 +41,35 @@ func Restore(r io.Reader) (*Machine, error) {
 	if err := m.link(); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrCorruptSnapshot, err)
 	}
+	if err := m.Verify(); err != nil {
+		return nil, fmt.Errorf("%w: it is well-formed, and does not add up: %w", ErrCorruptSnapshot, err)
+	}
 	return m, nil
 }
+
+// leftoverVersion is the last version of snapshots that may hold results without a session: there, a session that ended left the
+// results of requests numbered from 2^63 on behind.
+const leftoverVersion = 1
+
+// isLeftover tells whether a record is a result without a session, of a version that left some.
+func (m *Machine) isLeftover(version uint32, record *logpb.SnapshotRecord) bool {
+	if record.GetResult() == nil || version > leftoverVersion {
+		return false
+	}
+	_, known := m.sessions.Get(record.GetResult().Session)
+	return !known
+}
+
+// DroppedResults returns how many results without a session Restore left out.
+func (m *Machine) DroppedResults() int { return m.droppedResults }
 
 // take enters one record.
 func (m *Machine) take(record *logpb.SnapshotRecord) error {
 	switch kind := record.Kind.(type) {
 	case *logpb.SnapshotRecord_Head:
-		m.takeHead(kind.Head)
+		return m.takeHead(kind.Head)
+	case *logpb.SnapshotRecord_Account:
+		return m.takeAccount(kind.Account)
 	case *logpb.SnapshotRecord_Page:
 		m.takePage(kind.Page)
 	case *logpb.SnapshotRecord_Quota:
@@ -57,43 +93,32 @@ func (m *Machine) take(record *logpb.SnapshotRecord) error {
 	case *logpb.SnapshotRecord_Override:
 		return m.takeOverride(kind.Override)
 	case *logpb.SnapshotRecord_Tally:
-		t := &tally{
-			generation: m.generation, holder: kind.Tally.Holder, quota: kind.Tally.Quota, grants: kind.Tally.Grants,
-			granted: kind.Tally.GrantedNs, failures: kind.Tally.Failures, denied: kind.Tally.DeniedNs,
-		}
-		m.tallies.Set(t)
-		m.closeFor(t, kind.Tally.ClosedUntilNs)
+		m.takeTally(kind.Tally)
 	case *logpb.SnapshotRecord_Meter:
 		m.meters.Set(decodeMeter(kind.Meter, m.generation))
 	case *logpb.SnapshotRecord_Waiter:
 		return m.takeWaiter(kind.Waiter)
 	case *logpb.SnapshotRecord_Session:
-		c := &session{
-			generation: m.generation, id: kind.Session.Id, holder: kind.Session.Holder,
-			ackedBelow: kind.Session.AckedBelow, used: kind.Session.UsedNs, by: kind.Session.By,
-		}
-		m.sessions.Set(c.id, c)
-		m.sessionUse.Set(due{at: c.used, id: c.id})
+		return m.takeSession(kind.Session)
 	case *logpb.SnapshotRecord_Result:
 		c, ok := m.sessions.Get(kind.Result.Session)
 		if !ok || kind.Result.Result == nil {
 			return fmt.Errorf("a result of session %d, which does not exist", kind.Result.Session)
 		}
 		c.kept++
-		c.bytes += m.keepResult(stored{
+		m.keepResultOf(c, stored{
 			session: kind.Result.Session, seq: kind.Result.Seq, digest: kind.Result.Digest, result: kind.Result.Result,
 		})
 	case *logpb.SnapshotRecord_Key:
-		if kind.Key.Result == nil {
-			return fmt.Errorf("an idempotency key without a result")
-		}
-		m.keepKey(kind.Key.Key, keyed{digest: kind.Key.Digest, result: kind.Key.Result, until: kind.Key.UntilNs})
+		return m.takeKey(kind.Key)
 	case *logpb.SnapshotRecord_Member:
 		m.members.Set(kind.Member.Id, kind.Member.ApiAddress)
 	case *logpb.SnapshotRecord_Rule:
 		m.rules = append(m.rules, kind.Rule)
 	case *logpb.SnapshotRecord_Task:
 		return m.takeTask(kind.Task)
+	case *logpb.SnapshotRecord_Resume:
+		m.resumed.Set(kind.Resume.Holder, kind.Resume.UpTo)
 	case *logpb.SnapshotRecord_Workflow:
 		return m.takeWorkflow(kind.Workflow)
 	default:
@@ -102,17 +127,71 @@ func (m *Machine) take(record *logpb.SnapshotRecord) error {
 	return nil
 }
 
-func (m *Machine) takeHead(head *logpb.SnapshotHead) {
-	m.index, m.term = head.Index, head.Term
+func (m *Machine) takeTally(encoded *logpb.SnapshotTally) {
+	t := &tally{
+		generation: m.generation, holder: encoded.Holder, quota: encoded.Quota, grants: encoded.Grants,
+		granted: encoded.GrantedNs, failures: encoded.Failures, denied: encoded.DeniedNs,
+	}
+	m.tallies.Set(t)
+	m.closeFor(t, encoded.ClosedUntilNs)
+}
+
+func (m *Machine) takeHead(head *logpb.SnapshotHead) error {
+	if head.Level > EntryVersion {
+		return fmt.Errorf("%w (it is at feature level %d, this build applies up to %d)", ErrNewerSnapshot, head.Level, EntryVersion)
+	}
+	m.index, m.term, m.featureLevel = head.Index, head.Term, head.Level
 	m.clock = Clock{Now: head.NowNs, WallEarly: head.WallEarlyNs, WallLate: head.WallLateNs}
 	m.clusterID, m.epoch, m.grants = head.ClusterId, head.Epoch, head.Grants
 	m.lastLease, m.lastTicket, m.lastSession = head.LastLease, head.LastTicket, head.LastSession
-	m.lastQuota, m.busyUntil = head.LastQuota, head.BusyUntilNs
+	m.lastQuota, m.busyUntil, m.lastAccount = head.LastQuota, head.BusyUntilNs, head.LastAccount
 	m.limits = limits{
 		sessions: head.Limits.GetMaxSessions(), resultBytes: head.Limits.GetMaxResultBytes(),
 		sessionIdle: head.Limits.GetSessionIdleNs(), keyLife: head.Limits.GetKeyLifeNs(), waiters: head.Limits.GetMaxWaiters(),
 		tasks: cmp.Or(head.Limits.GetMaxTasks(), defaultMaxTasks), taskLife: cmp.Or(head.Limits.GetTaskLifeNs(), defaultTaskLife),
+		keys: cmp.Or(head.Limits.GetMaxKeys(), defaultMaxKeys), leases: cmp.Or(head.Limits.GetMaxLeases(), defaultMaxLeases),
+		reports: cmp.Or(head.Limits.GetMaxReports(), defaultMaxReports), operatorsPPM: defaultOperatorsPPM, callerMinPPM: defaultCallerMinPPM,
 	}
+	if ppm := head.Limits.GetOperatorsPpm(); head.Limits != nil && head.Limits.OperatorsPpm != nil { // 0 is a part too
+		m.limits.operatorsPPM = ppm
+	}
+	if ppm := head.Limits.GetCallerMinPpm(); head.Limits != nil && head.Limits.CallerMinPpm != nil {
+		m.limits.callerMinPPM = ppm
+	}
+	return nil
+}
+
+// takeSession enters a session, without its results.
+func (m *Machine) takeSession(encoded *logpb.SnapshotSession) error {
+	c := &session{
+		generation: m.generation, id: encoded.Id, holder: encoded.Holder, ackedBelow: encoded.AckedBelow, used: encoded.UsedNs,
+		listed: encoded.UsedNs, by: encoded.By, account: encoded.Account,
+	}
+	if encoded.ListedNs != nil {
+		c.listed = *encoded.ListedNs
+	}
+	if err := m.takeCharge(c.account, budgetSessions); err != nil {
+		return err
+	}
+	m.sessions.Set(c.id, c)
+	m.sessionUse.Set(due{at: c.listed, id: c.id})
+	return nil
+}
+
+// takeKey enters an idempotency key.
+func (m *Machine) takeKey(encoded *logpb.SnapshotKey) error {
+	if encoded.Result == nil {
+		return fmt.Errorf("an idempotency key without a result")
+	}
+	if encoded.Account != 0 && m.getAccount(encoded.Account) == nil {
+		return fmt.Errorf("an idempotency key is charged to account %d, which does not exist", encoded.Account)
+	}
+	made := encoded.UntilNs - m.limits.keyLife
+	if encoded.MadeNs != nil {
+		made = *encoded.MadeNs
+	}
+	m.keepKey(encoded.Key, keyed{digest: encoded.Digest, result: encoded.Result, made: made, account: encoded.Account})
+	return nil
 }
 
 func (m *Machine) takeQuota(encoded *logpb.SnapshotQuota) error {
@@ -133,7 +212,13 @@ func (m *Machine) takeQuota(encoded *logpb.SnapshotQuota) error {
 			known: encoded.Known, closing: encoded.Closing, disputed: encoded.Disputed,
 			closeBegin: encoded.CloseBeginNs, closeEnd: encoded.CloseEndNs, opened: encoded.OpenedNs,
 			capped: noCap, settled: encoded.Settled, arrival: encoded.ArrivalNs,
+			anchor: anchor{
+				since: encoded.SinceNs, passed: encoded.PassedNs, teller: encoded.Teller, confirmed: encoded.Confirmed, uncut: encoded.Uncut,
+			},
 		},
+	}
+	if c := encoded.Claim; c != nil {
+		q.ledger.claim = claim{begin: c.BeginNs, end: c.EndNs, by: c.Caller, confirmed: c.Confirmed}
 	}
 	if encoded.Cap != nil {
 		q.ledger.capped, q.ledger.cappedIn, q.ledger.capEnd = *encoded.Cap, encoded.CapWindow, encoded.CapEndNs
@@ -197,7 +282,7 @@ func (m *Machine) takeLease(encoded *logpb.SnapshotLease) error {
 	l := &lease{
 		generation: m.generation, id: encoded.Id, fence: encoded.Fence, holder: encoded.Holder, class: encoded.Class,
 		deadline: encoded.DeadlineNs, ttl: encoded.TtlNs, tentative: encoded.Tentative,
-		digest: digestHolder(encoded.Holder),
+		digest: digestHolder(encoded.Holder), account: encoded.Account,
 	}
 	l.items = l.single[:0]
 	for _, it := range encoded.Items {
@@ -218,13 +303,16 @@ func (m *Machine) takeLease(encoded *logpb.SnapshotLease) error {
 	if encoded.DoneBelow != 0 {
 		m.mutableOperations(l).doneBelow = encoded.DoneBelow
 	}
+	if err := m.takeCharge(l.account, budgetLeases); err != nil {
+		return err
+	}
 	m.leases.Load(l.id, l) // a snapshot has them in order
 	m.deadlines.add(uint64(l.deadline), l.id)
 	return nil
 }
 
 func (m *Machine) takeHolder(encoded *logpb.SnapshotHolder) {
-	h := &holder{generation: m.generation, name: encoded.Name, turn: encoded.Turn, seen: encoded.SeenNs}
+	h := &holder{generation: m.generation, name: encoded.Name, turn: encoded.Turn, rest: encoded.Rest, seen: encoded.SeenNs}
 	m.holders.Set(h.name, h)
 	m.seen.Set(holderSeen{at: h.seen, name: h.name})
 }
@@ -276,10 +364,13 @@ func (m *Machine) takeWaiter(encoded *logpb.SnapshotWaiter) error {
 	if encoded.Class < 0 || encoded.Class >= classes || encoded.Rank < 0 || encoded.Rank > encoded.Class {
 		return fmt.Errorf("ticket %d is of class %d and counts as %d", encoded.Ticket, encoded.Class, encoded.Rank)
 	}
+	if encoded.Account != 0 && m.getAccount(encoded.Account) == nil {
+		return fmt.Errorf("ticket %d is charged to account %d, which does not exist", encoded.Ticket, encoded.Account)
+	}
 	m.waiters.Set(encoded.Ticket, &waiter{
 		generation: m.generation, ticket: encoded.Ticket, ask: encoded.Reserve,
 		standing: standing{class: encoded.Class, rank: encoded.Rank}, saved: encoded.Saved, floor: encoded.Floor, ages: encoded.AgesNs, turn: h.turn, until: encoded.UntilNs,
-		from: origin{session: encoded.Session, seq: encoded.Seq, key: encoded.Key},
+		from: origin{session: encoded.Session, seq: encoded.Seq, key: encoded.Key}, account: encoded.Account,
 	})
 	return nil
 }
@@ -359,6 +450,7 @@ func (m *Machine) link() error {
 		m.insertWaiter(w, numbers)
 	}
 	m.list()
+	m.linkAccounts()
 	return nil
 }
 
@@ -379,10 +471,10 @@ func (m *Machine) listLeases() {
 
 // neededNumbers returns the numbers of all quotas that a Reserve needs, in ascending order. It changes nothing: a
 // restored state must go on exactly as the one that was written.
-func (m *Machine) neededNumbers(ask *logpb.Reserve) ([]uint32, error) {
+func (s *State) neededNumbers(ask *logpb.Reserve) ([]uint32, error) {
 	var numbers []uint32
 	for _, item := range ask.Items {
-		q := m.quotaNamed(item.Quota)
+		q := s.quotaNamed(item.Quota)
 		if q == nil {
 			return nil, fmt.Errorf("a waiter needs quota %q, which does not exist", item.Quota)
 		}
@@ -390,7 +482,7 @@ func (m *Machine) neededNumbers(ask *logpb.Reserve) ([]uint32, error) {
 			if i, found := slices.BinarySearch(numbers, q.number); !found {
 				numbers = slices.Insert(numbers, i, q.number)
 			}
-			q, _ = m.quotas.Get(q.parent)
+			q, _ = s.quotas.Get(q.parent)
 		}
 	}
 	return numbers, nil

@@ -46,6 +46,8 @@ type scale struct {
 	pick func(n int) int
 	// follows: results are nobody's.
 	follows bool
+	// caller is charged with commands; empty: nobody is.
+	caller string
 }
 
 // apply applies an entry and returns how long that took, encoding not included.
@@ -145,11 +147,17 @@ func BenchmarkSnapshot(b *testing.B) {
 		}
 		slices.Sort(pauses)
 		started := time.Now()
-		if _, err := Restore(bytes.NewReader(snapshot.Bytes())); err != nil {
+		restored, err := Restore(bytes.NewReader(snapshot.Bytes()))
+		if err != nil {
 			b.Fatal(err)
 		}
 		b.ReportMetric(wrote.Seconds(), "s/write")
 		b.ReportMetric(time.Since(started).Seconds(), "s/restore")
+		started = time.Now()
+		if err := restored.Verify(); err != nil {
+			b.Fatal(err)
+		}
+		b.ReportMetric(time.Since(started).Seconds(), "s/verify")
 		b.ReportMetric(float64(snapshot.Len())/1e6, "MB")
 		b.ReportMetric(float64(pauses[len(pauses)/2].Microseconds())/1000, "ms/entry-p50")
 		b.ReportMetric(float64(pauses[len(pauses)*99/100].Microseconds())/1000, "ms/entry-p99")
@@ -177,6 +185,8 @@ func BenchmarkMassExpiry(b *testing.B) {
 func BenchmarkDecide(b *testing.B) {
 	b.Run("answers", func(b *testing.B) { decide(b, &scale{m: New()}) })
 	b.Run("follows", func(b *testing.B) { decide(b, &scale{m: New(), follows: true}) })
+	b.Run("charged", func(b *testing.B) { decide(b, &scale{m: New(), caller: "token:bench"}) })
+	b.Run("charged by holder", func(b *testing.B) { decide(b, &scale{m: New(), caller: "address:192.0.2.1"}) })
 }
 
 // consuming returns Reserves that consume, of as many quotas in turn, for leases of a second.
@@ -197,6 +207,9 @@ func decide(b *testing.B, s *scale) {
 		s.apply(applyQuotas(rateOf(fmt.Sprintf("bench/q%03d", i), 1<<50, minute)))
 	}
 	commands := consuming(entry, quotas)
+	for i := range commands {
+		commands[i] = chargedTo(s.caller, commands[i])
+	}
 	step := func() time.Duration {
 		s.now += second * entry / live
 		return s.apply(commands...)

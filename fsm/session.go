@@ -11,9 +11,6 @@ import (
 // maxInFlight is how many unacknowledged requests a session may have.
 const maxInFlight = 16_384
 
-// maxKeys is how many idempotency keys are remembered.
-const maxKeys = 100_000
-
 // sessionShare is the part of all results' bytes that one session may have.
 const sessionShare = 8
 
@@ -33,10 +30,13 @@ type session struct {
 	// by is the reach of who opened it; nobody else can use or close it.
 	by         string
 	ackedBelow uint64
-	// used is when it was last used (cluster time); it may lag by a sixteenth of the idle limit.
-	used int64
+	// used is when it was last used (cluster time), listed where it stands in sessionUse: that may lag by a sixteenth of the
+	// idle limit, so that not each request moves it.
+	used, listed int64
 	// kept counts its stored results, bytes what they cost.
 	kept, bytes int64
+	// account is charged with it and with its results.
+	account uint64
 }
 
 // stored is the result of a session's request.
@@ -56,8 +56,10 @@ func lessStored(a, b stored) bool {
 type keyed struct {
 	digest uint64
 	result *logpb.Result
-	// size is what it costs, until the end of its life (cluster time).
-	size, until int64
+	// size is what it costs, made when its life began (cluster time).
+	size, made int64
+	// account is charged with it.
+	account uint64
 }
 
 // origin says where a waiting Reserve's final result is to be stored.
@@ -107,11 +109,21 @@ func (m *Machine) applyNumbered(command *logpb.Command) *logpb.Result {
 			fmt.Sprintf("session %d has %d unacknowledged requests, all sessions %d bytes of results", s.id, s.kept, m.resultBytes),
 			"send acked_below")
 	}
+	if m.takingFor(s.account, budgetResults) == atBudget {
+		return m.overBudget(budgetResults, "send acked_below with each request: that frees the results below it")
+	}
 	result := m.apply(command, origin{session: s.id, seq: command.Seq})
 	s = m.mutableSession(s)
 	s.kept++
-	s.bytes += m.keepResult(stored{session: s.id, seq: command.Seq, digest: digest, result: result})
+	m.keepResultOf(s, stored{session: s.id, seq: command.Seq, digest: digest, result: result})
 	return result
+}
+
+// keepResultOf stores a result of a session.
+func (m *Machine) keepResultOf(s *session, r stored) {
+	grown := m.keepResult(r)
+	s.bytes += grown
+	m.addTo(s.account, budgetResults, grown)
 }
 
 // sessionOf finds the session that a command names, if its caller may use it.
@@ -125,20 +137,29 @@ func (m *Machine) applyKeyed(command *logpb.Command) *logpb.Result {
 	// Callers with different tokens do not meet each other's keys.
 	key := command.By + "\x00" + command.IdempotencyKey
 	digest := m.digestCommand(command)
-	if known, ok := m.keys.Get(key); ok && known.until > m.clock.Now {
+	if known, ok := m.keys.Get(key); ok && m.endOf(known) > m.clock.Now {
 		if known.digest != digest {
 			return reused("this idempotency key was used for another request")
 		}
 		return known.result
 	}
-	if m.keys.Len() >= maxKeys || m.resultBytes >= m.limits.resultBytes {
-		return fail(logpb.Reason_REASON_SESSIONS_FULL, "no more idempotency keys can be remembered",
-			"come back later, or use a session and acknowledge its requests")
+	for _, b := range [...]budget{budgetKeys, budgetResults} {
+		switch m.taking(b) {
+		case atBudget:
+			return m.overBudget(b, "use a session and acknowledge its requests; keys go at the end of their life")
+		case allTaken:
+			return fail(logpb.Reason_REASON_SESSIONS_FULL, "no more idempotency keys can be remembered",
+				"come back later, or use a session and acknowledge its requests")
+		case mayTake:
+		}
 	}
 	result := m.apply(command, origin{key: key})
-	m.keepKey(key, keyed{digest: digest, result: result, until: addSaturated(m.clock.Now, m.limits.keyLife)})
+	m.keepKey(key, keyed{digest: digest, result: result, made: m.clock.Now, account: m.openAccount(m.payer)})
 	return result
 }
+
+// endOf returns when a key's life ends.
+func (m *Machine) endOf(k keyed) int64 { return addSaturated(k.made, m.limits.keyLife) }
 
 func reused(message string) *logpb.Result {
 	return fail(logpb.Reason_REASON_SEQ_REUSED, message, "take a new number or key for a new request")
@@ -174,12 +195,22 @@ func (m *Machine) keepResult(s stored) (grown int64) {
 
 func (m *Machine) keepKey(key string, k keyed) {
 	k.size = sizeOf(k.result)
-	if old, had := m.keys.Set(key, k); had {
-		m.resultBytes -= old.size
-		m.keyEnds.Delete(keyDue{at: old.until, key: key})
+	if old, had := m.keys.Get(key); had {
+		m.dropKey(key, old)
 	}
+	m.keys.Set(key, k)
 	m.resultBytes += k.size
-	m.keyEnds.Set(keyDue{at: k.until, key: key})
+	m.addTo(k.account, budgetKeys, 1)
+	m.addTo(k.account, budgetResults, k.size)
+	m.keyEnds.Set(keyDue{at: k.made, key: key})
+}
+
+func (m *Machine) dropKey(key string, k keyed) {
+	m.keys.Delete(key)
+	m.resultBytes -= k.size
+	m.addTo(k.account, budgetKeys, -1)
+	m.addTo(k.account, budgetResults, -k.size)
+	m.keyEnds.Delete(keyDue{at: k.made, key: key})
 }
 
 // settleOrigin stores the final result of a Reserve that waited under a ticket, where it is still remembered.
@@ -188,7 +219,7 @@ func (m *Machine) settleOrigin(from origin, ticket uint64, result *logpb.Result)
 		s, _ := m.sessions.Get(from.session)
 		s = m.mutableSession(s)
 		known.result = result
-		s.bytes += m.keepResult(known)
+		m.keepResultOf(s, known)
 	}
 	if known, ok := m.keys.Get(from.key); ok && from.key != "" && known.result.GetWaiting().GetTicket() == ticket {
 		known.result = result
@@ -198,14 +229,20 @@ func (m *Machine) settleOrigin(from origin, ticket uint64, result *logpb.Result)
 
 // openSession opens a session.
 func (m *Machine) openSession(command *logpb.OpenSession, by string) *logpb.Result {
-	if int64(m.sessions.Len()) >= m.limits.sessions {
+	switch m.taking(budgetSessions) {
+	case atBudget:
+		return m.overBudget(budgetSessions, "close those that are not needed; idle ones expire")
+	case allTaken:
 		return fail(logpb.Reason_REASON_SESSIONS_FULL, fmt.Sprintf("%d sessions are open", m.sessions.Len()),
 			"close those that are not needed; idle ones expire")
+	case mayTake:
 	}
 	m.lastSession++
-	s := &session{generation: m.generation, id: m.lastSession, holder: command.Holder, by: by, used: m.clock.Now}
+	s := &session{
+		generation: m.generation, id: m.lastSession, holder: command.Holder, by: by, used: m.clock.Now, listed: m.clock.Now, account: m.bill(budgetSessions, 1),
+	}
 	m.sessions.Set(s.id, s)
-	m.sessionUse.Set(due{at: s.used, id: s.id})
+	m.sessionUse.Set(due{at: s.listed, id: s.id})
 	return &logpb.Result{Kind: &logpb.Result_SessionOpened{SessionOpened: &logpb.SessionOpened{Session: s.id}}}
 }
 
@@ -221,10 +258,13 @@ func (m *Machine) closeSession(command *logpb.Command) *logpb.Result {
 
 func (m *Machine) dropSession(s *session) {
 	m.endWaitsOf(s)
-	s, _ = m.sessions.Get(s.id)
-	m.acknowledge(m.mutableSession(s), 1<<63)
+	for _, r := range drop(m.results, stored{session: s.id}, func(r stored) bool { return r.session == s.id }) {
+		m.resultBytes -= r.size
+		m.addTo(s.account, budgetResults, -r.size)
+	}
+	m.addTo(s.account, budgetSessions, -1)
 	m.sessions.Delete(s.id)
-	m.sessionUse.Delete(due{at: s.used, id: s.id})
+	m.sessionUse.Delete(due{at: s.listed, id: s.id})
 }
 
 // endWaitsOf takes what a session has waiting out of the queue: nobody could learn of a grant any more.
@@ -257,12 +297,18 @@ func (m *Machine) mutableSession(s *session) *session {
 // useSession notes that a session is used.
 func (m *Machine) useSession(s *session) *session {
 	s = m.mutableSession(s)
-	if m.clock.Now-s.used > m.limits.sessionIdle/16 {
-		m.sessionUse.Delete(due{at: s.used, id: s.id})
-		s.used = m.clock.Now
-		m.sessionUse.Set(due{at: s.used, id: s.id})
+	s.used = m.clock.Now
+	if s.used-s.listed > m.limits.sessionIdle/16 {
+		m.listSession(s)
 	}
 	return s
+}
+
+// listSession enters a session that may be changed under when it was last used.
+func (m *Machine) listSession(s *session) {
+	m.sessionUse.Delete(due{at: s.listed, id: s.id})
+	s.listed = s.used
+	m.sessionUse.Set(due{at: s.listed, id: s.id})
 }
 
 // acknowledge drops the results below a client's mark.
@@ -283,23 +329,34 @@ func (m *Machine) acknowledge(s *session, below uint64) {
 		m.results.Delete(first)
 		m.resultBytes -= first.size
 		s.bytes -= first.size
+		m.addTo(s.account, budgetResults, -first.size)
 		s.kept--
 	}
 }
 
 // expireSessions forgets sessions that were idle for too long.
 func (m *Machine) expireSessions() {
-	isIdle := func(d due) bool { return addSaturated(d.at, m.limits.sessionIdle) <= m.clock.Now }
-	for _, idle := range takeDue(m.sessionUse, isIdle) {
+	for done := int64(0); done < maxDuePerEntry; {
+		idle, ok := m.sessionUse.Min()
+		if !ok || addSaturated(idle.at, m.limits.sessionIdle) > m.clock.Now {
+			return
+		}
 		s, _ := m.sessions.Get(idle.id)
+		if addSaturated(s.used, m.limits.sessionIdle) > m.clock.Now {
+			m.listSession(m.mutableSession(s)) // it was used since it was listed
+			done++
+			continue
+		}
+		done += 1 + s.kept // its results go with it
 		m.dropSession(s)
 	}
 }
 
 // expireKeys forgets idempotency keys whose life is over.
 func (m *Machine) expireKeys() {
-	for _, end := range takeDue(m.keyEnds, func(d keyDue) bool { return d.at <= m.clock.Now }) {
-		known, _ := m.keys.Delete(end.key)
-		m.resultBytes -= known.size
+	isOld := func(d keyDue) bool { return addSaturated(d.at, m.limits.keyLife) <= m.clock.Now }
+	for _, end := range takeDue(m.keyEnds, isOld) {
+		known, _ := m.keys.Get(end.key)
+		m.dropKey(end.key, known)
 	}
 }

@@ -154,3 +154,28 @@ func TestGrantsCountRoughlyWhatTheyAre(t *testing.T) {
 		}
 	})
 }
+
+// TestSession_LivesAsLongAsItIsSaidTo after its last use, also where that came just before its time was noted anew.
+func TestSession_LivesAsLongAsItIsSaidTo(t *testing.T) {
+	w := newWorld(t)
+	w.now = minute
+	w.quotas(rateOf("r", 1000, minute))
+	session := w.do(&logpb.Command{Kind: &logpb.Command_OpenSession{OpenSession: &logpb.OpenSession{Holder: "a"}}}).GetSessionOpened().Session
+	numbered := func(seq uint64) *logpb.Command {
+		c := asks("a", 0, itemOf("r", 1))
+		c.Session, c.Seq = session, seq
+		return c
+	}
+	w.now += hour / 16 // not noted: it was noted less than that ago
+	if r := w.do(numbered(1)); r.GetGranted() == nil {
+		t.Fatalf("%v", r)
+	}
+	w.now += hour - 1
+	if r := w.do(numbered(2)); r.GetGranted() == nil {
+		t.Fatalf("an hour after its last use, less a nanosecond: %v", r)
+	}
+	w.now += hour
+	if r := w.do(numbered(3)); r.GetFailure().GetReason() != logpb.Reason_REASON_UNKNOWN_SESSION {
+		t.Fatalf("long after: %v", r)
+	}
+}

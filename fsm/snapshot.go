@@ -7,14 +7,12 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"math"
 
 	"google.golang.org/protobuf/proto"
 
 	"github.com/quotad/quotad/fsm/logpb"
 )
-
-// SnapshotVersion is the version of snapshots that this package writes and the highest that it reads.
-const SnapshotVersion = 1
 
 // snapshotMagic starts every snapshot; the version follows it, big-endian.
 const snapshotMagic = "QUOTAD-SNAP\n"
@@ -22,8 +20,9 @@ const snapshotMagic = "QUOTAD-SNAP\n"
 // maxRecordBytes bounds what a reader allocates for one record.
 const maxRecordBytes = 64 << 20
 
-// ErrNewerSnapshot says that a snapshot was written by a newer version than this one knows.
-var ErrNewerSnapshot = errors.New("the snapshot's version is newer than this binary knows: upgrade it")
+// ErrNewerSnapshot says that a snapshot was written by a newer version than this one knows: it has a higher version, or fields that are
+// not known here.
+var ErrNewerSnapshot = errors.New("the snapshot is newer than this binary knows: upgrade it")
 
 // ErrCorruptSnapshot says that a snapshot is damaged or cut off.
 var ErrCorruptSnapshot = errors.New("the snapshot is damaged")
@@ -43,20 +42,29 @@ type snapshotWriter struct {
 // WriteSnapshot writes the state: magic and version, then length-prefixed records, the last of which holds their count
 // and the checksum of everything before it.
 func (s *State) WriteSnapshot(w io.Writer) error {
-	out := &snapshotWriter{to: bufio.NewWriterSize(w, 1<<16)}
+	out := newSnapshotWriter(w)
 	header := binary.BigEndian.AppendUint32([]byte(snapshotMagic), SnapshotVersion)
 	out.raw(header)
 	s.eachRecord(func(record *logpb.SnapshotRecord) bool {
 		out.record(record)
 		return out.err == nil
 	})
-	out.record(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Trailer{
-		Trailer: &logpb.SnapshotTrailer{Records: out.records, Crc32C: out.sum},
+	return out.finish()
+}
+
+func newSnapshotWriter(w io.Writer) *snapshotWriter {
+	return &snapshotWriter{to: bufio.NewWriterSize(w, 1<<16)}
+}
+
+// finish writes the trailer, and everything out.
+func (w *snapshotWriter) finish() error {
+	w.record(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Trailer{
+		Trailer: &logpb.SnapshotTrailer{Records: w.records, Crc32C: w.sum},
 	}})
-	if out.err == nil {
-		out.err = out.to.Flush()
+	if w.err == nil {
+		w.err = w.to.Flush()
 	}
-	return out.err
+	return w.err
 }
 
 func (w *snapshotWriter) raw(data []byte) {
@@ -80,10 +88,22 @@ func (w *snapshotWriter) record(record *logpb.SnapshotRecord) {
 func (s *State) eachRecord(fn func(*logpb.SnapshotRecord) bool) {
 	going := fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Head{Head: s.encodeHead()}})
 	for _, section := range []func(func(*logpb.SnapshotRecord) bool) bool{
-		s.pageRecords, s.ledgerRecords, s.policyRecords, s.sessionRecords, s.memberRecords, s.taskRecords,
+		s.accountRecords, s.pageRecords, s.ledgerRecords, s.policyRecords, s.sessionRecords, s.memberRecords, s.taskRecords, s.resumeRecords,
 	} {
 		going = going && section(fn)
 	}
+}
+
+// accountRecords are the accounts; what names them follows.
+func (s *State) accountRecords(fn func(*logpb.SnapshotRecord) bool) bool {
+	going := true
+	s.accounts.Scan(func(_ uint64, a *account) bool {
+		going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Account{Account: &logpb.SnapshotAccount{
+			Number: a.number, Parent: a.parent, Name: a.name, Minute: a.minute, Reports: a.used[budgetReports],
+		}}})
+		return going
+	})
+	return going
 }
 
 // pageRecords are where pages of orphans begin: what one entry forgets goes by pages.
@@ -122,7 +142,7 @@ func (s *State) policyRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 	going := true
 	s.holders.Scan(func(_ string, h *holder) bool {
 		going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Holder{
-			Holder: &logpb.SnapshotHolder{Name: h.name, Turn: h.turn, SeenNs: h.seen},
+			Holder: &logpb.SnapshotHolder{Name: h.name, Turn: h.turn, SeenNs: h.seen, Rest: h.rest},
 		}})
 		return going
 	})
@@ -162,7 +182,7 @@ func (s *State) policyRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 		s.waiters.Scan(func(_ uint64, w *waiter) bool {
 			going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Waiter{Waiter: &logpb.SnapshotWaiter{
 				Ticket: w.ticket, Reserve: w.ask, Class: w.class, Rank: w.rank, AgesNs: w.ages, UntilNs: w.until, Saved: w.saved, Floor: w.floor,
-				Session: w.from.session, Seq: w.from.seq, Key: w.from.key,
+				Session: w.from.session, Seq: w.from.seq, Key: w.from.key, Account: w.account,
 			}}})
 			return going
 		})
@@ -206,9 +226,11 @@ func encodeWorkflow(w *workflow) *logpb.SnapshotWorkflow {
 func (s *State) sessionRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 	going := true
 	s.sessions.Scan(func(_ uint64, c *session) bool {
-		going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Session{Session: &logpb.SnapshotSession{
-			Id: c.id, Holder: c.holder, AckedBelow: c.ackedBelow, UsedNs: c.used, By: c.by,
-		}}})
+		encoded := &logpb.SnapshotSession{Id: c.id, Holder: c.holder, AckedBelow: c.ackedBelow, UsedNs: c.used, By: c.by, Account: c.account}
+		if c.listed != c.used {
+			encoded.ListedNs = &c.listed
+		}
+		going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Session{Session: encoded}})
 		return going
 	})
 	if going {
@@ -221,9 +243,11 @@ func (s *State) sessionRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 	}
 	if going {
 		s.keys.Scan(func(key string, k keyed) bool {
-			going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Key{Key: &logpb.SnapshotKey{
-				Key: key, Digest: k.digest, Result: k.result, UntilNs: k.until,
-			}}})
+			encoded := &logpb.SnapshotKey{Key: key, Digest: k.digest, Result: k.result, Account: k.account}
+			if encoded.UntilNs = addSaturated(k.made, s.limits.keyLife); encoded.UntilNs == math.MaxInt64 {
+				encoded.UntilNs, encoded.MadeNs = 0, &k.made
+			}
+			going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Key{Key: encoded}})
 			return going
 		})
 	}
@@ -250,7 +274,7 @@ func (s *State) encodeHead() *logpb.SnapshotHead {
 		Index: s.index, Term: s.term, NowNs: s.clock.Now, WallEarlyNs: s.clock.WallEarly, WallLateNs: s.clock.WallLate,
 		ClusterId: s.clusterID, Epoch: s.epoch, Grants: s.grants, LastLease: s.lastLease, LastTicket: s.lastTicket,
 		LastSession: s.lastSession, LastQuota: s.lastQuota, BusyUntilNs: s.busyUntil,
-		Limits: s.encodeLimits(),
+		Limits: s.encodeLimits(), Level: s.featureLevel, LastAccount: s.lastAccount,
 	}
 }
 
@@ -266,6 +290,10 @@ func encodeQuota(q *quota, g *ledger) *logpb.SnapshotQuota {
 		capped := g.capped
 		encoded.Cap, encoded.CapWindow, encoded.CapEndNs = &capped, g.cappedIn, g.capEnd
 	}
+	encoded.SinceNs, encoded.PassedNs, encoded.Teller, encoded.Confirmed, encoded.Uncut = g.since, g.passed, g.teller, g.confirmed, g.uncut
+	if c := g.claim; c != (claim{}) {
+		encoded.Claim = &logpb.SnapshotClaim{BeginNs: c.begin, EndNs: c.end, Caller: c.by, Confirmed: c.confirmed}
+	}
 	for _, e := range g.log {
 		encoded.Log = append(encoded.Log, &logpb.SnapshotEntry{
 			EndNs: e.end, Amount: e.amount, Closed: e.closed, Overrun: e.overrun,
@@ -277,7 +305,7 @@ func encodeQuota(q *quota, g *ledger) *logpb.SnapshotQuota {
 func encodeLease(l *lease) *logpb.SnapshotLease {
 	encoded := &logpb.SnapshotLease{
 		Id: l.id, Fence: l.fence, Holder: l.holder, Class: l.class, DeadlineNs: l.deadline, TtlNs: l.ttl,
-		Tentative: l.tentative, DoneBelow: l.doneBelow(),
+		Tentative: l.tentative, DoneBelow: l.doneBelow(), Account: l.account,
 	}
 	for i := range l.items {
 		it := &l.items[i]
@@ -307,6 +335,7 @@ func encodeOperation(o *operation) *logpb.SnapshotOperation {
 // snapshotReader reads records and keeps count and checksum.
 type snapshotReader struct {
 	from    *bufio.Reader
+	version uint32
 	sum     uint32
 	records uint64
 	buffer  []byte
@@ -315,23 +344,41 @@ type snapshotReader struct {
 // ReadSnapshot calls fn for each record but the trailer, and checks count and checksum. ErrNewerSnapshot and
 // ErrCorruptSnapshot are what it can come to, besides the errors of r and fn.
 func ReadSnapshot(r io.Reader, fn func(*logpb.SnapshotRecord) error) error {
+	return readSnapshot(r, func(_ uint32, record *logpb.SnapshotRecord) error { return fn(record) })
+}
+
+// readSnapshot does the same, and tells fn the snapshot's version.
+func readSnapshot(r io.Reader, fn func(version uint32, record *logpb.SnapshotRecord) error) error {
 	in := &snapshotReader{from: bufio.NewReaderSize(r, 1<<16)}
 	if err := in.header(); err != nil {
 		return err
 	}
+	var unknown error
 	for {
 		sum := in.sum
 		record, err := in.record()
-		if err != nil {
+		switch {
+		case errors.Is(err, errUnknownField):
+			if unknown == nil {
+				unknown = err
+			}
+			continue // up to the trailer: only a snapshot whose checksum fits is newer, and not damaged
+		case err != nil:
 			return err
 		}
 		if trailer := record.GetTrailer(); trailer != nil {
 			if trailer.Records != in.records-1 || trailer.Crc32C != sum {
 				return fmt.Errorf("%w: its checksum or count does not fit", ErrCorruptSnapshot)
 			}
-			return in.end()
+			if err := in.end(); err != nil {
+				return err
+			}
+			return unknown
 		}
-		if err := fn(record); err != nil {
+		if unknown != nil {
+			continue
+		}
+		if err := fn(in.version, record); err != nil {
 			return err
 		}
 	}
@@ -357,11 +404,12 @@ func (r *snapshotReader) header() error {
 	if string(header[:len(snapshotMagic)]) != snapshotMagic {
 		return fmt.Errorf("%w: it does not begin as one", ErrCorruptSnapshot)
 	}
-	switch version := binary.BigEndian.Uint32(header[len(snapshotMagic):]); {
-	case version == 0:
+	r.version = binary.BigEndian.Uint32(header[len(snapshotMagic):])
+	switch {
+	case r.version == 0:
 		return fmt.Errorf("%w: version 0", ErrCorruptSnapshot)
-	case version > SnapshotVersion:
-		return fmt.Errorf("%w (it has %d, this is %d)", ErrNewerSnapshot, version, SnapshotVersion)
+	case r.version > SnapshotVersion:
+		return fmt.Errorf("%w (it has %d, this is %d)", ErrNewerSnapshot, r.version, SnapshotVersion)
 	}
 	return nil
 }
@@ -383,6 +431,9 @@ func (r *snapshotReader) record() (*logpb.SnapshotRecord, error) {
 	record := new(logpb.SnapshotRecord)
 	if err := proto.Unmarshal(r.buffer, record); err != nil {
 		return nil, fmt.Errorf("%w: record %d: %w", ErrCorruptSnapshot, r.records, err)
+	}
+	if err := knownRecord.check(r.buffer); err != nil {
+		return nil, fmt.Errorf("%w: record %d: %w", ErrNewerSnapshot, r.records, err)
 	}
 	return record, nil
 }
@@ -438,6 +489,10 @@ func encodeServed(served [classes]uint64) []uint64 {
 func (s *State) encodeLimits() *logpb.SetLimits {
 	limits := s.Limits()
 	limits.MaxTasks, limits.TaskLifeNs = unlessDefault(s.limits.tasks, defaultMaxTasks), unlessDefault(s.limits.taskLife, defaultTaskLife)
+	limits.MaxKeys, limits.MaxLeases = unlessDefault(s.limits.keys, defaultMaxKeys), unlessDefault(s.limits.leases, defaultMaxLeases)
+	limits.MaxReports = unlessDefault(s.limits.reports, defaultMaxReports)
+	limits.OperatorsPpm = unlessDefault(s.limits.operatorsPPM, defaultOperatorsPPM)
+	limits.CallerMinPpm = unlessDefault(s.limits.callerMinPPM, defaultCallerMinPPM)
 	return limits
 }
 

@@ -16,6 +16,8 @@ import (
 type State struct {
 	index, term uint64
 	clock       Clock
+	// featureLevel is the highest version of an entry applied.
+	featureLevel uint32
 
 	clusterID string
 	epoch     uint32
@@ -23,6 +25,7 @@ type State struct {
 	grants                             uint64
 	lastLease, lastTicket, lastSession uint64
 	lastQuota, lastLane                uint32
+	lastAccount                        uint64
 	limits                             limits
 	// busyUntil is when the last entry of a sliding log, or grace of a slot, ends (cluster time).
 	busyUntil int64
@@ -73,11 +76,24 @@ type State struct {
 	// when to look at a workflow again.
 	stepsOf *btree.Map[string, []stepOf]
 	reviews *btree.BTreeG[keyDue]
+	// resumed has, by holder, up to which lease its resume ended all, while some of them still hold something.
+	resumed *btree.Map[string, uint64]
+
+	accounts     *btree.Map[uint64, *account]
+	accountNames *btree.BTreeG[accountName]
+	// reporters are the accounts that have reports, by the minute; reports counts those of all in reportMinute.
+	reporters             *btree.BTreeG[due]
+	reportMinute, reports int64
+	// refusedFor counts refusals for budgets since this replica has its state. It decides nothing, and is in no snapshot.
+	refusedFor [budgets]int64
 }
 
 // limits are the bounds that are part of the state's meaning.
 type limits struct {
 	sessions, resultBytes, sessionIdle, keyLife, waiters, tasks, taskLife int64
+	keys, leases, reports                                                 int64
+	// operatorsPPM is the part of each budget that is kept for operators, callerMinPPM what each caller may have of it.
+	operatorsPPM, callerMinPPM int64
 }
 
 // due says that something named by a number is due at a moment.
@@ -144,7 +160,8 @@ func newState() *State {
 	return &State{
 		limits: limits{
 			sessions: 262_144, resultBytes: 256 << 20, sessionIdle: hour, keyLife: day, waiters: 200_000,
-			tasks: defaultMaxTasks, taskLife: defaultTaskLife,
+			tasks: defaultMaxTasks, taskLife: defaultTaskLife, keys: defaultMaxKeys, leases: defaultMaxLeases,
+			reports: defaultMaxReports, operatorsPPM: defaultOperatorsPPM, callerMinPPM: defaultCallerMinPPM,
 		},
 		quotas:     new(btree.Map[uint32, *quota]),
 		names:      new(btree.Map[string, uint32]),
@@ -182,6 +199,11 @@ func newState() *State {
 		workflows:  new(btree.Map[string, *workflow]),
 		stepsOf:    new(btree.Map[string, []stepOf]),
 		reviews:    newTree(lessKeyDue),
+		resumed:    new(btree.Map[string, uint64]),
+
+		accounts:     new(btree.Map[uint64, *account]),
+		accountNames: newTree(lessAccountName),
+		reporters:    newTree(lessDue),
 	}
 }
 
@@ -202,6 +224,8 @@ func (s *State) copy() *State {
 	c.members = s.members.Copy()
 	c.tasks, c.underWay, c.resting = s.tasks.Copy(), s.underWay.Copy(), s.resting.Copy()
 	c.workflows, c.stepsOf, c.reviews = s.workflows.Copy(), s.stepsOf.Copy(), s.reviews.Copy()
+	c.resumed = s.resumed.Copy()
+	c.accounts, c.accountNames, c.reporters = s.accounts.Copy(), s.accountNames.Copy(), s.reporters.Copy()
 	return &c
 }
 

@@ -45,6 +45,8 @@ type task struct {
 	outcome logpb.TaskOutcome
 	ended   int64
 	detail  string
+	// account is charged with it: that of who began it first.
+	account uint64
 }
 
 // taskDue says that something of a task is due at a moment.
@@ -103,6 +105,7 @@ func (m *Machine) unlistTask(t *task) {
 func (m *Machine) dropTask(t *task) {
 	m.unlistTask(t)
 	m.tasks.Delete(t.name)
+	m.addTo(t.account, budgetTasks, -1)
 }
 
 // task returns a task that may be changed, nil where there is none, or why the caller may not touch it. An attempt past
@@ -139,7 +142,8 @@ func (m *Machine) loseAttempts() {
 func (m *Machine) forgetTasks() {
 	isOld := func(d taskDue) bool { return addSaturated(d.at, m.limits.taskLife) <= m.clock.Now }
 	for _, old := range takeDue(m.resting, isOld) {
-		m.tasks.Delete(old.name)
+		t, _ := m.tasks.Delete(old.name)
+		m.addTo(t.account, budgetTasks, -1)
 	}
 }
 

@@ -86,7 +86,7 @@ func (s *State) taskRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 		going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Task{Task: &logpb.SnapshotTask{
 			Name: t.name, Holder: t.holder, Quotas: t.quotas, Phase: t.phase, MaxFailures: t.maxFailures, Failures: t.failures,
 			Limited: t.limited, Attempts: t.attempts, Fence: t.fence, TtlNs: t.ttl, AtNs: t.at, Outcome: t.outcome,
-			EndedNs: t.ended, Detail: t.detail,
+			EndedNs: t.ended, Detail: t.detail, Account: t.account,
 		}}})
 		return going
 	})
@@ -98,6 +98,10 @@ func (m *Machine) takeTask(encoded *logpb.SnapshotTask) error {
 		generation: m.generation, name: encoded.Name, holder: encoded.Holder, quotas: encoded.Quotas, phase: encoded.Phase,
 		maxFailures: encoded.MaxFailures, failures: encoded.Failures, limited: encoded.Limited, attempts: encoded.Attempts,
 		fence: encoded.Fence, ttl: encoded.TtlNs, at: encoded.AtNs, outcome: encoded.Outcome, ended: encoded.EndedNs, detail: encoded.Detail,
+		account: encoded.Account,
+	}
+	if err := m.takeCharge(t.account, budgetTasks); err != nil {
+		return err
 	}
 	if _, twice := m.tasks.Set(t.name, t); twice {
 		return fmt.Errorf("task %q comes twice", t.name)

@@ -68,7 +68,7 @@ func (u *use) since(cutoff int64) int64 {
 
 // lists tells whether what is used is listed by its end: some of it may turn out to lie before the window. Where the provider's
 // reset is not known, nobody knows where it begins; and a later view of time that began a calendar window may fall back.
-func (g *ledger) lists(r *rule) bool { return !r.anchored || !g.known || g.closing }
+func (g *ledger) lists(r *rule) bool { return !r.anchored || !g.known || g.closing || g.uncut }
 
 // use notes what a holder takes of the present window, or gives back: of what it holds (openEnd), or of what it consumed.
 func (m *Machine) use(q *quota, name string, class int32, window, end, amount int64) {

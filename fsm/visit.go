@@ -93,15 +93,8 @@ func (g *ledger) changes(r *rule) (early, late int64) {
 		early = first(0)
 	case !r.anchored:
 		early, late = r.span(g.cutoff).end+r.skew, g.window-r.skew
-	case g.known:
-		if early = g.closeEnd; !g.closing {
-			late = g.closeBegin
-		}
 	default:
-		early = first(r.period + 4*r.skew + second + 1)
-		if g.capped != noCap && (early == noVisit || g.capEnd < early) {
-			early = g.capEnd
-		}
+		return g.changesAnchored(r)
 	}
 	return early, late
 }
@@ -191,13 +184,20 @@ func (m *Machine) tryAgain(number uint32, at int64) {
 }
 
 // nextVisit returns the first cluster time, the present at the earliest, at which a quota that is waited for should be looked at; the
-// largest int64: never. What was touched waits for the next entry, whatever brings it.
-func (s *State) nextVisit() int64 {
+// largest int64: never, or nobody knows. What was touched waits for the next entry, whatever brings it.
+func (s *State) nextVisit(present func() (Clock, bool)) int64 {
 	first := int64(math.MaxInt64)
 	for why := again; why < reasons; why++ {
 		s.visits.Ascend(visit{why: why, at: noVisit}, func(v visit) bool {
-			if v.why == why {
-				first = min(first, addSaturated(s.clock.Now, max(v.at-s.clock.clockFor(why), 0)))
+			if v.why != why {
+				return false
+			}
+			from, ok := s.clock, true
+			if why == endsEarly || why == endsLate {
+				from, ok = present()
+			}
+			if ok {
+				first = min(first, addSaturated(max(from.Now, s.clock.Now), max(v.at-from.clockFor(why), 0)))
 			}
 			return false
 		})

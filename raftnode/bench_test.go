@@ -1,13 +1,20 @@
 package raftnode
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/raft"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/logpb"
 )
 
 // diskDir is a folder on a disk: where temporary folders are in memory, the working directory's.
@@ -101,4 +108,66 @@ func BenchmarkPropose(b *testing.B) {
 			wg.Wait()
 		})
 	}
+}
+
+// BenchmarkReadBack is what reading a snapshot of a million leases back costs: time, and heap at its most beside the state itself.
+func BenchmarkReadBack(b *testing.B) {
+	machine := fsm.New()
+	index := uint64(0)
+	apply := func(commands ...*logpb.Command) {
+		index++
+		data, err := proto.Marshal(&logpb.Entry{Version: fsm.EntryVersion, StampNs: 1, Commands: commands})
+		if err != nil {
+			b.Fatal(err)
+		}
+		machine.Follow(index, 1, data)
+	}
+	apply(slots(1 << 40))
+	for lease := 0; lease < 1_000_000; {
+		var commands []*logpb.Command
+		for range 1000 {
+			command := take(1)
+			command.GetReserve().Holder, command.GetReserve().TtlNs = fmt.Sprintf("h%d", lease%100_000), int64(24*time.Hour)
+			commands, lease = append(commands, command), lease+1
+		}
+		apply(commands...)
+	}
+	path := filepath.Join(b.TempDir(), "state.bin")
+	file, err := os.Create(path)
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := errors.Join(machine.Freeze().WriteSnapshot(file), file.Close()); err != nil {
+		b.Fatal(err)
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		b.Fatal(err)
+	}
+	snapshot := SnapshotFile{ID: "bench", Path: path, Size: info.Size()}
+	var before, at runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	most := uint64(0)
+	b.ResetTimer()
+	for b.Loop() {
+		done := make(chan error, 1)
+		go func() { done <- snapshot.verify() }()
+		for waiting := true; waiting; {
+			select {
+			case err := <-done:
+				if err != nil {
+					b.Fatal(err)
+				}
+				waiting = false
+			case <-time.After(20 * time.Millisecond):
+			}
+			runtime.ReadMemStats(&at)
+			most = max(most, at.HeapAlloc)
+		}
+	}
+	b.ReportMetric(float64(info.Size())/1e6, "MB/snapshot")
+	b.ReportMetric(float64(before.HeapAlloc)/1e6, "MB/state")
+	b.ReportMetric(float64(most-min(most, before.HeapAlloc))/1e6, "MB/beside")
+	runtime.KeepAlive(machine)
 }

@@ -75,6 +75,8 @@ type Config struct {
 	// FreeLow is the free disk space (bytes) below which nothing new is granted, FreeStop that below which the node
 	// stops. Defaults 256 MiB and 32 MiB; 0 keeps the default, -1 switches it off.
 	FreeLow, FreeStop int64
+	// MemoryLimit is how much memory (bytes) the process may have; above MemoryMark percent of it nothing new is granted. 0: any.
+	MemoryLimit int64
 	// StallLimit is how long one write to disk may take before the node stops. Default 2 s.
 	StallLimit time.Duration
 
@@ -83,12 +85,16 @@ type Config struct {
 	// ReadByBarrier makes linearizable reads write a barrier to the log instead of probing the voters' terms.
 	ReadByBarrier bool
 
-	// PeerTLS, if set, secures the port for peers in both directions.
-	PeerTLS *tls.Config
+	// PeerTLS, if set, returns the settings that secure the port for peers, in both directions. It is asked for each connection.
+	PeerTLS func() *tls.Config
+	// PeerNames maps names of certificates to the ids of the nodes that they stand for, besides those that CheckIdentity knows.
+	PeerNames map[string][]string
 	// Logger takes messages. Default: none.
 	Logger hclog.Logger
 	// Registerer takes metrics. Default: none.
 	Registerer prometheus.Registerer
+	// Build is what this node says of its binary. Oldest and Newest are fsm's unless a test sets them.
+	Build Build
 	// Testing allows state hashes, log dumps, clock faults and crash points.
 	Testing bool
 	// Applied, with Testing, is called with every entry that this node applies, in order, before anybody learns what it
@@ -103,6 +109,8 @@ type Config struct {
 	Clock Clock
 	// Free tells the free space of the data directory. Default: the file system's.
 	Free func(dir string) (int64, error)
+	// Memory tells how much memory the process uses. Default: what the system says.
+	Memory func() (int64, error)
 }
 
 // DefaultConfig returns the defaults, for nodes on one local network.

@@ -23,6 +23,8 @@ type checkedSnapshots struct {
 	fatal      func(error)
 	configured *configurations
 	ends       *snapshotEnds
+	// readBack says whether a snapshot that was written can be restored; nil: nobody looks. See snapshotcheck.go.
+	readBack func(id string, index, term uint64) error
 }
 
 // Create implements raft.SnapshotStore.
@@ -36,7 +38,7 @@ func (s *checkedSnapshots) Create(
 	return &checkedSink{SnapshotSink: sink, store: s, index: index, term: term}, nil
 }
 
-// checkedSink checks the log when its snapshot is whole and durable.
+// checkedSink reads its snapshot back when that is durable, and then checks the log. Where it returns an error raft keeps the log.
 type checkedSink struct {
 	raft.SnapshotSink
 	store       *checkedSnapshots
@@ -47,6 +49,11 @@ type checkedSink struct {
 func (s *checkedSink) Close() error {
 	if err := s.SnapshotSink.Close(); err != nil {
 		return err
+	}
+	if s.store.readBack != nil {
+		if err := s.store.readBack(s.ID(), s.index, s.term); err != nil {
+			return err
+		}
 	}
 	cut, err := cutConflict(s.store.log, s.index, s.term)
 	if err == nil && cut {

@@ -74,6 +74,7 @@ func TestAConflictIsCutAtTheStartToo(t *testing.T) {
 	if err := errors.Join(log.DeleteRange(all[0].Index, last), log.StoreLogs(foreign), log.Close()); err != nil {
 		t.Fatal(err)
 	}
+	rewitness(t, conf.DataDir, func(w *witness) { w.index, w.entryTerm = foreign[1].Index, foreign[1].Term })
 	again, err := Open(conf)
 	if err != nil {
 		t.Fatal(err)
@@ -94,7 +95,7 @@ func TestARestoreThatNobodyElseHasEndsTheNode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := sink.Close(); err != nil {
+	if err := errors.Join(emptyState().WriteSnapshot(sink), sink.Close()); err != nil {
 		t.Fatal(err)
 	}
 	log := snapshotLog{n.log, &n.ends}

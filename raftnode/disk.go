@@ -1,6 +1,7 @@
 package raftnode
 
 import (
+	"context"
 	"fmt"
 	"time"
 
@@ -31,16 +32,30 @@ func (n *Node) watchStall() {
 	})
 }
 
-// watchSpace stops grants when the disk is nearly full, and ends the node before it is full.
+// watchSpace stops grants when the disk is nearly full, and ends the node before it is full. A leader first gives leadership to a node
+// that has room: what it refuses is refused to the whole fleet.
 func (n *Node) watchSpace() {
+	attempts := 0 // to leave, since the disk has been low
 	n.everyLook(func() bool {
 		free, err := n.config.Free(n.config.DataDir)
 		if err != nil {
 			return true
 		}
 		low := n.config.FreeLow > 0 && free < n.config.FreeLow
-		if low != n.diskLow.Swap(low) {
-			n.reportSpace(low, free)
+		n.lacksRoom.Store(low)
+		if low && n.leading.Load() != nil && n.leaving.CompareAndSwap(false, true) {
+			attempts++
+			n.wg.Go(func() {
+				defer n.leaving.Store(false)
+				n.leaveForRoom()
+			})
+		}
+		if !low {
+			attempts = 0
+		}
+		hopes := attempts == 1 && n.leaving.Load() // that somebody else goes on before anything is refused
+		if refuse := low && (n.diskLow.Load() || !hopes); refuse != n.diskLow.Swap(refuse) {
+			n.reportSpace(refuse, free)
 		}
 		if n.config.FreeStop > 0 && free < n.config.FreeStop {
 			n.fail(fmt.Errorf("%s of disk are left for %s, less than disk.stop_below (%s): free some space and start the node again",
@@ -49,6 +64,33 @@ func (n *Node) watchSpace() {
 		}
 		return true
 	})
+}
+
+// leaveForRoom gives leadership to the voter that is furthest of those that answer, have caught up and have room on their disks.
+func (n *Node) leaveForRoom() {
+	ctx, cancel := context.WithTimeout(context.Background(), peerTimeout)
+	defer cancel()
+	voters, _ := n.voters()
+	best, last := "", uint64(0)
+	for _, v := range voters {
+		if string(v.ID) == n.config.ID {
+			continue
+		}
+		reply, err := n.port.ask(ctx, string(v.ID), string(v.Address), peerRequest{Kind: "probe"})
+		if err == nil && reply.Node == string(v.ID) && reply.Room && reply.Last+caughtUp >= n.raft.LastIndex() && reply.Last >= last {
+			best, last = reply.Node, reply.Last
+		}
+	}
+	if best == "" {
+		return
+	}
+	ctx, cancel = context.WithTimeout(context.Background(), 2*n.config.ElectionTimeout)
+	defer cancel()
+	if _, err := n.TransferLeadership(ctx, best); err != nil {
+		n.logger.Info("the disk is nearly full, and leadership could not be handed over", "to", best, "error", err)
+		return
+	}
+	n.logger.Warn("the disk is nearly full: handed leadership over to a node that has room", "to", best, "data_dir", n.config.DataDir)
 }
 
 // reportSpace says what it means that free space went below the mark, or above it again.

@@ -37,6 +37,7 @@ const (
 	DiskFull   NotAcceptedCause = 5 // the disk is nearly full and the command would grant
 	Canceled   NotAcceptedCause = 6 // the caller's context ended while the command was still queued
 	TooLarge   NotAcceptedCause = 7 // the command is larger than an entry may be
+	MemoryFull NotAcceptedCause = 9 // memory is nearly used up and the command would take more
 	NotAMember NotAcceptedCause = 8 // a member operation names an unknown or unfit member
 )
 

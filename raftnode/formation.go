@@ -31,7 +31,7 @@ var ErrRemoved = errors.New("this node was removed from the cluster")
 
 // greet says who this node is.
 func (n *Node) greet(protocol string) preface {
-	p := preface{Magic: prefaceMagic, Protocol: protocol, Node: n.config.ID, List: n.config.list, Address: n.config.advertised()}
+	p := preface{Magic: prefaceMagic, Protocol: protocol, Node: n.config.ID, List: n.config.list, Address: n.config.advertised(), Build: n.ownBuild()}
 	if id := n.cluster.Load(); id != nil {
 		p.Cluster = *id
 	}
@@ -41,14 +41,27 @@ func (n *Node) greet(protocol string) preface {
 // admit lets in who is of the same cluster or, before that has an id, of the same list. A node that has neither waits
 // to be added, and takes the first cluster that calls. Raft is let in only when this disk may take part.
 func (n *Node) admit(caller preface) error {
+	if caller.Magic != prefaceMagic {
+		return fmt.Errorf("%w: it speaks the protocol %q with its peers, this one %q", ErrUnfitBuild, caller.Magic, prefaceMagic)
+	}
 	own := n.greet("")
-	switch {
-	case own.Cluster != "" && caller.Cluster != "" && own.Cluster != caller.Cluster:
+	if own.Cluster != "" && caller.Cluster != "" && own.Cluster != caller.Cluster {
 		return fmt.Errorf("it is of cluster %s, this is %s", caller.Cluster, own.Cluster)
+	}
+	if err := n.met(caller.Node, caller.Build); err != nil {
+		return err
+	}
+	switch {
 	case own.Cluster == "" && caller.Cluster == "" && own.List != caller.List && own.List != "" && caller.List != "" &&
 		caller.Protocol == protocolRaft:
 		return errors.New("its list of peers is another one")
+	case caller.Protocol == protocolRaft && own.Cluster != "" && caller.Cluster == "" && (own.List == "" || own.List != caller.List):
+		// A member has the id from the cluster's first entry on. One that formed the cluster with this node may lack that still.
+		return errors.New("it is of no cluster")
 	case caller.Protocol == protocolRaft:
+		if err := n.admitMember(caller); err != nil {
+			return err
+		}
 		return n.settle(caller)
 	}
 	return nil
@@ -78,7 +91,7 @@ func (n *Node) settle(caller preface) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), peerTimeout)
 	defer cancel()
-	reply, err := n.port.ask(ctx, caller.Address, peerRequest{Kind: "hello", Node: n.config.ID, Newcomer: true})
+	reply, err := n.port.ask(ctx, caller.Node, caller.Address, peerRequest{Kind: "hello", Node: n.config.ID, Newcomer: true})
 	switch {
 	case err != nil:
 		return fmt.Errorf("%w: %w", errUnsettled, err)
@@ -90,7 +103,7 @@ func (n *Node) settle(caller preface) error {
 	case reply.Learner == 0:
 		return errUnsettled
 	}
-	if err := writeDurably(filepath.Join(n.config.DataDir, joinedFile), strconv.FormatUint(reply.Learner, 10)); err != nil {
+	if err := n.keeper.part(joinedFile, strconv.FormatUint(reply.Learner, 10)); err != nil {
 		n.fail(err)
 		return err
 	}
@@ -104,14 +117,17 @@ func (n *Node) wasSettled() bool {
 	return err == nil || n.raft.LastIndex() > 0
 }
 
-// answerPeer answers another node's question.
-func (n *Node) answerPeer(request peerRequest) peerReply {
+// answerPeer answers another node's question. With TLS the caller is who its certificate names.
+func (n *Node) answerPeer(caller string, request peerRequest) peerReply {
 	reply := peerReply{
 		Node: n.config.ID, Term: n.raft.CurrentTerm(), Wall: n.config.Clock.Wall(), List: n.config.list, Nonce: n.config.nonce,
-		Last: n.raft.LastIndex(),
+		Last: n.raft.LastIndex(), Build: n.ownBuild(), Room: !n.lacksRoom.Load(),
 	}
 	if id := n.cluster.Load(); id != nil {
 		reply.Cluster = *id
+	}
+	if request.Kind == "key" && n.knownMember(caller) { // with it a node vouches for callers' addresses
+		reply.Key = n.voucher.own
 	}
 	if request.Kind == "hello" {
 		reply.Empty = n.raft.LastIndex() == 0
@@ -245,7 +261,7 @@ func (n *Node) tryToForm() error {
 	if err != nil {
 		return err
 	}
-	if err := writeDurably(filepath.Join(n.config.DataDir, formedFile), string(data)); err != nil {
+	if err := n.keeper.part(formedFile, string(data)); err != nil {
 		return err
 	}
 	return n.bootstrap()
@@ -272,7 +288,7 @@ func (n *Node) askPeers() []peerAnswer {
 	for i := range answers {
 		wg.Go(func() {
 			a := &answers[i]
-			a.reply, a.err = n.port.ask(ctx, a.peer.RaftAddress, peerRequest{Kind: "hello", Nonce: n.config.nonce})
+			a.reply, a.err = n.port.ask(ctx, a.peer.ID, a.peer.RaftAddress, peerRequest{Kind: "hello", Nonce: n.config.nonce})
 		})
 	}
 	wg.Wait()
@@ -361,6 +377,11 @@ func (n *Node) committedOf(id string) (index uint64, member bool) {
 	return index, member
 }
 
+// knownMember tells whether a node is in this node's latest configuration or in the list that forms the cluster.
+func (n *Node) knownMember(id string) bool {
+	return n.isMember(id) || slices.ContainsFunc(n.config.Peers, func(p Peer) bool { return p.ID == id })
+}
+
 // isMember tells whether a node is in this node's latest configuration.
 func (n *Node) isMember(id string) bool {
 	member, _ := n.membershipOf(id)
@@ -391,7 +412,7 @@ func (n *Node) othersRemovedMe(seen uint64) bool {
 			continue
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		reply, err := n.port.ask(ctx, string(v.Address), peerRequest{Kind: "hello", Node: n.config.ID})
+		reply, err := n.port.ask(ctx, string(v.ID), string(v.Address), peerRequest{Kind: "hello", Node: n.config.ID})
 		cancel()
 		if err == nil && reply.Node == string(v.ID) && !reply.Member && reply.Configuration > seen {
 			return true

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quotad/quotad/fsm"
 	"github.com/quotad/quotad/raftnode"
 )
 
@@ -37,8 +38,9 @@ func TestANodeThatManyCallStops(t *testing.T) {
 		}
 	}()
 	defer func() { _ = silent.Close() }()
-	preface, err := json.Marshal(map[string]string{
-		"magic": "quotad-peer/1", "protocol": "raft", "node": "n0", "cluster": "c", "address": silent.Addr().String(),
+	preface, err := json.Marshal(map[string]any{
+		"magic": "quotad-peer/2", "protocol": "raft", "node": "n0", "cluster": "c", "address": silent.Addr().String(),
+		"oldest": fsm.OldestEntryVersion, "newest": fsm.EntryVersion,
 	})
 	if err != nil {
 		t.Fatal(err)

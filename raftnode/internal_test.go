@@ -92,7 +92,7 @@ func TestEveryErrorOfRaftHasAnOutcome(t *testing.T) {
 
 // TestHeartbeatsTakeTheMainLoop: the asynchronous path of heartbeats lets logs diverge (hashicorp/raft issue 695).
 func TestHeartbeatsTakeTheMainLoop(t *testing.T) {
-	port, err := listenPeers(newTCP(""), "127.0.0.1:0", nil, nil, 1)
+	port, err := listenPeers(newTCP(""), "127.0.0.1:0", nil, nil, 1<<20)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,11 +161,11 @@ type termless struct {
 
 var errTermless = errors.New("input/output error")
 
-func (l *termless) SetUint64(key []byte, value uint64) error {
+func (l *termless) Set(key, value []byte) error {
 	if l.failing.Load() {
 		return errTermless
 	}
-	return l.raftLog.SetUint64(key, value)
+	return l.raftLog.Set(key, value)
 }
 
 // failingTerms opens a store whose terms can be made to fail; what it met comes on failed.

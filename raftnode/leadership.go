@@ -54,6 +54,15 @@ func (n *Node) beginLeading() {
 			continue
 		}
 		n.sampleOnce(majority) // who is cut off must not hold the new leader up
+		if _, _, ok := n.samples.views(n); !ok {
+			// Without the time of day the later view would go on from before the election, and a window would close that much too late.
+			n.logger.Warn("too few members tell the time of day: this node does not lead yet", "term", term)
+			if !n.pause(n.config.HeartbeatTimeout / 4) {
+				return
+			}
+			continue
+		}
+		n.raiseVersion()
 		n.mu.RLock()
 		base := n.machine.State().Clock().Now
 		n.mu.RUnlock()

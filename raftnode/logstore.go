@@ -148,10 +148,58 @@ func boltOptions() raftboltdb.Options {
 const lockPatience = time.Second
 
 func openBolt(path string, o storeOptions) (raftLog, error) {
+	_, err := os.Stat(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist) && !o.readOnly:
+		if err := makeBolt(path); err != nil {
+			return nil, err
+		}
+	case err != nil:
+		return nil, err
+	}
+	gapEnds, err := checkBoltFile(path, boltLogs, boltValues)
+	if err != nil {
+		return nil, err
+	}
+	if gapEnds > 0 && o.snapshot != nil {
+		if covered, err := o.snapshot(); err != nil || gapEnds > covered+1 {
+			return nil, firstError(err, &DamageError{
+				File: filepath.Base(path), Place: fmt.Sprintf("entry %d", gapEnds),
+				Problem: fmt.Sprintf("there are no entries before it, and the newest snapshot ends at %d", covered),
+			})
+		}
+	}
+	return openBoltFile(path, o.readOnly)
+}
+
+// makeBolt makes a file that has its name when it is whole.
+func makeBolt(path string) error {
+	making := path + ".making"
+	if err := os.RemoveAll(making); err != nil {
+		return err
+	}
+	store, err := openBoltFile(making, false)
+	if err != nil {
+		return err
+	}
+	if err := store.Close(); err != nil {
+		return err
+	}
+	if err := os.Rename(making, path); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+func openBoltFile(path string, readOnly bool) (raftLog, error) {
 	options := boltOptions()
 	options.Path = path
-	options.BoltOptions.ReadOnly = o.readOnly
-	store, err := raftboltdb.New(options)
+	options.BoltOptions.ReadOnly = readOnly
+	var store *raftboltdb.BoltStore
+	err := guarded(filepath.Base(path), func() (err error) {
+		store, err = raftboltdb.New(options)
+		return err
+	})
 	if errors.Is(err, berrors.ErrTimeout) {
 		return nil, fmt.Errorf("%w: %s", ErrDataDirInUse, filepath.Dir(path))
 	}

@@ -41,7 +41,9 @@ func (m machine) Apply(log *raft.Log) any {
 	}
 	id := n.machine.State().ClusterID()
 	n.appliedIndex.Store(log.Index)
-	sooner := n.leading.Load() != nil && n.nextLook() < n.looksAt
+	n.level.Store(n.machine.State().FeatureLevel())
+	lead := n.leading.Load()
+	sooner := lead != nil && n.nextLook(lead) < n.looksAt
 	n.mu.Unlock()
 	n.learnCluster(id)
 	n.hub.publish(&applied)
@@ -72,10 +74,14 @@ func (m machine) Restore(from io.ReadCloser) error {
 		return err
 	}
 	n := m.n
+	if dropped := restored.DroppedResults(); dropped > 0 {
+		n.logger.Warn("the snapshot held stored results of ended sessions; they were dropped", "results", dropped)
+	}
 	n.mu.Lock()
 	n.machine = restored
 	index, id := restored.State().Index(), restored.State().ClusterID()
 	n.appliedIndex.Store(index)
+	n.level.Store(restored.State().FeatureLevel())
 	n.tickets.failAll()
 	n.mu.Unlock()
 	n.learnCluster(id)
@@ -107,7 +113,7 @@ func (n *Node) learnCluster(id string) {
 		return
 	}
 	n.cluster.Store(&id)
-	if err := writeDurably(filepath.Join(n.config.DataDir, clusterFile), id); err != nil {
+	if err := n.keeper.part(clusterFile, id); err != nil {
 		n.fail(err)
 	}
 }

@@ -57,7 +57,7 @@ func (n *Node) AddLearner(ctx context.Context, id, raftAddress, apiAddress strin
 func (n *Node) vet(ctx context.Context, id, address string) error {
 	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
-	reply, err := n.port.ask(ctx, address, peerRequest{Kind: "hello", Node: n.config.ID})
+	reply, err := n.port.ask(ctx, id, address, peerRequest{Kind: "hello", Node: n.config.ID})
 	unfit := &MemberError{ID: id, Hint: `start it first, with an empty data directory and "join: true"`}
 	switch own := n.cluster.Load(); {
 	case errors.As(err, new(*refusedError)):
@@ -125,7 +125,7 @@ func (n *Node) hasCaughtUp(ctx context.Context, s raft.Server) error {
 
 // matchIndex asks a member how far its log is.
 func (n *Node) matchIndex(ctx context.Context, s raft.Server) (uint64, error) {
-	reply, err := n.port.ask(ctx, string(s.Address), peerRequest{Kind: "probe"})
+	reply, err := n.port.ask(ctx, string(s.ID), string(s.Address), peerRequest{Kind: "probe"})
 	if err != nil {
 		return 0, err
 	}

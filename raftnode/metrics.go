@@ -12,9 +12,13 @@ import (
 
 // metrics are a node's own.
 type metrics struct {
-	queued, skew         prometheus.Gauge
+	queued               prometheus.Gauge
+	skew, viewAhead      prometheus.Gauge
+	memory, memoryMark   prometheus.Gauge
 	batch, commit, fsync prometheus.Histogram
 	probes               prometheus.Counter
+	unreadable           prometheus.Gauge
+	unreadableTotal      prometheus.Counter
 }
 
 func newMetrics(registerer prometheus.Registerer) *metrics {
@@ -30,6 +34,16 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 		skew: prometheus.NewGauge(prometheus.GaugeOpts{
 			Namespace: "quotad", Name: "clock_skew_seconds", Help: "By how much this node's wall clock is off the cluster's view.",
 		}),
+		viewAhead: prometheus.NewGauge(prometheus.GaugeOpts{
+			Namespace: "quotad", Name: "clock_view_ahead_seconds",
+			Help: "By how much the state's view of the time of day is ahead of the members' clocks: calendar windows wait for so long.",
+		}),
+		memory: prometheus.NewGauge(prometheus.GaugeOpts{
+			Namespace: "quotad", Name: "memory_in_use_bytes", Help: "Memory of the process that the system cannot take back; measured where there is a limit.",
+		}),
+		memoryMark: prometheus.NewGauge(prometheus.GaugeOpts{
+			Namespace: "quotad", Name: "memory_mark_bytes", Help: "Memory in use above which nothing new is granted; 0: no limit.",
+		}),
 		batch:  histogram("proposer_entry_commands", "Commands in one log entry.", 1, 2, 12),
 		commit: histogram("proposer_commit_seconds", "From proposing an entry to its being applied here.", 0.0002, 2, 16),
 		fsync:  histogram("disk_write_seconds", "One durable write of log, vote or term.", 0.0001, 2, 16),
@@ -37,8 +51,14 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 			Namespace: "quotad", Name: "read_probe_rounds_total", Help: "Rounds of the term probe that make reads linearizable.",
 		}),
 	}
+	m.unreadable = prometheus.NewGauge(prometheus.GaugeOpts{
+		Namespace: "quotad", Name: "snapshot_unreadable", Help: "1 while this node's last snapshot could not be read back: the log is kept, and grows.",
+	})
+	m.unreadableTotal = prometheus.NewCounter(prometheus.CounterOpts{
+		Namespace: "quotad", Name: "snapshot_unreadable_total", Help: "Snapshots that could not be read back.",
+	})
 	if registerer != nil {
-		registerer.MustRegister(m.queued, m.skew, m.batch, m.commit, m.fsync, m.probes)
+		registerer.MustRegister(m.queued, m.skew, m.viewAhead, m.memory, m.memoryMark, m.batch, m.commit, m.fsync, m.probes, m.unreadable, m.unreadableTotal)
 		bridgeRaft(registerer)
 	}
 	return m

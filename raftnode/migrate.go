@@ -9,12 +9,6 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// stableKeys are what raft keeps beside the log.
-var (
-	stableNumbers = [][]byte{[]byte("CurrentTerm"), []byte("LastVoteTerm")}
-	stableValues  = [][]byte{[]byte("LastVoteCand")}
-)
-
 // Migrate moves a stopped node's log, votes and terms into another store. It copies them under another name, reads them
 // back and compares, renames the copy, and then removes the old store: a log from before, put back later, would have
 // forgotten votes. Interrupted at any point it can be called again; until the copy has its name, the node starts as before.
@@ -36,11 +30,18 @@ func Migrate(dir string, to LogStore) error {
 	case has == to:
 		return nil
 	}
+	disk, err := readDisk(dir)
+	if err != nil {
+		return err
+	}
 	source, err := openStore(dir, from, storeOptions{})
 	if err != nil {
 		return err
 	}
 	defer func() { _ = source.Close() }()
+	if err := disk.judgeStore(source); err != nil {
+		return err
+	}
 	if err := verifySnapshots(dir, source); err != nil {
 		return err
 	}
@@ -125,42 +126,11 @@ func copyStore(to, from raftLog) error {
 			some, size = nil, 0
 		}
 	}
-	for _, key := range stableNumbers {
-		number, found, err := stableNumber(from, key)
-		if err == nil && found {
-			err = to.SetUint64(key, number)
-		}
-		if err != nil {
-			return err
-		}
+	values, err := stableOf(from)
+	if err != nil {
+		return err
 	}
-	for _, key := range stableValues {
-		value, found, err := stableValue(from, key)
-		if err == nil && found {
-			err = to.Set(key, value)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// stableNumber returns a number that raft keeps. Stores differ in how they say that there is none: an error of their own, or 0.
-func stableNumber(store raftLog, key []byte) (number uint64, found bool, err error) {
-	number, err = store.GetUint64(key)
-	if isMissing(err) {
-		return 0, false, nil
-	}
-	return number, number != 0, err
-}
-
-func stableValue(store raftLog, key []byte) (value []byte, found bool, err error) {
-	value, err = store.Get(key)
-	if isMissing(err) {
-		return nil, false, nil
-	}
-	return value, len(value) > 0, err
+	return copyStable(&stable{store: to}, values)
 }
 
 // compareStores says what differs between two stores.
@@ -182,19 +152,10 @@ func compareStores(a, b raftLog) error {
 			return fmt.Errorf("%w: entry %d of the copy is another one", ErrDamaged, index)
 		}
 	}
-	for _, key := range stableNumbers {
-		one, _, errA := stableNumber(a, key)
-		other, _, errB := stableNumber(b, key)
-		if err := errors.Join(errA, errB); err != nil || one != other {
-			return errors.Join(err, fmt.Errorf("%w: %s of the copy is %d, not %d", ErrDamaged, key, one, other))
-		}
+	one, errA := stableOf(a)
+	other, errB := stableOf(b)
+	if err := errors.Join(errA, errB); err != nil {
+		return err
 	}
-	for _, key := range stableValues {
-		one, _, errA := stableValue(a, key)
-		other, _, errB := stableValue(b, key)
-		if err := errors.Join(errA, errB); err != nil || !bytes.Equal(one, other) {
-			return errors.Join(err, fmt.Errorf("%w: %s of the copy is %q, not %q", ErrDamaged, key, one, other))
-		}
-	}
-	return nil
+	return compareStable(one, other)
 }

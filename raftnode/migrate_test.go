@@ -36,8 +36,9 @@ func fillStore(t *testing.T, dir string, s LogStore) {
 	t.Helper()
 	log := openRaw(t, dir, s)
 	long := entries(t, 4, 5, 3000)
-	err := errors.Join(log.StoreLogs(long), log.SetUint64([]byte("CurrentTerm"), 9), log.SetUint64([]byte("LastVoteTerm"), 8),
-		log.Set([]byte("LastVoteCand"), []byte("n2")), log.Close())
+	values := &stable{store: log}
+	err := errors.Join(log.StoreLogs(long), values.setNumber(keyTerm, 9), values.setNumber(keyVoteTerm, 8),
+		values.set(keyVote, []byte("n2")), log.Close())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,8 +81,9 @@ func holds(t *testing.T, dir string, s LogStore) {
 			t.Fatalf("%+v, want %+v", got, want)
 		}
 	}
-	term, _ := log.GetUint64([]byte("CurrentTerm"))
-	vote, _ := log.Get([]byte("LastVoteCand"))
+	values := &stable{store: log}
+	term, _ := values.number(keyTerm)
+	vote, _ := values.get(keyVote)
 	if term != 9 || string(vote) != "n2" {
 		t.Errorf("term %d, vote %q", term, vote)
 	}

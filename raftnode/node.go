@@ -1,12 +1,7 @@
 package raftnode
 
 import (
-	"crypto/rand"
-	"encoding/hex"
-	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -42,6 +37,7 @@ type Node struct {
 
 	port      *peerPort
 	store     *failStop
+	keeper    *keeper
 	log       *parallelLog
 	snapshots raft.SnapshotStore
 	transport raftTransport
@@ -51,6 +47,7 @@ type Node struct {
 	metrics   *metrics
 	samples   *samples
 	probes    probes
+	voucher   *voucher
 	crash     *crashPoints
 	faulty    *FaultyClock
 
@@ -65,7 +62,9 @@ type Node struct {
 	cluster      atomic.Pointer[string]
 	configured   configurations
 	handover     *handover
-	ends         snapshotEnds
+	// unreadable says why the newest snapshot could not be read back; nil: it could.
+	unreadable atomic.Pointer[string]
+	ends       snapshotEnds
 	// leading is set while this node leads and its barrier is applied.
 	leading atomic.Pointer[leadership]
 	// led is the newest leadership, also when it has ended: its clock has seen time pass that the state has not.
@@ -75,10 +74,24 @@ type Node struct {
 	paused   atomic.Bool
 	stopping atomic.Bool
 	diskLow  atomic.Bool
-	skew     atomic.Int64
+	// lacksRoom is set while the disk is low, leaving while this node gives leadership away for it.
+	lacksRoom, leaving atomic.Bool
+	// skew is how far this node's wall clock is off the voters', viewAhead how far the state's earlier view of Unix time is ahead of
+	// their clocks.
+	skew, viewAhead atomic.Int64
+	builds          builds
+	// entryVersion is that of the entries which this node proposes.
+	entryVersion atomic.Uint32
+	// level is the feature level of the state.
+	level   atomic.Uint32
+	logEnds logEnds
+	// memoryFull is set while the process uses more than memoryMark bytes; 0: no mark.
+	memoryFull atomic.Bool
+	memoryMark int64
 	// settled is set when this disk may take part: see settle. settling is set while that is found out.
 	settled  atomic.Bool
 	settling atomic.Bool
+	vouched  vouched
 	// unformed says why the cluster cannot be formed yet; nil: not tried, or done.
 	unformed atomic.Pointer[string]
 	// suspicious is set while a transfer of leadership is watched.
@@ -103,7 +116,7 @@ type nodeConfig struct {
 }
 
 // Open opens the node's data, joins or forms the cluster, and starts. It returns before a leader is known. Errors are
-// those of Validate, ErrDataDirInUse, ErrForeignDataDir, *OtherLogStoreError, ErrTwoLogStores, ErrDamaged, and the system's.
+// those of Validate, ErrDataDirInUse, ErrForeignDataDir, *OtherLogStoreError, ErrTwoLogStores, ErrDamaged, ErrUnfitBuild, and the system's.
 func Open(config Config) (*Node, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
@@ -117,15 +130,29 @@ func Open(config Config) (*Node, error) {
 	if config.Network == nil {
 		config.Network = newTCP(config.RaftAddress)
 	}
+	if config.Memory == nil {
+		config.Memory = memoryInUse
+	}
 	if config.Free == nil {
 		config.Free = freeSpace
+	}
+	if config.Build.Newest == 0 { // unless a test says otherwise
+		config.Build.Oldest, config.Build.Newest = fsm.OldestEntryVersion, fsm.EntryVersion
+	}
+	disk, err := readDisk(config.DataDir)
+	if err == nil && disk.started() {
+		err = disk.complete()
+	}
+	if err != nil {
+		return nil, inDir(config.DataDir, err)
 	}
 	if err := prepareDir(config.DataDir); err != nil {
 		return nil, err
 	}
 	n := &Node{
 		config: nodeConfig{Config: config, list: config.listHash()}, logger: config.Logger,
-		machine: fsm.New(), tickets: newTickets(), hub: newHub(config.EventEntries), samples: newSamples(), handover: newHandover(),
+		machine: fsm.New(), tickets: newTickets(), hub: newHub(config.EventEntries), samples: newSamples(), handover: newHandover(), voucher: newVoucher(),
+		vouched:  vouched{of: map[string]bool{}},
 		tickKick: make(chan struct{}, 1), closing: make(chan struct{}), done: make(chan struct{}),
 	}
 	if len(config.Peers) == 0 {
@@ -141,9 +168,9 @@ func Open(config Config) (*Node, error) {
 	}
 	n.metrics = newMetrics(config.Registerer)
 	n.proposer = newProposer(n)
-	if err := n.open(); err != nil {
+	if err := n.open(disk); err != nil {
 		n.closeFiles()
-		return nil, err
+		return nil, inDir(config.DataDir, err)
 	}
 	if config.Registerer != nil {
 		config.Registerer.MustRegister(peerContact{n})
@@ -158,7 +185,10 @@ const transportTimeout = 3 * time.Second
 func killSelf() { _ = syscall.Kill(syscall.Getpid(), syscall.SIGKILL) }
 
 // open opens files and the port, and makes raft.
-func (n *Node) open() error {
+func (n *Node) open(disk *disk) error {
+	if err := n.identify(disk); err != nil {
+		return err
+	}
 	log, err := openStore(n.config.DataDir, n.config.LogStore, storeOptions{failed: n.fail, logger: n.logger.Named("log")})
 	if err != nil {
 		return err
@@ -168,10 +198,13 @@ func (n *Node) open() error {
 		took: func(d time.Duration) { n.metrics.fsync.Observe(d.Seconds()) },
 	}
 	n.log = newParallelLog(n.store, n.leadsNow)
-	if err := n.identify(); err != nil {
+	if err := n.claimDisk(disk); err != nil {
 		return err
 	}
 	if err := clearSnapshots(n.config.DataDir); err != nil {
+		return err
+	}
+	if err := n.dropUnverified(); err != nil {
 		return err
 	}
 	if err := verifySnapshots(n.config.DataDir, log); err != nil {
@@ -180,19 +213,24 @@ func (n *Node) open() error {
 	if err := cutOldConflict(n.config.DataDir, n.store); err != nil {
 		return err
 	}
-	files, err := raft.NewFileSnapshotStoreWithLogger(n.config.DataDir, n.config.SnapshotsRetained, n.logger.Named("snapshots"))
+	if err := verifyVersions(n.config.DataDir, n.store); err != nil {
+		return err
+	}
+	files, err := n.openSnapshots()
 	if err != nil {
 		return err
 	}
-	n.snapshots = &checkedSnapshots{SnapshotStore: files, log: n.log, fatal: n.fail, configured: &n.configured, ends: &n.ends}
-	n.port, err = listenPeers(n.config.Network, n.config.RaftAddress, n.config.PeerTLS, n.logger.Named("peers"), 64)
+	n.snapshots = files
+	n.port, err = listenPeers(n.config.Network, n.config.RaftAddress, n.config.PeerTLS, n.logger.Named("peers"),
+		max(n.config.MaxEntryBytes, DefaultConfig().MaxEntryBytes)) // other nodes may have the default
 	if err != nil {
 		return err
 	}
 	if n.config.AdvertiseRaft == "" && strings.HasSuffix(n.config.RaftAddress, ":0") {
 		n.config.AdvertiseRaft = n.port.Addr().String()
 	}
-	n.port.greet, n.port.admit, n.port.serve = n.greet, n.admit, n.answerPeer
+	n.port.greet, n.port.admit, n.port.member, n.port.met, n.port.serve = n.greet, n.admit, n.knownMember, n.met, n.answerPeer
+	n.port.identifies, n.port.nodeAt = n.identifies, n.nodeAt
 	n.transport = raftTransport{raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Stream: n.port, MaxPool: 3, MaxRPCsInFlight: 1, Timeout: transportTimeout,
 		Logger: newQuiet(n.logger.Named("transport"), &n.stopping), MsgpackUseNewTimeFormat: true,
@@ -235,7 +273,7 @@ func (n *Node) raftConfig() *raft.Config {
 	c.LocalID = raft.ServerID(n.config.ID)
 	c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = n.config.HeartbeatTimeout, n.config.ElectionTimeout, n.config.LeaderLease
 	c.CommitTimeout = 20 * time.Millisecond
-	c.MaxAppendEntries = 64
+	c.MaxAppendEntries = maxAppendEntries
 	c.BatchApplyCh = false
 	c.ShutdownOnRemove = false
 	c.TrailingLogs, c.SnapshotThreshold, c.SnapshotInterval = n.config.TrailingLogs, n.config.SnapshotThreshold, n.config.SnapshotInterval
@@ -246,42 +284,45 @@ func (n *Node) raftConfig() *raft.Config {
 	return c
 }
 
-// identify binds the data directory to this node's id and reads what it knows of its cluster.
-func (n *Node) identify() error {
-	known, err := os.ReadFile(filepath.Join(n.config.DataDir, nodeFile))
-	switch {
-	case err == nil && strings.TrimSpace(string(known)) != n.config.ID:
-		return fmt.Errorf("%w: %s holds the data of node %q, this is %q",
-			ErrForeignDataDir, n.config.DataDir, strings.TrimSpace(string(known)), n.config.ID)
-	case errors.Is(err, os.ErrNotExist):
-		if err := writeDurably(filepath.Join(n.config.DataDir, nodeFile), n.config.ID); err != nil {
-			return err
-		}
-	case err != nil:
-		return err
+// identify checks that the data directory is this node's and reads what it knows of its cluster.
+func (n *Node) identify(disk *disk) error {
+	if known, there := disk.parts[nodeFile]; there && strings.TrimSpace(known) != n.config.ID {
+		return fmt.Errorf("%w: %s holds the data of node %q, this is %q", ErrForeignDataDir, n.config.DataDir, strings.TrimSpace(known), n.config.ID)
 	}
-	nonce, err := os.ReadFile(filepath.Join(n.config.DataDir, nonceFile))
-	if errors.Is(err, os.ErrNotExist) {
-		random := make([]byte, 16)
-		_, _ = rand.Read(random)
-		nonce = []byte(hex.EncodeToString(random))
-		err = writeDurably(filepath.Join(n.config.DataDir, nonceFile), string(nonce))
+	if id, there := disk.parts[clusterFile]; there {
+		text := strings.TrimSpace(id)
+		n.cluster.Store(&text)
 	}
+	return nil
+}
+
+// claimDisk checks the log store against the rest of the disk, and opens the witness.
+func (n *Node) claimDisk(disk *disk) error {
+	values, err := stableOf(n.store.raftLog)
 	if err != nil {
 		return err
 	}
-	n.config.nonce = strings.TrimSpace(string(nonce))
-	if id, err := os.ReadFile(filepath.Join(n.config.DataDir, clusterFile)); err == nil {
-		text := strings.TrimSpace(string(id))
-		n.cluster.Store(&text)
+	if err := disk.judge(n.store.raftLog, values); err != nil {
+		return err
 	}
+	if disk.slot != nil {
+		n.logger.Warn("one of the two slots of the witness is damaged; it is written again from the other one", "error", disk.slot)
+	}
+	keeper, err := disk.claim(n.config.ID, values, n.store.write)
+	if err != nil {
+		return err
+	}
+	n.config.nonce = strings.TrimSpace(disk.parts[nonceFile])
+	n.keeper, n.store.keeper, n.store.bound = keeper, keeper, true
 	return nil
 }
 
 // start starts the goroutines.
 func (n *Node) start() {
 	n.port.start()
-	for _, run := range []func(){n.proposer.run, n.lead, n.tick, n.watchStall, n.watchSpace, n.formCluster, n.sampleWalls, n.watchMembership} {
+	n.wg.Go(func() { n.keeper.run(n.closing, n.done) })
+	n.markMemory()
+	for _, run := range []func(){n.proposer.run, n.lead, n.tick, n.watchStall, n.watchSpace, n.watchMemory, n.formCluster, n.sampleWalls, n.watchMembership} {
 		n.wg.Go(func() {
 			run()
 		})

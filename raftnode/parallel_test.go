@@ -284,6 +284,9 @@ func TestAnEndUnderWayThatDisagreesWithASnapshotIsCut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := emptyState().WriteSnapshot(sink); err != nil {
+		t.Fatal(err)
+	}
 	closed := make(chan error, 1)
 	go func() { closed <- sink.Close() }()
 	select {

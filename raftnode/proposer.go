@@ -179,6 +179,9 @@ func (p *proposer) ready(commands []*logpb.Command) error {
 	if p.n.diskLow.Load() && takes(commands) {
 		return p.n.notAccepted(DiskFull)
 	}
+	if p.n.memoryFull.Load() && grows(commands) {
+		return p.n.notAccepted(MemoryFull)
+	}
 	return nil
 }
 
@@ -213,6 +216,11 @@ func takes(commands []*logpb.Command) bool {
 		}
 	}
 	return false
+}
+
+// grows tells whether any of the commands makes the state larger for longer than a moment: grants, what waits for them, sessions.
+func grows(commands []*logpb.Command) bool {
+	return takes(commands) || slices.ContainsFunc(commands, func(c *logpb.Command) bool { return c.GetOpenSession() != nil })
 }
 
 func (p *proposer) kick() {
@@ -347,7 +355,7 @@ func (p *proposer) take() (parts []part) {
 func (p *proposer) send(lead *leadership, parts []part) {
 	present := p.n.presentClock(&lead.clock)
 	data, err := proto.Marshal(&logpb.Entry{
-		Version: fsm.EntryVersion, StampNs: present.Now, WallEarlyNs: present.WallEarly, WallLateNs: present.WallLate,
+		Version: p.n.entryVersion.Load(), StampNs: present.Now, WallEarlyNs: present.WallEarly, WallLateNs: present.WallLate,
 	})
 	if err != nil {
 		<-p.slots

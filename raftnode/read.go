@@ -79,8 +79,7 @@ func (n *Node) Clock() fsm.Clock {
 	}
 	present := n.presentClock(&lead.clock)
 	if present.WallEarly == 0 && own.WallEarly != 0 {
-		elapsed := max(present.Now-own.Now, 0)
-		present.WallEarly, present.WallLate = own.WallEarly+elapsed, own.WallLate+elapsed
+		present.WallEarly, present.WallLate = own.WallEarly, own.WallLate+max(present.Now-own.Now, 0)
 	}
 	return atLeast(present, own)
 }
@@ -188,7 +187,7 @@ func (n *Node) holdsTerm(term uint64) bool {
 		asked++
 		n.wg.Go(func() {
 			sent := n.config.Clock.Monotonic()
-			reply, err := n.port.ask(ctx, string(v.Address), peerRequest{Kind: "probe"})
+			reply, err := n.port.ask(ctx, string(v.ID), string(v.Address), peerRequest{Kind: "probe"})
 			if err == nil && reply.Node == string(v.ID) {
 				n.samples.add(reply.Node, reply.Wall, sent, n.config.Clock.Monotonic())
 			}
@@ -267,25 +266,6 @@ func (s *samples) views(n *Node) (early, late int64, ok bool) {
 	return wallViews(all, voters, now)
 }
 
-// sampleWalls keeps samples fresh while this node leads.
-func (n *Node) sampleWalls() {
-	ticker := time.NewTicker(time.Second)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ticker.C:
-			if lead := n.leading.Load(); lead != nil {
-				n.sampleOnce(everybody)
-				n.guardRate(lead)
-			}
-		case <-n.closing:
-			return
-		case <-n.done:
-			return
-		}
-	}
-}
-
 // sampleOnce takes a sample of every voter that answers. It returns when so many have, this node among them, or the rest
 // did not in time; samples of the others are taken all the same.
 func (n *Node) sampleOnce(enough func(voters int) int) {
@@ -301,7 +281,7 @@ func (n *Node) sampleOnce(enough func(voters int) int) {
 		asked++
 		n.wg.Go(func() {
 			sent := n.config.Clock.Monotonic()
-			reply, err := n.port.ask(ctx, string(v.Address), peerRequest{Kind: "probe"})
+			reply, err := n.port.ask(ctx, string(v.ID), string(v.Address), peerRequest{Kind: "probe"})
 			if err == nil && reply.Node == string(v.ID) {
 				n.samples.add(reply.Node, reply.Wall, sent, n.config.Clock.Monotonic())
 			}
@@ -324,7 +304,7 @@ func (n *Node) sampleOnce(enough func(voters int) int) {
 		}
 		cancel()
 	})
-	n.measureSkew()
+	n.measureClocks()
 }
 
 // majority and everybody are how many voters a sample waits for.

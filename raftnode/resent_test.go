@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -91,9 +93,20 @@ func TestWhatANodeIsBeyond(t *testing.T) {
 	c := DefaultConfig()
 	c.ID, c.DataDir, c.RaftAddress, c.APIAddress = "n1", t.TempDir(), "127.0.0.1:0", "127.0.0.1:1"
 	const term = 3
+	if err := os.WriteFile(filepath.Join(c.DataDir, joinedFile), []byte("1"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range map[string]string{nodeFile: c.ID, nonceFile: newNonce()} {
+		if err := os.WriteFile(filepath.Join(c.DataDir, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := createWitness(c.DataDir, new(witness)); err != nil {
+		t.Fatal(err)
+	}
 	before, err := openStore(c.DataDir, c.LogStore, storeOptions{logger: hclog.NewNullLogger()})
 	if err == nil {
-		err = errors.Join(before.SetUint64([]byte("CurrentTerm"), term), before.Close())
+		err = errors.Join((&stable{store: before}).setNumber(keyTerm, term), before.Close())
 	}
 	if err != nil {
 		t.Fatal(err)

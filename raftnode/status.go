@@ -3,7 +3,9 @@ package raftnode
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -18,9 +20,11 @@ type Status struct {
 	Term, CommitIndex, AppliedIndex, LastIndex, SnapshotIndex uint64
 	// FirstIndex is the first entry that is still in the log: what is older is in the snapshot only.
 	FirstIndex uint64
-	Members    []MemberStatus
-	Checks     []Check
-	Testing    bool
+	// Build is this node's, with the feature level of its state.
+	Build   Build
+	Members []MemberStatus
+	Checks  []Check
+	Testing bool
 }
 
 // MemberStatus is one member as a node knows it.
@@ -31,6 +35,8 @@ type MemberStatus struct {
 	LastContact time.Duration
 	// MatchIndex is 0 where it is not known.
 	MatchIndex uint64
+	// Build is what the member said of its binary; zero where this node has not heard from it.
+	Build Build
 }
 
 // Check is one health check.
@@ -40,11 +46,25 @@ type Check struct {
 	Message string
 }
 
-// Status returns this node's view. It needs no leader.
+// Status returns this node's view. It needs no leader. Other members are asked at most once in askEvery, however often it is called.
 func (n *Node) Status() Status {
+	s := n.ownStatus()
+	s.FirstIndex, _ = n.store.FirstIndex()
+	s.SnapshotIndex, _ = strconv.ParseUint(n.raft.Stats()["last_snapshot_index"], 10, 64)
+	s.Members = n.memberStatus(s.Leader)
+	s.Role = n.role(s.Members)
+	s.Checks = n.checks(s)
+	return s
+}
+
+// Checks returns this node's health checks. It asks nobody.
+func (n *Node) Checks() []Check { return n.checks(n.ownStatus()) }
+
+// ownStatus is what this node knows by itself.
+func (n *Node) ownStatus() Status {
 	s := Status{
 		ID: n.config.ID, Leader: n.heard(), Term: n.raft.CurrentTerm(), CommitIndex: n.log.durable(n.raft.CommitIndex()),
-		AppliedIndex: n.appliedIndex.Load(), LastIndex: n.raft.LastIndex(), Testing: n.config.Testing,
+		AppliedIndex: n.appliedIndex.Load(), LastIndex: n.raft.LastIndex(), Testing: n.config.Testing, Build: n.ownBuild(),
 	}
 	if id := n.cluster.Load(); id != nil {
 		s.ClusterID = *id
@@ -52,11 +72,6 @@ func (n *Node) Status() Status {
 	if s.Leader != "" {
 		s.LeaderAPIAddress = n.apiAddress(s.Leader)
 	}
-	s.FirstIndex, _ = n.store.FirstIndex()
-	s.SnapshotIndex, _ = strconv.ParseUint(n.raft.Stats()["last_snapshot_index"], 10, 64)
-	s.Members = n.memberStatus(s.Leader)
-	s.Role = n.role(s.Members)
-	s.Checks = n.checks(s)
 	return s
 }
 
@@ -84,32 +99,74 @@ func (n *Node) memberStatus(leader string) []MemberStatus {
 		return nil
 	}
 	servers := configuration.Configuration().Servers
+	var answers map[raft.Server]uint64
+	if n.raft.State() == raft.Leader {
+		answers = n.logEnds.of(n, servers)
+	}
 	members := make([]MemberStatus, len(servers))
-	done := make(chan struct{}, len(servers))
-	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
-	defer cancel()
-	leads := n.raft.State() == raft.Leader
 	for i, s := range servers {
 		members[i] = MemberStatus{
 			ID: string(s.ID), RaftAddress: string(s.Address), APIAddress: n.apiAddress(string(s.ID)),
 			Voter: s.Suffrage == raft.Voter, Leader: string(s.ID) == leader, LastContact: -1,
 		}
-		go func() {
-			defer func() { done <- struct{}{} }()
-			if members[i].ID == n.config.ID {
-				members[i].MatchIndex = n.log.durable(n.raft.LastIndex())
-				members[i].LastContact = 0
-			} else if leads {
-				if match, err := n.matchIndex(ctx, s); err == nil {
-					members[i].MatchIndex, members[i].LastContact = match, 0
-				}
-			}
-		}()
-	}
-	for range servers {
-		<-done
+		members[i].Build, _ = n.builds.get(members[i].ID)
+		if members[i].ID == n.config.ID {
+			members[i].MatchIndex, members[i].LastContact = n.log.durable(n.raft.LastIndex()), 0
+			members[i].Build = n.ownBuild()
+		} else if match, ok := answers[s]; ok {
+			members[i].MatchIndex, members[i].LastContact = match, 0
+		}
 	}
 	return members
+}
+
+// askEvery is how often a leader asks the other members for its status at most; they have askWithin to answer.
+const (
+	askEvery  = time.Second
+	askWithin = 300 * time.Millisecond
+)
+
+// logEnds are the ends of the other members' logs as they last answered. All who want to know share one round of questions.
+type logEnds struct {
+	mu      sync.Mutex
+	at      time.Time
+	servers []raft.Server
+	answers map[raft.Server]uint64
+}
+
+// of returns the answers of the members that answered. They are asked again when the last round is old or was of other members.
+func (l *logEnds) of(n *Node, servers []raft.Server) map[raft.Server]uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.at.IsZero() && time.Since(l.at) < askEvery && slices.Equal(l.servers, servers) {
+		return l.answers
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), askWithin)
+	defer cancel()
+	type answer struct {
+		from  raft.Server
+		match uint64
+		err   error
+	}
+	answers, asked := make(chan answer, len(servers)), 0
+	for _, s := range servers {
+		if string(s.ID) == n.config.ID {
+			continue
+		}
+		asked++
+		go func() {
+			match, err := n.matchIndex(ctx, s)
+			answers <- answer{s, match, err}
+		}()
+	}
+	l.answers = make(map[raft.Server]uint64, asked)
+	for range asked {
+		if a := <-answers; a.err == nil {
+			l.answers[a.from] = a.match
+		}
+	}
+	l.at, l.servers = time.Now(), slices.Clone(servers)
+	return l.answers
 }
 
 // checks are this node's health checks.
@@ -126,32 +183,28 @@ func (n *Node) checks(s Status) []Check {
 		lag = s.CommitIndex - s.AppliedIndex
 	}
 	stalled := n.store.stalledFor()
-	skew := time.Duration(n.skew.Load())
+	unreadable := n.unreadable.Load()
+	skew, viewAhead := time.Duration(n.skew.Load()), time.Duration(n.viewAhead.Load())
 	return []Check{
 		check("running", !n.isDone() && !n.stopping.Load(), "the node stops: %v", n.Err()),
 		check("leader", s.Leader != "", "no leader is known%s", n.whyUnformed()),
 		check("applied", lag < 1000, "%d committed entries are not applied yet", lag),
 		check("disk", stalled < n.config.StallLimit/2, "a write has been stuck for %v", stalled.Round(time.Millisecond)),
+		check("snapshot", unreadable == nil, "%s", valueOf(unreadable)),
 		check("space", !n.diskLow.Load(), "less than disk.refuse_below (%s) is free for %s: nothing new is granted; free some space",
 			mebibytes(n.config.FreeLow), n.config.DataDir),
-		check("clock", skew < 2*time.Second && skew > -2*time.Second, "the wall clock is %v off the other nodes'", skew),
+		check("memory", !n.memoryFull.Load(), "more than %d%% of memory.limit is in use (mark %s): nothing new is granted; give the process more",
+			MemoryMark, mebibytes(n.memoryMark)),
+		check("clock", skew < mostSkew && skew > -mostSkew, "the wall clock is %v off the other nodes'", skew.Round(time.Millisecond)),
+		check("views", viewAhead < mostAhead, "clocks of a majority were wrong: the cluster's view of the time of day is %v ahead of the members' clocks. "+
+			"Calendar windows wait until real time has caught up", viewAhead.Round(time.Millisecond)),
 	}
 }
 
-// measureSkew compares this node's wall clock with the cluster's view.
-func (n *Node) measureSkew() {
-	early, late, ok := n.samples.views(n)
-	if !ok {
-		return
+// valueOf is a text, empty where there is none.
+func valueOf(text *string) string {
+	if text == nil {
+		return ""
 	}
-	own := n.config.Clock.Wall()
-	var skew int64
-	switch {
-	case own < early:
-		skew = own - early
-	case own > late:
-		skew = own - late
-	}
-	n.skew.Store(skew)
-	n.metrics.skew.Set(float64(skew) / 1e9)
+	return *text
 }

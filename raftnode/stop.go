@@ -95,6 +95,9 @@ func (n *Node) isDone() bool {
 func (n *Node) closeFiles() {
 	if n.store != nil {
 		_ = n.log.wait(math.MaxUint64)
+		if n.keeper != nil {
+			_ = n.keeper.close()
+		}
 		_ = n.store.Close()
 	}
 	if n.transport.NetworkTransport != nil {

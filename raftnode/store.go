@@ -1,6 +1,7 @@
 package raftnode
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -26,6 +27,11 @@ type failStop struct {
 	// append, if set, makes the appends.
 	append func(write func() error) error
 	took   func(time.Duration)
+	// keeper learns what is durable; nil: there is no witness.
+	keeper *keeper
+	// bound: the store's values have checksums. voteTerm is the term of the vote that is being written.
+	bound    bool
+	voteTerm uint64
 	// running says that raft runs: from then on it takes no error of a read or of a term. Before, failed is what was met.
 	running atomic.Bool
 	failed  error
@@ -71,6 +77,9 @@ func (s *failStop) storeSealed(logs []*raft.Log) error {
 		return store()
 	})
 	s.crash.pass("after-store")
+	if err == nil && s.keeper != nil {
+		s.keeper.synced(logs[len(logs)-1])
+	}
 	return err
 }
 
@@ -104,6 +113,11 @@ func (s *failStop) DeleteRange(first, last uint64) error {
 		if last == end {
 			from, to = last-rest, last
 		}
+		if last == end {
+			if err := s.lower(from); err != nil {
+				return err
+			}
+		}
 		if err := s.write("cutting the log", func() error { return s.raftLog.DeleteRange(from, to) }); err != nil {
 			return err
 		}
@@ -116,9 +130,33 @@ func (s *failStop) DeleteRange(first, last uint64) error {
 	return nil
 }
 
-// Set implements raft.StableStore.
+// lower takes back what the witness says of an entry and those after it.
+func (s *failStop) lower(from uint64) error {
+	if s.keeper == nil {
+		return nil
+	}
+	var before raft.Log
+	if err := s.raftLog.GetLog(from-1, &before); err != nil {
+		before.Term = 0 // there is none, or it is damaged, which is for others to tell
+	}
+	return s.keeper.lower(from-1, before.Term)
+}
+
+func (s *failStop) values() *stable { return &stable{store: s.raftLog, bound: s.bound} }
+
+// Get implements raft.StableStore.
+func (s *failStop) Get(key []byte) ([]byte, error) { return s.values().get(key) }
+
+// GetUint64 implements raft.StableStore.
+func (s *failStop) GetUint64(key []byte) (uint64, error) { return s.values().number(key) }
+
+// Set implements raft.StableStore. A vote is in the witness too before it is given.
 func (s *failStop) Set(key, value []byte) error {
-	err := s.write("writing a vote", func() error { return s.raftLog.Set(key, value) })
+	err := s.write("writing a vote", func() error { return s.values().set(key, value) })
+	s.crash.pass("before-witness")
+	if err == nil && s.keeper != nil && bytes.Equal(key, keyVote) {
+		err = s.keeper.change(func(w *witness) { w.voteTerm, w.voteFor = max(w.voteTerm, s.voteTerm), digest(value) })
+	}
 	s.crash.pass("after-vote")
 	return err
 }
@@ -126,7 +164,15 @@ func (s *failStop) Set(key, value []byte) error {
 // SetUint64 implements raft.StableStore. Raft would panic at a term that cannot be written, before the node has stopped as it
 // should, so its goroutine ends here.
 func (s *failStop) SetUint64(key []byte, value uint64) error {
-	err := s.write("writing a term", func() error { return s.raftLog.SetUint64(key, value) })
+	err := s.write("writing a term", func() error { return s.values().setNumber(key, value) })
+	switch {
+	case err != nil || s.keeper == nil:
+	case bytes.Equal(key, keyVoteTerm):
+		s.voteTerm = value // the vote follows
+	case bytes.Equal(key, keyTerm):
+		s.crash.pass("before-witness")
+		err = s.keeper.change(func(w *witness) { w.term = value })
+	}
 	if err != nil {
 		if s.running.Load() {
 			runtime.Goexit()

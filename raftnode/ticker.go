@@ -3,6 +3,8 @@ package raftnode
 import (
 	"math"
 	"time"
+
+	"github.com/quotad/quotad/fsm"
 )
 
 // kickTicker makes the ticker look at the state again.
@@ -19,9 +21,12 @@ const leewayPart = 20
 // nextLook returns the cluster time at which the ticker has something to do, as the state is; the largest int64: at none. An expiry
 // that nobody waits for is left to the next call's entry for a moment: with one lease after the other each would have an entry of
 // its own, and each of them syncs of all disks before the next call's. The node's lock is held.
-func (n *Node) nextLook() int64 {
+func (n *Node) nextLook(lead *leadership) int64 {
 	state := n.machine.State()
-	due, pending := state.NextDue()
+	due, pending := state.NextDueBy(func() (fsm.Clock, bool) {
+		present := n.presentClock(&lead.clock)
+		return present, present.WallEarly != 0
+	})
 	if !pending {
 		return math.MaxInt64
 	}
@@ -53,7 +58,7 @@ func (n *Node) tick() {
 		}
 		now := lead.clock.now()
 		n.mu.Lock()
-		at := n.nextLook()
+		at := n.nextLook(lead)
 		n.looksAt = at
 		if at <= now { // and after each entry until it has been done
 			n.looksAt = math.MaxInt64

@@ -11,6 +11,7 @@ import (
 	"maps"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -23,8 +24,10 @@ const (
 	protocolRaft = "raft"
 	protocolPeer = "peer"
 
-	prefaceMagic   = "quotad-peer/1"
-	prefaceTimeout = 5 * time.Second
+	// prefaceMagic names the protocol between peers, prefaceFamily all versions of it.
+	prefaceFamily  = "quotad-peer/"
+	prefaceMagic   = prefaceFamily + "2"
+	prefaceTimeout = 3 * time.Second // of a stranger, its handshake included
 	maxPreface     = 1024
 	maxPeerMessage = 64 << 10
 	peerTimeout    = 2 * time.Second
@@ -42,6 +45,7 @@ type preface struct {
 	List string `json:"list"`
 	// Address is where the caller listens for peers.
 	Address string `json:"address,omitempty"`
+	Build
 }
 
 // tcp is the network of a real node. It speaks from the address that it listens on, so that a firewall, or whoever
@@ -105,15 +109,25 @@ func (l timedListener) Accept() (net.Conn, error) {
 type peerPort struct {
 	network  Network
 	listener net.Listener
-	tls      *tls.Config
+	tls      func() *tls.Config
 	logger   hclog.Logger
-	// greet returns what this node says of itself; admit says why a caller is not let in.
-	greet func(protocol string) preface
-	admit func(preface) error
-	serve func(peerRequest) peerReply
+	// greet returns what this node says of itself; admit says why a caller is not let in; member tells whether this node knows a
+	// node as a member.
+	greet  func(protocol string) preface
+	admit  func(preface) error
+	member func(id string) bool
+	// identifies checks that a certificate is a node's; nodeAt returns the node at an address.
+	identifies func(conn *tls.Conn, node string) error
+	nodeAt     func(address string) string
+	serve      func(caller string, request peerRequest) peerReply
+	// met says why a peer that answered cannot be a member beside this node.
+	met func(node string, build Build) error
+
+	// maxEntry bounds an entry of the log, in bytes.
+	maxEntry int
 
 	raftConns chan net.Conn
-	slots     chan struct{}
+	callers   *callers
 	closed    chan struct{}
 	closeOnce sync.Once
 	wg        sync.WaitGroup
@@ -123,18 +137,18 @@ type peerPort struct {
 	idle  map[string][]*peerConn
 }
 
-func listenPeers(network Network, address string, conf *tls.Config, logger hclog.Logger, most int) (*peerPort, error) {
+func listenPeers(network Network, address string, conf func() *tls.Config, logger hclog.Logger, maxEntry int) (*peerPort, error) {
 	listener, err := network.Listen(address)
 	if err != nil {
 		return nil, err
 	}
 	return &peerPort{
 		network: network, listener: listener, tls: conf, logger: logger, raftConns: make(chan net.Conn), closed: make(chan struct{}),
-		slots: make(chan struct{}, most), conns: map[net.Conn]bool{}, idle: map[string][]*peerConn{},
+		callers: newCallers(), maxEntry: maxEntry, conns: map[net.Conn]bool{}, idle: map[string][]*peerConn{},
 	}, nil
 }
 
-// start begins to accept. greet, admit and serve must be set.
+// start begins to accept. The functions of this node must be set.
 func (p *peerPort) start() {
 	p.wg.Go(func() {
 		for {
@@ -151,18 +165,12 @@ func (p *peerPort) start() {
 				}
 				continue
 			}
-			select {
-			case p.slots <- struct{}{}:
-			default:
-				_ = conn.Close()
-				continue
-			}
 			if !p.track(conn) {
 				_ = conn.Close()
 				return
 			}
-			p.wg.Add(1)
-			go p.handle(conn)
+			in := p.callers.enter(conn)
+			p.wg.Go(func() { p.handle(in) })
 		}
 	})
 }
@@ -186,63 +194,76 @@ func (p *peerPort) forget(conn net.Conn) {
 }
 
 // handle reads a preface and hands the connection to its protocol.
-func (p *peerPort) handle(raw net.Conn) {
-	defer p.wg.Done()
+func (p *peerPort) handle(in *incoming) {
+	raw := in.conn
 	release := func() {
+		p.callers.leave(in)
 		p.forget(raw)
 		_ = raw.Close()
-		<-p.slots
 	}
 	conn := raw
 	if p.tls != nil {
-		conn = tls.Server(raw, p.tls)
+		conn = tls.Server(raw, p.tls())
 	}
 	_ = conn.SetDeadline(time.Now().Add(prefaceTimeout))
 	reader := bufio.NewReaderSize(conn, 4096)
 	var hello preface
-	if err := readLine(reader, maxPreface, &hello); err != nil || hello.Magic != prefaceMagic {
+	if err := readLine(reader, maxPreface, &hello); err != nil || !strings.HasPrefix(hello.Magic, prefaceFamily) {
 		release()
 		return
 	}
+	if secured, ok := conn.(*tls.Conn); ok {
+		if err := p.identifies(secured, hello.Node); err != nil {
+			p.refuse(conn, reader, hello, err)
+			release()
+			return
+		}
+	}
+	if hello.Protocol != protocolRaft && hello.Protocol != protocolPeer {
+		release()
+		return
+	}
+	p.callers.admit(in, hello.Protocol, hello.Node, p.member(hello.Node))
 	if err := p.admit(hello); err != nil {
-		level := hclog.Warn
-		if errors.Is(err, errUnsettled) {
-			level = hclog.Debug // the caller asks again and again meanwhile
-		}
-		p.logger.Log(level, "a peer was not let in", "node", hello.Node, "address", raw.RemoteAddr(), "reason", err)
-		if hello.Protocol == protocolPeer && readLine(reader, maxPeerMessage, new(peerRequest)) == nil {
-			_ = writeLine(conn, peerReply{Refused: err.Error()}) // who asks may tell an operator
-		}
+		p.refuse(conn, reader, hello, err)
 		release()
 		return
 	}
 	_ = conn.SetDeadline(time.Time{})
-	buffered := &bufferedConn{Conn: conn, reader: reader, onClose: release}
 	if hello.Protocol == protocolRaft {
+		framed := &incomingRaft{Conn: newFramedConn(conn, reader, false, p.maxEntry), onClose: release}
 		select {
-		case p.raftConns <- buffered:
+		case p.raftConns <- framed:
 		case <-p.closed:
 			release()
 		}
 		return
 	}
 	defer release()
-	p.servePeer(conn, reader)
+	p.servePeer(conn, reader, hello.Node)
 }
 
-// bufferedConn is a connection of which the first bytes were read already.
-type bufferedConn struct {
+// refuse logs why a caller is not let in and, where it asks a question, tells it.
+func (p *peerPort) refuse(conn net.Conn, reader *bufio.Reader, hello preface, err error) {
+	level := hclog.Warn
+	if errors.Is(err, errUnsettled) {
+		level = hclog.Debug // the caller asks again and again meanwhile
+	}
+	p.logger.Log(level, "a peer was not let in", "node", hello.Node, "address", conn.RemoteAddr(), "reason", err)
+	if hello.Protocol == protocolPeer && readLine(reader, maxPeerMessage, new(peerRequest)) == nil {
+		_ = writeLine(conn, peerReply{Refused: err.Error()}) // who asks may tell an operator
+	}
+}
+
+// incomingRaft is a connection on which a peer speaks raft.
+type incomingRaft struct {
 	net.Conn
-	reader  *bufio.Reader
 	once    sync.Once
 	onClose func()
 }
 
-// Read implements net.Conn.
-func (c *bufferedConn) Read(b []byte) (int, error) { return c.reader.Read(b) }
-
 // Close implements net.Conn.
-func (c *bufferedConn) Close() error {
+func (c *incomingRaft) Close() error {
 	err := c.Conn.Close()
 	c.once.Do(c.onClose)
 	return err
@@ -274,8 +295,8 @@ func writeLine(w io.Writer, message any) error {
 	return err
 }
 
-// dial opens a connection for a protocol.
-func (p *peerPort) dial(address, protocol string, timeout time.Duration) (net.Conn, error) {
+// dial opens a connection to a node for a protocol.
+func (p *peerPort) dial(node, address, protocol string, timeout time.Duration) (net.Conn, error) {
 	raw, err := p.network.Dial(address, timeout)
 	if err != nil {
 		return nil, err
@@ -283,11 +304,20 @@ func (p *peerPort) dial(address, protocol string, timeout time.Duration) (net.Co
 	conn := raw
 	if p.tls != nil {
 		host, _, _ := net.SplitHostPort(address)
-		conf := p.tls.Clone()
+		conf := p.tls().Clone()
 		if conf.ServerName == "" {
 			conf.ServerName = host
 		}
-		conn = tls.Client(raw, conf)
+		secured := tls.Client(raw, conf)
+		_ = secured.SetDeadline(time.Now().Add(timeout))
+		if err := secured.HandshakeContext(context.Background()); err != nil { // it has a deadline
+			return nil, errors.Join(err, raw.Close())
+		}
+		if err := p.identifies(secured, node); err != nil {
+			p.logger.Warn("under a node's address answers another one", "node", node, "address", address, "reason", err)
+			return nil, errors.Join(err, raw.Close())
+		}
+		conn = secured
 	}
 	_ = conn.SetDeadline(time.Now().Add(timeout))
 	if err := writeLine(conn, p.greet(protocol)); err != nil {
@@ -300,11 +330,15 @@ func (p *peerPort) dial(address, protocol string, timeout time.Duration) (net.Co
 
 // Dial implements raft.StreamLayer.
 func (p *peerPort) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
-	conn, err := p.dial(string(address), protocolRaft, timeout)
+	node := ""
+	if p.tls != nil {
+		node = p.nodeAt(string(address))
+	}
+	conn, err := p.dial(node, string(address), protocolRaft, timeout)
 	if err != nil {
 		return nil, err
 	}
-	out := &outgoing{Conn: conn, raw: conn, port: p}
+	out := &outgoing{Conn: newFramedConn(conn, conn, true, p.maxEntry), raw: conn, port: p}
 	if secured, ok := conn.(*tls.Conn); ok {
 		out.raw = secured.NetConn() // its end does not wait until the peer has been told
 	}
@@ -365,7 +399,7 @@ func (p *peerPort) Close() error {
 
 // peerRequest is a question of one node to another.
 type peerRequest struct {
-	// Kind is probe or hello.
+	// Kind is probe, hello or key.
 	Kind string `json:"kind"`
 	// Nonce is the caller's formation nonce, for hello.
 	Nonce string `json:"nonce,omitempty"`
@@ -383,6 +417,8 @@ type peerReply struct {
 	Wall int64  `json:"wall"`
 	// Last is the last index in the node's log.
 	Last uint64 `json:"last"`
+	// Room: the node's disk has room for grants.
+	Room bool `json:"room,omitempty"`
 	// Empty: the node has no state. Cluster is its cluster's id.
 	Empty   bool   `json:"empty"`
 	Cluster string `json:"cluster"`
@@ -398,8 +434,11 @@ type peerReply struct {
 	Learner uint64 `json:"learner,omitempty"`
 	// FormedWith are the nonces with which this node formed the cluster, where the caller's is among them.
 	FormedWith []string `json:"formedWith,omitempty"`
+	// Key is the node's key for calls that it forwards (voucher), for key.
+	Key []byte `json:"key,omitempty"`
 	// Refused says why the question is not answered; then nothing else is set.
 	Refused string `json:"refused,omitempty"`
+	Build
 }
 
 // refusedError says that a node answers, but not this one's questions.
@@ -409,14 +448,14 @@ type refusedError struct{ reason string }
 func (e *refusedError) Error() string { return e.reason }
 
 // servePeer answers questions until the caller hangs up.
-func (p *peerPort) servePeer(conn net.Conn, reader *bufio.Reader) {
+func (p *peerPort) servePeer(conn net.Conn, reader *bufio.Reader, caller string) {
 	for {
 		var request peerRequest
 		if readLine(reader, maxPeerMessage, &request) != nil {
 			return
 		}
 		_ = conn.SetWriteDeadline(time.Now().Add(peerTimeout))
-		if writeLine(conn, p.serve(request)) != nil {
+		if writeLine(conn, p.serve(caller, request)) != nil {
 			return
 		}
 	}
@@ -429,9 +468,10 @@ type peerConn struct {
 }
 
 // ask asks a peer. A connection that was idle may be dead; then one new one is tried.
-func (p *peerPort) ask(ctx context.Context, address string, request peerRequest) (peerReply, error) {
-	if c := p.takeIdle(address); c != nil {
-		if reply, err := p.askOn(ctx, address, c, request); err == nil {
+func (p *peerPort) ask(ctx context.Context, node, address string, request peerRequest) (peerReply, error) {
+	key := node + "@" + address // a connection was made to this node
+	if c := p.takeIdle(key); c != nil {
+		if reply, err := p.askOn(ctx, key, c, request); err == nil {
 			return reply, nil
 		}
 	}
@@ -442,14 +482,14 @@ func (p *peerPort) ask(ctx context.Context, address string, request peerRequest)
 	if timeout <= 0 {
 		return peerReply{}, context.DeadlineExceeded
 	}
-	conn, err := p.dial(address, protocolPeer, timeout)
+	conn, err := p.dial(node, address, protocolPeer, timeout)
 	if err != nil {
 		return peerReply{}, err
 	}
-	return p.askOn(ctx, address, &peerConn{conn: conn, reader: bufio.NewReader(conn)}, request)
+	return p.askOn(ctx, key, &peerConn{conn: conn, reader: bufio.NewReader(conn)}, request)
 }
 
-func (p *peerPort) askOn(ctx context.Context, address string, c *peerConn, request peerRequest) (peerReply, error) {
+func (p *peerPort) askOn(ctx context.Context, key string, c *peerConn, request peerRequest) (peerReply, error) {
 	deadline := time.Now().Add(peerTimeout)
 	if limit, ok := ctx.Deadline(); ok && limit.Before(deadline) {
 		deadline = limit
@@ -468,7 +508,11 @@ func (p *peerPort) askOn(ctx context.Context, address string, c *peerConn, reque
 		_ = c.conn.Close()
 		return peerReply{}, &refusedError{reply.Refused}
 	}
-	p.putIdle(address, c)
+	if err := p.met(reply.Node, reply.Build); err != nil {
+		_ = c.conn.Close()
+		return peerReply{}, &refusedError{err.Error()}
+	}
+	p.putIdle(key, c)
 	return reply, nil
 }
 

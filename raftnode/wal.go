@@ -59,7 +59,7 @@ func openWAL(dir string, o storeOptions) (_ *walLog, err error) {
 			_ = lock.Close()
 		}
 	}()
-	meta := &walMeta{readOnly: o.readOnly}
+	meta := &walMeta{walDB: walDB{readOnly: o.readOnly}}
 	files := &walFiles{failed: o.failed, readOnly: o.readOnly, meta: meta}
 	logger := o.logger
 	if logger == nil {
@@ -71,7 +71,7 @@ func openWAL(dir string, o storeOptions) (_ *walLog, err error) {
 		wal.WithMetricsCollector(walmetrics.NewGoMetricsCollector([]string{"raft", "wal"}, nil, nil)))
 	if err != nil {
 		_ = meta.Close()
-		if errors.Is(err, wal.ErrCorrupt) || errors.Is(err, os.ErrNotExist) {
+		if (errors.Is(err, wal.ErrCorrupt) || errors.Is(err, os.ErrNotExist)) && !errors.Is(err, ErrDamaged) {
 			err = fmt.Errorf("%w: %w", ErrDamaged, err)
 		}
 		return nil, err

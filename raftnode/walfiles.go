@@ -39,9 +39,32 @@ func (f *walFiles) Create(dir, name string, size uint64) (types.WritableFile, er
 		}
 		return nil, err
 	}
-	made := &walFile{File: file, dir: dir}
-	made.unnamed.Store(true)
-	return made, nil
+	if err := f.note(dir, name, file); err != nil {
+		if f.failed != nil {
+			f.failed(err)
+		}
+		return nil, errors.Join(err, file.Close())
+	}
+	return &walFile{File: file, dir: dir}, nil
+}
+
+// note makes a new file durable, and then known: one that is missing later was deleted.
+func (f *walFiles) note(dir, name string, file *os.File) error {
+	var base, id uint64
+	if _, err := fmt.Sscanf(name, "%020d-%016x.wal", &base, &id); err != nil {
+		return fmt.Errorf("file %q of the log: %w", name, err)
+	}
+	info, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	if err := file.Sync(); err != nil {
+		return err
+	}
+	if err := syncDir(dir); err != nil {
+		return err
+	}
+	return f.meta.made(id, uint64(info.Size()))
 }
 
 // createReserved makes a file and reserves its space.

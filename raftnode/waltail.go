@@ -10,22 +10,21 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/hashicorp/raft-wal/metadb"
 	"github.com/hashicorp/raft-wal/segment"
 	"github.com/hashicorp/raft-wal/types"
 )
 
-// walMeta is raft-wal's small store of votes, terms and which files make up the log. When it is loaded it looks at the last
-// file, the only one that is not closed yet, since raft-wal itself
+// walMeta tells raft-wal which files make up the log. When it is loaded it reads them, since raft-wal itself
 //
-//   - takes damage anywhere in it for the end of the log, and what was acknowledged behind that is gone without a word;
+//   - takes damage anywhere in the last file for the end of the log, and what was acknowledged behind that is gone without a word;
 //   - is misled by what an append that was torn left behind the end: by an index in it (then nothing can be appended any
 //     more), and by older remains that happen to go on where a second torn append ends (then that one counts);
 //   - leaves a file that was full, and not yet followed by another one when the process ended, as the last one, to which
-//     nothing can be appended.
+//     nothing can be appended;
+//   - makes a last file again that somebody deleted, empty;
+//   - looks at no checksum of the files before the last one.
 type walMeta struct {
-	metadb.BoltMetaDB
-	readOnly bool
+	walDB
 	// end is the index of the last whole entry, endByte where it ends in the last file.
 	end     uint64
 	endByte int
@@ -35,24 +34,38 @@ type walMeta struct {
 
 // Load implements types.MetaStore.
 func (m *walMeta) Load(dir string) (types.PersistentState, error) {
-	state, err := m.BoltMetaDB.Load(dir)
+	state, err := m.walDB.Load(dir)
 	if err != nil || len(state.Segments) == 0 {
 		return state, err
+	}
+	for i := range state.Segments[:len(state.Segments)-1] {
+		if err := checkSealed(dir, &state.Segments[i], state.Segments[i+1].BaseIndex); err != nil {
+			if !m.readOnly {
+				return state, err
+			}
+			m.damage = err
+		}
 	}
 	info := &state.Segments[len(state.Segments)-1]
 	if !info.SealTime.IsZero() {
 		m.end = info.MaxIndex
-		return state, nil
+		return state, checkSealed(dir, info, info.MaxIndex+1)
 	}
 	path := filepath.Join(dir, segment.FileName(*info))
 	data, err := os.ReadFile(path)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return state, err // where the process ended before the file was made, raft-wal makes it
+	switch {
+	case errors.Is(err, os.ErrNotExist): // where the process ended before the file was made, raft-wal makes it
+		err = m.notMade(info.ID, path)
+	case err == nil:
+		err = m.cutOff(info.ID, path, len(data))
+	}
+	if err != nil {
+		return state, err
 	}
 	data = withoutReserve(data)
 	tail, err := readTail(data)
 	if err != nil {
-		err = fmt.Errorf("%w: %s: %w", ErrDamaged, segment.FileName(*info), err)
+		err = &DamageError{File: filepath.Join("wal", segment.FileName(*info)), Place: fmt.Sprintf("byte %d", tail.end), Problem: err.Error()}
 		if !m.readOnly {
 			return state, err
 		}
@@ -72,6 +85,31 @@ func (m *walMeta) Load(dir string) (types.PersistentState, error) {
 	}
 	follow(&state, tail)
 	return state, m.CommitState(state)
+}
+
+// checkSealed checks a file that is no longer appended to, which is all whole appends up to its index.
+func checkSealed(dir string, info *types.SegmentInfo, next uint64) error {
+	name := segment.FileName(*info)
+	damaged := func(at int, format string, args ...any) error {
+		return &DamageError{File: filepath.Join("wal", name), Place: fmt.Sprintf("byte %d", at), Problem: fmt.Sprintf(format, args...)}
+	}
+	data, err := os.ReadFile(filepath.Join(dir, name))
+	if errors.Is(err, os.ErrNotExist) {
+		return &LostPartError{Dir: filepath.Dir(dir), Part: filepath.Join("wal", name), Problem: "it is missing"}
+	}
+	if err != nil {
+		return err
+	}
+	tail, err := readTail(withoutReserve(data))
+	switch {
+	case err != nil:
+		return damaged(tail.end, "%v", err)
+	case tail.index != info.IndexStart || info.SealTime.IsZero():
+		return damaged(tail.end, "it is not whole: its index is at %d, not at %d", tail.index, info.IndexStart)
+	case info.MaxIndex < info.MinIndex || info.MinIndex < info.BaseIndex || info.BaseIndex+tail.entries <= info.MaxIndex || next != info.MaxIndex+1:
+		return damaged(tail.end, "its %d entries are not those that are listed: %d to %d, and %d comes next", tail.entries, info.MinIndex, info.MaxIndex, next)
+	}
+	return nil
 }
 
 // wipe overwrites what an append that was torn left behind the end of a file. Nobody was told that it is durable.
@@ -116,7 +154,7 @@ func (m *walMeta) CommitState(state types.PersistentState) error {
 	for i := range state.Segments {
 		state.Segments[i].Codec = walCodecID // see walFiler
 	}
-	return m.BoltMetaDB.CommitState(state)
+	return m.walDB.CommitState(state)
 }
 
 // What raft-wal's files are made of: a header, and frames, each with a head of 8 bytes (its kind, three zeros, a length

@@ -89,6 +89,28 @@ func (s *adminService) OverrideQuota(ctx context.Context, req *quotav1.OverrideQ
 	}, leader.OverrideQuota)
 }
 
+// ReopenQuota implements AdminService.
+func (s *adminService) ReopenQuota(ctx context.Context, req *quotav1.ReopenQuotaRequest) (*quotav1.ReopenQuotaResponse, error) {
+	return call(ctx, s.Server, VerbAdminQuota, req, func(ctx context.Context, r *request, req *quotav1.ReopenQuotaRequest) (*quotav1.ReopenQuotaResponse, error) {
+		command := &logpb.Command{Kind: &logpb.Command_ReopenQuota{ReopenQuota: &logpb.ReopenQuota{Quota: req.Name}}}
+		result, at, err := s.propose(ctx, identified(command, req.RequestId, r.who))
+		if err != nil {
+			return nil, err
+		}
+		reopened := result.GetQuotaReopened()
+		res := &quotav1.ReopenQuotaResponse{
+			Meta: s.meta(r, at), Breakers: reopened.GetBreakers(), Freed: reopened.GetFreed(), More: reopened.GetMore(),
+		}
+		if reopened != nil {
+			res.CappedTo = reopened.CappedTo
+		}
+		if left := reopened.GetCooldownLeftNs(); left > 0 {
+			res.CooldownLeft = durationpb.New(time.Duration(left))
+		}
+		return res, nil
+	}, leader.ReopenQuota)
+}
+
 // DeleteWorkflow implements AdminService.
 func (s *adminService) DeleteWorkflow(ctx context.Context, req *quotav1.DeleteWorkflowRequest) (*quotav1.DeleteWorkflowResponse, error) {
 	return call(ctx, s.Server, VerbAdminQuota, req, func(ctx context.Context, r *request, req *quotav1.DeleteWorkflowRequest) (*quotav1.DeleteWorkflowResponse, error) {
@@ -138,17 +160,19 @@ func (s *adminService) GetStatus(ctx context.Context, req *quotav1.GetStatusRequ
 			LeaderAddress: status.LeaderAPIAddress, CommitIndex: status.CommitIndex, AppliedIndex: status.AppliedIndex,
 			LastIndex: status.LastIndex, SnapshotIndex: status.SnapshotIndex, Version: s.config.Version,
 			Uptime: durationpb.New(time.Since(s.started)), Testing: status.Testing,
+			Level: status.Build.Level, OldestLevel: status.Build.Oldest, NewestLevel: status.Build.Newest, ApiVersion: APIVersion,
 		}
 		for _, m := range status.Members {
 			member := &quotav1.Member{
 				Id: m.ID, RaftAddress: m.RaftAddress, ApiAddress: m.APIAddress, Voter: m.Voter, Leader: m.Leader, MatchIndex: m.MatchIndex,
+				Version: m.Build.Version, OldestLevel: m.Build.Oldest, NewestLevel: m.Build.Newest,
 			}
 			if m.LastContact >= 0 {
 				member.LastContact = durationpb.New(m.LastContact)
 			}
 			res.Members = append(res.Members, member)
 		}
-		for _, c := range status.Checks {
+		for _, c := range s.checks() {
 			res.Checks = append(res.Checks, &quotav1.HealthCheck{Name: c.Name, Ok: c.OK, Message: c.Message})
 		}
 		err := s.node.Read(ctx, raftnode.Stale, func(state *fsm.State, _ fsm.Clock, at raftnode.Position) {
@@ -156,6 +180,7 @@ func (s *adminService) GetStatus(ctx context.Context, req *quotav1.GetStatusRequ
 			res.Meta = s.meta(r, raftnode.Position{Term: status.Term, Index: at.Index, ClusterTime: at.ClusterTime})
 			res.Leases, res.Waiting, res.Sessions, res.Quotas = counts.Leases, counts.Waiting, counts.Sessions, counts.Quotas
 			res.FenceCounter, res.Limits = state.FenceCounter(), apiLimits(state.Limits())
+			res.Budgets = apiBudgets(state.Budgets(maxTopCallers))
 		})
 		return res, err
 	}, nil)

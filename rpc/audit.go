@@ -21,6 +21,7 @@ type auditing struct{ s *Server }
 var audited = map[string]bool{
 	quotav1connect.AdminServiceApplyQuotasProcedure: true, quotav1connect.AdminServiceDeleteQuotaProcedure: true,
 	quotav1connect.AdminServiceOverrideQuotaProcedure: true, quotav1connect.AdminServiceSetLimitsProcedure: true,
+	quotav1connect.AdminServiceReopenQuotaProcedure: true,
 	quotav1connect.AdminServiceRevokeLeaseProcedure: true, quotav1connect.AdminServiceAddMemberProcedure: true,
 	quotav1connect.AdminServicePromoteMemberProcedure: true, quotav1connect.AdminServiceRemoveMemberProcedure: true,
 	quotav1connect.AdminServiceTransferLeadershipProcedure: true, quotav1connect.AdminServiceBackupProcedure: true,
@@ -101,6 +102,8 @@ func target(message any) string {
 			return m.Name + " (ended)"
 		}
 		return fmt.Sprintf("%s limit=%d for %s", m.Name, *m.Limit, m.Duration.AsDuration())
+	case *quotav1.ReopenQuotaRequest:
+		return m.Name
 	case *quotav1.SetLimitsRequest:
 		return strings.TrimSpace(m.GetLimits().String())
 	case *quotav1.DeleteWorkflowRequest:

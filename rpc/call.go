@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"sync"
 	"time"
@@ -22,6 +21,8 @@ import (
 const (
 	// HeaderForwarded marks a call that another node handed on; it is not handed on again.
 	HeaderForwarded = "Quotad-Forwarded-By"
+	// HeaderCaller says on a forwarded call for which address it came, after the forwarding member's proof of that.
+	HeaderCaller = "Quotad-Caller"
 	// HeaderNoForward asks a node that does not lead to say who does, in place of handing the call on.
 	HeaderNoForward = "Quotad-No-Forward"
 	// HeaderRefusalStatus, with the value 429, asks for refusals as errors with HTTP status 429 and Retry-After.
@@ -37,6 +38,9 @@ type request struct {
 	// received is when this attempt came in, on the monotonic clock.
 	received time.Time
 	header   http.Header
+	// budget names whose budgets the call is charged to; budgets are those of the port that it came in by.
+	budget  string
+	budgets *portBudgets
 }
 
 type requestKey struct{}
@@ -64,6 +68,7 @@ func call[Req, Res proto.Message](
 		return none, err
 	}
 	hold := holdUntil(ctx)
+	var away *unreachableError
 	for {
 		if _, _, self := s.node.Leader(); self || remote == nil {
 			res, err := local(ctx, r, req)
@@ -73,10 +78,14 @@ func call[Req, Res proto.Message](
 		} else if r.final() {
 			return none, s.noLeader()
 		} else if res, tried, err := forward(ctx, s, r, req, remote); tried && (verb != VerbRead || !outcomeUnknown(err)) {
-			return res, err
+			return res, apiError(err)
+		} else if away = unreachable(err); away != nil && away.lasting {
+			return none, s.notForwarded(away)
+		} else if errors.Is(err, errLeaderReplaced) {
+			hold = holdUntil(ctx) // there is another leader to ask
 		}
 		if !s.pauseForLeader(ctx, hold) {
-			return none, s.noLeader()
+			return none, s.notForwarded(away)
 		}
 	}
 }
@@ -96,7 +105,7 @@ func (r *request) final() bool {
 	return r.header.Get(HeaderForwarded) != "" || r.header.Get(HeaderNoForward) != ""
 }
 
-// forward hands a call on to the leader. tried is false where it was certainly not sent.
+// forward hands a call on to the leader. tried is false where it was certainly not sent; then the error, if any, says why.
 func forward[Req, Res proto.Message](
 	ctx context.Context, s *Server, r *request, req Req, remote func(leader, context.Context, Req) (Res, error),
 ) (res Res, tried bool, err error) {
@@ -104,6 +113,11 @@ func forward[Req, Res proto.Message](
 	if address == "" || self || id == s.node.ID() {
 		return res, false, nil
 	}
+	if failure, known := s.reach.lately(address, reachAgain); known && failure != nil && failure.lasting {
+		s.metrics.forwardFailures.Inc()
+		return res, false, failure
+	}
+	ctx, sent := tracked(ctx)
 	ctx, info := connect.NewClientContext(ctx)
 	info.RequestHeader().Set(HeaderForwarded, s.node.ID())
 	for _, name := range []string{"Authorization", HeaderRefusalStatus} {
@@ -111,14 +125,31 @@ func forward[Req, Res proto.Message](
 			info.RequestHeader().Set(name, value)
 		}
 	}
+	if r.who.sharesAddress() { // a token the leader identifies itself
+		info.RequestHeader().Set(HeaderCaller, s.node.Vouch(r.who.account)+" "+r.who.account)
+	}
 	s.metrics.forwarded.Inc()
-	res, err = remote(s.leaders.at(address), ctx, req)
+	there, release := s.followers.follow(ctx, id)
+	defer release()
+	res, err = remote(s.leaders.at(address), there, req)
 	switch {
 	case err == nil:
+		s.reached(id, address)
 		return res, true, nil
+	case !sent.Load():
+		s.metrics.forwardFailures.Inc()
+		if ctx.Err() != nil {
+			return res, false, ctx.Err() // it may be the caller's haste alone
+		}
+		if errors.Is(context.Cause(there), errLeaderReplaced) {
+			return res, false, errLeaderReplaced
+		}
+		return res, false, s.notReached(id, address, err)
+	case errors.Is(context.Cause(there), errLeaderReplaced) && ctx.Err() == nil:
+		return res, true, &raftnode.UnknownError{Err: errLeaderReplaced}
 	case ctx.Err() != nil: // the leader, whose part ends too, may have answered differently
 		return res, true, nodeError(ctx.Err())
-	case neverSent(err), isNotLeader(err):
+	case isNotLeader(err):
 		return res, false, nil
 	case infoOf(err) != nil:
 		return res, true, handedOn(err)
@@ -137,7 +168,7 @@ func handedOn(err error) error {
 	if detail, detailErr := connect.NewErrorDetail(info); detailErr == nil {
 		again.AddDetail(detail)
 	}
-	if info.RetryAfter != nil && info.Reason < quotav1.Reason_REASON_INVALID {
+	if info.RetryAfter != nil && (info.Reason < quotav1.Reason_REASON_INVALID || ofBudget(info.Reason)) {
 		setRetryAfter(again.Meta(), info.RetryAfter.AsDuration())
 	}
 	return again
@@ -150,10 +181,10 @@ func messageOf(err error) string {
 	return err.Error()
 }
 
-// neverSent tells whether a call failed before a byte of it was sent.
-func neverSent(err error) bool {
-	var op *net.OpError
-	return errors.As(err, &op) && op.Op == "dial"
+// unreachable returns why a call could not be sent, nil where that is not why.
+func unreachable(err error) *unreachableError {
+	failure, _ := errors.AsType[*unreachableError](err)
+	return failure
 }
 
 // isNotLeader tells whether an error says that nothing was accepted because a leader is missing.
@@ -167,6 +198,9 @@ func isNotLeader(err error) bool {
 
 // outcomeUnknown tells whether nobody knows what became of a call. One that only looks may then simply be made again.
 func outcomeUnknown(err error) bool {
+	if errors.Is(err, errLeaderReplaced) {
+		return true
+	}
 	info := infoOf(err)
 	return info != nil && info.Reason == quotav1.Reason_REASON_UNKNOWN_OUTCOME
 }
@@ -196,6 +230,19 @@ func (s *Server) noLeader() error {
 	return notAcceptedError(&raftnode.NotAcceptedError{Cause: raftnode.NotLeader, Leader: id, LeaderAPIAddress: address})
 }
 
+// notForwarded is noLeader where a leader is known but could not be called: nothing was sent, and the caller may ask the leader itself,
+// or another node.
+func (s *Server) notForwarded(why *unreachableError) error {
+	if why == nil || s.isDraining() {
+		return s.noLeader()
+	}
+	id, address, _ := s.node.Leader()
+	return newError("this node does not lead and cannot forward: "+why.message, &quotav1.ErrorInfo{
+		Reason: quotav1.Reason_REASON_NO_LEADER, NotAccepted: true, Leader: id, LeaderAddress: address,
+		Hint: "ask the leader or another node; the operator: " + why.hint, RetryAfter: durationpb.New(retrySoon),
+	})
+}
+
 func apiError(err error) error {
 	if err == nil {
 		return nil
@@ -220,8 +267,8 @@ type leader struct {
 
 // leaders keeps a client for each address that led.
 type leaders struct {
-	http   connect.HTTPClient
-	scheme string
+	// http speaks to other nodes' APIs; whether with TLS is its transport's matter.
+	http *http.Client
 
 	mu sync.Mutex
 	of map[string]leader
@@ -233,7 +280,7 @@ func (l *leaders) at(address string) leader {
 	if known, ok := l.of[address]; ok {
 		return known
 	}
-	base := l.scheme + "://" + address
+	base := "http://" + address
 	made := leader{
 		quotav1connect.NewQuotaServiceClient(l.http, base), quotav1connect.NewAdminServiceClient(l.http, base), quotav1connect.NewTaskServiceClient(l.http, base),
 	}

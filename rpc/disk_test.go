@@ -3,6 +3,7 @@ package rpc_test
 import (
 	"context"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -47,21 +48,27 @@ func TestAFullDiskIsNoAnswer(t *testing.T) {
 		t.Errorf("%v: %v", err, info)
 	}
 	lease := granted.GetLease()
+	// What is wrong in itself has no place in the log, nor have the Reserves: results stay with their commands all the same.
 	batch, err := api.Batch(t.Context(), &quotav1.BatchRequest{Commands: []*quotav1.Command{
+		{},
+		{Kind: &quotav1.Command_Renew{Renew: &quotav1.RenewRequest{Lease: lease.Id, Fence: lease.Fence}}},
+		{Kind: &quotav1.Command_Reserve{Reserve: asked}},
+		{Kind: &quotav1.Command_Consume{Consume: &quotav1.ConsumeRequest{}}},
+		{Kind: &quotav1.Command_Consume{Consume: &quotav1.ConsumeRequest{Lease: lease.Id, Fence: lease.Fence, Op: 1}}},
 		{Kind: &quotav1.Command_Reserve{Reserve: asked}},
 		{Kind: &quotav1.Command_Release{Release: &quotav1.ReleaseRequest{Lease: lease.Id, Fence: lease.Fence}}},
-		{Kind: &quotav1.Command_Reserve{Reserve: asked}},
 	}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, i := range []int{0, 2} {
-		if failed := batch.Results[i].GetError(); failed.GetInfo().GetReason() != quotav1.Reason_REASON_DISK_FULL || !failed.Info.NotAccepted {
-			t.Errorf("the Reserve at %d: %v", i, batch.Results[i])
+	for i, want := range []quotav1.Reason{2: quotav1.Reason_REASON_DISK_FULL, 5: quotav1.Reason_REASON_DISK_FULL, 0: quotav1.Reason_REASON_INVALID, 3: quotav1.Reason_REASON_INVALID, 6: 0} {
+		failed := batch.Results[i].GetError()
+		if failed.GetInfo().GetReason() != want || want == quotav1.Reason_REASON_DISK_FULL && !failed.Info.NotAccepted {
+			t.Errorf("command %d: %v, want %v", i, batch.Results[i], want)
 		}
 	}
-	if batch.Results[1].GetRelease() == nil || batch.Meta.Index == 0 {
-		t.Errorf("the Release: %v", batch)
+	if batch.Results[1].GetRenew() == nil || batch.Results[4].GetConsume() == nil || batch.Results[6].GetRelease() == nil || batch.Meta.Index == 0 {
+		t.Errorf("what gives back or keeps: %v", batch)
 	}
 	free.Store(1 << 40)
 	eventually(t, "there is room again", func() bool {
@@ -72,4 +79,64 @@ func TestAFullDiskIsNoAnswer(t *testing.T) {
 	if err != nil || again.GetLease().GetId() != lease.Id {
 		t.Errorf("sent again: %v %v, was %v", again, err, lease)
 	}
+}
+
+// TestFullMemory_IsNoAnswer: above the mark no grant, nothing that waits and no session is accepted, typed; what gives back and what
+// operators do goes on, the check is red, and grants come back well below the mark.
+func TestFullMemory_IsNoAnswer(t *testing.T) {
+	n := newNodes(t, 1)[0]
+	n.kill()
+	var used atomic.Int64
+	used.Store(50)
+	n.config.MemoryLimit, n.config.Memory = 100, func() (int64, error) { return used.Load(), nil }
+	n.again(t)
+	api := quotav1connect.NewQuotaServiceClient(http.DefaultClient, n.url)
+	eventually(t, "it leads again", func() bool {
+		_, _, self := n.node.Leader()
+		return self
+	})
+	apply := func() (int, string) {
+		return post(t, n.url, "/quota.v1.AdminService/ApplyQuotas", `{"quotas":[{"name":"q","rate":{"limit":10,"per":"60s"}}]}`)
+	}
+	if status, body := apply(); status != http.StatusOK {
+		t.Fatalf("%d %s", status, body)
+	}
+	asked := &quotav1.ReserveRequest{Holder: "h", Items: []*quotav1.Item{{Quota: "q", Amount: new(int64(1))}}}
+	granted, err := api.Reserve(t.Context(), asked)
+	if err != nil || granted.GetLease() == nil {
+		t.Fatalf("%v %v", granted, err)
+	}
+	used.Store(86)
+	eventually(t, "memory is found full", func() bool {
+		_, err = api.Reserve(t.Context(), asked)
+		return err != nil
+	})
+	info := infoOf(err)
+	if connect.CodeOf(err) != connect.CodeUnavailable || info.Reason != quotav1.Reason_REASON_MEMORY_FULL || !info.NotAccepted || info.RetryAfter.AsDuration() <= 0 {
+		t.Errorf("%v: %v", err, info)
+	}
+	if _, err := api.OpenSession(t.Context(), &quotav1.OpenSessionRequest{Holder: "h"}); reasonOf(t, err) != quotav1.Reason_REASON_MEMORY_FULL {
+		t.Errorf("a session: %v", err)
+	}
+	eventually(t, "the check is red", func() bool {
+		status, body := get(t, n.url+"/readyz")
+		return status == http.StatusServiceUnavailable && strings.Contains(body, "[-]memory failed")
+	})
+	used.Store(82) // below the mark, and not yet well below it
+	lease := granted.GetLease()
+	batch, err := api.Batch(t.Context(), &quotav1.BatchRequest{Commands: []*quotav1.Command{
+		{Kind: &quotav1.Command_Reserve{Reserve: asked}},
+		{Kind: &quotav1.Command_Release{Release: &quotav1.ReleaseRequest{Lease: lease.Id, Fence: lease.Fence}}},
+	}})
+	if err != nil || batch.Results[0].GetError().GetInfo().GetReason() != quotav1.Reason_REASON_MEMORY_FULL || batch.Results[1].GetRelease() == nil {
+		t.Errorf("%v %v", batch, err)
+	}
+	if status, body := apply(); status != http.StatusOK {
+		t.Errorf("the operator: %d %s", status, body)
+	}
+	used.Store(79)
+	eventually(t, "there is memory again", func() bool {
+		_, err := api.Reserve(t.Context(), asked)
+		return err == nil
+	})
 }

@@ -59,6 +59,9 @@ var codes = map[quotav1.Reason]connect.Code{ //nolint:exhaustive // refusals hav
 	quotav1.Reason_REASON_UNFIT_MEMBER:        connect.CodeFailedPrecondition,
 	quotav1.Reason_REASON_CANCELED:            connect.CodeDeadlineExceeded,
 	quotav1.Reason_REASON_DISK_FULL:           connect.CodeUnavailable,
+	quotav1.Reason_REASON_CALLER_BUDGET:       connect.CodeResourceExhausted,
+	quotav1.Reason_REASON_BUDGET_FULL:         connect.CodeResourceExhausted,
+	quotav1.Reason_REASON_MEMORY_FULL:         connect.CodeUnavailable,
 	quotav1.Reason_REASON_INTERNAL:            connect.CodeInternal,
 }
 
@@ -94,15 +97,28 @@ func tooLargeError(message string) *connect.Error {
 
 // failed turns a failure of the state machine into an error.
 func failed(f *logpb.Failure) *connect.Error {
-	return newError(f.Message, &quotav1.ErrorInfo{
-		Reason: quotav1.Reason(f.Reason), Hint: f.Hint, Quota: f.Quota, FenceCounter: f.FenceCounter,
-	})
+	info := &quotav1.ErrorInfo{
+		Reason: quotav1.Reason(f.Reason), Hint: f.Hint, Quota: f.Quota, FenceCounter: f.FenceCounter, Budget: f.Budget,
+	}
+	if !ofBudget(info.Reason) {
+		return newError(f.Message, info)
+	}
+	info.RetryAfter = durationpb.New(retryBudget)
+	err := newError(f.Message, info)
+	setRetryAfter(err.Meta(), retryBudget)
+	return err
+}
+
+// ofBudget tells whether a reason is that callers share something. It is that of refusals and of errors.
+func ofBudget(reason quotav1.Reason) bool {
+	return reason == quotav1.Reason_REASON_CALLER_BUDGET || reason == quotav1.Reason_REASON_BUDGET_FULL
 }
 
 // retrySoon is when it is worth trying again after an election or a full queue, retryFullDisk when somebody may have made
-// room.
+// room, retryBudget when something of a caller's may have ended.
 const (
 	retrySoon     = 250 * time.Millisecond
+	retryBudget   = time.Second
 	retryFullDisk = 5 * time.Second
 )
 
@@ -171,6 +187,9 @@ func notAcceptedError(e *raftnode.NotAcceptedError) *connect.Error {
 		info.RetryAfter, info.Hint = nil, "send less in one command"
 	case raftnode.DiskFull:
 		info.Reason, message = quotav1.Reason_REASON_DISK_FULL, "the leader's disk is nearly full: nothing new is granted"
+		info.Hint, info.RetryAfter = "tell the operator; what frees quota is still taken", durationpb.New(retryFullDisk)
+	case raftnode.MemoryFull:
+		info.Reason, message = quotav1.Reason_REASON_MEMORY_FULL, "the leader's memory is nearly used up: nothing new is granted"
 		info.Hint, info.RetryAfter = "tell the operator; what frees quota is still taken", durationpb.New(retryFullDisk)
 	case raftnode.Canceled:
 		info.Reason, message = quotav1.Reason_REASON_CANCELED, "the caller's deadline ended before the command was accepted"

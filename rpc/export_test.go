@@ -5,3 +5,19 @@ var Await = (*Server).await
 
 // HoldForLeader is how long a call waits for a leader.
 const HoldForLeader = holdForLeader
+
+// RouteLimits are a route's limits, for tests.
+type RouteLimits struct {
+	Methods []string
+	Body    int64
+	Endless bool
+}
+
+// Routes returns what a server serves, by path.
+func Routes(s *Server) map[string]RouteLimits {
+	all := map[string]RouteLimits{}
+	for _, r := range s.routes() {
+		all[r.pattern] = RouteLimits{Methods: r.limits.methods, Body: r.limits.body, Endless: r.limits.endless}
+	}
+	return all
+}

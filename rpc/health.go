@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"connectrpc.com/connect"
@@ -46,15 +47,89 @@ func (s *Server) serveReady(w http.ResponseWriter, r *http.Request) {
 
 // checks are what readiness depends on.
 func (s *Server) checks() []raftnode.Check {
-	checks := s.node.Status().Checks
+	checks := s.health.checks(s)
 	if s.isDraining() {
-		checks = append(checks, raftnode.Check{Name: "draining", Message: "the node is stopping"})
+		checks = append(slices.Clone(checks), raftnode.Check{Name: "draining", Message: "the node is stopping"})
 	}
 	return checks
 }
 
-// healthEvery is how often readiness is looked at for those who watch it over gRPC.
+// healthEvery is how often health is judged at most, however many ask.
 const healthEvery = time.Second
+
+// health is what all who ask for it share: the checks as they last were, and those who want to hear of a change.
+type health struct {
+	mu   sync.Mutex
+	last []raftnode.Check
+	at   time.Time
+
+	watchMu  sync.Mutex
+	watchers map[*func()]struct{}
+	// stop ends the goroutine that looks for changes; nil while nobody watches.
+	stop chan struct{}
+}
+
+// checks returns the node's checks, no older than healthEvery.
+func (h *health) checks(s *Server) []raftnode.Check {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.at.IsZero() || time.Since(h.at) >= healthEvery {
+		h.last, h.at = append(s.node.Checks(), s.forwardingCheck()), time.Now()
+	}
+	return h.last
+}
+
+// watch calls onChange when the health may have changed, until stop is called. All who watch share one ticker.
+func (h *health) watch(s *Server, onChange func()) (stop func()) {
+	h.watchMu.Lock()
+	defer h.watchMu.Unlock()
+	if h.watchers == nil {
+		h.watchers = map[*func()]struct{}{}
+	}
+	h.watchers[&onChange] = struct{}{}
+	if h.stop == nil {
+		h.stop = make(chan struct{})
+		go h.tick(s, h.stop)
+	}
+	return func() {
+		h.watchMu.Lock()
+		defer h.watchMu.Unlock()
+		delete(h.watchers, &onChange)
+		if len(h.watchers) == 0 && h.stop != nil {
+			close(h.stop)
+			h.stop = nil
+		}
+	}
+}
+
+// tick looks for changes until it is stopped.
+func (h *health) tick(s *Server, stop <-chan struct{}) {
+	ticker := time.NewTicker(healthEvery)
+	defer ticker.Stop()
+	was := s.healthy()
+	for first := true; ; first = false {
+		select {
+		case <-ticker.C:
+		case <-stop:
+			return
+		}
+		is := s.healthy()
+		if is == was && !first { // at first: whoever came between a change and the first look
+			continue
+		}
+		was = is
+		h.watchMu.Lock()
+		for onChange := range h.watchers { // in any order
+			(*onChange)()
+		}
+		h.watchMu.Unlock()
+	}
+}
+
+// healthy tells whether all checks are good.
+func (s *Server) healthy() bool {
+	return !slices.ContainsFunc(s.checks(), func(c raftnode.Check) bool { return !c.OK })
+}
 
 // grpcHealth answers gRPC's health protocol, for the whole node and each service, with what /readyz says.
 type grpcHealth struct{ s *Server }
@@ -66,8 +141,7 @@ func (h grpcHealth) Check(_ context.Context, req *grpchealth.CheckRequest) (*grp
 	default:
 		return nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("unknown service %q", req.Service))
 	}
-	failed := func(c raftnode.Check) bool { return !c.OK }
-	if slices.ContainsFunc(h.s.checks(), failed) {
+	if !h.s.healthy() {
 		return &grpchealth.CheckResponse{Status: grpchealth.StatusNotServing}, nil
 	}
 	return &grpchealth.CheckResponse{Status: grpchealth.StatusServing}, nil
@@ -78,20 +152,7 @@ func (h grpcHealth) Watch(ctx context.Context, req *grpchealth.CheckRequest, onC
 	if _, err := h.Check(ctx, req); err != nil {
 		return nil, err
 	}
-	stopped := make(chan struct{})
-	ticker := time.NewTicker(healthEvery)
-	go func() {
-		defer ticker.Stop()
-		for {
-			select {
-			case <-ticker.C:
-				onChange()
-			case <-stopped:
-				return
-			}
-		}
-	}()
-	return func() { close(stopped) }, nil
+	return h.s.health.watch(h.s, onChange), nil
 }
 
 // untilDrained ends what a handler streams when the node drains.

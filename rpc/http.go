@@ -1,16 +1,12 @@
 package rpc
 
 import (
-	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
-	"strings"
-	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -20,19 +16,16 @@ import (
 
 // Bounds of the API port.
 const (
-	maxMessage       = 4 << 20 // a Batch; other requests are far below maxBody
-	maxBody          = 1 << 20
-	maxAnswer        = 128 << 20 // twice the largest that a request can ask for: a Batch whose results name 64 long quotas each
-	defaultReadBody  = 10 * time.Second
-	defaultWrite     = 30 * time.Second
-	maxHeader        = 16 << 10
-	maxStreams       = 250
-	idleTimeout      = 120 * time.Second
-	readHeaderIn     = 5 * time.Second
-	keepAlive        = 15 * time.Second
-	restoreProcedure = "/quota.v1.AdminService/Restore"
-	batchProcedure   = "/quota.v1.QuotaService/Batch"
-	applyProcedure   = "/quota.v1.AdminService/ApplyQuotas"
+	maxMessage      = 4 << 20 // a Batch; other requests are far below maxBody
+	maxBody         = 1 << 20
+	maxAnswer       = 128 << 20 // twice the largest that a request can ask for: a Batch whose results name 64 long quotas each
+	defaultReadBody = 10 * time.Second
+	defaultWrite    = 30 * time.Second
+	maxHeader       = 16 << 10
+	maxStreams      = 250
+	idleTimeout     = 120 * time.Second
+	readHeaderIn    = 5 * time.Second
+	keepAlive       = 15 * time.Second
 )
 
 // NewHTTPServer makes a server for HTTP/1.1 and HTTP/2, without TLS as well, whose slow and idle clients are bounded.
@@ -45,43 +38,9 @@ func NewHTTPServer(handler http.Handler, conf *tls.Config, logger hclog.Logger) 
 	protocols.SetUnencryptedHTTP2(conf == nil)
 	return &http.Server{
 		Handler: handler, Protocols: protocols, TLSConfig: conf, ReadHeaderTimeout: readHeaderIn, IdleTimeout: idleTimeout,
-		MaxHeaderBytes: maxHeader, HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
+		MaxHeaderBytes: maxHeader, ConnContext: withConnection, HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
 		ErrorLog: logger.StandardLogger(&hclog.StandardLoggerOptions{InferLevels: true}),
 	}
-}
-
-// DefaultMaxConnections is how many connections the API port takes at once.
-const DefaultMaxConnections = 10_000
-
-// Listen listens for at most so many connections at once.
-func Listen(address string, most int) (net.Listener, error) {
-	listener, err := (&net.ListenConfig{KeepAlive: keepAlive}).Listen(context.Background(), "tcp", address)
-	if err != nil {
-		return nil, err
-	}
-	return &boundedListener{Listener: listener, slots: make(chan struct{}, most), closed: make(chan struct{})}, nil
-}
-
-// limited bounds the body of a call in size and time, and counts what is under way.
-func (s *Server) limited(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s.running.enter()
-		defer s.running.leave()
-		if strings.HasPrefix(r.URL.Path, "/quota.v1.") {
-			body := &boundedBody{ReadCloser: r.Body, control: http.NewResponseController(w), within: s.config.ReadBody}
-			switch r.URL.Path {
-			case restoreProcedure: // as long as it goes on coming
-				body.rolling = true
-			case batchProcedure, applyProcedure:
-				body.ReadCloser = http.MaxBytesReader(w, r.Body, maxMessage)
-			default:
-				body.ReadCloser = http.MaxBytesReader(w, r.Body, maxBody)
-			}
-			body.begin()
-			r.Body, w = body, answerWriter{w, body.control, s.config.WriteAnswer}
-		}
-		next.ServeHTTP(w, r)
-	})
 }
 
 // boundedBody says in typed errors what is wrong with a body, and lifts its deadline when it was read: the connection is
@@ -132,78 +91,63 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 // statusHeader carries a status of HTTP that Connect's code alone does not give from an error to answerWriter.
 const statusHeader = "Quotad-Status"
 
-// answerWriter gives each piece of an answer a deadline: a caller that does not read ends its call. And it answers with
-// status 413 what Connect would with 429: what is too large is not to be sent again.
+// answerWriter gives each piece of an answer a deadline: a caller that does not read ends its call. It answers with status 413
+// what Connect would with 429: what is too large is not to be sent again. And it ends the connection of HTTP/1 behind an answer
+// that was given before the whole body was read: what is left of the body must never be taken for a request.
 type answerWriter struct {
 	http.ResponseWriter
 	control *http.ResponseController
 	within  time.Duration
+	// body is that of a request of HTTP/1; nil: it has none.
+	body  *watchedBody
+	begun bool
+}
+
+// watchedBody knows whether it was read to its end.
+type watchedBody struct {
+	io.ReadCloser
+	ended bool
+}
+
+// Read implements io.Reader.
+func (b *watchedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.ended = b.ended || errors.Is(err, io.EOF)
+	return n, err
+}
+
+// begin is called before anything of an answer is written.
+func (w *answerWriter) begin() {
+	if !w.begun && w.body != nil && !w.body.ended {
+		w.Header().Set("Connection", "close")
+	}
+	w.begun = true
+	_ = w.control.SetWriteDeadline(time.Now().Add(w.within))
 }
 
 // Write implements http.ResponseWriter.
-func (w answerWriter) Write(b []byte) (int, error) {
-	_ = w.control.SetWriteDeadline(time.Now().Add(w.within))
+func (w *answerWriter) Write(b []byte) (int, error) {
+	w.begin()
 	return w.ResponseWriter.Write(b)
 }
 
 // WriteHeader implements http.ResponseWriter.
-func (w answerWriter) WriteHeader(status int) {
+func (w *answerWriter) WriteHeader(status int) {
 	if w.Header().Get(statusHeader) != "" {
 		w.Header().Del(statusHeader)
 		status = http.StatusRequestEntityTooLarge
 	}
+	w.begin()
 	w.ResponseWriter.WriteHeader(status)
 }
 
 // Flush implements http.Flusher, which streams need. Between pieces a stream has no deadline.
-func (w answerWriter) Flush() {
-	_ = w.control.SetWriteDeadline(time.Now().Add(w.within))
+func (w *answerWriter) Flush() {
+	w.begin()
 	if w.control.Flush() == nil {
 		_ = w.control.SetWriteDeadline(time.Time{})
 	}
 }
 
 // Unwrap is for http.ResponseController.
-func (w answerWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
-
-// boundedListener takes no more connections than it has slots.
-type boundedListener struct {
-	net.Listener
-	slots     chan struct{}
-	closed    chan struct{}
-	closeOnce sync.Once
-}
-
-// Accept implements net.Listener.
-func (l *boundedListener) Accept() (net.Conn, error) {
-	select {
-	case l.slots <- struct{}{}:
-	case <-l.closed:
-		return nil, net.ErrClosed
-	}
-	conn, err := l.Listener.Accept()
-	if err != nil {
-		<-l.slots
-		return nil, err
-	}
-	return &boundedConn{Conn: conn, release: func() { <-l.slots }}, nil
-}
-
-// Close implements net.Listener. An Accept that waits for a slot ends too.
-func (l *boundedListener) Close() error {
-	l.closeOnce.Do(func() { close(l.closed) })
-	return l.Listener.Close()
-}
-
-type boundedConn struct {
-	net.Conn
-	once    sync.Once
-	release func()
-}
-
-// Close implements net.Conn.
-func (c *boundedConn) Close() error {
-	err := c.Conn.Close()
-	c.once.Do(c.release)
-	return err
-}
+func (w *answerWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }

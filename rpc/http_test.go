@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -185,45 +186,103 @@ func TestStreamsOutliveTheTimeouts(t *testing.T) {
 	}
 }
 
-// TestConnectionsAreBounded: connections beyond the bound wait; one that ends makes room, and closing ends it all.
-func TestConnectionsAreBounded(t *testing.T) {
-	listener, err := rpc.Listen("127.0.0.1:0", 1000)
+// TestConnections_SilentOnesMakeRoom: while many more silent connections are held than there is room for, a new one is served, and those on
+// which a caller was let in stay.
+func TestConnections_SilentOnesMakeRoom(t *testing.T) {
+	n := newNodes(t, 1)[0]
+	listener, err := rpc.Listen("127.0.0.1:0", 100)
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := &http.Server{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), ReadHeaderTimeout: time.Minute}
+	server := rpc.NewHTTPServer(n.server.Handler(), nil, hclog.NewNullLogger())
+	server.ReadHeaderTimeout = time.Hour // silence alone ends none
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
-	idle := make([]net.Conn, 1000)
-	for i := range idle {
-		if idle[i], err = net.Dial("tcp", listener.Addr().String()); err != nil {
-			t.Fatal(err)
+	url := "http://" + listener.Addr().String()
+	var dials atomic.Int64
+	kept := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+		dials.Add(1)
+		return new(net.Dialer).DialContext(ctx, network, address)
+	}}}
+	defer kept.CloseIdleConnections()
+	call := func() int {
+		return sendForm(t, kept, http.MethodPost, url+reservePath, forms[1], false, strings.NewReader(`{}`))
+	}
+	if status := call(); status != http.StatusBadRequest {
+		t.Fatal(status)
+	}
+	for _, first := range []string{"", "GET /livez HTTP/1.1\r\nHo", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"} {
+		for range 100 {
+			silent, err := net.Dial("tcp", listener.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = silent.Close() })
+			_, _ = io.WriteString(silent, first)
 		}
-		t.Cleanup(func() { _ = idle[i].Close() })
+		for range 5 {
+			fresh := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+			if status := sendForm(t, fresh, http.MethodGet, url+"/livez", form{}, false, nil); status != http.StatusOK {
+				t.Fatalf("among silent connections: %d", status)
+			}
+		}
 	}
-	last, err := net.Dial("tcp", listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = last.Close() })
-	fmt.Fprintf(last, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-	if err := last.SetReadDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := last.Read(make([]byte, 1)); err == nil {
-		t.Fatal("one connection too many was served")
-	}
-	_ = idle[0].Close()
-	if err := last.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := last.Read(make([]byte, 1)); err != nil {
-		t.Fatal("a connection that ended made no room:", err)
+	if status := call(); status != http.StatusBadRequest || dials.Load() != 1 {
+		t.Errorf("a caller's connection: status %d, dialed %d times", status, dials.Load())
 	}
 	if err := server.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
 		t.Error(err)
+	}
+}
+
+// TestConnections_OfOneCallerLeaveRoom: a caller that holds connections under way is refused by name beyond its part, and others are not.
+func TestConnections_OfOneCallerLeaveRoom(t *testing.T) {
+	n, secrets := guarded(t, func(*rpc.Config) {})
+	listener, err := rpc.Listen("127.0.0.1:0", 60)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := rpc.NewHTTPServer(n.server.Handler(), nil, hclog.NewNullLogger())
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(func() { _ = server.Close() })
+	other, _ := apisAs(t, n.url, secrets["other"])
+	granted, err := other.Reserve(t.Context(), &quotav1.ReserveRequest{Holder: "o", Items: []*quotav1.Item{{Quota: "t/core"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	watch := func(name string) error {
+		transport := &http.Transport{} // a connection of its own
+		t.Cleanup(transport.CloseIdleConnections)
+		api := quotav1connect.NewQuotaServiceClient(&http.Client{Transport: withToken{transport, secrets[name]}}, "http://"+listener.Addr().String())
+		ctx, cancel := context.WithCancel(t.Context())
+		t.Cleanup(cancel)
+		stream, err := api.Watch(ctx, &quotav1.WatchRequest{FromIndex: granted.Meta.Index})
+		if err != nil {
+			return err
+		}
+		t.Cleanup(func() { _ = stream.Close() })
+		if !stream.Receive() {
+			return stream.Err()
+		}
+		return nil
+	}
+	held := 0
+	for range 40 {
+		if err := watch("hostile"); err == nil {
+			held++
+		} else if info := infoOf(err); info.GetReason() != quotav1.Reason_REASON_CALLER_BUDGET || info.Budget != "connections" {
+			t.Fatalf("beyond its part: %v", err)
+		}
+	}
+	if held != 21 { // half of what is neither strangers' nor the operators'
+		t.Errorf("%d connections of one caller", held)
+	}
+	for _, name := range []string{"other", "operator"} {
+		if err := watch(name); err != nil {
+			t.Errorf("a connection of %s: %v", name, err)
+		}
 	}
 }

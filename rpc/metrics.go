@@ -24,7 +24,10 @@ type metrics struct {
 	inFlight  prometheus.Gauge
 	waiting   prometheus.Gauge
 	forwarded prometheus.Counter
-	panics    prometheus.Counter
+	// forwardFailures counts calls for which no connection to the leader was had.
+	forwardFailures prometheus.Counter
+	panics          prometheus.Counter
+	overspent       *prometheus.CounterVec
 
 	mu     sync.Mutex
 	quotas map[string]bool
@@ -45,10 +48,16 @@ func newMetrics(registerer prometheus.Registerer, usage prometheus.Collector) *m
 		inFlight:  prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "quotad", Name: "api_calls_in_flight", Help: "Calls under way."}),
 		waiting:   prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "quotad", Name: "api_waiting", Help: "Calls that wait in the queue."}),
 		forwarded: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "quotad", Name: "api_forwarded_total", Help: "Calls handed on to the leader."}),
-		panics:    prometheus.NewCounter(prometheus.CounterOpts{Namespace: "quotad", Name: "api_panics_total", Help: "Handlers that panicked."}),
-		quotas:    map[string]bool{},
+		forwardFailures: prometheus.NewCounter(prometheus.CounterOpts{
+			Namespace: "quotad", Name: "api_forward_failures_total", Help: "Attempts to forward a call that could not connect to the leader; nothing was sent.",
+		}),
+		panics: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "quotad", Name: "api_panics_total", Help: "Handlers that panicked."}),
+		overspent: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: "quotad", Name: "api_over_budget_total", Help: "Requests refused since a budget of this node had no room, by budget, and whether for the caller alone.",
+		}, []string{"budget", "room"}),
+		quotas: map[string]bool{},
 	}
-	registerer.MustRegister(usage, m.calls, m.seconds, m.refusals, m.inFlight, m.waiting, m.forwarded, m.panics)
+	registerer.MustRegister(m.overspent, usage, m.calls, m.seconds, m.refusals, m.inFlight, m.waiting, m.forwarded, m.forwardFailures, m.panics)
 	return m
 }
 
@@ -58,6 +67,18 @@ var tasksDesc = prometheus.NewDesc("quotad_tasks",
 var recordsDesc = prometheus.NewDesc("quotad_records",
 	"What the state holds and takes memory for, by kind. The same at every node: take the maximum.", []string{"kind"}, nil)
 
+var (
+	budgetUsedDesc = prometheus.NewDesc("quotad_budget_used",
+		"What is used of what callers share, by budget. The same at every node: take the maximum.", []string{"budget"}, nil)
+	budgetCapacityDesc = prometheus.NewDesc("quotad_budget_capacity",
+		"What callers share, by budget, without the part that is kept for operators.", []string{"budget"}, nil)
+	budgetCallersDesc = prometheus.NewDesc("quotad_budget_callers", "Callers that have some of a budget.", []string{"budget"}, nil)
+	budgetAtDesc      = prometheus.NewDesc("quotad_budget_callers_at_budget",
+		"Callers that may not take more of a budget now.", []string{"budget"}, nil)
+	budgetRefusedDesc = prometheus.NewDesc("quotad_budget_refusals_total",
+		"Requests refused because their caller had its part of a budget, or none was left. The same at every node: take the maximum.", []string{"budget"}, nil)
+)
+
 // stateCounts tells how much the state holds, and where its tasks stand: nothing but those that are shelved asks for somebody to
 // look.
 type stateCounts struct{ node *raftnode.Node }
@@ -66,6 +87,9 @@ type stateCounts struct{ node *raftnode.Node }
 func (stateCounts) Describe(to chan<- *prometheus.Desc) {
 	to <- tasksDesc
 	to <- recordsDesc
+	for _, desc := range []*prometheus.Desc{budgetUsedDesc, budgetCapacityDesc, budgetCallersDesc, budgetAtDesc, budgetRefusedDesc} {
+		to <- desc
+	}
 }
 
 // Collect implements prometheus.Collector.
@@ -83,7 +107,39 @@ func (c stateCounts) Collect(to chan<- prometheus.Metric) {
 		} { // in any order
 			to <- prometheus.MustNewConstMetric(recordsDesc, prometheus.GaugeValue, float64(n), kind)
 		}
+		for _, b := range state.Budgets(0) {
+			to <- prometheus.MustNewConstMetric(budgetUsedDesc, prometheus.GaugeValue, float64(b.Used), b.Name)
+			to <- prometheus.MustNewConstMetric(budgetCapacityDesc, prometheus.GaugeValue, float64(b.Capacity-b.OperatorsPart), b.Name)
+			to <- prometheus.MustNewConstMetric(budgetCallersDesc, prometheus.GaugeValue, float64(b.Callers), b.Name)
+			to <- prometheus.MustNewConstMetric(budgetAtDesc, prometheus.GaugeValue, float64(b.AtBudget), b.Name)
+			to <- prometheus.MustNewConstMetric(budgetRefusedDesc, prometheus.CounterValue, float64(b.Refused), b.Name)
+		}
 	})
+}
+
+var (
+	portBudgetUsedDesc = prometheus.NewDesc("quotad_api_budget_used",
+		"What is used of what callers share in this process, by budget.", []string{"budget"}, nil)
+	portBudgetCallersDesc = prometheus.NewDesc("quotad_api_budget_callers",
+		"Callers that have some of what callers share in this process, by budget.", []string{"budget"}, nil)
+)
+
+// budgetCounts tells how far the budgets of a port are used.
+type budgetCounts struct{ of *portBudgets }
+
+// Describe implements prometheus.Collector.
+func (budgetCounts) Describe(to chan<- *prometheus.Desc) {
+	to <- portBudgetUsedDesc
+	to <- portBudgetCallersDesc
+}
+
+// Collect implements prometheus.Collector.
+func (c budgetCounts) Collect(to chan<- prometheus.Metric) {
+	for _, s := range c.of.all() {
+		used, callers := s.inUse()
+		to <- prometheus.MustNewConstMetric(portBudgetUsedDesc, prometheus.GaugeValue, float64(used), s.name)
+		to <- prometheus.MustNewConstMetric(portBudgetCallersDesc, prometheus.GaugeValue, float64(callers), s.name)
+	}
 }
 
 func (m *metrics) call(procedure string, err error, took time.Duration) {

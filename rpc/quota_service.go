@@ -43,9 +43,9 @@ func (s *quotaService) OpenSession(ctx context.Context, req *quotav1.OpenSession
 				return nil, err
 			}
 		}
-		result, at, err := s.propose(ctx, &logpb.Command{By: r.who.pattern, Kind: &logpb.Command_OpenSession{
+		result, at, err := s.propose(ctx, identified(&logpb.Command{Kind: &logpb.Command_OpenSession{
 			OpenSession: &logpb.OpenSession{Holder: req.Holder},
-		}})
+		}}, nil, r.who))
 		if err != nil {
 			return nil, err
 		}
@@ -126,7 +126,7 @@ func (s *Server) reserved(result *logpb.Result, meta *quotav1.Meta, clock fsm.Cl
 // refusalError makes the error for a caller that asked for refusals as HTTP status 429.
 func refusalError(refusal *quotav1.Refusal) error {
 	err := newError("refused: "+refusal.Reason.String(), &quotav1.ErrorInfo{
-		Reason: refusal.Reason, Hint: refusal.Advice, Quota: refusal.Quota, RetryAfter: refusal.RetryAfter,
+		Reason: refusal.Reason, Hint: refusal.Advice, Quota: refusal.Quota, RetryAfter: refusal.RetryAfter, Budget: refusal.Budget,
 	})
 	coded := connect.NewError(connect.CodeResourceExhausted, errors.New(err.Message()))
 	for _, detail := range err.Details() {
@@ -211,7 +211,7 @@ func (s *quotaService) Renew(ctx context.Context, req *quotav1.RenewRequest) (*q
 }
 
 func renewed(result *logpb.Result, meta *quotav1.Meta, clock fsm.Clock) *quotav1.RenewResponse {
-	return &quotav1.RenewResponse{Meta: meta, ExpiresIn: left(result.GetRenewed().GetDeadlineNs(), clock.Now)}
+	return &quotav1.RenewResponse{Meta: meta, ExpiresIn: left(result.GetRenewed().GetDeadlineNs(), clock.Now), Closed: result.GetRenewed().GetClosed()}
 }
 
 // Withdraw implements QuotaService.

@@ -10,15 +10,14 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
-	"connectrpc.com/grpchealth"
-	"connectrpc.com/grpcreflect"
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/quotad/quotad/raftnode"
-	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
+
+// APIVersion is the version of what the API's calls mean. It rises when one of them means something else, or refuses what it took.
+const APIVersion = 2
 
 // Config configures a Server.
 type Config struct {
@@ -32,15 +31,22 @@ type Config struct {
 	Logger hclog.Logger
 	// Version is the binary's, for GetStatus.
 	Version string
-	// PeerTLS, if set, is used to call other nodes' APIs.
-	PeerTLS *tls.Config
-	// MaxInFlight is how many calls may be under way at once. Default 20,000.
+	// PeerTLS, if set, returns the settings with which other nodes' APIs are called. It is asked for each connection.
+	PeerTLS func() *tls.Config
+	// PeerTrust names what PeerTLS verifies other nodes' certificates by, such as api.tls_ca, for errors.
+	PeerTrust string
+	// MaxInFlight is how many calls may be under way at once. Default 24,000.
 	MaxInFlight int64
+	// MaxStreams is how many streams may be open at once. Default 4,096.
+	MaxStreams int64
 	// ReadBody is how long the body of a call may take to come; for Restore, each piece of it. Default 10 s.
 	ReadBody time.Duration
 	// WriteAnswer is how long a caller may take to read an answer; for streams, each message. Default 30 s.
 	WriteAnswer time.Duration
 }
+
+// DefaultMaxInFlight is how many calls may be under way at once: ten thousand of one caller, and as many of others.
+const DefaultMaxInFlight = 24_000
 
 // Server serves the API.
 type Server struct {
@@ -49,10 +55,16 @@ type Server struct {
 	logger  hclog.Logger
 	metrics *metrics
 	leaders *leaders
+	reach   reach
 	started time.Time
+	health  health
+	// followers are the calls that other nodes have from here.
+	followers *followers
 
-	inFlight atomic.Int64
-	running  underWay
+	// budgets are those of the API port, errors writes what is refused before a body is read.
+	budgets *portBudgets
+	errors  *connect.ErrorWriter
+	running underWay
 	// drain ends when the node drains, by startDrain: waits and streams end with it. refusing is set when that is done.
 	drain      context.Context
 	startDrain context.CancelFunc
@@ -72,7 +84,10 @@ func New(config Config) (*Server, error) {
 		config.Registry = prometheus.NewRegistry()
 	}
 	if config.MaxInFlight == 0 {
-		config.MaxInFlight = 20_000
+		config.MaxInFlight = DefaultMaxInFlight
+	}
+	if config.MaxStreams == 0 {
+		config.MaxStreams = 4096
 	}
 	if config.ReadBody == 0 {
 		config.ReadBody = defaultReadBody
@@ -82,58 +97,36 @@ func New(config Config) (*Server, error) {
 	}
 	s := &Server{
 		node: config.Node, config: config, logger: config.Logger, metrics: newMetrics(config.Registry, newUsageCollector(config.Node)), started: time.Now(),
-		leaders: &leaders{http: &http.Client{Transport: peerTransport(config.PeerTLS)}, scheme: "http", of: map[string]leader{}},
+		leaders: &leaders{http: &http.Client{Transport: peerTransport(&apiDialer{config.PeerTLS, config.PeerTrust})}, of: map[string]leader{}},
 	}
-	config.Registry.MustRegister(stateCounts{config.Node})
+	s.followers = newFollowers(func() string {
+		id, _, _ := s.node.Leader()
+		return id
+	})
+	s.budgets = newPortBudgets(config.MaxInFlight, config.MaxStreams, s.metrics.overspent)
+	s.errors = connect.NewErrorWriter(codecs())
+	config.Registry.MustRegister(stateCounts{config.Node}, budgetCounts{s.budgets})
 	s.drain, s.startDrain = context.WithCancel(context.Background())
-	if config.PeerTLS != nil {
-		s.leaders.scheme = "https"
-	}
 	return s, nil
 }
 
-// peerTransport carries calls to the leader: many streams on few connections.
-func peerTransport(conf *tls.Config) *http.Transport {
-	protocols := new(http.Protocols)
-	protocols.SetHTTP2(conf != nil)
-	protocols.SetUnencryptedHTTP2(conf == nil)
-	return &http.Transport{
-		Protocols: protocols, TLSClientConfig: conf, MaxIdleConnsPerHost: 8, IdleConnTimeout: 90 * time.Second,
-		TLSHandshakeTimeout: 5 * time.Second,
-	}
-}
+// A connection to another node on which nothing comes for pingAfter is asked whether anybody is there, and ends when nothing comes for
+// pingWithin more: with it end the calls of a leader that is stopped or cut off, also where no other one is elected.
+const (
+	pingAfter  = 5 * time.Second
+	pingWithin = 5 * time.Second
+)
 
 // compressFrom is how long an answer is that is worth packing for a caller that asks for it. A quarter of a leader's processor
 // time in batches went into packing answers for callers next to it.
 const compressFrom = 1 << 20
 
 // Handler returns all that the API port serves.
-func (s *Server) Handler() http.Handler {
-	options := []connect.HandlerOption{
-		connect.WithInterceptors(s.interceptors()...),
-		connect.WithRecover(s.recovered), codecs(),
-		connect.WithReadMaxBytes(maxMessage), connect.WithSendMaxBytes(maxAnswer), connect.WithCompressMinBytes(compressFrom),
-	}
-	mux := http.NewServeMux()
-	mux.Handle(quotav1connect.NewQuotaServiceHandler(&quotaService{s}, options...))
-	mux.Handle(quotav1connect.NewAdminServiceHandler(&adminService{s}, options...))
-	mux.Handle(quotav1connect.NewTaskServiceHandler(&taskService{s}, options...))
-	path, health := grpchealth.NewHandler(grpcHealth{s})
-	mux.Handle(path, health)
-	mux.Handle(path+"Watch", s.untilDrained(health))
-	reflector := grpcreflect.NewStaticReflector(
-		quotav1connect.QuotaServiceName, quotav1connect.AdminServiceName, quotav1connect.TaskServiceName, grpchealth.HealthV1ServiceName)
-	for _, reflect := range []func(*grpcreflect.Reflector, ...connect.HandlerOption) (string, http.Handler){
-		grpcreflect.NewHandlerV1, grpcreflect.NewHandlerV1Alpha,
-	} {
-		path, reflection := reflect(reflector)
-		mux.Handle(path, s.untilDrained(reflection))
-	}
-	mux.HandleFunc("/livez", s.serveLive)
-	mux.HandleFunc("/readyz", s.serveReady)
-	mux.Handle("/metrics", promhttp.HandlerFor(s.config.Registry, promhttp.HandlerOpts{}))
-	return s.limited(mux)
-}
+func (s *Server) Handler() http.Handler { return s.serveRoutes(s.routes()) }
+
+// OpsHandler returns what the operators' port serves: what is looked at, health, and the calls of operators, with room of their own. With
+// profiles, those of the process are served too: to tokens with the verb debug, where there are tokens.
+func (s *Server) OpsHandler(profiles bool) http.Handler { return s.serveRoutes(s.opsRoutes(profiles)) }
 
 // Drain makes the node unready and ends what waits and streams, each with a typed error, while the node can still take
 // their places out of the queue. Then a leader hands leadership over: calls that others hand on to it find the next one.

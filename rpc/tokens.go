@@ -159,6 +159,8 @@ type caller struct {
 	// ceiling is the highest class; -1: any.
 	ceiling int32
 	verbs   []Verb
+	// account names whose budgets this caller's requests are charged to; empty: nobody's.
+	account string
 }
 
 // anybody is the caller where there is no token file: names are taken on trust.
@@ -180,7 +182,9 @@ func (t *Tokens) identify(authorization string) (*caller, error) {
 			Reason: quotav1.Reason_REASON_NO_TOKEN, Hint: "send it as Authorization: Bearer", NotAccepted: true,
 		})
 	}
-	return &caller{id: token.ID, pattern: token.Holder, ceiling: token.ceiling, verbs: token.Verbs}, nil
+	return &caller{
+		id: token.ID, pattern: token.Holder, ceiling: token.ceiling, verbs: token.Verbs, account: tokenAccount + token.ID,
+	}, nil
 }
 
 // may checks that a caller may do something.

@@ -15,14 +15,28 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// identified gives a command its request's identity and its caller's reach.
+// identified gives a command its request's identity, its caller's reach, and who is charged with it.
 func identified(command *logpb.Command, id *quotav1.RequestId, who *caller) *logpb.Command {
 	if id != nil {
 		command.Session, command.Seq, command.AckedBelow = id.Session, id.Seq, id.AckedBelow
 		command.IdempotencyKey = id.IdempotencyKey
 	}
-	command.By = who.pattern
+	command.By, command.Caller, command.PerHolder = who.pattern, who.budget(), who.sharesAddress()
+	command.Operator = who.operates(verbOf(command))
 	return command
+}
+
+// verbOf returns the verb of a command: what is not for users is for operators.
+func verbOf(command *logpb.Command) Verb {
+	switch command.Kind.(type) {
+	case *logpb.Command_OpenSession, *logpb.Command_CloseSession, *logpb.Command_Reserve, *logpb.Command_Consume, *logpb.Command_Settle,
+		*logpb.Command_Release, *logpb.Command_Renew, *logpb.Command_Withdraw, *logpb.Command_BeginTask, *logpb.Command_RenewTask,
+		*logpb.Command_EndTask:
+		return VerbUse
+	case *logpb.Command_Report:
+		return VerbReport
+	}
+	return VerbAdminQuota
 }
 
 func nanos(d *durationpb.Duration) int64 {
@@ -270,7 +284,7 @@ func apiItems(items []*logpb.GrantedItem) []*quotav1.Item {
 func apiRefusal(r *logpb.Refusal, clock fsm.Clock) *quotav1.Refusal {
 	refusal := &quotav1.Refusal{
 		Reason: quotav1.Reason(r.Reason), Quota: r.Quota, Zone: quotav1.Zone(r.Zone), Advice: r.Advice,
-		Available: r.Available, Ahead: r.Ahead, Forecast: apiForecast(r.Forecast, clock),
+		Available: r.Available, Ahead: r.Ahead, Forecast: apiForecast(r.Forecast, clock), Budget: r.Budget,
 	}
 	if r.RetryAtNs != 0 {
 		refusal.RetryAfter = left(r.RetryAtNs, clock.Now)
@@ -467,6 +481,8 @@ func logLimits(l *quotav1.Limits) *logpb.SetLimits {
 	return &logpb.SetLimits{
 		MaxSessions: l.MaxSessions, MaxResultBytes: l.MaxResultBytes, SessionIdleNs: optionalNanos(l.SessionIdle), KeyLifeNs: optionalNanos(l.KeyLife),
 		MaxWaiters: l.MaxWaiters, MaxTasks: l.MaxTasks, TaskLifeNs: optionalNanos(l.TaskLife),
+		MaxKeys: l.MaxKeys, MaxLeases: l.MaxLeases, MaxReports: l.MaxReports,
+		OperatorsPpm: optionalPPM(l.OperatorsPart), CallerMinPpm: optionalPPM(l.CallerMin),
 	}
 }
 
@@ -475,7 +491,33 @@ func apiLimits(l *logpb.SetLimits) *quotav1.Limits {
 		MaxSessions: new(l.GetMaxSessions()), MaxResultBytes: new(l.GetMaxResultBytes()), SessionIdle: optionalDuration(l.GetSessionIdleNs()),
 		KeyLife: optionalDuration(l.GetKeyLifeNs()), MaxWaiters: new(l.GetMaxWaiters()),
 		MaxTasks: new(l.GetMaxTasks()), TaskLife: optionalDuration(l.GetTaskLifeNs()),
+		MaxKeys: new(l.GetMaxKeys()), MaxLeases: new(l.GetMaxLeases()), MaxReports: new(l.GetMaxReports()),
+		OperatorsPart: new(part(int32(l.GetOperatorsPpm()))), CallerMin: new(part(int32(l.GetCallerMinPpm()))),
 	}
+}
+
+func optionalPPM(part *float64) *int64 {
+	if part == nil {
+		return nil
+	}
+	return new(int64(ppm(*part)))
+}
+
+// maxTopCallers is how many callers are shown of each budget.
+const maxTopCallers = 5
+
+func apiBudgets(views []fsm.BudgetView) []*quotav1.Budget {
+	all := make([]*quotav1.Budget, len(views))
+	for i, v := range views {
+		all[i] = &quotav1.Budget{
+			Name: v.Name, Capacity: v.Capacity, OperatorsPart: v.OperatorsPart, Minimum: v.Minimum, Used: v.Used,
+			Callers: v.Callers, CallersAtBudget: v.AtBudget,
+		}
+		for _, use := range v.Top {
+			all[i].Top = append(all[i].Top, &quotav1.BudgetUse{Caller: use.Caller, Used: use.Used, Most: use.Most})
+		}
+	}
+	return all
 }
 
 func apiUsage(v *fsm.UsageView) *quotav1.Usage {

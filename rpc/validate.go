@@ -48,6 +48,8 @@ var rules = map[string]func(*checker, proto.Message){
 		c.request(r.RequestId)
 		c.lease(r.Lease, r.Fence)
 		c.positive("op", r.Op)
+		c.bounded("op", r.Op)
+		c.bounded("done_below", r.DoneBelow)
 		c.items("items", r.Items, 0, 1)
 	}),
 	"SettleRequest": rule((*checker).settle),
@@ -137,6 +139,10 @@ var rules = map[string]func(*checker, proto.Message){
 		c.request(r.RequestId)
 		c.quotaName("name", r.Name)
 	}),
+	"ReopenQuotaRequest": rule(func(c *checker, r *quotav1.ReopenQuotaRequest) {
+		c.request(r.RequestId)
+		c.quotaName("name", r.Name)
+	}),
 	"OverrideQuotaRequest": rule(func(c *checker, r *quotav1.OverrideQuotaRequest) {
 		c.request(r.RequestId)
 		c.quotaName("name", r.Name)
@@ -165,9 +171,12 @@ var rules = map[string]func(*checker, proto.Message){
 		}
 		for name, limit := range map[string]*int64{
 			"limits.max_sessions": l.MaxSessions, "limits.max_result_bytes": l.MaxResultBytes, "limits.max_waiters": l.MaxWaiters, "limits.max_tasks": l.MaxTasks,
+			"limits.max_keys": l.MaxKeys, "limits.max_leases": l.MaxLeases, "limits.max_reports": l.MaxReports,
 		} { // any one will do
 			c.check(limit == nil || *limit > 0 && *limit <= maxAmount, name, "is not within 1 to 2^53-1", "")
 		}
+		c.check(l.GetOperatorsPart() >= 0 && l.GetOperatorsPart() <= 0.5, "limits.operators_part", "is not within 0 to 0.5", "0.0625 is a sixteenth")
+		c.check(l.GetCallerMin() >= 0 && l.GetCallerMin() <= 0.1, "limits.caller_min", "is not within 0 to 0.1", "0.001 is a thousandth")
 		c.length("limits.session_idle", l.GetSessionIdle(), time.Second, 30*24*time.Hour)
 		c.length("limits.key_life", l.GetKeyLife(), time.Second, 30*24*time.Hour)
 		c.length("limits.task_life", l.GetTaskLife(), time.Second, 30*24*time.Hour)
@@ -250,6 +259,11 @@ func (c *checker) fail(field, message, hint string) {
 
 func (c *checker) positive(field string, number uint64) {
 	c.check(number > 0, field, "is missing", "numbers begin at 1")
+}
+
+// bounded checks a number that the caller counts up: none that counts from 1 ever comes to its largest value.
+func (c *checker) bounded(field string, number uint64) {
+	c.check(number <= maxAmount, field, "is above 2^53-1", "count up from 1")
 }
 
 func (c *checker) count(field string, n, least, most int) {
@@ -361,6 +375,7 @@ func (c *checker) request(id *quotav1.RequestId) {
 	c.check(id.Session == 0 || id.Seq > 0, "request_id.seq", "is missing", "requests of a session are numbered from 1")
 	c.check(id.Session != 0 || id.Seq == 0 && id.AckedBelow == 0, "request_id.session", "is missing", "open a session first")
 	c.check(id.Session == 0 || id.IdempotencyKey == "", "request_id.idempotency_key", "comes with a session", "use one of the two")
+	c.bounded("request_id.seq", id.Seq)
 	c.check(id.AckedBelow <= id.Seq, "request_id.acked_below", "is above seq", "a request cannot acknowledge itself")
 	c.text("request_id.idempotency_key", id.IdempotencyKey, maxKey)
 }
@@ -380,6 +395,8 @@ func (c *checker) settle(r *quotav1.SettleRequest) {
 	c.request(r.RequestId)
 	c.lease(r.Lease, r.Fence)
 	c.positive("op", r.Op)
+	c.bounded("op", r.Op)
+	c.bounded("done_below", r.DoneBelow)
 	c.items("unspent", r.Unspent, 0, 1)
 	c.items("actual", r.Actual, 0, 0)
 	for i, item := range r.Actual {
@@ -392,6 +409,7 @@ func (c *checker) settle(r *quotav1.SettleRequest) {
 func (c *checker) report(r *quotav1.ReportRequest) {
 	c.request(r.RequestId)
 	c.lease(r.Lease, r.Fence)
+	c.bounded("op", r.Op)
 	c.count("signals", len(r.Signals), 1, maxSignals)
 	for i, s := range r.Signals {
 		path := fmt.Sprintf("signals[%d]", i)
@@ -422,7 +440,7 @@ func (c *checker) beginTask(r *quotav1.BeginTaskRequest) {
 	}
 	c.check(r.MaxFailures >= 0 && r.MaxFailures <= 100, "max_failures", "is not within 1 to 100", "leave it out for 3")
 	c.length("ttl", r.Ttl, minTTL, maxTTL)
-	c.check(r.Attempt >= 0, "attempt", "is below 1", "attempts are numbered from 1; leave it out for the next")
+	c.check(r.Attempt >= 0 && r.Attempt <= maxAmount, "attempt", "is not within 1 to 2^53-1", "attempts are numbered from 1; leave it out for the next")
 }
 
 func (c *checker) endTask(r *quotav1.EndTaskRequest) {
@@ -516,6 +534,8 @@ func (c *checker) definition(path string, q *quotav1.Quota) {
 	for _, limit := range []int64{q.GetWindow().GetLimit(), q.GetRate().GetLimit(), q.GetSlots().GetLimit()} {
 		c.check(limit >= 0 && limit <= maxAmount, path+".limit", "is not within 0 to 2^53-1", "0 suspends the quota")
 	}
+	c.check(q.MaxHold == nil || *q.MaxHold >= 0 && *q.MaxHold <= maxAmount, path+".max_hold", "is not within 1 to 2^53-1", "leave it out for none")
+	c.check(q.GetRate().GetBurst() >= 0 && q.GetRate().GetBurst() <= maxAmount, path+".rate.burst", "is not within 1 to 2^53-1", "leave it out for none")
 	c.check(q.DefaultEstimate >= 0 && q.DefaultEstimate <= maxAmount, path+".default_estimate", "is not within 1 to 2^53-1", "")
 	c.check(q.Headroom >= 0 && q.Headroom < 0.999_999_5, path+".headroom", "is not at least 0 and below 1", "0.2 leaves a fifth alone")
 	c.length(path+".spend_by", q.SpendBy, 0, maxDuration)

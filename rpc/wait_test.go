@@ -303,7 +303,7 @@ func TestDrainEndsWaitsTyped(t *testing.T) {
 
 // TestWaitsLeaveRoomForWhatFrees: however many wait, a Release finds room.
 func TestWaitsLeaveRoomForWhatFrees(t *testing.T) {
-	n := newNodes(t, 1, func(c *rpcConfig) { c.MaxInFlight = 8 })
+	n := newNodes(t, 1, func(c *rpcConfig) { c.MaxInFlight = 16 })
 	apis, held := oneSlot(t, n)
 	ctx, leave := context.WithCancel(t.Context())
 	defer leave()
@@ -317,7 +317,7 @@ func TestWaitsLeaveRoomForWhatFrees(t *testing.T) {
 			res, err := apis[0].Reserve(ctx, &quotav1.ReserveRequest{
 				Holder: "second", Items: []*quotav1.Item{{Quota: "s"}}, Wait: durationpb.New(time.Minute),
 			})
-			if infoOf(err).GetReason() != quotav1.Reason_REASON_OVERLOADED {
+			if infoOf(err).GetReason() != quotav1.Reason_REASON_CALLER_BUDGET {
 				seventh <- reserved{res, err}
 				return
 			}
@@ -325,7 +325,7 @@ func TestWaitsLeaveRoomForWhatFrees(t *testing.T) {
 	}()
 	eventually(t, "no more room to ask", func() bool {
 		_, err := apis[0].GetQuota(t.Context(), &quotav1.GetQuotaRequest{Name: "s"})
-		return reasonOf(t, err) == quotav1.Reason_REASON_OVERLOADED && infoOf(err).NotAccepted
+		return reasonOf(t, err) == quotav1.Reason_REASON_CALLER_BUDGET && infoOf(err).NotAccepted
 	})
 	if _, err := apis[0].Release(t.Context(), &quotav1.ReleaseRequest{Lease: held.Id, Fence: held.Fence}); err != nil {
 		t.Fatal(err)

@@ -44,6 +44,7 @@ func TestWordsOfLogAndAPIAgree(t *testing.T) {
 		fsm.EventTaskShelved: quotav1.EventKind_EVENT_KIND_TASK_SHELVED, fsm.EventTaskPutBack: quotav1.EventKind_EVENT_KIND_TASK_PUT_BACK,
 		fsm.EventBackPressure: quotav1.EventKind_EVENT_KIND_BACK_PRESSURE, fsm.EventSequential: quotav1.EventKind_EVENT_KIND_SEQUENTIAL,
 		fsm.EventTurn: quotav1.EventKind_EVENT_KIND_TURN, fsm.EventParallel: quotav1.EventKind_EVENT_KIND_PARALLEL,
+		fsm.EventReopenedByOperator: quotav1.EventKind_EVENT_KIND_REOPENED_BY_OPERATOR,
 	}
 	for inside, outside := range events {
 		if int32(inside) != int32(outside) {

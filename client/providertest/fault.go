@@ -97,6 +97,8 @@ func (x *exchange) rejected(status int, body string) {
 }
 
 func (x *exchange) answer(status int, body string) {
+	// Resets are moments of the provider's clock, and so is its Date.
+	x.w.Header().Set("Date", x.p.cfg.Now().UTC().Format(http.TimeFormat))
 	x.w.WriteHeader(status)
 	if _, err := x.w.Write([]byte(body)); err != nil {
 		return // the caller has left

@@ -120,6 +120,7 @@ func anthropicVerdict(r *response, windows []Signal) Signal {
 	case said.Details.ErrorCode == "enforced_spend_limit_reached":
 		// It ends with the calendar's month, which no retry waits for.
 		s.Class, s.Scope, s.NoRetry, s.Rule = Billing, ScopeOrg, true, "anthropic/spend_limit"
+		r.moments = true
 		utc := r.now.UTC()
 		s.ResetIn = Span{D: time.Date(utc.Year(), utc.Month()+1, 1, 0, 0, 0, 0, time.UTC).Sub(r.now), Known: true}
 		s.ResetResolution = time.Second

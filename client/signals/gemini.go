@@ -66,6 +66,7 @@ func geminiLimited(r *response, s Signal, said rpcError, reason string, asked wa
 	case daily:
 		s.Class, s.NoRetry, s.Rule = Exhausted, true, "gemini/day"
 		if pacific, err := time.LoadLocation(geminiPacific); err == nil {
+			r.moments = true
 			today := r.now.In(pacific)
 			midnight := time.Date(today.Year(), today.Month(), today.Day()+1, 0, 0, 0, 0, pacific)
 			s.ResetIn, s.ResetResolution = Span{D: midnight.Sub(r.now), Known: true}, time.Second

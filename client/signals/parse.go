@@ -75,6 +75,7 @@ func (r *response) guessed(value string) (time.Duration, bool) {
 
 // until turns a moment, counted in units since 1970, into a time from now.
 func (r *response) until(n int64, unit time.Duration) (time.Duration, bool) {
+	r.moments = true
 	perSecond := int64(time.Second / unit)
 	whole, rest := n/perSecond, n%perSecond
 	// Outside of these bounds neither the subtraction nor the result makes sense.
@@ -121,6 +122,7 @@ func messageWait(message string) wait {
 
 // rfc3339 reads a moment as a time from now; the past is 0.
 func (r *response) rfc3339(value string) (time.Duration, bool) {
+	r.moments = true
 	at, err := time.Parse(time.RFC3339, value)
 	return max(0, at.Sub(r.now)), err == nil
 }
@@ -154,11 +156,7 @@ func (r *response) secondsOrDate(value string) (time.Duration, bool) {
 	if err != nil {
 		return 0, false
 	}
-	from := r.now
-	if sent, err := http.ParseTime(r.header.Get("Date")); err == nil {
-		from = sent
-	}
-	return max(0, at.Sub(from)), true
+	return max(0, at.Sub(r.now)), true
 }
 
 // noRetry reports whether the provider asked not to try again.

@@ -194,24 +194,53 @@ func (d Dialect) NeedsBody(status int, header http.Header) bool {
 }
 
 // Observe reads one response that arrived at now. body is the beginning of its body, at most MaxBody bytes of it are
-// looked at; it may be empty or cut off anywhere. Counts come first, the verdict on a refused call last.
+// looked at; it may be empty or cut off anywhere. Counts come first, the verdict on a refused call last. Moments that the
+// provider names are compared with the response's own Date, so that the two machines' clocks need not agree; without one,
+// with now. ObserveAnswer leaves such resets out.
 func (d Dialect) Observe(now time.Time, status int, header http.Header, body []byte) []Signal {
+	out, _ := d.read(now, status, header, body)
+	return out
+}
+
+// ObserveAnswer is Observe for who reports resets: those that the provider named as moments in a response without a Date
+// are left out, since they would be wrong by as much as this machine's clock is.
+func (d Dialect) ObserveAnswer(now time.Time, status int, header http.Header, body []byte) []Signal {
+	out, byOwnClock := d.read(now, status, header, body)
+	for i := range out {
+		if byOwnClock {
+			out[i].ResetIn, out[i].ResetResolution = Span{}, 0
+		}
+	}
+	return out
+}
+
+// read reads a response. byOwnClock says that moments in it were compared with now.
+func (d Dialect) read(now time.Time, status int, header http.Header, body []byte) (out []Signal, byOwnClock bool) {
 	if len(body) > MaxBody {
 		body = body[:MaxBody]
 	}
 	r := &response{now: now, status: status, header: header, body: body}
-	if d = d.resolve(r); d.observe == nil {
-		return nil
+	if sent, err := http.ParseTime(header.Get("Date")); err == nil {
+		r.now, r.dated = sent, true
 	}
-	out := d.observe(r)
+	if d = d.resolve(r); d.observe == nil {
+		return nil, false
+	}
+	out = d.observe(r)
+	for i := range out {
+		if r.moments && r.dated && out[i].ResetIn.Known {
+			out[i].ResetResolution += dateResolution
+		}
+	}
+	byOwnClock = r.moments && !r.dated
 	if r.malformed == 0 {
-		return out
+		return out, byOwnClock
 	}
 	if len(out) == 0 {
 		out = []Signal{{Class: OK, Rule: "malformed"}}
 	}
 	out[0].Malformed = r.malformed
-	return out
+	return out, byOwnClock
 }
 
 // Verdict returns the signal that says why a call was refused, if it was: the last one that is not OK.
@@ -224,13 +253,18 @@ func Verdict(signals []Signal) (Signal, bool) {
 	return Signal{}, false
 }
 
+// dateResolution is the precision of a Date.
+const dateResolution = time.Second
+
 // response is one response and how much of it could not be read.
 type response struct {
-	now       time.Time
-	status    int
-	header    http.Header
-	body      []byte
-	malformed int
+	// now is the response's own Date where it is dated, or else when it arrived. moments: something was compared with it.
+	now            time.Time
+	dated, moments bool
+	status         int
+	header         http.Header
+	body           []byte
+	malformed      int
 }
 
 // wait is what the provider asked the caller to wait.

@@ -186,7 +186,7 @@ func documentEnv(t *testing.T, extra ...string) []string {
 	if err := os.Symlink(self, filepath.Join(bin, "quotad")); err != nil {
 		t.Fatal(err)
 	}
-	return append([]string{"PATH=" + bin + ":" + os.Getenv("PATH"), "HOME=" + bin, "TMPDIR=" + bin}, extra...)
+	return append([]string{"PATH=" + bin + ":" + os.Getenv("PATH"), "HOME=" + bin, "TMPDIR=" + bin, "GORACE=" + raceExit}, extra...)
 }
 
 func startDev(t *testing.T, dir, address string) {

@@ -10,6 +10,10 @@ import (
 
 var updateScripts = flag.Bool("update", false, "write the golden outputs in testdata/script anew")
 
+// raceExit shortens what a process that was built with the race detector waits at its end for other threads' reports: a second by
+// default, and these tests start hundreds of processes.
+const raceExit = "atexit_sleep_ms=50"
+
 // The test binary is quotad itself when a script runs it: the processes in the scripts are real ones.
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"quotad": func() { os.Exit(run()) }})

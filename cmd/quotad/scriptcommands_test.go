@@ -69,6 +69,7 @@ type processesKey struct{}
 func setupScript(env *testscript.Env) error {
 	env.Values[processesKey{}] = &processes{all: map[string]*process{}}
 	env.Setenv("TMPDIR", env.WorkDir)
+	env.Setenv("GORACE", raceExit)
 	// A time of day that is two to three hours ahead, as a provider's message has it.
 	env.Setenv("AHEAD", time.Now().Add(3*time.Hour).Format("3pm"))
 	return nil
@@ -157,7 +158,7 @@ func lookPath(ts *testscript.TestScript, program string) (string, error) {
 
 // environment is what the scripts' processes get: nothing of the machine's own settings.
 func environment(ts *testscript.TestScript) []string {
-	names := []string{"PATH", "HOME", "TMPDIR", "WORK", "GOCOVERDIR", "QUOTAD_CONFIG", "QUOTAD_SERVER", "QUOTAD_LOG_LEVEL", "QUOTAD_TOKEN_FILE"}
+	names := []string{"PATH", "HOME", "TMPDIR", "WORK", "GOCOVERDIR", "GORACE", "QUOTAD_CONFIG", "QUOTAD_SERVER", "QUOTAD_LOG_LEVEL", "QUOTAD_TOKEN_FILE"}
 	var all []string
 	for _, name := range names {
 		if value := ts.Getenv(name); value != "" {

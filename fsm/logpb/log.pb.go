@@ -567,6 +567,11 @@ const (
 	Reason_REASON_IMPOSSIBLE_WORKFLOW Reason = 135
 	// No such workflow.
 	Reason_REASON_UNKNOWN_WORKFLOW Reason = 136
+	// The caller has its part of what callers share: the budget is named. A refusal where a Reserve is refused for it, after
+	// what can never be granted and before all else; an error elsewhere.
+	Reason_REASON_CALLER_BUDGET Reason = 172
+	// What callers share is full, the part of operators aside: the budget is named. Used as CALLER_BUDGET is.
+	Reason_REASON_BUDGET_FULL Reason = 173
 )
 
 // Enum value maps for Reason.
@@ -624,6 +629,8 @@ var (
 		133: "REASON_FOREIGN_TASK",
 		135: "REASON_IMPOSSIBLE_WORKFLOW",
 		136: "REASON_UNKNOWN_WORKFLOW",
+		172: "REASON_CALLER_BUDGET",
+		173: "REASON_BUDGET_FULL",
 	}
 	Reason_value = map[string]int32{
 		"REASON_UNSPECIFIED":          0,
@@ -678,6 +685,8 @@ var (
 		"REASON_FOREIGN_TASK":         133,
 		"REASON_IMPOSSIBLE_WORKFLOW":  135,
 		"REASON_UNKNOWN_WORKFLOW":     136,
+		"REASON_CALLER_BUDGET":        172,
+		"REASON_BUDGET_FULL":          173,
 	}
 )
 
@@ -829,7 +838,7 @@ func (Side) EnumDescriptor() ([]byte, []int) {
 // Entry is the payload of one Raft log entry: one stamp, and the commands that were proposed together.
 type Entry struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Format version; 1 today. A node refuses (and stops at) a version above the one it knows.
+	// Version of what the entry means; the highest one applied is the state's feature level. A node stops at a version that it does not apply.
 	Version uint32 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
 	// The leader's stamp of cluster time, taken when the entry was closed. The state applies now = max(now, stamp).
 	StampNs int64 `protobuf:"varint,2,opt,name=stamp_ns,json=stampNs,proto3" json:"stamp_ns,omitempty"`
@@ -921,6 +930,13 @@ type Command struct {
 	IdempotencyKey string `protobuf:"bytes,4,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
 	// Holder pattern of the caller's token; a lease of a holder outside it is refused. Empty: any holder.
 	By string `protobuf:"bytes,5,opt,name=by,proto3" json:"by,omitempty"`
+	// Name of the account that the request is charged to, such as token:ci or address:192.0.2.1; empty: nobody's, a command
+	// of the cluster itself.
+	Caller string `protobuf:"bytes,6,opt,name=caller,proto3" json:"caller,omitempty"`
+	// True: the caller is an operator and may use what is kept for operators.
+	Operator bool `protobuf:"varint,7,opt,name=operator,proto3" json:"operator,omitempty"`
+	// True: many holders share the account, and each has one of its own within it.
+	PerHolder bool `protobuf:"varint,8,opt,name=per_holder,json=perHolder,proto3" json:"per_holder,omitempty"`
 	// Field numbers are the kinds' identity on disk: never reuse one.
 	//
 	// Types that are valid to be assigned to Kind:
@@ -949,6 +965,7 @@ type Command struct {
 	//	*Command_RaiseEpoch
 	//	*Command_SetLimits
 	//	*Command_SetOverride
+	//	*Command_ReopenQuota
 	Kind          isCommand_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1017,6 +1034,27 @@ func (x *Command) GetBy() string {
 		return x.By
 	}
 	return ""
+}
+
+func (x *Command) GetCaller() string {
+	if x != nil {
+		return x.Caller
+	}
+	return ""
+}
+
+func (x *Command) GetOperator() bool {
+	if x != nil {
+		return x.Operator
+	}
+	return false
+}
+
+func (x *Command) GetPerHolder() bool {
+	if x != nil {
+		return x.PerHolder
+	}
+	return false
 }
 
 func (x *Command) GetKind() isCommand_Kind {
@@ -1242,6 +1280,15 @@ func (x *Command) GetSetOverride() *SetOverride {
 	return nil
 }
 
+func (x *Command) GetReopenQuota() *ReopenQuota {
+	if x != nil {
+		if x, ok := x.Kind.(*Command_ReopenQuota); ok {
+			return x.ReopenQuota
+		}
+	}
+	return nil
+}
+
 type isCommand_Kind interface {
 	isCommand_Kind()
 }
@@ -1342,6 +1389,10 @@ type Command_SetOverride struct {
 	SetOverride *SetOverride `protobuf:"bytes,38,opt,name=set_override,json=setOverride,proto3,oneof"`
 }
 
+type Command_ReopenQuota struct {
+	ReopenQuota *ReopenQuota `protobuf:"bytes,74,opt,name=reopen_quota,json=reopenQuota,proto3,oneof"`
+}
+
 func (*Command_OpenSession) isCommand_Kind() {}
 
 func (*Command_CloseSession) isCommand_Kind() {}
@@ -1389,6 +1440,8 @@ func (*Command_RaiseEpoch) isCommand_Kind() {}
 func (*Command_SetLimits) isCommand_Kind() {}
 
 func (*Command_SetOverride) isCommand_Kind() {}
+
+func (*Command_ReopenQuota) isCommand_Kind() {}
 
 // OpenSession opens a session; its id comes from the state's counter.
 type OpenSession struct {
@@ -3990,7 +4043,17 @@ type SetLimits struct {
 	// Most tasks.
 	MaxTasks *int64 `protobuf:"varint,20,opt,name=max_tasks,json=maxTasks,proto3,oneof" json:"max_tasks,omitempty"`
 	// How long a task that is done, or waits for somebody to begin it, is remembered, in cluster time.
-	TaskLifeNs    *int64 `protobuf:"varint,21,opt,name=task_life_ns,json=taskLifeNs,proto3,oneof" json:"task_life_ns,omitempty"`
+	TaskLifeNs *int64 `protobuf:"varint,21,opt,name=task_life_ns,json=taskLifeNs,proto3,oneof" json:"task_life_ns,omitempty"`
+	// Most idempotency keys.
+	MaxKeys *int64 `protobuf:"varint,60,opt,name=max_keys,json=maxKeys,proto3,oneof" json:"max_keys,omitempty"`
+	// Most live leases; a waiting Reserve counts as the lease that it may become.
+	MaxLeases *int64 `protobuf:"varint,61,opt,name=max_leases,json=maxLeases,proto3,oneof" json:"max_leases,omitempty"`
+	// Most reports in a minute of cluster time.
+	MaxReports *int64 `protobuf:"varint,62,opt,name=max_reports,json=maxReports,proto3,oneof" json:"max_reports,omitempty"`
+	// Part of each of these that is kept for operators, in millionths.
+	OperatorsPpm *int64 `protobuf:"varint,63,opt,name=operators_ppm,json=operatorsPpm,proto3,oneof" json:"operators_ppm,omitempty"`
+	// Part of each that a caller may have while there is room at all, whatever others have, in millionths.
+	CallerMinPpm  *int64 `protobuf:"varint,64,opt,name=caller_min_ppm,json=callerMinPpm,proto3,oneof" json:"caller_min_ppm,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4074,6 +4137,41 @@ func (x *SetLimits) GetTaskLifeNs() int64 {
 	return 0
 }
 
+func (x *SetLimits) GetMaxKeys() int64 {
+	if x != nil && x.MaxKeys != nil {
+		return *x.MaxKeys
+	}
+	return 0
+}
+
+func (x *SetLimits) GetMaxLeases() int64 {
+	if x != nil && x.MaxLeases != nil {
+		return *x.MaxLeases
+	}
+	return 0
+}
+
+func (x *SetLimits) GetMaxReports() int64 {
+	if x != nil && x.MaxReports != nil {
+		return *x.MaxReports
+	}
+	return 0
+}
+
+func (x *SetLimits) GetOperatorsPpm() int64 {
+	if x != nil && x.OperatorsPpm != nil {
+		return *x.OperatorsPpm
+	}
+	return 0
+}
+
+func (x *SetLimits) GetCallerMinPpm() int64 {
+	if x != nil && x.CallerMinPpm != nil {
+		return *x.CallerMinPpm
+	}
+	return 0
+}
+
 // SetOverride puts another limit in place of a quota's own for a while.
 type SetOverride struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -4147,6 +4245,53 @@ func (x *SetOverride) GetNote() string {
 	return ""
 }
 
+// ReopenQuota ends what reports closed of a quota, on an operator's word: its cooldown, the breakers of its holders, a cap
+// of its window. Of a provider-anchored window it confirms the reset that was reported.
+type ReopenQuota struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The quota.
+	Quota         string `protobuf:"bytes,1,opt,name=quota,proto3" json:"quota,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReopenQuota) Reset() {
+	*x = ReopenQuota{}
+	mi := &file_quotad_log_v1_log_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReopenQuota) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReopenQuota) ProtoMessage() {}
+
+func (x *ReopenQuota) ProtoReflect() protoreflect.Message {
+	mi := &file_quotad_log_v1_log_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReopenQuota.ProtoReflect.Descriptor instead.
+func (*ReopenQuota) Descriptor() ([]byte, []int) {
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *ReopenQuota) GetQuota() string {
+	if x != nil {
+		return x.Quota
+	}
+	return ""
+}
+
 // Result is what a command came to. Times in it are absolute (cluster time), so that a stored result can be answered
 // again later with what is then left.
 type Result struct {
@@ -4167,6 +4312,7 @@ type Result struct {
 	//	*Result_Done
 	//	*Result_TaskBegun
 	//	*Result_TaskEnded
+	//	*Result_QuotaReopened
 	Kind          isResult_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4174,7 +4320,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[40]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4186,7 +4332,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[40]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4199,7 +4345,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{40}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Result) GetKind() isResult_Kind {
@@ -4335,6 +4481,15 @@ func (x *Result) GetTaskEnded() *TaskEnded {
 	return nil
 }
 
+func (x *Result) GetQuotaReopened() *QuotaReopened {
+	if x != nil {
+		if x, ok := x.Kind.(*Result_QuotaReopened); ok {
+			return x.QuotaReopened
+		}
+	}
+	return nil
+}
+
 type isResult_Kind interface {
 	isResult_Kind()
 }
@@ -4409,6 +4564,11 @@ type Result_TaskEnded struct {
 	TaskEnded *TaskEnded `protobuf:"bytes,14,opt,name=task_ended,json=taskEnded,proto3,oneof"`
 }
 
+type Result_QuotaReopened struct {
+	// A ReopenQuota that was done.
+	QuotaReopened *QuotaReopened `protobuf:"bytes,80,opt,name=quota_reopened,json=quotaReopened,proto3,oneof"`
+}
+
 func (*Result_Failure) isResult_Kind() {}
 
 func (*Result_Refusal) isResult_Kind() {}
@@ -4437,6 +4597,8 @@ func (*Result_TaskBegun) isResult_Kind() {}
 
 func (*Result_TaskEnded) isResult_Kind() {}
 
+func (*Result_QuotaReopened) isResult_Kind() {}
+
 // Failure is a typed error.
 type Failure struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -4449,14 +4611,16 @@ type Failure struct {
 	// The quota that it is about, if any.
 	Quota string `protobuf:"bytes,4,opt,name=quota,proto3" json:"quota,omitempty"`
 	// The present fence counter, for STALE_FENCE and NEVER_ISSUED.
-	FenceCounter  uint64 `protobuf:"varint,5,opt,name=fence_counter,json=fenceCounter,proto3" json:"fence_counter,omitempty"`
+	FenceCounter uint64 `protobuf:"varint,5,opt,name=fence_counter,json=fenceCounter,proto3" json:"fence_counter,omitempty"`
+	// The budget, for CALLER_BUDGET and BUDGET_FULL.
+	Budget        string `protobuf:"bytes,60,opt,name=budget,proto3" json:"budget,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[41]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4468,7 +4632,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[41]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4481,7 +4645,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{41}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Failure) GetReason() Reason {
@@ -4519,6 +4683,13 @@ func (x *Failure) GetFenceCounter() uint64 {
 	return 0
 }
 
+func (x *Failure) GetBudget() string {
+	if x != nil {
+		return x.Budget
+	}
+	return ""
+}
+
 // Refusal says no, why, and when to come back.
 type Refusal struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -4539,14 +4710,16 @@ type Refusal struct {
 	// How the holder's workflow stands; absent: nothing in it is limited.
 	BackPressure *BackPressure `protobuf:"bytes,14,opt,name=back_pressure,json=backPressure,proto3" json:"back_pressure,omitempty"`
 	// What is predicted of the quotas that were asked for; absent: nothing.
-	Forecast      *Forecast `protobuf:"bytes,12,opt,name=forecast,proto3" json:"forecast,omitempty"`
+	Forecast *Forecast `protobuf:"bytes,12,opt,name=forecast,proto3" json:"forecast,omitempty"`
+	// The budget, for CALLER_BUDGET and BUDGET_FULL.
+	Budget        string `protobuf:"bytes,60,opt,name=budget,proto3" json:"budget,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[42]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4558,7 +4731,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[42]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4571,7 +4744,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{42}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Refusal) GetReason() Reason {
@@ -4637,6 +4810,13 @@ func (x *Refusal) GetForecast() *Forecast {
 	return nil
 }
 
+func (x *Refusal) GetBudget() string {
+	if x != nil {
+		return x.Budget
+	}
+	return ""
+}
+
 // Forecast says that a window will be used up before it closes, and what would help.
 type Forecast struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -4656,7 +4836,7 @@ type Forecast struct {
 
 func (x *Forecast) Reset() {
 	*x = Forecast{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[43]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4668,7 +4848,7 @@ func (x *Forecast) String() string {
 func (*Forecast) ProtoMessage() {}
 
 func (x *Forecast) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[43]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4681,7 +4861,7 @@ func (x *Forecast) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forecast.ProtoReflect.Descriptor instead.
 func (*Forecast) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{43}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Forecast) GetQuota() string {
@@ -4742,7 +4922,7 @@ type BackPressure struct {
 
 func (x *BackPressure) Reset() {
 	*x = BackPressure{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[44]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4754,7 +4934,7 @@ func (x *BackPressure) String() string {
 func (*BackPressure) ProtoMessage() {}
 
 func (x *BackPressure) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[44]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4767,7 +4947,7 @@ func (x *BackPressure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackPressure.ProtoReflect.Descriptor instead.
 func (*BackPressure) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{44}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *BackPressure) GetWorkflow() string {
@@ -4832,7 +5012,7 @@ type Waiting struct {
 
 func (x *Waiting) Reset() {
 	*x = Waiting{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[45]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4844,7 +5024,7 @@ func (x *Waiting) String() string {
 func (*Waiting) ProtoMessage() {}
 
 func (x *Waiting) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[45]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4857,7 +5037,7 @@ func (x *Waiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
 func (*Waiting) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{45}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Waiting) GetTicket() uint64 {
@@ -4891,7 +5071,7 @@ type GrantedItem struct {
 
 func (x *GrantedItem) Reset() {
 	*x = GrantedItem{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[46]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4903,7 +5083,7 @@ func (x *GrantedItem) String() string {
 func (*GrantedItem) ProtoMessage() {}
 
 func (x *GrantedItem) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[46]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4916,7 +5096,7 @@ func (x *GrantedItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantedItem.ProtoReflect.Descriptor instead.
 func (*GrantedItem) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{46}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *GrantedItem) GetQuota() string {
@@ -4976,7 +5156,7 @@ type Granted struct {
 
 func (x *Granted) Reset() {
 	*x = Granted{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[47]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4988,7 +5168,7 @@ func (x *Granted) String() string {
 func (*Granted) ProtoMessage() {}
 
 func (x *Granted) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[47]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5001,7 +5181,7 @@ func (x *Granted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Granted.ProtoReflect.Descriptor instead.
 func (*Granted) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{47}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Granted) GetLease() uint64 {
@@ -5093,7 +5273,7 @@ type Consumed struct {
 
 func (x *Consumed) Reset() {
 	*x = Consumed{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[48]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5105,7 +5285,7 @@ func (x *Consumed) String() string {
 func (*Consumed) ProtoMessage() {}
 
 func (x *Consumed) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[48]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5118,7 +5298,7 @@ func (x *Consumed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Consumed.ProtoReflect.Descriptor instead.
 func (*Consumed) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{48}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *Consumed) GetOp() uint64 {
@@ -5171,7 +5351,7 @@ type Settled struct {
 
 func (x *Settled) Reset() {
 	*x = Settled{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[49]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5183,7 +5363,7 @@ func (x *Settled) String() string {
 func (*Settled) ProtoMessage() {}
 
 func (x *Settled) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[49]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5196,7 +5376,7 @@ func (x *Settled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Settled.ProtoReflect.Descriptor instead.
 func (*Settled) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{49}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Settled) GetReturned() []*GrantedItem {
@@ -5233,7 +5413,7 @@ type Released struct {
 
 func (x *Released) Reset() {
 	*x = Released{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[50]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5245,7 +5425,7 @@ func (x *Released) String() string {
 func (*Released) ProtoMessage() {}
 
 func (x *Released) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[50]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5258,7 +5438,7 @@ func (x *Released) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Released.ProtoReflect.Descriptor instead.
 func (*Released) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{50}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *Released) GetReturned() []*GrantedItem {
@@ -5279,14 +5459,16 @@ func (x *Released) GetEnded() bool {
 type Renewed struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The lease's deadline (cluster time).
-	DeadlineNs    int64 `protobuf:"varint,1,opt,name=deadline_ns,json=deadlineNs,proto3" json:"deadline_ns,omitempty"`
+	DeadlineNs int64 `protobuf:"varint,1,opt,name=deadline_ns,json=deadlineNs,proto3" json:"deadline_ns,omitempty"`
+	// Quotas of which it held something in a window that has closed.
+	Closed        []string `protobuf:"bytes,80,rep,name=closed,proto3" json:"closed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Renewed) Reset() {
 	*x = Renewed{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[51]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5298,7 +5480,7 @@ func (x *Renewed) String() string {
 func (*Renewed) ProtoMessage() {}
 
 func (x *Renewed) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[51]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5311,7 +5493,7 @@ func (x *Renewed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Renewed.ProtoReflect.Descriptor instead.
 func (*Renewed) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{51}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *Renewed) GetDeadlineNs() int64 {
@@ -5319,6 +5501,13 @@ func (x *Renewed) GetDeadlineNs() int64 {
 		return x.DeadlineNs
 	}
 	return 0
+}
+
+func (x *Renewed) GetClosed() []string {
+	if x != nil {
+		return x.Closed
+	}
+	return nil
 }
 
 // SessionOpened carries the session's id.
@@ -5332,7 +5521,7 @@ type SessionOpened struct {
 
 func (x *SessionOpened) Reset() {
 	*x = SessionOpened{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[52]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5344,7 +5533,7 @@ func (x *SessionOpened) String() string {
 func (*SessionOpened) ProtoMessage() {}
 
 func (x *SessionOpened) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[52]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5357,7 +5546,7 @@ func (x *SessionOpened) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionOpened.ProtoReflect.Descriptor instead.
 func (*SessionOpened) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{52}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *SessionOpened) GetSession() uint64 {
@@ -5384,7 +5573,7 @@ type QuotasApplied struct {
 
 func (x *QuotasApplied) Reset() {
 	*x = QuotasApplied{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[53]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5396,7 +5585,7 @@ func (x *QuotasApplied) String() string {
 func (*QuotasApplied) ProtoMessage() {}
 
 func (x *QuotasApplied) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[53]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5409,7 +5598,7 @@ func (x *QuotasApplied) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuotasApplied.ProtoReflect.Descriptor instead.
 func (*QuotasApplied) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{53}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *QuotasApplied) GetCreated() []string {
@@ -5451,7 +5640,7 @@ type Reported struct {
 
 func (x *Reported) Reset() {
 	*x = Reported{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[54]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5463,7 +5652,7 @@ func (x *Reported) String() string {
 func (*Reported) ProtoMessage() {}
 
 func (x *Reported) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[54]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5476,7 +5665,7 @@ func (x *Reported) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reported.ProtoReflect.Descriptor instead.
 func (*Reported) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{54}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Reported) GetQuotas() []*ReportedQuota {
@@ -5505,7 +5694,7 @@ type ReportedQuota struct {
 
 func (x *ReportedQuota) Reset() {
 	*x = ReportedQuota{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[55]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5517,7 +5706,7 @@ func (x *ReportedQuota) String() string {
 func (*ReportedQuota) ProtoMessage() {}
 
 func (x *ReportedQuota) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[55]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5530,7 +5719,7 @@ func (x *ReportedQuota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportedQuota.ProtoReflect.Descriptor instead.
 func (*ReportedQuota) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{55}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *ReportedQuota) GetQuota() string {
@@ -5568,6 +5757,88 @@ func (x *ReportedQuota) GetCappedTo() int64 {
 	return 0
 }
 
+// QuotaReopened says what a ReopenQuota ended.
+type QuotaReopened struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What was left of the cooldown; 0: it was open.
+	CooldownLeftNs int64 `protobuf:"varint,1,opt,name=cooldown_left_ns,json=cooldownLeftNs,proto3" json:"cooldown_left_ns,omitempty"`
+	// Holders whose breaker was open.
+	Breakers int64 `protobuf:"varint,2,opt,name=breakers,proto3" json:"breakers,omitempty"`
+	// The total to which reports had lowered the window; absent: they had not.
+	CappedTo *int64 `protobuf:"varint,3,opt,name=capped_to,json=cappedTo,proto3,oneof" json:"capped_to,omitempty"`
+	// By how much what is available grew.
+	Freed int64 `protobuf:"varint,4,opt,name=freed,proto3" json:"freed,omitempty"`
+	// True: more breakers are open than one command closes.
+	More          bool `protobuf:"varint,5,opt,name=more,proto3" json:"more,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QuotaReopened) Reset() {
+	*x = QuotaReopened{}
+	mi := &file_quotad_log_v1_log_proto_msgTypes[57]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QuotaReopened) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QuotaReopened) ProtoMessage() {}
+
+func (x *QuotaReopened) ProtoReflect() protoreflect.Message {
+	mi := &file_quotad_log_v1_log_proto_msgTypes[57]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QuotaReopened.ProtoReflect.Descriptor instead.
+func (*QuotaReopened) Descriptor() ([]byte, []int) {
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{57}
+}
+
+func (x *QuotaReopened) GetCooldownLeftNs() int64 {
+	if x != nil {
+		return x.CooldownLeftNs
+	}
+	return 0
+}
+
+func (x *QuotaReopened) GetBreakers() int64 {
+	if x != nil {
+		return x.Breakers
+	}
+	return 0
+}
+
+func (x *QuotaReopened) GetCappedTo() int64 {
+	if x != nil && x.CappedTo != nil {
+		return *x.CappedTo
+	}
+	return 0
+}
+
+func (x *QuotaReopened) GetFreed() int64 {
+	if x != nil {
+		return x.Freed
+	}
+	return 0
+}
+
+func (x *QuotaReopened) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
 // Done is the empty result.
 type Done struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -5577,7 +5848,7 @@ type Done struct {
 
 func (x *Done) Reset() {
 	*x = Done{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[56]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5589,7 +5860,7 @@ func (x *Done) String() string {
 func (*Done) ProtoMessage() {}
 
 func (x *Done) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[56]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5602,7 +5873,7 @@ func (x *Done) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Done.ProtoReflect.Descriptor instead.
 func (*Done) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{56}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{58}
 }
 
 // TaskBegun is an attempt, or the word that none is needed.
@@ -5624,7 +5895,7 @@ type TaskBegun struct {
 
 func (x *TaskBegun) Reset() {
 	*x = TaskBegun{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[57]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5636,7 +5907,7 @@ func (x *TaskBegun) String() string {
 func (*TaskBegun) ProtoMessage() {}
 
 func (x *TaskBegun) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[57]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5649,7 +5920,7 @@ func (x *TaskBegun) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskBegun.ProtoReflect.Descriptor instead.
 func (*TaskBegun) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{57}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *TaskBegun) GetAttempt() int64 {
@@ -5704,7 +5975,7 @@ type TaskEnded struct {
 
 func (x *TaskEnded) Reset() {
 	*x = TaskEnded{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[58]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5716,7 +5987,7 @@ func (x *TaskEnded) String() string {
 func (*TaskEnded) ProtoMessage() {}
 
 func (x *TaskEnded) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[58]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5729,7 +6000,7 @@ func (x *TaskEnded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskEnded.ProtoReflect.Descriptor instead.
 func (*TaskEnded) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{58}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *TaskEnded) GetPhase() TaskPhase {
@@ -5771,14 +6042,18 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\rwall_early_ns\x18\x03 \x01(\x03R\vwallEarlyNs\x12 \n" +
 	"\fwall_late_ns\x18\x04 \x01(\x03R\n" +
 	"wallLateNs\x122\n" +
-	"\bcommands\x18\x05 \x03(\v2\x16.quotad.log.v1.CommandR\bcommands\"\x97\f\n" +
+	"\bcommands\x18\x05 \x03(\v2\x16.quotad.log.v1.CommandR\bcommands\"\xab\r\n" +
 	"\aCommand\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x04R\asession\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x04R\x03seq\x12\x1f\n" +
 	"\vacked_below\x18\x03 \x01(\x04R\n" +
 	"ackedBelow\x12'\n" +
 	"\x0fidempotency_key\x18\x04 \x01(\tR\x0eidempotencyKey\x12\x0e\n" +
-	"\x02by\x18\x05 \x01(\tR\x02by\x12?\n" +
+	"\x02by\x18\x05 \x01(\tR\x02by\x12\x16\n" +
+	"\x06caller\x18\x06 \x01(\tR\x06caller\x12\x1a\n" +
+	"\boperator\x18\a \x01(\bR\boperator\x12\x1d\n" +
+	"\n" +
+	"per_holder\x18\b \x01(\bR\tperHolder\x12?\n" +
 	"\fopen_session\x18\n" +
 	" \x01(\v2\x1a.quotad.log.v1.OpenSessionH\x00R\vopenSession\x12B\n" +
 	"\rclose_session\x18\v \x01(\v2\x1b.quotad.log.v1.CloseSessionH\x00R\fcloseSession\x122\n" +
@@ -5810,7 +6085,8 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"raiseEpoch\x129\n" +
 	"\n" +
 	"set_limits\x18% \x01(\v2\x18.quotad.log.v1.SetLimitsH\x00R\tsetLimits\x12?\n" +
-	"\fset_override\x18& \x01(\v2\x1a.quotad.log.v1.SetOverrideH\x00R\vsetOverrideB\x06\n" +
+	"\fset_override\x18& \x01(\v2\x1a.quotad.log.v1.SetOverrideH\x00R\vsetOverride\x12?\n" +
+	"\freopen_quota\x18J \x01(\v2\x1a.quotad.log.v1.ReopenQuotaH\x00R\vreopenQuotaB\x06\n" +
 	"\x04kind\"%\n" +
 	"\vOpenSession\x12\x16\n" +
 	"\x06holder\x18\x01 \x01(\tR\x06holder\"\x0e\n" +
@@ -6008,7 +6284,7 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\"\"\n" +
 	"\n" +
 	"RaiseEpoch\x12\x14\n" +
-	"\x05epoch\x18\x01 \x01(\rR\x05epoch\"\x9c\x03\n" +
+	"\x05epoch\x18\x01 \x01(\rR\x05epoch\"\xac\x05\n" +
 	"\tSetLimits\x12&\n" +
 	"\fmax_sessions\x18\x01 \x01(\x03H\x00R\vmaxSessions\x88\x01\x01\x12-\n" +
 	"\x10max_result_bytes\x18\x02 \x01(\x03H\x01R\x0emaxResultBytes\x88\x01\x01\x12+\n" +
@@ -6018,7 +6294,15 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"maxWaiters\x88\x01\x01\x12 \n" +
 	"\tmax_tasks\x18\x14 \x01(\x03H\x05R\bmaxTasks\x88\x01\x01\x12%\n" +
 	"\ftask_life_ns\x18\x15 \x01(\x03H\x06R\n" +
-	"taskLifeNs\x88\x01\x01B\x0f\n" +
+	"taskLifeNs\x88\x01\x01\x12\x1e\n" +
+	"\bmax_keys\x18< \x01(\x03H\aR\amaxKeys\x88\x01\x01\x12\"\n" +
+	"\n" +
+	"max_leases\x18= \x01(\x03H\bR\tmaxLeases\x88\x01\x01\x12$\n" +
+	"\vmax_reports\x18> \x01(\x03H\tR\n" +
+	"maxReports\x88\x01\x01\x12(\n" +
+	"\roperators_ppm\x18? \x01(\x03H\n" +
+	"R\foperatorsPpm\x88\x01\x01\x12)\n" +
+	"\x0ecaller_min_ppm\x18@ \x01(\x03H\vR\fcallerMinPpm\x88\x01\x01B\x0f\n" +
 	"\r_max_sessionsB\x13\n" +
 	"\x11_max_result_bytesB\x12\n" +
 	"\x10_session_idle_nsB\x0e\n" +
@@ -6026,13 +6310,20 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\f_max_waitersB\f\n" +
 	"\n" +
 	"_max_tasksB\x0f\n" +
-	"\r_task_life_ns\"s\n" +
+	"\r_task_life_nsB\v\n" +
+	"\t_max_keysB\r\n" +
+	"\v_max_leasesB\x0e\n" +
+	"\f_max_reportsB\x10\n" +
+	"\x0e_operators_ppmB\x11\n" +
+	"\x0f_caller_min_ppm\"s\n" +
 	"\vSetOverride\x12\x14\n" +
 	"\x05quota\x18\x01 \x01(\tR\x05quota\x12\x19\n" +
 	"\x05limit\x18\x02 \x01(\x03H\x00R\x05limit\x88\x01\x01\x12\x15\n" +
 	"\x06for_ns\x18\x03 \x01(\x03R\x05forNs\x12\x12\n" +
 	"\x04note\x18\x04 \x01(\tR\x04noteB\b\n" +
-	"\x06_limit\"\x9c\x06\n" +
+	"\x06_limit\"#\n" +
+	"\vReopenQuota\x12\x14\n" +
+	"\x05quota\x18\x01 \x01(\tR\x05quota\"\xe3\x06\n" +
 	"\x06Result\x122\n" +
 	"\afailure\x18\x01 \x01(\v2\x16.quotad.log.v1.FailureH\x00R\afailure\x122\n" +
 	"\arefusal\x18\x02 \x01(\v2\x16.quotad.log.v1.RefusalH\x00R\arefusal\x122\n" +
@@ -6050,14 +6341,16 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\n" +
 	"task_begun\x18\r \x01(\v2\x18.quotad.log.v1.TaskBegunH\x00R\ttaskBegun\x129\n" +
 	"\n" +
-	"task_ended\x18\x0e \x01(\v2\x18.quotad.log.v1.TaskEndedH\x00R\ttaskEndedB\x06\n" +
-	"\x04kind\"\xa1\x01\n" +
+	"task_ended\x18\x0e \x01(\v2\x18.quotad.log.v1.TaskEndedH\x00R\ttaskEnded\x12E\n" +
+	"\x0equota_reopened\x18P \x01(\v2\x1c.quotad.log.v1.QuotaReopenedH\x00R\rquotaReopenedB\x06\n" +
+	"\x04kind\"\xb9\x01\n" +
 	"\aFailure\x12-\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x15.quotad.log.v1.ReasonR\x06reason\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12\x12\n" +
 	"\x04hint\x18\x03 \x01(\tR\x04hint\x12\x14\n" +
 	"\x05quota\x18\x04 \x01(\tR\x05quota\x12#\n" +
-	"\rfence_counter\x18\x05 \x01(\x04R\ffenceCounter\"\xda\x02\n" +
+	"\rfence_counter\x18\x05 \x01(\x04R\ffenceCounter\x12\x16\n" +
+	"\x06budget\x18< \x01(\tR\x06budget\"\xf2\x02\n" +
 	"\aRefusal\x12-\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x15.quotad.log.v1.ReasonR\x06reason\x12\x14\n" +
 	"\x05quota\x18\x02 \x01(\tR\x05quota\x12\x1e\n" +
@@ -6067,7 +6360,8 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\tavailable\x18\x06 \x01(\x03R\tavailable\x12\x14\n" +
 	"\x05ahead\x18\a \x01(\x03R\x05ahead\x12@\n" +
 	"\rback_pressure\x18\x0e \x01(\v2\x1b.quotad.log.v1.BackPressureR\fbackPressure\x123\n" +
-	"\bforecast\x18\f \x01(\v2\x17.quotad.log.v1.ForecastR\bforecast\"\x9b\x01\n" +
+	"\bforecast\x18\f \x01(\v2\x17.quotad.log.v1.ForecastR\bforecast\x12\x16\n" +
+	"\x06budget\x18< \x01(\tR\x06budget\"\x9b\x01\n" +
 	"\bForecast\x12\x14\n" +
 	"\x05quota\x18\x01 \x01(\tR\x05quota\x12&\n" +
 	"\x0fexhausted_at_ns\x18\x02 \x01(\x03R\rexhaustedAtNs\x12\x1f\n" +
@@ -6120,10 +6414,11 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\breleased\x18\x03 \x01(\bR\breleased\"X\n" +
 	"\bReleased\x126\n" +
 	"\breturned\x18\x01 \x03(\v2\x1a.quotad.log.v1.GrantedItemR\breturned\x12\x14\n" +
-	"\x05ended\x18\x02 \x01(\bR\x05ended\"*\n" +
+	"\x05ended\x18\x02 \x01(\bR\x05ended\"B\n" +
 	"\aRenewed\x12\x1f\n" +
 	"\vdeadline_ns\x18\x01 \x01(\x03R\n" +
-	"deadlineNs\")\n" +
+	"deadlineNs\x12\x16\n" +
+	"\x06closed\x18P \x03(\tR\x06closed\")\n" +
 	"\rSessionOpened\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x04R\asession\"{\n" +
 	"\rQuotasApplied\x12\x18\n" +
@@ -6139,6 +6434,14 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\aattempt\x18\x03 \x01(\x05R\aattempt\x12#\n" +
 	"\rreset_learned\x18\x04 \x01(\bR\fresetLearned\x12 \n" +
 	"\tcapped_to\x18\x05 \x01(\x03H\x00R\bcappedTo\x88\x01\x01B\f\n" +
+	"\n" +
+	"_capped_to\"\xaf\x01\n" +
+	"\rQuotaReopened\x12(\n" +
+	"\x10cooldown_left_ns\x18\x01 \x01(\x03R\x0ecooldownLeftNs\x12\x1a\n" +
+	"\bbreakers\x18\x02 \x01(\x03R\bbreakers\x12 \n" +
+	"\tcapped_to\x18\x03 \x01(\x03H\x00R\bcappedTo\x88\x01\x01\x12\x14\n" +
+	"\x05freed\x18\x04 \x01(\x03R\x05freed\x12\x12\n" +
+	"\x04more\x18\x05 \x01(\bR\x04moreB\f\n" +
 	"\n" +
 	"_capped_to\"\x06\n" +
 	"\x04Done\"\x9b\x01\n" +
@@ -6198,7 +6501,7 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\n" +
 	"EVERY_HOUR\x10\x01\x12\r\n" +
 	"\tEVERY_DAY\x10\x02\x12\x0f\n" +
-	"\vEVERY_MONTH\x10\x03*\xa4\n" +
+	"\vEVERY_MONTH\x10\x03*\xd8\n" +
 	"\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x15\n" +
@@ -6254,7 +6557,9 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\x11REASON_TASKS_FULL\x10\x84\x01\x12\x18\n" +
 	"\x13REASON_FOREIGN_TASK\x10\x85\x01\x12\x1f\n" +
 	"\x1aREASON_IMPOSSIBLE_WORKFLOW\x10\x87\x01\x12\x1c\n" +
-	"\x17REASON_UNKNOWN_WORKFLOW\x10\x88\x01\"\x04\b\v\x10\v*J\n" +
+	"\x17REASON_UNKNOWN_WORKFLOW\x10\x88\x01\x12\x19\n" +
+	"\x14REASON_CALLER_BUDGET\x10\xac\x01\x12\x17\n" +
+	"\x12REASON_BUDGET_FULL\x10\xad\x01\"\x04\b\v\x10\v*J\n" +
 	"\x04Zone\x12\x14\n" +
 	"\x10ZONE_UNSPECIFIED\x10\x00\x12\x0e\n" +
 	"\n" +
@@ -6282,7 +6587,7 @@ func file_quotad_log_v1_log_proto_rawDescGZIP() []byte {
 }
 
 var file_quotad_log_v1_log_proto_enumTypes = make([]protoimpl.EnumInfo, 10)
-var file_quotad_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 59)
+var file_quotad_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 61)
 var file_quotad_log_v1_log_proto_goTypes = []any{
 	(Cause)(0),             // 0: quotad.log.v1.Cause
 	(TaskOutcome)(0),       // 1: quotad.log.v1.TaskOutcome
@@ -6334,25 +6639,27 @@ var file_quotad_log_v1_log_proto_goTypes = []any{
 	(*RaiseEpoch)(nil),     // 47: quotad.log.v1.RaiseEpoch
 	(*SetLimits)(nil),      // 48: quotad.log.v1.SetLimits
 	(*SetOverride)(nil),    // 49: quotad.log.v1.SetOverride
-	(*Result)(nil),         // 50: quotad.log.v1.Result
-	(*Failure)(nil),        // 51: quotad.log.v1.Failure
-	(*Refusal)(nil),        // 52: quotad.log.v1.Refusal
-	(*Forecast)(nil),       // 53: quotad.log.v1.Forecast
-	(*BackPressure)(nil),   // 54: quotad.log.v1.BackPressure
-	(*Waiting)(nil),        // 55: quotad.log.v1.Waiting
-	(*GrantedItem)(nil),    // 56: quotad.log.v1.GrantedItem
-	(*Granted)(nil),        // 57: quotad.log.v1.Granted
-	(*Consumed)(nil),       // 58: quotad.log.v1.Consumed
-	(*Settled)(nil),        // 59: quotad.log.v1.Settled
-	(*Released)(nil),       // 60: quotad.log.v1.Released
-	(*Renewed)(nil),        // 61: quotad.log.v1.Renewed
-	(*SessionOpened)(nil),  // 62: quotad.log.v1.SessionOpened
-	(*QuotasApplied)(nil),  // 63: quotad.log.v1.QuotasApplied
-	(*Reported)(nil),       // 64: quotad.log.v1.Reported
-	(*ReportedQuota)(nil),  // 65: quotad.log.v1.ReportedQuota
-	(*Done)(nil),           // 66: quotad.log.v1.Done
-	(*TaskBegun)(nil),      // 67: quotad.log.v1.TaskBegun
-	(*TaskEnded)(nil),      // 68: quotad.log.v1.TaskEnded
+	(*ReopenQuota)(nil),    // 50: quotad.log.v1.ReopenQuota
+	(*Result)(nil),         // 51: quotad.log.v1.Result
+	(*Failure)(nil),        // 52: quotad.log.v1.Failure
+	(*Refusal)(nil),        // 53: quotad.log.v1.Refusal
+	(*Forecast)(nil),       // 54: quotad.log.v1.Forecast
+	(*BackPressure)(nil),   // 55: quotad.log.v1.BackPressure
+	(*Waiting)(nil),        // 56: quotad.log.v1.Waiting
+	(*GrantedItem)(nil),    // 57: quotad.log.v1.GrantedItem
+	(*Granted)(nil),        // 58: quotad.log.v1.Granted
+	(*Consumed)(nil),       // 59: quotad.log.v1.Consumed
+	(*Settled)(nil),        // 60: quotad.log.v1.Settled
+	(*Released)(nil),       // 61: quotad.log.v1.Released
+	(*Renewed)(nil),        // 62: quotad.log.v1.Renewed
+	(*SessionOpened)(nil),  // 63: quotad.log.v1.SessionOpened
+	(*QuotasApplied)(nil),  // 64: quotad.log.v1.QuotasApplied
+	(*Reported)(nil),       // 65: quotad.log.v1.Reported
+	(*ReportedQuota)(nil),  // 66: quotad.log.v1.ReportedQuota
+	(*QuotaReopened)(nil),  // 67: quotad.log.v1.QuotaReopened
+	(*Done)(nil),           // 68: quotad.log.v1.Done
+	(*TaskBegun)(nil),      // 69: quotad.log.v1.TaskBegun
+	(*TaskEnded)(nil),      // 70: quotad.log.v1.TaskEnded
 }
 var file_quotad_log_v1_log_proto_depIdxs = []int32{
 	11, // 0: quotad.log.v1.Entry.commands:type_name -> quotad.log.v1.Command
@@ -6380,66 +6687,68 @@ var file_quotad_log_v1_log_proto_depIdxs = []int32{
 	47, // 22: quotad.log.v1.Command.raise_epoch:type_name -> quotad.log.v1.RaiseEpoch
 	48, // 23: quotad.log.v1.Command.set_limits:type_name -> quotad.log.v1.SetLimits
 	49, // 24: quotad.log.v1.Command.set_override:type_name -> quotad.log.v1.SetOverride
-	14, // 25: quotad.log.v1.Reserve.items:type_name -> quotad.log.v1.Item
-	14, // 26: quotad.log.v1.Consume.items:type_name -> quotad.log.v1.Item
-	14, // 27: quotad.log.v1.Settle.unspent:type_name -> quotad.log.v1.Item
-	14, // 28: quotad.log.v1.Settle.actual:type_name -> quotad.log.v1.Item
-	14, // 29: quotad.log.v1.Release.items:type_name -> quotad.log.v1.Item
-	22, // 30: quotad.log.v1.Report.signals:type_name -> quotad.log.v1.Signal
-	0,  // 31: quotad.log.v1.Signal.cause:type_name -> quotad.log.v1.Cause
-	1,  // 32: quotad.log.v1.EndTask.outcome:type_name -> quotad.log.v1.TaskOutcome
-	0,  // 33: quotad.log.v1.EndTask.report:type_name -> quotad.log.v1.Cause
-	32, // 34: quotad.log.v1.ApplyQuotas.quotas:type_name -> quotad.log.v1.Quota
-	41, // 35: quotad.log.v1.ApplyQuotas.holders:type_name -> quotad.log.v1.HolderRule
-	29, // 36: quotad.log.v1.ApplyQuotas.workflows:type_name -> quotad.log.v1.Workflow
-	30, // 37: quotad.log.v1.Workflow.steps:type_name -> quotad.log.v1.WorkflowStep
-	38, // 38: quotad.log.v1.Quota.window:type_name -> quotad.log.v1.Window
-	39, // 39: quotad.log.v1.Quota.rate:type_name -> quotad.log.v1.Rate
-	40, // 40: quotad.log.v1.Quota.slots:type_name -> quotad.log.v1.Slots
-	3,  // 41: quotad.log.v1.Quota.charged:type_name -> quotad.log.v1.Charged
-	4,  // 42: quotad.log.v1.Quota.settle:type_name -> quotad.log.v1.SettleMode
-	33, // 43: quotad.log.v1.Quota.policy:type_name -> quotad.log.v1.Policy
-	5,  // 44: quotad.log.v1.Policy.zones:type_name -> quotad.log.v1.Zones
-	37, // 45: quotad.log.v1.Policy.breaker:type_name -> quotad.log.v1.Breaker
-	35, // 46: quotad.log.v1.Policy.shares:type_name -> quotad.log.v1.Shares
-	34, // 47: quotad.log.v1.Policy.prediction:type_name -> quotad.log.v1.Prediction
-	36, // 48: quotad.log.v1.Shares.holders:type_name -> quotad.log.v1.HolderShare
-	6,  // 49: quotad.log.v1.Window.every:type_name -> quotad.log.v1.Every
-	51, // 50: quotad.log.v1.Result.failure:type_name -> quotad.log.v1.Failure
-	52, // 51: quotad.log.v1.Result.refusal:type_name -> quotad.log.v1.Refusal
-	55, // 52: quotad.log.v1.Result.waiting:type_name -> quotad.log.v1.Waiting
-	57, // 53: quotad.log.v1.Result.granted:type_name -> quotad.log.v1.Granted
-	58, // 54: quotad.log.v1.Result.consumed:type_name -> quotad.log.v1.Consumed
-	59, // 55: quotad.log.v1.Result.settled:type_name -> quotad.log.v1.Settled
-	60, // 56: quotad.log.v1.Result.released:type_name -> quotad.log.v1.Released
-	61, // 57: quotad.log.v1.Result.renewed:type_name -> quotad.log.v1.Renewed
-	62, // 58: quotad.log.v1.Result.session_opened:type_name -> quotad.log.v1.SessionOpened
-	63, // 59: quotad.log.v1.Result.quotas_applied:type_name -> quotad.log.v1.QuotasApplied
-	64, // 60: quotad.log.v1.Result.reported:type_name -> quotad.log.v1.Reported
-	66, // 61: quotad.log.v1.Result.done:type_name -> quotad.log.v1.Done
-	67, // 62: quotad.log.v1.Result.task_begun:type_name -> quotad.log.v1.TaskBegun
-	68, // 63: quotad.log.v1.Result.task_ended:type_name -> quotad.log.v1.TaskEnded
-	7,  // 64: quotad.log.v1.Failure.reason:type_name -> quotad.log.v1.Reason
-	7,  // 65: quotad.log.v1.Refusal.reason:type_name -> quotad.log.v1.Reason
-	8,  // 66: quotad.log.v1.Refusal.zone:type_name -> quotad.log.v1.Zone
-	54, // 67: quotad.log.v1.Refusal.back_pressure:type_name -> quotad.log.v1.BackPressure
-	53, // 68: quotad.log.v1.Refusal.forecast:type_name -> quotad.log.v1.Forecast
-	9,  // 69: quotad.log.v1.BackPressure.side:type_name -> quotad.log.v1.Side
-	56, // 70: quotad.log.v1.Granted.items:type_name -> quotad.log.v1.GrantedItem
-	58, // 71: quotad.log.v1.Granted.consumed:type_name -> quotad.log.v1.Consumed
-	53, // 72: quotad.log.v1.Granted.forecast:type_name -> quotad.log.v1.Forecast
-	54, // 73: quotad.log.v1.Granted.back_pressure:type_name -> quotad.log.v1.BackPressure
-	56, // 74: quotad.log.v1.Consumed.items:type_name -> quotad.log.v1.GrantedItem
-	56, // 75: quotad.log.v1.Settled.returned:type_name -> quotad.log.v1.GrantedItem
-	56, // 76: quotad.log.v1.Settled.overrun:type_name -> quotad.log.v1.GrantedItem
-	56, // 77: quotad.log.v1.Released.returned:type_name -> quotad.log.v1.GrantedItem
-	65, // 78: quotad.log.v1.Reported.quotas:type_name -> quotad.log.v1.ReportedQuota
-	2,  // 79: quotad.log.v1.TaskEnded.phase:type_name -> quotad.log.v1.TaskPhase
-	80, // [80:80] is the sub-list for method output_type
-	80, // [80:80] is the sub-list for method input_type
-	80, // [80:80] is the sub-list for extension type_name
-	80, // [80:80] is the sub-list for extension extendee
-	0,  // [0:80] is the sub-list for field type_name
+	50, // 25: quotad.log.v1.Command.reopen_quota:type_name -> quotad.log.v1.ReopenQuota
+	14, // 26: quotad.log.v1.Reserve.items:type_name -> quotad.log.v1.Item
+	14, // 27: quotad.log.v1.Consume.items:type_name -> quotad.log.v1.Item
+	14, // 28: quotad.log.v1.Settle.unspent:type_name -> quotad.log.v1.Item
+	14, // 29: quotad.log.v1.Settle.actual:type_name -> quotad.log.v1.Item
+	14, // 30: quotad.log.v1.Release.items:type_name -> quotad.log.v1.Item
+	22, // 31: quotad.log.v1.Report.signals:type_name -> quotad.log.v1.Signal
+	0,  // 32: quotad.log.v1.Signal.cause:type_name -> quotad.log.v1.Cause
+	1,  // 33: quotad.log.v1.EndTask.outcome:type_name -> quotad.log.v1.TaskOutcome
+	0,  // 34: quotad.log.v1.EndTask.report:type_name -> quotad.log.v1.Cause
+	32, // 35: quotad.log.v1.ApplyQuotas.quotas:type_name -> quotad.log.v1.Quota
+	41, // 36: quotad.log.v1.ApplyQuotas.holders:type_name -> quotad.log.v1.HolderRule
+	29, // 37: quotad.log.v1.ApplyQuotas.workflows:type_name -> quotad.log.v1.Workflow
+	30, // 38: quotad.log.v1.Workflow.steps:type_name -> quotad.log.v1.WorkflowStep
+	38, // 39: quotad.log.v1.Quota.window:type_name -> quotad.log.v1.Window
+	39, // 40: quotad.log.v1.Quota.rate:type_name -> quotad.log.v1.Rate
+	40, // 41: quotad.log.v1.Quota.slots:type_name -> quotad.log.v1.Slots
+	3,  // 42: quotad.log.v1.Quota.charged:type_name -> quotad.log.v1.Charged
+	4,  // 43: quotad.log.v1.Quota.settle:type_name -> quotad.log.v1.SettleMode
+	33, // 44: quotad.log.v1.Quota.policy:type_name -> quotad.log.v1.Policy
+	5,  // 45: quotad.log.v1.Policy.zones:type_name -> quotad.log.v1.Zones
+	37, // 46: quotad.log.v1.Policy.breaker:type_name -> quotad.log.v1.Breaker
+	35, // 47: quotad.log.v1.Policy.shares:type_name -> quotad.log.v1.Shares
+	34, // 48: quotad.log.v1.Policy.prediction:type_name -> quotad.log.v1.Prediction
+	36, // 49: quotad.log.v1.Shares.holders:type_name -> quotad.log.v1.HolderShare
+	6,  // 50: quotad.log.v1.Window.every:type_name -> quotad.log.v1.Every
+	52, // 51: quotad.log.v1.Result.failure:type_name -> quotad.log.v1.Failure
+	53, // 52: quotad.log.v1.Result.refusal:type_name -> quotad.log.v1.Refusal
+	56, // 53: quotad.log.v1.Result.waiting:type_name -> quotad.log.v1.Waiting
+	58, // 54: quotad.log.v1.Result.granted:type_name -> quotad.log.v1.Granted
+	59, // 55: quotad.log.v1.Result.consumed:type_name -> quotad.log.v1.Consumed
+	60, // 56: quotad.log.v1.Result.settled:type_name -> quotad.log.v1.Settled
+	61, // 57: quotad.log.v1.Result.released:type_name -> quotad.log.v1.Released
+	62, // 58: quotad.log.v1.Result.renewed:type_name -> quotad.log.v1.Renewed
+	63, // 59: quotad.log.v1.Result.session_opened:type_name -> quotad.log.v1.SessionOpened
+	64, // 60: quotad.log.v1.Result.quotas_applied:type_name -> quotad.log.v1.QuotasApplied
+	65, // 61: quotad.log.v1.Result.reported:type_name -> quotad.log.v1.Reported
+	68, // 62: quotad.log.v1.Result.done:type_name -> quotad.log.v1.Done
+	69, // 63: quotad.log.v1.Result.task_begun:type_name -> quotad.log.v1.TaskBegun
+	70, // 64: quotad.log.v1.Result.task_ended:type_name -> quotad.log.v1.TaskEnded
+	67, // 65: quotad.log.v1.Result.quota_reopened:type_name -> quotad.log.v1.QuotaReopened
+	7,  // 66: quotad.log.v1.Failure.reason:type_name -> quotad.log.v1.Reason
+	7,  // 67: quotad.log.v1.Refusal.reason:type_name -> quotad.log.v1.Reason
+	8,  // 68: quotad.log.v1.Refusal.zone:type_name -> quotad.log.v1.Zone
+	55, // 69: quotad.log.v1.Refusal.back_pressure:type_name -> quotad.log.v1.BackPressure
+	54, // 70: quotad.log.v1.Refusal.forecast:type_name -> quotad.log.v1.Forecast
+	9,  // 71: quotad.log.v1.BackPressure.side:type_name -> quotad.log.v1.Side
+	57, // 72: quotad.log.v1.Granted.items:type_name -> quotad.log.v1.GrantedItem
+	59, // 73: quotad.log.v1.Granted.consumed:type_name -> quotad.log.v1.Consumed
+	54, // 74: quotad.log.v1.Granted.forecast:type_name -> quotad.log.v1.Forecast
+	55, // 75: quotad.log.v1.Granted.back_pressure:type_name -> quotad.log.v1.BackPressure
+	57, // 76: quotad.log.v1.Consumed.items:type_name -> quotad.log.v1.GrantedItem
+	57, // 77: quotad.log.v1.Settled.returned:type_name -> quotad.log.v1.GrantedItem
+	57, // 78: quotad.log.v1.Settled.overrun:type_name -> quotad.log.v1.GrantedItem
+	57, // 79: quotad.log.v1.Released.returned:type_name -> quotad.log.v1.GrantedItem
+	66, // 80: quotad.log.v1.Reported.quotas:type_name -> quotad.log.v1.ReportedQuota
+	2,  // 81: quotad.log.v1.TaskEnded.phase:type_name -> quotad.log.v1.TaskPhase
+	82, // [82:82] is the sub-list for method output_type
+	82, // [82:82] is the sub-list for method input_type
+	82, // [82:82] is the sub-list for extension type_name
+	82, // [82:82] is the sub-list for extension extendee
+	0,  // [0:82] is the sub-list for field type_name
 }
 
 func init() { file_quotad_log_v1_log_proto_init() }
@@ -6472,6 +6781,7 @@ func file_quotad_log_v1_log_proto_init() {
 		(*Command_RaiseEpoch)(nil),
 		(*Command_SetLimits)(nil),
 		(*Command_SetOverride)(nil),
+		(*Command_ReopenQuota)(nil),
 	}
 	file_quotad_log_v1_log_proto_msgTypes[4].OneofWrappers = []any{}
 	file_quotad_log_v1_log_proto_msgTypes[5].OneofWrappers = []any{}
@@ -6485,7 +6795,7 @@ func file_quotad_log_v1_log_proto_init() {
 	file_quotad_log_v1_log_proto_msgTypes[25].OneofWrappers = []any{}
 	file_quotad_log_v1_log_proto_msgTypes[38].OneofWrappers = []any{}
 	file_quotad_log_v1_log_proto_msgTypes[39].OneofWrappers = []any{}
-	file_quotad_log_v1_log_proto_msgTypes[40].OneofWrappers = []any{
+	file_quotad_log_v1_log_proto_msgTypes[41].OneofWrappers = []any{
 		(*Result_Failure)(nil),
 		(*Result_Refusal)(nil),
 		(*Result_Waiting)(nil),
@@ -6500,15 +6810,17 @@ func file_quotad_log_v1_log_proto_init() {
 		(*Result_Done)(nil),
 		(*Result_TaskBegun)(nil),
 		(*Result_TaskEnded)(nil),
+		(*Result_QuotaReopened)(nil),
 	}
-	file_quotad_log_v1_log_proto_msgTypes[55].OneofWrappers = []any{}
+	file_quotad_log_v1_log_proto_msgTypes[56].OneofWrappers = []any{}
+	file_quotad_log_v1_log_proto_msgTypes[57].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quotad_log_v1_log_proto_rawDesc), len(file_quotad_log_v1_log_proto_rawDesc)),
 			NumEnums:      10,
-			NumMessages:   59,
+			NumMessages:   61,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -51,6 +51,8 @@ type SnapshotRecord struct {
 	//	*SnapshotRecord_Override
 	//	*SnapshotRecord_Meter
 	//	*SnapshotRecord_Page
+	//	*SnapshotRecord_Resume
+	//	*SnapshotRecord_Account
 	Kind          isSnapshotRecord_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -273,6 +275,24 @@ func (x *SnapshotRecord) GetPage() *SnapshotPage {
 	return nil
 }
 
+func (x *SnapshotRecord) GetResume() *SnapshotResume {
+	if x != nil {
+		if x, ok := x.Kind.(*SnapshotRecord_Resume); ok {
+			return x.Resume
+		}
+	}
+	return nil
+}
+
+func (x *SnapshotRecord) GetAccount() *SnapshotAccount {
+	if x != nil {
+		if x, ok := x.Kind.(*SnapshotRecord_Account); ok {
+			return x.Account
+		}
+	}
+	return nil
+}
+
 type isSnapshotRecord_Kind interface {
 	isSnapshotRecord_Kind()
 }
@@ -357,6 +377,14 @@ type SnapshotRecord_Page struct {
 	Page *SnapshotPage `protobuf:"bytes,22,opt,name=page,proto3,oneof"`
 }
 
+type SnapshotRecord_Resume struct {
+	Resume *SnapshotResume `protobuf:"bytes,50,opt,name=resume,proto3,oneof"`
+}
+
+type SnapshotRecord_Account struct {
+	Account *SnapshotAccount `protobuf:"bytes,60,opt,name=account,proto3,oneof"`
+}
+
 func (*SnapshotRecord_Head) isSnapshotRecord_Kind() {}
 
 func (*SnapshotRecord_Quota) isSnapshotRecord_Kind() {}
@@ -397,6 +425,92 @@ func (*SnapshotRecord_Meter) isSnapshotRecord_Kind() {}
 
 func (*SnapshotRecord_Page) isSnapshotRecord_Kind() {}
 
+func (*SnapshotRecord_Resume) isSnapshotRecord_Kind() {}
+
+func (*SnapshotRecord_Account) isSnapshotRecord_Kind() {}
+
+// SnapshotAccount is a caller's account. What it has is worked out of what names it.
+type SnapshotAccount struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its number, by which sessions, keys, waiters, tasks and leases name it; 0 there: nobody's.
+	Number uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	// The account of the address that it belongs to, for a holder's; 0: it belongs to none.
+	Parent uint64 `protobuf:"varint,2,opt,name=parent,proto3" json:"parent,omitempty"`
+	// The caller's name, or the holder's. Empty: all who came when there were too many accounts.
+	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	// The last minute of cluster time, since its birth, in which it reported something.
+	Minute int64 `protobuf:"varint,4,opt,name=minute,proto3" json:"minute,omitempty"`
+	// How often it reported in that minute; 0: the minute says nothing.
+	Reports       int64 `protobuf:"varint,5,opt,name=reports,proto3" json:"reports,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnapshotAccount) Reset() {
+	*x = SnapshotAccount{}
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnapshotAccount) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnapshotAccount) ProtoMessage() {}
+
+func (x *SnapshotAccount) ProtoReflect() protoreflect.Message {
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnapshotAccount.ProtoReflect.Descriptor instead.
+func (*SnapshotAccount) Descriptor() ([]byte, []int) {
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *SnapshotAccount) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *SnapshotAccount) GetParent() uint64 {
+	if x != nil {
+		return x.Parent
+	}
+	return 0
+}
+
+func (x *SnapshotAccount) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *SnapshotAccount) GetMinute() int64 {
+	if x != nil {
+		return x.Minute
+	}
+	return 0
+}
+
+func (x *SnapshotAccount) GetReports() int64 {
+	if x != nil {
+		return x.Reports
+	}
+	return 0
+}
+
 // SnapshotPage begins a page of records of ended leases' operations. Which stand together decides which are forgotten together.
 type SnapshotPage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -410,7 +524,7 @@ type SnapshotPage struct {
 
 func (x *SnapshotPage) Reset() {
 	*x = SnapshotPage{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[1]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -422,7 +536,7 @@ func (x *SnapshotPage) String() string {
 func (*SnapshotPage) ProtoMessage() {}
 
 func (x *SnapshotPage) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[1]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -435,7 +549,7 @@ func (x *SnapshotPage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotPage.ProtoReflect.Descriptor instead.
 func (*SnapshotPage) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{1}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *SnapshotPage) GetLease() uint64 {
@@ -482,14 +596,18 @@ type SnapshotHead struct {
 	// The bounds that are part of the state's meaning; all set.
 	Limits *SetLimits `protobuf:"bytes,13,opt,name=limits,proto3" json:"limits,omitempty"`
 	// When the last entry of a sliding log, or grace of a slot, ends (cluster time).
-	BusyUntilNs   int64 `protobuf:"varint,14,opt,name=busy_until_ns,json=busyUntilNs,proto3" json:"busy_until_ns,omitempty"`
+	BusyUntilNs int64 `protobuf:"varint,14,opt,name=busy_until_ns,json=busyUntilNs,proto3" json:"busy_until_ns,omitempty"`
+	// Feature level: the highest version of an entry applied. 0 in snapshots of version 1.
+	Level uint32 `protobuf:"varint,15,opt,name=level,proto3" json:"level,omitempty"`
+	// Newest account's number.
+	LastAccount   uint64 `protobuf:"varint,60,opt,name=last_account,json=lastAccount,proto3" json:"last_account,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SnapshotHead) Reset() {
 	*x = SnapshotHead{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[2]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -501,7 +619,7 @@ func (x *SnapshotHead) String() string {
 func (*SnapshotHead) ProtoMessage() {}
 
 func (x *SnapshotHead) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[2]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -514,7 +632,7 @@ func (x *SnapshotHead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotHead.ProtoReflect.Descriptor instead.
 func (*SnapshotHead) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{2}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *SnapshotHead) GetIndex() uint64 {
@@ -615,6 +733,20 @@ func (x *SnapshotHead) GetBusyUntilNs() int64 {
 	return 0
 }
 
+func (x *SnapshotHead) GetLevel() uint32 {
+	if x != nil {
+		return x.Level
+	}
+	return 0
+}
+
+func (x *SnapshotHead) GetLastAccount() uint64 {
+	if x != nil {
+		return x.LastAccount
+	}
+	return 0
+}
+
 // SnapshotQuota is a quota and its ledger.
 type SnapshotQuota struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -675,14 +807,26 @@ type SnapshotQuota struct {
 	// What each class holds and has consumed in the present window; left out where all are 0.
 	Used []int64 `protobuf:"varint,28,rep,packed,name=used,proto3" json:"used,omitempty"`
 	// What of it was consumed while no reset is known, by class and end.
-	UsedEnds      []*SnapshotEnding `protobuf:"bytes,29,rep,name=used_ends,json=usedEnds,proto3" json:"used_ends,omitempty"`
+	UsedEnds []*SnapshotEnding `protobuf:"bytes,29,rep,name=used_ends,json=usedEnds,proto3" json:"used_ends,omitempty"`
+	// Provider-anchored: the earliest moment at which the present window can have opened.
+	SinceNs int64 `protobuf:"varint,80,opt,name=since_ns,json=sinceNs,proto3" json:"since_ns,omitempty"`
+	// Provider-anchored: where the last boundary began, whether or not it freed anything.
+	PassedNs int64 `protobuf:"varint,81,opt,name=passed_ns,json=passedNs,proto3" json:"passed_ns,omitempty"`
+	// Provider-anchored: the caller that named the known reset first.
+	Teller string `protobuf:"bytes,82,opt,name=teller,proto3" json:"teller,omitempty"`
+	// Provider-anchored: a second caller, or the operator, named the known reset too.
+	Confirmed bool `protobuf:"varint,83,opt,name=confirmed,proto3" json:"confirmed,omitempty"`
+	// Provider-anchored: what ended before the opening that the known reset implies counts on.
+	Uncut bool `protobuf:"varint,84,opt,name=uncut,proto3" json:"uncut,omitempty"`
+	// Provider-anchored: a reset that was named and is not known yet; absent: none.
+	Claim         *SnapshotClaim `protobuf:"bytes,85,opt,name=claim,proto3" json:"claim,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SnapshotQuota) Reset() {
 	*x = SnapshotQuota{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[3]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -694,7 +838,7 @@ func (x *SnapshotQuota) String() string {
 func (*SnapshotQuota) ProtoMessage() {}
 
 func (x *SnapshotQuota) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[3]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -707,7 +851,7 @@ func (x *SnapshotQuota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotQuota.ProtoReflect.Descriptor instead.
 func (*SnapshotQuota) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{3}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *SnapshotQuota) GetNumber() uint32 {
@@ -913,6 +1057,121 @@ func (x *SnapshotQuota) GetUsedEnds() []*SnapshotEnding {
 	return nil
 }
 
+func (x *SnapshotQuota) GetSinceNs() int64 {
+	if x != nil {
+		return x.SinceNs
+	}
+	return 0
+}
+
+func (x *SnapshotQuota) GetPassedNs() int64 {
+	if x != nil {
+		return x.PassedNs
+	}
+	return 0
+}
+
+func (x *SnapshotQuota) GetTeller() string {
+	if x != nil {
+		return x.Teller
+	}
+	return ""
+}
+
+func (x *SnapshotQuota) GetConfirmed() bool {
+	if x != nil {
+		return x.Confirmed
+	}
+	return false
+}
+
+func (x *SnapshotQuota) GetUncut() bool {
+	if x != nil {
+		return x.Uncut
+	}
+	return false
+}
+
+func (x *SnapshotQuota) GetClaim() *SnapshotClaim {
+	if x != nil {
+		return x.Claim
+	}
+	return nil
+}
+
+// SnapshotClaim is a reset that a caller named and that is not known yet.
+type SnapshotClaim struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// It is not before this moment,
+	BeginNs int64 `protobuf:"varint,1,opt,name=begin_ns,json=beginNs,proto3" json:"begin_ns,omitempty"`
+	// and not after this one.
+	EndNs int64 `protobuf:"varint,2,opt,name=end_ns,json=endNs,proto3" json:"end_ns,omitempty"`
+	// The caller that named it first.
+	Caller string `protobuf:"bytes,3,opt,name=caller,proto3" json:"caller,omitempty"`
+	// A second one did too.
+	Confirmed     bool `protobuf:"varint,4,opt,name=confirmed,proto3" json:"confirmed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnapshotClaim) Reset() {
+	*x = SnapshotClaim{}
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnapshotClaim) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnapshotClaim) ProtoMessage() {}
+
+func (x *SnapshotClaim) ProtoReflect() protoreflect.Message {
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnapshotClaim.ProtoReflect.Descriptor instead.
+func (*SnapshotClaim) Descriptor() ([]byte, []int) {
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *SnapshotClaim) GetBeginNs() int64 {
+	if x != nil {
+		return x.BeginNs
+	}
+	return 0
+}
+
+func (x *SnapshotClaim) GetEndNs() int64 {
+	if x != nil {
+		return x.EndNs
+	}
+	return 0
+}
+
+func (x *SnapshotClaim) GetCaller() string {
+	if x != nil {
+		return x.Caller
+	}
+	return ""
+}
+
+func (x *SnapshotClaim) GetConfirmed() bool {
+	if x != nil {
+		return x.Confirmed
+	}
+	return false
+}
+
 // SnapshotEnding is an amount that was used and of which the exposure ends.
 type SnapshotEnding struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -928,7 +1187,7 @@ type SnapshotEnding struct {
 
 func (x *SnapshotEnding) Reset() {
 	*x = SnapshotEnding{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[4]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -940,7 +1199,7 @@ func (x *SnapshotEnding) String() string {
 func (*SnapshotEnding) ProtoMessage() {}
 
 func (x *SnapshotEnding) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[4]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -953,7 +1212,7 @@ func (x *SnapshotEnding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotEnding.ProtoReflect.Descriptor instead.
 func (*SnapshotEnding) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{4}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *SnapshotEnding) GetEndNs() int64 {
@@ -994,7 +1253,7 @@ type SnapshotEntry struct {
 
 func (x *SnapshotEntry) Reset() {
 	*x = SnapshotEntry{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[5]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1006,7 +1265,7 @@ func (x *SnapshotEntry) String() string {
 func (*SnapshotEntry) ProtoMessage() {}
 
 func (x *SnapshotEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[5]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1019,7 +1278,7 @@ func (x *SnapshotEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotEntry.ProtoReflect.Descriptor instead.
 func (*SnapshotEntry) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{5}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *SnapshotEntry) GetEndNs() int64 {
@@ -1070,14 +1329,16 @@ type SnapshotLease struct {
 	// Low-water mark of operations.
 	DoneBelow uint64 `protobuf:"varint,8,opt,name=done_below,json=doneBelow,proto3" json:"done_below,omitempty"`
 	// Its items.
-	Items         []*SnapshotItem `protobuf:"bytes,9,rep,name=items,proto3" json:"items,omitempty"`
+	Items []*SnapshotItem `protobuf:"bytes,9,rep,name=items,proto3" json:"items,omitempty"`
+	// The account that it is charged to; 0: nobody's.
+	Account       uint64 `protobuf:"varint,60,opt,name=account,proto3" json:"account,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SnapshotLease) Reset() {
 	*x = SnapshotLease{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[6]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1089,7 +1350,7 @@ func (x *SnapshotLease) String() string {
 func (*SnapshotLease) ProtoMessage() {}
 
 func (x *SnapshotLease) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[6]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1102,7 +1363,7 @@ func (x *SnapshotLease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotLease.ProtoReflect.Descriptor instead.
 func (*SnapshotLease) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{6}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *SnapshotLease) GetId() uint64 {
@@ -1168,6 +1429,13 @@ func (x *SnapshotLease) GetItems() []*SnapshotItem {
 	return nil
 }
 
+func (x *SnapshotLease) GetAccount() uint64 {
+	if x != nil {
+		return x.Account
+	}
+	return 0
+}
+
 // SnapshotItem is an item of a lease, or the share of it that an ancestor carries.
 type SnapshotItem struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1185,7 +1453,7 @@ type SnapshotItem struct {
 
 func (x *SnapshotItem) Reset() {
 	*x = SnapshotItem{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[7]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1197,7 +1465,7 @@ func (x *SnapshotItem) String() string {
 func (*SnapshotItem) ProtoMessage() {}
 
 func (x *SnapshotItem) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[7]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1210,7 +1478,7 @@ func (x *SnapshotItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotItem.ProtoReflect.Descriptor instead.
 func (*SnapshotItem) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{7}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *SnapshotItem) GetQuota() uint32 {
@@ -1278,7 +1546,7 @@ type SnapshotOperation struct {
 
 func (x *SnapshotOperation) Reset() {
 	*x = SnapshotOperation{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[8]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1290,7 +1558,7 @@ func (x *SnapshotOperation) String() string {
 func (*SnapshotOperation) ProtoMessage() {}
 
 func (x *SnapshotOperation) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[8]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1303,7 +1571,7 @@ func (x *SnapshotOperation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotOperation.ProtoReflect.Descriptor instead.
 func (*SnapshotOperation) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{8}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *SnapshotOperation) GetLease() uint64 {
@@ -1433,7 +1701,7 @@ type SnapshotCharge struct {
 
 func (x *SnapshotCharge) Reset() {
 	*x = SnapshotCharge{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[9]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1445,7 +1713,7 @@ func (x *SnapshotCharge) String() string {
 func (*SnapshotCharge) ProtoMessage() {}
 
 func (x *SnapshotCharge) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[9]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1458,7 +1726,7 @@ func (x *SnapshotCharge) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotCharge.ProtoReflect.Descriptor instead.
 func (*SnapshotCharge) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{9}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *SnapshotCharge) GetQuota() uint32 {
@@ -1552,7 +1820,7 @@ type SnapshotDemand struct {
 
 func (x *SnapshotDemand) Reset() {
 	*x = SnapshotDemand{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[10]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1564,7 +1832,7 @@ func (x *SnapshotDemand) String() string {
 func (*SnapshotDemand) ProtoMessage() {}
 
 func (x *SnapshotDemand) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[10]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1577,7 +1845,7 @@ func (x *SnapshotDemand) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotDemand.ProtoReflect.Descriptor instead.
 func (*SnapshotDemand) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{10}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *SnapshotDemand) GetQuota() uint32 {
@@ -1639,7 +1907,7 @@ type SnapshotSamples struct {
 
 func (x *SnapshotSamples) Reset() {
 	*x = SnapshotSamples{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[11]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1651,7 +1919,7 @@ func (x *SnapshotSamples) String() string {
 func (*SnapshotSamples) ProtoMessage() {}
 
 func (x *SnapshotSamples) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[11]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1664,7 +1932,7 @@ func (x *SnapshotSamples) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotSamples.ProtoReflect.Descriptor instead.
 func (*SnapshotSamples) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{11}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *SnapshotSamples) GetQuota() uint32 {
@@ -1710,7 +1978,7 @@ type SnapshotSample struct {
 
 func (x *SnapshotSample) Reset() {
 	*x = SnapshotSample{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[12]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1722,7 +1990,7 @@ func (x *SnapshotSample) String() string {
 func (*SnapshotSample) ProtoMessage() {}
 
 func (x *SnapshotSample) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[12]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1735,7 +2003,7 @@ func (x *SnapshotSample) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotSample.ProtoReflect.Descriptor instead.
 func (*SnapshotSample) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{12}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *SnapshotSample) GetAtNs() int64 {
@@ -1796,7 +2064,7 @@ type SnapshotMeter struct {
 
 func (x *SnapshotMeter) Reset() {
 	*x = SnapshotMeter{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[13]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1808,7 +2076,7 @@ func (x *SnapshotMeter) String() string {
 func (*SnapshotMeter) ProtoMessage() {}
 
 func (x *SnapshotMeter) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[13]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1821,7 +2089,7 @@ func (x *SnapshotMeter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotMeter.ProtoReflect.Descriptor instead.
 func (*SnapshotMeter) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{13}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *SnapshotMeter) GetHolder() string {
@@ -1935,7 +2203,7 @@ type SnapshotDenial struct {
 
 func (x *SnapshotDenial) Reset() {
 	*x = SnapshotDenial{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[14]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1947,7 +2215,7 @@ func (x *SnapshotDenial) String() string {
 func (*SnapshotDenial) ProtoMessage() {}
 
 func (x *SnapshotDenial) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[14]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1960,7 +2228,7 @@ func (x *SnapshotDenial) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotDenial.ProtoReflect.Descriptor instead.
 func (*SnapshotDenial) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{14}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *SnapshotDenial) GetReason() Reason {
@@ -1994,7 +2262,7 @@ type SnapshotOverride struct {
 
 func (x *SnapshotOverride) Reset() {
 	*x = SnapshotOverride{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[15]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2006,7 +2274,7 @@ func (x *SnapshotOverride) String() string {
 func (*SnapshotOverride) ProtoMessage() {}
 
 func (x *SnapshotOverride) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[15]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2019,7 +2287,7 @@ func (x *SnapshotOverride) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotOverride.ProtoReflect.Descriptor instead.
 func (*SnapshotOverride) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{15}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *SnapshotOverride) GetQuota() uint32 {
@@ -2073,7 +2341,7 @@ type SnapshotTally struct {
 
 func (x *SnapshotTally) Reset() {
 	*x = SnapshotTally{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[16]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2085,7 +2353,7 @@ func (x *SnapshotTally) String() string {
 func (*SnapshotTally) ProtoMessage() {}
 
 func (x *SnapshotTally) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[16]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2098,7 +2366,7 @@ func (x *SnapshotTally) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTally.ProtoReflect.Descriptor instead.
 func (*SnapshotTally) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{16}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *SnapshotTally) GetHolder() string {
@@ -2175,7 +2443,7 @@ type SnapshotWorkflow struct {
 
 func (x *SnapshotWorkflow) Reset() {
 	*x = SnapshotWorkflow{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[17]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2187,7 +2455,7 @@ func (x *SnapshotWorkflow) String() string {
 func (*SnapshotWorkflow) ProtoMessage() {}
 
 func (x *SnapshotWorkflow) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[17]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2200,7 +2468,7 @@ func (x *SnapshotWorkflow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotWorkflow.ProtoReflect.Descriptor instead.
 func (*SnapshotWorkflow) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{17}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *SnapshotWorkflow) GetDefinition() *Workflow {
@@ -2278,7 +2546,7 @@ type SnapshotTurn struct {
 
 func (x *SnapshotTurn) Reset() {
 	*x = SnapshotTurn{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[18]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2290,7 +2558,7 @@ func (x *SnapshotTurn) String() string {
 func (*SnapshotTurn) ProtoMessage() {}
 
 func (x *SnapshotTurn) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[18]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2303,7 +2571,7 @@ func (x *SnapshotTurn) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTurn.ProtoReflect.Descriptor instead.
 func (*SnapshotTurn) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{18}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *SnapshotTurn) GetPlace() int32 {
@@ -2365,7 +2633,7 @@ type SnapshotStep struct {
 
 func (x *SnapshotStep) Reset() {
 	*x = SnapshotStep{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[19]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2377,7 +2645,7 @@ func (x *SnapshotStep) String() string {
 func (*SnapshotStep) ProtoMessage() {}
 
 func (x *SnapshotStep) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[19]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2390,7 +2658,7 @@ func (x *SnapshotStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotStep.ProtoReflect.Descriptor instead.
 func (*SnapshotStep) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{19}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *SnapshotStep) GetPlace() int32 {
@@ -2457,14 +2725,16 @@ type SnapshotHolder struct {
 	// The turn.
 	Turn uint64 `protobuf:"varint,2,opt,name=turn,proto3" json:"turn,omitempty"`
 	// When it was last seen.
-	SeenNs        int64 `protobuf:"varint,3,opt,name=seen_ns,json=seenNs,proto3" json:"seen_ns,omitempty"`
+	SeenNs int64 `protobuf:"varint,3,opt,name=seen_ns,json=seenNs,proto3" json:"seen_ns,omitempty"`
+	// What of the cost of its grants has not moved its turn yet: less than its weight.
+	Rest          int64 `protobuf:"varint,50,opt,name=rest,proto3" json:"rest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SnapshotHolder) Reset() {
 	*x = SnapshotHolder{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[20]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2476,7 +2746,7 @@ func (x *SnapshotHolder) String() string {
 func (*SnapshotHolder) ProtoMessage() {}
 
 func (x *SnapshotHolder) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[20]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2489,7 +2759,7 @@ func (x *SnapshotHolder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotHolder.ProtoReflect.Descriptor instead.
 func (*SnapshotHolder) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{20}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *SnapshotHolder) GetName() string {
@@ -2509,6 +2779,13 @@ func (x *SnapshotHolder) GetTurn() uint64 {
 func (x *SnapshotHolder) GetSeenNs() int64 {
 	if x != nil {
 		return x.SeenNs
+	}
+	return 0
+}
+
+func (x *SnapshotHolder) GetRest() int64 {
+	if x != nil {
+		return x.Rest
 	}
 	return 0
 }
@@ -2537,14 +2814,16 @@ type SnapshotWaiter struct {
 	// It goes before critical ones: it was first in line for too long.
 	Saved bool `protobuf:"varint,10,opt,name=saved,proto3" json:"saved,omitempty"`
 	// The turn at which it joined the standard ones when it had grown old; 0: it has not.
-	Floor         uint64 `protobuf:"varint,11,opt,name=floor,proto3" json:"floor,omitempty"`
+	Floor uint64 `protobuf:"varint,11,opt,name=floor,proto3" json:"floor,omitempty"`
+	// The account that it is charged to; 0: nobody's.
+	Account       uint64 `protobuf:"varint,60,opt,name=account,proto3" json:"account,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SnapshotWaiter) Reset() {
 	*x = SnapshotWaiter{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[21]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2556,7 +2835,7 @@ func (x *SnapshotWaiter) String() string {
 func (*SnapshotWaiter) ProtoMessage() {}
 
 func (x *SnapshotWaiter) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[21]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2569,7 +2848,7 @@ func (x *SnapshotWaiter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotWaiter.ProtoReflect.Descriptor instead.
 func (*SnapshotWaiter) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{21}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *SnapshotWaiter) GetTicket() uint64 {
@@ -2649,6 +2928,13 @@ func (x *SnapshotWaiter) GetFloor() uint64 {
 	return 0
 }
 
+func (x *SnapshotWaiter) GetAccount() uint64 {
+	if x != nil {
+		return x.Account
+	}
+	return 0
+}
+
 // SnapshotSession is a session.
 type SnapshotSession struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2661,14 +2947,18 @@ type SnapshotSession struct {
 	// When it was last used.
 	UsedNs int64 `protobuf:"varint,4,opt,name=used_ns,json=usedNs,proto3" json:"used_ns,omitempty"`
 	// The reach of who opened it: Command.by.
-	By            string `protobuf:"bytes,5,opt,name=by,proto3" json:"by,omitempty"`
+	By string `protobuf:"bytes,5,opt,name=by,proto3" json:"by,omitempty"`
+	// The account that it is charged to; 0: nobody's.
+	Account uint64 `protobuf:"varint,60,opt,name=account,proto3" json:"account,omitempty"`
+	// Under which last use it is listed, where that lags; absent: under the time above.
+	ListedNs      *int64 `protobuf:"varint,80,opt,name=listed_ns,json=listedNs,proto3,oneof" json:"listed_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SnapshotSession) Reset() {
 	*x = SnapshotSession{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[22]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2680,7 +2970,7 @@ func (x *SnapshotSession) String() string {
 func (*SnapshotSession) ProtoMessage() {}
 
 func (x *SnapshotSession) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[22]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2693,7 +2983,7 @@ func (x *SnapshotSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotSession.ProtoReflect.Descriptor instead.
 func (*SnapshotSession) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{22}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *SnapshotSession) GetId() uint64 {
@@ -2731,6 +3021,20 @@ func (x *SnapshotSession) GetBy() string {
 	return ""
 }
 
+func (x *SnapshotSession) GetAccount() uint64 {
+	if x != nil {
+		return x.Account
+	}
+	return 0
+}
+
+func (x *SnapshotSession) GetListedNs() int64 {
+	if x != nil && x.ListedNs != nil {
+		return *x.ListedNs
+	}
+	return 0
+}
+
 // SnapshotResult is a stored result of a session.
 type SnapshotResult struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2748,7 +3052,7 @@ type SnapshotResult struct {
 
 func (x *SnapshotResult) Reset() {
 	*x = SnapshotResult{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[23]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2760,7 +3064,7 @@ func (x *SnapshotResult) String() string {
 func (*SnapshotResult) ProtoMessage() {}
 
 func (x *SnapshotResult) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[23]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2773,7 +3077,7 @@ func (x *SnapshotResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotResult.ProtoReflect.Descriptor instead.
 func (*SnapshotResult) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{23}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *SnapshotResult) GetSession() uint64 {
@@ -2813,15 +3117,19 @@ type SnapshotKey struct {
 	Digest uint64 `protobuf:"varint,2,opt,name=digest,proto3" json:"digest,omitempty"`
 	// The result.
 	Result *Result `protobuf:"bytes,3,opt,name=result,proto3" json:"result,omitempty"`
-	// When it is forgotten.
-	UntilNs       int64 `protobuf:"varint,4,opt,name=until_ns,json=untilNs,proto3" json:"until_ns,omitempty"`
+	// When it is forgotten, by the present life of keys.
+	UntilNs int64 `protobuf:"varint,4,opt,name=until_ns,json=untilNs,proto3" json:"until_ns,omitempty"`
+	// The account that it is charged to; 0: nobody's.
+	Account uint64 `protobuf:"varint,60,opt,name=account,proto3" json:"account,omitempty"`
+	// When it was made, where until_ns does not tell because no time is that late.
+	MadeNs        *int64 `protobuf:"varint,61,opt,name=made_ns,json=madeNs,proto3,oneof" json:"made_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SnapshotKey) Reset() {
 	*x = SnapshotKey{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[24]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2833,7 +3141,7 @@ func (x *SnapshotKey) String() string {
 func (*SnapshotKey) ProtoMessage() {}
 
 func (x *SnapshotKey) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[24]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2846,7 +3154,7 @@ func (x *SnapshotKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotKey.ProtoReflect.Descriptor instead.
 func (*SnapshotKey) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{24}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *SnapshotKey) GetKey() string {
@@ -2877,6 +3185,20 @@ func (x *SnapshotKey) GetUntilNs() int64 {
 	return 0
 }
 
+func (x *SnapshotKey) GetAccount() uint64 {
+	if x != nil {
+		return x.Account
+	}
+	return 0
+}
+
+func (x *SnapshotKey) GetMadeNs() int64 {
+	if x != nil && x.MadeNs != nil {
+		return *x.MadeNs
+	}
+	return 0
+}
+
 // SnapshotMember is a node's API address.
 type SnapshotMember struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2890,7 +3212,7 @@ type SnapshotMember struct {
 
 func (x *SnapshotMember) Reset() {
 	*x = SnapshotMember{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[25]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2902,7 +3224,7 @@ func (x *SnapshotMember) String() string {
 func (*SnapshotMember) ProtoMessage() {}
 
 func (x *SnapshotMember) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[25]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2915,7 +3237,7 @@ func (x *SnapshotMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotMember.ProtoReflect.Descriptor instead.
 func (*SnapshotMember) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{25}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *SnapshotMember) GetId() string {
@@ -2962,14 +3284,16 @@ type SnapshotTask struct {
 	// When it ended.
 	EndedNs int64 `protobuf:"varint,13,opt,name=ended_ns,json=endedNs,proto3" json:"ended_ns,omitempty"`
 	// What happened then, for people.
-	Detail        string `protobuf:"bytes,14,opt,name=detail,proto3" json:"detail,omitempty"`
+	Detail string `protobuf:"bytes,14,opt,name=detail,proto3" json:"detail,omitempty"`
+	// The account that it is charged to; 0: nobody's.
+	Account       uint64 `protobuf:"varint,60,opt,name=account,proto3" json:"account,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SnapshotTask) Reset() {
 	*x = SnapshotTask{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[26]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2981,7 +3305,7 @@ func (x *SnapshotTask) String() string {
 func (*SnapshotTask) ProtoMessage() {}
 
 func (x *SnapshotTask) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[26]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2994,7 +3318,7 @@ func (x *SnapshotTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTask.ProtoReflect.Descriptor instead.
 func (*SnapshotTask) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{26}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *SnapshotTask) GetName() string {
@@ -3095,6 +3419,13 @@ func (x *SnapshotTask) GetDetail() string {
 	return ""
 }
 
+func (x *SnapshotTask) GetAccount() uint64 {
+	if x != nil {
+		return x.Account
+	}
+	return 0
+}
+
 // SnapshotTrailer is the last record.
 type SnapshotTrailer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3108,7 +3439,7 @@ type SnapshotTrailer struct {
 
 func (x *SnapshotTrailer) Reset() {
 	*x = SnapshotTrailer{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[27]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3120,7 +3451,7 @@ func (x *SnapshotTrailer) String() string {
 func (*SnapshotTrailer) ProtoMessage() {}
 
 func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[27]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3133,7 +3464,7 @@ func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTrailer.ProtoReflect.Descriptor instead.
 func (*SnapshotTrailer) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{27}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *SnapshotTrailer) GetRecords() uint64 {
@@ -3150,11 +3481,66 @@ func (x *SnapshotTrailer) GetCrc32C() uint32 {
 	return 0
 }
 
+// SnapshotResume says that a holder's resume ended leases, some of which still have to give back what they hold.
+type SnapshotResume struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The holder.
+	Holder string `protobuf:"bytes,1,opt,name=holder,proto3" json:"holder,omitempty"`
+	// The last lease that it ended.
+	UpTo          uint64 `protobuf:"varint,2,opt,name=up_to,json=upTo,proto3" json:"up_to,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnapshotResume) Reset() {
+	*x = SnapshotResume{}
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnapshotResume) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnapshotResume) ProtoMessage() {}
+
+func (x *SnapshotResume) ProtoReflect() protoreflect.Message {
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnapshotResume.ProtoReflect.Descriptor instead.
+func (*SnapshotResume) Descriptor() ([]byte, []int) {
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *SnapshotResume) GetHolder() string {
+	if x != nil {
+		return x.Holder
+	}
+	return ""
+}
+
+func (x *SnapshotResume) GetUpTo() uint64 {
+	if x != nil {
+		return x.UpTo
+	}
+	return 0
+}
+
 var File_quotad_log_v1_snapshot_proto protoreflect.FileDescriptor
 
 const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\n" +
-	"\x1cquotad/log/v1/snapshot.proto\x12\rquotad.log.v1\x1a\x17quotad/log/v1/log.proto\"\xfb\b\n" +
+	"\x1cquotad/log/v1/snapshot.proto\x12\rquotad.log.v1\x1a\x17quotad/log/v1/log.proto\"\xf0\t\n" +
 	"\x0eSnapshotRecord\x121\n" +
 	"\x04head\x18\x01 \x01(\v2\x1b.quotad.log.v1.SnapshotHeadH\x00R\x04head\x124\n" +
 	"\x05quota\x18\x02 \x01(\v2\x1c.quotad.log.v1.SnapshotQuotaH\x00R\x05quota\x124\n" +
@@ -3176,11 +3562,19 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\asamples\x18\x13 \x01(\v2\x1e.quotad.log.v1.SnapshotSamplesH\x00R\asamples\x12=\n" +
 	"\boverride\x18\x14 \x01(\v2\x1f.quotad.log.v1.SnapshotOverrideH\x00R\boverride\x124\n" +
 	"\x05meter\x18\x15 \x01(\v2\x1c.quotad.log.v1.SnapshotMeterH\x00R\x05meter\x121\n" +
-	"\x04page\x18\x16 \x01(\v2\x1b.quotad.log.v1.SnapshotPageH\x00R\x04pageB\x06\n" +
-	"\x04kind\"4\n" +
+	"\x04page\x18\x16 \x01(\v2\x1b.quotad.log.v1.SnapshotPageH\x00R\x04page\x127\n" +
+	"\x06resume\x182 \x01(\v2\x1d.quotad.log.v1.SnapshotResumeH\x00R\x06resume\x12:\n" +
+	"\aaccount\x18< \x01(\v2\x1e.quotad.log.v1.SnapshotAccountH\x00R\aaccountB\x06\n" +
+	"\x04kind\"\x87\x01\n" +
+	"\x0fSnapshotAccount\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x16\n" +
+	"\x06parent\x18\x02 \x01(\x04R\x06parent\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x16\n" +
+	"\x06minute\x18\x04 \x01(\x03R\x06minute\x12\x18\n" +
+	"\areports\x18\x05 \x01(\x03R\areports\"4\n" +
 	"\fSnapshotPage\x12\x14\n" +
 	"\x05lease\x18\x01 \x01(\x04R\x05lease\x12\x0e\n" +
-	"\x02op\x18\x02 \x01(\x04R\x02op\"\xba\x03\n" +
+	"\x02op\x18\x02 \x01(\x04R\x02op\"\xf3\x03\n" +
 	"\fSnapshotHead\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\x12\x15\n" +
@@ -3201,7 +3595,9 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\n" +
 	"last_quota\x18\f \x01(\rR\tlastQuota\x120\n" +
 	"\x06limits\x18\r \x01(\v2\x18.quotad.log.v1.SetLimitsR\x06limits\x12\"\n" +
-	"\rbusy_until_ns\x18\x0e \x01(\x03R\vbusyUntilNs\"\x87\a\n" +
+	"\rbusy_until_ns\x18\x0e \x01(\x03R\vbusyUntilNs\x12\x14\n" +
+	"\x05level\x18\x0f \x01(\rR\x05level\x12!\n" +
+	"\flast_account\x18< \x01(\x04R\vlastAccount\"\xbf\b\n" +
 	"\rSnapshotQuota\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x124\n" +
 	"\n" +
@@ -3241,8 +3637,19 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\n" +
 	"ramp_lease\x18\x1b \x01(\x04R\trampLease\x12\x12\n" +
 	"\x04used\x18\x1c \x03(\x03R\x04used\x12:\n" +
-	"\tused_ends\x18\x1d \x03(\v2\x1d.quotad.log.v1.SnapshotEndingR\busedEndsB\x06\n" +
-	"\x04_cap\"U\n" +
+	"\tused_ends\x18\x1d \x03(\v2\x1d.quotad.log.v1.SnapshotEndingR\busedEnds\x12\x19\n" +
+	"\bsince_ns\x18P \x01(\x03R\asinceNs\x12\x1b\n" +
+	"\tpassed_ns\x18Q \x01(\x03R\bpassedNs\x12\x16\n" +
+	"\x06teller\x18R \x01(\tR\x06teller\x12\x1c\n" +
+	"\tconfirmed\x18S \x01(\bR\tconfirmed\x12\x14\n" +
+	"\x05uncut\x18T \x01(\bR\x05uncut\x122\n" +
+	"\x05claim\x18U \x01(\v2\x1c.quotad.log.v1.SnapshotClaimR\x05claimB\x06\n" +
+	"\x04_cap\"w\n" +
+	"\rSnapshotClaim\x12\x19\n" +
+	"\bbegin_ns\x18\x01 \x01(\x03R\abeginNs\x12\x15\n" +
+	"\x06end_ns\x18\x02 \x01(\x03R\x05endNs\x12\x16\n" +
+	"\x06caller\x18\x03 \x01(\tR\x06caller\x12\x1c\n" +
+	"\tconfirmed\x18\x04 \x01(\bR\tconfirmed\"U\n" +
 	"\x0eSnapshotEnding\x12\x15\n" +
 	"\x06end_ns\x18\x01 \x01(\x03R\x05endNs\x12\x16\n" +
 	"\x06amount\x18\x02 \x01(\x03R\x06amount\x12\x14\n" +
@@ -3251,7 +3658,7 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x06end_ns\x18\x01 \x01(\x03R\x05endNs\x12\x16\n" +
 	"\x06amount\x18\x02 \x01(\x03R\x06amount\x12\x16\n" +
 	"\x06closed\x18\x03 \x01(\x03R\x06closed\x12\x18\n" +
-	"\aoverrun\x18\x04 \x01(\x03R\aoverrun\"\x8b\x02\n" +
+	"\aoverrun\x18\x04 \x01(\x03R\aoverrun\"\xa5\x02\n" +
 	"\rSnapshotLease\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x14\n" +
 	"\x05fence\x18\x02 \x01(\x04R\x05fence\x12\x16\n" +
@@ -3263,7 +3670,8 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\ttentative\x18\a \x01(\bR\ttentative\x12\x1d\n" +
 	"\n" +
 	"done_below\x18\b \x01(\x04R\tdoneBelow\x121\n" +
-	"\x05items\x18\t \x03(\v2\x1b.quotad.log.v1.SnapshotItemR\x05items\"l\n" +
+	"\x05items\x18\t \x03(\v2\x1b.quotad.log.v1.SnapshotItemR\x05items\x12\x18\n" +
+	"\aaccount\x18< \x01(\x04R\aaccount\"l\n" +
 	"\fSnapshotItem\x12\x14\n" +
 	"\x05quota\x18\x01 \x01(\rR\x05quota\x12\x1a\n" +
 	"\bancestor\x18\x02 \x01(\bR\bancestor\x12\x16\n" +
@@ -3378,11 +3786,12 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\tpaused_ns\x18\x06 \x01(\x03R\bpausedNs\x12\x1f\n" +
 	"\vshort_quota\x18\a \x01(\tR\n" +
 	"shortQuota\x12!\n" +
-	"\fshort_amount\x18\b \x01(\x03R\vshortAmount\"Q\n" +
+	"\fshort_amount\x18\b \x01(\x03R\vshortAmount\"e\n" +
 	"\x0eSnapshotHolder\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04turn\x18\x02 \x01(\x04R\x04turn\x12\x17\n" +
-	"\aseen_ns\x18\x03 \x01(\x03R\x06seenNs\"\xa2\x02\n" +
+	"\aseen_ns\x18\x03 \x01(\x03R\x06seenNs\x12\x12\n" +
+	"\x04rest\x182 \x01(\x03R\x04rest\"\xbc\x02\n" +
 	"\x0eSnapshotWaiter\x12\x16\n" +
 	"\x06ticket\x18\x01 \x01(\x04R\x06ticket\x120\n" +
 	"\areserve\x18\x02 \x01(\v2\x16.quotad.log.v1.ReserveR\areserve\x12\x14\n" +
@@ -3395,28 +3804,37 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\aages_ns\x18\t \x01(\x03R\x06agesNs\x12\x14\n" +
 	"\x05saved\x18\n" +
 	" \x01(\bR\x05saved\x12\x14\n" +
-	"\x05floor\x18\v \x01(\x04R\x05floor\"\x83\x01\n" +
+	"\x05floor\x18\v \x01(\x04R\x05floor\x12\x18\n" +
+	"\aaccount\x18< \x01(\x04R\aaccount\"\xcd\x01\n" +
 	"\x0fSnapshotSession\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x16\n" +
 	"\x06holder\x18\x02 \x01(\tR\x06holder\x12\x1f\n" +
 	"\vacked_below\x18\x03 \x01(\x04R\n" +
 	"ackedBelow\x12\x17\n" +
 	"\aused_ns\x18\x04 \x01(\x03R\x06usedNs\x12\x0e\n" +
-	"\x02by\x18\x05 \x01(\tR\x02by\"\x83\x01\n" +
+	"\x02by\x18\x05 \x01(\tR\x02by\x12\x18\n" +
+	"\aaccount\x18< \x01(\x04R\aaccount\x12 \n" +
+	"\tlisted_ns\x18P \x01(\x03H\x00R\blistedNs\x88\x01\x01B\f\n" +
+	"\n" +
+	"_listed_ns\"\x83\x01\n" +
 	"\x0eSnapshotResult\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x04R\asession\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x04R\x03seq\x12\x16\n" +
 	"\x06digest\x18\x03 \x01(\x04R\x06digest\x12-\n" +
-	"\x06result\x18\x04 \x01(\v2\x15.quotad.log.v1.ResultR\x06result\"\x81\x01\n" +
+	"\x06result\x18\x04 \x01(\v2\x15.quotad.log.v1.ResultR\x06result\"\xc5\x01\n" +
 	"\vSnapshotKey\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\x04R\x06digest\x12-\n" +
 	"\x06result\x18\x03 \x01(\v2\x15.quotad.log.v1.ResultR\x06result\x12\x19\n" +
-	"\buntil_ns\x18\x04 \x01(\x03R\auntilNs\"A\n" +
+	"\buntil_ns\x18\x04 \x01(\x03R\auntilNs\x12\x18\n" +
+	"\aaccount\x18< \x01(\x04R\aaccount\x12\x1c\n" +
+	"\amade_ns\x18= \x01(\x03H\x00R\x06madeNs\x88\x01\x01B\n" +
+	"\n" +
+	"\b_made_ns\"A\n" +
 	"\x0eSnapshotMember\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1f\n" +
 	"\vapi_address\x18\x02 \x01(\tR\n" +
-	"apiAddress\"\xa2\x03\n" +
+	"apiAddress\"\xbc\x03\n" +
 	"\fSnapshotTask\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06holder\x18\x02 \x01(\tR\x06holder\x12\x16\n" +
@@ -3432,10 +3850,14 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x05at_ns\x18\v \x01(\x03R\x04atNs\x124\n" +
 	"\aoutcome\x18\f \x01(\x0e2\x1a.quotad.log.v1.TaskOutcomeR\aoutcome\x12\x19\n" +
 	"\bended_ns\x18\r \x01(\x03R\aendedNs\x12\x16\n" +
-	"\x06detail\x18\x0e \x01(\tR\x06detail\"C\n" +
+	"\x06detail\x18\x0e \x01(\tR\x06detail\x12\x18\n" +
+	"\aaccount\x18< \x01(\x04R\aaccount\"C\n" +
 	"\x0fSnapshotTrailer\x12\x18\n" +
 	"\arecords\x18\x01 \x01(\x04R\arecords\x12\x16\n" +
-	"\x06crc32c\x18\x02 \x01(\aR\x06crc32cB$Z\"github.com/quotad/quotad/fsm/logpbb\x06proto3"
+	"\x06crc32c\x18\x02 \x01(\aR\x06crc32c\"=\n" +
+	"\x0eSnapshotResume\x12\x16\n" +
+	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x13\n" +
+	"\x05up_to\x18\x02 \x01(\x04R\x04upToB$Z\"github.com/quotad/quotad/fsm/logpbb\x06proto3"
 
 var (
 	file_quotad_log_v1_snapshot_proto_rawDescOnce sync.Once
@@ -3449,90 +3871,96 @@ func file_quotad_log_v1_snapshot_proto_rawDescGZIP() []byte {
 	return file_quotad_log_v1_snapshot_proto_rawDescData
 }
 
-var file_quotad_log_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_quotad_log_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_quotad_log_v1_snapshot_proto_goTypes = []any{
 	(*SnapshotRecord)(nil),    // 0: quotad.log.v1.SnapshotRecord
-	(*SnapshotPage)(nil),      // 1: quotad.log.v1.SnapshotPage
-	(*SnapshotHead)(nil),      // 2: quotad.log.v1.SnapshotHead
-	(*SnapshotQuota)(nil),     // 3: quotad.log.v1.SnapshotQuota
-	(*SnapshotEnding)(nil),    // 4: quotad.log.v1.SnapshotEnding
-	(*SnapshotEntry)(nil),     // 5: quotad.log.v1.SnapshotEntry
-	(*SnapshotLease)(nil),     // 6: quotad.log.v1.SnapshotLease
-	(*SnapshotItem)(nil),      // 7: quotad.log.v1.SnapshotItem
-	(*SnapshotOperation)(nil), // 8: quotad.log.v1.SnapshotOperation
-	(*SnapshotCharge)(nil),    // 9: quotad.log.v1.SnapshotCharge
-	(*SnapshotDemand)(nil),    // 10: quotad.log.v1.SnapshotDemand
-	(*SnapshotSamples)(nil),   // 11: quotad.log.v1.SnapshotSamples
-	(*SnapshotSample)(nil),    // 12: quotad.log.v1.SnapshotSample
-	(*SnapshotMeter)(nil),     // 13: quotad.log.v1.SnapshotMeter
-	(*SnapshotDenial)(nil),    // 14: quotad.log.v1.SnapshotDenial
-	(*SnapshotOverride)(nil),  // 15: quotad.log.v1.SnapshotOverride
-	(*SnapshotTally)(nil),     // 16: quotad.log.v1.SnapshotTally
-	(*SnapshotWorkflow)(nil),  // 17: quotad.log.v1.SnapshotWorkflow
-	(*SnapshotTurn)(nil),      // 18: quotad.log.v1.SnapshotTurn
-	(*SnapshotStep)(nil),      // 19: quotad.log.v1.SnapshotStep
-	(*SnapshotHolder)(nil),    // 20: quotad.log.v1.SnapshotHolder
-	(*SnapshotWaiter)(nil),    // 21: quotad.log.v1.SnapshotWaiter
-	(*SnapshotSession)(nil),   // 22: quotad.log.v1.SnapshotSession
-	(*SnapshotResult)(nil),    // 23: quotad.log.v1.SnapshotResult
-	(*SnapshotKey)(nil),       // 24: quotad.log.v1.SnapshotKey
-	(*SnapshotMember)(nil),    // 25: quotad.log.v1.SnapshotMember
-	(*SnapshotTask)(nil),      // 26: quotad.log.v1.SnapshotTask
-	(*SnapshotTrailer)(nil),   // 27: quotad.log.v1.SnapshotTrailer
-	(*HolderRule)(nil),        // 28: quotad.log.v1.HolderRule
-	(*SetLimits)(nil),         // 29: quotad.log.v1.SetLimits
-	(*Quota)(nil),             // 30: quotad.log.v1.Quota
-	(Reason)(0),               // 31: quotad.log.v1.Reason
-	(*Workflow)(nil),          // 32: quotad.log.v1.Workflow
-	(*Reserve)(nil),           // 33: quotad.log.v1.Reserve
-	(*Result)(nil),            // 34: quotad.log.v1.Result
-	(TaskPhase)(0),            // 35: quotad.log.v1.TaskPhase
-	(TaskOutcome)(0),          // 36: quotad.log.v1.TaskOutcome
+	(*SnapshotAccount)(nil),   // 1: quotad.log.v1.SnapshotAccount
+	(*SnapshotPage)(nil),      // 2: quotad.log.v1.SnapshotPage
+	(*SnapshotHead)(nil),      // 3: quotad.log.v1.SnapshotHead
+	(*SnapshotQuota)(nil),     // 4: quotad.log.v1.SnapshotQuota
+	(*SnapshotClaim)(nil),     // 5: quotad.log.v1.SnapshotClaim
+	(*SnapshotEnding)(nil),    // 6: quotad.log.v1.SnapshotEnding
+	(*SnapshotEntry)(nil),     // 7: quotad.log.v1.SnapshotEntry
+	(*SnapshotLease)(nil),     // 8: quotad.log.v1.SnapshotLease
+	(*SnapshotItem)(nil),      // 9: quotad.log.v1.SnapshotItem
+	(*SnapshotOperation)(nil), // 10: quotad.log.v1.SnapshotOperation
+	(*SnapshotCharge)(nil),    // 11: quotad.log.v1.SnapshotCharge
+	(*SnapshotDemand)(nil),    // 12: quotad.log.v1.SnapshotDemand
+	(*SnapshotSamples)(nil),   // 13: quotad.log.v1.SnapshotSamples
+	(*SnapshotSample)(nil),    // 14: quotad.log.v1.SnapshotSample
+	(*SnapshotMeter)(nil),     // 15: quotad.log.v1.SnapshotMeter
+	(*SnapshotDenial)(nil),    // 16: quotad.log.v1.SnapshotDenial
+	(*SnapshotOverride)(nil),  // 17: quotad.log.v1.SnapshotOverride
+	(*SnapshotTally)(nil),     // 18: quotad.log.v1.SnapshotTally
+	(*SnapshotWorkflow)(nil),  // 19: quotad.log.v1.SnapshotWorkflow
+	(*SnapshotTurn)(nil),      // 20: quotad.log.v1.SnapshotTurn
+	(*SnapshotStep)(nil),      // 21: quotad.log.v1.SnapshotStep
+	(*SnapshotHolder)(nil),    // 22: quotad.log.v1.SnapshotHolder
+	(*SnapshotWaiter)(nil),    // 23: quotad.log.v1.SnapshotWaiter
+	(*SnapshotSession)(nil),   // 24: quotad.log.v1.SnapshotSession
+	(*SnapshotResult)(nil),    // 25: quotad.log.v1.SnapshotResult
+	(*SnapshotKey)(nil),       // 26: quotad.log.v1.SnapshotKey
+	(*SnapshotMember)(nil),    // 27: quotad.log.v1.SnapshotMember
+	(*SnapshotTask)(nil),      // 28: quotad.log.v1.SnapshotTask
+	(*SnapshotTrailer)(nil),   // 29: quotad.log.v1.SnapshotTrailer
+	(*SnapshotResume)(nil),    // 30: quotad.log.v1.SnapshotResume
+	(*HolderRule)(nil),        // 31: quotad.log.v1.HolderRule
+	(*SetLimits)(nil),         // 32: quotad.log.v1.SetLimits
+	(*Quota)(nil),             // 33: quotad.log.v1.Quota
+	(Reason)(0),               // 34: quotad.log.v1.Reason
+	(*Workflow)(nil),          // 35: quotad.log.v1.Workflow
+	(*Reserve)(nil),           // 36: quotad.log.v1.Reserve
+	(*Result)(nil),            // 37: quotad.log.v1.Result
+	(TaskPhase)(0),            // 38: quotad.log.v1.TaskPhase
+	(TaskOutcome)(0),          // 39: quotad.log.v1.TaskOutcome
 }
 var file_quotad_log_v1_snapshot_proto_depIdxs = []int32{
-	2,  // 0: quotad.log.v1.SnapshotRecord.head:type_name -> quotad.log.v1.SnapshotHead
-	3,  // 1: quotad.log.v1.SnapshotRecord.quota:type_name -> quotad.log.v1.SnapshotQuota
-	6,  // 2: quotad.log.v1.SnapshotRecord.lease:type_name -> quotad.log.v1.SnapshotLease
-	8,  // 3: quotad.log.v1.SnapshotRecord.operation:type_name -> quotad.log.v1.SnapshotOperation
-	20, // 4: quotad.log.v1.SnapshotRecord.holder:type_name -> quotad.log.v1.SnapshotHolder
-	21, // 5: quotad.log.v1.SnapshotRecord.waiter:type_name -> quotad.log.v1.SnapshotWaiter
-	22, // 6: quotad.log.v1.SnapshotRecord.session:type_name -> quotad.log.v1.SnapshotSession
-	23, // 7: quotad.log.v1.SnapshotRecord.result:type_name -> quotad.log.v1.SnapshotResult
-	24, // 8: quotad.log.v1.SnapshotRecord.key:type_name -> quotad.log.v1.SnapshotKey
-	25, // 9: quotad.log.v1.SnapshotRecord.member:type_name -> quotad.log.v1.SnapshotMember
-	28, // 10: quotad.log.v1.SnapshotRecord.rule:type_name -> quotad.log.v1.HolderRule
-	16, // 11: quotad.log.v1.SnapshotRecord.tally:type_name -> quotad.log.v1.SnapshotTally
-	10, // 12: quotad.log.v1.SnapshotRecord.demand:type_name -> quotad.log.v1.SnapshotDemand
-	27, // 13: quotad.log.v1.SnapshotRecord.trailer:type_name -> quotad.log.v1.SnapshotTrailer
-	26, // 14: quotad.log.v1.SnapshotRecord.task:type_name -> quotad.log.v1.SnapshotTask
-	17, // 15: quotad.log.v1.SnapshotRecord.workflow:type_name -> quotad.log.v1.SnapshotWorkflow
-	11, // 16: quotad.log.v1.SnapshotRecord.samples:type_name -> quotad.log.v1.SnapshotSamples
-	15, // 17: quotad.log.v1.SnapshotRecord.override:type_name -> quotad.log.v1.SnapshotOverride
-	13, // 18: quotad.log.v1.SnapshotRecord.meter:type_name -> quotad.log.v1.SnapshotMeter
-	1,  // 19: quotad.log.v1.SnapshotRecord.page:type_name -> quotad.log.v1.SnapshotPage
-	29, // 20: quotad.log.v1.SnapshotHead.limits:type_name -> quotad.log.v1.SetLimits
-	30, // 21: quotad.log.v1.SnapshotQuota.definition:type_name -> quotad.log.v1.Quota
-	5,  // 22: quotad.log.v1.SnapshotQuota.log:type_name -> quotad.log.v1.SnapshotEntry
-	4,  // 23: quotad.log.v1.SnapshotQuota.used_ends:type_name -> quotad.log.v1.SnapshotEnding
-	7,  // 24: quotad.log.v1.SnapshotLease.items:type_name -> quotad.log.v1.SnapshotItem
-	9,  // 25: quotad.log.v1.SnapshotOperation.charges:type_name -> quotad.log.v1.SnapshotCharge
-	12, // 26: quotad.log.v1.SnapshotSamples.samples:type_name -> quotad.log.v1.SnapshotSample
-	14, // 27: quotad.log.v1.SnapshotMeter.denials:type_name -> quotad.log.v1.SnapshotDenial
-	4,  // 28: quotad.log.v1.SnapshotMeter.used_ends:type_name -> quotad.log.v1.SnapshotEnding
-	31, // 29: quotad.log.v1.SnapshotDenial.reason:type_name -> quotad.log.v1.Reason
-	32, // 30: quotad.log.v1.SnapshotWorkflow.definition:type_name -> quotad.log.v1.Workflow
-	18, // 31: quotad.log.v1.SnapshotWorkflow.turn:type_name -> quotad.log.v1.SnapshotTurn
-	19, // 32: quotad.log.v1.SnapshotWorkflow.steps:type_name -> quotad.log.v1.SnapshotStep
-	33, // 33: quotad.log.v1.SnapshotWaiter.reserve:type_name -> quotad.log.v1.Reserve
-	34, // 34: quotad.log.v1.SnapshotResult.result:type_name -> quotad.log.v1.Result
-	34, // 35: quotad.log.v1.SnapshotKey.result:type_name -> quotad.log.v1.Result
-	35, // 36: quotad.log.v1.SnapshotTask.phase:type_name -> quotad.log.v1.TaskPhase
-	36, // 37: quotad.log.v1.SnapshotTask.outcome:type_name -> quotad.log.v1.TaskOutcome
-	38, // [38:38] is the sub-list for method output_type
-	38, // [38:38] is the sub-list for method input_type
-	38, // [38:38] is the sub-list for extension type_name
-	38, // [38:38] is the sub-list for extension extendee
-	0,  // [0:38] is the sub-list for field type_name
+	3,  // 0: quotad.log.v1.SnapshotRecord.head:type_name -> quotad.log.v1.SnapshotHead
+	4,  // 1: quotad.log.v1.SnapshotRecord.quota:type_name -> quotad.log.v1.SnapshotQuota
+	8,  // 2: quotad.log.v1.SnapshotRecord.lease:type_name -> quotad.log.v1.SnapshotLease
+	10, // 3: quotad.log.v1.SnapshotRecord.operation:type_name -> quotad.log.v1.SnapshotOperation
+	22, // 4: quotad.log.v1.SnapshotRecord.holder:type_name -> quotad.log.v1.SnapshotHolder
+	23, // 5: quotad.log.v1.SnapshotRecord.waiter:type_name -> quotad.log.v1.SnapshotWaiter
+	24, // 6: quotad.log.v1.SnapshotRecord.session:type_name -> quotad.log.v1.SnapshotSession
+	25, // 7: quotad.log.v1.SnapshotRecord.result:type_name -> quotad.log.v1.SnapshotResult
+	26, // 8: quotad.log.v1.SnapshotRecord.key:type_name -> quotad.log.v1.SnapshotKey
+	27, // 9: quotad.log.v1.SnapshotRecord.member:type_name -> quotad.log.v1.SnapshotMember
+	31, // 10: quotad.log.v1.SnapshotRecord.rule:type_name -> quotad.log.v1.HolderRule
+	18, // 11: quotad.log.v1.SnapshotRecord.tally:type_name -> quotad.log.v1.SnapshotTally
+	12, // 12: quotad.log.v1.SnapshotRecord.demand:type_name -> quotad.log.v1.SnapshotDemand
+	29, // 13: quotad.log.v1.SnapshotRecord.trailer:type_name -> quotad.log.v1.SnapshotTrailer
+	28, // 14: quotad.log.v1.SnapshotRecord.task:type_name -> quotad.log.v1.SnapshotTask
+	19, // 15: quotad.log.v1.SnapshotRecord.workflow:type_name -> quotad.log.v1.SnapshotWorkflow
+	13, // 16: quotad.log.v1.SnapshotRecord.samples:type_name -> quotad.log.v1.SnapshotSamples
+	17, // 17: quotad.log.v1.SnapshotRecord.override:type_name -> quotad.log.v1.SnapshotOverride
+	15, // 18: quotad.log.v1.SnapshotRecord.meter:type_name -> quotad.log.v1.SnapshotMeter
+	2,  // 19: quotad.log.v1.SnapshotRecord.page:type_name -> quotad.log.v1.SnapshotPage
+	30, // 20: quotad.log.v1.SnapshotRecord.resume:type_name -> quotad.log.v1.SnapshotResume
+	1,  // 21: quotad.log.v1.SnapshotRecord.account:type_name -> quotad.log.v1.SnapshotAccount
+	32, // 22: quotad.log.v1.SnapshotHead.limits:type_name -> quotad.log.v1.SetLimits
+	33, // 23: quotad.log.v1.SnapshotQuota.definition:type_name -> quotad.log.v1.Quota
+	7,  // 24: quotad.log.v1.SnapshotQuota.log:type_name -> quotad.log.v1.SnapshotEntry
+	6,  // 25: quotad.log.v1.SnapshotQuota.used_ends:type_name -> quotad.log.v1.SnapshotEnding
+	5,  // 26: quotad.log.v1.SnapshotQuota.claim:type_name -> quotad.log.v1.SnapshotClaim
+	9,  // 27: quotad.log.v1.SnapshotLease.items:type_name -> quotad.log.v1.SnapshotItem
+	11, // 28: quotad.log.v1.SnapshotOperation.charges:type_name -> quotad.log.v1.SnapshotCharge
+	14, // 29: quotad.log.v1.SnapshotSamples.samples:type_name -> quotad.log.v1.SnapshotSample
+	16, // 30: quotad.log.v1.SnapshotMeter.denials:type_name -> quotad.log.v1.SnapshotDenial
+	6,  // 31: quotad.log.v1.SnapshotMeter.used_ends:type_name -> quotad.log.v1.SnapshotEnding
+	34, // 32: quotad.log.v1.SnapshotDenial.reason:type_name -> quotad.log.v1.Reason
+	35, // 33: quotad.log.v1.SnapshotWorkflow.definition:type_name -> quotad.log.v1.Workflow
+	20, // 34: quotad.log.v1.SnapshotWorkflow.turn:type_name -> quotad.log.v1.SnapshotTurn
+	21, // 35: quotad.log.v1.SnapshotWorkflow.steps:type_name -> quotad.log.v1.SnapshotStep
+	36, // 36: quotad.log.v1.SnapshotWaiter.reserve:type_name -> quotad.log.v1.Reserve
+	37, // 37: quotad.log.v1.SnapshotResult.result:type_name -> quotad.log.v1.Result
+	37, // 38: quotad.log.v1.SnapshotKey.result:type_name -> quotad.log.v1.Result
+	38, // 39: quotad.log.v1.SnapshotTask.phase:type_name -> quotad.log.v1.TaskPhase
+	39, // 40: quotad.log.v1.SnapshotTask.outcome:type_name -> quotad.log.v1.TaskOutcome
+	41, // [41:41] is the sub-list for method output_type
+	41, // [41:41] is the sub-list for method input_type
+	41, // [41:41] is the sub-list for extension type_name
+	41, // [41:41] is the sub-list for extension extendee
+	0,  // [0:41] is the sub-list for field type_name
 }
 
 func init() { file_quotad_log_v1_snapshot_proto_init() }
@@ -3562,15 +3990,19 @@ func file_quotad_log_v1_snapshot_proto_init() {
 		(*SnapshotRecord_Override)(nil),
 		(*SnapshotRecord_Meter)(nil),
 		(*SnapshotRecord_Page)(nil),
+		(*SnapshotRecord_Resume)(nil),
+		(*SnapshotRecord_Account)(nil),
 	}
-	file_quotad_log_v1_snapshot_proto_msgTypes[3].OneofWrappers = []any{}
+	file_quotad_log_v1_snapshot_proto_msgTypes[4].OneofWrappers = []any{}
+	file_quotad_log_v1_snapshot_proto_msgTypes[24].OneofWrappers = []any{}
+	file_quotad_log_v1_snapshot_proto_msgTypes[26].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quotad_log_v1_snapshot_proto_rawDesc), len(file_quotad_log_v1_snapshot_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   28,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -73,6 +73,7 @@ func (n *Node) startLocked() error {
 		"serve", "--node-id", n.ID, "--data-dir", c.Data(n.ID), "--testing=true", "--testing-record", c.History.Record(n.ID),
 		"--api-listen", net.JoinHostPort(n.host.ListenIP(), fmt.Sprint(APIPort)), "--api-advertise", n.API,
 		"--raft-listen", net.JoinHostPort(n.host.ListenIP(), fmt.Sprint(RaftPort)), "--raft-advertise", n.Raft,
+		"--api-insecure=true", "--raft-insecure=true", // hosts of the suite alone reach them
 	}, n.how...)
 	cmd := exec.CommandContext(context.Background(), c.Binary, append(flags, c.Flags...)...)
 	cmd.Stdout, cmd.Stderr = log, log

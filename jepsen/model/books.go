@@ -56,15 +56,6 @@ type reportedCap struct {
 	is     bool
 }
 
-// reset is what is known of the end of a window that is anchored at its provider's reset: an interval.
-type reset struct {
-	known      bool
-	begin, end int64
-	first      int64 // the earliest begin that any report named
-	opened     int64 // the boundary that was passed last
-	passed     bool  // a reset was passed, and the holds before it have not been seen to end yet
-}
-
 // charge is an amount that counts until the end of its exposure and, for a rate, a period longer.
 type charge struct {
 	quota  *quota
@@ -224,22 +215,6 @@ func (q *quota) takesHolds(clock fsm.Clock) int64 {
 	return end
 }
 
-// advanceAnchored: once a reset has surely passed, what ended before it is gone. Until the next one is known the quota is a
-// rate that began empty there.
-func (q *quota) advanceAnchored(clock fsm.Clock) {
-	if q.reset.known && clock.WallEarly >= q.reset.end {
-		q.reset.opened = max(q.reset.opened, q.reset.begin)
-		q.reset.known, q.reset.passed = false, true
-		q.surely.drop(q.reset.opened)
-	}
-	if !q.reset.known {
-		q.surely.drop(max(q.reset.opened, clock.WallEarly-q.rule.period))
-		if q.cap.is && clock.WallEarly >= q.cap.until {
-			q.cap = reportedCap{}
-		}
-	}
-}
-
 func (q *quota) drop(cutoff int64) {
 	q.surely.drop(cutoff)
 	q.perhaps.drop(cutoff)
@@ -317,6 +292,7 @@ func (j *Judge) define(definitions []*logpb.Quota) {
 		if q.rule.kind == windowKind && !q.rule.anchored {
 			q.window = q.takesHolds(j.clock)
 		}
+		q.reset.since = j.clock.WallEarly
 	}
 	moved := false
 	for _, definition := range definitions {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/quotad/quotad/fsm"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -27,6 +28,9 @@ func (j *Judge) consume(asked *logpb.Consume, result *logpb.Result) {
 	if asked.Op < max(l.doneBelow, asked.DoneBelow) || asked.Op == 0 || consumed.Op != asked.Op {
 		j.violate("once", "operation %d of lease %d is below %d, up to which all were done", asked.Op, l.id, max(l.doneBelow, asked.DoneBelow))
 	}
+	if closed := l.closedItem(j.clock); len(asked.Items) == 0 && closed != nil {
+		j.violate("item-closed", "all of lease %d is consumed, and what it held of %s is void", l.id, closed.quota.name)
+	}
 	j.cooled(l, asked.Items)
 	j.doneBelow(l, asked.DoneBelow)
 	if l.tentative {
@@ -37,6 +41,16 @@ func (j *Judge) consume(asked *logpb.Consume, result *logpb.Result) {
 		j.due.add(l.deadline, l.id)
 	}
 	j.charge(l, asked.Items, consumed)
+}
+
+// closedItem is an item of which something was held in a window that has closed; nil: there is none.
+func (l *lease) closedItem(clock fsm.Clock) *item {
+	for _, it := range l.items {
+		if it.held > 0 && !it.quota.deleted && it.quota.rule.kind != slotsKind && it.isClosed(clock) {
+			return it
+		}
+	}
+	return nil
 }
 
 // consumedAgain judges an operation that is asked for again: the same must be answered, and nothing happens.

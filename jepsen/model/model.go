@@ -13,7 +13,8 @@
 //   - burst (2): no interval has more than the burst and what refills in it.
 //   - spend-by (2): what was consumed may not be spent for longer than the definition says.
 //   - cooldown (2): between a provider's word and its end nothing is granted or consumed; the end is the later of old and
-//     new, and within what one holder's word can do.
+//     new, and within what one caller's word can do.
+//   - reset (2): a reset that comes less than a period after the last one frees and closes nothing on one caller's word.
 //   - cap (2): a report only lowers a window, and only where somebody else uses the key.
 //   - fence-order (3): fences and lease ids grow with every grant, for ever.
 //   - dead-fence (3): a lease that has ended, or another's fence, changes nothing; an overrun alone is still taken, once.
@@ -63,7 +64,7 @@ import (
 // promises are the promises of docs/consistency.md by rule.
 var promises = map[string]int{
 	"ceiling": 1, "clamp": 1, "all-or-nothing": 1, "conservation": 1, "unexplained": 1,
-	"window": 2, "burst": 2, "spend-by": 2, "cooldown": 2, "cap": 2, "override": 2,
+	"window": 2, "burst": 2, "spend-by": 2, "cooldown": 2, "cap": 2, "reset": 2, "override": 2,
 	"fence-order": 3, "dead-fence": 3,
 	"once": 5, "session": 5, "task-attempt": 5, "task-budget": 5,
 	"clock": 6, "deadline": 6, "early-expiry": 6, "late-expiry": 6, "grace": 6, "item-closed": 6,
@@ -104,6 +105,7 @@ type Stats struct {
 	WaitsEnded   int `json:"waits_ended"`
 	Cooldowns    int `json:"cooldowns"`
 	Resets       int `json:"resets"`
+	Reopened     int `json:"reopened"` // on an operator's word
 	Caps         int `json:"caps"`
 	Overruns     int `json:"overruns"`
 	ItemsClosed  int `json:"items_closed"`
@@ -196,6 +198,7 @@ type entry struct {
 	idle        int64
 	taskLife    int64
 	waiters     int64
+	keyLife     int64
 	expired     int
 	waitsOver   int
 	lost        int
@@ -242,7 +245,7 @@ func (j *Judge) violate(name, format string, args ...any) {
 func (j *Judge) Entry(parsed *logpb.Entry, applied *fsm.Applied) []Violation {
 	j.entry = entry{
 		index: applied.Index, command: -1, commands: parsed.Commands, results: applied.Results,
-		fenceBefore: j.lastFence, idle: j.limits.idle, taskLife: j.limits.taskLife, waiters: j.limits.waiters,
+		fenceBefore: j.lastFence, idle: j.limits.idle, taskLife: j.limits.taskLife, waiters: j.limits.waiters, keyLife: j.limits.keyLife,
 		taskEnds: map[string]int{}, shelved: map[string]int{}, broken: map[string]int{}, began: map[*workflow]int64{}, dropped: map[string]bool{},
 		defined: map[definedBy]bool{},
 	}
@@ -269,14 +272,28 @@ func (j *Judge) time(parsed *logpb.Entry, clock fsm.Clock) {
 	if now := max(j.clock.Now, parsed.StampNs); clock.Now != now {
 		j.violate("clock", "cluster time is %d, it was %d and the entry's stamp is %d", clock.Now, j.clock.Now, parsed.StampNs)
 	}
-	if clock.WallEarly < j.clock.WallEarly {
-		j.violate("clock", "the earlier view of Unix time goes back from %d to %d", j.clock.WallEarly, clock.WallEarly)
-	}
-	if clock.WallLate < clock.WallEarly {
-		j.violate("clock", "the later view of Unix time, %d, is before the earlier one, %d", clock.WallLate, clock.WallEarly)
-	}
+	j.views(parsed, clock)
 	clock.Now = max(clock.Now, j.clock.Now)
 	j.clock = clock
+}
+
+// views judges the views of Unix time. The earlier one is where the entry's sample is, or waits there until samples come up to it: it goes
+// neither back nor on by itself. The later one is where the sample is, and where there is none goes on as cluster time does.
+func (j *Judge) views(parsed *logpb.Entry, clock fsm.Clock) {
+	early, late := j.clock.WallEarly, j.clock.WallLate
+	switch {
+	case parsed.WallEarlyNs > 0 && parsed.WallLateNs > 0:
+		early = max(early, parsed.WallEarlyNs)
+		late = max(early, parsed.WallLateNs)
+	case late > 0:
+		late = plus(late, max(parsed.StampNs-j.clock.Now, 0))
+	}
+	if clock.WallEarly != early {
+		j.violate("clock", "the earlier view of Unix time goes from %d to %d, the sample is %d", j.clock.WallEarly, clock.WallEarly, parsed.WallEarlyNs)
+	}
+	if clock.WallLate != late {
+		j.violate("clock", "the later view of Unix time goes from %d to %d, the sample is %d", j.clock.WallLate, clock.WallLate, parsed.WallLateNs)
+	}
 }
 
 // complete looks for what commands say and nothing came of.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"testing"
 	"time"
 
@@ -261,7 +262,15 @@ func (d *drive) reserve() *logpb.Command {
 	if d.oneIn(6, "classed") {
 		r.Class = new(int32(d.intn(3, "class")))
 	}
-	return &logpb.Command{Kind: &logpb.Command_Reserve{Reserve: r}}
+	return d.charged(&logpb.Command{Kind: &logpb.Command_Reserve{Reserve: r}})
+}
+
+// charged charges somebody with a command, or nobody.
+func (d *drive) charged(command *logpb.Command) *logpb.Command {
+	command.Caller = pick(d, []string{"", "token:a", "token:b", "address:192.0.2.1"}, "caller")
+	command.PerHolder = command.Caller == "address:192.0.2.1"
+	command.Operator = d.oneIn(6, "operator")
+	return command
 }
 
 func (d *drive) settle(g *logpb.Granted, fence uint64) *logpb.Command {
@@ -298,7 +307,7 @@ func (d *drive) report(g *logpb.Granted, fence uint64) *logpb.Command {
 			s.Remaining = new(d.between(0, 60, "left"))
 		}
 		if d.oneIn(2, "reset") {
-			s.ResetAfterNs = new(d.between(0, 70*sec, "after"))
+			s.ResetAfterNs = new(pick(d, []int64{d.between(0, 70*sec, "after"), 10 * sec, 60 * sec}, "which"))
 		}
 		if d.oneIn(2, "retry") {
 			s.RetryAfterNs = new(d.between(0, 5*sec, "retry after"))
@@ -312,7 +321,7 @@ func (d *drive) admin(lease uint64) *logpb.Command {
 	apply := func(quotas ...*logpb.Quota) *logpb.Command {
 		return &logpb.Command{Kind: &logpb.Command_ApplyQuotas{ApplyQuotas: &logpb.ApplyQuotas{Quotas: quotas, DryRun: d.oneIn(8, "dry")}}}
 	}
-	switch d.intn(9, "admin") {
+	switch d.intn(11, "admin") {
 	case 0:
 		return &logpb.Command{Kind: &logpb.Command_RevokeLease{RevokeLease: &logpb.RevokeLease{Lease: lease}}}
 	case 1:
@@ -338,7 +347,11 @@ func (d *drive) admin(lease uint64) *logpb.Command {
 	case 7:
 		return &logpb.Command{Kind: &logpb.Command_SetLimits{SetLimits: &logpb.SetLimits{
 			SessionIdleNs: new(pick(d, []int64{20 * sec, 3600 * sec}, "idle")), MaxWaiters: new(d.between(3, 100, "waiters")), KeyLifeNs: new(pick(d, []int64{5 * sec, 100 * sec}, "key life")),
+			MaxLeases: new(d.between(20, 1000, "leases")), OperatorsPpm: new(pick(d, []int64{0, 62_500, 500_000}, "operators")),
 		}}}
+	}
+	if d.oneIn(2, "reopen") {
+		return &logpb.Command{Kind: &logpb.Command_ReopenQuota{ReopenQuota: &logpb.ReopenQuota{Quota: pick(d, d.names, "reopened")}}}
 	}
 	return &logpb.Command{Kind: &logpb.Command_DeleteQuota{DeleteQuota: &logpb.DeleteQuota{
 		Quota: pick(d, d.names, "deleted"), Force: d.oneIn(2, "force"),
@@ -391,7 +404,7 @@ func (d *drive) session() *logpb.Command {
 	if len(d.opened) > 0 && d.oneIn(4, "close") {
 		return &logpb.Command{Session: pick(d, d.opened, "closed"), Kind: &logpb.Command_CloseSession{CloseSession: &logpb.CloseSession{}}}
 	}
-	return &logpb.Command{Kind: &logpb.Command_OpenSession{OpenSession: &logpb.OpenSession{Holder: "x"}}}
+	return d.charged(&logpb.Command{Kind: &logpb.Command_OpenSession{OpenSession: &logpb.OpenSession{Holder: "x"}}})
 }
 
 // identified gives a command an identity: a session's number or a key.
@@ -531,8 +544,12 @@ func checkLong(t *testing.T, withPolicy bool) (sum Stats) {
 		if len(violations) > 0 {
 			t.Fatalf("seed %d: %+v\n%s", seed, violations[0], d.told(40))
 		}
-		sum = d.judge.Stats()
-		t.Logf("seed %d: %+v", seed, sum)
+		stats := d.judge.Stats()
+		t.Logf("seed %d: %+v", seed, stats)
+		of, to := reflect.ValueOf(stats), reflect.ValueOf(&sum).Elem()
+		for i := range of.NumField() {
+			to.Field(i).SetInt(to.Field(i).Int() + of.Field(i).Int())
+		}
 	}
 	return sum
 }

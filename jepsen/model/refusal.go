@@ -15,6 +15,12 @@ func (j *Judge) judgeRefusal(ask *logpb.Reserve, refusal *logpb.Refusal) {
 	if lie := j.lie(ask, refusal.Reason, refusal.Quota, refusal.RetryAtNs); lie != "" {
 		j.violate("false-refusal", "%s is refused %v: %s", ask.Holder, ask.Items, lie)
 	}
+	if refusal.Budget != "" {
+		command := j.entry.commands[j.entry.command]
+		if isTrue, judged := j.atBudget(command, refusal.Reason, refusal.Budget); judged && !isTrue {
+			j.violate("false-refusal", "%q has not its part of the %s: %v", command.Caller, refusal.Budget, refusal)
+		}
+	}
 	if q := j.quotas[refusal.Quota]; q != nil {
 		j.available(q, refusal.Available)
 	}
@@ -72,10 +78,13 @@ func (j *Judge) lie(ask *logpb.Reserve, reason logpb.Reason, quota string, retry
 	case logpb.Reason_REASON_BEHIND_WAITERS:
 		isTrue = slices.ContainsFunc(needs, func(n need) bool { return n.quota.waiting > 0 })
 	case logpb.Reason_REASON_QUEUE_FULL:
-		isTrue = int64(len(j.waiting)) >= min(j.entry.waiters, j.limits.waiters) || j.waitersOf(ask.Holder) >= mostWaiters
+		isTrue = int64(len(j.waiting)) >= j.open(min(j.entry.waiters, j.limits.waiters)) || j.waitersOf(ask.Holder) >= mostWaiters
 	case logpb.Reason_REASON_CANNOT_SERVE_IN_TIME:
 		j.stats.Unjudged++
 		isTrue = ask.WaitNs > 0 && retryAt > plus(j.clock.Now, ask.WaitNs)
+	case logpb.Reason_REASON_CALLER_BUDGET, logpb.Reason_REASON_BUDGET_FULL:
+		j.stats.Unjudged++
+		isTrue = true // judged with the command
 	default:
 		j.stats.Withheld++
 		isTrue = j.withheld(ask, reason, q)
@@ -166,7 +175,8 @@ func (j *Judge) isTrue(command *logpb.Command, failure *logpb.Failure) (isTrue, 
 	}
 	switch failure.Reason {
 	case logpb.Reason_REASON_UNKNOWN_QUOTA:
-		asked := command.GetDeleteQuota().GetQuota() == failure.Quota || command.GetSetOverride().GetQuota() == failure.Quota
+		asked := command.GetDeleteQuota().GetQuota() == failure.Quota || command.GetSetOverride().GetQuota() == failure.Quota ||
+			command.GetReopenQuota().GetQuota() == failure.Quota
 		for _, item := range command.GetReserve().GetItems() {
 			asked = asked || item.Quota == failure.Quota
 		}
@@ -184,7 +194,9 @@ func (j *Judge) isTrue(command *logpb.Command, failure *logpb.Failure) (isTrue, 
 	case logpb.Reason_REASON_FOREIGN_CLUSTER:
 		return j.clusterID != "" && j.clusterID != command.GetFound().GetClusterId(), true
 	case logpb.Reason_REASON_SESSIONS_FULL:
-		return int64(len(j.sessions)) >= j.limits.sessions, true
+		return int64(len(j.sessions)) >= j.open(j.limits.sessions), true
+	case logpb.Reason_REASON_CALLER_BUDGET, logpb.Reason_REASON_BUDGET_FULL:
+		return j.atBudget(command, failure.Reason, failure.Budget)
 	case logpb.Reason_REASON_QUOTA_IN_USE:
 		return j.inUse(command.GetDeleteQuota())
 	case logpb.Reason_REASON_STALE_FENCE, logpb.Reason_REASON_NEVER_ISSUED, logpb.Reason_REASON_FOREIGN_LEASE:

@@ -7,14 +7,24 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// What one holder's word can close: a rate for two periods, at least five minutes.
+// What one caller's word can close: a rate for two periods, at least five minutes; a window for an hour.
 const (
 	closingPeriods = 2
 	leastClosing   = 5 * minute
+	longestClosing = 60 * minute
 )
 
+// callerOf is whose word a command of a holder is: that of its token, which may speak for many, or else its own.
+func callerOf(command *logpb.Command, holder string) string {
+	if command.By != "" {
+		return command.By
+	}
+	return holder
+}
+
 // report takes what a provider answered. It is judged by what comes of it.
-func (j *Judge) report(asked *logpb.Report, reported *logpb.Reported) {
+func (j *Judge) report(command *logpb.Command, reported *logpb.Reported) {
+	asked := command.GetReport()
 	l := j.named(asked.Lease, asked.Fence, "Report")
 	if l == nil || reported == nil {
 		return
@@ -28,35 +38,11 @@ func (j *Judge) report(asked *logpb.Report, reported *logpb.Reported) {
 		}
 		q.advance(j.clock)
 		if q.rule.kind == windowKind {
-			j.learn(q, o, signal, reported.Quotas[i])
+			j.learn(callerOf(command, l.holder), q, o, signal, reported.Quotas[i])
 			j.lower(q, o, signal, reported.Quotas[i])
 		}
 		j.answered(l.holder, q, signal.Cause)
-		j.closes(l.holder, q, signal)
-	}
-}
-
-// learn takes a reset. The provider counted from its answer, which it gave at some moment since the operation was consumed.
-// All reports of one window bound its reset.
-func (j *Judge) learn(q *quota, o *operation, signal *logpb.Signal, reported *logpb.ReportedQuota) {
-	after := signal.GetResetAfterNs()
-	resolution := min(signal.ResetResolutionNs, q.rule.period/8)
-	slack := q.rule.skew + resolution
-	if !q.rule.anchored || o == nil || after == 0 || after > q.rule.period+slack {
-		if reported.ResetLearned {
-			j.violate("cap", "a reset of %s in %d ns is believed", q.name, after)
-		}
-		return
-	}
-	begin, end := plus(o.began, after-slack), plus(j.clock.WallLate, after+slack)
-	switch {
-	case reported.ResetLearned:
-		j.stats.Resets++
-		q.reset.known, q.reset.begin, q.reset.end, q.reset.first = true, begin, end, begin
-		q.reset.opened = max(q.reset.opened, begin-q.rule.period)
-		q.surely.drop(q.reset.opened)
-	case q.reset.known && begin <= q.reset.end && end >= q.reset.begin:
-		q.reset.begin, q.reset.end = max(q.reset.begin, begin), min(q.reset.end, end)
+		j.closes(callerOf(command, l.holder), q, signal)
 	}
 }
 
@@ -81,7 +67,7 @@ func (j *Judge) lower(q *quota, o *operation, signal *logpb.Signal, reported *lo
 }
 
 // closes remembers whose word closes a quota, and from when on.
-func (j *Judge) closes(holder string, q *quota, signal *logpb.Signal) {
+func (j *Judge) closes(caller string, q *quota, signal *logpb.Signal) {
 	switch signal.Cause {
 	case logpb.Cause_CAUSE_SATURATED, logpb.Cause_CAUSE_EXHAUSTED, logpb.Cause_CAUSE_PLAN:
 	case logpb.Cause_CAUSE_ACCOUNT:
@@ -90,8 +76,8 @@ func (j *Judge) closes(holder string, q *quota, signal *logpb.Signal) {
 	default:
 		return
 	}
-	if !q.cooling(j.clock.Now) || q.closer != holder {
-		q.closer, q.closerSince = holder, j.clock.Now
+	if !q.cooling(j.clock.Now) || q.closer != caller {
+		q.closer, q.closerSince = caller, j.clock.Now
 	}
 	if q.rule.kind != windowKind && signal.RetryAfterNs != nil {
 		until := min(plus(j.clock.Now, *signal.RetryAfterNs), q.closerSince+closingBound(q, j.clock))
@@ -126,12 +112,13 @@ type closing struct {
 	until int64
 }
 
-// closingBound is for how long one holder's word may close a quota: a window until its reset, so at most for its length, or,
-// where a better sample of Unix time says that it is earlier, for as long as it is until then.
+// closingBound is for how long one caller's word may close a quota: a window until its reset, but for an hour at most, so
+// for as long as the shorter of its length and an hour, or, where a better sample of Unix time says that it is earlier, for
+// as long as it is until then.
 func closingBound(q *quota, clock fsm.Clock) int64 {
 	if q.rule.kind == windowKind {
 		left, _, _ := q.closing(clock)
-		return plus(max(q.rule.period, left), 2*q.rule.skew+2*second)
+		return min(plus(max(q.rule.period, left), 2*q.rule.skew+2*second), longestClosing)
 	}
 	return max(closingPeriods*q.rule.period, leastClosing)
 }
@@ -145,8 +132,8 @@ func (j *Judge) cooldown(event *fsm.Event) {
 	}
 	j.stats.Cooldowns++
 	until := plus(j.clock.Now, event.Duration)
-	if until < q.closedUntil || event.Holder != q.closer || until > plus(q.closerSince, closingBound(q, j.clock)) && until > q.closedUntil {
-		j.violate("cooldown", "%s is closed until %d by %s, it was until %d by %s since %d", q.name, until, event.Holder, q.closedUntil, q.closer, q.closerSince)
+	if until < q.closedUntil || until > plus(q.closerSince, closingBound(q, j.clock)) && until > q.closedUntil {
+		j.violate("cooldown", "%s is closed until %d for %s, it was until %d by %s since %d", q.name, until, event.Holder, q.closedUntil, q.closer, q.closerSince)
 	}
 	q.closedUntil = max(until, q.closedUntil)
 }
@@ -163,6 +150,7 @@ func (j *Judge) windowClosed(name string) {
 			j.violate("item-closed", "the window of %s closes at %d, its reset is not before %d", name, j.clock.WallLate, q.reset.first)
 		}
 		q.window, q.held, q.reset.passed, q.granted = q.window+1, 0, false, [3]int64{}
+		q.reset.closing = q.reset.known
 		return
 	}
 	if !q.rolls(j.clock) {

@@ -10,10 +10,17 @@ import (
 )
 
 // limits are the bounds that commands can change.
-type limits struct{ sessions, idle, longestIdle, keyLife, waiters, taskLife int64 }
+type limits struct {
+	sessions, idle, keyLife, waiters, taskLife, tasks, keys, leases, reports, resultBytes int64
+	// operators and least are millionths of each: what is kept for operators, and what each caller may have.
+	operators, least int64
+}
 
 func defaultLimits() limits {
-	return limits{sessions: 262_144, idle: int64(time.Hour), longestIdle: int64(time.Hour), keyLife: 24 * int64(time.Hour), waiters: 200_000, taskLife: 7 * 24 * int64(time.Hour)}
+	return limits{
+		sessions: 262_144, idle: int64(time.Hour), keyLife: 24 * int64(time.Hour), waiters: 200_000, taskLife: 7 * 24 * int64(time.Hour),
+		tasks: 100_000, keys: 100_000, leases: 500_000, reports: 1_200_000, resultBytes: 256 << 20, operators: 62_500, least: 1_000,
+	}
 }
 
 // session is a client's numbered requests.
@@ -32,8 +39,8 @@ type answer struct {
 	// ticket is the one under which it waits; 0: its answer does not change any more.
 	ticket uint64
 	index  uint64
-	// until is when an idempotency key is forgotten.
-	until int64
+	// made is when an idempotency key's life began.
+	made int64
 }
 
 // digest returns a digest of a message.
@@ -81,6 +88,13 @@ func (j *Judge) setLimits(set *logpb.SetLimits) {
 			s.over = j.idleFor(s, false)
 		}
 	}
+	if set.KeyLifeNs != nil { // a key whose life was over when the entry began does not come back with a longer one
+		for name, key := range j.keys {
+			if plus(key.made, j.entry.keyLife) <= j.clock.Now {
+				delete(j.keys, name)
+			}
+		}
+	}
 	for _, change := range []struct {
 		to    *int64
 		bound *int64
@@ -90,22 +104,23 @@ func (j *Judge) setLimits(set *logpb.SetLimits) {
 		{set.KeyLifeNs, &j.limits.keyLife},
 		{set.MaxWaiters, &j.limits.waiters},
 		{set.TaskLifeNs, &j.limits.taskLife},
+		{set.MaxTasks, &j.limits.tasks},
+		{set.MaxKeys, &j.limits.keys},
+		{set.MaxLeases, &j.limits.leases},
+		{set.MaxReports, &j.limits.reports},
+		{set.MaxResultBytes, &j.limits.resultBytes},
+		{set.OperatorsPpm, &j.limits.operators},
+		{set.CallerMinPpm, &j.limits.least},
 	} {
 		if change.to != nil {
 			*change.bound = *change.to
 		}
 	}
-	j.limits.longestIdle = max(j.limits.longestIdle, j.limits.idle)
 }
 
-// idleFor tells whether a session has not been used for its idle time. Its last use is remembered to a sixteenth of that,
-// or of what it was when the session was used.
+// idleFor tells whether a session has not been used for its idle time.
 func (j *Judge) idleFor(s *session, surely bool) bool {
-	idle := j.entry.idle
-	if !surely {
-		idle -= j.limits.longestIdle / 16
-	}
-	return j.clock.Now-s.used >= idle || s.over && !surely
+	return j.clock.Now-s.used >= j.entry.idle || s.over && !surely
 }
 
 // sessionMayBeOver tells whether a session is closed or may have expired.
@@ -180,7 +195,7 @@ func (j *Judge) numbered(command *logpb.Command, result *logpb.Result) (fresh bo
 	case reason == logpb.Reason_REASON_SEQ_TOO_OLD, reason == logpb.Reason_REASON_SEQ_REUSED:
 		j.violate("false-refusal", "%v is not true of request %d of session %d", reason, command.Seq, command.Session)
 		return false
-	case reason == logpb.Reason_REASON_TOO_MANY_IN_FLIGHT:
+	case reason == logpb.Reason_REASON_TOO_MANY_IN_FLIGHT, notKept(command, result):
 		j.stats.Unjudged++
 		return false
 	}
@@ -191,8 +206,12 @@ func (j *Judge) numbered(command *logpb.Command, result *logpb.Result) (fresh bo
 // keyed judges a request with an idempotency key.
 func (j *Judge) keyed(command *logpb.Command, result *logpb.Result) (fresh bool) {
 	key := command.By + "\x00" + command.IdempotencyKey
-	if known := j.keys[key]; known != nil && known.until > j.clock.Now {
+	if known := j.keys[key]; known != nil && plus(known.made, j.limits.keyLife) > j.clock.Now {
 		j.again(known, command, result)
+		return false
+	}
+	if notKept(command, result) {
+		j.stats.Unjudged++
 		return false
 	}
 	switch reasonOf(result) {
@@ -205,9 +224,43 @@ func (j *Judge) keyed(command *logpb.Command, result *logpb.Result) (fresh bool)
 	default:
 	}
 	known := j.newAnswer(command, result)
-	known.until = plus(j.clock.Now, j.limits.keyLife)
+	known.made = j.clock.Now
 	j.keys[key] = known
 	return true
+}
+
+// notKept tells whether a caller had no room left for the answer itself: then it was not carried out.
+func notKept(command *logpb.Command, result *logpb.Result) bool {
+	budget := result.GetFailure().GetBudget()
+	return reasonOf(result) == logpb.Reason_REASON_CALLER_BUDGET && command.Caller != "" && (budget == "result_bytes" || budget == "keys")
+}
+
+// atBudget judges whether a command's caller may have had its part of something that callers share, or all theirs: whoever has
+// less than the least part of it has not, and all together have no more than it.
+func (j *Judge) atBudget(command *logpb.Command, reason logpb.Reason, budget string) (isTrue, judged bool) {
+	if command.Caller == "" && reason == logpb.Reason_REASON_CALLER_BUDGET {
+		return false, true
+	}
+	var has, all int64
+	switch budget {
+	case "sessions":
+		has, all = int64(len(j.sessions)), j.limits.sessions
+	case "waiters":
+		has, all = int64(len(j.waiting)), min(j.limits.waiters, j.entry.waiters)
+	case "leases":
+		has, all = int64(len(j.leases)+len(j.waiting)), j.limits.leases
+	default:
+		return false, false
+	}
+	if reason == logpb.Reason_REASON_BUDGET_FULL {
+		return has >= j.open(all), true
+	}
+	return has >= max(1, all/1_000_000*j.limits.least+all%1_000_000*j.limits.least/1_000_000), true
+}
+
+// open returns what of something that callers share is not kept for operators, at least.
+func (j *Judge) open(all int64) int64 {
+	return all - all/1_000_000*j.limits.operators - all%1_000_000*j.limits.operators/1_000_000
 }
 
 func (j *Judge) newAnswer(command *logpb.Command, result *logpb.Result) *answer {

@@ -187,7 +187,8 @@ func (j *Judge) renewTask(asked *logpb.RenewTask, renewed *logpb.Renewed) {
 }
 
 // endTask judges how an attempt is said to have ended. Told again it changes nothing.
-func (j *Judge) endTask(asked *logpb.EndTask, ended *logpb.TaskEnded) {
+func (j *Judge) endTask(command *logpb.Command, ended *logpb.TaskEnded) {
+	asked := command.GetEndTask()
 	t := j.working(asked.Task, asked.Fence)
 	switch {
 	case t == nil:
@@ -197,7 +198,7 @@ func (j *Judge) endTask(asked *logpb.EndTask, ended *logpb.TaskEnded) {
 		j.violate("task-attempt", "the attempt of task %q had ended as %v, and ends as %v", t.name, t.outcome, asked.Outcome)
 		return
 	case t.phase == taskUnderWay:
-		j.tellQuotas(t, asked)
+		j.tellQuotas(callerOf(command, t.holder), t, asked)
 		j.finishTask(t, asked.Outcome, j.clock.Now, asked.WaitNs)
 	default:
 		j.stats.Repeated++
@@ -251,7 +252,7 @@ func limitDelay(outcome logpb.TaskOutcome, asked *int64, limited int32) int64 {
 }
 
 // tellQuotas takes what the provider said to an attempt: as a Report of each of its task's quotas.
-func (j *Judge) tellQuotas(t *task, asked *logpb.EndTask) {
+func (j *Judge) tellQuotas(caller string, t *task, asked *logpb.EndTask) {
 	if asked.Report == logpb.Cause_CAUSE_UNSPECIFIED {
 		return
 	}
@@ -260,7 +261,7 @@ func (j *Judge) tellQuotas(t *task, asked *logpb.EndTask) {
 			q.advance(j.clock)
 			signal := &logpb.Signal{Quota: name, Cause: asked.Report, RetryAfterNs: asked.WaitNs}
 			j.answered(t.holder, q, asked.Report)
-			j.closes(t.holder, q, signal)
+			j.closes(caller, q, signal)
 		}
 	}
 }
@@ -295,7 +296,7 @@ func (j *Judge) taskCommand(command *logpb.Command, result *logpb.Result) {
 	case *logpb.Command_RenewTask:
 		j.renewTask(k.RenewTask, result.GetRenewed())
 	case *logpb.Command_EndTask:
-		j.endTask(k.EndTask, result.GetTaskEnded())
+		j.endTask(command, result.GetTaskEnded())
 	case *logpb.Command_RetryTask:
 		j.retryTask(k.RetryTask)
 	case *logpb.Command_ForgetTask:

@@ -91,6 +91,8 @@ func (j *Judge) silent() bool {
 			if command := e.commands[e.next]; command.GetRetryTask() != nil || j.overrides(command.GetSetOverride()) {
 				return false
 			}
+		case *logpb.Result_QuotaReopened:
+			return false
 		case *logpb.Result_QuotasApplied:
 			changed := len(k.QuotasApplied.Created) + len(k.QuotasApplied.Changed) + len(k.QuotasApplied.Deleted)
 			if changed > 0 && !e.commands[e.next].GetApplyQuotas().DryRun {
@@ -162,13 +164,13 @@ func (j *Judge) happen(event *fsm.Event) {
 			return j.tells(command, result, event.Holder) && j.mayClose(command, event)
 		})
 		j.cooldown(event)
+	case fsm.EventReopenedByOperator:
+		j.belongs(event, func(command *logpb.Command, _ *logpb.Result) bool {
+			return command.GetReopenQuota().GetQuota() == event.Quota
+		})
 	case fsm.EventReopened:
-		if q := j.quotas[event.Quota]; q == nil || q.closedUntil > j.clock.Now {
-			j.violate("cooldown", "%s reopens at %d, before its cooldown is over", event.Quota, j.clock.Now)
-		} else {
-			q.reopened, q.ramped, q.closedUntil = q.closedUntil, 0, 0
-		}
-	case fsm.EventResetLearned, fsm.EventCapped:
+		j.happenReopened(event)
+	case fsm.EventCapped:
 		j.belongs(event, func(_ *logpb.Command, result *logpb.Result) bool { return reportsOn(result, event.Quota) })
 	case fsm.EventOverrun:
 		j.stats.Overruns++
@@ -181,7 +183,7 @@ func (j *Judge) happen(event *fsm.Event) {
 		j.belongs(event, func(command *logpb.Command, result *logpb.Result) bool {
 			return result.GetQuotasApplied() != nil && command.GetDeleteQuota().GetQuota() == event.Quota
 		})
-	case fsm.EventWindowClosed: // was read before
+	case fsm.EventWindowClosed, fsm.EventResetLearned: // was read before; a report's result says so, or it was named inside the last boundary
 	case fsm.EventForecast:
 		j.stats.Forecasts++
 		if q := j.quotas[event.Quota]; q == nil || q.definition.GetPolicy().GetPrediction() == nil {
@@ -196,6 +198,26 @@ func (j *Judge) happen(event *fsm.Event) {
 	case fsm.EventTaskBegun, fsm.EventTaskEnded, fsm.EventTaskShelved, fsm.EventTaskPutBack:
 		j.happenTask(event)
 	}
+}
+
+// happenReopened takes the end of a cooldown, by time or by a command, which has an event of its own.
+func (j *Judge) happenReopened(event *fsm.Event) {
+	if j.reopens(event.Quota) {
+		return
+	}
+	if q := j.quotas[event.Quota]; q == nil || q.closedUntil > j.clock.Now {
+		j.violate("cooldown", "%s reopens at %d, before its cooldown is over", event.Quota, j.clock.Now)
+	} else {
+		q.reopened, q.ramped, q.closedUntil = q.closedUntil, 0, 0
+	}
+}
+
+// reopens tells whether the entry has a command that reopens a quota and was not judged yet, while the quota is closed.
+func (j *Judge) reopens(quota string) bool {
+	q := j.quotas[quota]
+	return q != nil && q.closedUntil > j.clock.Now && j.find(j.entry.next, func(command *logpb.Command, result *logpb.Result) bool {
+		return command.GetReopenQuota().GetQuota() == quota && result.GetQuotaReopened() != nil
+	}) >= 0
 }
 
 func reportsOn(result *logpb.Result, quota string) bool {
@@ -310,7 +332,7 @@ func (j *Judge) command(command *logpb.Command, result *logpb.Result) {
 			j.violate("early-wait-end", "ticket %d was withdrawn and waits on", k.Withdraw.Ticket)
 		}
 	case *logpb.Command_Report:
-		j.report(k.Report, result.GetReported())
+		j.report(command, result.GetReported())
 	case *logpb.Command_ApplyQuotas:
 		j.applyQuotas(k.ApplyQuotas)
 	case *logpb.Command_DeleteQuota:
@@ -325,6 +347,8 @@ func (j *Judge) command(command *logpb.Command, result *logpb.Result) {
 		j.clusterID = k.Found.ClusterId
 	case *logpb.Command_SetOverride:
 		j.setOverride(k.SetOverride)
+	case *logpb.Command_ReopenQuota:
+		j.reopen(k.ReopenQuota, result.GetQuotaReopened())
 	case *logpb.Command_DeleteWorkflow:
 		j.deleteWorkflow(k.DeleteWorkflow.Workflow)
 	default:

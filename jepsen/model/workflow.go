@@ -155,7 +155,7 @@ func (j *Judge) denied(holder string, reason logpb.Reason, quota string, retryAt
 	switch reason {
 	case logpb.Reason_REASON_EXHAUSTED, logpb.Reason_REASON_COOLDOWN:
 		j.limited(holder, quota, retryAt)
-	case logpb.Reason_REASON_QUEUE_FULL, logpb.Reason_REASON_CANNOT_SERVE_IN_TIME:
+	case logpb.Reason_REASON_QUEUE_FULL, logpb.Reason_REASON_CANNOT_SERVE_IN_TIME, logpb.Reason_REASON_CALLER_BUDGET, logpb.Reason_REASON_BUDGET_FULL:
 		for _, w := range j.workflows {
 			if s := w.steps[holder]; s != nil {
 				s.perhaps, s.until = max(j.clock.Now, 1), min(s.until, j.clock.Now)

@@ -260,7 +260,7 @@ func rolling() Fault {
 
 // crashPoints are the places in the code at which a node can kill itself.
 var crashPoints = []string{
-	"before-apply", "after-apply", "before-store", "after-store", "in-delete-range", "after-vote", "in-restore", "in-snapshot", "before-answer",
+	"before-apply", "after-apply", "before-store", "after-store", "in-delete-range", "before-witness", "after-vote", "in-restore", "in-snapshot", "before-answer",
 }
 
 // crashAt has a node kill itself at a place in the code.

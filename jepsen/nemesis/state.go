@@ -201,6 +201,55 @@ func rot() Fault {
 	}}
 }
 
+// loseHalf removes a part of a stopped node's data directory; it must refuse to start, and is then replaced.
+func loseHalf() Fault {
+	return Fault{Name: "half-lost-disk", Ends: true, do: func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (hit, error) {
+		node, err := e.follower(ctx, r)
+		if err != nil {
+			return hit{}, err
+		}
+		h := hit{targets: names(node)}
+		node.Kill()
+		parts, err := partsOf(e.Data(node.ID))
+		if err != nil {
+			return h, err
+		}
+		lost := parts[r.IntN(len(parts))]
+		if err := os.RemoveAll(lost); err != nil {
+			return h, err
+		}
+		h.seen = "without " + filepath.Base(lost)
+		if err := node.Start(); err != nil {
+			return h, err
+		}
+		hold(ctx)
+		ctx = context.WithoutCancel(ctx)
+		if node.AwaitReady(ctx, 5*time.Second) == nil {
+			return h, fmt.Errorf("%s serves %s", node.ID, h.seen)
+		}
+		return h, e.makeWell(ctx, node)
+	}}
+}
+
+// partsOf returns the files and folders without which a data directory is no longer whole.
+func partsOf(dir string) (parts []string, err error) {
+	for _, pattern := range []string{"raft.db", "wal", "node", "formation", "formed", "joined", "cluster", "witness", "wal/wal-meta.db"} {
+		found, err := filepath.Glob(filepath.Join(dir, pattern))
+		if err != nil {
+			return nil, err
+		}
+		parts = append(parts, found...)
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "wal", "*.wal"))
+	if err != nil || len(parts) == 0 {
+		return nil, errors.Join(err, errors.New("there is no data directory to damage"))
+	}
+	if len(files) > 0 {
+		parts = append(parts, files[len(files)-1]) // the last one
+	}
+	return parts, nil
+}
+
 // makeWell replaces a node that does not come up.
 func (e *Env) makeWell(ctx context.Context, node *cluster.Node) error {
 	if node.AwaitReady(ctx, 10*time.Second) == nil {
@@ -219,14 +268,14 @@ type flips struct {
 	bits int
 }
 
-// flip flips bits in a file of a data directory, the log or a snapshot.
+// flip flips bits in a file of a data directory.
 func flip(dir string, r *rand.Rand) (flips, error) {
 	var files []string
 	err := filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
-		if info, infoErr := entry.Info(); infoErr == nil && entry.Type().IsRegular() && info.Size() > 4096 {
+		if info, infoErr := entry.Info(); infoErr == nil && entry.Type().IsRegular() && info.Size() > 0 {
 			files = append(files, path)
 		}
 		return nil

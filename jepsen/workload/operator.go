@@ -9,7 +9,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// operator changes limits up and down while leases are out, overrides one for a while, and revokes leases.
+// operator changes limits up and down while leases are out, overrides one for a while, reopens it, and revokes leases.
 func operator(ctx context.Context, w *worker, number int) {
 	c := w.caller(number)
 	var changed []*quotav1.Quota
@@ -48,6 +48,9 @@ func (c *caller) revokeOne(ctx context.Context) {
 
 // override puts another limit in a quota's place for some seconds, none at all now and then, or ends that.
 func (c *caller) override(ctx context.Context) {
+	if c.rand.IntN(4) == 0 {
+		_, _ = call(ctx, c, service.ReopenQuota, &quotav1.ReopenQuotaRequest{RequestId: c.id(ctx), Name: overridden}, 0)
+	}
 	request := &quotav1.OverrideQuotaRequest{RequestId: c.id(ctx), Name: overridden}
 	if c.rand.IntN(5) > 0 {
 		limit := max(c.rand.Int64N(120)-20, 0)

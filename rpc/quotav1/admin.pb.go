@@ -500,6 +500,152 @@ func (x *OverrideQuotaResponse) GetMeta() *Meta {
 	return nil
 }
 
+// ReopenQuotaRequest reopens a quota. It is safe to send again without a request id: what is open stays open.
+type ReopenQuotaRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Makes the answer the same when it is sent again.
+	RequestId *RequestId `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// The quota's name.
+	Name          string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReopenQuotaRequest) Reset() {
+	*x = ReopenQuotaRequest{}
+	mi := &file_quota_v1_admin_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReopenQuotaRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReopenQuotaRequest) ProtoMessage() {}
+
+func (x *ReopenQuotaRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_quota_v1_admin_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReopenQuotaRequest.ProtoReflect.Descriptor instead.
+func (*ReopenQuotaRequest) Descriptor() ([]byte, []int) {
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *ReopenQuotaRequest) GetRequestId() *RequestId {
+	if x != nil {
+		return x.RequestId
+	}
+	return nil
+}
+
+func (x *ReopenQuotaRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// ReopenQuotaResponse says what was ended.
+type ReopenQuotaResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Where and when.
+	Meta *Meta `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
+	// What was left of the cooldown; absent: there was none.
+	CooldownLeft *durationpb.Duration `protobuf:"bytes,2,opt,name=cooldown_left,json=cooldownLeft,proto3" json:"cooldown_left,omitempty"`
+	// Holders whose breaker was open.
+	Breakers int64 `protobuf:"varint,3,opt,name=breakers,proto3" json:"breakers,omitempty"`
+	// The total to which reports had lowered the window; absent: they had not.
+	CappedTo *int64 `protobuf:"varint,4,opt,name=capped_to,json=cappedTo,proto3,oneof" json:"capped_to,omitempty"`
+	// By how much what is available grew.
+	Freed int64 `protobuf:"varint,5,opt,name=freed,proto3" json:"freed,omitempty"`
+	// More breakers are open than one call closes: call again.
+	More          bool `protobuf:"varint,6,opt,name=more,proto3" json:"more,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReopenQuotaResponse) Reset() {
+	*x = ReopenQuotaResponse{}
+	mi := &file_quota_v1_admin_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReopenQuotaResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReopenQuotaResponse) ProtoMessage() {}
+
+func (x *ReopenQuotaResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_quota_v1_admin_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReopenQuotaResponse.ProtoReflect.Descriptor instead.
+func (*ReopenQuotaResponse) Descriptor() ([]byte, []int) {
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *ReopenQuotaResponse) GetMeta() *Meta {
+	if x != nil {
+		return x.Meta
+	}
+	return nil
+}
+
+func (x *ReopenQuotaResponse) GetCooldownLeft() *durationpb.Duration {
+	if x != nil {
+		return x.CooldownLeft
+	}
+	return nil
+}
+
+func (x *ReopenQuotaResponse) GetBreakers() int64 {
+	if x != nil {
+		return x.Breakers
+	}
+	return 0
+}
+
+func (x *ReopenQuotaResponse) GetCappedTo() int64 {
+	if x != nil && x.CappedTo != nil {
+		return *x.CappedTo
+	}
+	return 0
+}
+
+func (x *ReopenQuotaResponse) GetFreed() int64 {
+	if x != nil {
+		return x.Freed
+	}
+	return 0
+}
+
+func (x *ReopenQuotaResponse) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
 // ListHolderRulesRequest asks for the holder rules.
 type ListHolderRulesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -511,7 +657,7 @@ type ListHolderRulesRequest struct {
 
 func (x *ListHolderRulesRequest) Reset() {
 	*x = ListHolderRulesRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[7]
+	mi := &file_quota_v1_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -523,7 +669,7 @@ func (x *ListHolderRulesRequest) String() string {
 func (*ListHolderRulesRequest) ProtoMessage() {}
 
 func (x *ListHolderRulesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[7]
+	mi := &file_quota_v1_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -536,7 +682,7 @@ func (x *ListHolderRulesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListHolderRulesRequest.ProtoReflect.Descriptor instead.
 func (*ListHolderRulesRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{7}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListHolderRulesRequest) GetRead() ReadMode {
@@ -559,7 +705,7 @@ type ListHolderRulesResponse struct {
 
 func (x *ListHolderRulesResponse) Reset() {
 	*x = ListHolderRulesResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[8]
+	mi := &file_quota_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -571,7 +717,7 @@ func (x *ListHolderRulesResponse) String() string {
 func (*ListHolderRulesResponse) ProtoMessage() {}
 
 func (x *ListHolderRulesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[8]
+	mi := &file_quota_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -584,7 +730,7 @@ func (x *ListHolderRulesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListHolderRulesResponse.ProtoReflect.Descriptor instead.
 func (*ListHolderRulesResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{8}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListHolderRulesResponse) GetMeta() *Meta {
@@ -614,7 +760,7 @@ type DeleteWorkflowRequest struct {
 
 func (x *DeleteWorkflowRequest) Reset() {
 	*x = DeleteWorkflowRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[9]
+	mi := &file_quota_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -626,7 +772,7 @@ func (x *DeleteWorkflowRequest) String() string {
 func (*DeleteWorkflowRequest) ProtoMessage() {}
 
 func (x *DeleteWorkflowRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[9]
+	mi := &file_quota_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -639,7 +785,7 @@ func (x *DeleteWorkflowRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteWorkflowRequest.ProtoReflect.Descriptor instead.
 func (*DeleteWorkflowRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *DeleteWorkflowRequest) GetRequestId() *RequestId {
@@ -667,7 +813,7 @@ type DeleteWorkflowResponse struct {
 
 func (x *DeleteWorkflowResponse) Reset() {
 	*x = DeleteWorkflowResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[10]
+	mi := &file_quota_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -679,7 +825,7 @@ func (x *DeleteWorkflowResponse) String() string {
 func (*DeleteWorkflowResponse) ProtoMessage() {}
 
 func (x *DeleteWorkflowResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[10]
+	mi := &file_quota_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -692,7 +838,7 @@ func (x *DeleteWorkflowResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteWorkflowResponse.ProtoReflect.Descriptor instead.
 func (*DeleteWorkflowResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *DeleteWorkflowResponse) GetMeta() *Meta {
@@ -715,7 +861,7 @@ type RevokeLeaseRequest struct {
 
 func (x *RevokeLeaseRequest) Reset() {
 	*x = RevokeLeaseRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[11]
+	mi := &file_quota_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -727,7 +873,7 @@ func (x *RevokeLeaseRequest) String() string {
 func (*RevokeLeaseRequest) ProtoMessage() {}
 
 func (x *RevokeLeaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[11]
+	mi := &file_quota_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -740,7 +886,7 @@ func (x *RevokeLeaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeLeaseRequest.ProtoReflect.Descriptor instead.
 func (*RevokeLeaseRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RevokeLeaseRequest) GetRequestId() *RequestId {
@@ -770,7 +916,7 @@ type RevokeLeaseResponse struct {
 
 func (x *RevokeLeaseResponse) Reset() {
 	*x = RevokeLeaseResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[12]
+	mi := &file_quota_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -782,7 +928,7 @@ func (x *RevokeLeaseResponse) String() string {
 func (*RevokeLeaseResponse) ProtoMessage() {}
 
 func (x *RevokeLeaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[12]
+	mi := &file_quota_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -795,7 +941,7 @@ func (x *RevokeLeaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeLeaseResponse.ProtoReflect.Descriptor instead.
 func (*RevokeLeaseResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *RevokeLeaseResponse) GetMeta() *Meta {
@@ -821,7 +967,7 @@ type GetStatusRequest struct {
 
 func (x *GetStatusRequest) Reset() {
 	*x = GetStatusRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[13]
+	mi := &file_quota_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -833,7 +979,7 @@ func (x *GetStatusRequest) String() string {
 func (*GetStatusRequest) ProtoMessage() {}
 
 func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[13]
+	mi := &file_quota_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -846,7 +992,7 @@ func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetStatusRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 // GetStatusResponse is the asked node's view.
@@ -893,14 +1039,24 @@ type GetStatusResponse struct {
 	// The process was started for testing.
 	Testing bool `protobuf:"varint,20,opt,name=testing,proto3" json:"testing,omitempty"`
 	// The bounds of sessions, keys and the queue.
-	Limits        *Limits `protobuf:"bytes,21,opt,name=limits,proto3" json:"limits,omitempty"`
+	Limits *Limits `protobuf:"bytes,21,opt,name=limits,proto3" json:"limits,omitempty"`
+	// Feature level of the state: the highest version of a log entry applied. It rises when every member applies the next one.
+	Level uint32 `protobuf:"varint,22,opt,name=level,proto3" json:"level,omitempty"`
+	// The oldest version of log entries that this node applies.
+	OldestLevel uint32 `protobuf:"varint,23,opt,name=oldest_level,json=oldestLevel,proto3" json:"oldest_level,omitempty"`
+	// The newest version of log entries that this node applies.
+	NewestLevel uint32 `protobuf:"varint,24,opt,name=newest_level,json=newestLevel,proto3" json:"newest_level,omitempty"`
+	// Version of the API's meaning; 2 today.
+	ApiVersion uint32 `protobuf:"varint,25,opt,name=api_version,json=apiVersion,proto3" json:"api_version,omitempty"`
+	// What callers share in the replicated state, and how it is used.
+	Budgets       []*Budget `protobuf:"bytes,60,rep,name=budgets,proto3" json:"budgets,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetStatusResponse) Reset() {
 	*x = GetStatusResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[14]
+	mi := &file_quota_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -912,7 +1068,7 @@ func (x *GetStatusResponse) String() string {
 func (*GetStatusResponse) ProtoMessage() {}
 
 func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[14]
+	mi := &file_quota_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -925,7 +1081,7 @@ func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetStatusResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *GetStatusResponse) GetMeta() *Meta {
@@ -1075,6 +1231,215 @@ func (x *GetStatusResponse) GetLimits() *Limits {
 	return nil
 }
 
+func (x *GetStatusResponse) GetLevel() uint32 {
+	if x != nil {
+		return x.Level
+	}
+	return 0
+}
+
+func (x *GetStatusResponse) GetOldestLevel() uint32 {
+	if x != nil {
+		return x.OldestLevel
+	}
+	return 0
+}
+
+func (x *GetStatusResponse) GetNewestLevel() uint32 {
+	if x != nil {
+		return x.NewestLevel
+	}
+	return 0
+}
+
+func (x *GetStatusResponse) GetApiVersion() uint32 {
+	if x != nil {
+		return x.ApiVersion
+	}
+	return 0
+}
+
+func (x *GetStatusResponse) GetBudgets() []*Budget {
+	if x != nil {
+		return x.Budgets
+	}
+	return nil
+}
+
+// Budget is something of the replicated state that callers share. A caller may take of it while what it has is below
+// max(minimum, half of what is free of capacity - operators_part - what others have).
+type Budget struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name: sessions, keys, result_bytes, waiters, tasks, leases, reports.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// All of it; Limits has it.
+	Capacity int64 `protobuf:"varint,2,opt,name=capacity,proto3" json:"capacity,omitempty"`
+	// What of it only operators may use.
+	OperatorsPart int64 `protobuf:"varint,3,opt,name=operators_part,json=operatorsPart,proto3" json:"operators_part,omitempty"`
+	// What a caller may have while there is room at all, whatever others have.
+	Minimum int64 `protobuf:"varint,4,opt,name=minimum,proto3" json:"minimum,omitempty"`
+	// What is used.
+	Used int64 `protobuf:"varint,5,opt,name=used,proto3" json:"used,omitempty"`
+	// How many callers have some of it; an address and each holder there count as one each.
+	Callers int64 `protobuf:"varint,6,opt,name=callers,proto3" json:"callers,omitempty"`
+	// How many of these may not take more now.
+	CallersAtBudget int64 `protobuf:"varint,7,opt,name=callers_at_budget,json=callersAtBudget,proto3" json:"callers_at_budget,omitempty"`
+	// The callers that have most of it, the first few.
+	Top           []*BudgetUse `protobuf:"bytes,8,rep,name=top,proto3" json:"top,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Budget) Reset() {
+	*x = Budget{}
+	mi := &file_quota_v1_admin_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Budget) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Budget) ProtoMessage() {}
+
+func (x *Budget) ProtoReflect() protoreflect.Message {
+	mi := &file_quota_v1_admin_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Budget.ProtoReflect.Descriptor instead.
+func (*Budget) Descriptor() ([]byte, []int) {
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *Budget) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Budget) GetCapacity() int64 {
+	if x != nil {
+		return x.Capacity
+	}
+	return 0
+}
+
+func (x *Budget) GetOperatorsPart() int64 {
+	if x != nil {
+		return x.OperatorsPart
+	}
+	return 0
+}
+
+func (x *Budget) GetMinimum() int64 {
+	if x != nil {
+		return x.Minimum
+	}
+	return 0
+}
+
+func (x *Budget) GetUsed() int64 {
+	if x != nil {
+		return x.Used
+	}
+	return 0
+}
+
+func (x *Budget) GetCallers() int64 {
+	if x != nil {
+		return x.Callers
+	}
+	return 0
+}
+
+func (x *Budget) GetCallersAtBudget() int64 {
+	if x != nil {
+		return x.CallersAtBudget
+	}
+	return 0
+}
+
+func (x *Budget) GetTop() []*BudgetUse {
+	if x != nil {
+		return x.Top
+	}
+	return nil
+}
+
+// BudgetUse is what one caller has of a budget.
+type BudgetUse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The caller: token:ID, address:IP, or address:IP and the holder after a blank.
+	Caller string `protobuf:"bytes,1,opt,name=caller,proto3" json:"caller,omitempty"`
+	// What it has.
+	Used int64 `protobuf:"varint,2,opt,name=used,proto3" json:"used,omitempty"`
+	// What it may have now.
+	Most          int64 `protobuf:"varint,3,opt,name=most,proto3" json:"most,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BudgetUse) Reset() {
+	*x = BudgetUse{}
+	mi := &file_quota_v1_admin_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BudgetUse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BudgetUse) ProtoMessage() {}
+
+func (x *BudgetUse) ProtoReflect() protoreflect.Message {
+	mi := &file_quota_v1_admin_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BudgetUse.ProtoReflect.Descriptor instead.
+func (*BudgetUse) Descriptor() ([]byte, []int) {
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *BudgetUse) GetCaller() string {
+	if x != nil {
+		return x.Caller
+	}
+	return ""
+}
+
+func (x *BudgetUse) GetUsed() int64 {
+	if x != nil {
+		return x.Used
+	}
+	return 0
+}
+
+func (x *BudgetUse) GetMost() int64 {
+	if x != nil {
+		return x.Most
+	}
+	return 0
+}
+
 // Limits are bounds that are a part of the replicated state.
 type Limits struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1091,14 +1456,24 @@ type Limits struct {
 	// Most tasks.
 	MaxTasks *int64 `protobuf:"varint,20,opt,name=max_tasks,json=maxTasks,proto3,oneof" json:"max_tasks,omitempty"`
 	// How long a task that is done, or waits for somebody to begin it, is remembered, 1 s to 30 days of cluster time.
-	TaskLife      *durationpb.Duration `protobuf:"bytes,21,opt,name=task_life,json=taskLife,proto3" json:"task_life,omitempty"`
+	TaskLife *durationpb.Duration `protobuf:"bytes,21,opt,name=task_life,json=taskLife,proto3" json:"task_life,omitempty"`
+	// Most idempotency keys. 100,000 at first.
+	MaxKeys *int64 `protobuf:"varint,60,opt,name=max_keys,json=maxKeys,proto3,oneof" json:"max_keys,omitempty"`
+	// Most live leases; a waiting Reserve counts as the lease that it may become. 500,000 at first.
+	MaxLeases *int64 `protobuf:"varint,61,opt,name=max_leases,json=maxLeases,proto3,oneof" json:"max_leases,omitempty"`
+	// Most reports in a minute of cluster time. 1,200,000 at first.
+	MaxReports *int64 `protobuf:"varint,62,opt,name=max_reports,json=maxReports,proto3,oneof" json:"max_reports,omitempty"`
+	// Part of each of these that is kept for operators, 0 to 0.5. 0.0625 at first.
+	OperatorsPart *float64 `protobuf:"fixed64,63,opt,name=operators_part,json=operatorsPart,proto3,oneof" json:"operators_part,omitempty"`
+	// Part of each that a caller may have while there is room at all, whatever others have, 0 to 0.1. 0.001 at first.
+	CallerMin     *float64 `protobuf:"fixed64,64,opt,name=caller_min,json=callerMin,proto3,oneof" json:"caller_min,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_quota_v1_admin_proto_msgTypes[15]
+	mi := &file_quota_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1110,7 +1485,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[15]
+	mi := &file_quota_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1123,7 +1498,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Limits) GetMaxSessions() int64 {
@@ -1175,6 +1550,41 @@ func (x *Limits) GetTaskLife() *durationpb.Duration {
 	return nil
 }
 
+func (x *Limits) GetMaxKeys() int64 {
+	if x != nil && x.MaxKeys != nil {
+		return *x.MaxKeys
+	}
+	return 0
+}
+
+func (x *Limits) GetMaxLeases() int64 {
+	if x != nil && x.MaxLeases != nil {
+		return *x.MaxLeases
+	}
+	return 0
+}
+
+func (x *Limits) GetMaxReports() int64 {
+	if x != nil && x.MaxReports != nil {
+		return *x.MaxReports
+	}
+	return 0
+}
+
+func (x *Limits) GetOperatorsPart() float64 {
+	if x != nil && x.OperatorsPart != nil {
+		return *x.OperatorsPart
+	}
+	return 0
+}
+
+func (x *Limits) GetCallerMin() float64 {
+	if x != nil && x.CallerMin != nil {
+		return *x.CallerMin
+	}
+	return 0
+}
+
 // SetLimitsRequest changes limits.
 type SetLimitsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1188,7 +1598,7 @@ type SetLimitsRequest struct {
 
 func (x *SetLimitsRequest) Reset() {
 	*x = SetLimitsRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[16]
+	mi := &file_quota_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1200,7 +1610,7 @@ func (x *SetLimitsRequest) String() string {
 func (*SetLimitsRequest) ProtoMessage() {}
 
 func (x *SetLimitsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[16]
+	mi := &file_quota_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1213,7 +1623,7 @@ func (x *SetLimitsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLimitsRequest.ProtoReflect.Descriptor instead.
 func (*SetLimitsRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *SetLimitsRequest) GetRequestId() *RequestId {
@@ -1243,7 +1653,7 @@ type SetLimitsResponse struct {
 
 func (x *SetLimitsResponse) Reset() {
 	*x = SetLimitsResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[17]
+	mi := &file_quota_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1255,7 +1665,7 @@ func (x *SetLimitsResponse) String() string {
 func (*SetLimitsResponse) ProtoMessage() {}
 
 func (x *SetLimitsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[17]
+	mi := &file_quota_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1268,7 +1678,7 @@ func (x *SetLimitsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLimitsResponse.ProtoReflect.Descriptor instead.
 func (*SetLimitsResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *SetLimitsResponse) GetMeta() *Meta {
@@ -1301,14 +1711,20 @@ type Member struct {
 	// How long ago the leader last heard from it; absent where the asked node does not know.
 	LastContact *durationpb.Duration `protobuf:"bytes,6,opt,name=last_contact,json=lastContact,proto3" json:"last_contact,omitempty"`
 	// The last index that it is known to have; 0 where the asked node does not know.
-	MatchIndex    uint64 `protobuf:"varint,7,opt,name=match_index,json=matchIndex,proto3" json:"match_index,omitempty"`
+	MatchIndex uint64 `protobuf:"varint,7,opt,name=match_index,json=matchIndex,proto3" json:"match_index,omitempty"`
+	// Version of its binary; empty where the asked node has not heard from it.
+	Version string `protobuf:"bytes,8,opt,name=version,proto3" json:"version,omitempty"`
+	// The oldest version of log entries that it applies; 0 where the asked node has not heard from it.
+	OldestLevel uint32 `protobuf:"varint,9,opt,name=oldest_level,json=oldestLevel,proto3" json:"oldest_level,omitempty"`
+	// The newest version of log entries that it applies; 0 where the asked node has not heard from it.
+	NewestLevel   uint32 `protobuf:"varint,10,opt,name=newest_level,json=newestLevel,proto3" json:"newest_level,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_quota_v1_admin_proto_msgTypes[18]
+	mi := &file_quota_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1320,7 +1736,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[18]
+	mi := &file_quota_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1333,7 +1749,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Member) GetId() string {
@@ -1385,6 +1801,27 @@ func (x *Member) GetMatchIndex() uint64 {
 	return 0
 }
 
+func (x *Member) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *Member) GetOldestLevel() uint32 {
+	if x != nil {
+		return x.OldestLevel
+	}
+	return 0
+}
+
+func (x *Member) GetNewestLevel() uint32 {
+	if x != nil {
+		return x.NewestLevel
+	}
+	return 0
+}
+
 // HealthCheck is one check of a node.
 type HealthCheck struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1400,7 +1837,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_quota_v1_admin_proto_msgTypes[19]
+	mi := &file_quota_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1412,7 +1849,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[19]
+	mi := &file_quota_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1425,7 +1862,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *HealthCheck) GetName() string {
@@ -1464,7 +1901,7 @@ type AddMemberRequest struct {
 
 func (x *AddMemberRequest) Reset() {
 	*x = AddMemberRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[20]
+	mi := &file_quota_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1476,7 +1913,7 @@ func (x *AddMemberRequest) String() string {
 func (*AddMemberRequest) ProtoMessage() {}
 
 func (x *AddMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[20]
+	mi := &file_quota_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1489,7 +1926,7 @@ func (x *AddMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddMemberRequest.ProtoReflect.Descriptor instead.
 func (*AddMemberRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *AddMemberRequest) GetId() string {
@@ -1524,7 +1961,7 @@ type AddMemberResponse struct {
 
 func (x *AddMemberResponse) Reset() {
 	*x = AddMemberResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[21]
+	mi := &file_quota_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1536,7 +1973,7 @@ func (x *AddMemberResponse) String() string {
 func (*AddMemberResponse) ProtoMessage() {}
 
 func (x *AddMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[21]
+	mi := &file_quota_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1549,7 +1986,7 @@ func (x *AddMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddMemberResponse.ProtoReflect.Descriptor instead.
 func (*AddMemberResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *AddMemberResponse) GetMeta() *Meta {
@@ -1570,7 +2007,7 @@ type PromoteMemberRequest struct {
 
 func (x *PromoteMemberRequest) Reset() {
 	*x = PromoteMemberRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[22]
+	mi := &file_quota_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1582,7 +2019,7 @@ func (x *PromoteMemberRequest) String() string {
 func (*PromoteMemberRequest) ProtoMessage() {}
 
 func (x *PromoteMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[22]
+	mi := &file_quota_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1595,7 +2032,7 @@ func (x *PromoteMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromoteMemberRequest.ProtoReflect.Descriptor instead.
 func (*PromoteMemberRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *PromoteMemberRequest) GetId() string {
@@ -1616,7 +2053,7 @@ type PromoteMemberResponse struct {
 
 func (x *PromoteMemberResponse) Reset() {
 	*x = PromoteMemberResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[23]
+	mi := &file_quota_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1628,7 +2065,7 @@ func (x *PromoteMemberResponse) String() string {
 func (*PromoteMemberResponse) ProtoMessage() {}
 
 func (x *PromoteMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[23]
+	mi := &file_quota_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1641,7 +2078,7 @@ func (x *PromoteMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromoteMemberResponse.ProtoReflect.Descriptor instead.
 func (*PromoteMemberResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *PromoteMemberResponse) GetMeta() *Meta {
@@ -1664,7 +2101,7 @@ type RemoveMemberRequest struct {
 
 func (x *RemoveMemberRequest) Reset() {
 	*x = RemoveMemberRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[24]
+	mi := &file_quota_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1676,7 +2113,7 @@ func (x *RemoveMemberRequest) String() string {
 func (*RemoveMemberRequest) ProtoMessage() {}
 
 func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[24]
+	mi := &file_quota_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1689,7 +2126,7 @@ func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberRequest.ProtoReflect.Descriptor instead.
 func (*RemoveMemberRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *RemoveMemberRequest) GetId() string {
@@ -1717,7 +2154,7 @@ type RemoveMemberResponse struct {
 
 func (x *RemoveMemberResponse) Reset() {
 	*x = RemoveMemberResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[25]
+	mi := &file_quota_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1729,7 +2166,7 @@ func (x *RemoveMemberResponse) String() string {
 func (*RemoveMemberResponse) ProtoMessage() {}
 
 func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[25]
+	mi := &file_quota_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1742,7 +2179,7 @@ func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberResponse.ProtoReflect.Descriptor instead.
 func (*RemoveMemberResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *RemoveMemberResponse) GetMeta() *Meta {
@@ -1763,7 +2200,7 @@ type TransferLeadershipRequest struct {
 
 func (x *TransferLeadershipRequest) Reset() {
 	*x = TransferLeadershipRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[26]
+	mi := &file_quota_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1775,7 +2212,7 @@ func (x *TransferLeadershipRequest) String() string {
 func (*TransferLeadershipRequest) ProtoMessage() {}
 
 func (x *TransferLeadershipRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[26]
+	mi := &file_quota_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1788,7 +2225,7 @@ func (x *TransferLeadershipRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeadershipRequest.ProtoReflect.Descriptor instead.
 func (*TransferLeadershipRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *TransferLeadershipRequest) GetId() string {
@@ -1809,7 +2246,7 @@ type TransferLeadershipResponse struct {
 
 func (x *TransferLeadershipResponse) Reset() {
 	*x = TransferLeadershipResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[27]
+	mi := &file_quota_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1821,7 +2258,7 @@ func (x *TransferLeadershipResponse) String() string {
 func (*TransferLeadershipResponse) ProtoMessage() {}
 
 func (x *TransferLeadershipResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[27]
+	mi := &file_quota_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1834,7 +2271,7 @@ func (x *TransferLeadershipResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeadershipResponse.ProtoReflect.Descriptor instead.
 func (*TransferLeadershipResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *TransferLeadershipResponse) GetLeader() string {
@@ -1853,7 +2290,7 @@ type BackupRequest struct {
 
 func (x *BackupRequest) Reset() {
 	*x = BackupRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[28]
+	mi := &file_quota_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1865,7 +2302,7 @@ func (x *BackupRequest) String() string {
 func (*BackupRequest) ProtoMessage() {}
 
 func (x *BackupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[28]
+	mi := &file_quota_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1878,7 +2315,7 @@ func (x *BackupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
 func (*BackupRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 // BackupResponse is a piece of it.
@@ -1894,7 +2331,7 @@ type BackupResponse struct {
 
 func (x *BackupResponse) Reset() {
 	*x = BackupResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[29]
+	mi := &file_quota_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1906,7 +2343,7 @@ func (x *BackupResponse) String() string {
 func (*BackupResponse) ProtoMessage() {}
 
 func (x *BackupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[29]
+	mi := &file_quota_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1919,7 +2356,7 @@ func (x *BackupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupResponse.ProtoReflect.Descriptor instead.
 func (*BackupResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *BackupResponse) GetChunk() []byte {
@@ -1949,7 +2386,7 @@ type RestoreRequest struct {
 
 func (x *RestoreRequest) Reset() {
 	*x = RestoreRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[30]
+	mi := &file_quota_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1961,7 +2398,7 @@ func (x *RestoreRequest) String() string {
 func (*RestoreRequest) ProtoMessage() {}
 
 func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[30]
+	mi := &file_quota_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1974,7 +2411,7 @@ func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreRequest.ProtoReflect.Descriptor instead.
 func (*RestoreRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{30}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *RestoreRequest) GetChunk() []byte {
@@ -2004,7 +2441,7 @@ type RestoreResponse struct {
 
 func (x *RestoreResponse) Reset() {
 	*x = RestoreResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[31]
+	mi := &file_quota_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2016,7 +2453,7 @@ func (x *RestoreResponse) String() string {
 func (*RestoreResponse) ProtoMessage() {}
 
 func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[31]
+	mi := &file_quota_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2029,7 +2466,7 @@ func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreResponse.ProtoReflect.Descriptor instead.
 func (*RestoreResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{31}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *RestoreResponse) GetMeta() *Meta {
@@ -2057,7 +2494,7 @@ type GetStateHashRequest struct {
 
 func (x *GetStateHashRequest) Reset() {
 	*x = GetStateHashRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[32]
+	mi := &file_quota_v1_admin_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2069,7 +2506,7 @@ func (x *GetStateHashRequest) String() string {
 func (*GetStateHashRequest) ProtoMessage() {}
 
 func (x *GetStateHashRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[32]
+	mi := &file_quota_v1_admin_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2082,7 +2519,7 @@ func (x *GetStateHashRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStateHashRequest.ProtoReflect.Descriptor instead.
 func (*GetStateHashRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{32}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *GetStateHashRequest) GetAtLeastIndex() uint64 {
@@ -2107,7 +2544,7 @@ type GetStateHashResponse struct {
 
 func (x *GetStateHashResponse) Reset() {
 	*x = GetStateHashResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[33]
+	mi := &file_quota_v1_admin_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2119,7 +2556,7 @@ func (x *GetStateHashResponse) String() string {
 func (*GetStateHashResponse) ProtoMessage() {}
 
 func (x *GetStateHashResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[33]
+	mi := &file_quota_v1_admin_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2132,7 +2569,7 @@ func (x *GetStateHashResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStateHashResponse.ProtoReflect.Descriptor instead.
 func (*GetStateHashResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{33}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *GetStateHashResponse) GetIndex() uint64 {
@@ -2169,7 +2606,7 @@ type DumpLogRequest struct {
 
 func (x *DumpLogRequest) Reset() {
 	*x = DumpLogRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[34]
+	mi := &file_quota_v1_admin_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2181,7 +2618,7 @@ func (x *DumpLogRequest) String() string {
 func (*DumpLogRequest) ProtoMessage() {}
 
 func (x *DumpLogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[34]
+	mi := &file_quota_v1_admin_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2194,7 +2631,7 @@ func (x *DumpLogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DumpLogRequest.ProtoReflect.Descriptor instead.
 func (*DumpLogRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{34}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *DumpLogRequest) GetFromIndex() uint64 {
@@ -2230,7 +2667,7 @@ type DumpLogResponse struct {
 
 func (x *DumpLogResponse) Reset() {
 	*x = DumpLogResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[35]
+	mi := &file_quota_v1_admin_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2242,7 +2679,7 @@ func (x *DumpLogResponse) String() string {
 func (*DumpLogResponse) ProtoMessage() {}
 
 func (x *DumpLogResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[35]
+	mi := &file_quota_v1_admin_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2255,7 +2692,7 @@ func (x *DumpLogResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DumpLogResponse.ProtoReflect.Descriptor instead.
 func (*DumpLogResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{35}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *DumpLogResponse) GetIndex() uint64 {
@@ -2310,7 +2747,7 @@ type SetFaultRequest struct {
 
 func (x *SetFaultRequest) Reset() {
 	*x = SetFaultRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[36]
+	mi := &file_quota_v1_admin_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2322,7 +2759,7 @@ func (x *SetFaultRequest) String() string {
 func (*SetFaultRequest) ProtoMessage() {}
 
 func (x *SetFaultRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[36]
+	mi := &file_quota_v1_admin_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2335,7 +2772,7 @@ func (x *SetFaultRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetFaultRequest.ProtoReflect.Descriptor instead.
 func (*SetFaultRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{36}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *SetFaultRequest) GetWallOffset() *durationpb.Duration {
@@ -2375,7 +2812,7 @@ type SetFaultResponse struct {
 
 func (x *SetFaultResponse) Reset() {
 	*x = SetFaultResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[37]
+	mi := &file_quota_v1_admin_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2387,7 +2824,7 @@ func (x *SetFaultResponse) String() string {
 func (*SetFaultResponse) ProtoMessage() {}
 
 func (x *SetFaultResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[37]
+	mi := &file_quota_v1_admin_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2400,7 +2837,7 @@ func (x *SetFaultResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetFaultResponse.ProtoReflect.Descriptor instead.
 func (*SetFaultResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{37}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{41}
 }
 
 var File_quota_v1_admin_proto protoreflect.FileDescriptor
@@ -2443,7 +2880,20 @@ const file_quota_v1_admin_proto_rawDesc = "" +
 	"\x04note\x18\x05 \x01(\tR\x04noteB\b\n" +
 	"\x06_limit\";\n" +
 	"\x15OverrideQuotaResponse\x12\"\n" +
-	"\x04meta\x18\x01 \x01(\v2\x0e.quota.v1.MetaR\x04meta\"@\n" +
+	"\x04meta\x18\x01 \x01(\v2\x0e.quota.v1.MetaR\x04meta\"\\\n" +
+	"\x12ReopenQuotaRequest\x122\n" +
+	"\n" +
+	"request_id\x18\x01 \x01(\v2\x13.quota.v1.RequestIdR\trequestId\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"\xef\x01\n" +
+	"\x13ReopenQuotaResponse\x12\"\n" +
+	"\x04meta\x18\x01 \x01(\v2\x0e.quota.v1.MetaR\x04meta\x12>\n" +
+	"\rcooldown_left\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\fcooldownLeft\x12\x1a\n" +
+	"\bbreakers\x18\x03 \x01(\x03R\bbreakers\x12 \n" +
+	"\tcapped_to\x18\x04 \x01(\x03H\x00R\bcappedTo\x88\x01\x01\x12\x14\n" +
+	"\x05freed\x18\x05 \x01(\x03R\x05freed\x12\x12\n" +
+	"\x04more\x18\x06 \x01(\bR\x04moreB\f\n" +
+	"\n" +
+	"_capped_to\"@\n" +
 	"\x16ListHolderRulesRequest\x12&\n" +
 	"\x04read\x18\x01 \x01(\x0e2\x12.quota.v1.ReadModeR\x04read\"m\n" +
 	"\x17ListHolderRulesResponse\x12\"\n" +
@@ -2462,7 +2912,7 @@ const file_quota_v1_admin_proto_rawDesc = "" +
 	"\x13RevokeLeaseResponse\x12\"\n" +
 	"\x04meta\x18\x01 \x01(\v2\x0e.quota.v1.MetaR\x04meta\x12*\n" +
 	"\breturned\x18\x02 \x03(\v2\x0e.quota.v1.ItemR\breturned\"\x12\n" +
-	"\x10GetStatusRequest\"\xc2\x05\n" +
+	"\x10GetStatusRequest\"\xeb\x06\n" +
 	"\x11GetStatusResponse\x12\"\n" +
 	"\x04meta\x18\x01 \x01(\v2\x0e.quota.v1.MetaR\x04meta\x12\x1d\n" +
 	"\n" +
@@ -2487,7 +2937,26 @@ const file_quota_v1_admin_proto_rawDesc = "" +
 	"\x06quotas\x18\x12 \x01(\x03R\x06quotas\x12#\n" +
 	"\rfence_counter\x18\x13 \x01(\x04R\ffenceCounter\x12\x18\n" +
 	"\atesting\x18\x14 \x01(\bR\atesting\x12(\n" +
-	"\x06limits\x18\x15 \x01(\v2\x10.quota.v1.LimitsR\x06limits\"\x97\x03\n" +
+	"\x06limits\x18\x15 \x01(\v2\x10.quota.v1.LimitsR\x06limits\x12\x14\n" +
+	"\x05level\x18\x16 \x01(\rR\x05level\x12!\n" +
+	"\foldest_level\x18\x17 \x01(\rR\voldestLevel\x12!\n" +
+	"\fnewest_level\x18\x18 \x01(\rR\vnewestLevel\x12\x1f\n" +
+	"\vapi_version\x18\x19 \x01(\rR\n" +
+	"apiVersion\x12*\n" +
+	"\abudgets\x18< \x03(\v2\x10.quota.v1.BudgetR\abudgets\"\xfa\x01\n" +
+	"\x06Budget\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
+	"\bcapacity\x18\x02 \x01(\x03R\bcapacity\x12%\n" +
+	"\x0eoperators_part\x18\x03 \x01(\x03R\roperatorsPart\x12\x18\n" +
+	"\aminimum\x18\x04 \x01(\x03R\aminimum\x12\x12\n" +
+	"\x04used\x18\x05 \x01(\x03R\x04used\x12\x18\n" +
+	"\acallers\x18\x06 \x01(\x03R\acallers\x12*\n" +
+	"\x11callers_at_budget\x18\a \x01(\x03R\x0fcallersAtBudget\x12%\n" +
+	"\x03top\x18\b \x03(\v2\x13.quota.v1.BudgetUseR\x03top\"K\n" +
+	"\tBudgetUse\x12\x16\n" +
+	"\x06caller\x18\x01 \x01(\tR\x06caller\x12\x12\n" +
+	"\x04used\x18\x02 \x01(\x03R\x04used\x12\x12\n" +
+	"\x04most\x18\x03 \x01(\x03R\x04most\"\x9f\x05\n" +
 	"\x06Limits\x12&\n" +
 	"\fmax_sessions\x18\x01 \x01(\x03H\x00R\vmaxSessions\x88\x01\x01\x12-\n" +
 	"\x10max_result_bytes\x18\x02 \x01(\x03H\x01R\x0emaxResultBytes\x88\x01\x01\x12<\n" +
@@ -2496,19 +2965,32 @@ const file_quota_v1_admin_proto_rawDesc = "" +
 	"\vmax_waiters\x18\x05 \x01(\x03H\x02R\n" +
 	"maxWaiters\x88\x01\x01\x12 \n" +
 	"\tmax_tasks\x18\x14 \x01(\x03H\x03R\bmaxTasks\x88\x01\x01\x126\n" +
-	"\ttask_life\x18\x15 \x01(\v2\x19.google.protobuf.DurationR\btaskLifeB\x0f\n" +
+	"\ttask_life\x18\x15 \x01(\v2\x19.google.protobuf.DurationR\btaskLife\x12\x1e\n" +
+	"\bmax_keys\x18< \x01(\x03H\x04R\amaxKeys\x88\x01\x01\x12\"\n" +
+	"\n" +
+	"max_leases\x18= \x01(\x03H\x05R\tmaxLeases\x88\x01\x01\x12$\n" +
+	"\vmax_reports\x18> \x01(\x03H\x06R\n" +
+	"maxReports\x88\x01\x01\x12*\n" +
+	"\x0eoperators_part\x18? \x01(\x01H\aR\roperatorsPart\x88\x01\x01\x12\"\n" +
+	"\n" +
+	"caller_min\x18@ \x01(\x01H\bR\tcallerMin\x88\x01\x01B\x0f\n" +
 	"\r_max_sessionsB\x13\n" +
 	"\x11_max_result_bytesB\x0e\n" +
 	"\f_max_waitersB\f\n" +
 	"\n" +
-	"_max_tasks\"p\n" +
+	"_max_tasksB\v\n" +
+	"\t_max_keysB\r\n" +
+	"\v_max_leasesB\x0e\n" +
+	"\f_max_reportsB\x11\n" +
+	"\x0f_operators_partB\r\n" +
+	"\v_caller_min\"p\n" +
 	"\x10SetLimitsRequest\x122\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\v2\x13.quota.v1.RequestIdR\trequestId\x12(\n" +
 	"\x06limits\x18\x02 \x01(\v2\x10.quota.v1.LimitsR\x06limits\"a\n" +
 	"\x11SetLimitsResponse\x12\"\n" +
 	"\x04meta\x18\x01 \x01(\v2\x0e.quota.v1.MetaR\x04meta\x12(\n" +
-	"\x06limits\x18\x02 \x01(\v2\x10.quota.v1.LimitsR\x06limits\"\xe9\x01\n" +
+	"\x06limits\x18\x02 \x01(\v2\x10.quota.v1.LimitsR\x06limits\"\xc9\x02\n" +
 	"\x06Member\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12!\n" +
 	"\fraft_address\x18\x02 \x01(\tR\vraftAddress\x12\x1f\n" +
@@ -2518,7 +3000,11 @@ const file_quota_v1_admin_proto_rawDesc = "" +
 	"\x06leader\x18\x05 \x01(\bR\x06leader\x12<\n" +
 	"\flast_contact\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\vlastContact\x12\x1f\n" +
 	"\vmatch_index\x18\a \x01(\x04R\n" +
-	"matchIndex\"K\n" +
+	"matchIndex\x12\x18\n" +
+	"\aversion\x18\b \x01(\tR\aversion\x12!\n" +
+	"\foldest_level\x18\t \x01(\rR\voldestLevel\x12!\n" +
+	"\fnewest_level\x18\n" +
+	" \x01(\rR\vnewestLevel\"K\n" +
 	"\vHealthCheck\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
 	"\x02ok\x18\x02 \x01(\bR\x02ok\x12\x18\n" +
@@ -2578,12 +3064,12 @@ const file_quota_v1_admin_proto_rawDesc = "" +
 	"crashCountB\x11\n" +
 	"\x0f_clock_rate_ppmB\v\n" +
 	"\t_crash_at\"\x12\n" +
-	"\x10SetFaultResponse2\xc2\n" +
-	"\n" +
+	"\x10SetFaultResponse2\x90\v\n" +
 	"\fAdminService\x12L\n" +
 	"\vApplyQuotas\x12\x1c.quota.v1.ApplyQuotasRequest\x1a\x1d.quota.v1.ApplyQuotasResponse\"\x00\x12L\n" +
 	"\vDeleteQuota\x12\x1c.quota.v1.DeleteQuotaRequest\x1a\x1d.quota.v1.DeleteQuotaResponse\"\x00\x12R\n" +
-	"\rOverrideQuota\x12\x1e.quota.v1.OverrideQuotaRequest\x1a\x1f.quota.v1.OverrideQuotaResponse\"\x00\x12[\n" +
+	"\rOverrideQuota\x12\x1e.quota.v1.OverrideQuotaRequest\x1a\x1f.quota.v1.OverrideQuotaResponse\"\x00\x12L\n" +
+	"\vReopenQuota\x12\x1c.quota.v1.ReopenQuotaRequest\x1a\x1d.quota.v1.ReopenQuotaResponse\"\x00\x12[\n" +
 	"\x0fListHolderRules\x12 .quota.v1.ListHolderRulesRequest\x1a!.quota.v1.ListHolderRulesResponse\"\x03\x90\x02\x01\x12U\n" +
 	"\x0eDeleteWorkflow\x12\x1f.quota.v1.DeleteWorkflowRequest\x1a .quota.v1.DeleteWorkflowResponse\"\x00\x12L\n" +
 	"\vRevokeLease\x12\x1c.quota.v1.RevokeLeaseRequest\x1a\x1d.quota.v1.RevokeLeaseResponse\"\x00\x12I\n" +
@@ -2611,7 +3097,7 @@ func file_quota_v1_admin_proto_rawDescGZIP() []byte {
 	return file_quota_v1_admin_proto_rawDescData
 }
 
-var file_quota_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
+var file_quota_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 42)
 var file_quota_v1_admin_proto_goTypes = []any{
 	(*HolderRule)(nil),                 // 0: quota.v1.HolderRule
 	(*ApplyQuotasRequest)(nil),         // 1: quota.v1.ApplyQuotasRequest
@@ -2620,123 +3106,134 @@ var file_quota_v1_admin_proto_goTypes = []any{
 	(*DeleteQuotaResponse)(nil),        // 4: quota.v1.DeleteQuotaResponse
 	(*OverrideQuotaRequest)(nil),       // 5: quota.v1.OverrideQuotaRequest
 	(*OverrideQuotaResponse)(nil),      // 6: quota.v1.OverrideQuotaResponse
-	(*ListHolderRulesRequest)(nil),     // 7: quota.v1.ListHolderRulesRequest
-	(*ListHolderRulesResponse)(nil),    // 8: quota.v1.ListHolderRulesResponse
-	(*DeleteWorkflowRequest)(nil),      // 9: quota.v1.DeleteWorkflowRequest
-	(*DeleteWorkflowResponse)(nil),     // 10: quota.v1.DeleteWorkflowResponse
-	(*RevokeLeaseRequest)(nil),         // 11: quota.v1.RevokeLeaseRequest
-	(*RevokeLeaseResponse)(nil),        // 12: quota.v1.RevokeLeaseResponse
-	(*GetStatusRequest)(nil),           // 13: quota.v1.GetStatusRequest
-	(*GetStatusResponse)(nil),          // 14: quota.v1.GetStatusResponse
-	(*Limits)(nil),                     // 15: quota.v1.Limits
-	(*SetLimitsRequest)(nil),           // 16: quota.v1.SetLimitsRequest
-	(*SetLimitsResponse)(nil),          // 17: quota.v1.SetLimitsResponse
-	(*Member)(nil),                     // 18: quota.v1.Member
-	(*HealthCheck)(nil),                // 19: quota.v1.HealthCheck
-	(*AddMemberRequest)(nil),           // 20: quota.v1.AddMemberRequest
-	(*AddMemberResponse)(nil),          // 21: quota.v1.AddMemberResponse
-	(*PromoteMemberRequest)(nil),       // 22: quota.v1.PromoteMemberRequest
-	(*PromoteMemberResponse)(nil),      // 23: quota.v1.PromoteMemberResponse
-	(*RemoveMemberRequest)(nil),        // 24: quota.v1.RemoveMemberRequest
-	(*RemoveMemberResponse)(nil),       // 25: quota.v1.RemoveMemberResponse
-	(*TransferLeadershipRequest)(nil),  // 26: quota.v1.TransferLeadershipRequest
-	(*TransferLeadershipResponse)(nil), // 27: quota.v1.TransferLeadershipResponse
-	(*BackupRequest)(nil),              // 28: quota.v1.BackupRequest
-	(*BackupResponse)(nil),             // 29: quota.v1.BackupResponse
-	(*RestoreRequest)(nil),             // 30: quota.v1.RestoreRequest
-	(*RestoreResponse)(nil),            // 31: quota.v1.RestoreResponse
-	(*GetStateHashRequest)(nil),        // 32: quota.v1.GetStateHashRequest
-	(*GetStateHashResponse)(nil),       // 33: quota.v1.GetStateHashResponse
-	(*DumpLogRequest)(nil),             // 34: quota.v1.DumpLogRequest
-	(*DumpLogResponse)(nil),            // 35: quota.v1.DumpLogResponse
-	(*SetFaultRequest)(nil),            // 36: quota.v1.SetFaultRequest
-	(*SetFaultResponse)(nil),           // 37: quota.v1.SetFaultResponse
-	(Class)(0),                         // 38: quota.v1.Class
-	(*RequestId)(nil),                  // 39: quota.v1.RequestId
-	(*Quota)(nil),                      // 40: quota.v1.Quota
-	(*Workflow)(nil),                   // 41: quota.v1.Workflow
-	(*Meta)(nil),                       // 42: quota.v1.Meta
-	(*durationpb.Duration)(nil),        // 43: google.protobuf.Duration
-	(ReadMode)(0),                      // 44: quota.v1.ReadMode
-	(*Item)(nil),                       // 45: quota.v1.Item
+	(*ReopenQuotaRequest)(nil),         // 7: quota.v1.ReopenQuotaRequest
+	(*ReopenQuotaResponse)(nil),        // 8: quota.v1.ReopenQuotaResponse
+	(*ListHolderRulesRequest)(nil),     // 9: quota.v1.ListHolderRulesRequest
+	(*ListHolderRulesResponse)(nil),    // 10: quota.v1.ListHolderRulesResponse
+	(*DeleteWorkflowRequest)(nil),      // 11: quota.v1.DeleteWorkflowRequest
+	(*DeleteWorkflowResponse)(nil),     // 12: quota.v1.DeleteWorkflowResponse
+	(*RevokeLeaseRequest)(nil),         // 13: quota.v1.RevokeLeaseRequest
+	(*RevokeLeaseResponse)(nil),        // 14: quota.v1.RevokeLeaseResponse
+	(*GetStatusRequest)(nil),           // 15: quota.v1.GetStatusRequest
+	(*GetStatusResponse)(nil),          // 16: quota.v1.GetStatusResponse
+	(*Budget)(nil),                     // 17: quota.v1.Budget
+	(*BudgetUse)(nil),                  // 18: quota.v1.BudgetUse
+	(*Limits)(nil),                     // 19: quota.v1.Limits
+	(*SetLimitsRequest)(nil),           // 20: quota.v1.SetLimitsRequest
+	(*SetLimitsResponse)(nil),          // 21: quota.v1.SetLimitsResponse
+	(*Member)(nil),                     // 22: quota.v1.Member
+	(*HealthCheck)(nil),                // 23: quota.v1.HealthCheck
+	(*AddMemberRequest)(nil),           // 24: quota.v1.AddMemberRequest
+	(*AddMemberResponse)(nil),          // 25: quota.v1.AddMemberResponse
+	(*PromoteMemberRequest)(nil),       // 26: quota.v1.PromoteMemberRequest
+	(*PromoteMemberResponse)(nil),      // 27: quota.v1.PromoteMemberResponse
+	(*RemoveMemberRequest)(nil),        // 28: quota.v1.RemoveMemberRequest
+	(*RemoveMemberResponse)(nil),       // 29: quota.v1.RemoveMemberResponse
+	(*TransferLeadershipRequest)(nil),  // 30: quota.v1.TransferLeadershipRequest
+	(*TransferLeadershipResponse)(nil), // 31: quota.v1.TransferLeadershipResponse
+	(*BackupRequest)(nil),              // 32: quota.v1.BackupRequest
+	(*BackupResponse)(nil),             // 33: quota.v1.BackupResponse
+	(*RestoreRequest)(nil),             // 34: quota.v1.RestoreRequest
+	(*RestoreResponse)(nil),            // 35: quota.v1.RestoreResponse
+	(*GetStateHashRequest)(nil),        // 36: quota.v1.GetStateHashRequest
+	(*GetStateHashResponse)(nil),       // 37: quota.v1.GetStateHashResponse
+	(*DumpLogRequest)(nil),             // 38: quota.v1.DumpLogRequest
+	(*DumpLogResponse)(nil),            // 39: quota.v1.DumpLogResponse
+	(*SetFaultRequest)(nil),            // 40: quota.v1.SetFaultRequest
+	(*SetFaultResponse)(nil),           // 41: quota.v1.SetFaultResponse
+	(Class)(0),                         // 42: quota.v1.Class
+	(*RequestId)(nil),                  // 43: quota.v1.RequestId
+	(*Quota)(nil),                      // 44: quota.v1.Quota
+	(*Workflow)(nil),                   // 45: quota.v1.Workflow
+	(*Meta)(nil),                       // 46: quota.v1.Meta
+	(*durationpb.Duration)(nil),        // 47: google.protobuf.Duration
+	(ReadMode)(0),                      // 48: quota.v1.ReadMode
+	(*Item)(nil),                       // 49: quota.v1.Item
 }
 var file_quota_v1_admin_proto_depIdxs = []int32{
-	38, // 0: quota.v1.HolderRule.class:type_name -> quota.v1.Class
-	39, // 1: quota.v1.ApplyQuotasRequest.request_id:type_name -> quota.v1.RequestId
-	40, // 2: quota.v1.ApplyQuotasRequest.quotas:type_name -> quota.v1.Quota
+	42, // 0: quota.v1.HolderRule.class:type_name -> quota.v1.Class
+	43, // 1: quota.v1.ApplyQuotasRequest.request_id:type_name -> quota.v1.RequestId
+	44, // 2: quota.v1.ApplyQuotasRequest.quotas:type_name -> quota.v1.Quota
 	0,  // 3: quota.v1.ApplyQuotasRequest.holders:type_name -> quota.v1.HolderRule
-	41, // 4: quota.v1.ApplyQuotasRequest.workflows:type_name -> quota.v1.Workflow
-	42, // 5: quota.v1.ApplyQuotasResponse.meta:type_name -> quota.v1.Meta
-	39, // 6: quota.v1.DeleteQuotaRequest.request_id:type_name -> quota.v1.RequestId
-	42, // 7: quota.v1.DeleteQuotaResponse.meta:type_name -> quota.v1.Meta
-	39, // 8: quota.v1.OverrideQuotaRequest.request_id:type_name -> quota.v1.RequestId
-	43, // 9: quota.v1.OverrideQuotaRequest.duration:type_name -> google.protobuf.Duration
-	42, // 10: quota.v1.OverrideQuotaResponse.meta:type_name -> quota.v1.Meta
-	44, // 11: quota.v1.ListHolderRulesRequest.read:type_name -> quota.v1.ReadMode
-	42, // 12: quota.v1.ListHolderRulesResponse.meta:type_name -> quota.v1.Meta
-	0,  // 13: quota.v1.ListHolderRulesResponse.holders:type_name -> quota.v1.HolderRule
-	39, // 14: quota.v1.DeleteWorkflowRequest.request_id:type_name -> quota.v1.RequestId
-	42, // 15: quota.v1.DeleteWorkflowResponse.meta:type_name -> quota.v1.Meta
-	39, // 16: quota.v1.RevokeLeaseRequest.request_id:type_name -> quota.v1.RequestId
-	42, // 17: quota.v1.RevokeLeaseResponse.meta:type_name -> quota.v1.Meta
-	45, // 18: quota.v1.RevokeLeaseResponse.returned:type_name -> quota.v1.Item
-	42, // 19: quota.v1.GetStatusResponse.meta:type_name -> quota.v1.Meta
-	18, // 20: quota.v1.GetStatusResponse.members:type_name -> quota.v1.Member
-	19, // 21: quota.v1.GetStatusResponse.checks:type_name -> quota.v1.HealthCheck
-	43, // 22: quota.v1.GetStatusResponse.uptime:type_name -> google.protobuf.Duration
-	15, // 23: quota.v1.GetStatusResponse.limits:type_name -> quota.v1.Limits
-	43, // 24: quota.v1.Limits.session_idle:type_name -> google.protobuf.Duration
-	43, // 25: quota.v1.Limits.key_life:type_name -> google.protobuf.Duration
-	43, // 26: quota.v1.Limits.task_life:type_name -> google.protobuf.Duration
-	39, // 27: quota.v1.SetLimitsRequest.request_id:type_name -> quota.v1.RequestId
-	15, // 28: quota.v1.SetLimitsRequest.limits:type_name -> quota.v1.Limits
-	42, // 29: quota.v1.SetLimitsResponse.meta:type_name -> quota.v1.Meta
-	15, // 30: quota.v1.SetLimitsResponse.limits:type_name -> quota.v1.Limits
-	43, // 31: quota.v1.Member.last_contact:type_name -> google.protobuf.Duration
-	42, // 32: quota.v1.AddMemberResponse.meta:type_name -> quota.v1.Meta
-	42, // 33: quota.v1.PromoteMemberResponse.meta:type_name -> quota.v1.Meta
-	42, // 34: quota.v1.RemoveMemberResponse.meta:type_name -> quota.v1.Meta
-	42, // 35: quota.v1.RestoreResponse.meta:type_name -> quota.v1.Meta
-	43, // 36: quota.v1.SetFaultRequest.wall_offset:type_name -> google.protobuf.Duration
-	1,  // 37: quota.v1.AdminService.ApplyQuotas:input_type -> quota.v1.ApplyQuotasRequest
-	3,  // 38: quota.v1.AdminService.DeleteQuota:input_type -> quota.v1.DeleteQuotaRequest
-	5,  // 39: quota.v1.AdminService.OverrideQuota:input_type -> quota.v1.OverrideQuotaRequest
-	7,  // 40: quota.v1.AdminService.ListHolderRules:input_type -> quota.v1.ListHolderRulesRequest
-	9,  // 41: quota.v1.AdminService.DeleteWorkflow:input_type -> quota.v1.DeleteWorkflowRequest
-	11, // 42: quota.v1.AdminService.RevokeLease:input_type -> quota.v1.RevokeLeaseRequest
-	13, // 43: quota.v1.AdminService.GetStatus:input_type -> quota.v1.GetStatusRequest
-	16, // 44: quota.v1.AdminService.SetLimits:input_type -> quota.v1.SetLimitsRequest
-	20, // 45: quota.v1.AdminService.AddMember:input_type -> quota.v1.AddMemberRequest
-	22, // 46: quota.v1.AdminService.PromoteMember:input_type -> quota.v1.PromoteMemberRequest
-	24, // 47: quota.v1.AdminService.RemoveMember:input_type -> quota.v1.RemoveMemberRequest
-	26, // 48: quota.v1.AdminService.TransferLeadership:input_type -> quota.v1.TransferLeadershipRequest
-	28, // 49: quota.v1.AdminService.Backup:input_type -> quota.v1.BackupRequest
-	30, // 50: quota.v1.AdminService.Restore:input_type -> quota.v1.RestoreRequest
-	32, // 51: quota.v1.AdminService.GetStateHash:input_type -> quota.v1.GetStateHashRequest
-	34, // 52: quota.v1.AdminService.DumpLog:input_type -> quota.v1.DumpLogRequest
-	36, // 53: quota.v1.AdminService.SetFault:input_type -> quota.v1.SetFaultRequest
-	2,  // 54: quota.v1.AdminService.ApplyQuotas:output_type -> quota.v1.ApplyQuotasResponse
-	4,  // 55: quota.v1.AdminService.DeleteQuota:output_type -> quota.v1.DeleteQuotaResponse
-	6,  // 56: quota.v1.AdminService.OverrideQuota:output_type -> quota.v1.OverrideQuotaResponse
-	8,  // 57: quota.v1.AdminService.ListHolderRules:output_type -> quota.v1.ListHolderRulesResponse
-	10, // 58: quota.v1.AdminService.DeleteWorkflow:output_type -> quota.v1.DeleteWorkflowResponse
-	12, // 59: quota.v1.AdminService.RevokeLease:output_type -> quota.v1.RevokeLeaseResponse
-	14, // 60: quota.v1.AdminService.GetStatus:output_type -> quota.v1.GetStatusResponse
-	17, // 61: quota.v1.AdminService.SetLimits:output_type -> quota.v1.SetLimitsResponse
-	21, // 62: quota.v1.AdminService.AddMember:output_type -> quota.v1.AddMemberResponse
-	23, // 63: quota.v1.AdminService.PromoteMember:output_type -> quota.v1.PromoteMemberResponse
-	25, // 64: quota.v1.AdminService.RemoveMember:output_type -> quota.v1.RemoveMemberResponse
-	27, // 65: quota.v1.AdminService.TransferLeadership:output_type -> quota.v1.TransferLeadershipResponse
-	29, // 66: quota.v1.AdminService.Backup:output_type -> quota.v1.BackupResponse
-	31, // 67: quota.v1.AdminService.Restore:output_type -> quota.v1.RestoreResponse
-	33, // 68: quota.v1.AdminService.GetStateHash:output_type -> quota.v1.GetStateHashResponse
-	35, // 69: quota.v1.AdminService.DumpLog:output_type -> quota.v1.DumpLogResponse
-	37, // 70: quota.v1.AdminService.SetFault:output_type -> quota.v1.SetFaultResponse
-	54, // [54:71] is the sub-list for method output_type
-	37, // [37:54] is the sub-list for method input_type
-	37, // [37:37] is the sub-list for extension type_name
-	37, // [37:37] is the sub-list for extension extendee
-	0,  // [0:37] is the sub-list for field type_name
+	45, // 4: quota.v1.ApplyQuotasRequest.workflows:type_name -> quota.v1.Workflow
+	46, // 5: quota.v1.ApplyQuotasResponse.meta:type_name -> quota.v1.Meta
+	43, // 6: quota.v1.DeleteQuotaRequest.request_id:type_name -> quota.v1.RequestId
+	46, // 7: quota.v1.DeleteQuotaResponse.meta:type_name -> quota.v1.Meta
+	43, // 8: quota.v1.OverrideQuotaRequest.request_id:type_name -> quota.v1.RequestId
+	47, // 9: quota.v1.OverrideQuotaRequest.duration:type_name -> google.protobuf.Duration
+	46, // 10: quota.v1.OverrideQuotaResponse.meta:type_name -> quota.v1.Meta
+	43, // 11: quota.v1.ReopenQuotaRequest.request_id:type_name -> quota.v1.RequestId
+	46, // 12: quota.v1.ReopenQuotaResponse.meta:type_name -> quota.v1.Meta
+	47, // 13: quota.v1.ReopenQuotaResponse.cooldown_left:type_name -> google.protobuf.Duration
+	48, // 14: quota.v1.ListHolderRulesRequest.read:type_name -> quota.v1.ReadMode
+	46, // 15: quota.v1.ListHolderRulesResponse.meta:type_name -> quota.v1.Meta
+	0,  // 16: quota.v1.ListHolderRulesResponse.holders:type_name -> quota.v1.HolderRule
+	43, // 17: quota.v1.DeleteWorkflowRequest.request_id:type_name -> quota.v1.RequestId
+	46, // 18: quota.v1.DeleteWorkflowResponse.meta:type_name -> quota.v1.Meta
+	43, // 19: quota.v1.RevokeLeaseRequest.request_id:type_name -> quota.v1.RequestId
+	46, // 20: quota.v1.RevokeLeaseResponse.meta:type_name -> quota.v1.Meta
+	49, // 21: quota.v1.RevokeLeaseResponse.returned:type_name -> quota.v1.Item
+	46, // 22: quota.v1.GetStatusResponse.meta:type_name -> quota.v1.Meta
+	22, // 23: quota.v1.GetStatusResponse.members:type_name -> quota.v1.Member
+	23, // 24: quota.v1.GetStatusResponse.checks:type_name -> quota.v1.HealthCheck
+	47, // 25: quota.v1.GetStatusResponse.uptime:type_name -> google.protobuf.Duration
+	19, // 26: quota.v1.GetStatusResponse.limits:type_name -> quota.v1.Limits
+	17, // 27: quota.v1.GetStatusResponse.budgets:type_name -> quota.v1.Budget
+	18, // 28: quota.v1.Budget.top:type_name -> quota.v1.BudgetUse
+	47, // 29: quota.v1.Limits.session_idle:type_name -> google.protobuf.Duration
+	47, // 30: quota.v1.Limits.key_life:type_name -> google.protobuf.Duration
+	47, // 31: quota.v1.Limits.task_life:type_name -> google.protobuf.Duration
+	43, // 32: quota.v1.SetLimitsRequest.request_id:type_name -> quota.v1.RequestId
+	19, // 33: quota.v1.SetLimitsRequest.limits:type_name -> quota.v1.Limits
+	46, // 34: quota.v1.SetLimitsResponse.meta:type_name -> quota.v1.Meta
+	19, // 35: quota.v1.SetLimitsResponse.limits:type_name -> quota.v1.Limits
+	47, // 36: quota.v1.Member.last_contact:type_name -> google.protobuf.Duration
+	46, // 37: quota.v1.AddMemberResponse.meta:type_name -> quota.v1.Meta
+	46, // 38: quota.v1.PromoteMemberResponse.meta:type_name -> quota.v1.Meta
+	46, // 39: quota.v1.RemoveMemberResponse.meta:type_name -> quota.v1.Meta
+	46, // 40: quota.v1.RestoreResponse.meta:type_name -> quota.v1.Meta
+	47, // 41: quota.v1.SetFaultRequest.wall_offset:type_name -> google.protobuf.Duration
+	1,  // 42: quota.v1.AdminService.ApplyQuotas:input_type -> quota.v1.ApplyQuotasRequest
+	3,  // 43: quota.v1.AdminService.DeleteQuota:input_type -> quota.v1.DeleteQuotaRequest
+	5,  // 44: quota.v1.AdminService.OverrideQuota:input_type -> quota.v1.OverrideQuotaRequest
+	7,  // 45: quota.v1.AdminService.ReopenQuota:input_type -> quota.v1.ReopenQuotaRequest
+	9,  // 46: quota.v1.AdminService.ListHolderRules:input_type -> quota.v1.ListHolderRulesRequest
+	11, // 47: quota.v1.AdminService.DeleteWorkflow:input_type -> quota.v1.DeleteWorkflowRequest
+	13, // 48: quota.v1.AdminService.RevokeLease:input_type -> quota.v1.RevokeLeaseRequest
+	15, // 49: quota.v1.AdminService.GetStatus:input_type -> quota.v1.GetStatusRequest
+	20, // 50: quota.v1.AdminService.SetLimits:input_type -> quota.v1.SetLimitsRequest
+	24, // 51: quota.v1.AdminService.AddMember:input_type -> quota.v1.AddMemberRequest
+	26, // 52: quota.v1.AdminService.PromoteMember:input_type -> quota.v1.PromoteMemberRequest
+	28, // 53: quota.v1.AdminService.RemoveMember:input_type -> quota.v1.RemoveMemberRequest
+	30, // 54: quota.v1.AdminService.TransferLeadership:input_type -> quota.v1.TransferLeadershipRequest
+	32, // 55: quota.v1.AdminService.Backup:input_type -> quota.v1.BackupRequest
+	34, // 56: quota.v1.AdminService.Restore:input_type -> quota.v1.RestoreRequest
+	36, // 57: quota.v1.AdminService.GetStateHash:input_type -> quota.v1.GetStateHashRequest
+	38, // 58: quota.v1.AdminService.DumpLog:input_type -> quota.v1.DumpLogRequest
+	40, // 59: quota.v1.AdminService.SetFault:input_type -> quota.v1.SetFaultRequest
+	2,  // 60: quota.v1.AdminService.ApplyQuotas:output_type -> quota.v1.ApplyQuotasResponse
+	4,  // 61: quota.v1.AdminService.DeleteQuota:output_type -> quota.v1.DeleteQuotaResponse
+	6,  // 62: quota.v1.AdminService.OverrideQuota:output_type -> quota.v1.OverrideQuotaResponse
+	8,  // 63: quota.v1.AdminService.ReopenQuota:output_type -> quota.v1.ReopenQuotaResponse
+	10, // 64: quota.v1.AdminService.ListHolderRules:output_type -> quota.v1.ListHolderRulesResponse
+	12, // 65: quota.v1.AdminService.DeleteWorkflow:output_type -> quota.v1.DeleteWorkflowResponse
+	14, // 66: quota.v1.AdminService.RevokeLease:output_type -> quota.v1.RevokeLeaseResponse
+	16, // 67: quota.v1.AdminService.GetStatus:output_type -> quota.v1.GetStatusResponse
+	21, // 68: quota.v1.AdminService.SetLimits:output_type -> quota.v1.SetLimitsResponse
+	25, // 69: quota.v1.AdminService.AddMember:output_type -> quota.v1.AddMemberResponse
+	27, // 70: quota.v1.AdminService.PromoteMember:output_type -> quota.v1.PromoteMemberResponse
+	29, // 71: quota.v1.AdminService.RemoveMember:output_type -> quota.v1.RemoveMemberResponse
+	31, // 72: quota.v1.AdminService.TransferLeadership:output_type -> quota.v1.TransferLeadershipResponse
+	33, // 73: quota.v1.AdminService.Backup:output_type -> quota.v1.BackupResponse
+	35, // 74: quota.v1.AdminService.Restore:output_type -> quota.v1.RestoreResponse
+	37, // 75: quota.v1.AdminService.GetStateHash:output_type -> quota.v1.GetStateHashResponse
+	39, // 76: quota.v1.AdminService.DumpLog:output_type -> quota.v1.DumpLogResponse
+	41, // 77: quota.v1.AdminService.SetFault:output_type -> quota.v1.SetFaultResponse
+	60, // [60:78] is the sub-list for method output_type
+	42, // [42:60] is the sub-list for method input_type
+	42, // [42:42] is the sub-list for extension type_name
+	42, // [42:42] is the sub-list for extension extendee
+	0,  // [0:42] is the sub-list for field type_name
 }
 
 func init() { file_quota_v1_admin_proto_init() }
@@ -2746,15 +3243,16 @@ func file_quota_v1_admin_proto_init() {
 	}
 	file_quota_v1_quota_proto_init()
 	file_quota_v1_admin_proto_msgTypes[5].OneofWrappers = []any{}
-	file_quota_v1_admin_proto_msgTypes[15].OneofWrappers = []any{}
-	file_quota_v1_admin_proto_msgTypes[36].OneofWrappers = []any{}
+	file_quota_v1_admin_proto_msgTypes[8].OneofWrappers = []any{}
+	file_quota_v1_admin_proto_msgTypes[19].OneofWrappers = []any{}
+	file_quota_v1_admin_proto_msgTypes[40].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quota_v1_admin_proto_rawDesc), len(file_quota_v1_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   38,
+			NumMessages:   42,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -169,6 +169,16 @@ const (
 	// The leader's disk is nearly full: nothing new is granted, giving back still works (unavailable). Not accepted: safe
 	// to send again, later.
 	Reason_REASON_DISK_FULL Reason = 162
+	// The caller has its part of what callers share, and others have room still: the budget is named (resource_exhausted).
+	// Nothing changed: come back when some of it has ended. A refusal where a Reserve meets it, after what can never be
+	// granted and before all other refusals; an error elsewhere.
+	Reason_REASON_CALLER_BUDGET Reason = 172
+	// What callers share is full, but for what is kept for operators: the budget is named (resource_exhausted). Used as
+	// CALLER_BUDGET is.
+	Reason_REASON_BUDGET_FULL Reason = 173
+	// The leader's memory is nearly used up: nothing new is granted and no session is opened, giving back still works
+	// (unavailable). Not accepted: safe to send again, later.
+	Reason_REASON_MEMORY_FULL Reason = 177
 	// A defect of quotad itself (internal).
 	Reason_REASON_INTERNAL Reason = 199
 )
@@ -241,6 +251,9 @@ var (
 		160: "REASON_UNFIT_MEMBER",
 		161: "REASON_CANCELED",
 		162: "REASON_DISK_FULL",
+		172: "REASON_CALLER_BUDGET",
+		173: "REASON_BUDGET_FULL",
+		177: "REASON_MEMORY_FULL",
 		199: "REASON_INTERNAL",
 	}
 	Reason_value = map[string]int32{
@@ -309,6 +322,9 @@ var (
 		"REASON_UNFIT_MEMBER":         160,
 		"REASON_CANCELED":             161,
 		"REASON_DISK_FULL":            162,
+		"REASON_CALLER_BUDGET":        172,
+		"REASON_BUDGET_FULL":          173,
+		"REASON_MEMORY_FULL":          177,
 		"REASON_INTERNAL":             199,
 	}
 )
@@ -701,6 +717,8 @@ const (
 	EventKind_EVENT_KIND_TURN EventKind = 26
 	// A workflow is calm: all its holders go at once again.
 	EventKind_EVENT_KIND_PARALLEL EventKind = 27
+	// An operator reopened a quota; the duration is what was left of its cooldown, the amount what came free.
+	EventKind_EVENT_KIND_REOPENED_BY_OPERATOR EventKind = 40
 )
 
 // Enum value maps for EventKind.
@@ -733,35 +751,37 @@ var (
 		25: "EVENT_KIND_SEQUENTIAL",
 		26: "EVENT_KIND_TURN",
 		27: "EVENT_KIND_PARALLEL",
+		40: "EVENT_KIND_REOPENED_BY_OPERATOR",
 	}
 	EventKind_value = map[string]int32{
-		"EVENT_KIND_UNSPECIFIED":   0,
-		"EVENT_KIND_GRANTED":       1,
-		"EVENT_KIND_REFUSED":       2,
-		"EVENT_KIND_WAITING":       3,
-		"EVENT_KIND_WAIT_ENDED":    4,
-		"EVENT_KIND_RELEASED":      5,
-		"EVENT_KIND_EXPIRED":       6,
-		"EVENT_KIND_REVOKED":       7,
-		"EVENT_KIND_COOLDOWN":      8,
-		"EVENT_KIND_WINDOW_CLOSED": 9,
-		"EVENT_KIND_RESET_LEARNED": 10,
-		"EVENT_KIND_CAPPED":        11,
-		"EVENT_KIND_OVERRUN":       12,
-		"EVENT_KIND_QUOTA_APPLIED": 13,
-		"EVENT_KIND_QUOTA_DELETED": 14,
-		"EVENT_KIND_REOPENED":      15,
-		"EVENT_KIND_BREAKER":       16,
-		"EVENT_KIND_FORECAST":      17,
-		"EVENT_KIND_OVERRIDE":      18,
-		"EVENT_KIND_TASK_BEGUN":    20,
-		"EVENT_KIND_TASK_ENDED":    21,
-		"EVENT_KIND_TASK_SHELVED":  22,
-		"EVENT_KIND_TASK_PUT_BACK": 23,
-		"EVENT_KIND_BACK_PRESSURE": 24,
-		"EVENT_KIND_SEQUENTIAL":    25,
-		"EVENT_KIND_TURN":          26,
-		"EVENT_KIND_PARALLEL":      27,
+		"EVENT_KIND_UNSPECIFIED":          0,
+		"EVENT_KIND_GRANTED":              1,
+		"EVENT_KIND_REFUSED":              2,
+		"EVENT_KIND_WAITING":              3,
+		"EVENT_KIND_WAIT_ENDED":           4,
+		"EVENT_KIND_RELEASED":             5,
+		"EVENT_KIND_EXPIRED":              6,
+		"EVENT_KIND_REVOKED":              7,
+		"EVENT_KIND_COOLDOWN":             8,
+		"EVENT_KIND_WINDOW_CLOSED":        9,
+		"EVENT_KIND_RESET_LEARNED":        10,
+		"EVENT_KIND_CAPPED":               11,
+		"EVENT_KIND_OVERRUN":              12,
+		"EVENT_KIND_QUOTA_APPLIED":        13,
+		"EVENT_KIND_QUOTA_DELETED":        14,
+		"EVENT_KIND_REOPENED":             15,
+		"EVENT_KIND_BREAKER":              16,
+		"EVENT_KIND_FORECAST":             17,
+		"EVENT_KIND_OVERRIDE":             18,
+		"EVENT_KIND_TASK_BEGUN":           20,
+		"EVENT_KIND_TASK_ENDED":           21,
+		"EVENT_KIND_TASK_SHELVED":         22,
+		"EVENT_KIND_TASK_PUT_BACK":        23,
+		"EVENT_KIND_BACK_PRESSURE":        24,
+		"EVENT_KIND_SEQUENTIAL":           25,
+		"EVENT_KIND_TURN":                 26,
+		"EVENT_KIND_PARALLEL":             27,
+		"EVENT_KIND_REOPENED_BY_OPERATOR": 40,
 	}
 )
 
@@ -1369,7 +1389,9 @@ type ErrorInfo struct {
 	// When it is worth trying again, where that is known.
 	RetryAfter *durationpb.Duration `protobuf:"bytes,8,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
 	// True: the command was certainly not accepted, and may be sent elsewhere as it is.
-	NotAccepted   bool `protobuf:"varint,9,opt,name=not_accepted,json=notAccepted,proto3" json:"not_accepted,omitempty"`
+	NotAccepted bool `protobuf:"varint,9,opt,name=not_accepted,json=notAccepted,proto3" json:"not_accepted,omitempty"`
+	// The budget that it is about, for CALLER_BUDGET and BUDGET_FULL: one of those that GetStatus lists.
+	Budget        string `protobuf:"bytes,60,opt,name=budget,proto3" json:"budget,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1465,6 +1487,13 @@ func (x *ErrorInfo) GetNotAccepted() bool {
 		return x.NotAccepted
 	}
 	return false
+}
+
+func (x *ErrorInfo) GetBudget() string {
+	if x != nil {
+		return x.Budget
+	}
+	return ""
 }
 
 // Item names an amount of one quota.
@@ -2335,7 +2364,9 @@ type Refusal struct {
 	// What is predicted of the quotas that were asked for. Absent: nothing.
 	Forecast *Forecast `protobuf:"bytes,12,opt,name=forecast,proto3" json:"forecast,omitempty"`
 	// How the holder's workflow stands. Absent: it is in none, or nothing in it is limited.
-	BackPressure  *BackPressure `protobuf:"bytes,14,opt,name=back_pressure,json=backPressure,proto3" json:"back_pressure,omitempty"`
+	BackPressure *BackPressure `protobuf:"bytes,14,opt,name=back_pressure,json=backPressure,proto3" json:"back_pressure,omitempty"`
+	// The budget that it is about, for CALLER_BUDGET and BUDGET_FULL: one of those that GetStatus lists.
+	Budget        string `protobuf:"bytes,60,opt,name=budget,proto3" json:"budget,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2431,6 +2462,13 @@ func (x *Refusal) GetBackPressure() *BackPressure {
 		return x.BackPressure
 	}
 	return nil
+}
+
+func (x *Refusal) GetBudget() string {
+	if x != nil {
+		return x.Budget
+	}
+	return ""
 }
 
 // BackPressure tells a holder how its workflow stands, so that it slows down before it is stopped.
@@ -3182,7 +3220,9 @@ type RenewResponse struct {
 	// Where and when.
 	Meta *Meta `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
 	// What is left until it.
-	ExpiresIn     *durationpb.Duration `protobuf:"bytes,2,opt,name=expires_in,json=expiresIn,proto3" json:"expires_in,omitempty"`
+	ExpiresIn *durationpb.Duration `protobuf:"bytes,2,opt,name=expires_in,json=expiresIn,proto3" json:"expires_in,omitempty"`
+	// Quotas of which the lease held something in a window that has closed: that is void, and a Consume without items fails.
+	Closed        []string `protobuf:"bytes,80,rep,name=closed,proto3" json:"closed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3227,6 +3267,13 @@ func (x *RenewResponse) GetMeta() *Meta {
 func (x *RenewResponse) GetExpiresIn() *durationpb.Duration {
 	if x != nil {
 		return x.ExpiresIn
+	}
+	return nil
+}
+
+func (x *RenewResponse) GetClosed() []string {
+	if x != nil {
+		return x.Closed
 	}
 	return nil
 }
@@ -7276,7 +7323,7 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\x12<\n" +
 	"\fcluster_time\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\vclusterTime\x126\n" +
 	"\tserved_in\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\bservedIn\x12\x12\n" +
-	"\x04node\x18\x05 \x01(\tR\x04node\"\xb8\x02\n" +
+	"\x04node\x18\x05 \x01(\tR\x04node\"\xd0\x02\n" +
 	"\tErrorInfo\x12(\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x10.quota.v1.ReasonR\x06reason\x12\x12\n" +
 	"\x04hint\x18\x02 \x01(\tR\x04hint\x12\x14\n" +
@@ -7287,7 +7334,8 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x0eleader_address\x18\a \x01(\tR\rleaderAddress\x12:\n" +
 	"\vretry_after\x18\b \x01(\v2\x19.google.protobuf.DurationR\n" +
 	"retryAfter\x12!\n" +
-	"\fnot_accepted\x18\t \x01(\bR\vnotAccepted\"D\n" +
+	"\fnot_accepted\x18\t \x01(\bR\vnotAccepted\x12\x16\n" +
+	"\x06budget\x18< \x01(\tR\x06budget\"D\n" +
 	"\x04Item\x12\x14\n" +
 	"\x05quota\x18\x01 \x01(\tR\x05quota\x12\x1b\n" +
 	"\x06amount\x18\x02 \x01(\x03H\x00R\x06amount\x88\x01\x01B\t\n" +
@@ -7349,7 +7397,7 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x02op\x18\x01 \x01(\x04R\x02op\x12+\n" +
 	"\x05items\x18\x02 \x03(\v2\x15.quota.v1.GrantedItemR\x05items\x124\n" +
 	"\bspend_in\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\aspendIn\x123\n" +
-	"\atransit\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\atransit\"\xe2\x02\n" +
+	"\atransit\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\atransit\"\xfa\x02\n" +
 	"\aRefusal\x12(\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x10.quota.v1.ReasonR\x06reason\x12\x14\n" +
 	"\x05quota\x18\x02 \x01(\tR\x05quota\x12:\n" +
@@ -7360,7 +7408,8 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\tavailable\x18\x06 \x01(\x03R\tavailable\x12\x14\n" +
 	"\x05ahead\x18\a \x01(\x03R\x05ahead\x12.\n" +
 	"\bforecast\x18\f \x01(\v2\x12.quota.v1.ForecastR\bforecast\x12;\n" +
-	"\rback_pressure\x18\x0e \x01(\v2\x16.quota.v1.BackPressureR\fbackPressure\"\xf7\x01\n" +
+	"\rback_pressure\x18\x0e \x01(\v2\x16.quota.v1.BackPressureR\fbackPressure\x12\x16\n" +
+	"\x06budget\x18< \x01(\tR\x06budget\"\xf7\x01\n" +
 	"\fBackPressure\x12\x1a\n" +
 	"\bworkflow\x18\x01 \x01(\tR\bworkflow\x12-\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x17.quota.v1.WorkflowStateR\x05state\x12\x12\n" +
@@ -7419,11 +7468,12 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"request_id\x18\x01 \x01(\v2\x13.quota.v1.RequestIdR\trequestId\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12\x14\n" +
 	"\x05fence\x18\x03 \x01(\x04R\x05fence\x12+\n" +
-	"\x03ttl\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\"m\n" +
+	"\x03ttl\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\"\x85\x01\n" +
 	"\rRenewResponse\x12\"\n" +
 	"\x04meta\x18\x01 \x01(\v2\x0e.quota.v1.MetaR\x04meta\x128\n" +
 	"\n" +
-	"expires_in\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\texpiresIn\"]\n" +
+	"expires_in\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\texpiresIn\x12\x16\n" +
+	"\x06closed\x18P \x03(\tR\x06closed\"]\n" +
 	"\x0fWithdrawRequest\x122\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\v2\x13.quota.v1.RequestIdR\trequestId\x12\x16\n" +
@@ -7748,7 +7798,7 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x05valid\x18\x02 \x01(\bR\x05valid\x128\n" +
 	"\n" +
 	"expires_in\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\texpiresIn\x12#\n" +
-	"\rfence_counter\x18\x04 \x01(\x04R\ffenceCounter*\xf4\f\n" +
+	"\rfence_counter\x18\x04 \x01(\x04R\ffenceCounter*\xc1\r\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11REASON_NEVER_FITS\x10\x01\x12\x16\n" +
@@ -7816,7 +7866,10 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x10REASON_TOO_LARGE\x10\x9f\x01\x12\x18\n" +
 	"\x13REASON_UNFIT_MEMBER\x10\xa0\x01\x12\x14\n" +
 	"\x0fREASON_CANCELED\x10\xa1\x01\x12\x15\n" +
-	"\x10REASON_DISK_FULL\x10\xa2\x01\x12\x14\n" +
+	"\x10REASON_DISK_FULL\x10\xa2\x01\x12\x19\n" +
+	"\x14REASON_CALLER_BUDGET\x10\xac\x01\x12\x17\n" +
+	"\x12REASON_BUDGET_FULL\x10\xad\x01\x12\x17\n" +
+	"\x12REASON_MEMORY_FULL\x10\xb1\x01\x12\x14\n" +
 	"\x0fREASON_INTERNAL\x10\xc7\x01\"\x04\b\v\x10\v*J\n" +
 	"\x04Zone\x12\x14\n" +
 	"\x10ZONE_UNSPECIFIED\x10\x00\x12\x0e\n" +
@@ -7849,7 +7902,7 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\n" +
 	"CAUSE_PLAN\x10\x05\x12\x14\n" +
 	"\x10CAUSE_OVERLOADED\x10\x06\x12\x15\n" +
-	"\x11CAUSE_NOT_A_LIMIT\x10\a*\xce\x05\n" +
+	"\x11CAUSE_NOT_A_LIMIT\x10\a*\xf3\x05\n" +
 	"\tEventKind\x12\x1a\n" +
 	"\x16EVENT_KIND_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12EVENT_KIND_GRANTED\x10\x01\x12\x16\n" +
@@ -7878,7 +7931,8 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x18EVENT_KIND_BACK_PRESSURE\x10\x18\x12\x19\n" +
 	"\x15EVENT_KIND_SEQUENTIAL\x10\x19\x12\x13\n" +
 	"\x0fEVENT_KIND_TURN\x10\x1a\x12\x17\n" +
-	"\x13EVENT_KIND_PARALLEL\x10\x1b*\xd7\x01\n" +
+	"\x13EVENT_KIND_PARALLEL\x10\x1b\x12#\n" +
+	"\x1fEVENT_KIND_REOPENED_BY_OPERATOR\x10(*\xd7\x01\n" +
 	"\vTaskOutcome\x12\x1c\n" +
 	"\x18TASK_OUTCOME_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11TASK_OUTCOME_DONE\x10\x01\x12\x17\n" +

@@ -54,6 +54,8 @@ const (
 	Mute Fault = 3
 	// Full: its disk is nearly full, so that it takes no Reserve.
 	Full Fault = 4
+	// Spent: the caller has its part of sessions and leases.
+	Spent Fault = 5
 )
 
 // New returns a cluster of n nodes, the first of which leads.
@@ -153,6 +155,19 @@ func (c *Cluster) ForgetSessions() {
 	clear(c.state.sessions)
 }
 
+// CloseWindow closes the window of a quota: what leases hold of it is void.
+func (c *Cluster) CloseWindow(quota string) {
+	c.state.mu.Lock()
+	defer c.state.mu.Unlock()
+	for _, l := range c.state.leases {
+		if held := l.held[quota]; held > 0 {
+			l.closed = append(l.closed, quota)
+			c.state.quotas[quota].Available += held
+			delete(l.held, quota)
+		}
+	}
+}
+
 // Revoke ends all leases.
 func (c *Cluster) Revoke() {
 	c.state.mu.Lock()
@@ -225,7 +240,7 @@ func (n *Node) do(request *http.Request) (*http.Response, error) {
 	case Silent:
 		<-ctx.Done()
 		return nil, ctx.Err()
-	case Healthy, Mute, Full:
+	case Healthy, Mute, Full, Spent:
 	}
 	recorder := httptest.NewRecorder()
 	served := make(chan struct{})
@@ -276,6 +291,9 @@ func (n *Node) OpenSession(context.Context, *quotav1.OpenSessionRequest) (*quota
 		return nil, err
 	}
 	defer n.cluster.state.mu.Unlock()
+	if n.fault == Spent {
+		return nil, detailed(connect.CodeResourceExhausted, &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_CALLER_BUDGET, Budget: "sessions"})
+	}
 	id := n.cluster.state.next()
 	n.cluster.state.sessions[id] = true
 	return &quotav1.OpenSessionResponse{Session: id}, nil
@@ -301,6 +319,14 @@ func (n *Node) Batch(_ context.Context, request *quotav1.BatchRequest) (*quotav1
 	for _, command := range request.GetCommands() {
 		if n.fault == Full && command.GetReserve() != nil {
 			response.Results = append(response.Results, failure(quotav1.Reason_REASON_DISK_FULL))
+			continue
+		}
+		if reserve := command.GetReserve(); n.fault == Spent && reserve != nil {
+			response.Results = append(response.Results, &quotav1.CommandResult{Kind: &quotav1.CommandResult_Reserve{Reserve: &quotav1.ReserveResponse{
+				Outcome: &quotav1.ReserveResponse_Refusal{Refusal: &quotav1.Refusal{
+					Reason: quotav1.Reason_REASON_CALLER_BUDGET, Quota: reserve.GetItems()[0].GetQuota(), Budget: "leases", RetryAfter: durationpb.New(time.Second),
+				}},
+			}}})
 			continue
 		}
 		response.Results = append(response.Results, n.cluster.state.run(command))

@@ -1,6 +1,7 @@
 package fakequota
 
 import (
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -57,6 +58,13 @@ func (s *state) runConsume(request *quotav1.ConsumeRequest) *quotav1.CommandResu
 	}
 	if l.ops[request.GetOp()] != nil {
 		return failure(quotav1.Reason_REASON_OPERATION_REUSED)
+	}
+	for _, quota := range l.closed {
+		if len(request.GetItems()) == 0 || slices.ContainsFunc(request.GetItems(), func(i *quotav1.Item) bool { return i.GetQuota() == quota }) {
+			closed := failure(quotav1.Reason_REASON_ITEM_CLOSED)
+			closed.GetError().Info.Quota = quota
+			return closed
+		}
 	}
 	for _, item := range request.GetItems() {
 		if l.held[item.GetQuota()] < item.GetAmount() {
@@ -151,7 +159,7 @@ func (s *state) runRenew(request *quotav1.RenewRequest) *quotav1.CommandResult {
 		ttl = request.GetTtl().AsDuration()
 	}
 	l.deadline = time.Now().Add(ttl)
-	return &quotav1.CommandResult{Kind: &quotav1.CommandResult_Renew{Renew: &quotav1.RenewResponse{ExpiresIn: durationpb.New(ttl)}}}
+	return &quotav1.CommandResult{Kind: &quotav1.CommandResult_Renew{Renew: &quotav1.RenewResponse{ExpiresIn: durationpb.New(ttl), Closed: l.closed}}}
 }
 
 func (s *state) runWithdraw(request *quotav1.WithdrawRequest) *quotav1.CommandResult {

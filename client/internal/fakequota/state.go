@@ -33,9 +33,11 @@ type Quota struct {
 type lease struct {
 	id, fence uint64
 	held      map[string]int64
-	ops       map[uint64]*operation
-	ttl       time.Duration
-	deadline  time.Time
+	// closed are quotas of which it held something in a window that has closed.
+	closed   []string
+	ops      map[uint64]*operation
+	ttl      time.Duration
+	deadline time.Time
 }
 
 type operation struct {
@@ -63,9 +65,11 @@ type state struct {
 	quotas   map[string]*Quota
 	leases   map[uint64]*lease
 	sessions map[uint64]bool
-	answers  map[key]*quotav1.CommandResult
-	waiters  []*waiter
-	counter  uint64
+	// acked are the marks of the sessions below which they have acknowledged their requests.
+	acked   map[uint64]uint64
+	answers map[key]*quotav1.CommandResult
+	waiters []*waiter
+	counter uint64
 	// executed counts commands that were carried out, by kind; repeats are not among them.
 	executed map[string]int
 	reports  []*quotav1.ReportRequest
@@ -78,7 +82,7 @@ type state struct {
 
 func newState() *state {
 	return &state{
-		quotas: map[string]*Quota{}, leases: map[uint64]*lease{}, sessions: map[uint64]bool{}, answers: map[key]*quotav1.CommandResult{},
+		quotas: map[string]*Quota{}, leases: map[uint64]*lease{}, sessions: map[uint64]bool{}, acked: map[uint64]uint64{}, answers: map[key]*quotav1.CommandResult{},
 		executed: map[string]int{}, tasks: map[string]*task{}, begun: map[key]*quotav1.BeginTaskResponse{},
 	}
 }
@@ -96,13 +100,35 @@ func (s *state) once(id *quotav1.RequestId, run func(key) *quotav1.CommandResult
 	if !s.sessions[id.GetSession()] {
 		return failure(quotav1.Reason_REASON_UNKNOWN_SESSION)
 	}
+	s.acknowledge(id.GetSession(), id.GetAckedBelow())
 	k := key{id.GetSession(), id.GetSeq()}
 	if answer, ok := s.answers[k]; ok {
 		return s.refreshed(answer)
 	}
+	if k.seq < s.acked[k.session] {
+		return failure(quotav1.Reason_REASON_SEQ_TOO_OLD)
+	}
 	answer := run(k)
 	s.answers[k] = answer
 	return s.refreshed(answer)
+}
+
+// acknowledge forgets the answers below a session's mark, as the real store does: a repeated request for one learns nothing.
+func (s *state) acknowledge(session, below uint64) {
+	if below <= s.acked[session] {
+		return
+	}
+	s.acked[session] = below
+	for k := range s.answers {
+		if k.session == session && k.seq < below {
+			delete(s.answers, k)
+		}
+	}
+	for k := range s.begun {
+		if k.session == session && k.seq < below {
+			delete(s.begun, k)
+		}
+	}
 }
 
 // refreshed returns an answer with what is left now.

@@ -50,7 +50,11 @@ func (n *Node) BeginTask(_ context.Context, request *quotav1.BeginTaskRequest) (
 	if !s.sessions[k.session] {
 		return nil, detailed(connect.CodeFailedPrecondition, &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_UNKNOWN_SESSION})
 	}
+	s.acknowledge(k.session, request.GetRequestId().GetAckedBelow())
 	if s.begun[k] == nil {
+		if k.seq < s.acked[k.session] {
+			return nil, detailed(connect.CodeFailedPrecondition, &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_SEQ_TOO_OLD})
+		}
 		s.begun[k] = s.beginTask(request)
 	}
 	return s.begun[k], nil

@@ -44,6 +44,9 @@ const (
 	// AdminServiceOverrideQuotaProcedure is the fully-qualified name of the AdminService's
 	// OverrideQuota RPC.
 	AdminServiceOverrideQuotaProcedure = "/quota.v1.AdminService/OverrideQuota"
+	// AdminServiceReopenQuotaProcedure is the fully-qualified name of the AdminService's ReopenQuota
+	// RPC.
+	AdminServiceReopenQuotaProcedure = "/quota.v1.AdminService/ReopenQuota"
 	// AdminServiceListHolderRulesProcedure is the fully-qualified name of the AdminService's
 	// ListHolderRules RPC.
 	AdminServiceListHolderRulesProcedure = "/quota.v1.AdminService/ListHolderRules"
@@ -89,6 +92,9 @@ type AdminServiceClient interface {
 	DeleteQuota(context.Context, *quotav1.DeleteQuotaRequest) (*quotav1.DeleteQuotaResponse, error)
 	// OverrideQuota puts another limit in place of a quota's own for a while, or ends that.
 	OverrideQuota(context.Context, *quotav1.OverrideQuotaRequest) (*quotav1.OverrideQuotaResponse, error)
+	// ReopenQuota ends what reports closed of a quota: its cooldown, the breakers of its holders, a cap of its window. Of a
+	// window that ends at the provider's reset it confirms the reset that was reported.
+	ReopenQuota(context.Context, *quotav1.ReopenQuotaRequest) (*quotav1.ReopenQuotaResponse, error)
 	// ListHolderRules lists the rules that map holders to classes and weights, in their order.
 	ListHolderRules(context.Context, *quotav1.ListHolderRulesRequest) (*quotav1.ListHolderRulesResponse, error)
 	// DeleteWorkflow deletes a workflow: its holders go as they like from then on.
@@ -147,6 +153,12 @@ func NewAdminServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 			httpClient,
 			baseURL+AdminServiceOverrideQuotaProcedure,
 			connect.WithSchema(adminServiceMethods.ByName("OverrideQuota")),
+			connect.WithClientOptions(opts...),
+		),
+		reopenQuota: connect.NewClient[quotav1.ReopenQuotaRequest, quotav1.ReopenQuotaResponse](
+			httpClient,
+			baseURL+AdminServiceReopenQuotaProcedure,
+			connect.WithSchema(adminServiceMethods.ByName("ReopenQuota")),
 			connect.WithClientOptions(opts...),
 		),
 		listHolderRules: connect.NewClient[quotav1.ListHolderRulesRequest, quotav1.ListHolderRulesResponse](
@@ -243,6 +255,7 @@ type adminServiceClient struct {
 	applyQuotas        *connect.Client[quotav1.ApplyQuotasRequest, quotav1.ApplyQuotasResponse]
 	deleteQuota        *connect.Client[quotav1.DeleteQuotaRequest, quotav1.DeleteQuotaResponse]
 	overrideQuota      *connect.Client[quotav1.OverrideQuotaRequest, quotav1.OverrideQuotaResponse]
+	reopenQuota        *connect.Client[quotav1.ReopenQuotaRequest, quotav1.ReopenQuotaResponse]
 	listHolderRules    *connect.Client[quotav1.ListHolderRulesRequest, quotav1.ListHolderRulesResponse]
 	deleteWorkflow     *connect.Client[quotav1.DeleteWorkflowRequest, quotav1.DeleteWorkflowResponse]
 	revokeLease        *connect.Client[quotav1.RevokeLeaseRequest, quotav1.RevokeLeaseResponse]
@@ -280,6 +293,15 @@ func (c *adminServiceClient) DeleteQuota(ctx context.Context, req *quotav1.Delet
 // OverrideQuota calls quota.v1.AdminService.OverrideQuota.
 func (c *adminServiceClient) OverrideQuota(ctx context.Context, req *quotav1.OverrideQuotaRequest) (*quotav1.OverrideQuotaResponse, error) {
 	response, err := c.overrideQuota.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// ReopenQuota calls quota.v1.AdminService.ReopenQuota.
+func (c *adminServiceClient) ReopenQuota(ctx context.Context, req *quotav1.ReopenQuotaRequest) (*quotav1.ReopenQuotaResponse, error) {
+	response, err := c.reopenQuota.CallUnary(ctx, connect.NewRequest(req))
 	if response != nil {
 		return response.Msg, err
 	}
@@ -408,6 +430,9 @@ type AdminServiceHandler interface {
 	DeleteQuota(context.Context, *quotav1.DeleteQuotaRequest) (*quotav1.DeleteQuotaResponse, error)
 	// OverrideQuota puts another limit in place of a quota's own for a while, or ends that.
 	OverrideQuota(context.Context, *quotav1.OverrideQuotaRequest) (*quotav1.OverrideQuotaResponse, error)
+	// ReopenQuota ends what reports closed of a quota: its cooldown, the breakers of its holders, a cap of its window. Of a
+	// window that ends at the provider's reset it confirms the reset that was reported.
+	ReopenQuota(context.Context, *quotav1.ReopenQuotaRequest) (*quotav1.ReopenQuotaResponse, error)
 	// ListHolderRules lists the rules that map holders to classes and weights, in their order.
 	ListHolderRules(context.Context, *quotav1.ListHolderRulesRequest) (*quotav1.ListHolderRulesResponse, error)
 	// DeleteWorkflow deletes a workflow: its holders go as they like from then on.
@@ -462,6 +487,12 @@ func NewAdminServiceHandler(svc AdminServiceHandler, opts ...connect.HandlerOpti
 		AdminServiceOverrideQuotaProcedure,
 		svc.OverrideQuota,
 		connect.WithSchema(adminServiceMethods.ByName("OverrideQuota")),
+		connect.WithHandlerOptions(opts...),
+	)
+	adminServiceReopenQuotaHandler := connect.NewUnaryHandlerSimple(
+		AdminServiceReopenQuotaProcedure,
+		svc.ReopenQuota,
+		connect.WithSchema(adminServiceMethods.ByName("ReopenQuota")),
 		connect.WithHandlerOptions(opts...),
 	)
 	adminServiceListHolderRulesHandler := connect.NewUnaryHandlerSimple(
@@ -558,6 +589,8 @@ func NewAdminServiceHandler(svc AdminServiceHandler, opts ...connect.HandlerOpti
 			adminServiceDeleteQuotaHandler.ServeHTTP(w, r)
 		case AdminServiceOverrideQuotaProcedure:
 			adminServiceOverrideQuotaHandler.ServeHTTP(w, r)
+		case AdminServiceReopenQuotaProcedure:
+			adminServiceReopenQuotaHandler.ServeHTTP(w, r)
 		case AdminServiceListHolderRulesProcedure:
 			adminServiceListHolderRulesHandler.ServeHTTP(w, r)
 		case AdminServiceDeleteWorkflowProcedure:
@@ -605,6 +638,10 @@ func (UnimplementedAdminServiceHandler) DeleteQuota(context.Context, *quotav1.De
 
 func (UnimplementedAdminServiceHandler) OverrideQuota(context.Context, *quotav1.OverrideQuotaRequest) (*quotav1.OverrideQuotaResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("quota.v1.AdminService.OverrideQuota is not implemented"))
+}
+
+func (UnimplementedAdminServiceHandler) ReopenQuota(context.Context, *quotav1.ReopenQuotaRequest) (*quotav1.ReopenQuotaResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("quota.v1.AdminService.ReopenQuota is not implemented"))
 }
 
 func (UnimplementedAdminServiceHandler) ListHolderRules(context.Context, *quotav1.ListHolderRulesRequest) (*quotav1.ListHolderRulesResponse, error) {

@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/quotad/quotad/cmd/quotad/internal/output"
-	"github.com/quotad/quotad/raftnode"
+	"github.com/quotad/quotad/fsm"
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
@@ -167,7 +167,7 @@ func verifyWritten(file *os.File) error {
 	if _, err := file.Seek(0, io.SeekStart); err != nil {
 		return err
 	}
-	return raftnode.VerifySnapshot(bufio.NewReaderSize(file, 1<<20))
+	return fsm.VerifySnapshot(bufio.NewReaderSize(file, 1<<20))
 }
 
 func syncDir(path string) error {

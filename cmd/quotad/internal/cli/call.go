@@ -19,10 +19,14 @@ type repeat int
 const (
 	// reads changes nothing.
 	reads repeat = 1
-	// withID carries a request id: an attempt that may have been applied is answered, not applied again.
+	// withID carries a session's number: an attempt that may have been applied is answered, not applied again.
 	withID repeat = 2
 	// ifNotAccepted: only after an attempt that certainly changed nothing.
 	ifNotAccepted repeat = 3
+	// byNature: applied twice, it comes to the same.
+	byNature repeat = 4
+	// removes: as byNature; what is not there any more after an attempt that may have been applied was removed by it.
+	removes repeat = 5
 )
 
 // pauseBetweenRounds is how long to wait for an election before all nodes are asked again. An attempt that has less than
@@ -50,6 +54,9 @@ func call[Answer any](ctx context.Context, c *cluster, again repeat, patience ti
 			answer, err := attempt(ctx, n, left/time.Duration(len(c.nodes)-i)+patience, ask)
 			if err == nil {
 				return answer, nil
+			}
+			if again == removes && tries.open != nil && isGone(err) {
+				return new(Answer), nil
 			}
 			if !mayRepeat(err, again) {
 				return nil, settled(err, again)
@@ -171,6 +178,21 @@ func mayRepeat(err error, again repeat) bool {
 		return again != ifNotAccepted && info.Reason == quotav1.Reason_REASON_UNKNOWN_OUTCOME
 	}
 	return again != ifNotAccepted && lost(rpc)
+}
+
+// isGone says that what was to be removed is not there.
+func isGone(err error) bool {
+	var rpc *connect.Error
+	if !errors.As(err, &rpc) || infoOf(rpc) == nil {
+		return false
+	}
+	switch infoOf(rpc).Reason {
+	case quotav1.Reason_REASON_UNKNOWN_QUOTA, quotav1.Reason_REASON_UNKNOWN_LEASE, quotav1.Reason_REASON_UNKNOWN_TASK,
+		quotav1.Reason_REASON_UNKNOWN_WORKFLOW:
+		return true
+	default:
+		return false
+	}
 }
 
 // lost says that no answer came back.

@@ -86,6 +86,7 @@ func TestCallGoesOnOnlyWhereItIsSafe(t *testing.T) {
 	notAccepted := typed(connect.CodeUnavailable, &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_NO_LEADER, NotAccepted: true})
 	unknown := typed(connect.CodeUnavailable, &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_UNKNOWN_OUTCOME})
 	lostAnswer := connect.NewError(connect.CodeUnavailable, errors.New("cut off"))
+	gone := typed(connect.CodeNotFound, &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_UNKNOWN_QUOTA})
 	wrong := typed(connect.CodeInvalidArgument, &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_INVALID, NotAccepted: true})
 	for name, c := range map[string]struct {
 		again  repeat
@@ -101,11 +102,14 @@ func TestCallGoesOnOnlyWhereItIsSafe(t *testing.T) {
 		"lost answer, once only":     {again: ifNotAccepted, first: lostAnswer, code: ExitUnknown},
 		"lost answer, with an id":    {again: withID, first: lostAnswer, asked: 1, answer: true},
 		"lost answer, of a read":     {again: reads, first: lostAnswer, asked: 1, answer: true},
+		"unknown, safe by nature":    {again: byNature, first: unknown, asked: 1, answer: true},
+		"unknown, of a removal":      {again: removes, first: unknown, asked: 1, answer: true},
+		"gone already":               {again: removes, first: gone, code: ExitNotFound},
 		"wrong, whatever it carries": {again: withID, first: wrong, code: ExitUsage},
 	} {
 		t.Run(name, func(t *testing.T) {
 			first, second := &fakeNode{errors: []error{c.first}}, &fakeNode{}
-			request := &quotav1.DeleteQuotaRequest{RequestId: onceKey(), Name: "a"}
+			request := &quotav1.DeleteQuotaRequest{RequestId: &quotav1.RequestId{IdempotencyKey: name}, Name: "a"}
 			answer, err := call(t.Context(), fakeCluster(t, first, second), c.again, 0,
 				func(ctx context.Context, n node) (*quotav1.DeleteQuotaResponse, error) {
 					return n.admin.DeleteQuota(ctx, request)
@@ -118,6 +122,33 @@ func TestCallGoesOnOnlyWhereItIsSafe(t *testing.T) {
 			}
 			if c.asked > 0 && first.keys[0] != second.keys[0] {
 				t.Error("the second attempt carries another id")
+			}
+		})
+	}
+}
+
+// What an attempt that may have been applied was to remove, and is not there at the next one, was removed. What was never
+// there is not.
+func TestCall_RemovesOnce(t *testing.T) {
+	gone := typed(connect.CodeNotFound, &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_UNKNOWN_QUOTA})
+	unknown := typed(connect.CodeUnavailable, &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_UNKNOWN_OUTCOME})
+	none := typed(connect.CodeUnavailable, &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_NO_LEADER, NotAccepted: true})
+	for name, c := range map[string]struct {
+		first error
+		again repeat
+		done  bool
+	}{
+		"after an unknown outcome":       {unknown, removes, true},
+		"after nothing was accepted":     {none, removes, false},
+		"of a call that removes nothing": {unknown, byNature, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := call(t.Context(), fakeCluster(t, &fakeNode{errors: []error{c.first}}, &fakeNode{always: gone}), c.again, 0,
+				func(ctx context.Context, n node) (*quotav1.DeleteQuotaResponse, error) {
+					return n.admin.DeleteQuota(ctx, &quotav1.DeleteQuotaRequest{Name: "a"})
+				})
+			if (err == nil) != c.done {
+				t.Errorf("%v", err)
 			}
 		})
 	}

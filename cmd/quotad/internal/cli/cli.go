@@ -68,7 +68,7 @@ Begin with "quotad dev": one node, throw-away data, and a line to try.`,
 		&cobra.Group{ID: groupTask, Title: "Keep agents to a retry budget:"},
 		&cobra.Group{ID: groupFiles, Title: "Look into files (no node needed):"},
 	)
-	inGroup(root, groupServer, a.serveCommand(), a.devCommand(), a.configCommand(), a.tokenCommand())
+	inGroup(root, groupServer, a.serveCommand(), a.devCommand(), a.configCommand(), a.tokenCommand(), a.certCommand())
 	inGroup(root, groupOperator, a.quotaCommand(), a.presetCommand(), a.workflowCommand(), a.leaseCommand(), a.usageCommand(),
 		a.limitsCommand(), a.statusCommand(), a.memberCommand(), a.backupCommand(), a.restoreCommand())
 	inGroup(root, groupTask, a.taskCommand())

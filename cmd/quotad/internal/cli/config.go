@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/quotad/quotad/cmd/quotad/internal/config"
+	"github.com/quotad/quotad/cmd/quotad/internal/daemon"
 	"github.com/quotad/quotad/cmd/quotad/internal/output"
 	"github.com/quotad/quotad/cmd/quotad/internal/quotafile"
 	"github.com/quotad/quotad/rpc"
@@ -46,6 +47,8 @@ func (v *settingValue) Type() string {
 	switch v.unit {
 	case "true, false", "lan, wan", "text, json", "trace, debug, info, warn, error":
 		return "word"
+	case "list of name=id":
+		return "name=id,..."
 	case "list of id, raft, api":
 		return "id=raft/api,..."
 	}
@@ -74,8 +77,8 @@ func (a *App) configCheck() *cobra.Command {
 		Use:   "check",
 		Short: "Check the configuration and print each value with where it comes from",
 		Long: `Reads the configuration as "quotad serve" would, from the same flags, environment and file, and prints each effective
-value with its source; tokens_file and quotas_file are read too. Ends with 2 and every mistake, with file and line, if
-something is wrong. Nothing is started.`,
+value with its source; tokens_file, quotas_file and certificates are read too, and each certificate is verified as the other
+nodes would. Ends with 2 and every mistake, with file and line, if something is wrong. Nothing is started.`,
 		Example: `  quotad config check --config /etc/quotad/quotad.yaml
   quotad config check --config quotad.yaml -o json`,
 		Args: arguments(),
@@ -107,6 +110,7 @@ func checkFiles(c config.Config) error {
 			mistakes = append(mistakes, fmt.Errorf("quotas_file: %w", err))
 		}
 	}
+	mistakes = append(mistakes, daemon.CheckCertificates(c)...)
 	if len(mistakes) > 0 {
 		return &config.Error{Mistakes: mistakes}
 	}

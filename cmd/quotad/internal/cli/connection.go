@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -21,7 +20,6 @@ import (
 	"github.com/quotad/quotad/client"
 	"github.com/quotad/quotad/cmd/quotad/internal/config"
 	"github.com/quotad/quotad/cmd/quotad/internal/strictyaml"
-	"github.com/quotad/quotad/rpc/quotav1"
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
@@ -295,11 +293,6 @@ func (b bearer) WrapStreamingClient(next connect.StreamingClientFunc) connect.St
 // WrapStreamingHandler implements connect.Interceptor; no handler runs here.
 func (b bearer) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	return next
-}
-
-// onceKey makes a request that changes something safe to send again, also to another node.
-func onceKey() *quotav1.RequestId {
-	return &quotav1.RequestId{IdempotencyKey: "cli-" + rand.Text()}
 }
 
 // durationFlag reads a flag that holds a length of time; an empty one is absent.

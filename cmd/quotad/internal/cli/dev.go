@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 
 	"github.com/spf13/cobra"
 
@@ -22,7 +23,7 @@ var sampleQuotas []byte
 // devFlags are the options of dev.
 type devFlags struct {
 	quotas, listen, level string
-	testing               bool
+	testing, insecure     bool
 }
 
 func (a *App) devCommand() *cobra.Command {
@@ -43,6 +44,7 @@ Stop it with Ctrl-C.`,
 	cmd.Flags().StringVar(&f.listen, "listen", defaultServer, "where to take calls; port 0 takes a free one")
 	cmd.Flags().StringVar(&f.level, "log-level", "warn", "what is logged: trace, debug, info, warn, error")
 	cmd.Flags().BoolVar(&f.testing, "testing", false, "open what only a fault suite needs")
+	cmd.Flags().BoolVar(&f.insecure, "insecure", false, "allow --listen beyond loopback: in clear text, and everybody may do everything")
 	_ = cmd.MarkFlagFilename("file", "yaml", "yml")
 	return cmd
 }
@@ -54,6 +56,9 @@ func (a *App) dev(cmd *cobra.Command, f devFlags) (err error) {
 	}
 	if err != nil {
 		return err
+	}
+	if _, _, err := net.SplitHostPort(f.listen); err == nil && !config.Loopback(f.listen) && !f.insecure {
+		return fail(ExitUsage, "--insecure allows it", "%s is beyond loopback: calls would pass in clear text, and everybody could do everything", f.listen)
 	}
 	dir, err := os.MkdirTemp("", "quotad-dev-")
 	if err != nil {
@@ -74,7 +79,7 @@ func (a *App) dev(cmd *cobra.Command, f devFlags) (err error) {
 		Load: func() (*config.Loaded, error) {
 			in := config.Input{Flags: map[string]string{
 				"data-dir": filepath.Join(dir, "data"), "api-listen": f.listen, "raft-listen": raftAddress[0],
-				"node-id": "dev", "log-level": f.level, "disk-refuse-below": "0B", "disk-stop-below": "0B",
+				"api-insecure": strconv.FormatBool(f.insecure), "node-id": "dev", "log-level": f.level, "disk-refuse-below": "0B", "disk-stop-below": "0B",
 			}}
 			if host, port, err := net.SplitHostPort(f.listen); err == nil && (host == "" || net.ParseIP(host).IsUnspecified()) {
 				in.Flags["api-advertise"] = net.JoinHostPort("127.0.0.1", port) // nobody else is told of this node

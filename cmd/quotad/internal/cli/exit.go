@@ -62,8 +62,8 @@ func exitCodesTopic() *cobra.Command {
 
 "quotad task run" has more, and ends with its command's own: see its help.
 
-With --output json an error is one JSON object on standard error: error, hint, code, exit, and reason, quota, field,
-leader and retryAfter where the cluster gave them.`,
+With --output json an error is one JSON object on standard error: error, hint, code, exit, and reason, quota, budget,
+field, leader and retryAfter where the cluster gave them.`,
 	}
 }
 
@@ -206,6 +206,7 @@ func (f *failure) details() []string {
 	}
 	add("reason", reasonWord(f.info.Reason))
 	add("quota", f.info.Quota)
+	add("budget", f.info.Budget)
 	add("field", f.info.Field)
 	if f.info.FenceCounter != 0 {
 		add("fence counter", output.Int(f.info.FenceCounter))
@@ -231,6 +232,7 @@ func (f *failure) printJSON(w io.Writer) {
 	if f.info != nil {
 		add("reason", f.info.Reason.String())
 		add("quota", f.info.Quota)
+		add("budget", f.info.Budget)
 		add("field", f.info.Field)
 		add("leader", f.info.Leader)
 		add("leaderAddress", f.info.LeaderAddress)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
@@ -98,7 +99,7 @@ func (f *reserveFlags) request(cmd *cobra.Command, args []string) (*quotav1.Rese
 		return nil, err
 	}
 	request := &quotav1.ReserveRequest{
-		RequestId: onceKey(), Holder: f.holder, Items: items, Consume: f.consume, Resume: f.resume, Emergency: f.emergency,
+		Holder: f.holder, Items: items, Consume: f.consume, Resume: f.resume, Emergency: f.emergency,
 		Fallback: f.fallback,
 	}
 	if request.Ttl, err = durationFlag(cmd, "ttl", f.ttl); err != nil {
@@ -122,6 +123,12 @@ func (a *App) reserve(cmd *cobra.Command, request *quotav1.ReserveRequest) error
 	if err != nil {
 		return err
 	}
+	id, end, err := oneRequest(cmd.Context(), c, request.Holder)
+	if err != nil {
+		return err
+	}
+	defer end()
+	request.RequestId = id
 	patience := request.Wait.AsDuration()
 	answer, err := call(cmd.Context(), c, withID, patience, func(ctx context.Context, n node) (*quotav1.ReserveResponse, error) {
 		return n.quota.Reserve(ctx, request)
@@ -170,7 +177,12 @@ func addOperation(table *output.Table, operation *quotav1.Operation) {
 // refused is a refusal as an error: an ordinary "no" with a code of its own.
 func refused(refusal *quotav1.Refusal) error {
 	info := &quotav1.ErrorInfo{
-		Reason: refusal.Reason, Quota: refusal.Quota, RetryAfter: refusal.RetryAfter, Hint: refusal.Advice,
+		Reason: refusal.Reason, Quota: refusal.Quota, RetryAfter: refusal.RetryAfter, Hint: refusal.Advice, Budget: refusal.Budget,
+	}
+	if refusal.Budget != "" {
+		return &failure{
+			code: ExitRefused, info: info, hint: refusal.Advice, message: "refused: " + reasonWord(refusal.Reason) + ", whatever there is of " + refusal.Quota,
+		}
 	}
 	return &failure{
 		code: ExitRefused, info: info, hint: refusal.Advice,
@@ -196,7 +208,7 @@ operation's number is yours; sending the same one again is safe.`,
 			if err != nil {
 				return err
 			}
-			request := &quotav1.ConsumeRequest{RequestId: onceKey(), Lease: lease, Fence: fence, Op: op, Items: items}
+			request := &quotav1.ConsumeRequest{Lease: lease, Fence: fence, Op: op, Items: items}
 			return a.consume(cmd, request)
 		},
 	}
@@ -206,7 +218,7 @@ operation's number is yours; sending the same one again is safe.`,
 }
 
 func (a *App) consume(cmd *cobra.Command, request *quotav1.ConsumeRequest) error {
-	return holderCall(a, cmd, request, func(ctx context.Context, n node, r *quotav1.ConsumeRequest) (*quotav1.ConsumeResponse, error) {
+	return holderCall(a, cmd, request, nil, func(ctx context.Context, n node, r *quotav1.ConsumeRequest) (*quotav1.ConsumeResponse, error) {
 		return n.quota.Consume(ctx, r)
 	}, func(answer *quotav1.ConsumeResponse, table *output.Table) error {
 		if refusal := answer.GetRefusal(); refusal != nil {
@@ -223,16 +235,48 @@ type protoAnswer[Answer any] interface {
 	proto.Message
 }
 
-// holderCall sends a request that carries its id, prints the answer as JSON or as the table that rows fills, and ends
+// oneRequest opens a session for one request of a holder (empty: it is not known), which makes that safe to send again, also to
+// another node. end forgets the session, and with it a wait whose outcome nobody would hear of. A session is gone after its
+// idle time where the end does not get through.
+func oneRequest(ctx context.Context, c *cluster, holder string) (id *quotav1.RequestId, end func(), err error) {
+	opened, err := call(ctx, c, byNature, 0, func(ctx context.Context, n node) (*quotav1.OpenSessionResponse, error) {
+		return n.quota.OpenSession(ctx, &quotav1.OpenSessionRequest{Holder: holder})
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	return &quotav1.RequestId{Session: opened.Session, Seq: 1}, func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endSessionWithin)
+		defer cancel()
+		_, _ = call(ctx, c, byNature, 0, func(ctx context.Context, n node) (*quotav1.CloseSessionResponse, error) {
+			return n.quota.CloseSession(ctx, &quotav1.CloseSessionRequest{Session: opened.Session})
+		})
+	}, nil
+}
+
+// endSessionWithin bounds how long a command that is done goes on for its session's sake.
+const endSessionWithin = time.Second
+
+// holderCall sends a request, which numbered gives an id unless it is safe to repeat by its nature (nil), prints the answer as JSON or as the table that rows fills, and ends
 // with the error that rows returns.
-func holderCall[Request, Answer any, A protoAnswer[Answer]](a *App, cmd *cobra.Command, request *Request, send func(context.Context, node, *Request) (*Answer, error),
+func holderCall[Request, Answer any, A protoAnswer[Answer]](a *App, cmd *cobra.Command, request *Request, numbered func(*Request, *quotav1.RequestId), send func(context.Context, node, *Request) (*Answer, error),
 	rows func(*Answer, *output.Table) error,
 ) error {
 	c, err := a.connect(cmd)
 	if err != nil {
 		return err
 	}
-	answer, err := call(cmd.Context(), c, withID, 0, func(ctx context.Context, n node) (*Answer, error) {
+	again := byNature
+	if numbered != nil {
+		id, end, err := oneRequest(cmd.Context(), c, "")
+		if err != nil {
+			return err
+		}
+		defer end()
+		numbered(request, id)
+		again = withID
+	}
+	answer, err := call(cmd.Context(), c, again, 0, func(ctx context.Context, n node) (*Answer, error) {
 		return send(ctx, n, request)
 	})
 	if err != nil {
@@ -268,7 +312,7 @@ func (a *App) settleCommand() *cobra.Command {
 				return err
 			}
 			request := &quotav1.SettleRequest{
-				RequestId: onceKey(), Lease: lease, Fence: fence, Op: op, Final: final, Release: release,
+				Lease: lease, Fence: fence, Op: op, Final: final, Release: release,
 			}
 			if request.Unspent, err = readItems(cmd, unspent, 1); err != nil {
 				return err
@@ -276,7 +320,8 @@ func (a *App) settleCommand() *cobra.Command {
 			if request.Actual, err = readItems(cmd, actual, 0); err != nil {
 				return err
 			}
-			return holderCall(a, cmd, request, func(ctx context.Context, n node, r *quotav1.SettleRequest) (*quotav1.SettleResponse, error) {
+			numbered := func(r *quotav1.SettleRequest, id *quotav1.RequestId) { r.RequestId = id }
+			return holderCall(a, cmd, request, numbered, func(ctx context.Context, n node, r *quotav1.SettleRequest) (*quotav1.SettleResponse, error) {
 				return n.quota.Settle(ctx, r)
 			}, func(answer *quotav1.SettleResponse, table *output.Table) error {
 				table.Add("went back", plainItemsText(answer.Returned))
@@ -312,8 +357,8 @@ func (a *App) renewCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			request := &quotav1.RenewRequest{RequestId: onceKey(), Lease: lease, Fence: fence, Ttl: length}
-			return holderCall(a, cmd, request, func(ctx context.Context, n node, r *quotav1.RenewRequest) (*quotav1.RenewResponse, error) {
+			request := &quotav1.RenewRequest{Lease: lease, Fence: fence, Ttl: length}
+			return holderCall(a, cmd, request, nil, func(ctx context.Context, n node, r *quotav1.RenewRequest) (*quotav1.RenewResponse, error) {
 				return n.quota.Renew(ctx, r)
 			}, func(answer *quotav1.RenewResponse, table *output.Table) error {
 				table.Add("expires in", output.Duration(answer.ExpiresIn))
@@ -342,8 +387,9 @@ func (a *App) releaseCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			request := &quotav1.ReleaseRequest{RequestId: onceKey(), Lease: lease, Fence: fence, Items: items}
-			return holderCall(a, cmd, request, func(ctx context.Context, n node, r *quotav1.ReleaseRequest) (*quotav1.ReleaseResponse, error) {
+			request := &quotav1.ReleaseRequest{Lease: lease, Fence: fence, Items: items}
+			numbered := func(r *quotav1.ReleaseRequest, id *quotav1.RequestId) { r.RequestId = id }
+			return holderCall(a, cmd, request, numbered, func(ctx context.Context, n node, r *quotav1.ReleaseRequest) (*quotav1.ReleaseResponse, error) {
 				return n.quota.Release(ctx, r)
 			}, func(answer *quotav1.ReleaseResponse, table *output.Table) error {
 				table.Add("went back", plainItemsText(answer.Returned))

@@ -36,8 +36,9 @@ func (a *App) verifyCommand() *cobra.Command {
 		Use:   "verify FILE|DATADIR",
 		Short: "Check a backup, or a stopped node's data directory",
 		Long: `Checks a backup or a stopped node's data directory: checksum, form, that it can be restored, that all totals are the
-sums of their parts; for a directory also that every log entry can be read and that the log goes on where the newest
-snapshot ends. Index and contents are those of the newest snapshot and every entry after it. It changes nothing.`,
+sums of their parts; for a directory also every page and file of the log store, every entry, every snapshot, that the log goes
+on where the newest snapshot ends, and that nothing is missing or older than the node's witness. It says which file is damaged,
+where, and what to do. Index and contents are those of the newest snapshot and every entry after it. It changes nothing.`,
 		Example: `  quotad verify quotad-2026-01-31.backup
   quotad verify /var/lib/quotad`,
 		Args: arguments("FILE|DATADIR"),
@@ -113,7 +114,7 @@ func summarizeDir(dir string) (*summary, error) {
 	}
 	defer func() { _ = offline.Close() }()
 	if err := offline.Verify(); err != nil {
-		return nil, damaged(dir, err, ofANode)
+		return nil, damaged(dir, err, whatToDo(err))
 	}
 	var entries int64
 	err = offline.Entries(0, 0, func(entry raftnode.LogEntry) error {
@@ -149,12 +150,24 @@ func offlineError(err error) error {
 		return fail(ExitUnavailable, `stop the node first; of a running one, "quotad backup" shows the state`, "%w", err)
 	case errors.Is(err, fs.ErrNotExist):
 		return fail(ExitNotFound, "", "%w", err)
-	case errors.Is(err, raftnode.ErrDamaged):
-		return fail(ExitFailure, ofANode, "%w", err)
+	case errors.Is(err, raftnode.ErrDamaged), errors.Is(err, raftnode.ErrWiped):
+		return fail(ExitFailure, whatToDo(err), "%w", err)
 	case errors.Is(err, raftnode.ErrTwoLogStores):
 		return fail(ExitFailure, `a move was interrupted; "quotad migrate", with the store that it was to, finishes it`, "%w", err)
 	}
 	return err
+}
+
+// whatToDo is the hint to a data directory that cannot be used.
+func whatToDo(err error) string {
+	var place *raftnode.DamageError
+	switch {
+	case errors.Is(err, raftnode.ErrWiped):
+		return "see \"quotad member replace --help\""
+	case errors.As(err, &place) && place.Advice != "":
+		return "" // it says so itself
+	}
+	return ofANode
 }
 
 // damaged says what to do about a file that cannot be used.

@@ -105,8 +105,8 @@ holder's next Consume or Renew is refused.`,
 			if err != nil {
 				return err
 			}
-			request := &quotav1.RevokeLeaseRequest{RequestId: onceKey(), Lease: lease}
-			answer, err := call(cmd.Context(), c, withID, 0, func(ctx context.Context, n node) (*quotav1.RevokeLeaseResponse, error) {
+			request := &quotav1.RevokeLeaseRequest{Lease: lease}
+			answer, err := call(cmd.Context(), c, removes, 0, func(ctx context.Context, n node) (*quotav1.RevokeLeaseResponse, error) {
 				return n.admin.RevokeLease(ctx, request)
 			})
 			if err != nil {

@@ -2,6 +2,8 @@ package cli
 
 import (
 	"context"
+	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -10,15 +12,21 @@ import (
 )
 
 func (a *App) limitsCommand() *cobra.Command {
-	var sessions, bytes, waiters, tasks int64
+	var sessions, bytes, waiters, tasks, keys, leases, reports int64
+	var operators, least float64
 	var idle, life, taskLife string
 	cmd := &cobra.Command{
 		Use:   "limits",
-		Short: "Show or change the bounds of sessions, idempotency keys and the queue",
-		Long: `Shows the bounds that are a part of the replicated state, or changes those that are given. A lower bound ends nothing
-that is there: it refuses what is new. A shorter life counts from the last use.`,
+		Short: "Show or change what callers share: sessions, leases, the queue and more",
+		Long: `Shows what callers share in the replicated state and who uses how much of it, or changes the bounds that are given. A
+lower bound ends nothing that is there: it refuses what is new. A shorter life of sessions counts from their last use; one of
+idempotency keys applies to those that are there.
+
+A caller is a token, or an address where there are no tokens. It may take of a budget while it has less than half of what the
+others leave, the operators' part aside; so there is room for whoever comes. --caller-min is what each may have even so.`,
 		Example: `  quotad limits
-  quotad limits --session-idle 10m --max-waiters 50000`,
+  quotad limits --session-idle 10m --max-waiters 50000
+  quotad limits --max-leases 1000000 --operators-part 0.1`,
 		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			limits := &quotav1.Limits{}
@@ -29,10 +37,17 @@ that is there: it refuses what is new. A shorter life counts from the last use.`
 			}{
 				"max-sessions": {&sessions, &limits.MaxSessions}, "max-result-bytes": {&bytes, &limits.MaxResultBytes},
 				"max-waiters": {&waiters, &limits.MaxWaiters}, "max-tasks": {&tasks, &limits.MaxTasks},
+				"max-keys": {&keys, &limits.MaxKeys}, "max-leases": {&leases, &limits.MaxLeases}, "max-reports": {&reports, &limits.MaxReports},
 			} { // the order does not matter
 				if cmd.Flags().Changed(name) {
 					*to.field, changed = to.value, true
 				}
+			}
+			if cmd.Flags().Changed("operators-part") {
+				limits.OperatorsPart, changed = &operators, true
+			}
+			if cmd.Flags().Changed("caller-min") {
+				limits.CallerMin, changed = &least, true
 			}
 			var err error
 			if limits.SessionIdle, err = durationFlag(cmd, "session-idle", idle); err != nil {
@@ -51,6 +66,11 @@ that is there: it refuses what is new. A shorter life counts from the last use.`
 	cmd.Flags().Int64Var(&bytes, "max-result-bytes", 0, "most bytes of results that are kept for repeated requests")
 	cmd.Flags().Int64Var(&waiters, "max-waiters", 0, "most waiting Reserves")
 	cmd.Flags().Int64Var(&tasks, "max-tasks", 0, "most tasks")
+	cmd.Flags().Int64Var(&keys, "max-keys", 0, "most idempotency keys")
+	cmd.Flags().Int64Var(&leases, "max-leases", 0, "most live leases, waiting Reserves included")
+	cmd.Flags().Int64Var(&reports, "max-reports", 0, "most reports in a minute")
+	cmd.Flags().Float64Var(&operators, "operators-part", 0, "part of each of these that is kept for operators, 0 to 0.5")
+	cmd.Flags().Float64Var(&least, "caller-min", 0, "part of each that a caller may have while there is room at all, 0 to 0.1")
 	cmd.Flags().StringVar(&taskLife, "task-life", "", "how long a task that is done is remembered, 1s to 30d")
 	cmd.Flags().StringVar(&idle, "session-idle", "", "how long a session that is not used lives, 1s to 30d")
 	cmd.Flags().StringVar(&life, "key-life", "", "how long an idempotency key is remembered, 1s to 30d")
@@ -63,9 +83,10 @@ func (a *App) limits(cmd *cobra.Command, to *quotav1.Limits, change bool) error 
 		return err
 	}
 	var now *quotav1.Limits
+	var budgets []*quotav1.Budget
 	if change {
-		request := &quotav1.SetLimitsRequest{RequestId: onceKey(), Limits: to}
-		answer, err := call(cmd.Context(), c, withID, 0, func(ctx context.Context, n node) (*quotav1.SetLimitsResponse, error) {
+		request := &quotav1.SetLimitsRequest{Limits: to}
+		answer, err := call(cmd.Context(), c, byNature, 0, func(ctx context.Context, n node) (*quotav1.SetLimitsResponse, error) {
 			return n.admin.SetLimits(ctx, request)
 		})
 		if err != nil {
@@ -77,7 +98,7 @@ func (a *App) limits(cmd *cobra.Command, to *quotav1.Limits, change bool) error 
 		if err != nil {
 			return err
 		}
-		now = status.Limits
+		now, budgets = status.Limits, status.Budgets
 	}
 	if a.format == formatJSON {
 		return output.JSON(a.Out, now)
@@ -90,5 +111,42 @@ func (a *App) limits(cmd *cobra.Command, to *quotav1.Limits, change bool) error 
 	table.Add("max waiters", output.Int(now.GetMaxWaiters()))
 	table.Add("max tasks", output.Int(now.GetMaxTasks()))
 	table.Add("task life", output.Duration(now.TaskLife))
+	table.Add("max keys", output.Int(now.GetMaxKeys()))
+	table.Add("max leases", output.Int(now.GetMaxLeases()))
+	table.Add("max reports", output.Int(now.GetMaxReports())+" a minute")
+	table.Add("operators part", fmt.Sprint(now.GetOperatorsPart()))
+	table.Add("caller min", fmt.Sprint(now.GetCallerMin()))
+	if err := table.Write(a.Out); err != nil || len(budgets) == 0 {
+		return err
+	}
+	_, _ = fmt.Fprintln(a.Out)
+	return a.printBudgets(budgets)
+}
+
+// printBudgets shows what callers share, and of each who has most.
+func (a *App) printBudgets(budgets []*quotav1.Budget) error {
+	table := output.Table{Header: []string{"BUDGET", "USED", "OF", "FOR OPERATORS", "CALLERS", "AT BUDGET", "MOST"}}
+	for _, b := range budgets {
+		most := output.Dash
+		if len(b.Top) > 0 {
+			most = fmt.Sprintf("%s (%d of %d)", output.Visible(b.Top[0].Caller), b.Top[0].Used, b.Top[0].Most)
+		}
+		table.Add(strings.ReplaceAll(b.Name, "_", " "), output.Int(b.Used), output.Int(b.Capacity), output.Int(b.OperatorsPart),
+			output.Int(b.Callers), output.Int(b.CallersAtBudget), most)
+	}
 	return table.Write(a.Out)
+}
+
+// budgetsText says which budgets are full, and at which ones callers are; empty: none.
+func budgetsText(budgets []*quotav1.Budget) string {
+	var words []string
+	for _, b := range budgets {
+		switch {
+		case b.Used >= b.Capacity-b.OperatorsPart:
+			words = append(words, strings.ReplaceAll(b.Name, "_", " ")+" full")
+		case b.CallersAtBudget > 0:
+			words = append(words, fmt.Sprintf("%s: %d at budget", strings.ReplaceAll(b.Name, "_", " "), b.CallersAtBudget))
+		}
+	}
+	return strings.Join(words, ", ")
 }

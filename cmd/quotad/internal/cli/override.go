@@ -30,7 +30,7 @@ of the definition leaves the override in place; --end ends it.`,
   quotad quota override github/core --end`,
 		Args: arguments("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			request := &quotav1.OverrideQuotaRequest{RequestId: onceKey(), Name: args[0], Note: note}
+			request := &quotav1.OverrideQuotaRequest{Name: args[0], Note: note}
 			given := cmd.Flags().Changed("limit")
 			switch {
 			case end && (given || length != "" || note != ""):
@@ -62,7 +62,7 @@ func (a *App) overrideQuota(cmd *cobra.Command, request *quotav1.OverrideQuotaRe
 	if err != nil {
 		return err
 	}
-	answer, err := call(cmd.Context(), c, withID, 0, func(ctx context.Context, n node) (*quotav1.OverrideQuotaResponse, error) {
+	answer, err := call(cmd.Context(), c, byNature, 0, func(ctx context.Context, n node) (*quotav1.OverrideQuotaResponse, error) {
 		return n.admin.OverrideQuota(ctx, request)
 	})
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 
 func (a *App) quotaCommand() *cobra.Command {
 	return group("quota", "Apply, show and delete quotas",
-		a.quotaApply(), a.quotaGet(), a.quotaList(), a.quotaOverride(), a.quotaDelete())
+		a.quotaApply(), a.quotaGet(), a.quotaList(), a.quotaOverride(), a.quotaReopen(), a.quotaDelete())
 }
 
 func (a *App) quotaApply() *cobra.Command {
@@ -72,8 +72,8 @@ func (a *App) applyQuotas(cmd *cobra.Command, file *quotafile.File, dryRun bool)
 		return err
 	}
 	request := file.Request()
-	request.RequestId, request.DryRun = onceKey(), dryRun
-	answer, err := call(cmd.Context(), c, withID, 0, func(ctx context.Context, n node) (*quotav1.ApplyQuotasResponse, error) {
+	request.DryRun = dryRun
+	answer, err := call(cmd.Context(), c, byNature, 0, func(ctx context.Context, n node) (*quotav1.ApplyQuotasResponse, error) {
 		return n.admin.ApplyQuotas(ctx, request)
 	})
 	if err != nil {
@@ -373,8 +373,8 @@ their parent; --force ends its leases' items first.`,
 			if err != nil {
 				return err
 			}
-			request := &quotav1.DeleteQuotaRequest{RequestId: onceKey(), Name: args[0], Force: force}
-			answer, err := call(cmd.Context(), c, withID, 0, func(ctx context.Context, n node) (*quotav1.DeleteQuotaResponse, error) {
+			request := &quotav1.DeleteQuotaRequest{Name: args[0], Force: force}
+			answer, err := call(cmd.Context(), c, removes, 0, func(ctx context.Context, n node) (*quotav1.DeleteQuotaResponse, error) {
 				return n.admin.DeleteQuota(ctx, request)
 			})
 			if err != nil {

@@ -26,7 +26,7 @@ Every setting can come from a flag, an environment variable (QUOTAD_RAFT_HEARTBE
 --config, in this order of precedence. "quotad config check" shows what came of it.`,
 		Example: `  quotad serve --config /etc/quotad/quotad.yaml
   quotad serve --data-dir /var/lib/quotad                     # one node
-  quotad serve --node-id n2 --data-dir data \
+  quotad serve --node-id n2 --data-dir data --config tls.yaml \
     --api-listen 10.0.0.2:7450 --raft-listen 10.0.0.2:7451 \
     --peers n1=10.0.0.1:7451/10.0.0.1:7450,n2=10.0.0.2:7451/10.0.0.2:7450,n3=10.0.0.3:7451/10.0.0.3:7450`,
 		Args: arguments(),

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -12,19 +14,26 @@ import (
 )
 
 func (a *App) statusCommand() *cobra.Command {
-	var check bool
+	var check, all bool
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show members, leader, index and health as a node sees them",
 		Long: `Shows what the first node that answers knows: its own role and checks, the leader, the members. It needs no leader.
 
 With --check it prints one line and ends with 0 if the node is healthy and knows a leader, and with 1 otherwise, also
-where no node answers: what a container's HEALTHCHECK wants.`,
+where no node answers: what a container's HEALTHCHECK wants.
+
+With --check --cluster it asks every member, prints one line for each, and ends with 0 if all of them are healthy and follow
+the same leader, and with 1 otherwise: what a probe of the whole cluster wants.`,
 		Example: `  quotad status
   quotad status --server 10.0.0.2:7450 --check
+  quotad status --check --cluster
   quotad status -o json | jq -r .leader`,
 		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if all && !check {
+				return usagef(cmd, "", "--cluster goes with --check")
+			}
 			c, err := a.connect(cmd)
 			if err != nil {
 				return err
@@ -35,6 +44,8 @@ where no node answers: what a container's HEALTHCHECK wants.`,
 				return fail(ExitFailure, "", "not healthy: %w", err)
 			case err != nil:
 				return err
+			case check && all:
+				return a.checkCluster(cmd, status)
 			case check:
 				return a.checkStatus(status)
 			case a.format == formatJSON:
@@ -44,6 +55,7 @@ where no node answers: what a container's HEALTHCHECK wants.`,
 		},
 	}
 	cmd.Flags().BoolVar(&check, "check", false, "print one line and end with 0 (healthy) or 1")
+	cmd.Flags().BoolVar(&all, "cluster", false, "with --check: judge every member, not one node")
 	return a.clientFlags(cmd)
 }
 
@@ -55,7 +67,76 @@ func getStatus(ctx context.Context, c *cluster) (*quotav1.GetStatusResponse, err
 
 // checkStatus judges a node for a health check.
 func (a *App) checkStatus(status *quotav1.GetStatusResponse) error {
-	var wrong []string
+	if wrong := wrongIn(status); len(wrong) > 0 {
+		return fail(ExitFailure, "", "%s is not healthy: %s", status.Node, strings.Join(wrong, "; "))
+	}
+	_, err := fmt.Fprintf(a.Out, "%s is healthy: %s, leader %s\n", output.Visible(status.Node), status.Role, output.Visible(status.Leader))
+	return err
+}
+
+// checkCluster judges all members that a node knows, each by its own word.
+func (a *App) checkCluster(cmd *cobra.Command, known *quotav1.GetStatusResponse) error {
+	flags, timeout, err := a.readConnection(cmd)
+	if err != nil {
+		return err
+	}
+	wrong := make([][]string, len(known.Members))
+	var asked sync.WaitGroup
+	for i, member := range known.Members {
+		asked.Go(func() {
+			own := flags
+			own.servers = []string{member.ApiAddress}
+			wrong[i] = wrongMember(cmd, own, timeout, known, member)
+		})
+	}
+	asked.Wait()
+	failed := 0
+	for i, member := range known.Members {
+		verdict := "healthy"
+		if len(wrong[i]) > 0 {
+			failed++
+			verdict = "not healthy: " + strings.Join(wrong[i], "; ")
+		}
+		if _, err := fmt.Fprintf(a.Out, "%s is %s\n", output.Visible(member.Id), output.Visible(verdict)); err != nil {
+			return err
+		}
+	}
+	switch {
+	case len(known.Members) == 0:
+		return fail(ExitFailure, "", "%s knows no members", known.Node)
+	case failed > 0:
+		return fail(ExitFailure, "", "%d of %d members are not healthy", failed, len(known.Members))
+	}
+	return nil
+}
+
+// wrongMember asks a member what is wrong with it. The address may be an old one, where another node answers or none.
+func wrongMember(
+	cmd *cobra.Command, flags connectionFlags, timeout time.Duration, known *quotav1.GetStatusResponse, member *quotav1.Member,
+) []string {
+	if member.ApiAddress == "" {
+		return []string{"its API address is not known"}
+	}
+	c, err := newCluster(cmd, flags, timeout)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	status, err := getStatus(cmd.Context(), c)
+	switch {
+	case err != nil:
+		return []string{err.Error()}
+	case status.Node != member.Id || status.ClusterId != known.ClusterId:
+		return []string{fmt.Sprintf("at %s answers %s of cluster %s", member.ApiAddress, status.Node, status.ClusterId)}
+	}
+	wrong := wrongIn(status)
+	if known.Leader != "" && status.Leader != "" && status.Leader != known.Leader {
+		wrong = append(wrong, fmt.Sprintf("it follows %s, %s follows %s", status.Leader, known.Node, known.Leader))
+	}
+	return wrong
+}
+
+// wrongIn returns what a node says is wrong with it.
+func wrongIn(status *quotav1.GetStatusResponse) (wrong []string) {
 	for _, check := range status.Checks {
 		if !check.Ok {
 			wrong = append(wrong, check.Name+": "+check.Message)
@@ -64,11 +145,7 @@ func (a *App) checkStatus(status *quotav1.GetStatusResponse) error {
 	if status.Leader == "" {
 		wrong = append(wrong, "no leader is known")
 	}
-	if len(wrong) > 0 {
-		return fail(ExitFailure, "", "%s is not healthy: %s", status.Node, strings.Join(wrong, "; "))
-	}
-	_, err := fmt.Fprintf(a.Out, "%s is healthy: %s, leader %s\n", output.Visible(status.Node), status.Role, output.Visible(status.Leader))
-	return err
+	return wrong
 }
 
 func (a *App) printStatus(status *quotav1.GetStatusResponse) error {
@@ -91,7 +168,11 @@ func (a *App) printStatus(status *quotav1.GetStatusResponse) error {
 	}
 	table.Add("holds", fmt.Sprintf("%d quotas, %d leases, %d waiting, %d sessions",
 		status.Quotas, status.Leases, status.Waiting, status.Sessions))
+	if callers := budgetsText(status.Budgets); callers != "" {
+		table.Add("callers", callers+"; quotad limits shows whose")
+	}
 	table.Add("version", status.Version+", up "+output.Duration(status.Uptime))
+	table.Add("feature level", fmt.Sprintf("%d; this node applies %s", status.Level, levels(status.OldestLevel, status.NewestLevel)))
 	if status.Testing {
 		table.Add("testing", "yes: this node opens what only a fault suite needs")
 	}
@@ -113,8 +194,16 @@ func (a *App) printStatus(status *quotav1.GetStatusResponse) error {
 	return checks.Write(a.Out)
 }
 
+// levels are the versions of log entries that a build applies.
+func levels(oldest, newest uint32) string {
+	if newest == 0 {
+		return output.Dash
+	}
+	return fmt.Sprintf("%d to %d", oldest, newest)
+}
+
 func (a *App) printMembers(status *quotav1.GetStatusResponse) error {
-	table := output.Table{Header: []string{"MEMBER", "ROLE", "RAFT", "API", "LAST CONTACT", "INDEX"}}
+	table := output.Table{Header: []string{"MEMBER", "ROLE", "RAFT", "API", "LAST CONTACT", "INDEX", "VERSION", "LEVELS"}}
 	for _, member := range status.Members {
 		role := "learner"
 		switch {
@@ -131,7 +220,7 @@ func (a *App) printMembers(status *quotav1.GetStatusResponse) error {
 		if member.LastContact == nil && status.Role == "leader" {
 			contact = "no answer" // a leader asks all; others do not know
 		}
-		table.Add(member.Id, role, member.RaftAddress, output.Or(member.ApiAddress), contact, index)
+		table.Add(member.Id, role, member.RaftAddress, output.Or(member.ApiAddress), contact, index, output.Or(member.Version), levels(member.OldestLevel, member.NewestLevel))
 	}
 	_, _ = fmt.Fprintln(a.Out)
 	return table.Write(a.Out)

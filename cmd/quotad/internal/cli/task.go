@@ -126,8 +126,8 @@ mended, or a done one is wanted again. An attempt that is under way goes on unde
 		Example: `  quotad task retry issue-117`,
 		Args:    arguments("TASK"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			request := &quotav1.RetryTaskRequest{RequestId: onceKey(), Task: args[0]}
-			return taskWord(a, cmd, "put back", args[0], func(ctx context.Context, n node) (*quotav1.RetryTaskResponse, error) {
+			request := &quotav1.RetryTaskRequest{Task: args[0]}
+			return taskWord(a, cmd, byNature, "put back", args[0], func(ctx context.Context, n node) (*quotav1.RetryTaskResponse, error) {
 				return n.task.RetryTask(ctx, request)
 			})
 		},
@@ -143,8 +143,8 @@ func (a *App) taskForget() *cobra.Command {
   quotad task list --phase shelved -o json | jq -r '.tasks[].task' | xargs -n 1 quotad task forget`,
 		Args: arguments("TASK"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			request := &quotav1.ForgetTaskRequest{RequestId: onceKey(), Task: args[0]}
-			return taskWord(a, cmd, "forgot", args[0], func(ctx context.Context, n node) (*quotav1.ForgetTaskResponse, error) {
+			request := &quotav1.ForgetTaskRequest{Task: args[0]}
+			return taskWord(a, cmd, removes, "forgot", args[0], func(ctx context.Context, n node) (*quotav1.ForgetTaskResponse, error) {
 				return n.task.ForgetTask(ctx, request)
 			})
 		},
@@ -153,12 +153,12 @@ func (a *App) taskForget() *cobra.Command {
 }
 
 // taskWord sends an operator's word about a task and says that it was done.
-func taskWord[Answer any, A protoAnswer[Answer]](a *App, cmd *cobra.Command, did, task string, ask func(context.Context, node) (*Answer, error)) error {
+func taskWord[Answer any, A protoAnswer[Answer]](a *App, cmd *cobra.Command, again repeat, did, task string, ask func(context.Context, node) (*Answer, error)) error {
 	c, err := a.connect(cmd)
 	if err != nil {
 		return err
 	}
-	answer, err := call(cmd.Context(), c, withID, 0, ask)
+	answer, err := call(cmd.Context(), c, again, 0, ask)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"fmt"
 	"runtime"
 	"runtime/debug"
 
@@ -8,6 +9,7 @@ import (
 
 	"github.com/quotad/quotad/cmd/quotad/internal/output"
 	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/rpc"
 )
 
 // versionInfo is what version prints.
@@ -16,8 +18,10 @@ type versionInfo struct {
 	Revision        string `json:"revision,omitempty"`
 	Go              string `json:"go"`
 	Platform        string `json:"platform"`
+	OldestEntry     int    `json:"oldestEntryVersion"`
 	EntryVersion    int    `json:"entryVersion"`
 	SnapshotVersion int    `json:"snapshotVersion"`
+	APIVersion      int    `json:"apiVersion"`
 }
 
 // Version is the binary's version as the toolchain recorded it: the module's version for an installed release, "devel"
@@ -32,7 +36,7 @@ func Version() string {
 func describeVersion() versionInfo {
 	found := versionInfo{
 		Version: Version(), Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
-		EntryVersion: fsm.EntryVersion, SnapshotVersion: fsm.SnapshotVersion,
+		OldestEntry: fsm.OldestEntryVersion, EntryVersion: fsm.EntryVersion, SnapshotVersion: fsm.SnapshotVersion, APIVersion: rpc.APIVersion,
 	}
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, setting := range info.Settings {
@@ -61,8 +65,9 @@ func (a *App) versionCommand() *cobra.Command {
 				table.Add("revision", found.Revision)
 			}
 			table.Add("go", found.Go+" "+found.Platform)
-			table.Add("log entries up to version", output.Int(found.EntryVersion))
-			table.Add("snapshots up to version", output.Int(found.SnapshotVersion))
+			table.Add("log entries", fmt.Sprintf("versions %d to %d", found.OldestEntry, found.EntryVersion))
+			table.Add("snapshots", fmt.Sprintf("up to version %d", found.SnapshotVersion))
+			table.Add("API", fmt.Sprintf("version %d", found.APIVersion))
 			return table.Write(a.Out)
 		},
 	}

@@ -187,8 +187,8 @@ creates it again when it is applied.`,
 			if err != nil {
 				return err
 			}
-			request := &quotav1.DeleteWorkflowRequest{RequestId: onceKey(), Name: args[0]}
-			answer, err := call(cmd.Context(), c, withID, 0, func(ctx context.Context, n node) (*quotav1.DeleteWorkflowResponse, error) {
+			request := &quotav1.DeleteWorkflowRequest{Name: args[0]}
+			answer, err := call(cmd.Context(), c, removes, 0, func(ctx context.Context, n node) (*quotav1.DeleteWorkflowResponse, error) {
 				return n.admin.DeleteWorkflow(ctx, request)
 			})
 			if err != nil {

@@ -20,8 +20,12 @@ type Config struct {
 	LogStore string
 	// API is where holders and operators call.
 	API Listener
+	// Ops is where operators alone call; not set: nowhere.
+	Ops Ops
 	// Raft is where the other nodes call.
 	Raft Listener
+	// RaftNames maps names of certificates to the node ids that they stand for.
+	RaftNames map[string][]string
 	// Profile is lan or wan: which times of Raft apply where they are not set one by one.
 	Profile string
 	// Times are Raft's, taken from the profile where not set.
@@ -38,6 +42,8 @@ type Config struct {
 	Log Log
 	// Disk are the watermarks of free space.
 	Disk Disk
+	// MemoryLimit is how much memory the process may have, in bytes; 0: what the system allows it; -1: no limit.
+	MemoryLimit int64
 	// Snapshots say when the log is cut.
 	Snapshots Snapshots
 	// Testing opens the doors that only a fault suite needs.
@@ -62,6 +68,16 @@ type Listener struct {
 	Advertise string
 	// TLS are the files; zero: plain TCP.
 	TLS TLSFiles
+	// Insecure allows what Insecurities lists of this port.
+	Insecure bool
+}
+
+// Ops is the port of operators.
+type Ops struct {
+	// Listen is host:port; empty: there is no such port. It has the certificate of the API.
+	Listen string
+	// Pprof says that it serves profiles of the process.
+	Pprof bool
 }
 
 // TLSFiles names PEM files.
@@ -70,6 +86,8 @@ type TLSFiles struct {
 	Cert, Key string
 	// CA verifies the other side. For the API it may be empty (callers need no certificate), for Raft it may not.
 	CA string
+	// PeerCA verifies other nodes' API certificates; empty: CA does, or the system's. Raft has none: there CA does.
+	PeerCA string
 }
 
 // Enabled says whether TLS is on.

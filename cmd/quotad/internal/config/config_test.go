@@ -59,6 +59,7 @@ func TestEverySettingInEveryLayer(t *testing.T) {
 	samples := map[string]string{
 		"name": "n1", "path": "/x", "host:port": "10.0.0.1:99", "duration": "2s", "count": "512", "size": "1GiB", "true, false": "true",
 		"lan, wan": "wan", "boltdb, wal": "wal", "text, json": "json", "trace, debug, info, warn, error": "debug",
+		"list of name=id":       "spiffe://a/b?c=d=n1,node.example=n2",
 		"list of id, raft, api": "n1=10.0.0.1:1/10.0.0.1:2",
 	}
 	for _, setting := range Settings() {
@@ -97,8 +98,8 @@ peers:
   - {id: n1, raft: 10.0.0.1:7451, api: 10.0.0.1:7450}
   - {id: n2, raft: 10.0.0.2:7451, api: 10.0.0.2:7450}
   - {id: n3, raft: 10.0.0.3:7451, api: 10.0.0.3:7450}
-api: {listen: 0.0.0.0:7450}
-raft: {listen: 0.0.0.0:7451, profile: wan, lease: 500ms}
+api: {listen: 0.0.0.0:7450, insecure: true}
+raft: {listen: 0.0.0.0:7451, insecure: true, profile: wan, lease: 500ms}
 disk: {refuse_below: 2GiB, stop_below: 0B}
 `)
 	loaded, err := Load(Input{File: path})
@@ -154,6 +155,10 @@ func TestMistakes(t *testing.T) {
 		"lease too long":       {flags: map[string]string{"raft-lease": "1s"}, want: []string{"must not be above raft.heartbeat (300ms)"}},
 		"watermarks":           {flags: map[string]string{"disk-refuse-below": "1MiB"}, want: []string{"disk.stop_below"}},
 		"bad count":            {flags: map[string]string{"raft-snapshot-entries": "0"}, want: []string{`"0" is not a count`}},
+		"Raft in clear text":   {file: "raft: {listen: \"10.0.0.1:7451\"}\n", want: []string{"raft.listen 10.0.0.1:7451 is beyond loopback", "raft.insecure: true"}},
+		"API in clear text":    {file: "tokens_file: x\napi: {listen: \"10.0.0.1:7450\", advertise: \"10.0.0.1:7450\"}\n", want: []string{"calls and tokens pass in clear text", "api.insecure: true"}},
+		"API without tokens":   {flags: map[string]string{"api-listen": "[::]:7450", "api-tls-cert": "c", "api-tls-key": "k"}, want: []string{"tokens_file is not set", "api.insecure: true"}},
+		"the other port's key": {file: "raft: {insecure: true}\napi: {listen: \":7450\"}\n", want: []string{"api.insecure"}},
 		"record in earnest":    {flags: map[string]string{"testing-record": "/x"}, want: []string{"needs testing"}},
 		"bad id":               {flags: map[string]string{"node-id": "a b"}, want: []string{`"a b" must be`}},
 		"key without value":    {file: "data_dir:\n", want: []string{"has no value"}},
@@ -180,6 +185,29 @@ func TestMistakes(t *testing.T) {
 				t.Error("a mistake of the file is no strictyaml.Problem")
 			}
 		})
+	}
+}
+
+// TestInsecurities_NeedTheirOwnKey: what is secured, or listens on loopback, needs no key; and a key allows its own port only.
+func TestInsecurities_NeedTheirOwnKey(t *testing.T) {
+	for name, flags := range map[string]map[string]string{
+		"loopback":            {"api-listen": "127.0.0.9:7450", "raft-listen": "[::1]:7451"},
+		"a name":              {"api-listen": "localhost:7450", "raft-listen": "localhost:7451"},
+		"both keys":           {"api-listen": "10.0.0.1:7450", "raft-listen": "10.0.0.1:7451", "api-insecure": "true", "raft-insecure": "true"},
+		"the operators' port": {"ops-listen": "10.0.0.1:7453", "api-insecure": "true"},
+		"all secured": {
+			"api-listen": "10.0.0.1:7450", "raft-listen": "10.0.0.1:7451", "api-tls-cert": "c", "api-tls-key": "k", "tokens-file": "t",
+			"raft-tls-cert": "c", "raft-tls-key": "k", "raft-tls-ca": "a",
+		},
+	} {
+		loaded, err := Load(Input{Flags: flags})
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if got, want := len(loaded.Config.Insecurities()), map[string]int{"both keys": 3, "the operators' port": 2}[name]; got != want {
+			t.Errorf("%s: %d insecurities are to be warned of, want %d", name, got, want)
+		}
 	}
 }
 

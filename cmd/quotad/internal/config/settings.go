@@ -50,12 +50,18 @@ var settings = []Setting{
 	{"api.advertise", "", "host:port", "The API address that others are told; default: api.listen.", address(func(c *Config) *string { return &c.API.Advertise })},
 	{"api.tls_cert", "", "path", "PEM chain of the API; turns TLS on.", text(func(c *Config) *string { return &c.API.TLS.Cert })},
 	{"api.tls_key", "", "path", "PEM key of the API.", text(func(c *Config) *string { return &c.API.TLS.Key })},
+	{"api.tls_ca", "", "path", "PEM bundle by which nodes verify each other's API certificates; default: api.tls_client_ca, else the system's.", text(func(c *Config) *string { return &c.API.TLS.PeerCA })},
 	{"api.tls_client_ca", "", "path", "PEM bundle; callers must show a certificate that it signed.", text(func(c *Config) *string { return &c.API.TLS.CA })},
+	{"api.insecure", "false", "true, false", "Allow the API beyond loopback in clear text, or without a tokens_file.", boolean(func(c *Config) *bool { return &c.API.Insecure })},
+	{"ops.listen", "", "host:port", "Where operators alone call, with room of its own, such as 127.0.0.1:7453; default: nowhere.", address(func(c *Config) *string { return &c.Ops.Listen })},
+	{"ops.pprof", "false", "true, false", "Serve profiles of the process at ops.listen, to tokens with the verb debug.", boolean(func(c *Config) *bool { return &c.Ops.Pprof })},
 	{"raft.listen", "127.0.0.1:7451", "host:port", "Where the other nodes call.", address(func(c *Config) *string { return &c.Raft.Listen })},
 	{"raft.advertise", "", "host:port", "The Raft address that others are told; default: raft.listen.", address(func(c *Config) *string { return &c.Raft.Advertise })},
 	{"raft.tls_cert", "", "path", "PEM chain of this node towards others; turns mutual TLS on.", text(func(c *Config) *string { return &c.Raft.TLS.Cert })},
 	{"raft.tls_key", "", "path", "PEM key of this node towards others.", text(func(c *Config) *string { return &c.Raft.TLS.Key })},
 	{"raft.tls_ca", "", "path", "PEM bundle that signs the nodes' certificates.", text(func(c *Config) *string { return &c.Raft.TLS.CA })},
+	{"raft.tls_names", "", "list of name=id", "Which node a name in a certificate stands for, such as a.example.org=n1,b.example.org=n2; a DNS name that is the id needs no entry.", setNames},
+	{"raft.insecure", "false", "true, false", "Allow the port between nodes beyond loopback in clear text.", boolean(func(c *Config) *bool { return &c.Raft.Insecure })},
 	{"raft.profile", "lan", "lan, wan", "Which times apply where they are not set one by one.", choice(func(c *Config) *string { return &c.Profile }, "lan", "wan")},
 	{"raft.heartbeat", "", "duration", "Silence after which a follower calls an election; lan 300ms, wan 1.5s.", duration(func(c *Config) *time.Duration { return &c.Times.Heartbeat })},
 	{"raft.election", "", "duration", "How long a candidate waits for votes; lan 300ms, wan 1.5s.", duration(func(c *Config) *time.Duration { return &c.Times.Election })},
@@ -71,6 +77,7 @@ var settings = []Setting{
 	{"log.format", "text", "text, json", "How it is logged.", choice(func(c *Config) *string { return &c.Log.Format }, "text", "json")},
 	{"disk.refuse_below", "256MiB", "size", "Free space below which new grants are refused; giving back still works.", size(func(c *Config) *int64 { return &c.Disk.RefuseBelow })},
 	{"disk.stop_below", "32MiB", "size", "Free space below which the node stops.", size(func(c *Config) *int64 { return &c.Disk.StopBelow })},
+	{"memory.limit", "", "size", "Memory that the process may have; from 85% of it on new grants are refused; default: its control group's or the machine's, 0B: any.", limitSize(func(c *Config) *int64 { return &c.MemoryLimit })},
 	{"testing", "false", "true, false", "Open what only a fault suite needs: log dumps, state hashes, clock faults.", boolean(func(c *Config) *bool { return &c.Testing })},
 	{"testing_record", "", "path", "Directory to which every applied entry is written; needs testing.", text(func(c *Config) *string { return &c.TestingRecord })},
 }
@@ -171,6 +178,20 @@ func size(field func(*Config) *int64) func(*Config, string) error {
 	}
 }
 
+// limitSize reads a size of which 0 means that there is no limit.
+func limitSize(field func(*Config) *int64) func(*Config, string) error {
+	read := size(field)
+	return func(c *Config, value string) error {
+		if err := read(c, value); err != nil {
+			return err
+		}
+		if *field(c) == 0 {
+			*field(c) = -1
+		}
+		return nil
+	}
+}
+
 // setPeers reads the list's form for flags and the environment: n1=host:7451/host:7450,n2=...
 func setPeers(c *Config, value string) error {
 	c.Peers = nil
@@ -187,6 +208,20 @@ func setPeers(c *Config, value string) error {
 			return err
 		}
 		c.Peers = append(c.Peers, Peer{ID: strings.TrimSpace(id), Raft: raft, API: api})
+	}
+	return nil
+}
+
+// setNames reads name=id,name=id. A name may stand for several nodes, while their certificates are exchanged.
+func setNames(c *Config, value string) error {
+	c.RaftNames = map[string][]string{}
+	for element := range strings.SplitSeq(value, ",") {
+		at := strings.LastIndex(element, "=") // a URI may hold one
+		if at <= 0 || !nodeID.MatchString(strings.TrimSpace(element[at+1:])) {
+			return fmt.Errorf("%q is not name=id", element)
+		}
+		name := strings.TrimSpace(element[:at])
+		c.RaftNames[name] = append(c.RaftNames[name], strings.TrimSpace(element[at+1:]))
 	}
 	return nil
 }

@@ -81,7 +81,15 @@ func (l *loader) validate() []error {
 			wrong(listener.key, "nobody can call %s; set it to the address under which the others reach this node", listener.address)
 		}
 	}
+	if c.Ops.Pprof && c.Ops.Listen == "" {
+		wrong("ops.pprof", "needs ops.listen")
+	}
 	validateTLS(c, wrong)
+	for _, port := range c.Insecurities() {
+		if !port.Allowed {
+			wrong(port.Key, "%s; set it up (quotad cert makes certificates, quotad token tokens), or allow it with %s: true", port.Message, port.Key)
+		}
+	}
 	validateTimes(c, wrong)
 	validatePeers(c, wrong)
 	if c.Disk.StopBelow > c.Disk.RefuseBelow {
@@ -100,11 +108,17 @@ func validateTLS(c *Config, wrong func(key, format string, values ...any)) {
 	if c.API.TLS.CA != "" && c.API.TLS.Cert == "" {
 		wrong("api.tls_client_ca", "needs api.tls_cert and api.tls_key")
 	}
+	if c.API.TLS.PeerCA != "" && c.API.TLS.Cert == "" {
+		wrong("api.tls_ca", "needs api.tls_cert and api.tls_key")
+	}
 	set := 0
 	for _, path := range []string{c.Raft.TLS.Cert, c.Raft.TLS.Key, c.Raft.TLS.CA} {
 		if path != "" {
 			set++
 		}
+	}
+	if len(c.RaftNames) > 0 && set == 0 {
+		wrong("raft.tls_names", "needs raft.tls_cert, raft.tls_key and raft.tls_ca")
 	}
 	if set != 0 && set != 3 {
 		wrong("raft.tls_cert", "raft.tls_cert, raft.tls_key and raft.tls_ca belong together: nodes verify each other both ways")

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
@@ -59,7 +60,10 @@ type process struct {
 	node    *raftnode.Node
 	api     *rpc.Server
 	http    *http.Server
-	tokens  *rpc.Tokens
+	// ops serves operators at opsListener; both nil: nowhere.
+	ops         *http.Server
+	opsListener net.Listener
+	tokens      *rpc.Tokens
 	// apiCertificates and raftCertificates are nil where TLS is off.
 	apiCertificates, raftCertificates *certificates
 }
@@ -88,8 +92,12 @@ func Run(ctx context.Context, options Options) error {
 	if err != nil {
 		return err
 	}
-	served := make(chan error, 1)
-	go func() { served <- p.serve(listener) }()
+	served := make(chan error, 2)
+	go func() { served <- serve(p.http, listener) }()
+	if p.ops != nil {
+		go func() { served <- serve(p.ops, p.opsListener) }()
+		p.logger.Info("serving operators", "ops", p.opsListener.Addr().String(), "pprof", p.config.Ops.Pprof)
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go p.settleIn(ctx, listener.Addr().String())
@@ -118,8 +126,14 @@ func (p *process) start(registry *prometheus.Registry) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("api.listen: %w", err)
 	}
+	registry.MustRegister(listener)
+	if p.config.Ops.Listen != "" {
+		if p.opsListener, err = rpc.Listen(p.config.Ops.Listen, rpc.DefaultMaxOpsConnections); err != nil {
+			return nil, errors.Join(fmt.Errorf("ops.listen: %w", err), listener.Close())
+		}
+	}
 	if err := p.open(registry, listener.Addr().String()); err != nil {
-		return nil, errors.Join(err, listener.Close())
+		return nil, errors.Join(err, listener.Close(), p.closeOps())
 	}
 	return listener, nil
 }
@@ -157,7 +171,7 @@ func (p *process) open(registry *prometheus.Registry, apiAddress string) error {
 	}
 	p.api, err = rpc.New(rpc.Config{
 		Node: p.node, Tokens: p.tokens, Registry: registry, Logger: p.logger.Named("api"), Version: p.options.Version,
-		PeerTLS: p.apiCertificates.apiClient(),
+		PeerTLS: p.apiCertificates.apiClient(), PeerTrust: trust(p.config.API.TLS),
 	})
 	if err != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), stopWithin)
@@ -165,6 +179,20 @@ func (p *process) open(registry *prometheus.Registry, apiAddress string) error {
 		return errors.Join(err, p.node.Close(ctx))
 	}
 	p.http = rpc.NewHTTPServer(p.api.Handler(), p.apiCertificates.apiServer(), p.logger.Named("http"))
+	if p.opsListener != nil {
+		p.ops = rpc.NewHTTPServer(p.api.OpsHandler(p.config.Ops.Pprof), p.apiCertificates.apiServer(), p.logger.Named("ops"))
+	}
+	return nil
+}
+
+// closeOps ends the operators' port.
+func (p *process) closeOps() error {
+	switch {
+	case p.ops != nil:
+		return p.ops.Close()
+	case p.opsListener != nil:
+		return p.opsListener.Close()
+	}
 	return nil
 }
 
@@ -175,6 +203,7 @@ func (p *process) nodeConfig(registry *prometheus.Registry, apiAddress string) (
 		return raftnode.Config{}, err
 	}
 	c := raftnode.DefaultConfig()
+	c.Build.Version = p.options.Version
 	c.ID, c.DataDir, c.Testing = p.config.NodeID, p.config.DataDir, p.config.Testing
 	c.LogStore = raftnode.LogStore(p.config.LogStore)
 	c.RaftAddress, c.AdvertiseRaft = p.config.Raft.Listen, p.config.Raft.Advertise
@@ -191,6 +220,7 @@ func (p *process) nodeConfig(registry *prometheus.Registry, apiAddress string) (
 	c.HeartbeatTimeout, c.ElectionTimeout = p.config.Times.Heartbeat, p.config.Times.Election
 	c.LeaderLease = p.config.Times.Lease
 	c.FreeLow, c.FreeStop = watermark(p.config.Disk.RefuseBelow), watermark(p.config.Disk.StopBelow)
+	c.MemoryLimit = p.memoryLimit()
 	c.SnapshotThreshold, c.TrailingLogs = p.config.Snapshots.Entries, p.config.Snapshots.Trailing
 	c.SnapshotInterval = p.config.Snapshots.Interval
 	if p.config.TestingRecord != "" {
@@ -200,7 +230,7 @@ func (p *process) nodeConfig(registry *prometheus.Registry, apiAddress string) (
 		}
 		c.Applied = file.Applied
 	}
-	c.PeerTLS, c.Logger, c.Registerer = peerTLS, p.logger, registry
+	c.PeerTLS, c.PeerNames, c.Logger, c.Registerer = peerTLS, p.config.RaftNames, p.logger, registry
 	return c, nil
 }
 
@@ -210,6 +240,29 @@ func watermark(bytes int64) int64 {
 		return -1
 	}
 	return bytes
+}
+
+// collectAbove is the share of the memory limit, in percent, above which the collector works harder: below raftnode.MemoryMark, so that
+// garbage alone never stops grants.
+const collectAbove = 80
+
+// memoryLimit returns how much memory this process may have, 0 for any, and makes the collector keep to it.
+func (p *process) memoryLimit() int64 {
+	limit := p.config.MemoryLimit
+	if limit == 0 {
+		var err error
+		if limit, err = raftnode.SystemMemoryLimit(); err != nil {
+			p.logger.Warn("no memory limit is known: grants go on whatever memory is used; set memory.limit", "error", err)
+			return 0
+		}
+	}
+	if limit < 0 {
+		return 0
+	}
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(limit / 100 * collectAbove)
+	}
+	return limit
 }
 
 // reportSyncTime warns of a disk on which every grant would be slow.
@@ -225,11 +278,11 @@ func (p *process) reportSyncTime() {
 	}
 }
 
-func (p *process) serve(listener net.Listener) error {
-	if p.http.TLSConfig != nil {
-		return p.http.ServeTLS(listener, "", "")
+func serve(server *http.Server, listener net.Listener) error {
+	if server.TLSConfig != nil {
+		return server.ServeTLS(listener, "", "")
 	}
-	return p.http.Serve(listener)
+	return server.Serve(listener)
 }
 
 // announce says that calls are taken, to the log and to systemd.
@@ -239,8 +292,14 @@ func (p *process) announce(apiAddress string) {
 	if p.tokens == nil {
 		p.logger.Info("no tokens_file: every caller is believed, holder names are taken on trust")
 	}
+	for _, port := range p.config.Insecurities() {
+		p.logger.Warn("INSECURE: "+port.Message, "allowed_by", port.Key)
+	}
 	p.warnOfNoTokens()
 	p.warnOfExpiry()
+	for _, mistake := range CheckCertificates(p.config) {
+		p.logger.Warn("a certificate will not do for the other nodes", "reason", mistake)
+	}
 	p.notify(daemon.SdNotifyReady)
 }
 
@@ -275,6 +334,7 @@ func (p *process) stop() error {
 	if err := p.http.Shutdown(drain); err != nil {
 		_ = p.http.Close() // what is left is idle connections and callers that do not read
 	}
+	_ = p.closeOps()
 	if err := p.node.Close(ctx); err != nil {
 		return err
 	}

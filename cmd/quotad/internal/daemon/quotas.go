@@ -11,7 +11,6 @@ import (
 	"github.com/quotad/quotad/fsm"
 	"github.com/quotad/quotad/raftnode"
 	"github.com/quotad/quotad/rpc"
-	"github.com/quotad/quotad/rpc/quotav1"
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
@@ -74,9 +73,7 @@ func (p *process) applyQuotas(ctx context.Context) error {
 		return err
 	}
 	client := quotav1connect.NewAdminServiceClient(&http.Client{Transport: inProcess{trusted.Handler()}}, "http://in-process")
-	request := p.options.Quotas.Request()
-	request.RequestId = &quotav1.RequestId{IdempotencyKey: "quotas-file-" + p.node.Status().ClusterID}
-	answer, err := client.ApplyQuotas(ctx, request)
+	answer, err := client.ApplyQuotas(ctx, p.options.Quotas.Request())
 	if err != nil {
 		return err
 	}

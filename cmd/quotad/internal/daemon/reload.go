@@ -110,7 +110,7 @@ func (p *process) feedWatchdog(ctx context.Context) {
 		case <-ticker.C:
 		}
 		alive := true
-		for _, check := range p.node.Status().Checks {
+		for _, check := range p.node.Checks() {
 			// A missing leader or a full disk does not heal by a restart; a stuck process does.
 			if (check.Name == "running" || check.Name == "disk" || check.Name == "applied") && !check.OK {
 				alive = false

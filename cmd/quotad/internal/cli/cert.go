@@ -1,0 +1,127 @@
+package cli
+
+import (
+	"errors"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quotad/quotad/cmd/quotad/internal/authority"
+	"github.com/quotad/quotad/cmd/quotad/internal/output"
+)
+
+// certFlags are the options of the commands that write certificates.
+type certFlags struct {
+	dir   string
+	force bool
+}
+
+func (f *certFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.dir, "dir", "certs", "directory of the CA and of what it signs")
+	cmd.Flags().BoolVar(&f.force, "force", false, "replace files that are there already")
+	_ = cmd.MarkFlagDirname("dir")
+}
+
+func (a *App) certCommand() *cobra.Command {
+	return group("cert", "Make certificates, for clusters without a CA", a.certInit(), a.certNode(), a.certClient())
+}
+
+func (a *App) certInit() *cobra.Command {
+	var f certFlags
+	var name string
+	cmd := &cobra.Command{
+		Use:   "init",
+		Short: "Make a CA",
+		Long: `Makes a CA that is good for ten years: ca.pem, which nodes and callers verify certificates by, and ca-key.pem, which signs
+them. Keep ca-key.pem away from the nodes: whoever has it can act as every node.`,
+		Example: `  quotad cert init
+  quotad cert init --dir /secure/certs --name "quotad production"`,
+		Args: arguments(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			issued, err := authority.Init(f.dir, name, f.force, time.Now())
+			return a.printIssued(cmd, err, issued)
+		},
+	}
+	f.add(cmd)
+	cmd.Flags().StringVar(&name, "name", "quotad CA", "the CA's name, as certificates show it")
+	return cmd
+}
+
+func (a *App) certNode() *cobra.Command {
+	var f certFlags
+	var hosts []string
+	cmd := &cobra.Command{
+		Use:   "node ID...",
+		Short: "Make certificates of nodes",
+		Long: `Makes a certificate for each node, ID.pem and ID-key.pem, good for one year: for its API and for the port between nodes, on
+both sides of a connection. It stands for the node of this id, and for the hosts at which others reach it: those of
+api.advertise and raft.advertise.`,
+		Example: `  quotad cert node n1 --host 10.0.0.1 --host n1.example.org
+  quotad cert node n1 n2 n3 --host 127.0.0.1      # three nodes on one machine`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usagef(cmd, "", "ID is missing")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, ids []string) error {
+			if len(hosts) == 0 {
+				return usagef(cmd, "--host 10.0.0.1: where the others reach the node", "--host is missing")
+			}
+			ca, err := authority.Open(f.dir, f.force)
+			if err != nil {
+				return a.printIssued(cmd, err)
+			}
+			var all []*authority.Issued
+			for _, id := range ids {
+				issued, err := ca.Node(id, hosts, time.Now())
+				if err != nil {
+					return errors.Join(a.printIssued(cmd, nil, all...), a.printIssued(cmd, err))
+				}
+				all = append(all, issued)
+			}
+			return a.printIssued(cmd, nil, all...)
+		},
+	}
+	f.add(cmd)
+	cmd.Flags().StringSliceVar(&hosts, "host", nil, "IP address or name at which others reach the node; repeat it for more")
+	return cmd
+}
+
+func (a *App) certClient() *cobra.Command {
+	var f certFlags
+	cmd := &cobra.Command{
+		Use:   "client NAME",
+		Short: "Make the certificate of a caller",
+		Long: `Makes a certificate for a caller, NAME.pem and NAME-key.pem, good for one year, for APIs with api.tls_client_ca. It stands for
+no node. What the caller may do is a matter of its token.`,
+		Example: `  quotad cert client ops
+  quotad status --ca-file certs/ca.pem --cert-file certs/ops.pem --key-file certs/ops-key.pem`,
+		Args: arguments("NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ca, err := authority.Open(f.dir, f.force)
+			if err != nil {
+				return a.printIssued(cmd, err)
+			}
+			issued, err := ca.Client(args[0], time.Now())
+			return a.printIssued(cmd, err, issued)
+		},
+	}
+	f.add(cmd)
+	return cmd
+}
+
+// printIssued prints what was written, or says what was wrong.
+func (a *App) printIssued(cmd *cobra.Command, err error, all ...*authority.Issued) error {
+	if mistake, ok := errors.AsType[*authority.MistakeError](err); ok {
+		return usagef(cmd, mistake.Hint, "%w", err)
+	}
+	if err != nil {
+		return err
+	}
+	table := output.Table{}
+	for _, issued := range all {
+		table.Add(issued.CertFile, issued.KeyFile, "good until "+issued.NotAfter.Format(time.DateOnly))
+	}
+	return table.Write(a.Out)
+}

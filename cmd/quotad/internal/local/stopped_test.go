@@ -1,0 +1,153 @@
+package local
+
+import (
+	"context"
+	"syscall"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+// stop stops a node's process as SIGSTOP does, until the test's end.
+func (n *Node) stop(t *testing.T) {
+	t.Helper()
+	process := n.process.cmd.Process
+	if err := process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = process.Signal(syscall.SIGCONT) }) // it may have been killed
+}
+
+// startedWith starts a cluster, whose one slot is taken.
+func startedWith(t *testing.T) (leader *Node, others []*Node) {
+	t.Helper()
+	c := newCluster(t)
+	for _, n := range c.Nodes {
+		if err := c.Start(n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	quotas := &quotav1.ApplyQuotasRequest{Quotas: []*quotav1.Quota{
+		{Name: "slot", Rule: &quotav1.Quota_Slots{Slots: &quotav1.Slots{Limit: 1}}},
+		{Name: "calls", Rule: &quotav1.Quota_Rate{Rate: &quotav1.Rate{Limit: 1000, Per: durationpb.New(time.Minute)}}},
+	}}
+	if err := c.Ready(t.Context(), quotas); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), StartTimeout)
+	defer cancel()
+	leader, ok := c.Leader(ctx)
+	if !ok {
+		t.Fatal("nobody leads")
+	}
+	held := &quotav1.ReserveRequest{Holder: "a", Items: []*quotav1.Item{{Quota: "slot"}}, Ttl: durationpb.New(time.Hour)}
+	if res, err := leader.quota.Reserve(ctx, held); err != nil || res.GetLease() == nil {
+		t.Fatalf("%v %v", res, err)
+	}
+	for _, n := range c.Nodes {
+		if n != leader {
+			others = append(others, n)
+		}
+	}
+	return leader, others
+}
+
+// forwarded makes calls through a node that does not lead, before and after stop: one that waits, one that changes and one that looks.
+func forwarded(t *testing.T, through *Node, stop func()) (waited, changed, looked <-chan error) {
+	t.Helper()
+	call := func(do func(context.Context) error) <-chan error {
+		ended := make(chan error, 1)
+		go func() { ended <- do(t.Context()) }()
+		return ended
+	}
+	waited = call(func(ctx context.Context) error {
+		_, err := through.quota.Reserve(ctx, &quotav1.ReserveRequest{
+			Holder: "b", Items: []*quotav1.Item{{Quota: "slot"}}, Wait: durationpb.New(9 * time.Minute),
+		})
+		return err
+	})
+	for deadline := time.Now().Add(StartTimeout); ; {
+		res, err := through.quota.GetQuota(t.Context(), &quotav1.GetQuotaRequest{Name: "slot"})
+		if err == nil && res.Quota.Waiting == 1 {
+			break
+		}
+		if time.Now().After(deadline) || !pause(t.Context(), 20*time.Millisecond) {
+			t.Fatalf("nobody waits: %v %v", res, err)
+		}
+	}
+	stop()
+	changed = call(func(ctx context.Context) error {
+		_, err := through.quota.Reserve(ctx, &quotav1.ReserveRequest{Holder: "c", Items: []*quotav1.Item{{Quota: "calls"}}})
+		return err
+	})
+	looked = call(func(ctx context.Context) error {
+		_, err := through.quota.GetQuota(ctx, &quotav1.GetQuotaRequest{Name: "calls"})
+		return err
+	})
+	return waited, changed, looked
+}
+
+// ends waits for the end of a call, which may take a tenth of what its own deadline would let it take.
+func ends(t *testing.T, what string, call <-chan error) error {
+	t.Helper()
+	select {
+	case err := <-call:
+		return err
+	case <-time.After(time.Minute):
+		t.Fatalf("%s hangs", what)
+	}
+	return nil
+}
+
+func reasonOf(err error) quotav1.Reason {
+	var failed *connect.Error
+	if e, ok := err.(*connect.Error); ok { //nolint:errorlint // the client's own, not wrapped
+		failed = e
+	}
+	if failed == nil {
+		return 0
+	}
+	for _, detail := range failed.Details() {
+		if value, err := detail.Value(); err == nil {
+			if info, ok := value.(*quotav1.ErrorInfo); ok {
+				return info.Reason
+			}
+		}
+	}
+	return 0
+}
+
+// TestForward_OutlivesAStoppedLeader: calls that a node forwarded to a leader that then stops end as soon as another one leads: as
+// unknown what may have been carried out, while what only looks is asked again.
+func TestForward_OutlivesAStoppedLeader(t *testing.T) {
+	leader, others := startedWith(t)
+	waited, changed, looked := forwarded(t, others[0], func() { leader.stop(t) })
+	if err := ends(t, "the call that looks", looked); err != nil {
+		t.Errorf("the call that looks: %v", err)
+	}
+	if err := ends(t, "the call that waits", waited); reasonOf(err) != quotav1.Reason_REASON_UNKNOWN_OUTCOME {
+		t.Errorf("the call that waits: %v", err)
+	}
+	// It may have come so late that the new leader got it.
+	if err := ends(t, "the call that changes", changed); err != nil && reasonOf(err) != quotav1.Reason_REASON_UNKNOWN_OUTCOME {
+		t.Errorf("the call that changes: %v", err)
+	}
+}
+
+// TestForward_OutlivesAMajority: where no other leader can be elected, calls that the stopped one has end all the same.
+func TestForward_OutlivesAMajority(t *testing.T) {
+	if testing.Short() {
+		t.Skip("pings take ten seconds to find a stopped node")
+	}
+	leader, others := startedWith(t)
+	waited, changed, looked := forwarded(t, others[0], func() { leader.stop(t); others[1].stop(t) })
+	for what, call := range map[string]<-chan error{"the call that waits": waited, "the call that changes": changed, "the call that looks": looked} {
+		if err := ends(t, what, call); reasonOf(err) != quotav1.Reason_REASON_UNKNOWN_OUTCOME && reasonOf(err) != quotav1.Reason_REASON_NO_LEADER {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}

@@ -1,0 +1,388 @@
+package fsm
+
+import (
+	"fmt"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// chargedTo charges a caller with a command. One that is known by its address has holders with accounts of their own.
+func chargedTo(caller string, command *logpb.Command) *logpb.Command {
+	command = proto.CloneOf(command)
+	command.Caller, command.PerHolder = caller, len(caller) > 8 && caller[:8] == "address:"
+	return command
+}
+
+func operators(command *logpb.Command) *logpb.Command {
+	command = chargedTo("token:ops", command)
+	command.Operator = true
+	return command
+}
+
+// filling returns commands of one caller that take of one budget, the n-th of them.
+func filling(b budget) func(caller string, n int) *logpb.Command {
+	return map[budget]func(string, int) *logpb.Command{
+		budgetSessions: func(caller string, _ int) *logpb.Command { return chargedTo(caller, opens()) },
+		budgetKeys: func(caller string, n int) *logpb.Command {
+			return chargedTo(caller, keyedBy(fmt.Sprintf("%s-%d", caller, n), withdraw(1<<40)))
+		},
+		budgetResults: func(caller string, n int) *logpb.Command {
+			return chargedTo(caller, keyedBy(fmt.Sprintf("%s-%d", caller, n), withdraw(1<<40)))
+		},
+		budgetWaiters: func(caller string, n int) *logpb.Command {
+			return chargedTo(caller, waits(fmt.Sprintf("h%d", n), 0, 10*minute, itemOf("none", 1)))
+		},
+		budgetTasks: func(caller string, n int) *logpb.Command {
+			return chargedTo(caller, begins(fmt.Sprintf("%s-%d", caller, n), "h", 0))
+		},
+		budgetLeases: func(caller string, n int) *logpb.Command {
+			return chargedTo(caller, asks(fmt.Sprintf("h%d", n), 0, itemOf("r", 1)))
+		},
+		budgetReports: func(caller string, _ int) *logpb.Command {
+			return chargedTo(caller, reports(1, 1, signal("r", logpb.Cause_CAUSE_OK)))
+		},
+	}[b]
+}
+
+// sharedWorld has small budgets, a quota of plenty, one of which nothing is left, and a lease that reports may name.
+func sharedWorld(t tester) *world {
+	w := newWorld(t)
+	w.quotas(rateOf("r", 1<<40, minute), rateOf("none", 1, day))
+	w.do(limitsTo(func(l *logpb.SetLimits) {
+		l.MaxSessions, l.MaxKeys, l.MaxWaiters, l.MaxTasks = proto.Int64(800), proto.Int64(800), proto.Int64(800), proto.Int64(800)
+		l.MaxLeases, l.MaxReports, l.MaxResultBytes = proto.Int64(1600), proto.Int64(800), proto.Int64(1<<20)
+	}))
+	for _, ask := range []*logpb.Command{consumesAtOnce("first", itemOf("r", 1)), consumesAtOnce("first", itemOf("none", 1))} {
+		if w.do(ask).GetGranted() == nil {
+			t.Fatal("not granted")
+		}
+	}
+	return w
+}
+
+// takes has callers take of a budget in turn until nobody gets more, and returns how much each got.
+func takes(t tester, w *world, b budget, callers ...string) map[string]int {
+	t.Helper()
+	got, next := map[string]int{}, filling(b)
+	for n, going := 0, true; going; n++ {
+		going = false
+		for _, caller := range callers {
+			r := w.raw(next(caller, n))[0]
+			reason := max(r.GetFailure().GetReason(), r.GetRefusal().GetReason())
+			if reason != logpb.Reason_REASON_CALLER_BUDGET && reason != logpb.Reason_REASON_BUDGET_FULL &&
+				reason != logpb.Reason_REASON_SESSIONS_FULL && reason != logpb.Reason_REASON_TASKS_FULL && reason != logpb.Reason_REASON_QUEUE_FULL {
+				got[caller]++
+				going = true
+			} else if named := r.GetFailure().GetBudget() + r.GetRefusal().GetBudget(); reason == logpb.Reason_REASON_CALLER_BUDGET && named == "" {
+				t.Fatalf("a caller is at a budget without a name: %v", r)
+			}
+		}
+		if n > 5000 {
+			t.Fatalf("%s: never full", budgetNames[b])
+		}
+	}
+	if err := w.m.State().Verify(); err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+// TestBudgets_LeaveRoomForOthers: of each budget a caller alone gets half of what is not kept for operators; who comes after
+// it gets half of what is left, and so on; each gets the least; and operators find room when all others find none.
+func TestBudgets_LeaveRoomForOthers(t *testing.T) {
+	for b := range budget(budgets) {
+		t.Run(budgetNames[b], func(t *testing.T) {
+			w := sharedWorld(t)
+			most := 800
+			if b == budgetLeases {
+				most = 1600
+			}
+			open := most - most/16
+			if b == budgetResults {
+				w.do(limitsTo(func(l *logpb.SetLimits) { l.MaxResultBytes = proto.Int64(100_000) }))
+			}
+			hostile := takes(t, w, b, "token:hostile")["token:hostile"]
+			if b != budgetResults && (hostile < open/2-3 || hostile > open/2) {
+				t.Errorf("alone it got %d of %d", hostile, open)
+			}
+			if next := takes(t, w, b, "token:next")["token:next"]; b != budgetResults && (next < open/4-3 || next > open/4+1) {
+				t.Errorf("the next one got %d of %d", next, open)
+			}
+			for n := range 2000 {
+				takes(t, w, b, fmt.Sprintf("token:%d", n))
+				if w.m.usedOf(b) >= w.m.limits.of(b)-w.m.limits.operatorsPart(b) {
+					break
+				}
+			}
+			before := w.m.usedOf(b)
+			got := 0
+			for n := range 5000 {
+				if r := w.raw(operators(filling(b)("token:ops", n)))[0]; r.GetRefusal() != nil || r.GetFailure().GetBudget() != "" {
+					break
+				}
+				got++
+			}
+			if got < 2 || w.m.usedOf(b) == before {
+				t.Errorf("an operator got %d when all others got none", got)
+			}
+		})
+	}
+}
+
+// TestBudgets_ServeManyHoldersOfOneCaller: a gateway's token speaks for 10,000 holders, beside callers that took what they
+// could.
+func TestBudgets_ServeManyHoldersOfOneCaller(t *testing.T) {
+	w := newWorld(t)
+	w.quotas(rateOf("r", 1<<40, minute))
+	w.do(limitsTo(func(l *logpb.SetLimits) { l.MaxLeases = proto.Int64(100_000) })) // a fifth of what it is at first
+	hold := func(caller string, n int) *logpb.Command {
+		return chargedTo(caller, asks(fmt.Sprintf("agent-%d", n), hour, itemOf("r", 1)))
+	}
+	for _, hostile := range []string{"token:hostile", "token:another"} {
+		for entry := 0; ; entry++ {
+			var commands []*logpb.Command
+			for n := range MaxEntryCommands {
+				commands = append(commands, hold(hostile, entry*MaxEntryCommands+n%100))
+			}
+			results := w.raw(commands...)
+			w.entries = nil
+			if results[MaxEntryCommands-1].GetRefusal().GetReason() == logpb.Reason_REASON_CALLER_BUDGET {
+				break
+			}
+		}
+	}
+	for n := range 10_000 {
+		if r := w.raw(hold("token:gateway", n))[0]; r.GetGranted() == nil {
+			t.Fatalf("holder %d: %v", n, r)
+		}
+	}
+	if err := w.m.State().Verify(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestBudgets_HoldersOfOneAddress: without tokens a holder that runs wild leaves room for the others at its address, and its
+// address for other addresses.
+func TestBudgets_HoldersOfOneAddress(t *testing.T) {
+	w := sharedWorld(t)
+	lease := func(address, holder string) *logpb.Command {
+		return chargedTo(address, asks(holder, 0, itemOf("r", 1)))
+	}
+	fill := func(address, holder string) (got int) {
+		for w.raw(lease(address, holder))[0].GetGranted() != nil {
+			got++
+		}
+		return got
+	}
+	const here, there = "address:192.0.2.1", "address:192.0.2.2"
+	if got := fill(here, "wild"); got < 370 || got > 375 {
+		t.Errorf("one holder alone got %d of 1,600", got)
+	}
+	if got := fill(here, "other"); got < 180 || got > 190 {
+		t.Errorf("the next holder got %d", got)
+	}
+	for n := range 3000 {
+		fill(here, fmt.Sprint("made-up-", n))
+	}
+	if has := w.m.findAccount(0, here).used[budgetLeases]; has > 750 {
+		t.Errorf("one address has %d of 1,600", has)
+	}
+	if got := fill(there, "quiet"); got < 150 {
+		t.Errorf("a holder elsewhere got %d", got)
+	}
+	if err := w.m.State().Verify(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestAccounts_AreBoundedAndDropped: names cost nothing to make up, so their number is bounded; and nothing is left of those
+// that have nothing.
+func TestAccounts_AreBoundedAndDropped(t *testing.T) {
+	w := newWorld(t)
+	w.quotas(rateOf("r", 1<<40, minute))
+	for n := 0; n < 70_000; n += 1000 {
+		var commands []*logpb.Command
+		for i := range 1000 {
+			commands = append(commands, chargedTo(fmt.Sprintf("address:%d", (n+i)%68_000), asks("h", hour, itemOf("r", 1))))
+		}
+		for i, r := range w.raw(commands...) {
+			if r.GetGranted() == nil {
+				t.Fatalf("caller %d: %v", n+i, r)
+			}
+		}
+		w.entries = nil
+	}
+	s := w.m.State()
+	if n := s.accounts.Len(); n > maxAccounts+2 {
+		t.Fatalf("%d accounts", n)
+	}
+	if shared := w.m.findAccount(0, ""); shared == nil || shared.used[budgetLeases] < 1000 {
+		t.Fatalf("who came later shares %v", shared)
+	}
+	if err := s.Verify(); err != nil {
+		t.Fatal(err)
+	}
+	w.reborn()
+	w.now += 2 * hour
+	for w.m.State().Counts().Leases > 0 {
+		w.raw()
+	}
+	if s = w.m.State(); s.accounts.Len() != 0 || s.accountNames.Len() != 0 {
+		t.Fatalf("%d accounts are left of callers that have nothing", s.accounts.Len())
+	}
+}
+
+// TestAccounts_OfOneAddressAreBounded: one address cannot take all accounts with names of holders.
+func TestAccounts_OfOneAddressAreBounded(t *testing.T) {
+	w := newWorld(t)
+	w.quotas(rateOf("r", 1<<40, minute))
+	for n := range 3000 {
+		if r := w.raw(chargedTo("address:192.0.2.1", asks(fmt.Sprint("h", n), 0, itemOf("r", 1))))[0]; r.GetGranted() == nil {
+			t.Fatal(r)
+		}
+	}
+	if n := w.m.State().accounts.Len(); n != maxHoldersAccount+1 {
+		t.Fatalf("%d accounts", n)
+	}
+	if err := w.m.State().Verify(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestKeyLife_AppliesToStoredKeys: a shorter life frees what is there, a longer one keeps it for longer.
+func TestKeyLife_AppliesToStoredKeys(t *testing.T) {
+	w := newWorld(t)
+	w.quotas(rateOf("r", 10, minute))
+	first := w.do(keyedBy("k", asks("a", 0, itemOf("r", 1)))).GetGranted()
+	life := func(ns int64) { w.do(limitsTo(func(l *logpb.SetLimits) { l.KeyLifeNs = &ns })) }
+	life(2 * day)
+	w.sleep(30 * hour)
+	if again := w.do(keyedBy("k", asks("a", 0, itemOf("r", 1)))).GetGranted(); again.GetLease() != first.GetLease() {
+		t.Fatalf("the key was forgotten: %v", again)
+	}
+	w.reborn()
+	life(hour)
+	w.sleep(0)
+	if n := w.m.State().keys.Len(); n != 0 {
+		t.Fatalf("%d keys are left", n)
+	}
+	if again := w.do(keyedBy("k", asks("a", 0, itemOf("r", 1)))).GetGranted(); again.GetLease() == first.GetLease() {
+		t.Fatal("an ended key was answered")
+	}
+}
+
+// TestResults_OfOneCallerFillNobodyElses: a caller that acknowledges nothing, in as many sessions as it likes, takes no
+// other's room for results.
+func TestResults_OfOneCallerFillNobodyElses(t *testing.T) {
+	w := sharedWorld(t)
+	w.do(limitsTo(func(l *logpb.SetLimits) { l.MaxResultBytes = proto.Int64(160_000) }))
+	for session := uint64(1); session <= 12; session++ {
+		w.raw(chargedTo("token:hostile", opens()))
+		for seq := uint64(1); seq < 1000; seq++ {
+			if w.raw(chargedTo("token:hostile", numbered(session, seq, 0, withdraw(1<<40))))[0].GetFailure().GetReason() != logpb.Reason_REASON_UNKNOWN_TICKET {
+				break
+			}
+		}
+	}
+	if r := w.raw(chargedTo("token:hostile", numbered(12, 5000, 0, withdraw(1<<40))))[0]; r.GetFailure().GetReason() != logpb.Reason_REASON_CALLER_BUDGET {
+		t.Fatalf("the hostile caller is not stopped: %v", r)
+	}
+	session := w.do(chargedTo("token:good", opens())).GetSessionOpened().GetSession()
+	for seq := uint64(1); seq <= 200; seq++ {
+		if r := w.raw(chargedTo("token:good", numbered(session, seq, seq, asks("good", second, itemOf("r", 1)))))[0]; r.GetGranted() == nil {
+			t.Fatalf("request %d of another caller: %v", seq, r)
+		}
+	}
+	// What it acknowledges is its own again.
+	if r := w.raw(chargedTo("token:hostile", numbered(1, 6000, 6000, withdraw(1<<40))))[0]; r.GetFailure().GetReason() != logpb.Reason_REASON_UNKNOWN_TICKET {
+		t.Fatalf("after an acknowledgement: %v", r)
+	}
+}
+
+// TestReports_AreCountedByTheMinute: at its budget a caller reports again in the next minute.
+func TestReports_AreCountedByTheMinute(t *testing.T) {
+	w := sharedWorld(t)
+	takes(t, w, budgetReports, "token:a")
+	next := filling(budgetReports)
+	w.fails(next("token:a", 0), logpb.Reason_REASON_CALLER_BUDGET)
+	if r := w.do(next("token:b", 0)); r.GetReported() == nil {
+		t.Fatalf("another caller: %v", r)
+	}
+	w.sleep(minute)
+	if r := w.do(next("token:a", 0)); r.GetReported() == nil {
+		t.Fatalf("in the next minute: %v", r)
+	}
+	w.sleep(2 * minute)
+	if n := w.m.State().accounts.Len(); n != 0 {
+		t.Fatalf("%d accounts are left", n)
+	}
+}
+
+// TestBudgets_WaitersBecomeLeases: whoever waits has its lease already counted, so that no grant is over a budget.
+func TestBudgets_WaitersBecomeLeases(t *testing.T) {
+	w := newWorld(t)
+	w.quotas(slotsOf("s", 1))
+	w.do(limitsTo(func(l *logpb.SetLimits) { l.MaxLeases = proto.Int64(8) }))
+	if w.do(chargedTo("token:a", asks("a", 0, itemOf("s", 1)))).GetGranted() == nil {
+		t.Fatal("not granted")
+	}
+	for range 3 {
+		if r := w.do(chargedTo("token:b", waits("b", 0, minute, itemOf("s", 1)))); r.GetWaiting() == nil {
+			t.Fatal(r)
+		}
+	}
+	w.refusedTo("token:b", waits("b", 0, minute, itemOf("s", 1)), "leases")
+	w.do(chargedTo("token:a", releases(1)))
+	if a := w.m.findAccount(0, "token:b"); a.used[budgetLeases] != 3 || a.used[budgetWaiters] != 2 || w.m.findAccount(0, "token:a") != nil {
+		t.Fatalf("%+v", a)
+	}
+}
+
+// refusedTo asks on a caller's behalf for what a budget must refuse.
+func (w *world) refusedTo(caller string, command *logpb.Command, budget string) {
+	w.t.Helper()
+	r := w.do(chargedTo(caller, command))
+	if f := r.GetRefusal(); f.GetReason() != logpb.Reason_REASON_CALLER_BUDGET || f.GetBudget() != budget || f.GetRetryAtNs() <= w.now {
+		w.t.Fatalf("want a refusal for the budget of %s, got %v", budget, r)
+	}
+}
+
+// TestRestore_RefusesAccountsThatCannotBe: what names an account that is not there, or that fits no other.
+func TestRestore_RefusesAccountsThatCannotBe(t *testing.T) {
+	for name, record := range map[string]*logpb.SnapshotRecord{
+		"number 0":             accountRecord(&logpb.SnapshotAccount{Name: "x"}),
+		"a number to come":     accountRecord(&logpb.SnapshotAccount{Number: 9, Name: "x"}),
+		"a parent that is not": accountRecord(&logpb.SnapshotAccount{Number: 1, Parent: 2, Name: "x"}),
+		"negative reports":     accountRecord(&logpb.SnapshotAccount{Number: 1, Reports: -1, Name: "x"}),
+		"a session's":          {Kind: &logpb.SnapshotRecord_Session{Session: &logpb.SnapshotSession{Id: 1, Account: 3}}},
+		"a lease's":            {Kind: &logpb.SnapshotRecord_Lease{Lease: &logpb.SnapshotLease{Id: 1, Account: 3}}},
+		"a key's":              {Kind: &logpb.SnapshotRecord_Key{Key: &logpb.SnapshotKey{Key: "k", Result: done(), Account: 3}}},
+	} {
+		m := New()
+		m.lastAccount = 5
+		if m.take(record) == nil {
+			t.Errorf("%s: was taken", name)
+		}
+	}
+	m := New()
+	m.lastAccount = 5
+	for _, fine := range []*logpb.SnapshotAccount{{Number: 1, Name: "x"}, {Number: 2, Parent: 1, Name: "x"}} {
+		if err := m.take(accountRecord(fine)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, again := range map[string]*logpb.SnapshotAccount{
+		"the same number": {Number: 1, Name: "y"}, "the same name": {Number: 3, Name: "x"}, "a child of a child": {Number: 4, Parent: 2, Name: "z"},
+	} {
+		if m.take(accountRecord(again)) == nil {
+			t.Errorf("%s: was taken", name)
+		}
+	}
+}
+
+func accountRecord(a *logpb.SnapshotAccount) *logpb.SnapshotRecord {
+	return &logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Account{Account: a}}
+}

@@ -1,0 +1,560 @@
+package fsm
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// What Apply accepts, Restore takes. These tests walk the schema of entries, so that a new command or field joins by itself: each field goes
+// through the ends of its type and what lies between, in commands that are right otherwise, on a state that has some of everything. After
+// each entry the state adds up, and what is restored from its snapshot is the same state.
+
+// lively has some of everything that a state can hold.
+func lively(t tester) *world {
+	w := newWorld(t)
+	w.raw(applyQuotas(randomWorldQuotas()...), applyQuotas(&logpb.Quota{Name: "spare", Rule: slotsOf("spare", 5).Rule}))
+	chained := []*logpb.Workflow{chain("chain", "low-1", "std-1", "boss", "std-2"), graph("rest", after("std-2"), after("std-3"), after("std-1", "std-3", "std-2"))}
+	w.raw(workflows(chained...))
+	w.raw(holders(&logpb.HolderRule{Pattern: "boss", Class: 0, Weight: 3}, &logpb.HolderRule{Pattern: "low*", Class: 2}),
+		&logpb.Command{Kind: &logpb.Command_PutMember{PutMember: &logpb.PutMember{Id: "n1", ApiAddress: "a:1"}}},
+		&logpb.Command{Kind: &logpb.Command_Found{Found: &logpb.Found{ClusterId: "c"}}})
+	for range 3 {
+		w.raw(&logpb.Command{Kind: &logpb.Command_OpenSession{OpenSession: &logpb.OpenSession{Holder: "a"}}})
+	}
+	short := ask("boss", itemOf("rate", 1), itemOf("ends", 1))
+	short.TtlNs, short.Consume = second, true
+	w.raw(reserve(short))
+	w.now += 2 * second
+	w.raw() // its records are orphans now
+	for i, name := range randomHolders {
+		w.now += 100 * millisecond
+		consumes := ask(name, itemOf("rate", 2), itemOf("hour", 1), itemOf("anchored", 2))
+		consumes.Consume = true
+		w.raw(reserve(consumes), keyedBy(fmt.Sprintf("k%d", i), reserve(ask(name, itemOf("org/team", 1)))),
+			numbered(uint64(i%3+1), uint64(i+1), 0, reserve(ask(name, itemOf("minute", 1), itemOf("ends", 1)))))
+		w.raw(waits(name, 0, minute, itemOf("slots", 1)), numbered(uint64(i%3+1), uint64(i+10), 0, waits(name, 0, minute, itemOf("org/team", 6))))
+		w.raw(beginsOn(fmt.Sprintf("t%d", i), "rate"))
+	}
+	w.raw(endsAfter("t1", w.m.taskFence("t1"), logpb.TaskOutcome_TASK_OUTCOME_FAILED, 0, 0), forgets("t2"))
+	w.raw(&logpb.Command{Kind: &logpb.Command_SetOverride{SetOverride: &logpb.SetOverride{Quota: "burst", Limit: new(int64(30)), ForNs: minute}}})
+	l := w.m.liveOne("rate")
+	w.raw(report(&logpb.Report{Lease: l.id, Fence: l.fence, Op: 1, Signals: []*logpb.Signal{
+		{Quota: "anchored", Cause: logpb.Cause_CAUSE_OK, Remaining: new(int64(20)), ResetAfterNs: new(hour / 2), ResetResolutionNs: second},
+		{Quota: "rate", Cause: logpb.Cause_CAUSE_SATURATED, RetryAfterNs: new(5 * second)},
+	}}))
+	return w
+}
+
+func (m *Machine) taskFence(name string) uint64 {
+	if t, ok := m.tasks.Get(name); ok {
+		return t.fence
+	}
+	return 1
+}
+
+// liveOne returns a lease that holds or consumed some of a quota; a lease that never was where there is none.
+func (m *Machine) liveOne(name string) (found *lease) {
+	found = &lease{id: 1, fence: 1}
+	number, _ := m.names.Get(name)
+	m.leases.Scan(func(_ uint64, l *lease) bool {
+		if l.deadline > m.clock.Now && len(l.items) > 0 && (name == "" || l.items[0].quota == number) {
+			found = l
+		}
+		return true
+	})
+	return found
+}
+
+// sensible returns what a field usually has, in the present state.
+func sensible(m *Machine, field protoreflect.FieldDescriptor) (any, bool) {
+	l := m.liveOne("rate")
+	in := field.ContainingMessage().Name()
+	switch name := field.Name(); {
+	case in == "Command" && (name == "session" || name == "seq" || name == "acked_below" || name == "idempotency_key" || name == "by"):
+		return nil, false
+	case field.Kind() == protoreflect.BoolKind:
+		return true, true
+	case in == "Item" && name == "quota", in == "Signal" && name == "quota":
+		return "rate", true
+	case name == "quota" || in == "BeginTask" && name == "quotas":
+		return "burst", true
+	case in == "Quota" && name == "name":
+		return "rate", true
+	case name == "parent", name == "fallback":
+		return "org", true
+	case name == "pattern":
+		return "low*", true
+	case name == "after":
+		return nil, false
+	case name == "holder":
+		return "std-1", true
+	case name == "task":
+		return "t3", true
+	case in == "Workflow" && name == "name", name == "workflow":
+		return "chain", true
+	case (in == "RenewTask" || in == "EndTask") && name == "fence":
+		return m.taskFence("t3"), true
+	case name == "fence":
+		return l.fence, true
+	case name == "lease":
+		return l.id, true
+	case name == "op":
+		return uint64(1), true
+	case name == "done_below":
+		return uint64(1), true
+	case name == "ticket":
+		first, _, _ := m.waiters.Min()
+		return max(first, 1), true
+	case name == "epoch":
+		return m.epoch + 1, true
+	case strings.HasSuffix(string(name), "_ns"):
+		return 30 * second, true
+	case strings.HasSuffix(string(name), "_ppm"):
+		return int64(200_000), true
+	case field.Kind() == protoreflect.StringKind:
+		return "some", true
+	case field.Kind() == protoreflect.EnumKind:
+		return int64(1), true
+	}
+	return int64(3), true
+}
+
+// fill sets a message's fields to what is sensible; of a oneof the chosen field. A flag is left off where off is set.
+func fill(m *Machine, to protoreflect.Message, kind protoreflect.Name, chosen int, off bool) {
+	fields := to.Descriptor().Fields()
+	for i := range fields.Len() {
+		field := fields.Get(i)
+		if of := field.ContainingOneof(); of != nil && !of.IsSynthetic() {
+			if of.Name() == "kind" && field.Name() != kind || of.Name() != "kind" && of.Fields().Get(chosen%of.Fields().Len()) != field {
+				continue
+			}
+		}
+		if field.Kind() == protoreflect.MessageKind {
+			switch {
+			case off && field.HasOptionalKeyword(), field.Name() == "policy" && off:
+			case field.IsList():
+				fill(m, to.Mutable(field).List().AppendMutable().Message(), kind, chosen, off)
+			default:
+				fill(m, to.Mutable(field).Message(), kind, chosen, off)
+			}
+			continue
+		}
+		value, ok := sensible(m, field)
+		if !ok || off && (field.Kind() == protoreflect.BoolKind || field.Kind() == protoreflect.EnumKind || field.ContainingMessage().Name() == "Quota" && field.Name() != "name") {
+			continue
+		}
+		set(to, field, valueOf(field, value))
+	}
+}
+
+func set(to protoreflect.Message, field protoreflect.FieldDescriptor, value protoreflect.Value) {
+	if field.IsList() {
+		to.Mutable(field).List().Append(value)
+		return
+	}
+	to.Set(field, value)
+}
+
+// valueOf fits a number, a text or a flag into a field.
+func valueOf(field protoreflect.FieldDescriptor, value any) protoreflect.Value {
+	var signed int64
+	var unsigned uint64
+	switch v := value.(type) {
+	case string:
+		return protoreflect.ValueOfString(v)
+	case bool:
+		return protoreflect.ValueOfBool(v)
+	case int64:
+		signed, unsigned = v, uint64(v)
+	case uint64:
+		signed, unsigned = int64(v), v
+	case uint32:
+		signed, unsigned = int64(v), uint64(v)
+	}
+	switch field.Kind() {
+	case protoreflect.Int32Kind:
+		return protoreflect.ValueOfInt32(int32(signed))
+	case protoreflect.Int64Kind:
+		return protoreflect.ValueOfInt64(signed)
+	case protoreflect.Uint32Kind:
+		return protoreflect.ValueOfUint32(uint32(unsigned))
+	case protoreflect.Uint64Kind:
+		return protoreflect.ValueOfUint64(unsigned)
+	case protoreflect.EnumKind:
+		return protoreflect.ValueOfEnum(protoreflect.EnumNumber(signed))
+	default:
+		panic(fmt.Sprintf("%s is of a kind that this test does not know", field.FullName()))
+	}
+}
+
+// extremes are what a field is tried with.
+func extremes(field protoreflect.FieldDescriptor) (values []any) {
+	switch field.Kind() {
+	case protoreflect.StringKind:
+		values = []any{
+			"", "x", "*", "/", "rate", "org/team", "chain", "t1", "std-3", "k1", "n1", "a\x00b", "ünï\u2028cöde", "\U0010ffff",
+			strings.Repeat("x", 128), strings.Repeat("x", 129), strings.Repeat("x", 200), strings.Repeat("*a", 5000), strings.Repeat("y", 1<<16),
+		}
+	case protoreflect.BoolKind:
+		values = []any{false, true}
+	case protoreflect.EnumKind:
+		values = []any{int64(math.MinInt32), int64(-1), int64(math.MaxInt32)}
+		for i := range field.Enum().Values().Len() + 1 {
+			values = append(values, int64(i))
+		}
+	case protoreflect.Int32Kind:
+		values = []any{
+			int64(math.MinInt32), int64(math.MinInt32 + 1), int64(-1), int64(0), int64(1), int64(2), int64(3), int64(100), int64(1000), int64(million - 1),
+			int64(million), int64(million + 1), int64(math.MaxInt32 - 1), int64(math.MaxInt32),
+		}
+	case protoreflect.Uint32Kind:
+		values = []any{uint64(0), uint64(1), uint64(2), uint64(1<<16 - 1), uint64(1 << 16), uint64(1 << 31), uint64(math.MaxUint32)}
+	case protoreflect.Int64Kind:
+		values = []any{
+			int64(math.MinInt64), int64(math.MinInt64 + 1), -day, int64(-1), int64(0), int64(1), int64(2), int64(7), millisecond, second, minute, hour, day, maxPeriod,
+			int64(maxAmount), int64(maxAmount + 1), int64(1 << 60), int64(1 << 62), int64(math.MaxInt64 - 1), int64(math.MaxInt64),
+		}
+	case protoreflect.Uint64Kind:
+		values = []any{
+			uint64(0), uint64(1), uint64(2), uint64(5), uint64(1<<48 - 1), uint64(1 << 48), uint64(1<<53 - 1), uint64(1 << 53), uint64(1<<63 - 1), uint64(1 << 63),
+			uint64(1<<63 + 1), uint64(math.MaxUint64 - 1), uint64(math.MaxUint64),
+		}
+	default:
+		panic(fmt.Sprintf("%s is of a kind that this test does not know", field.FullName()))
+	}
+	return values
+}
+
+// change is one field of a message, and what it is set to.
+type change struct {
+	path  string
+	apply func()
+}
+
+// changesOf returns what can be changed in a message and those that are set in it. Each undoes what the one before it did, which began with
+// the message as it is.
+func changesOf(in protoreflect.Message, path string) (changes []change) {
+	fields := in.Descriptor().Fields()
+	for i := range fields.Len() {
+		field := fields.Get(i)
+		at := path + "." + string(field.Name())
+		if of := field.ContainingOneof(); of != nil && of.Name() == "kind" {
+			if in.Has(field) {
+				changes = append(changes, changesOf(in.Mutable(field).Message(), at)...)
+			}
+			continue
+		}
+		add := func(what any, apply func()) {
+			changes = append(changes, change{path: fmt.Sprintf("%s = %.60s", at, fmt.Sprint(what)), apply: apply})
+		}
+		add("absent", func() { in.Clear(field) })
+		switch {
+		case field.Kind() == protoreflect.MessageKind && field.IsList():
+			changes = append(changes, listChanges(in, field, at)...)
+			for j := range in.Get(field).List().Len() {
+				changes = append(changes, changesOf(in.Mutable(field).List().Get(j).Message(), fmt.Sprintf("%s[%d]", at, j))...)
+			}
+		case field.Kind() == protoreflect.MessageKind:
+			add("empty", func() { in.Set(field, in.NewField(field)) })
+			if in.Has(field) {
+				changes = append(changes, changesOf(in.Mutable(field).Message(), at)...)
+			}
+		default:
+			for _, value := range extremes(field) {
+				add(value, func() {
+					if field.IsList() {
+						in.Clear(field)
+					}
+					set(in, field, valueOf(field, value))
+				})
+			}
+		}
+	}
+	return changes
+}
+
+// listChanges are lists of messages that are too long, hold one twice, or one that is empty.
+func listChanges(in protoreflect.Message, field protoreflect.FieldDescriptor, at string) (changes []change) {
+	if in.Get(field).List().Len() == 0 {
+		return nil
+	}
+	repeat := func(times int) func() {
+		return func() {
+			list := in.Mutable(field).List()
+			for range times {
+				list.Append(protoreflect.ValueOfMessage(proto.Clone(list.Get(0).Message().Interface()).ProtoReflect()))
+			}
+		}
+	}
+	return []change{
+		{at + " twice", repeat(1)},
+		{at + " 65 times", repeat(64)},
+		{at + " with an empty one", func() { in.Mutable(field).List().AppendMutable() }},
+		{at + " of an empty one", func() { in.Set(field, in.NewField(field)); in.Mutable(field).List().AppendMutable() }},
+	}
+}
+
+// sound fails where a state does not add up, or what is restored from its snapshot is another one. It returns that machine.
+func sound(t tester, m *Machine, what string) *Machine {
+	t.Helper()
+	if err := m.State().Verify(); err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+	var b bytes.Buffer
+	if err := m.Freeze().WriteSnapshot(&b); err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+	written := bytes.Clone(b.Bytes())
+	restored, err := Restore(&b)
+	if err != nil {
+		t.Fatalf("%s: accepted, and now: %v", what, err)
+	}
+	if err := restored.State().Verify(); err != nil {
+		t.Fatalf("%s: restored: %v", what, err)
+	}
+	ledger, whole := m.State().Hash()
+	if otherLedger, otherWhole := restored.State().Hash(); ledger != otherLedger || whole != otherWhole {
+		t.Fatalf("%s: the restored state has another hash", what)
+	}
+	if !bytes.Equal(snapshotOf(t, restored.Freeze()), written) {
+		t.Fatalf("%s: the restored state's snapshot is another one", what)
+	}
+	return restored
+}
+
+// try applies an entry to a machine, and fails where that panics; the result is that of its first command.
+func try(t tester, m *Machine, entry *logpb.Entry, what string) (result *logpb.Result) {
+	t.Helper()
+	data, err := proto.Marshal(entry)
+	if err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+	defer func() {
+		if stopped := recover(); stopped != nil {
+			t.Fatalf("%s: stopped the machine: %v\n%.2000v", what, stopped, entry)
+		}
+	}()
+	if results := m.Apply(m.index+1, 1, data).Results; len(results) > 0 {
+		result = results[0]
+	}
+	return result
+}
+
+// next returns an entry at a time after the machine's present.
+func next(m *Machine, after int64, commands ...*logpb.Command) *logpb.Entry {
+	return &logpb.Entry{
+		Version: EntryVersion, StampNs: addSaturated(m.clock.Now, after), WallEarlyNs: addSaturated(m.clock.WallEarly, after),
+		WallLateNs: addSaturated(m.clock.WallLate, after), Commands: commands,
+	}
+}
+
+// afterwards lets time pass on a machine and on one that was restored from it: what an entry left behind must come to the same in both.
+func afterwards(t tester, m *Machine, what string) {
+	t.Helper()
+	twin := sound(t, m, what)
+	for _, passed := range []int64{0, second, 20 * second, minute, hour + 3*second, day + second, 8 * day} {
+		more := []*logpb.Command{reserve(ask("std-1", itemOf("rate", 1))), reserve(ask("low-1", itemOf("hour", 1)))}
+		what := fmt.Sprintf("%s; %d s later", what, passed/second)
+		try(t, m, next(m, passed, more...), what)
+		try(t, twin, next(twin, passed, more...), what)
+		if err := m.State().Verify(); err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		ledger, whole := m.State().Hash()
+		if otherLedger, otherWhole := twin.State().Hash(); ledger != otherLedger || whole != otherWhole {
+			t.Fatalf("%s: what was restored from it has gone another way", what)
+		}
+	}
+	sound(t, m, what+"; at the end")
+}
+
+// livelySnapshot is what lively made, once.
+func livelySnapshot(t tester) []byte {
+	w := lively(t)
+	c := w.m.State().Counts()
+	if c.Leases < 5 || c.Waiting < 5 || c.Sessions < 3 || c.Operations < 3 || c.Tasks < 3 || w.m.orphans.Len() == 0 || w.m.overrides.Len() == 0 ||
+		w.m.keys.Len() == 0 || w.m.cooldowns.Len() == 0 || w.m.meters.Len() == 0 || w.m.tallies.Len() == 0 {
+		t.Fatalf("the state is not lively: %+v; %d pages, %d overrides, %d keys, %d cooldowns, %d meters, %d tallies", c, w.m.orphans.Len(), w.m.overrides.Len(), w.m.keys.Len(), w.m.cooldowns.Len(), w.m.meters.Len(), w.m.tallies.Len())
+	}
+	return snapshotOf(t, w.m.Freeze())
+}
+
+func restoredFrom(t tester, snapshot []byte) *Machine {
+	t.Helper()
+	m, err := Restore(bytes.NewReader(snapshot))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// quickPart is into how many parts the values are divided with -short: each run takes one, by chance, and says which.
+const quickPart = 4
+
+// TestEveryField_OfEntriesKeepsTheStateSound takes each field of each command through its range, one at a time.
+func TestEveryField_OfEntriesKeepsTheStateSound(t *testing.T) {
+	snapshot := livelySnapshot(t)
+	var accepted, tried int
+	part := rand.IntN(quickPart)
+	t.Logf("part %d of %d of the values, with -short", part, quickPart)
+	for _, kind := range kindsOf(&logpb.Command{}) {
+		for variant := range 4 {
+			t.Run(fmt.Sprintf("%s/%d", kind, variant), func(t *testing.T) {
+				build := func(m *Machine) *logpb.Entry {
+					command := &logpb.Command{}
+					fill(m, command.ProtoReflect(), kind, variant, variant%2 == 1)
+					switch variant {
+					case 2:
+						command.Session, command.Seq, command.AckedBelow = 1, 40, 1
+					case 3:
+						command.IdempotencyKey = "k9"
+					}
+					return next(m, 100*millisecond, command)
+				}
+				m := restoredFrom(t, snapshot)
+				paths := changesOf(build(m).Commands[0].ProtoReflect(), string(kind))
+				for i := range paths {
+					if testing.Short() && (i%4 != variant || i/4%quickPart != part) {
+						continue
+					}
+					if i%40 >= 36 && i%4 == variant { // a state that has taken much is tried out, and made anew
+						afterwards(t, m, paths[i].path)
+						m = restoredFrom(t, snapshot)
+					}
+					entry := build(m)
+					one := changesOf(entry.Commands[0].ProtoReflect(), string(kind))[i]
+					one.apply()
+					tried++
+					if r := try(t, m, entry, one.path); r.GetFailure() == nil {
+						accepted++
+					}
+					sound(t, m, one.path)
+				}
+				afterwards(t, m, "at the end")
+			})
+		}
+	}
+	t.Logf("%d of %d commands were accepted", accepted, tried)
+	if accepted < tried/10 {
+		t.Error("most commands are wrong: the test says little")
+	}
+}
+
+// TestEveryField_OfAnEntrysTimeKeepsTheStateSound does the same with what an entry says of itself.
+func TestEveryField_OfAnEntrysTimeKeepsTheStateSound(t *testing.T) {
+	snapshot := livelySnapshot(t)
+	for i := range (&logpb.Entry{}).ProtoReflect().Descriptor().Fields().Len() {
+		field := (&logpb.Entry{}).ProtoReflect().Descriptor().Fields().Get(i)
+		if field.Kind() == protoreflect.MessageKind || field.Name() == "version" {
+			continue
+		}
+		for _, value := range extremes(field) {
+			m := restoredFrom(t, snapshot)
+			entry := next(m, second, reserve(ask("std-1", itemOf("rate", 1))), beginsOn("t9", "rate"), keyedBy("k8", waits("std-2", 0, minute, itemOf("slots", 1))))
+			entry.ProtoReflect().Set(field, valueOf(field, value))
+			what := fmt.Sprintf("%s = %v", field.Name(), value)
+			try(t, m, entry, what)
+			sound(t, m, what)
+			afterwards(t, m, what)
+		}
+	}
+}
+
+// picker decides, by a seed or by what a fuzzer gives.
+type picker interface{ pick(n int) int }
+
+type seeded struct{ *rand.Rand }
+
+func (s seeded) pick(n int) int { return s.IntN(n) }
+
+// decided is decisions in bytes; where there are no more, the first.
+type decided struct{ data []byte }
+
+func (d *decided) pick(n int) int {
+	if len(d.data) == 0 {
+		return 0
+	}
+	v := int(d.data[0])
+	if d.data = d.data[1:]; n > 256 && len(d.data) > 0 {
+		v, d.data = v<<8|int(d.data[0]), d.data[1:]
+	}
+	return v % n
+}
+
+// play applies entries of commands with several changed fields.
+func play(t tester, snapshot []byte, p picker, entries int) {
+	t.Helper()
+	m := restoredFrom(t, snapshot)
+	kinds := kindsOf(&logpb.Command{})
+	for i := range entries {
+		after := []int64{0, millisecond, second, 5 * second, minute, hour}[p.pick(6)]
+		entry := next(m, after)
+		var paths []string
+		for range p.pick(3) + 1 {
+			command := &logpb.Command{}
+			fill(m, command.ProtoReflect(), kinds[p.pick(len(kinds))], p.pick(3), p.pick(2) == 0)
+			for range p.pick(4) {
+				changes := changesOf(command.ProtoReflect(), "")
+				one := changes[p.pick(len(changes))]
+				one.apply()
+				paths = append(paths, one.path)
+			}
+			entry.Commands = append(entry.Commands, command)
+		}
+		what := fmt.Sprintf("entry %d: %v", i, paths)
+		try(t, m, entry, what)
+		if restored := sound(t, m, what); p.pick(2) == 0 {
+			m = restored
+		}
+	}
+	afterwards(t, m, "at the end")
+}
+
+// TestEveryField_InRandomEntries plays random entries. QUOTAD_SEED repeats one game, which a failure names.
+func TestEveryField_InRandomEntries(t *testing.T) {
+	snapshot := livelySnapshot(t)
+	games, seed := 60, rand.Uint64()
+	if testing.Short() {
+		games = 4
+	}
+	if text := os.Getenv("QUOTAD_SEED"); text != "" {
+		given, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		games, seed = 1, given
+	}
+	for i := range games {
+		of := seed + uint64(i)
+		t.Run(fmt.Sprintf("QUOTAD_SEED=%d", of), func(t *testing.T) {
+			play(t, snapshot, seeded{rand.New(rand.NewPCG(of, 1))}, 40)
+		})
+	}
+}
+
+// FuzzEveryField is its long form.
+func FuzzEveryField(f *testing.F) {
+	snapshot := livelySnapshot(f)
+	for seed := range uint64(5) {
+		dice := rand.New(rand.NewPCG(seed, 2))
+		data := make([]byte, 400)
+		for i := range data {
+			data[i] = byte(dice.Uint32())
+		}
+		f.Add(data)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		play(t, snapshot, &decided{data: data}, 1+len(data)/20)
+	})
+}

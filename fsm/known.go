@@ -1,0 +1,116 @@
+package fsm
+
+import (
+	"errors"
+	"fmt"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// A field that this binary does not know changes what its message means: to leave it out would make replicas differ. protobuf keeps such
+// fields apart and says nothing, so what it decoded is looked at once more, in its encoding, which takes a fraction of the time that
+// reflection does.
+
+// errUnknownField says that a message has a field that this binary does not know.
+var errUnknownField = errors.New("this binary does not know it: upgrade")
+
+// knownFields are the fields of a message, by number; a field that is not known is the zero value.
+type knownFields struct {
+	name   protoreflect.FullName
+	fields []knownField
+}
+
+// knownField is how a field is encoded.
+type knownField struct {
+	// wire is its type, packed says that it may come as bytes too.
+	wire   protowire.Type
+	packed bool
+	known  bool
+	// message is what it holds; nil: no message.
+	message *knownFields
+}
+
+var (
+	knownEntry   = fieldsOf((*logpb.Entry)(nil).ProtoReflect().Descriptor(), map[protoreflect.FullName]*knownFields{})
+	knownCommand = fieldsOf((*logpb.Command)(nil).ProtoReflect().Descriptor(), map[protoreflect.FullName]*knownFields{})
+	knownRecord  = fieldsOf((*logpb.SnapshotRecord)(nil).ProtoReflect().Descriptor(), map[protoreflect.FullName]*knownFields{})
+)
+
+// fieldsOf returns the fields of messages of a type; made has those that were worked out before.
+func fieldsOf(of protoreflect.MessageDescriptor, made map[protoreflect.FullName]*knownFields) *knownFields {
+	if k := made[of.FullName()]; k != nil {
+		return k
+	}
+	k := &knownFields{name: of.FullName()}
+	made[of.FullName()] = k
+	for i := range of.Fields().Len() {
+		field := of.Fields().Get(i)
+		if field.IsMap() || field.Kind() == protoreflect.GroupKind {
+			panic(fmt.Sprintf("fsm: %s is of a kind that the log and snapshots do not use", field.FullName()))
+		}
+		one := knownField{wire: wireOf(field.Kind()), known: true}
+		one.packed = field.IsList() && one.wire != protowire.BytesType
+		if field.Kind() == protoreflect.MessageKind {
+			one.message = fieldsOf(field.Message(), made)
+		}
+		for len(k.fields) <= int(field.Number()) {
+			k.fields = append(k.fields, knownField{})
+		}
+		k.fields[field.Number()] = one
+	}
+	return k
+}
+
+// wireOf returns how a single value of a kind is encoded.
+func wireOf(kind protoreflect.Kind) protowire.Type {
+	switch kind {
+	case protoreflect.StringKind, protoreflect.BytesKind, protoreflect.MessageKind, protoreflect.GroupKind:
+		return protowire.BytesType
+	case protoreflect.Fixed32Kind, protoreflect.Sfixed32Kind, protoreflect.FloatKind:
+		return protowire.Fixed32Type
+	case protoreflect.Fixed64Kind, protoreflect.Sfixed64Kind, protoreflect.DoubleKind:
+		return protowire.Fixed64Type
+	case protoreflect.BoolKind, protoreflect.EnumKind, protoreflect.Int32Kind, protoreflect.Sint32Kind, protoreflect.Uint32Kind,
+		protoreflect.Int64Kind, protoreflect.Sint64Kind, protoreflect.Uint64Kind:
+	}
+	return protowire.VarintType
+}
+
+// check returns an error where an encoded message, or one in it, has a field that is not known. The message must be one that protobuf
+// decodes.
+func (k *knownFields) check(data []byte) error {
+	for len(data) > 0 {
+		number, wire, n := protowire.Number(data[0]>>3), protowire.Type(data[0]&7), 1
+		if data[0] < 1<<3 || data[0] >= 1<<7 { // not a byte's tag
+			if number, wire, n = protowire.ConsumeTag(data); n < 0 {
+				return protowire.ParseError(n)
+			}
+		}
+		data = data[n:]
+		var field *knownField
+		if int(number) < len(k.fields) {
+			field = &k.fields[number]
+		}
+		if field == nil || !field.known || wire != field.wire && (!field.packed || wire != protowire.BytesType) {
+			return fmt.Errorf("field %d of %s: %w", number, k.name, errUnknownField)
+		}
+		if wire == protowire.VarintType && len(data) > 0 && data[0] < 1<<7 {
+			data = data[1:]
+			continue
+		}
+		if n = protowire.ConsumeFieldValue(number, wire, data); n < 0 {
+			return protowire.ParseError(n)
+		}
+		if field.message != nil {
+			part, _ := protowire.ConsumeBytes(data)
+			if err := field.message.check(part); err != nil {
+				return err
+			}
+		}
+		data = data[n:]
+	}
+	return nil
+}

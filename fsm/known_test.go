@@ -1,0 +1,323 @@
+package fsm
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"pgregory.net/rapid"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// populate sets every field of a message and of those in it, of a oneof the chosen one, to something that is not its default.
+func populate(m protoreflect.Message, kind protoreflect.Name, chosen int) {
+	fields := m.Descriptor().Fields()
+	for i := range fields.Len() {
+		field := fields.Get(i)
+		if of := field.ContainingOneof(); of != nil && !of.IsSynthetic() {
+			if string(of.Name()) == "kind" && field.Name() != kind || string(of.Name()) != "kind" && chosen%of.Fields().Len() != field.Index()-of.Fields().Get(0).Index() {
+				continue
+			}
+		}
+		if !field.IsList() {
+			m.Set(field, something(m, field, kind, chosen))
+			continue
+		}
+		list := m.Mutable(field).List()
+		for range 2 {
+			if field.Kind() == protoreflect.MessageKind {
+				populate(list.AppendMutable().Message(), kind, chosen)
+			} else {
+				list.Append(something(m, field, kind, chosen))
+			}
+		}
+	}
+}
+
+func something(m protoreflect.Message, field protoreflect.FieldDescriptor, kind protoreflect.Name, chosen int) protoreflect.Value {
+	switch field.Kind() {
+	case protoreflect.MessageKind:
+		inner := m.NewField(field)
+		populate(inner.Message(), kind, chosen)
+		return inner
+	case protoreflect.StringKind:
+		return protoreflect.ValueOfString("some")
+	case protoreflect.BoolKind:
+		return protoreflect.ValueOfBool(true)
+	case protoreflect.EnumKind:
+		return protoreflect.ValueOfEnum(1)
+	case protoreflect.Int32Kind:
+		return protoreflect.ValueOfInt32(-1)
+	case protoreflect.Int64Kind:
+		return protoreflect.ValueOfInt64(-1)
+	case protoreflect.Uint32Kind, protoreflect.Fixed32Kind:
+		return protoreflect.ValueOfUint32(1 << 31)
+	case protoreflect.Uint64Kind:
+		return protoreflect.ValueOfUint64(1 << 63)
+	default:
+		panic(fmt.Sprintf("%s is of a kind that this test does not know", field.FullName()))
+	}
+}
+
+// kindsOf returns the names of a message's kinds.
+func kindsOf(m proto.Message) (kinds []protoreflect.Name) {
+	fields := m.ProtoReflect().Descriptor().Oneofs().ByName("kind").Fields()
+	for i := range fields.Len() {
+		kinds = append(kinds, fields.Get(i).Name())
+	}
+	return kinds
+}
+
+// hasUnknown tells what protobuf kept apart in a message, or in those in it.
+func hasUnknown(m protoreflect.Message) bool {
+	found := len(m.GetUnknown()) > 0
+	m.Range(func(field protoreflect.FieldDescriptor, value protoreflect.Value) bool {
+		switch {
+		case field.Kind() != protoreflect.MessageKind:
+		case field.IsList():
+			for i := range value.List().Len() {
+				found = found || hasUnknown(value.List().Get(i).Message())
+			}
+		default:
+			found = found || hasUnknown(value.Message())
+		}
+		return !found
+	})
+	return found
+}
+
+// eachMessage calls fn with every message that is in one, itself included.
+func eachMessage(m protoreflect.Message, fn func(protoreflect.Message)) {
+	fn(m)
+	m.Range(func(field protoreflect.FieldDescriptor, value protoreflect.Value) bool {
+		switch {
+		case field.Kind() != protoreflect.MessageKind:
+		case field.IsList():
+			for i := range value.List().Len() {
+				eachMessage(value.List().Get(i).Message(), fn)
+			}
+		default:
+			eachMessage(value.Message(), fn)
+		}
+		return true
+	})
+}
+
+// unknownField is one that no message has.
+var unknownField = protowire.AppendVarint(protowire.AppendTag(nil, 1999, protowire.VarintType), 1)
+
+// stopsAt applies an entry, and returns with what words the machine stopped; empty: it did not.
+func stopsAt(m *Machine, data []byte) (words string) {
+	defer func() {
+		if stopped := recover(); stopped != nil {
+			words = fmt.Sprint(stopped)
+		}
+	}()
+	m.Apply(1, 1, data)
+	return ""
+}
+
+// TestApply_StopsAtUnknownFields: wherever in an entry one is, of every kind of command; without it the same entry does not stop the node.
+func TestApply_StopsAtUnknownFields(t *testing.T) {
+	for _, kind := range kindsOf(&logpb.Command{}) {
+		for chosen := range 3 {
+			entry := &logpb.Entry{}
+			populate(entry.ProtoReflect(), kind, chosen)
+			entry.Version, entry.Commands = EntryVersion, entry.Commands[:1]
+			data, err := proto.Marshal(entry)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if words := stopsAt(New(), data); words != "" {
+				t.Errorf("%s: %s", kind, words)
+			}
+			eachMessage(entry.ProtoReflect(), func(m protoreflect.Message) {
+				m.SetUnknown(unknownField)
+				data, err := proto.Marshal(entry)
+				if err != nil {
+					t.Fatal(err)
+				}
+				m.SetUnknown(nil)
+				if words := stopsAt(New(), data); !strings.Contains(words, "field 1999 of "+string(m.Descriptor().FullName())) || !strings.Contains(words, "upgrade") {
+					t.Errorf("%s, with an unknown field in %s: stopped with %q", kind, m.Descriptor().FullName(), words)
+				}
+			})
+		}
+	}
+}
+
+// TestApply_StopsAtUnknownFieldsOfPlainReserves: also where protobuf is not asked first, and where the type on the wire is another one.
+func TestApply_StopsAtUnknownFieldsOfPlainReserves(t *testing.T) {
+	command, err := proto.Marshal(reserve(ask("a", itemOf("q", 1))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, field := range map[string][]byte{
+		"unknown":      unknownField,
+		"another type": protowire.AppendVarint(protowire.AppendTag(nil, 5, protowire.VarintType), 7),
+		"fixed":        protowire.AppendFixed64(protowire.AppendTag(nil, 1, protowire.Fixed64Type), 7),
+	} {
+		entry, err := proto.Marshal(&logpb.Entry{Version: EntryVersion})
+		if err != nil {
+			t.Fatal(err)
+		}
+		entry = protowire.AppendBytes(protowire.AppendTag(entry, commandsField, protowire.BytesType), append(bytes.Clone(command), field...))
+		if words := stopsAt(New(), entry); !strings.Contains(words, "does not know it") {
+			t.Errorf("%s: stopped with %q", name, words)
+		}
+	}
+}
+
+// TestApply_NewerVersionGoesFirst: what a newer version of entries has besides does not hide that it is newer.
+func TestApply_NewerVersionGoesFirst(t *testing.T) {
+	data, err := proto.Marshal(&logpb.Entry{Version: EntryVersion + 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if words := stopsAt(New(), append(data, unknownField...)); !strings.Contains(words, "has version") {
+		t.Errorf("stopped with %q", words)
+	}
+}
+
+// TestKnownFields_AgreesWithProtobuf: what is found in the encoding is what protobuf keeps apart.
+func TestKnownFields_AgreesWithProtobuf(t *testing.T) {
+	examples := map[*knownFields][][]byte{}
+	add := func(k *knownFields, m proto.Message) {
+		data, err := proto.Marshal(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := k.check(data); err != nil {
+			t.Fatalf("%v: %v", m, err)
+		}
+		examples[k] = append(examples[k], data)
+	}
+	for _, kind := range kindsOf(&logpb.Command{}) {
+		for chosen := range 3 {
+			m := &logpb.Command{}
+			populate(m.ProtoReflect(), kind, chosen)
+			add(knownCommand, m)
+			add(knownEntry, &logpb.Entry{Version: 1, Commands: []*logpb.Command{m, m}})
+		}
+	}
+	for _, kind := range kindsOf(&logpb.SnapshotRecord{}) {
+		m := &logpb.SnapshotRecord{}
+		populate(m.ProtoReflect(), kind, 0)
+		add(knownRecord, m)
+	}
+	rapid.Check(t, func(rt *rapid.T) {
+		k := rapid.SampledFrom([]*knownFields{knownEntry, knownCommand, knownRecord}).Draw(rt, "type")
+		data := bytes.Clone(rapid.SampledFrom(examples[k]).Draw(rt, "example"))
+		for range rapid.IntRange(0, 3).Draw(rt, "changes") {
+			data[rapid.IntRange(0, len(data)-1).Draw(rt, "at")] = rapid.Byte().Draw(rt, "byte")
+		}
+		var m proto.Message
+		switch k {
+		case knownEntry:
+			m = new(logpb.Entry)
+		case knownCommand:
+			m = new(logpb.Command)
+		default:
+			m = new(logpb.SnapshotRecord)
+		}
+		if proto.Unmarshal(data, m) != nil {
+			return
+		}
+		// Of a oneof that comes twice protobuf keeps the last, and what was unknown in the one before is gone.
+		if err := k.check(data); hasUnknown(m.ProtoReflect()) && !errors.Is(err, errUnknownField) {
+			rt.Fatalf("%x: %v", data, err)
+		} else if err != nil && !hasUnknown(m.ProtoReflect()) {
+			if again, _ := proto.Marshal(m); len(again) >= len(data) {
+				rt.Fatalf("%x: %v, and protobuf knows it all", data, err)
+			}
+		}
+	})
+}
+
+// TestReadSnapshot_TellsNewerFromDamaged: a record with a field, or of a kind, that is not known is newer where the checksum fits, and
+// damaged where it does not.
+func TestReadSnapshot_TellsNewerFromDamaged(t *testing.T) {
+	w := newWorld(t)
+	w.quotas(rateOf("r", 10, minute))
+	w.granted(ask("a", itemOf("r", 1)))
+	good := snapshotOf(t, w.m.Freeze())
+	var records []*logpb.SnapshotRecord
+	if err := ReadSnapshot(bytes.NewReader(good), func(record *logpb.SnapshotRecord) error {
+		records = append(records, record)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for i, record := range records {
+		eachMessage(record.ProtoReflect(), func(m protoreflect.Message) {
+			m.SetUnknown(unknownField)
+			newer := encodedRecords(t, records)
+			m.SetUnknown(nil)
+			if _, err := Restore(bytes.NewReader(newer)); !errors.Is(err, ErrNewerSnapshot) || errors.Is(err, ErrCorruptSnapshot) {
+				t.Errorf("an unknown field in %s of record %d: %v", m.Descriptor().FullName(), i, err)
+			}
+			newer[len(newer)-3]++
+			if _, err := Restore(bytes.NewReader(newer)); !errors.Is(err, ErrCorruptSnapshot) || errors.Is(err, ErrNewerSnapshot) {
+				t.Errorf("the same, damaged: %v", err)
+			}
+		})
+	}
+	kind := &logpb.SnapshotRecord{}
+	kind.ProtoReflect().SetUnknown(protowire.AppendBytes(protowire.AppendTag(nil, 1999, protowire.BytesType), []byte("new")))
+	if _, err := Restore(bytes.NewReader(encodedRecords(t, append(records, kind)))); !errors.Is(err, ErrNewerSnapshot) {
+		t.Errorf("a record of unknown kind: %v", err)
+	}
+	if _, err := Restore(bytes.NewReader(encodedRecords(t, append(records, &logpb.SnapshotRecord{})))); !errors.Is(err, ErrCorruptSnapshot) {
+		t.Errorf("a record of no kind: %v", err)
+	}
+	if !bytes.Equal(encodedRecords(t, records), good) {
+		t.Error("the records are not those of the snapshot")
+	}
+}
+
+// encodedRecords returns a snapshot of these records.
+func encodedRecords(t *testing.T, records []*logpb.SnapshotRecord) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	out := newSnapshotWriter(&b)
+	out.raw(binary.BigEndian.AppendUint32([]byte(snapshotMagic), SnapshotVersion))
+	for _, record := range records {
+		out.record(record)
+	}
+	if err := out.finish(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// BenchmarkDecode decodes entries of a hundred Consumes, which protobuf decodes.
+func BenchmarkDecode(b *testing.B) {
+	commands := make([]*logpb.Command, 100)
+	for i := range commands {
+		commands[i] = consumeCmd(&logpb.Consume{Lease: uint64(i + 1), Fence: 1 << 48, Op: 1, Items: []*logpb.Item{itemOf("github/core", 1)}})
+		commands[i].Session, commands[i].Seq, commands[i].AckedBelow, commands[i].By = 5, uint64(i), uint64(i), "agent-*"
+	}
+	data, err := proto.Marshal(&logpb.Entry{Version: 1, StampNs: 5, WallEarlyNs: 7, WallLateNs: 9, Commands: commands})
+	if err != nil {
+		b.Fatal(err)
+	}
+	d := &decoder{names: new(names)}
+	for b.Loop() {
+		if err := d.decode(data); err != nil {
+			b.Fatal(err)
+		}
+		for i := range d.commands() {
+			if _, _, err := d.command(i); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(commands)), "ns/command")
+}

@@ -1,0 +1,258 @@
+package fsm
+
+import (
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+const ordinary = logpb.Cause_CAUSE_OK
+
+// takesAll consumes all that a quota has available.
+func (w *world) takesAll(holder, quota string) (taken int64, lease uint64) {
+	w.t.Helper()
+	amount := w.available(quota)
+	if amount <= 0 {
+		return 0, 0
+	}
+	granted := w.do(consumesAtOnce(holder, itemOf(quota, amount))).GetGranted()
+	if granted == nil {
+		return 0, 0
+	}
+	return amount, granted.Lease
+}
+
+// TestReset_OneCallerFreesOneWindow: whoever says after each batch that the window resets in 5 s gets one window of each hour.
+func TestReset_OneCallerFreesOneWindow(t *testing.T) {
+	const limit = 5000
+	w := newWorld(t)
+	w.now = minute
+	w.quotas(anchored("p", limit))
+	var spends []spend
+	for w.now < 3*hour {
+		if taken, lease := w.takesAll("liar", "p"); taken > 0 {
+			spends = append(spends, spend{at: w.now, amount: taken})
+			w.do(reports(lease, 1, signal("p", ordinary, resetAfter(5*second))))
+			w.do(settle(&logpb.Settle{Lease: lease, Fence: lease, Op: 1, Final: true, Release: true}))
+		}
+		w.sleep(10 * second)
+	}
+	var sum, first int64
+	for _, s := range spends {
+		if sum += s.amount; s.at < minute+hour {
+			first += s.amount
+		}
+	}
+	if first > limit || sum > 4*limit { // three hours may touch four windows
+		t.Fatalf("one caller got %d of %d in the first hour and %d in three", first, limit, sum)
+	}
+	if most := peak(spends, hour-minute); most > 2*limit {
+		t.Fatalf("one caller got %d of %d within an hour", most, limit)
+	}
+}
+
+// TestReset_OneCallerCannotMoveTheOpening: nor by a reset that would make the present window begin now.
+func TestReset_OneCallerCannotMoveTheOpening(t *testing.T) {
+	const limit = 5000
+	w := newWorld(t)
+	w.now = minute
+	w.quotas(anchored("p", limit))
+	w.do(consumesAtOnce("a", itemOf("p", limit-1)))
+	w.sleep(10 * minute)
+	w.do(consumesAtOnce("a", itemOf("p", 1)))
+	w.do(reports(2, 1, signal("p", ordinary, resetAfter(hour))))
+	w.sleep(minute)
+	if free := w.available("p"); free != 0 {
+		t.Fatalf("a window that is said to have begun a minute ago frees %d of the last hour", free)
+	}
+}
+
+// TestReset_ASecondCallerFrees: what two callers say of a reset that comes early is believed.
+func TestReset_ASecondCallerFrees(t *testing.T) {
+	for name, c := range map[string]struct {
+		first, second string
+		after         int64
+		free          int64
+	}{
+		"another caller":                {"a", "b", 10*minute - second, 100},
+		"the same caller":               {"a", "a", 10*minute - second, 0},
+		"another caller, another reset": {"a", "b", 20 * minute, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.now = minute
+			w.quotas(anchored("p", 100))
+			w.do(consumesAtOnce(c.first, itemOf("p", 50)))
+			w.do(consumesAtOnce(c.second, itemOf("p", 50)))
+			w.do(reports(1, 1, signal("p", ordinary, resetAfter(10*minute))))
+			w.sleep(second)
+			w.do(reports(2, 1, signal("p", ordinary, resetAfter(c.after))))
+			w.reborn()
+			w.sleep(10*minute + 5*second)
+			if free := w.available("p"); free != c.free {
+				t.Fatalf("%d are available after the reset, want %d", free, c.free)
+			}
+		})
+	}
+}
+
+// TestReset_AnEarlyOneClosesNothing on one caller's word once a reset was known: leases keep what they hold.
+func TestReset_AnEarlyOneClosesNothing(t *testing.T) {
+	w := newWorld(t)
+	w.now = minute
+	w.quotas(anchored("p", 100))
+	w.do(consumesAtOnce("a", itemOf("p", 1)))
+	if got := say(w.do(reports(1, 1, signal("p", ordinary, resetAfter(10*minute))))); got != "reported: p reset learned" {
+		t.Fatalf("the first reset: %s", got)
+	}
+	w.sleep(11 * minute)
+	long := asks("b", hour, itemOf("p", 10))
+	w.do(long)
+	w.do(consumesAtOnce("a", itemOf("p", 1)))
+	for range 3 {
+		if got := say(w.do(reports(3, 1, signal("p", ordinary, resetAfter(5*second))))); got != "reported: p" {
+			t.Fatalf("a reset that is too early: %s", got)
+		}
+		w.sleep(20 * second)
+	}
+	if r := w.do(consumes(2, 1)); r.GetConsumed() == nil {
+		t.Fatalf("the lease that was granted before: %v", r)
+	}
+}
+
+// TestReset_ATrueReportInsideTheBoundary names the next reset: it is learned when the boundary ends, and the hour that was
+// used up is open again.
+func TestReset_ATrueReportInsideTheBoundary(t *testing.T) {
+	w := newWorld(t)
+	w.now = minute
+	w.quotas(anchored("p", 100))
+	w.do(consumesAtOnce("a", itemOf("p", 1)))
+	w.do(reports(1, 1, signal("p", ordinary, resetAfter(hour)))) // resets at 61 min
+	w.now = 50 * minute
+	if taken, _ := w.takesAll("a", "p"); taken != 99 {
+		t.Fatalf("took %d", taken)
+	}
+	w.do(settle(&logpb.Settle{Lease: 2, Fence: 2, Op: 1, Unspent: []*logpb.Item{itemOf("p", 1)}}))
+	w.now = 61*minute + 100*millisecond // the provider's new window has begun; the boundary is not over
+	w.do(consumesAtOnce("a", itemOf("p", 1)))
+	w.do(reports(3, 1, signal("p", ordinary, remaining(99), resetAfter(hour-100*millisecond))))
+	w.reborn()
+	w.sleep(10 * second)
+	v, _ := w.m.State().Quota("p", w.clock())
+	if v.Available != 99 || v.WindowLeft < 59*minute {
+		t.Fatalf("%d are available, the window ends in %d s", v.Available, v.WindowLeft/second)
+	}
+	learned := 0
+	for i := range w.last.Events {
+		if w.last.Events[i].Kind == EventResetLearned {
+			learned++
+		}
+	}
+	w.do(reserve(ask("a", itemOf("p", 99))))
+	for i := range w.last.Events {
+		if w.last.Events[i].Kind == EventResetLearned {
+			learned++
+		}
+	}
+	if learned != 1 {
+		t.Fatalf("the reset was told %d times", learned)
+	}
+}
+
+// TestReset_ACapOutlivesABoundaryThatFreesNothing: a report never raises what is given out.
+func TestReset_ACapOutlivesABoundaryThatFreesNothing(t *testing.T) {
+	w := newWorld(t)
+	w.now = minute
+	w.quotas(anchored("p", 100))
+	w.do(consumesAtOnce("a", itemOf("p", 10)))
+	w.do(reports(1, 1, signal("p", ordinary, remaining(5), resetAfter(minute))))
+	w.sleep(10 * minute)
+	if free := w.available("p"); free > 5 {
+		t.Fatalf("%d are available; 5 remained", free)
+	}
+}
+
+// TestReset_NoHistoryOfOneCallerFreesMoreThanTheWindow: whatever resets one caller names, of operations old and new, no hour
+// has more than what two neighbouring windows have, and all hours together one window each.
+func TestReset_NoHistoryOfOneCallerFreesMoreThanTheWindow(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		const limit = 30
+		w := newWorld(rt)
+		w.now = minute
+		w.quotas(anchored("p", limit))
+		born := w.now
+		var spends []spend
+		var leases []uint64
+		for range rapid.IntRange(1, 120).Draw(rt, "steps") {
+			w.sleep(rapid.SampledFrom([]int64{0, second, 7 * second, minute, 11 * minute, 31 * minute}).Draw(rt, "pass"))
+			amount := rapid.Int64Range(1, limit).Draw(rt, "amount")
+			a := ask("liar", itemOf("p", amount))
+			a.Consume, a.TtlNs = true, 4*hour
+			if g := w.do(reserve(a)).GetGranted(); g != nil {
+				spends, leases = append(spends, spend{at: w.now, amount: amount}), append(leases, g.Lease)
+				if rapid.Bool().Draw(rt, "settled") {
+					w.do(settle(&logpb.Settle{Lease: g.Lease, Fence: g.Fence, Op: 1, Final: true}))
+				}
+			}
+			if len(leases) == 0 {
+				continue
+			}
+			w.do(reports(rapid.SampledFrom(leases).Draw(rt, "lease"), 1, signal("p", ordinary,
+				resetAfter(rapid.OneOf(rapid.Int64Range(second, minute), rapid.Int64Range(second, hour)).Draw(rt, "after")),
+				func(s *logpb.Signal) {
+					s.ResetResolutionNs = rapid.SampledFrom([]int64{0, second, hour}).Draw(rt, "resolution")
+				},
+			)))
+		}
+		var sum int64
+		for _, s := range spends {
+			sum += s.amount
+		}
+		slack := 5 * second
+		if windows := (w.now-born)/(hour-slack) + 2; sum > windows*limit {
+			rt.Fatalf("%d in %d windows of %d", sum, windows, limit)
+		}
+		if most := peak(spends, hour-slack-minute); most > 2*limit {
+			rt.Fatalf("%d within an hour of %d", most, limit)
+		}
+	})
+}
+
+// TestReset_OneHonestCallerGetsEachWindow: what a single caller reports truly is enough, from the second window on, also
+// where its calls take long, so that its reports say little about the time of the reset.
+func TestReset_OneHonestCallerGetsEachWindow(t *testing.T) {
+	for name, call := range map[string]int64{"short calls": second, "calls of four minutes": 4 * minute} {
+		t.Run(name, func(t *testing.T) {
+			const limit, windows = 100, 6 // and one that had begun before the quota was made
+			w := newWorld(t)
+			w.now = minute
+			w.quotas(anchored("p", limit))
+			p := &anchoredProvider{length: hour, start: epochStart - 40*minute}
+			var sum int64
+			for w.now < windows*hour {
+				a := ask("only", itemOf("p", 20))
+				a.Consume, a.TtlNs = true, hour
+				g := w.do(reserve(a)).GetGranted()
+				if g == nil {
+					w.sleep(10 * second)
+					continue
+				}
+				used, resetIn := p.call(epochStart+w.now, 20)
+				if used > limit {
+					t.Fatalf("a window saw %d of %d", used, limit)
+				}
+				sum += 20
+				w.now += call
+				if resetIn -= call; resetIn > 0 {
+					w.do(reports(g.Lease, 1, signal("p", ordinary, resetAfter(resetIn), func(s *logpb.Signal) { s.ResetResolutionNs = second })))
+				}
+				w.do(settle(&logpb.Settle{Lease: g.Lease, Fence: g.Fence, Op: 1, Final: true, Release: true}))
+			}
+			if sum < (windows-1)*limit {
+				t.Fatalf("%d used in %d windows of %d", sum, windows, limit)
+			}
+		})
+	}
+}

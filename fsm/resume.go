@@ -1,0 +1,89 @@
+package fsm
+
+import (
+	"fmt"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// A resume ends all older leases of a holder at once, however many they are: from then on every command finds them ended. What they hold
+// goes back in steps, since one entry must not take longer than others: as much as an entry may end goes back with the resume itself, and
+// the rest with the entries that follow.
+
+// maxResumedPerEntry bounds how many leases one entry ends for holders that resume; leastResumed is how many a resume ends itself when
+// those before it have taken all of that.
+const (
+	maxResumedPerEntry = maxDuePerEntry
+	leastResumed       = 16
+)
+
+// resume ends all leases of a holder. Its former life is over, so its slots come free at once.
+func (m *Machine) resume(name string) {
+	m.resumed.Set(name, m.lastLease)
+	m.endResumedOf(name, max(m.resumesLeft, min(leastResumed, m.mostResumed)))
+}
+
+// endResumed goes on with what resumes have left, in the order of holders.
+func (m *Machine) endResumed() {
+	m.resumesLeft = m.mostResumed
+	for m.resumesLeft > 0 {
+		name, _, ok := m.resumed.Min()
+		if !ok {
+			return
+		}
+		m.endResumedOf(name, m.resumesLeft)
+	}
+}
+
+// endResumedOf ends up to most leases that a holder's resume ended.
+func (m *Machine) endResumedOf(name string, most int) {
+	upTo, _ := m.resumed.Get(name)
+	ids := m.ended[:0]
+	more := false
+	m.eachLeaseOf(name, 0, func(l *lease) bool {
+		if more = l.id <= upTo && len(ids) == most; more || l.id > upTo {
+			return false
+		}
+		ids = append(ids, l.id)
+		return true
+	})
+	m.ended = ids
+	if !more {
+		m.resumed.Delete(name)
+	}
+	for _, id := range ids {
+		l, _ := m.leases.Get(id)
+		m.endLease(m.mutableLease(l), EventRevoked, false)
+	}
+	m.resumesLeft = max(m.resumesLeft-len(ids), 0)
+}
+
+// gone tells whether a lease was ended by its holder's resume, although what it holds has not gone back yet.
+func (s *State) gone(l *lease) bool {
+	if s.resumed.Len() == 0 {
+		return false
+	}
+	upTo, _ := s.resumed.Get(l.holder)
+	return l.id <= upTo
+}
+
+// resumeRecords are what resumes have left.
+func (s *State) resumeRecords(fn func(*logpb.SnapshotRecord) bool) bool {
+	going := true
+	s.resumed.Scan(func(name string, upTo uint64) bool {
+		going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Resume{Resume: &logpb.SnapshotResume{Holder: name, UpTo: upTo}}})
+		return going
+	})
+	return going
+}
+
+// verifyResumed looks at what resumes have left.
+func (s *State) verifyResumed() (err error) {
+	s.resumed.Scan(func(name string, upTo uint64) bool {
+		if name == "" || upTo == 0 || upTo > s.lastLease {
+			err = fmt.Errorf("holder %q resumed after lease %d, which was not given out", name, upTo)
+		}
+		return err == nil
+	})
+	return err
+}

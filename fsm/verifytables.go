@@ -1,0 +1,179 @@
+package fsm
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/tidwall/btree"
+)
+
+// Each table that finds the objects of another one is looked at from both sides: every object is where it is looked for, and there is
+// nothing else, since there are as many.
+
+// mirrored returns an error where a table has not as many places as there are objects that belong into it.
+func mirrored(what string, objects, places int) error {
+	if objects != places {
+		return fmt.Errorf("%d %s, %d places", objects, what, places)
+	}
+	return nil
+}
+
+// listedIn tells whether a tree has an item.
+func listedIn[T any](tree *btree.BTreeG[T], item T) bool {
+	_, ok := tree.Get(item)
+	return ok
+}
+
+// verifySessions looks at sessions, their results, and idempotency keys.
+func (s *State) verifySessions() error {
+	var errs []error
+	kept, bytes := map[uint64]int64{}, map[uint64]int64{}
+	var all int64
+	s.results.Scan(func(r stored) bool {
+		size := sizeOf(r.result)
+		all += size
+		kept[r.session]++
+		bytes[r.session] += size
+		c, ok := s.sessions.Get(r.session)
+		if !ok || r.seq < c.ackedBelow || r.seq == 0 || r.size != size {
+			errs = append(errs, fmt.Errorf("the result of request %d of session %d, of %d bytes, should not be there: the session exists: %t", r.seq, r.session, r.size, ok))
+		}
+		return len(errs) < maxReported
+	})
+	s.sessions.Scan(func(id uint64, c *session) bool {
+		if c.kept != kept[id] || c.bytes != bytes[id] || id != c.id || id > s.lastSession || !listedIn(s.sessionUse, due{at: c.listed, id: id}) {
+			errs = append(errs, fmt.Errorf("session %d has %d results of %d bytes, counted %d of %d; or it is not listed by its use", id, kept[id], bytes[id], c.kept, c.bytes))
+		}
+		return len(errs) < maxReported
+	})
+	s.keys.Scan(func(key string, k keyed) bool {
+		size := sizeOf(k.result)
+		all += size
+		if k.size != size || !listedIn(s.keyEnds, keyDue{at: k.made, key: key}) {
+			errs = append(errs, fmt.Errorf("idempotency key %q, of %d bytes (counted %d), is not listed by its end", key, size, k.size))
+		}
+		return len(errs) < maxReported
+	})
+	if all != s.resultBytes {
+		errs = append(errs, fmt.Errorf("%d bytes of results, counted %d", all, s.resultBytes))
+	}
+	return errors.Join(append(errs, mirrored("sessions by use", s.sessions.Len(), s.sessionUse.Len()), mirrored("keys by end", s.keys.Len(), s.keyEnds.Len()))...)
+}
+
+// maxReported bounds how many differences of a kind are reported.
+const maxReported = 10
+
+// verifyHolders looks at what is remembered of holders.
+func (s *State) verifyHolders() error {
+	var errs []error
+	s.holders.Scan(func(name string, h *holder) bool {
+		if h.name != name || h.rest < 0 || h.rest >= maxWeight || !listedIn(s.seen, holderSeen{at: h.seen, name: name}) {
+			errs = append(errs, fmt.Errorf("holder %q is not listed by when it was seen, %d, or has a rest of %d", name, h.seen, h.rest))
+		}
+		return len(errs) < maxReported
+	})
+	s.tallies.Scan(func(t *tally) bool {
+		if _, ok := s.holders.Get(t.holder); !ok {
+			errs = append(errs, fmt.Errorf("a tally of quota %d is of holder %q, of whom nothing is remembered", t.quota, t.holder))
+		}
+		return len(errs) < maxReported
+	})
+	s.meters.Scan(func(t *meter) bool {
+		if err := t.used.check(); err != nil {
+			errs = append(errs, fmt.Errorf("holder %q, quota %d: %w", t.holder, t.quota, err))
+		}
+		return len(errs) < maxReported
+	})
+	return errors.Join(append(errs, mirrored("holders by when they were seen", s.holders.Len(), s.seen.Len()))...)
+}
+
+// check looks at the order of what is used.
+func (u *use) check() error {
+	last := ending{end: -1 << 63}
+	for i, e := range u.ends {
+		if i > 0 && e.end <= last.end || e.amount <= 0 {
+			return fmt.Errorf("the use of %d that ends at %d is out of order", e.amount, e.end)
+		}
+		last = e
+	}
+	return nil
+}
+
+// verifyQuotas looks at the names of quotas, at their parents, and at when they open again.
+func (s *State) verifyQuotas() error {
+	var errs []error
+	cooling, children := 0, map[uint32]uint32{}
+	s.quotas.Scan(func(_ uint32, q *quota) bool {
+		if q.parent != 0 {
+			children[q.parent]++
+		}
+		return true
+	})
+	s.quotas.Scan(func(number uint32, q *quota) bool {
+		named, _ := s.names.Get(q.name)
+		parent, _ := s.names.Get(q.definition.Parent)
+		if q.number != number || named != number || q.name != q.definition.Name || number == 0 || number > s.lastQuota || q.parent != parent || q.children != children[number] {
+			errs = append(errs, fmt.Errorf("quota %d (%q) is not what its name, its number or its parent says: %d children, counted %d", number, q.name, children[number], q.children))
+		}
+		if q.cooldown != 0 {
+			cooling++
+			if !listedIn(s.cooldowns, due{at: q.cooldown, id: uint64(number)}) {
+				errs = append(errs, fmt.Errorf("the cooldown of quota %q never ends", q.name))
+			}
+		}
+		for class := range q.ledger.used {
+			if err := q.ledger.used[class].check(); err != nil {
+				errs = append(errs, fmt.Errorf("quota %q, class %d: %w", q.name, class, err))
+			}
+		}
+		return len(errs) < maxReported
+	})
+	return errors.Join(append(errs, mirrored("quotas by name", s.quotas.Len(), s.names.Len()), mirrored("cooldowns", cooling, s.cooldowns.Len()))...)
+}
+
+// verifyLanes looks at lanes, and that each waiter stands in the one of what it needs.
+func (s *State) verifyLanes() error {
+	var errs []error
+	places, lengths := 0, map[uint32]int64{}
+	s.waiters.Scan(func(ticket uint64, w *waiter) bool {
+		lengths[w.lane]++
+		numbers, err := s.neededNumbers(w.ask)
+		l, ok := s.lanes.Get(w.lane)
+		h, known := s.holders.Get(w.ask.Holder)
+		if err != nil || !ok || !slices.Equal(numbers, l.quotas) || !known || h.turn != w.turn || w.ticket != ticket || ticket > s.lastTicket {
+			errs = append(errs, fmt.Errorf("ticket %d of holder %q stands in a line for other quotas, or at another turn than its holder's", ticket, w.ask.Holder))
+		}
+		return len(errs) < maxReported
+	})
+	s.lanes.Scan(func(number uint32, l *lane) bool {
+		listed, _ := s.laneOf.Get(laneKey(l.quotas))
+		if listed != number || l.number != number || l.length != lengths[number] || l.length == 0 {
+			errs = append(errs, fmt.Errorf("lane %d has %d waiters, counted %d, and is found as %d", number, lengths[number], l.length, listed))
+		}
+		for _, of := range l.quotas {
+			if places++; !listedIn(s.lanesOf, quotaLane{quota: of, lane: number}) {
+				errs = append(errs, fmt.Errorf("lane %d is not listed under quota %d", number, of))
+			}
+		}
+		return len(errs) < maxReported
+	})
+	return errors.Join(append(errs, mirrored("lanes by what they need", s.lanes.Len(), s.laneOf.Len()), mirrored("lanes by quota", places, s.lanesOf.Len()),
+		mirrored("waiters by holder", s.waiters.Len(), s.waitersOf.Len()))...)
+}
+
+// verifyWorkflows looks at the places of holders in workflows.
+func (s *State) verifyWorkflows() (err error) {
+	s.workflows.Scan(func(name string, w *workflow) bool {
+		for at, holder := range w.holders {
+			if !slices.Contains(s.stepsIn(holder), stepOf{workflow: name, at: at}) {
+				err = fmt.Errorf("holder %q is step %d of workflow %q, and is not listed as such", holder, at, name)
+			}
+		}
+		if w.definition.Name != name || len(w.steps) != len(w.holders) || w.turn.fence > s.fence() {
+			err = fmt.Errorf("workflow %q has %d steps of %d holders, and a turn of fence %d", name, len(w.steps), len(w.holders), w.turn.fence)
+		}
+		return err == nil
+	})
+	return err
+}

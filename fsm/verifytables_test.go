@@ -1,0 +1,156 @@
+package fsm
+
+import (
+	"bytes"
+	"errors"
+	"reflect"
+	"testing"
+	"unsafe"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// alone are the tables that say something on their own: of what is missing there nothing else tells.
+var alone = map[string]bool{"members": true, "meters": true, "tallies": true, "resumed": true}
+
+// tablesOf returns the tables of a state by name, as things with a method PopMin, and those of runs.
+func tablesOf(s *State) map[string]reflect.Value {
+	tables := map[string]reflect.Value{}
+	fields := reflect.ValueOf(s).Elem()
+	for i := range fields.NumField() {
+		field := fields.Field(i)
+		field = reflect.NewAt(field.Type(), unsafe.Pointer(field.UnsafeAddr())).Elem()
+		if listed, ok := reflect.TypeAssert[*runs](field); ok {
+			field = reflect.ValueOf(listed.tree)
+		}
+		if field.MethodByName("PopMin").IsValid() {
+			tables[fields.Type().Field(i).Name] = field
+		}
+	}
+	return tables
+}
+
+// livelier has something in the tables that lively leaves empty, too.
+func livelier(t tester) *Machine {
+	w := lively(t)
+	w.raw(policedOpen("breaks"), holders(&logpb.HolderRule{Pattern: "boss", Class: 0}, &logpb.HolderRule{Pattern: "low*", Class: 2}))
+	for range 3 { // the breaker of a holder opens
+		a := ask("low-2", itemOf("breaks", 1))
+		a.Consume = true
+		g := w.granted(a)
+		w.raw(chargedTo("address:10.0.0.1", report(&logpb.Report{Lease: g.Lease, Fence: g.Fence, Op: 1, Signals: []*logpb.Signal{
+			{Quota: "breaks", Cause: logpb.Cause_CAUSE_SATURATED, RetryAfterNs: new(int64(1))},
+		}})))
+		w.now += millisecond
+	}
+	w.m.mostResumed = 1
+	for range 3 {
+		w.granted(ask("many", itemOf("breaks", 1)))
+	}
+	again := ask("many", itemOf("breaks", 1))
+	again.Resume = true
+	w.granted(again)
+	return w.m
+}
+
+func policedOpen(name string) *logpb.Command {
+	return applyQuotas(policed(rateOf(name, 100, minute), &logpb.Policy{Breaker: &logpb.Breaker{Failures: 3}}))
+}
+
+// TestVerify_LooksAtEachTableFromBothSides takes the first place out of each table in turn; a table that is new joins by itself.
+func TestVerify_LooksAtEachTableFromBothSides(t *testing.T) {
+	m := livelier(t)
+	if err := m.Verify(); err != nil {
+		t.Fatal(err)
+	}
+	for name, table := range tablesOf(m.state) {
+		if table.MethodByName("Len").Call(nil)[0].Int() == 0 {
+			t.Errorf("table %s is empty: the test says nothing of it", name)
+			continue
+		}
+		damaged := New()
+		damaged.state = m.Freeze().copy()
+		tablesOf(damaged.state)[name].MethodByName("PopMin").Call(nil)
+		if err := verifyOrPanic(damaged.state); err == nil && !alone[name] {
+			t.Errorf("nobody missed the first of %s", name)
+		}
+	}
+	if err := m.Verify(); err != nil {
+		t.Fatalf("the tests themselves changed it: %v", err)
+	}
+}
+
+// verifyOrPanic takes a panic for a finding: of a state that Restore made, no table lacks what another one has in its objects.
+func verifyOrPanic(s *State) (err error) {
+	defer func() {
+		if recover() != nil {
+			err = errors.New("panicked")
+		}
+	}()
+	return s.Verify()
+}
+
+// TestRestore_RefusesWhatDoesNotAddUp changes each total of a snapshot by one.
+func TestRestore_RefusesWhatDoesNotAddUp(t *testing.T) {
+	m := livelier(t)
+	var records []*logpb.SnapshotRecord
+	m.Freeze().eachRecord(func(record *logpb.SnapshotRecord) bool {
+		records = append(records, proto.CloneOf(record))
+		return true
+	})
+	if _, err := Restore(bytes.NewReader(encodedRecords(t, records))); err != nil {
+		t.Fatal(err)
+	}
+	refused := 0
+	for i, record := range records {
+		for what, change := range map[string]func(r *logpb.SnapshotRecord) bool{
+			"held": func(r *logpb.SnapshotRecord) bool { q := r.GetQuota(); return q != nil && add(&q.Held) },
+			"open": func(r *logpb.SnapshotRecord) bool { q := r.GetQuota(); return q != nil && add(&q.Open) },
+			"the log": func(r *logpb.SnapshotRecord) bool {
+				q := r.GetQuota()
+				return len(q.GetLog()) > 0 && add(&q.Log[0].Amount)
+			},
+			"a number": func(r *logpb.SnapshotRecord) bool { l := r.GetLease(); return l != nil && addUnsigned(&l.Id, 1<<40) },
+			"a fence":  func(r *logpb.SnapshotRecord) bool { l := r.GetLease(); return l != nil && addUnsigned(&l.Fence, 1<<60) },
+			"an item":  func(r *logpb.SnapshotRecord) bool { l := r.GetLease(); return l != nil && add(&l.Items[0].Held) },
+			"a charge": func(r *logpb.SnapshotRecord) bool {
+				o := r.GetOperation()
+				return o != nil && add(&o.Charges[0].Amount)
+			},
+			"a session":  func(r *logpb.SnapshotRecord) bool { c := r.GetSession(); return c != nil && addUnsigned(&c.Id, 1<<40) },
+			"the tasks":  func(r *logpb.SnapshotRecord) bool { c := r.GetTask(); return c != nil && addUnsigned(&c.Fence, 1<<60) },
+			"the quotas": func(r *logpb.SnapshotRecord) bool { h := r.GetHead(); return h != nil && subtract(&h.LastQuota) },
+		} {
+			changed := proto.CloneOf(record)
+			if !change(changed) {
+				continue
+			}
+			others := append(append(append([]*logpb.SnapshotRecord{}, records[:i]...), changed), records[i+1:]...)
+			if _, err := Restore(bytes.NewReader(encodedRecords(t, others))); errors.Is(err, ErrCorruptSnapshot) {
+				refused++
+			} else if !voided(m, record) {
+				t.Errorf("%s of record %d was changed: %v\n%.300v", what, i, err, record)
+			}
+		}
+	}
+	if refused < 30 {
+		t.Errorf("only %d were refused", refused)
+	}
+}
+
+// voided tells whether what a record counts is of a window that has closed, so that nothing adds up to it.
+func voided(m *Machine, record *logpb.SnapshotRecord) bool {
+	if o := record.GetOperation(); o != nil {
+		q, ok := m.quotas.Get(o.Charges[0].Quota)
+		return !ok || !q.ledger.counts(o.Charges[0].EndNs)
+	}
+	return false
+}
+
+func add(to *int64) bool { *to++; return true }
+
+func addUnsigned(to *uint64, by uint64) bool { *to += by; return true }
+
+func subtract(from *uint32) bool { *from--; return true }

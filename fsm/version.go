@@ -1,0 +1,43 @@
+package fsm
+
+import "fmt"
+
+// Versions of what is durable. They rise whenever meaning or form changes: an entry's with every change of what Apply does with a
+// command or of what a command carries, a snapshot's with every change of its records. A test holds a recorded history and golden
+// snapshots against hashes by version, so a change that forgets this fails.
+const (
+	// EntryVersion is the highest version of log entries that this build applies.
+	EntryVersion = 2
+	// OldestEntryVersion is the lowest. Entries before it had another meaning: nodes that apply them differently would differ for good.
+	OldestEntryVersion = 2
+	// SnapshotVersion is the version of snapshots that this build writes, and the highest that it reads. It reads all before it.
+	SnapshotVersion = 2
+)
+
+// VersionError says that a log entry has a version that this build does not apply.
+type VersionError struct {
+	Index   uint64
+	Version uint32
+}
+
+// Error implements error.
+func (e *VersionError) Error() string {
+	if e.Version > EntryVersion {
+		return fmt.Sprintf("log entry %d has version %d; this build applies versions %d to %d: upgrade it",
+			e.Index, e.Version, OldestEntryVersion, EntryVersion)
+	}
+	return fmt.Sprintf("log entry %d has version %d; this build applies versions %d to %d: make a backup with the build that wrote it, "+
+		"and restore that into a new cluster", e.Index, e.Version, OldestEntryVersion, EntryVersion)
+}
+
+// CheckVersion returns a *VersionError for an entry whose version this build does not apply.
+func CheckVersion(index uint64, version uint32) error {
+	if version < OldestEntryVersion || version > EntryVersion {
+		return &VersionError{Index: index, Version: version}
+	}
+	return nil
+}
+
+// FeatureLevel returns the state's feature level: the highest version of an entry that was applied, 0 before the first. A leader raises it
+// when every member can apply the next one; from then on a build that cannot is not let into the cluster.
+func (s *State) FeatureLevel() uint32 { return s.featureLevel }

@@ -1,0 +1,173 @@
+package fsm
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"flag"
+	"fmt"
+	"hash"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+	"pgregory.net/rapid"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+var update = flag.Bool("update", false, "record the history and the golden snapshots of new versions")
+
+// recorded is what a build with one pair of versions made of recorded bytes. A row is never changed: where this build comes to
+// another hash, what it does has another meaning, and EntryVersion or SnapshotVersion has to rise and get a row and files of its own.
+type recorded struct {
+	entries, snapshots int
+	// history hashes every result and event of testdata/history-v<entries>.bin, and the state after it. Only a build that applies
+	// entries of that version can come to it.
+	history string
+	// restored are the state hashes of golden snapshots, as builds that write snapshots of this version restore them.
+	restored map[string]string
+}
+
+// versions are the rows, the oldest first; the last one is this build's.
+var versions = []recorded{
+	{entries: 2, snapshots: 2, history: "4f30706ad08f3597", restored: map[string]string{
+		"snapshot-v1.bin": "34b9f3c41af9b832", "snapshot-v1-tasks.bin": "899f591dd774c25e",
+		"snapshot-v2.bin": "5ccc4298e7f0e5eb", "snapshot-v2-tasks.bin": "c933c82382d3fa30",
+	}},
+}
+
+// TestVersionsRiseWithMeaning: recorded entries have the results and the state that they had, golden snapshots of every version restore
+// to the state that they did.
+func TestVersionsRiseWithMeaning(t *testing.T) {
+	row := versions[len(versions)-1]
+	if row.entries != EntryVersion || row.snapshots != SnapshotVersion {
+		t.Fatalf("there is no row for entries of version %d and snapshots of version %d", EntryVersion, SnapshotVersion)
+	}
+	path := filepath.Join("testdata", fmt.Sprintf("history-v%d.bin", EntryVersion))
+	if got := historyHash(t, path); got != row.history {
+		t.Errorf("%s comes to %s, not to %s: Apply has another meaning; raise EntryVersion and record a history for it", path, got, row.history)
+	}
+	golden, err := filepath.Glob(filepath.Join("testdata", "snapshot-v*.bin"))
+	if err != nil || len(golden) != len(row.restored) {
+		t.Fatalf("%d golden snapshots, the row has %d; %v", len(golden), len(row.restored), err)
+	}
+	for _, path := range golden {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := Restore(bytes.NewReader(data))
+		if err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		_, whole := m.State().Hash()
+		if got := hex.EncodeToString(whole[:8]); got != row.restored[filepath.Base(path)] {
+			t.Errorf("%s restores to %s, not to %s: raise SnapshotVersion and add a golden file for it", path, got, row.restored[filepath.Base(path)])
+		}
+		if version := binary.BigEndian.Uint32(data[len(snapshotMagic):]); version != SnapshotVersion {
+			continue
+		}
+		if !bytes.Equal(snapshotOf(t, m.State()), data) {
+			t.Errorf("%s is written back differently: raise SnapshotVersion", path)
+		}
+	}
+}
+
+// historyHash applies the entries of a file, each behind its length, and hashes what they come to.
+func historyHash(t *testing.T, path string) string {
+	t.Helper()
+	file, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = file.Close() }()
+	from, sum, m := bufio.NewReader(file), sha256.New(), New()
+	for index := uint64(1); ; index++ {
+		size, err := binary.ReadUvarint(from)
+		if errors.Is(err, io.EOF) && index > 100 {
+			break
+		}
+		data := make([]byte, size)
+		if _, readErr := io.ReadFull(from, data); err != nil || readErr != nil {
+			t.Fatal(index, err, readErr)
+		}
+		hashApplied(t, sum, m.Apply(index, 1, data))
+	}
+	_, whole := m.State().Hash()
+	_, _ = sum.Write(whole[:])
+	return hex.EncodeToString(sum.Sum(nil)[:8])
+}
+
+func hashApplied(t *testing.T, sum hash.Hash, applied Applied) {
+	t.Helper()
+	add := func(message *logpb.Result) {
+		data, err := proto.MarshalOptions{Deterministic: true}.Marshal(message)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = fmt.Fprintf(sum, "%d:", len(data))
+		_, _ = sum.Write(data)
+	}
+	_, _ = fmt.Fprintf(sum, "%+v", applied.Clock)
+	for _, result := range applied.Results {
+		add(result)
+	}
+	for _, event := range applied.Events {
+		result := event.Result
+		event.Result = nil
+		_, _ = fmt.Fprintf(sum, "%+v", event)
+		add(result)
+	}
+}
+
+// recordedEntries is how many entries a recorded history has.
+const recordedEntries = 1_500
+
+// TestRecordVersion writes the files of this build's versions, with -update; those that exist are never written again.
+func TestRecordVersion(t *testing.T) {
+	if !*update {
+		t.Skip("only with -update, for new versions")
+	}
+	create := func(name string, data []byte) {
+		file, err := os.OpenFile(filepath.Join("testdata", name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := file.Write(data); err != nil {
+			t.Fatal(err)
+		}
+		if err := file.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var history []byte
+	for _, data := range rapid.Custom(recordedHistory).Example(1) {
+		history = append(binary.AppendUvarint(history, uint64(len(data))), data...)
+	}
+	create(fmt.Sprintf("history-v%d.bin", EntryVersion), history)
+	create(fmt.Sprintf("snapshot-v%d.bin", SnapshotVersion), snapshotOf(t, livelier(t).Freeze()))
+	create(fmt.Sprintf("snapshot-v%d-tasks.bin", SnapshotVersion), snapshotOf(t, taskWorld(t).m.Freeze()))
+}
+
+// recordedHistory draws a long history of random commands, as TestRandomHistories does.
+func recordedHistory(rt *rapid.T) [][]byte {
+	w, h := newWorld(rt), &history{T: rt, seq: map[uint64]uint64{}}
+	w.apply(applyQuotas(randomWorldQuotas()...), workflows(randomWorkflows(rt)...))
+	for len(w.entries) < recordedEntries {
+		w.now += rapid.SampledFrom([]int64{0, millisecond, 300 * millisecond, second, 4 * second, minute}).Draw(rt, "sleep")
+		w.early, w.late = -rapid.Int64Range(0, second).Draw(rt, "early"), rapid.Int64Range(0, second).Draw(rt, "late")
+		var commands []*logpb.Command
+		for range rapid.IntRange(1, 4).Draw(rt, "commands") {
+			commands = append(commands, h.command())
+		}
+		w.apply(commands...)
+		h.learn(w.last)
+	}
+	return w.entries
+}

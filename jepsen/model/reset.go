@@ -1,0 +1,213 @@
+package model
+
+import (
+	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// reset is what is known of the end of a window that is anchored at its provider's reset: an interval, and whose word it
+// is. What a reset frees is judged from one side: these books free no later than the rules say.
+type reset struct {
+	known      bool
+	begin, end int64
+	first      int64 // the earliest begin that any report named
+	opened     int64 // the boundary that was passed last and was believed
+	passed     bool  // a reset was passed, and the holds before it have not been seen to end yet
+	// since is the boundary that was passed last, or the quota's first moment: one caller's word frees nothing before one
+	// period later.
+	since int64
+	// latest is where the boundary was that was passed last, believed or not.
+	latest int64
+	// caller named it first; sure: a second one did too, or the operator. closing: its boundary has begun. disputed: another
+	// one was named.
+	caller                  string
+	sure, closing, disputed bool
+	// other is one that was named and is not known.
+	other named
+}
+
+// named is a reset that a caller named.
+type named struct {
+	begin, end int64
+	caller     string
+	sure       bool
+}
+
+// slack is how much earlier than a period after the last reset the next one may seem to be.
+func (q *quota) slack() int64 { return min(4*q.rule.skew+second, q.rule.period/8) }
+
+// narrow tells whether an interval is narrow enough that it confirms another.
+func (q *quota) narrow(begin, end int64) bool {
+	return end-begin <= min(max(8*q.rule.skew+2*second, q.rule.period/60), q.rule.period/8)
+}
+
+// learn takes a reset. The provider counted from its answer, which it gave at some moment since the operation was consumed.
+// All reports of one window bound its reset. What one caller names too early is not believed.
+func (j *Judge) learn(caller string, q *quota, o *operation, signal *logpb.Signal, reported *logpb.ReportedQuota) {
+	after := signal.GetResetAfterNs()
+	resolution := min(signal.ResetResolutionNs, q.rule.period/8)
+	slack := q.rule.skew + resolution
+	if !q.rule.anchored || o == nil || after == 0 || after > q.rule.period+slack ||
+		signal.Cause == logpb.Cause_CAUSE_OVERLOADED || signal.Cause == logpb.Cause_CAUSE_NOT_A_LIMIT {
+		if reported.ResetLearned {
+			j.violate("cap", "a reset of %s in %d ns is believed", q.name, after)
+		}
+		return
+	}
+	said := named{begin: plus(o.began, after-slack), end: plus(j.clock.WallLate, after+slack), caller: caller}
+	r := &q.reset
+	was := *r
+	switch {
+	case r.known && said.begin <= r.end && said.end >= r.begin:
+		q.sameReset(said)
+	case r.known:
+		q.otherReset(j.clock, said)
+	case said.begin > j.clock.WallLate:
+		q.remember(j.clock, said)
+		q.believe(j.clock.WallLate)
+	}
+	if !reported.ResetLearned {
+		return
+	}
+	j.stats.Resets++
+	if !r.known || was.known && !r.sure {
+		j.violate("reset", "a reset of %s between %d and %d is believed on the word of %s; the last one was at %d", q.name, said.begin, said.end, caller, r.since)
+		// These books go on as the state does.
+		q.know(said)
+	}
+}
+
+// sameReset takes a report that names the known reset.
+func (q *quota) sameReset(said named) {
+	r := &q.reset
+	sure := said.caller != r.caller && q.narrow(r.begin, r.end) && q.narrow(said.begin, said.end)
+	if !r.closing {
+		r.begin = max(r.begin, said.begin)
+	}
+	r.end = min(r.end, said.end)
+	if sure && !r.sure {
+		r.sure = true
+		q.opens()
+	}
+}
+
+// otherReset takes a report that names another one than the known reset. In the boundary it may be the next one.
+func (q *quota) otherReset(clock fsm.Clock, said named) {
+	r := &q.reset
+	q.remember(clock, said)
+	switch {
+	case r.closing && said.end >= r.begin+q.rule.period-q.slack():
+	case r.other.sure && !r.sure:
+		q.know(r.other)
+	case r.other.sure, !r.sure:
+		r.disputed = true
+	}
+}
+
+// remember keeps a reset that was named until there is more to go by.
+func (q *quota) remember(clock fsm.Clock, said named) {
+	o := &q.reset.other
+	past := o.begin <= clock.WallLate
+	switch {
+	case !past && said.begin <= o.end && said.end >= o.begin:
+		o.sure = o.sure || o.caller != said.caller && q.narrow(o.begin, o.end) && q.narrow(said.begin, said.end)
+		o.begin, o.end = max(o.begin, said.begin), min(o.end, said.end)
+	case past || !o.sure:
+		*o = said
+	}
+}
+
+// believe takes what was named for the reset where it is the first one, comes late enough or is sure, and lies after now.
+func (q *quota) believe(now int64) {
+	r := &q.reset
+	switch {
+	case r.other.begin <= now:
+		r.other = named{}
+	case r.other.sure, q.window == 0, r.other.end >= max(r.since, r.latest)+q.rule.period-q.slack():
+		q.know(r.other)
+	}
+}
+
+// know takes a reset for the known one.
+func (q *quota) know(said named) {
+	r := &q.reset
+	r.known, r.begin, r.end, r.first = true, said.begin, said.end, said.begin
+	r.caller, r.sure, r.closing, r.disputed, r.other = said.caller, said.sure, false, false, named{}
+	q.opens()
+}
+
+// opens frees what ended before the opening that the known reset implies, where that is believed.
+func (q *quota) opens() {
+	r := &q.reset
+	opening := r.begin - q.rule.period
+	if r.sure || opening >= r.since+q.rule.period-q.slack() {
+		r.opened = max(r.opened, opening)
+		q.surely.drop(r.opened)
+	}
+}
+
+// advanceAnchored: once a reset that is believed has surely passed, what ended before it is gone. Until the next one is
+// known the quota is a rate that began empty there. In these books it is one all the time: no window is longer.
+func (q *quota) advanceAnchored(clock fsm.Clock) {
+	r := &q.reset
+	for r.known && clock.WallEarly >= r.end {
+		passed := r.end
+		r.latest = max(r.latest, r.begin)
+		// A sum is judged when it is granted, so that a reset frees it here even if the state looked at it later.
+		if !r.disputed && (r.sure || r.end >= r.since+q.rule.period-q.slack()) {
+			r.opened = max(r.opened, r.begin)
+		}
+		if !r.disputed {
+			r.since = max(r.since, r.begin)
+		}
+		r.passed = r.passed || !r.closing
+		r.known, r.closing, r.disputed, r.sure, r.caller = false, false, false, false, ""
+		q.surely.drop(r.opened)
+		q.believe(passed)
+	}
+	q.surely.drop(max(r.opened, clock.WallEarly-q.rule.period))
+	if q.cap.is && !r.known && clock.WallEarly >= q.cap.until {
+		q.cap = reportedCap{}
+	}
+}
+
+// confirm takes the operator's word for what was reported.
+func (q *quota) confirm(clock fsm.Clock) {
+	r := &q.reset
+	q.advance(clock)
+	if !q.rule.anchored {
+		return
+	}
+	r.opened = max(r.opened, r.latest)
+	if r.known {
+		r.sure, r.disputed = true, false
+		q.opens()
+	} else if r.other.begin > clock.WallLate {
+		r.other.sure = true
+		q.believe(clock.WallLate)
+	}
+	q.surely.drop(r.opened)
+}
+
+// reopen judges an operator's word that ends what reports closed.
+func (j *Judge) reopen(command *logpb.ReopenQuota, reopened *logpb.QuotaReopened) {
+	q := j.quotas[command.Quota]
+	if q == nil || reopened == nil {
+		j.violate("unexplained", "%s is reopened, and does not exist", command.Quota)
+		return
+	}
+	j.stats.Reopened++
+	if left := max(q.closedUntil-j.clock.Now, 0); reopened.CooldownLeftNs != left {
+		j.violate("cooldown", "%s is reopened %d before the end of its cooldown, and that is %d away", q.name, reopened.CooldownLeftNs, left)
+	}
+	q.confirm(j.clock)
+	if q.closedUntil != 0 {
+		q.reopened, q.ramped = j.clock.Now, 0
+	}
+	q.closedUntil, q.closer, q.closerSince, q.cap = 0, "", 0, reportedCap{}
+	for _, u := range q.usages {
+		if u.closedUntil != 0 {
+			u.refusals, u.closedUntil, u.unsure = 0, 0, u.unsure || reopened.More
+		}
+	}
+}

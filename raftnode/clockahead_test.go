@@ -1,0 +1,161 @@
+package raftnode_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/raftnode"
+)
+
+// setClocks puts the wall clocks of all nodes off by so much.
+func (c *cluster) setClocks(offset time.Duration) {
+	c.t.Helper()
+	for _, n := range c.nodes {
+		if err := n.SetFault(&offset, nil, nil, 0); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+}
+
+// daily is a window of a day.
+func daily(name string) *logpb.Command {
+	return &logpb.Command{Kind: &logpb.Command_ApplyQuotas{ApplyQuotas: &logpb.ApplyQuotas{Quotas: []*logpb.Quota{{
+		Name: name, Rule: &logpb.Quota_Window{Window: &logpb.Window{Limit: 1000, Every: logpb.Every_EVERY_DAY}},
+	}}}}}
+}
+
+// TestViews_ComeBackOnNodes: 3 s of wrong clocks on all nodes are made up for within 3 s of right ones: calendar windows end when they
+// should, on the node that led meanwhile, and after all nodes were started again.
+func TestViews_ComeBackOnNodes(t *testing.T) {
+	c := newCluster(t, 3)
+	const wrong = 3 * time.Second
+	c.setClocks(wrong)
+	c.propose(daily("d"))
+	ahead := func() (early, window time.Duration) {
+		t.Helper()
+		eventually(t, "an answer", func() bool {
+			c.propose(reserve("d", 1)) // carries a sample
+			return c.nodes[c.leader()].Read(t.Context(), raftnode.Linearizable, func(s *fsm.State, at fsm.Clock, _ raftnode.Position) {
+				now := time.Now()
+				early = time.Duration(s.Clock().WallEarly - now.UnixNano())
+				view, _ := s.Quota("d", at)
+				left := now.Truncate(24 * time.Hour).Add(24*time.Hour - time.Second).Sub(now)
+				window = left - time.Duration(view.WindowLeft)
+			}) == nil
+		})
+		return early, window
+	}
+	eventually(t, "wrong clocks carry the views ahead", func() bool {
+		early, _ := ahead()
+		return early > wrong/2
+	})
+	c.setClocks(0)
+	back := func(when string) {
+		t.Helper()
+		eventually(t, "views are back "+when, func() bool {
+			early, window := ahead()
+			return early <= 0 && early > -wrong/3 && window > -wrong/3 && window < wrong/3
+		})
+		for range 20 {
+			if early, _ := ahead(); early > 0 {
+				t.Fatalf("%s the earlier view is %v ahead again", when, early)
+			}
+		}
+	}
+	back("with right clocks")
+	for i := range c.nodes {
+		c.stop(i)
+	}
+	for i := range c.nodes {
+		c.start(i)
+	}
+	back("after a restart")
+}
+
+// failing returns the message of a check that fails; "": it does not.
+func failing(n *raftnode.Node, name string) string {
+	for _, c := range n.Status().Checks {
+		if c.Name == name && !c.OK {
+			return c.Message
+		}
+	}
+	return ""
+}
+
+// TestClocks_EveryNodeMeasuresItself: whichever node's clock is an hour off says so, and no other one does.
+func TestClocks_EveryNodeMeasuresItself(t *testing.T) {
+	c := newCluster(t, 3)
+	leader := c.leader()
+	for i, offset := range []time.Duration{time.Hour, -time.Hour, time.Hour} {
+		wrong := (leader + 2 + i) % 3 // the leader is the second
+		if err := c.nodes[wrong].SetFault(&offset, nil, nil, 0); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the node with the wrong clock says so", func() bool { return failing(c.nodes[wrong], "clock") != "" })
+		eventually(t, "the others do not", func() bool {
+			for j, n := range c.nodes {
+				if j != wrong && failing(n, "clock") != "" {
+					return false
+				}
+			}
+			return failing(c.nodes[wrong], "clock") != ""
+		})
+		offset = 0
+		if err := c.nodes[wrong].SetFault(&offset, nil, nil, 0); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "its clock is right again", func() bool { return failing(c.nodes[wrong], "clock") == "" })
+	}
+}
+
+// TestClocks_OfTwoNodes: each of two nodes sees that the other one's clock is another.
+func TestClocks_OfTwoNodes(t *testing.T) {
+	c := newCluster(t, 2)
+	c.leader()
+	for wrong := range c.nodes {
+		offset := time.Hour
+		if err := c.nodes[wrong].SetFault(&offset, nil, nil, 0); err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range c.nodes {
+			eventually(t, "both say so", func() bool { return failing(n, "clock") != "" })
+		}
+		offset = 0
+		if err := c.nodes[wrong].SetFault(&offset, nil, nil, 0); err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range c.nodes {
+			eventually(t, "both are right", func() bool { return failing(n, "clock") == "" })
+		}
+	}
+}
+
+// TestViews_EveryNodeTells: while the state's view of the time of day is ahead of all clocks, every node fails a check.
+func TestViews_EveryNodeTells(t *testing.T) {
+	c := newCluster(t, 3)
+	c.setClocks(8 * time.Second)
+	c.propose(daily("d"))
+	eventually(t, "a sample of the wrong clocks is in the state", func() bool {
+		c.propose(reserve("d", 1))
+		ahead := false
+		_ = c.nodes[c.leader()].Read(t.Context(), raftnode.Stale, func(s *fsm.State, _ fsm.Clock, _ raftnode.Position) {
+			ahead = s.Clock().WallEarly > time.Now().Add(6*time.Second).UnixNano()
+		})
+		return ahead
+	})
+	for _, n := range c.nodes {
+		if message := failing(n, "views"); message != "" {
+			t.Errorf("while all clocks agree: %s", message)
+		}
+	}
+	c.setClocks(0)
+	for i, n := range c.nodes {
+		eventually(t, "a node tells that the view is ahead", func() bool { return failing(n, "views") != "" })
+		t.Logf("node %d: %s", i, failing(n, "views"))
+	}
+	for _, n := range c.nodes {
+		eventually(t, "real time has caught up", func() bool { return failing(n, "views") == "" })
+	}
+}

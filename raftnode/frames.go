@@ -1,0 +1,301 @@
+package raftnode
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+)
+
+// Raft's transport reads MessagePack from a connection and takes as much memory as the sender claims. A framed connection reads along,
+// knows where each message ends, and fails before the reader gets the header of anything that no message of its kind has.
+
+// Kinds of raft's messages, by the byte that begins them.
+const (
+	kindAppendEntries   = 0
+	kindRequestVote     = 1
+	kindInstallSnapshot = 2
+	kindTimeoutNow      = 3
+	kindRequestPreVote  = 4
+	// kindReply is no such byte: replies have none. A reply is two values, an error's text and an answer.
+	kindReply = 0xff
+)
+
+const (
+	// maxSmallMessage bounds all messages but those with entries. The header of a snapshot carries two configurations.
+	maxSmallMessage = 256 << 10
+	// maxAppendEntries is how many entries raft sends at once, at most.
+	maxAppendEntries = 64
+	// entryOverhead is what surrounds an entry's data.
+	entryOverhead = 64 << 10
+	// maxFields and maxDepth bound a message's maps and their nesting.
+	maxFields = 64
+	maxDepth  = 6
+
+	frameBuffer = 64 << 10
+)
+
+// errFrame says that a message is none of raft's, or larger than one of its kind can be.
+var errFrame = errors.New("malformed or oversized message of raft")
+
+// frames follows the messages of one direction of a connection.
+type frames struct {
+	// replies: the messages are replies. maxEntry bounds the data of an entry.
+	replies  bool
+	maxEntry int
+
+	kind byte
+	// inside: a message has begun. left is how many bytes it may have still.
+	inside bool
+	left   int
+	// open has, for each open map or list, how many values it still lacks. values counts the outermost ones that have ended.
+	open   []int64
+	values int
+	// head collects the bytes of a value that say what it is and how long; it has have of need.
+	head       [9]byte
+	have, need int
+	// skip is how many bytes of a value's content follow.
+	skip int64
+	// keyed: the content that is skipped is a key of the outermost map, which key collects. sizeNext: the next value is the size of
+	// a snapshot; size is that, -1 before it came. raw is how many bytes of a snapshot follow after its header.
+	keyed, sizeNext bool
+	key             []byte
+	size, raw       int64
+}
+
+// feed takes the next bytes and returns how many of them belong to the present message. It returns errFrame, with the reason, for a
+// message that must not be read.
+func (f *frames) feed(b []byte) (int, error) {
+	used := 0
+	for used < len(b) {
+		switch {
+		case f.raw > 0:
+			n := min(int64(len(b)-used), f.raw)
+			f.raw -= n
+			used += int(n)
+			if f.raw == 0 {
+				return used, nil
+			}
+		case !f.inside:
+			if used > 0 {
+				return used, nil // the next message is for the next call
+			}
+			n, err := f.begin(b[0])
+			if err != nil {
+				return 0, err
+			}
+			used += n
+		case f.skip > 0:
+			n := int(min(int64(len(b)-used), f.skip))
+			if f.keyed {
+				f.key = append(f.key, b[used:used+n]...)
+			}
+			f.skip -= int64(n)
+			used += n
+			if f.skip == 0 {
+				f.ended()
+			}
+		default:
+			f.head[f.have] = b[used]
+			f.have++
+			used++
+			if f.have == 1 {
+				f.need = headLength(f.head[0])
+			}
+			if f.have < f.need {
+				continue
+			}
+			if err := f.value(); err != nil {
+				return 0, err
+			}
+		}
+	}
+	return used, nil
+}
+
+// begin begins a message; it returns how many bytes name its kind.
+func (f *frames) begin(first byte) (int, error) {
+	*f = frames{replies: f.replies, maxEntry: f.maxEntry, open: f.open[:0], key: f.key[:0], inside: true, kind: kindReply, left: maxSmallMessage, size: -1}
+	if f.replies {
+		return 0, nil
+	}
+	f.kind = first
+	switch first {
+	case kindAppendEntries:
+		f.left += maxAppendEntries * (f.maxEntry + entryOverhead)
+	case kindRequestVote, kindRequestPreVote, kindTimeoutNow, kindInstallSnapshot:
+	default:
+		return 0, fmt.Errorf("%w: kind %d", errFrame, first)
+	}
+	return 1, nil
+}
+
+// headLength is how many bytes tell a value's type and length, or the whole of a number.
+func headLength(first byte) int {
+	switch first {
+	case 0xc4, 0xd9, 0xcc, 0xd0, 0xd4, 0xd5, 0xd6, 0xd7, 0xd8: // bin 8, str 8, 8-bit numbers; fixext and its type
+		return 2
+	case 0xc5, 0xda, 0xdc, 0xde, 0xcd, 0xd1, 0xc7: // 16-bit lengths and numbers; ext 8 and its type
+		return 3
+	case 0xc8: // ext 16
+		return 4
+	case 0xc6, 0xdb, 0xdd, 0xdf, 0xce, 0xd2, 0xca: // 32-bit lengths and numbers, float 32
+		return 5
+	case 0xc9: // ext 32
+		return 6
+	case 0xcf, 0xd3, 0xcb: // 64-bit numbers
+		return 9
+	}
+	return 1
+}
+
+// value judges a value whose head is whole.
+func (f *frames) value() error {
+	first := f.head[0]
+	f.left -= f.have
+	f.have = 0
+	isMap := first>>4 == 0x8 || first == 0xde || first == 0xdf
+	switch {
+	case f.left < 0, first == 0xc1:
+		return f.refuse("a value", int64(first))
+	case len(f.open) == 0 && !isMap && !f.replies:
+		return f.refuse("no map but", int64(first))
+	case f.sizeNext:
+		return f.snapshotSize()
+	case isMap:
+		return f.container(2*f.length(int64(first&0xf)), 2*maxFields)
+	case first>>4 == 0x9, first == 0xdc, first == 0xdd:
+		return f.container(f.length(int64(first&0xf)), maxAppendEntries)
+	}
+	length := f.length(0)
+	switch {
+	case first>>5 == 0x5:
+		length = int64(first & 0x1f)
+	case first >= 0xd4 && first <= 0xd8:
+		length = 1 << (first - 0xd4)
+	}
+	bound := int64(maxSmallMessage)
+	if f.kind == kindAppendEntries {
+		bound = int64(f.maxEntry + entryOverhead)
+	}
+	if length > bound || length > int64(f.left) {
+		return f.refuse("bytes in one value:", length)
+	}
+	f.left -= int(length)
+	if f.keyed = f.kind == kindInstallSnapshot && len(f.open) == 1 && f.open[0]%2 == 0; f.keyed {
+		f.key = f.key[:0]
+	}
+	if f.skip = length; length == 0 {
+		f.ended()
+	}
+	return nil
+}
+
+func (f *frames) refuse(what string, value int64) error {
+	return fmt.Errorf("%w: %s %d, in one of kind %d", errFrame, what, value, f.kind)
+}
+
+// ended counts a value that has ended, and what ends with it.
+func (f *frames) ended() {
+	if f.keyed {
+		f.keyed, f.sizeNext = false, string(f.key) == "Size"
+	}
+	for len(f.open) > 0 {
+		last := len(f.open) - 1
+		if f.open[last]--; f.open[last] > 0 {
+			return
+		}
+		f.open = f.open[:last]
+	}
+	if f.values++; f.replies && f.values < 2 {
+		return // an error's text, then the answer
+	}
+	f.inside, f.raw = false, max(f.size, 0)
+}
+
+// length reads the length in a head; short is that of the types that have it in their first byte.
+func (f *frames) length(short int64) int64 {
+	switch f.head[0] {
+	case 0xc4, 0xd9, 0xc7:
+		return int64(f.head[1])
+	case 0xc5, 0xda, 0xdc, 0xde, 0xc8:
+		return int64(binary.BigEndian.Uint16(f.head[1:]))
+	case 0xc6, 0xdb, 0xdd, 0xdf, 0xc9:
+		return int64(binary.BigEndian.Uint32(f.head[1:]))
+	}
+	return short
+}
+
+// snapshotSize reads the value of a snapshot's header that says how many bytes follow.
+func (f *frames) snapshotSize() error {
+	first, b := f.head[0], f.head[1:]
+	var size uint64
+	switch {
+	case first < 0x80:
+		size = uint64(first)
+	case first == 0xcc, first == 0xd0 && b[0] < 0x80:
+		size = uint64(b[0])
+	case first == 0xcd, first == 0xd1 && b[0] < 0x80:
+		size = uint64(binary.BigEndian.Uint16(b))
+	case first == 0xce, first == 0xd2 && b[0] < 0x80:
+		size = uint64(binary.BigEndian.Uint32(b))
+	case (first == 0xcf || first == 0xd3) && b[0] < 0x80:
+		size = binary.BigEndian.Uint64(b)
+	default:
+		return f.refuse("the size of a snapshot as", int64(first))
+	}
+	if f.size >= 0 {
+		return f.refuse("a second size of a snapshot:", int64(size)) //nolint:gosec // below 2^63
+	}
+	f.sizeNext, f.size = false, int64(size) //nolint:gosec // below 2^63
+	f.ended()
+	return nil
+}
+
+// container opens a map or list of so many values.
+func (f *frames) container(values, most int64) error {
+	if values > most || len(f.open) >= maxDepth {
+		return f.refuse("values in one list:", values)
+	}
+	if values == 0 {
+		f.ended()
+		return nil
+	}
+	f.open = append(f.open, values)
+	return nil
+}
+
+// framedConn is a connection of raft from which nothing is read but messages that raft may have. It returns from a Read at the end
+// of a message, so that what is read ahead of it is not taken for part of it.
+type framedConn struct {
+	net.Conn
+	reader *bufio.Reader
+	frames frames
+}
+
+func newFramedConn(conn net.Conn, reader io.Reader, replies bool, maxEntry int) *framedConn {
+	return &framedConn{Conn: conn, reader: bufio.NewReaderSize(reader, frameBuffer), frames: frames{replies: replies, maxEntry: maxEntry}}
+}
+
+// Read implements net.Conn.
+func (c *framedConn) Read(b []byte) (int, error) {
+	if len(b) == 0 {
+		return 0, nil
+	}
+	if _, err := c.reader.Peek(1); err != nil {
+		return 0, err
+	}
+	ready, err := c.reader.Peek(min(c.reader.Buffered(), len(b)))
+	if err != nil {
+		return 0, err
+	}
+	n, err := c.frames.feed(ready)
+	if err != nil {
+		return 0, err
+	}
+	copy(b, ready[:n])
+	_, err = c.reader.Discard(n)
+	return n, err
+}

@@ -1,0 +1,157 @@
+package raftnode
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/hashicorp/raft"
+)
+
+// identityScheme begins the URI by which a certificate names a cluster and a node: quotad://CLUSTER/NODE. Without a cluster it
+// stands for the node of that id in any.
+const identityScheme = "quotad"
+
+// ForeignIdentityError says that a certificate does not stand for the node that it was shown for.
+type ForeignIdentityError struct {
+	// Node is the node that was meant. Names are what the certificate bears.
+	Node  string
+	Names []string
+}
+
+// Error implements error.
+func (e *ForeignIdentityError) Error() string {
+	return fmt.Sprintf("the certificate names %s, not node %s: give it the DNS name %s, or map a name of it with raft.tls_names",
+		strings.Join(e.Names, ", "), e.Node, e.Node)
+}
+
+// certificateNames lists the names of a certificate: DNS names, URIs, IP addresses, and the common name where there is nothing else.
+func certificateNames(certificate *x509.Certificate) []string {
+	names := slices.Clone(certificate.DNSNames)
+	for _, uri := range certificate.URIs {
+		names = append(names, uri.String())
+	}
+	for _, ip := range certificate.IPAddresses {
+		names = append(names, ip.String())
+	}
+	if len(names) == 0 && certificate.Subject.CommonName != "" {
+		names = append(names, certificate.Subject.CommonName)
+	}
+	return names
+}
+
+// CheckIdentity tells whether a certificate stands for a node: by a DNS name that is the node's id, by a URI of cluster and node, or by
+// any name that is mapped to the id. An empty cluster is one that is not known yet. It returns nil or a *ForeignIdentityError.
+func CheckIdentity(certificate *x509.Certificate, node, cluster string, mapped map[string][]string) error {
+	names := certificateNames(certificate)
+	for _, name := range names {
+		if slices.Contains(mapped[name], node) {
+			return nil
+		}
+	}
+	if slices.Contains(certificate.DNSNames, node) || slices.ContainsFunc(certificate.URIs, func(u *url.URL) bool {
+		return u.Scheme == identityScheme && u.Path == "/"+node && (u.Host == "" || cluster == "" || u.Host == cluster)
+	}) {
+		return nil
+	}
+	return &ForeignIdentityError{Node: node, Names: names}
+}
+
+// identifies checks that the other side of a connection is the node that it claims to be, or that was meant. Without TLS everybody is
+// believed.
+func (n *Node) identifies(conn *tls.Conn, node string) error {
+	state := conn.ConnectionState()
+	if len(state.PeerCertificates) == 0 {
+		return errors.New("it showed no certificate")
+	}
+	cluster := ""
+	if id := n.cluster.Load(); id != nil {
+		cluster = *id
+	}
+	return CheckIdentity(state.PeerCertificates[0], node, cluster, n.config.PeerNames)
+}
+
+// nodeAt returns the node that listens for peers at an address, "" for none that is known.
+func (n *Node) nodeAt(address string) string {
+	if !n.store.running.Load() {
+		return "" // raft's goroutines begin before this node has raft in hand
+	}
+	for _, s := range n.servers() {
+		if string(s.Address) == address {
+			return string(s.ID)
+		}
+	}
+	for _, p := range n.config.Peers {
+		if p.RaftAddress == address {
+			return p.ID
+		}
+	}
+	return ""
+}
+
+// errNoMember says that a caller is no member as far as this node and the members that answer know.
+var errNoMember = errors.New("it is no member of this cluster")
+
+// vouched remembers for which callers another member vouched.
+type vouched struct {
+	mu sync.Mutex
+	of map[string]bool
+}
+
+// admitMember lets only members speak raft: with TLS every certificate of the CA could otherwise ask for votes. This node's own
+// configuration may be old, so where it does not know a caller, the members that it does know are asked.
+func (n *Node) admitMember(caller preface) error {
+	if n.config.PeerTLS == nil || n.knownMember(caller.Node) {
+		return nil
+	}
+	configuration := n.raft.GetConfiguration()
+	if err := configuration.Error(); err != nil {
+		return err
+	}
+	servers := configuration.Configuration().Servers
+	if len(servers) == 0 {
+		return nil // it waits to be added, and asks the caller itself
+	}
+	n.vouched.mu.Lock()
+	known := n.vouched.of[caller.Node]
+	n.vouched.mu.Unlock()
+	if known {
+		return nil
+	}
+	if !n.othersVouch(servers, caller.Node) {
+		return errNoMember
+	}
+	n.vouched.mu.Lock()
+	defer n.vouched.mu.Unlock()
+	n.vouched.of[caller.Node] = true
+	return nil
+}
+
+// othersVouch asks all other members at once whether a node is one.
+func (n *Node) othersVouch(servers []raft.Server, node string) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), peerTimeout)
+	defer cancel()
+	answers := make(chan bool, len(servers))
+	for _, s := range servers {
+		go func() {
+			if string(s.ID) == n.config.ID {
+				answers <- false
+				return
+			}
+			reply, err := n.port.ask(ctx, string(s.ID), string(s.Address), peerRequest{Kind: "hello", Node: node})
+			answers <- err == nil && reply.Member
+		}()
+	}
+	for range servers {
+		if <-answers {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,187 @@
+package raftnode_test
+
+import (
+	"bufio"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"errors"
+	"math/big"
+	"net"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/raftnode"
+)
+
+// authority signs certificates for tests.
+type authority struct {
+	t    *testing.T
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+	pool *x509.CertPool
+}
+
+func newAuthority(t *testing.T) *authority {
+	t.Helper()
+	a := &authority{t: t, pool: x509.NewCertPool()}
+	a.cert = &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test CA"}, IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign,
+	}
+	var err error
+	if a.key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.CreateCertificate(rand.Reader, a.cert, a.cert, &a.key.PublicKey, a.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a.cert, err = x509.ParseCertificate(der); err != nil {
+		t.Fatal(err)
+	}
+	a.pool.AddCert(a.cert)
+	return a
+}
+
+// issue makes a pair for loopback that bears a name: a URI where it has a colon.
+func (a *authority) issue(name string) tls.Certificate {
+	a.t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	leaf := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), NotBefore: a.cert.NotBefore, NotAfter: a.cert.NotAfter,
+		KeyUsage: x509.KeyUsageDigitalSignature, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	if uri, err := url.Parse(name); err == nil && strings.Contains(name, ":") {
+		leaf.URIs = []*url.URL{uri}
+	} else {
+		leaf.DNSNames = []string{name}
+	}
+	der, err := x509.CreateCertificate(rand.Reader, leaf, a.cert, &key.PublicKey, a.key)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+func (a *authority) settings(name string) func() *tls.Config {
+	pair := a.issue(name)
+	return func() *tls.Config {
+		return &tls.Config{
+			MinVersion: tls.VersionTLS13, RootCAs: a.pool, ClientCAs: a.pool, ClientAuth: tls.RequireAndVerifyClientCert,
+			Certificates: []tls.Certificate{pair},
+		}
+	}
+}
+
+// spoken connects with a certificate, claims to be a node, and returns what comes back to a message.
+func (a *authority) spoken(address, certificate, claims, protocol, cluster, message string) (string, error) {
+	a.t.Helper()
+	conn, err := tls.Dial("tcp", address, a.settings(certificate)())
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = conn.Close() }()
+	hello, err := json.Marshal(map[string]any{
+		"magic": "quotad-peer/2", "protocol": protocol, "node": claims, "cluster": cluster, "oldest": fsm.OldestEntryVersion, "newest": fsm.EntryVersion,
+	})
+	if err != nil {
+		return "", err
+	}
+	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+	if _, err = conn.Write(append(append(hello, '\n'), message...)); err != nil {
+		return "", err
+	}
+	answer, err := bufio.NewReader(conn).ReadSlice(0xc2) // raft's answer ends with false; a question's with the end of the connection
+	return string(answer), err
+}
+
+// TestIdentity_ACertificateActsForItsNodeOnly: on both sides, and only for members where raft is spoken.
+func TestIdentity_ACertificateActsForItsNodeOnly(t *testing.T) {
+	ca := newAuthority(t)
+	names := map[string]string{"n0": "n0", "n1": "quotad:///n1", "n2": "spiffe://example.org/two"}
+	c := newCluster(t, 3, func(conf *raftnode.Config) {
+		conf.PeerTLS = ca.settings(names[conf.ID])
+		conf.PeerNames = map[string][]string{"spiffe://example.org/two": {"n2"}}
+	})
+	c.propose(rate("q", 1000))
+	id := c.nodes[c.leader()].Status().ClusterID
+	eventually(t, "all know the cluster", func() bool { return c.nodes[0].Status().ClusterID == id })
+	const vote = "\x04\x82\xafProtocolVersion\x03\xa2ID\xa2n1" // a pre-vote without a term changes nothing, whatever the answer
+	at := c.configs[0].RaftAddress
+	if answer, err := ca.spoken(at, "n1", "n1", "raft", id, vote); !strings.Contains(answer, "Granted") {
+		t.Errorf("a member is not answered: %q %v", answer, err)
+	}
+	for name, claim := range map[string]struct{ certificate, node, protocol, cluster string }{
+		"another's certificate":         {"n9", "n1", "raft", id},
+		"another member's certificate":  {"n2", "n1", "raft", id},
+		"a certificate of no member":    {"n9", "n9", "raft", id},
+		"another cluster's certificate": {"quotad://other/n1", "n1", "raft", id},
+		"a question as another":         {"n9", "n1", "peer", id},
+		"no cluster":                    {"n1", "n1", "raft", ""},
+	} {
+		answer, err := ca.spoken(at, claim.certificate, claim.node, claim.protocol, claim.cluster, vote+"\n")
+		if strings.Contains(answer, "Granted") || strings.Contains(answer, `"term"`) || err == nil {
+			t.Errorf("%s is answered: %q", name, answer)
+		}
+	}
+	// Who answers under n2's address with another name is not spoken to, and comes back with its own.
+	c.stop(2)
+	own := c.configs[2].PeerTLS
+	c.configs[2].PeerTLS = ca.settings("n9")
+	c.start(2)
+	if c.propose(reserve("q", 1)).GetGranted() == nil {
+		t.Error("not granted")
+	}
+	last := c.nodes[c.leader()].Status().LastIndex
+	if c.nodes[2].Status().LastIndex >= last {
+		t.Error("a node with another's certificate was given entries")
+	}
+	c.stop(2)
+	c.configs[2].PeerTLS = own
+	c.start(2)
+	c.hashesAgree()
+}
+
+// TestCheckIdentity: which names stand for a node.
+func TestCheckIdentity(t *testing.T) {
+	ca := newAuthority(t)
+	mapped := map[string][]string{"shared.example": {"n1", "n2"}}
+	for _, c := range []struct {
+		name, node, cluster string
+		good                bool
+	}{
+		{"n1", "n1", "c", true},
+		{"n1", "n2", "c", false},
+		{"n1.example", "n1", "c", false},
+		{"quotad:///n1", "n1", "c", true},
+		{"quotad://c/n1", "n1", "c", true},
+		{"quotad://c/n1", "n1", "", true},
+		{"quotad://d/n1", "n1", "c", false},
+		{"other://c/n1", "n1", "c", false},
+		{"quotad://c/x/n1", "n1", "c", false},
+		{"shared.example", "n1", "c", true},
+		{"shared.example", "n2", "c", true},
+		{"shared.example", "n3", "c", false},
+	} {
+		leaf, err := x509.ParseCertificate(ca.issue(c.name).Certificate[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = raftnode.CheckIdentity(leaf, c.node, c.cluster, mapped)
+		if foreign, ok := errors.AsType[*raftnode.ForeignIdentityError](err); c.good != (err == nil) || !c.good && (!ok || foreign.Node != c.node) {
+			t.Errorf("%s for %s in %q: %v", c.name, c.node, c.cluster, err)
+		}
+	}
+}

@@ -1,0 +1,144 @@
+package raftnode
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"os"
+	runtimemetrics "runtime/metrics"
+	"strconv"
+	"strings"
+)
+
+// MemoryMark is the share of the memory limit, in percent, above which nothing new is granted. memoryClear is the one below which grants
+// go on again: what was freed is given back to the system step by step, and the mark must not flap meanwhile.
+const (
+	MemoryMark  = 85
+	memoryClear = 80
+)
+
+// watchMemory stops grants when the process uses nearly all the memory that it may have. It never looks back at the state: that grows and
+// shrinks by commands alone.
+func (n *Node) watchMemory() {
+	if n.memoryMark == 0 {
+		return
+	}
+	low := n.memoryMark / MemoryMark * memoryClear
+	n.everyLook(func() bool {
+		used, err := n.config.Memory()
+		if err != nil {
+			return true
+		}
+		n.metrics.memory.Set(float64(used))
+		full := used > n.memoryMark || n.memoryFull.Load() && used > low
+		if full != n.memoryFull.Swap(full) {
+			n.reportMemory(full, used)
+		}
+		return true
+	})
+}
+
+// markMemory works out the mark.
+func (n *Node) markMemory() {
+	if n.config.MemoryLimit > 0 {
+		n.memoryMark = n.config.MemoryLimit / 100 * MemoryMark
+		n.metrics.memoryMark.Set(float64(n.memoryMark))
+	}
+}
+
+// reportMemory says what it means that the memory in use went above the mark, or came back below it.
+func (n *Node) reportMemory(full bool, used int64) {
+	what := []any{"in_use", mebibytes(used), "mark", mebibytes(n.memoryMark)}
+	if full {
+		n.logger.Warn("memory is nearly used up: while this node leads nothing new is granted, and no session is opened", what...)
+		return
+	}
+	n.logger.Info("there is memory again: grants go on", what...)
+}
+
+// errNoMemoryLimit says that the system limits this process in no way that is known here.
+var errNoMemoryLimit = errors.New("no memory limit is known")
+
+// SystemMemoryLimit returns how much memory this process may have: the smallest of its control groups' limits and the machine's memory.
+func SystemMemoryLimit() (int64, error) {
+	limit := int64(0)
+	lower := func(value int64) {
+		if value > 0 && (limit == 0 || value < limit) {
+			limit = value
+		}
+	}
+	for _, path := range memoryLimitFiles() {
+		if text, err := os.ReadFile(path); err == nil {
+			if value, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil { // else it is "max"
+				lower(value)
+			}
+		}
+	}
+	if total, err := fieldOf("/proc/meminfo", "MemTotal:"); err == nil {
+		lower(total)
+	}
+	if limit == 0 {
+		return 0, errNoMemoryLimit
+	}
+	return limit, nil
+}
+
+// memoryLimitFiles are the files of this process's control groups that limit memory, in version 2 and version 1, from its own group up.
+func memoryLimitFiles() (paths []string) {
+	text, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return nil
+	}
+	for line := range strings.Lines(string(text)) {
+		fields := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(fields) != 3 {
+			continue
+		}
+		root, file := "/sys/fs/cgroup", "memory.max"
+		switch {
+		case fields[1] == "": // version 2
+		case strings.Contains(","+fields[1]+",", ",memory,"):
+			root, file = "/sys/fs/cgroup/memory", "memory.limit_in_bytes"
+		default:
+			continue
+		}
+		for group := fields[2]; ; group = group[:strings.LastIndexByte(group, '/')] {
+			paths = append(paths, root+strings.TrimSuffix(group, "/")+"/"+file)
+			if !strings.Contains(strings.TrimSuffix(group, "/"), "/") {
+				break
+			}
+			group = strings.TrimSuffix(group, "/")
+		}
+	}
+	return paths
+}
+
+// memoryInUse returns how much memory this process uses that the system cannot take back: on Linux what is resident and no file's, elsewhere
+// what the runtime holds.
+func memoryInUse() (int64, error) {
+	if resident, err := fieldOf("/proc/self/status", "RssAnon:"); err == nil {
+		return resident, nil
+	}
+	samples := []runtimemetrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}
+	runtimemetrics.Read(samples)
+	if samples[0].Value.Kind() != runtimemetrics.KindUint64 || samples[1].Value.Kind() != runtimemetrics.KindUint64 {
+		return 0, errNoMemoryLimit
+	}
+	return int64(samples[0].Value.Uint64()) - int64(samples[1].Value.Uint64()), nil
+}
+
+// fieldOf returns a field in KiB of a file of /proc, in bytes.
+func fieldOf(path, name string) (int64, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	lines := bufio.NewScanner(bytes.NewReader(text))
+	for lines.Scan() {
+		if rest, ok := strings.CutPrefix(lines.Text(), name); ok {
+			kib, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(rest, "kB")), 10, 64)
+			return kib << 10, err
+		}
+	}
+	return 0, errNoMemoryLimit
+}

@@ -1,0 +1,53 @@
+package raftnode_test
+
+import (
+	"errors"
+	"sync/atomic"
+	"testing"
+
+	"github.com/quotad/quotad/raftnode"
+)
+
+// TestDisk_ALeaderWithoutRoomLeaves: a leader whose disk is nearly full gives leadership to the node that has room, and nobody is refused
+// for it. Only where no node has room, grants are refused.
+func TestDisk_ALeaderWithoutRoomLeaves(t *testing.T) {
+	const much, little = 1 << 40, 100 << 20
+	free := map[string]*atomic.Int64{"n0": {}, "n1": {}, "n2": {}}
+	for _, f := range free {
+		f.Store(much)
+	}
+	c := newCluster(t, 3, func(conf *raftnode.Config) {
+		mine := free[conf.ID]
+		conf.Free = func(string) (int64, error) { return mine.Load(), nil }
+	})
+	c.propose(rate("q", 1_000_000))
+	roomy := (c.leader() + 1) % 3
+	for i, conf := range c.configs {
+		if i != roomy {
+			free[conf.ID].Store(little)
+		}
+	}
+	diskFull := func(err error) bool {
+		notAccepted, ok := errors.AsType[*raftnode.NotAcceptedError](err)
+		return ok && notAccepted.Cause == raftnode.DiskFull
+	}
+	eventually(t, "the node that has room leads", func() bool {
+		for _, n := range c.nodes {
+			if _, _, err := n.Propose(t.Context(), reserve("q", 1)); diskFull(err) {
+				t.Fatal("the fleet was refused")
+			}
+		}
+		return c.leader() == roomy
+	})
+	for i := range c.configs {
+		eventually(t, "the others know that their disks are low", func() bool { return (failing(c.nodes[i], "space") != "") == (i != roomy) })
+	}
+	if _, _, err := c.nodes[roomy].Propose(t.Context(), reserve("q", 1)); err != nil {
+		t.Fatal(err)
+	}
+	free[c.configs[roomy].ID].Store(little)
+	eventually(t, "grants are refused where no node has room", func() bool {
+		_, _, err := c.nodes[c.leader()].Propose(t.Context(), reserve("q", 1))
+		return diskFull(err)
+	})
+}

@@ -1,0 +1,87 @@
+package raftnode
+
+import "time"
+
+// Clocks that are further off than that fail a check: mostSkew a node's own against the voters', mostAhead the state's earlier view
+// against them. The boundaries of windows are 1 s wide to each side.
+const (
+	mostSkew  = 2 * time.Second
+	mostAhead = time.Second
+)
+
+// sampleEvery is how many seconds lie between two samples of a node that does not lead: so few that a lost one leaves the one before
+// it in force (sampleLife).
+const sampleEvery = 4
+
+// sampleWalls keeps samples of the voters' wall clocks fresh: each second while this node leads, which stamps entries with them, and
+// every few seconds elsewhere. Every node measures itself by them.
+func (n *Node) sampleWalls() {
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	for seconds := 0; ; seconds++ {
+		select {
+		case <-ticker.C:
+		case <-n.closing:
+			return
+		case <-n.done:
+			return
+		}
+		lead := n.leading.Load()
+		if lead == nil && seconds%sampleEvery != 0 {
+			continue
+		}
+		n.sampleOnce(everybody)
+		if lead != nil {
+			n.raiseVersion()
+			n.guardRate(lead)
+		}
+	}
+}
+
+// measureClocks compares this node's wall clock, and the state's earlier view of Unix time, with the voters' clocks.
+func (n *Node) measureClocks() {
+	early, late, ok := n.samples.views(n)
+	if !ok {
+		return
+	}
+	skew := outside(n.config.Clock.Wall(), early, late)
+	if other, roundTrip, two := n.samples.onlyOther(n); two {
+		// Of two voters none can be wrong, says the rule of views, which then trusts the faster one; that may be this node's.
+		skew = outside(n.config.Clock.Wall(), other, other+roundTrip)
+	}
+	n.skew.Store(skew)
+	n.metrics.skew.Set(float64(skew) / 1e9)
+	n.mu.RLock()
+	view := n.machine.State().Clock().WallEarly
+	n.mu.RUnlock()
+	ahead := max(view-late, 0)
+	n.viewAhead.Store(ahead)
+	n.metrics.viewAhead.Set(float64(ahead) / 1e9)
+}
+
+// outside returns how far a moment is before an interval (negative) or after it; 0: it is in it.
+func outside(at, from, to int64) int64 {
+	switch {
+	case at < from:
+		return at - from
+	case at > to:
+		return at - to
+	}
+	return 0
+}
+
+// onlyOther returns the present time by the clock of the only other voter, where there are two and this node is one of them.
+func (s *samples) onlyOther(n *Node) (wall, roundTrip int64, ok bool) {
+	now := n.config.Clock.Monotonic()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.voters) != 2 || !s.voters[n.config.ID] {
+		return 0, 0, false
+	}
+	for id := range s.voters {
+		if known, have := s.of[id]; have && id != n.config.ID && now-known.at <= int64(sampleLife) {
+			return known.wall + now - known.at, known.roundTrip, true
+		}
+	}
+	return 0, 0, false
+}

@@ -1,0 +1,112 @@
+package raftnode
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quotad/quotad/fsm"
+)
+
+// A snapshot takes the place of the log behind it, so a node reads each one back, and verifies it, before raft trims the log. What cannot
+// be restored is removed; log and older snapshots stay, and the node goes on serving. This happens where raft closes the snapshot: for
+// one that the node takes itself that is a goroutine of raft's that does nothing else, so that commands are applied meanwhile.
+
+// openSnapshots makes raft's snapshot store. It keeps one snapshot more than configured until the newest one is verified.
+func (n *Node) openSnapshots() (*checkedSnapshots, error) {
+	logger := n.logger.Named("snapshots")
+	files, err := raft.NewFileSnapshotStoreWithLogger(n.config.DataDir, n.config.SnapshotsRetained+1, logger)
+	if err != nil {
+		return nil, err
+	}
+	kept, err := raft.NewFileSnapshotStoreWithLogger(n.config.DataDir, n.config.SnapshotsRetained, logger)
+	if err != nil {
+		return nil, err
+	}
+	return &checkedSnapshots{
+		SnapshotStore: files, log: n.log, fatal: n.fail, configured: &n.configured, ends: &n.ends,
+		readBack: func(id string, index, term uint64) error {
+			if err := n.verifyNew(id); err != nil {
+				return err
+			}
+			if err := n.recordSnapshot(id, index, term); err != nil {
+				return err
+			}
+			n.setUnreadable(nil)
+			return kept.ReapSnapshots()
+		},
+	}, nil
+}
+
+// recordSnapshot tells the witness of a snapshot that was verified.
+func (n *Node) recordSnapshot(id string, index, term uint64) error {
+	description, err := os.ReadFile(filepath.Join(n.config.DataDir, "snapshots", id, "meta.json"))
+	if err != nil {
+		return err
+	}
+	return n.keeper.snapshotted(index, term, description)
+}
+
+// verifyNew reads a snapshot back that was just written, and removes it where it cannot be restored.
+func (n *Node) verifyNew(id string) error {
+	path := filepath.Join(n.config.DataDir, "snapshots", id)
+	file, err := readSnapshotMeta(path)
+	if err == nil {
+		err = file.verify()
+	}
+	if err == nil {
+		return nil
+	}
+	n.setUnreadable(err)
+	n.logger.Error("a snapshot that this node wrote cannot be read back; it keeps its log and the snapshot before, and goes on",
+		"snapshot", id, "error", err)
+	return errors.Join(err, os.RemoveAll(path), syncDir(filepath.Dir(path)))
+}
+
+// setUnreadable sets or ends the alarm.
+func (n *Node) setUnreadable(err error) {
+	if err == nil {
+		n.unreadable.Store(nil)
+		n.metrics.unreadable.Set(0)
+		return
+	}
+	text := err.Error()
+	n.unreadable.Store(&text)
+	n.metrics.unreadable.Set(1)
+	n.metrics.unreadableTotal.Inc()
+}
+
+// dropUnverified verifies snapshots that were not read back before the process ended. One that cannot be restored is removed where what
+// was before it is still there.
+func (n *Node) dropUnverified() error {
+	verified := n.keeper.last.snapshot
+	first, err := n.store.FirstIndex()
+	if err != nil {
+		return err
+	}
+	for {
+		all, _, err := listSnapshots(n.config.DataDir)
+		if err != nil || len(all) == 0 || all[0].Index <= verified {
+			return err
+		}
+		before := uint64(0)
+		if len(all) > 1 {
+			before = all[1].Index
+		}
+		err = all[0].verify()
+		if err == nil {
+			return n.recordSnapshot(all[0].ID, all[0].Index, all[0].Term)
+		}
+		if errors.Is(err, fsm.ErrNewerSnapshot) || first > before+1 {
+			return err
+		}
+		n.logger.Error("the newest snapshot was not read back before the process ended and cannot be restored: it is removed",
+			"snapshot", all[0].ID, "error", err)
+		path := filepath.Join(n.config.DataDir, "snapshots", all[0].ID)
+		if err := errors.Join(os.RemoveAll(path), syncDir(filepath.Dir(path))); err != nil {
+			return err
+		}
+	}
+}

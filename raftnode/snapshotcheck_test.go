@@ -1,0 +1,132 @@
+package raftnode
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/raft"
+)
+
+// damaging is a snapshot store that flips a bit of what it is given; its own checksums fit all the same.
+type damaging struct{ raft.SnapshotStore }
+
+func (s damaging) Create(
+	version raft.SnapshotVersion, index, term uint64, configuration raft.Configuration, configurationIndex uint64, transport raft.Transport,
+) (raft.SnapshotSink, error) {
+	sink, err := s.SnapshotStore.Create(version, index, term, configuration, configurationIndex, transport)
+	return &damagingSink{SnapshotSink: sink}, err
+}
+
+type damagingSink struct {
+	raft.SnapshotSink
+	written int
+}
+
+func (s *damagingSink) Write(data []byte) (int, error) {
+	const place = 100
+	if at := place - s.written; at >= 0 && at < len(data) {
+		data = append([]byte(nil), data...)
+		data[at] ^= 4
+	}
+	s.written += len(data)
+	return s.SnapshotSink.Write(data)
+}
+
+// takeSome proposes some commands.
+func takeSome(t *testing.T, n *Node, count int) {
+	t.Helper()
+	for range count {
+		if _, _, err := n.Propose(t.Context(), take(1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func checkOf(n *Node, name string) Check {
+	for _, c := range n.Status().Checks {
+		if c.Name == name {
+			return c
+		}
+	}
+	return Check{}
+}
+
+// TestASnapshotThatCannotBeReadBackTrimsNothing: the node keeps its log and the snapshot before, says so, and goes on; the next good
+// snapshot ends the alarm.
+func TestASnapshotThatCannotBeReadBackTrimsNothing(t *testing.T) {
+	n := openOne(t, func(c *Config) { c.SnapshotsRetained, c.TrailingLogs = 1, 5 })
+	if _, _, err := n.Propose(t.Context(), slots(1000)); err != nil {
+		t.Fatal(err)
+	}
+	takeSome(t, n, 20)
+	if err := n.raft.Snapshot().Error(); err != nil {
+		t.Fatal(err)
+	}
+	takeSome(t, n, 20)
+	before := n.Status()
+	checked, ok := n.snapshots.(*checkedSnapshots)
+	if !ok {
+		t.Fatalf("%T", n.snapshots)
+	}
+	whole := checked.SnapshotStore
+	checked.SnapshotStore = damaging{whole}
+	for range 3 {
+		if err := n.raft.Snapshot().Error(); err == nil {
+			t.Fatal("a snapshot that cannot be restored was taken for one")
+		}
+	}
+	after := n.Status()
+	if after.FirstIndex != before.FirstIndex || after.SnapshotIndex != before.SnapshotIndex {
+		t.Errorf("the log begins at %d, after %d; the snapshot is %d, after %d", after.FirstIndex, before.FirstIndex, after.SnapshotIndex, before.SnapshotIndex)
+	}
+	all, _, err := listSnapshots(n.config.DataDir)
+	if err != nil || len(all) != 1 || all[0].Index != before.SnapshotIndex {
+		t.Errorf("%+v, %v", all, err)
+	}
+	if c := checkOf(n, "snapshot"); c.OK || !strings.Contains(c.Message, "state.bin") {
+		t.Errorf("%+v", c)
+	}
+	if n.isDone() {
+		t.Fatal(n.Err())
+	}
+	takeSome(t, n, 1)
+	checked.SnapshotStore = whole
+	if err := n.raft.Snapshot().Error(); err != nil {
+		t.Fatal(err)
+	}
+	if c := checkOf(n, "snapshot"); !c.OK {
+		t.Errorf("%+v", c)
+	}
+	if last := n.Status(); last.FirstIndex <= before.FirstIndex || last.SnapshotIndex <= before.SnapshotIndex {
+		t.Errorf("nothing was trimmed: %+v", last)
+	}
+}
+
+// TestASnapshotThatWasNotReadBackIsNotReliedOn: the process ended between writing a snapshot and reading it back. If that cannot be
+// restored, the node starts from what was before, which it still has. One that was read back, and is damaged since, is damage.
+func TestASnapshotThatWasNotReadBackIsNotReliedOn(t *testing.T) {
+	bothStores(t, func(t *testing.T, s LogStore) {
+		conf := stopped(t, s, func(c *Config) { c.TrailingLogs = 1000 })
+		all, _, err := listSnapshots(conf.DataDir)
+		if err != nil || len(all) == 0 {
+			t.Fatal(all, err)
+		}
+		flip(t, all[0].Path, 40, 1)
+		if err := reopens(t, conf); !errors.Is(err, ErrDamaged) {
+			t.Fatalf("it was verified, and is damaged: %v", err)
+		}
+		rewitness(t, conf.DataDir, func(w *witness) { w.snapshot, w.snapshotTerm, w.snapshotMeta = 0, 0, 0 })
+		for _, older := range all[1:] {
+			flip(t, older.Path, 40, 1)
+		}
+		if err := reopens(t, conf); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(filepath.Dir(all[0].Path)); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("the damaged snapshot is still there: %v", err)
+		}
+	})
+}

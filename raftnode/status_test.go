@@ -1,0 +1,65 @@
+package raftnode_test
+
+import (
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/quotad/quotad/raftnode"
+)
+
+// countingNetwork is TCP that counts connections to others.
+type countingNetwork struct{ dials atomic.Int64 }
+
+// Listen implements raftnode.Network.
+func (*countingNetwork) Listen(address string) (net.Listener, error) {
+	return net.Listen("tcp", address)
+}
+
+// Dial implements raftnode.Network.
+func (n *countingNetwork) Dial(address string, timeout time.Duration) (net.Conn, error) {
+	n.dials.Add(1)
+	return net.DialTimeout("tcp", address, timeout)
+}
+
+// TestStatus_AsksTheOthersOncePerSecond: however many want to know, the members are asked once in a while, and nobody is for the checks.
+func TestStatus_AsksTheOthersOncePerSecond(t *testing.T) {
+	networks := map[string]*countingNetwork{}
+	c := newCluster(t, 3, func(conf *raftnode.Config) {
+		networks[conf.ID] = &countingNetwork{}
+		conf.Network = networks[conf.ID]
+	})
+	leader := c.nodes[c.leader()]
+	network := networks[leader.ID()]
+	complete := func() bool {
+		for _, m := range leader.Status().Members {
+			if m.MatchIndex == 0 {
+				return false
+			}
+		}
+		return true
+	}
+	for deadline := time.Now().Add(20 * time.Second); !complete(); {
+		if time.Now().After(deadline) {
+			t.Fatal("the leader never heard from all members")
+		}
+	}
+	const askers, each = 20, 50
+	began, before := time.Now(), network.dials.Load()
+	var wg sync.WaitGroup
+	for range askers {
+		wg.Go(func() {
+			for range each {
+				_, _ = leader.Status(), leader.Checks()
+			}
+		})
+	}
+	wg.Wait()
+	// Two connections a round, and what Raft does by itself: far fewer than the connections that a thousand questions would make.
+	most := int64(50 + 20*time.Since(began)/time.Second)
+	if asked := network.dials.Load() - before; asked > most {
+		t.Errorf("%d questions made %d connections", askers*each, asked)
+	}
+}

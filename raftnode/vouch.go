@@ -1,0 +1,134 @@
+package raftnode
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+const (
+	// keyRetry is how often a member is asked for its key at most: a stranger who names it makes no more questions.
+	keyRetry = time.Second
+	// keyTimeout bounds how long a call waits for that.
+	keyTimeout = 500 * time.Millisecond
+)
+
+// voucher makes and checks proofs of what members say about calls that they forward. Each node has a random key for as long as it
+// runs, and members learn it from each other over the peer port, which strangers do not reach.
+type voucher struct {
+	own []byte
+
+	mu      sync.Mutex
+	members map[string]*memberKey
+}
+
+// memberKey is what is known of a member's key.
+type memberKey struct {
+	// asking is held while the member is asked; asked is when that was last.
+	asking sync.Mutex
+	asked  time.Time
+
+	mu  sync.Mutex
+	key []byte
+}
+
+func newVoucher() *voucher {
+	own := make([]byte, sha256.Size)
+	_, _ = rand.Read(own)
+	return &voucher{own: own, members: map[string]*memberKey{}}
+}
+
+// proofOf returns a proof under a key.
+func proofOf(key []byte, statement string) string {
+	mac := hmac.New(sha256.New, key)
+	_, _ = mac.Write([]byte(statement))
+	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
+}
+
+// Vouch returns a proof, for the other members, that this node makes a statement about a call that it forwards.
+func (n *Node) Vouch(statement string) string { return proofOf(n.voucher.own, statement) }
+
+// VouchedBy tells whether a member of the cluster made a statement. A member whose key is not known, or has changed because
+// it started again, is asked for it.
+func (n *Node) VouchedBy(ctx context.Context, id, statement, proof string) bool {
+	if id == n.config.ID {
+		return hmac.Equal([]byte(n.Vouch(statement)), []byte(proof))
+	}
+	known := n.voucher.member(id)
+	if known != nil && known.proves(statement, proof) {
+		return true
+	}
+	address, isMember := n.memberAddress(id)
+	if !isMember {
+		n.voucher.forget(id)
+		return false
+	}
+	if known == nil {
+		known = n.voucher.enter(id)
+	}
+	return n.learnKey(ctx, known, id, address) && known.proves(statement, proof)
+}
+
+func (v *voucher) member(id string) *memberKey {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.members[id]
+}
+
+func (v *voucher) enter(id string) *memberKey {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.members[id] == nil {
+		v.members[id] = &memberKey{}
+	}
+	return v.members[id]
+}
+
+func (v *voucher) forget(id string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	delete(v.members, id)
+}
+
+func (k *memberKey) proves(statement, proof string) bool {
+	k.mu.Lock()
+	key := k.key
+	k.mu.Unlock()
+	return key != nil && hmac.Equal([]byte(proofOf(key, statement)), []byte(proof))
+}
+
+// learnKey asks a member for its key, unless that was done just now. Calls that need it at the same time wait for one answer.
+func (n *Node) learnKey(ctx context.Context, known *memberKey, member string, address raft.ServerAddress) bool {
+	known.asking.Lock()
+	defer known.asking.Unlock()
+	if !known.asked.IsZero() && time.Since(known.asked) < keyRetry {
+		return true // it may have been learned while this call waited
+	}
+	known.asked = time.Now()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keyTimeout)
+	defer cancel()
+	reply, err := n.port.ask(ctx, member, string(address), peerRequest{Kind: "key", Node: n.config.ID})
+	if err != nil || len(reply.Key) == 0 {
+		return false
+	}
+	known.mu.Lock()
+	defer known.mu.Unlock()
+	known.key = reply.Key
+	return true
+}
+
+// memberAddress returns where a member listens for peers, by the newest configuration that this node knows.
+func (n *Node) memberAddress(id string) (raft.ServerAddress, bool) {
+	for _, server := range n.servers() {
+		if string(server.ID) == id {
+			return server.Address, true
+		}
+	}
+	return "", false
+}

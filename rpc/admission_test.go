@@ -1,0 +1,224 @@
+package rpc_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/quotad/quotad/rpc"
+	"github.com/quotad/quotad/rpc/quotav1"
+	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
+)
+
+// tokensFor has a token with some verbs for each name.
+func tokensFor(t *testing.T, verbs map[string][]rpc.Verb) (*rpc.Tokens, map[string]string) {
+	t.Helper()
+	text, secrets := "tokens:\n", map[string]string{}
+	for name, allowed := range verbs { // in any order
+		secret, entry, err := rpc.NewToken(name, "*", "standard", allowed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		secrets[name] = secret
+		words := make([]string, len(allowed))
+		for i, verb := range allowed {
+			words[i] = string(verb)
+		}
+		text += fmt.Sprintf("- {id: %s, sha256: %s, holder: '*', verbs: [%s]}\n", name, entry.SHA256, strings.Join(words, ", "))
+	}
+	path := filepath.Join(t.TempDir(), "tokens.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tokens, err := rpc.LoadTokens(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tokens, secrets
+}
+
+// guarded is a node with tokens for two callers and an operator, and little room.
+func guarded(t *testing.T, change func(*rpc.Config)) (n *testNode, secrets map[string]string) {
+	t.Helper()
+	use := []rpc.Verb{rpc.VerbUse, rpc.VerbRead, rpc.VerbReport}
+	tokens, secrets := tokensFor(t, map[string][]rpc.Verb{"hostile": use, "other": use, "operator": {rpc.VerbRead, rpc.VerbAdminQuota, rpc.VerbAdminCluster}})
+	n = newNodes(t, 1, func(c *rpc.Config) {
+		c.Tokens = tokens
+		change(c)
+	})[0]
+	if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas", `{"quotas":[{"name":"s","slots":{"limit":1}},{"name":"t/core","rate":{"limit":1000,"per":"60s"}}]}`,
+		"Authorization", "Bearer "+secrets["operator"]); status != http.StatusOK {
+		t.Fatalf("%d %s", status, body)
+	}
+	return n, secrets
+}
+
+// withToken is a client for HTTP/2 whose calls carry a token.
+type withToken struct {
+	next   http.RoundTripper
+	secret string
+}
+
+// RoundTrip implements http.RoundTripper.
+func (w withToken) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("Authorization", "Bearer "+w.secret)
+	return w.next.RoundTrip(r)
+}
+
+// apisAs makes clients for a node whose calls carry a token.
+func apisAs(t *testing.T, url, secret string) (quotav1connect.QuotaServiceClient, quotav1connect.AdminServiceClient) {
+	t.Helper()
+	client := &http.Client{Transport: withToken{h2c(t).Transport, secret}}
+	return quotav1connect.NewQuotaServiceClient(client, url), quotav1connect.NewAdminServiceClient(client, url)
+}
+
+// TestCalls_OfOneCallerLeaveRoom: a caller that has as many calls waiting as it can get is told which budget is used up; others are served,
+// and the operator is while all others together take what they can.
+func TestCalls_OfOneCallerLeaveRoom(t *testing.T) {
+	n, secrets := guarded(t, func(c *rpc.Config) { c.MaxInFlight = 64 })
+	hostile, _ := apisAs(t, n.url, secrets["hostile"])
+	other, _ := apisAs(t, n.url, secrets["other"])
+	_, operator := apisAs(t, n.url, secrets["operator"])
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	if res, err := hostile.Reserve(ctx, &quotav1.ReserveRequest{Holder: "h", Items: []*quotav1.Item{{Quota: "s"}}}); err != nil || res.GetLease() == nil {
+		t.Fatalf("%v %v", res, err)
+	}
+	flood := func(api quotav1connect.QuotaServiceClient) <-chan error {
+		refused := make(chan error, 100)
+		for i := range cap(refused) {
+			go func() {
+				_, err := api.Reserve(ctx, &quotav1.ReserveRequest{
+					Holder: fmt.Sprint("h", i), Items: []*quotav1.Item{{Quota: "s"}}, Wait: durationpb.New(time.Minute),
+				})
+				if err != nil {
+					refused <- err
+				}
+			}()
+		}
+		return refused
+	}
+	refused := flood(hostile)
+	for range 60 { // of 100 not even half stay
+		info := infoOf(<-refused)
+		if info.GetReason() != quotav1.Reason_REASON_CALLER_BUDGET || info.Budget != "calls" || !info.NotAccepted {
+			t.Fatalf("beyond its part: %v", info)
+		}
+	}
+	if res, err := other.Reserve(ctx, &quotav1.ReserveRequest{Holder: "o", Items: []*quotav1.Item{{Quota: "t/core"}}}); err != nil || res.GetLease() == nil {
+		t.Errorf("another caller: %v %v", res, err)
+	}
+	_ = flood(other)
+	for range 20 {
+		if _, err := operator.OverrideQuota(ctx, &quotav1.OverrideQuotaRequest{
+			Name: "t/core", Limit: new(int64(0)), Duration: durationpb.New(time.Minute),
+		}); err != nil {
+			t.Fatalf("the operator: %v", err)
+		}
+	}
+}
+
+// TestStreams_OfOneCallerLeaveRoom: streams are a budget of their own, and take no room from calls.
+func TestStreams_OfOneCallerLeaveRoom(t *testing.T) {
+	n, secrets := guarded(t, func(c *rpc.Config) { c.MaxStreams = 32 })
+	api := quotav1connect.NewQuotaServiceClient(h2c(t), n.url)
+	granted, err := api.Reserve(bearer(t, secrets["other"]), &quotav1.ReserveRequest{Holder: "o", Items: []*quotav1.Item{{Quota: "t/core"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	watch := func(name string) error {
+		ctx, cancel := context.WithCancel(bearer(t, secrets[name]))
+		t.Cleanup(cancel)
+		stream, err := api.Watch(ctx, &quotav1.WatchRequest{FromIndex: granted.Meta.Index})
+		if err != nil {
+			return err
+		}
+		t.Cleanup(func() { _ = stream.Close() })
+		if !stream.Receive() {
+			return stream.Err()
+		}
+		return nil
+	}
+	served := 0
+	for range 60 {
+		if err := watch("hostile"); err == nil {
+			served++
+		} else if info := infoOf(err); info.GetReason() != quotav1.Reason_REASON_CALLER_BUDGET || info.Budget != "streams" {
+			t.Fatalf("beyond its part: %v", err)
+		}
+	}
+	if served != 14 { // half of what is not the operators'
+		t.Errorf("%d streams of one caller", served)
+	}
+	for _, name := range []string{"other", "operator"} {
+		if err := watch(name); err != nil {
+			t.Errorf("a stream of %s: %v", name, err)
+		}
+	}
+	if status, body := post(t, n.url, reservePath, `{"holder":"h","items":[{"quota":"t/core"}]}`, "Authorization", "Bearer "+secrets["hostile"]); status != http.StatusOK {
+		t.Errorf("a call of the same caller: %d %s", status, body)
+	}
+}
+
+// TestGateway_HoldersOfOneTokenAreServed: a thousand holders whose calls come with one token and wait at the same time, in a tenth of the
+// room that a node has by default.
+func TestGateway_HoldersOfOneTokenAreServed(t *testing.T) {
+	n, secrets := guarded(t, func(c *rpc.Config) { c.MaxInFlight = rpc.DefaultMaxInFlight / 10 })
+	api, _ := apisAs(t, n.url, secrets["hostile"])
+	other, _ := apisAs(t, n.url, secrets["other"])
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	held, err := api.Reserve(ctx, &quotav1.ReserveRequest{Holder: "h", Items: []*quotav1.Item{{Quota: "s"}}})
+	if err != nil || held.GetLease() == nil {
+		t.Fatalf("%v %v", held, err)
+	}
+	answers := make(chan error, 1000) // what ten thousand are of 24,000
+	for i := range cap(answers) {
+		go func() {
+			_, err := api.Reserve(ctx, &quotav1.ReserveRequest{
+				Holder: fmt.Sprint("h", i), Items: []*quotav1.Item{{Quota: "s"}}, Wait: durationpb.New(time.Minute),
+			})
+			answers <- err
+		}()
+	}
+	eventually(t, "all of them wait", func() bool {
+		select {
+		case err := <-answers:
+			t.Fatal(err)
+		default:
+		}
+		res, err := other.GetQuota(ctx, &quotav1.GetQuotaRequest{Name: "s"})
+		return err == nil && res.Quota.Waiting == int64(cap(answers))
+	})
+	cancel()
+	for range cap(answers) {
+		if err := <-answers; err == nil {
+			t.Error("a wait that was canceled was granted")
+		}
+	}
+}
+
+// TestBodies_AreReadForKnownCallers: a body without a token is not even unpacked.
+func TestBodies_AreReadForKnownCallers(t *testing.T) {
+	n, _ := guarded(t, func(*rpc.Config) {})
+	bomb := zipped(t, make([]byte, 3<<20))
+	for _, client := range clients(t) {
+		for _, f := range forms {
+			before := allocated()
+			for range 20 {
+				sendForm(t, client, http.MethodPost, n.url+"/quota.v1.QuotaService/Batch", f, true, strings.NewReader(string(f.body(bomb, true))))
+			}
+			if took := allocated() - before; took > 20<<20 { // unpacked they are three times as much
+				t.Errorf("as %s: %d MiB were allocated", f.contentType, took>>20)
+			}
+		}
+	}
+}

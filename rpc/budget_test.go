@@ -1,0 +1,165 @@
+package rpc_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/raftnode"
+	"github.com/quotad/quotad/rpc"
+	"github.com/quotad/quotad/rpc/quotav1"
+	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
+)
+
+// callersOf returns the callers that have leases, as a node's state shows them.
+func callersOf(t *testing.T, n *testNode) map[string]int64 {
+	t.Helper()
+	callers := map[string]int64{}
+	if err := n.node.Read(t.Context(), raftnode.Linearizable, func(state *fsm.State, _ fsm.Clock, _ raftnode.Position) {
+		for _, b := range state.Budgets(100) {
+			if b.Name == "leases" {
+				for _, use := range b.Top {
+					callers[use.Caller] = use.Used
+				}
+			}
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return callers
+}
+
+// from returns a client whose calls come from an address of this machine.
+func from(t *testing.T, address string) *http.Client {
+	t.Helper()
+	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
+	transport := &http.Transport{DialContext: func(ctx context.Context, network, to string) (net.Conn, error) {
+		return dialer.DialContext(ctx, network, to)
+	}}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport}
+}
+
+// TestCallers_KeepTheirAddressThroughAFollower: a call that a follower forwards is charged to where it came from; what a
+// stranger says in the follower's header is not believed, by the leader or by the follower.
+func TestCallers_KeepTheirAddressThroughAFollower(t *testing.T) {
+	nodes := newNodes(t, 3)
+	leader, follower := leaderAndFollower(t, nodes)
+	if status, body := post(t, nodes[leader].url, "/quota.v1.AdminService/ApplyQuotas", applyCore); status != http.StatusOK {
+		t.Fatalf("%d %s", status, body)
+	}
+	reserve := func(address, url, holder string, headers ...string) {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+reservePath,
+			strings.NewReader(fmt.Sprintf(`{"holder":%q,"items":[{"quota":"t/core"}]}`, holder)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/json")
+		for i := 0; i+1 < len(headers); i += 2 {
+			req.Header.Set(headers[i], headers[i+1])
+		}
+		res, err := from(t, address).Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = res.Body.Close()
+		if res.StatusCode != http.StatusOK {
+			t.Fatal(res.Status)
+		}
+	}
+	eventually(t, "a forwarded call is charged to where it came from", func() bool {
+		reserve("127.0.0.2", nodes[follower].url, "far")
+		return callersOf(t, nodes[leader])["address:127.0.0.2 far"] > 0
+	})
+	reserve("127.0.0.3", nodes[leader].url, "near")
+	forged := []string{
+		rpc.HeaderForwarded, nodes[follower].node.ID(), rpc.HeaderCaller, strings.Repeat("A", 43) + " address:192.0.2.1",
+	}
+	reserve("127.0.0.4", nodes[leader].url, "liar", forged...)
+	callers := callersOf(t, nodes[leader])
+	if callers["address:127.0.0.3 near"] != 1 || callers["address:127.0.0.4 liar"] != 1 {
+		t.Errorf("%v", callers)
+	}
+	for caller := range callers {
+		if strings.Contains(caller, "192.0.2.1") {
+			t.Errorf("a stranger's word was believed: %v", callers)
+		}
+	}
+}
+
+// TestCallers_AreTheirTokens: a token is one caller, whatever its address and holders, at every node.
+func TestCallers_AreTheirTokens(t *testing.T) {
+	path, secrets := tokenFile(t)
+	tokens, err := rpc.LoadTokens(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nodes := newNodes(t, 3, func(c *rpc.Config) { c.Tokens = tokens })
+	leader, follower := leaderAndFollower(t, nodes)
+	if status, body := post(t, nodes[leader].url, "/quota.v1.AdminService/ApplyQuotas", applyCore, "Authorization", "Bearer "+secrets[rpc.VerbAdminQuota]); status != http.StatusOK {
+		t.Fatalf("%d %s", status, body)
+	}
+	for i, n := range []int{leader, follower, follower} {
+		body := fmt.Sprintf(`{"holder":"ralph-%d","items":[{"quota":"t/core"}]}`, i)
+		if status, answer := post(t, nodes[n].url, reservePath, body, "Authorization", "Bearer "+secrets[rpc.VerbUse]); status != http.StatusOK {
+			t.Fatalf("%d %s", status, answer)
+		}
+	}
+	if callers := callersOf(t, nodes[leader]); len(callers) != 1 || callers["token:use"] != 3 {
+		t.Errorf("%v", callers)
+	}
+}
+
+// TestBudgets_AreNamedAlikeAtEveryNode: a refusal and an error for a budget name it and say when to come back, also through
+// a follower; and GetStatus shows whose it is.
+func TestBudgets_AreNamedAlikeAtEveryNode(t *testing.T) {
+	nodes := newNodes(t, 3)
+	leader, follower := leaderAndFollower(t, nodes)
+	for path, body := range map[string]string{
+		"/quota.v1.AdminService/ApplyQuotas": applyCore,
+		"/quota.v1.AdminService/SetLimits":   `{"limits":{"maxLeases":8,"maxSessions":8,"operatorsPart":0.25}}`,
+	} { // in any order
+		if status, answer := post(t, nodes[leader].url, path, body); status != http.StatusOK {
+			t.Fatalf("%d %s", status, answer)
+		}
+	}
+	const reserve = `{"holder":"a","items":[{"quota":"t/core"}]}`
+	const open = `{"holder":"a"}`
+	for _, n := range []int{leader, follower} {
+		eventually(t, "a caller at its budgets", func() bool {
+			_, lease := post(t, nodes[n].url, reservePath, reserve)
+			_, session := post(t, nodes[n].url, "/quota.v1.QuotaService/OpenSession", open)
+			return strings.Contains(lease, "REASON_CALLER_BUDGET") && strings.Contains(session, "REASON_CALLER_BUDGET")
+		})
+		status, answer := post(t, nodes[n].url, reservePath, reserve)
+		if status != http.StatusOK || !strings.Contains(answer, `"budget":"leases"`) || !strings.Contains(answer, `"retryAfter"`) {
+			t.Errorf("a refusal: %d %s", status, answer)
+		}
+		status, answer = post(t, nodes[n].url, reservePath, reserve, rpc.HeaderRefusalStatus, "429")
+		if status != http.StatusTooManyRequests || !strings.Contains(answer, `"budget":"leases"`) {
+			t.Errorf("a refusal as an error: %d %s", status, answer)
+		}
+		status, answer = post(t, nodes[n].url, "/quota.v1.QuotaService/OpenSession", open)
+		if status != http.StatusTooManyRequests || !strings.Contains(answer, `"budget":"sessions"`) || !strings.Contains(answer, `"retryAfter":"1s"`) {
+			t.Errorf("an error: %d %s", status, answer)
+		}
+	}
+	res, err := quotav1connect.NewAdminServiceClient(http.DefaultClient, nodes[leader].url).GetStatus(t.Context(), &quotav1.GetStatusRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range res.Budgets {
+		if b.Name == "leases" && (b.Capacity != 8 || b.OperatorsPart != 2 || b.CallersAtBudget == 0 || len(b.Top) == 0 ||
+			!strings.HasPrefix(b.Top[0].Caller, "address:127.0.0.1") || b.Top[0].Used == 0) {
+			t.Errorf("%v", b)
+		}
+	}
+	if len(res.Budgets) != 7 {
+		t.Errorf("%d budgets", len(res.Budgets))
+	}
+}

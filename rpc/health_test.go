@@ -1,0 +1,57 @@
+package rpc_test
+
+import (
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"connectrpc.com/connect"
+	"connectrpc.com/grpchealth"
+)
+
+// TestHealthWatchers_HearOfChanges: all of many, over one shared look.
+func TestHealthWatchers_HearOfChanges(t *testing.T) {
+	n := newNodes(t, 1)[0]
+	n.kill()
+	var free atomic.Int64
+	free.Store(1 << 40)
+	n.config.Free = func(string) (int64, error) { return free.Load(), nil }
+	n.again(t)
+	eventually(t, "ready", func() bool {
+		status, _ := get(t, n.url+"/readyz")
+		return status == http.StatusOK
+	})
+	client := grpchealth.NewClient(h2c(t), n.url, connect.WithGRPC())
+	var ended, serving, changed sync.WaitGroup
+	const watchers = 100
+	serving.Add(watchers)
+	changed.Add(watchers)
+	for range watchers {
+		ended.Go(func() {
+			heard := make(map[grpchealth.Status]bool)
+			for event := range client.Watch(t.Context(), &grpchealth.CheckRequest{}) {
+				if event.Err != nil || heard[event.Response.Status] {
+					continue
+				}
+				switch heard[event.Response.Status] = true; event.Response.Status {
+				case grpchealth.StatusServing:
+					serving.Done()
+				case grpchealth.StatusNotServing:
+					changed.Done()
+				case grpchealth.StatusUnknown:
+				}
+			}
+		})
+	}
+	serving.Wait()
+	free.Store(100 << 20) // nothing new is granted
+	changed.Wait()
+	if status, body := get(t, n.url+"/readyz"); status != http.StatusServiceUnavailable {
+		t.Errorf("with a full disk: %d %s", status, body)
+	}
+	if err := n.server.Drain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ended.Wait()
+}

@@ -1,0 +1,70 @@
+package rpc_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/quotad/quotad/rpc"
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+// TestOps_AnswersWhileTheAPIIsFlooded: with all calls of the API port taken and silent connections held there, the operators' port answers
+// health and a command of an operator. It serves no calls of holders, and profiles to those only who may.
+func TestOps_AnswersWhileTheAPIIsFlooded(t *testing.T) {
+	n, secrets := guarded(t, func(c *rpc.Config) { c.MaxInFlight = 32 })
+	listener, err := rpc.Listen("127.0.0.1:0", rpc.DefaultMaxOpsConnections)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := rpc.NewHTTPServer(n.server.OpsHandler(true), nil, hclog.NewNullLogger())
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(func() { _ = server.Close() })
+	url := "http://" + listener.Addr().String()
+
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	for _, name := range []string{"hostile", "other"} {
+		api, _ := apisAs(t, n.url, secrets[name])
+		for i := range 50 {
+			go func() {
+				_, _ = api.Reserve(ctx, &quotav1.ReserveRequest{
+					Holder: fmt.Sprint(name, i), Items: []*quotav1.Item{{Quota: "s"}}, Wait: durationpb.New(time.Minute),
+				})
+			}()
+		}
+	}
+	for range 300 {
+		silent, err := net.Dial("tcp", n.config.APIAddress)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = silent.Close() })
+	}
+	if status, body := get(t, url+"/livez"); status != http.StatusOK {
+		t.Errorf("alive: %d %s", status, body)
+	}
+	_, operator := apisAs(t, url, secrets["operator"])
+	for range 10 {
+		if _, err := operator.OverrideQuota(ctx, &quotav1.OverrideQuotaRequest{
+			Name: "t/core", Limit: new(int64(0)), Duration: durationpb.New(time.Minute),
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if status, _ := post(t, url, reservePath, `{}`, "Authorization", "Bearer "+secrets["hostile"]); status != http.StatusNotFound {
+		t.Errorf("a Reserve: %d", status)
+	}
+	if status, _ := get(t, url+"/debug/pprof/cmdline", "Authorization", "Bearer "+secrets["operator"]); status != http.StatusForbidden {
+		t.Errorf("a profile without the verb debug: %d", status)
+	}
+	if status, _ := get(t, n.url+"/debug/pprof/cmdline"); status != http.StatusNotFound {
+		t.Errorf("a profile on the API port: %d", status)
+	}
+}

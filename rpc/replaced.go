@@ -1,0 +1,108 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+// errLeaderReplaced ends a forwarded call whose leader is another one by now.
+var errLeaderReplaced = errors.New("another node leads by now, and the one that had the call did not answer")
+
+const (
+	// lookForLeader is how often to look whether the leader is another one, while calls are forwarded.
+	lookForLeader = 50 * time.Millisecond
+	// replacedGrace is how long a leader that was replaced may take to answer the calls that it has. One that handed leadership over
+	// is about to; one that is stopped never does.
+	replacedGrace = 250 * time.Millisecond
+)
+
+// followers are forwarded calls, by the leader that has them. They end when that leader is replaced: the deadline of a call can be
+// minutes away, and nothing else tells of a leader that is stopped or cut off.
+type followers struct {
+	// leader returns the node that leads, "" where none is known.
+	leader func() string
+
+	mu sync.Mutex
+	of map[string]*followed
+	// looking tells whether somebody looks for another leader.
+	looking bool
+}
+
+// followed are the calls that one leader has.
+type followed struct {
+	calls map[*context.CancelCauseFunc]struct{}
+	// since is when another leader was first seen, zero: this one leads, or nobody does.
+	since time.Time
+}
+
+func newFollowers(leader func() string) *followers {
+	return &followers{leader: leader, of: map[string]*followed{}}
+}
+
+// follow returns a context for a call that is forwarded to a leader; release ends it. Its cause is errLeaderReplaced where another node
+// leads and the call was not answered.
+func (f *followers) follow(ctx context.Context, leader string) (followed context.Context, release func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	f.add(leader, &cancel)
+	return ctx, func() {
+		f.remove(leader, &cancel)
+		cancel(nil)
+	}
+}
+
+func (f *followers) add(leader string, call *context.CancelCauseFunc) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.of[leader] == nil {
+		f.of[leader] = &followed{calls: map[*context.CancelCauseFunc]struct{}{}}
+	}
+	f.of[leader].calls[call] = struct{}{}
+	if !f.looking {
+		f.looking = true
+		go f.look()
+	}
+}
+
+func (f *followers) remove(leader string, call *context.CancelCauseFunc) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if of := f.of[leader]; of != nil {
+		if delete(of.calls, call); len(of.calls) == 0 {
+			delete(f.of, leader)
+		}
+	}
+}
+
+// look looks for another leader for as long as there are calls.
+func (f *followers) look() {
+	ticker := time.NewTicker(lookForLeader)
+	defer ticker.Stop()
+	for range ticker.C {
+		if !f.endReplaced(f.leader(), time.Now()) {
+			return
+		}
+	}
+}
+
+// endReplaced ends the calls of leaders that were replaced. It returns false where there are no calls any more; then the looking is over.
+func (f *followers) endReplaced(leader string, now time.Time) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for id, of := range f.of {
+		switch {
+		case leader == id, leader == "":
+			of.since = time.Time{}
+		case of.since.IsZero():
+			of.since = now
+		case now.Sub(of.since) >= replacedGrace:
+			for call := range of.calls {
+				(*call)(errLeaderReplaced)
+			}
+			delete(f.of, id)
+		}
+	}
+	f.looking = len(f.of) > 0
+	return f.looking
+}
