@@ -18,12 +18,33 @@ const DefaultMaxConnections = 10_000
 // Strangers have a fifth of the room, shared by address; the others have the rest, shared by caller. Where there is no room, the
 // connection that has been idle for longest ends: of the same address or caller where that has its part, of all otherwise. A connection is
 // idle while no request on it is being served, however much of one has come.
+//
+// A new connection that finds no room waits for some, behind those of its address that came before it. So the many connections that a
+// client opens at once, of which it will use one, do not end that one, and nobody of another address waits for them.
 type Listener struct {
 	net.Listener
+	// settleIn is how long a connection may take for its first or next request before it makes room for others, and how long a new one
+	// waits for room.
+	settleIn time.Duration
+	// accepted hands over what has joined; done is closed when the listener is.
+	accepted chan accepted
+	done     chan struct{}
+	close    func() error
 
 	mu                 sync.Mutex
 	strangers, callers connectionPool
-	evicted, refused   float64
+	// waiting are the new ones that found no room, the first one first; waits is their part for each address. ushering is set while a
+	// goroutine looks after them.
+	waiting          *list.List
+	waits            *shares
+	ushering         bool
+	evicted, refused float64
+}
+
+// accepted is what Accept returns.
+type accepted struct {
+	conn net.Conn
+	err  error
 }
 
 // connectionPool is a part of a listener's connections.
@@ -38,47 +59,175 @@ func newConnectionPool(shares *shares) connectionPool {
 	return connectionPool{shares: shares, idle: list.New(), idleOf: map[string]*list.List{}}
 }
 
-// Listen listens for at most so many connections at once.
+// Listen listens for at most so many connections at once, and takes them until it is closed.
 func Listen(address string, most int) (*Listener, error) {
 	listener, err := (&net.ListenConfig{KeepAlive: keepAlive}).Listen(context.Background(), "tcp", address)
 	if err != nil {
 		return nil, err
 	}
-	strangers := max(1, int64(most)/5)
-	callers := max(1, int64(most)-strangers)
-	return &Listener{
-		Listener:  listener,
-		strangers: newConnectionPool(newShares("connections", strangers, 0, max(1, min(16, strangers/16)))),
-		callers:   newConnectionPool(newShares("connections", callers, max(1, callers/8), max(1, min(16, callers/16)))),
-	}, nil
+	l := newListener(listener, most, settleIn)
+	go l.take()
+	return l, nil
 }
 
-// settleIn is how long a stranger's connection may take for its first request before it makes room for others: of many callers that
-// connect at once, each gets to it. For as long at most a new connection is kept waiting where there is no other room.
-const settleIn = 100 * time.Millisecond
+// settleIn is long beside what a client needs for a first request, so that each of many that connect at once gets to it, and short beside
+// the patience of a health check.
+const settleIn = time.Second
 
-// Accept implements net.Listener. Whoever cannot have room is sent away.
+func newListener(listener net.Listener, most int, settleIn time.Duration) *Listener {
+	strangers := strangersOf(most)
+	callers := max(1, int64(most)-strangers)
+	l := &Listener{
+		Listener: listener, settleIn: settleIn, accepted: make(chan accepted), done: make(chan struct{}),
+		strangers: newConnectionPool(newShares("connections", strangers, 0, max(1, min(16, strangers/16)))),
+		callers:   newConnectionPool(newShares("connections", callers, max(1, callers/8), max(1, min(16, callers/16)))),
+		waiting:   list.New(),
+		waits:     newShares("connections", strangers, 0, max(1, min(16, strangers/16))),
+	}
+	l.close = sync.OnceValue(func() error {
+		close(l.done)
+		return l.Listener.Close()
+	})
+	return l
+}
+
+// strangersOf is the part of a port's connections that strangers have.
+func strangersOf(most int) int64 { return max(1, int64(most)/5) }
+
+// Accept implements net.Listener.
 func (l *Listener) Accept() (net.Conn, error) {
+	select {
+	case a := <-l.accepted:
+		return a.conn, a.err
+	case <-l.done:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements net.Listener. New connections that still wait for room end.
+func (l *Listener) Close() error { return l.close() }
+
+// hand gives a connection or an error to Accept, and tells whether it was still open for that.
+func (l *Listener) hand(a accepted) bool {
+	select {
+	case l.accepted <- a:
+		return true
+	case <-l.done:
+		if a.conn != nil {
+			_ = a.conn.Close()
+		}
+		return false
+	}
+}
+
+// take takes new connections until the listener is closed.
+func (l *Listener) take() {
 	for {
-		accepted, err := l.Listener.Accept()
+		conn, err := l.Listener.Accept()
 		if err != nil {
-			return nil, err
-		}
-		c := &connection{Conn: accepted, listener: l, owner: accountOfAddress(accepted.RemoteAddr().String())}
-		const steps = 50
-		for range steps {
-			if l.join(c, &l.strangers, c.owner, false, settleIn) == nil {
-				return c, nil
+			if !l.hand(accepted{err: err}) { // of an error that passes http.Server makes a pause
+				return
 			}
-			time.Sleep(settleIn / steps)
+			continue
 		}
-		if l.join(c, &l.strangers, c.owner, false, 0) == nil {
-			return c, nil
+		c := &connection{Conn: conn, listener: l, owner: accountOfAddress(conn.RemoteAddr().String())}
+		joined, waits := l.enter(c)
+		switch {
+		case joined:
+			if !l.hand(accepted{conn: c}) {
+				return
+			}
+		case !waits:
+			_ = conn.Close()
 		}
-		l.mu.Lock()
+	}
+}
+
+// enter finds room for a new connection, or lets it wait for some.
+func (l *Listener) enter(c *connection) (joined, waits bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.waits.has(c.owner) && l.joinLocked(c, &l.strangers, c.owner, false, l.settleIn) == nil {
+		return true, false
+	}
+	if l.waits.take(c.owner, 1, false) != nil {
+		// More than a client opens for itself: among so many a health check gets in only if silence gives no right to stay.
+		if l.joinLocked(c, &l.strangers, c.owner, false, 0) == nil {
+			return true, false
+		}
 		l.refused++
-		l.mu.Unlock()
-		_ = accepted.Close()
+		return false, false
+	}
+	l.waiting.PushBack(waiter{c, time.Now().Add(l.settleIn)})
+	if !l.ushering {
+		l.ushering = true
+		go l.usher()
+	}
+	return false, true
+}
+
+// waiter is a new connection that waits for room until a time.
+type waiter struct {
+	c     *connection
+	until time.Time
+}
+
+// usher finds room for those that wait, or sends them away when they have waited long enough, until nobody waits.
+func (l *Listener) usher() {
+	const steps = 50
+	look := time.NewTicker(l.settleIn / steps)
+	defer look.Stop()
+	for {
+		joined, left := l.seat(time.Now())
+		for _, c := range joined {
+			l.hand(accepted{conn: c})
+		}
+		if left == 0 {
+			return
+		}
+		select {
+		case <-look.C:
+		case <-l.done:
+		}
+	}
+}
+
+// seat looks once through those that wait. Those that have waited until now and found no room end, all of them where the listener is
+// closed.
+func (l *Listener) seat(now time.Time) (joined []*connection, left int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var next *list.Element
+	for e := l.waiting.Front(); e != nil; e = next {
+		next = e.Next()
+		w, ok := e.Value.(waiter)
+		if !ok {
+			continue
+		}
+		switch {
+		case l.closed():
+			_ = w.c.Conn.Close()
+		case l.joinLocked(w.c, &l.strangers, w.c.owner, false, l.settleIn) == nil:
+			joined = append(joined, w.c)
+		case now.Before(w.until):
+			continue
+		default:
+			l.refused++
+			_ = w.c.Conn.Close()
+		}
+		l.waiting.Remove(e)
+		l.waits.give(w.c.owner, 1)
+	}
+	l.ushering = l.waiting.Len() > 0
+	return joined, l.waiting.Len()
+}
+
+func (l *Listener) closed() bool {
+	select {
+	case <-l.done:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -98,10 +247,8 @@ type connection struct {
 	idleSince        time.Time
 }
 
-// join puts a connection into a pool, out of the one that it was in. It makes room by ending one that has been idle for so long at least.
-func (l *Listener) join(c *connection, to *connectionPool, owner string, operator bool, idleFor time.Duration) *budgetError {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+// joinLocked puts a connection into a pool, out of the one that it was in. It makes room by ending one that has been idle for so long at least.
+func (l *Listener) joinLocked(c *connection, to *connectionPool, owner string, operator bool, idleFor time.Duration) *budgetError {
 	refused := to.shares.take(owner, 1, operator)
 	for refused != nil {
 		from := to.idle
@@ -184,18 +331,12 @@ func (c *connection) serve() (done func()) {
 // letIn makes a connection one of a caller's: of the first one that was let in on it.
 func (c *connection) letIn(key string, operator bool) *budgetError {
 	c.listener.mu.Lock()
-	known := c.let || c.pool == nil
-	c.let = true
-	c.listener.mu.Unlock()
-	if known {
+	defer c.listener.mu.Unlock()
+	if c.let || c.pool == nil {
 		return nil
 	}
-	refused := c.listener.join(c, &c.listener.callers, key, operator, 0)
-	if refused != nil {
-		c.listener.mu.Lock()
-		c.let = false
-		c.listener.mu.Unlock()
-	}
+	refused := c.listener.joinLocked(c, &c.listener.callers, key, operator, 0)
+	c.let = refused == nil
 	return refused
 }
 

@@ -30,7 +30,7 @@ var notOfOperators = map[string]bool{
 
 // opsRoutes returns all that the operators' port serves.
 func (s *Server) opsRoutes(profiles bool) (all []route) {
-	b := newPortBudgets(maxOpsCalls, maxOpsStreams, s.metrics.overspent)
+	b := newPortBudgets(DefaultMaxOpsConnections, maxOpsCalls, maxOpsStreams, s.metrics.overspent)
 	for _, r := range s.routesOf(b) {
 		if !notOfOperators[r.pattern] {
 			all = append(all, r)

@@ -8,8 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"connectrpc.com/connect"
 	"github.com/hashicorp/go-hclog"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/quotad/quotad/rpc"
 	"github.com/quotad/quotad/rpc/quotav1"
@@ -66,5 +68,46 @@ func TestOps_AnswersWhileTheAPIIsFlooded(t *testing.T) {
 	}
 	if status, _ := get(t, n.url+"/debug/pprof/cmdline"); status != http.StatusNotFound {
 		t.Errorf("a profile on the API port: %d", status)
+	}
+}
+
+// TestOps_WatchersLeaveRoom: the watchers of health of many addresses, each on a connection of its own, leave room for who asks once.
+func TestOps_WatchersLeaveRoom(t *testing.T) {
+	n, _ := guarded(t, func(*rpc.Config) {})
+	listener, err := rpc.Listen("127.0.0.1:0", rpc.DefaultMaxOpsConnections)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := rpc.NewHTTPServer(n.server.OpsHandler(false), nil, hclog.NewNullLogger())
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(func() { _ = server.Close() })
+	url := "http://" + listener.Addr().String()
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(cancel)
+	watching := 0
+	for i := range rpc.DefaultMaxOpsConnections / 4 {
+		dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 1, byte(i))}}
+		protocols := new(http.Protocols)
+		protocols.SetUnencryptedHTTP2(true)
+		transport := &http.Transport{Protocols: protocols, DialContext: dialer.DialContext}
+		t.Cleanup(transport.CloseIdleConnections)
+		stream, err := connect.NewClient[emptypb.Empty, emptypb.Empty](&http.Client{Transport: transport}, url+"/grpc.health.v1.Health/Watch", connect.WithGRPC()).
+			CallServerStream(ctx, connect.NewRequest(&emptypb.Empty{}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = stream.Close() })
+		if stream.Receive() {
+			watching++
+		}
+	}
+	if watching == 0 || watching > rpc.DefaultMaxOpsConnections/5 {
+		t.Errorf("%d watch", watching)
+	}
+	for range 3 {
+		fresh := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+		if status := sendForm(t, fresh, http.MethodGet, url+"/livez", form{}, false, nil); status != http.StatusOK {
+			t.Errorf("among watchers: %d", status)
+		}
 	}
 }

@@ -103,7 +103,7 @@ func New(config Config) (*Server, error) {
 		id, _, _ := s.node.Leader()
 		return id
 	})
-	s.budgets = newPortBudgets(config.MaxInFlight, config.MaxStreams, s.metrics.overspent)
+	s.budgets = newPortBudgets(DefaultMaxConnections, config.MaxInFlight, config.MaxStreams, s.metrics.overspent)
 	s.errors = connect.NewErrorWriter(codecs())
 	config.Registry.MustRegister(stateCounts{config.Node}, budgetCounts{s.budgets})
 	s.drain, s.startDrain = context.WithCancel(context.Background())

@@ -57,7 +57,7 @@ func (n *testNode) kill() {
 // again starts a killed node.
 func (n *testNode) again(t *testing.T) {
 	t.Helper()
-	listener, err := rpc.Listen(n.config.APIAddress, 1000)
+	listener, err := rpc.Listen(n.config.APIAddress, rpc.DefaultMaxConnections)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +74,7 @@ func newNodes(t *testing.T, size int, change ...func(*rpc.Config)) []*testNode {
 		t.Fatal(err)
 	}
 	for i, address := range addresses[:size] {
-		listener, err := rpc.Listen(addresses[size+i], 1000)
+		listener, err := rpc.Listen(addresses[size+i], rpc.DefaultMaxConnections)
 		if err != nil {
 			t.Fatal(err)
 		}

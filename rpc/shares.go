@@ -72,6 +72,13 @@ func (s *shares) give(key string, n int64) {
 	}
 }
 
+// has tells whether a caller has any of it.
+func (s *shares) has(key string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.by[key] > 0
+}
+
 // inUse returns how much is taken, and by how many callers.
 func (s *shares) inUse() (used int64, callers int) {
 	s.mu.Lock()
@@ -103,8 +110,10 @@ type portBudgets struct {
 	refused *prometheus.CounterVec
 }
 
-// newPortBudgets makes the budgets of a port.
-func newPortBudgets(calls, streams int64, refused *prometheus.CounterVec) *portBudgets {
+// newPortBudgets makes the budgets of a port that takes so many connections. Half of the strangers' ones are never all held by what
+// strangers may hold.
+func newPortBudgets(connections int, calls, streams int64, refused *prometheus.CounterVec) *portBudgets {
+	visits, watchers := strangersOf(connections)/4, strangersOf(connections)/4
 	part := func(whole, parts int64) int64 { return max(1, whole/parts) }
 	smallest := func(whole, most int64) int64 { return max(1, min(most, whole/16)) }
 	b := &portBudgets{
@@ -112,8 +121,8 @@ func newPortBudgets(calls, streams int64, refused *prometheus.CounterVec) *portB
 		holding:  newShares("calls", part(calls, 16), 0, smallest(calls/16, 16)),
 		streams:  newShares("streams", streams, part(streams, 8), smallest(streams, 16)),
 		commands: newShares("commands", maxCommands, part(maxCommands, 16), maxCommands/32),
-		visits:   newShares("visits", maxVisits, 0, 16),
-		watchers: newShares("watchers", maxHealthWatchers, 0, 16),
+		visits:   newShares("visits", visits, 0, smallest(visits, 16)),
+		watchers: newShares("watchers", watchers, 0, smallest(watchers, 16)),
 		refused:  refused,
 	}
 	for _, s := range b.all() { // each is 0 before it is anything else
@@ -128,12 +137,8 @@ func (b *portBudgets) all() []*shares {
 	return []*shares{b.calls, b.streams, b.commands, b.visits, b.watchers}
 }
 
-// Sizes of budgets that no setting changes.
-const (
-	maxCommands       = 24_576 // three quarters of the proposer's queue
-	maxVisits         = 512
-	maxHealthWatchers = 1024
-)
+// maxCommands is three quarters of the proposer's queue.
+const maxCommands = 24_576
 
 // refuse counts a refusal and makes its error.
 func (b *portBudgets) refuse(e *budgetError) error {

@@ -1,0 +1,138 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"testing"
+	"time"
+)
+
+// dialFrom connects to a listener from an address of the loopback network.
+func dialFrom(t *testing.T, from string, to *Listener) net.Conn {
+	t.Helper()
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: 10 * time.Second}
+	c, err := dialer.DialContext(t.Context(), "tcp", to.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// listenFor is a listener for 50 connections, ten of them strangers', that waits for so long before a silent one makes room.
+func listenFor(t *testing.T, settleIn time.Duration) *Listener {
+	t.Helper()
+	tcp, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := newListener(tcp, 50, settleIn)
+	go l.take()
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+// TestListener_ABurstKeepsNobodyWaiting: of many connections that one address opens at once the first ones stay, as the client is about to
+// use one of them; those without room wait, and a connection of another address passes them.
+func TestListener_ABurstKeepsNobodyWaiting(t *testing.T) {
+	l := listenFor(t, time.Hour) // nothing makes room by itself
+	var first []net.Conn
+	for range 5 { // half of what is free
+		dialFrom(t, "127.0.0.1", l)
+		c, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		first = append(first, c)
+	}
+	for range 5 {
+		dialFrom(t, "127.0.0.1", l)
+	}
+	dialFrom(t, "127.0.0.2", l)
+	c, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if host, _, _ := net.SplitHostPort(c.RemoteAddr().String()); host != "127.0.0.2" {
+		t.Errorf("%s came next", host)
+	}
+	for _, c := range first {
+		if err := c.SetReadDeadline(time.Now()); err != nil {
+			t.Errorf("one that came first ended: %v", err)
+		}
+	}
+	if waiting := l.waiters(); waiting != 5 {
+		t.Errorf("%d wait", waiting)
+	}
+	// Room that is given back goes to those that wait. Beside the other address a half of nine is free.
+	_, _ = first[0].Close(), first[1].Close()
+	if joined, left := l.seat(time.Now()); len(joined) != 1 || left != 4 {
+		t.Errorf("%d joined, %d wait", len(joined), left)
+	}
+	// One more than may wait has the place of the oldest silent one.
+	for range 2 {
+		dialFrom(t, "127.0.0.1", l)
+	}
+	if _, err := l.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	if err := first[2].SetReadDeadline(time.Now()); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("the oldest one: %v", err)
+	}
+}
+
+func (l *Listener) waiters() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.waiting.Len()
+}
+
+// TestListener_SilentOnesMakeRoom: a connection that has been silent for long enough ends for one that waits.
+func TestListener_SilentOnesMakeRoom(t *testing.T) {
+	l := listenFor(t, 10*time.Millisecond)
+	var silent []net.Conn
+	for range 5 {
+		silent = append(silent, dialFrom(t, "127.0.0.1", l))
+		if _, err := l.Accept(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dialFrom(t, "127.0.0.1", l)
+	if _, err := l.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	if err := silent[0].SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := silent[0].Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("the oldest one: %v", err)
+	}
+}
+
+// TestListener_ClosesThoseThatWait: closing a listener ends Accept and what waits for room.
+func TestListener_ClosesThoseThatWait(t *testing.T) {
+	l := listenFor(t, time.Hour)
+	var last net.Conn
+	for range 6 {
+		last = dialFrom(t, "127.0.0.1", l)
+	}
+	for range 5 {
+		if _, err := l.Accept(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Accept: %v", err)
+	}
+	if err := last.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := last.Read(make([]byte, 1)); err == nil || errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the one that waited: %v", err)
+	}
+}
