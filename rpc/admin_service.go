@@ -175,6 +175,9 @@ func (s *adminService) GetStatus(ctx context.Context, req *quotav1.GetStatusRequ
 		for _, c := range s.checks() {
 			res.Checks = append(res.Checks, &quotav1.HealthCheck{Name: c.Name, Ok: c.OK, Message: c.Message})
 		}
+		for _, b := range s.budgets.all() {
+			res.NodeBudgets = append(res.NodeBudgets, b.view())
+		}
 		err := s.node.Read(ctx, raftnode.Stale, func(state *fsm.State, _ fsm.Clock, at raftnode.Position) {
 			counts := state.Counts()
 			res.Meta = s.meta(r, raftnode.Position{Term: status.Term, Index: at.Index, ClusterTime: at.ClusterTime})

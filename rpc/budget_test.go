@@ -159,7 +159,12 @@ func TestBudgets_AreNamedAlikeAtEveryNode(t *testing.T) {
 			t.Errorf("%v", b)
 		}
 	}
-	if len(res.Budgets) != 7 {
-		t.Errorf("%d budgets", len(res.Budgets))
+	if len(res.Budgets) != 7 || len(res.NodeBudgets) != 5 {
+		t.Errorf("%d budgets, and %d of the node", len(res.Budgets), len(res.NodeBudgets))
+	}
+	for _, b := range res.NodeBudgets {
+		if b.Name == "calls" && (b.Used != 1 || b.Callers != 1 || len(b.Top) != 1 || b.Top[0].Caller != "address:127.0.0.1") { // this one
+			t.Errorf("%v", b)
+		}
 	}
 }

@@ -1,7 +1,9 @@
 package rpc
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -50,9 +52,8 @@ func (s *shares) take(key string, n int64, operator bool) *budgetError {
 		room = s.capacity
 	}
 	own := s.by[key]
-	most := max(s.minimum, (room-(s.used-own))/2)
 	switch {
-	case !operator && own+n > most:
+	case !operator && own+n > s.mostLocked(own):
 		return &budgetError{s.name, own > 0}
 	case s.used+n > room:
 		return &budgetError{s.name, false}
@@ -60,6 +61,11 @@ func (s *shares) take(key string, n int64, operator bool) *budgetError {
 	s.used += n
 	s.by[key] = own + n
 	return nil
+}
+
+// mostLocked returns how much a caller may have that has so much.
+func (s *shares) mostLocked(own int64) int64 {
+	return max(s.minimum, (s.capacity-s.kept-(s.used-own))/2)
 }
 
 // give gives back what a caller took.
@@ -84,6 +90,26 @@ func (s *shares) inUse() (used int64, callers int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.used, len(s.by)
+}
+
+// view returns the budget as the API shows it, with the few callers that have most of it.
+func (s *shares) view() *quotav1.Budget {
+	b := &quotav1.Budget{Name: s.name, Capacity: s.capacity, OperatorsPart: s.kept, Minimum: s.minimum}
+	s.mu.Lock()
+	b.Used, b.Callers = s.used, int64(len(s.by))
+	for key, own := range s.by { // in any order
+		use := &quotav1.BudgetUse{Caller: key, Used: own, Most: s.mostLocked(own)}
+		if use.Used >= use.Most {
+			b.CallersAtBudget++
+		}
+		b.Top = append(b.Top, use)
+	}
+	s.mu.Unlock()
+	slices.SortFunc(b.Top, func(x, y *quotav1.BudgetUse) int {
+		return cmp.Or(cmp.Compare(y.Used, x.Used), cmp.Compare(x.Caller, y.Caller))
+	})
+	b.Top = b.Top[:min(len(b.Top), maxTopCallers)]
+	return b
 }
 
 // apiError makes the error of the API.

@@ -1049,7 +1049,9 @@ type GetStatusResponse struct {
 	// Version of the API's meaning; 2 today.
 	ApiVersion uint32 `protobuf:"varint,25,opt,name=api_version,json=apiVersion,proto3" json:"api_version,omitempty"`
 	// What callers share in the replicated state, and how it is used.
-	Budgets       []*Budget `protobuf:"bytes,60,rep,name=budgets,proto3" json:"budgets,omitempty"`
+	Budgets []*Budget `protobuf:"bytes,60,rep,name=budgets,proto3" json:"budgets,omitempty"`
+	// What callers share of the asked node, on its API port: calls, streams, commands, visits, watchers.
+	NodeBudgets   []*Budget `protobuf:"bytes,61,rep,name=node_budgets,json=nodeBudgets,proto3" json:"node_budgets,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1266,13 +1268,21 @@ func (x *GetStatusResponse) GetBudgets() []*Budget {
 	return nil
 }
 
-// Budget is something of the replicated state that callers share. A caller may take of it while what it has is below
+func (x *GetStatusResponse) GetNodeBudgets() []*Budget {
+	if x != nil {
+		return x.NodeBudgets
+	}
+	return nil
+}
+
+// Budget is something that callers share: of the replicated state, or of one node. A caller may take of it while what it has is below
 // max(minimum, half of what is free of capacity - operators_part - what others have).
 type Budget struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its name: sessions, keys, result_bytes, waiters, tasks, leases, reports.
+	// Its name. Of the state: sessions, keys, result_bytes, waiters, tasks, leases, reports. Of a node: calls in flight, streams,
+	// commands (of Batches), visits (requests without a token), watchers (of health).
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// All of it; Limits has it.
+	// All of it; of the state's, Limits has it.
 	Capacity int64 `protobuf:"varint,2,opt,name=capacity,proto3" json:"capacity,omitempty"`
 	// What of it only operators may use.
 	OperatorsPart int64 `protobuf:"varint,3,opt,name=operators_part,json=operatorsPart,proto3" json:"operators_part,omitempty"`
@@ -2912,7 +2922,7 @@ const file_quota_v1_admin_proto_rawDesc = "" +
 	"\x13RevokeLeaseResponse\x12\"\n" +
 	"\x04meta\x18\x01 \x01(\v2\x0e.quota.v1.MetaR\x04meta\x12*\n" +
 	"\breturned\x18\x02 \x03(\v2\x0e.quota.v1.ItemR\breturned\"\x12\n" +
-	"\x10GetStatusRequest\"\xeb\x06\n" +
+	"\x10GetStatusRequest\"\xa0\a\n" +
 	"\x11GetStatusResponse\x12\"\n" +
 	"\x04meta\x18\x01 \x01(\v2\x0e.quota.v1.MetaR\x04meta\x12\x1d\n" +
 	"\n" +
@@ -2943,7 +2953,8 @@ const file_quota_v1_admin_proto_rawDesc = "" +
 	"\fnewest_level\x18\x18 \x01(\rR\vnewestLevel\x12\x1f\n" +
 	"\vapi_version\x18\x19 \x01(\rR\n" +
 	"apiVersion\x12*\n" +
-	"\abudgets\x18< \x03(\v2\x10.quota.v1.BudgetR\abudgets\"\xfa\x01\n" +
+	"\abudgets\x18< \x03(\v2\x10.quota.v1.BudgetR\abudgets\x123\n" +
+	"\fnode_budgets\x18= \x03(\v2\x10.quota.v1.BudgetR\vnodeBudgets\"\xfa\x01\n" +
 	"\x06Budget\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\bcapacity\x18\x02 \x01(\x03R\bcapacity\x12%\n" +
@@ -3179,61 +3190,62 @@ var file_quota_v1_admin_proto_depIdxs = []int32{
 	47, // 25: quota.v1.GetStatusResponse.uptime:type_name -> google.protobuf.Duration
 	19, // 26: quota.v1.GetStatusResponse.limits:type_name -> quota.v1.Limits
 	17, // 27: quota.v1.GetStatusResponse.budgets:type_name -> quota.v1.Budget
-	18, // 28: quota.v1.Budget.top:type_name -> quota.v1.BudgetUse
-	47, // 29: quota.v1.Limits.session_idle:type_name -> google.protobuf.Duration
-	47, // 30: quota.v1.Limits.key_life:type_name -> google.protobuf.Duration
-	47, // 31: quota.v1.Limits.task_life:type_name -> google.protobuf.Duration
-	43, // 32: quota.v1.SetLimitsRequest.request_id:type_name -> quota.v1.RequestId
-	19, // 33: quota.v1.SetLimitsRequest.limits:type_name -> quota.v1.Limits
-	46, // 34: quota.v1.SetLimitsResponse.meta:type_name -> quota.v1.Meta
-	19, // 35: quota.v1.SetLimitsResponse.limits:type_name -> quota.v1.Limits
-	47, // 36: quota.v1.Member.last_contact:type_name -> google.protobuf.Duration
-	46, // 37: quota.v1.AddMemberResponse.meta:type_name -> quota.v1.Meta
-	46, // 38: quota.v1.PromoteMemberResponse.meta:type_name -> quota.v1.Meta
-	46, // 39: quota.v1.RemoveMemberResponse.meta:type_name -> quota.v1.Meta
-	46, // 40: quota.v1.RestoreResponse.meta:type_name -> quota.v1.Meta
-	47, // 41: quota.v1.SetFaultRequest.wall_offset:type_name -> google.protobuf.Duration
-	1,  // 42: quota.v1.AdminService.ApplyQuotas:input_type -> quota.v1.ApplyQuotasRequest
-	3,  // 43: quota.v1.AdminService.DeleteQuota:input_type -> quota.v1.DeleteQuotaRequest
-	5,  // 44: quota.v1.AdminService.OverrideQuota:input_type -> quota.v1.OverrideQuotaRequest
-	7,  // 45: quota.v1.AdminService.ReopenQuota:input_type -> quota.v1.ReopenQuotaRequest
-	9,  // 46: quota.v1.AdminService.ListHolderRules:input_type -> quota.v1.ListHolderRulesRequest
-	11, // 47: quota.v1.AdminService.DeleteWorkflow:input_type -> quota.v1.DeleteWorkflowRequest
-	13, // 48: quota.v1.AdminService.RevokeLease:input_type -> quota.v1.RevokeLeaseRequest
-	15, // 49: quota.v1.AdminService.GetStatus:input_type -> quota.v1.GetStatusRequest
-	20, // 50: quota.v1.AdminService.SetLimits:input_type -> quota.v1.SetLimitsRequest
-	24, // 51: quota.v1.AdminService.AddMember:input_type -> quota.v1.AddMemberRequest
-	26, // 52: quota.v1.AdminService.PromoteMember:input_type -> quota.v1.PromoteMemberRequest
-	28, // 53: quota.v1.AdminService.RemoveMember:input_type -> quota.v1.RemoveMemberRequest
-	30, // 54: quota.v1.AdminService.TransferLeadership:input_type -> quota.v1.TransferLeadershipRequest
-	32, // 55: quota.v1.AdminService.Backup:input_type -> quota.v1.BackupRequest
-	34, // 56: quota.v1.AdminService.Restore:input_type -> quota.v1.RestoreRequest
-	36, // 57: quota.v1.AdminService.GetStateHash:input_type -> quota.v1.GetStateHashRequest
-	38, // 58: quota.v1.AdminService.DumpLog:input_type -> quota.v1.DumpLogRequest
-	40, // 59: quota.v1.AdminService.SetFault:input_type -> quota.v1.SetFaultRequest
-	2,  // 60: quota.v1.AdminService.ApplyQuotas:output_type -> quota.v1.ApplyQuotasResponse
-	4,  // 61: quota.v1.AdminService.DeleteQuota:output_type -> quota.v1.DeleteQuotaResponse
-	6,  // 62: quota.v1.AdminService.OverrideQuota:output_type -> quota.v1.OverrideQuotaResponse
-	8,  // 63: quota.v1.AdminService.ReopenQuota:output_type -> quota.v1.ReopenQuotaResponse
-	10, // 64: quota.v1.AdminService.ListHolderRules:output_type -> quota.v1.ListHolderRulesResponse
-	12, // 65: quota.v1.AdminService.DeleteWorkflow:output_type -> quota.v1.DeleteWorkflowResponse
-	14, // 66: quota.v1.AdminService.RevokeLease:output_type -> quota.v1.RevokeLeaseResponse
-	16, // 67: quota.v1.AdminService.GetStatus:output_type -> quota.v1.GetStatusResponse
-	21, // 68: quota.v1.AdminService.SetLimits:output_type -> quota.v1.SetLimitsResponse
-	25, // 69: quota.v1.AdminService.AddMember:output_type -> quota.v1.AddMemberResponse
-	27, // 70: quota.v1.AdminService.PromoteMember:output_type -> quota.v1.PromoteMemberResponse
-	29, // 71: quota.v1.AdminService.RemoveMember:output_type -> quota.v1.RemoveMemberResponse
-	31, // 72: quota.v1.AdminService.TransferLeadership:output_type -> quota.v1.TransferLeadershipResponse
-	33, // 73: quota.v1.AdminService.Backup:output_type -> quota.v1.BackupResponse
-	35, // 74: quota.v1.AdminService.Restore:output_type -> quota.v1.RestoreResponse
-	37, // 75: quota.v1.AdminService.GetStateHash:output_type -> quota.v1.GetStateHashResponse
-	39, // 76: quota.v1.AdminService.DumpLog:output_type -> quota.v1.DumpLogResponse
-	41, // 77: quota.v1.AdminService.SetFault:output_type -> quota.v1.SetFaultResponse
-	60, // [60:78] is the sub-list for method output_type
-	42, // [42:60] is the sub-list for method input_type
-	42, // [42:42] is the sub-list for extension type_name
-	42, // [42:42] is the sub-list for extension extendee
-	0,  // [0:42] is the sub-list for field type_name
+	17, // 28: quota.v1.GetStatusResponse.node_budgets:type_name -> quota.v1.Budget
+	18, // 29: quota.v1.Budget.top:type_name -> quota.v1.BudgetUse
+	47, // 30: quota.v1.Limits.session_idle:type_name -> google.protobuf.Duration
+	47, // 31: quota.v1.Limits.key_life:type_name -> google.protobuf.Duration
+	47, // 32: quota.v1.Limits.task_life:type_name -> google.protobuf.Duration
+	43, // 33: quota.v1.SetLimitsRequest.request_id:type_name -> quota.v1.RequestId
+	19, // 34: quota.v1.SetLimitsRequest.limits:type_name -> quota.v1.Limits
+	46, // 35: quota.v1.SetLimitsResponse.meta:type_name -> quota.v1.Meta
+	19, // 36: quota.v1.SetLimitsResponse.limits:type_name -> quota.v1.Limits
+	47, // 37: quota.v1.Member.last_contact:type_name -> google.protobuf.Duration
+	46, // 38: quota.v1.AddMemberResponse.meta:type_name -> quota.v1.Meta
+	46, // 39: quota.v1.PromoteMemberResponse.meta:type_name -> quota.v1.Meta
+	46, // 40: quota.v1.RemoveMemberResponse.meta:type_name -> quota.v1.Meta
+	46, // 41: quota.v1.RestoreResponse.meta:type_name -> quota.v1.Meta
+	47, // 42: quota.v1.SetFaultRequest.wall_offset:type_name -> google.protobuf.Duration
+	1,  // 43: quota.v1.AdminService.ApplyQuotas:input_type -> quota.v1.ApplyQuotasRequest
+	3,  // 44: quota.v1.AdminService.DeleteQuota:input_type -> quota.v1.DeleteQuotaRequest
+	5,  // 45: quota.v1.AdminService.OverrideQuota:input_type -> quota.v1.OverrideQuotaRequest
+	7,  // 46: quota.v1.AdminService.ReopenQuota:input_type -> quota.v1.ReopenQuotaRequest
+	9,  // 47: quota.v1.AdminService.ListHolderRules:input_type -> quota.v1.ListHolderRulesRequest
+	11, // 48: quota.v1.AdminService.DeleteWorkflow:input_type -> quota.v1.DeleteWorkflowRequest
+	13, // 49: quota.v1.AdminService.RevokeLease:input_type -> quota.v1.RevokeLeaseRequest
+	15, // 50: quota.v1.AdminService.GetStatus:input_type -> quota.v1.GetStatusRequest
+	20, // 51: quota.v1.AdminService.SetLimits:input_type -> quota.v1.SetLimitsRequest
+	24, // 52: quota.v1.AdminService.AddMember:input_type -> quota.v1.AddMemberRequest
+	26, // 53: quota.v1.AdminService.PromoteMember:input_type -> quota.v1.PromoteMemberRequest
+	28, // 54: quota.v1.AdminService.RemoveMember:input_type -> quota.v1.RemoveMemberRequest
+	30, // 55: quota.v1.AdminService.TransferLeadership:input_type -> quota.v1.TransferLeadershipRequest
+	32, // 56: quota.v1.AdminService.Backup:input_type -> quota.v1.BackupRequest
+	34, // 57: quota.v1.AdminService.Restore:input_type -> quota.v1.RestoreRequest
+	36, // 58: quota.v1.AdminService.GetStateHash:input_type -> quota.v1.GetStateHashRequest
+	38, // 59: quota.v1.AdminService.DumpLog:input_type -> quota.v1.DumpLogRequest
+	40, // 60: quota.v1.AdminService.SetFault:input_type -> quota.v1.SetFaultRequest
+	2,  // 61: quota.v1.AdminService.ApplyQuotas:output_type -> quota.v1.ApplyQuotasResponse
+	4,  // 62: quota.v1.AdminService.DeleteQuota:output_type -> quota.v1.DeleteQuotaResponse
+	6,  // 63: quota.v1.AdminService.OverrideQuota:output_type -> quota.v1.OverrideQuotaResponse
+	8,  // 64: quota.v1.AdminService.ReopenQuota:output_type -> quota.v1.ReopenQuotaResponse
+	10, // 65: quota.v1.AdminService.ListHolderRules:output_type -> quota.v1.ListHolderRulesResponse
+	12, // 66: quota.v1.AdminService.DeleteWorkflow:output_type -> quota.v1.DeleteWorkflowResponse
+	14, // 67: quota.v1.AdminService.RevokeLease:output_type -> quota.v1.RevokeLeaseResponse
+	16, // 68: quota.v1.AdminService.GetStatus:output_type -> quota.v1.GetStatusResponse
+	21, // 69: quota.v1.AdminService.SetLimits:output_type -> quota.v1.SetLimitsResponse
+	25, // 70: quota.v1.AdminService.AddMember:output_type -> quota.v1.AddMemberResponse
+	27, // 71: quota.v1.AdminService.PromoteMember:output_type -> quota.v1.PromoteMemberResponse
+	29, // 72: quota.v1.AdminService.RemoveMember:output_type -> quota.v1.RemoveMemberResponse
+	31, // 73: quota.v1.AdminService.TransferLeadership:output_type -> quota.v1.TransferLeadershipResponse
+	33, // 74: quota.v1.AdminService.Backup:output_type -> quota.v1.BackupResponse
+	35, // 75: quota.v1.AdminService.Restore:output_type -> quota.v1.RestoreResponse
+	37, // 76: quota.v1.AdminService.GetStateHash:output_type -> quota.v1.GetStateHashResponse
+	39, // 77: quota.v1.AdminService.DumpLog:output_type -> quota.v1.DumpLogResponse
+	41, // 78: quota.v1.AdminService.SetFault:output_type -> quota.v1.SetFaultResponse
+	61, // [61:79] is the sub-list for method output_type
+	43, // [43:61] is the sub-list for method input_type
+	43, // [43:43] is the sub-list for extension type_name
+	43, // [43:43] is the sub-list for extension extendee
+	0,  // [0:43] is the sub-list for field type_name
 }
 
 func init() { file_quota_v1_admin_proto_init() }

@@ -33,7 +33,7 @@ func (a *App) certInit() *cobra.Command {
 		Use:   "init",
 		Short: "Make a CA",
 		Long: `Makes a CA that is good for ten years: ca.pem, which nodes and callers verify certificates by, and ca-key.pem, which signs
-them. Keep ca-key.pem away from the nodes: whoever has it can act as every node.`,
+them. Keep ca-key.pem away from the nodes: with it one can act as every node.`,
 		Example: `  quotad cert init
   quotad cert init --dir /secure/certs --name "quotad production"`,
 		Args: arguments(),

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -18,12 +19,13 @@ func (a *App) limitsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "limits",
 		Short: "Show or change what callers share: sessions, leases, the queue and more",
-		Long: `Shows what callers share in the replicated state and who uses how much of it, or changes the bounds that are given. A
-lower bound ends nothing that is there: it refuses what is new. A shorter life of sessions counts from their last use; one of
-idempotency keys applies to those that are there.
+		Long: `Shows what callers share and who uses how much of it, or changes the bounds that are given. The first table is of the
+replicated state and can be changed; the second is of the node that answers, for its calls and streams. A lower bound ends
+nothing that is there: it refuses what is new. A shorter life of sessions counts from their last use; one of idempotency keys
+applies to those that are there.
 
 A caller is a token, or an address where there are no tokens. It may take of a budget while it has less than half of what the
-others leave, the operators' part aside; so there is room for whoever comes. --caller-min is what each may have even so.`,
+others leave, the operators' part aside; so each new caller finds room. --caller-min is what each may have even so.`,
 		Example: `  quotad limits
   quotad limits --session-idle 10m --max-waiters 50000
   quotad limits --max-leases 1000000 --operators-part 0.1`,
@@ -83,7 +85,7 @@ func (a *App) limits(cmd *cobra.Command, to *quotav1.Limits, change bool) error 
 		return err
 	}
 	var now *quotav1.Limits
-	var budgets []*quotav1.Budget
+	status := &quotav1.GetStatusResponse{}
 	if change {
 		request := &quotav1.SetLimitsRequest{Limits: to}
 		answer, err := call(cmd.Context(), c, byNature, 0, func(ctx context.Context, n node) (*quotav1.SetLimitsResponse, error) {
@@ -94,11 +96,10 @@ func (a *App) limits(cmd *cobra.Command, to *quotav1.Limits, change bool) error 
 		}
 		now = answer.Limits
 	} else {
-		status, err := getStatus(cmd.Context(), c)
-		if err != nil {
+		if status, err = getStatus(cmd.Context(), c); err != nil {
 			return err
 		}
-		now, budgets = status.Limits, status.Budgets
+		now = status.Limits
 	}
 	if a.format == formatJSON {
 		return output.JSON(a.Out, now)
@@ -116,16 +117,19 @@ func (a *App) limits(cmd *cobra.Command, to *quotav1.Limits, change bool) error 
 	table.Add("max reports", output.Int(now.GetMaxReports())+" a minute")
 	table.Add("operators part", fmt.Sprint(now.GetOperatorsPart()))
 	table.Add("caller min", fmt.Sprint(now.GetCallerMin()))
-	if err := table.Write(a.Out); err != nil || len(budgets) == 0 {
+	if err := table.Write(a.Out); err != nil || change {
 		return err
 	}
-	_, _ = fmt.Fprintln(a.Out)
-	return a.printBudgets(budgets)
+	return errors.Join(a.printBudgets("BUDGET", status.Budgets), a.printBudgets("AT "+output.Visible(status.Node), status.NodeBudgets))
 }
 
 // printBudgets shows what callers share, and of each who has most.
-func (a *App) printBudgets(budgets []*quotav1.Budget) error {
-	table := output.Table{Header: []string{"BUDGET", "USED", "OF", "FOR OPERATORS", "CALLERS", "AT BUDGET", "MOST"}}
+func (a *App) printBudgets(title string, budgets []*quotav1.Budget) error {
+	if len(budgets) == 0 {
+		return nil
+	}
+	_, _ = fmt.Fprintln(a.Out)
+	table := output.Table{Header: []string{title, "USED", "OF", "FOR OPERATORS", "CALLERS", "AT BUDGET", "MOST"}}
 	for _, b := range budgets {
 		most := output.Dash
 		if len(b.Top) > 0 {

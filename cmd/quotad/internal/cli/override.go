@@ -22,7 +22,7 @@ func (a *App) quotaOverride() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "override NAME --limit N --for DURATION",
 		Short: "Put another limit in place of a quota's own for a while",
-		Long: `Puts another limit in place of a quota's own for a while; then its own is back, whoever is awake. Live leases keep what
+		Long: `Puts another limit in place of a quota's own for a while; then its own is back by itself. Live leases keep what
 they hold; where the limit went down, nothing is granted until the quota is back under it. 0 suspends the quota. A change
 of the definition leaves the override in place; --end ends it.`,
 		Example: `  quotad quota override github/core --limit 1000 --for 2h --note "shared with the migration"

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -168,7 +169,7 @@ func (a *App) printStatus(status *quotav1.GetStatusResponse) error {
 	}
 	table.Add("holds", fmt.Sprintf("%d quotas, %d leases, %d waiting, %d sessions",
 		status.Quotas, status.Leases, status.Waiting, status.Sessions))
-	if callers := budgetsText(status.Budgets); callers != "" {
+	if callers := budgetsText(append(slices.Clone(status.Budgets), status.NodeBudgets...)); callers != "" {
 		table.Add("callers", callers+"; quotad limits shows whose")
 	}
 	table.Add("version", status.Version+", up "+output.Duration(status.Uptime))
