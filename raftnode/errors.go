@@ -3,6 +3,8 @@ package raftnode
 import (
 	"errors"
 	"fmt"
+
+	"github.com/quotad/quotad/raftnode/budget"
 )
 
 // ErrNoTicket says that no Reserve waits under this ticket.
@@ -23,6 +25,8 @@ type NotAcceptedError struct {
 	Cause NotAcceptedCause
 	// Leader and LeaderAPIAddress name the leader where one is known.
 	Leader, LeaderAPIAddress string
+	// Full says, of a full queue, whose part of it is used up; nil: all that take quota have theirs.
+	Full *budget.FullError
 }
 
 // NotAcceptedCause says why commands were not accepted.
@@ -32,7 +36,7 @@ type NotAcceptedCause int
 const (
 	NotLeader  NotAcceptedCause = 1 // this node does not lead
 	NotReady   NotAcceptedCause = 2 // it leads, but its barrier is not applied yet
-	QueueFull  NotAcceptedCause = 3 // the proposer's queue is full
+	QueueFull  NotAcceptedCause = 3 // the proposer's queue is full, for all or for this caller
 	Stopping   NotAcceptedCause = 4 // the node is stopping
 	DiskFull   NotAcceptedCause = 5 // the disk is nearly full and the command would grant
 	Canceled   NotAcceptedCause = 6 // the caller's context ended while the command was still queued

@@ -14,6 +14,7 @@ import (
 
 	"github.com/quotad/quotad/fsm"
 	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/raftnode/budget"
 )
 
 // proposer turns concurrent calls into log entries. While an entry is on its way, what comes queues up; the next entry
@@ -22,10 +23,11 @@ type proposer struct {
 	n *Node
 
 	mu sync.Mutex
-	// queue holds calls with commands that are not in an entry yet; first is the queue's head.
+	// queue holds calls with commands that are not in an entry yet; first is the queue's head. Callers share its room.
 	queue    []*call
 	commands int
 	bytes    int
+	room     queueRoom
 	closed   bool
 	// time asks for an entry without commands, unless one with commands goes.
 	time  atomic.Bool
@@ -53,8 +55,39 @@ type call struct {
 	finished   chan struct{}
 }
 
+// queueRoom is what callers share of the proposer's queue.
+type queueRoom struct{ commands, bytes *budget.Budget }
+
+func newQueueRoom(commands, bytes int) queueRoom {
+	share := func(name string, whole int) *budget.Budget {
+		return budget.New(name, int64(whole), int64(whole/16), int64(max(1, whole/32)))
+	}
+	return queueRoom{share("commands", commands), share("command_bytes", bytes)}
+}
+
+// take takes room for a call, or says which budget has none.
+func (r queueRoom) take(c *call) *budget.FullError {
+	operator := c.commands[0].Operator || c.caller() == "" // the node itself works for all
+	if full := r.commands.Take(c.caller(), int64(len(c.commands)), operator); full != nil {
+		return full
+	}
+	full := r.bytes.Take(c.caller(), int64(len(c.encoded)), operator)
+	if full != nil {
+		r.commands.Give(c.caller(), int64(len(c.commands)))
+	}
+	return full
+}
+
+// caller names whose budgets a call is charged to; empty: the node's own.
+func (c *call) caller() string { return c.commands[0].Caller }
+
 func newProposer(n *Node) *proposer {
-	return &proposer{n: n, wake: make(chan struct{}, 1), slots: make(chan struct{}, n.config.EntriesInFlight)}
+	return &proposer{n: n, room: newQueueRoom(n.config.MaxQueueCommands, n.config.MaxQueueBytes), wake: make(chan struct{}, 1), slots: make(chan struct{}, n.config.EntriesInFlight)}
+}
+
+// QueueBudgets returns what callers share of the queue in which commands wait to be put into the log: commands, and their bytes.
+func (n *Node) QueueBudgets() []*budget.Budget {
+	return []*budget.Budget{n.proposer.room.commands, n.proposer.room.bytes}
 }
 
 // Propose sends commands through the log and returns their results by position. It returns when all are applied here,
@@ -192,13 +225,17 @@ func (p *proposer) enqueue(c *call) error {
 	if p.closed {
 		return p.n.notAccepted(Stopping)
 	}
-	limit, bytes := p.n.config.MaxQueueCommands, p.n.config.MaxQueueBytes
 	if takes(c.commands) {
 		// What frees quota still finds room when what takes it does not.
-		limit, bytes = limit-limit/8, bytes-bytes/8
+		commands, bytes := p.n.config.MaxQueueCommands, p.n.config.MaxQueueBytes
+		if p.commands+len(c.commands) > commands-commands/8 || p.bytes+len(c.encoded) > bytes-bytes/8 {
+			return p.n.notAccepted(QueueFull)
+		}
 	}
-	if p.commands+len(c.commands) > limit || p.bytes+len(c.encoded) > bytes {
-		return p.n.notAccepted(QueueFull)
+	if full := p.room.take(c); full != nil {
+		refused := p.n.notAccepted(QueueFull)
+		refused.Full = full
+		return refused
 	}
 	p.queue = append(p.queue, c)
 	p.commands += len(c.commands)
@@ -230,6 +267,15 @@ func (p *proposer) kick() {
 	}
 }
 
+// leaveLocked notes that so many of a call's commands, of so many bytes, are not in the queue any more.
+func (p *proposer) leaveLocked(c *call, commands, bytes int) {
+	p.commands -= commands
+	p.bytes -= bytes
+	p.room.commands.Give(c.caller(), int64(commands))
+	p.room.bytes.Give(c.caller(), int64(bytes))
+	p.n.metrics.queued.Set(float64(p.commands))
+}
+
 // takeBack takes a call out of the queue of which no command is in an entry yet.
 func (p *proposer) takeBack(c *call) bool {
 	p.mu.Lock()
@@ -240,8 +286,7 @@ func (p *proposer) takeBack(c *call) bool {
 	for i := range p.queue {
 		if p.queue[i] == c {
 			p.queue = append(p.queue[:i:i], p.queue[i+1:]...)
-			p.commands -= len(c.commands)
-			p.bytes -= len(c.encoded)
+			p.leaveLocked(c, len(c.commands), len(c.encoded))
 			return true
 		}
 	}
@@ -338,6 +383,7 @@ func (p *proposer) take() (parts []part) {
 		}
 		if c.next > from {
 			parts = append(parts, part{call: c, from: from, to: c.next})
+			p.leaveLocked(c, c.next-from, len(c.span(from, c.next)))
 		}
 		if c.next < len(c.commands) {
 			break
@@ -345,9 +391,6 @@ func (p *proposer) take() (parts []part) {
 		p.queue[0] = nil
 		p.queue = p.queue[1:]
 	}
-	p.commands -= commands
-	p.bytes -= bytes
-	p.n.metrics.queued.Set(float64(p.commands))
 	return parts
 }
 
@@ -455,8 +498,7 @@ func (p *proposer) failLocked(c *call, failed part, err error) {
 	for i := range p.queue {
 		if p.queue[i] == c {
 			p.queue = append(p.queue[:i:i], p.queue[i+1:]...)
-			p.bytes -= len(c.span(c.next, len(c.commands)))
-			p.commands -= len(c.commands) - c.next
+			p.leaveLocked(c, len(c.commands)-c.next, len(c.span(c.next, len(c.commands))))
 			break
 		}
 	}
@@ -467,7 +509,10 @@ func (p *proposer) failLocked(c *call, failed part, err error) {
 func (p *proposer) refuseAll(cause NotAcceptedCause) {
 	p.mu.Lock()
 	queue := p.queue
-	p.queue, p.commands, p.bytes = nil, 0, 0
+	p.queue = nil
+	for _, c := range queue {
+		p.leaveLocked(c, len(c.commands)-c.next, len(c.span(c.next, len(c.commands))))
+	}
 	if cause == Stopping {
 		p.closed = true
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -511,5 +512,78 @@ func TestAPauseIsNoStall(t *testing.T) {
 	n.store.ended(began)
 	if _, _, err := n.Propose(t.Context(), slots(1)); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestCallersShareTheQueue: one caller's commands take half of what others leave of the queue, in number and in bytes, others still find
+// room, and with all of it full an operator does.
+func TestCallersShareTheQueue(t *testing.T) {
+	for name, test := range map[string]struct {
+		set    func(*Config)
+		holder string
+		budget string
+		shares []int
+	}{
+		"by number": {func(c *Config) { c.MaxQueueCommands = 32 }, "h", "commands", []int{15, 7, 4, 2, 1}},
+		"by bytes":  {func(c *Config) { c.MaxEntryBytes, c.MaxQueueBytes = 8<<10, 8<<10 }, strings.Repeat("h", 200), "command_bytes", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := openOne(t, oneAtATime, test.set)
+			blocked, open := block(n)
+			var calls sync.WaitGroup
+			propose := func(caller string, operator bool) error {
+				command := &logpb.Command{
+					Kind: &logpb.Command_OpenSession{OpenSession: &logpb.OpenSession{Holder: test.holder}}, Caller: caller, Operator: operator,
+				}
+				before := n.proposer.queued()
+				failed := make(chan error, 1)
+				calls.Go(func() {
+					if _, _, err := n.Propose(context.Background(), command); err != nil {
+						failed <- err
+					}
+				})
+				var err error
+				poll(t, "it queues up or is refused", func() bool {
+					select {
+					case err = <-failed:
+						return true
+					default:
+						return n.proposer.queued() > before
+					}
+				})
+				return err
+			}
+			go func() { _ = propose("token:first", false) }()
+			<-blocked
+			poll(t, "the first one is in an entry", func() bool { return n.proposer.queued() == 0 })
+			for i := 0; ; i++ {
+				caller, got := fmt.Sprint("token:", i), 0
+				err := propose(caller, false)
+				for err == nil {
+					got++
+					err = propose(caller, false)
+				}
+				refused, ok := errors.AsType[*NotAcceptedError](err)
+				if !ok || refused.Cause != QueueFull || refused.Full == nil || refused.Full.Budget != test.budget {
+					t.Fatalf("caller %d: %v", i, err)
+				}
+				if i < len(test.shares) && got != test.shares[i] {
+					t.Errorf("caller %d got %d", i, got)
+				}
+				if got == 0 && !refused.Full.Own {
+					break // nobody's part is left
+				}
+			}
+			if err := propose("token:operator", true); err != nil {
+				t.Errorf("an operator: %v", err)
+			}
+			open()
+			calls.Wait()
+			for _, b := range n.QueueBudgets() {
+				if used, callers := b.InUse(); used != 0 || callers != 0 {
+					t.Errorf("%s: %d of %d callers are left of an empty queue", b.Name(), used, callers)
+				}
+			}
+		})
 	}
 }

@@ -175,8 +175,8 @@ func (s *adminService) GetStatus(ctx context.Context, req *quotav1.GetStatusRequ
 		for _, c := range s.checks() {
 			res.Checks = append(res.Checks, &quotav1.HealthCheck{Name: c.Name, Ok: c.OK, Message: c.Message})
 		}
-		for _, b := range s.budgets.all() {
-			res.NodeBudgets = append(res.NodeBudgets, b.view())
+		for _, b := range s.nodeBudgets() {
+			res.NodeBudgets = append(res.NodeBudgets, apiBudget(b))
 		}
 		err := s.node.Read(ctx, raftnode.Stale, func(state *fsm.State, _ fsm.Clock, at raftnode.Position) {
 			counts := state.Counts()

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"slices"
 
+	"github.com/quotad/quotad/raftnode/budget"
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
@@ -45,21 +46,21 @@ func operates(who *caller, procedure string) bool {
 }
 
 // enter takes the room that a call needs.
-func (b *portBudgets) enter(key, procedure string, operator, stream bool) (leave func(), err error) {
-	first, then := b.calls, (*shares)(nil)
+func (b *portBudgets) enter(key, procedure string, operator, stream bool) (leave func(), refused *budget.FullError) {
+	first, then := b.calls, (*budget.Budget)(nil)
 	if stream {
 		first = b.streams
 	} else if ofHolding[procedure] {
 		then = b.holding
 	}
-	refused := first.take(key, 1, operator)
+	refused = first.Take(key, 1, operator)
 	if refused == nil {
-		return func() { first.give(key, 1) }, nil
+		return func() { first.Give(key, 1) }, nil
 	}
-	if then != nil && then.take(key, 1, operator) == nil {
-		return func() { then.give(key, 1) }, nil
+	if then != nil && then.Take(key, 1, operator) == nil {
+		return func() { then.Give(key, 1) }, nil
 	}
-	return nil, b.refuse(refused)
+	return nil, refused
 }
 
 // admitted serves calls of a caller who is known and has room for them. Both is found out before a byte of the body is read: whoever
@@ -92,27 +93,25 @@ func (s *Server) admit(b *portBudgets, procedure string, stream bool, r *http.Re
 	operator := operates(known.who, procedure)
 	if c := connectionOf(ctx); c != nil {
 		if refused := c.letIn(known.budget, operator); refused != nil {
-			return nil, nil, b.refuse(refused)
+			return nil, nil, s.overBudget(refused)
 		}
 	}
-	leave, err := b.enter(known.budget, procedure, operator, stream)
-	if err != nil {
-		return nil, nil, err
+	leave, refused := b.enter(known.budget, procedure, operator, stream)
+	if refused != nil {
+		return nil, nil, s.overBudget(refused)
 	}
-	known.budgets = b
 	return ctx, leave, nil
 }
 
 // visited serves what needs no token: so many at once, and so many for each address.
-func (s *Server) visited(b *portBudgets, from *shares, next http.Handler) http.Handler {
+func (s *Server) visited(from *budget.Budget, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		key := accountOfAddress(r.RemoteAddr)
-		if refused := from.take(key, 1, false); refused != nil {
-			err := b.refuse(refused)
-			_ = s.errors.Write(w, r, err)
+		if refused := from.Take(key, 1, false); refused != nil {
+			_ = s.errors.Write(w, r, s.overBudget(refused))
 			return
 		}
-		defer from.give(key, 1)
+		defer from.Give(key, 1)
 		next.ServeHTTP(w, r)
 	})
 }

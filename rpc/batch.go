@@ -31,13 +31,6 @@ func (s *quotaService) batch(ctx context.Context, r *request, req *quotav1.Batch
 		}
 		commands, positions = append(commands, command), append(positions, i)
 	}
-	if r.budgets != nil {
-		most := int64(len(commands))
-		if refused := r.budgets.commands.take(r.budget, most, false); refused != nil {
-			return nil, r.budgets.refuse(refused)
-		}
-		defer r.budgets.commands.give(r.budget, most)
-	}
 	results, at, err := s.node.Propose(ctx, commands...)
 	if notAccepted := (*raftnode.NotAcceptedError)(nil); errors.As(err, &notAccepted) && (notAccepted.Cause == raftnode.DiskFull || notAccepted.Cause == raftnode.MemoryFull) {
 		commands, positions = withoutReserves(res, commands, positions, err)

@@ -38,9 +38,8 @@ type request struct {
 	// received is when this attempt came in, on the monotonic clock.
 	received time.Time
 	header   http.Header
-	// budget names whose budgets the call is charged to; budgets are those of the port that it came in by.
-	budget  string
-	budgets *portBudgets
+	// budget names whose budgets the call is charged to.
+	budget string
 }
 
 type requestKey struct{}
@@ -73,6 +72,7 @@ func call[Req, Res proto.Message](
 		if _, _, self := s.node.Leader(); self || remote == nil {
 			res, err := local(ctx, r, req)
 			if !isNotLeader(err) || r.final() || !time.Now().Before(hold) {
+				s.metrics.queueFull(err)
 				return res, apiError(err)
 			}
 		} else if r.final() {

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/quotad/quotad/raftnode/budget"
 )
 
 // DefaultMaxConnections is how many connections the API port takes at once.
@@ -36,7 +38,7 @@ type Listener struct {
 	// waiting are the new ones that found no room, the first one first; waits is their part for each address. ushering is set while a
 	// goroutine looks after them.
 	waiting          *list.List
-	waits            *shares
+	waits            *budget.Budget
 	ushering         bool
 	evicted, refused float64
 }
@@ -49,13 +51,13 @@ type accepted struct {
 
 // connectionPool is a part of a listener's connections.
 type connectionPool struct {
-	shares *shares
+	shares *budget.Budget
 	// idle are the idle ones, those that have been so for longest first; idleOf are the same by owner.
 	idle   *list.List
 	idleOf map[string]*list.List
 }
 
-func newConnectionPool(shares *shares) connectionPool {
+func newConnectionPool(shares *budget.Budget) connectionPool {
 	return connectionPool{shares: shares, idle: list.New(), idleOf: map[string]*list.List{}}
 }
 
@@ -79,10 +81,10 @@ func newListener(listener net.Listener, most int, settleIn time.Duration) *Liste
 	callers := max(1, int64(most)-strangers)
 	l := &Listener{
 		Listener: listener, settleIn: settleIn, accepted: make(chan accepted), done: make(chan struct{}),
-		strangers: newConnectionPool(newShares("connections", strangers, 0, max(1, min(16, strangers/16)))),
-		callers:   newConnectionPool(newShares("connections", callers, max(1, callers/8), max(1, min(16, callers/16)))),
+		strangers: newConnectionPool(budget.New("connections", strangers, 0, max(1, min(16, strangers/16)))),
+		callers:   newConnectionPool(budget.New("connections", callers, max(1, callers/8), max(1, min(16, callers/16)))),
 		waiting:   list.New(),
-		waits:     newShares("connections", strangers, 0, max(1, min(16, strangers/16))),
+		waits:     budget.New("connections", strangers, 0, max(1, min(16, strangers/16))),
 	}
 	l.close = sync.OnceValue(func() error {
 		close(l.done)
@@ -147,10 +149,10 @@ func (l *Listener) take() {
 func (l *Listener) enter(c *connection) (joined, waits bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.waits.has(c.owner) && l.joinLocked(c, &l.strangers, c.owner, false, l.settleIn) == nil {
+	if !l.waits.Has(c.owner) && l.joinLocked(c, &l.strangers, c.owner, false, l.settleIn) == nil {
 		return true, false
 	}
-	if l.waits.take(c.owner, 1, false) != nil {
+	if l.waits.Take(c.owner, 1, false) != nil {
 		// More than a client opens for itself: among so many a health check gets in only if silence gives no right to stay.
 		if l.joinLocked(c, &l.strangers, c.owner, false, 0) == nil {
 			return true, false
@@ -216,7 +218,7 @@ func (l *Listener) seat(now time.Time) (joined []*connection, left int) {
 			_ = w.c.Conn.Close()
 		}
 		l.waiting.Remove(e)
-		l.waits.give(w.c.owner, 1)
+		l.waits.Give(w.c.owner, 1)
 	}
 	l.ushering = l.waiting.Len() > 0
 	return joined, l.waiting.Len()
@@ -248,11 +250,11 @@ type connection struct {
 }
 
 // joinLocked puts a connection into a pool, out of the one that it was in. It makes room by ending one that has been idle for so long at least.
-func (l *Listener) joinLocked(c *connection, to *connectionPool, owner string, operator bool, idleFor time.Duration) *budgetError {
-	refused := to.shares.take(owner, 1, operator)
+func (l *Listener) joinLocked(c *connection, to *connectionPool, owner string, operator bool, idleFor time.Duration) *budget.FullError {
+	refused := to.shares.Take(owner, 1, operator)
 	for refused != nil {
 		from := to.idle
-		if refused.own {
+		if refused.Own {
 			from = to.idleOf[owner]
 		}
 		if from == nil || from.Len() == 0 {
@@ -263,7 +265,7 @@ func (l *Listener) joinLocked(c *connection, to *connectionPool, owner string, o
 			return refused
 		}
 		l.evictLocked(oldest)
-		refused = to.shares.take(owner, 1, operator)
+		refused = to.shares.Take(owner, 1, operator)
 	}
 	c.leaveLocked()
 	c.pool, c.owner = to, owner
@@ -283,7 +285,7 @@ func (c *connection) leaveLocked() {
 		return
 	}
 	c.stirLocked()
-	c.pool.shares.give(c.owner, 1)
+	c.pool.shares.Give(c.owner, 1)
 	c.pool = nil
 }
 
@@ -329,7 +331,7 @@ func (c *connection) serve() (done func()) {
 }
 
 // letIn makes a connection one of a caller's: of the first one that was let in on it.
-func (c *connection) letIn(key string, operator bool) *budgetError {
+func (c *connection) letIn(key string, operator bool) *budget.FullError {
 	c.listener.mu.Lock()
 	defer c.listener.mu.Unlock()
 	if c.let || c.pool == nil {
@@ -385,8 +387,8 @@ func (l *Listener) Collect(to chan<- prometheus.Metric) {
 	l.mu.Lock()
 	evicted, refused := l.evicted, l.refused
 	l.mu.Unlock()
-	strangers, _ := l.strangers.shares.inUse()
-	callers, _ := l.callers.shares.inUse()
+	strangers, _ := l.strangers.shares.InUse()
+	callers, _ := l.callers.shares.InUse()
 	to <- prometheus.MustNewConstMetric(connectionsDesc, prometheus.GaugeValue, float64(strangers), "strangers")
 	to <- prometheus.MustNewConstMetric(connectionsDesc, prometheus.GaugeValue, float64(callers), "callers")
 	to <- prometheus.MustNewConstMetric(connectionsEndedDesc, prometheus.CounterValue, evicted, "idle")

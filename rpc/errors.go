@@ -168,6 +168,9 @@ func nodeError(err error) *connect.Error {
 }
 
 func notAcceptedError(e *raftnode.NotAcceptedError) *connect.Error {
+	if e.Full != nil && e.Full.Own {
+		return budgetError(e.Full)
+	}
 	info := &quotav1.ErrorInfo{
 		Reason: quotav1.Reason_REASON_NO_LEADER, NotAccepted: true, Leader: e.Leader, LeaderAddress: e.LeaderAPIAddress,
 		Hint: "ask the leader, or again in a moment", RetryAfter: durationpb.New(retrySoon),

@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/quotad/quotad/fsm"
 	"github.com/quotad/quotad/fsm/logpb"
 	"github.com/quotad/quotad/raftnode"
+	"github.com/quotad/quotad/raftnode/budget"
 )
 
 // maxQuotaLabels bounds how many quotas have a label of their own; the rest are "other".
@@ -124,8 +126,8 @@ var (
 		"Callers that have some of what callers share in this process, by budget.", []string{"budget"}, nil)
 )
 
-// budgetCounts tells how far the budgets of a port are used.
-type budgetCounts struct{ of *portBudgets }
+// budgetCounts tells how far budgets are used.
+type budgetCounts []*budget.Budget
 
 // Describe implements prometheus.Collector.
 func (budgetCounts) Describe(to chan<- *prometheus.Desc) {
@@ -135,10 +137,10 @@ func (budgetCounts) Describe(to chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (c budgetCounts) Collect(to chan<- prometheus.Metric) {
-	for _, s := range c.of.all() {
-		used, callers := s.inUse()
-		to <- prometheus.MustNewConstMetric(portBudgetUsedDesc, prometheus.GaugeValue, float64(used), s.name)
-		to <- prometheus.MustNewConstMetric(portBudgetCallersDesc, prometheus.GaugeValue, float64(callers), s.name)
+	for _, b := range c {
+		used, callers := b.InUse()
+		to <- prometheus.MustNewConstMetric(portBudgetUsedDesc, prometheus.GaugeValue, float64(used), b.Name())
+		to <- prometheus.MustNewConstMetric(portBudgetCallersDesc, prometheus.GaugeValue, float64(callers), b.Name())
 	}
 }
 
@@ -150,6 +152,22 @@ func (m *metrics) call(procedure string, err error, took time.Duration) {
 	name := procedure[strings.LastIndexByte(procedure, '/')+1:]
 	m.calls.WithLabelValues(name, code).Inc()
 	m.seconds.WithLabelValues(name).Observe(took.Seconds())
+}
+
+// overBudget counts a request that a budget of this node had no room for.
+func (m *metrics) overBudget(e *budget.FullError) {
+	room := "full"
+	if e.Own {
+		room = "caller"
+	}
+	m.overspent.WithLabelValues(e.Budget, room).Inc()
+}
+
+// queueFull counts commands that the proposer's queue had no room for.
+func (m *metrics) queueFull(err error) {
+	if refused, ok := errors.AsType[*raftnode.NotAcceptedError](err); ok && refused.Full != nil {
+		m.overBudget(refused.Full)
+	}
 }
 
 func (m *metrics) refused(r *logpb.Refusal) {

@@ -30,7 +30,7 @@ var notOfOperators = map[string]bool{
 
 // opsRoutes returns all that the operators' port serves.
 func (s *Server) opsRoutes(profiles bool) (all []route) {
-	b := newPortBudgets(DefaultMaxOpsConnections, maxOpsCalls, maxOpsStreams, s.metrics.overspent)
+	b := newPortBudgets(DefaultMaxOpsConnections, maxOpsCalls, maxOpsStreams)
 	for _, r := range s.routesOf(b) {
 		if !notOfOperators[r.pattern] {
 			all = append(all, r)
@@ -44,7 +44,7 @@ func (s *Server) opsRoutes(profiles bool) (all []route) {
 		"/debug/pprof/symbol": pprof.Symbol, "/debug/pprof/trace": pprof.Trace,
 	} { // in any order
 		all = append(all, route{
-			pattern: path, handler: s.visited(b, b.visits, s.debugging(serve)), limits: limits{methods: pageMethods, whole: profileWithin},
+			pattern: path, handler: s.visited(b.visits, s.debugging(serve)), limits: limits{methods: pageMethods, whole: profileWithin},
 		})
 	}
 	return all

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/quotad/quotad/raftnode"
+	"github.com/quotad/quotad/raftnode/budget"
 )
 
 // APIVersion is the version of what the API's calls mean. It rises when one of them means something else, or refuses what it took.
@@ -103,11 +104,21 @@ func New(config Config) (*Server, error) {
 		id, _, _ := s.node.Leader()
 		return id
 	})
-	s.budgets = newPortBudgets(DefaultMaxConnections, config.MaxInFlight, config.MaxStreams, s.metrics.overspent)
+	s.budgets = newPortBudgets(DefaultMaxConnections, config.MaxInFlight, config.MaxStreams)
 	s.errors = connect.NewErrorWriter(codecs())
-	config.Registry.MustRegister(stateCounts{config.Node}, budgetCounts{s.budgets})
+	shared := s.nodeBudgets()
+	for _, b := range shared { // each count is 0 before it is anything else
+		s.metrics.overspent.WithLabelValues(b.Name(), "caller")
+		s.metrics.overspent.WithLabelValues(b.Name(), "full")
+	}
+	config.Registry.MustRegister(stateCounts{config.Node}, budgetCounts(shared))
 	s.drain, s.startDrain = context.WithCancel(context.Background())
 	return s, nil
+}
+
+// nodeBudgets returns what callers share of this node: of its API port, and of the queue in which commands wait for the log.
+func (s *Server) nodeBudgets() []*budget.Budget {
+	return append(s.budgets.all(), s.node.QueueBudgets()...)
 }
 
 // A connection to another node on which nothing comes for pingAfter is asked whether anybody is there, and ends when nothing comes for

@@ -1050,7 +1050,7 @@ type GetStatusResponse struct {
 	ApiVersion uint32 `protobuf:"varint,25,opt,name=api_version,json=apiVersion,proto3" json:"api_version,omitempty"`
 	// What callers share in the replicated state, and how it is used.
 	Budgets []*Budget `protobuf:"bytes,60,rep,name=budgets,proto3" json:"budgets,omitempty"`
-	// What callers share of the asked node, on its API port: calls, streams, commands, visits, watchers.
+	// What callers share of the asked node, on its API port: calls, streams, visits, watchers, and commands that wait for the log.
 	NodeBudgets   []*Budget `protobuf:"bytes,61,rep,name=node_budgets,json=nodeBudgets,proto3" json:"node_budgets,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1280,7 +1280,7 @@ func (x *GetStatusResponse) GetNodeBudgets() []*Budget {
 type Budget struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its name. Of the state: sessions, keys, result_bytes, waiters, tasks, leases, reports. Of a node: calls in flight, streams,
-	// commands (of Batches), visits (requests without a token), watchers (of health).
+	// commands and command_bytes (that wait for the log), visits (requests without a token), watchers (of health).
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// All of it; of the state's, Limits has it.
 	Capacity int64 `protobuf:"varint,2,opt,name=capacity,proto3" json:"capacity,omitempty"`

@@ -1,0 +1,78 @@
+package rpc
+
+import (
+	"cmp"
+	"slices"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/quotad/quotad/raftnode/budget"
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+// portBudgets are what callers share of one port.
+type portBudgets struct {
+	// calls in flight; holding are those kept for calls about what is held already, which find no room in calls.
+	calls, holding *budget.Budget
+	// streams that are open.
+	streams *budget.Budget
+	// visits are requests of what needs no token, but for /livez; watchers those that watch health.
+	visits, watchers *budget.Budget
+}
+
+// newPortBudgets makes the budgets of a port that takes so many connections. Half of the strangers' ones are never all held by what
+// strangers may hold.
+func newPortBudgets(connections int, calls, streams int64) *portBudgets {
+	visits, watchers := strangersOf(connections)/4, strangersOf(connections)/4
+	part := func(whole, parts int64) int64 { return max(1, whole/parts) }
+	smallest := func(whole, most int64) int64 { return max(1, min(most, whole/16)) }
+	return &portBudgets{
+		calls:    budget.New("calls", calls-part(calls, 16), part(calls, 16), smallest(calls, 64)),
+		holding:  budget.New("calls", part(calls, 16), 0, smallest(calls/16, 16)),
+		streams:  budget.New("streams", streams, part(streams, 8), smallest(streams, 16)),
+		visits:   budget.New("visits", visits, 0, smallest(visits, 16)),
+		watchers: budget.New("watchers", watchers, 0, smallest(watchers, 16)),
+	}
+}
+
+// all returns the budgets, each name once.
+func (b *portBudgets) all() []*budget.Budget {
+	return []*budget.Budget{b.calls, b.streams, b.visits, b.watchers}
+}
+
+// budgetError makes the error of the API.
+func budgetError(e *budget.FullError) *connect.Error {
+	info := &quotav1.ErrorInfo{
+		Reason: quotav1.Reason_REASON_BUDGET_FULL, Budget: e.Budget, NotAccepted: true,
+		Hint: "come back; what is left is kept for operators and for what gives back", RetryAfter: durationpb.New(retryBudget),
+	}
+	if e.Own {
+		info.Reason, info.Hint = quotav1.Reason_REASON_CALLER_BUDGET, "have less of it at once, or come back"
+	}
+	return newError(e.Error(), info)
+}
+
+// overBudget counts a refusal and makes its error.
+func (s *Server) overBudget(e *budget.FullError) error {
+	s.metrics.overBudget(e)
+	return budgetError(e)
+}
+
+// apiBudget shows a budget of this node, with the few callers that have most of it.
+func apiBudget(b *budget.Budget) *quotav1.Budget {
+	v := b.View()
+	res := &quotav1.Budget{
+		Name: v.Name, Capacity: v.Capacity, OperatorsPart: v.Kept, Minimum: v.Minimum, Used: v.Used, Callers: int64(len(v.Uses)),
+	}
+	slices.SortFunc(v.Uses, func(x, y budget.Use) int { return cmp.Or(cmp.Compare(y.Used, x.Used), cmp.Compare(x.Caller, y.Caller)) })
+	for i, use := range v.Uses {
+		if use.Used >= use.Most {
+			res.CallersAtBudget++
+		}
+		if i < maxTopCallers {
+			res.Top = append(res.Top, &quotav1.BudgetUse{Caller: use.Caller, Used: use.Used, Most: use.Most})
+		}
+	}
+	return res
+}
