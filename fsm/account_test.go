@@ -321,6 +321,26 @@ func TestReports_AreCountedByTheMinute(t *testing.T) {
 	}
 }
 
+// TestReports_EndOfAnAttempt: with no report left an attempt still ends, and its report is left out.
+func TestReports_EndOfAnAttempt(t *testing.T) {
+	w := sharedWorld(t)
+	w.quotas(rateOf("told", 10, minute))
+	begin := begins("job", "h", 0)
+	begin.GetBeginTask().Quotas = []string{"told"}
+	fence := w.do(chargedTo("token:a", begin)).GetTaskBegun().GetFence()
+	takes(t, w, budgetReports, "token:a")
+	end := ends("job", fence, logpb.TaskOutcome_TASK_OUTCOME_SATURATED)
+	end.GetEndTask().Report = logpb.Cause_CAUSE_SATURATED
+	for range 2 { // told again, it has ended as well
+		if r := w.do(chargedTo("token:a", end)).GetTaskEnded(); r.GetPhase() != logpb.TaskPhase_TASK_PHASE_WAITING {
+			t.Fatalf("%v", r)
+		}
+	}
+	if r := w.do(chargedTo("token:a", asks("h", 0, itemOf("told", 1)))); r.GetGranted() == nil {
+		t.Errorf("the quota was told: %v", r)
+	}
+}
+
 // TestBudgets_WaitersBecomeLeases: whoever waits has its lease already counted, so that no grant is over a budget.
 func TestBudgets_WaitersBecomeLeases(t *testing.T) {
 	w := newWorld(t)

@@ -178,13 +178,12 @@ func (m *Machine) endTask(from *logpb.Command) *logpb.Result {
 	case t.phase != logpb.TaskPhase_TASK_PHASE_UNDER_WAY:
 		return endedBefore(t)
 	}
-	if command.Report != logpb.Cause_CAUSE_UNSPECIFIED {
-		if full := m.noReportLeft(t.holder); full != nil {
-			return full
-		}
+	// How an attempt ended counts even where no report is taken any more: what gives back fails for no budget.
+	leftOut := command.Report != logpb.Cause_CAUSE_UNSPECIFIED && m.noReportLeft(t.holder) != nil
+	if command.Report != logpb.Cause_CAUSE_UNSPECIFIED && !leftOut {
 		m.countReport()
+		m.tellQuotas(reporterOf(from, t.holder), t, command)
 	}
-	m.tellQuotas(reporterOf(from, t.holder), t, command)
 	t.outcome, t.ended, t.detail = command.Outcome, m.clock.Now, command.Detail
 	switch command.Outcome {
 	case logpb.TaskOutcome_TASK_OUTCOME_DONE, logpb.TaskOutcome_TASK_OUTCOME_FINISHED_THEN_LIMITED:
@@ -196,7 +195,9 @@ func (m *Machine) endTask(from *logpb.Command) *logpb.Result {
 		m.countFailure(t)
 	}
 	m.emitEnded(t)
-	return ended(t)
+	result := ended(t)
+	result.GetTaskEnded().ReportLeftOut = leftOut
+	return result
 }
 
 func checkEnd(command *logpb.EndTask) *logpb.Failure {
@@ -277,9 +278,6 @@ func limitWait(t *task, asked *int64) int64 {
 // tellQuotas takes over what the provider said to an attempt, for each quota that its task lives on, within the bounds of
 // a Report. The attempt's fence stands for the lease: its holder showed, under a deadline, that it uses these quotas.
 func (m *Machine) tellQuotas(by reporter, t *task, command *logpb.EndTask) {
-	if command.Report == logpb.Cause_CAUSE_UNSPECIFIED {
-		return
-	}
 	for _, name := range t.quotas {
 		if q := m.quotaNamed(name); q != nil {
 			m.takeSignal(by, nil, m.quota(q.number), &logpb.Signal{Quota: name, Cause: command.Report, RetryAfterNs: command.WaitNs})

@@ -85,6 +85,7 @@ func (s *taskService) EndTask(ctx context.Context, req *quotav1.EndTaskRequest) 
 		ended := result.GetTaskEnded()
 		res := &quotav1.EndTaskResponse{
 			Meta: s.meta(r, at), Phase: quotav1.TaskPhase(ended.GetPhase()), Failures: ended.GetFailures(), MaxFailures: ended.GetMaxFailures(),
+			ReportLeftOut: ended.GetReportLeftOut(),
 		}
 		if ended.GetNextNs() != 0 {
 			res.RetryAfter = left(ended.GetNextNs(), s.node.Clock().Now)

@@ -5968,7 +5968,9 @@ type TaskEnded struct {
 	// Failures so far.
 	Failures int32 `protobuf:"varint,3,opt,name=failures,proto3" json:"failures,omitempty"`
 	// Failures at which it is shelved.
-	MaxFailures   int32 `protobuf:"varint,4,opt,name=max_failures,json=maxFailures,proto3" json:"max_failures,omitempty"`
+	MaxFailures int32 `protobuf:"varint,4,opt,name=max_failures,json=maxFailures,proto3" json:"max_failures,omitempty"`
+	// Its report was left out, since no more of them were taken in this minute.
+	ReportLeftOut bool `protobuf:"varint,5,opt,name=report_left_out,json=reportLeftOut,proto3" json:"report_left_out,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6029,6 +6031,13 @@ func (x *TaskEnded) GetMaxFailures() int32 {
 		return x.MaxFailures
 	}
 	return 0
+}
+
+func (x *TaskEnded) GetReportLeftOut() bool {
+	if x != nil {
+		return x.ReportLeftOut
+	}
+	return false
 }
 
 var File_quotad_log_v1_log_proto protoreflect.FileDescriptor
@@ -6451,12 +6460,13 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\vdeadline_ns\x18\x03 \x01(\x03R\n" +
 	"deadlineNs\x12\x1a\n" +
 	"\bfailures\x18\x04 \x01(\x05R\bfailures\x12!\n" +
-	"\fmax_failures\x18\x05 \x01(\x05R\vmaxFailures\"\x93\x01\n" +
+	"\fmax_failures\x18\x05 \x01(\x05R\vmaxFailures\"\xbb\x01\n" +
 	"\tTaskEnded\x12.\n" +
 	"\x05phase\x18\x01 \x01(\x0e2\x18.quotad.log.v1.TaskPhaseR\x05phase\x12\x17\n" +
 	"\anext_ns\x18\x02 \x01(\x03R\x06nextNs\x12\x1a\n" +
 	"\bfailures\x18\x03 \x01(\x05R\bfailures\x12!\n" +
-	"\fmax_failures\x18\x04 \x01(\x05R\vmaxFailures*\xa6\x01\n" +
+	"\fmax_failures\x18\x04 \x01(\x05R\vmaxFailures\x12&\n" +
+	"\x0freport_left_out\x18\x05 \x01(\bR\rreportLeftOut*\xa6\x01\n" +
 	"\x05Cause\x12\x15\n" +
 	"\x11CAUSE_UNSPECIFIED\x10\x00\x12\f\n" +
 	"\bCAUSE_OK\x10\x01\x12\x13\n" +

@@ -306,7 +306,8 @@ func (j *Judge) unbroken() {
 func (j *Judge) tells(command *logpb.Command, result *logpb.Result, holder string) bool {
 	if end := command.GetEndTask(); end != nil {
 		t := j.tasks[end.Task]
-		return result.GetTaskEnded() != nil && end.Report != 0 && t != nil && t.holder == holder
+		ended := result.GetTaskEnded()
+		return ended != nil && !ended.ReportLeftOut && end.Report != 0 && t != nil && t.holder == holder
 	}
 	report := command.GetReport()
 	if report == nil || result.GetReported() == nil {

@@ -198,7 +198,9 @@ func (j *Judge) endTask(command *logpb.Command, ended *logpb.TaskEnded) {
 		j.violate("task-attempt", "the attempt of task %q had ended as %v, and ends as %v", t.name, t.outcome, asked.Outcome)
 		return
 	case t.phase == taskUnderWay:
-		j.tellQuotas(callerOf(command, t.holder), t, asked)
+		if !ended.GetReportLeftOut() {
+			j.tellQuotas(callerOf(command, t.holder), t, asked)
+		}
 		j.finishTask(t, asked.Outcome, j.clock.Now, asked.WaitNs)
 	default:
 		j.stats.Repeated++

@@ -630,7 +630,9 @@ type EndTaskResponse struct {
 	// Failures at which it is shelved.
 	MaxFailures int32 `protobuf:"varint,4,opt,name=max_failures,json=maxFailures,proto3" json:"max_failures,omitempty"`
 	// When the next attempt may begin; absent: none will by itself.
-	RetryAfter    *durationpb.Duration `protobuf:"bytes,5,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
+	RetryAfter *durationpb.Duration `protobuf:"bytes,5,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
+	// The attempt has ended, but its report was left out: no more reports are taken of this caller, or of all, in this minute.
+	ReportLeftOut bool `protobuf:"varint,6,opt,name=report_left_out,json=reportLeftOut,proto3" json:"report_left_out,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -698,6 +700,13 @@ func (x *EndTaskResponse) GetRetryAfter() *durationpb.Duration {
 		return x.RetryAfter
 	}
 	return nil
+}
+
+func (x *EndTaskResponse) GetReportLeftOut() bool {
+	if x != nil {
+		return x.ReportLeftOut
+	}
+	return false
 }
 
 // ListTasksRequest lists tasks.
@@ -1256,14 +1265,15 @@ const file_quota_v1_task_proto_rawDesc = "" +
 	"\aoutcome\x18\x04 \x01(\x0e2\x15.quota.v1.TaskOutcomeR\aoutcome\x12-\n" +
 	"\x04wait\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x04wait\x12\x16\n" +
 	"\x06detail\x18\x06 \x01(\tR\x06detail\x12'\n" +
-	"\x06report\x18\a \x01(\x0e2\x0f.quota.v1.CauseR\x06report\"\xdb\x01\n" +
+	"\x06report\x18\a \x01(\x0e2\x0f.quota.v1.CauseR\x06report\"\x83\x02\n" +
 	"\x0fEndTaskResponse\x12\"\n" +
 	"\x04meta\x18\x01 \x01(\v2\x0e.quota.v1.MetaR\x04meta\x12)\n" +
 	"\x05phase\x18\x02 \x01(\x0e2\x13.quota.v1.TaskPhaseR\x05phase\x12\x1a\n" +
 	"\bfailures\x18\x03 \x01(\x05R\bfailures\x12!\n" +
 	"\fmax_failures\x18\x04 \x01(\x05R\vmaxFailures\x12:\n" +
 	"\vretry_after\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\n" +
-	"retryAfter\"\xd1\x01\n" +
+	"retryAfter\x12&\n" +
+	"\x0freport_left_out\x18\x06 \x01(\bR\rreportLeftOut\"\xd1\x01\n" +
 	"\x10ListTasksRequest\x12\x16\n" +
 	"\x06prefix\x18\x01 \x01(\tR\x06prefix\x12\x16\n" +
 	"\x06holder\x18\x02 \x01(\tR\x06holder\x12)\n" +
