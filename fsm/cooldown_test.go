@@ -174,3 +174,51 @@ func TestRenew_NamesTheItemsThatClosed(t *testing.T) {
 		t.Fatalf("closed are %v", closed)
 	}
 }
+
+// TestCap_OneCallersWordLastsAnHour: what a report says to remain of a long window lowers it for an hour at most on one caller's word;
+// another caller's lets it last from then on, and the same one's does again when it has ended.
+func TestCap_OneCallersWordLastsAnHour(t *testing.T) {
+	for name, isAnchored := range map[string]bool{"calendar": false, "anchored": true} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.now = minute
+			month := windowOf("m", 1000, logpb.Every_EVERY_MONTH)
+			month.GetWindow().Anchored = isAnchored
+			w.quotas(month)
+			lease, op := uint64(0), uint64(1)
+			left := int64(60)
+			says := func(caller string) *logpb.ReportedQuota {
+				lease++
+				left -= 10 // others use the key
+				w.do(chargedTo(caller, consumesAtOnce("h", itemOf("m", 1))))
+				return w.do(chargedTo(caller, reports(lease, op, signal("m", logpb.Cause_CAUSE_OK, remaining(left))))).GetReported().GetQuotas()[0]
+			}
+			if r := says("token:a"); r.GetCappedTo() == 0 {
+				t.Fatalf("%v", r)
+			}
+			most := func() int64 { v, _ := w.m.State().Quota("m", w.clock()); return v.CappedTo }
+			lowered := most()
+			w.sleep(hour / 2)
+			if r := says("token:a"); most() > lowered {
+				t.Fatalf("half an hour later the same caller: %v", r)
+			}
+			w.reborn()
+			w.sleep(hour / 2)
+			if got := most(); got != -1 {
+				t.Fatalf("after an hour it is %d", got)
+			}
+			says("token:a")
+			w.sleep(hour / 2)
+			says("token:b")
+			w.sleep(hour/2 + minute)
+			if most() == -1 {
+				t.Fatal("another caller's word does not last")
+			}
+			w.reborn()
+			w.sleep(hour / 2)
+			if got := most(); got != -1 {
+				t.Fatalf("after its hour it is %d", got)
+			}
+		})
+	}
+}

@@ -196,3 +196,39 @@ func TestCrowd(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestServing_GoesOnWithTheNextEntries: of many waiters that are served at once one entry serves so many; the others follow in their order,
+// with entries that ask for nothing, whatever was restored between.
+func TestServing_GoesOnWithTheNextEntries(t *testing.T) {
+	w := newWorld(t)
+	w.m.mostServed = 4
+	w.quotas(slotsOf("s", 1), slotsOf("other", 1))
+	w.do(asks("first", 0, itemOf("s", 1)))
+	w.do(asks("first", 0, itemOf("other", 1)))
+	var order, granted []uint64
+	for i := range 15 {
+		quota := "s"
+		if i == 7 {
+			quota = "other" // it is no concern of theirs
+		}
+		waiting := w.do(waits(fmt.Sprint("h", i), 0, 5*minute, itemOf(quota, 1))).GetWaiting()
+		if quota == "s" {
+			order = append(order, waiting.GetTicket())
+		}
+	}
+	w.quotas(slotsOf("s", 100))
+	for entry, want := range []int{4, 4, 4, 2, 0} {
+		served := w.grantedTickets()
+		if granted = append(granted, served...); len(served) != want {
+			t.Errorf("entry %d serves %d", entry, len(served))
+		}
+		if at, _ := w.m.State().NextDue(); (at <= w.now+1) != (entry < 3) {
+			t.Errorf("after entry %d something is due at %d", entry, at-w.now)
+		}
+		w.reborn()
+		w.sleep(1)
+	}
+	if !slices.Equal(granted, order) {
+		t.Errorf("served %v of %v", granted, order)
+	}
+}

@@ -29,9 +29,10 @@ type ledger struct {
 	cutoff  int64
 	// window identifies the window to which held amounts belong. Amounts held in another one are void.
 	window int64
-	// capped is the total to which a report lowered this window; noCap for none. It was learned in window cappedIn, and
-	// ends at capEnd (the earlier view) where it is not known when that window does.
+	// capped is the total to which reports lowered this window; noCap for none. It was learned in window cappedIn, and ends with it, or at
+	// capEnd (the earlier view) if that comes first. capTeller is the caller whose word it is.
 	capped, cappedIn, capEnd int64
+	capTeller                string
 	// settled is what was consumed and finally settled within this window.
 	settled int64
 	// arrival is the burst's theoretical arrival time (the generic cell rate algorithm, ITU-T I.371).
@@ -89,6 +90,7 @@ func (g *ledger) advance(r *rule, v view) (rolled, learned bool) {
 			g.roll(id)
 		}
 		g.dropWindow(r.span(v.early - r.skew).start)
+		g.uncapAt(v.early)
 	}
 	return rolled, false
 }
@@ -115,7 +117,14 @@ func (g *ledger) closed() {
 	}
 }
 
-func (g *ledger) uncap() { g.capped, g.cappedIn, g.capEnd = noCap, 0, 0 }
+func (g *ledger) uncap() { g.capped, g.cappedIn, g.capEnd, g.capTeller = noCap, 0, 0, "" }
+
+// uncapAt ends a cap whose time is over.
+func (g *ledger) uncapAt(early int64) {
+	if g.capped != noCap && early >= g.capEnd {
+		g.uncap()
+	}
+}
 
 // drop drops what ended before a cutoff.
 func (g *ledger) drop(cutoff int64) {
@@ -323,15 +332,14 @@ func (g *ledger) reliefIn(r *rule, v view, amount int64, certain bool) (left int
 
 // uncappedIn returns in how long a report that lowered the window is forgotten.
 func (g *ledger) uncappedIn(r *rule, v view) (left int64, ok bool) {
+	at := g.capEnd
 	switch {
 	case !r.anchored:
-		return max(r.span(v.early-r.skew).end+r.skew-v.early, 1), true
+		at = min(at, r.span(v.early-r.skew).end+r.skew)
 	case g.known && g.frees(r):
-		return max(g.closeEnd-v.early, 1), true
-	case g.known && !g.uncut:
-		return max(g.closeEnd-v.early, g.capEnd-v.early, 1), true
+		at = min(at, g.closeEnd)
 	}
-	return max(g.capEnd-v.early, 1), true
+	return max(at-v.early, 1), true
 }
 
 // dropsIn returns in how long an entry with this end stops counting.
@@ -350,11 +358,24 @@ func (g *ledger) dropsIn(r *rule, v view, end int64) int64 {
 	return max(left, 1)
 }
 
-// lower lowers the window's total, never below what a report proves and never up.
-func (g *ledger) lower(r *rule, v view, total int64) bool {
-	if total >= g.capped {
+// cappedFor returns how long a window stays lowered by one caller's word: until it ends, but an hour at most where it is longer.
+func (r *rule) cappedFor() int64 {
+	if r.period > maxWindowClosing {
+		return maxWindowClosing
+	}
+	return r.period + 4*r.skew
+}
+
+// lower lowers the window's total on a caller's word, never below what a report proves and never up. Another caller who
+// says the same lets it last from then on.
+func (g *ledger) lower(r *rule, v view, total int64, teller string) bool {
+	total = max(total, 0)
+	if total > g.capped || total == g.capped && teller == g.capTeller {
 		return false
 	}
-	g.capped, g.cappedIn, g.capEnd = max(total, 0), g.window, v.late+r.period+4*r.skew
+	if teller != g.capTeller {
+		g.capTeller, g.capEnd = teller, addSaturated(v.late, r.cappedFor())
+	}
+	g.capped, g.cappedIn = total, g.window
 	return true
 }

@@ -55,13 +55,15 @@ type Machine struct {
 	droppedResults int
 	// mostResumed is how many leases an entry ends for holders that resume, resumesLeft how many more the present one does.
 	mostResumed, resumesLeft int
+	// mostServed is how many waiters an entry lets out of the queue because something came free, servesLeft how many more the present one.
+	mostServed, servesLeft int
 }
 
 // New returns the state at the cluster's birth.
 func New() *Machine {
 	return &Machine{
 		state: newState(), generation: 1, relief: map[uint32]bool{}, moved: map[uint32]bool{}, sharers: map[string]int32{},
-		spare: spare{most: maxSpares}, mostResumed: maxResumedPerEntry,
+		spare: spare{most: maxSpares}, mostResumed: maxResumedPerEntry, mostServed: maxServedPerEntry,
 		unmetered: map[uint32]bool{},
 	}
 }
@@ -110,6 +112,7 @@ func (m *Machine) applyEntry(index, term uint64, data []byte, asked bool) Applie
 	}
 	m.events = m.events[:0]
 	boundTimes(entry)
+	m.servesLeft = m.mostServed
 	m.advance(entry)
 	m.runDue()
 	results := make([]*logpb.Result, m.decoder.commands())

@@ -324,12 +324,30 @@ func (m *Machine) serve() {
 	commanded := m.commanded
 	m.commanded = false
 	for len(m.relief) > 0 {
+		if m.servesLeft <= 0 {
+			m.serveLater()
+			break
+		}
 		m.servePass()
 		m.relief, m.moved = m.moved, m.relief // a grant may have put another waiter first
 		clear(m.moved)
 	}
 	clear(m.moved)
 	m.commanded = commanded
+}
+
+// maxServedPerEntry bounds how many waiters leave the queue in one entry because something came free: of a full queue they would take
+// the better part of a second. Those behind them follow with the next entries.
+const maxServedPerEntry = maxDuePerEntry
+
+// serveLater has the waiters of what came free looked at again at once.
+func (m *Machine) serveLater() {
+	for number := range m.relief { // in any order
+		if q := m.look(number); q != nil && q.waiting > 0 {
+			m.tryAgain(number, m.clock.Now+1)
+		}
+	}
+	clear(m.relief)
 }
 
 func (m *Machine) servePass() {
@@ -339,6 +357,14 @@ func (m *Machine) servePass() {
 	aside, blocked := map[uint32]int64{}, map[uint32]bool{}
 	isBlocked := func(number uint32) bool { return blocked[number] }
 	for len(heads) > 0 {
+		if m.servesLeft <= 0 {
+			for i := range heads {
+				for _, number := range heads[i].quotas {
+					m.moved[number] = true
+				}
+			}
+			return
+		}
 		first := &heads[0]
 		next, ok := m.placeFrom(first.from)
 		switch {
@@ -351,6 +377,7 @@ func (m *Machine) servePass() {
 			w, _ := m.waiters.Get(next.ticket)
 			switch m.tryWaiter(w, first.quotas, aside, blocked) {
 			case left:
+				m.servesLeft--
 			case laneStands:
 				heap.Pop(&heads)
 			case passedOver:

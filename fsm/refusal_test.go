@@ -291,9 +291,6 @@ func budgetNos() []no {
 	}
 	report := chargedTo("token:x", reports(1, 1, signal("r", logpb.Cause_CAUSE_OK)))
 	task := func(name string) *logpb.Command { return chargedTo("token:x", begins(name, "x", 0)) }
-	end := with(chargedTo("token:x", ends("t", 4, logpb.TaskOutcome_TASK_OUTCOME_SATURATED)), func(c *logpb.Command) {
-		c.GetEndTask().Report = logpb.Cause_CAUSE_SATURATED
-	})
 	const mine, full = logpb.Reason_REASON_CALLER_BUDGET, logpb.Reason_REASON_BUDGET_FULL
 	return []no{
 		{name: "a caller's session too many", before: []*logpb.Command{few, open}, command: open, reason: mine},
@@ -303,7 +300,6 @@ func budgetNos() []no {
 		{name: "a caller's wait too many", before: []*logpb.Command{few, wait, small(func(l *logpb.SetLimits) { l.MaxLeases = proto.Int64(50) })}, command: wait, reason: mine, inLine: true},
 		{name: "a caller's task too many", before: []*logpb.Command{few, task("t")}, command: task("u"), reason: mine},
 		{name: "a caller's report too many", before: []*logpb.Command{few, report}, command: report, reason: mine},
-		{name: "a caller's report too many, of a task", before: []*logpb.Command{few, task("t"), report}, command: end, reason: mine},
 		{name: "a report too many for all", before: []*logpb.Command{
 			few, small(func(l *logpb.SetLimits) { l.MaxReports = proto.Int64(1) }), report,
 		}, command: chargedTo("token:y", reports(1, 1, signal("r", logpb.Cause_CAUSE_OK))), reason: full},

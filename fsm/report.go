@@ -117,7 +117,7 @@ func (m *Machine) takeSignal(by reporter, o *operation, q *quota, signal *logpb.
 	reported := &logpb.ReportedQuota{Quota: q.name}
 	if q.rule.kind == kindWindow && ofTheLimit(signal.Cause) {
 		reported.ResetLearned = m.learnReset(by, q, o, signal)
-		reported.CappedTo = m.lowerWindow(q, o, signal)
+		reported.CappedTo = m.lowerWindow(by, q, o, signal)
 		m.noteSample(q, o, signal)
 	}
 	m.noteAnswer(by.holder, q, signal.Cause)
@@ -191,14 +191,14 @@ func (m *Machine) learnReset(by reporter, q *quota, o *operation, signal *logpb.
 // lowerWindow lowers a window where something else uses the key: reported remaining and everything consumed here do
 // not add up to the limit. What then may count in all is what was settled before the reporting call was consumed, that
 // call, and what remains.
-func (m *Machine) lowerWindow(q *quota, o *operation, signal *logpb.Signal) *int64 {
+func (m *Machine) lowerWindow(by reporter, q *quota, o *operation, signal *logpb.Signal) *int64 {
 	g := &q.ledger
 	c := reportingCharge(q, o)
 	if c == nil || signal.Remaining == nil || addSaturated(*signal.Remaining, g.consumed()) >= q.rule.limit {
 		return nil
 	}
 	total := addSaturated(c.settledBefore+c.consumed, *signal.Remaining)
-	if total >= q.rule.usable || !g.lower(&q.rule, q.rule.at(m.clock), total) {
+	if total >= q.rule.usable || !g.lower(&q.rule, q.rule.at(m.clock), total, by.caller) {
 		return nil
 	}
 	m.emit(Event{Kind: EventCapped, Quota: q.name, Amount: g.capped})

@@ -64,10 +64,8 @@ func (g *ledger) advanceAnchored(r *rule, v view) (rolled, learned bool) {
 		g.pass(r)
 		learned = g.believe(r, v)
 	}
+	g.uncapAt(v.early)
 	if !g.known || g.uncut {
-		if g.capped != noCap && v.early >= g.capEnd {
-			g.uncap()
-		}
 		g.slide(r, v.early-r.slides())
 	}
 	return rolled, learned
@@ -259,10 +257,7 @@ func (g *ledger) changesAnchored(r *rule) (early, late int64) {
 			late = g.closeBegin
 		}
 	}
-	if g.known && !g.uncut {
-		return early, late
-	}
-	if len(g.log) > 0 {
+	if len(g.log) > 0 && (!g.known || g.uncut) {
 		early = earliest(early, addSaturated(g.log[0].end, r.slides()+1))
 	}
 	if g.capped != noCap {

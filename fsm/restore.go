@@ -221,7 +221,8 @@ func (m *Machine) takeQuota(encoded *logpb.SnapshotQuota) error {
 		q.ledger.claim = claim{begin: c.BeginNs, end: c.EndNs, by: c.Caller, confirmed: c.Confirmed}
 	}
 	if encoded.Cap != nil {
-		q.ledger.capped, q.ledger.cappedIn, q.ledger.capEnd = *encoded.Cap, encoded.CapWindow, encoded.CapEndNs
+		q.ledger.capped, q.ledger.cappedIn = *encoded.Cap, encoded.CapWindow
+		q.ledger.capEnd, q.ledger.capTeller = encoded.CapEndNs, encoded.CapTeller
 	}
 	if len(encoded.Served) > classes {
 		return fmt.Errorf("quota %d has turns of %d classes", encoded.Number, len(encoded.Served))

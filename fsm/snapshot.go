@@ -288,7 +288,7 @@ func encodeQuota(q *quota, g *ledger) *logpb.SnapshotQuota {
 	}
 	if g.capped != noCap {
 		capped := g.capped
-		encoded.Cap, encoded.CapWindow, encoded.CapEndNs = &capped, g.cappedIn, g.capEnd
+		encoded.Cap, encoded.CapWindow, encoded.CapEndNs, encoded.CapTeller = &capped, g.cappedIn, g.capEnd, g.capTeller
 	}
 	encoded.SinceNs, encoded.PassedNs, encoded.Teller, encoded.Confirmed, encoded.Uncut = g.since, g.passed, g.teller, g.confirmed, g.uncut
 	if c := g.claim; c != (claim{}) {

@@ -93,6 +93,9 @@ func (g *ledger) changes(r *rule) (early, late int64) {
 		early = first(0)
 	case !r.anchored:
 		early, late = r.span(g.cutoff).end+r.skew, g.window-r.skew
+		if g.capped != noCap {
+			early = min(early, g.capEnd)
+		}
 	default:
 		return g.changesAnchored(r)
 	}

@@ -140,7 +140,7 @@ func (w *world) reborn() {
 	if before, after := pagesOf(w.m), pagesOf(restored); !slices.Equal(before, after) {
 		w.t.Fatalf("%d pages of orphans were written, and %d other ones are restored", len(before), len(after))
 	}
-	restored.mostResumed = w.m.mostResumed
+	restored.mostResumed, restored.mostServed = w.m.mostResumed, w.m.mostServed
 	w.m = restored
 }
 

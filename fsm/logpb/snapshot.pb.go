@@ -794,7 +794,7 @@ type SnapshotQuota struct {
 	Served []uint64 `protobuf:"varint,21,rep,packed,name=served,proto3" json:"served,omitempty"`
 	// The window in which the cap was learned.
 	CapWindow int64 `protobuf:"varint,22,opt,name=cap_window,json=capWindow,proto3" json:"cap_window,omitempty"`
-	// When the cap ends, where the window's end is not known.
+	// When the cap ends, if its window does not end before.
 	CapEndNs int64 `protobuf:"varint,23,opt,name=cap_end_ns,json=capEndNs,proto3" json:"cap_end_ns,omitempty"`
 	// When it began to reopen after a cooldown; 0: it is open.
 	ReopenedNs int64 `protobuf:"varint,24,opt,name=reopened_ns,json=reopenedNs,proto3" json:"reopened_ns,omitempty"`
@@ -819,7 +819,9 @@ type SnapshotQuota struct {
 	// Provider-anchored: what ended before the opening that the known reset implies counts on.
 	Uncut bool `protobuf:"varint,84,opt,name=uncut,proto3" json:"uncut,omitempty"`
 	// Provider-anchored: a reset that was named and is not known yet; absent: none.
-	Claim         *SnapshotClaim `protobuf:"bytes,85,opt,name=claim,proto3" json:"claim,omitempty"`
+	Claim *SnapshotClaim `protobuf:"bytes,85,opt,name=claim,proto3" json:"claim,omitempty"`
+	// The caller whose word the cap is.
+	CapTeller     string `protobuf:"bytes,86,opt,name=cap_teller,json=capTeller,proto3" json:"cap_teller,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1097,6 +1099,13 @@ func (x *SnapshotQuota) GetClaim() *SnapshotClaim {
 		return x.Claim
 	}
 	return nil
+}
+
+func (x *SnapshotQuota) GetCapTeller() string {
+	if x != nil {
+		return x.CapTeller
+	}
+	return ""
 }
 
 // SnapshotClaim is a reset that a caller named and that is not known yet.
@@ -3597,7 +3606,7 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x06limits\x18\r \x01(\v2\x18.quotad.log.v1.SetLimitsR\x06limits\x12\"\n" +
 	"\rbusy_until_ns\x18\x0e \x01(\x03R\vbusyUntilNs\x12\x14\n" +
 	"\x05level\x18\x0f \x01(\rR\x05level\x12!\n" +
-	"\flast_account\x18< \x01(\x04R\vlastAccount\"\xbf\b\n" +
+	"\flast_account\x18< \x01(\x04R\vlastAccount\"\xde\b\n" +
 	"\rSnapshotQuota\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x124\n" +
 	"\n" +
@@ -3643,7 +3652,9 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x06teller\x18R \x01(\tR\x06teller\x12\x1c\n" +
 	"\tconfirmed\x18S \x01(\bR\tconfirmed\x12\x14\n" +
 	"\x05uncut\x18T \x01(\bR\x05uncut\x122\n" +
-	"\x05claim\x18U \x01(\v2\x1c.quotad.log.v1.SnapshotClaimR\x05claimB\x06\n" +
+	"\x05claim\x18U \x01(\v2\x1c.quotad.log.v1.SnapshotClaimR\x05claim\x12\x1d\n" +
+	"\n" +
+	"cap_teller\x18V \x01(\tR\tcapTellerB\x06\n" +
 	"\x04_cap\"w\n" +
 	"\rSnapshotClaim\x12\x19\n" +
 	"\bbegin_ns\x18\x01 \x01(\x03R\abeginNs\x12\x15\n" +

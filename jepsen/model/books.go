@@ -52,7 +52,8 @@ type quota struct {
 type reportedCap struct {
 	total  int64
 	window int64
-	until  int64 // by the earlier view, where no reset is known
+	until  int64 // by the earlier view
+	caller string
 	is     bool
 }
 
@@ -199,6 +200,14 @@ func (q *quota) advance(clock fsm.Clock) {
 		if q.cap.is && q.cap.window <= opening {
 			q.cap = reportedCap{}
 		}
+		q.uncap(clock)
+	}
+}
+
+// uncap forgets a cap whose time is over: one caller's word has none that lasts for longer.
+func (q *quota) uncap(clock fsm.Clock) {
+	if q.cap.is && clock.WallEarly >= q.cap.until {
+		q.cap = reportedCap{}
 	}
 }
 

@@ -39,7 +39,7 @@ func (j *Judge) report(command *logpb.Command, reported *logpb.Reported) {
 		q.advance(j.clock)
 		if q.rule.kind == windowKind {
 			j.learn(callerOf(command, l.holder), q, o, signal, reported.Quotas[i])
-			j.lower(q, o, signal, reported.Quotas[i])
+			j.lower(callerOf(command, l.holder), q, o, signal, reported.Quotas[i])
 		}
 		j.answered(l.holder, q, signal.Cause)
 		j.closes(callerOf(command, l.holder), q, signal)
@@ -47,8 +47,8 @@ func (j *Judge) report(command *logpb.Command, reported *logpb.Reported) {
 }
 
 // lower takes a total to which a report lowered a window: it falls only, and only where what remains and what was
-// consumed here do not add up to the limit.
-func (j *Judge) lower(q *quota, o *operation, signal *logpb.Signal, reported *logpb.ReportedQuota) {
+// consumed here do not add up to the limit. Another caller's word may leave it where it is, and lets it last.
+func (j *Judge) lower(caller string, q *quota, o *operation, signal *logpb.Signal, reported *logpb.ReportedQuota) {
 	if reported.CappedTo == nil {
 		return
 	}
@@ -58,12 +58,15 @@ func (j *Judge) lower(q *quota, o *operation, signal *logpb.Signal, reported *lo
 	switch {
 	case o == nil || signal.Remaining == nil || total < *signal.Remaining:
 		j.violate("cap", "%s is lowered to %d by a report of %v", q.name, total, signal)
-	case total >= q.rule.usable, q.cap.is && q.cap.window == q.window && total >= q.cap.total:
+	case total >= q.rule.usable, q.cap.is && q.cap.window == q.window && (total > q.cap.total || total == q.cap.total && caller == q.cap.caller):
 		j.violate("cap", "%s is lowered to %d, it had %d", q.name, total, q.allowed())
 	case !q.rule.anchored && *signal.Remaining >= limit-q.surely.sum:
 		j.violate("cap", "%s is lowered to %d, %d remain and %d were consumed here of %d", q.name, total, *signal.Remaining, q.surely.sum, limit)
 	}
-	q.cap = reportedCap{is: true, total: total, window: q.window, until: plus(j.clock.WallLate, q.rule.period)}
+	if !q.cap.is || caller != q.cap.caller {
+		q.cap.caller, q.cap.until = caller, plus(j.clock.WallLate, min(q.rule.period, longestClosing))
+	}
+	q.cap.is, q.cap.total, q.cap.window = true, total, q.window
 }
 
 // closes remembers whose word closes a quota, and from when on.

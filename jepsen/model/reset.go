@@ -166,9 +166,7 @@ func (q *quota) advanceAnchored(clock fsm.Clock) {
 		q.believe(passed)
 	}
 	q.surely.drop(max(r.opened, clock.WallEarly-q.rule.period))
-	if q.cap.is && !r.known && clock.WallEarly >= q.cap.until {
-		q.cap = reportedCap{}
-	}
+	q.uncap(clock)
 }
 
 // confirm takes the operator's word for what was reported.
