@@ -234,7 +234,7 @@ func (n *Node) tryToForm() error {
 		case errors.As(err, new(*refusedError)):
 			missing = append(missing, fmt.Errorf("%s at %s refuses: %w", p.ID, p.RaftAddress, err))
 		case err != nil:
-			missing = append(missing, fmt.Errorf("%s at %s does not answer", p.ID, p.RaftAddress))
+			missing = append(missing, fmt.Errorf("%s at %s does not answer: %w", p.ID, p.RaftAddress, err))
 		case reply.Node != p.ID:
 			missing = append(missing, fmt.Errorf("under %s's address %s answers %q", p.ID, p.RaftAddress, reply.Node))
 		case reply.List != n.config.list && reply.Empty:

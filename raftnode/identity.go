@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/hashicorp/raft"
 )
@@ -98,10 +99,13 @@ func (n *Node) nodeAt(address string) string {
 // errNoMember says that a caller is no member as far as this node and the members that answer know.
 var errNoMember = errors.New("it is no member of this cluster")
 
-// vouched remembers for which callers another member vouched.
+// vouchedFor is how long another member's word for a caller is good: the caller may have been removed since.
+const vouchedFor = 10 * time.Second
+
+// vouched remembers when another member vouched for callers.
 type vouched struct {
 	mu sync.Mutex
-	of map[string]bool
+	of map[string]time.Time
 }
 
 // admitMember lets only members speak raft: with TLS every certificate of the CA could otherwise ask for votes. This node's own
@@ -119,17 +123,19 @@ func (n *Node) admitMember(caller preface) error {
 		return nil // it waits to be added, and asks the caller itself
 	}
 	n.vouched.mu.Lock()
-	known := n.vouched.of[caller.Node]
+	at, known := n.vouched.of[caller.Node]
 	n.vouched.mu.Unlock()
-	if known {
+	if known && time.Since(at) < vouchedFor {
 		return nil
 	}
-	if !n.othersVouch(servers, caller.Node) {
-		return errNoMember
-	}
+	vouch := n.othersVouch(servers, caller.Node)
 	n.vouched.mu.Lock()
 	defer n.vouched.mu.Unlock()
-	n.vouched.of[caller.Node] = true
+	if !vouch {
+		delete(n.vouched.of, caller.Node)
+		return errNoMember
+	}
+	n.vouched.of[caller.Node] = time.Now()
 	return nil
 }
 

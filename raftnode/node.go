@@ -152,7 +152,7 @@ func Open(config Config) (*Node, error) {
 	n := &Node{
 		config: nodeConfig{Config: config, list: config.listHash()}, logger: config.Logger,
 		machine: fsm.New(), tickets: newTickets(), hub: newHub(config.EventEntries), samples: newSamples(), handover: newHandover(), voucher: newVoucher(),
-		vouched:  vouched{of: map[string]bool{}},
+		vouched:  vouched{of: map[string]time.Time{}},
 		tickKick: make(chan struct{}, 1), closing: make(chan struct{}), done: make(chan struct{}),
 	}
 	if len(config.Peers) == 0 {

@@ -135,6 +135,8 @@ type peerPort struct {
 	mu    sync.Mutex
 	conns map[net.Conn]bool
 	idle  map[string][]*peerConn
+	// foreign is when it was told last that a node's address answers with another one's certificate.
+	foreign map[string]time.Time
 }
 
 func listenPeers(network Network, address string, conf func() *tls.Config, logger hclog.Logger, maxEntry int) (*peerPort, error) {
@@ -144,7 +146,7 @@ func listenPeers(network Network, address string, conf func() *tls.Config, logge
 	}
 	return &peerPort{
 		network: network, listener: listener, tls: conf, logger: logger, raftConns: make(chan net.Conn), closed: make(chan struct{}),
-		callers: newCallers(), maxEntry: maxEntry, conns: map[net.Conn]bool{}, idle: map[string][]*peerConn{},
+		callers: newCallers(), maxEntry: maxEntry, conns: map[net.Conn]bool{}, idle: map[string][]*peerConn{}, foreign: map[string]time.Time{},
 	}, nil
 }
 
@@ -297,6 +299,7 @@ func writeLine(w io.Writer, message any) error {
 
 // dial opens a connection to a node for a protocol.
 func (p *peerPort) dial(node, address, protocol string, timeout time.Duration) (net.Conn, error) {
+	deadline := time.Now().Add(timeout)
 	raw, err := p.network.Dial(address, timeout)
 	if err != nil {
 		return nil, err
@@ -309,17 +312,17 @@ func (p *peerPort) dial(node, address, protocol string, timeout time.Duration) (
 			conf.ServerName = host
 		}
 		secured := tls.Client(raw, conf)
-		_ = secured.SetDeadline(time.Now().Add(timeout))
+		_ = secured.SetDeadline(deadline)
 		if err := secured.HandshakeContext(context.Background()); err != nil { // it has a deadline
 			return nil, errors.Join(err, raw.Close())
 		}
 		if err := p.identifies(secured, node); err != nil {
-			p.logger.Warn("under a node's address answers another one", "node", node, "address", address, "reason", err)
+			p.tellForeign(node, address, err)
 			return nil, errors.Join(err, raw.Close())
 		}
 		conn = secured
 	}
-	_ = conn.SetDeadline(time.Now().Add(timeout))
+	_ = conn.SetDeadline(deadline)
 	if err := writeLine(conn, p.greet(protocol)); err != nil {
 		_ = conn.Close()
 		return nil, err
@@ -328,11 +331,16 @@ func (p *peerPort) dial(node, address, protocol string, timeout time.Duration) (
 	return conn, nil
 }
 
+// errNobodyThere says that no member is known to listen at an address.
+var errNobodyThere = errors.New("no member is known to listen there")
+
 // Dial implements raft.StreamLayer.
 func (p *peerPort) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
 	node := ""
 	if p.tls != nil {
-		node = p.nodeAt(string(address))
+		if node = p.nodeAt(string(address)); node == "" {
+			return nil, errNobodyThere // whose certificate it must be is not known, as while raft starts
+		}
 	}
 	conn, err := p.dial(node, string(address), protocolRaft, timeout)
 	if err != nil {
@@ -461,24 +469,43 @@ func (p *peerPort) servePeer(conn net.Conn, reader *bufio.Reader, caller string)
 	}
 }
 
+// foreignEvery is how often it is logged that a node's address answers with another one's certificate, while it does.
+const foreignEvery = time.Minute
+
+func (p *peerPort) tellForeign(node, address string, reason error) {
+	p.mu.Lock()
+	told, known := p.foreign[node]
+	isNews := !known || time.Since(told) >= foreignEvery
+	if isNews {
+		p.foreign[node] = time.Now() // as many as there are members and peers
+	}
+	p.mu.Unlock()
+	if isNews {
+		p.logger.Warn("under a node's address answers another one", "node", node, "address", address, "reason", reason)
+	}
+}
+
 // peerConn is a connection for questions.
 type peerConn struct {
 	conn   net.Conn
 	reader *bufio.Reader
 }
 
-// ask asks a peer. A connection that was idle may be dead; then one new one is tried.
+// ask asks a peer, within peerTimeout in all. A connection that was idle may be dead; then the others are taken to be as well, and one new
+// one is tried.
 func (p *peerPort) ask(ctx context.Context, node, address string, request peerRequest) (peerReply, error) {
+	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
+	defer cancel()
 	key := node + "@" + address // a connection was made to this node
 	if c := p.takeIdle(key); c != nil {
-		if reply, err := p.askOn(ctx, key, c, request); err == nil {
-			return reply, nil
+		reply, err := p.askOn(ctx, key, c, request)
+		if err == nil || errors.As(err, new(*refusedError)) {
+			return reply, err
 		}
+		p.closeIdle(key)
 	}
-	timeout := peerTimeout
-	if deadline, ok := ctx.Deadline(); ok {
-		timeout = min(timeout, time.Until(deadline))
-	}
+	deadline, _ := ctx.Deadline()
+	timeout := time.Until(deadline)
 	if timeout <= 0 {
 		return peerReply{}, context.DeadlineExceeded
 	}
@@ -490,10 +517,7 @@ func (p *peerPort) ask(ctx context.Context, node, address string, request peerRe
 }
 
 func (p *peerPort) askOn(ctx context.Context, key string, c *peerConn, request peerRequest) (peerReply, error) {
-	deadline := time.Now().Add(peerTimeout)
-	if limit, ok := ctx.Deadline(); ok && limit.Before(deadline) {
-		deadline = limit
-	}
+	deadline, _ := ctx.Deadline()
 	_ = c.conn.SetDeadline(deadline)
 	var reply peerReply
 	err := writeLine(c.conn, request)
@@ -526,6 +550,16 @@ func (p *peerPort) takeIdle(address string) *peerConn {
 	c := idle[len(idle)-1]
 	p.idle[address] = idle[:len(idle)-1]
 	return c
+}
+
+// closeIdle ends the idle connections to a peer.
+func (p *peerPort) closeIdle(address string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range p.idle[address] {
+		_ = c.conn.Close()
+	}
+	delete(p.idle, address)
 }
 
 func (p *peerPort) putIdle(address string, c *peerConn) {

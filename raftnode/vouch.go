@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -33,6 +34,8 @@ type memberKey struct {
 	// asking is held while the member is asked; asked is when that was last.
 	asking sync.Mutex
 	asked  time.Time
+	// waiting are the calls that wait for the answer.
+	waiting atomic.Int32
 
 	mu  sync.Mutex
 	key []byte
@@ -103,8 +106,15 @@ func (k *memberKey) proves(statement, proof string) bool {
 	return key != nil && hmac.Equal([]byte(proofOf(key, statement)), []byte(proof))
 }
 
+// maxKeyWaiters is how many calls wait for a member's key at once: nobody knows yet that they come from a member.
+const maxKeyWaiters = 256
+
 // learnKey asks a member for its key, unless that was done just now. Calls that need it at the same time wait for one answer.
 func (n *Node) learnKey(ctx context.Context, known *memberKey, member string, address raft.ServerAddress) bool {
+	defer known.waiting.Add(-1)
+	if known.waiting.Add(1) > maxKeyWaiters {
+		return false
+	}
 	known.asking.Lock()
 	defer known.asking.Unlock()
 	if !known.asked.IsZero() && time.Since(known.asked) < keyRetry {
