@@ -62,6 +62,8 @@ type health struct {
 	mu   sync.Mutex
 	last []raftnode.Check
 	at   time.Time
+	// looking is set while a caller looks anew: that may take as long as a leader does not answer.
+	looking bool
 
 	watchMu  sync.Mutex
 	watchers map[*func()]struct{}
@@ -69,13 +71,19 @@ type health struct {
 	stop chan struct{}
 }
 
-// checks returns the node's checks, no older than healthEvery.
+// checks returns the node's checks, no older than healthEvery and the time of one look: who asks while another one looks gets those that
+// are known.
 func (h *health) checks(s *Server) []raftnode.Check {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.at.IsZero() || time.Since(h.at) >= healthEvery {
-		h.last, h.at = append(s.node.Checks(), s.forwardingCheck()), time.Now()
+	if !h.at.IsZero() && (h.looking || time.Since(h.at) < healthEvery) {
+		return h.last
 	}
+	h.looking = true
+	h.mu.Unlock()
+	checks := append(s.node.Checks(), s.forwardingCheck())
+	h.mu.Lock()
+	h.last, h.at, h.looking = checks, time.Now(), false
 	return h.last
 }
 
