@@ -62,6 +62,10 @@ func (n *Node) admit(caller preface) error {
 		if err := n.admitMember(caller); err != nil {
 			return err
 		}
+		if known, isMember := n.memberAddress(caller.Node); isMember && string(known) != caller.Address {
+			n.port.warn("a member calls from another address than the cluster has for it: it cannot be called there; "+
+				"let a new node replace it, or give it its address back", caller.Node, "known", known, "says", caller.Address)
+		}
 		return n.settle(caller)
 	}
 	return nil
@@ -176,9 +180,13 @@ const (
 	formationWarning = 30 * time.Second
 )
 
-// whyUnformed says, as the end of a sentence, what a new node waits for.
-func (n *Node) whyUnformed() string {
+// whyNoLeader says, as the end of a sentence, what a node that knows no leader waits for, or that it cannot be called.
+func (n *Node) whyNoLeader() string {
+	known, isMember := n.memberAddress(n.config.ID)
 	switch reason := n.unformed.Load(); {
+	case isMember && string(known) != n.config.advertised():
+		return fmt.Sprintf(": the members know this node at %s, and it says %s: give it its address back, or let a new node replace it "+
+			`("quotad member replace")`, known, n.config.advertised())
 	case n.settled.Load():
 		return ""
 	case len(n.config.Peers) == 0:

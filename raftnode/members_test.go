@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/quotad/quotad/fsm"
 	"github.com/quotad/quotad/raftnode"
 )
@@ -74,4 +76,31 @@ func TestLeadershipGoesToNobodyWhoCannotHaveIt(t *testing.T) {
 	if to, err := lead.TransferLeadership(t.Context(), c.configs[well].ID); err != nil || to != c.configs[well].ID {
 		t.Errorf("to one that is well: %q, %v", to, err)
 	}
+}
+
+// TestAMemberWhoseAddressChanged: it is told so, and the others tell it too.
+func TestAMemberWhoseAddressChanged(t *testing.T) {
+	var log lines
+	c := newCluster(t, 3, func(conf *raftnode.Config) {
+		conf.Logger = hclog.New(&hclog.LoggerOptions{Level: hclog.Warn, Output: &log})
+	})
+	leader := c.leader()
+	moved := (leader + 1) % 3
+	c.stop(moved)
+	was := c.configs[moved].RaftAddress
+	c.configs[moved].RaftAddress = freeAddress(t)
+	c.start(moved)
+	eventually(t, "it knows", func() bool {
+		for _, check := range c.nodes[moved].Checks() {
+			if check.Name == "leader" && !check.OK {
+				return strings.Contains(check.Message, "the members know this node at "+was) && strings.Contains(check.Message, "member replace")
+			}
+		}
+		return false
+	})
+	eventually(t, "the others tell it", func() bool { return strings.Contains(log.String(), "a member calls from another address") })
+	c.stop(moved)
+	c.configs[moved].RaftAddress = was
+	c.start(moved)
+	eventually(t, "with its address back it follows", func() bool { return c.nodes[moved].Status().Leader != "" })
 }

@@ -187,7 +187,7 @@ func (n *Node) checks(s Status) []Check {
 	skew, viewAhead := time.Duration(n.skew.Load()), time.Duration(n.viewAhead.Load())
 	return []Check{
 		check("running", !n.isDone() && !n.stopping.Load(), "the node stops: %v", n.Err()),
-		check("leader", s.Leader != "", "no leader is known%s", n.whyUnformed()),
+		check("leader", s.Leader != "", "no leader is known%s", n.whyNoLeader()),
 		check("applied", lag < 1000, "%d committed entries are not applied yet", lag),
 		check("disk", stalled < n.config.StallLimit/2, "a write has been stuck for %v", stalled.Round(time.Millisecond)),
 		check("snapshot", unreadable == nil, "%s", valueOf(unreadable)),

@@ -135,8 +135,8 @@ type peerPort struct {
 	mu    sync.Mutex
 	conns map[net.Conn]bool
 	idle  map[string][]*peerConn
-	// foreign is when it was told last that a node's address answers with another one's certificate.
-	foreign map[string]time.Time
+	// warned is when something was last logged of a node.
+	warned map[[2]string]time.Time
 }
 
 func listenPeers(network Network, address string, conf func() *tls.Config, logger hclog.Logger, maxEntry int) (*peerPort, error) {
@@ -146,7 +146,7 @@ func listenPeers(network Network, address string, conf func() *tls.Config, logge
 	}
 	return &peerPort{
 		network: network, listener: listener, tls: conf, logger: logger, raftConns: make(chan net.Conn), closed: make(chan struct{}),
-		callers: newCallers(), maxEntry: maxEntry, conns: map[net.Conn]bool{}, idle: map[string][]*peerConn{}, foreign: map[string]time.Time{},
+		callers: newCallers(), maxEntry: maxEntry, conns: map[net.Conn]bool{}, idle: map[string][]*peerConn{}, warned: map[[2]string]time.Time{},
 	}, nil
 }
 
@@ -317,7 +317,7 @@ func (p *peerPort) dial(node, address, protocol string, timeout time.Duration) (
 			return nil, errors.Join(err, raw.Close())
 		}
 		if err := p.identifies(secured, node); err != nil {
-			p.tellForeign(node, address, err)
+			p.warn("under a node's address answers another one", node, "address", address, "reason", err)
 			return nil, errors.Join(err, raw.Close())
 		}
 		conn = secured
@@ -469,19 +469,21 @@ func (p *peerPort) servePeer(conn net.Conn, reader *bufio.Reader, caller string)
 	}
 }
 
-// foreignEvery is how often it is logged that a node's address answers with another one's certificate, while it does.
-const foreignEvery = time.Minute
+// warnEvery is how often the same is logged of the same member, while it lasts.
+const warnEvery = time.Minute
 
-func (p *peerPort) tellForeign(node, address string, reason error) {
+// warn logs what is wrong with a member or a peer of the list.
+func (p *peerPort) warn(what, node string, more ...any) {
 	p.mu.Lock()
-	told, known := p.foreign[node]
-	isNews := !known || time.Since(told) >= foreignEvery
+	key := [2]string{what, node}
+	at, known := p.warned[key]
+	isNews := !known || time.Since(at) >= warnEvery
 	if isNews {
-		p.foreign[node] = time.Now() // as many as there are members and peers
+		p.warned[key] = time.Now()
 	}
 	p.mu.Unlock()
 	if isNews {
-		p.logger.Warn("under a node's address answers another one", "node", node, "address", address, "reason", reason)
+		p.logger.Warn(what, append([]any{"node", node}, more...)...)
 	}
 }
 
