@@ -222,7 +222,7 @@ SEED  ?= 1
 
 .PHONY: sim
 sim: ## run SEEDS (10000) clusters in virtual time
-	QUOTAD_SEED=$(SEED) QUOTAD_SIM_SEEDS=$(SEEDS) $(GO) test ./jepsen/sim -run TestSeeds -count 1 -timeout 12h -v | grep -v -e '=== RUN' -e '--- PASS'
+	GOGC=400 QUOTAD_SEED=$(SEED) QUOTAD_SIM_SEEDS=$(SEEDS) $(GO) test ./jepsen/sim -run TestSeeds -count 1 -timeout 12h -v | grep -v -e '=== RUN' -e '--- PASS'
 
 .PHONY: fuzz
 fuzz: ## fuzz each decoder for FUZZTIME (60s)

@@ -5,6 +5,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -37,20 +38,26 @@ func folder(t *testing.T) string {
 	return dir
 }
 
-// TestSeeds runs seeds: QUOTAD_SIM_SEEDS of them (4) from QUOTAD_SEED (1) on. make sim runs thousands.
+// TestSeeds runs seeds: QUOTAD_SIM_SEEDS of them (4) from QUOTAD_SEED (1) on, one on each processor at a time. make sim runs thousands.
 func TestSeeds(t *testing.T) {
 	from, count := number(t, "QUOTAD_SEED", 1), number(t, "QUOTAD_SIM_SEEDS", 4)
 	began := time.Now()
+	var mu sync.Mutex
 	var sum totals
-	for seed := from; seed < from+count; seed++ {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			dir := folder(t)
-			var out *Outcome
-			synctest.Test(t, func(*testing.T) { out = Run(seed, dir) })
-			sum.add(out)
-			judge(t, seed, out)
-		})
-	}
+	t.Run("seeds", func(t *testing.T) {
+		for seed := from; seed < from+count; seed++ {
+			t.Run(fmt.Sprint(seed), func(t *testing.T) {
+				t.Parallel()
+				dir := folder(t)
+				var out *Outcome
+				synctest.Test(t, func(*testing.T) { out = Run(seed, dir) })
+				mu.Lock()
+				sum.add(out)
+				mu.Unlock()
+				judge(t, seed, out)
+			})
+		}
+	})
 	t.Logf("%d seeds in %v: %+v", count, time.Since(began).Round(time.Second), sum)
 	if sum.weak*20 > int(count) && count > 100 {
 		t.Errorf("%d of %d seeds exercised too little", sum.weak, count)
