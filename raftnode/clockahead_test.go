@@ -86,7 +86,7 @@ func failing(n *raftnode.Node, name string) string {
 
 // TestClocks_EveryNodeMeasuresItself: whichever node's clock is an hour off says so, and no other one does.
 func TestClocks_EveryNodeMeasuresItself(t *testing.T) {
-	c := newCluster(t, 3)
+	c := newCluster(t, 3, (*raftnode.Config).SampleOften)
 	leader := c.leader()
 	for i, offset := range []time.Duration{time.Hour, -time.Hour, time.Hour} {
 		wrong := (leader + 2 + i) % 3 // the leader is the second
@@ -112,7 +112,7 @@ func TestClocks_EveryNodeMeasuresItself(t *testing.T) {
 
 // TestClocks_OfTwoNodes: each of two nodes sees that the other one's clock is another.
 func TestClocks_OfTwoNodes(t *testing.T) {
-	c := newCluster(t, 2)
+	c := newCluster(t, 2, (*raftnode.Config).SampleOften)
 	c.leader()
 	for wrong := range c.nodes {
 		offset := time.Hour
@@ -134,7 +134,7 @@ func TestClocks_OfTwoNodes(t *testing.T) {
 
 // TestViews_EveryNodeTells: while the state's view of the time of day is ahead of all clocks, every node fails a check.
 func TestViews_EveryNodeTells(t *testing.T) {
-	c := newCluster(t, 3)
+	c := newCluster(t, 3, (*raftnode.Config).SampleOften)
 	c.setClocks(8 * time.Second)
 	c.propose(daily("d"))
 	eventually(t, "a sample of the wrong clocks is in the state", func() bool {

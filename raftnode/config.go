@@ -111,6 +111,9 @@ type Config struct {
 	Free func(dir string) (int64, error)
 	// Memory tells how much memory the process uses. Default: what the system says.
 	Memory func() (int64, error)
+
+	// sampleTick is how often clocks are compared while this node leads. Tests shorten it.
+	sampleTick time.Duration
 }
 
 // DefaultConfig returns the defaults, for nodes on one local network.
@@ -121,6 +124,7 @@ func DefaultConfig() Config {
 		MaxEntryCommands: fsm.MaxEntryCommands, MaxEntryBytes: 1 << 20, MaxQueueCommands: 32_768, MaxQueueBytes: 32 << 20, EntriesInFlight: 2,
 		SnapshotThreshold: 8192, TrailingLogs: 8192, SnapshotInterval: 15 * time.Second, SnapshotsRetained: 3,
 		FreeLow: 256 << 20, FreeStop: 32 << 20, StallLimit: 2 * time.Second, EventEntries: 65_536,
+		sampleTick: time.Second,
 	}
 }
 

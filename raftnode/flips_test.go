@@ -106,7 +106,7 @@ func TestEachFlippedBitIsTold(t *testing.T) {
 	if most == 0 {
 		most = 96
 		if testing.Short() {
-			most = 5
+			most = 3
 		}
 	}
 	random := flipSeed(t)

@@ -9,16 +9,16 @@ const (
 	mostAhead = time.Second
 )
 
-// sampleEvery is how many seconds lie between two samples of a node that does not lead: so few that a lost one leaves the one before
-// it in force (sampleLife).
+// sampleEvery is how many ticks lie between two samples of a node that does not lead: so few that a lost one leaves the one before it in
+// force (sampleLife).
 const sampleEvery = 4
 
-// sampleWalls keeps samples of the voters' wall clocks fresh: each second while this node leads, which stamps entries with them, and
-// every few seconds elsewhere. Every node measures itself by them.
+// sampleWalls keeps samples of the voters' wall clocks fresh: each second (sampleTick) while this node leads, which stamps entries
+// with them, and every few seconds elsewhere. Every node measures itself by them.
 func (n *Node) sampleWalls() {
-	ticker := time.NewTicker(time.Second)
+	ticker := time.NewTicker(n.config.sampleTick)
 	defer ticker.Stop()
-	for seconds := 0; ; seconds++ {
+	for ticks := 0; ; ticks++ {
 		select {
 		case <-ticker.C:
 		case <-n.closing:
@@ -27,7 +27,7 @@ func (n *Node) sampleWalls() {
 			return
 		}
 		lead := n.leading.Load()
-		if lead == nil && seconds%sampleEvery != 0 {
+		if lead == nil && ticks%sampleEvery != 0 {
 			continue
 		}
 		n.sampleOnce(everybody)

@@ -15,8 +15,17 @@ var UnderTest = LogStore(cmp.Or(os.Getenv("QUOTAD_TEST_LOG_STORE"), string(Store
 // bothStores runs a test for each store.
 func bothStores(t *testing.T, run func(t *testing.T, s LogStore)) {
 	t.Helper()
+	onceForBoth(t)
 	for _, s := range []LogStore{StoreBolt, StoreWAL} {
 		t.Run(string(s), func(t *testing.T) { run(t, s) })
+	}
+}
+
+// onceForBoth passes a test over that names its stores itself where the tests run again with the other store.
+func onceForBoth(t *testing.T) {
+	t.Helper()
+	if UnderTest != StoreBolt {
+		t.Skip("it has run with both stores")
 	}
 }
 
