@@ -91,7 +91,7 @@ func (w *worker) Resume() error { return w.cmd.Process.Signal(syscall.SIGCONT) }
 
 // env is what the nemesis may break.
 func (s *stage) env() *nemesis.Env {
-	e := &nemesis.Env{Cluster: s.cluster, Links: links{s.network}, Trouble: s.provider.Trouble}
+	e := &nemesis.Env{Cluster: s.cluster, Links: links{s.network}, Trouble: s.provider.Trouble, Dial: s.operator.DialContext, Hostile: s.hostile}
 	e.Data = func(node string) string { return s.data(hostOf(node)) + "/d-" + node }
 	for _, w := range s.workers {
 		e.Clients = append(e.Clients, w.Host())

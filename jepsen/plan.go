@@ -78,7 +78,9 @@ type stage struct {
 	faults   *history.Writer[history.Fault]
 	// secret is the token that all calls carry.
 	secret string
-	out    io.Writer
+	// hostile is the token of the caller that some faults are.
+	hostile string
+	out     io.Writer
 }
 
 // run makes a run and returns its folder.
@@ -185,6 +187,9 @@ func (s *stage) startCluster(ctx context.Context) error {
 	if s.secret, tokens, err = canary.New(ctx, s.plan.binary, string(s.dir)); err != nil {
 		return err
 	}
+	if s.hostile, err = canary.Another(ctx, s.plan.binary, string(s.dir), "hostile", "use,report,read"); err != nil {
+		return err
+	}
 	s.cluster = cluster.New(cluster.Config{
 		Secret: s.secret, Binary: s.plan.binary, Hosts: hosts, Operator: s.operator, History: s.dir, RestartAfter: time.Second,
 		Data: func(node string) string { return filepath.Join(s.data(hostOf(node)), "d-"+node) },
@@ -203,12 +208,14 @@ func (s *stage) startCluster(ctx context.Context) error {
 		return err
 	}
 	_, err = leader.Admin().ApplyQuotas(ready, &quotav1.ApplyQuotasRequest{
-		Quotas: workload.Quotas(), Holders: workload.HolderRules(), ReplaceHolders: true, Workflows: workload.Workflows(), ReplaceWorkflows: true,
+		Quotas: append(workload.Quotas(), nemesis.HostileQuota()), Holders: workload.HolderRules(), ReplaceHolders: true, Workflows: workload.Workflows(), ReplaceWorkflows: true,
 	})
 	if err != nil {
 		return err
 	}
-	_, err = leader.Admin().SetLimits(ready, &quotav1.SetLimitsRequest{Limits: &quotav1.Limits{SessionIdle: durationpb.New(workload.SessionIdle)}})
+	limits := nemesis.SmallBudgets()
+	limits.SessionIdle = durationpb.New(workload.SessionIdle)
+	_, err = leader.Admin().SetLimits(ready, &quotav1.SetLimitsRequest{Limits: limits})
 	if err != nil {
 		return err
 	}

@@ -33,8 +33,32 @@ func New(ctx context.Context, binary, run string) (secret, tokens string, err er
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", "", err
 	}
-	said, err := exec.CommandContext(ctx, binary, "token", "new", "--id", name, "--holder", "*", "--max-class", "critical",
-		"--verbs", "use,report,read,admin-quota,admin-cluster,debug").Output()
+	secret, entry, err := mint(ctx, binary, name, "use,report,read,admin-quota,admin-cluster,debug")
+	if err != nil {
+		return "", "", err
+	}
+	tokens = filepath.Join(dir, tokensFile)
+	return secret, tokens, errors.Join(os.WriteFile(tokens, []byte(entry), 0o600), os.WriteFile(filepath.Join(dir, secretFile), []byte(secret), 0o600))
+}
+
+// Another mints one more token, which allows less, and adds it to the file for the nodes. It is no canary.
+func Another(ctx context.Context, binary, run, id, verbs string) (secret string, err error) {
+	secret, entry, err := mint(ctx, binary, id, verbs)
+	if err != nil {
+		return "", err
+	}
+	_, entry, _ = strings.Cut(entry, "tokens:\n")
+	file, err := os.OpenFile(filepath.Join(run, folder, tokensFile), os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		return "", err
+	}
+	_, err = file.WriteString(entry)
+	return secret, errors.Join(err, file.Close())
+}
+
+// mint has the binary make a token. entry is what stands in a tokens file.
+func mint(ctx context.Context, binary, id, verbs string) (secret, entry string, err error) {
+	said, err := exec.CommandContext(ctx, binary, "token", "new", "--id", id, "--holder", "*", "--max-class", "critical", "--verbs", verbs).Output()
 	if err != nil {
 		return "", "", fmt.Errorf("mint a token: %w", err)
 	}
@@ -43,8 +67,7 @@ func New(ctx context.Context, binary, run string) (secret, tokens string, err er
 	if !cut || !shown {
 		return "", "", fmt.Errorf("mint a token: it said %q", said)
 	}
-	tokens = filepath.Join(dir, tokensFile)
-	return secret, tokens, errors.Join(os.WriteFile(tokens, []byte(entry), 0o600), os.WriteFile(filepath.Join(dir, secretFile), []byte(secret), 0o600))
+	return secret, entry, nil
 }
 
 // Carry is an http.RoundTripper that has each call carry a secret.

@@ -40,6 +40,11 @@ func (r *run) liveness() {
 			v.violate("no call succeeded for %v from %d on, though no fault took the majority", gap, ends[i-1])
 		}
 	}
+	for _, fault := range r.faults {
+		if fault.Broken != "" {
+			v.violate("%s: %s", fault.Kind, fault.Broken)
+		}
+	}
 	r.outages(ends)
 	r.recovery(v)
 	if r.facts.Unhealed != "" {

@@ -105,6 +105,8 @@ type Fault struct {
 	Ended int64 `json:"ended"`
 	// Confirmed is what was seen of it from outside: a process that is gone, packets that were dropped.
 	Confirmed string `json:"confirmed,omitempty"`
+	// Broken says which promise was seen broken while it lasted, of those that only the fault itself can see.
+	Broken string `json:"broken,omitempty"`
 	// Failed says why it could not be done.
 	Failed string `json:"failed,omitempty"`
 	// Unavailable says that service cannot be expected while it lasts.
@@ -112,6 +114,9 @@ type Fault struct {
 	// Ends says that it makes processes end by themselves.
 	Ends bool `json:"ends,omitempty"`
 }
+
+// Unrecorded is what the idempotency keys and names of callers begin with whose calls are not written down: those that are faults.
+const Unrecorded = "hostile-"
 
 // Writer writes lines of one kind. It is safe for concurrent use.
 type Writer[T any] struct {

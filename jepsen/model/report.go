@@ -64,9 +64,21 @@ func (j *Judge) lower(caller string, q *quota, o *operation, signal *logpb.Signa
 		j.violate("cap", "%s is lowered to %d, %d remain and %d were consumed here of %d", q.name, total, *signal.Remaining, q.surely.sum, limit)
 	}
 	if !q.cap.is || caller != q.cap.caller {
-		q.cap.caller, q.cap.until = caller, plus(j.clock.WallLate, min(q.rule.period, longestClosing))
+		q.cap.caller, q.cap.until = caller, plus(j.clock.WallLate, q.cappedFor())
 	}
 	q.cap.is, q.cap.total, q.cap.window = true, total, q.window
+}
+
+// cappedFor is how long one caller's word lowers a window: an hour at most. A shorter one ends before that, by a few times its skew; of
+// one that ends at the provider's reset less is certain.
+func (q *quota) cappedFor() int64 {
+	switch {
+	case q.rule.period > longestClosing:
+		return longestClosing
+	case q.rule.anchored:
+		return q.rule.period
+	}
+	return q.rule.period + 4*q.rule.skew
 }
 
 // closes remembers whose word closes a quota, and from when on.

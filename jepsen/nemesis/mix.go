@@ -38,7 +38,7 @@ func Faults() []Fault {
 		onDisk("failing-sync-follower", true, aFollower, func(d Disk, _ *rand.Rand) { d.FailSyncs(-1) }),
 		onDisk("disk-full", true, theLeader, func(d Disk, r *rand.Rand) { d.Full(r.Int64N(64 << 10)) }),
 		powerCut("power-cut-leader", theLeader, false), powerCut("power-cut-all", all, true),
-		wipe(), rot(), loseHalf(), trouble(),
+		wipe(), rot(), loseHalf(), trouble(), stoppedLeader(), hostile(),
 	}
 }
 
@@ -133,11 +133,12 @@ func Mixes() []Mix {
 		return m
 	}
 	return []Mix{
-		mix("default", join(processes, links, clocks, orders, disks, proxied, []string{"provider-trouble"}), slices.Concat(pairs, diskPairs)),
+		mix("default", join(processes, links, clocks, orders, disks, proxied, []string{"provider-trouble", "stopped-leader-with-forwarded-calls", "hostile-caller"}), slices.Concat(pairs, diskPairs)),
 		mix("processes", processes, pairs[:1]), mix("links", join(links, proxied), nil), mix("clocks", join(clocks, []string{"kill-leader"}), nil),
 		mix("disks", disks, diskPairs), mix("members", join(orders, []string{"kill-leader", "partition-follower"}), nil),
 		mix("failover", []string{"kill-leader", "partition-leader", "pause-leader"}, nil),
 		mix("damaged-disks", []string{"bit-flips", "half-lost-disk"}, nil),
+		mix("edge", []string{"stopped-leader-with-forwarded-calls", "hostile-caller", "clock-jump", "kill-leader"}, nil),
 		mix("power-cuts", []string{"power-cut-all", "power-cut-leader"}, nil),
 		{Name: "wrong-clocks", Faults: []string{"clock-rate"}, Shortest: 90 * time.Second, Longest: 90 * time.Second, Quiet: 5 * time.Second},
 		{Name: "slow-disks", Faults: []string{"slow-sync"}, Shortest: 2 * time.Second, Longest: 4 * time.Second, Quiet: 1500 * time.Millisecond},

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -78,6 +79,9 @@ type Env struct {
 	// Clients are the hosts of all workers.
 	Clients []string
 	Trouble Trouble
+	// Dial connects as a host of no node's and no worker's does, and Hostile is the token of the caller there.
+	Dial    func(ctx context.Context, network, address string) (net.Conn, error)
+	Hostile string
 	// Data returns a node's data directory as the suite sees it.
 	Data func(node string) string
 }
@@ -99,6 +103,12 @@ type hit struct {
 	targets []string
 	seen    string
 }
+
+// brokenError is a promise that a fault saw broken while it lasted.
+type brokenError string
+
+// Error implements error.
+func (e brokenError) Error() string { return string(e) }
 
 // errNotSeen says that a fault left no trace.
 var errNotSeen = errors.New("nothing was seen of it")
@@ -166,12 +176,14 @@ func (n *Nemesis) once(ctx context.Context, fault Fault, r *rand.Rand, length ti
 	line := history.Fault{Kind: fault.Name, Began: history.Now(), Unavailable: fault.Unavailable, Ends: fault.Ends}
 	hit, err := fault.do(ctx, n.env, r, func(ctx context.Context) { n.pause(ctx, length) })
 	line.Ended, line.Targets, line.Confirmed = history.Now(), hit.targets, hit.seen
-	if err != nil {
+	if broken, ok := errors.AsType[brokenError](err); ok {
+		line.Broken = string(broken)
+	} else if err != nil {
 		line.Failed = err.Error()
 	}
 	n.faults.Write(&line)
 	n.tell(fmt.Sprintf("%-22s %-28s %5.1f s  %s%s", fault.Name, strings.Join(hit.targets, " "),
-		float64(line.Ended-line.Began)/1e9, line.Confirmed, line.Failed))
+		float64(line.Ended-line.Began)/1e9, line.Confirmed, line.Failed+line.Broken))
 }
 
 // Heal mends everything: links, disks, clocks, processes.

@@ -21,6 +21,8 @@ type habits struct {
 	// carries no request id.
 	consume, wait, bare int
 	waitMax             time.Duration
+	// gone is how often (of 100) the caller of a Reserve without a request id goes away before it has an answer: out of the line too.
+	gone int
 	// twice is how often (of 100) a request is sent once more to another node, late how often some old one is.
 	twice, late int
 	// The weights of what it does with its leases; abandon forgets a lease without a word, stale uses a dead one.
@@ -193,6 +195,10 @@ func (a *actor) ask(ctx context.Context) {
 		request.Wait = durationpb.New(wait)
 	}
 	sent := time.Now()
+	if request.RequestId == nil && a.chance(a.gone) {
+		a.askAndLeave(ctx, request)
+		return
+	}
 	if request.RequestId == nil {
 		// Without a number a second attempt would be a second lease.
 		if res, err := attempt(ctx, a.caller, service.Reserve, request, 0); err == nil {
@@ -208,6 +214,19 @@ func (a *actor) ask(ctx context.Context) {
 	a.granted(res.GetLease(), sent)
 	if waiting := res.GetWaiting(); waiting != nil {
 		a.leaveLine(ctx, request, waiting.Ticket)
+	}
+}
+
+// askAndLeave reserves without a request id, and mostly goes away before the answer: nobody can ask for it any more.
+func (a *actor) askAndLeave(ctx context.Context, request *quotav1.ReserveRequest) {
+	if a.waitMax > 0 {
+		request.Wait = durationpb.New(time.Duration(a.rand.Int64N(int64(a.waitMax))))
+	}
+	sent := time.Now()
+	ctx, leave := context.WithTimeout(context.WithoutCancel(ctx), time.Duration(a.rand.Int64N(int64(a.waitMax/2+100*time.Millisecond))))
+	defer leave()
+	if res, err := a.services[a.at].Reserve(ctx, request); err == nil {
+		a.granted(res.GetLease(), sent)
 	}
 }
 

@@ -42,7 +42,7 @@ var profiles = map[string]func(context.Context, *worker, int){
 	// hot: all on one quota and its children, small amounts, much in flight, everything sent twice now and then.
 	"hot": raw(habits{
 		quotas: []string{"hot", "tree/a", "tree/b"}, items: 2, amount: 3, ttlMin: time.Second, ttlMax: 6 * time.Second, consume: 50,
-		bare: 10, twice: 10, late: 10, reserve: 40, consumeLease: 15, settle: 15, renew: 5, release: 15, abandon: 5, stale: 8, report: 2, read: 15,
+		bare: 10, gone: 30, twice: 10, late: 10, reserve: 40, consumeLease: 15, settle: 15, renew: 5, release: 15, abandon: 5, stale: 8, report: 2, read: 15,
 		most: 6, limited: 30,
 	}),
 	// many: composite requests over many quotas, and batches.
@@ -53,12 +53,12 @@ var profiles = map[string]func(context.Context, *worker, int){
 	// queue: more is wanted than there is, in three classes; they wait.
 	"queue": raw(habits{
 		quotas: []string{"queue"}, items: 1, amount: 3, ttlMin: 2 * time.Second, ttlMax: 5 * time.Second, consume: 80, wait: 80,
-		waitMax: 4 * time.Second, withdraw: 15, twice: 5, late: 5, reserve: 60, settle: 20, release: 20, abandon: 5, read: 5, most: 3,
+		bare: 15, gone: 70, waitMax: 4 * time.Second, withdraw: 15, twice: 5, late: 5, reserve: 60, settle: 20, release: 20, abandon: 5, read: 5, most: 3,
 	}),
 	// slots: few at once, with grace.
 	"slots": raw(habits{
 		quotas: []string{"slots"}, items: 1, amount: 1, ttlMin: time.Second, ttlMax: 3 * time.Second, consume: 100, wait: 50, waitMax: 3 * time.Second,
-		twice: 5, late: 5, reserve: 50, settle: 20, renew: 20, release: 30, abandon: 10, stale: 10, read: 5, most: 1,
+		bare: 15, gone: 70, twice: 5, late: 5, reserve: 50, settle: 20, renew: 20, release: 30, abandon: 10, stale: 10, read: 5, most: 1,
 	}),
 	// renewers: many leases of equal length that are always about to end.
 	"renewers": raw(habits{
