@@ -31,7 +31,7 @@ func Faults() []Fault {
 		partition("partition-halves", false, halves), partition("partition-all", true, everyone), partition("partition-ring", false, ring),
 		partition("leader-deaf", false, leaderDeaf), partition("leader-mute", false, leaderMute), flapping(), isolateClients(),
 		loss(1), loss(20), slowLink(125_000), delay(80*time.Millisecond, 40*time.Millisecond), halfCut(), stallStream(),
-		jump(), strobe(), drift(), wrongRate(),
+		jump(), aheadOnce(), strobe(), drift(), wrongRate(),
 		onDisk("slow-sync", false, theLeader, func(d Disk, r *rand.Rand) { d.SlowSync(time.Duration(10+r.IntN(500)) * time.Millisecond) }),
 		onDisk("stalled-sync", true, theLeader, func(d Disk, _ *rand.Rand) { d.SlowSync(10 * time.Second) }),
 		onDisk("failing-sync", true, theLeader, func(d Disk, _ *rand.Rand) { d.FailSyncs(1) }),
@@ -111,7 +111,7 @@ func Mixes() []Mix {
 	processes := []string{"kill-leader", "kill-follower", "kill-majority", "kill-all", "crash-loop", "crash-point", "kill-storm", "starve-leader", "pause-leader", "pause-follower", "pause-clients"}
 	links := []string{"partition-leader", "partition-follower", "partition-halves", "partition-ring", "leader-deaf", "leader-mute", "flapping-links", "isolate-clients", "loss-1%", "loss-20%", "slow-link"}
 	proxied := []string{"delay", "half-cut-streams", "stalled-streams"}
-	clocks := []string{"clock-jump", "clock-strobe", "clock-drift"}
+	clocks := []string{"clock-jump", "clock-ahead-once", "clock-strobe", "clock-drift"}
 	orders := []string{"stop-leader", "stop-follower", "rolling-restart", "transfer", "replace-node"}
 	disks := []string{"slow-sync", "stalled-sync", "failing-sync", "failing-sync-follower", "disk-full", "power-cut-leader", "power-cut-all", "bit-flips", "half-lost-disk"}
 	pairs := [][2]string{
@@ -138,7 +138,7 @@ func Mixes() []Mix {
 		mix("disks", disks, diskPairs), mix("members", join(orders, []string{"kill-leader", "partition-follower"}), nil),
 		mix("failover", []string{"kill-leader", "partition-leader", "pause-leader"}, nil),
 		mix("damaged-disks", []string{"bit-flips", "half-lost-disk"}, nil),
-		mix("edge", []string{"stopped-leader-with-forwarded-calls", "hostile-caller", "clock-jump", "kill-leader"}, nil),
+		mix("edge", []string{"stopped-leader-with-forwarded-calls", "hostile-caller", "clock-ahead-once", "kill-leader"}, nil),
 		mix("power-cuts", []string{"power-cut-all", "power-cut-leader"}, nil),
 		{Name: "wrong-clocks", Faults: []string{"clock-rate"}, Shortest: 90 * time.Second, Longest: 90 * time.Second, Quiet: 5 * time.Second},
 		{Name: "slow-disks", Faults: []string{"slow-sync"}, Shortest: 2 * time.Second, Longest: 4 * time.Second, Quiet: 1500 * time.Millisecond},

@@ -102,6 +102,56 @@ func wrongRate() Fault {
 	}}
 }
 
+// comeBackWithin is how long after the clocks are right again a node may go on to say that the cluster's view of the time of day is ahead:
+// as long as it was ahead, and what a sample and a look at it take on a busy machine.
+const comeBackWithin = 15 * time.Second
+
+// aheadOnce has all clocks some seconds ahead for a moment, as after a wrong step of time, and then right again. What the cluster
+// believes of the time of day must come back by itself.
+func aheadOnce() Fault {
+	return Fault{Name: "clock-ahead-once", do: func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (hit, error) {
+		nodes, _ := all(ctx, e, r)
+		ahead := time.Duration(2+r.IntN(4)) * time.Second
+		h := hit{names(nodes...), fmt.Sprintf("by %v", ahead)}
+		set := func(ctx context.Context, offset time.Duration) (err error) {
+			for _, node := range nodes {
+				err = errors.Join(err, node.SetClock(ctx, offset, 1_000_000))
+			}
+			return err
+		}
+		err := set(ctx, ahead)
+		hold(ctx)
+		ctx = context.WithoutCancel(ctx)
+		if backErr := set(ctx, 0); err != nil || backErr != nil {
+			return h, errors.Join(err, backErr) // one that died meanwhile has a true clock again
+		}
+		return h, e.awaitClocks(ctx, nodes, ahead+comeBackWithin)
+	}}
+}
+
+// awaitClocks waits until all nodes find the clocks right, and what they believe of the time of day.
+func (e *Env) awaitClocks(ctx context.Context, nodes []*cluster.Node, within time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	for _, node := range nodes {
+		for wrong := "it gives no answer"; wrong != ""; {
+			if status, err := node.Status(ctx); err == nil {
+				wrong = ""
+				for _, check := range status.Checks {
+					if !check.Ok && (check.Name == "clock" || check.Name == "views") {
+						wrong = check.Message
+					}
+				}
+			}
+			if ctx.Err() != nil {
+				return brokenError(fmt.Sprintf("%v after the clocks were right again %s: %s", within, node.ID, wrong))
+			}
+			wait(ctx, 100*time.Millisecond)
+		}
+	}
+	return nil
+}
+
 var errNoDisks = errors.New("the nodes' disks are plain ones")
 
 // onDisk does something to a node's disk.
