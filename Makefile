@@ -158,6 +158,10 @@ bench-peers-report: bench-tool ## write the results of bench-peers into docs/per
 bench-check: bench-tool ## say which benchmarks became slower, beside references of the same run
 	bin/quotad-bench check $(BENCHFLAGS)
 
+.PHONY: bench-hostile
+bench-hostile: build bench-tool ## measure what others notice of a hostile caller (two processors)
+	bin/quotad-bench hostile $(BENCHFLAGS)
+
 .PHONY: bench-baseline
 bench-baseline: bench-tool # store what bench-check compares with
 	bin/quotad-bench check --update $(BENCHFLAGS)

@@ -19,6 +19,7 @@ import (
 	"github.com/quotad/quotad/jepsen/cluster"
 	"github.com/quotad/quotad/jepsen/disk"
 	"github.com/quotad/quotad/jepsen/history"
+	"github.com/quotad/quotad/jepsen/hostile"
 	"github.com/quotad/quotad/jepsen/machine"
 	"github.com/quotad/quotad/jepsen/nemesis"
 	"github.com/quotad/quotad/jepsen/network"
@@ -208,7 +209,7 @@ func (s *stage) startCluster(ctx context.Context) error {
 		return err
 	}
 	_, err = leader.Admin().ApplyQuotas(ready, &quotav1.ApplyQuotasRequest{
-		Quotas: append(workload.Quotas(), nemesis.HostileQuota()), Holders: workload.HolderRules(), ReplaceHolders: true, Workflows: workload.Workflows(), ReplaceWorkflows: true,
+		Quotas: append(workload.Quotas(), hostile.Quota()), Holders: workload.HolderRules(), ReplaceHolders: true, Workflows: workload.Workflows(), ReplaceWorkflows: true,
 	})
 	if err != nil {
 		return err

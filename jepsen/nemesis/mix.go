@@ -38,7 +38,7 @@ func Faults() []Fault {
 		onDisk("failing-sync-follower", true, aFollower, func(d Disk, _ *rand.Rand) { d.FailSyncs(-1) }),
 		onDisk("disk-full", true, theLeader, func(d Disk, r *rand.Rand) { d.Full(r.Int64N(64 << 10)) }),
 		powerCut("power-cut-leader", theLeader, false), powerCut("power-cut-all", all, true),
-		wipe(), rot(), loseHalf(), trouble(), stoppedLeader(), hostile(),
+		wipe(), rot(), loseHalf(), trouble(), stoppedLeader(), hostileCaller(),
 	}
 }
 

@@ -1,0 +1,218 @@
+// Package hostile is a caller who takes all that it can get, with a token that may use, report and read, and strangers beside it who have
+// none: what a cluster must bear without others noticing.
+package hostile
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/quotad/quotad/jepsen/canary"
+	"github.com/quotad/quotad/jepsen/history"
+	"github.com/quotad/quotad/rpc/quotav1"
+	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
+)
+
+// Quota is what it takes, and waits for in vain.
+func Quota() *quotav1.Quota {
+	return &quotav1.Quota{Name: quotaName, Rule: &quotav1.Quota_Slots{Slots: &quotav1.Slots{Limit: quotaSlots}}}
+}
+
+const (
+	quotaName  = "hostile"
+	quotaSlots = 100
+)
+
+// Caller is the caller, at one node.
+type Caller struct {
+	// Name tells its nodes apart, Address is this one's API.
+	Name, Address string
+	// Token is the secret of its calls.
+	Token string
+	// Dial connects to the node.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// Only is one thing that it does: fill (sessions, tasks, keys, leases), wait, watch, bomb, silent or slow; empty: all of them.
+	Only string
+
+	// api and held, for calls that stay open, send the token, stranger none.
+	api, held, stranger *http.Client
+	calls, refused      atomic.Int64
+}
+
+// Attack goes on until ctx ends. It returns how many calls were made, and how many of them a budget refused.
+func (a *Caller) Attack(ctx context.Context) (calls, refused int64) {
+	http2 := new(http.Protocols)
+	http2.SetUnencryptedHTTP2(true)
+	plain := &http.Transport{DialContext: a.Dial}
+	short, long := &http.Transport{DialContext: a.Dial, Protocols: http2}, &http.Transport{DialContext: a.Dial, Protocols: http2}
+	for _, transport := range []*http.Transport{plain, short, long} {
+		defer transport.CloseIdleConnections()
+	}
+	a.stranger = &http.Client{Transport: plain}
+	a.api = &http.Client{Transport: &canary.Carry{Secret: a.Token, Next: short}}
+	a.held = &http.Client{Transport: &canary.Carry{Secret: a.Token, Next: long}}
+	var working sync.WaitGroup
+	for _, w := range []struct {
+		name    string
+		workers int
+		work    func(context.Context, int)
+	}{{"fill", 16, a.fill}, {"wait", 1, a.wait}, {"watch", 1, a.watch}, {"bomb", 1, a.bomb}, {"silent", 1, a.silent}, {"slow", 1, a.slow}} {
+		if a.Only != "" && a.Only != w.name {
+			continue
+		}
+		for range w.workers {
+			working.Go(func() {
+				for n := 0; ctx.Err() == nil; n++ {
+					w.work(ctx, n)
+				}
+			})
+		}
+	}
+	working.Wait()
+	return a.calls.Load(), a.refused.Load()
+}
+
+// pause waits, or until ctx ends.
+func pause(ctx context.Context, length time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(length):
+	}
+}
+
+func (a *Caller) told(err error) {
+	a.calls.Add(1)
+	if err == nil {
+		return
+	}
+	switch quotav1.Reason(history.ErrorOf(err).Reason) {
+	case quotav1.Reason_REASON_CALLER_BUDGET, quotav1.Reason_REASON_BUDGET_FULL:
+		a.refused.Add(1)
+	default: // the fault's end, or another fault's
+	}
+}
+
+func (a *Caller) url() string { return "http://" + a.Address }
+
+// fill takes a session, tasks, an idempotency key and a lease.
+func (a *Caller) fill(ctx context.Context, n int) {
+	quota, task := quotav1connect.NewQuotaServiceClient(a.api, a.url()), quotav1connect.NewTaskServiceClient(a.api, a.url())
+	name := fmt.Sprintf(history.Unrecorded+"%s-%d-%d", a.Name, n, rand.Uint32()) //nolint:gosec // a name
+	_, err := quota.OpenSession(ctx, &quotav1.OpenSessionRequest{Holder: name})
+	a.told(err)
+	for i := range 8 {
+		_, err = task.BeginTask(ctx, &quotav1.BeginTaskRequest{Task: fmt.Sprint(name, i), Holder: name})
+		a.told(err)
+	}
+	_, err = quota.Release(ctx, &quotav1.ReleaseRequest{RequestId: &quotav1.RequestId{IdempotencyKey: name}, Lease: 1 << 40, Fence: 1 << 40})
+	a.told(err)
+	res, err := quota.Reserve(ctx, &quotav1.ReserveRequest{
+		Holder: name, Items: []*quotav1.Item{{Quota: quotaName}}, Ttl: durationpb.New(10 * time.Second),
+	})
+	a.told(err)
+	if refusal := res.GetRefusal(); refusal.GetBudget() != "" {
+		a.refused.Add(1)
+	}
+}
+
+// wait holds calls open, many at a time.
+func (a *Caller) wait(ctx context.Context, n int) {
+	quota := quotav1connect.NewQuotaServiceClient(a.held, a.url())
+	var waits sync.WaitGroup
+	for i := range 200 {
+		waits.Go(func() {
+			_, err := quota.Reserve(ctx, &quotav1.ReserveRequest{
+				Holder: fmt.Sprintf("hostile-%d-%d", n, i), Items: []*quotav1.Item{{Quota: quotaName, Amount: new(int64(quotaSlots))}}, Wait: durationpb.New(2 * time.Second),
+			})
+			a.told(err)
+		})
+	}
+	waits.Wait()
+}
+
+// watch holds streams open.
+func (a *Caller) watch(ctx context.Context, _ int) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	quota := quotav1connect.NewQuotaServiceClient(a.held, a.url())
+	var streams sync.WaitGroup
+	for range 100 {
+		streams.Go(func() {
+			stream, err := quota.Watch(ctx, &quotav1.WatchRequest{})
+			a.told(err)
+			if err == nil {
+				for stream.Receive() {
+				}
+				_ = stream.Close()
+			}
+		})
+	}
+	streams.Wait()
+}
+
+// bombs are 64 MiB of zeros, packed.
+var bombs = sync.OnceValue(func() []byte {
+	var packed bytes.Buffer
+	zip := gzip.NewWriter(&packed)
+	zeros := make([]byte, 1<<20)
+	for range 64 {
+		_, _ = zip.Write(zeros) // into memory
+	}
+	_ = zip.Close()
+	return packed.Bytes()
+})
+
+// bomb sends without a token what is large when it is unpacked.
+func (a *Caller) bomb(ctx context.Context, n int) {
+	path := []string{"/grpc.health.v1.Health/Check", "/quota.v1.QuotaService/Batch", "/quota.v1.AdminService/GetStatus"}[n%3]
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, a.url()+path, bytes.NewReader(bombs()))
+	if err != nil {
+		return
+	}
+	request.Header.Set("Content-Type", "application/proto")
+	request.Header.Set("Content-Encoding", "gzip")
+	response, err := a.stranger.Do(request)
+	if err == nil {
+		_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, 1<<20))
+		_ = response.Body.Close()
+	}
+	a.told(err)
+}
+
+// silent holds connections on which nothing is ever sent.
+func (a *Caller) silent(ctx context.Context, _ int) {
+	var conns []net.Conn
+	for range 300 {
+		if conn, err := a.Dial(ctx, "tcp", a.Address); err == nil {
+			conns = append(conns, conn)
+		}
+	}
+	pause(ctx, 2*time.Second)
+	for _, conn := range conns {
+		_ = conn.Close()
+	}
+}
+
+// slow sends a body that never ends, byte by byte.
+func (a *Caller) slow(ctx context.Context, _ int) {
+	conn, err := a.Dial(ctx, "tcp", a.Address)
+	if err != nil {
+		return
+	}
+	defer func() { _ = conn.Close() }()
+	_, err = io.WriteString(conn, "POST /quota.v1.QuotaService/Reserve HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n")
+	for err == nil && ctx.Err() == nil {
+		pause(ctx, 100*time.Millisecond)
+		_, err = io.WriteString(conn, " ")
+	}
+}
