@@ -400,7 +400,7 @@ func restoredFrom(t tester, snapshot []byte) *Machine {
 }
 
 // quickPart is into how many parts the values are divided with -short: each run takes one, by chance, and says which.
-const quickPart = 4
+const quickPart = 8
 
 // TestEveryField_OfEntriesKeepsTheStateSound takes each field of each command through its range, one at a time.
 func TestEveryField_OfEntriesKeepsTheStateSound(t *testing.T) {

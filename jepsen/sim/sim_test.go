@@ -38,9 +38,13 @@ func folder(t *testing.T) string {
 	return dir
 }
 
-// TestSeeds runs seeds: QUOTAD_SIM_SEEDS of them (4) from QUOTAD_SEED (1) on, one on each processor at a time. make sim runs thousands.
+// TestSeeds runs seeds: QUOTAD_SIM_SEEDS of them (4, with -short 2) from QUOTAD_SEED (1) on, one on each processor at a time. make sim runs thousands.
 func TestSeeds(t *testing.T) {
-	from, count := number(t, "QUOTAD_SEED", 1), number(t, "QUOTAD_SIM_SEEDS", 4)
+	few := uint64(4)
+	if testing.Short() {
+		few = 2
+	}
+	from, count := number(t, "QUOTAD_SEED", 1), number(t, "QUOTAD_SIM_SEEDS", few)
 	began := time.Now()
 	var mu sync.Mutex
 	var sum totals
