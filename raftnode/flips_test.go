@@ -89,9 +89,9 @@ func places(random *rand.Rand, data []byte, most int) []int64 {
 		all = append(all, int64(at))
 	}
 	if len(all) > most && (testing.Short() || len(data) > 300) {
-		kept := slices.Clone(all[:most/4])
-		for _, i := range random.Perm(len(all) - most/4)[:most*3/4] {
-			kept = append(kept, all[most/4+i])
+		kept := slices.Clone(all[:max(1, most/4)])
+		for _, i := range random.Perm(len(all) - max(1, most/4))[:most*3/4] {
+			kept = append(kept, all[max(1, most/4)+i])
 		}
 		all = kept
 	}

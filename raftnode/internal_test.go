@@ -275,7 +275,7 @@ func TestKeptEventsAreBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for index := uint64(1); index <= 60; index++ {
+	for index := uint64(1); index <= 100; index++ { // more than the ring has room for
 		h.publish(&fsm.Applied{Index: index, Term: 1, Events: all[:len(all)*int(index%5)/4]})
 		if count := kept(); count > maxPacked || count != h.bytes {
 			t.Fatalf("after entry %d: %d bytes are kept, counted %d", index, count, h.bytes)
@@ -292,7 +292,7 @@ func TestKeptEventsAreBounded(t *testing.T) {
 	} else if at, events, err := s.Next(t.Context()); err != nil || at.Index < h.from || len(events) == 0 {
 		t.Errorf("the oldest that are kept: %v, %d events, %v", at, len(events), err)
 	}
-	h.publish(&fsm.Applied{Index: 61, Term: 1, Events: slices.Concat(all, all, all, all, all)}) // it alone is kept
+	h.publish(&fsm.Applied{Index: 101, Term: 1, Events: slices.Concat(all, all, all, all, all)}) // it alone is kept
 	if h.next-h.first != 1 {
 		t.Errorf("%d entries", h.next-h.first)
 	}

@@ -127,9 +127,10 @@ func TestADamagedWALIsNotRead(t *testing.T) {
 	path, ends := threeAppends(t, dir)
 	refused := 0
 	flips := 0
+	offset := int64(flipSeed(t).IntN(3)) // with -short every third byte
 	for at := range int64(ends[2]) {
 		for bit := range int64(8) {
-			if testing.Short() && (at%3 != 0 || bit != at%8) {
+			if testing.Short() && (at%3 != offset || bit != at%8) {
 				continue
 			}
 			if at < int64(ends[1]) {

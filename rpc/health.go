@@ -74,17 +74,32 @@ type health struct {
 // checks returns the node's checks, no older than healthEvery and the time of one look: who asks while another one looks gets those that
 // are known.
 func (h *health) checks(s *Server) []raftnode.Check {
+	if last, known := h.known(); known {
+		return last
+	}
+	defer h.looked()
+	checks := append(s.node.Checks(), s.forwardingCheck())
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.last, h.at = checks, time.Now()
+	return checks
+}
+
+// known returns the checks as they last were, or says that the caller is to look.
+func (h *health) known() (last []raftnode.Check, known bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.at.IsZero() && (h.looking || time.Since(h.at) < healthEvery) {
-		return h.last
+		return h.last, true
 	}
 	h.looking = true
-	h.mu.Unlock()
-	checks := append(s.node.Checks(), s.forwardingCheck())
+	return nil, false
+}
+
+func (h *health) looked() {
 	h.mu.Lock()
-	h.last, h.at, h.looking = checks, time.Now(), false
-	return h.last
+	defer h.mu.Unlock()
+	h.looking = false
 }
 
 // watch calls onChange when the health may have changed, until stop is called. All who watch share one ticker.

@@ -111,7 +111,7 @@ const comeBackWithin = 15 * time.Second
 func aheadOnce() Fault {
 	return Fault{Name: "clock-ahead-once", do: func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (hit, error) {
 		nodes, _ := all(ctx, e, r)
-		ahead := time.Duration(2+r.IntN(4)) * time.Second
+		ahead := time.Duration(4+r.IntN(5)) * time.Second
 		h := hit{names(nodes...), fmt.Sprintf("by %v", ahead)}
 		set := func(ctx context.Context, offset time.Duration) (err error) {
 			for _, node := range nodes {
@@ -120,36 +120,43 @@ func aheadOnce() Fault {
 			return err
 		}
 		err := set(ctx, ahead)
+		wait(ctx, 3*time.Second) // a leader compares clocks each second, and stamps an entry with what it finds
 		hold(ctx)
 		ctx = context.WithoutCancel(ctx)
 		if backErr := set(ctx, 0); err != nil || backErr != nil {
 			return h, errors.Join(err, backErr) // one that died meanwhile has a true clock again
 		}
-		return h, e.awaitClocks(ctx, nodes, ahead+comeBackWithin)
+		return h, e.awaitViews(ctx, nodes, ahead)
 	}}
 }
 
-// awaitClocks waits until all nodes find the clocks right, and what they believe of the time of day.
-func (e *Env) awaitClocks(ctx context.Context, nodes []*cluster.Node, within time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, within)
-	defer cancel()
-	for _, node := range nodes {
-		for wrong := "it gives no answer"; wrong != ""; {
-			if status, err := node.Status(ctx); err == nil {
-				wrong = ""
-				for _, check := range status.Checks {
-					if !check.Ok && (check.Name == "clock" || check.Name == "views") {
-						wrong = check.Message
-					}
+// awaitViews waits until some node has said that the cluster's view of the time of day is ahead, and then until none does.
+func (e *Env) awaitViews(ctx context.Context, nodes []*cluster.Node, ahead time.Duration) error {
+	began, seen := time.Now(), false
+	for {
+		wrong := ""
+		for _, node := range nodes {
+			status, err := node.Status(ctx)
+			if err != nil {
+				wrong = fmt.Sprintf("%s gives no answer: %v", node.ID, err)
+				continue
+			}
+			for _, check := range status.Checks {
+				if !check.Ok && check.Name == "views" {
+					wrong, seen = node.ID+": "+check.Message, true
 				}
 			}
-			if ctx.Err() != nil {
-				return brokenError(fmt.Sprintf("%v after the clocks were right again %s: %s", within, node.ID, wrong))
-			}
-			wait(ctx, 100*time.Millisecond)
 		}
+		switch took := time.Since(began); {
+		case seen && wrong == "":
+			return nil
+		case seen && took > ahead+comeBackWithin:
+			return brokenError(fmt.Sprintf("%v after the clocks were right again %s", took.Round(time.Second), wrong))
+		case !seen && took > ahead:
+			return errNotSeen
+		}
+		wait(ctx, 50*time.Millisecond)
 	}
-	return nil
 }
 
 var errNoDisks = errors.New("the nodes' disks are plain ones")
