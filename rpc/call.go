@@ -13,7 +13,6 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/quotad/quotad/raftnode"
-	"github.com/quotad/quotad/rpc/processor"
 	"github.com/quotad/quotad/rpc/quotav1"
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
@@ -41,10 +40,6 @@ type request struct {
 	header   http.Header
 	// budget names whose budgets the call is charged to.
 	budget string
-	// turn is the call's use of the processor; nil in calls within this process.
-	turn *processor.Call
-	// answer is written to; nil where turn is.
-	answer *answerWriter
 }
 
 type requestKey struct{}

@@ -127,7 +127,7 @@ var (
 )
 
 // budgetCounts tells how far budgets are used.
-type budgetCounts []shared
+type budgetCounts []*budget.Budget
 
 // Describe implements prometheus.Collector.
 func (budgetCounts) Describe(to chan<- *prometheus.Desc) {
