@@ -63,8 +63,8 @@ func (n *Node) admit(caller preface) error {
 			return err
 		}
 		if known, isMember := n.memberAddress(caller.Node); isMember && string(known) != caller.Address {
-			n.port.warn("a member calls from another address than the cluster has for it: it cannot be called there; "+
-				"let a new node replace it, or give it its address back", caller.Node, "known", known, "says", caller.Address)
+			n.port.logger.Warn("a member calls from another address than the cluster has for it: it cannot be called there; "+
+				"let a new node replace it, or give it its address back", "node", caller.Node, "known", known, "says", caller.Address)
 		}
 		return n.settle(caller)
 	}

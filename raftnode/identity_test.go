@@ -10,12 +10,15 @@ import (
 	"crypto/x509/pkix"
 	"encoding/json"
 	"errors"
+	"io"
 	"math/big"
 	"net"
 	"net/url"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/hashicorp/go-hclog"
 
 	"github.com/quotad/quotad/fsm"
 	"github.com/quotad/quotad/raftnode"
@@ -152,6 +155,75 @@ func TestIdentity_ACertificateActsForItsNodeOnly(t *testing.T) {
 	c.configs[2].PeerTLS = own
 	c.start(2)
 	c.hashesAgree()
+}
+
+// TestIdentity_WhoIsRefusedLearnsWhy: a node with a certificate that the others do not trust has begun to write when they find that. Its
+// operator, who sees only "broken pipe", looks at the network.
+func TestIdentity_WhoIsRefusedLearnsWhy(t *testing.T) {
+	ours, theirs := newAuthority(t), newAuthority(t)
+	said := new(lines)
+	c := newCluster(t, 1, func(conf *raftnode.Config) {
+		conf.PeerTLS = ours.settings(conf.ID)
+		conf.Logger = hclog.New(&hclog.LoggerOptions{Output: said, Level: hclog.Info})
+	})
+	c.leader()
+	raw, err := net.Dial("tcp", c.configs[0].RaftAddress)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = raw.Close() }()
+	_ = raw.SetDeadline(time.Now().Add(20 * time.Second))
+	conf := theirs.settings("n1")()
+	conf.InsecureSkipVerify = true //nolint:gosec // the port is to be the one that refuses
+	held := &held{Conn: raw}
+	conn := tls.Client(held, conf)
+	if err := conn.Handshake(); err != nil {
+		t.Fatal(err)
+	}
+	// More than the port reads at once comes together with the certificate.
+	if _, err := conn.Write(make([]byte, 32<<10)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := raw.Write(held.last); err != nil {
+		t.Fatal(err)
+	}
+	held.answer, _ = io.ReadAll(raw)
+	if _, err := raw.Write([]byte("raft's first question")); err != nil {
+		t.Errorf("the port was away before the caller could read why: %v", err)
+	}
+	_, err = conn.Read(make([]byte, 1))
+	if failed := new(net.OpError); !errors.As(err, &failed) || failed.Op != "remote error" {
+		t.Errorf("the caller learns %v", err)
+	}
+	eventually(t, "the port's own log says it", func() bool { return strings.Contains(said.String(), "a peer's TLS handshake failed: from=127.0.0.1") })
+}
+
+// held is a connection that holds all but the first write back, and reads an answer first that has come already.
+type held struct {
+	net.Conn
+	begun  bool
+	last   []byte
+	answer []byte
+}
+
+// Read implements net.Conn.
+func (h *held) Read(p []byte) (int, error) {
+	if len(h.answer) == 0 {
+		return h.Conn.Read(p)
+	}
+	n := copy(p, h.answer)
+	h.answer = h.answer[n:]
+	return n, nil
+}
+
+// Write implements net.Conn.
+func (h *held) Write(p []byte) (int, error) {
+	if !h.begun {
+		h.begun = true
+		return h.Conn.Write(p)
+	}
+	h.last = append(h.last, p...)
+	return len(p), nil
 }
 
 // TestCheckIdentity: which names stand for a node.

@@ -221,7 +221,7 @@ func (n *Node) open(disk *disk) error {
 		return err
 	}
 	n.snapshots = files
-	n.port, err = listenPeers(n.config.Network, n.config.RaftAddress, n.config.PeerTLS, n.logger.Named("peers"),
+	n.port, err = listenPeers(n.config.Network, n.config.RaftAddress, n.config.PeerTLS, newQuiet(n.logger.Named("peers"), &n.stopping),
 		max(n.config.MaxEntryBytes, DefaultConfig().MaxEntryBytes)) // other nodes may have the default
 	if err != nil {
 		return err

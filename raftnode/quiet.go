@@ -2,6 +2,7 @@ package raftnode
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -10,9 +11,9 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// quiet is a logger for raft, which says the same of a member that does not answer some times a second, for as long as it
-// is away. It says each thing once in a while, and how often it was kept to itself; the rest is debug. Once the node
-// stops, errors are of no interest: raft's transport calls its closed connections errors.
+// quiet is a logger for raft and the port for peers, which say the same of a member that does not answer, or of a stranger that
+// calls, some times a second, for as long as it lasts. It says each thing once in a while, and how often it was kept to itself; the
+// rest is debug. Once the node stops, errors are of no interest: raft's transport calls its closed connections errors.
 type quiet struct {
 	hclog.Logger
 	stopping *atomic.Bool
@@ -22,7 +23,8 @@ type quiet struct {
 // repeatAfter is how long the same is not said again.
 const repeatAfter = 30 * time.Second
 
-// maxSayings bounds how many different things are remembered.
+// maxSayings bounds how many different things are remembered. Beyond it, lines that differ in whom they are about only are the same:
+// a stranger chooses its name.
 const maxSayings = 256
 
 // sayings is what was said lately.
@@ -54,7 +56,7 @@ func (q quiet) Error(message string, args ...any) {
 func (q quiet) Warn(message string, args ...any) { q.once(q.Logger.Warn, message, args) }
 
 func (q quiet) once(say func(string, ...any), message string, args []any) {
-	kept, due := q.said.due(message+" "+whom(args), time.Now())
+	kept, due := q.said.due(message, whom(args), time.Now())
 	switch {
 	case !due:
 		q.Debug(message, args...)
@@ -69,28 +71,32 @@ func (q quiet) once(say func(string, ...any), message string, args []any) {
 func whom(args []any) string {
 	for i := 0; i+1 < len(args); i += 2 {
 		switch args[i] {
-		case "peer", "target", "server-id", "from":
+		case "peer", "target", "server-id", "from", "node":
 			return fmt.Sprint(args[i+1])
 		}
 	}
 	return ""
 }
 
-// due tells whether something may be said again, and how often it was kept back.
-func (s *sayings) due(what string, now time.Time) (kept int, due bool) {
+// due tells whether something may be said again of somebody, and how often it was kept back.
+func (s *sayings) due(message, of string, now time.Time) (kept int, due bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	last := s.all[what]
+	last := s.all[message+" "+of]
+	if last == nil && len(s.all) >= maxSayings {
+		maps.DeleteFunc(s.all, func(_ string, said *saying) bool { return now.Sub(said.at) >= repeatAfter })
+		if len(s.all) >= maxSayings {
+			of = ""
+			last = s.all[message+" "+of]
+		}
+	}
 	if last != nil && now.Sub(last.at) < repeatAfter {
 		last.kept++
 		return 0, false
 	}
-	if last == nil && len(s.all) >= maxSayings {
-		clear(s.all)
-	}
 	if last != nil {
 		kept = last.kept
 	}
-	s.all[what] = &saying{at: now}
+	s.all[message+" "+of] = &saying{at: now}
 	return kept, true
 }

@@ -10,6 +10,7 @@ import (
 	"io"
 	"maps"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -135,8 +136,6 @@ type peerPort struct {
 	mu    sync.Mutex
 	conns map[net.Conn]bool
 	idle  map[string][]*peerConn
-	// warned is when something was last logged of a node.
-	warned map[[2]string]time.Time
 }
 
 func listenPeers(network Network, address string, conf func() *tls.Config, logger hclog.Logger, maxEntry int) (*peerPort, error) {
@@ -146,7 +145,7 @@ func listenPeers(network Network, address string, conf func() *tls.Config, logge
 	}
 	return &peerPort{
 		network: network, listener: listener, tls: conf, logger: logger, raftConns: make(chan net.Conn), closed: make(chan struct{}),
-		callers: newCallers(), maxEntry: maxEntry, conns: map[net.Conn]bool{}, idle: map[string][]*peerConn{}, warned: map[[2]string]time.Time{},
+		callers: newCallers(), maxEntry: maxEntry, conns: map[net.Conn]bool{}, idle: map[string][]*peerConn{},
 	}, nil
 }
 
@@ -204,10 +203,16 @@ func (p *peerPort) handle(in *incoming) {
 		_ = raw.Close()
 	}
 	conn := raw
-	if p.tls != nil {
-		conn = tls.Server(raw, p.tls())
-	}
 	_ = conn.SetDeadline(time.Now().Add(prefaceTimeout))
+	if p.tls != nil {
+		secured := tls.Server(raw, p.tls())
+		if err := secured.HandshakeContext(context.Background()); err != nil { // it has a deadline
+			p.handshakeFailed(in, err)
+			release()
+			return
+		}
+		conn = secured
+	}
 	reader := bufio.NewReaderSize(conn, 4096)
 	var hello preface
 	if err := readLine(reader, maxPreface, &hello); err != nil || !strings.HasPrefix(hello.Magic, prefaceFamily) {
@@ -243,6 +248,19 @@ func (p *peerPort) handle(in *incoming) {
 	}
 	defer release()
 	p.servePeer(conn, reader, hello.Node)
+}
+
+// handshakeFailed logs why a handshake failed, and gives the caller time to read the same: with TLS 1.3 it begins to write before it
+// knows, and a connection that is closed over bytes nobody read is reset, the alert with it.
+func (p *peerPort) handshakeFailed(in *incoming, err error) {
+	if errors.Is(err, io.EOF) || errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, new(*os.SyscallError)) {
+		p.logger.Debug("a peer went away in its TLS handshake", "from", in.host, "reason", err)
+		return
+	}
+	p.logger.Warn("a peer's TLS handshake failed", "from", in.host, "reason", err)
+	if half, ok := in.conn.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
+		_, _ = io.CopyN(io.Discard, in.conn, maxPeerMessage) // it has a deadline
+	}
 }
 
 // refuse logs why a caller is not let in and, where it asks a question, tells it.
@@ -317,7 +335,7 @@ func (p *peerPort) dial(node, address, protocol string, timeout time.Duration) (
 			return nil, errors.Join(err, raw.Close())
 		}
 		if err := p.identifies(secured, node); err != nil {
-			p.warn("under a node's address answers another one", node, "address", address, "reason", err)
+			p.logger.Warn("under a node's address answers another one", "node", node, "address", address, "reason", err)
 			return nil, errors.Join(err, raw.Close())
 		}
 		conn = secured
@@ -466,24 +484,6 @@ func (p *peerPort) servePeer(conn net.Conn, reader *bufio.Reader, caller string)
 		if writeLine(conn, p.serve(caller, request)) != nil {
 			return
 		}
-	}
-}
-
-// warnEvery is how often the same is logged of the same member, while it lasts.
-const warnEvery = time.Minute
-
-// warn logs what is wrong with a member or a peer of the list.
-func (p *peerPort) warn(what, node string, more ...any) {
-	p.mu.Lock()
-	key := [2]string{what, node}
-	at, known := p.warned[key]
-	isNews := !known || time.Since(at) >= warnEvery
-	if isNews {
-		p.warned[key] = time.Now()
-	}
-	p.mu.Unlock()
-	if isNews {
-		p.logger.Warn(what, append([]any{"node", node}, more...)...)
 	}
 }
 
