@@ -21,7 +21,7 @@ import (
 // TestOnlyDeterministicImports keeps clocks, randomness, locks and I/O out: the list is what may be imported.
 func TestOnlyDeterministicImports(t *testing.T) {
 	allowed := map[string]bool{
-		"bufio": true, "cmp": true, "container/heap": true, "crypto/sha256": true, "encoding/binary": true, "errors": true, "fmt": true, "hash": true,
+		"bufio": true, "bytes": true, "cmp": true, "container/heap": true, "crypto/sha256": true, "encoding/binary": true, "errors": true, "fmt": true, "hash": true,
 		"hash/crc32": true, "hash/fnv": true, "io": true, "math": true, "math/big": true, "math/bits": true, "slices": true, "strings": true,
 		"unicode/utf8": true, "github.com/quotad/quotad/fsm/field": true, "github.com/quotad/quotad/fsm/logpb": true, "github.com/tidwall/btree": true,
 		"google.golang.org/protobuf/encoding/protowire": true, "google.golang.org/protobuf/proto": true,
@@ -217,13 +217,29 @@ func TestGoldenSnapshot(t *testing.T) {
 }
 
 // TestDamagedSnapshots: cut off anywhere, or with any byte changed, a snapshot is refused as damaged; a newer one with
-// an error of its own.
+// an error of its own. Beside its state any is refused that is not whole.
 func TestDamagedSnapshots(t *testing.T) {
 	var buffer bytes.Buffer
-	if err := richWorld(t).m.Freeze().WriteSnapshot(&buffer); err != nil {
+	state := richWorld(t).m.Freeze()
+	if err := state.WriteSnapshot(&buffer); err != nil {
 		t.Fatal(err)
 	}
 	whole := buffer.Bytes()
+	if err := state.VerifyWritten(bytes.NewReader(whole)); err != nil {
+		t.Fatal(err)
+	}
+	for name, other := range map[string][]byte{"cut off": whole[:len(whole)-1], "longer": append(bytes.Clone(whole), 0), "empty": nil} { // in any order
+		if err := state.VerifyWritten(bytes.NewReader(other)); !errors.Is(err, ErrCorruptSnapshot) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for n := 0; n < len(whole); n += 17 { // each is written up to the place
+		flipped := bytes.Clone(whole)
+		flipped[n] ^= 1
+		if err := compare(state, flipped); !errors.Is(err, ErrCorruptSnapshot) {
+			t.Fatalf("flipped at %d: %v", n, err)
+		}
+	}
 	for n := range whole {
 		if _, err := Restore(bytes.NewReader(whole[:n])); !errors.Is(err, ErrCorruptSnapshot) {
 			t.Fatalf("cut off at %d: %v", n, err)
@@ -241,6 +257,28 @@ func TestDamagedSnapshots(t *testing.T) {
 	newer[len(snapshotMagic)+3] = SnapshotVersion + 1
 	if _, err := Restore(bytes.NewReader(newer)); !errors.Is(err, ErrNewerSnapshot) {
 		t.Fatalf("a newer version: %v", err)
+	}
+}
+
+// compare is VerifyWritten without a look at the state.
+func compare(state *State, written []byte) error {
+	compared := &comparing{with: bytes.NewReader(written)}
+	if err := state.WriteSnapshot(compared); err != nil {
+		return err
+	}
+	return compared.ended()
+}
+
+// TestVerifyWritten_LooksAtTheState: what was written as it is does not help where the state does not add up.
+func TestVerifyWritten_LooksAtTheState(t *testing.T) {
+	w := richWorld(t)
+	w.m.lastLease--
+	var written bytes.Buffer
+	if err := w.m.State().WriteSnapshot(&written); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.m.State().VerifyWritten(&written); !errors.Is(err, ErrCorruptSnapshot) {
+		t.Error(err)
 	}
 }
 

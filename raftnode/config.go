@@ -114,6 +114,9 @@ type Config struct {
 
 	// sampleTick is how often clocks are compared while this node leads. Tests shorten it.
 	sampleTick time.Duration
+	// restoreUpTo is up to how many bytes a snapshot of this node is restored beside its state, to see that it can be: that takes some three
+	// times its length in memory for a moment. Of a larger one it is seen that the state adds up, and that it was written as it is.
+	restoreUpTo int64
 }
 
 // DefaultConfig returns the defaults, for nodes on one local network.
@@ -124,7 +127,7 @@ func DefaultConfig() Config {
 		MaxEntryCommands: fsm.MaxEntryCommands, MaxEntryBytes: 1 << 20, MaxQueueCommands: 32_768, MaxQueueBytes: 32 << 20, EntriesInFlight: 2,
 		SnapshotThreshold: 8192, TrailingLogs: 8192, SnapshotInterval: 15 * time.Second, SnapshotsRetained: 3,
 		FreeLow: 256 << 20, FreeStop: 32 << 20, StallLimit: 2 * time.Second, EventEntries: 65_536,
-		sampleTick: time.Second,
+		sampleTick: time.Second, restoreUpTo: 64 << 20,
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/quotad/quotad/fsm"
 )
 
 // ErrConflictingLog says that this node's log disagreed with a snapshot of the leader's. The disagreeing end is cut off;
@@ -23,8 +25,9 @@ type checkedSnapshots struct {
 	fatal      func(error)
 	configured *configurations
 	ends       *snapshotEnds
-	// readBack says whether a snapshot that was written can be restored; nil: nobody looks. See snapshotcheck.go.
-	readBack func(id string, index, term uint64) error
+	// readBack says whether a snapshot that was written, of a state if that is this node's, can be restored; nil: nobody looks. See
+	// snapshotcheck.go.
+	readBack func(id string, index, term uint64, of *fsm.State) error
 }
 
 // Create implements raft.SnapshotStore.
@@ -43,6 +46,8 @@ type checkedSink struct {
 	raft.SnapshotSink
 	store       *checkedSnapshots
 	index, term uint64
+	// of is the state that was written; nil where it came from a leader.
+	of *fsm.State
 }
 
 // Close implements raft.SnapshotSink.
@@ -51,7 +56,7 @@ func (s *checkedSink) Close() error {
 		return err
 	}
 	if s.store.readBack != nil {
-		if err := s.store.readBack(s.ID(), s.index, s.term); err != nil {
+		if err := s.store.readBack(s.ID(), s.index, s.term, s.of); err != nil {
 			return err
 		}
 	}

@@ -101,6 +101,9 @@ func (f frozen) Persist(sink raft.SnapshotSink) error {
 		_ = sink.Cancel()
 		return err
 	}
+	if own, ok := sink.(*checkedSink); ok {
+		own.of = f.state
+	}
 	return sink.Close()
 }
 

@@ -27,8 +27,8 @@ func (n *Node) openSnapshots() (*checkedSnapshots, error) {
 	}
 	return &checkedSnapshots{
 		SnapshotStore: files, log: n.log, fatal: n.fail, configured: &n.configured, ends: &n.ends,
-		readBack: func(id string, index, term uint64) error {
-			if err := n.verifyNew(id); err != nil {
+		readBack: func(id string, index, term uint64, of *fsm.State) error {
+			if err := n.verifyNew(id, of); err != nil {
 				return err
 			}
 			if err := n.recordSnapshot(id, index, term); err != nil {
@@ -49,11 +49,15 @@ func (n *Node) recordSnapshot(id string, index, term uint64) error {
 	return n.keeper.snapshotted(index, term, description)
 }
 
-// verifyNew reads a snapshot back that was just written, and removes it where it cannot be restored.
-func (n *Node) verifyNew(id string) error {
+// verifyNew reads a snapshot back that was just written, of a state if that is this node's, and removes it where it cannot be restored.
+func (n *Node) verifyNew(id string, of *fsm.State) error {
 	path := filepath.Join(n.config.DataDir, "snapshots", id)
 	file, err := readSnapshotMeta(path)
-	if err == nil {
+	switch {
+	case err != nil:
+	case of != nil && file.Size > n.config.restoreUpTo:
+		err = file.verifyBy(of.VerifyWritten)
+	default:
 		err = file.verify()
 	}
 	if err == nil {

@@ -57,7 +57,14 @@ func checkOf(n *Node, name string) Check {
 // TestASnapshotThatCannotBeReadBackTrimsNothing: the node keeps its log and the snapshot before, says so, and goes on; the next good
 // snapshot ends the alarm.
 func TestASnapshotThatCannotBeReadBackTrimsNothing(t *testing.T) {
-	n := openOne(t, func(c *Config) { c.SnapshotsRetained, c.TrailingLogs = 1, 5 })
+	for name, restoreUpTo := range map[string]int64{"restored": 1 << 30, "compared": 0} { // in any order
+		t.Run(name, func(t *testing.T) { unreadableTrimsNothing(t, restoreUpTo) })
+	}
+}
+
+func unreadableTrimsNothing(t *testing.T, restoreUpTo int64) {
+	t.Helper()
+	n := openOne(t, func(c *Config) { c.SnapshotsRetained, c.TrailingLogs, c.restoreUpTo = 1, 5, restoreUpTo })
 	if _, _, err := n.Propose(t.Context(), slots(1000)); err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +93,7 @@ func TestASnapshotThatCannotBeReadBackTrimsNothing(t *testing.T) {
 	if err != nil || len(all) != 1 || all[0].Index != before.SnapshotIndex {
 		t.Errorf("%+v, %v", all, err)
 	}
-	if c := checkOf(n, "snapshot"); c.OK || !strings.Contains(c.Message, "state.bin") {
+	if c := checkOf(n, "snapshot"); c.OK || !strings.Contains(c.Message, "state.bin") || strings.Contains(c.Message, "not what was written") != (restoreUpTo == 0) {
 		t.Errorf("%+v", c)
 	}
 	if n.isDone() {
