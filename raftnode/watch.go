@@ -204,6 +204,13 @@ func (s *Subscription) Next(ctx context.Context) (Position, []fsm.Event, error) 
 	}
 }
 
+// More tells whether the next entry's events are there already.
+func (s *Subscription) More() bool {
+	s.h.mu.Lock()
+	defer s.h.mu.Unlock()
+	return s.sequence < s.h.next
+}
+
 // unpack returns an entry's events.
 func (h *hub) unpack(sequence uint64, entry *happened) []fsm.Event {
 	latest := h.latest.Load()

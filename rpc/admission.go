@@ -2,10 +2,16 @@ package rpc
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"slices"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/quotad/quotad/raftnode"
 	"github.com/quotad/quotad/raftnode/budget"
+	"github.com/quotad/quotad/rpc/processor"
+	"github.com/quotad/quotad/rpc/quotav1"
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
@@ -63,17 +69,25 @@ func (b *portBudgets) enter(key, procedure string, operator, stream bool) (leave
 	return nil, refused
 }
 
-// admitted serves calls of a caller who is known and has room for them. Both is found out before a byte of the body is read: whoever
-// has no token, or too much under way, makes a node unpack and decode nothing.
+// admitted serves calls of a caller who is known, has room for them, and has its turn. All that is found out before a byte of the body is
+// read: whoever has no token, or too much under way, makes a node unpack and decode nothing.
 func (s *Server) admitted(b *portBudgets, procedure string, stream bool, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ctx, leave, err := s.admit(b, procedure, stream, r)
+		ctx, turn, leave, err := s.admit(b, procedure, stream, r)
+		defer turn.Leave()
 		if err != nil {
+			s.metrics.call(procedure, err, 0)
+			s.refuseInTurn(b, turn, w, r, err)
+			return
+		}
+		defer leave()
+		if err := turn.Wait(ctx); err != nil {
+			err = s.outOfTurn(err)
 			s.metrics.call(procedure, err, 0)
 			_ = s.errors.Write(w, r, err)
 			return
 		}
-		defer leave()
+		requestOf(ctx).answer = charge(turn, w, r)
 		s.metrics.inFlight.Inc()
 		defer s.metrics.inFlight.Dec()
 		next.ServeHTTP(w, r.WithContext(ctx))
@@ -81,37 +95,104 @@ func (s *Server) admitted(b *portBudgets, procedure string, stream bool, next ht
 }
 
 // admit says who calls and takes the room that the call needs.
-func (s *Server) admit(b *portBudgets, procedure string, stream bool, r *http.Request) (context.Context, func(), error) {
-	if s.refusing.Load() && procedure != quotav1connect.AdminServiceGetStatusProcedure {
-		return nil, nil, stoppingError()
-	}
+func (s *Server) admit(b *portBudgets, procedure string, stream bool, r *http.Request) (context.Context, *processor.Call, func(), error) {
 	ctx, err := s.identify(r.Context(), r.Header, r.RemoteAddr)
 	if err != nil {
-		return nil, nil, err
+		return nil, s.turnOfAddress(r), nil, err
 	}
 	known := requestOf(ctx)
 	operator := operates(known.who, procedure)
+	known.turn = s.turnOf(known.budget, procedure, operator, stream)
+	if s.refusing.Load() && procedure != quotav1connect.AdminServiceGetStatusProcedure {
+		return nil, known.turn, nil, stoppingError()
+	}
 	if c := connectionOf(ctx); c != nil {
 		if refused := c.letIn(known.budget, operator); refused != nil {
-			return nil, nil, s.overBudget(refused)
+			return nil, known.turn, nil, s.overBudget(refused)
 		}
 	}
 	leave, refused := b.enter(known.budget, procedure, operator, stream)
 	if refused != nil {
-		return nil, nil, s.overBudget(refused)
+		return nil, known.turn, nil, s.overBudget(refused)
 	}
-	return ctx, leave, nil
+	return ctx, known.turn, leave, nil
 }
 
-// visited serves what needs no token: so many at once, and so many for each address.
-func (s *Server) visited(from *budget.Budget, next http.Handler) http.Handler {
+// turnOf begins a caller's use of the processor. Operators have theirs whenever they come.
+func (s *Server) turnOf(account, procedure string, operator, stream bool) *processor.Call {
+	switch {
+	case operator:
+		return s.shares.EnterOperator()
+	case stream:
+		return s.shares.Enter(account, processor.Streaming)
+	case ofHolding[procedure]:
+		return s.shares.Enter(account, processor.Holding)
+	}
+	return s.shares.Enter(account, processor.Taking)
+}
+
+// turnOfAddress begins the use of the processor of somebody who sends no token, or none that is known.
+func (s *Server) turnOfAddress(r *http.Request) *processor.Call {
+	if s.config.Tokens != nil {
+		return s.shares.EnterStranger()
+	}
+	return s.shares.Enter(accountOfAddress(r.RemoteAddr), processor.Taking)
+}
+
+// charge has what is read and written for a call charged to its caller. It returns what its answer is written to.
+func charge(turn *processor.Call, w http.ResponseWriter, r *http.Request) *answerWriter {
+	answer, _ := w.(*answerWriter)
+	if answer != nil {
+		answer.turn = turn
+	}
+	if body, ok := r.Body.(*boundedBody); ok {
+		body.turn, body.packed = turn, r.Header.Get("Content-Encoding") != "" || r.Header.Get("Connect-Content-Encoding") != ""
+	}
+	return answer
+}
+
+// outOfTurn counts and makes the error of a call that waited for its turn in vain.
+func (s *Server) outOfTurn(err error) error {
+	busy, ok := errors.AsType[*processor.BusyError](err)
+	if !ok {
+		return apiError(&raftnode.NotAcceptedError{Cause: raftnode.Canceled})
+	}
+	s.metrics.overspent.WithLabelValues(processor.Name, "caller").Inc()
+	return newError(busy.Error(), &quotav1.ErrorInfo{
+		Reason: quotav1.Reason_REASON_CALLER_BUDGET, Budget: processor.Name, NotAccepted: true,
+		Hint: "send batches, call less often, or come back", RetryAfter: durationpb.New(busy.RetryAfter),
+	})
+}
+
+// refuseInTurn refuses a request when it is its caller's turn: who is refused and asks again at once is no cheaper than who is served. Where
+// too many wait for that already, the answer ends the connection.
+func (s *Server) refuseInTurn(b *portBudgets, turn *processor.Call, w http.ResponseWriter, r *http.Request, err error) {
+	key := accountOfAddress(r.RemoteAddr)
+	if full := b.refusals.Take(key, 1, false); full == nil {
+		_ = turn.Wait(r.Context()) // it is refused anyhow
+		b.refusals.Give(key, 1)
+	} else {
+		w.Header().Set("Connection", "close")
+	}
+	_ = s.errors.Write(w, r, err)
+}
+
+// visited serves what needs no token: so many at once, and so many for each address, in its turn.
+func (s *Server) visited(b *portBudgets, from *budget.Budget, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		key := accountOfAddress(r.RemoteAddr)
+		turn := s.turnOfAddress(r)
+		defer turn.Leave()
 		if refused := from.Take(key, 1, false); refused != nil {
-			_ = s.errors.Write(w, r, s.overBudget(refused))
+			s.refuseInTurn(b, turn, w, r, s.overBudget(refused))
 			return
 		}
 		defer from.Give(key, 1)
+		if err := turn.Wait(r.Context()); err != nil {
+			_ = s.errors.Write(w, r, s.outOfTurn(err))
+			return
+		}
+		charge(turn, w, r)
 		next.ServeHTTP(w, r)
 	})
 }

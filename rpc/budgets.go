@@ -19,7 +19,12 @@ type portBudgets struct {
 	streams *budget.Budget
 	// visits are requests of what needs no token, but for /livez; watchers those that watch health.
 	visits, watchers *budget.Budget
+	// refusals are those that wait to be told.
+	refusals *budget.Budget
 }
+
+// maxRefusals is how many refusals may wait to be told.
+const maxRefusals = 1024
 
 // newPortBudgets makes the budgets of a port that takes so many connections. Half of the strangers' ones are never all held by what
 // strangers may hold.
@@ -32,6 +37,7 @@ func newPortBudgets(connections int, calls, streams int64) *portBudgets {
 		holding:  budget.New("calls", part(calls, 16), 0, smallest(calls/16, 16)),
 		streams:  budget.New("streams", streams, part(streams, 8), smallest(streams, 16)),
 		visits:   budget.New("visits", visits, 0, smallest(visits, 16)),
+		refusals: budget.New("refusals", maxRefusals, 0, 64),
 		watchers: budget.New("watchers", watchers, 0, smallest(watchers, 16)),
 	}
 }
@@ -60,7 +66,7 @@ func (s *Server) overBudget(e *budget.FullError) error {
 }
 
 // apiBudget shows a budget of this node, with the few callers that have most of it.
-func apiBudget(b *budget.Budget) *quotav1.Budget {
+func apiBudget(b shared) *quotav1.Budget {
 	v := b.View()
 	res := &quotav1.Budget{
 		Name: v.Name, Capacity: v.Capacity, OperatorsPart: v.Kept, Minimum: v.Minimum, Used: v.Used, Callers: int64(len(v.Uses)),

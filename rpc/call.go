@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/quotad/quotad/raftnode"
+	"github.com/quotad/quotad/rpc/processor"
 	"github.com/quotad/quotad/rpc/quotav1"
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
@@ -40,6 +41,10 @@ type request struct {
 	header   http.Header
 	// budget names whose budgets the call is charged to.
 	budget string
+	// turn is the call's use of the processor; nil in calls within this process.
+	turn *processor.Call
+	// answer is written to; nil where turn is.
+	answer *answerWriter
 }
 
 type requestKey struct{}
@@ -129,6 +134,7 @@ func forward[Req, Res proto.Message](
 		info.RequestHeader().Set(HeaderCaller, s.node.Vouch(r.who.account)+" "+r.who.account)
 	}
 	s.metrics.forwarded.Inc()
+	r.turn.ChargeForward()
 	there, release := s.followers.follow(ctx, id)
 	defer release()
 	res, err = remote(s.leaders.at(address), there, req)

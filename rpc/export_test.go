@@ -1,5 +1,20 @@
 package rpc
 
+import (
+	"runtime"
+	"time"
+
+	"github.com/quotad/quotad/rpc/processor"
+)
+
+// AlwaysBusy has a server find its processors busy, whatever they do.
+func AlwaysBusy(c *Config) {
+	began := time.Now()
+	c.clocks = func() processor.Clocks {
+		return processor.Clocks{Used: time.Since(began) * time.Duration(runtime.GOMAXPROCS(0)), HasUsed: true, HasUnused: true}
+	}
+}
+
 // Await is await, for tests of what only happens between two steps.
 var Await = (*Server).await
 

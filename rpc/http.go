@@ -11,6 +11,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/quotad/quotad/rpc/processor"
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
@@ -52,6 +53,9 @@ type boundedBody struct {
 	// rolling gives each read a deadline of its own.
 	rolling bool
 	lifted  bool
+	// turn, if set, is charged with what is read; packed: it has to be unpacked.
+	turn   *processor.Call
+	packed bool
 }
 
 func (b *boundedBody) begin() { _ = b.control.SetReadDeadline(time.Now().Add(b.within)) }
@@ -69,6 +73,9 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 		b.begin()
 	}
 	n, err := b.ReadCloser.Read(p)
+	if b.turn != nil {
+		b.turn.ChargeRead(n, b.packed)
+	}
 	var tooLarge *http.MaxBytesError
 	switch {
 	case err == nil:
@@ -101,6 +108,10 @@ type answerWriter struct {
 	// body is that of a request of HTTP/1; nil: it has none.
 	body  *watchedBody
 	begun bool
+	// turn, if set, is charged with what is written.
+	turn *processor.Call
+	// gathering leaves what is written until a later Flush.
+	gathering bool
 }
 
 // watchedBody knows whether it was read to its end.
@@ -128,6 +139,9 @@ func (w *answerWriter) begin() {
 // Write implements http.ResponseWriter.
 func (w *answerWriter) Write(b []byte) (int, error) {
 	w.begin()
+	if w.turn != nil {
+		w.turn.ChargeWritten(len(b))
+	}
 	return w.ResponseWriter.Write(b)
 }
 
@@ -143,6 +157,9 @@ func (w *answerWriter) WriteHeader(status int) {
 
 // Flush implements http.Flusher, which streams need. Between pieces a stream has no deadline.
 func (w *answerWriter) Flush() {
+	if w.gathering {
+		return
+	}
 	w.begin()
 	if w.control.Flush() == nil {
 		_ = w.control.SetWriteDeadline(time.Time{})

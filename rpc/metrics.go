@@ -127,7 +127,7 @@ var (
 )
 
 // budgetCounts tells how far budgets are used.
-type budgetCounts []*budget.Budget
+type budgetCounts []shared
 
 // Describe implements prometheus.Collector.
 func (budgetCounts) Describe(to chan<- *prometheus.Desc) {

@@ -44,7 +44,7 @@ func (s *Server) opsRoutes(profiles bool) (all []route) {
 		"/debug/pprof/symbol": pprof.Symbol, "/debug/pprof/trace": pprof.Trace,
 	} { // in any order
 		all = append(all, route{
-			pattern: path, handler: s.visited(b.visits, s.debugging(serve)), limits: limits{methods: pageMethods, whole: profileWithin},
+			pattern: path, handler: s.visited(b, b.visits, s.debugging(serve)), limits: limits{methods: pageMethods, whole: profileWithin},
 		})
 	}
 	return all

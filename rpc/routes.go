@@ -80,8 +80,8 @@ func (s *Server) routesOf(b *portBudgets) []route {
 	)
 	return append(all,
 		page("/livez", http.HandlerFunc(s.serveLive)),
-		page("/readyz", s.visited(b.visits, http.HandlerFunc(s.serveReady))),
-		page("/metrics", s.visited(b.visits, promhttp.HandlerFor(s.config.Registry, promhttp.HandlerOpts{}))),
+		page("/readyz", s.visited(b, b.visits, http.HandlerFunc(s.serveReady))),
+		page("/metrics", s.visited(b, b.visits, promhttp.HandlerFor(s.config.Registry, promhttp.HandlerOpts{}))),
 		route{pattern: "/", handler: http.HandlerFunc(http.NotFound), limits: limits{whole: healthWithin}},
 	)
 }
@@ -124,8 +124,8 @@ func bare(most int) []connect.HandlerOption {
 func (s *Server) healthRoutes(b *portBudgets) []route {
 	path, health := grpchealth.NewHandler(grpcHealth{s}, bare(maxHealthBody)...)
 	return []route{
-		{pattern: path + "Check", handler: s.visited(b.visits, health), limits: limits{methods: procedureMethods, body: maxHealthBody, whole: healthWithin}},
-		{pattern: path + "Watch", handler: s.visited(b.watchers, s.untilDrained(health)), limits: limits{methods: procedureMethods, body: maxHealthBody}},
+		{pattern: path + "Check", handler: s.visited(b, b.visits, health), limits: limits{methods: procedureMethods, body: maxHealthBody, whole: healthWithin}},
+		{pattern: path + "Watch", handler: s.visited(b, b.watchers, s.untilDrained(health)), limits: limits{methods: procedureMethods, body: maxHealthBody}},
 	}
 }
 
@@ -138,7 +138,7 @@ func (s *Server) reflectionRoutes(b *portBudgets) (all []route) {
 	} {
 		path, reflection := reflect(reflector, bare(maxReflectBody)...)
 		all = append(all, route{
-			pattern: strings.TrimSuffix(path, "/") + "/ServerReflectionInfo", handler: s.visited(b.visits, s.untilDrained(reflection)),
+			pattern: strings.TrimSuffix(path, "/") + "/ServerReflectionInfo", handler: s.visited(b, b.visits, s.untilDrained(reflection)),
 			limits: limits{methods: procedureMethods, body: maxReflectBody, whole: reflectWithin},
 		})
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/quotad/quotad/raftnode"
 	"github.com/quotad/quotad/raftnode/budget"
+	"github.com/quotad/quotad/rpc/processor"
 )
 
 // APIVersion is the version of what the API's calls mean. It rises when one of them means something else, or refuses what it took.
@@ -44,6 +45,8 @@ type Config struct {
 	ReadBody time.Duration
 	// WriteAnswer is how long a caller may take to read an answer; for streams, each message. Default 30 s.
 	WriteAnswer time.Duration
+	// clocks reads those of the processors that callers share. Default: the machine's.
+	clocks func() processor.Clocks
 }
 
 // DefaultMaxInFlight is how many calls may be under way at once: ten thousand of one caller, and as many of others.
@@ -65,6 +68,8 @@ type Server struct {
 	// budgets are those of the API port, errors writes what is refused before a body is read.
 	budgets *portBudgets
 	errors  *connect.ErrorWriter
+	// shares divide the processor's time among callers.
+	shares  *processor.Shares
 	running underWay
 	// drain ends when the node drains, by startDrain: waits and streams end with it. refusing is set when that is done.
 	drain      context.Context
@@ -96,6 +101,9 @@ func New(config Config) (*Server, error) {
 	if config.WriteAnswer == 0 {
 		config.WriteAnswer = defaultWrite
 	}
+	if config.clocks == nil {
+		config.clocks = processor.ReadClocks
+	}
 	s := &Server{
 		node: config.Node, config: config, logger: config.Logger, metrics: newMetrics(config.Registry, newUsageCollector(config.Node)), started: time.Now(),
 		leaders: &leaders{http: &http.Client{Transport: peerTransport(&apiDialer{config.PeerTLS, config.PeerTrust})}, of: map[string]leader{}},
@@ -105,20 +113,37 @@ func New(config Config) (*Server, error) {
 		return id
 	})
 	s.budgets = newPortBudgets(DefaultMaxConnections, config.MaxInFlight, config.MaxStreams)
+	s.drain, s.startDrain = context.WithCancel(context.Background())
+	s.shares = processor.New(s.drain, func() int {
+		if _, _, leads := s.node.Leader(); leads {
+			return 0
+		}
+		return 1 // whoever has the leader write the log that this node follows
+	}, config.clocks)
 	s.errors = connect.NewErrorWriter(codecs())
-	shared := s.nodeBudgets()
-	for _, b := range shared { // each count is 0 before it is anything else
+	budgets := s.nodeBudgets()
+	for _, b := range budgets { // each count is 0 before it is anything else
 		s.metrics.overspent.WithLabelValues(b.Name(), "caller")
 		s.metrics.overspent.WithLabelValues(b.Name(), "full")
 	}
-	config.Registry.MustRegister(stateCounts{config.Node}, budgetCounts(shared))
-	s.drain, s.startDrain = context.WithCancel(context.Background())
+	config.Registry.MustRegister(stateCounts{config.Node}, budgetCounts(budgets))
 	return s, nil
 }
 
-// nodeBudgets returns what callers share of this node: of its API port, and of the queue in which commands wait for the log.
-func (s *Server) nodeBudgets() []*budget.Budget {
-	return append(s.budgets.all(), s.node.QueueBudgets()...)
+// shared is something of this node that callers share.
+type shared interface {
+	Name() string
+	InUse() (used int64, callers int)
+	View() budget.View
+}
+
+// nodeBudgets returns what callers share of this node: of its API port, of the queue in which commands wait for the log, and the processor's
+// time.
+func (s *Server) nodeBudgets() (all []shared) {
+	for _, b := range append(s.budgets.all(), s.node.QueueBudgets()...) {
+		all = append(all, b)
+	}
+	return append(all, s.shares)
 }
 
 // A connection to another node on which nothing comes for pingAfter is asked whether anybody is there, and ends when nothing comes for

@@ -1280,7 +1280,8 @@ func (x *GetStatusResponse) GetNodeBudgets() []*Budget {
 type Budget struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its name. Of the state: sessions, keys, result_bytes, waiters, tasks, leases, reports. Of a node: calls in flight, streams,
-	// commands and command_bytes (that wait for the log), visits (requests without a token), watchers (of health).
+	// commands and command_bytes (that wait for the log), visits (requests without a token), watchers (of health), and processor: calls
+	// a second, of which each caller has its minimum whatever others do, and where the node is busy at most as many as the next one.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// All of it; of the state's, Limits has it.
 	Capacity int64 `protobuf:"varint,2,opt,name=capacity,proto3" json:"capacity,omitempty"`

@@ -1,0 +1,364 @@
+// Package processor divides a node's processor time among its callers where there is not enough of it.
+package processor
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/quotad/quotad/raftnode/budget"
+)
+
+// Name is what callers share here, for refusals, metrics and status.
+const Name = "processor"
+
+// What is charged, in calls: each call is one, which costs a node some hundred microseconds whatever it asks for, one more if it is forwarded,
+// and each time that a stream goes on a quarter. Besides, so many bytes that are read are one, sixty commands of a batch, and so many that are written. What was packed
+// counts eightfold.
+const (
+	perForward = 1.0
+	perRound   = 0.25
+	perRead    = 1.0 / (4 << 10)
+	perWritten = 1.0 / (16 << 10)
+	packedBy   = 8
+)
+
+// Patience is for how long a call waits for its turn before it is refused.
+const Patience = 5 * time.Second
+
+const (
+	// judgeEvery is how often the level is set while calls come.
+	judgeEvery = 100 * time.Millisecond
+	// quietAfter is for how long a caller counts that has called.
+	quietAfter = time.Second
+	// saved is how much a caller may have saved up, in time at its level, and never less than leastSaved calls.
+	saved      = 20 * time.Millisecond
+	leastSaved = 16
+	// leastAfter is how soon a call that was refused may come again.
+	leastAfter = 100 * time.Millisecond
+)
+
+// BusyError says that a caller had its part of the processor's time for as long as a call of it could wait.
+type BusyError struct {
+	// RetryAfter is when the caller's part has room again, as it looks now.
+	RetryAfter time.Duration
+}
+
+// Error implements error.
+func (e *BusyError) Error() string {
+	return fmt.Sprintf("the node is busy, and the caller has its part of the processor's time for the next %v", e.RetryAfter.Round(time.Millisecond))
+}
+
+// Shares divides processor time. While the node is not busy, or a caller is alone, nobody waits. Otherwise no caller may make more calls a
+// second than a level, which falls until the node is not busy: at most to what the caller makes who makes the second most, and never below a
+// twentieth of the processors' time. So who calls less than that never waits, however much others call. It may be used by several goroutines.
+type Shares struct {
+	// until ends when nobody has to wait any more. others tells how many have work here besides those who call; read reads the processors'
+	// clocks.
+	until  context.Context //nolint:containedctx // it is the server's end, not a call's
+	others func() int
+	read   func() Clocks
+
+	mu      sync.Mutex
+	level   level
+	callers map[string]*caller
+	// operated is when an operator called last.
+	operated time.Time
+	seen     sample
+}
+
+// New makes shares of processors whose clocks are read. others tells how many have work here besides those who call. When until ends, nobody
+// has to wait any more.
+func New(until context.Context, others func() int, read func() Clocks) *Shares {
+	return &Shares{until: until, others: others, read: read, callers: map[string]*caller{}, level: newLevel(), seen: sample{since: time.Now(), at: read()}}
+}
+
+// caller is one caller's account.
+type caller struct {
+	// calls are how many are under way; called is when the last one was charged.
+	calls  int
+	called time.Time
+	// has are the calls that it has saved up in each lane, or below 0 those that it made ahead, as of at.
+	has [lanes]float64
+	at  time.Time
+	// charged is what it was charged with since the level was set, and perSecond what it was charged with in the time before.
+	charged, perSecond float64
+}
+
+// settled tells whether the caller has made nothing ahead.
+func (c *caller) settled() bool {
+	for _, has := range c.has {
+		if has < 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// Lane is what a call is about. A caller that has its part of one has still that of the other.
+type Lane int
+
+// The lanes.
+const (
+	// Taking calls want more, or look.
+	Taking Lane = iota
+	// Holding calls give back, renew, or tell.
+	Holding
+	// Streaming calls are told what happens.
+	Streaming
+	// Unknown are those of nobody who is known.
+	Unknown
+	lanes
+)
+
+// partOf is what a lane has of a caller's part.
+var partOf = [lanes]float64{Taking: 1, Holding: 0.25, Streaming: 0.1, Unknown: 0.1}
+
+// strangers is the name of all callers who are not known. They have together what one caller has in that lane. With fewer than
+// strangersCount calls in judgeEvery, a few health checks, they are nobody for whose sake others wait.
+const (
+	strangers      = ""
+	strangersCount = 4
+)
+
+// Call is one call that is under way. A nil one is free: it never waits and is charged to nobody.
+type Call struct {
+	shares *Shares
+	of     *caller
+	lane   Lane
+}
+
+// Enter begins a call of a caller.
+func (s *Shares) Enter(name string, lane Lane) *Call {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.look()
+	of := s.callers[name]
+	if of == nil {
+		of = &caller{at: time.Now()}
+		for lane := range of.has {
+			of.has[lane] = s.level.saves()
+		}
+		s.callers[name] = of
+	}
+	of.calls++
+	return &Call{shares: s, of: of, lane: lane}
+}
+
+// EnterStranger begins a call of somebody who is not known.
+func (s *Shares) EnterStranger() *Call { return s.Enter(strangers, Unknown) }
+
+// EnterOperator begins a call of an operator, which is free. Others may have to wait for its sake.
+func (s *Shares) EnterOperator() *Call {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.look()
+	s.operated = time.Now()
+	return nil
+}
+
+// Leave ends the call.
+func (c *Call) Leave() {
+	if c == nil {
+		return
+	}
+	c.shares.mu.Lock()
+	defer c.shares.mu.Unlock()
+	c.of.calls--
+}
+
+// Wait charges a call, or a stream that goes on, once it is the caller's turn. A *BusyError: it was not for as long as Patience, and nothing
+// was charged.
+func (c *Call) Wait(ctx context.Context) error {
+	if c == nil {
+		return nil
+	}
+	wait, refused := c.take()
+	if wait <= 0 {
+		return nil
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return refused
+	case <-c.shares.until.Done():
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// take charges the caller and returns how long it has to wait for that, or until it is refused.
+func (c *Call) take() (wait time.Duration, refused error) {
+	cost := 1.0
+	if c.lane == Streaming {
+		cost = perRound
+	}
+	c.shares.mu.Lock()
+	defer c.shares.mu.Unlock()
+	c.shares.look()
+	c.shares.refill(c.of)
+	if short := -c.of.has[c.lane]; short > 0 {
+		wait = c.shares.level.takes(short / partOf[c.lane])
+	}
+	c.shares.seen.waited = c.shares.seen.waited || wait > 0
+	if wait > Patience {
+		return Patience, &BusyError{RetryAfter: max(wait-Patience, leastAfter)}
+	}
+	c.chargeLocked(cost)
+	c.of.called = time.Now()
+	return wait, nil
+}
+
+// refill gives a caller what came to it since it was last looked at.
+func (s *Shares) refill(of *caller) {
+	now := time.Now()
+	passed := now.Sub(of.at)
+	of.at = now
+	for lane := range of.has {
+		of.has[lane] = min(of.has[lane]+s.level.gives(passed)*partOf[lane], s.level.saves())
+	}
+}
+
+// ChargeForward charges the caller with a call to another node for its sake.
+func (c *Call) ChargeForward() { c.charge(perForward) }
+
+// ChargeRead charges the caller with bytes of a request, which may be packed.
+func (c *Call) ChargeRead(bytes int, packed bool) {
+	cost := float64(bytes) * perRead
+	if packed {
+		cost *= packedBy
+	}
+	c.charge(cost)
+}
+
+// ChargeWritten charges the caller with bytes of an answer.
+func (c *Call) ChargeWritten(bytes int) { c.charge(float64(bytes) * perWritten) }
+
+func (c *Call) charge(cost float64) {
+	if c == nil {
+		return
+	}
+	c.shares.mu.Lock()
+	defer c.shares.mu.Unlock()
+	c.chargeLocked(cost)
+}
+
+func (c *Call) chargeLocked(cost float64) {
+	c.of.has[c.lane] -= cost
+	c.of.charged += cost
+}
+
+// sample is what was seen since a moment.
+type sample struct {
+	since time.Time
+	at    Clocks
+	// waited is set when a call had to wait for its turn.
+	waited bool
+}
+
+// Clocks are times of processors since any moment.
+type Clocks struct {
+	// Used is what this process has used, Unused for how long the processors that it may run on had nothing to do, summed up.
+	Used, Unused time.Duration
+	// HasUsed and HasUnused are false where the system does not tell.
+	HasUsed, HasUnused bool
+}
+
+// ReadClocks reads those of the machine.
+func ReadClocks() (c Clocks) {
+	c.Used, c.HasUsed = used()
+	c.Unused, c.HasUnused = unused()
+	return c
+}
+
+// idle is the part of some time for which a processor had nothing to do. This process is bounded, too, by how many it may use at once.
+func (c Clocks) idle(until Clocks, passed time.Duration) float64 {
+	all := passed.Seconds() * float64(runtime.GOMAXPROCS(0))
+	idle := 1.0
+	if c.HasUsed && until.HasUsed {
+		idle = 1 - (until.Used-c.Used).Seconds()/all
+	}
+	if c.HasUnused && until.HasUnused {
+		idle = min(idle, (until.Unused-c.Unused).Seconds()/all)
+	}
+	return max(idle, 0)
+}
+
+// look sets the level where that is due. Only who calls looks: where nobody does there is nothing to divide.
+func (s *Shares) look() {
+	if time.Since(s.seen.since) >= judgeEvery {
+		s.judge()
+	}
+}
+
+// judge sets the level.
+func (s *Shares) judge() {
+	next := sample{since: time.Now(), at: s.read()}
+	passed := next.since.Sub(s.seen.since)
+	seen := seen{
+		time: passed, used: next.at.Used - s.seen.at.Used, idle: s.seen.at.idle(next.at, passed), callers: s.others(), waited: s.seen.waited,
+	}
+	s.seen = next
+	called := next.since.Sub(s.operated) < quietAfter
+	if called {
+		seen.callers++
+	}
+	for name, of := range s.callers { // in any order
+		s.refill(of) // at the level that was
+		seen.charged += of.charged
+		seen.second = max(seen.second, min(seen.top, of.charged))
+		seen.top = max(seen.top, of.charged)
+		if next.since.Sub(of.called) < quietAfter {
+			called = true
+			if name != strangers || of.charged >= strangersCount {
+				seen.callers++
+			}
+		} else if of.calls == 0 && of.settled() {
+			delete(s.callers, name)
+		}
+		of.perSecond, of.charged = of.charged/passed.Seconds(), 0
+	}
+	s.level.judge(seen)
+	if !called { // nothing is owed where nobody calls
+		s.level = newLevel()
+		maps.DeleteFunc(s.callers, func(_ string, of *caller) bool { return of.calls == 0 })
+	}
+}
+
+// Name implements what other budgets have.
+func (s *Shares) Name() string { return Name }
+
+// InUse returns how many calls a second are made, and by how many callers.
+func (s *Shares) InUse() (used int64, callers int) {
+	v := s.View()
+	return v.Used, len(v.Uses)
+}
+
+// View returns how many calls a second are made now, of as many as there is processor time for, and the most that each caller may make.
+func (s *Shares) View() budget.View {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.look()
+	v := budget.View{Name: Name, Capacity: int64(s.level.capacity()), Minimum: int64(s.level.lowest())}
+	most := int64(math.MaxInt64)
+	if !math.IsInf(s.level.perSecond, 1) {
+		most = int64(s.level.perSecond)
+	}
+	for name, of := range s.callers { // in any order
+		if of.perSecond < 1 {
+			continue
+		}
+		if name == strangers {
+			name = "strangers"
+		}
+		v.Used += int64(of.perSecond)
+		v.Uses = append(v.Uses, budget.Use{Caller: name, Used: int64(of.perSecond), Most: most})
+	}
+	return v
+}

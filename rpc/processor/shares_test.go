@@ -1,0 +1,275 @@
+package processor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"runtime"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// pass waits for virtual time.
+func pass(d time.Duration) { time.Sleep(d) } //nolint:forbidigo // virtual time
+
+// machine is processors of which each call takes a time, and which have nothing else to do.
+type machine struct {
+	began      time.Time
+	processors chan struct{}
+
+	mu   sync.Mutex
+	used time.Duration
+}
+
+const callTakes = time.Millisecond
+
+// serve takes the time of a call on one of the processors.
+func (m *machine) serve() {
+	m.processors <- struct{}{}
+	pass(callTakes)
+	<-m.processors
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.used += callTakes
+}
+
+func (m *machine) read() Clocks {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	all := time.Since(m.began) * time.Duration(cap(m.processors))
+	return Clocks{Used: m.used, Unused: max(all-m.used, 0), HasUsed: true, HasUnused: true}
+}
+
+// closedLoop calls again as soon as it was served or refused, so many calls at once, until ctx ends. It counts.
+type closedLoop struct {
+	name            string
+	lane            Lane
+	atOnce          int
+	think           time.Duration
+	served, refused int
+	longest         time.Duration
+}
+
+func (c *closedLoop) run(ctx context.Context, s *Shares, m *machine, wg *sync.WaitGroup) {
+	var mu sync.Mutex
+	from := time.Now().Add(levelled)
+	for range c.atOnce {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				began := time.Now()
+				call := s.Enter(c.name, c.lane)
+				err := call.Wait(ctx)
+				mu.Lock()
+				_, busy := errors.AsType[*BusyError](err)
+				switch {
+				case began.Before(from):
+				case busy:
+					c.refused++
+				case err == nil:
+					c.served++
+					c.longest = max(c.longest, time.Since(began))
+				}
+				mu.Unlock()
+				if err == nil {
+					m.serve()
+				}
+				call.Leave()
+				pass(c.think)
+			}
+		})
+	}
+}
+
+// levelled is how long it takes until the level is where it belongs.
+const levelled = 10 * time.Second
+
+// calls has callers call for some seconds of a machine's, when the level is where it belongs.
+func calls(t *testing.T, seconds, others int, callers ...*closedLoop) *Shares {
+	t.Helper()
+	m := &machine{began: time.Now(), processors: make(chan struct{}, runtime.GOMAXPROCS(0))}
+	s := New(t.Context(), func() int { return others }, m.read)
+	ctx, cancel := context.WithTimeout(t.Context(), levelled+time.Duration(seconds)*time.Second)
+	defer cancel()
+	var wg sync.WaitGroup
+	for _, c := range callers {
+		c.run(ctx, s, m, &wg)
+	}
+	wg.Wait()
+	return s
+}
+
+// few makes callers that call now and then.
+func few(names ...string) (all []*closedLoop) {
+	for _, name := range names {
+		all = append(all, &closedLoop{name: name, atOnce: 4, think: 20 * time.Millisecond})
+	}
+	return all
+}
+
+// alone returns how many calls one of few has served where nobody else calls.
+func alone(t *testing.T, seconds int) int {
+	t.Helper()
+	c := few("token:a")
+	calls(t, seconds, 0, c...)
+	return c[0].served
+}
+
+// TestShares_FewCallsNeverWait: a caller that could keep the machine busy alone has what the others leave, and they never wait for it.
+func TestShares_FewCallsNeverWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hostile, others := &closedLoop{name: "token:hostile", atOnce: 500}, few("token:a", "token:b")
+		s := calls(t, 20, 0, append(others, hostile)...)
+		for _, c := range others {
+			if usual := alone(t, 20); c.longest > 0 || c.served < usual*6/10 {
+				t.Errorf("%s: %d served, %d where it is alone, and one waited for %v", c.name, c.served, usual, c.longest)
+			}
+		}
+		if part := float64(hostile.served) * callTakes.Seconds() / 20 / float64(runtime.GOMAXPROCS(0)); hostile.longest == 0 || part < 0.3 {
+			t.Errorf("who calls most had %.2f of the processors, and none of its calls waited longer than %v", part, hostile.longest)
+		}
+		pass(2 * quietAfter)
+		if v := s.View(); v.Used != 0 || len(s.callers) != 0 || !math.IsInf(s.level.perSecond, 1) {
+			t.Errorf("%d callers are left, with %v calls a second each, and %+v", len(s.callers), s.level.perSecond, v)
+		}
+	})
+}
+
+// TestShares_AreAlikeWhereAllWantMore: where there is not enough for anybody, many calls at once are worth no more than a few.
+func TestShares_AreAlikeWhereAllWantMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		callers := []*closedLoop{{name: "token:hostile", atOnce: 500}}
+		for i := range 4 {
+			callers = append(callers, &closedLoop{name: fmt.Sprint("token:", i), atOnce: runtime.GOMAXPROCS(0)})
+		}
+		calls(t, 20, 0, callers...)
+		all := 0
+		for _, c := range callers {
+			all += c.served
+		}
+		if part := float64(callers[0].served) / float64(all); part > 0.3 {
+			t.Errorf("one of five has %.2f", part)
+		}
+		if had := float64(all) * callTakes.Seconds() / 20 / float64(runtime.GOMAXPROCS(0)); had < 0.9 {
+			t.Errorf("%.2f of the processors' time was used", had)
+		}
+	})
+}
+
+// TestShares_LeaveOneAlone: a caller that is alone never waits, but where others have work here.
+func TestShares_LeaveOneAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		alone := &closedLoop{name: "token:a", atOnce: 50}
+		calls(t, 10, 0, alone)
+		follower := &closedLoop{name: "token:a", atOnce: 50}
+		calls(t, 10, 1, follower)
+		if alone.longest > 0 || follower.longest == 0 || follower.served < alone.served*7/10 {
+			t.Errorf("alone: %d served, and one waited for %v; beside a leader's log: %d and %v", alone.served, alone.longest, follower.served, follower.longest)
+		}
+	})
+}
+
+// TestShares_HealthChecksAreNoCompany: a few of them do not have a caller wait; many have themselves wait.
+func TestShares_HealthChecksAreNoCompany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		busy, checks := &closedLoop{name: "token:a", atOnce: 50}, &closedLoop{name: strangers, lane: Unknown, atOnce: 1, think: time.Second}
+		calls(t, 5, 0, busy, checks)
+		if busy.longest > 0 || checks.longest > 0 {
+			t.Errorf("a caller waited for %v, a check for %v", busy.longest, checks.longest)
+		}
+		known, flood := few("token:a"), &closedLoop{name: strangers, lane: Unknown, atOnce: 500}
+		calls(t, 20, 0, append(known, flood)...)
+		if usual := alone(t, 20); known[0].longest > 0 || known[0].served < usual*6/10 || flood.longest == 0 {
+			t.Errorf("a caller waited for %v and had %d of %d served; the flood waited for %v", known[0].longest, known[0].served, usual, flood.longest)
+		}
+	})
+}
+
+// TestShares_WhatIsHeldFindsItsTurn: a caller that has its part of what takes more can still give back.
+func TestShares_WhatIsHeldFindsItsTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		taking := &closedLoop{name: "token:a", atOnce: 500}
+		giving := &closedLoop{name: "token:a", lane: Holding, atOnce: 1, think: 100 * time.Millisecond}
+		calls(t, 10, 0, append(few("token:b"), taking, giving)...)
+		if taking.longest == 0 || giving.refused > 0 || giving.longest > 0 || giving.served < 70 {
+			t.Errorf("one waited for %v; of %d that give back %d were refused, and one waited for %v", taking.longest, giving.served, giving.refused, giving.longest)
+		}
+	})
+}
+
+// TestShares_ChargeBytes: whose calls are large makes fewer of them; a large one made ahead is made up for, also by who keeps silent then.
+func TestShares_ChargeBytes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(t.Context(), func() int { return 0 }, func() Clocks { return Clocks{HasUsed: true, HasUnused: true} })
+		for _, packed := range []bool{false, true} {
+			call := s.Enter("token:a", Taking)
+			call.ChargeRead(1<<20, packed)
+			call.ChargeWritten(1 << 20)
+			call.Leave()
+		}
+		s.mu.Lock()
+		s.level.perSecond = 100
+		s.mu.Unlock()
+		err := s.Enter("token:a", Taking).Wait(t.Context())
+		busy, ok := errors.AsType[*BusyError](err)
+		if !ok {
+			t.Fatal(err)
+		}
+		want := time.Duration(256+256*packedBy+2*64-leastSaved) * time.Second / 100
+		if got := busy.RetryAfter + Patience; got < want*9/10 || got > want*11/10 {
+			t.Errorf("again in %v, want %v", got, want)
+		}
+	})
+}
+
+// TestCall_NilIsFree: an operator's call waits for nothing and is charged to nobody.
+func TestCall_NilIsFree(t *testing.T) {
+	var call *Call
+	call.ChargeRead(1<<30, true)
+	call.ChargeWritten(1 << 30)
+	if err := call.Wait(t.Context()); err != nil {
+		t.Error(err)
+	}
+	call.Leave()
+}
+
+// TestShares_WaitEndsWithItsContext: a caller who goes away does not wait.
+func TestShares_WaitEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(t.Context(), func() int { return 0 }, func() Clocks { return Clocks{} })
+		s.mu.Lock()
+		s.level.perSecond = 1
+		s.mu.Unlock()
+		call := s.Enter("token:a", Taking)
+		call.ChargeRead(128<<10, false)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		if err := call.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		call.Leave()
+	})
+}
+
+// TestReadClocks: what the machine tells goes on.
+func TestReadClocks(t *testing.T) {
+	before := ReadClocks()
+	for began := time.Now(); time.Since(began) < 30*time.Millisecond; { // it takes processor time
+	}
+	after := ReadClocks()
+	if runtime.GOOS == "linux" && (!before.HasUsed || !before.HasUnused) {
+		t.Errorf("the system does not tell: %+v", before)
+	}
+	if after.HasUsed && after.Used <= before.Used || after.Unused < before.Unused {
+		t.Errorf("%+v, then %+v", before, after)
+	}
+	if idle := before.idle(after, time.Second); idle < 0 || idle > 1 {
+		t.Errorf("%v idle", idle)
+	}
+}

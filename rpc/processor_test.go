@@ -1,0 +1,181 @@
+package rpc_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/quotad/quotad/raftnode"
+	"github.com/quotad/quotad/rpc"
+	"github.com/quotad/quotad/rpc/quotav1"
+	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
+)
+
+// TestProcessor_HoldsWhoCallsMost: on a busy node one caller's many calls at once leave another one, and the operator, nearly as many as it
+// has itself.
+func TestProcessor_HoldsWhoCallsMost(t *testing.T) {
+	n, secrets := guarded(t, rpc.AlwaysBusy)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+	defer cancel()
+	warm := time.Now().Add(2 * time.Second)
+	var hostile, other atomic.Int64
+	var wg sync.WaitGroup
+	call := func(name string, counted *atomic.Int64, may bool) {
+		api, _ := apisAs(t, n.url, secrets[name])
+		for ctx.Err() == nil {
+			_, err := api.Reserve(ctx, &quotav1.ReserveRequest{Holder: name, Items: []*quotav1.Item{{Quota: "t/core"}}, Consume: true})
+			if ctx.Err() != nil {
+				return
+			}
+			if err != nil && !may {
+				t.Error(err)
+				return
+			}
+			if time.Now().After(warm) {
+				counted.Add(1)
+			}
+		}
+	}
+	for range 64 {
+		wg.Go(func() { call("hostile", &hostile, true) })
+	}
+	wg.Go(func() { call("other", &other, false) })
+	_, operator := apisAs(t, n.url, secrets["operator"])
+	pace := time.NewTicker(10 * time.Millisecond)
+	defer pace.Stop()
+	for ctx.Err() == nil {
+		if _, err := operator.OverrideQuota(ctx, &quotav1.OverrideQuotaRequest{
+			Name: "t/core", Limit: new(int64(1 << 40)), Duration: durationpb.New(time.Minute),
+		}); err != nil && ctx.Err() == nil {
+			t.Fatal(err)
+		}
+		<-pace.C
+	}
+	wg.Wait()
+	// Besides what the other one makes, a caller has a twentieth of the processors' time: at most 2,000 calls a second of two.
+	least := int64(2 * 0.05 * float64(runtime.GOMAXPROCS(0)) / 50e-6)
+	if hostile.Load() > 4*other.Load()+least {
+		t.Errorf("the hostile caller had %d calls, the other one %d", hostile.Load(), other.Load())
+	}
+	res, err := operator.GetStatus(t.Context(), &quotav1.GetStatusRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range res.NodeBudgets {
+		if b.Name == "processor" && (b.Capacity == 0 || b.Minimum == 0) {
+			t.Errorf("%v", b)
+		}
+	}
+}
+
+// TestProcessor_RefusesAFlood: what would have to wait for too long for its turn is told so after a while, and when to come back. Whether
+// the process lives is told to everybody at once.
+func TestProcessor_RefusesAFlood(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
+	n, secrets := guarded(t, rpc.AlwaysBusy)
+	_, operator := apisAs(t, n.url, secrets["operator"])
+	look := func() {
+		if _, err := operator.GetStatus(t.Context(), &quotav1.GetStatusRequest{}); err != nil {
+			t.Error(err)
+		}
+	}
+	look()
+	var refused atomic.Int64
+	var wg sync.WaitGroup
+	for range 200 {
+		wg.Go(func() {
+			for range 20 {
+				if refused.Load() > 0 {
+					return
+				}
+				status, body := get(t, n.url+"/readyz")
+				if strings.Contains(body, `"budget":"processor"`) {
+					refused.Add(1)
+					if status != http.StatusTooManyRequests || !strings.Contains(body, `"notAccepted":true`) || !strings.Contains(body, `"retryAfter"`) {
+						t.Errorf("%d %s", status, body)
+					}
+				}
+			}
+		})
+	}
+	pace := time.NewTicker(10 * time.Millisecond)
+	defer pace.Stop()
+	for began := time.Now(); refused.Load() == 0; {
+		if time.Since(began) > time.Minute {
+			t.Fatal("none was refused")
+		}
+		look()
+		if status, body := get(t, n.url+"/livez"); status != http.StatusOK {
+			t.Errorf("%d %s", status, body)
+		}
+		<-pace.C
+	}
+	wg.Wait()
+}
+
+// TestWatch_SendsWhatItGathered: events that are sent together with others are sent also where nothing comes after them that the caller
+// wants.
+func TestWatch_SendsWhatItGathered(t *testing.T) {
+	for name, change := range map[string][]func(*rpc.Config){"idle": nil, "busy": {rpc.AlwaysBusy}} { // in any order
+		t.Run(name, func(t *testing.T) {
+			n := newNodes(t, 1, change...)[0]
+			if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas",
+				`{"quotas":[{"name":"t/many","slots":{"limit":1000}}]}`); status != http.StatusOK {
+				t.Fatalf("%d %s", status, body)
+			}
+			const wanted = 100
+			for i := range wanted + 50 {
+				holder := "a"
+				if i >= wanted {
+					holder = "b"
+				}
+				if status, body := post(t, n.url, reservePath, fmt.Sprintf(`{"holder":%q,"items":[{"quota":"t/many"}]}`, holder)); status != http.StatusOK {
+					t.Fatalf("%d %s", status, body)
+				}
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			stream, err := quotav1connect.NewQuotaServiceClient(http.DefaultClient, n.url).Watch(ctx, &quotav1.WatchRequest{FromIndex: oldest(t, n), Holder: "a"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			last := uint64(0)
+			for granted := 0; granted < wanted; {
+				if !stream.Receive() {
+					t.Fatalf("after %d: %v", granted, stream.Err())
+				}
+				message := stream.Msg()
+				if message.Meta.Index <= last {
+					t.Fatalf("%d after %d", message.Meta.Index, last)
+				}
+				last = message.Meta.Index
+				for _, e := range message.Events {
+					if e.Kind == quotav1.EventKind_EVENT_KIND_GRANTED {
+						granted++
+					}
+				}
+			}
+			cancel()
+			_ = stream.Close()
+		})
+	}
+}
+
+// oldest is the first index whose events a node has.
+func oldest(t *testing.T, n *testNode) uint64 {
+	t.Helper()
+	_, err := n.node.Watch(1)
+	if compacted, ok := errors.AsType[*raftnode.CompactedError](err); ok {
+		return compacted.Oldest
+	}
+	return 1
+}
