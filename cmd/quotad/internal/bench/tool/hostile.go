@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -48,8 +49,8 @@ const (
 
 // hostileRun is what is measured.
 type hostileRun struct {
-	quotad, only   string
-	rounds         int
+	quotad, only, profiles string
+	rounds                 int
 	duration, warm time.Duration
 }
 
@@ -69,6 +70,7 @@ An operator's command is carried out all the while.`,
 	cmd.Flags().DurationVar(&run.duration, "duration", 10*time.Second, "how long each phase is measured")
 	cmd.Flags().DurationVar(&run.warm, "warm", 3*time.Second, "how long each phase runs before")
 	cmd.Flags().StringVar(&run.only, "only", "", "have the hostile caller do one thing: fill, wait, watch, bomb, silent or slow")
+	cmd.Flags().StringVar(&run.profiles, "profiles", "", "write a profile of each node's processor time in each phase into this folder")
 	var length time.Duration
 	role := &cobra.Command{Use: "role NAME", Hidden: true, Args: cobra.ExactArgs(1), RunE: func(cmd *cobra.Command, args []string) error {
 		return play(cmd.Context(), args[0], length, run.warm, cmd.OutOrStdout())
@@ -84,9 +86,11 @@ type phase struct {
 	// PerSecond, P50 and P99 (milliseconds) are of the other callers.
 	PerSecond, P50, P99 float64
 	// Operator is the longest command of the operator, in milliseconds; Memory the most that a node used, in MiB.
-	Operator, Memory float64
+	Operator, Memory float64 `json:",omitempty"`
+	// Processor is what all nodes used of one processor, in percent.
+	Processor float64 `json:",omitempty"`
 	// Attack tells what the hostile caller did.
-	Attack string
+	Attack string `json:",omitempty"`
 }
 
 func (r *hostileRun) run(ctx context.Context, out io.Writer) error {
@@ -110,7 +114,7 @@ func (r *hostileRun) run(ctx context.Context, out io.Writer) error {
 // tabulate prints medians, and for each the range of the rounds.
 func tabulate(out io.Writer, measured map[string][]phase) error {
 	rows := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
-	_, _ = fmt.Fprintln(rows, "BESIDE\tDECISIONS/S\tP50 ms\tP99 ms\tOPERATOR, LONGEST ms\tMEMORY OF A NODE MiB\tATTACK")
+	_, _ = fmt.Fprintln(rows, "BESIDE\tDECISIONS/S\tP50 ms\tP99 ms\tOPERATOR, LONGEST ms\tMEMORY OF A NODE MiB\tPROCESSOR OF THE NODES %\tATTACK")
 	of := func(role string, get func(phase) float64) (median float64, text string) {
 		var all []float64
 		for _, p := range measured[role] {
@@ -123,6 +127,7 @@ func tabulate(out io.Writer, measured map[string][]phase) error {
 	columns := []func(phase) float64{
 		func(p phase) float64 { return p.PerSecond }, func(p phase) float64 { return p.P50 }, func(p phase) float64 { return p.P99 },
 		func(p phase) float64 { return p.Operator }, func(p phase) float64 { return p.Memory },
+		func(p phase) float64 { return p.Processor },
 	}
 	medians := map[string][]float64{}
 	for _, role := range []string{"rest", "attack"} {
@@ -135,7 +140,7 @@ func tabulate(out io.Writer, measured map[string][]phase) error {
 		last := measured[role][len(measured[role])-1]
 		_, _ = fmt.Fprintln(rows, strings.Join(append(row, last.Attack), "\t"))
 	}
-	_, _ = fmt.Fprintf(rows, "ratio\t%.2f\t%.2f\t%.2f\t\t\t\n", medians["attack"][0]/medians["rest"][0], medians["attack"][1]/medians["rest"][1],
+	_, _ = fmt.Fprintf(rows, "ratio\t%.2f\t%.2f\t%.2f\t\t\t\t\n", medians["attack"][0]/medians["rest"][0], medians["attack"][1]/medians["rest"][1],
 		medians["attack"][2]/medians["rest"][2])
 	return rows.Flush()
 }
@@ -172,16 +177,17 @@ func (r *hostileRun) phase(ctx context.Context, role string) (_ phase, err error
 	if err != nil {
 		return phase{}, err
 	}
+	profiled := c.profile(ctx, r.profiles, role, r.warm, r.duration)
+	used := c.used()
 	p := c.operate(ctx, whole)
+	p.Processor = 100 * (c.used() - used).Seconds() / whole.Seconds()
 	said, err := served()
-	if err != nil {
+	if err := errors.Join(err, profiled()); err != nil {
 		return phase{}, err
 	}
-	memory, operator := p.Memory, p.Operator
-	if err := json.Unmarshal(said, &p); err != nil {
+	if err := json.Unmarshal(said, &p); err != nil { // what it leaves out stays
 		return phase{}, err
 	}
-	p.Memory, p.Operator = memory, operator
 	said, err = beside()
 	p.Attack = strings.TrimSpace(string(said))
 	return p, err
@@ -190,17 +196,18 @@ func (r *hostileRun) phase(ctx context.Context, role string) (_ phase, err error
 // guarded is a cluster whose callers need tokens.
 type guarded struct {
 	dir, only string
-	addresses []string
+	// addresses are those of the nodes' API ports, ops of their ports for operators.
+	addresses, ops []string
 	tokens    map[string]string
 	processes bench.Processes
 }
 
 func (c *guarded) start(ctx context.Context, quotad string) (err error) {
-	free, err := loopback.Free(6)
+	free, err := loopback.Free(9)
 	if err != nil {
 		return err
 	}
-	c.addresses, c.tokens = free[:3], map[string]string{}
+	c.addresses, c.ops, c.tokens = free[:3], free[6:], map[string]string{}
 	operator, tokens, err := canary.New(ctx, quotad, c.dir)
 	if err != nil {
 		return err
@@ -226,7 +233,8 @@ func (c *guarded) start(ctx context.Context, quotad string) (err error) {
 		name := fmt.Sprintf("n%d", i+1)
 		err = onProcessor(servedOn, func() error {
 			return c.processes.Start(c.dir, name, quotad, "serve", "--node-id", name, "--data-dir", filepath.Join(c.dir, name), "--api-listen", free[i],
-				"--raft-listen", free[3+i], "--peers", strings.Join(peers, ","), "--tokens-file", tokens)
+				"--raft-listen", free[3+i], "--peers", strings.Join(peers, ","), "--tokens-file", tokens,
+				"--ops-listen", c.ops[i], "--ops-pprof")
 		})
 		if err != nil {
 			return err
@@ -300,6 +308,72 @@ func (c *guarded) operate(ctx context.Context, length time.Duration) (p phase) {
 		}
 	}
 	return p
+}
+
+// used is the processor time that the nodes have had.
+func (c *guarded) used() (all time.Duration) {
+	for _, pid := range c.processes.PIDs() {
+		all += processorTime(pid)
+	}
+	return all
+}
+
+// processorTime is what a process has had.
+func processorTime(pid int) time.Duration {
+	const user, perTick = 11, 10 * time.Millisecond // where it stands behind the name, in brackets, which may hold blanks
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0
+	}
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	if len(fields) < user+2 {
+		return 0
+	}
+	inUser, _ := strconv.ParseInt(fields[user], 10, 64)
+	inSystem, _ := strconv.ParseInt(fields[user+1], 10, 64)
+	return time.Duration(inUser+inSystem) * perTick
+}
+
+// profile has each node profile its processor's time after a while, and writes that into a folder; wait waits for it.
+func (c *guarded) profile(ctx context.Context, dir, role string, warm, length time.Duration) (wait func() error) {
+	if dir == "" {
+		return func() error { return nil }
+	}
+	failed := make(chan error, len(c.ops))
+	for i, address := range c.ops {
+		go func() {
+			time.Sleep(warm)
+			failed <- c.profileOne(ctx, address, filepath.Join(dir, fmt.Sprintf("%s-n%d.pprof", role, i+1)), length)
+		}()
+	}
+	return func() (err error) {
+		for range c.ops {
+			err = errors.Join(err, <-failed)
+		}
+		return err
+	}
+}
+
+func (c *guarded) profileOne(ctx context.Context, address, file string, length time.Duration) (err error) {
+	url := fmt.Sprintf("http://%s/debug/pprof/profile?seconds=%d", address, max(1, int(length.Seconds())))
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return err
+	}
+	response, err := (&http.Client{Transport: &canary.Carry{Secret: c.tokens["operator"], Next: http.DefaultTransport}}).Do(request)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, response.Body.Close()) }()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("a profile of %s: %s", address, response.Status)
+	}
+	into, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(into, response.Body)
+	return errors.Join(err, into.Close())
 }
 
 // residentMiB is how much memory a process has.
