@@ -22,8 +22,9 @@ const (
 	idleWeight = 0.5
 	// leastCharged is of how many calls a cost can be measured.
 	leastCharged = 32
-	// While the node is busy the level falls to fallTo of what it was each judgeEvery, and else comes to riseBy of it.
-	fallTo, riseBy = 0.9, 1.05
+	// While the node is busy the level falls to fallTo of what it was each judgeEvery, and else comes to riseBy of it, or to aloneBy of it where
+	// a caller is alone: soon it does not wait any more, but a caller that others pause for a moment beside is not let loose by that.
+	fallTo, riseBy, aloneBy = 0.9, 1.05, 2
 )
 
 // level is how many calls a second each caller may make.
@@ -47,9 +48,10 @@ type seen struct {
 	idle float64
 	// callers called, or have other work here.
 	callers int
-	// charged is what all callers were charged with, top the one who was charged most, and second the next one.
+	// charged is what all callers were charged with, top the one who was charged most, and second the next one who is known: strangers are
+	// the measure of nobody.
 	charged, top, second float64
-	// waited is set where a call had to wait for its turn.
+	// waited is set where a call had to wait for its turn, or a caller has made calls ahead.
 	waited bool
 }
 
@@ -65,13 +67,18 @@ func (l *level) judge(s seen) {
 	l.second = max(l.second*over(remembered), s.second/s.time.Seconds())
 	switch {
 	case s.callers < 2:
-		l.perSecond = math.Inf(1)
+		l.rise(over(aloneBy), top, s.waited)
 	case l.idle < busyBelow:
 		l.perSecond = max(l.lowest(), min(l.perSecond, top)*over(fallTo))
 	default:
-		if l.perSecond = max(l.lowest(), l.perSecond*over(riseBy)); !s.waited && l.perSecond > 2*max(top, l.lowest()) {
-			l.perSecond = math.Inf(1)
-		}
+		l.rise(over(riseBy), top, s.waited)
+	}
+}
+
+// rise raises the level, and ends it where nobody comes near it.
+func (l *level) rise(by, top float64, waited bool) {
+	if l.perSecond = max(l.lowest(), l.perSecond*by); !waited && l.perSecond > 2*max(top, l.lowest()) {
+		l.perSecond = math.Inf(1)
 	}
 }
 

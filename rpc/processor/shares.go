@@ -309,26 +309,42 @@ func (s *Shares) judge() {
 	if called {
 		seen.callers++
 	}
+	var known []float64
 	for name, of := range s.callers { // in any order
 		s.refill(of) // at the level that was
 		seen.charged += of.charged
-		seen.second = max(seen.second, min(seen.top, of.charged))
 		seen.top = max(seen.top, of.charged)
-		if next.since.Sub(of.called) < quietAfter {
+		if name != strangers {
+			known = append(known, of.charged)
+		}
+		// Whoever has made calls ahead has called: all of them may wait for their turn at this moment.
+		ahead := !of.settled()
+		seen.waited = seen.waited || ahead
+		if ahead || next.since.Sub(of.called) < quietAfter {
 			called = true
-			if name != strangers || of.charged >= strangersCount {
+			if name != strangers || ahead || of.charged >= strangersCount {
 				seen.callers++
 			}
-		} else if of.calls == 0 && of.settled() {
+		} else if of.calls == 0 {
 			delete(s.callers, name)
 		}
 		of.perSecond, of.charged = of.charged/passed.Seconds(), 0
 	}
+	seen.second = secondOf(known)
 	s.level.judge(seen)
 	if !called { // nothing is owed where nobody calls
 		s.level = newLevel()
 		maps.DeleteFunc(s.callers, func(_ string, of *caller) bool { return of.calls == 0 })
 	}
+}
+
+// secondOf returns the second largest of some numbers, 0 where there is none.
+func secondOf(all []float64) (second float64) {
+	top := 0.0
+	for _, each := range all {
+		second, top = max(second, min(top, each)), max(top, each)
+	}
+	return second
 }
 
 // Name implements what other budgets have.

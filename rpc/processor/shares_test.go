@@ -175,6 +175,89 @@ func TestShares_LeaveOneAlone(t *testing.T) {
 	})
 }
 
+// busyWith makes shares of a follower whose processors others keep busy all the time.
+func busyWith(t *testing.T) *Shares {
+	began := time.Now()
+	return New(t.Context(), func() int { return 1 }, func() Clocks {
+		return Clocks{Used: time.Since(began) * time.Duration(runtime.GOMAXPROCS(0)), HasUsed: true, HasUnused: true}
+	})
+}
+
+// TestShares_PausesLetNobodyLoose: where a node is busy with others' work, a caller whose calls all wait for their turn, and strangers who
+// came seldom for a moment, have no more than the level gives them.
+func TestShares_PausesLetNobodyLoose(t *testing.T) {
+	const length = 30 * time.Second
+	for _, tc := range []struct {
+		name   string
+		caller string
+		lane   Lane
+		atOnce int
+		bytes  int
+	}{
+		{"streams that all wait", "token:hostile", Streaming, 100, 64 << 10},
+		{"calls that all wait", "token:hostile", Taking, 100, 1 << 20},
+		{"strangers who come one by one", strangers, Unknown, 1, 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := busyWith(t)
+				ctx, cancel := context.WithTimeout(t.Context(), levelled+length)
+				defer cancel()
+				from := time.Now().Add(levelled)
+				var mu sync.Mutex
+				var wg sync.WaitGroup
+				charged := 0.0
+				for range tc.atOnce {
+					wg.Go(func() {
+						for ctx.Err() == nil {
+							call := s.Enter(tc.caller, tc.lane)
+							if call.Wait(ctx) == nil {
+								call.ChargeWritten(tc.bytes)
+								mu.Lock()
+								if time.Now().After(from) {
+									charged += 1 + float64(tc.bytes)*perWritten
+								}
+								mu.Unlock()
+							}
+							call.Leave()
+							pass(callTakes)
+						}
+					})
+				}
+				wg.Wait()
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				// Each call that waits may be charged once ahead.
+				most := 2*s.level.lowest()*partOf[tc.lane]*length.Seconds() + float64(tc.atOnce)*(1+float64(tc.bytes)*perWritten)
+				if charged > most {
+					t.Errorf("%.0f calls' worth was had in %v, want %.0f at most", charged, length, most)
+				}
+			})
+		})
+	}
+}
+
+// TestShares_StrangersAreNobodysMeasure: what strangers make is no measure of what a caller may make.
+func TestShares_StrangersAreNobodysMeasure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := busyWith(t)
+		for range 100 {
+			for name, lane := range map[string]Lane{"token:hostile": Taking, strangers: Unknown} { // in any order
+				call := s.Enter(name, lane)
+				_, _ = call.take()
+				call.charge(1000)
+				call.Leave()
+			}
+			pass(judgeEvery)
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if lowest := least * s.level.capacity(); s.level.perSecond > 1.01*lowest {
+			t.Errorf("%.0f calls a second, want %.0f", s.level.perSecond, lowest)
+		}
+	})
+}
+
 // TestShares_HealthChecksAreNoCompany: a few of them do not have a caller wait; many have themselves wait.
 func TestShares_HealthChecksAreNoCompany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
