@@ -9,8 +9,9 @@ import (
 const (
 	// A node is busy when its processors have nothing to do for less than a tenth of the time.
 	busyBelow = 0.1
-	// least is the part of the processors' time that each caller has in any case.
-	least = 0.05
+	// least is the part of the processors' time that each caller has in any case. On a follower that does nothing but forward a hostile
+	// caller's calls it is what that caller has.
+	least = 0.02
 	// remembered is what counts of the second one's charges after judgeEvery.
 	remembered = 0.99
 	// A call is taken to cost between cheapest and dearest, whatever was measured: what is measured holds other work too.

@@ -83,7 +83,7 @@ func TestLevel_TimesAdd(t *testing.T) {
 	}
 }
 
-// TestLevel_NeverStarves: whatever is seen, a caller that makes no more calls than there is time for a twentieth of has its turn, and so
+// TestLevel_NeverStarves: whatever is seen, a caller that makes no more calls than there is time for a fiftieth of has its turn, and so
 // has each that makes no more than the one who makes the second most.
 func TestLevel_NeverStarves(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

@@ -55,7 +55,7 @@ func (e *BusyError) Error() string {
 
 // Shares divides processor time. While the node is not busy, or a caller is alone, nobody waits. Otherwise no caller may make more calls a
 // second than a level, which falls until the node is not busy: at most to what the caller makes who makes the second most, and never below a
-// twentieth of the processors' time. So who calls less than that never waits, however much others call. It may be used by several goroutines.
+// fiftieth of the processors' time. So who calls less than that never waits, however much others call. It may be used by several goroutines.
 type Shares struct {
 	// until ends when nobody has to wait any more. others tells how many have work here besides those who call; read reads the processors'
 	// clocks.
@@ -99,7 +99,8 @@ func (c *caller) settled() bool {
 	return true
 }
 
-// Lane is what a call is about. A caller that has its part of one has still that of the other.
+// Lane is what a call is about. All that a caller does is within its part, and a call waits for its own lane only: a caller that has its part
+// by what takes more can still give back.
 type Lane int
 
 // The lanes.
@@ -251,6 +252,9 @@ func (c *Call) charge(cost float64) {
 
 func (c *Call) chargeLocked(cost float64) {
 	c.of.has[c.lane] -= cost
+	if c.lane == Holding || c.lane == Streaming {
+		c.of.has[Taking] -= cost
+	}
 	c.of.charged += cost
 }
 

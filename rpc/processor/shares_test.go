@@ -286,6 +286,29 @@ func TestShares_WhatIsHeldFindsItsTurn(t *testing.T) {
 	})
 }
 
+// TestShares_LanesAreWithinAPart: what a caller gives back, and is told, it does not take besides; but it does not give back less for what
+// it took.
+func TestShares_LanesAreWithinAPart(t *testing.T) {
+	for _, tc := range []struct {
+		first, then Lane
+		waits       bool
+	}{
+		{Holding, Taking, true}, {Streaming, Taking, true}, {Taking, Holding, false}, {Taking, Streaming, false}, {Streaming, Holding, false},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := busyWith(t)
+			s.mu.Lock()
+			s.level.perSecond = 100
+			s.mu.Unlock()
+			s.Enter("token:a", tc.first).charge(leastSaved + 100)
+			wait, err := s.Enter("token:a", tc.then).take()
+			if err != nil || (wait >= time.Second/2) != tc.waits {
+				t.Errorf("lane %d after lane %d: a wait of %v, %v", tc.then, tc.first, wait, err)
+			}
+		})
+	}
+}
+
 // TestShares_ChargeBytes: whose calls are large makes fewer of them; a large one made ahead is made up for, also by who keeps silent then.
 func TestShares_ChargeBytes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -100,11 +100,12 @@ func (r *hostileRun) run(ctx context.Context, out io.Writer) error {
 	measured := map[string][]phase{}
 	for round := range r.rounds {
 		for _, role := range []string{"rest", "attack"} {
-			_, _ = fmt.Fprintf(os.Stderr, "round %d of %d: %s\n", round+1, r.rounds, role)
-			p, err := r.phase(ctx, role)
+			_, _ = fmt.Fprintf(os.Stderr, "round %d of %d: %s", round+1, r.rounds, role)
+			p, err := r.phase(ctx, round, role)
 			if err != nil {
 				return fmt.Errorf("%s: %w", role, err)
 			}
+			_, _ = fmt.Fprintf(os.Stderr, ": %.0f decisions/s, p99 %.1f ms, nodes %.0f %%\n", p.PerSecond, p.P99, p.Processor)
 			measured[role] = append(measured[role], p)
 		}
 	}
@@ -146,7 +147,7 @@ func tabulate(out io.Writer, measured map[string][]phase) error {
 }
 
 // phase starts a fresh cluster and measures the others beside a role.
-func (r *hostileRun) phase(ctx context.Context, role string) (_ phase, err error) {
+func (r *hostileRun) phase(ctx context.Context, round int, role string) (_ phase, err error) {
 	dir, err := os.MkdirTemp(".", "bench-hostile-")
 	if err != nil {
 		return phase{}, err
@@ -177,7 +178,7 @@ func (r *hostileRun) phase(ctx context.Context, role string) (_ phase, err error
 	if err != nil {
 		return phase{}, err
 	}
-	profiled := c.profile(ctx, r.profiles, role, r.warm, r.duration)
+	profiled := c.profile(ctx, r.profiles, fmt.Sprint(role, "-", round+1), r.warm, r.duration)
 	used := c.used()
 	p := c.operate(ctx, whole)
 	p.Processor = 100 * (c.used() - used).Seconds() / whole.Seconds()
@@ -335,7 +336,7 @@ func processorTime(pid int) time.Duration {
 }
 
 // profile has each node profile its processor's time after a while, and writes that into a folder; wait waits for it.
-func (c *guarded) profile(ctx context.Context, dir, role string, warm, length time.Duration) (wait func() error) {
+func (c *guarded) profile(ctx context.Context, dir, name string, warm, length time.Duration) (wait func() error) {
 	if dir == "" {
 		return func() error { return nil }
 	}
@@ -343,7 +344,7 @@ func (c *guarded) profile(ctx context.Context, dir, role string, warm, length ti
 	for i, address := range c.ops {
 		go func() {
 			time.Sleep(warm)
-			failed <- c.profileOne(ctx, address, filepath.Join(dir, fmt.Sprintf("%s-n%d.pprof", role, i+1)), length)
+			failed <- c.profileOne(ctx, address, filepath.Join(dir, fmt.Sprintf("%s-n%d.pprof", name, i+1)), length)
 		}()
 	}
 	return func() (err error) {
