@@ -7,10 +7,11 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/quotad/quotad/raftnode/budget"
 )
 
 const (
@@ -34,8 +35,8 @@ type memberKey struct {
 	// asking is held while the member is asked; asked is when that was last.
 	asking sync.Mutex
 	asked  time.Time
-	// waiting are the calls that wait for the answer.
-	waiting atomic.Int32
+	// waiting are the calls that wait for the answer, by the address that they came from.
+	waiting *budget.Budget
 
 	mu  sync.Mutex
 	key []byte
@@ -58,8 +59,9 @@ func proofOf(key []byte, statement string) string {
 func (n *Node) Vouch(statement string) string { return proofOf(n.voucher.own, statement) }
 
 // VouchedBy tells whether a member of the cluster made a statement. A member whose key is not known, or has changed because
-// it started again, is asked for it.
-func (n *Node) VouchedBy(ctx context.Context, id, statement, proof string) bool {
+// it started again, is asked for it. from is the address that the call came from: nobody's calls take the room in which those from another
+// address wait for the answer.
+func (n *Node) VouchedBy(ctx context.Context, from, id, statement, proof string) bool {
 	if id == n.config.ID {
 		return hmac.Equal([]byte(n.Vouch(statement)), []byte(proof))
 	}
@@ -75,7 +77,7 @@ func (n *Node) VouchedBy(ctx context.Context, id, statement, proof string) bool 
 	if known == nil {
 		known = n.voucher.enter(id)
 	}
-	return n.learnKey(ctx, known, id, address) && known.proves(statement, proof)
+	return n.learnKey(ctx, known, from, id, address) && known.proves(statement, proof)
 }
 
 func (v *voucher) member(id string) *memberKey {
@@ -88,7 +90,7 @@ func (v *voucher) enter(id string) *memberKey {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.members[id] == nil {
-		v.members[id] = &memberKey{}
+		v.members[id] = newMemberKey()
 	}
 	return v.members[id]
 }
@@ -106,15 +108,23 @@ func (k *memberKey) proves(statement, proof string) bool {
 	return key != nil && hmac.Equal([]byte(proofOf(key, statement)), []byte(proof))
 }
 
-// maxKeyWaiters is how many calls wait for a member's key at once: nobody knows yet that they come from a member.
-const maxKeyWaiters = 256
+// maxKeyWaiters is how many calls wait for a member's key at once, minKeyWaiters how many of one address may in any case: nobody knows yet
+// that they come from a member.
+const (
+	maxKeyWaiters = 256
+	minKeyWaiters = 16
+)
+
+func newMemberKey() *memberKey {
+	return &memberKey{waiting: budget.New("keys", maxKeyWaiters, 0, minKeyWaiters)}
+}
 
 // learnKey asks a member for its key, unless that was done just now. Calls that need it at the same time wait for one answer.
-func (n *Node) learnKey(ctx context.Context, known *memberKey, member string, address raft.ServerAddress) bool {
-	defer known.waiting.Add(-1)
-	if known.waiting.Add(1) > maxKeyWaiters {
+func (n *Node) learnKey(ctx context.Context, known *memberKey, from, member string, address raft.ServerAddress) bool {
+	if known.waiting.Take(from, 1, false) != nil {
 		return false
 	}
+	defer known.waiting.Give(from, 1)
 	known.asking.Lock()
 	defer known.asking.Unlock()
 	if !known.asked.IsZero() && time.Since(known.asked) < keyRetry {

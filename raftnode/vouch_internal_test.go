@@ -1,6 +1,48 @@
 package raftnode
 
-import "testing"
+import (
+	"sync"
+	"testing"
+	"time"
+)
+
+// TestLearnKey_StrangersTakeNobodysPlace: while a member is asked for its key, a stranger whose calls claim to come through it cannot take all
+// the room in which calls wait for the answer. Those that do come through it are charged to their callers.
+func TestLearnKey_StrangersTakeNobodysPlace(t *testing.T) {
+	n, key := &Node{}, newMemberKey()
+	const stranger, member = "address:192.0.2.66", "address:192.0.2.1"
+	key.asking.Lock() // the member is asked
+	var waiting sync.WaitGroup
+	var turnedAway sync.WaitGroup
+	turnedAway.Add(2*maxKeyWaiters - maxKeyWaiters/2)
+	for range 2 * maxKeyWaiters {
+		waiting.Go(func() {
+			if !n.learnKey(t.Context(), key, stranger, "n1", "127.0.0.1:1") {
+				turnedAway.Done()
+			}
+		})
+	}
+	turnedAway.Wait()
+	learned := make(chan bool)
+	for range minKeyWaiters {
+		go func() { learned <- n.learnKey(t.Context(), key, member, "n1", "127.0.0.1:1") }()
+	}
+	for used, callers := key.waiting.InUse(); used < maxKeyWaiters/2+minKeyWaiters || callers != 2; used, callers = key.waiting.InUse() {
+		select {
+		case <-learned:
+			t.Fatal("a call that came through the member did not wait")
+		default:
+		}
+	}
+	key.asked = time.Now() // it answered
+	key.asking.Unlock()
+	for range minKeyWaiters {
+		if !<-learned {
+			t.Error("a call that came through the member did not learn its key")
+		}
+	}
+	waiting.Wait()
+}
 
 // TestAnswerPeer_KeyIsForMembers: whoever has a node's key can charge calls to any address, so strangers do not get it.
 func TestAnswerPeer_KeyIsForMembers(t *testing.T) {

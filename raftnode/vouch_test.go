@@ -12,7 +12,7 @@ func TestVouchedBy_BelievesMembersOnly(t *testing.T) {
 	teller, judge := c.nodes[0], c.nodes[1]
 	id := teller.ID()
 	proof := teller.Vouch(statement)
-	eventually(t, "a member's own proof is believed", func() bool { return judge.VouchedBy(t.Context(), id, statement, proof) })
+	eventually(t, "a member's own proof is believed", func() bool { return judge.VouchedBy(t.Context(), "address:192.0.2.9", id, statement, proof) })
 	for name, wrong := range map[string][3]string{
 		"another statement": {id, "address:192.0.2.2", proof},
 		"another member":    {judge.ID(), statement, proof},
@@ -21,16 +21,16 @@ func TestVouchedBy_BelievesMembersOnly(t *testing.T) {
 		"no proof":          {id, statement, ""},
 		"a proof cut short": {id, statement, proof[1:]},
 	} {
-		if judge.VouchedBy(t.Context(), wrong[0], wrong[1], wrong[2]) {
+		if judge.VouchedBy(t.Context(), "address:192.0.2.9", wrong[0], wrong[1], wrong[2]) {
 			t.Errorf("%s is believed", name)
 		}
 	}
 	c.stop(0)
 	c.start(0)
 	eventually(t, "the key of a member that started again", func() bool {
-		return judge.VouchedBy(t.Context(), id, statement, c.nodes[0].Vouch(statement))
+		return judge.VouchedBy(t.Context(), "address:192.0.2.9", id, statement, c.nodes[0].Vouch(statement))
 	})
-	if judge.VouchedBy(t.Context(), id, statement, proof) {
+	if judge.VouchedBy(t.Context(), "address:192.0.2.9", id, statement, proof) {
 		t.Error("a proof of the member's former life is believed")
 	}
 }

@@ -45,11 +45,12 @@ func (c *caller) at(account string) *caller {
 // callerAddress returns the account of the address from which a call came. Of a forwarded call it is the address that the
 // forwarding node vouches for; a header that no member vouches for is ignored.
 func (s *Server) callerAddress(ctx context.Context, header http.Header, peer string) string {
+	from := accountOfAddress(peer)
 	if proof, account, ok := strings.Cut(header.Get(HeaderCaller), " "); ok && isAddressAccount(account) &&
-		s.node.VouchedBy(ctx, header.Get(HeaderForwarded), account, proof) {
+		s.node.VouchedBy(ctx, from, header.Get(HeaderForwarded), account, proof) {
 		return account
 	}
-	return accountOfAddress(peer)
+	return from
 }
 
 // maxAddressAccount is longer than any address is written.

@@ -1,0 +1,101 @@
+package raftnode
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+)
+
+// dialed is a network on which connections are made after a while, to what serves them.
+type dialed struct {
+	after time.Duration
+	serve func(net.Conn)
+	count int
+}
+
+// Listen implements Network.
+func (d *dialed) Listen(string) (net.Listener, error) { return nil, errors.ErrUnsupported }
+
+// Dial implements Network.
+func (d *dialed) Dial(_ string, timeout time.Duration) (net.Conn, error) {
+	d.count++
+	time.Sleep(min(d.after, timeout)) //nolint:forbidigo // virtual time
+	if d.after >= timeout {
+		return nil, context.DeadlineExceeded
+	}
+	here, there := net.Pipe()
+	go d.serve(there)
+	return here, nil
+}
+
+// answering answers questions as a node does.
+func answering(conn net.Conn) {
+	defer func() { _ = conn.Close() }()
+	reader := bufio.NewReader(conn)
+	for into := any(new(preface)); readLine(reader, maxPeerMessage, into) == nil; into = new(peerRequest) {
+		if _, asked := into.(*peerRequest); asked && writeLine(conn, peerReply{Node: "n1"}) != nil {
+			return
+		}
+	}
+}
+
+func askingPort(network Network) *peerPort {
+	return &peerPort{
+		network: network, logger: hclog.NewNullLogger(), closed: make(chan struct{}), callers: newCallers(), conns: map[net.Conn]bool{},
+		idle: map[string][]*peerConn{}, greet: func(string) preface { return preface{} }, met: func(string, Build) error { return nil },
+	}
+}
+
+// TestAsk_OneTimeoutInAll: connecting and asking have one timeout together, and so has a question that an idle connection swallowed.
+func TestAsk_OneTimeoutInAll(t *testing.T) {
+	swallow := func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) }
+	for name, idle := range map[string]bool{"a new connection": false, "an idle one before": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := askingPort(&dialed{after: peerTimeout * 3 / 4, serve: swallow})
+				if idle {
+					here, there := net.Pipe()
+					go swallow(there)
+					p.putIdle("n1@a", &peerConn{conn: here, reader: bufio.NewReader(here)})
+				}
+				began := time.Now()
+				_, err := p.ask(t.Context(), "n1", "a", peerRequest{Kind: "probe"})
+				if took := time.Since(began); err == nil || took != peerTimeout {
+					t.Errorf("it took %v, want %v: %v", took, peerTimeout, err)
+				}
+			})
+		})
+	}
+}
+
+// TestAsk_DeadConnectionsDoNotStayIdle: where one connection that was idle is dead, as after a peer started again, the others end as well, and
+// one new one takes their place. Otherwise each would cost a question a round trip, or its whole time.
+func TestAsk_DeadConnectionsDoNotStayIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := &dialed{serve: answering}
+		p := askingPort(network)
+		for range 3 {
+			here, there := net.Pipe()
+			_ = there.Close()
+			p.putIdle("n1@a", &peerConn{conn: here, reader: bufio.NewReader(here)})
+		}
+		for range 3 {
+			if reply, err := p.ask(t.Context(), "n1", "a", peerRequest{Kind: "probe"}); err != nil || reply.Node != "n1" {
+				t.Fatalf("%+v, %v", reply, err)
+			}
+			if open := len(p.idle["n1@a"]); open != 1 || network.count != 1 {
+				t.Fatalf("%d idle connections, %d new ones; want one new one in place of all", open, network.count)
+			}
+		}
+		if err := p.idle["n1@a"][0].conn.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
