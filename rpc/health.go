@@ -78,7 +78,7 @@ func (h *health) checks(s *Server) []raftnode.Check {
 		return last
 	}
 	defer h.looked()
-	checks := append(s.node.Checks(), s.forwardingCheck())
+	checks := append(s.node.Checks(), s.forwardingCheck(), s.answersCheck(time.Now()))
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.last, h.at = checks, time.Now()

@@ -1,7 +1,9 @@
 package rpc_test
 
 import (
+	"context"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -54,4 +56,44 @@ func TestHealthWatchers_HearOfChanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	ended.Wait()
+}
+
+// TestReady_TellsWhereCallersAreFailed: a node that has no majority any more, and answers every caller that it knows no leader, says so; one
+// whose callers are refused for what they sent does not.
+func TestReady_TellsWhereCallersAreFailed(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes ten seconds until callers count as failed")
+	}
+	nodes := newNodes(t, 2)
+	left := nodes[0]
+	ended := make(chan struct{})
+	calling, stop := context.WithCancel(t.Context())
+	for range 4 { // each waits for a leader to be known
+		go func() {
+			for calling.Err() == nil {
+				post(t, left.url, "/quota.v1.QuotaService/Reserve", `{"holder":"a","items":[{"quota":"none"}]}`)
+			}
+			ended <- struct{}{}
+		}()
+	}
+	defer func() {
+		stop()
+		for range 4 {
+			<-ended
+		}
+	}()
+	eventually(t, "ready", func() bool {
+		status, body := get(t, left.url+"/readyz")
+		return status == http.StatusOK && strings.Contains(body, "[+]answers ok")
+	})
+	nodes[1].kill()
+	eventually(t, "callers are failed", func() bool {
+		_, body := get(t, left.url+"/readyz")
+		return strings.Contains(body, "[-]answers failed: most callers")
+	})
+	nodes[1].again(t)
+	eventually(t, "callers are served", func() bool {
+		status, body := get(t, left.url+"/readyz")
+		return status == http.StatusOK && strings.Contains(body, "[+]answers ok")
+	})
 }

@@ -31,6 +31,7 @@ func (m measuring) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 		started := time.Now()
 		res, err := next(ctx, req)
 		m.s.metrics.call(req.Spec().Procedure, err, time.Since(started))
+		m.s.recordOutcome(ctx, req.Spec().Procedure, err, time.Now())
 		if err != nil && connect.CodeOf(err) == connect.CodeInternal {
 			m.s.logger.Error("a call failed", "procedure", req.Spec().Procedure, "error", err)
 		}

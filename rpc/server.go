@@ -62,6 +62,8 @@ type Server struct {
 	reach   reach
 	started time.Time
 	health  health
+	// outcomes are those of callers' calls, for health.
+	outcomes outcomes
 	// followers are the calls that other nodes have from here.
 	followers *followers
 
