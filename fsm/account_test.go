@@ -302,6 +302,24 @@ func TestResults_OfOneCallerFillNobodyElses(t *testing.T) {
 	}
 }
 
+// TestResults_OfOneAddressLeaveRoomForOthers: an address that makes up holders takes no more room for results than one caller may.
+func TestResults_OfOneAddressLeaveRoomForOthers(t *testing.T) {
+	const all, address = 160_000, "address:192.0.2.1"
+	w := sharedWorld(t)
+	w.do(limitsTo(func(l *logpb.SetLimits) { l.MaxResultBytes, l.OperatorsPpm = proto.Int64(all), proto.Int64(0) }))
+	for n := range 12 {
+		open := chargedTo(address, opens())
+		open.GetOpenSession().Holder = fmt.Sprint("h", n)
+		session := w.do(open).GetSessionOpened().GetSession()
+		for seq := uint64(1); w.raw(chargedTo(address, numbered(session, seq, 0, withdraw(1<<40))))[0].GetFailure().GetReason() == logpb.Reason_REASON_UNKNOWN_TICKET; {
+			seq++
+		}
+	}
+	if has := w.m.findAccount(0, address).used[budgetResults]; has < all/3 || has > all/2+1000 {
+		t.Fatalf("one address has %d of %d bytes", has, all)
+	}
+}
+
 // TestReports_AreCountedByTheMinute: at its budget a caller reports again in the next minute.
 func TestReports_AreCountedByTheMinute(t *testing.T) {
 	w := sharedWorld(t)

@@ -74,11 +74,13 @@ func TestReset_ASecondCallerFrees(t *testing.T) {
 	for name, c := range map[string]struct {
 		first, second string
 		after         int64
+		resolution    int64
 		free          int64
 	}{
-		"another caller":                {"a", "b", 10*minute - second, 100},
-		"the same caller":               {"a", "a", 10*minute - second, 0},
-		"another caller, another reset": {"a", "b", 20 * minute, 0},
+		"another caller":                     {"a", "b", 10*minute - second, 0, 100},
+		"the same caller":                    {"a", "a", 10*minute - second, 0, 0},
+		"another caller, another reset":      {"a", "b", 20 * minute, 0, 0},
+		"another caller, who knows it badly": {"a", "b", 10*minute - second, 5 * minute, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -88,7 +90,7 @@ func TestReset_ASecondCallerFrees(t *testing.T) {
 			w.do(consumesAtOnce(c.second, itemOf("p", 50)))
 			w.do(reports(1, 1, signal("p", ordinary, resetAfter(10*minute))))
 			w.sleep(second)
-			w.do(reports(2, 1, signal("p", ordinary, resetAfter(c.after))))
+			w.do(reports(2, 1, signal("p", ordinary, resetAfter(c.after), func(s *logpb.Signal) { s.ResetResolutionNs = c.resolution })))
 			w.reborn()
 			w.sleep(10*minute + 5*second)
 			if free := w.available("p"); free != c.free {
@@ -119,6 +121,49 @@ func TestReset_AnEarlyOneClosesNothing(t *testing.T) {
 	}
 	if r := w.do(consumes(2, 1)); r.GetConsumed() == nil {
 		t.Fatalf("the lease that was granted before: %v", r)
+	}
+}
+
+// TestReset_OneCallerClosesOneWindowAPeriod: nor does a dispute with itself, after which the boundary frees nothing, let it close leases
+// again before a period is over.
+func TestReset_OneCallerClosesOneWindowAPeriod(t *testing.T) {
+	w := newWorld(t)
+	w.now = minute
+	w.quotas(anchored("p", 100))
+	w.do(consumesAtOnce("a", itemOf("p", 1)))
+	w.do(reports(1, 1, signal("p", ordinary, resetAfter(10*minute))))
+	w.do(reports(1, 1, signal("p", ordinary, resetAfter(40*minute))))
+	w.sleep(11 * minute)
+	w.do(asks("b", 2*hour, itemOf("p", 10)))
+	w.do(consumesAtOnce("a", itemOf("p", 1)))
+	w.do(reports(3, 1, signal("p", ordinary, resetAfter(50*minute)))) // an hour after the quota's first moment
+	w.reborn()
+	w.sleep(52 * minute)
+	if r := w.do(consumes(2, 1)); r.GetConsumed() == nil {
+		t.Fatalf("51 minutes after a boundary the lease is closed by the next one: %v", r)
+	}
+}
+
+// TestReset_WideIntervalsFreeNothingSooner: a caller that names each reset as vaguely as it may, and as early as one is believed, gets no
+// more windows for that.
+func TestReset_WideIntervalsFreeNothingSooner(t *testing.T) {
+	const limit, hours = 100, 20
+	w := newWorld(t)
+	w.now = minute
+	w.quotas(anchored("p", limit))
+	var sum int64
+	for w.now < hours*hour {
+		taken, lease := w.takesAll("a", "p")
+		sum += taken
+		g, r := &w.m.quotaNamed("p").ledger, &w.m.quotaNamed("p").rule
+		wide := r.period/8 + r.skew
+		if after := g.soonest(r) - (epochStart + w.now) - wide; taken > 0 && !g.known && after > wide {
+			w.do(reports(lease, 1, signal("p", ordinary, resetAfter(after), func(s *logpb.Signal) { s.ResetResolutionNs = hour })))
+		}
+		w.sleep(minute)
+	}
+	if sum > (hours+2)*limit {
+		t.Fatalf("%d windows in %d hours", sum/limit, hours)
 	}
 }
 

@@ -60,6 +60,9 @@ func TestResume_EndsAllLeasesAtOnce(t *testing.T) {
 	if r := w.do(revoke); r.GetFailure().GetReason() != logpb.Reason_REASON_UNKNOWN_LEASE {
 		t.Errorf("revoked: %v", r)
 	}
+	if left, free := w.m.leases.Len()-1, w.available("s"); free != int64(1000-left) {
+		t.Errorf("%d slots of 1,000 are free while %d leases have records: those that a command met go back without grace, too", free, left)
+	}
 }
 
 // TestResume_GivesEverythingBackInSteps: with the entries that follow, also over restores and past the leases' deadlines, and without grace.
