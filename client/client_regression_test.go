@@ -116,6 +116,23 @@ func TestAPartialReleaseIsCarriedOutOnce(t *testing.T) {
 	})
 }
 
+// TestExpiredSession_RepeatsWhatIsSafeToRepeat: a Renew whose answer and session were lost is carried out under a new session's number.
+func TestExpiredSession_RepeatsWhatIsSafeToRepeat(t *testing.T) {
+	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+		lease, err := c.Reserve(context.Background(), ReserveRequest{Items: one("t/core", 10), TTL: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		cluster.AfterBatch(0, func() {
+			cluster.Break(0, fakequota.Mute)
+			time.AfterFunc(time.Second, func() { cluster.ForgetSessions(); cluster.Break(0, fakequota.Healthy) })
+		})
+		if err := lease.Renew(context.Background(), 2*time.Hour); err != nil || lease.Left() < time.Hour {
+			t.Errorf("%v, left %v", err, lease.Left())
+		}
+	})
+}
+
 // Regression: after a Consume of unknown outcome the cluster was told for ever that an operation was not finished, and
 // kept the records of all those after it.
 func TestAnUnknownConsumeDoesNotHoldUpTheOperationsAfterIt(t *testing.T) {
@@ -132,6 +149,9 @@ func TestAnUnknownConsumeDoesNotHoldUpTheOperationsAfterIt(t *testing.T) {
 			}
 			cluster.Break(0, fakequota.Healthy)
 			pass(5 * time.Second)
+			if cluster.Executed("settle") == 0 {
+				t.Errorf("%s: nobody settles what may have been consumed", name)
+			}
 			for range 10 {
 				op, err := lease.Consume(ctx, Item{"t/core", 1})
 				if err != nil {

@@ -367,6 +367,9 @@ func TestACallerThatLeavesTheQueueIsWithdrawn(t *testing.T) {
 		if cluster.Waiting() != 0 {
 			t.Error("it still waits")
 		}
+		if s := c.sessions.open[0]; s.low != s.next {
+			t.Errorf("request %d of %d is not finished: the cluster keeps all results after it", s.low, s.next-1)
+		}
 	})
 }
 

@@ -7,7 +7,10 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+
 	"github.com/quotad/quotad/client/internal/fakequota"
+	"github.com/quotad/quotad/rpc/quotav1"
 )
 
 // TestLease_TellsThatAnItemClosed: by the next renewal, by the answer to a Consume, and by the end of the lease.
@@ -71,5 +74,23 @@ func TestLease_TellsThatAnItemClosed(t *testing.T) {
 			}
 			closed(t, lease)
 		})
+	})
+}
+
+// TestItemClosed_AtTheFirstEnd: of several items that end before their lease the first one tells.
+func TestItemClosed_AtTheFirstEnd(t *testing.T) {
+	virtual(t, 1, func(t *testing.T, _ *fakequota.Cluster, c *Client) {
+		item := func(quota string, left time.Duration) *quotav1.GrantedItem {
+			return &quotav1.GrantedItem{Quota: quota, Amount: 1, ExpiresIn: durationpb.New(left)}
+		}
+		now := time.Now()
+		lease := newLease(c, &quotav1.Lease{
+			ExpiresIn: durationpb.New(time.Minute),
+			Items:     []*quotav1.GrantedItem{item("later", 900*time.Millisecond), item("first", 300*time.Millisecond), item("never", time.Minute)},
+		}, stamp{sent: now, received: now})
+		<-lease.ItemClosed()
+		if took, closed := time.Since(now), lease.ClosedItems(); took > 300*time.Millisecond || !slices.Equal(closed, []string{"first"}) {
+			t.Errorf("after %v closed are %v", took, closed)
+		}
 	})
 }

@@ -9,9 +9,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
 	"pgregory.net/rapid"
 
 	"github.com/quotad/quotad/client/internal/fakequota"
+	"github.com/quotad/quotad/rpc/quotav1"
 )
 
 func TestDeadline(t *testing.T) {
@@ -78,6 +80,29 @@ func TestALeaseThatIsKeptAliveOutlivesItsDeadline(t *testing.T) {
 			if _, err := lease.Release(context.Background()); err != nil {
 				t.Error(err)
 			}
+		}
+	})
+}
+
+// TestRenew_AnOlderAnswerChangesNothing: of two renewals under way the later one counts, whichever is answered first.
+func TestRenew_AnOlderAnswerChangesNothing(t *testing.T) {
+	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+		lease, err := c.Reserve(context.Background(), ReserveRequest{Items: one("t/core", 1), TTL: time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		answered := func(sent time.Time, left time.Duration) *command {
+			cmd := lease.renewal(0)
+			cmd.stamp = stamp{sent: sent, received: sent}
+			cmd.result = &quotav1.CommandResult{Kind: &quotav1.CommandResult_Renew{Renew: &quotav1.RenewResponse{ExpiresIn: durationpb.New(left)}}}
+			return cmd
+		}
+		older, newer := answered(time.Now().Add(time.Second), time.Hour), answered(time.Now().Add(2*time.Second), 10*time.Minute)
+		lease.prolong(newer)
+		want := lease.Deadline()
+		lease.prolong(older)
+		if got := lease.Deadline(); !got.Equal(want) {
+			t.Errorf("the deadline is %v later than what was answered last", got.Sub(want))
 		}
 	})
 }

@@ -535,3 +535,69 @@ func TestMaxBatchOfOneAsksEachTime(t *testing.T) {
 		}
 	})
 }
+
+// TestClosures_TheLaterEndCounts: what was said to be closed for a minute is not opened by who heard of a second.
+func TestClosures_TheLaterEndCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		closed := newClosures()
+		closed.learn("t/core", time.Minute)
+		closed.learn("t/core", time.Second)
+		pass(10 * time.Second)
+		if left := closed.left(one("t/core", 1)); left != 50*time.Second {
+			t.Errorf("closed for %v more", left)
+		}
+	})
+}
+
+// TestReservation_DelayLastsAsLongAsACooldown: before that it is no use to ask again.
+func TestReservation_DelayLastsAsLongAsACooldown(t *testing.T) {
+	virtual(t, 1, func(t *testing.T, _ *fakequota.Cluster, c *Client) {
+		limiter := c.Limiter("t/core")
+		c.closures.learn("t/core", time.Minute)
+		if r := limiter.Reserve(); r.OK() || r.Delay() != time.Minute {
+			t.Errorf("OK %v, ask again in %v", r.OK(), r.Delay())
+		}
+	})
+}
+
+// TestAllow_ARefusalAnswersTheNextTakeToo: a caller in a loop does not ask the cluster each time round, but for a moment.
+func TestAllow_ARefusalAnswersTheNextTakeToo(t *testing.T) {
+	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+		cluster.Set("t/core", fakequota.Quota{Usable: 10})
+		limiter := c.Limiter("t/core")
+		for range 100 {
+			if limiter.Allow() {
+				t.Fatal("there is nothing to take")
+			}
+		}
+		if asked := cluster.Executed("reserve"); asked != 1 {
+			t.Errorf("asked %d times", asked)
+		}
+		pass(refusalMemory)
+		limiter.Allow()
+		if asked := cluster.Executed("reserve"); asked != 2 {
+			t.Errorf("asked %d times when a moment had passed", asked)
+		}
+	})
+}
+
+// TestABatchGoesBackInTheQuotasUnits: where a unit of the limiter is several of a quota's, all of them come back.
+func TestABatchGoesBackInTheQuotasUnits(t *testing.T) {
+	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+		limiter := c.LimiterOf(one("t/core", 3), Holders(1))
+		for range 40 {
+			if err := limiter.Wait(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		if limiter.Stats().Left == 0 {
+			t.Fatal("nothing is left to give back")
+		}
+		limiter.Close()
+		synctest.Wait()
+		if got := taken(cluster); got != 3*40 {
+			t.Errorf("%d are taken, want 3 for each of 40 takes", got)
+		}
+	})
+}

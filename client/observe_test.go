@@ -9,8 +9,10 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/quotad/quotad/client/internal/fakequota"
+	"github.com/quotad/quotad/client/signals"
 )
 
 func TestOpenAITokensAreEstimatedAndSettledByUsage(t *testing.T) {
@@ -127,5 +129,49 @@ func TestABodyThatFailsReadsToTheSamePlace(t *testing.T) {
 			t.Errorf("read %q, %v", body, err)
 		}
 		_ = response.Body.Close()
+	})
+}
+
+// TestReport_ThatNothingIsLeftIsNotPutOff: ordinary counts of a quota are reported once a second, and its end at once.
+func TestReport_ThatNothingIsLeftIsNotPutOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		transport := NewTransport(nil, nil)
+		left := func(n int64) signals.Signal { return signals.Signal{Remaining: signals.Count{N: n, Known: true}} }
+		for i, step := range []struct {
+			said signals.Signal
+			due  bool
+		}{{left(5), true}, {left(4), false}, {signals.Signal{}, false}, {left(0), true}, {left(0), true}, {left(3), false}} {
+			if due := transport.due("q", step.said); due != step.due {
+				t.Errorf("step %d: due %v", i, due)
+			}
+		}
+		pass(reportEvery)
+		if !transport.due("q", left(3)) {
+			t.Error("a second later it is not due")
+		}
+	})
+}
+
+// TestReport_ARefusalKeepsItsTime: counts and a refusal of one quota become one signal, with when to come back.
+func TestReport_ARefusalKeepsItsTime(t *testing.T) {
+	n, wait := int64(7), time.Minute
+	got := merged([]Signal{{Quota: "q", Cause: CauseOK, Remaining: &n}, {Quota: "other", Cause: CauseOK}, {Quota: "q", Cause: CauseSaturated, RetryAfter: &wait}})
+	if len(got) != 2 || got[0].Cause != CauseSaturated || got[0].RetryAfter != &wait || got[0].Remaining != &n {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestReserve_SendsEveryField: what a caller sets of a request reaches the cluster, and what the API gets to know is set by somebody.
+func TestReserve_SendsEveryField(t *testing.T) {
+	virtual(t, 1, func(t *testing.T, _ *fakequota.Cluster, c *Client) {
+		sent := c.reserveMessage(ReserveRequest{
+			Items: one("t/core", 1), TTL: time.Minute, Consume: true, Class: Background, Resume: true, Emergency: true, Fallback: true, Holder: "data",
+		}, time.Second).ProtoReflect()
+		fields := sent.Descriptor().Fields()
+		for i := range fields.Len() {
+			if field := fields.Get(i); field.Name() != "request_id" && !sent.Has(field) {
+				t.Errorf("%s is not sent", field.Name())
+			}
+		}
 	})
 }

@@ -379,3 +379,20 @@ func TestReadClocks(t *testing.T) {
 		t.Errorf("%v idle", idle)
 	}
 }
+
+// TestShares_ALaneWaitsByItsPart: what a call lacks comes at its lane's part of the level, so that is how long it waits.
+func TestShares_ALaneWaitsByItsPart(t *testing.T) {
+	for lane := range lanes {
+		synctest.Test(t, func(t *testing.T) {
+			s := New(t.Context(), func() int { return 0 }, func() Clocks { return Clocks{} })
+			s.level.perSecond = 100
+			call := s.Enter("token:a", lane)
+			defer call.Leave()
+			call.of.has[lane] = -5
+			wait, err := call.take()
+			if want := time.Duration(5 / (100 * partOf[lane]) * float64(time.Second)); err != nil || (wait-want).Abs() > time.Microsecond {
+				t.Errorf("lane %d: waits for %v, want %v: %v", lane, wait, want, err)
+			}
+		})
+	}
+}
