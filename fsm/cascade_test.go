@@ -449,3 +449,29 @@ func TestAnOfferDoesNotWaitForWhoIsLimited(t *testing.T) {
 		t.Fatalf("served: %v", served)
 	}
 }
+
+// TestLacking_LooksAtAncestors: what is short above a quota is short below it.
+func TestLacking_LooksAtAncestors(t *testing.T) {
+	for name, c := range map[string]struct {
+		first *logpb.Command
+		want  bool
+	}{
+		"there is enough":         {consumesAtOnce("a", itemOf("org/a", 1)), false},
+		"its own":                 {consumesAtOnce("a", itemOf("org/a", 5)), true},
+		"an ancestor's":           {consumesAtOnce("a", itemOf("org/b", 10)), true},
+		"an ancestor is closed":   {reports(1, 1, signal("org", logpb.Cause_CAUSE_SATURATED, retryAfter(minute))), true},
+		"another quota is closed": {reports(1, 1, signal("org/b", logpb.Cause_CAUSE_SATURATED, retryAfter(minute))), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.quotas(rateOf("org", 11, minute), under(rateOf("org/a", 5, minute), "org"), under(rateOf("org/b", 100, minute), "org"))
+			w.do(consumesAtOnce("b", itemOf("org/b", 1)))
+			if r := w.do(c.first); r.GetGranted() == nil && r.GetReported() == nil {
+				t.Fatal(r)
+			}
+			if got := w.m.lacking(shortage{"org/a", 1}); got != c.want {
+				t.Errorf("lacking: %t", got)
+			}
+		})
+	}
+}

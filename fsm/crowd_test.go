@@ -232,3 +232,31 @@ func TestServing_GoesOnWithTheNextEntries(t *testing.T) {
 		t.Errorf("served %v of %v", granted, order)
 	}
 }
+
+// TestServing_ForgetsNoLine: what comes free of several quotas at once is served to all who wait, though one entry serves so few.
+func TestServing_ForgetsNoLine(t *testing.T) {
+	const quotas, waiting = 3, 5
+	w := newWorld(t)
+	w.m.mostServed = 4
+	define := func(limit int64) {
+		var all []*logpb.Quota
+		for q := range quotas {
+			all = append(all, slotsOf(fmt.Sprint("s", q), limit))
+		}
+		w.quotas(all...)
+	}
+	define(1)
+	for q := range quotas {
+		w.do(asks("first", 0, itemOf(fmt.Sprint("s", q), 1)))
+		for i := range waiting {
+			w.do(waits(fmt.Sprint("h", q*waiting+i), 0, 5*minute, itemOf(fmt.Sprint("s", q), 1)))
+		}
+	}
+	define(100)
+	for range quotas * waiting {
+		w.sleep(1)
+	}
+	if left := w.m.waiters.Len(); left != 0 {
+		t.Errorf("%d of %d still wait", left, quotas*waiting)
+	}
+}

@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"bytes"
 	"strconv"
 	"testing"
 
@@ -246,5 +247,20 @@ func checkUse(t *rapid.T, w *world, name string) {
 		if v.Used < sum {
 			t.Fatalf("%s used %d of %s, its records say %d", name, v.Used, v.Quota, sum)
 		}
+	}
+}
+
+// TestMeter_OfAFrozenStateStandsStill: also how often its holder was refused.
+func TestMeter_OfAFrozenStateStandsStill(t *testing.T) {
+	w := newWorld(t)
+	w.quotas(metered(hourly("h", 100)))
+	w.granted(ask("a", itemOf("h", 30)))
+	w.refused(ask("a", itemOf("h", 99)), logpb.Reason_REASON_EXHAUSTED)
+	frozen := w.m.Freeze()
+	before := snapshotOf(t, frozen)
+	w.refused(ask("a", itemOf("h", 99)), logpb.Reason_REASON_EXHAUSTED)
+	w.granted(ask("a", itemOf("h", 1)))
+	if !bytes.Equal(snapshotOf(t, frozen), before) {
+		t.Error("it changed")
 	}
 }

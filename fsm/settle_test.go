@@ -139,3 +139,21 @@ func TestSettling(t *testing.T) {
 		}},
 	})
 }
+
+// TestSettle_AnAncestorCountsNoMoreThanItCan: overruns of its other descendants count for what one more may come to.
+func TestSettle_AnAncestorCountsNoMoreThanItCan(t *testing.T) {
+	w := newWorld(t)
+	w.quotas(rateOf("org", 1000, day), under(rateOf("org/a", 1000, day), "org"), under(rateOf("org/b", 1000, day), "org"))
+	w.do(consumesAtOnce("a", itemOf("org/a", 1)))
+	const most = 200
+	for range most {
+		w.raw(consumesAtOnce("b", itemOf("org/b", 1)))
+	}
+	lease := uint64(2)
+	for ; w.raw(used(lease, 1, itemOf("org/b", maxAmount)))[0].GetSettled() != nil; lease++ {
+		if lease > most {
+			t.Fatal("the other descendant never comes to its end")
+		}
+	}
+	w.fails(used(1, 1, itemOf("org/a", maxAmount)), logpb.Reason_REASON_INVALID)
+}
