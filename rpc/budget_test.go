@@ -148,6 +148,13 @@ func TestBudgets_AreNamedAlikeAtEveryNode(t *testing.T) {
 		if status != http.StatusTooManyRequests || !strings.Contains(answer, `"budget":"sessions"`) || !strings.Contains(answer, `"retryAfter":"1s"`) {
 			t.Errorf("an error: %d %s", status, answer)
 		}
+		refused, err := http.Post(nodes[n].url+"/quota.v1.QuotaService/OpenSession", "application/json", strings.NewReader(open))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _ = refused.Body.Close(); refused.StatusCode != http.StatusTooManyRequests || refused.Header.Get("Retry-After") == "" {
+			t.Errorf("node %d (the leader is %d): %d without a time to come back: %v", n, leader, refused.StatusCode, refused.Header)
+		}
 	}
 	res, err := quotav1connect.NewAdminServiceClient(http.DefaultClient, nodes[leader].url).GetStatus(t.Context(), &quotav1.GetStatusRequest{})
 	if err != nil {

@@ -136,3 +136,47 @@ func TestListener_ClosesThoseThatWait(t *testing.T) {
 		t.Errorf("the one that waited: %v", err)
 	}
 }
+
+// TestListener_ThoseSentAwayMayComeAgain: who waited in vain takes no part of those that wait any more.
+func TestListener_ThoseSentAwayMayComeAgain(t *testing.T) {
+	l := listenFor(t, time.Hour)
+	for range 5 {
+		dialFrom(t, "127.0.0.1", l)
+		if _, err := l.Accept(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dialFrom(t, "127.0.0.1", l)
+	dialFrom(t, "127.0.0.2", l)
+	if _, err := l.Accept(); err != nil { // the one before it waits by now
+		t.Fatal(err)
+	}
+	if waiting := l.waiters(); waiting != 1 {
+		t.Fatalf("%d wait", waiting)
+	}
+	if joined, left := l.seat(time.Now().Add(2 * time.Hour)); len(joined) != 0 || left != 0 {
+		t.Fatalf("%d joined, %d wait", len(joined), left)
+	}
+	if used, callers := l.waits.InUse(); used != 0 || callers != 0 {
+		t.Errorf("%d of %d addresses count as waiting", used, callers)
+	}
+}
+
+// TestListener_AnAddressMakesRoomForItself: where it has its part, its own oldest connection ends, and not that of another that is older.
+func TestListener_AnAddressMakesRoomForItself(t *testing.T) {
+	l := listenFor(t, 10*time.Millisecond)
+	dialFrom(t, "127.0.0.2", l)
+	other, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 10 { // twice its part
+		dialFrom(t, "127.0.0.1", l)
+		if _, err := l.Accept(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := other.SetReadDeadline(time.Now()); err != nil {
+		t.Errorf("the connection of another address ended: %v", err)
+	}
+}

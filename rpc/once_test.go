@@ -29,7 +29,8 @@ const (
 // same, and the ledger counts each once.
 func TestEachCommandIsAppliedOnce(t *testing.T) {
 	nodes := newNodes(t, 3)
-	const quotas = `{"quotas":[{"name":"w","rate":{"limit":1000000000,"per":"86400s"}},
+	// What goes back has to be there by the spend-by, however long the nodes take.
+	const quotas = `{"quotas":[{"name":"w","rate":{"limit":1000000000,"per":"86400s"},"spendBy":"3600s"},
 		{"name":"busy","slots":{"limit":1}},{"name":"mine","slots":{"limit":1000}}]}`
 	if status, body := post(t, nodes[0].url, "/quota.v1.AdminService/ApplyQuotas", quotas); status != http.StatusOK {
 		t.Fatalf("%d %s", status, body)

@@ -256,3 +256,57 @@ func TestTokenFileMistakes(t *testing.T) {
 		}
 	}
 }
+
+// TestListLeases_PagesOfWhatATokenCovers: every lease that the caller may see is on one of the pages, between however many of others.
+func TestListLeases_PagesOfWhatATokenCovers(t *testing.T) {
+	secret, entry, err := rpc.NewToken("mine", "mine-*", "standard", []rpc.Verb{rpc.VerbUse, rpc.VerbRead})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, everything, err := rpc.NewToken("all", "*", "standard", []rpc.Verb{rpc.VerbUse, rpc.VerbAdminQuota})
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "tokens.yaml")
+	text := fmt.Sprintf("tokens:\n- {id: mine, sha256: %s, holder: 'mine-*', verbs: [use, read]}\n- {id: all, sha256: %s, holder: '*', verbs: [use, admin-quota]}\n",
+		entry.SHA256, everything.SHA256)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tokens, err := rpc.LoadTokens(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := newNodes(t, 1, func(c *rpc.Config) { c.Tokens = tokens })[0]
+	if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas", `{"quotas":[{"name":"t/core","rate":{"limit":100,"per":"60s"}}]}`, "Authorization", "Bearer "+all); status != http.StatusOK {
+		t.Fatalf("%d %s", status, body)
+	}
+	api, _ := apisAs(t, n.url, all)
+	want := 0
+	for i, mine := range []bool{false, true, true, true, false, true, true, false, false, false, false, true, true} {
+		holder := fmt.Sprint("other-", i)
+		if mine {
+			want, holder = want+1, fmt.Sprint("mine-", i)
+		}
+		if res, err := api.Reserve(t.Context(), &quotav1.ReserveRequest{Holder: holder, Items: []*quotav1.Item{{Quota: "t/core"}}}); err != nil || res.GetLease() == nil {
+			t.Fatalf("%v %v", res, err)
+		}
+	}
+	reader, _ := apisAs(t, n.url, secret)
+	for size := range int32(5) {
+		seen, ask := 0, &quotav1.ListLeasesRequest{PageSize: size + 1}
+		for pages := 0; ; pages++ {
+			page, err := reader.ListLeases(t.Context(), ask)
+			if err != nil || pages > 20 {
+				t.Fatalf("%d pages of %d: %v", pages, size+1, err)
+			}
+			seen += len(page.Leases)
+			if ask.PageToken = page.NextPageToken; ask.PageToken == "" {
+				break
+			}
+		}
+		if seen != want {
+			t.Errorf("pages of %d show %d leases of %d", size+1, seen, want)
+		}
+	}
+}

@@ -1,0 +1,48 @@
+package rpc
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"connectrpc.com/connect"
+
+	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
+)
+
+// TestOperates_TakesLikeAnyOther: an operator's token uses what is kept for operators, but not for what takes quota.
+func TestOperates_TakesLikeAnyOther(t *testing.T) {
+	operator := &caller{id: "ops", verbs: verbs}
+	user := &caller{id: "user", verbs: []Verb{VerbUse, VerbRead, VerbReport}}
+	for procedure, want := range map[string]struct{ operator, user, nobody bool }{
+		quotav1connect.QuotaServiceReserveProcedure:      {false, false, false},
+		quotav1connect.QuotaServiceBatchProcedure:        {false, false, false},
+		quotav1connect.TaskServiceBeginTaskProcedure:     {false, false, false},
+		quotav1connect.QuotaServiceReleaseProcedure:      {true, false, false},
+		quotav1connect.AdminServiceGetStatusProcedure:    {true, false, false},
+		quotav1connect.AdminServiceApplyQuotasProcedure:  {true, false, true},
+		quotav1connect.AdminServiceReopenQuotaProcedure:  {true, false, true},
+		quotav1connect.AdminServiceRemoveMemberProcedure: {true, false, true},
+	} {
+		if a, b, c := operates(operator, procedure), operates(user, procedure), operates(anybody, procedure); a != want.operator || b != want.user || c != want.nobody {
+			t.Errorf("%s: an operator's token %t, a user's %t, none where there are no tokens %t", procedure, a, b, c)
+		}
+	}
+}
+
+// TestRefuseInTurn_GivesItsPlaceBack: refusals one after the other, however many, do not end the caller's connection.
+func TestRefuseInTurn_GivesItsPlaceBack(t *testing.T) {
+	b := newPortBudgets(DefaultMaxConnections, 16, 16)
+	s := &Server{errors: connect.NewErrorWriter(codecs())}
+	for n := range 2 * maxRefusals {
+		w, r := httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", strings.NewReader("{}"))
+		s.refuseInTurn(b, nil, w, r, stoppingError())
+		if w.Header().Get("Connection") == "close" {
+			t.Fatalf("refusal %d ends the connection", n)
+		}
+	}
+	if used, callers := b.refusals.InUse(); used != 0 || callers != 0 {
+		t.Errorf("%d refusals of %d callers are still being told", used, callers)
+	}
+}
