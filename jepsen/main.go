@@ -57,6 +57,7 @@ func runCommand() *cobra.Command {
 	flags := cmd.Flags()
 	flags.StringVar(&p.binary, "binary", "bin/quotad", "the quotad under test")
 	flags.StringVar(&p.mixName, "mix", "default", "what is broken; see jepsen mixes")
+	flags.StringSliceVar(&p.faults, "faults", nil, "faults to inject in place of the mix's, each of which the run must have had")
 	flags.DurationVar(&p.length, "time", p.length, "how long things are broken (default 10m)")
 	flags.Uint64Var(&p.seed, "seed", 0, "makes the plan of faults and the workload; 0 draws one")
 	flags.IntVar(&p.nodes, "nodes", 3, "how many nodes")

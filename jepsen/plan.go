@@ -35,6 +35,8 @@ type plan struct {
 	nodes                                             int
 	proxied, plainDisks                               bool
 	load                                              float64
+	// faults are faults that are asked for by name in place of the mix's.
+	faults []string
 
 	mix nemesis.Mix
 }
@@ -44,6 +46,11 @@ func (p *plan) complete() error {
 	var err error
 	if p.mix, err = nemesis.MixNamed(p.mixName); err != nil {
 		return err
+	}
+	if len(p.faults) > 0 {
+		if p.mix, err = p.mix.Only(p.faults...); err != nil {
+			return err
+		}
 	}
 	if p.length == 0 {
 		p.length = 10 * time.Minute
@@ -262,6 +269,7 @@ func (s *stage) play(ctx context.Context) error {
 	defer stop()
 	n := nemesis.New(s.env(), s.plan.seed, s.faults, func(line string) { s.say("%s", line) })
 	mix := s.fitting()
+	s.facts.Faults, s.facts.Demanded = mix.Names(), mix.Demanded(s.plan.length)
 	if len(mix.Faults) == 0 {
 		<-broken.Done()
 	}

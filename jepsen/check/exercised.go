@@ -1,6 +1,10 @@
 package check
 
 import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/quotad/quotad/jepsen/history"
@@ -36,6 +40,12 @@ type Stats struct {
 	// Faults counts the faults by kind that hit open operations; Missed those that did not, or could not be done.
 	Faults map[string]int `json:"faults"`
 	Missed map[string]int `json:"missed"`
+	// Drawn counts all faults by kind as they were drawn; one that could be drawn and was not stands there with 0. Injected leaves out those
+	// that could not be done.
+	Drawn    map[string]int `json:"drawn"`
+	Injected map[string]int `json:"injected"`
+	// Gone counts the callers that went away before the answer to a request without an id.
+	Gone int `json:"gone"`
 	// Outages are the longest times without a success, in seconds, of each fault by kind.
 	Outages map[string][]float64 `json:"outages"`
 	// Recovery is how long the slowest class was without a grant after the last fault, in seconds.
@@ -46,7 +56,6 @@ type Stats struct {
 func (r *run) exercised(rep *replayed) {
 	v := r.verdict("exercised", "The run met what it is about: faults hit open calls, leaders changed, a snapshot was installed, leases and sessions expired, dead fences came back, tasks were shelved, each policy had a part.")
 	r.stats.Judged = rep.judge
-	r.stats.Faults, r.stats.Missed = map[string]int{}, map[string]int{}
 	v.Looked = len(r.faults)
 	for _, c := range r.calls {
 		if c.open() {
@@ -58,6 +67,9 @@ func (r *run) exercised(rep *replayed) {
 		if c.Error != nil && c.Error.Reason == int32(quotav1.Reason_REASON_STALE_FENCE) {
 			r.stats.Stale++
 		}
+		if c.left() {
+			r.stats.Gone++
+		}
 	}
 	for _, events := range rep.happened {
 		for i := range events {
@@ -66,13 +78,7 @@ func (r *run) exercised(rep *replayed) {
 			}
 		}
 	}
-	for _, fault := range r.faults {
-		if fault.Failed == "" && r.hit(fault) {
-			r.stats.Faults[fault.Kind]++
-		} else {
-			r.stats.Missed[fault.Kind]++
-		}
-	}
+	r.countFaults()
 	r.stats.Installed = r.facts.Installed
 	lacking := func(missing bool, what string) {
 		if missing {
@@ -83,6 +89,7 @@ func (r *run) exercised(rep *replayed) {
 	lacking(r.stats.Expired == 0, "no lease expired")
 	lacking(r.stats.Stale == 0, "no dead fence came back")
 	lacking(r.stats.Answered < 1000, "fewer than 1,000 calls were answered")
+	lacking(r.stats.Gone == 0, "no caller went away before the answer to a request without an id")
 	r.policies(lacking)
 	if r.facts.Mix == quiet {
 		v.Looked = r.stats.Answered
@@ -90,14 +97,71 @@ func (r *run) exercised(rep *replayed) {
 		return
 	}
 	lacking(len(r.stats.Faults) == 0, "no fault hit an open call")
-	for kind := range r.stats.Missed {
+	for _, kind := range slices.Sorted(maps.Keys(r.stats.Missed)) {
 		lacking(r.stats.Faults[kind] == 0, "the fault "+kind+" never hit an open call")
 	}
+	for _, kind := range r.facts.Demanded {
+		lacking(r.stats.Injected[kind] == 0, "the fault "+kind+" was asked for and never injected")
+	}
+	r.atWork(lacking)
 	lacking(r.stats.Terms < 2, "no leader changed")
 	lacking(r.stats.Installed == 0 && r.facts.Mix != wrongClocks, "no snapshot was installed")
 	lacking(r.stats.Unknown == 0, "no outcome was unknown")
 	lacking(r.stats.Unknown*10 > r.stats.Calls*3, "more than 30 % of the outcomes are unknown")
 }
+
+// countFaults counts the faults by what became of them.
+func (r *run) countFaults() {
+	s := &r.stats
+	s.Faults, s.Missed, s.Drawn, s.Injected = map[string]int{}, map[string]int{}, map[string]int{}, map[string]int{}
+	for _, kind := range r.facts.Faults {
+		s.Drawn[kind] = 0
+	}
+	for _, fault := range r.faults {
+		s.Drawn[fault.Kind]++
+		if fault.Failed == "" {
+			s.Injected[fault.Kind]++
+		}
+		if fault.Failed == "" && r.hit(fault) {
+			s.Faults[fault.Kind]++
+		} else {
+			s.Missed[fault.Kind]++
+		}
+	}
+}
+
+// left says whether a caller went away before the answer to a request that nobody can ask for again.
+func (c *call) left() bool {
+	reserve, ok := c.request.(*quotav1.ReserveRequest)
+	return ok && reserve.RequestId == nil && c.Error != nil && c.Error.Canceled
+}
+
+// atWork says in the time of which faults of the edge no part of the workload that governs agents was at work: policies, tasks and steps of
+// a workflow must have been answered while faults of each kind lasted, once at the least.
+func (r *run) atWork(lacking func(missing bool, what string)) {
+	at := map[string]map[string]bool{}
+	for _, fault := range r.faults {
+		if fault.Failed != "" || !slices.Contains(edgeFaults, fault.Kind) {
+			continue
+		}
+		if at[fault.Kind] == nil {
+			at[fault.Kind] = map[string]bool{}
+		}
+		r.during(fault, func(c *call) {
+			if profile, _, _ := strings.Cut(c.Client, "-"); c.Error == nil {
+				at[fault.Kind][profile] = true
+			}
+		})
+	}
+	for _, kind := range slices.Sorted(maps.Keys(at)) {
+		for _, profile := range []string{"policy", "chain", "tasks"} {
+			lacking(!at[kind][profile], fmt.Sprintf("no call of the profile %s was answered while the fault %s lasted", profile, kind))
+		}
+	}
+}
+
+// edgeFaults are the faults in which the whole workload must go on.
+var edgeFaults = []string{"stopped-leader-with-forwarded-calls", "hostile-caller", "clock-ahead-once", "half-lost-disk", "bit-flips", "tls-rotation", "restore-while-working"}
 
 // policies says what of policies, workflows, tasks and sessions the run did not meet.
 func (r *run) policies(lacking func(missing bool, what string)) {
@@ -170,13 +234,19 @@ func (c *call) open() bool {
 
 // hit says whether a call was under way while a fault was there.
 func (r *run) hit(fault *history.Fault) bool {
+	hit := false
+	r.during(fault, func(*call) { hit = true })
+	return hit
+}
+
+// during calls fn with the calls that were under way while a fault was there.
+func (r *run) during(fault *history.Fault, fn func(*call)) {
 	for _, c := range r.calls {
 		if c.Sent > fault.Ended {
-			return false
+			return
 		}
 		if overlaps(c, fault) {
-			return true
+			fn(c)
 		}
 	}
-	return false
 }

@@ -42,6 +42,9 @@ type Facts struct {
 	Mix  string `json:"mix"`
 	// Nodes are the ids of the nodes, whatever became of them.
 	Nodes []string `json:"nodes"`
+	// Faults are the faults that could be drawn, Demanded those of them that were asked for by name in a run long enough to have had each.
+	Faults   []string `json:"faults,omitempty"`
+	Demanded []string `json:"demanded,omitempty"`
 	// Network says how links were broken, Disk how disks were.
 	Network string `json:"network"`
 	Disk    string `json:"disk"`

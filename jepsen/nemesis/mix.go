@@ -16,6 +16,8 @@ type Mix struct {
 	Pairs  [][2]string
 	// Script has the faults come once each, in their order, and as long as Longest: a short run that meets all it must.
 	Script bool
+	// Each has every fault come once, in an order from the seed, before any is drawn: a run that is long enough for that misses none.
+	Each bool
 	// Shortest and Longest bound how long a fault lasts, Quiet is the least time between two.
 	Shortest, Longest, Quiet time.Duration
 }
@@ -85,6 +87,18 @@ func (m Mix) steps(r *rand.Rand) [][]Fault {
 	return steps
 }
 
+// first are the steps that come before any is drawn, in an order from the seed.
+func (m Mix) first(r *rand.Rand) [][]Fault {
+	if !m.Each {
+		return nil
+	}
+	once := m
+	once.Script = true // each once
+	steps := once.steps(r)
+	r.Shuffle(len(steps), func(i, j int) { steps[i], steps[j] = steps[j], steps[i] })
+	return steps
+}
+
 // Without leaves out faults that a kind of network or disk cannot do: delays need proxies, torn writes
 // need disks of the suite. unfit are beginnings of names.
 func (m Mix) Without(unfit ...string) Mix {
@@ -106,6 +120,41 @@ func (m Mix) Without(unfit ...string) Mix {
 	return kept
 }
 
+// Only returns the mix with faults that are asked for by name in place of its own.
+func (m Mix) Only(names ...string) (Mix, error) {
+	for _, name := range names {
+		if _, err := Named(name); err != nil {
+			return Mix{}, err
+		}
+	}
+	m.Faults, m.Pairs, m.Script, m.Each = names, nil, false, true
+	if m.Longest == 0 {
+		m.Shortest, m.Longest, m.Quiet = time.Second, 6*time.Second, time.Second
+	}
+	return m, nil
+}
+
+// Names are all faults of the mix, those of pairs included, sorted.
+func (m Mix) Names() []string {
+	names := slices.Clone(m.Faults)
+	for _, pair := range m.Pairs {
+		names = append(names, pair[0], pair[1])
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// overhead is what a fault takes beyond its length at the most, as a rule: a node that is replaced, a certificate that is made.
+const overhead = 4 * time.Second
+
+// Demanded are the faults that a run of a length must have had: all, where each comes once before any is drawn and there is time for that.
+func (m Mix) Demanded(length time.Duration) []string {
+	if !m.Each && !m.Script || length < time.Duration(len(m.Faults))*((m.Shortest+m.Longest)/2+m.Quiet*3/2+overhead) {
+		return nil
+	}
+	return m.Names()
+}
+
 // Mixes are what can be run by name.
 func Mixes() []Mix {
 	processes := []string{"kill-leader", "kill-follower", "kill-majority", "kill-all", "crash-loop", "crash-point", "kill-storm", "starve-leader", "pause-leader", "pause-follower", "pause-clients"}
@@ -114,6 +163,7 @@ func Mixes() []Mix {
 	clocks := []string{"clock-jump", "clock-ahead-once", "clock-strobe", "clock-drift"}
 	orders := []string{"stop-leader", "stop-follower", "rolling-restart", "transfer", "replace-node"}
 	disks := []string{"slow-sync", "stalled-sync", "failing-sync", "failing-sync-follower", "disk-full", "power-cut-leader", "power-cut-all", "bit-flips", "half-lost-disk"}
+	edge := []string{"stopped-leader-with-forwarded-calls", "hostile-caller", "clock-ahead-once", "kill-leader"}
 	pairs := [][2]string{
 		{"pause-leader", "kill-follower"},
 		{"partition-leader", "kill-follower"},
@@ -126,6 +176,10 @@ func Mixes() []Mix {
 	}
 	diskPairs := [][2]string{{"partition-leader", "power-cut-all"}, {"slow-sync", "kill-follower"}, {"disk-full", "partition-follower"}}
 	join := func(lists ...[]string) []string { return slices.Concat(lists...) }
+	each := func(m Mix) Mix {
+		m.Each = true
+		return m
+	}
 	standard := Mix{Shortest: time.Second, Longest: 6 * time.Second, Quiet: time.Second}
 	mix := func(name string, faults []string, pairs [][2]string) Mix {
 		m := standard
@@ -137,8 +191,8 @@ func Mixes() []Mix {
 		mix("processes", processes, pairs[:1]), mix("links", join(links, proxied), nil), mix("clocks", join(clocks, []string{"kill-leader"}), nil),
 		mix("disks", disks, diskPairs), mix("members", join(orders, []string{"kill-leader", "partition-follower"}), nil),
 		mix("failover", []string{"kill-leader", "partition-leader", "pause-leader"}, nil),
-		mix("damaged-disks", []string{"bit-flips", "half-lost-disk"}, nil),
-		mix("edge", []string{"stopped-leader-with-forwarded-calls", "hostile-caller", "clock-ahead-once", "kill-leader"}, nil),
+		each(mix("damaged-disks", []string{"bit-flips", "half-lost-disk"}, nil)),
+		each(mix("edge", edge, nil)),
 		mix("power-cuts", []string{"power-cut-all", "power-cut-leader"}, nil),
 		{Name: "wrong-clocks", Faults: []string{"clock-rate"}, Shortest: 90 * time.Second, Longest: 90 * time.Second, Quiet: 5 * time.Second},
 		{Name: "slow-disks", Faults: []string{"slow-sync"}, Shortest: 2 * time.Second, Longest: 4 * time.Second, Quiet: 1500 * time.Millisecond},

@@ -129,13 +129,16 @@ func New(env *Env, seed uint64, faults *history.Writer[history.Fault], tell func
 // Run breaks things by a mix until ctx ends, then mends all.
 func (n *Nemesis) Run(ctx context.Context, mix Mix) error {
 	steps := mix.steps(n.rand)
+	first := mix.first(n.rand)
 	for at := 0; ctx.Err() == nil; at++ {
 		step := steps[n.rand.IntN(len(steps))]
-		if mix.Script {
-			if at == len(steps) {
-				break
-			}
+		switch {
+		case mix.Script && at == len(steps):
+			return n.Heal(context.WithoutCancel(ctx))
+		case mix.Script:
 			step = steps[at]
+		case at < len(first):
+			step = first[at]
 		}
 		if len(step) == 0 {
 			n.pause(ctx, time.Duration(1000+n.rand.IntN(4000))*time.Millisecond)

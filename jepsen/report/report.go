@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -29,6 +30,10 @@ func Print(w io.Writer, result *check.Result) {
 	s := &result.Stats
 	fmt.Fprintf(&b, "%d calls, %d answered, %d unknown; %d entries, %d terms, %d snapshots installed, %d leases expired, %d dead fences; provider's peak %d\n",
 		s.Calls, s.Answered, s.Unknown, s.Entries, s.Terms, s.Installed, s.Expired, s.Stale, s.ProviderPeak)
+	for _, kind := range slices.Sorted(maps.Keys(s.Drawn)) {
+		fmt.Fprintf(&b, "%-36s drawn %3d times, injected %3d, while calls were under way %3d\n", kind, s.Drawn[kind], s.Injected[kind], s.Faults[kind])
+	}
+	fmt.Fprintf(&b, "%d callers went away before the answer to a request without an id\n", s.Gone)
 	for _, row := range Outages(s.Outages) {
 		fmt.Fprintf(&b, "%-22s %3d times  without service: median %6.2f s  p99 %6.2f s  longest %6.2f s\n", row.Kind, row.Times, row.Median, row.P99, row.Longest)
 	}

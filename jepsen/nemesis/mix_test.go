@@ -1,0 +1,45 @@
+package nemesis
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+)
+
+// TestEachFaultComesOnce: in a mix that has each come once none is missed before the first is drawn, and only a run with time for all of
+// them must have had them.
+func TestEachFaultComesOnce(t *testing.T) {
+	mix, err := Mix{Name: "none"}.Only("kill-leader", "hostile-caller", "clock-ahead-once")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var came []string
+	for _, step := range mix.first(rand.New(rand.NewPCG(1, 2))) {
+		for _, fault := range step {
+			came = append(came, fault.Name)
+		}
+	}
+	slices.Sort(came)
+	if !slices.Equal(came, mix.Names()) {
+		t.Errorf("%v came, asked for are %v", came, mix.Names())
+	}
+	if got := mix.Demanded(10 * time.Second); got != nil {
+		t.Errorf("ten seconds must have had %v", got)
+	}
+	if got := mix.Demanded(time.Minute); !slices.Equal(got, mix.Names()) {
+		t.Errorf("a minute must have had %v", got)
+	}
+	if _, err := mix.Only("no-such-fault"); err == nil {
+		t.Error("a fault that does not exist can be asked for")
+	}
+}
+
+// TestMixesNameFaults: each mix can be drawn from.
+func TestMixesNameFaults(t *testing.T) {
+	for _, mix := range Mixes() {
+		if steps := mix.steps(rand.New(rand.NewPCG(1, 2))); len(steps) == 0 && mix.Name != "none" {
+			t.Errorf("%s has no steps", mix.Name)
+		}
+	}
+}
