@@ -55,10 +55,18 @@ func (s *stage) startWorker(profile workload.Profile, number int, provider strin
 	}
 	go func() { w.ended <- w.cmd.Wait() }()
 	spec := workload.Spec{
-		Name: name, Profile: profile.Name, Actors: profile.Actors, Pace: profile.Pace * s.plan.load, Nodes: s.cluster.Addresses(),
+		Name: name, Profile: profile.Name, Actors: profile.Actors, Pace: profile.Pace * s.plan.load, Nodes: s.cluster.URLs(), Bundle: s.bundle(),
 		Provider: provider, Secret: s.secret, LocalIP: host.ListenIP(), Seed: s.plan.seed + uint64(len(s.workers)), History: s.dir,
 	}
 	return w, json.NewEncoder(w.input).Encode(&spec)
+}
+
+// bundle is the file of the CAs that callers trust; empty: everything is in clear text.
+func (s *stage) bundle() string {
+	if s.certificates == nil {
+		return ""
+	}
+	return s.certificates.Bundle()
 }
 
 func openLog(path string) (*os.File, error) {

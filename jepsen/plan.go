@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/quotad/quotad/jepsen/canary"
+	"github.com/quotad/quotad/jepsen/certs"
 	"github.com/quotad/quotad/jepsen/check"
 	"github.com/quotad/quotad/jepsen/cluster"
 	"github.com/quotad/quotad/jepsen/disk"
@@ -33,7 +35,7 @@ type plan struct {
 	length                                            time.Duration
 	seed                                              uint64
 	nodes                                             int
-	proxied, plainDisks                               bool
+	proxied, plainDisks, tls                          bool
 	load                                              float64
 	// faults are faults that are asked for by name in place of the mix's.
 	faults []string
@@ -84,6 +86,8 @@ type stage struct {
 	provider *workload.Provider
 	workers  []*worker
 	faults   *history.Writer[history.Fault]
+	// certificates are the nodes'; nil: everything is in clear text.
+	certificates *certs.Set
 	// secret is the token that all calls carry.
 	secret string
 	// hostile is the token of the caller that some faults are.
@@ -198,8 +202,14 @@ func (s *stage) startCluster(ctx context.Context) error {
 	if s.hostile, err = canary.Another(ctx, s.plan.binary, string(s.dir), "hostile", "use,report,read"); err != nil {
 		return err
 	}
+	if s.plan.tls || slices.Contains(s.plan.mix.Names(), nemesis.Rotation) {
+		if s.certificates, err = certs.New(ctx, s.plan.binary, filepath.Join(string(s.dir), "certs")); err != nil {
+			return err
+		}
+		s.facts.Network += ", TLS"
+	}
 	s.cluster = cluster.New(cluster.Config{
-		Secret: s.secret, Binary: s.plan.binary, Hosts: hosts, Operator: s.operator, History: s.dir, RestartAfter: time.Second,
+		Secret: s.secret, Certificates: s.certificates, Binary: s.plan.binary, Hosts: hosts, Operator: s.operator, History: s.dir, RestartAfter: time.Second,
 		Data: func(node string) string { return filepath.Join(s.data(hostOf(node)), "d-"+node) },
 		Flags: []string{
 			"--raft-snapshot-entries", "400", "--raft-snapshot-interval", "2s", "--raft-trailing-entries", "300",

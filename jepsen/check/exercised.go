@@ -183,7 +183,7 @@ const (
 
 // steady checks a run without faults: whoever led at the beginning leads to the end, and no outcome is unknown, but that of
 // the calls which the workload cut off when it was told to end, and of those which a client gave up for an answer that it
-// had from another node.
+// had from another node, or went away from.
 func (r *run) steady() {
 	v := r.verdict("steady", "Without faults nobody is elected, and no outcome is unknown.")
 	v.Looked = r.stats.Answered
@@ -193,7 +193,7 @@ func (r *run) steady() {
 	given := r.givenUp()
 	for _, c := range r.calls {
 		failed := c.open() || c.Error != nil && c.Error.NotSent
-		if failed && c.Returned < r.facts.Ended && !given[c] {
+		if failed && c.Returned < r.facts.Ended && !given[c] && !c.left() {
 			v.violate("%s by %s at %d: %s", c.Procedure, c.Client, c.Sent, c.Error.Text)
 		}
 	}

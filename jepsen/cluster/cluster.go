@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/quotad/quotad/jepsen/canary"
+	"github.com/quotad/quotad/jepsen/certs"
 	"github.com/quotad/quotad/jepsen/history"
 	"github.com/quotad/quotad/rpc/quotav1"
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
@@ -54,6 +55,8 @@ type Config struct {
 	Data func(node string) string
 	// Secret is the token that the suite's own calls carry; empty: none.
 	Secret string
+	// Certificates are those of the nodes, of both ports; nil: everything is in clear text.
+	Certificates *certs.Set
 	// Flags are further flags of every node.
 	Flags []string
 	// RestartAfter is how long the supervisor waits before it starts a node again that ended by itself.
@@ -76,9 +79,11 @@ type Cluster struct {
 // New prepares a cluster. Start starts it.
 func New(config Config) *Cluster {
 	c := &Cluster{config: config, nodes: map[string]*Node{}}
-	c.http = &http.Client{Transport: &canary.Carry{Secret: config.Secret, Next: &http.Transport{
-		DialContext: config.Operator.DialContext, MaxIdleConnsPerHost: 2, IdleConnTimeout: 10 * time.Second,
-	}}}
+	transport := &http.Transport{DialContext: config.Operator.DialContext, MaxIdleConnsPerHost: 2, IdleConnTimeout: 10 * time.Second}
+	if config.Certificates != nil {
+		transport.DialTLSContext = certs.Secured(config.Operator.DialContext, config.Certificates.Bundle())
+	}
+	c.http = &http.Client{Transport: &canary.Carry{Secret: config.Secret, Next: transport}}
 	var peers []string
 	for _, host := range config.Hosts {
 		raft := net.JoinHostPort(host.IP(), fmt.Sprint(RaftPort))
@@ -96,8 +101,8 @@ func (c *Cluster) add(id string, host Host, how ...string) *Node {
 		ID: id, API: net.JoinHostPort(host.IP(), fmt.Sprint(APIPort)), Raft: net.JoinHostPort(host.IP(), fmt.Sprint(RaftPort)),
 		cluster: c, host: host, how: how,
 	}
-	node.quota = quotav1connect.NewQuotaServiceClient(c.http, "http://"+node.API)
-	node.admin = quotav1connect.NewAdminServiceClient(c.http, "http://"+node.API)
+	node.quota = quotav1connect.NewQuotaServiceClient(c.http, node.URL())
+	node.admin = quotav1connect.NewAdminServiceClient(c.http, node.URL())
 	c.mu.Lock()
 	c.nodes[node.ID] = node
 	c.order = append(c.order, node)
@@ -119,16 +124,19 @@ func (c *Cluster) Node(id string) *Node {
 	return c.nodes[id]
 }
 
-// Addresses are the nodes' API addresses.
-func (c *Cluster) Addresses() []string {
-	var addresses []string
+// URLs are where the nodes' APIs are.
+func (c *Cluster) URLs() []string {
+	var urls []string
 	for _, node := range c.Nodes() {
-		if !slices.Contains(addresses, node.API) {
-			addresses = append(addresses, node.API)
+		if !slices.Contains(urls, node.URL()) {
+			urls = append(urls, node.URL())
 		}
 	}
-	return addresses
+	return urls
 }
+
+// Certificates are those of the nodes; nil: everything is in clear text.
+func (c *Cluster) Certificates() *certs.Set { return c.config.Certificates }
 
 // Start starts all nodes and waits until one leads and all are ready.
 func (c *Cluster) Start(ctx context.Context) error {

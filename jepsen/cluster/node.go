@@ -48,6 +48,14 @@ type life struct {
 	asked bool
 }
 
+// URL is where its API is.
+func (n *Node) URL() string {
+	if n.cluster.config.Certificates != nil {
+		return "https://" + n.API
+	}
+	return "http://" + n.API
+}
+
 // errRunning says that a node runs already.
 var errRunning = errors.New("it runs already")
 
@@ -73,8 +81,15 @@ func (n *Node) startLocked() error {
 		"serve", "--node-id", n.ID, "--data-dir", c.Data(n.ID), "--testing=true", "--testing-record", c.History.Record(n.ID),
 		"--api-listen", net.JoinHostPort(n.host.ListenIP(), fmt.Sprint(APIPort)), "--api-advertise", n.API,
 		"--raft-listen", net.JoinHostPort(n.host.ListenIP(), fmt.Sprint(RaftPort)), "--raft-advertise", n.Raft,
-		"--api-insecure=true", "--raft-insecure=true", // hosts of the suite alone reach them
 	}, n.how...)
+	if c.Certificates == nil {
+		flags = append(flags, "--api-insecure=true", "--raft-insecure=true") // hosts of the suite alone reach them
+	} else {
+		if err := c.Certificates.Add(context.Background(), n.ID, n.host.IP()); err != nil {
+			return err
+		}
+		flags = append(flags, c.Certificates.Flags(n.ID)...)
+	}
 	cmd := exec.CommandContext(context.Background(), c.Binary, append(flags, c.Flags...)...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Env = append(os.Environ(), "GOTRACEBACK=all")
@@ -160,6 +175,38 @@ func (n *Node) Pause() error { return n.signal(syscall.SIGSTOP) }
 // Resume lets a paused process go on.
 func (n *Node) Resume() error { return n.signal(syscall.SIGCONT) }
 
+// Reload has the process read its files again, as SIGHUP does, and waits until it says that it did so.
+func (n *Node) Reload(ctx context.Context) error {
+	path := n.cluster.config.History.Log(n.ID)
+	before, err := countLines(path, reloaded)
+	if err != nil {
+		return err
+	}
+	if err := n.signal(syscall.SIGHUP); err != nil {
+		return err
+	}
+	for {
+		now, err := countLines(path, reloaded)
+		if err != nil || now > before {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s does not say that it read its files again: %w", n.ID, ctx.Err())
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// reloaded is what a node writes to its log when all its files were read again.
+const reloaded = ": reloaded:"
+
+// countLines counts how often a word stands in a file.
+func countLines(path, word string) (int, error) {
+	text, err := os.ReadFile(path)
+	return strings.Count(string(text), word), err
+}
+
 func (n *Node) signal(signal syscall.Signal) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -229,7 +276,7 @@ func (n *Node) awaitReady(ctx context.Context) error {
 func (n *Node) ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+n.API+"/readyz", nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, n.URL()+"/readyz", nil)
 	if err != nil {
 		return err
 	}

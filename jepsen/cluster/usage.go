@@ -14,7 +14,7 @@ import (
 // Usage reads from a node's metrics what its process uses.
 func (n *Node) Usage(ctx context.Context) (history.Usage, error) {
 	usage := history.Usage{Node: n.ID}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+n.API+"/metrics", nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, n.URL()+"/metrics", nil)
 	if err != nil {
 		return usage, err
 	}

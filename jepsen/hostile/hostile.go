@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/quotad/quotad/jepsen/canary"
+	"github.com/quotad/quotad/jepsen/certs"
 	"github.com/quotad/quotad/jepsen/history"
 	"github.com/quotad/quotad/rpc/quotav1"
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
@@ -41,6 +42,8 @@ type Caller struct {
 	Token string
 	// Dial connects to the node.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// Bundle is the file of the CAs that sign for the API; empty: it is in clear text.
+	Bundle string
 	// Only is one thing that it does: fill (sessions, tasks, keys, leases), wait, watch, bomb, silent or slow; empty: all of them.
 	Only string
 
@@ -52,9 +55,15 @@ type Caller struct {
 // Attack goes on until ctx ends. It returns how many calls were made, and how many of them a budget refused.
 func (a *Caller) Attack(ctx context.Context) (calls, refused int64) {
 	http2 := new(http.Protocols)
-	http2.SetUnencryptedHTTP2(true)
+	http2.SetUnencryptedHTTP2(a.Bundle == "")
+	http2.SetHTTP2(a.Bundle != "")
 	plain := &http.Transport{DialContext: a.Dial}
 	short, long := &http.Transport{DialContext: a.Dial, Protocols: http2}, &http.Transport{DialContext: a.Dial, Protocols: http2}
+	if a.Bundle != "" {
+		plain.DialTLSContext = certs.Secured(a.Dial, a.Bundle)
+		short.DialTLSContext = certs.Secured(a.Dial, a.Bundle, "h2")
+		long.DialTLSContext = short.DialTLSContext
+	}
 	for _, transport := range []*http.Transport{plain, short, long} {
 		defer transport.CloseIdleConnections()
 	}
@@ -102,7 +111,20 @@ func (a *Caller) told(err error) {
 	}
 }
 
-func (a *Caller) url() string { return "http://" + a.Address }
+func (a *Caller) url() string {
+	if a.Bundle != "" {
+		return "https://" + a.Address
+	}
+	return "http://" + a.Address
+}
+
+// connect connects as a stranger does who speaks TLS where the node does.
+func (a *Caller) connect(ctx context.Context) (net.Conn, error) {
+	if a.Bundle != "" {
+		return certs.Secured(a.Dial, a.Bundle)(ctx, "tcp", a.Address)
+	}
+	return a.Dial(ctx, "tcp", a.Address)
+}
 
 // fill takes a session, tasks, an idempotency key and a lease.
 func (a *Caller) fill(ctx context.Context, n int) {
@@ -205,7 +227,7 @@ func (a *Caller) silent(ctx context.Context, _ int) {
 
 // slow sends a body that never ends, byte by byte.
 func (a *Caller) slow(ctx context.Context, _ int) {
-	conn, err := a.Dial(ctx, "tcp", a.Address)
+	conn, err := a.connect(ctx)
 	if err != nil {
 		return
 	}

@@ -98,7 +98,7 @@ func hostileCaller() Fault {
 		var calls, refused atomic.Int64
 		var working sync.WaitGroup
 		for _, node := range nodes {
-			caller := &hostile.Caller{Name: node.ID, Address: node.API, Token: e.Hostile, Dial: e.Dial}
+			caller := &hostile.Caller{Name: node.ID, Address: node.API, Token: e.Hostile, Dial: e.Dial, Bundle: e.bundle()}
 			working.Go(func() {
 				made, denied := caller.Attack(flood)
 				calls.Add(made)

@@ -223,7 +223,8 @@ func (a *actor) askAndLeave(ctx context.Context, request *quotav1.ReserveRequest
 		request.Wait = durationpb.New(time.Duration(a.rand.Int64N(int64(a.waitMax))))
 	}
 	sent := time.Now()
-	ctx, leave := context.WithTimeout(context.WithoutCancel(ctx), time.Duration(a.rand.Int64N(int64(a.waitMax/2+100*time.Millisecond))))
+	ctx, leave := context.WithCancel(context.WithoutCancel(ctx)) // it goes away: that is no time of a call that is up
+	defer time.AfterFunc(time.Duration(a.rand.Int64N(int64(a.waitMax/2+100*time.Millisecond))), leave).Stop()
 	defer leave()
 	if res, err := a.services[a.at].Reserve(ctx, request); err == nil {
 		a.granted(res.GetLease(), sent)

@@ -49,7 +49,7 @@ func (w *worker) caller(number int) *caller {
 		if i%2 == number%2 {
 			options = append(options, connect.WithProtoJSON())
 		}
-		client, address := &http.Client{Transport: recorder}, "http://"+node
+		client, address := &http.Client{Transport: recorder}, node
 		c.services = append(c.services, service{
 			quotav1connect.NewQuotaServiceClient(client, address, options...), quotav1connect.NewTaskServiceClient(client, address, options...),
 			quotav1connect.NewAdminServiceClient(client, address, options...),

@@ -20,7 +20,7 @@ func watcher(ctx context.Context, w *worker, number int) {
 	var next uint64
 	for stream := 1; ctx.Err() == nil; stream++ {
 		node := w.Nodes[r.IntN(len(w.Nodes))]
-		service := quotav1connect.NewQuotaServiceClient(&http.Client{Transport: w.cluster}, "http://"+node)
+		service := quotav1connect.NewQuotaServiceClient(&http.Client{Transport: w.cluster}, node)
 		next = w.follow(ctx, service, w.holder(number), stream, next)
 		select {
 		case <-ctx.Done():

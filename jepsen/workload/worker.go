@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/quotad/quotad/jepsen/canary"
+	"github.com/quotad/quotad/jepsen/certs"
 	"github.com/quotad/quotad/jepsen/history"
 )
 
@@ -29,8 +30,10 @@ type Spec struct {
 	Actors int `json:"actors"`
 	// Pace is how many actions an actor begins in a second, about.
 	Pace float64 `json:"pace"`
-	// Nodes are the API addresses of the cluster, Provider is the provider's.
+	// Nodes are the URLs of the cluster's API, Bundle is the file of the CAs that sign for them; empty: clear text. Provider is the provider's
+	// address.
 	Nodes    []string `json:"nodes"`
+	Bundle   string   `json:"bundle,omitempty"`
 	Provider string   `json:"provider"`
 	// Secret is the token that calls of the cluster carry.
 	Secret string `json:"secret"`
@@ -89,6 +92,9 @@ func (w *worker) open() error {
 	w.transport = &http.Transport{
 		DialContext: dialer.DialContext, MaxIdleConnsPerHost: w.Actors, IdleConnTimeout: 30 * time.Second,
 		ResponseHeaderTimeout: 0, DisableCompression: true,
+	}
+	if w.Bundle != "" {
+		w.transport.DialTLSContext = certs.Secured(dialer.DialContext, w.Bundle)
 	}
 	w.cluster = &canary.Carry{Secret: w.Secret, Next: w.transport}
 	var err error

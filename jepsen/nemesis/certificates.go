@@ -1,0 +1,181 @@
+package nemesis
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"time"
+
+	"github.com/quotad/quotad/jepsen/certs"
+	"github.com/quotad/quotad/jepsen/cluster"
+)
+
+// Rotation is the name of the fault that rotates certificates: runs that have it need some.
+const Rotation = "tls-rotation"
+
+var errClearText = errors.New("the cluster speaks clear text")
+
+// bundle is the file of the CAs that sign for the nodes; empty: they speak clear text.
+func (e *Env) bundle() string {
+	if set := e.Cluster.Certificates(); set != nil {
+		return set.Bundle()
+	}
+	return ""
+}
+
+// rotation is one change of CA.
+type rotation struct {
+	env      *Env
+	set      *certs.Set
+	old, new int
+	// reloads counts how often a node read its files again, refused how often the dropped CA's word was.
+	reloads, refused int
+}
+
+// rotate has all nodes change to another CA and to certificates by it, one node after the other and step by step, as the runbook has it:
+// while they change some have the new ones and others not. Calls must go on, which the service's verdict says, and the nodes must see each
+// other all the time. Afterwards the dropped CA must be worth nothing.
+func rotate() Fault {
+	return Fault{Name: Rotation, do: func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (h hit, err error) {
+		set := e.Cluster.Certificates()
+		if set == nil {
+			return h, errClearText
+		}
+		nodes, _ := all(ctx, e, r)
+		r.Shuffle(len(nodes), func(i, j int) { nodes[i], nodes[j] = nodes[j], nodes[i] })
+		h.targets = names(nodes...)
+		ctx = context.WithoutCancel(ctx) // half a rotation would be no run of the runbook
+		o := &rotation{env: e, set: set, old: set.Generation()}
+		if o.new, err = set.Next(ctx); err != nil {
+			return h, err
+		}
+		err = o.step(ctx, nodes, func(id string) error { return set.Trust(id, o.old, o.new) })
+		err = errors.Join(err, set.TrustCallers(o.old, o.new))
+		if err == nil {
+			err = o.step(ctx, nodes[:1+len(nodes)/2], func(id string) error { return set.UsePair(id, o.new) })
+			hold(ctx) // with certificates of both
+			err = errors.Join(err, o.step(ctx, nodes[1+len(nodes)/2:], func(id string) error { return set.UsePair(id, o.new) }))
+		}
+		if err == nil {
+			err = o.step(ctx, nodes, func(id string) error { return set.Trust(id, o.new) })
+		}
+		err = errors.Join(err, set.TrustCallers(o.new))
+		if err == nil {
+			err = o.dropped(ctx, nodes)
+		}
+		h.seen = fmt.Sprintf("%d reloads, %d times refused", o.reloads, o.refused)
+		return h, err
+	}}
+}
+
+// seesOthersWithin is how long a node may take to be in touch with all others after it read its files again; more than two elections.
+const seesOthersWithin = 10 * time.Second
+
+// step changes files of one node after the other, has it read them again, and looks whether the others can still be reached.
+func (o *rotation) step(ctx context.Context, nodes []*cluster.Node, change func(id string) error) error {
+	for _, node := range nodes {
+		if err := change(node.ID); err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(ctx, seesOthersWithin)
+		err := node.Reload(ctx)
+		if err == nil {
+			o.reloads++
+			err = node.AwaitReady(ctx, seesOthersWithin)
+		}
+		cancel()
+		if err != nil {
+			return brokenError(fmt.Sprintf("%s after its files changed: %v", node.ID, err))
+		}
+	}
+	return nil
+}
+
+// dropped sees that what the dropped CA signed is refused: as a node on the port between nodes, though it says the name of a member, and as an
+// API. What the new one signed must be let in by the same means, or a refusal would mean nothing.
+func (o *rotation) dropped(ctx context.Context, nodes []*cluster.Node) error {
+	for i, node := range nodes {
+		member := nodes[(i+1)%len(nodes)].ID
+		switch err := o.asNode(ctx, node, member, o.new); {
+		case refusedByTLS(err):
+			return brokenError(fmt.Sprintf("%s refuses the present certificate of %s: %v", node.ID, member, err))
+		case err != nil:
+			return fmt.Errorf("%s cannot be reached as %s: %w", node.ID, member, err)
+		}
+		if err := o.asNode(ctx, node, member, o.old); !refusedByTLS(err) {
+			return brokenError(fmt.Sprintf("%s does not refuse the certificate that the dropped CA signed for %s: %v", node.ID, member, err))
+		}
+		conn, err := certs.Secured(o.env.Dial, o.set.CA(o.old))(ctx, "tcp", node.API)
+		if err == nil {
+			_ = conn.Close()
+			return brokenError(fmt.Sprintf("the API of %s still shows a certificate of the dropped CA", node.ID))
+		}
+		if _, ok := errors.AsType[x509.UnknownAuthorityError](err); !ok {
+			return fmt.Errorf("the API of %s: %w", node.ID, err)
+		}
+		o.refused += 2
+	}
+	return o.outside(ctx, nodes[len(nodes)-1])
+}
+
+// asNode connects to a node's port for nodes with a member's pair of a generation. A server says only after the client's part of the handshake
+// what it thinks of it; one that lets a node in waits for it to speak first.
+func (o *rotation) asNode(ctx context.Context, node *cluster.Node, member string, generation int) error {
+	config, err := o.set.AsNode(member, generation, o.set.CA(o.new))
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	conn, err := certs.Handshake(ctx, o.env.Dial, "tcp", node.Raft, config)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	if err := conn.SetReadDeadline(time.Now().Add(300 * time.Millisecond)); err != nil {
+		return err
+	}
+	_, err = conn.Read(make([]byte, 1))
+	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() {
+		return nil
+	}
+	return err
+}
+
+// refusedByTLS says whether the other side ended a connection over the certificate that it was shown.
+func refusedByTLS(err error) bool {
+	_, ok := errors.AsType[tls.AlertError](err)
+	if op, is := errors.AsType[*net.OpError](err); is && op.Op == "remote error" {
+		return true
+	}
+	return ok
+}
+
+// outside restarts a node with what it had before the rotation: it must find nobody. With the present files it must be back.
+func (o *rotation) outside(ctx context.Context, node *cluster.Node) error {
+	if !node.Stop() {
+		return fmt.Errorf("%s did not stop within 15 s", node.ID)
+	}
+	err := errors.Join(o.set.Trust(node.ID, o.old, o.new), o.set.UsePair(node.ID, o.old), node.Start())
+	if err != nil {
+		return err
+	}
+	if node.AwaitReady(ctx, 3*time.Second) == nil {
+		err = brokenError(fmt.Sprintf("%s takes part with a certificate of the dropped CA", node.ID))
+	}
+	o.refused++
+	err = errors.Join(err, o.set.Trust(node.ID, o.new), o.set.UsePair(node.ID, o.new))
+	reload, cancel := context.WithTimeout(ctx, seesOthersWithin)
+	defer cancel()
+	if reloadErr := node.Reload(reload); reloadErr != nil {
+		return errors.Join(err, reloadErr)
+	}
+	if readyErr := node.AwaitReady(ctx, seesOthersWithin); readyErr != nil {
+		err = errors.Join(err, brokenError(fmt.Sprintf("%s with its present certificate: %v", node.ID, readyErr)))
+	}
+	return err
+}
