@@ -396,8 +396,9 @@ func checkLimits(command *logpb.SetLimits) *logpb.Failure {
 
 // Rebase fits a state that was read from a backup into a running cluster: the fence's epoch is raised, and leases,
 // tickets and sessions are numbered from above it, so that nothing given out since the backup meets its number again; the
-// cluster's id and members are the running cluster's, and time does not run back.
-func (m *Machine) Rebase(epoch uint32, clusterID string, members []MemberView, floor Clock) {
+// cluster's id and members are the running cluster's, and neither time nor the index and term that readers are shown run back.
+func (m *Machine) Rebase(index, term uint64, epoch uint32, clusterID string, members []MemberView, floor Clock) {
+	m.index, m.term = max(m.index, index), max(m.term, term)
 	m.epoch, m.grants = max(epoch, m.epoch+1), 0
 	above := uint64(m.epoch) << 40
 	m.lastLease, m.lastTicket, m.lastSession = max(m.lastLease, above), max(m.lastTicket, above), max(m.lastSession, above)

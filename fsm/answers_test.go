@@ -286,7 +286,7 @@ func TestARestoreReusesNoNumber(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	restored.Rebase(1, "", nil, w.clock())
+	restored.Rebase(0, 0, 1, "", nil, w.clock())
 	w.m = restored
 	w.fails(releases(lease.Lease), logpb.Reason_REASON_STALE_FENCE)
 	w.fails(withdraw(ticket), logpb.Reason_REASON_UNKNOWN_TICKET)

@@ -46,7 +46,9 @@ func (n *Node) Restore(ctx context.Context, backup io.Reader, fromOther bool) (e
 	n.mu.RLock()
 	running := n.machine.State()
 	epoch = max(running.Epoch(), restored.State().Epoch()) + 1
-	restored.Rebase(epoch, running.ClusterID(), running.Members(), present)
+	// Raft gives the restore the index after its last entry, and the state is that of this index: what a caller was shown before does not come
+	// later than what it is shown now.
+	restored.Rebase(n.raft.LastIndex()+1, n.raft.CurrentTerm(), epoch, running.ClusterID(), running.Members(), present)
 	n.mu.RUnlock()
 	var snapshot bytes.Buffer
 	if err := restored.State().WriteSnapshot(&snapshot); err != nil {

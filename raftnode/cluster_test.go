@@ -250,11 +250,21 @@ func TestBackupAndRestore(t *testing.T) {
 	if _, _, err := lead.Restore(t.Context(), bytes.NewReader(damaged), false); !errors.Is(err, fsm.ErrCorruptSnapshot) {
 		t.Fatalf("a damaged backup: %v", err)
 	}
+	before, term := lead.Status().LastIndex, lead.Status().Term
 	epoch, _, err := lead.Restore(t.Context(), bytes.NewReader(backup.Bytes()), false)
 	if err != nil || epoch != 1 {
 		t.Fatalf("epoch %d, %v", epoch, err)
 	}
 	c.hashesAgree()
+	for i, n := range c.nodes {
+		_, _, at, err := n.Frozen(t.Context(), raftnode.Stale)
+		if err != nil || at.Index <= before || at.Term < term {
+			t.Errorf("n%d shows the restored state as of index %d, term %d (%v); it was restored after index %d, term %d", i, at.Index, at.Term, err, before, term)
+		}
+		if _, err := n.Watch(before); !isCompacted(err) {
+			t.Errorf("n%d has a stream go on at index %d, which the restore took back: %v", i, before, err)
+		}
+	}
 	release := func(g *logpb.Granted) *logpb.Result {
 		return c.propose(&logpb.Command{Kind: &logpb.Command_Release{Release: &logpb.Release{Lease: g.Lease, Fence: g.Fence}}})
 	}
@@ -265,6 +275,11 @@ func TestBackupAndRestore(t *testing.T) {
 	if fresh.Fence <= late.Fence || fresh.Fence <= old.Fence {
 		t.Fatalf("fence %d after %d", fresh.Fence, late.Fence)
 	}
+}
+
+func isCompacted(err error) bool {
+	_, ok := errors.AsType[*raftnode.CompactedError](err)
+	return ok
 }
 
 // TestABackupOfAnotherCluster is refused, unless it is said that this is meant.
