@@ -126,7 +126,7 @@ bench: build ## benchmarks of quotad; BENCH and BENCHTIME choose (docs/performan
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem -timeout 60m $(TESTFLAGS) ./fsm/... ./raftnode/... ./client/...
 
 # Beside peers and against the past: a program in a module of its own, so that others' clients are no part of quotad's.
-BENCH_TOOL    := cmd/quotad/internal/bench/tool
+BENCH_TOOL    := cmd/quotad/internal/lab/bench/tool
 BENCH_RESULTS ?= bin/bench-peers.json
 # make bench-peers BENCHFLAGS='--rounds 5 --duration 10s'
 BENCHFLAGS    ?=

@@ -12,10 +12,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/quotad/quotad/cmd/quotad/internal/bench"
 	"github.com/quotad/quotad/cmd/quotad/internal/cli"
-	"github.com/quotad/quotad/cmd/quotad/internal/demo"
-	"github.com/quotad/quotad/cmd/quotad/internal/plan"
+	"github.com/quotad/quotad/cmd/quotad/internal/lab/bench"
+	"github.com/quotad/quotad/cmd/quotad/internal/lab/demo"
+	"github.com/quotad/quotad/cmd/quotad/internal/lab/plan"
 )
 
 func main() { os.Exit(run()) }

@@ -15,7 +15,6 @@ import (
 
 	"github.com/quotad/quotad/cmd/quotad/internal/config"
 	"github.com/quotad/quotad/cmd/quotad/internal/output"
-	"github.com/quotad/quotad/cmd/quotad/internal/plan"
 	"github.com/quotad/quotad/cmd/quotad/internal/strictyaml"
 	"github.com/quotad/quotad/rpc/quotav1"
 )
@@ -94,13 +93,20 @@ func usagef(cmd *cobra.Command, hint, format string, values ...any) error {
 	return fail(ExitUsage, hint, format, values...)
 }
 
+// usageError is how a command of another package reports a wrong call of it.
+type usageError interface {
+	error
+	// UsageHint says how to call it.
+	UsageHint() string
+}
+
 // describe finds the code, words and hint of any error that a command can end with.
 func describe(ctx context.Context, err error) *failure {
 	var known *failure
 	var rpc *connect.Error
 	var problems strictyaml.Problems
 	var wrongConfig *config.Error
-	var wrongPlan *plan.UsageError
+	var wrongUsage usageError
 	switch {
 	case errors.As(err, &known):
 		return known
@@ -110,10 +116,10 @@ func describe(ctx context.Context, err error) *failure {
 		return describeRPC(rpc)
 	case errors.As(err, &problems), errors.As(err, &wrongConfig):
 		return &failure{code: ExitUsage, message: err.Error()}
-	case errors.As(err, &wrongPlan) && errors.Is(err, os.ErrNotExist):
+	case errors.As(err, &wrongUsage) && errors.Is(err, os.ErrNotExist):
 		return &failure{code: ExitNotFound, message: err.Error()}
-	case errors.As(err, &wrongPlan):
-		return &failure{code: ExitUsage, message: err.Error(), hint: `"quotad plan --help" shows how`}
+	case errors.As(err, &wrongUsage):
+		return &failure{code: ExitUsage, message: err.Error(), hint: wrongUsage.UsageHint()}
 	}
 	return &failure{code: ExitFailure, message: err.Error()}
 }

@@ -1,0 +1,117 @@
+package demo
+
+import (
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/quotad/quotad/cmd/quotad/internal/lab/local"
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+// frame returns the live picture, line by line.
+func (d *demo) frame(s scene, passed time.Duration, notes []string) []string {
+	var out strings.Builder
+	fmt.Fprintf(&out, "quotad demo   %s of %s   an hour of the provider lasts %s   seed %d\n\n", clock(passed), clock(d.options.Duration), hour, d.options.Seed)
+	if s.cluster != nil {
+		out.WriteString(d.clusterLine(*s.cluster) + "\n\n")
+		out.WriteString(quotaTable(s.cluster.Quotas) + "\n")
+	}
+	out.WriteString(d.agentTable(s) + "\n")
+	for _, m := range d.options.modes() {
+		fmt.Fprintf(&out, "%-15s %s\n", m.title(), providerLine(s, m))
+	}
+	out.WriteString("\n")
+	for _, note := range notes {
+		out.WriteString(note + "\n")
+	}
+	return strings.Split(strings.TrimRight(out.String(), "\n"), "\n")
+}
+
+// clock writes a time as 1:05.
+func clock(d time.Duration) string {
+	seconds := int(d.Seconds())
+	return fmt.Sprintf("%d:%02d", seconds/60, seconds%60)
+}
+
+func (d *demo) clusterLine(v local.View) string {
+	var words []string
+	for i, role := range v.Nodes {
+		if i == v.Leader {
+			role = fmt.Sprintf("LEADER (term %d)", v.Term)
+		} else if role == "leader" {
+			role = "leader, deposed"
+		}
+		words = append(words, d.cluster.Nodes[i].ID+" "+role)
+	}
+	return fmt.Sprintf("cluster         %s   leases %d   waiting %d", strings.Join(words, "   "), v.Leases, v.Waiting)
+}
+
+func quotaTable(quotas []*quotav1.QuotaStatus) string {
+	if len(quotas) == 0 {
+		return "no leader: calls wait, and spend what they have consumed\n"
+	}
+	var out strings.Builder
+	rows := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(rows, "quota\tusable\theld\tconsumed\tavailable\twaiting\tleases\tends in")
+	for _, q := range quotas {
+		ends := "-"
+		if q.GetWindowClosesIn() != nil {
+			ends = fmt.Sprintf("%.0f s", q.GetWindowClosesIn().AsDuration().Seconds())
+		}
+		fmt.Fprintf(rows, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%s\n", q.GetDefinition().GetName(), q.GetUsable(), q.GetHeld(), q.GetConsumed(),
+			q.GetAvailable(), q.GetWaiting(), q.GetLeases(), ends)
+	}
+	_ = rows.Flush() // into memory
+	return out.String()
+}
+
+func (d *demo) agentTable(s scene) string {
+	var out strings.Builder
+	rows := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
+	fmt.Fprint(rows, "agent\tclass")
+	for _, m := range d.options.modes() {
+		fmt.Fprintf(rows, "\t%s: calls\ttasks\twait p99", m.title())
+	}
+	fmt.Fprintln(rows)
+	for _, r := range roles {
+		fmt.Fprintf(rows, "%s\t%d", r.Name, int(r.Class)-1)
+		for _, m := range d.options.modes() {
+			a := s.agents[m].one(r.Name)
+			fmt.Fprintf(rows, "\t%d\t%d\t%s", a.count(done), a.Tasks, short(quantile(append(a.Waits[github], a.Waits[openai]...), 0.99)))
+		}
+		fmt.Fprintln(rows)
+	}
+	_ = rows.Flush() // into memory
+	return out.String()
+}
+
+// providerLine says what the provider counted of a fleet.
+func providerLine(s scene, m mode) string {
+	requests, completions := s.totals[m][api("github")], s.totals[m][api("openai")]
+	return fmt.Sprintf("answered %d, refused %d (403: %d, 429: %d); requests %d of %d, new hour in %.0f s; completions %d of %d, tokens %d of %d",
+		requests.Admitted+completions.Admitted, requests.Limited+completions.Limited, requests.Limited403+completions.Limited403,
+		requests.Limited429+completions.Limited429, requests.Used, requestLimit, requests.ResetIn.Seconds(),
+		min(completions.Used, completionLimit), completionLimit, completions.UsedTokens, tokenLimit)
+}
+
+// plain returns the picture in a few lines that can stand below each other.
+func (d *demo) plain(s scene, passed time.Duration) []string {
+	var lines []string
+	if s.cluster != nil {
+		leader := "none"
+		if s.cluster.Leader >= 0 {
+			leader = d.cluster.Nodes[s.cluster.Leader].ID
+		}
+		parts := []string{fmt.Sprintf("%s cluster: leader %s, leases %d, waiting %d", clock(passed), leader, s.cluster.Leases, s.cluster.Waiting)}
+		for _, q := range s.cluster.Quotas {
+			parts = append(parts, fmt.Sprintf("%s %d of %d left", q.GetDefinition().GetName(), q.GetAvailable(), q.GetUsable()))
+		}
+		lines = append(lines, strings.Join(parts, ", "))
+	}
+	for _, m := range d.options.modes() {
+		lines = append(lines, fmt.Sprintf("%s %s: %s", clock(passed), m.title(), providerLine(s, m)))
+	}
+	return lines
+}

@@ -1,0 +1,311 @@
+package demo
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/quotad/quotad/client/providertest"
+	"github.com/quotad/quotad/cmd/quotad/internal/lab/local"
+	"github.com/quotad/quotad/cmd/quotad/internal/quotafile"
+)
+
+//go:embed quotas.yaml
+var quotasYAML []byte
+
+// options are what a user may set.
+type options struct {
+	// Fleet is both, own or governed.
+	Fleet    string
+	Duration time.Duration
+	Dir      string
+	// Kill: the leader is killed half-way.
+	Kill bool
+	Seed uint64
+	// Binary is what is started; empty: this program.
+	Binary string
+}
+
+func (o options) modes() []mode {
+	switch o.Fleet {
+	case string(own):
+		return []mode{own}
+	case string(governed):
+		return []mode{governed}
+	}
+	return []mode{own, governed}
+}
+
+// governs reports whether a cluster is needed.
+func (o options) governs() bool { return o.Fleet != string(own) }
+
+// demo is one run.
+type demo struct {
+	options options
+	view    *view
+	nursery *local.Nursery
+	cluster *local.Cluster // nil: no fleet needs one
+	referee *referee
+	agents  map[mode][]*local.Child
+	tallies map[mode]*tally
+	began   time.Time
+	report  report
+}
+
+// errNotKept is the failure of a run in which a promise was not kept.
+var errNotKept = errors.New("the fleet through quotad did not stay within the limits, or did not work")
+
+// run is the whole demo. It returns errNotKept, wrapped, if quotad did not do what it promises.
+func run(ctx context.Context, o options, out io.Writer) (err error) {
+	if o.Binary == "" {
+		if o.Binary, err = os.Executable(); err != nil {
+			return err
+		}
+	}
+	folder, err := openFolder(o.Dir)
+	if err != nil {
+		return err
+	}
+	defer folder.close()
+	o.Dir = folder.path
+	// Whatever hangs, the demo ends.
+	ctx, cancel := context.WithTimeoutCause(ctx, o.Duration+2*local.StartTimeout, errors.New("the demo hangs"))
+	defer cancel()
+	d := &demo{options: o, view: newView(out), agents: make(map[mode][]*local.Child), tallies: make(map[mode]*tally), began: time.Now()}
+	d.nursery = local.NewNursery(o.Binary, filepath.Join(o.Dir, "logs"))
+	defer d.nursery.Close(5 * time.Second)
+	defer d.view.end()
+	fmt.Fprintf(out, "Nine agents share an API key that allows %d requests and %d completions (%d tokens) an hour. An hour lasts %s here.\n"+
+		"Data and logs: %s   Seed: %d\n\n", requestLimit, completionLimit, tokenLimit, hour, o.Dir, o.Seed)
+
+	if err := d.start(ctx); err != nil {
+		return err
+	}
+	if err := d.play(ctx); err != nil {
+		return err
+	}
+	return d.finish(ctx, out)
+}
+
+// start starts the cluster, the provider and the agents.
+func (d *demo) start(ctx context.Context) error {
+	if d.options.governs() {
+		var err error
+		if d.cluster, err = local.NewCluster(d.nursery, d.options.Dir); err != nil {
+			return err
+		}
+		for _, n := range d.cluster.Nodes {
+			if err := d.cluster.Start(n); err != nil {
+				return err
+			}
+		}
+		file, err := quotafile.Parse("quotas.yaml", quotasYAML)
+		if err != nil {
+			return err
+		}
+		if err := d.cluster.Ready(ctx, file.Request()); err != nil {
+			return err
+		}
+		d.view.say(0, "three nodes run (%s), the quotas are applied", strings.Join(d.cluster.Servers(), ", "))
+	}
+	url, err := d.startProvider(ctx)
+	if err != nil {
+		return err
+	}
+	d.view.say(0, "the provider listens at %s", url)
+	d.began = time.Now()
+	d.report = report{Seed: d.options.Seed, Scale: scale, Began: d.began}
+	for _, m := range d.options.modes() {
+		d.tallies[m] = newTally()
+		for _, r := range roles {
+			args := []string{
+				"demo", "agent", "--role", r.Name, "--mode", string(m), "--provider", url, "--seed", fmt.Sprint(d.options.Seed),
+			}
+			if m == governed {
+				args = append(args, "--servers", strings.Join(d.cluster.Servers(), ","))
+			}
+			c, err := d.nursery.Start(string(m)+"-"+r.Name, func(line []byte) { d.tallies[m].hear(r.Name, line) }, args...)
+			if err != nil {
+				return err
+			}
+			d.agents[m] = append(d.agents[m], c)
+		}
+	}
+	d.view.say(0, "nine agents begin at once in each fleet: %s", fleetNames(d.options.modes()))
+	return nil
+}
+
+func fleetNames(modes []mode) string {
+	var names []string
+	for _, m := range modes {
+		names = append(names, m.title())
+	}
+	return strings.Join(names, " and ")
+}
+
+func (d *demo) startProvider(ctx context.Context) (string, error) {
+	lines := make(chan []byte, 1)
+	var once sync.Once
+	c, err := d.nursery.Start("provider", func(line []byte) {
+		once.Do(func() { lines <- append([]byte(nil), line...) })
+	}, "demo", "provider", "--seed", fmt.Sprint(d.options.Seed))
+	if err != nil {
+		return "", err
+	}
+	var ready providerReady
+	select {
+	case line := <-lines:
+		if err := json.Unmarshal(line, &ready); err != nil {
+			return "", fmt.Errorf("the provider said %q: %w", line, err)
+		}
+	case <-c.Ended():
+		return "", fmt.Errorf("the provider ended: see %s", c.Log())
+	case <-ctx.Done():
+		return "", context.Cause(ctx)
+	}
+	d.referee = newReferee(ready.URL)
+	return ready.URL, nil
+}
+
+// play lets the fleets work for the duration, with what happens to the cluster meanwhile.
+func (d *demo) play(ctx context.Context) error {
+	playing, end := context.WithDeadline(ctx, d.began.Add(d.options.Duration))
+	defer end()
+	var accident sync.WaitGroup
+	var trouble error
+	if d.options.Kill && d.cluster != nil {
+		accident.Go(func() { trouble = d.accident(playing) })
+	}
+	look := time.NewTicker(500 * time.Millisecond)
+	defer look.Stop()
+	for playing.Err() == nil {
+		if err := d.mend(); err != nil {
+			end()
+			accident.Wait()
+			return err
+		}
+		d.view.show(d, d.watch(playing), time.Since(d.began))
+		select {
+		case <-look.C:
+		case <-playing.Done():
+		}
+	}
+	accident.Wait()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return trouble
+}
+
+// mend sees to it that the nodes run.
+func (d *demo) mend() error {
+	if d.cluster == nil {
+		return nil
+	}
+	mended, err := d.cluster.Mend()
+	for _, n := range mended {
+		d.report.Mended++
+		d.view.say(time.Since(d.began), "%s had ended by itself, and is started again: its log says why", n.ID)
+	}
+	return err
+}
+
+// accident kills the leader half-way, a little after a new hour of the provider has begun and the calls flow again. It
+// starts it again when a tenth of the run has passed since.
+func (d *demo) accident(ctx context.Context) error {
+	half := d.began.Add(d.options.Duration * 11 / 20)
+	if !pause(ctx, time.Until(half)) {
+		return nil
+	}
+	victim, found := d.cluster.Leader(ctx)
+	if !found {
+		return errors.New("no node leads: none can be killed")
+	}
+	victim.Kill()
+	killed := time.Now()
+	d.report.Killed = victim.ID
+	d.view.say(time.Since(d.began), "%s, the leader, is killed (SIGKILL)", victim.ID)
+	var election sync.WaitGroup
+	defer election.Wait()
+	election.Go(func() {
+		if heir, found := d.cluster.Leader(ctx); found {
+			d.report.Failover = time.Since(killed)
+			d.view.say(time.Since(d.began), "%s leads, %s after the kill", heir.ID, short(d.report.Failover))
+		}
+	})
+	if !pause(ctx, time.Until(killed.Add(d.options.Duration/10))) {
+		return nil
+	}
+	if err := d.cluster.Start(victim); err != nil {
+		return err
+	}
+	d.report.Restarted = true
+	d.view.say(time.Since(d.began), "%s is started again", victim.ID)
+	return nil
+}
+
+// finish stops everything and tells how it went.
+func (d *demo) finish(ctx context.Context, out io.Writer) error {
+	d.view.end()
+	d.report.Duration = time.Since(d.began)
+	died := d.died()
+	var agents []*local.Child
+	for _, fleet := range d.agents {
+		agents = append(agents, fleet...)
+	}
+	local.Stop(5*time.Second, agents...)
+	records, err := d.referee.records(ctx)
+	if err != nil {
+		return fmt.Errorf("the provider's records are missing: %w", err)
+	}
+	if d.cluster != nil {
+		d.cluster.Stop()
+	}
+	if err := writeRecords(filepath.Join(d.options.Dir, "provider-requests.jsonl"), records); err != nil {
+		return err
+	}
+	for _, m := range d.options.modes() {
+		d.report.Fleets = append(d.report.Fleets, newFleetReport(m, d.report.Duration, records, d.tallies[m].all()))
+	}
+	d.report.judge(d.options.Kill)
+	d.report.Reasons = append(d.report.Reasons, died...)
+	d.report.OK = len(d.report.Reasons) == 0
+	path := filepath.Join(d.options.Dir, "report.json")
+	if err := d.report.write(path); err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "\n%s\n%s\nReport: %s\n", d.report.table(), d.report.verdict(), path)
+	if !d.report.OK {
+		return fmt.Errorf("%w: %s", errNotKept, d.report.Reasons[0])
+	}
+	return nil
+}
+
+// died names the agents that ended before they were asked to.
+func (d *demo) died() []string {
+	var names []string
+	for _, fleet := range d.agents {
+		for _, c := range fleet {
+			if !c.Alive() {
+				names = append(names, fmt.Sprintf("%s ended by itself: see %s", c.Name(), c.Log()))
+			}
+		}
+	}
+	return names
+}
+
+func writeRecords(path string, records []providertest.Record) error {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	return errors.Join(providertest.WriteRecords(file, records), file.Close())
+}

@@ -1,0 +1,155 @@
+package plan
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quotad/quotad/cmd/quotad/internal/lab/fleet"
+	"github.com/quotad/quotad/cmd/quotad/internal/output"
+	"github.com/quotad/quotad/cmd/quotad/internal/strictyaml"
+)
+
+// What a fleet that does not work ends with: exit code 1.
+var (
+	errInfeasible = errors.New("the fleet cannot work with these quotas")
+	errNotMet     = errors.New("what is expected of the fleet does not hold")
+)
+
+// UsageError is a wrong call of a command: a flag that does not fit, a file that is not there or cannot be read.
+type UsageError struct{ Err error }
+
+// Error implements error.
+func (e *UsageError) Error() string { return e.Err.Error() }
+
+// Unwrap returns what was wrong.
+func (e *UsageError) Unwrap() error { return e.Err }
+
+// UsageHint says how to call it.
+func (e *UsageError) UsageHint() string { return `"quotad plan --help" shows how` }
+
+func usagef(format string, values ...any) error { return &UsageError{fmt.Errorf(format, values...)} }
+
+// readFleet reads a file that a user named.
+func readFleet(path string) (*fleet.Fleet, error) {
+	f, err := fleet.Read(path)
+	if unread := (*os.PathError)(nil); errors.As(err, &unread) {
+		return nil, &UsageError{err}
+	}
+	return f, err
+}
+
+// options are what a user may set.
+type options struct {
+	file, length, format, plot string
+	seed                       uint64
+	seeds                      int
+	paper                      bool
+}
+
+// Command returns `quotad plan`.
+func Command() *cobra.Command {
+	o := options{}
+	cmd := &cobra.Command{
+		Use:   "plan -f FILE",
+		Short: "Judge a fleet of agents before it runs: on paper, and in virtual time",
+		Long: `Reads a fleet of agents and the quotas that it shares. First on paper: demand against each limit, which one binds, what
+each class gets, how long it waits at worst, and who can never be served. Then it runs the fleet in virtual time, every
+caller on its own and through quotad's own state machine, against a provider that enforces the limits.
+
+The same seed gives the same result. The exit code is 1 where an agent can never be served, where what is scheduled is
+more than there is, or where the run through quotad does not hold what the file expects.`,
+		Example: `  quotad plan -f fleet.yaml
+  quotad plan -f fleet.yaml --for 7d --plot fleet.svg
+  quotad plan -f fleet.yaml --seeds 20 -o json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), cmd.OutOrStdout()) },
+	}
+	flags := cmd.Flags()
+	flags.SortFlags = false
+	flags.StringVarP(&o.file, "file", "f", "", "the fleet.yaml")
+	flags.StringVar(&o.length, "for", "", "how long the fleet runs, in virtual time; default: what the file says")
+	flags.Uint64Var(&o.seed, "seed", 1, "where all chance comes from")
+	flags.IntVar(&o.seeds, "seeds", 1, "how many seeds are run, from --seed on")
+	flags.BoolVar(&o.paper, "paper", false, "judge on paper only")
+	flags.StringVarP(&o.format, "output", "o", "table", "table, json")
+	flags.StringVar(&o.plot, "plot", "", "an SVG file to draw the first seed into")
+	_ = cmd.MarkFlagRequired("file")
+	_ = cmd.MarkFlagFilename("file", "yaml", "yml")
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp))
+	cmd.AddCommand(checkCommand(), realCommand())
+	return cmd
+}
+
+// maxSeeds bounds one command.
+const maxSeeds = 100_000
+
+// run is the whole command.
+func (o *options) run(ctx context.Context, out io.Writer) error {
+	if o.format != "table" && o.format != "json" {
+		return usagef("--output is table or json, not %q", o.format)
+	}
+	if o.seeds < 1 || o.seeds > maxSeeds {
+		return usagef("--seeds is 1 to %d", maxSeeds)
+	}
+	f, err := readFleet(o.file)
+	if err != nil {
+		return err
+	}
+	if o.length != "" {
+		if f.For, err = strictyaml.ParseDuration(o.length); err != nil || f.For < time.Second || f.For > fleet.MaxFor {
+			return usagef("--for is a duration of 1s to %s, such as 7d", strictyaml.FormatDuration(fleet.MaxFor))
+		}
+	}
+	report := &Report{Title: title(f)}
+	if report.Paper, err = OnPaper(f); err != nil {
+		return err
+	}
+	if !o.paper {
+		if report.Runs, err = RunSeeds(ctx, f, o.seed, o.seeds); err != nil {
+			return err
+		}
+	}
+	if err := o.print(report, out); err != nil {
+		return err
+	}
+	if o.plot != "" && !o.paper {
+		if err := plotTo(o.plot, f, &report.Runs[0]); err != nil {
+			return err
+		}
+	}
+	return report.verdict()
+}
+
+func (o *options) print(report *Report, out io.Writer) error {
+	if o.format == "json" {
+		return output.Value(out, report)
+	}
+	return report.Write(out)
+}
+
+// verdict returns an error where the fleet does not work.
+func (r *Report) verdict() error {
+	if !r.Paper.Feasible {
+		return fmt.Errorf("%w: %s", errInfeasible, join(r.Paper.names()))
+	}
+	for _, run := range r.Runs {
+		if len(run.Wrong) > 0 {
+			return fmt.Errorf("%w: seed %d: %s", errNotMet, run.Seed, join(run.Wrong))
+		}
+	}
+	return nil
+}
+
+func plotTo(path string, f *fleet.Fleet, runs *Runs) error {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o644) //nolint:gosec // a picture is for everybody
+	if err != nil {
+		return err
+	}
+	return errors.Join(Plot(file, f, runs.Alone, runs.Governed), file.Close())
+}

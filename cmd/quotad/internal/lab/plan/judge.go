@@ -1,0 +1,177 @@
+package plan
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/quotad/quotad/cmd/quotad/internal/lab/fleet"
+	"github.com/quotad/quotad/cmd/quotad/internal/lab/sim"
+	"github.com/quotad/quotad/cmd/quotad/internal/quotafile"
+)
+
+// Judge holds two runs of one seed against what the fleet's file expects, and returns what is not so. Always expected of
+// the run through quotad: no limit refuses anything or sees more than it allows, no call arrives late, nobody is left without
+// a call, nothing that a client sent was an error, retry budgets are kept, and workflows go in order.
+func Judge(f *fleet.Fleet, alone, governed *sim.Result) []string {
+	wrong := JudgeCut(f, governed)
+	fail := func(format string, values ...any) { wrong = append(wrong, fmt.Sprintf(format, values...)) }
+	for _, name := range starved(governed) {
+		fail("%s was never served", name)
+	}
+	e := f.Expect
+	if e == nil {
+		return wrong
+	}
+	if alone.Refused < e.AloneRefused {
+		fail("alone, the provider refused %d calls only; %d make the incident", alone.Refused, e.AloneRefused)
+	}
+	if e.Reclaimed > 0 && (governed.Reclaimed == 0 || governed.Reclaimed > e.Reclaimed || governed.Unclaimed > 0) {
+		fail("what the dead held was held for %v more (%d still); %v is the most", governed.Reclaimed, governed.Unclaimed, e.Reclaimed)
+	}
+	if governed.StaleFences < e.StaleFences {
+		fail("%d commands were refused for a dead fence; %d had to be", governed.StaleFences, e.StaleFences)
+	}
+	judgeUse(f, governed, fail)
+	judgeWaits(f, governed, fail)
+	if e.Tasks != nil {
+		judgeTasks(e.Tasks, alone, governed, fail)
+	}
+	if e.Chain != nil {
+		judgeChain(e, alone, governed, fail)
+	}
+	return wrong
+}
+
+// JudgeCut is Judge for a run through quotad that was cut short: what must not happen at any time. What takes the whole
+// time of the file is left out: that everybody is served, use, waits, and what has to happen once.
+func JudgeCut(f *fleet.Fleet, governed *sim.Result) []string {
+	var wrong []string
+	fail := func(format string, values ...any) { wrong = append(wrong, fmt.Sprintf(format, values...)) }
+	if governed.Refused > 0 {
+		fail("the provider refused %d calls", governed.Refused)
+	}
+	for i := range governed.Quotas {
+		if q := &governed.Quotas[i]; q.Peak > q.Limit {
+			fail("one period of %s saw %d of %d", q.Quota, q.Peak, q.Limit)
+		}
+	}
+	if governed.Late > 0 {
+		fail("%d calls arrived after their spend-by", governed.Late)
+	}
+	for _, reason := range slices.Sorted(maps.Keys(governed.Failures)) {
+		fail("%d commands were wrong: %s", governed.Failures[reason], reason)
+	}
+	if governed.Served == 0 {
+		fail("nobody was served")
+	}
+	judgeBudgets(governed, fail)
+	judgeWorkflows(governed, fail)
+	e := f.Expect
+	if e == nil {
+		return wrong
+	}
+	if e.Retries >= 0 && governed.Retries > e.Retries {
+		fail("%d calls were sent again; %d may be", governed.Retries, e.Retries)
+	}
+	if e.Outage >= 0 && governed.Outage > e.Outage {
+		fail("outages refused %d calls; %d may be", governed.Outage, e.Outage)
+	}
+	return wrong
+}
+
+// starved names the holders that wanted something and got nothing.
+func starved(r *sim.Result) []string {
+	var names []string
+	for i := range r.Holders {
+		if h := &r.Holders[i]; h.Calls > h.Lost && h.Served == 0 {
+			names = append(names, h.Name)
+		}
+	}
+	return names
+}
+
+func judgeUse(f *fleet.Fleet, governed *sim.Result, fail func(string, ...any)) {
+	least := f.Expect.Utilisation
+	for i := range governed.Quotas {
+		q := &governed.Quotas[i]
+		switch {
+		case q.Quota != f.Expect.Binding || least == 0:
+		case q.Measured == 0:
+			fail("demand never exceeded %s for a whole period", q.Quota)
+		case q.Utilisation < least:
+			fail("%.1f %% of the ideal of %s was used; %.1f %% is the least", 100*q.Utilisation, q.Quota, 100*least)
+		}
+	}
+	if f.Expect.Finish == 0 {
+		return
+	}
+	ideal := IdealFinish(f, governed)
+	switch longest := time.Duration(f.Expect.Finish * float64(ideal)); {
+	case governed.Finish == 0:
+		fail("not all tasks were finished")
+	case governed.Finish > longest:
+		fail("the tasks were finished after %v; %v is the most", round(governed.Finish), round(longest))
+	}
+}
+
+// IdealFinish is when the counted tasks of a fleet could be finished: what they draw on each limit at the ideal pace of
+// whole calls, usable x P / (P + a call's median latency + one commit), or the time of the slowest agent, if that is longer.
+func IdealFinish(f *fleet.Fleet, r *sim.Result) time.Duration {
+	lag := float64(r.Latency + f.Cluster.Commit.Mid())
+	longest := 0.0
+	for i, q := range f.Quotas {
+		period := float64(periodOf(q))
+		if period == 0 {
+			continue
+		}
+		usable := float64(sim.Usable(q))
+		longest = math.Max(longest, float64(r.Quotas[i].Total)/usable*(period+lag))
+	}
+	for _, kind := range f.Agents {
+		calls := float64(kind.Tasks) * math.Ceil(float64(kind.Calls)/float64(kind.Parallel))
+		longest = math.Max(longest, calls*(float64(kind.Think.Mid())+lag))
+	}
+	return time.Duration(longest)
+}
+
+func judgeWaits(f *fleet.Fleet, governed *sim.Result, fail func(string, ...any)) {
+	e, last := f.Expect, -1
+	classes := governed.ClassesOf(f.Draws(e.Binding))
+	for i := range classes {
+		c := &classes[i]
+		if c.Calls == 0 {
+			continue
+		}
+		class, _ := quotafile.ParseClass(c.Class)
+		if most, ok := e.LongestWait[class]; ok && c.Longest > most {
+			fail("a %s call waited %v; %v is the most", c.Class, round(c.Longest), most)
+		}
+		if last >= 0 {
+			above := &classes[last]
+			if e.Classes != fleet.AnyOrder && c.P99 < above.P99 || e.Classes == fleet.Strict && c.P99 == above.P99 {
+				fail("p99 of %s is %v, of %s %v", above.Class, round(above.P99), c.Class, round(c.P99))
+			}
+		}
+		last = i
+	}
+	for i := range governed.Holders {
+		h := &governed.Holders[i]
+		if most, ok := e.P99[h.Kind()]; ok && h.P99 > most {
+			fail("p99 of %s is %v; %v is the most", h.Name, round(h.P99), most)
+		}
+	}
+}
+
+// round leaves as many digits as people read.
+func round(d time.Duration) time.Duration {
+	switch {
+	case d >= 100*time.Second:
+		return d.Round(time.Second)
+	case d >= time.Second:
+		return d.Round(10 * time.Millisecond)
+	}
+	return d.Round(100 * time.Microsecond)
+}

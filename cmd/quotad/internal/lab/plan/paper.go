@@ -1,0 +1,249 @@
+// Package plan judges a fleet before it is deployed: on paper, and by running it in virtual time on its own and through
+// quotad. It also holds runs against what a file expects of them.
+package plan
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/quotad/quotad/cmd/quotad/internal/lab/fleet"
+	"github.com/quotad/quotad/cmd/quotad/internal/lab/sim"
+	"github.com/quotad/quotad/cmd/quotad/internal/quotafile"
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+// Paper is what can be said of a fleet without running it.
+type Paper struct {
+	// Feasible: every agent can be served, and what is scheduled fits in the long run.
+	Feasible bool `json:"feasible"`
+	// Hopeless are agents whose calls can never be granted; Starved are classes that higher ones leave nothing.
+	Hopeless []sim.Hopeless `json:"hopeless,omitempty"`
+	Starved  []Starved      `json:"starved,omitempty"`
+	Quotas   []PaperQuota   `json:"quotas"`
+}
+
+// Starved is a class of agents to whom the higher classes leave nothing of a quota.
+type Starved struct {
+	Class  string   `json:"class"`
+	Quota  string   `json:"quota"`
+	Agents []string `json:"agents"`
+}
+
+// Verdict says how demand and limit compare.
+type Verdict string
+
+// The verdicts.
+const (
+	// Fits: the highest demand of one period is within what is usable.
+	Fits Verdict = "fits"
+	// Queues: bursts wait, and the queue empties again.
+	Queues Verdict = "queues"
+	// Saturated: callers that work one call after the other take all there is.
+	Saturated Verdict = "saturated"
+	// Overloaded: what is scheduled is more than is usable, for ever.
+	Overloaded Verdict = "overloaded"
+)
+
+// PaperQuota is demand against one limit. Amounts are by period; those of slots are at once.
+type PaperQuota struct {
+	Quota  string        `json:"quota"`
+	Rule   string        `json:"rule"`
+	Usable int64         `json:"usable"`
+	Period time.Duration `json:"period"`
+	// Mean is the demand in the long run, Peak the highest of one period: all bursts together.
+	Mean    float64 `json:"mean"`
+	Peak    int64   `json:"peak"`
+	Verdict Verdict `json:"verdict"`
+	// Binds: of all quotas, this one is the nearest to its limit.
+	Binds   bool         `json:"binds"`
+	Classes []PaperClass `json:"classes"`
+
+	// largest is the most that one call draws.
+	largest int64
+}
+
+// PaperClass is one class's part in a quota.
+type PaperClass struct {
+	Class string `json:"class"`
+	// Share is what the policy guarantees, in parts of usable; Mean and Peak as above; Gets is what the order of classes
+	// leaves it of its mean.
+	Share float64 `json:"share"`
+	Mean  float64 `json:"mean"`
+	Peak  int64   `json:"peak"`
+	Gets  float64 `json:"gets"`
+	// WorstWait is about how long a call waits at worst, when all bursts come at once; 0: not at all. -1: nobody can say.
+	WorstWait time.Duration `json:"worstWait"`
+	// Ages: who waits long enough is served although the order of classes leaves nothing.
+	Ages bool `json:"ages,omitempty"`
+
+	agents []string
+	// scheduled is the part of Mean that does not adapt to what it gets.
+	scheduled float64
+}
+
+// OnPaper judges a fleet. An error says that its quotas cannot be applied.
+func OnPaper(f *fleet.Fleet) (*Paper, error) {
+	hopeless, err := sim.FindHopeless(f)
+	if err != nil {
+		return nil, err
+	}
+	p := &Paper{Hopeless: hopeless, Feasible: len(hopeless) == 0}
+	wanted := newDemands(f)
+	highest, binding := 0.0, -1
+	for i, q := range f.Quotas {
+		one := judgeQuota(wanted, q)
+		p.Quotas = append(p.Quotas, one)
+		if load := one.Mean / math.Max(float64(one.Usable), 1); load > highest {
+			highest, binding = load, i
+		}
+		for _, class := range one.Classes {
+			if class.Mean > 0 && class.Gets == 0 && !class.Ages {
+				p.Starved = append(p.Starved, Starved{Class: class.Class, Quota: q.Name, Agents: class.agents})
+			}
+		}
+		if one.Verdict == Overloaded {
+			p.Feasible = false
+		}
+	}
+	if binding >= 0 {
+		p.Quotas[binding].Binds = true
+	}
+	p.Feasible = p.Feasible && len(p.Starved) == 0
+	return p, nil
+}
+
+// judgeQuota compares demand and limit.
+func judgeQuota(wanted *demands, q *quotav1.Quota) PaperQuota {
+	one := PaperQuota{Quota: q.Name, Rule: ruleText(q), Usable: sim.Usable(q), Period: periodOf(q)}
+	peak, scheduled := 0.0, 0.0
+	for _, word := range sim.Classes {
+		class, _ := quotafile.ParseClass(word)
+		c, most := PaperClass{Class: word, Share: shareOf(q, class)}, 0.0
+		for _, kind := range wanted.fleet.Agents {
+			draws := wanted.of(kind, q)
+			if kind.Class != class || draws.peak == 0 {
+				continue
+			}
+			c.agents = append(c.agents, kind.Name)
+			c.Mean += draws.mean
+			one.largest = max(one.largest, whole(draws.call))
+			most += draws.peak
+			if draws.scheduled {
+				c.scheduled += draws.mean
+			}
+			c.Ages = c.Ages || class == quotav1.Class_CLASS_BACKGROUND && q.GetPolicy().GetAgeing() != nil
+		}
+		c.Peak = whole(most)
+		peak += most
+		one.Mean += c.Mean
+		scheduled += c.scheduled
+		one.Classes = append(one.Classes, c)
+	}
+	one.Peak = whole(peak)
+	switch usable := float64(one.Usable); {
+	case scheduled > usable:
+		one.Verdict = Overloaded
+	case one.Mean > usable:
+		one.Verdict = Saturated
+	case one.Peak > one.Usable:
+		one.Verdict = Queues
+	default:
+		one.Verdict = Fits
+	}
+	one.divide(q)
+	return one
+}
+
+// divide says what the order of classes leaves to each, and how long a call waits at worst.
+func (one *PaperQuota) divide(q *quotav1.Quota) {
+	left, above, backlog := float64(one.Usable), 0.0, 0.0
+	for i := range one.Classes {
+		c := &one.Classes[i]
+		room := left
+		if i == 0 && q.GetPolicy().GetShares() != nil {
+			room = math.Min(room, capOf(q)*float64(one.Usable))
+		}
+		c.Gets = math.Min(c.Mean, math.Max(room, 0))
+		backlog += float64(c.Peak)
+		switch {
+		case c.Mean == 0 || one.Peak <= one.Usable && !one.heldUp(q, c):
+		case above+c.scheduled > float64(one.Usable) || above >= float64(one.Usable):
+			c.WorstWait = -1
+		default:
+			c.WorstWait = one.worstWait(q, backlog, above)
+		}
+		left -= c.Gets
+		above += c.Mean
+	}
+}
+
+// heldUp reports whether a class waits although there is enough for all: for a burst, a zone, or what is kept for others.
+func (one *PaperQuota) heldUp(q *quotav1.Quota, c *PaperClass) bool {
+	zones := q.GetPolicy().GetZones()
+	switch {
+	case q.GetRate().GetBurst() > 0, zones == quotav1.Zones_ZONES_STRICT:
+		return true
+	case c.Class != sim.Classes[0]:
+		return zones != quotav1.Zones_ZONES_UNSPECIFIED || q.GetPolicy().GetShares() != nil
+	}
+	return q.GetPolicy().GetShares() != nil && float64(c.Peak) > capOf(q)*float64(one.Usable)
+}
+
+// worstWait estimates the longest wait of a class, when all bursts come at once: a period that was used up just before, then the
+// backlog of its own and the higher classes, at the pace that the higher classes' steady demand leaves.
+func (one *PaperQuota) worstWait(q *quotav1.Quota, backlog, above float64) time.Duration {
+	// Of what is usable, whole calls may leave almost one of the largest.
+	period, usable := float64(one.Period), float64(max(one.Usable-one.largest+1, 1))
+	if period == 0 || above >= usable {
+		return -1 // how long a slot is used is its callers' affair
+	}
+	wait := period + math.Max(backlog-usable, 0)/(usable-above)*period
+	if q.GetRate().GetBurst() > 0 {
+		wait += math.Min(backlog/usable, 1) * period
+	}
+	return time.Duration(math.Min(wait, float64(math.MaxInt64/2)))
+}
+
+func periodOf(q *quotav1.Quota) time.Duration {
+	if w := q.GetWindow(); w != nil {
+		return sim.WindowLength(w.Every)
+	}
+	return q.GetRate().GetPer().AsDuration()
+}
+
+func shareOf(q *quotav1.Quota, class quotav1.Class) float64 {
+	shares := q.GetPolicy().GetShares()
+	switch class {
+	case quotav1.Class_CLASS_CRITICAL:
+		return shares.GetCritical()
+	case quotav1.Class_CLASS_STANDARD:
+		return shares.GetStandard()
+	case quotav1.Class_CLASS_BACKGROUND:
+		return shares.GetBackground()
+	case quotav1.Class_CLASS_UNSPECIFIED:
+	}
+	return 0
+}
+
+// capOf is what critical calls may use of a window.
+func capOf(q *quotav1.Quota) float64 { return cmp.Or(q.GetPolicy().GetShares().GetCap(), 0.9) }
+
+// names lists what stands in the way, for one line.
+func (p *Paper) names() []string {
+	var all []string
+	for _, h := range p.Hopeless {
+		all = append(all, "the agent "+h.Agent+" can never be served: "+h.Reason+" of "+h.Quota+" ("+h.Advice+")")
+	}
+	for _, s := range p.Starved {
+		agents := slices.Clone(s.Agents)
+		all = append(all, "nothing of "+s.Quota+" is left for "+s.Class+" work: "+join(agents))
+	}
+	for _, q := range p.Quotas {
+		if q.Verdict == Overloaded {
+			all = append(all, "what is scheduled needs more of "+q.Quota+" than there is, for ever")
+		}
+	}
+	return all
+}

@@ -1,0 +1,63 @@
+package plan
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quotad/quotad/cmd/quotad/internal/lab/fleet"
+	"github.com/quotad/quotad/cmd/quotad/internal/lab/sim"
+)
+
+// A run that is not wanted any more ends, on both sides, however much of it is left.
+func TestARunCanBeEnded(t *testing.T) {
+	f, err := fleet.Parse("fleet.yaml", []byte(`for: 366d
+quotas: [{name: q, rate: {limit: 1000, per: 1s}}]
+agents: [{name: a, count: 100, every: 10ms, overlap: 1000, use: {q: 1}}]
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	enough := errors.New("enough")
+	for _, side := range []sim.Side{sim.Alone, sim.Governed} {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		time.AfterFunc(10*time.Millisecond, func() { cancel(enough) })
+		if _, err := sim.Run(ctx, f, side, 1); !errors.Is(err, enough) {
+			t.Errorf("%s: %v", side, err)
+		}
+	}
+}
+
+// BenchmarkManyKinds puts a fleet on paper in which every agent is described by itself.
+func BenchmarkManyKinds(b *testing.B) {
+	var text strings.Builder
+	text.WriteString("quotas: [{name: q, rate: {limit: 10, per: 1m}}]\nagents:\n")
+	for i := range 2000 {
+		fmt.Fprintf(&text, "- {name: a%d, class: background, every: 1m, use: {q: 1}}\n", i)
+	}
+	f, err := fleet.Parse("fleet.yaml", []byte(text.String()))
+	if err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		if _, err := OnPaper(f); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// The worst of several seeds does not show what came of the first one's tasks and workflows.
+func TestWorstHasNoTasksOfOneSeed(t *testing.T) {
+	seed := func(attempts int64) Runs {
+		r := &sim.Result{Tasks: []sim.TaskResult{{Attempts: attempts}}, Workflows: []sim.WorkflowResult{{Workflow: "w"}}}
+		return Runs{Alone: r, Governed: r}
+	}
+	for _, side := range []*sim.Result{worstOf([]Runs{seed(1), seed(7)}).Alone, worstOf([]Runs{seed(1), seed(7)}).Governed} {
+		if mostAttempts(side) != 0 || len(side.Workflows) != 0 {
+			t.Errorf("%d attempts, %d workflows", mostAttempts(side), len(side.Workflows))
+		}
+	}
+}

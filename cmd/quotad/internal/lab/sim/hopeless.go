@@ -1,0 +1,64 @@
+package sim
+
+import (
+	"github.com/quotad/quotad/cmd/quotad/internal/lab/fleet"
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// Hopeless is an agent whose call quotad can never grant as the quotas are stated.
+type Hopeless struct {
+	// Agent is the description's name, Quota what stands in the way.
+	Agent  string `json:"agent"`
+	Quota  string `json:"quota"`
+	Reason string `json:"reason"`
+	Advice string `json:"advice"`
+}
+
+// FindHopeless asks the state machine itself, with nothing in use, for one call of each agent, and for the prompt that an
+// attempt loads. An error says that the quotas cannot be applied.
+func FindHopeless(f *fleet.Fleet) ([]Hopeless, error) {
+	if _, err := fresh(f); err != nil {
+		return nil, err
+	}
+	var all []Hopeless
+	for _, kind := range f.Agents {
+		asks := []*logpb.Reserve{{Items: itemsFor(kind.Uses, int64(max(kind.Hold, 1))), Consume: kind.Hold == 0}}
+		if kind.Retry != nil && len(kind.Retry.Load) > 0 {
+			asks = append(asks, &logpb.Reserve{Items: itemsFor(kind.Retry.Load, 1), Consume: true})
+		}
+		for _, reserve := range asks {
+			reserve.Holder = kind.Holders()[0]
+			refusal, err := refusalOf(f, kind, reserve)
+			if err != nil {
+				return nil, err
+			}
+			if refusal != nil && refusal.RetryAtNs == 0 {
+				all = append(all, Hopeless{Agent: kind.Name, Quota: refusal.Quota, Reason: reasonWord(refusal.Reason), Advice: refusal.Advice})
+			}
+		}
+	}
+	return all, nil
+}
+
+// refusalOf returns how one Reserve of an agent is refused of which alone there are rules, in a state that nothing was taken
+// from; nil: it is not.
+func refusalOf(f *fleet.Fleet, kind *fleet.Agent, reserve *logpb.Reserve) (*logpb.Refusal, error) {
+	alone, only := *kind, *f
+	alone.Name, alone.Count = reserve.Holder, 1
+	only.Agents = []*fleet.Agent{&alone}
+	w, err := fresh(&only)
+	if err != nil {
+		return nil, err
+	}
+	result, err := w.enter(&logpb.Command{Kind: &logpb.Command_Reserve{Reserve: reserve}})
+	return result.GetRefusal(), err
+}
+
+// fresh returns a cluster that a fleet was stated to, and nothing else.
+func fresh(f *fleet.Fleet) (*world, error) {
+	s := &schedule{}
+	w := &world{schedule: s, fleet: f, cluster: newCluster(s, f.Cluster, f.Begins, newDice(1, "cluster"))}
+	return w, w.found()
+}
+
+func reasonWord(reason logpb.Reason) string { return reason.String()[len("REASON_"):] }

@@ -1,0 +1,420 @@
+package sim
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"github.com/quotad/quotad/cmd/quotad/internal/lab/provider"
+	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+// Result is what came of a run. Lengths of time are nanoseconds in JSON. What the provider counted, and not what callers
+// think, stands under Refused and Quotas.
+type Result struct {
+	Side Side   `json:"side"`
+	Seed uint64 `json:"seed"`
+	// Length is how long the run lasted, Finish when the last counted task was finished; 0: not all were.
+	Length time.Duration `json:"length"`
+	Finish time.Duration `json:"finish"`
+	// Attempts is what was sent. Refused is what a limit refused, Outage what was refused for nothing that was announced.
+	Attempts int64 `json:"attempts"`
+	Refused  int64 `json:"refused"`
+	Outage   int64 `json:"outage"`
+	// Retries is how many attempts had been sent before; LongestChain the most attempts of one call.
+	Retries int64 `json:"retries"`
+	// Served is how many calls were made, GivenUp how many were not; Missed is how many tasks found no room.
+	Served  int64 `json:"served"`
+	GivenUp int64 `json:"givenUp"`
+	Missed  int64 `json:"missed"`
+	// GaveUps is how often a call used its retries up and began anew.
+	GaveUps int64 `json:"gaveUps,omitempty"`
+	// Late is how many calls arrived after they should have; TooLate how many grants came too late to be used.
+	Late    int64 `json:"late"`
+	TooLate int64 `json:"tooLate"`
+	// StaleFences is how many commands were refused for a dead fence.
+	StaleFences int64 `json:"staleFences"`
+	// Commands is what the cluster was asked for, in so many Entries of its log; some carry the time only.
+	Commands int64 `json:"commands,omitempty"`
+	Entries  int64 `json:"entries,omitempty"`
+	// Reclaimed is how long what a dead agent held was held after its death, at most.
+	Reclaimed time.Duration `json:"reclaimed,omitempty"`
+	// Unclaimed is how many leases of the dead were still held at the end.
+	Unclaimed int `json:"unclaimed,omitempty"`
+	// Latency is the median of the calls that were served.
+	Latency time.Duration `json:"latency"`
+	// Refusals and Failures are what quotad answered, by reason.
+	Refusals map[string]int64 `json:"refusals,omitempty"`
+	Failures map[string]int64 `json:"failures,omitempty"`
+
+	Quotas  []QuotaResult `json:"quotas"`
+	Classes []ClassResult `json:"classes"`
+	Holders []Holder      `json:"holders"`
+	// Tasks are those with retry budgets, Workflows those that quotad was told of.
+	Tasks     []TaskResult     `json:"tasks,omitempty"`
+	Workflows []WorkflowResult `json:"workflows,omitempty"`
+}
+
+// QuotaResult is what the provider counted of one quota.
+type QuotaResult struct {
+	Quota  string        `json:"quota"`
+	Kind   string        `json:"kind"`
+	Limit  int64         `json:"limit"`
+	Period time.Duration `json:"period"`
+	// Total was admitted; Peak is the most that any period saw, refused attempts included.
+	Total   int64 `json:"total"`
+	Peak    int64 `json:"peak"`
+	Refused int64 `json:"refused"`
+	// Wave is the most that any period saw which began after an outage and ended before the next; 0 where there are none.
+	Wave int64 `json:"wave,omitempty"`
+	// Utilisation is what was used while demand exceeded the limit, as a part of the ideal; Measured is how long that was.
+	Utilisation float64       `json:"utilisation"`
+	Measured    time.Duration `json:"measured"`
+	// Peaks is the largest count of each part of the run, Zones its zone.
+	Peaks []int64      `json:"-"`
+	Zones []logpb.Zone `json:"-"`
+}
+
+// ClassResult is what came of the calls of one class. A wait is from the wish to the sending of the attempt that was
+// served; a call that was given up counts with its whole patience, one that the end cut off with what it had waited.
+type ClassResult struct {
+	Class   string        `json:"class"`
+	Calls   int           `json:"calls"`
+	Served  int64         `json:"served"`
+	GivenUp int64         `json:"givenUp"`
+	P50     time.Duration `json:"p50"`
+	P99     time.Duration `json:"p99"`
+	Longest time.Duration `json:"longest"`
+	// Fairness is Jain's index of the calls served, by weight: 1 where all have the same.
+	Fairness float64 `json:"fairness"`
+	// Waits are all waits, in ascending order.
+	Waits []int64 `json:"-"`
+}
+
+// Holder is what came of one agent.
+type Holder struct {
+	Name   string `json:"name"`
+	Class  string `json:"class"`
+	Weight int    `json:"weight"`
+	// Calls were wanted, Served made, GivenUp not; Lost died with the agent or with its attempt. Refused is how often the provider refused.
+	Calls   int64 `json:"calls"`
+	Served  int64 `json:"served"`
+	GivenUp int64 `json:"givenUp"`
+	Lost    int64 `json:"lost,omitempty"`
+	Refused int64 `json:"refused"`
+	// Tasks were finished, TasksFailed given up, Missed found no room.
+	Tasks       int64         `json:"tasks"`
+	TasksFailed int64         `json:"tasksFailed"`
+	Missed      int64         `json:"missed"`
+	P99         time.Duration `json:"p99"`
+	Longest     time.Duration `json:"longest"`
+
+	kind  string
+	waits []int64
+}
+
+// Kind is the name of the description that the agent was made from.
+func (h *Holder) Kind() string { return h.kind }
+
+// waitedBy returns how long a call that is not over had waited by a moment: what was sent last is on its way, and waits no more.
+func (c *call) waitedBy(now int64) int64 {
+	if c.waiting {
+		return now - c.asked
+	}
+	return c.sent - c.asked
+}
+
+func (a *agent) noteWait(waited int64) { a.tally.waits = append(a.tally.waits, waited) }
+
+// Classes are the classes' words, the highest first.
+var Classes = []string{"critical", "standard", "background"}
+
+// result adds a run up.
+func (b *book) result(side Side, seed uint64) *Result {
+	w := b.w
+	r := &Result{
+		Side: side, Seed: seed, Length: time.Duration(w.now), Attempts: b.attempts, Refused: b.refusedCalls, Outage: b.outageCalls,
+		GaveUps: b.gaveUps, Late: b.late, TooLate: b.tooLate, StaleFences: b.stale, Reclaimed: time.Duration(b.reclaim),
+		Unclaimed: len(b.orphans), Latency: time.Duration(median(b.latencies)),
+		Refusals: reasonWords(b.refusals), Failures: reasonWords(b.failures),
+	}
+	if w.cluster != nil {
+		r.Commands, r.Entries = w.cluster.commands, w.cluster.entries
+	}
+	if w.unfinished == 0 && b.finish > 0 {
+		r.Finish = time.Duration(b.finish)
+	}
+	for _, c := range b.opened {
+		if _, ok := b.open[c]; ok {
+			c.agent.noteWait(c.waitedBy(w.now))
+			b.wait(c, false)
+		}
+	}
+	for i := range w.provider.Meters() {
+		r.Quotas = append(r.Quotas, b.quotaResult(i, r.Latency))
+	}
+	calls := int64(0)
+	for _, a := range w.agents {
+		t := a.tally
+		t.kind = a.kind.Name
+		slices.Sort(t.waits)
+		t.P99, t.Longest = quantile(t.waits, 0.99), quantile(t.waits, 1)
+		r.Holders = append(r.Holders, t)
+		r.Served += t.Served
+		r.GivenUp += t.GivenUp
+		r.Missed += t.Missed
+		calls += a.sentCalls
+	}
+	r.Retries = r.Attempts - calls
+	r.Classes = r.ClassesOf(w.fleet.Draws(""))
+	r.Tasks = b.taskResults()
+	for _, c := range b.chains {
+		r.Workflows = append(r.Workflows, c.end())
+	}
+	return r
+}
+
+// ClassesOf returns what came of the calls of some descriptions, by class.
+func (r *Result) ClassesOf(kinds map[string]bool) []ClassResult {
+	var all []ClassResult
+	for _, class := range Classes {
+		all = append(all, classResult(class, kinds, r.Holders))
+	}
+	return all
+}
+
+func classResult(class string, kinds map[string]bool, holders []Holder) ClassResult {
+	c := ClassResult{Class: class}
+	var shares []float64
+	for i := range holders {
+		h := &holders[i]
+		if h.Class != class || !kinds[h.kind] {
+			continue
+		}
+		c.Waits = append(c.Waits, h.waits...)
+		c.Served += h.Served
+		c.GivenUp += h.GivenUp
+		shares = append(shares, float64(h.Served)/float64(h.Weight))
+	}
+	slices.Sort(c.Waits)
+	c.Calls = len(c.Waits)
+	c.P50, c.P99, c.Longest = quantile(c.Waits, 0.5), quantile(c.Waits, 0.99), quantile(c.Waits, 1)
+	c.Fairness = jain(shares)
+	return c
+}
+
+func (b *book) quotaResult(i int, latency time.Duration) QuotaResult {
+	m := b.w.provider.Meters()[i]
+	rule := m.Rule()
+	q := QuotaResult{
+		Quota: rule.Quota, Kind: rule.Kind.String(), Limit: rule.Limit, Period: rule.Period, Total: m.Total(), Peak: m.Peak(),
+		Refused: m.Refused(), Wave: m.Wave(), Peaks: m.Peaks(), Zones: b.zones[i],
+	}
+	u := use{
+		rule: rule, whole: b.w.wholeCalls(i), wanting: merged(b.wanting[i]), closed: b.closed[i], end: b.w.now,
+		held: b.held[i], part: int64(b.w.fleet.For) / Parts,
+		lag: int64(latency + b.w.fleet.Cluster.Commit.Mid()),
+	}
+	q.Utilisation, q.Measured = u.measure(m)
+	return q
+}
+
+// wholeCalls returns how much of what is usable of a quota whole calls can use, where all calls draw the same.
+func (w *world) wholeCalls(i int) int64 {
+	q := w.fleet.Quotas[i]
+	usable := Usable(q)
+	amount := int64(0)
+	for _, kind := range w.fleet.Agents {
+		uses := kind.Uses
+		if kind.Retry != nil {
+			uses = slices.Concat(uses, kind.Retry.Load)
+		}
+		for _, use := range uses {
+			if use.Quota != q.Name {
+				continue
+			}
+			if amount != 0 && amount != use.Estimate {
+				return usable
+			}
+			amount = use.Estimate
+		}
+	}
+	if amount == 0 {
+		return usable
+	}
+	return usable / amount * amount
+}
+
+// Usable returns how much of a quota's limit quotad gives out: floor(limit x (1 - headroom)).
+func Usable(q *quotav1.Quota) int64 {
+	limit := max(q.GetWindow().GetLimit(), q.GetRate().GetLimit(), q.GetSlots().GetLimit())
+	const million = 1_000_000
+	part := million - int64(math.Round(q.Headroom*million))
+	return limit/million*part + limit%million*part/million
+}
+
+func reasonWords(counts map[logpb.Reason]int64) map[string]int64 {
+	words := map[string]int64{}
+	for reason, count := range counts {
+		words[reasonWord(reason)] = count
+	}
+	return words
+}
+
+// quantile returns the smallest of sorted waits that a part of all does not exceed; 0 where there are none.
+func quantile(sorted []int64, part float64) time.Duration {
+	if len(sorted) == 0 {
+		return 0
+	}
+	at := int(part*float64(len(sorted)) + 0.999_999)
+	return time.Duration(sorted[min(max(at, 1), len(sorted))-1])
+}
+
+func median(all []int64) int64 {
+	slices.Sort(all)
+	return int64(quantile(all, 0.5))
+}
+
+// jain is Jain's fairness index: 1 where all have the same, 1/n where one has everything.
+func jain(shares []float64) float64 {
+	var sum, squares float64
+	for _, s := range shares {
+		sum += s
+		squares += s * s
+	}
+	if squares == 0 {
+		return 1
+	}
+	return sum * sum / (float64(len(shares)) * squares)
+}
+
+// use is what is known of the demand for one limit.
+type use struct {
+	rule provider.Rule
+	// whole is what whole calls can use of a period, lag what passes between a call's grant and its end.
+	whole, lag int64
+	wanting    []stretch
+	closed     []stretch
+	end        int64
+	// held is what was reserved and not consumed in the middle of each part of the run: nobody else's to use.
+	held []int64
+	part int64
+}
+
+// measure returns what was used while demand exceeded the limit, as a part of the ideal, and for how long it did; 0, 0:
+// never. The ideal of a period P is what whole calls can use of it, times P / (P + lag).
+func (u *use) measure(m *provider.Meter) (part float64, measured time.Duration) {
+	period := int64(u.rule.Period)
+	if period == 0 || u.whole == 0 {
+		return 0, 0
+	}
+	ideal := float64(u.whole) * float64(period) / float64(period+u.lag)
+	if u.rule.Kind != provider.Sliding {
+		return u.measureWindows(m.Windows(), ideal)
+	}
+	// A period sees no more than could be used where somebody wanted some all through it: so what counts at a moment is
+	// looked at when that was so for a whole period.
+	var looked []stretch
+	for _, s := range without(u.wanting, u.closed) {
+		if s.from+period < s.to {
+			looked = append(looked, stretch{from: s.from + period, to: s.to})
+		}
+	}
+	var length int64
+	for _, s := range looked {
+		length += s.to - s.from
+	}
+	if length < period {
+		return 0, 0 // a moment says nothing
+	}
+	ideal *= 1 - u.meanHeld(looked)/float64(u.whole)
+	return occupied(m.Admitted(), period, looked) / float64(length) / ideal, time.Duration(length)
+}
+
+// meanHeld returns how much was held in the middle of the parts that some stretches touch, on average.
+func (u *use) meanHeld(looked []stretch) float64 {
+	sum, count := int64(0), 0
+	for i, held := range u.held {
+		if middle := int64(i)*u.part + u.part/2; touched(looked, stretch{from: middle, to: middle + 1}) {
+			sum += held
+			count++
+		}
+	}
+	return float64(sum) / float64(max(count, 1))
+}
+
+// occupied returns the integral, over some stretches, of what counts in a sliding period.
+func occupied(admitted []provider.Entry, period int64, looked []stretch) (sum float64) {
+	first := 0
+	for _, e := range admitted {
+		for first < len(looked) && looked[first].to <= e.At {
+			first++
+		}
+		for i := first; i < len(looked) && looked[i].from < e.At+period; i++ {
+			overlap := min(looked[i].to, e.At+period) - max(looked[i].from, e.At)
+			sum += float64(e.N) * float64(overlap)
+		}
+	}
+	return sum
+}
+
+// measureWindows looks at the windows that ended within the run and at whose end somebody wanted more.
+func (u *use) measureWindows(windows []provider.Window, ideal float64) (part float64, measured time.Duration) {
+	var used float64
+	count := 0
+	for _, w := range windows {
+		last := stretch{from: w.To - int64(u.rule.Period)/100, to: w.To}
+		if w.To > u.end || !covered(u.wanting, last) || touched(u.closed, stretch{from: w.From, to: w.To}) {
+			continue
+		}
+		used += float64(w.Admitted)
+		count++
+		measured += time.Duration(w.To - w.From)
+	}
+	if count == 0 {
+		return 0, 0
+	}
+	return used / (float64(count) * ideal), measured
+}
+
+// merged joins stretches that touch.
+func merged(all []stretch) []stretch {
+	var out []stretch
+	for _, s := range all {
+		if n := len(out); n > 0 && out[n-1].to >= s.from {
+			out[n-1].to = max(out[n-1].to, s.to)
+			continue
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// without takes stretches out of others; both are in order.
+func without(all, gone []stretch) []stretch {
+	var out []stretch
+	for _, s := range all {
+		for _, g := range gone {
+			if g.to <= s.from || g.from >= s.to {
+				continue
+			}
+			if g.from > s.from {
+				out = append(out, stretch{from: s.from, to: g.from})
+			}
+			s.from = min(g.to, s.to)
+		}
+		if s.from < s.to {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+func covered(all []stretch, s stretch) bool {
+	return slices.ContainsFunc(all, func(a stretch) bool { return a.from <= s.from && a.to >= s.to })
+}
+
+func touched(all []stretch, s stretch) bool {
+	return slices.ContainsFunc(all, func(a stretch) bool { return a.from < s.to && a.to > s.from })
+}

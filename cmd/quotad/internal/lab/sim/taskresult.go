@@ -1,0 +1,130 @@
+package sim
+
+import (
+	"math"
+	"time"
+
+	"github.com/quotad/quotad/cmd/quotad/internal/lab/fleet"
+	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// TaskResult is what came of one task with a retry budget.
+type TaskResult struct {
+	Task   string `json:"task"`
+	Holder string `json:"holder"`
+	// Phase is how its runner saw it in the end: done, shelved or open. Listed is how quotad lists it then.
+	Phase    string `json:"phase"`
+	Listed   string `json:"listed,omitempty"`
+	Failures int64  `json:"failures"`
+	Attempts int64  `json:"attempts"`
+	// Burnt is what was drawn, by quota, by attempts that did not finish the work, or after it was finished.
+	Burnt map[string]int64 `json:"burnt,omitempty"`
+	// Log are its attempts.
+	Log []AttemptResult `json:"-"`
+
+	kind *fleet.Agent
+}
+
+// Kind is the name of the description that the task's agent was made from.
+func (t *TaskResult) Kind() string { return t.kind.Name }
+
+// Budget is at how many failures it has to be shelved.
+func (t *TaskResult) Budget() int64 { return int64(t.kind.Retry.MaxFailures) }
+
+// Free tells whether it lives on no quota: nothing but its own delays is in the way of its next attempt.
+func (t *TaskResult) Free() bool { return len(t.kind.Retry.Quotas) == 0 }
+
+// AttemptResult is how one attempt went. Times are since the run began.
+type AttemptResult struct {
+	// Begun and End are when its tool began and ended, as the runner saw it; End is 0 where it was under way in the end.
+	Begun, End time.Duration
+	// Outcome is what it was taken for, Means what it was by the file, empty where that does not say.
+	Outcome, Means fleet.Outcome
+	// Until is when the limit is over that ended it, where it named that time; else 0.
+	Until time.Duration
+}
+
+// The phases of a task.
+const (
+	PhaseDone    = "done"
+	PhaseShelved = "shelved"
+	PhaseOpen    = "open"
+)
+
+// taskResults adds up the tasks with retry budgets, in the order of agents and of beginning.
+func (b *book) taskResults() []TaskResult {
+	listed := b.listed()
+	var all []TaskResult
+	for _, a := range b.w.agents {
+		for _, j := range a.jobs {
+			r := j.result()
+			if view, ok := listed[j.name]; ok {
+				r.Listed, r.Failures = phaseWord(view.Phase), max(r.Failures, int64(view.Failures))
+			}
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+// listed returns what quotad lists in the end, by task.
+func (b *book) listed() map[string]fsm.TaskView {
+	all := map[string]fsm.TaskView{}
+	if b.w.cluster == nil {
+		return all
+	}
+	views := b.w.cluster.machine.State().Tasks("", "", logpb.TaskPhase_TASK_PHASE_UNSPECIFIED, "", math.MaxInt, b.w.cluster.present())
+	for _, view := range views {
+		all[view.Name] = view
+	}
+	return all
+}
+
+func phaseWord(phase logpb.TaskPhase) string {
+	switch phase {
+	case logpb.TaskPhase_TASK_PHASE_DONE:
+		return PhaseDone
+	case logpb.TaskPhase_TASK_PHASE_SHELVED:
+		return PhaseShelved
+	case logpb.TaskPhase_TASK_PHASE_READY, logpb.TaskPhase_TASK_PHASE_UNDER_WAY, logpb.TaskPhase_TASK_PHASE_WAITING, logpb.TaskPhase_TASK_PHASE_UNSPECIFIED:
+	}
+	return PhaseOpen
+}
+
+// result adds a job up.
+func (j *job) result() TaskResult {
+	r := TaskResult{Task: j.name, Holder: j.agent.name, Phase: PhaseOpen, Attempts: int64(len(j.log)), Burnt: map[string]int64{}, kind: j.kind}
+	switch j.phase {
+	case "":
+	case fleet.Done:
+		r.Phase = PhaseDone
+	default:
+		r.Phase = PhaseShelved
+	}
+	for _, t := range j.log {
+		if t.outcome == fleet.Failed || t.outcome == fleet.Lost {
+			r.Failures++
+		}
+		r.Log = append(r.Log, AttemptResult{
+			Begun: time.Duration(t.begun), End: time.Duration(t.end), Outcome: t.outcome, Means: t.means, Until: time.Duration(t.toldUntil()),
+		})
+		if t.finished || t.open {
+			continue
+		}
+		for limit, amount := range t.drawn {
+			if amount > 0 {
+				r.Burnt[j.fleet.Quotas[limit].Name] += amount
+			}
+		}
+	}
+	return r
+}
+
+// Burnt adds up what tasks drew in vain of a quota.
+func (r *Result) Burnt(quota string) (sum int64) {
+	for i := range r.Tasks {
+		sum += r.Tasks[i].Burnt[quota]
+	}
+	return sum
+}

@@ -1,0 +1,348 @@
+// Package sim runs a fleet in virtual time: its agents, a provider that enforces its limits and counts by itself, and, on
+// one of two sides, quotad's own state machine behind a leader that stamps, encodes and commits as a node does. The other
+// side has every caller on its own, with retries, backoff and jitter.
+//
+// A run is the same for a seed, to the last byte: one goroutine, no clock, no order of maps. Live runs the same agents and
+// keeps the same books in real time, and has others make the calls.
+package sim
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quotad/quotad/cmd/quotad/internal/lab/fleet"
+	"github.com/quotad/quotad/cmd/quotad/internal/lab/provider"
+	"github.com/quotad/quotad/cmd/quotad/internal/quotafile"
+	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/rpc"
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+// Parts is into how many parts a run is divided for its series.
+const Parts = 240
+
+// Side is how a fleet shares its quotas.
+type Side string
+
+// The sides.
+const (
+	// Alone: every caller for itself.
+	Alone Side = "alone"
+	// Governed: through quotad.
+	Governed Side = "quotad"
+)
+
+// world is one run.
+type world struct {
+	*schedule
+	fleet    *fleet.Fleet
+	provider *provider.Provider
+	// limits are the indices of quotas, parents that of each one's parent, -1 for none.
+	limits  map[string]int
+	parents []int
+	cluster *cluster
+	agents  []*agent
+	book    *book
+	network dice
+	// unfinished counts agents that have tasks left; endless agents never end.
+	unfinished int
+	endless    bool
+	// outages counts those that last.
+	outages int
+
+	// transmit sends one attempt of a call to the provider, which it has to reach by a deadline; 0: whenever. The last
+	// argument is told the answer when it is back.
+	transmit func(*call, int64, func(provider.Answer))
+	// newCaller makes what makes an agent's calls.
+	newCaller func(*agent) caller
+}
+
+// newWorld returns a run without agents.
+func newWorld(f *fleet.Fleet, seed uint64) *world {
+	w := &world{schedule: &schedule{}, fleet: f, limits: map[string]int{}, network: newDice(seed, "network")}
+	w.transmit, w.newCaller = w.pretend, newCaller
+	w.buildProvider()
+	w.book = newBook(w)
+	return w
+}
+
+// populate makes the agents.
+func (w *world) populate(seed uint64) {
+	for _, kind := range w.fleet.Agents {
+		for i, name := range kind.Holders() {
+			w.addAgent(kind, name, i == 0, seed)
+		}
+	}
+	w.link()
+}
+
+// allDone reports whether all that there is to do is done.
+func (w *world) allDone() bool { return w.unfinished == 0 && !w.endless }
+
+// lookEvery is how many events pass between two looks at whether a run is wanted still.
+const lookEvery = 4096
+
+// Run runs a fleet on one side. An error says that the quotas cannot be applied, or is the context's cause: it ends a run.
+func Run(ctx context.Context, f *fleet.Fleet, side Side, seed uint64) (*Result, error) {
+	w := newWorld(f, seed)
+	if side == Governed {
+		w.cluster = newCluster(w.schedule, f.Cluster, f.Begins, newDice(seed, "cluster"))
+		w.cluster.hear = w.book.hear
+		if err := w.found(); err != nil {
+			return nil, err
+		}
+	}
+	w.populate(seed)
+	w.arrange()
+	length := int64(f.For)
+	for events := 0; w.step(length); events++ {
+		if w.allDone() {
+			length = w.now
+			break
+		}
+		if events%lookEvery == 0 && ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+	}
+	w.now = length
+	return w.book.result(side, seed), nil
+}
+
+// link tells agents who takes over their work, and of which workflows they are steps.
+func (w *world) link() {
+	for _, a := range w.agents {
+		for _, before := range w.agents {
+			if slices.Contains(a.kind.Follows, before.kind.Name) {
+				before.followers = append(before.followers, a)
+				a.handed[before.number] = 0
+			}
+		}
+	}
+	if w.cluster == nil {
+		return
+	}
+	for _, workflow := range w.fleet.Workflows {
+		c := newChain(w, workflow)
+		w.book.chains = append(w.book.chains, c)
+		for _, a := range w.agents {
+			if _, ok := c.upstream[a.name]; ok {
+				a.chains = append(a.chains, c)
+			}
+		}
+	}
+}
+
+// arrange arranges what happens at set times: kills of the leader, and looks at the provider's counts and the quotas.
+func (w *world) arrange() {
+	part := int64(w.fleet.For) / Parts
+	for _, o := range w.fleet.Provider.Outages {
+		w.at(int64(o.At), func() { w.outage(1) })
+		w.at(int64(o.At+o.For), func() { w.outage(-1) })
+	}
+	for i := range int64(Parts) {
+		w.at(i*part, func() {
+			for _, m := range w.provider.Meters() {
+				m.Look(w.now)
+			}
+		})
+	}
+	if w.cluster == nil {
+		return
+	}
+	for _, at := range w.fleet.Cluster.Kills {
+		w.at(int64(at), w.cluster.kill)
+	}
+	for i := range int64(Parts) {
+		w.at(i*part+part/2, func() { w.book.lookAtQuotas(int(i)) })
+	}
+}
+
+// outage notes that outages begin, or end.
+func (w *world) outage(more int) {
+	w.outages += more
+	for _, m := range w.provider.Meters() {
+		m.Calm(w.outages == 0)
+	}
+}
+
+// Request is what is stated to quotad for a fleet: its quotas and workflows, and holder rules for its classes and weights.
+func Request(f *fleet.Fleet) *quotav1.ApplyQuotasRequest {
+	return &quotav1.ApplyQuotasRequest{
+		Quotas: f.Quotas, Holders: rulesOf(f), ReplaceHolders: true, Workflows: f.Workflows, ReplaceWorkflows: true,
+	}
+}
+
+// found applies the quotas, holder rules and workflows as the cluster's first entry.
+func (w *world) found() error {
+	command, err := rpc.ApplyQuotasCommand(Request(w.fleet))
+	if err != nil {
+		return err
+	}
+	result, err := w.enter(command)
+	if err != nil {
+		return err
+	}
+	if failed := result.GetFailure(); failed != nil {
+		return fmt.Errorf("%s; %s", failed.Message, failed.Hint)
+	}
+	return nil
+}
+
+// enter writes one command at once, as an entry of its own.
+func (w *world) enter(command *logpb.Command) (*logpb.Result, error) {
+	now := w.cluster.present()
+	data, err := proto.Marshal(&logpb.Entry{
+		Version: fsm.EntryVersion, StampNs: now.Now, WallEarlyNs: now.WallEarly, WallLateNs: now.WallLate, Commands: []*logpb.Command{command},
+	})
+	if err != nil {
+		return nil, err
+	}
+	w.cluster.index++
+	return w.cluster.machine.Apply(w.cluster.index, w.cluster.term, data).Results[0], nil
+}
+
+// rulesOf returns the holder rules that a fleet's classes and weights come to. Who is standard with weight 1 needs none.
+func rulesOf(f *fleet.Fleet) []*quotav1.HolderRule {
+	var rules []*quotav1.HolderRule
+	for _, kind := range f.Agents {
+		if kind.Class == quotav1.Class_CLASS_STANDARD && kind.Weight == 1 {
+			continue
+		}
+		for _, name := range kind.Holders() {
+			rules = append(rules, &quotav1.HolderRule{Pattern: name, Class: kind.Class, Weight: int32(kind.Weight)})
+		}
+	}
+	return rules
+}
+
+// buildProvider makes the provider that the quotas describe, with what the file says otherwise.
+func (w *world) buildProvider() {
+	meters := make([]*provider.Meter, len(w.fleet.Quotas))
+	for i, q := range w.fleet.Quotas {
+		w.limits[q.Name] = i
+		meters[i] = provider.NewMeter(ruleOf(q, w.fleet.Provider.Limits), w.fleet.Begins.UnixNano(), int64(w.fleet.For), Parts)
+	}
+	for _, q := range w.fleet.Quotas {
+		parent, ok := w.limits[q.Parent]
+		if !ok {
+			parent = -1
+		}
+		w.parents = append(w.parents, parent)
+	}
+	var outages []provider.Outage
+	for _, o := range w.fleet.Provider.Outages {
+		outages = append(outages, provider.Outage{Limit: w.limits[o.Quota], From: int64(o.At), To: int64(o.At + o.For), Says: o.Says, Means: string(o.Means)})
+	}
+	w.provider = provider.New(meters, outages, w.fleet.Provider.Silent)
+}
+
+// ruleOf returns what the provider enforces of a quota.
+func ruleOf(q *quotav1.Quota, limits map[string]fleet.Limit) provider.Rule {
+	rule := provider.Rule{Quota: q.Name}
+	switch r := q.Rule.(type) {
+	case *quotav1.Quota_Window:
+		rule.Kind, rule.Limit = provider.Calendar, r.Window.Limit
+		if r.Window.Anchor == quotav1.Anchor_ANCHOR_PROVIDER {
+			rule.Kind = provider.Anchored
+		}
+		rule.Period = WindowLength(r.Window.Every)
+		rule.Month = r.Window.Every == "month"
+	case *quotav1.Quota_Rate:
+		rule.Kind, rule.Limit, rule.Period, rule.Burst = provider.Sliding, r.Rate.Limit, r.Rate.Per.AsDuration(), r.Rate.Burst
+	case *quotav1.Quota_Slots:
+		rule.Kind, rule.Limit = provider.Slots, r.Slots.Limit
+	}
+	if other, ok := limits[q.Name]; ok {
+		if other.Limit >= 0 {
+			rule.Limit = other.Limit
+		}
+		if other.NoBurst {
+			rule.Burst = 0
+		}
+	}
+	return rule
+}
+
+// WindowLength returns how long a window is; a month counts as 30 days.
+func WindowLength(every string) time.Duration {
+	switch every {
+	case "hour":
+		return time.Hour
+	case "day":
+		return 24 * time.Hour
+	case "month":
+		return 30 * 24 * time.Hour
+	}
+	length, err := time.ParseDuration(every)
+	if err != nil {
+		return 0 // the parser of the file lets no other through
+	}
+	return length
+}
+
+// draw draws what a call really uses, of its quotas and their ancestors.
+func (w *world) draw(c *call) (actual []int64, charged []provider.Amount) {
+	actual = make([]int64, len(c.uses))
+	for i, use := range c.uses {
+		actual[i] = use.Estimate
+		if use.Actual != (fleet.Range{}) {
+			actual[i] = c.agent.dice.amount(use.Actual)
+		}
+		counted := actual[i]
+		if c.agent.settleMax[w.limits[use.Quota]] {
+			counted = max(counted, use.Estimate)
+		}
+		for limit := w.limits[use.Quota]; limit >= 0; limit = w.parents[limit] {
+			at := slices.IndexFunc(charged, func(c provider.Amount) bool { return c.Limit == limit })
+			if at < 0 {
+				at = len(charged)
+				charged = append(charged, provider.Amount{Limit: limit})
+			}
+			charged[at].N += counted
+		}
+	}
+	return actual, charged
+}
+
+// noteSent notes that an attempt of a call sets out.
+func (w *world) noteSent(c *call) {
+	c.sent = w.now
+	if c.tries++; c.tries == 1 {
+		c.agent.sentCalls++
+	}
+	w.book.sent(c)
+}
+
+// pretend is transmit in virtual time.
+func (w *world) pretend(c *call, deadline int64, then func(provider.Answer)) {
+	w.noteSent(c)
+	served := c.agent.dice.span(c.agent.kind.Latency)
+	w.in(w.network.span(w.fleet.Network), func() {
+		if deadline > 0 && w.now > deadline {
+			w.book.late++
+		}
+		answer := w.provider.Arrive(w.now, c.charged)
+		if answer.Refused {
+			served = 0 // no work is done for it
+		}
+		w.in(served, func() {
+			if !answer.Refused {
+				w.provider.Done(w.now, c.charged)
+			}
+			w.in(w.network.span(w.fleet.Network), func() {
+				w.book.answered(c, answer)
+				if c.life == c.agent.life {
+					then(answer)
+				}
+			})
+		})
+	})
+}
+
+// classWord names a class.
+func classWord(class quotav1.Class) string { return quotafile.ClassWord(class) }

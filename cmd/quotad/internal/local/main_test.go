@@ -1,9 +1,0 @@
-package local_test
-
-import (
-	"testing"
-
-	"github.com/quotad/quotad/cmd/quotad/internal/local/localtest"
-)
-
-func TestMain(m *testing.M) { localtest.Main(m) }
