@@ -3,6 +3,8 @@ package client
 import (
 	"sync/atomic"
 	"time"
+
+	"github.com/quotad/quotad/client/pacing"
 )
 
 // batch is an amount, counted in units of a limiter, that was consumed ahead and is spent here.
@@ -45,7 +47,7 @@ const (
 	zeroUnits       = 1 << (generationShift - 1)
 	// mostUnits bounds one take and one batch, so that no number of takes that fail at once can reach into the
 	// generation.
-	mostUnits = 1 << 32
+	mostUnits = pacing.MostUnits
 	// lookEvery is how often a take looks at the wall clock: the monotonic one stands still while a machine sleeps. To look
 	// each time would double what a take costs.
 	lookEvery = int64(10 * time.Millisecond)
@@ -57,11 +59,14 @@ func packed(generation uint64, units int64) uint64 {
 
 func unitsOf(word uint64) int64 { return int64(word&unitsMask) - zeroUnits }
 
-func (s *store) now() int64 { return int64(time.Since(s.base)) }
+func (s *store) now() int64 { return int64(s.elapsed()) }
+
+// elapsed is the time since base, by the monotonic clock.
+func (s *store) elapsed() time.Duration { return time.Since(s.base) }
 
 // fill makes units of a generation available until a moment.
 func (s *store) fill(generation uint64, units, until int64) {
-	s.low.Store(units / 4)
+	s.low.Store(pacing.RefillAt(units))
 	s.word.Store(packed(generation, units))
 	s.deadline.Store(until)
 }

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/quotad/quotad/client/pacing"
 )
 
 // State is what a limiter has in its hands.
@@ -91,7 +93,7 @@ type Limiter struct {
 	closed     bool
 	// over is closed when the limiter is.
 	over   chan struct{}
-	demand demand
+	demand pacing.Demand
 	known  quotaFacts
 	// learning is held by whoever reads what is known.
 	learning chan struct{}
@@ -208,7 +210,7 @@ func (l *Limiter) ReserveN(n int) *Reservation {
 	if l.takeLocked(int64(n), now) {
 		return &Reservation{limiter: l, generation: l.current.generation, units: int64(n), ok: true}
 	}
-	l.demand.add(now, int64(n), l.known.life)
+	l.demand.Add(time.Duration(now), int64(n), l.known.life)
 	l.fetchLocked(max(l.sizeLocked(int64(n)), int64(n)))
 	delay := l.client.closures.left(l.unit)
 	return &Reservation{limiter: l, delay: max(delay, time.Duration(l.refusedUntil-now), shortestBackoff)}

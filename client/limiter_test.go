@@ -516,7 +516,7 @@ func TestShare(t *testing.T) {
 		{"red", 1, Quota{Usable: 1_000, Zone: Red, DefaultEstimate: 3}, 3},
 	} {
 		l := &Limiter{settings: limiterSettings{holders: tt.holders}}
-		if got := l.share(tt.quota); got != tt.want {
+		if got := l.share(tt.quota, 1); got != tt.want {
 			t.Errorf("%s: %d, want %d", tt.name, got, tt.want)
 		}
 	}

@@ -3,8 +3,10 @@ package client
 import (
 	"context"
 	"errors"
-	"math"
 	"time"
+
+	"github.com/quotad/quotad/client/pacing"
+	"github.com/quotad/quotad/rpc/quotav1"
 )
 
 const (
@@ -17,31 +19,7 @@ const (
 	// firstBatchTTL is the length of a batch's lease while its spend-by is not known; a batch has to end before its
 	// lease, or it could not go back.
 	firstBatchTTL = 2 * time.Minute
-	// factsAge is how old what is known of the quotas may be.
-	factsAge = 10 * time.Second
-	// firstLife is taken for the life of a batch until one was seen.
-	firstLife = time.Second
 )
-
-// demand is what was asked for lately: a sum that fades at the pace of a batch's life, which is what one batch of that
-// life would have had to hold.
-type demand struct {
-	sum float64
-	at  int64
-}
-
-func (d *demand) add(now, units int64, life time.Duration) {
-	d.fade(now, life)
-	d.sum += float64(units)
-}
-
-func (d *demand) fade(now int64, life time.Duration) {
-	if life <= 0 {
-		life = firstLife
-	}
-	d.sum *= math.Exp(-float64(now-d.at) / float64(life))
-	d.at = now
-}
 
 // quotaFacts is what a limiter knows of its quotas.
 type quotaFacts struct {
@@ -49,7 +27,7 @@ type quotaFacts struct {
 	at int64
 	// unit is the limiter's unit with the default estimates filled in.
 	unit []Item
-	// share is usable / (2 x holders), in units, the least of all quotas.
+	// share is the most units that this holder may have ahead, the least of all quotas (pacing.Quota).
 	share int64
 	// life is what a batch has from consume to its last take, as last seen.
 	life time.Duration
@@ -70,7 +48,7 @@ func (l *Limiter) learnFacts(ctx context.Context) error {
 		}
 		return l.readFacts(ctx)
 	}
-	if now-at < int64(factsAge) {
+	if now-at < int64(pacing.FactsAge) {
 		return nil
 	}
 	select {
@@ -97,7 +75,7 @@ func (l *Limiter) learnFacts(ctx context.Context) error {
 // has slots.
 func (l *Limiter) readFacts(ctx context.Context) error {
 	l.mu.Lock()
-	fresh := l.known.at != 0 && l.now()-l.known.at < int64(factsAge)
+	fresh := l.known.at != 0 && l.now()-l.known.at < int64(pacing.FactsAge)
 	l.mu.Unlock()
 	if fresh {
 		return nil
@@ -115,7 +93,7 @@ func (l *Limiter) readFacts(ctx context.Context) error {
 		if unit[i].Amount == 0 {
 			unit[i].Amount = quota.DefaultEstimate
 		}
-		share = min(share, l.share(quota)/max(unit[i].Amount, 1))
+		share = min(share, l.share(quota, unit[i].Amount))
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -123,37 +101,27 @@ func (l *Limiter) readFacts(ctx context.Context) error {
 	return nil
 }
 
-// share is the most that this holder may have ahead, in amounts of the quota.
-func (l *Limiter) share(quota Quota) int64 {
+// share is the most units that this holder may have ahead of a quota.
+func (l *Limiter) share(quota Quota, amount int64) int64 {
 	holders := l.settings.holders
 	if holders == 0 {
-		holders = max(quota.Leases, 1)
+		holders = quota.Leases
 	}
-	most := quota.Usable / 2 / holders
-	switch quota.Zone {
-	case Green:
-		most = min(most, 20*quota.DefaultEstimate)
-	case Amber:
-		most = min(most, 5*quota.DefaultEstimate)
-	case Red:
-		most = min(most, quota.DefaultEstimate)
-	case ZoneNone:
-	}
-	return most
+	return pacing.Quota{
+		Usable: quota.Usable, DefaultEstimate: quota.DefaultEstimate, Holders: holders, Zone: quotav1.Zone(quota.Zone),
+	}.Share(amount)
 }
 
 // sizeLocked returns how many units a batch should have now that n are asked for; less than two calls of n: none.
 func (l *Limiter) sizeLocked(n int64) int64 {
-	l.demand.fade(l.now(), l.known.life)
-	ahead := int64(0)
-	if l.current != nil {
-		ahead = l.left()
-	}
-	size := min(int64(min(l.demand.sum, mostUnits)), l.known.share-ahead, l.settings.maxBatch)
-	if l.known.at == 0 || size < 2*n {
+	if l.known.at == 0 {
 		return 0
 	}
-	return size
+	atHand := int64(0)
+	if l.current != nil {
+		atHand = l.left()
+	}
+	return pacing.Batch(l.demand.Units(l.elapsed(), l.known.life), l.known.share, atHand, l.settings.maxBatch, n)
 }
 
 // anticipateLocked fetches the next batch when most of the present one is spent.
@@ -166,7 +134,7 @@ func (l *Limiter) anticipateLocked() {
 	l.low.Store(0)
 	now := l.now()
 	spent := b.size - l.left()
-	l.demand.add(now, spent-b.accounted, l.known.life)
+	l.demand.Add(time.Duration(now), spent-b.accounted, l.known.life)
 	b.accounted = spent
 	l.fetchLocked(l.sizeLocked(1))
 }
@@ -244,7 +212,7 @@ func (l *Limiter) consume(ctx context.Context, units int64, wait, ttl time.Durat
 	}
 	l.refusedUntil, l.refusal = 0, nil
 	if wait == 0 {
-		l.known.life = max(op.LastTake().Sub(sent), firstLife/10)
+		l.known.life = pacing.Life(0, op.LastTake().Sub(sent))
 	}
 	return op, nil
 }
@@ -370,7 +338,7 @@ func (l *Limiter) obtain(ctx context.Context, n int64, wait time.Duration) error
 	l.mu.Lock()
 	if n <= l.known.share {
 		// What is above the share never comes out of a batch, so it is no demand for one.
-		l.demand.add(l.now(), n, l.known.life)
+		l.demand.Add(l.elapsed(), n, l.known.life)
 	}
 	l.mu.Unlock()
 	if l.obtainShared(ctx, n) {

@@ -191,7 +191,7 @@ func (l *Limiter) settleLocked(b *batch, left int64) {
 		b.timer.Stop()
 	}
 	l.stats.Spent += uint64(b.size - left)
-	l.demand.add(l.now(), b.size-left-b.accounted, l.known.life)
+	l.demand.Add(l.elapsed(), b.size-left-b.accounted, l.known.life)
 	lease := b.op.lease
 	lease.die(ErrLeaseReleased)
 	life := max(time.Until(b.op.SpendBy()), time.Second)

@@ -12,7 +12,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/quotad/quotad/client/pacing"
 	"github.com/quotad/quotad/client/signals"
+	"github.com/quotad/quotad/rpc/quotav1"
 )
 
 // TransportOption changes how a Transport works.
@@ -24,12 +26,12 @@ type transportSettings struct {
 	wait      time.Duration
 	retries   int
 	retryWait time.Duration
-	windows   [3]RetryWindow
+	windows   pacing.Windows
 	maxCall   time.Duration
 }
 
 // RetryWindow is when a class comes back after a cooldown: between From and To after its end.
-type RetryWindow struct{ From, To time.Duration }
+type RetryWindow = pacing.Window
 
 // Match sets which quotas a request draws on. It is called once per request, and must not read its body; GetBody may
 // be used.
@@ -61,7 +63,7 @@ func RetryWait(d time.Duration) TransportOption {
 // RetryWindows sets when the classes critical, standard and background come back after a cooldown. They should not
 // overlap. The default is 0 to 0.5 s, 0.5 to 3.5 s, and 3.5 to 9.5 s.
 func RetryWindows(critical, standard, background RetryWindow) TransportOption {
-	return func(s *transportSettings) { s.windows = [3]RetryWindow{critical, standard, background} }
+	return func(s *transportSettings) { s.windows = pacing.Windows{critical, standard, background} }
 }
 
 // MaxCall bounds how long a call keeps what it holds, slots for instance, while nobody reads its body or closes it. The
@@ -104,7 +106,7 @@ func NewTransport(c *Client, base http.RoundTripper, options ...TransportOption)
 	t := &Transport{client: c, base: base, reported: map[string]time.Time{}, settings: transportSettings{
 		dialect: signals.Auto, match: func(*http.Request) Call { return Call{} },
 		wait: 30 * time.Second, retries: 3, retryWait: time.Minute, maxCall: 10 * time.Minute,
-		windows: [3]RetryWindow{{0, 500 * time.Millisecond}, {500 * time.Millisecond, 3500 * time.Millisecond}, {3500 * time.Millisecond, 9500 * time.Millisecond}},
+		windows: pacing.DefaultWindows,
 	}}
 	for _, option := range options {
 		option(&t.settings)
@@ -196,15 +198,7 @@ func (l limit) mark(response *http.Response) {
 
 // delay returns when a class comes back after a cooldown that lasts for so long.
 func (s transportSettings) delay(cooldown time.Duration, class Class) time.Duration {
-	window := s.windows[1]
-	if class >= Critical && class <= Background {
-		window = s.windows[class-Critical]
-	}
-	delay := max(cooldown, 0) + window.From
-	if spread := window.To - window.From; spread > 0 {
-		delay += rand.N(spread)
-	}
-	return min(delay, signals.MaxWait)
+	return min(s.windows.Delay(cooldown, quotav1.Class(class), rand.N[time.Duration]), signals.MaxWait)
 }
 
 // replay returns the request for another try, if there may be one: the provider did not forbid it, the wait is within

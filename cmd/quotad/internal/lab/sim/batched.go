@@ -4,29 +4,21 @@ import (
 	"math"
 	"time"
 
+	"github.com/quotad/quotad/client/pacing"
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/provider"
 	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// As the Go client's limiter has them.
-const (
-	firstLife   = int64(time.Second)
-	batchTTL    = int64(2 * time.Minute)
-	greenCalls  = 20
-	amberCalls  = 5
-	redCalls    = 1
-	factsAge    = int64(10 * time.Second)
-	mostOfBatch = 1 << 20
-)
+// batchTTL is the length of a batch's lease, as the Go client's limiter has it.
+const batchTTL = int64(2 * time.Minute)
 
-// batched is a caller that takes its calls from a batch that was consumed ahead, as a limiter does: at most its demand of
-// one batch's life, and half of usable between all holders.
+// batched is a caller that takes its calls from a batch that was consumed ahead, and sizes it as the Go client's limiter
+// does (client/pacing). A unit is one call.
 type batched struct {
 	*governed
-	// demand is what was asked for lately: a sum that fades at the pace of a batch's life.
-	demand   float64
-	demandAt int64
-	life     int64
+	demand pacing.Demand
+	life   time.Duration
 	// share is the most that a batch may have; it is looked up again when it is old.
 	share   int64
 	shareAt int64
@@ -40,17 +32,16 @@ type batched struct {
 }
 
 func newBatched(a *agent) *batched {
-	return &batched{governed: newGoverned(a), life: firstLife, shareAt: math.MinInt64 / 2}
+	return &batched{governed: newGoverned(a), shareAt: math.MinInt64 / 2}
 }
 
 func (b *batched) call(c *call) {
-	b.fade()
-	b.demand++
+	b.demand.Add(time.Duration(b.now), 1, b.life)
 	if b.take(c) {
 		return
 	}
 	size := b.size()
-	if size < 2 {
+	if size == 0 {
 		b.ask(c, 0)
 		return
 	}
@@ -76,44 +67,32 @@ func (b *batched) take(c *call) bool {
 			if b.batch.lease == p.lease {
 				b.end()
 			}
-			b.in(int64(said.RetryAfter)+b.dice.span(retryWindows[p.class]), func() { b.ask(c, 1) })
+			b.in(b.comeBack(int64(said.RetryAfter), p.class), func() { b.ask(c, 1) })
 		})
 	})
 	return true
 }
 
-func (b *batched) fade() {
-	b.demand *= math.Exp(-float64(b.now-b.demandAt) / float64(b.life))
-	b.demandAt = b.now
-}
-
 // size returns how many calls a batch should have now.
 func (b *batched) size() int64 {
-	if b.now-b.shareAt > factsAge {
+	if b.now-b.shareAt > int64(pacing.FactsAge) {
 		b.shareAt, b.share = b.now, b.lookUpShare()
 	}
-	return min(int64(b.demand), b.share, mostOfBatch)
+	return pacing.Batch(b.demand.Units(time.Duration(b.now), b.life), b.share, b.left, pacing.MostUnits, 1)
 }
 
-// lookUpShare returns usable / (2 x holders) in calls, the least of all quotas, and less where little is left.
+// lookUpShare returns the most calls that this agent may have ahead, the least of all quotas.
 func (b *batched) lookUpShare() int64 {
-	share := int64(mostOfBatch)
+	share := int64(pacing.MostUnits)
 	for _, use := range b.kind.Uses {
 		view, ok := b.cluster.machine.State().Quota(use.Quota, b.cluster.present())
 		if !ok {
 			return 0
 		}
-		most := view.Usable / 2 / max(view.Leases, 1) / use.Estimate
-		switch view.Zone {
-		case logpb.Zone_ZONE_GREEN:
-			most = min(most, greenCalls)
-		case logpb.Zone_ZONE_AMBER:
-			most = min(most, amberCalls)
-		case logpb.Zone_ZONE_RED:
-			most = min(most, redCalls)
-		case logpb.Zone_ZONE_UNSPECIFIED:
+		quota := pacing.Quota{
+			Usable: view.Usable, DefaultEstimate: view.Definition.DefaultEstimate, Holders: view.Leases, Zone: quotav1.Zone(view.Zone),
 		}
-		share = min(share, most)
+		share = min(share, quota.Share(use.Estimate))
 	}
 	return share
 }
@@ -131,7 +110,7 @@ func (b *batched) fetch(size int64) {
 		b.fetching = false
 		if granted := a.result.GetGranted(); granted != nil && granted.Consumed != nil {
 			b.batch, b.left, b.stopped = permitOf(granted, granted.Consumed, a), size, false
-			b.life = max(b.batch.lastTake-asked, firstLife/10)
+			b.life = pacing.Life(time.Duration(asked), time.Duration(b.batch.lastTake))
 			lease := b.batch.lease
 			b.at(b.batch.lastTake+1, func() {
 				if b.batch.lease == lease {

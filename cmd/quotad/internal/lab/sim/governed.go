@@ -3,6 +3,7 @@ package sim
 import (
 	"time"
 
+	"github.com/quotad/quotad/client/pacing"
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/fleet"
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/provider"
 	"github.com/quotad/quotad/fsm/logpb"
@@ -21,13 +22,6 @@ const (
 	// retries is how often a call is sent again that the provider refused, in one row.
 	retries = 3
 )
-
-// retryWindows are when each class comes back, counted from the end of the cooldown in the state.
-var retryWindows = map[quotav1.Class]fleet.Span{
-	quotav1.Class_CLASS_CRITICAL:   {Least: 0, Most: 500 * time.Millisecond},
-	quotav1.Class_CLASS_STANDARD:   {Least: 500 * time.Millisecond, Most: 3500 * time.Millisecond},
-	quotav1.Class_CLASS_BACKGROUND: {Least: 3500 * time.Millisecond, Most: 9500 * time.Millisecond},
-}
 
 // governed is a caller that asks quotad before each call: Reserve and consume in one, call, settle, report.
 type governed struct {
@@ -261,13 +255,19 @@ func (g *governed) refused(c *call, p permit, said provider.Answer, refusals int
 		}
 		g.book.limited(g.agent, a.at, left)
 		g.end(p)
-		delay := max(left, 0) + g.dice.span(retryWindows[p.class])
+		delay := g.comeBack(left, p.class)
 		if g.kind.Patience != fleet.Forever && (refusals >= retries || delay >= c.patienceLeft()) {
 			g.finished(c, false)
 			return
 		}
 		g.in(delay, func() { g.ask(c, refusals+1) })
 	})
+}
+
+// comeBack returns when a class comes back after a cooldown that lasts for so long.
+func (g *governed) comeBack(cooldown int64, class quotav1.Class) int64 {
+	draw := func(below time.Duration) time.Duration { return time.Duration(g.dice.below(int64(below) + 1)) }
+	return int64(pacing.DefaultWindows.Delay(time.Duration(cooldown), class, draw))
 }
 
 // signal says what a refusal meant.

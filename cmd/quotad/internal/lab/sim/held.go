@@ -165,7 +165,7 @@ func (h *held) answered(c *call, p permit, said provider.Answer) {
 	h.book.wantedAgain(c)
 	h.report(p, []*logpb.Signal{h.signal(said)}, func(answer) {
 		h.finish(p, &logpb.Settle{Final: true})
-		h.in(int64(said.RetryAfter)+h.dice.span(retryWindows[p.class]), func() {
+		h.in(h.comeBack(int64(said.RetryAfter), p.class), func() {
 			if c.life == h.life {
 				h.call(c)
 			}
