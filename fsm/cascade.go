@@ -239,6 +239,51 @@ func (m *Machine) noteMember(l *lease, needs []need) {
 	}
 }
 
+// endLimitsOf ends, on an operator's word, what steps are limited by because a quota was closed: a limit by it or one below it, unless
+// that one is closed still or has not what the step needs. Calm is reckoned from the last report or refusal, not
+// from the end that the closing would have had.
+func (m *Machine) endLimitsOf(reopened *quota) {
+	for _, name := range m.workflows.Keys() {
+		w, _ := m.workflows.Get(name)
+		changed := false
+		for i := range w.steps {
+			if w.steps[i].until != 0 && m.restsOn(&w.steps[i], reopened) {
+				w = m.mutableWorkflow(name)
+				w.steps[i].limited, w.steps[i].until = 0, 0
+				changed = true
+			}
+		}
+		if changed {
+			m.calmDown(w)
+		}
+	}
+}
+
+// restsOn tells whether a step is limited by nothing but that a quota was closed, which is open now.
+func (m *Machine) restsOn(s *step, reopened *quota) bool {
+	q := m.quotaNamed(s.quota)
+	if q == nil {
+		return false
+	}
+	below := false
+	for _, above := range m.path(m.quota(q.number)) {
+		below = below || above.number == reopened.number
+		if above.cooling(m.clock.Now) || s.short.quota != "" && above.ledger.available(&above.rule) < s.short.amount {
+			return false
+		}
+	}
+	return below
+}
+
+// calmDown deals with a workflow of which limits have ended before their time.
+func (m *Machine) calmDown(w *workflow) {
+	if w.sequential && w.calmAt() <= m.clock.Now {
+		m.goParallel(w)
+	}
+	m.relieveSteps(w)
+	m.schedule(w)
+}
+
 // goSequential lets one at a time go from now on.
 func (m *Machine) goSequential(w *workflow) {
 	w.sequential, w.changed, w.next = true, m.clock.Now, 0

@@ -20,6 +20,56 @@ func limitedBy(lease uint64, quota string, wait int64) *logpb.Command {
 	return reports(lease, 1, signal(quota, logpb.Cause_CAUSE_SATURATED, retryAfter(wait)))
 }
 
+// TestReopen_EndsTheLimitsOfSteps: an operator who reopens a quota ends what steps are limited by because it was closed, and nothing else.
+func TestReopen_EndsTheLimitsOfSteps(t *testing.T) {
+	quotas := []*logpb.Quota{
+		rateOf("r", 100, minute), rateOf("s", 100, minute), rateOf("org", 100, minute),
+		with(rateOf("below", 2, minute), func(q *logpb.Quota) { q.Parent = "org" }),
+	}
+	limited := func(quota string) []line {
+		return []line{
+			{0, workflows(releaseChain()), "applied"},
+			{0, consumesAtOnce("implementation", itemOf(quota, 1)), "lease 1: " + quota + "=1 until 5m0s; op 1 spends " + quota + "=1 by 2s"},
+		}
+	}
+	tell(t, []story{
+		{"upstream goes on at once", quotas, append(limited("r"), []line{
+			{second, limitedBy(1, "r", 20*second), "reported: r closed until 21s"},
+			{0, asks("triage", 0, itemOf("s", 1)), "BACK_PRESSURE s again at 26s"},
+			{second, reopens("r"), "done"},
+			{0, asks("triage", 0, itemOf("s", 1)), "lease 2: s=1 until 5m2s"},
+		}...)},
+		{"another quota's limit stays", quotas, append(limited("r"), []line{
+			{second, limitedBy(1, "r", 20*second), "reported: r closed until 21s"},
+			{0, reopens("s"), "done"},
+			{0, asks("triage", 0, itemOf("s", 1)), "BACK_PRESSURE s again at 26s"},
+		}...)},
+		{"a limit below the reopened one ends with it", quotas, append(limited("below"), []line{
+			{second, reports(1, 1, signal("below", logpb.Cause_CAUSE_ACCOUNT, retryAfter(20*second))), "reported: below closed until 21s"},
+			{0, asks("triage", 0, itemOf("s", 1)), "BACK_PRESSURE s again at 26s"},
+			{0, reopens("below"), "done"},
+			{0, asks("triage", 0, itemOf("s", 1)), "BACK_PRESSURE s again at 26s"},
+			{0, reopens("org"), "done"},
+			{0, asks("triage", 0, itemOf("s", 1)), "lease 2: s=1 until 5m1s"},
+		}...)},
+		{"what is used up stays a limit", quotas, append(limited("below"), []line{
+			{0, consumesAtOnce("outsider", itemOf("below", 1)), "lease 2: below=1 until 5m0s; op 1 spends below=1 by 2s"},
+			{second, limitedBy(1, "below", 20*second), "reported: below closed until 21s"},
+			{0, reopens("below"), "done"},
+			{0, asks("triage", 0, itemOf("s", 1)), "BACK_PRESSURE s again at 26s"},
+		}...)},
+		{"all go again as soon as it was calm without it", quotas, append(limited("r"), []line{
+			{second, limitedBy(1, "r", 5*minute), "reported: r closed until 5m1s"},
+			{0, asks("deployment", 0, itemOf("r", 1)), "COOLDOWN r again at 5m1s"},
+			{0, asks("announcement", 0, itemOf("r", 1)), "COOLDOWN r again at 5m1s"},
+			{0, asks("triage", 0, itemOf("s", 1)), "lease 2: s=1 until 5m1s"},
+			{minute - second, asks("architecture", 0, itemOf("s", 1)), "SEQUENTIAL s again at 1m1s"},
+			{2 * second, reopens("r"), "done"},
+			{0, asks("architecture", 0, itemOf("s", 1)), "lease 3: s=1 until 6m2s"},
+		}...)},
+	})
+}
+
 // TestUpstreamPauses: who is upstream of a limited holder is kept back, until that one was served, or had the time to be
 // (design 6.9).
 func TestUpstreamPauses(t *testing.T) {

@@ -17,8 +17,12 @@ func (m *Machine) reopenQuota(command *logpb.ReopenQuota) *logpb.Result {
 		capped := g.capped
 		reopened.CappedTo = &capped
 	}
+	closed := q.cooling(m.clock.Now)
 	if q.cooldown != 0 {
 		m.endCooldown(q, m.clock.Now)
+	}
+	if closed {
+		m.endLimitsOf(q)
 	}
 	// Whoever closes it next begins anew.
 	q.closer, q.closedSince, q.attempt = "", 0, 0

@@ -203,6 +203,7 @@ func (j *Judge) reopen(command *logpb.ReopenQuota, reopened *logpb.QuotaReopened
 		q.reopened, q.ramped = j.clock.Now, 0
 	}
 	q.closedUntil, q.closer, q.closerSince, q.cap = 0, "", 0, reportedCap{}
+	j.unlimit(q)
 	for _, u := range q.usages {
 		if u.closedUntil != 0 {
 			u.refusals, u.closedUntil, u.unsure = 0, 0, u.unsure || reopened.More

@@ -400,3 +400,14 @@ func (j *Judge) standsBack(holder string, reason logpb.Reason) bool {
 	}
 	return false
 }
+
+// unlimit ends the limits of steps that may rest on a quota that an operator reopened, or on one below it.
+func (j *Judge) unlimit(reopened *quota) {
+	for _, w := range j.workflows {
+		for _, s := range w.steps {
+			if slices.ContainsFunc(s.quotas, func(name string) bool { return slices.Contains(j.quotas[name].path(), reopened) }) {
+				s.until, s.surely = 0, 0
+			}
+		}
+	}
+}
