@@ -202,6 +202,7 @@ func (m *Machine) define(definition *logpb.Quota, worked rule) {
 	switch {
 	case q == nil:
 		m.lastQuota++
+		worked.shift = m.clock.Shift
 		q = &quota{
 			generation: m.generation, number: m.lastQuota, name: definition.Name, definition: definition, rule: worked,
 			ledger: ledger{capped: noCap},
@@ -410,6 +411,6 @@ func (m *Machine) Rebase(index, term uint64, epoch uint32, clusterID string, mem
 		m.members.Set(member.ID, member.APIAddress)
 	}
 	m.clock.Now = max(m.clock.Now, floor.Now)
-	m.clock.WallEarly = max(m.clock.WallEarly, floor.WallEarly)
-	m.clock.WallLate = max(m.clock.WallLate, floor.WallLate)
+	m.clock.WallEarly = max(m.clock.WallEarly, m.clock.Shifted(floor.WallEarly-floor.Shift))
+	m.clock.WallLate = max(m.clock.WallLate, m.clock.Shifted(floor.WallLate-floor.Shift))
 }

@@ -143,7 +143,7 @@ func TestKindsKeepTheirNumbers(t *testing.T) {
 		"withdraw": 17, "report": 18, "begin_task": 20, "renew_task": 21, "end_task": 22, "retry_task": 23, "forget_task": 24,
 		"apply_quotas": 30, "delete_quota": 31, "revoke_lease": 32, "put_member": 33,
 		"delete_member": 34, "found": 35, "raise_epoch": 36, "set_limits": 37, "set_override": 38, "delete_workflow": 25,
-		"reopen_quota": 74,
+		"reopen_quota": 74, "reset_clock": 75,
 	}
 	kinds := (&logpb.Command{}).ProtoReflect().Descriptor().Oneofs().ByName("kind").Fields()
 	if kinds.Len() != len(want) {

@@ -517,7 +517,7 @@ func (m *Machine) endUnlisted(l *lease, how EventKind, withGrace bool) []*logpb.
 			unused = max(unused, cost(q, held))
 		} else if withGrace {
 			end := l.deadline + q.rule.graceOf(l.ttl)
-			m.count(q, end, held, 0)
+			m.count(q, end, 0, held, 0)
 			grace = append(grace, charge{quota: q.number, amount: held, consumed: held, end: end})
 		}
 	}

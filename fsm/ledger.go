@@ -27,6 +27,9 @@ type ledger struct {
 	counted int64
 	log     []entry
 	cutoff  int64
+	// past is what was dropped of a window, the oldest first, while less than about a period of cluster time has passed since: where
+	// wrong clocks ended the window too soon, a reset of the clock counts it again.
+	past []past
 	// window identifies the window to which held amounts belong. Amounts held in another one are void.
 	window int64
 	// capped is the total to which reports lowered this window; noCap for none. It was learned in window cappedIn, and ends with it, or at
@@ -62,12 +65,14 @@ type entry struct {
 	closed int64
 	// overrun is the part of amount that was settled on top of an estimate.
 	overrun int64
+	// until is when the last of its exposures ends, by cluster time, of a window; 0 elsewhere.
+	until int64
 }
 
 // clone returns a ledger that shares nothing with this one.
 func (g *ledger) clone() ledger {
 	c := *g
-	c.log = slices.Clone(g.log)
+	c.log, c.past = slices.Clone(g.log), slices.Clone(g.past)
 	for class := range c.used {
 		c.used[class] = g.used[class].clone()
 	}
@@ -83,7 +88,8 @@ func (g *ledger) advance(r *rule, v view) (rolled, learned bool) {
 	case r.kind == kindSlots:
 		g.drop(v.early + 1)
 	case r.anchored:
-		return g.advanceAnchored(r, v)
+		rolled, learned = g.advanceAnchored(r, v)
+		g.forgetPast(v.now - r.slides())
 	default:
 		if id := r.span(v.late + r.skew).end; id > g.window {
 			rolled = g.window != 0
@@ -91,8 +97,9 @@ func (g *ledger) advance(r *rule, v view) (rolled, learned bool) {
 		}
 		g.dropWindow(r.span(v.early - r.skew).start)
 		g.uncapAt(v.early)
+		g.forgetPast(v.now - r.slides())
 	}
-	return rolled, false
+	return rolled, learned
 }
 
 // roll makes held amounts void and gives the next ones a new window.
@@ -135,6 +142,7 @@ func (g *ledger) drop(cutoff int64) {
 	n := 0
 	for n < len(g.log) && g.log[n].end < cutoff {
 		g.counted -= g.log[n].amount
+		g.remember(past{until: g.log[n].until, amount: g.log[n].amount})
 		n++
 	}
 	g.log = slices.Delete(g.log, 0, n)
@@ -198,8 +206,8 @@ func (g *ledger) key(r *rule, late int64) int64 {
 	return roundUp(late, r.width)
 }
 
-// add counts an amount until an end.
-func (g *ledger) add(end, amount, overrun int64) {
+// add counts an amount until an end; until is when its exposure ends by cluster time.
+func (g *ledger) add(end, amount, overrun, until int64) {
 	if end == openEnd {
 		g.open += amount
 		return
@@ -213,6 +221,7 @@ func (g *ledger) add(end, amount, overrun int64) {
 	}
 	g.log[i].amount += amount
 	g.log[i].overrun += overrun
+	g.log[i].until = max(g.log[i].until, until)
 	g.counted += amount
 }
 

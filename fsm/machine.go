@@ -160,8 +160,8 @@ func (m *Machine) advance(entry *logpb.Entry) {
 	m.clock.Now += elapsed
 	switch {
 	case entry.WallEarlyNs > 0 && entry.WallLateNs > 0:
-		m.clock.WallEarly = max(m.clock.WallEarly, entry.WallEarlyNs)
-		m.clock.WallLate = max(entry.WallLateNs, m.clock.WallEarly)
+		m.clock.WallEarly = max(m.clock.WallEarly, m.clock.Shifted(entry.WallEarlyNs))
+		m.clock.WallLate = max(m.clock.Shifted(entry.WallLateNs), m.clock.WallEarly)
 	case m.clock.WallEarly != 0:
 		m.clock.WallLate = addSaturated(m.clock.WallLate, elapsed)
 	}
@@ -222,6 +222,8 @@ func (m *Machine) apply(command *logpb.Command, from origin) *logpb.Result {
 		return m.setOverride(kind.SetOverride)
 	case *logpb.Command_ReopenQuota:
 		return m.reopenQuota(kind.ReopenQuota)
+	case *logpb.Command_ResetClock:
+		return m.resetClock()
 	}
 	panic(fmt.Sprintf("fsm: log entry %d (term %d) holds a kind of command that this binary does not know: upgrade it",
 		m.index, m.term))

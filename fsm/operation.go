@@ -357,15 +357,19 @@ func (m *Machine) chargeFor(q *quota, l *lease, ancestor bool, amount, spendBy i
 	if !r.openEnded {
 		c.end = g.key(r, addSaturated(r.at(m.clock).late, spendBy))
 	}
-	m.count(q, c.end, amount, 0)
+	m.count(q, c.end, spendBy, amount, 0)
 	m.moveUse(q, l.holder, &c, openEnd)
 	g.passBurst(r, m.clock.Now, amount)
 	return c
 }
 
-// count counts an amount until an end. While anything in cluster time counts, the state is busy.
-func (m *Machine) count(q *quota, end, amount, overrun int64) {
-	q.ledger.add(end, amount, overrun)
+// count counts an amount, of whose exposure so much is left, until an end. While anything in cluster time counts, the state is busy.
+func (m *Machine) count(q *quota, end, left, amount, overrun int64) {
+	var until int64
+	if q.rule.kind == kindWindow {
+		until = max(addSaturated(m.clock.Now, left), 1)
+	}
+	q.ledger.add(end, amount, overrun, until)
 	if q.rule.kind != kindWindow && end != openEnd {
 		m.busyUntil = max(m.busyUntil, addSaturated(end, q.rule.period))
 	}
@@ -418,8 +422,8 @@ func (m *Machine) orphanOperations(l *lease) {
 	}
 }
 
-// moveCharge moves what a charge counts to another end.
-func (m *Machine) moveCharge(q *quota, name string, c *charge, end int64) {
+// moveCharge moves what a charge counts to another end; so much of its exposure is left.
+func (m *Machine) moveCharge(q *quota, name string, c *charge, end, left int64) {
 	if !q.ledger.counts(c.end) || c.end == end {
 		return
 	}
@@ -430,7 +434,7 @@ func (m *Machine) moveCharge(q *quota, name string, c *charge, end int64) {
 	q.ledger.take(c.end, c.amount, overrun)
 	from := c.end
 	c.end = end
-	m.count(q, end, c.amount, overrun)
+	m.count(q, end, left, c.amount, overrun)
 	m.moveUse(q, name, c, from)
 }
 
@@ -481,7 +485,8 @@ func (m *Machine) endExposure(o *operation, left int64) {
 			continue
 		}
 		if q := m.quota(c.quota); q != nil {
-			m.moveCharge(q, o.holder, c, m.longestEnd(o, q, left))
+			longest := m.longestLeft(o, q, left)
+			m.moveCharge(q, o.holder, c, q.ledger.key(&q.rule, addSaturated(q.rule.at(m.clock).late, longest)), longest)
 		}
 	}
 }
@@ -497,9 +502,8 @@ func (m *Machine) shortLived(o *operation) bool {
 	return true
 }
 
-// longestEnd returns the end of an exposure that was never settled: one longest call after its lease, which has so much
+// longestLeft returns what is left of an exposure that was never settled: it ends one longest call after its lease, which has so much
 // left, but not before it may be spent.
-func (m *Machine) longestEnd(o *operation, q *quota, left int64) int64 {
-	left = max(left+q.rule.maxCall, o.spendBy-m.clock.Now)
-	return q.ledger.key(&q.rule, addSaturated(q.rule.at(m.clock).late, left))
+func (m *Machine) longestLeft(o *operation, q *quota, left int64) int64 {
+	return max(left+q.rule.maxCall, o.spendBy-m.clock.Now)
 }

@@ -105,6 +105,7 @@ func (m *Machine) changeRule(q *quota, to rule) {
 	if !to.policy.metering && (was.metering || len(was.shares.holders) > 0) {
 		m.unmetered[q.number] = true
 	}
+	to.shift = m.clock.Shift
 	q.rule = to
 	m.relieved(q)
 }

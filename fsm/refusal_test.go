@@ -303,6 +303,7 @@ func budgetNos() []no {
 		{name: "a report too many for all", before: []*logpb.Command{
 			few, small(func(l *logpb.SetLimits) { l.MaxReports = proto.Int64(1) }), report,
 		}, command: chargedTo("token:y", reports(1, 1, signal("r", logpb.Cause_CAUSE_OK))), reason: full},
+		{name: "a clock that is right", command: resetClock(), reason: logpb.Reason_REASON_CLOCK_NOT_AHEAD},
 		{name: "a caller's key too many", before: []*logpb.Command{few, chargedTo("token:x", keyedBy("a", opens()))}, command: key("b"), reason: mine},
 	}
 }
@@ -321,6 +322,7 @@ func TestEveryNoLeavesTheStateAlone(t *testing.T) {
 	for _, elsewhere := range []logpb.Reason{
 		logpb.Reason_REASON_UNSPECIFIED,
 		logpb.Reason_REASON_WAIT_EXPIRED, logpb.Reason_REASON_WITHDRAWN, // how a wait ends; no answer to a command
+		logpb.Reason_REASON_CLOCK_UNSURE, // TestResetClock_NamesWhatIsMissing
 	} {
 		met[elsewhere] = true
 	}

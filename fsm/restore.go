@@ -190,7 +190,7 @@ func (m *Machine) takeHead(head *logpb.SnapshotHead) error {
 		return fmt.Errorf("%w (it is at feature level %d, this build applies up to %d)", ErrNewerSnapshot, head.Level, EntryVersion)
 	}
 	m.index, m.term, m.featureLevel = head.Index, head.Term, head.Level
-	m.clock = Clock{Now: head.NowNs, WallEarly: head.WallEarlyNs, WallLate: head.WallLateNs}
+	m.clock = Clock{Now: head.NowNs, WallEarly: head.WallEarlyNs, WallLate: head.WallLateNs, Shift: head.WallShiftNs}
 	m.clusterID, m.epoch, m.grants = head.ClusterId, head.Epoch, head.Grants
 	m.lastLease, m.lastTicket, m.lastSession = head.LastLease, head.LastTicket, head.LastSession
 	m.lastQuota, m.busyUntil, m.lastAccount = head.LastQuota, head.BusyUntilNs, head.LastAccount
@@ -251,6 +251,7 @@ func (m *Machine) takeQuota(encoded *logpb.SnapshotQuota) error {
 	if failed != nil {
 		return fmt.Errorf("%s", failed.Message)
 	}
+	worked.shift = m.clock.Shift
 	q := &quota{
 		generation: m.generation, number: encoded.Number, name: encoded.Definition.Name, definition: encoded.Definition, rule: worked,
 		cooldown: encoded.CooldownNs, attempt: encoded.Attempt, closer: encoded.Closer, closedSince: encoded.ClosedSinceNs,
@@ -290,8 +291,14 @@ func (m *Machine) takeQuota(encoded *logpb.SnapshotQuota) error {
 		q.ledger.used[e.Class].list(e.EndNs, e.Amount)
 	}
 	for _, e := range encoded.Log {
-		q.ledger.log = append(q.ledger.log, entry{end: e.EndNs, amount: e.Amount, closed: e.Closed, overrun: e.Overrun})
+		q.ledger.log = append(q.ledger.log, entry{end: e.EndNs, amount: e.Amount, closed: e.Closed, overrun: e.Overrun, until: m.untilOf(q, e)})
 		q.ledger.counted += e.Amount
+	}
+	if len(encoded.Past) > maxPast {
+		return fmt.Errorf("quota %d remembers %d amounts that it dropped", encoded.Number, len(encoded.Past))
+	}
+	for _, p := range encoded.Past {
+		q.ledger.past = append(q.ledger.past, past{until: p.UntilNs, amount: p.Amount})
 	}
 	m.quotas.Set(q.number, q)
 	m.names.Set(q.name, q.number)
@@ -299,6 +306,14 @@ func (m *Machine) takeQuota(encoded *logpb.SnapshotQuota) error {
 		m.cooldowns.Set(due{at: q.cooldown, id: uint64(q.number)})
 	}
 	return nil
+}
+
+// untilOf returns when the last exposure of an entry ends. Snapshots before version 3 do not say: it is no later than what is consumed now.
+func (m *Machine) untilOf(q *quota, e *logpb.SnapshotEntry) int64 {
+	if q.rule.kind == kindWindow && e.UntilNs == 0 {
+		return addSaturated(m.clock.Now, max(q.rule.spendBy, q.rule.maxCall))
+	}
+	return e.UntilNs
 }
 
 func (m *Machine) takeSamples(encoded *logpb.SnapshotSamples) error {
@@ -323,6 +338,7 @@ func (m *Machine) takeOverride(encoded *logpb.SnapshotOverride) error {
 	if failed != nil {
 		return fmt.Errorf("%s", failed.Message)
 	}
+	worked.shift = m.clock.Shift
 	q.rule = worked
 	m.replaceOverride(q, over)
 	return nil

@@ -58,21 +58,26 @@ type rule struct {
 	skew     int64
 	// grace of slots; 0: a tenth of the lease, at least 1 s.
 	grace int64
+	// shift is the clock's: the calendar is reckoned in Unix time.
+	shift int64
 }
 
-// view is a moment in a rule's own time base: cluster time for rates and slots, Unix time for windows.
-type view struct{ early, late int64 }
+// view is a moment in a rule's own time base: cluster time for rates and slots, Unix time, shifted, for windows. now is cluster time.
+type view struct{ early, late, now int64 }
 
 // at returns the moment in the rule's time base.
 func (r *rule) at(clock Clock) view {
 	if r.kind == kindWindow {
-		return view{early: clock.WallEarly, late: clock.WallLate}
+		return view{early: clock.WallEarly, late: clock.WallLate, now: clock.Now}
 	}
-	return view{early: clock.Now, late: clock.Now}
+	return view{early: clock.Now, late: clock.Now, now: clock.Now}
 }
 
 // span returns the calendar window that contains t.
-func (r *rule) span(t int64) span { return calendarSpan(r.every, r.period, t) }
+func (r *rule) span(t int64) span {
+	s := calendarSpan(r.every, r.period, t-r.shift)
+	return span{start: s.start + r.shift, end: s.end + r.shift}
+}
 
 // graceOf returns how long after its deadline a slot of a lease of this length is kept.
 func (r *rule) graceOf(ttl int64) int64 {

@@ -219,7 +219,7 @@ func (m *Machine) finish(o *operation, items []*logpb.Item, settled *logpb.Settl
 		if inTime || c.end == openEnd {
 			// A settle ends the exposure, but never lengthens it.
 			end := q.ledger.key(&q.rule, q.rule.at(m.clock).late)
-			m.moveCharge(q, o.holder, c, min(end, c.end))
+			m.moveCharge(q, o.holder, c, min(end, c.end), 0)
 			m.relieved(q)
 		}
 	}
@@ -258,7 +258,7 @@ func (m *Machine) finishItem(o *operation, own *charge, asked *logpb.Item, settl
 // overrun charges what was used beyond an estimate.
 func (m *Machine) overrun(q *quota, name string, of *charge, amount int64) charge {
 	end := q.ledger.key(&q.rule, q.rule.at(m.clock).late)
-	m.count(q, end, amount, amount)
+	m.count(q, end, 0, amount, amount)
 	m.use(q, name, of.class, q.ledger.window, end, amount)
 	if t := m.meter(q, name); t != nil {
 		t.Overrun = addSaturated(t.Overrun, amount)

@@ -274,7 +274,7 @@ func (s *State) encodeHead() *logpb.SnapshotHead {
 		Index: s.index, Term: s.term, NowNs: s.clock.Now, WallEarlyNs: s.clock.WallEarly, WallLateNs: s.clock.WallLate,
 		ClusterId: s.clusterID, Epoch: s.epoch, Grants: s.grants, LastLease: s.lastLease, LastTicket: s.lastTicket,
 		LastSession: s.lastSession, LastQuota: s.lastQuota, BusyUntilNs: s.busyUntil,
-		Limits: s.encodeLimits(), Level: s.featureLevel, LastAccount: s.lastAccount,
+		Limits: s.encodeLimits(), Level: s.featureLevel, LastAccount: s.lastAccount, WallShiftNs: s.clock.Shift,
 	}
 }
 
@@ -296,8 +296,11 @@ func encodeQuota(q *quota, g *ledger) *logpb.SnapshotQuota {
 	}
 	for _, e := range g.log {
 		encoded.Log = append(encoded.Log, &logpb.SnapshotEntry{
-			EndNs: e.end, Amount: e.amount, Closed: e.closed, Overrun: e.overrun,
+			EndNs: e.end, Amount: e.amount, Closed: e.closed, Overrun: e.overrun, UntilNs: e.until,
 		})
+	}
+	for _, p := range g.past {
+		encoded.Past = append(encoded.Past, &logpb.SnapshotPast{UntilNs: p.until, Amount: p.amount})
 	}
 	return encoded
 }

@@ -123,7 +123,8 @@ func (w *world) available(name string) int64 {
 }
 
 func (w *world) clock() Clock {
-	return Clock{Now: w.now, WallEarly: epochStart + w.now + w.early, WallLate: epochStart + w.now + w.late}
+	c := w.m.State().Clock()
+	return Clock{Now: w.now, WallEarly: c.Shifted(epochStart + w.now + w.early), WallLate: c.Shifted(epochStart + w.now + w.late), Shift: c.Shift}
 }
 
 // reborn replaces the machine by one restored from its own snapshot.

@@ -127,7 +127,8 @@ func (l *leaderClock) now() int64 { return l.base + l.clock.Monotonic() - l.sinc
 func (n *Node) presentClock(lc *leaderClock) fsm.Clock {
 	present := fsm.Clock{Now: lc.now()}
 	if early, late, ok := n.samples.views(n); ok {
-		present.WallEarly, present.WallLate = early, late
+		present.Shift = n.shift.Load()
+		present.WallEarly, present.WallLate = present.Shifted(early), present.Shifted(late)
 	}
 	return present
 }

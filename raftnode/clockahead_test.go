@@ -1,6 +1,8 @@
 package raftnode_test
 
 import (
+	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -158,4 +160,80 @@ func TestViews_EveryNodeTells(t *testing.T) {
 	for _, n := range c.nodes {
 		eventually(t, "real time has caught up", func() bool { return failing(n, "views") == "" })
 	}
+}
+
+// TestResetClock_OnNodes: the clocks of all nodes are a year ahead once. A reset brings the views back on every node; they stay right over
+// a new leader and after all nodes were started again.
+func TestResetClock_OnNodes(t *testing.T) {
+	c := newCluster(t, 3, (*raftnode.Config).SampleOften)
+	c.propose(daily("d"))
+	c.propose(reserve("d", 1))
+	const wrong = 365 * 24 * time.Hour
+	c.setClocks(wrong)
+	ahead := func(n *raftnode.Node) (by time.Duration) {
+		_ = n.Read(t.Context(), raftnode.Stale, func(s *fsm.State, _ fsm.Clock, _ raftnode.Position) {
+			by = time.Duration(s.Clock().WallEarly - s.Clock().Shift - time.Now().UnixNano())
+		})
+		return by
+	}
+	eventually(t, "wrong clocks carry the views ahead", func() bool {
+		c.propose(reserve("d", 1))
+		return ahead(c.nodes[c.leader()]) > wrong/2
+	})
+	c.setClocks(0)
+	for _, n := range c.nodes {
+		eventually(t, "a node tells what to do", func() bool { return strings.Contains(failing(n, "views"), "quotad clock reset") })
+	}
+	reset := &logpb.Command{Kind: &logpb.Command_ResetClock{ResetClock: &logpb.ResetClock{}}}
+	eventually(t, "the clock is reset", func() bool {
+		return c.nodes[c.leader()].CheckClocks() == nil && c.propose(reset).GetClockReset() != nil
+	})
+	right := func(when string) {
+		t.Helper()
+		for _, n := range c.nodes {
+			eventually(t, "views are right "+when, func() bool {
+				c.propose(reserve("d", 1)) // carries a sample
+				by := ahead(n)
+				return by < time.Second && by > -time.Minute && failing(n, "views") == ""
+			})
+		}
+		eventually(t, "the window ends when it should "+when, func() (at bool) {
+			_ = c.nodes[c.leader()].Read(t.Context(), raftnode.Linearizable, func(s *fsm.State, clock fsm.Clock, _ raftnode.Position) {
+				now := time.Now()
+				view, _ := s.Quota("d", clock)
+				end := now.Add(time.Duration(view.WindowLeft)).Add(time.Second)
+				off := end.Sub(end.Round(24 * time.Hour))
+				at = off > -time.Minute && off < time.Minute
+			})
+			return at
+		})
+	}
+	right("after the reset")
+	for i := range c.nodes {
+		c.stop(i)
+	}
+	for i := range c.nodes {
+		c.start(i)
+	}
+	right("after a restart")
+}
+
+// TestResetClock_NeedsAMajority: clocks that a majority does not share are no time to go by.
+func TestResetClock_NeedsAMajority(t *testing.T) {
+	c := newCluster(t, 3, (*raftnode.Config).SampleOften)
+	for i, offset := range []time.Duration{-time.Hour, 0, time.Hour} {
+		if err := c.nodes[i].SetFault(&offset, nil, nil, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var differ *raftnode.ClocksDifferError
+	eventually(t, "no two clocks agree", func() bool { return errors.As(c.nodes[c.leader()].CheckClocks(), &differ) })
+	if differ.Agree >= 2 || differ.Voters != 3 {
+		t.Fatal(differ)
+	}
+	offset := time.Duration(0)
+	if err := c.nodes[0].SetFault(&offset, nil, nil, 0); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "two clocks agree", func() bool { return c.nodes[c.leader()].CheckClocks() == nil })
 }

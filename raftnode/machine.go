@@ -42,6 +42,7 @@ func (m machine) Apply(log *raft.Log) any {
 	id := n.machine.State().ClusterID()
 	n.appliedIndex.Store(log.Index)
 	n.level.Store(n.machine.State().FeatureLevel())
+	n.shift.Store(n.machine.State().Clock().Shift)
 	lead := n.leading.Load()
 	sooner := lead != nil && n.nextLook(lead) < n.looksAt
 	n.mu.Unlock()
@@ -82,6 +83,7 @@ func (m machine) Restore(from io.ReadCloser) error {
 	index, id := restored.State().Index(), restored.State().ClusterID()
 	n.appliedIndex.Store(index)
 	n.level.Store(restored.State().FeatureLevel())
+	n.shift.Store(restored.State().Clock().Shift)
 	n.tickets.failAll()
 	n.mu.Unlock()
 	n.learnCluster(id)

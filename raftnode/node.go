@@ -79,7 +79,9 @@ type Node struct {
 	// skew is how far this node's wall clock is off the voters', viewAhead how far the state's earlier view of Unix time is ahead of
 	// their clocks.
 	skew, viewAhead atomic.Int64
-	builds          builds
+	// shift is the state's: how far ahead of Unix time its views are counted.
+	shift  atomic.Int64
+	builds builds
 	// entryVersion is that of the entries which this node proposes.
 	entryVersion atomic.Uint32
 	// level is the feature level of the state.

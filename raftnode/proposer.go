@@ -396,9 +396,9 @@ func (p *proposer) take() (parts []part) {
 
 // send stamps and proposes an entry, which applied or failed answers for.
 func (p *proposer) send(lead *leadership, parts []part) {
-	present := p.n.presentClock(&lead.clock)
+	early, late, _ := p.n.samples.views(p.n) // 0 and 0: there is no sample
 	data, err := proto.Marshal(&logpb.Entry{
-		Version: p.n.entryVersion.Load(), StampNs: present.Now, WallEarlyNs: present.WallEarly, WallLateNs: present.WallLate,
+		Version: p.n.entryVersion.Load(), StampNs: lead.clock.now(), WallEarlyNs: early, WallLateNs: late,
 	})
 	if err != nil {
 		<-p.slots

@@ -60,6 +60,7 @@ func shown(state *fsm.State, present fsm.Clock) fsm.Clock {
 func atLeast(clock, state fsm.Clock) fsm.Clock {
 	return fsm.Clock{
 		Now: max(clock.Now, state.Now), WallEarly: max(clock.WallEarly, state.WallEarly), WallLate: max(clock.WallLate, state.WallEarly),
+		Shift: state.Shift,
 	}
 }
 
@@ -247,23 +248,29 @@ func (s *samples) setVoters(voters []raft.Server) {
 
 // views returns the earlier and later view of Unix time now.
 func (s *samples) views(n *Node) (early, late int64, ok bool) {
-	now := n.config.Clock.Monotonic()
-	s.mu.Lock()
-	all := make([]sample, 0, len(s.voters))
-	for id := range s.voters {
-		switch known, have := s.of[id]; {
-		case id == n.config.ID:
-			all = append(all, sample{wall: n.config.Clock.Wall(), at: now})
-		case have:
-			all = append(all, known)
-		}
-	}
-	voters := len(s.voters)
-	s.mu.Unlock()
+	all, voters := s.walls(n)
 	if voters == 0 {
 		return 0, 0, false
 	}
-	return wallViews(all, voters, now)
+	return wallViews(all, voters, n.config.Clock.Monotonic())
+}
+
+// walls returns what is known of the voters' clocks, brought to the present, and how many voters there are.
+func (s *samples) walls(n *Node) (all []sample, voters int) {
+	now := n.config.Clock.Monotonic()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all = make([]sample, 0, len(s.voters))
+	for id := range s.voters {
+		known, have := s.of[id]
+		if id == n.config.ID {
+			known, have = sample{wall: n.config.Clock.Wall(), at: now}, true
+		}
+		if age := now - known.at; have && age <= int64(sampleLife) {
+			all = append(all, sample{wall: known.wall + age, roundTrip: known.roundTrip, at: now})
+		}
+	}
+	return all, len(s.voters)
 }
 
 // sampleOnce takes a sample of every voter that answers. It returns when so many have, this node among them, or the rest

@@ -1,6 +1,9 @@
 package raftnode
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // Clocks that are further off than that fail a check: mostSkew a node's own against the voters', mostAhead the state's earlier view
 // against them. The boundaries of windows are 1 s wide to each side.
@@ -52,9 +55,9 @@ func (n *Node) measureClocks() {
 	n.skew.Store(skew)
 	n.metrics.skew.Set(float64(skew) / 1e9)
 	n.mu.RLock()
-	view := n.machine.State().Clock().WallEarly
+	clock := n.machine.State().Clock()
 	n.mu.RUnlock()
-	ahead := max(view-late, 0)
+	ahead := max(clock.WallEarly-clock.Shifted(late), 0)
 	n.viewAhead.Store(ahead)
 	n.metrics.viewAhead.Set(float64(ahead) / 1e9)
 }
@@ -84,4 +87,32 @@ func (s *samples) onlyOther(n *Node) (wall, roundTrip int64, ok bool) {
 		}
 	}
 	return 0, 0, false
+}
+
+// ClocksDifferError says that nobody knows what time it is.
+type ClocksDifferError struct {
+	// Agree is how many of the voters' clocks agree, Voters how many there are.
+	Agree, Voters int
+}
+
+// Error implements error.
+func (e *ClocksDifferError) Error() string {
+	return fmt.Sprintf("the clocks of %d of %d voters agree, a majority is needed", e.Agree, e.Voters)
+}
+
+// CheckClocks returns a *ClocksDifferError unless the clocks of a majority of the voters agree. A view of Unix time needs fewer, since it may
+// err to the safe side; a reset of the clock may not. A node that does not lead has nothing to say.
+func (n *Node) CheckClocks() error {
+	early, late, ok := n.samples.views(n)
+	walls, voters := n.samples.walls(n)
+	agree := 0
+	for _, s := range walls {
+		if ok && outside(s.wall, early-int64(mostSkew), late+int64(mostSkew)) == 0 {
+			agree++
+		}
+	}
+	if n.leading.Load() != nil && agree <= voters/2 {
+		return &ClocksDifferError{Agree: agree, Voters: voters}
+	}
+	return nil
 }

@@ -197,7 +197,7 @@ func (n *Node) checks(s Status) []Check {
 			MemoryMark, mebibytes(n.memoryMark)),
 		check("clock", skew < mostSkew && skew > -mostSkew, "the wall clock is %v off the other nodes'", skew.Round(time.Millisecond)),
 		check("views", viewAhead < mostAhead, "clocks of a majority were wrong: the cluster's view of the time of day is %v ahead of the members' clocks. "+
-			"Calendar windows wait until real time has caught up", viewAhead.Round(time.Millisecond)),
+			"Calendar windows wait until real time has caught up. Where that takes too long, set the clocks right and run: quotad clock reset", viewAhead.Round(time.Millisecond)),
 	}
 }
 

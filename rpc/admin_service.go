@@ -111,6 +111,24 @@ func (s *adminService) ReopenQuota(ctx context.Context, req *quotav1.ReopenQuota
 	}, leader.ReopenQuota)
 }
 
+// ResetClock implements AdminService.
+func (s *adminService) ResetClock(ctx context.Context, req *quotav1.ResetClockRequest) (*quotav1.ResetClockResponse, error) {
+	return call(ctx, s.Server, VerbAdminCluster, req, func(ctx context.Context, r *request, req *quotav1.ResetClockRequest) (*quotav1.ResetClockResponse, error) {
+		if err := s.node.CheckClocks(); err != nil {
+			return nil, nodeError(err)
+		}
+		command := &logpb.Command{Kind: &logpb.Command_ResetClock{ResetClock: &logpb.ResetClock{}}}
+		result, at, err := s.propose(ctx, identified(command, req.RequestId, r.who))
+		if err != nil {
+			return nil, err
+		}
+		reset := result.GetClockReset()
+		return &quotav1.ResetClockResponse{
+			Meta: s.meta(r, at), Ahead: durationpb.New(time.Duration(reset.GetAheadNs())), Windows: reset.GetWindows(),
+		}, nil
+	}, leader.ResetClock)
+}
+
 // DeleteWorkflow implements AdminService.
 func (s *adminService) DeleteWorkflow(ctx context.Context, req *quotav1.DeleteWorkflowRequest) (*quotav1.DeleteWorkflowResponse, error) {
 	return call(ctx, s.Server, VerbAdminQuota, req, func(ctx context.Context, r *request, req *quotav1.DeleteWorkflowRequest) (*quotav1.DeleteWorkflowResponse, error) {

@@ -36,6 +36,7 @@ var filled = map[protoreflect.Name]string{
 	"ForgetTaskRequest":     `{"requestId":{"session":1,"seq":2},"task":"t"}`,
 	"DeleteQuotaRequest":    `{"requestId":{"session":1,"seq":2},"name":"q"}`,
 	"OverrideQuotaRequest":  `{"requestId":{"session":1,"seq":2},"name":"q","limit":1,"duration":"60s"}`,
+	"ResetClockRequest":     `{"requestId":{"session":1,"seq":2}}`,
 	"ReopenQuotaRequest":    `{"requestId":{"session":1,"seq":2},"name":"q"}`,
 	"DeleteWorkflowRequest": `{"requestId":{"session":1,"seq":2},"name":"w"}`,
 	"RevokeLeaseRequest":    `{"requestId":{"session":1,"seq":2},"lease":1}`,

@@ -62,6 +62,8 @@ var codes = map[quotav1.Reason]connect.Code{ //nolint:exhaustive // refusals hav
 	quotav1.Reason_REASON_CALLER_BUDGET:       connect.CodeResourceExhausted,
 	quotav1.Reason_REASON_BUDGET_FULL:         connect.CodeResourceExhausted,
 	quotav1.Reason_REASON_MEMORY_FULL:         connect.CodeUnavailable,
+	quotav1.Reason_REASON_CLOCK_UNSURE:        connect.CodeFailedPrecondition,
+	quotav1.Reason_REASON_CLOCK_NOT_AHEAD:     connect.CodeFailedPrecondition,
 	quotav1.Reason_REASON_INTERNAL:            connect.CodeInternal,
 }
 
@@ -129,6 +131,7 @@ func nodeError(err error) *connect.Error {
 	var member *raftnode.MemberError
 	var compacted *raftnode.CompactedError
 	var foreign *raftnode.ForeignBackupError
+	var differ *raftnode.ClocksDifferError
 	var already *connect.Error
 	switch {
 	case errors.As(err, &already):
@@ -148,6 +151,10 @@ func nodeError(err error) *connect.Error {
 		return newError(foreign.Error(), &quotav1.ErrorInfo{
 			Reason: quotav1.Reason_REASON_FOREIGN_CLUSTER, NotAccepted: true,
 			Hint: "if it is meant to come here, say so: from_other_cluster, or quotad restore --from-other-cluster",
+		})
+	case errors.As(err, &differ):
+		return newError(differ.Error(), &quotav1.ErrorInfo{
+			Reason: quotav1.Reason_REASON_CLOCK_UNSURE, Hint: "set the members' clocks right first; quotad status shows which is off", NotAccepted: true,
 		})
 	case errors.As(err, &compacted):
 		return newError(compacted.Error(), &quotav1.ErrorInfo{

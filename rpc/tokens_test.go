@@ -31,7 +31,7 @@ var verbOf = map[string]rpc.Verb{
 	"RevokeLease": rpc.VerbAdminQuota,
 	"AddMember":   rpc.VerbAdminCluster, "PromoteMember": rpc.VerbAdminCluster, "RemoveMember": rpc.VerbAdminCluster,
 	"TransferLeadership": rpc.VerbAdminCluster, "Backup": rpc.VerbAdminCluster, "Restore": rpc.VerbAdminCluster,
-	"OverrideQuota": rpc.VerbAdminQuota, "ReopenQuota": rpc.VerbAdminQuota, "SetLimits": rpc.VerbAdminCluster, "ListUsage": rpc.VerbRead,
+	"OverrideQuota": rpc.VerbAdminQuota, "ReopenQuota": rpc.VerbAdminQuota, "ResetClock": rpc.VerbAdminCluster, "SetLimits": rpc.VerbAdminCluster, "ListUsage": rpc.VerbRead,
 	"BeginTask": rpc.VerbUse, "RenewTask": rpc.VerbUse, "EndTask": rpc.VerbUse, "ListTasks": rpc.VerbRead,
 	"RetryTask": rpc.VerbAdminQuota, "ForgetTask": rpc.VerbAdminQuota,
 	"GetStateHash": rpc.VerbDebug, "DumpLog": rpc.VerbDebug, "SetFault": rpc.VerbDebug,

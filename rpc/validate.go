@@ -139,6 +139,7 @@ var rules = map[string]func(*checker, proto.Message){
 		c.request(r.RequestId)
 		c.quotaName("name", r.Name)
 	}),
+	"ResetClockRequest": rule(func(c *checker, r *quotav1.ResetClockRequest) { c.request(r.RequestId) }),
 	"ReopenQuotaRequest": rule(func(c *checker, r *quotav1.ReopenQuotaRequest) {
 		c.request(r.RequestId)
 		c.quotaName("name", r.Name)

@@ -572,6 +572,10 @@ const (
 	Reason_REASON_CALLER_BUDGET Reason = 172
 	// What callers share is full, the part of operators aside: the budget is named. Used as CALLER_BUDGET is.
 	Reason_REASON_BUDGET_FULL Reason = 173
+	// The members' clocks do not agree, or too few answered: nobody knows the time to which the clock should be reset.
+	Reason_REASON_CLOCK_UNSURE Reason = 180
+	// The views of Unix time are not ahead of the members' clocks: there is nothing to reset.
+	Reason_REASON_CLOCK_NOT_AHEAD Reason = 181
 )
 
 // Enum value maps for Reason.
@@ -631,6 +635,8 @@ var (
 		136: "REASON_UNKNOWN_WORKFLOW",
 		172: "REASON_CALLER_BUDGET",
 		173: "REASON_BUDGET_FULL",
+		180: "REASON_CLOCK_UNSURE",
+		181: "REASON_CLOCK_NOT_AHEAD",
 	}
 	Reason_value = map[string]int32{
 		"REASON_UNSPECIFIED":          0,
@@ -687,6 +693,8 @@ var (
 		"REASON_UNKNOWN_WORKFLOW":     136,
 		"REASON_CALLER_BUDGET":        172,
 		"REASON_BUDGET_FULL":          173,
+		"REASON_CLOCK_UNSURE":         180,
+		"REASON_CLOCK_NOT_AHEAD":      181,
 	}
 )
 
@@ -966,6 +974,7 @@ type Command struct {
 	//	*Command_SetLimits
 	//	*Command_SetOverride
 	//	*Command_ReopenQuota
+	//	*Command_ResetClock
 	Kind          isCommand_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1289,6 +1298,15 @@ func (x *Command) GetReopenQuota() *ReopenQuota {
 	return nil
 }
 
+func (x *Command) GetResetClock() *ResetClock {
+	if x != nil {
+		if x, ok := x.Kind.(*Command_ResetClock); ok {
+			return x.ResetClock
+		}
+	}
+	return nil
+}
+
 type isCommand_Kind interface {
 	isCommand_Kind()
 }
@@ -1393,6 +1411,10 @@ type Command_ReopenQuota struct {
 	ReopenQuota *ReopenQuota `protobuf:"bytes,74,opt,name=reopen_quota,json=reopenQuota,proto3,oneof"`
 }
 
+type Command_ResetClock struct {
+	ResetClock *ResetClock `protobuf:"bytes,75,opt,name=reset_clock,json=resetClock,proto3,oneof"`
+}
+
 func (*Command_OpenSession) isCommand_Kind() {}
 
 func (*Command_CloseSession) isCommand_Kind() {}
@@ -1442,6 +1464,8 @@ func (*Command_SetLimits) isCommand_Kind() {}
 func (*Command_SetOverride) isCommand_Kind() {}
 
 func (*Command_ReopenQuota) isCommand_Kind() {}
+
+func (*Command_ResetClock) isCommand_Kind() {}
 
 // OpenSession opens a session; its id comes from the state's counter.
 type OpenSession struct {
@@ -4292,6 +4316,44 @@ func (x *ReopenQuota) GetQuota() string {
 	return ""
 }
 
+// ResetClock sets both views of Unix time to the sample of its entry, on an operator's word, where wrong clocks carried them ahead of
+// it. What windows have consumed within the last period by cluster time, as far as it may lie in a window of the right time, counts there.
+type ResetClock struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResetClock) Reset() {
+	*x = ResetClock{}
+	mi := &file_quotad_log_v1_log_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResetClock) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResetClock) ProtoMessage() {}
+
+func (x *ResetClock) ProtoReflect() protoreflect.Message {
+	mi := &file_quotad_log_v1_log_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResetClock.ProtoReflect.Descriptor instead.
+func (*ResetClock) Descriptor() ([]byte, []int) {
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{41}
+}
+
 // Result is what a command came to. Times in it are absolute (cluster time), so that a stored result can be answered
 // again later with what is then left.
 type Result struct {
@@ -4313,6 +4375,7 @@ type Result struct {
 	//	*Result_TaskBegun
 	//	*Result_TaskEnded
 	//	*Result_QuotaReopened
+	//	*Result_ClockReset
 	Kind          isResult_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4320,7 +4383,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[41]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4332,7 +4395,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[41]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4345,7 +4408,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{41}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Result) GetKind() isResult_Kind {
@@ -4490,6 +4553,15 @@ func (x *Result) GetQuotaReopened() *QuotaReopened {
 	return nil
 }
 
+func (x *Result) GetClockReset() *ClockReset {
+	if x != nil {
+		if x, ok := x.Kind.(*Result_ClockReset); ok {
+			return x.ClockReset
+		}
+	}
+	return nil
+}
+
 type isResult_Kind interface {
 	isResult_Kind()
 }
@@ -4569,6 +4641,11 @@ type Result_QuotaReopened struct {
 	QuotaReopened *QuotaReopened `protobuf:"bytes,80,opt,name=quota_reopened,json=quotaReopened,proto3,oneof"`
 }
 
+type Result_ClockReset struct {
+	// A ResetClock that was done.
+	ClockReset *ClockReset `protobuf:"bytes,81,opt,name=clock_reset,json=clockReset,proto3,oneof"`
+}
+
 func (*Result_Failure) isResult_Kind() {}
 
 func (*Result_Refusal) isResult_Kind() {}
@@ -4599,6 +4676,8 @@ func (*Result_TaskEnded) isResult_Kind() {}
 
 func (*Result_QuotaReopened) isResult_Kind() {}
 
+func (*Result_ClockReset) isResult_Kind() {}
+
 // Failure is a typed error.
 type Failure struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -4620,7 +4699,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[42]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4632,7 +4711,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[42]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4645,7 +4724,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{42}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Failure) GetReason() Reason {
@@ -4719,7 +4798,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[43]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4731,7 +4810,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[43]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4744,7 +4823,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{43}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Refusal) GetReason() Reason {
@@ -4836,7 +4915,7 @@ type Forecast struct {
 
 func (x *Forecast) Reset() {
 	*x = Forecast{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[44]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4848,7 +4927,7 @@ func (x *Forecast) String() string {
 func (*Forecast) ProtoMessage() {}
 
 func (x *Forecast) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[44]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4861,7 +4940,7 @@ func (x *Forecast) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forecast.ProtoReflect.Descriptor instead.
 func (*Forecast) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{44}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Forecast) GetQuota() string {
@@ -4922,7 +5001,7 @@ type BackPressure struct {
 
 func (x *BackPressure) Reset() {
 	*x = BackPressure{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[45]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4934,7 +5013,7 @@ func (x *BackPressure) String() string {
 func (*BackPressure) ProtoMessage() {}
 
 func (x *BackPressure) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[45]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4947,7 +5026,7 @@ func (x *BackPressure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackPressure.ProtoReflect.Descriptor instead.
 func (*BackPressure) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{45}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *BackPressure) GetWorkflow() string {
@@ -5012,7 +5091,7 @@ type Waiting struct {
 
 func (x *Waiting) Reset() {
 	*x = Waiting{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[46]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5024,7 +5103,7 @@ func (x *Waiting) String() string {
 func (*Waiting) ProtoMessage() {}
 
 func (x *Waiting) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[46]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5037,7 +5116,7 @@ func (x *Waiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
 func (*Waiting) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{46}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Waiting) GetTicket() uint64 {
@@ -5071,7 +5150,7 @@ type GrantedItem struct {
 
 func (x *GrantedItem) Reset() {
 	*x = GrantedItem{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[47]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5083,7 +5162,7 @@ func (x *GrantedItem) String() string {
 func (*GrantedItem) ProtoMessage() {}
 
 func (x *GrantedItem) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[47]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5096,7 +5175,7 @@ func (x *GrantedItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantedItem.ProtoReflect.Descriptor instead.
 func (*GrantedItem) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{47}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *GrantedItem) GetQuota() string {
@@ -5156,7 +5235,7 @@ type Granted struct {
 
 func (x *Granted) Reset() {
 	*x = Granted{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[48]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5168,7 +5247,7 @@ func (x *Granted) String() string {
 func (*Granted) ProtoMessage() {}
 
 func (x *Granted) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[48]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5181,7 +5260,7 @@ func (x *Granted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Granted.ProtoReflect.Descriptor instead.
 func (*Granted) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{48}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *Granted) GetLease() uint64 {
@@ -5273,7 +5352,7 @@ type Consumed struct {
 
 func (x *Consumed) Reset() {
 	*x = Consumed{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[49]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5285,7 +5364,7 @@ func (x *Consumed) String() string {
 func (*Consumed) ProtoMessage() {}
 
 func (x *Consumed) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[49]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5298,7 +5377,7 @@ func (x *Consumed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Consumed.ProtoReflect.Descriptor instead.
 func (*Consumed) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{49}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Consumed) GetOp() uint64 {
@@ -5351,7 +5430,7 @@ type Settled struct {
 
 func (x *Settled) Reset() {
 	*x = Settled{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[50]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5363,7 +5442,7 @@ func (x *Settled) String() string {
 func (*Settled) ProtoMessage() {}
 
 func (x *Settled) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[50]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5376,7 +5455,7 @@ func (x *Settled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Settled.ProtoReflect.Descriptor instead.
 func (*Settled) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{50}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *Settled) GetReturned() []*GrantedItem {
@@ -5413,7 +5492,7 @@ type Released struct {
 
 func (x *Released) Reset() {
 	*x = Released{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[51]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5425,7 +5504,7 @@ func (x *Released) String() string {
 func (*Released) ProtoMessage() {}
 
 func (x *Released) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[51]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5438,7 +5517,7 @@ func (x *Released) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Released.ProtoReflect.Descriptor instead.
 func (*Released) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{51}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *Released) GetReturned() []*GrantedItem {
@@ -5468,7 +5547,7 @@ type Renewed struct {
 
 func (x *Renewed) Reset() {
 	*x = Renewed{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[52]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5480,7 +5559,7 @@ func (x *Renewed) String() string {
 func (*Renewed) ProtoMessage() {}
 
 func (x *Renewed) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[52]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5493,7 +5572,7 @@ func (x *Renewed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Renewed.ProtoReflect.Descriptor instead.
 func (*Renewed) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{52}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *Renewed) GetDeadlineNs() int64 {
@@ -5521,7 +5600,7 @@ type SessionOpened struct {
 
 func (x *SessionOpened) Reset() {
 	*x = SessionOpened{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[53]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5533,7 +5612,7 @@ func (x *SessionOpened) String() string {
 func (*SessionOpened) ProtoMessage() {}
 
 func (x *SessionOpened) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[53]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5546,7 +5625,7 @@ func (x *SessionOpened) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionOpened.ProtoReflect.Descriptor instead.
 func (*SessionOpened) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{53}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *SessionOpened) GetSession() uint64 {
@@ -5573,7 +5652,7 @@ type QuotasApplied struct {
 
 func (x *QuotasApplied) Reset() {
 	*x = QuotasApplied{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[54]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5585,7 +5664,7 @@ func (x *QuotasApplied) String() string {
 func (*QuotasApplied) ProtoMessage() {}
 
 func (x *QuotasApplied) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[54]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5598,7 +5677,7 @@ func (x *QuotasApplied) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuotasApplied.ProtoReflect.Descriptor instead.
 func (*QuotasApplied) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{54}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *QuotasApplied) GetCreated() []string {
@@ -5640,7 +5719,7 @@ type Reported struct {
 
 func (x *Reported) Reset() {
 	*x = Reported{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[55]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5652,7 +5731,7 @@ func (x *Reported) String() string {
 func (*Reported) ProtoMessage() {}
 
 func (x *Reported) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[55]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5665,7 +5744,7 @@ func (x *Reported) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reported.ProtoReflect.Descriptor instead.
 func (*Reported) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{55}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Reported) GetQuotas() []*ReportedQuota {
@@ -5694,7 +5773,7 @@ type ReportedQuota struct {
 
 func (x *ReportedQuota) Reset() {
 	*x = ReportedQuota{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[56]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5706,7 +5785,7 @@ func (x *ReportedQuota) String() string {
 func (*ReportedQuota) ProtoMessage() {}
 
 func (x *ReportedQuota) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[56]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5719,7 +5798,7 @@ func (x *ReportedQuota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportedQuota.ProtoReflect.Descriptor instead.
 func (*ReportedQuota) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{56}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *ReportedQuota) GetQuota() string {
@@ -5776,7 +5855,7 @@ type QuotaReopened struct {
 
 func (x *QuotaReopened) Reset() {
 	*x = QuotaReopened{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[57]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5788,7 +5867,7 @@ func (x *QuotaReopened) String() string {
 func (*QuotaReopened) ProtoMessage() {}
 
 func (x *QuotaReopened) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[57]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5801,7 +5880,7 @@ func (x *QuotaReopened) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuotaReopened.ProtoReflect.Descriptor instead.
 func (*QuotaReopened) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{57}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *QuotaReopened) GetCooldownLeftNs() int64 {
@@ -5839,6 +5918,61 @@ func (x *QuotaReopened) GetMore() bool {
 	return false
 }
 
+// ClockReset says what a ResetClock did.
+type ClockReset struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// By how much the earlier view was ahead of the sample.
+	AheadNs int64 `protobuf:"varint,1,opt,name=ahead_ns,json=aheadNs,proto3" json:"ahead_ns,omitempty"`
+	// How many windows were closed and begun again.
+	Windows       int64 `protobuf:"varint,2,opt,name=windows,proto3" json:"windows,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClockReset) Reset() {
+	*x = ClockReset{}
+	mi := &file_quotad_log_v1_log_proto_msgTypes[59]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClockReset) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClockReset) ProtoMessage() {}
+
+func (x *ClockReset) ProtoReflect() protoreflect.Message {
+	mi := &file_quotad_log_v1_log_proto_msgTypes[59]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClockReset.ProtoReflect.Descriptor instead.
+func (*ClockReset) Descriptor() ([]byte, []int) {
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{59}
+}
+
+func (x *ClockReset) GetAheadNs() int64 {
+	if x != nil {
+		return x.AheadNs
+	}
+	return 0
+}
+
+func (x *ClockReset) GetWindows() int64 {
+	if x != nil {
+		return x.Windows
+	}
+	return 0
+}
+
 // Done is the empty result.
 type Done struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -5848,7 +5982,7 @@ type Done struct {
 
 func (x *Done) Reset() {
 	*x = Done{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[58]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5860,7 +5994,7 @@ func (x *Done) String() string {
 func (*Done) ProtoMessage() {}
 
 func (x *Done) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[58]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5873,7 +6007,7 @@ func (x *Done) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Done.ProtoReflect.Descriptor instead.
 func (*Done) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{58}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{60}
 }
 
 // TaskBegun is an attempt, or the word that none is needed.
@@ -5895,7 +6029,7 @@ type TaskBegun struct {
 
 func (x *TaskBegun) Reset() {
 	*x = TaskBegun{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[59]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5907,7 +6041,7 @@ func (x *TaskBegun) String() string {
 func (*TaskBegun) ProtoMessage() {}
 
 func (x *TaskBegun) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[59]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5920,7 +6054,7 @@ func (x *TaskBegun) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskBegun.ProtoReflect.Descriptor instead.
 func (*TaskBegun) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{59}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *TaskBegun) GetAttempt() int64 {
@@ -5977,7 +6111,7 @@ type TaskEnded struct {
 
 func (x *TaskEnded) Reset() {
 	*x = TaskEnded{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[60]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5989,7 +6123,7 @@ func (x *TaskEnded) String() string {
 func (*TaskEnded) ProtoMessage() {}
 
 func (x *TaskEnded) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[60]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6002,7 +6136,7 @@ func (x *TaskEnded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskEnded.ProtoReflect.Descriptor instead.
 func (*TaskEnded) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{60}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *TaskEnded) GetPhase() TaskPhase {
@@ -6051,7 +6185,7 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\rwall_early_ns\x18\x03 \x01(\x03R\vwallEarlyNs\x12 \n" +
 	"\fwall_late_ns\x18\x04 \x01(\x03R\n" +
 	"wallLateNs\x122\n" +
-	"\bcommands\x18\x05 \x03(\v2\x16.quotad.log.v1.CommandR\bcommands\"\xab\r\n" +
+	"\bcommands\x18\x05 \x03(\v2\x16.quotad.log.v1.CommandR\bcommands\"\xe9\r\n" +
 	"\aCommand\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x04R\asession\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x04R\x03seq\x12\x1f\n" +
@@ -6095,7 +6229,9 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\n" +
 	"set_limits\x18% \x01(\v2\x18.quotad.log.v1.SetLimitsH\x00R\tsetLimits\x12?\n" +
 	"\fset_override\x18& \x01(\v2\x1a.quotad.log.v1.SetOverrideH\x00R\vsetOverride\x12?\n" +
-	"\freopen_quota\x18J \x01(\v2\x1a.quotad.log.v1.ReopenQuotaH\x00R\vreopenQuotaB\x06\n" +
+	"\freopen_quota\x18J \x01(\v2\x1a.quotad.log.v1.ReopenQuotaH\x00R\vreopenQuota\x12<\n" +
+	"\vreset_clock\x18K \x01(\v2\x19.quotad.log.v1.ResetClockH\x00R\n" +
+	"resetClockB\x06\n" +
 	"\x04kind\"%\n" +
 	"\vOpenSession\x12\x16\n" +
 	"\x06holder\x18\x01 \x01(\tR\x06holder\"\x0e\n" +
@@ -6332,7 +6468,9 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\x04note\x18\x04 \x01(\tR\x04noteB\b\n" +
 	"\x06_limit\"#\n" +
 	"\vReopenQuota\x12\x14\n" +
-	"\x05quota\x18\x01 \x01(\tR\x05quota\"\xe3\x06\n" +
+	"\x05quota\x18\x01 \x01(\tR\x05quota\"\f\n" +
+	"\n" +
+	"ResetClock\"\xa1\a\n" +
 	"\x06Result\x122\n" +
 	"\afailure\x18\x01 \x01(\v2\x16.quotad.log.v1.FailureH\x00R\afailure\x122\n" +
 	"\arefusal\x18\x02 \x01(\v2\x16.quotad.log.v1.RefusalH\x00R\arefusal\x122\n" +
@@ -6351,7 +6489,9 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"task_begun\x18\r \x01(\v2\x18.quotad.log.v1.TaskBegunH\x00R\ttaskBegun\x129\n" +
 	"\n" +
 	"task_ended\x18\x0e \x01(\v2\x18.quotad.log.v1.TaskEndedH\x00R\ttaskEnded\x12E\n" +
-	"\x0equota_reopened\x18P \x01(\v2\x1c.quotad.log.v1.QuotaReopenedH\x00R\rquotaReopenedB\x06\n" +
+	"\x0equota_reopened\x18P \x01(\v2\x1c.quotad.log.v1.QuotaReopenedH\x00R\rquotaReopened\x12<\n" +
+	"\vclock_reset\x18Q \x01(\v2\x19.quotad.log.v1.ClockResetH\x00R\n" +
+	"clockResetB\x06\n" +
 	"\x04kind\"\xb9\x01\n" +
 	"\aFailure\x12-\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x15.quotad.log.v1.ReasonR\x06reason\x12\x18\n" +
@@ -6452,7 +6592,11 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\x05freed\x18\x04 \x01(\x03R\x05freed\x12\x12\n" +
 	"\x04more\x18\x05 \x01(\bR\x04moreB\f\n" +
 	"\n" +
-	"_capped_to\"\x06\n" +
+	"_capped_to\"A\n" +
+	"\n" +
+	"ClockReset\x12\x19\n" +
+	"\bahead_ns\x18\x01 \x01(\x03R\aaheadNs\x12\x18\n" +
+	"\awindows\x18\x02 \x01(\x03R\awindows\"\x06\n" +
 	"\x04Done\"\x9b\x01\n" +
 	"\tTaskBegun\x12\x18\n" +
 	"\aattempt\x18\x01 \x01(\x03R\aattempt\x12\x14\n" +
@@ -6511,8 +6655,7 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\n" +
 	"EVERY_HOUR\x10\x01\x12\r\n" +
 	"\tEVERY_DAY\x10\x02\x12\x0f\n" +
-	"\vEVERY_MONTH\x10\x03*\xd8\n" +
-	"\n" +
+	"\vEVERY_MONTH\x10\x03*\x8f\v\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11REASON_NEVER_FITS\x10\x01\x12\x16\n" +
@@ -6569,7 +6712,9 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\x1aREASON_IMPOSSIBLE_WORKFLOW\x10\x87\x01\x12\x1c\n" +
 	"\x17REASON_UNKNOWN_WORKFLOW\x10\x88\x01\x12\x19\n" +
 	"\x14REASON_CALLER_BUDGET\x10\xac\x01\x12\x17\n" +
-	"\x12REASON_BUDGET_FULL\x10\xad\x01\"\x04\b\v\x10\v*J\n" +
+	"\x12REASON_BUDGET_FULL\x10\xad\x01\x12\x18\n" +
+	"\x13REASON_CLOCK_UNSURE\x10\xb4\x01\x12\x1b\n" +
+	"\x16REASON_CLOCK_NOT_AHEAD\x10\xb5\x01\"\x04\b\v\x10\v*J\n" +
 	"\x04Zone\x12\x14\n" +
 	"\x10ZONE_UNSPECIFIED\x10\x00\x12\x0e\n" +
 	"\n" +
@@ -6597,7 +6742,7 @@ func file_quotad_log_v1_log_proto_rawDescGZIP() []byte {
 }
 
 var file_quotad_log_v1_log_proto_enumTypes = make([]protoimpl.EnumInfo, 10)
-var file_quotad_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 61)
+var file_quotad_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 63)
 var file_quotad_log_v1_log_proto_goTypes = []any{
 	(Cause)(0),             // 0: quotad.log.v1.Cause
 	(TaskOutcome)(0),       // 1: quotad.log.v1.TaskOutcome
@@ -6650,26 +6795,28 @@ var file_quotad_log_v1_log_proto_goTypes = []any{
 	(*SetLimits)(nil),      // 48: quotad.log.v1.SetLimits
 	(*SetOverride)(nil),    // 49: quotad.log.v1.SetOverride
 	(*ReopenQuota)(nil),    // 50: quotad.log.v1.ReopenQuota
-	(*Result)(nil),         // 51: quotad.log.v1.Result
-	(*Failure)(nil),        // 52: quotad.log.v1.Failure
-	(*Refusal)(nil),        // 53: quotad.log.v1.Refusal
-	(*Forecast)(nil),       // 54: quotad.log.v1.Forecast
-	(*BackPressure)(nil),   // 55: quotad.log.v1.BackPressure
-	(*Waiting)(nil),        // 56: quotad.log.v1.Waiting
-	(*GrantedItem)(nil),    // 57: quotad.log.v1.GrantedItem
-	(*Granted)(nil),        // 58: quotad.log.v1.Granted
-	(*Consumed)(nil),       // 59: quotad.log.v1.Consumed
-	(*Settled)(nil),        // 60: quotad.log.v1.Settled
-	(*Released)(nil),       // 61: quotad.log.v1.Released
-	(*Renewed)(nil),        // 62: quotad.log.v1.Renewed
-	(*SessionOpened)(nil),  // 63: quotad.log.v1.SessionOpened
-	(*QuotasApplied)(nil),  // 64: quotad.log.v1.QuotasApplied
-	(*Reported)(nil),       // 65: quotad.log.v1.Reported
-	(*ReportedQuota)(nil),  // 66: quotad.log.v1.ReportedQuota
-	(*QuotaReopened)(nil),  // 67: quotad.log.v1.QuotaReopened
-	(*Done)(nil),           // 68: quotad.log.v1.Done
-	(*TaskBegun)(nil),      // 69: quotad.log.v1.TaskBegun
-	(*TaskEnded)(nil),      // 70: quotad.log.v1.TaskEnded
+	(*ResetClock)(nil),     // 51: quotad.log.v1.ResetClock
+	(*Result)(nil),         // 52: quotad.log.v1.Result
+	(*Failure)(nil),        // 53: quotad.log.v1.Failure
+	(*Refusal)(nil),        // 54: quotad.log.v1.Refusal
+	(*Forecast)(nil),       // 55: quotad.log.v1.Forecast
+	(*BackPressure)(nil),   // 56: quotad.log.v1.BackPressure
+	(*Waiting)(nil),        // 57: quotad.log.v1.Waiting
+	(*GrantedItem)(nil),    // 58: quotad.log.v1.GrantedItem
+	(*Granted)(nil),        // 59: quotad.log.v1.Granted
+	(*Consumed)(nil),       // 60: quotad.log.v1.Consumed
+	(*Settled)(nil),        // 61: quotad.log.v1.Settled
+	(*Released)(nil),       // 62: quotad.log.v1.Released
+	(*Renewed)(nil),        // 63: quotad.log.v1.Renewed
+	(*SessionOpened)(nil),  // 64: quotad.log.v1.SessionOpened
+	(*QuotasApplied)(nil),  // 65: quotad.log.v1.QuotasApplied
+	(*Reported)(nil),       // 66: quotad.log.v1.Reported
+	(*ReportedQuota)(nil),  // 67: quotad.log.v1.ReportedQuota
+	(*QuotaReopened)(nil),  // 68: quotad.log.v1.QuotaReopened
+	(*ClockReset)(nil),     // 69: quotad.log.v1.ClockReset
+	(*Done)(nil),           // 70: quotad.log.v1.Done
+	(*TaskBegun)(nil),      // 71: quotad.log.v1.TaskBegun
+	(*TaskEnded)(nil),      // 72: quotad.log.v1.TaskEnded
 }
 var file_quotad_log_v1_log_proto_depIdxs = []int32{
 	11, // 0: quotad.log.v1.Entry.commands:type_name -> quotad.log.v1.Command
@@ -6698,67 +6845,69 @@ var file_quotad_log_v1_log_proto_depIdxs = []int32{
 	48, // 23: quotad.log.v1.Command.set_limits:type_name -> quotad.log.v1.SetLimits
 	49, // 24: quotad.log.v1.Command.set_override:type_name -> quotad.log.v1.SetOverride
 	50, // 25: quotad.log.v1.Command.reopen_quota:type_name -> quotad.log.v1.ReopenQuota
-	14, // 26: quotad.log.v1.Reserve.items:type_name -> quotad.log.v1.Item
-	14, // 27: quotad.log.v1.Consume.items:type_name -> quotad.log.v1.Item
-	14, // 28: quotad.log.v1.Settle.unspent:type_name -> quotad.log.v1.Item
-	14, // 29: quotad.log.v1.Settle.actual:type_name -> quotad.log.v1.Item
-	14, // 30: quotad.log.v1.Release.items:type_name -> quotad.log.v1.Item
-	22, // 31: quotad.log.v1.Report.signals:type_name -> quotad.log.v1.Signal
-	0,  // 32: quotad.log.v1.Signal.cause:type_name -> quotad.log.v1.Cause
-	1,  // 33: quotad.log.v1.EndTask.outcome:type_name -> quotad.log.v1.TaskOutcome
-	0,  // 34: quotad.log.v1.EndTask.report:type_name -> quotad.log.v1.Cause
-	32, // 35: quotad.log.v1.ApplyQuotas.quotas:type_name -> quotad.log.v1.Quota
-	41, // 36: quotad.log.v1.ApplyQuotas.holders:type_name -> quotad.log.v1.HolderRule
-	29, // 37: quotad.log.v1.ApplyQuotas.workflows:type_name -> quotad.log.v1.Workflow
-	30, // 38: quotad.log.v1.Workflow.steps:type_name -> quotad.log.v1.WorkflowStep
-	38, // 39: quotad.log.v1.Quota.window:type_name -> quotad.log.v1.Window
-	39, // 40: quotad.log.v1.Quota.rate:type_name -> quotad.log.v1.Rate
-	40, // 41: quotad.log.v1.Quota.slots:type_name -> quotad.log.v1.Slots
-	3,  // 42: quotad.log.v1.Quota.charged:type_name -> quotad.log.v1.Charged
-	4,  // 43: quotad.log.v1.Quota.settle:type_name -> quotad.log.v1.SettleMode
-	33, // 44: quotad.log.v1.Quota.policy:type_name -> quotad.log.v1.Policy
-	5,  // 45: quotad.log.v1.Policy.zones:type_name -> quotad.log.v1.Zones
-	37, // 46: quotad.log.v1.Policy.breaker:type_name -> quotad.log.v1.Breaker
-	35, // 47: quotad.log.v1.Policy.shares:type_name -> quotad.log.v1.Shares
-	34, // 48: quotad.log.v1.Policy.prediction:type_name -> quotad.log.v1.Prediction
-	36, // 49: quotad.log.v1.Shares.holders:type_name -> quotad.log.v1.HolderShare
-	6,  // 50: quotad.log.v1.Window.every:type_name -> quotad.log.v1.Every
-	52, // 51: quotad.log.v1.Result.failure:type_name -> quotad.log.v1.Failure
-	53, // 52: quotad.log.v1.Result.refusal:type_name -> quotad.log.v1.Refusal
-	56, // 53: quotad.log.v1.Result.waiting:type_name -> quotad.log.v1.Waiting
-	58, // 54: quotad.log.v1.Result.granted:type_name -> quotad.log.v1.Granted
-	59, // 55: quotad.log.v1.Result.consumed:type_name -> quotad.log.v1.Consumed
-	60, // 56: quotad.log.v1.Result.settled:type_name -> quotad.log.v1.Settled
-	61, // 57: quotad.log.v1.Result.released:type_name -> quotad.log.v1.Released
-	62, // 58: quotad.log.v1.Result.renewed:type_name -> quotad.log.v1.Renewed
-	63, // 59: quotad.log.v1.Result.session_opened:type_name -> quotad.log.v1.SessionOpened
-	64, // 60: quotad.log.v1.Result.quotas_applied:type_name -> quotad.log.v1.QuotasApplied
-	65, // 61: quotad.log.v1.Result.reported:type_name -> quotad.log.v1.Reported
-	68, // 62: quotad.log.v1.Result.done:type_name -> quotad.log.v1.Done
-	69, // 63: quotad.log.v1.Result.task_begun:type_name -> quotad.log.v1.TaskBegun
-	70, // 64: quotad.log.v1.Result.task_ended:type_name -> quotad.log.v1.TaskEnded
-	67, // 65: quotad.log.v1.Result.quota_reopened:type_name -> quotad.log.v1.QuotaReopened
-	7,  // 66: quotad.log.v1.Failure.reason:type_name -> quotad.log.v1.Reason
-	7,  // 67: quotad.log.v1.Refusal.reason:type_name -> quotad.log.v1.Reason
-	8,  // 68: quotad.log.v1.Refusal.zone:type_name -> quotad.log.v1.Zone
-	55, // 69: quotad.log.v1.Refusal.back_pressure:type_name -> quotad.log.v1.BackPressure
-	54, // 70: quotad.log.v1.Refusal.forecast:type_name -> quotad.log.v1.Forecast
-	9,  // 71: quotad.log.v1.BackPressure.side:type_name -> quotad.log.v1.Side
-	57, // 72: quotad.log.v1.Granted.items:type_name -> quotad.log.v1.GrantedItem
-	59, // 73: quotad.log.v1.Granted.consumed:type_name -> quotad.log.v1.Consumed
-	54, // 74: quotad.log.v1.Granted.forecast:type_name -> quotad.log.v1.Forecast
-	55, // 75: quotad.log.v1.Granted.back_pressure:type_name -> quotad.log.v1.BackPressure
-	57, // 76: quotad.log.v1.Consumed.items:type_name -> quotad.log.v1.GrantedItem
-	57, // 77: quotad.log.v1.Settled.returned:type_name -> quotad.log.v1.GrantedItem
-	57, // 78: quotad.log.v1.Settled.overrun:type_name -> quotad.log.v1.GrantedItem
-	57, // 79: quotad.log.v1.Released.returned:type_name -> quotad.log.v1.GrantedItem
-	66, // 80: quotad.log.v1.Reported.quotas:type_name -> quotad.log.v1.ReportedQuota
-	2,  // 81: quotad.log.v1.TaskEnded.phase:type_name -> quotad.log.v1.TaskPhase
-	82, // [82:82] is the sub-list for method output_type
-	82, // [82:82] is the sub-list for method input_type
-	82, // [82:82] is the sub-list for extension type_name
-	82, // [82:82] is the sub-list for extension extendee
-	0,  // [0:82] is the sub-list for field type_name
+	51, // 26: quotad.log.v1.Command.reset_clock:type_name -> quotad.log.v1.ResetClock
+	14, // 27: quotad.log.v1.Reserve.items:type_name -> quotad.log.v1.Item
+	14, // 28: quotad.log.v1.Consume.items:type_name -> quotad.log.v1.Item
+	14, // 29: quotad.log.v1.Settle.unspent:type_name -> quotad.log.v1.Item
+	14, // 30: quotad.log.v1.Settle.actual:type_name -> quotad.log.v1.Item
+	14, // 31: quotad.log.v1.Release.items:type_name -> quotad.log.v1.Item
+	22, // 32: quotad.log.v1.Report.signals:type_name -> quotad.log.v1.Signal
+	0,  // 33: quotad.log.v1.Signal.cause:type_name -> quotad.log.v1.Cause
+	1,  // 34: quotad.log.v1.EndTask.outcome:type_name -> quotad.log.v1.TaskOutcome
+	0,  // 35: quotad.log.v1.EndTask.report:type_name -> quotad.log.v1.Cause
+	32, // 36: quotad.log.v1.ApplyQuotas.quotas:type_name -> quotad.log.v1.Quota
+	41, // 37: quotad.log.v1.ApplyQuotas.holders:type_name -> quotad.log.v1.HolderRule
+	29, // 38: quotad.log.v1.ApplyQuotas.workflows:type_name -> quotad.log.v1.Workflow
+	30, // 39: quotad.log.v1.Workflow.steps:type_name -> quotad.log.v1.WorkflowStep
+	38, // 40: quotad.log.v1.Quota.window:type_name -> quotad.log.v1.Window
+	39, // 41: quotad.log.v1.Quota.rate:type_name -> quotad.log.v1.Rate
+	40, // 42: quotad.log.v1.Quota.slots:type_name -> quotad.log.v1.Slots
+	3,  // 43: quotad.log.v1.Quota.charged:type_name -> quotad.log.v1.Charged
+	4,  // 44: quotad.log.v1.Quota.settle:type_name -> quotad.log.v1.SettleMode
+	33, // 45: quotad.log.v1.Quota.policy:type_name -> quotad.log.v1.Policy
+	5,  // 46: quotad.log.v1.Policy.zones:type_name -> quotad.log.v1.Zones
+	37, // 47: quotad.log.v1.Policy.breaker:type_name -> quotad.log.v1.Breaker
+	35, // 48: quotad.log.v1.Policy.shares:type_name -> quotad.log.v1.Shares
+	34, // 49: quotad.log.v1.Policy.prediction:type_name -> quotad.log.v1.Prediction
+	36, // 50: quotad.log.v1.Shares.holders:type_name -> quotad.log.v1.HolderShare
+	6,  // 51: quotad.log.v1.Window.every:type_name -> quotad.log.v1.Every
+	53, // 52: quotad.log.v1.Result.failure:type_name -> quotad.log.v1.Failure
+	54, // 53: quotad.log.v1.Result.refusal:type_name -> quotad.log.v1.Refusal
+	57, // 54: quotad.log.v1.Result.waiting:type_name -> quotad.log.v1.Waiting
+	59, // 55: quotad.log.v1.Result.granted:type_name -> quotad.log.v1.Granted
+	60, // 56: quotad.log.v1.Result.consumed:type_name -> quotad.log.v1.Consumed
+	61, // 57: quotad.log.v1.Result.settled:type_name -> quotad.log.v1.Settled
+	62, // 58: quotad.log.v1.Result.released:type_name -> quotad.log.v1.Released
+	63, // 59: quotad.log.v1.Result.renewed:type_name -> quotad.log.v1.Renewed
+	64, // 60: quotad.log.v1.Result.session_opened:type_name -> quotad.log.v1.SessionOpened
+	65, // 61: quotad.log.v1.Result.quotas_applied:type_name -> quotad.log.v1.QuotasApplied
+	66, // 62: quotad.log.v1.Result.reported:type_name -> quotad.log.v1.Reported
+	70, // 63: quotad.log.v1.Result.done:type_name -> quotad.log.v1.Done
+	71, // 64: quotad.log.v1.Result.task_begun:type_name -> quotad.log.v1.TaskBegun
+	72, // 65: quotad.log.v1.Result.task_ended:type_name -> quotad.log.v1.TaskEnded
+	68, // 66: quotad.log.v1.Result.quota_reopened:type_name -> quotad.log.v1.QuotaReopened
+	69, // 67: quotad.log.v1.Result.clock_reset:type_name -> quotad.log.v1.ClockReset
+	7,  // 68: quotad.log.v1.Failure.reason:type_name -> quotad.log.v1.Reason
+	7,  // 69: quotad.log.v1.Refusal.reason:type_name -> quotad.log.v1.Reason
+	8,  // 70: quotad.log.v1.Refusal.zone:type_name -> quotad.log.v1.Zone
+	56, // 71: quotad.log.v1.Refusal.back_pressure:type_name -> quotad.log.v1.BackPressure
+	55, // 72: quotad.log.v1.Refusal.forecast:type_name -> quotad.log.v1.Forecast
+	9,  // 73: quotad.log.v1.BackPressure.side:type_name -> quotad.log.v1.Side
+	58, // 74: quotad.log.v1.Granted.items:type_name -> quotad.log.v1.GrantedItem
+	60, // 75: quotad.log.v1.Granted.consumed:type_name -> quotad.log.v1.Consumed
+	55, // 76: quotad.log.v1.Granted.forecast:type_name -> quotad.log.v1.Forecast
+	56, // 77: quotad.log.v1.Granted.back_pressure:type_name -> quotad.log.v1.BackPressure
+	58, // 78: quotad.log.v1.Consumed.items:type_name -> quotad.log.v1.GrantedItem
+	58, // 79: quotad.log.v1.Settled.returned:type_name -> quotad.log.v1.GrantedItem
+	58, // 80: quotad.log.v1.Settled.overrun:type_name -> quotad.log.v1.GrantedItem
+	58, // 81: quotad.log.v1.Released.returned:type_name -> quotad.log.v1.GrantedItem
+	67, // 82: quotad.log.v1.Reported.quotas:type_name -> quotad.log.v1.ReportedQuota
+	2,  // 83: quotad.log.v1.TaskEnded.phase:type_name -> quotad.log.v1.TaskPhase
+	84, // [84:84] is the sub-list for method output_type
+	84, // [84:84] is the sub-list for method input_type
+	84, // [84:84] is the sub-list for extension type_name
+	84, // [84:84] is the sub-list for extension extendee
+	0,  // [0:84] is the sub-list for field type_name
 }
 
 func init() { file_quotad_log_v1_log_proto_init() }
@@ -6792,6 +6941,7 @@ func file_quotad_log_v1_log_proto_init() {
 		(*Command_SetLimits)(nil),
 		(*Command_SetOverride)(nil),
 		(*Command_ReopenQuota)(nil),
+		(*Command_ResetClock)(nil),
 	}
 	file_quotad_log_v1_log_proto_msgTypes[4].OneofWrappers = []any{}
 	file_quotad_log_v1_log_proto_msgTypes[5].OneofWrappers = []any{}
@@ -6805,7 +6955,7 @@ func file_quotad_log_v1_log_proto_init() {
 	file_quotad_log_v1_log_proto_msgTypes[25].OneofWrappers = []any{}
 	file_quotad_log_v1_log_proto_msgTypes[38].OneofWrappers = []any{}
 	file_quotad_log_v1_log_proto_msgTypes[39].OneofWrappers = []any{}
-	file_quotad_log_v1_log_proto_msgTypes[41].OneofWrappers = []any{
+	file_quotad_log_v1_log_proto_msgTypes[42].OneofWrappers = []any{
 		(*Result_Failure)(nil),
 		(*Result_Refusal)(nil),
 		(*Result_Waiting)(nil),
@@ -6821,16 +6971,17 @@ func file_quotad_log_v1_log_proto_init() {
 		(*Result_TaskBegun)(nil),
 		(*Result_TaskEnded)(nil),
 		(*Result_QuotaReopened)(nil),
+		(*Result_ClockReset)(nil),
 	}
-	file_quotad_log_v1_log_proto_msgTypes[56].OneofWrappers = []any{}
 	file_quotad_log_v1_log_proto_msgTypes[57].OneofWrappers = []any{}
+	file_quotad_log_v1_log_proto_msgTypes[58].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quotad_log_v1_log_proto_rawDesc), len(file_quotad_log_v1_log_proto_rawDesc)),
 			NumEnums:      10,
-			NumMessages:   61,
+			NumMessages:   63,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

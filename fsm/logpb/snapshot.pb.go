@@ -600,7 +600,9 @@ type SnapshotHead struct {
 	// Feature level: the highest version of an entry applied. 0 in snapshots of version 1.
 	Level uint32 `protobuf:"varint,15,opt,name=level,proto3" json:"level,omitempty"`
 	// Newest account's number.
-	LastAccount   uint64 `protobuf:"varint,60,opt,name=last_account,json=lastAccount,proto3" json:"last_account,omitempty"`
+	LastAccount uint64 `protobuf:"varint,60,opt,name=last_account,json=lastAccount,proto3" json:"last_account,omitempty"`
+	// By how much both views of Unix time are ahead of it since operators reset the clock.
+	WallShiftNs   int64 `protobuf:"varint,61,opt,name=wall_shift_ns,json=wallShiftNs,proto3" json:"wall_shift_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -747,6 +749,13 @@ func (x *SnapshotHead) GetLastAccount() uint64 {
 	return 0
 }
 
+func (x *SnapshotHead) GetWallShiftNs() int64 {
+	if x != nil {
+		return x.WallShiftNs
+	}
+	return 0
+}
+
 // SnapshotQuota is a quota and its ledger.
 type SnapshotQuota struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -821,7 +830,9 @@ type SnapshotQuota struct {
 	// Provider-anchored: a reset that was named and is not known yet; absent: none.
 	Claim *SnapshotClaim `protobuf:"bytes,85,opt,name=claim,proto3" json:"claim,omitempty"`
 	// The caller whose word the cap is.
-	CapTeller     string `protobuf:"bytes,86,opt,name=cap_teller,json=capTeller,proto3" json:"cap_teller,omitempty"`
+	CapTeller string `protobuf:"bytes,86,opt,name=cap_teller,json=capTeller,proto3" json:"cap_teller,omitempty"`
+	// Windows: what stopped counting within about a period of cluster time, the oldest first.
+	Past          []*SnapshotPast `protobuf:"bytes,87,rep,name=past,proto3" json:"past,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1108,6 +1119,68 @@ func (x *SnapshotQuota) GetCapTeller() string {
 	return ""
 }
 
+func (x *SnapshotQuota) GetPast() []*SnapshotPast {
+	if x != nil {
+		return x.Past
+	}
+	return nil
+}
+
+// SnapshotPast is an amount that counts in no window any more.
+type SnapshotPast struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When the last of its exposures ended (cluster time).
+	UntilNs int64 `protobuf:"varint,1,opt,name=until_ns,json=untilNs,proto3" json:"until_ns,omitempty"`
+	// The amount.
+	Amount        int64 `protobuf:"varint,2,opt,name=amount,proto3" json:"amount,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnapshotPast) Reset() {
+	*x = SnapshotPast{}
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnapshotPast) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnapshotPast) ProtoMessage() {}
+
+func (x *SnapshotPast) ProtoReflect() protoreflect.Message {
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnapshotPast.ProtoReflect.Descriptor instead.
+func (*SnapshotPast) Descriptor() ([]byte, []int) {
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *SnapshotPast) GetUntilNs() int64 {
+	if x != nil {
+		return x.UntilNs
+	}
+	return 0
+}
+
+func (x *SnapshotPast) GetAmount() int64 {
+	if x != nil {
+		return x.Amount
+	}
+	return 0
+}
+
 // SnapshotClaim is a reset that a caller named and that is not known yet.
 type SnapshotClaim struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1125,7 +1198,7 @@ type SnapshotClaim struct {
 
 func (x *SnapshotClaim) Reset() {
 	*x = SnapshotClaim{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[5]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1137,7 +1210,7 @@ func (x *SnapshotClaim) String() string {
 func (*SnapshotClaim) ProtoMessage() {}
 
 func (x *SnapshotClaim) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[5]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1150,7 +1223,7 @@ func (x *SnapshotClaim) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotClaim.ProtoReflect.Descriptor instead.
 func (*SnapshotClaim) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{5}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *SnapshotClaim) GetBeginNs() int64 {
@@ -1196,7 +1269,7 @@ type SnapshotEnding struct {
 
 func (x *SnapshotEnding) Reset() {
 	*x = SnapshotEnding{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[6]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1208,7 +1281,7 @@ func (x *SnapshotEnding) String() string {
 func (*SnapshotEnding) ProtoMessage() {}
 
 func (x *SnapshotEnding) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[6]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1221,7 +1294,7 @@ func (x *SnapshotEnding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotEnding.ProtoReflect.Descriptor instead.
 func (*SnapshotEnding) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{6}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *SnapshotEnding) GetEndNs() int64 {
@@ -1255,14 +1328,16 @@ type SnapshotEntry struct {
 	// The part of it whose operation's record is gone.
 	Closed int64 `protobuf:"varint,3,opt,name=closed,proto3" json:"closed,omitempty"`
 	// The part of it that is overrun.
-	Overrun       int64 `protobuf:"varint,4,opt,name=overrun,proto3" json:"overrun,omitempty"`
+	Overrun int64 `protobuf:"varint,4,opt,name=overrun,proto3" json:"overrun,omitempty"`
+	// Windows: when the last of its exposures ends (cluster time); 0 in snapshots before version 3.
+	UntilNs       int64 `protobuf:"varint,5,opt,name=until_ns,json=untilNs,proto3" json:"until_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SnapshotEntry) Reset() {
 	*x = SnapshotEntry{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[7]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1274,7 +1349,7 @@ func (x *SnapshotEntry) String() string {
 func (*SnapshotEntry) ProtoMessage() {}
 
 func (x *SnapshotEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[7]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1287,7 +1362,7 @@ func (x *SnapshotEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotEntry.ProtoReflect.Descriptor instead.
 func (*SnapshotEntry) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{7}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *SnapshotEntry) GetEndNs() int64 {
@@ -1314,6 +1389,13 @@ func (x *SnapshotEntry) GetClosed() int64 {
 func (x *SnapshotEntry) GetOverrun() int64 {
 	if x != nil {
 		return x.Overrun
+	}
+	return 0
+}
+
+func (x *SnapshotEntry) GetUntilNs() int64 {
+	if x != nil {
+		return x.UntilNs
 	}
 	return 0
 }
@@ -1347,7 +1429,7 @@ type SnapshotLease struct {
 
 func (x *SnapshotLease) Reset() {
 	*x = SnapshotLease{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[8]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1359,7 +1441,7 @@ func (x *SnapshotLease) String() string {
 func (*SnapshotLease) ProtoMessage() {}
 
 func (x *SnapshotLease) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[8]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1372,7 +1454,7 @@ func (x *SnapshotLease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotLease.ProtoReflect.Descriptor instead.
 func (*SnapshotLease) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{8}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *SnapshotLease) GetId() uint64 {
@@ -1462,7 +1544,7 @@ type SnapshotItem struct {
 
 func (x *SnapshotItem) Reset() {
 	*x = SnapshotItem{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[9]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1474,7 +1556,7 @@ func (x *SnapshotItem) String() string {
 func (*SnapshotItem) ProtoMessage() {}
 
 func (x *SnapshotItem) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[9]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1487,7 +1569,7 @@ func (x *SnapshotItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotItem.ProtoReflect.Descriptor instead.
 func (*SnapshotItem) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{9}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *SnapshotItem) GetQuota() uint32 {
@@ -1555,7 +1637,7 @@ type SnapshotOperation struct {
 
 func (x *SnapshotOperation) Reset() {
 	*x = SnapshotOperation{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[10]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1567,7 +1649,7 @@ func (x *SnapshotOperation) String() string {
 func (*SnapshotOperation) ProtoMessage() {}
 
 func (x *SnapshotOperation) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[10]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1580,7 +1662,7 @@ func (x *SnapshotOperation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotOperation.ProtoReflect.Descriptor instead.
 func (*SnapshotOperation) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{10}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *SnapshotOperation) GetLease() uint64 {
@@ -1710,7 +1792,7 @@ type SnapshotCharge struct {
 
 func (x *SnapshotCharge) Reset() {
 	*x = SnapshotCharge{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[11]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1722,7 +1804,7 @@ func (x *SnapshotCharge) String() string {
 func (*SnapshotCharge) ProtoMessage() {}
 
 func (x *SnapshotCharge) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[11]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1735,7 +1817,7 @@ func (x *SnapshotCharge) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotCharge.ProtoReflect.Descriptor instead.
 func (*SnapshotCharge) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{11}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *SnapshotCharge) GetQuota() uint32 {
@@ -1829,7 +1911,7 @@ type SnapshotDemand struct {
 
 func (x *SnapshotDemand) Reset() {
 	*x = SnapshotDemand{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[12]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1841,7 +1923,7 @@ func (x *SnapshotDemand) String() string {
 func (*SnapshotDemand) ProtoMessage() {}
 
 func (x *SnapshotDemand) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[12]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1854,7 +1936,7 @@ func (x *SnapshotDemand) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotDemand.ProtoReflect.Descriptor instead.
 func (*SnapshotDemand) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{12}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *SnapshotDemand) GetQuota() uint32 {
@@ -1916,7 +1998,7 @@ type SnapshotSamples struct {
 
 func (x *SnapshotSamples) Reset() {
 	*x = SnapshotSamples{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[13]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1928,7 +2010,7 @@ func (x *SnapshotSamples) String() string {
 func (*SnapshotSamples) ProtoMessage() {}
 
 func (x *SnapshotSamples) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[13]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1941,7 +2023,7 @@ func (x *SnapshotSamples) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotSamples.ProtoReflect.Descriptor instead.
 func (*SnapshotSamples) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{13}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *SnapshotSamples) GetQuota() uint32 {
@@ -1987,7 +2069,7 @@ type SnapshotSample struct {
 
 func (x *SnapshotSample) Reset() {
 	*x = SnapshotSample{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[14]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1999,7 +2081,7 @@ func (x *SnapshotSample) String() string {
 func (*SnapshotSample) ProtoMessage() {}
 
 func (x *SnapshotSample) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[14]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2012,7 +2094,7 @@ func (x *SnapshotSample) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotSample.ProtoReflect.Descriptor instead.
 func (*SnapshotSample) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{14}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *SnapshotSample) GetAtNs() int64 {
@@ -2073,7 +2155,7 @@ type SnapshotMeter struct {
 
 func (x *SnapshotMeter) Reset() {
 	*x = SnapshotMeter{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[15]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2085,7 +2167,7 @@ func (x *SnapshotMeter) String() string {
 func (*SnapshotMeter) ProtoMessage() {}
 
 func (x *SnapshotMeter) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[15]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2098,7 +2180,7 @@ func (x *SnapshotMeter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotMeter.ProtoReflect.Descriptor instead.
 func (*SnapshotMeter) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{15}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *SnapshotMeter) GetHolder() string {
@@ -2212,7 +2294,7 @@ type SnapshotDenial struct {
 
 func (x *SnapshotDenial) Reset() {
 	*x = SnapshotDenial{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[16]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2224,7 +2306,7 @@ func (x *SnapshotDenial) String() string {
 func (*SnapshotDenial) ProtoMessage() {}
 
 func (x *SnapshotDenial) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[16]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2237,7 +2319,7 @@ func (x *SnapshotDenial) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotDenial.ProtoReflect.Descriptor instead.
 func (*SnapshotDenial) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{16}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *SnapshotDenial) GetReason() Reason {
@@ -2271,7 +2353,7 @@ type SnapshotOverride struct {
 
 func (x *SnapshotOverride) Reset() {
 	*x = SnapshotOverride{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[17]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2283,7 +2365,7 @@ func (x *SnapshotOverride) String() string {
 func (*SnapshotOverride) ProtoMessage() {}
 
 func (x *SnapshotOverride) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[17]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2296,7 +2378,7 @@ func (x *SnapshotOverride) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotOverride.ProtoReflect.Descriptor instead.
 func (*SnapshotOverride) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{17}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *SnapshotOverride) GetQuota() uint32 {
@@ -2350,7 +2432,7 @@ type SnapshotTally struct {
 
 func (x *SnapshotTally) Reset() {
 	*x = SnapshotTally{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[18]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2362,7 +2444,7 @@ func (x *SnapshotTally) String() string {
 func (*SnapshotTally) ProtoMessage() {}
 
 func (x *SnapshotTally) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[18]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2375,7 +2457,7 @@ func (x *SnapshotTally) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTally.ProtoReflect.Descriptor instead.
 func (*SnapshotTally) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{18}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *SnapshotTally) GetHolder() string {
@@ -2452,7 +2534,7 @@ type SnapshotWorkflow struct {
 
 func (x *SnapshotWorkflow) Reset() {
 	*x = SnapshotWorkflow{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[19]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2464,7 +2546,7 @@ func (x *SnapshotWorkflow) String() string {
 func (*SnapshotWorkflow) ProtoMessage() {}
 
 func (x *SnapshotWorkflow) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[19]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2477,7 +2559,7 @@ func (x *SnapshotWorkflow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotWorkflow.ProtoReflect.Descriptor instead.
 func (*SnapshotWorkflow) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{19}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *SnapshotWorkflow) GetDefinition() *Workflow {
@@ -2555,7 +2637,7 @@ type SnapshotTurn struct {
 
 func (x *SnapshotTurn) Reset() {
 	*x = SnapshotTurn{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[20]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2567,7 +2649,7 @@ func (x *SnapshotTurn) String() string {
 func (*SnapshotTurn) ProtoMessage() {}
 
 func (x *SnapshotTurn) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[20]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2580,7 +2662,7 @@ func (x *SnapshotTurn) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTurn.ProtoReflect.Descriptor instead.
 func (*SnapshotTurn) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{20}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *SnapshotTurn) GetPlace() int32 {
@@ -2642,7 +2724,7 @@ type SnapshotStep struct {
 
 func (x *SnapshotStep) Reset() {
 	*x = SnapshotStep{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[21]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2654,7 +2736,7 @@ func (x *SnapshotStep) String() string {
 func (*SnapshotStep) ProtoMessage() {}
 
 func (x *SnapshotStep) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[21]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2667,7 +2749,7 @@ func (x *SnapshotStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotStep.ProtoReflect.Descriptor instead.
 func (*SnapshotStep) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{21}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *SnapshotStep) GetPlace() int32 {
@@ -2743,7 +2825,7 @@ type SnapshotHolder struct {
 
 func (x *SnapshotHolder) Reset() {
 	*x = SnapshotHolder{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[22]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2755,7 +2837,7 @@ func (x *SnapshotHolder) String() string {
 func (*SnapshotHolder) ProtoMessage() {}
 
 func (x *SnapshotHolder) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[22]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2768,7 +2850,7 @@ func (x *SnapshotHolder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotHolder.ProtoReflect.Descriptor instead.
 func (*SnapshotHolder) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{22}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *SnapshotHolder) GetName() string {
@@ -2832,7 +2914,7 @@ type SnapshotWaiter struct {
 
 func (x *SnapshotWaiter) Reset() {
 	*x = SnapshotWaiter{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[23]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2844,7 +2926,7 @@ func (x *SnapshotWaiter) String() string {
 func (*SnapshotWaiter) ProtoMessage() {}
 
 func (x *SnapshotWaiter) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[23]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2857,7 +2939,7 @@ func (x *SnapshotWaiter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotWaiter.ProtoReflect.Descriptor instead.
 func (*SnapshotWaiter) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{23}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *SnapshotWaiter) GetTicket() uint64 {
@@ -2967,7 +3049,7 @@ type SnapshotSession struct {
 
 func (x *SnapshotSession) Reset() {
 	*x = SnapshotSession{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[24]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2979,7 +3061,7 @@ func (x *SnapshotSession) String() string {
 func (*SnapshotSession) ProtoMessage() {}
 
 func (x *SnapshotSession) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[24]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2992,7 +3074,7 @@ func (x *SnapshotSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotSession.ProtoReflect.Descriptor instead.
 func (*SnapshotSession) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{24}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *SnapshotSession) GetId() uint64 {
@@ -3061,7 +3143,7 @@ type SnapshotResult struct {
 
 func (x *SnapshotResult) Reset() {
 	*x = SnapshotResult{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[25]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3073,7 +3155,7 @@ func (x *SnapshotResult) String() string {
 func (*SnapshotResult) ProtoMessage() {}
 
 func (x *SnapshotResult) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[25]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3086,7 +3168,7 @@ func (x *SnapshotResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotResult.ProtoReflect.Descriptor instead.
 func (*SnapshotResult) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{25}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *SnapshotResult) GetSession() uint64 {
@@ -3138,7 +3220,7 @@ type SnapshotKey struct {
 
 func (x *SnapshotKey) Reset() {
 	*x = SnapshotKey{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[26]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3150,7 +3232,7 @@ func (x *SnapshotKey) String() string {
 func (*SnapshotKey) ProtoMessage() {}
 
 func (x *SnapshotKey) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[26]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3163,7 +3245,7 @@ func (x *SnapshotKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotKey.ProtoReflect.Descriptor instead.
 func (*SnapshotKey) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{26}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *SnapshotKey) GetKey() string {
@@ -3221,7 +3303,7 @@ type SnapshotMember struct {
 
 func (x *SnapshotMember) Reset() {
 	*x = SnapshotMember{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[27]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3233,7 +3315,7 @@ func (x *SnapshotMember) String() string {
 func (*SnapshotMember) ProtoMessage() {}
 
 func (x *SnapshotMember) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[27]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3246,7 +3328,7 @@ func (x *SnapshotMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotMember.ProtoReflect.Descriptor instead.
 func (*SnapshotMember) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{27}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *SnapshotMember) GetId() string {
@@ -3302,7 +3384,7 @@ type SnapshotTask struct {
 
 func (x *SnapshotTask) Reset() {
 	*x = SnapshotTask{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[28]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3314,7 +3396,7 @@ func (x *SnapshotTask) String() string {
 func (*SnapshotTask) ProtoMessage() {}
 
 func (x *SnapshotTask) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[28]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3327,7 +3409,7 @@ func (x *SnapshotTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTask.ProtoReflect.Descriptor instead.
 func (*SnapshotTask) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{28}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *SnapshotTask) GetName() string {
@@ -3448,7 +3530,7 @@ type SnapshotTrailer struct {
 
 func (x *SnapshotTrailer) Reset() {
 	*x = SnapshotTrailer{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[29]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3460,7 +3542,7 @@ func (x *SnapshotTrailer) String() string {
 func (*SnapshotTrailer) ProtoMessage() {}
 
 func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[29]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3473,7 +3555,7 @@ func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTrailer.ProtoReflect.Descriptor instead.
 func (*SnapshotTrailer) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{29}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *SnapshotTrailer) GetRecords() uint64 {
@@ -3503,7 +3585,7 @@ type SnapshotResume struct {
 
 func (x *SnapshotResume) Reset() {
 	*x = SnapshotResume{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[30]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3515,7 +3597,7 @@ func (x *SnapshotResume) String() string {
 func (*SnapshotResume) ProtoMessage() {}
 
 func (x *SnapshotResume) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[30]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3528,7 +3610,7 @@ func (x *SnapshotResume) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotResume.ProtoReflect.Descriptor instead.
 func (*SnapshotResume) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{30}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *SnapshotResume) GetHolder() string {
@@ -3583,7 +3665,7 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\areports\x18\x05 \x01(\x03R\areports\"4\n" +
 	"\fSnapshotPage\x12\x14\n" +
 	"\x05lease\x18\x01 \x01(\x04R\x05lease\x12\x0e\n" +
-	"\x02op\x18\x02 \x01(\x04R\x02op\"\xf3\x03\n" +
+	"\x02op\x18\x02 \x01(\x04R\x02op\"\x97\x04\n" +
 	"\fSnapshotHead\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\x12\x15\n" +
@@ -3606,7 +3688,8 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x06limits\x18\r \x01(\v2\x18.quotad.log.v1.SetLimitsR\x06limits\x12\"\n" +
 	"\rbusy_until_ns\x18\x0e \x01(\x03R\vbusyUntilNs\x12\x14\n" +
 	"\x05level\x18\x0f \x01(\rR\x05level\x12!\n" +
-	"\flast_account\x18< \x01(\x04R\vlastAccount\"\xde\b\n" +
+	"\flast_account\x18< \x01(\x04R\vlastAccount\x12\"\n" +
+	"\rwall_shift_ns\x18= \x01(\x03R\vwallShiftNs\"\x8f\t\n" +
 	"\rSnapshotQuota\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x124\n" +
 	"\n" +
@@ -3654,8 +3737,12 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x05uncut\x18T \x01(\bR\x05uncut\x122\n" +
 	"\x05claim\x18U \x01(\v2\x1c.quotad.log.v1.SnapshotClaimR\x05claim\x12\x1d\n" +
 	"\n" +
-	"cap_teller\x18V \x01(\tR\tcapTellerB\x06\n" +
-	"\x04_cap\"w\n" +
+	"cap_teller\x18V \x01(\tR\tcapTeller\x12/\n" +
+	"\x04past\x18W \x03(\v2\x1b.quotad.log.v1.SnapshotPastR\x04pastB\x06\n" +
+	"\x04_cap\"A\n" +
+	"\fSnapshotPast\x12\x19\n" +
+	"\buntil_ns\x18\x01 \x01(\x03R\auntilNs\x12\x16\n" +
+	"\x06amount\x18\x02 \x01(\x03R\x06amount\"w\n" +
 	"\rSnapshotClaim\x12\x19\n" +
 	"\bbegin_ns\x18\x01 \x01(\x03R\abeginNs\x12\x15\n" +
 	"\x06end_ns\x18\x02 \x01(\x03R\x05endNs\x12\x16\n" +
@@ -3664,12 +3751,13 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x0eSnapshotEnding\x12\x15\n" +
 	"\x06end_ns\x18\x01 \x01(\x03R\x05endNs\x12\x16\n" +
 	"\x06amount\x18\x02 \x01(\x03R\x06amount\x12\x14\n" +
-	"\x05class\x18\x03 \x01(\x05R\x05class\"p\n" +
+	"\x05class\x18\x03 \x01(\x05R\x05class\"\x8b\x01\n" +
 	"\rSnapshotEntry\x12\x15\n" +
 	"\x06end_ns\x18\x01 \x01(\x03R\x05endNs\x12\x16\n" +
 	"\x06amount\x18\x02 \x01(\x03R\x06amount\x12\x16\n" +
 	"\x06closed\x18\x03 \x01(\x03R\x06closed\x12\x18\n" +
-	"\aoverrun\x18\x04 \x01(\x03R\aoverrun\"\xa5\x02\n" +
+	"\aoverrun\x18\x04 \x01(\x03R\aoverrun\x12\x19\n" +
+	"\buntil_ns\x18\x05 \x01(\x03R\auntilNs\"\xa5\x02\n" +
 	"\rSnapshotLease\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x14\n" +
 	"\x05fence\x18\x02 \x01(\x04R\x05fence\x12\x16\n" +
@@ -3882,96 +3970,98 @@ func file_quotad_log_v1_snapshot_proto_rawDescGZIP() []byte {
 	return file_quotad_log_v1_snapshot_proto_rawDescData
 }
 
-var file_quotad_log_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
+var file_quotad_log_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_quotad_log_v1_snapshot_proto_goTypes = []any{
 	(*SnapshotRecord)(nil),    // 0: quotad.log.v1.SnapshotRecord
 	(*SnapshotAccount)(nil),   // 1: quotad.log.v1.SnapshotAccount
 	(*SnapshotPage)(nil),      // 2: quotad.log.v1.SnapshotPage
 	(*SnapshotHead)(nil),      // 3: quotad.log.v1.SnapshotHead
 	(*SnapshotQuota)(nil),     // 4: quotad.log.v1.SnapshotQuota
-	(*SnapshotClaim)(nil),     // 5: quotad.log.v1.SnapshotClaim
-	(*SnapshotEnding)(nil),    // 6: quotad.log.v1.SnapshotEnding
-	(*SnapshotEntry)(nil),     // 7: quotad.log.v1.SnapshotEntry
-	(*SnapshotLease)(nil),     // 8: quotad.log.v1.SnapshotLease
-	(*SnapshotItem)(nil),      // 9: quotad.log.v1.SnapshotItem
-	(*SnapshotOperation)(nil), // 10: quotad.log.v1.SnapshotOperation
-	(*SnapshotCharge)(nil),    // 11: quotad.log.v1.SnapshotCharge
-	(*SnapshotDemand)(nil),    // 12: quotad.log.v1.SnapshotDemand
-	(*SnapshotSamples)(nil),   // 13: quotad.log.v1.SnapshotSamples
-	(*SnapshotSample)(nil),    // 14: quotad.log.v1.SnapshotSample
-	(*SnapshotMeter)(nil),     // 15: quotad.log.v1.SnapshotMeter
-	(*SnapshotDenial)(nil),    // 16: quotad.log.v1.SnapshotDenial
-	(*SnapshotOverride)(nil),  // 17: quotad.log.v1.SnapshotOverride
-	(*SnapshotTally)(nil),     // 18: quotad.log.v1.SnapshotTally
-	(*SnapshotWorkflow)(nil),  // 19: quotad.log.v1.SnapshotWorkflow
-	(*SnapshotTurn)(nil),      // 20: quotad.log.v1.SnapshotTurn
-	(*SnapshotStep)(nil),      // 21: quotad.log.v1.SnapshotStep
-	(*SnapshotHolder)(nil),    // 22: quotad.log.v1.SnapshotHolder
-	(*SnapshotWaiter)(nil),    // 23: quotad.log.v1.SnapshotWaiter
-	(*SnapshotSession)(nil),   // 24: quotad.log.v1.SnapshotSession
-	(*SnapshotResult)(nil),    // 25: quotad.log.v1.SnapshotResult
-	(*SnapshotKey)(nil),       // 26: quotad.log.v1.SnapshotKey
-	(*SnapshotMember)(nil),    // 27: quotad.log.v1.SnapshotMember
-	(*SnapshotTask)(nil),      // 28: quotad.log.v1.SnapshotTask
-	(*SnapshotTrailer)(nil),   // 29: quotad.log.v1.SnapshotTrailer
-	(*SnapshotResume)(nil),    // 30: quotad.log.v1.SnapshotResume
-	(*HolderRule)(nil),        // 31: quotad.log.v1.HolderRule
-	(*SetLimits)(nil),         // 32: quotad.log.v1.SetLimits
-	(*Quota)(nil),             // 33: quotad.log.v1.Quota
-	(Reason)(0),               // 34: quotad.log.v1.Reason
-	(*Workflow)(nil),          // 35: quotad.log.v1.Workflow
-	(*Reserve)(nil),           // 36: quotad.log.v1.Reserve
-	(*Result)(nil),            // 37: quotad.log.v1.Result
-	(TaskPhase)(0),            // 38: quotad.log.v1.TaskPhase
-	(TaskOutcome)(0),          // 39: quotad.log.v1.TaskOutcome
+	(*SnapshotPast)(nil),      // 5: quotad.log.v1.SnapshotPast
+	(*SnapshotClaim)(nil),     // 6: quotad.log.v1.SnapshotClaim
+	(*SnapshotEnding)(nil),    // 7: quotad.log.v1.SnapshotEnding
+	(*SnapshotEntry)(nil),     // 8: quotad.log.v1.SnapshotEntry
+	(*SnapshotLease)(nil),     // 9: quotad.log.v1.SnapshotLease
+	(*SnapshotItem)(nil),      // 10: quotad.log.v1.SnapshotItem
+	(*SnapshotOperation)(nil), // 11: quotad.log.v1.SnapshotOperation
+	(*SnapshotCharge)(nil),    // 12: quotad.log.v1.SnapshotCharge
+	(*SnapshotDemand)(nil),    // 13: quotad.log.v1.SnapshotDemand
+	(*SnapshotSamples)(nil),   // 14: quotad.log.v1.SnapshotSamples
+	(*SnapshotSample)(nil),    // 15: quotad.log.v1.SnapshotSample
+	(*SnapshotMeter)(nil),     // 16: quotad.log.v1.SnapshotMeter
+	(*SnapshotDenial)(nil),    // 17: quotad.log.v1.SnapshotDenial
+	(*SnapshotOverride)(nil),  // 18: quotad.log.v1.SnapshotOverride
+	(*SnapshotTally)(nil),     // 19: quotad.log.v1.SnapshotTally
+	(*SnapshotWorkflow)(nil),  // 20: quotad.log.v1.SnapshotWorkflow
+	(*SnapshotTurn)(nil),      // 21: quotad.log.v1.SnapshotTurn
+	(*SnapshotStep)(nil),      // 22: quotad.log.v1.SnapshotStep
+	(*SnapshotHolder)(nil),    // 23: quotad.log.v1.SnapshotHolder
+	(*SnapshotWaiter)(nil),    // 24: quotad.log.v1.SnapshotWaiter
+	(*SnapshotSession)(nil),   // 25: quotad.log.v1.SnapshotSession
+	(*SnapshotResult)(nil),    // 26: quotad.log.v1.SnapshotResult
+	(*SnapshotKey)(nil),       // 27: quotad.log.v1.SnapshotKey
+	(*SnapshotMember)(nil),    // 28: quotad.log.v1.SnapshotMember
+	(*SnapshotTask)(nil),      // 29: quotad.log.v1.SnapshotTask
+	(*SnapshotTrailer)(nil),   // 30: quotad.log.v1.SnapshotTrailer
+	(*SnapshotResume)(nil),    // 31: quotad.log.v1.SnapshotResume
+	(*HolderRule)(nil),        // 32: quotad.log.v1.HolderRule
+	(*SetLimits)(nil),         // 33: quotad.log.v1.SetLimits
+	(*Quota)(nil),             // 34: quotad.log.v1.Quota
+	(Reason)(0),               // 35: quotad.log.v1.Reason
+	(*Workflow)(nil),          // 36: quotad.log.v1.Workflow
+	(*Reserve)(nil),           // 37: quotad.log.v1.Reserve
+	(*Result)(nil),            // 38: quotad.log.v1.Result
+	(TaskPhase)(0),            // 39: quotad.log.v1.TaskPhase
+	(TaskOutcome)(0),          // 40: quotad.log.v1.TaskOutcome
 }
 var file_quotad_log_v1_snapshot_proto_depIdxs = []int32{
 	3,  // 0: quotad.log.v1.SnapshotRecord.head:type_name -> quotad.log.v1.SnapshotHead
 	4,  // 1: quotad.log.v1.SnapshotRecord.quota:type_name -> quotad.log.v1.SnapshotQuota
-	8,  // 2: quotad.log.v1.SnapshotRecord.lease:type_name -> quotad.log.v1.SnapshotLease
-	10, // 3: quotad.log.v1.SnapshotRecord.operation:type_name -> quotad.log.v1.SnapshotOperation
-	22, // 4: quotad.log.v1.SnapshotRecord.holder:type_name -> quotad.log.v1.SnapshotHolder
-	23, // 5: quotad.log.v1.SnapshotRecord.waiter:type_name -> quotad.log.v1.SnapshotWaiter
-	24, // 6: quotad.log.v1.SnapshotRecord.session:type_name -> quotad.log.v1.SnapshotSession
-	25, // 7: quotad.log.v1.SnapshotRecord.result:type_name -> quotad.log.v1.SnapshotResult
-	26, // 8: quotad.log.v1.SnapshotRecord.key:type_name -> quotad.log.v1.SnapshotKey
-	27, // 9: quotad.log.v1.SnapshotRecord.member:type_name -> quotad.log.v1.SnapshotMember
-	31, // 10: quotad.log.v1.SnapshotRecord.rule:type_name -> quotad.log.v1.HolderRule
-	18, // 11: quotad.log.v1.SnapshotRecord.tally:type_name -> quotad.log.v1.SnapshotTally
-	12, // 12: quotad.log.v1.SnapshotRecord.demand:type_name -> quotad.log.v1.SnapshotDemand
-	29, // 13: quotad.log.v1.SnapshotRecord.trailer:type_name -> quotad.log.v1.SnapshotTrailer
-	28, // 14: quotad.log.v1.SnapshotRecord.task:type_name -> quotad.log.v1.SnapshotTask
-	19, // 15: quotad.log.v1.SnapshotRecord.workflow:type_name -> quotad.log.v1.SnapshotWorkflow
-	13, // 16: quotad.log.v1.SnapshotRecord.samples:type_name -> quotad.log.v1.SnapshotSamples
-	17, // 17: quotad.log.v1.SnapshotRecord.override:type_name -> quotad.log.v1.SnapshotOverride
-	15, // 18: quotad.log.v1.SnapshotRecord.meter:type_name -> quotad.log.v1.SnapshotMeter
+	9,  // 2: quotad.log.v1.SnapshotRecord.lease:type_name -> quotad.log.v1.SnapshotLease
+	11, // 3: quotad.log.v1.SnapshotRecord.operation:type_name -> quotad.log.v1.SnapshotOperation
+	23, // 4: quotad.log.v1.SnapshotRecord.holder:type_name -> quotad.log.v1.SnapshotHolder
+	24, // 5: quotad.log.v1.SnapshotRecord.waiter:type_name -> quotad.log.v1.SnapshotWaiter
+	25, // 6: quotad.log.v1.SnapshotRecord.session:type_name -> quotad.log.v1.SnapshotSession
+	26, // 7: quotad.log.v1.SnapshotRecord.result:type_name -> quotad.log.v1.SnapshotResult
+	27, // 8: quotad.log.v1.SnapshotRecord.key:type_name -> quotad.log.v1.SnapshotKey
+	28, // 9: quotad.log.v1.SnapshotRecord.member:type_name -> quotad.log.v1.SnapshotMember
+	32, // 10: quotad.log.v1.SnapshotRecord.rule:type_name -> quotad.log.v1.HolderRule
+	19, // 11: quotad.log.v1.SnapshotRecord.tally:type_name -> quotad.log.v1.SnapshotTally
+	13, // 12: quotad.log.v1.SnapshotRecord.demand:type_name -> quotad.log.v1.SnapshotDemand
+	30, // 13: quotad.log.v1.SnapshotRecord.trailer:type_name -> quotad.log.v1.SnapshotTrailer
+	29, // 14: quotad.log.v1.SnapshotRecord.task:type_name -> quotad.log.v1.SnapshotTask
+	20, // 15: quotad.log.v1.SnapshotRecord.workflow:type_name -> quotad.log.v1.SnapshotWorkflow
+	14, // 16: quotad.log.v1.SnapshotRecord.samples:type_name -> quotad.log.v1.SnapshotSamples
+	18, // 17: quotad.log.v1.SnapshotRecord.override:type_name -> quotad.log.v1.SnapshotOverride
+	16, // 18: quotad.log.v1.SnapshotRecord.meter:type_name -> quotad.log.v1.SnapshotMeter
 	2,  // 19: quotad.log.v1.SnapshotRecord.page:type_name -> quotad.log.v1.SnapshotPage
-	30, // 20: quotad.log.v1.SnapshotRecord.resume:type_name -> quotad.log.v1.SnapshotResume
+	31, // 20: quotad.log.v1.SnapshotRecord.resume:type_name -> quotad.log.v1.SnapshotResume
 	1,  // 21: quotad.log.v1.SnapshotRecord.account:type_name -> quotad.log.v1.SnapshotAccount
-	32, // 22: quotad.log.v1.SnapshotHead.limits:type_name -> quotad.log.v1.SetLimits
-	33, // 23: quotad.log.v1.SnapshotQuota.definition:type_name -> quotad.log.v1.Quota
-	7,  // 24: quotad.log.v1.SnapshotQuota.log:type_name -> quotad.log.v1.SnapshotEntry
-	6,  // 25: quotad.log.v1.SnapshotQuota.used_ends:type_name -> quotad.log.v1.SnapshotEnding
-	5,  // 26: quotad.log.v1.SnapshotQuota.claim:type_name -> quotad.log.v1.SnapshotClaim
-	9,  // 27: quotad.log.v1.SnapshotLease.items:type_name -> quotad.log.v1.SnapshotItem
-	11, // 28: quotad.log.v1.SnapshotOperation.charges:type_name -> quotad.log.v1.SnapshotCharge
-	14, // 29: quotad.log.v1.SnapshotSamples.samples:type_name -> quotad.log.v1.SnapshotSample
-	16, // 30: quotad.log.v1.SnapshotMeter.denials:type_name -> quotad.log.v1.SnapshotDenial
-	6,  // 31: quotad.log.v1.SnapshotMeter.used_ends:type_name -> quotad.log.v1.SnapshotEnding
-	34, // 32: quotad.log.v1.SnapshotDenial.reason:type_name -> quotad.log.v1.Reason
-	35, // 33: quotad.log.v1.SnapshotWorkflow.definition:type_name -> quotad.log.v1.Workflow
-	20, // 34: quotad.log.v1.SnapshotWorkflow.turn:type_name -> quotad.log.v1.SnapshotTurn
-	21, // 35: quotad.log.v1.SnapshotWorkflow.steps:type_name -> quotad.log.v1.SnapshotStep
-	36, // 36: quotad.log.v1.SnapshotWaiter.reserve:type_name -> quotad.log.v1.Reserve
-	37, // 37: quotad.log.v1.SnapshotResult.result:type_name -> quotad.log.v1.Result
-	37, // 38: quotad.log.v1.SnapshotKey.result:type_name -> quotad.log.v1.Result
-	38, // 39: quotad.log.v1.SnapshotTask.phase:type_name -> quotad.log.v1.TaskPhase
-	39, // 40: quotad.log.v1.SnapshotTask.outcome:type_name -> quotad.log.v1.TaskOutcome
-	41, // [41:41] is the sub-list for method output_type
-	41, // [41:41] is the sub-list for method input_type
-	41, // [41:41] is the sub-list for extension type_name
-	41, // [41:41] is the sub-list for extension extendee
-	0,  // [0:41] is the sub-list for field type_name
+	33, // 22: quotad.log.v1.SnapshotHead.limits:type_name -> quotad.log.v1.SetLimits
+	34, // 23: quotad.log.v1.SnapshotQuota.definition:type_name -> quotad.log.v1.Quota
+	8,  // 24: quotad.log.v1.SnapshotQuota.log:type_name -> quotad.log.v1.SnapshotEntry
+	7,  // 25: quotad.log.v1.SnapshotQuota.used_ends:type_name -> quotad.log.v1.SnapshotEnding
+	6,  // 26: quotad.log.v1.SnapshotQuota.claim:type_name -> quotad.log.v1.SnapshotClaim
+	5,  // 27: quotad.log.v1.SnapshotQuota.past:type_name -> quotad.log.v1.SnapshotPast
+	10, // 28: quotad.log.v1.SnapshotLease.items:type_name -> quotad.log.v1.SnapshotItem
+	12, // 29: quotad.log.v1.SnapshotOperation.charges:type_name -> quotad.log.v1.SnapshotCharge
+	15, // 30: quotad.log.v1.SnapshotSamples.samples:type_name -> quotad.log.v1.SnapshotSample
+	17, // 31: quotad.log.v1.SnapshotMeter.denials:type_name -> quotad.log.v1.SnapshotDenial
+	7,  // 32: quotad.log.v1.SnapshotMeter.used_ends:type_name -> quotad.log.v1.SnapshotEnding
+	35, // 33: quotad.log.v1.SnapshotDenial.reason:type_name -> quotad.log.v1.Reason
+	36, // 34: quotad.log.v1.SnapshotWorkflow.definition:type_name -> quotad.log.v1.Workflow
+	21, // 35: quotad.log.v1.SnapshotWorkflow.turn:type_name -> quotad.log.v1.SnapshotTurn
+	22, // 36: quotad.log.v1.SnapshotWorkflow.steps:type_name -> quotad.log.v1.SnapshotStep
+	37, // 37: quotad.log.v1.SnapshotWaiter.reserve:type_name -> quotad.log.v1.Reserve
+	38, // 38: quotad.log.v1.SnapshotResult.result:type_name -> quotad.log.v1.Result
+	38, // 39: quotad.log.v1.SnapshotKey.result:type_name -> quotad.log.v1.Result
+	39, // 40: quotad.log.v1.SnapshotTask.phase:type_name -> quotad.log.v1.TaskPhase
+	40, // 41: quotad.log.v1.SnapshotTask.outcome:type_name -> quotad.log.v1.TaskOutcome
+	42, // [42:42] is the sub-list for method output_type
+	42, // [42:42] is the sub-list for method input_type
+	42, // [42:42] is the sub-list for extension type_name
+	42, // [42:42] is the sub-list for extension extendee
+	0,  // [0:42] is the sub-list for field type_name
 }
 
 func init() { file_quotad_log_v1_snapshot_proto_init() }
@@ -4005,15 +4095,15 @@ func file_quotad_log_v1_snapshot_proto_init() {
 		(*SnapshotRecord_Account)(nil),
 	}
 	file_quotad_log_v1_snapshot_proto_msgTypes[4].OneofWrappers = []any{}
-	file_quotad_log_v1_snapshot_proto_msgTypes[24].OneofWrappers = []any{}
-	file_quotad_log_v1_snapshot_proto_msgTypes[26].OneofWrappers = []any{}
+	file_quotad_log_v1_snapshot_proto_msgTypes[25].OneofWrappers = []any{}
+	file_quotad_log_v1_snapshot_proto_msgTypes[27].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quotad_log_v1_snapshot_proto_rawDesc), len(file_quotad_log_v1_snapshot_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   31,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -105,6 +105,8 @@ func logAsked(command *logpb.Command) string {
 		return fmt.Sprintf("revoke %d", k.RevokeLease.Lease)
 	case *logpb.Command_SetOverride:
 		return fmt.Sprintf("override %s with %s for %v", k.SetOverride.Quota, optional(k.SetOverride.Limit), time.Duration(k.SetOverride.ForNs))
+	case *logpb.Command_ResetClock:
+		return "reset the clock"
 	case *logpb.Command_ReopenQuota:
 		return "reopen " + k.ReopenQuota.Quota
 	}
@@ -142,6 +144,8 @@ func apiAsked(request any) string {
 		return fmt.Sprintf("revoke %d", r.Lease)
 	case *quotav1.OverrideQuotaRequest:
 		return fmt.Sprintf("override %s with %s for %v", r.Name, optional(r.Limit), r.Duration.AsDuration())
+	case *quotav1.ResetClockRequest:
+		return "reset the clock"
 	case *quotav1.ReopenQuotaRequest:
 		return "reopen " + r.Name
 	}

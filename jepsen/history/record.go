@@ -151,6 +151,7 @@ var pairs = map[string]Pair{
 	"DeleteQuota":   {&quotav1.DeleteQuotaRequest{}, &quotav1.DeleteQuotaResponse{}},
 	"RevokeLease":   {&quotav1.RevokeLeaseRequest{}, &quotav1.RevokeLeaseResponse{}},
 	"OverrideQuota": {&quotav1.OverrideQuotaRequest{}, &quotav1.OverrideQuotaResponse{}},
+	"ResetClock":    {&quotav1.ResetClockRequest{}, &quotav1.ResetClockResponse{}},
 	"ReopenQuota":   {&quotav1.ReopenQuotaRequest{}, &quotav1.ReopenQuotaResponse{}},
 	"GetWorkflow":   {&quotav1.GetWorkflowRequest{}, &quotav1.GetWorkflowResponse{}},
 	"BeginTask":     {&quotav1.BeginTaskRequest{}, &quotav1.BeginTaskResponse{}},

@@ -28,6 +28,7 @@ type quota struct {
 	held            int64
 	window          int64
 	surely, perhaps tally
+	recent          []*charge       // of a window, what was consumed lately
 	surelyIn        map[int64]int64 // by calendar window, what surely reached the provider in it
 	highest         int64           // the highest usable that it ever had
 	cap             reportedCap
@@ -63,6 +64,7 @@ type charge struct {
 	amount int64
 	// end is when its exposure ends, latest when it does at the latest (a lease may end late); never: not known yet.
 	end, latest int64
+	began       int64 // when it was consumed (cluster time)
 	surely      mark
 	perhaps     mark
 	// window is the calendar window in which it surely reaches the provider, if sure.
@@ -154,8 +156,9 @@ func (q *quota) countsPerhaps(latest int64) int64 {
 }
 
 // enter enters a charge.
-func (q *quota) enter(c *charge) {
+func (q *quota) enter(c *charge, now int64) {
 	c.quota = q
+	q.enterRecent(c, now)
 	q.surely.put(c, &c.surely, q.counts(c.end), true)
 	q.perhaps.put(c, &c.perhaps, q.countsPerhaps(c.latest), true)
 }
@@ -332,6 +335,7 @@ func (j *Judge) setRule(q *quota, definition *logpb.Quota) {
 	}
 	before := q.rule
 	q.definition, q.rule = definition, ruleOf(under(definition, q.over))
+	q.rule.shift = j.clock.Shift
 	q.highest = max(q.highest, q.rule.usable)
 	q.redrawn(&before, j.clock.Now)
 	q.advance(j.clock)

@@ -170,7 +170,7 @@ func (j *Judge) chargePart(it *item, amount int64, o *operation) *part {
 			end = never
 		}
 		c := &charge{amount: amount, end: end, latest: end}
-		q.enter(c)
+		q.enter(c, j.clock.Now)
 		p.charges = append(p.charges, c)
 		if !q.draw(j.clock.Now, amount) && !q.rule.observe {
 			j.violate("burst", "%d of %s are consumed, with these it has more than its burst, %d", amount, q.name, q.rule.burst)
@@ -380,7 +380,7 @@ func (j *Judge) overrun(p *part, amount int64) {
 	for _, c := range p.charges {
 		if !c.quota.deleted {
 			now := c.quota.rule.later(j.clock, 0)
-			c.quota.enter(&charge{amount: amount, end: now, latest: now})
+			c.quota.enter(&charge{amount: amount, end: now, latest: now}, j.clock.Now)
 			for class := range c.quota.granted { // whoever it is charged to
 				c.quota.granted[class] = plus(c.quota.granted[class], amount)
 			}

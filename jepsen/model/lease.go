@@ -317,7 +317,7 @@ func (j *Judge) end(l *lease, withGrace bool) (held []*logpb.GrantedItem) {
 			}
 			if q.rule.kind == slotsKind && withGrace {
 				end := l.deadline + q.rule.graceOf(l.ttl)
-				q.enter(&charge{amount: it.held, end: end, latest: end})
+				q.enter(&charge{amount: it.held, end: end, latest: end}, j.clock.Now)
 			}
 		}
 	}

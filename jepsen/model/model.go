@@ -214,6 +214,9 @@ type entry struct {
 	// defined are the definitions that events have told.
 	defined    map[definedBy]bool
 	violations []Violation
+	// sample is the entry's of Unix time, reset the clock after it where a command reset the clock.
+	sample span
+	reset  fsm.Clock
 }
 
 // definedBy is a quota that a command defined.
@@ -272,8 +275,12 @@ func (j *Judge) time(parsed *logpb.Entry, clock fsm.Clock) {
 	if now := max(j.clock.Now, parsed.StampNs); clock.Now != now {
 		j.violate("clock", "cluster time is %d, it was %d and the entry's stamp is %d", clock.Now, j.clock.Now, parsed.StampNs)
 	}
+	before := j.clock
 	j.views(parsed, clock)
 	clock.Now = max(clock.Now, j.clock.Now)
+	if j.entry.resets() { // until the command is carried out
+		clock.WallEarly, clock.WallLate, clock.Shift = before.WallEarly, before.WallLate, before.Shift
+	}
 	j.clock = clock
 }
 
@@ -281,12 +288,16 @@ func (j *Judge) time(parsed *logpb.Entry, clock fsm.Clock) {
 // neither back nor on by itself. The later one is where the sample is, and where there is none goes on as cluster time does.
 func (j *Judge) views(parsed *logpb.Entry, clock fsm.Clock) {
 	early, late := j.clock.WallEarly, j.clock.WallLate
+	j.entry.sample = span{parsed.WallEarlyNs, parsed.WallLateNs}
 	switch {
 	case parsed.WallEarlyNs > 0 && parsed.WallLateNs > 0:
-		early = max(early, parsed.WallEarlyNs)
-		late = max(early, parsed.WallLateNs)
+		early = max(early, plus(parsed.WallEarlyNs, j.clock.Shift))
+		late = max(early, plus(parsed.WallLateNs, j.clock.Shift))
 	case late > 0:
 		late = plus(late, max(parsed.StampNs-j.clock.Now, 0))
+	}
+	if j.entry.reset = clock; j.entry.resets() {
+		return // judged with the command
 	}
 	if clock.WallEarly != early {
 		j.violate("clock", "the earlier view of Unix time goes from %d to %d, the sample is %d", j.clock.WallEarly, clock.WallEarly, parsed.WallEarlyNs)

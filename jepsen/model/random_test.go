@@ -90,6 +90,10 @@ func (d *drive) between(least, most int64, what string) int64 {
 func (d *drive) apply(commands ...*logpb.Command) []Violation {
 	d.index++
 	early, late := d.between(0, sec, "early"), d.between(0, sec, "late")
+	if d.index > 20 && d.oneIn(150, "clocks are ahead once") {
+		ahead := d.between(2*sec, 400*24*3600*sec, "ahead")
+		early, late = early-ahead, late+ahead
+	}
 	entry := &logpb.Entry{
 		Version: fsm.EntryVersion, StampNs: d.now, WallEarlyNs: d.wall + d.now - early, WallLateNs: d.wall + d.now + late, Commands: commands,
 	}
@@ -349,6 +353,9 @@ func (d *drive) admin(lease uint64) *logpb.Command {
 			SessionIdleNs: new(pick(d, []int64{20 * sec, 3600 * sec}, "idle")), MaxWaiters: new(d.between(3, 100, "waiters")), KeyLifeNs: new(pick(d, []int64{5 * sec, 100 * sec}, "key life")),
 			MaxLeases: new(d.between(20, 1000, "leases")), OperatorsPpm: new(pick(d, []int64{0, 62_500, 500_000}, "operators")),
 		}}}
+	}
+	if d.oneIn(3, "reset the clock") {
+		return &logpb.Command{Kind: &logpb.Command_ResetClock{ResetClock: &logpb.ResetClock{}}}
 	}
 	if d.oneIn(2, "reopen") {
 		return &logpb.Command{Kind: &logpb.Command_ReopenQuota{ReopenQuota: &logpb.ReopenQuota{Quota: pick(d, d.names, "reopened")}}}

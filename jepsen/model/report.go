@@ -159,6 +159,9 @@ func (j *Judge) windowClosed(name string) {
 	if q == nil {
 		return // it may have been deleted with this entry, but not before
 	}
+	if j.entry.resets() {
+		return // the command says so
+	}
 	j.stats.ItemsClosed++
 	if q.rule.anchored {
 		if !q.reset.passed && (!q.reset.known || j.clock.WallLate < q.reset.first) {

@@ -55,6 +55,8 @@ type rule struct {
 	settleMax bool
 	// burst is what may be consumed at once: the burst without what can pile up between consuming and spending. 0: any.
 	burst int64
+	// shift is by how much moments of windows are ahead of Unix time, since the clock was reset.
+	shift int64
 }
 
 func ruleOf(def *logpb.Quota) rule {
@@ -162,6 +164,11 @@ func (r *rule) graceOf(ttl int64) int64 {
 
 // windowAt returns the calendar window in which a moment of Unix time lies.
 func (r *rule) windowAt(t int64) (start, end int64) {
+	start, end = r.unixWindowAt(t - r.shift)
+	return start + r.shift, end + r.shift
+}
+
+func (r *rule) unixWindowAt(t int64) (start, end int64) {
 	if r.every == logpb.Every_EVERY_MONTH {
 		at := time.Unix(0, t).UTC()
 		first := time.Date(at.Year(), at.Month(), 1, 0, 0, 0, 0, time.UTC)

@@ -349,6 +349,8 @@ func (j *Judge) command(command *logpb.Command, result *logpb.Result) {
 		j.setOverride(k.SetOverride)
 	case *logpb.Command_ReopenQuota:
 		j.reopen(k.ReopenQuota, result.GetQuotaReopened())
+	case *logpb.Command_ResetClock:
+		j.resetClock(result.GetClockReset())
 	case *logpb.Command_DeleteWorkflow:
 		j.deleteWorkflow(k.DeleteWorkflow.Workflow)
 	default:

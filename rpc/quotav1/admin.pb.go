@@ -555,6 +555,116 @@ func (x *ReopenQuotaRequest) GetName() string {
 	return ""
 }
 
+// ResetClockRequest resets the clock. It is safe to send again without a request id: a clock that is right is not reset.
+type ResetClockRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Makes the answer the same when it is sent again.
+	RequestId     *RequestId `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResetClockRequest) Reset() {
+	*x = ResetClockRequest{}
+	mi := &file_quota_v1_admin_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResetClockRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResetClockRequest) ProtoMessage() {}
+
+func (x *ResetClockRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_quota_v1_admin_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResetClockRequest.ProtoReflect.Descriptor instead.
+func (*ResetClockRequest) Descriptor() ([]byte, []int) {
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *ResetClockRequest) GetRequestId() *RequestId {
+	if x != nil {
+		return x.RequestId
+	}
+	return nil
+}
+
+// ResetClockResponse says what was done.
+type ResetClockResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Where and when.
+	Meta *Meta `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
+	// By how much the view of the time of day was ahead.
+	Ahead *durationpb.Duration `protobuf:"bytes,2,opt,name=ahead,proto3" json:"ahead,omitempty"`
+	// How many windows began again.
+	Windows       int64 `protobuf:"varint,3,opt,name=windows,proto3" json:"windows,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResetClockResponse) Reset() {
+	*x = ResetClockResponse{}
+	mi := &file_quota_v1_admin_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResetClockResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResetClockResponse) ProtoMessage() {}
+
+func (x *ResetClockResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_quota_v1_admin_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResetClockResponse.ProtoReflect.Descriptor instead.
+func (*ResetClockResponse) Descriptor() ([]byte, []int) {
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *ResetClockResponse) GetMeta() *Meta {
+	if x != nil {
+		return x.Meta
+	}
+	return nil
+}
+
+func (x *ResetClockResponse) GetAhead() *durationpb.Duration {
+	if x != nil {
+		return x.Ahead
+	}
+	return nil
+}
+
+func (x *ResetClockResponse) GetWindows() int64 {
+	if x != nil {
+		return x.Windows
+	}
+	return 0
+}
+
 // ReopenQuotaResponse says what was ended.
 type ReopenQuotaResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -576,7 +686,7 @@ type ReopenQuotaResponse struct {
 
 func (x *ReopenQuotaResponse) Reset() {
 	*x = ReopenQuotaResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[8]
+	mi := &file_quota_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -588,7 +698,7 @@ func (x *ReopenQuotaResponse) String() string {
 func (*ReopenQuotaResponse) ProtoMessage() {}
 
 func (x *ReopenQuotaResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[8]
+	mi := &file_quota_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -601,7 +711,7 @@ func (x *ReopenQuotaResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReopenQuotaResponse.ProtoReflect.Descriptor instead.
 func (*ReopenQuotaResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{8}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ReopenQuotaResponse) GetMeta() *Meta {
@@ -657,7 +767,7 @@ type ListHolderRulesRequest struct {
 
 func (x *ListHolderRulesRequest) Reset() {
 	*x = ListHolderRulesRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[9]
+	mi := &file_quota_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -669,7 +779,7 @@ func (x *ListHolderRulesRequest) String() string {
 func (*ListHolderRulesRequest) ProtoMessage() {}
 
 func (x *ListHolderRulesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[9]
+	mi := &file_quota_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -682,7 +792,7 @@ func (x *ListHolderRulesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListHolderRulesRequest.ProtoReflect.Descriptor instead.
 func (*ListHolderRulesRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListHolderRulesRequest) GetRead() ReadMode {
@@ -705,7 +815,7 @@ type ListHolderRulesResponse struct {
 
 func (x *ListHolderRulesResponse) Reset() {
 	*x = ListHolderRulesResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[10]
+	mi := &file_quota_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -717,7 +827,7 @@ func (x *ListHolderRulesResponse) String() string {
 func (*ListHolderRulesResponse) ProtoMessage() {}
 
 func (x *ListHolderRulesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[10]
+	mi := &file_quota_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -730,7 +840,7 @@ func (x *ListHolderRulesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListHolderRulesResponse.ProtoReflect.Descriptor instead.
 func (*ListHolderRulesResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListHolderRulesResponse) GetMeta() *Meta {
@@ -760,7 +870,7 @@ type DeleteWorkflowRequest struct {
 
 func (x *DeleteWorkflowRequest) Reset() {
 	*x = DeleteWorkflowRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[11]
+	mi := &file_quota_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -772,7 +882,7 @@ func (x *DeleteWorkflowRequest) String() string {
 func (*DeleteWorkflowRequest) ProtoMessage() {}
 
 func (x *DeleteWorkflowRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[11]
+	mi := &file_quota_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -785,7 +895,7 @@ func (x *DeleteWorkflowRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteWorkflowRequest.ProtoReflect.Descriptor instead.
 func (*DeleteWorkflowRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *DeleteWorkflowRequest) GetRequestId() *RequestId {
@@ -813,7 +923,7 @@ type DeleteWorkflowResponse struct {
 
 func (x *DeleteWorkflowResponse) Reset() {
 	*x = DeleteWorkflowResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[12]
+	mi := &file_quota_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -825,7 +935,7 @@ func (x *DeleteWorkflowResponse) String() string {
 func (*DeleteWorkflowResponse) ProtoMessage() {}
 
 func (x *DeleteWorkflowResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[12]
+	mi := &file_quota_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -838,7 +948,7 @@ func (x *DeleteWorkflowResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteWorkflowResponse.ProtoReflect.Descriptor instead.
 func (*DeleteWorkflowResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *DeleteWorkflowResponse) GetMeta() *Meta {
@@ -861,7 +971,7 @@ type RevokeLeaseRequest struct {
 
 func (x *RevokeLeaseRequest) Reset() {
 	*x = RevokeLeaseRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[13]
+	mi := &file_quota_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -873,7 +983,7 @@ func (x *RevokeLeaseRequest) String() string {
 func (*RevokeLeaseRequest) ProtoMessage() {}
 
 func (x *RevokeLeaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[13]
+	mi := &file_quota_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -886,7 +996,7 @@ func (x *RevokeLeaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeLeaseRequest.ProtoReflect.Descriptor instead.
 func (*RevokeLeaseRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *RevokeLeaseRequest) GetRequestId() *RequestId {
@@ -916,7 +1026,7 @@ type RevokeLeaseResponse struct {
 
 func (x *RevokeLeaseResponse) Reset() {
 	*x = RevokeLeaseResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[14]
+	mi := &file_quota_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -928,7 +1038,7 @@ func (x *RevokeLeaseResponse) String() string {
 func (*RevokeLeaseResponse) ProtoMessage() {}
 
 func (x *RevokeLeaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[14]
+	mi := &file_quota_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -941,7 +1051,7 @@ func (x *RevokeLeaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeLeaseResponse.ProtoReflect.Descriptor instead.
 func (*RevokeLeaseResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *RevokeLeaseResponse) GetMeta() *Meta {
@@ -967,7 +1077,7 @@ type GetStatusRequest struct {
 
 func (x *GetStatusRequest) Reset() {
 	*x = GetStatusRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[15]
+	mi := &file_quota_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -979,7 +1089,7 @@ func (x *GetStatusRequest) String() string {
 func (*GetStatusRequest) ProtoMessage() {}
 
 func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[15]
+	mi := &file_quota_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -992,7 +1102,7 @@ func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetStatusRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 // GetStatusResponse is the asked node's view.
@@ -1058,7 +1168,7 @@ type GetStatusResponse struct {
 
 func (x *GetStatusResponse) Reset() {
 	*x = GetStatusResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[16]
+	mi := &file_quota_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1070,7 +1180,7 @@ func (x *GetStatusResponse) String() string {
 func (*GetStatusResponse) ProtoMessage() {}
 
 func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[16]
+	mi := &file_quota_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1083,7 +1193,7 @@ func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetStatusResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *GetStatusResponse) GetMeta() *Meta {
@@ -1303,7 +1413,7 @@ type Budget struct {
 
 func (x *Budget) Reset() {
 	*x = Budget{}
-	mi := &file_quota_v1_admin_proto_msgTypes[17]
+	mi := &file_quota_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1315,7 +1425,7 @@ func (x *Budget) String() string {
 func (*Budget) ProtoMessage() {}
 
 func (x *Budget) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[17]
+	mi := &file_quota_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1328,7 +1438,7 @@ func (x *Budget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Budget.ProtoReflect.Descriptor instead.
 func (*Budget) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Budget) GetName() string {
@@ -1402,7 +1512,7 @@ type BudgetUse struct {
 
 func (x *BudgetUse) Reset() {
 	*x = BudgetUse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[18]
+	mi := &file_quota_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1414,7 +1524,7 @@ func (x *BudgetUse) String() string {
 func (*BudgetUse) ProtoMessage() {}
 
 func (x *BudgetUse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[18]
+	mi := &file_quota_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1427,7 +1537,7 @@ func (x *BudgetUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BudgetUse.ProtoReflect.Descriptor instead.
 func (*BudgetUse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *BudgetUse) GetCaller() string {
@@ -1484,7 +1594,7 @@ type Limits struct {
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_quota_v1_admin_proto_msgTypes[19]
+	mi := &file_quota_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1496,7 +1606,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[19]
+	mi := &file_quota_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1509,7 +1619,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Limits) GetMaxSessions() int64 {
@@ -1609,7 +1719,7 @@ type SetLimitsRequest struct {
 
 func (x *SetLimitsRequest) Reset() {
 	*x = SetLimitsRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[20]
+	mi := &file_quota_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1621,7 +1731,7 @@ func (x *SetLimitsRequest) String() string {
 func (*SetLimitsRequest) ProtoMessage() {}
 
 func (x *SetLimitsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[20]
+	mi := &file_quota_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1634,7 +1744,7 @@ func (x *SetLimitsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLimitsRequest.ProtoReflect.Descriptor instead.
 func (*SetLimitsRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *SetLimitsRequest) GetRequestId() *RequestId {
@@ -1664,7 +1774,7 @@ type SetLimitsResponse struct {
 
 func (x *SetLimitsResponse) Reset() {
 	*x = SetLimitsResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[21]
+	mi := &file_quota_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1676,7 +1786,7 @@ func (x *SetLimitsResponse) String() string {
 func (*SetLimitsResponse) ProtoMessage() {}
 
 func (x *SetLimitsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[21]
+	mi := &file_quota_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1689,7 +1799,7 @@ func (x *SetLimitsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLimitsResponse.ProtoReflect.Descriptor instead.
 func (*SetLimitsResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *SetLimitsResponse) GetMeta() *Meta {
@@ -1735,7 +1845,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_quota_v1_admin_proto_msgTypes[22]
+	mi := &file_quota_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1747,7 +1857,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[22]
+	mi := &file_quota_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1760,7 +1870,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Member) GetId() string {
@@ -1848,7 +1958,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_quota_v1_admin_proto_msgTypes[23]
+	mi := &file_quota_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1860,7 +1970,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[23]
+	mi := &file_quota_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1873,7 +1983,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *HealthCheck) GetName() string {
@@ -1912,7 +2022,7 @@ type AddMemberRequest struct {
 
 func (x *AddMemberRequest) Reset() {
 	*x = AddMemberRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[24]
+	mi := &file_quota_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1924,7 +2034,7 @@ func (x *AddMemberRequest) String() string {
 func (*AddMemberRequest) ProtoMessage() {}
 
 func (x *AddMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[24]
+	mi := &file_quota_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1937,7 +2047,7 @@ func (x *AddMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddMemberRequest.ProtoReflect.Descriptor instead.
 func (*AddMemberRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *AddMemberRequest) GetId() string {
@@ -1972,7 +2082,7 @@ type AddMemberResponse struct {
 
 func (x *AddMemberResponse) Reset() {
 	*x = AddMemberResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[25]
+	mi := &file_quota_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1984,7 +2094,7 @@ func (x *AddMemberResponse) String() string {
 func (*AddMemberResponse) ProtoMessage() {}
 
 func (x *AddMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[25]
+	mi := &file_quota_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1997,7 +2107,7 @@ func (x *AddMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddMemberResponse.ProtoReflect.Descriptor instead.
 func (*AddMemberResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *AddMemberResponse) GetMeta() *Meta {
@@ -2018,7 +2128,7 @@ type PromoteMemberRequest struct {
 
 func (x *PromoteMemberRequest) Reset() {
 	*x = PromoteMemberRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[26]
+	mi := &file_quota_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2030,7 +2140,7 @@ func (x *PromoteMemberRequest) String() string {
 func (*PromoteMemberRequest) ProtoMessage() {}
 
 func (x *PromoteMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[26]
+	mi := &file_quota_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2043,7 +2153,7 @@ func (x *PromoteMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromoteMemberRequest.ProtoReflect.Descriptor instead.
 func (*PromoteMemberRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *PromoteMemberRequest) GetId() string {
@@ -2064,7 +2174,7 @@ type PromoteMemberResponse struct {
 
 func (x *PromoteMemberResponse) Reset() {
 	*x = PromoteMemberResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[27]
+	mi := &file_quota_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2076,7 +2186,7 @@ func (x *PromoteMemberResponse) String() string {
 func (*PromoteMemberResponse) ProtoMessage() {}
 
 func (x *PromoteMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[27]
+	mi := &file_quota_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2089,7 +2199,7 @@ func (x *PromoteMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromoteMemberResponse.ProtoReflect.Descriptor instead.
 func (*PromoteMemberResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *PromoteMemberResponse) GetMeta() *Meta {
@@ -2112,7 +2222,7 @@ type RemoveMemberRequest struct {
 
 func (x *RemoveMemberRequest) Reset() {
 	*x = RemoveMemberRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[28]
+	mi := &file_quota_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2124,7 +2234,7 @@ func (x *RemoveMemberRequest) String() string {
 func (*RemoveMemberRequest) ProtoMessage() {}
 
 func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[28]
+	mi := &file_quota_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2137,7 +2247,7 @@ func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberRequest.ProtoReflect.Descriptor instead.
 func (*RemoveMemberRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *RemoveMemberRequest) GetId() string {
@@ -2165,7 +2275,7 @@ type RemoveMemberResponse struct {
 
 func (x *RemoveMemberResponse) Reset() {
 	*x = RemoveMemberResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[29]
+	mi := &file_quota_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2177,7 +2287,7 @@ func (x *RemoveMemberResponse) String() string {
 func (*RemoveMemberResponse) ProtoMessage() {}
 
 func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[29]
+	mi := &file_quota_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2190,7 +2300,7 @@ func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberResponse.ProtoReflect.Descriptor instead.
 func (*RemoveMemberResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *RemoveMemberResponse) GetMeta() *Meta {
@@ -2211,7 +2321,7 @@ type TransferLeadershipRequest struct {
 
 func (x *TransferLeadershipRequest) Reset() {
 	*x = TransferLeadershipRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[30]
+	mi := &file_quota_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2223,7 +2333,7 @@ func (x *TransferLeadershipRequest) String() string {
 func (*TransferLeadershipRequest) ProtoMessage() {}
 
 func (x *TransferLeadershipRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[30]
+	mi := &file_quota_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2236,7 +2346,7 @@ func (x *TransferLeadershipRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeadershipRequest.ProtoReflect.Descriptor instead.
 func (*TransferLeadershipRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{30}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *TransferLeadershipRequest) GetId() string {
@@ -2257,7 +2367,7 @@ type TransferLeadershipResponse struct {
 
 func (x *TransferLeadershipResponse) Reset() {
 	*x = TransferLeadershipResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[31]
+	mi := &file_quota_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2269,7 +2379,7 @@ func (x *TransferLeadershipResponse) String() string {
 func (*TransferLeadershipResponse) ProtoMessage() {}
 
 func (x *TransferLeadershipResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[31]
+	mi := &file_quota_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2282,7 +2392,7 @@ func (x *TransferLeadershipResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeadershipResponse.ProtoReflect.Descriptor instead.
 func (*TransferLeadershipResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{31}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *TransferLeadershipResponse) GetLeader() string {
@@ -2301,7 +2411,7 @@ type BackupRequest struct {
 
 func (x *BackupRequest) Reset() {
 	*x = BackupRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[32]
+	mi := &file_quota_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2313,7 +2423,7 @@ func (x *BackupRequest) String() string {
 func (*BackupRequest) ProtoMessage() {}
 
 func (x *BackupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[32]
+	mi := &file_quota_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2326,7 +2436,7 @@ func (x *BackupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
 func (*BackupRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{32}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{34}
 }
 
 // BackupResponse is a piece of it.
@@ -2342,7 +2452,7 @@ type BackupResponse struct {
 
 func (x *BackupResponse) Reset() {
 	*x = BackupResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[33]
+	mi := &file_quota_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2354,7 +2464,7 @@ func (x *BackupResponse) String() string {
 func (*BackupResponse) ProtoMessage() {}
 
 func (x *BackupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[33]
+	mi := &file_quota_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2367,7 +2477,7 @@ func (x *BackupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupResponse.ProtoReflect.Descriptor instead.
 func (*BackupResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{33}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *BackupResponse) GetChunk() []byte {
@@ -2397,7 +2507,7 @@ type RestoreRequest struct {
 
 func (x *RestoreRequest) Reset() {
 	*x = RestoreRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[34]
+	mi := &file_quota_v1_admin_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2409,7 +2519,7 @@ func (x *RestoreRequest) String() string {
 func (*RestoreRequest) ProtoMessage() {}
 
 func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[34]
+	mi := &file_quota_v1_admin_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2422,7 +2532,7 @@ func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreRequest.ProtoReflect.Descriptor instead.
 func (*RestoreRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{34}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *RestoreRequest) GetChunk() []byte {
@@ -2452,7 +2562,7 @@ type RestoreResponse struct {
 
 func (x *RestoreResponse) Reset() {
 	*x = RestoreResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[35]
+	mi := &file_quota_v1_admin_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2464,7 +2574,7 @@ func (x *RestoreResponse) String() string {
 func (*RestoreResponse) ProtoMessage() {}
 
 func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[35]
+	mi := &file_quota_v1_admin_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2477,7 +2587,7 @@ func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreResponse.ProtoReflect.Descriptor instead.
 func (*RestoreResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{35}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *RestoreResponse) GetMeta() *Meta {
@@ -2505,7 +2615,7 @@ type GetStateHashRequest struct {
 
 func (x *GetStateHashRequest) Reset() {
 	*x = GetStateHashRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[36]
+	mi := &file_quota_v1_admin_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2517,7 +2627,7 @@ func (x *GetStateHashRequest) String() string {
 func (*GetStateHashRequest) ProtoMessage() {}
 
 func (x *GetStateHashRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[36]
+	mi := &file_quota_v1_admin_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2530,7 +2640,7 @@ func (x *GetStateHashRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStateHashRequest.ProtoReflect.Descriptor instead.
 func (*GetStateHashRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{36}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *GetStateHashRequest) GetAtLeastIndex() uint64 {
@@ -2555,7 +2665,7 @@ type GetStateHashResponse struct {
 
 func (x *GetStateHashResponse) Reset() {
 	*x = GetStateHashResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[37]
+	mi := &file_quota_v1_admin_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2567,7 +2677,7 @@ func (x *GetStateHashResponse) String() string {
 func (*GetStateHashResponse) ProtoMessage() {}
 
 func (x *GetStateHashResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[37]
+	mi := &file_quota_v1_admin_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2580,7 +2690,7 @@ func (x *GetStateHashResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStateHashResponse.ProtoReflect.Descriptor instead.
 func (*GetStateHashResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{37}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *GetStateHashResponse) GetIndex() uint64 {
@@ -2617,7 +2727,7 @@ type DumpLogRequest struct {
 
 func (x *DumpLogRequest) Reset() {
 	*x = DumpLogRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[38]
+	mi := &file_quota_v1_admin_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2629,7 +2739,7 @@ func (x *DumpLogRequest) String() string {
 func (*DumpLogRequest) ProtoMessage() {}
 
 func (x *DumpLogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[38]
+	mi := &file_quota_v1_admin_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2642,7 +2752,7 @@ func (x *DumpLogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DumpLogRequest.ProtoReflect.Descriptor instead.
 func (*DumpLogRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{38}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *DumpLogRequest) GetFromIndex() uint64 {
@@ -2678,7 +2788,7 @@ type DumpLogResponse struct {
 
 func (x *DumpLogResponse) Reset() {
 	*x = DumpLogResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[39]
+	mi := &file_quota_v1_admin_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2690,7 +2800,7 @@ func (x *DumpLogResponse) String() string {
 func (*DumpLogResponse) ProtoMessage() {}
 
 func (x *DumpLogResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[39]
+	mi := &file_quota_v1_admin_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2703,7 +2813,7 @@ func (x *DumpLogResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DumpLogResponse.ProtoReflect.Descriptor instead.
 func (*DumpLogResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{39}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *DumpLogResponse) GetIndex() uint64 {
@@ -2758,7 +2868,7 @@ type SetFaultRequest struct {
 
 func (x *SetFaultRequest) Reset() {
 	*x = SetFaultRequest{}
-	mi := &file_quota_v1_admin_proto_msgTypes[40]
+	mi := &file_quota_v1_admin_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2770,7 +2880,7 @@ func (x *SetFaultRequest) String() string {
 func (*SetFaultRequest) ProtoMessage() {}
 
 func (x *SetFaultRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[40]
+	mi := &file_quota_v1_admin_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2783,7 +2893,7 @@ func (x *SetFaultRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetFaultRequest.ProtoReflect.Descriptor instead.
 func (*SetFaultRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{40}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *SetFaultRequest) GetWallOffset() *durationpb.Duration {
@@ -2823,7 +2933,7 @@ type SetFaultResponse struct {
 
 func (x *SetFaultResponse) Reset() {
 	*x = SetFaultResponse{}
-	mi := &file_quota_v1_admin_proto_msgTypes[41]
+	mi := &file_quota_v1_admin_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2835,7 +2945,7 @@ func (x *SetFaultResponse) String() string {
 func (*SetFaultResponse) ProtoMessage() {}
 
 func (x *SetFaultResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_admin_proto_msgTypes[41]
+	mi := &file_quota_v1_admin_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2848,7 +2958,7 @@ func (x *SetFaultResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetFaultResponse.ProtoReflect.Descriptor instead.
 func (*SetFaultResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_admin_proto_rawDescGZIP(), []int{41}
+	return file_quota_v1_admin_proto_rawDescGZIP(), []int{43}
 }
 
 var File_quota_v1_admin_proto protoreflect.FileDescriptor
@@ -2895,7 +3005,14 @@ const file_quota_v1_admin_proto_rawDesc = "" +
 	"\x12ReopenQuotaRequest\x122\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\v2\x13.quota.v1.RequestIdR\trequestId\x12\x12\n" +
-	"\x04name\x18\x02 \x01(\tR\x04name\"\xef\x01\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"G\n" +
+	"\x11ResetClockRequest\x122\n" +
+	"\n" +
+	"request_id\x18\x01 \x01(\v2\x13.quota.v1.RequestIdR\trequestId\"\x83\x01\n" +
+	"\x12ResetClockResponse\x12\"\n" +
+	"\x04meta\x18\x01 \x01(\v2\x0e.quota.v1.MetaR\x04meta\x12/\n" +
+	"\x05ahead\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x05ahead\x12\x18\n" +
+	"\awindows\x18\x03 \x01(\x03R\awindows\"\xef\x01\n" +
 	"\x13ReopenQuotaResponse\x12\"\n" +
 	"\x04meta\x18\x01 \x01(\v2\x0e.quota.v1.MetaR\x04meta\x12>\n" +
 	"\rcooldown_left\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\fcooldownLeft\x12\x1a\n" +
@@ -3076,12 +3193,14 @@ const file_quota_v1_admin_proto_rawDesc = "" +
 	"crashCountB\x11\n" +
 	"\x0f_clock_rate_ppmB\v\n" +
 	"\t_crash_at\"\x12\n" +
-	"\x10SetFaultResponse2\x90\v\n" +
+	"\x10SetFaultResponse2\xdb\v\n" +
 	"\fAdminService\x12L\n" +
 	"\vApplyQuotas\x12\x1c.quota.v1.ApplyQuotasRequest\x1a\x1d.quota.v1.ApplyQuotasResponse\"\x00\x12L\n" +
 	"\vDeleteQuota\x12\x1c.quota.v1.DeleteQuotaRequest\x1a\x1d.quota.v1.DeleteQuotaResponse\"\x00\x12R\n" +
 	"\rOverrideQuota\x12\x1e.quota.v1.OverrideQuotaRequest\x1a\x1f.quota.v1.OverrideQuotaResponse\"\x00\x12L\n" +
-	"\vReopenQuota\x12\x1c.quota.v1.ReopenQuotaRequest\x1a\x1d.quota.v1.ReopenQuotaResponse\"\x00\x12[\n" +
+	"\vReopenQuota\x12\x1c.quota.v1.ReopenQuotaRequest\x1a\x1d.quota.v1.ReopenQuotaResponse\"\x00\x12I\n" +
+	"\n" +
+	"ResetClock\x12\x1b.quota.v1.ResetClockRequest\x1a\x1c.quota.v1.ResetClockResponse\"\x00\x12[\n" +
 	"\x0fListHolderRules\x12 .quota.v1.ListHolderRulesRequest\x1a!.quota.v1.ListHolderRulesResponse\"\x03\x90\x02\x01\x12U\n" +
 	"\x0eDeleteWorkflow\x12\x1f.quota.v1.DeleteWorkflowRequest\x1a .quota.v1.DeleteWorkflowResponse\"\x00\x12L\n" +
 	"\vRevokeLease\x12\x1c.quota.v1.RevokeLeaseRequest\x1a\x1d.quota.v1.RevokeLeaseResponse\"\x00\x12I\n" +
@@ -3109,7 +3228,7 @@ func file_quota_v1_admin_proto_rawDescGZIP() []byte {
 	return file_quota_v1_admin_proto_rawDescData
 }
 
-var file_quota_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 42)
+var file_quota_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
 var file_quota_v1_admin_proto_goTypes = []any{
 	(*HolderRule)(nil),                 // 0: quota.v1.HolderRule
 	(*ApplyQuotasRequest)(nil),         // 1: quota.v1.ApplyQuotasRequest
@@ -3119,134 +3238,141 @@ var file_quota_v1_admin_proto_goTypes = []any{
 	(*OverrideQuotaRequest)(nil),       // 5: quota.v1.OverrideQuotaRequest
 	(*OverrideQuotaResponse)(nil),      // 6: quota.v1.OverrideQuotaResponse
 	(*ReopenQuotaRequest)(nil),         // 7: quota.v1.ReopenQuotaRequest
-	(*ReopenQuotaResponse)(nil),        // 8: quota.v1.ReopenQuotaResponse
-	(*ListHolderRulesRequest)(nil),     // 9: quota.v1.ListHolderRulesRequest
-	(*ListHolderRulesResponse)(nil),    // 10: quota.v1.ListHolderRulesResponse
-	(*DeleteWorkflowRequest)(nil),      // 11: quota.v1.DeleteWorkflowRequest
-	(*DeleteWorkflowResponse)(nil),     // 12: quota.v1.DeleteWorkflowResponse
-	(*RevokeLeaseRequest)(nil),         // 13: quota.v1.RevokeLeaseRequest
-	(*RevokeLeaseResponse)(nil),        // 14: quota.v1.RevokeLeaseResponse
-	(*GetStatusRequest)(nil),           // 15: quota.v1.GetStatusRequest
-	(*GetStatusResponse)(nil),          // 16: quota.v1.GetStatusResponse
-	(*Budget)(nil),                     // 17: quota.v1.Budget
-	(*BudgetUse)(nil),                  // 18: quota.v1.BudgetUse
-	(*Limits)(nil),                     // 19: quota.v1.Limits
-	(*SetLimitsRequest)(nil),           // 20: quota.v1.SetLimitsRequest
-	(*SetLimitsResponse)(nil),          // 21: quota.v1.SetLimitsResponse
-	(*Member)(nil),                     // 22: quota.v1.Member
-	(*HealthCheck)(nil),                // 23: quota.v1.HealthCheck
-	(*AddMemberRequest)(nil),           // 24: quota.v1.AddMemberRequest
-	(*AddMemberResponse)(nil),          // 25: quota.v1.AddMemberResponse
-	(*PromoteMemberRequest)(nil),       // 26: quota.v1.PromoteMemberRequest
-	(*PromoteMemberResponse)(nil),      // 27: quota.v1.PromoteMemberResponse
-	(*RemoveMemberRequest)(nil),        // 28: quota.v1.RemoveMemberRequest
-	(*RemoveMemberResponse)(nil),       // 29: quota.v1.RemoveMemberResponse
-	(*TransferLeadershipRequest)(nil),  // 30: quota.v1.TransferLeadershipRequest
-	(*TransferLeadershipResponse)(nil), // 31: quota.v1.TransferLeadershipResponse
-	(*BackupRequest)(nil),              // 32: quota.v1.BackupRequest
-	(*BackupResponse)(nil),             // 33: quota.v1.BackupResponse
-	(*RestoreRequest)(nil),             // 34: quota.v1.RestoreRequest
-	(*RestoreResponse)(nil),            // 35: quota.v1.RestoreResponse
-	(*GetStateHashRequest)(nil),        // 36: quota.v1.GetStateHashRequest
-	(*GetStateHashResponse)(nil),       // 37: quota.v1.GetStateHashResponse
-	(*DumpLogRequest)(nil),             // 38: quota.v1.DumpLogRequest
-	(*DumpLogResponse)(nil),            // 39: quota.v1.DumpLogResponse
-	(*SetFaultRequest)(nil),            // 40: quota.v1.SetFaultRequest
-	(*SetFaultResponse)(nil),           // 41: quota.v1.SetFaultResponse
-	(Class)(0),                         // 42: quota.v1.Class
-	(*RequestId)(nil),                  // 43: quota.v1.RequestId
-	(*Quota)(nil),                      // 44: quota.v1.Quota
-	(*Workflow)(nil),                   // 45: quota.v1.Workflow
-	(*Meta)(nil),                       // 46: quota.v1.Meta
-	(*durationpb.Duration)(nil),        // 47: google.protobuf.Duration
-	(ReadMode)(0),                      // 48: quota.v1.ReadMode
-	(*Item)(nil),                       // 49: quota.v1.Item
+	(*ResetClockRequest)(nil),          // 8: quota.v1.ResetClockRequest
+	(*ResetClockResponse)(nil),         // 9: quota.v1.ResetClockResponse
+	(*ReopenQuotaResponse)(nil),        // 10: quota.v1.ReopenQuotaResponse
+	(*ListHolderRulesRequest)(nil),     // 11: quota.v1.ListHolderRulesRequest
+	(*ListHolderRulesResponse)(nil),    // 12: quota.v1.ListHolderRulesResponse
+	(*DeleteWorkflowRequest)(nil),      // 13: quota.v1.DeleteWorkflowRequest
+	(*DeleteWorkflowResponse)(nil),     // 14: quota.v1.DeleteWorkflowResponse
+	(*RevokeLeaseRequest)(nil),         // 15: quota.v1.RevokeLeaseRequest
+	(*RevokeLeaseResponse)(nil),        // 16: quota.v1.RevokeLeaseResponse
+	(*GetStatusRequest)(nil),           // 17: quota.v1.GetStatusRequest
+	(*GetStatusResponse)(nil),          // 18: quota.v1.GetStatusResponse
+	(*Budget)(nil),                     // 19: quota.v1.Budget
+	(*BudgetUse)(nil),                  // 20: quota.v1.BudgetUse
+	(*Limits)(nil),                     // 21: quota.v1.Limits
+	(*SetLimitsRequest)(nil),           // 22: quota.v1.SetLimitsRequest
+	(*SetLimitsResponse)(nil),          // 23: quota.v1.SetLimitsResponse
+	(*Member)(nil),                     // 24: quota.v1.Member
+	(*HealthCheck)(nil),                // 25: quota.v1.HealthCheck
+	(*AddMemberRequest)(nil),           // 26: quota.v1.AddMemberRequest
+	(*AddMemberResponse)(nil),          // 27: quota.v1.AddMemberResponse
+	(*PromoteMemberRequest)(nil),       // 28: quota.v1.PromoteMemberRequest
+	(*PromoteMemberResponse)(nil),      // 29: quota.v1.PromoteMemberResponse
+	(*RemoveMemberRequest)(nil),        // 30: quota.v1.RemoveMemberRequest
+	(*RemoveMemberResponse)(nil),       // 31: quota.v1.RemoveMemberResponse
+	(*TransferLeadershipRequest)(nil),  // 32: quota.v1.TransferLeadershipRequest
+	(*TransferLeadershipResponse)(nil), // 33: quota.v1.TransferLeadershipResponse
+	(*BackupRequest)(nil),              // 34: quota.v1.BackupRequest
+	(*BackupResponse)(nil),             // 35: quota.v1.BackupResponse
+	(*RestoreRequest)(nil),             // 36: quota.v1.RestoreRequest
+	(*RestoreResponse)(nil),            // 37: quota.v1.RestoreResponse
+	(*GetStateHashRequest)(nil),        // 38: quota.v1.GetStateHashRequest
+	(*GetStateHashResponse)(nil),       // 39: quota.v1.GetStateHashResponse
+	(*DumpLogRequest)(nil),             // 40: quota.v1.DumpLogRequest
+	(*DumpLogResponse)(nil),            // 41: quota.v1.DumpLogResponse
+	(*SetFaultRequest)(nil),            // 42: quota.v1.SetFaultRequest
+	(*SetFaultResponse)(nil),           // 43: quota.v1.SetFaultResponse
+	(Class)(0),                         // 44: quota.v1.Class
+	(*RequestId)(nil),                  // 45: quota.v1.RequestId
+	(*Quota)(nil),                      // 46: quota.v1.Quota
+	(*Workflow)(nil),                   // 47: quota.v1.Workflow
+	(*Meta)(nil),                       // 48: quota.v1.Meta
+	(*durationpb.Duration)(nil),        // 49: google.protobuf.Duration
+	(ReadMode)(0),                      // 50: quota.v1.ReadMode
+	(*Item)(nil),                       // 51: quota.v1.Item
 }
 var file_quota_v1_admin_proto_depIdxs = []int32{
-	42, // 0: quota.v1.HolderRule.class:type_name -> quota.v1.Class
-	43, // 1: quota.v1.ApplyQuotasRequest.request_id:type_name -> quota.v1.RequestId
-	44, // 2: quota.v1.ApplyQuotasRequest.quotas:type_name -> quota.v1.Quota
+	44, // 0: quota.v1.HolderRule.class:type_name -> quota.v1.Class
+	45, // 1: quota.v1.ApplyQuotasRequest.request_id:type_name -> quota.v1.RequestId
+	46, // 2: quota.v1.ApplyQuotasRequest.quotas:type_name -> quota.v1.Quota
 	0,  // 3: quota.v1.ApplyQuotasRequest.holders:type_name -> quota.v1.HolderRule
-	45, // 4: quota.v1.ApplyQuotasRequest.workflows:type_name -> quota.v1.Workflow
-	46, // 5: quota.v1.ApplyQuotasResponse.meta:type_name -> quota.v1.Meta
-	43, // 6: quota.v1.DeleteQuotaRequest.request_id:type_name -> quota.v1.RequestId
-	46, // 7: quota.v1.DeleteQuotaResponse.meta:type_name -> quota.v1.Meta
-	43, // 8: quota.v1.OverrideQuotaRequest.request_id:type_name -> quota.v1.RequestId
-	47, // 9: quota.v1.OverrideQuotaRequest.duration:type_name -> google.protobuf.Duration
-	46, // 10: quota.v1.OverrideQuotaResponse.meta:type_name -> quota.v1.Meta
-	43, // 11: quota.v1.ReopenQuotaRequest.request_id:type_name -> quota.v1.RequestId
-	46, // 12: quota.v1.ReopenQuotaResponse.meta:type_name -> quota.v1.Meta
-	47, // 13: quota.v1.ReopenQuotaResponse.cooldown_left:type_name -> google.protobuf.Duration
-	48, // 14: quota.v1.ListHolderRulesRequest.read:type_name -> quota.v1.ReadMode
-	46, // 15: quota.v1.ListHolderRulesResponse.meta:type_name -> quota.v1.Meta
-	0,  // 16: quota.v1.ListHolderRulesResponse.holders:type_name -> quota.v1.HolderRule
-	43, // 17: quota.v1.DeleteWorkflowRequest.request_id:type_name -> quota.v1.RequestId
-	46, // 18: quota.v1.DeleteWorkflowResponse.meta:type_name -> quota.v1.Meta
-	43, // 19: quota.v1.RevokeLeaseRequest.request_id:type_name -> quota.v1.RequestId
-	46, // 20: quota.v1.RevokeLeaseResponse.meta:type_name -> quota.v1.Meta
-	49, // 21: quota.v1.RevokeLeaseResponse.returned:type_name -> quota.v1.Item
-	46, // 22: quota.v1.GetStatusResponse.meta:type_name -> quota.v1.Meta
-	22, // 23: quota.v1.GetStatusResponse.members:type_name -> quota.v1.Member
-	23, // 24: quota.v1.GetStatusResponse.checks:type_name -> quota.v1.HealthCheck
-	47, // 25: quota.v1.GetStatusResponse.uptime:type_name -> google.protobuf.Duration
-	19, // 26: quota.v1.GetStatusResponse.limits:type_name -> quota.v1.Limits
-	17, // 27: quota.v1.GetStatusResponse.budgets:type_name -> quota.v1.Budget
-	17, // 28: quota.v1.GetStatusResponse.node_budgets:type_name -> quota.v1.Budget
-	18, // 29: quota.v1.Budget.top:type_name -> quota.v1.BudgetUse
-	47, // 30: quota.v1.Limits.session_idle:type_name -> google.protobuf.Duration
-	47, // 31: quota.v1.Limits.key_life:type_name -> google.protobuf.Duration
-	47, // 32: quota.v1.Limits.task_life:type_name -> google.protobuf.Duration
-	43, // 33: quota.v1.SetLimitsRequest.request_id:type_name -> quota.v1.RequestId
-	19, // 34: quota.v1.SetLimitsRequest.limits:type_name -> quota.v1.Limits
-	46, // 35: quota.v1.SetLimitsResponse.meta:type_name -> quota.v1.Meta
-	19, // 36: quota.v1.SetLimitsResponse.limits:type_name -> quota.v1.Limits
-	47, // 37: quota.v1.Member.last_contact:type_name -> google.protobuf.Duration
-	46, // 38: quota.v1.AddMemberResponse.meta:type_name -> quota.v1.Meta
-	46, // 39: quota.v1.PromoteMemberResponse.meta:type_name -> quota.v1.Meta
-	46, // 40: quota.v1.RemoveMemberResponse.meta:type_name -> quota.v1.Meta
-	46, // 41: quota.v1.RestoreResponse.meta:type_name -> quota.v1.Meta
-	47, // 42: quota.v1.SetFaultRequest.wall_offset:type_name -> google.protobuf.Duration
-	1,  // 43: quota.v1.AdminService.ApplyQuotas:input_type -> quota.v1.ApplyQuotasRequest
-	3,  // 44: quota.v1.AdminService.DeleteQuota:input_type -> quota.v1.DeleteQuotaRequest
-	5,  // 45: quota.v1.AdminService.OverrideQuota:input_type -> quota.v1.OverrideQuotaRequest
-	7,  // 46: quota.v1.AdminService.ReopenQuota:input_type -> quota.v1.ReopenQuotaRequest
-	9,  // 47: quota.v1.AdminService.ListHolderRules:input_type -> quota.v1.ListHolderRulesRequest
-	11, // 48: quota.v1.AdminService.DeleteWorkflow:input_type -> quota.v1.DeleteWorkflowRequest
-	13, // 49: quota.v1.AdminService.RevokeLease:input_type -> quota.v1.RevokeLeaseRequest
-	15, // 50: quota.v1.AdminService.GetStatus:input_type -> quota.v1.GetStatusRequest
-	20, // 51: quota.v1.AdminService.SetLimits:input_type -> quota.v1.SetLimitsRequest
-	24, // 52: quota.v1.AdminService.AddMember:input_type -> quota.v1.AddMemberRequest
-	26, // 53: quota.v1.AdminService.PromoteMember:input_type -> quota.v1.PromoteMemberRequest
-	28, // 54: quota.v1.AdminService.RemoveMember:input_type -> quota.v1.RemoveMemberRequest
-	30, // 55: quota.v1.AdminService.TransferLeadership:input_type -> quota.v1.TransferLeadershipRequest
-	32, // 56: quota.v1.AdminService.Backup:input_type -> quota.v1.BackupRequest
-	34, // 57: quota.v1.AdminService.Restore:input_type -> quota.v1.RestoreRequest
-	36, // 58: quota.v1.AdminService.GetStateHash:input_type -> quota.v1.GetStateHashRequest
-	38, // 59: quota.v1.AdminService.DumpLog:input_type -> quota.v1.DumpLogRequest
-	40, // 60: quota.v1.AdminService.SetFault:input_type -> quota.v1.SetFaultRequest
-	2,  // 61: quota.v1.AdminService.ApplyQuotas:output_type -> quota.v1.ApplyQuotasResponse
-	4,  // 62: quota.v1.AdminService.DeleteQuota:output_type -> quota.v1.DeleteQuotaResponse
-	6,  // 63: quota.v1.AdminService.OverrideQuota:output_type -> quota.v1.OverrideQuotaResponse
-	8,  // 64: quota.v1.AdminService.ReopenQuota:output_type -> quota.v1.ReopenQuotaResponse
-	10, // 65: quota.v1.AdminService.ListHolderRules:output_type -> quota.v1.ListHolderRulesResponse
-	12, // 66: quota.v1.AdminService.DeleteWorkflow:output_type -> quota.v1.DeleteWorkflowResponse
-	14, // 67: quota.v1.AdminService.RevokeLease:output_type -> quota.v1.RevokeLeaseResponse
-	16, // 68: quota.v1.AdminService.GetStatus:output_type -> quota.v1.GetStatusResponse
-	21, // 69: quota.v1.AdminService.SetLimits:output_type -> quota.v1.SetLimitsResponse
-	25, // 70: quota.v1.AdminService.AddMember:output_type -> quota.v1.AddMemberResponse
-	27, // 71: quota.v1.AdminService.PromoteMember:output_type -> quota.v1.PromoteMemberResponse
-	29, // 72: quota.v1.AdminService.RemoveMember:output_type -> quota.v1.RemoveMemberResponse
-	31, // 73: quota.v1.AdminService.TransferLeadership:output_type -> quota.v1.TransferLeadershipResponse
-	33, // 74: quota.v1.AdminService.Backup:output_type -> quota.v1.BackupResponse
-	35, // 75: quota.v1.AdminService.Restore:output_type -> quota.v1.RestoreResponse
-	37, // 76: quota.v1.AdminService.GetStateHash:output_type -> quota.v1.GetStateHashResponse
-	39, // 77: quota.v1.AdminService.DumpLog:output_type -> quota.v1.DumpLogResponse
-	41, // 78: quota.v1.AdminService.SetFault:output_type -> quota.v1.SetFaultResponse
-	61, // [61:79] is the sub-list for method output_type
-	43, // [43:61] is the sub-list for method input_type
-	43, // [43:43] is the sub-list for extension type_name
-	43, // [43:43] is the sub-list for extension extendee
-	0,  // [0:43] is the sub-list for field type_name
+	47, // 4: quota.v1.ApplyQuotasRequest.workflows:type_name -> quota.v1.Workflow
+	48, // 5: quota.v1.ApplyQuotasResponse.meta:type_name -> quota.v1.Meta
+	45, // 6: quota.v1.DeleteQuotaRequest.request_id:type_name -> quota.v1.RequestId
+	48, // 7: quota.v1.DeleteQuotaResponse.meta:type_name -> quota.v1.Meta
+	45, // 8: quota.v1.OverrideQuotaRequest.request_id:type_name -> quota.v1.RequestId
+	49, // 9: quota.v1.OverrideQuotaRequest.duration:type_name -> google.protobuf.Duration
+	48, // 10: quota.v1.OverrideQuotaResponse.meta:type_name -> quota.v1.Meta
+	45, // 11: quota.v1.ReopenQuotaRequest.request_id:type_name -> quota.v1.RequestId
+	45, // 12: quota.v1.ResetClockRequest.request_id:type_name -> quota.v1.RequestId
+	48, // 13: quota.v1.ResetClockResponse.meta:type_name -> quota.v1.Meta
+	49, // 14: quota.v1.ResetClockResponse.ahead:type_name -> google.protobuf.Duration
+	48, // 15: quota.v1.ReopenQuotaResponse.meta:type_name -> quota.v1.Meta
+	49, // 16: quota.v1.ReopenQuotaResponse.cooldown_left:type_name -> google.protobuf.Duration
+	50, // 17: quota.v1.ListHolderRulesRequest.read:type_name -> quota.v1.ReadMode
+	48, // 18: quota.v1.ListHolderRulesResponse.meta:type_name -> quota.v1.Meta
+	0,  // 19: quota.v1.ListHolderRulesResponse.holders:type_name -> quota.v1.HolderRule
+	45, // 20: quota.v1.DeleteWorkflowRequest.request_id:type_name -> quota.v1.RequestId
+	48, // 21: quota.v1.DeleteWorkflowResponse.meta:type_name -> quota.v1.Meta
+	45, // 22: quota.v1.RevokeLeaseRequest.request_id:type_name -> quota.v1.RequestId
+	48, // 23: quota.v1.RevokeLeaseResponse.meta:type_name -> quota.v1.Meta
+	51, // 24: quota.v1.RevokeLeaseResponse.returned:type_name -> quota.v1.Item
+	48, // 25: quota.v1.GetStatusResponse.meta:type_name -> quota.v1.Meta
+	24, // 26: quota.v1.GetStatusResponse.members:type_name -> quota.v1.Member
+	25, // 27: quota.v1.GetStatusResponse.checks:type_name -> quota.v1.HealthCheck
+	49, // 28: quota.v1.GetStatusResponse.uptime:type_name -> google.protobuf.Duration
+	21, // 29: quota.v1.GetStatusResponse.limits:type_name -> quota.v1.Limits
+	19, // 30: quota.v1.GetStatusResponse.budgets:type_name -> quota.v1.Budget
+	19, // 31: quota.v1.GetStatusResponse.node_budgets:type_name -> quota.v1.Budget
+	20, // 32: quota.v1.Budget.top:type_name -> quota.v1.BudgetUse
+	49, // 33: quota.v1.Limits.session_idle:type_name -> google.protobuf.Duration
+	49, // 34: quota.v1.Limits.key_life:type_name -> google.protobuf.Duration
+	49, // 35: quota.v1.Limits.task_life:type_name -> google.protobuf.Duration
+	45, // 36: quota.v1.SetLimitsRequest.request_id:type_name -> quota.v1.RequestId
+	21, // 37: quota.v1.SetLimitsRequest.limits:type_name -> quota.v1.Limits
+	48, // 38: quota.v1.SetLimitsResponse.meta:type_name -> quota.v1.Meta
+	21, // 39: quota.v1.SetLimitsResponse.limits:type_name -> quota.v1.Limits
+	49, // 40: quota.v1.Member.last_contact:type_name -> google.protobuf.Duration
+	48, // 41: quota.v1.AddMemberResponse.meta:type_name -> quota.v1.Meta
+	48, // 42: quota.v1.PromoteMemberResponse.meta:type_name -> quota.v1.Meta
+	48, // 43: quota.v1.RemoveMemberResponse.meta:type_name -> quota.v1.Meta
+	48, // 44: quota.v1.RestoreResponse.meta:type_name -> quota.v1.Meta
+	49, // 45: quota.v1.SetFaultRequest.wall_offset:type_name -> google.protobuf.Duration
+	1,  // 46: quota.v1.AdminService.ApplyQuotas:input_type -> quota.v1.ApplyQuotasRequest
+	3,  // 47: quota.v1.AdminService.DeleteQuota:input_type -> quota.v1.DeleteQuotaRequest
+	5,  // 48: quota.v1.AdminService.OverrideQuota:input_type -> quota.v1.OverrideQuotaRequest
+	7,  // 49: quota.v1.AdminService.ReopenQuota:input_type -> quota.v1.ReopenQuotaRequest
+	8,  // 50: quota.v1.AdminService.ResetClock:input_type -> quota.v1.ResetClockRequest
+	11, // 51: quota.v1.AdminService.ListHolderRules:input_type -> quota.v1.ListHolderRulesRequest
+	13, // 52: quota.v1.AdminService.DeleteWorkflow:input_type -> quota.v1.DeleteWorkflowRequest
+	15, // 53: quota.v1.AdminService.RevokeLease:input_type -> quota.v1.RevokeLeaseRequest
+	17, // 54: quota.v1.AdminService.GetStatus:input_type -> quota.v1.GetStatusRequest
+	22, // 55: quota.v1.AdminService.SetLimits:input_type -> quota.v1.SetLimitsRequest
+	26, // 56: quota.v1.AdminService.AddMember:input_type -> quota.v1.AddMemberRequest
+	28, // 57: quota.v1.AdminService.PromoteMember:input_type -> quota.v1.PromoteMemberRequest
+	30, // 58: quota.v1.AdminService.RemoveMember:input_type -> quota.v1.RemoveMemberRequest
+	32, // 59: quota.v1.AdminService.TransferLeadership:input_type -> quota.v1.TransferLeadershipRequest
+	34, // 60: quota.v1.AdminService.Backup:input_type -> quota.v1.BackupRequest
+	36, // 61: quota.v1.AdminService.Restore:input_type -> quota.v1.RestoreRequest
+	38, // 62: quota.v1.AdminService.GetStateHash:input_type -> quota.v1.GetStateHashRequest
+	40, // 63: quota.v1.AdminService.DumpLog:input_type -> quota.v1.DumpLogRequest
+	42, // 64: quota.v1.AdminService.SetFault:input_type -> quota.v1.SetFaultRequest
+	2,  // 65: quota.v1.AdminService.ApplyQuotas:output_type -> quota.v1.ApplyQuotasResponse
+	4,  // 66: quota.v1.AdminService.DeleteQuota:output_type -> quota.v1.DeleteQuotaResponse
+	6,  // 67: quota.v1.AdminService.OverrideQuota:output_type -> quota.v1.OverrideQuotaResponse
+	10, // 68: quota.v1.AdminService.ReopenQuota:output_type -> quota.v1.ReopenQuotaResponse
+	9,  // 69: quota.v1.AdminService.ResetClock:output_type -> quota.v1.ResetClockResponse
+	12, // 70: quota.v1.AdminService.ListHolderRules:output_type -> quota.v1.ListHolderRulesResponse
+	14, // 71: quota.v1.AdminService.DeleteWorkflow:output_type -> quota.v1.DeleteWorkflowResponse
+	16, // 72: quota.v1.AdminService.RevokeLease:output_type -> quota.v1.RevokeLeaseResponse
+	18, // 73: quota.v1.AdminService.GetStatus:output_type -> quota.v1.GetStatusResponse
+	23, // 74: quota.v1.AdminService.SetLimits:output_type -> quota.v1.SetLimitsResponse
+	27, // 75: quota.v1.AdminService.AddMember:output_type -> quota.v1.AddMemberResponse
+	29, // 76: quota.v1.AdminService.PromoteMember:output_type -> quota.v1.PromoteMemberResponse
+	31, // 77: quota.v1.AdminService.RemoveMember:output_type -> quota.v1.RemoveMemberResponse
+	33, // 78: quota.v1.AdminService.TransferLeadership:output_type -> quota.v1.TransferLeadershipResponse
+	35, // 79: quota.v1.AdminService.Backup:output_type -> quota.v1.BackupResponse
+	37, // 80: quota.v1.AdminService.Restore:output_type -> quota.v1.RestoreResponse
+	39, // 81: quota.v1.AdminService.GetStateHash:output_type -> quota.v1.GetStateHashResponse
+	41, // 82: quota.v1.AdminService.DumpLog:output_type -> quota.v1.DumpLogResponse
+	43, // 83: quota.v1.AdminService.SetFault:output_type -> quota.v1.SetFaultResponse
+	65, // [65:84] is the sub-list for method output_type
+	46, // [46:65] is the sub-list for method input_type
+	46, // [46:46] is the sub-list for extension type_name
+	46, // [46:46] is the sub-list for extension extendee
+	0,  // [0:46] is the sub-list for field type_name
 }
 
 func init() { file_quota_v1_admin_proto_init() }
@@ -3256,16 +3382,16 @@ func file_quota_v1_admin_proto_init() {
 	}
 	file_quota_v1_quota_proto_init()
 	file_quota_v1_admin_proto_msgTypes[5].OneofWrappers = []any{}
-	file_quota_v1_admin_proto_msgTypes[8].OneofWrappers = []any{}
-	file_quota_v1_admin_proto_msgTypes[19].OneofWrappers = []any{}
-	file_quota_v1_admin_proto_msgTypes[40].OneofWrappers = []any{}
+	file_quota_v1_admin_proto_msgTypes[10].OneofWrappers = []any{}
+	file_quota_v1_admin_proto_msgTypes[21].OneofWrappers = []any{}
+	file_quota_v1_admin_proto_msgTypes[42].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quota_v1_admin_proto_rawDesc), len(file_quota_v1_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   42,
+			NumMessages:   44,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -179,6 +179,11 @@ const (
 	// The leader's memory is nearly used up: nothing new is granted and no session is opened, giving back still works
 	// (unavailable). Not accepted: safe to send again, later.
 	Reason_REASON_MEMORY_FULL Reason = 177
+	// The members' clocks do not agree, or too few answered: nobody knows the time to which the clock should be reset (failed_precondition).
+	// Nothing changed: set the clocks right, and send it again.
+	Reason_REASON_CLOCK_UNSURE Reason = 180
+	// The view of the time of day is not ahead of the members' clocks: there is nothing to reset (failed_precondition).
+	Reason_REASON_CLOCK_NOT_AHEAD Reason = 181
 	// A defect of quotad itself (internal).
 	Reason_REASON_INTERNAL Reason = 199
 )
@@ -254,6 +259,8 @@ var (
 		172: "REASON_CALLER_BUDGET",
 		173: "REASON_BUDGET_FULL",
 		177: "REASON_MEMORY_FULL",
+		180: "REASON_CLOCK_UNSURE",
+		181: "REASON_CLOCK_NOT_AHEAD",
 		199: "REASON_INTERNAL",
 	}
 	Reason_value = map[string]int32{
@@ -325,6 +332,8 @@ var (
 		"REASON_CALLER_BUDGET":        172,
 		"REASON_BUDGET_FULL":          173,
 		"REASON_MEMORY_FULL":          177,
+		"REASON_CLOCK_UNSURE":         180,
+		"REASON_CLOCK_NOT_AHEAD":      181,
 		"REASON_INTERNAL":             199,
 	}
 )
@@ -7798,7 +7807,7 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x05valid\x18\x02 \x01(\bR\x05valid\x128\n" +
 	"\n" +
 	"expires_in\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\texpiresIn\x12#\n" +
-	"\rfence_counter\x18\x04 \x01(\x04R\ffenceCounter*\xc1\r\n" +
+	"\rfence_counter\x18\x04 \x01(\x04R\ffenceCounter*\xf8\r\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11REASON_NEVER_FITS\x10\x01\x12\x16\n" +
@@ -7869,7 +7878,9 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x10REASON_DISK_FULL\x10\xa2\x01\x12\x19\n" +
 	"\x14REASON_CALLER_BUDGET\x10\xac\x01\x12\x17\n" +
 	"\x12REASON_BUDGET_FULL\x10\xad\x01\x12\x17\n" +
-	"\x12REASON_MEMORY_FULL\x10\xb1\x01\x12\x14\n" +
+	"\x12REASON_MEMORY_FULL\x10\xb1\x01\x12\x18\n" +
+	"\x13REASON_CLOCK_UNSURE\x10\xb4\x01\x12\x1b\n" +
+	"\x16REASON_CLOCK_NOT_AHEAD\x10\xb5\x01\x12\x14\n" +
 	"\x0fREASON_INTERNAL\x10\xc7\x01\"\x04\b\v\x10\v*J\n" +
 	"\x04Zone\x12\x14\n" +
 	"\x10ZONE_UNSPECIFIED\x10\x00\x12\x0e\n" +

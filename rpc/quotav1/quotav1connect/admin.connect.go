@@ -47,6 +47,8 @@ const (
 	// AdminServiceReopenQuotaProcedure is the fully-qualified name of the AdminService's ReopenQuota
 	// RPC.
 	AdminServiceReopenQuotaProcedure = "/quota.v1.AdminService/ReopenQuota"
+	// AdminServiceResetClockProcedure is the fully-qualified name of the AdminService's ResetClock RPC.
+	AdminServiceResetClockProcedure = "/quota.v1.AdminService/ResetClock"
 	// AdminServiceListHolderRulesProcedure is the fully-qualified name of the AdminService's
 	// ListHolderRules RPC.
 	AdminServiceListHolderRulesProcedure = "/quota.v1.AdminService/ListHolderRules"
@@ -95,6 +97,9 @@ type AdminServiceClient interface {
 	// ReopenQuota ends what reports closed of a quota: its cooldown, the breakers of its holders, a cap of its window. Of a
 	// window that ends at the provider's reset it confirms the reset that was reported.
 	ReopenQuota(context.Context, *quotav1.ReopenQuotaRequest) (*quotav1.ReopenQuotaResponse, error)
+	// ResetClock sets the cluster's view of the time of day to the members' clocks, where wrong clocks carried it ahead. Each window begins
+	// again, with what was consumed in it.
+	ResetClock(context.Context, *quotav1.ResetClockRequest) (*quotav1.ResetClockResponse, error)
 	// ListHolderRules lists the rules that map holders to classes and weights, in their order.
 	ListHolderRules(context.Context, *quotav1.ListHolderRulesRequest) (*quotav1.ListHolderRulesResponse, error)
 	// DeleteWorkflow deletes a workflow: its holders go as they like from then on.
@@ -159,6 +164,12 @@ func NewAdminServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 			httpClient,
 			baseURL+AdminServiceReopenQuotaProcedure,
 			connect.WithSchema(adminServiceMethods.ByName("ReopenQuota")),
+			connect.WithClientOptions(opts...),
+		),
+		resetClock: connect.NewClient[quotav1.ResetClockRequest, quotav1.ResetClockResponse](
+			httpClient,
+			baseURL+AdminServiceResetClockProcedure,
+			connect.WithSchema(adminServiceMethods.ByName("ResetClock")),
 			connect.WithClientOptions(opts...),
 		),
 		listHolderRules: connect.NewClient[quotav1.ListHolderRulesRequest, quotav1.ListHolderRulesResponse](
@@ -256,6 +267,7 @@ type adminServiceClient struct {
 	deleteQuota        *connect.Client[quotav1.DeleteQuotaRequest, quotav1.DeleteQuotaResponse]
 	overrideQuota      *connect.Client[quotav1.OverrideQuotaRequest, quotav1.OverrideQuotaResponse]
 	reopenQuota        *connect.Client[quotav1.ReopenQuotaRequest, quotav1.ReopenQuotaResponse]
+	resetClock         *connect.Client[quotav1.ResetClockRequest, quotav1.ResetClockResponse]
 	listHolderRules    *connect.Client[quotav1.ListHolderRulesRequest, quotav1.ListHolderRulesResponse]
 	deleteWorkflow     *connect.Client[quotav1.DeleteWorkflowRequest, quotav1.DeleteWorkflowResponse]
 	revokeLease        *connect.Client[quotav1.RevokeLeaseRequest, quotav1.RevokeLeaseResponse]
@@ -302,6 +314,15 @@ func (c *adminServiceClient) OverrideQuota(ctx context.Context, req *quotav1.Ove
 // ReopenQuota calls quota.v1.AdminService.ReopenQuota.
 func (c *adminServiceClient) ReopenQuota(ctx context.Context, req *quotav1.ReopenQuotaRequest) (*quotav1.ReopenQuotaResponse, error) {
 	response, err := c.reopenQuota.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// ResetClock calls quota.v1.AdminService.ResetClock.
+func (c *adminServiceClient) ResetClock(ctx context.Context, req *quotav1.ResetClockRequest) (*quotav1.ResetClockResponse, error) {
+	response, err := c.resetClock.CallUnary(ctx, connect.NewRequest(req))
 	if response != nil {
 		return response.Msg, err
 	}
@@ -433,6 +454,9 @@ type AdminServiceHandler interface {
 	// ReopenQuota ends what reports closed of a quota: its cooldown, the breakers of its holders, a cap of its window. Of a
 	// window that ends at the provider's reset it confirms the reset that was reported.
 	ReopenQuota(context.Context, *quotav1.ReopenQuotaRequest) (*quotav1.ReopenQuotaResponse, error)
+	// ResetClock sets the cluster's view of the time of day to the members' clocks, where wrong clocks carried it ahead. Each window begins
+	// again, with what was consumed in it.
+	ResetClock(context.Context, *quotav1.ResetClockRequest) (*quotav1.ResetClockResponse, error)
 	// ListHolderRules lists the rules that map holders to classes and weights, in their order.
 	ListHolderRules(context.Context, *quotav1.ListHolderRulesRequest) (*quotav1.ListHolderRulesResponse, error)
 	// DeleteWorkflow deletes a workflow: its holders go as they like from then on.
@@ -493,6 +517,12 @@ func NewAdminServiceHandler(svc AdminServiceHandler, opts ...connect.HandlerOpti
 		AdminServiceReopenQuotaProcedure,
 		svc.ReopenQuota,
 		connect.WithSchema(adminServiceMethods.ByName("ReopenQuota")),
+		connect.WithHandlerOptions(opts...),
+	)
+	adminServiceResetClockHandler := connect.NewUnaryHandlerSimple(
+		AdminServiceResetClockProcedure,
+		svc.ResetClock,
+		connect.WithSchema(adminServiceMethods.ByName("ResetClock")),
 		connect.WithHandlerOptions(opts...),
 	)
 	adminServiceListHolderRulesHandler := connect.NewUnaryHandlerSimple(
@@ -591,6 +621,8 @@ func NewAdminServiceHandler(svc AdminServiceHandler, opts ...connect.HandlerOpti
 			adminServiceOverrideQuotaHandler.ServeHTTP(w, r)
 		case AdminServiceReopenQuotaProcedure:
 			adminServiceReopenQuotaHandler.ServeHTTP(w, r)
+		case AdminServiceResetClockProcedure:
+			adminServiceResetClockHandler.ServeHTTP(w, r)
 		case AdminServiceListHolderRulesProcedure:
 			adminServiceListHolderRulesHandler.ServeHTTP(w, r)
 		case AdminServiceDeleteWorkflowProcedure:
@@ -642,6 +674,10 @@ func (UnimplementedAdminServiceHandler) OverrideQuota(context.Context, *quotav1.
 
 func (UnimplementedAdminServiceHandler) ReopenQuota(context.Context, *quotav1.ReopenQuotaRequest) (*quotav1.ReopenQuotaResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("quota.v1.AdminService.ReopenQuota is not implemented"))
+}
+
+func (UnimplementedAdminServiceHandler) ResetClock(context.Context, *quotav1.ResetClockRequest) (*quotav1.ResetClockResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("quota.v1.AdminService.ResetClock is not implemented"))
 }
 
 func (UnimplementedAdminServiceHandler) ListHolderRules(context.Context, *quotav1.ListHolderRulesRequest) (*quotav1.ListHolderRulesResponse, error) {

@@ -70,7 +70,7 @@ Begin with "quotad dev": one node, throw-away data, and a line to try.`,
 	)
 	inGroup(root, groupServer, a.serveCommand(), a.devCommand(), a.configCommand(), a.tokenCommand(), a.certCommand())
 	inGroup(root, groupOperator, a.quotaCommand(), a.presetCommand(), a.workflowCommand(), a.leaseCommand(), a.usageCommand(),
-		a.limitsCommand(), a.statusCommand(), a.memberCommand(), a.backupCommand(), a.restoreCommand())
+		a.limitsCommand(), a.clockCommand(), a.statusCommand(), a.memberCommand(), a.backupCommand(), a.restoreCommand())
 	inGroup(root, groupTask, a.taskCommand())
 	inGroup(root, groupHolder, a.reserveCommand(), a.consumeCommand(), a.settleCommand(), a.renewCommand(),
 		a.releaseCommand())
