@@ -17,17 +17,23 @@ const (
 	budgetWaiters  budget = 3
 	budgetTasks    budget = 4
 	// budgetLeases counts live leases, and waiting Reserves as the leases that they may become: so no grant to a waiter is
-	// ever over a budget.
+	// ever over a budget. Each four items count as one lease.
 	budgetLeases budget = 5
 	// budgetReports counts the reports of the present minute of cluster time.
 	budgetReports budget = 6
+	// budgetHolders counts the bytes of what is remembered of holders: their turns, tallies and meters.
+	budgetHolders budget = 7
+	// budgetOperations counts the bytes of records of operations, of leases that live and of those that have ended.
+	budgetOperations budget = 8
 )
 
 // budgets is how many there are.
-const budgets = 7
+const budgets = 9
 
 // budgetNames are the API's.
-var budgetNames = [budgets]string{"sessions", "keys", "result_bytes", "waiters", "tasks", "leases", "reports"}
+var budgetNames = [budgets]string{
+	"sessions", "keys", "result_bytes", "waiters", "tasks", "leases", "reports", "holder_bytes", "operation_bytes",
+}
 
 // Bounds of accounts. Names of holders cost nothing to make up, and neither do addresses to some: those who come when there
 // are too many accounts share one.
@@ -44,6 +50,8 @@ const (
 	defaultMaxKeys      = 100_000
 	defaultMaxLeases    = 500_000
 	defaultMaxReports   = 1_200_000
+	defaultMaxHolders   = 128 << 20
+	defaultMaxRecords   = 256 << 20
 	defaultOperatorsPPM = 62_500
 	defaultCallerMinPPM = 1_000
 
@@ -77,6 +85,12 @@ type accountName struct {
 func lessAccountName(a, b accountName) bool {
 	return cmp.Or(cmp.Compare(a.parent, b.parent), cmp.Compare(a.name, b.name)) < 0
 }
+
+// itemsOfOne is how many items, the shares of ancestors included, count as one lease, or one waiting Reserve.
+const itemsOfOne = 4
+
+// weightOf returns as how many a lease or a waiting Reserve of some items counts.
+func weightOf(items int) int64 { return int64(items+itemsOfOne-1) / itemsOfOne }
 
 // empty tells whether nothing keeps an account.
 func (a *account) empty() bool { return a.children == 0 && a.used == [budgets]int64{} }
@@ -117,7 +131,9 @@ func payerOf(command *logpb.Command) payer {
 
 // of returns all of a budget.
 func (l *limits) of(b budget) int64 {
-	return [budgets]int64{l.sessions, l.keys, l.resultBytes, l.waiters, l.tasks, l.leases, l.reports}[b]
+	return [budgets]int64{
+		l.sessions, l.keys, l.resultBytes, l.waiters, l.tasks, l.leases, l.reports, l.holderBytes, l.operationBytes,
+	}[b]
 }
 
 // operatorsPart returns what of a budget is kept for operators.
@@ -132,23 +148,11 @@ func (l *limits) minimum(b budget) int64 {
 
 // usedOf returns what all have of a budget.
 func (s *State) usedOf(b budget) int64 {
-	switch b {
-	case budgetSessions:
-		return int64(s.sessions.Len())
-	case budgetKeys:
-		return int64(s.keys.Len())
-	case budgetResults:
-		return s.resultBytes
-	case budgetWaiters:
-		return int64(s.waiters.Len())
-	case budgetTasks:
-		return int64(s.tasks.Len())
-	case budgetLeases:
-		return int64(s.leases.Len()) + int64(s.waiters.Len())
-	case budgetReports:
-		if s.reportMinute == s.clock.Now/minute {
-			return s.reports
-		}
+	if b != budgetReports {
+		return s.taken[b]
+	}
+	if s.reportMinute == s.clock.Now/minute {
+		return s.reports
 	}
 	return 0
 }
@@ -210,6 +214,20 @@ func (m *Machine) takingFor(number uint64, b budget) verdict {
 		top = m.getAccount(own.parent)
 	}
 	return m.judgeTaking(b, top, own, m.payer.operator)
+}
+
+// hasLessThan tells whether an account has less than a part of what it may have of a budget: half of it, a third, and so on.
+func (m *Machine) hasLessThan(part int64, number uint64, b budget) bool {
+	own := m.getAccount(number)
+	if own == nil {
+		return m.usedOf(b) < m.limits.of(b)/part
+	}
+	top := own
+	if own.parent != 0 {
+		top = m.getAccount(own.parent)
+	}
+	open := m.limits.of(b) - m.limits.operatorsPart(b)
+	return top.used[b] < m.mostOf(b, top, open)/part && m.usedOf(b) < open
 }
 
 // takingUncharged judges whether nobody's command may take more of a budget.
@@ -286,8 +304,9 @@ func (m *Machine) enterAccount(a *account) {
 	m.recent.keepAccount(a)
 }
 
-// addTo adds to what an account, and the one that it belongs to, has of a budget.
+// addTo adds to what is taken of a budget, and to what an account, if any, and the one that it belongs to, has of it.
 func (m *Machine) addTo(number uint64, b budget, amount int64) {
+	m.taken[b] += amount
 	for number != 0 {
 		a := m.editAccount(number)
 		a.used[b] += amount

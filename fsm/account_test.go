@@ -44,6 +44,12 @@ func filling(b budget) func(caller string, n int) *logpb.Command {
 		budgetReports: func(caller string, _ int) *logpb.Command {
 			return chargedTo(caller, reports(1, 1, signal("r", logpb.Cause_CAUSE_OK)))
 		},
+		budgetHolders: func(caller string, n int) *logpb.Command {
+			return chargedTo(caller, asks(fmt.Sprintf("%s-%d", caller, n), 0, itemOf("r", 1)))
+		},
+		budgetOperations: func(caller string, _ int) *logpb.Command {
+			return chargedTo(caller, consumesAtOnce("h", itemOf("r", 1)))
+		},
 	}[b]
 }
 
@@ -101,14 +107,22 @@ func TestBudgets_LeaveRoomForOthers(t *testing.T) {
 				most = 1600
 			}
 			open := most - most/16
-			if b == budgetResults {
-				w.do(limitsTo(func(l *logpb.SetLimits) { l.MaxResultBytes = proto.Int64(100_000) }))
-			}
+			inBytes := b == budgetResults || b == budgetHolders || b == budgetOperations
+			w.do(limitsTo(func(l *logpb.SetLimits) {
+				switch b {
+				case budgetResults:
+					l.MaxResultBytes = proto.Int64(100_000)
+				case budgetHolders:
+					l.MaxHolderBytes = proto.Int64(100_000)
+				case budgetOperations:
+					l.MaxOperationBytes = proto.Int64(100_000)
+				}
+			}))
 			hostile := takes(t, w, b, "token:hostile")["token:hostile"]
-			if b != budgetResults && (hostile < open/2-3 || hostile > open/2) {
+			if !inBytes && (hostile < open/2-3 || hostile > open/2) {
 				t.Errorf("alone it got %d of %d", hostile, open)
 			}
-			if next := takes(t, w, b, "token:next")["token:next"]; b != budgetResults && (next < open/4-3 || next > open/4+1) {
+			if next := takes(t, w, b, "token:next")["token:next"]; !inBytes && (next < open/4-3 || next > open/4+1) {
 				t.Errorf("the next one got %d of %d", next, open)
 			}
 			for n := range 2000 {
@@ -230,6 +244,9 @@ func TestAccounts_AreBoundedAndDropped(t *testing.T) {
 	for w.m.State().Counts().Leases > 0 {
 		w.raw()
 	}
+	w.now += 2 * hour // its holder is forgotten last
+	w.raw()
+	w.raw()
 	if s = w.m.State(); s.accounts.Len() != 0 || s.accountNames.Len() != 0 {
 		t.Fatalf("%d accounts are left of callers that have nothing", s.accounts.Len())
 	}
@@ -374,7 +391,7 @@ func TestBudgets_WaitersBecomeLeases(t *testing.T) {
 	}
 	w.refusedTo("token:b", waits("b", 0, minute, itemOf("s", 1)), "leases")
 	w.do(chargedTo("token:a", releases(1)))
-	if a := w.m.findAccount(0, "token:b"); a.used[budgetLeases] != 3 || a.used[budgetWaiters] != 2 || w.m.findAccount(0, "token:a") != nil {
+	if a := w.m.findAccount(0, "token:b"); a.used[budgetLeases] != 3 || a.used[budgetWaiters] != 2 || w.m.findAccount(0, "token:a").used[budgetLeases] != 0 {
 		t.Fatalf("%+v", a)
 	}
 }

@@ -98,3 +98,19 @@ func (m *Machine) overBudget(b budget, hint string) *logpb.Result {
 		Hint: hint, Budget: budgetNames[b],
 	})
 }
+
+// fullFor says why something may not be taken of a budget; nil: it may.
+func (m *Machine) fullFor(b budget, judged verdict, hint string) *logpb.Result {
+	switch judged {
+	case atBudget:
+		return m.overBudget(b, hint)
+	case allTaken:
+		m.refusedFor[b]++
+		return failure(&logpb.Failure{
+			Reason: logpb.Reason_REASON_BUDGET_FULL, Message: "nothing is left of the " + budgetNames[b] + " that callers share",
+			Hint: hint, Budget: budgetNames[b],
+		})
+	case mayTake:
+	}
+	return nil
+}

@@ -33,11 +33,14 @@ func (m *Machine) takeAccount(encoded *logpb.SnapshotAccount) error {
 }
 
 // takeCharge charges an account, if any, with one more of a budget.
-func (m *Machine) takeCharge(number uint64, b budget) error {
+func (m *Machine) takeCharge(number uint64, b budget) error { return m.takeBytes(number, b, 1) }
+
+// takeBytes charges an account, if any, with so much more of a budget.
+func (m *Machine) takeBytes(number uint64, b budget, amount int64) error {
 	if number != 0 && m.getAccount(number) == nil {
 		return fmt.Errorf("something is charged to account %d, which does not exist", number)
 	}
-	m.addTo(number, b, 1)
+	m.addTo(number, b, amount)
 	return nil
 }
 
@@ -59,7 +62,9 @@ func (m *Machine) linkAccounts() {
 // verifyAccounts recomputes what each account has from what names it, and looks at each account from its tables.
 func (s *State) verifyAccounts() error {
 	used := map[uint64]*account{}
+	var taken [budgets]int64
 	add := func(number uint64, b budget, amount int64) {
+		taken[b] += amount
 		for number != 0 {
 			if used[number] == nil {
 				used[number] = &account{}
@@ -73,6 +78,9 @@ func (s *State) verifyAccounts() error {
 		}
 	}
 	s.eachCharge(add)
+	if taken != s.taken {
+		return fmt.Errorf("of budgets %v is taken, what is charged adds up to %v", s.taken, taken)
+	}
 	var reports int64
 	children, reporters := map[uint64]int64{}, 0
 	s.accounts.Scan(func(_ uint64, a *account) bool {
@@ -125,8 +133,12 @@ func (s *State) eachCharge(fn func(number uint64, b budget, amount int64)) {
 		return true
 	})
 	s.waiters.Scan(func(_ uint64, w *waiter) bool {
-		fn(w.account, budgetWaiters, 1)
-		fn(w.account, budgetLeases, 1)
+		shares := s.sharesOf(w.ask)
+		fn(w.account, budgetWaiters, weightOf(shares))
+		fn(w.account, budgetLeases, weightOf(shares))
+		if w.ask.Consume {
+			fn(w.account, budgetOperations, recordSize+chargeSize*int64(shares))
+		}
 		return true
 	})
 	s.tasks.Scan(func(_ string, t *task) bool {
@@ -134,7 +146,40 @@ func (s *State) eachCharge(fn func(number uint64, b budget, amount int64)) {
 		return true
 	})
 	s.leases.Scan(func(_ uint64, l *lease) bool {
-		fn(l.account, budgetLeases, 1)
+		fn(l.account, budgetLeases, weightOf(len(l.items)))
+		for _, o := range l.records() {
+			fn(o.account, budgetOperations, o.size())
+		}
+		return true
+	})
+	s.orphans.Scan(func(p keptPage) bool {
+		for rest := p.packed; len(rest) > 0; {
+			var packed []byte
+			packed, rest = cut(rest)
+			fn(unpack(packed).account, budgetOperations, int64(len(packed)))
+		}
+		return true
+	})
+	s.eachMemory(func(h *holder, bytes int64) { fn(h.account, budgetHolders, bytes) })
+}
+
+// eachMemory calls fn with each thing that is remembered of a holder, and what it takes.
+func (s *State) eachMemory(fn func(h *holder, bytes int64)) {
+	of := func(name string, bytes int64) {
+		if h, known := s.holders.Get(name); known { // else it is noticed elsewhere
+			fn(h, bytes)
+		}
+	}
+	s.holders.Scan(func(_ string, h *holder) bool {
+		fn(h, h.size())
+		return true
+	})
+	s.tallies.Scan(func(t *tally) bool {
+		of(t.holder, tallySize)
+		return true
+	})
+	s.meters.Scan(func(t *meter) bool {
+		of(t.holder, t.size())
 		return true
 	})
 }

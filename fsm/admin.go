@@ -366,6 +366,8 @@ func (m *Machine) setLimits(command *logpb.SetLimits) *logpb.Result {
 		{command.MaxKeys, &m.limits.keys},
 		{command.MaxLeases, &m.limits.leases},
 		{command.MaxReports, &m.limits.reports},
+		{command.MaxHolderBytes, &m.limits.holderBytes},
+		{command.MaxOperationBytes, &m.limits.operationBytes},
 		{command.OperatorsPpm, &m.limits.operatorsPPM},
 		{command.CallerMinPpm, &m.limits.callerMinPPM},
 	} {
@@ -381,6 +383,7 @@ func checkLimits(command *logpb.SetLimits) *logpb.Failure {
 	for _, bound := range []*int64{
 		command.MaxSessions, command.MaxResultBytes, command.SessionIdleNs, command.KeyLifeNs, command.MaxWaiters, command.MaxTasks,
 		command.TaskLifeNs, command.MaxKeys, command.MaxLeases, command.MaxReports,
+		command.MaxHolderBytes, command.MaxOperationBytes,
 	} {
 		if bound != nil && *bound < 1 {
 			return invalid("limits are at least 1", "")

@@ -58,7 +58,7 @@ func (m *Machine) grantElsewhere(ask, other *logpb.Reserve) *logpb.Result {
 	}
 	as := m.standingOf(other, needs)
 	m.noteDemand(needs, as.class)
-	if m.hopeless(other, as.class, needs) != nil {
+	if m.hopeless(other, as.class, needs) != nil || m.remembering(other.Holder, needs) != mayTake {
 		return nil
 	}
 	result, _ := m.grantNow(other, needs, as)

@@ -1,6 +1,11 @@
 package fsm
 
-import "math"
+import (
+	"math"
+	"slices"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
 
 // Classes of priority.
 const (
@@ -27,7 +32,20 @@ type holder struct {
 	seen int64
 	// waiting counts its Reserves in the queue.
 	waiting int64
+	// account is charged with what is remembered of it, its tallies and meters included: that of who named it first.
+	account uint64
 }
+
+// What is remembered of a holder, in bytes, its places in tables included, besides its name. A list in a meter may have twice the room
+// that it needs.
+const (
+	holderSize = 144
+	tallySize  = 144
+	meterSize  = 192
+	listedSize = 32
+)
+
+func (h *holder) size() int64 { return holderSize + int64(len(h.name)) }
 
 // holder returns a holder's record that may be changed.
 func (m *Machine) holder(name string) *holder {
@@ -49,8 +67,9 @@ func (m *Machine) mutableHolder(name string) *holder {
 	h, ok := m.holders.Get(name)
 	switch {
 	case !ok:
-		h = &holder{generation: m.generation, name: name, seen: m.clock.Now}
+		h = &holder{generation: m.generation, name: name, seen: m.clock.Now, account: m.openAccount(m.payer)}
 		m.holders.Set(name, h)
+		m.addTo(h.account, budgetHolders, h.size())
 		m.seen.Set(holderSeen{at: h.seen, name: name})
 	case h.generation != m.generation:
 		c := *h
@@ -61,15 +80,43 @@ func (m *Machine) mutableHolder(name string) *holder {
 	return h
 }
 
-// forgetHolders forgets holders that have not been seen for long. One that waits stays, and one of whose share of a present
-// window something is used.
+// knows tells whether anything is remembered of a holder.
+func (m *Machine) knows(name string) bool {
+	if h := m.recent.holder; h != nil && h.name == name {
+		return true
+	}
+	_, known := m.holders.Get(name)
+	return known
+}
+
+// noHolderLeft refuses what would have too much remembered of holders.
+func (m *Machine) noHolderLeft(name string, needs []need) *logpb.Refusal {
+	return m.refusalFor(budgetHolders, m.remembering(name, needs), needs, "use fewer names of holders; one that is not used is forgotten after an hour")
+}
+
+// remembering judges whether what a grant of some needs adds to what is remembered of a holder may be taken. Meters do not count here: a
+// holder without one is served all the same.
+func (m *Machine) remembering(name string, needs []need) verdict {
+	h, known := m.holders.Get(name)
+	if known && !slices.ContainsFunc(needs, func(n need) bool { return n.quota.rule.policy.tallied() && !m.tallied(name, n.quota) }) {
+		return mayTake
+	}
+	if known {
+		return m.takingFor(h.account, budgetHolders)
+	}
+	return m.taking(budgetHolders)
+}
+
+// forgetHolders forgets holders that have not been seen for long. One that waits or has a lease stays, and one of whose share of a
+// present window something is used.
 func (m *Machine) forgetHolders() {
 	for _, last := range takeDue(m.seen, func(s holderSeen) bool { return s.at+holderMemory <= m.clock.Now }) {
 		h, _ := m.holders.Get(last.name)
-		if h.waiting == 0 && !m.usesAny(last.name) {
+		if h.waiting == 0 && !m.usesAny(last.name) && m.newestLease(last.name) == nil {
+			m.forgetUse(last.name)
+			m.addTo(h.account, budgetHolders, -h.size())
 			m.holders.Delete(last.name)
 			m.recent.holder = nil
-			m.forgetUse(last.name)
 			continue
 		}
 		m.seen.Set(holderSeen{at: m.clock.Now, name: last.name})
@@ -127,9 +174,10 @@ func cost(q *quota, amount int64) int64 {
 }
 
 // moveTurn moves a holder's turn by a cost, on or back, and its waiting Reserves with it. What is less than a step is kept for the next time:
-// where grants cost less than the holder's weight, it would never move otherwise, and the holder always go first.
+// where grants cost less than the holder's weight, it would never move otherwise, and the holder always go first. One of whom nothing
+// is remembered has no turn: to give back and to settle makes no record.
 func (m *Machine) moveTurn(name string, by int64) {
-	if by == 0 {
+	if by == 0 || !m.knows(name) {
 		return
 	}
 	h := m.holder(name)

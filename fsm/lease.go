@@ -77,7 +77,6 @@ func (m *Machine) grant(ask *logpb.Reserve, needs []need, as standing, ticket, a
 	l.generation, l.id, l.fence, l.class = m.generation, m.lastLease, m.fence(), as.class
 	l.holder, l.digest = h.name, m.recent.digestHolder(h.name)
 	l.account = account
-	m.addTo(account, budgetLeases, 1)
 	l.ttl, l.deadline = ttl, m.clock.Now+ttl
 	if ticket != 0 && !ask.Consume && ttl > tentativeTTL {
 		l.tentative, l.deadline = true, m.clock.Now+tentativeTTL
@@ -88,6 +87,7 @@ func (m *Machine) grant(ask *logpb.Reserve, needs []need, as standing, ticket, a
 		l.items = make([]item, 0, len(needs))
 	}
 	m.hold(l, ask, needs)
+	m.addTo(account, budgetLeases, weightOf(len(l.items)))
 	m.leases.Load(l.id, l) // Load is Set that tries the end first: new leases always belong there
 	m.leasesOf.add(l.digest, l.id)
 	m.deadlines.add(uint64(l.deadline), l.id)
@@ -523,10 +523,10 @@ func (m *Machine) endUnlisted(l *lease, how EventKind, withGrace bool) []*logpb.
 	}
 	m.leases.Delete(l.id)
 	m.leasesOf.remove(l.digest, l.id)
-	m.addTo(l.account, budgetLeases, -1)
+	m.addTo(l.account, budgetLeases, -weightOf(len(l.items)))
 	m.orphanOperations(l)
 	if len(grace) > 0 {
-		o := &operation{lease: l.id, fence: l.fence, holder: l.holder, charges: grace}
+		o := &operation{lease: l.id, fence: l.fence, holder: l.holder, account: l.account, charges: grace}
 		o.check = m.nextCheck(o)
 		m.keepOrphan(o)
 	}

@@ -295,9 +295,8 @@ func drop[T any](tree *btree.BTreeG[T], from T, meant func(T) bool) (all []T) {
 	return all
 }
 
-// dropEach deletes the entries of a tree that are meant, wherever they stand.
-func dropEach[T any](tree *btree.BTreeG[T], meant func(T) bool) {
-	var all []T
+// dropEach deletes the entries of a tree that are meant, wherever they stand, and returns them.
+func dropEach[T any](tree *btree.BTreeG[T], meant func(T) bool) (all []T) {
 	tree.Scan(func(t T) bool {
 		if meant(t) {
 			all = append(all, t)
@@ -307,6 +306,7 @@ func dropEach[T any](tree *btree.BTreeG[T], meant func(T) bool) {
 	for _, t := range all {
 		tree.Delete(t)
 	}
+	return all
 }
 
 func done() *logpb.Result {

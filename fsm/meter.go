@@ -38,21 +38,48 @@ func (m *Machine) meter(q *quota, name string) *meter {
 		return nil
 	}
 	known, ok := m.meters.Get(&meter{holder: name, quota: q.number})
-	if !ok && m.meters.Len() >= maxMeters && q.rule.policy.shares.holder(name) == 0 {
+	if !ok && q.rule.policy.shares.holder(name) == 0 && !m.roomForMeter(name) {
 		return nil
 	}
-	m.holder(name)
+	h := m.holder(name)
 	if ok && known.generation == m.generation {
 		return known
 	}
-	c := &meter{holder: name, quota: q.number}
+	c := &meter{holder: h.name, quota: q.number}
 	if ok {
 		*c = *known
 		c.used, c.Denials = known.used.clone(), slices.Clone(known.Denials)
 	}
 	c.generation = m.generation
+	if !ok {
+		m.addTo(h.account, budgetHolders, c.size())
+	}
 	m.meters.Set(c)
 	return c
+}
+
+// roomForMeter tells whether a holder that something else is remembered of may have one more meter. Meters take half of what its
+// caller may have at most: to count what holders do must not keep others from being served.
+func (m *Machine) roomForMeter(name string) bool {
+	h, known := m.holders.Get(name)
+	return known && m.meters.Len() < maxMeters && m.hasLessThan(2, h.account, budgetHolders)
+}
+
+// size returns what a meter takes.
+func (t *meter) size() int64 { return meterSize + listedSize*int64(len(t.used.ends)+len(t.Denials)) }
+
+// resized notes that a meter that took so many bytes may take another number now.
+func (m *Machine) resized(t *meter, was int64) {
+	if size := t.size(); size != was {
+		m.chargeHolder(t.holder, size-was)
+	}
+}
+
+// unmeter notes that meters were dropped.
+func (m *Machine) unmeter(dropped ...*meter) {
+	for _, t := range dropped {
+		m.chargeHolder(t.holder, -t.size())
+	}
 }
 
 // usedBy returns what a holder holds and has consumed of the present window.
@@ -95,6 +122,7 @@ func (m *Machine) noteRefused(name string, refusal *logpb.Refusal) {
 		return cmp.Compare(d.Reason, reason)
 	})
 	if !found {
+		defer m.resized(t, t.size())
 		t.Denials = slices.Insert(t.Denials, i, Denial{Reason: refusal.Reason})
 	}
 	t.Denials[i].Times++

@@ -27,6 +27,8 @@ type operation struct {
 	beganWall int64
 	// Digests of what was asked, unspent and settled; 0: not yet.
 	asked, unspent, actual uint64
+	// account is charged with it: its lease's.
+	account uint64
 	// orphan: its lease has ended.
 	orphan bool
 	// charges begin in single, which is all the room that one takes.
@@ -41,6 +43,8 @@ type charge struct {
 	quota    uint32
 	ancestor bool
 	overrun  bool
+	// class is its lease's.
+	class int8
 	// amount is charged now; consumed was consumed; unspent of it went back.
 	amount, consumed, unspent int64
 	// end is the end under which amount stands in the quota's log.
@@ -48,8 +52,6 @@ type charge struct {
 	// window is the one in which it was consumed, settledBefore what had been settled in it by then: what a report
 	// that names this operation proves.
 	window, settledBefore int64
-	// class is its lease's.
-	class int32
 }
 
 // operations are the records of a lease's operations.
@@ -144,7 +146,22 @@ func (m *Machine) keepRecord(l *lease, o *operation) {
 	kept := m.mutableOperations(l)
 	i, _ := l.find(o.op)
 	kept.list = slices.Insert(kept.list, i, o)
-	m.operations++
+	m.countRecord(o, 1)
+}
+
+// recordSize is what the record of a live lease's operation takes, in bytes, besides its charges, chargeSize what each of these takes.
+const (
+	recordSize = 232
+	chargeSize = 64
+)
+
+// size returns what the record of a live lease's operation takes.
+func (o *operation) size() int64 { return recordSize + chargeSize*int64(len(o.charges)) }
+
+// countRecord charges an account with the record of a live lease's operation, or takes that back.
+func (m *Machine) countRecord(o *operation, times int64) {
+	m.operations += times
+	m.addTo(o.account, budgetOperations, times*o.size())
 }
 
 // consume makes held amounts spendable.
@@ -186,6 +203,9 @@ func (m *Machine) consume(command *logpb.Consume, by string) *logpb.Result {
 		m.emit(Event{Kind: EventRefused, Quota: refusal.Quota, Holder: l.holder, Lease: l.id, Fence: l.fence, Reason: refusal.Reason})
 		return refuse(refusal)
 	}
+	if full := m.noRecordLeftFor(l, command.DoneBelow); full != nil {
+		return full
+	}
 	for _, n := range m.needsOf(l, parts) {
 		if m.consumesRamp(l, n.quota) {
 			n.quota.ramped = addSaturated(n.quota.ramped, n.amount)
@@ -194,6 +214,14 @@ func (m *Machine) consume(command *logpb.Consume, by string) *logpb.Result {
 	m.finishBelow(l, command.DoneBelow)
 	m.shown(l)
 	return &logpb.Result{Kind: &logpb.Result_Consumed{Consumed: m.consumed(m.charge(l, command.Op, asked, parts))}}
+}
+
+// noRecordLeftFor says why there is no room for the record of one more of a lease's operations; nil: there is, or others go for it.
+func (m *Machine) noRecordLeftFor(l *lease, mark uint64) *logpb.Result {
+	if finished, _ := l.find(mark); finished > 0 {
+		return nil
+	}
+	return m.fullFor(budgetOperations, m.takingFor(l.account, budgetOperations), settleHint)
 }
 
 // closedItems names the quotas of which a lease held something in a window that has closed.
@@ -301,6 +329,7 @@ func (m *Machine) consumeAll(l *lease, granted *logpb.Granted) {
 func (m *Machine) charge(l *lease, op, asked uint64, parts []heldPart) *operation {
 	o := m.newOperation(l)
 	o.lease, o.op, o.fence, o.holder, o.asked, o.beganWall = l.id, op, l.fence, l.holder, asked, m.clock.WallEarly
+	o.account = l.account
 	o.charges = o.single[:0]
 	spendBy, windows := m.spendByOf(l, parts, o)
 	o.spendBy = addSaturated(m.clock.Now, spendBy)
@@ -352,7 +381,7 @@ func (m *Machine) chargeFor(q *quota, l *lease, ancestor bool, amount, spendBy i
 	g, r := &q.ledger, &q.rule
 	c := charge{
 		quota: q.number, ancestor: ancestor, amount: amount, consumed: amount,
-		end: openEnd, window: g.window, settledBefore: g.settled, class: l.class,
+		end: openEnd, window: g.window, settledBefore: g.settled, class: int8(l.class),
 	}
 	if !r.openEnded {
 		c.end = g.key(r, addSaturated(r.at(m.clock).late, spendBy))
@@ -411,7 +440,7 @@ func (m *Machine) nextCheck(o *operation) int64 {
 func (m *Machine) orphanOperations(l *lease) {
 	for _, o := range l.records() {
 		o = m.mutableOperation(l, o)
-		m.operations--
+		m.countRecord(o, -1)
 		m.endExposure(o, max(l.deadline-m.clock.Now, 0))
 		if o.actual != 0 || !m.stillCounts(o) {
 			m.closeRecord(o)
@@ -467,10 +496,10 @@ func (m *Machine) finishBelow(l *lease, mark uint64) {
 	finished, _ := l.find(mark)
 	for _, o := range kept.list[:finished] {
 		o = m.mutableOperation(l, o)
+		m.countRecord(o, -1)
 		m.endExposure(o, max(l.deadline-m.clock.Now, 0))
 		m.closeRecord(o)
 	}
-	m.operations -= int64(finished)
 	if kept.list = slices.Delete(kept.list, 0, finished); len(kept.list) == 0 {
 		l.operations = &operations{generation: m.generation, doneBelow: mark} // without the room of the first
 	}

@@ -105,6 +105,7 @@ func (m *Machine) keepOrphan(o *operation) {
 	m.packing = pack(m.packing[:0], o)
 	p := m.mutablePage(key, o.check)
 	from, to, found := p.seek(key)
+	m.addTo(o.account, budgetOperations, int64(len(m.packing)-(to-from)))
 	if !found {
 		m.operations++
 		if from > 0 && from == len(p.packed) && from+len(m.packing) > pageBytes {
@@ -211,11 +212,13 @@ func (m *Machine) lookAt(p *page) (forgotten int) {
 		case o.check > m.clock.Now:
 			kept = append(kept, packed...)
 		case m.staysOn(o):
-			o := unpack(packed)
+			o, before := unpack(packed), len(kept)
 			o.check = m.nextCheck(o)
 			kept = pack(kept, o)
+			m.addTo(o.account, budgetOperations, int64(len(kept)-before-len(packed)))
 		default:
 			m.closeRecord(o)
+			m.addTo(o.account, budgetOperations, -int64(len(packed)))
 			forgotten++
 		}
 	}
@@ -272,7 +275,7 @@ func cut(packed []byte) (first, rest []byte) {
 func pack(to []byte, o *operation) []byte {
 	var room [256]byte
 	b := room[:0]
-	for _, n := range [...]uint64{o.lease, o.op} {
+	for _, n := range [...]uint64{o.lease, o.op, o.account} {
 		b = binary.AppendUvarint(b, n)
 	}
 	b = binary.AppendUvarint(binary.AppendVarint(b, o.check), uint64(len(o.charges)))
@@ -337,13 +340,13 @@ func keyOf(packed []byte) orphanKey {
 // unpackDue reads into o what its expiry needs: its names, when to look at it, and its charges.
 func unpackDue(packed []byte, o *operation) unpacker {
 	u := open(packed)
-	o.lease, o.op, o.check = u.unsigned(), u.unsigned(), u.signed()
+	o.lease, o.op, o.account, o.check = u.unsigned(), u.unsigned(), u.unsigned(), u.signed()
 	charges := u.unsigned()
 	o.charges = slices.Grow(o.charges[:0], int(charges))
 	for range charges {
 		c := charge{quota: uint32(u.unsigned())}
 		bits := u.unsigned()
-		c.ancestor, c.overrun, c.class = bits&ancestorBit != 0, bits&overrunBit != 0, int32(bits>>classShift)
+		c.ancestor, c.overrun, c.class = bits&ancestorBit != 0, bits&overrunBit != 0, int8(bits>>classShift)
 		c.amount, c.consumed, c.unspent = u.signed(), u.signed(), u.signed()
 		c.end, c.window, c.settledBefore = u.signed(), u.signed(), u.signed()
 		o.charges = append(o.charges, c)

@@ -115,9 +115,9 @@ func (m *Machine) dropUnmetered() {
 	if len(m.unmetered) == 0 {
 		return
 	}
-	dropEach(m.meters, func(t *meter) bool {
+	m.unmeter(dropEach(m.meters, func(t *meter) bool {
 		return m.unmetered[t.quota] && !m.look(t.quota).rule.policy.meters(t.holder)
-	})
+	})...)
 	clear(m.unmetered)
 }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// waiter is a Reserve that waits. Only generation, rank, ages, turn, floor and saved change.
+// waiter is a Reserve that waits. Only generation, rank, ages, turn, floor and saved change, and shares with its lane.
 type waiter struct {
 	generation uint64
 	ticket     uint64
@@ -24,8 +24,9 @@ type waiter struct {
 	lane        uint32
 	until       int64
 	from        origin
-	// account is charged with it, and with the lease that it may become.
+	// account is charged with it, and with the lease and the operation that it may become: that of so many items.
 	account uint64
+	shares  int
 }
 
 // lane is the line of all waiters that need the same quotas. If one of these is kept for somebody, the whole lane
@@ -108,6 +109,7 @@ func (m *Machine) insertWaiter(w *waiter, quotas []uint32) {
 		q.waiting++
 		m.touch(q)
 	}
+	w.shares = m.sharesOf(w.ask)
 	m.chargeWaiter(w, 1)
 	m.waiters.Set(w.ticket, w)
 	m.order.Set(w.place())
@@ -120,8 +122,22 @@ func (m *Machine) insertWaiter(w *waiter, quotas []uint32) {
 
 // chargeWaiter charges a waiter's account with it, or takes that back.
 func (m *Machine) chargeWaiter(w *waiter, times int64) {
-	m.addTo(w.account, budgetWaiters, times)
-	m.addTo(w.account, budgetLeases, times)
+	weight := weightOf(w.shares)
+	m.addTo(w.account, budgetWaiters, times*weight)
+	m.addTo(w.account, budgetLeases, times*weight)
+	if w.ask.Consume {
+		m.addTo(w.account, budgetOperations, times*(recordSize+chargeSize*int64(w.shares)))
+	}
+}
+
+// sharesOf returns how many items the lease of a Reserve has, the shares of ancestors included.
+func (s *State) sharesOf(ask *logpb.Reserve) (shares int) {
+	for _, item := range ask.Items {
+		for q := s.quotaNamed(item.Quota); q != nil; q, _ = s.quotas.Get(q.parent) {
+			shares++
+		}
+	}
+	return shares
 }
 
 // eachWaiterOf calls fn for what a holder waits for, by ticket, until it returns false.

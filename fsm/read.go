@@ -44,6 +44,7 @@ func (s *State) Limits() *logpb.SetLimits {
 		MaxSessions: &s.limits.sessions, MaxResultBytes: &s.limits.resultBytes, SessionIdleNs: &s.limits.sessionIdle,
 		KeyLifeNs: &s.limits.keyLife, MaxWaiters: &s.limits.waiters, MaxTasks: &s.limits.tasks, TaskLifeNs: &s.limits.taskLife,
 		MaxKeys: &s.limits.keys, MaxLeases: &s.limits.leases, MaxReports: &s.limits.reports,
+		MaxHolderBytes: &s.limits.holderBytes, MaxOperationBytes: &s.limits.operationBytes,
 		OperatorsPpm: &s.limits.operatorsPPM, CallerMinPpm: &s.limits.callerMinPPM,
 	}
 }

@@ -63,18 +63,7 @@ func (m *Machine) report(from *logpb.Command) *logpb.Result {
 // noReportLeft says that the caller, who reports on a holder's word, has reported too often in this minute; nil: it has not.
 func (m *Machine) noReportLeft(holder string) *logpb.Result {
 	m.payer.holder = holder
-	switch m.taking(budgetReports) {
-	case atBudget:
-		return m.overBudget(budgetReports, "report refusals first, and successes less often; come back in the next minute")
-	case allTaken:
-		m.refusedFor[budgetReports]++
-		return failure(&logpb.Failure{
-			Reason: logpb.Reason_REASON_BUDGET_FULL, Message: "no more reports are taken in this minute",
-			Hint: "come back in the next minute", Budget: budgetNames[budgetReports],
-		})
-	case mayTake:
-	}
-	return nil
+	return m.fullFor(budgetReports, m.taking(budgetReports), "report refusals first, and successes less often; come back in the next minute")
 }
 
 // holdsSlotsOnly tells whether a lease has nothing that is consumed.

@@ -89,6 +89,12 @@ func (m *Machine) reserve(ask *logpb.Reserve, from origin) *logpb.Result {
 	if full := m.noLeaseLeft(needs); full != nil {
 		return m.refused(ask, full)
 	}
+	if full := m.noHolderLeft(ask.Holder, needs); full != nil {
+		return m.refused(ask, full)
+	}
+	if full := m.noRecordLeft(ask, needs); full != nil {
+		return m.refused(ask, full)
+	}
 	if ask.Fallback && (hopeless != nil || m.movesOn(needs)) {
 		if result := m.fallBack(ask, needs); result != nil {
 			return result
@@ -111,6 +117,17 @@ func (m *Machine) reserve(ask *logpb.Reserve, from origin) *logpb.Result {
 func (m *Machine) noLeaseLeft(needs []need) *logpb.Refusal {
 	return m.refusalFor(budgetLeases, m.taking(budgetLeases), needs, "release leases that are not needed, or come back when some have ended")
 }
+
+// noRecordLeft refuses what would consume at once and have one record of an operation too many.
+func (m *Machine) noRecordLeft(ask *logpb.Reserve, needs []need) *logpb.Refusal {
+	if !ask.Consume {
+		return nil
+	}
+	return m.refusalFor(budgetOperations, m.taking(budgetOperations), needs, settleHint)
+}
+
+// settleHint says how to come back under the budget of operations.
+const settleHint = "settle what is consumed and send done_below, or release the lease; what is never settled stays until it stops counting"
 
 // refusalFor makes the refusal of what may not be taken of a budget.
 func (m *Machine) refusalFor(b budget, judged verdict, needs []need, advice string) *logpb.Refusal {
@@ -197,7 +214,7 @@ func (m *Machine) wait(
 	if taking == atBudget {
 		return m.refused(ask, m.refusalFor(budgetWaiters, taking, needs, "wait for less at a time, or come back"))
 	}
-	if taking == allTaken || m.holder(ask.Holder).waiting >= maxWaitersOfHolder {
+	if h, known := m.holders.Get(ask.Holder); taking == allTaken || known && h.waiting >= maxWaitersOfHolder {
 		refusal.Reason = logpb.Reason_REASON_QUEUE_FULL
 		return m.refused(ask, refusal)
 	}
@@ -207,6 +224,11 @@ func (m *Machine) wait(
 		return m.refused(ask, refusal)
 	}
 	w := m.enqueue(ask, needs, as, from)
+	for _, n := range needs {
+		if n.quota.rule.policy.tallied() {
+			m.tally(ask.Holder, n.quota) // its grant will note something there, and is over no budget
+		}
+	}
 	if slices.ContainsFunc(needs, func(n need) bool { return n.quota.rule.impatient() }) {
 		m.tryAgain(needs[0].quota.number, refusal.RetryAtNs)
 	}

@@ -128,7 +128,7 @@ func (m *Machine) take(record *logpb.SnapshotRecord) error {
 	case *logpb.SnapshotRecord_Operation:
 		return m.takeOperation(kind.Operation)
 	case *logpb.SnapshotRecord_Holder:
-		m.takeHolder(kind.Holder)
+		return m.takeHolder(kind.Holder)
 	case *logpb.SnapshotRecord_Demand:
 		q, ok := m.quotas.Get(kind.Demand.Quota)
 		if !ok || len(kind.Demand.TriedNs) > classes {
@@ -142,9 +142,9 @@ func (m *Machine) take(record *logpb.SnapshotRecord) error {
 	case *logpb.SnapshotRecord_Override:
 		return m.takeOverride(kind.Override)
 	case *logpb.SnapshotRecord_Tally:
-		m.takeTally(kind.Tally)
+		return m.takeTally(kind.Tally)
 	case *logpb.SnapshotRecord_Meter:
-		m.meters.Set(decodeMeter(kind.Meter, m.generation))
+		return m.takeMeter(kind.Meter)
 	case *logpb.SnapshotRecord_Waiter:
 		return m.takeWaiter(kind.Waiter)
 	case *logpb.SnapshotRecord_Session:
@@ -176,13 +176,29 @@ func (m *Machine) take(record *logpb.SnapshotRecord) error {
 	return nil
 }
 
-func (m *Machine) takeTally(encoded *logpb.SnapshotTally) {
+func (m *Machine) takeTally(encoded *logpb.SnapshotTally) error {
+	h, known := m.holders.Get(encoded.Holder)
+	if !known {
+		return fmt.Errorf("a tally is of holder %q, of whom nothing is remembered", encoded.Holder)
+	}
 	t := &tally{
-		generation: m.generation, holder: encoded.Holder, quota: encoded.Quota, grants: encoded.Grants,
+		generation: m.generation, holder: h.name, quota: encoded.Quota, grants: encoded.Grants,
 		granted: encoded.GrantedNs, failures: encoded.Failures, denied: encoded.DeniedNs,
 	}
 	m.tallies.Set(t)
 	m.closeFor(t, encoded.ClosedUntilNs)
+	return m.takeBytes(h.account, budgetHolders, tallySize)
+}
+
+func (m *Machine) takeMeter(encoded *logpb.SnapshotMeter) error {
+	h, known := m.holders.Get(encoded.Holder)
+	if !known {
+		return fmt.Errorf("a meter is of holder %q, of whom nothing is remembered", encoded.Holder)
+	}
+	t := decodeMeter(encoded, m.generation)
+	t.holder = h.name
+	m.meters.Set(t)
+	return m.takeBytes(h.account, budgetHolders, t.size())
 }
 
 func (m *Machine) takeHead(head *logpb.SnapshotHead) error {
@@ -199,7 +215,9 @@ func (m *Machine) takeHead(head *logpb.SnapshotHead) error {
 		sessionIdle: head.Limits.GetSessionIdleNs(), keyLife: head.Limits.GetKeyLifeNs(), waiters: head.Limits.GetMaxWaiters(),
 		tasks: cmp.Or(head.Limits.GetMaxTasks(), defaultMaxTasks), taskLife: cmp.Or(head.Limits.GetTaskLifeNs(), defaultTaskLife),
 		keys: cmp.Or(head.Limits.GetMaxKeys(), defaultMaxKeys), leases: cmp.Or(head.Limits.GetMaxLeases(), defaultMaxLeases),
-		reports: cmp.Or(head.Limits.GetMaxReports(), defaultMaxReports), operatorsPPM: defaultOperatorsPPM, callerMinPPM: defaultCallerMinPPM,
+		reports: cmp.Or(head.Limits.GetMaxReports(), defaultMaxReports),
+		holderBytes:    cmp.Or(head.Limits.GetMaxHolderBytes(), defaultMaxHolders),
+		operationBytes: cmp.Or(head.Limits.GetMaxOperationBytes(), defaultMaxRecords), operatorsPPM: defaultOperatorsPPM, callerMinPPM: defaultCallerMinPPM,
 	}
 	if ppm := head.Limits.GetOperatorsPpm(); head.Limits != nil && head.Limits.OperatorsPpm != nil { // 0 is a part too
 		m.limits.operatorsPPM = ppm
@@ -369,7 +387,7 @@ func (m *Machine) takeLease(encoded *logpb.SnapshotLease) error {
 	if encoded.DoneBelow != 0 {
 		m.mutableOperations(l).doneBelow = encoded.DoneBelow
 	}
-	if err := m.takeCharge(l.account, budgetLeases); err != nil {
+	if err := m.takeBytes(l.account, budgetLeases, weightOf(len(l.items))); err != nil {
 		return err
 	}
 	m.leases.Load(l.id, l) // a snapshot has them in order
@@ -377,10 +395,16 @@ func (m *Machine) takeLease(encoded *logpb.SnapshotLease) error {
 	return nil
 }
 
-func (m *Machine) takeHolder(encoded *logpb.SnapshotHolder) {
-	h := &holder{generation: m.generation, name: encoded.Name, turn: encoded.Turn, rest: encoded.Rest, seen: encoded.SeenNs}
+func (m *Machine) takeHolder(encoded *logpb.SnapshotHolder) error {
+	h := &holder{
+		generation: m.generation, name: encoded.Name, turn: encoded.Turn, rest: encoded.Rest, seen: encoded.SeenNs, account: encoded.Account,
+	}
+	if err := m.takeBytes(h.account, budgetHolders, h.size()); err != nil {
+		return err
+	}
 	m.holders.Set(h.name, h)
 	m.seen.Set(holderSeen{at: h.seen, name: h.name})
+	return nil
 }
 
 // takePage begins a page of orphans, which follow.
@@ -401,7 +425,13 @@ func (m *Machine) takeOperation(encoded *logpb.SnapshotOperation) error {
 		lease: encoded.Lease, op: encoded.Op, fence: encoded.Fence, holder: encoded.Holder,
 		spendBy: encoded.SpendByNs, spendByWall: encoded.SpendByWallNs, transit: encoded.TransitNs,
 		asked: encoded.Asked, unspent: encoded.Unspent, actual: encoded.Actual, orphan: encoded.Orphan,
-		check: encoded.CheckNs, beganWall: encoded.BeganWallNs, generation: m.generation,
+		check: encoded.CheckNs, beganWall: encoded.BeganWallNs, generation: m.generation, account: encoded.Account,
+	}
+	if lives {
+		o.account = l.account
+	}
+	if o.account != 0 && m.getAccount(o.account) == nil {
+		return fmt.Errorf("operation %d of lease %d is charged to account %d, which does not exist", o.op, o.lease, o.account)
 	}
 	o.charges = o.single[:0]
 	for _, c := range encoded.Charges {
@@ -410,7 +440,7 @@ func (m *Machine) takeOperation(encoded *logpb.SnapshotOperation) error {
 		}
 		o.charges = append(o.charges, charge{
 			quota: c.Quota, ancestor: c.Ancestor, overrun: c.Overrun, amount: c.Amount, consumed: c.Consumed,
-			unspent: c.Unspent, end: c.EndNs, window: c.Window, settledBefore: c.SettledBefore, class: c.Class,
+			unspent: c.Unspent, end: c.EndNs, window: c.Window, settledBefore: c.SettledBefore, class: int8(c.Class),
 		})
 	}
 	if lives {

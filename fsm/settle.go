@@ -32,11 +32,12 @@ func (m *Machine) settle(command *logpb.Settle, by string) *logpb.Result {
 		return failure(failed)
 	}
 	settled := &logpb.Settled{}
-	costBefore := m.costOfCharges(o)
+	costBefore, sizeBefore := m.costOfCharges(o), o.size()
 	m.unspend(o, command.Unspent, settled)
 	if len(command.Actual) > 0 || command.Final {
 		m.finish(o, command.Actual, settled)
 	}
+	m.addTo(o.account, budgetOperations, o.size()-sizeBefore)
 	m.moveTurn(l.holder, m.costOfCharges(o)-costBefore)
 	m.finishBelow(l, command.DoneBelow)
 	if command.Release {
@@ -185,7 +186,7 @@ func (m *Machine) unspend(o *operation, items []*logpb.Item, settled *logpb.Sett
 		}
 		m.eachChargeShare(o, own, func(c *charge, q *quota) {
 			q.ledger.take(c.end, amount, 0)
-			m.use(q, o.holder, c.class, c.window, c.end, -amount)
+			m.use(q, o.holder, int32(c.class), c.window, c.end, -amount)
 			m.noteReturned(q, o.holder, amount)
 			c.amount -= amount
 			c.unspent = amount
@@ -237,7 +238,7 @@ func (m *Machine) finishItem(o *operation, own *charge, asked *logpb.Item, settl
 			overruns = append(overruns, m.overrun(q, o.holder, c, difference))
 		case difference < 0 && !q.rule.settleMax:
 			q.ledger.take(c.end, -difference, 0)
-			m.use(q, o.holder, c.class, c.window, c.end, difference)
+			m.use(q, o.holder, int32(c.class), c.window, c.end, difference)
 			m.noteReturned(q, o.holder, -difference)
 			c.amount += difference
 			m.relieved(q)
@@ -259,7 +260,7 @@ func (m *Machine) finishItem(o *operation, own *charge, asked *logpb.Item, settl
 func (m *Machine) overrun(q *quota, name string, of *charge, amount int64) charge {
 	end := q.ledger.key(&q.rule, q.rule.at(m.clock).late)
 	m.count(q, end, 0, amount, amount)
-	m.use(q, name, of.class, q.ledger.window, end, amount)
+	m.use(q, name, int32(of.class), q.ledger.window, end, amount)
 	if t := m.meter(q, name); t != nil {
 		t.Overrun = addSaturated(t.Overrun, amount)
 	}

@@ -142,7 +142,7 @@ func (s *State) policyRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 	going := true
 	s.holders.Scan(func(_ string, h *holder) bool {
 		going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Holder{
-			Holder: &logpb.SnapshotHolder{Name: h.name, Turn: h.turn, SeenNs: h.seen, Rest: h.rest},
+			Holder: &logpb.SnapshotHolder{Name: h.name, Turn: h.turn, SeenNs: h.seen, Rest: h.rest, Account: h.account},
 		}})
 		return going
 	})
@@ -325,11 +325,14 @@ func encodeOperation(o *operation) *logpb.SnapshotOperation {
 		TransitNs: o.transit, Asked: o.asked, Unspent: o.unspent, Actual: o.actual, Orphan: o.orphan, CheckNs: o.check,
 		BeganWallNs: o.beganWall,
 	}
+	if o.orphan { // of others their lease says it
+		encoded.Account = o.account
+	}
 	for i := range o.charges {
 		c := &o.charges[i]
 		encoded.Charges = append(encoded.Charges, &logpb.SnapshotCharge{
 			Quota: c.quota, Ancestor: c.ancestor, Overrun: c.overrun, Amount: c.amount, Consumed: c.consumed,
-			Unspent: c.unspent, EndNs: c.end, Window: c.window, SettledBefore: c.settledBefore, Class: c.class,
+			Unspent: c.unspent, EndNs: c.end, Window: c.window, SettledBefore: c.settledBefore, Class: int32(c.class),
 		})
 	}
 	return encoded
@@ -494,6 +497,8 @@ func (s *State) encodeLimits() *logpb.SetLimits {
 	limits.MaxTasks, limits.TaskLifeNs = unlessDefault(s.limits.tasks, defaultMaxTasks), unlessDefault(s.limits.taskLife, defaultTaskLife)
 	limits.MaxKeys, limits.MaxLeases = unlessDefault(s.limits.keys, defaultMaxKeys), unlessDefault(s.limits.leases, defaultMaxLeases)
 	limits.MaxReports = unlessDefault(s.limits.reports, defaultMaxReports)
+	limits.MaxHolderBytes = unlessDefault(s.limits.holderBytes, defaultMaxHolders)
+	limits.MaxOperationBytes = unlessDefault(s.limits.operationBytes, defaultMaxRecords)
 	limits.OperatorsPpm = unlessDefault(s.limits.operatorsPPM, defaultOperatorsPPM)
 	limits.CallerMinPpm = unlessDefault(s.limits.callerMinPPM, defaultCallerMinPPM)
 	return limits

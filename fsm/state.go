@@ -81,6 +81,8 @@ type State struct {
 
 	accounts     *btree.Map[uint64, *account]
 	accountNames *btree.BTreeG[accountName]
+	// taken is what all have of each budget, charged to an account or to nobody, but for reports.
+	taken [budgets]int64
 	// reporters are the accounts that have reports, by the minute; reports counts those of all in reportMinute.
 	reporters             *btree.BTreeG[due]
 	reportMinute, reports int64
@@ -91,7 +93,7 @@ type State struct {
 // limits are the bounds that are part of the state's meaning.
 type limits struct {
 	sessions, resultBytes, sessionIdle, keyLife, waiters, tasks, taskLife int64
-	keys, leases, reports                                                 int64
+	keys, leases, reports, holderBytes, operationBytes                    int64
 	// operatorsPPM is the part of each budget that is kept for operators, callerMinPPM what each caller may have of it.
 	operatorsPPM, callerMinPPM int64
 }
@@ -161,7 +163,8 @@ func newState() *State {
 		limits: limits{
 			sessions: 262_144, resultBytes: 256 << 20, sessionIdle: hour, keyLife: day, waiters: 200_000,
 			tasks: defaultMaxTasks, taskLife: defaultTaskLife, keys: defaultMaxKeys, leases: defaultMaxLeases,
-			reports: defaultMaxReports, operatorsPPM: defaultOperatorsPPM, callerMinPPM: defaultCallerMinPPM,
+			reports: defaultMaxReports, holderBytes: defaultMaxHolders, operationBytes: defaultMaxRecords,
+			operatorsPPM: defaultOperatorsPPM, callerMinPPM: defaultCallerMinPPM,
 		},
 		quotas:     new(btree.Map[uint32, *quota]),
 		names:      new(btree.Map[string, uint32]),

@@ -28,16 +28,24 @@ func (s *State) tallyOf(name string, q *quota) tally {
 	return tally{}
 }
 
+// tallied tells whether there is a tally.
+func (s *State) tallied(name string, q *quota) bool {
+	_, ok := s.tallies.Get(&tally{holder: name, quota: q.number})
+	return ok
+}
+
 // tally returns a tally that may be changed. Its holder is remembered at least as long.
 func (m *Machine) tally(name string, q *quota) *tally {
-	m.holder(name)
+	h := m.holder(name)
 	t, ok := m.tallies.Get(&tally{holder: name, quota: q.number})
 	if ok && t.generation == m.generation {
 		return t
 	}
-	c := tally{holder: name, quota: q.number}
+	c := tally{holder: h.name, quota: q.number}
 	if ok {
 		c = *t
+	} else {
+		m.addTo(h.account, budgetHolders, tallySize)
 	}
 	c.generation = m.generation
 	m.tallies.Set(&c)
@@ -59,17 +67,28 @@ func (t *tally) place() quotaHolder { return quotaHolder{quota: t.quota, holder:
 
 // forgetUse forgets what a holder did: its tallies and meters.
 func (m *Machine) forgetUse(name string) {
-	for _, t := range drop(m.tallies, &tally{holder: name}, func(t *tally) bool { return t.holder == name }) {
-		m.closed.Delete(t.place())
-	}
-	drop(m.meters, &meter{holder: name}, func(t *meter) bool { return t.holder == name })
+	m.uncount(drop(m.tallies, &tally{holder: name}, func(t *tally) bool { return t.holder == name })...)
+	m.unmeter(drop(m.meters, &meter{holder: name}, func(t *meter) bool { return t.holder == name })...)
 }
 
 // forgetUseOf forgets what holders did with a quota that is deleted.
 func (m *Machine) forgetUseOf(number uint32) {
-	dropEach(m.tallies, func(t *tally) bool { return t.quota == number })
-	drop(m.closed, quotaHolder{quota: number}, func(of quotaHolder) bool { return of.quota == number })
-	dropEach(m.meters, func(t *meter) bool { return t.quota == number })
+	m.uncount(dropEach(m.tallies, func(t *tally) bool { return t.quota == number })...)
+	m.unmeter(dropEach(m.meters, func(t *meter) bool { return t.quota == number })...)
+}
+
+// uncount takes tallies that were dropped out of the other tables.
+func (m *Machine) uncount(dropped ...*tally) {
+	for _, t := range dropped {
+		m.closed.Delete(t.place())
+		m.chargeHolder(t.holder, -tallySize)
+	}
+}
+
+// chargeHolder charges the account of a holder, of whom something is remembered, with bytes.
+func (m *Machine) chargeHolder(name string, bytes int64) {
+	h, _ := m.holders.Get(name)
+	m.addTo(h.account, budgetHolders, bytes)
 }
 
 // broken returns up to limit holders, by name, for whom a quota is closed.

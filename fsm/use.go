@@ -77,8 +77,10 @@ func (m *Machine) use(q *quota, name string, class int32, window, end, amount in
 	}
 	listed := q.ledger.lists(&q.rule)
 	q.ledger.used[class].add(end, amount, listed)
-	if u := m.metered(q, name); u != nil {
-		u.add(end, amount, listed)
+	if t := m.metered(q, name); t != nil {
+		was := t.size()
+		t.used.add(end, amount, listed)
+		m.resized(t, was)
 	}
 }
 
@@ -87,22 +89,27 @@ func (m *Machine) moveUse(q *quota, name string, c *charge, from int64) {
 	if q.rule.kind != kindWindow || c.window != q.ledger.window || !q.ledger.lists(&q.rule) {
 		return
 	}
-	uses := []*use{&q.ledger.used[c.class]}
-	if u := m.metered(q, name); u != nil {
-		uses = append(uses, u)
-	}
-	for _, u := range uses {
-		u.list(from, -c.amount)
-		u.list(c.end, c.amount)
+	q.ledger.used[c.class].move(from, c)
+	if t := m.metered(q, name); t != nil {
+		was := t.size()
+		t.used.move(from, c)
+		m.resized(t, was)
 	}
 }
 
-// metered returns what a holder's meter has of the present window, that may be changed; nil: it has none.
-func (m *Machine) metered(q *quota, name string) *use {
+// move lists a charge under its end, and no longer under the one that it had.
+func (u *use) move(from int64, c *charge) {
+	u.list(from, -c.amount)
+	u.list(c.end, c.amount)
+}
+
+// metered returns a holder's meter, with what is of the present window, that may be changed; nil: it has none.
+func (m *Machine) metered(q *quota, name string) *meter {
 	t := m.meter(q, name)
 	if t == nil {
 		return nil
 	}
+	was := t.size()
 	if t.window != q.ledger.window {
 		t.window, t.used = q.ledger.window, use{}
 	}
@@ -110,7 +117,8 @@ func (m *Machine) metered(q *quota, name string) *use {
 	if !q.ledger.lists(&q.rule) {
 		t.used.ends = nil
 	}
-	return &t.used
+	m.resized(t, was)
+	return t
 }
 
 // encodeEnds encodes a list of what is used.

@@ -482,6 +482,7 @@ func logLimits(l *quotav1.Limits) *logpb.SetLimits {
 		MaxSessions: l.MaxSessions, MaxResultBytes: l.MaxResultBytes, SessionIdleNs: optionalNanos(l.SessionIdle), KeyLifeNs: optionalNanos(l.KeyLife),
 		MaxWaiters: l.MaxWaiters, MaxTasks: l.MaxTasks, TaskLifeNs: optionalNanos(l.TaskLife),
 		MaxKeys: l.MaxKeys, MaxLeases: l.MaxLeases, MaxReports: l.MaxReports,
+		MaxHolderBytes: l.MaxHolderBytes, MaxOperationBytes: l.MaxOperationBytes,
 		OperatorsPpm: optionalPPM(l.OperatorsPart), CallerMinPpm: optionalPPM(l.CallerMin),
 	}
 }
@@ -492,6 +493,7 @@ func apiLimits(l *logpb.SetLimits) *quotav1.Limits {
 		KeyLife: optionalDuration(l.GetKeyLifeNs()), MaxWaiters: new(l.GetMaxWaiters()),
 		MaxTasks: new(l.GetMaxTasks()), TaskLife: optionalDuration(l.GetTaskLifeNs()),
 		MaxKeys: new(l.GetMaxKeys()), MaxLeases: new(l.GetMaxLeases()), MaxReports: new(l.GetMaxReports()),
+		MaxHolderBytes: new(l.GetMaxHolderBytes()), MaxOperationBytes: new(l.GetMaxOperationBytes()),
 		OperatorsPart: new(part(int32(l.GetOperatorsPpm()))), CallerMin: new(part(int32(l.GetCallerMinPpm()))),
 	}
 }

@@ -173,6 +173,7 @@ var rules = map[string]func(*checker, proto.Message){
 		for name, limit := range map[string]*int64{
 			"limits.max_sessions": l.MaxSessions, "limits.max_result_bytes": l.MaxResultBytes, "limits.max_waiters": l.MaxWaiters, "limits.max_tasks": l.MaxTasks,
 			"limits.max_keys": l.MaxKeys, "limits.max_leases": l.MaxLeases, "limits.max_reports": l.MaxReports,
+			"limits.max_holder_bytes": l.MaxHolderBytes, "limits.max_operation_bytes": l.MaxOperationBytes,
 		} { // any one will do
 			c.check(limit == nil || *limit > 0 && *limit <= maxAmount, name, "is not within 1 to 2^53-1", "")
 		}

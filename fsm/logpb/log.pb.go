@@ -4077,9 +4077,13 @@ type SetLimits struct {
 	// Part of each of these that is kept for operators, in millionths.
 	OperatorsPpm *int64 `protobuf:"varint,63,opt,name=operators_ppm,json=operatorsPpm,proto3,oneof" json:"operators_ppm,omitempty"`
 	// Part of each that a caller may have while there is room at all, whatever others have, in millionths.
-	CallerMinPpm  *int64 `protobuf:"varint,64,opt,name=caller_min_ppm,json=callerMinPpm,proto3,oneof" json:"caller_min_ppm,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	CallerMinPpm *int64 `protobuf:"varint,64,opt,name=caller_min_ppm,json=callerMinPpm,proto3,oneof" json:"caller_min_ppm,omitempty"`
+	// Most bytes of what is remembered of holders.
+	MaxHolderBytes *int64 `protobuf:"varint,65,opt,name=max_holder_bytes,json=maxHolderBytes,proto3,oneof" json:"max_holder_bytes,omitempty"`
+	// Most bytes of records of operations.
+	MaxOperationBytes *int64 `protobuf:"varint,66,opt,name=max_operation_bytes,json=maxOperationBytes,proto3,oneof" json:"max_operation_bytes,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *SetLimits) Reset() {
@@ -4192,6 +4196,20 @@ func (x *SetLimits) GetOperatorsPpm() int64 {
 func (x *SetLimits) GetCallerMinPpm() int64 {
 	if x != nil && x.CallerMinPpm != nil {
 		return *x.CallerMinPpm
+	}
+	return 0
+}
+
+func (x *SetLimits) GetMaxHolderBytes() int64 {
+	if x != nil && x.MaxHolderBytes != nil {
+		return *x.MaxHolderBytes
+	}
+	return 0
+}
+
+func (x *SetLimits) GetMaxOperationBytes() int64 {
+	if x != nil && x.MaxOperationBytes != nil {
+		return *x.MaxOperationBytes
 	}
 	return 0
 }
@@ -6429,7 +6447,7 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\"\"\n" +
 	"\n" +
 	"RaiseEpoch\x12\x14\n" +
-	"\x05epoch\x18\x01 \x01(\rR\x05epoch\"\xac\x05\n" +
+	"\x05epoch\x18\x01 \x01(\rR\x05epoch\"\xbd\x06\n" +
 	"\tSetLimits\x12&\n" +
 	"\fmax_sessions\x18\x01 \x01(\x03H\x00R\vmaxSessions\x88\x01\x01\x12-\n" +
 	"\x10max_result_bytes\x18\x02 \x01(\x03H\x01R\x0emaxResultBytes\x88\x01\x01\x12+\n" +
@@ -6447,7 +6465,9 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"maxReports\x88\x01\x01\x12(\n" +
 	"\roperators_ppm\x18? \x01(\x03H\n" +
 	"R\foperatorsPpm\x88\x01\x01\x12)\n" +
-	"\x0ecaller_min_ppm\x18@ \x01(\x03H\vR\fcallerMinPpm\x88\x01\x01B\x0f\n" +
+	"\x0ecaller_min_ppm\x18@ \x01(\x03H\vR\fcallerMinPpm\x88\x01\x01\x12-\n" +
+	"\x10max_holder_bytes\x18A \x01(\x03H\fR\x0emaxHolderBytes\x88\x01\x01\x123\n" +
+	"\x13max_operation_bytes\x18B \x01(\x03H\rR\x11maxOperationBytes\x88\x01\x01B\x0f\n" +
 	"\r_max_sessionsB\x13\n" +
 	"\x11_max_result_bytesB\x12\n" +
 	"\x10_session_idle_nsB\x0e\n" +
@@ -6460,7 +6480,9 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\v_max_leasesB\x0e\n" +
 	"\f_max_reportsB\x10\n" +
 	"\x0e_operators_ppmB\x11\n" +
-	"\x0f_caller_min_ppm\"s\n" +
+	"\x0f_caller_min_ppmB\x13\n" +
+	"\x11_max_holder_bytesB\x16\n" +
+	"\x14_max_operation_bytes\"s\n" +
 	"\vSetOverride\x12\x14\n" +
 	"\x05quota\x18\x01 \x01(\tR\x05quota\x12\x19\n" +
 	"\x05limit\x18\x02 \x01(\x03H\x00R\x05limit\x88\x01\x01\x12\x15\n" +

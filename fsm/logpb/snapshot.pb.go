@@ -1630,7 +1630,9 @@ type SnapshotOperation struct {
 	// Orphans: when to look again whether it still counts (cluster time).
 	CheckNs int64 `protobuf:"varint,13,opt,name=check_ns,json=checkNs,proto3" json:"check_ns,omitempty"`
 	// When it was consumed, by the earlier view of Unix time.
-	BeganWallNs   int64 `protobuf:"varint,14,opt,name=began_wall_ns,json=beganWallNs,proto3" json:"began_wall_ns,omitempty"`
+	BeganWallNs int64 `protobuf:"varint,14,opt,name=began_wall_ns,json=beganWallNs,proto3" json:"began_wall_ns,omitempty"`
+	// Orphans: the account that is charged with it; 0: none.
+	Account       uint64 `protobuf:"varint,60,opt,name=account,proto3" json:"account,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1759,6 +1761,13 @@ func (x *SnapshotOperation) GetCheckNs() int64 {
 func (x *SnapshotOperation) GetBeganWallNs() int64 {
 	if x != nil {
 		return x.BeganWallNs
+	}
+	return 0
+}
+
+func (x *SnapshotOperation) GetAccount() uint64 {
+	if x != nil {
+		return x.Account
 	}
 	return 0
 }
@@ -2818,7 +2827,9 @@ type SnapshotHolder struct {
 	// When it was last seen.
 	SeenNs int64 `protobuf:"varint,3,opt,name=seen_ns,json=seenNs,proto3" json:"seen_ns,omitempty"`
 	// What of the cost of its grants has not moved its turn yet: less than its weight.
-	Rest          int64 `protobuf:"varint,50,opt,name=rest,proto3" json:"rest,omitempty"`
+	Rest int64 `protobuf:"varint,50,opt,name=rest,proto3" json:"rest,omitempty"`
+	// The account that is charged with what is remembered of it; 0: none.
+	Account       uint64 `protobuf:"varint,60,opt,name=account,proto3" json:"account,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2877,6 +2888,13 @@ func (x *SnapshotHolder) GetSeenNs() int64 {
 func (x *SnapshotHolder) GetRest() int64 {
 	if x != nil {
 		return x.Rest
+	}
+	return 0
+}
+
+func (x *SnapshotHolder) GetAccount() uint64 {
+	if x != nil {
+		return x.Account
 	}
 	return 0
 }
@@ -3775,7 +3793,7 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x05quota\x18\x01 \x01(\rR\x05quota\x12\x1a\n" +
 	"\bancestor\x18\x02 \x01(\bR\bancestor\x12\x16\n" +
 	"\x06window\x18\x03 \x01(\x03R\x06window\x12\x12\n" +
-	"\x04held\x18\x04 \x01(\x03R\x04held\"\xa7\x03\n" +
+	"\x04held\x18\x04 \x01(\x03R\x04held\"\xc1\x03\n" +
 	"\x11SnapshotOperation\x12\x14\n" +
 	"\x05lease\x18\x01 \x01(\x04R\x05lease\x12\x0e\n" +
 	"\x02op\x18\x02 \x01(\x04R\x02op\x12\x14\n" +
@@ -3792,7 +3810,8 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x06orphan\x18\v \x01(\bR\x06orphan\x127\n" +
 	"\acharges\x18\f \x03(\v2\x1d.quotad.log.v1.SnapshotChargeR\acharges\x12\x19\n" +
 	"\bcheck_ns\x18\r \x01(\x03R\acheckNs\x12\"\n" +
-	"\rbegan_wall_ns\x18\x0e \x01(\x03R\vbeganWallNs\"\x96\x02\n" +
+	"\rbegan_wall_ns\x18\x0e \x01(\x03R\vbeganWallNs\x12\x18\n" +
+	"\aaccount\x18< \x01(\x04R\aaccount\"\x96\x02\n" +
 	"\x0eSnapshotCharge\x12\x14\n" +
 	"\x05quota\x18\x01 \x01(\rR\x05quota\x12\x1a\n" +
 	"\bancestor\x18\x02 \x01(\bR\bancestor\x12\x18\n" +
@@ -3885,12 +3904,13 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\tpaused_ns\x18\x06 \x01(\x03R\bpausedNs\x12\x1f\n" +
 	"\vshort_quota\x18\a \x01(\tR\n" +
 	"shortQuota\x12!\n" +
-	"\fshort_amount\x18\b \x01(\x03R\vshortAmount\"e\n" +
+	"\fshort_amount\x18\b \x01(\x03R\vshortAmount\"\x7f\n" +
 	"\x0eSnapshotHolder\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04turn\x18\x02 \x01(\x04R\x04turn\x12\x17\n" +
 	"\aseen_ns\x18\x03 \x01(\x03R\x06seenNs\x12\x12\n" +
-	"\x04rest\x182 \x01(\x03R\x04rest\"\xbc\x02\n" +
+	"\x04rest\x182 \x01(\x03R\x04rest\x12\x18\n" +
+	"\aaccount\x18< \x01(\x04R\aaccount\"\xbc\x02\n" +
 	"\x0eSnapshotWaiter\x12\x16\n" +
 	"\x06ticket\x18\x01 \x01(\x04R\x06ticket\x120\n" +
 	"\areserve\x18\x02 \x01(\v2\x16.quotad.log.v1.ReserveR\areserve\x12\x14\n" +

@@ -246,9 +246,9 @@ func (j *Judge) atBudget(command *logpb.Command, reason logpb.Reason, budget str
 	case "sessions":
 		has, all = int64(len(j.sessions)), j.limits.sessions
 	case "waiters":
-		has, all = int64(len(j.waiting)), min(j.limits.waiters, j.entry.waiters)
+		has, all = j.weightOfWaiters(), min(j.limits.waiters, j.entry.waiters)
 	case "leases":
-		has, all = int64(len(j.leases)+len(j.waiting)), j.limits.leases
+		has, all = j.weightOfLeases()+j.weightOfWaiters(), j.limits.leases
 	default:
 		return false, false
 	}
@@ -256,6 +256,33 @@ func (j *Judge) atBudget(command *logpb.Command, reason logpb.Reason, budget str
 		return has >= j.open(all), true
 	}
 	return has >= max(1, all/1_000_000*j.limits.least+all%1_000_000*j.limits.least/1_000_000), true
+}
+
+// weight returns as how many leases one of so many items counts, its ancestors' shares included: each four are one.
+func weight(shares int) int64 { return int64(shares+3) / 4 }
+
+func (j *Judge) weightOfLeases() (all int64) {
+	for _, l := range j.leases {
+		shares := 0
+		for _, it := range l.items {
+			shares += len(it.shares)
+		}
+		all += weight(shares)
+	}
+	return all
+}
+
+func (j *Judge) weightOfWaiters() (all int64) {
+	for _, w := range j.waiting {
+		shares := 0
+		for _, item := range w.ask.Items {
+			for q := j.quotas[item.Quota]; q != nil; q = q.parent {
+				shares++
+			}
+		}
+		all += weight(shares)
+	}
+	return all
 }
 
 // open returns what of something that callers share is not kept for operators, at least.

@@ -1389,9 +1389,9 @@ func (x *GetStatusResponse) GetNodeBudgets() []*Budget {
 // max(minimum, half of what is free of capacity - operators_part - what others have).
 type Budget struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its name. Of the state: sessions, keys, result_bytes, waiters, tasks, leases, reports. Of a node: calls in flight, streams,
-	// commands and command_bytes (that wait for the log), visits (requests without a token), watchers (of health), and processor: calls
-	// a second, of which each caller has its minimum whatever others do, and where the node is busy at most as many as the next one.
+	// Its name. Of the state: sessions, keys, result_bytes, waiters, tasks, leases, reports, holder_bytes, operation_bytes. Of a node:
+	// calls in flight, streams, commands and command_bytes (that wait for the log), visits (requests without a token), watchers (of
+	// health), and processor: calls a second, of which each caller has its minimum whatever others do, and where the node is busy at most as many as the next one.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// All of it; of the state's, Limits has it.
 	Capacity int64 `protobuf:"varint,2,opt,name=capacity,proto3" json:"capacity,omitempty"`
@@ -1587,9 +1587,14 @@ type Limits struct {
 	// Part of each of these that is kept for operators, 0 to 0.5. 0.0625 at first.
 	OperatorsPart *float64 `protobuf:"fixed64,63,opt,name=operators_part,json=operatorsPart,proto3,oneof" json:"operators_part,omitempty"`
 	// Part of each that a caller may have while there is room at all, whatever others have, 0 to 0.1. 0.001 at first.
-	CallerMin     *float64 `protobuf:"fixed64,64,opt,name=caller_min,json=callerMin,proto3,oneof" json:"caller_min,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	CallerMin *float64 `protobuf:"fixed64,64,opt,name=caller_min,json=callerMin,proto3,oneof" json:"caller_min,omitempty"`
+	// Most bytes of what is remembered of holders: their place in the order, breakers, usage. 128 MiB at first.
+	MaxHolderBytes *int64 `protobuf:"varint,65,opt,name=max_holder_bytes,json=maxHolderBytes,proto3,oneof" json:"max_holder_bytes,omitempty"`
+	// Most bytes of records of operations: of a live lease until they are settled and below done_below, of one that has ended until they
+	// stop counting. 256 MiB at first.
+	MaxOperationBytes *int64 `protobuf:"varint,66,opt,name=max_operation_bytes,json=maxOperationBytes,proto3,oneof" json:"max_operation_bytes,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *Limits) Reset() {
@@ -1702,6 +1707,20 @@ func (x *Limits) GetOperatorsPart() float64 {
 func (x *Limits) GetCallerMin() float64 {
 	if x != nil && x.CallerMin != nil {
 		return *x.CallerMin
+	}
+	return 0
+}
+
+func (x *Limits) GetMaxHolderBytes() int64 {
+	if x != nil && x.MaxHolderBytes != nil {
+		return *x.MaxHolderBytes
+	}
+	return 0
+}
+
+func (x *Limits) GetMaxOperationBytes() int64 {
+	if x != nil && x.MaxOperationBytes != nil {
+		return *x.MaxOperationBytes
 	}
 	return 0
 }
@@ -3085,7 +3104,7 @@ const file_quota_v1_admin_proto_rawDesc = "" +
 	"\tBudgetUse\x12\x16\n" +
 	"\x06caller\x18\x01 \x01(\tR\x06caller\x12\x12\n" +
 	"\x04used\x18\x02 \x01(\x03R\x04used\x12\x12\n" +
-	"\x04most\x18\x03 \x01(\x03R\x04most\"\x9f\x05\n" +
+	"\x04most\x18\x03 \x01(\x03R\x04most\"\xb0\x06\n" +
 	"\x06Limits\x12&\n" +
 	"\fmax_sessions\x18\x01 \x01(\x03H\x00R\vmaxSessions\x88\x01\x01\x12-\n" +
 	"\x10max_result_bytes\x18\x02 \x01(\x03H\x01R\x0emaxResultBytes\x88\x01\x01\x12<\n" +
@@ -3102,7 +3121,10 @@ const file_quota_v1_admin_proto_rawDesc = "" +
 	"maxReports\x88\x01\x01\x12*\n" +
 	"\x0eoperators_part\x18? \x01(\x01H\aR\roperatorsPart\x88\x01\x01\x12\"\n" +
 	"\n" +
-	"caller_min\x18@ \x01(\x01H\bR\tcallerMin\x88\x01\x01B\x0f\n" +
+	"caller_min\x18@ \x01(\x01H\bR\tcallerMin\x88\x01\x01\x12-\n" +
+	"\x10max_holder_bytes\x18A \x01(\x03H\tR\x0emaxHolderBytes\x88\x01\x01\x123\n" +
+	"\x13max_operation_bytes\x18B \x01(\x03H\n" +
+	"R\x11maxOperationBytes\x88\x01\x01B\x0f\n" +
 	"\r_max_sessionsB\x13\n" +
 	"\x11_max_result_bytesB\x0e\n" +
 	"\f_max_waitersB\f\n" +
@@ -3112,7 +3134,9 @@ const file_quota_v1_admin_proto_rawDesc = "" +
 	"\v_max_leasesB\x0e\n" +
 	"\f_max_reportsB\x11\n" +
 	"\x0f_operators_partB\r\n" +
-	"\v_caller_min\"p\n" +
+	"\v_caller_minB\x13\n" +
+	"\x11_max_holder_bytesB\x16\n" +
+	"\x14_max_operation_bytes\"p\n" +
 	"\x10SetLimitsRequest\x122\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\v2\x13.quota.v1.RequestIdR\trequestId\x12(\n" +

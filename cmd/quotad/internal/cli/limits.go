@@ -13,7 +13,7 @@ import (
 )
 
 func (a *App) limitsCommand() *cobra.Command {
-	var sessions, bytes, waiters, tasks, keys, leases, reports int64
+	var sessions, bytes, waiters, tasks, keys, leases, reports, holders, operations int64
 	var operators, least float64
 	var idle, life, taskLife string
 	cmd := &cobra.Command{
@@ -40,6 +40,7 @@ others leave, the operators' part aside; so each new caller finds room. --caller
 				"max-sessions": {&sessions, &limits.MaxSessions}, "max-result-bytes": {&bytes, &limits.MaxResultBytes},
 				"max-waiters": {&waiters, &limits.MaxWaiters}, "max-tasks": {&tasks, &limits.MaxTasks},
 				"max-keys": {&keys, &limits.MaxKeys}, "max-leases": {&leases, &limits.MaxLeases}, "max-reports": {&reports, &limits.MaxReports},
+				"max-holder-bytes": {&holders, &limits.MaxHolderBytes}, "max-operation-bytes": {&operations, &limits.MaxOperationBytes},
 			} { // the order does not matter
 				if cmd.Flags().Changed(name) {
 					*to.field, changed = to.value, true
@@ -71,6 +72,8 @@ others leave, the operators' part aside; so each new caller finds room. --caller
 	cmd.Flags().Int64Var(&keys, "max-keys", 0, "most idempotency keys")
 	cmd.Flags().Int64Var(&leases, "max-leases", 0, "most live leases, waiting Reserves included")
 	cmd.Flags().Int64Var(&reports, "max-reports", 0, "most reports in a minute")
+	cmd.Flags().Int64Var(&holders, "max-holder-bytes", 0, "most bytes of what is remembered of holders")
+	cmd.Flags().Int64Var(&operations, "max-operation-bytes", 0, "most bytes of records of operations")
 	cmd.Flags().Float64Var(&operators, "operators-part", 0, "part of each of these that is kept for operators, 0 to 0.5")
 	cmd.Flags().Float64Var(&least, "caller-min", 0, "part of each that a caller may have while there is room at all, 0 to 0.1")
 	cmd.Flags().StringVar(&taskLife, "task-life", "", "how long a task that is done is remembered, 1s to 30d")
@@ -115,6 +118,8 @@ func (a *App) limits(cmd *cobra.Command, to *quotav1.Limits, change bool) error 
 	table.Add("max keys", output.Int(now.GetMaxKeys()))
 	table.Add("max leases", output.Int(now.GetMaxLeases()))
 	table.Add("max reports", output.Int(now.GetMaxReports())+" a minute")
+	table.Add("max holder bytes", output.Int(now.GetMaxHolderBytes()))
+	table.Add("max operation bytes", output.Int(now.GetMaxOperationBytes()))
 	table.Add("operators part", fmt.Sprint(now.GetOperatorsPart()))
 	table.Add("caller min", fmt.Sprint(now.GetCallerMin()))
 	if err := table.Write(a.Out); err != nil || change {
