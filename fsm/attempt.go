@@ -53,7 +53,7 @@ func (m *Machine) beginTask(ask *logpb.BeginTask, by string) *logpb.Result {
 		t.account = m.bill(budgetTasks, 1)
 	}
 	m.tasks.Set(t.name, t)
-	t.holder, t.quotas = ask.Holder, ask.Quotas
+	t.holder, t.quotas = ask.Holder, m.ownNames(ask.Quotas)
 	if ask.MaxFailures != 0 {
 		t.maxFailures = max(ask.MaxFailures, t.failures+1) // an attempt that begins may fail
 	}

@@ -109,6 +109,9 @@ func (m *Machine) insertWaiter(w *waiter, quotas []uint32) {
 		q.waiting++
 		m.touch(q)
 	}
+	for _, item := range w.ask.Items {
+		item.Quota = m.quotaNamed(item.Quota).name // and not one name for each waiter
+	}
 	w.shares = m.sharesOf(w.ask)
 	m.chargeWaiter(w, 1)
 	m.waiters.Set(w.ticket, w)

@@ -215,7 +215,7 @@ func (m *Machine) takeHead(head *logpb.SnapshotHead) error {
 		sessionIdle: head.Limits.GetSessionIdleNs(), keyLife: head.Limits.GetKeyLifeNs(), waiters: head.Limits.GetMaxWaiters(),
 		tasks: cmp.Or(head.Limits.GetMaxTasks(), defaultMaxTasks), taskLife: cmp.Or(head.Limits.GetTaskLifeNs(), defaultTaskLife),
 		keys: cmp.Or(head.Limits.GetMaxKeys(), defaultMaxKeys), leases: cmp.Or(head.Limits.GetMaxLeases(), defaultMaxLeases),
-		reports: cmp.Or(head.Limits.GetMaxReports(), defaultMaxReports),
+		reports:        cmp.Or(head.Limits.GetMaxReports(), defaultMaxReports),
 		holderBytes:    cmp.Or(head.Limits.GetMaxHolderBytes(), defaultMaxHolders),
 		operationBytes: cmp.Or(head.Limits.GetMaxOperationBytes(), defaultMaxRecords), operatorsPPM: defaultOperatorsPPM, callerMinPPM: defaultCallerMinPPM,
 	}

@@ -17,7 +17,7 @@ const sessionShare = 8
 // resultOverhead is what a stored result costs besides its encoding, roughly; grantSize and itemSize are what a grant and each of its
 // items take there, besides names.
 const (
-	resultOverhead = 128
+	resultOverhead = 256
 	grantSize      = 48
 	itemSize       = 16
 )

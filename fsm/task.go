@@ -72,6 +72,17 @@ func (s *State) taskTree(phase logpb.TaskPhase) *btree.BTreeG[taskDue] {
 	return nil
 }
 
+// ownNames returns names of quotas as the state has them: whoever keeps them keeps no copies.
+func (s *State) ownNames(names []string) []string {
+	own := make([]string, len(names))
+	for i, name := range names {
+		if own[i] = name; s.quotaNamed(name) != nil {
+			own[i] = s.quotaNamed(name).name
+		}
+	}
+	return own
+}
+
 // mutableTask returns a task that may be changed.
 func (m *Machine) mutableTask(t *task) *task {
 	if t.generation == m.generation {

@@ -95,7 +95,7 @@ func (s *State) taskRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 
 func (m *Machine) takeTask(encoded *logpb.SnapshotTask) error {
 	t := &task{
-		generation: m.generation, name: encoded.Name, holder: encoded.Holder, quotas: encoded.Quotas, phase: encoded.Phase,
+		generation: m.generation, name: encoded.Name, holder: encoded.Holder, quotas: m.ownNames(encoded.Quotas), phase: encoded.Phase,
 		maxFailures: encoded.MaxFailures, failures: encoded.Failures, limited: encoded.Limited, attempts: encoded.Attempts,
 		fence: encoded.Fence, ttl: encoded.TtlNs, at: encoded.AtNs, outcome: encoded.Outcome, ended: encoded.EndedNs, detail: encoded.Detail,
 		account: encoded.Account,

@@ -1,0 +1,291 @@
+package fsm
+
+import (
+	"bytes"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// assumedMemory is what a node is assumed to have, fullShare the share of it in percent that the state may take with every budget full of
+// the most expensive things: from 85% on a node grants nothing new (raftnode.MemoryMark).
+const (
+	assumedMemory = 2 << 30
+	fullShare     = 85
+)
+
+// longName returns the n-th name of the greatest length.
+func longName(kind string, n, length int) string {
+	name := fmt.Sprintf("%s-%d-", kind, n)
+	return name + strings.Repeat("x", length-len(name))
+}
+
+// expensive is one of the most expensive things that a budget can hold.
+type expensive struct {
+	name string
+	of   budget
+	// command takes the n-th.
+	command func(n int) *logpb.Command
+	// then goes on when all are there: leases end, a lease's operations follow.
+	then func(s *scale, things int)
+	// one is how many there are in the place of a thousand; 0: a thousand.
+	each int
+}
+
+const brimQuotas = 64
+
+// brimQuota returns the name of one of the quotas of a kind that brimmed states have.
+func brimQuota(kind string, n int) string { return longName(kind, n, maxNameLength) }
+
+// brimItems returns up to all of a kind's quotas, others for each n.
+func brimItems(kind string, n, count int) []*logpb.Item {
+	items := make([]*logpb.Item, count)
+	for i := range items {
+		items[i] = itemOf(brimQuota(kind, (n*(i+1)+i*i+i)%brimQuotas), 1)
+		for j := 0; j < i; j++ {
+			if items[j].Quota == items[i].Quota {
+				items[i] = itemOf(brimQuota(kind, (n+i)%brimQuotas), 1)
+				j = -1
+				n++
+			}
+		}
+	}
+	return items
+}
+
+func brimWorld() *scale {
+	s := &scale{m: New()}
+	var quotas []*logpb.Quota
+	for n := range brimQuotas {
+		none := rateOf(brimQuota("none", n), 1, day)
+		tallied, metered := rateOf(brimQuota("tallied", n), 1<<50, minute), windowOf(brimQuota("metered", n), 1<<50, logpb.Every_EVERY_DAY)
+		tallied.Policy = &logpb.Policy{Breaker: &logpb.Breaker{Failures: 1}}
+		metered.Policy = &logpb.Policy{Metering: true}
+		quotas = append(quotas, rateOf(brimQuota("plenty", n), 1<<50, day), none, tallied, metered)
+	}
+	s.apply(applyQuotas(quotas...), limitsTo(func(l *logpb.SetLimits) {
+		for _, bound := range []**int64{
+			&l.MaxSessions, &l.MaxKeys, &l.MaxResultBytes, &l.MaxWaiters, &l.MaxTasks, &l.MaxLeases, &l.MaxReports, &l.MaxHolderBytes, &l.MaxOperationBytes,
+		} {
+			*bound = proto.Int64(1 << 40)
+		}
+	}))
+	for n := range brimQuotas {
+		s.apply(consumesAtOnce("first", itemOf(brimQuota("none", n), 1)))
+	}
+	return s
+}
+
+// releaseAll ends all leases.
+func releaseAll(s *scale, _ int) {
+	var ids []uint64
+	s.m.leases.Scan(func(id uint64, _ *lease) bool {
+		ids = append(ids, id)
+		return true
+	})
+	for _, id := range ids {
+		s.apply(&logpb.Command{Kind: &logpb.Command_RevokeLease{RevokeLease: &logpb.RevokeLease{Lease: id}}})
+	}
+}
+
+// expensives are the most expensive things of each budget.
+func expensives() []expensive {
+	reserves := func(n int, consume bool, items ...*logpb.Item) *logpb.Command {
+		a := ask(longName("h", n, maxHolderLength), items...)
+		a.TtlNs, a.Consume = day, consume
+		return reserve(a)
+	}
+	sameHolder := func(consume bool, items ...*logpb.Item) *logpb.Command {
+		a := ask("h", items...)
+		a.TtlNs, a.Consume = day, consume
+		return reserve(a)
+	}
+	return []expensive{
+		{name: "a session", of: budgetSessions, command: func(n int) *logpb.Command {
+			c := &logpb.Command{By: longName("by", n, maxHolderLength), Kind: &logpb.Command_OpenSession{OpenSession: &logpb.OpenSession{Holder: longName("h", n, maxHolderLength)}}}
+			return c
+		}},
+		{name: "a key", of: budgetKeys, command: func(n int) *logpb.Command {
+			c := keyedBy(longName("key", n, 128), withdraw(1<<40))
+			c.By = longName("by", n, maxHolderLength)
+			return c
+		}},
+		{name: "a failure's result", of: budgetResults, command: func(n int) *logpb.Command {
+			return numbered(1, uint64(n+1), 0, withdraw(1<<40))
+		}},
+		{name: "a refusal's result", of: budgetResults, command: func(n int) *logpb.Command {
+			return numbered(1, uint64(n+1), 0, asks("h", 0, itemOf(brimQuota("none", n%brimQuotas), 1)))
+		}},
+		{name: "a small grant's result", of: budgetResults, then: releaseAll, command: func(n int) *logpb.Command {
+			return numbered(1, uint64(n+1), 0, sameHolder(false, itemOf(brimQuota("plenty", n%brimQuotas), 1)))
+		}},
+		{name: "a large grant's result", of: budgetResults, then: releaseAll, each: 300, command: func(n int) *logpb.Command {
+			return numbered(1, uint64(n+1), 0, sameHolder(true, brimItems("plenty", n, brimQuotas)...))
+		}},
+		{name: "a waiting Reserve of one", of: budgetWaiters, command: func(n int) *logpb.Command {
+			return waits(fmt.Sprint("h", n%8), 0, 10*minute, itemOf(brimQuota("none", n%brimQuotas), 1))
+		}},
+		{name: "a waiting Reserve of four", of: budgetWaiters, command: func(n int) *logpb.Command {
+			return waits(fmt.Sprint("h", n%8), 0, 10*minute, brimItems("none", n, 4)...)
+		}},
+		{name: "a task", of: budgetTasks, command: func(n int) *logpb.Command {
+			c := begins(longName("task", n, maxTaskName), longName("h", n, maxHolderLength), 0)
+			for i := range maxTaskQuotas {
+				c.GetBeginTask().Quotas = append(c.GetBeginTask().Quotas, brimQuota("plenty", i))
+			}
+			return c
+		}, then: func(s *scale, things int) {
+			for n := range things {
+				name := longName("task", n, maxTaskName)
+				c := ends(name, s.m.taskFence(name), logpb.TaskOutcome_TASK_OUTCOME_FAILED)
+				c.GetEndTask().Detail = longName("detail", n, maxTaskDetail)
+				s.apply(c)
+			}
+		}},
+		{name: "a lease of one", of: budgetLeases, command: func(n int) *logpb.Command { return sameHolder(false, itemOf(brimQuota("plenty", n%brimQuotas), 1)) }},
+		{name: "a lease of four", of: budgetLeases, command: func(n int) *logpb.Command { return sameHolder(false, brimItems("plenty", n, 4)...) }},
+		{name: "a lease of 64", of: budgetLeases, each: 300, command: func(n int) *logpb.Command { return sameHolder(false, brimItems("plenty", n, 64)...) }},
+		{name: "a holder", of: budgetHolders, then: releaseAll, command: func(n int) *logpb.Command {
+			return reserves(n, false, itemOf(brimQuota("plenty", 0), 1))
+		}},
+		{name: "a holder with a short name", of: budgetHolders, then: releaseAll, command: func(n int) *logpb.Command {
+			return asks(fmt.Sprint("h", n), 0, itemOf(brimQuota("plenty", 0), 1))
+		}},
+		{name: "tallies", of: budgetHolders, then: releaseAll, each: 300, command: func(n int) *logpb.Command {
+			return asks(fmt.Sprint("h", n), 0, brimItems("tallied", n, brimQuotas)...)
+		}},
+		{name: "meters", of: budgetHolders, then: releaseAll, each: 300, command: func(n int) *logpb.Command {
+			return asks(fmt.Sprint("h", n), 0, brimItems("metered", n, brimQuotas)...)
+		}},
+		{name: "operations of live leases", of: budgetOperations, each: 200, command: func(n int) *logpb.Command {
+			return sameHolder(false, itemOf(brimQuota("plenty", n%brimQuotas), 1000))
+		}, then: func(s *scale, things int) {
+			for n := range things {
+				l, _ := s.m.leases.Get(uint64(n + 1 + brimQuotas))
+				for op := range 100 {
+					s.apply(&logpb.Command{Kind: &logpb.Command_Consume{Consume: &logpb.Consume{
+						Lease: l.id, Fence: l.fence, Op: uint64(op + 1), Items: []*logpb.Item{itemOf(brimQuota("plenty", n%brimQuotas), 1)},
+					}}})
+				}
+			}
+		}},
+		{name: "operations of leases that ended", of: budgetOperations, then: releaseAll, command: func(n int) *logpb.Command {
+			return sameHolder(true, itemOf(brimQuota("plenty", n%brimQuotas), 1))
+		}},
+		{name: "large operations of leases that ended", of: budgetOperations, then: releaseAll, each: 300, command: func(n int) *logpb.Command {
+			return sameHolder(true, brimItems("plenty", n, 64)...)
+		}},
+	}
+}
+
+// inUse returns the bytes that objects take which something refers to.
+func inUse() int64 {
+	var stats runtime.MemStats
+	runtime.GC()
+	runtime.GC()
+	runtime.ReadMemStats(&stats)
+	return int64(stats.HeapAlloc) //nolint:gosec // far below
+}
+
+// perUnit measures what one unit of a budget takes that is full of one kind of thing, in the state that took it and in one that is
+// restored from its snapshot, of which base is what it takes without these things: the larger.
+func (e expensive) perUnit(t *testing.T, scaled int, base int64) float64 {
+	t.Helper()
+	s := brimWorld()
+	s.apply(opens())
+	things := 1000 * scaled
+	if e.each != 0 {
+		things = e.each * scaled
+	}
+	takenBefore, before := s.m.taken, inUse()
+	for n := range things {
+		s.apply(e.command(n))
+	}
+	if e.then != nil {
+		e.then(s, things)
+	}
+	s.m.spare, s.m.recent, s.m.decoder = spare{}, recent{}, decoder{}
+	grown := inUse() - before
+	took := s.m.taken
+	units := took[e.of] - takenBefore[e.of]
+	if units < int64(things) {
+		t.Fatalf("%s: %d took %d units", e.name, things, units)
+	}
+	if err := s.m.State().Verify(); err != nil {
+		t.Fatal(err)
+	}
+	snapshot := snapshotOf(t, s.m.State())
+	s.m = nil
+	empty := inUse()
+	restored, err := Restore(bytes.NewReader(snapshot))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if restored.taken != took {
+		t.Fatalf("%s: %v is taken, restored %v", e.name, took, restored.taken)
+	}
+	restored.spare, restored.recent, restored.decoder = spare{}, recent{}, decoder{}
+	again := inUse() - empty - base
+	runtime.KeepAlive(restored)
+	runtime.KeepAlive(snapshot)
+	t.Logf("%-40s %6.2f bytes a unit, restored %6.2f", e.name, float64(grown)/float64(units), float64(again)/float64(units))
+	return float64(max(grown, again)) / float64(units)
+}
+
+// restoredBase returns what a restored state takes before anything is taken.
+func restoredBase(t *testing.T) int64 {
+	t.Helper()
+	s := brimWorld()
+	s.apply(opens())
+	snapshot := snapshotOf(t, s.m.State())
+	s.m = nil
+	empty := inUse()
+	restored := restoredFrom(t, snapshot)
+	restored.spare, restored.recent, restored.decoder = spare{}, recent{}, decoder{}
+	base := inUse() - empty
+	runtime.KeepAlive(restored)
+	runtime.KeepAlive(snapshot)
+	return base
+}
+
+// TestBudgets_AllFullFitTheMemoryOfANode: with every budget full of the most expensive thing that it can hold, by what a thousand or more of
+// each kind take, the state stays below the mark of an assumed node.
+func TestBudgets_AllFullFitTheMemoryOfANode(t *testing.T) {
+	scaled := 4
+	if testing.Short() {
+		scaled = 1
+	}
+	base := restoredBase(t)
+	var most [budgets]float64
+	for _, e := range expensives() {
+		most[e.of] = max(most[e.of], e.perUnit(t, scaled, base))
+	}
+	l := newState().limits
+	var all float64
+	for b := range budget(budgets) {
+		full := most[b] * float64(l.of(b))
+		if b == budgetLeases { // those that wait are among them
+			full = most[b] * float64(l.leases-l.waiters)
+		}
+		t.Logf("%-16s %12d of %8.2f bytes: %5.0f MB", budgetNames[b], l.of(b), most[b], full/1e6)
+		all += full
+	}
+	all += maxAccounts * accountSize
+	t.Logf("all: %.0f MB", all/1e6)
+	if bound := float64(assumedMemory) / 100 * fullShare; all > bound {
+		t.Errorf("the state takes up to %.0f MB, a node is assumed to have %.0f MB", all/1e6, bound/1e6)
+	}
+	for _, b := range []budget{budgetResults, budgetHolders, budgetOperations} {
+		if most[b] > 1.5 {
+			t.Errorf("%s: what is reckoned as a byte takes %.2f", budgetNames[b], most[b])
+		}
+	}
+}
+
+// accountSize is what an account with a long name takes, about.
+const accountSize = 400
