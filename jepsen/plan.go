@@ -226,7 +226,7 @@ func (s *stage) startCluster(ctx context.Context) error {
 		return err
 	}
 	_, err = leader.Admin().ApplyQuotas(ready, &quotav1.ApplyQuotasRequest{
-		Quotas: append(workload.Quotas(), hostile.Quota()), Holders: workload.HolderRules(), ReplaceHolders: true, Workflows: workload.Workflows(), ReplaceWorkflows: true,
+		Quotas: append(workload.Quotas(), hostile.Quotas()...), Holders: workload.HolderRules(), ReplaceHolders: true, Workflows: workload.Workflows(), ReplaceWorkflows: true,
 	})
 	if err != nil {
 		return err

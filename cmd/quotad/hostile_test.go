@@ -144,7 +144,7 @@ func (n *guardedNode) run(t *testing.T, args ...string) string {
 
 // takings take something of each thing that callers share, the n-th of a user, and tell whether they got it.
 func takings(user, n int, lease *quotav1.Lease) []func(context.Context, apis) bool {
-	name := fmt.Sprintf("u%d-%d", user, n)
+	name, known := fmt.Sprintf("u%d-%d", user, n), fmt.Sprintf("u%d", user)
 	items := func(quota string) []*quotav1.Item { return []*quotav1.Item{{Quota: quota}} }
 	had := func(err error) bool { return connect.CodeOf(err) != connect.CodeResourceExhausted }
 	return []func(context.Context, apis) bool{
@@ -154,7 +154,7 @@ func takings(user, n int, lease *quotav1.Lease) []func(context.Context, apis) bo
 		},
 		func(ctx context.Context, a apis) bool {
 			res, err := a.quota.Reserve(ctx, &quotav1.ReserveRequest{
-				RequestId: &quotav1.RequestId{IdempotencyKey: "w" + name}, Holder: name, Items: items("none"),
+				RequestId: &quotav1.RequestId{IdempotencyKey: "w" + name}, Holder: known, Items: items("none"),
 				Wait: durationpb.New(10 * time.Minute), NoBlock: true,
 			})
 			return had(err) && res.GetWaiting() != nil
@@ -167,8 +167,16 @@ func takings(user, n int, lease *quotav1.Lease) []func(context.Context, apis) bo
 			_, err := a.task.BeginTask(ctx, &quotav1.BeginTaskRequest{Task: name, Holder: name})
 			return had(err)
 		},
-		func(ctx context.Context, a apis) bool {
+		func(ctx context.Context, a apis) bool { // a holder that is not known yet
 			res, err := a.quota.Reserve(ctx, &quotav1.ReserveRequest{Holder: name, Items: items("plenty"), Ttl: durationpb.New(time.Hour)})
+			return had(err) && res.GetLease() != nil
+		},
+		func(ctx context.Context, a apis) bool { // an operation that is never settled
+			res, err := a.quota.Reserve(ctx, &quotav1.ReserveRequest{Holder: known, Items: items("plenty"), Consume: true, Ttl: durationpb.New(time.Hour)})
+			return had(err) && res.GetLease() != nil
+		},
+		func(ctx context.Context, a apis) bool {
+			res, err := a.quota.Reserve(ctx, &quotav1.ReserveRequest{Holder: known, Items: items("plenty"), Ttl: durationpb.New(time.Hour)})
 			return had(err) && res.GetLease() != nil
 		},
 		func(ctx context.Context, a apis) bool {
@@ -244,7 +252,7 @@ func TestOperators_WorkWhileCallersFillEverything(t *testing.T) {
 	}
 	n.run(t, "quota", "apply", "-f", "quotas.yaml")
 	n.run(t, "limits", "--max-sessions", "320", "--max-keys", "640", "--max-tasks", "320", "--max-leases", "960", "--max-waiters", "320",
-		"--max-reports", "320", "--max-result-bytes", "100000", "--caller-min", "0.01")
+		"--max-reports", "320", "--max-result-bytes", "200000", "--max-holder-bytes", "40000", "--max-operation-bytes", "60000", "--caller-min", "0.01")
 	granted := func(quota string) *quotav1.Lease {
 		res, err := n.operator.quota.Reserve(ctx, &quotav1.ReserveRequest{
 			Holder: "ops", Items: []*quotav1.Item{{Quota: quota}}, Consume: quota == "plenty", Ttl: durationpb.New(time.Hour),

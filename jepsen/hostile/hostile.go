@@ -24,14 +24,19 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// Quota is what it takes, and waits for in vain.
-func Quota() *quotav1.Quota {
-	return &quotav1.Quota{Name: quotaName, Rule: &quotav1.Quota_Slots{Slots: &quotav1.Slots{Limit: quotaSlots}}}
+// Quotas are what it takes, and waits for in vain; and what it consumes, and never settles.
+func Quotas() []*quotav1.Quota {
+	return []*quotav1.Quota{
+		{Name: quotaName, Rule: &quotav1.Quota_Slots{Slots: &quotav1.Slots{Limit: quotaSlots}}},
+		{Name: rateName, Rule: &quotav1.Quota_Rate{Rate: &quotav1.Rate{Limit: rateLimit, Per: durationpb.New(time.Hour)}}},
+	}
 }
 
 const (
 	quotaName  = "hostile"
 	quotaSlots = 100
+	rateName   = "hostile/rate"
+	rateLimit  = 1 << 40
 )
 
 // Caller is the caller, at one node.
@@ -44,7 +49,8 @@ type Caller struct {
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// Bundle is the file of the CAs that sign for the API; empty: it is in clear text.
 	Bundle string
-	// Only is one thing that it does: fill (sessions, tasks, keys, leases), wait, watch, bomb, silent or slow; empty: all of them.
+	// Only is one thing that it does: fill (sessions, tasks, keys, leases, names of holders, records of operations), wait, watch, bomb,
+	// silent or slow; empty: all of them.
 	Only string
 
 	// api and held, for calls that stay open, send the token, stranger none.
@@ -126,7 +132,7 @@ func (a *Caller) connect(ctx context.Context) (net.Conn, error) {
 	return a.Dial(ctx, "tcp", a.Address)
 }
 
-// fill takes a session, tasks, an idempotency key and a lease.
+// fill takes a session, tasks, an idempotency key, a lease under a name of its own, and operations that it never settles.
 func (a *Caller) fill(ctx context.Context, n int) {
 	quota, task := quotav1connect.NewQuotaServiceClient(a.api, a.url()), quotav1connect.NewTaskServiceClient(a.api, a.url())
 	name := fmt.Sprintf(history.Unrecorded+"%s-%d-%d", a.Name, n, rand.Uint32()) //nolint:gosec // a name
@@ -138,12 +144,14 @@ func (a *Caller) fill(ctx context.Context, n int) {
 	}
 	_, err = quota.Release(ctx, &quotav1.ReleaseRequest{RequestId: &quotav1.RequestId{IdempotencyKey: name}, Lease: 1 << 40, Fence: 1 << 40})
 	a.told(err)
-	res, err := quota.Reserve(ctx, &quotav1.ReserveRequest{
-		Holder: name, Items: []*quotav1.Item{{Quota: quotaName}}, Ttl: durationpb.New(10 * time.Second),
-	})
-	a.told(err)
-	if refusal := res.GetRefusal(); refusal.GetBudget() != "" {
-		a.refused.Add(1)
+	for i, item := range []string{quotaName, rateName, rateName, rateName} {
+		res, err := quota.Reserve(ctx, &quotav1.ReserveRequest{
+			Holder: fmt.Sprint(name, i), Items: []*quotav1.Item{{Quota: item}}, Consume: item == rateName, Ttl: durationpb.New(10 * time.Second),
+		})
+		a.told(err)
+		if refusal := res.GetRefusal(); refusal.GetBudget() != "" {
+			a.refused.Add(1)
+		}
 	}
 }
 

@@ -78,7 +78,7 @@ func (j *Judge) lie(ask *logpb.Reserve, reason logpb.Reason, quota string, retry
 	case logpb.Reason_REASON_BEHIND_WAITERS:
 		isTrue = slices.ContainsFunc(needs, func(n need) bool { return n.quota.waiting > 0 })
 	case logpb.Reason_REASON_QUEUE_FULL:
-		isTrue = int64(len(j.waiting)) >= j.open(min(j.entry.waiters, j.limits.waiters)) || j.waitersOf(ask.Holder) >= mostWaiters
+		isTrue = j.weightOfWaiters() >= j.open(min(j.entry.waiters, j.limits.waiters)) || j.waitersOf(ask.Holder) >= mostWaiters
 	case logpb.Reason_REASON_CANNOT_SERVE_IN_TIME:
 		j.stats.Unjudged++
 		isTrue = ask.WaitNs > 0 && retryAt > plus(j.clock.Now, ask.WaitNs)

@@ -242,9 +242,9 @@ func (c *guarded) start(ctx context.Context, quotad string) (err error) {
 		}
 	}
 	return bench.Retry(ctx, func(ctx context.Context) error {
-		_, err := c.admin().ApplyQuotas(ctx, &quotav1.ApplyQuotasRequest{Quotas: []*quotav1.Quota{hostile.Quota(), {
+		_, err := c.admin().ApplyQuotas(ctx, &quotav1.ApplyQuotasRequest{Quotas: append(hostile.Quotas(), &quotav1.Quota{
 			Name: bench.QuotaName(-1), Rule: &quotav1.Quota_Rate{Rate: &quotav1.Rate{Limit: 1 << 50, Per: durationpb.New(time.Minute)}},
-		}}})
+		})})
 		return err
 	})
 }
