@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/quotad/quotad/jepsen/disk"
+	"github.com/quotad/quotad/jepsen/history"
 	"github.com/quotad/quotad/jepsen/nemesis"
 	"github.com/quotad/quotad/jepsen/network"
 	"github.com/quotad/quotad/jepsen/workload"
@@ -100,6 +102,10 @@ func (w *worker) Resume() error { return w.cmd.Process.Signal(syscall.SIGCONT) }
 // env is what the nemesis may break.
 func (s *stage) env() *nemesis.Env {
 	e := &nemesis.Env{Cluster: s.cluster, Links: links{s.network}, Trouble: s.provider.Trouble, Dial: s.operator.DialContext, Hostile: s.hostile}
+	e.Folder = string(s.dir)
+	e.Recorded = func(client string) http.RoundTripper {
+		return &history.Recorder{Next: s.cluster.Transport(), Client: client, To: s.faultCalls}
+	}
 	e.Data = func(node string) string { return s.data(hostOf(node)) + "/d-" + node }
 	for _, w := range s.workers {
 		e.Clients = append(e.Clients, w.Host())

@@ -88,6 +88,8 @@ type stage struct {
 	faults   *history.Writer[history.Fault]
 	// certificates are the nodes'; nil: everything is in clear text.
 	certificates *certs.Set
+	// faultCalls are calls that faults make and that are judged like the workload's.
+	faultCalls *history.Writer[history.Call]
 	// secret is the token that all calls carry.
 	secret string
 	// hostile is the token of the caller that some faults are.
@@ -146,6 +148,9 @@ func (s *stage) open(ctx context.Context) error {
 		return err
 	}
 	if s.faults, err = history.Create[history.Fault](s.dir.Faults()); err != nil {
+		return err
+	}
+	if s.faultCalls, err = history.Create[history.Call](s.dir.Calls("faults")); err != nil {
 		return err
 	}
 	return s.startCluster(ctx)
@@ -441,6 +446,9 @@ func (s *stage) close() error {
 	}
 	if s.faults != nil {
 		err = errors.Join(err, s.faults.Close())
+	}
+	if s.faultCalls != nil {
+		err = errors.Join(err, s.faultCalls.Close())
 	}
 	for _, mounted := range s.disks {
 		err = errors.Join(err, mounted.Close())

@@ -122,7 +122,7 @@ func (c *call) read() bool {
 func (r *run) answers(rep *replayed) {
 	v := r.verdict("answers", "Each answer is the one that the log has for this command, at the term and index that it names.")
 	once := r.verdict("once", "A request is carried out once, and all its answers are the same.")
-	first := map[requestID]string{}
+	first := map[told]string{}
 	for _, c := range r.calls {
 		if c.read() {
 			continue
@@ -146,7 +146,7 @@ func (r *run) answers(rep *replayed) {
 }
 
 // sameAgain compares what does not change with time in two answers to one request.
-func (r *run) sameAgain(v *Verdict, first map[requestID]string, c *call, p *part) {
+func (r *run) sameAgain(v *Verdict, first map[told]string, c *call, p *part) {
 	if !p.identified {
 		return
 	}
@@ -155,10 +155,17 @@ func (r *run) sameAgain(v *Verdict, first map[requestID]string, c *call, p *part
 	if essence == "" {
 		return
 	}
-	if told, ok := first[p.id]; ok && told != essence {
+	key := told{p.id, r.lost(p.meta.Index)}
+	if told, ok := first[key]; ok && told != essence {
 		v.violate("%v of %s was told %q, and another time %q", p.id, c.Client, told, essence)
 	}
-	first[p.id] = essence
+	first[key] = essence
+}
+
+// told is a request as its answers come from one history: what a restore took back is a history of its own, by the restore's number.
+type told struct {
+	id   requestID
+	lost int
 }
 
 // lasting is the part of an answer that is the same whenever it is given: which lease, which fence. A wait's answer
@@ -185,17 +192,16 @@ func (rep *replayed) matches(p *part) string {
 		}
 		found = append(found, fmt.Sprintf("%q, %v left at %d", told, left, o.now))
 	}
-	for _, ticket := range rep.endedAt[p.meta.Index] {
-		end := rep.ended[ticket]
-		end.command = rep.asked[ticket]
-		if end.command == nil || !same(p, &end) {
+	for _, end := range rep.endedAt[p.meta.Index] {
+		end.command = rep.asked[end.ticket]
+		if end.command == nil || !same(p, &end.occurrence) {
 			continue
 		}
 		told, left := logTold(end.result, end.now)
 		if told == p.told && p.fits(left) {
 			return ""
 		}
-		found = append(found, fmt.Sprintf("%q, %v left (end of ticket %d)", told, left, ticket))
+		found = append(found, fmt.Sprintf("%q, %v left (end of ticket %d)", told, left, end.ticket))
 	}
 	return fmt.Sprintf("asked %q, was told %q with %v left at index %d, time %d; the log has %v",
 		p.asked, p.told, p.left, p.meta.Index, nanos(p.meta.ClusterTime), found)

@@ -66,6 +66,8 @@ type run struct {
 	calls     []*call
 	// faults are in order of their beginning.
 	faults []*history.Fault
+	// restores are those among them, in the order of their indices.
+	restores []*history.Restore
 	// verdicts by the checker's name.
 	verdicts map[string]*Verdict
 	order    []*Verdict
@@ -150,6 +152,7 @@ func (r *run) load() error {
 		return err
 	}
 	sort.SliceStable(r.faults, func(i, j int) bool { return r.faults[i].Began < r.faults[j].Began })
+	r.restores = restoresOf(r.faults)
 	err = history.Read(r.dir.Calls("*"), func(line *history.Call) error {
 		decoded, err := decode(line)
 		if err != nil {

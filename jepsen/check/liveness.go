@@ -107,7 +107,7 @@ func hostOf(node string) string {
 }
 
 // bearable are faults that a node takes part in its cluster with all the same.
-var bearable = []string{"slow-", "clock-", "loss-", "delay", "transfer", "provider-", "pause-clients", "isolate-clients", "half-cut", "stalled-streams", "tls-", "hostile-"}
+var bearable = []string{"slow-", "clock-", "loss-", "delay", "transfer", "provider-", "pause-clients", "isolate-clients", "half-cut", "stalled-streams", "tls-", "hostile-", "restore-"}
 
 // hurt returns the hosts of the nodes that a fault keeps from taking part: its targets, or for links the node that all of
 // them lead to or from.

@@ -4,12 +4,12 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"path/filepath"
 	"slices"
-
-	"google.golang.org/protobuf/proto"
 
 	"github.com/quotad/quotad/fsm"
 	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/jepsen/history"
 	"github.com/quotad/quotad/jepsen/model"
 	"github.com/quotad/quotad/raftnode/record"
 )
@@ -58,6 +58,7 @@ func (r *run) agreement() {
 		}
 	}
 	r.stats.Entries = len(r.log)
+	r.restores = slices.DeleteFunc(r.restores, func(restore *history.Restore) bool { return merged[restore.Index] != nil }) // its leader was lost with it
 }
 
 // records calls fn with what a node applied, in order.
@@ -105,17 +106,21 @@ type occurrence struct {
 	now int64
 }
 
+// ending is the end of a wait.
+type ending struct {
+	ticket uint64
+	occurrence
+}
+
 // replayed is the agreed log, carried out once more.
 type replayed struct {
 	// at are the commands of each entry, with what they came to.
 	at map[uint64][]occurrence
 	// numbered are the places of each request that has an identity.
 	numbered map[requestID][]occurrence
-	// ended are the final results of waits, by ticket; asked are their commands.
-	ended map[uint64]occurrence
-	asked map[uint64]*logpb.Command
-	// endedAt are the tickets whose waits end at an index.
-	endedAt map[uint64][]uint64
+	// endedAt are the final results of the waits that end at an index; asked are their commands, by ticket.
+	endedAt map[uint64][]ending
+	asked   map[uint64]*logpb.Command
 	// happened are the events of each entry.
 	happened map[uint64][]fsm.Event
 	// views are what reads at an index see.
@@ -130,47 +135,85 @@ func (r *run) replay() *replayed {
 	v := r.verdict("replay", "A fresh state machine comes to the same outcomes and hashes from the same log.")
 	rules := r.verdict("rules", "What each entry came to is allowed by the rules of quota, leases and fences (judged by a model that shares no code with the state machine).")
 	rep := &replayed{
-		at: map[uint64][]occurrence{}, numbered: map[requestID][]occurrence{}, ended: map[uint64]occurrence{},
-		asked: map[uint64]*logpb.Command{}, endedAt: map[uint64][]uint64{}, happened: map[uint64][]fsm.Event{},
+		at: map[uint64][]occurrence{}, numbered: map[requestID][]occurrence{},
+		asked: map[uint64]*logpb.Command{}, endedAt: map[uint64][]ending{}, happened: map[uint64][]fsm.Event{},
 		views:   views{quotas: map[viewKey]*fsm.QuotaView{}, tasks: map[viewKey]string{}, workflows: map[viewKey]string{}},
 		ledgers: map[uint64]string{},
 	}
-	machine, judge := fsm.New(), model.New()
+	t, restores, backups := newTimeline(), r.restores, map[uint64][]logStep{}
 	reads, finals := r.readsByIndex(), map[uint64]bool{}
 	for _, final := range r.facts.Final {
 		finals[final.Index] = true
 	}
 	for i := range r.log {
 		line := &r.log[i].Line
-		parsed := new(logpb.Entry)
-		if err := proto.Unmarshal(line.Payload, parsed); err != nil {
+		for ; len(restores) > 0 && restores[0].Index < line.Index; restores = restores[1:] {
+			t = t.after(restores[0], backups, v, rules)
+			rep.views.look(reads[restores[0].Index], t.machine, &fsm.Applied{Index: restores[0].Index, Clock: t.machine.State().Clock()})
+		}
+		parsed, applied, broken, err := t.apply(line)
+		if err != nil {
 			v.violate("index %d: the entry cannot be decoded: %v", line.Index, err)
 			break
 		}
-		applied := machine.Apply(line.Index, line.Term, line.Payload)
 		v.Looked++
 		if got := record.Digest(&applied); got != line.Outcome {
 			v.violate("index %d: the outcome is %.8s, the nodes had %.8s", line.Index, got, line.Outcome)
 		}
 		if line.Ledger != "" {
-			sum, _ := machine.State().Hash()
+			sum, _ := t.machine.State().Hash()
 			if got := hex.EncodeToString(sum[:]); got != line.Ledger {
 				v.violate("index %d: the ledger's hash is %.8s, the nodes had %.8s", line.Index, got, line.Ledger)
 			}
 		}
 		rules.Looked++
-		for _, violation := range judge.Entry(parsed, &applied) {
+		for _, violation := range broken {
 			rules.violate("%s at index %d, command %d: %s", violation.Name, violation.Index, violation.Command, violation.Detail)
 		}
 		rep.keep(parsed, &applied)
 		if finals[line.Index] {
-			sum, _ := machine.State().Hash()
+			sum, _ := t.machine.State().Hash()
 			rep.ledgers[line.Index] = hex.EncodeToString(sum[:])
 		}
-		rep.views.look(reads[line.Index], machine, &applied)
+		rep.views.look(reads[line.Index], t.machine, &applied)
+		for _, restore := range restores {
+			if restore.Backup != line.Index {
+				continue
+			}
+			backups[line.Index] = slices.Clone(t.steps)
+			if why := r.differsFromBackup(t.machine, restore); why != "" {
+				v.violate("the backup of index %d: %s", line.Index, why)
+			}
+		}
 	}
-	rep.judge = judge.Stats()
+	rep.judge = t.judge.Stats()
 	return rep
+}
+
+// after returns the timeline after a restore.
+func (t *timeline) after(restore *history.Restore, backups map[uint64][]logStep, v, rules *Verdict) *timeline {
+	steps, known := backups[restore.Backup]
+	if !known {
+		v.violate("a backup of index %d was restored, which no node applied", restore.Backup)
+		return t
+	}
+	next, broken, err := t.restored(steps, restore)
+	if err != nil {
+		v.violate("the backup of index %d: %v", restore.Backup, err)
+		return t
+	}
+	if broken != nil {
+		rules.violate("%s at the restore at index %d: %s", broken.Name, restore.Index, broken.Detail)
+	}
+	return next
+}
+
+// differsFromBackup says why a backup that was kept is not the state at its index.
+func (r *run) differsFromBackup(machine *fsm.Machine, restore *history.Restore) string {
+	if restore.File == "" {
+		return ""
+	}
+	return sameAsBackup(machine, filepath.Join(string(r.dir), restore.File))
 }
 
 // keep remembers where each command stands and what it came to.
@@ -191,8 +234,8 @@ func (rep *replayed) keep(parsed *logpb.Entry, applied *fsm.Applied) {
 	for i := range applied.Events {
 		event := &applied.Events[i]
 		if event.Ticket != 0 && event.Result != nil {
-			rep.ended[event.Ticket] = occurrence{index: applied.Index, result: event.Result, now: applied.Clock.Now}
-			rep.endedAt[applied.Index] = append(rep.endedAt[applied.Index], event.Ticket)
+			end := ending{event.Ticket, occurrence{index: applied.Index, result: event.Result, now: applied.Clock.Now}}
+			rep.endedAt[applied.Index] = append(rep.endedAt[applied.Index], end)
 		}
 	}
 }

@@ -56,7 +56,16 @@ type linearTold struct {
 // check of the checks that do.
 func (r *run) porcupine() {
 	v := r.verdict("linearizable", "Each short history of one quota, reads included, has a linear order (searched by porcupine, from the clients' view alone).")
-	histories := r.linearHistories()
+	histories := r.linearHistories(func(c *call) bool { return r.lost(c.highest()) == 0 })
+	for number, restore := range r.restores {
+		before := r.linearHistories(func(c *call) bool {
+			index, lost := c.highest(), r.lost(c.highest())
+			return c.Sent < restore.Ended && index < restore.Index && (lost == 0 || lost == number+1)
+		})
+		for name, operations := range before {
+			histories[fmt.Sprintf("%s, up to restore %d", name, number+1)] = operations
+		}
+	}
 	abandoned := 0
 	for _, name := range slices.Sorted(keys(histories)) {
 		operations := histories[name]
@@ -136,15 +145,17 @@ func (p *pending) learn(c *call, quotaOf map[uint64]string) {
 		p.asked.ret = c.Returned
 		p.told = linearTold{what: "released"}
 	default:
-		if quotav1.Reason(c.Error.Reason) == quotav1.Reason_REASON_STALE_FENCE {
+		switch quotav1.Reason(c.Error.Reason) {
+		case quotav1.Reason_REASON_STALE_FENCE, quotav1.Reason_REASON_NEVER_ISSUED:
 			p.asked.ret = c.Returned
 			p.told = linearTold{what: "stale"}
 		}
 	}
 }
 
-// linearHistories puts the attempts of each request together and sorts the requests by quota.
-func (r *run) linearHistories() map[string][]porcupine.Operation {
+// linearHistories puts the attempts of each request together and sorts the requests by quota. Those whose answer does not count are left out:
+// with what a restore took back, the operations before and after have no order, and without it they have one.
+func (r *run) linearHistories(counts func(*call) bool) map[string][]porcupine.Operation {
 	requests := map[requestID]*pending{}
 	quotaOf := map[uint64]string{}
 	histories := map[string][]porcupine.Operation{}
@@ -164,6 +175,12 @@ func (r *run) linearHistories() map[string][]porcupine.Operation {
 	}
 	for _, c := range r.calls {
 		if !strings.HasPrefix(c.Client, "linear") {
+			continue
+		}
+		if !counts(c) {
+			if lease := grantedBy(c); lease != nil && len(lease.Items) > 0 {
+				quotaOf[lease.Id] = lease.Items[0].Quota
+			}
 			continue
 		}
 		if answer, ok := c.response.(*quotav1.GetQuotaResponse); ok && answer != nil {
@@ -188,6 +205,14 @@ func (r *run) linearHistories() map[string][]porcupine.Operation {
 		}
 	}
 	return histories
+}
+
+// grantedBy is the lease that a call was granted; nil: none.
+func grantedBy(c *call) *quotav1.Lease {
+	if answer, ok := c.response.(*quotav1.ReserveResponse); ok {
+		return answer.GetLease()
+	}
+	return nil
 }
 
 // linearModel is what one quota of few slots may do. A lease may end by itself from a moment on, and has ended by

@@ -2,9 +2,11 @@ package check
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/quotad/quotad/fsm"
 	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/jepsen/history"
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
@@ -113,11 +115,17 @@ func (r *run) reads(rep *replayed) {
 				view.Held, view.Leases, view.Waiting, view.Usable)
 		}
 		// Windows move on by Unix time also where no entry is written.
-		if status.Definition.GetWindow() == nil && (view.Consumed != status.Consumed || view.Available != status.Available) {
+		// So does all that fades at a restore, of which no entry says when it was.
+		if status.Definition.GetWindow() == nil && !r.restoredAt(answer.Meta.Index) && (view.Consumed != status.Consumed || view.Available != status.Available) {
 			v.violate("GetQuota by %s at index %d shows %s with consumed %d, available %d; the log has %d, %d: it looked at a time that no entry carries",
 				c.Client, answer.Meta.Index, status.Definition.Name, status.Consumed, status.Available, view.Consumed, view.Available)
 		}
 	}
+}
+
+// restoredAt says whether a backup was restored at an index.
+func (r *run) restoredAt(index uint64) bool {
+	return slices.ContainsFunc(r.restores, func(restore *history.Restore) bool { return restore.Index == index })
 }
 
 // readsOfTasks does so for tasks and workflows.

@@ -33,6 +33,8 @@ type Simulated struct {
 	Final []history.Final
 	// Healed is when the last fault ended.
 	Healed int64
+	// Restores are the backups that were restored.
+	Restores []*history.Restore
 }
 
 // SimulatedCall is one attempt of a client at a node.
@@ -90,7 +92,7 @@ func RunSimulated(s *Simulated) *Result {
 		facts.Nodes = append(facts.Nodes, node)
 	}
 	sort.Strings(facts.Nodes)
-	r := &run{facts: facts, simulated: s, verdicts: map[string]*Verdict{}}
+	r := &run{facts: facts, simulated: s, restores: s.Restores, verdicts: map[string]*Verdict{}}
 	for i := range s.Calls {
 		r.calls = append(r.calls, s.Calls[i].call())
 	}

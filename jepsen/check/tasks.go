@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
@@ -58,8 +60,21 @@ func (r *run) tasks() {
 	}
 }
 
-// seenTasks collects what was told of each task, by name.
+// seenTasks collects what was told of each task, by name, and apart what was told between restores: what comes after one knows nothing of what
+// was lost by it.
 func (r *run) seenTasks() []*seenTask {
+	var all []*seenTask
+	from := int64(math.MinInt64)
+	for _, restore := range r.restores {
+		all = append(all, r.seenTasksOf(from, restore.Began)...)
+		from = restore.Ended
+	}
+	return append(all, r.seenTasksOf(from, math.MaxInt64)...)
+}
+
+// seenTasksOf collects what was told of each task between two moments. Calls that began before or ended after are evidence only of what they may
+// have made anew.
+func (r *run) seenTasksOf(from, to int64) []*seenTask {
 	known := map[string]*seenTask{}
 	task := func(name string) *seenTask {
 		if known[name] == nil {
@@ -78,6 +93,9 @@ func (r *run) seenTasks() []*seenTask {
 		}
 		if c.Error != nil {
 			at.to = math.MaxInt64
+		}
+		if inside := c.Sent > from && c.Returned < to; !inside && (at.to < from || at.from > to || !renews(c.request)) {
+			continue
 		}
 		switch request := c.request.(type) {
 		case *quotav1.RetryTaskRequest:
@@ -106,6 +124,15 @@ func (r *run) seenTasks() []*seenTask {
 	}
 	slices.SortFunc(all, func(a, b *seenTask) int { return cmp.Compare(a.name, b.name) })
 	return all
+}
+
+// renews says whether a request may give a task a fresh budget, or make it anew.
+func renews(request proto.Message) bool {
+	switch request.(type) {
+	case *quotav1.RetryTaskRequest, *quotav1.ForgetTaskRequest:
+		return true
+	}
+	return false
 }
 
 // firstSent is when each numbered request was sent first.

@@ -29,7 +29,7 @@ func (r *run) watches(rep *replayed) {
 	err := r.eachSeen(func(watcher string, stream int, from uint64, message *quotav1.WatchResponse) {
 		k := key{watcher, stream}
 		if streams[k] == nil {
-			streams[k] = &follower{v: v, rep: rep, indices: indices, name: fmt.Sprintf("%s, stream %d", watcher, stream), from: from}
+			streams[k] = &follower{v: v, rep: rep, restores: r.restores, indices: indices, name: fmt.Sprintf("%s, stream %d", watcher, stream), from: from}
 		}
 		if message != nil {
 			streams[k].next(message)
@@ -66,11 +66,12 @@ func (r *run) eachSeen(fn func(watcher string, stream int, from uint64, message 
 
 // follower checks one stream.
 type follower struct {
-	v       *Verdict
-	rep     *replayed
-	indices []uint64
-	name    string
-	from    uint64
+	v        *Verdict
+	rep      *replayed
+	restores []*history.Restore
+	indices  []uint64
+	name     string
+	from     uint64
 	// at is the index of the last message, up to which all was told unless there is more; 0: nothing yet.
 	at uint64
 	// told is how many events of at were told, where there is more of them.
@@ -121,10 +122,25 @@ func (f *follower) holes(index uint64) {
 			begin = index // from now on: where that is, the first message says
 		}
 	}
+	for _, restore := range f.restores {
+		if restore.Backup+1 < begin && begin <= restore.Index && restore.Index <= index {
+			f.v.violate("%s: index %d follows %d, without a word of the restore at %d that took that back", f.name, index, begin-1, restore.Index)
+		}
+	}
 	position, _ := slices.BinarySearch(f.indices, begin)
 	for ; position < len(f.indices) && f.indices[position] < index; position++ {
+		if f.takenBack(f.indices[position], index) {
+			continue
+		}
 		f.v.violate("%s: the events of index %d are missing before index %d", f.name, f.indices[position], index)
 	}
+}
+
+// takenBack says whether a restore before an index took another one's events back: who comes to the restored state need not hear of them.
+func (f *follower) takenBack(index, before uint64) bool {
+	return slices.ContainsFunc(f.restores, func(restore *history.Restore) bool {
+		return restore.Backup < index && index < restore.Index && restore.Index <= before
+	})
 }
 
 func differentEvents(want []fsm.Event, got []*quotav1.Event) string {

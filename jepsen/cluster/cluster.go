@@ -135,6 +135,9 @@ func (c *Cluster) URLs() []string {
 	return urls
 }
 
+// Transport carries calls of the operator to the nodes.
+func (c *Cluster) Transport() http.RoundTripper { return c.http.Transport }
+
 // Certificates are those of the nodes; nil: everything is in clear text.
 func (c *Cluster) Certificates() *certs.Set { return c.config.Certificates }
 

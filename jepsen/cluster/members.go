@@ -3,6 +3,9 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"os"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -66,6 +69,29 @@ func (c *Cluster) Replace(ctx context.Context, old *Node) (*Node, error) {
 		return nil, fmt.Errorf("promote %s: %w", node.ID, err)
 	}
 	return node, node.awaitReady(ctx)
+}
+
+// restored is what a leader writes to its log when a backup took the state's place, before the index.
+var restored = regexp.MustCompile(`restored user snapshot: index=(\d+)`)
+
+// Restored returns the indices at which nodes restored backups, in their order, by what they wrote to their logs.
+func (c *Cluster) Restored() ([]uint64, error) {
+	var indices []uint64
+	for _, node := range c.Nodes() {
+		text, err := os.ReadFile(c.config.History.Log(node.ID))
+		if err != nil {
+			return nil, err
+		}
+		for _, match := range restored.FindAllSubmatch(text, -1) {
+			index, err := strconv.ParseUint(string(match[1]), 10, 64)
+			if err != nil {
+				return nil, err
+			}
+			indices = append(indices, index)
+		}
+	}
+	slices.Sort(indices)
+	return indices, nil
 }
 
 // asLeader repeats a call at whoever leads until it succeeds.

@@ -113,6 +113,22 @@ type Fault struct {
 	Unavailable bool `json:"unavailable,omitempty"`
 	// Ends says that it makes processes end by themselves.
 	Ends bool `json:"ends,omitempty"`
+	// Restores are the backups that it restored: more than one where an attempt has no answer, and did so all the same.
+	Restores []*Restore `json:"restores,omitempty"`
+}
+
+// Restore is a backup that took the state's place. What is in the log after Backup and before Index is lost by it. If the leader was lost with
+// it, its successor gave Index to an entry, and nothing was restored.
+type Restore struct {
+	// Backup is the index of the backup, File its path in the run's folder; empty: it was not kept.
+	Backup uint64 `json:"backup"`
+	File   string `json:"file,omitempty"`
+	// Index is the restore's place in the log, Epoch that of the fences since then; 0: nobody was told.
+	Index uint64 `json:"index"`
+	Epoch uint32 `json:"epoch,omitempty"`
+	// Began and Ended bound the restore.
+	Began int64 `json:"began"`
+	Ended int64 `json:"ended"`
 }
 
 // Unrecorded is what the idempotency keys and names of callers begin with whose calls are not written down: those that are faults.

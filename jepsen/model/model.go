@@ -129,6 +129,8 @@ type Stats struct {
 	Sequentials int `json:"sequentials"`
 	Parallels   int `json:"parallels"`
 	Turns       int `json:"turns"`
+	// Restores are how often a backup took the state's place.
+	Restores int `json:"restores"`
 	// Unjudged counts the refusals and failures of which the model cannot tell whether they are true.
 	Unjudged int `json:"unjudged"`
 	// Most is the largest share of usable that a grant left in use, in percent, over all quotas.

@@ -42,7 +42,7 @@ func partition(name string, unavailable bool, which func(ctx context.Context, e 
 		for _, l := range links {
 			err = errors.Join(err, e.Links.Mend(l.from, l.to))
 		}
-		h := hit{words(links), fmt.Sprintf("%d packets dropped", dropped)}
+		h := hit{targets: words(links), seen: fmt.Sprintf("%d packets dropped", dropped)}
 		if err == nil && dropped == 0 {
 			err = errNotSeen
 		}
@@ -170,7 +170,7 @@ func flapping() Fault {
 		for _, l := range links {
 			err = errors.Join(err, e.Links.Mend(l.from, l.to))
 		}
-		return hit{words(links), fmt.Sprintf("%d turns, %d packets dropped", times, e.Links.Dropped()-before)}, err
+		return hit{targets: words(links), seen: fmt.Sprintf("%d turns, %d packets dropped", times, e.Links.Dropped()-before)}, err
 	}}
 }
 
@@ -186,7 +186,7 @@ func loss(percent int) Fault {
 				err = errors.Join(err, e.Links.Loss(l.from, l.to, percent))
 			}
 			hold(ctx)
-			h := hit{[]string{"all links"}, fmt.Sprintf("%d packets dropped", e.Links.Dropped()-before)}
+			h := hit{targets: []string{"all links"}, seen: fmt.Sprintf("%d packets dropped", e.Links.Dropped()-before)}
 			for _, l := range links {
 				err = errors.Join(err, e.Links.Loss(l.from, l.to, 0))
 			}
@@ -207,7 +207,7 @@ func slowLink(bytesPerSecond int64) Fault {
 		}
 		err = e.Links.Rate(nodes[0].ID, bytesPerSecond)
 		hold(ctx)
-		return hit{names(nodes...), fmt.Sprintf("%d bytes/s", bytesPerSecond)}, errors.Join(err, e.Links.Rate(nodes[0].ID, 0))
+		return hit{targets: names(nodes...), seen: fmt.Sprintf("%d bytes/s", bytesPerSecond)}, errors.Join(err, e.Links.Rate(nodes[0].ID, 0))
 	}}
 }
 
@@ -222,7 +222,7 @@ func delay(mean, jitter time.Duration) Fault {
 		for _, l := range links {
 			err = errors.Join(err, e.Links.Delay(l.from, l.to, 0, 0))
 		}
-		return hit{[]string{"all links"}, fmt.Sprintf("%v ± %v", mean, jitter)}, err
+		return hit{targets: []string{"all links"}, seen: fmt.Sprintf("%v ± %v", mean, jitter)}, err
 	}}
 }
 
@@ -234,7 +234,7 @@ func halfCut() Fault {
 			err = errors.Join(err, e.Links.ResetAfter(l.from, l.to, 1+r.Int64N(20_000)))
 		}
 		hold(ctx)
-		return hit{words(links), "reset once each"}, err
+		return hit{targets: words(links), seen: "reset once each"}, err
 	}}
 }
 
@@ -249,7 +249,7 @@ func stallStream() Fault {
 		for _, l := range links {
 			err = errors.Join(err, e.Links.Stall(l.from, l.to, false))
 		}
-		return hit{words(links), "stalled"}, err
+		return hit{targets: words(links), seen: "stalled"}, err
 	}}
 }
 
@@ -267,7 +267,7 @@ func isolateClients() Fault {
 			err = errors.Join(err, e.Links.Cut(host, node.ID), e.Links.Cut(node.ID, host))
 		}
 		hold(ctx)
-		h := hit{append(names(nodes...), host), fmt.Sprintf("%d packets dropped", e.Links.Dropped()-before)}
+		h := hit{targets: append(names(nodes...), host), seen: fmt.Sprintf("%d packets dropped", e.Links.Dropped()-before)}
 		for _, node := range nodes {
 			err = errors.Join(err, e.Links.Mend(host, node.ID), e.Links.Mend(node.ID, host))
 		}

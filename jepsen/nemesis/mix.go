@@ -40,7 +40,7 @@ func Faults() []Fault {
 		onDisk("failing-sync-follower", true, aFollower, func(d Disk, _ *rand.Rand) { d.FailSyncs(-1) }),
 		onDisk("disk-full", true, theLeader, func(d Disk, r *rand.Rand) { d.Full(r.Int64N(64 << 10)) }),
 		powerCut("power-cut-leader", theLeader, false), powerCut("power-cut-all", all, true),
-		wipe(), rot(), loseHalf(), trouble(), stoppedLeader(), hostileCaller(), rotate(),
+		wipe(), rot(), loseHalf(), trouble(), stoppedLeader(), hostileCaller(), rotate(), restoreWorking(),
 	}
 }
 
@@ -163,7 +163,7 @@ func Mixes() []Mix {
 	clocks := []string{"clock-jump", "clock-ahead-once", "clock-strobe", "clock-drift"}
 	orders := []string{"stop-leader", "stop-follower", "rolling-restart", "transfer", "replace-node"}
 	disks := []string{"slow-sync", "stalled-sync", "failing-sync", "failing-sync-follower", "disk-full", "power-cut-leader", "power-cut-all", "bit-flips", "half-lost-disk"}
-	edge := []string{"stopped-leader-with-forwarded-calls", "hostile-caller", "clock-ahead-once", Rotation, "kill-leader"}
+	edge := []string{"stopped-leader-with-forwarded-calls", "hostile-caller", "clock-ahead-once", Rotation, "restore-while-working", "kill-leader"}
 	pairs := [][2]string{
 		{"pause-leader", "kill-follower"},
 		{"partition-leader", "kill-follower"},

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -82,6 +83,9 @@ type Env struct {
 	// Dial connects as a host of no node's and no worker's does, and Hostile is the token of the caller there.
 	Dial    func(ctx context.Context, network, address string) (net.Conn, error)
 	Hostile string
+	// Recorded returns a transport to the cluster that writes a client's calls down, Folder is the run's.
+	Recorded func(client string) http.RoundTripper
+	Folder   string
 	// Data returns a node's data directory as the suite sees it.
 	Data func(node string) string
 }
@@ -102,6 +106,8 @@ type Fault struct {
 type hit struct {
 	targets []string
 	seen    string
+	// restores are the backups that were restored.
+	restores []*history.Restore
 }
 
 // brokenError is a promise that a fault saw broken while it lasted.
@@ -179,6 +185,7 @@ func (n *Nemesis) once(ctx context.Context, fault Fault, r *rand.Rand, length ti
 	line := history.Fault{Kind: fault.Name, Began: history.Now(), Unavailable: fault.Unavailable, Ends: fault.Ends}
 	hit, err := fault.do(ctx, n.env, r, func(ctx context.Context) { n.pause(ctx, length) })
 	line.Ended, line.Targets, line.Confirmed = history.Now(), hit.targets, hit.seen
+	line.Restores = hit.restores
 	if broken, ok := errors.AsType[brokenError](err); ok {
 		line.Broken = string(broken)
 	} else if err != nil {

@@ -57,7 +57,7 @@ func kill(name string, whom choose, unavailable bool) Fault {
 				killed++
 			}
 		}
-		h := hit{names(nodes...), fmt.Sprintf("%d processes gone", killed)}
+		h := hit{targets: names(nodes...), seen: fmt.Sprintf("%d processes gone", killed)}
 		hold(ctx)
 		for _, node := range nodes {
 			if !node.Running() {
@@ -100,7 +100,7 @@ func crashLoop() Fault {
 		hold(ctx)
 		stop()
 		<-done
-		return hit{names(node), fmt.Sprintf("killed %d times", times)}, nil
+		return hit{targets: names(node), seen: fmt.Sprintf("killed %d times", times)}, nil
 	}}
 }
 
@@ -130,7 +130,7 @@ func storm() Fault {
 		hold(ctx)
 		stop()
 		err := <-done
-		h := hit{slices.Sorted(maps.Keys(killed)), fmt.Sprintf("killed %v", killed)}
+		h := hit{targets: slices.Sorted(maps.Keys(killed)), seen: fmt.Sprintf("killed %v", killed)}
 		if err == nil && len(killed) == 0 {
 			err = errNotSeen
 		}
@@ -163,7 +163,7 @@ func starve() Fault {
 		stop()
 		times := <-done
 		_ = nodes[0].Resume() // it may have been killed meanwhile by another fault
-		h := hit{names(nodes...), fmt.Sprintf("ran %v of 100 ms, %d times", share, times)}
+		h := hit{targets: names(nodes...), seen: fmt.Sprintf("ran %v of 100 ms, %d times", share, times)}
 		if times == 0 {
 			return h, errNotSeen
 		}
@@ -203,7 +203,7 @@ func pause(name string, whom choose, unavailable bool) Fault {
 		for _, node := range nodes {
 			_ = node.Resume() // it may have been killed meanwhile by another fault
 		}
-		h := hit{names(nodes...), "states " + states.String()}
+		h := hit{targets: names(nodes...), seen: "states " + states.String()}
 		for _, state := range states.String() {
 			if state != 'T' {
 				return h, errNotSeen
@@ -279,7 +279,7 @@ func crashAt() Fault {
 		}
 		before := len(e.Cluster.Exits())
 		hold(ctx)
-		h := hit{append(names(nodes...), point), fmt.Sprintf("%d exits", len(e.Cluster.Exits())-before)}
+		h := hit{targets: append(names(nodes...), point), seen: fmt.Sprintf("%d exits", len(e.Cluster.Exits())-before)}
 		if nodes[0].Running() {
 			_ = nodes[0].CrashAt(context.WithoutCancel(ctx), "", 0) // the point may never have been passed
 		}
@@ -295,7 +295,7 @@ func pauseWorker() Fault {
 			return hit{}, err
 		}
 		hold(ctx)
-		return hit{[]string{worker.Host()}, "stopped"}, worker.Resume()
+		return hit{targets: []string{worker.Host()}, seen: "stopped"}, worker.Resume()
 	}}
 }
 
@@ -308,6 +308,6 @@ func transfer() Fault {
 		}
 		to := others[r.IntN(len(others))]
 		err = leader.Transfer(ctx, to.ID)
-		return hit{[]string{leader.ID, to.ID}, "handed over"}, err
+		return hit{targets: []string{leader.ID, to.ID}, seen: "handed over"}, err
 	}}
 }

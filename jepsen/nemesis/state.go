@@ -27,7 +27,7 @@ func jump() Fault {
 		}
 		hold(ctx)
 		_ = node.SetClock(context.WithoutCancel(ctx), 0, 1_000_000) // one that died meanwhile has a true clock again
-		return hit{names(node), fmt.Sprintf("by %v", size)}, nil
+		return hit{targets: names(node), seen: fmt.Sprintf("by %v", size)}, nil
 	}}
 }
 
@@ -55,7 +55,7 @@ func strobe() Fault {
 		stop()
 		times := <-done
 		_ = leader.SetClock(context.WithoutCancel(ctx), 0, 1_000_000)
-		return hit{names(leader), fmt.Sprintf("%d jumps", times)}, nil
+		return hit{targets: names(leader), seen: fmt.Sprintf("%d jumps", times)}, nil
 	}}
 }
 
@@ -70,7 +70,7 @@ func drift() Fault {
 		}
 		hold(ctx)
 		_ = node.SetClock(context.WithoutCancel(ctx), 0, 1_000_000)
-		return hit{names(node), fmt.Sprintf("%+d ppm", ppm-1_000_000)}, nil
+		return hit{targets: names(node), seen: fmt.Sprintf("%+d ppm", ppm-1_000_000)}, nil
 	}}
 }
 
@@ -112,7 +112,7 @@ func aheadOnce() Fault {
 	return Fault{Name: "clock-ahead-once", do: func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (hit, error) {
 		nodes, _ := all(ctx, e, r)
 		ahead := time.Duration(4+r.IntN(5)) * time.Second
-		h := hit{names(nodes...), fmt.Sprintf("by %v", ahead)}
+		h := hit{targets: names(nodes...), seen: fmt.Sprintf("by %v", ahead)}
 		set := func(ctx context.Context, offset time.Duration) (err error) {
 			for _, node := range nodes {
 				err = errors.Join(err, node.SetClock(ctx, offset, 1_000_000))
@@ -177,7 +177,7 @@ func onDisk(name string, ends bool, whom choose, do func(d Disk, r *rand.Rand)) 
 		hold(ctx)
 		disk.Heal()
 		injected := disk.Injected() - before
-		h := hit{names(nodes...), fmt.Sprintf("%d operations", injected)}
+		h := hit{targets: names(nodes...), seen: fmt.Sprintf("%d operations", injected)}
 		if injected == 0 {
 			return h, errNotSeen
 		}
@@ -209,7 +209,7 @@ func powerCut(name string, whom choose, unavailable bool) Fault {
 		for _, node := range nodes {
 			err = errors.Join(err, node.Start())
 		}
-		return hit{names(nodes...), fmt.Sprintf("%d bytes lost, torn %v", lost, torn)}, err
+		return hit{targets: names(nodes...), seen: fmt.Sprintf("%d bytes lost, torn %v", lost, torn)}, err
 	}}
 }
 
@@ -369,6 +369,6 @@ func trouble() Fault {
 		e.Trouble(true)
 		hold(ctx)
 		e.Trouble(false)
-		return hit{[]string{"provider"}, "refused calls"}, nil
+		return hit{targets: []string{"provider"}, seen: "refused calls"}, nil
 	}}
 }

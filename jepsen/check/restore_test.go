@@ -1,0 +1,165 @@
+package check
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/jepsen/history"
+	"github.com/quotad/quotad/jepsen/model"
+	"github.com/quotad/quotad/raftnode/record"
+)
+
+// The restored run: a backup after one grant, a grant that the restore takes back, and what comes of its fence and of new ones.
+const (
+	backupAt, restoredAt = 3, 6
+)
+
+// restored is a run of one node in which a backup of index 3 is restored at index 6, after a lease was granted at index 4.
+func restored(t *testing.T) *Simulated {
+	t.Helper()
+	s := &Simulated{Applied: map[string][]*record.Line{}, Restores: []*history.Restore{{Backup: backupAt, Index: restoredAt, Epoch: 1, Began: 560e6, Ended: 640e6}}}
+	machine := fsm.New()
+	var backup *fsm.Machine
+	reserve := func() *logpb.Command {
+		return &logpb.Command{Kind: &logpb.Command_Reserve{Reserve: &logpb.Reserve{
+			Holder: "h", Items: []*logpb.Item{{Quota: "q", Amount: proto.Int64(1)}}, TtlNs: int64(time.Minute),
+		}}}
+	}
+	var lost *logpb.Granted
+	do := func(index uint64, command *logpb.Command) *logpb.Result {
+		at := int64(index) * int64(100*time.Millisecond)
+		payload, err := proto.Marshal(&logpb.Entry{Version: fsm.EntryVersion, StampNs: at, Commands: []*logpb.Command{command}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		applied := machine.Apply(index, 1, payload)
+		s.Applied["n1"] = append(s.Applied["n1"], &record.Line{Index: index, Term: 1, Payload: payload, Outcome: record.Digest(&applied)})
+		s.Calls = append(s.Calls, SimulatedCall{
+			Client: "c", Node: "n1", Sent: at - 1_000_000, Returned: at + 1_000_000, Command: command, Result: applied.Results[0], Term: 1, Index: index, Now: at,
+		})
+		if len(applied.Events) > 0 {
+			seen := SimulatedSeen{Watcher: "w", Stream: 1, From: 1, Index: index, Events: slices.Clone(applied.Events)}
+			if index > restoredAt {
+				seen.Stream, seen.From = 2, restoredAt+1
+			}
+			s.Seen = append(s.Seen, seen)
+		}
+		return applied.Results[0]
+	}
+	do(1, &logpb.Command{IdempotencyKey: "quotas", Kind: &logpb.Command_ApplyQuotas{ApplyQuotas: &logpb.ApplyQuotas{Quotas: []*logpb.Quota{
+		{Name: "q", Rule: &logpb.Quota_Rate{Rate: &logpb.Rate{Limit: 3, PerNs: int64(time.Hour)}}},
+	}}}})
+	do(2, reserve())
+	do(3, reserve())
+	backup = backupOf(t, machine)
+	lost = do(4, reserve()).GetGranted()
+	do(5, reserve()) // the limit is reached
+	before := machine.State()
+	backup.Rebase(restoredAt, 1, 1, before.ClusterID(), before.Members(), before.Clock())
+	machine = backup
+	do(7, &logpb.Command{Kind: &logpb.Command_Release{Release: &logpb.Release{Lease: lost.Lease, Fence: lost.Fence}}})
+	do(8, reserve())
+	do(9, reserve()) // it is reached again
+	ledger, whole := machine.State().Hash()
+	s.Final = []history.Final{{Node: "n1", Index: 9, Ledger: fmt.Sprintf("%x", ledger), Whole: fmt.Sprintf("%x", whole)}}
+	return s
+}
+
+// backupOf is a machine as a backup of another holds it.
+func backupOf(t *testing.T, machine *fsm.Machine) *fsm.Machine {
+	t.Helper()
+	var snapshot bytes.Buffer
+	if err := machine.Freeze().WriteSnapshot(&snapshot); err != nil {
+		t.Fatal(err)
+	}
+	copied, err := fsm.Restore(&snapshot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return copied
+}
+
+// TestARestoreIsACut: what a restore took back may be gone, and nothing else.
+func TestARestoreIsACut(t *testing.T) {
+	about := []string{"agreement", "replay", "rules", "answers", "once", "refusals", "real-time", "converged", "watch"}
+	if names := failed(RunSimulated(restored(t))); slices.ContainsFunc(names, func(name string) bool { return slices.Contains(about, name) }) {
+		t.Fatalf("a run with a restore that is well fails %v", names)
+	}
+	for name, c := range map[string]struct {
+		caught string
+		spoil  func(s *Simulated)
+	}{
+		"a restore that nobody told of": {"replay", func(s *Simulated) { s.Restores = nil }},
+		"an older backup than was told": {"replay", func(s *Simulated) { s.Restores[0].Backup = 2 }},
+		"a newer backup than was told":  {"replay", func(s *Simulated) { s.Restores[0].Backup = 4 }},
+		"an epoch that is not raised":   {"replay", func(s *Simulated) { s.Restores[0].Epoch = 7 }},
+		"an index that runs back":       {"real-time", func(s *Simulated) { s.Calls[6].Index = backupAt }},
+		"a stream that goes on over the restore": {"watch", func(s *Simulated) {
+			for i := range s.Seen {
+				s.Seen[i].Stream, s.Seen[i].From = 1, 1
+			}
+		}},
+	} {
+		s := restored(t)
+		c.spoil(s)
+		if names := failed(RunSimulated(s)); !slices.Contains(names, c.caught) {
+			t.Errorf("%s: %s did not find it, but %v", name, c.caught, names)
+		}
+	}
+}
+
+// TestFencesOfBeforeARestore: the model lets no fence of before a restore free anything, nor be given again.
+func TestFencesOfBeforeARestore(t *testing.T) {
+	lines := restored(t).Applied["n1"]
+	for name, c := range map[string]struct {
+		line  int
+		spoil func(applied *fsm.Applied)
+		want  string
+	}{
+		"as it was": {5, func(*fsm.Applied) {}, ""},
+		"it frees": {5, func(a *fsm.Applied) {
+			a.Results[0] = &logpb.Result{Kind: &logpb.Result_Released{Released: &logpb.Released{Ended: true}}}
+		}, "dead-fence"},
+		"it is given again":  {6, func(a *fsm.Applied) { a.Results[0].GetGranted().Fence = 4; a.Events[0].Fence = 4 }, "fence-order"},
+		"so is a lease's id": {6, func(a *fsm.Applied) { a.Results[0].GetGranted().Lease = 4; a.Events[0].Lease = 4 }, "fence-order"},
+		"a grant as it was":  {6, func(*fsm.Applied) {}, ""},
+		"more than was lost": {7, func(*fsm.Applied) {}, ""},
+	} {
+		timeline := newTimeline()
+		var toBackup []logStep
+		for _, line := range lines[:5] {
+			if _, _, broken, err := timeline.apply(line); err != nil || len(broken) > 0 {
+				t.Fatal(broken, err)
+			}
+			if line.Index == backupAt {
+				toBackup = slices.Clone(timeline.steps)
+			}
+		}
+		after, violation, err := timeline.restored(toBackup, &history.Restore{Backup: backupAt, Index: restoredAt, Epoch: 1})
+		if err != nil || violation != nil {
+			t.Fatal(violation, err)
+		}
+		for _, line := range lines[5:c.line] {
+			if _, _, broken, err := after.apply(line); err != nil || len(broken) > 0 {
+				t.Fatal(broken, err)
+			}
+		}
+		line, parsed := lines[c.line], new(logpb.Entry)
+		if err := proto.Unmarshal(line.Payload, parsed); err != nil {
+			t.Fatal(err)
+		}
+		applied := after.machine.Apply(line.Index, line.Term, line.Payload)
+		c.spoil(&applied)
+		broken := after.judge.Entry(parsed, &applied)
+		if c.want == "" && len(broken) > 0 || c.want != "" && !slices.ContainsFunc(broken, func(v model.Violation) bool { return v.Name == c.want }) {
+			t.Errorf("%s: %+v, want %q", name, broken, c.want)
+		}
+	}
+}

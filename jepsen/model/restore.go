@@ -1,0 +1,26 @@
+package model
+
+import "github.com/quotad/quotad/fsm"
+
+// Restored returns the judge of what comes after a restore. Its books are those of backup, which has judged the log up to the backup and is
+// used up; j has judged it up to the restore. What came between is lost, which is what a restore means, but for three things that no restore
+// takes back: time, the cluster's id, and the numbers of fences, leases, tickets and sessions, which all go on above those of before.
+func (j *Judge) Restored(backup *Judge, epoch uint32) (next *Judge, broken *Violation) {
+	next = backup
+	if counter := uint64(epoch) << 48; counter <= max(j.lastFence, backup.lastFence) {
+		broken = &Violation{Promise: promises["fence-order"], Name: "fence-order", Index: j.entry.index, Command: -1, Detail: "a restore does not raise the epoch"}
+	}
+	above := uint64(epoch) << 40
+	next.lastFence = max(j.lastFence, backup.lastFence, uint64(epoch)<<48)
+	next.lastLease = max(j.lastLease, backup.lastLease, above)
+	next.lastTicket = max(j.lastTicket, backup.lastTicket, above)
+	next.lastOpened = max(j.lastOpened, backup.lastOpened, above)
+	next.clusterID = j.clusterID
+	next.clock = fsm.Clock{
+		Now: max(j.clock.Now, backup.clock.Now), WallEarly: max(j.clock.WallEarly, backup.clock.WallEarly),
+		WallLate: max(j.clock.WallLate, backup.clock.WallLate),
+	}
+	next.stats = j.stats
+	next.stats.Restores++
+	return next, broken
+}
