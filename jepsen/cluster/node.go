@@ -198,6 +198,9 @@ func (n *Node) Reload(ctx context.Context) error {
 	}
 }
 
+// Said is all that the node wrote to its log.
+func (n *Node) Said() ([]byte, error) { return os.ReadFile(n.cluster.config.History.Log(n.ID)) }
+
 // reloaded is what a node writes to its log when all its files were read again.
 const reloaded = ": reloaded:"
 

@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -49,13 +50,16 @@ type Caller struct {
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// Bundle is the file of the CAs that sign for the API; empty: it is in clear text.
 	Bundle string
+	// Raft is the address of the port between nodes; empty: it is left alone.
+	Raft string
 	// Only is one thing that it does: fill (sessions, tasks, keys, leases, names of holders, records of operations), wait, watch, bomb,
-	// silent or slow; empty: all of them.
+	// silent, slow or raft; empty: all of them.
 	Only string
 
 	// api and held, for calls that stay open, send the token, stranger none.
 	api, held, stranger *http.Client
 	calls, refused      atomic.Int64
+	strangers           atomic.Int64
 }
 
 // Attack goes on until ctx ends. It returns how many calls were made, and how many of them a budget refused.
@@ -81,7 +85,7 @@ func (a *Caller) Attack(ctx context.Context) (calls, refused int64) {
 		name    string
 		workers int
 		work    func(context.Context, int)
-	}{{"fill", 16, a.fill}, {"wait", 1, a.wait}, {"watch", 1, a.watch}, {"bomb", 1, a.bomb}, {"silent", 1, a.silent}, {"slow", 1, a.slow}} {
+	}{{"fill", 16, a.fill}, {"wait", 1, a.wait}, {"watch", 1, a.watch}, {"bomb", 1, a.bomb}, {"silent", 1, a.silent}, {"slow", 1, a.slow}, {"raft", 1, a.raft}} {
 		if a.Only != "" && a.Only != w.name {
 			continue
 		}
@@ -232,6 +236,42 @@ func (a *Caller) silent(ctx context.Context, _ int) {
 		_ = conn.Close()
 	}
 }
+
+// prefaces are what strangers send to the port between nodes: nothing, noise, another protocol, the beginning of TLS and the end of it at once.
+var prefaces = []string{
+	"", "\x00\x00\x00\x00", "GET / HTTP/1.1\r\n\r\n", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "quotad\xff\xff\xff\xff\xff\xff", strings.Repeat("\xff", 4096),
+}
+
+// raft connects to the port between nodes without a certificate: some hold on and say nothing, others send what is no preface, or make a
+// handshake and show nothing.
+func (a *Caller) raft(ctx context.Context, _ int) {
+	if a.Raft == "" {
+		pause(ctx, time.Second)
+		return
+	}
+	var conns []net.Conn
+	for i := range 120 {
+		conn, err := a.Dial(ctx, "tcp", a.Raft)
+		if err != nil {
+			continue
+		}
+		conns = append(conns, conn)
+		_, _ = io.WriteString(conn, prefaces[i%len(prefaces)]) // one that was cut off by then is refused
+		a.strangers.Add(1)
+	}
+	if a.Bundle != "" {
+		if conn, err := certs.Secured(a.Dial, a.Bundle)(ctx, "tcp", a.Raft); err == nil {
+			conns = append(conns, conn)
+		}
+	}
+	pause(ctx, 2*time.Second)
+	for _, conn := range conns {
+		_ = conn.Close()
+	}
+}
+
+// Strangers is how many connections to the port between nodes were made.
+func (a *Caller) Strangers() int64 { return a.strangers.Load() }
 
 // slow sends a body that never ends, byte by byte.
 func (a *Caller) slow(ctx context.Context, _ int) {

@@ -95,14 +95,15 @@ func hostileCaller() Fault {
 		nodes, _ := all(ctx, e, nil)
 		h := hit{}
 		flood, stop := context.WithCancel(context.WithoutCancel(ctx))
-		var calls, refused atomic.Int64
+		var calls, refused, strangers atomic.Int64
 		var working sync.WaitGroup
 		for _, node := range nodes {
-			caller := &hostile.Caller{Name: node.ID, Address: node.API, Token: e.Hostile, Dial: e.Dial, Bundle: e.bundle()}
+			caller := &hostile.Caller{Name: node.ID, Address: node.API, Raft: node.Raft, Token: e.Hostile, Dial: e.Dial, Bundle: e.bundle()}
 			working.Go(func() {
 				made, denied := caller.Attack(flood)
 				calls.Add(made)
 				refused.Add(denied)
+				strangers.Add(caller.Strangers())
 			})
 			h.targets = append(h.targets, node.ID+"<hostile")
 		}
@@ -113,9 +114,9 @@ func hostileCaller() Fault {
 		hold(ctx)
 		stop()
 		working.Wait()
-		h.seen = fmt.Sprintf("%d calls, %d refused for a budget; %d commands of the operator, the longest took %v",
-			calls.Load(), refused.Load(), carried, longest.Round(time.Millisecond))
-		if err == nil && (refused.Load() == 0 || carried == 0) {
+		h.seen = fmt.Sprintf("%d calls, %d refused for a budget, %d strangers at the Raft port; %d commands of the operator, the longest took %v",
+			calls.Load(), refused.Load(), strangers.Load(), carried, longest.Round(time.Millisecond))
+		if err == nil && (refused.Load() == 0 || strangers.Load() == 0 || carried == 0) {
 			err = errNotSeen
 		}
 		return h, err

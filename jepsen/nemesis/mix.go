@@ -144,8 +144,8 @@ func (m Mix) Names() []string {
 	return slices.Compact(names)
 }
 
-// overhead is what a fault takes beyond its length at the most, as a rule: a node that is replaced, a certificate that is made.
-const overhead = 4 * time.Second
+// overhead is what a fault takes beyond its length at the most, as a rule: a node that refuses its disk and is replaced, a rotation.
+const overhead = 10 * time.Second
 
 // Demanded are the faults that a run of a length must have had: all, where each comes once before any is drawn and there is time for that.
 func (m Mix) Demanded(length time.Duration) []string {
@@ -163,7 +163,7 @@ func Mixes() []Mix {
 	clocks := []string{"clock-jump", "clock-ahead-once", "clock-strobe", "clock-drift"}
 	orders := []string{"stop-leader", "stop-follower", "rolling-restart", "transfer", "replace-node"}
 	disks := []string{"slow-sync", "stalled-sync", "failing-sync", "failing-sync-follower", "disk-full", "power-cut-leader", "power-cut-all", "bit-flips", "half-lost-disk"}
-	edge := []string{"stopped-leader-with-forwarded-calls", "hostile-caller", "clock-ahead-once", Rotation, "restore-while-working", "kill-leader"}
+	edge := []string{"stopped-leader-with-forwarded-calls", "hostile-caller", "clock-ahead-once", Rotation, "restore-while-working", "half-lost-disk", "bit-flips", "kill-leader"}
 	pairs := [][2]string{
 		{"pause-leader", "kill-follower"},
 		{"partition-leader", "kill-follower"},

@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/quotad/quotad/jepsen/cluster"
@@ -258,7 +260,9 @@ func rot() Fault {
 	}}
 }
 
-// loseHalf removes a part of a stopped node's data directory; it must refuse to start, and is then replaced.
+// loseHalf removes or empties a file or a folder of a stopped node's data directory. Without one that a node cannot do without, it must
+// refuse to start, in words and with an exit code; what it lost is then given back, or the node replaced. Whatever it does with less of another,
+// all nodes must end alike.
 func loseHalf() Fault {
 	return Fault{Name: "half-lost-disk", Ends: true, do: func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (hit, error) {
 		node, err := e.follower(ctx, r)
@@ -272,39 +276,154 @@ func loseHalf() Fault {
 			return h, err
 		}
 		lost := parts[r.IntN(len(parts))]
-		if err := os.RemoveAll(lost); err != nil {
+		kept, err := lost.lose(filepath.Join(e.Folder, "lost"), r.IntN(2) == 0)
+		if err != nil {
 			return h, err
 		}
-		h.seen = "without " + filepath.Base(lost)
+		h.seen = lost.what
+		before := len(e.Cluster.Exits())
+		said, err := node.Said()
+		if err != nil {
+			return h, err
+		}
 		if err := node.Start(); err != nil {
 			return h, err
 		}
 		hold(ctx)
 		ctx = context.WithoutCancel(ctx)
-		if node.AwaitReady(ctx, 5*time.Second) == nil {
-			return h, fmt.Errorf("%s serves %s", node.ID, h.seen)
+		if lost.needed {
+			if err := refusedToStart(ctx, e, node, before, len(said)); err != nil {
+				return h, brokenError(fmt.Sprintf("%s, %s: %v", node.ID, h.seen, err))
+			}
+			if r.IntN(2) == 0 {
+				h.seen += ", given back"
+				node.Kill()
+				if err := errors.Join(lost.giveBack(kept), node.Start()); err != nil {
+					return h, err
+				}
+				return h, node.AwaitReady(ctx, 30*time.Second)
+			}
 		}
 		return h, e.makeWell(ctx, node)
 	}}
 }
 
-// partsOf returns the files and folders without which a data directory is no longer whole.
-func partsOf(dir string) (parts []string, err error) {
-	for _, pattern := range []string{"raft.db", "wal", "node", "formation", "formed", "joined", "cluster", "witness", "wal/wal-meta.db"} {
-		found, err := filepath.Glob(filepath.Join(dir, pattern))
-		if err != nil {
-			return nil, err
+// refusedToStart sees that a node ended by itself, with an exit code and the place of the damage, and neither served nor voted: nothing of what it
+// said since then, from a place in its log on, is of raft.
+func refusedToStart(ctx context.Context, e *Env, node *cluster.Node, before, from int) error {
+	if node.AwaitReady(ctx, 5*time.Second) == nil {
+		return errors.New("it serves")
+	}
+	var how []string
+	for _, exit := range e.Cluster.Exits()[before:] {
+		if exit.Node == node.ID {
+			how = append(how, exit.How)
 		}
-		parts = append(parts, found...)
 	}
-	files, err := filepath.Glob(filepath.Join(dir, "wal", "*.wal"))
-	if err != nil || len(parts) == 0 {
-		return nil, errors.Join(err, errors.New("there is no data directory to damage"))
+	if len(how) == 0 {
+		return errors.New("it did not end")
 	}
-	if len(files) > 0 {
-		parts = append(parts, files[len(files)-1]) // the last one
+	for _, end := range how {
+		if end != refusal {
+			return fmt.Errorf("it ended with %q, not %q", end, refusal)
+		}
 	}
-	return parts, nil
+	said, err := node.Said()
+	if err != nil {
+		return err
+	}
+	words := string(said[min(from, len(said)):])
+	switch {
+	case strings.Contains(words, votes):
+		return errors.New("it took part: " + words)
+	case !strings.Contains(words, e.Data(node.ID)):
+		return fmt.Errorf("it does not say which directory it refuses: %s", words)
+	}
+	return nil
+}
+
+// votes is what raft writes to a node's log as soon as it takes part in elections.
+const votes = "entering follower state"
+
+// refusal is how a node ends that refuses its disk.
+const refusal = "exit status 1"
+
+// part is a file or a folder of a data directory.
+type part struct {
+	path string
+	// needed says that no node starts without it.
+	needed bool
+	// what says what was done to it.
+	what string
+}
+
+// needed are the parts, by their place in the data directory, without which none takes part again.
+var needed = []string{"raft.db", "wal", filepath.Join("wal", "wal-meta.db"), "node", "formation", "cluster", "witness"}
+
+// partsOf returns all files of a data directory, and the folders that are parts by themselves.
+func partsOf(dir string) (parts []part, err error) {
+	err = filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
+		if err != nil || path == dir {
+			return err
+		}
+		place, err := filepath.Rel(dir, path)
+		if err == nil && (entry.Type().IsRegular() || filepath.Dir(place) == ".") {
+			parts = append(parts, part{path: path, needed: slices.Contains(needed, place)})
+		}
+		return err
+	})
+	if err == nil && len(parts) == 0 {
+		err = errors.New("there is no data directory to damage")
+	}
+	return parts, err
+}
+
+// lose moves a part away, and leaves an empty one where that is asked for. It returns where it is kept.
+func (p *part) lose(to string, empty bool) (kept string, err error) {
+	info, err := os.Stat(p.path)
+	if err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(to, 0o700); err != nil {
+		return "", err
+	}
+	kept = filepath.Join(to, fmt.Sprintf("%d-%s", history.Now(), filepath.Base(p.path)))
+	if info.IsDir() {
+		err = os.CopyFS(kept, os.DirFS(p.path))
+	} else {
+		err = copyFile(p.path, kept)
+	}
+	if err == nil {
+		err = os.RemoveAll(p.path)
+	}
+	p.what = "without " + filepath.Base(p.path)
+	if err != nil || !empty {
+		return kept, err
+	}
+	p.what = "with an empty " + filepath.Base(p.path)
+	if info.IsDir() {
+		return kept, os.Mkdir(p.path, 0o700)
+	}
+	return kept, os.WriteFile(p.path, nil, 0o600)
+}
+
+// giveBack puts a part back where it was.
+func (p *part) giveBack(kept string) error {
+	if err := os.RemoveAll(p.path); err != nil {
+		return err
+	}
+	if info, err := os.Stat(kept); err != nil || info.IsDir() {
+		return errors.Join(err, os.CopyFS(p.path, os.DirFS(kept)))
+	}
+	return copyFile(kept, p.path)
+}
+
+func copyFile(from, to string) error {
+	data, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, data, 0o600)
 }
 
 // makeWell replaces a node that does not come up.
@@ -318,6 +437,15 @@ func (e *Env) makeWell(ctx context.Context, node *cluster.Node) error {
 	}
 	_, err := e.Cluster.Replace(ctx, node)
 	return err
+}
+
+// placeOf is a file's place in a data directory.
+func placeOf(dir, path string) string {
+	place, err := filepath.Rel(dir, path)
+	if err != nil {
+		return path
+	}
+	return place
 }
 
 type flips struct {
@@ -349,7 +477,7 @@ func flip(dir string, r *rand.Rand) (flips, error) {
 	if err != nil {
 		return flips{}, errors.Join(err, file.Close())
 	}
-	done := flips{file: filepath.Base(path), bits: 1 + r.IntN(16)}
+	done := flips{file: placeOf(dir, path), bits: 1 + r.IntN(16)}
 	for range done.bits {
 		at, one := r.Int64N(info.Size()), make([]byte, 1)
 		if _, err := file.ReadAt(one, at); err != nil {
