@@ -122,7 +122,7 @@ func (s *State) eachCharge(fn func(number uint64, b budget, amount int64)) {
 		return true
 	})
 	s.results.Scan(func(r stored) bool {
-		if c, ok := s.sessions.Get(r.session); ok {
+		if c := s.ownerOf(r.session); c != nil {
 			fn(c.account, budgetResults, sizeOf(r.result))
 		}
 		return true

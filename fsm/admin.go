@@ -1,9 +1,7 @@
 package fsm
 
 import (
-	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -46,10 +44,13 @@ func (m *Machine) applyQuotas(command *logpb.ApplyQuotas) *logpb.Result {
 	}
 	if !command.DryRun {
 		clear(m.sharers)
+		unmetered := false
 		for i, definition := range command.Quotas {
-			m.define(definition, defined[i])
+			unmetered = m.define(definition, defined[i]) || unmetered
 		}
-		m.dropUnmetered()
+		if unmetered {
+			m.sweepAgain()
+		}
 		for _, definition := range command.Quotas {
 			m.setParent(m.quota(m.quotaNamed(definition.Name).number), definition.Parent)
 		}
@@ -196,8 +197,8 @@ func checkRules(rules []*logpb.HolderRule) *logpb.Failure {
 	return nil
 }
 
-// define creates a quota or changes its definition.
-func (m *Machine) define(definition *logpb.Quota, worked rule) {
+// define creates a quota or changes its definition, and tells whether some of its meters have to go.
+func (m *Machine) define(definition *logpb.Quota, worked rule) (unmetered bool) {
 	q := m.quotaNamed(definition.Name)
 	switch {
 	case q == nil:
@@ -211,17 +212,21 @@ func (m *Machine) define(definition *logpb.Quota, worked rule) {
 		m.names.Set(definition.Name, q.number)
 		q = m.quota(q.number)
 	case proto.Equal(q.definition, definition):
-		return
+		return false
 	default:
 		q = m.quota(q.number)
 		q.definition = definition
+		was := &q.rule.policy
+		unmetered = !worked.policy.metering && (was.metering || len(was.shares.holders) > 0)
 		m.changeRule(q, worked)
 	}
 	m.emit(Event{Kind: EventQuotaApplied, Quota: q.name})
 	m.relieved(q)
+	return unmetered
 }
 
-// setParent links a quota to its parent. Live leases keep the shares that they were granted with.
+// setParent links a quota to its parent. Live leases keep the shares that they were granted with. Nobody waits for one that moves: what is
+// waited for is in use.
 func (m *Machine) setParent(q *quota, name string) {
 	var number uint32
 	if name != "" {
@@ -236,20 +241,6 @@ func (m *Machine) setParent(q *quota, name string) {
 	q.parent = number
 	if number != 0 {
 		m.quota(number).children++
-	}
-	m.reline(q.number)
-}
-
-// reline enters the waiters for a quota anew: what they need has changed.
-func (m *Machine) reline(number uint32) {
-	waiting := m.waitersFor(number)
-	for _, w := range waiting {
-		m.dequeue(w)
-		moved := *w
-		moved.generation = m.generation
-		m.holder(w.ask.Holder).waiting++
-		needs, _ := m.needs(w.ask)
-		m.insertWaiter(&moved, numbersOf(needs))
 	}
 }
 
@@ -273,14 +264,13 @@ func (m *Machine) deleteQuota(command *logpb.DeleteQuota) *logpb.Result {
 	if parent := m.quota(q.parent); parent != nil {
 		parent.children--
 	}
-	m.endWaitsFor(q)
-	m.relist(q)
+	m.refuseWaiters(q)
 	m.cooldowns.Delete(due{at: q.cooldown, id: uint64(q.number)})
 	m.replaceOverride(q, nil)
 	m.names.Delete(q.name)
 	m.quotas.Delete(q.number)
 	m.recent.forget(q)
-	m.forgetUseOf(q.number)
+	m.sweepAgain()
 	m.emit(Event{Kind: EventQuotaDeleted, Quota: q.name})
 	return &logpb.Result{Kind: &logpb.Result_QuotasApplied{
 		QuotasApplied: &logpb.QuotasApplied{Deleted: []string{q.name}},
@@ -297,33 +287,6 @@ func quotaInUse(q *quota, message, hint string) *logpb.Failure {
 		Reason: logpb.Reason_REASON_QUOTA_IN_USE, Quota: q.name,
 		Message: fmt.Sprintf("quota %q %s", q.name, message), Hint: hint,
 	}
-}
-
-// endWaitsFor refuses all who wait for a quota.
-func (m *Machine) endWaitsFor(q *quota) {
-	waiting := m.waitersFor(q.number)
-	for _, w := range waiting {
-		m.endWait(w, m.refusal(logpb.Reason_REASON_SUSPENDED, q, 0, "the quota was deleted"))
-	}
-}
-
-// waitersFor returns who waits for a quota or one below it, by ticket.
-func (s *State) waitersFor(number uint32) (waiting []*waiter) {
-	s.lanesOf.Ascend(quotaLane{quota: number}, func(ql quotaLane) bool {
-		if ql.quota != number {
-			return false
-		}
-		s.order.Ascend(place{lane: ql.lane, rank: rankSaved}, func(p place) bool {
-			if p.lane == ql.lane {
-				w, _ := s.waiters.Get(p.ticket)
-				waiting = append(waiting, w)
-			}
-			return p.lane == ql.lane
-		})
-		return true
-	})
-	slices.SortFunc(waiting, func(a, b *waiter) int { return cmp.Compare(a.ticket, b.ticket) })
-	return waiting
 }
 
 // found writes the cluster's id, once.

@@ -201,7 +201,7 @@ func TestCrowd(t *testing.T) {
 // with entries that ask for nothing, whatever was restored between.
 func TestServing_GoesOnWithTheNextEntries(t *testing.T) {
 	w := newWorld(t)
-	w.m.mostServed = 4
+	w.m.bounds.serves.most = 4
 	w.quotas(slotsOf("s", 1), slotsOf("other", 1))
 	w.do(asks("first", 0, itemOf("s", 1)))
 	w.do(asks("first", 0, itemOf("other", 1)))
@@ -237,7 +237,7 @@ func TestServing_GoesOnWithTheNextEntries(t *testing.T) {
 func TestServing_ForgetsNoLine(t *testing.T) {
 	const quotas, waiting = 3, 5
 	w := newWorld(t)
-	w.m.mostServed = 4
+	w.m.bounds.serves.most = 4
 	define := func(limit int64) {
 		var all []*logpb.Quota
 		for q := range quotas {

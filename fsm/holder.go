@@ -110,10 +110,15 @@ func (m *Machine) remembering(name string, needs []need) verdict {
 // forgetHolders forgets holders that have not been seen for long. One that waits or has a lease stays, and one of whose share of a
 // present window something is used.
 func (m *Machine) forgetHolders() {
-	for _, last := range takeDue(m.seen, func(s holderSeen) bool { return s.at+holderMemory <= m.clock.Now }) {
+	for done := 0; done < maxDuePerEntry; done++ {
+		last, ok := m.seen.Min()
+		if !ok || last.at+holderMemory > m.clock.Now {
+			return
+		}
+		m.seen.PopMin()
 		h, _ := m.holders.Get(last.name)
 		if h.waiting == 0 && !m.usesAny(last.name) && m.newestLease(last.name) == nil {
-			m.forgetUse(last.name)
+			done += m.forgetUse(last.name)
 			m.addTo(h.account, budgetHolders, -h.size())
 			m.holders.Delete(last.name)
 			m.recent.holder = nil

@@ -539,8 +539,8 @@ func (m *Machine) endUnlisted(l *lease, how EventKind, withGrace bool) []*logpb.
 
 // expireLeases ends leases past their deadline, in the order of deadlines.
 func (m *Machine) expireLeases() {
-	m.ended = m.deadlines.takeUntil(m.ended[:0], uint64(m.clock.Now), maxDuePerEntry)
-	for _, id := range m.ended {
+	m.ending = m.deadlines.takeUntil(m.ending[:0], uint64(m.clock.Now), maxDuePerEntry)
+	for _, id := range m.ending {
 		l, _ := m.leases.Get(id)
 		if m.gone(l) {
 			m.endUnlisted(m.mutableLease(l), EventRevoked, false)

@@ -137,7 +137,7 @@ func snapshotVersioned(t tester, s *State, version uint32) []byte {
 	return b.Bytes()
 }
 
-// TestExpireSessions_BoundsTheResultsOfOneEntry: what an entry forgets goes by results, not by sessions.
+// TestExpireSessions_BoundsTheResultsOfOneEntry: sessions expire together, their results leave in steps.
 func TestExpireSessions_BoundsTheResultsOfOneEntry(t *testing.T) {
 	const results = 2000
 	w := newWorld(t)
@@ -151,15 +151,12 @@ func TestExpireSessions_BoundsTheResultsOfOneEntry(t *testing.T) {
 		w.raw(commands...)
 	}
 	w.now += 2 * hour
-	for left := 3; left >= 0; left -= 2 {
+	for left := 5*results - maxFreedPerEntry; left > 0; left -= maxFreedPerEntry {
 		w.apply()
-		if got := w.m.sessions.Len(); got != left || w.m.results.Len() != left*results {
-			t.Fatalf("%d sessions with %d results are left, want %d sessions", got, w.m.results.Len(), left)
+		if w.m.sessions.Len() != 0 || w.m.results.Len() != left {
+			t.Fatalf("%d sessions and %d results are left, want none and %d", w.m.sessions.Len(), w.m.results.Len(), left)
 		}
 		w.reborn()
-		if left == 1 {
-			break
-		}
 	}
 	w.apply()
 	if got := w.m.State().Counts(); got.Sessions != 0 || got.ResultBytes != 0 {
@@ -167,8 +164,8 @@ func TestExpireSessions_BoundsTheResultsOfOneEntry(t *testing.T) {
 	}
 }
 
-// TestWaitersFor_FindsThoseOfDescendantsByTicket: as looking at each waiter would.
-func TestWaitersFor_FindsThoseOfDescendantsByTicket(t *testing.T) {
+// TestWaitersFor_FindsThoseOfDescendants: as looking at each waiter would, and no more than it is to.
+func TestWaitersFor_FindsThoseOfDescendants(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("p", 1), under(slotsOf("p/c", 1), "p"), slotsOf("q", 1))
 	w.granted(ask("x", itemOf("p/c", 1), itemOf("q", 1)))
@@ -181,10 +178,14 @@ func TestWaitersFor_FindsThoseOfDescendantsByTicket(t *testing.T) {
 	}
 	number, _ := w.m.names.Get("p")
 	var got []uint64
-	for _, found := range w.m.waitersFor(number) {
-		got = append(got, found.ticket)
+	found, more := w.m.waitersFor(number, 3)
+	for _, one := range found {
+		got = append(got, one.ticket)
 	}
-	if !slices.Equal(got, want) {
+	if slices.Sort(got); more || !slices.Equal(got, want) {
 		t.Errorf("tickets %v, want %v", got, want)
+	}
+	if first, more := w.m.waitersFor(number, 2); len(first) != 2 || !more {
+		t.Errorf("of three it finds %d, more: %t", len(first), more)
 	}
 }

@@ -32,8 +32,9 @@ type Machine struct {
 	encoded []byte
 	packing []byte
 	looked  operation
-	// ended are the leases whose deadlines the present entry found past.
-	ended   []uint64
+	// ending is room for the leases that end together, leaving for the results that leave together.
+	ending  []uint64
+	leaving []stored
 	recent  recent
 	spare   spare
 	decoder decoder
@@ -49,22 +50,17 @@ type Machine struct {
 	emptied []uint64
 	// forgot says that a try of waiters forgot when to try some of them again, which it found out anew.
 	forgot bool
-	// unmetered are the quotas whose rule was changed by the present command, so that some meters of theirs have to go.
-	unmetered map[uint32]bool
 	// droppedResults counts the results without a session that the snapshot from which it was restored had.
 	droppedResults int
-	// mostResumed is how many leases an entry ends for holders that resume, resumesLeft how many more the present one does.
-	mostResumed, resumesLeft int
-	// mostServed is how many waiters an entry lets out of the queue because something came free, servesLeft how many more the present one.
-	mostServed, servesLeft int
+	// bounds is how much work an entry carries out.
+	bounds bounds
 }
 
 // New returns the state at the cluster's birth.
 func New() *Machine {
 	return &Machine{
 		state: newState(), generation: 1, relief: map[uint32]bool{}, moved: map[uint32]bool{}, sharers: map[string]int32{},
-		spare: spare{most: maxSpares}, mostResumed: maxResumedPerEntry, mostServed: maxServedPerEntry,
-		unmetered: map[uint32]bool{},
+		spare: spare{most: maxSpares}, bounds: newBounds(),
 	}
 }
 
@@ -112,7 +108,7 @@ func (m *Machine) applyEntry(index, term uint64, data []byte, asked bool) Applie
 	}
 	m.events = m.events[:0]
 	boundTimes(entry)
-	m.servesLeft = m.mostServed
+	m.bounds.begin()
 	m.advance(entry)
 	m.runDue()
 	results := make([]*logpb.Result, m.decoder.commands())
@@ -246,6 +242,9 @@ const maxForgottenPerEntry = 2 * maxDuePerEntry
 // runDue carries out what has come due, in the order of time.
 func (m *Machine) runDue() {
 	m.endResumed()
+	m.freeResults()
+	m.refuseDeleted()
+	m.sweepOn()
 	m.expireLeases()
 	m.expireOperations()
 	m.expireSessions()
@@ -288,20 +287,6 @@ func drop[T any](tree *btree.BTreeG[T], from T, meant func(T) bool) (all []T) {
 			all = append(all, t)
 		}
 		return meant(t)
-	})
-	for _, t := range all {
-		tree.Delete(t)
-	}
-	return all
-}
-
-// dropEach deletes the entries of a tree that are meant, wherever they stand, and returns them.
-func dropEach[T any](tree *btree.BTreeG[T], meant func(T) bool) (all []T) {
-	tree.Scan(func(t T) bool {
-		if meant(t) {
-			all = append(all, t)
-		}
-		return true
 	})
 	for _, t := range all {
 		tree.Delete(t)

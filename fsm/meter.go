@@ -151,7 +151,7 @@ func (s *State) Usage(holder, quota, afterHolder string, afterQuota uint32, limi
 		if len(views) >= limit || holder != "" && t.holder != holder {
 			return false
 		}
-		if q, ok := s.quotas.Get(t.quota); ok && (quota == "" || q.name == quota) {
+		if q, ok := s.quotas.Get(t.quota); ok && (quota == "" || q.name == quota) && q.rule.policy.meters(t.holder) {
 			views, next = append(views, s.viewUsage(t, q, at)), t.quota
 		}
 		return true
@@ -162,7 +162,7 @@ func (s *State) Usage(holder, quota, afterHolder string, afterQuota uint32, limi
 // EachMeter calls fn with what each holder did with each quota, in the order of holders.
 func (s *State) EachMeter(fn func(holder, quota string, counts *MeterCounts)) {
 	s.meters.Scan(func(t *meter) bool {
-		if q, ok := s.quotas.Get(t.quota); ok {
+		if q, ok := s.quotas.Get(t.quota); ok && q.rule.policy.meters(t.holder) {
 			fn(t.holder, q.name, &t.MeterCounts)
 		}
 		return true

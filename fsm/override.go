@@ -101,24 +101,9 @@ func (m *Machine) replaceOverride(q *quota, to *override) {
 // changeRule puts another rule in place of a quota's.
 func (m *Machine) changeRule(q *quota, to rule) {
 	q.ledger.rescaleBurst(&q.rule, &to, m.clock.Now)
-	was := &q.rule.policy
-	if !to.policy.metering && (was.metering || len(was.shares.holders) > 0) {
-		m.unmetered[q.number] = true
-	}
 	to.shift = m.clock.Shift
 	q.rule = to
 	m.relieved(q)
-}
-
-// dropUnmetered drops the meters that quotas do not have any more, of all quotas that were changed at once.
-func (m *Machine) dropUnmetered() {
-	if len(m.unmetered) == 0 {
-		return
-	}
-	m.unmeter(dropEach(m.meters, func(t *meter) bool {
-		return m.unmetered[t.quota] && !m.look(t.quota).rule.policy.meters(t.holder)
-	})...)
-	clear(m.unmetered)
 }
 
 // ruleUnder works a definition out under an override; nil: under none.

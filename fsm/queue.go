@@ -77,7 +77,9 @@ func (m *Machine) changeWaiter(w *waiter, change func(*waiter)) {
 	m.order.Set(changed.place())
 	l, _ := m.lanes.Get(changed.lane)
 	for _, number := range l.quotas {
-		m.relieved(m.quota(number))
+		if q := m.quota(number); q != nil {
+			m.relieved(q)
+		}
 	}
 }
 
@@ -105,9 +107,10 @@ func (m *Machine) insertWaiter(w *waiter, quotas []uint32) {
 	l.length++
 	w.lane = l.number
 	for _, number := range l.quotas {
-		q := m.mutableQuota(number)
-		q.waiting++
-		m.touch(q)
+		if q := m.mutableQuota(number); q != nil { // one that was deleted stands in a snapshot's line
+			q.waiting++
+			m.touch(q)
+		}
 	}
 	for _, item := range w.ask.Items {
 		item.Quota = m.quotaNamed(item.Quota).name // and not one name for each waiter
@@ -167,9 +170,10 @@ func (m *Machine) dequeue(w *waiter) {
 	l := m.mutableLane(w.lane)
 	l.length--
 	for _, number := range l.quotas {
-		q := m.quota(number)
-		q.waiting--
-		m.relieved(q)
+		if q := m.quota(number); q != nil {
+			q.waiting--
+			m.relieved(q)
+		}
 	}
 	if l.length == 0 {
 		m.lanes.Delete(l.number)
@@ -196,12 +200,16 @@ func (m *Machine) laneFor(numbers []uint32) *lane {
 	}
 	m.lastLane++
 	l := &lane{generation: m.generation, number: m.lastLane, quotas: numbers}
+	m.enterLane(l)
+	return l
+}
+
+func (m *Machine) enterLane(l *lane) {
 	m.lanes.Set(l.number, l)
-	m.laneOf.Set(key, l.number)
-	for _, number := range numbers {
+	m.laneOf.Set(laneKey(l.quotas), l.number)
+	for _, number := range l.quotas {
 		m.lanesOf.Set(quotaLane{quota: number, lane: l.number})
 	}
-	return l
 }
 
 func (m *Machine) mutableLane(number uint32) *lane {
@@ -283,18 +291,47 @@ func (m *Machine) setTurn(h *holder, turn uint64) {
 // endWaits ends waits that are over.
 func (m *Machine) endWaits() {
 	for _, end := range takeDue(m.waitEnds, func(d due) bool { return d.at <= m.clock.Now }) {
-		w, ok := m.waiters.Get(end.id)
-		if !ok {
-			continue
+		if w, ok := m.liveWaiter(end.id); ok {
+			m.endWait(w, m.refusalOf(w, logpb.Reason_REASON_WAIT_EXPIRED))
 		}
-		m.endWait(w, m.refusalOf(w, logpb.Reason_REASON_WAIT_EXPIRED))
 	}
+}
+
+// liveWaiter returns a waiter. One that is to leave the queue, and has not come to it yet, leaves here, so that who meets it before finds what
+// comes after.
+func (m *Machine) liveWaiter(ticket uint64) (*waiter, bool) {
+	w, ok := m.waiters.Get(ticket)
+	return w, ok && !m.endGone(w)
+}
+
+// endGone takes a waiter out of the queue whose session has ended, or of whose quotas one was deleted; false: it is neither.
+func (m *Machine) endGone(w *waiter) bool {
+	if m.abandoned(w) {
+		m.endWait(w, m.refusalOf(w, logpb.Reason_REASON_WITHDRAWN))
+		return true
+	}
+	name, deleted := m.lostQuota(w)
+	if deleted {
+		m.refuseFor(w, name)
+	}
+	return deleted
+}
+
+// goneWaiter tells whether a waiter is to leave the queue, whatever comes free.
+func (s *State) goneWaiter(w *waiter) bool {
+	_, deleted := s.lostQuota(w)
+	return deleted || s.abandoned(w)
 }
 
 // endWait takes a waiter out of the queue with its final result.
 func (m *Machine) endWait(w *waiter, refusal *logpb.Refusal) {
-	m.dequeue(w)
 	m.noteRefused(w.ask.Holder, refusal)
+	m.finishWait(w, refusal)
+}
+
+// finishWait does so for one of whose refusal the binding quota's meter has been told, or there is none.
+func (m *Machine) finishWait(w *waiter, refusal *logpb.Refusal) {
+	m.dequeue(w)
 	refusal.BackPressure = m.backPressure(w.ask.Holder)
 	result := refuse(refusal)
 	m.settleOrigin(w.from, w.ticket, result)
@@ -324,7 +361,7 @@ func (m *Machine) refusalOf(w *waiter, reason logpb.Reason) *logpb.Refusal {
 
 // withdraw takes a waiting Reserve out of the queue.
 func (m *Machine) withdraw(command *logpb.Withdraw, by string) *logpb.Result {
-	w, ok := m.waiters.Get(command.Ticket)
+	w, ok := m.liveWaiter(command.Ticket)
 	if !ok {
 		return fail(logpb.Reason_REASON_UNKNOWN_TICKET, "no Reserve waits under this ticket",
 			"it was granted, refused or withdrawn before")
@@ -343,7 +380,7 @@ func (m *Machine) serve() {
 	commanded := m.commanded
 	m.commanded = false
 	for len(m.relief) > 0 {
-		if m.servesLeft <= 0 {
+		if m.bounds.serves.left == 0 {
 			m.serveLater()
 			break
 		}
@@ -376,7 +413,7 @@ func (m *Machine) servePass() {
 	aside, blocked := map[uint32]int64{}, map[uint32]bool{}
 	isBlocked := func(number uint32) bool { return blocked[number] }
 	for len(heads) > 0 {
-		if m.servesLeft <= 0 {
+		if m.bounds.serves.left == 0 {
 			for i := range heads {
 				for _, number := range heads[i].quotas {
 					m.moved[number] = true
@@ -396,7 +433,7 @@ func (m *Machine) servePass() {
 			w, _ := m.waiters.Get(next.ticket)
 			switch m.tryWaiter(w, first.quotas, aside, blocked) {
 			case left:
-				m.servesLeft--
+				m.bounds.serves.spend(1)
 			case laneStands:
 				heap.Pop(&heads)
 			case passedOver:
@@ -504,6 +541,9 @@ func (m *Machine) placeFrom(from place) (first place, ok bool) {
 
 // tryWaiter grants a waiter what it asked for, or sets its amounts aside where it is eligible.
 func (m *Machine) tryWaiter(w *waiter, quotas []uint32, aside map[uint32]int64, blocked map[uint32]bool) tried {
+	if m.endGone(w) {
+		return left
+	}
 	if w.until < m.clock.Now {
 		m.endWait(w, m.refusalOf(w, logpb.Reason_REASON_WAIT_EXPIRED))
 		return left

@@ -70,8 +70,8 @@ func (s *State) LongestWaits(at Clock) (longest [classes]int64) {
 
 // Waiting tells whether a ticket stands in the queue.
 func (s *State) Waiting(ticket uint64) bool {
-	_, ok := s.waiters.Get(ticket)
-	return ok
+	w, ok := s.waiters.Get(ticket)
+	return ok && !s.goneWaiter(w)
 }
 
 // NextDue returns the cluster time at which an entry should be written, so that something due happens (an expiry, the
@@ -106,7 +106,7 @@ func (s *State) firstDue() int64 {
 			at = min(at, d.at)
 		}
 	}
-	if s.resumed.Len() > 0 {
+	if s.unfinished() {
 		at = min(at, s.clock.Now)
 	}
 	if deadline, ok := s.deadlines.first(); ok {

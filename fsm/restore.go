@@ -150,9 +150,12 @@ func (m *Machine) take(record *logpb.SnapshotRecord) error {
 	case *logpb.SnapshotRecord_Session:
 		return m.takeSession(kind.Session)
 	case *logpb.SnapshotRecord_Result:
-		c, ok := m.sessions.Get(kind.Result.Session)
-		if !ok || kind.Result.Result == nil {
+		c := m.ownerOf(kind.Result.Session)
+		if c == nil || kind.Result.Result == nil {
 			return fmt.Errorf("a result of session %d, which does not exist", kind.Result.Session)
+		}
+		if !c.ended && kind.Result.Seq < c.ackedBelow {
+			m.acked.Set(c.id, struct{}{})
 		}
 		c.kept++
 		m.keepResultOf(c, stored{
@@ -168,6 +171,14 @@ func (m *Machine) take(record *logpb.SnapshotRecord) error {
 		return m.takeTask(kind.Task)
 	case *logpb.SnapshotRecord_Resume:
 		m.resumed.Set(kind.Resume.Holder, kind.Resume.UpTo)
+	case *logpb.SnapshotRecord_Lane:
+		m.enterLane(&lane{generation: m.generation, number: kind.Lane.Number, quotas: kind.Lane.Quotas})
+	case *logpb.SnapshotRecord_DeletedQuota:
+		m.deleted.Set(kind.DeletedQuota.Number, kind.DeletedQuota.Name)
+	case *logpb.SnapshotRecord_Sweep:
+		swept, err := decodeSweep(kind.Sweep)
+		m.sweep = swept
+		return err
 	case *logpb.SnapshotRecord_Workflow:
 		return m.takeWorkflow(kind.Workflow)
 	default:
@@ -209,7 +220,7 @@ func (m *Machine) takeHead(head *logpb.SnapshotHead) error {
 	m.clock = Clock{Now: head.NowNs, WallEarly: head.WallEarlyNs, WallLate: head.WallLateNs, Shift: head.WallShiftNs}
 	m.clusterID, m.epoch, m.grants = head.ClusterId, head.Epoch, head.Grants
 	m.lastLease, m.lastTicket, m.lastSession = head.LastLease, head.LastTicket, head.LastSession
-	m.lastQuota, m.busyUntil, m.lastAccount = head.LastQuota, head.BusyUntilNs, head.LastAccount
+	m.lastQuota, m.busyUntil, m.lastAccount, m.lastLane = head.LastQuota, head.BusyUntilNs, head.LastAccount, head.LastLane
 	m.limits = limits{
 		sessions: head.Limits.GetMaxSessions(), resultBytes: head.Limits.GetMaxResultBytes(),
 		sessionIdle: head.Limits.GetSessionIdleNs(), keyLife: head.Limits.GetKeyLifeNs(), waiters: head.Limits.GetMaxWaiters(),
@@ -232,7 +243,11 @@ func (m *Machine) takeHead(head *logpb.SnapshotHead) error {
 func (m *Machine) takeSession(encoded *logpb.SnapshotSession) error {
 	c := &session{
 		generation: m.generation, id: encoded.Id, holder: encoded.Holder, ackedBelow: encoded.AckedBelow, used: encoded.UsedNs,
-		listed: encoded.UsedNs, by: encoded.By, account: encoded.Account,
+		listed: encoded.UsedNs, by: encoded.By, account: encoded.Account, ended: encoded.Ended,
+	}
+	if c.ended {
+		m.ended.Set(c.id, c)
+		return nil
 	}
 	if encoded.ListedNs != nil {
 		c.listed = *encoded.ListedNs
@@ -466,7 +481,7 @@ func (m *Machine) takeWaiter(encoded *logpb.SnapshotWaiter) error {
 	m.waiters.Set(encoded.Ticket, &waiter{
 		generation: m.generation, ticket: encoded.Ticket, ask: encoded.Reserve,
 		standing: standing{class: encoded.Class, rank: encoded.Rank}, saved: encoded.Saved, floor: encoded.Floor, ages: encoded.AgesNs, turn: h.turn, until: encoded.UntilNs,
-		from: origin{session: encoded.Session, seq: encoded.Seq, key: encoded.Key}, account: encoded.Account,
+		from: origin{session: encoded.Session, seq: encoded.Seq, key: encoded.Key}, account: encoded.Account, lane: encoded.Lane,
 	})
 	return nil
 }
@@ -537,7 +552,7 @@ func (m *Machine) link() error {
 	}
 	m.listLeases()
 	for _, w := range m.waiters.Values() {
-		numbers, err := m.neededNumbers(w.ask)
+		numbers, err := m.lineOf(w)
 		if err != nil {
 			return err
 		}
@@ -548,6 +563,18 @@ func (m *Machine) link() error {
 	m.list()
 	m.linkAccounts()
 	return nil
+}
+
+// lineOf returns the numbers of the quotas that a restored waiter stands in line for.
+func (s *State) lineOf(w *waiter) ([]uint32, error) {
+	if w.lane == 0 {
+		return s.neededNumbers(w.ask)
+	}
+	l, ok := s.lanes.Get(w.lane)
+	if !ok {
+		return nil, fmt.Errorf("ticket %d stands in lane %d, which does not exist", w.ticket, w.lane)
+	}
+	return l.quotas, nil
 }
 
 // listLeases lists leases under their holders, in the order of that table: to enter a million as they come took 0.8 s more.

@@ -20,25 +20,24 @@ const (
 // resume ends all leases of a holder. Its former life is over, so its slots come free at once.
 func (m *Machine) resume(name string) {
 	m.resumed.Set(name, m.lastLease)
-	m.endResumedOf(name, max(m.resumesLeft, min(leastResumed, m.mostResumed)))
+	m.endResumedOf(name, m.bounds.resumes.own(leastResumed))
 }
 
 // endResumed goes on with what resumes have left, in the order of holders.
 func (m *Machine) endResumed() {
-	m.resumesLeft = m.mostResumed
-	for m.resumesLeft > 0 {
+	for m.bounds.resumes.left > 0 {
 		name, _, ok := m.resumed.Min()
 		if !ok {
 			return
 		}
-		m.endResumedOf(name, m.resumesLeft)
+		m.endResumedOf(name, m.bounds.resumes.left)
 	}
 }
 
 // endResumedOf ends up to most leases that a holder's resume ended.
 func (m *Machine) endResumedOf(name string, most int) {
 	upTo, _ := m.resumed.Get(name)
-	ids := m.ended[:0]
+	ids := m.ending[:0]
 	more := false
 	m.eachLeaseOf(name, 0, func(l *lease) bool {
 		if more = l.id <= upTo && len(ids) == most; more || l.id > upTo {
@@ -47,7 +46,7 @@ func (m *Machine) endResumedOf(name string, most int) {
 		ids = append(ids, l.id)
 		return true
 	})
-	m.ended = ids
+	m.ending = ids
 	if !more {
 		m.resumed.Delete(name)
 	}
@@ -55,7 +54,7 @@ func (m *Machine) endResumedOf(name string, most int) {
 		l, _ := m.leases.Get(id)
 		m.endLease(m.mutableLease(l), EventRevoked, false)
 	}
-	m.resumesLeft = max(m.resumesLeft-len(ids), 0)
+	m.bounds.resumes.spend(len(ids))
 }
 
 // gone tells whether a lease was ended by its holder's resume, although what it holds has not gone back yet.

@@ -12,7 +12,7 @@ import (
 func resumedWorld(t *testing.T, leases int) (*world, []*logpb.Granted) {
 	t.Helper()
 	w := newWorld(t)
-	w.m.mostResumed = 5
+	w.m.bounds.resumes.most = 5
 	w.quotas(slotsOf("s", 1000), rateOf("r", 1000, minute), rateOf("other", 10, minute))
 	var granted []*logpb.Granted
 	for range leases {
@@ -71,7 +71,7 @@ func TestResume_GivesEverythingBackInSteps(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w, _ := resumedWorld(t, 40)
 			twin := restoredFrom(t, snapshotOf(t, w.m.Freeze()))
-			twin.mostResumed = 5
+			twin.bounds.resumes.most = 5
 			w.now += passed
 			for step := 0; w.m.resumed.Len() > 0; step++ {
 				before := w.m.leases.Len()
@@ -109,7 +109,7 @@ func TestResume_LeavesNewLeasesAlone(t *testing.T) {
 // TestResume_OfManyHoldersGoesOnToTheEnd: resumes in one entry share what it may end, and each ends some.
 func TestResume_OfManyHoldersGoesOnToTheEnd(t *testing.T) {
 	w := newWorld(t)
-	w.m.mostResumed = 5
+	w.m.bounds.resumes.most = 5
 	w.quotas(slotsOf("s", 1000))
 	for i := range 60 {
 		w.granted(ask(fmt.Sprintf("h%d", i%3), itemOf("s", 1)))

@@ -74,7 +74,7 @@ func (m *Machine) firstOfLane(number uint32, q *quota) (first *waiter) {
 // change from one of its quotas to another.
 func (m *Machine) isShort(w *waiter, of *quota) bool {
 	needs, failed := m.needs(w.ask)
-	if failed != nil || m.withholds(w.ask, w.standing, needs) != nil {
+	if failed != nil || m.goneWaiter(w) || m.withholds(w.ask, w.standing, needs) != nil {
 		return false
 	}
 	_, critical := m.smallestTurn(of.number, classCritical)

@@ -37,6 +37,8 @@ type session struct {
 	kept, bytes int64
 	// account is charged with it and with its results.
 	account uint64
+	// ended: nobody can use it any more; what it has kept is still to leave.
+	ended bool
 }
 
 // stored is the result of a session's request.
@@ -93,6 +95,10 @@ func (m *Machine) applyNumbered(command *logpb.Command) *logpb.Result {
 	}
 	s = m.useSession(s)
 	m.acknowledge(s, command.AckedBelow)
+	if command.Seq < s.ackedBelow {
+		return fail(logpb.Reason_REASON_SEQ_TOO_OLD,
+			fmt.Sprintf("request %d is below %d, up to which you acknowledged", command.Seq, s.ackedBelow), "take a new number")
+	}
 	digest := m.digestCommand(command)
 	if known, ok := m.results.Get(stored{session: s.id, seq: command.Seq}); ok {
 		if known.digest != digest {
@@ -100,11 +106,7 @@ func (m *Machine) applyNumbered(command *logpb.Command) *logpb.Result {
 		}
 		return known.result
 	}
-	switch {
-	case command.Seq < s.ackedBelow:
-		return fail(logpb.Reason_REASON_SEQ_TOO_OLD,
-			fmt.Sprintf("request %d is below %d, up to which you acknowledged", command.Seq, s.ackedBelow), "take a new number")
-	case s.kept >= maxInFlight, s.bytes >= m.limits.resultBytes/sessionShare, m.resultBytes >= m.limits.resultBytes:
+	if s.kept >= maxInFlight || s.bytes >= m.limits.resultBytes/sessionShare || m.resultBytes >= m.limits.resultBytes {
 		return fail(logpb.Reason_REASON_TOO_MANY_IN_FLIGHT,
 			fmt.Sprintf("session %d has %d unacknowledged requests, all sessions %d bytes of results", s.id, s.kept, m.resultBytes),
 			"send acked_below")
@@ -215,11 +217,11 @@ func (m *Machine) dropKey(key string, k keyed) {
 
 // settleOrigin stores the final result of a Reserve that waited under a ticket, where it is still remembered.
 func (m *Machine) settleOrigin(from origin, ticket uint64, result *logpb.Result) {
-	if known, ok := m.results.Get(stored{session: from.session, seq: from.seq}); ok && from.session != 0 {
-		s, _ := m.sessions.Get(from.session)
-		s = m.mutableSession(s)
-		known.result = result
-		m.keepResultOf(s, known)
+	if s, ok := m.sessions.Get(from.session); ok && from.seq >= s.ackedBelow {
+		if known, ok := m.results.Get(stored{session: from.session, seq: from.seq}); ok {
+			known.result = result
+			m.keepResultOf(m.mutableSession(s), known)
+		}
 	}
 	if known, ok := m.keys.Get(from.key); ok && from.key != "" && known.result.GetWaiting().GetTicket() == ticket {
 		known.result = result
@@ -252,36 +254,20 @@ func (m *Machine) closeSession(command *logpb.Command) *logpb.Result {
 	if !ok {
 		return fail(logpb.Reason_REASON_UNKNOWN_SESSION, fmt.Sprintf("there is no session %d", command.Session), "it may have expired")
 	}
-	m.dropSession(s)
+	m.endSession(s, m.bounds.frees.own(leastFreed))
 	return done()
 }
 
-func (m *Machine) dropSession(s *session) {
-	m.endWaitsOf(s)
-	for _, r := range drop(m.results, stored{session: s.id}, func(r stored) bool { return r.session == s.id }) {
-		m.resultBytes -= r.size
-		m.addTo(s.account, budgetResults, -r.size)
-	}
+// endSession ends a session, whose number leads nowhere from now on. Up to most of its results leave with it.
+func (m *Machine) endSession(s *session, most int) {
+	s = m.mutableSession(s)
+	s.ended = true
 	m.addTo(s.account, budgetSessions, -1)
 	m.sessions.Delete(s.id)
 	m.sessionUse.Delete(due{at: s.listed, id: s.id})
-}
-
-// endWaitsOf takes what a session has waiting out of the queue: nobody could learn of a grant any more.
-func (m *Machine) endWaitsOf(s *session) {
-	var waiting []*waiter
-	m.results.Ascend(stored{session: s.id}, func(r stored) bool {
-		if r.session != s.id {
-			return false
-		}
-		if w, ok := m.waiters.Get(r.result.GetWaiting().GetTicket()); ok {
-			waiting = append(waiting, w)
-		}
-		return true
-	})
-	for _, w := range waiting {
-		m.endWait(w, m.refusalOf(w, logpb.Reason_REASON_WITHDRAWN))
-	}
+	m.acked.Delete(s.id)
+	m.ended.Set(s.id, s)
+	m.free(s, most)
 }
 
 func (m *Machine) mutableSession(s *session) *session {
@@ -290,7 +276,11 @@ func (m *Machine) mutableSession(s *session) *session {
 	}
 	c := *s
 	c.generation = m.generation
-	m.sessions.Set(c.id, &c)
+	if c.ended {
+		m.ended.Set(c.id, &c)
+	} else {
+		m.sessions.Set(c.id, &c)
+	}
 	return &c
 }
 
@@ -317,26 +307,12 @@ func (m *Machine) acknowledge(s *session, below uint64) {
 		return
 	}
 	s.ackedBelow = below
-	for {
-		var first stored
-		m.results.Ascend(stored{session: s.id}, func(r stored) bool {
-			first = r
-			return false
-		})
-		if first.result == nil || first.session != s.id || first.seq >= below {
-			return
-		}
-		m.results.Delete(first)
-		m.resultBytes -= first.size
-		s.bytes -= first.size
-		m.addTo(s.account, budgetResults, -first.size)
-		s.kept--
-	}
+	m.free(s, m.bounds.frees.own(leastFreed))
 }
 
 // expireSessions forgets sessions that were idle for too long.
 func (m *Machine) expireSessions() {
-	for done := int64(0); done < maxDuePerEntry; {
+	for range maxDuePerEntry {
 		idle, ok := m.sessionUse.Min()
 		if !ok || addSaturated(idle.at, m.limits.sessionIdle) > m.clock.Now {
 			return
@@ -344,11 +320,9 @@ func (m *Machine) expireSessions() {
 		s, _ := m.sessions.Get(idle.id)
 		if addSaturated(s.used, m.limits.sessionIdle) > m.clock.Now {
 			m.listSession(m.mutableSession(s)) // it was used since it was listed
-			done++
 			continue
 		}
-		done += 1 + s.kept // its results go with it
-		m.dropSession(s)
+		m.endSession(s, m.bounds.frees.left)
 	}
 }
 

@@ -89,6 +89,7 @@ func (s *State) eachRecord(fn func(*logpb.SnapshotRecord) bool) {
 	going := fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Head{Head: s.encodeHead()}})
 	for _, section := range []func(func(*logpb.SnapshotRecord) bool) bool{
 		s.accountRecords, s.pageRecords, s.ledgerRecords, s.policyRecords, s.sessionRecords, s.memberRecords, s.taskRecords, s.resumeRecords,
+		s.deletedRecords,
 	} {
 		going = going && section(fn)
 	}
@@ -179,10 +180,17 @@ func (s *State) policyRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 		})
 	}
 	if going {
+		s.lanes.Scan(func(number uint32, l *lane) bool {
+			going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Lane{Lane: &logpb.SnapshotLane{Number: number, Quotas: l.quotas}}})
+			return going
+		})
+	}
+	if going {
 		s.waiters.Scan(func(_ uint64, w *waiter) bool {
 			going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Waiter{Waiter: &logpb.SnapshotWaiter{
 				Ticket: w.ticket, Reserve: w.ask, Class: w.class, Rank: w.rank, AgesNs: w.ages, UntilNs: w.until, Saved: w.saved, Floor: w.floor,
 				Session: w.from.session, Seq: w.from.seq, Key: w.from.key, Account: w.account,
+				Lane: w.lane,
 			}}})
 			return going
 		})
@@ -225,14 +233,18 @@ func encodeWorkflow(w *workflow) *logpb.SnapshotWorkflow {
 // sessionRecords are the sessions, stored results and idempotency keys.
 func (s *State) sessionRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 	going := true
-	s.sessions.Scan(func(_ uint64, c *session) bool {
-		encoded := &logpb.SnapshotSession{Id: c.id, Holder: c.holder, AckedBelow: c.ackedBelow, UsedNs: c.used, By: c.by, Account: c.account}
+	session := func(_ uint64, c *session) bool {
+		encoded := &logpb.SnapshotSession{Id: c.id, Holder: c.holder, AckedBelow: c.ackedBelow, UsedNs: c.used, By: c.by, Account: c.account, Ended: c.ended}
 		if c.listed != c.used {
 			encoded.ListedNs = &c.listed
 		}
 		going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Session{Session: encoded}})
 		return going
-	})
+	}
+	s.sessions.Scan(session)
+	if going {
+		s.ended.Scan(session)
+	}
 	if going {
 		s.results.Scan(func(r stored) bool {
 			going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Result{Result: &logpb.SnapshotResult{
@@ -274,7 +286,7 @@ func (s *State) encodeHead() *logpb.SnapshotHead {
 		Index: s.index, Term: s.term, NowNs: s.clock.Now, WallEarlyNs: s.clock.WallEarly, WallLateNs: s.clock.WallLate,
 		ClusterId: s.clusterID, Epoch: s.epoch, Grants: s.grants, LastLease: s.lastLease, LastTicket: s.lastTicket,
 		LastSession: s.lastSession, LastQuota: s.lastQuota, BusyUntilNs: s.busyUntil,
-		Limits: s.encodeLimits(), Level: s.featureLevel, LastAccount: s.lastAccount, WallShiftNs: s.clock.Shift,
+		Limits: s.encodeLimits(), Level: s.featureLevel, LastAccount: s.lastAccount, LastLane: s.lastLane, WallShiftNs: s.clock.Shift,
 	}
 }
 

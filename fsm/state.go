@@ -78,6 +78,13 @@ type State struct {
 	reviews *btree.BTreeG[keyDue]
 	// resumed has, by holder, up to which lease its resume ended all, while some of them still hold something.
 	resumed *btree.Map[string, uint64]
+	// ended are the sessions that have ended and still have results; acked those that live and have results that are acknowledged.
+	ended *btree.Map[uint64, *session]
+	acked *btree.Map[uint64, struct{}]
+	// deleted has the names of quotas that were deleted while some who wait for them are still to be refused.
+	deleted *btree.Map[uint32, string]
+	// sweep is how far tallies and meters were gone through.
+	sweep sweep
 
 	accounts     *btree.Map[uint64, *account]
 	accountNames *btree.BTreeG[accountName]
@@ -203,6 +210,9 @@ func newState() *State {
 		stepsOf:    new(btree.Map[string, []stepOf]),
 		reviews:    newTree(lessKeyDue),
 		resumed:    new(btree.Map[string, uint64]),
+		ended:      new(btree.Map[uint64, *session]),
+		acked:      new(btree.Map[uint64, struct{}]),
+		deleted:    new(btree.Map[uint32, string]),
 
 		accounts:     new(btree.Map[uint64, *account]),
 		accountNames: newTree(lessAccountName),
@@ -227,7 +237,7 @@ func (s *State) copy() *State {
 	c.members = s.members.Copy()
 	c.tasks, c.underWay, c.resting = s.tasks.Copy(), s.underWay.Copy(), s.resting.Copy()
 	c.workflows, c.stepsOf, c.reviews = s.workflows.Copy(), s.stepsOf.Copy(), s.reviews.Copy()
-	c.resumed = s.resumed.Copy()
+	c.resumed, c.ended, c.acked, c.deleted = s.resumed.Copy(), s.ended.Copy(), s.acked.Copy(), s.deleted.Copy()
 	c.accounts, c.accountNames, c.reporters = s.accounts.Copy(), s.accountNames.Copy(), s.reporters.Copy()
 	return &c
 }

@@ -65,18 +65,6 @@ func (m *Machine) closeFor(t *tally, until int64) {
 // place is where a tally stands in the table of those with a closing breaker.
 func (t *tally) place() quotaHolder { return quotaHolder{quota: t.quota, holder: t.holder} }
 
-// forgetUse forgets what a holder did: its tallies and meters.
-func (m *Machine) forgetUse(name string) {
-	m.uncount(drop(m.tallies, &tally{holder: name}, func(t *tally) bool { return t.holder == name })...)
-	m.unmeter(drop(m.meters, &meter{holder: name}, func(t *meter) bool { return t.holder == name })...)
-}
-
-// forgetUseOf forgets what holders did with a quota that is deleted.
-func (m *Machine) forgetUseOf(number uint32) {
-	m.uncount(dropEach(m.tallies, func(t *tally) bool { return t.quota == number })...)
-	m.unmeter(dropEach(m.meters, func(t *meter) bool { return t.quota == number })...)
-}
-
 // uncount takes tallies that were dropped out of the other tables.
 func (m *Machine) uncount(dropped ...*tally) {
 	for _, t := range dropped {

@@ -117,6 +117,9 @@ func (m *Machine) waitsForElse(name, quota string) (found bool) {
 		if looked++; looked > maxPassedOver {
 			return false
 		}
+		if m.goneWaiter(w) {
+			return true
+		}
 		if l, _ := m.lanes.Get(w.lane); out && slices.Contains(l.quotas, number) {
 			return true // a line for the quota itself
 		}

@@ -28,7 +28,9 @@ func (s *State) Verify() error {
 	errs := append(s.sumLeases(sums), s.sumOperations(sums)...)
 	s.lanesOf.Scan(func(ql quotaLane) bool {
 		l, _ := s.lanes.Get(ql.lane)
-		sums[ql.quota].waiting += l.length
+		if of := sums[ql.quota]; of != nil { // else it was deleted
+			of.waiting += l.length
+		}
 		return true
 	})
 	s.quotas.Scan(func(number uint32, q *quota) bool {
@@ -38,7 +40,8 @@ func (s *State) Verify() error {
 		return true
 	})
 	return errors.Join(append(errs, s.verifyTables(), s.verifyQueue(), s.verifyVisits(), s.verifyUse(), s.verifyTasks(),
-		s.verifySessions(), s.verifyHolders(), s.verifyQuotas(), s.verifyLanes(), s.verifyWorkflows(), s.verifyResumed(), s.verifyAccounts())...)
+		s.verifySessions(), s.verifyHolders(), s.verifyQuotas(), s.verifyLanes(), s.verifyWorkflows(), s.verifyResumed(), s.verifyAccounts(),
+		s.verifyFreeing(), s.verifyDeleted())...)
 }
 
 func (s *State) sumLeases(sums map[uint32]*totals) (errs []error) {
@@ -324,11 +327,11 @@ func (s *State) verifyUse() (err error) {
 	s.meters.Scan(func(t *meter) bool {
 		q, ok := s.quotas.Get(t.quota)
 		_, known := s.holders.Get(t.holder)
-		if !ok || !known || !q.rule.policy.meters(t.holder) || t.used.amount < 0 {
+		if !known || s.forgets(ofMeters, t.place()) && !s.sweep.comesBy(ofMeters, t.place()) || t.used.amount < 0 {
 			err = fmt.Errorf("holder %q has a meter of quota %d that it should not have: %+v", t.holder, t.quota, *t)
 			return false
 		}
-		if q.rule.kind == kindWindow && t.window == q.ledger.window {
+		if ok && q.rule.policy.meters(t.holder) && q.rule.kind == kindWindow && t.window == q.ledger.window {
 			used[t.quota] += t.used.since(q.ledger.cutoff)
 		}
 		return true
@@ -341,7 +344,7 @@ func (s *State) verifyUse() (err error) {
 		if t.closedUntil != 0 {
 			closed++
 		}
-		if _, ok := s.quotas.Get(t.quota); !ok && err == nil {
+		if s.forgets(ofTallies, t.place()) && !s.sweep.comesBy(ofTallies, t.place()) && err == nil {
 			err = fmt.Errorf("holder %q has a tally of quota %d, which does not exist", t.holder, t.quota)
 		}
 		return err == nil

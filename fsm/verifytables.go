@@ -35,18 +35,21 @@ func (s *State) verifySessions() error {
 		all += size
 		kept[r.session]++
 		bytes[r.session] += size
-		c, ok := s.sessions.Get(r.session)
-		if !ok || r.seq < c.ackedBelow || r.seq == 0 || r.size != size {
-			errs = append(errs, fmt.Errorf("the result of request %d of session %d, of %d bytes, should not be there: the session exists: %t", r.seq, r.session, r.size, ok))
+		c := s.ownerOf(r.session)
+		_, acked := s.acked.Get(r.session)
+		if c == nil || !c.ended && !acked && r.seq < c.ackedBelow || r.seq == 0 || r.size != size {
+			errs = append(errs, fmt.Errorf("the result of request %d of session %d, of %d bytes, should not be there: the session exists: %t", r.seq, r.session, r.size, c != nil))
 		}
 		return len(errs) < maxReported
 	})
-	s.sessions.Scan(func(id uint64, c *session) bool {
-		if c.kept != kept[id] || c.bytes != bytes[id] || id != c.id || id > s.lastSession || !listedIn(s.sessionUse, due{at: c.listed, id: id}) {
+	session := func(id uint64, c *session) bool {
+		if c.kept != kept[id] || c.bytes != bytes[id] || id != c.id || id > s.lastSession || listedIn(s.sessionUse, due{at: c.listed, id: id}) == c.ended {
 			errs = append(errs, fmt.Errorf("session %d has %d results of %d bytes, counted %d of %d; or it is not listed by its use", id, kept[id], bytes[id], c.kept, c.bytes))
 		}
 		return len(errs) < maxReported
-	})
+	}
+	s.sessions.Scan(session)
+	s.ended.Scan(session)
 	s.keys.Scan(func(key string, k keyed) bool {
 		size := sizeOf(k.result)
 		all += size
@@ -140,6 +143,9 @@ func (s *State) verifyLanes() error {
 		lengths[w.lane]++
 		numbers, err := s.neededNumbers(w.ask)
 		l, ok := s.lanes.Get(w.lane)
+		if _, lost := s.lostQuota(w); ok && lost {
+			numbers, err = l.quotas, nil // its line is for what there was when it came
+		}
 		h, known := s.holders.Get(w.ask.Holder)
 		if err != nil || !ok || !slices.Equal(numbers, l.quotas) || !known || h.turn != w.turn || w.ticket != ticket || ticket > s.lastTicket {
 			errs = append(errs, fmt.Errorf("ticket %d of holder %q stands in a line for other quotas, or at another turn than its holder's", ticket, w.ask.Holder))
@@ -148,7 +154,7 @@ func (s *State) verifyLanes() error {
 	})
 	s.lanes.Scan(func(number uint32, l *lane) bool {
 		listed, _ := s.laneOf.Get(laneKey(l.quotas))
-		if listed != number || l.number != number || l.length != lengths[number] || l.length == 0 {
+		if listed != number || l.number != number || number > s.lastLane || l.length != lengths[number] || l.length == 0 {
 			errs = append(errs, fmt.Errorf("lane %d has %d waiters, counted %d, and is found as %d", number, lengths[number], l.length, listed))
 		}
 		for _, of := range l.quotas {

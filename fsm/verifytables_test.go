@@ -45,13 +45,19 @@ func livelier(t tester) *Machine {
 		}})))
 		w.now += millisecond
 	}
-	w.m.mostResumed = 1
+	w.m.bounds = tight(1)
 	for range 3 {
 		w.granted(ask("many", itemOf("breaks", 1)))
 	}
 	again := ask("many", itemOf("breaks", 1))
 	again.Resume = true
-	w.granted(again)
+	for i := range 3 { // sessions leave results behind, and a quota those who wait for it
+		w.raw(waits("many", 0, minute, itemOf("slots", 1), itemOf("spare", 1)))
+		for seq := range uint64(9) {
+			w.raw(numbered(uint64(i%3+1), 100+seq, 0, withdraw(1<<60)))
+		}
+	}
+	w.raw(numbered(1, 200, 150, withdraw(1<<60)), closes(2)[0], deletesByForce("spare"), reserve(again))
 	return w.m
 }
 

@@ -141,7 +141,7 @@ func (w *world) reborn() {
 	if before, after := pagesOf(w.m), pagesOf(restored); !slices.Equal(before, after) {
 		w.t.Fatalf("%d pages of orphans were written, and %d other ones are restored", len(before), len(after))
 	}
-	restored.mostResumed, restored.mostServed = w.m.mostResumed, w.m.mostServed
+	restored.bounds = w.m.bounds
 	w.m = restored
 }
 

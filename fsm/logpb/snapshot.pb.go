@@ -53,6 +53,9 @@ type SnapshotRecord struct {
 	//	*SnapshotRecord_Page
 	//	*SnapshotRecord_Resume
 	//	*SnapshotRecord_Account
+	//	*SnapshotRecord_DeletedQuota
+	//	*SnapshotRecord_Sweep
+	//	*SnapshotRecord_Lane
 	Kind          isSnapshotRecord_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -293,6 +296,33 @@ func (x *SnapshotRecord) GetAccount() *SnapshotAccount {
 	return nil
 }
 
+func (x *SnapshotRecord) GetDeletedQuota() *SnapshotDeletedQuota {
+	if x != nil {
+		if x, ok := x.Kind.(*SnapshotRecord_DeletedQuota); ok {
+			return x.DeletedQuota
+		}
+	}
+	return nil
+}
+
+func (x *SnapshotRecord) GetSweep() *SnapshotSweep {
+	if x != nil {
+		if x, ok := x.Kind.(*SnapshotRecord_Sweep); ok {
+			return x.Sweep
+		}
+	}
+	return nil
+}
+
+func (x *SnapshotRecord) GetLane() *SnapshotLane {
+	if x != nil {
+		if x, ok := x.Kind.(*SnapshotRecord_Lane); ok {
+			return x.Lane
+		}
+	}
+	return nil
+}
+
 type isSnapshotRecord_Kind interface {
 	isSnapshotRecord_Kind()
 }
@@ -385,6 +415,18 @@ type SnapshotRecord_Account struct {
 	Account *SnapshotAccount `protobuf:"bytes,60,opt,name=account,proto3,oneof"`
 }
 
+type SnapshotRecord_DeletedQuota struct {
+	DeletedQuota *SnapshotDeletedQuota `protobuf:"bytes,90,opt,name=deleted_quota,json=deletedQuota,proto3,oneof"`
+}
+
+type SnapshotRecord_Sweep struct {
+	Sweep *SnapshotSweep `protobuf:"bytes,91,opt,name=sweep,proto3,oneof"`
+}
+
+type SnapshotRecord_Lane struct {
+	Lane *SnapshotLane `protobuf:"bytes,92,opt,name=lane,proto3,oneof"`
+}
+
 func (*SnapshotRecord_Head) isSnapshotRecord_Kind() {}
 
 func (*SnapshotRecord_Quota) isSnapshotRecord_Kind() {}
@@ -428,6 +470,12 @@ func (*SnapshotRecord_Page) isSnapshotRecord_Kind() {}
 func (*SnapshotRecord_Resume) isSnapshotRecord_Kind() {}
 
 func (*SnapshotRecord_Account) isSnapshotRecord_Kind() {}
+
+func (*SnapshotRecord_DeletedQuota) isSnapshotRecord_Kind() {}
+
+func (*SnapshotRecord_Sweep) isSnapshotRecord_Kind() {}
+
+func (*SnapshotRecord_Lane) isSnapshotRecord_Kind() {}
 
 // SnapshotAccount is a caller's account. What it has is worked out of what names it.
 type SnapshotAccount struct {
@@ -602,7 +650,9 @@ type SnapshotHead struct {
 	// Newest account's number.
 	LastAccount uint64 `protobuf:"varint,60,opt,name=last_account,json=lastAccount,proto3" json:"last_account,omitempty"`
 	// By how much both views of Unix time are ahead of it since operators reset the clock.
-	WallShiftNs   int64 `protobuf:"varint,61,opt,name=wall_shift_ns,json=wallShiftNs,proto3" json:"wall_shift_ns,omitempty"`
+	WallShiftNs int64 `protobuf:"varint,61,opt,name=wall_shift_ns,json=wallShiftNs,proto3" json:"wall_shift_ns,omitempty"`
+	// The number of the last lane.
+	LastLane      uint32 `protobuf:"varint,90,opt,name=last_lane,json=lastLane,proto3" json:"last_lane,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -752,6 +802,13 @@ func (x *SnapshotHead) GetLastAccount() uint64 {
 func (x *SnapshotHead) GetWallShiftNs() int64 {
 	if x != nil {
 		return x.WallShiftNs
+	}
+	return 0
+}
+
+func (x *SnapshotHead) GetLastLane() uint32 {
+	if x != nil {
+		return x.LastLane
 	}
 	return 0
 }
@@ -2925,7 +2982,9 @@ type SnapshotWaiter struct {
 	// The turn at which it joined the standard ones when it had grown old; 0: it has not.
 	Floor uint64 `protobuf:"varint,11,opt,name=floor,proto3" json:"floor,omitempty"`
 	// The account that it is charged to; 0: nobody's.
-	Account       uint64 `protobuf:"varint,60,opt,name=account,proto3" json:"account,omitempty"`
+	Account uint64 `protobuf:"varint,60,opt,name=account,proto3" json:"account,omitempty"`
+	// The lane in which it stands; 0: that of what it asks for.
+	Lane          uint32 `protobuf:"varint,90,opt,name=lane,proto3" json:"lane,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3044,6 +3103,13 @@ func (x *SnapshotWaiter) GetAccount() uint64 {
 	return 0
 }
 
+func (x *SnapshotWaiter) GetLane() uint32 {
+	if x != nil {
+		return x.Lane
+	}
+	return 0
+}
+
 // SnapshotSession is a session.
 type SnapshotSession struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3060,7 +3126,9 @@ type SnapshotSession struct {
 	// The account that it is charged to; 0: nobody's.
 	Account uint64 `protobuf:"varint,60,opt,name=account,proto3" json:"account,omitempty"`
 	// Under which last use it is listed, where that lags; absent: under the time above.
-	ListedNs      *int64 `protobuf:"varint,80,opt,name=listed_ns,json=listedNs,proto3,oneof" json:"listed_ns,omitempty"`
+	ListedNs *int64 `protobuf:"varint,80,opt,name=listed_ns,json=listedNs,proto3,oneof" json:"listed_ns,omitempty"`
+	// It has ended: its results are still to leave, and answer nobody.
+	Ended         bool `protobuf:"varint,90,opt,name=ended,proto3" json:"ended,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3142,6 +3210,13 @@ func (x *SnapshotSession) GetListedNs() int64 {
 		return *x.ListedNs
 	}
 	return 0
+}
+
+func (x *SnapshotSession) GetEnded() bool {
+	if x != nil {
+		return x.Ended
+	}
+	return false
 }
 
 // SnapshotResult is a stored result of a session.
@@ -3645,11 +3720,194 @@ func (x *SnapshotResume) GetUpTo() uint64 {
 	return 0
 }
 
+// SnapshotLane is the line of all who wait for the same quotas.
+type SnapshotLane struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its number.
+	Number uint32 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	// The numbers of these quotas, ancestors included, in ascending order. One may have been deleted.
+	Quotas        []uint32 `protobuf:"varint,2,rep,packed,name=quotas,proto3" json:"quotas,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnapshotLane) Reset() {
+	*x = SnapshotLane{}
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnapshotLane) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnapshotLane) ProtoMessage() {}
+
+func (x *SnapshotLane) ProtoReflect() protoreflect.Message {
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnapshotLane.ProtoReflect.Descriptor instead.
+func (*SnapshotLane) Descriptor() ([]byte, []int) {
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *SnapshotLane) GetNumber() uint32 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *SnapshotLane) GetQuotas() []uint32 {
+	if x != nil {
+		return x.Quotas
+	}
+	return nil
+}
+
+// SnapshotDeletedQuota is a quota that was deleted while some who wait for it are still to be refused.
+type SnapshotDeletedQuota struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its number.
+	Number uint32 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	// Its name, under which there may be another one by now.
+	Name          string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnapshotDeletedQuota) Reset() {
+	*x = SnapshotDeletedQuota{}
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnapshotDeletedQuota) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnapshotDeletedQuota) ProtoMessage() {}
+
+func (x *SnapshotDeletedQuota) ProtoReflect() protoreflect.Message {
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnapshotDeletedQuota.ProtoReflect.Descriptor instead.
+func (*SnapshotDeletedQuota) Descriptor() ([]byte, []int) {
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *SnapshotDeletedQuota) GetNumber() uint32 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *SnapshotDeletedQuota) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// SnapshotSweep says how far the state has come in forgetting what holders did with quotas that count it no more.
+type SnapshotSweep struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Which table it goes through: 1 the tallies, 2 the meters.
+	Table int32 `protobuf:"varint,1,opt,name=table,proto3" json:"table,omitempty"`
+	// From which holder it goes on.
+	Holder string `protobuf:"bytes,2,opt,name=holder,proto3" json:"holder,omitempty"`
+	// From which of the holder's quotas, by number.
+	Quota uint32 `protobuf:"varint,3,opt,name=quota,proto3" json:"quota,omitempty"`
+	// Another one follows: since it began there is more to forget.
+	Again         bool `protobuf:"varint,4,opt,name=again,proto3" json:"again,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnapshotSweep) Reset() {
+	*x = SnapshotSweep{}
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnapshotSweep) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnapshotSweep) ProtoMessage() {}
+
+func (x *SnapshotSweep) ProtoReflect() protoreflect.Message {
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnapshotSweep.ProtoReflect.Descriptor instead.
+func (*SnapshotSweep) Descriptor() ([]byte, []int) {
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *SnapshotSweep) GetTable() int32 {
+	if x != nil {
+		return x.Table
+	}
+	return 0
+}
+
+func (x *SnapshotSweep) GetHolder() string {
+	if x != nil {
+		return x.Holder
+	}
+	return ""
+}
+
+func (x *SnapshotSweep) GetQuota() uint32 {
+	if x != nil {
+		return x.Quota
+	}
+	return 0
+}
+
+func (x *SnapshotSweep) GetAgain() bool {
+	if x != nil {
+		return x.Again
+	}
+	return false
+}
+
 var File_quotad_log_v1_snapshot_proto protoreflect.FileDescriptor
 
 const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\n" +
-	"\x1cquotad/log/v1/snapshot.proto\x12\rquotad.log.v1\x1a\x17quotad/log/v1/log.proto\"\xf0\t\n" +
+	"\x1cquotad/log/v1/snapshot.proto\x12\rquotad.log.v1\x1a\x17quotad/log/v1/log.proto\"\xa5\v\n" +
 	"\x0eSnapshotRecord\x121\n" +
 	"\x04head\x18\x01 \x01(\v2\x1b.quotad.log.v1.SnapshotHeadH\x00R\x04head\x124\n" +
 	"\x05quota\x18\x02 \x01(\v2\x1c.quotad.log.v1.SnapshotQuotaH\x00R\x05quota\x124\n" +
@@ -3673,7 +3931,10 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x05meter\x18\x15 \x01(\v2\x1c.quotad.log.v1.SnapshotMeterH\x00R\x05meter\x121\n" +
 	"\x04page\x18\x16 \x01(\v2\x1b.quotad.log.v1.SnapshotPageH\x00R\x04page\x127\n" +
 	"\x06resume\x182 \x01(\v2\x1d.quotad.log.v1.SnapshotResumeH\x00R\x06resume\x12:\n" +
-	"\aaccount\x18< \x01(\v2\x1e.quotad.log.v1.SnapshotAccountH\x00R\aaccountB\x06\n" +
+	"\aaccount\x18< \x01(\v2\x1e.quotad.log.v1.SnapshotAccountH\x00R\aaccount\x12J\n" +
+	"\rdeleted_quota\x18Z \x01(\v2#.quotad.log.v1.SnapshotDeletedQuotaH\x00R\fdeletedQuota\x124\n" +
+	"\x05sweep\x18[ \x01(\v2\x1c.quotad.log.v1.SnapshotSweepH\x00R\x05sweep\x121\n" +
+	"\x04lane\x18\\ \x01(\v2\x1b.quotad.log.v1.SnapshotLaneH\x00R\x04laneB\x06\n" +
 	"\x04kind\"\x87\x01\n" +
 	"\x0fSnapshotAccount\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x16\n" +
@@ -3683,7 +3944,7 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\areports\x18\x05 \x01(\x03R\areports\"4\n" +
 	"\fSnapshotPage\x12\x14\n" +
 	"\x05lease\x18\x01 \x01(\x04R\x05lease\x12\x0e\n" +
-	"\x02op\x18\x02 \x01(\x04R\x02op\"\x97\x04\n" +
+	"\x02op\x18\x02 \x01(\x04R\x02op\"\xb4\x04\n" +
 	"\fSnapshotHead\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\x12\x15\n" +
@@ -3707,7 +3968,8 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\rbusy_until_ns\x18\x0e \x01(\x03R\vbusyUntilNs\x12\x14\n" +
 	"\x05level\x18\x0f \x01(\rR\x05level\x12!\n" +
 	"\flast_account\x18< \x01(\x04R\vlastAccount\x12\"\n" +
-	"\rwall_shift_ns\x18= \x01(\x03R\vwallShiftNs\"\x8f\t\n" +
+	"\rwall_shift_ns\x18= \x01(\x03R\vwallShiftNs\x12\x1b\n" +
+	"\tlast_lane\x18Z \x01(\rR\blastLane\"\x8f\t\n" +
 	"\rSnapshotQuota\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x124\n" +
 	"\n" +
@@ -3910,7 +4172,7 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x04turn\x18\x02 \x01(\x04R\x04turn\x12\x17\n" +
 	"\aseen_ns\x18\x03 \x01(\x03R\x06seenNs\x12\x12\n" +
 	"\x04rest\x182 \x01(\x03R\x04rest\x12\x18\n" +
-	"\aaccount\x18< \x01(\x04R\aaccount\"\xbc\x02\n" +
+	"\aaccount\x18< \x01(\x04R\aaccount\"\xd0\x02\n" +
 	"\x0eSnapshotWaiter\x12\x16\n" +
 	"\x06ticket\x18\x01 \x01(\x04R\x06ticket\x120\n" +
 	"\areserve\x18\x02 \x01(\v2\x16.quotad.log.v1.ReserveR\areserve\x12\x14\n" +
@@ -3924,7 +4186,8 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x05saved\x18\n" +
 	" \x01(\bR\x05saved\x12\x14\n" +
 	"\x05floor\x18\v \x01(\x04R\x05floor\x12\x18\n" +
-	"\aaccount\x18< \x01(\x04R\aaccount\"\xcd\x01\n" +
+	"\aaccount\x18< \x01(\x04R\aaccount\x12\x12\n" +
+	"\x04lane\x18Z \x01(\rR\x04lane\"\xe3\x01\n" +
 	"\x0fSnapshotSession\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x16\n" +
 	"\x06holder\x18\x02 \x01(\tR\x06holder\x12\x1f\n" +
@@ -3933,7 +4196,8 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\aused_ns\x18\x04 \x01(\x03R\x06usedNs\x12\x0e\n" +
 	"\x02by\x18\x05 \x01(\tR\x02by\x12\x18\n" +
 	"\aaccount\x18< \x01(\x04R\aaccount\x12 \n" +
-	"\tlisted_ns\x18P \x01(\x03H\x00R\blistedNs\x88\x01\x01B\f\n" +
+	"\tlisted_ns\x18P \x01(\x03H\x00R\blistedNs\x88\x01\x01\x12\x14\n" +
+	"\x05ended\x18Z \x01(\bR\x05endedB\f\n" +
 	"\n" +
 	"_listed_ns\"\x83\x01\n" +
 	"\x0eSnapshotResult\x12\x18\n" +
@@ -3976,7 +4240,18 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x06crc32c\x18\x02 \x01(\aR\x06crc32c\"=\n" +
 	"\x0eSnapshotResume\x12\x16\n" +
 	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x13\n" +
-	"\x05up_to\x18\x02 \x01(\x04R\x04upToB$Z\"github.com/quotad/quotad/fsm/logpbb\x06proto3"
+	"\x05up_to\x18\x02 \x01(\x04R\x04upTo\">\n" +
+	"\fSnapshotLane\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\rR\x06number\x12\x16\n" +
+	"\x06quotas\x18\x02 \x03(\rR\x06quotas\"B\n" +
+	"\x14SnapshotDeletedQuota\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\rR\x06number\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"i\n" +
+	"\rSnapshotSweep\x12\x14\n" +
+	"\x05table\x18\x01 \x01(\x05R\x05table\x12\x16\n" +
+	"\x06holder\x18\x02 \x01(\tR\x06holder\x12\x14\n" +
+	"\x05quota\x18\x03 \x01(\rR\x05quota\x12\x14\n" +
+	"\x05again\x18\x04 \x01(\bR\x05againB$Z\"github.com/quotad/quotad/fsm/logpbb\x06proto3"
 
 var (
 	file_quotad_log_v1_snapshot_proto_rawDescOnce sync.Once
@@ -3990,49 +4265,52 @@ func file_quotad_log_v1_snapshot_proto_rawDescGZIP() []byte {
 	return file_quotad_log_v1_snapshot_proto_rawDescData
 }
 
-var file_quotad_log_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_quotad_log_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
 var file_quotad_log_v1_snapshot_proto_goTypes = []any{
-	(*SnapshotRecord)(nil),    // 0: quotad.log.v1.SnapshotRecord
-	(*SnapshotAccount)(nil),   // 1: quotad.log.v1.SnapshotAccount
-	(*SnapshotPage)(nil),      // 2: quotad.log.v1.SnapshotPage
-	(*SnapshotHead)(nil),      // 3: quotad.log.v1.SnapshotHead
-	(*SnapshotQuota)(nil),     // 4: quotad.log.v1.SnapshotQuota
-	(*SnapshotPast)(nil),      // 5: quotad.log.v1.SnapshotPast
-	(*SnapshotClaim)(nil),     // 6: quotad.log.v1.SnapshotClaim
-	(*SnapshotEnding)(nil),    // 7: quotad.log.v1.SnapshotEnding
-	(*SnapshotEntry)(nil),     // 8: quotad.log.v1.SnapshotEntry
-	(*SnapshotLease)(nil),     // 9: quotad.log.v1.SnapshotLease
-	(*SnapshotItem)(nil),      // 10: quotad.log.v1.SnapshotItem
-	(*SnapshotOperation)(nil), // 11: quotad.log.v1.SnapshotOperation
-	(*SnapshotCharge)(nil),    // 12: quotad.log.v1.SnapshotCharge
-	(*SnapshotDemand)(nil),    // 13: quotad.log.v1.SnapshotDemand
-	(*SnapshotSamples)(nil),   // 14: quotad.log.v1.SnapshotSamples
-	(*SnapshotSample)(nil),    // 15: quotad.log.v1.SnapshotSample
-	(*SnapshotMeter)(nil),     // 16: quotad.log.v1.SnapshotMeter
-	(*SnapshotDenial)(nil),    // 17: quotad.log.v1.SnapshotDenial
-	(*SnapshotOverride)(nil),  // 18: quotad.log.v1.SnapshotOverride
-	(*SnapshotTally)(nil),     // 19: quotad.log.v1.SnapshotTally
-	(*SnapshotWorkflow)(nil),  // 20: quotad.log.v1.SnapshotWorkflow
-	(*SnapshotTurn)(nil),      // 21: quotad.log.v1.SnapshotTurn
-	(*SnapshotStep)(nil),      // 22: quotad.log.v1.SnapshotStep
-	(*SnapshotHolder)(nil),    // 23: quotad.log.v1.SnapshotHolder
-	(*SnapshotWaiter)(nil),    // 24: quotad.log.v1.SnapshotWaiter
-	(*SnapshotSession)(nil),   // 25: quotad.log.v1.SnapshotSession
-	(*SnapshotResult)(nil),    // 26: quotad.log.v1.SnapshotResult
-	(*SnapshotKey)(nil),       // 27: quotad.log.v1.SnapshotKey
-	(*SnapshotMember)(nil),    // 28: quotad.log.v1.SnapshotMember
-	(*SnapshotTask)(nil),      // 29: quotad.log.v1.SnapshotTask
-	(*SnapshotTrailer)(nil),   // 30: quotad.log.v1.SnapshotTrailer
-	(*SnapshotResume)(nil),    // 31: quotad.log.v1.SnapshotResume
-	(*HolderRule)(nil),        // 32: quotad.log.v1.HolderRule
-	(*SetLimits)(nil),         // 33: quotad.log.v1.SetLimits
-	(*Quota)(nil),             // 34: quotad.log.v1.Quota
-	(Reason)(0),               // 35: quotad.log.v1.Reason
-	(*Workflow)(nil),          // 36: quotad.log.v1.Workflow
-	(*Reserve)(nil),           // 37: quotad.log.v1.Reserve
-	(*Result)(nil),            // 38: quotad.log.v1.Result
-	(TaskPhase)(0),            // 39: quotad.log.v1.TaskPhase
-	(TaskOutcome)(0),          // 40: quotad.log.v1.TaskOutcome
+	(*SnapshotRecord)(nil),       // 0: quotad.log.v1.SnapshotRecord
+	(*SnapshotAccount)(nil),      // 1: quotad.log.v1.SnapshotAccount
+	(*SnapshotPage)(nil),         // 2: quotad.log.v1.SnapshotPage
+	(*SnapshotHead)(nil),         // 3: quotad.log.v1.SnapshotHead
+	(*SnapshotQuota)(nil),        // 4: quotad.log.v1.SnapshotQuota
+	(*SnapshotPast)(nil),         // 5: quotad.log.v1.SnapshotPast
+	(*SnapshotClaim)(nil),        // 6: quotad.log.v1.SnapshotClaim
+	(*SnapshotEnding)(nil),       // 7: quotad.log.v1.SnapshotEnding
+	(*SnapshotEntry)(nil),        // 8: quotad.log.v1.SnapshotEntry
+	(*SnapshotLease)(nil),        // 9: quotad.log.v1.SnapshotLease
+	(*SnapshotItem)(nil),         // 10: quotad.log.v1.SnapshotItem
+	(*SnapshotOperation)(nil),    // 11: quotad.log.v1.SnapshotOperation
+	(*SnapshotCharge)(nil),       // 12: quotad.log.v1.SnapshotCharge
+	(*SnapshotDemand)(nil),       // 13: quotad.log.v1.SnapshotDemand
+	(*SnapshotSamples)(nil),      // 14: quotad.log.v1.SnapshotSamples
+	(*SnapshotSample)(nil),       // 15: quotad.log.v1.SnapshotSample
+	(*SnapshotMeter)(nil),        // 16: quotad.log.v1.SnapshotMeter
+	(*SnapshotDenial)(nil),       // 17: quotad.log.v1.SnapshotDenial
+	(*SnapshotOverride)(nil),     // 18: quotad.log.v1.SnapshotOverride
+	(*SnapshotTally)(nil),        // 19: quotad.log.v1.SnapshotTally
+	(*SnapshotWorkflow)(nil),     // 20: quotad.log.v1.SnapshotWorkflow
+	(*SnapshotTurn)(nil),         // 21: quotad.log.v1.SnapshotTurn
+	(*SnapshotStep)(nil),         // 22: quotad.log.v1.SnapshotStep
+	(*SnapshotHolder)(nil),       // 23: quotad.log.v1.SnapshotHolder
+	(*SnapshotWaiter)(nil),       // 24: quotad.log.v1.SnapshotWaiter
+	(*SnapshotSession)(nil),      // 25: quotad.log.v1.SnapshotSession
+	(*SnapshotResult)(nil),       // 26: quotad.log.v1.SnapshotResult
+	(*SnapshotKey)(nil),          // 27: quotad.log.v1.SnapshotKey
+	(*SnapshotMember)(nil),       // 28: quotad.log.v1.SnapshotMember
+	(*SnapshotTask)(nil),         // 29: quotad.log.v1.SnapshotTask
+	(*SnapshotTrailer)(nil),      // 30: quotad.log.v1.SnapshotTrailer
+	(*SnapshotResume)(nil),       // 31: quotad.log.v1.SnapshotResume
+	(*SnapshotLane)(nil),         // 32: quotad.log.v1.SnapshotLane
+	(*SnapshotDeletedQuota)(nil), // 33: quotad.log.v1.SnapshotDeletedQuota
+	(*SnapshotSweep)(nil),        // 34: quotad.log.v1.SnapshotSweep
+	(*HolderRule)(nil),           // 35: quotad.log.v1.HolderRule
+	(*SetLimits)(nil),            // 36: quotad.log.v1.SetLimits
+	(*Quota)(nil),                // 37: quotad.log.v1.Quota
+	(Reason)(0),                  // 38: quotad.log.v1.Reason
+	(*Workflow)(nil),             // 39: quotad.log.v1.Workflow
+	(*Reserve)(nil),              // 40: quotad.log.v1.Reserve
+	(*Result)(nil),               // 41: quotad.log.v1.Result
+	(TaskPhase)(0),               // 42: quotad.log.v1.TaskPhase
+	(TaskOutcome)(0),             // 43: quotad.log.v1.TaskOutcome
 }
 var file_quotad_log_v1_snapshot_proto_depIdxs = []int32{
 	3,  // 0: quotad.log.v1.SnapshotRecord.head:type_name -> quotad.log.v1.SnapshotHead
@@ -4045,7 +4323,7 @@ var file_quotad_log_v1_snapshot_proto_depIdxs = []int32{
 	26, // 7: quotad.log.v1.SnapshotRecord.result:type_name -> quotad.log.v1.SnapshotResult
 	27, // 8: quotad.log.v1.SnapshotRecord.key:type_name -> quotad.log.v1.SnapshotKey
 	28, // 9: quotad.log.v1.SnapshotRecord.member:type_name -> quotad.log.v1.SnapshotMember
-	32, // 10: quotad.log.v1.SnapshotRecord.rule:type_name -> quotad.log.v1.HolderRule
+	35, // 10: quotad.log.v1.SnapshotRecord.rule:type_name -> quotad.log.v1.HolderRule
 	19, // 11: quotad.log.v1.SnapshotRecord.tally:type_name -> quotad.log.v1.SnapshotTally
 	13, // 12: quotad.log.v1.SnapshotRecord.demand:type_name -> quotad.log.v1.SnapshotDemand
 	30, // 13: quotad.log.v1.SnapshotRecord.trailer:type_name -> quotad.log.v1.SnapshotTrailer
@@ -4057,31 +4335,34 @@ var file_quotad_log_v1_snapshot_proto_depIdxs = []int32{
 	2,  // 19: quotad.log.v1.SnapshotRecord.page:type_name -> quotad.log.v1.SnapshotPage
 	31, // 20: quotad.log.v1.SnapshotRecord.resume:type_name -> quotad.log.v1.SnapshotResume
 	1,  // 21: quotad.log.v1.SnapshotRecord.account:type_name -> quotad.log.v1.SnapshotAccount
-	33, // 22: quotad.log.v1.SnapshotHead.limits:type_name -> quotad.log.v1.SetLimits
-	34, // 23: quotad.log.v1.SnapshotQuota.definition:type_name -> quotad.log.v1.Quota
-	8,  // 24: quotad.log.v1.SnapshotQuota.log:type_name -> quotad.log.v1.SnapshotEntry
-	7,  // 25: quotad.log.v1.SnapshotQuota.used_ends:type_name -> quotad.log.v1.SnapshotEnding
-	6,  // 26: quotad.log.v1.SnapshotQuota.claim:type_name -> quotad.log.v1.SnapshotClaim
-	5,  // 27: quotad.log.v1.SnapshotQuota.past:type_name -> quotad.log.v1.SnapshotPast
-	10, // 28: quotad.log.v1.SnapshotLease.items:type_name -> quotad.log.v1.SnapshotItem
-	12, // 29: quotad.log.v1.SnapshotOperation.charges:type_name -> quotad.log.v1.SnapshotCharge
-	15, // 30: quotad.log.v1.SnapshotSamples.samples:type_name -> quotad.log.v1.SnapshotSample
-	17, // 31: quotad.log.v1.SnapshotMeter.denials:type_name -> quotad.log.v1.SnapshotDenial
-	7,  // 32: quotad.log.v1.SnapshotMeter.used_ends:type_name -> quotad.log.v1.SnapshotEnding
-	35, // 33: quotad.log.v1.SnapshotDenial.reason:type_name -> quotad.log.v1.Reason
-	36, // 34: quotad.log.v1.SnapshotWorkflow.definition:type_name -> quotad.log.v1.Workflow
-	21, // 35: quotad.log.v1.SnapshotWorkflow.turn:type_name -> quotad.log.v1.SnapshotTurn
-	22, // 36: quotad.log.v1.SnapshotWorkflow.steps:type_name -> quotad.log.v1.SnapshotStep
-	37, // 37: quotad.log.v1.SnapshotWaiter.reserve:type_name -> quotad.log.v1.Reserve
-	38, // 38: quotad.log.v1.SnapshotResult.result:type_name -> quotad.log.v1.Result
-	38, // 39: quotad.log.v1.SnapshotKey.result:type_name -> quotad.log.v1.Result
-	39, // 40: quotad.log.v1.SnapshotTask.phase:type_name -> quotad.log.v1.TaskPhase
-	40, // 41: quotad.log.v1.SnapshotTask.outcome:type_name -> quotad.log.v1.TaskOutcome
-	42, // [42:42] is the sub-list for method output_type
-	42, // [42:42] is the sub-list for method input_type
-	42, // [42:42] is the sub-list for extension type_name
-	42, // [42:42] is the sub-list for extension extendee
-	0,  // [0:42] is the sub-list for field type_name
+	33, // 22: quotad.log.v1.SnapshotRecord.deleted_quota:type_name -> quotad.log.v1.SnapshotDeletedQuota
+	34, // 23: quotad.log.v1.SnapshotRecord.sweep:type_name -> quotad.log.v1.SnapshotSweep
+	32, // 24: quotad.log.v1.SnapshotRecord.lane:type_name -> quotad.log.v1.SnapshotLane
+	36, // 25: quotad.log.v1.SnapshotHead.limits:type_name -> quotad.log.v1.SetLimits
+	37, // 26: quotad.log.v1.SnapshotQuota.definition:type_name -> quotad.log.v1.Quota
+	8,  // 27: quotad.log.v1.SnapshotQuota.log:type_name -> quotad.log.v1.SnapshotEntry
+	7,  // 28: quotad.log.v1.SnapshotQuota.used_ends:type_name -> quotad.log.v1.SnapshotEnding
+	6,  // 29: quotad.log.v1.SnapshotQuota.claim:type_name -> quotad.log.v1.SnapshotClaim
+	5,  // 30: quotad.log.v1.SnapshotQuota.past:type_name -> quotad.log.v1.SnapshotPast
+	10, // 31: quotad.log.v1.SnapshotLease.items:type_name -> quotad.log.v1.SnapshotItem
+	12, // 32: quotad.log.v1.SnapshotOperation.charges:type_name -> quotad.log.v1.SnapshotCharge
+	15, // 33: quotad.log.v1.SnapshotSamples.samples:type_name -> quotad.log.v1.SnapshotSample
+	17, // 34: quotad.log.v1.SnapshotMeter.denials:type_name -> quotad.log.v1.SnapshotDenial
+	7,  // 35: quotad.log.v1.SnapshotMeter.used_ends:type_name -> quotad.log.v1.SnapshotEnding
+	38, // 36: quotad.log.v1.SnapshotDenial.reason:type_name -> quotad.log.v1.Reason
+	39, // 37: quotad.log.v1.SnapshotWorkflow.definition:type_name -> quotad.log.v1.Workflow
+	21, // 38: quotad.log.v1.SnapshotWorkflow.turn:type_name -> quotad.log.v1.SnapshotTurn
+	22, // 39: quotad.log.v1.SnapshotWorkflow.steps:type_name -> quotad.log.v1.SnapshotStep
+	40, // 40: quotad.log.v1.SnapshotWaiter.reserve:type_name -> quotad.log.v1.Reserve
+	41, // 41: quotad.log.v1.SnapshotResult.result:type_name -> quotad.log.v1.Result
+	41, // 42: quotad.log.v1.SnapshotKey.result:type_name -> quotad.log.v1.Result
+	42, // 43: quotad.log.v1.SnapshotTask.phase:type_name -> quotad.log.v1.TaskPhase
+	43, // 44: quotad.log.v1.SnapshotTask.outcome:type_name -> quotad.log.v1.TaskOutcome
+	45, // [45:45] is the sub-list for method output_type
+	45, // [45:45] is the sub-list for method input_type
+	45, // [45:45] is the sub-list for extension type_name
+	45, // [45:45] is the sub-list for extension extendee
+	0,  // [0:45] is the sub-list for field type_name
 }
 
 func init() { file_quotad_log_v1_snapshot_proto_init() }
@@ -4113,6 +4394,9 @@ func file_quotad_log_v1_snapshot_proto_init() {
 		(*SnapshotRecord_Page)(nil),
 		(*SnapshotRecord_Resume)(nil),
 		(*SnapshotRecord_Account)(nil),
+		(*SnapshotRecord_DeletedQuota)(nil),
+		(*SnapshotRecord_Sweep)(nil),
+		(*SnapshotRecord_Lane)(nil),
 	}
 	file_quotad_log_v1_snapshot_proto_msgTypes[4].OneofWrappers = []any{}
 	file_quotad_log_v1_snapshot_proto_msgTypes[25].OneofWrappers = []any{}
@@ -4123,7 +4407,7 @@ func file_quotad_log_v1_snapshot_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quotad_log_v1_snapshot_proto_rawDesc), len(file_quotad_log_v1_snapshot_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   32,
+			NumMessages:   35,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,0 +1,55 @@
+package fsm
+
+// No entry of the log does more than a bounded amount of work, however much its commands, or what is due, would have it do: what it cannot
+// carry out follows with the next entries, in an order that the state alone decides. What a command ends is over for every caller at once; only
+// what it held or occupied comes back in steps. What is left to do is part of the state, and as long as there is some an entry is due at
+// once (firstDue). docs/decisions/2026-11-24-bounded-entries.md has what bounds each command and each duty.
+
+// bound is how much of one kind of work an entry carries out for all of its commands together.
+type bound struct {
+	most int
+	// left is how much more the present entry does.
+	left int
+}
+
+// begin begins an entry.
+func (b *bound) begin() { b.left = b.most }
+
+// own returns how much a command may carry out itself: all that is left, and a little where others have used that up.
+func (b *bound) own(least int) int { return max(b.left, min(least, b.most)) }
+
+// spend notes that so much was carried out.
+func (b *bound) spend(done int) { b.left = max(b.left-done, 0) }
+
+// bounds are those of an entry. A test that makes them small has most work left to the entries that follow.
+type bounds struct {
+	// resumes are leases that are ended for holders that resume.
+	resumes bound
+	// serves are waiters that leave the queue because something came free.
+	serves bound
+	// frees are results that leave because their session ended, or acknowledged them.
+	frees bound
+	// refusals are waiters that leave because a quota of theirs was deleted.
+	refusals bound
+	// sweeps are tallies and meters that are looked at because a quota counts some of them no more.
+	sweeps bound
+}
+
+func newBounds() bounds {
+	return bounds{
+		resumes: bound{most: maxResumedPerEntry}, serves: bound{most: maxServedPerEntry}, frees: bound{most: maxFreedPerEntry},
+		refusals: bound{most: maxRefusedPerEntry}, sweeps: bound{most: maxSweptPerEntry},
+	}
+}
+
+// begin begins an entry.
+func (b *bounds) begin() {
+	for _, one := range []*bound{&b.resumes, &b.serves, &b.frees, &b.refusals, &b.sweeps} {
+		one.begin()
+	}
+}
+
+// unfinished tells whether entries before this one left something that the next one goes on with.
+func (s *State) unfinished() bool {
+	return s.resumed.Len() > 0 || s.ended.Len() > 0 || s.acked.Len() > 0 || s.deleted.Len() > 0 || s.sweep.table != noTable
+}

@@ -1,0 +1,123 @@
+package fsm
+
+import (
+	"fmt"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// A quota that is deleted is gone at once: no command finds it, and none of those who wait for it is granted anything any more. They leave the
+// queue in steps, as many as an entry may refuse with the deletion itself, and the rest with the entries that follow. Until then the line in
+// which they stand has its number, which no other quota ever gets, also where another one has its name by then.
+
+// maxRefusedPerEntry bounds how many waiters leave in one entry because of deleted quotas, leastRefused is how many a deletion refuses itself when
+// those before it have taken all of that.
+const (
+	maxRefusedPerEntry = maxDuePerEntry
+	leastRefused       = 16
+)
+
+// refuseWaiters refuses all who wait for a quota that is being deleted.
+func (m *Machine) refuseWaiters(q *quota) {
+	waiting := q.waiting
+	q.waiting = 0 // it is looked at no more
+	m.relist(q)
+	if waiting > 0 {
+		m.deleted.Set(q.number, q.name)
+		m.refuseSome(q.number, q.name, m.bounds.refusals.own(leastRefused))
+	}
+}
+
+// refuseDeleted goes on with refusing those who wait for deleted quotas, in the order of their numbers.
+func (m *Machine) refuseDeleted() {
+	for m.bounds.refusals.left > 0 {
+		number, name, ok := m.deleted.Min()
+		if !ok {
+			return
+		}
+		m.refuseSome(number, name, m.bounds.refusals.left)
+	}
+}
+
+// refuseSome refuses up to most of those who wait for a deleted quota.
+func (m *Machine) refuseSome(number uint32, name string, most int) {
+	waiting, more := m.waitersFor(number, most)
+	if !more {
+		m.deleted.Delete(number)
+	}
+	for _, w := range waiting {
+		m.refuseFor(w, name)
+	}
+	m.bounds.refusals.spend(len(waiting))
+}
+
+// refuseFor refuses a waiter because a quota was deleted. Its meters are forgotten, and it is not another one's of that name to count it.
+func (m *Machine) refuseFor(w *waiter, name string) {
+	m.finishWait(w, &logpb.Refusal{Reason: logpb.Reason_REASON_SUSPENDED, Quota: name, Advice: "the quota was deleted"})
+}
+
+// lostQuota returns the name of the deleted quota for which a waiter still stands in line, if there is one.
+func (s *State) lostQuota(w *waiter) (name string, lost bool) {
+	if s.deleted.Len() == 0 {
+		return "", false
+	}
+	l, _ := s.lanes.Get(w.lane)
+	for _, number := range l.quotas {
+		if name, lost = s.deleted.Get(number); lost {
+			return name, true
+		}
+	}
+	return "", false
+}
+
+// waitersFor returns up to most of those who wait for a quota or one below it, by lane and place, and whether there are more.
+func (s *State) waitersFor(number uint32, most int) (waiting []*waiter, more bool) {
+	s.lanesOf.Ascend(quotaLane{quota: number}, func(ql quotaLane) bool {
+		if ql.quota != number {
+			return false
+		}
+		s.order.Ascend(place{lane: ql.lane, rank: rankSaved}, func(p place) bool {
+			if p.lane != ql.lane {
+				return false
+			}
+			if more = len(waiting) == most; !more {
+				w, _ := s.waiters.Get(p.ticket)
+				waiting = append(waiting, w)
+			}
+			return !more
+		})
+		return !more
+	})
+	return waiting, more
+}
+
+// deletedRecords are the deleted quotas that are still waited for, and how far tallies and meters were gone through.
+func (s *State) deletedRecords(fn func(*logpb.SnapshotRecord) bool) bool {
+	going := true
+	s.deleted.Scan(func(number uint32, name string) bool {
+		going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_DeletedQuota{DeletedQuota: &logpb.SnapshotDeletedQuota{Number: number, Name: name}}})
+		return going
+	})
+	if going && s.sweep.table != noTable {
+		going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Sweep{Sweep: s.sweep.encode()}})
+	}
+	return going
+}
+
+// verifyDeleted looks at the numbers of deleted quotas, and that every line is for quotas that exist or were deleted.
+func (s *State) verifyDeleted() (err error) {
+	s.deleted.Scan(func(number uint32, name string) bool {
+		if _, exists := s.quotas.Get(number); exists || number == 0 || number > s.lastQuota || name == "" {
+			err = fmt.Errorf("quota %d (%q) was deleted, and exists or never did", number, name)
+		}
+		return err == nil
+	})
+	s.lanesOf.Scan(func(of quotaLane) bool {
+		_, exists := s.quotas.Get(of.quota)
+		if _, deleted := s.deleted.Get(of.quota); !exists && !deleted {
+			err = fmt.Errorf("lane %d is for quota %d, which does not exist", of.lane, of.quota)
+		}
+		return err == nil
+	})
+	return err
+}

@@ -1,0 +1,233 @@
+package fsm
+
+import (
+	"fmt"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// goesOn applies empty entries until nothing of what earlier ones left is left, over restores, and returns how many it took. None does more
+// than most of it, by its results and waiters.
+func (w *world) goesOn(t *testing.T, most int) (entries int) {
+	t.Helper()
+	for ; w.m.unfinished(); entries++ {
+		if due, pending := w.m.State().NextDue(); due > w.now || !pending {
+			t.Fatalf("something is left, and due at %d of %d, pending: %t", due, w.now, pending)
+		}
+		results, waiters := w.m.results.Len(), w.m.waiters.Len()
+		w.reborn()
+		w.apply()
+		if done := max(results-w.m.results.Len(), waiters-w.m.waiters.Len()); done > most {
+			t.Fatalf("entry %d let %d leave", entries, done)
+		}
+		if entries > 1000 {
+			t.Fatal("it never comes to an end")
+		}
+	}
+	return entries
+}
+
+// TestCloseSession_OfManyResultsIsClosedAtOnce: nobody is answered from what it leaves behind, nobody who waits under it is granted anything, and
+// its account is charged with less and less.
+func TestCloseSession_OfManyResultsIsClosedAtOnce(t *testing.T) {
+	w := newWorld(t)
+	w.m.bounds = tight(4)
+	w.quotas(slotsOf("s", 1))
+	first := w.granted(ask("first", itemOf("s", 1)))
+	session := w.do(chargedTo("caller", opens())).GetSessionOpened().GetSession()
+	for seq := range uint64(20) {
+		w.do(chargedTo("caller", numbered(session, seq+1, 0, withdraw(1<<60))))
+	}
+	var tickets []uint64
+	for seq := uint64(21); seq <= 30; seq++ {
+		tickets = append(tickets, w.waiting(chargedTo("caller", numbered(session, seq, 0, waits("a", 0, 5*minute, itemOf("s", 1))))))
+	}
+	next := w.waiting(waits("b", 0, 5*minute, itemOf("s", 1)))
+	if r := w.do(closes(session)[0]); r.GetDone() == nil {
+		t.Fatal(r)
+	}
+	if counts := w.m.State().Counts(); counts.Sessions != 0 || w.m.results.Len() != 26 {
+		t.Fatalf("%d sessions, %d results", counts.Sessions, w.m.results.Len())
+	}
+	w.reborn()
+	unknown := logpb.Reason_REASON_UNKNOWN_SESSION
+	for name, command := range map[string]*logpb.Command{
+		"closed again": closes(session)[0],
+		"a repeat":     numbered(session, 20, 0, withdraw(1<<60)),
+		"a new one":    numbered(session, 31, 0, withdraw(1<<60)),
+	} {
+		w.m.bounds.frees.most = 0 // nothing of it leaves while it is looked at
+		if r := w.do(command); r.GetFailure().GetReason() != unknown {
+			t.Errorf("%s: %v", name, r)
+		}
+	}
+	if w.m.State().Waiting(tickets[9]) || !w.m.State().Waiting(next) {
+		t.Error("its Reserves still wait, or another one's does not")
+	}
+	if r := w.do(withdraw(tickets[0])); r.GetFailure().GetReason() != logpb.Reason_REASON_UNKNOWN_TICKET {
+		t.Error(r)
+	}
+	w.m.bounds.serves.most = 100
+	w.do(release(&logpb.Release{Lease: first.Lease, Fence: first.Fence}))
+	if granted := w.grantedTickets(); len(granted) != 1 || granted[0] != next {
+		t.Errorf("granted %v, want %d", granted, next)
+	}
+	w.m.bounds.frees.most = 4
+	if entries := w.goesOn(t, 4); entries < 5 {
+		t.Errorf("it took %d entries", entries)
+	}
+	if counts := w.m.State().Counts(); counts.ResultBytes != 0 || counts.Waiting != 0 || w.m.accounts.Len() != 0 {
+		t.Errorf("%+v, %d accounts", counts, w.m.accounts.Len())
+	}
+}
+
+// TestAcknowledge_OfManyResults: what is below the mark answers nobody, what is not answers as before, and a session that has as many requests in
+// flight as it may goes on at once.
+func TestAcknowledge_OfManyResults(t *testing.T) {
+	w := newWorld(t)
+	w.m.bounds = tight(4)
+	w.quotas(rateOf("r", 1000, minute))
+	session := w.opened()
+	var kept *logpb.Result
+	for seq := range uint64(40) {
+		kept = w.do(numbered(session, seq+1, 0, asks("a", 0, itemOf("r", 1))))
+	}
+	if r := w.do(numbered(session, 41, 40, asks("a", 0, itemOf("r", 1)))); r.GetGranted() == nil {
+		t.Fatal(r)
+	}
+	if left := w.m.results.Len(); left != 41-4 {
+		t.Fatalf("%d results are left", left)
+	}
+	w.m.bounds.frees.most = 0
+	w.reborn()
+	if r := w.do(numbered(session, 39, 0, asks("a", 0, itemOf("r", 1)))); r.GetFailure().GetReason() != logpb.Reason_REASON_SEQ_TOO_OLD {
+		t.Errorf("an acknowledged one: %v", r)
+	}
+	if r := w.do(numbered(session, 40, 0, asks("a", 0, itemOf("r", 1)))); !proto.Equal(r, kept) {
+		t.Errorf("%v, was %v", r, kept)
+	}
+	w.m.bounds.frees.most = 4
+	if entries := w.goesOn(t, 4); entries != 9 {
+		t.Errorf("it took %d entries", entries)
+	}
+	if left := w.m.results.Len(); left != 2 {
+		t.Errorf("%d results are left, want 2", left)
+	}
+}
+
+// TestAcknowledge_WhatWaitsGoesOnToWait: also when its session ends before the acknowledged result has left: its client has said that it knows.
+func TestAcknowledge_WhatWaitsGoesOnToWait(t *testing.T) {
+	for _, most := range []int{1, 100} {
+		w := newWorld(t)
+		w.m.bounds = tight(most)
+		w.quotas(slotsOf("s", 1))
+		g := w.granted(ask("first", itemOf("s", 1)))
+		session := w.opened()
+		for seq := range uint64(5) {
+			w.do(numbered(session, seq+1, 0, withdraw(1<<60)))
+		}
+		ticket := w.waiting(numbered(session, 6, 0, waits("a", 0, 5*minute, itemOf("s", 1))))
+		w.apply(numbered(session, 7, 7, withdraw(1<<60)), closes(session)[0])
+		w.do(release(&logpb.Release{Lease: g.Lease, Fence: g.Fence}))
+		if granted := w.grantedTickets(); len(granted) != 1 || granted[0] != ticket {
+			t.Errorf("with %d an entry: granted %v, want %d", most, granted, ticket)
+		}
+		w.goesOn(t, most)
+	}
+}
+
+// TestDeleteQuota_WithManyWaiters: nobody is granted anything of it, also where another one has its name by then, and each is refused once.
+func TestDeleteQuota_WithManyWaiters(t *testing.T) {
+	for _, again := range []bool{false, true} {
+		t.Run(fmt.Sprintf("made again %t", again), func(t *testing.T) {
+			w := newWorld(t)
+			w.m.bounds = tight(4)
+			w.quotas(slotsOf("s", 1), slotsOf("other", 1))
+			w.granted(ask("first", itemOf("s", 1)))
+			held := w.granted(ask("first", itemOf("other", 1)))
+			refused := map[uint64]int{}
+			for i := range 30 {
+				items := []*logpb.Item{itemOf("s", 1)}
+				if i%3 == 0 {
+					items = append(items, itemOf("other", 1))
+				}
+				refused[w.waiting(waits(fmt.Sprint("h", i%7), 0, 5*minute, items...))] = 0
+			}
+			next := w.waiting(waits("next", 0, 5*minute, itemOf("other", 1)))
+			note := func() {
+				for _, e := range w.last.Events {
+					if e.Kind == EventWaitEnded && e.Reason == logpb.Reason_REASON_SUSPENDED && e.Quota == "s" {
+						refused[e.Ticket]++
+					}
+				}
+			}
+			if r := w.do(deletesByForce("s")); r.GetQuotasApplied() == nil {
+				t.Fatal(r)
+			}
+			note()
+			if len(w.last.Events) > 10 || w.m.waiters.Len() != 31-8 { // four are refused, and four are met where something of the other quota comes free
+				t.Fatalf("%d events, %d wait", len(w.last.Events), w.m.waiters.Len())
+			}
+			w.m.bounds.refusals.most = 0
+			if again {
+				w.quotas(slotsOf("s", 100))
+				note()
+				if granted := w.grantedTickets(); len(granted) > 0 {
+					t.Errorf("granted %v of a quota that has the name of another one", granted)
+				}
+				w.granted(ask("new", itemOf("s", 100)))
+				note()
+			}
+			w.m.bounds.serves.most = 100
+			w.reborn()
+			w.do(release(&logpb.Release{Lease: held.Lease, Fence: held.Fence}))
+			note()
+			if granted := w.grantedTickets(); len(granted) != 1 || granted[0] != next {
+				t.Errorf("granted %v, want %d", granted, next)
+			}
+			w.m.bounds.refusals.most = 4
+			for w.m.unfinished() {
+				w.reborn()
+				w.apply()
+				note()
+			}
+			for ticket, times := range refused {
+				if times != 1 {
+					t.Errorf("ticket %d was refused %d times", ticket, times)
+				}
+			}
+			if w.m.waiters.Len() != 0 || w.m.lanes.Len() != 0 {
+				t.Errorf("%d wait, in %d lanes", w.m.waiters.Len(), w.m.lanes.Len())
+			}
+		})
+	}
+}
+
+// TestSweep_ForgetsInSteps: meters of a deleted quota, and of one that does not count any more, are shown to nobody, and go in steps.
+func TestSweep_ForgetsInSteps(t *testing.T) {
+	w := newWorld(t)
+	w.m.bounds = tight(5)
+	w.quotas(metered(slotsOf("a", 100)), metered(slotsOf("b", 100)), metered(slotsOf("c", 100)))
+	for i := range 20 {
+		w.granted(ask(fmt.Sprintf("h%02d", i), itemOf("a", 1), itemOf("b", 1), itemOf("c", 1)))
+	}
+	w.do(deletesByForce("a"))
+	w.goesOn(t, 5)
+	if left := w.m.meters.Len(); left != 40 {
+		t.Fatalf("%d meters are left, want 40", left)
+	}
+	w.quotas(slotsOf("b", 100))
+	w.do(deletesByForce("c"))
+	if left := w.m.meters.Len(); left < 30 {
+		t.Fatalf("%d meters are left: one entry looks at 5", left)
+	}
+	if views, _ := w.m.State().Usage("", "", "", 0, 100, w.clock()); len(views) != 0 {
+		t.Errorf("%d meters are shown", len(views))
+	}
+	if entries := w.goesOn(t, 5); entries < 7 || w.m.meters.Len() != 0 {
+		t.Errorf("after %d entries %d meters are left", entries, w.m.meters.Len())
+	}
+}

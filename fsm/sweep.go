@@ -1,0 +1,142 @@
+package fsm
+
+import (
+	"cmp"
+	"fmt"
+
+	"github.com/tidwall/btree"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// Tallies and meters are found by holder. When a quota is deleted, or counts its holders no more, all of them have to be gone through to forget
+// its own: a sweep, as far as an entry may, and on with the entries that follow. Nobody is shown one that is to be forgotten, and nothing is
+// decided by it. Where a quota ceases to count and begins again before the sweep has come by, a holder's counts go on.
+
+// maxSweptPerEntry bounds how many tallies and meters one entry looks at: to forget one costs about ten times as much as to look.
+const maxSweptPerEntry = 8 * maxDuePerEntry
+
+// sweptTable is a table that a sweep goes through.
+type sweptTable int32
+
+const (
+	noTable   sweptTable = 0
+	ofTallies sweptTable = 1
+	ofMeters  sweptTable = 2
+)
+
+// sweep is how far tallies and meters were gone through; the zero value: there is nothing to forget.
+type sweep struct {
+	table sweptTable
+	// from is where it goes on in its table, by holder first.
+	from quotaHolder
+	// again: another one follows, since more was to be forgotten after it began.
+	again bool
+}
+
+// sweepAgain has all tallies and meters gone through from now on.
+func (m *Machine) sweepAgain() {
+	if m.sweep.table == noTable {
+		m.sweep.table = ofTallies
+	} else {
+		m.sweep.again = true
+	}
+	m.sweepOn()
+}
+
+// sweepOn goes on with the present sweep as far as the entry may.
+func (m *Machine) sweepOn() {
+	for m.bounds.sweeps.left > 0 && m.sweep.table != noTable {
+		var next quotaHolder
+		var more bool
+		from := m.sweep.from
+		if m.sweep.table == ofTallies {
+			next, more = sweepTable(m, m.tallies, &tally{holder: from.holder, quota: from.quota}, (*tally).place, m.dropTally)
+		} else {
+			next, more = sweepTable(m, m.meters, &meter{holder: from.holder, quota: from.quota}, (*meter).place, m.dropMeter)
+		}
+		if m.sweep.from = next; !more {
+			m.sweep.next()
+		}
+	}
+}
+
+// sweepTable goes through a table from a place on as far as the entry may, and drops what is forgotten of it. It returns where to go on, if
+// there is more.
+func sweepTable[T any](m *Machine, table *btree.BTreeG[T], from T, placeOf func(T) quotaHolder, drop func(T)) (next quotaHolder, more bool) {
+	var forgotten []T
+	looked := 0
+	table.Ascend(from, func(t T) bool {
+		if more = looked == m.bounds.sweeps.left; more {
+			next = placeOf(t)
+			return false
+		}
+		if looked++; m.forgets(m.sweep.table, placeOf(t)) {
+			forgotten = append(forgotten, t)
+		}
+		return true
+	})
+	for _, t := range forgotten {
+		drop(t)
+	}
+	m.bounds.sweeps.spend(looked)
+	return next, more
+}
+
+// next goes on to the next table, or to the next sweep.
+func (w *sweep) next() {
+	switch {
+	case w.table == ofTallies:
+		w.table = ofMeters
+	case w.again:
+		*w = sweep{table: ofTallies}
+	default:
+		*w = sweep{}
+	}
+}
+
+// forgets tells whether a tally or a meter is to be forgotten: its quota was deleted, or counts its holder no more.
+func (s *State) forgets(table sweptTable, of quotaHolder) bool {
+	q, ok := s.quotas.Get(of.quota)
+	return !ok || table == ofMeters && !q.rule.policy.meters(of.holder)
+}
+
+// comesBy tells whether the present sweep, or the one that follows, will still look at a tally or a meter.
+func (w *sweep) comesBy(table sweptTable, of quotaHolder) bool {
+	behind := cmp.Or(cmp.Compare(of.holder, w.from.holder), cmp.Compare(of.quota, w.from.quota)) < 0
+	return w.table != noTable && (w.again || w.table < table || w.table == table && !behind)
+}
+
+func (m *Machine) dropTally(t *tally) {
+	m.tallies.Delete(t)
+	m.uncount(t)
+}
+
+func (m *Machine) dropMeter(t *meter) {
+	m.meters.Delete(t)
+	m.unmeter(t)
+}
+
+// place is where a meter stands, as a tally does.
+func (t *meter) place() quotaHolder { return quotaHolder{quota: t.quota, holder: t.holder} }
+
+// forgetUse forgets what a holder did, and returns how many tallies and meters that was.
+func (m *Machine) forgetUse(name string) int {
+	tallies := drop(m.tallies, &tally{holder: name}, func(t *tally) bool { return t.holder == name })
+	meters := drop(m.meters, &meter{holder: name}, func(t *meter) bool { return t.holder == name })
+	m.uncount(tallies...)
+	m.unmeter(meters...)
+	return len(tallies) + len(meters)
+}
+
+func (w *sweep) encode() *logpb.SnapshotSweep {
+	return &logpb.SnapshotSweep{Table: int32(w.table), Holder: w.from.holder, Quota: w.from.quota, Again: w.again}
+}
+
+func decodeSweep(encoded *logpb.SnapshotSweep) (sweep, error) {
+	w := sweep{table: sweptTable(encoded.Table), from: quotaHolder{quota: encoded.Quota, holder: encoded.Holder}, again: encoded.Again}
+	if w.table != ofTallies && w.table != ofMeters {
+		return sweep{}, fmt.Errorf("a sweep of table %d", encoded.Table)
+	}
+	return w, nil
+}
