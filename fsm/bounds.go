@@ -25,12 +25,14 @@ func (b *bound) spend(done int) { b.left = max(b.left-done, 0) }
 type bounds struct {
 	// resumes are leases that are ended for holders that resume.
 	resumes bound
-	// serves are waiters that leave the queue because something came free.
+	// serves are items of waiters that leave the queue because something came free.
 	serves bound
 	// frees are results that leave because their session ended, or acknowledged them.
 	frees bound
 	// refusals are waiters that leave because a quota of theirs was deleted.
 	refusals bound
+	// moves are waiters that are moved because their holder's turn moved.
+	moves bound
 	// sweeps are tallies and meters that are looked at because a quota counts some of them no more.
 	sweeps bound
 }
@@ -38,18 +40,18 @@ type bounds struct {
 func newBounds() bounds {
 	return bounds{
 		resumes: bound{most: maxResumedPerEntry}, serves: bound{most: maxServedPerEntry}, frees: bound{most: maxFreedPerEntry},
-		refusals: bound{most: maxRefusedPerEntry}, sweeps: bound{most: maxSweptPerEntry},
+		refusals: bound{most: maxRefusedPerEntry}, moves: bound{most: maxMovedPerEntry}, sweeps: bound{most: maxSweptPerEntry},
 	}
 }
 
 // begin begins an entry.
 func (b *bounds) begin() {
-	for _, one := range []*bound{&b.resumes, &b.serves, &b.frees, &b.refusals, &b.sweeps} {
+	for _, one := range []*bound{&b.resumes, &b.serves, &b.frees, &b.refusals, &b.moves, &b.sweeps} {
 		one.begin()
 	}
 }
 
 // unfinished tells whether entries before this one left something that the next one goes on with.
 func (s *State) unfinished() bool {
-	return s.resumed.Len() > 0 || s.ended.Len() > 0 || s.acked.Len() > 0 || s.deleted.Len() > 0 || s.sweep.table != noTable
+	return s.resumed.Len() > 0 || s.ended.Len() > 0 || s.acked.Len() > 0 || s.deleted.Len() > 0 || s.moving.Len() > 0 || s.sweep.table != noTable
 }

@@ -40,6 +40,28 @@ func BenchmarkLongestEntry(b *testing.B) {
 			}
 			return commands
 		},
+		// Each grant moves all that its holder has waiting.
+		"GrantsOfAHolderThatWaits": func(w *world) (commands []*logpb.Command) {
+			for range maxWaitersOfHolder / 1024 {
+				several := make([]*logpb.Command, 1024)
+				for k := range several {
+					several[k] = waits("h", 0, 10*minute, itemOf("s", 1))
+				}
+				w.raw(several...)
+			}
+			for range MaxEntryCommands {
+				commands = append(commands, reserve(ask("h", itemOf("free", 1))))
+			}
+			return commands
+		},
+		// Each Reserve of a quota that is waited for has the queue tried, of which policy passes over many.
+		"ReservesInLine": func(w *world) (commands []*logpb.Command) {
+			for range MaxEntryCommands {
+				commands = append(commands, reserve(ask("h", itemOf("s", 1))))
+			}
+			fullSessions(w, 12, waitsForS)
+			return commands
+		},
 	} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
@@ -109,5 +131,5 @@ func deletesByForce(name string) *logpb.Command {
 // tight has an entry do so little of each kind of work.
 func tight(most int) bounds {
 	one := bound{most: most, left: most}
-	return bounds{resumes: one, serves: one, frees: one, refusals: one, sweeps: one}
+	return bounds{resumes: one, serves: one, frees: one, refusals: one, moves: one, sweeps: one}
 }

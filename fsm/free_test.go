@@ -231,3 +231,34 @@ func TestSweep_ForgetsInSteps(t *testing.T) {
 		t.Errorf("after %d entries %d meters are left", entries, w.m.meters.Len())
 	}
 }
+
+// TestSetTurn_MovesManyWaitersInSteps: however often a holder's turn moves while its waiters are moved, in the end all of them stand at it.
+func TestSetTurn_MovesManyWaitersInSteps(t *testing.T) {
+	w := newWorld(t)
+	w.quotas(slotsOf("s", 1), rateOf("free", 1000, minute))
+	w.granted(ask("first", itemOf("s", 1)))
+	for range 30 {
+		w.waiting(waits("h", 0, 5*minute, itemOf("s", 1)))
+	}
+	w.m.bounds = tight(4)
+	for range 5 {
+		w.now += millisecond
+		w.apply(asks("h", 0, itemOf("free", 1)), asks("h", 0, itemOf("free", 1)))
+	}
+	apart := func() (count int) {
+		h, _ := w.m.holders.Get("h")
+		w.m.eachWaiterOf("h", func(one *waiter) bool {
+			if one.turn != h.turn {
+				count++
+			}
+			return true
+		})
+		return count
+	}
+	if apart() < 20 {
+		t.Fatalf("%d of 30 stand where they stood: an entry moves 4", apart())
+	}
+	if entries := w.goesOn(t, 4); entries > 16 || apart() != 0 {
+		t.Errorf("after %d entries %d stand where they stood", entries, apart())
+	}
+}

@@ -244,6 +244,7 @@ func (m *Machine) runDue() {
 	m.endResumed()
 	m.freeResults()
 	m.refuseDeleted()
+	m.moveTurns()
 	m.sweepOn()
 	m.expireLeases()
 	m.expireOperations()

@@ -148,7 +148,12 @@ func (s *State) sharesOf(ask *logpb.Reserve) (shares int) {
 
 // eachWaiterOf calls fn for what a holder waits for, by ticket, until it returns false.
 func (s *State) eachWaiterOf(holder string, fn func(*waiter) bool) {
-	first := ownedBy(holder, 0)
+	s.eachWaiterFrom(holder, 0, fn)
+}
+
+// eachWaiterFrom does so from a ticket on.
+func (s *State) eachWaiterFrom(holder string, from uint64, fn func(*waiter) bool) {
+	first := ownedBy(holder, from)
 	s.waitersOf.Ascend(first, func(o owned) bool {
 		if o.holder != first.holder {
 			return false
@@ -264,27 +269,6 @@ func (m *Machine) smallestTurn(number uint32, rank int32) (turn uint64, ok bool)
 func noteServed(needs []need, rank int32, turn uint64) {
 	for _, n := range needs {
 		n.quota.served[rank] = max(n.quota.served[rank], turn)
-	}
-}
-
-// setTurn sets a holder's turn and moves its waiters to it.
-func (m *Machine) setTurn(h *holder, turn uint64) {
-	h.turn = turn
-	if h.waiting == 0 {
-		return
-	}
-	var tickets []uint64
-	m.eachWaiterOf(h.name, func(w *waiter) bool {
-		tickets = append(tickets, w.ticket)
-		return true
-	})
-	for _, ticket := range tickets {
-		w, _ := m.waiters.Get(ticket)
-		m.changeWaiter(w, func(moved *waiter) { moved.turn = turn })
-		l, _ := m.lanes.Get(w.lane)
-		for _, number := range l.quotas {
-			m.moved[number] = true
-		}
 	}
 }
 
@@ -433,7 +417,7 @@ func (m *Machine) servePass() {
 			w, _ := m.waiters.Get(next.ticket)
 			switch m.tryWaiter(w, first.quotas, aside, blocked) {
 			case left:
-				m.bounds.serves.spend(1)
+				m.bounds.serves.spend(len(w.ask.Items)) // each has an event
 			case laneStands:
 				heap.Pop(&heads)
 			case passedOver:

@@ -150,17 +150,7 @@ func (m *Machine) take(record *logpb.SnapshotRecord) error {
 	case *logpb.SnapshotRecord_Session:
 		return m.takeSession(kind.Session)
 	case *logpb.SnapshotRecord_Result:
-		c := m.ownerOf(kind.Result.Session)
-		if c == nil || kind.Result.Result == nil {
-			return fmt.Errorf("a result of session %d, which does not exist", kind.Result.Session)
-		}
-		if !c.ended && kind.Result.Seq < c.ackedBelow {
-			m.acked.Set(c.id, struct{}{})
-		}
-		c.kept++
-		m.keepResultOf(c, stored{
-			session: kind.Result.Session, seq: kind.Result.Seq, digest: kind.Result.Digest, result: kind.Result.Result,
-		})
+		return m.takeResult(kind.Result)
 	case *logpb.SnapshotRecord_Key:
 		return m.takeKey(kind.Key)
 	case *logpb.SnapshotRecord_Member:
@@ -173,6 +163,8 @@ func (m *Machine) take(record *logpb.SnapshotRecord) error {
 		m.resumed.Set(kind.Resume.Holder, kind.Resume.UpTo)
 	case *logpb.SnapshotRecord_Lane:
 		m.enterLane(&lane{generation: m.generation, number: kind.Lane.Number, quotas: kind.Lane.Quotas})
+	case *logpb.SnapshotRecord_Moving:
+		m.moving.Set(kind.Moving.Holder, moving{from: kind.Moving.From, again: kind.Moving.Again})
 	case *logpb.SnapshotRecord_DeletedQuota:
 		m.deleted.Set(kind.DeletedQuota.Number, kind.DeletedQuota.Name)
 	case *logpb.SnapshotRecord_Sweep:
@@ -184,6 +176,20 @@ func (m *Machine) take(record *logpb.SnapshotRecord) error {
 	default:
 		return fmt.Errorf("a record of unknown kind")
 	}
+	return nil
+}
+
+// takeResult enters a stored result. What its session has ended with, or acknowledged, is still to leave.
+func (m *Machine) takeResult(encoded *logpb.SnapshotResult) error {
+	c := m.ownerOf(encoded.Session)
+	if c == nil || encoded.Result == nil {
+		return fmt.Errorf("a result of session %d, which does not exist", encoded.Session)
+	}
+	if !c.ended && encoded.Seq < c.ackedBelow {
+		m.acked.Set(c.id, struct{}{})
+	}
+	c.kept++
+	m.keepResultOf(c, stored{session: encoded.Session, seq: encoded.Seq, digest: encoded.Digest, result: encoded.Result})
 	return nil
 }
 
@@ -478,9 +484,13 @@ func (m *Machine) takeWaiter(encoded *logpb.SnapshotWaiter) error {
 	if encoded.Account != 0 && m.getAccount(encoded.Account) == nil {
 		return fmt.Errorf("ticket %d is charged to account %d, which does not exist", encoded.Ticket, encoded.Account)
 	}
+	turn := h.turn
+	if encoded.Turn != nil {
+		turn = *encoded.Turn
+	}
 	m.waiters.Set(encoded.Ticket, &waiter{
 		generation: m.generation, ticket: encoded.Ticket, ask: encoded.Reserve,
-		standing: standing{class: encoded.Class, rank: encoded.Rank}, saved: encoded.Saved, floor: encoded.Floor, ages: encoded.AgesNs, turn: h.turn, until: encoded.UntilNs,
+		standing: standing{class: encoded.Class, rank: encoded.Rank}, saved: encoded.Saved, floor: encoded.Floor, ages: encoded.AgesNs, turn: turn, until: encoded.UntilNs,
 		from: origin{session: encoded.Session, seq: encoded.Seq, key: encoded.Key}, account: encoded.Account, lane: encoded.Lane,
 	})
 	return nil

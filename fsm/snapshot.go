@@ -89,7 +89,7 @@ func (s *State) eachRecord(fn func(*logpb.SnapshotRecord) bool) {
 	going := fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Head{Head: s.encodeHead()}})
 	for _, section := range []func(func(*logpb.SnapshotRecord) bool) bool{
 		s.accountRecords, s.pageRecords, s.ledgerRecords, s.policyRecords, s.sessionRecords, s.memberRecords, s.taskRecords, s.resumeRecords,
-		s.deletedRecords,
+		s.deletedRecords, s.movingRecords,
 	} {
 		going = going && section(fn)
 	}
@@ -187,10 +187,14 @@ func (s *State) policyRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 	}
 	if going {
 		s.waiters.Scan(func(_ uint64, w *waiter) bool {
+			var turn *uint64
+			if h, ok := s.holders.Get(w.ask.Holder); ok && h.turn != w.turn {
+				turn = &w.turn
+			}
 			going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Waiter{Waiter: &logpb.SnapshotWaiter{
 				Ticket: w.ticket, Reserve: w.ask, Class: w.class, Rank: w.rank, AgesNs: w.ages, UntilNs: w.until, Saved: w.saved, Floor: w.floor,
 				Session: w.from.session, Seq: w.from.seq, Key: w.from.key, Account: w.account,
-				Lane: w.lane,
+				Lane: w.lane, Turn: turn,
 			}}})
 			return going
 		})

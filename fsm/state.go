@@ -83,6 +83,8 @@ type State struct {
 	acked *btree.Map[uint64, struct{}]
 	// deleted has the names of quotas that were deleted while some who wait for them are still to be refused.
 	deleted *btree.Map[uint32, string]
+	// moving has the holders of whom some waiters are still to be moved to their turn.
+	moving *btree.Map[string, moving]
 	// sweep is how far tallies and meters were gone through.
 	sweep sweep
 
@@ -213,6 +215,7 @@ func newState() *State {
 		ended:      new(btree.Map[uint64, *session]),
 		acked:      new(btree.Map[uint64, struct{}]),
 		deleted:    new(btree.Map[uint32, string]),
+		moving:     new(btree.Map[string, moving]),
 
 		accounts:     new(btree.Map[uint64, *account]),
 		accountNames: newTree(lessAccountName),
@@ -238,6 +241,7 @@ func (s *State) copy() *State {
 	c.tasks, c.underWay, c.resting = s.tasks.Copy(), s.underWay.Copy(), s.resting.Copy()
 	c.workflows, c.stepsOf, c.reviews = s.workflows.Copy(), s.stepsOf.Copy(), s.reviews.Copy()
 	c.resumed, c.ended, c.acked, c.deleted = s.resumed.Copy(), s.ended.Copy(), s.acked.Copy(), s.deleted.Copy()
+	c.moving = s.moving.Copy()
 	c.accounts, c.accountNames, c.reporters = s.accounts.Copy(), s.accountNames.Copy(), s.reporters.Copy()
 	return &c
 }

@@ -41,7 +41,7 @@ func (s *State) Verify() error {
 	})
 	return errors.Join(append(errs, s.verifyTables(), s.verifyQueue(), s.verifyVisits(), s.verifyUse(), s.verifyTasks(),
 		s.verifySessions(), s.verifyHolders(), s.verifyQuotas(), s.verifyLanes(), s.verifyWorkflows(), s.verifyResumed(), s.verifyAccounts(),
-		s.verifyFreeing(), s.verifyDeleted())...)
+		s.verifyFreeing(), s.verifyMoving(), s.verifyDeleted())...)
 }
 
 func (s *State) sumLeases(sums map[uint32]*totals) (errs []error) {

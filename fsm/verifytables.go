@@ -147,7 +147,7 @@ func (s *State) verifyLanes() error {
 			numbers, err = l.quotas, nil // its line is for what there was when it came
 		}
 		h, known := s.holders.Get(w.ask.Holder)
-		if err != nil || !ok || !slices.Equal(numbers, l.quotas) || !known || h.turn != w.turn || w.ticket != ticket || ticket > s.lastTicket {
+		if err != nil || !ok || !slices.Equal(numbers, l.quotas) || !known || h.turn != w.turn && !s.standsAside(w) || w.ticket != ticket || ticket > s.lastTicket {
 			errs = append(errs, fmt.Errorf("ticket %d of holder %q stands in a line for other quotas, or at another turn than its holder's", ticket, w.ask.Holder))
 		}
 		return len(errs) < maxReported

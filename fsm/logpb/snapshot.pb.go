@@ -56,6 +56,7 @@ type SnapshotRecord struct {
 	//	*SnapshotRecord_DeletedQuota
 	//	*SnapshotRecord_Sweep
 	//	*SnapshotRecord_Lane
+	//	*SnapshotRecord_Moving
 	Kind          isSnapshotRecord_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -323,6 +324,15 @@ func (x *SnapshotRecord) GetLane() *SnapshotLane {
 	return nil
 }
 
+func (x *SnapshotRecord) GetMoving() *SnapshotMoving {
+	if x != nil {
+		if x, ok := x.Kind.(*SnapshotRecord_Moving); ok {
+			return x.Moving
+		}
+	}
+	return nil
+}
+
 type isSnapshotRecord_Kind interface {
 	isSnapshotRecord_Kind()
 }
@@ -427,6 +437,10 @@ type SnapshotRecord_Lane struct {
 	Lane *SnapshotLane `protobuf:"bytes,92,opt,name=lane,proto3,oneof"`
 }
 
+type SnapshotRecord_Moving struct {
+	Moving *SnapshotMoving `protobuf:"bytes,93,opt,name=moving,proto3,oneof"`
+}
+
 func (*SnapshotRecord_Head) isSnapshotRecord_Kind() {}
 
 func (*SnapshotRecord_Quota) isSnapshotRecord_Kind() {}
@@ -476,6 +490,8 @@ func (*SnapshotRecord_DeletedQuota) isSnapshotRecord_Kind() {}
 func (*SnapshotRecord_Sweep) isSnapshotRecord_Kind() {}
 
 func (*SnapshotRecord_Lane) isSnapshotRecord_Kind() {}
+
+func (*SnapshotRecord_Moving) isSnapshotRecord_Kind() {}
 
 // SnapshotAccount is a caller's account. What it has is worked out of what names it.
 type SnapshotAccount struct {
@@ -2984,7 +3000,9 @@ type SnapshotWaiter struct {
 	// The account that it is charged to; 0: nobody's.
 	Account uint64 `protobuf:"varint,60,opt,name=account,proto3" json:"account,omitempty"`
 	// The lane in which it stands; 0: that of what it asks for.
-	Lane          uint32 `protobuf:"varint,90,opt,name=lane,proto3" json:"lane,omitempty"`
+	Lane uint32 `protobuf:"varint,90,opt,name=lane,proto3" json:"lane,omitempty"`
+	// The turn at which it stands, where that is not its holder's.
+	Turn          *uint64 `protobuf:"varint,91,opt,name=turn,proto3,oneof" json:"turn,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3106,6 +3124,13 @@ func (x *SnapshotWaiter) GetAccount() uint64 {
 func (x *SnapshotWaiter) GetLane() uint32 {
 	if x != nil {
 		return x.Lane
+	}
+	return 0
+}
+
+func (x *SnapshotWaiter) GetTurn() uint64 {
+	if x != nil && x.Turn != nil {
+		return *x.Turn
 	}
 	return 0
 }
@@ -3903,11 +3928,75 @@ func (x *SnapshotSweep) GetAgain() bool {
 	return false
 }
 
+// SnapshotMoving says that waiters of a holder are still to be moved to its turn.
+type SnapshotMoving struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The holder.
+	Holder string `protobuf:"bytes,1,opt,name=holder,proto3" json:"holder,omitempty"`
+	// The ticket to go on with.
+	From uint64 `protobuf:"varint,2,opt,name=from,proto3" json:"from,omitempty"`
+	// All are gone through once more: the turn has moved since.
+	Again         bool `protobuf:"varint,3,opt,name=again,proto3" json:"again,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnapshotMoving) Reset() {
+	*x = SnapshotMoving{}
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnapshotMoving) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnapshotMoving) ProtoMessage() {}
+
+func (x *SnapshotMoving) ProtoReflect() protoreflect.Message {
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnapshotMoving.ProtoReflect.Descriptor instead.
+func (*SnapshotMoving) Descriptor() ([]byte, []int) {
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *SnapshotMoving) GetHolder() string {
+	if x != nil {
+		return x.Holder
+	}
+	return ""
+}
+
+func (x *SnapshotMoving) GetFrom() uint64 {
+	if x != nil {
+		return x.From
+	}
+	return 0
+}
+
+func (x *SnapshotMoving) GetAgain() bool {
+	if x != nil {
+		return x.Again
+	}
+	return false
+}
+
 var File_quotad_log_v1_snapshot_proto protoreflect.FileDescriptor
 
 const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\n" +
-	"\x1cquotad/log/v1/snapshot.proto\x12\rquotad.log.v1\x1a\x17quotad/log/v1/log.proto\"\xa5\v\n" +
+	"\x1cquotad/log/v1/snapshot.proto\x12\rquotad.log.v1\x1a\x17quotad/log/v1/log.proto\"\xde\v\n" +
 	"\x0eSnapshotRecord\x121\n" +
 	"\x04head\x18\x01 \x01(\v2\x1b.quotad.log.v1.SnapshotHeadH\x00R\x04head\x124\n" +
 	"\x05quota\x18\x02 \x01(\v2\x1c.quotad.log.v1.SnapshotQuotaH\x00R\x05quota\x124\n" +
@@ -3934,7 +4023,8 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\aaccount\x18< \x01(\v2\x1e.quotad.log.v1.SnapshotAccountH\x00R\aaccount\x12J\n" +
 	"\rdeleted_quota\x18Z \x01(\v2#.quotad.log.v1.SnapshotDeletedQuotaH\x00R\fdeletedQuota\x124\n" +
 	"\x05sweep\x18[ \x01(\v2\x1c.quotad.log.v1.SnapshotSweepH\x00R\x05sweep\x121\n" +
-	"\x04lane\x18\\ \x01(\v2\x1b.quotad.log.v1.SnapshotLaneH\x00R\x04laneB\x06\n" +
+	"\x04lane\x18\\ \x01(\v2\x1b.quotad.log.v1.SnapshotLaneH\x00R\x04lane\x127\n" +
+	"\x06moving\x18] \x01(\v2\x1d.quotad.log.v1.SnapshotMovingH\x00R\x06movingB\x06\n" +
 	"\x04kind\"\x87\x01\n" +
 	"\x0fSnapshotAccount\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x16\n" +
@@ -4172,7 +4262,7 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x04turn\x18\x02 \x01(\x04R\x04turn\x12\x17\n" +
 	"\aseen_ns\x18\x03 \x01(\x03R\x06seenNs\x12\x12\n" +
 	"\x04rest\x182 \x01(\x03R\x04rest\x12\x18\n" +
-	"\aaccount\x18< \x01(\x04R\aaccount\"\xd0\x02\n" +
+	"\aaccount\x18< \x01(\x04R\aaccount\"\xf2\x02\n" +
 	"\x0eSnapshotWaiter\x12\x16\n" +
 	"\x06ticket\x18\x01 \x01(\x04R\x06ticket\x120\n" +
 	"\areserve\x18\x02 \x01(\v2\x16.quotad.log.v1.ReserveR\areserve\x12\x14\n" +
@@ -4187,7 +4277,9 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	" \x01(\bR\x05saved\x12\x14\n" +
 	"\x05floor\x18\v \x01(\x04R\x05floor\x12\x18\n" +
 	"\aaccount\x18< \x01(\x04R\aaccount\x12\x12\n" +
-	"\x04lane\x18Z \x01(\rR\x04lane\"\xe3\x01\n" +
+	"\x04lane\x18Z \x01(\rR\x04lane\x12\x17\n" +
+	"\x04turn\x18[ \x01(\x04H\x00R\x04turn\x88\x01\x01B\a\n" +
+	"\x05_turn\"\xe3\x01\n" +
 	"\x0fSnapshotSession\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x16\n" +
 	"\x06holder\x18\x02 \x01(\tR\x06holder\x12\x1f\n" +
@@ -4251,7 +4343,11 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x05table\x18\x01 \x01(\x05R\x05table\x12\x16\n" +
 	"\x06holder\x18\x02 \x01(\tR\x06holder\x12\x14\n" +
 	"\x05quota\x18\x03 \x01(\rR\x05quota\x12\x14\n" +
-	"\x05again\x18\x04 \x01(\bR\x05againB$Z\"github.com/quotad/quotad/fsm/logpbb\x06proto3"
+	"\x05again\x18\x04 \x01(\bR\x05again\"R\n" +
+	"\x0eSnapshotMoving\x12\x16\n" +
+	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x12\n" +
+	"\x04from\x18\x02 \x01(\x04R\x04from\x12\x14\n" +
+	"\x05again\x18\x03 \x01(\bR\x05againB$Z\"github.com/quotad/quotad/fsm/logpbb\x06proto3"
 
 var (
 	file_quotad_log_v1_snapshot_proto_rawDescOnce sync.Once
@@ -4265,7 +4361,7 @@ func file_quotad_log_v1_snapshot_proto_rawDescGZIP() []byte {
 	return file_quotad_log_v1_snapshot_proto_rawDescData
 }
 
-var file_quotad_log_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
+var file_quotad_log_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_quotad_log_v1_snapshot_proto_goTypes = []any{
 	(*SnapshotRecord)(nil),       // 0: quotad.log.v1.SnapshotRecord
 	(*SnapshotAccount)(nil),      // 1: quotad.log.v1.SnapshotAccount
@@ -4302,15 +4398,16 @@ var file_quotad_log_v1_snapshot_proto_goTypes = []any{
 	(*SnapshotLane)(nil),         // 32: quotad.log.v1.SnapshotLane
 	(*SnapshotDeletedQuota)(nil), // 33: quotad.log.v1.SnapshotDeletedQuota
 	(*SnapshotSweep)(nil),        // 34: quotad.log.v1.SnapshotSweep
-	(*HolderRule)(nil),           // 35: quotad.log.v1.HolderRule
-	(*SetLimits)(nil),            // 36: quotad.log.v1.SetLimits
-	(*Quota)(nil),                // 37: quotad.log.v1.Quota
-	(Reason)(0),                  // 38: quotad.log.v1.Reason
-	(*Workflow)(nil),             // 39: quotad.log.v1.Workflow
-	(*Reserve)(nil),              // 40: quotad.log.v1.Reserve
-	(*Result)(nil),               // 41: quotad.log.v1.Result
-	(TaskPhase)(0),               // 42: quotad.log.v1.TaskPhase
-	(TaskOutcome)(0),             // 43: quotad.log.v1.TaskOutcome
+	(*SnapshotMoving)(nil),       // 35: quotad.log.v1.SnapshotMoving
+	(*HolderRule)(nil),           // 36: quotad.log.v1.HolderRule
+	(*SetLimits)(nil),            // 37: quotad.log.v1.SetLimits
+	(*Quota)(nil),                // 38: quotad.log.v1.Quota
+	(Reason)(0),                  // 39: quotad.log.v1.Reason
+	(*Workflow)(nil),             // 40: quotad.log.v1.Workflow
+	(*Reserve)(nil),              // 41: quotad.log.v1.Reserve
+	(*Result)(nil),               // 42: quotad.log.v1.Result
+	(TaskPhase)(0),               // 43: quotad.log.v1.TaskPhase
+	(TaskOutcome)(0),             // 44: quotad.log.v1.TaskOutcome
 }
 var file_quotad_log_v1_snapshot_proto_depIdxs = []int32{
 	3,  // 0: quotad.log.v1.SnapshotRecord.head:type_name -> quotad.log.v1.SnapshotHead
@@ -4323,7 +4420,7 @@ var file_quotad_log_v1_snapshot_proto_depIdxs = []int32{
 	26, // 7: quotad.log.v1.SnapshotRecord.result:type_name -> quotad.log.v1.SnapshotResult
 	27, // 8: quotad.log.v1.SnapshotRecord.key:type_name -> quotad.log.v1.SnapshotKey
 	28, // 9: quotad.log.v1.SnapshotRecord.member:type_name -> quotad.log.v1.SnapshotMember
-	35, // 10: quotad.log.v1.SnapshotRecord.rule:type_name -> quotad.log.v1.HolderRule
+	36, // 10: quotad.log.v1.SnapshotRecord.rule:type_name -> quotad.log.v1.HolderRule
 	19, // 11: quotad.log.v1.SnapshotRecord.tally:type_name -> quotad.log.v1.SnapshotTally
 	13, // 12: quotad.log.v1.SnapshotRecord.demand:type_name -> quotad.log.v1.SnapshotDemand
 	30, // 13: quotad.log.v1.SnapshotRecord.trailer:type_name -> quotad.log.v1.SnapshotTrailer
@@ -4338,31 +4435,32 @@ var file_quotad_log_v1_snapshot_proto_depIdxs = []int32{
 	33, // 22: quotad.log.v1.SnapshotRecord.deleted_quota:type_name -> quotad.log.v1.SnapshotDeletedQuota
 	34, // 23: quotad.log.v1.SnapshotRecord.sweep:type_name -> quotad.log.v1.SnapshotSweep
 	32, // 24: quotad.log.v1.SnapshotRecord.lane:type_name -> quotad.log.v1.SnapshotLane
-	36, // 25: quotad.log.v1.SnapshotHead.limits:type_name -> quotad.log.v1.SetLimits
-	37, // 26: quotad.log.v1.SnapshotQuota.definition:type_name -> quotad.log.v1.Quota
-	8,  // 27: quotad.log.v1.SnapshotQuota.log:type_name -> quotad.log.v1.SnapshotEntry
-	7,  // 28: quotad.log.v1.SnapshotQuota.used_ends:type_name -> quotad.log.v1.SnapshotEnding
-	6,  // 29: quotad.log.v1.SnapshotQuota.claim:type_name -> quotad.log.v1.SnapshotClaim
-	5,  // 30: quotad.log.v1.SnapshotQuota.past:type_name -> quotad.log.v1.SnapshotPast
-	10, // 31: quotad.log.v1.SnapshotLease.items:type_name -> quotad.log.v1.SnapshotItem
-	12, // 32: quotad.log.v1.SnapshotOperation.charges:type_name -> quotad.log.v1.SnapshotCharge
-	15, // 33: quotad.log.v1.SnapshotSamples.samples:type_name -> quotad.log.v1.SnapshotSample
-	17, // 34: quotad.log.v1.SnapshotMeter.denials:type_name -> quotad.log.v1.SnapshotDenial
-	7,  // 35: quotad.log.v1.SnapshotMeter.used_ends:type_name -> quotad.log.v1.SnapshotEnding
-	38, // 36: quotad.log.v1.SnapshotDenial.reason:type_name -> quotad.log.v1.Reason
-	39, // 37: quotad.log.v1.SnapshotWorkflow.definition:type_name -> quotad.log.v1.Workflow
-	21, // 38: quotad.log.v1.SnapshotWorkflow.turn:type_name -> quotad.log.v1.SnapshotTurn
-	22, // 39: quotad.log.v1.SnapshotWorkflow.steps:type_name -> quotad.log.v1.SnapshotStep
-	40, // 40: quotad.log.v1.SnapshotWaiter.reserve:type_name -> quotad.log.v1.Reserve
-	41, // 41: quotad.log.v1.SnapshotResult.result:type_name -> quotad.log.v1.Result
-	41, // 42: quotad.log.v1.SnapshotKey.result:type_name -> quotad.log.v1.Result
-	42, // 43: quotad.log.v1.SnapshotTask.phase:type_name -> quotad.log.v1.TaskPhase
-	43, // 44: quotad.log.v1.SnapshotTask.outcome:type_name -> quotad.log.v1.TaskOutcome
-	45, // [45:45] is the sub-list for method output_type
-	45, // [45:45] is the sub-list for method input_type
-	45, // [45:45] is the sub-list for extension type_name
-	45, // [45:45] is the sub-list for extension extendee
-	0,  // [0:45] is the sub-list for field type_name
+	35, // 25: quotad.log.v1.SnapshotRecord.moving:type_name -> quotad.log.v1.SnapshotMoving
+	37, // 26: quotad.log.v1.SnapshotHead.limits:type_name -> quotad.log.v1.SetLimits
+	38, // 27: quotad.log.v1.SnapshotQuota.definition:type_name -> quotad.log.v1.Quota
+	8,  // 28: quotad.log.v1.SnapshotQuota.log:type_name -> quotad.log.v1.SnapshotEntry
+	7,  // 29: quotad.log.v1.SnapshotQuota.used_ends:type_name -> quotad.log.v1.SnapshotEnding
+	6,  // 30: quotad.log.v1.SnapshotQuota.claim:type_name -> quotad.log.v1.SnapshotClaim
+	5,  // 31: quotad.log.v1.SnapshotQuota.past:type_name -> quotad.log.v1.SnapshotPast
+	10, // 32: quotad.log.v1.SnapshotLease.items:type_name -> quotad.log.v1.SnapshotItem
+	12, // 33: quotad.log.v1.SnapshotOperation.charges:type_name -> quotad.log.v1.SnapshotCharge
+	15, // 34: quotad.log.v1.SnapshotSamples.samples:type_name -> quotad.log.v1.SnapshotSample
+	17, // 35: quotad.log.v1.SnapshotMeter.denials:type_name -> quotad.log.v1.SnapshotDenial
+	7,  // 36: quotad.log.v1.SnapshotMeter.used_ends:type_name -> quotad.log.v1.SnapshotEnding
+	39, // 37: quotad.log.v1.SnapshotDenial.reason:type_name -> quotad.log.v1.Reason
+	40, // 38: quotad.log.v1.SnapshotWorkflow.definition:type_name -> quotad.log.v1.Workflow
+	21, // 39: quotad.log.v1.SnapshotWorkflow.turn:type_name -> quotad.log.v1.SnapshotTurn
+	22, // 40: quotad.log.v1.SnapshotWorkflow.steps:type_name -> quotad.log.v1.SnapshotStep
+	41, // 41: quotad.log.v1.SnapshotWaiter.reserve:type_name -> quotad.log.v1.Reserve
+	42, // 42: quotad.log.v1.SnapshotResult.result:type_name -> quotad.log.v1.Result
+	42, // 43: quotad.log.v1.SnapshotKey.result:type_name -> quotad.log.v1.Result
+	43, // 44: quotad.log.v1.SnapshotTask.phase:type_name -> quotad.log.v1.TaskPhase
+	44, // 45: quotad.log.v1.SnapshotTask.outcome:type_name -> quotad.log.v1.TaskOutcome
+	46, // [46:46] is the sub-list for method output_type
+	46, // [46:46] is the sub-list for method input_type
+	46, // [46:46] is the sub-list for extension type_name
+	46, // [46:46] is the sub-list for extension extendee
+	0,  // [0:46] is the sub-list for field type_name
 }
 
 func init() { file_quotad_log_v1_snapshot_proto_init() }
@@ -4397,8 +4495,10 @@ func file_quotad_log_v1_snapshot_proto_init() {
 		(*SnapshotRecord_DeletedQuota)(nil),
 		(*SnapshotRecord_Sweep)(nil),
 		(*SnapshotRecord_Lane)(nil),
+		(*SnapshotRecord_Moving)(nil),
 	}
 	file_quotad_log_v1_snapshot_proto_msgTypes[4].OneofWrappers = []any{}
+	file_quotad_log_v1_snapshot_proto_msgTypes[24].OneofWrappers = []any{}
 	file_quotad_log_v1_snapshot_proto_msgTypes[25].OneofWrappers = []any{}
 	file_quotad_log_v1_snapshot_proto_msgTypes[27].OneofWrappers = []any{}
 	type x struct{}
@@ -4407,7 +4507,7 @@ func file_quotad_log_v1_snapshot_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quotad_log_v1_snapshot_proto_rawDesc), len(file_quotad_log_v1_snapshot_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   35,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
