@@ -133,11 +133,10 @@ func (s *State) eachCharge(fn func(number uint64, b budget, amount int64)) {
 		return true
 	})
 	s.waiters.Scan(func(_ uint64, w *waiter) bool {
-		shares := s.sharesOf(w.ask)
-		fn(w.account, budgetWaiters, weightOf(shares))
-		fn(w.account, budgetLeases, weightOf(shares))
+		fn(w.account, budgetWaiters, weightOf(w.shares))
+		fn(w.account, budgetLeases, weightOf(w.shares))
 		if w.ask.Consume {
-			fn(w.account, budgetOperations, recordSize+chargeSize*int64(shares))
+			fn(w.account, budgetOperations, recordSize+chargeSize*int64(w.shares))
 		}
 		return true
 	})

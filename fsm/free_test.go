@@ -79,8 +79,14 @@ func TestCloseSession_OfManyResultsIsClosedAtOnce(t *testing.T) {
 	if entries := w.goesOn(t, 4); entries < 5 {
 		t.Errorf("it took %d entries", entries)
 	}
-	if counts := w.m.State().Counts(); counts.ResultBytes != 0 || counts.Waiting != 0 || w.m.accounts.Len() != 0 {
-		t.Errorf("%+v, %d accounts", counts, w.m.accounts.Len())
+	if counts := w.m.State().Counts(); counts.ResultBytes != 0 || counts.Waiting != 0 {
+		t.Errorf("%+v", counts)
+	}
+	// What is remembered of holders, and the lease that was granted, stay charged.
+	for _, b := range []budget{budgetSessions, budgetResults, budgetWaiters} {
+		if left := w.m.usedOf(b); left != 0 {
+			t.Errorf("%d of %s are still taken", left, budgetNames[b])
+		}
 	}
 }
 

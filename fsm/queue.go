@@ -113,9 +113,13 @@ func (m *Machine) insertWaiter(w *waiter, quotas []uint32) {
 		}
 	}
 	for _, item := range w.ask.Items {
-		item.Quota = m.quotaNamed(item.Quota).name // and not one name for each waiter
+		if q := m.quotaNamed(item.Quota); q != nil {
+			item.Quota = q.name // and not one name for each waiter
+		}
 	}
-	w.shares = m.sharesOf(w.ask)
+	if w.shares == 0 { // a snapshot has what it counted as before a quota of its was deleted
+		w.shares = m.sharesOf(w.ask)
+	}
 	m.chargeWaiter(w, 1)
 	m.waiters.Set(w.ticket, w)
 	m.order.Set(w.place())

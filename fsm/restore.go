@@ -491,7 +491,7 @@ func (m *Machine) takeWaiter(encoded *logpb.SnapshotWaiter) error {
 	m.waiters.Set(encoded.Ticket, &waiter{
 		generation: m.generation, ticket: encoded.Ticket, ask: encoded.Reserve,
 		standing: standing{class: encoded.Class, rank: encoded.Rank}, saved: encoded.Saved, floor: encoded.Floor, ages: encoded.AgesNs, turn: turn, until: encoded.UntilNs,
-		from: origin{session: encoded.Session, seq: encoded.Seq, key: encoded.Key}, account: encoded.Account, lane: encoded.Lane,
+		from: origin{session: encoded.Session, seq: encoded.Seq, key: encoded.Key}, account: encoded.Account, lane: encoded.Lane, shares: int(encoded.Shares),
 	})
 	return nil
 }

@@ -194,7 +194,7 @@ func (s *State) policyRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 			going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Waiter{Waiter: &logpb.SnapshotWaiter{
 				Ticket: w.ticket, Reserve: w.ask, Class: w.class, Rank: w.rank, AgesNs: w.ages, UntilNs: w.until, Saved: w.saved, Floor: w.floor,
 				Session: w.from.session, Seq: w.from.seq, Key: w.from.key, Account: w.account,
-				Lane: w.lane, Turn: turn,
+				Lane: w.lane, Turn: turn, Shares: uint32(w.shares),
 			}}})
 			return going
 		})

@@ -145,6 +145,8 @@ func (s *State) verifyLanes() error {
 		l, ok := s.lanes.Get(w.lane)
 		if _, lost := s.lostQuota(w); ok && lost {
 			numbers, err = l.quotas, nil // its line is for what there was when it came
+		} else if w.shares != s.sharesOf(w.ask) {
+			errs = append(errs, fmt.Errorf("ticket %d counts as %d items, it asks for %d", ticket, w.shares, s.sharesOf(w.ask)))
 		}
 		h, known := s.holders.Get(w.ask.Holder)
 		if err != nil || !ok || !slices.Equal(numbers, l.quotas) || !known || h.turn != w.turn && !s.standsAside(w) || w.ticket != ticket || ticket > s.lastTicket {

@@ -3002,7 +3002,9 @@ type SnapshotWaiter struct {
 	// The lane in which it stands; 0: that of what it asks for.
 	Lane uint32 `protobuf:"varint,90,opt,name=lane,proto3" json:"lane,omitempty"`
 	// The turn at which it stands, where that is not its holder's.
-	Turn          *uint64 `protobuf:"varint,91,opt,name=turn,proto3,oneof" json:"turn,omitempty"`
+	Turn *uint64 `protobuf:"varint,91,opt,name=turn,proto3,oneof" json:"turn,omitempty"`
+	// How many items its lease would have, the shares of ancestors included; 0: to be worked out of what it asks for.
+	Shares        uint32 `protobuf:"varint,92,opt,name=shares,proto3" json:"shares,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3131,6 +3133,13 @@ func (x *SnapshotWaiter) GetLane() uint32 {
 func (x *SnapshotWaiter) GetTurn() uint64 {
 	if x != nil && x.Turn != nil {
 		return *x.Turn
+	}
+	return 0
+}
+
+func (x *SnapshotWaiter) GetShares() uint32 {
+	if x != nil {
+		return x.Shares
 	}
 	return 0
 }
@@ -4262,7 +4271,7 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x04turn\x18\x02 \x01(\x04R\x04turn\x12\x17\n" +
 	"\aseen_ns\x18\x03 \x01(\x03R\x06seenNs\x12\x12\n" +
 	"\x04rest\x182 \x01(\x03R\x04rest\x12\x18\n" +
-	"\aaccount\x18< \x01(\x04R\aaccount\"\xf2\x02\n" +
+	"\aaccount\x18< \x01(\x04R\aaccount\"\x8a\x03\n" +
 	"\x0eSnapshotWaiter\x12\x16\n" +
 	"\x06ticket\x18\x01 \x01(\x04R\x06ticket\x120\n" +
 	"\areserve\x18\x02 \x01(\v2\x16.quotad.log.v1.ReserveR\areserve\x12\x14\n" +
@@ -4278,7 +4287,8 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x05floor\x18\v \x01(\x04R\x05floor\x12\x18\n" +
 	"\aaccount\x18< \x01(\x04R\aaccount\x12\x12\n" +
 	"\x04lane\x18Z \x01(\rR\x04lane\x12\x17\n" +
-	"\x04turn\x18[ \x01(\x04H\x00R\x04turn\x88\x01\x01B\a\n" +
+	"\x04turn\x18[ \x01(\x04H\x00R\x04turn\x88\x01\x01\x12\x16\n" +
+	"\x06shares\x18\\ \x01(\rR\x06sharesB\a\n" +
 	"\x05_turn\"\xe3\x01\n" +
 	"\x0fSnapshotSession\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x16\n" +
