@@ -293,6 +293,7 @@ func loseHalf() Fault {
 		ctx = context.WithoutCancel(ctx)
 		if lost.needed {
 			if err := refusedToStart(ctx, e, node, before, len(said)); err != nil {
+				_ = e.makeWell(ctx, node) // what comes next is about other faults
 				return h, brokenError(fmt.Sprintf("%s, %s: %v", node.ID, h.seen, err))
 			}
 			if r.IntN(2) == 0 {
@@ -324,8 +325,8 @@ func refusedToStart(ctx context.Context, e *Env, node *cluster.Node, before, fro
 		return errors.New("it did not end")
 	}
 	for _, end := range how {
-		if end != refusal {
-			return fmt.Errorf("it ended with %q, not %q", end, refusal)
+		if !slices.Contains(refusals, end) {
+			return fmt.Errorf("it ended with %q, not %v", end, refusals)
 		}
 	}
 	said, err := node.Said()
@@ -345,8 +346,8 @@ func refusedToStart(ctx context.Context, e *Env, node *cluster.Node, before, fro
 // votes is what raft writes to a node's log as soon as it takes part in elections.
 const votes = "entering follower state"
 
-// refusal is how a node ends that refuses its disk.
-const refusal = "exit status 1"
+// refusals are how a node ends that refuses its disk: for damage, or for a part that is missing.
+var refusals = []string{"exit status 1", "exit status 4"}
 
 // part is a file or a folder of a data directory.
 type part struct {
