@@ -51,7 +51,7 @@ const (
 type hostileRun struct {
 	quotad, only, profiles string
 	rounds                 int
-	duration, warm time.Duration
+	duration, warm         time.Duration
 }
 
 func hostileCommand() *cobra.Command {
@@ -199,8 +199,8 @@ type guarded struct {
 	dir, only string
 	// addresses are those of the nodes' API ports, ops of their ports for operators.
 	addresses, ops []string
-	tokens    map[string]string
-	processes bench.Processes
+	tokens         map[string]string
+	processes      bench.Processes
 }
 
 func (c *guarded) start(ctx context.Context, quotad string) (err error) {
