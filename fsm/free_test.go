@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"bytes"
 	"fmt"
 	"testing"
 
@@ -266,5 +267,28 @@ func TestSetTurn_MovesManyWaitersInSteps(t *testing.T) {
 	}
 	if entries := w.goesOn(t, 4); entries > 16 || apart() != 0 {
 		t.Errorf("after %d entries %d stand where they stood", entries, apart())
+	}
+}
+
+// TestSnapshot_OfAnEndedSession: a replica that is restored while a session's results are still to leave hashes as the others do.
+func TestSnapshot_OfAnEndedSession(t *testing.T) {
+	w := newWorld(t)
+	w.m.bounds = tight(4)
+	session := w.do(opens()).GetSessionOpened().GetSession()
+	w.now += second // it is used later than it is listed
+	for seq := range uint64(20) {
+		w.do(numbered(session, seq+1, 0, withdraw(1<<60)))
+	}
+	w.do(closes(session)[0])
+	if _, s, ok := w.m.ended.Min(); !ok || s.listed == s.used {
+		t.Fatal("nothing is left of it, or it is listed as it was used")
+	}
+	restored, err := Restore(bytes.NewReader(snapshotOf(t, w.m.Freeze())))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, want := w.m.State().Hash()
+	if _, got := restored.State().Hash(); got != want {
+		t.Errorf("it hashes to %x, the others to %x", got[:8], want[:8])
 	}
 }

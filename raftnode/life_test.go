@@ -163,8 +163,8 @@ func TestStrangersOnThePeerPort(t *testing.T) {
 		"no line end":         strings.Repeat("x", 100_000),
 		"another magic":       `{"magic":"other/1","protocol":"raft","node":"n1"}` + "\n",
 		"another cluster":     `{"magic":"quotad-peer/2","protocol":"raft","node":"n1","cluster":"0123456789abcdef0123456789abcdef"}` + "\n",
-		"no cluster":          `{"magic":"quotad-peer/2","protocol":"raft","node":"n1","oldest":2,"newest":2}` + "\n" + "\x03\x80",
-		"an unknown protocol": `{"magic":"quotad-peer/2","protocol":"gossip","node":"n1","oldest":2,"newest":2}` + "\n",
+		"no cluster":          `{"magic":"quotad-peer/2","protocol":"raft","node":"n1","oldest":3,"newest":3}` + "\n" + "\x03\x80",
+		"an unknown protocol": `{"magic":"quotad-peer/2","protocol":"gossip","node":"n1","oldest":3,"newest":3}` + "\n",
 	} {
 		for i := range c.nodes {
 			conn, err := net.Dial("tcp", c.configs[i].RaftAddress)

@@ -19,7 +19,7 @@ import (
 )
 
 // APIVersion is the version of what the API's calls mean. It rises when one of them means something else, or refuses what it took.
-const APIVersion = 2
+const APIVersion = 3
 
 // Config configures a Server.
 type Config struct {
