@@ -255,6 +255,68 @@ func TestTheWitnessFollowsTheLog(t *testing.T) {
 	}
 }
 
+// TestTheWitness_ForgetsWhatIsCutOff: also entries that it was told of and has not written down yet.
+func TestTheWitness_ForgetsWhatIsCutOff(t *testing.T) {
+	dir := t.TempDir()
+	w := new(witness)
+	if err := createWitness(dir, w); err != nil {
+		t.Fatal(err)
+	}
+	k, err := openKeeper(dir, w, func(_ string, write func() error) error { return write() })
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.synced(&raft.Log{Index: 10, Term: 2})
+	if err := errors.Join(k.lower(5, 1), k.close()); err != nil {
+		t.Fatal(err)
+	}
+	if got, _, err := readWitness(dir); err != nil || got.index != 5 || got.entryTerm != 1 {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// TestTheWitness_KnowsEverySmallFile: of each that is there it has the checksum, so that none changes unseen.
+func TestTheWitness_KnowsEverySmallFile(t *testing.T) {
+	conf := stopped(t, UnderTest)
+	w, _, err := readWitness(conf.DataDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range partNames {
+		content, err := os.ReadFile(filepath.Join(conf.DataDir, name))
+		switch {
+		case errors.Is(err, os.ErrNotExist):
+			if *w.part(name) != 0 || name == nodeFile || name == nonceFile {
+				t.Errorf("%s is not there, its checksum is %d", name, *w.part(name))
+			}
+		case err != nil:
+			t.Fatal(err)
+		case *w.part(name) != partSum(content):
+			t.Errorf("%s has checksum %d, the witness says %d", name, partSum(content), *w.part(name))
+		}
+	}
+}
+
+// TestTheWitness_KnowsTheSnapshotsDescription: one that reads well and is not what was written is damage.
+func TestTheWitness_KnowsTheSnapshotsDescription(t *testing.T) {
+	conf := stopped(t, UnderTest)
+	all, _, err := listSnapshots(conf.DataDir)
+	if err != nil || len(all) == 0 {
+		t.Fatal(all, err)
+	}
+	path := filepath.Join(conf.DataDir, "snapshots", all[0].ID, "meta.json")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, append(text, '\n'), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := reopens(t, conf); !errors.Is(err, ErrDamaged) {
+		t.Errorf("it starts: %v", err)
+	}
+}
+
 // TestTheWitnessIsAtMostAThousandEntriesBehind: many entries are not left to the clock.
 func TestTheWitnessIsAtMostAThousandEntriesBehind(t *testing.T) {
 	dir := t.TempDir()
