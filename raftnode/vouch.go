@@ -65,14 +65,14 @@ func (n *Node) VouchedBy(ctx context.Context, from, id, statement, proof string)
 	if id == n.config.ID {
 		return hmac.Equal([]byte(n.Vouch(statement)), []byte(proof))
 	}
+	address, isMember := n.memberAddress(id)
+	if !isMember { // it may have been one, whose key is known
+		n.voucher.forget(id)
+		return false
+	}
 	known := n.voucher.member(id)
 	if known != nil && known.proves(statement, proof) {
 		return true
-	}
-	address, isMember := n.memberAddress(id)
-	if !isMember {
-		n.voucher.forget(id)
-		return false
 	}
 	if known == nil {
 		known = n.voucher.enter(id)

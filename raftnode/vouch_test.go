@@ -34,3 +34,19 @@ func TestVouchedBy_BelievesMembersOnly(t *testing.T) {
 		t.Error("a proof of the member's former life is believed")
 	}
 }
+
+// TestVouchedBy_BelievesNoFormerMember: who was removed still has its key, and no say any more.
+func TestVouchedBy_BelievesNoFormerMember(t *testing.T) {
+	c := newCluster(t, 3)
+	const statement = "address:192.0.2.1"
+	leader := c.leader()
+	gone, judge := c.nodes[(leader+1)%3], c.nodes[leader]
+	id, proof := gone.ID(), gone.Vouch(statement)
+	eventually(t, "a member's own proof is believed", func() bool { return judge.VouchedBy(t.Context(), statement, id, statement, proof) })
+	if err := judge.Remove(t.Context(), id, false); err != nil {
+		t.Fatal(err)
+	}
+	if judge.VouchedBy(t.Context(), statement, id, statement, proof) {
+		t.Error("it is believed after it was removed")
+	}
+}
