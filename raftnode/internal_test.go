@@ -424,3 +424,16 @@ func TestReadersOfAnOlderTermAreToldSo(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestAtLeast_LaterIsNeverEarlier: where the state's earlier view was carried ahead, the later one is not before it.
+func TestAtLeast_LaterIsNeverEarlier(t *testing.T) {
+	for _, c := range []struct{ present, state, want fsm.Clock }{
+		{fsm.Clock{Now: 3, WallEarly: 5, WallLate: 6}, fsm.Clock{Now: 2, WallEarly: 4, WallLate: 9}, fsm.Clock{Now: 3, WallEarly: 5, WallLate: 6}},
+		{fsm.Clock{Now: 1, WallEarly: 5, WallLate: 6}, fsm.Clock{Now: 2, WallEarly: 10, WallLate: 20}, fsm.Clock{Now: 2, WallEarly: 10, WallLate: 10}},
+		{fsm.Clock{Now: 1}, fsm.Clock{Now: 2, WallEarly: 10, WallLate: 20}, fsm.Clock{Now: 2, WallEarly: 10, WallLate: 10}},
+	} {
+		if got := atLeast(c.present, c.state); got != c.want {
+			t.Errorf("%+v beside the state's %+v: %+v", c.present, c.state, got)
+		}
+	}
+}

@@ -137,3 +137,29 @@ func TestASnapshotThatWasNotReadBackIsNotReliedOn(t *testing.T) {
 		}
 	})
 }
+
+// TestASnapshotThatTheLogNeedsStays: where the log does not reach back to what was before it, one that cannot be restored is damage, and
+// is not removed: without it an entry would be missing.
+func TestASnapshotThatTheLogNeedsStays(t *testing.T) {
+	bothStores(t, func(t *testing.T, s LogStore) {
+		conf := stopped(t, s, func(c *Config) { c.TrailingLogs = 1000 })
+		all, _, err := listSnapshots(conf.DataDir)
+		if err != nil || len(all) == 0 {
+			t.Fatal(all, err)
+		}
+		for _, snapshot := range all {
+			flip(t, snapshot.Path, 40, 1)
+		}
+		rewitness(t, conf.DataDir, func(w *witness) { w.snapshot, w.snapshotTerm, w.snapshotMeta = 0, 0, 0 })
+		log := openRaw(t, conf.DataDir, s)
+		if err := errors.Join(log.DeleteRange(1, 1), log.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if err := reopens(t, conf); !errors.Is(err, ErrDamaged) {
+			t.Errorf("it starts without its first entry: %v", err)
+		}
+		if _, err := os.Stat(all[len(all)-1].Path); err != nil {
+			t.Errorf("the last snapshot that could stand for it: %v", err)
+		}
+	})
+}
