@@ -536,30 +536,6 @@ func TestMaxBatchOfOneAsksEachTime(t *testing.T) {
 	})
 }
 
-// TestClosures_TheLaterEndCounts: what was said to be closed for a minute is not opened by who heard of a second.
-func TestClosures_TheLaterEndCounts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		closed := newClosures()
-		closed.learn("t/core", time.Minute)
-		closed.learn("t/core", time.Second)
-		pass(10 * time.Second)
-		if left := closed.left(one("t/core", 1)); left != 50*time.Second {
-			t.Errorf("closed for %v more", left)
-		}
-	})
-}
-
-// TestReservation_DelayLastsAsLongAsACooldown: before that it is no use to ask again.
-func TestReservation_DelayLastsAsLongAsACooldown(t *testing.T) {
-	virtual(t, 1, func(t *testing.T, _ *fakequota.Cluster, c *Client) {
-		limiter := c.Limiter("t/core")
-		c.closures.learn("t/core", time.Minute)
-		if r := limiter.Reserve(); r.OK() || r.Delay() != time.Minute {
-			t.Errorf("OK %v, ask again in %v", r.OK(), r.Delay())
-		}
-	})
-}
-
 // TestAllow_ARefusalAnswersTheNextTakeToo: a caller in a loop does not ask the cluster each time round, but for a moment.
 func TestAllow_ARefusalAnswersTheNextTakeToo(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {

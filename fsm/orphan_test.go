@@ -332,3 +332,25 @@ func BenchmarkOrphans(b *testing.B) {
 	}
 	b.ReportMetric(size/records, "bytes/record")
 }
+
+// TestSettle_AfterTheLeaseChargesItsHolder: what a call used beyond its estimate costs its holder as much in the queue's order when it is told
+// with a dead fence.
+func TestSettle_AfterTheLeaseChargesItsHolder(t *testing.T) {
+	turns := map[bool]uint64{}
+	for _, ended := range []bool{false, true} {
+		w := newWorld(t)
+		w.quotas(rateOf("r", 100, minute))
+		w.do(consumesAtOnce("a", itemOf("r", 10)))
+		if ended {
+			w.do(releases(1))
+		}
+		if r := w.do(used(1, 1, itemOf("r", 30))); r.GetSettled() == nil {
+			t.Fatal(r)
+		}
+		h, _ := w.m.holders.Get("a")
+		turns[ended] = h.turn
+	}
+	if turns[true] != turns[false] || turns[true] == 0 {
+		t.Errorf("it moves by %d, and by %d after the lease", turns[false], turns[true])
+	}
+}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/quotad/quotad/fsm"
 	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/raftnode/budget"
 )
 
 func isUnknown(err error) bool {
@@ -107,5 +108,30 @@ func TestAnEntryIsAsProtobufWritesIt(t *testing.T) {
 	}
 	if !bytes.Equal(joined, want) {
 		t.Errorf("%x\nprotobuf has\n%x", joined, want)
+	}
+}
+
+// TestAFailedPartGivesItsRoomBack: what of a call is still queued when its first part failed takes no room in the queue any more.
+func TestAFailedPartGivesItsRoomBack(t *testing.T) {
+	n := openOne(t, oneAtATime)
+	p := newProposer(n)
+	c := &call{results: make([]*logpb.Result, 6), left: 6, finished: make(chan struct{})}
+	for range c.left {
+		command := take(1)
+		command.Caller = "token:a"
+		c.commands = append(c.commands, command)
+	}
+	if err := errors.Join(c.encode(1<<20), p.enqueue(c)); err != nil {
+		t.Fatal(err)
+	}
+	p.finish(p.take(), nil, &UnknownError{Err: raft.ErrLeadershipLost})
+	<-c.finished
+	for _, b := range []*budget.Budget{p.room.commands, p.room.bytes} {
+		if used, callers := b.InUse(); used != 0 || callers != 0 {
+			t.Errorf("%s: %d of %d callers", b.Name(), used, callers)
+		}
+	}
+	if len(p.queue) != 0 || p.commands != 0 || p.bytes != 0 {
+		t.Errorf("%d calls, %d commands, %d bytes are left", len(p.queue), p.commands, p.bytes)
 	}
 }

@@ -14,7 +14,6 @@ import (
 
 	"github.com/quotad/quotad/fsm"
 	"github.com/quotad/quotad/fsm/logpb"
-	"github.com/quotad/quotad/raftnode/budget"
 )
 
 // openOne opens a cluster of one, and waits until it leads.
@@ -269,31 +268,6 @@ func TestAFailedPartDoesNotShiftTheRest(t *testing.T) {
 	}
 	if !errors.As(long.err, new(*UnknownError)) {
 		t.Errorf("the long call ended with %v", long.err)
-	}
-}
-
-// TestAFailedPartGivesItsRoomBack: what of a call is still queued when its first part failed takes no room in the queue any more.
-func TestAFailedPartGivesItsRoomBack(t *testing.T) {
-	n := openOne(t, oneAtATime)
-	p := newProposer(n)
-	c := &call{results: make([]*logpb.Result, 6), left: 6, finished: make(chan struct{})}
-	for range c.left {
-		command := take(1)
-		command.Caller = "token:a"
-		c.commands = append(c.commands, command)
-	}
-	if err := errors.Join(c.encode(1<<20), p.enqueue(c)); err != nil {
-		t.Fatal(err)
-	}
-	p.finish(p.take(), nil, &UnknownError{Err: raft.ErrLeadershipLost})
-	<-c.finished
-	for _, b := range []*budget.Budget{p.room.commands, p.room.bytes} {
-		if used, callers := b.InUse(); used != 0 || callers != 0 {
-			t.Errorf("%s: %d of %d callers", b.Name(), used, callers)
-		}
-	}
-	if len(p.queue) != 0 || p.commands != 0 || p.bytes != 0 {
-		t.Errorf("%d calls, %d commands, %d bytes are left", len(p.queue), p.commands, p.bytes)
 	}
 }
 
