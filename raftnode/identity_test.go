@@ -10,6 +10,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"math/big"
 	"net"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/quotad/quotad/fsm"
 	"github.com/quotad/quotad/raftnode"
+	"github.com/quotad/quotad/raftnode/loopback"
 )
 
 // authority signs certificates for tests.
@@ -254,6 +256,48 @@ func TestCheckIdentity(t *testing.T) {
 		err = raftnode.CheckIdentity(leaf, c.node, c.cluster, mapped)
 		if foreign, ok := errors.AsType[*raftnode.ForeignIdentityError](err); c.good != (err == nil) || !c.good && (!ok || foreign.Node != c.node) {
 			t.Errorf("%s for %s in %q: %v", c.name, c.node, c.cluster, err)
+		}
+	}
+}
+
+// count tells how many lines of a level say something.
+func (l *lines) count(level, what string) (n int) {
+	for line := range strings.Lines(l.String()) {
+		if strings.Contains(line, "["+level+"]") && strings.Contains(line, what) {
+			n++
+		}
+	}
+	return n
+}
+
+// TestIdentity_AWrongCertificateIsLoggedOnceInAWhile: nodes ask each other again and again while one has another's certificate; each side says
+// so once, and keeps the rest for debug.
+func TestIdentity_AWrongCertificateIsLoggedOnceInAWhile(t *testing.T) {
+	ca, began := newAuthority(t), time.Now()
+	addresses, err := loopback.Free(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log lines
+	for i, certificate := range []string{"n0", "n9"} {
+		conf := raftnode.DefaultConfig()
+		conf.ID, conf.DataDir, conf.RaftAddress = fmt.Sprint("n", i), t.TempDir(), addresses[i]
+		conf.Peers = []raftnode.Peer{{ID: "n0", RaftAddress: addresses[0]}, {ID: "n1", RaftAddress: addresses[1]}}
+		conf.PeerTLS = ca.settings(certificate)
+		if i == 0 {
+			conf.Logger = hclog.New(&hclog.LoggerOptions{Level: hclog.Debug, Output: &log})
+		}
+		n, err := raftnode.Open(conf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { n.Kill() })
+	}
+	for _, what := range []string{"under a node's address answers another one", "a peer was not let in"} {
+		eventually(t, what+", again and again", func() bool { return log.count("DEBUG", what) >= 3 })
+		const every = 30 * time.Second
+		if said, most := log.count("WARN", what), 1+int(time.Since(began)/every); said < 1 || said > most {
+			t.Errorf("%q was said %d times, want 1 to %d", what, said, most)
 		}
 	}
 }

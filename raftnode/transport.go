@@ -265,11 +265,11 @@ func (p *peerPort) handshakeFailed(in *incoming, err error) {
 
 // refuse logs why a caller is not let in and, where it asks a question, tells it.
 func (p *peerPort) refuse(conn net.Conn, reader *bufio.Reader, hello preface, err error) {
-	level := hclog.Warn
+	log := p.logger.Warn
 	if errors.Is(err, errUnsettled) {
-		level = hclog.Debug // the caller asks again and again meanwhile
+		log = p.logger.Debug // the caller asks again and again meanwhile
 	}
-	p.logger.Log(level, "a peer was not let in", "node", hello.Node, "address", conn.RemoteAddr(), "reason", err)
+	log("a peer was not let in", "node", hello.Node, "address", conn.RemoteAddr(), "reason", err)
 	if hello.Protocol == protocolPeer && readLine(reader, maxPeerMessage, new(peerRequest)) == nil {
 		_ = writeLine(conn, peerReply{Refused: err.Error()}) // who asks may tell an operator
 	}
