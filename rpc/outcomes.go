@@ -3,6 +3,7 @@ package rpc
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -116,6 +117,12 @@ func (s *Server) recordOutcome(ctx context.Context, procedure string, err error,
 	s.outcomes.record(r.budget, failedByNode(err), now)
 }
 
+// What failures of the node or its cluster are answered with: by reason, and by code where an error has none.
+var (
+	nodeReasons = []quotav1.Reason{quotav1.Reason_REASON_INTERNAL, quotav1.Reason_REASON_UNKNOWN_OUTCOME, quotav1.Reason_REASON_NO_LEADER}
+	nodeCodes   = []connect.Code{connect.CodeInternal, connect.CodeUnavailable, connect.CodeUnknown, connect.CodeDataLoss}
+)
+
 // failedByNode tells whether an error is a failure of the node or its cluster. Budgets, bad input and refusals are not: callers can bring
 // them about whenever they like.
 func failedByNode(err error) bool {
@@ -123,15 +130,7 @@ func failedByNode(err error) bool {
 		return false
 	}
 	if info := infoOf(err); info != nil {
-		switch info.Reason {
-		case quotav1.Reason_REASON_INTERNAL, quotav1.Reason_REASON_UNKNOWN_OUTCOME, quotav1.Reason_REASON_NO_LEADER:
-			return true
-		}
-		return false
+		return slices.Contains(nodeReasons, info.Reason)
 	}
-	switch connect.CodeOf(err) {
-	case connect.CodeInternal, connect.CodeUnavailable, connect.CodeUnknown, connect.CodeDataLoss:
-		return true
-	}
-	return false
+	return slices.Contains(nodeCodes, connect.CodeOf(err))
 }
