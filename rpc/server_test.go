@@ -90,6 +90,7 @@ func newNodes(t *testing.T, size int, change ...func(*rpc.Config)) []*testNode {
 			conf.HeartbeatTimeout, conf.ElectionTimeout, conf.LeaderLease = time.Second, time.Second, 900*time.Millisecond
 		}
 		n := &testNode{config: conf, api: rpc.Config{Version: "test"}, url: "http://" + peers[i].APIAddress}
+		rpc.NeverBusy(&n.api) // what other tests take of the machine holds nobody back
 		for _, fn := range change {
 			fn(&n.api)
 		}

@@ -7,8 +7,10 @@ import (
 )
 
 const (
-	// A node is busy when its processors have nothing to do for less than a tenth of the time.
+	// A node is busy when its processors have nothing to do for less than a tenth of the time, and it uses more than a tenth of them itself:
+	// where others' processes keep the machine busy, to hold callers back would free nothing.
 	busyBelow = 0.1
+	leastUsed = 0.1
 	// least is the part of the processors' time that each caller has in any case. On a follower that does nothing but forward a hostile
 	// caller's calls it is what that caller has.
 	least = 0.02
@@ -56,6 +58,14 @@ type seen struct {
 	waited bool
 }
 
+// part is the part of the processors' time that this process used. Where the system does not tell, it is taken to use them.
+func (s *seen) part() float64 {
+	if s.used <= 0 {
+		return 1
+	}
+	return s.used.Seconds() / (s.time.Seconds() * float64(runtime.GOMAXPROCS(0)))
+}
+
 // judge sets the level by what was seen.
 func (l *level) judge(s seen) {
 	if s.charged >= leastCharged && s.used > 0 {
@@ -69,7 +79,7 @@ func (l *level) judge(s seen) {
 	switch {
 	case s.callers < 2:
 		l.rise(over(aloneBy), top, s.waited)
-	case l.idle < busyBelow:
+	case l.idle < busyBelow && s.part() > leastUsed:
 		l.perSecond = max(l.lowest(), min(l.perSecond, top)*over(fallTo))
 	default:
 		l.rise(over(riseBy), top, s.waited)

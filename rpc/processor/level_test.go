@@ -9,10 +9,13 @@ import (
 	"pgregory.net/rapid"
 )
 
+// callCost is a call's, so that some hundred a tenth of a second are a real part of what this machine's processors have.
+var callCost = 100 * time.Microsecond * time.Duration(min(runtime.GOMAXPROCS(0), 16))
+
 // window is what is seen of a busy node in a tenth of a second: so many calls of the one who makes most, of the next one, and of all.
 func window(top, second, all float64, callers int) seen {
 	return seen{
-		time: 100 * time.Millisecond, used: time.Duration(all * float64(200*time.Microsecond)), callers: callers,
+		time: 100 * time.Millisecond, used: time.Duration(all * float64(callCost)), callers: callers,
 		charged: all, top: top, second: second,
 	}
 }
@@ -27,9 +30,11 @@ func settled(s seen) level {
 }
 
 func TestLevel(t *testing.T) {
-	least := least * float64(runtime.GOMAXPROCS(0)) / (200 * time.Microsecond).Seconds()
+	least := least * float64(runtime.GOMAXPROCS(0)) / callCost.Seconds()
 	idle := window(500, 10, 600, 3)
 	idle.idle = 0.5
+	elsewhere := window(500, 1, 600, 2)
+	elsewhere.used /= 20
 	for _, tc := range []struct {
 		name string
 		seen seen
@@ -38,6 +43,7 @@ func TestLevel(t *testing.T) {
 		{"nobody waits while there is time", idle, math.Inf(1)},
 		{"a caller that is alone never waits", window(500, 0, 500, 1), math.Inf(1)},
 		{"who calls most comes down to the next one", window(500, 200, 1000, 8), 2000},
+		{"others' processes keep the machine busy", elsewhere, math.Inf(1)},
 		{"and not below a part of the time", window(500, 1, 600, 2), least},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
