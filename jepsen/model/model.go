@@ -277,19 +277,19 @@ func (j *Judge) time(parsed *logpb.Entry, clock fsm.Clock) {
 	if now := max(j.clock.Now, parsed.StampNs); clock.Now != now {
 		j.violate("clock", "cluster time is %d, it was %d and the entry's stamp is %d", clock.Now, j.clock.Now, parsed.StampNs)
 	}
-	before := j.clock
-	j.views(parsed, clock)
+	early, late := j.views(parsed, clock)
 	clock.Now = max(clock.Now, j.clock.Now)
 	if j.entry.resets() { // until the command is carried out
-		clock.WallEarly, clock.WallLate, clock.Shift = before.WallEarly, before.WallLate, before.Shift
+		clock.WallEarly, clock.WallLate, clock.Shift = early, late, j.clock.Shift
 	}
 	j.clock = clock
 }
 
 // views judges the views of Unix time. The earlier one is where the entry's sample is, or waits there until samples come up to it: it goes
-// neither back nor on by itself. The later one is where the sample is, and where there is none goes on as cluster time does.
-func (j *Judge) views(parsed *logpb.Entry, clock fsm.Clock) {
-	early, late := j.clock.WallEarly, j.clock.WallLate
+// neither back nor on by itself. The later one is where the sample is, and where there is none goes on as cluster time does. It returns
+// both, as they are before the entry's commands.
+func (j *Judge) views(parsed *logpb.Entry, clock fsm.Clock) (early, late int64) {
+	early, late = j.clock.WallEarly, j.clock.WallLate
 	j.entry.sample = span{parsed.WallEarlyNs, parsed.WallLateNs}
 	switch {
 	case parsed.WallEarlyNs > 0 && parsed.WallLateNs > 0:
@@ -299,7 +299,7 @@ func (j *Judge) views(parsed *logpb.Entry, clock fsm.Clock) {
 		late = plus(late, max(parsed.StampNs-j.clock.Now, 0))
 	}
 	if j.entry.reset = clock; j.entry.resets() {
-		return // judged with the command
+		return early, late // judged with the command
 	}
 	if clock.WallEarly != early {
 		j.violate("clock", "the earlier view of Unix time goes from %d to %d, the sample is %d", j.clock.WallEarly, clock.WallEarly, parsed.WallEarlyNs)
@@ -307,6 +307,7 @@ func (j *Judge) views(parsed *logpb.Entry, clock fsm.Clock) {
 	if clock.WallLate != late {
 		j.violate("clock", "the later view of Unix time goes from %d to %d, the sample is %d", j.clock.WallLate, clock.WallLate, parsed.WallLateNs)
 	}
+	return early, late
 }
 
 // complete looks for what commands say and nothing came of.
