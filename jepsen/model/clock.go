@@ -40,10 +40,13 @@ func (j *Judge) resetClock(reset *logpb.ClockReset) {
 	now.Now = was.Now
 	j.clock = now
 	for _, q := range j.quotas {
-		q.rule.shift = now.Shift
 		if q.rule.kind == windowKind {
+			q.advance(was) // what the wrong time had closed, a cap of it included, is closed
+			q.rule.shift = now.Shift
 			q.beginAgain(now)
+			continue
 		}
+		q.rule.shift = now.Shift
 	}
 }
 
