@@ -2,7 +2,9 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -142,72 +144,182 @@ func (n *guardedNode) run(t *testing.T, args ...string) string {
 	return string(out)
 }
 
-// takings take something of each thing that callers share, the n-th of a user, and tell whether they got it.
-func takings(user, n int, lease *quotav1.Lease) []func(context.Context, apis) bool {
-	name, known := fmt.Sprintf("u%d-%d", user, n), fmt.Sprintf("u%d", user)
-	items := func(quota string) []*quotav1.Item { return []*quotav1.Item{{Quota: quota}} }
-	had := func(err error) bool { return connect.CodeOf(err) != connect.CodeResourceExhausted }
-	return []func(context.Context, apis) bool{
-		func(ctx context.Context, a apis) bool {
-			_, err := a.quota.OpenSession(ctx, &quotav1.OpenSessionRequest{Holder: name})
-			return had(err)
-		},
-		func(ctx context.Context, a apis) bool {
-			res, err := a.quota.Reserve(ctx, &quotav1.ReserveRequest{
-				RequestId: &quotav1.RequestId{IdempotencyKey: "w" + name}, Holder: known, Items: items("none"),
-				Wait: durationpb.New(10 * time.Minute), NoBlock: true,
+// greedy is one caller, that takes of what callers share.
+type greedy struct {
+	apis
+	name string
+	// taken numbers what it takes.
+	taken int
+	// answered is the session whose results it acknowledges, kept the one whose results it does not; 0: it has none yet.
+	answered, kept uint64
+	lease          *quotav1.Lease
+}
+
+// taking is how a caller takes one more of a budget.
+type taking struct {
+	budget string
+	// one takes one, and returns the budget that it was refused for; empty: it got it.
+	one func(ctx context.Context, g *greedy) string
+}
+
+// notTaken stands for whatever kept a caller from taking something that is no budget.
+const notTaken = "no budget"
+
+// refusedFor returns the budget that a call was refused for, empty where it got what it asked for.
+func refusedFor(err error, outcome *quotav1.ReserveResponse) string {
+	if refusal := outcome.GetRefusal(); refusal != nil {
+		return cmp.Or(refusal.Budget, notTaken)
+	}
+	if err == nil {
+		return ""
+	}
+	return cmp.Or(infoOf(err).GetBudget(), notTaken)
+}
+
+// infoOf returns what an error says of itself, nil where it says nothing.
+func infoOf(err error) *quotav1.ErrorInfo {
+	var failed *connect.Error
+	if !errors.As(err, &failed) {
+		return nil
+	}
+	for _, detail := range failed.Details() {
+		if value, valueErr := detail.Value(); valueErr == nil {
+			if info, ok := value.(*quotav1.ErrorInfo); ok {
+				return info
+			}
+		}
+	}
+	return nil
+}
+
+// another returns a name that the caller has not used yet.
+func (g *greedy) another() string {
+	g.taken++
+	return fmt.Sprintf("%s-%d", g.name, g.taken)
+}
+
+// open opens a session for an own use of it, unless there is one.
+func (g *greedy) open(ctx context.Context, session *uint64) error {
+	if *session != 0 {
+		return nil
+	}
+	res, err := g.quota.OpenSession(ctx, &quotav1.OpenSessionRequest{Holder: g.name})
+	if err == nil {
+		*session = res.Session
+	}
+	return err
+}
+
+// reserve reserves one of a quota for an hour.
+func (g *greedy) reserve(ctx context.Context, holder, quota string, with func(*quotav1.ReserveRequest)) string {
+	request := &quotav1.ReserveRequest{Holder: holder, Items: []*quotav1.Item{{Quota: quota}}, Ttl: durationpb.New(time.Hour)}
+	if with != nil {
+		with(request)
+	}
+	res, err := g.quota.Reserve(ctx, request)
+	return refusedFor(err, res)
+}
+
+// release gives a lease back that does not exist, which costs nothing but the request's result.
+func (g *greedy) release(ctx context.Context, id *quotav1.RequestId) string {
+	_, err := g.quota.Release(ctx, &quotav1.ReleaseRequest{RequestId: id, Lease: 1 << 40, Fence: 1})
+	if info := infoOf(err); info.GetReason() == quotav1.Reason_REASON_STALE_FENCE {
+		return ""
+	}
+	return refusedFor(err, nil)
+}
+
+// takings are all that callers share, in an order in which each can be filled: who has its part of the leases gets as far as to no
+// other budget with a Reserve, and who has its part of the results no key. The wait is a session's that has room for results.
+func takings() []taking {
+	return []taking{
+		{"waiters", func(ctx context.Context, g *greedy) string {
+			if err := g.open(ctx, &g.answered); err != nil {
+				return refusedFor(err, nil)
+			}
+			g.taken++
+			seq := uint64(g.taken) //nolint:gosec // counted from 1
+			return g.reserve(ctx, g.name, "none", func(r *quotav1.ReserveRequest) {
+				r.RequestId = &quotav1.RequestId{Session: g.answered, Seq: seq, AckedBelow: seq}
+				r.Wait, r.NoBlock = durationpb.New(10*time.Minute), true
 			})
-			return had(err) && res.GetWaiting() != nil
-		},
-		func(ctx context.Context, a apis) bool {
-			_, err := a.quota.Release(ctx, &quotav1.ReleaseRequest{RequestId: &quotav1.RequestId{IdempotencyKey: name}, Lease: 1 << 40, Fence: 1})
-			return had(err)
-		},
-		func(ctx context.Context, a apis) bool {
-			_, err := a.task.BeginTask(ctx, &quotav1.BeginTaskRequest{Task: name, Holder: name})
-			return had(err)
-		},
-		func(ctx context.Context, a apis) bool { // a holder that is not known yet
-			res, err := a.quota.Reserve(ctx, &quotav1.ReserveRequest{Holder: name, Items: items("plenty"), Ttl: durationpb.New(time.Hour)})
-			return had(err) && res.GetLease() != nil
-		},
-		func(ctx context.Context, a apis) bool { // an operation that is never settled
-			res, err := a.quota.Reserve(ctx, &quotav1.ReserveRequest{Holder: known, Items: items("plenty"), Consume: true, Ttl: durationpb.New(time.Hour)})
-			return had(err) && res.GetLease() != nil
-		},
-		func(ctx context.Context, a apis) bool {
-			res, err := a.quota.Reserve(ctx, &quotav1.ReserveRequest{Holder: known, Items: items("plenty"), Ttl: durationpb.New(time.Hour)})
-			return had(err) && res.GetLease() != nil
-		},
-		func(ctx context.Context, a apis) bool {
-			_, err := a.quota.Report(ctx, &quotav1.ReportRequest{
-				Lease: lease.Id, Fence: lease.Fence, Op: 1, Signals: []*quotav1.Signal{{Quota: "plenty", Cause: quotav1.Cause_CAUSE_OK}},
+		}},
+		{"holder_bytes", func(ctx context.Context, g *greedy) string { return g.reserve(ctx, g.another(), "plenty", nil) }},
+		{"operation_bytes", func(ctx context.Context, g *greedy) string {
+			return g.reserve(ctx, g.name, "plenty", func(r *quotav1.ReserveRequest) { r.Consume = true })
+		}},
+		{"leases", func(ctx context.Context, g *greedy) string { return g.reserve(ctx, g.name, "plenty", nil) }},
+		{"keys", func(ctx context.Context, g *greedy) string {
+			return g.release(ctx, &quotav1.RequestId{IdempotencyKey: g.another()})
+		}},
+		{"result_bytes", func(ctx context.Context, g *greedy) string {
+			if err := g.open(ctx, &g.kept); err != nil {
+				return refusedFor(err, nil)
+			}
+			g.taken++
+			return g.release(ctx, &quotav1.RequestId{Session: g.kept, Seq: uint64(g.taken)}) //nolint:gosec // counted from 1
+		}},
+		{"sessions", func(ctx context.Context, g *greedy) string {
+			_, err := g.quota.OpenSession(ctx, &quotav1.OpenSessionRequest{Holder: g.name})
+			return refusedFor(err, nil)
+		}},
+		{"tasks", func(ctx context.Context, g *greedy) string {
+			_, err := g.task.BeginTask(ctx, &quotav1.BeginTaskRequest{Task: g.another(), Holder: g.name})
+			return refusedFor(err, nil)
+		}},
+		{"reports", func(ctx context.Context, g *greedy) string {
+			_, err := g.quota.Report(ctx, &quotav1.ReportRequest{
+				Lease: g.lease.Id, Fence: g.lease.Fence, Op: 1, Signals: []*quotav1.Signal{{Quota: "plenty", Cause: quotav1.Cause_CAUSE_OK}},
 			})
-			return had(err)
-		},
+			return refusedFor(err, nil)
+		}},
 	}
 }
 
-// hostile takes all that its callers can get, and goes on trying.
+// hostile are callers that take all they can get, and go on trying.
 type hostile struct {
 	stop    context.CancelFunc
 	working sync.WaitGroup
-	// vain counts, of each caller, the rounds in a row in which it got nothing.
-	vain []atomic.Int64
+	full    []*filling
 }
 
+// filling tells how far one of them is.
+type filling struct {
+	mu sync.Mutex
+	// at is the budget that it fills now, last what the last refusal was for; empty at: it was refused for each of them.
+	at, last string
+	// rounds counts how often it was refused again since, for each of them.
+	rounds atomic.Int64
+}
+
+func (f *filling) note(at, last string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.at, f.last = at, last
+}
+
+func (f *filling) String() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return fmt.Sprintf("fills %s, last refused for %q, tried in vain %d times since", f.at, f.last, f.rounds.Load())
+}
+
+// flood has each user fill one budget after the other, until it is refused more of it by the budget's name, and then try again and again.
 func (n *guardedNode) flood(t *testing.T, users int, lease *quotav1.Lease) *hostile {
 	ctx, cancel := context.WithCancel(t.Context())
-	h := &hostile{stop: cancel, vain: make([]atomic.Int64, users)}
+	h := &hostile{stop: cancel}
 	for user := range users {
+		g, f := &greedy{apis: n.users[user], name: fmt.Sprint("u", user), lease: lease}, &filling{}
+		h.full = append(h.full, f)
 		h.working.Go(func() {
-			for i := 0; ctx.Err() == nil; i++ {
-				got := false
-				for _, take := range takings(user, i, lease) {
-					got = take(ctx, n.users[user]) || got
+			for _, take := range takings() {
+				for last := ""; last != take.budget && ctx.Err() == nil; last = take.one(ctx, g) {
+					f.note(take.budget, last)
 				}
-				if h.vain[user].Add(1); got {
-					h.vain[user].Store(0)
+			}
+			for f.note("", ""); ctx.Err() == nil; f.rounds.Add(1) {
+				for _, take := range takings() {
+					take.one(ctx, g)
 				}
 			}
 		})
@@ -221,20 +333,72 @@ func (h *hostile) end() {
 	h.working.Wait()
 }
 
-// untilFull waits until nobody gets anything any more.
+// untilFull waits until each of them was refused for each budget by name, and has tried again.
 func (h *hostile) untilFull(t *testing.T) {
 	t.Helper()
 	deadline := time.After(patience)
 	ticker := time.NewTicker(poll)
 	defer ticker.Stop()
-	for user := range h.vain {
-		for h.vain[user].Load() < 3 {
+	for user, f := range h.full {
+		for f.rounds.Load() < 3 {
 			select {
 			case <-ticker.C:
 			case <-deadline:
-				t.Fatalf("caller %d gets something still", user)
+				t.Fatalf("caller %d %v", user, f)
 			}
 		}
+	}
+}
+
+// refusals returns how many were refused for each budget by now, as the node's metrics have it.
+func (n *guardedNode) refusals(t *testing.T) map[string]int64 {
+	t.Helper()
+	code, metrics := fetch("http://" + n.address + "/metrics")
+	if code != http.StatusOK {
+		t.Fatalf("metrics: %d %s", code, metrics)
+	}
+	counts := map[string]int64{}
+	for _, line := range strings.Split(metrics, "\n") {
+		rest, found := strings.CutPrefix(line, `quotad_budget_refusals_total{budget="`)
+		if !found {
+			continue
+		}
+		name, count, _ := strings.Cut(rest, `"} `)
+		value, err := strconv.ParseFloat(count, 64)
+		if err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+		counts[name] = int64(value)
+	}
+	return counts
+}
+
+// checkFull checks that the node knows of callers at their part of each budget that there is, and that these are the ones that are taken.
+func (n *guardedNode) checkFull(t *testing.T, users int) {
+	t.Helper()
+	status, err := n.operator.admin.GetStatus(t.Context(), &quotav1.GetStatusRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	taken := map[string]bool{}
+	for _, take := range takings() {
+		taken[take.budget] = true
+	}
+	refused := n.refusals(t)
+	for _, b := range status.Budgets {
+		t.Logf("%-16s %7d of %7d are used, %2d callers have some, %2d their part, refused %d times", b.Name, b.Used, b.Capacity, b.Callers, b.CallersAtBudget, refused[b.Name])
+		if !taken[b.Name] {
+			t.Errorf("%s: nobody fills it", b.Name)
+		}
+		if refused[b.Name] < int64(users) {
+			t.Errorf("%s: %d refusals, there are %d callers at their part", b.Name, refused[b.Name], users)
+		}
+		if b.CallersAtBudget == 0 && b.Name != "reports" { // which begin anew with each minute
+			t.Errorf("%s: no caller has its part", b.Name)
+		}
+	}
+	if len(status.Budgets) != len(taken) {
+		t.Errorf("there are %d budgets, %d are filled", len(status.Budgets), len(taken))
 	}
 }
 
@@ -251,8 +415,9 @@ func TestOperators_WorkWhileCallersFillEverything(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.run(t, "quota", "apply", "-f", "quotas.yaml")
-	n.run(t, "limits", "--max-sessions", "320", "--max-keys", "640", "--max-tasks", "320", "--max-leases", "960", "--max-waiters", "320",
-		"--max-reports", "320", "--max-result-bytes", "200000", "--max-holder-bytes", "40000", "--max-operation-bytes", "60000", "--caller-min", "0.01")
+	// A caller's part of leases is more than those of what takes leases besides, its part of results more than those of its keys.
+	n.run(t, "limits", "--max-sessions", "320", "--max-keys", "640", "--max-tasks", "320", "--max-leases", "2000", "--max-waiters", "320",
+		"--max-reports", "320", "--max-result-bytes", "400000", "--max-holder-bytes", "40000", "--max-operation-bytes", "60000", "--caller-min", "0.01")
 	granted := func(quota string) *quotav1.Lease {
 		res, err := n.operator.quota.Reserve(ctx, &quotav1.ReserveRequest{
 			Holder: "ops", Items: []*quotav1.Item{{Quota: quota}}, Consume: quota == "plenty", Ttl: durationpb.New(time.Hour),
@@ -267,8 +432,8 @@ func TestOperators_WorkWhileCallersFillEverything(t *testing.T) {
 	callers := n.flood(t, users, lease)
 	callers.untilFull(t)
 
-	out := n.run(t, "status")
-	if !strings.Contains(out, "sessions full") && !strings.Contains(out, "at budget") {
+	n.checkFull(t, users)
+	if out := n.run(t, "status"); !strings.Contains(out, "at budget") {
 		t.Errorf("status does not tell:\n%s", out)
 	}
 	for _, args := range [][]string{
@@ -301,10 +466,12 @@ func TestOperators_WorkWhileCallersFillEverything(t *testing.T) {
 	}); err != nil {
 		t.Errorf("an operator's own key: %v", err)
 	}
-	for i, take := range takings(users, 0, lease) {
-		if !take(ctx, n.users[users]) {
-			t.Errorf("a caller that takes little is refused thing %d", i)
+	modest := &greedy{apis: n.users[users], name: "modest", lease: lease}
+	for _, take := range takings() {
+		if last := take.one(ctx, modest); last != "" {
+			t.Errorf("a caller that takes little is refused %s for %q", take.budget, last)
 		}
 	}
+	n.checkFull(t, users) // still
 	callers.end()
 }
