@@ -2,7 +2,6 @@ package fsm
 
 import (
 	"math"
-	"slices"
 
 	"github.com/quotad/quotad/fsm/logpb"
 )
@@ -80,14 +79,17 @@ func (m *Machine) mutableHolder(name string) *holder {
 	return h
 }
 
-// knows tells whether anything is remembered of a holder.
-func (m *Machine) knows(name string) bool {
+// lookHolder returns a holder's record, nil where nothing is remembered of it. It must not be changed.
+func (m *Machine) lookHolder(name string) *holder {
 	if h := m.recent.holder; h != nil && h.name == name {
-		return true
+		return h
 	}
-	_, known := m.holders.Get(name)
-	return known
+	h, _ := m.holders.Get(name)
+	return h
 }
+
+// knows tells whether anything is remembered of a holder.
+func (m *Machine) knows(name string) bool { return m.lookHolder(name) != nil }
 
 // noHolderLeft refuses what would have too much remembered of holders.
 func (m *Machine) noHolderLeft(name string, needs []need) *logpb.Refusal {
@@ -97,14 +99,16 @@ func (m *Machine) noHolderLeft(name string, needs []need) *logpb.Refusal {
 // remembering judges whether what a grant of some needs adds to what is remembered of a holder may be taken. Meters do not count here: a
 // holder without one is served all the same.
 func (m *Machine) remembering(name string, needs []need) verdict {
-	h, known := m.holders.Get(name)
-	if known && !slices.ContainsFunc(needs, func(n need) bool { return n.quota.rule.policy.tallied() && !m.tallied(name, n.quota) }) {
-		return mayTake
+	h := m.lookHolder(name)
+	if h == nil {
+		return m.taking(budgetHolders)
 	}
-	if known {
-		return m.takingFor(h.account, budgetHolders)
+	for i := range needs {
+		if q := needs[i].quota; q.rule.policy.tallied() && !m.tallied(name, q) {
+			return m.takingFor(h.account, budgetHolders)
+		}
 	}
-	return m.taking(budgetHolders)
+	return mayTake
 }
 
 // forgetHolders forgets holders that have not been seen for long. One that waits or has a lease stays, and one of whose share of a

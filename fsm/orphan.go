@@ -205,6 +205,7 @@ func (m *Machine) lookAt(p *page) (forgotten int) {
 	m.dropPage(p)
 	kept := m.packing[:0]
 	o := &m.looked
+	var bill runBill
 	for rest := p.packed; len(rest) > 0; {
 		var packed []byte
 		packed, rest = cut(rest)
@@ -215,22 +216,69 @@ func (m *Machine) lookAt(p *page) (forgotten int) {
 			o, before := unpack(packed), len(kept)
 			o.check = m.nextCheck(o)
 			kept = pack(kept, o)
-			m.addTo(o.account, budgetOperations, int64(len(kept)-before-len(packed)))
+			bill.add(m, o.account, int64(len(kept)-before-len(packed)))
 		default:
 			m.closeRecord(o)
-			m.addTo(o.account, budgetOperations, -int64(len(packed)))
+			bill.add(m, o.account, -int64(len(packed)))
 			forgotten++
 		}
 	}
+	bill.settle(m)
 	if m.packing = kept; len(kept) > 0 {
-		p := m.pageWith(p.from, kept)
+		p := m.pageWith(m.joined(p.from))
 		m.enterPage(p)
-		if len(kept) > pageBytes { // a later moment may take a byte more
+		if len(p.packed) > pageBytes { // a later moment may take a byte more
 			m.split(p)
 		}
 	}
 	m.operations -= int64(forgotten)
 	return forgotten
+}
+
+// joined returns the orphans that are packed anew in place of a page that is dropped, together with those of a page beside it where both
+// are few: pages of which one orphan is left each would take four times what their orphans are charged with.
+func (m *Machine) joined(from orphanKey) (first orphanKey, packed []byte) {
+	few := func(p *page) bool { return p != nil && len(p.packed)+len(m.packing) <= pageBytes/2 }
+	if before := m.pageOf(from); few(before) {
+		m.dropPage(before)
+		m.packing = slices.Insert(m.packing, 0, before.packed...)
+		return before.from, m.packing
+	}
+	if after := m.pageAfter(from); few(after) {
+		m.dropPage(after)
+		m.packing = append(m.packing, after.packed...)
+	}
+	return from, m.packing
+}
+
+// pageAfter returns the first page that begins at a key or after it, nil where there is none.
+func (s *State) pageAfter(key orphanKey) (found *page) {
+	s.orphans.Ascend(keptPage{from: key}, func(p keptPage) bool {
+		found = p.page
+		return false
+	})
+	return found
+}
+
+// runBill is what an account is charged with for a run of orphans: mostly a whole page's are one caller's.
+type runBill struct {
+	account uint64
+	bytes   int64
+}
+
+func (b *runBill) add(m *Machine, account uint64, bytes int64) {
+	if account != b.account {
+		b.settle(m)
+		b.account = account
+	}
+	b.bytes += bytes
+}
+
+func (b *runBill) settle(m *Machine) {
+	if b.bytes != 0 {
+		m.addTo(b.account, budgetOperations, b.bytes)
+		b.bytes = 0
+	}
 }
 
 // staysOn tells whether an orphan that is due is kept for a while longer.

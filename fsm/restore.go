@@ -448,8 +448,8 @@ func (m *Machine) takeOperation(encoded *logpb.SnapshotOperation) error {
 		asked: encoded.Asked, unspent: encoded.Unspent, actual: encoded.Actual, orphan: encoded.Orphan,
 		check: encoded.CheckNs, beganWall: encoded.BeganWallNs, generation: m.generation, account: encoded.Account,
 	}
-	if lives {
-		o.account = l.account
+	if lives { // and one string for all of them
+		o.account, o.holder = l.account, l.holder
 	}
 	if o.account != 0 && m.getAccount(o.account) == nil {
 		return fmt.Errorf("operation %d of lease %d is charged to account %d, which does not exist", o.op, o.lease, o.account)

@@ -358,7 +358,7 @@ func (n *guardedNode) refusals(t *testing.T) map[string]int64 {
 		t.Fatalf("metrics: %d %s", code, metrics)
 	}
 	counts := map[string]int64{}
-	for _, line := range strings.Split(metrics, "\n") {
+	for line := range strings.SplitSeq(metrics, "\n") {
 		rest, found := strings.CutPrefix(line, `quotad_budget_refusals_total{budget="`)
 		if !found {
 			continue
