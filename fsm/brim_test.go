@@ -3,7 +3,9 @@ package fsm
 import (
 	"bytes"
 	"fmt"
+	"os"
 	"runtime"
+	"runtime/debug"
 	"strings"
 	"testing"
 
@@ -31,8 +33,8 @@ type expensive struct {
 	of   budget
 	// command takes the n-th.
 	command func(n int) *logpb.Command
-	// then goes on when all are there: leases end, a lease's operations follow.
-	then func(s *scale, things int)
+	// then goes on when those from a number on and below another are there: leases end, a lease's operations follow.
+	then func(s *scale, from, to int)
 	// one is how many there are in the place of a thousand; 0: a thousand.
 	each int
 }
@@ -66,7 +68,17 @@ func brimWorld() *scale {
 		tallied, metered := rateOf(brimQuota("tallied", n), 1<<50, minute), windowOf(brimQuota("metered", n), 1<<50, logpb.Every_EVERY_DAY)
 		tallied.Policy = &logpb.Policy{Breaker: &logpb.Breaker{Failures: 1}}
 		metered.Policy = &logpb.Policy{Metering: true}
-		quotas = append(quotas, rateOf(brimQuota("plenty", n), 1<<50, day), none, tallied, metered)
+		moving := anchored(brimQuota("moving", n), 1<<50)
+		moving.Policy = &logpb.Policy{Metering: true}
+		quotas = append(quotas, rateOf(brimQuota("plenty", n), 1<<50, day), rateOf(brimQuota("brief", n), 1<<50, minute), none, tallied, metered, moving)
+		for level := range maxDepth {
+			q := rateOf(brimQuota(fmt.Sprint("deep", level), n), 1<<50, day)
+			if level > 0 {
+				under(q, brimQuota(fmt.Sprint("deep", level-1), n))
+			}
+			quotas = append(quotas, q)
+		}
+		quotas = append(quotas, under(rateOf(brimQuota("none-below", n), 1, day), brimQuota("deep6", n)))
 	}
 	s.apply(applyQuotas(quotas...), limitsTo(func(l *logpb.SetLimits) {
 		for _, bound := range []**int64{
@@ -76,13 +88,14 @@ func brimWorld() *scale {
 		}
 	}))
 	for n := range brimQuotas {
-		s.apply(consumesAtOnce("first", itemOf(brimQuota("none", n), 1)))
+		s.apply(consumesAtOnce("first", itemOf(brimQuota("none", n), 1)), consumesAtOnce("first", itemOf(brimQuota("none-below", n), 1)))
 	}
+	releaseAll(s, 0, 0)
 	return s
 }
 
 // releaseAll ends all leases.
-func releaseAll(s *scale, _ int) {
+func releaseAll(s *scale, _, _ int) {
 	var ids []uint64
 	s.m.leases.Scan(func(id uint64, _ *lease) bool {
 		ids = append(ids, id)
@@ -90,6 +103,49 @@ func releaseAll(s *scale, _ int) {
 	})
 	for _, id := range ids {
 		s.apply(&logpb.Command{Kind: &logpb.Command_RevokeLease{RevokeLease: &logpb.RevokeLease{Lease: id}}})
+	}
+}
+
+// consumeOnce has each of the latest leases consume one, and be finished with those below a number.
+func consumeOnce(s *scale, op, doneBelow uint64, leases int) {
+	for id := s.m.lastLease - uint64(leases) + 1; id <= s.m.lastLease; id++ { //nolint:gosec // so many there are
+		l, _ := s.m.leases.Get(id)
+		s.apply(consumeCmd(&logpb.Consume{
+			Lease: l.id, Fence: l.fence, Op: op, DoneBelow: doneBelow, Items: []*logpb.Item{itemOf(s.m.look(l.items[0].quota).name, 1)},
+		}))
+	}
+}
+
+// consumesEach has each of the latest leases consume a hundred times.
+func consumesEach(s *scale, from, to int) {
+	for op := range uint64(100) {
+		consumeOnce(s, op+1, 0, to-from)
+	}
+}
+
+// listUses has each of the latest leases consume at a hundred moments, and so to as many ends, and its holder be refused for two reasons.
+func listUses(s *scale, from, to int) {
+	for op := range uint64(100) {
+		s.now += second
+		consumeOnce(s, op+1, op+1, to-from)
+	}
+	releaseAll(s, from, to)
+	for n := from; n < to; n++ {
+		holder, quota := fmt.Sprint("h", n), brimQuota("moving", 0)
+		s.apply(asks(holder, 0, itemOf(quota, 1<<51)), asks(holder, 0, itemOf(quota, 1<<50)))
+	}
+}
+
+// thinned is how many records are more than those of a page: of so many, one is left.
+const thinned = 80
+
+// thinOut lets the leases end, and time pass until what was consumed of a minute is forgotten.
+func thinOut(s *scale, from, to int) {
+	releaseAll(s, from, to)
+	s.now += 3 * minute
+	s.apply()
+	for first, ok := s.m.checks.Min(); ok && first.at <= s.now; first, ok = s.m.checks.Min() {
+		s.apply()
 	}
 }
 
@@ -125,7 +181,7 @@ func expensives() []expensive {
 			return numbered(1, uint64(n+1), 0, sameHolder(false, itemOf(brimQuota("plenty", n%brimQuotas), 1)))
 		}},
 		{name: "a large grant's result", of: budgetResults, then: releaseAll, each: 300, command: func(n int) *logpb.Command {
-			return numbered(1, uint64(n+1), 0, sameHolder(true, brimItems("plenty", n, brimQuotas)...))
+			return numbered(1+uint64(n)/1000, uint64(n+1), 0, sameHolder(true, brimItems("plenty", n, brimQuotas)...))
 		}},
 		{name: "a waiting Reserve of one", of: budgetWaiters, command: func(n int) *logpb.Command {
 			return waits(fmt.Sprint("h", n%8), 0, 10*minute, itemOf(brimQuota("none", n%brimQuotas), 1))
@@ -133,14 +189,25 @@ func expensives() []expensive {
 		{name: "a waiting Reserve of four", of: budgetWaiters, command: func(n int) *logpb.Command {
 			return waits(fmt.Sprint("h", n%8), 0, 10*minute, brimItems("none", n, 4)...)
 		}},
+		{name: "a waiting Reserve of four, long names, that consumes", of: budgetWaiters, command: func(n int) *logpb.Command {
+			c := waits(longName("h", n%8, maxHolderLength), 0, 10*minute, brimItems("none", n, 4)...)
+			c.GetReserve().Consume = true
+			return c
+		}},
+		{name: "a waiting Reserve of lanes of many", of: budgetWaiters, each: 300, command: func(n int) *logpb.Command {
+			return waits(fmt.Sprint("h", n%8), 0, 10*minute, brimItems("none", n, 32)...)
+		}},
+		{name: "a waiting Reserve at all levels", of: budgetWaiters, command: func(n int) *logpb.Command {
+			return waits(fmt.Sprint("h", n%8), 0, 10*minute, itemOf(brimQuota("none-below", n%brimQuotas), 1))
+		}},
 		{name: "a task", of: budgetTasks, command: func(n int) *logpb.Command {
 			c := begins(longName("task", n, maxTaskName), longName("h", n, maxHolderLength), 0)
 			for i := range maxTaskQuotas {
 				c.GetBeginTask().Quotas = append(c.GetBeginTask().Quotas, brimQuota("plenty", i))
 			}
 			return c
-		}, then: func(s *scale, things int) {
-			for n := range things {
+		}, then: func(s *scale, from, to int) {
+			for n := from; n < to; n++ {
 				name := longName("task", n, maxTaskName)
 				c := ends(name, s.m.taskFence(name), logpb.TaskOutcome_TASK_OUTCOME_FAILED)
 				c.GetEndTask().Detail = longName("detail", n, maxTaskDetail)
@@ -150,6 +217,12 @@ func expensives() []expensive {
 		{name: "a lease of one", of: budgetLeases, command: func(n int) *logpb.Command { return sameHolder(false, itemOf(brimQuota("plenty", n%brimQuotas), 1)) }},
 		{name: "a lease of four", of: budgetLeases, command: func(n int) *logpb.Command { return sameHolder(false, brimItems("plenty", n, 4)...) }},
 		{name: "a lease of 64", of: budgetLeases, each: 300, command: func(n int) *logpb.Command { return sameHolder(false, brimItems("plenty", n, 64)...) }},
+		{name: "a lease of a long name", of: budgetLeases, command: func(n int) *logpb.Command {
+			return reserves(n%8, false, brimItems("plenty", n, 4)...)
+		}},
+		{name: "a lease at all levels", of: budgetLeases, command: func(n int) *logpb.Command {
+			return sameHolder(false, itemOf(brimQuota("deep7", n%brimQuotas), 1))
+		}},
 		{name: "a holder", of: budgetHolders, then: releaseAll, command: func(n int) *logpb.Command {
 			return reserves(n, false, itemOf(brimQuota("plenty", 0), 1))
 		}},
@@ -162,17 +235,29 @@ func expensives() []expensive {
 		{name: "meters", of: budgetHolders, then: releaseAll, each: 300, command: func(n int) *logpb.Command {
 			return asks(fmt.Sprint("h", n), 0, brimItems("metered", n, brimQuotas)...)
 		}},
-		{name: "operations of live leases", of: budgetOperations, each: 200, command: func(n int) *logpb.Command {
+		{name: "meters with lists", of: budgetHolders, each: 100, then: listUses, command: func(n int) *logpb.Command {
+			return asks(fmt.Sprint("h", n), 0, itemOf(brimQuota("moving", 0), 1000))
+		}},
+		{name: "operations of live leases", of: budgetOperations, each: 200, then: consumesEach, command: func(n int) *logpb.Command {
 			return sameHolder(false, itemOf(brimQuota("plenty", n%brimQuotas), 1000))
-		}, then: func(s *scale, things int) {
-			for n := range things {
-				l, _ := s.m.leases.Get(uint64(n + 1 + brimQuotas))
-				for op := range 100 {
-					s.apply(&logpb.Command{Kind: &logpb.Command_Consume{Consume: &logpb.Consume{
-						Lease: l.id, Fence: l.fence, Op: uint64(op + 1), Items: []*logpb.Item{itemOf(brimQuota("plenty", n%brimQuotas), 1)},
-					}}})
-				}
+		}},
+		{name: "operations of live leases of long names", of: budgetOperations, each: 200, then: consumesEach, command: func(n int) *logpb.Command {
+			return reserves(n%8, false, itemOf(brimQuota("plenty", n%brimQuotas), 1000))
+		}},
+		{name: "operations at all levels", of: budgetOperations, each: 200, then: consumesEach, command: func(n int) *logpb.Command {
+			return sameHolder(false, itemOf(brimQuota("deep7", n%brimQuotas), 1000))
+		}},
+		{name: "operations of leases that ended, long names", of: budgetOperations, then: releaseAll, command: func(n int) *logpb.Command {
+			return reserves(n%8, true, itemOf(brimQuota("plenty", n%brimQuotas), 1))
+		}},
+		{name: "operations at all levels of leases that ended", of: budgetOperations, then: releaseAll, command: func(n int) *logpb.Command {
+			return sameHolder(true, itemOf(brimQuota("deep7", n%brimQuotas), 1))
+		}},
+		{name: "one operation of each page", of: budgetOperations, each: 16_000, then: thinOut, command: func(n int) *logpb.Command {
+			if n%thinned == 0 {
+				return sameHolder(true, itemOf(brimQuota("plenty", 0), 1))
 			}
+			return sameHolder(true, itemOf(brimQuota("brief", 0), 1))
 		}},
 		{name: "operations of leases that ended", of: budgetOperations, then: releaseAll, command: func(n int) *logpb.Command {
 			return sameHolder(true, itemOf(brimQuota("plenty", n%brimQuotas), 1))
@@ -192,28 +277,32 @@ func inUse() int64 {
 	return int64(stats.HeapAlloc) //nolint:gosec // far below
 }
 
+// forgetRoom forgets what a machine keeps besides its state, which has a bound of its own.
+func forgetRoom(m *Machine) { m.spare, m.recent, m.decoder = spare{}, recent{}, decoder{} }
+
 // perUnit measures what one unit of a budget takes that is full of one kind of thing, in the state that took it and in one that is
 // restored from its snapshot, of which base is what it takes without these things: the larger.
 func (e expensive) perUnit(t *testing.T, scaled int, base int64) float64 {
 	t.Helper()
 	s := brimWorld()
-	s.apply(opens())
+	s.apply(opens(), opens())
 	things := 1000 * scaled
 	if e.each != 0 {
 		things = e.each * scaled
 	}
+	forgetRoom(s.m)
 	takenBefore, before := s.m.taken, inUse()
 	for n := range things {
 		s.apply(e.command(n))
 	}
 	if e.then != nil {
-		e.then(s, things)
+		e.then(s, 0, things)
 	}
-	s.m.spare, s.m.recent, s.m.decoder = spare{}, recent{}, decoder{}
+	forgetRoom(s.m)
 	grown := inUse() - before
 	took := s.m.taken
 	units := took[e.of] - takenBefore[e.of]
-	if units < int64(things) {
+	if units < int64(things)/thinned {
 		t.Fatalf("%s: %d took %d units", e.name, things, units)
 	}
 	if err := s.m.State().Verify(); err != nil {
@@ -229,7 +318,7 @@ func (e expensive) perUnit(t *testing.T, scaled int, base int64) float64 {
 	if restored.taken != took {
 		t.Fatalf("%s: %v is taken, restored %v", e.name, took, restored.taken)
 	}
-	restored.spare, restored.recent, restored.decoder = spare{}, recent{}, decoder{}
+	forgetRoom(restored)
 	again := inUse() - empty - base
 	runtime.KeepAlive(restored)
 	runtime.KeepAlive(snapshot)
@@ -241,12 +330,12 @@ func (e expensive) perUnit(t *testing.T, scaled int, base int64) float64 {
 func restoredBase(t *testing.T) int64 {
 	t.Helper()
 	s := brimWorld()
-	s.apply(opens())
+	s.apply(opens(), opens())
 	snapshot := snapshotOf(t, s.m.State())
 	s.m = nil
 	empty := inUse()
 	restored := restoredFrom(t, snapshot)
-	restored.spare, restored.recent, restored.decoder = spare{}, recent{}, decoder{}
+	forgetRoom(restored)
 	base := inUse() - empty
 	runtime.KeepAlive(restored)
 	runtime.KeepAlive(snapshot)
@@ -289,3 +378,85 @@ func TestBudgets_AllFullFitTheMemoryOfANode(t *testing.T) {
 
 // accountSize is what an account with a long name takes, about.
 const accountSize = 400
+
+// fillOrder is in which order a state is filled to all bounds: keys have results, what ends needs leases for a moment, and those that
+// stay come last.
+var fillOrder = []string{
+	"a key", "a session", "a task", "a large grant's result", "a holder with a short name", "large operations of leases that ended",
+	"a waiting Reserve of four, long names, that consumes", "a lease of a long name",
+}
+
+// fill takes one kind of thing until there is no room for more.
+func (e expensive) fill(t *testing.T, s *scale) {
+	t.Helper()
+	const step = 1000
+	for n, had := 0, int64(-1); s.m.taken[e.of] > had; n += step {
+		had = s.m.taken[e.of]
+		for i := n; i < n+step; i++ {
+			s.apply(e.command(i))
+		}
+		if e.then != nil {
+			e.then(s, n, n+step)
+		}
+	}
+	full := s.m.limits.of(e.of)
+	t.Logf("%-55s %12d of %12d, %5.0f MB in use", e.name, s.m.taken[e.of], full, float64(inUse())/1e6)
+	if e.of != budgetLeases && s.m.taken[e.of] < full/100*98 {
+		t.Errorf("%s: %d of %d are taken", e.name, s.m.taken[e.of], full)
+	}
+}
+
+// residentBytes returns how much memory the process takes.
+func residentBytes(t *testing.T) int64 {
+	t.Helper()
+	data, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		t.Skip(err)
+	}
+	var size, resident int64
+	if _, err := fmt.Sscan(string(data), &size, &resident); err != nil {
+		t.Fatal(err)
+	}
+	return resident * int64(os.Getpagesize())
+}
+
+// TestBudgets_AllFullAtFullSize fills a state to all of its bounds at once, under the memory limit that a node sets its collector, and has
+// the whole process stay below the mark of an assumed node, what is left to collect included.
+func TestBudgets_AllFullAtFullSize(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes minutes and more than a gigabyte")
+	}
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(assumedMemory / 100 * collectShare))
+	s := brimWorld()
+	first := newState().limits
+	for range 16 { // of which each may have an eighth of all results
+		s.apply(opens())
+	}
+	s.apply(limitsTo(func(l *logpb.SetLimits) {
+		l.MaxSessions, l.MaxKeys, l.MaxResultBytes, l.MaxWaiters, l.MaxTasks = &first.sessions, &first.keys, &first.resultBytes, &first.waiters, &first.tasks
+		l.MaxLeases, l.MaxReports, l.MaxHolderBytes, l.MaxOperationBytes = &first.leases, &first.reports, &first.holderBytes, &first.operationBytes
+	}))
+	kinds := map[string]expensive{}
+	for _, e := range expensives() {
+		kinds[e.name] = e
+	}
+	var most int64
+	for _, name := range fillOrder {
+		kinds[name].fill(t, s)
+		most = max(most, residentBytes(t))
+	}
+	if leases := s.m.taken[budgetLeases]; leases < first.leases/100*98 {
+		t.Errorf("%d of %d leases are taken", leases, first.leases)
+	}
+	mark := int64(assumedMemory) / 100 * fullShare
+	t.Logf("the process took %d MB at most, %d MB are alive, the mark is at %d MB", most/1e6, inUse()/1e6, mark/1e6)
+	if most > mark {
+		t.Errorf("the process took %d MB, the mark is at %d MB", most/1e6, mark/1e6)
+	}
+	if err := s.m.State().Verify(); err != nil {
+		t.Error(err)
+	}
+}
+
+// collectShare is from where on, in percent of its memory, a node's collector works harder.
+const collectShare = 80

@@ -234,6 +234,43 @@ func TestALaterMomentTakesMore(t *testing.T) {
 	}
 }
 
+// TestPagesOfFewAreJoined: where most orphans of all pages are forgotten, those that are left come together, in their order, and are found.
+func TestPagesOfFewAreJoined(t *testing.T) {
+	m := New()
+	const all, thinned = 30_000, 100
+	for i := range all {
+		check := int64(1)
+		if i%thinned == 0 {
+			check = hour
+		}
+		m.keepOrphan(&operation{lease: uint64(i + 1), op: 1, orphan: true, check: check})
+	}
+	before := m.orphans.Len()
+	m.clock.Now = 1
+	for first, _ := m.checks.Min(); first.at <= m.clock.Now; first, _ = m.checks.Min() {
+		m.expireOperations()
+	}
+	var bytes int64
+	m.orphans.Scan(func(p keptPage) bool {
+		bytes += int64(len(p.packed))
+		return true
+	})
+	if pages := m.orphans.Len(); int64(pages) > 1+bytes*4/pageBytes || before < 3*pages {
+		t.Errorf("%d pages, of %d, hold %d bytes", pages, before, bytes)
+	}
+	for i := 0; i < all; i++ {
+		if o := m.orphan(uint64(i+1), 1); (o != nil) != (i%thinned == 0) {
+			t.Fatalf("orphan %d: %v", i+1, o)
+		}
+	}
+	if m.taken[budgetOperations] != bytes || m.operations != all/thinned {
+		t.Errorf("%d bytes are charged, %d taken; %d records", m.taken[budgetOperations], bytes, m.operations)
+	}
+	if errs := m.verifyOrphans(); len(errs) > 0 {
+		t.Error(errs)
+	}
+}
+
 // TestManyOrphansInManyEntries: what is due at once goes in portions, in which each page that is looked at counts too.
 func TestManyOrphansInManyEntries(t *testing.T) {
 	m := New()

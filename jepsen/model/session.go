@@ -241,21 +241,30 @@ func (j *Judge) atBudget(command *logpb.Command, reason logpb.Reason, budget str
 	if command.Caller == "" && reason == logpb.Reason_REASON_CALLER_BUDGET {
 		return false, true
 	}
-	var has, all int64
+	var all, count int64
+	weigh := func() int64 { return count }
 	switch budget {
 	case "sessions":
-		has, all = int64(len(j.sessions)), j.limits.sessions
+		all, count = j.limits.sessions, int64(len(j.sessions))
 	case "waiters":
-		has, all = j.weightOfWaiters(), min(j.limits.waiters, j.entry.waiters)
+		all, count, weigh = min(j.limits.waiters, j.entry.waiters), int64(len(j.waiting)), j.weightOfWaiters
 	case "leases":
-		has, all = j.weightOfLeases()+j.weightOfWaiters(), j.limits.leases
+		all, count = j.limits.leases, int64(len(j.leases)+len(j.waiting))
+		weigh = func() int64 { return j.weightOfLeases() + j.weightOfWaiters() }
 	default:
 		return false, false
 	}
+	bound := max(1, all/1_000_000*j.limits.least+all%1_000_000*j.limits.least/1_000_000)
 	if reason == logpb.Reason_REASON_BUDGET_FULL {
-		return has >= j.open(all), true
+		bound = j.open(all)
 	}
-	return has >= max(1, all/1_000_000*j.limits.least+all%1_000_000*j.limits.least/1_000_000), true
+	return weighAtLeast(bound, count, weigh), true
+}
+
+// weighAtLeast tells whether so many things, each of which counts as one at least, count as much as a bound together. They are weighed one by
+// one only where their number does not tell: a caller at its part is refused again and again.
+func weighAtLeast(bound, count int64, weigh func() int64) bool {
+	return count >= bound || weigh() >= bound
 }
 
 // weight returns as how many leases one of so many items counts, its ancestors' shares included: each four are one.
