@@ -43,7 +43,7 @@ const (
 	millionth         = 1_000_000
 )
 
-// What budgets are at first, where that is not said elsewhere. All of them together take about 1.5 GB: a lease takes up to 460
+// What budgets are at first, where that is not said elsewhere. All of them together take about 1.6 GB: a lease takes up to 460
 // bytes, a waiting Reserve 850. A sixteenth is kept for operators; a thousandth is what a caller may have of what is
 // nearly full.
 const (
