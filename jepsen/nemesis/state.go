@@ -292,7 +292,7 @@ func loseHalf() Fault {
 		hold(ctx)
 		ctx = context.WithoutCancel(ctx)
 		if lost.needed {
-			if err := refusedToStart(ctx, e, node, before, len(said)); err != nil {
+			if err := refusedToStart(ctx, e, node, &lost, before, len(said)); err != nil {
 				_ = e.makeWell(ctx, node) // what comes next is about other faults
 				return h, brokenError(fmt.Sprintf("%s, %s: %v", node.ID, h.seen, err))
 			}
@@ -309,57 +309,69 @@ func loseHalf() Fault {
 	}}
 }
 
-// refusedToStart sees that a node ended by itself, with an exit code and the place of the damage, and neither served nor voted: nothing of what it
-// said since then, from a place in its log on, is of raft.
-func refusedToStart(ctx context.Context, e *Env, node *cluster.Node, before, from int) error {
+// refusedToStart sees that a node ended by itself, with the exit code, the place and the words of its damage, and neither served nor voted. before
+// are the ends of nodes, and from is the place in its log, where the damage was done.
+func refusedToStart(ctx context.Context, e *Env, node *cluster.Node, lost *part, before, from int) error {
 	if node.AwaitReady(ctx, 5*time.Second) == nil {
 		return errors.New("it serves")
 	}
-	var how []string
+	var ends []string
 	for _, exit := range e.Cluster.Exits()[before:] {
 		if exit.Node == node.ID {
-			how = append(how, exit.How)
-		}
-	}
-	if len(how) == 0 {
-		return errors.New("it did not end")
-	}
-	for _, end := range how {
-		if !slices.Contains(refusals, end) {
-			return fmt.Errorf("it ended with %q, not %v", end, refusals)
+			ends = append(ends, exit.How)
 		}
 	}
 	said, err := node.Said()
 	if err != nil {
 		return err
 	}
-	words := string(said[min(from, len(said)):])
-	switch {
-	case strings.Contains(words, votes):
-		return errors.New("it took part: " + words)
-	case !strings.Contains(words, e.Data(node.ID)):
-		return fmt.Errorf("it does not say which directory it refuses: %s", words)
-	}
-	return nil
+	return lost.refused(ends, string(said[min(from, len(said)):]), e.Data(node.ID))
 }
+
+// What nodes do and say of a disk that they refuse: the exit code, and the words for a part that is missing and for damage.
+const (
+	refusal      = "exit status 4"
+	lostWords    = "a part of this node's data is lost"
+	damagedWords = "the data directory is damaged"
+)
 
 // votes is what raft writes to a node's log as soon as it takes part in elections.
 const votes = "entering follower state"
 
-// refusals are how a node ends that refuses its disk: for damage, or for a part that is missing.
-var refusals = []string{"exit status 1", "exit status 4"}
+// refused judges how a node that lost the part ended each time that it was started, and what it said of its directory. A part that is missing is
+// called lost; an empty one may be called damaged, since it can be a write that was cut off.
+func (p *part) refused(ends []string, said, dir string) error {
+	if len(ends) == 0 {
+		return errors.New("it did not end")
+	}
+	for _, end := range ends {
+		if end != refusal {
+			return fmt.Errorf("it ended with %q, not %q", end, refusal)
+		}
+	}
+	switch {
+	case strings.Contains(said, votes):
+		return errors.New("it took part: " + said)
+	case !strings.Contains(said, dir):
+		return fmt.Errorf("it does not say which directory it refuses: %s", said)
+	case strings.Contains(said, lostWords), p.emptied && strings.Contains(said, damagedWords):
+		return nil
+	}
+	return fmt.Errorf("it does not say that it lost a part: %s", said)
+}
 
 // part is a file or a folder of a data directory.
 type part struct {
 	path string
 	// needed says that no node starts without it.
 	needed bool
-	// what says what was done to it.
-	what string
+	// emptied says that an empty one was left in its place, what says what was done to it.
+	emptied bool
+	what    string
 }
 
 // needed are the parts, by their place in the data directory, without which none takes part again.
-var needed = []string{"raft.db", "wal", filepath.Join("wal", "wal-meta.db"), "node", "formation", "cluster", "witness"}
+var needed = []string{"raft.db", "wal", filepath.Join("wal", "wal-meta.db"), "node", "formation", "formed", "joined", "cluster", "witness"}
 
 // partsOf returns all files of a data directory, and the folders that are parts by themselves.
 func partsOf(dir string) (parts []part, err error) {
@@ -401,7 +413,7 @@ func (p *part) lose(to string, empty bool) (kept string, err error) {
 	if err != nil || !empty {
 		return kept, err
 	}
-	p.what = "with an empty " + filepath.Base(p.path)
+	p.emptied, p.what = true, "with an empty "+filepath.Base(p.path)
 	if info.IsDir() {
 		return kept, os.Mkdir(p.path, 0o700)
 	}

@@ -53,7 +53,8 @@ func exitCodesTopic() *cobra.Command {
     1  failed, for a reason that has no code of its own; status --check: not healthy, or no answer
     2  wrong usage: a flag, an argument, a file or a field of the request
     3  there is no such quota, lease, member or file
-    4  refused: not granted (reserve, consume), a dead fence, a quota in use, too late to give back
+    4  refused: not granted (reserve, consume), a dead fence, a quota in use, too late to give back; serve: the disk lost a
+       part or is damaged, or the node was removed from its cluster
     5  unavailable: nothing happened, and the same command may be sent again (no node answers, no leader, overloaded)
     6  unknown outcome: it may have happened or may happen yet; look before you repeat it
     7  not allowed: no token, or one that does not cover this

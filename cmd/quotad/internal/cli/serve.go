@@ -66,7 +66,7 @@ func startError(err error) error {
 	case errors.Is(err, raftnode.ErrWiped), errors.Is(err, raftnode.ErrRemoved):
 		return fail(ExitRefused, "see \"quotad member replace --help\"", "%w", err)
 	case errors.Is(err, raftnode.ErrDamaged):
-		return fail(ExitFailure, "\"quotad verify\" shows what; replace the node: its peers have the data", "%w", err)
+		return fail(ExitRefused, "\"quotad verify\" shows what; replace the node: its peers have the data", "%w", err)
 	case errors.As(err, &operation) && operation.Op == "listen" && errors.Is(err, syscall.EADDRINUSE):
 		hint := fmt.Sprintf("something else listens on %s; choose another address with --api-listen or --raft-listen", operation.Addr)
 		return fail(ExitFailure, hint, "%w", err)
