@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/quotad/quotad/jepsen/disk"
 	"github.com/quotad/quotad/jepsen/history"
+	"github.com/quotad/quotad/jepsen/hostile"
 	"github.com/quotad/quotad/jepsen/nemesis"
 	"github.com/quotad/quotad/jepsen/network"
 	"github.com/quotad/quotad/jepsen/workload"
@@ -71,6 +73,46 @@ func (s *stage) bundle() string {
 	return s.certificates.Bundle()
 }
 
+// attack starts a hostile caller as a process of its own: what it opens and uses is not the suite's, which serves disks and provider. It ends with
+// its input, and with the suite.
+func (s *stage) attack(spec *hostile.Spec) (end func() (*hostile.Report, error), err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	spec.LocalIP = s.stranger.ListenIP()
+	cmd := exec.Command(self, "hostile") //nolint:noctx // its input's end ends it
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	input, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	log, err := openLog(s.dir.Log("hostile"))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = log.Close() }() // the process has its own descriptor
+	var said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &said, log
+	if err := s.stranger.Start(cmd); err != nil {
+		return nil, err
+	}
+	end = func() (*hostile.Report, error) {
+		late := time.AfterFunc(30*time.Second, func() { _ = cmd.Process.Kill() })
+		defer late.Stop()
+		report := new(hostile.Report)
+		if err := errors.Join(input.Close(), cmd.Wait()); err != nil {
+			return report, fmt.Errorf("the hostile caller: %w", err)
+		}
+		return report, json.Unmarshal(said.Bytes(), report)
+	}
+	if err := json.NewEncoder(input).Encode(spec); err != nil {
+		_, endErr := end()
+		return nil, errors.Join(err, endErr)
+	}
+	return end, nil
+}
+
 func openLog(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 }
@@ -102,6 +144,8 @@ func (w *worker) Resume() error { return w.cmd.Process.Signal(syscall.SIGCONT) }
 // env is what the nemesis may break.
 func (s *stage) env() *nemesis.Env {
 	e := &nemesis.Env{Cluster: s.cluster, Links: links{s.network}, Trouble: s.provider.Trouble, Dial: s.operator.DialContext, Hostile: s.hostile}
+	e.Attack = s.attack
+	e.Roomy = s.network.Kind() == network.Namespaces && !s.plan.proxied
 	e.Folder = string(s.dir)
 	e.Recorded = func(client string) http.RoundTripper {
 		return &history.Recorder{Next: s.cluster.Transport(), Client: client, To: s.faultCalls}

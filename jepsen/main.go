@@ -14,6 +14,7 @@ import (
 
 	"github.com/quotad/quotad/jepsen/check"
 	"github.com/quotad/quotad/jepsen/history"
+	"github.com/quotad/quotad/jepsen/hostile"
 	"github.com/quotad/quotad/jepsen/report"
 	"github.com/quotad/quotad/jepsen/workload"
 )
@@ -35,7 +36,7 @@ func command() *cobra.Command {
 		Use: "jepsen", Short: "Break a cluster of real processes and judge what became of its promises",
 		SilenceUsage: true, SilenceErrors: true,
 	}
-	root.AddCommand(runCommand(), judgeCommand(), plantedCommand(), workerCommand(), mixesCommand(), tableCommand())
+	root.AddCommand(runCommand(), judgeCommand(), plantedCommand(), workerCommand(), hostileCommand(), mixesCommand(), tableCommand())
 	return root
 }
 
@@ -127,5 +128,12 @@ func workerCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "worker", Short: "Be a process of the workload; the spec comes from standard input", Hidden: true, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return workload.Run(cmd.InOrStdin()) },
+	}
+}
+
+func hostileCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "hostile", Short: "Be a hostile caller; the spec comes from standard input, whose end ends it", Hidden: true, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return hostile.Run(cmd.InOrStdin(), cmd.OutOrStdout()) },
 	}
 }

@@ -81,6 +81,8 @@ type stage struct {
 	network  *network.Network
 	hosts    []*network.Host
 	operator *network.Host
+	// stranger is where hostile callers are.
+	stranger *network.Host
 	disks    map[string]*disk.Disk
 	cluster  *cluster.Cluster
 	provider *workload.Provider
@@ -143,6 +145,9 @@ func (s *stage) open(ctx context.Context) error {
 			return err
 		}
 		s.hosts = append(s.hosts, host)
+	}
+	if s.stranger, err = s.network.AddHost("stranger"); err != nil {
+		return err
 	}
 	if err := s.mount(); err != nil {
 		return err

@@ -52,34 +52,43 @@ type Caller struct {
 	Bundle string
 	// Raft is the address of the port between nodes; empty: it is left alone.
 	Raft string
+	// Silent and Streams are how many silent connections and streams it asks for at once; 0: some hundreds.
+	Silent, Streams int
 	// Only is one thing that it does: fill (sessions, tasks, keys, leases, names of holders, records of operations), wait, watch, bomb,
 	// silent, slow or raft; empty: all of them.
 	Only string
 
-	// api and held, for calls that stay open, send the token, stranger none.
-	api, held, stranger *http.Client
-	calls, refused      atomic.Int64
-	strangers           atomic.Int64
+	// api sends the token, stranger none.
+	api, stranger  *http.Client
+	calls, refused atomic.Int64
+	strangers      atomic.Int64
+	// mostSilent and mostStreams are the most that it had open, and asked for.
+	mostSilent, mostStreams atomic.Int64
+
+	mu sync.Mutex
+	// reasons counts errors.
+	reasons map[string]int64
 }
+
+// What a caller asks for at once of which no more is wanted.
+const (
+	someSilent  = 300
+	someStreams = 100
+)
+
+// held is how long silent connections and streams are held.
+const held = 2 * time.Second
 
 // Attack goes on until ctx ends. It returns how many calls were made, and how many of them a budget refused.
 func (a *Caller) Attack(ctx context.Context) (calls, refused int64) {
-	http2 := new(http.Protocols)
-	http2.SetUnencryptedHTTP2(a.Bundle == "")
-	http2.SetHTTP2(a.Bundle != "")
-	plain := &http.Transport{DialContext: a.Dial}
-	short, long := &http.Transport{DialContext: a.Dial, Protocols: http2}, &http.Transport{DialContext: a.Dial, Protocols: http2}
+	plain, short := &http.Transport{DialContext: a.Dial}, a.transport()
 	if a.Bundle != "" {
 		plain.DialTLSContext = certs.Secured(a.Dial, a.Bundle)
-		short.DialTLSContext = certs.Secured(a.Dial, a.Bundle, "h2")
-		long.DialTLSContext = short.DialTLSContext
 	}
-	for _, transport := range []*http.Transport{plain, short, long} {
-		defer transport.CloseIdleConnections()
-	}
+	defer plain.CloseIdleConnections()
+	defer short.CloseIdleConnections()
 	a.stranger = &http.Client{Transport: plain}
-	a.api = &http.Client{Transport: &canary.Carry{Secret: a.Token, Next: short}}
-	a.held = &http.Client{Transport: &canary.Carry{Secret: a.Token, Next: long}}
+	a.api = a.client(short)
 	var working sync.WaitGroup
 	for _, w := range []struct {
 		name    string
@@ -92,7 +101,10 @@ func (a *Caller) Attack(ctx context.Context) (calls, refused int64) {
 		for range w.workers {
 			working.Go(func() {
 				for n := 0; ctx.Err() == nil; n++ {
-					w.work(ctx, n)
+					began := time.Now()
+					if w.work(ctx, n); time.Since(began) < restless {
+						pause(ctx, restless) // the node is down: there is nobody to attack
+					}
 				}
 			})
 		}
@@ -100,6 +112,40 @@ func (a *Caller) Attack(ctx context.Context) (calls, refused int64) {
 	working.Wait()
 	return a.calls.Load(), a.refused.Load()
 }
+
+// transport makes connections of HTTP/2 for calls with the token.
+func (a *Caller) transport() *http.Transport {
+	http2 := new(http.Protocols)
+	http2.SetUnencryptedHTTP2(a.Bundle == "")
+	http2.SetHTTP2(a.Bundle != "")
+	transport := &http.Transport{DialContext: a.Dial, Protocols: http2}
+	if a.Bundle != "" {
+		transport.DialTLSContext = certs.Secured(a.Dial, a.Bundle, "h2")
+	}
+	return transport
+}
+
+func (a *Caller) client(transport *http.Transport) *http.Client {
+	return &http.Client{Transport: &canary.Carry{Secret: a.Token, Next: transport}}
+}
+
+// onOne makes many calls at once on one connection. The first call, which takes a session, makes it: without it each of the many would make
+// one of its own, and under TLS the attack would consist of handshakes. A node lets in fewer than 250 streams on a connection.
+func (a *Caller) onOne(ctx context.Context, calls int, do func(quota quotav1connect.QuotaServiceClient, number int)) {
+	transport := a.transport()
+	defer transport.CloseIdleConnections()
+	quota := quotav1connect.NewQuotaServiceClient(a.client(transport), a.url())
+	_, err := quota.OpenSession(ctx, &quotav1.OpenSessionRequest{Holder: history.Unrecorded + a.Name})
+	a.told(err)
+	var working sync.WaitGroup
+	for number := range calls {
+		working.Go(func() { do(quota, number) })
+	}
+	working.Wait()
+}
+
+// restless is the least time that a round of the attack takes at a node that answers.
+const restless = time.Millisecond
 
 // pause waits, or until ctx ends.
 func pause(ctx context.Context, length time.Duration) {
@@ -114,7 +160,14 @@ func (a *Caller) told(err error) {
 	if err == nil {
 		return
 	}
-	switch quotav1.Reason(history.ErrorOf(err).Reason) {
+	reason := quotav1.Reason(history.ErrorOf(err).Reason)
+	a.mu.Lock()
+	if a.reasons == nil {
+		a.reasons = map[string]int64{}
+	}
+	a.reasons[strings.TrimPrefix(reason.String(), "REASON_")]++
+	a.mu.Unlock()
+	switch reason {
 	case quotav1.Reason_REASON_CALLER_BUDGET, quotav1.Reason_REASON_BUDGET_FULL:
 		a.refused.Add(1)
 	default: // the fault's end, or another fault's
@@ -161,37 +214,77 @@ func (a *Caller) fill(ctx context.Context, n int) {
 
 // wait holds calls open, many at a time.
 func (a *Caller) wait(ctx context.Context, n int) {
-	quota := quotav1connect.NewQuotaServiceClient(a.held, a.url())
-	var waits sync.WaitGroup
-	for i := range 200 {
-		waits.Go(func() {
-			_, err := quota.Reserve(ctx, &quotav1.ReserveRequest{
-				Holder: fmt.Sprintf("hostile-%d-%d", n, i), Items: []*quotav1.Item{{Quota: quotaName, Amount: new(int64(quotaSlots))}}, Wait: durationpb.New(2 * time.Second),
-			})
-			a.told(err)
+	a.onOne(ctx, perConnection, func(quota quotav1connect.QuotaServiceClient, number int) {
+		_, err := quota.Reserve(ctx, &quotav1.ReserveRequest{
+			Holder: fmt.Sprintf("hostile-%d-%d", n, number), Items: []*quotav1.Item{{Quota: quotaName, Amount: new(int64(quotaSlots))}}, Wait: durationpb.New(held),
 		})
-	}
-	waits.Wait()
+		a.told(err)
+	})
 }
 
-// watch holds streams open.
+// perConnection is how many calls wait on one connection.
+const perConnection = 200
+
+// watch holds streams open, and asks again for those that are refused.
 func (a *Caller) watch(ctx context.Context, _ int) {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, a.hold(a.Streams))
 	defer cancel()
-	quota := quotav1connect.NewQuotaServiceClient(a.held, a.url())
-	var streams sync.WaitGroup
-	for range 100 {
-		streams.Go(func() {
-			stream, err := quota.Watch(ctx, &quotav1.WatchRequest{})
-			a.told(err)
-			if err == nil {
-				for stream.Receive() {
+	var connections sync.WaitGroup
+	var open atomic.Int64
+	for left := several(a.Streams, someStreams); left > 0; left -= perConnection {
+		connections.Go(func() {
+			a.onOne(ctx, min(left, perConnection), func(quota quotav1connect.QuotaServiceClient, _ int) {
+				for ctx.Err() == nil {
+					raise(&a.mostStreams, open.Add(1))
+					a.told(watchOnce(ctx, quota))
+					open.Add(-1)
+					pause(ctx, held)
 				}
-				_ = stream.Close()
-			}
+			})
 		})
 	}
-	streams.Wait()
+	connections.Wait()
+}
+
+// watchOnce reads a stream until it ends. Only its end says that it was refused.
+func watchOnce(ctx context.Context, quota quotav1connect.QuotaServiceClient) error {
+	stream, err := quota.Watch(ctx, &quotav1.WatchRequest{})
+	if err != nil {
+		return err
+	}
+	for stream.Receive() {
+	}
+	_ = stream.Close()
+	if ctx.Err() != nil {
+		return nil
+	}
+	return stream.Err()
+}
+
+// hold is how long what was asked for by number is held: until the end where it takes long to get it.
+func (a *Caller) hold(asked int) time.Duration {
+	if asked > 0 {
+		return time.Hour
+	}
+	return held
+}
+
+// several is what was asked for, or else some.
+func several(asked, some int) int {
+	if asked > 0 {
+		return asked
+	}
+	return some
+}
+
+// raise makes the most of two.
+func raise(most *atomic.Int64, now int64) {
+	for {
+		before := most.Load()
+		if now <= before || most.CompareAndSwap(before, now) {
+			return
+		}
+	}
 }
 
 // bombs are 64 MiB of zeros, packed.
@@ -223,19 +316,36 @@ func (a *Caller) bomb(ctx context.Context, n int) {
 	a.told(err)
 }
 
-// silent holds connections on which nothing is ever sent.
+// silent holds connections on which nothing is ever sent. Which of them the node ends is its own affair.
 func (a *Caller) silent(ctx context.Context, _ int) {
-	var conns []net.Conn
-	for range 300 {
-		if conn, err := a.Dial(ctx, "tcp", a.Address); err == nil {
-			conns = append(conns, conn)
-		}
+	ctx, cancel := context.WithTimeout(ctx, a.hold(a.Silent))
+	defer cancel()
+	var open atomic.Int64
+	var working sync.WaitGroup
+	each := (several(a.Silent, someSilent) + dialers - 1) / dialers
+	for range dialers {
+		working.Go(func() {
+			var conns []net.Conn
+			for range each {
+				conn, err := a.Dial(ctx, "tcp", a.Address)
+				if err != nil {
+					pause(ctx, restless)
+					continue
+				}
+				conns = append(conns, conn)
+				raise(&a.mostSilent, open.Add(1))
+			}
+			<-ctx.Done()
+			for _, conn := range conns {
+				_ = conn.Close()
+			}
+		})
 	}
-	pause(ctx, 2*time.Second)
-	for _, conn := range conns {
-		_ = conn.Close()
-	}
+	working.Wait()
 }
+
+// dialers is how many connect at once.
+const dialers = 16
 
 // prefaces are what strangers send to the port between nodes: nothing, noise, another protocol, the beginning of TLS and the end of it at once.
 var prefaces = []string{
@@ -269,9 +379,6 @@ func (a *Caller) raft(ctx context.Context, _ int) {
 		_ = conn.Close()
 	}
 }
-
-// Strangers is how many connections to the port between nodes were made.
-func (a *Caller) Strangers() int64 { return a.strangers.Load() }
 
 // slow sends a body that never ends, byte by byte.
 func (a *Caller) slow(ctx context.Context, _ int) {

@@ -2,6 +2,7 @@ package nemesis
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -88,35 +89,51 @@ func SmallBudgets() *quotav1.Limits {
 // operatorWithin is ten times what an operator is promised while callers fill everything: the machine is busy besides.
 const operatorWithin = 10 * time.Second
 
-// hostileCaller has a hostile caller at every node. The service's verdict says whether others were served; here an operator's command is
+// A full attack, of all nodes together: as many connections as one node lets in, and streams far beyond what one token may have. It takes
+// fullFor longer than another.
+const (
+	fullSilent  = 10_000
+	fullStreams = 17_500
+	fullFor     = 5 * time.Second
+)
+
+// hostileCaller has a process be a hostile caller at every node, once in a run at full size. The service's verdict says whether others were served; here an operator's command is
 // carried out again and again meanwhile.
 func hostileCaller() Fault {
 	return Fault{Name: "hostile-caller", do: func(ctx context.Context, e *Env, _ *rand.Rand, hold func(context.Context)) (hit, error) {
 		nodes, _ := all(ctx, e, nil)
 		h := hit{}
-		flood, stop := context.WithCancel(context.WithoutCancel(ctx))
-		var calls, refused, strangers atomic.Int64
-		var working sync.WaitGroup
+		spec := hostile.Spec{Token: e.Hostile, Bundle: e.bundle(), Silent: 300 * len(nodes), Streams: 100 * len(nodes)}
+		if e.Roomy && !e.attacked.Swap(true) {
+			spec.Silent, spec.Streams = fullSilent, fullStreams
+		}
 		for _, node := range nodes {
-			caller := &hostile.Caller{Name: node.ID, Address: node.API, Raft: node.Raft, Token: e.Hostile, Dial: e.Dial, Bundle: e.bundle()}
-			working.Go(func() {
-				made, denied := caller.Attack(flood)
-				calls.Add(made)
-				refused.Add(denied)
-				strangers.Add(caller.Strangers())
-			})
+			spec.Nodes = append(spec.Nodes, hostile.Node{Name: node.ID, API: node.API, Raft: node.Raft})
 			h.targets = append(h.targets, node.ID+"<hostile")
 		}
+		end, err := e.Attack(&spec)
+		if err != nil {
+			return h, err
+		}
+		operating, stop := context.WithCancel(context.WithoutCancel(ctx))
+		defer stop()
 		var carried int
 		var longest time.Duration
-		var err error
-		working.Go(func() { carried, longest, err = operate(flood, e) })
+		var operator sync.WaitGroup
+		operator.Go(func() { carried, longest, err = operate(operating, e) })
 		hold(ctx)
+		if spec.Silent == fullSilent {
+			wait(context.WithoutCancel(ctx), fullFor) // to connect so often takes a while
+		}
 		stop()
-		working.Wait()
-		h.seen = fmt.Sprintf("%d calls, %d refused for a budget, %d strangers at the Raft port; %d commands of the operator, the longest took %v",
-			calls.Load(), refused.Load(), strangers.Load(), carried, longest.Round(time.Millisecond))
-		if err == nil && (refused.Load() == 0 || strangers.Load() == 0 || carried == 0) {
+		report, endErr := end()
+		operator.Wait()
+		if endErr != nil {
+			return h, errors.Join(err, endErr)
+		}
+		h.seen = fmt.Sprintf("%d calls, %d refused for a budget, errors %v, %d strangers at the Raft port, %d silent connections and %d streams of %d and %d at once, %d files; %d commands of the operator, the longest took %v",
+			report.Calls, report.Refused, report.Reasons, report.Strangers, report.Silent, report.Streams, spec.Silent, spec.Streams, report.Files, carried, longest.Round(time.Millisecond))
+		if err == nil && (report.Refused == 0 || report.Strangers == 0 || carried == 0) {
 			err = errNotSeen
 		}
 		return h, err

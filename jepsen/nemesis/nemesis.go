@@ -12,10 +12,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/quotad/quotad/jepsen/cluster"
 	"github.com/quotad/quotad/jepsen/history"
+	"github.com/quotad/quotad/jepsen/hostile"
 )
 
 // Links breaks what is between hosts. *network.Network is one.
@@ -80,14 +82,21 @@ type Env struct {
 	// Clients are the hosts of all workers.
 	Clients []string
 	Trouble Trouble
-	// Dial connects as a host of no node's and no worker's does, and Hostile is the token of the caller there.
-	Dial    func(ctx context.Context, network, address string) (net.Conn, error)
+	// Dial connects as a host of no node's and no worker's does.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// Attack starts a hostile caller on another such host, and end ends it. Hostile is the token there. Roomy says that the links take an attack
+	// of full size: the suite's process carries nothing of it.
+	Attack  func(spec *hostile.Spec) (end func() (*hostile.Report, error), err error)
 	Hostile string
+	Roomy   bool
 	// Recorded returns a transport to the cluster that writes a client's calls down, Folder is the run's.
 	Recorded func(client string) http.RoundTripper
 	Folder   string
 	// Data returns a node's data directory as the suite sees it.
 	Data func(node string) string
+
+	// attacked says that there was an attack of full size.
+	attacked atomic.Bool
 }
 
 // Fault is something that can be done to a cluster.

@@ -1,0 +1,130 @@
+package hostile
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Spec is an attack on some nodes by a process of its own; it comes as JSON.
+type Spec struct {
+	Nodes []Node `json:"nodes"`
+	// Token is the secret of the calls, Bundle the file of the CAs that sign for the API; empty: it is in clear text.
+	Token  string `json:"token"`
+	Bundle string `json:"bundle,omitempty"`
+	// LocalIP is the address to call from; empty: any.
+	LocalIP string `json:"local_ip,omitempty"`
+	// Silent and Streams are how many connections and streams are asked for of all nodes at once.
+	Silent  int `json:"silent"`
+	Streams int `json:"streams"`
+}
+
+// Node is a node as it is attacked.
+type Node struct {
+	Name string `json:"name"`
+	API  string `json:"api"`
+	Raft string `json:"raft"`
+}
+
+// Report is what came of an attack.
+type Report struct {
+	// Calls is how many ended, Refused how many of them for a budget. Reasons counts the errors by reason, "" being those of the connection.
+	Calls   int64            `json:"calls"`
+	Refused int64            `json:"refused"`
+	Reasons map[string]int64 `json:"reasons"`
+	// Strangers is how many connections to the port between nodes were made.
+	Strangers int64 `json:"strangers"`
+	// Silent is how many silent connections were open at once, Streams how many streams were asked for at once, at the most.
+	Silent  int64 `json:"silent"`
+	Streams int64 `json:"streams"`
+	// Files is how many files the machine lets the process open.
+	Files uint64 `json:"files"`
+}
+
+// Run reads a Spec from in, attacks until in ends, and writes a Report to out.
+func Run(in io.Reader, out io.Writer) error {
+	decoder := json.NewDecoder(in)
+	var spec Spec
+	if err := decoder.Decode(&spec); err != nil {
+		return fmt.Errorf("the attack's spec: %w", err)
+	}
+	files, err := asStranger()
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	go func() {
+		_, _ = io.Copy(io.Discard, io.MultiReader(decoder.Buffered(), in))
+		stop()
+	}()
+	report := spec.attack(ctx)
+	report.Files = files
+	return json.NewEncoder(out).Encode(report)
+}
+
+// attack has a caller at each node until ctx ends.
+func (s *Spec) attack(ctx context.Context) *Report {
+	dialer := &net.Dialer{}
+	if s.LocalIP != "" {
+		dialer.LocalAddr = &net.TCPAddr{IP: net.ParseIP(s.LocalIP)}
+	}
+	callers := make([]*Caller, len(s.Nodes))
+	var attacks sync.WaitGroup
+	for i, node := range s.Nodes {
+		callers[i] = &Caller{
+			Name: node.Name, Address: node.API, Raft: node.Raft, Token: s.Token, Dial: dialer.DialContext, Bundle: s.Bundle,
+			Silent: s.Silent / len(s.Nodes), Streams: s.Streams / len(s.Nodes),
+		}
+		attacks.Go(func() { callers[i].Attack(ctx) })
+	}
+	attacks.Wait()
+	sum := &Report{Reasons: map[string]int64{}}
+	for _, caller := range callers {
+		sum.add(caller.report())
+	}
+	return sum
+}
+
+func (r *Report) add(other *Report) {
+	r.Calls, r.Refused, r.Strangers = r.Calls+other.Calls, r.Refused+other.Refused, r.Strangers+other.Strangers
+	r.Silent, r.Streams = r.Silent+other.Silent, r.Streams+other.Streams
+	for reason, count := range other.Reasons {
+		r.Reasons[reason] += count
+	}
+}
+
+// niceness is the priority of the process: the attacker stands for another machine, and must not take this one's processors from the nodes.
+const niceness = 10
+
+// asStranger lets the process open as many files as the machine allows, at a low priority.
+func asStranger() (files uint64, err error) {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return 0, err
+	}
+	more := unix.Rlimit{Cur: wantFiles, Max: max(wantFiles, limit.Max)}
+	if unix.Setrlimit(unix.RLIMIT_NOFILE, &more) == nil { // else it is no superuser
+		limit = more
+	}
+	return limit.Cur, errors.Join(unix.Setpriority(unix.PRIO_PROCESS, 0, niceness))
+}
+
+// wantFiles is enough for the largest attack.
+const wantFiles = 40_000
+
+// report is what came of the caller's attack.
+func (a *Caller) report() *Report {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return &Report{
+		Calls: a.calls.Load(), Refused: a.refused.Load(), Reasons: maps.Clone(a.reasons), Strangers: a.strangers.Load(), Silent: a.mostSilent.Load(), Streams: a.mostStreams.Load(),
+	}
+}
