@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/quotad/quotad/jepsen/canary"
@@ -62,6 +63,8 @@ type Caller struct {
 	api, stranger  *http.Client
 	calls, refused atomic.Int64
 	strangers      atomic.Int64
+	// connected is closed when all silent connections were asked for.
+	connected chan struct{}
 	// mostSilent and mostStreams are the most that it had open, and asked for.
 	mostSilent, mostStreams atomic.Int64
 
@@ -87,6 +90,10 @@ func (a *Caller) Attack(ctx context.Context) (calls, refused int64) {
 	}
 	defer plain.CloseIdleConnections()
 	defer short.CloseIdleConnections()
+	a.connected = make(chan struct{})
+	if a.Silent == 0 || a.Only != "" {
+		close(a.connected)
+	}
 	a.stranger = &http.Client{Transport: plain}
 	a.api = a.client(short)
 	var working sync.WaitGroup
@@ -165,7 +172,11 @@ func (a *Caller) told(err error) {
 	if a.reasons == nil {
 		a.reasons = map[string]int64{}
 	}
-	a.reasons[strings.TrimPrefix(reason.String(), "REASON_")]++
+	word := strings.TrimPrefix(reason.String(), "REASON_")
+	if reason == 0 {
+		word = connect.CodeOf(err).String()
+	}
+	a.reasons[word]++
 	a.mu.Unlock()
 	switch reason {
 	case quotav1.Reason_REASON_CALLER_BUDGET, quotav1.Reason_REASON_BUDGET_FULL:
@@ -227,6 +238,11 @@ const perConnection = 200
 
 // watch holds streams open, and asks again for those that are refused.
 func (a *Caller) watch(ctx context.Context, _ int) {
+	select { // many connections first: among many streams they would take too long
+	case <-ctx.Done():
+		return
+	case <-a.connected:
+	}
 	ctx, cancel := context.WithTimeout(ctx, a.hold(a.Streams))
 	defer cancel()
 	var connections sync.WaitGroup
@@ -317,12 +333,13 @@ func (a *Caller) bomb(ctx context.Context, n int) {
 }
 
 // silent holds connections on which nothing is ever sent. Which of them the node ends is its own affair.
-func (a *Caller) silent(ctx context.Context, _ int) {
+func (a *Caller) silent(ctx context.Context, n int) {
 	ctx, cancel := context.WithTimeout(ctx, a.hold(a.Silent))
 	defer cancel()
 	var open atomic.Int64
-	var working sync.WaitGroup
+	var working, asking sync.WaitGroup
 	each := (several(a.Silent, someSilent) + dialers - 1) / dialers
+	asking.Add(dialers)
 	for range dialers {
 		working.Go(func() {
 			var conns []net.Conn
@@ -335,11 +352,16 @@ func (a *Caller) silent(ctx context.Context, _ int) {
 				conns = append(conns, conn)
 				raise(&a.mostSilent, open.Add(1))
 			}
+			asking.Done()
 			<-ctx.Done()
 			for _, conn := range conns {
 				_ = conn.Close()
 			}
 		})
+	}
+	asking.Wait()
+	if a.Silent > 0 && a.Only == "" && n == 0 {
+		close(a.connected)
 	}
 	working.Wait()
 }

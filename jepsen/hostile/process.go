@@ -35,7 +35,7 @@ type Node struct {
 
 // Report is what came of an attack.
 type Report struct {
-	// Calls is how many ended, Refused how many of them for a budget. Reasons counts the errors by reason, "" being those of the connection.
+	// Calls is how many ended, Refused how many of them for a budget. Reasons counts the errors by reason, or by code where they have none.
 	Calls   int64            `json:"calls"`
 	Refused int64            `json:"refused"`
 	Reasons map[string]int64 `json:"reasons"`

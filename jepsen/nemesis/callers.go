@@ -94,7 +94,7 @@ const operatorWithin = 10 * time.Second
 const (
 	fullSilent  = 10_000
 	fullStreams = 17_500
-	fullFor     = 5 * time.Second
+	fullFor     = 8 * time.Second
 )
 
 // hostileCaller has a process be a hostile caller at every node, once in a run at full size. The service's verdict says whether others were served; here an operator's command is

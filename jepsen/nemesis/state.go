@@ -13,6 +13,7 @@ import (
 
 	"github.com/quotad/quotad/jepsen/cluster"
 	"github.com/quotad/quotad/jepsen/history"
+	"github.com/quotad/quotad/rpc/quotav1"
 )
 
 // jump shifts the wall clock of one node, forward or back, by seconds to hours.
@@ -108,12 +109,23 @@ func wrongRate() Fault {
 // as long as it was ahead, and what a sample and a look at it take on a busy machine.
 const comeBackWithin = 15 * time.Second
 
-// aheadOnce has all clocks some seconds ahead for a moment, as after a wrong step of time, and then right again. What the cluster
-// believes of the time of day must come back by itself.
+// A far step of the clocks never comes back by itself: farAhead is beyond every window. resetWithin is how long an operator's reset may take while
+// the workload goes on.
+const (
+	farAhead    = 365 * 24 * time.Hour
+	resetWithin = 15 * time.Second
+)
+
+// aheadOnce has all clocks ahead for a moment, as after a wrong step of time, and then right again. What the cluster believes of the time of day
+// must come back: by itself where it was some seconds, and by an operator's reset where it was a year.
 func aheadOnce() Fault {
 	return Fault{Name: "clock-ahead-once", do: func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (hit, error) {
 		nodes, _ := all(ctx, e, r)
 		ahead := time.Duration(4+r.IntN(5)) * time.Second
+		far := r.IntN(2) == 0
+		if far {
+			ahead = farAhead
+		}
 		h := hit{targets: names(nodes...), seen: fmt.Sprintf("by %v", ahead)}
 		set := func(ctx context.Context, offset time.Duration) (err error) {
 			for _, node := range nodes {
@@ -125,40 +137,95 @@ func aheadOnce() Fault {
 		wait(ctx, 3*time.Second) // a leader compares clocks each second, and stamps an entry with what it finds
 		hold(ctx)
 		ctx = context.WithoutCancel(ctx)
-		if backErr := set(ctx, 0); err != nil || backErr != nil {
-			return h, errors.Join(err, backErr) // one that died meanwhile has a true clock again
+		err = errors.Join(err, set(ctx, 0)) // one that died meanwhile has a true clock again
+		if !far {
+			if err != nil {
+				return h, err
+			}
+			return h, e.awaitViews(ctx, nodes, ahead, nil)
 		}
-		return h, e.awaitViews(ctx, nodes, ahead)
+		reset := func(ctx context.Context) error {
+			answer, err := e.resetClock(ctx)
+			h.seen += fmt.Sprintf(", reset: %v ahead, %d windows", answer.GetAhead().AsDuration().Round(time.Second), answer.GetWindows())
+			return err
+		}
+		viewsErr := e.awaitViews(ctx, nodes, comeBackWithin, reset) // a year must not stay, whatever else failed
+		if _, broken := errors.AsType[brokenError](viewsErr); broken || err == nil {
+			return h, viewsErr
+		}
+		return h, err
 	}}
 }
 
-// awaitViews waits until some node has said that the cluster's view of the time of day is ahead, and then until none does.
-func (e *Env) awaitViews(ctx context.Context, nodes []*cluster.Node, ahead time.Duration) error {
+// resetClock carries out an operator's reset of the clock, again while the members do not agree yet or no node leads. One whose answer was lost
+// may have been carried out: then nothing is ahead any more.
+func (e *Env) resetClock(ctx context.Context) (answer *quotav1.ResetClockResponse, err error) {
+	ctx, cancel := context.WithTimeout(ctx, resetWithin)
+	defer cancel()
+	for tried := 0; ; tried++ {
+		var leader *cluster.Node
+		if leader, err = e.Cluster.Leader(ctx); err == nil {
+			answer, err = leader.Admin().ResetClock(ctx, &quotav1.ResetClockRequest{})
+		}
+		switch {
+		case err == nil:
+			return answer, nil
+		case tried > 0 && quotav1.Reason(history.ErrorOf(err).Reason) == quotav1.Reason_REASON_CLOCK_NOT_AHEAD:
+			return nil, nil
+		case ctx.Err() != nil:
+			return nil, brokenError(fmt.Sprintf("the clock could not be reset within %v: %v", resetWithin, err))
+		}
+		wait(ctx, 100*time.Millisecond)
+	}
+}
+
+// awaitViews waits until some node has said that the cluster's view of the time of day is ahead, has the operator reset it if he has to, and
+// then waits until no node says so.
+func (e *Env) awaitViews(ctx context.Context, nodes []*cluster.Node, ahead time.Duration, reset func(context.Context) error) error {
 	began, seen := time.Now(), false
 	for {
-		wrong := ""
-		for _, node := range nodes {
-			status, err := node.Status(ctx)
-			if err != nil {
-				wrong = fmt.Sprintf("%s gives no answer: %v", node.ID, err)
-				continue
-			}
-			for _, check := range status.Checks {
-				if !check.Ok && check.Name == "views" {
-					wrong, seen = node.ID+": "+check.Message, true
-				}
-			}
-		}
+		wrong := e.viewsOf(ctx, nodes)
 		switch took := time.Since(began); {
-		case seen && wrong == "":
+		case wrong.ahead && !seen:
+			seen = true
+			if reset == nil {
+				break
+			}
+			if err := reset(ctx); err != nil {
+				return err
+			}
+			began = time.Now().Add(-ahead) // it has no time of its own to come back
+		case seen && wrong.what == "":
 			return nil
 		case seen && took > ahead+comeBackWithin:
-			return brokenError(fmt.Sprintf("%v after the clocks were right again %s", took.Round(time.Second), wrong))
+			return brokenError(fmt.Sprintf("%v after the clocks were right again %s", took.Round(time.Second), wrong.what))
 		case !seen && took > ahead:
 			return errNotSeen
 		}
 		wait(ctx, 50*time.Millisecond)
 	}
+}
+
+// views is what a look at the nodes' views of the time of day found: what is wrong, and whether a view is ahead.
+type views struct {
+	what  string
+	ahead bool
+}
+
+func (e *Env) viewsOf(ctx context.Context, nodes []*cluster.Node) (wrong views) {
+	for _, node := range nodes {
+		status, err := node.Status(ctx)
+		if err != nil {
+			wrong.what = fmt.Sprintf("%s gives no answer: %v", node.ID, err)
+			continue
+		}
+		for _, check := range status.Checks {
+			if !check.Ok && check.Name == "views" {
+				wrong = views{what: node.ID + ": " + check.Message, ahead: true}
+			}
+		}
+	}
+	return wrong
 }
 
 var errNoDisks = errors.New("the nodes' disks are plain ones")
