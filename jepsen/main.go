@@ -64,7 +64,7 @@ func runCommand() *cobra.Command {
 	flags.IntVar(&p.nodes, "nodes", 3, "how many nodes")
 	flags.StringVar(&p.network, "network", "", "namespaces or loopback; empty: namespaces where they are allowed")
 	flags.BoolVar(&p.proxied, "proxied", false, "links go through proxies, which delay and cut streams half-way")
-	flags.BoolVar(&p.tls, "tls", false, "nodes speak TLS on both ports; so they do where certificates are rotated")
+	flags.BoolVar(&p.tls, "tls", false, "nodes speak TLS on both ports; without it the seed says so in runs that may rotate certificates")
 	flags.BoolVar(&p.plainDisks, "plain-disks", false, "no file system of the suite under the nodes")
 	flags.StringVar(&p.folder, "dir", "bin/jepsen", "where runs are kept")
 	flags.StringVar(&p.summary, "summary", "", "file to which a line per run is added")

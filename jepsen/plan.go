@@ -60,6 +60,7 @@ func (p *plan) complete() error {
 	if p.seed == 0 {
 		p.seed = rand.Uint64N(1_000_000_000) //nolint:gosec // no secret
 	}
+	p.tls = p.tls || p.wantsTLS()
 	if p.nodes != 1 && p.nodes != 3 && p.nodes != 5 {
 		return fmt.Errorf("a cluster has 1, 3 or 5 nodes, not %d", p.nodes)
 	}
@@ -72,6 +73,18 @@ func (p *plan) complete() error {
 	_, err = os.Stat(p.binary)
 	return err
 }
+
+// wantsTLS says whether the nodes speak TLS though nobody asked for it: always where each fault has to come and certificates are rotated, and by
+// the seed in every other run where they could be.
+func (p *plan) wantsTLS() bool {
+	if !slices.Contains(p.mix.Names(), nemesis.Rotation) {
+		return false
+	}
+	return p.mix.Each || rand.New(rand.NewPCG(p.seed, tlsDraw)).IntN(2) == 0 //nolint:gosec // no secret
+}
+
+// tlsDraw tells the draw of TLS from other draws of the same seed.
+const tlsDraw = 0x715
 
 // stage is what a run consists of while it runs.
 type stage struct {
@@ -212,7 +225,7 @@ func (s *stage) startCluster(ctx context.Context) error {
 	if s.hostile, err = canary.Another(ctx, s.plan.binary, string(s.dir), "hostile", "use,report,read"); err != nil {
 		return err
 	}
-	if s.plan.tls || slices.Contains(s.plan.mix.Names(), nemesis.Rotation) {
+	if s.plan.tls {
 		if s.certificates, err = certs.New(ctx, s.plan.binary, filepath.Join(string(s.dir), "certs")); err != nil {
 			return err
 		}
@@ -322,6 +335,9 @@ func (s *stage) fitting() nemesis.Mix {
 	mix := s.plan.mix
 	if !s.plan.proxied {
 		mix = mix.Without("delay", "half-cut", "stalled-streams")
+	}
+	if s.certificates == nil {
+		mix = mix.Without(nemesis.Rotation)
 	}
 	if s.network.Kind() != network.Namespaces {
 		mix = mix.Without("loss")

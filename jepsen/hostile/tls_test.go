@@ -3,13 +3,12 @@ package hostile
 import (
 	"context"
 	"encoding/pem"
-	"fmt"
+	"errors"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -27,30 +26,29 @@ type budgeted struct {
 
 // OpenSession implements QuotaService.
 func (budgeted) OpenSession(context.Context, *quotav1.OpenSessionRequest) (*quotav1.OpenSessionResponse, error) {
-	err := connect.NewError(connect.CodeResourceExhausted, fmt.Errorf("full"))
+	err := connect.NewError(connect.CodeResourceExhausted, errors.New("full"))
 	detail, _ := connect.NewErrorDetail(&quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_CALLER_BUDGET})
 	err.AddDetail(detail)
 	return nil, err
 }
 
-func TestDebug(t *testing.T) {
+// TestAttack_ReachesBudgetsOverTLS: over TLS the caller's calls share connections of HTTP/2, also those of which many come at once, and
+// what is refused for a budget is counted.
+func TestAttack_ReachesBudgetsOverTLS(t *testing.T) {
 	path, handler := quotav1connect.NewQuotaServiceHandler(budgeted{})
 	mux := http.NewServeMux()
 	mux.Handle(path, handler)
-	var h2, h1 atomic.Int64
+	var other, connections atomic.Int64
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.ProtoMajor == 2 {
-			h2.Add(1)
-		} else {
-			h1.Add(1)
+		if r.ProtoMajor != 2 {
+			other.Add(1)
 		}
 		mux.ServeHTTP(w, r)
 	}))
-	var conns atomic.Int64
 	server.EnableHTTP2 = true
-	server.Config.ConnState = func(_ net.Conn, s http.ConnState) {
-		if s == http.StateNew {
-			conns.Add(1)
+	server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			connections.Add(1)
 		}
 	}
 	server.StartTLS()
@@ -59,11 +57,22 @@ func TestDebug(t *testing.T) {
 	if err := os.WriteFile(bundle, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
-	c := &Caller{Name: "n", Address: server.Listener.Addr().String(), Bundle: bundle, Dial: (&net.Dialer{}).DialContext, Only: "fill"}
-	calls, refused := c.Attack(ctx)
-	_, err := quotav1connect.NewQuotaServiceClient(c.api, c.url()).OpenSession(t.Context(), &quotav1.OpenSessionRequest{})
-	t.Logf("%d calls, %d refused, %d conns, h2 %d, h1 %d; %v", calls, refused, conns.Load(), h2.Load(), h1.Load(), err)
-	var _ sync.Mutex
+	for only, most := range map[string]int64{"fill": 16, "watch": 2} {
+		connections.Store(0)
+		c := &Caller{Name: "n", Address: server.Listener.Addr().String(), Bundle: bundle, Dial: (&net.Dialer{}).DialContext, Streams: 2 * perConnection, Only: only}
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		go func() {
+			defer cancel()
+			for c.refused.Load() == 0 && ctx.Err() == nil {
+				pause(ctx, time.Millisecond)
+			}
+		}()
+		c.Attack(ctx)
+		if report := c.report(); report.Refused == 0 || report.Reasons["CALLER_BUDGET"] != report.Refused {
+			t.Errorf("%s: %+v", only, report)
+		}
+		if connections.Load() > most || other.Load() > 0 {
+			t.Errorf("%s: %d connections, %d calls not of HTTP/2", only, connections.Load(), other.Load())
+		}
+	}
 }

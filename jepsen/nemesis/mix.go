@@ -187,7 +187,7 @@ func Mixes() []Mix {
 		return m
 	}
 	return []Mix{
-		mix("default", join(processes, links, clocks, orders, disks, proxied, []string{"provider-trouble", "stopped-leader-with-forwarded-calls", "hostile-caller"}), slices.Concat(pairs, diskPairs)),
+		mix("default", join(processes, links, clocks, orders, disks, proxied, []string{"provider-trouble", "stopped-leader-with-forwarded-calls", "hostile-caller", Rotation, "restore-while-working"}), slices.Concat(pairs, diskPairs)),
 		mix("processes", processes, pairs[:1]), mix("links", join(links, proxied), nil), mix("clocks", join(clocks, []string{"kill-leader"}), nil),
 		mix("disks", disks, diskPairs), mix("members", join(orders, []string{"kill-leader", "partition-follower"}), nil),
 		mix("failover", []string{"kill-leader", "partition-leader", "pause-leader"}, nil),
