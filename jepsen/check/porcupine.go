@@ -149,6 +149,7 @@ func (p *pending) learn(c *call, quotaOf map[uint64]string) {
 		case quotav1.Reason_REASON_STALE_FENCE, quotav1.Reason_REASON_NEVER_ISSUED:
 			p.asked.ret = c.Returned
 			p.told = linearTold{what: "stale"}
+		default: // another outcome leaves it open
 		}
 	}
 }

@@ -271,9 +271,6 @@ func watchOnce(ctx context.Context, quota quotav1connect.QuotaServiceClient) err
 	for stream.Receive() {
 	}
 	_ = stream.Close()
-	if ctx.Err() != nil {
-		return nil
-	}
 	return stream.Err()
 }
 
