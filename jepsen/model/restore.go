@@ -16,9 +16,10 @@ func (j *Judge) Restored(backup *Judge, epoch uint32) (next *Judge, broken *Viol
 	next.lastTicket = max(j.lastTicket, backup.lastTicket, above)
 	next.lastOpened = max(j.lastOpened, backup.lastOpened, above)
 	next.clusterID = j.clusterID
+	shift := backup.clock.Shift // each state counts its views with its own
 	next.clock = fsm.Clock{
-		Now: max(j.clock.Now, backup.clock.Now), WallEarly: max(j.clock.WallEarly, backup.clock.WallEarly),
-		WallLate: max(j.clock.WallLate, backup.clock.WallLate),
+		Now: max(j.clock.Now, backup.clock.Now), WallEarly: max(plus(j.clock.WallEarly-j.clock.Shift, shift), backup.clock.WallEarly),
+		WallLate: max(plus(j.clock.WallLate-j.clock.Shift, shift), backup.clock.WallLate), Shift: shift,
 	}
 	next.stats = j.stats
 	next.stats.Restores++
