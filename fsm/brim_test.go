@@ -334,7 +334,7 @@ func restoredBase(t *testing.T) int64 {
 	snapshot := snapshotOf(t, s.m.State())
 	s.m = nil
 	empty := inUse()
-	restored := restoredFrom(t, snapshot)
+	restored := restoredFrom(t, snapshot, newBounds())
 	forgetRoom(restored)
 	base := inUse() - empty
 	runtime.KeepAlive(restored)

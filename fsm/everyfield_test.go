@@ -330,6 +330,7 @@ func sound(t tester, m *Machine, what string) *Machine {
 	if !bytes.Equal(snapshotOf(t, restored.Freeze()), written) {
 		t.Fatalf("%s: the restored state's snapshot is another one", what)
 	}
+	restored.bounds = m.bounds
 	return restored
 }
 
@@ -390,12 +391,14 @@ func livelySnapshot(t tester) []byte {
 	return snapshotOf(t, w.m.Freeze())
 }
 
-func restoredFrom(t tester, snapshot []byte) *Machine {
+// restoredFrom returns what a snapshot holds, with bounds of what its entries do.
+func restoredFrom(t tester, snapshot []byte, within bounds) *Machine {
 	t.Helper()
 	m, err := Restore(bytes.NewReader(snapshot))
 	if err != nil {
 		t.Fatal(err)
 	}
+	m.bounds = within
 	return m
 }
 
@@ -422,7 +425,8 @@ func TestEveryField_OfEntriesKeepsTheStateSound(t *testing.T) {
 					}
 					return next(m, 100*millisecond, command)
 				}
-				m := restoredFrom(t, snapshot)
+				within := [...]bounds{newBounds(), tight(1), tight(1), tight(2)}[variant]
+				m := restoredFrom(t, snapshot, within)
 				paths := changesOf(build(m).Commands[0].ProtoReflect(), string(kind))
 				for i := range paths {
 					if testing.Short() && (i%4 != variant || i/4%quickPart != part) {
@@ -430,7 +434,7 @@ func TestEveryField_OfEntriesKeepsTheStateSound(t *testing.T) {
 					}
 					if i%40 >= 36 && i%4 == variant { // a state that has taken much is tried out, and made anew
 						afterwards(t, m, paths[i].path)
-						m = restoredFrom(t, snapshot)
+						m = restoredFrom(t, snapshot, within)
 					}
 					entry := build(m)
 					one := changesOf(entry.Commands[0].ProtoReflect(), string(kind))[i]
@@ -459,8 +463,8 @@ func TestEveryField_OfAnEntrysTimeKeepsTheStateSound(t *testing.T) {
 		if field.Kind() == protoreflect.MessageKind || field.Name() == "version" {
 			continue
 		}
-		for _, value := range extremes(field) {
-			m := restoredFrom(t, snapshot)
+		for i, value := range extremes(field) {
+			m := restoredFrom(t, snapshot, [...]bounds{newBounds(), tight(1)}[i%2])
 			entry := next(m, second, reserve(ask("std-1", itemOf("rate", 1))), beginsOn("t9", "rate"), keyedBy("k8", waits("std-2", 0, minute, itemOf("slots", 1))))
 			entry.ProtoReflect().Set(field, valueOf(field, value))
 			what := fmt.Sprintf("%s = %v", field.Name(), value)
@@ -495,7 +499,7 @@ func (d *decided) pick(n int) int {
 // play applies entries of commands with several changed fields.
 func play(t tester, snapshot []byte, p picker, entries int) {
 	t.Helper()
-	m := restoredFrom(t, snapshot)
+	m := restoredFrom(t, snapshot, [...]bounds{newBounds(), tight(1), tight(2)}[p.pick(3)])
 	kinds := kindsOf(&logpb.Command{})
 	for i := range entries {
 		after := []int64{0, millisecond, second, 5 * second, minute, hour}[p.pick(6)]

@@ -70,7 +70,7 @@ func TestResume_GivesEverythingBackInSteps(t *testing.T) {
 	for name, passed := range map[string]int64{"at once": 0, "past the deadlines": hour} {
 		t.Run(name, func(t *testing.T) {
 			w, _ := resumedWorld(t, 40)
-			twin := restoredFrom(t, snapshotOf(t, w.m.Freeze()))
+			twin := restoredFrom(t, snapshotOf(t, w.m.Freeze()), w.m.bounds)
 			twin.bounds.resumes.most = 5
 			w.now += passed
 			for step := 0; w.m.resumed.Len() > 0; step++ {

@@ -239,7 +239,7 @@ func (s *State) sessionRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 	going := true
 	session := func(_ uint64, c *session) bool {
 		encoded := &logpb.SnapshotSession{Id: c.id, Holder: c.holder, AckedBelow: c.ackedBelow, UsedNs: c.used, By: c.by, Account: c.account, Ended: c.ended}
-		if !c.ended && c.listed != c.used {
+		if !c.ended && c.listed != c.used { // one that has ended is listed no more
 			encoded.ListedNs = &c.listed
 		}
 		going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Session{Session: encoded}})
