@@ -205,9 +205,9 @@ func (m *Machine) define(definition *logpb.Quota, worked rule) (unmetered bool) 
 		m.lastQuota++
 		worked.shift = m.clock.Shift
 		q = &quota{
-			generation: m.generation, number: m.lastQuota, name: definition.Name, definition: definition, rule: worked,
-			ledger: ledger{capped: noCap},
+			generation: m.generation, number: m.lastQuota, name: definition.Name, rule: worked, ledger: ledger{capped: noCap},
 		}
+		m.setDefinition(q, definition)
 		m.quotas.Set(q.number, q)
 		m.names.Set(definition.Name, q.number)
 		q = m.quota(q.number)
@@ -215,7 +215,7 @@ func (m *Machine) define(definition *logpb.Quota, worked rule) (unmetered bool) 
 		return false
 	default:
 		q = m.quota(q.number)
-		q.definition = definition
+		m.setDefinition(q, definition)
 		was := &q.rule.policy
 		unmetered = !worked.policy.metering && (was.metering || len(was.shares.holders) > 0)
 		m.changeRule(q, worked)
@@ -268,6 +268,7 @@ func (m *Machine) deleteQuota(command *logpb.DeleteQuota) *logpb.Result {
 	m.cooldowns.Delete(due{at: q.cooldown, id: uint64(q.number)})
 	m.replaceOverride(q, nil)
 	m.names.Delete(q.name)
+	m.setDefinition(q, nil)
 	m.quotas.Delete(q.number)
 	m.recent.forget(q)
 	m.sweepAgain()

@@ -83,9 +83,22 @@ func (m *Machine) standardTurn(w *waiter) (first uint64) {
 	return first
 }
 
-// rejuvenate has the other background waiters of a holder, which was granted something in whatever class, count as background
-// again: it is the holder that grows old, not each of what it asks for. Who waits for something else is as old as before.
+// rejuvenate does so at once as far as an entry may, else when all commands are carried out, once for all grants of a holder.
 func (m *Machine) rejuvenate(name string) {
+	h, ok := m.holders.Get(name)
+	switch {
+	case !ok || h.waiting == 0:
+	case m.bounds.walks.left == 0:
+		m.aged.Insert(name)
+	default:
+		m.bounds.walks.spend(int(h.waiting))
+		m.rejuvenateNow(name)
+	}
+}
+
+// rejuvenateNow has the other background waiters of a holder, which was granted something in whatever class, count as background
+// again: it is the holder that grows old, not each of what it asks for. Who waits for something else is as old as before.
+func (m *Machine) rejuvenateNow(name string) {
 	var waiting []*waiter
 	m.eachWaiterOf(name, func(w *waiter) bool {
 		if w.class == classBackground {

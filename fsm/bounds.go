@@ -27,6 +27,10 @@ type bounds struct {
 	resumes bound
 	// serves are items of waiters that leave the queue because something came free.
 	serves bound
+	// tries are waiters, and lanes, that a pass over the queue looks at, by their quotas. A pass that has begun is carried out.
+	tries bound
+	// walks are waiters of steps of workflows that are gone through, to find what to look at again.
+	walks bound
 	// frees are results that leave because their session ended, or acknowledged them.
 	frees bound
 	// refusals are waiters that leave because a quota of theirs was deleted.
@@ -39,14 +43,15 @@ type bounds struct {
 
 func newBounds() bounds {
 	return bounds{
-		resumes: bound{most: maxResumedPerEntry}, serves: bound{most: maxServedPerEntry}, frees: bound{most: maxFreedPerEntry},
+		resumes: bound{most: maxResumedPerEntry}, serves: bound{most: maxServedPerEntry}, tries: bound{most: maxTriedPerEntry},
+		walks: bound{most: maxWalkedPerEntry}, frees: bound{most: maxFreedPerEntry},
 		refusals: bound{most: maxRefusedPerEntry}, moves: bound{most: maxMovedPerEntry}, sweeps: bound{most: maxSweptPerEntry},
 	}
 }
 
 // begin begins an entry.
 func (b *bounds) begin() {
-	for _, one := range []*bound{&b.resumes, &b.serves, &b.frees, &b.refusals, &b.moves, &b.sweeps} {
+	for _, one := range []*bound{&b.resumes, &b.serves, &b.tries, &b.walks, &b.frees, &b.refusals, &b.moves, &b.sweeps} {
 		one.begin()
 	}
 }

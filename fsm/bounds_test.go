@@ -62,6 +62,91 @@ func BenchmarkLongestEntry(b *testing.B) {
 			fullSessions(w, 12, waitsForS)
 			return commands
 		},
+		// Each Release has the queue tried: all of it, since its lanes are connected, and for nothing.
+		"ReleasesOverManyLanes": func(w *world) []*logpb.Command {
+			commands := releasesOfFree(w)
+			connectedLanes(w)
+			return commands
+		},
+		"ReservesOverManyLanes": func(w *world) (commands []*logpb.Command) {
+			connectedLanes(w)
+			for range MaxEntryCommands {
+				commands = append(commands, reserve(ask("h", itemOf("free", 1))))
+			}
+			return commands
+		},
+		// The same, where a workflow keeps all waiters back, so that each is tried.
+		"ReleasesOverStepsKeptBack": func(w *world) []*logpb.Command {
+			commands := releasesOfFree(w)
+			stepsKeptBack(w, 1)
+			return commands
+		},
+		// Each grant ends a limit, and each denial begins one: of a step of as many workflows as one may be in.
+		"GrantsAndDenialsInWorkflows": func(w *world) (commands []*logpb.Command) {
+			stepsKeptBack(w, maxWorkflowsOfHolder)
+			return limitsAndGrants(w)
+		},
+		"GrantsAndDenialsWithoutWaiters": func(w *world) (commands []*logpb.Command) {
+			w.raw(workflows(longChains(maxWorkflowsOfHolder)...))
+			return limitsAndGrants(w)
+		},
+		"ReportsInWorkflows": func(w *world) (commands []*logpb.Command) {
+			stepsKeptBack(w, maxWorkflowsOfHolder)
+			for i := range MaxEntryCommands {
+				w.raw(applyQuotas(rateOf(fmt.Sprint("q", i), 1, minute)))
+				lease := w.raw(consumesAtOnce(lastStep, itemOf(fmt.Sprint("q", i), 1)))[0].GetGranted().GetLease()
+				commands = append(commands, reports(lease, 1, signal(fmt.Sprint("q", i), logpb.Cause_CAUSE_SATURATED, retryAfter(int64(i)*10*millisecond))))
+			}
+			return commands
+		},
+		"DeleteWorkflows": func(w *world) (commands []*logpb.Command) {
+			stepsKeptBack(w, maxWorkflowsOfHolder)
+			for i := range maxWorkflowsOfHolder {
+				commands = append(commands, deletesWorkflow(fmt.Sprint("chain-", i)))
+			}
+			return commands
+		},
+		// Each grant makes its holder's background waiters young again.
+		"GrantsOfAHolderThatAges": func(w *world) (commands []*logpb.Command) {
+			ageing := &logpb.Policy{AgeingNs: minute}
+			w.raw(applyQuotas(policed(slotsOf("a", 1), ageing), policed(slotsOf("b", 1<<40), ageing)), holders(&logpb.HolderRule{Pattern: "h", Class: 2}))
+			w.raw(reserve(ask("first", itemOf("a", 1))))
+			for range maxWaitersOfHolder / 1024 {
+				several := make([]*logpb.Command, 1024)
+				for k := range several {
+					several[k] = waits("h", 0, 10*minute, itemOf("a", 1))
+				}
+				w.raw(several...)
+			}
+			for range MaxEntryCommands {
+				commands = append(commands, reserve(ask("h", itemOf("b", 1))))
+			}
+			return commands
+		},
+		"DeleteManyQuotas": func(w *world) (commands []*logpb.Command) {
+			for i := range 100_000 / 1000 {
+				several := make([]*logpb.Quota, 1000)
+				for k := range several {
+					several[k] = slotsOf(fmt.Sprint("q", 1000*i+k), 1)
+				}
+				w.raw(applyQuotas(several...))
+			}
+			for i := range MaxEntryCommands {
+				commands = append(commands, deletes(fmt.Sprint("q", i)))
+			}
+			return commands
+		},
+		"GrantsBesideManyRules": func(w *world) (commands []*logpb.Command) {
+			var rules []*logpb.HolderRule
+			for i := range maxRules {
+				rules = append(rules, &logpb.HolderRule{Pattern: fmt.Sprintf("*-%d*x", i), Class: 2})
+			}
+			w.raw(holders(rules...))
+			for i := range MaxEntryCommands {
+				commands = append(commands, reserve(ask(fmt.Sprintf("holder-of-a-long-name-%d", i), itemOf("free", 1))))
+			}
+			return commands
+		},
 	} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
@@ -76,7 +161,7 @@ func BenchmarkLongestEntry(b *testing.B) {
 				w.raw()
 				b.StartTimer()
 				var longest time.Duration
-				entries := 0
+				entries, events := 0, 0
 				for pending := true; pending; commands = nil {
 					w.entries = nil
 					w.now += millisecond
@@ -84,11 +169,13 @@ func BenchmarkLongestEntry(b *testing.B) {
 					w.raw(commands...)
 					longest = max(longest, time.Since(started))
 					entries++
+					events = max(events, len(w.last.Events))
 					due, _ := w.m.State().NextDue()
 					pending = due <= w.now+1
 				}
 				b.ReportMetric(float64(longest.Microseconds())/1000, "ms/entry-max")
 				b.ReportMetric(float64(entries), "entries")
+				b.ReportMetric(float64(events), "events-max")
 			}
 		})
 	}
@@ -128,8 +215,94 @@ func deletesByForce(name string) *logpb.Command {
 	return &logpb.Command{Kind: &logpb.Command_DeleteQuota{DeleteQuota: &logpb.DeleteQuota{Quota: name, Force: true}}}
 }
 
+// connectedLanes fills the queue with as much as one caller may have in it, each waiter in a lane of its own, all connected by a quota of which
+// there is enough.
+func connectedLanes(w *world) {
+	const others = 100
+	for i := range others {
+		w.raw(applyQuotas(slotsOf(fmt.Sprint("q", i), 1)))
+		w.raw(reserve(ask("first", itemOf(fmt.Sprint("q", i), 1))))
+	}
+	i, j, k := 0, 1, 2
+	fillQueue(w, func(n int) *logpb.Command {
+		if k++; k == others {
+			if j++; j == others-1 {
+				i++
+				j = i + 1
+			}
+			k = j + 1
+		}
+		item := func(n int) *logpb.Item { return itemOf(fmt.Sprint("q", n), 1) }
+		return waits(fmt.Sprint("h", n/1000), 0, 10*minute, itemOf("free", 1), item(i), item(j), item(k))
+	})
+}
+
+// fillQueue fills the queue with what one caller may have in it, half of what is not kept for operators. The waiters are put there directly: each
+// that comes by a command has the whole queue tried.
+func fillQueue(w *world, command func(n int) *logpb.Command) {
+	m := w.m
+	m.payer = payer{caller: "hostile"}
+	for n := range int(m.limits.waiters-m.limits.operatorsPart(budgetWaiters)) / 2 {
+		ask := command(n).GetReserve()
+		needs, _ := m.needs(ask)
+		m.enqueue(ask, needs, m.standingOf(ask, needs), origin{})
+	}
+	m.payer = payer{}
+}
+
+// releasesOfFree are Releases of as many leases as an entry can end.
+func releasesOfFree(w *world) (commands []*logpb.Command) {
+	several := make([]*logpb.Command, MaxEntryCommands)
+	for i := range several {
+		several[i] = reserve(ask("other", itemOf("free", 1)))
+	}
+	for _, result := range w.raw(several...) {
+		commands = append(commands, releases(result.GetGranted().GetLease()))
+	}
+	return commands
+}
+
+const lastStep = "step-63"
+
+// longChains are workflows of as many steps as one may have, of the same holders.
+func longChains(count int) (chains []*logpb.Workflow) {
+	steps := make([]string, maxSteps)
+	for i := range steps {
+		steps[i] = fmt.Sprintf("step-%02d", i)
+	}
+	for i := range count {
+		c := chain(fmt.Sprint("chain-", i), steps...)
+		c.Threshold = maxSteps
+		chains = append(chains, c)
+	}
+	return chains
+}
+
+// stepsKeptBack fills the queue with what holders upstream of a limited one wait for, in lanes of which each is as long as one pass looks at.
+func stepsKeptBack(w *world, chains int) {
+	limits := limitsAndGrants(w)[0]
+	w.raw(workflows(longChains(chains)...))
+	for i := range 100 {
+		w.raw(applyQuotas(slotsOf(fmt.Sprint("q", i), 1000)))
+	}
+	w.raw(limits)
+	fillQueue(w, func(n int) *logpb.Command {
+		return waits(fmt.Sprintf("step-%02d", n%32), 0, 10*minute, itemOf("free", 1), itemOf(fmt.Sprint("q", n/1000), 1))
+	})
+}
+
+// limitsAndGrants limit the last step and grant it something, in turn.
+func limitsAndGrants(w *world) (commands []*logpb.Command) {
+	w.raw(applyQuotas(slotsOf("one", 1<<20)))
+	w.raw(reserve(ask("first", itemOf("one", 1<<20-2*MaxEntryCommands))))
+	for range MaxEntryCommands / 2 {
+		commands = append(commands, reserve(ask(lastStep, itemOf("one", 1<<19))), reserve(ask(lastStep, itemOf("one", 1))))
+	}
+	return commands
+}
+
 // tight has an entry do so little of each kind of work.
 func tight(most int) bounds {
 	one := bound{most: most, left: most}
-	return bounds{resumes: one, serves: one, frees: one, refusals: one, moves: one, sweeps: one}
+	return bounds{resumes: one, serves: one, tries: one, walks: one, frees: one, refusals: one, moves: one, sweeps: one}
 }

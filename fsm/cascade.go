@@ -124,16 +124,29 @@ func (m *Machine) noteLimited(name string, by shortage, until int64, reason logp
 	}
 }
 
-// tellPressure tells the steps up- and downstream of a limited one, and itself.
+// tellPressure tells the steps up- and downstream of a limited one, and itself. A step is told once in an entry, by what came last: however often
+// limits begin and end in it, its events are no more than steps.
 func (m *Machine) tellPressure(w *workflow, at int, reason logpb.Reason) {
+	told := m.told[w.definition.Name]
+	if told == nil {
+		told = &[maxSteps]int{}
+		m.told[w.definition.Name] = told
+	}
 	concerned := (w.upstream[at] | w.downstream[at]).with(at)
 	for i, name := range w.holders {
-		if concerned.has(i) {
-			m.emit(Event{
-				Kind: EventBackPressure, Quota: w.steps[at].quota, Holder: name, Reason: reason, Duration: w.steps[at].until - m.clock.Now,
-				Workflow: w.definition.Name, Step: w.holders[at],
-			})
+		if !concerned.has(i) {
+			continue
 		}
+		event := Event{
+			Kind: EventBackPressure, Quota: w.steps[at].quota, Holder: name, Reason: reason, Duration: w.steps[at].until - m.clock.Now,
+			Workflow: w.definition.Name, Step: w.holders[at],
+		}
+		if place := told[i]; place != 0 {
+			m.events[place-1] = event
+			continue
+		}
+		m.emit(event)
+		told[i] = len(m.events)
 	}
 }
 
@@ -383,11 +396,41 @@ func (m *Machine) relieveSteps(w *workflow) {
 	}
 }
 
+// maxWalkedPerEntry bounds how many waiters of steps commands go through to have them tried. Where that is used up, the steps are gone through
+// once, when all commands are carried out, and their waiters are tried with the next entry.
+const maxWalkedPerEntry = 2 * maxWaitersOfHolder
+
 // relieveWaitersOf has a holder's waiters tried, also when that comes up while waiters are tried.
 func (m *Machine) relieveWaitersOf(name string) {
-	if h, ok := m.holders.Get(name); !ok || h.waiting == 0 {
-		return
+	h, ok := m.holders.Get(name)
+	switch {
+	case !ok || h.waiting == 0:
+	case m.bounds.walks.left == 0:
+		m.stirred.Insert(name)
+	default:
+		m.walkWaitersOf(name)
+		m.bounds.walks.spend(int(h.waiting))
 	}
+}
+
+// finishWalks goes through the waiters of holders to whom the commands did not come, once for each holder. They are tried with the next entry.
+func (m *Machine) finishWalks() {
+	m.aged.Scan(func(name string) bool {
+		m.rejuvenateNow(name)
+		return true
+	})
+	m.stirred.Scan(func(name string) bool {
+		m.walkWaitersOf(name)
+		return true
+	})
+	m.serveLater()
+	clear(m.moved)
+	m.stirred.Clear()
+	m.aged.Clear()
+}
+
+// walkWaitersOf marks what a holder waits for.
+func (m *Machine) walkWaitersOf(name string) {
 	m.eachWaiterOf(name, func(w *waiter) bool {
 		l, _ := m.lanes.Get(w.lane)
 		for _, number := range l.quotas {

@@ -105,11 +105,22 @@ func (m *Machine) checkFallback(definition *logpb.Quota, defined map[string]*log
 
 // standsIn returns the first quota, by number, whose fallback another one is; empty: there is none.
 func (m *Machine) standsIn(q *quota) (name string) {
-	m.quotas.Scan(func(_ uint32, other *quota) bool {
-		if other.definition.Fallback == q.name {
-			name = other.name
+	m.fallbacks.Ascend(standIn{fallback: q.name}, func(in standIn) bool {
+		if in.fallback == q.name {
+			name = m.look(in.quota).name
 		}
-		return name == ""
+		return false
 	})
 	return name
+}
+
+// setDefinition gives a quota a definition, and lists it by its fallback; nil: the quota is deleted.
+func (m *Machine) setDefinition(q *quota, definition *logpb.Quota) {
+	if was := q.definition.GetFallback(); was != "" {
+		m.fallbacks.Delete(standIn{fallback: was, quota: q.number})
+	}
+	if now := definition.GetFallback(); now != "" {
+		m.fallbacks.Set(standIn{fallback: now, quota: q.number})
+	}
+	q.definition = definition
 }

@@ -23,6 +23,12 @@ type Machine struct {
 	relief map[uint32]bool
 	// moved are the quotas whose waiters' order a turn changed; they are tried once more.
 	moved map[uint32]bool
+	// stirred are the holders whose waiters are to be tried with the next entry.
+	stirred btree.Set[string]
+	// aged are the holders that were granted something, and whose waiters are to count as their own class again.
+	aged btree.Set[string]
+	// told are the places, from 1 on, of the present entry's events that tell the steps of a workflow of a limit.
+	told map[string]*[maxSteps]int
 	// ticked tells whether a second of cluster time began with the present entry.
 	ticked bool
 	// sharers are the classes of holders with shares, as far as they were looked up since rules or quotas changed.
@@ -59,8 +65,8 @@ type Machine struct {
 // New returns the state at the cluster's birth.
 func New() *Machine {
 	return &Machine{
-		state: newState(), generation: 1, relief: map[uint32]bool{}, moved: map[uint32]bool{}, sharers: map[string]int32{},
-		spare: spare{most: maxSpares}, bounds: newBounds(),
+		state: newState(), generation: 1, relief: map[uint32]bool{}, moved: map[uint32]bool{}, told: map[string]*[maxSteps]int{},
+		sharers: map[string]int32{}, spare: spare{most: maxSpares}, bounds: newBounds(),
 	}
 }
 
@@ -107,6 +113,7 @@ func (m *Machine) applyEntry(index, term uint64, data []byte, asked bool) Applie
 		m.events = nil
 	}
 	m.events = m.events[:0]
+	clear(m.told)
 	boundTimes(entry)
 	m.bounds.begin()
 	m.advance(entry)
@@ -124,6 +131,7 @@ func (m *Machine) applyEntry(index, term uint64, data []byte, asked bool) Applie
 		m.serve()
 		m.dropEmptied()
 	}
+	m.finishWalks()
 	m.list()
 	m.leasesOf.flush()
 	m.deadlines.flush()

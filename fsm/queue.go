@@ -252,12 +252,23 @@ func (m *Machine) level(needs []need, rank int32) (level uint64) {
 	return level
 }
 
-// smallestTurn returns the smallest turn of a class that waits for a quota.
+// leastLevelled is in how many lanes of a quota the smallest turn is looked for when passes have used up what an entry may look at.
+const leastLevelled = 8
+
+// smallestTurn returns the smallest turn of a class that waits for a quota: in as many of its lanes, the oldest ones, as an entry may look at.
 func (m *Machine) smallestTurn(number uint32, rank int32) (turn uint64, ok bool) {
+	turn, ok, looked := m.smallestTurnIn(number, rank, m.bounds.tries.own(leastLevelled))
+	m.bounds.tries.spend(looked)
+	return turn, ok
+}
+
+// smallestTurnIn does so in up to most lanes, and returns in how many.
+func (m *Machine) smallestTurnIn(number uint32, rank int32, most int) (turn uint64, ok bool, looked int) {
 	m.lanesOf.Ascend(quotaLane{quota: number}, func(ql quotaLane) bool {
-		if ql.quota != number {
+		if ql.quota != number || looked == most {
 			return false
 		}
+		looked++
 		m.order.Ascend(place{lane: ql.lane, rank: rank}, func(p place) bool {
 			if p.lane == ql.lane && p.rank == rank && (!ok || p.turn < turn) {
 				turn, ok = p.turn, true
@@ -266,7 +277,7 @@ func (m *Machine) smallestTurn(number uint32, rank int32) (turn uint64, ok bool)
 		})
 		return true
 	})
-	return turn, ok
+	return turn, ok, looked
 }
 
 // noteServed notes at which turn needs are granted.
@@ -368,7 +379,7 @@ func (m *Machine) serve() {
 	commanded := m.commanded
 	m.commanded = false
 	for len(m.relief) > 0 {
-		if m.bounds.serves.left == 0 {
+		if m.bounds.serves.left == 0 || m.bounds.tries.left == 0 {
 			m.serveLater()
 			break
 		}
@@ -383,6 +394,10 @@ func (m *Machine) serve() {
 // maxServedPerEntry bounds how many waiters leave the queue in one entry because something came free: of a full queue they would take
 // the better part of a second. Those behind them follow with the next entries.
 const maxServedPerEntry = maxDuePerEntry
+
+// maxTriedPerEntry bounds how much passes look at in one entry that serve nobody. What came free when that was used up is looked at with the
+// next entry, all of it in one pass: so an entry has at most one pass more than this, however many commands it has.
+const maxTriedPerEntry = 1 << 16
 
 // serveLater has the waiters of what came free looked at again at once.
 func (m *Machine) serveLater() {
@@ -410,6 +425,7 @@ func (m *Machine) servePass() {
 			return
 		}
 		first := &heads[0]
+		m.bounds.tries.spend(len(first.quotas))
 		next, ok := m.placeFrom(first.from)
 		switch {
 		case !ok, first.passed > maxPassedOver, slices.ContainsFunc(first.quotas, isBlocked):
@@ -511,6 +527,7 @@ func (m *Machine) affectedLanes() laneHeap {
 					heads = append(heads, laneHead{number: l.number, quotas: l.quotas, next: next, from: from})
 				}
 				open = append(open, l.quotas...)
+				m.bounds.tries.spend(len(l.quotas))
 			}
 			return true
 		})

@@ -292,7 +292,7 @@ func (m *Machine) takeQuota(encoded *logpb.SnapshotQuota) error {
 	}
 	worked.shift = m.clock.Shift
 	q := &quota{
-		generation: m.generation, number: encoded.Number, name: encoded.Definition.Name, definition: encoded.Definition, rule: worked,
+		generation: m.generation, number: encoded.Number, name: encoded.Definition.Name, rule: worked,
 		cooldown: encoded.CooldownNs, attempt: encoded.Attempt, closer: encoded.Closer, closedSince: encoded.ClosedSinceNs,
 		reopened: encoded.ReopenedNs, ramped: encoded.Ramped, rampLease: encoded.RampLease,
 		observed: encoded.Observed,
@@ -306,6 +306,7 @@ func (m *Machine) takeQuota(encoded *logpb.SnapshotQuota) error {
 			},
 		},
 	}
+	m.setDefinition(q, encoded.Definition)
 	if c := encoded.Claim; c != nil {
 		q.ledger.claim = claim{begin: c.BeginNs, end: c.EndNs, by: c.Caller, confirmed: c.Confirmed}
 	}

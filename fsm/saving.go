@@ -1,5 +1,7 @@
 package fsm
 
+import "math"
+
 // Ageing also saves up: a large amount that is first in line, and never there because critical calls take what comes free,
 // goes before these once it has been first for as long as the quota's ageing says.
 
@@ -33,7 +35,7 @@ func (m *Machine) saveUp() {
 func (m *Machine) savesUp(w *waiter) bool {
 	l, _ := m.lanes.Get(w.lane)
 	for _, number := range l.quotas {
-		if _, saved := m.smallestTurn(number, rankSaved); saved {
+		if _, saved, _ := m.smallestTurnIn(number, rankSaved, math.MaxInt); saved {
 			return true
 		}
 	}

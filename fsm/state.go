@@ -34,6 +34,7 @@ type State struct {
 
 	quotas    *btree.Map[uint32, *quota]
 	names     *btree.Map[string, uint32]
+	fallbacks *btree.BTreeG[standIn]
 	leases    *btree.Map[uint64, *lease]
 	leasesOf  *runs // by the digest of their holder
 	deadlines *runs
@@ -129,6 +130,12 @@ type keyDue struct {
 	key string
 }
 
+// standIn says that a quota has this one as its fallback.
+type standIn struct {
+	fallback string
+	quota    uint32
+}
+
 type quotaLane struct{ quota, lane uint32 }
 
 type quotaHolder struct {
@@ -155,6 +162,10 @@ func lessKeyDue(a, b keyDue) bool {
 	return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.key, b.key)) < 0
 }
 
+func lessStandIn(a, b standIn) bool {
+	return cmp.Or(cmp.Compare(a.fallback, b.fallback), cmp.Compare(a.quota, b.quota)) < 0
+}
+
 func lessQuotaLane(a, b quotaLane) bool {
 	return a.quota < b.quota || a.quota == b.quota && a.lane < b.lane
 }
@@ -177,6 +188,7 @@ func newState() *State {
 		},
 		quotas:     new(btree.Map[uint32, *quota]),
 		names:      new(btree.Map[string, uint32]),
+		fallbacks:  newTree(lessStandIn),
 		leases:     new(btree.Map[uint64, *lease]),
 		leasesOf:   newRuns(),
 		deadlines:  newRuns(),
@@ -226,7 +238,7 @@ func newState() *State {
 // copy returns a state that shares everything until one of the two changes.
 func (s *State) copy() *State {
 	c := *s
-	c.quotas, c.names, c.leases = s.quotas.Copy(), s.names.Copy(), s.leases.Copy()
+	c.quotas, c.names, c.fallbacks, c.leases = s.quotas.Copy(), s.names.Copy(), s.fallbacks.Copy(), s.leases.Copy()
 	c.leasesOf, c.deadlines = s.leasesOf.copy(), s.deadlines.copy()
 	c.orphans, c.checks = s.orphans.Copy(), s.checks.Copy()
 	c.holders, c.seen, c.tallies = s.holders.Copy(), s.seen.Copy(), s.tallies.Copy()

@@ -106,7 +106,7 @@ func (u *use) check() error {
 // verifyQuotas looks at the names of quotas, at their parents, and at when they open again.
 func (s *State) verifyQuotas() error {
 	var errs []error
-	cooling, children := 0, map[uint32]uint32{}
+	cooling, falling, children := 0, 0, map[uint32]uint32{}
 	s.quotas.Scan(func(_ uint32, q *quota) bool {
 		if q.parent != 0 {
 			children[q.parent]++
@@ -118,6 +118,11 @@ func (s *State) verifyQuotas() error {
 		parent, _ := s.names.Get(q.definition.Parent)
 		if q.number != number || named != number || q.name != q.definition.Name || number == 0 || number > s.lastQuota || q.parent != parent || q.children != children[number] {
 			errs = append(errs, fmt.Errorf("quota %d (%q) is not what its name, its number or its parent says: %d children, counted %d", number, q.name, children[number], q.children))
+		}
+		if fallback := q.definition.Fallback; fallback != "" {
+			if falling++; !listedIn(s.fallbacks, standIn{fallback: fallback, quota: number}) {
+				errs = append(errs, fmt.Errorf("quota %q is not listed by its fallback, %q", q.name, fallback))
+			}
 		}
 		if q.cooldown != 0 {
 			cooling++
@@ -132,7 +137,8 @@ func (s *State) verifyQuotas() error {
 		}
 		return len(errs) < maxReported
 	})
-	return errors.Join(append(errs, mirrored("quotas by name", s.quotas.Len(), s.names.Len()), mirrored("cooldowns", cooling, s.cooldowns.Len()))...)
+	return errors.Join(append(errs, mirrored("quotas by name", s.quotas.Len(), s.names.Len()), mirrored("cooldowns", cooling, s.cooldowns.Len()),
+		mirrored("fallbacks", falling, s.fallbacks.Len()))...)
 }
 
 // verifyLanes looks at lanes, and that each waiter stands in the one of what it needs.

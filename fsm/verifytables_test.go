@@ -36,6 +36,7 @@ func tablesOf(s *State) map[string]reflect.Value {
 func livelier(t tester) *Machine {
 	w := lively(t)
 	w.raw(policedOpen("breaks"), holders(&logpb.HolderRule{Pattern: "boss", Class: 0}, &logpb.HolderRule{Pattern: "low*", Class: 2}))
+	w.quotas(with(slotsOf("falls", 1), func(q *logpb.Quota) { q.Fallback = "slots" }))
 	for range 3 { // the breaker of a holder opens
 		a := ask("low-2", itemOf("breaks", 1))
 		a.Consume = true

@@ -1,0 +1,81 @@
+package fsm
+
+import (
+	"testing"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// TestServing_GoesOnWithTheNextEntry: what comes free when an entry has looked at as many waiters as it may is not forgotten, on a replica that
+// was restored neither.
+func TestServing_GoesOnWithTheNextEntry(t *testing.T) {
+	w := newWorld(t)
+	w.quotas(slotsOf("s", 2))
+	first, second := w.granted(ask("x", itemOf("s", 1))), w.granted(ask("y", itemOf("s", 1)))
+	for _, name := range []string{"a", "b"} {
+		w.do(waits(name, 0, minute, itemOf("s", 1)))
+	}
+	w.m.bounds.tries = bound{most: 1}
+	w.apply(releases(first.Lease), releases(second.Lease), asks("c", 0, itemOf("s", 1)))
+	if reason := w.last.Results[2].GetRefusal().GetReason(); reason != logpb.Reason_REASON_BEHIND_WAITERS {
+		t.Errorf("who comes while others wait for what came free: %v", w.last.Results[2])
+	}
+	if waiting := w.m.waiters.Len(); waiting != 1 {
+		t.Fatalf("%d wait after one pass, want one", waiting)
+	}
+	if due, ok := w.m.State().NextDue(); !ok || due > w.now+1 {
+		t.Fatalf("the next entry is due at %d (%t), it is %d", due, ok, w.now)
+	}
+	w.reborn()
+	w.sleep(1)
+	if waiting := w.m.waiters.Len(); waiting != 0 {
+		t.Errorf("%d still wait", waiting)
+	}
+}
+
+// TestPressure_IsToldOnceAnEntry: however often a limit begins and ends within an entry, each step is told once, of the last one.
+func TestPressure_IsToldOnceAnEntry(t *testing.T) {
+	w := newWorld(t)
+	w.quotas(slotsOf("s", 100))
+	w.do(workflows(releaseChain()))
+	w.granted(ask("other", itemOf("s", 50)))
+	var commands []*logpb.Command
+	for range 10 {
+		commands = append(commands, asks("deployment", 0, itemOf("s", 90)), asks("deployment", 0, itemOf("s", 1)))
+	}
+	w.apply(append(commands, asks("implementation", 0, itemOf("s", 90)))...)
+	told := map[string]string{}
+	for _, event := range w.last.Events {
+		if event.Kind != EventBackPressure {
+			continue
+		}
+		if step, twice := told[event.Holder]; twice {
+			t.Errorf("%q is told of %q and of %q", event.Holder, step, event.Step)
+		}
+		told[event.Holder] = event.Step
+	}
+	if len(told) != 5 || told["triage"] != "implementation" || told["deployment"] != "implementation" {
+		t.Errorf("told: %v, want all steps, of the limit of implementation", told)
+	}
+}
+
+// TestWalks_AreOncePerHolderAndEntry: steps that were not gone through at once are tried with the next entry.
+func TestWalks_AreOncePerHolderAndEntry(t *testing.T) {
+	w := newWorld(t)
+	w.quotas(slotsOf("s", 100), slotsOf("one", 1))
+	w.do(workflows(chain("w", "first", "second", "last")))
+	w.granted(ask("other", itemOf("one", 1)))
+	w.refused(ask("last", itemOf("one", 1)), logpb.Reason_REASON_EXHAUSTED)
+	for _, name := range []string{"first", "second"} {
+		w.do(waits(name, 0, minute, itemOf("s", 1)))
+	}
+	if waiting := w.m.waiters.Len(); waiting != 2 {
+		t.Fatalf("%d wait upstream of a limit, want two", waiting)
+	}
+	w.m.bounds.walks = bound{most: 1}
+	w.do(deletesWorkflow("w"))
+	w.sleep(1)
+	if waiting := w.m.waiters.Len(); waiting != 0 {
+		t.Errorf("%d still wait although nothing keeps them back", waiting)
+	}
+}
