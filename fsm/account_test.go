@@ -109,13 +109,13 @@ func TestBudgets_LeaveRoomForOthers(t *testing.T) {
 			open := most - most/16
 			inBytes := b == budgetResults || b == budgetHolders || b == budgetOperations
 			w.do(limitsTo(func(l *logpb.SetLimits) {
-				switch b {
-				case budgetResults:
-					l.MaxResultBytes = proto.Int64(100_000)
-				case budgetHolders:
-					l.MaxHolderBytes = proto.Int64(100_000)
-				case budgetOperations:
-					l.MaxOperationBytes = proto.Int64(100_000)
+				switch { // the others are counted
+				case b == budgetResults:
+					l.MaxResultBytes = new(int64(100_000))
+				case b == budgetHolders:
+					l.MaxHolderBytes = new(int64(100_000))
+				case b == budgetOperations:
+					l.MaxOperationBytes = new(int64(100_000))
 				}
 			}))
 			hostile := takes(t, w, b, "token:hostile")["token:hostile"]

@@ -18,6 +18,13 @@ func (b *bound) begin() { b.left = b.most }
 // own returns how much a command may carry out itself: all that is left, and a little where others have used that up.
 func (b *bound) own(least int) int { return max(b.left, min(least, b.most)) }
 
+// part returns how much of an entry's work one step of a command may have, so that the others have some too: a sixteenth, and a little more where
+// that is less.
+func (b *bound) part(least int) int { return min(b.own(least), max(b.most/16, min(least, b.most))) }
+
+// leaveHalf has at least half of it left: for commands, whatever was due.
+func (b *bound) leaveHalf() { b.left = max(b.left, b.most/2) }
+
 // spend notes that so much was carried out.
 func (b *bound) spend(done int) { b.left = max(b.left-done, 0) }
 

@@ -23,7 +23,7 @@ func (w *world) wrongBy(by int64, commands ...*logpb.Command) []*logpb.Result {
 	return w.apply(commands...)
 }
 
-// resets resets the clock, which must be done.
+// resets has the clock reset, which must be done.
 func (w *world) resets() *logpb.ClockReset {
 	w.t.Helper()
 	r := w.do(resetClock())
@@ -273,7 +273,7 @@ func TestResetClock_NoWindowSeesTooMuch(t *testing.T) {
 		w.now = second
 		reset := false
 		var leases []arrivalOf
-		step := func(wrong int64, most int64) {
+		step := func(wrong, most int64) {
 			passed := rapid.Int64Range(0, most).Draw(t, "passed")
 			wall += passed
 			w.now += passed * rapid.SampledFrom([]int64{1, 1, 1, 0}).Draw(t, "time runs") // without a leader it does not

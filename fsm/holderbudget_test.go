@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"testing"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -14,7 +12,7 @@ func smallBudget(t tester, holders, operations int64, quotas ...*logpb.Quota) *w
 	w := newWorld(t)
 	w.quotas(quotas...)
 	w.do(limitsTo(func(l *logpb.SetLimits) {
-		l.MaxHolderBytes, l.MaxOperationBytes, l.OperatorsPpm = proto.Int64(holders), proto.Int64(operations), proto.Int64(0)
+		l.MaxHolderBytes, l.MaxOperationBytes, l.OperatorsPpm = new(holders), new(operations), new(int64(0))
 	}))
 	return w
 }

@@ -17,7 +17,7 @@ const leastLevelled = 8
 
 // smallestTurn returns the smallest turn of a class that waits for a quota: in as many of its lanes, the oldest ones, as an entry may look at.
 func (m *Machine) smallestTurn(number uint32, rank int32) (turn uint64, ok bool) {
-	turn, ok, looked := m.smallestTurnIn(number, rank, m.bounds.tries.own(leastLevelled))
+	turn, ok, looked := m.smallestTurnIn(number, rank, m.bounds.tries.part(leastLevelled))
 	m.bounds.tries.spend(looked)
 	return turn, ok
 }

@@ -118,6 +118,7 @@ func (m *Machine) applyEntry(index, term uint64, data []byte, asked bool) Applie
 	m.bounds.begin()
 	m.advance(entry)
 	m.runDue()
+	m.bounds.tries.leaveHalf() // a queue that is looked at again and again refuses nobody who does not wait
 	results := make([]*logpb.Result, m.decoder.commands())
 	for i := range results {
 		command, raw, err := m.decoder.command(i)

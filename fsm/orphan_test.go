@@ -258,7 +258,7 @@ func TestPagesOfFewAreJoined(t *testing.T) {
 	if pages := m.orphans.Len(); int64(pages) > 1+bytes*4/pageBytes || before < 3*pages {
 		t.Errorf("%d pages, of %d, hold %d bytes", pages, before, bytes)
 	}
-	for i := 0; i < all; i++ {
+	for i := range all {
 		if o := m.orphan(uint64(i+1), 1); (o != nil) != (i%thinned == 0) {
 			t.Fatalf("orphan %d: %v", i+1, o)
 		}

@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/quotad/quotad/fsm/logpb"
@@ -78,4 +79,22 @@ func TestWalks_AreOncePerHolderAndEntry(t *testing.T) {
 	if waiting := w.m.waiters.Len(); waiting != 0 {
 		t.Errorf("%d still wait although nothing keeps them back", waiting)
 	}
+}
+
+// TestServing_LeavesCommandsTheirTries: a queue that uses an entry's tries up before its commands refuses nobody who does not wait.
+func TestServing_LeavesCommandsTheirTries(t *testing.T) {
+	w := newWorld(t)
+	quotas := []*logpb.Quota{slotsOf("s", 2), slotsOf("full", 1)}
+	for i := range 40 {
+		quotas = append(quotas, slotsOf(fmt.Sprint("own", i), 1))
+	}
+	w.quotas(quotas...)
+	w.do(holders(&logpb.HolderRule{Pattern: "critical", Class: 0, Weight: 1}))
+	w.granted(ask("x", itemOf("full", 1)))
+	for i := range 40 { // each in a lane of its own
+		w.waiting(waits(fmt.Sprint("h", i), 0, 10*minute, itemOf("s", 1), itemOf("full", 1), itemOf(fmt.Sprint("own", i), 1)))
+	}
+	w.m.bounds.tries.most = 64
+	w.m.relief[w.m.quotaNamed("full").number] = true // it is looked at with what is due
+	w.granted(ask("critical", itemOf("s", 1)))
 }

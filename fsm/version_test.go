@@ -40,10 +40,10 @@ var versions = []recorded{
 		"snapshot-v1.bin": "34b9f3c41af9b832", "snapshot-v1-tasks.bin": "899f591dd774c25e",
 		"snapshot-v2.bin": "5ccc4298e7f0e5eb", "snapshot-v2-tasks.bin": "c933c82382d3fa30",
 	}},
-	{entries: 3, snapshots: 3, history: "ab359cd2662cca50", restored: map[string]string{
+	{entries: 3, snapshots: 3, history: "8ca93180f52d03a9", restored: map[string]string{
 		"snapshot-v1.bin": "9c2339fea8a207ef", "snapshot-v1-tasks.bin": "899f591dd774c25e",
 		"snapshot-v2.bin": "0243fceb6c9be98b", "snapshot-v2-tasks.bin": "c933c82382d3fa30",
-		"snapshot-v3.bin": "f25dc582c53ef222", "snapshot-v3-tasks.bin": "c314f66d90eb89de",
+		"snapshot-v3.bin": "c0e8d3a9567d8d88", "snapshot-v3-tasks.bin": "c314f66d90eb89de",
 	}},
 }
 
