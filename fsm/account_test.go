@@ -109,13 +109,9 @@ func TestBudgets_LeaveRoomForOthers(t *testing.T) {
 			open := most - most/16
 			inBytes := b == budgetResults || b == budgetHolders || b == budgetOperations
 			w.do(limitsTo(func(l *logpb.SetLimits) {
-				switch { // the others are counted
-				case b == budgetResults:
-					l.MaxResultBytes = new(int64(100_000))
-				case b == budgetHolders:
-					l.MaxHolderBytes = new(int64(100_000))
-				case b == budgetOperations:
-					l.MaxOperationBytes = new(int64(100_000))
+				bytes := [budgets]**int64{budgetResults: &l.MaxResultBytes, budgetHolders: &l.MaxHolderBytes, budgetOperations: &l.MaxOperationBytes}
+				if limit := bytes[b]; limit != nil { // the others are counted
+					*limit = new(int64(100_000))
 				}
 			}))
 			hostile := takes(t, w, b, "token:hostile")["token:hostile"]
