@@ -219,6 +219,8 @@ type entry struct {
 	// sample is the entry's of Unix time, reset the clock after it where a command reset the clock.
 	sample span
 	reset  fsm.Clock
+	// closings are how many events say that a window closed, and are still to come.
+	closings int
 }
 
 // definedBy is a quota that a command defined.

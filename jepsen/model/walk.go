@@ -22,6 +22,7 @@ func (j *Judge) read(events []fsm.Event) {
 		}
 		if event.Kind == fsm.EventWindowClosed {
 			j.windowClosed(event.Quota)
+			e.closings++
 		}
 	}
 	e.fresh = make([]bool, len(e.commands))
@@ -39,6 +40,17 @@ func (j *Judge) read(events []fsm.Event) {
 		}
 	}
 	e.command = -1
+}
+
+// resetsHere carries out the command that resets the clock where its events begin: it closes every window, and after it none closes in the same
+// entry. What is granted behind them goes by the new views.
+func (j *Judge) resetsHere() {
+	e := &j.entry
+	reset := j.find(0, func(_ *logpb.Command, result *logpb.Result) bool { return result.GetClockReset() != nil })
+	if reset >= 0 && int64(e.closings) == e.results[reset].GetClockReset().Windows {
+		j.carryOut(reset + 1)
+	}
+	e.closings--
 }
 
 // carryOut enters the effects of all commands before one into the books.
@@ -183,7 +195,9 @@ func (j *Judge) happen(event *fsm.Event) {
 		j.belongs(event, func(command *logpb.Command, result *logpb.Result) bool {
 			return result.GetQuotasApplied() != nil && command.GetDeleteQuota().GetQuota() == event.Quota
 		})
-	case fsm.EventWindowClosed, fsm.EventResetLearned: // was read before; a report's result says so, or it was named inside the last boundary
+	case fsm.EventWindowClosed:
+		j.resetsHere()
+	case fsm.EventResetLearned: // a report's result says so, or it was named inside the last boundary
 	case fsm.EventForecast:
 		j.stats.Forecasts++
 		if q := j.quotas[event.Quota]; q == nil || q.definition.GetPolicy().GetPrediction() == nil {
