@@ -371,7 +371,7 @@ func TestBudgets_AllFullFitTheMemoryOfANode(t *testing.T) {
 	}
 	for _, b := range []budget{budgetResults, budgetHolders, budgetOperations} {
 		if most[b] > 1.5 {
-			t.Errorf("%s: what is reckoned as a byte takes %.2f", budgetNames[b], most[b])
+			t.Errorf("%s: what counts as a byte takes %.2f bytes", budgetNames[b], most[b])
 		}
 	}
 }

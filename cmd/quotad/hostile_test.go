@@ -393,7 +393,7 @@ func (n *guardedNode) checkFull(t *testing.T, users int) {
 		if refused[b.Name] < int64(users) {
 			t.Errorf("%s: %d refusals, there are %d callers at their part", b.Name, refused[b.Name], users)
 		}
-		if b.CallersAtBudget == 0 && b.Name != "reports" { // which begin anew with each minute
+		if b.CallersAtBudget == 0 && b.Name != "reports" { // reports are counted by the minute
 			t.Errorf("%s: no caller has its part", b.Name)
 		}
 	}
