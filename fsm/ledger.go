@@ -27,9 +27,6 @@ type ledger struct {
 	counted int64
 	log     []entry
 	cutoff  int64
-	// past is what was dropped of a window, the oldest first, while less than about a period of cluster time has passed since: where
-	// wrong clocks ended the window too soon, a reset of the clock counts it again.
-	past []past
 	// window identifies the window to which held amounts belong. Amounts held in another one are void.
 	window int64
 	// capped is the total to which reports lowered this window; noCap for none. It was learned in window cappedIn, and ends with it, or at
@@ -52,6 +49,9 @@ type ledger struct {
 	anchor           // provider-anchored: what it rests on
 	// used is what each class holds and has consumed in this window.
 	used [classes]use
+	// past is what was dropped of a window, the oldest first, while less than about a period of cluster time has passed since: where
+	// wrong clocks ended the window too soon, a reset of the clock counts it again.
+	past []past
 }
 
 // noCap says that no report lowered the window.
@@ -268,15 +268,15 @@ func (g *ledger) find(end int64) (int, bool) {
 	} else if g.log[last].end == end {
 		return last, true
 	}
-	return slices.BinarySearchFunc(g.log, end, func(e entry, end int64) int {
-		switch {
-		case e.end < end:
-			return -1
-		case e.end > end:
-			return 1
+	from, to := 0, len(g.log)-1 // by index: slices.BinarySearchFunc copies each entry that it looks at
+	for from < to {
+		if middle := int(uint(from+to) >> 1); g.log[middle].end < end {
+			from = middle + 1
+		} else {
+			to = middle
 		}
-		return 0
-	})
+	}
+	return from, g.log[from].end == end
 }
 
 // burstLeft returns in how long an amount passes the burst; 0: now. Of a burst of which nothing is drawn all of it passes:
