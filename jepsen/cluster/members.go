@@ -42,6 +42,9 @@ func (c *Cluster) Replace(ctx context.Context, old *Node) (*Node, error) {
 	defer cancel()
 	err := c.asLeader(ctx, func(leader *Node) error {
 		_, err := leader.admin.RemoveMember(ctx, &quotav1.RemoveMemberRequest{Id: old.ID})
+		if err != nil && c.lacks(ctx, leader, old.ID) {
+			return nil // an earlier attempt, whose outcome was unknown, removed it
+		}
 		return err
 	})
 	if err != nil {
@@ -69,6 +72,12 @@ func (c *Cluster) Replace(ctx context.Context, old *Node) (*Node, error) {
 		return nil, fmt.Errorf("promote %s: %w", node.ID, err)
 	}
 	return node, node.awaitReady(ctx)
+}
+
+// lacks tells whether a leader knows that a node is no member.
+func (c *Cluster) lacks(ctx context.Context, leader *Node, id string) bool {
+	status, err := leader.Status(ctx)
+	return err == nil && !slices.ContainsFunc(status.Members, func(m *quotav1.Member) bool { return m.Id == id })
 }
 
 // restored is what a leader writes to its log when a backup took the state's place, before the index.
