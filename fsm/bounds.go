@@ -3,7 +3,7 @@ package fsm
 // No entry of the log does more than a bounded amount of work, however much its commands, or what is due, would have it do: what it cannot
 // carry out follows with the next entries, in an order that the state alone decides. What a command ends is over for every caller at once; only
 // what it held or occupied comes back in steps. What is left to do is part of the state, and as long as there is some an entry is due at
-// once (firstDue). docs/decisions/2026-11-24-bounded-entries.md has what bounds each command and each duty.
+// once (firstDue). docs/decisions/0029-bounded-entries.md has what bounds each command and each duty.
 
 // bound is how much of one kind of work an entry carries out for all of its commands together.
 type bound struct {

@@ -7,7 +7,7 @@ import (
 )
 
 // Policy withholds a need that would fit: from one holder, from a class, for a while
-// (docs/decisions/2026-11-21-policy.md).
+// (docs/decisions/0005-policy.md).
 
 // The zones' thresholds, in millionths of usable, and what they mean. A smooth zone begins at its threshold, a strict one above.
 const (

@@ -1,5 +1,5 @@
 // Command jepsen breaks a cluster of real quotad processes and judges what became of its promises. docs/testing.md says
-// how to read what it prints; docs/decisions/2026-11-21-fault-suite.md says why it is so.
+// how to read what it prints; docs/decisions/0004-fault-suite.md says why it is so.
 package main
 
 import (
