@@ -1,4 +1,4 @@
-// Command jepsen breaks a cluster of real quotad processes and judges what became of its promises. docs/testing.md says
+// Command jepsen breaks a cluster of real quotad processes and judges what became of its promises. jepsen/README.md says
 // how to read what it prints; docs/decisions/0004-fault-suite.md says why it is so.
 package main
 
