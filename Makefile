@@ -151,7 +151,7 @@ bench-peers: build bench-tool peers ## measure quotad beside etcd and Redis, in 
 	bin/quotad-bench run --results $(BENCH_RESULTS) --commit "$$(git rev-parse --short HEAD)" $(BENCHFLAGS)
 
 .PHONY: bench-peers-report
-bench-peers-report: bench-tool ## write the results of bench-peers into docs/performance.md
+bench-peers-report: bench-tool ## write the results of bench-peers into docs/performance-tables.md and docs/scaling.md
 	bin/quotad-bench report --results $(BENCH_RESULTS)
 
 .PHONY: bench-check

@@ -19,6 +19,12 @@ const (
 	endMark   = "<!-- end of bench-peers -->"
 )
 
+// The pages with these marks, from the repository's root.
+const (
+	defaultPage    = "docs/performance-tables.md"
+	defaultScaling = "docs/scaling.md"
+)
+
 func reportCommand() *cobra.Command {
 	var results, page, scaling string
 	cmd := &cobra.Command{
@@ -47,8 +53,8 @@ func reportCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&results, "results", "bin/bench-peers.json", "what run wrote")
-	cmd.Flags().StringVar(&page, "page", "docs/performance.md", "the page with the marks")
-	cmd.Flags().StringVar(&scaling, "scaling", "docs/scaling.md", "the page with the marks for what follows for larger fleets")
+	cmd.Flags().StringVar(&page, "page", defaultPage, "the page with the marks")
+	cmd.Flags().StringVar(&scaling, "scaling", defaultScaling, "the page with the marks of the scaling table")
 	return cmd
 }
 
@@ -68,8 +74,8 @@ func writePage(path string, r *bench.Results) error {
 		file, says string
 		draw       func(r *bench.Results, path string) (drawn bool, err error)
 	}{
-		{"performance-rates.svg", "Decisions per second of callers that wait for their answers; the dot is the median, the line goes from the slowest to the fastest round", drawRates},
-		{"performance-latencies.svg", "Latency of 64 callers' calls on 1,000 quotas that arrive at the same rate everywhere, by percentile of all rounds together (the table above has medians of the rounds)", drawLatencies},
+		{"performance-rates.svg", "Decisions per second in closed loops; the dot is the median, the line spans the slowest to the fastest round", drawRates},
+		{"performance-latencies.svg", "Latency by percentile of 64 callers on 1,000 quotas at the same arrival rate, all rounds together (the table above has medians of the rounds)", drawLatencies},
 	}
 	return replaceMarked(path, func(out *bytes.Buffer) error {
 		writeTables(out, r)
@@ -179,13 +185,13 @@ func goalsTable(out *bytes.Buffer, r *bench.Results) {
 		rows = append(rows, []string{g.what, g.beside, g.sign() + fmt.Sprintf(" %.3g x", g.goal), fmt.Sprintf("%.3g x", value), verdict})
 	}
 	if len(rows) > 0 {
-		out.WriteString("### Goals\n\n")
-		table(out, []string{"work", "beside", "goal", "measured", "reached"}, rows)
+		out.WriteString("## Goals\n\n")
+		table(out, []string{"work", "compared with", "goal", "measured", "reached"}, rows)
 	}
 }
 
 func ratesTable(out *bytes.Buffer, r *bench.Results) {
-	out.WriteString("### Decisions per second\n\nCallers wait for their answers; medians of the rounds, in brackets the slowest and the fastest.\n\n")
+	out.WriteString("## Decisions per second\n\nClosed loops: each caller waits for its answer. Medians of the rounds, in brackets the slowest and the fastest.\n\n")
 	var rows [][]string
 	for _, work := range r.Works() {
 		row := []string{work}
@@ -203,8 +209,9 @@ func ratesTable(out *bytes.Buffer, r *bench.Results) {
 
 // latencyTable shows p50, p99 and p99.9 of callers that wait, and of calls that arrive by themselves.
 func latencyTable(out *bytes.Buffer, r *bench.Results) {
-	out.WriteString("### Latency\n\np50 / p99 / p99.9 of a call. Open: calls arrive at random times at the given rate, whether or not earlier ones were\n" +
-		"answered, and latency counts from when each should have begun; who cannot keep up is cut off as long again after the last call.\n\n")
+	out.WriteString("## Latency\n\np50 / p99 / p99.9 of a call. Open: calls arrive at random times at the given rate, whether or not earlier ones were\n" +
+		"answered, and latency counts from the time at which each should have begun. A system that cannot keep up is stopped after\n" +
+		"twice the time.\n\n")
 	var rows [][]string
 	for _, work := range r.Works() {
 		for _, offered := range []float64{0, 50, 500, 3200, bench.OwnHalf} {
@@ -243,8 +250,8 @@ func loopName(offered float64) string {
 }
 
 func costTable(out *bytes.Buffer, r *bench.Results) {
-	out.WriteString("### What a decision costs\n\nSeconds of processors for a million decisions (all servers of the system; + the callers), bytes written to the disk and\n" +
-		"syncs (calls of fsync and fdatasync, counted by the kernel's tracepoints) per decision, on all nodes together.\n\n")
+	out.WriteString("## What a decision costs\n\nProcessor seconds per million decisions (all servers; + the callers), bytes written to disk and syncs (fsync and\n" +
+		"fdatasync, counted by kernel tracepoints) per decision, all nodes together.\n\n")
 	var rows [][]string
 	for _, work := range r.Works() {
 		row := []string{work}
@@ -264,7 +271,7 @@ func localTable(out *bytes.Buffer, r *bench.Results) {
 	if len(r.Local) == 0 {
 		return
 	}
-	out.WriteString("### A take in the caller's own process\n\nTime per take, and allocations; medians. quotad's limiter fetches its batches from a cluster of three while it is measured.\n\n")
+	out.WriteString("## A local take\n\nTime per take, and allocations; medians. quotad's limiter meanwhile fetches its batches from a cluster of three.\n\n")
 	var rows [][]string
 	var names []string
 	seen := map[string]bool{}

@@ -110,6 +110,20 @@ func TestTheTableOfScaling(t *testing.T) {
 	}
 }
 
+// TestThePagesOfTheDocumentationHaveMarks: the report has a place in each page that it writes.
+func TestThePagesOfTheDocumentationHaveMarks(t *testing.T) {
+	for _, page := range []string{defaultPage, defaultScaling} {
+		text, err := os.ReadFile(filepath.Join("../../../../../..", page))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, rest, begins := bytes.Cut(text, []byte(beginMark))
+		if !begins || !bytes.Contains(rest, []byte(endMark)) {
+			t.Errorf("%s has no marks", page)
+		}
+	}
+}
+
 // TestAPageWithoutMarksIsLeftAlone.
 func TestAPageWithoutMarksIsLeftAlone(t *testing.T) {
 	page := filepath.Join(t.TempDir(), "page.md")
