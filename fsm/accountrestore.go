@@ -136,7 +136,7 @@ func (s *State) eachCharge(fn func(number uint64, b budget, amount int64)) {
 		fn(w.account, budgetWaiters, weightOf(w.shares))
 		fn(w.account, budgetLeases, weightOf(w.shares))
 		if w.ask.Consume {
-			fn(w.account, budgetOperations, recordSize+chargeSize*int64(w.shares))
+			fn(w.account, budgetOperations, recordBytes(w.shares))
 		}
 		return true
 	})
@@ -155,7 +155,8 @@ func (s *State) eachCharge(fn func(number uint64, b budget, amount int64)) {
 		for rest := p.packed; len(rest) > 0; {
 			var packed []byte
 			packed, rest = cut(rest)
-			fn(unpack(packed).account, budgetOperations, int64(len(packed)))
+			o := unpack(packed)
+			fn(o.account, budgetOperations, orphanBytes(o, packed))
 		}
 		return true
 	})

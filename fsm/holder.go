@@ -111,6 +111,14 @@ func (m *Machine) remembering(name string, needs []need) verdict {
 	return mayTake
 }
 
+// mayRemember tells whether something more may be remembered of a holder.
+func (m *Machine) mayRemember(name string) bool {
+	if h := m.lookHolder(name); h != nil {
+		return m.takingFor(h.account, budgetHolders) == mayTake
+	}
+	return m.taking(budgetHolders) == mayTake
+}
+
 // forgetHolders forgets holders that have not been seen for long. One that waits or has a lease stays, and one of whose share of a
 // present window something is used.
 func (m *Machine) forgetHolders() {

@@ -131,7 +131,7 @@ func TestOperations_AreCharged(t *testing.T) {
 	op := uint64(1)
 	for ; w.raw(consume(op, 0))[0].GetConsumed() != nil; op++ {
 	}
-	if op < 45 || op > 60 {
+	if op < 40 || op > 45 {
 		t.Fatalf("%d operations", op)
 	}
 	if f := w.do(consume(op, 0)).GetFailure(); f.GetReason() != logpb.Reason_REASON_CALLER_BUDGET || f.GetBudget() != "operation_bytes" {

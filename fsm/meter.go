@@ -65,6 +65,12 @@ func (m *Machine) roomForMeter(name string) bool {
 	return known && m.meters.Len() < maxMeters && m.hasLessThan(2, h.account, budgetHolders)
 }
 
+// mayGrow tells whether one more thing may be listed in a meter.
+func (m *Machine) mayGrow(t *meter) bool {
+	h := m.lookHolder(t.holder)
+	return h != nil && m.hasLessThan(2, h.account, budgetHolders)
+}
+
 // size returns what a meter takes.
 func (t *meter) size() int64 { return meterSize + listedSize*int64(len(t.used.ends)+len(t.Denials)) }
 
@@ -122,6 +128,9 @@ func (m *Machine) noteRefused(name string, refusal *logpb.Refusal) {
 		return cmp.Compare(d.Reason, reason)
 	})
 	if !found {
+		if !m.mayGrow(t) {
+			return
+		}
 		defer m.resized(t, t.size())
 		t.Denials = slices.Insert(t.Denials, i, Denial{Reason: refusal.Reason})
 	}

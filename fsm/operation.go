@@ -155,8 +155,17 @@ const (
 	chargeSize = 64
 )
 
-// size returns what the record of a live lease's operation takes.
-func (o *operation) size() int64 { return recordSize + chargeSize*int64(len(o.charges)) }
+// recordBytes returns what the record of a live lease's operation takes at most, until it is settled: each of its charges may get an
+// overrun beside it, and a Settle is never refused.
+func recordBytes(charges int) int64 { return recordSize + 2*chargeSize*int64(charges) }
+
+// size returns what the record of a live lease's operation is charged with.
+func (o *operation) size() int64 {
+	if o.actual == 0 {
+		return recordBytes(len(o.charges))
+	}
+	return recordSize + chargeSize*int64(len(o.charges))
+}
 
 // countRecord charges an account with the record of a live lease's operation, or takes that back.
 func (m *Machine) countRecord(o *operation, times int64) {
@@ -203,7 +212,7 @@ func (m *Machine) consume(command *logpb.Consume, by string) *logpb.Result {
 		m.emit(Event{Kind: EventRefused, Quota: refusal.Quota, Holder: l.holder, Lease: l.id, Fence: l.fence, Reason: refusal.Reason})
 		return refuse(refusal)
 	}
-	if full := m.noRecordLeftFor(l, command.DoneBelow); full != nil {
+	if full := m.noRecordLeftFor(l, parts, command.DoneBelow); full != nil {
 		return full
 	}
 	for _, n := range m.needsOf(l, parts) {
@@ -216,12 +225,31 @@ func (m *Machine) consume(command *logpb.Consume, by string) *logpb.Result {
 	return &logpb.Result{Kind: &logpb.Result_Consumed{Consumed: m.consumed(m.charge(l, command.Op, asked, parts))}}
 }
 
-// noRecordLeftFor says why there is no room for the record of one more of a lease's operations; nil: there is, or others go for it.
-func (m *Machine) noRecordLeftFor(l *lease, mark uint64) *logpb.Result {
+// noRecordLeftFor says why there is no room for the record of one more of a lease's operations; nil: there is, or others that take as
+// much go for it.
+func (m *Machine) noRecordLeftFor(l *lease, parts []heldPart, mark uint64) *logpb.Result {
 	if finished, _ := l.find(mark); finished > 0 {
-		return nil
+		var freed int64
+		for _, o := range l.records()[:finished] {
+			freed += o.size()
+		}
+		if freed >= recordBytes(m.chargesOf(l, parts)) {
+			return nil
+		}
 	}
 	return m.fullFor(budgetOperations, m.takingFor(l.account, budgetOperations), settleHint)
+}
+
+// chargesOf returns how many charges an operation has that consumes parts of a lease.
+func (m *Machine) chargesOf(l *lease, parts []heldPart) (charges int) {
+	for _, part := range parts {
+		m.eachShare(l, part.index, func(_ *item, q *quota) {
+			if q != nil {
+				charges++
+			}
+		})
+	}
+	return charges
 }
 
 // closedItems names the quotas of which a lease held something in a window that has closed.

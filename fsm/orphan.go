@@ -105,7 +105,7 @@ func (m *Machine) keepOrphan(o *operation) {
 	m.packing = pack(m.packing[:0], o)
 	p := m.mutablePage(key, o.check)
 	from, to, found := p.seek(key)
-	m.addTo(o.account, budgetOperations, int64(len(m.packing)-(to-from)))
+	m.addTo(o.account, budgetOperations, orphanBytes(o, m.packing)-m.chargedFor(p.packed[from:to]))
 	if !found {
 		m.operations++
 		if from > 0 && from == len(p.packed) && from+len(m.packing) > pageBytes {
@@ -126,6 +126,30 @@ func (m *Machine) keepOrphan(o *operation) {
 	if len(p.packed) > pageBytes {
 		m.split(p)
 	}
+}
+
+// What an overrun takes of a packed orphan at most, with the digest of the actual part that brings it.
+const (
+	overrunBytes = 48
+	actualBytes  = 16
+)
+
+// orphanBytes returns what the record of an ended lease's operation is charged with: its length and, until it is settled, what overruns may
+// add to it.
+func orphanBytes(o *operation, packed []byte) int64 {
+	if o.actual != 0 {
+		return int64(len(packed))
+	}
+	return int64(len(packed)) + actualBytes + overrunBytes*int64(len(o.charges))
+}
+
+// chargedFor returns what a packed orphan, if any, is charged with.
+func (m *Machine) chargedFor(packed []byte) int64 {
+	if len(packed) == 0 {
+		return 0
+	}
+	unpackDue(packed, &m.looked)
+	return orphanBytes(&m.looked, packed)
 }
 
 // mutablePage returns the page of an orphan that is entered, that may be changed.
@@ -216,10 +240,10 @@ func (m *Machine) lookAt(p *page) (forgotten int) {
 			o, before := unpack(packed), len(kept)
 			o.check = m.nextCheck(o)
 			kept = pack(kept, o)
-			bill.add(m, o.account, int64(len(kept)-before-len(packed)))
+			bill.add(m, o.account, orphanBytes(o, kept[before:])-orphanBytes(o, packed))
 		default:
 			m.closeRecord(o)
-			bill.add(m, o.account, -int64(len(packed)))
+			bill.add(m, o.account, -orphanBytes(o, packed))
 			forgotten++
 		}
 	}
@@ -323,7 +347,7 @@ func cut(packed []byte) (first, rest []byte) {
 func pack(to []byte, o *operation) []byte {
 	var room [256]byte
 	b := room[:0]
-	for _, n := range [...]uint64{o.lease, o.op, o.account} {
+	for _, n := range [...]uint64{o.lease, o.op, o.account, o.actual} {
 		b = binary.AppendUvarint(b, n)
 	}
 	b = binary.AppendUvarint(binary.AppendVarint(b, o.check), uint64(len(o.charges)))
@@ -342,7 +366,7 @@ func pack(to []byte, o *operation) []byte {
 			b = binary.AppendVarint(b, n)
 		}
 	}
-	for _, n := range [...]uint64{o.fence, o.asked, o.unspent, o.actual} {
+	for _, n := range [...]uint64{o.fence, o.asked, o.unspent} {
 		b = binary.AppendUvarint(b, n)
 	}
 	for _, n := range [...]int64{o.spendBy, o.spendByWall, o.transit, o.beganWall} {
@@ -385,10 +409,10 @@ func keyOf(packed []byte) orphanKey {
 	return orphanKey{u.unsigned(), u.unsigned()}
 }
 
-// unpackDue reads into o what its expiry needs: its names, when to look at it, and its charges.
+// unpackDue reads into o what its expiry needs: its names, whether it is settled, when to look at it, and its charges.
 func unpackDue(packed []byte, o *operation) unpacker {
 	u := open(packed)
-	o.lease, o.op, o.account, o.check = u.unsigned(), u.unsigned(), u.unsigned(), u.signed()
+	o.lease, o.op, o.account, o.actual, o.check = u.unsigned(), u.unsigned(), u.unsigned(), u.unsigned(), u.signed()
 	charges := u.unsigned()
 	o.charges = slices.Grow(o.charges[:0], int(charges))
 	for range charges {
@@ -407,7 +431,7 @@ func unpack(packed []byte) *operation {
 	o := &operation{orphan: true}
 	o.charges = o.single[:0]
 	u := unpackDue(packed, o)
-	o.fence, o.asked, o.unspent, o.actual = u.unsigned(), u.unsigned(), u.unsigned(), u.unsigned()
+	o.fence, o.asked, o.unspent = u.unsigned(), u.unsigned(), u.unsigned()
 	o.spendBy, o.spendByWall, o.transit, o.beganWall = u.signed(), u.signed(), u.signed(), u.signed()
 	o.holder = string(u.rest)
 	return o

@@ -326,8 +326,8 @@ func (m *Machine) noteAnswer(name string, q *quota, cause logpb.Cause) {
 	if t := m.meter(q, name); t != nil {
 		t.answered(cause)
 	}
-	if p.failures == 0 || !m.knows(name) && m.taking(budgetHolders) != mayTake {
-		return // a runner of tasks may report for holders that were never granted anything
+	if p.failures == 0 || !m.tallied(name, q) && !m.mayRemember(name) {
+		return // a runner of tasks may report for any holder, also for one that was never granted anything
 	}
 	switch {
 	case cause == logpb.Cause_CAUSE_OK:

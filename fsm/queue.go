@@ -136,7 +136,7 @@ func (m *Machine) chargeWaiter(w *waiter, times int64) {
 	m.addTo(w.account, budgetWaiters, times*weight)
 	m.addTo(w.account, budgetLeases, times*weight)
 	if w.ask.Consume {
-		m.addTo(w.account, budgetOperations, times*(recordSize+chargeSize*int64(w.shares)))
+		m.addTo(w.account, budgetOperations, times*recordBytes(w.shares))
 	}
 }
 

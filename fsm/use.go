@@ -33,7 +33,7 @@ func (u *use) list(end, amount int64) {
 	if end == openEnd {
 		return
 	}
-	i, found := slices.BinarySearchFunc(u.ends, end, func(e ending, end int64) int { return cmp.Compare(e.end, end) })
+	i, found := u.find(end)
 	if !found {
 		if amount > 0 {
 			u.ends = slices.Insert(u.ends, i, ending{end: end, amount: amount})
@@ -43,6 +43,16 @@ func (u *use) list(end, amount int64) {
 	if u.ends[i].amount += amount; u.ends[i].amount <= 0 {
 		u.ends = slices.Delete(u.ends, i, i+1)
 	}
+}
+
+// has tells whether an end is listed.
+func (u *use) has(end int64) bool {
+	_, found := u.find(end)
+	return found
+}
+
+func (u *use) find(end int64) (int, bool) {
+	return slices.BinarySearchFunc(u.ends, end, func(e ending, end int64) int { return cmp.Compare(e.end, end) })
 }
 
 // drop takes out what ended before a cutoff.
@@ -70,7 +80,8 @@ func (u *use) since(cutoff int64) int64 {
 // reset is not known, nobody knows where it begins; and a later view of time that began a calendar window may fall back.
 func (g *ledger) lists(r *rule) bool { return !r.anchored || !g.known || g.closing || g.uncut }
 
-// use notes what a holder takes of the present window, or gives back: of what it holds (openEnd), or of what it consumed.
+// use notes what a holder takes of the present window, or gives back: of what it holds (openEnd), or of what it consumed. Where its
+// caller's part of what is remembered of holders is used up nothing more is listed: that counts for the whole window.
 func (m *Machine) use(q *quota, name string, class int32, window, end, amount int64) {
 	if q.rule.kind != kindWindow || window != q.ledger.window || !q.ledger.counts(end) {
 		return
@@ -79,7 +90,7 @@ func (m *Machine) use(q *quota, name string, class int32, window, end, amount in
 	q.ledger.used[class].add(end, amount, listed)
 	if t := m.metered(q, name); t != nil {
 		was := t.size()
-		t.used.add(end, amount, listed)
+		t.used.add(end, amount, listed && (amount < 0 || t.used.has(end) || m.mayGrow(t)))
 		m.resized(t, was)
 	}
 }
@@ -92,7 +103,10 @@ func (m *Machine) moveUse(q *quota, name string, c *charge, from int64) {
 	q.ledger.used[c.class].move(from, c)
 	if t := m.metered(q, name); t != nil {
 		was := t.size()
-		t.used.move(from, c)
+		t.used.list(from, -c.amount)
+		if t.used.has(c.end) || m.mayGrow(t) {
+			t.used.list(c.end, c.amount)
+		}
 		m.resized(t, was)
 	}
 }

@@ -171,6 +171,7 @@ func (s *State) verifyOrphans() (errs []error) {
 			u := open(packed)
 			last = orphanKey{u.unsigned(), u.unsigned()}
 			u.unsigned() // the account
+			u.unsigned() // the actual part
 			check = min(check, u.signed())
 		}
 		if s.pageOf(first) != p.page || s.pageOf(last) != p.page || p.last.less(last) || p.from != p.page.from {
