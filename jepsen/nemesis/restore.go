@@ -55,6 +55,9 @@ func restoreWorking() Fault {
 		}
 		restore.Began = history.Now()
 		done, attempts, err := giveBackup(ctx, e, backup)
+		if err != nil {
+			settle(context.WithoutCancel(ctx), e)
+		}
 		restore.Ended = history.Now()
 		places, placesErr := e.placesOf(ctx, before, done.GetMeta().GetIndex())
 		for _, place := range places {
@@ -70,6 +73,18 @@ func restoreWorking() Fault {
 		h.seen = fmt.Sprintf("index %d restored at %d, epoch %d, attempt %d", index, last.Index, last.Epoch, attempts)
 		return h, e.lookBack(ctx, lost, last)
 	}}
+}
+
+// settle waits until no node has restored a backup for a while: an attempt that nobody waits for any more may still be carried out.
+func settle(ctx context.Context, e *Env) {
+	const quiet, most = 5 * time.Second, 30 * time.Second
+	began, changed, seen := time.Now(), time.Now(), 0
+	for time.Since(changed) < quiet && time.Since(began) < most {
+		if places, err := e.Cluster.Restored(); err == nil && len(places) > seen {
+			seen, changed = len(places), time.Now()
+		}
+		wait(ctx, 100*time.Millisecond)
+	}
 }
 
 // placesOf returns where in the log backups were restored since before, by what the nodes wrote to their logs: the last one below the index that
