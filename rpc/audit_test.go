@@ -64,18 +64,22 @@ func TestTheLogSaysWhoDidWhat(t *testing.T) {
 	ask(leader, "ApplyQuotas", `{"quotas":[{"name":"t/dry","slots":{"limit":1}}],"dryRun":true}`)
 	ask(leader, "DeleteQuota", `{"name":"t/none","force":true}`)
 	ask(leader, "RemoveMember", `{"id":"n7"}`)
+	ask(leader, "DeleteWorkflow", `{"name":"nowhere"}`)
+	ask(leader, "ReopenQuota", `{"name":"t/core"}`)
 	ask(leader, "GetStatus", `{}`)
 	for _, want := range []string{
 		`INFO.* call=ApplyQuotas target=t/core token=op from=127\.0\.0\.1:\d+ outcome=done`,
 		`INFO.* call=ApplyQuotas target=t/core token=op from=127\.0\.0\.1:\d+ via=` + nodes[follower].node.ID() + ` outcome=done`,
 		`WARN.* call=DeleteQuota target="t/none \(forced\)" token=op from=\S+ outcome=`,
+		`WARN.* call=DeleteWorkflow target="workflow nowhere" token=op`,
+		`INFO.* call=ReopenQuota target=t/core token=op from=\S+ outcome=done`,
 		`WARN.* call=RemoveMember target=n7 token=op from=\S+ outcome="this needs the verb admin-cluster`,
 	} {
 		if !regexp.MustCompile(want).MatchString(log.String()) {
 			t.Errorf("no line matches %s in\n%s", want, log)
 		}
 	}
-	if count := strings.Count(log.String(), "an operator's call"); count != 4 {
-		t.Errorf("%d lines, not 4:\n%s", count, log)
+	if count := strings.Count(log.String(), "an operator's call"); count != 6 {
+		t.Errorf("%d lines, not 6:\n%s", count, log)
 	}
 }
