@@ -19,7 +19,10 @@ import (
 func TestRetryWindows_SetWhenAClassComesBack(t *testing.T) {
 	const cooldown = 5 * time.Second
 	own := RetryWindows(RetryWindow{From: 0, To: 0}, RetryWindow{From: 20 * time.Second, To: 21 * time.Second}, RetryWindow{From: 40 * time.Second, To: 41 * time.Second})
-	for class, from := range map[Class]time.Duration{Critical: 0, Standard: 20 * time.Second, Background: 40 * time.Second} {
+	for _, tt := range []struct {
+		class Class
+		from  time.Duration
+	}{{Critical, 0}, {Standard, 20 * time.Second}, {Background, 40 * time.Second}} {
 		virtual(t, 1, func(t *testing.T, _ *fakequota.Cluster, c *Client) {
 			tries := 0
 			base := roundTrip(func(*http.Request) (*http.Response, error) {
@@ -34,23 +37,26 @@ func TestRetryWindows_SetWhenAClassComesBack(t *testing.T) {
 				t.Fatal(err)
 			}
 			_ = response.Body.Close()
-			if waited := time.Since(began); tries != 2 || waited < cooldown+from || waited > cooldown+from+time.Second {
-				t.Errorf("%v: sent %d times, again after %v", class, tries, waited)
+			if waited := time.Since(began); tries != 2 || waited < cooldown+tt.from || waited > cooldown+tt.from+time.Second {
+				t.Errorf("%v: sent %d times, again after %v", tt.class, tries, waited)
 			}
-		}, WithClass(class))
+		}, WithClass(tt.class))
 	}
 }
 
 func TestWithAttemptTimeout_BoundsEachAttempt(t *testing.T) {
-	for timeout, least := range map[time.Duration]int{100 * time.Millisecond: 5, 900 * time.Millisecond: 1} {
+	for _, tt := range []struct {
+		timeout time.Duration
+		least   int
+	}{{100 * time.Millisecond, 5}, {900 * time.Millisecond, 1}} {
 		virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 			cluster.Break(0, fakequota.Silent)
 			began := time.Now()
 			_, err := c.Quota(t.Context(), "t/core")
-			if asked := cluster.Asked(0); !errors.Is(err, ErrClusterAway) || asked < least || asked > 2*least+1 || time.Since(began) > time.Second {
-				t.Errorf("attempts of %v: asked %d times in %v: %v", timeout, asked, time.Since(began), err)
+			if asked := cluster.Asked(0); !errors.Is(err, ErrClusterAway) || asked < tt.least || asked > 2*tt.least+1 || time.Since(began) > time.Second {
+				t.Errorf("attempts of %v: asked %d times in %v: %v", tt.timeout, asked, time.Since(began), err)
 			}
-		}, WithAttemptTimeout(timeout), WithCallTimeout(time.Second))
+		}, WithAttemptTimeout(tt.timeout), WithCallTimeout(time.Second))
 	}
 	if _, err := New([]string{"x:1"}, WithAttemptTimeout(0)); err == nil {
 		t.Error("attempts of no length")

@@ -55,13 +55,13 @@ agents: [{name: picard, start: 1h, every: 1h, use: {%[1]s: 1}, batch: true}]
 
 // take makes one call at a moment.
 func (r *replay) take(at time.Duration) (grants int, left int64) {
-	for r.step(int64(at)) { //nolint:revive // what is due is carried out
+	for r.step(int64(at)) { // what is due is carried out
 	}
 	r.now = int64(at)
 	a := r.agents[0]
 	a.running++
 	a.want(&call{agent: a, life: a.life, task: &task{workers: 1}, asked: r.now, uses: a.kind.Uses})
-	for r.step(int64(at)) { //nolint:revive // what is due is carried out
+	for r.step(int64(at)) { // what is due is carried out
 	}
 	for _, b := range []*batch{r.caller.current, r.caller.next} {
 		if b != nil {
