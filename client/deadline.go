@@ -1,6 +1,10 @@
 package client
 
-import "time"
+import (
+	"time"
+
+	"github.com/quotad/quotad/client/pacing"
+)
 
 // stamp places an answer on this machine's clocks.
 type stamp struct {
@@ -11,15 +15,14 @@ type stamp struct {
 }
 
 // deadline returns the moment by which something with so much left at the answering node has ended here. It counts
-// from before the send, since the time on the way back is not known, and is a little short: 1% for clocks that run
-// apart and 50 ms for what a process needs to notice, but never more than half of what is left.
+// from before the send, since the time on the way back is not known, and is a little short (pacing.Margin).
 func (s stamp) deadline(left time.Duration) time.Time {
 	if left <= 0 {
 		return s.sent
 	}
 	// A node cannot have served longer than the whole attempt took; one that says so is not believed.
 	served := min(max(s.servedIn, 0), max(s.received.Sub(s.sent), 0))
-	return s.sent.Add(served + left - min(left/100+50*time.Millisecond, left/2))
+	return s.sent.Add(served + left - pacing.Margin(left))
 }
 
 // moment is an instant on both clocks. The monotonic clock stands still while a machine sleeps and the wall clock can

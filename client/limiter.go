@@ -208,6 +208,7 @@ func (l *Limiter) ReserveN(n int) *Reservation {
 	now := l.now()
 	l.lookLocked(now)
 	if l.takeLocked(int64(n), now) {
+		l.anticipateIfLowLocked()
 		return &Reservation{limiter: l, generation: l.current.generation, units: int64(n), ok: true}
 	}
 	l.demand.Add(time.Duration(now), int64(n), l.known.life)

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/quotad/quotad/client/signals"
 )
 
 // What a call draws on of GitHub's secondary limits, besides its primary one.
@@ -28,6 +30,11 @@ func TestGitHubSecondary(t *testing.T) {
 	broken.GetBody = func() (io.ReadCloser, error) { return nil, errors.New("gone") }
 	once := post(http.MethodPost, "/graphql", `{"query":"{viewer{login}}"}`)
 	once.GetBody = nil
+	var settings transportSettings
+	GitHubSecondary()(&settings)
+	if got, want := settings.dialect.Name(), signals.GitHub.Name(); got != want {
+		t.Errorf("answers are read as those of %s", got)
+	}
 	for _, c := range []struct {
 		name    string
 		request *http.Request
@@ -48,7 +55,7 @@ func TestGitHubSecondary(t *testing.T) {
 		{"a body that can be read once", once, []Item{graphql, slot, graph(5), content}},
 		{"asks for its limits", get(http.MethodGet, "/rate_limit"), nil},
 	} {
-		call := matchGitHubSecondary(c.request)
+		call := settings.match(c.request)
 		if !slices.Equal(call.Items, c.want) {
 			t.Errorf("%s: %v, want %v", c.name, call.Items, c.want)
 		}

@@ -13,12 +13,9 @@ const (
 	// allowTimeout bounds an Allow that has to ask the cluster.
 	allowTimeout = time.Second
 	// refusalMemory bounds how long a refusal is taken for the answer to the next take as well.
-	refusalMemory = 250 * time.Millisecond
+	refusalMemory = pacing.RefusalMemory
 	// singleTTL is the length of a lease that is consumed at once and needed no more.
 	singleTTL = 10 * time.Second
-	// firstBatchTTL is the length of a batch's lease while its spend-by is not known; a batch has to end before its
-	// lease, or it could not go back.
-	firstBatchTTL = 2 * time.Minute
 )
 
 // quotaFacts is what a limiter knows of its quotas.
@@ -124,6 +121,13 @@ func (l *Limiter) sizeLocked(n int64) int64 {
 	return pacing.Batch(l.demand.Units(l.elapsed(), l.known.life), l.known.share, atHand, l.settings.maxBatch, n)
 }
 
+// anticipateIfLowLocked is what a take under the lock does at the mark at which the others do it.
+func (l *Limiter) anticipateIfLowLocked() {
+	if l.left() <= l.low.Load() {
+		l.anticipateLocked()
+	}
+}
+
 // anticipateLocked fetches the next batch when most of the present one is spent.
 func (l *Limiter) anticipateLocked() {
 	b := l.current
@@ -169,11 +173,8 @@ func (l *Limiter) fetch(ctx context.Context, size int64) error {
 	if err := l.learnFacts(ctx); err != nil {
 		return err
 	}
-	ttl := firstBatchTTL
 	l.mu.Lock()
-	if l.known.life > 0 {
-		ttl = max(2*l.known.life, 0) + singleTTL
-	}
+	ttl := pacing.LeaseOf(l.known.life)
 	l.mu.Unlock()
 	op, err := l.consume(ctx, size, 0, ttl)
 	if err != nil {
@@ -402,5 +403,6 @@ func (l *Limiter) takeCountedLocked(n int64) bool {
 		return false
 	}
 	l.current.accounted += n
+	l.anticipateIfLowLocked()
 	return true
 }

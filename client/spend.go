@@ -41,7 +41,11 @@ func (l *Limiter) takeSlow(n int64) bool {
 	defer l.mu.Unlock()
 	now := l.now()
 	l.lookLocked(now)
-	return l.takeLocked(n, now)
+	if !l.takeLocked(n, now) {
+		return false
+	}
+	l.anticipateIfLowLocked()
+	return true
 }
 
 // sleepTolerance is by how much the wall clock may run ahead of the monotonic one between two looks. More is a machine

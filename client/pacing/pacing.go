@@ -16,6 +16,8 @@ const (
 	ShortestLife = FirstLife / 10
 	// FactsAge is how old what is known of the quotas may be.
 	FactsAge = 10 * time.Second
+	// RefusalMemory bounds how long a refusal is taken for the answer to the next request as well.
+	RefusalMemory = 250 * time.Millisecond
 	// MostUnits bounds a batch, in units.
 	MostUnits = 1 << 32
 )
@@ -108,6 +110,18 @@ func RefillAt(size int64) int64 { return size / 4 }
 // Life returns what a batch had from its request to its last take, for the next one's demand.
 func Life(requested, lastTake time.Duration) time.Duration {
 	return max(lastTake-requested, ShortestLife)
+}
+
+// Margin returns by how much a deadline that is so far away is kept early: 1% for clocks that run apart and 50 ms for what a
+// process needs to notice, but never more than half of what is left.
+func Margin(left time.Duration) time.Duration { return min(left/100+50*time.Millisecond, left/2) }
+
+// LeaseOf returns the length of a batch's lease. A batch has to end before its lease, or it could not go back.
+func LeaseOf(life time.Duration) time.Duration {
+	if life <= 0 {
+		return 2 * time.Minute
+	}
+	return 2*life + 10*time.Second
 }
 
 // Window is when a class comes back after a cooldown: between From and To after its end.

@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"io"
 	"os"
 	"os/signal"
 	"syscall"
@@ -26,6 +27,12 @@ func run() int {
 	defer stop()
 	// The first signal asks to stop in order; after it the default is back, so that a second one ends the process.
 	context.AfterFunc(ctx, stop)
-	app := &cli.App{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Environ: os.Environ(), Extra: []*cobra.Command{demo.Command(), bench.Command(), plan.Command()}}
-	return int(app.Run(ctx, os.Args[1:]))
+	return int(newApp(os.Stdin, os.Stdout, os.Stderr).Run(ctx, os.Args[1:]))
+}
+
+// newApp joins the product's commands and the laboratory's. Nothing else of the product knows the laboratory.
+func newApp(in io.Reader, out, err io.Writer) *cli.App {
+	return &cli.App{
+		In: in, Out: out, Err: err, Environ: os.Environ(), Extra: []*cobra.Command{demo.Command(), bench.Command(), plan.Command()},
+	}
 }

@@ -58,12 +58,7 @@ both sides of a connection. It stands for the node of this id, and for the hosts
 api.advertise and raft.advertise.`,
 		Example: `  quotad cert node n1 --host 10.0.0.1 --host n1.example.org
   quotad cert node n1 n2 n3 --host 127.0.0.1      # three nodes on one machine`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return usagef(cmd, "", "ID is missing")
-			}
-			return nil
-		},
+		Args: arguments("ID..."),
 		RunE: func(cmd *cobra.Command, ids []string) error {
 			if len(hosts) == 0 {
 				return usagef(cmd, "--host 10.0.0.1: where the others reach the node", "--host is missing")

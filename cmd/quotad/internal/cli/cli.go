@@ -6,12 +6,14 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/quotad/quotad/cmd/quotad/internal/suggest"
+	"github.com/quotad/quotad/cmd/quotad/internal/usage"
 )
 
 // App is one run of the program.
@@ -30,18 +32,44 @@ type App struct {
 
 // Run carries the arguments (without the program's name) out and returns the exit code. Errors are on Err by then.
 func (a *App) Run(ctx context.Context, args []string) ExitCode {
-	root := a.root()
+	root := a.Root()
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	if err == nil {
 		return ExitOK
 	}
 	failure := describe(ctx, err)
-	failure.print(a.Err, a.format)
+	format := a.format
+	if command, _, err := root.Find(args); err == nil && asksForJSON(command, args) {
+		format = formatJSON
+	}
+	failure.print(a.Err, format)
 	return failure.code
 }
 
-func (a *App) root() *cobra.Command {
+// asksForJSON reports whether a command line asks for JSON, also where a flag before it is wrong and ended the parsing.
+func asksForJSON(command *cobra.Command, args []string) bool {
+	short := "-o"
+	if o := command.Flags().ShorthandLookup("o"); o != nil && o.Name != "output" {
+		short = "--output" // -o is another flag here
+	}
+	for i, arg := range args {
+		switch arg {
+		case "--":
+			return false
+		case short, "--output":
+			if i+1 < len(args) && args[i+1] == formatJSON {
+				return true
+			}
+		case short + formatJSON, short + "=" + formatJSON, "--output=" + formatJSON:
+			return true
+		}
+	}
+	return false
+}
+
+// Root returns the tree of commands.
+func (a *App) Root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "quotad",
 		Short: "A replicated quota store: a fleet asks it before it calls, so that the fleet stays within the provider's limit",
@@ -77,7 +105,38 @@ Begin with "quotad dev": one node, throw-away data, and a line to try.`,
 	inGroup(root, groupFiles, a.verifyCommand(), a.inspectCommand(), a.messagesCommand(), a.migrateCommand())
 	root.AddCommand(a.versionCommand(), exitCodesTopic())
 	root.AddCommand(a.Extra...)
+	checkOwn(root)
 	return root
+}
+
+// checkOwn has the commands that cobra adds refuse wrong calls as all others do.
+func checkOwn(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, command := range root.Commands() {
+		switch command.Name() {
+		case "help":
+			command.Args = knownTopic
+		case "completion":
+			command.Args, command.RunE = noArguments, func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+			for _, shell := range command.Commands() {
+				shell.Args = noArguments
+			}
+		}
+	}
+}
+
+// knownTopic demands the path of a command or topic.
+func knownTopic(help *cobra.Command, path []string) error {
+	at := help.Root()
+	for _, word := range path {
+		next := slices.IndexFunc(at.Commands(), func(sub *cobra.Command) bool { return sub.Name() == word || sub.HasAlias(word) })
+		if next < 0 {
+			return noArguments(at, []string{word})
+		}
+		at = at.Commands()[next]
+	}
+	return nil
 }
 
 // The groups of `quotad help`.
@@ -106,39 +165,12 @@ func group(use, short string, commands ...*cobra.Command) *cobra.Command {
 	return command
 }
 
-// noArguments refuses words after a command; where it has subcommands, they were meant.
-func noArguments(cmd *cobra.Command, args []string) error {
-	if len(args) == 0 {
-		return nil
-	}
-	var names []string
-	for _, sub := range cmd.Commands() {
-		if sub.IsAvailableCommand() {
-			names = append(names, sub.Name())
-		}
-	}
-	if len(names) == 0 {
-		return usagef(cmd, "", "%q: this command takes no arguments", args[0])
-	}
-	hint := suggest.Hint(args[0], names)
-	if hint == "" {
-		hint = "commands: " + strings.Join(names, ", ")
-	}
-	return usagef(cmd, hint, "unknown command %q", args[0])
-}
-
-// arguments demands exactly the named arguments.
-func arguments(names ...string) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		switch {
-		case len(args) < len(names):
-			return usagef(cmd, "", "%s is missing", names[len(args)])
-		case len(args) > len(names):
-			return usagef(cmd, "", "%q is one argument too many", args[len(names)])
-		}
-		return nil
-	}
-}
+// Commands refuse wrong calls in the words of all.
+var (
+	usagef      = usage.Errorf
+	arguments   = usage.Arguments
+	noArguments = usage.NoArguments
+)
 
 // flagError adds the nearest known flag to what pflag says.
 func flagError(cmd *cobra.Command, err error) error {

@@ -16,6 +16,7 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/config"
 	"github.com/quotad/quotad/cmd/quotad/internal/output"
 	"github.com/quotad/quotad/cmd/quotad/internal/strictyaml"
+	"github.com/quotad/quotad/cmd/quotad/internal/usage"
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
@@ -86,28 +87,13 @@ func fail(code ExitCode, hint, format string, values ...any) error {
 	return &failure{code: code, message: err.Error(), hint: hint, err: errors.Unwrap(err)}
 }
 
-// usagef is a wrong call of a command.
-func usagef(cmd *cobra.Command, hint, format string, values ...any) error {
-	if hint == "" {
-		hint = `"` + cmd.CommandPath() + ` --help" shows how`
-	}
-	return fail(ExitUsage, hint, format, values...)
-}
-
-// usageError is how a command of another package reports a wrong call of it.
-type usageError interface {
-	error
-	// UsageHint says how to call it.
-	UsageHint() string
-}
-
 // describe finds the code, words and hint of any error that a command can end with.
 func describe(ctx context.Context, err error) *failure {
 	var known *failure
 	var rpc *connect.Error
 	var problems strictyaml.Problems
 	var wrongConfig *config.Error
-	var wrongUsage usageError
+	var wrongUsage *usage.Error
 	switch {
 	case errors.As(err, &known):
 		return known
@@ -120,7 +106,7 @@ func describe(ctx context.Context, err error) *failure {
 	case errors.As(err, &wrongUsage) && errors.Is(err, os.ErrNotExist):
 		return &failure{code: ExitNotFound, message: err.Error()}
 	case errors.As(err, &wrongUsage):
-		return &failure{code: ExitUsage, message: err.Error(), hint: wrongUsage.UsageHint()}
+		return &failure{code: ExitUsage, message: err.Error(), hint: wrongUsage.Hint}
 	}
 	return &failure{code: ExitFailure, message: err.Error()}
 }

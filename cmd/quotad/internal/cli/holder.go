@@ -70,7 +70,7 @@ With --wait it stands in the queue that long. With --consume everything is spend
 call within the time that is printed.`,
 		Example: `  quotad reserve github/core=7 --holder me --ttl 30s
   quotad reserve openai/requests openai/tokens=800 --holder me --consume --wait 20s -o json`,
-		Args: cobra.MinimumNArgs(1),
+		Args: arguments("QUOTA..."),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			request, err := f.request(cmd, args)
 			if err != nil {

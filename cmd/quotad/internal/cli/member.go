@@ -249,7 +249,7 @@ func (a *App) memberTransfer() *cobra.Command {
 		Short: "Hand leadership to another voter: the one named, or the most advanced",
 		Example: `  quotad member transfer
   quotad member transfer n3`,
-		Args: cobra.MaximumNArgs(1),
+		Args: arguments("[ID]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.connect(cmd)
 			if err != nil {

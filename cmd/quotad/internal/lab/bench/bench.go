@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/quotad/quotad/cmd/quotad/internal/usage"
 )
 
 // System is what is measured: a server, or a cluster of them, always begun with an empty folder.
@@ -103,7 +105,7 @@ that each wait for their answer (one, 64 and 256 on one quota, 64 to 1,000 on 1,
 at given rates whether or not earlier calls were answered. Several rounds, each with a fresh cluster; medians are printed.`,
 		Example: `  quotad bench
   quotad bench --rounds 5 --results bench.json`,
-		Args: cobra.NoArgs,
+		Args: usage.NoArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			binary, err := os.Executable()
 			if err != nil {

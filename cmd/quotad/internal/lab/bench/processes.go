@@ -3,55 +3,54 @@ package bench
 import (
 	"context"
 	"fmt"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
+
+	"github.com/quotad/quotad/cmd/quotad/internal/lab/local"
 )
 
 // startIn is how long a system may take to serve.
 const startIn = 30 * time.Second
 
 // Processes are those of a system.
-type Processes struct{ all []*exec.Cmd }
+type Processes struct {
+	// nurseries started them, one each, since the binaries of a system may differ.
+	nurseries []*local.Nursery
+	all       []*local.Child
+}
 
 // Start starts a process, whose output goes into a file of the folder.
 func (p *Processes) Start(dir, name, binary string, args ...string) error {
-	log, err := os.Create(filepath.Join(dir, name+".log"))
+	nursery := local.NewNursery(binary, dir)
+	p.nurseries = append(p.nurseries, nursery)
+	child, err := nursery.Start(name, nil, args...)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = log.Close() }()
-	cmd := exec.Command(binary, args...) //nolint:noctx // it is asked to stop, and killed if it does not
-	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	p.all = append(p.all, cmd)
+	p.all = append(p.all, child)
 	return nil
 }
 
 // PIDs are the processes' numbers.
 func (p *Processes) PIDs() []int {
 	pids := make([]int, len(p.all))
-	for i, cmd := range p.all {
-		pids[i] = cmd.Process.Pid
+	for i, child := range p.all {
+		pids[i] = child.PID()
 	}
 	return pids
 }
 
+// stopGrace is how long processes may take to end in order.
+const stopGrace = 12 * time.Second
+
 // Stop ends all processes, in order if they can.
 func (p *Processes) Stop() {
-	for _, cmd := range p.all {
-		_ = cmd.Process.Signal(syscall.SIGTERM)
+	local.Stop(stopGrace, p.all...)
+	for _, nursery := range p.nurseries {
+		nursery.Close(stopGrace)
 	}
-	for _, cmd := range p.all {
-		killer := time.AfterFunc(12*time.Second, func() { _ = cmd.Process.Kill() })
-		_ = cmd.Wait()
-		killer.Stop()
-	}
+	p.nurseries, p.all = nil, nil
 }
 
 // Retry tries until it works or a system has had its time to start.

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/quotad/quotad/cmd/quotad/internal/usage"
 )
 
 // Command returns `quotad demo`. Run returns an error, which is exit code 1, if the fleet through quotad met a limit of
@@ -28,7 +30,7 @@ An hour of the provider lasts 60 s. At the end stands a table of both fleets. Th
 refused no call of the fleet through quotad, and every agent got its work done.`,
 		Example: `  quotad demo
   quotad demo --duration 60s --fleet governed --seed 7`,
-		Args: cobra.NoArgs,
+		Args: usage.NoArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.Seed == 0 {
 				o.Seed = rand.Uint64N(1_000_000) + 1
@@ -56,7 +58,7 @@ func agentCommand() *cobra.Command {
 	var cfg agentConfig
 	var m string
 	cmd := &cobra.Command{
-		Use: "agent", Hidden: true, Short: "One agent of the demo, which starts it", Args: cobra.NoArgs,
+		Use: "agent", Hidden: true, Short: "One agent of the demo, which starts it", Args: usage.NoArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg.mode = mode(m)
 			ctx, cancel := untilInputEnds(cmd.Context(), cmd.InOrStdin())
@@ -77,7 +79,7 @@ func agentCommand() *cobra.Command {
 func providerCommand() *cobra.Command {
 	var seed uint64
 	cmd := &cobra.Command{
-		Use: "provider", Hidden: true, Short: "The provider of the demo, which starts it", Args: cobra.NoArgs,
+		Use: "provider", Hidden: true, Short: "The provider of the demo, which starts it", Args: usage.NoArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, cancel := untilInputEnds(cmd.Context(), cmd.InOrStdin())
 			defer cancel()

@@ -1,7 +1,6 @@
 package demo
 
 import (
-	"bytes"
 	"fmt"
 	"net/http"
 	"os"
@@ -14,8 +13,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/quotad/quotad/client/providertest"
-	"github.com/quotad/quotad/cmd/quotad/internal/lab/local"
 	"github.com/quotad/quotad/cmd/quotad/internal/quotafile"
+	"github.com/quotad/quotad/cmd/quotad/internal/view"
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
@@ -306,38 +305,17 @@ func TestFolder(t *testing.T) {
 	}
 }
 
-// In a terminal the picture fits it, and at the end the cursor is back.
-func TestView(t *testing.T) {
+// The picture and the plain lines tell of the cluster and of both fleets.
+func TestDemo_ShowsClusterAndFleets(t *testing.T) {
 	d := &demo{options: options{Fleet: "both", Duration: time.Minute}, tallies: map[mode]*tally{own: newTally(), governed: newTally()}}
-	d.cluster = &local.Cluster{Nodes: []*local.Node{{ID: "n1"}, {ID: "n2"}}}
-	s := scene{agents: d.tallies, cluster: &local.View{Nodes: []string{"leader", "down"}, Leader: 0, Term: 3}}
-
-	var out bytes.Buffer
-	v := newView(&out)
-	if v.size != nil {
-		t.Fatal("a buffer is no terminal")
-	}
-	v.show(d, s, 0)
-	v.show(d, s, time.Second)
-	v.show(d, s, 6*time.Second)
-	if lines := strings.Count(out.String(), "\n"); lines != 6 || strings.Contains(out.String(), "\x1b") || !strings.Contains(out.String(), "leader n1") {
-		t.Errorf("%d plain lines: %s", lines, out.String())
-	}
-
-	out.Reset()
-	v.size = func() (int, int) { return 40, 10 }
-	v.show(d, s, 7*time.Second)
-	picture := strings.NewReplacer(hideCursor, "", home, "", clearLine, "", clearScreen, "").Replace(out.String())
-	for line := range strings.SplitSeq(picture, "\n") {
-		if len(line) > 40 {
-			t.Errorf("too wide: %q", line)
+	s := scene{agents: d.tallies, cluster: &view.Cluster{IDs: []string{"n1", "n2"}, Nodes: []string{"leader", "down"}, Leader: 0, Term: 3}}
+	picture := strings.Join(d.frame(s, time.Second, []string{"0:01 a note"}), "\n")
+	for _, want := range []string{"0:01 of 1:00", "n1 LEADER (term 3)   n2 down", "architect", "own backoff", "through quotad", "0:01 a note"} {
+		if !strings.Contains(picture, want) {
+			t.Errorf("the picture lacks %q:\n%s", want, picture)
 		}
 	}
-	if strings.Count(picture, "\n") > 9 || !strings.Contains(picture, "n1 LEADER") {
-		t.Errorf("picture:\n%s", picture)
-	}
-	v.end()
-	if !strings.HasSuffix(out.String(), showCursor) {
-		t.Error("the cursor is gone")
+	if plain := d.plain(s, time.Second); len(plain) != 3 || !strings.Contains(plain[0], "leader n1") {
+		t.Errorf("plain lines: %q", plain)
 	}
 }

@@ -6,17 +6,16 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/quotad/quotad/cmd/quotad/internal/lab/local"
-	"github.com/quotad/quotad/rpc/quotav1"
+	"github.com/quotad/quotad/cmd/quotad/internal/view"
 )
 
 // frame returns the live picture, line by line.
 func (d *demo) frame(s scene, passed time.Duration, notes []string) []string {
 	var out strings.Builder
-	fmt.Fprintf(&out, "quotad demo   %s of %s   an hour of the provider lasts %s   seed %d\n\n", clock(passed), clock(d.options.Duration), hour, d.options.Seed)
+	fmt.Fprintf(&out, "quotad demo   %s of %s   an hour of the provider lasts %s   seed %d\n\n", view.Clock(passed), view.Clock(d.options.Duration), hour, d.options.Seed)
 	if s.cluster != nil {
-		out.WriteString(d.clusterLine(*s.cluster) + "\n\n")
-		out.WriteString(quotaTable(s.cluster.Quotas) + "\n")
+		out.WriteString(s.cluster.Line() + "\n\n")
+		out.WriteString(s.cluster.QuotaTable() + "\n")
 	}
 	out.WriteString(d.agentTable(s) + "\n")
 	for _, m := range d.options.modes() {
@@ -27,44 +26,6 @@ func (d *demo) frame(s scene, passed time.Duration, notes []string) []string {
 		out.WriteString(note + "\n")
 	}
 	return strings.Split(strings.TrimRight(out.String(), "\n"), "\n")
-}
-
-// clock writes a time as 1:05.
-func clock(d time.Duration) string {
-	seconds := int(d.Seconds())
-	return fmt.Sprintf("%d:%02d", seconds/60, seconds%60)
-}
-
-func (d *demo) clusterLine(v local.View) string {
-	var words []string
-	for i, role := range v.Nodes {
-		if i == v.Leader {
-			role = fmt.Sprintf("LEADER (term %d)", v.Term)
-		} else if role == "leader" {
-			role = "leader, deposed"
-		}
-		words = append(words, d.cluster.Nodes[i].ID+" "+role)
-	}
-	return fmt.Sprintf("cluster         %s   leases %d   waiting %d", strings.Join(words, "   "), v.Leases, v.Waiting)
-}
-
-func quotaTable(quotas []*quotav1.QuotaStatus) string {
-	if len(quotas) == 0 {
-		return "no leader: calls wait, and spend what they have consumed\n"
-	}
-	var out strings.Builder
-	rows := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(rows, "quota\tusable\theld\tconsumed\tavailable\twaiting\tleases\tends in")
-	for _, q := range quotas {
-		ends := "-"
-		if q.GetWindowClosesIn() != nil {
-			ends = fmt.Sprintf("%.0f s", q.GetWindowClosesIn().AsDuration().Seconds())
-		}
-		fmt.Fprintf(rows, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%s\n", q.GetDefinition().GetName(), q.GetUsable(), q.GetHeld(), q.GetConsumed(),
-			q.GetAvailable(), q.GetWaiting(), q.GetLeases(), ends)
-	}
-	_ = rows.Flush() // into memory
-	return out.String()
 }
 
 func (d *demo) agentTable(s scene) string {
@@ -102,16 +63,16 @@ func (d *demo) plain(s scene, passed time.Duration) []string {
 	if s.cluster != nil {
 		leader := "none"
 		if s.cluster.Leader >= 0 {
-			leader = d.cluster.Nodes[s.cluster.Leader].ID
+			leader = s.cluster.IDs[s.cluster.Leader]
 		}
-		parts := []string{fmt.Sprintf("%s cluster: leader %s, leases %d, waiting %d", clock(passed), leader, s.cluster.Leases, s.cluster.Waiting)}
+		parts := []string{fmt.Sprintf("%s cluster: leader %s, leases %d, waiting %d", view.Clock(passed), leader, s.cluster.Leases, s.cluster.Waiting)}
 		for _, q := range s.cluster.Quotas {
 			parts = append(parts, fmt.Sprintf("%s %d of %d left", q.GetDefinition().GetName(), q.GetAvailable(), q.GetUsable()))
 		}
 		lines = append(lines, strings.Join(parts, ", "))
 	}
 	for _, m := range d.options.modes() {
-		lines = append(lines, fmt.Sprintf("%s %s: %s", clock(passed), m.title(), providerLine(s, m)))
+		lines = append(lines, fmt.Sprintf("%s %s: %s", view.Clock(passed), m.title(), providerLine(s, m)))
 	}
 	return lines
 }

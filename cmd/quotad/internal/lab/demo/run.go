@@ -16,6 +16,7 @@ import (
 	"github.com/quotad/quotad/client/providertest"
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/local"
 	"github.com/quotad/quotad/cmd/quotad/internal/quotafile"
+	"github.com/quotad/quotad/cmd/quotad/internal/view"
 )
 
 //go:embed quotas.yaml
@@ -50,7 +51,7 @@ func (o options) governs() bool { return o.Fleet != string(own) }
 // demo is one run.
 type demo struct {
 	options options
-	view    *view
+	screen  *view.Screen
 	nursery *local.Nursery
 	cluster *local.Cluster // nil: no fleet needs one
 	referee *referee
@@ -79,10 +80,10 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	// Whatever hangs, the demo ends.
 	ctx, cancel := context.WithTimeoutCause(ctx, o.Duration+2*local.StartTimeout, errors.New("the demo hangs"))
 	defer cancel()
-	d := &demo{options: o, view: newView(out), agents: make(map[mode][]*local.Child), tallies: make(map[mode]*tally), began: time.Now()}
+	d := &demo{options: o, screen: view.NewScreen(out), agents: make(map[mode][]*local.Child), tallies: make(map[mode]*tally), began: time.Now()}
 	d.nursery = local.NewNursery(o.Binary, filepath.Join(o.Dir, "logs"))
 	defer d.nursery.Close(5 * time.Second)
-	defer d.view.end()
+	defer d.screen.End()
 	fmt.Fprintf(out, "Nine agents share an API key that allows %d requests and %d completions (%d tokens) an hour. An hour lasts %s here.\n"+
 		"Data and logs: %s   Seed: %d\n\n", requestLimit, completionLimit, tokenLimit, hour, o.Dir, o.Seed)
 
@@ -114,13 +115,13 @@ func (d *demo) start(ctx context.Context) error {
 		if err := d.cluster.Ready(ctx, file.Request()); err != nil {
 			return err
 		}
-		d.view.say(0, "three nodes run (%s), the quotas are applied", strings.Join(d.cluster.Servers(), ", "))
+		d.screen.Say(0, "three nodes run (%s), the quotas are applied", strings.Join(d.cluster.Servers(), ", "))
 	}
 	url, err := d.startProvider(ctx)
 	if err != nil {
 		return err
 	}
-	d.view.say(0, "the provider listens at %s", url)
+	d.screen.Say(0, "the provider listens at %s", url)
 	d.began = time.Now()
 	d.report = report{Seed: d.options.Seed, Scale: scale, Began: d.began}
 	for _, m := range d.options.modes() {
@@ -139,7 +140,7 @@ func (d *demo) start(ctx context.Context) error {
 			d.agents[m] = append(d.agents[m], c)
 		}
 	}
-	d.view.say(0, "nine agents begin at once in each fleet: %s", fleetNames(d.options.modes()))
+	d.screen.Say(0, "nine agents begin at once in each fleet: %s", fleetNames(d.options.modes()))
 	return nil
 }
 
@@ -192,7 +193,7 @@ func (d *demo) play(ctx context.Context) error {
 			accident.Wait()
 			return err
 		}
-		d.view.show(d, d.watch(playing), time.Since(d.began))
+		d.show(d.watch(playing), time.Since(d.began))
 		select {
 		case <-look.C:
 		case <-playing.Done():
@@ -205,6 +206,11 @@ func (d *demo) play(ctx context.Context) error {
 	return trouble
 }
 
+// show shows a scene.
+func (d *demo) show(s scene, passed time.Duration) {
+	d.screen.Show(passed, func(notes []string) []string { return d.frame(s, passed, notes) }, func() []string { return d.plain(s, passed) })
+}
+
 // mend sees to it that the nodes run.
 func (d *demo) mend() error {
 	if d.cluster == nil {
@@ -213,7 +219,7 @@ func (d *demo) mend() error {
 	mended, err := d.cluster.Mend()
 	for _, n := range mended {
 		d.report.Mended++
-		d.view.say(time.Since(d.began), "%s had ended by itself, and is started again: its log says why", n.ID)
+		d.screen.Say(time.Since(d.began), "%s had ended by itself, and is started again: its log says why", n.ID)
 	}
 	return err
 }
@@ -232,13 +238,13 @@ func (d *demo) accident(ctx context.Context) error {
 	victim.Kill()
 	killed := time.Now()
 	d.report.Killed = victim.ID
-	d.view.say(time.Since(d.began), "%s, the leader, is killed (SIGKILL)", victim.ID)
+	d.screen.Say(time.Since(d.began), "%s, the leader, is killed (SIGKILL)", victim.ID)
 	var election sync.WaitGroup
 	defer election.Wait()
 	election.Go(func() {
 		if heir, found := d.cluster.Leader(ctx); found {
 			d.report.Failover = time.Since(killed)
-			d.view.say(time.Since(d.began), "%s leads, %s after the kill", heir.ID, short(d.report.Failover))
+			d.screen.Say(time.Since(d.began), "%s leads, %s after the kill", heir.ID, short(d.report.Failover))
 		}
 	})
 	if !pause(ctx, time.Until(killed.Add(d.options.Duration/10))) {
@@ -248,13 +254,13 @@ func (d *demo) accident(ctx context.Context) error {
 		return err
 	}
 	d.report.Restarted = true
-	d.view.say(time.Since(d.began), "%s is started again", victim.ID)
+	d.screen.Say(time.Since(d.began), "%s is started again", victim.ID)
 	return nil
 }
 
 // finish stops everything and tells how it went.
 func (d *demo) finish(ctx context.Context, out io.Writer) error {
-	d.view.end()
+	d.screen.End()
 	d.report.Duration = time.Since(d.began)
 	died := d.died()
 	var agents []*local.Child

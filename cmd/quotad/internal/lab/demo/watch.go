@@ -5,12 +5,12 @@ import (
 	"sync"
 
 	"github.com/quotad/quotad/client/providertest"
-	"github.com/quotad/quotad/cmd/quotad/internal/lab/local"
+	"github.com/quotad/quotad/cmd/quotad/internal/view"
 )
 
 // scene is what is going on at a moment.
 type scene struct {
-	cluster *local.View // nil: no fleet needs one
+	cluster *view.Cluster // nil: no fleet needs one
 	totals  map[mode]map[api]providertest.Totals
 	agents  map[mode]*tally
 }
@@ -21,12 +21,12 @@ func (d *demo) watch(ctx context.Context) scene {
 	var looks sync.WaitGroup
 	if d.cluster != nil {
 		looks.Go(func() {
-			view := d.cluster.Look(ctx)
-			s.cluster = &view
+			seen := d.cluster.Look(ctx)
+			s.cluster = &seen
 		})
 	}
 	looks.Go(func() {
-		ctx, cancel := context.WithTimeout(ctx, 2*local.LookTimeout)
+		ctx, cancel := context.WithTimeout(ctx, 2*view.LookTimeout)
 		defer cancel()
 		s.totals, _ = d.referee.totals(ctx) // shown again at the next look
 	})

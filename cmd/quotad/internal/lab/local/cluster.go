@@ -14,6 +14,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/quotad/quotad/cmd/quotad/internal/view"
 	"github.com/quotad/quotad/raftnode/loopback"
 	"github.com/quotad/quotad/rpc/quotav1"
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
@@ -146,7 +147,7 @@ func (c *Cluster) Ready(ctx context.Context, quotas *quotav1.ApplyQuotasRequest)
 			attempt, end := context.WithTimeout(ctx, 5*time.Second)
 			_, err := n.admin.ApplyQuotas(attempt, quotas)
 			end()
-			if err == nil && !slices.Contains(c.Look(ctx).Nodes, down) {
+			if err == nil && !slices.Contains(c.Look(ctx).Nodes, view.Down) {
 				return nil
 			}
 			if connect.CodeOf(err) == connect.CodeInvalidArgument {
@@ -186,57 +187,13 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// View is what the nodes say.
-type View struct {
-	// Nodes are their roles, by position: leader, follower and so on; "down" where none answers.
-	Nodes []string
-	// Leader is the position of the leader, -1 where none is known.
-	Leader int
-	Term   uint64
-	// Leases and Waiting are how many leases live and Reserves wait.
-	Leases, Waiting int64
-	Quotas          []*quotav1.QuotaStatus
-}
-
-// down is the role of a node that does not answer.
-const down = "down"
-
-// LookTimeout bounds one look at one node.
-const LookTimeout = 400 * time.Millisecond
-
-// Look asks all nodes how they are. Of several that think that they lead, the one with the highest term does.
-func (c *Cluster) Look(ctx context.Context) View {
-	v := View{Nodes: make([]string, len(c.Nodes)), Leader: -1}
-	answers := make([]*quotav1.GetStatusResponse, len(c.Nodes))
-	var all sync.WaitGroup
+// Look asks all nodes how they are.
+func (c *Cluster) Look(ctx context.Context) view.Cluster {
+	nodes := make([]view.Node, len(c.Nodes))
 	for i, n := range c.Nodes {
-		all.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, LookTimeout)
-			defer cancel()
-			answers[i], _ = n.admin.GetStatus(ctx, &quotav1.GetStatusRequest{}) // no answer: down
-		})
+		nodes[i] = view.Node{ID: n.ID, Admin: n.admin, Quota: n.quota}
 	}
-	all.Wait()
-	for i, status := range answers {
-		if status == nil {
-			v.Nodes[i] = down
-			continue
-		}
-		v.Nodes[i] = status.GetRole()
-		if term := status.GetMeta().GetTerm(); status.GetRole() == "leader" && (v.Leader < 0 || term > v.Term) {
-			v.Leader, v.Term = i, term
-			v.Leases, v.Waiting = status.GetLeases(), status.GetWaiting()
-		}
-	}
-	if v.Leader >= 0 {
-		ctx, cancel := context.WithTimeout(ctx, LookTimeout)
-		defer cancel()
-		request := &quotav1.ListQuotasRequest{Read: quotav1.ReadMode_READ_MODE_STALE}
-		if list, err := c.Nodes[v.Leader].quota.ListQuotas(ctx, request); err == nil {
-			v.Quotas = list.GetQuotas()
-		}
-	}
-	return v
+	return view.Look(ctx, nodes)
 }
 
 // Stop ends the nodes in order: what is left of them writes and hands over.

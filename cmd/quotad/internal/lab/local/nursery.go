@@ -102,6 +102,9 @@ func withoutQuotad(environ []string) []string {
 // Name returns what it was started as.
 func (c *Child) Name() string { return c.name }
 
+// PID returns its number.
+func (c *Child) PID() int { return c.cmd.Process.Pid }
+
 // Log returns the path of its log.
 func (c *Child) Log() string { return c.log.Name() }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/fleet"
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/sim"
 	"github.com/quotad/quotad/cmd/quotad/internal/output"
+	"github.com/quotad/quotad/cmd/quotad/internal/usage"
 )
 
 // checkOptions are what a user may set.
@@ -34,7 +35,7 @@ func checkCommand() *cobra.Command {
 "expect:". One table tells the worst figure of all seeds. The exit code is 1 where anything does not hold.`,
 		Example: `  quotad plan check docs/scenarios/*.yaml
   quotad plan check --seeds 200 fleet.yaml`,
-		Args: cobra.MinimumNArgs(1),
+		Args: usage.Arguments("FILE..."),
 		RunE: func(cmd *cobra.Command, files []string) error {
 			if o.seeds < 1 || o.seeds > maxSeeds {
 				return usagef("--seeds is 1 to %d", maxSeeds)

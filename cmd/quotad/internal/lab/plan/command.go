@@ -13,6 +13,7 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/fleet"
 	"github.com/quotad/quotad/cmd/quotad/internal/output"
 	"github.com/quotad/quotad/cmd/quotad/internal/strictyaml"
+	"github.com/quotad/quotad/cmd/quotad/internal/usage"
 )
 
 // What a fleet that does not work ends with: exit code 1.
@@ -21,25 +22,16 @@ var (
 	errNotMet     = errors.New("what is expected of the fleet does not hold")
 )
 
-// UsageError is a wrong call of a command: a flag that does not fit, a file that is not there or cannot be read.
-type UsageError struct{ Err error }
-
-// Error implements error.
-func (e *UsageError) Error() string { return e.Err.Error() }
-
-// Unwrap returns what was wrong.
-func (e *UsageError) Unwrap() error { return e.Err }
-
-// UsageHint says how to call it.
-func (e *UsageError) UsageHint() string { return `"quotad plan --help" shows how` }
-
-func usagef(format string, values ...any) error { return &UsageError{fmt.Errorf(format, values...)} }
+// usagef is a wrong call of a plan.
+func usagef(format string, values ...any) error {
+	return usage.WithHint(`"quotad plan --help" shows how`, format, values...)
+}
 
 // readFleet reads a file that a user named.
 func readFleet(path string) (*fleet.Fleet, error) {
 	f, err := fleet.Read(path)
 	if unread := (*os.PathError)(nil); errors.As(err, &unread) {
-		return nil, &UsageError{err}
+		return nil, usagef("%w", err)
 	}
 	return f, err
 }
@@ -67,7 +59,7 @@ more than there is, or where the run through quotad does not hold what the file 
 		Example: `  quotad plan -f fleet.yaml
   quotad plan -f fleet.yaml --for 7d --plot fleet.svg
   quotad plan -f fleet.yaml --seeds 20 -o json`,
-		Args: cobra.NoArgs,
+		Args: usage.NoArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), cmd.OutOrStdout()) },
 	}
 	flags := cmd.Flags()
@@ -79,7 +71,6 @@ more than there is, or where the run through quotad does not hold what the file 
 	flags.BoolVar(&o.paper, "paper", false, "judge on paper only")
 	flags.StringVarP(&o.format, "output", "o", "table", "table, json")
 	flags.StringVar(&o.plot, "plot", "", "an SVG file to draw the first seed into")
-	_ = cmd.MarkFlagRequired("file")
 	_ = cmd.MarkFlagFilename("file", "yaml", "yml")
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp))
 	cmd.AddCommand(checkCommand(), realCommand())
@@ -91,6 +82,9 @@ const maxSeeds = 100_000
 
 // run is the whole command.
 func (o *options) run(ctx context.Context, out io.Writer) error {
+	if o.file == "" {
+		return usagef("-f FILE is missing")
+	}
 	if o.format != "table" && o.format != "json" {
 		return usagef("--output is table or json, not %q", o.format)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/sim"
 	"github.com/quotad/quotad/cmd/quotad/internal/output"
 	"github.com/quotad/quotad/cmd/quotad/internal/strictyaml"
+	"github.com/quotad/quotad/cmd/quotad/internal/usage"
 )
 
 // realOptions are what a user may set.
@@ -40,7 +41,7 @@ A fleet whose work has no end runs for --for at most. Cut short it is held again
 its kills take place at the same parts of its time. The exit code is 1 where anything does not hold.`,
 		Example: `  quotad plan real docs/scenarios/s2-six-writers.yaml
   quotad plan real --for 3m docs/scenarios/s9-*.yaml`,
-		Args: cobra.MinimumNArgs(1),
+		Args: usage.Arguments("FILE..."),
 		RunE: func(cmd *cobra.Command, files []string) error { return o.run(cmd.Context(), files, cmd.OutOrStdout()) },
 	}
 	flags := cmd.Flags()
@@ -65,7 +66,7 @@ type realScenario struct {
 func (o *realOptions) run(ctx context.Context, files []string, out io.Writer) (err error) {
 	most, err := strictyaml.ParseDuration(o.length)
 	if err != nil || most < time.Second || most > 24*time.Hour {
-		return errors.New("--for is a duration of 1s to 24h, such as 3m")
+		return usagef("--for is a duration of 1s to 24h, such as 3m")
 	}
 	read, err := readScenarios(files)
 	if err != nil {

@@ -10,11 +10,8 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// batchTTL is the length of a batch's lease, as the Go client's limiter has it.
-const batchTTL = int64(2 * time.Minute)
-
-// batched is a caller that takes its calls from a batch that was consumed ahead, and sizes it as the Go client's limiter
-// does (client/pacing). A unit is one call.
+// batched is a caller that takes its calls from batches that were consumed ahead. It sizes, fetches and gives back as the Go
+// client's limiter does, whose rules are in client/pacing. A unit is one call.
 type batched struct {
 	*governed
 	demand pacing.Demand
@@ -23,12 +20,25 @@ type batched struct {
 	share   int64
 	shareAt int64
 
-	batch permit
-	left  int64
-	// stopped: a refusal was heard of, and what is left of the batch goes back.
-	stopped  bool
-	fetching bool
-	queue    []*call
+	// current is spent, next takes its place.
+	current, next *batch
+	fetching      bool
+	// queue waits for the batch that is being fetched.
+	queue []*call
+	// refusedUntil: as many units as were refused, or more, are not asked for before.
+	refusedUntil, refusedUnits int64
+}
+
+// batch is some calls that were consumed ahead.
+type batch struct {
+	permit
+	size, left int64
+	// accounted is how much of what was spent is counted as demand already.
+	accounted int64
+	// anticipated: the next batch was thought of.
+	anticipated bool
+	// stopped: a refusal was heard of, and what is left goes back.
+	stopped bool
 }
 
 func newBatched(a *agent) *batched {
@@ -36,107 +46,174 @@ func newBatched(a *agent) *batched {
 }
 
 func (b *batched) call(c *call) {
-	b.demand.Add(time.Duration(b.now), 1, b.life)
 	if b.take(c) {
+		b.anticipateIfLow()
 		return
 	}
-	size := b.size()
-	if size == 0 {
+	if b.lookUpShare(); b.share >= 1 {
+		b.demand.Add(time.Duration(b.now), 1, b.life)
+	}
+	b.fetch(b.size())
+	if !b.fetching {
 		b.ask(c, 0)
 		return
 	}
 	b.queue = append(b.queue, c)
-	b.fetch(size)
 }
 
-// take makes a call from the batch at hand.
+// take makes a call from the batch at hand, or from the next one.
 func (b *batched) take(c *call) bool {
-	if b.left == 0 || b.stopped || b.now > b.batch.lastTake {
-		return false
+	for {
+		if p := b.current; p != nil && !p.stopped && p.left > 0 && b.now < p.lastTake {
+			p.left--
+			b.sendFrom(p, c)
+			return true
+		}
+		if !b.advance() {
+			return false
+		}
 	}
-	b.left--
-	p := b.batch
+}
+
+// sendFrom sends a call that was taken from a batch.
+func (b *batched) sendFrom(p *batch, c *call) {
 	b.transmit(c, p.deadline, func(said provider.Answer) {
 		if !said.Refused {
 			b.finished(c, true)
 			return
 		}
 		b.book.wantedAgain(c)
-		b.stopped = true
-		b.report(p, []*logpb.Signal{b.signal(said)}, func(answer) {
-			if b.batch.lease == p.lease {
-				b.end()
-			}
+		p.stopped = true
+		b.report(p.permit, []*logpb.Signal{b.signal(said)}, func(answer) {
+			b.end(p)
 			b.in(b.comeBack(int64(said.RetryAfter), p.class), func() { b.ask(c, 1) })
 		})
 	})
+}
+
+// advance replaces the batch at hand by the next one, if there is one.
+func (b *batched) advance() bool {
+	if b.next == nil {
+		return false
+	}
+	if b.current != nil {
+		b.giveUp(b.current)
+	}
+	b.current, b.next = b.next, nil
 	return true
 }
 
 // size returns how many calls a batch should have now.
 func (b *batched) size() int64 {
-	if b.now-b.shareAt > int64(pacing.FactsAge) {
-		b.shareAt, b.share = b.now, b.lookUpShare()
+	b.lookUpShare()
+	atHand := int64(0)
+	if b.current != nil {
+		atHand = b.current.left
 	}
-	return pacing.Batch(b.demand.Units(time.Duration(b.now), b.life), b.share, b.left, pacing.MostUnits, 1)
+	return pacing.Batch(b.demand.Units(time.Duration(b.now), b.life), b.share, atHand, pacing.MostUnits, 1)
 }
 
-// lookUpShare returns the most calls that this agent may have ahead, the least of all quotas.
-func (b *batched) lookUpShare() int64 {
-	share := int64(pacing.MostUnits)
+// lookUpShare learns the most calls that this agent may have ahead, the least of all quotas, where what is known is old.
+func (b *batched) lookUpShare() {
+	if b.now-b.shareAt < int64(pacing.FactsAge) {
+		return
+	}
+	b.shareAt, b.share = b.now, pacing.MostUnits
 	for _, use := range b.kind.Uses {
 		view, ok := b.cluster.machine.State().Quota(use.Quota, b.cluster.present())
 		if !ok {
-			return 0
+			b.share = 0
+			return
 		}
 		quota := pacing.Quota{
 			Usable: view.Usable, DefaultEstimate: view.Definition.DefaultEstimate, Holders: view.Leases, Zone: quotav1.Zone(view.Zone),
 		}
-		share = min(share, quota.Share(use.Estimate))
+		b.share = min(b.share, quota.Share(use.Estimate))
 	}
-	return share
 }
 
-// fetch consumes a batch; who waits for it takes from it, or asks for itself.
+// anticipateIfLow fetches the next batch when most of the present one is spent.
+func (b *batched) anticipateIfLow() {
+	p := b.current
+	if p == nil || p.anticipated || p.left > pacing.RefillAt(p.size) {
+		return
+	}
+	p.anticipated = true
+	spent := p.size - p.left
+	b.demand.Add(time.Duration(b.now), spent-p.accounted, b.life)
+	p.accounted = spent
+	b.fetch(b.size())
+}
+
+// fetch consumes a batch, unless one is on its way or there already, there is no use in it, or the answer was just no. Calls that wait for
+// it take from it, or ask for themselves.
 func (b *batched) fetch(size int64) {
-	if b.fetching {
+	if size <= 0 || b.fetching || b.next != nil || b.now < b.refusedUntil && size >= b.refusedUnits {
 		return
 	}
 	b.fetching = true
-	b.end()
-	reserve := &logpb.Reserve{Holder: b.name, Items: itemsFor(b.kind.Uses, size), Consume: true, TtlNs: batchTTL}
+	reserve := &logpb.Reserve{Holder: b.name, Items: itemsFor(b.kind.Uses, size), Consume: true, TtlNs: int64(pacing.LeaseOf(b.life))}
 	asked := b.now
 	b.client.do(&logpb.Command{Kind: &logpb.Command_Reserve{Reserve: reserve}}, func(a answer) {
 		b.fetching = false
 		if granted := a.result.GetGranted(); granted != nil && granted.Consumed != nil {
-			b.batch, b.left, b.stopped = permitOf(granted, granted.Consumed, a), size, false
-			b.life = pacing.Life(time.Duration(asked), time.Duration(b.batch.lastTake))
-			lease := b.batch.lease
-			b.at(b.batch.lastTake+1, func() {
-				if b.batch.lease == lease {
-					b.end()
-				}
-			})
+			b.adopt(permitOf(granted, granted.Consumed, a), size, asked, a)
+		} else if refusal := a.result.GetRefusal(); refusal != nil {
+			b.refusedUntil = b.now + min(int64(pacing.RefusalMemory), max(refusal.RetryAtNs-a.clock.Now, 0))
+			b.refusedUnits = size
 		}
 		queue := b.queue
 		b.queue = nil
 		for _, c := range queue {
-			if c.life == b.agent.life && !b.take(c) {
-				b.ask(c, 0)
+			if c.life != b.agent.life {
+				continue
 			}
+			if !b.take(c) {
+				b.ask(c, 0)
+				continue
+			}
+			b.current.accounted++
+			b.anticipateIfLow()
 		}
 	})
 }
 
-// end gives back what is left of the batch and ends its lease. What was taken last may still be on its way.
-func (b *batched) end() {
-	p, left := b.batch, b.left
-	b.batch, b.left = permit{}, 0
+// adopt takes over a batch that was asked for at a moment. Its last take is a little early, as the client's.
+func (b *batched) adopt(p permit, size, asked int64, a answer) {
+	p.lastTake -= int64(pacing.Margin(time.Duration(p.deadline - a.from)))
+	b.life = pacing.Life(time.Duration(asked), time.Duration(p.lastTake))
+	fresh := &batch{permit: p, size: size, left: size}
+	if b.next != nil {
+		b.giveUp(b.next)
+	}
+	b.next = fresh
+	if b.current == nil || b.now >= b.current.lastTake {
+		b.advance()
+	}
+	b.at(p.lastTake, func() { b.end(fresh) })
+}
+
+// end ends a batch that is over.
+func (b *batched) end(p *batch) {
+	switch p {
+	case b.current:
+		b.current = nil
+		b.giveUp(p)
+		b.advance()
+	case b.next:
+		b.next = nil
+		b.giveUp(p)
+	}
+}
+
+// giveUp gives back what is left of a batch and ends its lease. What was taken last may still be on its way.
+func (b *batched) giveUp(p *batch) {
+	b.demand.Add(time.Duration(b.now), p.size-p.left-p.accounted, b.life)
 	switch {
-	case p.lease == 0 || b.client.gone:
-	case left > 0 && b.now < p.deadline:
-		b.settle(p, &logpb.Settle{Unspent: unspent(b.governed, itemsFor(b.kind.Uses, left)), Release: true})
+	case b.client.gone:
+	case p.left > 0 && b.now < p.deadline:
+		b.settle(p.permit, &logpb.Settle{Unspent: unspent(b.governed, itemsFor(b.kind.Uses, p.left)), Release: true})
 	default:
-		b.release(p)
+		b.release(p.permit)
 	}
 }

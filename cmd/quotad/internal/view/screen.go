@@ -1,4 +1,5 @@
-package demo
+// Package view shows in a terminal how a cluster is, over and over. It knows nothing of who runs the cluster.
+package view
 
 import (
 	"fmt"
@@ -11,8 +12,8 @@ import (
 	"golang.org/x/term"
 )
 
-// view shows what goes on: a picture that is drawn over and over in a terminal, lines elsewhere.
-type view struct {
+// Screen shows what goes on: a picture that is drawn over and over in a terminal, lines elsewhere.
+type Screen struct {
 	out io.Writer
 	// size returns the terminal's size; nil: it is none.
 	size func() (width, height int)
@@ -28,8 +29,9 @@ type view struct {
 // maxNotes is how many of the latest notes the picture shows.
 const maxNotes = 6
 
-func newView(out io.Writer) *view {
-	v := &view{out: out, lineEvery: 5 * time.Second, lastLine: -time.Hour}
+// NewScreen returns a screen that writes to out.
+func NewScreen(out io.Writer) *Screen {
+	v := &Screen{out: out, lineEvery: 5 * time.Second, lastLine: -time.Hour}
 	file, ok := out.(*os.File)
 	if !ok || !term.IsTerminal(int(file.Fd())) || os.Getenv("CI") != "" || os.Getenv("TERM") == "dumb" {
 		return v
@@ -53,9 +55,9 @@ const (
 	clearScreen = "\x1b[J"
 )
 
-// say writes something down that happened.
-func (v *view) say(passed time.Duration, format string, values ...any) {
-	note := clock(passed) + " " + fmt.Sprintf(format, values...)
+// Say writes something down that happened.
+func (v *Screen) Say(passed time.Duration, format string, values ...any) {
+	note := Clock(passed) + " " + fmt.Sprintf(format, values...)
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.notes = append(v.notes, note)
@@ -64,8 +66,8 @@ func (v *view) say(passed time.Duration, format string, values ...any) {
 	}
 }
 
-// show shows a scene.
-func (v *view) show(d *demo, s scene, passed time.Duration) {
+// Show draws a picture under which the latest notes stand; where there is no terminal it now and then writes plain lines.
+func (v *Screen) Show(passed time.Duration, picture func(notes []string) []string, plain func() []string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.size == nil {
@@ -73,28 +75,34 @@ func (v *view) show(d *demo, s scene, passed time.Duration) {
 			return
 		}
 		v.lastLine = passed
-		for _, line := range d.plain(s, passed) {
+		for _, line := range plain() {
 			fmt.Fprintln(v.out, line)
 		}
 		return
 	}
 	width, height := v.size()
-	var picture strings.Builder
+	var drawing strings.Builder
 	if !v.drawn {
-		picture.WriteString(hideCursor)
-		picture.WriteString(home + clearScreen)
+		drawing.WriteString(hideCursor)
+		drawing.WriteString(home + clearScreen)
 		v.drawn = true
 	}
-	picture.WriteString(home)
-	lines := d.frame(s, passed, v.notes[max(len(v.notes)-maxNotes, 0):])
+	drawing.WriteString(home)
+	lines := picture(v.notes[max(len(v.notes)-maxNotes, 0):])
 	for i, line := range lines[:min(len(lines), height-1)] {
 		if i > 0 {
-			picture.WriteString("\n")
+			drawing.WriteString("\n")
 		}
-		picture.WriteString(cut(line, width) + clearLine)
+		drawing.WriteString(cut(line, width) + clearLine)
 	}
-	picture.WriteString(clearScreen)
-	_, _ = io.WriteString(v.out, picture.String()) // a terminal that is gone ends the process otherwise
+	drawing.WriteString(clearScreen)
+	_, _ = io.WriteString(v.out, drawing.String()) // a terminal that is gone ends the process otherwise
+}
+
+// Clock writes a time as 1:05.
+func Clock(d time.Duration) string {
+	seconds := int(d.Seconds())
+	return fmt.Sprintf("%d:%02d", seconds/60, seconds%60)
 }
 
 // cut shortens a line of ASCII to the width.
@@ -105,8 +113,8 @@ func cut(line string, width int) string {
 	return line
 }
 
-// end leaves the terminal as it was.
-func (v *view) end() {
+// End leaves the terminal as it was.
+func (v *Screen) End() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.drawn {
