@@ -12,6 +12,8 @@ GOLANGCI_LINT := .tools/bin/golangci-lint-v2.15.0/golangci-lint
 BUF           := .tools/bin/buf-v1.73.0/buf
 GEN_GO        := .tools/bin/protoc-gen-go-v1.36.12/protoc-gen-go
 GEN_CONNECT   := .tools/bin/protoc-gen-connect-go-v1.21.1/protoc-gen-connect-go
+NFPM          := .tools/bin/nfpm-v2.45.2/nfpm
+CYCLONEDX     := .tools/bin/cyclonedx-gomod-v1.10.0/cyclonedx-gomod
 GENERATORS    := $(BUF) $(GEN_GO) $(GEN_CONNECT)
 
 # Folders that own a schema: each has buf.yaml, buf.gen.yaml and proto/ in it.
@@ -27,6 +29,9 @@ FUZZTIME     ?= 60s
 # Schemas must stay compatible with this commit: the last release or, before the first one, the commit before this.
 # `make lint AGAINST=` skips the comparison, for a break that is meant.
 AGAINST      ?= $(shell git describe --tags --abbrev=0 HEAD^ 2>/dev/null || git rev-parse --quiet --verify HEAD^ 2>/dev/null)
+
+# Habits are held from this commit on: the last release or, before the first one, the one that a file names.
+SINCE        ?= $(shell git describe --tags --abbrev=0 --match 'v*' HEAD^ 2>/dev/null || cat .ci/since)
 
 # A folder of generated files as it would be made now, for check-generate.
 FRESH := bin/generated
@@ -54,7 +59,7 @@ test-long: ## every test, the long ones too, with the race detector
 
 .PHONY: test-ci
 test-ci: # tests of what ./... passes over: dotted folders and other modules
-	$(GO) test -count 1 ./.ci/count ./.ci/links
+	$(GO) test -count 1 ./.ci/count ./.ci/links ./.ci/subjects
 	cd $(BENCH_TOOL) && $(GO) test -count 1 ./...
 
 # Never from the cache, which does not see that the store is another one.
@@ -66,12 +71,12 @@ test-wal: # the tests of nodes with their log in the other store
 all: lint check-generate test test-wal test-ci ## lint, check-generate and test: what must pass before a commit
 
 .PHONY: lint
-lint: lint-go lint-errors lint-schema lint-docs ## code style, import rules, schemas and their compatibility, links in docs
+lint: lint-go lint-errors lint-schema lint-docs lint-subjects lint-lines ## code style, import rules, schemas and their compatibility, links in docs, subjects of commits
 
 .PHONY: lint-go
 lint-go: $(GOLANGCI_LINT)
 	$(GOLANGCI_LINT) config verify
-	$(GOLANGCI_LINT) run $(PACKAGES) ./.ci/count ./.ci/links
+	$(GOLANGCI_LINT) run $(PACKAGES) ./.ci/count ./.ci/links ./.ci/subjects
 	cd $(BENCH_TOOL) && $(abspath $(GOLANGCI_LINT)) run ./...
 
 # Errors are matched by type: a text is for people and changes. No linter has this rule, a pattern is good enough.
@@ -99,6 +104,15 @@ lint-schema: $(BUF)
 .PHONY: lint-docs
 lint-docs:
 	$(GO) run ./.ci/links
+
+.PHONY: lint-subjects
+lint-subjects:
+	$(GO) run ./.ci/subjects $(SINCE)
+
+# Older lines are as long as they were: whoever changes one breaks it.
+.PHONY: lint-lines
+lint-lines: $(GOLANGCI_LINT)
+	$(GOLANGCI_LINT) run --enable-only lll --new-from-rev $(SINCE) $(PACKAGES) ./.ci/count ./.ci/links ./.ci/subjects
 
 .PHONY: format
 format: $(GOLANGCI_LINT) ## format the code
@@ -165,6 +179,46 @@ bench-hostile: build bench-tool ## measure what others notice of a hostile calle
 .PHONY: bench-baseline
 bench-baseline: bench-tool # store what bench-check compares with
 	bin/quotad-bench check --update $(BENCHFLAGS)
+
+# The commit of a build that .ci/builds names.
+commit_of = $(shell awk '$$1 == "$(1)" { print $$2 }' .ci/builds)
+# Builds of other commits, one folder each.
+BUILDS    := bin/builds
+
+.PHONY: test-upgrade
+test-upgrade: jepsen-build ## upgrade and downgrade a cluster under load, node by node, from and to the build before (three minutes; Linux, root)
+	$(MAKE) $(BUILDS)/$(call commit_of,previous)/quotad $(BUILDS)/$(call commit_of,unfit)/quotad
+	bin/jepsen-suite run --dir $(JEPSEN_DIR) --mix upgrade --time 5m --previous $(BUILDS)/$(call commit_of,previous)/quotad \
+		--unfit $(BUILDS)/$(call commit_of,unfit)/quotad $(JEPSENFLAGS)
+
+$(BUILDS)/%/quotad:
+	@git cat-file -e "$*^{commit}" || { echo "commit $* of .ci/builds is not here: fetch the whole history" >&2; exit 1; }
+	rm -rf $(@D)/source
+	mkdir -p $(@D)/source
+	git archive "$*" | tar -x -C $(@D)/source
+	cd $(@D)/source && CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -o ../quotad ./cmd/quotad
+	rm -rf $(@D)/source
+
+# What is released. The version is the source's.
+VERSION  = $(shell sed -n 's/^const version = "\(.*\)"$$/\1/p' cmd/quotad/internal/cli/version.go)
+RELEASE := bin/release
+
+.PHONY: release
+release: $(NFPM) $(CYCLONEDX) ## build what is released into bin/release: binaries, sums, bills of materials, man pages, completions, packages
+	packaging/release $(VERSION) $(RELEASE) $(abspath $(NFPM)) $(abspath $(CYCLONEDX))
+
+.PHONY: test-release
+test-release: release ## test bin/release: unpack the package, verify its unit, start its node
+	QUOTAD_TEST_RELEASE=$(abspath $(RELEASE)) $(GO) test -count 1 -v ./packaging
+
+# The second build begins with an empty build cache: nothing of the first one is in it.
+.PHONY: release-check
+release-check: release ## build the release twice, and see that both are the same bytes
+	rm -rf bin/release-cache
+	GOCACHE=$(abspath bin/release-cache) packaging/release $(VERSION) bin/release-again $(abspath $(NFPM)) $(abspath $(CYCLONEDX))
+	rm -rf bin/release-cache
+	diff $(RELEASE)/SHA256SUMS bin/release-again/SHA256SUMS
+	@echo "both builds are the same"
 
 # What the fault suite is told besides; JEPSENFLAGS='--seed 3 --proxied' runs a seed again.
 JEPSENFLAGS ?=
@@ -259,6 +313,12 @@ install = GOBIN="$(abspath $(@D))" $(GO) install -trimpath $(1)@$(2)
 
 .tools/bin/golangci-lint-%/golangci-lint:
 	$(call install,github.com/golangci/golangci-lint/v2/cmd/golangci-lint,$*)
+
+.tools/bin/nfpm-%/nfpm:
+	$(call install,github.com/goreleaser/nfpm/v2/cmd/nfpm,$*)
+
+.tools/bin/cyclonedx-gomod-%/cyclonedx-gomod:
+	$(call install,github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod,$*)
 
 .tools/bin/buf-%/buf:
 	$(call install,github.com/bufbuild/buf/cmd/buf,$*)

@@ -144,7 +144,7 @@ func (w *worker) Resume() error { return w.cmd.Process.Signal(syscall.SIGCONT) }
 // env is what the nemesis may break.
 func (s *stage) env() *nemesis.Env {
 	e := &nemesis.Env{Cluster: s.cluster, Links: links{s.network}, Trouble: s.provider.Trouble, Dial: s.operator.DialContext, Hostile: s.hostile}
-	e.Attack = s.attack
+	e.Attack, e.Builds = s.attack, s.plan.builds
 	e.Roomy = s.network.Kind() == network.Namespaces && !s.plan.proxied
 	e.Folder = string(s.dir)
 	e.Recorded = func(client string) http.RoundTripper {

@@ -56,7 +56,9 @@ func runCommand() *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&p.binary, "binary", "bin/quotad", "the quotad under test")
+	flags.StringVar(&p.builds.New, "binary", "bin/quotad", "the quotad under test")
+	flags.StringVar(&p.builds.Previous, "previous", "", "the quotad before it, with which the nodes begin; mix upgrade needs it")
+	flags.StringVar(&p.builds.Unfit, "unfit", "", "a quotad that applies other log entries; mix upgrade needs it")
 	flags.StringVar(&p.mixName, "mix", "default", "what is broken; see jepsen mixes")
 	flags.StringSliceVar(&p.faults, "faults", nil, "faults to inject in place of the mix's, each of which the run must have had")
 	flags.DurationVar(&p.length, "time", p.length, "how long things are broken (default 10m)")

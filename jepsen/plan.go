@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,12 +32,13 @@ import (
 
 // plan is what a run is to be.
 type plan struct {
-	binary, mixName, network, folder, summary, defect string
-	length                                            time.Duration
-	seed                                              uint64
-	nodes                                             int
-	proxied, plainDisks, tls                          bool
-	load                                              float64
+	mixName, network, folder, summary, defect string
+	length                                    time.Duration
+	seed                                      uint64
+	nodes                                     int
+	proxied, plainDisks, tls                  bool
+	load                                      float64
+	builds                                    nemesis.Builds
 	// faults are faults that are asked for by name in place of the mix's.
 	faults []string
 
@@ -64,14 +66,30 @@ func (p *plan) complete() error {
 	if p.nodes != 1 && p.nodes != 3 && p.nodes != 5 {
 		return fmt.Errorf("a cluster has 1, 3 or 5 nodes, not %d", p.nodes)
 	}
-	if p.binary, err = filepath.Abs(p.binary); err != nil {
-		return err
-	}
 	if p.folder, err = filepath.Abs(p.folder); err != nil {
 		return err
 	}
-	_, err = os.Stat(p.binary)
-	return err
+	return p.findBuilds()
+}
+
+// findBuilds looks whether the builds that the run needs are there.
+func (p *plan) findBuilds() error {
+	if p.mix.Name == nemesis.Upgrade && (p.builds.Previous == "" || p.builds.Unfit == "") {
+		return fmt.Errorf("the mix %s needs --previous and --unfit: builds to mix with; make test-upgrade has them", nemesis.Upgrade)
+	}
+	for _, path := range []*string{&p.builds.New, &p.builds.Previous, &p.builds.Unfit} {
+		if *path == "" {
+			continue
+		}
+		var err error
+		if *path, err = filepath.Abs(*path); err != nil {
+			return err
+		}
+		if _, err := os.Stat(*path); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // wantsTLS says whether the nodes speak TLS though nobody asked for it: always where each fault has to come and certificates are rotated, and by
@@ -94,7 +112,7 @@ type stage struct {
 	network  *network.Network
 	hosts    []*network.Host
 	operator *network.Host
-	// stranger is where hostile callers are.
+	// stranger is where hostile callers are, and builds that ask to be added.
 	stranger *network.Host
 	disks    map[string]*disk.Disk
 	cluster  *cluster.Cluster
@@ -159,7 +177,7 @@ func (s *stage) open(ctx context.Context) error {
 		}
 		s.hosts = append(s.hosts, host)
 	}
-	if s.stranger, err = s.network.AddHost("stranger"); err != nil {
+	if s.stranger, err = s.network.AddHost("stranger", cluster.APIPort, cluster.RaftPort); err != nil {
 		return err
 	}
 	if err := s.mount(); err != nil {
@@ -219,20 +237,21 @@ func (s *stage) startCluster(ctx context.Context) error {
 	}
 	var tokens string
 	var err error
-	if s.secret, tokens, err = canary.New(ctx, s.plan.binary, string(s.dir)); err != nil {
+	if s.secret, tokens, err = canary.New(ctx, s.plan.builds.New, string(s.dir)); err != nil {
 		return err
 	}
-	if s.hostile, err = canary.Another(ctx, s.plan.binary, string(s.dir), "hostile", "use,report,read"); err != nil {
+	if s.hostile, err = canary.Another(ctx, s.plan.builds.New, string(s.dir), "hostile", "use,report,read"); err != nil {
 		return err
 	}
 	if s.plan.tls {
-		if s.certificates, err = certs.New(ctx, s.plan.binary, filepath.Join(string(s.dir), "certs")); err != nil {
+		if s.certificates, err = certs.New(ctx, s.plan.builds.New, filepath.Join(string(s.dir), "certs")); err != nil {
 			return err
 		}
 		s.facts.Network += ", TLS"
 	}
 	s.cluster = cluster.New(cluster.Config{
-		Secret: s.secret, Certificates: s.certificates, Binary: s.plan.binary, Hosts: hosts, Operator: s.operator, History: s.dir, RestartAfter: time.Second,
+		Secret: s.secret, Certificates: s.certificates, Binary: cmp.Or(s.plan.builds.Previous, s.plan.builds.New),
+		Hosts: hosts, Operator: s.operator, Guest: s.stranger, History: s.dir, RestartAfter: time.Second,
 		Data: func(node string) string { return filepath.Join(s.data(hostOf(node)), "d-"+node) },
 		Flags: []string{
 			"--raft-snapshot-entries", "400", "--raft-snapshot-interval", "2s", "--raft-trailing-entries", "300",

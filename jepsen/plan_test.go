@@ -1,6 +1,8 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/quotad/quotad/jepsen/nemesis"
@@ -22,6 +24,31 @@ func TestTLSIsDrawnFromTheSeed(t *testing.T) {
 		}
 		if got[true] != want.with || got[false] != want.without {
 			t.Errorf("%s: with TLS %v, without %v; want %+v", name, got[true], got[false], want)
+		}
+	}
+}
+
+// TestFindBuilds_NeedsThoseThatAreMixed: a run that mixes builds is refused without them, and no run begins with one that is not there.
+func TestFindBuilds_NeedsThoseThatAreMixed(t *testing.T) {
+	there := filepath.Join(t.TempDir(), "quotad")
+	if err := os.WriteFile(there, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		mix    string
+		builds nemesis.Builds
+		ok     bool
+	}{
+		"one build":         {"short", nemesis.Builds{New: there}, true},
+		"none":              {"short", nemesis.Builds{New: there + "-gone"}, false},
+		"all":               {nemesis.Upgrade, nemesis.Builds{New: there, Previous: there, Unfit: there}, true},
+		"no previous build": {nemesis.Upgrade, nemesis.Builds{New: there, Unfit: there}, false},
+		"no unfit build":    {nemesis.Upgrade, nemesis.Builds{New: there, Previous: there}, false},
+		"previous is gone":  {nemesis.Upgrade, nemesis.Builds{New: there, Previous: there + "-gone", Unfit: there}, false},
+	} {
+		p := plan{mix: nemesis.Mix{Name: c.mix}, builds: c.builds}
+		if err := p.findBuilds(); (err == nil) != c.ok {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

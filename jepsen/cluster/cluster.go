@@ -41,14 +41,20 @@ type Host interface {
 	DialContext(ctx context.Context, network, address string) (net.Conn, error)
 }
 
+// apiAddress and raftAddress are where others reach a node that lives on a host.
+func apiAddress(host Host) string  { return net.JoinHostPort(host.IP(), fmt.Sprint(APIPort)) }
+func raftAddress(host Host) string { return net.JoinHostPort(host.IP(), fmt.Sprint(RaftPort)) }
+
 // Config is what a cluster is made of.
 type Config struct {
-	// Binary is the path of quotad.
+	// Binary is the path of the quotad that all nodes begin with.
 	Binary string
 	// Hosts are the nodes' hosts; their names are the nodes' ids.
 	Hosts []Host
 	// Operator is the host from which the suite itself looks at the nodes.
 	Operator Host
+	// Guest is a host of no node's, for builds that ask to be added.
+	Guest Host
 	// History is the folder of the run.
 	History history.Dir
 	// Data returns the data directory of a node.
@@ -86,9 +92,7 @@ func New(config Config) *Cluster {
 	c.http = &http.Client{Transport: &canary.Carry{Secret: config.Secret, Next: transport}}
 	var peers []string
 	for _, host := range config.Hosts {
-		raft := net.JoinHostPort(host.IP(), fmt.Sprint(RaftPort))
-		api := net.JoinHostPort(host.IP(), fmt.Sprint(APIPort))
-		peers = append(peers, fmt.Sprintf("%s=%s/%s", host.Name(), raft, api))
+		peers = append(peers, fmt.Sprintf("%s=%s/%s", host.Name(), raftAddress(host), apiAddress(host)))
 	}
 	for _, host := range config.Hosts {
 		c.add(host.Name(), host, "--peers", strings.Join(peers, ","))
@@ -98,8 +102,8 @@ func New(config Config) *Cluster {
 
 func (c *Cluster) add(id string, host Host, how ...string) *Node {
 	node := &Node{
-		ID: id, API: net.JoinHostPort(host.IP(), fmt.Sprint(APIPort)), Raft: net.JoinHostPort(host.IP(), fmt.Sprint(RaftPort)),
-		cluster: c, host: host, how: how,
+		ID: id, API: apiAddress(host), Raft: raftAddress(host),
+		cluster: c, host: host, how: how, binary: c.config.Binary,
 	}
 	node.quota = quotav1connect.NewQuotaServiceClient(c.http, node.URL())
 	node.admin = quotav1connect.NewAdminServiceClient(c.http, node.URL())

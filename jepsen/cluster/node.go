@@ -34,6 +34,8 @@ type Node struct {
 
 	mu   sync.Mutex
 	life *life
+	// binary is the quotad that its next process is.
+	binary string
 	// down says that somebody wants it not to run: the supervisor leaves it alone.
 	down bool
 	// retired says that it was removed from the cluster.
@@ -77,20 +79,12 @@ func (n *Node) startLocked() error {
 		return err
 	}
 	defer func() { _ = log.Close() }() // the process has its own descriptor
-	flags := append([]string{
-		"serve", "--node-id", n.ID, "--data-dir", c.Data(n.ID), "--testing=true", "--testing-record", c.History.Record(n.ID),
-		"--api-listen", net.JoinHostPort(n.host.ListenIP(), fmt.Sprint(APIPort)), "--api-advertise", n.API,
-		"--raft-listen", net.JoinHostPort(n.host.ListenIP(), fmt.Sprint(RaftPort)), "--raft-advertise", n.Raft,
-	}, n.how...)
-	if c.Certificates == nil {
-		flags = append(flags, "--api-insecure=true", "--raft-insecure=true") // hosts of the suite alone reach them
-	} else {
-		if err := c.Certificates.Add(context.Background(), n.ID, n.host.IP()); err != nil {
-			return err
-		}
-		flags = append(flags, c.Certificates.Flags(n.ID)...)
+	flags, err := n.cluster.flags(n.host, n.ID, c.Data(n.ID), n.how)
+	if err != nil {
+		return err
 	}
-	cmd := exec.CommandContext(context.Background(), c.Binary, append(flags, c.Flags...)...)
+	flags = append(flags, "--testing=true", "--testing-record", c.History.Record(n.ID))
+	cmd := exec.CommandContext(context.Background(), n.binary, flags...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Env = append(os.Environ(), "GOTRACEBACK=all")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -101,6 +95,24 @@ func (n *Node) startLocked() error {
 	n.life = l
 	n.cluster.wg.Go(func() { n.supervise(cmd, l) })
 	return nil
+}
+
+// flags are those of a process that serves on a host.
+func (c *Cluster) flags(host Host, id, data string, how []string) ([]string, error) {
+	flags := append([]string{
+		"serve", "--node-id", id, "--data-dir", data,
+		"--api-listen", net.JoinHostPort(host.ListenIP(), fmt.Sprint(APIPort)), "--api-advertise", apiAddress(host),
+		"--raft-listen", net.JoinHostPort(host.ListenIP(), fmt.Sprint(RaftPort)), "--raft-advertise", raftAddress(host),
+	}, how...)
+	if c.config.Certificates == nil {
+		flags = append(flags, "--api-insecure=true", "--raft-insecure=true") // hosts of the suite alone reach them
+	} else {
+		if err := c.config.Certificates.Add(context.Background(), id, host.IP()); err != nil {
+			return nil, err
+		}
+		flags = append(flags, c.config.Certificates.Flags(id)...)
+	}
+	return append(flags, c.config.Flags...), nil
 }
 
 // supervise waits for the end of a process, and starts the next as a supervisor of services does.

@@ -41,6 +41,8 @@ func Faults() []Fault {
 		onDisk("disk-full", true, theLeader, func(d Disk, r *rand.Rand) { d.Full(r.Int64N(64 << 10)) }),
 		powerCut("power-cut-leader", theLeader, false), powerCut("power-cut-all", all, true),
 		wipe(), rot(), loseHalf(), trouble(), stoppedLeader(), hostileCaller(), rotate(), restoreWorking(),
+		upgrade("upgrade-followers", true, newBuild), upgrade("upgrade-others", false, newBuild),
+		upgrade("downgrade-followers", true, previousBuild), upgrade("downgrade-others", false, previousBuild), unfit(),
 	}
 }
 
@@ -196,14 +198,19 @@ func Mixes() []Mix {
 		mix("power-cuts", []string{"power-cut-all", "power-cut-leader"}, nil),
 		{Name: "wrong-clocks", Faults: []string{"clock-rate"}, Shortest: 90 * time.Second, Longest: 90 * time.Second, Quiet: 5 * time.Second},
 		{Name: "slow-disks", Faults: []string{"slow-sync"}, Shortest: 2 * time.Second, Longest: 4 * time.Second, Quiet: 1500 * time.Millisecond},
-		script(4*time.Second, "kill-leader", "partition-follower", "pause-leader", "pause-clients", "partition-leader", "clock-jump", "kill-all", "stop-leader"),
+		script("short", "kill-leader", "partition-follower", "pause-leader", "pause-clients", "partition-leader", "clock-jump",
+			"kill-all", "stop-leader"),
+		// Builds lead each other in turn, and faults come while they are mixed.
+		script(Upgrade, "upgrade-followers", "partition-follower", "kill-leader", "upgrade-others", unfitFault,
+			"downgrade-followers", "partition-follower", "kill-leader", "downgrade-others"),
 		mix("none", nil, nil),
 	}
 }
 
 // script is a short mix whose faults come in order.
-func script(length time.Duration, faults ...string) Mix {
-	return Mix{Name: "short", Faults: faults, Script: true, Shortest: length, Longest: length, Quiet: 1500 * time.Millisecond}
+func script(name string, faults ...string) Mix {
+	const length = 4 * time.Second
+	return Mix{Name: name, Faults: faults, Script: true, Shortest: length, Longest: length, Quiet: 1500 * time.Millisecond}
 }
 
 // MixNamed returns a mix by its name.

@@ -82,6 +82,8 @@ type Env struct {
 	// Clients are the hosts of all workers.
 	Clients []string
 	Trouble Trouble
+	// Builds are those that nodes can be given.
+	Builds Builds
 	// Dial connects as a host of no node's and no worker's does.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// Attack starts a hostile caller on another such host, and end ends it. Hostile is the token there. Roomy says that the links take an attack

@@ -2,6 +2,7 @@ package nemesis
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -213,6 +214,9 @@ func pause(name string, whom choose, unavailable bool) Fault {
 	}}
 }
 
+// errSlowStop says that a node did not end when it was asked to.
+var errSlowStop = errors.New("it did not stop within 15 s")
+
 // stop stops a node in order and starts it again: an orderly restart.
 func stop(name string, whom choose) Fault {
 	return Fault{Name: name, do: func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (hit, error) {
@@ -223,7 +227,7 @@ func stop(name string, whom choose) Fault {
 		h := hit{targets: names(nodes...)}
 		for _, node := range nodes {
 			if !node.Stop() {
-				return h, fmt.Errorf("%s did not stop within 15 s", node.ID)
+				return h, fmt.Errorf("%s: %w", node.ID, errSlowStop)
 			}
 		}
 		h.seen = "stopped in order"
@@ -244,7 +248,7 @@ func rolling() Fault {
 		h := hit{targets: names(nodes...)}
 		for _, node := range nodes {
 			if !node.Stop() {
-				return h, fmt.Errorf("%s did not stop within 15 s", node.ID)
+				return h, fmt.Errorf("%s: %w", node.ID, errSlowStop)
 			}
 			if err := node.Start(); err != nil {
 				return h, err

@@ -103,7 +103,7 @@ Begin with "quotad dev": one node, throw-away data, and a line to try.`,
 	inGroup(root, groupHolder, a.reserveCommand(), a.consumeCommand(), a.settleCommand(), a.renewCommand(),
 		a.releaseCommand())
 	inGroup(root, groupFiles, a.verifyCommand(), a.inspectCommand(), a.messagesCommand(), a.migrateCommand())
-	root.AddCommand(a.versionCommand(), exitCodesTopic())
+	root.AddCommand(a.versionCommand(), manCommand(), exitCodesTopic())
 	root.AddCommand(a.Extra...)
 	checkOwn(root)
 	return root

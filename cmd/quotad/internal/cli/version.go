@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"regexp"
 	"runtime"
 	"runtime/debug"
 
@@ -12,10 +13,15 @@ import (
 	"github.com/quotad/quotad/rpc"
 )
 
+// version is that of the source. A release's tag is the same with a "v" before it.
+const version = "0.1.0"
+
 // versionInfo is what version prints.
 type versionInfo struct {
-	Version         string `json:"version"`
-	Revision        string `json:"revision,omitempty"`
+	Version string `json:"version"`
+	// Commit is what the binary was built from, Modified says that the tree had changes besides; empty: the toolchain did not record it.
+	Commit          string `json:"commit,omitempty"`
+	Modified        bool   `json:"modified,omitempty"`
 	Go              string `json:"go"`
 	Platform        string `json:"platform"`
 	OldestEntry     int    `json:"oldestEntryVersion"`
@@ -24,25 +30,49 @@ type versionInfo struct {
 	APIVersion      int    `json:"apiVersion"`
 }
 
-// Version is the binary's version as the toolchain recorded it: the module's version for an installed release, "devel"
-// for one built in a checkout.
-func Version() string {
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" && info.Main.Version != "(devel)" {
-		return info.Main.Version
+// Version names this build for people: 0.1.0, and the commit where it is known, as in 0.1.0+c3e09ce8a1b2.
+func Version() string { return describeVersion(buildInfo()).name() }
+
+// name tells builds of one version apart, in the form of semantic versions.
+func (v *versionInfo) name() string {
+	name := v.Version
+	if v.Commit != "" {
+		name += "+" + v.Commit[:min(len(v.Commit), shortCommit)]
 	}
-	return "devel"
+	if v.Modified {
+		name += ".modified"
+	}
+	return name
 }
 
-func describeVersion() versionInfo {
-	found := versionInfo{
-		Version: Version(), Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
+// shortCommit is how many digits of a commit tell it apart, as in the versions of Go modules.
+const shortCommit = 12
+
+// buildInfo returns what the toolchain recorded of this binary.
+func buildInfo() *debug.BuildInfo {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		return info
+	}
+	return new(debug.BuildInfo)
+}
+
+// atCommit finds the commit in the version of a module that was installed between two releases.
+var atCommit = regexp.MustCompile(`[-.]\d{14}-([0-9a-f]{12})(?:\+|$)`)
+
+func describeVersion(info *debug.BuildInfo) *versionInfo {
+	found := &versionInfo{
+		Version: version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
 		OldestEntry: fsm.OldestEntryVersion, EntryVersion: fsm.EntryVersion, SnapshotVersion: fsm.SnapshotVersion, APIVersion: rpc.APIVersion,
 	}
-	if info, ok := debug.ReadBuildInfo(); ok {
-		for _, setting := range info.Settings {
-			if setting.Key == "vcs.revision" {
-				found.Revision = setting.Value
-			}
+	if match := atCommit.FindStringSubmatch(info.Main.Version); match != nil {
+		found.Commit = match[1]
+	}
+	for _, setting := range info.Settings {
+		switch setting.Key {
+		case "vcs.revision":
+			found.Commit = setting.Value
+		case "vcs.modified":
+			found.Modified = setting.Value == "true"
 		}
 	}
 	return found
@@ -55,14 +85,17 @@ func (a *App) versionCommand() *cobra.Command {
 		Example: `  quotad version -o json | jq -r .version`,
 		Args:    arguments(),
 		RunE: func(_ *cobra.Command, _ []string) error {
-			found := describeVersion()
+			found := describeVersion(buildInfo())
 			if a.format == formatJSON {
 				return output.Value(a.Out, found)
 			}
 			table := output.Table{}
 			table.Add("quotad", found.Version)
-			if found.Revision != "" {
-				table.Add("revision", found.Revision)
+			switch {
+			case found.Modified:
+				table.Add("commit", found.Commit+", with changes")
+			case found.Commit != "":
+				table.Add("commit", found.Commit)
 			}
 			table.Add("go", found.Go+" "+found.Platform)
 			table.Add("log entries", fmt.Sprintf("versions %d to %d", found.OldestEntry, found.EntryVersion))

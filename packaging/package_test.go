@@ -1,0 +1,274 @@
+package packaging
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// patience is how long a node may take to start or to end on a busy machine.
+const patience = 2 * time.Minute
+
+// The places of the package's parts.
+const (
+	binaryPath = "/usr/bin/quotad"
+	configPath = "/etc/quotad/quotad.yaml"
+	unitPath   = "/usr/lib/systemd/system/quotad.service"
+)
+
+// TestPackage_InstallsWhatANodeNeeds: the files are at their places, the configuration survives an upgrade, and no script starts a node.
+func TestPackage_InstallsWhatANodeNeeds(t *testing.T) {
+	d := unpack(t)
+	for path, mode := range map[string]os.FileMode{
+		binaryPath: 0o755, configPath: 0o644, unitPath: 0o644, "/usr/lib/sysusers.d/quotad.conf": 0o644,
+		"/usr/share/man/man1/quotad.1.gz": 0o644, "/usr/share/bash-completion/completions/quotad": 0o644,
+		"/usr/share/zsh/vendor-completions/_quotad": 0o644, "/usr/share/fish/vendor_completions.d/quotad.fish": 0o644,
+		"/usr/share/doc/quotad/copyright": 0o644,
+	} {
+		if got, ok := d.modes[path]; !ok || got.Perm() != mode {
+			t.Errorf("%s has mode %v (there: %v), want %v", path, got, ok, mode)
+		}
+	}
+	if got := strings.Fields(d.control["conffiles"]); !slices.Equal(got, []string{configPath}) {
+		t.Errorf("conffiles are %v", got)
+	}
+	for _, script := range []string{"postinst", "prerm", "postrm"} {
+		text := d.control[script]
+		if text == "" {
+			t.Errorf("there is no %s", script)
+		}
+		for _, word := range []string{" start", "restart", "enable"} {
+			if strings.Contains(strings.ReplaceAll(withoutComments(text), "disable", ""), word) {
+				t.Errorf("%s has %q: installing starts nothing\n%s", script, word, text)
+			}
+		}
+	}
+}
+
+// withoutComments drops a shell script's comments.
+func withoutComments(script string) string {
+	var kept []string
+	for line := range strings.Lines(script) {
+		if !strings.HasPrefix(strings.TrimSpace(line), "#") {
+			kept = append(kept, line)
+		}
+	}
+	return strings.Join(kept, "")
+}
+
+// TestPackage_IsOneForDpkg: dpkg reads the package as these tests do.
+func TestPackage_IsOneForDpkg(t *testing.T) {
+	path := packagePath(t)
+	if _, err := exec.LookPath("dpkg-deb"); err != nil {
+		t.Skip("there is no dpkg-deb")
+	}
+	listed, err := exec.CommandContext(t.Context(), "dpkg-deb", "--contents", path).CombinedOutput()
+	if err != nil || !bytes.Contains(listed, []byte("."+unitPath)) {
+		t.Errorf("dpkg-deb lists, with %v:\n%s", err, listed)
+	}
+	fields, err := exec.CommandContext(t.Context(), "dpkg-deb", "--field", path, "Package", "Depends").CombinedOutput()
+	if err != nil || !bytes.Contains(fields, []byte("Package: quotad")) {
+		t.Errorf("dpkg-deb shows, with %v:\n%s", err, fields)
+	}
+}
+
+// TestPackage_UnitVerifies: systemd finds nothing wrong with the unit.
+func TestPackage_UnitVerifies(t *testing.T) {
+	d := unpack(t)
+	if _, err := exec.LookPath("systemd-analyze"); err != nil {
+		t.Skip("there is no systemd-analyze")
+	}
+	shipped, err := os.ReadFile(filepath.Join(d.root, unitPath))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The unit's program is not installed: it is where it was unpacked.
+	unit := filepath.Join(t.TempDir(), "quotad.service")
+	text := strings.ReplaceAll(string(shipped), binaryPath, filepath.Join(d.root, binaryPath))
+	if err := os.WriteFile(unit, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	said, err := exec.CommandContext(t.Context(), "systemd-analyze", "verify", "--man=no", "--recursive-errors=no", unit).CombinedOutput()
+	if err != nil || len(said) > 0 {
+		t.Errorf("systemd-analyze says, with %v:\n%s", err, said)
+	}
+}
+
+// execStart returns the words of the unit's command, of the files that were unpacked.
+func execStart(t *testing.T, d *deb) []string {
+	t.Helper()
+	unit, err := os.ReadFile(filepath.Join(d.root, unitPath))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(unit)) {
+		if command, found := strings.CutPrefix(strings.TrimSpace(line), "ExecStart="); found {
+			words := strings.Fields(command)
+			for i, word := range words {
+				if word == binaryPath || word == configPath {
+					words[i] = filepath.Join(d.root, word)
+				}
+			}
+			return words
+		}
+	}
+	t.Fatalf("the unit has no ExecStart:\n%s", unit)
+	return nil
+}
+
+// TestPackage_CommandOfTheUnitServes: what ExecStart says, with the shipped configuration, tells systemd that it is ready, serves,
+// and ends in order. Only the places that need a system's directories or may be taken by another node are others.
+func TestPackage_CommandOfTheUnitServes(t *testing.T) {
+	d := unpack(t)
+	socket := filepath.Join(t.TempDir(), "notify")
+	told, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = told.Close() }()
+	api, raft := freeAddress(t), freeAddress(t)
+	words := append(execStart(t, d), "--data-dir", filepath.Join(t.TempDir(), "data"), "--api-listen", api, "--raft-listen", raft)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	node := exec.CommandContext(ctx, words[0], words[1:]...)
+	node.Env = []string{"NOTIFY_SOCKET=" + socket}
+	said := new(output)
+	node.Stdout, node.Stderr = said, said
+	if err := node.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- node.Wait() }()
+	if err := told.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	message := make([]byte, 4096)
+	size, err := told.Read(message)
+	if err != nil || !strings.Contains(string(message[:size]), "READY=1") {
+		t.Fatalf("systemd is told %q, %v; the node says:\n%s", message[:size], err, said)
+	}
+	awaitReady(ctx, t, api, said)
+	if err := node.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err != nil {
+		t.Errorf("it ended with %v:\n%s", err, said)
+	}
+}
+
+// awaitReady waits until a node is ready to serve.
+func awaitReady(ctx context.Context, t *testing.T, api string, said *output) {
+	t.Helper()
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+api+"/readyz", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := http.DefaultClient.Do(request)
+		if err == nil {
+			body, readErr := io.ReadAll(response.Body)
+			err = errors.Join(readErr, response.Body.Close())
+			if err == nil && response.StatusCode == http.StatusOK {
+				return
+			}
+			err = errors.Join(err, errors.New(string(body)))
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("not ready: %v; the node says:\n%s", err, said)
+		case <-ticker.C:
+		}
+	}
+}
+
+// freeAddress returns an address of loopback on which nobody listens.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	return listener.Addr().String()
+}
+
+// output collects what a process writes.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+// TestPackage_StartsUnderSystemd installs the package where systemd runs: that starts nothing. Started, the node serves, and goes on
+// while the package is upgraded.
+func TestPackage_StartsUnderSystemd(t *testing.T) {
+	path := packagePath(t)
+	if _, err := os.Stat("/run/systemd/system"); err != nil || os.Geteuid() != 0 {
+		t.Skip("systemd does not run here, or this is not root")
+	}
+	if _, err := os.Stat(binaryPath); err == nil {
+		t.Skip("quotad is installed here already")
+	}
+	run := func(program string, args ...string) string {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		said, err := exec.CommandContext(ctx, program, args...).CombinedOutput()
+		if err != nil {
+			t.Errorf("%s %v: %v\n%s", program, args, err, said)
+		}
+		return string(said)
+	}
+	t.Cleanup(func() {
+		run("dpkg", "--purge", "quotad")
+		if err := os.RemoveAll("/var/lib/quotad"); err != nil {
+			t.Error(err)
+		}
+	})
+	run("dpkg", "--install", path)
+	state := func() string {
+		said, _ := exec.CommandContext(context.Background(), "systemctl", "is-active", "quotad").Output() // it fails where it says no
+		return strings.TrimSpace(string(said))
+	}
+	if got := state(); got != "inactive" {
+		t.Errorf("installed, the node is %s", got)
+	}
+	run("systemctl", "start", "quotad")
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	awaitReady(ctx, t, "127.0.0.1:7450", new(output))
+	run("systemctl", "reload", "quotad")
+	run("dpkg", "--install", path)
+	if got := state(); got != "active" {
+		t.Errorf("after an upgrade of the package the node is %s", got)
+	}
+	run("systemctl", "stop", "quotad")
+	if got := state(); got != "inactive" {
+		t.Errorf("stopped, the node is %s", got)
+	}
+}
