@@ -87,11 +87,36 @@ func (s *Server) admitted(b *portBudgets, procedure string, stream bool, next ht
 			_ = s.errors.Write(w, r, err)
 			return
 		}
-		requestOf(ctx).answer = charge(turn, w, r)
+		known := requestOf(ctx)
+		known.room = s.roomOf(known, procedure)
+		defer known.room.giveBack()
+		known.answer = charge(turn, known.room, w, r)
+		plain, err := s.receive(known.room, procedure, r)
+		if err != nil {
+			s.metrics.call(procedure, err, 0)
+			_ = s.errors.Write(w, r, err)
+			return
+		}
 		s.metrics.inFlight.Inc()
 		defer s.metrics.inFlight.Dec()
-		next.ServeHTTP(w, r.WithContext(ctx))
+		next.ServeHTTP(w, plain.WithContext(ctx))
 	})
+}
+
+// roomOf begins what a call takes of the budget of request bytes: nothing yet.
+func (s *Server) roomOf(known *request, procedure string) *requestBytes {
+	return &requestBytes{
+		from: s.requestBytes, account: known.budget, operator: operates(known.who, procedure), refused: s.overBudget, turn: known.turn,
+	}
+}
+
+// receive takes the room for a body of a known length before any of it is read, and returns the request with its messages unpacked.
+func (s *Server) receive(room *requestBytes, procedure string, r *http.Request) (*http.Request, error) {
+	longest := longestMessage(procedure)
+	if err := room.require(min(max(r.ContentLength, 0), longest)); err != nil {
+		return nil, err
+	}
+	return unpacked(r, room, longest)
 }
 
 // admit says who calls and takes the room that the call needs.
@@ -139,14 +164,15 @@ func (s *Server) turnOfAddress(r *http.Request) *processor.Call {
 	return s.shares.Enter(accountOfAddress(r.RemoteAddr), processor.Taking)
 }
 
-// charge has what is read and written for a call charged to its caller. It returns what its answer is written to.
-func charge(turn *processor.Call, w http.ResponseWriter, r *http.Request) *answerWriter {
+// charge has what is read and written for a call charged to its caller; room, if not nil, also takes what is read. It returns what its
+// answer is written to.
+func charge(turn *processor.Call, room *requestBytes, w http.ResponseWriter, r *http.Request) *answerWriter {
 	answer, _ := w.(*answerWriter)
 	if answer != nil {
 		answer.turn = turn
 	}
 	if body, ok := r.Body.(*boundedBody); ok {
-		body.turn, body.packed = turn, r.Header.Get("Content-Encoding") != "" || r.Header.Get("Connect-Content-Encoding") != ""
+		body.room, body.declared = room, r.ContentLength
 	}
 	return answer
 }
@@ -192,7 +218,7 @@ func (s *Server) visited(b *portBudgets, from *budget.Budget, next http.Handler)
 			_ = s.errors.Write(w, r, s.outOfTurn(err))
 			return
 		}
-		charge(turn, w, r)
+		charge(turn, nil, w, r)
 		next.ServeHTTP(w, r)
 	})
 }

@@ -38,8 +38,8 @@ type route struct {
 type limits struct {
 	// methods are those that are served; none: any.
 	methods []string
-	// body is how many bytes of a body are read, as they were sent; 0: a request with a body is refused. What a packed body unpacks to is
-	// bounded by its codec (codecs, bare).
+	// body is how many bytes of a body are read, as they were sent; 0: a request with a body is refused. What a packed body unpacks to has the
+	// same bound (unpacked), or is refused (bare).
 	body int64
 	// endless lifts the bound of the whole body, for one that is read in pieces which have bounds of their own; each piece has the time of
 	// a body.
@@ -103,11 +103,7 @@ func (s *Server) procedures(b *portBudgets, file protoreflect.FileDescriptor, ha
 }
 
 func limitsOf(procedure string, method protoreflect.MethodDescriptor) limits {
-	l := limits{methods: procedureMethods, body: maxBody, whole: maxCall}
-	switch procedure {
-	case quotav1connect.QuotaServiceBatchProcedure, quotav1connect.AdminServiceApplyQuotasProcedure:
-		l.body = maxMessage
-	}
+	l := limits{methods: procedureMethods, body: longestMessage(procedure), whole: maxCall}
 	if method.IsStreamingServer() || method.IsStreamingClient() {
 		l.whole = 0
 	}
