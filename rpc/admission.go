@@ -193,6 +193,12 @@ func (s *Server) outOfTurn(err error) error {
 // refuseInTurn refuses a request when it is its caller's turn: who is refused and asks again at once is no cheaper than who is served. Where
 // too many wait for that already, the answer ends the connection.
 func (s *Server) refuseInTurn(b *portBudgets, turn *processor.Call, w http.ResponseWriter, r *http.Request, err error) {
+	s.awaitRefusal(b, turn, w, r)
+	_ = s.errors.Write(w, r, err)
+}
+
+// awaitRefusal waits for the turn of a refusal.
+func (s *Server) awaitRefusal(b *portBudgets, turn *processor.Call, w http.ResponseWriter, r *http.Request) {
 	key := accountOfAddress(r.RemoteAddr)
 	if full := b.refusals.Take(key, 1, false); full == nil {
 		_ = turn.Wait(r.Context()) // it is refused anyhow
@@ -200,14 +206,43 @@ func (s *Server) refuseInTurn(b *portBudgets, turn *processor.Call, w http.Respo
 	} else {
 		w.Header().Set("Connection", "close")
 	}
-	_ = s.errors.Write(w, r, err)
+}
+
+// turnOfVisit begins the use of the processor of a visit. An operator's is an operator's, and at the operators' port strangers do not share
+// the turns of those at the API.
+func (s *Server) turnOfVisit(b *portBudgets, r *http.Request) *processor.Call {
+	if b.ownTurns {
+		return nil
+	}
+	if header := r.Header.Get("Authorization"); header != "" && s.config.Tokens != nil {
+		if who, err := s.config.Tokens.identify(header); err == nil && slices.ContainsFunc(who.verbs, isOperators) {
+			return s.shares.EnterOperator()
+		}
+	}
+	return s.turnOfAddress(r)
+}
+
+// judged serves health: so many at once, and so many for each address, but in nobody's turn. It is worked out once a second whoever asks, and
+// what tells whether a node works must not depend on what others do.
+func (s *Server) judged(b *portBudgets, from *budget.Budget, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		key := accountOfAddress(r.RemoteAddr)
+		if refused := from.Take(key, 1, false); refused != nil {
+			turn := s.turnOfVisit(b, r)
+			defer turn.Leave()
+			s.refuseInTurn(b, turn, w, r, s.overBudget(refused))
+			return
+		}
+		defer from.Give(key, 1)
+		next.ServeHTTP(w, r)
+	})
 }
 
 // visited serves what needs no token: so many at once, and so many for each address, in its turn.
 func (s *Server) visited(b *portBudgets, from *budget.Budget, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		key := accountOfAddress(r.RemoteAddr)
-		turn := s.turnOfAddress(r)
+		turn := s.turnOfVisit(b, r)
 		defer turn.Leave()
 		if refused := from.Take(key, 1, false); refused != nil {
 			s.refuseInTurn(b, turn, w, r, s.overBudget(refused))

@@ -47,6 +47,8 @@ type request struct {
 	answer *answerWriter
 	// room is what the request takes of the budget of request bytes; nil in calls within this process.
 	room *requestBytes
+	// waited is set where the call waits for quota.
+	waited bool
 }
 
 type requestKey struct{}

@@ -169,11 +169,14 @@ const (
 const compressFrom = 1 << 20
 
 // Handler returns all that the API port serves.
-func (s *Server) Handler() http.Handler { return s.serveRoutes(s.routes()) }
+func (s *Server) Handler() http.Handler { return s.serveRoutes(s.budgets, s.routes()) }
 
 // OpsHandler returns what the operators' port serves: what is looked at, health, and the calls of operators, with room of their own. With
 // profiles, those of the process are served too: to tokens with the verb debug, where there are tokens.
-func (s *Server) OpsHandler(profiles bool) http.Handler { return s.serveRoutes(s.opsRoutes(profiles)) }
+func (s *Server) OpsHandler(profiles bool) http.Handler {
+	b := newOpsBudgets()
+	return s.serveRoutes(b, s.opsRoutes(b, profiles))
+}
 
 // Drain makes the node unready and ends what waits and streams, each with a typed error, while the node can still take
 // their places out of the queue. Then a leader hands leadership over: calls that others hand on to it find the next one.
