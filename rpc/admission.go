@@ -87,11 +87,36 @@ func (s *Server) admitted(b *portBudgets, procedure string, stream bool, next ht
 			_ = s.errors.Write(w, r, err)
 			return
 		}
-		requestOf(ctx).answer = charge(turn, w, r)
+		known := requestOf(ctx)
+		known.room = s.roomOf(known, procedure)
+		defer known.room.giveBack()
+		known.answer = charge(turn, known.room, w, r)
+		plain, err := s.receive(known.room, procedure, r)
+		if err != nil {
+			s.metrics.call(procedure, err, 0)
+			_ = s.errors.Write(w, r, err)
+			return
+		}
 		s.metrics.inFlight.Inc()
 		defer s.metrics.inFlight.Dec()
-		next.ServeHTTP(w, r.WithContext(ctx))
+		next.ServeHTTP(w, plain.WithContext(ctx))
 	})
+}
+
+// roomOf begins what a call takes of the budget of request bytes: nothing yet.
+func (s *Server) roomOf(known *request, procedure string) *requestBytes {
+	return &requestBytes{
+		from: s.requestBytes, account: known.budget, operator: operates(known.who, procedure), refused: s.overBudget, turn: known.turn,
+	}
+}
+
+// receive takes the room for a body of a known length before any of it is read, and returns the request with its messages unpacked.
+func (s *Server) receive(room *requestBytes, procedure string, r *http.Request) (*http.Request, error) {
+	longest := longestMessage(procedure)
+	if err := room.require(min(max(r.ContentLength, 0), longest)); err != nil {
+		return nil, err
+	}
+	return unpacked(r, room, longest)
 }
 
 // admit says who calls and takes the room that the call needs.
@@ -139,14 +164,15 @@ func (s *Server) turnOfAddress(r *http.Request) *processor.Call {
 	return s.shares.Enter(accountOfAddress(r.RemoteAddr), processor.Taking)
 }
 
-// charge has what is read and written for a call charged to its caller. It returns what its answer is written to.
-func charge(turn *processor.Call, w http.ResponseWriter, r *http.Request) *answerWriter {
+// charge has what is read and written for a call charged to its caller; room, if not nil, also takes what is read. It returns what its
+// answer is written to.
+func charge(turn *processor.Call, room *requestBytes, w http.ResponseWriter, r *http.Request) *answerWriter {
 	answer, _ := w.(*answerWriter)
 	if answer != nil {
 		answer.turn = turn
 	}
 	if body, ok := r.Body.(*boundedBody); ok {
-		body.turn, body.packed = turn, r.Header.Get("Content-Encoding") != "" || r.Header.Get("Connect-Content-Encoding") != ""
+		body.room, body.declared = room, r.ContentLength
 	}
 	return answer
 }
@@ -167,6 +193,12 @@ func (s *Server) outOfTurn(err error) error {
 // refuseInTurn refuses a request when it is its caller's turn: who is refused and asks again at once is no cheaper than who is served. Where
 // too many wait for that already, the answer ends the connection.
 func (s *Server) refuseInTurn(b *portBudgets, turn *processor.Call, w http.ResponseWriter, r *http.Request, err error) {
+	s.awaitRefusal(b, turn, w, r)
+	_ = s.errors.Write(w, r, err)
+}
+
+// awaitRefusal waits for the turn of a refusal.
+func (s *Server) awaitRefusal(b *portBudgets, turn *processor.Call, w http.ResponseWriter, r *http.Request) {
 	key := accountOfAddress(r.RemoteAddr)
 	if full := b.refusals.Take(key, 1, false); full == nil {
 		_ = turn.Wait(r.Context()) // it is refused anyhow
@@ -174,14 +206,43 @@ func (s *Server) refuseInTurn(b *portBudgets, turn *processor.Call, w http.Respo
 	} else {
 		w.Header().Set("Connection", "close")
 	}
-	_ = s.errors.Write(w, r, err)
+}
+
+// turnOfVisit begins the use of the processor of a visit. An operator's is an operator's, and at the operators' port strangers do not share
+// the turns of those at the API.
+func (s *Server) turnOfVisit(b *portBudgets, r *http.Request) *processor.Call {
+	if b.ownTurns {
+		return nil
+	}
+	if header := r.Header.Get("Authorization"); header != "" && s.config.Tokens != nil {
+		if who, err := s.config.Tokens.identify(header); err == nil && slices.ContainsFunc(who.verbs, isOperators) {
+			return s.shares.EnterOperator()
+		}
+	}
+	return s.turnOfAddress(r)
+}
+
+// judged serves health: so many at once, and so many for each address, but in nobody's turn. It is worked out once a second whoever asks, and
+// what tells whether a node works must not depend on what others do.
+func (s *Server) judged(b *portBudgets, from *budget.Budget, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		key := accountOfAddress(r.RemoteAddr)
+		if refused := from.Take(key, 1, false); refused != nil {
+			turn := s.turnOfVisit(b, r)
+			defer turn.Leave()
+			s.refuseInTurn(b, turn, w, r, s.overBudget(refused))
+			return
+		}
+		defer from.Give(key, 1)
+		next.ServeHTTP(w, r)
+	})
 }
 
 // visited serves what needs no token: so many at once, and so many for each address, in its turn.
 func (s *Server) visited(b *portBudgets, from *budget.Budget, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		key := accountOfAddress(r.RemoteAddr)
-		turn := s.turnOfAddress(r)
+		turn := s.turnOfVisit(b, r)
 		defer turn.Leave()
 		if refused := from.Take(key, 1, false); refused != nil {
 			s.refuseInTurn(b, turn, w, r, s.overBudget(refused))
@@ -192,7 +253,7 @@ func (s *Server) visited(b *portBudgets, from *budget.Budget, next http.Handler)
 			_ = s.errors.Write(w, r, s.outOfTurn(err))
 			return
 		}
-		charge(turn, w, r)
+		charge(turn, nil, w, r)
 		next.ServeHTTP(w, r)
 	})
 }

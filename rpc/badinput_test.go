@@ -39,7 +39,9 @@ func TestBadInputIsRefusedAndChangesNothing(t *testing.T) {
 	}{
 		"nothing":                      {quota + "Reserve", `{}`, 400, "INVALID"},
 		"no items":                     {quota + "Reserve", `{"holder":"a"}`, 400, "INVALID"},
-		"10,000 items":                 {quota + "Reserve", `{"holder":"a","items":[` + many + `]}`, 400, "INVALID"},
+		"1,000 items":                  {quota + "Reserve", `{"holder":"a","items":[` + many[:1000*19-1] + `]}`, 400, "INVALID"},
+		"3,000 items":                  {quota + "Reserve", `{"holder":"a","items":[` + many[:3000*19-1] + `]}`, 400, "INVALID"},
+		"10,000 items":                 {quota + "Reserve", `{"holder":"a","items":[` + many + `]}`, 413, "TOO_LARGE"},
 		"an item twice":                {quota + "Reserve", `{"holder":"a","items":[{"quota":"t/core"},{"quota":"t/core"}]}`, 400, "INVALID"},
 		"amount 0":                     {quota + "Reserve", `{"holder":"a","items":[{"quota":"t/core","amount":0}]}`, 400, "INVALID"},
 		"a negative amount":            {quota + "Reserve", `{"holder":"a","items":[{"quota":"t/core","amount":-1}]}`, 400, "INVALID"},

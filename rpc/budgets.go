@@ -17,8 +17,10 @@ type portBudgets struct {
 	calls, holding *budget.Budget
 	// streams that are open.
 	streams *budget.Budget
-	// visits are requests of what needs no token, but for /livez; watchers those that watch health.
-	visits, watchers *budget.Budget
+	// visits are requests of what needs no token, but for /livez, whose are lives; watchers those that watch health. health are those that ask for it once, in nobody's turn.
+	visits, health, lives, watchers *budget.Budget
+	// ownTurns is set at the operators' port, which waits for no turn of the API port's callers.
+	ownTurns bool
 	// refusals are those that wait to be told.
 	refusals *budget.Budget
 }
@@ -37,6 +39,8 @@ func newPortBudgets(connections int, calls, streams int64) *portBudgets {
 		holding:  budget.New("calls", part(calls, 16), 0, smallest(calls/16, 16)),
 		streams:  budget.New("streams", streams, part(streams, 8), smallest(streams, 16)),
 		visits:   budget.New("visits", visits, 0, smallest(visits, 16)),
+		health:   budget.New("visits", visits, 0, smallest(visits, 16)),
+		lives:    budget.New("visits", visits, 0, smallest(visits, 16)),
 		refusals: budget.New("refusals", maxRefusals, 0, 64),
 		watchers: budget.New("watchers", watchers, 0, smallest(watchers, 16)),
 	}

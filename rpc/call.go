@@ -45,6 +45,10 @@ type request struct {
 	turn *processor.Call
 	// answer is written to; nil where turn is.
 	answer *answerWriter
+	// room is what the request takes of the budget of request bytes; nil in calls within this process.
+	room *requestBytes
+	// waited is set where the call waits for quota.
+	waited bool
 }
 
 type requestKey struct{}

@@ -1,10 +1,10 @@
 package rpc
 
 import (
+	"bytes"
 	"compress/gzip"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 
 	"connectrpc.com/connect"
@@ -52,7 +52,8 @@ func malformed(message any) *connect.Error {
 
 var errNotProto = errors.New("not a protobuf message")
 
-// binaryCodec is protobuf's binary form. Fields that this node does not know are passed over, as protobuf has it.
+// binaryCodec is protobuf's binary form. Fields that this node does not know are dropped: a client of a newer version is served, and nothing
+// is kept or forwarded that nobody has looked at.
 type binaryCodec struct{ wire.Codec }
 
 // Unmarshal implements connect.Codec.
@@ -60,6 +61,11 @@ func (c binaryCodec) Unmarshal(data []byte, message any) error {
 	m, ok := message.(proto.Message)
 	if !ok {
 		return errNotProto
+	}
+	of := m.ProtoReflect().Descriptor()
+	if most := partsOf(of); tooManyParts(data, of, most) {
+		markMalformed(m, partsError(most))
+		return nil
 	}
 	if err := c.Codec.Unmarshal(data, m); err != nil {
 		markMalformed(m, err)
@@ -89,59 +95,25 @@ func (jsonCodec) Unmarshal(data []byte, message any) error {
 	if !ok {
 		return errNotProto
 	}
+	if most := partsOf(m.ProtoReflect().Descriptor()); bytes.Count(data, []byte("{")) > most {
+		markMalformed(m, partsError(most))
+		return nil
+	}
 	if err := protojson.Unmarshal(data, m); err != nil {
 		markMalformed(m, err)
 	}
 	return nil
 }
 
-// codecs are the handlers' codecs and compression.
+// codecs are the handlers' codecs and compression. Requests are unpacked before (unpacked).
 func codecs() connect.HandlerOption {
 	return connect.WithHandlerOptions(
-		connect.WithCodec(binaryCodec{}), connect.WithCodec(jsonCodec{"json"}), connect.WithCodec(jsonCodec{"json; charset=utf-8"}),
-		connect.WithCompression("gzip",
-			func() connect.Decompressor { return &boundedGzip{} },
+		connect.WithCodec(binaryCodec{wire.Codec{DiscardUnknown: true}}), connect.WithCodec(jsonCodec{"json"}), connect.WithCodec(jsonCodec{"json; charset=utf-8"}),
+		connect.WithCompression(gzipName,
+			func() connect.Decompressor { return &gzip.Reader{} },
 			func() connect.Compressor { return gzip.NewWriter(io.Discard) },
 		),
 	)
-}
-
-// boundedGzip unpacks no more than a message may have, however little it was packed into.
-type boundedGzip struct {
-	unpack gzip.Reader
-	left   int64
-	// bad is set where not even the header is gzip.
-	bad bool
-}
-
-// Reset implements connect.Decompressor. What is wrong with a header is told by Read, where a typed error gets through.
-func (g *boundedGzip) Reset(r io.Reader) error {
-	g.left = maxMessage
-	g.bad = g.unpack.Reset(r) != nil
-	return nil
-}
-
-// Close implements connect.Decompressor.
-func (g *boundedGzip) Close() error {
-	if g.bad {
-		return nil
-	}
-	return g.unpack.Close()
-}
-
-// Read implements io.Reader.
-func (g *boundedGzip) Read(p []byte) (int, error) {
-	if g.bad {
-		return 0, invalid("body", "it is not gzip", "leave Content-Encoding out, or pack it")
-	}
-	n, err := g.unpack.Read(p)
-	if g.left -= int64(n); g.left < 0 {
-		return 0, tooLargeError(fmt.Sprintf("the body unpacks to more than %d bytes", maxMessage))
-	}
-	if err != nil && !errors.Is(err, io.EOF) {
-		return n, invalid("body", "it cannot be unpacked: "+err.Error(), "send it again")
-	}
-	return n, err
 }
 
 // decoding refuses messages that could not be decoded.
@@ -165,15 +137,21 @@ func (decoding) WrapStreamingClient(next connect.StreamingClientFunc) connect.St
 // WrapStreamingHandler implements connect.Interceptor.
 func (decoding) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
-		return next(ctx, decodingConn{conn})
+		return next(ctx, decodingConn{conn, requestOf(ctx).room})
 	}
 }
 
-type decodingConn struct{ connect.StreamingHandlerConn }
+type decodingConn struct {
+	connect.StreamingHandlerConn
+	// room is what the request takes: nothing once a message has been received.
+	room *requestBytes
+}
 
 // Receive implements connect.StreamingHandlerConn.
 func (c decodingConn) Receive(message any) error {
-	if err := c.StreamingHandlerConn.Receive(message); err != nil {
+	err := c.StreamingHandlerConn.Receive(message)
+	c.room.giveBack()
+	if err != nil {
 		return err
 	}
 	if err := malformed(message); err != nil {

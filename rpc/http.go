@@ -17,8 +17,7 @@ import (
 
 // Bounds of the API port.
 const (
-	maxMessage      = 4 << 20 // a Batch; other requests are far below maxBody
-	maxBody         = 1 << 20
+	maxMessage      = 4 << 20   // a Batch; see longMessages
 	maxAnswer       = 128 << 20 // twice the largest that a request can ask for: a Batch whose results name 64 long quotas each
 	defaultReadBody = 10 * time.Second
 	defaultWrite    = 30 * time.Second
@@ -53,9 +52,9 @@ type boundedBody struct {
 	// rolling gives each read a deadline of its own.
 	rolling bool
 	lifted  bool
-	// turn, if set, is charged with what is read; packed: it has to be unpacked.
-	turn   *processor.Call
-	packed bool
+	// room, if set, is what the body takes of the budget of request bytes; declared is how much of the body is still to come, below 0: unknown.
+	room     *requestBytes
+	declared int64
 }
 
 func (b *boundedBody) begin() { _ = b.control.SetReadDeadline(time.Now().Add(b.within)) }
@@ -72,16 +71,14 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 	if b.rolling && !b.lifted {
 		b.begin()
 	}
-	n, err := b.ReadCloser.Read(p)
-	if b.turn != nil {
-		b.turn.ChargeRead(n, b.packed)
-	}
+	n, err := b.read(p)
 	var tooLarge *http.MaxBytesError
 	switch {
 	case err == nil:
 		return n, nil
 	case errors.Is(err, io.EOF):
 		b.lift()
+		b.room.trim()
 		return n, err
 	case errors.As(err, &tooLarge):
 		return n, tooLargeError(fmt.Sprintf("the body has more than %d bytes", tooLarge.Limit))
@@ -92,6 +89,25 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return n, invalid("body", "it was cut off", "send it again")
 	}
+	return n, err
+}
+
+// read reads what there is room for.
+func (b *boundedBody) read(p []byte) (int, error) {
+	if b.room == nil {
+		return b.ReadCloser.Read(p)
+	}
+	p = p[:min(len(p), readStep)]
+	needs := int64(len(p))
+	if b.declared >= 0 {
+		needs = min(needs, b.declared)
+	}
+	if err := b.room.require(needs); err != nil {
+		return 0, err
+	}
+	n, err := b.ReadCloser.Read(p)
+	b.room.use(n)
+	b.declared -= int64(n)
 	return n, err
 }
 

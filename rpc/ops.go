@@ -29,8 +29,7 @@ var notOfOperators = map[string]bool{
 }
 
 // opsRoutes returns all that the operators' port serves.
-func (s *Server) opsRoutes(profiles bool) (all []route) {
-	b := newPortBudgets(DefaultMaxOpsConnections, maxOpsCalls, maxOpsStreams)
+func (s *Server) opsRoutes(b *portBudgets, profiles bool) (all []route) {
 	for _, r := range s.routesOf(b) {
 		if !notOfOperators[r.pattern] {
 			all = append(all, r)
@@ -48,6 +47,13 @@ func (s *Server) opsRoutes(profiles bool) (all []route) {
 		})
 	}
 	return all
+}
+
+// newOpsBudgets makes the budgets of the operators' port.
+func newOpsBudgets() *portBudgets {
+	b := newPortBudgets(DefaultMaxOpsConnections, maxOpsCalls, maxOpsStreams)
+	b.ownTurns = true
+	return b
 }
 
 // debugging serves those who have the verb debug.

@@ -20,6 +20,8 @@ const (
 	failedFor = 10 * time.Second
 	// outcomesEvery is how often callers are counted: in each such time, those who were failed, and the others.
 	outcomesEvery = time.Second
+	// gaveUpAfter is how long a call must have been under way for its end, by the caller's own time, to be the node's failure.
+	gaveUpAfter = time.Second
 	// maxCounted bounds how many callers are counted at once.
 	maxCounted = 4096
 )
@@ -111,10 +113,19 @@ func (s *Server) recordOutcome(ctx context.Context, procedure string, err error,
 		return // of an operator, or answered by the node alone
 	}
 	r := requestOf(ctx)
-	if ctx.Err() != nil || s.isDraining() || err != nil && r.final() {
-		return // the caller gave up, or had the call end here; a node that stops says so itself
+	switch {
+	case s.isDraining():
+		return // a node that stops says so itself
+	case operates(r.who, procedure):
+		return // who looks at a node that fails its callers must not make it look good
+	case r.header.Get(HeaderForwarded) != "" && err != nil:
+		return // the node that the caller asked counts it
+	case r.header.Get(HeaderNoForward) != "" && isNotLeader(err):
+		return // the caller looks for the leader itself
+	case ctx.Err() != nil && (r.waited || now.Sub(r.received) < gaveUpAfter):
+		return // the caller gave up, or waited for quota as long as it wanted to
 	}
-	s.outcomes.record(r.budget, failedByNode(err), now)
+	s.outcomes.record(r.budget, ctx.Err() != nil || failedByNode(err), now)
 }
 
 // What failures of the node or its cluster are answered with: by reason, and by code where an error has none.

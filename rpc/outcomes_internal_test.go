@@ -85,8 +85,14 @@ func TestRecordOutcome_NotWhatCallersBringAbout(t *testing.T) {
 		if len(header) > 0 {
 			r.header.Set(header[0], "x")
 		}
+		r.received = time.Now()
 		return context.WithValue(ctx, requestKey{}, r)
 	}
+	hung, waited := as(gone), as(gone)
+	requestOf(hung).received = time.Now().Add(-gaveUpAfter)
+	requestOf(waited).received, requestOf(waited).waited = time.Now().Add(-time.Minute), true
+	operator := as(t.Context())
+	requestOf(operator).who = &caller{id: "ops", verbs: verbs}
 	const reserve = quotav1connect.QuotaServiceReserveProcedure
 	unknown := nodeError(&raftnode.UnknownError{Err: errors.New("lost")})
 	noLeader := notAcceptedError(&raftnode.NotAcceptedError{Cause: raftnode.NotLeader})
@@ -108,6 +114,12 @@ func TestRecordOutcome_NotWhatCallersBringAbout(t *testing.T) {
 		{"more at once than fits", as(t.Context()), reserve, newError("full", &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_OVERLOADED}), true, false},
 		{"a caller that went away", as(gone), reserve, unknown, false, false},
 		{"a call that may not be forwarded", as(t.Context(), HeaderNoForward), reserve, noLeader, false, false},
+		{"a call of the Go client that failed inside", as(t.Context(), HeaderNoForward), reserve, nodeError(errors.New("broken")), true, true},
+		{"a call of the Go client whose outcome is unknown", as(t.Context(), HeaderNoForward), reserve, unknown, true, true},
+		{"a call of the Go client that was served", as(t.Context(), HeaderNoForward), reserve, nil, true, false},
+		{"a call that ended in a cluster that hangs", hung, reserve, unknown, true, true},
+		{"a wait for quota that ended", waited, reserve, unknown, false, false},
+		{"an operator who looks", operator, quotav1connect.QuotaServiceListQuotasProcedure, nil, false, false},
 		{"a call that claims to come from a node", as(t.Context(), HeaderForwarded), reserve, noLeader, false, false},
 		{"an operator's call", as(t.Context()), quotav1connect.AdminServiceGetStatusProcedure, unknown, false, false},
 	} {

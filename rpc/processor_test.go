@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"runtime"
 	"strings"
 	"sync"
@@ -78,11 +79,13 @@ func TestProcessor_HoldsWhoCallsMost(t *testing.T) {
 	}
 }
 
-// TestProcessor_RefusesAFlood: what would have to wait for too long for its turn is told so after a while, and when to come back. Whether
-// the process lives is told to everybody at once.
-func TestProcessor_RefusesAFlood(t *testing.T) {
+// TestOps_HealthWhileStrangersFlood: what would have to wait for too long for its turn is told so after a while, and when to come back. Health
+// is told to everybody at both ports meanwhile, and the operators' port and an operator's token have metrics.
+func TestOps_HealthWhileStrangersFlood(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
 	n, secrets := guarded(t, rpc.AlwaysBusy)
+	ops := httptest.NewServer(n.server.OpsHandler(false))
+	t.Cleanup(ops.Close)
 	_, operator := apisAs(t, n.url, secrets["operator"])
 	look := func() {
 		if _, err := operator.GetStatus(t.Context(), &quotav1.GetStatusRequest{}); err != nil {
@@ -96,7 +99,7 @@ func TestProcessor_RefusesAFlood(t *testing.T) {
 		for range 200 {
 			wg.Go(func() {
 				for refused.Load() == 0 && t.Context().Err() == nil {
-					status, body := get(t, n.url+"/readyz")
+					status, body := get(t, n.url+"/metrics")
 					if strings.Contains(body, `"budget":"processor"`) {
 						refused.Add(1)
 						if status != http.StatusTooManyRequests || !strings.Contains(body, `"notAccepted":true`) || !strings.Contains(body, `"retryAfter"`) {
@@ -122,8 +125,13 @@ func TestProcessor_RefusesAFlood(t *testing.T) {
 			t.Error("none was refused")
 		}
 		look()
-		if status, body := get(t, n.url+"/livez"); status != http.StatusOK {
-			t.Errorf("%d %s", status, body)
+		for _, url := range []string{n.url + "/livez", n.url + "/readyz", ops.URL + "/livez", ops.URL + "/readyz", ops.URL + "/metrics"} {
+			if status, body := get(t, url); status != http.StatusOK {
+				t.Errorf("%s: %d %.200s", url, status, body)
+			}
+		}
+		if status, body := get(t, n.url+"/metrics", "Authorization", "Bearer "+secrets["operator"]); strings.Contains(body, `"budget":"processor"`) {
+			t.Errorf("an operator's metrics: %d %.200s", status, body)
 		}
 		<-pace.C
 	}

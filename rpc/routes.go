@@ -38,8 +38,8 @@ type route struct {
 type limits struct {
 	// methods are those that are served; none: any.
 	methods []string
-	// body is how many bytes of a body are read, as they were sent; 0: a request with a body is refused. What a packed body unpacks to is
-	// bounded by its codec (codecs, bare).
+	// body is how many bytes of a body are read, as they were sent; 0: a request with a body is refused. What a packed body unpacks to has the
+	// same bound (unpacked), or is refused (bare).
 	body int64
 	// endless lifts the bound of the whole body, for one that is read in pieces which have bounds of their own; each piece has the time of
 	// a body.
@@ -79,10 +79,10 @@ func (s *Server) routesOf(b *portBudgets) []route {
 		s.healthRoutes(b), s.reflectionRoutes(b),
 	)
 	return append(all,
-		page("/livez", http.HandlerFunc(s.serveLive)),
-		page("/readyz", s.visited(b, b.visits, http.HandlerFunc(s.serveReady))),
+		page("/livez", s.judged(b, b.lives, http.HandlerFunc(s.serveLive))),
+		page("/readyz", s.judged(b, b.health, http.HandlerFunc(s.serveReady))),
 		page("/metrics", s.visited(b, b.visits, promhttp.HandlerFor(s.config.Registry, promhttp.HandlerOpts{}))),
-		route{pattern: "/", handler: http.HandlerFunc(http.NotFound), limits: limits{whole: healthWithin}},
+		route{pattern: "/", handler: s.visited(b, b.visits, http.HandlerFunc(http.NotFound)), limits: limits{whole: healthWithin}},
 	)
 }
 
@@ -103,11 +103,7 @@ func (s *Server) procedures(b *portBudgets, file protoreflect.FileDescriptor, ha
 }
 
 func limitsOf(procedure string, method protoreflect.MethodDescriptor) limits {
-	l := limits{methods: procedureMethods, body: maxBody, whole: maxCall}
-	switch procedure {
-	case quotav1connect.QuotaServiceBatchProcedure, quotav1connect.AdminServiceApplyQuotasProcedure:
-		l.body = maxMessage
-	}
+	l := limits{methods: procedureMethods, body: longestMessage(procedure), whole: maxCall}
 	if method.IsStreamingServer() || method.IsStreamingClient() {
 		l.whole = 0
 	}
@@ -124,7 +120,7 @@ func bare(most int) []connect.HandlerOption {
 func (s *Server) healthRoutes(b *portBudgets) []route {
 	path, health := grpchealth.NewHandler(grpcHealth{s}, bare(maxHealthBody)...)
 	return []route{
-		{pattern: path + "Check", handler: s.visited(b, b.visits, health), limits: limits{methods: procedureMethods, body: maxHealthBody, whole: healthWithin}},
+		{pattern: path + "Check", handler: s.judged(b, b.health, health), limits: limits{methods: procedureMethods, body: maxHealthBody, whole: healthWithin}},
 		{pattern: path + "Watch", handler: s.visited(b, b.watchers, s.untilDrained(health)), limits: limits{methods: procedureMethods, body: maxHealthBody}},
 	}
 }
@@ -146,10 +142,10 @@ func (s *Server) reflectionRoutes(b *portBudgets) (all []route) {
 }
 
 // serveRoutes makes one handler of routes, each within its limits.
-func (s *Server) serveRoutes(all []route) http.Handler {
+func (s *Server) serveRoutes(b *portBudgets, all []route) http.Handler {
 	mux := http.NewServeMux()
 	for _, r := range all {
-		mux.Handle(r.pattern, s.bounded(r))
+		mux.Handle(r.pattern, s.bounded(b, r))
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.running.enter()
@@ -177,15 +173,15 @@ func hasBody(r *http.Request) bool {
 }
 
 // bounded serves a route within its limits.
-func (s *Server) bounded(to route) http.Handler {
+func (s *Server) bounded(b *portBudgets, to route) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case to.limits.methods != nil && !slices.Contains(to.limits.methods, r.Method):
 			w.Header().Set("Allow", strings.Join(to.limits.methods, ", "))
-			s.refuse(w, r, http.StatusMethodNotAllowed)
+			s.refuse(b, w, r, http.StatusMethodNotAllowed)
 			return
 		case hasBody(r) && to.limits.body == 0 && !to.limits.endless && to.limits.methods != nil:
-			s.refuse(w, r, http.StatusRequestEntityTooLarge)
+			s.refuse(b, w, r, http.StatusRequestEntityTooLarge)
 			return
 		}
 		if hasBody(r) {
@@ -205,10 +201,13 @@ func (s *Server) bounded(to route) http.Handler {
 	})
 }
 
-// refuse answers with a status alone, and does not wait for the rest of a body.
-func (s *Server) refuse(w http.ResponseWriter, r *http.Request, status int) {
+// refuse answers with a status alone when it is the turn of who asked, and does not wait for the rest of a body.
+func (s *Server) refuse(b *portBudgets, w http.ResponseWriter, r *http.Request, status int) {
+	turn := s.turnOfVisit(b, r)
+	defer turn.Leave()
 	if hasBody(r) && r.ProtoMajor == 1 {
 		w.Header().Set("Connection", "close")
 	}
+	s.awaitRefusal(b, turn, w, r)
 	http.Error(w, http.StatusText(status), status)
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -41,6 +42,8 @@ type Config struct {
 	MaxInFlight int64
 	// MaxStreams is how many streams may be open at once. Default 4,096.
 	MaxStreams int64
+	// RequestBytes is how much memory requests may take while they are read and served. Default: DefaultRequestBytes.
+	RequestBytes int64
 	// ReadBody is how long the body of a call may take to come; for Restore, each piece of it. Default 10 s.
 	ReadBody time.Duration
 	// WriteAnswer is how long a caller may take to read an answer; for streams, each message. Default 30 s.
@@ -70,6 +73,8 @@ type Server struct {
 	// budgets are those of the API port, errors writes what is refused before a body is read.
 	budgets *portBudgets
 	errors  *connect.ErrorWriter
+	// requestBytes is the memory that requests at both ports take.
+	requestBytes *budget.Budget
 	// shares divide the processor's time among callers.
 	shares  *processor.Shares
 	running underWay
@@ -97,6 +102,9 @@ func New(config Config) (*Server, error) {
 	if config.MaxStreams == 0 {
 		config.MaxStreams = 4096
 	}
+	if config.RequestBytes == 0 {
+		config.RequestBytes = DefaultRequestBytes
+	}
 	if config.ReadBody == 0 {
 		config.ReadBody = defaultReadBody
 	}
@@ -115,6 +123,7 @@ func New(config Config) (*Server, error) {
 		return id
 	})
 	s.budgets = newPortBudgets(DefaultMaxConnections, config.MaxInFlight, config.MaxStreams)
+	s.requestBytes = newRequestBytes(config.RequestBytes)
 	s.drain, s.startDrain = context.WithCancel(context.Background())
 	s.shares = processor.New(s.drain, func() int {
 		if _, _, leads := s.node.Leader(); leads {
@@ -142,7 +151,7 @@ type shared interface {
 // nodeBudgets returns what callers share of this node: of its API port, of the queue in which commands wait for the log, and the processor's
 // time.
 func (s *Server) nodeBudgets() (all []shared) {
-	for _, b := range append(s.budgets.all(), s.node.QueueBudgets()...) {
+	for _, b := range slices.Concat(s.budgets.all(), []*budget.Budget{s.requestBytes}, s.node.QueueBudgets()) {
 		all = append(all, b)
 	}
 	return append(all, s.shares)
@@ -160,11 +169,14 @@ const (
 const compressFrom = 1 << 20
 
 // Handler returns all that the API port serves.
-func (s *Server) Handler() http.Handler { return s.serveRoutes(s.routes()) }
+func (s *Server) Handler() http.Handler { return s.serveRoutes(s.budgets, s.routes()) }
 
 // OpsHandler returns what the operators' port serves: what is looked at, health, and the calls of operators, with room of their own. With
 // profiles, those of the process are served too: to tokens with the verb debug, where there are tokens.
-func (s *Server) OpsHandler(profiles bool) http.Handler { return s.serveRoutes(s.opsRoutes(profiles)) }
+func (s *Server) OpsHandler(profiles bool) http.Handler {
+	b := newOpsBudgets()
+	return s.serveRoutes(b, s.opsRoutes(b, profiles))
+}
 
 // Drain makes the node unready and ends what waits and streams, each with a typed error, while the node can still take
 // their places out of the queue. Then a leader hands leadership over: calls that others hand on to it find the next one.

@@ -38,6 +38,7 @@ func (s *quotaService) reserveThere( //nolint:revive // the order is that of a m
 	if req.Wait.AsDuration() <= 0 || req.NoBlock {
 		return to.Reserve(ctx, req)
 	}
+	requestOf(ctx).waited = true
 	waitCtx, cancel := s.untilDrain(ctx)
 	defer cancel()
 	res, err := to.Reserve(waitCtx, req)
@@ -52,6 +53,7 @@ func (s *quotaService) reserveThere( //nolint:revive // the order is that of a m
 func (s *Server) await(
 	ctx context.Context, command *logpb.Command, waiting *logpb.Waiting, at raftnode.Position,
 ) (*logpb.Result, raftnode.Position, error) {
+	requestOf(ctx).waited = true
 	s.metrics.waiting.Inc()
 	defer s.metrics.waiting.Dec()
 	s.waits.enter()

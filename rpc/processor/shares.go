@@ -17,14 +17,12 @@ import (
 const Name = "processor"
 
 // What is charged, in calls: each call is one, which costs a node some hundred microseconds whatever it asks for, one more if it is forwarded,
-// and each time that a stream goes on a quarter. Besides, so many bytes that are read are one, sixty commands of a batch, and so many that are written. What was packed
-// counts eightfold.
+// and each time that a stream goes on a quarter. Besides, so many bytes that are read are one, sixty commands of a batch, and so many that are written.
 const (
 	perForward = 1.0
 	perRound   = 0.25
 	perRead    = 1.0 / (4 << 10)
 	perWritten = 1.0 / (16 << 10)
-	packedBy   = 8
 )
 
 // Patience is for how long a call waits for its turn before it is refused.
@@ -229,14 +227,8 @@ func (s *Shares) refill(of *caller) {
 // ChargeForward charges the caller with a call to another node for its sake.
 func (c *Call) ChargeForward() { c.charge(perForward) }
 
-// ChargeRead charges the caller with bytes of a request, which may be packed.
-func (c *Call) ChargeRead(bytes int, packed bool) {
-	cost := float64(bytes) * perRead
-	if packed {
-		cost *= packedBy
-	}
-	c.charge(cost)
-}
+// ChargeRead charges the caller with bytes of a request that are read or unpacked.
+func (c *Call) ChargeRead(bytes int) { c.charge(float64(bytes) * perRead) }
 
 // ChargeWritten charges the caller with bytes of an answer.
 func (c *Call) ChargeWritten(bytes int) { c.charge(float64(bytes) * perWritten) }

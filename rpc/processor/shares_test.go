@@ -313,9 +313,9 @@ func TestShares_LanesAreWithinAPart(t *testing.T) {
 func TestShares_ChargeBytes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(t.Context(), func() int { return 0 }, func() Clocks { return Clocks{HasUsed: true, HasUnused: true} })
-		for _, packed := range []bool{false, true} {
+		for range 2 {
 			call := s.Enter("token:a", Taking)
-			call.ChargeRead(1<<20, packed)
+			call.ChargeRead(1 << 20)
 			call.ChargeWritten(1 << 20)
 			call.Leave()
 		}
@@ -327,7 +327,7 @@ func TestShares_ChargeBytes(t *testing.T) {
 		if !ok {
 			t.Fatal(err)
 		}
-		want := time.Duration(256+256*packedBy+2*64-leastSaved) * time.Second / 100
+		want := time.Duration(2*256+2*64-leastSaved) * time.Second / 100
 		if got := busy.RetryAfter + Patience; got < want*9/10 || got > want*11/10 {
 			t.Errorf("again in %v, want %v", got, want)
 		}
@@ -337,7 +337,7 @@ func TestShares_ChargeBytes(t *testing.T) {
 // TestCall_NilIsFree: an operator's call waits for nothing and is charged to nobody.
 func TestCall_NilIsFree(t *testing.T) {
 	var call *Call
-	call.ChargeRead(1<<30, true)
+	call.ChargeRead(1 << 30)
 	call.ChargeWritten(1 << 30)
 	if err := call.Wait(t.Context()); err != nil {
 		t.Error(err)
@@ -353,7 +353,7 @@ func TestShares_WaitEndsWithItsContext(t *testing.T) {
 		s.level.perSecond = 1
 		s.mu.Unlock()
 		call := s.Enter("token:a", Taking)
-		call.ChargeRead(128<<10, false)
+		call.ChargeRead(128 << 10)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
 		if err := call.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {

@@ -15,7 +15,10 @@ import (
 var errNotProto = errors.New("not a protobuf message")
 
 // Codec implements connect.Codec.
-type Codec struct{}
+type Codec struct {
+	// DiscardUnknown drops fields that are not known when a message is read.
+	DiscardUnknown bool
+}
 
 // Name implements connect.Codec.
 func (Codec) Name() string { return "proto" }
@@ -52,7 +55,7 @@ func (Codec) MarshalAppend(to []byte, message any) ([]byte, error) {
 
 // Unmarshal implements connect.Codec. The message keeps nothing of data. Commands and results of one Batch may share durations that are
 // the same: who changes one makes a copy first.
-func (Codec) Unmarshal(data []byte, message any) error {
+func (c Codec) Unmarshal(data []byte, message any) error {
 	m, ok := message.(proto.Message)
 	if !ok {
 		return errNotProto
@@ -70,5 +73,5 @@ func (Codec) Unmarshal(data []byte, message any) error {
 	if ok {
 		return nil
 	}
-	return proto.Unmarshal(data, m)
+	return proto.UnmarshalOptions{DiscardUnknown: c.DiscardUnknown}.Unmarshal(data, m)
 }

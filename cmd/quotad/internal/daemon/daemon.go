@@ -171,7 +171,7 @@ func (p *process) open(registry *prometheus.Registry, apiAddress string) error {
 	}
 	p.api, err = rpc.New(rpc.Config{
 		Node: p.node, Tokens: p.tokens, Registry: registry, Logger: p.logger.Named("api"), Version: p.options.Version,
-		PeerTLS: p.apiCertificates.apiClient(), PeerTrust: trust(p.config.API.TLS),
+		PeerTLS: p.apiCertificates.apiClient(), PeerTrust: trust(p.config.API.TLS), RequestBytes: requestBytes(settings.MemoryLimit),
 	})
 	if err != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), stopWithin)
@@ -263,6 +263,16 @@ func (p *process) memoryLimit() int64 {
 		debug.SetMemoryLimit(limit / 100 * collectAbove)
 	}
 	return limit
+}
+
+// requestBytes is how much of a memory limit requests may take: a sixteenth, which fits below raftnode.MemoryMark next to the state's budgets,
+// and always enough for one of the longest requests.
+func requestBytes(limit int64) int64 {
+	const least, most = 64 << 20, 512 << 20
+	if limit <= 0 {
+		return rpc.DefaultRequestBytes
+	}
+	return min(max(limit/16, least), most)
 }
 
 // reportSyncTime warns of a disk on which every grant would be slow.

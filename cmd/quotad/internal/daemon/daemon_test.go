@@ -17,6 +17,8 @@ import (
 
 	"github.com/quotad/quotad/cmd/quotad/internal/config"
 	"github.com/quotad/quotad/cmd/quotad/internal/quotafile"
+
+	"github.com/quotad/quotad/raftnode"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -131,5 +133,19 @@ func TestMeasureSyncCleansUp(t *testing.T) {
 	}
 	if _, err := measureSync(filepath.Join(dir, "none")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestRequestBytes_FitBelowTheMark: next to a full state (docs/operations.md) requests stay below the mark, and one of the longest fits.
+func TestRequestBytes_FitBelowTheMark(t *testing.T) {
+	const fullState, longest = 1_600_000_000, 8 * 4 << 20
+	for _, limit := range []int64{-1, 0, 256 << 20, 1 << 30, 2 << 30, 64 << 30} {
+		got := requestBytes(limit)
+		if got < 2*longest {
+			t.Errorf("%d of a limit of %d", got, limit)
+		}
+		if limit >= 2<<30 && got+fullState > limit/100*raftnode.MemoryMark {
+			t.Errorf("%d of a limit of %d: above the mark next to a full state", got, limit)
+		}
 	}
 }

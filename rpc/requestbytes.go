@@ -1,0 +1,130 @@
+package rpc
+
+import (
+	"sync"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/quotad/quotad/raftnode/budget"
+	"github.com/quotad/quotad/rpc/processor"
+	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
+)
+
+// DefaultRequestBytes is the memory that requests may take where no other is configured.
+const DefaultRequestBytes = 256 << 20
+
+const (
+	// smallMessage is the longest message of most procedures: the longest valid ones have some 20 KB.
+	smallMessage = 64 << 10
+	// perByte is how much memory a byte of a request counts as: it is read into a buffer that doubles, and decoded. A message of no more than
+	// mostParts parts takes no more.
+	perByte = 8
+	// unpackerBytes is what an unpacker takes besides.
+	unpackerBytes = 64 << 10
+	// readStep is how much is read at once.
+	readStep = 4 << 10
+)
+
+// longMessages are the procedures with longer messages: many commands, a whole configuration, and a piece of a backup.
+var longMessages = map[string]int64{
+	quotav1connect.QuotaServiceBatchProcedure:       maxMessage,
+	quotav1connect.AdminServiceApplyQuotasProcedure: maxMessage,
+	quotav1connect.AdminServiceRestoreProcedure:     maxMessage,
+}
+
+// longestMessage returns how long a message of a procedure may be, unpacked.
+func longestMessage(procedure string) int64 {
+	if longest, ok := longMessages[procedure]; ok {
+		return longest
+	}
+	return smallMessage
+}
+
+// Messages within a message take more memory than bytes: an empty one has two bytes. These bound how many there may be in one request.
+const (
+	mostParts     = 1024
+	mostLongParts = maxBatch * (maxItems + 8)
+)
+
+// longRequests are the types of requests that may have mostLongParts.
+var longRequests = map[protoreflect.Name]bool{"BatchRequest": true, "ApplyQuotasRequest": true}
+
+// partsOf returns how many parts a message of a type may have.
+func partsOf(of protoreflect.MessageDescriptor) int {
+	if longRequests[of.Name()] {
+		return mostLongParts
+	}
+	return mostParts
+}
+
+// newRequestBytes makes the budget of the memory that requests take while they are read and served. An eighth is kept for operators.
+func newRequestBytes(capacity int64) *budget.Budget {
+	return budget.New("request_bytes", capacity, capacity/8, capacity/64)
+}
+
+// requestBytes is what one call has of the budget. It takes memory before that is used, and gives all of it back when the call ends, or, of
+// a stream, when a message has been received.
+type requestBytes struct {
+	from     *budget.Budget
+	account  string
+	operator bool
+	// refused makes the error of a refusal.
+	refused func(*budget.FullError) error
+	// turn is charged with what is read.
+	turn *processor.Call
+
+	mu sync.Mutex // a handler may read a stream in another goroutine
+	// has is what was taken, used what of it was needed.
+	has, used int64
+}
+
+// require takes what is missing for so many bytes more.
+func (b *requestBytes) require(n int64) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	missing := b.used + n*perByte - b.has
+	if missing <= 0 {
+		return nil
+	}
+	if full := b.from.Take(b.account, missing, b.operator); full != nil {
+		return b.refused(full)
+	}
+	b.has += missing
+	return nil
+}
+
+// use counts bytes for which room was required.
+func (b *requestBytes) use(n int) {
+	b.mu.Lock()
+	b.used += int64(n) * perByte
+	b.mu.Unlock()
+	b.turn.ChargeRead(n)
+}
+
+// trim gives back what was required and is not used.
+func (b *requestBytes) trim() {
+	if b == nil {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.giveLocked(b.has - b.used)
+}
+
+// giveBack gives all back.
+func (b *requestBytes) giveBack() {
+	if b == nil {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.used = 0
+	b.giveLocked(b.has)
+}
+
+func (b *requestBytes) giveLocked(n int64) {
+	if n > 0 {
+		b.from.Give(b.account, n)
+		b.has -= n
+	}
+}

@@ -1,0 +1,193 @@
+package rpc
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+
+	"connectrpc.com/connect"
+)
+
+// Requests are unpacked here and not by connect, which knows no bound of all that is unpacked at once and does not tell how much it was: what
+// a request unpacks to is required of the budget of request bytes before it is unpacked, and charged to the caller, in every protocol alike.
+
+// gzipName is the one packing.
+const gzipName = "gzip"
+
+// packedBody returns the header that names how a body is packed, and whether each of its messages is packed by itself.
+func packedBody(contentType string) (header string, enveloped bool) {
+	switch {
+	case strings.HasPrefix(contentType, "application/grpc"):
+		return "Grpc-Encoding", true
+	case strings.HasPrefix(contentType, "application/connect+"):
+		return "Connect-Content-Encoding", true
+	}
+	return "Content-Encoding", false
+}
+
+// unpacked returns a request whose messages are not packed: what is packed is unpacked as it is read, up to a length.
+func unpacked(r *http.Request, room *requestBytes, longest int64) (*http.Request, error) {
+	if r.Method == http.MethodGet {
+		return unpackedQuery(r, room, longest)
+	}
+	header, enveloped := packedBody(r.Header.Get("Content-Type"))
+	if r.Header.Get(header) != gzipName {
+		return r, nil
+	}
+	r.Header.Del(header)
+	if enveloped {
+		r.Body = &unpackedEnvelopes{Closer: r.Body, from: r.Body, room: room, longest: longest}
+	} else {
+		r.Body = &unpackedBody{Closer: r.Body, unpacker: unpacker{from: r.Body, room: room, longest: longest}}
+	}
+	return r, nil
+}
+
+// unpackedQuery is unpacked for a message that stands in the query.
+func unpackedQuery(r *http.Request, room *requestBytes, longest int64) (*http.Request, error) {
+	size := len(r.URL.RawQuery)
+	if err := room.require(int64(size)); err != nil {
+		return nil, err
+	}
+	room.use(size)
+	query := r.URL.Query()
+	if query.Get("compression") != gzipName {
+		return r, nil
+	}
+	packed := []byte(query.Get("message"))
+	if query.Get("base64") == "1" {
+		var err error
+		if packed, err = base64.RawURLEncoding.DecodeString(strings.TrimRight(query.Get("message"), "=")); err != nil {
+			return nil, invalid("message", "it is not base64", "use the URL's alphabet")
+		}
+	}
+	message, err := io.ReadAll(&unpacker{from: bytes.NewReader(packed), room: room, longest: longest})
+	if err != nil {
+		return nil, err
+	}
+	query.Set("message", base64.RawURLEncoding.EncodeToString(message))
+	query.Set("base64", "1")
+	query.Del("compression")
+	r = r.Clone(r.Context())
+	r.URL.RawQuery = query.Encode()
+	return r, nil
+}
+
+// unpacker unpacks one message. The zero value but for from, room and longest is ready.
+type unpacker struct {
+	from    io.Reader
+	room    *requestBytes
+	longest int64
+
+	zip  *gzip.Reader
+	size int64
+}
+
+// Read implements io.Reader. Its errors are the API's.
+func (u *unpacker) Read(p []byte) (n int, err error) {
+	if u.zip == nil {
+		if err := u.room.require(unpackerBytes / perByte); err != nil {
+			return 0, err
+		}
+		if u.zip, err = gzip.NewReader(u.from); err != nil {
+			return 0, unpackError(err, "it is not gzip", "leave Content-Encoding out, or pack it")
+		}
+	}
+	p = p[:min(len(p), readStep)]
+	if err := u.room.require(int64(len(p)) + unpackerBytes/perByte); err != nil {
+		return 0, err
+	}
+	n, err = u.zip.Read(p)
+	u.room.use(n)
+	if u.size += int64(n); u.size > u.longest {
+		return 0, tooLargeError(fmt.Sprintf("the body unpacks to more than %d bytes", u.longest))
+	}
+	if err != nil {
+		u.room.trim()
+		return n, unpackError(err, "it cannot be unpacked: "+err.Error(), "send it again")
+	}
+	return n, nil
+}
+
+// unpackError makes the error of what cannot be unpacked. The end is none, and what went wrong with the body itself is told already.
+func unpackError(err error, what, hint string) error {
+	if _, ok := errors.AsType[*connect.Error](err); ok || errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		return err
+	}
+	return invalid("body", what, hint)
+}
+
+// unpackedBody is a body that is one packed message.
+type unpackedBody struct {
+	io.Closer
+	unpacker
+}
+
+// envelopeHead is what stands before each message of a body with many: flags, and a length of four bytes.
+const (
+	envelopeHead   = 5
+	envelopePacked = 1
+)
+
+// unpackedEnvelopes is a body of messages, each in an envelope that says whether it is packed.
+type unpackedEnvelopes struct {
+	io.Closer
+	from    io.Reader
+	room    *requestBytes
+	longest int64
+
+	// ready is what was unpacked and not read, plain how much of the message that follows it is not packed.
+	ready bytes.Buffer
+	plain int64
+}
+
+// Read implements io.Reader.
+func (e *unpackedEnvelopes) Read(p []byte) (int, error) {
+	for e.ready.Len() == 0 && e.plain == 0 {
+		if err := e.next(); err != nil {
+			return 0, err
+		}
+	}
+	if e.ready.Len() > 0 {
+		return e.ready.Read(p)
+	}
+	n, err := e.from.Read(p[:min(int64(len(p)), e.plain)])
+	e.plain -= int64(n)
+	return n, err
+}
+
+// next reads the head of the next envelope, and unpacks what is packed.
+func (e *unpackedEnvelopes) next() error {
+	e.ready = bytes.Buffer{} // what one message needed is not kept for the next
+	var head [envelopeHead]byte
+	if _, err := io.ReadFull(e.from, head[:]); err != nil {
+		if errors.Is(err, io.ErrUnexpectedEOF) {
+			return invalid("body", "it was cut off", "send it again")
+		}
+		return err
+	}
+	size := int64(binary.BigEndian.Uint32(head[1:]))
+	if head[0]&envelopePacked == 0 || size == 0 {
+		_, _ = e.ready.Write(head[:])
+		e.plain = size
+		return nil
+	}
+	head[0] &^= envelopePacked
+	_, _ = e.ready.Write(head[:])
+	packed := &io.LimitedReader{R: e.from, N: size}
+	if _, err := e.ready.ReadFrom(&unpacker{from: packed, room: e.room, longest: e.longest}); err != nil {
+		return err
+	}
+	if _, err := io.Copy(io.Discard, packed); err != nil { // gzip reads to its end, unless the length is a lie
+		return err
+	}
+	whole := e.ready.Bytes()
+	binary.BigEndian.PutUint32(whole[1:], uint32(len(whole)-envelopeHead)) //nolint:gosec // at most longest
+	return nil
+}
