@@ -292,3 +292,30 @@ func TestSnapshot_OfAnEndedSession(t *testing.T) {
 		t.Errorf("it hashes to %x, the others to %x", got[:8], want[:8])
 	}
 }
+
+// TestRestore_RefusesWhatIsChargedToNoAccount: whatever a damaged snapshot charges to an account that does not exist, it is an error, and no panic
+// of what follows.
+func TestRestore_RefusesWhatIsChargedToNoAccount(t *testing.T) {
+	const nobody = 9
+	result := &logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Result{Result: &logpb.SnapshotResult{Session: 1, Seq: 1, Result: done()}}}
+	for name, record := range map[string]*logpb.SnapshotRecord{
+		"a session":          {Kind: &logpb.SnapshotRecord_Session{Session: &logpb.SnapshotSession{Id: 1, Account: nobody}}},
+		"one that has ended": {Kind: &logpb.SnapshotRecord_Session{Session: &logpb.SnapshotSession{Id: 1, Ended: true, Account: nobody}}},
+		"a key":              {Kind: &logpb.SnapshotRecord_Key{Key: &logpb.SnapshotKey{Key: "k", Result: done(), Account: nobody}}},
+		"a lease":            {Kind: &logpb.SnapshotRecord_Lease{Lease: &logpb.SnapshotLease{Id: 1, Account: nobody}}},
+		"an orphan":          {Kind: &logpb.SnapshotRecord_Operation{Operation: &logpb.SnapshotOperation{Lease: 1, Op: 1, Orphan: true, Account: nobody}}},
+		"a holder":           {Kind: &logpb.SnapshotRecord_Holder{Holder: &logpb.SnapshotHolder{Name: "h", Account: nobody}}},
+		"a waiter":           {Kind: &logpb.SnapshotRecord_Waiter{Waiter: &logpb.SnapshotWaiter{Ticket: 1, Reserve: ask("waits"), Account: nobody}}},
+		"a task":             {Kind: &logpb.SnapshotRecord_Task{Task: &logpb.SnapshotTask{Name: "t", Account: nobody}}},
+		"a caller's account": {Kind: &logpb.SnapshotRecord_Account{Account: &logpb.SnapshotAccount{Number: 1, Name: "a", Parent: nobody}}},
+	} {
+		m := New()
+		m.lastAccount = nobody
+		if err := m.take(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Holder{Holder: &logpb.SnapshotHolder{Name: "waits"}}}); err != nil {
+			t.Fatal(err)
+		}
+		if err := m.take(record); err == nil {
+			t.Errorf("%s was taken; then: %v", name, m.take(result))
+		}
+	}
+}

@@ -196,6 +196,9 @@ func (m *Machine) takeSession(encoded *logpb.SnapshotSession) error {
 		listed: encoded.UsedNs, by: encoded.By, account: encoded.Account, ended: encoded.Ended,
 	}
 	if c.ended {
+		if c.account != 0 && m.getAccount(c.account) == nil { // its results are charged to it
+			return fmt.Errorf("session %d, which has ended, is charged to account %d, which does not exist", c.id, c.account)
+		}
 		m.ended.Set(c.id, c)
 		return nil
 	}
