@@ -252,21 +252,11 @@ func TestSetTurn_MovesManyWaitersInSteps(t *testing.T) {
 		w.now += millisecond
 		w.apply(asks("h", 0, itemOf("free", 1)), asks("h", 0, itemOf("free", 1)))
 	}
-	apart := func() (count int) {
-		h, _ := w.m.holders.Get("h")
-		w.m.eachWaiterOf("h", func(one *waiter) bool {
-			if one.turn != h.turn {
-				count++
-			}
-			return true
-		})
-		return count
+	if apart := w.apart("h"); apart < 20 {
+		t.Fatalf("%d of 30 stand where they stood: an entry moves 4", apart)
 	}
-	if apart() < 20 {
-		t.Fatalf("%d of 30 stand where they stood: an entry moves 4", apart())
-	}
-	if entries := w.goesOn(t, 4); entries > 16 || apart() != 0 {
-		t.Errorf("after %d entries %d stand where they stood", entries, apart())
+	if entries := w.goesOn(t, 4); entries > 16 || w.apart("h") != 0 {
+		t.Errorf("after %d entries %d stand where they stood", entries, w.apart("h"))
 	}
 }
 
