@@ -42,6 +42,8 @@ type bounds struct {
 	frees bound
 	// refusals are waiters that leave because a quota of theirs was deleted.
 	refusals bound
+	// looks are waiters, by their quotas, that are looked at for who is first in line.
+	looks bound
 	// moves are waiters that are moved because their holder's turn moved.
 	moves bound
 	// sweeps are tallies and meters that are looked at because a quota counts some of them no more.
@@ -50,7 +52,7 @@ type bounds struct {
 
 func newBounds() bounds {
 	return bounds{
-		resumes: bound{most: maxResumedPerEntry}, serves: bound{most: maxServedPerEntry}, tries: bound{most: maxTriedPerEntry},
+		resumes: bound{most: maxResumedPerEntry}, serves: bound{most: maxServedPerEntry}, tries: bound{most: maxTriedPerEntry}, looks: bound{most: maxLookedPerEntry},
 		walks: bound{most: maxWalkedPerEntry}, frees: bound{most: maxFreedPerEntry},
 		refusals: bound{most: maxRefusedPerEntry}, moves: bound{most: maxMovedPerEntry}, sweeps: bound{most: maxSweptPerEntry},
 	}
@@ -58,7 +60,7 @@ func newBounds() bounds {
 
 // begin begins an entry.
 func (b *bounds) begin() {
-	for _, one := range []*bound{&b.resumes, &b.serves, &b.tries, &b.walks, &b.frees, &b.refusals, &b.moves, &b.sweeps} {
+	for _, one := range []*bound{&b.resumes, &b.serves, &b.tries, &b.looks, &b.walks, &b.frees, &b.refusals, &b.moves, &b.sweeps} {
 		one.begin()
 	}
 }

@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -136,6 +137,9 @@ func BenchmarkLongestEntry(b *testing.B) {
 			}
 			return commands
 		},
+		// A second begins, in which is found who is first in line.
+		"SavingUpOver4Quotas":  func(w *world) []*logpb.Command { return secondOverManyLanes(w, 4) },
+		"SavingUpOver64Quotas": func(w *world) []*logpb.Command { return secondOverManyLanes(w, 64) },
 		"GrantsBesideManyRules": func(w *world) (commands []*logpb.Command) {
 			var rules []*logpb.HolderRule
 			for i := range maxRules {
@@ -237,12 +241,32 @@ func connectedLanes(w *world) {
 	})
 }
 
+// secondOverManyLanes fills the queue with what one caller may have in it, of so many of 80 quotas that age, nearly each waiter in a lane of its
+// own, just before a second begins.
+func secondOverManyLanes(w *world, each int) []*logpb.Command {
+	const quotas = 80
+	for i := range quotas {
+		w.raw(applyQuotas(policed(slotsOf(fmt.Sprint("q", i), 1), &logpb.Policy{AgeingNs: 5 * minute})))
+		w.raw(reserve(ask("first", itemOf(fmt.Sprint("q", i), 1))))
+	}
+	random := rand.New(rand.NewPCG(7, 7)) //nolint:gosec // a benchmark's choices
+	fillQueue(w, func(n int) *logpb.Command {
+		items := make([]*logpb.Item, each)
+		for i, chosen := range random.Perm(quotas)[:each] {
+			items[i] = itemOf(fmt.Sprint("q", chosen), 1)
+		}
+		return waits(fmt.Sprint("h", n/1000), 0, 10*minute, items...)
+	})
+	w.now += second - w.now%second - 2*millisecond
+	return nil
+}
+
 // fillQueue fills the queue with what one caller may have in it, half of what is not kept for operators. The waiters are put there directly: each
 // that comes by a command has the whole queue tried.
 func fillQueue(w *world, command func(n int) *logpb.Command) {
 	m := w.m
 	m.payer = payer{caller: "hostile"}
-	for n := range int(m.limits.waiters-m.limits.operatorsPart(budgetWaiters)) / 2 {
+	for n := 0; m.taking(budgetWaiters) == mayTake; n++ {
 		ask := command(n).GetReserve()
 		needs, _ := m.needs(ask)
 		m.enqueue(ask, needs, m.standingOf(ask, needs), origin{})
@@ -304,5 +328,5 @@ func limitsAndGrants(w *world) (commands []*logpb.Command) {
 // tight has an entry do so little of each kind of work.
 func tight(most int) bounds {
 	one := bound{most: most, left: most}
-	return bounds{resumes: one, serves: one, tries: one, walks: one, frees: one, refusals: one, moves: one, sweeps: one}
+	return bounds{resumes: one, serves: one, tries: one, looks: one, walks: one, frees: one, refusals: one, moves: one, sweeps: one}
 }

@@ -252,21 +252,11 @@ func TestSetTurn_MovesManyWaitersInSteps(t *testing.T) {
 		w.now += millisecond
 		w.apply(asks("h", 0, itemOf("free", 1)), asks("h", 0, itemOf("free", 1)))
 	}
-	apart := func() (count int) {
-		h, _ := w.m.holders.Get("h")
-		w.m.eachWaiterOf("h", func(one *waiter) bool {
-			if one.turn != h.turn {
-				count++
-			}
-			return true
-		})
-		return count
+	if apart := w.apart("h"); apart < 20 {
+		t.Fatalf("%d of 30 stand where they stood: an entry moves 4", apart)
 	}
-	if apart() < 20 {
-		t.Fatalf("%d of 30 stand where they stood: an entry moves 4", apart())
-	}
-	if entries := w.goesOn(t, 4); entries > 16 || apart() != 0 {
-		t.Errorf("after %d entries %d stand where they stood", entries, apart())
+	if entries := w.goesOn(t, 4); entries > 16 || w.apart("h") != 0 {
+		t.Errorf("after %d entries %d stand where they stood", entries, w.apart("h"))
 	}
 }
 
@@ -290,5 +280,32 @@ func TestSnapshot_OfAnEndedSession(t *testing.T) {
 	_, want := w.m.State().Hash()
 	if _, got := restored.State().Hash(); got != want {
 		t.Errorf("it hashes to %x, the others to %x", got[:8], want[:8])
+	}
+}
+
+// TestRestore_RefusesWhatIsChargedToNoAccount: whatever a damaged snapshot charges to an account that does not exist, it is an error, and no panic
+// of what follows.
+func TestRestore_RefusesWhatIsChargedToNoAccount(t *testing.T) {
+	const nobody = 9
+	result := &logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Result{Result: &logpb.SnapshotResult{Session: 1, Seq: 1, Result: done()}}}
+	for name, record := range map[string]*logpb.SnapshotRecord{
+		"a session":          {Kind: &logpb.SnapshotRecord_Session{Session: &logpb.SnapshotSession{Id: 1, Account: nobody}}},
+		"one that has ended": {Kind: &logpb.SnapshotRecord_Session{Session: &logpb.SnapshotSession{Id: 1, Ended: true, Account: nobody}}},
+		"a key":              {Kind: &logpb.SnapshotRecord_Key{Key: &logpb.SnapshotKey{Key: "k", Result: done(), Account: nobody}}},
+		"a lease":            {Kind: &logpb.SnapshotRecord_Lease{Lease: &logpb.SnapshotLease{Id: 1, Account: nobody}}},
+		"an orphan":          {Kind: &logpb.SnapshotRecord_Operation{Operation: &logpb.SnapshotOperation{Lease: 1, Op: 1, Orphan: true, Account: nobody}}},
+		"a holder":           {Kind: &logpb.SnapshotRecord_Holder{Holder: &logpb.SnapshotHolder{Name: "h", Account: nobody}}},
+		"a waiter":           {Kind: &logpb.SnapshotRecord_Waiter{Waiter: &logpb.SnapshotWaiter{Ticket: 1, Reserve: ask("waits"), Account: nobody}}},
+		"a task":             {Kind: &logpb.SnapshotRecord_Task{Task: &logpb.SnapshotTask{Name: "t", Account: nobody}}},
+		"a caller's account": {Kind: &logpb.SnapshotRecord_Account{Account: &logpb.SnapshotAccount{Number: 1, Name: "a", Parent: nobody}}},
+	} {
+		m := New()
+		m.lastAccount = nobody
+		if err := m.take(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Holder{Holder: &logpb.SnapshotHolder{Name: "waits"}}}); err != nil {
+			t.Fatal(err)
+		}
+		if err := m.take(record); err == nil {
+			t.Errorf("%s was taken; then: %v", name, m.take(result))
+		}
 	}
 }

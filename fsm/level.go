@@ -17,13 +17,7 @@ const leastLevelled = 8
 
 // smallestTurn returns the smallest turn of a class that waits for a quota: in as many of its lanes, the oldest ones, as an entry may look at.
 func (m *Machine) smallestTurn(number uint32, rank int32) (turn uint64, ok bool) {
-	turn, ok, looked := m.smallestTurnIn(number, rank, m.bounds.tries.part(leastLevelled))
-	m.bounds.tries.spend(looked)
-	return turn, ok
-}
-
-// smallestTurnIn does so in up to most lanes, and returns in how many.
-func (m *Machine) smallestTurnIn(number uint32, rank int32, most int) (turn uint64, ok bool, looked int) {
+	most, looked := m.bounds.tries.part(leastLevelled), 0
 	m.lanesOf.Ascend(quotaLane{quota: number}, func(ql quotaLane) bool {
 		if ql.quota != number || looked == most {
 			return false
@@ -37,7 +31,8 @@ func (m *Machine) smallestTurnIn(number uint32, rank int32, most int) (turn uint
 		})
 		return true
 	})
-	return turn, ok, looked
+	m.bounds.tries.spend(looked)
+	return turn, ok
 }
 
 // noteServed notes at which turn needs are granted.

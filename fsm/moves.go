@@ -8,6 +8,9 @@ import (
 
 // A holder's waiting Reserves stand at its turn, which each of its grants moves. They are moved with it as far as an entry may, and the rest with
 // the entries that follow. Until then some stand where they stood: who is first may be another one for a moment, and nobody gets more.
+//
+// What follows goes round: each entry begins with the holder after the last one that was moved, and goes through the waiters of each once. So
+// a holder whose turn moves with every entry takes nothing from those after it.
 
 // maxMovedPerEntry bounds how many waiters one entry moves because their holders' turns moved: all that two holders may have waiting.
 const maxMovedPerEntry = 2 * maxWaitersOfHolder
@@ -16,7 +19,7 @@ const maxMovedPerEntry = 2 * maxWaitersOfHolder
 type moving struct {
 	// from is the ticket to go on with.
 	from uint64
-	// again: the turn has moved since, so that all are gone through once more.
+	// again: the turn has moved since, so that all are gone through once more, when it is the holder's time again.
 	again bool
 }
 
@@ -31,25 +34,51 @@ func (m *Machine) setTurn(h *holder, turn uint64) {
 	m.moveWaiters(h.name, at)
 }
 
-// moveTurns goes on with moving waiters, in the order of holders.
+// moveTurns goes on with moving waiters, in the order of holders from the one after the last: once round, as far as the entry may.
 func (m *Machine) moveTurns() {
+	last := m.movedLast
+	m.moveTurnsOf(last, "")
+	if last != "" {
+		m.moveTurnsOf("", last)
+	}
+}
+
+// moveTurnsOf does so for the holders after one, up to another one (empty: all).
+func (m *Machine) moveTurnsOf(after, upTo string) {
 	for m.bounds.moves.left > 0 {
-		name, at, ok := m.moving.Min()
-		if !ok {
+		name, at, ok := m.movingAfter(after)
+		if !ok || upTo != "" && name > upTo {
 			return
 		}
+		after, m.movedLast = name, name
 		m.moveWaiters(name, at)
 	}
 }
 
+// movingAfter returns the first holder after one of whom waiters are still to be moved.
+func (s *State) movingAfter(after string) (name string, at moving, ok bool) {
+	s.moving.Ascend(after, func(next string, its moving) bool {
+		if next != after {
+			name, at, ok = next, its, true
+		}
+		return !ok
+	})
+	return name, at, ok
+}
+
+// firstTicket is the first ticket that is ever given out.
+const firstTicket = 1
+
 // moveWaiters moves waiters of a holder to its turn, from a ticket on and as far as the entry may.
 func (m *Machine) moveWaiters(name string, at moving) {
-	if at.from = m.moveFrom(name, at.from); at.from == 0 && at.again {
-		at.again = false
-		at.from = m.moveFrom(name, 0)
+	at.from = m.moveFrom(name, at.from)
+	if at.from == 0 && at.again {
+		at = moving{from: firstTicket}
 	}
 	if at.from == 0 {
-		m.moving.Delete(name)
+		if m.moving.Delete(name); m.moving.Len() == 0 {
+			m.movedLast = ""
+		}
 		return
 	}
 	m.moving.Set(name, at)
@@ -66,7 +95,7 @@ func (m *Machine) moveFrom(name string, from uint64) (next uint64) {
 		tickets = append(tickets, w.ticket)
 		return true
 	})
-	m.bounds.moves.spend(len(tickets))
+	m.bounds.moves.spend(max(len(tickets), 1)) // one that waits for nothing any more is looked at too
 	h, _ := m.holders.Get(name)
 	for _, ticket := range tickets {
 		w, _ := m.waiters.Get(ticket)
@@ -100,6 +129,9 @@ func (s *State) movingRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 
 // verifyMoving looks at the holders of whom some waiters are still to be moved.
 func (s *State) verifyMoving() (err error) {
+	if s.moving.Len() == 0 && s.movedLast != "" {
+		return fmt.Errorf("waiters of holder %q were moved last, and nobody's are still to be moved", s.movedLast)
+	}
 	s.moving.Scan(func(name string, at moving) bool {
 		if name == "" || at.from == 0 || at.from > s.lastTicket {
 			err = fmt.Errorf("waiters of holder %q are moved from ticket %d on, which was not given out", name, at.from)

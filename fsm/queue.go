@@ -78,6 +78,8 @@ func (m *Machine) changeWaiter(w *waiter, change func(*waiter)) {
 	l, _ := m.lanes.Get(changed.lane)
 	for _, number := range l.quotas {
 		if q := m.quota(number); q != nil {
+			q.ahead.add(w.place().rank, -1)
+			q.ahead.add(changed.place().rank, 1)
 			m.relieved(q)
 		}
 	}
@@ -109,6 +111,7 @@ func (m *Machine) insertWaiter(w *waiter, quotas []uint32) {
 	for _, number := range l.quotas {
 		if q := m.mutableQuota(number); q != nil { // one that was deleted stands in a snapshot's line
 			q.waiting++
+			q.ahead.add(w.place().rank, 1)
 			m.touch(q)
 		}
 	}
@@ -181,6 +184,7 @@ func (m *Machine) dequeue(w *waiter) {
 	for _, number := range l.quotas {
 		if q := m.quota(number); q != nil {
 			q.waiting--
+			q.ahead.add(w.place().rank, -1)
 			m.relieved(q)
 		}
 	}

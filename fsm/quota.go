@@ -51,9 +51,11 @@ type quota struct {
 	samples   []sample
 	sampledIn int64
 	stage     stage
-	// first is the ticket that is first in line for it below critical ones, since when; 0: nobody, or nobody looked.
+	// first is the ticket that is first in line for it below critical ones, since when; 0: nobody, as far as the lanes were looked at.
 	first      uint64
 	firstSince int64
+	// ahead counts who waits for it before all others.
+	ahead ahead
 }
 
 // mutableQuota returns a quota that may be changed; nil where it was deleted.

@@ -171,6 +171,7 @@ func (m *Machine) takeHead(head *logpb.SnapshotHead) error {
 	m.clusterID, m.epoch, m.grants = head.ClusterId, head.Epoch, head.Grants
 	m.lastLease, m.lastTicket, m.lastSession = head.LastLease, head.LastTicket, head.LastSession
 	m.lastQuota, m.busyUntil, m.lastAccount, m.lastLane = head.LastQuota, head.BusyUntilNs, head.LastAccount, head.LastLane
+	m.movedLast, m.lookedFrom = head.MovedLast, head.LookedFrom
 	m.limits = limits{
 		sessions: head.Limits.GetMaxSessions(), resultBytes: head.Limits.GetMaxResultBytes(),
 		sessionIdle: head.Limits.GetSessionIdleNs(), keyLife: head.Limits.GetKeyLifeNs(), waiters: head.Limits.GetMaxWaiters(),
@@ -196,6 +197,9 @@ func (m *Machine) takeSession(encoded *logpb.SnapshotSession) error {
 		listed: encoded.UsedNs, by: encoded.By, account: encoded.Account, ended: encoded.Ended,
 	}
 	if c.ended {
+		if c.account != 0 && m.getAccount(c.account) == nil { // its results are charged to it
+			return fmt.Errorf("session %d, which has ended, is charged to account %d, which does not exist", c.id, c.account)
+		}
 		m.ended.Set(c.id, c)
 		return nil
 	}

@@ -1,9 +1,13 @@
 package fsm
 
-import "math"
+import "slices"
 
 // Ageing also saves up: a large amount that is first in line, and never there because critical calls take what comes free,
 // goes before these once it has been first for as long as the quota's ageing says.
+//
+// Who is first is found by going round the lanes, once a second as far as an entry may look: each lane offers its first waiter to its quotas,
+// and a quota keeps the one that stands before all others that it was offered. So a round finds who is first, and until the next one nobody takes
+// that place but who stands before it, however many lanes others make.
 
 // rankSaved is the rank, in the order, of a waiter that is saved up for: before critical ones.
 const rankSaved = -1
@@ -11,81 +15,128 @@ const rankSaved = -1
 // maxFirstLooked bounds how many waiters of one lane are looked at for who is first in line.
 const maxFirstLooked = 16
 
+// maxLookedPerEntry bounds how many waiters, by their quotas, one entry looks at for who is first in line. All that one caller may have waiting is
+// looked at within some seconds.
+const maxLookedPerEntry = 1 << 15
+
+// ahead counts who waits for a quota before all others: critical ones, and those that are saved up for.
+type ahead struct{ critical, saved int64 }
+
+// add counts waiters of a rank.
+func (a *ahead) add(rank int32, count int64) {
+	switch rank {
+	case rankSaved:
+		a.saved += count
+	case classCritical:
+		a.critical += count
+	}
+}
+
 // saveUp finds out, once a second, who is first in line below critical waiters, and has go first who has been for too long:
-// one for each quota at a time.
+// one for each quota at a time. It goes on where it stopped a second ago, and looks at each lane once at most. New lanes have higher
+// numbers than all before: on the way down a round meets none of them, so each ends.
 func (m *Machine) saveUp() {
-	if !m.ticked {
+	if !m.ticked || m.agers.Len() == 0 {
 		return
 	}
-	for _, number := range m.agers.Keys() {
-		q := m.quota(number)
-		w := m.firstInLine(q)
+	from := m.lookedFrom
+	if m.lookAtLanes(from, 0) {
+		m.lookAtLanes(m.lastLane, from)
+	}
+}
+
+// lookAtLanes looks at lanes from one on downwards, down to another one that is not looked at any more. It tells whether it came
+// that far.
+func (m *Machine) lookAtLanes(from, above uint32) (all bool) {
+	m.lookedFrom, all = 0, true
+	m.lanes.Descend(from, func(number uint32, l *lane) bool {
 		switch {
-		case w == nil:
-			q.first, q.firstSince = 0, 0
-		case w.ticket != q.first:
-			q.first, q.firstSince = w.ticket, m.clock.Now
-		case m.clock.Now-q.firstSince >= q.rule.policy.ageing && !m.savesUp(w):
-			m.changeWaiter(w, func(saved *waiter) { saved.saved = true })
-		}
-	}
-}
-
-// savesUp tells whether something is saved up for already of a quota that a waiter needs.
-func (m *Machine) savesUp(w *waiter) bool {
-	l, _ := m.lanes.Get(w.lane)
-	for _, number := range l.quotas {
-		if _, saved, _ := m.smallestTurnIn(number, rankSaved, math.MaxInt); saved {
-			return true
-		}
-	}
-	return false
-}
-
-// firstInLine returns the first waiter below critical ones that nothing but a shortage of a quota keeps waiting; nil: there
-// is none.
-func (m *Machine) firstInLine(q *quota) (first *waiter) {
-	m.lanesOf.Ascend(quotaLane{quota: q.number}, func(ql quotaLane) bool {
-		if ql.quota != q.number {
+		case number <= above:
+			return false
+		case m.bounds.looks.left == 0:
+			m.lookedFrom, all = number, false
 			return false
 		}
-		if w := m.firstOfLane(ql.lane, q); w != nil && (first == nil || before(w.place(), first.place())) {
-			first = w
+		m.lookAtLane(l)
+		return true
+	})
+	return all
+}
+
+// lookAtLane offers those quotas of a lane that age who is first in it.
+func (m *Machine) lookAtLane(l *lane) {
+	var ageing []uint32
+	for _, number := range l.quotas {
+		if q := m.look(number); q != nil && q.rule.policy.ageing > 0 {
+			ageing = append(ageing, number)
+		}
+	}
+	firsts, looked := m.firstsOf(l, ageing)
+	m.bounds.looks.spend(len(l.quotas) * max(looked, 1))
+	for i, number := range ageing {
+		m.offerFirst(m.quota(number), l, firsts[i])
+	}
+}
+
+// firstsOf returns, for each of some quotas of a lane, the first waiter below critical ones that nothing but a shortage keeps waiting, nil where
+// there is none; and how many were looked at.
+func (m *Machine) firstsOf(l *lane, numbers []uint32) (firsts []*waiter, looked int) {
+	firsts = make([]*waiter, len(numbers))
+	missing := len(numbers)
+	m.order.Ascend(place{lane: l.number, rank: classStandard}, func(p place) bool {
+		if p.lane != l.number || looked == maxFirstLooked || missing == 0 {
+			return false
+		}
+		looked++
+		w, _ := m.waiters.Get(p.ticket)
+		allowed, lacking := m.keptByShortage(w)
+		for i, number := range numbers {
+			if allowed && firsts[i] == nil && (lacking || m.look(number).ahead.critical > 0) {
+				firsts[i] = w
+				missing--
+			}
 		}
 		return true
 	})
-	return first
+	return firsts, looked
 }
 
-func (m *Machine) firstOfLane(number uint32, q *quota) (first *waiter) {
-	looked := 0
-	m.order.Ascend(place{lane: number, rank: classStandard}, func(p place) bool {
-		looked++
-		if p.lane != number || looked > maxFirstLooked {
-			return false
-		}
-		if w, _ := m.waiters.Get(p.ticket); m.isShort(w, q) {
-			first = w
-		}
-		return first == nil
+// offerFirst offers a quota the first waiter of a lane, nil for none. A waiter that has been first for as long as ageing says goes before
+// critical ones, unless something that it needs is saved up for already.
+func (m *Machine) offerFirst(q *quota, l *lane, offered *waiter) {
+	first, waits := m.waiters.Get(q.first)
+	elsewhere := waits && !first.saved && first.lane != l.number
+	switch {
+	case elsewhere && (offered == nil || before(first.place(), offered.place())):
+	case offered == nil:
+		q.first, q.firstSince = 0, 0
+	case offered.ticket != q.first:
+		q.first, q.firstSince = offered.ticket, m.clock.Now
+	case m.clock.Now-q.firstSince >= q.rule.policy.ageing && !m.savesUp(l):
+		m.changeWaiter(offered, func(saved *waiter) { saved.saved = true })
+	}
+}
+
+// savesUp tells whether something is saved up for already of a lane's quotas.
+func (m *Machine) savesUp(l *lane) bool {
+	return slices.ContainsFunc(l.quotas, func(number uint32) bool {
+		q := m.look(number)
+		return q != nil && q.ahead.saved > 0
 	})
-	return first
 }
 
-// isShort tells whether a waiter may have what it asks for, were there enough of all that it needs: what is short may
-// change from one of its quotas to another.
-func (m *Machine) isShort(w *waiter, of *quota) bool {
+// keptByShortage tells whether a waiter may have what it asks for, were there enough of all that it needs, and whether it lacks something: what
+// is short may change from one of its quotas to another.
+func (m *Machine) keptByShortage(w *waiter) (allowed, lacking bool) {
 	needs, failed := m.needs(w.ask)
 	if failed != nil || m.goneWaiter(w) || m.withholds(w.ask, w.standing, needs) != nil {
-		return false
+		return false, false
 	}
-	_, critical := m.smallestTurn(of.number, classCritical)
-	short := critical
 	for _, n := range needs {
 		if n.quota.cooling(m.clock.Now) && !n.quota.rule.policy.observe {
-			return false
+			return false, false
 		}
-		short = short || m.lacks(w.ask, n)
+		lacking = lacking || m.lacks(w.ask, n)
 	}
-	return short
+	return true, lacking
 }

@@ -1,6 +1,8 @@
 package fsm
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -137,4 +139,117 @@ func TestNobodyWaitsForEver(t *testing.T) {
 			t.Fatalf("%s waited for two minutes", class)
 		}
 	})
+}
+
+// firstByHand returns who is first in line for a quota below critical ones, found by looking at all who wait.
+func (w *world) firstByHand(q *quota) (ticket uint64) {
+	var first *waiter
+	looked := map[uint32]int{}
+	w.m.order.Scan(func(p place) bool {
+		one, _ := w.m.waiters.Get(p.ticket)
+		l, _ := w.m.lanes.Get(one.lane)
+		if p.rank < classStandard || !slices.Contains(l.quotas, q.number) {
+			return true
+		}
+		looked[one.lane]++
+		allowed, lacking := w.m.keptByShortage(one)
+		lacking = lacking || w.m.look(q.number).ahead.critical > 0
+		if looked[one.lane] <= maxFirstLooked && allowed && lacking && (first == nil || before(p, first.place())) {
+			first = one
+		}
+		return true
+	})
+	if first == nil {
+		return 0
+	}
+	return first.ticket
+}
+
+// TestSaveUp_FindsWhoIsFirst: as little as an entry may look at, after two rounds over the lanes each quota has found who is first in line for it.
+func TestSaveUp_FindsWhoIsFirst(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld(t)
+		const quotas = 4
+		for i := range quotas {
+			w.quotas(policed(slotsOf(fmt.Sprint("q", i), 4), &logpb.Policy{AgeingNs: hour}))
+			w.granted(ask("first", itemOf(fmt.Sprint("q", i), rapid.Int64Range(1, 4).Draw(t, "taken"))))
+		}
+		w.quotas(slotsOf("free", 1000))
+		w.do(holders(&logpb.HolderRule{Pattern: "h0", Class: classCritical}, &logpb.HolderRule{Pattern: "h1", Class: classBackground}))
+		w.m.bounds.looks = bound{most: rapid.IntRange(1, 40).Draw(t, "most")}
+		for range rapid.IntRange(1, 25).Draw(t, "steps") {
+			holder := fmt.Sprint("h", rapid.IntRange(0, 4).Draw(t, "who"))
+			var items []*logpb.Item
+			for i := range quotas {
+				if rapid.Bool().Draw(t, "needs it") {
+					items = append(items, itemOf(fmt.Sprint("q", i), rapid.Int64Range(1, 4).Draw(t, "amount")))
+				}
+			}
+			if len(items) == 0 {
+				items = append(items, itemOf("free", 1)) // its turn moves
+			}
+			w.now += rapid.SampledFrom([]int64{0, millisecond, second}).Draw(t, "sleep")
+			r := w.do(waits(holder, hour, 10*minute, items...))
+			if rapid.IntRange(0, 9).Draw(t, "withdraws") == 0 {
+				w.do(withdraw(r.GetWaiting().GetTicket()))
+			}
+		}
+		w.reborn()
+		for range 2 * (w.m.lanes.Len() + 1) {
+			w.sleep(second)
+		}
+		for i := range quotas {
+			q := w.m.quotaNamed(fmt.Sprint("q", i))
+			if _, waits := w.m.waiters.Get(q.first); !waits && q.waiting == 0 {
+				continue // nobody looks any more
+			}
+			if first := w.firstByHand(q); first != q.first {
+				t.Fatalf("ticket %d is first in line for %s, and %d was found", first, q.name, q.first)
+			}
+		}
+	})
+}
+
+// TestSaveUp_NewLanesDelayNobody: who is first is found and saved up for within a round, though somebody makes as many new lanes each second as
+// are looked at, and no second looks at more than it may.
+func TestSaveUp_NewLanesDelayNobody(t *testing.T) {
+	w, ticket, turn := flooded(t, minute, classStandard)
+	const others, each = 60, 8
+	for i := range others {
+		w.quotas(slotsOf(fmt.Sprint("o", i), 1))
+		w.granted(ask("first", itemOf(fmt.Sprint("o", i), 1)))
+	}
+	var waiting []uint64
+	next := 0
+	add := func() {
+		items := []*logpb.Item{itemOf("s", 1), itemOf(fmt.Sprint("o", next%others), 1), itemOf(fmt.Sprint("o", (next+1+next/others)%others), 1)}
+		next++
+		waiting = append(waiting, w.waiting(waits("other", 0, 10*minute, items...)))
+	}
+	for range 80 {
+		add()
+	}
+	w.m.bounds.looks = bound{most: each * 3} // so many lanes, of three quotas
+	for w.now < 3*minute && w.m.State().Waiting(ticket) {
+		from := w.m.lookedFrom
+		turn()
+		for range each {
+			w.do(withdraw(waiting[0]))
+			waiting = waiting[1:]
+			add()
+		}
+		if to := w.m.lookedFrom; from > 0 && to > 0 && to < from {
+			passed := 0
+			w.m.lanes.Ascend(to+1, func(number uint32, _ *lane) bool {
+				passed++
+				return number < from
+			})
+			if passed > each {
+				t.Fatalf("a second looked at %d lanes", passed)
+			}
+		}
+	}
+	if w.m.State().Waiting(ticket) {
+		t.Fatalf("it still waits at %d s", w.now/second)
+	}
 }

@@ -291,6 +291,7 @@ func (s *State) encodeHead() *logpb.SnapshotHead {
 		ClusterId: s.clusterID, Epoch: s.epoch, Grants: s.grants, LastLease: s.lastLease, LastTicket: s.lastTicket,
 		LastSession: s.lastSession, LastQuota: s.lastQuota, BusyUntilNs: s.busyUntil,
 		Limits: s.encodeLimits(), Level: s.featureLevel, LastAccount: s.lastAccount, LastLane: s.lastLane, WallShiftNs: s.clock.Shift,
+		MovedLast: s.movedLast, LookedFrom: s.lookedFrom,
 	}
 }
 

@@ -86,6 +86,10 @@ type State struct {
 	deleted *btree.Map[uint32, string]
 	// moving has the holders of whom some waiters are still to be moved to their turn.
 	moving *btree.Map[string, moving]
+	// movedLast is the one of them that was the last to have some moved, empty where there is none.
+	movedLast string
+	// lookedFrom is the lane from which on, downwards, the next ones are looked at for who is first in line; 0: a round begins.
+	lookedFrom uint32
 	// sweep is how far tallies and meters were gone through.
 	sweep sweep
 

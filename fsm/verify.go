@@ -9,6 +9,7 @@ import (
 // totals are a quota's sums, recomputed.
 type totals struct {
 	held, open, leases, waiting int64
+	ahead                       ahead
 	// byEnd are the amounts in the log, by end.
 	byEnd map[int64]int64
 	// used is by class: what is held and consumed of the present window, as far as its records exist.
@@ -33,6 +34,7 @@ func (s *State) Verify() error {
 		}
 		return true
 	})
+	s.sumAhead(sums)
 	s.quotas.Scan(func(number uint32, q *quota) bool {
 		if err := q.verify(sums[number]); err != nil {
 			errs = append(errs, fmt.Errorf("quota %q: %w", q.name, err))
@@ -42,6 +44,24 @@ func (s *State) Verify() error {
 	return errors.Join(append(errs, s.verifyTables(), s.verifyQueue(), s.verifyVisits(), s.verifyUse(), s.verifyTasks(),
 		s.verifySessions(), s.verifyHolders(), s.verifyQuotas(), s.verifyLanes(), s.verifyWorkflows(), s.verifyResumed(), s.verifyAccounts(),
 		s.verifyFreeing(), s.verifyMoving(), s.verifyDeleted())...)
+}
+
+// sumAhead counts who waits for each quota before all others.
+func (s *State) sumAhead(sums map[uint32]*totals) {
+	s.waiters.Scan(func(_ uint64, w *waiter) bool {
+		rank := w.place().rank
+		if rank > classCritical {
+			return true
+		}
+		if l, ok := s.lanes.Get(w.lane); ok {
+			for _, number := range l.quotas {
+				if of := sums[number]; of != nil {
+					of.ahead.add(rank, 1)
+				}
+			}
+		}
+		return true
+	})
 }
 
 func (s *State) sumLeases(sums map[uint32]*totals) (errs []error) {
@@ -229,6 +249,8 @@ func (q *quota) verify(sums *totals) error {
 		return fmt.Errorf("%d leases, counted %d", q.leases, sums.leases)
 	case q.waiting != sums.waiting:
 		return fmt.Errorf("%d waiting, counted %d", q.waiting, sums.waiting)
+	case q.ahead != sums.ahead:
+		return fmt.Errorf("%+v wait ahead of all others, counted %+v", q.ahead, sums.ahead)
 	}
 	return nil
 }

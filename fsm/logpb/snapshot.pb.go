@@ -668,7 +668,11 @@ type SnapshotHead struct {
 	// By how much both views of Unix time are ahead of it since operators reset the clock.
 	WallShiftNs int64 `protobuf:"varint,61,opt,name=wall_shift_ns,json=wallShiftNs,proto3" json:"wall_shift_ns,omitempty"`
 	// The number of the last lane.
-	LastLane      uint32 `protobuf:"varint,90,opt,name=last_lane,json=lastLane,proto3" json:"last_lane,omitempty"`
+	LastLane uint32 `protobuf:"varint,90,opt,name=last_lane,json=lastLane,proto3" json:"last_lane,omitempty"`
+	// The holder that was the last to have waiters moved to its turn, while some are still to be moved.
+	MovedLast string `protobuf:"bytes,91,opt,name=moved_last,json=movedLast,proto3" json:"moved_last,omitempty"`
+	// The lane from which on, downwards, the next ones are looked at for who is first in line; 0: from the last one on.
+	LookedFrom    uint32 `protobuf:"varint,92,opt,name=looked_from,json=lookedFrom,proto3" json:"looked_from,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -825,6 +829,20 @@ func (x *SnapshotHead) GetWallShiftNs() int64 {
 func (x *SnapshotHead) GetLastLane() uint32 {
 	if x != nil {
 		return x.LastLane
+	}
+	return 0
+}
+
+func (x *SnapshotHead) GetMovedLast() string {
+	if x != nil {
+		return x.MovedLast
+	}
+	return ""
+}
+
+func (x *SnapshotHead) GetLookedFrom() uint32 {
+	if x != nil {
+		return x.LookedFrom
 	}
 	return 0
 }
@@ -4043,7 +4061,7 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\areports\x18\x05 \x01(\x03R\areports\"4\n" +
 	"\fSnapshotPage\x12\x14\n" +
 	"\x05lease\x18\x01 \x01(\x04R\x05lease\x12\x0e\n" +
-	"\x02op\x18\x02 \x01(\x04R\x02op\"\xb4\x04\n" +
+	"\x02op\x18\x02 \x01(\x04R\x02op\"\xf4\x04\n" +
 	"\fSnapshotHead\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\x12\x15\n" +
@@ -4068,7 +4086,11 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x05level\x18\x0f \x01(\rR\x05level\x12!\n" +
 	"\flast_account\x18< \x01(\x04R\vlastAccount\x12\"\n" +
 	"\rwall_shift_ns\x18= \x01(\x03R\vwallShiftNs\x12\x1b\n" +
-	"\tlast_lane\x18Z \x01(\rR\blastLane\"\x8f\t\n" +
+	"\tlast_lane\x18Z \x01(\rR\blastLane\x12\x1d\n" +
+	"\n" +
+	"moved_last\x18[ \x01(\tR\tmovedLast\x12\x1f\n" +
+	"\vlooked_from\x18\\ \x01(\rR\n" +
+	"lookedFrom\"\x8f\t\n" +
 	"\rSnapshotQuota\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x124\n" +
 	"\n" +

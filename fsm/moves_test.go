@@ -1,0 +1,121 @@
+package fsm
+
+import (
+	"fmt"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// apart counts the waiters of a holder that do not stand at its turn.
+func (w *world) apart(name string) (count int) {
+	h, _ := w.m.holders.Get(name)
+	w.m.eachWaiterOf(name, func(one *waiter) bool {
+		if one.turn != h.turn {
+			count++
+		}
+		return true
+	})
+	return count
+}
+
+// TestMoveTurns_GoesRound: a holder whose turn moves several times with each entry, and that has as many waiters as half an entry moves, keeps
+// nobody's waiters from being moved, wherever their names come.
+func TestMoveTurns_GoesRound(t *testing.T) {
+	for _, churns := range []string{"a", "z"} {
+		w := newWorld(t)
+		w.quotas(slotsOf("s", 1), rateOf("free", 1<<40, minute))
+		w.granted(ask("first", itemOf("s", 1)))
+		for range 8 {
+			for _, name := range []string{churns, "m", "n"} {
+				w.waiting(waits(name, 0, 10*minute, itemOf("s", 1)))
+			}
+		}
+		w.m.bounds.moves = bound{most: 16}
+		again := asks(churns, 0, itemOf("free", 1))
+		for range 5 {
+			w.now += millisecond
+			w.apply(again, again, again, asks("m", 0, itemOf("free", 1<<30)), asks("n", 0, itemOf("free", 1<<30)))
+		}
+		for range 3 { // of each two are moved
+			w.now += millisecond
+			w.reborn()
+			w.apply(again, again, again)
+		}
+		if m, n := w.apart("m"), w.apart("n"); m+n > 0 {
+			t.Errorf("while the turn of %q moves, %d of m's waiters and %d of n's do not stand at theirs", churns, m, n)
+		}
+	}
+}
+
+// TestMoveTurns_ServesInTurn: two holders are served in turn, also while a third one's turn moves with each entry.
+func TestMoveTurns_ServesInTurn(t *testing.T) {
+	w := newWorld(t)
+	w.quotas(slotsOf("s", 1), slotsOf("never", 1), rateOf("free", 1<<40, minute))
+	w.granted(ask("first", itemOf("never", 1)))
+	lease := w.granted(ask("first", itemOf("s", 1))).Lease
+	for range 8 {
+		w.waiting(waits("a", 0, 10*minute, itemOf("never", 1)))
+	}
+	for _, name := range []string{"z", "m"} {
+		for range 8 {
+			w.waiting(waits(name, 0, 10*minute, itemOf("s", 1)))
+		}
+	}
+	w.m.bounds.moves = bound{most: 16}
+	again, served := asks("a", 0, itemOf("free", 1<<20)), ""
+	for range 16 {
+		w.now += millisecond
+		w.apply(again, again, again, releases(lease))
+		for _, e := range w.last.Events {
+			if e.Kind == EventGranted && e.Ticket != 0 {
+				served, lease = served+e.Holder, e.Lease
+			}
+		}
+	}
+	if served != "zmzmzmzmzmzmzmzm" {
+		t.Errorf("served %s", served)
+	}
+}
+
+// TestMoveTurns_EndsForAll: whoever's turns move, however little an entry moves, and over restores: those of whom none moves any more are done
+// within one round.
+func TestMoveTurns_EndsForAll(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld(t)
+		w.quotas(slotsOf("s", 1), rateOf("free", 1<<40, minute))
+		w.granted(ask("first", itemOf("s", 1)))
+		const holders = 5
+		all := 0
+		for i := range holders {
+			for range rapid.IntRange(1, 6).Draw(t, "waiters") {
+				w.waiting(waits(fmt.Sprint("h", i), 0, 10*minute, itemOf("s", 1)))
+				all++
+			}
+		}
+		w.m.bounds.moves = bound{most: rapid.IntRange(1, 8).Draw(t, "most")}
+		churn := func(below int) {
+			var commands []*logpb.Command
+			for range rapid.IntRange(0, 4).Draw(t, "grants") {
+				commands = append(commands, asks(fmt.Sprint("h", rapid.IntRange(0, below-1).Draw(t, "whose")), 0, itemOf("free", 1<<20)))
+			}
+			w.now += millisecond
+			w.apply(commands...)
+		}
+		for range rapid.IntRange(1, 20).Draw(t, "entries") {
+			churn(holders)
+		}
+		w.reborn()
+		stays := rapid.IntRange(1, holders).Draw(t, "who goes on")
+		for range 2*all + holders { // twice: one may be half-way, and has to begin once more
+			churn(stays)
+		}
+		for i := stays; i < holders; i++ {
+			if apart := w.apart(fmt.Sprint("h", i)); apart > 0 {
+				t.Fatalf("%d waiters of h%d do not stand at its turn", apart, i)
+			}
+		}
+	})
+}
