@@ -11,7 +11,7 @@ import (
 
 // Entries carry a checksum of what they say from the leader's disk to every follower's: neither raft nor its stores have one that is looked at when they are read, so
 // a bit that flips would be applied on one node, or sent by a leader to all. It lies in the entry's Extensions, which raft
-// keeps for layers such as this and hands on as they are.
+// keeps for layers such as this and forwards unchanged.
 
 // castagnoli is the polynomial that processors compute.
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)

@@ -62,7 +62,7 @@ type Config struct {
 	MaxEntryCommands, MaxEntryBytes int
 	// MaxQueueCommands and MaxQueueBytes bound the proposer's queue. Defaults 32,768 and 32 MiB.
 	MaxQueueCommands, MaxQueueBytes int
-	// EntriesInFlight is how many entries may be on their way at once. Default 2.
+	// EntriesInFlight is how many entries may be in flight at once. Default 2.
 	EntriesInFlight int
 
 	// SnapshotThreshold is after how many entries a snapshot is taken, SnapshotInterval how often that is looked at,

@@ -48,7 +48,7 @@ func (n *Node) admit(caller preface) error {
 	if own.Cluster != "" && caller.Cluster != "" && own.Cluster != caller.Cluster {
 		return fmt.Errorf("it is of cluster %s, this is %s", caller.Cluster, own.Cluster)
 	}
-	if err := n.met(caller.Node, caller.Build); err != nil {
+	if err := n.recordBuild(caller.Node, caller.Build); err != nil {
 		return err
 	}
 	switch {
@@ -66,31 +66,31 @@ func (n *Node) admit(caller preface) error {
 			n.port.logger.Warn("a member calls from another address than the cluster has for it: it cannot be called there; "+
 				"let a new node replace it, or give it its address back", "node", caller.Node, "known", known, "says", caller.Address)
 		}
-		return n.settle(caller)
+		return n.admitDisk(caller)
 	}
 	return nil
 }
 
-// errUnsettled says that this node does not know yet whether its empty disk may take part.
-var errUnsettled = errors.New("this disk is empty, and may not take part yet")
+// errNotAdmitted says that this node does not know yet whether its empty disk may take part.
+var errNotAdmitted = errors.New("this disk is empty, and may not take part yet")
 
-// settle finds out, before the first vote and the first acknowledgement, whether an empty disk may take part. A voter's
+// admitDisk finds out, before the first vote and the first acknowledgement, whether an empty disk may take part. A voter's
 // that was wiped must not: it forgot votes, and entries that count as held by it. A node with a list forms the cluster
 // first (formCluster). One that joins asks who calls, and takes part once a leader that is still one says that it is a
 // learner; where it is known as a voter already, its disk was wiped since. While one caller is asked the others are let in as
 // little as before, and come again: if they waited here, who does not answer would keep all of them, and the node's end, waiting.
-func (n *Node) settle(caller preface) error {
-	if n.settled.Load() {
+func (n *Node) admitDisk(caller preface) error {
+	if n.admitted.Load() {
 		return nil
 	}
 	if len(n.config.Peers) > 0 {
-		return errUnsettled
+		return errNotAdmitted
 	}
-	if !n.settling.CompareAndSwap(false, true) {
-		return errUnsettled
+	if !n.admitting.CompareAndSwap(false, true) {
+		return errNotAdmitted
 	}
-	defer n.settling.Store(false)
-	if n.settled.Load() {
+	defer n.admitting.Store(false)
+	if n.admitted.Load() {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), peerTimeout)
@@ -98,25 +98,25 @@ func (n *Node) settle(caller preface) error {
 	reply, err := n.port.ask(ctx, caller.Node, caller.Address, peerRequest{Kind: "hello", Node: n.config.ID, Newcomer: true})
 	switch {
 	case err != nil:
-		return fmt.Errorf("%w: %w", errUnsettled, err)
+		return fmt.Errorf("%w: %w", errNotAdmitted, err)
 	case reply.Node != caller.Node:
-		return fmt.Errorf("%w: under %s's address answers %q", errUnsettled, caller.Node, reply.Node)
+		return fmt.Errorf("%w: under %s's address answers %q", errNotAdmitted, caller.Node, reply.Node)
 	case reply.Voter:
 		n.fail(ErrWiped)
 		return ErrWiped
 	case reply.Learner == 0:
-		return errUnsettled
+		return errNotAdmitted
 	}
 	if err := n.keeper.part(joinedFile, strconv.FormatUint(reply.Learner, 10)); err != nil {
 		n.fail(err)
 		return err
 	}
-	n.settled.Store(true)
+	n.admitted.Store(true)
 	return nil
 }
 
-// wasSettled tells whether this disk took part before it was opened.
-func (n *Node) wasSettled() bool {
+// wasAdmitted tells whether this disk took part before it was opened.
+func (n *Node) wasAdmitted() bool {
 	_, err := os.Stat(filepath.Join(n.config.DataDir, joinedFile))
 	return err == nil || n.raft.LastIndex() > 0
 }
@@ -187,7 +187,7 @@ func (n *Node) whyNoLeader() string {
 	case isMember && string(known) != n.config.advertised():
 		return fmt.Sprintf(": the members know this node at %s, and it says %s: give it its address back, or let a new node replace it "+
 			`("quotad member replace")`, known, n.config.advertised())
-	case n.settled.Load():
+	case n.admitted.Load():
 		return ""
 	case len(n.config.Peers) == 0:
 		return `: this node waits to be added ("quotad member add")`
@@ -202,7 +202,7 @@ func (n *Node) whyNoLeader() string {
 // formed the cluster. Where a peer already has a cluster, this disk is either one of those (it was only slower), or was
 // wiped since. Until then this node speaks no raft.
 func (n *Node) formCluster() {
-	if n.settled.Load() || len(n.config.Peers) == 0 {
+	if n.admitted.Load() || len(n.config.Peers) == 0 {
 		return
 	}
 	began, warned := time.Now(), time.Time{}
@@ -210,7 +210,7 @@ func (n *Node) formCluster() {
 		err := n.tryToForm()
 		switch {
 		case err == nil:
-			n.settled.Store(true)
+			n.admitted.Store(true)
 			n.unformed.Store(nil)
 			return
 		case errors.Is(err, ErrWiped), errors.Is(err, ErrForeignCluster):
@@ -324,7 +324,7 @@ func (n *Node) watchMembership() {
 	ticker := time.NewTicker(100 * time.Millisecond)
 	defer ticker.Stop()
 	membership := n.knownMembership()
-	for turn := 0; ; turn++ {
+	for count := 0; ; count++ {
 		select {
 		case <-ticker.C:
 		case <-n.closing:
@@ -332,7 +332,7 @@ func (n *Node) watchMembership() {
 		case <-n.done:
 			return
 		}
-		if turn%10 == 9 {
+		if count%10 == 9 {
 			if !membership.member {
 				membership = n.knownMembership()
 			}
@@ -408,7 +408,7 @@ func (n *Node) membershipOf(id string) (member, voter bool) {
 // othersRemovedMe asks the others when no leader is heard of any more: raft does not tell a server that it was removed.
 // Whoever knows a committed configuration that is newer than the one in which this node was seen, and without it, is believed.
 func (n *Node) othersRemovedMe(seen uint64) bool {
-	if n.heard() != "" {
+	if n.knownLeader() != "" {
 		return false
 	}
 	configuration := n.raft.GetConfiguration()

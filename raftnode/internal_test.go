@@ -404,7 +404,7 @@ func TestAChangeOfMembersAfterAnotherComesToNothing(t *testing.T) {
 // TestReadersOfAnOlderTermAreToldSo: a round of probes that a new term replaces is answered, not forgotten.
 func TestReadersOfAnOlderTermAreToldSo(t *testing.T) {
 	n := openOne(t)
-	p := &probes{running: true} // a round is under way, so that the next one waits
+	p := &probes{running: true} // a round is running, so that the next one waits
 	older := make(chan error, 1)
 	go func() { older <- p.join(t.Context(), n, 5) }()
 	for joined := false; !joined; runtime.Gosched() {

@@ -28,7 +28,7 @@ type keeper struct {
 	file *os.File
 	last witness
 
-	noteMu sync.Mutex
+	pendingMu sync.Mutex
 	// index and term are of the last synced entry; fresh: it is not in the witness yet.
 	index, term uint64
 	fresh       bool
@@ -74,10 +74,10 @@ func (k *keeper) changeLocked(change func(w *witness)) error {
 	return nil
 }
 
-// synced notes that the log is durable up to an entry. It is on the append path and only takes a lock for a moment.
-func (k *keeper) synced(entry *raft.Log) {
-	k.noteMu.Lock()
-	defer k.noteMu.Unlock()
+// recordSynced records that the log is durable up to an entry. It is on the append path and only takes a lock for a moment.
+func (k *keeper) recordSynced(entry *raft.Log) {
+	k.pendingMu.Lock()
+	defer k.pendingMu.Unlock()
 	k.index, k.term = entry.Index, entry.Term
 	if !k.fresh {
 		k.fresh = true
@@ -99,16 +99,16 @@ func wake(channel chan struct{}) {
 func (k *keeper) flush() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.noteMu.Lock()
+	k.pendingMu.Lock()
 	index, term, fresh := k.index, k.term, k.fresh
 	k.fresh = false
-	k.noteMu.Unlock()
+	k.pendingMu.Unlock()
 	if !fresh {
 		return nil
 	}
 	err := k.changeLocked(func(w *witness) { w.index, w.entryTerm = index, term })
-	k.noteMu.Lock()
-	defer k.noteMu.Unlock()
+	k.pendingMu.Lock()
+	defer k.pendingMu.Unlock()
 	k.recorded = k.last.index
 	return err
 }
@@ -117,18 +117,18 @@ func (k *keeper) flush() error {
 func (k *keeper) lower(index, term uint64) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.noteMu.Lock()
+	k.pendingMu.Lock()
 	if k.index > index {
 		k.index, k.term = index, term
 	}
-	k.noteMu.Unlock()
+	k.pendingMu.Unlock()
 	err := k.changeLocked(func(w *witness) {
 		if w.index > index {
 			w.index, w.entryTerm = index, term
 		}
 	})
-	k.noteMu.Lock()
-	defer k.noteMu.Unlock()
+	k.pendingMu.Lock()
+	defer k.pendingMu.Unlock()
 	k.recorded = k.last.index
 	return err
 }
@@ -162,8 +162,8 @@ func (w *witness) part(name string) *uint32 {
 	panic("no part of a data directory: " + name)
 }
 
-// snapshotted notes a snapshot that was verified. meta is its description.
-func (k *keeper) snapshotted(index, term uint64, meta []byte) error {
+// recordSnapshot records a snapshot that was verified. meta is its description.
+func (k *keeper) recordSnapshot(index, term uint64, meta []byte) error {
 	return k.change(func(w *witness) {
 		w.snapshot, w.snapshotTerm, w.snapshotMeta = index, term, partSum(meta)
 	})

@@ -11,7 +11,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// machine is raft's view of the state machine. It holds the lock that fsm does not have, and hands on what happens.
+// machine is raft's view of the state machine. It holds the lock that fsm does not have, and forwards what happens.
 type machine struct{ n *Node }
 
 // Apply implements raft.FSM. A panic in it is meant to stop the process: going on would make replicas differ. From an entry on that
@@ -24,7 +24,7 @@ func (m machine) Apply(log *raft.Log) any {
 	n.config.crash.pass("before-apply")
 	n.mu.Lock()
 	apply, recorded := n.machine.Follow, n.config.Testing && n.config.Applied != nil
-	if n.asked.Load() > 0 || recorded {
+	if n.inFlight.Load() > 0 || recorded {
 		apply = n.machine.Apply
 	}
 	applied := apply(log.Index, log.Term, log.Data)
@@ -44,7 +44,7 @@ func (m machine) Apply(log *raft.Log) any {
 	n.level.Store(n.machine.State().FeatureLevel())
 	n.shift.Store(n.machine.State().Clock().Shift)
 	lead := n.leading.Load()
-	sooner := lead != nil && n.nextLook(lead) < n.looksAt
+	sooner := lead != nil && n.nextDue(lead) < n.nextTick
 	n.mu.Unlock()
 	n.learnCluster(id)
 	n.hub.publish(&applied)

@@ -51,12 +51,12 @@ type Node struct {
 	crash     *crashPoints
 	faulty    *FaultyClock
 
-	// mu guards machine and tickets: written by raft's one goroutine, read by many. And looksAt, the cluster time at which the
+	// mu guards machine and tickets: written by raft's one goroutine, read by many. And nextTick, the cluster time at which the
 	// ticker looks at the state again by itself.
-	mu      sync.RWMutex
-	machine *fsm.Machine
-	tickets *tickets
-	looksAt int64
+	mu       sync.RWMutex
+	machine  *fsm.Machine
+	tickets  *tickets
+	nextTick int64
 
 	appliedIndex atomic.Uint64
 	cluster      atomic.Pointer[string]
@@ -67,10 +67,10 @@ type Node struct {
 	ends       snapshotEnds
 	// leading is set while this node leads and its barrier is applied.
 	leading atomic.Pointer[leadership]
-	// led is the newest leadership, also when it has ended: its clock has seen time pass that the state has not.
-	led atomic.Pointer[leadership]
-	// asked counts entries that this node proposed and of which it awaits the outcome.
-	asked    atomic.Int64
+	// lastLeadership is the newest leadership, also when it has ended: its clock has seen time pass that the state has not.
+	lastLeadership atomic.Pointer[leadership]
+	// inFlight counts the entries that this node proposed and whose outcome it awaits.
+	inFlight atomic.Int64
 	paused   atomic.Bool
 	stopping atomic.Bool
 	diskLow  atomic.Bool
@@ -90,10 +90,10 @@ type Node struct {
 	// memoryFull is set while the process uses more than memoryMark bytes; 0: no mark.
 	memoryFull atomic.Bool
 	memoryMark int64
-	// settled is set when this disk may take part: see settle. settling is set while that is found out.
-	settled  atomic.Bool
-	settling atomic.Bool
-	vouched  vouched
+	// admitted is set when this disk may take part: see admitDisk. admitting is set while that is found out.
+	admitted  atomic.Bool
+	admitting atomic.Bool
+	vouched   vouched
 	// unformed says why the cluster cannot be formed yet; nil: not tried, or done.
 	unformed atomic.Pointer[string]
 	// suspicious is set while a transfer of leadership is watched.
@@ -223,7 +223,7 @@ func (n *Node) open(disk *disk) error {
 		return err
 	}
 	n.snapshots = files
-	n.port, err = listenPeers(n.config.Network, n.config.RaftAddress, n.config.PeerTLS, newQuiet(n.logger.Named("peers"), &n.stopping),
+	n.port, err = listenPeers(n.config.Network, n.config.RaftAddress, n.config.PeerTLS, newDedupLogger(n.logger.Named("peers"), &n.stopping),
 		max(n.config.MaxEntryBytes, DefaultConfig().MaxEntryBytes)) // other nodes may have the default
 	if err != nil {
 		return err
@@ -231,17 +231,17 @@ func (n *Node) open(disk *disk) error {
 	if n.config.AdvertiseRaft == "" && strings.HasSuffix(n.config.RaftAddress, ":0") {
 		n.config.AdvertiseRaft = n.port.Addr().String()
 	}
-	n.port.greet, n.port.admit, n.port.member, n.port.met, n.port.serve = n.greet, n.admit, n.knownMember, n.met, n.answerPeer
+	n.port.greet, n.port.admit, n.port.member, n.port.met, n.port.serve = n.greet, n.admit, n.knownMember, n.recordBuild, n.answerPeer
 	n.port.identifies, n.port.nodeAt = n.identifies, n.nodeAt
 	n.transport = raftTransport{raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Stream: n.port, MaxPool: 3, MaxRPCsInFlight: 1, Timeout: transportTimeout,
-		Logger: newQuiet(n.logger.Named("transport"), &n.stopping), MsgpackUseNewTimeFormat: true,
-	}), newReturns(n.leadsFor, n.port.closed, n.config.Clock), n.goneBeyond, n.log.durable}
+		Logger: newDedupLogger(n.logger.Named("transport"), &n.stopping), MsgpackUseNewTimeFormat: true,
+	}), newHeartbeats(n.leadsFor, n.port.closed, n.config.Clock), n.hasAllOf, n.log.durable}
 	if err := n.newRaft(); err != nil {
 		return err
 	}
 	n.store.running.Store(true)
-	n.settled.Store(n.wasSettled())
+	n.admitted.Store(n.wasAdmitted())
 	return nil
 }
 
@@ -282,7 +282,7 @@ func (n *Node) raftConfig() *raft.Config {
 	c.NoSnapshotRestoreOnStart = false
 	c.NoLegacyTelemetry = true
 	c.PreVoteDisabled = false
-	c.Logger = newQuiet(n.logger.Named("raft"), &n.stopping)
+	c.Logger = newDedupLogger(n.logger.Named("raft"), &n.stopping)
 	return c
 }
 
@@ -337,23 +337,23 @@ func (n *Node) ID() string { return n.config.ID }
 // Leader returns the leader's id and API address as far as this node knows (a hint), and whether it is this node, ready
 // to serve.
 func (n *Node) Leader() (id, apiAddress string, self bool) {
-	leader := n.heard()
+	leader := n.knownLeader()
 	if leader == "" {
 		return "", "", false
 	}
 	return leader, n.apiAddress(leader), n.leading.Load() != nil
 }
 
-// heard returns the leader that this node hears, itself where it leads, "" for none.
-func (n *Node) heard() string {
+// knownLeader returns the leader that this node hears, itself where it leads, "" for none.
+func (n *Node) knownLeader() string {
 	_, leader := n.raft.LeaderWithID()
-	return heardIn(n.raft.State(), leader)
+	return knownLeaderIn(n.raft.State(), leader)
 }
 
-// heardIn is heard. A candidate hears none, though raft names it one that was elected in the term in which this node was asked to take
+// knownLeaderIn is knownLeader for a state of raft. A candidate hears none, though raft names it one that was elected in the term in which this node was asked to take
 // over: such a candidate takes entries without becoming a follower (appendEntries in raft 1.7.3), and names that leader for as long as
 // nobody elects it.
-func heardIn(state raft.RaftState, leader raft.ServerID) string {
+func knownLeaderIn(state raft.RaftState, leader raft.ServerID) string {
 	if state == raft.Candidate {
 		return ""
 	}

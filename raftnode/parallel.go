@@ -86,7 +86,7 @@ func areCommands(logs []*raft.Log) bool {
 	return true
 }
 
-// goesOn says whether an entry comes right after those that are under way. Raft's Restore leaves an index out.
+// goesOn says whether an entry comes right after those that are in flight. Raft's Restore leaves an index out.
 func (l *parallelLog) goesOn(index uint64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -181,7 +181,7 @@ func TestAWriteThatFailsAnswersAll(t *testing.T) {
 			_, _, err := n.Propose(context.Background(), slots(1))
 			answers <- err
 		}()
-		poll(t, "an entry is on its way", func() bool { return n.raft.LastIndex() > before+i })
+		poll(t, "an entry is in flight", func() bool { return n.raft.LastIndex() > before+i })
 	}
 	future := n.raft.Apply([]byte("not for the state machine"), 0)
 	<-writing
@@ -195,7 +195,7 @@ func TestAWriteThatFailsAnswersAll(t *testing.T) {
 	if err := future.Error(); err != nil {
 		t.Errorf("the last entry: %v", err)
 	}
-	poll(t, "nothing is on its way", func() bool { return n.asked.Load() == 0 && len(n.proposer.slots) == 0 })
+	poll(t, "nothing is in flight", func() bool { return n.inFlight.Load() == 0 && len(n.proposer.slots) == 0 })
 	if _, err := (machine{n}).Snapshot(); !errors.Is(err, broken) || !errors.Is(n.Err(), broken) {
 		t.Errorf("a snapshot: %v; the node ends with %v", err, n.Err())
 	}

@@ -74,7 +74,7 @@ func take(amount int64) *logpb.Command {
 	}}}
 }
 
-func giveBack(lease uint64) *logpb.Command {
+func release(lease uint64) *logpb.Command {
 	return &logpb.Command{Kind: &logpb.Command_Release{Release: &logpb.Release{Lease: lease, Fence: lease}}}
 }
 
@@ -113,10 +113,10 @@ func TestAFullQueueStillTakesWhatFrees(t *testing.T) {
 		t.Errorf("the next that takes: %v", err)
 	}
 	for i := range 2 {
-		propose(giveBack(1))
+		propose(release(1))
 		poll(t, "it queues up", func() bool { return n.proposer.queued() == 15+i })
 	}
-	if _, _, err := n.Propose(t.Context(), giveBack(1)); causeOf(err) != QueueFull {
+	if _, _, err := n.Propose(t.Context(), release(1)); causeOf(err) != QueueFull {
 		t.Errorf("the next that frees: %v", err)
 	}
 	open()
@@ -157,7 +157,7 @@ func TestTheQueueIsBoundedInBytes(t *testing.T) {
 	}
 }
 
-// TestACancelledCall: one that is still queued is taken back, and leaves no trace; of one that is on its way nobody knows, unless it is
+// TestACancelledCall: one that is still queued is cancelled, and leaves no trace; of one that is in flight nobody knows, unless it is
 // seen through.
 func TestACancelledCall(t *testing.T) {
 	for through, propose := range map[bool]func(*Node, context.Context, ...*logpb.Command) ([]*logpb.Result, Position, error){
@@ -192,11 +192,11 @@ func TestACancelledCall(t *testing.T) {
 			if through {
 				open()
 				if err := <-onItsWay; err != nil {
-					t.Errorf("on its way: %v", err)
+					t.Errorf("in flight: %v", err)
 				}
 			} else {
 				if err := <-onItsWay; !isUnknown(err) || !errors.Is(err, context.Canceled) {
-					t.Errorf("on its way: %v", err)
+					t.Errorf("in flight: %v", err)
 				}
 				open()
 			}
@@ -204,7 +204,7 @@ func TestACancelledCall(t *testing.T) {
 				t.Fatal(err)
 			}
 			if held := n.machine.State().Counts().Leases; held != 2 {
-				t.Errorf("%d leases: the one on its way and the last are two", held)
+				t.Errorf("%d leases: the one in flight and the last are two", held)
 			}
 		})
 	}
@@ -408,12 +408,12 @@ func openThree(t *testing.T) []*Node {
 	return nodes
 }
 
-// TestReadsShareProbes: reads that come while a round of the probe is under way share the next one, and no more is asked.
+// TestReadsShareProbes: reads that come while a round of the probe is running share the next one, and no more is asked.
 func TestReadsShareProbes(t *testing.T) {
 	n := openOne(t)
 	term := n.leading.Load().term
 	n.probes.mu.Lock()
-	n.probes.running = true // as if a round were under way
+	n.probes.running = true // as if a round were running
 	n.probes.mu.Unlock()
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -496,13 +496,13 @@ func TestACallThatIsAcceptedInPartIsUnknown(t *testing.T) {
 	}
 }
 
-// TestAPauseIsNoStall: a process that goes on after a pause finds its write under way for longer than a disk may take, and
+// TestAPauseIsNoStall: a process that goes on after a pause finds its write in flight for longer than a disk may take, and
 // goes on.
 func TestAPauseIsNoStall(t *testing.T) {
 	n := openOne(t, func(c *Config) { c.StallLimit = 2 * time.Second })
 	began := n.config.Clock.Monotonic() - int64(time.Hour)
 	n.store.began(began)
-	looked := time.NewTimer(3 * n.config.StallLimit / looksPerStall)
+	looked := time.NewTimer(3 * n.config.StallLimit / checksPerStall)
 	defer looked.Stop()
 	select {
 	case <-n.Done():

@@ -29,7 +29,7 @@ func (n *Node) Read(ctx context.Context, mode ReadMode, fn func(*fsm.State, fsm.
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	state := n.machine.State()
-	fn(state, shown(state, present), positionOf(state))
+	fn(state, readClock(state, present), positionOf(state))
 	return nil
 }
 
@@ -42,14 +42,14 @@ func (n *Node) Frozen(ctx context.Context, mode ReadMode) (*fsm.State, fsm.Clock
 	n.mu.Lock()
 	state := n.machine.Freeze()
 	n.mu.Unlock()
-	return state, shown(state, present), positionOf(state), nil
+	return state, readClock(state, present), positionOf(state), nil
 }
 
-// shown returns the moment at which a read shows a state. While time changes anything, that is the state's own, which a
+// readClock returns the moment at which a read shows a state. While time changes anything, that is the state's own, which a
 // majority has: time that only this leader has seen pass may not have passed for the next one, and what a read showed as
 // free would be taken again. It is at most a tick old, since then entries carry time. Where nothing is pending no entry is
 // written, and only windows change, by the clocks of a majority.
-func shown(state *fsm.State, present fsm.Clock) fsm.Clock {
+func readClock(state *fsm.State, present fsm.Clock) fsm.Clock {
 	if state.Pending() {
 		return state.Clock()
 	}
@@ -74,7 +74,7 @@ func (n *Node) Clock() fsm.Clock {
 	n.mu.RLock()
 	own := n.machine.State().Clock()
 	n.mu.RUnlock()
-	lead := n.led.Load()
+	lead := n.lastLeadership.Load()
 	if lead == nil {
 		return own
 	}
@@ -111,7 +111,7 @@ func (n *Node) readable(ctx context.Context, mode ReadMode) error {
 // and its barrier is applied. Raft's own VerifyLeader counts answers to questions that were sent before the read began.
 type probes struct {
 	mu sync.Mutex
-	// next is the round that reads which come now join; running tells whether one is under way.
+	// next is the round that reads which come now join; running tells whether there is one.
 	next    *round
 	running bool
 }

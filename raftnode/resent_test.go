@@ -31,7 +31,7 @@ func TestASnapshotThatANodeIsBeyondIsNotInstalled(t *testing.T) {
 	from, inner, closed := open(), open(), make(chan struct{})
 	defer close(closed)
 	to := raftTransport{
-		inner, newReturns(nil, closed, NewSystemClock()),
+		inner, newHeartbeats(nil, closed, NewSystemClock()),
 		func(snapshot *raft.InstallSnapshotRequest) bool { return snapshot.LastLogIndex <= 10 },
 		nil,
 	}
@@ -134,16 +134,16 @@ func TestWhatANodeIsBeyond(t *testing.T) {
 		"beyond what it has":    {term, last + 3, 2, false},
 		"of a leader of before": {term - 1, last + 2, 2, false},
 	} {
-		if got := n.goneBeyond(&raft.InstallSnapshotRequest{Term: c.leads, LastLogIndex: c.index, LastLogTerm: c.term}); got != c.want {
+		if got := n.hasAllOf(&raft.InstallSnapshotRequest{Term: c.leads, LastLogIndex: c.index, LastLogTerm: c.term}); got != c.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
 	n.ends.add(last+5, 1)
-	if !n.goneBeyond(&raft.InstallSnapshotRequest{Term: term + 1, LastLogIndex: last + 4, LastLogTerm: 1}) {
+	if !n.hasAllOf(&raft.InstallSnapshotRequest{Term: term + 1, LastLogIndex: last + 4, LastLogTerm: 1}) {
 		t.Error("it is not beyond what its snapshot has")
 	}
 	n.store.running.Store(false)
-	if n.goneBeyond(&raft.InstallSnapshotRequest{Term: term + 1, LastLogIndex: last + 4, LastLogTerm: 1}) {
+	if n.hasAllOf(&raft.InstallSnapshotRequest{Term: term + 1, LastLogIndex: last + 4, LastLogTerm: 1}) {
 		t.Error("it is beyond a snapshot before raft runs")
 	}
 }

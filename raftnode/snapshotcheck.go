@@ -46,7 +46,7 @@ func (n *Node) recordSnapshot(id string, index, term uint64) error {
 	if err != nil {
 		return err
 	}
-	return n.keeper.snapshotted(index, term, description)
+	return n.keeper.recordSnapshot(index, term, description)
 }
 
 // verifyNew reads a snapshot back that was just written, of a state if that is this node's, and removes it where it cannot be restored.

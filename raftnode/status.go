@@ -63,7 +63,7 @@ func (n *Node) Checks() []Check { return n.checks(n.ownStatus()) }
 // ownStatus is what this node knows by itself.
 func (n *Node) ownStatus() Status {
 	s := Status{
-		ID: n.config.ID, Leader: n.heard(), Term: n.raft.CurrentTerm(), CommitIndex: n.log.durable(n.raft.CommitIndex()),
+		ID: n.config.ID, Leader: n.knownLeader(), Term: n.raft.CurrentTerm(), CommitIndex: n.log.durable(n.raft.CommitIndex()),
 		AppliedIndex: n.appliedIndex.Load(), LastIndex: n.raft.LastIndex(), Testing: n.config.Testing, Build: n.ownBuild(),
 	}
 	if id := n.cluster.Load(); id != nil {

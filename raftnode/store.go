@@ -37,7 +37,7 @@ type failStop struct {
 	failed  error
 
 	writesMu sync.Mutex
-	// writes are when each write that is under way began (nanoseconds of the clock): a leader's entries are written beside terms.
+	// writes are when each write in flight began (nanoseconds of the clock): a leader's entries are written beside terms.
 	writes []int64
 }
 
@@ -78,7 +78,7 @@ func (s *failStop) storeSealed(logs []*raft.Log) error {
 	})
 	s.crash.pass("after-store")
 	if err == nil && s.keeper != nil {
-		s.keeper.synced(logs[len(logs)-1])
+		s.keeper.recordSynced(logs[len(logs)-1])
 	}
 	return err
 }
@@ -196,7 +196,7 @@ func (s *failStop) ended(at int64) {
 	}
 }
 
-// since returns when the oldest write that is under way began; false: none is.
+// since returns when the oldest write in flight began; false: there is none.
 func (s *failStop) since() (at int64, writing bool) {
 	s.writesMu.Lock()
 	defer s.writesMu.Unlock()
@@ -206,7 +206,7 @@ func (s *failStop) since() (at int64, writing bool) {
 	return slices.Min(s.writes), true
 }
 
-// stalledFor returns for how long the oldest write that is under way has been.
+// stalledFor returns how long the oldest write in flight has taken so far.
 func (s *failStop) stalledFor() time.Duration {
 	since, writing := s.since()
 	if !writing {

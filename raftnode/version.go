@@ -101,8 +101,8 @@ func (b *builds) keep(servers []raft.Server) {
 	b.of = kept
 }
 
-// met takes note of a peer's build and returns a wrapped ErrUnfitBuild where it cannot be a member beside this node.
-func (n *Node) met(node string, build Build) error {
+// recordBuild records a peer's build and returns a wrapped ErrUnfitBuild where it cannot be a member of one cluster with this node.
+func (n *Node) recordBuild(node string, build Build) error {
 	if err := n.ownBuild().fits(build); err != nil {
 		return err
 	}

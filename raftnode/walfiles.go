@@ -39,7 +39,7 @@ func (f *walFiles) Create(dir, name string, size uint64) (types.WritableFile, er
 		}
 		return nil, err
 	}
-	if err := f.note(dir, name, file); err != nil {
+	if err := f.record(dir, name, file); err != nil {
 		if f.failed != nil {
 			f.failed(err)
 		}
@@ -48,8 +48,8 @@ func (f *walFiles) Create(dir, name string, size uint64) (types.WritableFile, er
 	return &walFile{File: file, dir: dir}, nil
 }
 
-// note makes a new file durable, and then known: one that is missing later was deleted.
-func (f *walFiles) note(dir, name string, file *os.File) error {
+// record makes a new file durable, and then known: one that is missing later was deleted.
+func (f *walFiles) record(dir, name string, file *os.File) error {
 	var base, id uint64
 	if _, err := fmt.Sscanf(name, "%020d-%016x.wal", &base, &id); err != nil {
 		return fmt.Errorf("file %q of the log: %w", name, err)

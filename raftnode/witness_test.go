@@ -266,7 +266,7 @@ func TestTheWitness_ForgetsWhatIsCutOff(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k.synced(&raft.Log{Index: 10, Term: 2})
+	k.recordSynced(&raft.Log{Index: 10, Term: 2})
 	if err := errors.Join(k.lower(5, 1), k.close()); err != nil {
 		t.Fatal(err)
 	}
@@ -329,12 +329,12 @@ func TestTheWitnessIsAtMostAThousandEntriesBehind(t *testing.T) {
 		t.Fatal(err)
 	}
 	for index := uint64(1); index < witnessEntries; index++ {
-		k.synced(&raft.Log{Index: index, Term: 1})
+		k.recordSynced(&raft.Log{Index: index, Term: 1})
 	}
 	if len(k.soon) != 0 || len(k.dirty) != 1 {
 		t.Error("it is due before a thousand entries, or not noted")
 	}
-	k.synced(&raft.Log{Index: witnessEntries, Term: 1})
+	k.recordSynced(&raft.Log{Index: witnessEntries, Term: 1})
 	if len(k.soon) != 1 {
 		t.Error("it is not due after a thousand entries")
 	}

@@ -45,11 +45,11 @@ func TestACandidateHearsNobody(t *testing.T) {
 	if state := node.State(); state != raft.Candidate || named != "b" {
 		t.Fatalf("raft says %v, led by %q: where it does so, heardIn has no reason any more", state, named)
 	}
-	if heard := heardIn(node.State(), named); heard != "" {
+	if heard := knownLeaderIn(node.State(), named); heard != "" {
 		t.Errorf("a candidate hears %q", heard)
 	}
 	for _, state := range []raft.RaftState{raft.Follower, raft.Leader} {
-		if heardIn(state, named) != "b" {
+		if knownLeaderIn(state, named) != "b" {
 			t.Errorf("a %v does not hear its leader", state)
 		}
 	}

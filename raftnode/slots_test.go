@@ -28,7 +28,7 @@ func (h hostName) String() string { return string(h) + ":1" }
 
 // TestCallers_NobodyTakesAnothersPlace: whoever has too many connections loses the oldest of its own.
 func TestCallers_NobodyTakesAnothersPlace(t *testing.T) {
-	c := newCallers()
+	c := newSlots()
 	enter := func(host string) (*fromHost, *incoming) {
 		conn := &fromHost{host: host}
 		return conn, c.enter(conn)

@@ -19,7 +19,7 @@ func TestOneDeadMemberDoesNotFloodTheLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		var stopping atomic.Bool
-		q := newQuiet(hclog.New(&hclog.LoggerOptions{Output: &out, Level: hclog.Info, DisableTime: true}), &stopping)
+		q := newDedupLogger(hclog.New(&hclog.LoggerOptions{Output: &out, Level: hclog.Info, DisableTime: true}), &stopping)
 		for range 4 * 60 {
 			for _, peer := range []string{"n2", "n3"} {
 				q.Error("failed to heartbeat to", "peer", peer, "error", errors.New("refused"))
@@ -39,7 +39,7 @@ func TestOneDeadMemberDoesNotFloodTheLog(t *testing.T) {
 
 // TestSayingsAreBounded: names that are always new are not remembered for ever, nor do they fill the log.
 func TestSayingsAreBounded(t *testing.T) {
-	s := &sayings{all: map[string]*saying{}}
+	s := &loggedLines{all: map[string]*loggedLine{}}
 	said := 0
 	for i := range 10 * maxSayings {
 		if _, due := s.due("a stranger", fmt.Sprint(i), time.Unix(0, 0)); due {

@@ -19,10 +19,10 @@ const (
 	maxGuests = 32
 )
 
-// callers bounds incoming connections. Strangers have a pool of their own, and each member has slots of its own, so that nobody takes
+// connSlots bounds incoming connections. Strangers have a pool of their own, and each member has slots of its own, so that nobody takes
 // another's. Where one is full, the oldest connection in it is closed for the new one: a peer whose connections were cut off without
 // a word comes in again, and whoever keeps silent goes first.
-type callers struct {
+type connSlots struct {
 	mu sync.Mutex
 	// strangers and each list in members begin with the oldest. They are kept by protocol and member; guests have no id.
 	strangers []*incoming
@@ -33,15 +33,15 @@ type callers struct {
 type incoming struct {
 	conn net.Conn
 	host string
-	// key is where it stands in callers.members, once admitted is set; guarded by callers.mu.
+	// key is where it stands in connSlots.members, once admitted is set; guarded by connSlots.mu.
 	key      string
 	admitted bool
 }
 
-func newCallers() *callers { return &callers{members: map[string][]*incoming{}} }
+func newSlots() *connSlots { return &connSlots{members: map[string][]*incoming{}} }
 
 // enter takes in a stranger, and closes the one that has to go for it: the oldest of its host, or else of the host with the most.
-func (c *callers) enter(conn net.Conn) *incoming {
+func (c *connSlots) enter(conn net.Conn) *incoming {
 	in := &incoming{conn: conn, host: conn.RemoteAddr().String()}
 	if host, _, err := net.SplitHostPort(in.host); err == nil {
 		in.host = host
@@ -68,7 +68,7 @@ func (c *callers) enter(conn net.Conn) *incoming {
 }
 
 // oldest takes the oldest stranger of a host out.
-func (c *callers) oldest(host string) *incoming {
+func (c *connSlots) oldest(host string) *incoming {
 	i := slices.IndexFunc(c.strangers, func(s *incoming) bool { return s.host == host })
 	if i < 0 {
 		return nil
@@ -79,7 +79,7 @@ func (c *callers) oldest(host string) *incoming {
 }
 
 // admit moves a stranger to a member's slots, or to those of guests.
-func (c *callers) admit(in *incoming, protocol, node string, member bool) {
+func (c *connSlots) admit(in *incoming, protocol, node string, member bool) {
 	most := maxPerMember
 	if !member {
 		node, most = "", maxGuests
@@ -99,7 +99,7 @@ func (c *callers) admit(in *incoming, protocol, node string, member bool) {
 }
 
 // leave forgets a connection; it may have been forgotten already.
-func (c *callers) leave(in *incoming) {
+func (c *connSlots) leave(in *incoming) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !in.admitted {

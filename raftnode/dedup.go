@@ -11,13 +11,13 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// quiet is a logger for raft and the port for peers, which say the same of a member that does not answer, or of a stranger that
+// dedupLogger is a logger for raft and the port for peers, which say the same of a member that does not answer, or of a stranger that
 // calls, some times a second, for as long as it lasts. It says each thing once in a while, and how often it was kept to itself; the
 // rest is debug. Once the node stops, errors are of no interest: raft's transport calls its closed connections errors.
-type quiet struct {
+type dedupLogger struct {
 	hclog.Logger
 	stopping *atomic.Bool
-	said     *sayings
+	lines    *loggedLines
 }
 
 // repeatAfter is how long the same is not said again.
@@ -27,24 +27,24 @@ const repeatAfter = 30 * time.Second
 // a stranger chooses its name.
 const maxSayings = 256
 
-// sayings is what was said lately.
-type sayings struct {
+// loggedLines are the lines that were logged lately.
+type loggedLines struct {
 	mu  sync.Mutex
-	all map[string]*saying
+	all map[string]*loggedLine
 }
 
-// saying is one thing that was said, when, and how often it was kept back since.
-type saying struct {
+// loggedLine is one line, when it was logged last, and how often it was suppressed since.
+type loggedLine struct {
 	at   time.Time
 	kept int
 }
 
-func newQuiet(logger hclog.Logger, stopping *atomic.Bool) quiet {
-	return quiet{logger, stopping, &sayings{all: map[string]*saying{}}}
+func newDedupLogger(logger hclog.Logger, stopping *atomic.Bool) dedupLogger {
+	return dedupLogger{logger, stopping, &loggedLines{all: map[string]*loggedLine{}}}
 }
 
 // Error implements hclog.Logger.
-func (q quiet) Error(message string, args ...any) {
+func (q dedupLogger) Error(message string, args ...any) {
 	if q.stopping.Load() {
 		q.Debug(message, args...)
 		return
@@ -53,10 +53,10 @@ func (q quiet) Error(message string, args ...any) {
 }
 
 // Warn implements hclog.Logger.
-func (q quiet) Warn(message string, args ...any) { q.once(q.Logger.Warn, message, args) }
+func (q dedupLogger) Warn(message string, args ...any) { q.once(q.Logger.Warn, message, args) }
 
-func (q quiet) once(say func(string, ...any), message string, args []any) {
-	kept, due := q.said.due(message, whom(args), time.Now())
+func (q dedupLogger) once(say func(string, ...any), message string, args []any) {
+	kept, due := q.lines.due(message, whom(args), time.Now())
 	switch {
 	case !due:
 		q.Debug(message, args...)
@@ -79,12 +79,12 @@ func whom(args []any) string {
 }
 
 // due tells whether something may be said again of somebody, and how often it was kept back.
-func (s *sayings) due(message, of string, now time.Time) (kept int, due bool) {
+func (s *loggedLines) due(message, of string, now time.Time) (kept int, due bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	last := s.all[message+" "+of]
 	if last == nil && len(s.all) >= maxSayings {
-		maps.DeleteFunc(s.all, func(_ string, said *saying) bool { return now.Sub(said.at) >= repeatAfter })
+		maps.DeleteFunc(s.all, func(_ string, said *loggedLine) bool { return now.Sub(said.at) >= repeatAfter })
 		if len(s.all) >= maxSayings {
 			of = ""
 			last = s.all[message+" "+of]
@@ -97,6 +97,6 @@ func (s *sayings) due(message, of string, now time.Time) (kept int, due bool) {
 	if last != nil {
 		kept = last.kept
 	}
-	s.all[message+" "+of] = &saying{at: now}
+	s.all[message+" "+of] = &loggedLine{at: now}
 	return kept, true
 }
