@@ -71,31 +71,3 @@ func (s *checkedSink) Close() error {
 	s.store.ends.add(s.index, s.term)
 	return nil
 }
-
-// cutConflict cuts a log off from an index on, where its entry there is of another term.
-func cutConflict(log raft.LogStore, index, term uint64) (cut bool, err error) {
-	var entry raft.Log
-	switch err := log.GetLog(index, &entry); {
-	case errors.Is(err, raft.ErrLogNotFound):
-		return false, nil
-	case err != nil:
-		return false, err
-	case entry.Term == term:
-		return false, nil
-	}
-	last, err := log.LastIndex()
-	if err != nil {
-		return false, err
-	}
-	return true, log.DeleteRange(index, last)
-}
-
-// cutOldConflict cuts the log of a node that ended before it had done so.
-func cutOldConflict(dir string, log raft.LogStore) error {
-	all, _, err := listSnapshots(dir)
-	if err != nil || len(all) == 0 {
-		return err
-	}
-	_, err = cutConflict(log, all[0].Index, all[0].Term)
-	return err
-}

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -183,8 +182,6 @@ func Open(config Config) (*Node, error) {
 
 // transportTimeout bounds one call of raft to a peer; that of a snapshot grows with its size.
 const transportTimeout = 3 * time.Second
-
-func killSelf() { _ = syscall.Kill(syscall.Getpid(), syscall.SIGKILL) }
 
 // open opens files and the port, and makes raft.
 func (n *Node) open(disk *disk) error {

@@ -40,15 +40,6 @@ func (n *Node) openSnapshots() (*checkedSnapshots, error) {
 	}, nil
 }
 
-// recordSnapshot tells the witness of a snapshot that was verified.
-func (n *Node) recordSnapshot(id string, index, term uint64) error {
-	description, err := os.ReadFile(filepath.Join(n.config.DataDir, "snapshots", id, "meta.json"))
-	if err != nil {
-		return err
-	}
-	return n.keeper.recordSnapshot(index, term, description)
-}
-
 // verifyNew reads a snapshot back that was just written, of a state if that is this node's, and removes it where it cannot be restored.
 func (n *Node) verifyNew(id string, of *fsm.State) error {
 	path := filepath.Join(n.config.DataDir, "snapshots", id)
@@ -80,37 +71,4 @@ func (n *Node) setUnreadable(err error) {
 	n.unreadable.Store(&text)
 	n.metrics.unreadable.Set(1)
 	n.metrics.unreadableTotal.Inc()
-}
-
-// dropUnverified verifies snapshots that were not read back before the process ended. One that cannot be restored is removed where what
-// was before it is still there.
-func (n *Node) dropUnverified() error {
-	verified := n.keeper.last.snapshot
-	first, err := n.store.FirstIndex()
-	if err != nil {
-		return err
-	}
-	for {
-		all, _, err := listSnapshots(n.config.DataDir)
-		if err != nil || len(all) == 0 || all[0].Index <= verified {
-			return err
-		}
-		before := uint64(0)
-		if len(all) > 1 {
-			before = all[1].Index
-		}
-		err = all[0].verify()
-		if err == nil {
-			return n.recordSnapshot(all[0].ID, all[0].Index, all[0].Term)
-		}
-		if errors.Is(err, fsm.ErrNewerSnapshot) || first > before+1 {
-			return err
-		}
-		n.logger.Error("the newest snapshot was not read back before the process ended and cannot be restored: it is removed",
-			"snapshot", all[0].ID, "error", err)
-		path := filepath.Join(n.config.DataDir, "snapshots", all[0].ID)
-		if err := errors.Join(os.RemoveAll(path), syncDir(filepath.Dir(path))); err != nil {
-			return err
-		}
-	}
 }

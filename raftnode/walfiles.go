@@ -124,15 +124,6 @@ func (f *walFile) Sync() error {
 	return nil
 }
 
-// syncDir makes the names in a directory durable.
-func syncDir(path string) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
-}
-
 // cutFile is a file up to where its last whole append ends, for who only reads.
 type cutFile struct {
 	io.ReaderAt

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"sync"
@@ -213,56 +211,4 @@ func (s *failStop) stalledFor() time.Duration {
 		return 0
 	}
 	return time.Duration(s.clock.Monotonic() - since)
-}
-
-// prepareDir makes the data directory.
-func prepareDir(dir string) error {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	info, err := os.Stat(dir)
-	if err != nil {
-		return err
-	}
-	if info.Mode().Perm()&0o002 != 0 {
-		return fmt.Errorf("the data directory %s may be written by everybody: chmod 700 it", dir)
-	}
-	return os.MkdirAll(filepath.Join(dir, "snapshots"), 0o700)
-}
-
-// clearSnapshots removes what is left of snapshots that were being made or removed when the process ended. The data directory is this
-// process's own by now.
-func clearSnapshots(dir string) error {
-	_, unfinished, err := listSnapshots(dir)
-	if err != nil {
-		return err
-	}
-	for _, name := range unfinished {
-		if err := os.RemoveAll(filepath.Join(dir, "snapshots", name)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// crashPoints lets a test kill the process at a named point. In production it is nil.
-type crashPoints struct {
-	name  atomic.Pointer[string]
-	left  atomic.Int32
-	crash func()
-}
-
-func (c *crashPoints) set(name string, count int32) {
-	c.left.Store(max(count, 1))
-	c.name.Store(&name)
-}
-
-// pass kills the process if this is the point, and it was passed often enough.
-func (c *crashPoints) pass(name string) {
-	if c == nil {
-		return
-	}
-	if at := c.name.Load(); at != nil && *at == name && c.left.Add(-1) == 0 {
-		c.crash()
-	}
 }
