@@ -10,11 +10,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hashicorp/raft"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/quotad/quotad/fsm"
 	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/raftnode/logstore"
 )
 
 // diskDir is a folder on a disk: where temporary folders are in memory, the working directory's.
@@ -42,33 +42,6 @@ func BenchmarkReferenceSync(b *testing.B) {
 		}
 		if err := file.Sync(); err != nil {
 			b.Fatal(err)
-		}
-	}
-}
-
-// BenchmarkStoreLogs is one durable append, of so many entries of 200 bytes, to each store.
-func BenchmarkStoreLogs(b *testing.B) {
-	for _, s := range []LogStore{StoreBolt, StoreWAL} {
-		for _, count := range []int{1, 64} {
-			b.Run(fmt.Sprintf("%s/entries=%d", s, count), func(b *testing.B) {
-				log, err := openStore(diskDir(b), s, storeOptions{})
-				if err != nil {
-					b.Fatal(err)
-				}
-				defer func() { _ = log.Close() }()
-				store := &failStop{raftLog: log, fatal: func(err error) { b.Error(err) }, clock: NewSystemClock()}
-				index := uint64(0)
-				for b.Loop() {
-					logs := make([]*raft.Log, count)
-					for i := range logs {
-						index++
-						logs[i] = &raft.Log{Index: index, Term: 1, Data: make([]byte, 200)}
-					}
-					if err := store.StoreLogs(logs); err != nil {
-						b.Fatal(err)
-					}
-				}
-			})
 		}
 	}
 }
@@ -144,17 +117,17 @@ func BenchmarkReadBack(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	snapshot := SnapshotFile{ID: "bench", Path: path, Size: info.Size()}
+	snapshot := logstore.SnapshotFile{ID: "bench", Path: path, Size: info.Size()}
 	state := machine.Freeze()
-	b.Run("restored", func(b *testing.B) { readBack(b, snapshot, snapshot.verify) })
+	b.Run("restored", func(b *testing.B) { readBack(b, snapshot, snapshot.Verify) })
 	b.Run("compared", func(b *testing.B) {
-		readBack(b, snapshot, func() error { return snapshot.verifyBy(state.VerifyWritten) })
+		readBack(b, snapshot, func() error { return snapshot.VerifyBy(state.VerifyWritten) })
 	})
 	runtime.KeepAlive(machine)
 }
 
 // readBack measures one way to read a snapshot back.
-func readBack(b *testing.B, snapshot SnapshotFile, verify func() error) {
+func readBack(b *testing.B, snapshot logstore.SnapshotFile, verify func() error) {
 	b.Helper()
 	var before, at runtime.MemStats
 	runtime.GC()

@@ -17,13 +17,13 @@ func (n *Node) watchStall() {
 	var last int64
 	looks := 0
 	n.checkRepeatedly(func() bool {
-		since, writing := n.store.since()
+		since, writing := n.log.OldestWrite()
 		if !writing || since != last {
 			last, looks = since, 0
 			return true
 		}
 		looks++
-		stalled := n.store.stalledFor()
+		stalled := n.log.StalledFor()
 		if looks < checksPerStall || stalled <= n.config.StallLimit {
 			return true
 		}

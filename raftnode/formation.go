@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/quotad/quotad/raftnode/logstore"
 )
 
 // ErrForeignDataDir says that the data directory belongs to another node.
@@ -21,10 +23,6 @@ var ErrForeignDataDir = errors.New("the data directory belongs to another node")
 
 // ErrForeignCluster says that a node of another cluster was met under a listed address.
 var ErrForeignCluster = errors.New("a node of another cluster answers under a listed address")
-
-// ErrWiped says that this node is a member whose disk was lost: its votes are forgotten, so it must not come back under
-// its old id.
-var ErrWiped = errors.New("this node is a member of the cluster, but its disk is empty: remove the member and add it under a new id")
 
 // ErrRemoved says that this node was removed from the cluster.
 var ErrRemoved = errors.New("this node was removed from the cluster")
@@ -42,7 +40,7 @@ func (n *Node) greet(protocol string) preface {
 // to be added, and takes the first cluster that calls. Raft is let in only when this disk may take part.
 func (n *Node) admit(caller preface) error {
 	if caller.Magic != prefaceMagic {
-		return fmt.Errorf("%w: it speaks the protocol %q with its peers, this one %q", ErrUnfitBuild, caller.Magic, prefaceMagic)
+		return fmt.Errorf("%w: it speaks the protocol %q with its peers, this one %q", logstore.ErrUnfitBuild, caller.Magic, prefaceMagic)
 	}
 	own := n.greet("")
 	if own.Cluster != "" && caller.Cluster != "" && own.Cluster != caller.Cluster {
@@ -102,12 +100,12 @@ func (n *Node) admitDisk(caller preface) error {
 	case reply.Node != caller.Node:
 		return fmt.Errorf("%w: under %s's address answers %q", errNotAdmitted, caller.Node, reply.Node)
 	case reply.Voter:
-		n.fail(ErrWiped)
-		return ErrWiped
+		n.fail(logstore.ErrWiped)
+		return logstore.ErrWiped
 	case reply.Learner == 0:
 		return errNotAdmitted
 	}
-	if err := n.keeper.part(joinedFile, strconv.FormatUint(reply.Learner, 10)); err != nil {
+	if err := n.log.WritePart(logstore.JoinedFile, strconv.FormatUint(reply.Learner, 10)); err != nil {
 		n.fail(err)
 		return err
 	}
@@ -117,7 +115,7 @@ func (n *Node) admitDisk(caller preface) error {
 
 // wasAdmitted tells whether this disk took part before it was opened.
 func (n *Node) wasAdmitted() bool {
-	_, err := os.Stat(filepath.Join(n.config.DataDir, joinedFile))
+	_, err := os.Stat(filepath.Join(n.config.DataDir, logstore.JoinedFile))
 	return err == nil || n.raft.LastIndex() > 0
 }
 
@@ -166,7 +164,7 @@ func (n *Node) learnerNow(id string) uint64 {
 
 // formedWith returns the nonces of the disks with which this node formed the cluster.
 func (n *Node) formedWith() (nonces []string) {
-	data, err := os.ReadFile(filepath.Join(n.config.DataDir, formedFile))
+	data, err := os.ReadFile(filepath.Join(n.config.DataDir, logstore.FormedFile))
 	if err != nil || json.Unmarshal(data, &nonces) != nil {
 		return nil
 	}
@@ -213,7 +211,7 @@ func (n *Node) formCluster() {
 			n.admitted.Store(true)
 			n.unformed.Store(nil)
 			return
-		case errors.Is(err, ErrWiped), errors.Is(err, ErrForeignCluster):
+		case errors.Is(err, logstore.ErrWiped), errors.Is(err, ErrForeignCluster):
 			n.fail(err)
 			return
 		}
@@ -261,7 +259,7 @@ func (n *Node) tryToForm() error {
 	case len(formed) > 0:
 		nonces = formed // one that has seen all
 	case wiped:
-		return ErrWiped
+		return logstore.ErrWiped
 	case len(missing) > 0:
 		return errors.Join(missing...)
 	}
@@ -269,7 +267,7 @@ func (n *Node) tryToForm() error {
 	if err != nil {
 		return err
 	}
-	if err := n.keeper.part(formedFile, string(data)); err != nil {
+	if err := n.log.WritePart(logstore.FormedFile, string(data)); err != nil {
 		return err
 	}
 	return n.bootstrap()

@@ -15,6 +15,7 @@ import (
 	"github.com/quotad/quotad/fsm"
 	"github.com/quotad/quotad/fsm/logpb"
 	"github.com/quotad/quotad/raftnode"
+	"github.com/quotad/quotad/raftnode/logstore"
 )
 
 func reserveFor(quota string, ttl time.Duration) *logpb.Command {
@@ -196,7 +197,7 @@ func TestStrangersOnThePeerPort(t *testing.T) {
 }
 
 // storeMetrics are how the metrics of each store begin.
-var storeMetrics = map[raftnode.LogStore]string{raftnode.StoreBolt: "raft_boltdb_", raftnode.StoreWAL: "raft_wal_"}
+var storeMetrics = map[logstore.Kind]string{logstore.Bolt: "raft_boltdb_", logstore.WAL: "raft_wal_"}
 
 // metricsTested says that the test of raft's metrics ran.
 var metricsTested atomic.Bool

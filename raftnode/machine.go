@@ -6,6 +6,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/raftnode/logstore"
 )
 
 // machine is raft's view of the state machine. It holds the lock that fsm does not have, and forwards what happens.
@@ -15,7 +16,7 @@ type machine struct{ n *Node }
 // this node could not write nothing is applied any more, and raft answers whoever waits without a result.
 func (m machine) Apply(log *raft.Log) any {
 	n := m.n
-	if n.log.wait(log.Index) != nil {
+	if n.log.Wait(log.Index) != nil {
 		return nil
 	}
 	n.config.crash.pass("before-apply")
@@ -56,7 +57,7 @@ func (m machine) Apply(log *raft.Log) any {
 // Snapshot implements raft.FSM. Freezing takes no time; the state is written while commands go on. What is no longer applied would
 // be missing in it.
 func (m machine) Snapshot() (raft.FSMSnapshot, error) {
-	if err := m.n.log.failed(); err != nil {
+	if err := m.n.log.Err(); err != nil {
 		return nil, err
 	}
 	m.n.mu.Lock()
@@ -115,7 +116,7 @@ func (n *Node) learnCluster(id string) {
 		return
 	}
 	n.cluster.Store(&id)
-	if err := n.keeper.part(clusterFile, id); err != nil {
+	if err := n.log.WritePart(logstore.ClusterFile, id); err != nil {
 		n.fail(err)
 	}
 }

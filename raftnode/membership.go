@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/quotad/quotad/raftnode/logstore"
 )
 
 // voters returns the voters of the latest configuration, and whether this node is one.
@@ -68,7 +70,7 @@ func (n *Node) knownMembership() membership {
 	if n.formedWith() != nil {
 		return membership{member: true}
 	}
-	if data, err := os.ReadFile(filepath.Join(n.config.DataDir, joinedFile)); err == nil {
+	if data, err := os.ReadFile(filepath.Join(n.config.DataDir, logstore.JoinedFile)); err == nil {
 		if at, err := strconv.ParseUint(string(data), 10, 64); err == nil {
 			return membership{member: true, at: at}
 		}

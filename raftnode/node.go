@@ -11,15 +11,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quotad/quotad/fsm"
-)
-
-// Files in the data directory beside the log.
-const (
-	clusterFile = "cluster"   // the cluster's id
-	nodeFile    = "node"      // this node's id
-	nonceFile   = "formation" // this disk's nonce, by which a wiped disk is told from the one that formed the cluster
-	formedFile  = "formed"    // the nonces of the members with which this node formed the cluster
-	joinedFile  = "joined"    // the index of the configuration in which a leader took this disk in as a learner
+	"github.com/quotad/quotad/raftnode/logstore"
 )
 
 // Position says where in the log something stands.
@@ -35,9 +27,7 @@ type Node struct {
 	logger hclog.Logger
 
 	port      *peerPort
-	store     *failStop
-	keeper    *keeper
-	log       *parallelLog
+	log       *logstore.Log
 	snapshots raft.SnapshotStore
 	transport raftTransport
 	raft      *raft.Raft
@@ -63,7 +53,6 @@ type Node struct {
 	handover     *handover
 	// unreadable says why the newest snapshot could not be read back; nil: it could.
 	unreadable atomic.Pointer[string]
-	ends       snapshotEnds
 	// leading is set while this node leads and its barrier is applied.
 	leading atomic.Pointer[leadership]
 	// lastLeadership is the newest leadership, also when it has ended: its clock has seen time pass that the state has not.
@@ -117,7 +106,7 @@ type nodeConfig struct {
 }
 
 // Open opens the node's data, joins or forms the cluster, and starts. It returns before a leader is known. Errors are
-// those of Validate, ErrDataDirInUse, ErrForeignDataDir, *OtherLogStoreError, ErrTwoLogStores, ErrDamaged, ErrUnfitBuild, and the system's.
+// those of Validate, ErrDataDirInUse, ErrForeignDataDir, *OtherKindError, ErrTwoLogStores, ErrDamaged, ErrUnfitBuild, and the system's.
 func Open(config Config) (*Node, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
@@ -140,15 +129,9 @@ func Open(config Config) (*Node, error) {
 	if config.Build.Newest == 0 { // unless a test says otherwise
 		config.Build.Oldest, config.Build.Newest = fsm.OldestEntryVersion, fsm.EntryVersion
 	}
-	disk, err := readDisk(config.DataDir)
-	if err == nil && disk.started() {
-		err = disk.complete()
-	}
+	disk, err := logstore.ReadDisk(config.DataDir)
 	if err != nil {
-		return nil, inDir(config.DataDir, err)
-	}
-	if err := prepareDir(config.DataDir); err != nil {
-		return nil, err
+		return nil, logstore.InDir(config.DataDir, err)
 	}
 	n := &Node{
 		config: nodeConfig{Config: config, list: config.listHash()}, logger: config.Logger,
@@ -171,7 +154,7 @@ func Open(config Config) (*Node, error) {
 	n.proposer = newProposer(n)
 	if err := n.open(disk); err != nil {
 		n.closeFiles()
-		return nil, inDir(config.DataDir, err)
+		return nil, logstore.InDir(config.DataDir, err)
 	}
 	if config.Registerer != nil {
 		config.Registerer.MustRegister(peerContact{n})
@@ -184,37 +167,19 @@ func Open(config Config) (*Node, error) {
 const transportTimeout = 3 * time.Second
 
 // open opens files and the port, and makes raft.
-func (n *Node) open(disk *disk) error {
+func (n *Node) open(disk *logstore.Disk) error {
 	if err := n.identify(disk); err != nil {
 		return err
 	}
-	log, err := openStore(n.config.DataDir, n.config.LogStore, storeOptions{failed: n.fail, logger: n.logger.Named("log")})
+	log, err := disk.Open(logstore.Options{
+		Kind: n.config.LogStore, Node: n.config.ID, Leads: n.leadsNow, Fatal: n.fail, Monotonic: n.config.Clock.Monotonic,
+		Crash: n.crash.pass, Append: n.config.Append, Logger: n.logger.Named("log"),
+		Took: func(d time.Duration) { n.metrics.fsync.Observe(d.Seconds()) },
+	})
 	if err != nil {
 		return err
 	}
-	n.store = &failStop{
-		raftLog: log, fatal: n.fail, clock: n.config.Clock, crash: n.crash, append: n.config.Append,
-		took: func(d time.Duration) { n.metrics.fsync.Observe(d.Seconds()) },
-	}
-	n.log = newParallelLog(n.store, n.leadsNow)
-	if err := n.claimDisk(disk); err != nil {
-		return err
-	}
-	if err := clearSnapshots(n.config.DataDir); err != nil {
-		return err
-	}
-	if err := n.dropUnverified(); err != nil {
-		return err
-	}
-	if err := verifySnapshots(n.config.DataDir, log); err != nil {
-		return err
-	}
-	if err := cutOldConflict(n.config.DataDir, n.store); err != nil {
-		return err
-	}
-	if err := verifyVersions(n.config.DataDir, n.store); err != nil {
-		return err
-	}
+	n.log, n.config.nonce = log, log.Nonce()
 	files, err := n.openSnapshots()
 	if err != nil {
 		return err
@@ -233,11 +198,11 @@ func (n *Node) open(disk *disk) error {
 	n.transport = raftTransport{raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Stream: n.port, MaxPool: 3, MaxRPCsInFlight: 1, Timeout: transportTimeout,
 		Logger: newDedupLogger(n.logger.Named("transport"), &n.stopping), MsgpackUseNewTimeFormat: true,
-	}), newHeartbeats(n.leadsFor, n.port.closed, n.config.Clock), n.hasAllOf, n.log.durable}
+	}), newHeartbeats(n.leadsFor, n.port.closed, n.config.Clock), n.hasAllOf, n.log.Durable}
 	if err := n.newRaft(); err != nil {
 		return err
 	}
-	n.store.running.Store(true)
+	n.log.Start()
 	n.admitted.Store(n.wasAdmitted())
 	return nil
 }
@@ -246,19 +211,20 @@ func (n *Node) open(disk *disk) error {
 // any other entry, or a term that cannot be written, it panics.
 func (n *Node) newRaft() (err error) {
 	defer func() {
-		if n.store.failed == nil {
+		if n.log.StartError() == nil {
 			return
 		}
 		_ = recover()
-		err = n.store.failed
+		err = n.log.StartError()
 	}()
-	log := snapshotLog{n.log, &n.ends}
-	n.raft, err = raft.NewRaft(n.raftConfig(), machine{n}, log, n.store, n.snapshots, n.transport)
+	n.raft, err = raft.NewRaft(n.raftConfig(), machine{n}, n.log, n.log, n.snapshots, n.transport)
 	return err
 }
 
 // leadsNow says whether raft leads. Raft's goroutines ask from their start, before this node has raft in hand: then it does not.
-func (n *Node) leadsNow() bool { return n.store.running.Load() && n.raft.State() == raft.Leader }
+func (n *Node) leadsNow() bool {
+	return n.log != nil && n.log.Started() && n.raft.State() == raft.Leader
+}
 
 // leadsFor says whether this node leads in a term and a server is in its configuration.
 func (n *Node) leadsFor(term uint64, id raft.ServerID) bool {
@@ -284,42 +250,20 @@ func (n *Node) raftConfig() *raft.Config {
 }
 
 // identify checks that the data directory is this node's and reads what it knows of its cluster.
-func (n *Node) identify(disk *disk) error {
-	if known, there := disk.parts[nodeFile]; there && strings.TrimSpace(known) != n.config.ID {
-		return fmt.Errorf("%w: %s holds the data of node %q, this is %q", ErrForeignDataDir, n.config.DataDir, strings.TrimSpace(known), n.config.ID)
+func (n *Node) identify(disk *logstore.Disk) error {
+	if known, there := disk.Part(logstore.NodeFile); there && known != n.config.ID {
+		return fmt.Errorf("%w: %s holds the data of node %q, this is %q", ErrForeignDataDir, n.config.DataDir, known, n.config.ID)
 	}
-	if id, there := disk.parts[clusterFile]; there {
-		text := strings.TrimSpace(id)
-		n.cluster.Store(&text)
+	if id, there := disk.Part(logstore.ClusterFile); there {
+		n.cluster.Store(&id)
 	}
-	return nil
-}
-
-// claimDisk checks the log store against the rest of the disk, and opens the witness.
-func (n *Node) claimDisk(disk *disk) error {
-	values, err := stableOf(n.store.raftLog)
-	if err != nil {
-		return err
-	}
-	if err := disk.judge(n.store.raftLog, values); err != nil {
-		return err
-	}
-	if disk.slot != nil {
-		n.logger.Warn("one of the two slots of the witness is damaged; it is written again from the other one", "error", disk.slot)
-	}
-	keeper, err := disk.claim(n.config.ID, values, n.store.write)
-	if err != nil {
-		return err
-	}
-	n.config.nonce = strings.TrimSpace(disk.parts[nonceFile])
-	n.keeper, n.store.keeper, n.store.bound = keeper, keeper, true
 	return nil
 }
 
 // start starts the goroutines.
 func (n *Node) start() {
 	n.port.start()
-	n.wg.Go(func() { n.keeper.run(n.closing, n.done) })
+	n.wg.Go(func() { n.log.Run(n.closing, n.done) })
 	n.markMemory()
 	for _, run := range []func(){n.proposer.run, n.lead, n.tick, n.watchStall, n.watchSpace, n.watchMemory, n.formCluster, n.sampleWalls, n.watchMembership} {
 		n.wg.Go(func() {

@@ -1,6 +1,8 @@
 package raftnode
 
 import (
+	"sync/atomic"
+
 	"context"
 	"errors"
 	"fmt"
@@ -271,78 +273,13 @@ func TestAFailedPartDoesNotShiftTheRest(t *testing.T) {
 	}
 }
 
-// TestCuttingTheLogLeavesNoHole: wherever the process ends while a long range is deleted, what is left is in one piece:
-// from the front the beginning goes, from the back the end.
-func TestCuttingTheLogLeavesNoHole(t *testing.T) {
-	const entries = 3*2048 + 100
-	for name, c := range map[string]struct {
-		first, last uint64
-	}{
-		"the beginning": {1, entries - 50}, "beyond the beginning": {0, entries - 50}, "the end": {60, entries}, "everything": {1, entries},
-	} {
-		for piece := int32(1); piece <= 4; piece++ {
-			t.Run(fmt.Sprintf("%s, ended at piece %d", name, piece), func(t *testing.T) {
-				s := openLog(t, t.TempDir())
-				defer func() { _ = s.Close() }()
-				s.fatal = func(err error) { t.Error(err) }
-				s.crash = &crashPoints{crash: func() { panic("the process ends") }}
-				logs := make([]*raft.Log, entries)
-				for i := range logs {
-					logs[i] = &raft.Log{Index: uint64(i + 1), Term: 1}
-				}
-				if err := s.StoreLogs(logs); err != nil {
-					t.Fatal(err)
-				}
-				s.crash.set("in-delete-range", piece)
-				func() {
-					defer func() { _ = recover() }()
-					_ = s.DeleteRange(c.first, c.last)
-				}()
-				checkWhole(t, s)
-				s.crash.set("nowhere", 1)
-				if err := s.DeleteRange(c.first, c.last); err != nil { // after a restart raft cuts again
-					t.Fatal(err)
-				}
-				for _, index := range []uint64{max(c.first, 1), c.last} {
-					if err := s.GetLog(index, new(raft.Log)); !errors.Is(err, raft.ErrLogNotFound) {
-						t.Errorf("entry %d is still there: %v", index, err)
-					}
-				}
-				checkWhole(t, s)
-			})
-		}
-	}
-}
-
-// checkWhole fails if an entry between a log's first and last is missing.
-func checkWhole(t *testing.T, log raft.LogStore) {
-	t.Helper()
-	first, err := log.FirstIndex()
-	if err != nil {
-		t.Fatal(err)
-	}
-	last, err := log.LastIndex()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for index := first; index <= last && first > 0; index++ {
-		if err := log.GetLog(index, new(raft.Log)); err != nil {
-			t.Fatalf("entry %d of %d..%d: %v", index, first, last, err)
-		}
-	}
-}
-
 // TestAStalledDiskEndsTheNode: a leader that cannot write serves nobody, and must make room for one that can.
 func TestAStalledDiskEndsTheNode(t *testing.T) {
-	n := openOne(t, func(c *Config) { c.StallLimit = 500 * time.Millisecond })
-	release := make(chan struct{})
-	defer close(release)
-	go func() {
-		_ = n.store.write("writing the log", func() error {
-			<-release
-			return nil
-		})
-	}()
+	stuck := newStuckAppend()
+	n := openOne(t, func(c *Config) { c.StallLimit, c.Append = 500*time.Millisecond, stuck.append })
+	defer close(stuck.release)
+	stuck.armed <- nil
+	go func() { _, _, _ = n.Propose(context.Background(), slots(1)) }()
 	<-n.Done()
 	if n.Err() == nil {
 		t.Fatalf("the node ended with %v", n.Err())
@@ -496,12 +433,23 @@ func TestACallThatIsAcceptedInPartIsUnknown(t *testing.T) {
 	}
 }
 
+// pausedClock is a clock of a process that was paused meanwhile.
+type pausedClock struct {
+	Clock
+	paused atomic.Int64
+}
+
+func (c *pausedClock) Monotonic() int64 { return c.Clock.Monotonic() + c.paused.Load() }
+
 // TestAPauseIsNoStall: a process that goes on after a pause finds its write in flight for longer than a disk may take, and
 // goes on.
 func TestAPauseIsNoStall(t *testing.T) {
-	n := openOne(t, func(c *Config) { c.StallLimit = 2 * time.Second })
-	began := n.config.Clock.Monotonic() - int64(time.Hour)
-	n.store.began(began)
+	stuck, clock := newStuckAppend(), &pausedClock{Clock: NewSystemClock()}
+	n := openOne(t, func(c *Config) { c.StallLimit, c.Append, c.Clock = 2*time.Second, stuck.append, clock })
+	stuck.armed <- nil
+	go func() { _, _, _ = n.Propose(context.Background(), slots(1)) }()
+	<-stuck.reached
+	clock.paused.Add(int64(time.Hour))
 	looked := time.NewTimer(3 * n.config.StallLimit / checksPerStall)
 	defer looked.Stop()
 	select {
@@ -509,7 +457,7 @@ func TestAPauseIsNoStall(t *testing.T) {
 		t.Fatal(n.Err())
 	case <-looked.C:
 	}
-	n.store.ended(began)
+	close(stuck.release)
 	if _, _, err := n.Propose(t.Context(), slots(1)); err != nil {
 		t.Fatal(err)
 	}

@@ -48,15 +48,8 @@ func (t raftTransport) answered(call raft.RPC) bool {
 // hasAllOf says whether this node has all that a snapshot of its leader stands for: in a snapshot of its own, or in its log,
 // since entries of the same index and term have the same ones before them. Calls come before raft runs, too.
 func (n *Node) hasAllOf(snapshot *raft.InstallSnapshotRequest) bool {
-	if !n.store.running.Load() || snapshot.Term < n.raft.CurrentTerm() {
+	if !n.log.Started() || snapshot.Term < n.raft.CurrentTerm() {
 		return false
 	}
-	if snapshot.LastLogIndex <= n.ends.last() {
-		return true
-	}
-	if n.log.wait(snapshot.LastLogIndex) != nil { // not n.log.GetLog, which would end this goroutine
-		return false
-	}
-	var log raft.Log
-	return n.store.GetLog(snapshot.LastLogIndex, &log) == nil && log.Term == snapshot.LastLogTerm
+	return n.log.Has(snapshot.LastLogIndex, snapshot.LastLogTerm)
 }

@@ -2,12 +2,12 @@ package raftnode
 
 import (
 	"errors"
-	"os"
 	"path/filepath"
 
 	"github.com/hashicorp/raft"
 
 	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/raftnode/logstore"
 )
 
 // A snapshot takes the place of the log behind it, so a node reads each one back, and verifies it, before raft trims the log. What cannot
@@ -26,12 +26,12 @@ func (n *Node) openSnapshots() (*checkedSnapshots, error) {
 		return nil, err
 	}
 	return &checkedSnapshots{
-		SnapshotStore: files, log: n.log, fatal: n.fail, configured: &n.configured, ends: &n.ends,
+		SnapshotStore: files, log: n.log, fatal: n.fail, configured: &n.configured,
 		readBack: func(id string, index, term uint64, of *fsm.State) error {
 			if err := n.verifyNew(id, of); err != nil {
 				return err
 			}
-			if err := n.recordSnapshot(id, index, term); err != nil {
+			if err := n.log.RecordSnapshot(id, index, term); err != nil {
 				return err
 			}
 			n.setUnreadable(nil)
@@ -43,13 +43,13 @@ func (n *Node) openSnapshots() (*checkedSnapshots, error) {
 // verifyNew reads a snapshot back that was just written, of a state if that is this node's, and removes it where it cannot be restored.
 func (n *Node) verifyNew(id string, of *fsm.State) error {
 	path := filepath.Join(n.config.DataDir, "snapshots", id)
-	file, err := readSnapshotMeta(path)
+	file, err := logstore.ReadSnapshot(path)
 	switch {
 	case err != nil:
 	case of != nil && file.Size > n.config.restoreUpTo:
-		err = file.verifyBy(of.VerifyWritten)
+		err = file.VerifyBy(of.VerifyWritten)
 	default:
-		err = file.verify()
+		err = file.Verify()
 	}
 	if err == nil {
 		return nil
@@ -57,7 +57,7 @@ func (n *Node) verifyNew(id string, of *fsm.State) error {
 	n.setUnreadable(err)
 	n.logger.Error("a snapshot that this node wrote cannot be read back; it keeps its log and the snapshot before, and goes on",
 		"snapshot", id, "error", err)
-	return errors.Join(err, os.RemoveAll(path), syncDir(filepath.Dir(path)))
+	return errors.Join(err, logstore.RemoveSnapshot(n.config.DataDir, id))
 }
 
 // setUnreadable sets or ends the alarm.

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"syscall"
 	"time"
+
+	"github.com/quotad/quotad/raftnode/logstore"
 )
 
 // StateHash returns the state's hash once index at least is applied. Testing only.
@@ -46,11 +48,11 @@ func (n *Node) SetFault(wallOffset *time.Duration, ratePPM *int64, crashAt *stri
 }
 
 // DumpLog calls fn for the entries from..to (0: the last) of this node's log. Testing only.
-func (n *Node) DumpLog(from, to uint64, fn func(LogEntry) error) error {
+func (n *Node) DumpLog(from, to uint64, fn func(logstore.Entry) error) error {
 	if !n.config.Testing {
 		return ErrTestingOnly
 	}
-	return eachEntry(n.store, from, to, fn)
+	return n.log.Entries(from, to, fn)
 }
 
 func killSelf() { _ = syscall.Kill(syscall.Getpid(), syscall.SIGKILL) }

@@ -6,6 +6,8 @@ import (
 	"sync"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/quotad/quotad/raftnode/logstore"
 )
 
 // Build is what a node says of the binary that it runs.
@@ -26,12 +28,12 @@ func (b Build) fits(other Build) error {
 		of, by := pair[0], pair[1]
 		if of.Level != 0 && (of.Level < by.Oldest || of.Level > by.Newest) {
 			return fmt.Errorf("%w: build %s is at feature level %d, build %s applies levels %d to %d",
-				ErrUnfitBuild, of.name(), of.Level, by.name(), by.Oldest, by.Newest)
+				logstore.ErrUnfitBuild, of.name(), of.Level, by.name(), by.Oldest, by.Newest)
 		}
 	}
 	if b.Newest < other.Oldest || other.Newest < b.Oldest {
 		return fmt.Errorf("%w: build %s applies levels %d to %d, build %s levels %d to %d",
-			ErrUnfitBuild, other.name(), other.Oldest, other.Newest, b.name(), b.Oldest, b.Newest)
+			logstore.ErrUnfitBuild, other.name(), other.Oldest, other.Newest, b.name(), b.Oldest, b.Newest)
 	}
 	return nil
 }
