@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/raft"
+
 	"google.golang.org/protobuf/proto"
 
 	"github.com/quotad/quotad/fsm"
@@ -42,6 +44,39 @@ func BenchmarkReferenceSync(b *testing.B) {
 		}
 		if err := file.Sync(); err != nil {
 			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkStoreLogs is one durable append, of so many entries of 200 bytes, to each store.
+func BenchmarkStoreLogs(b *testing.B) {
+	for _, s := range []logstore.Kind{logstore.Bolt, logstore.WAL} {
+		for _, count := range []int{1, 64} {
+			b.Run(fmt.Sprintf("%s/entries=%d", s, count), func(b *testing.B) {
+				disk, err := logstore.ReadDisk(diskDir(b))
+				if err != nil {
+					b.Fatal(err)
+				}
+				store, err := disk.Open(logstore.Options{
+					Kind: s, Node: "n", Leads: func() bool { return false }, Fatal: func(err error) { b.Error(err) },
+					Monotonic: NewSystemClock().Monotonic,
+				})
+				if err != nil {
+					b.Fatal(err)
+				}
+				defer func() { _ = store.Close() }()
+				index := uint64(0)
+				for b.Loop() {
+					logs := make([]*raft.Log, count)
+					for i := range logs {
+						index++
+						logs[i] = &raft.Log{Index: index, Term: 1, Data: make([]byte, 200)}
+					}
+					if err := store.StoreLogs(logs); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
 		}
 	}
 }
