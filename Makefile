@@ -65,7 +65,7 @@ test-ci: # tests of what ./... passes over: dotted folders and other modules
 # Never from the cache, which does not see that the store is another one.
 .PHONY: test-wal
 test-wal: # the tests of nodes with their log in the other store
-	QUOTAD_TEST_LOG_STORE=wal $(GO) test -race -short -count 1 -timeout 8m $(TESTFLAGS) ./raftnode
+	QUOTAD_TEST_LOG_STORE=wal $(GO) test -race -short -count 1 -timeout 8m $(TESTFLAGS) ./raftnode/...
 
 .PHONY: all
 all: lint check-generate test test-wal test-ci ## lint, check-generate and test: what must pass before a commit

@@ -25,7 +25,7 @@ type pastFuture struct{ err error }
 
 func (f pastFuture) Error() error { return f.err }
 
-// TestAnEntryAnswersItsOwnCalls: whatever is applied here while entries are on their way, and in whatever order, the calls of an entry get
+// TestAnEntryAnswersItsOwnCalls: whatever is applied here while entries are in flight, and in whatever order, the calls of an entry get
 // its results and no others, once; and what held a place for it is free again.
 func TestAnEntryAnswersItsOwnCalls(t *testing.T) {
 	n := openOne(t, func(c *Config) { c.EntriesInFlight = 3 })
@@ -36,7 +36,7 @@ func TestAnEntryAnswersItsOwnCalls(t *testing.T) {
 		c := &call{commands: make([]*logpb.Command, 1), results: make([]*logpb.Result, 1), left: 1, finished: make(chan struct{})}
 		f := &flight{data: []byte("the same"), parts: []part{{call: c, to: 1}}}
 		p.slots <- struct{}{}
-		n.asked.Add(1)
+		n.inFlight.Add(1)
 		calls, flights, p.flights = append(calls, c), append(flights, f), append(p.flights, f)
 	}
 	answered := func() (which []int) {
@@ -62,7 +62,7 @@ func TestAnEntryAnswersItsOwnCalls(t *testing.T) {
 	p.failed(flights[1], pastFuture{raft.ErrLeadershipLost})
 	p.applied(flights[1].data, result)
 	if calls[1].err != nil || len(p.flights) != 2 || len(p.slots) != 2 {
-		t.Fatalf("after it had landed: %v, %d entries on their way, %d slots taken", calls[1].err, len(p.flights), len(p.slots))
+		t.Fatalf("after it had landed: %v, %d entries in flight, %d slots taken", calls[1].err, len(p.flights), len(p.slots))
 	}
 	p.failed(flights[0], pastFuture{raft.ErrLeadershipLost})
 	p.failed(flights[2], pastFuture{})
@@ -70,9 +70,9 @@ func TestAnEntryAnswersItsOwnCalls(t *testing.T) {
 		t.Errorf("%v are answered: %v, %v", got, calls[0].err, calls[2].err)
 	}
 	if len(p.flights) != 0 || len(p.slots) != 0 {
-		t.Errorf("%d entries on their way, %d slots taken", len(p.flights), len(p.slots))
+		t.Errorf("%d entries in flight, %d slots taken", len(p.flights), len(p.slots))
 	}
-	poll(t, "none is awaited", func() bool { return n.asked.Load() == 0 })
+	poll(t, "none is awaited", func() bool { return n.inFlight.Load() == 0 })
 }
 
 // TestAnEntryIsAsProtobufWritesIt: what is put together of calls' parts, which are encoded before, is what the library makes of the

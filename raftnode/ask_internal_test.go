@@ -48,7 +48,7 @@ func answering(conn net.Conn) {
 
 func askingPort(network Network) *peerPort {
 	return &peerPort{
-		network: network, logger: hclog.NewNullLogger(), closed: make(chan struct{}), callers: newCallers(), conns: map[net.Conn]bool{},
+		network: network, logger: hclog.NewNullLogger(), closed: make(chan struct{}), slots: newSlots(), conns: map[net.Conn]bool{},
 		idle: map[string][]*peerConn{}, greet: func(string) preface { return preface{} }, met: func(string, Build) error { return nil },
 	}
 }

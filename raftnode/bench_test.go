@@ -11,10 +11,12 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
 	"google.golang.org/protobuf/proto"
 
 	"github.com/quotad/quotad/fsm"
 	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/raftnode/logstore"
 )
 
 // diskDir is a folder on a disk: where temporary folders are in memory, the working directory's.
@@ -48,15 +50,21 @@ func BenchmarkReferenceSync(b *testing.B) {
 
 // BenchmarkStoreLogs is one durable append, of so many entries of 200 bytes, to each store.
 func BenchmarkStoreLogs(b *testing.B) {
-	for _, s := range []LogStore{StoreBolt, StoreWAL} {
+	for _, s := range []logstore.Kind{logstore.Bolt, logstore.WAL} {
 		for _, count := range []int{1, 64} {
 			b.Run(fmt.Sprintf("%s/entries=%d", s, count), func(b *testing.B) {
-				log, err := openStore(diskDir(b), s, storeOptions{})
+				disk, err := logstore.ReadDisk(diskDir(b))
 				if err != nil {
 					b.Fatal(err)
 				}
-				defer func() { _ = log.Close() }()
-				store := &failStop{raftLog: log, fatal: func(err error) { b.Error(err) }, clock: NewSystemClock()}
+				store, err := disk.Open(logstore.Options{
+					Kind: s, Node: "n", Leads: func() bool { return false }, Fatal: func(err error) { b.Error(err) },
+					Monotonic: NewSystemClock().Monotonic,
+				})
+				if err != nil {
+					b.Fatal(err)
+				}
+				defer func() { _ = store.Close() }()
 				index := uint64(0)
 				for b.Loop() {
 					logs := make([]*raft.Log, count)
@@ -144,17 +152,17 @@ func BenchmarkReadBack(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	snapshot := SnapshotFile{ID: "bench", Path: path, Size: info.Size()}
+	snapshot := logstore.SnapshotFile{ID: "bench", Path: path, Size: info.Size()}
 	state := machine.Freeze()
-	b.Run("restored", func(b *testing.B) { readBack(b, snapshot, snapshot.verify) })
+	b.Run("restored", func(b *testing.B) { readBack(b, snapshot, snapshot.Verify) })
 	b.Run("compared", func(b *testing.B) {
-		readBack(b, snapshot, func() error { return snapshot.verifyBy(state.VerifyWritten) })
+		readBack(b, snapshot, func() error { return snapshot.VerifyBy(state.VerifyWritten) })
 	})
 	runtime.KeepAlive(machine)
 }
 
 // readBack measures one way to read a snapshot back.
-func readBack(b *testing.B, snapshot SnapshotFile, verify func() error) {
+func readBack(b *testing.B, snapshot logstore.SnapshotFile, verify func() error) {
 	b.Helper()
 	var before, at runtime.MemStats
 	runtime.GC()

@@ -1,7 +1,6 @@
 package raftnode
 
 import (
-	"slices"
 	"sync"
 	"time"
 
@@ -78,39 +77,6 @@ func (c *FaultyClock) SetRate(ppm int64) {
 	defer c.mu.Unlock()
 	c.base, c.at = c.monotonicLocked(), c.inner.Monotonic()
 	c.ppm = ppm
-}
-
-// sample is a voter's wall clock, as it was when the reply came in.
-type sample struct {
-	wall int64
-	// roundTrip bounds how old it was then.
-	roundTrip int64
-	// at is when the reply came in, on this node's monotonic clock.
-	at int64
-}
-
-// sampleLife is how long a sample counts; after that its voter is lost.
-const sampleLife = 10 * time.Second
-
-// wallViews returns the earlier and later view of Unix time from the voters' samples at a moment of the monotonic
-// clock: the (f+1)-th largest, where voters without a fresh sample count as slow, and the (f+1)-th smallest, where they
-// count as fast. At most f of 2f+1 clocks are wrong, so the one is no later than some honest clock and the other no
-// earlier. Fewer than f+1 samples say nothing: ok is false.
-func wallViews(samples []sample, voters int, now int64) (early, late int64, ok bool) {
-	wrong := (voters - 1) / 2
-	var slow, fast []int64
-	for _, s := range samples {
-		if age := now - s.at; age <= int64(sampleLife) {
-			slow = append(slow, s.wall+age)
-			fast = append(fast, s.wall+s.roundTrip+age)
-		}
-	}
-	if len(slow) <= wrong {
-		return 0, 0, false
-	}
-	slices.Sort(slow)
-	slices.Sort(fast)
-	return slow[len(slow)-1-wrong], max(fast[wrong], slow[len(slow)-1-wrong]), true
 }
 
 // leaderClock makes stamps while a node leads: the state's time when its barrier was applied, plus what its monotonic

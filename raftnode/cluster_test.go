@@ -15,6 +15,7 @@ import (
 	"github.com/quotad/quotad/fsm"
 	"github.com/quotad/quotad/fsm/logpb"
 	"github.com/quotad/quotad/raftnode"
+	"github.com/quotad/quotad/raftnode/logstore"
 )
 
 // hashesAgree waits until all running nodes have the same state hash at the same index.
@@ -86,7 +87,7 @@ func TestFormation(t *testing.T) {
 		again := c.configs[2]
 		again.RaftAddress = freeAddress(t)
 		again.Peers = nil
-		if _, err := raftnode.Open(again); !errors.Is(err, raftnode.ErrDataDirInUse) {
+		if _, err := raftnode.Open(again); !errors.Is(err, logstore.ErrDataDirInUse) {
 			t.Fatalf("%v", err)
 		}
 	})
@@ -109,7 +110,7 @@ func TestFormation(t *testing.T) {
 		}
 		defer n.Kill()
 		<-n.Done()
-		if !errors.Is(n.Err(), raftnode.ErrWiped) {
+		if !errors.Is(n.Err(), logstore.ErrWiped) {
 			t.Fatalf("it ended with %v", n.Err())
 		}
 	})
@@ -357,7 +358,7 @@ func TestDamagedDataIsRefused(t *testing.T) {
 	}
 	eventually(t, "a snapshot", func() bool { return c.nodes[0].Status().SnapshotIndex > 20 })
 	c.stop(0)
-	offline, err := raftnode.OpenOffline(c.configs[0].DataDir)
+	offline, err := logstore.OpenOffline(c.configs[0].DataDir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -379,7 +380,7 @@ func TestDamagedDataIsRefused(t *testing.T) {
 	if err := os.WriteFile(snapshots[0].Path, data, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := raftnode.Open(c.configs[0]); !errors.Is(err, raftnode.ErrDamaged) {
+	if _, err := raftnode.Open(c.configs[0]); !errors.Is(err, logstore.ErrDamaged) {
 		t.Fatalf("%v", err)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/raftnode/logstore"
 )
 
 // Peer is a member of the static list that forms a cluster.
@@ -39,9 +40,9 @@ type Config struct {
 	ID string
 	// DataDir is where everything durable lies. Required.
 	DataDir string
-	// LogStore is what the log is kept in. Default StoreBolt. A data directory keeps the one that it was made with; Migrate
+	// LogStore is what the log is kept in. Default Bolt. A data directory keeps the one that it was made with; Migrate
 	// moves it.
-	LogStore LogStore
+	LogStore logstore.Kind
 	// RaftAddress is where to listen for peers, host:port. AdvertiseRaft is what peers are told (default: the same).
 	RaftAddress, AdvertiseRaft string
 	// APIAddress is what other nodes and clients are told of this node's API.
@@ -62,7 +63,7 @@ type Config struct {
 	MaxEntryCommands, MaxEntryBytes int
 	// MaxQueueCommands and MaxQueueBytes bound the proposer's queue. Defaults 32,768 and 32 MiB.
 	MaxQueueCommands, MaxQueueBytes int
-	// EntriesInFlight is how many entries may be on their way at once. Default 2.
+	// EntriesInFlight is how many entries may be in flight at once. Default 2.
 	EntriesInFlight int
 
 	// SnapshotThreshold is after how many entries a snapshot is taken, SnapshotInterval how often that is looked at,
@@ -122,7 +123,7 @@ type Config struct {
 // DefaultConfig returns the defaults, for nodes on one local network.
 func DefaultConfig() Config {
 	return Config{
-		LogStore: StoreBolt, HeartbeatTimeout: 300 * time.Millisecond, ElectionTimeout: 300 * time.Millisecond, LeaderLease: 200 * time.Millisecond,
+		LogStore: logstore.Bolt, HeartbeatTimeout: 300 * time.Millisecond, ElectionTimeout: 300 * time.Millisecond, LeaderLease: 200 * time.Millisecond,
 		Tick: time.Second, ApplyTimeout: 10 * time.Second,
 		MaxEntryCommands: fsm.MaxEntryCommands, MaxEntryBytes: 1 << 20, MaxQueueCommands: 32_768, MaxQueueBytes: 32 << 20, EntriesInFlight: 2,
 		SnapshotThreshold: 8192, TrailingLogs: 8192, SnapshotInterval: 15 * time.Second, SnapshotsRetained: 3,
@@ -141,7 +142,7 @@ func (c *Config) Validate() error {
 	}
 	need(c.ID != "" && len(c.ID) <= 128 && !strings.ContainsAny(c.ID, " \t\r\n"), "the node needs an id of 1 to 128 bytes without blanks")
 	need(c.DataDir != "", "the node needs a data directory")
-	need(c.LogStore == StoreBolt || c.LogStore == StoreWAL, "the log store %q is none of %q, %q", c.LogStore, StoreBolt, StoreWAL)
+	need(c.LogStore == logstore.Bolt || c.LogStore == logstore.WAL, "the log store %q is none of %q, %q", c.LogStore, logstore.Bolt, logstore.WAL)
 	_, _, err := net.SplitHostPort(c.RaftAddress)
 	need(err == nil, "the Raft address %q is not host:port", c.RaftAddress)
 	need(c.LeaderLease > 0 && c.HeartbeatTimeout >= c.LeaderLease,

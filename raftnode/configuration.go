@@ -42,7 +42,7 @@ func (s *checkedSnapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, e
 	meta, state, err := s.SnapshotStore.Open(id)
 	if err == nil {
 		s.configured.learn(meta.ConfigurationIndex, meta.Configuration)
-		s.ends.add(meta.Index, meta.Term)
+		s.log.AddSnapshot(meta.Index, meta.Term)
 	}
 	return meta, state, err
 }

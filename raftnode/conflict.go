@@ -7,24 +7,21 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/raftnode/logstore"
 )
 
 // ErrConflictingLog says that this node's log disagreed with a snapshot of the leader's. The disagreeing end is cut off;
 // started again, the node goes on from the snapshot.
 var ErrConflictingLog = errors.New("the log's end was never committed and disagrees with the leader's snapshot")
 
-// ErrUncommittedRestore says that this node began a restore as a leader, and that its cluster went on without.
-var ErrUncommittedRestore = errors.New("a restore that was begun on this node never came to the others, which went on without it")
-
 // checkedSnapshots is raft's snapshot store. A follower that installs a snapshot keeps the end of its log even where that
 // disagrees with the snapshot; then it refuses every entry, gets the snapshot again, and so on for ever
 // (hashicorp/raft issue 697). So the end is cut off here, and, since raft has it in mind still, the node stops.
 type checkedSnapshots struct {
 	raft.SnapshotStore
-	log        raft.LogStore
+	log        *logstore.Log
 	fatal      func(error)
 	configured *configurations
-	ends       *snapshotEnds
 	// readBack says whether a snapshot that was written, of a state if that is this node's, can be restored; nil: nobody looks. See
 	// snapshotcheck.go.
 	readBack func(id string, index, term uint64, of *fsm.State) error
@@ -60,7 +57,7 @@ func (s *checkedSink) Close() error {
 			return err
 		}
 	}
-	cut, err := cutConflict(s.store.log, s.index, s.term)
+	cut, err := s.store.log.CutConflict(s.index, s.term)
 	if err == nil && cut {
 		err = fmt.Errorf("%w: it was cut off from index %d on, start the node again", ErrConflictingLog, s.index)
 	}
@@ -68,34 +65,6 @@ func (s *checkedSink) Close() error {
 		s.store.fatal(err)
 		return err
 	}
-	s.store.ends.add(s.index, s.term)
+	s.store.log.AddSnapshot(s.index, s.term)
 	return nil
-}
-
-// cutConflict cuts a log off from an index on, where its entry there is of another term.
-func cutConflict(log raft.LogStore, index, term uint64) (cut bool, err error) {
-	var entry raft.Log
-	switch err := log.GetLog(index, &entry); {
-	case errors.Is(err, raft.ErrLogNotFound):
-		return false, nil
-	case err != nil:
-		return false, err
-	case entry.Term == term:
-		return false, nil
-	}
-	last, err := log.LastIndex()
-	if err != nil {
-		return false, err
-	}
-	return true, log.DeleteRange(index, last)
-}
-
-// cutOldConflict cuts the log of a node that ended before it had done so.
-func cutOldConflict(dir string, log raft.LogStore) error {
-	all, _, err := listSnapshots(dir)
-	if err != nil || len(all) == 0 {
-		return err
-	}
-	_, err = cutConflict(log, all[0].Index, all[0].Term)
-	return err
 }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/quotad/quotad/raftnode/logstore"
 )
 
 // TestALogThatDisagreesWithASnapshotIsCut: a follower whose log ends with entries that were never committed gets the
@@ -24,7 +26,7 @@ func TestALogThatDisagreesWithASnapshotIsCut(t *testing.T) {
 		"it agrees at the snapshot's end": {20, 1, 20, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			log := openLog(t, t.TempDir())
+			log := openDisk(t, t.TempDir(), "n")
 			defer func() { _ = log.Close() }()
 			for index := uint64(1); index <= 20; index++ {
 				if err := log.StoreLog(&raft.Log{Index: index, Term: 1}); err != nil {
@@ -36,7 +38,7 @@ func TestALogThatDisagreesWithASnapshotIsCut(t *testing.T) {
 				t.Fatal(err)
 			}
 			var fatal error
-			store := &checkedSnapshots{SnapshotStore: files, log: log, fatal: func(err error) { fatal = err }, ends: new(snapshotEnds)}
+			store := &checkedSnapshots{SnapshotStore: files, log: log, fatal: func(err error) { fatal = err }}
 			_, transport := raft.NewInmemTransport("")
 			sink, err := store.Create(raft.SnapshotVersionMax, c.index, c.term, raft.Configuration{}, 0, transport)
 			if err != nil {
@@ -64,17 +66,16 @@ func TestAConflictIsCutAtTheStartToo(t *testing.T) {
 	if err := n.Close(ctx); err != nil {
 		t.Fatal(err)
 	}
-	all, _, err := listSnapshots(conf.DataDir)
+	all, _, err := logstore.ListSnapshots(conf.DataDir)
 	if err != nil || len(all) == 0 {
 		t.Fatal(all, err)
 	}
-	log := openLog(t, conf.DataDir)
+	log := openDisk(t, conf.DataDir, conf.ID)
 	foreign := []*raft.Log{{Index: all[0].Index, Term: all[0].Term + 7}, {Index: all[0].Index + 1, Term: all[0].Term + 7}}
 	last, _ := log.LastIndex()
 	if err := errors.Join(log.DeleteRange(all[0].Index, last), log.StoreLogs(foreign), log.Close()); err != nil {
 		t.Fatal(err)
 	}
-	rewitness(t, conf.DataDir, func(w *witness) { w.index, w.entryTerm = foreign[1].Index, foreign[1].Term })
 	again, err := Open(conf)
 	if err != nil {
 		t.Fatal(err)
@@ -98,12 +99,11 @@ func TestARestoreThatNobodyElseHasEndsTheNode(t *testing.T) {
 	if err := errors.Join(emptyState().WriteSnapshot(sink), sink.Close()); err != nil {
 		t.Fatal(err)
 	}
-	log := snapshotLog{n.log, &n.ends}
-	err = log.StoreLog(&raft.Log{Index: index, Term: term + 1, Type: raft.LogNoop})
-	if !errors.Is(err, ErrUncommittedRestore) || !errors.Is(n.Err(), ErrUncommittedRestore) {
+	err = n.log.StoreLog(&raft.Log{Index: index, Term: term + 1, Type: raft.LogNoop})
+	if !errors.Is(err, logstore.ErrUncommittedRestore) || !errors.Is(n.Err(), logstore.ErrUncommittedRestore) {
 		t.Errorf("%v; the node ends with %v", err, n.Err())
 	}
-	if last, err := n.store.LastIndex(); err != nil || last != index-1 {
+	if last, err := n.log.LastIndex(); err != nil || last != index-1 {
 		t.Errorf("the log ends at %d, %v", last, err)
 	}
 }

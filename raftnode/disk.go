@@ -8,23 +8,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// looksPerStall is how often the log's disk is looked at within StallLimit.
-const looksPerStall = 8
+// checksPerStall is how often the log's disk is looked at within StallLimit.
+const checksPerStall = 8
 
 // watchStall ends the node when one write hangs for too long. It must have been seen hanging at every look meanwhile: a
 // process that was paused has a long write too when it goes on, and nothing is wrong with its disk.
 func (n *Node) watchStall() {
 	var last int64
 	looks := 0
-	n.everyLook(func() bool {
-		since, writing := n.store.since()
+	n.checkRepeatedly(func() bool {
+		since, writing := n.log.OldestWrite()
 		if !writing || since != last {
 			last, looks = since, 0
 			return true
 		}
 		looks++
-		stalled := n.store.stalledFor()
-		if looks < looksPerStall || stalled <= n.config.StallLimit {
+		stalled := n.log.StalledFor()
+		if looks < checksPerStall || stalled <= n.config.StallLimit {
 			return true
 		}
 		n.fail(fmt.Errorf("a write to the log has been stuck for %v: the disk stalls", stalled.Round(time.Millisecond)))
@@ -36,7 +36,7 @@ func (n *Node) watchStall() {
 // that has room: what it refuses is refused to the whole fleet.
 func (n *Node) watchSpace() {
 	attempts := 0 // to leave, since the disk has been low
-	n.everyLook(func() bool {
+	n.checkRepeatedly(func() bool {
 		free, err := n.config.Free(n.config.DataDir)
 		if err != nil {
 			return true
@@ -106,9 +106,9 @@ func (n *Node) reportSpace(low bool, free int64) {
 // mebibytes writes a size in the unit of the settings.
 func mebibytes(bytes int64) string { return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20)) }
 
-// everyLook calls look again and again until it returns false or the node stops.
-func (n *Node) everyLook(look func() bool) {
-	ticker := time.NewTicker(n.config.StallLimit / looksPerStall)
+// checkRepeatedly calls look again and again until it returns false or the node stops.
+func (n *Node) checkRepeatedly(look func() bool) {
+	ticker := time.NewTicker(n.config.StallLimit / checksPerStall)
 	defer ticker.Stop()
 	for {
 		select {

@@ -1,6 +1,81 @@
 package raftnode
 
-import "time"
+import (
+	"cmp"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/raftnode/logstore"
+)
+
+// UnderTest is the store that all tests of nodes use; `make test-wal` runs them with the other one.
+var UnderTest = logstore.Kind(cmp.Or(os.Getenv("QUOTAD_TEST_LOG_STORE"), string(logstore.Bolt)))
 
 // SampleOften has a node compare clocks five times as often as it does elsewhere.
 func (c *Config) SampleOften() { c.sampleTick = 200 * time.Millisecond }
+
+// openDisk opens a data directory's log as its node does, which must be stopped.
+func openDisk(t *testing.T, dir, node string) *logstore.Log {
+	t.Helper()
+	disk, err := logstore.ReadDisk(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, err := disk.Open(logstore.Options{
+		Kind: UnderTest, Node: node, Leads: func() bool { return false }, Fatal: func(err error) { t.Error(err) },
+		Monotonic: NewSystemClock().Monotonic,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return log
+}
+
+// AppendToLog appends an entry to a stopped node's log, as its leader would have.
+func AppendToLog(t *testing.T, dir, node string, entry raft.Log) {
+	t.Helper()
+	log := openDisk(t, dir, node)
+	defer func() { _ = log.Close() }()
+	last, err := log.LastIndex()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var before raft.Log
+	if err := log.GetLog(last, &before); err != nil {
+		t.Fatal(err)
+	}
+	entry.Index, entry.Term = last+1, before.Term
+	if err := log.StoreLog(&entry); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// emptyState is a state without quotas.
+func emptyState() *fsm.State { return fsm.New().Freeze() }
+
+// stuckAppend lets a node's next append hang once it is armed, or fail with err.
+type stuckAppend struct {
+	armed            chan error
+	reached, release chan struct{}
+}
+
+func newStuckAppend() *stuckAppend {
+	return &stuckAppend{armed: make(chan error, 1), reached: make(chan struct{}), release: make(chan struct{})}
+}
+
+func (s *stuckAppend) append(write func() error) error {
+	select {
+	case err := <-s.armed:
+		close(s.reached)
+		<-s.release
+		if err != nil {
+			return err
+		}
+	default:
+	}
+	return write()
+}

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/quotad/quotad/raftnode/logstore"
 )
 
 // ErrForeignDataDir says that the data directory belongs to another node.
@@ -21,10 +23,6 @@ var ErrForeignDataDir = errors.New("the data directory belongs to another node")
 
 // ErrForeignCluster says that a node of another cluster was met under a listed address.
 var ErrForeignCluster = errors.New("a node of another cluster answers under a listed address")
-
-// ErrWiped says that this node is a member whose disk was lost: its votes are forgotten, so it must not come back under
-// its old id.
-var ErrWiped = errors.New("this node is a member of the cluster, but its disk is empty: remove the member and add it under a new id")
 
 // ErrRemoved says that this node was removed from the cluster.
 var ErrRemoved = errors.New("this node was removed from the cluster")
@@ -42,13 +40,13 @@ func (n *Node) greet(protocol string) preface {
 // to be added, and takes the first cluster that calls. Raft is let in only when this disk may take part.
 func (n *Node) admit(caller preface) error {
 	if caller.Magic != prefaceMagic {
-		return fmt.Errorf("%w: it speaks the protocol %q with its peers, this one %q", ErrUnfitBuild, caller.Magic, prefaceMagic)
+		return fmt.Errorf("%w: it speaks the protocol %q with its peers, this one %q", logstore.ErrUnfitBuild, caller.Magic, prefaceMagic)
 	}
 	own := n.greet("")
 	if own.Cluster != "" && caller.Cluster != "" && own.Cluster != caller.Cluster {
 		return fmt.Errorf("it is of cluster %s, this is %s", caller.Cluster, own.Cluster)
 	}
-	if err := n.met(caller.Node, caller.Build); err != nil {
+	if err := n.recordBuild(caller.Node, caller.Build); err != nil {
 		return err
 	}
 	switch {
@@ -66,31 +64,31 @@ func (n *Node) admit(caller preface) error {
 			n.port.logger.Warn("a member calls from another address than the cluster has for it: it cannot be called there; "+
 				"let a new node replace it, or give it its address back", "node", caller.Node, "known", known, "says", caller.Address)
 		}
-		return n.settle(caller)
+		return n.admitDisk(caller)
 	}
 	return nil
 }
 
-// errUnsettled says that this node does not know yet whether its empty disk may take part.
-var errUnsettled = errors.New("this disk is empty, and may not take part yet")
+// errNotAdmitted says that this node does not know yet whether its empty disk may take part.
+var errNotAdmitted = errors.New("this disk is empty, and may not take part yet")
 
-// settle finds out, before the first vote and the first acknowledgement, whether an empty disk may take part. A voter's
+// admitDisk finds out, before the first vote and the first acknowledgement, whether an empty disk may take part. A voter's
 // that was wiped must not: it forgot votes, and entries that count as held by it. A node with a list forms the cluster
 // first (formCluster). One that joins asks who calls, and takes part once a leader that is still one says that it is a
 // learner; where it is known as a voter already, its disk was wiped since. While one caller is asked the others are let in as
 // little as before, and come again: if they waited here, who does not answer would keep all of them, and the node's end, waiting.
-func (n *Node) settle(caller preface) error {
-	if n.settled.Load() {
+func (n *Node) admitDisk(caller preface) error {
+	if n.admitted.Load() {
 		return nil
 	}
 	if len(n.config.Peers) > 0 {
-		return errUnsettled
+		return errNotAdmitted
 	}
-	if !n.settling.CompareAndSwap(false, true) {
-		return errUnsettled
+	if !n.admitting.CompareAndSwap(false, true) {
+		return errNotAdmitted
 	}
-	defer n.settling.Store(false)
-	if n.settled.Load() {
+	defer n.admitting.Store(false)
+	if n.admitted.Load() {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), peerTimeout)
@@ -98,26 +96,26 @@ func (n *Node) settle(caller preface) error {
 	reply, err := n.port.ask(ctx, caller.Node, caller.Address, peerRequest{Kind: "hello", Node: n.config.ID, Newcomer: true})
 	switch {
 	case err != nil:
-		return fmt.Errorf("%w: %w", errUnsettled, err)
+		return fmt.Errorf("%w: %w", errNotAdmitted, err)
 	case reply.Node != caller.Node:
-		return fmt.Errorf("%w: under %s's address answers %q", errUnsettled, caller.Node, reply.Node)
+		return fmt.Errorf("%w: under %s's address answers %q", errNotAdmitted, caller.Node, reply.Node)
 	case reply.Voter:
-		n.fail(ErrWiped)
-		return ErrWiped
+		n.fail(logstore.ErrWiped)
+		return logstore.ErrWiped
 	case reply.Learner == 0:
-		return errUnsettled
+		return errNotAdmitted
 	}
-	if err := n.keeper.part(joinedFile, strconv.FormatUint(reply.Learner, 10)); err != nil {
+	if err := n.log.WritePart(logstore.JoinedFile, strconv.FormatUint(reply.Learner, 10)); err != nil {
 		n.fail(err)
 		return err
 	}
-	n.settled.Store(true)
+	n.admitted.Store(true)
 	return nil
 }
 
-// wasSettled tells whether this disk took part before it was opened.
-func (n *Node) wasSettled() bool {
-	_, err := os.Stat(filepath.Join(n.config.DataDir, joinedFile))
+// wasAdmitted tells whether this disk took part before it was opened.
+func (n *Node) wasAdmitted() bool {
+	_, err := os.Stat(filepath.Join(n.config.DataDir, logstore.JoinedFile))
 	return err == nil || n.raft.LastIndex() > 0
 }
 
@@ -166,7 +164,7 @@ func (n *Node) learnerNow(id string) uint64 {
 
 // formedWith returns the nonces of the disks with which this node formed the cluster.
 func (n *Node) formedWith() (nonces []string) {
-	data, err := os.ReadFile(filepath.Join(n.config.DataDir, formedFile))
+	data, err := os.ReadFile(filepath.Join(n.config.DataDir, logstore.FormedFile))
 	if err != nil || json.Unmarshal(data, &nonces) != nil {
 		return nil
 	}
@@ -187,7 +185,7 @@ func (n *Node) whyNoLeader() string {
 	case isMember && string(known) != n.config.advertised():
 		return fmt.Sprintf(": the members know this node at %s, and it says %s: give it its address back, or let a new node replace it "+
 			`("quotad member replace")`, known, n.config.advertised())
-	case n.settled.Load():
+	case n.admitted.Load():
 		return ""
 	case len(n.config.Peers) == 0:
 		return `: this node waits to be added ("quotad member add")`
@@ -202,7 +200,7 @@ func (n *Node) whyNoLeader() string {
 // formed the cluster. Where a peer already has a cluster, this disk is either one of those (it was only slower), or was
 // wiped since. Until then this node speaks no raft.
 func (n *Node) formCluster() {
-	if n.settled.Load() || len(n.config.Peers) == 0 {
+	if n.admitted.Load() || len(n.config.Peers) == 0 {
 		return
 	}
 	began, warned := time.Now(), time.Time{}
@@ -210,10 +208,10 @@ func (n *Node) formCluster() {
 		err := n.tryToForm()
 		switch {
 		case err == nil:
-			n.settled.Store(true)
+			n.admitted.Store(true)
 			n.unformed.Store(nil)
 			return
-		case errors.Is(err, ErrWiped), errors.Is(err, ErrForeignCluster):
+		case errors.Is(err, logstore.ErrWiped), errors.Is(err, ErrForeignCluster):
 			n.fail(err)
 			return
 		}
@@ -261,7 +259,7 @@ func (n *Node) tryToForm() error {
 	case len(formed) > 0:
 		nonces = formed // one that has seen all
 	case wiped:
-		return ErrWiped
+		return logstore.ErrWiped
 	case len(missing) > 0:
 		return errors.Join(missing...)
 	}
@@ -269,7 +267,7 @@ func (n *Node) tryToForm() error {
 	if err != nil {
 		return err
 	}
-	if err := n.keeper.part(formedFile, string(data)); err != nil {
+	if err := n.log.WritePart(logstore.FormedFile, string(data)); err != nil {
 		return err
 	}
 	return n.bootstrap()
@@ -317,114 +315,4 @@ func (n *Node) bootstrap() error {
 	}
 	n.logger.Info("the cluster was formed", "peers", len(servers))
 	return nil
-}
-
-// watchMembership ends a node that was removed: its votes would only disturb.
-func (n *Node) watchMembership() {
-	ticker := time.NewTicker(100 * time.Millisecond)
-	defer ticker.Stop()
-	membership := n.knownMembership()
-	for turn := 0; ; turn++ {
-		select {
-		case <-ticker.C:
-		case <-n.closing:
-			return
-		case <-n.done:
-			return
-		}
-		if turn%10 == 9 {
-			if !membership.member {
-				membership = n.knownMembership()
-			}
-			if membership.member && n.othersRemovedMe(membership.at) {
-				n.fail(ErrRemoved)
-				return
-			}
-		}
-		if index, found := n.committedOf(n.config.ID); membership.removed(index, found) {
-			n.fail(ErrRemoved)
-			return
-		}
-	}
-}
-
-// membership is what a node knows of its being a member.
-type membership struct {
-	member bool
-	// at is the index of the newest committed configuration in which it was one, as far as it knows.
-	at uint64
-}
-
-// knownMembership returns what the disk knows. Its configurations alone do not tell: that of a node which was removed is without
-// it, and so may be that of one which was added.
-func (n *Node) knownMembership() membership {
-	if n.formedWith() != nil {
-		return membership{member: true}
-	}
-	if data, err := os.ReadFile(filepath.Join(n.config.DataDir, joinedFile)); err == nil {
-		if at, err := strconv.ParseUint(string(data), 10, 64); err == nil {
-			return membership{member: true, at: at}
-		}
-	}
-	return membership{}
-}
-
-// removed takes a look at the newest committed configuration and says whether it removed the node. An older one than the node was
-// seen in did not: a snapshot that a learner is given may have been taken before it was added.
-func (m *membership) removed(index uint64, found bool) bool {
-	if found {
-		m.member, m.at = true, max(m.at, index)
-	}
-	return m.member && !found && index > m.at
-}
-
-// committedOf tells whether a node is in the newest configuration that this node knows to be committed, and that one's index.
-func (n *Node) committedOf(id string) (index uint64, member bool) {
-	index, servers := n.configured.newest()
-	member, _ = suffrageOf(servers, id)
-	return index, member
-}
-
-// knownMember tells whether a node is in this node's latest configuration or in the list that forms the cluster.
-func (n *Node) knownMember(id string) bool {
-	return n.isMember(id) || slices.ContainsFunc(n.config.Peers, func(p Peer) bool { return p.ID == id })
-}
-
-// isMember tells whether a node is in this node's latest configuration.
-func (n *Node) isMember(id string) bool {
-	member, _ := n.membershipOf(id)
-	return member
-}
-
-// membershipOf tells whether a node is in this node's latest configuration, and votes there.
-func (n *Node) membershipOf(id string) (member, voter bool) {
-	configuration := n.raft.GetConfiguration()
-	if err := configuration.Error(); err != nil {
-		return false, false
-	}
-	return suffrageOf(configuration.Configuration().Servers, id)
-}
-
-// othersRemovedMe asks the others when no leader is heard of any more: raft does not tell a server that it was removed.
-// Whoever knows a committed configuration that is newer than the one in which this node was seen, and without it, is believed.
-func (n *Node) othersRemovedMe(seen uint64) bool {
-	if n.heard() != "" {
-		return false
-	}
-	configuration := n.raft.GetConfiguration()
-	if err := configuration.Error(); err != nil {
-		return false
-	}
-	for _, v := range configuration.Configuration().Servers {
-		if string(v.ID) == n.config.ID {
-			continue
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		reply, err := n.port.ask(ctx, string(v.ID), string(v.Address), peerRequest{Kind: "hello", Node: n.config.ID})
-		cancel()
-		if err == nil && reply.Node == string(v.ID) && !reply.Member && reply.Configuration > seen {
-			return true
-		}
-	}
-	return false
 }

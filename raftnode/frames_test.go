@@ -113,7 +113,7 @@ func TestFrames_FollowRaftsOwnMessages(t *testing.T) {
 	}
 }
 
-// serveFramed answers and passes on what came.
+// serveFramed answers and forwards what came.
 func serveFramed(server *raft.NetworkTransport, got chan<- any, done <-chan struct{}) {
 	for {
 		select {

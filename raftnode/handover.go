@@ -11,11 +11,11 @@ import (
 // handover is raft's transfer of leadership, one at a time.
 //
 // An attempt that timed out leaves its question with the replication to the follower that it chose, which reads it when its call
-// under way has ended. Another attempt would wait for ever to leave its own (hashicorp/raft issue 696), and with it every call of
-// this leader; so it comes when that call cannot be under way any more.
+// in flight has ended. Another attempt would wait for ever to leave its own (hashicorp/raft issue 696), and with it every call of
+// this leader; so it comes when that call cannot be in flight any more.
 type handover struct {
-	// turn is held by who hands over.
-	turn chan struct{}
+	// busy is held by the attempt that is running.
+	busy chan struct{}
 	// failed is when the last attempt that came to nothing ended.
 	failed time.Time
 }
@@ -27,16 +27,16 @@ const longestBackoff = 10 * time.Millisecond << 10
 // handoverPause is longer than replication rests and calls (Timeout of the transport).
 const handoverPause = longestBackoff + transportTimeout + time.Second
 
-func newHandover() *handover { return &handover{turn: make(chan struct{}, 1)} }
+func newHandover() *handover { return &handover{busy: make(chan struct{}, 1)} }
 
 // attempt hands over as soon as it may. It returns ctx's error where that is over before, and begin's where nothing began.
 func (h *handover) attempt(ctx context.Context, begin func() (raft.Future, error), wait func(raft.Future) error) error {
 	select {
-	case h.turn <- struct{}{}:
+	case h.busy <- struct{}{}:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	defer func() { <-h.turn }()
+	defer func() { <-h.busy }()
 	select {
 	case <-time.After(time.Until(h.failed.Add(handoverPause))):
 	case <-ctx.Done():

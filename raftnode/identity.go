@@ -80,7 +80,7 @@ func (n *Node) identifies(conn *tls.Conn, node string) error {
 
 // nodeAt returns the node that listens for peers at an address, "" for none that is known.
 func (n *Node) nodeAt(address string) string {
-	if !n.store.running.Load() {
+	if !n.log.Started() {
 		return "" // raft's goroutines begin before this node has raft in hand
 	}
 	for _, s := range n.servers() {

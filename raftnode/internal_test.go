@@ -1,19 +1,21 @@
 package raftnode
 
 import (
+	"sync/atomic"
+
 	"errors"
 	"io"
 	"math"
 	"runtime"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/raft"
 
 	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/raftnode/logstore"
 )
 
 // TestWallViews: no minority of clocks moves either view, whatever they show, and whoever answers.
@@ -137,13 +139,15 @@ func TestAFailedWriteEndsTheNode(t *testing.T) {
 	conf := DefaultConfig()
 	conf.ID, conf.DataDir, conf.RaftAddress = "n", t.TempDir(), "127.0.0.1:0"
 	conf.Peers = []Peer{{ID: "n", RaftAddress: "127.0.0.1:0"}}
+	stuck, broken := newStuckAppend(), errors.New("input/output error")
+	conf.Testing, conf.Append = true, stuck.append
+	close(stuck.release)
+	stuck.armed <- broken
 	n, err := Open(conf)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer n.Kill()
-	broken := errors.New("input/output error")
-	_ = n.store.write("writing the log", func() error { return broken })
 	<-n.Done()
 	if !errors.Is(n.Err(), broken) {
 		t.Fatalf("the node ended with %v", n.Err())
@@ -155,7 +159,7 @@ func TestAFailedWriteEndsTheNode(t *testing.T) {
 
 // termless is a store in which no term can be written.
 type termless struct {
-	raftLog
+	*raft.InmemStore
 	failing atomic.Bool
 }
 
@@ -165,20 +169,21 @@ func (l *termless) Set(key, value []byte) error {
 	if l.failing.Load() {
 		return errTermless
 	}
-	return l.raftLog.Set(key, value)
+	return l.InmemStore.Set(key, value)
 }
 
-// failingTerms opens a store whose terms can be made to fail; what it met comes on failed.
-func failingTerms(t *testing.T) (store *failStop, terms *termless, failed <-chan error) {
+func (*termless) CutAtOnce() uint64 { return 2048 }
+
+func (*termless) Close() error { return nil }
+
+// failingTerms makes a log whose terms can be made to fail; what it met comes on failed.
+func failingTerms(t *testing.T) (log *logstore.Log, terms *termless, failed <-chan error) {
 	t.Helper()
-	log, err := openStore(t.TempDir(), UnderTest, storeOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = log.Close() })
 	met := make(chan error, 1)
-	terms = &termless{raftLog: log}
-	return &failStop{raftLog: terms, fatal: func(err error) { met <- err }, clock: NewSystemClock()}, terms, met
+	terms = &termless{InmemStore: raft.NewInmemStore()}
+	return logstore.New(terms, logstore.Options{
+		Leads: func() bool { return false }, Fatal: func(err error) { met <- err }, Monotonic: NewSystemClock().Monotonic,
+	}), terms, met
 }
 
 // TestATermThatCannotBeWrittenEndsTheNode: in order, before raft panics at it, when it starts and while it runs. (Found by the
@@ -194,7 +199,7 @@ func TestATermThatCannotBeWrittenEndsTheNode(t *testing.T) {
 	n.Kill()
 	store, terms, failed := failingTerms(t)
 	terms.failing.Store(true)
-	n.store, n.log = store, newParallelLog(store, n.leadsNow)
+	n.log = store
 	if err := n.newRaft(); !errors.Is(err, errTermless) {
 		t.Errorf("it starts with %v", err)
 	}
@@ -213,7 +218,7 @@ func TestATermThatCannotBeWrittenEndsTheNode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	store.running.Store(true)
+	store.Start()
 	terms.failing.Store(true)
 	if err := <-failed; !errors.Is(err, errTermless) {
 		t.Errorf("it stopped with %v", err)
@@ -385,7 +390,7 @@ func TestAChangeOfMembersAfterAnotherComesToNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	store := &checkedSnapshots{SnapshotStore: files, configured: again, ends: new(snapshotEnds)}
+	store := &checkedSnapshots{SnapshotStore: files, configured: again, log: n.log}
 	all, err := store.List()
 	if err != nil || len(all) == 0 {
 		t.Fatalf("%v %v", all, err)
@@ -404,7 +409,7 @@ func TestAChangeOfMembersAfterAnotherComesToNothing(t *testing.T) {
 // TestReadersOfAnOlderTermAreToldSo: a round of probes that a new term replaces is answered, not forgotten.
 func TestReadersOfAnOlderTermAreToldSo(t *testing.T) {
 	n := openOne(t)
-	p := &probes{running: true} // a round is under way, so that the next one waits
+	p := &probes{running: true} // a round is running, so that the next one waits
 	older := make(chan error, 1)
 	go func() { older <- p.join(t.Context(), n, 5) }()
 	for joined := false; !joined; runtime.Gosched() {

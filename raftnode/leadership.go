@@ -70,11 +70,11 @@ func (n *Node) beginLeading() {
 			term: term, lost: make(chan struct{}),
 			clock: leaderClock{clock: n.config.Clock, base: base, since: n.config.Clock.Monotonic()},
 		}
-		n.led.Store(lead)
+		n.lastLeadership.Store(lead)
 		n.leading.Store(lead)
 		n.logger.Info("this node leads", "term", term)
 		n.kickTicker()
-		n.wg.Go(func() { n.settleIn(lead) })
+		n.wg.Go(func() { n.recordMembers(lead) })
 		return
 	}
 }
@@ -100,8 +100,8 @@ func (n *Node) stopLeading() {
 	}
 }
 
-// settleIn founds the cluster and records the API addresses of the static list, where that is still to do.
-func (n *Node) settleIn(lead *leadership) {
+// recordMembers founds the cluster and records the API addresses of the static list, where that is still to do.
+func (n *Node) recordMembers(lead *leadership) {
 	for {
 		ctx, cancel := context.WithTimeout(context.Background(), n.config.ApplyTimeout)
 		_, _, err := n.Propose(ctx, n.introduction()...)
@@ -164,7 +164,7 @@ func (n *Node) whyNotLeading() NotAcceptedCause {
 // ErrTransferStuck says that a leader refused everything because a transfer of its leadership hung.
 var ErrTransferStuck = errors.New("a transfer of leadership hangs: the node stops, so that another one can lead")
 
-// suspectTransfer begins to watch a transfer of leadership under way. Raft may forget that it is over, and then refuses
+// suspectTransfer begins to watch a running transfer of leadership. Raft may forget that it is over, and then refuses
 // everything for ever (hashicorp/raft issue 696); raft itself gives a transfer one election timeout.
 func (n *Node) suspectTransfer() {
 	if n.stopping.Load() || !n.suspicious.CompareAndSwap(false, true) {

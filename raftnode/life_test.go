@@ -15,6 +15,7 @@ import (
 	"github.com/quotad/quotad/fsm"
 	"github.com/quotad/quotad/fsm/logpb"
 	"github.com/quotad/quotad/raftnode"
+	"github.com/quotad/quotad/raftnode/logstore"
 )
 
 func reserveFor(quota string, ttl time.Duration) *logpb.Command {
@@ -163,8 +164,8 @@ func TestStrangersOnThePeerPort(t *testing.T) {
 		"no line end":         strings.Repeat("x", 100_000),
 		"another magic":       `{"magic":"other/1","protocol":"raft","node":"n1"}` + "\n",
 		"another cluster":     `{"magic":"quotad-peer/2","protocol":"raft","node":"n1","cluster":"0123456789abcdef0123456789abcdef"}` + "\n",
-		"no cluster":          `{"magic":"quotad-peer/2","protocol":"raft","node":"n1","oldest":3,"newest":3}` + "\n" + "\x03\x80",
-		"an unknown protocol": `{"magic":"quotad-peer/2","protocol":"gossip","node":"n1","oldest":3,"newest":3}` + "\n",
+		"no cluster":          `{"magic":"quotad-peer/2","protocol":"raft","node":"n1","oldest":4,"newest":4}` + "\n" + "\x03\x80",
+		"an unknown protocol": `{"magic":"quotad-peer/2","protocol":"gossip","node":"n1","oldest":4,"newest":4}` + "\n",
 	} {
 		for i := range c.nodes {
 			conn, err := net.Dial("tcp", c.configs[i].RaftAddress)
@@ -196,7 +197,7 @@ func TestStrangersOnThePeerPort(t *testing.T) {
 }
 
 // storeMetrics are how the metrics of each store begin.
-var storeMetrics = map[raftnode.LogStore]string{raftnode.StoreBolt: "raft_boltdb_", raftnode.StoreWAL: "raft_wal_"}
+var storeMetrics = map[logstore.Kind]string{logstore.Bolt: "raft_boltdb_", logstore.WAL: "raft_wal_"}
 
 // metricsTested says that the test of raft's metrics ran.
 var metricsTested atomic.Bool

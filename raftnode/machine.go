@@ -2,29 +2,27 @@ package raftnode
 
 import (
 	"io"
-	"os"
-	"path/filepath"
 
 	"github.com/hashicorp/raft"
 
 	"github.com/quotad/quotad/fsm"
-	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/raftnode/logstore"
 )
 
-// machine is raft's view of the state machine. It holds the lock that fsm does not have, and hands on what happens.
+// machine is raft's view of the state machine. It holds the lock that fsm does not have, and forwards what happens.
 type machine struct{ n *Node }
 
 // Apply implements raft.FSM. A panic in it is meant to stop the process: going on would make replicas differ. From an entry on that
 // this node could not write nothing is applied any more, and raft answers whoever waits without a result.
 func (m machine) Apply(log *raft.Log) any {
 	n := m.n
-	if n.log.wait(log.Index) != nil {
+	if n.log.Wait(log.Index) != nil {
 		return nil
 	}
 	n.config.crash.pass("before-apply")
 	n.mu.Lock()
 	apply, recorded := n.machine.Follow, n.config.Testing && n.config.Applied != nil
-	if n.asked.Load() > 0 || recorded {
+	if n.inFlight.Load() > 0 || recorded {
 		apply = n.machine.Apply
 	}
 	applied := apply(log.Index, log.Term, log.Data)
@@ -44,7 +42,7 @@ func (m machine) Apply(log *raft.Log) any {
 	n.level.Store(n.machine.State().FeatureLevel())
 	n.shift.Store(n.machine.State().Clock().Shift)
 	lead := n.leading.Load()
-	sooner := lead != nil && n.nextLook(lead) < n.looksAt
+	sooner := lead != nil && n.nextDue(lead) < n.nextTick
 	n.mu.Unlock()
 	n.learnCluster(id)
 	n.hub.publish(&applied)
@@ -59,7 +57,7 @@ func (m machine) Apply(log *raft.Log) any {
 // Snapshot implements raft.FSM. Freezing takes no time; the state is written while commands go on. What is no longer applied would
 // be missing in it.
 func (m machine) Snapshot() (raft.FSMSnapshot, error) {
-	if err := m.n.log.failed(); err != nil {
+	if err := m.n.log.Err(); err != nil {
 		return nil, err
 	}
 	m.n.mu.Lock()
@@ -118,86 +116,7 @@ func (n *Node) learnCluster(id string) {
 		return
 	}
 	n.cluster.Store(&id)
-	if err := n.keeper.part(clusterFile, id); err != nil {
+	if err := n.log.WritePart(logstore.ClusterFile, id); err != nil {
 		n.fail(err)
-	}
-}
-
-// writeDurably replaces a small file.
-func writeDurably(path, content string) error {
-	temporary := path + ".new"
-	file, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	if _, err = file.WriteString(content); err == nil {
-		err = file.Sync()
-	}
-	if closeErr := file.Close(); err == nil {
-		err = closeErr
-	}
-	if err != nil {
-		return err
-	}
-	if err := os.Rename(temporary, path); err != nil {
-		return err
-	}
-	return syncDir(filepath.Dir(path))
-}
-
-// maxEnded is how many ended tickets are remembered for callers that ask a little later.
-const maxEnded = 65_536
-
-// ending is the final result of a waiting Reserve.
-type ending struct {
-	result *logpb.Result
-	at     Position
-}
-
-// tickets hands the final results of waiting Reserves to those who await them. The node's lock guards it.
-type tickets struct {
-	waiting map[uint64][]chan ending
-	ended   map[uint64]ending
-	order   []uint64
-}
-
-func newTickets() *tickets {
-	return &tickets{waiting: map[uint64][]chan ending{}, ended: map[uint64]ending{}}
-}
-
-func (t *tickets) end(ticket uint64, result *logpb.Result, at Position) {
-	e := ending{result: result, at: at}
-	for _, ch := range t.waiting[ticket] {
-		ch <- e // each has room for one
-	}
-	delete(t.waiting, ticket)
-	t.ended[ticket] = e
-	t.order = append(t.order, ticket)
-	if len(t.order) > maxEnded {
-		delete(t.ended, t.order[0])
-		t.order = t.order[1:]
-	}
-}
-
-// failAll tells all who await that this node cannot tell them any more.
-func (t *tickets) failAll() {
-	for ticket, all := range t.waiting {
-		for _, ch := range all {
-			close(ch)
-		}
-		delete(t.waiting, ticket)
-	}
-}
-
-func (t *tickets) forget(ticket uint64, ch chan ending) {
-	all := t.waiting[ticket]
-	for i := range all {
-		if all[i] == ch {
-			t.waiting[ticket] = append(all[:i:i], all[i+1:]...)
-			break
-		}
-	}
-	if len(t.waiting[ticket]) == 0 {
-		delete(t.waiting, ticket)
 	}
 }

@@ -202,7 +202,7 @@ func (n *Node) TransferLeadership(ctx context.Context, id string) (string, error
 		return "", n.classify(err)
 	}
 	for {
-		if leader := n.heard(); leader != "" && leader != n.config.ID {
+		if leader := n.knownLeader(); leader != "" && leader != n.config.ID {
 			return leader, nil
 		}
 		select {

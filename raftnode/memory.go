@@ -24,7 +24,7 @@ func (n *Node) watchMemory() {
 		return
 	}
 	low := n.memoryMark / MemoryMark * memoryClear
-	n.everyLook(func() bool {
+	n.checkRepeatedly(func() bool {
 		used, err := n.config.Memory()
 		if err != nil {
 			return true

@@ -83,7 +83,7 @@ func (c peerContact) Collect(to chan<- prometheus.Metric) {
 	}
 	for _, s := range configuration.Configuration().Servers {
 		if string(s.ID) != c.n.config.ID {
-			silent := c.n.transport.returns.silentFor(s.ID, lead.clock.since)
+			silent := c.n.transport.heartbeats.silentFor(s.ID, lead.clock.since)
 			to <- prometheus.MustNewConstMetric(peerContactDesc, prometheus.GaugeValue, silent.Seconds(), string(s.ID))
 		}
 	}

@@ -5,22 +5,13 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 
 	"github.com/quotad/quotad/fsm"
-)
-
-// Files in the data directory beside the log.
-const (
-	clusterFile = "cluster"   // the cluster's id
-	nodeFile    = "node"      // this node's id
-	nonceFile   = "formation" // this disk's nonce, by which a wiped disk is told from the one that formed the cluster
-	formedFile  = "formed"    // the nonces of the members with which this node formed the cluster
-	joinedFile  = "joined"    // the index of the configuration in which a leader took this disk in as a learner
+	"github.com/quotad/quotad/raftnode/logstore"
 )
 
 // Position says where in the log something stands.
@@ -36,9 +27,7 @@ type Node struct {
 	logger hclog.Logger
 
 	port      *peerPort
-	store     *failStop
-	keeper    *keeper
-	log       *parallelLog
+	log       *logstore.Log
 	snapshots raft.SnapshotStore
 	transport raftTransport
 	raft      *raft.Raft
@@ -51,12 +40,12 @@ type Node struct {
 	crash     *crashPoints
 	faulty    *FaultyClock
 
-	// mu guards machine and tickets: written by raft's one goroutine, read by many. And looksAt, the cluster time at which the
+	// mu guards machine and tickets: written by raft's one goroutine, read by many. And nextTick, the cluster time at which the
 	// ticker looks at the state again by itself.
-	mu      sync.RWMutex
-	machine *fsm.Machine
-	tickets *tickets
-	looksAt int64
+	mu       sync.RWMutex
+	machine  *fsm.Machine
+	tickets  *tickets
+	nextTick int64
 
 	appliedIndex atomic.Uint64
 	cluster      atomic.Pointer[string]
@@ -64,13 +53,12 @@ type Node struct {
 	handover     *handover
 	// unreadable says why the newest snapshot could not be read back; nil: it could.
 	unreadable atomic.Pointer[string]
-	ends       snapshotEnds
 	// leading is set while this node leads and its barrier is applied.
 	leading atomic.Pointer[leadership]
-	// led is the newest leadership, also when it has ended: its clock has seen time pass that the state has not.
-	led atomic.Pointer[leadership]
-	// asked counts entries that this node proposed and of which it awaits the outcome.
-	asked    atomic.Int64
+	// lastLeadership is the newest leadership, also when it has ended: its clock has seen time pass that the state has not.
+	lastLeadership atomic.Pointer[leadership]
+	// inFlight counts the entries that this node proposed and whose outcome it awaits.
+	inFlight atomic.Int64
 	paused   atomic.Bool
 	stopping atomic.Bool
 	diskLow  atomic.Bool
@@ -90,10 +78,10 @@ type Node struct {
 	// memoryFull is set while the process uses more than memoryMark bytes; 0: no mark.
 	memoryFull atomic.Bool
 	memoryMark int64
-	// settled is set when this disk may take part: see settle. settling is set while that is found out.
-	settled  atomic.Bool
-	settling atomic.Bool
-	vouched  vouched
+	// admitted is set when this disk may take part: see admitDisk. admitting is set while that is found out.
+	admitted  atomic.Bool
+	admitting atomic.Bool
+	vouched   vouched
 	// unformed says why the cluster cannot be formed yet; nil: not tried, or done.
 	unformed atomic.Pointer[string]
 	// suspicious is set while a transfer of leadership is watched.
@@ -118,7 +106,7 @@ type nodeConfig struct {
 }
 
 // Open opens the node's data, joins or forms the cluster, and starts. It returns before a leader is known. Errors are
-// those of Validate, ErrDataDirInUse, ErrForeignDataDir, *OtherLogStoreError, ErrTwoLogStores, ErrDamaged, ErrUnfitBuild, and the system's.
+// those of Validate, ErrDataDirInUse, ErrForeignDataDir, *OtherKindError, ErrTwoLogStores, ErrDamaged, ErrUnfitBuild, and the system's.
 func Open(config Config) (*Node, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
@@ -141,15 +129,9 @@ func Open(config Config) (*Node, error) {
 	if config.Build.Newest == 0 { // unless a test says otherwise
 		config.Build.Oldest, config.Build.Newest = fsm.OldestEntryVersion, fsm.EntryVersion
 	}
-	disk, err := readDisk(config.DataDir)
-	if err == nil && disk.started() {
-		err = disk.complete()
-	}
+	disk, err := logstore.ReadDisk(config.DataDir)
 	if err != nil {
-		return nil, inDir(config.DataDir, err)
-	}
-	if err := prepareDir(config.DataDir); err != nil {
-		return nil, err
+		return nil, logstore.InDir(config.DataDir, err)
 	}
 	n := &Node{
 		config: nodeConfig{Config: config, list: config.listHash()}, logger: config.Logger,
@@ -172,7 +154,7 @@ func Open(config Config) (*Node, error) {
 	n.proposer = newProposer(n)
 	if err := n.open(disk); err != nil {
 		n.closeFiles()
-		return nil, inDir(config.DataDir, err)
+		return nil, logstore.InDir(config.DataDir, err)
 	}
 	if config.Registerer != nil {
 		config.Registerer.MustRegister(peerContact{n})
@@ -184,46 +166,26 @@ func Open(config Config) (*Node, error) {
 // transportTimeout bounds one call of raft to a peer; that of a snapshot grows with its size.
 const transportTimeout = 3 * time.Second
 
-func killSelf() { _ = syscall.Kill(syscall.Getpid(), syscall.SIGKILL) }
-
 // open opens files and the port, and makes raft.
-func (n *Node) open(disk *disk) error {
+func (n *Node) open(disk *logstore.Disk) error {
 	if err := n.identify(disk); err != nil {
 		return err
 	}
-	log, err := openStore(n.config.DataDir, n.config.LogStore, storeOptions{failed: n.fail, logger: n.logger.Named("log")})
+	log, err := disk.Open(logstore.Options{
+		Kind: n.config.LogStore, Node: n.config.ID, Leads: n.leadsNow, Fatal: n.fail, Monotonic: n.config.Clock.Monotonic,
+		Crash: n.crash.pass, Append: n.config.Append, Logger: n.logger.Named("log"),
+		Took: func(d time.Duration) { n.metrics.fsync.Observe(d.Seconds()) },
+	})
 	if err != nil {
 		return err
 	}
-	n.store = &failStop{
-		raftLog: log, fatal: n.fail, clock: n.config.Clock, crash: n.crash, append: n.config.Append,
-		took: func(d time.Duration) { n.metrics.fsync.Observe(d.Seconds()) },
-	}
-	n.log = newParallelLog(n.store, n.leadsNow)
-	if err := n.claimDisk(disk); err != nil {
-		return err
-	}
-	if err := clearSnapshots(n.config.DataDir); err != nil {
-		return err
-	}
-	if err := n.dropUnverified(); err != nil {
-		return err
-	}
-	if err := verifySnapshots(n.config.DataDir, log); err != nil {
-		return err
-	}
-	if err := cutOldConflict(n.config.DataDir, n.store); err != nil {
-		return err
-	}
-	if err := verifyVersions(n.config.DataDir, n.store); err != nil {
-		return err
-	}
+	n.log, n.config.nonce = log, log.Nonce()
 	files, err := n.openSnapshots()
 	if err != nil {
 		return err
 	}
 	n.snapshots = files
-	n.port, err = listenPeers(n.config.Network, n.config.RaftAddress, n.config.PeerTLS, newQuiet(n.logger.Named("peers"), &n.stopping),
+	n.port, err = listenPeers(n.config.Network, n.config.RaftAddress, n.config.PeerTLS, newDedupLogger(n.logger.Named("peers"), &n.stopping),
 		max(n.config.MaxEntryBytes, DefaultConfig().MaxEntryBytes)) // other nodes may have the default
 	if err != nil {
 		return err
@@ -231,17 +193,17 @@ func (n *Node) open(disk *disk) error {
 	if n.config.AdvertiseRaft == "" && strings.HasSuffix(n.config.RaftAddress, ":0") {
 		n.config.AdvertiseRaft = n.port.Addr().String()
 	}
-	n.port.greet, n.port.admit, n.port.member, n.port.met, n.port.serve = n.greet, n.admit, n.knownMember, n.met, n.answerPeer
+	n.port.greet, n.port.admit, n.port.member, n.port.met, n.port.serve = n.greet, n.admit, n.knownMember, n.recordBuild, n.answerPeer
 	n.port.identifies, n.port.nodeAt = n.identifies, n.nodeAt
 	n.transport = raftTransport{raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Stream: n.port, MaxPool: 3, MaxRPCsInFlight: 1, Timeout: transportTimeout,
-		Logger: newQuiet(n.logger.Named("transport"), &n.stopping), MsgpackUseNewTimeFormat: true,
-	}), newReturns(n.leadsFor, n.port.closed, n.config.Clock), n.goneBeyond, n.log.durable}
+		Logger: newDedupLogger(n.logger.Named("transport"), &n.stopping), MsgpackUseNewTimeFormat: true,
+	}), newHeartbeats(n.leadsFor, n.port.closed, n.config.Clock), n.hasAllOf, n.log.Durable}
 	if err := n.newRaft(); err != nil {
 		return err
 	}
-	n.store.running.Store(true)
-	n.settled.Store(n.wasSettled())
+	n.log.Start()
+	n.admitted.Store(n.wasAdmitted())
 	return nil
 }
 
@@ -249,19 +211,20 @@ func (n *Node) open(disk *disk) error {
 // any other entry, or a term that cannot be written, it panics.
 func (n *Node) newRaft() (err error) {
 	defer func() {
-		if n.store.failed == nil {
+		if n.log.StartError() == nil {
 			return
 		}
 		_ = recover()
-		err = n.store.failed
+		err = n.log.StartError()
 	}()
-	log := snapshotLog{n.log, &n.ends}
-	n.raft, err = raft.NewRaft(n.raftConfig(), machine{n}, log, n.store, n.snapshots, n.transport)
+	n.raft, err = raft.NewRaft(n.raftConfig(), machine{n}, n.log, n.log, n.snapshots, n.transport)
 	return err
 }
 
 // leadsNow says whether raft leads. Raft's goroutines ask from their start, before this node has raft in hand: then it does not.
-func (n *Node) leadsNow() bool { return n.store.running.Load() && n.raft.State() == raft.Leader }
+func (n *Node) leadsNow() bool {
+	return n.log != nil && n.log.Started() && n.raft.State() == raft.Leader
+}
 
 // leadsFor says whether this node leads in a term and a server is in its configuration.
 func (n *Node) leadsFor(term uint64, id raft.ServerID) bool {
@@ -282,47 +245,25 @@ func (n *Node) raftConfig() *raft.Config {
 	c.NoSnapshotRestoreOnStart = false
 	c.NoLegacyTelemetry = true
 	c.PreVoteDisabled = false
-	c.Logger = newQuiet(n.logger.Named("raft"), &n.stopping)
+	c.Logger = newDedupLogger(n.logger.Named("raft"), &n.stopping)
 	return c
 }
 
 // identify checks that the data directory is this node's and reads what it knows of its cluster.
-func (n *Node) identify(disk *disk) error {
-	if known, there := disk.parts[nodeFile]; there && strings.TrimSpace(known) != n.config.ID {
-		return fmt.Errorf("%w: %s holds the data of node %q, this is %q", ErrForeignDataDir, n.config.DataDir, strings.TrimSpace(known), n.config.ID)
+func (n *Node) identify(disk *logstore.Disk) error {
+	if known, there := disk.Part(logstore.NodeFile); there && known != n.config.ID {
+		return fmt.Errorf("%w: %s holds the data of node %q, this is %q", ErrForeignDataDir, n.config.DataDir, known, n.config.ID)
 	}
-	if id, there := disk.parts[clusterFile]; there {
-		text := strings.TrimSpace(id)
-		n.cluster.Store(&text)
+	if id, there := disk.Part(logstore.ClusterFile); there {
+		n.cluster.Store(&id)
 	}
-	return nil
-}
-
-// claimDisk checks the log store against the rest of the disk, and opens the witness.
-func (n *Node) claimDisk(disk *disk) error {
-	values, err := stableOf(n.store.raftLog)
-	if err != nil {
-		return err
-	}
-	if err := disk.judge(n.store.raftLog, values); err != nil {
-		return err
-	}
-	if disk.slot != nil {
-		n.logger.Warn("one of the two slots of the witness is damaged; it is written again from the other one", "error", disk.slot)
-	}
-	keeper, err := disk.claim(n.config.ID, values, n.store.write)
-	if err != nil {
-		return err
-	}
-	n.config.nonce = strings.TrimSpace(disk.parts[nonceFile])
-	n.keeper, n.store.keeper, n.store.bound = keeper, keeper, true
 	return nil
 }
 
 // start starts the goroutines.
 func (n *Node) start() {
 	n.port.start()
-	n.wg.Go(func() { n.keeper.run(n.closing, n.done) })
+	n.wg.Go(func() { n.log.Run(n.closing, n.done) })
 	n.markMemory()
 	for _, run := range []func(){n.proposer.run, n.lead, n.tick, n.watchStall, n.watchSpace, n.watchMemory, n.formCluster, n.sampleWalls, n.watchMembership} {
 		n.wg.Go(func() {
@@ -337,23 +278,23 @@ func (n *Node) ID() string { return n.config.ID }
 // Leader returns the leader's id and API address as far as this node knows (a hint), and whether it is this node, ready
 // to serve.
 func (n *Node) Leader() (id, apiAddress string, self bool) {
-	leader := n.heard()
+	leader := n.knownLeader()
 	if leader == "" {
 		return "", "", false
 	}
 	return leader, n.apiAddress(leader), n.leading.Load() != nil
 }
 
-// heard returns the leader that this node hears, itself where it leads, "" for none.
-func (n *Node) heard() string {
+// knownLeader returns the leader that this node hears, itself where it leads, "" for none.
+func (n *Node) knownLeader() string {
 	_, leader := n.raft.LeaderWithID()
-	return heardIn(n.raft.State(), leader)
+	return knownLeaderIn(n.raft.State(), leader)
 }
 
-// heardIn is heard. A candidate hears none, though raft names it one that was elected in the term in which this node was asked to take
+// knownLeaderIn is knownLeader for a state of raft. A candidate hears none, though raft names it one that was elected in the term in which this node was asked to take
 // over: such a candidate takes entries without becoming a follower (appendEntries in raft 1.7.3), and names that leader for as long as
 // nobody elects it.
-func heardIn(state raft.RaftState, leader raft.ServerID) string {
+func knownLeaderIn(state raft.RaftState, leader raft.ServerID) string {
 	if state == raft.Candidate {
 		return ""
 	}

@@ -15,14 +15,14 @@ import (
 // It waits with a leader's entries for a follower that is away until the follower is back, where raft would wait
 // longer with each failure, up to ten seconds: so long a node that is back would be no part of a majority.
 //
-// A snapshot that this node is beyond is answered without being installed: see Consumer.
+// A snapshot of which this node has all is answered without being installed: see Consumer.
 //
 // And followers are told of commits up to what this node has on disk: see parallelLog.
 type raftTransport struct {
 	*raft.NetworkTransport
-	returns *returns
-	// goneBeyond says whether this node has all that a snapshot stands for.
-	goneBeyond func(*raft.InstallSnapshotRequest) bool
+	heartbeats *heartbeats
+	// hasAllOf says whether this node has all that a snapshot stands for.
+	hasAllOf func(*raft.InstallSnapshotRequest) bool
 	// durable returns how much of the log up to an index this node has on disk.
 	durable func(index uint64) uint64
 }
@@ -38,16 +38,16 @@ var (
 // AppendEntries implements raft.Transport. Heartbeats, which raft repeats often whatever comes of them, tell that a
 // follower is there. A call with entries that fails is held until then.
 func (t raftTransport) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
-	before := t.returns.count(id)
+	before := t.heartbeats.count(id)
 	args.LeaderCommitIndex = t.durable(args.LeaderCommitIndex)
 	err := t.NetworkTransport.AppendEntries(id, target, args, resp)
 	switch {
 	case isHeartbeat(args):
 		if err == nil {
-			t.returns.add(id)
+			t.heartbeats.add(id)
 		}
 	case err != nil:
-		t.returns.await(id, before, args.Term)
+		t.heartbeats.await(id, before, args.Term)
 	}
 	return err
 }
@@ -62,8 +62,8 @@ func isHeartbeat(args *raft.AppendEntriesRequest) bool {
 	return len(args.Entries) == 0 && args.PrevLogEntry == 0 && args.LeaderCommitIndex == 0
 }
 
-// returns counts the heartbeats that each follower answered.
-type returns struct {
+// heartbeats counts those that each follower answered.
+type heartbeats struct {
 	// leads says whether this node leads in a term and still has a follower; closed ends all waits.
 	leads  func(term uint64, id raft.ServerID) bool
 	closed <-chan struct{}
@@ -76,27 +76,27 @@ type returns struct {
 	clock   Clock
 }
 
-func newReturns(leads func(uint64, raft.ServerID) bool, closed <-chan struct{}, clock Clock) *returns {
-	return &returns{
+func newHeartbeats(leads func(uint64, raft.ServerID) bool, closed <-chan struct{}, clock Clock) *heartbeats {
+	return &heartbeats{
 		leads: leads, closed: closed, clock: clock, answered: map[raft.ServerID]uint64{}, last: map[raft.ServerID]int64{},
 		changed: make(chan struct{}),
 	}
 }
 
 // silentFor returns how long ago a follower answered, or since says that counting begins.
-func (r *returns) silentFor(id raft.ServerID, since int64) time.Duration {
+func (r *heartbeats) silentFor(id raft.ServerID, since int64) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return time.Duration(max(r.clock.Monotonic()-max(r.last[id], since), 0))
 }
 
-func (r *returns) count(id raft.ServerID) uint64 {
+func (r *heartbeats) count(id raft.ServerID) uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.answered[id]
 }
 
-func (r *returns) add(id raft.ServerID) {
+func (r *heartbeats) add(id raft.ServerID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.answered[id]++
@@ -109,7 +109,7 @@ func (r *returns) add(id raft.ServerID) {
 const lookAgain = 100 * time.Millisecond
 
 // await waits until a follower has answered a heartbeat since before, or nobody wants its entries any more.
-func (r *returns) await(id raft.ServerID, before, term uint64) {
+func (r *heartbeats) await(id raft.ServerID, before, term uint64) {
 	timer := time.NewTicker(lookAgain)
 	defer timer.Stop()
 	for r.leads(term, id) {

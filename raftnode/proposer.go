@@ -17,7 +17,7 @@ import (
 	"github.com/quotad/quotad/raftnode/budget"
 )
 
-// proposer turns concurrent calls into log entries. While an entry is on its way, what comes queues up; the next entry
+// proposer turns concurrent calls into log entries. While an entry is in flight, new calls queue up; the next entry
 // takes it all, within its bounds. So load decides the batch, and an idle proposer adds no delay.
 type proposer struct {
 	n *Node
@@ -33,7 +33,7 @@ type proposer struct {
 	time  atomic.Bool
 	wake  chan struct{}
 	slots chan struct{}
-	// flights are the entries that are on their way. Each holds a slot.
+	// flights are the entries in flight. Each holds a slot.
 	flights []*flight
 }
 
@@ -172,7 +172,7 @@ func (n *Node) outcome(ctx context.Context, through bool, c *call) error {
 		case <-c.finished:
 			return c.err
 		case <-gone:
-			if n.proposer.takeBack(c) {
+			if n.proposer.cancel(c) {
 				return n.notAccepted(Canceled)
 			}
 			gone = nil
@@ -186,7 +186,7 @@ func (n *Node) outcome(ctx context.Context, through bool, c *call) error {
 				return &UnknownError{Err: ctx.Err()}
 			}
 		case <-timer.C:
-			if n.proposer.takeBack(c) {
+			if n.proposer.cancel(c) {
 				return n.notAccepted(NotReady)
 			}
 			return &UnknownError{Err: errors.New("the log did not answer in time")}
@@ -267,8 +267,8 @@ func (p *proposer) kick() {
 	}
 }
 
-// leaveLocked notes that so many of a call's commands, of so many bytes, are not in the queue any more.
-func (p *proposer) leaveLocked(c *call, commands, bytes int) {
+// dequeueLocked records that so many of a call's commands, of so many bytes, are not in the queue any more.
+func (p *proposer) dequeueLocked(c *call, commands, bytes int) {
 	p.commands -= commands
 	p.bytes -= bytes
 	p.room.commands.Give(c.caller(), int64(commands))
@@ -276,8 +276,8 @@ func (p *proposer) leaveLocked(c *call, commands, bytes int) {
 	p.n.metrics.queued.Set(float64(p.commands))
 }
 
-// takeBack takes a call out of the queue of which no command is in an entry yet.
-func (p *proposer) takeBack(c *call) bool {
+// cancel takes a call out of the queue if none of its commands is in an entry yet.
+func (p *proposer) cancel(c *call) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if c.next > 0 || c.left == 0 {
@@ -286,7 +286,7 @@ func (p *proposer) takeBack(c *call) bool {
 	for i := range p.queue {
 		if p.queue[i] == c {
 			p.queue = append(p.queue[:i:i], p.queue[i+1:]...)
-			p.leaveLocked(c, len(c.commands), len(c.encoded))
+			p.dequeueLocked(c, len(c.commands), len(c.encoded))
 			return true
 		}
 	}
@@ -299,7 +299,7 @@ type part struct {
 	from, to int
 }
 
-// flight is an entry that is on its way.
+// flight is an entry in flight.
 type flight struct {
 	data    []byte
 	parts   []part
@@ -342,9 +342,9 @@ func (p *proposer) run() {
 	}
 }
 
-// askForTime has an entry written that carries nothing but the time, unless an entry is on its way: when that is applied the
+// requestTime requests an entry that carries nothing but the time, unless an entry is in flight: when that is applied the
 // ticker looks again.
-func (p *proposer) askForTime() {
+func (p *proposer) requestTime() {
 	p.time.Store(true)
 	p.kick()
 }
@@ -383,7 +383,7 @@ func (p *proposer) take() (parts []part) {
 		}
 		if c.next > from {
 			parts = append(parts, part{call: c, from: from, to: c.next})
-			p.leaveLocked(c, c.next-from, len(c.span(from, c.next)))
+			p.dequeueLocked(c, c.next-from, len(c.span(from, c.next)))
 		}
 		if c.next < len(c.commands) {
 			break
@@ -419,12 +419,12 @@ func (p *proposer) send(lead *leadership, parts []part) {
 	p.mu.Lock()
 	p.flights = append(p.flights, f)
 	p.mu.Unlock()
-	p.n.asked.Add(1)
+	p.n.inFlight.Add(1)
 	go p.failed(f, p.n.raft.Apply(data, p.n.config.ApplyTimeout))
 }
 
 // applied answers the calls of an entry that has just been applied, if it is one of this proposer's: it is known by its data, which raft
-// hands on as they are. To wait for raft's future first would wake two goroutines more for each entry.
+// forwards unchanged. To wait for raft's future first would wake two goroutines more for each entry.
 func (p *proposer) applied(data []byte, applied *fsm.Applied) {
 	f := p.land(func(f *flight) bool { return len(data) > 0 && &f.data[0] == &data[0] })
 	if f == nil {
@@ -450,7 +450,7 @@ func (p *proposer) failed(of *flight, future raft.Future) {
 	p.finish(of.parts, nil, err)
 }
 
-// land takes an entry off those on their way, nil where there is no such.
+// land removes an entry from those in flight and returns it; nil: there is no such.
 func (p *proposer) land(is func(*flight) bool) *flight {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -460,7 +460,7 @@ func (p *proposer) land(is func(*flight) bool) *flight {
 	}
 	f := p.flights[i]
 	p.flights = slices.Delete(p.flights, i, i+1)
-	p.n.asked.Add(-1)
+	p.n.inFlight.Add(-1)
 	<-p.slots
 	return f
 }
@@ -498,7 +498,7 @@ func (p *proposer) failLocked(c *call, failed part, err error) {
 	for i := range p.queue {
 		if p.queue[i] == c {
 			p.queue = append(p.queue[:i:i], p.queue[i+1:]...)
-			p.leaveLocked(c, len(c.commands)-c.next, len(c.span(c.next, len(c.commands))))
+			p.dequeueLocked(c, len(c.commands)-c.next, len(c.span(c.next, len(c.commands))))
 			break
 		}
 	}
@@ -511,7 +511,7 @@ func (p *proposer) refuseAll(cause NotAcceptedCause) {
 	queue := p.queue
 	p.queue = nil
 	for _, c := range queue {
-		p.leaveLocked(c, len(c.commands)-c.next, len(c.span(c.next, len(c.commands))))
+		p.dequeueLocked(c, len(c.commands)-c.next, len(c.span(c.next, len(c.commands))))
 	}
 	if cause == Stopping {
 		p.closed = true
@@ -538,45 +538,4 @@ func (n *Node) classify(err error) error {
 	}
 	// Leadership lost, aborted by a restore, shut down, a store's own error: the entry may yet be committed.
 	return &UnknownError{Err: err}
-}
-
-// Await waits for the final result of a Reserve that waits under ticket. ErrNoTicket: it does not stand in the queue
-// any more; propose the Reserve again under its request id to learn its result. An *UnknownError: this node cannot tell
-// any more.
-func (n *Node) Await(ctx context.Context, ticket uint64) (*logpb.Result, Position, error) {
-	n.mu.Lock()
-	if e, ok := n.tickets.ended[ticket]; ok {
-		n.mu.Unlock()
-		return e.result, e.at, nil
-	}
-	if !n.machine.State().Waiting(ticket) {
-		n.mu.Unlock()
-		return nil, Position{}, ErrNoTicket
-	}
-	ch := make(chan ending, 1)
-	n.tickets.waiting[ticket] = append(n.tickets.waiting[ticket], ch)
-	n.mu.Unlock()
-	defer func() {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		n.tickets.forget(ticket, ch)
-	}()
-	lead := n.leading.Load()
-	var lost <-chan struct{}
-	if lead != nil {
-		lost = lead.lost
-	}
-	select {
-	case e, ok := <-ch:
-		if !ok {
-			return nil, Position{}, &UnknownError{Err: errors.New("the state was replaced")}
-		}
-		return e.result, e.at, nil
-	case <-ctx.Done():
-		return nil, Position{}, &UnknownError{Err: ctx.Err()}
-	case <-lost:
-		return nil, Position{}, &UnknownError{Err: errors.New("this node ceased to lead")}
-	case <-n.done:
-		return nil, Position{}, &UnknownError{Err: errors.New("the node stopped")}
-	}
 }

@@ -1,6 +1,8 @@
 package raftnode
 
 import (
+	"sync/atomic"
+
 	"context"
 	"errors"
 	"fmt"
@@ -74,7 +76,7 @@ func take(amount int64) *logpb.Command {
 	}}}
 }
 
-func giveBack(lease uint64) *logpb.Command {
+func release(lease uint64) *logpb.Command {
 	return &logpb.Command{Kind: &logpb.Command_Release{Release: &logpb.Release{Lease: lease, Fence: lease}}}
 }
 
@@ -113,10 +115,10 @@ func TestAFullQueueStillTakesWhatFrees(t *testing.T) {
 		t.Errorf("the next that takes: %v", err)
 	}
 	for i := range 2 {
-		propose(giveBack(1))
+		propose(release(1))
 		poll(t, "it queues up", func() bool { return n.proposer.queued() == 15+i })
 	}
-	if _, _, err := n.Propose(t.Context(), giveBack(1)); causeOf(err) != QueueFull {
+	if _, _, err := n.Propose(t.Context(), release(1)); causeOf(err) != QueueFull {
 		t.Errorf("the next that frees: %v", err)
 	}
 	open()
@@ -157,7 +159,7 @@ func TestTheQueueIsBoundedInBytes(t *testing.T) {
 	}
 }
 
-// TestACancelledCall: one that is still queued is taken back, and leaves no trace; of one that is on its way nobody knows, unless it is
+// TestACancelledCall: one that is still queued is cancelled, and leaves no trace; of one that is in flight nobody knows, unless it is
 // seen through.
 func TestACancelledCall(t *testing.T) {
 	for through, propose := range map[bool]func(*Node, context.Context, ...*logpb.Command) ([]*logpb.Result, Position, error){
@@ -192,11 +194,11 @@ func TestACancelledCall(t *testing.T) {
 			if through {
 				open()
 				if err := <-onItsWay; err != nil {
-					t.Errorf("on its way: %v", err)
+					t.Errorf("in flight: %v", err)
 				}
 			} else {
 				if err := <-onItsWay; !isUnknown(err) || !errors.Is(err, context.Canceled) {
-					t.Errorf("on its way: %v", err)
+					t.Errorf("in flight: %v", err)
 				}
 				open()
 			}
@@ -204,7 +206,7 @@ func TestACancelledCall(t *testing.T) {
 				t.Fatal(err)
 			}
 			if held := n.machine.State().Counts().Leases; held != 2 {
-				t.Errorf("%d leases: the one on its way and the last are two", held)
+				t.Errorf("%d leases: the one in flight and the last are two", held)
 			}
 		})
 	}
@@ -271,78 +273,13 @@ func TestAFailedPartDoesNotShiftTheRest(t *testing.T) {
 	}
 }
 
-// TestCuttingTheLogLeavesNoHole: wherever the process ends while a long range is deleted, what is left is in one piece:
-// from the front the beginning goes, from the back the end.
-func TestCuttingTheLogLeavesNoHole(t *testing.T) {
-	const entries = 3*2048 + 100
-	for name, c := range map[string]struct {
-		first, last uint64
-	}{
-		"the beginning": {1, entries - 50}, "beyond the beginning": {0, entries - 50}, "the end": {60, entries}, "everything": {1, entries},
-	} {
-		for piece := int32(1); piece <= 4; piece++ {
-			t.Run(fmt.Sprintf("%s, ended at piece %d", name, piece), func(t *testing.T) {
-				s := openLog(t, t.TempDir())
-				defer func() { _ = s.Close() }()
-				s.fatal = func(err error) { t.Error(err) }
-				s.crash = &crashPoints{crash: func() { panic("the process ends") }}
-				logs := make([]*raft.Log, entries)
-				for i := range logs {
-					logs[i] = &raft.Log{Index: uint64(i + 1), Term: 1}
-				}
-				if err := s.StoreLogs(logs); err != nil {
-					t.Fatal(err)
-				}
-				s.crash.set("in-delete-range", piece)
-				func() {
-					defer func() { _ = recover() }()
-					_ = s.DeleteRange(c.first, c.last)
-				}()
-				checkWhole(t, s)
-				s.crash.set("nowhere", 1)
-				if err := s.DeleteRange(c.first, c.last); err != nil { // after a restart raft cuts again
-					t.Fatal(err)
-				}
-				for _, index := range []uint64{max(c.first, 1), c.last} {
-					if err := s.GetLog(index, new(raft.Log)); !errors.Is(err, raft.ErrLogNotFound) {
-						t.Errorf("entry %d is still there: %v", index, err)
-					}
-				}
-				checkWhole(t, s)
-			})
-		}
-	}
-}
-
-// checkWhole fails if an entry between a log's first and last is missing.
-func checkWhole(t *testing.T, log raft.LogStore) {
-	t.Helper()
-	first, err := log.FirstIndex()
-	if err != nil {
-		t.Fatal(err)
-	}
-	last, err := log.LastIndex()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for index := first; index <= last && first > 0; index++ {
-		if err := log.GetLog(index, new(raft.Log)); err != nil {
-			t.Fatalf("entry %d of %d..%d: %v", index, first, last, err)
-		}
-	}
-}
-
 // TestAStalledDiskEndsTheNode: a leader that cannot write serves nobody, and must make room for one that can.
 func TestAStalledDiskEndsTheNode(t *testing.T) {
-	n := openOne(t, func(c *Config) { c.StallLimit = 500 * time.Millisecond })
-	release := make(chan struct{})
-	defer close(release)
-	go func() {
-		_ = n.store.write("writing the log", func() error {
-			<-release
-			return nil
-		})
-	}()
+	stuck := newStuckAppend()
+	n := openOne(t, func(c *Config) { c.StallLimit, c.Append = 500*time.Millisecond, stuck.append })
+	defer close(stuck.release)
+	stuck.armed <- nil
+	go func() { _, _, _ = n.Propose(context.Background(), slots(1)) }()
 	<-n.Done()
 	if n.Err() == nil {
 		t.Fatalf("the node ended with %v", n.Err())
@@ -408,12 +345,12 @@ func openThree(t *testing.T) []*Node {
 	return nodes
 }
 
-// TestReadsShareProbes: reads that come while a round of the probe is under way share the next one, and no more is asked.
+// TestReadsShareProbes: reads that come while a round of the probe is running share the next one, and no more is asked.
 func TestReadsShareProbes(t *testing.T) {
 	n := openOne(t)
 	term := n.leading.Load().term
 	n.probes.mu.Lock()
-	n.probes.running = true // as if a round were under way
+	n.probes.running = true // as if a round were running
 	n.probes.mu.Unlock()
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -496,20 +433,31 @@ func TestACallThatIsAcceptedInPartIsUnknown(t *testing.T) {
 	}
 }
 
-// TestAPauseIsNoStall: a process that goes on after a pause finds its write under way for longer than a disk may take, and
+// pausedClock is a clock of a process that was paused meanwhile.
+type pausedClock struct {
+	Clock
+	paused atomic.Int64
+}
+
+func (c *pausedClock) Monotonic() int64 { return c.Clock.Monotonic() + c.paused.Load() }
+
+// TestAPauseIsNoStall: a process that goes on after a pause finds its write in flight for longer than a disk may take, and
 // goes on.
 func TestAPauseIsNoStall(t *testing.T) {
-	n := openOne(t, func(c *Config) { c.StallLimit = 2 * time.Second })
-	began := n.config.Clock.Monotonic() - int64(time.Hour)
-	n.store.began(began)
-	looked := time.NewTimer(3 * n.config.StallLimit / looksPerStall)
+	stuck, clock := newStuckAppend(), &pausedClock{Clock: NewSystemClock()}
+	n := openOne(t, func(c *Config) { c.StallLimit, c.Append, c.Clock = 2*time.Second, stuck.append, clock })
+	stuck.armed <- nil
+	go func() { _, _, _ = n.Propose(context.Background(), slots(1)) }()
+	<-stuck.reached
+	clock.paused.Add(int64(time.Hour))
+	looked := time.NewTimer(3 * n.config.StallLimit / checksPerStall)
 	defer looked.Stop()
 	select {
 	case <-n.Done():
 		t.Fatal(n.Err())
 	case <-looked.C:
 	}
-	n.store.ended(began)
+	close(stuck.release)
 	if _, _, err := n.Propose(t.Context(), slots(1)); err != nil {
 		t.Fatal(err)
 	}

@@ -29,7 +29,7 @@ func (n *Node) Read(ctx context.Context, mode ReadMode, fn func(*fsm.State, fsm.
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	state := n.machine.State()
-	fn(state, shown(state, present), positionOf(state))
+	fn(state, readClock(state, present), positionOf(state))
 	return nil
 }
 
@@ -42,14 +42,14 @@ func (n *Node) Frozen(ctx context.Context, mode ReadMode) (*fsm.State, fsm.Clock
 	n.mu.Lock()
 	state := n.machine.Freeze()
 	n.mu.Unlock()
-	return state, shown(state, present), positionOf(state), nil
+	return state, readClock(state, present), positionOf(state), nil
 }
 
-// shown returns the moment at which a read shows a state. While time changes anything, that is the state's own, which a
+// readClock returns the moment at which a read shows a state. While time changes anything, that is the state's own, which a
 // majority has: time that only this leader has seen pass may not have passed for the next one, and what a read showed as
 // free would be taken again. It is at most a tick old, since then entries carry time. Where nothing is pending no entry is
 // written, and only windows change, by the clocks of a majority.
-func shown(state *fsm.State, present fsm.Clock) fsm.Clock {
+func readClock(state *fsm.State, present fsm.Clock) fsm.Clock {
 	if state.Pending() {
 		return state.Clock()
 	}
@@ -74,7 +74,7 @@ func (n *Node) Clock() fsm.Clock {
 	n.mu.RLock()
 	own := n.machine.State().Clock()
 	n.mu.RUnlock()
-	lead := n.led.Load()
+	lead := n.lastLeadership.Load()
 	if lead == nil {
 		return own
 	}
@@ -111,7 +111,7 @@ func (n *Node) readable(ctx context.Context, mode ReadMode) error {
 // and its barrier is applied. Raft's own VerifyLeader counts answers to questions that were sent before the read began.
 type probes struct {
 	mu sync.Mutex
-	// next is the round that reads which come now join; running tells whether one is under way.
+	// next is the round that reads which come now join; running tells whether there is one.
 	next    *round
 	running bool
 }
@@ -206,115 +206,3 @@ func (n *Node) holdsTerm(term uint64) bool {
 	// Looked up after the replies: a node that was deposed meanwhile does not count itself.
 	return got >= need && n.raft.State() == raft.Leader && n.raft.CurrentTerm() == term
 }
-
-// voters returns the voters of the latest configuration, and whether this node is one.
-func (n *Node) voters() (voters []raft.Server, self bool) {
-	configuration := n.raft.GetConfiguration()
-	if err := configuration.Error(); err != nil {
-		return nil, false
-	}
-	for _, s := range configuration.Configuration().Servers {
-		if s.Suffrage == raft.Voter {
-			voters = append(voters, s)
-			self = self || string(s.ID) == n.config.ID
-		}
-	}
-	return voters, self
-}
-
-// samples are the voters' wall clocks.
-type samples struct {
-	mu     sync.Mutex
-	of     map[string]sample
-	voters map[string]bool
-}
-
-func newSamples() *samples { return &samples{of: map[string]sample{}, voters: map[string]bool{}} }
-
-func (s *samples) add(node string, wall, sent, received int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.of[node] = sample{wall: wall, roundTrip: received - sent, at: received}
-}
-
-func (s *samples) setVoters(voters []raft.Server) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.voters = map[string]bool{}
-	for _, v := range voters {
-		s.voters[string(v.ID)] = true
-	}
-}
-
-// views returns the earlier and later view of Unix time now.
-func (s *samples) views(n *Node) (early, late int64, ok bool) {
-	all, voters := s.walls(n)
-	if voters == 0 {
-		return 0, 0, false
-	}
-	return wallViews(all, voters, n.config.Clock.Monotonic())
-}
-
-// walls returns what is known of the voters' clocks, brought to the present, and how many voters there are.
-func (s *samples) walls(n *Node) (all []sample, voters int) {
-	now := n.config.Clock.Monotonic()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	all = make([]sample, 0, len(s.voters))
-	for id := range s.voters {
-		known, have := s.of[id]
-		if id == n.config.ID {
-			known, have = sample{wall: n.config.Clock.Wall(), at: now}, true
-		}
-		if age := now - known.at; have && age <= int64(sampleLife) {
-			all = append(all, sample{wall: known.wall + age, roundTrip: known.roundTrip, at: now})
-		}
-	}
-	return all, len(s.voters)
-}
-
-// sampleOnce takes a sample of every voter that answers. It returns when so many have, this node among them, or the rest
-// did not in time; samples of the others are taken all the same.
-func (n *Node) sampleOnce(enough func(voters int) int) {
-	voters, self := n.voters()
-	n.samples.setVoters(voters)
-	ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
-	answered := make(chan bool, len(voters))
-	asked := 0
-	for _, v := range voters {
-		if string(v.ID) == n.config.ID {
-			continue
-		}
-		asked++
-		n.wg.Go(func() {
-			sent := n.config.Clock.Monotonic()
-			reply, err := n.port.ask(ctx, string(v.ID), string(v.Address), peerRequest{Kind: "probe"})
-			if err == nil && reply.Node == string(v.ID) {
-				n.samples.add(reply.Node, reply.Wall, sent, n.config.Clock.Monotonic())
-			}
-			answered <- err == nil
-		})
-	}
-	got, need := 0, enough(len(voters))
-	if self {
-		got++
-	}
-	for ; asked > 0 && got < need; asked-- {
-		if <-answered {
-			got++
-		}
-	}
-	rest := asked
-	n.wg.Go(func() {
-		for range rest {
-			<-answered
-		}
-		cancel()
-	})
-	n.measureClocks()
-}
-
-// majority and everybody are how many voters a sample waits for.
-func majority(voters int) int { return voters/2 + 1 }
-
-func everybody(voters int) int { return voters }

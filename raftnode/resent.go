@@ -21,10 +21,10 @@ func (t raftTransport) Consumer() <-chan raft.RPC {
 				}
 				select {
 				case calls <- call:
-				case <-t.returns.closed:
+				case <-t.heartbeats.closed:
 					return
 				}
-			case <-t.returns.closed:
+			case <-t.heartbeats.closed:
 				return
 			}
 		}
@@ -35,7 +35,7 @@ func (t raftTransport) Consumer() <-chan raft.RPC {
 // answered answers a snapshot that this node is beyond.
 func (t raftTransport) answered(call raft.RPC) bool {
 	request, ok := call.Command.(*raft.InstallSnapshotRequest)
-	if !ok || !t.goneBeyond(request) {
+	if !ok || !t.hasAllOf(request) {
 		return false
 	}
 	_, _ = io.Copy(io.Discard, call.Reader) // what follows on this connection is another call
@@ -45,18 +45,11 @@ func (t raftTransport) answered(call raft.RPC) bool {
 	return true
 }
 
-// goneBeyond says whether this node has all that a snapshot of its leader stands for: in a snapshot of its own, or in its log,
+// hasAllOf says whether this node has all that a snapshot of its leader stands for: in a snapshot of its own, or in its log,
 // since entries of the same index and term have the same ones before them. Calls come before raft runs, too.
-func (n *Node) goneBeyond(snapshot *raft.InstallSnapshotRequest) bool {
-	if !n.store.running.Load() || snapshot.Term < n.raft.CurrentTerm() {
+func (n *Node) hasAllOf(snapshot *raft.InstallSnapshotRequest) bool {
+	if !n.log.Started() || snapshot.Term < n.raft.CurrentTerm() {
 		return false
 	}
-	if snapshot.LastLogIndex <= n.ends.last() {
-		return true
-	}
-	if n.log.wait(snapshot.LastLogIndex) != nil { // not n.log.GetLog, which would end this goroutine
-		return false
-	}
-	var log raft.Log
-	return n.store.GetLog(snapshot.LastLogIndex, &log) == nil && log.Term == snapshot.LastLogTerm
+	return n.log.Has(snapshot.LastLogIndex, snapshot.LastLogTerm)
 }

@@ -4,13 +4,12 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
+
+	"github.com/quotad/quotad/raftnode/logstore"
 )
 
 // TestASnapshotThatANodeIsBeyondIsNotInstalled: what this node has is answered without raft; any other snapshot, and calls that
@@ -31,7 +30,7 @@ func TestASnapshotThatANodeIsBeyondIsNotInstalled(t *testing.T) {
 	from, inner, closed := open(), open(), make(chan struct{})
 	defer close(closed)
 	to := raftTransport{
-		inner, newReturns(nil, closed, NewSystemClock()),
+		inner, newHeartbeats(nil, closed, NewSystemClock()),
 		func(snapshot *raft.InstallSnapshotRequest) bool { return snapshot.LastLogIndex <= 10 },
 		nil,
 	}
@@ -93,22 +92,9 @@ func TestWhatANodeIsBeyond(t *testing.T) {
 	c := DefaultConfig()
 	c.ID, c.DataDir, c.RaftAddress, c.APIAddress = "n1", t.TempDir(), "127.0.0.1:0", "127.0.0.1:1"
 	const term = 3
-	if err := os.WriteFile(filepath.Join(c.DataDir, joinedFile), []byte("1"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for name, content := range map[string]string{nodeFile: c.ID, nonceFile: newNonce()} {
-		if err := os.WriteFile(filepath.Join(c.DataDir, name), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := createWitness(c.DataDir, new(witness)); err != nil {
-		t.Fatal(err)
-	}
-	before, err := openStore(c.DataDir, c.LogStore, storeOptions{logger: hclog.NewNullLogger()})
-	if err == nil {
-		err = errors.Join((&stable{store: before}).setNumber(keyTerm, term), before.Close())
-	}
-	if err != nil {
+	c.LogStore = UnderTest
+	before := openDisk(t, c.DataDir, c.ID)
+	if err := errors.Join(before.WritePart(logstore.JoinedFile, "1"), before.SetUint64([]byte("CurrentTerm"), term), before.Close()); err != nil {
 		t.Fatal(err)
 	}
 	n, err := Open(c)
@@ -116,12 +102,12 @@ func TestWhatANodeIsBeyond(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer n.Kill()
-	last, err := n.store.LastIndex()
+	last, err := n.log.LastIndex()
 	if err != nil {
 		t.Fatal(err)
 	}
 	kept := []*raft.Log{{Index: last + 1, Term: 2}, {Index: last + 2, Term: 2}}
-	if err := n.store.StoreLogs(kept); err != nil {
+	if err := n.log.StoreLogs(kept); err != nil {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct {
@@ -134,16 +120,16 @@ func TestWhatANodeIsBeyond(t *testing.T) {
 		"beyond what it has":    {term, last + 3, 2, false},
 		"of a leader of before": {term - 1, last + 2, 2, false},
 	} {
-		if got := n.goneBeyond(&raft.InstallSnapshotRequest{Term: c.leads, LastLogIndex: c.index, LastLogTerm: c.term}); got != c.want {
+		if got := n.hasAllOf(&raft.InstallSnapshotRequest{Term: c.leads, LastLogIndex: c.index, LastLogTerm: c.term}); got != c.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
-	n.ends.add(last+5, 1)
-	if !n.goneBeyond(&raft.InstallSnapshotRequest{Term: term + 1, LastLogIndex: last + 4, LastLogTerm: 1}) {
+	n.log.AddSnapshot(last+5, 1)
+	if !n.hasAllOf(&raft.InstallSnapshotRequest{Term: term + 1, LastLogIndex: last + 4, LastLogTerm: 1}) {
 		t.Error("it is not beyond what its snapshot has")
 	}
-	n.store.running.Store(false)
-	if n.goneBeyond(&raft.InstallSnapshotRequest{Term: term + 1, LastLogIndex: last + 4, LastLogTerm: 1}) {
+	early := &Node{log: logstore.New(nil, logstore.Options{})}
+	if early.hasAllOf(&raft.InstallSnapshotRequest{Term: term + 1, LastLogIndex: last + 4, LastLogTerm: 1}) {
 		t.Error("it is beyond a snapshot before raft runs")
 	}
 }

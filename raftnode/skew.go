@@ -12,35 +12,6 @@ const (
 	mostAhead = time.Second
 )
 
-// sampleEvery is how many ticks lie between two samples of a node that does not lead: so few that a lost one leaves the one before it in
-// force (sampleLife).
-const sampleEvery = 4
-
-// sampleWalls keeps samples of the voters' wall clocks fresh: each second (sampleTick) while this node leads, which stamps entries
-// with them, and every few seconds elsewhere. Every node measures itself by them.
-func (n *Node) sampleWalls() {
-	ticker := time.NewTicker(n.config.sampleTick)
-	defer ticker.Stop()
-	for ticks := 0; ; ticks++ {
-		select {
-		case <-ticker.C:
-		case <-n.closing:
-			return
-		case <-n.done:
-			return
-		}
-		lead := n.leading.Load()
-		if lead == nil && ticks%sampleEvery != 0 {
-			continue
-		}
-		n.sampleOnce(everybody)
-		if lead != nil {
-			n.raiseVersion()
-			n.guardRate(lead)
-		}
-	}
-}
-
 // measureClocks compares this node's wall clock, and the state's earlier view of Unix time, with the voters' clocks.
 func (n *Node) measureClocks() {
 	early, late, ok := n.samples.views(n)

@@ -2,12 +2,12 @@ package raftnode
 
 import (
 	"errors"
-	"os"
 	"path/filepath"
 
 	"github.com/hashicorp/raft"
 
 	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/raftnode/logstore"
 )
 
 // A snapshot takes the place of the log behind it, so a node reads each one back, and verifies it, before raft trims the log. What cannot
@@ -26,12 +26,12 @@ func (n *Node) openSnapshots() (*checkedSnapshots, error) {
 		return nil, err
 	}
 	return &checkedSnapshots{
-		SnapshotStore: files, log: n.log, fatal: n.fail, configured: &n.configured, ends: &n.ends,
+		SnapshotStore: files, log: n.log, fatal: n.fail, configured: &n.configured,
 		readBack: func(id string, index, term uint64, of *fsm.State) error {
 			if err := n.verifyNew(id, of); err != nil {
 				return err
 			}
-			if err := n.recordSnapshot(id, index, term); err != nil {
+			if err := n.log.RecordSnapshot(id, index, term); err != nil {
 				return err
 			}
 			n.setUnreadable(nil)
@@ -40,25 +40,16 @@ func (n *Node) openSnapshots() (*checkedSnapshots, error) {
 	}, nil
 }
 
-// recordSnapshot tells the witness of a snapshot that was verified.
-func (n *Node) recordSnapshot(id string, index, term uint64) error {
-	description, err := os.ReadFile(filepath.Join(n.config.DataDir, "snapshots", id, "meta.json"))
-	if err != nil {
-		return err
-	}
-	return n.keeper.snapshotted(index, term, description)
-}
-
 // verifyNew reads a snapshot back that was just written, of a state if that is this node's, and removes it where it cannot be restored.
 func (n *Node) verifyNew(id string, of *fsm.State) error {
 	path := filepath.Join(n.config.DataDir, "snapshots", id)
-	file, err := readSnapshotMeta(path)
+	file, err := logstore.ReadSnapshot(path)
 	switch {
 	case err != nil:
 	case of != nil && file.Size > n.config.restoreUpTo:
-		err = file.verifyBy(of.VerifyWritten)
+		err = file.VerifyBy(of.VerifyWritten)
 	default:
-		err = file.verify()
+		err = file.Verify()
 	}
 	if err == nil {
 		return nil
@@ -66,7 +57,7 @@ func (n *Node) verifyNew(id string, of *fsm.State) error {
 	n.setUnreadable(err)
 	n.logger.Error("a snapshot that this node wrote cannot be read back; it keeps its log and the snapshot before, and goes on",
 		"snapshot", id, "error", err)
-	return errors.Join(err, os.RemoveAll(path), syncDir(filepath.Dir(path)))
+	return errors.Join(err, logstore.RemoveSnapshot(n.config.DataDir, id))
 }
 
 // setUnreadable sets or ends the alarm.
@@ -80,37 +71,4 @@ func (n *Node) setUnreadable(err error) {
 	n.unreadable.Store(&text)
 	n.metrics.unreadable.Set(1)
 	n.metrics.unreadableTotal.Inc()
-}
-
-// dropUnverified verifies snapshots that were not read back before the process ended. One that cannot be restored is removed where what
-// was before it is still there.
-func (n *Node) dropUnverified() error {
-	verified := n.keeper.last.snapshot
-	first, err := n.store.FirstIndex()
-	if err != nil {
-		return err
-	}
-	for {
-		all, _, err := listSnapshots(n.config.DataDir)
-		if err != nil || len(all) == 0 || all[0].Index <= verified {
-			return err
-		}
-		before := uint64(0)
-		if len(all) > 1 {
-			before = all[1].Index
-		}
-		err = all[0].verify()
-		if err == nil {
-			return n.recordSnapshot(all[0].ID, all[0].Index, all[0].Term)
-		}
-		if errors.Is(err, fsm.ErrNewerSnapshot) || first > before+1 {
-			return err
-		}
-		n.logger.Error("the newest snapshot was not read back before the process ended and cannot be restored: it is removed",
-			"snapshot", all[0].ID, "error", err)
-		path := filepath.Join(n.config.DataDir, "snapshots", all[0].ID)
-		if err := errors.Join(os.RemoveAll(path), syncDir(filepath.Dir(path))); err != nil {
-			return err
-		}
-	}
 }

@@ -1,13 +1,12 @@
 package raftnode
 
 import (
-	"errors"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/quotad/quotad/raftnode/logstore"
 )
 
 // damaging is a snapshot store that flips a bit of what it is given; its own checksums fit all the same.
@@ -89,7 +88,7 @@ func unreadableTrimsNothing(t *testing.T, restoreUpTo int64) {
 	if after.FirstIndex != before.FirstIndex || after.SnapshotIndex != before.SnapshotIndex {
 		t.Errorf("the log begins at %d, after %d; the snapshot is %d, after %d", after.FirstIndex, before.FirstIndex, after.SnapshotIndex, before.SnapshotIndex)
 	}
-	all, _, err := listSnapshots(n.config.DataDir)
+	all, _, err := logstore.ListSnapshots(n.config.DataDir)
 	if err != nil || len(all) != 1 || all[0].Index != before.SnapshotIndex {
 		t.Errorf("%+v, %v", all, err)
 	}
@@ -110,56 +109,4 @@ func unreadableTrimsNothing(t *testing.T, restoreUpTo int64) {
 	if last := n.Status(); last.FirstIndex <= before.FirstIndex || last.SnapshotIndex <= before.SnapshotIndex {
 		t.Errorf("nothing was trimmed: %+v", last)
 	}
-}
-
-// TestASnapshotThatWasNotReadBackIsNotReliedOn: the process ended between writing a snapshot and reading it back. If that cannot be
-// restored, the node starts from what was before, which it still has. One that was read back, and is damaged since, is damage.
-func TestASnapshotThatWasNotReadBackIsNotReliedOn(t *testing.T) {
-	bothStores(t, func(t *testing.T, s LogStore) {
-		conf := stopped(t, s, func(c *Config) { c.TrailingLogs = 1000 })
-		all, _, err := listSnapshots(conf.DataDir)
-		if err != nil || len(all) == 0 {
-			t.Fatal(all, err)
-		}
-		flip(t, all[0].Path, 40, 1)
-		if err := reopens(t, conf); !errors.Is(err, ErrDamaged) {
-			t.Fatalf("it was verified, and is damaged: %v", err)
-		}
-		rewitness(t, conf.DataDir, func(w *witness) { w.snapshot, w.snapshotTerm, w.snapshotMeta = 0, 0, 0 })
-		for _, older := range all[1:] {
-			flip(t, older.Path, 40, 1)
-		}
-		if err := reopens(t, conf); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := os.Stat(filepath.Dir(all[0].Path)); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("the damaged snapshot is still there: %v", err)
-		}
-	})
-}
-
-// TestASnapshotThatTheLogNeedsStays: where the log does not reach back to what was before it, one that cannot be restored is damage, and
-// is not removed: without it an entry would be missing.
-func TestASnapshotThatTheLogNeedsStays(t *testing.T) {
-	bothStores(t, func(t *testing.T, s LogStore) {
-		conf := stopped(t, s, func(c *Config) { c.TrailingLogs = 1000 })
-		all, _, err := listSnapshots(conf.DataDir)
-		if err != nil || len(all) == 0 {
-			t.Fatal(all, err)
-		}
-		for _, snapshot := range all {
-			flip(t, snapshot.Path, 40, 1)
-		}
-		rewitness(t, conf.DataDir, func(w *witness) { w.snapshot, w.snapshotTerm, w.snapshotMeta = 0, 0, 0 })
-		log := openRaw(t, conf.DataDir, s)
-		if err := errors.Join(log.DeleteRange(1, 1), log.Close()); err != nil {
-			t.Fatal(err)
-		}
-		if err := reopens(t, conf); !errors.Is(err, ErrDamaged) {
-			t.Errorf("it starts without its first entry: %v", err)
-		}
-		if _, err := os.Stat(all[len(all)-1].Path); err != nil {
-			t.Errorf("the last snapshot that could stand for it: %v", err)
-		}
-	})
 }

@@ -49,7 +49,7 @@ type Check struct {
 // Status returns this node's view. It needs no leader. Other members are asked at most once in askEvery, however often it is called.
 func (n *Node) Status() Status {
 	s := n.ownStatus()
-	s.FirstIndex, _ = n.store.FirstIndex()
+	s.FirstIndex, _ = n.log.FirstIndex()
 	s.SnapshotIndex, _ = strconv.ParseUint(n.raft.Stats()["last_snapshot_index"], 10, 64)
 	s.Members = n.memberStatus(s.Leader)
 	s.Role = n.role(s.Members)
@@ -63,7 +63,7 @@ func (n *Node) Checks() []Check { return n.checks(n.ownStatus()) }
 // ownStatus is what this node knows by itself.
 func (n *Node) ownStatus() Status {
 	s := Status{
-		ID: n.config.ID, Leader: n.heard(), Term: n.raft.CurrentTerm(), CommitIndex: n.log.durable(n.raft.CommitIndex()),
+		ID: n.config.ID, Leader: n.knownLeader(), Term: n.raft.CurrentTerm(), CommitIndex: n.log.Durable(n.raft.CommitIndex()),
 		AppliedIndex: n.appliedIndex.Load(), LastIndex: n.raft.LastIndex(), Testing: n.config.Testing, Build: n.ownBuild(),
 	}
 	if id := n.cluster.Load(); id != nil {
@@ -111,7 +111,7 @@ func (n *Node) memberStatus(leader string) []MemberStatus {
 		}
 		members[i].Build, _ = n.builds.get(members[i].ID)
 		if members[i].ID == n.config.ID {
-			members[i].MatchIndex, members[i].LastContact = n.log.durable(n.raft.LastIndex()), 0
+			members[i].MatchIndex, members[i].LastContact = n.log.Durable(n.raft.LastIndex()), 0
 			members[i].Build = n.ownBuild()
 		} else if match, ok := answers[s]; ok {
 			members[i].MatchIndex, members[i].LastContact = match, 0
@@ -182,7 +182,7 @@ func (n *Node) checks(s Status) []Check {
 	if s.CommitIndex > s.AppliedIndex {
 		lag = s.CommitIndex - s.AppliedIndex
 	}
-	stalled := n.store.stalledFor()
+	stalled := n.log.StalledFor()
 	unreadable := n.unreadable.Load()
 	skew, viewAhead := time.Duration(n.skew.Load()), time.Duration(n.viewAhead.Load())
 	return []Check{

@@ -3,7 +3,6 @@ package raftnode
 import (
 	"context"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -93,12 +92,8 @@ func (n *Node) isDone() bool {
 }
 
 func (n *Node) closeFiles() {
-	if n.store != nil {
-		_ = n.log.wait(math.MaxUint64)
-		if n.keeper != nil {
-			_ = n.keeper.close()
-		}
-		_ = n.store.Close()
+	if n.log != nil {
+		_ = n.log.Close()
 	}
 	if n.transport.NetworkTransport != nil {
 		_ = n.transport.Close()

@@ -18,10 +18,10 @@ func (n *Node) kickTicker() {
 // leewayPart: what is due and nobody waits for may be that part of a Tick late.
 const leewayPart = 20
 
-// nextLook returns the cluster time at which the ticker has something to do, as the state is; the largest int64: at none. An expiry
+// nextDue returns the cluster time at which the ticker has something to do, as the state is; the largest int64: at none. An expiry
 // that nobody waits for is left to the next call's entry for a moment: with one lease after the other each would have an entry of
 // its own, and each of them syncs of all disks before the next call's. The node's lock is held.
-func (n *Node) nextLook(lead *leadership) int64 {
+func (n *Node) nextDue(lead *leadership) int64 {
 	state := n.machine.State()
 	due, pending := state.NextDueBy(func() (fsm.Clock, bool) {
 		present := n.presentClock(&lead.clock)
@@ -58,10 +58,10 @@ func (n *Node) tick() {
 		}
 		now := lead.clock.now()
 		n.mu.Lock()
-		at := n.nextLook(lead)
-		n.looksAt = at
+		at := n.nextDue(lead)
+		n.nextTick = at
 		if at <= now { // and after each entry until it has been done
-			n.looksAt = math.MaxInt64
+			n.nextTick = math.MaxInt64
 		}
 		n.mu.Unlock()
 		if at == math.MaxInt64 {
@@ -75,7 +75,7 @@ func (n *Node) tick() {
 				continue
 			}
 			last = n.config.Clock.Monotonic()
-			n.proposer.askForTime()
+			n.proposer.requestTime()
 			wait = int64(2 * time.Millisecond)
 		}
 		timer.Reset(time.Duration(max(wait, int64(time.Millisecond))))

@@ -121,14 +121,14 @@ type peerPort struct {
 	identifies func(conn *tls.Conn, node string) error
 	nodeAt     func(address string) string
 	serve      func(caller string, request peerRequest) peerReply
-	// met says why a peer that answered cannot be a member beside this node.
+	// recordBuild records a peer's build and says why that cannot be a member of one cluster with this node.
 	met func(node string, build Build) error
 
 	// maxEntry bounds an entry of the log, in bytes.
 	maxEntry int
 
 	raftConns chan net.Conn
-	callers   *callers
+	slots     *connSlots
 	closed    chan struct{}
 	closeOnce sync.Once
 	wg        sync.WaitGroup
@@ -145,7 +145,7 @@ func listenPeers(network Network, address string, conf func() *tls.Config, logge
 	}
 	return &peerPort{
 		network: network, listener: listener, tls: conf, logger: logger, raftConns: make(chan net.Conn), closed: make(chan struct{}),
-		callers: newCallers(), maxEntry: maxEntry, conns: map[net.Conn]bool{}, idle: map[string][]*peerConn{},
+		slots: newSlots(), maxEntry: maxEntry, conns: map[net.Conn]bool{}, idle: map[string][]*peerConn{},
 	}, nil
 }
 
@@ -170,7 +170,7 @@ func (p *peerPort) start() {
 				_ = conn.Close()
 				return
 			}
-			in := p.callers.enter(conn)
+			in := p.slots.enter(conn)
 			p.wg.Go(func() { p.handle(in) })
 		}
 	})
@@ -198,7 +198,7 @@ func (p *peerPort) forget(conn net.Conn) {
 func (p *peerPort) handle(in *incoming) {
 	raw := in.conn
 	release := func() {
-		p.callers.leave(in)
+		p.slots.leave(in)
 		p.forget(raw)
 		_ = raw.Close()
 	}
@@ -230,7 +230,7 @@ func (p *peerPort) handle(in *incoming) {
 		release()
 		return
 	}
-	p.callers.admit(in, hello.Protocol, hello.Node, p.member(hello.Node))
+	p.slots.admit(in, hello.Protocol, hello.Node, p.member(hello.Node))
 	if err := p.admit(hello); err != nil {
 		p.refuse(conn, reader, hello, err)
 		release()
@@ -266,7 +266,7 @@ func (p *peerPort) handshakeFailed(in *incoming, err error) {
 // refuse logs why a caller is not let in and, where it asks a question, tells it.
 func (p *peerPort) refuse(conn net.Conn, reader *bufio.Reader, hello preface, err error) {
 	log := p.logger.Warn
-	if errors.Is(err, errUnsettled) {
+	if errors.Is(err, errNotAdmitted) {
 		log = p.logger.Debug // the caller asks again and again meanwhile
 	}
 	log("a peer was not let in", "node", hello.Node, "address", conn.RemoteAddr(), "reason", err)

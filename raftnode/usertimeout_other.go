@@ -4,5 +4,5 @@ package raftnode
 
 import "net"
 
-// setUserTimeout does nothing: only Linux lets a connection with data on its way die early. Keep-alives find the rest.
+// setUserTimeout does nothing: only Linux lets a connection with data in flight die early. Keep-alives find the rest.
 func setUserTimeout(net.Conn) {}

@@ -2,19 +2,13 @@ package raftnode
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 
 	"github.com/hashicorp/raft"
-	"google.golang.org/protobuf/encoding/protowire"
 
-	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/raftnode/logstore"
 )
-
-// ErrUnfitBuild says that a node's build cannot take part: it does not apply what the cluster's log holds, or speaks another
-// protocol with its peers.
-var ErrUnfitBuild = errors.New("this build does not fit the cluster")
 
 // Build is what a node says of the binary that it runs.
 type Build struct {
@@ -34,12 +28,12 @@ func (b Build) fits(other Build) error {
 		of, by := pair[0], pair[1]
 		if of.Level != 0 && (of.Level < by.Oldest || of.Level > by.Newest) {
 			return fmt.Errorf("%w: build %s is at feature level %d, build %s applies levels %d to %d",
-				ErrUnfitBuild, of.name(), of.Level, by.name(), by.Oldest, by.Newest)
+				logstore.ErrUnfitBuild, of.name(), of.Level, by.name(), by.Oldest, by.Newest)
 		}
 	}
 	if b.Newest < other.Oldest || other.Newest < b.Oldest {
 		return fmt.Errorf("%w: build %s applies levels %d to %d, build %s levels %d to %d",
-			ErrUnfitBuild, other.name(), other.Oldest, other.Newest, b.name(), b.Oldest, b.Newest)
+			logstore.ErrUnfitBuild, other.name(), other.Oldest, other.Newest, b.name(), b.Oldest, b.Newest)
 	}
 	return nil
 }
@@ -101,8 +95,8 @@ func (b *builds) keep(servers []raft.Server) {
 	b.of = kept
 }
 
-// met takes note of a peer's build and returns a wrapped ErrUnfitBuild where it cannot be a member beside this node.
-func (n *Node) met(node string, build Build) error {
+// recordBuild records a peer's build and returns a wrapped ErrUnfitBuild where it cannot be a member of one cluster with this node.
+func (n *Node) recordBuild(node string, build Build) error {
 	if err := n.ownBuild().fits(build); err != nil {
 		return err
 	}
@@ -162,63 +156,4 @@ func (n *Node) servers() []raft.Server {
 		return nil
 	}
 	return configuration.Configuration().Servers
-}
-
-// verifyVersions returns a wrapped ErrUnfitBuild where the log holds an entry after its newest snapshot that this build does not apply,
-// before Raft applies it. The first and the last command tell: versions only rise.
-func verifyVersions(dir string, log raft.LogStore) error {
-	first, err := log.FirstIndex()
-	if err != nil {
-		return err
-	}
-	last, err := log.LastIndex()
-	if err != nil {
-		return err
-	}
-	all, _, err := listSnapshots(dir)
-	if err != nil {
-		return err
-	}
-	if len(all) > 0 {
-		first = max(first, all[0].Index+1)
-	}
-	for _, way := range []struct {
-		from, to uint64
-		step     int64
-	}{{first, last, 1}, {last, first, -1}} {
-		if err := checkFirstCommand(log, way.from, way.to, way.step); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// checkFirstCommand checks the version of the first command between two indexes.
-func checkFirstCommand(log raft.LogStore, from, to uint64, step int64) error {
-	for at := from; at != 0 && (step > 0 && at <= to || step < 0 && at >= to); at = uint64(int64(at) + step) {
-		var entry raft.Log
-		if err := log.GetLog(at, &entry); err != nil {
-			return err
-		}
-		if entry.Type != raft.LogCommand {
-			continue
-		}
-		if version, ok := versionOf(entry.Data); ok {
-			if err := fsm.CheckVersion(at, version); err != nil {
-				return fmt.Errorf("%w: %w", ErrUnfitBuild, err)
-			}
-		}
-		return nil
-	}
-	return nil
-}
-
-// versionOf reads the version of an encoded entry, its first field.
-func versionOf(data []byte) (version uint32, ok bool) {
-	number, kind, size := protowire.ConsumeTag(data)
-	if size < 0 || number != 1 || kind != protowire.VarintType {
-		return 0, false
-	}
-	value, size := protowire.ConsumeVarint(data[size:])
-	return uint32(value), size >= 0
 }

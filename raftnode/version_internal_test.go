@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/quotad/quotad/raftnode/logstore"
 )
 
 // TestVersionFor: entries get the newest version that every member applies, once all are known, and never fall behind the state.
@@ -51,7 +53,7 @@ func TestBuild_Fits(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, err := range []error{tt.a.fits(tt.b), tt.b.fits(tt.a)} {
-				if (err == nil) != tt.fit || err != nil && !errors.Is(err, ErrUnfitBuild) {
+				if (err == nil) != tt.fit || err != nil && !errors.Is(err, logstore.ErrUnfitBuild) {
 					t.Errorf("%v", err)
 				}
 			}
@@ -71,31 +73,5 @@ func TestBuilds_Bounded(t *testing.T) {
 	b.keep([]raft.Server{{ID: "n1"}, {ID: "absent"}})
 	if _, known := b.get("n1"); !known || len(b.of) != 1 || !b.learn("n0", Build{}) {
 		t.Fatalf("kept %v", b.of)
-	}
-}
-
-// AppendToLog appends an entry to a stopped node's log, as its leader would have.
-func AppendToLog(t *testing.T, dir string, entry raft.Log) {
-	t.Helper()
-	store, err := openStore(dir, UnderTest, storeOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = store.Close() }()
-	last, err := store.LastIndex()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var before raft.Log
-	if err := store.GetLog(last, &before); err != nil {
-		t.Fatal(err)
-	}
-	entry.Index, entry.Term = last+1, before.Term
-	sealed, err := seal([]*raft.Log{&entry})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := store.StoreLogs(sealed); err != nil {
-		t.Fatal(err)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/quotad/quotad/fsm"
 	"github.com/quotad/quotad/fsm/logpb"
 	"github.com/quotad/quotad/raftnode"
+	"github.com/quotad/quotad/raftnode/logstore"
 )
 
 // TestVersions_AreTold: a node's status has its own build and those of the members, and the level that entries raised.
@@ -66,17 +67,17 @@ func TestVersions_OldLogIsRefused(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			raftnode.AppendToLog(t, c.configs[0].DataDir, raft.Log{Type: raft.LogCommand, Data: data})
+			raftnode.AppendToLog(t, c.configs[0].DataDir, c.configs[0].ID, raft.Log{Type: raft.LogCommand, Data: data})
 			_, err = raftnode.Open(c.configs[0])
-			if _, ok := errors.AsType[*fsm.VersionError](err); !ok || !errors.Is(err, raftnode.ErrUnfitBuild) {
+			if _, ok := errors.AsType[*fsm.VersionError](err); !ok || !errors.Is(err, logstore.ErrUnfitBuild) {
 				t.Fatalf("opened with %v", err)
 			}
-			offline, err := raftnode.OpenOffline(c.configs[0].DataDir)
+			offline, err := logstore.OpenOffline(c.configs[0].DataDir)
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer func() { _ = offline.Close() }()
-			if _, err := offline.State(); !errors.Is(err, raftnode.ErrUnfitBuild) {
+			if _, err := offline.State(); !errors.Is(err, logstore.ErrUnfitBuild) {
 				t.Fatalf("its state: %v", err)
 			}
 		})

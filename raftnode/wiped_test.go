@@ -8,6 +8,7 @@ import (
 
 	"github.com/quotad/quotad/fsm"
 	"github.com/quotad/quotad/raftnode"
+	"github.com/quotad/quotad/raftnode/logstore"
 )
 
 // wipe gives a stopped node an empty disk; join leaves it without a list of peers.
@@ -27,7 +28,7 @@ func (c *cluster) endsWiped(i int) {
 	case <-time.After(20 * time.Second):
 		c.t.Fatalf("%s goes on with an empty disk: %+v", c.configs[i].ID, n.Status())
 	}
-	if !errors.Is(n.Err(), raftnode.ErrWiped) {
+	if !errors.Is(n.Err(), logstore.ErrWiped) {
 		c.t.Fatalf("it ended with %v", n.Err())
 	}
 	n.Kill()

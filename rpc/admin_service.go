@@ -17,6 +17,7 @@ import (
 	"github.com/quotad/quotad/fsm"
 	"github.com/quotad/quotad/fsm/logpb"
 	"github.com/quotad/quotad/raftnode"
+	"github.com/quotad/quotad/raftnode/logstore"
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
@@ -380,7 +381,7 @@ func (s *adminService) DumpLog(ctx context.Context, req *quotav1.DumpLogRequest,
 	if err := requestOf(ctx).who.may(VerbDebug); err != nil {
 		return err
 	}
-	return apiError(s.node.DumpLog(req.FromIndex, req.ToIndex, func(e raftnode.LogEntry) error {
+	return apiError(s.node.DumpLog(req.FromIndex, req.ToIndex, func(e logstore.Entry) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}

@@ -14,7 +14,7 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/output"
 	"github.com/quotad/quotad/fsm"
 	"github.com/quotad/quotad/fsm/logpb"
-	"github.com/quotad/quotad/raftnode"
+	"github.com/quotad/quotad/raftnode/logstore"
 )
 
 // summary is what verify prints of a snapshot or backup.
@@ -117,7 +117,7 @@ func summarizeDir(dir string) (*summary, error) {
 		return nil, damaged(dir, err, whatToDo(err))
 	}
 	var entries int64
-	err = offline.Entries(0, 0, func(entry raftnode.LogEntry) error {
+	err = offline.Entries(0, 0, func(entry logstore.Entry) error {
 		entries++
 		_, err := decode(entry)
 		return err
@@ -138,21 +138,21 @@ func summarizeDir(dir string) (*summary, error) {
 	return found, nil
 }
 
-func openOffline(dir string) (*raftnode.Offline, error) {
-	offline, err := raftnode.OpenOffline(dir)
+func openOffline(dir string) (*logstore.Offline, error) {
+	offline, err := logstore.OpenOffline(dir)
 	return offline, offlineError(err)
 }
 
 // offlineError gives the usual troubles with a stopped node's data directory a hint and a code.
 func offlineError(err error) error {
 	switch {
-	case errors.Is(err, raftnode.ErrDataDirInUse):
+	case errors.Is(err, logstore.ErrDataDirInUse):
 		return fail(ExitUnavailable, `stop the node first; of a running one, "quotad backup" shows the state`, "%w", err)
 	case errors.Is(err, fs.ErrNotExist):
 		return fail(ExitNotFound, "", "%w", err)
-	case errors.Is(err, raftnode.ErrDamaged), errors.Is(err, raftnode.ErrWiped):
+	case errors.Is(err, logstore.ErrDamaged), errors.Is(err, logstore.ErrWiped):
 		return fail(ExitFailure, whatToDo(err), "%w", err)
-	case errors.Is(err, raftnode.ErrTwoLogStores):
+	case errors.Is(err, logstore.ErrTwoLogStores):
 		return fail(ExitFailure, `a move was interrupted; "quotad migrate", with the store that it was to, finishes it`, "%w", err)
 	}
 	return err
@@ -160,9 +160,9 @@ func offlineError(err error) error {
 
 // whatToDo is the hint to a data directory that cannot be used.
 func whatToDo(err error) string {
-	var place *raftnode.DamageError
+	var place *logstore.DamageError
 	switch {
-	case errors.Is(err, raftnode.ErrWiped):
+	case errors.Is(err, logstore.ErrWiped):
 		return "see \"quotad member replace --help\""
 	case errors.As(err, &place) && place.Advice != "":
 		return "" // it says so itself
@@ -179,7 +179,7 @@ func damaged(path string, err error, hint string) error {
 }
 
 // decode reads the payload of an entry that carries commands; nil for other kinds.
-func decode(entry raftnode.LogEntry) (*logpb.Entry, error) {
+func decode(entry logstore.Entry) (*logpb.Entry, error) {
 	if entry.Kind != "command" {
 		return nil, nil
 	}
@@ -218,7 +218,7 @@ func (a *App) inspectLog() *cobra.Command {
 				return err
 			}
 			defer func() { _ = offline.Close() }()
-			return offline.Entries(from, to, func(entry raftnode.LogEntry) error {
+			return offline.Entries(from, to, func(entry logstore.Entry) error {
 				line := logLine{Index: entry.Index, Term: entry.Term, Kind: entry.Kind}
 				decoded, err := decode(entry)
 				if err != nil {

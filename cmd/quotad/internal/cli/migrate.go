@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/quotad/quotad/raftnode"
+	"github.com/quotad/quotad/raftnode/logstore"
 )
 
 func (a *App) migrateCommand() *cobra.Command {
@@ -19,11 +19,11 @@ of one cluster may differ: move one after the other, and start each with log_sto
 		Example: `  quotad migrate /var/lib/quotad --to wal`,
 		Args:    arguments("DATADIR"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			store := raftnode.LogStore(to)
-			if store != raftnode.StoreBolt && store != raftnode.StoreWAL {
+			store := logstore.Kind(to)
+			if store != logstore.Bolt && store != logstore.WAL {
 				return usagef(cmd, "stores: boltdb, wal", "--to must say where to")
 			}
-			if err := raftnode.Migrate(args[0], store); err != nil {
+			if err := logstore.Migrate(args[0], store); err != nil {
 				return offlineError(err)
 			}
 			_, err := fmt.Fprintf(a.Out, "%s keeps its log in %s now: start the node with log_store: %s\n", args[0], store, store)

@@ -13,6 +13,7 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/config"
 	"github.com/quotad/quotad/cmd/quotad/internal/daemon"
 	"github.com/quotad/quotad/raftnode"
+	"github.com/quotad/quotad/raftnode/logstore"
 )
 
 func (a *App) serveCommand() *cobra.Command {
@@ -48,24 +49,24 @@ Every setting can come from a flag, an environment variable (QUOTAD_RAFT_HEARTBE
 func startError(err error) error {
 	var unsafe *daemon.UnsafeDirError
 	var operation *net.OpError
-	var other *raftnode.OtherLogStoreError
+	var other *logstore.OtherKindError
 	switch {
 	case err == nil:
 		return nil
 	case errors.As(err, &unsafe):
 		return fail(ExitUsage, unsafe.Hint, "%w", err)
-	case errors.Is(err, raftnode.ErrDataDirInUse):
+	case errors.Is(err, logstore.ErrDataDirInUse):
 		return fail(ExitFailure, "another quotad runs with it; give each node a data directory of its own", "%w", err)
 	case errors.As(err, &other):
 		hint := fmt.Sprintf("set log_store to %s, or move the log with the node stopped: quotad migrate %s --to %s", other.Has, other.Dir, other.Wanted)
 		return fail(ExitUsage, hint, "%w", err)
-	case errors.Is(err, raftnode.ErrTwoLogStores):
+	case errors.Is(err, logstore.ErrTwoLogStores):
 		return fail(ExitFailure, "a move was interrupted; \"quotad migrate\", with the store that it was to, finishes it", "%w", err)
 	case errors.Is(err, raftnode.ErrForeignDataDir):
 		return fail(ExitUsage, "node_id and data_dir belong together", "%w", err)
-	case errors.Is(err, raftnode.ErrWiped), errors.Is(err, raftnode.ErrRemoved):
+	case errors.Is(err, logstore.ErrWiped), errors.Is(err, raftnode.ErrRemoved):
 		return fail(ExitRefused, "see \"quotad member replace --help\"", "%w", err)
-	case errors.Is(err, raftnode.ErrDamaged):
+	case errors.Is(err, logstore.ErrDamaged):
 		return fail(ExitRefused, "\"quotad verify\" shows what; replace the node: its peers have the data", "%w", err)
 	case errors.As(err, &operation) && operation.Op == "listen" && errors.Is(err, syscall.EADDRINUSE):
 		hint := fmt.Sprintf("something else listens on %s; choose another address with --api-listen or --raft-listen", operation.Addr)

@@ -23,6 +23,7 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/logging"
 	"github.com/quotad/quotad/cmd/quotad/internal/quotafile"
 	"github.com/quotad/quotad/raftnode"
+	"github.com/quotad/quotad/raftnode/logstore"
 	"github.com/quotad/quotad/raftnode/record"
 	"github.com/quotad/quotad/rpc"
 )
@@ -205,7 +206,7 @@ func (p *process) nodeConfig(registry *prometheus.Registry, apiAddress string) (
 	c := raftnode.DefaultConfig()
 	c.Build.Version = p.options.Version
 	c.ID, c.DataDir, c.Testing = p.config.NodeID, p.config.DataDir, p.config.Testing
-	c.LogStore = raftnode.LogStore(p.config.LogStore)
+	c.LogStore = logstore.Kind(p.config.LogStore)
 	c.RaftAddress, c.AdvertiseRaft = p.config.Raft.Listen, p.config.Raft.Advertise
 	c.APIAddress = p.config.API.Advertise
 	if p.config.API.Advertise == p.config.API.Listen {

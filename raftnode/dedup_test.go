@@ -1,0 +1,62 @@
+package raftnode
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+)
+
+// TestOneDeadMemberDoesNotFloodTheLog: raft says four times a second that a member does not answer. Once in half a minute
+// is enough, for each member.
+func TestOneDeadMemberDoesNotFloodTheLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		var stopping atomic.Bool
+		q := newDedupLogger(hclog.New(&hclog.LoggerOptions{Output: &out, Level: hclog.Info, DisableTime: true}), &stopping)
+		for range 4 * 60 {
+			for _, peer := range []string{"n2", "n3"} {
+				q.Error("failed to heartbeat to", "peer", peer, "error", errors.New("refused"))
+			}
+			time.Sleep(250 * time.Millisecond) //nolint:forbidigo // virtual time
+		}
+		q.Warn("something else")
+		stopping.Store(true)
+		q.Error("failed to decode", "error", errors.New("closed"))
+		for line, want := range map[string]int{"peer=n2": 2, "peer=n3": 2, "repeated=119": 2, "something else": 1, "failed to decode": 0} {
+			if got := strings.Count(out.String(), line); got != want {
+				t.Errorf("%d lines with %q, want %d:\n%s", got, line, want, out.String())
+			}
+		}
+	})
+}
+
+// TestSayingsAreBounded: names that are always new are not remembered for ever, nor do they fill the log.
+func TestSayingsAreBounded(t *testing.T) {
+	s := &loggedLines{all: map[string]*loggedLine{}}
+	said := 0
+	for i := range 10 * maxSayings {
+		if _, due := s.due("a stranger", fmt.Sprint(i), time.Unix(0, 0)); due {
+			said++
+		}
+	}
+	if len(s.all) > maxSayings+1 || said != maxSayings+1 {
+		t.Errorf("%d are remembered, %d said", len(s.all), said)
+	}
+	if _, due := s.due("something else", "n2", time.Unix(0, 0)); !due {
+		t.Error("strangers' names hide something else")
+	}
+	later := time.Unix(0, 0).Add(repeatAfter)
+	if kept, due := s.due("a stranger", "0", later); !due || kept != 0 {
+		t.Errorf("kept back %d times, said %v", kept, due)
+	}
+	if _, due := s.due("a stranger", "new", later); !due {
+		t.Error("what was said long ago takes the room of a new name")
+	}
+}

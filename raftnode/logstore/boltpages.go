@@ -1,0 +1,346 @@
+package logstore
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// bbolt trusts its pages: a flipped bit makes it panic, partly in goroutines of its own, read beyond the file, or start one transaction
+// older. So a file is walked before bbolt sees it, from both meta pages to every element, by the rules of bbolt's form.
+
+// What a bbolt file is made of, in the byte order of the machine.
+const (
+	boltMagic      = 0xED0CDAED
+	boltVersion    = 2
+	boltPageHead   = 16
+	boltMetaSize   = 64
+	boltElement    = 16
+	boltBucketHead = 16
+	boltBranch     = 0x01
+	boltLeaf       = 0x02
+	boltFreelist   = 0x10
+	boltNoFreelist = ^uint64(0)
+	boltMaxDepth   = 64
+)
+
+// boltPages walks a file.
+type boltPages struct {
+	file     io.ReaderAt
+	size     int64
+	name     string
+	pageSize uint64
+	// end is the first page that the newest transaction does not have.
+	end uint64
+	// reached are the pages that were met.
+	reached map[uint64]bool
+	tops    []string
+	// inLogs: the walk is in the bucket of the log, at lastIndex. gapEnds is the entry behind the last gap.
+	inLogs             bool
+	lastIndex, gapEnds uint64
+}
+
+// boltLogs is raft-boltdb's bucket of the log, boltValues that of term and vote.
+const (
+	boltLogs   = "logs"
+	boltValues = "conf"
+)
+
+// checkBoltFile checks every page of a bbolt file that a process could use, and that it has buckets of these names. It returns the entry
+// behind the last gap of a log; 0: there is none. Nobody may write the file meanwhile: ErrDataDirInUse.
+func checkBoltFile(path string, buckets ...string) (gapEnds uint64, err error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = file.Close() }()
+	if err := lockShared(file); err != nil {
+		return 0, err
+	}
+	info, err := file.Stat()
+	if err != nil {
+		return 0, err
+	}
+	name := filepath.Base(path)
+	if name == walMetaFile {
+		name = filepath.Join(filepath.Base(filepath.Dir(path)), name)
+	}
+	if info.Size() == 0 {
+		return 0, &LostPartError{Dir: filepath.Dir(path), Part: name, Problem: "it was emptied"}
+	}
+	p := &boltPages{file: file, size: info.Size(), name: name, reached: map[uint64]bool{}}
+	root, freelist, err := p.meta()
+	if err != nil {
+		return 0, err
+	}
+	if err := p.tree(root, nil, nil, 0, true); err != nil {
+		return 0, err
+	}
+	for _, name := range buckets {
+		if !slices.Contains(p.tops, name) {
+			return 0, p.damaged(root, "bucket %q is missing", name)
+		}
+	}
+	return p.gapEnds, p.freelist(freelist)
+}
+
+// lockShared keeps writers out of a bbolt file. bbolt takes the same lock.
+func lockShared(file *os.File) error {
+	for started := time.Now(); ; {
+		err := onFile(file, func(fd int) error { return unix.Flock(fd, unix.LOCK_SH|unix.LOCK_NB) })
+		switch {
+		case err == nil:
+			return nil
+		case !errors.Is(err, unix.EWOULDBLOCK):
+			return fmt.Errorf("locking %s: %w", file.Name(), err)
+		case time.Since(started) > lockPatience:
+			return fmt.Errorf("%w: %s", ErrDataDirInUse, filepath.Dir(file.Name()))
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+func (p *boltPages) damaged(page uint64, format string, args ...any) error {
+	return &DamageError{File: p.name, Place: fmt.Sprintf("page %d", page), Problem: fmt.Sprintf(format, args...)}
+}
+
+// meta reads both meta pages. A disk writes the sector that has one whole or not at all, so that each must be whole: where the newer one
+// is not, bbolt would go on from the older.
+func (p *boltPages) meta() (root, freelist uint64, err error) {
+	newest := uint64(0)
+	for page := range uint64(2) {
+		var data [boltPageHead + boltMetaSize]byte
+		if _, err := p.file.ReadAt(data[:], int64(page*p.pageSize)); err != nil {
+			return 0, 0, p.damaged(page, "it cannot be read: %v", err)
+		}
+		meta := data[boltPageHead:]
+		sum := fnv.New64a()
+		_, _ = sum.Write(meta[:boltMetaSize-8])
+		number := func(at int) uint64 { return binary.NativeEndian.Uint64(meta[at:]) }
+		switch {
+		case number(56) != sum.Sum64():
+			return 0, 0, p.damaged(page, "checksum mismatch of a meta page")
+		case binary.NativeEndian.Uint32(meta) != boltMagic || binary.NativeEndian.Uint32(meta[4:]) != boltVersion:
+			return 0, 0, p.damaged(page, "unknown form of a meta page")
+		}
+		p.pageSize = uint64(binary.NativeEndian.Uint32(meta[8:]))
+		if p.pageSize < 1024 || p.pageSize > 1<<16 {
+			return 0, 0, p.damaged(page, "pages of %d bytes", p.pageSize)
+		}
+		if txid := number(48); txid >= newest {
+			newest, root, freelist, p.end = txid, number(16), number(32), number(40)
+		}
+	}
+	if p.end > uint64(p.size)/p.pageSize {
+		return 0, 0, p.damaged(p.end-1, "the file is cut off: it has %d pages, of which %d are in use", uint64(p.size)/p.pageSize, p.end)
+	}
+	return root, freelist, nil
+}
+
+// page reads a page with what overflows from it. No page is reached twice.
+func (p *boltPages) page(id uint64) (data []byte, flags uint16, count int, err error) {
+	var head [boltPageHead]byte
+	if id < 2 || id >= p.end {
+		return nil, 0, 0, p.damaged(id, "it is referred to, and there are pages 2 to %d", p.end-1)
+	}
+	if _, err := p.file.ReadAt(head[:], int64(id*p.pageSize)); err != nil {
+		return nil, 0, 0, p.damaged(id, "it cannot be read: %v", err)
+	}
+	overflow := uint64(binary.NativeEndian.Uint32(head[12:]))
+	switch {
+	case binary.NativeEndian.Uint64(head[:]) != id:
+		return nil, 0, 0, p.damaged(id, "it says that it is page %d", binary.NativeEndian.Uint64(head[:]))
+	case overflow >= p.end-id:
+		return nil, 0, 0, p.damaged(id, "it says that it has %d pages more, there are %d", overflow, p.end-id-1)
+	}
+	for i := id; i <= id+overflow; i++ {
+		if p.reached[i] {
+			return nil, 0, 0, p.damaged(i, "it is used twice")
+		}
+		p.reached[i] = true
+	}
+	data = make([]byte, (overflow+1)*p.pageSize)
+	if _, err := p.file.ReadAt(data, int64(id*p.pageSize)); err != nil {
+		return nil, 0, 0, p.damaged(id, "it cannot be read: %v", err)
+	}
+	return data, binary.NativeEndian.Uint16(head[8:]), int(binary.NativeEndian.Uint16(head[10:])), nil
+}
+
+// tree walks what is below a page. Its keys are at least low and less than high; nil: any.
+func (p *boltPages) tree(id uint64, low, high []byte, depth int, top bool) error {
+	data, flags, count, err := p.page(id)
+	if err != nil {
+		return err
+	}
+	if depth > boltMaxDepth {
+		return p.damaged(id, "the tree is deeper than %d pages", boltMaxDepth)
+	}
+	switch {
+	case flags == boltLeaf && (count > 0 || depth == 0):
+		return p.leaf(id, data, count, low, high, top)
+	case flags == boltBranch && count > 0:
+		return p.branch(id, data, count, low, high, depth, top)
+	}
+	return p.damaged(id, "it is no page of a tree: kind %#x with %d elements", flags, count)
+}
+
+func (p *boltPages) branch(id uint64, data []byte, count int, low, high []byte, depth int, top bool) error {
+	type child struct {
+		key []byte
+		id  uint64
+	}
+	children := make([]child, count)
+	next := boltPageHead + count*boltElement
+	for i := range children {
+		at := boltPageHead + i*boltElement
+		if next > len(data) {
+			return p.damaged(id, "%d elements do not fit into it", count)
+		}
+		key, end, err := p.bytes(id, data, at, next, binary.NativeEndian.Uint32(data[at:]), binary.NativeEndian.Uint32(data[at+4:]))
+		if err != nil {
+			return err
+		}
+		next, children[i] = end, child{key: key, id: binary.NativeEndian.Uint64(data[at+8:])}
+	}
+	for i, c := range children {
+		if i > 0 && bytes.Compare(children[i-1].key, c.key) >= 0 || i > 0 && bytes.Compare(c.key, low) < 0 || high != nil && bytes.Compare(c.key, high) >= 0 {
+			return p.damaged(id, "its keys are not in order")
+		}
+		from, to := c.key, high
+		if i == 0 {
+			from = low
+		}
+		if i+1 < count {
+			to = children[i+1].key
+		}
+		if err := p.tree(c.id, from, to, depth+1, top); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// leaf checks a page's elements. top: each is a bucket; otherwise none is.
+func (p *boltPages) leaf(id uint64, data []byte, count int, low, high []byte, top bool) error {
+	var before []byte
+	next := boltPageHead + count*boltElement
+	for i := range count {
+		at := boltPageHead + i*boltElement
+		if next > len(data) {
+			return p.damaged(id, "%d elements do not fit into it", count)
+		}
+		number := func(field int) uint32 { return binary.NativeEndian.Uint32(data[at+4*field:]) }
+		key, end, err := p.bytes(id, data, at, next, number(1), number(2))
+		if err != nil {
+			return err
+		}
+		value, end, err := p.bytes(id, data, at, end, number(1)+number(2), number(3))
+		if err != nil {
+			return err
+		}
+		next = end
+		if len(key) == 0 || i > 0 && bytes.Compare(before, key) >= 0 || bytes.Compare(key, low) < 0 || high != nil && bytes.Compare(key, high) >= 0 {
+			return p.damaged(id, "its keys are not in order")
+		}
+		before = key
+		switch flags := number(0); {
+		case !top && flags == 0:
+			p.indexed(key)
+		case top && flags == 1:
+			p.tops = append(p.tops, string(key))
+			p.inLogs, p.lastIndex = string(key) == boltLogs, 0
+			if err := p.bucket(id, value); err != nil {
+				return err
+			}
+		default:
+			return p.damaged(id, "element %d is of kind %#x", i, flags)
+		}
+	}
+	return nil
+}
+
+// indexed notes gaps in the log. What a bit that flipped hides, say behind an older copy of a page, is one.
+func (p *boltPages) indexed(key []byte) {
+	if !p.inLogs || len(key) != 8 {
+		return
+	}
+	index := binary.BigEndian.Uint64(key)
+	if p.lastIndex > 0 && index != p.lastIndex+1 {
+		p.gapEnds = index
+	}
+	p.lastIndex = index
+}
+
+// bytes returns a part of a page, placed relative to an element, and where it ends. The parts of a page follow each other without gaps.
+func (p *boltPages) bytes(id uint64, data []byte, at, begin int, from, length uint32) (part []byte, end int, err error) {
+	if uint64(at)+uint64(from) != uint64(begin) || uint64(begin)+uint64(length) > uint64(len(data)) {
+		return nil, 0, p.damaged(id, "its elements do not lie where they must")
+	}
+	end = begin + int(length)
+	return data[begin:end], end, nil
+}
+
+// bucket walks what the value of a bucket refers to, or has in itself.
+func (p *boltPages) bucket(id uint64, value []byte) error {
+	if len(value) < boltBucketHead {
+		return p.damaged(id, "a bucket is cut off")
+	}
+	if root := binary.NativeEndian.Uint64(value); root != 0 {
+		return p.tree(root, nil, nil, 0, false)
+	}
+	inline := value[boltBucketHead:]
+	if len(inline) < boltPageHead || binary.NativeEndian.Uint16(inline[8:]) != boltLeaf {
+		return p.damaged(id, "a bucket is cut off")
+	}
+	return p.leaf(id, inline, int(binary.NativeEndian.Uint16(inline[10:])), nil, nil, false)
+}
+
+// freelist checks the list of free pages, where the file has one: with the pages in use they are all there are.
+func (p *boltPages) freelist(id uint64) error {
+	if id == boltNoFreelist {
+		return nil
+	}
+	data, flags, count, err := p.page(id)
+	if err != nil {
+		return err
+	}
+	list := data[boltPageHead:]
+	if count == 0xFFFF {
+		count, list = int(min(binary.NativeEndian.Uint64(list), uint64(len(data)))), list[8:]
+	}
+	if flags != boltFreelist || count*8 > len(list) {
+		return p.damaged(id, "it is no list of free pages")
+	}
+	for i := range count {
+		free := binary.NativeEndian.Uint64(list[8*i:])
+		if free < 2 || free >= p.end || p.reached[free] {
+			return p.damaged(id, "page %d is listed as free, and is in use or not there", free)
+		}
+		p.reached[free] = true
+	}
+	if missing := p.end - 2 - uint64(len(p.reached)); missing > 0 {
+		return p.damaged(id, "%d pages are neither free nor in use", missing)
+	}
+	return nil
+}
+
+// guarded opens a file with code that may panic at what is damaged, and makes an error of that, memory faults included.
+func guarded(file string, open func() error) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if reason := recover(); reason != nil {
+			err = &DamageError{File: file, Problem: fmt.Sprintf("it cannot be opened: %v", reason)}
+		}
+	}()
+	return open()
+}

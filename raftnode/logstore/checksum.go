@@ -1,0 +1,62 @@
+package logstore
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+
+	"github.com/hashicorp/raft"
+)
+
+// Entries carry a checksum of what they say from the leader's disk to every follower's: neither raft nor its stores have one that is looked at when they are read, so
+// a bit that flips would be applied on one node, or sent by a leader to all. It lies in the entry's Extensions, which raft
+// keeps for layers such as this and forwards unchanged.
+
+// castagnoli is the polynomial that processors compute.
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// checksum is the sum of an entry's place and content.
+func checksum(log *raft.Log) []byte {
+	head := binary.BigEndian.AppendUint64(make([]byte, 0, 17), log.Index)
+	head = append(binary.BigEndian.AppendUint64(head, log.Term), byte(log.Type))
+	return binary.BigEndian.AppendUint32(nil, crc32.Update(crc32.Checksum(head, castagnoli), castagnoli, log.Data))
+}
+
+// intact says why an entry is not what was written at an index, nil where it is.
+func intact(log *raft.Log, index uint64) error {
+	if log.Index != index || string(log.Extensions) != string(checksum(log)) {
+		return fmt.Errorf("%w: log entry %d is not what was written there", ErrDamaged, index)
+	}
+	return nil
+}
+
+// seal returns entries with their checksums. One that has a sum already comes from a leader, and must fit it.
+func seal(logs []*raft.Log) ([]*raft.Log, error) {
+	sealed := make([]*raft.Log, len(logs))
+	for i, log := range logs {
+		if len(log.Extensions) > 0 {
+			if err := intact(log, log.Index); err != nil {
+				return nil, err
+			}
+			sealed[i] = log
+			continue
+		}
+		with := *log
+		with.Extensions = checksum(log)
+		sealed[i] = &with
+	}
+	return sealed, nil
+}
+
+// getIntact reads an entry and checks it.
+func getIntact(store raft.LogStore, index uint64, log *raft.Log) error {
+	err := store.GetLog(index, log)
+	switch {
+	case errors.Is(err, raft.ErrLogNotFound):
+		return err
+	case err != nil:
+		return fmt.Errorf("%w: log entry %d cannot be read: %w", ErrDamaged, index, err)
+	}
+	return intact(log, index)
+}

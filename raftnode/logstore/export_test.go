@@ -1,0 +1,71 @@
+package logstore
+
+// What tests of whole nodes look at and change in a stopped one's data directory.
+var (
+	BothStores     = bothStores
+	OpenRaw        = openRaw
+	Flip           = flip
+	FlipSeed       = flipSeed
+	Segments       = segments
+	Overwrite      = overwrite
+	ReadWitness    = readWitness
+	Rewitness      = rewitness
+	WithoutReserve = withoutReserve
+	StableOf       = stableOf
+	NewNonce       = newNonce
+	PartNames      = partNames
+	PartSum        = partSum
+	KeyTerm        = keyTerm
+	KeyVote        = keyVote
+	KeyVoteTerm    = keyVoteTerm
+	KeyWitness     = keyWitness
+)
+
+// WitnessFile and WALMetaFile are names of files.
+const (
+	WitnessFile = witnessFile
+	WALMetaFile = walMetaFile
+)
+
+type (
+	// Witness is what the witness says.
+	Witness = witness
+	// Stable is a store's values.
+	Stable = stable
+)
+
+// Path is where a store lies.
+func (s Kind) Path(dir string) string { return s.path(dir) }
+
+// Number returns a number.
+func (s *stable) Number(key []byte) (uint64, error) { return s.number(key) }
+
+// Value returns a value.
+func (s *stable) Value(key []byte) ([]byte, error) { return s.get(key) }
+
+// SetNumber writes a number.
+func (s *stable) SetNumber(key []byte, number uint64) error { return s.setNumber(key, number) }
+
+// SetValue writes a value.
+func (s *stable) SetValue(key, value []byte) error { return s.set(key, value) }
+
+// SetPlain writes a number without its checksum.
+func (s *stable) SetPlain(key []byte, number uint64) error { return s.store.SetUint64(key, number) }
+
+// Bound says whether the log store is bound to the witness.
+func (w *witness) Bound() bool { return w.bound }
+
+// Terms returns the term and the term of the vote.
+func (w *witness) Terms() (term, voteTerm uint64) { return w.term, w.voteTerm }
+
+// Snapshot is the index of the newest verified snapshot.
+func (w *witness) Snapshot() uint64 { return w.snapshot }
+
+// Part returns the checksum of a small file.
+func (w *witness) Part(name string) uint32 { return *w.part(name) }
+
+// ForgetSnapshot makes it know of no snapshot.
+func (w *witness) ForgetSnapshot() { w.snapshot, w.snapshotTerm, w.snapshotMeta = 0, 0, 0 }
+
+// Values returns the values of a directory that was opened for reading.
+func (o *Offline) Values() (*stable, error) { return stableOf(o.store) }

@@ -1,0 +1,220 @@
+package logstore_test
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/quotad/quotad/raftnode"
+	"github.com/quotad/quotad/raftnode/logstore"
+)
+
+// stateOf is what a node's disk comes to: the hash of its state, at which index, and its term.
+func stateOf(t *testing.T, dir string) string {
+	t.Helper()
+	offline, err := logstore.OpenOffline(dir)
+	if err != nil {
+		return err.Error()
+	}
+	defer func() { _ = offline.Close() }()
+	state, err := offline.State()
+	if err != nil {
+		return err.Error()
+	}
+	_, whole := state.Hash()
+	values, err := offline.Values()
+	if err != nil {
+		return err.Error()
+	}
+	term, errTerm := values.Number(logstore.KeyTerm)
+	vote, errVote := values.Value(logstore.KeyVote)
+	return fmt.Sprintf("%x at %d, term %d, vote %s %v", whole[:8], state.Index(), term, vote, errors.Join(errTerm, errVote))
+}
+
+// spoilt is one file of a data directory with one flipped bit, or cut off.
+type spoilt struct {
+	file string
+	at   int64
+	cut  bool
+	bit  int
+}
+
+func (s spoilt) String() string {
+	if s.cut {
+		return fmt.Sprintf("%s cut off at byte %d", s.file, s.at)
+	}
+	return fmt.Sprintf("%s with bit %d of byte %d flipped", s.file, s.bit, s.at)
+}
+
+// spoil spoils a file.
+func (s spoilt) spoil(t *testing.T, dir string) {
+	t.Helper()
+	path := filepath.Join(dir, s.file)
+	if !s.cut {
+		logstore.Flip(t, path, s.at, 1<<s.bit)
+	} else if err := os.Truncate(path, s.at); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// places draws where to spoil a file: every place of a small one, and of a large one its head, its end and some between. What is only zeros
+// to the end of a large file is spoilt in a few places.
+func places(random *rand.Rand, data []byte, most int) []int64 {
+	used := len(data)
+	for used > 0 && data[used-1] == 0 {
+		used--
+	}
+	var all []int64
+	for at := range used {
+		all = append(all, int64(at))
+	}
+	for at := used; at < len(data); at += max(1, (len(data)-used)/4) {
+		all = append(all, int64(at))
+	}
+	if len(all) > most && (testing.Short() || len(data) > 300) {
+		kept := slices.Clone(all[:max(1, most/4)])
+		for _, i := range random.Perm(len(all) - max(1, most/4))[:most*3/4] {
+			kept = append(kept, all[max(1, most/4)+i])
+		}
+		all = kept
+	}
+	return all
+}
+
+// TestEachFlippedBitIsTold: whatever bit of whatever file of a stopped node's data directory flips, and wherever a file is cut off, the node
+// starts with the same state or refuses, with the file and what to do; it never panics and never forgets what its witness knows.
+// QUOTAD_FLIPS is how many places of a file are tried; the default is a sample, 1000000 is all.
+func TestEachFlippedBitIsTold(t *testing.T) {
+	most, _ := strconv.Atoi(os.Getenv("QUOTAD_FLIPS"))
+	if most == 0 {
+		most = 96
+		if testing.Short() {
+			most = 3
+		}
+	}
+	random := logstore.FlipSeed(t)
+	logstore.BothStores(t, func(t *testing.T, s logstore.Kind) {
+		conf := stopped(t, s)
+		if err := reopens(t, conf); err != nil { // its term is in its log then
+			t.Fatal(err)
+		}
+		want := stateOf(t, conf.DataDir)
+		var files []string
+		err := filepath.WalkDir(conf.DataDir, func(path string, entry fs.DirEntry, err error) error {
+			if err == nil && !entry.IsDir() {
+				name, _ := filepath.Rel(conf.DataDir, path)
+				files = append(files, name)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		dir := filepath.Join(t.TempDir(), "data")
+		for _, file := range files {
+			content, err := os.ReadFile(filepath.Join(conf.DataDir, file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			same, refused := 0, 0
+			for _, at := range places(random, content, most) {
+				for _, one := range []spoilt{{file: file, at: at, bit: random.IntN(8)}, {file: file, at: at, cut: true}} {
+					fresh(t, dir, conf.DataDir)
+					one.spoil(t, dir)
+					if tells(t, one, conf, dir, want) {
+						refused++
+					} else {
+						same++
+					}
+				}
+			}
+			t.Logf("%s, %d bytes: %d times the same state, %d times refused", file, len(content), same, refused)
+		}
+	})
+}
+
+// fresh makes dir a copy of a data directory. Large files are holes where they are zeros.
+func fresh(t *testing.T, dir, from string) {
+	t.Helper()
+	err := os.RemoveAll(dir)
+	if err == nil {
+		err = filepath.WalkDir(from, func(path string, entry fs.DirEntry, err error) error {
+			name, _ := filepath.Rel(from, path)
+			to := filepath.Join(dir, name)
+			if err != nil || entry.IsDir() {
+				return errors.Join(err, os.MkdirAll(to, 0o700))
+			}
+			data, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			return errors.Join(os.WriteFile(to, logstore.WithoutReserve(data), 0o600), os.Truncate(to, int64(len(data))))
+		})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// tells checks what a node and verify make of a spoilt directory, and whether the node refused.
+func tells(t *testing.T, one spoilt, conf raftnode.Config, dir, want string) (refused bool) {
+	t.Helper()
+	conf.DataDir = dir
+	verify := func() error {
+		offline, err := logstore.OpenOffline(dir)
+		if err != nil {
+			return err
+		}
+		return errors.Join(offline.Verify(), offline.Close())
+	}
+	before := contents(t, dir)
+	errVerify := verify()
+	if contents(t, dir) != before {
+		t.Errorf("%s: verify changed it", one)
+	}
+	state := stateOf(t, dir)
+	n, err := raftnode.Open(conf)
+	if err != nil {
+		if !errors.Is(err, logstore.ErrDamaged) && !errors.Is(err, logstore.ErrWiped) && !errors.Is(err, raftnode.ErrForeignDataDir) {
+			t.Errorf("%s: it refuses with %v", one, err)
+		}
+		if errVerify == nil && !errors.Is(err, raftnode.ErrForeignDataDir) {
+			t.Errorf("%s: it refuses with %v, and verify finds nothing", one, err)
+		}
+		if !strings.Contains(err.Error(), dir) {
+			t.Errorf("%s: it does not say where: %v", one, err)
+		}
+		return true
+	}
+	n.Kill()
+	if state != want {
+		t.Errorf("%s: it starts, with %s; verify says %v; want %s", one, state, errVerify, want)
+	}
+	return false
+}
+
+// contents describes all files: large ones end with zeros, which need not be read into a digest.
+func contents(t *testing.T, dir string) string {
+	t.Helper()
+	var out strings.Builder
+	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		_, _ = fmt.Fprintf(&out, "%s %d %x\n", strings.TrimPrefix(path, dir), len(data), sha256.Sum256(logstore.WithoutReserve(data)))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}

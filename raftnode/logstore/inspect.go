@@ -1,0 +1,262 @@
+package logstore
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quotad/quotad/fsm"
+)
+
+// Offline is a stopped node's data directory, opened for reading.
+type Offline struct {
+	dir   string
+	store Store
+}
+
+// OpenOffline opens a stopped node's data directory for reading. ErrDataDirInUse: a process has it open; fs.ErrNotExist: it is
+// none; ErrTwoLogStores, ErrDamaged.
+func OpenOffline(dir string) (*Offline, error) {
+	has, err := storeOf(dir)
+	if err != nil {
+		return nil, err
+	}
+	if has == "" {
+		if disk, err := readDisk(dir); err != nil || disk.started() {
+			return nil, firstError(err, disk.lost("log store", "it is missing"))
+		}
+		return nil, fmt.Errorf("%s is no data directory of a node: %w", dir, os.ErrNotExist)
+	}
+	store, err := openStore(dir, has, storeOptions{readOnly: true})
+	if err != nil {
+		return nil, err
+	}
+	return &Offline{dir: dir, store: store}, nil
+}
+
+// Close closes it.
+func (o *Offline) Close() error { return o.store.Close() }
+
+// Entries calls fn for the entries from..to (0: the last) of the log.
+func (o *Offline) Entries(from, to uint64, fn func(Entry) error) error {
+	return eachEntry(&failStop{store: o.store}, from, to, fn)
+}
+
+// SnapshotFile is a snapshot in a data directory.
+type SnapshotFile struct {
+	ID          string
+	Index, Term uint64
+	Size        int64
+	// Path is the file with the state.
+	Path string
+	// meta is the checksum of its description.
+	meta uint32
+}
+
+// metaPath is the description's, relative to the data directory.
+func (s *SnapshotFile) metaPath() string { return filepath.Join("snapshots", s.ID, "meta.json") }
+
+// Snapshots lists the snapshots, the newest first.
+func (o *Offline) Snapshots() ([]SnapshotFile, error) {
+	all, _, err := ListSnapshots(o.dir)
+	return all, err
+}
+
+// Verify checks that the newest snapshot can be restored, that the log goes on where it ends, and that every entry of it is
+// what was written.
+func (o *Offline) Verify() error {
+	if log, ok := o.store.(*walLog); ok && log.damage != nil {
+		return log.damage
+	}
+	disk, err := readDisk(o.dir)
+	if err != nil {
+		return err
+	}
+	if err := disk.judgeStore(o.store); err != nil {
+		return err
+	}
+	if disk.slot != nil {
+		return disk.slot
+	}
+	if err := verifySnapshots(o.dir, o.store); err != nil {
+		return err
+	}
+	for _, older := range disk.snapshots[min(1, len(disk.snapshots)):] {
+		if err := older.Verify(); err != nil {
+			return err
+		}
+	}
+	return o.Entries(0, 0, func(Entry) error { return nil })
+}
+
+// State returns the state that the directory holds: its newest snapshot, and every entry after it that the log has. Whether the
+// last of them were committed one node alone cannot know; that they count is the safe side, since nothing is granted twice.
+func (o *Offline) State() (*fsm.State, error) {
+	all, err := o.Snapshots()
+	if err != nil {
+		return nil, err
+	}
+	machine, from := fsm.New(), uint64(1)
+	if len(all) > 0 {
+		file, err := os.Open(all[0].Path)
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = file.Close() }()
+		if machine, err = fsm.Restore(file); err != nil {
+			return nil, fmt.Errorf("%w: snapshot %s: %w", ErrDamaged, all[0].ID, err)
+		}
+		from = all[0].Index + 1
+	}
+	err = o.Entries(from, 0, func(e Entry) error {
+		if e.Kind == "command" {
+			if version, ok := versionOf(e.Data); ok {
+				if err := fsm.CheckVersion(e.Index, version); err != nil {
+					return fmt.Errorf("%w: %w", ErrUnfitBuild, err)
+				}
+			}
+			machine.Follow(e.Index, e.Term, e.Data)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return machine.Freeze(), nil
+}
+
+// compareSnapshots orders snapshots by their names, as raft does, the oldest first: by the term and the index up to which they go, and
+// by when they were made, in milliseconds. A name of another kind comes last.
+func compareSnapshots(a, b string) int {
+	parts := func(name string) (parts [3]uint64) {
+		if _, err := fmt.Sscanf(name, "%d-%d-%d", &parts[0], &parts[1], &parts[2]); err != nil {
+			parts[0] = math.MaxUint64
+		}
+		return parts
+	}
+	x, y := parts(a), parts(b)
+	return slices.Compare(x[:], y[:])
+}
+
+// ListSnapshots returns the snapshots of a data directory, the newest first, and the names of those that were being made or removed
+// when the process ended. The latter have no meta.json any more, and there is a newer one: an old snapshot is removed when its
+// successors are durable.
+func ListSnapshots(dir string) (all []SnapshotFile, unfinished []string, err error) {
+	entries, err := os.ReadDir(filepath.Join(dir, "snapshots"))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil, nil
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	unread := map[string]error{}
+	for _, entry := range entries {
+		if strings.HasSuffix(entry.Name(), ".tmp") {
+			unfinished = append(unfinished, entry.Name())
+			continue
+		}
+		if !entry.IsDir() {
+			continue
+		}
+		found, err := ReadSnapshot(filepath.Join(dir, "snapshots", entry.Name()))
+		if err != nil {
+			unread[entry.Name()] = err
+			continue
+		}
+		all = append(all, found)
+	}
+	slices.SortFunc(all, func(a, b SnapshotFile) int { return -compareSnapshots(a.ID, b.ID) })
+	for _, name := range slices.Sorted(maps.Keys(unread)) {
+		if err := unread[name]; !errors.Is(err, os.ErrNotExist) || len(all) == 0 || compareSnapshots(name, all[0].ID) > 0 {
+			return nil, nil, &DamageError{File: filepath.Join("snapshots", name, "meta.json"), Problem: err.Error()}
+		}
+		unfinished = append(unfinished, name)
+	}
+	return all, unfinished, nil
+}
+
+// ReadSnapshot reads a snapshot's description in its folder. Raft believes it, and some of what a flipped bit makes of it raft does not survive.
+func ReadSnapshot(path string) (found SnapshotFile, err error) {
+	data, err := os.ReadFile(filepath.Join(path, "meta.json"))
+	if err != nil {
+		return found, err
+	}
+	var meta struct {
+		raft.SnapshotMeta
+		CRC []byte
+	}
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&meta); err != nil {
+		return found, err
+	}
+	name := filepath.Base(path)
+	switch {
+	case meta.Version != raft.SnapshotVersionMax:
+		return found, fmt.Errorf("unknown version %d", meta.Version)
+	case meta.ID != name || !strings.HasPrefix(name, fmt.Sprintf("%d-%d-", meta.Term, meta.Index)):
+		return found, fmt.Errorf("snapshot %s of term %d and index %d does not belong into %s", meta.ID, meta.Term, meta.Index, name)
+	case len(meta.CRC) != 8 || meta.Index == 0:
+		return found, errors.New("no checksum, or no index")
+	}
+	return SnapshotFile{
+		ID: meta.ID, Index: meta.Index, Term: meta.Term, Size: meta.Size, Path: filepath.Join(path, "state.bin"), meta: partSum(data),
+	}, nil
+}
+
+// verifySnapshots refuses what raft would pass over in silence: a snapshot that cannot be read (it would fall back to
+// an older one, with a gap), and a log that begins later than the snapshot ends.
+func verifySnapshots(dir string, store raft.LogStore) error {
+	all, _, err := ListSnapshots(dir)
+	if err != nil {
+		return err
+	}
+	first, err := store.FirstIndex()
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	if len(all) == 0 {
+		if first > 1 {
+			return fmt.Errorf("%w: its log begins at %d and there is no snapshot of what was before", ErrDamaged, first)
+		}
+		return nil
+	}
+	newest := all[0]
+	if err := newest.Verify(); err != nil {
+		return err
+	}
+	if first > newest.Index+1 {
+		return fmt.Errorf("%w: its log begins at %d, its newest snapshot ends at %d", ErrDamaged, first, newest.Index)
+	}
+	return nil
+}
+
+// Verify reads the state back.
+func (s *SnapshotFile) Verify() error { return s.VerifyBy(fsm.VerifySnapshot) }
+
+// VerifyBy is Verify with another check of the content.
+func (s *SnapshotFile) VerifyBy(look func(io.Reader) error) error {
+	file, err := os.Open(s.Path)
+	if err != nil {
+		return fmt.Errorf("%w: snapshot %s: %w", ErrDamaged, s.ID, err)
+	}
+	defer func() { _ = file.Close() }()
+	if info, err := file.Stat(); err != nil || info.Size() != s.Size {
+		return fmt.Errorf("%w: snapshot %s: state.bin does not have the %d bytes that meta.json tells of", ErrDamaged, s.ID, s.Size)
+	}
+	if err := look(bufio.NewReaderSize(file, 1<<20)); err != nil {
+		return fmt.Errorf("%w: snapshot %s: state.bin: %w", ErrDamaged, s.ID, err)
+	}
+	return nil
+}

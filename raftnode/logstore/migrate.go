@@ -1,0 +1,161 @@
+package logstore
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/hashicorp/raft"
+)
+
+// Migrate moves a stopped node's log, votes and terms into another store. It copies them under another name, reads them
+// back and compares, renames the copy, and then removes the old store: a log from before, put back later, would have
+// forgotten votes. Interrupted at any point it can be called again; until the copy has its name, the node starts as before.
+// Nothing is done, and nil returned, where the directory has that store already. Errors: ErrDataDirInUse, ErrDamaged,
+// fs.ErrNotExist (no data directory of a node), and the system's.
+func Migrate(dir string, to Kind) error {
+	from := WAL
+	if to == WAL {
+		from = Bolt
+	}
+	has, err := storeOf(dir)
+	switch {
+	case errors.Is(err, ErrTwoLogStores): // the copy has its name, the old store is still there
+		return removeStore(dir, from)
+	case err != nil:
+		return err
+	case has == "":
+		return fmt.Errorf("%s is no data directory of a node: %w", dir, os.ErrNotExist)
+	case has == to:
+		return nil
+	}
+	disk, err := readDisk(dir)
+	if err != nil {
+		return err
+	}
+	source, err := openStore(dir, from, storeOptions{})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = source.Close() }()
+	if err := disk.judgeStore(source); err != nil {
+		return err
+	}
+	if err := verifySnapshots(dir, source); err != nil {
+		return err
+	}
+	path := to.path(dir) + ".new"
+	if err := os.RemoveAll(path); err != nil { // of a move that was interrupted
+		return err
+	}
+	for _, step := range []func(target Store) error{
+		func(target Store) error { return copyStore(target, source) },
+		func(target Store) error {
+			return errors.Join(compareStores(target, source), verifySnapshots(dir, target))
+		},
+	} {
+		target, err := to.open(path, storeOptions{})
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(step(target), target.Close()); err != nil {
+			return errors.Join(err, os.RemoveAll(path))
+		}
+	}
+	if err := errors.Join(os.Rename(path, to.path(dir)), syncDir(dir)); err != nil {
+		return err
+	}
+	if err := source.Close(); err != nil {
+		return err
+	}
+	return removeStore(dir, from)
+}
+
+// removeStore removes a store that another one has replaced, if no process has it open.
+func removeStore(dir string, s Kind) error {
+	store, err := s.open(s.path(dir), storeOptions{})
+	if err != nil {
+		return err
+	}
+	return errors.Join(store.Close(), os.RemoveAll(s.path(dir)), syncDir(dir))
+}
+
+// wholeFrom returns the first index from which a log has every entry to its end. A log that went on behind a snapshot from
+// a leader has a gap, and what is before it is of no use.
+func wholeFrom(log raft.LogStore) (first, last uint64, err error) {
+	if first, err = log.FirstIndex(); err != nil {
+		return 0, 0, err
+	}
+	if last, err = log.LastIndex(); err != nil || last == 0 {
+		return 0, 0, err
+	}
+	for index := last; index > first; index-- {
+		err := log.GetLog(index-1, new(raft.Log))
+		if errors.Is(err, raft.ErrLogNotFound) {
+			return index, last, nil
+		}
+		if err != nil {
+			return 0, 0, fmt.Errorf("%w: log entry %d cannot be read: %w", ErrDamaged, index-1, err)
+		}
+	}
+	return first, last, nil
+}
+
+// copyAtOnce is how many bytes one append copies.
+const copyAtOnce = 1 << 20
+
+// copyStore copies all that a store holds into an empty one.
+func copyStore(to, from Store) error {
+	first, last, err := wholeFrom(from)
+	if err != nil {
+		return err
+	}
+	var some []*raft.Log
+	size := 0
+	for index := max(first, 1); index <= last; index++ {
+		entry := new(raft.Log)
+		if err := getIntact(from, index, entry); err != nil {
+			return err
+		}
+		some, size = append(some, entry), size+len(entry.Data)
+		if size >= copyAtOnce || len(some) >= int(boltLog{}.CutAtOnce()) || index == last {
+			if err := to.StoreLogs(some); err != nil {
+				return err
+			}
+			some, size = nil, 0
+		}
+	}
+	values, err := stableOf(from)
+	if err != nil {
+		return err
+	}
+	return copyStable(&stable{store: to}, values)
+}
+
+// compareStores says what differs between two stores.
+func compareStores(a, b Store) error {
+	firstA, lastA, errA := wholeFrom(a)
+	firstB, lastB, errB := wholeFrom(b)
+	if err := errors.Join(errA, errB); err != nil {
+		return err
+	}
+	if firstA != firstB || lastA != lastB {
+		return fmt.Errorf("%w: the copy has the entries %d to %d, not %d to %d", ErrDamaged, firstA, lastA, firstB, lastB)
+	}
+	for index := max(firstA, 1); index <= lastA; index++ {
+		var one, other raft.Log
+		if err := errors.Join(getIntact(a, index, &one), getIntact(b, index, &other)); err != nil {
+			return err
+		}
+		if one.Term != other.Term || one.Type != other.Type || !bytes.Equal(one.Data, other.Data) || !one.AppendedAt.Equal(other.AppendedAt) {
+			return fmt.Errorf("%w: entry %d of the copy is another one", ErrDamaged, index)
+		}
+	}
+	one, errA := stableOf(a)
+	other, errB := stableOf(b)
+	if err := errors.Join(errA, errB); err != nil {
+		return err
+	}
+	return compareStable(one, other)
+}

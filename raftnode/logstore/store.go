@@ -1,0 +1,219 @@
+package logstore
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
+	bolt "go.etcd.io/bbolt"
+	berrors "go.etcd.io/bbolt/errors"
+)
+
+// Kind names what a node keeps its log, votes and terms in.
+type Kind string
+
+const (
+	// Bolt is one bbolt file, by hashicorp/raft-boltdb. An append is a transaction, with two syncs. The default.
+	Bolt Kind = "boltdb"
+	// WAL is files that are appended to, with one sync each time, by hashicorp/raft-wal.
+	WAL Kind = "wal"
+)
+
+// ErrDataDirInUse says that another process has the data directory open.
+var ErrDataDirInUse = errors.New("another process has the data directory open")
+
+// ErrTwoLogStores says that a data directory has the files of both stores, as it has when a move between them was
+// interrupted: Migrate finishes it.
+var ErrTwoLogStores = errors.New("the data directory has a log in each of two stores")
+
+// OtherKindError says that a data directory keeps its log in another store than the configured one. It is never
+// started empty instead: the node would have forgotten its votes and what it acknowledged.
+type OtherKindError struct {
+	Dir         string
+	Has, Wanted Kind
+}
+
+// Error implements error.
+func (e *OtherKindError) Error() string {
+	return fmt.Sprintf("%s keeps its log in %q, the configuration says %q", e.Dir, e.Has, e.Wanted)
+}
+
+// Store keeps raft's log, votes and terms.
+type Store interface {
+	raft.LogStore
+	raft.StableStore
+	// CutAtOnce is how many entries one DeleteRange may have without holding up the log for long.
+	CutAtOnce() uint64
+	Close() error
+}
+
+// path is where a store lies in a data directory: a file or a folder, which is there once the store was made whole.
+func (s Kind) path(dir string) string {
+	if s == WAL {
+		return filepath.Join(dir, "wal")
+	}
+	return filepath.Join(dir, "raft.db")
+}
+
+// in tells whether a data directory has this store.
+func (s Kind) in(dir string) (bool, error) {
+	path := s.path(dir)
+	if s == WAL {
+		path = filepath.Join(path, walMetaFile)
+	}
+	_, err := os.Stat(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// open opens a store at a path, or makes it.
+func (s Kind) open(path string, o storeOptions) (Store, error) {
+	if s == WAL {
+		return openWAL(path, o)
+	}
+	return openBolt(path, o)
+}
+
+// storeOptions are how a store is opened.
+type storeOptions struct {
+	// readOnly leaves the files as they are.
+	readOnly bool
+	// failed is told of a write that failed in the background; nil: nobody.
+	failed func(error)
+	logger hclog.Logger
+	// snapshot returns the index up to which the newest snapshot stands for the log; nil: there is none.
+	snapshot func() (uint64, error)
+}
+
+// storeOf returns the store that a data directory has; empty: none.
+func storeOf(dir string) (Kind, error) {
+	inBolt, err := Bolt.in(dir)
+	if err != nil {
+		return "", err
+	}
+	inWAL, err := WAL.in(dir)
+	switch {
+	case err != nil:
+		return "", err
+	case inBolt && inWAL:
+		return "", fmt.Errorf("%w: %s", ErrTwoLogStores, dir)
+	case inBolt:
+		return Bolt, nil
+	case inWAL:
+		return WAL, nil
+	}
+	return "", nil
+}
+
+// openStore opens the store of a data directory, which must be the wanted one, or none yet.
+func openStore(dir string, wanted Kind, o storeOptions) (Store, error) {
+	has, err := storeOf(dir)
+	if err != nil {
+		return nil, err
+	}
+	if has != "" && has != wanted {
+		return nil, &OtherKindError{Dir: dir, Has: has, Wanted: wanted}
+	}
+	o.snapshot = func() (uint64, error) {
+		all, _, err := ListSnapshots(dir)
+		if err != nil || len(all) == 0 {
+			return 0, err
+		}
+		return all[0].Index, nil
+	}
+	return wanted.open(wanted.path(dir), o)
+}
+
+// boltLog is Bolt.
+type boltLog struct{ *raftboltdb.BoltStore }
+
+func boltOptions() raftboltdb.Options {
+	return raftboltdb.Options{
+		BoltOptions: &bolt.Options{
+			Timeout: lockPatience, FreelistType: bolt.FreelistMapType, NoFreelistSync: true, InitialMmapSize: 256 << 20,
+		},
+		MsgpackUseNewTimeFormat: true,
+	}
+}
+
+// lockPatience is how long a store waits for the process that has it open: a node that is just stopping.
+const lockPatience = time.Second
+
+func openBolt(path string, o storeOptions) (Store, error) {
+	_, err := os.Stat(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist) && !o.readOnly:
+		if err := makeBolt(path); err != nil {
+			return nil, err
+		}
+	case err != nil:
+		return nil, err
+	}
+	gapEnds, err := checkBoltFile(path, boltLogs, boltValues)
+	if err != nil {
+		return nil, err
+	}
+	if gapEnds > 0 && o.snapshot != nil {
+		if covered, err := o.snapshot(); err != nil || gapEnds > covered+1 {
+			return nil, firstError(err, &DamageError{
+				File: filepath.Base(path), Place: fmt.Sprintf("entry %d", gapEnds),
+				Problem: fmt.Sprintf("there are no entries before it, and the newest snapshot ends at %d", covered),
+			})
+		}
+	}
+	return openBoltFile(path, o.readOnly)
+}
+
+// makeBolt makes a file that has its name when it is whole.
+func makeBolt(path string) error {
+	making := path + ".making"
+	if err := os.RemoveAll(making); err != nil {
+		return err
+	}
+	store, err := openBoltFile(making, false)
+	if err != nil {
+		return err
+	}
+	if err := store.Close(); err != nil {
+		return err
+	}
+	if err := os.Rename(making, path); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+func openBoltFile(path string, readOnly bool) (Store, error) {
+	options := boltOptions()
+	options.Path = path
+	options.BoltOptions.ReadOnly = readOnly
+	var store *raftboltdb.BoltStore
+	err := guarded(filepath.Base(path), func() (err error) {
+		store, err = raftboltdb.New(options)
+		return err
+	})
+	if errors.Is(err, berrors.ErrTimeout) {
+		return nil, fmt.Errorf("%w: %s", ErrDataDirInUse, filepath.Dir(path))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return boltLog{store}, nil
+}
+
+// CutAtOnce implements Store: one transaction deletes all, and holds up the log for as long.
+func (boltLog) CutAtOnce() uint64 { return 2048 }
+
+// unbounded is the CutAtOnce of a store that cuts in a moment.
+const unbounded = math.MaxUint64
+
+// isMissing says that a store has nothing under a key.
+func isMissing(err error) bool { return errors.Is(err, raftboltdb.ErrKeyNotFound) }

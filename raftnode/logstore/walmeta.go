@@ -1,0 +1,206 @@
+package logstore
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"os"
+	"path/filepath"
+
+	"github.com/hashicorp/raft-wal/metadb"
+	"github.com/hashicorp/raft-wal/types"
+	bolt "go.etcd.io/bbolt"
+	berrors "go.etcd.io/bbolt/errors"
+)
+
+// walDB is what raft-wal keeps the list of its files in, with term and vote, in raft-wal's own form. Besides, it has a checksum of the
+// list, walks its pages before it opens the file, and knows which file was made last.
+type walDB struct {
+	db       *bolt.DB
+	readOnly bool
+}
+
+var (
+	walMetaBucket   = []byte(metadb.MetaBucket)
+	walStableBucket = []byte(metadb.StableBucket)
+	walMetaKey      = []byte(metadb.MetaKey)
+	// walSumKey is where the list's checksum stands. Data directories from before have none.
+	walSumKey = []byte("m-sum")
+	// keyLastFile is the number and the size of the newest file that was made, durably, before anything was appended to it.
+	keyLastFile = []byte("LastFile")
+)
+
+// Load implements types.MetaStore.
+func (m *walDB) Load(dir string) (state types.PersistentState, err error) {
+	path := filepath.Join(dir, walMetaFile)
+	if m.db == nil {
+		if err := m.open(path); err != nil {
+			return state, err
+		}
+	}
+	err = m.db.View(func(tx *bolt.Tx) error {
+		bucket := tx.Bucket(walMetaBucket)
+		raw, sum := bucket.Get(walMetaKey), bucket.Get(walSumKey)
+		if raw == nil {
+			return nil
+		}
+		if sum != nil && !bytes.Equal(sum, listSum(raw)) {
+			return &DamageError{File: filepath.Join("wal", walMetaFile), Place: "the list of files", Problem: "checksum mismatch"}
+		}
+		if err := json.Unmarshal(raw, &state); err != nil {
+			return &DamageError{File: filepath.Join("wal", walMetaFile), Place: "the list of files", Problem: err.Error()}
+		}
+		return nil
+	})
+	return state, err
+}
+
+func listSum(list []byte) []byte {
+	return binary.BigEndian.AppendUint32(nil, crc32.Checksum(list, castagnoli))
+}
+
+// open opens the file, or makes it.
+func (m *walDB) open(path string) error {
+	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) && !m.readOnly {
+		if err := makeWALMeta(path); err != nil {
+			return err
+		}
+	}
+	if _, err := checkBoltFile(path, metadb.MetaBucket, metadb.StableBucket); err != nil {
+		return err
+	}
+	err := guarded(filepath.Join("wal", walMetaFile), func() (err error) {
+		m.db, err = bolt.Open(path, 0o600, &bolt.Options{Timeout: lockPatience, ReadOnly: m.readOnly})
+		return err
+	})
+	if errors.Is(err, berrors.ErrTimeout) {
+		return fmt.Errorf("%w: %s", ErrDataDirInUse, filepath.Dir(filepath.Dir(path)))
+	}
+	return err
+}
+
+// makeWALMeta makes a file that has its name when it is whole.
+func makeWALMeta(path string) error {
+	making := path + ".tmp"
+	if err := os.RemoveAll(making); err != nil {
+		return err
+	}
+	db, err := bolt.Open(making, 0o600, nil)
+	if err != nil {
+		return err
+	}
+	err = db.Update(func(tx *bolt.Tx) error {
+		_, errMeta := tx.CreateBucket(walMetaBucket)
+		_, errStable := tx.CreateBucket(walStableBucket)
+		return errors.Join(errMeta, errStable)
+	})
+	if err := errors.Join(err, db.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(making, path); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+// CommitState implements types.MetaStore.
+func (m *walDB) CommitState(state types.PersistentState) error {
+	encoded, err := json.Marshal(state)
+	if err != nil {
+		return err
+	}
+	return m.update(func(tx *bolt.Tx) error {
+		bucket := tx.Bucket(walMetaBucket)
+		return errors.Join(bucket.Put(walMetaKey, encoded), bucket.Put(walSumKey, listSum(encoded)))
+	})
+}
+
+func (m *walDB) update(change func(tx *bolt.Tx) error) error {
+	if m.db == nil {
+		return metadb.ErrUnintialized
+	}
+	return m.db.Update(change)
+}
+
+// GetStable implements types.MetaStore.
+func (m *walDB) GetStable(key []byte) (value []byte, err error) {
+	if m.db == nil {
+		return nil, metadb.ErrUnintialized
+	}
+	err = m.db.View(func(tx *bolt.Tx) error {
+		value = bytes.Clone(tx.Bucket(walStableBucket).Get(key))
+		return nil
+	})
+	return value, err
+}
+
+// SetStable implements types.MetaStore.
+func (m *walDB) SetStable(key, value []byte) error {
+	return m.update(func(tx *bolt.Tx) error {
+		if value == nil {
+			return tx.Bucket(walStableBucket).Delete(key)
+		}
+		return tx.Bucket(walStableBucket).Put(key, value)
+	})
+}
+
+// Close implements io.Closer.
+func (m *walDB) Close() error {
+	if m.db == nil {
+		return nil
+	}
+	err := m.db.Close()
+	m.db = nil
+	return err
+}
+
+// Get and Set make it a store of values for stable.
+func (m *walDB) Get(key []byte) ([]byte, error) { return m.GetStable(key) }
+
+// Set implements raft.StableStore.
+func (m *walDB) Set(key, value []byte) error { return m.SetStable(key, value) }
+
+// GetUint64 implements raft.StableStore. Numbers of ours have a checksum.
+func (*walDB) GetUint64([]byte) (uint64, error) { return 0, errors.New("a number without a checksum") }
+
+// SetUint64 implements raft.StableStore.
+func (*walDB) SetUint64([]byte, uint64) error { return errors.New("a number without a checksum") }
+
+// made notes, before anything is appended to it, that a file is there and how large.
+func (m *walDB) made(id, size uint64) error {
+	values := &stable{store: m, bound: true}
+	return values.set(keyLastFile, binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, id), size))
+}
+
+// lastMade returns the newest file that was made, and how large, where that is known.
+func (m *walDB) lastMade() (id, size uint64, known bool, err error) {
+	raw, err := (&stable{store: m, bound: true}).get(keyLastFile)
+	if err != nil || len(raw) != 16 {
+		return 0, 0, false, err
+	}
+	return binary.BigEndian.Uint64(raw), binary.BigEndian.Uint64(raw[8:]), true, nil
+}
+
+// notMade is nil where a file that is not there was never made.
+func (m *walDB) notMade(id uint64, path string) error {
+	last, _, known, err := m.lastMade()
+	if err == nil && known && last >= id {
+		err = &LostPartError{Dir: filepath.Dir(filepath.Dir(path)), Part: filepath.Join("wal", filepath.Base(path)), Problem: "it is missing"}
+	}
+	return err
+}
+
+// cutOff says whether a file is shorter than it was made.
+func (m *walDB) cutOff(id uint64, path string, has int) error {
+	last, size, known, err := m.lastMade()
+	if err == nil && known && last == id && uint64(has) < size {
+		err = &DamageError{
+			File: filepath.Join("wal", filepath.Base(path)), Place: fmt.Sprintf("%d bytes long", has),
+			Problem: fmt.Sprintf("it is cut off: it was made with %d bytes", size),
+		}
+	}
+	return err
+}

@@ -1,0 +1,139 @@
+package raftnode
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quotad/quotad/raftnode/logstore"
+)
+
+// voters returns the voters of the latest configuration, and whether this node is one.
+func (n *Node) voters() (voters []raft.Server, self bool) {
+	configuration := n.raft.GetConfiguration()
+	if err := configuration.Error(); err != nil {
+		return nil, false
+	}
+	for _, s := range configuration.Configuration().Servers {
+		if s.Suffrage == raft.Voter {
+			voters = append(voters, s)
+			self = self || string(s.ID) == n.config.ID
+		}
+	}
+	return voters, self
+}
+
+// watchMembership ends a node that was removed: its votes would only disturb.
+func (n *Node) watchMembership() {
+	ticker := time.NewTicker(100 * time.Millisecond)
+	defer ticker.Stop()
+	membership := n.knownMembership()
+	for count := 0; ; count++ {
+		select {
+		case <-ticker.C:
+		case <-n.closing:
+			return
+		case <-n.done:
+			return
+		}
+		if count%10 == 9 {
+			if !membership.member {
+				membership = n.knownMembership()
+			}
+			if membership.member && n.othersRemovedMe(membership.at) {
+				n.fail(ErrRemoved)
+				return
+			}
+		}
+		if index, found := n.committedOf(n.config.ID); membership.removed(index, found) {
+			n.fail(ErrRemoved)
+			return
+		}
+	}
+}
+
+// membership is what a node knows of its being a member.
+type membership struct {
+	member bool
+	// at is the index of the newest committed configuration in which it was one, as far as it knows.
+	at uint64
+}
+
+// knownMembership returns what the disk knows. Its configurations alone do not tell: that of a node which was removed is without
+// it, and so may be that of one which was added.
+func (n *Node) knownMembership() membership {
+	if n.formedWith() != nil {
+		return membership{member: true}
+	}
+	if data, err := os.ReadFile(filepath.Join(n.config.DataDir, logstore.JoinedFile)); err == nil {
+		if at, err := strconv.ParseUint(string(data), 10, 64); err == nil {
+			return membership{member: true, at: at}
+		}
+	}
+	return membership{}
+}
+
+// removed takes a look at the newest committed configuration and says whether it removed the node. An older one than the node was
+// seen in did not: a snapshot that a learner is given may have been taken before it was added.
+func (m *membership) removed(index uint64, found bool) bool {
+	if found {
+		m.member, m.at = true, max(m.at, index)
+	}
+	return m.member && !found && index > m.at
+}
+
+// committedOf tells whether a node is in the newest configuration that this node knows to be committed, and that one's index.
+func (n *Node) committedOf(id string) (index uint64, member bool) {
+	index, servers := n.configured.newest()
+	member, _ = suffrageOf(servers, id)
+	return index, member
+}
+
+// knownMember tells whether a node is in this node's latest configuration or in the list that forms the cluster.
+func (n *Node) knownMember(id string) bool {
+	return n.isMember(id) || slices.ContainsFunc(n.config.Peers, func(p Peer) bool { return p.ID == id })
+}
+
+// isMember tells whether a node is in this node's latest configuration.
+func (n *Node) isMember(id string) bool {
+	member, _ := n.membershipOf(id)
+	return member
+}
+
+// membershipOf tells whether a node is in this node's latest configuration, and votes there.
+func (n *Node) membershipOf(id string) (member, voter bool) {
+	configuration := n.raft.GetConfiguration()
+	if err := configuration.Error(); err != nil {
+		return false, false
+	}
+	return suffrageOf(configuration.Configuration().Servers, id)
+}
+
+// othersRemovedMe asks the others when no leader is heard of any more: raft does not tell a server that it was removed.
+// Whoever knows a committed configuration that is newer than the one in which this node was seen, and without it, is believed.
+func (n *Node) othersRemovedMe(seen uint64) bool {
+	if n.knownLeader() != "" {
+		return false
+	}
+	configuration := n.raft.GetConfiguration()
+	if err := configuration.Error(); err != nil {
+		return false
+	}
+	for _, v := range configuration.Configuration().Servers {
+		if string(v.ID) == n.config.ID {
+			continue
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		reply, err := n.port.ask(ctx, string(v.ID), string(v.Address), peerRequest{Kind: "hello", Node: n.config.ID})
+		cancel()
+		if err == nil && reply.Node == string(v.ID) && !reply.Member && reply.Configuration > seen {
+			return true
+		}
+	}
+	return false
+}

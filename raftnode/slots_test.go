@@ -1,0 +1,73 @@
+package raftnode
+
+import (
+	"fmt"
+	"net"
+	"slices"
+	"testing"
+)
+
+// fromHost is a connection from a host of which only whether it was closed matters.
+type fromHost struct {
+	net.Conn
+	host   string
+	closed bool
+}
+
+func (c *fromHost) RemoteAddr() net.Addr { return hostName(c.host) }
+
+func (c *fromHost) Close() error {
+	c.closed = true
+	return nil
+}
+
+type hostName string
+
+func (hostName) Network() string  { return "test" }
+func (h hostName) String() string { return string(h) + ":1" }
+
+// TestCallers_NobodyTakesAnothersPlace: whoever has too many connections loses the oldest of its own.
+func TestCallers_NobodyTakesAnothersPlace(t *testing.T) {
+	c := newSlots()
+	enter := func(host string) (*fromHost, *incoming) {
+		conn := &fromHost{host: host}
+		return conn, c.enter(conn)
+	}
+	member := func(protocol, node string, known bool) *fromHost {
+		conn, in := enter("10.0.0.1")
+		c.admit(in, protocol, node, known)
+		return conn
+	}
+	raft, other := member(protocolRaft, "n1", true), member(protocolRaft, "n2", true)
+	first := member(protocolPeer, "n1", true)
+	quiet, _ := enter("10.0.0.9")
+	for i := range 200 {
+		enter("10.0.0.1")                                    // silent ones of a member's host
+		enter(fmt.Sprintf("10.0.1.%d", i%(maxStrangers/16))) // and of some more
+		member(protocolPeer, "n1", true)
+		member(protocolRaft, fmt.Sprint("made up ", i), false)
+	}
+	if raft.closed || other.closed || quiet.closed {
+		t.Errorf("another's connections took those of raft (%v, %v), or a stranger's of another host (%v)", raft.closed, other.closed, quiet.closed)
+	}
+	if !first.closed {
+		t.Error("the oldest question of a member with too many is still open")
+	}
+	if len(c.strangers) > maxStrangers || len(c.members[protocolPeer+"/n1"]) > maxPerMember || len(c.members[protocolRaft+"/"]) > maxGuests {
+		t.Errorf("%d strangers, %d of a member, %d guests", len(c.strangers), len(c.members[protocolPeer+"/n1"]), len(c.members[protocolRaft+"/"]))
+	}
+	newest, in := enter("10.0.0.1")
+	if newest.closed {
+		t.Error("the newest goes")
+	}
+	c.leave(in)
+	c.leave(in)
+	for _, all := range c.members {
+		for _, in := range slices.Clone(all) {
+			c.leave(in)
+		}
+	}
+	if len(c.members) > 0 {
+		t.Errorf("%d lists are left", len(c.members))
+	}
+}

@@ -1,0 +1,169 @@
+package raftnode
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// sample is a voter's wall clock, as it was when the reply came in.
+type sample struct {
+	wall int64
+	// roundTrip bounds how old it was then.
+	roundTrip int64
+	// at is when the reply came in, on this node's monotonic clock.
+	at int64
+}
+
+// sampleLife is how long a sample counts; after that its voter is lost.
+const sampleLife = 10 * time.Second
+
+// wallViews returns the earlier and later view of Unix time from the voters' samples at a moment of the monotonic
+// clock: the (f+1)-th largest, where voters without a fresh sample count as slow, and the (f+1)-th smallest, where they
+// count as fast. At most f of 2f+1 clocks are wrong, so the one is no later than some honest clock and the other no
+// earlier. Fewer than f+1 samples say nothing: ok is false.
+func wallViews(samples []sample, voters int, now int64) (early, late int64, ok bool) {
+	wrong := (voters - 1) / 2
+	var slow, fast []int64
+	for _, s := range samples {
+		if age := now - s.at; age <= int64(sampleLife) {
+			slow = append(slow, s.wall+age)
+			fast = append(fast, s.wall+s.roundTrip+age)
+		}
+	}
+	if len(slow) <= wrong {
+		return 0, 0, false
+	}
+	slices.Sort(slow)
+	slices.Sort(fast)
+	return slow[len(slow)-1-wrong], max(fast[wrong], slow[len(slow)-1-wrong]), true
+}
+
+// samples are the voters' wall clocks.
+type samples struct {
+	mu     sync.Mutex
+	of     map[string]sample
+	voters map[string]bool
+}
+
+func newSamples() *samples { return &samples{of: map[string]sample{}, voters: map[string]bool{}} }
+
+func (s *samples) add(node string, wall, sent, received int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.of[node] = sample{wall: wall, roundTrip: received - sent, at: received}
+}
+
+func (s *samples) setVoters(voters []raft.Server) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.voters = map[string]bool{}
+	for _, v := range voters {
+		s.voters[string(v.ID)] = true
+	}
+}
+
+// views returns the earlier and later view of Unix time now.
+func (s *samples) views(n *Node) (early, late int64, ok bool) {
+	all, voters := s.walls(n)
+	if voters == 0 {
+		return 0, 0, false
+	}
+	return wallViews(all, voters, n.config.Clock.Monotonic())
+}
+
+// walls returns what is known of the voters' clocks, brought to the present, and how many voters there are.
+func (s *samples) walls(n *Node) (all []sample, voters int) {
+	now := n.config.Clock.Monotonic()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all = make([]sample, 0, len(s.voters))
+	for id := range s.voters {
+		known, have := s.of[id]
+		if id == n.config.ID {
+			known, have = sample{wall: n.config.Clock.Wall(), at: now}, true
+		}
+		if age := now - known.at; have && age <= int64(sampleLife) {
+			all = append(all, sample{wall: known.wall + age, roundTrip: known.roundTrip, at: now})
+		}
+	}
+	return all, len(s.voters)
+}
+
+// sampleOnce takes a sample of every voter that answers. It returns when so many have, this node among them, or the rest
+// did not in time; samples of the others are taken all the same.
+func (n *Node) sampleOnce(enough func(voters int) int) {
+	voters, self := n.voters()
+	n.samples.setVoters(voters)
+	ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
+	answered := make(chan bool, len(voters))
+	asked := 0
+	for _, v := range voters {
+		if string(v.ID) == n.config.ID {
+			continue
+		}
+		asked++
+		n.wg.Go(func() {
+			sent := n.config.Clock.Monotonic()
+			reply, err := n.port.ask(ctx, string(v.ID), string(v.Address), peerRequest{Kind: "probe"})
+			if err == nil && reply.Node == string(v.ID) {
+				n.samples.add(reply.Node, reply.Wall, sent, n.config.Clock.Monotonic())
+			}
+			answered <- err == nil
+		})
+	}
+	got, need := 0, enough(len(voters))
+	if self {
+		got++
+	}
+	for ; asked > 0 && got < need; asked-- {
+		if <-answered {
+			got++
+		}
+	}
+	rest := asked
+	n.wg.Go(func() {
+		for range rest {
+			<-answered
+		}
+		cancel()
+	})
+	n.measureClocks()
+}
+
+// majority and everybody are how many voters a sample waits for.
+func majority(voters int) int { return voters/2 + 1 }
+
+func everybody(voters int) int { return voters }
+
+// sampleEvery is how many ticks lie between two samples of a node that does not lead: so few that a lost one leaves the one before it in
+// force (sampleLife).
+const sampleEvery = 4
+
+// sampleWalls keeps samples of the voters' wall clocks fresh: each second (sampleTick) while this node leads, which stamps entries
+// with them, and every few seconds elsewhere. Every node measures itself by them.
+func (n *Node) sampleWalls() {
+	ticker := time.NewTicker(n.config.sampleTick)
+	defer ticker.Stop()
+	for ticks := 0; ; ticks++ {
+		select {
+		case <-ticker.C:
+		case <-n.closing:
+			return
+		case <-n.done:
+			return
+		}
+		lead := n.leading.Load()
+		if lead == nil && ticks%sampleEvery != 0 {
+			continue
+		}
+		n.sampleOnce(everybody)
+		if lead != nil {
+			n.raiseVersion()
+			n.guardRate(lead)
+		}
+	}
+}

@@ -1,0 +1,167 @@
+package raftnode
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// TestAWriteThatFailsAnswersAll: entries that raft took for committed before this node's write of the first of them failed. None is
+// applied, everybody who asked for one hears that there is no result, and no snapshot is made of what came of the others.
+func TestAWriteThatFailsAnswersAll(t *testing.T) {
+	writing, outcome, broken := make(chan struct{}, 1), make(chan error), errors.New("input/output error")
+	var armed atomic.Bool
+	n := openOne(t, func(c *Config) {
+		c.StallLimit = time.Minute
+		c.Append = func(write func() error) error {
+			if !armed.Load() {
+				return write()
+			}
+			writing <- struct{}{}
+			return <-outcome
+		}
+	})
+	before := n.appliedIndex.Load()
+	armed.Store(true)
+	answers := make(chan error, n.config.EntriesInFlight)
+	for i := range uint64(cap(answers)) {
+		go func() {
+			_, _, err := n.Propose(context.Background(), slots(1))
+			answers <- err
+		}()
+		poll(t, "an entry is in flight", func() bool { return n.raft.LastIndex() > before+i })
+	}
+	future := n.raft.Apply([]byte("not for the state machine"), 0)
+	<-writing
+	poll(t, "raft takes all for committed", func() bool { return n.raft.CommitIndex() >= before+uint64(cap(answers))+1 })
+	outcome <- broken
+	for range cap(answers) {
+		if err := <-answers; !isUnknown(err) {
+			t.Errorf("who asked hears: %v", err)
+		}
+	}
+	if err := future.Error(); err != nil {
+		t.Errorf("the last entry: %v", err)
+	}
+	poll(t, "nothing is in flight", func() bool { return n.inFlight.Load() == 0 && len(n.proposer.slots) == 0 })
+	if _, err := (machine{n}).Snapshot(); !errors.Is(err, broken) || !errors.Is(n.Err(), broken) {
+		t.Errorf("a snapshot: %v; the node ends with %v", err, n.Err())
+	}
+	if n.appliedIndex.Load() != before {
+		t.Errorf("%d is applied, %d was", n.appliedIndex.Load(), before)
+	}
+}
+
+// TestATermHidesNoStall: a leader whose append hangs, and which hears of another term meanwhile and writes that down, ends as any whose
+// disk stalls.
+func TestATermHidesNoStall(t *testing.T) {
+	stuck := newStuckAppend()
+	n := openOne(t, func(c *Config) { c.StallLimit, c.Append = 400*time.Millisecond, stuck.append })
+	stuck.armed <- nil
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		_, _, _ = n.Propose(context.Background(), slots(1))
+	}()
+	<-stuck.reached
+	if err := n.log.SetUint64([]byte("SomeTerm"), 7); err != nil {
+		t.Fatal(err)
+	}
+	poll(t, "the node ends", n.isDone)
+	close(stuck.release)
+	<-written
+}
+
+// TestAnEndUnderWayThatDisagreesWithASnapshotIsCut: as one that is on disk already.
+func TestAnEndUnderWayThatDisagreesWithASnapshotIsCut(t *testing.T) {
+	n := openOne(t)
+	stuck, open := hold(t, n)
+	go func() { _, _, _ = n.Propose(context.Background(), slots(1)) }()
+	<-stuck
+	end, term := n.raft.LastIndex(), n.raft.CurrentTerm()+1
+	sink, err := n.snapshots.Create(raft.SnapshotVersionMax, end, term, raft.Configuration{}, 0, n.transport)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := emptyState().WriteSnapshot(sink); err != nil {
+		t.Fatal(err)
+	}
+	closed := make(chan error, 1)
+	go func() { closed <- sink.Close() }()
+	select {
+	case err := <-closed:
+		t.Fatalf("%v while entry %d is being written", err, end)
+	case <-time.After(100 * time.Millisecond): // enough for it to go wrong
+	}
+	open()
+	if err := <-closed; !errors.Is(err, ErrConflictingLog) || !errors.Is(n.Err(), ErrConflictingLog) {
+		t.Errorf("%v; the node ends with %v", err, n.Err())
+	}
+	if last, err := n.log.LastIndex(); err != nil || last != end-1 {
+		t.Errorf("the log ends at %d, %v; entry %d disagrees", last, err, end)
+	}
+}
+
+// hold has a node's next write of its log wait until open is called. It is called at the test's end, too.
+func hold(t *testing.T, n *Node) (stuck <-chan struct{}, open func()) {
+	t.Helper()
+	reached, gate := make(chan struct{}), make(chan struct{})
+	open = sync.OnceFunc(func() { close(gate) })
+	t.Cleanup(open)
+	n.crash.crash = func() {
+		close(reached)
+		<-gate
+	}
+	n.crash.set("before-store", 1)
+	return reached, open
+}
+
+// TestNothingComesOfWhatALeaderHasNotWritten: both followers have an entry that their leader is still writing. Raft takes it for
+// committed; nobody is answered, and no follower learns of it by the next entry that its leader sends. The leader's disk goes on,
+// and so does all.
+func TestNothingComesOfWhatALeaderHasNotWritten(t *testing.T) {
+	nodes := openThree(t)
+	leader := leaderOf(t, nodes)
+	if _, _, err := leader.Propose(t.Context(), slots(2)); err != nil {
+		t.Fatal(err)
+	}
+	stuck, open := hold(t, leader)
+	answered := make(chan error, 2)
+	ask := func() {
+		results, _, err := leader.Propose(context.Background(), take(1))
+		if err == nil && results[0].GetGranted() == nil {
+			err = fmt.Errorf("%v", results)
+		}
+		answered <- err
+	}
+	go ask()
+	<-stuck
+	index := leader.raft.LastIndex()
+	poll(t, "raft takes the entry for committed", func() bool { return leader.raft.CommitIndex() >= index })
+	go ask()
+	poll(t, "and the next one", func() bool { return leader.raft.CommitIndex() > index })
+	for _, n := range nodes {
+		if n.raft.CommitIndex() >= index && n != leader || n.appliedIndex.Load() >= index || n.Status().CommitIndex >= index {
+			t.Errorf("%s was told that %d is committed and applied %d; %d is still being written", n.config.ID, n.raft.CommitIndex(),
+				n.appliedIndex.Load(), index)
+		}
+	}
+	if len(answered) > 0 {
+		t.Fatalf("answered before it was written: %v", <-answered)
+	}
+	open()
+	for range 2 {
+		if err := <-answered; err != nil {
+			t.Error(err)
+		}
+	}
+	for _, n := range nodes {
+		poll(t, "all have it", func() bool { return n.appliedIndex.Load() > index })
+	}
+}
