@@ -45,11 +45,11 @@ var versions = []recorded{
 		"snapshot-v2.bin": "0243fceb6c9be98b", "snapshot-v2-tasks.bin": "c933c82382d3fa30",
 		"snapshot-v3.bin": "c0e8d3a9567d8d88", "snapshot-v3-tasks.bin": "c314f66d90eb89de",
 	}},
-	{entries: 4, snapshots: 4, history: "0", restored: map[string]string{
-		"snapshot-v1.bin": "0", "snapshot-v1-tasks.bin": "0",
-		"snapshot-v2.bin": "0", "snapshot-v2-tasks.bin": "0",
-		"snapshot-v3.bin": "0", "snapshot-v3-tasks.bin": "0",
-		"snapshot-v4.bin": "0", "snapshot-v4-tasks.bin": "0",
+	{entries: 4, snapshots: 4, history: "9cc900e3613833f0", restored: map[string]string{
+		"snapshot-v1.bin": "9c2339fea8a207ef", "snapshot-v1-tasks.bin": "899f591dd774c25e",
+		"snapshot-v2.bin": "0243fceb6c9be98b", "snapshot-v2-tasks.bin": "c933c82382d3fa30",
+		"snapshot-v3.bin": "c0e8d3a9567d8d88", "snapshot-v3-tasks.bin": "c314f66d90eb89de",
+		"snapshot-v4.bin": "f87639863db23d64", "snapshot-v4-tasks.bin": "c1bbac76af3dfb56",
 	}},
 }
 
