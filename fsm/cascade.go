@@ -10,7 +10,7 @@ import (
 // The cascade keeps a chain of holders from running into a limit one after the other (docs/workflows.md). A step is
 // limited when the provider refuses its call, or the store denies it something for COOLDOWN or EXHAUSTED. While a
 // workflow goes in parallel, the steps upstream of a limited one are kept back; when too many are limited, one at a time
-// goes, by turns (turn.go).
+// goes, by turns (baton.go).
 
 const (
 	// longestLimit bounds for how long one denial makes a step count as limited.
