@@ -61,8 +61,8 @@ func sharedWorld(t tester) *world {
 		l.MaxSessions, l.MaxKeys, l.MaxWaiters, l.MaxTasks = proto.Int64(800), proto.Int64(800), proto.Int64(800), proto.Int64(800)
 		l.MaxLeases, l.MaxReports, l.MaxResultBytes = proto.Int64(1600), proto.Int64(800), proto.Int64(1<<20)
 	}))
-	for _, ask := range []*logpb.Command{consumesAtOnce("first", itemOf("r", 1)), consumesAtOnce("first", itemOf("none", 1))} {
-		if w.do(ask).GetGranted() == nil {
+	for _, req := range []*logpb.Command{consumesAtOnce("first", itemOf("r", 1)), consumesAtOnce("first", itemOf("none", 1))} {
+		if w.do(req).GetGranted() == nil {
 			t.Fatal("not granted")
 		}
 	}

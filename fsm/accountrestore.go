@@ -135,7 +135,7 @@ func (s *State) eachCharge(fn func(number uint64, b budget, amount int64)) {
 	s.waiters.Scan(func(_ uint64, w *waiter) bool {
 		fn(w.account, budgetWaiters, weightOf(w.shares))
 		fn(w.account, budgetLeases, weightOf(w.shares))
-		if w.ask.Consume {
+		if w.req.Consume {
 			fn(w.account, budgetOperations, recordBytes(w.shares))
 		}
 		return true

@@ -2,8 +2,8 @@ package fsm
 
 import "github.com/quotad/quotad/fsm/logpb"
 
-// standing is how a Reserve stands in the order.
-type standing struct {
+// priority is how a Reserve stands in the order.
+type priority struct {
 	// class is its own: by the operator's rules, or lower as it asked. Caps and shares are this class's.
 	class int32
 	// rank is the class as which it counts in the order, in zones and for what is kept: its own, or the next higher one
@@ -11,12 +11,12 @@ type standing struct {
 	rank int32
 }
 
-// standingOf returns how a Reserve stands.
-func (m *Machine) standingOf(ask *logpb.Reserve, needs []need) standing {
-	own, _ := m.byRules(ask.Holder)
-	class := classOf(own, ask.Class)
-	as := standing{class: class, rank: class}
-	if at := m.agesAt(ask.Holder, as, needs); at != 0 && at <= m.clock.Now {
+// priorityOf returns how a Reserve stands.
+func (m *Machine) priorityOf(req *logpb.Reserve, needs []need) priority {
+	own, _ := m.byRules(req.Holder)
+	class := classOf(own, req.Class)
+	as := priority{class: class, rank: class}
+	if at := m.agesAt(req.Holder, as, needs); at != 0 && at <= m.clock.Now {
 		as.rank = classStandard
 	}
 	return as
@@ -24,7 +24,7 @@ func (m *Machine) standingOf(ask *logpb.Reserve, needs []need) standing {
 
 // agesAt returns when background work of a holder counts as standard where it needs all of this; 0: never. What it needs
 // of several quotas that age it, the last one says.
-func (m *Machine) agesAt(name string, as standing, needs []need) (at int64) {
+func (m *Machine) agesAt(name string, as priority, needs []need) (at int64) {
 	if as.rank != classBackground {
 		return 0
 	}
@@ -43,7 +43,7 @@ func (m *Machine) agesAt(name string, as standing, needs []need) (at int64) {
 }
 
 // noteDenied notes since when a holder of background work asks in vain.
-func (m *Machine) noteDenied(name string, as standing, needs []need) {
+func (m *Machine) noteDenied(name string, as priority, needs []need) {
 	if as.class != classBackground {
 		return
 	}
@@ -107,8 +107,8 @@ func (m *Machine) rejuvenateNow(name string) {
 		return true
 	})
 	for _, w := range waiting {
-		needs, _ := m.needs(w.ask)
-		ages := m.agesAt(name, standing{class: w.class, rank: w.class}, needs)
+		needs, _ := m.needs(w.req)
+		ages := m.agesAt(name, priority{class: w.class, rank: w.class}, needs)
 		if ages == w.ages && w.rank == w.class || ages != 0 && ages <= m.clock.Now {
 			continue
 		}

@@ -24,11 +24,11 @@ const (
 
 // beginTask begins a task's next attempt, or says why not. Only one is under way at a time, and it has a deadline, so that
 // one whose runner is gone ends as well.
-func (m *Machine) beginTask(ask *logpb.BeginTask, by string) *logpb.Result {
-	if failed := m.checkBegin(ask); failed != nil {
+func (m *Machine) beginTask(req *logpb.BeginTask, by string) *logpb.Result {
+	if failed := m.checkBegin(req); failed != nil {
 		return failure(failed)
 	}
-	t, failed := m.task(ask.Task, by)
+	t, failed := m.task(req.Task, by)
 	switch {
 	case failed != nil:
 		return failure(failed)
@@ -39,25 +39,25 @@ func (m *Machine) beginTask(ask *logpb.BeginTask, by string) *logpb.Result {
 			return full
 		}
 	}
-	if refusal := m.notNow(t, ask); refusal != nil {
+	if refusal := m.notNow(t, req); refusal != nil {
 		return refuse(refusal)
 	}
 	if t == nil {
-		t = &task{generation: m.generation, name: ask.Task, maxFailures: defaultMaxFailures}
+		t = &task{generation: m.generation, name: req.Task, maxFailures: defaultMaxFailures}
 	}
-	if ask.Attempt != 0 && ask.Attempt != t.attempts+1 {
-		return fail(logpb.Reason_REASON_STALE_ATTEMPT, fmt.Sprintf("attempt %d of %d is not the next one", ask.Attempt, t.attempts),
+	if req.Attempt != 0 && req.Attempt != t.attempts+1 {
+		return fail(logpb.Reason_REASON_STALE_ATTEMPT, fmt.Sprintf("attempt %d of %d is not the next one", req.Attempt, t.attempts),
 			"leave the number out to begin the next")
 	}
 	if t.attempts == 0 {
 		t.account = m.bill(budgetTasks, 1)
 	}
 	m.tasks.Set(t.name, t)
-	t.holder, t.quotas = ask.Holder, m.ownNames(ask.Quotas)
-	if ask.MaxFailures != 0 {
-		t.maxFailures = max(ask.MaxFailures, t.failures+1) // an attempt that begins may fail
+	t.holder, t.quotas = req.Holder, m.ownNames(req.Quotas)
+	if req.MaxFailures != 0 {
+		t.maxFailures = max(req.MaxFailures, t.failures+1) // an attempt that begins may fail
 	}
-	if t.ttl = ask.TtlNs; t.ttl == 0 {
+	if t.ttl = req.TtlNs; t.ttl == 0 {
 		t.ttl = defaultTaskTTL
 	}
 	t.attempts++
@@ -91,7 +91,7 @@ func begun(t *task, attempt int64) *logpb.Result {
 
 // notNow says why a task's next attempt cannot begin now; nil: it can. The task itself comes first: of one that is shelved
 // no quota's reopening is worth waiting for.
-func (m *Machine) notNow(t *task, ask *logpb.BeginTask) *logpb.Refusal {
+func (m *Machine) notNow(t *task, req *logpb.BeginTask) *logpb.Refusal {
 	switch {
 	case t == nil:
 	case t.phase == logpb.TaskPhase_TASK_PHASE_SHELVED:
@@ -108,7 +108,7 @@ func (m *Machine) notNow(t *task, ask *logpb.BeginTask) *logpb.Refusal {
 		return &logpb.Refusal{Reason: logpb.Reason_REASON_TASK_LATER, RetryAtNs: t.at, Advice: "come back then"}
 	}
 	var worst *logpb.Refusal
-	for _, name := range ask.Quotas {
+	for _, name := range req.Quotas {
 		for _, q := range m.path(m.quota(m.quotaNamed(name).number)) {
 			switch {
 			case q.rule.policy.observe:

@@ -123,17 +123,17 @@ func (m *Machine) waitsForElse(name, quota string) (found bool) {
 		if l, _ := m.lanes.Get(w.lane); out && slices.Contains(l.quotas, number) {
 			return true // a line for the quota itself
 		}
-		needs, failed := m.needs(w.ask)
-		found = failed == nil && (!needed(needs, quota) || !m.limited(w.ask, needs))
+		needs, failed := m.needs(w.req)
+		found = failed == nil && (!needed(needs, quota) || !m.limited(w.req, needs))
 		return !found
 	})
 	return found
 }
 
 // limited tells whether a limit keeps something of some needs back now.
-func (m *Machine) limited(ask *logpb.Reserve, needs []need) bool {
+func (m *Machine) limited(req *logpb.Reserve, needs []need) bool {
 	return slices.ContainsFunc(needs, func(n need) bool {
-		return !n.quota.rule.policy.observe && (n.quota.cooling(m.clock.Now) || m.lacks(ask, n))
+		return !n.quota.rule.policy.observe && (n.quota.cooling(m.clock.Now) || m.lacks(req, n))
 	})
 }
 

@@ -267,9 +267,9 @@ func fillQueue(w *world, command func(n int) *logpb.Command) {
 	m := w.m
 	m.payer = payer{caller: "hostile"}
 	for n := 0; m.taking(budgetWaiters) == mayTake; n++ {
-		ask := command(n).GetReserve()
-		needs, _ := m.needs(ask)
-		m.enqueue(ask, needs, m.standingOf(ask, needs), origin{})
+		req := command(n).GetReserve()
+		needs, _ := m.needs(req)
+		m.enqueue(req, needs, m.priorityOf(req, needs), origin{})
 	}
 	m.payer = payer{}
 }

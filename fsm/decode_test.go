@@ -79,23 +79,23 @@ func randomEntry(t *rapid.T) *logpb.Entry {
 	number := rapid.OneOf(rapid.Int64Range(-1, 300), rapid.Int64())
 	entry := &logpb.Entry{Version: 1, StampNs: number.Draw(t, "stamp"), WallEarlyNs: number.Draw(t, "early")}
 	for range rapid.IntRange(0, 4).Draw(t, "commands") {
-		ask := &logpb.Reserve{Holder: name.Draw(t, "holder"), TtlNs: number.Draw(t, "ttl"), Consume: some("consume")}
+		req := &logpb.Reserve{Holder: name.Draw(t, "holder"), TtlNs: number.Draw(t, "ttl"), Consume: some("consume")}
 		for range rapid.IntRange(0, plainItems+1).Draw(t, "items") {
 			item := &logpb.Item{Quota: name.Draw(t, "quota")}
 			if !some("estimate") {
 				item.Amount = new(number.Draw(t, "amount"))
 			}
-			ask.Items = append(ask.Items, item)
+			req.Items = append(req.Items, item)
 		}
 		if some("class") {
-			ask.Class = new(rapid.Int32().Draw(t, "class"))
+			req.Class = new(rapid.Int32().Draw(t, "class"))
 		}
-		command := reserve(ask)
+		command := reserve(req)
 		switch rapid.IntRange(0, 9).Draw(t, "how") {
 		case 0:
-			ask.WaitNs = number.Draw(t, "wait")
+			req.WaitNs = number.Draw(t, "wait")
 		case 1:
-			ask.Resume, ask.Fallback, ask.Emergency = some("resume"), some("fallback"), some("emergency")
+			req.Resume, req.Fallback, req.Emergency = some("resume"), some("fallback"), some("emergency")
 		case 2:
 			command.IdempotencyKey = name.Draw(t, "key")
 		case 3:

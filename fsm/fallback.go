@@ -14,9 +14,9 @@ import (
 
 // instead returns a Reserve of the next quotas of the chains; nil: the chains have ended. All items that have a fallback move
 // on together: requests and tokens are of one model.
-func (m *Machine) instead(ask *logpb.Reserve) *logpb.Reserve {
-	items, moved := make([]*logpb.Item, len(ask.Items)), false
-	for i, item := range ask.Items {
+func (m *Machine) instead(req *logpb.Reserve) *logpb.Reserve {
+	items, moved := make([]*logpb.Item, len(req.Items)), false
+	for i, item := range req.Items {
 		items[i] = item
 		q := m.quotaNamed(item.Quota)
 		if q == nil || q.definition.Fallback == "" || m.quotaNamed(q.definition.Fallback) == nil {
@@ -27,19 +27,19 @@ func (m *Machine) instead(ask *logpb.Reserve) *logpb.Reserve {
 	if !moved || namesTwice(items) {
 		return nil
 	}
-	other := proto.CloneOf(ask)
+	other := proto.CloneOf(req)
 	other.Items, other.Resume = items, false
 	return other
 }
 
 // fallBack tries the next quotas of the chains, and grants the first that can be granted now; nil: none can.
-func (m *Machine) fallBack(ask *logpb.Reserve, needs []need) *logpb.Result {
-	if !ask.Fallback {
+func (m *Machine) fallBack(req *logpb.Reserve, needs []need) *logpb.Result {
+	if !req.Fallback {
 		return nil
 	}
-	other := m.instead(ask)
+	other := m.instead(req)
 	for depth := 0; other != nil && depth < maxDepth; depth++ {
-		if result := m.grantElsewhere(ask, other); result != nil {
+		if result := m.grantElsewhere(req, other); result != nil {
 			if forecast, granted := m.forecastOf(needs), result.GetGranted(); forecast != nil && granted != nil {
 				granted.Forecast = forecast
 			}
@@ -51,20 +51,20 @@ func (m *Machine) fallBack(ask *logpb.Reserve, needs []need) *logpb.Result {
 }
 
 // grantElsewhere grants a Reserve of other quotas than those asked for, if that can be done now.
-func (m *Machine) grantElsewhere(ask, other *logpb.Reserve) *logpb.Result {
+func (m *Machine) grantElsewhere(req, other *logpb.Reserve) *logpb.Result {
 	needs, failed := m.needs(other)
 	if failed != nil {
 		return nil
 	}
-	as := m.standingOf(other, needs)
+	as := m.priorityOf(other, needs)
 	m.noteDemand(needs, as.class)
 	if m.hopeless(other, as.class, needs) != nil || m.remembering(other.Holder, needs) != mayTake {
 		return nil
 	}
 	result, _ := m.grantNow(other, needs, as)
 	for i, item := range result.GetGranted().GetItems() {
-		if i < len(ask.Items) && item.Quota != ask.Items[i].Quota {
-			item.InsteadOf = ask.Items[i].Quota
+		if i < len(req.Items) && item.Quota != req.Items[i].Quota {
+			item.InsteadOf = req.Items[i].Quota
 		}
 	}
 	return result

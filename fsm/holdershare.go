@@ -53,7 +53,7 @@ type ownShare struct{ share, used int64 }
 
 // sharesOfOthers returns the shares that are kept from a holder: those of other holders of its class and above. In quiet
 // times nothing is kept for classes above background.
-func (m *Machine) sharesOfOthers(q *quota, name string, as standing, quiet bool) (others []ownShare) {
+func (m *Machine) sharesOfOthers(q *quota, name string, as priority, quiet bool) (others []ownShare) {
 	for _, h := range q.rule.policy.shares.holders {
 		own := m.classOfSharer(h.Holder)
 		if h.Holder == name || own > as.rank || quiet && own < as.class {

@@ -65,28 +65,28 @@ func (a *answerItems) add(items []*logpb.GrantedItem, quota string, amount, unti
 }
 
 // grant makes a lease, with which an account is charged, and returns its Granted in a result. The needs must have been judged.
-func (m *Machine) grant(ask *logpb.Reserve, needs []need, as standing, ticket, account uint64) *logpb.Result {
+func (m *Machine) grant(req *logpb.Reserve, needs []need, as priority, ticket, account uint64) *logpb.Result {
 	m.grants++
 	m.lastLease++
-	ttl := ask.TtlNs
+	ttl := req.TtlNs
 	if ttl == 0 {
 		ttl = defaultTTL
 	}
-	h := m.holder(ask.Holder)
+	h := m.holder(req.Holder)
 	l := m.spare.lease()
 	l.generation, l.id, l.fence, l.class = m.generation, m.lastLease, m.fence(), as.class
 	l.holder, l.digest = h.name, m.recent.digestHolder(h.name)
 	l.account = account
 	l.ttl, l.deadline = ttl, m.clock.Now+ttl
-	if ticket != 0 && !ask.Consume && ttl > tentativeTTL {
+	if ticket != 0 && !req.Consume && ttl > tentativeTTL {
 		l.tentative, l.deadline = true, m.clock.Now+tentativeTTL
 	}
-	m.noteGranted(ask, as, needs)
+	m.noteGranted(req, as, needs)
 	m.noteMember(l, needs)
 	if l.items = l.single[:0]; len(needs) > 1 {
 		l.items = make([]item, 0, len(needs))
 	}
-	m.hold(l, ask, needs)
+	m.hold(l, req, needs)
 	m.addTo(account, budgetLeases, weightOf(len(l.items)))
 	m.leases.Load(l.id, l) // Load is Set that tries the end first: new leases always belong there
 	m.leasesOf.add(l.digest, l.id)
@@ -98,7 +98,7 @@ func (m *Machine) grant(ask *logpb.Reserve, needs []need, as standing, ticket, a
 		result = m.answer(l, needs, ticket)
 	}
 	m.emitGranted(l, ticket, result)
-	if ask.Consume {
+	if req.Consume {
 		m.consumeAll(l, result.GetGranted())
 	}
 	return result
@@ -136,8 +136,8 @@ func (m *Machine) emitGranted(l *lease, ticket uint64, result *logpb.Result) {
 }
 
 // hold enters what a lease holds.
-func (m *Machine) hold(l *lease, ask *logpb.Reserve, needs []need) {
-	for _, asked := range ask.Items {
+func (m *Machine) hold(l *lease, req *logpb.Reserve, needs []need) {
+	for _, asked := range req.Items {
 		first := quotaOf(needs, asked.Quota)
 		amount := first.rule.estimate
 		if asked.Amount != nil {

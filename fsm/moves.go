@@ -113,7 +113,7 @@ func (m *Machine) moveFrom(name string, from uint64) (next uint64) {
 
 // standsAside tells whether a waiter may still stand at another turn than its holder's.
 func (s *State) standsAside(w *waiter) bool {
-	at, ok := s.moving.Get(w.ask.Holder)
+	at, ok := s.moving.Get(w.req.Holder)
 	return ok && (at.again || w.ticket >= at.from)
 }
 

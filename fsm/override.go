@@ -71,16 +71,16 @@ func (m *Machine) endOverrides() {
 }
 
 // overruled refuses a need, until an override ends, that nothing but the override rules out; nil: none does.
-func (m *Machine) overruled(ask *logpb.Reserve, class int32, n need) *logpb.Refusal {
+func (m *Machine) overruled(req *logpb.Reserve, class int32, n need) *logpb.Refusal {
 	q := n.quota
 	if q.override == nil {
 		return nil
 	}
-	refusal := m.neverFits(ask, class, n, &q.rule)
+	refusal := m.neverFits(req, class, n, &q.rule)
 	if refusal == nil {
 		return nil
 	}
-	if own, _ := newRule(q.definition); m.neverFits(ask, class, n, &own) != nil {
+	if own, _ := newRule(q.definition); m.neverFits(req, class, n, &own) != nil {
 		return nil
 	}
 	refusal.RetryAtNs, refusal.Advice = q.override.until, "an operator's override rules it out until then: "+refusal.Advice

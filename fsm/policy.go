@@ -104,9 +104,9 @@ type withheld struct {
 
 // withholds says what of some needs policy withholds now from a holder in a class; nil: nothing. Of several reasons the
 // refusal has the first in precedence.
-func (m *Machine) withholds(ask *logpb.Reserve, as standing, needs []need) *withheld {
+func (m *Machine) withholds(req *logpb.Reserve, as priority, needs []need) *withheld {
 	var all *withheld
-	if refusal := m.withheldByWorkflow(ask.Holder, needs); refusal != nil {
+	if refusal := m.withheldByWorkflow(req.Holder, needs); refusal != nil {
 		all = &withheld{refusal: refusal}
 	}
 	for _, n := range needs {
@@ -114,7 +114,7 @@ func (m *Machine) withholds(ask *logpb.Reserve, as standing, needs []need) *with
 		if p.observe || !p.judges() {
 			continue
 		}
-		if one := m.withhold(ask, as, n); one != nil {
+		if one := m.withhold(req, as, n); one != nil {
 			if all != nil {
 				one.refusal, one.class = worse(all.refusal, one.refusal), one.class || all.class
 			}
@@ -125,7 +125,7 @@ func (m *Machine) withholds(ask *logpb.Reserve, as standing, needs []need) *with
 }
 
 // withhold judges one need.
-func (m *Machine) withhold(ask *logpb.Reserve, as standing, n need) *withheld {
+func (m *Machine) withhold(req *logpb.Reserve, as priority, n need) *withheld {
 	var found *withheld
 	add := func(refusal *logpb.Refusal, ofClass bool) {
 		if refusal == nil {
@@ -136,13 +136,13 @@ func (m *Machine) withhold(ask *logpb.Reserve, as standing, n need) *withheld {
 		}
 		found.refusal, found.class = worse(found.refusal, refusal), found.class || ofClass
 	}
-	t := m.tallyOf(ask.Holder, n.quota)
+	t := m.tallyOf(req.Holder, n.quota)
 	if n.quota.rule.policy.failures > 0 && t.closedUntil > m.clock.Now {
 		add(m.refusal(logpb.Reason_REASON_BREAKER_OPEN, n.quota, t.closedUntil,
-			fmt.Sprintf("the provider refused %q %d times in a row", ask.Holder, t.failures)), false)
+			fmt.Sprintf("the provider refused %q %d times in a row", req.Holder, t.failures)), false)
 	}
-	add(m.withheldByZone(ask, as.rank, n.quota, t))
-	add(m.withheldByShare(ask.Holder, as, n), false)
+	add(m.withheldByZone(req, as.rank, n.quota, t))
+	add(m.withheldByShare(req.Holder, as, n), false)
 	add(m.withheldByForecast(as, n.quota), true)
 	return found
 }
@@ -196,7 +196,7 @@ func (r *rule) length(g *ledger) int64 {
 }
 
 // withheldByZone paces a holder, or parks a class.
-func (m *Machine) withheldByZone(ask *logpb.Reserve, class int32, q *quota, t tally) (*logpb.Refusal, bool) {
+func (m *Machine) withheldByZone(req *logpb.Reserve, class int32, q *quota, t tally) (*logpb.Refusal, bool) {
 	if q.rule.policy.zones == logpb.Zones_ZONES_UNSPECIFIED {
 		return nil, false
 	}
@@ -207,7 +207,7 @@ func (m *Machine) withheldByZone(ask *logpb.Reserve, class int32, q *quota, t ta
 	}
 	strict, red := q.rule.policy.zones == logpb.Zones_ZONES_STRICT, zone == logpb.Zone_ZONE_RED
 	switch {
-	case class == classCritical && (!strict || !red || ask.Emergency):
+	case class == classCritical && (!strict || !red || req.Emergency):
 		return nil, false
 	case class == classCritical:
 		return m.parked(q, left, amber, "little is left: mark it as an emergency if it is one"), false
@@ -283,15 +283,15 @@ func (r *rule) ramped(since int64) int64 {
 }
 
 // noteGranted remembers a grant for the policies that ask.
-func (m *Machine) noteGranted(ask *logpb.Reserve, as standing, needs []need) {
+func (m *Machine) noteGranted(req *logpb.Reserve, as priority, needs []need) {
 	aged := false
 	for _, n := range needs {
 		q := n.quota
 		p := &q.rule.policy
-		if p.observe && m.standsInTheWay(ask, as, n) {
+		if p.observe && m.standsInTheWay(req, as, n) {
 			q.observed++
 		}
-		if t := m.meter(q, ask.Holder); t != nil {
+		if t := m.meter(q, req.Holder); t != nil {
 			t.Granted = addSaturated(t.Granted, n.amount)
 		}
 		if q.reopens(m.clock.Now) > 0 {
@@ -301,7 +301,7 @@ func (m *Machine) noteGranted(ask *logpb.Reserve, as standing, needs []need) {
 			continue
 		}
 		aged = aged || p.ageing > 0
-		t := m.tally(ask.Holder, q)
+		t := m.tally(req.Holder, q)
 		t.grants++
 		t.granted, t.denied = m.clock.Now, 0
 		if p.failures > 0 && t.failures >= p.failures {
@@ -309,15 +309,15 @@ func (m *Machine) noteGranted(ask *logpb.Reserve, as standing, needs []need) {
 		}
 	}
 	if aged {
-		m.rejuvenate(ask.Holder)
+		m.rejuvenate(req.Holder)
 	}
 }
 
 // standsInTheWay tells whether a need would be refused if its quota did more than observe.
-func (m *Machine) standsInTheWay(ask *logpb.Reserve, as standing, n need) bool {
+func (m *Machine) standsInTheWay(req *logpb.Reserve, as priority, n need) bool {
 	r := &n.quota.rule
-	return r.limit == 0 || r.maxHold > 0 && n.own > r.maxHold || n.quota.cooling(m.clock.Now) || m.lacks(ask, n) ||
-		m.rampWait(n) > 0 || r.policy.judges() && m.withhold(ask, as, n) != nil || m.aboveCap(as.class, n, r) != nil
+	return r.limit == 0 || r.maxHold > 0 && n.own > r.maxHold || n.quota.cooling(m.clock.Now) || m.lacks(req, n) ||
+		m.rampWait(n) > 0 || r.policy.judges() && m.withhold(req, as, n) != nil || m.aboveCap(as.class, n, r) != nil
 }
 
 // noteAnswer remembers how the provider answered a holder.

@@ -193,7 +193,7 @@ func (m *Machine) movesOn(needs []need) bool {
 }
 
 // withheldByForecast parks background work.
-func (m *Machine) withheldByForecast(as standing, q *quota) *logpb.Refusal {
+func (m *Machine) withheldByForecast(as priority, q *quota) *logpb.Refusal {
 	s, left := q.foresees(&q.ledger, m.clock)
 	if s < stageParked || as.rank != classBackground {
 		return nil

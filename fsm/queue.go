@@ -13,8 +13,8 @@ import (
 type waiter struct {
 	generation uint64
 	ticket     uint64
-	ask        *logpb.Reserve
-	standing
+	req        *logpb.Reserve
+	priority
 	// saved: it was first in line for so long that it goes before critical ones.
 	saved bool
 	// ages is when it will count as standard (cluster time); 0: it does not age.
@@ -87,16 +87,16 @@ func (m *Machine) changeWaiter(w *waiter, change func(*waiter)) {
 
 // enqueue puts a Reserve into the queue. A holder enters at the level of those it stands in line with, never below its own
 // turn: who was away, or waits for something else, has saved nothing up.
-func (m *Machine) enqueue(ask *logpb.Reserve, needs []need, as standing, from origin) *waiter {
-	h := m.holder(ask.Holder)
+func (m *Machine) enqueue(req *logpb.Reserve, needs []need, as priority, from origin) *waiter {
+	h := m.holder(req.Holder)
 	if level := m.level(needs, as.rank); level > h.turn {
 		m.setTurn(h, level)
 	}
 	h.waiting++
 	m.lastTicket++
 	w := &waiter{
-		generation: m.generation, ticket: m.lastTicket, ask: ask, standing: as, ages: m.agesAt(ask.Holder, as, needs),
-		turn: h.turn, until: addSaturated(m.clock.Now, ask.WaitNs), from: from,
+		generation: m.generation, ticket: m.lastTicket, req: req, priority: as, ages: m.agesAt(req.Holder, as, needs),
+		turn: h.turn, until: addSaturated(m.clock.Now, req.WaitNs), from: from,
 		account: m.openAccount(m.payer),
 	}
 	m.insertWaiter(w, numbersOf(needs))
@@ -115,18 +115,18 @@ func (m *Machine) insertWaiter(w *waiter, quotas []uint32) {
 			m.touch(q)
 		}
 	}
-	for _, item := range w.ask.Items {
+	for _, item := range w.req.Items {
 		if q := m.quotaNamed(item.Quota); q != nil {
 			item.Quota = q.name // and not one name for each waiter
 		}
 	}
 	if w.shares == 0 { // a snapshot has what it counted as before a quota of its was deleted
-		w.shares = m.sharesOf(w.ask)
+		w.shares = m.sharesOf(w.req)
 	}
 	m.chargeWaiter(w, 1)
 	m.waiters.Set(w.ticket, w)
 	m.order.Set(w.place())
-	m.waitersOf.Set(ownedBy(w.ask.Holder, w.ticket))
+	m.waitersOf.Set(ownedBy(w.req.Holder, w.ticket))
 	m.waitEnds.Set(due{at: w.until, id: w.ticket})
 	if w.ages != 0 {
 		m.ages.Set(due{at: w.ages, id: w.ticket})
@@ -138,14 +138,14 @@ func (m *Machine) chargeWaiter(w *waiter, times int64) {
 	weight := weightOf(w.shares)
 	m.addTo(w.account, budgetWaiters, times*weight)
 	m.addTo(w.account, budgetLeases, times*weight)
-	if w.ask.Consume {
+	if w.req.Consume {
 		m.addTo(w.account, budgetOperations, times*recordBytes(w.shares))
 	}
 }
 
 // sharesOf returns how many items the lease of a Reserve has, the shares of ancestors included.
-func (s *State) sharesOf(ask *logpb.Reserve) (shares int) {
-	for _, item := range ask.Items {
+func (s *State) sharesOf(req *logpb.Reserve) (shares int) {
+	for _, item := range req.Items {
 		for q := s.quotaNamed(item.Quota); q != nil; q, _ = s.quotas.Get(q.parent) {
 			shares++
 		}
@@ -166,7 +166,7 @@ func (s *State) eachWaiterFrom(holder string, from uint64, fn func(*waiter) bool
 			return false
 		}
 		w, _ := s.waiters.Get(o.id)
-		return w.ask.Holder != holder || fn(w)
+		return w.req.Holder != holder || fn(w)
 	})
 }
 
@@ -174,11 +174,11 @@ func (s *State) eachWaiterFrom(holder string, from uint64, fn func(*waiter) bool
 func (m *Machine) dequeue(w *waiter) {
 	w, _ = m.waiters.Delete(w.ticket) // as it stands now: its turn may have moved
 	m.order.Delete(w.place())
-	m.waitersOf.Delete(ownedBy(w.ask.Holder, w.ticket))
+	m.waitersOf.Delete(ownedBy(w.req.Holder, w.ticket))
 	m.waitEnds.Delete(due{at: w.until, id: w.ticket})
 	m.ages.Delete(due{at: w.ages, id: w.ticket})
 	m.chargeWaiter(w, -1)
-	m.holder(w.ask.Holder).waiting--
+	m.holder(w.req.Holder).waiting--
 	l := m.mutableLane(w.lane)
 	l.length--
 	for _, number := range l.quotas {
@@ -281,18 +281,18 @@ func (s *State) goneWaiter(w *waiter) bool {
 
 // endWait takes a waiter out of the queue with its final result.
 func (m *Machine) endWait(w *waiter, refusal *logpb.Refusal) {
-	m.noteRefused(w.ask.Holder, refusal)
+	m.noteRefused(w.req.Holder, refusal)
 	m.finishWait(w, refusal)
 }
 
 // finishWait does so for one of whose refusal the binding quota's meter has been told, or there is none.
 func (m *Machine) finishWait(w *waiter, refusal *logpb.Refusal) {
 	m.dequeue(w)
-	refusal.BackPressure = m.backPressure(w.ask.Holder)
+	refusal.BackPressure = m.backPressure(w.req.Holder)
 	result := refuse(refusal)
 	m.settleOrigin(w.from, w.ticket, result)
 	m.emit(Event{
-		Kind: EventWaitEnded, Quota: refusal.Quota, Holder: w.ask.Holder, Ticket: w.ticket,
+		Kind: EventWaitEnded, Quota: refusal.Quota, Holder: w.req.Holder, Ticket: w.ticket,
 		Reason: refusal.Reason, Result: result,
 	})
 }
@@ -300,9 +300,9 @@ func (m *Machine) finishWait(w *waiter, refusal *logpb.Refusal) {
 // refusalOf makes a waiter's refusal: for a reason of its own, with what stands in the way now.
 func (m *Machine) refusalOf(w *waiter, reason logpb.Reason) *logpb.Refusal {
 	refusal := &logpb.Refusal{}
-	needs, failed := m.needs(w.ask)
+	needs, failed := m.needs(w.req)
 	if failed == nil {
-		if judged := m.judge(w.ask, w.standing, needs); judged != nil {
+		if judged := m.judge(w.req, w.priority, needs); judged != nil {
 			refusal = judged
 		} else {
 			refusal = m.behind(needs)
@@ -322,7 +322,7 @@ func (m *Machine) withdraw(command *logpb.Withdraw, by string) *logpb.Result {
 		return fail(logpb.Reason_REASON_UNKNOWN_TICKET, "no Reserve waits under this ticket",
 			"it was granted, refused or withdrawn before")
 	}
-	if by != "" && !Match(by, w.ask.Holder) {
+	if by != "" && !Match(by, w.req.Holder) {
 		return fail(logpb.Reason_REASON_FOREIGN_LEASE, "the waiting Reserve belongs to another holder", "")
 	}
 	m.endWait(w, m.refusalOf(w, logpb.Reason_REASON_WITHDRAWN))
@@ -394,7 +394,7 @@ func (m *Machine) servePass() {
 			w, _ := m.waiters.Get(next.ticket)
 			switch m.tryWaiter(w, first.quotas, aside, blocked) {
 			case left:
-				m.bounds.serves.spend(len(w.ask.Items)) // each has an event
+				m.bounds.serves.spend(len(w.req.Items)) // each has an event
 			case laneStands:
 				heap.Pop(&heads)
 			case passedOver:
@@ -515,19 +515,19 @@ func (m *Machine) tryWaiter(w *waiter, quotas []uint32, aside map[uint32]int64, 
 			return laneStands // ineligible, as everybody in this lane: nothing is set aside
 		}
 	}
-	needs, failed := m.needs(w.ask)
+	needs, failed := m.needs(w.req)
 	if failed != nil {
 		m.endWait(w, &logpb.Refusal{Reason: failed.Reason, Quota: failed.Quota, Advice: failed.Hint})
 		return left
 	}
-	if refusal := m.hopeless(w.ask, w.class, needs); refusal != nil {
+	if refusal := m.hopeless(w.req, w.class, needs); refusal != nil {
 		m.endWait(w, refusal)
 		return left
 	}
-	if slices.ContainsFunc(needs, func(n need) bool { return m.overruled(w.ask, w.class, n) != nil }) {
+	if slices.ContainsFunc(needs, func(n need) bool { return m.overruled(w.req, w.class, n) != nil }) {
 		return passedOver // until the override ends, whatever comes back
 	}
-	if kept := m.withholds(w.ask, w.standing, needs); kept != nil {
+	if kept := m.withholds(w.req, w.priority, needs); kept != nil {
 		m.tryAgain(quotas[0], min(kept.refusal.RetryAtNs, (m.clock.Now/policyVisit+1)*policyVisit))
 		if kept.class {
 			return classPassedOver
@@ -540,7 +540,7 @@ func (m *Machine) tryWaiter(w *waiter, quotas []uint32, aside map[uint32]int64, 
 		if q.rule.policy.observe {
 			continue
 		}
-		waits := max(m.rampWait(n), m.burstWait(w.ask, n))
+		waits := max(m.rampWait(n), m.burstWait(w.req, n))
 		if waits > 0 {
 			m.tryAgain(quotas[0], addSaturated(m.clock.Now, waits))
 		}
@@ -549,7 +549,7 @@ func (m *Machine) tryWaiter(w *waiter, quotas []uint32, aside map[uint32]int64, 
 		}
 	}
 	if short {
-		m.keepOffer(w.ask.Holder)
+		m.keepOffer(w.req.Holder)
 		for _, n := range needs {
 			if ahead := n.quota.rule.policy.prediction.ahead; w.rank == classBackground && n.quota.exhausted != 0 {
 				m.tryAgain(quotas[0], n.quota.exhausted-ahead/stages) // from then on it is parked, and keeps nothing from others
@@ -568,11 +568,11 @@ func (m *Machine) tryWaiter(w *waiter, quotas []uint32, aside map[uint32]int64, 
 func (m *Machine) grantWaiter(w *waiter, needs []need) {
 	m.dequeue(w)
 	for _, n := range needs {
-		if t := m.meter(n.quota, w.ask.Holder); t != nil && w.until-w.ask.WaitNs < m.clock.Now {
+		if t := m.meter(n.quota, w.req.Holder); t != nil && w.until-w.req.WaitNs < m.clock.Now {
 			t.Waits++
-			t.WaitedNs = addSaturated(t.WaitedNs, m.clock.Now-(w.until-w.ask.WaitNs))
+			t.WaitedNs = addSaturated(t.WaitedNs, m.clock.Now-(w.until-w.req.WaitNs))
 		}
 	}
-	result := m.grant(w.ask, needs, w.standing, w.ticket, w.account)
+	result := m.grant(w.req, needs, w.priority, w.ticket, w.account)
 	m.settleOrigin(w.from, w.ticket, result)
 }

@@ -62,7 +62,7 @@ func (s *State) Counts() Counts {
 // LongestWaits returns how long the oldest waiting Reserve of each class has waited (nanoseconds), 0 where nobody waits.
 func (s *State) LongestWaits(at Clock) (longest [classes]int64) {
 	s.waiters.Scan(func(_ uint64, w *waiter) bool {
-		longest[w.class] = max(longest[w.class], at.Now-(w.until-w.ask.WaitNs))
+		longest[w.class] = max(longest[w.class], at.Now-(w.until-w.req.WaitNs))
 		return true
 	})
 	return longest

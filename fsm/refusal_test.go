@@ -32,12 +32,12 @@ func refusingWorld(t *testing.T) *world {
 	burst.GetRate().Burst = 10
 	w.quotas(rateOf("r", 10, minute), rateOf("full", 1, minute), rateOf("closed", 10, minute), rateOf("zero", 10, minute),
 		slotsOf("s", 1), hourly("h", 10), burst, with(rateOf("c", 10, minute), func(q *logpb.Quota) { q.ClampHold = true }))
-	for i, ask := range []*logpb.Command{
+	for i, req := range []*logpb.Command{
 		consumesAtOnce("a", itemOf("r", 2), itemOf("full", 1), itemOf("closed", 1), itemOf("h", 1)),
 		asks("h", 0, itemOf("r", 3), itemOf("s", 1)),
 		asks("h", 2*hour, itemOf("b", 20), itemOf("zero", 1), itemOf("closed", 1), itemOf("h", 1)),
 	} {
-		if g := w.do(ask).GetGranted(); g == nil || g.Lease != uint64(i+1) {
+		if g := w.do(req).GetGranted(); g == nil || g.Lease != uint64(i+1) {
 			t.Fatalf("lease %d: %v", i+1, g)
 		}
 	}

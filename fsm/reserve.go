@@ -32,13 +32,13 @@ type need struct {
 }
 
 // needs works out what a Reserve needs, by ascending quota number.
-func (m *Machine) needs(ask *logpb.Reserve) ([]need, *logpb.Failure) {
-	return m.needsIn(make([]need, 0, len(ask.Items)), ask)
+func (m *Machine) needs(req *logpb.Reserve) ([]need, *logpb.Failure) {
+	return m.needsIn(make([]need, 0, len(req.Items)), req)
 }
 
 // needsIn does the same in a list that is empty.
-func (m *Machine) needsIn(needs []need, ask *logpb.Reserve) ([]need, *logpb.Failure) {
-	for _, item := range ask.Items {
+func (m *Machine) needsIn(needs []need, req *logpb.Reserve) ([]need, *logpb.Failure) {
+	for _, item := range req.Items {
 		q := m.look(m.numberOf(item.Quota))
 		if q == nil {
 			return nil, unknownQuota(item.Quota)
@@ -66,49 +66,49 @@ func (m *Machine) needsIn(needs []need, ask *logpb.Reserve) ([]need, *logpb.Fail
 }
 
 // reserve grants a lease, refuses it, or puts it into the queue.
-func (m *Machine) reserve(ask *logpb.Reserve, from origin) *logpb.Result {
-	if failed := checkReserve(ask); failed != nil {
+func (m *Machine) reserve(req *logpb.Reserve, from origin) *logpb.Result {
+	if failed := checkReserve(req); failed != nil {
 		return failure(failed)
 	}
 	var room [4]need
-	needs, failed := m.needsIn(room[:0], ask)
+	needs, failed := m.needsIn(room[:0], req)
 	if failed != nil {
 		return failure(failed)
 	}
-	as := m.standingOf(ask, needs)
+	as := m.priorityOf(req, needs)
 	m.noteDemand(needs, as.class)
-	hopeless := m.hopeless(ask, as.class, needs)
-	if hopeless != nil && !ask.Fallback {
-		return m.refused(ask, hopeless)
+	hopeless := m.hopeless(req, as.class, needs)
+	if hopeless != nil && !req.Fallback {
+		return m.refused(req, hopeless)
 	}
-	if ask.Resume {
-		m.resume(ask.Holder)
+	if req.Resume {
+		m.resume(req.Holder)
 		m.serve()
-		hopeless = m.hopeless(ask, as.class, needs) // says what is available now
+		hopeless = m.hopeless(req, as.class, needs) // says what is available now
 	}
 	if full := m.noLeaseLeft(needs); full != nil {
-		return m.refused(ask, full)
+		return m.refused(req, full)
 	}
-	if full := m.noHolderLeft(ask.Holder, needs); full != nil {
-		return m.refused(ask, full)
+	if full := m.noHolderLeft(req.Holder, needs); full != nil {
+		return m.refused(req, full)
 	}
-	if full := m.noRecordLeft(ask, needs); full != nil {
-		return m.refused(ask, full)
+	if full := m.noRecordLeft(req, needs); full != nil {
+		return m.refused(req, full)
 	}
-	if ask.Fallback && (hopeless != nil || m.movesOn(needs)) {
-		if result := m.fallBack(ask, needs); result != nil {
+	if req.Fallback && (hopeless != nil || m.movesOn(needs)) {
+		if result := m.fallBack(req, needs); result != nil {
 			return result
 		}
 	}
 	if hopeless != nil {
-		return m.refused(ask, hopeless)
+		return m.refused(req, hopeless)
 	}
-	result, refusal := m.grantNow(ask, needs, as)
+	result, refusal := m.grantNow(req, needs, as)
 	if result == nil {
-		result = m.fallBack(ask, needs)
+		result = m.fallBack(req, needs)
 	}
 	if result == nil {
-		result = m.denied(ask, as, from, refusal)
+		result = m.denied(req, as, from, refusal)
 	}
 	return result
 }
@@ -119,8 +119,8 @@ func (m *Machine) noLeaseLeft(needs []need) *logpb.Refusal {
 }
 
 // noRecordLeft refuses what would consume at once and have one record of an operation too many.
-func (m *Machine) noRecordLeft(ask *logpb.Reserve, needs []need) *logpb.Refusal {
-	if !ask.Consume {
+func (m *Machine) noRecordLeft(req *logpb.Reserve, needs []need) *logpb.Refusal {
+	if !req.Consume {
 		return nil
 	}
 	return m.refusalFor(budgetOperations, m.taking(budgetOperations), needs, settleHint)
@@ -145,31 +145,31 @@ func (m *Machine) refusalFor(b budget, judged verdict, needs []need, advice stri
 }
 
 // grantNow grants a Reserve, or says what stands in the way.
-func (m *Machine) grantNow(ask *logpb.Reserve, needs []need, as standing) (*logpb.Result, *logpb.Refusal) {
+func (m *Machine) grantNow(req *logpb.Reserve, needs []need, as priority) (*logpb.Result, *logpb.Refusal) {
 	if m.waitedFor(needs) {
-		return m.grantInLine(ask, needs, as)
+		return m.grantInLine(req, needs, as)
 	}
-	if refusal := m.judge(ask, as, needs); refusal != nil {
+	if refusal := m.judge(req, as, needs); refusal != nil {
 		return nil, refusal
 	}
-	return m.grant(ask, needs, as, 0, m.openAccount(m.payer)), nil
+	return m.grant(req, needs, as, 0, m.openAccount(m.payer)), nil
 }
 
 // denied refuses a Reserve that cannot be granted now, or has it wait.
-func (m *Machine) denied(ask *logpb.Reserve, as standing, from origin, refusal *logpb.Refusal) *logpb.Result {
-	needs, _ := m.needs(ask)
-	m.noteDenied(ask.Holder, as, needs)
-	m.noteDenial(ask.Holder, needs, refusal)
-	m.noteAsked(ask.Holder, refusal.Reason)
-	if ask.WaitNs == 0 {
-		return m.refused(ask, refusal)
+func (m *Machine) denied(req *logpb.Reserve, as priority, from origin, refusal *logpb.Refusal) *logpb.Result {
+	needs, _ := m.needs(req)
+	m.noteDenied(req.Holder, as, needs)
+	m.noteDenial(req.Holder, needs, refusal)
+	m.noteAsked(req.Holder, refusal.Reason)
+	if req.WaitNs == 0 {
+		return m.refused(req, refusal)
 	}
-	return m.wait(ask, needs, as, from, refusal)
+	return m.wait(req, needs, as, from, refusal)
 }
 
 // grantInLine judges a Reserve whose quotas are waited for: as if it stood in the order now.
-func (m *Machine) grantInLine(ask *logpb.Reserve, needs []need, as standing) (*logpb.Result, *logpb.Refusal) {
-	w := m.enqueue(ask, needs, as, origin{})
+func (m *Machine) grantInLine(req *logpb.Reserve, needs []need, as priority) (*logpb.Result, *logpb.Refusal) {
+	w := m.enqueue(req, needs, as, origin{})
 	for _, n := range needs {
 		m.relief[n.quota.number] = true
 	}
@@ -177,15 +177,15 @@ func (m *Machine) grantInLine(ask *logpb.Reserve, needs []need, as standing) (*l
 	m.forgot = false
 	m.serve()
 	if _, waits := m.waiters.Get(w.ticket); !waits {
-		return m.servedAtOnce(ask, w.ticket, before), nil
+		return m.servedAtOnce(req, w.ticket, before), nil
 	}
 	m.dequeue(w)
 	if m.forgot {
 		m.serve() // whom it stood before was not tried, and would not be again
 	}
 	clear(m.relief) // as before it came
-	needs, _ = m.needs(ask)
-	refusal := m.judge(ask, as, needs)
+	needs, _ = m.needs(req)
+	refusal := m.judge(req, as, needs)
 	if refusal == nil {
 		refusal = m.behind(needs)
 	}
@@ -193,7 +193,7 @@ func (m *Machine) grantInLine(ask *logpb.Reserve, needs []need, as standing) (*l
 }
 
 // servedAtOnce returns the result of a Reserve that left the queue as soon as it had come.
-func (m *Machine) servedAtOnce(ask *logpb.Reserve, ticket uint64, since int) *logpb.Result {
+func (m *Machine) servedAtOnce(req *logpb.Reserve, ticket uint64, since int) *logpb.Result {
 	for i := since; i < len(m.events); i++ {
 		if event := &m.events[i]; event.Ticket == ticket && event.Result != nil {
 			result := event.Result
@@ -203,57 +203,57 @@ func (m *Machine) servedAtOnce(ask *logpb.Reserve, ticket uint64, since int) *lo
 			return result
 		}
 	}
-	panic(fmt.Sprintf("fsm: ticket %d of holder %q left the queue without a result", ticket, ask.Holder))
+	panic(fmt.Sprintf("fsm: ticket %d of holder %q left the queue without a result", ticket, req.Holder))
 }
 
 // wait puts a Reserve into the queue, unless it can be known that it would wait in vain.
 func (m *Machine) wait(
-	ask *logpb.Reserve, needs []need, as standing, from origin, refusal *logpb.Refusal,
+	req *logpb.Reserve, needs []need, as priority, from origin, refusal *logpb.Refusal,
 ) *logpb.Result {
 	taking := m.taking(budgetWaiters)
 	if taking == atBudget {
-		return m.refused(ask, m.refusalFor(budgetWaiters, taking, needs, "wait for less at a time, or come back"))
+		return m.refused(req, m.refusalFor(budgetWaiters, taking, needs, "wait for less at a time, or come back"))
 	}
-	if h, known := m.holders.Get(ask.Holder); taking == allTaken || known && h.waiting >= maxWaitersOfHolder {
+	if h, known := m.holders.Get(req.Holder); taking == allTaken || known && h.waiting >= maxWaitersOfHolder {
 		refusal.Reason = logpb.Reason_REASON_QUEUE_FULL
-		return m.refused(ask, refusal)
+		return m.refused(req, refusal)
 	}
-	if at := m.certainlyNotBefore(ask, as.class, needs); at > addSaturated(m.clock.Now, ask.WaitNs) {
+	if at := m.certainlyNotBefore(req, as.class, needs); at > addSaturated(m.clock.Now, req.WaitNs) {
 		refusal.Reason, refusal.RetryAtNs = logpb.Reason_REASON_CANNOT_SERVE_IN_TIME, at
 		refusal.Advice = "come back then, or wait longer"
-		return m.refused(ask, refusal)
+		return m.refused(req, refusal)
 	}
-	w := m.enqueue(ask, needs, as, from)
+	w := m.enqueue(req, needs, as, from)
 	for _, n := range needs {
 		if n.quota.rule.policy.tallied() {
-			m.tally(ask.Holder, n.quota) // its grant will note something there, and is over no budget
+			m.tally(req.Holder, n.quota) // its grant will note something there, and is over no budget
 		}
 	}
 	if slices.ContainsFunc(needs, func(n need) bool { return n.quota.rule.impatient() }) {
 		m.tryAgain(needs[0].quota.number, refusal.RetryAtNs)
 	}
-	m.emit(Event{Kind: EventWaiting, Quota: refusal.Quota, Holder: ask.Holder, Ticket: w.ticket, Reason: refusal.Reason})
+	m.emit(Event{Kind: EventWaiting, Quota: refusal.Quota, Holder: req.Holder, Ticket: w.ticket, Reason: refusal.Reason})
 	return &logpb.Result{Kind: &logpb.Result_Waiting{
 		Waiting: &logpb.Waiting{Ticket: w.ticket, UntilNs: w.until},
 	}}
 }
 
 // checkReserve checks what needs no state.
-func checkReserve(ask *logpb.Reserve) *logpb.Failure {
+func checkReserve(req *logpb.Reserve) *logpb.Failure {
 	switch {
-	case ask.Holder == "":
+	case req.Holder == "":
 		return invalid("a Reserve needs a holder", "any stable name")
-	case len(ask.Items) == 0 || len(ask.Items) > maxItems:
-		return invalid(fmt.Sprintf("%d items are not within 1 to %d", len(ask.Items), maxItems), "")
-	case ask.TtlNs != 0 && (ask.TtlNs < minTTL || ask.TtlNs > maxTTL):
+	case len(req.Items) == 0 || len(req.Items) > maxItems:
+		return invalid(fmt.Sprintf("%d items are not within 1 to %d", len(req.Items), maxItems), "")
+	case req.TtlNs != 0 && (req.TtlNs < minTTL || req.TtlNs > maxTTL):
 		return invalid("the ttl is not within 1 s to 24 h", "leave it out for 5 min")
-	case ask.WaitNs < 0 || ask.WaitNs > maxWait:
+	case req.WaitNs < 0 || req.WaitNs > maxWait:
 		return invalid("the wait is not within 0 to 10 min", "")
-	case ask.Class != nil && (*ask.Class < classCritical || *ask.Class > classBackground):
+	case req.Class != nil && (*req.Class < classCritical || *req.Class > classBackground):
 		return invalid("the class is not within 0 to 2", "")
 	}
-	for i, item := range ask.Items {
-		for _, other := range ask.Items[:i] {
+	for i, item := range req.Items {
+		for _, other := range req.Items[:i] {
 			if item.Quota == other.Quota {
 				return invalid(fmt.Sprintf("quota %q is named twice", item.Quota), "add the amounts up")
 			}
@@ -263,26 +263,26 @@ func checkReserve(ask *logpb.Reserve) *logpb.Failure {
 }
 
 // hopeless refuses what can never be granted as things are configured.
-func (m *Machine) hopeless(ask *logpb.Reserve, class int32, needs []need) *logpb.Refusal {
+func (m *Machine) hopeless(req *logpb.Reserve, class int32, needs []need) *logpb.Refusal {
 	var worst *logpb.Refusal
 	for _, n := range needs {
-		if m.overruled(ask, class, n) == nil {
-			worst = worse(worst, m.neverFits(ask, class, n, &n.quota.rule))
+		if m.overruled(req, class, n) == nil {
+			worst = worse(worst, m.neverFits(req, class, n, &n.quota.rule))
 		}
 	}
 	return worst
 }
 
 // neverFits refuses a need that can never be granted under a rule of its quota.
-func (m *Machine) neverFits(ask *logpb.Reserve, class int32, n need, r *rule) *logpb.Refusal {
+func (m *Machine) neverFits(req *logpb.Reserve, class int32, n need, r *rule) *logpb.Refusal {
 	switch {
 	case r.policy.observe:
 		return nil
 	case r.limit == 0:
 		return m.refusal(logpb.Reason_REASON_SUSPENDED, n.quota, 0, "its limit is 0: ask the operator")
-	case n.amount > r.usable || ask.Consume && r.burst > 0 && n.amount > r.burst:
+	case n.amount > r.usable || req.Consume && r.burst > 0 && n.amount > r.burst:
 		largest := r.usable
-		if ask.Consume && r.burst > 0 {
+		if req.Consume && r.burst > 0 {
 			largest = min(largest, r.burst)
 		}
 		return m.refusal(logpb.Reason_REASON_NEVER_FITS, n.quota, 0, fmt.Sprintf("ask for at most %d", largest))
@@ -293,9 +293,9 @@ func (m *Machine) neverFits(ask *logpb.Reserve, class int32, n need, r *rule) *l
 }
 
 // judge says what stands in the way of a grant now, nil for nothing. Waiters are not looked at.
-func (m *Machine) judge(ask *logpb.Reserve, as standing, needs []need) *logpb.Refusal {
+func (m *Machine) judge(req *logpb.Reserve, as priority, needs []need) *logpb.Refusal {
 	var worst *logpb.Refusal
-	if kept := m.withholds(ask, as, needs); kept != nil {
+	if kept := m.withholds(req, as, needs); kept != nil {
 		worst = kept.refusal
 	}
 	for _, n := range needs {
@@ -307,15 +307,15 @@ func (m *Machine) judge(ask *logpb.Reserve, as standing, needs []need) *logpb.Re
 			reopens := addSaturated(q.cooldown, q.letsThrough(0, n.amount))
 			worst = worse(worst, m.refusal(logpb.Reason_REASON_COOLDOWN, q, reopens, "the provider closed it"))
 		}
-		overruled := m.overruled(ask, as.class, n)
+		overruled := m.overruled(req, as.class, n)
 		switch {
 		case overruled != nil:
 			worst = worse(worst, overruled)
 		case q.rule.kind == kindWindow && m.clock.WallEarly == 0:
 			worst = worse(worst, m.refusal(logpb.Reason_REASON_EXHAUSTED, q, addSaturated(m.clock.Now, noClockRetry),
 				"the cluster has no sample of Unix time yet"))
-		case m.lacks(ask, n):
-			worst = worse(worst, m.exhausted(ask, n))
+		case m.lacks(req, n):
+			worst = worse(worst, m.exhausted(req, n))
 		}
 		if wait := m.rampWait(n); wait > 0 {
 			worst = worse(worst, m.refusal(logpb.Reason_REASON_REOPENING, q, addSaturated(m.clock.Now, wait), "it reopens slowly after a cooldown"))
@@ -328,12 +328,12 @@ func (m *Machine) judge(ask *logpb.Reserve, as standing, needs []need) *logpb.Re
 }
 
 // lacks tells whether a need does not fit now.
-func (m *Machine) lacks(ask *logpb.Reserve, n need) bool {
-	return n.quota.ledger.available(&n.quota.rule) < n.amount || m.burstWait(ask, n) > 0
+func (m *Machine) lacks(req *logpb.Reserve, n need) bool {
+	return n.quota.ledger.available(&n.quota.rule) < n.amount || m.burstWait(req, n) > 0
 }
 
 // exhausted makes the refusal of a need that does not fit now.
-func (m *Machine) exhausted(ask *logpb.Reserve, n need) *logpb.Refusal {
+func (m *Machine) exhausted(req *logpb.Reserve, n need) *logpb.Refusal {
 	g, r := &n.quota.ledger, &n.quota.rule
 	left, ok := g.reliefIn(r, r.at(m.clock), n.amount, false)
 	if !ok {
@@ -342,13 +342,13 @@ func (m *Machine) exhausted(ask *logpb.Reserve, n need) *logpb.Refusal {
 			left = min(max(closes, 1), unknownRelief)
 		}
 	}
-	left = max(left, m.burstWait(ask, n))
+	left = max(left, m.burstWait(req, n))
 	return m.refusal(logpb.Reason_REASON_EXHAUSTED, n.quota, addSaturated(m.clock.Now, left), "come back then, or wait in the queue")
 }
 
 // burstWait returns in how long a need that is consumed at once passes the burst.
-func (m *Machine) burstWait(ask *logpb.Reserve, n need) int64 {
-	if !ask.Consume {
+func (m *Machine) burstWait(req *logpb.Reserve, n need) int64 {
+	if !req.Consume {
 		return 0
 	}
 	return n.quota.ledger.burstLeft(&n.quota.rule, m.clock.Now, n.amount)
@@ -368,7 +368,7 @@ func (m *Machine) behind(needs []need) *logpb.Refusal {
 }
 
 // certainlyNotBefore returns a time before which needs can certainly not be met, whatever comes back.
-func (m *Machine) certainlyNotBefore(ask *logpb.Reserve, class int32, needs []need) int64 {
+func (m *Machine) certainlyNotBefore(req *logpb.Reserve, class int32, needs []need) int64 {
 	at := m.clock.Now
 	for _, n := range needs {
 		q := n.quota
@@ -378,7 +378,7 @@ func (m *Machine) certainlyNotBefore(ask *logpb.Reserve, class int32, needs []ne
 		if q.cooling(m.clock.Now) {
 			at = max(at, q.cooldown)
 		}
-		if m.overruled(ask, class, n) != nil {
+		if m.overruled(req, class, n) != nil {
 			at = max(at, q.override.until)
 			continue
 		}
@@ -426,10 +426,10 @@ func worse(a, b *logpb.Refusal) *logpb.Refusal {
 }
 
 // refused answers a refusal.
-func (m *Machine) refused(ask *logpb.Reserve, refusal *logpb.Refusal) *logpb.Result {
-	m.noteRefused(ask.Holder, refusal)
-	m.emit(Event{Kind: EventRefused, Quota: refusal.Quota, Holder: ask.Holder, Reason: refusal.Reason})
-	refusal.BackPressure = m.backPressure(ask.Holder)
+func (m *Machine) refused(req *logpb.Reserve, refusal *logpb.Refusal) *logpb.Result {
+	m.noteRefused(req.Holder, refusal)
+	m.emit(Event{Kind: EventRefused, Quota: refusal.Quota, Holder: req.Holder, Reason: refusal.Reason})
+	refusal.BackPressure = m.backPressure(req.Holder)
 	return refuse(refusal)
 }
 

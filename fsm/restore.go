@@ -438,8 +438,8 @@ func (m *Machine) takeWaiter(encoded *logpb.SnapshotWaiter) error {
 		turn = *encoded.Turn
 	}
 	m.waiters.Set(encoded.Ticket, &waiter{
-		generation: m.generation, ticket: encoded.Ticket, ask: encoded.Reserve,
-		standing: standing{class: encoded.Class, rank: encoded.Rank}, saved: encoded.Saved, floor: encoded.Floor, ages: encoded.AgesNs, turn: turn, until: encoded.UntilNs,
+		generation: m.generation, ticket: encoded.Ticket, req: encoded.Reserve,
+		priority: priority{class: encoded.Class, rank: encoded.Rank}, saved: encoded.Saved, floor: encoded.Floor, ages: encoded.AgesNs, turn: turn, until: encoded.UntilNs,
 		from: origin{session: encoded.Session, seq: encoded.Seq, key: encoded.Key}, account: encoded.Account, lane: encoded.Lane, shares: int(encoded.Shares),
 	})
 	return nil
@@ -515,7 +515,7 @@ func (m *Machine) link() error {
 		if err != nil {
 			return err
 		}
-		h, _ := m.holders.Get(w.ask.Holder)
+		h, _ := m.holders.Get(w.req.Holder)
 		h.waiting++
 		m.insertWaiter(w, numbers)
 	}
@@ -527,7 +527,7 @@ func (m *Machine) link() error {
 // lineOf returns the numbers of the quotas that a restored waiter stands in line for.
 func (s *State) lineOf(w *waiter) ([]uint32, error) {
 	if w.lane == 0 {
-		return s.neededNumbers(w.ask)
+		return s.neededNumbers(w.req)
 	}
 	l, ok := s.lanes.Get(w.lane)
 	if !ok {
@@ -553,9 +553,9 @@ func (m *Machine) listLeases() {
 
 // neededNumbers returns the numbers of all quotas that a Reserve needs, in ascending order. It changes nothing: a
 // restored state must go on exactly as the one that was written.
-func (s *State) neededNumbers(ask *logpb.Reserve) ([]uint32, error) {
+func (s *State) neededNumbers(req *logpb.Reserve) ([]uint32, error) {
 	var numbers []uint32
-	for _, item := range ask.Items {
+	for _, item := range req.Items {
 		q := s.quotaNamed(item.Quota)
 		if q == nil {
 			return nil, fmt.Errorf("a waiter needs quota %q, which does not exist", item.Quota)

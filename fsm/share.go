@@ -114,7 +114,7 @@ func keptOf(share, used, left int64) int64 {
 
 // spared returns how much of a window a holder may not touch with an amount: what is kept for the classes above it, or for
 // holders with a share, and for background work beyond its share the floor, which shrinks over the last part of the window.
-func (m *Machine) spared(q *quota, name string, as standing, others []ownShare, quiet bool, amount, left int64) (sum int64) {
+func (m *Machine) spared(q *quota, name string, as priority, others []ownShare, quiet bool, amount, left int64) (sum int64) {
 	s := &q.rule.policy.shares
 	for _, other := range others {
 		sum += keptOf(other.share, other.used, left)
@@ -142,7 +142,7 @@ func (m *Machine) withinShare(q *quota, name string, class int32, amount int64) 
 
 // withheldByShare keeps what is left of a window for higher classes, or for holders with a share, and critical calls below
 // their cap.
-func (m *Machine) withheldByShare(name string, as standing, n need) *logpb.Refusal {
+func (m *Machine) withheldByShare(name string, as priority, n need) *logpb.Refusal {
 	q := n.quota
 	if !q.rule.policy.shares.on {
 		return nil

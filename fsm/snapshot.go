@@ -188,11 +188,11 @@ func (s *State) policyRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 	if going {
 		s.waiters.Scan(func(_ uint64, w *waiter) bool {
 			var turn *uint64
-			if h, ok := s.holders.Get(w.ask.Holder); ok && h.turn != w.turn {
+			if h, ok := s.holders.Get(w.req.Holder); ok && h.turn != w.turn {
 				turn = &w.turn
 			}
 			going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Waiter{Waiter: &logpb.SnapshotWaiter{
-				Ticket: w.ticket, Reserve: w.ask, Class: w.class, Rank: w.rank, AgesNs: w.ages, UntilNs: w.until, Saved: w.saved, Floor: w.floor,
+				Ticket: w.ticket, Reserve: w.req, Class: w.class, Rank: w.rank, AgesNs: w.ages, UntilNs: w.until, Saved: w.saved, Floor: w.floor,
 				Session: w.from.session, Seq: w.from.seq, Key: w.from.key, Account: w.account,
 				Lane: w.lane, Turn: turn, Shares: uint32(w.shares),
 			}}})

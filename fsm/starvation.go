@@ -128,15 +128,15 @@ func (m *Machine) savesUp(l *lane) bool {
 // keptByShortage tells whether a waiter may have what it asks for, were there enough of all that it needs, and whether it lacks something: what
 // is short may change from one of its quotas to another.
 func (m *Machine) keptByShortage(w *waiter) (allowed, lacking bool) {
-	needs, failed := m.needs(w.ask)
-	if failed != nil || m.goneWaiter(w) || m.withholds(w.ask, w.standing, needs) != nil {
+	needs, failed := m.needs(w.req)
+	if failed != nil || m.goneWaiter(w) || m.withholds(w.req, w.priority, needs) != nil {
 		return false, false
 	}
 	for _, n := range needs {
 		if n.quota.cooling(m.clock.Now) && !n.quota.rule.policy.observe {
 			return false, false
 		}
-		lacking = lacking || m.lacks(w.ask, n)
+		lacking = lacking || m.lacks(w.req, n)
 	}
 	return true, lacking
 }

@@ -195,23 +195,23 @@ func (m *Machine) knownTask(name, by string) (*task, *logpb.Failure) {
 }
 
 // checkBegin checks what a BeginTask asks for.
-func (m *Machine) checkBegin(ask *logpb.BeginTask) *logpb.Failure {
+func (m *Machine) checkBegin(req *logpb.BeginTask) *logpb.Failure {
 	switch {
-	case ask.Task == "" || len(ask.Task) > maxTaskName:
-		return invalid(fmt.Sprintf("a task's name of %d bytes is not within 1 to %d", len(ask.Task), maxTaskName), "")
-	case ask.Holder == "":
+	case req.Task == "" || len(req.Task) > maxTaskName:
+		return invalid(fmt.Sprintf("a task's name of %d bytes is not within 1 to %d", len(req.Task), maxTaskName), "")
+	case req.Holder == "":
 		return invalid("a BeginTask needs a holder", "any stable name")
-	case ask.MaxFailures < 0 || ask.MaxFailures > maxTaskFailures:
+	case req.MaxFailures < 0 || req.MaxFailures > maxTaskFailures:
 		return invalid(fmt.Sprintf("max_failures is not within 1 to %d", maxTaskFailures), "leave it out for 3")
-	case ask.TtlNs != 0 && (ask.TtlNs < minTTL || ask.TtlNs > maxTTL):
+	case req.TtlNs != 0 && (req.TtlNs < minTTL || req.TtlNs > maxTTL):
 		return invalid("the ttl is not within 1 s to 24 h", "leave it out for 10 min")
-	case ask.Attempt < 0:
+	case req.Attempt < 0:
 		return invalid("attempts are numbered from 1", "")
-	case len(ask.Quotas) > maxTaskQuotas:
-		return invalid(fmt.Sprintf("%d quotas are more than %d", len(ask.Quotas), maxTaskQuotas), "")
+	case len(req.Quotas) > maxTaskQuotas:
+		return invalid(fmt.Sprintf("%d quotas are more than %d", len(req.Quotas), maxTaskQuotas), "")
 	}
-	for i, name := range ask.Quotas {
-		if slices.Contains(ask.Quotas[:i], name) {
+	for i, name := range req.Quotas {
+		if slices.Contains(req.Quotas[:i], name) {
 			return invalid(fmt.Sprintf("quota %q is named twice", name), "")
 		}
 		if m.quotaNamed(name) == nil {

@@ -290,10 +290,10 @@ func (s *State) verifyTables() error {
 func (s *State) verifyQueue() (err error) {
 	ageing, waiting := 0, map[string]int64{}
 	s.waiters.Scan(func(ticket uint64, w *waiter) bool {
-		waiting[w.ask.Holder]++
+		waiting[w.req.Holder]++
 		_, ordered := s.order.Get(w.place())
 		_, ends := s.waitEnds.Get(due{at: w.until, id: ticket})
-		_, listed := s.waitersOf.Get(ownedBy(w.ask.Holder, ticket))
+		_, listed := s.waitersOf.Get(ownedBy(w.req.Holder, ticket))
 		_, ages := s.ages.Get(due{at: w.ages, id: ticket})
 		if w.ages != 0 {
 			ageing++

@@ -147,16 +147,16 @@ func (s *State) verifyLanes() error {
 	places, lengths := 0, map[uint32]int64{}
 	s.waiters.Scan(func(ticket uint64, w *waiter) bool {
 		lengths[w.lane]++
-		numbers, err := s.neededNumbers(w.ask)
+		numbers, err := s.neededNumbers(w.req)
 		l, ok := s.lanes.Get(w.lane)
 		if _, lost := s.lostQuota(w); ok && lost {
 			numbers, err = l.quotas, nil // its line is for what there was when it came
-		} else if w.shares != s.sharesOf(w.ask) {
-			errs = append(errs, fmt.Errorf("ticket %d counts as %d items, it asks for %d", ticket, w.shares, s.sharesOf(w.ask)))
+		} else if w.shares != s.sharesOf(w.req) {
+			errs = append(errs, fmt.Errorf("ticket %d counts as %d items, it asks for %d", ticket, w.shares, s.sharesOf(w.req)))
 		}
-		h, known := s.holders.Get(w.ask.Holder)
+		h, known := s.holders.Get(w.req.Holder)
 		if err != nil || !ok || !slices.Equal(numbers, l.quotas) || !known || h.turn != w.turn && !s.standsAside(w) || w.ticket != ticket || ticket > s.lastTicket {
-			errs = append(errs, fmt.Errorf("ticket %d of holder %q stands in a line for other quotas, or at another turn than its holder's", ticket, w.ask.Holder))
+			errs = append(errs, fmt.Errorf("ticket %d of holder %q stands in a line for other quotas, or at another turn than its holder's", ticket, w.req.Holder))
 		}
 		return len(errs) < maxReported
 	})

@@ -79,9 +79,9 @@ func (w *world) quotas(definitions ...*logpb.Quota) {
 }
 
 // granted asks for a lease, which must be granted.
-func (w *world) granted(ask *logpb.Reserve) *logpb.Granted {
+func (w *world) granted(req *logpb.Reserve) *logpb.Granted {
 	w.t.Helper()
-	r := w.do(reserve(ask))
+	r := w.do(reserve(req))
 	if r.GetGranted() == nil {
 		w.t.Fatalf("not granted: %v", r)
 	}
@@ -89,9 +89,9 @@ func (w *world) granted(ask *logpb.Reserve) *logpb.Granted {
 }
 
 // refused asks for a lease, which must be refused for a reason.
-func (w *world) refused(ask *logpb.Reserve, reason logpb.Reason) *logpb.Refusal {
+func (w *world) refused(req *logpb.Reserve, reason logpb.Reason) *logpb.Refusal {
 	w.t.Helper()
-	r := w.do(reserve(ask))
+	r := w.do(reserve(req))
 	if r.GetRefusal().GetReason() != reason {
 		w.t.Fatalf("want refusal %v, got %v", reason, r)
 	}
@@ -154,8 +154,8 @@ func pagesOf(m *Machine) (pages []string) {
 	return pages
 }
 
-func reserve(ask *logpb.Reserve) *logpb.Command {
-	return &logpb.Command{Kind: &logpb.Command_Reserve{Reserve: ask}}
+func reserve(req *logpb.Reserve) *logpb.Command {
+	return &logpb.Command{Kind: &logpb.Command_Reserve{Reserve: req}}
 }
 
 func consumeCmd(c *logpb.Consume) *logpb.Command {
