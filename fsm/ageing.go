@@ -66,18 +66,18 @@ func (m *Machine) age() {
 		if !ok {
 			continue
 		}
-		floor := m.standardTurn(w)
+		floor := m.standardVirtualTime(w)
 		m.changeWaiter(w, func(aged *waiter) { aged.rank, aged.floor, aged.ages = classStandard, floor, 0 })
 	}
 }
 
-// standardTurn returns the turn of the first standard waiter in line for what a waiter needs. Who joins at it stands behind
+// standardVirtualTime returns the turn of the first standard waiter in line for what a waiter needs. Who joins at it stands behind
 // those of that turn that asked before, and before those whose holders were granted more.
-func (m *Machine) standardTurn(w *waiter) (first uint64) {
+func (m *Machine) standardVirtualTime(w *waiter) (first uint64) {
 	l, _ := m.lanes.Get(w.lane)
 	for _, number := range l.quotas {
-		if turn, waits := m.smallestTurn(number, classStandard); waits {
-			first = max(first, turn)
+		if virtualTime, waits := m.minVirtualTime(number, classStandard); waits {
+			first = max(first, virtualTime)
 		}
 	}
 	return first

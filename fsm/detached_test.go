@@ -385,7 +385,7 @@ func TestSettle_AfterTheLeaseChargesItsHolder(t *testing.T) {
 			t.Fatal(r)
 		}
 		h, _ := w.m.holders.Get("a")
-		turns[ended] = h.turn
+		turns[ended] = h.virtualTime
 	}
 	if turns[true] != turns[false] || turns[true] == 0 {
 		t.Errorf("it moves by %d, and by %d after the lease", turns[false], turns[true])

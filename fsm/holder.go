@@ -14,17 +14,17 @@ const (
 	classes               = 3
 )
 
-// turnUnit is one full usable of a quota at weight 1, in the store-wide virtual time of turns.
-const turnUnit = int64(1) << 32
+// virtualTimeUnit is one full usable of a quota at weight 1, in the store-wide virtual time of turns.
+const virtualTimeUnit = int64(1) << 32
 
 // holderMemory is how long the turn of a holder with nothing waiting is remembered.
 const holderMemory = hour
 
 // holder is what is remembered of who asked: its turn.
 type holder struct {
-	generation uint64
-	name       string
-	turn       uint64
+	generation  uint64
+	name        string
+	virtualTime uint64
 	// rest is what of the cost of its grants has not moved its turn yet: at least 0, and less than its weight was.
 	rest int64
 	// seen is when it was last granted something or waited (cluster time); it may lag by a sixteenth of holderMemory.
@@ -185,15 +185,15 @@ func Match(pattern, name string) bool {
 // cost returns what an amount of a quota costs in turns.
 func cost(q *quota, amount int64) int64 {
 	if q.rule.usable == 0 {
-		return turnUnit
+		return virtualTimeUnit
 	}
-	return mulDivCeil(amount, turnUnit, q.rule.usable)
+	return mulDivCeil(amount, virtualTimeUnit, q.rule.usable)
 }
 
-// moveTurn moves a holder's turn by a cost, on or back, and its waiting Reserves with it. What is less than a step is kept for the next time:
+// addCost moves a holder's turn by a cost, on or back, and its waiting Reserves with it. What is less than a step is kept for the next time:
 // where grants cost less than the holder's weight, it would never move otherwise, and the holder always go first. One of whom nothing
 // is remembered has no turn: to give back and to settle makes no record.
-func (m *Machine) moveTurn(name string, by int64) {
+func (m *Machine) addCost(name string, by int64) {
 	if by == 0 || !m.knows(name) {
 		return
 	}
@@ -201,19 +201,19 @@ func (m *Machine) moveTurn(name string, by int64) {
 	_, weight := m.byRules(name)
 	whole := addSaturated(by, h.rest)
 	step := floorDiv(whole, int64(weight))
-	turn := addTurn(h.turn, step)
-	if h.rest = whole - step*int64(weight); turn == 0 && step < 0 {
+	virtualTime := addVirtualTime(h.virtualTime, step)
+	if h.rest = whole - step*int64(weight); virtualTime == 0 && step < 0 {
 		h.rest = 0
 	}
-	m.setTurn(h, turn)
+	m.setVirtualTime(h, virtualTime)
 }
 
-// addTurn moves a turn, within what there is.
-func addTurn(turn uint64, step int64) uint64 {
-	switch moved := turn + uint64(step); {
-	case step < 0 && uint64(-step) > turn:
+// addVirtualTime moves a turn, within what there is.
+func addVirtualTime(virtualTime uint64, step int64) uint64 {
+	switch moved := virtualTime + uint64(step); {
+	case step < 0 && uint64(-step) > virtualTime:
 		return 0
-	case step > 0 && moved < turn:
+	case step > 0 && moved < virtualTime:
 		return math.MaxUint64
 	default:
 		return moved

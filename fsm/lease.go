@@ -91,8 +91,8 @@ func (m *Machine) grant(req *logpb.Reserve, needs []need, as priority, ticket, a
 	m.leases.Load(l.id, l) // Load is Set that tries the end first: new leases always belong there
 	m.leasesOf.add(l.digest, l.id)
 	m.deadlines.add(uint64(l.deadline), l.id)
-	noteServed(needs, as.rank, h.turn)
-	m.moveTurn(l.holder, costOf(needs))
+	noteServed(needs, as.rank, h.virtualTime)
+	m.addCost(l.holder, costOf(needs))
 	result := unheard
 	if m.heard || ticket != 0 {
 		result = m.answer(l, needs, ticket)
@@ -392,7 +392,7 @@ func (m *Machine) release(command *logpb.Release, by string) *logpb.Result {
 		m.unhold(l, part.index, part.amount)
 		released.Returned = append(released.Returned, &logpb.GrantedItem{Quota: part.quota.name, Amount: part.amount})
 	}
-	m.moveTurn(l.holder, -unused)
+	m.addCost(l.holder, -unused)
 	return &logpb.Result{Kind: &logpb.Result_Released{Released: released}}
 }
 
@@ -530,7 +530,7 @@ func (m *Machine) endUnlisted(l *lease, how EventKind, withGrace bool) []*logpb.
 		o.check = m.nextCheck(o)
 		m.keepOrphan(o)
 	}
-	m.moveTurn(l.holder, -unused)
+	m.addCost(l.holder, -unused)
 	m.emit(Event{Kind: how, Holder: l.holder, Lease: l.id, Fence: l.fence})
 	m.leaseEnded(l)
 	m.spare.keep(l, m.generation)

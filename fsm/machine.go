@@ -253,7 +253,7 @@ func (m *Machine) runDue() {
 	m.endResumed()
 	m.freeResults()
 	m.refuseDeleted()
-	m.moveTurns()
+	m.continueMoves()
 	m.sweepOn()
 	m.expireLeases()
 	m.expireOperations()

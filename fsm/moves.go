@@ -23,9 +23,9 @@ type moving struct {
 	again bool
 }
 
-// setTurn sets a holder's turn and moves its waiters to it.
-func (m *Machine) setTurn(h *holder, turn uint64) {
-	h.turn = turn
+// setVirtualTime sets a holder's turn and moves its waiters to it.
+func (m *Machine) setVirtualTime(h *holder, virtualTime uint64) {
+	h.virtualTime = virtualTime
 	if h.waiting == 0 {
 		return
 	}
@@ -34,8 +34,8 @@ func (m *Machine) setTurn(h *holder, turn uint64) {
 	m.moveWaiters(h.name, at)
 }
 
-// moveTurns goes on with moving waiters, in the order of holders from the one after the last: once round, as far as the entry may.
-func (m *Machine) moveTurns() {
+// continueMoves goes on with moving waiters, in the order of holders from the one after the last: once round, as far as the entry may.
+func (m *Machine) continueMoves() {
 	last := m.movedLast
 	m.moveTurnsOf(last, "")
 	if last != "" {
@@ -99,10 +99,10 @@ func (m *Machine) moveFrom(name string, from uint64) (next uint64) {
 	h, _ := m.holders.Get(name)
 	for _, ticket := range tickets {
 		w, _ := m.waiters.Get(ticket)
-		if w.turn == h.turn {
+		if w.virtualTime == h.virtualTime {
 			continue
 		}
-		m.changeWaiter(w, func(moved *waiter) { moved.turn = h.turn })
+		m.changeWaiter(w, func(moved *waiter) { moved.virtualTime = h.virtualTime })
 		l, _ := m.lanes.Get(w.lane)
 		for _, number := range l.quotas {
 			m.moved[number] = true
@@ -111,8 +111,8 @@ func (m *Machine) moveFrom(name string, from uint64) (next uint64) {
 	return next
 }
 
-// standsAside tells whether a waiter may still stand at another turn than its holder's.
-func (s *State) standsAside(w *waiter) bool {
+// lagsBehind tells whether a waiter may still stand at another turn than its holder's.
+func (s *State) lagsBehind(w *waiter) bool {
 	at, ok := s.moving.Get(w.req.Holder)
 	return ok && (at.again || w.ticket >= at.from)
 }

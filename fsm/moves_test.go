@@ -13,7 +13,7 @@ import (
 func (w *world) apart(name string) (count int) {
 	h, _ := w.m.holders.Get(name)
 	w.m.eachWaiterOf(name, func(one *waiter) bool {
-		if one.turn != h.turn {
+		if one.virtualTime != h.virtualTime {
 			count++
 		}
 		return true

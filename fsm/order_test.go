@@ -128,15 +128,15 @@ func TestAParkedWaiterSavesNothingUp(t *testing.T) {
 
 // TestGivingBackByNameGivesTheTurnBackToo: as giving everything back does.
 func TestGivingBackByNameGivesTheTurnBackToo(t *testing.T) {
-	turn := func(items ...*logpb.Item) uint64 {
+	virtualTime := func(items ...*logpb.Item) uint64 {
 		w := newWorld(t)
 		w.quotas(rateOf("q", 10, minute))
 		g := w.granted(ask("me", itemOf("q", 10)))
 		w.do(release(&logpb.Release{Lease: g.Lease, Fence: g.Fence, Items: items}))
 		h, _ := w.m.holders.Get("me")
-		return h.turn
+		return h.virtualTime
 	}
-	if whole, named := turn(), turn(itemOf("q", 10)); whole != named {
+	if whole, named := virtualTime(), virtualTime(itemOf("q", 10)); whole != named {
 		t.Fatalf("all given back without items: turn %d; by name: turn %d", whole, named)
 	}
 }
@@ -153,10 +153,10 @@ func TestATurnDoesNotWrap(t *testing.T) {
 		g := w.granted(a)
 		w.raw(settle(&logpb.Settle{Lease: g.Lease, Fence: g.Fence, Op: 1, Actual: []*logpb.Item{itemOf("q", maxAmount)}}))
 		h, _ := w.m.holders.Get("me")
-		if h.turn < last {
-			t.Fatalf("turn fell from %d to %d by using more", last, h.turn)
+		if h.virtualTime < last {
+			t.Fatalf("turn fell from %d to %d by using more", last, h.virtualTime)
 		}
-		last = h.turn
+		last = h.virtualTime
 		w.now += 2 * minute
 	}
 }

@@ -61,12 +61,12 @@ func TestHoldersOfOneDigest(t *testing.T) {
 	turns := func(holder string) (turns []uint64) {
 		for _, ticket := range tickets[holder] {
 			waiting, _ := w.m.waiters.Get(ticket)
-			turns = append(turns, waiting.turn)
+			turns = append(turns, waiting.virtualTime)
 		}
 		return turns
 	}
 	before := turns("a")
-	w.m.setTurn(w.m.holder("b"), 1<<40)
+	w.m.setVirtualTime(w.m.holder("b"), 1<<40)
 	same("turns of a", turns("a"), before)
 	same("turns of b", turns("b"), []uint64{1 << 40, 1 << 40})
 }

@@ -19,11 +19,11 @@ type waiter struct {
 	saved bool
 	// ages is when it will count as standard (cluster time); 0: it does not age.
 	ages int64
-	// turn is its holder's; floor is the turn at which it joined the standard ones when it had grown old, 0: it has not.
-	turn, floor uint64
-	lane        uint32
-	until       int64
-	from        origin
+	// virtualTime is its holder's; floor is the turn at which it joined the standard ones when it had grown old, 0: it has not.
+	virtualTime, floor uint64
+	lane               uint32
+	until              int64
+	from               origin
 	// account is charged with it, and with the lease and the operation that it may become: that of so many items.
 	account uint64
 	shares  int
@@ -41,10 +41,10 @@ type lane struct {
 
 // place is a waiter's place in its lane; lanes are merged by it into the one order of all waiters.
 type place struct {
-	lane   uint32
-	rank   int32
-	turn   uint64
-	ticket uint64
+	lane        uint32
+	rank        int32
+	virtualTime uint64
+	ticket      uint64
 }
 
 func lessPlace(a, b place) bool {
@@ -56,11 +56,11 @@ func lessPlace(a, b place) bool {
 
 // before is the one total order of all waiters: the class as which they count, the holder's turn, ticket.
 func before(a, b place) bool {
-	return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.turn, b.turn), cmp.Compare(a.ticket, b.ticket)) < 0
+	return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.virtualTime, b.virtualTime), cmp.Compare(a.ticket, b.ticket)) < 0
 }
 
 func (w *waiter) place() place {
-	p := place{lane: w.lane, rank: w.rank, turn: max(w.turn, w.floor), ticket: w.ticket}
+	p := place{lane: w.lane, rank: w.rank, virtualTime: max(w.virtualTime, w.floor), ticket: w.ticket}
 	if w.saved {
 		p.rank = rankSaved
 	}
@@ -89,14 +89,14 @@ func (m *Machine) changeWaiter(w *waiter, change func(*waiter)) {
 // turn: who was away, or waits for something else, has saved nothing up.
 func (m *Machine) enqueue(req *logpb.Reserve, needs []need, as priority, from origin) *waiter {
 	h := m.holder(req.Holder)
-	if level := m.level(needs, as.rank); level > h.turn {
-		m.setTurn(h, level)
+	if entry := m.entryVirtualTime(needs, as.rank); entry > h.virtualTime {
+		m.setVirtualTime(h, entry)
 	}
 	h.waiting++
 	m.lastTicket++
 	w := &waiter{
 		generation: m.generation, ticket: m.lastTicket, req: req, priority: as, ages: m.agesAt(req.Holder, as, needs),
-		turn: h.turn, until: addSaturated(m.clock.Now, req.WaitNs), from: from,
+		virtualTime: h.virtualTime, until: addSaturated(m.clock.Now, req.WaitNs), from: from,
 		account: m.openAccount(m.payer),
 	}
 	m.insertWaiter(w, numbersOf(needs))

@@ -23,8 +23,8 @@ type quota struct {
 	reopened, exhausted int64
 	// override is a limit in place of its own; nil: none.
 	override *override
-	// served is, by class, the largest turn at which some of it was granted.
-	served [classes]uint64
+	// servedTo is, by class, the largest turn at which some of it was granted.
+	servedTo [classes]uint64
 	// touchedIn is the last entry that touched it while it was waited for.
 	touchedIn uint64
 	ledger    ledger

@@ -265,7 +265,7 @@ func (m *Machine) takeQuota(encoded *logpb.SnapshotQuota) error {
 	if len(encoded.Served) > classes {
 		return fmt.Errorf("quota %d has turns of %d classes", encoded.Number, len(encoded.Served))
 	}
-	copy(q.served[:], encoded.Served)
+	copy(q.servedTo[:], encoded.Served)
 	if len(encoded.Used) > classes {
 		return fmt.Errorf("quota %d has the use of %d classes", encoded.Number, len(encoded.Used))
 	}
@@ -367,7 +367,7 @@ func (m *Machine) takeLease(encoded *logpb.SnapshotLease) error {
 
 func (m *Machine) takeHolder(encoded *logpb.SnapshotHolder) error {
 	h := &holder{
-		generation: m.generation, name: encoded.Name, turn: encoded.Turn, rest: encoded.Rest, seen: encoded.SeenNs, account: encoded.Account,
+		generation: m.generation, name: encoded.Name, virtualTime: encoded.Turn, rest: encoded.Rest, seen: encoded.SeenNs, account: encoded.Account,
 	}
 	if err := m.takeBytes(h.account, budgetHolders, h.size()); err != nil {
 		return err
@@ -433,13 +433,13 @@ func (m *Machine) takeWaiter(encoded *logpb.SnapshotWaiter) error {
 	if encoded.Account != 0 && m.getAccount(encoded.Account) == nil {
 		return fmt.Errorf("ticket %d is charged to account %d, which does not exist", encoded.Ticket, encoded.Account)
 	}
-	turn := h.turn
+	virtualTime := h.virtualTime
 	if encoded.Turn != nil {
-		turn = *encoded.Turn
+		virtualTime = *encoded.Turn
 	}
 	m.waiters.Set(encoded.Ticket, &waiter{
 		generation: m.generation, ticket: encoded.Ticket, req: encoded.Reserve,
-		priority: priority{class: encoded.Class, rank: encoded.Rank}, saved: encoded.Saved, floor: encoded.Floor, ages: encoded.AgesNs, turn: turn, until: encoded.UntilNs,
+		priority: priority{class: encoded.Class, rank: encoded.Rank}, saved: encoded.Saved, floor: encoded.Floor, ages: encoded.AgesNs, virtualTime: virtualTime, until: encoded.UntilNs,
 		from: origin{session: encoded.Session, seq: encoded.Seq, key: encoded.Key}, account: encoded.Account, lane: encoded.Lane, shares: int(encoded.Shares),
 	})
 	return nil

@@ -38,7 +38,7 @@ func (m *Machine) settle(command *logpb.Settle, by string) *logpb.Result {
 		m.finish(o, command.Actual, settled)
 	}
 	m.addTo(o.account, budgetOperations, o.size()-sizeBefore)
-	m.moveTurn(l.holder, m.costOfCharges(o)-costBefore)
+	m.addCost(l.holder, m.costOfCharges(o)-costBefore)
 	m.finishBelow(l, command.DoneBelow)
 	if command.Release {
 		m.endLease(l, EventReleased, false)
@@ -315,6 +315,6 @@ func (m *Machine) settleOrphan(command *logpb.Settle, by string, stale *logpb.Fa
 	}
 	o.charges = append(o.charges, overruns...)
 	m.keepOrphan(o)
-	m.moveTurn(o.holder, m.costOfCharges(o)-before)
+	m.addCost(o.holder, m.costOfCharges(o)-before)
 	return &logpb.Result{Kind: &logpb.Result_Settled{Settled: settled}}
 }

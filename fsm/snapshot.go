@@ -143,7 +143,7 @@ func (s *State) policyRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 	going := true
 	s.holders.Scan(func(_ string, h *holder) bool {
 		going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Holder{
-			Holder: &logpb.SnapshotHolder{Name: h.name, Turn: h.turn, SeenNs: h.seen, Rest: h.rest, Account: h.account},
+			Holder: &logpb.SnapshotHolder{Name: h.name, Turn: h.virtualTime, SeenNs: h.seen, Rest: h.rest, Account: h.account},
 		}})
 		return going
 	})
@@ -187,14 +187,14 @@ func (s *State) policyRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 	}
 	if going {
 		s.waiters.Scan(func(_ uint64, w *waiter) bool {
-			var turn *uint64
-			if h, ok := s.holders.Get(w.req.Holder); ok && h.turn != w.turn {
-				turn = &w.turn
+			var virtualTime *uint64
+			if h, ok := s.holders.Get(w.req.Holder); ok && h.virtualTime != w.virtualTime {
+				virtualTime = &w.virtualTime
 			}
 			going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Waiter{Waiter: &logpb.SnapshotWaiter{
 				Ticket: w.ticket, Reserve: w.req, Class: w.class, Rank: w.rank, AgesNs: w.ages, UntilNs: w.until, Saved: w.saved, Floor: w.floor,
 				Session: w.from.session, Seq: w.from.seq, Key: w.from.key, Account: w.account,
-				Lane: w.lane, Turn: turn, Shares: uint32(w.shares),
+				Lane: w.lane, Turn: virtualTime, Shares: uint32(w.shares),
 			}}})
 			return going
 		})
@@ -300,7 +300,7 @@ func encodeQuota(q *quota, g *ledger) *logpb.SnapshotQuota {
 		Number: q.number, Definition: q.definition, Held: g.held, Open: g.open, CutoffNs: g.cutoff, Window: g.window,
 		Known: g.known, Closing: g.closing, Disputed: g.disputed, CloseBeginNs: g.closeBegin, CloseEndNs: g.closeEnd,
 		OpenedNs: g.opened, Settled: g.settled, ArrivalNs: g.arrival, CooldownNs: q.cooldown, Attempt: q.attempt,
-		Closer: q.closer, ClosedSinceNs: q.closedSince, Served: encodeServed(q.served),
+		Closer: q.closer, ClosedSinceNs: q.closedSince, Served: encodeServed(q.servedTo),
 		ReopenedNs: q.reopened, Ramped: q.ramped, RampLease: q.rampLease, Observed: q.observed, Used: encodeUsed(g), UsedEnds: encodeUsedEnds(g),
 	}
 	if g.capped != noCap {

@@ -155,7 +155,7 @@ func (s *State) verifyLanes() error {
 			errs = append(errs, fmt.Errorf("ticket %d counts as %d items, it asks for %d", ticket, w.shares, s.sharesOf(w.req)))
 		}
 		h, known := s.holders.Get(w.req.Holder)
-		if err != nil || !ok || !slices.Equal(numbers, l.quotas) || !known || h.turn != w.turn && !s.standsAside(w) || w.ticket != ticket || ticket > s.lastTicket {
+		if err != nil || !ok || !slices.Equal(numbers, l.quotas) || !known || h.virtualTime != w.virtualTime && !s.lagsBehind(w) || w.ticket != ticket || ticket > s.lastTicket {
 			errs = append(errs, fmt.Errorf("ticket %d of holder %q stands in a line for other quotas, or at another turn than its holder's", ticket, w.req.Holder))
 		}
 		return len(errs) < maxReported
