@@ -14,8 +14,8 @@ import (
 // offer is how long a turn waits to be taken; who asked in vain within it wants one.
 const offer = 10 * second
 
-// turn is the right of one step to be granted something. The zero value: nobody has it.
-type turn struct {
+// baton is the right of one step to be granted something. The zero value: nobody has it.
+type baton struct {
 	// at is the step's place in workflow order.
 	at int
 	// after is the newest fence when it began: its leases have higher ones. fence is that of its first lease, 0 until then.
@@ -23,62 +23,62 @@ type turn struct {
 	began, deadline int64
 }
 
-// takeTurn gives a lease that is being granted its place in the turn of its holder. What only observes needs none.
-func (m *Machine) takeTurn(w *workflow, at int, l *lease, needs []need) {
+// takeBaton gives a lease that is being granted its place in the turn of its holder. What only observes needs none.
+func (m *Machine) takeBaton(w *workflow, at int, l *lease, needs []need) {
 	now := m.clock.Now
-	free := w.turn.deadline <= now
-	if enforced(needs) == nil && (free || w.turn.at != at) {
+	free := w.baton.deadline <= now
+	if enforced(needs) == nil && (free || w.baton.at != at) {
 		return
 	}
 	if free {
-		w.giveTurn(at, l.fence-1, now)
+		w.offerBaton(at, l.fence-1, now)
 		w.next = (at + 1) % len(w.steps)
 	}
-	if w.turn.fence == 0 {
-		w.turn.fence, w.turn.deadline = l.fence, addSaturated(now, w.turnTime)
-		m.emitTurn(w)
+	if w.baton.fence == 0 {
+		w.baton.fence, w.baton.deadline = l.fence, addSaturated(now, w.batonTime)
+		m.emitBaton(w)
 	}
-	l.deadline = min(l.deadline, w.turn.deadline)
+	l.deadline = min(l.deadline, w.baton.deadline)
 }
 
-func (m *Machine) emitTurn(w *workflow) {
+func (m *Machine) emitBaton(w *workflow) {
 	m.emit(Event{
-		Kind: EventTurn, Holder: w.holders[w.turn.at], Workflow: w.definition.Name, Fence: w.turn.fence,
-		Duration: w.turn.deadline - m.clock.Now,
+		Kind: EventBaton, Holder: w.holders[w.baton.at], Workflow: w.definition.Name, Fence: w.baton.fence,
+		Duration: w.baton.deadline - m.clock.Now,
 	})
 }
 
-// passTurn offers the turn to the next step that wants it. Where none does, the first to come has it.
-func (m *Machine) passTurn(w *workflow) {
-	w.turn = turn{}
-	if at, ok := m.nextTurn(w); ok {
-		w.giveTurn(at, m.fence(), m.clock.Now)
-		m.emitTurn(w)
+// passBaton offers the turn to the next step that wants it. Where none does, the first to come has it.
+func (m *Machine) passBaton(w *workflow) {
+	w.baton = baton{}
+	if at, ok := m.nextForBaton(w); ok {
+		w.offerBaton(at, m.fence(), m.clock.Now)
+		m.emitBaton(w)
 	}
 	m.relieveSteps(w)
 	m.schedule(w)
 }
 
-// giveTurn offers the turn to a step.
-func (w *workflow) giveTurn(at int, after uint64, now int64) {
-	w.turn = turn{at: at, after: after, began: now, deadline: addSaturated(now, offer)}
+// offerBaton offers the turn to a step.
+func (w *workflow) offerBaton(at int, after uint64, now int64) {
+	w.baton = baton{at: at, after: after, began: now, deadline: addSaturated(now, offer)}
 	w.owed = w.owed.without(at)
 }
 
-// nextTurn returns the step that has the next turn: in workflow order from where it was, of those that ask for something.
+// nextForBaton returns the step that has the next turn: in workflow order from where it was, of those that ask for something.
 // One that stands back in a workflow before this one could not make use of it: it is passed over, and comes first as soon as
 // it can. A step of several workflows so takes their turns in the order of their names, and no two wait for each other.
-func (m *Machine) nextTurn(w *workflow) (next int, ok bool) {
+func (m *Machine) nextForBaton(w *workflow) (next int, ok bool) {
 	for at := range w.steps {
-		if w.owed.has(at) && m.asks(w, at) && !m.standsBackBefore(w, at) {
+		if w.owed.has(at) && m.wantsBaton(w, at) && !m.waitsForEarlierBaton(w, at) {
 			return at, true
 		}
 	}
 	for k := range w.steps {
 		at := (w.next + k) % len(w.steps)
 		switch {
-		case !m.asks(w, at):
-		case m.standsBackBefore(w, at):
+		case !m.wantsBaton(w, at):
+		case m.waitsForEarlierBaton(w, at):
 			w.owed = w.owed.with(at)
 		default:
 			w.next = (at + 1) % len(w.steps)
@@ -88,8 +88,8 @@ func (m *Machine) nextTurn(w *workflow) (next int, ok bool) {
 	return 0, false
 }
 
-// asks tells whether a step waits, or was denied something lately, and no limit stands in its way now.
-func (m *Machine) asks(w *workflow, at int) bool {
+// wantsBaton tells whether a step waits, or was denied something lately, and no limit stands in its way now.
+func (m *Machine) wantsBaton(w *workflow, at int) bool {
 	s := &w.steps[at]
 	lately := func(when int64) bool { return when != 0 && m.clock.Now-when < offer }
 	if lately(s.asked) || lately(s.limited) && s.short != (shortage{}) && !m.lacking(s.short) {
@@ -137,67 +137,67 @@ func (m *Machine) limited(req *logpb.Reserve, needs []need) bool {
 	})
 }
 
-// standsBackBefore tells whether a step stands back in a workflow before this one.
-func (m *Machine) standsBackBefore(w *workflow, at int) bool {
+// waitsForEarlierBaton tells whether a step stands back in a workflow before this one.
+func (m *Machine) waitsForEarlierBaton(w *workflow, at int) bool {
 	return slices.ContainsFunc(m.stepsIn(w.holders[at]), func(of stepOf) bool {
-		return of.workflow < w.definition.Name && m.standsBack(of)
+		return of.workflow < w.definition.Name && m.waitsForBaton(of)
 	})
 }
 
-// standsBack tells whether it is another's turn.
-func (m *Machine) standsBack(of stepOf) bool {
+// waitsForBaton tells whether it is another's turn.
+func (m *Machine) waitsForBaton(of stepOf) bool {
 	w, _ := m.workflows.Get(of.workflow)
-	return w.sequential && w.turn.deadline > m.clock.Now && w.turn.at != of.at
+	return w.sequential && w.baton.deadline > m.clock.Now && w.baton.at != of.at
 }
 
-// endTurn passes a turn on whose deadline has come, unless it is an offer that is still to be kept.
-func (m *Machine) endTurn(w *workflow) {
-	if w.turn.deadline != 0 && w.turn.fence == 0 && m.asks(w, w.turn.at) {
-		if until := m.keptUntil(w); until > m.clock.Now {
-			w.turn.deadline = until
+// expireBaton passes a turn on whose deadline has come, unless it is an offer that is still to be kept.
+func (m *Machine) expireBaton(w *workflow) {
+	if w.baton.deadline != 0 && w.baton.fence == 0 && m.wantsBaton(w, w.baton.at) {
+		if until := m.offerHeldUntil(w); until > m.clock.Now {
+			w.baton.deadline = until
 			return
 		}
 	}
-	m.passTurn(w)
+	m.passBaton(w)
 }
 
-// keptUntil returns until when an offer is kept for a step of several workflows: while it stands back in one after this one
+// offerHeldUntil returns until when an offer is kept for a step of several workflows: while it stands back in one after this one
 // and asks there, since it gets its turn there within a round, and from then on as long as any offer.
-func (m *Machine) keptUntil(w *workflow) (until int64) {
-	for _, of := range m.stepsIn(w.holders[w.turn.at]) {
+func (m *Machine) offerHeldUntil(w *workflow) (until int64) {
+	for _, of := range m.stepsIn(w.holders[w.baton.at]) {
 		other, _ := m.workflows.Get(of.workflow)
 		switch {
 		case of.workflow <= w.definition.Name:
 		case !other.sequential:
 			until = max(until, addSaturated(other.changed, offer))
-		case other.turn.at == of.at:
-			until = max(until, addSaturated(other.turn.began, offer))
-		case other.turn.deadline >= w.turn.deadline && m.asks(other, of.at): // one that has come as well is passed on after this
+		case other.baton.at == of.at:
+			until = max(until, addSaturated(other.baton.began, offer))
+		case other.baton.deadline >= w.baton.deadline && m.wantsBaton(other, of.at): // one that has come as well is passed on after this
 			until = max(until, addSaturated(m.clock.Now, offer))
 		}
 	}
 	return until
 }
 
-// keepOffer keeps the turns offered to a waiter that is first where something is short: it saves up, for one turn at most
+// extendOffers keeps the turns offered to a waiter that is first where something is short: it saves up, for one turn at most
 // since it has them all.
-func (m *Machine) keepOffer(name string) {
-	offered, began := m.offeredTo(name)
+func (m *Machine) extendOffers(name string) {
+	offered, began := m.offersTo(name)
 	for _, of := range offered {
 		w, _ := m.workflows.Get(of.workflow)
-		if until := min(addSaturated(began, w.turnTime), addSaturated(m.clock.Now, offer)); until > w.turn.deadline {
+		if until := min(addSaturated(began, w.batonTime), addSaturated(m.clock.Now, offer)); until > w.baton.deadline {
 			w = m.mutableWorkflow(of.workflow)
-			w.turn.deadline = until
+			w.baton.deadline = until
 			m.schedule(w)
 		}
 	}
 }
 
-// offeredTo returns where a turn is offered to a holder, and when the last of these offers began.
-func (m *Machine) offeredTo(name string) (offered []stepOf, began int64) {
+// offersTo returns where a turn is offered to a holder, and when the last of these offers began.
+func (m *Machine) offersTo(name string) (offered []stepOf, began int64) {
 	for _, of := range m.stepsIn(name) {
-		if w, _ := m.workflows.Get(of.workflow); w.sequential && w.turn.at == of.at && w.turn.fence == 0 && w.turn.deadline > m.clock.Now {
-			offered, began = append(offered, of), max(began, w.turn.began)
+		if w, _ := m.workflows.Get(of.workflow); w.sequential && w.baton.at == of.at && w.baton.fence == 0 && w.baton.deadline > m.clock.Now {
+			offered, began = append(offered, of), max(began, w.baton.began)
 		}
 	}
 	return offered, began
@@ -215,17 +215,17 @@ func (m *Machine) noteAsked(name string, reason logpb.Reason) {
 	}
 }
 
-// ofTurn tells whether a lease was granted in a workflow's present turn.
-func (w *workflow) ofTurn(of stepOf, l *lease) bool {
-	return w.sequential && w.turn.fence != 0 && w.turn.at == of.at && l.fence > w.turn.after
+// underBaton tells whether a lease was granted in a workflow's present turn.
+func (w *workflow) underBaton(of stepOf, l *lease) bool {
+	return w.sequential && w.baton.fence != 0 && w.baton.at == of.at && l.fence > w.baton.after
 }
 
-// turnEnd returns the latest deadline that a lease may have: that of the turn in which it was granted.
-func (m *Machine) turnEnd(l *lease) int64 {
+// batonEnd returns the latest deadline that a lease may have: that of the turn in which it was granted.
+func (m *Machine) batonEnd(l *lease) int64 {
 	end := int64(math.MaxInt64)
 	for _, of := range m.stepsIn(l.holder) {
-		if w, _ := m.workflows.Get(of.workflow); w.ofTurn(of, l) {
-			end = min(end, w.turn.deadline)
+		if w, _ := m.workflows.Get(of.workflow); w.underBaton(of, l) {
+			end = min(end, w.baton.deadline)
 		}
 	}
 	return end
@@ -235,17 +235,17 @@ func (m *Machine) turnEnd(l *lease) int64 {
 func (m *Machine) leaseEnded(l *lease) {
 	for _, of := range m.stepsIn(l.holder) {
 		w, _ := m.workflows.Get(of.workflow)
-		if !w.ofTurn(of, l) {
+		if !w.underBaton(of, l) {
 			continue
 		}
-		if newest := m.newestLease(l.holder); newest == nil || newest.fence <= w.turn.after {
-			m.passTurn(m.mutableWorkflow(of.workflow))
+		if newest := m.newestLease(l.holder); newest == nil || newest.fence <= w.baton.after {
+			m.passBaton(m.mutableWorkflow(of.workflow))
 		}
 	}
 }
 
-// TurnView is a turn as a reader sees it.
-type TurnView struct {
+// BatonView is a turn as a reader sees it.
+type BatonView struct {
 	Holder string
 	// Fence is that of its first lease; 0: it was offered, and not taken yet.
 	Fence uint64
@@ -272,8 +272,8 @@ type WorkflowView struct {
 	StateFor int64
 	// CalmIn is nanoseconds until all go again, if nobody is limited until then; 0 where all do.
 	CalmIn int64
-	// Turn is nil where nobody has it.
-	Turn *TurnView
+	// Baton is nil where nobody has it.
+	Baton *BatonView
 	// Steps are in workflow order.
 	Steps []StepView
 }
@@ -313,8 +313,8 @@ func (s *State) viewWorkflow(w *workflow, now int64) WorkflowView {
 	if w.sequential {
 		v.CalmIn = max(w.calmAt()-now, 0)
 	}
-	if w.turn.deadline > now {
-		v.Turn = &TurnView{Holder: w.holders[w.turn.at], Fence: w.turn.fence, Left: w.turn.deadline - now}
+	if w.baton.deadline > now {
+		v.Baton = &BatonView{Holder: w.holders[w.baton.at], Fence: w.baton.fence, Left: w.baton.deadline - now}
 	}
 	for i, name := range w.holders {
 		of := &w.steps[i]

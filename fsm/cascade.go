@@ -29,8 +29,8 @@ type workflow struct {
 	sequential bool
 	changed    int64
 	// last is a moment at which a step was limited, the last one but for those that are limited still.
-	last int64
-	turn turn
+	last  int64
+	baton baton
 	// next is the place from which the turn goes on; owed are the steps that were passed over, and have one before others.
 	next int
 	owed stepSet
@@ -192,9 +192,9 @@ func (m *Machine) withheldByWorkflow(name string, needs []need) *logpb.Refusal {
 		binding := enforced(needs)
 		switch until := w.keptBackUntil(of.at); {
 		case binding == nil:
-		case w.sequential && w.turn.deadline > now && w.turn.at != of.at:
-			return m.refusal(logpb.Reason_REASON_SEQUENTIAL, binding, min(w.turn.deadline, addSaturated(now, second)),
-				fmt.Sprintf("workflow %q goes one at a time, and it is the turn of %q: wait in the queue", of.workflow, w.holders[w.turn.at]))
+		case w.sequential && w.baton.deadline > now && w.baton.at != of.at:
+			return m.refusal(logpb.Reason_REASON_SEQUENTIAL, binding, min(w.baton.deadline, addSaturated(now, second)),
+				fmt.Sprintf("workflow %q goes one at a time, and it is the turn of %q: wait in the queue", of.workflow, w.holders[w.baton.at]))
 		case until > now:
 			return m.refusal(logpb.Reason_REASON_BACK_PRESSURE, binding, until,
 				fmt.Sprintf("a holder downstream in workflow %q is limited: begin nothing new", of.workflow))
@@ -242,7 +242,7 @@ func (m *Machine) noteMember(l *lease, needs []need) {
 			s.paused = max(now, 1)
 		}
 		if w.sequential {
-			m.takeTurn(w, of.at, l, needs)
+			m.takeBaton(w, of.at, l, needs)
 		}
 		if s.until != 0 && needed(needs, s.quota) {
 			w.last, s.until = max(w.last, min(s.until, now)), 0
@@ -304,12 +304,12 @@ func (m *Machine) goSequential(w *workflow) {
 		w.steps[i].paused = 0
 	}
 	m.emit(Event{Kind: EventSequential, Workflow: w.definition.Name, Duration: w.calmTime})
-	m.passTurn(w)
+	m.passBaton(w)
 }
 
 // goParallel lets all go again.
 func (m *Machine) goParallel(w *workflow) {
-	w.sequential, w.changed, w.turn = false, m.clock.Now, turn{}
+	w.sequential, w.changed, w.baton = false, m.clock.Now, baton{}
 	for i := range w.steps {
 		w.steps[i].until, w.steps[i].asked = 0, 0
 	}
@@ -334,8 +334,8 @@ func (m *Machine) reviewWorkflows() {
 		switch {
 		case w.sequential && w.calmAt() <= m.clock.Now:
 			m.goParallel(w)
-		case w.sequential && w.turn.deadline <= m.clock.Now:
-			m.endTurn(w)
+		case w.sequential && w.baton.deadline <= m.clock.Now:
+			m.expireBaton(w)
 		}
 		m.relieveSteps(w)
 		m.schedule(w)
@@ -352,9 +352,9 @@ func (m *Machine) schedule(w *workflow) {
 	}
 	if w.sequential {
 		later(w.calmAt())
-		later(w.turn.deadline)
+		later(w.baton.deadline)
 		for i := range w.steps {
-			if w.turn.deadline <= now {
+			if w.baton.deadline <= now {
 				later(w.steps[i].until)
 			}
 		}
@@ -459,8 +459,8 @@ func (w *workflow) pressureOn(at int, now int64) *logpb.BackPressure {
 		return nil
 	}
 	p := &logpb.BackPressure{Workflow: w.definition.Name, Sequential: w.sequential}
-	if w.turn.deadline > now {
-		p.Turn = w.holders[w.turn.at]
+	if w.baton.deadline > now {
+		p.Turn = w.holders[w.baton.at]
 	}
 	for i := range w.steps {
 		s, side := &w.steps[i], w.side(at, i)

@@ -235,7 +235,7 @@ func TestRandomCascades(t *testing.T) {
 
 func sayWorkflows(s *State) (text string) {
 	s.workflows.Scan(func(name string, w *workflow) bool {
-		text += fmt.Sprintf("%s: %+v sequential %v since %d, turn %+v, next %d, due %d\n", name, w.steps, w.sequential, w.changed, w.turn, w.next, w.due)
+		text += fmt.Sprintf("%s: %+v sequential %v since %d, turn %+v, next %d, due %d\n", name, w.steps, w.sequential, w.changed, w.baton, w.next, w.due)
 		return true
 	})
 	return text

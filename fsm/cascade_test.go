@@ -289,7 +289,7 @@ func sayEvent(e *Event) string {
 		word = "pressure"
 	case EventSequential:
 		word = "sequential"
-	case EventTurn:
+	case EventBaton:
 		word = "turn"
 	case EventParallel:
 		word = "parallel"
@@ -418,7 +418,7 @@ func TestViewsOfWorkflows(t *testing.T) {
 		return v
 	}
 	v := view()
-	if v.Sequential || v.Turn != nil || v.CalmIn != 0 || v.StateFor != 5*second || len(v.Steps) != 5 {
+	if v.Sequential || v.Baton != nil || v.CalmIn != 0 || v.StateFor != 5*second || len(v.Steps) != 5 {
 		t.Errorf("%+v", v)
 	}
 	if s := v.Steps[2]; s.LimitedAgo != 5*second || s.LimitedFor != 15*second || s.Quota != "r" || s.PausedFor != 0 {
@@ -434,8 +434,8 @@ func TestViewsOfWorkflows(t *testing.T) {
 	w.do(waits("architecture", 0, minute, itemOf("s", 1)))
 	w.now += second // the view is of a later moment than the state
 	v = view()
-	if !v.Sequential || v.StateFor != second || v.CalmIn != 74*second || v.Turn == nil || *v.Turn != (TurnView{Holder: "triage", Fence: 2, Left: 299 * second}) {
-		t.Errorf("%+v %+v", v, v.Turn)
+	if !v.Sequential || v.StateFor != second || v.CalmIn != 74*second || v.Baton == nil || *v.Baton != (BatonView{Holder: "triage", Fence: 2, Left: 299 * second}) {
+		t.Errorf("%+v %+v", v, v.Baton)
 	}
 	if s := v.Steps[1]; s.Waiting != 1 || s.PausedFor != 0 {
 		t.Errorf("one that waits: %+v", s)

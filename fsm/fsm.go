@@ -61,7 +61,7 @@ const (
 	EventTaskPutBack  EventKind = 23
 	EventBackPressure EventKind = 24
 	EventSequential   EventKind = 25
-	EventTurn         EventKind = 26
+	EventBaton        EventKind = 26
 	EventParallel     EventKind = 27
 
 	EventReopenedByOperator EventKind = 40

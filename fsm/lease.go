@@ -331,7 +331,7 @@ func (m *Machine) setDeadline(l *lease, deadline int64) {
 func (m *Machine) shown(l *lease) {
 	if l.tentative {
 		l.tentative = false
-		m.setDeadline(l, max(l.deadline, min(m.clock.Now+l.ttl, m.turnEnd(l))))
+		m.setDeadline(l, max(l.deadline, min(m.clock.Now+l.ttl, m.batonEnd(l))))
 	}
 }
 
@@ -365,7 +365,7 @@ func (m *Machine) renew(command *logpb.Renew, by string) *logpb.Result {
 		ttl = l.ttl
 	}
 	l.tentative, l.ttl = false, max(l.ttl, ttl)
-	m.setDeadline(l, max(l.deadline, min(m.clock.Now+ttl, m.turnEnd(l))))
+	m.setDeadline(l, max(l.deadline, min(m.clock.Now+ttl, m.batonEnd(l))))
 	return &logpb.Result{Kind: &logpb.Result_Renewed{Renewed: &logpb.Renewed{DeadlineNs: l.deadline, Closed: m.closedItems(l)}}}
 }
 

@@ -549,7 +549,7 @@ func (m *Machine) tryWaiter(w *waiter, quotas []uint32, aside map[uint32]int64, 
 		}
 	}
 	if short {
-		m.keepOffer(w.req.Holder)
+		m.extendOffers(w.req.Holder)
 		for _, n := range needs {
 			if ahead := n.quota.rule.policy.prediction.ahead; w.rank == classBackground && n.quota.exhausted != 0 {
 				m.tryAgain(quotas[0], n.quota.exhausted-ahead/stages) // from then on it is parked, and keeps nothing from others

@@ -460,7 +460,7 @@ func (m *Machine) takeWorkflow(encoded *logpb.SnapshotWorkflow) error {
 	}
 	outside := func(place int32) bool { return place < 0 || int(place) >= len(w.steps) }
 	if t := encoded.Turn; t != nil {
-		w.turn = turn{at: int(t.Place), after: t.After, fence: t.Fence, began: t.BeganNs, deadline: t.DeadlineNs}
+		w.baton = baton{at: int(t.Place), after: t.After, fence: t.Fence, began: t.BeganNs, deadline: t.DeadlineNs}
 	}
 	if outside(encoded.Next) || outside(encoded.Turn.GetPlace()) || encoded.Owed>>len(w.steps) != 0 {
 		return fmt.Errorf("workflow %q has a turn outside of its steps", p.definition.Name)

@@ -220,7 +220,7 @@ func encodeWorkflow(w *workflow) *logpb.SnapshotWorkflow {
 	encoded := &logpb.SnapshotWorkflow{
 		Definition: w.definition, Sequential: w.sequential, ChangedNs: w.changed, LastNs: w.last, Next: int32(w.next), Owed: uint64(w.owed),
 	}
-	if t := w.turn; t != (turn{}) {
+	if t := w.baton; t != (baton{}) {
 		encoded.Turn = &logpb.SnapshotTurn{Place: int32(t.at), After: t.after, Fence: t.fence, BeganNs: t.began, DeadlineNs: t.deadline}
 	}
 	for i := range w.steps {

@@ -184,8 +184,8 @@ func (s *State) verifyWorkflows() (err error) {
 				err = fmt.Errorf("holder %q is step %d of workflow %q, and is not listed as such", holder, at, name)
 			}
 		}
-		if w.definition.Name != name || len(w.steps) != len(w.holders) || w.turn.fence > s.fence() {
-			err = fmt.Errorf("workflow %q has %d steps of %d holders, and a turn of fence %d", name, len(w.steps), len(w.holders), w.turn.fence)
+		if w.definition.Name != name || len(w.steps) != len(w.holders) || w.baton.fence > s.fence() {
+			err = fmt.Errorf("workflow %q has %d steps of %d holders, and a turn of fence %d", name, len(w.steps), len(w.holders), w.baton.fence)
 		}
 		return err == nil
 	})

@@ -23,7 +23,7 @@ const (
 	defaultWithin        = 30 * second
 	maxWithin            = 10 * minute
 	defaultCalm          = 60 * second
-	defaultTurn          = 5 * minute
+	defaultBatonTime     = 5 * minute
 	defaultPause         = 5 * minute
 	maxWorkflowTime      = hour
 )
@@ -48,9 +48,9 @@ type plan struct {
 	// threshold is how many must be limited within a time, so that one at a time goes.
 	threshold int
 	within    int64
-	// calmTime is how long nobody must be limited until all go again; turnTime the longest turn; pauseTime the longest that
+	// calmTime is how long nobody must be limited until all go again; batonTime the longest turn; pauseTime the longest that
 	// a step is kept back without a grant.
-	calmTime, turnTime, pauseTime int64
+	calmTime, batonTime, pauseTime int64
 }
 
 // stepOf is a holder's place in a workflow.
@@ -79,7 +79,7 @@ func newPlan(def *logpb.Workflow) (*plan, *logpb.Failure) {
 	}{
 		{"within", def.WithinNs, defaultWithin, maxWithin, &p.within},
 		{"calm", def.CalmNs, defaultCalm, maxWorkflowTime, &p.calmTime},
-		{"turn", def.TurnNs, defaultTurn, maxWorkflowTime, &p.turnTime},
+		{"turn", def.TurnNs, defaultBatonTime, maxWorkflowTime, &p.batonTime},
 		{"pause", def.PauseNs, defaultPause, maxWorkflowTime, &p.pauseTime},
 	} {
 		if *time.to = time.given; time.given == 0 {

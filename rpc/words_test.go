@@ -43,7 +43,7 @@ func TestWordsOfLogAndAPIAgree(t *testing.T) {
 		fsm.EventTaskBegun: quotav1.EventKind_EVENT_KIND_TASK_BEGUN, fsm.EventTaskEnded: quotav1.EventKind_EVENT_KIND_TASK_ENDED,
 		fsm.EventTaskShelved: quotav1.EventKind_EVENT_KIND_TASK_SHELVED, fsm.EventTaskPutBack: quotav1.EventKind_EVENT_KIND_TASK_PUT_BACK,
 		fsm.EventBackPressure: quotav1.EventKind_EVENT_KIND_BACK_PRESSURE, fsm.EventSequential: quotav1.EventKind_EVENT_KIND_SEQUENTIAL,
-		fsm.EventTurn: quotav1.EventKind_EVENT_KIND_TURN, fsm.EventParallel: quotav1.EventKind_EVENT_KIND_PARALLEL,
+		fsm.EventBaton: quotav1.EventKind_EVENT_KIND_TURN, fsm.EventParallel: quotav1.EventKind_EVENT_KIND_PARALLEL,
 		fsm.EventReopenedByOperator: quotav1.EventKind_EVENT_KIND_REOPENED_BY_OPERATOR,
 	}
 	for inside, outside := range events {

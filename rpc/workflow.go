@@ -46,8 +46,8 @@ func apiWorkflowStatus(v *fsm.WorkflowView) *quotav1.WorkflowStatus {
 	if v.Sequential {
 		s.CalmIn = durationpb.New(time.Duration(v.CalmIn))
 	}
-	if v.Turn != nil {
-		s.Turn = &quotav1.WorkflowTurn{Holder: v.Turn.Holder, Fence: v.Turn.Fence, EndsIn: durationpb.New(time.Duration(v.Turn.Left))}
+	if v.Baton != nil {
+		s.Turn = &quotav1.WorkflowTurn{Holder: v.Baton.Holder, Fence: v.Baton.Fence, EndsIn: durationpb.New(time.Duration(v.Baton.Left))}
 	}
 	for i := range v.Steps {
 		step := &v.Steps[i]

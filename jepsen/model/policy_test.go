@@ -168,7 +168,7 @@ func TestEachLieAboutPoliciesIsFound(t *testing.T) {
 		"a lease outlives its turn":            {"deadline", 26, 26, func(_ *logpb.Entry, a *fsm.Applied) { granted(a).DeadlineNs += sec }},
 		"it is another's turn":                 {"turn", 26, 26, func(_ *logpb.Entry, a *fsm.Applied) { a.Events[0].Holder = "a" }},
 		"a second turn": {"turn", 27, 27, func(_ *logpb.Entry, a *fsm.Applied) {
-			a.Events = append([]fsm.Event{{Kind: fsm.EventTurn, Workflow: "w", Holder: "a", Fence: 99, Duration: sec}}, a.Events...)
+			a.Events = append([]fsm.Event{{Kind: fsm.EventBaton, Workflow: "w", Holder: "a", Fence: 99, Duration: sec}}, a.Events...)
 		}},
 		"all go again too early": {"sequential", 23, 29, workflows(func(a *logpb.ApplyQuotas) { a.Workflows[0].CalmNs = 10 * minute })},
 		"who is kept back is granted something": {"back-pressure", 23, 32, workflows(func(a *logpb.ApplyQuotas) {

@@ -207,7 +207,7 @@ func (j *Judge) happen(event *fsm.Event) {
 		j.happenOverride(event)
 	case fsm.EventBreaker:
 		j.happenBreaker(event)
-	case fsm.EventBackPressure, fsm.EventSequential, fsm.EventTurn, fsm.EventParallel:
+	case fsm.EventBackPressure, fsm.EventSequential, fsm.EventBaton, fsm.EventParallel:
 		j.happenWorkflow(event)
 	case fsm.EventTaskBegun, fsm.EventTaskEnded, fsm.EventTaskShelved, fsm.EventTaskPutBack:
 		j.happenTask(event)

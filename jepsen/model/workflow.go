@@ -272,7 +272,7 @@ func (j *Judge) happenWorkflow(event *fsm.Event) {
 		return
 	}
 	switch event.Kind {
-	case fsm.EventTurn:
+	case fsm.EventBaton:
 		j.happenTurn(w, event)
 	case fsm.EventSequential:
 		j.stats.Sequentials++

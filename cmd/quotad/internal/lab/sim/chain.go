@@ -78,7 +78,7 @@ func (c *chain) hear(event fsm.Event) {
 		if ours && event.Reason == logpb.Reason_REASON_BACK_PRESSURE {
 			c.result.KeptBack++
 		}
-	case fsm.EventTurn:
+	case fsm.EventBaton:
 		if event.Workflow == c.result.Workflow && event.Fence != 0 {
 			c.result.Turns++
 		}

@@ -79,7 +79,7 @@ func TestTogether(t *testing.T) {
 	c.sent(call("deploy", 21*second))
 	c.hear(fsm.Event{Kind: fsm.EventWaiting, Holder: "triage", Reason: logpb.Reason_REASON_BACK_PRESSURE})
 	c.hear(fsm.Event{Kind: fsm.EventWaiting, Holder: "somebody", Reason: logpb.Reason_REASON_BACK_PRESSURE})
-	c.hear(fsm.Event{Kind: fsm.EventTurn, Holder: "triage", Workflow: "release", Fence: 7})
+	c.hear(fsm.Event{Kind: fsm.EventBaton, Holder: "triage", Workflow: "release", Fence: 7})
 	if got := c.end(); got.Together != 1 || !got.Parallel || got.InSequence != 10e9 || got.KeptBack != 1 || got.Turns != 1 {
 		t.Errorf("in the end: %+v", got)
 	}
