@@ -74,7 +74,7 @@ func (m *Machine) age() {
 // standardVirtualTime returns the turn of the first standard waiter in line for what a waiter needs. Who joins at it stands behind
 // those of that turn that asked before, and before those whose holders were granted more.
 func (m *Machine) standardVirtualTime(w *waiter) (first uint64) {
-	l, _ := m.lanes.Get(w.lane)
+	l, _ := m.waitSets.Get(w.waitSet)
 	for _, number := range l.quotas {
 		if virtualTime, waits := m.minVirtualTime(number, classStandard); waits {
 			first = max(first, virtualTime)

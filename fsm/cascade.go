@@ -432,7 +432,7 @@ func (m *Machine) finishWalks() {
 // walkWaitersOf marks what a holder waits for.
 func (m *Machine) walkWaitersOf(name string) {
 	m.eachWaiterOf(name, func(w *waiter) bool {
-		l, _ := m.lanes.Get(w.lane)
+		l, _ := m.waitSets.Get(w.waitSet)
 		for _, number := range l.quotas {
 			m.relief[number], m.moved[number] = true, true
 		}

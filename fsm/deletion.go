@@ -61,7 +61,7 @@ func (s *State) lostQuota(w *waiter) (name string, lost bool) {
 	if s.deleted.Len() == 0 {
 		return "", false
 	}
-	l, _ := s.lanes.Get(w.lane)
+	l, _ := s.waitSets.Get(w.waitSet)
 	for _, number := range l.quotas {
 		if name, lost = s.deleted.Get(number); lost {
 			return name, true
@@ -72,12 +72,12 @@ func (s *State) lostQuota(w *waiter) (name string, lost bool) {
 
 // waitersFor returns up to most of those who wait for a quota or one below it, by lane and place, and whether there are more.
 func (s *State) waitersFor(number uint32, most int) (waiting []*waiter, more bool) {
-	s.lanesOf.Ascend(quotaLane{quota: number}, func(ql quotaLane) bool {
+	s.waitSetsOf.Ascend(quotaWaitSet{quota: number}, func(ql quotaWaitSet) bool {
 		if ql.quota != number {
 			return false
 		}
-		s.order.Ascend(place{lane: ql.lane, rank: rankSaved}, func(p place) bool {
-			if p.lane != ql.lane {
+		s.order.Ascend(place{waitSet: ql.waitSet, rank: rankSaved}, func(p place) bool {
+			if p.waitSet != ql.waitSet {
 				return false
 			}
 			if more = len(waiting) == most; !more {
@@ -112,10 +112,10 @@ func (s *State) verifyDeleted() (err error) {
 		}
 		return err == nil
 	})
-	s.lanesOf.Scan(func(of quotaLane) bool {
+	s.waitSetsOf.Scan(func(of quotaWaitSet) bool {
 		_, exists := s.quotas.Get(of.quota)
 		if _, deleted := s.deleted.Get(of.quota); !exists && !deleted {
-			err = fmt.Errorf("lane %d is for quota %d, which does not exist", of.lane, of.quota)
+			err = fmt.Errorf("lane %d is for quota %d, which does not exist", of.waitSet, of.quota)
 		}
 		return err == nil
 	})

@@ -206,8 +206,8 @@ func TestDeleteQuota_WithManyWaiters(t *testing.T) {
 					t.Errorf("ticket %d was refused %d times", ticket, times)
 				}
 			}
-			if w.m.waiters.Len() != 0 || w.m.lanes.Len() != 0 {
-				t.Errorf("%d wait, in %d lanes", w.m.waiters.Len(), w.m.lanes.Len())
+			if w.m.waiters.Len() != 0 || w.m.waitSets.Len() != 0 {
+				t.Errorf("%d wait, in %d lanes", w.m.waiters.Len(), w.m.waitSets.Len())
 			}
 		})
 	}

@@ -103,7 +103,7 @@ func (m *Machine) moveFrom(name string, from uint64) (next uint64) {
 			continue
 		}
 		m.changeWaiter(w, func(moved *waiter) { moved.virtualTime = h.virtualTime })
-		l, _ := m.lanes.Get(w.lane)
+		l, _ := m.waitSets.Get(w.waitSet)
 		for _, number := range l.quotas {
 			m.moved[number] = true
 		}

@@ -21,7 +21,7 @@ type waiter struct {
 	ages int64
 	// virtualTime is its holder's; floor is the turn at which it joined the standard ones when it had grown old, 0: it has not.
 	virtualTime, floor uint64
-	lane               uint32
+	waitSet            uint32
 	until              int64
 	from               origin
 	// account is charged with it, and with the lease and the operation that it may become: that of so many items.
@@ -29,9 +29,9 @@ type waiter struct {
 	shares  int
 }
 
-// lane is the line of all waiters that need the same quotas. If one of these is kept for somebody, the whole lane
+// waitSet is the line of all waiters that need the same quotas. If one of these is kept for somebody, the whole lane
 // stands still: so a try of the queue looks at the heads of lanes, not at every waiter.
-type lane struct {
+type waitSet struct {
 	generation uint64
 	number     uint32
 	// quotas are the needed quotas' numbers in ascending order, ancestors included.
@@ -41,15 +41,15 @@ type lane struct {
 
 // place is a waiter's place in its lane; lanes are merged by it into the one order of all waiters.
 type place struct {
-	lane        uint32
+	waitSet     uint32
 	rank        int32
 	virtualTime uint64
 	ticket      uint64
 }
 
 func lessPlace(a, b place) bool {
-	if a.lane != b.lane {
-		return a.lane < b.lane
+	if a.waitSet != b.waitSet {
+		return a.waitSet < b.waitSet
 	}
 	return before(a, b)
 }
@@ -60,7 +60,7 @@ func before(a, b place) bool {
 }
 
 func (w *waiter) place() place {
-	p := place{lane: w.lane, rank: w.rank, virtualTime: max(w.virtualTime, w.floor), ticket: w.ticket}
+	p := place{waitSet: w.waitSet, rank: w.rank, virtualTime: max(w.virtualTime, w.floor), ticket: w.ticket}
 	if w.saved {
 		p.rank = rankSaved
 	}
@@ -75,7 +75,7 @@ func (m *Machine) changeWaiter(w *waiter, change func(*waiter)) {
 	m.order.Delete(w.place())
 	m.waiters.Set(changed.ticket, &changed)
 	m.order.Set(changed.place())
-	l, _ := m.lanes.Get(changed.lane)
+	l, _ := m.waitSets.Get(changed.waitSet)
 	for _, number := range l.quotas {
 		if q := m.quota(number); q != nil {
 			q.ahead.add(w.place().rank, -1)
@@ -105,9 +105,9 @@ func (m *Machine) enqueue(req *logpb.Reserve, needs []need, as priority, from or
 
 // insertWaiter enters a waiter into the tables.
 func (m *Machine) insertWaiter(w *waiter, quotas []uint32) {
-	l := m.laneFor(quotas)
+	l := m.waitSetFor(quotas)
 	l.length++
-	w.lane = l.number
+	w.waitSet = l.number
 	for _, number := range l.quotas {
 		if q := m.mutableQuota(number); q != nil { // one that was deleted stands in a snapshot's line
 			q.waiting++
@@ -179,7 +179,7 @@ func (m *Machine) dequeue(w *waiter) {
 	m.ages.Delete(due{at: w.ages, id: w.ticket})
 	m.chargeWaiter(w, -1)
 	m.holder(w.req.Holder).waiting--
-	l := m.mutableLane(w.lane)
+	l := m.editWaitSet(w.waitSet)
 	l.length--
 	for _, number := range l.quotas {
 		if q := m.quota(number); q != nil {
@@ -189,10 +189,10 @@ func (m *Machine) dequeue(w *waiter) {
 		}
 	}
 	if l.length == 0 {
-		m.lanes.Delete(l.number)
-		m.laneOf.Delete(laneKey(l.quotas))
+		m.waitSets.Delete(l.number)
+		m.waitSetOf.Delete(waitSetKey(l.quotas))
 		for _, number := range l.quotas {
-			m.lanesOf.Delete(quotaLane{quota: number, lane: l.number})
+			m.waitSetsOf.Delete(quotaWaitSet{quota: number, waitSet: l.number})
 		}
 	}
 }
@@ -205,38 +205,38 @@ func numbersOf(needs []need) []uint32 {
 	return numbers
 }
 
-// laneFor returns the lane of some quotas, that may be changed.
-func (m *Machine) laneFor(numbers []uint32) *lane {
-	key := laneKey(numbers)
-	if number, ok := m.laneOf.Get(key); ok {
-		return m.mutableLane(number)
+// waitSetFor returns the lane of some quotas, that may be changed.
+func (m *Machine) waitSetFor(numbers []uint32) *waitSet {
+	key := waitSetKey(numbers)
+	if number, ok := m.waitSetOf.Get(key); ok {
+		return m.editWaitSet(number)
 	}
-	m.lastLane++
-	l := &lane{generation: m.generation, number: m.lastLane, quotas: numbers}
-	m.enterLane(l)
+	m.lastWaitSet++
+	l := &waitSet{generation: m.generation, number: m.lastWaitSet, quotas: numbers}
+	m.enterWaitSet(l)
 	return l
 }
 
-func (m *Machine) enterLane(l *lane) {
-	m.lanes.Set(l.number, l)
-	m.laneOf.Set(laneKey(l.quotas), l.number)
+func (m *Machine) enterWaitSet(l *waitSet) {
+	m.waitSets.Set(l.number, l)
+	m.waitSetOf.Set(waitSetKey(l.quotas), l.number)
 	for _, number := range l.quotas {
-		m.lanesOf.Set(quotaLane{quota: number, lane: l.number})
+		m.waitSetsOf.Set(quotaWaitSet{quota: number, waitSet: l.number})
 	}
 }
 
-func (m *Machine) mutableLane(number uint32) *lane {
-	l, _ := m.lanes.Get(number)
+func (m *Machine) editWaitSet(number uint32) *waitSet {
+	l, _ := m.waitSets.Get(number)
 	if l.generation != m.generation {
 		c := *l
 		c.generation = m.generation
 		l = &c
-		m.lanes.Set(number, l)
+		m.waitSets.Set(number, l)
 	}
 	return l
 }
 
-func laneKey(numbers []uint32) string {
+func waitSetKey(numbers []uint32) string {
 	key := make([]byte, 0, 4*len(numbers))
 	for _, number := range numbers {
 		key = binary.BigEndian.AppendUint32(key, number)
@@ -367,7 +367,7 @@ func (m *Machine) serveLater() {
 }
 
 func (m *Machine) servePass() {
-	heads := m.affectedLanes()
+	heads := m.affectedWaitSets()
 	clear(m.relief)
 	heap.Init(&heads)
 	aside, blocked := map[uint32]int64{}, map[uint32]bool{}
@@ -395,7 +395,7 @@ func (m *Machine) servePass() {
 			switch m.tryWaiter(w, first.quotas, aside, blocked) {
 			case left:
 				m.bounds.serves.spend(len(w.req.Items)) // each has an event
-			case laneStands:
+			case waitSetBlocked:
 				heap.Pop(&heads)
 			case passedOver:
 				first.passed++
@@ -403,7 +403,7 @@ func (m *Machine) servePass() {
 				first.from.ticket++
 			case classPassedOver:
 				first.passed++
-				first.from = place{lane: next.lane, rank: next.rank + 1}
+				first.from = place{waitSet: next.waitSet, rank: next.rank + 1}
 			}
 		}
 	}
@@ -418,15 +418,15 @@ type tried int
 const (
 	// left: the waiter is not in the queue any more.
 	left tried = 1
-	// laneStands: the rest of its lane need not be looked at.
-	laneStands tried = 2
+	// waitSetBlocked: the rest of its lane need not be looked at.
+	waitSetBlocked tried = 2
 	// passedOver: the waiter is ineligible, who stands behind it may not be; classPassedOver: so is the rest of its class.
 	passedOver      tried = 3
 	classPassedOver tried = 4
 )
 
-// laneHead is a lane and its first waiter that may be eligible: the first from a place on.
-type laneHead struct {
+// waitSetHead is a lane and its first waiter that may be eligible: the first from a place on.
+type waitSetHead struct {
 	number uint32
 	quotas []uint32
 	next   place
@@ -434,26 +434,26 @@ type laneHead struct {
 	passed int
 }
 
-// laneHeap is lanes by their first waiters' places; it implements heap.Interface.
-type laneHeap []laneHead
+// waitSetHeap is lanes by their first waiters' places; it implements heap.Interface.
+type waitSetHeap []waitSetHead
 
-func (h *laneHeap) Len() int           { return len(*h) }
-func (h *laneHeap) Less(i, j int) bool { return before((*h)[i].next, (*h)[j].next) }
-func (h *laneHeap) Swap(i, j int)      { (*h)[i], (*h)[j] = (*h)[j], (*h)[i] }
+func (h *waitSetHeap) Len() int           { return len(*h) }
+func (h *waitSetHeap) Less(i, j int) bool { return before((*h)[i].next, (*h)[j].next) }
+func (h *waitSetHeap) Swap(i, j int)      { (*h)[i], (*h)[j] = (*h)[j], (*h)[i] }
 
 // Push is never called: lanes only leave.
-func (h *laneHeap) Push(any) { panic("fsm: a lane was pushed") }
+func (h *waitSetHeap) Push(any) { panic("fsm: a lane was pushed") }
 
-func (h *laneHeap) Pop() any {
+func (h *waitSetHeap) Pop() any {
 	last := len(*h) - 1
 	*h = (*h)[:last]
 	return nil
 }
 
-// affectedLanes returns the lanes that need a quota of which something came free, and those that share quotas with
+// affectedWaitSets returns the lanes that need a quota of which something came free, and those that share quotas with
 // them, directly or not: the order among all of these matters.
-func (m *Machine) affectedLanes() laneHeap {
-	var heads laneHeap
+func (m *Machine) affectedWaitSets() waitSetHeap {
+	var heads waitSetHeap
 	known := map[uint32]bool{}
 	open := make([]uint32, 0, len(m.relief))
 	for number := range m.relief { // sorted below
@@ -472,16 +472,16 @@ func (m *Machine) affectedLanes() laneHeap {
 			m.forgot = m.forgot || q.touched || q.again > m.clock.Now
 			q.again, q.touched = 0, false
 		}
-		m.lanesOf.Ascend(quotaLane{quota: number}, func(ql quotaLane) bool {
+		m.waitSetsOf.Ascend(quotaWaitSet{quota: number}, func(ql quotaWaitSet) bool {
 			if ql.quota != number {
 				return false
 			}
-			if !known[ql.lane] {
-				known[ql.lane] = true
-				l, _ := m.lanes.Get(ql.lane)
-				from := place{lane: l.number, rank: rankSaved}
+			if !known[ql.waitSet] {
+				known[ql.waitSet] = true
+				l, _ := m.waitSets.Get(ql.waitSet)
+				from := place{waitSet: l.number, rank: rankSaved}
 				if next, ok := m.placeFrom(from); ok {
-					heads = append(heads, laneHead{number: l.number, quotas: l.quotas, next: next, from: from})
+					heads = append(heads, waitSetHead{number: l.number, quotas: l.quotas, next: next, from: from})
 				}
 				open = append(open, l.quotas...)
 				m.bounds.tries.spend(len(l.quotas))
@@ -495,7 +495,7 @@ func (m *Machine) affectedLanes() laneHeap {
 // placeFrom returns the first place of a lane from one on.
 func (m *Machine) placeFrom(from place) (first place, ok bool) {
 	m.order.Ascend(from, func(p place) bool {
-		first, ok = p, p.lane == from.lane
+		first, ok = p, p.waitSet == from.waitSet
 		return false
 	})
 	return first, ok
@@ -512,7 +512,7 @@ func (m *Machine) tryWaiter(w *waiter, quotas []uint32, aside map[uint32]int64, 
 	}
 	for _, number := range quotas {
 		if q := m.quota(number); q.cooling(m.clock.Now) && !q.rule.policy.observe {
-			return laneStands // ineligible, as everybody in this lane: nothing is set aside
+			return waitSetBlocked // ineligible, as everybody in this lane: nothing is set aside
 		}
 	}
 	needs, failed := m.needs(w.req)
@@ -558,7 +558,7 @@ func (m *Machine) tryWaiter(w *waiter, quotas []uint32, aside map[uint32]int64, 
 		for _, n := range needs {
 			aside[n.quota.number] = addSaturated(aside[n.quota.number], n.amount)
 		}
-		return laneStands
+		return waitSetBlocked
 	}
 	m.grantWaiter(w, needs)
 	return left

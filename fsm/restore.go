@@ -106,7 +106,7 @@ func (m *Machine) take(record *logpb.SnapshotRecord) error {
 	case *logpb.SnapshotRecord_Resume:
 		m.resumed.Set(kind.Resume.Holder, kind.Resume.UpTo)
 	case *logpb.SnapshotRecord_Lane:
-		m.enterLane(&lane{generation: m.generation, number: kind.Lane.Number, quotas: kind.Lane.Quotas})
+		m.enterWaitSet(&waitSet{generation: m.generation, number: kind.Lane.Number, quotas: kind.Lane.Quotas})
 	case *logpb.SnapshotRecord_Moving:
 		m.moving.Set(kind.Moving.Holder, moving{from: kind.Moving.From, again: kind.Moving.Again})
 	case *logpb.SnapshotRecord_DeletedQuota:
@@ -170,7 +170,7 @@ func (m *Machine) takeHead(head *logpb.SnapshotHead) error {
 	m.clock = Clock{Now: head.NowNs, WallEarly: head.WallEarlyNs, WallLate: head.WallLateNs, Shift: head.WallShiftNs}
 	m.clusterID, m.epoch, m.grants = head.ClusterId, head.Epoch, head.Grants
 	m.lastLease, m.lastTicket, m.lastSession = head.LastLease, head.LastTicket, head.LastSession
-	m.lastQuota, m.busyUntil, m.lastAccount, m.lastLane = head.LastQuota, head.BusyUntilNs, head.LastAccount, head.LastLane
+	m.lastQuota, m.busyUntil, m.lastAccount, m.lastWaitSet = head.LastQuota, head.BusyUntilNs, head.LastAccount, head.LastLane
 	m.movedLast, m.lookedFrom = head.MovedLast, head.LookedFrom
 	m.limits = limits{
 		sessions: head.Limits.GetMaxSessions(), resultBytes: head.Limits.GetMaxResultBytes(),
@@ -440,7 +440,7 @@ func (m *Machine) takeWaiter(encoded *logpb.SnapshotWaiter) error {
 	m.waiters.Set(encoded.Ticket, &waiter{
 		generation: m.generation, ticket: encoded.Ticket, req: encoded.Reserve,
 		priority: priority{class: encoded.Class, rank: encoded.Rank}, saved: encoded.Saved, floor: encoded.Floor, ages: encoded.AgesNs, virtualTime: virtualTime, until: encoded.UntilNs,
-		from: origin{session: encoded.Session, seq: encoded.Seq, key: encoded.Key}, account: encoded.Account, lane: encoded.Lane, shares: int(encoded.Shares),
+		from: origin{session: encoded.Session, seq: encoded.Seq, key: encoded.Key}, account: encoded.Account, waitSet: encoded.Lane, shares: int(encoded.Shares),
 	})
 	return nil
 }
@@ -526,12 +526,12 @@ func (m *Machine) link() error {
 
 // lineOf returns the numbers of the quotas that a restored waiter stands in line for.
 func (s *State) lineOf(w *waiter) ([]uint32, error) {
-	if w.lane == 0 {
+	if w.waitSet == 0 {
 		return s.neededNumbers(w.req)
 	}
-	l, ok := s.lanes.Get(w.lane)
+	l, ok := s.waitSets.Get(w.waitSet)
 	if !ok {
-		return nil, fmt.Errorf("ticket %d stands in lane %d, which does not exist", w.ticket, w.lane)
+		return nil, fmt.Errorf("ticket %d stands in lane %d, which does not exist", w.ticket, w.waitSet)
 	}
 	return l.quotas, nil
 }

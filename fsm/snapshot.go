@@ -180,7 +180,7 @@ func (s *State) policyRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 		})
 	}
 	if going {
-		s.lanes.Scan(func(number uint32, l *lane) bool {
+		s.waitSets.Scan(func(number uint32, l *waitSet) bool {
 			going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Lane{Lane: &logpb.SnapshotLane{Number: number, Quotas: l.quotas}}})
 			return going
 		})
@@ -194,7 +194,7 @@ func (s *State) policyRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 			going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Waiter{Waiter: &logpb.SnapshotWaiter{
 				Ticket: w.ticket, Reserve: w.req, Class: w.class, Rank: w.rank, AgesNs: w.ages, UntilNs: w.until, Saved: w.saved, Floor: w.floor,
 				Session: w.from.session, Seq: w.from.seq, Key: w.from.key, Account: w.account,
-				Lane: w.lane, Turn: virtualTime, Shares: uint32(w.shares),
+				Lane: w.waitSet, Turn: virtualTime, Shares: uint32(w.shares),
 			}}})
 			return going
 		})
@@ -290,7 +290,7 @@ func (s *State) encodeHead() *logpb.SnapshotHead {
 		Index: s.index, Term: s.term, NowNs: s.clock.Now, WallEarlyNs: s.clock.WallEarly, WallLateNs: s.clock.WallLate,
 		ClusterId: s.clusterID, Epoch: s.epoch, Grants: s.grants, LastLease: s.lastLease, LastTicket: s.lastTicket,
 		LastSession: s.lastSession, LastQuota: s.lastQuota, BusyUntilNs: s.busyUntil,
-		Limits: s.encodeLimits(), Level: s.featureLevel, LastAccount: s.lastAccount, LastLane: s.lastLane, WallShiftNs: s.clock.Shift,
+		Limits: s.encodeLimits(), Level: s.featureLevel, LastAccount: s.lastAccount, LastLane: s.lastWaitSet, WallShiftNs: s.clock.Shift,
 		MovedLast: s.movedLast, LookedFrom: s.lookedFrom,
 	}
 }

@@ -41,7 +41,7 @@ func (m *Machine) saveUp() {
 	}
 	from := m.lookedFrom
 	if m.lookAtLanes(from, 0) {
-		m.lookAtLanes(m.lastLane, from)
+		m.lookAtLanes(m.lastWaitSet, from)
 	}
 }
 
@@ -49,7 +49,7 @@ func (m *Machine) saveUp() {
 // that far.
 func (m *Machine) lookAtLanes(from, above uint32) (all bool) {
 	m.lookedFrom, all = 0, true
-	m.lanes.Descend(from, func(number uint32, l *lane) bool {
+	m.waitSets.Descend(from, func(number uint32, l *waitSet) bool {
 		switch {
 		case number <= above:
 			return false
@@ -64,7 +64,7 @@ func (m *Machine) lookAtLanes(from, above uint32) (all bool) {
 }
 
 // lookAtLane offers those quotas of a lane that age who is first in it.
-func (m *Machine) lookAtLane(l *lane) {
+func (m *Machine) lookAtLane(l *waitSet) {
 	var ageing []uint32
 	for _, number := range l.quotas {
 		if q := m.look(number); q != nil && q.rule.policy.ageing > 0 {
@@ -80,11 +80,11 @@ func (m *Machine) lookAtLane(l *lane) {
 
 // firstsOf returns, for each of some quotas of a lane, the first waiter below critical ones that nothing but a shortage keeps waiting, nil where
 // there is none; and how many were looked at.
-func (m *Machine) firstsOf(l *lane, numbers []uint32) (firsts []*waiter, looked int) {
+func (m *Machine) firstsOf(l *waitSet, numbers []uint32) (firsts []*waiter, looked int) {
 	firsts = make([]*waiter, len(numbers))
 	missing := len(numbers)
-	m.order.Ascend(place{lane: l.number, rank: classStandard}, func(p place) bool {
-		if p.lane != l.number || looked == maxFirstLooked || missing == 0 {
+	m.order.Ascend(place{waitSet: l.number, rank: classStandard}, func(p place) bool {
+		if p.waitSet != l.number || looked == maxFirstLooked || missing == 0 {
 			return false
 		}
 		looked++
@@ -103,9 +103,9 @@ func (m *Machine) firstsOf(l *lane, numbers []uint32) (firsts []*waiter, looked 
 
 // offerFirst offers a quota the first waiter of a lane, nil for none. A waiter that has been first for as long as ageing says goes before
 // critical ones, unless something that it needs is saved up for already.
-func (m *Machine) offerFirst(q *quota, l *lane, offered *waiter) {
+func (m *Machine) offerFirst(q *quota, l *waitSet, offered *waiter) {
 	first, waits := m.waiters.Get(q.first)
-	elsewhere := waits && !first.saved && first.lane != l.number
+	elsewhere := waits && !first.saved && first.waitSet != l.number
 	switch {
 	case elsewhere && (offered == nil || before(first.place(), offered.place())):
 	case offered == nil:
@@ -118,7 +118,7 @@ func (m *Machine) offerFirst(q *quota, l *lane, offered *waiter) {
 }
 
 // savesUp tells whether something is saved up for already of a lane's quotas.
-func (m *Machine) savesUp(l *lane) bool {
+func (m *Machine) savesUp(l *waitSet) bool {
 	return slices.ContainsFunc(l.quotas, func(number uint32) bool {
 		q := m.look(number)
 		return q != nil && q.ahead.saved > 0

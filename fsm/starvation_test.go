@@ -147,14 +147,14 @@ func (w *world) firstByHand(q *quota) (ticket uint64) {
 	looked := map[uint32]int{}
 	w.m.order.Scan(func(p place) bool {
 		one, _ := w.m.waiters.Get(p.ticket)
-		l, _ := w.m.lanes.Get(one.lane)
+		l, _ := w.m.waitSets.Get(one.waitSet)
 		if p.rank < classStandard || !slices.Contains(l.quotas, q.number) {
 			return true
 		}
-		looked[one.lane]++
+		looked[one.waitSet]++
 		allowed, lacking := w.m.keptByShortage(one)
 		lacking = lacking || w.m.look(q.number).ahead.critical > 0
-		if looked[one.lane] <= maxFirstLooked && allowed && lacking && (first == nil || before(p, first.place())) {
+		if looked[one.waitSet] <= maxFirstLooked && allowed && lacking && (first == nil || before(p, first.place())) {
 			first = one
 		}
 		return true
@@ -195,7 +195,7 @@ func TestSaveUp_FindsWhoIsFirst(t *testing.T) {
 			}
 		}
 		w.reborn()
-		for range 2 * (w.m.lanes.Len() + 1) {
+		for range 2 * (w.m.waitSets.Len() + 1) {
 			w.sleep(second)
 		}
 		for i := range quotas {
@@ -240,7 +240,7 @@ func TestSaveUp_NewLanesDelayNobody(t *testing.T) {
 		}
 		if to := w.m.lookedFrom; from > 0 && to > 0 && to < from {
 			passed := 0
-			w.m.lanes.Ascend(to+1, func(number uint32, _ *lane) bool {
+			w.m.waitSets.Ascend(to+1, func(number uint32, _ *waitSet) bool {
 				passed++
 				return number < from
 			})

@@ -24,7 +24,7 @@ type State struct {
 	// grants counts grants under this epoch; epoch and grants make the fence.
 	grants                             uint64
 	lastLease, lastTicket, lastSession uint64
-	lastQuota, lastLane                uint32
+	lastQuota, lastWaitSet             uint32
 	lastAccount                        uint64
 	limits                             limits
 	// busyUntil is when the last entry of a sliding log, or grace of a slot, ends (cluster time).
@@ -52,9 +52,9 @@ type State struct {
 	waiters    *btree.Map[uint64, *waiter]
 	order      *btree.BTreeG[place]
 	waitersOf  *btree.BTreeG[owned]
-	lanes      *btree.Map[uint32, *lane]
-	laneOf     *btree.Map[string, uint32]
-	lanesOf    *btree.BTreeG[quotaLane]
+	waitSets   *btree.Map[uint32, *waitSet]
+	waitSetOf  *btree.Map[string, uint32]
+	waitSetsOf *btree.BTreeG[quotaWaitSet]
 	visits     *btree.BTreeG[visit]         // of quotas that are waited for
 	agers      *btree.Map[uint32, struct{}] // of these, those with ageing
 	waitEnds   *btree.BTreeG[due]
@@ -140,7 +140,7 @@ type standIn struct {
 	quota    uint32
 }
 
-type quotaLane struct{ quota, lane uint32 }
+type quotaWaitSet struct{ quota, waitSet uint32 }
 
 type quotaHolder struct {
 	quota  uint32
@@ -170,8 +170,8 @@ func lessStandIn(a, b standIn) bool {
 	return cmp.Or(cmp.Compare(a.fallback, b.fallback), cmp.Compare(a.quota, b.quota)) < 0
 }
 
-func lessQuotaLane(a, b quotaLane) bool {
-	return a.quota < b.quota || a.quota == b.quota && a.lane < b.lane
+func lessQuotaWaitSet(a, b quotaWaitSet) bool {
+	return a.quota < b.quota || a.quota == b.quota && a.waitSet < b.waitSet
 }
 
 func lessQuotaHolder(a, b quotaHolder) bool {
@@ -206,9 +206,9 @@ func newState() *State {
 		waiters:    new(btree.Map[uint64, *waiter]),
 		order:      newTree(lessPlace),
 		waitersOf:  newTree(lessOwned),
-		lanes:      new(btree.Map[uint32, *lane]),
-		laneOf:     new(btree.Map[string, uint32]),
-		lanesOf:    newTree(lessQuotaLane),
+		waitSets:   new(btree.Map[uint32, *waitSet]),
+		waitSetOf:  new(btree.Map[string, uint32]),
+		waitSetsOf: newTree(lessQuotaWaitSet),
 		visits:     newTree(lessVisit),
 		agers:      new(btree.Map[uint32, struct{}]),
 		waitEnds:   newTree(lessDue),
@@ -247,9 +247,9 @@ func (s *State) copy() *State {
 	c.orphans, c.checks = s.orphans.Copy(), s.checks.Copy()
 	c.holders, c.seen, c.tallies = s.holders.Copy(), s.seen.Copy(), s.tallies.Copy()
 	c.meters, c.closed = s.meters.Copy(), s.closed.Copy()
-	c.waiters, c.order, c.lanes = s.waiters.Copy(), s.order.Copy(), s.lanes.Copy()
+	c.waiters, c.order, c.waitSets = s.waiters.Copy(), s.order.Copy(), s.waitSets.Copy()
 	c.waitersOf, c.visits, c.agers = s.waitersOf.Copy(), s.visits.Copy(), s.agers.Copy()
-	c.laneOf, c.lanesOf, c.waitEnds, c.ages = s.laneOf.Copy(), s.lanesOf.Copy(), s.waitEnds.Copy(), s.ages.Copy()
+	c.waitSetOf, c.waitSetsOf, c.waitEnds, c.ages = s.waitSetOf.Copy(), s.waitSetsOf.Copy(), s.waitEnds.Copy(), s.ages.Copy()
 	c.cooldowns, c.overrides = s.cooldowns.Copy(), s.overrides.Copy()
 	c.sessions, c.sessionUse = s.sessions.Copy(), s.sessionUse.Copy()
 	c.results, c.keys, c.keyEnds = s.results.Copy(), s.keys.Copy(), s.keyEnds.Copy()

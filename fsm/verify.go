@@ -27,8 +27,8 @@ func (s *State) Verify() error {
 		return true
 	})
 	errs := append(s.sumLeases(sums), s.sumOperations(sums)...)
-	s.lanesOf.Scan(func(ql quotaLane) bool {
-		l, _ := s.lanes.Get(ql.lane)
+	s.waitSetsOf.Scan(func(ql quotaWaitSet) bool {
+		l, _ := s.waitSets.Get(ql.waitSet)
 		if of := sums[ql.quota]; of != nil { // else it was deleted
 			of.waiting += l.length
 		}
@@ -42,7 +42,7 @@ func (s *State) Verify() error {
 		return true
 	})
 	return errors.Join(append(errs, s.verifyTables(), s.verifyQueue(), s.verifyVisits(), s.verifyUse(), s.verifyTasks(),
-		s.verifySessions(), s.verifyHolders(), s.verifyQuotas(), s.verifyLanes(), s.verifyWorkflows(), s.verifyResumed(), s.verifyAccounts(),
+		s.verifySessions(), s.verifyHolders(), s.verifyQuotas(), s.verifyWaitSets(), s.verifyWorkflows(), s.verifyResumed(), s.verifyAccounts(),
 		s.verifyFreeing(), s.verifyMoving(), s.verifyDeleted())...)
 }
 
@@ -53,7 +53,7 @@ func (s *State) sumAhead(sums map[uint32]*totals) {
 		if rank > classCritical {
 			return true
 		}
-		if l, ok := s.lanes.Get(w.lane); ok {
+		if l, ok := s.waitSets.Get(w.waitSet); ok {
 			for _, number := range l.quotas {
 				if of := sums[number]; of != nil {
 					of.ahead.add(rank, 1)
@@ -258,7 +258,7 @@ func (q *quota) verify(sums *totals) error {
 // verifyTables compares the sizes of tables that mirror each other.
 func (s *State) verifyTables() error {
 	var length int64
-	s.lanes.Scan(func(_ uint32, l *lane) bool {
+	s.waitSets.Scan(func(_ uint32, l *waitSet) bool {
 		length += l.length
 		return true
 	})

@@ -141,14 +141,14 @@ func (s *State) verifyQuotas() error {
 		mirrored("fallbacks", falling, s.fallbacks.Len()))...)
 }
 
-// verifyLanes looks at lanes, and that each waiter stands in the one of what it needs.
-func (s *State) verifyLanes() error {
+// verifyWaitSets looks at lanes, and that each waiter stands in the one of what it needs.
+func (s *State) verifyWaitSets() error {
 	var errs []error
 	places, lengths := 0, map[uint32]int64{}
 	s.waiters.Scan(func(ticket uint64, w *waiter) bool {
-		lengths[w.lane]++
+		lengths[w.waitSet]++
 		numbers, err := s.neededNumbers(w.req)
-		l, ok := s.lanes.Get(w.lane)
+		l, ok := s.waitSets.Get(w.waitSet)
 		if _, lost := s.lostQuota(w); ok && lost {
 			numbers, err = l.quotas, nil // its line is for what there was when it came
 		} else if w.shares != s.sharesOf(w.req) {
@@ -160,19 +160,19 @@ func (s *State) verifyLanes() error {
 		}
 		return len(errs) < maxReported
 	})
-	s.lanes.Scan(func(number uint32, l *lane) bool {
-		listed, _ := s.laneOf.Get(laneKey(l.quotas))
-		if listed != number || l.number != number || number > s.lastLane || l.length != lengths[number] || l.length == 0 {
+	s.waitSets.Scan(func(number uint32, l *waitSet) bool {
+		listed, _ := s.waitSetOf.Get(waitSetKey(l.quotas))
+		if listed != number || l.number != number || number > s.lastWaitSet || l.length != lengths[number] || l.length == 0 {
 			errs = append(errs, fmt.Errorf("lane %d has %d waiters, counted %d, and is found as %d", number, lengths[number], l.length, listed))
 		}
 		for _, of := range l.quotas {
-			if places++; !listedIn(s.lanesOf, quotaLane{quota: of, lane: number}) {
+			if places++; !listedIn(s.waitSetsOf, quotaWaitSet{quota: of, waitSet: number}) {
 				errs = append(errs, fmt.Errorf("lane %d is not listed under quota %d", number, of))
 			}
 		}
 		return len(errs) < maxReported
 	})
-	return errors.Join(append(errs, mirrored("lanes by what they need", s.lanes.Len(), s.laneOf.Len()), mirrored("lanes by quota", places, s.lanesOf.Len()),
+	return errors.Join(append(errs, mirrored("lanes by what they need", s.waitSets.Len(), s.waitSetOf.Len()), mirrored("lanes by quota", places, s.waitSetsOf.Len()),
 		mirrored("waiters by holder", s.waiters.Len(), s.waitersOf.Len()))...)
 }
 

@@ -18,13 +18,13 @@ const leastSearched = 8
 // minVirtualTime returns the smallest turn of a class that waits for a quota: in as many of its lanes, the oldest ones, as an entry may look at.
 func (m *Machine) minVirtualTime(number uint32, rank int32) (virtualTime uint64, ok bool) {
 	most, looked := m.bounds.tries.part(leastSearched), 0
-	m.lanesOf.Ascend(quotaLane{quota: number}, func(ql quotaLane) bool {
+	m.waitSetsOf.Ascend(quotaWaitSet{quota: number}, func(ql quotaWaitSet) bool {
 		if ql.quota != number || looked == most {
 			return false
 		}
 		looked++
-		m.order.Ascend(place{lane: ql.lane, rank: rank}, func(p place) bool {
-			if p.lane == ql.lane && p.rank == rank && (!ok || p.virtualTime < virtualTime) {
+		m.order.Ascend(place{waitSet: ql.waitSet, rank: rank}, func(p place) bool {
+			if p.waitSet == ql.waitSet && p.rank == rank && (!ok || p.virtualTime < virtualTime) {
 				virtualTime, ok = p.virtualTime, true
 			}
 			return false
