@@ -221,7 +221,7 @@ func (m *Machine) define(definition *logpb.Quota, worked rule) (unmetered bool) 
 		m.changeRule(q, worked)
 	}
 	m.emit(Event{Kind: EventQuotaApplied, Quota: q.name})
-	m.relieved(q)
+	m.markDirty(q)
 	return unmetered
 }
 

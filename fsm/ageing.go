@@ -118,7 +118,7 @@ func (m *Machine) rejuvenateNow(name string) {
 		}
 		m.changeWaiter(w, func(young *waiter) { young.rank, young.floor, young.ages = young.class, 0, ages })
 		for _, n := range needs {
-			m.moved[n.quota.number] = true
+			m.reordered[n.quota.number] = true
 		}
 	}
 }

@@ -55,8 +55,8 @@ func (m *Machine) passBaton(w *workflow) {
 		w.offerBaton(at, m.fence(), m.clock.Now)
 		m.emitBaton(w)
 	}
-	m.relieveSteps(w)
-	m.schedule(w)
+	m.wakeSteps(w)
+	m.scheduleReview(w)
 }
 
 // offerBaton offers the turn to a step.
@@ -188,7 +188,7 @@ func (m *Machine) extendOffers(name string) {
 		if until := min(addSaturated(began, w.batonTime), addSaturated(m.clock.Now, offer)); until > w.baton.deadline {
 			w = m.mutableWorkflow(of.workflow)
 			w.baton.deadline = until
-			m.schedule(w)
+			m.scheduleReview(w)
 		}
 	}
 }

@@ -90,7 +90,7 @@ func (m *Machine) noteDenial(name string, needs []need, refusal *logpb.Refusal) 
 			if w, _ := m.workflows.Get(of.workflow); w.steps[of.at].until > m.clock.Now && needed(needs, w.steps[of.at].quota) {
 				w = m.mutableWorkflow(of.workflow)
 				w.last, w.steps[of.at].until = m.clock.Now, m.clock.Now
-				m.schedule(w)
+				m.scheduleReview(w)
 			}
 		}
 	}
@@ -111,7 +111,7 @@ func (m *Machine) noteLimited(name string, by shortage, until int64, reason logp
 		for i := range w.steps {
 			if !w.sequential && w.upstream[of.at].has(i) && pressing&w.downstream[i] == 0 {
 				w.steps[i].paused = max(now, 1)
-				m.relieveWaitersOf(w.holders[i]) // who waits keeps nothing from others any more
+				m.wakeWaitersOf(w.holders[i]) // who waits keeps nothing from others any more
 			}
 		}
 		if told <= 0 || s.until-now > 2*told {
@@ -120,7 +120,7 @@ func (m *Machine) noteLimited(name string, by shortage, until int64, reason logp
 		if !w.sequential && w.limitedLately(now) >= w.threshold {
 			m.goSequential(w)
 		}
-		m.schedule(w)
+		m.scheduleReview(w)
 	}
 }
 
@@ -246,9 +246,9 @@ func (m *Machine) noteMember(l *lease, needs []need) {
 		}
 		if s.until != 0 && needed(needs, s.quota) {
 			w.last, s.until = max(w.last, min(s.until, now)), 0
-			m.relieveSteps(w)
+			m.wakeSteps(w)
 		}
-		m.schedule(w)
+		m.scheduleReview(w)
 	}
 }
 
@@ -293,8 +293,8 @@ func (m *Machine) calmDown(w *workflow) {
 	if w.sequential && w.calmAt() <= m.clock.Now {
 		m.goParallel(w)
 	}
-	m.relieveSteps(w)
-	m.schedule(w)
+	m.wakeSteps(w)
+	m.scheduleReview(w)
 }
 
 // goSequential lets one at a time go from now on.
@@ -314,7 +314,7 @@ func (m *Machine) goParallel(w *workflow) {
 		w.steps[i].until, w.steps[i].asked = 0, 0
 	}
 	m.emit(Event{Kind: EventParallel, Workflow: w.definition.Name})
-	m.relieveSteps(w)
+	m.wakeSteps(w)
 }
 
 // calmAt returns when a workflow is calm: nobody is limited, and nobody was for a while.
@@ -337,13 +337,13 @@ func (m *Machine) reviewWorkflows() {
 		case w.sequential && w.baton.deadline <= m.clock.Now:
 			m.expireBaton(w)
 		}
-		m.relieveSteps(w)
-		m.schedule(w)
+		m.wakeSteps(w)
+		m.scheduleReview(w)
 	}
 }
 
-// schedule notes when to look at a workflow again, and forgets what is over.
-func (m *Machine) schedule(w *workflow) {
+// scheduleReview notes when to look at a workflow again, and forgets what is over.
+func (m *Machine) scheduleReview(w *workflow) {
 	now, next := m.clock.Now, int64(math.MaxInt64)
 	later := func(at int64) {
 		if at > now {
@@ -389,10 +389,10 @@ func (m *Machine) schedule(w *workflow) {
 	}
 }
 
-// relieveSteps has the waiters of all steps of a workflow tried.
-func (m *Machine) relieveSteps(w *workflow) {
+// wakeSteps has the waiters of all steps of a workflow tried.
+func (m *Machine) wakeSteps(w *workflow) {
 	for _, name := range w.holders {
-		m.relieveWaitersOf(name)
+		m.wakeWaitersOf(name)
 	}
 }
 
@@ -400,15 +400,15 @@ func (m *Machine) relieveSteps(w *workflow) {
 // once, when all commands are carried out, and their waiters are tried with the next entry.
 const maxWalkedPerEntry = 2 * maxWaitersOfHolder
 
-// relieveWaitersOf has a holder's waiters tried, also when that comes up while waiters are tried.
-func (m *Machine) relieveWaitersOf(name string) {
+// wakeWaitersOf has a holder's waiters tried, also when that comes up while waiters are tried.
+func (m *Machine) wakeWaitersOf(name string) {
 	h, ok := m.holders.Get(name)
 	switch {
 	case !ok || h.waiting == 0:
 	case m.bounds.walks.left == 0:
-		m.stirred.Insert(name)
+		m.toWake.Insert(name)
 	default:
-		m.walkWaitersOf(name)
+		m.markWaitersOf(name)
 		m.bounds.walks.spend(int(h.waiting))
 	}
 }
@@ -419,22 +419,22 @@ func (m *Machine) finishWalks() {
 		m.rejuvenateNow(name)
 		return true
 	})
-	m.stirred.Scan(func(name string) bool {
-		m.walkWaitersOf(name)
+	m.toWake.Scan(func(name string) bool {
+		m.markWaitersOf(name)
 		return true
 	})
-	m.serveLater()
-	clear(m.moved)
-	m.stirred.Clear()
+	m.deferDirty()
+	clear(m.reordered)
+	m.toWake.Clear()
 	m.aged.Clear()
 }
 
-// walkWaitersOf marks what a holder waits for.
-func (m *Machine) walkWaitersOf(name string) {
+// markWaitersOf marks what a holder waits for.
+func (m *Machine) markWaitersOf(name string) {
 	m.eachWaiterOf(name, func(w *waiter) bool {
 		l, _ := m.waitSets.Get(w.waitSet)
 		for _, number := range l.quotas {
-			m.relief[number], m.moved[number] = true, true
+			m.dirty[number], m.reordered[number] = true, true
 		}
 		return true
 	})

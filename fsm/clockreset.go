@@ -83,7 +83,7 @@ func (m *Machine) resetClock() *logpb.Result {
 		q.rule.shift = m.clock.Shift
 		q.ledger.restart(&q.rule, q.rule.at(m.clock), from-was)
 		m.emit(Event{Kind: EventWindowClosed, Quota: q.name})
-		m.relieved(q)
+		m.markDirty(q)
 	}
 	return &logpb.Result{Kind: &logpb.Result_ClockReset{ClockReset: &logpb.ClockReset{AheadNs: ahead, Windows: int64(len(windows))}}}
 }

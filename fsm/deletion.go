@@ -21,7 +21,7 @@ const (
 func (m *Machine) refuseWaiters(q *quota) {
 	waiting := q.waiting
 	q.waiting = 0 // it is looked at no more
-	m.relist(q)
+	m.schedule(q)
 	if waiting > 0 {
 		m.deleted.Set(q.number, q.name)
 		m.refuseSome(q.number, q.name, m.bounds.refusals.own(leastRefused))

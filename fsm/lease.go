@@ -287,7 +287,7 @@ func (m *Machine) voidClosed(l *lease) {
 			if held := it.heldOf(q); held > 0 {
 				q.ledger.held -= held
 				m.use(q, l.holder, l.class, it.window, openEnd, -held)
-				m.relieved(q)
+				m.markDirty(q)
 			}
 			it.window = closedWindow
 		})
@@ -471,7 +471,7 @@ func (m *Machine) unhold(l *lease, index int, amount int64) {
 		if it.heldOf(q) > 0 {
 			q.ledger.held -= amount
 			m.use(q, l.holder, l.class, it.window, openEnd, -amount)
-			m.relieved(q)
+			m.markDirty(q)
 		}
 		it.held -= amount
 	})
@@ -509,7 +509,7 @@ func (m *Machine) endUnlisted(l *lease, how EventKind, withGrace bool) []*logpb.
 		}
 		q.ledger.held -= held
 		m.use(q, l.holder, l.class, it.window, openEnd, -held)
-		m.relieved(q)
+		m.markDirty(q)
 		if !it.ancestor {
 			returned = append(returned, &logpb.GrantedItem{Quota: q.name, Amount: held})
 		}

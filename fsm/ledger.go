@@ -309,10 +309,10 @@ func (g *ledger) rescaleBurst(from, to *rule, now int64) {
 	}
 }
 
-// reliefIn returns in how long enough has ended by itself for an amount to fit, at the earliest. With certain, only
+// freesIn returns in how long enough has ended by itself for an amount to fit, at the earliest. With certain, only
 // what cannot come back earlier is reckoned: the answer is a bound that nothing but an operator can beat. ok is false
 // where what stands in the way (held, open) has no known end.
-func (g *ledger) reliefIn(r *rule, v view, amount int64, certain bool) (left int64, ok bool) {
+func (g *ledger) freesIn(r *rule, v view, amount int64, certain bool) (left int64, ok bool) {
 	lacking := amount - g.available(r)
 	if certain {
 		lacking = amount - g.usable(r)

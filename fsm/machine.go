@@ -18,13 +18,13 @@ type Machine struct {
 	// generation tells objects that a frozen State may share (older ones) from those that may be changed in place.
 	generation uint64
 	events     []Event
-	// relief are the quotas of which something came free while the present command was applied. The map is only ever
+	// dirty are the quotas of which something came free while the present command was applied. The map is only ever
 	// asked and emptied; where order matters, quotas are taken from ordered trees.
-	relief map[uint32]bool
-	// moved are the quotas whose waiters' order a turn changed; they are tried once more.
-	moved map[uint32]bool
-	// stirred are the holders whose waiters are to be tried with the next entry.
-	stirred btree.Set[string]
+	dirty map[uint32]bool
+	// reordered are the quotas whose waiters' order a turn changed; they are tried once more.
+	reordered map[uint32]bool
+	// toWake are the holders whose waiters are to be tried with the next entry.
+	toWake btree.Set[string]
 	// aged are the holders that were granted something, and whose waiters are to count as their own class again.
 	aged btree.Set[string]
 	// told are the places, from 1 on, of the present entry's events that tell the steps of a workflow of a limit.
@@ -48,14 +48,14 @@ type Machine struct {
 	raw []byte
 	// heard says that somebody reads the result of the present command, or that it is kept.
 	heard bool
-	// unlisted are the quotas that are listed anew when the entry is done; commanded says that a command is being carried out.
-	unlisted  []uint32
-	commanded bool
+	// unscheduled are the quotas that are listed anew when the entry is done; commanded says that a command is being carried out.
+	unscheduled []uint32
+	commanded   bool
 	// payer is whom the present command is charged to; emptied are accounts that may have nothing any more.
 	payer   payer
 	emptied []uint64
-	// forgot says that a try of waiters forgot when to try some of them again, which it found out anew.
-	forgot bool
+	// wakeupLost says that a try of waiters forgot when to try some of them again, which it found out anew.
+	wakeupLost bool
 	// droppedResults counts the results without a session that the snapshot from which it was restored had.
 	droppedResults int
 	// bounds is how much work an entry carries out.
@@ -65,7 +65,7 @@ type Machine struct {
 // New returns the state at the cluster's birth.
 func New() *Machine {
 	return &Machine{
-		state: newState(), generation: 1, relief: map[uint32]bool{}, moved: map[uint32]bool{}, told: map[string]*[maxSteps]int{},
+		state: newState(), generation: 1, dirty: map[uint32]bool{}, reordered: map[uint32]bool{}, told: map[string]*[maxSteps]int{},
 		sharers: map[string]int32{}, spare: spare{most: maxSpares}, bounds: newBounds(),
 	}
 }
@@ -133,7 +133,7 @@ func (m *Machine) applyEntry(index, term uint64, data []byte, asked bool) Applie
 		m.dropEmptied()
 	}
 	m.finishWalks()
-	m.list()
+	m.scheduleChanged()
 	m.leasesOf.flush()
 	m.deadlines.flush()
 	return Applied{Index: index, Term: term, Clock: m.clock, Results: results, Events: m.events}
@@ -269,7 +269,7 @@ func (m *Machine) runDue() {
 	m.endWaits()
 	m.age()
 	m.saveUp()
-	m.relieveWaited()
+	m.fireTimers()
 	m.serve()
 	m.dropEmptied()
 }

@@ -105,7 +105,7 @@ func (m *Machine) moveFrom(name string, from uint64) (next uint64) {
 		m.changeWaiter(w, func(moved *waiter) { moved.virtualTime = h.virtualTime })
 		l, _ := m.waitSets.Get(w.waitSet)
 		for _, number := range l.quotas {
-			m.moved[number] = true
+			m.reordered[number] = true
 		}
 	}
 	return next

@@ -220,7 +220,7 @@ func TestTheQueueIsAtRest(t *testing.T) {
 			if err != nil {
 				rt.Fatal(err)
 			}
-			other.quotas.Scan(func(n uint32, _ *quota) bool { other.relief[n] = true; return true })
+			other.quotas.Scan(func(n uint32, _ *quota) bool { other.dirty[n] = true; return true })
 			other.events = nil
 			other.serve()
 			for _, e := range other.events {

@@ -103,7 +103,7 @@ func (m *Machine) changeRule(q *quota, to rule) {
 	q.ledger.rescaleBurst(&q.rule, &to, m.clock.Now)
 	to.shift = m.clock.Shift
 	q.rule = to
-	m.relieved(q)
+	m.markDirty(q)
 }
 
 // ruleUnder works a definition out under an override; nil: under none.

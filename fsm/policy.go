@@ -237,7 +237,7 @@ func (m *Machine) paced(q *quota, t tally, delay int64) *logpb.Refusal {
 
 // parked refuses until the shrinking threshold meets what is left, or the window closes.
 func (m *Machine) parked(q *quota, left, threshold int64, advice string) *logpb.Refusal {
-	wait := unknownRelief
+	wait := unknownRetry
 	if closes, ok := q.ledger.closes(&q.rule, q.rule.at(m.clock)); ok {
 		wait = max(closes-mulDivFloor(q.rule.length(&q.ledger), min(left, threshold), shrinkPart*threshold), millisecond)
 	}
@@ -335,7 +335,7 @@ func (m *Machine) noteAnswer(name string, q *quota, cause logpb.Cause) {
 			mine := m.tally(name, q)
 			mine.failures = 0
 			m.closeFor(mine, 0)
-			m.relieved(q)
+			m.markDirty(q)
 		}
 	case saysLimited(cause):
 		t := m.tally(name, q)

@@ -108,7 +108,7 @@ func (m *Machine) foresee(q *quota) {
 	}
 	q.stage = now
 	m.emit(Event{Kind: EventForecast, Quota: q.name, Amount: q.samples[len(q.samples)-1].left, Duration: left})
-	m.relieved(q)
+	m.markDirty(q)
 }
 
 // exhaustion returns when nothing will be left (cluster time), by the line of least squares through samples; 0: it does

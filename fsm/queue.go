@@ -80,7 +80,7 @@ func (m *Machine) changeWaiter(w *waiter, change func(*waiter)) {
 		if q := m.quota(number); q != nil {
 			q.ahead.add(w.place().rank, -1)
 			q.ahead.add(changed.place().rank, 1)
-			m.relieved(q)
+			m.markDirty(q)
 		}
 	}
 }
@@ -112,7 +112,7 @@ func (m *Machine) insertWaiter(w *waiter, quotas []uint32) {
 		if q := m.mutableQuota(number); q != nil { // one that was deleted stands in a snapshot's line
 			q.waiting++
 			q.ahead.add(w.place().rank, 1)
-			m.touch(q)
+			m.markChanged(q)
 		}
 	}
 	for _, item := range w.req.Items {
@@ -185,7 +185,7 @@ func (m *Machine) dequeue(w *waiter) {
 		if q := m.quota(number); q != nil {
 			q.waiting--
 			q.ahead.add(w.place().rank, -1)
-			m.relieved(q)
+			m.markDirty(q)
 		}
 	}
 	if l.length == 0 {
@@ -335,16 +335,16 @@ func (m *Machine) withdraw(command *logpb.Withdraw, by string) *logpb.Result {
 func (m *Machine) serve() {
 	commanded := m.commanded
 	m.commanded = false
-	for len(m.relief) > 0 {
+	for len(m.dirty) > 0 {
 		if m.bounds.serves.left == 0 || m.bounds.tries.left == 0 {
-			m.serveLater()
+			m.deferDirty()
 			break
 		}
 		m.servePass()
-		m.relief, m.moved = m.moved, m.relief // a grant may have put another waiter first
-		clear(m.moved)
+		m.dirty, m.reordered = m.reordered, m.dirty // a grant may have put another waiter first
+		clear(m.reordered)
 	}
-	clear(m.moved)
+	clear(m.reordered)
 	m.commanded = commanded
 }
 
@@ -356,19 +356,19 @@ const maxServedPerEntry = maxDuePerEntry
 // next entry, all of it in one pass: so an entry has at most one pass more than this, however many commands it has.
 const maxTriedPerEntry = 1 << 16
 
-// serveLater has the waiters of what came free looked at again at once.
-func (m *Machine) serveLater() {
-	for number := range m.relief { // in any order
+// deferDirty has the waiters of what came free looked at again at once.
+func (m *Machine) deferDirty() {
+	for number := range m.dirty { // in any order
 		if q := m.look(number); q != nil && q.waiting > 0 {
-			m.tryAgain(number, m.clock.Now+1)
+			m.scheduleWakeup(number, m.clock.Now+1)
 		}
 	}
-	clear(m.relief)
+	clear(m.dirty)
 }
 
 func (m *Machine) servePass() {
 	heads := m.affectedWaitSets()
-	clear(m.relief)
+	clear(m.dirty)
 	heap.Init(&heads)
 	aside, blocked := map[uint32]int64{}, map[uint32]bool{}
 	isBlocked := func(number uint32) bool { return blocked[number] }
@@ -376,7 +376,7 @@ func (m *Machine) servePass() {
 		if m.bounds.serves.left == 0 {
 			for i := range heads {
 				for _, number := range heads[i].quotas {
-					m.moved[number] = true
+					m.reordered[number] = true
 				}
 			}
 			return
@@ -455,8 +455,8 @@ func (h *waitSetHeap) Pop() any {
 func (m *Machine) affectedWaitSets() waitSetHeap {
 	var heads waitSetHeap
 	known := map[uint32]bool{}
-	open := make([]uint32, 0, len(m.relief))
-	for number := range m.relief { // sorted below
+	open := make([]uint32, 0, len(m.dirty))
+	for number := range m.dirty { // sorted below
 		open = append(open, number)
 	}
 	slices.Sort(open)
@@ -469,8 +469,8 @@ func (m *Machine) affectedWaitSets() waitSetHeap {
 		}
 		visited[number] = true
 		if q := m.mutableQuota(number); q != nil {
-			m.forgot = m.forgot || q.touched || q.again > m.clock.Now
-			q.again, q.touched = 0, false
+			m.wakeupLost = m.wakeupLost || q.wakeNext || q.wakeup > m.clock.Now
+			q.wakeup, q.wakeNext = 0, false
 		}
 		m.waitSetsOf.Ascend(quotaWaitSet{quota: number}, func(ql quotaWaitSet) bool {
 			if ql.quota != number {
@@ -528,7 +528,7 @@ func (m *Machine) tryWaiter(w *waiter, quotas []uint32, aside map[uint32]int64, 
 		return passedOver // until the override ends, whatever comes back
 	}
 	if kept := m.withholds(w.req, w.priority, needs); kept != nil {
-		m.tryAgain(quotas[0], min(kept.refusal.RetryAtNs, (m.clock.Now/policyVisit+1)*policyVisit))
+		m.scheduleWakeup(quotas[0], min(kept.refusal.RetryAtNs, (m.clock.Now/policyRetry+1)*policyRetry))
 		if kept.class {
 			return classPassedOver
 		}
@@ -542,7 +542,7 @@ func (m *Machine) tryWaiter(w *waiter, quotas []uint32, aside map[uint32]int64, 
 		}
 		waits := max(m.rampWait(n), m.burstWait(w.req, n))
 		if waits > 0 {
-			m.tryAgain(quotas[0], addSaturated(m.clock.Now, waits))
+			m.scheduleWakeup(quotas[0], addSaturated(m.clock.Now, waits))
 		}
 		if q.ledger.available(&q.rule)-aside[q.number] < n.amount || waits > 0 {
 			short, blocked[q.number] = true, true
@@ -552,7 +552,7 @@ func (m *Machine) tryWaiter(w *waiter, quotas []uint32, aside map[uint32]int64, 
 		m.extendOffers(w.req.Holder)
 		for _, n := range needs {
 			if ahead := n.quota.rule.policy.prediction.ahead; w.rank == classBackground && n.quota.exhausted != 0 {
-				m.tryAgain(quotas[0], n.quota.exhausted-ahead/stages) // from then on it is parked, and keeps nothing from others
+				m.scheduleWakeup(quotas[0], n.quota.exhausted-ahead/stages) // from then on it is parked, and keeps nothing from others
 			}
 		}
 		for _, n := range needs {

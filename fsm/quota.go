@@ -9,8 +9,8 @@ type quota struct {
 	number     uint32
 	// parent is the parent's number, 0 for none; children counts the quotas that name this one.
 	parent, children uint32
-	// listed says that it is listed by when to look at it, listedAt under which times.
-	listed bool
+	// scheduled says that it is listed by when to look at it, scheduledAt under which times.
+	scheduled bool
 	// name is its definition's.
 	name       string
 	definition *logpb.Quota
@@ -25,15 +25,15 @@ type quota struct {
 	override *override
 	// servedTo is, by class, the largest turn at which some of it was granted.
 	servedTo [classes]uint64
-	// touchedIn is the last entry that touched it while it was waited for.
-	touchedIn uint64
-	ledger    ledger
-	rule      rule
-	listedAt  [reasons]int64
-	// again is when waiters that were passed over should be tried again (cluster time), 0: never; touched says that a command had
+	// changedIn is the last entry that touched it while it was waited for.
+	changedIn   uint64
+	ledger      ledger
+	rule        rule
+	scheduledAt [timerKinds]int64
+	// wakeup is when waiters that were passed over should be tried again (cluster time), 0: never; touched says that a command had
 	// to do with it since they were tried.
-	again   int64
-	touched bool
+	wakeup   int64
+	wakeNext bool
 	// attempt counts cooldowns in a row.
 	attempt int32
 	// closer is the caller whose word closed it last, closedSince when that caller's present run of closings began.
@@ -61,7 +61,7 @@ type quota struct {
 // mutableQuota returns a quota that may be changed; nil where it was deleted.
 func (m *Machine) mutableQuota(number uint32) *quota {
 	if q := m.recent.find(number, m.generation); q != nil {
-		m.touch(q)
+		m.markChanged(q)
 		return q
 	}
 	q, ok := m.quotas.Get(number)
@@ -76,7 +76,7 @@ func (m *Machine) mutableQuota(number uint32) *quota {
 		m.quotas.Set(number, q)
 	}
 	m.recent.keep(q)
-	m.touch(q)
+	m.markChanged(q)
 	return q
 }
 
@@ -121,7 +121,7 @@ func (m *Machine) quota(number uint32) *quota {
 		m.emit(Event{Kind: EventResetLearned, Quota: q.name, Duration: q.ledger.closeEnd - m.clock.WallLate})
 	}
 	if q.ledger.available(&q.rule) != available {
-		m.relieved(q)
+		m.markDirty(q)
 	}
 	return q
 }
@@ -142,10 +142,10 @@ func (m *Machine) path(q *quota) (path []*quota) {
 	return path
 }
 
-// relieved notes that something of a quota came free, so that its waiters are tried.
-func (m *Machine) relieved(q *quota) {
+// markDirty notes that something of a quota came free, so that its waiters are tried.
+func (m *Machine) markDirty(q *quota) {
 	if q.waiting > 0 {
-		m.relief[q.number] = true
+		m.dirty[q.number] = true
 	}
 }
 

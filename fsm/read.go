@@ -85,7 +85,7 @@ func (s *State) NextDue() (at int64, pending bool) {
 // state's own views may stand still where they are ahead, and say too early when a window opens.
 func (s *State) NextDueBy(present func() (Clock, bool)) (at int64, pending bool) {
 	at, pending = s.firstDue(), s.Pending()
-	return min(at, s.nextVisit(present)), pending
+	return min(at, s.nextTimer(present)), pending
 }
 
 // Awaited tells whether a Reserve waits for anything.
@@ -194,17 +194,17 @@ func (s *State) viewQuota(q *quota, at Clock) QuotaView {
 // any).
 func (s *State) Leases(holder, quota string, after uint64, limit int, at Clock) []LeaseView {
 	var views []LeaseView
-	visit := func(l *lease) bool {
+	show := func(l *lease) bool {
 		if l.id > after && l.deadline > at.Now && !s.gone(l) && (quota == "" || s.hasItem(l, quota)) {
 			views = append(views, s.viewLease(l, at))
 		}
 		return len(views) < limit
 	}
 	if holder != "" {
-		s.eachLeaseOf(holder, after, visit)
+		s.eachLeaseOf(holder, after, show)
 		return views
 	}
-	s.leases.Ascend(after, func(_ uint64, l *lease) bool { return visit(l) })
+	s.leases.Ascend(after, func(_ uint64, l *lease) bool { return show(l) })
 	return views
 }
 

@@ -34,7 +34,7 @@ func (m *Machine) reopenQuota(command *logpb.ReopenQuota) *logpb.Result {
 		m.emit(Event{Kind: EventResetLearned, Quota: q.name, Duration: g.closeEnd - m.clock.WallLate})
 	}
 	m.emit(Event{Kind: EventReopenedByOperator, Quota: q.name, Amount: reopened.Freed, Duration: reopened.CooldownLeftNs})
-	m.relieved(q)
+	m.markDirty(q)
 	return &logpb.Result{Kind: &logpb.Result_QuotaReopened{QuotaReopened: reopened}}
 }
 
@@ -44,7 +44,7 @@ func (m *Machine) endCooldown(q *quota, at int64) {
 	q.cooldown = 0
 	m.reopen(q, at)
 	m.emit(Event{Kind: EventReopened, Quota: q.name})
-	m.relieved(q)
+	m.markDirty(q)
 }
 
 // closeBreakers closes the breakers of a quota's holders, so that all of them may call again, and returns how many; more

@@ -172,7 +172,7 @@ func (m *Machine) learnReset(by reporter, q *quota, o *operation, signal *logpb.
 		m.emit(Event{Kind: EventResetLearned, Quota: q.name, Duration: *signal.ResetAfterNs})
 	}
 	if learned || q.ledger.available(&q.rule) != available {
-		m.relieved(q)
+		m.markDirty(q)
 	}
 	return learned
 }
@@ -227,7 +227,7 @@ func (m *Machine) closeQuota(q *quota, by reporter, signal *logpb.Signal) {
 	m.cooldowns.Delete(due{at: q.cooldown, id: uint64(q.number)})
 	q.cooldown = until
 	m.cooldowns.Set(due{at: until, id: uint64(q.number)})
-	m.relieved(q) // who waits for it keeps nothing from others any more
+	m.markDirty(q) // who waits for it keeps nothing from others any more
 	m.emit(Event{Kind: EventCooldown, Quota: q.name, Holder: by.holder, Duration: until - now})
 }
 

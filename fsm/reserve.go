@@ -17,7 +17,7 @@ const (
 	tentativeTTL   = 5 * second
 	noClockRetry   = second
 	budgetRetry    = second
-	unknownRelief  = 5 * second
+	unknownRetry   = 5 * second
 	maxPlacesAhead = 1000
 	// maxWaitersOfHolder bounds the waiting Reserves of one holder: each of its grants moves them all.
 	maxWaitersOfHolder = 4096
@@ -171,19 +171,19 @@ func (m *Machine) denied(req *logpb.Reserve, as priority, from origin, refusal *
 func (m *Machine) grantInLine(req *logpb.Reserve, needs []need, as priority) (*logpb.Result, *logpb.Refusal) {
 	w := m.enqueue(req, needs, as, origin{})
 	for _, n := range needs {
-		m.relief[n.quota.number] = true
+		m.dirty[n.quota.number] = true
 	}
 	before := len(m.events)
-	m.forgot = false
+	m.wakeupLost = false
 	m.serve()
 	if _, waits := m.waiters.Get(w.ticket); !waits {
 		return m.servedAtOnce(req, w.ticket, before), nil
 	}
 	m.dequeue(w)
-	if m.forgot {
+	if m.wakeupLost {
 		m.serve() // whom it stood before was not tried, and would not be again
 	}
-	clear(m.relief) // as before it came
+	clear(m.dirty) // as before it came
 	needs, _ = m.needs(req)
 	refusal := m.judge(req, as, needs)
 	if refusal == nil {
@@ -229,8 +229,8 @@ func (m *Machine) wait(
 			m.tally(req.Holder, n.quota) // its grant will note something there, and is over no budget
 		}
 	}
-	if slices.ContainsFunc(needs, func(n need) bool { return n.quota.rule.impatient() }) {
-		m.tryAgain(needs[0].quota.number, refusal.RetryAtNs)
+	if slices.ContainsFunc(needs, func(n need) bool { return n.quota.rule.timed() }) {
+		m.scheduleWakeup(needs[0].quota.number, refusal.RetryAtNs)
 	}
 	m.emit(Event{Kind: EventWaiting, Quota: refusal.Quota, Holder: req.Holder, Ticket: w.ticket, Reason: refusal.Reason})
 	return &logpb.Result{Kind: &logpb.Result_Waiting{
@@ -335,11 +335,11 @@ func (m *Machine) lacks(req *logpb.Reserve, n need) bool {
 // exhausted makes the refusal of a need that does not fit now.
 func (m *Machine) exhausted(req *logpb.Reserve, n need) *logpb.Refusal {
 	g, r := &n.quota.ledger, &n.quota.rule
-	left, ok := g.reliefIn(r, r.at(m.clock), n.amount, false)
+	left, ok := g.freesIn(r, r.at(m.clock), n.amount, false)
 	if !ok {
-		left = unknownRelief
+		left = unknownRetry
 		if closes, known := g.closes(r, r.at(m.clock)); known {
-			left = min(max(closes, 1), unknownRelief)
+			left = min(max(closes, 1), unknownRetry)
 		}
 	}
 	left = max(left, m.burstWait(req, n))
@@ -385,7 +385,7 @@ func (m *Machine) certainlyNotBefore(req *logpb.Reserve, class int32, needs []ne
 		if q.rule.anchored && (!q.ledger.known || !q.ledger.frees(&q.rule)) {
 			continue // a reset that is learned, or confirmed, may free all of it
 		}
-		if left, ok := q.ledger.reliefIn(&q.rule, q.rule.at(m.clock), n.amount, true); ok {
+		if left, ok := q.ledger.freesIn(&q.rule, q.rule.at(m.clock), n.amount, true); ok {
 			at = max(at, addSaturated(m.clock.Now, left))
 		}
 	}

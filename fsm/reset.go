@@ -249,9 +249,9 @@ func (g *ledger) dropsAnchored(r *rule, end int64) int64 {
 }
 
 // changesAnchored returns when something of a provider-anchored window changes by itself, by the earlier and the later
-// view of time; noVisit: nothing does.
+// view of time; noTimer: nothing does.
 func (g *ledger) changesAnchored(r *rule) (early, late int64) {
-	early, late = noVisit, noVisit
+	early, late = noTimer, noTimer
 	if g.known {
 		if early = g.closeEnd; !g.closing {
 			late = g.closeBegin
@@ -266,9 +266,9 @@ func (g *ledger) changesAnchored(r *rule) (early, late int64) {
 	return early, late
 }
 
-// earliest returns the earlier of two times of which noVisit is none.
+// earliest returns the earlier of two times of which noTimer is none.
 func earliest(a, b int64) int64 {
-	if a == noVisit {
+	if a == noTimer {
 		return b
 	}
 	return min(a, b)

@@ -80,7 +80,7 @@ func (m *Machine) take(record *logpb.SnapshotRecord) error {
 		}
 		copy(q.tried[:], kind.Demand.TriedNs)
 		q.first, q.firstSince = kind.Demand.First, kind.Demand.FirstNs
-		q.again, q.touched = kind.Demand.AgainNs, kind.Demand.Touched
+		q.wakeup, q.wakeNext = kind.Demand.AgainNs, kind.Demand.Touched
 	case *logpb.SnapshotRecord_Samples:
 		return m.takeSamples(kind.Samples)
 	case *logpb.SnapshotRecord_Override:
@@ -475,7 +475,7 @@ func (m *Machine) takeWorkflow(encoded *logpb.SnapshotWorkflow) error {
 		}
 	}
 	m.addWorkflow(w)
-	m.schedule(w)
+	m.scheduleReview(w)
 	return nil
 }
 
@@ -519,7 +519,7 @@ func (m *Machine) link() error {
 		h.waiting++
 		m.insertWaiter(w, numbers)
 	}
-	m.list()
+	m.scheduleChanged()
 	m.linkAccounts()
 	return nil
 }

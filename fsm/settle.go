@@ -190,7 +190,7 @@ func (m *Machine) unspend(o *operation, items []*logpb.Item, settled *logpb.Sett
 			m.noteReturned(q, o.holder, amount)
 			c.amount -= amount
 			c.unspent = amount
-			m.relieved(q)
+			m.markDirty(q)
 		})
 	}
 }
@@ -221,7 +221,7 @@ func (m *Machine) finish(o *operation, items []*logpb.Item, settled *logpb.Settl
 			// A settle ends the exposure, but never lengthens it.
 			end := q.ledger.key(&q.rule, q.rule.at(m.clock).late)
 			m.moveCharge(q, o.holder, c, min(end, c.end), 0)
-			m.relieved(q)
+			m.markDirty(q)
 		}
 	}
 	o.charges = append(o.charges, overruns...)
@@ -241,7 +241,7 @@ func (m *Machine) finishItem(o *operation, own *charge, asked *logpb.Item, settl
 			m.use(q, o.holder, int32(c.class), c.window, c.end, difference)
 			m.noteReturned(q, o.holder, -difference)
 			c.amount += difference
-			m.relieved(q)
+			m.markDirty(q)
 			if !c.ancestor {
 				settled.Returned = append(settled.Returned, &logpb.GrantedItem{Quota: asked.Quota, Amount: -difference})
 			}

@@ -153,7 +153,7 @@ func (m *Machine) withheldByShare(name string, as priority, n need) *logpb.Refus
 	closes, known := q.ledger.closes(&q.rule, q.rule.at(m.clock))
 	if as.class == classCritical && addSaturated(q.ledger.used[as.class].amount, n.amount) > q.rule.cap() {
 		if !known {
-			closes = unknownRelief
+			closes = unknownRetry
 		}
 		return m.refusal(logpb.Reason_REASON_CAP, q, addSaturated(m.clock.Now, max(closes, millisecond)),
 			"critical calls have used what they may: something is kept for the others")
@@ -172,7 +172,7 @@ func (m *Machine) withheldByShare(name string, as priority, n need) *logpb.Refus
 	if room < 0 || fits(closes) {
 		return nil // what is not there at all is somebody else's refusal
 	}
-	wait := unknownRelief
+	wait := unknownRetry
 	if known {
 		// What is spared only shrinks.
 		wait = firstMillisecond(closes, func(passed int64) bool { return fits(closes - passed) })

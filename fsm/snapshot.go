@@ -149,9 +149,9 @@ func (s *State) policyRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 	})
 	if going {
 		s.quotas.Scan(func(number uint32, q *quota) bool {
-			if q.tried != [classes]int64{} || q.first != 0 || q.again != 0 || q.touched {
+			if q.tried != [classes]int64{} || q.first != 0 || q.wakeup != 0 || q.wakeNext {
 				going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Demand{
-					Demand: &logpb.SnapshotDemand{Quota: number, TriedNs: q.tried[:], First: q.first, FirstNs: q.firstSince, AgainNs: q.again, Touched: q.touched},
+					Demand: &logpb.SnapshotDemand{Quota: number, TriedNs: q.tried[:], First: q.first, FirstNs: q.firstSince, AgainNs: q.wakeup, Touched: q.wakeNext},
 				}})
 			}
 			if going && len(q.samples) > 0 {

@@ -55,7 +55,7 @@ type State struct {
 	waitSets   *btree.Map[uint32, *waitSet]
 	waitSetOf  *btree.Map[string, uint32]
 	waitSetsOf *btree.BTreeG[quotaWaitSet]
-	visits     *btree.BTreeG[visit]         // of quotas that are waited for
+	timers     *btree.BTreeG[timer]         // of quotas that are waited for
 	agers      *btree.Map[uint32, struct{}] // of these, those with ageing
 	waitEnds   *btree.BTreeG[due]
 	ages       *btree.BTreeG[due] // tickets, by when they count as standard
@@ -209,7 +209,7 @@ func newState() *State {
 		waitSets:   new(btree.Map[uint32, *waitSet]),
 		waitSetOf:  new(btree.Map[string, uint32]),
 		waitSetsOf: newTree(lessQuotaWaitSet),
-		visits:     newTree(lessVisit),
+		timers:     newTree(lessTimer),
 		agers:      new(btree.Map[uint32, struct{}]),
 		waitEnds:   newTree(lessDue),
 		ages:       newTree(lessDue),
@@ -248,7 +248,7 @@ func (s *State) copy() *State {
 	c.holders, c.seen, c.tallies = s.holders.Copy(), s.seen.Copy(), s.tallies.Copy()
 	c.meters, c.closed = s.meters.Copy(), s.closed.Copy()
 	c.waiters, c.order, c.waitSets = s.waiters.Copy(), s.order.Copy(), s.waitSets.Copy()
-	c.waitersOf, c.visits, c.agers = s.waitersOf.Copy(), s.visits.Copy(), s.agers.Copy()
+	c.waitersOf, c.timers, c.agers = s.waitersOf.Copy(), s.timers.Copy(), s.agers.Copy()
 	c.waitSetOf, c.waitSetsOf, c.waitEnds, c.ages = s.waitSetOf.Copy(), s.waitSetsOf.Copy(), s.waitEnds.Copy(), s.ages.Copy()
 	c.cooldowns, c.overrides = s.cooldowns.Copy(), s.overrides.Copy()
 	c.sessions, c.sessionUse = s.sessions.Copy(), s.sessionUse.Copy()

@@ -5,84 +5,84 @@ import "math"
 // What waits may be given something by the mere passing of time. Each quota that is waited for is listed by when to look at it
 // again, so that an entry looks at those whose time has come, whatever waits besides.
 
-// reason is why a quota is looked at; each has its own view of time.
-type reason int8
+// timerKind is why a quota is looked at; each has its own view of time.
+type timerKind int8
 
 const (
 	// touched: a command had to do with it, and what its policy withholds may have changed: with the next entry.
-	touched reason = 0
+	timerNextEntry timerKind = 0
 	// again: a waiter that was passed over may be given something, in cluster time.
-	again reason = 1
+	timerWakeup timerKind = 1
 	// ends: something stops counting, in cluster time, by the earlier view of Unix time, or a window begins to close, by the
 	// later one.
-	endsInCluster reason = 2
-	endsEarly     reason = 3
-	endsLate      reason = 4
-	reasons              = 5
+	timerCluster timerKind = 2
+	timerEarly   timerKind = 3
+	timerLate    timerKind = 4
+	timerKinds             = 5
 )
 
-// visit is when to look at a quota that is waited for.
-type visit struct {
-	why   reason
+// timer is when to look at a quota that is waited for.
+type timer struct {
+	kind  timerKind
 	at    int64
 	quota uint32
 }
 
-func lessVisit(a, b visit) bool {
-	if a.why != b.why {
-		return a.why < b.why
+func lessTimer(a, b timer) bool {
+	if a.kind != b.kind {
+		return a.kind < b.kind
 	}
 	return a.at < b.at || a.at == b.at && a.quota < b.quota
 }
 
 // clockFor returns the present by the view of time that a reason goes by.
-func (c Clock) clockFor(why reason) int64 {
-	switch why {
-	case endsEarly:
+func (c Clock) clockFor(kind timerKind) int64 {
+	switch kind {
+	case timerEarly:
 		return c.WallEarly
-	case endsLate:
+	case timerLate:
 		return c.WallLate
-	case touched, again, endsInCluster:
+	case timerNextEntry, timerWakeup, timerCluster:
 	}
 	return c.Now
 }
 
-// noVisit is no time.
-const noVisit = int64(math.MinInt64)
+// noTimer is no time.
+const noTimer = int64(math.MinInt64)
 
-// policyVisit is how often waiters are tried that policy withholds something from: some of what it goes by changes unseen, such
+// policyRetry is how often waiters are tried that policy withholds something from: some of what it goes by changes unseen, such
 // as how long ago a higher class asked.
-const policyVisit = second
+const policyRetry = second
 
-// visits returns when to look at a quota, for each reason.
-func (q *quota) visits() (at [reasons]int64) {
+// timers returns when to look at a quota, for each reason.
+func (q *quota) timers() (at [timerKinds]int64) {
 	for why := range at {
-		at[why] = noVisit
+		at[why] = noTimer
 	}
 	if q.waiting == 0 {
 		return at
 	}
-	if q.touched {
-		at[touched] = 0
+	if q.wakeNext {
+		at[timerNextEntry] = 0
 	}
-	if q.again != 0 {
-		at[again] = q.again
+	if q.wakeup != 0 {
+		at[timerWakeup] = q.wakeup
 	}
 	early, late := q.ledger.changes(&q.rule)
 	if q.rule.kind != kindWindow {
-		at[endsInCluster] = early
+		at[timerCluster] = early
 		return at
 	}
-	at[endsEarly], at[endsLate] = early, late
+	at[timerEarly], at[timerLate] = early, late
 	return at
 }
 
-// changes returns when something changes by itself, by the earlier and the later view of time; noVisit: nothing does.
+// changes returns when something changes by itself, by the earlier and the later view of time; noTimer: nothing does.
 func (g *ledger) changes(r *rule) (early, late int64) {
-	late = noVisit
+	late = noTimer
 	first := func(after int64) int64 {
 		if len(g.log) == 0 {
-			return noVisit
+			return noTimer
 		}
 		return addSaturated(g.log[0].end, after)
 	}
@@ -102,105 +102,105 @@ func (g *ledger) changes(r *rule) (early, late int64) {
 	return early, late
 }
 
-// impatient tells whether waiters may be given something although nothing of the quota changes.
-func (r *rule) impatient() bool { return r.burst > 0 || r.policy.timed() }
+// timed tells whether waiters may be given something although nothing of the quota changes.
+func (r *rule) timed() bool { return r.burst > 0 || r.policy.timed() }
 
-// touch notes that a quota may have changed, so that it is listed anew when the entry is done.
-func (m *Machine) touch(q *quota) {
-	if q.waiting == 0 && !q.listed {
+// markChanged notes that a quota may have changed, so that it is listed anew when the entry is done.
+func (m *Machine) markChanged(q *quota) {
+	if q.waiting == 0 && !q.scheduled {
 		return
 	}
-	if q.touchedIn != m.index {
-		q.touchedIn = m.index
-		m.unlisted = append(m.unlisted, q.number)
+	if q.changedIn != m.index {
+		q.changedIn = m.index
+		m.unscheduled = append(m.unscheduled, q.number)
 	}
-	q.touched = q.touched || m.commanded && q.rule.impatient()
+	q.wakeNext = q.wakeNext || m.commanded && q.rule.timed()
 }
 
-// list lists the quotas that were touched by when to look at them.
-func (m *Machine) list() {
-	for _, number := range m.unlisted {
+// scheduleChanged lists the quotas that were touched by when to look at them.
+func (m *Machine) scheduleChanged() {
+	for _, number := range m.unscheduled {
 		if q := m.look(number); q != nil {
-			m.relist(q)
+			m.schedule(q)
 		}
 	}
-	m.unlisted = m.unlisted[:0]
+	m.unscheduled = m.unscheduled[:0]
 }
 
-// relist lists a quota by when to look at it; one that is not waited for is not listed.
-func (m *Machine) relist(q *quota) {
+// schedule lists a quota by when to look at it; one that is not waited for is not listed.
+func (m *Machine) schedule(q *quota) {
 	if q.waiting == 0 {
-		q.touched, q.again = false, 0
+		q.wakeNext, q.wakeup = false, 0
 	}
 	if q.waiting > 0 && q.rule.policy.ageing > 0 {
 		m.agers.Set(q.number, struct{}{})
 	} else {
 		m.agers.Delete(q.number)
 	}
-	at := q.visits()
-	for why := range reason(reasons) {
-		was := noVisit
-		if q.listed {
-			was = q.listedAt[why]
+	at := q.timers()
+	for kind := range timerKind(timerKinds) {
+		was := noTimer
+		if q.scheduled {
+			was = q.scheduledAt[kind]
 		}
-		if was == at[why] {
+		if was == at[kind] {
 			continue
 		}
-		if was != noVisit {
-			m.visits.Delete(visit{why: why, at: was, quota: q.number})
+		if was != noTimer {
+			m.timers.Delete(timer{kind: kind, at: was, quota: q.number})
 		}
-		if at[why] != noVisit {
-			m.visits.Set(visit{why: why, at: at[why], quota: q.number})
+		if at[kind] != noTimer {
+			m.timers.Set(timer{kind: kind, at: at[kind], quota: q.number})
 		}
 	}
-	q.listed, q.listedAt = q.waiting > 0, at
+	q.scheduled, q.scheduledAt = q.waiting > 0, at
 }
 
-// relieveWaited finds out of which waited-for quotas something came free by the mere passing of time.
-func (m *Machine) relieveWaited() {
-	for why := range reason(reasons) {
-		now := m.clock.clockFor(why)
+// fireTimers finds out of which waited-for quotas something came free by the mere passing of time.
+func (m *Machine) fireTimers() {
+	for kind := range timerKind(timerKinds) {
+		now := m.clock.clockFor(kind)
 		var due []uint32
-		m.visits.Ascend(visit{why: why, at: noVisit}, func(v visit) bool {
-			if v.why != why || v.at > now || len(due) == maxDuePerEntry && why != touched { // as many as the last entry touched
+		m.timers.Ascend(timer{kind: kind, at: noTimer}, func(v timer) bool {
+			if v.kind != kind || v.at > now || len(due) == maxDuePerEntry && kind != timerNextEntry { // as many as the last entry touched
 				return false
 			}
 			due = append(due, v.quota)
 			return true
 		})
 		for _, number := range due {
-			if q := m.quota(number); why <= again || q.rule.impatient() {
-				m.relieved(q)
+			if q := m.quota(number); kind <= timerWakeup || q.rule.timed() {
+				m.markDirty(q)
 			}
 		}
 	}
 }
 
-// tryAgain notes when waiters that were passed over should be tried again.
-func (m *Machine) tryAgain(number uint32, at int64) {
+// scheduleWakeup notes when waiters that were passed over should be tried again.
+func (m *Machine) scheduleWakeup(number uint32, at int64) {
 	if at <= m.clock.Now {
 		return
 	}
-	if q := m.mutableQuota(number); q.again == 0 || at < q.again {
-		q.again = at
+	if q := m.mutableQuota(number); q.wakeup == 0 || at < q.wakeup {
+		q.wakeup = at
 	}
 }
 
-// nextVisit returns the first cluster time, the present at the earliest, at which a quota that is waited for should be looked at; the
+// nextTimer returns the first cluster time, the present at the earliest, at which a quota that is waited for should be looked at; the
 // largest int64: never, or nobody knows. What was touched waits for the next entry, whatever brings it.
-func (s *State) nextVisit(present func() (Clock, bool)) int64 {
+func (s *State) nextTimer(present func() (Clock, bool)) int64 {
 	first := int64(math.MaxInt64)
-	for why := again; why < reasons; why++ {
-		s.visits.Ascend(visit{why: why, at: noVisit}, func(v visit) bool {
-			if v.why != why {
+	for kind := timerWakeup; kind < timerKinds; kind++ {
+		s.timers.Ascend(timer{kind: kind, at: noTimer}, func(v timer) bool {
+			if v.kind != kind {
 				return false
 			}
 			from, ok := s.clock, true
-			if why == endsEarly || why == endsLate {
+			if kind == timerEarly || kind == timerLate {
 				from, ok = present()
 			}
 			if ok {
-				first = min(first, addSaturated(max(from.Now, s.clock.Now), max(v.at-from.clockFor(why), 0)))
+				first = min(first, addSaturated(max(from.Now, s.clock.Now), max(v.at-from.clockFor(kind), 0)))
 			}
 			return false
 		})

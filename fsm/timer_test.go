@@ -22,7 +22,7 @@ func freeFor(t tester, m *Machine) (tickets []uint64) {
 	}
 	for _, number := range c.quotas.Keys() {
 		if q := c.quota(number); q.waiting > 0 {
-			c.relief[number] = true
+			c.dirty[number] = true
 		}
 	}
 	c.serve()

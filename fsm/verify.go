@@ -41,7 +41,7 @@ func (s *State) Verify() error {
 		}
 		return true
 	})
-	return errors.Join(append(errs, s.verifyTables(), s.verifyQueue(), s.verifyVisits(), s.verifyUse(), s.verifyTasks(),
+	return errors.Join(append(errs, s.verifyTables(), s.verifyQueue(), s.verifyTimers(), s.verifyUse(), s.verifyTasks(),
 		s.verifySessions(), s.verifyHolders(), s.verifyQuotas(), s.verifyWaitSets(), s.verifyWorkflows(), s.verifyResumed(), s.verifyAccounts(),
 		s.verifyFreeing(), s.verifyMoving(), s.verifyDeleted())...)
 }
@@ -315,19 +315,19 @@ func (s *State) verifyQueue() (err error) {
 	return err
 }
 
-// verifyVisits looks at when the quotas that are waited for are looked at.
-func (s *State) verifyVisits() (err error) {
+// verifyTimers looks at when the quotas that are waited for are looked at.
+func (s *State) verifyTimers() (err error) {
 	visits, agers := 0, 0
 	s.quotas.Scan(func(number uint32, q *quota) bool {
-		if at := q.visits(); q.listed != (q.waiting > 0) || q.listed && q.listedAt != at {
-			err = fmt.Errorf("quota %q, for which %d wait, is listed (%t) under %v, not %v", q.name, q.waiting, q.listed, q.listedAt, at)
+		if at := q.timers(); q.scheduled != (q.waiting > 0) || q.scheduled && q.scheduledAt != at {
+			err = fmt.Errorf("quota %q, for which %d wait, is listed (%t) under %v, not %v", q.name, q.waiting, q.scheduled, q.scheduledAt, at)
 		}
-		for why, at := range q.visits() {
-			if at == noVisit {
+		for why, at := range q.timers() {
+			if at == noTimer {
 				continue
 			}
 			visits++
-			if _, ok := s.visits.Get(visit{why: reason(why), at: at, quota: number}); !ok && err == nil {
+			if _, ok := s.timers.Get(timer{kind: timerKind(why), at: at, quota: number}); !ok && err == nil {
 				err = fmt.Errorf("nobody looks at quota %q at %d for reason %d", q.name, at, why)
 			}
 		}
@@ -338,8 +338,8 @@ func (s *State) verifyVisits() (err error) {
 		}
 		return err == nil
 	})
-	if err == nil && (visits != s.visits.Len() || agers != s.agers.Len()) {
-		return fmt.Errorf("%d visits, %d listed; %d quotas age, %d listed", visits, s.visits.Len(), agers, s.agers.Len())
+	if err == nil && (visits != s.timers.Len() || agers != s.agers.Len()) {
+		return fmt.Errorf("%d visits, %d listed; %d quotas age, %d listed", visits, s.timers.Len(), agers, s.agers.Len())
 	}
 	return err
 }

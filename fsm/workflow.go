@@ -255,7 +255,7 @@ func (m *Machine) addWorkflow(w *workflow) {
 // dropWorkflow takes a workflow out of the tables; who was kept back is tried.
 func (m *Machine) dropWorkflow(w *workflow) {
 	name := w.definition.Name
-	m.relieveSteps(w)
+	m.wakeSteps(w)
 	m.reviews.Delete(keyDue{at: w.due, key: name})
 	m.workflows.Delete(name)
 	for _, holder := range w.holders {
