@@ -52,7 +52,7 @@ func (m *Machine) applyQuotas(command *logpb.ApplyQuotas) *logpb.Result {
 			m.sweepAgain()
 		}
 		for _, definition := range command.Quotas {
-			m.setParent(m.quota(m.quotaNamed(definition.Name).number), definition.Parent)
+			m.setParent(m.editQuotaNow(m.quotaNamed(definition.Name).number), definition.Parent)
 		}
 		if command.ReplaceHolders {
 			m.rules = command.Holders
@@ -111,7 +111,7 @@ func (m *Machine) checkQuotas(definitions []*logpb.Quota) ([]rule, *logpb.Failur
 		if q == nil || q.definition.Parent == definition.Parent {
 			continue
 		}
-		if m.inUse(m.quota(q.number)) {
+		if m.inUse(m.editQuotaNow(q.number)) {
 			return nil, quotaInUse(q, "has leases, waiters or counted amounts: it cannot move to another parent", "wait until nothing of it is held or counts")
 		}
 		moved = moved || q.children > 0
@@ -210,11 +210,11 @@ func (m *Machine) define(definition *logpb.Quota, worked rule) (unmetered bool) 
 		m.setDefinition(q, definition)
 		m.quotas.Set(q.number, q)
 		m.names.Set(definition.Name, q.number)
-		q = m.quota(q.number)
+		q = m.editQuotaNow(q.number)
 	case proto.Equal(q.definition, definition):
 		return false
 	default:
-		q = m.quota(q.number)
+		q = m.editQuotaNow(q.number)
 		m.setDefinition(q, definition)
 		was := &q.rule.policy
 		unmetered = !worked.policy.metering && (was.metering || len(was.shares.holders) > 0)
@@ -235,12 +235,12 @@ func (m *Machine) setParent(q *quota, name string) {
 	if number == q.parent {
 		return
 	}
-	if old := m.quota(q.parent); old != nil {
+	if old := m.editQuotaNow(q.parent); old != nil {
 		old.children--
 	}
 	q.parent = number
 	if number != 0 {
-		m.quota(number).children++
+		m.editQuotaNow(number).children++
 	}
 }
 
@@ -251,7 +251,7 @@ func (m *Machine) deleteQuota(command *logpb.DeleteQuota) *logpb.Result {
 	if q == nil {
 		return failure(unknownQuota(command.Quota))
 	}
-	q = m.quota(q.number)
+	q = m.editQuotaNow(q.number)
 	inUse := m.inUse(q)
 	switch {
 	case q.children > 0:
@@ -261,7 +261,7 @@ func (m *Machine) deleteQuota(command *logpb.DeleteQuota) *logpb.Result {
 	case inUse && !command.Force:
 		return failure(quotaInUse(q, "has leases, waiters or counted amounts", "wait, or force it: its items end"))
 	}
-	if parent := m.quota(q.parent); parent != nil {
+	if parent := m.editQuotaNow(q.parent); parent != nil {
 		parent.children--
 	}
 	m.refuseWaiters(q)

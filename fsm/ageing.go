@@ -51,7 +51,7 @@ func (m *Machine) noteDenied(name string, as priority, needs []need) {
 		if n.quota.rule.policy.ageing == 0 {
 			continue
 		}
-		m.holder(name) // who asks in vain is not forgotten
+		m.useHolder(name) // who asks in vain is not forgotten
 		if m.tallyOf(name, n.quota).denied != 0 {
 			continue
 		}

@@ -109,7 +109,7 @@ func (m *Machine) notNow(t *task, req *logpb.BeginTask) *logpb.Refusal {
 	}
 	var worst *logpb.Refusal
 	for _, name := range req.Quotas {
-		for _, q := range m.path(m.quota(m.quotaNamed(name).number)) {
+		for _, q := range m.ancestors(m.editQuotaNow(m.quotaNamed(name).number)) {
 			switch {
 			case q.rule.policy.observe:
 			case q.rule.limit == 0:
@@ -280,7 +280,7 @@ func limitWait(t *task, asked *int64) int64 {
 func (m *Machine) tellQuotas(by reporter, t *task, command *logpb.EndTask) {
 	for _, name := range t.quotas {
 		if q := m.quotaNamed(name); q != nil {
-			m.takeSignal(by, nil, m.quota(q.number), &logpb.Signal{Quota: name, Cause: command.Report, RetryAfterNs: command.WaitNs})
+			m.takeSignal(by, nil, m.editQuotaNow(q.number), &logpb.Signal{Quota: name, Cause: command.Report, RetryAfterNs: command.WaitNs})
 		}
 	}
 }

@@ -102,8 +102,8 @@ func (m *Machine) wantsBaton(w *workflow, at int) bool {
 // lacking tells whether what was not to be had still is not.
 func (m *Machine) lacking(short shortage) bool {
 	q := m.quotaNamed(short.quota)
-	return q != nil && slices.ContainsFunc(m.path(q), func(q *quota) bool {
-		q = m.quota(q.number)
+	return q != nil && slices.ContainsFunc(m.ancestors(q), func(q *quota) bool {
+		q = m.editQuotaNow(q.number)
 		return !q.rule.policy.observe && (q.cooling(m.clock.Now) || q.ledger.available(&q.rule) < short.amount)
 	})
 }
@@ -186,7 +186,7 @@ func (m *Machine) extendOffers(name string) {
 	for _, of := range offered {
 		w, _ := m.workflows.Get(of.workflow)
 		if until := min(addSaturated(began, w.batonTime), addSaturated(m.clock.Now, offer)); until > w.baton.deadline {
-			w = m.mutableWorkflow(of.workflow)
+			w = m.editWorkflow(of.workflow)
 			w.baton.deadline = until
 			m.scheduleReview(w)
 		}
@@ -210,7 +210,7 @@ func (m *Machine) noteAsked(name string, reason logpb.Reason) {
 	}
 	for _, of := range m.stepsIn(name) {
 		if w, _ := m.workflows.Get(of.workflow); w.sequential {
-			m.mutableWorkflow(of.workflow).steps[of.at].asked = max(m.clock.Now, 1)
+			m.editWorkflow(of.workflow).steps[of.at].asked = max(m.clock.Now, 1)
 		}
 	}
 }
@@ -239,7 +239,7 @@ func (m *Machine) leaseEnded(l *lease) {
 			continue
 		}
 		if newest := m.newestLease(l.holder); newest == nil || newest.fence <= w.baton.after {
-			m.passBaton(m.mutableWorkflow(of.workflow))
+			m.passBaton(m.editWorkflow(of.workflow))
 		}
 	}
 }

@@ -111,7 +111,7 @@ func consumeOnce(s *scale, op, doneBelow uint64, leases int) {
 	for id := s.m.lastLease - uint64(leases) + 1; id <= s.m.lastLease; id++ { //nolint:gosec // so many there are
 		l, _ := s.m.leases.Get(id)
 		s.apply(consumeCmd(&logpb.Consume{
-			Lease: l.id, Fence: l.fence, Op: op, DoneBelow: doneBelow, Items: []*logpb.Item{itemOf(s.m.look(l.items[0].quota).name, 1)},
+			Lease: l.id, Fence: l.fence, Op: op, DoneBelow: doneBelow, Items: []*logpb.Item{itemOf(s.m.getQuota(l.items[0].quota).name, 1)},
 		}))
 	}
 }

@@ -67,8 +67,8 @@ func (s *State) stepsIn(name string) []stepOf {
 	return steps
 }
 
-// mutableWorkflow returns a workflow that may be changed.
-func (m *Machine) mutableWorkflow(name string) *workflow {
+// editWorkflow returns a workflow that may be changed.
+func (m *Machine) editWorkflow(name string) *workflow {
 	w, _ := m.workflows.Get(name)
 	if w.generation == m.generation {
 		return w
@@ -88,7 +88,7 @@ func (m *Machine) noteDenial(name string, needs []need, refusal *logpb.Refusal) 
 	case refusal.Reason > logpb.Reason_REASON_EXHAUSTED:
 		for _, of := range m.stepsIn(name) {
 			if w, _ := m.workflows.Get(of.workflow); w.steps[of.at].until > m.clock.Now && needed(needs, w.steps[of.at].quota) {
-				w = m.mutableWorkflow(of.workflow)
+				w = m.editWorkflow(of.workflow)
 				w.last, w.steps[of.at].until = m.clock.Now, m.clock.Now
 				m.scheduleReview(w)
 			}
@@ -101,7 +101,7 @@ func (m *Machine) noteLimited(name string, by shortage, until int64, reason logp
 	now := m.clock.Now
 	until = min(max(until, now+1), addSaturated(now, longestLimit))
 	for _, of := range m.stepsIn(name) {
-		w := m.mutableWorkflow(of.workflow)
+		w := m.editWorkflow(of.workflow)
 		s := &w.steps[of.at]
 		told, pressing := s.until-now, w.pressing(now)
 		s.limited, s.short, w.last = max(now, 1), by, now
@@ -235,7 +235,7 @@ func (m *Machine) noteMember(l *lease, needs []need) {
 		if s := &w.steps[of.at]; !w.sequential && s.until == 0 && s.paused == 0 {
 			continue
 		}
-		w = m.mutableWorkflow(of.workflow)
+		w = m.editWorkflow(of.workflow)
 		s := &w.steps[of.at]
 		s.asked, s.short = 0, shortage{}
 		if s.paused != 0 {
@@ -261,7 +261,7 @@ func (m *Machine) endLimitsOf(reopened *quota) {
 		changed := false
 		for i := range w.steps {
 			if w.steps[i].until != 0 && m.restsOn(&w.steps[i], reopened) {
-				w = m.mutableWorkflow(name)
+				w = m.editWorkflow(name)
 				w.steps[i].limited, w.steps[i].until = 0, 0
 				changed = true
 			}
@@ -279,7 +279,7 @@ func (m *Machine) restsOn(s *step, reopened *quota) bool {
 		return false
 	}
 	below := false
-	for _, above := range m.path(m.quota(q.number)) {
+	for _, above := range m.ancestors(m.editQuotaNow(q.number)) {
 		below = below || above.number == reopened.number
 		if above.cooling(m.clock.Now) || s.short.quota != "" && above.ledger.available(&above.rule) < s.short.amount {
 			return false
@@ -329,7 +329,7 @@ func (w *workflow) calmAt() int64 {
 // reviewWorkflows carries out what is due in workflows: the end of a limit, a pause or a turn, and calm.
 func (m *Machine) reviewWorkflows() {
 	for _, review := range takeDue(m.reviews, func(d keyDue) bool { return d.at <= m.clock.Now }) {
-		w := m.mutableWorkflow(review.key)
+		w := m.editWorkflow(review.key)
 		w.due = 0
 		switch {
 		case w.sequential && w.calmAt() <= m.clock.Now:

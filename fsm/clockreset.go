@@ -98,7 +98,7 @@ func (m *Machine) windows() (windows []*quota) {
 		return true
 	})
 	for _, number := range numbers {
-		windows = append(windows, m.quota(number))
+		windows = append(windows, m.editQuotaNow(number))
 	}
 	return windows
 }

@@ -103,7 +103,7 @@ func (s *State) eachOperation(fn func(*operation) bool) bool {
 func (m *Machine) keepOrphan(o *operation) {
 	key := orphanKey{o.lease, o.op}
 	m.packing = pack(m.packing[:0], o)
-	p := m.mutablePage(key, o.check)
+	p := m.editPage(key, o.check)
 	from, to, found := p.seek(key)
 	m.addTo(o.account, budgetOperations, orphanBytes(o, m.packing)-m.chargedFor(p.packed[from:to]))
 	if !found {
@@ -152,8 +152,8 @@ func (m *Machine) chargedFor(packed []byte) int64 {
 	return orphanBytes(&m.looked, packed)
 }
 
-// mutablePage returns the page of an orphan that is entered, that may be changed.
-func (m *Machine) mutablePage(key orphanKey, check int64) *page {
+// editPage returns the page of an orphan that is entered, that may be changed.
+func (m *Machine) editPage(key orphanKey, check int64) *page {
 	p := m.pageOf(key)
 	if p != nil && p.generation == m.generation {
 		return p
@@ -220,12 +220,12 @@ func (m *Machine) expireOperations() {
 			return
 		}
 		p, _ := m.orphans.Get(keptPage{from: first.from})
-		done += 1 + m.lookAt(p.page)
+		done += 1 + m.expirePage(p.page)
 	}
 }
 
-// lookAt forgets those orphans of a page that stopped counting, and returns how many.
-func (m *Machine) lookAt(p *page) (forgotten int) {
+// expirePage forgets those orphans of a page that stopped counting, and returns how many.
+func (m *Machine) expirePage(p *page) (forgotten int) {
 	m.dropPage(p)
 	kept := m.packing[:0]
 	o := &m.looked

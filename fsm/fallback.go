@@ -107,7 +107,7 @@ func (m *Machine) checkFallback(definition *logpb.Quota, defined map[string]*log
 func (m *Machine) standsIn(q *quota) (name string) {
 	m.fallbacks.Ascend(standIn{fallback: q.name}, func(in standIn) bool {
 		if in.fallback == q.name {
-			name = m.look(in.quota).name
+			name = m.getQuota(in.quota).name
 		}
 		return false
 	})

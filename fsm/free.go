@@ -23,7 +23,7 @@ func (m *Machine) freeResults() {
 		if !ok {
 			break
 		}
-		m.free(m.mutableSession(s), m.bounds.frees.left)
+		m.free(m.editSession(s), m.bounds.frees.left)
 	}
 	for m.bounds.frees.left > 0 {
 		id, _, ok := m.acked.Min()
@@ -31,7 +31,7 @@ func (m *Machine) freeResults() {
 			break
 		}
 		s, _ := m.sessions.Get(id)
-		m.free(m.mutableSession(s), m.bounds.frees.left)
+		m.free(m.editSession(s), m.bounds.frees.left)
 	}
 }
 

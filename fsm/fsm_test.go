@@ -96,8 +96,8 @@ func TestWaitersAreServedInOrder(t *testing.T) {
 			t.Fatalf("granted %v, want ticket %d", got, want)
 		}
 		g = got.Result.GetGranted()
-		if g.DeadlineNs != w.now+tentativeTTL {
-			t.Fatalf("first deadline %d, want %d", g.DeadlineNs, w.now+tentativeTTL)
+		if g.DeadlineNs != w.now+provisionalTTL {
+			t.Fatalf("first deadline %d, want %d", g.DeadlineNs, w.now+provisionalTTL)
 		}
 	}
 }

@@ -46,11 +46,11 @@ const (
 
 func (h *holder) size() int64 { return holderSize + int64(len(h.name)) }
 
-// holder returns a holder's record that may be changed.
-func (m *Machine) holder(name string) *holder {
+// useHolder returns a holder's record that may be changed.
+func (m *Machine) useHolder(name string) *holder {
 	h := m.recent.holder
 	if h == nil || h.generation != m.generation || h.name != name {
-		h = m.mutableHolder(name)
+		h = m.editHolder(name)
 		m.recent.holder = h
 	}
 	if m.clock.Now-h.seen > holderMemory/16 {
@@ -61,8 +61,8 @@ func (m *Machine) holder(name string) *holder {
 	return h
 }
 
-// mutableHolder returns a holder's record that may be changed, a new one where there was none.
-func (m *Machine) mutableHolder(name string) *holder {
+// editHolder returns a holder's record that may be changed, a new one where there was none.
+func (m *Machine) editHolder(name string) *holder {
 	h, ok := m.holders.Get(name)
 	switch {
 	case !ok:
@@ -79,8 +79,8 @@ func (m *Machine) mutableHolder(name string) *holder {
 	return h
 }
 
-// lookHolder returns a holder's record, nil where nothing is remembered of it. It must not be changed.
-func (m *Machine) lookHolder(name string) *holder {
+// getHolder returns a holder's record, nil where nothing is remembered of it. It must not be changed.
+func (m *Machine) getHolder(name string) *holder {
 	if h := m.recent.holder; h != nil && h.name == name {
 		return h
 	}
@@ -89,7 +89,7 @@ func (m *Machine) lookHolder(name string) *holder {
 }
 
 // knows tells whether anything is remembered of a holder.
-func (m *Machine) knows(name string) bool { return m.lookHolder(name) != nil }
+func (m *Machine) knows(name string) bool { return m.getHolder(name) != nil }
 
 // noHolderLeft refuses what would have too much remembered of holders.
 func (m *Machine) noHolderLeft(name string, needs []need) *logpb.Refusal {
@@ -99,7 +99,7 @@ func (m *Machine) noHolderLeft(name string, needs []need) *logpb.Refusal {
 // remembering judges whether what a grant of some needs adds to what is remembered of a holder may be taken. Meters do not count here: a
 // holder without one is served all the same.
 func (m *Machine) remembering(name string, needs []need) verdict {
-	h := m.lookHolder(name)
+	h := m.getHolder(name)
 	if h == nil {
 		return m.taking(budgetHolders)
 	}
@@ -113,7 +113,7 @@ func (m *Machine) remembering(name string, needs []need) verdict {
 
 // mayRemember tells whether something more may be remembered of a holder.
 func (m *Machine) mayRemember(name string) bool {
-	if h := m.lookHolder(name); h != nil {
+	if h := m.getHolder(name); h != nil {
 		return m.takingFor(h.account, budgetHolders) == mayTake
 	}
 	return m.taking(budgetHolders) == mayTake
@@ -137,7 +137,7 @@ func (m *Machine) forgetHolders() {
 			continue
 		}
 		m.seen.Set(holderSeen{at: m.clock.Now, name: last.name})
-		m.holder(last.name).seen = m.clock.Now
+		m.useHolder(last.name).seen = m.clock.Now
 	}
 }
 
@@ -197,7 +197,7 @@ func (m *Machine) addCost(name string, by int64) {
 	if by == 0 || !m.knows(name) {
 		return
 	}
-	h := m.holder(name)
+	h := m.useHolder(name)
 	_, weight := m.byRules(name)
 	whole := addSaturated(by, h.rest)
 	step := floorDiv(whole, int64(weight))

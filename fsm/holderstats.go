@@ -36,7 +36,7 @@ func (s *State) tallied(name string, q *quota) bool {
 
 // tally returns a tally that may be changed. Its holder is remembered at least as long.
 func (m *Machine) tally(name string, q *quota) *tally {
-	h := m.holder(name)
+	h := m.useHolder(name)
 	t, ok := m.tallies.Get(&tally{holder: name, quota: q.number})
 	if ok && t.generation == m.generation {
 		return t

@@ -17,8 +17,8 @@ type lease struct {
 	// class is that in which it was granted.
 	class int32
 	// tentative: it was given to a waiter who may have gone; the first deadline is short until it shows itself.
-	tentative bool
-	deadline  int64
+	provisional bool
+	deadline    int64
 	// ttl is the longest length that was asked for.
 	ttl int64
 	// operations are those that have a record; nil: it never had one.
@@ -72,14 +72,14 @@ func (m *Machine) grant(req *logpb.Reserve, needs []need, as priority, ticket, a
 	if ttl == 0 {
 		ttl = defaultTTL
 	}
-	h := m.holder(req.Holder)
+	h := m.useHolder(req.Holder)
 	l := m.spare.lease()
 	l.generation, l.id, l.fence, l.class = m.generation, m.lastLease, m.fence(), as.class
 	l.holder, l.digest = h.name, m.recent.digestHolder(h.name)
 	l.account = account
 	l.ttl, l.deadline = ttl, m.clock.Now+ttl
-	if ticket != 0 && !req.Consume && ttl > tentativeTTL {
-		l.tentative, l.deadline = true, m.clock.Now+tentativeTTL
+	if ticket != 0 && !req.Consume && ttl > provisionalTTL {
+		l.provisional, l.deadline = true, m.clock.Now+provisionalTTL
 	}
 	m.noteGranted(req, as, needs)
 	m.noteMember(l, needs)
@@ -128,7 +128,7 @@ func (m *Machine) emitGranted(l *lease, ticket uint64, result *logpb.Result) {
 			continue
 		}
 		m.emit(Event{
-			Kind: EventGranted, Quota: m.look(l.items[i].quota).name, Holder: l.holder, Lease: l.id, Fence: l.fence,
+			Kind: EventGranted, Quota: m.getQuota(l.items[i].quota).name, Holder: l.holder, Lease: l.id, Fence: l.fence,
 			Ticket: ticket, Amount: l.items[i].held, Result: result,
 		})
 		result = nil
@@ -143,7 +143,7 @@ func (m *Machine) hold(l *lease, req *logpb.Reserve, needs []need) {
 		if asked.Amount != nil {
 			amount = *asked.Amount
 		}
-		for q := first; q != nil; q = m.above(q) {
+		for q := first; q != nil; q = m.parent(q) {
 			q.ledger.held += amount
 			m.use(q, l.holder, l.class, q.ledger.window, openEnd, amount)
 			q.leases++
@@ -175,7 +175,7 @@ func (m *Machine) grantedItems(l *lease, room *answerItems) []*logpb.GrantedItem
 	items := room.list[:0]
 	for i := range l.items {
 		it := &l.items[i]
-		q := m.look(it.quota)
+		q := m.getQuota(it.quota)
 		switch {
 		case q == nil:
 		case it.ancestor && len(items) > 0:
@@ -226,8 +226,8 @@ func (s *State) newestLease(holder string) (newest *lease) {
 	return newest
 }
 
-// mutableLease returns a lease that may be changed.
-func (m *Machine) mutableLease(l *lease) *lease {
+// editLease returns a lease that may be changed.
+func (m *Machine) editLease(l *lease) *lease {
 	if l.generation == m.generation {
 		return l
 	}
@@ -243,18 +243,18 @@ func (m *Machine) mutableLease(l *lease) *lease {
 func (m *Machine) liveLease(id uint64) (*lease, bool) {
 	l, ok := m.leases.Get(id)
 	if ok && m.gone(l) {
-		m.endLease(m.mutableLease(l), EventRevoked, false)
+		m.endLease(m.editLease(l), EventRevoked, false)
 		return nil, false
 	}
 	if ok && l.deadline <= m.clock.Now {
-		m.endLease(m.mutableLease(l), EventExpired, true)
+		m.endLease(m.editLease(l), EventExpired, true)
 		return nil, false
 	}
 	return l, ok
 }
 
-// named returns the lease that a command names, which may be changed, or why the command fails.
-func (m *Machine) named(id, fence uint64, by string) (*lease, *logpb.Failure) {
+// lookupLease returns the lease that a command names, which may be changed, or why the command fails.
+func (m *Machine) lookupLease(id, fence uint64, by string) (*lease, *logpb.Failure) {
 	if fence > m.fence() {
 		return nil, m.neverIssued(fence)
 	}
@@ -269,7 +269,7 @@ func (m *Machine) named(id, fence uint64, by string) (*lease, *logpb.Failure) {
 			Hint:    "use the token of the lease's holder",
 		}
 	}
-	l = m.mutableLease(l)
+	l = m.editLease(l)
 	m.voidClosed(l)
 	return l, nil
 }
@@ -327,19 +327,19 @@ func (m *Machine) setDeadline(l *lease, deadline int64) {
 	m.deadlines.add(uint64(l.deadline), l.id)
 }
 
-// shown gives a lease that was granted to a waiter the length that was asked for, now that its holder shows itself.
-func (m *Machine) shown(l *lease) {
-	if l.tentative {
-		l.tentative = false
+// confirm gives a lease that was granted to a waiter the length that was asked for, now that its holder shows itself.
+func (m *Machine) confirm(l *lease) {
+	if l.provisional {
+		l.provisional = false
 		m.setDeadline(l, max(l.deadline, min(m.clock.Now+l.ttl, m.batonEnd(l))))
 	}
 }
 
-// untentative gives a lease its full length at once: its Reserve did not have to wait after all.
-func (m *Machine) untentative(granted *logpb.Granted) {
+// confirmAtOnce gives a lease its full length at once: its Reserve did not have to wait after all.
+func (m *Machine) confirmAtOnce(granted *logpb.Granted) {
 	l, _ := m.leases.Get(granted.Lease)
-	l = m.mutableLease(l)
-	m.shown(l)
+	l = m.editLease(l)
+	m.confirm(l)
 	granted.Ticket, granted.DeadlineNs, granted.Items = 0, l.deadline, m.grantedAgain(l, granted)
 }
 
@@ -356,7 +356,7 @@ func (m *Machine) renew(command *logpb.Renew, by string) *logpb.Result {
 	if command.TtlNs != 0 && (command.TtlNs < minTTL || command.TtlNs > maxTTL) {
 		return failure(invalid("the ttl is not within 1 s to 24 h", "leave it out for the length that was reserved"))
 	}
-	l, failed := m.named(command.Lease, command.Fence, by)
+	l, failed := m.lookupLease(command.Lease, command.Fence, by)
 	if failed != nil {
 		return failure(failed)
 	}
@@ -364,14 +364,14 @@ func (m *Machine) renew(command *logpb.Renew, by string) *logpb.Result {
 	if ttl == 0 {
 		ttl = l.ttl
 	}
-	l.tentative, l.ttl = false, max(l.ttl, ttl)
+	l.provisional, l.ttl = false, max(l.ttl, ttl)
 	m.setDeadline(l, max(l.deadline, min(m.clock.Now+ttl, m.batonEnd(l))))
 	return &logpb.Result{Kind: &logpb.Result_Renewed{Renewed: &logpb.Renewed{DeadlineNs: l.deadline, Closed: m.closedItems(l)}}}
 }
 
 // release gives held amounts back. Without items everything goes back and the lease ends.
 func (m *Machine) release(command *logpb.Release, by string) *logpb.Result {
-	l, failed := m.named(command.Lease, command.Fence, by)
+	l, failed := m.lookupLease(command.Lease, command.Fence, by)
 	if failed != nil {
 		return failure(failed)
 	}
@@ -407,7 +407,7 @@ type heldPart struct {
 func (m *Machine) heldParts(l *lease, items []*logpb.Item, parts []heldPart) ([]heldPart, *logpb.Failure) {
 	if len(items) == 0 {
 		for i := range l.items {
-			q := m.quota(l.items[i].quota)
+			q := m.editQuotaNow(l.items[i].quota)
 			if held := l.items[i].heldOf(q); held > 0 && !l.items[i].ancestor && q.rule.kind != kindSlots {
 				parts = append(parts, heldPart{index: i, quota: q, amount: held})
 			}
@@ -432,7 +432,7 @@ func (m *Machine) heldParts(l *lease, items []*logpb.Item, parts []heldPart) ([]
 func (m *Machine) heldPart(l *lease, asked *logpb.Item) (heldPart, *logpb.Failure) {
 	for i := range l.items {
 		it := &l.items[i]
-		q := m.quota(it.quota)
+		q := m.editQuotaNow(it.quota)
 		if it.ancestor || q == nil || q.name != asked.Quota {
 			continue
 		}
@@ -480,7 +480,7 @@ func (m *Machine) unhold(l *lease, index int, amount int64) {
 // eachShare calls fn for an item and its ancestors' shares; q is nil where a quota was deleted.
 func (m *Machine) eachShare(l *lease, index int, fn func(it *item, q *quota)) {
 	for i := index; i == index || i < len(l.items) && l.items[i].ancestor; i++ {
-		fn(&l.items[i], m.quota(l.items[i].quota))
+		fn(&l.items[i], m.editQuotaNow(l.items[i].quota))
 	}
 }
 
@@ -498,7 +498,7 @@ func (m *Machine) endUnlisted(l *lease, how EventKind, withGrace bool) []*logpb.
 	var grace []charge
 	for i := range l.items {
 		it := &l.items[i]
-		q := m.quota(it.quota)
+		q := m.editQuotaNow(it.quota)
 		if q == nil {
 			continue
 		}
@@ -543,10 +543,10 @@ func (m *Machine) expireLeases() {
 	for _, id := range m.ending {
 		l, _ := m.leases.Get(id)
 		if m.gone(l) {
-			m.endUnlisted(m.mutableLease(l), EventRevoked, false)
+			m.endUnlisted(m.editLease(l), EventRevoked, false)
 			continue
 		}
-		m.endUnlisted(m.mutableLease(l), EventExpired, true)
+		m.endUnlisted(m.editLease(l), EventExpired, true)
 	}
 }
 
@@ -556,6 +556,6 @@ func (m *Machine) revokeLease(command *logpb.RevokeLease) *logpb.Result {
 	if !ok {
 		return fail(logpb.Reason_REASON_UNKNOWN_LEASE, fmt.Sprintf("there is no lease %d", command.Lease), "it may have ended by itself")
 	}
-	returned := m.endLease(m.mutableLease(l), EventRevoked, true)
+	returned := m.endLease(m.editLease(l), EventRevoked, true)
 	return &logpb.Result{Kind: &logpb.Result_Released{Released: &logpb.Released{Returned: returned, Ended: true}}}
 }

@@ -41,7 +41,7 @@ func (m *Machine) meter(q *quota, name string) *meter {
 	if !ok && q.rule.policy.shares.holder(name) == 0 && !m.roomForMeter(name) {
 		return nil
 	}
-	h := m.holder(name)
+	h := m.useHolder(name)
 	if ok && known.generation == m.generation {
 		return known
 	}
@@ -67,7 +67,7 @@ func (m *Machine) roomForMeter(name string) bool {
 
 // mayGrow tells whether one more thing may be listed in a meter.
 func (m *Machine) mayGrow(t *meter) bool {
-	h := m.lookHolder(t.holder)
+	h := m.getHolder(t.holder)
 	return h != nil && m.hasLessThan(2, h.account, budgetHolders)
 }
 

@@ -103,8 +103,8 @@ func (l *lease) operation(op uint64) *operation {
 	return nil
 }
 
-// mutableOperations returns the records of a lease that may be changed.
-func (m *Machine) mutableOperations(l *lease) *operations {
+// editOperations returns the records of a lease that may be changed.
+func (m *Machine) editOperations(l *lease) *operations {
 	switch {
 	case l.operations == nil:
 		l.operations = &operations{generation: m.generation}
@@ -116,8 +116,8 @@ func (m *Machine) mutableOperations(l *lease) *operations {
 	return l.operations
 }
 
-// mutableOperation returns a record, of a lease that may be changed, that may be changed.
-func (m *Machine) mutableOperation(l *lease, o *operation) *operation {
+// editOperation returns a record, of a lease that may be changed, that may be changed.
+func (m *Machine) editOperation(l *lease, o *operation) *operation {
 	if o.generation == m.generation {
 		return o
 	}
@@ -125,7 +125,7 @@ func (m *Machine) mutableOperation(l *lease, o *operation) *operation {
 	c.charges = append(c.single[:0], o.charges...)
 	c.generation = m.generation
 	if i, found := l.find(o.op); found {
-		m.mutableOperations(l).list[i] = &c
+		m.editOperations(l).list[i] = &c
 	}
 	return &c
 }
@@ -143,7 +143,7 @@ func (m *Machine) newOperation(l *lease) *operation {
 
 // keepRecord enters a record.
 func (m *Machine) keepRecord(l *lease, o *operation) {
-	kept := m.mutableOperations(l)
+	kept := m.editOperations(l)
 	i, _ := l.find(o.op)
 	kept.list = slices.Insert(kept.list, i, o)
 	m.countRecord(o, 1)
@@ -175,7 +175,7 @@ func (m *Machine) countRecord(o *operation, times int64) {
 
 // consume makes held amounts spendable.
 func (m *Machine) consume(command *logpb.Consume, by string) *logpb.Result {
-	l, failed := m.named(command.Lease, command.Fence, by)
+	l, failed := m.lookupLease(command.Lease, command.Fence, by)
 	if failed != nil {
 		return failure(failed)
 	}
@@ -221,7 +221,7 @@ func (m *Machine) consume(command *logpb.Consume, by string) *logpb.Result {
 		}
 	}
 	m.finishBelow(l, command.DoneBelow)
-	m.shown(l)
+	m.confirm(l)
 	return &logpb.Result{Kind: &logpb.Result_Consumed{Consumed: m.consumed(m.charge(l, command.Op, asked, parts))}}
 }
 
@@ -256,7 +256,7 @@ func (m *Machine) chargesOf(l *lease, parts []heldPart) (charges int) {
 func (m *Machine) closedItems(l *lease) (closed []string) {
 	for i := range l.items {
 		it := &l.items[i]
-		if q := m.quota(it.quota); q != nil && it.held > 0 && it.window != q.ledger.window && !it.ancestor {
+		if q := m.editQuotaNow(it.quota); q != nil && it.held > 0 && it.window != q.ledger.window && !it.ancestor {
 			closed = append(closed, q.name)
 		}
 	}
@@ -442,7 +442,7 @@ func (m *Machine) consumed(o *operation) *logpb.Consumed {
 	a.consumed.Items = a.items.list[:0]
 	for i := range o.charges {
 		c := &o.charges[i]
-		if q := m.look(c.quota); q != nil && !c.ancestor && !c.overrun {
+		if q := m.getQuota(c.quota); q != nil && !c.ancestor && !c.overrun {
 			a.consumed.Items = a.items.add(a.consumed.Items, q.name, c.consumed, o.spendBy)
 		}
 	}
@@ -456,7 +456,7 @@ const maxOrphan = day
 func (m *Machine) nextCheck(o *operation) int64 {
 	left := second
 	for i := range o.charges {
-		if q := m.look(o.charges[i].quota); q != nil && q.ledger.counts(o.charges[i].end) {
+		if q := m.getQuota(o.charges[i].quota); q != nil && q.ledger.counts(o.charges[i].end) {
 			left = max(left, q.ledger.dropsIn(&q.rule, q.rule.at(m.clock), o.charges[i].end))
 		}
 	}
@@ -467,7 +467,7 @@ func (m *Machine) nextCheck(o *operation) int64 {
 // one upward Settle, until they stop counting. An exposure without an end ends one longest call after the deadline.
 func (m *Machine) orphanOperations(l *lease) {
 	for _, o := range l.records() {
-		o = m.mutableOperation(l, o)
+		o = m.editOperation(l, o)
 		m.countRecord(o, -1)
 		m.endExposure(o, max(l.deadline-m.clock.Now, 0))
 		if o.actual != 0 || !m.stillCounts(o) {
@@ -498,7 +498,7 @@ func (m *Machine) moveCharge(q *quota, name string, c *charge, end, left int64) 
 // stillCounts tells whether anything of an operation counts.
 func (m *Machine) stillCounts(o *operation) bool {
 	for i := range o.charges {
-		if q := m.quota(o.charges[i].quota); q != nil && q.ledger.counts(o.charges[i].end) {
+		if q := m.editQuotaNow(o.charges[i].quota); q != nil && q.ledger.counts(o.charges[i].end) {
 			return true
 		}
 	}
@@ -508,7 +508,7 @@ func (m *Machine) stillCounts(o *operation) bool {
 // closeRecord notes that a record goes. What it charged goes on to count; nothing of it can come back.
 func (m *Machine) closeRecord(o *operation) {
 	for i := range o.charges {
-		if q := m.quota(o.charges[i].quota); q != nil {
+		if q := m.editQuotaNow(o.charges[i].quota); q != nil {
 			q.ledger.close(o.charges[i].end, o.charges[i].amount)
 		}
 	}
@@ -519,11 +519,11 @@ func (m *Machine) finishBelow(l *lease, mark uint64) {
 	if mark <= l.doneBelow() {
 		return
 	}
-	kept := m.mutableOperations(l)
+	kept := m.editOperations(l)
 	kept.doneBelow = mark
 	finished, _ := l.find(mark)
 	for _, o := range kept.list[:finished] {
-		o = m.mutableOperation(l, o)
+		o = m.editOperation(l, o)
 		m.countRecord(o, -1)
 		m.endExposure(o, max(l.deadline-m.clock.Now, 0))
 		m.closeRecord(o)
@@ -541,7 +541,7 @@ func (m *Machine) endExposure(o *operation, left int64) {
 		if c.end != openEnd {
 			continue
 		}
-		if q := m.quota(c.quota); q != nil {
+		if q := m.editQuotaNow(c.quota); q != nil {
 			longest := m.longestLeft(o, q, left)
 			m.moveCharge(q, o.holder, c, q.ledger.key(&q.rule, addSaturated(q.rule.at(m.clock).late, longest)), longest)
 		}
@@ -551,7 +551,7 @@ func (m *Machine) endExposure(o *operation, left int64) {
 // shortLived tells whether an orphan, which has been kept for as long as was arranged, stops counting soon.
 func (m *Machine) shortLived(o *operation) bool {
 	for i := range o.charges {
-		if q := m.look(o.charges[i].quota); q != nil && q.ledger.counts(o.charges[i].end) &&
+		if q := m.getQuota(o.charges[i].quota); q != nil && q.ledger.counts(o.charges[i].end) &&
 			q.ledger.dropsIn(&q.rule, q.rule.at(m.clock), o.charges[i].end) > hour {
 			return false
 		}

@@ -28,7 +28,7 @@ func (m *Machine) setOverride(command *logpb.SetOverride) *logpb.Result {
 	if q == nil {
 		return failure(unknownQuota(command.Quota))
 	}
-	q = m.quota(q.number)
+	q = m.editQuotaNow(q.number)
 	if command.Limit == nil {
 		m.endOverride(q)
 		return done()
@@ -64,7 +64,7 @@ func (m *Machine) endOverride(q *quota) {
 // endOverrides ends the overrides whose time is over.
 func (m *Machine) endOverrides() {
 	for _, end := range takeDue(m.overrides, func(d due) bool { return d.at <= m.clock.Now }) {
-		if q := m.quota(uint32(end.id)); q != nil {
+		if q := m.editQuotaNow(uint32(end.id)); q != nil {
 			m.endOverride(q)
 		}
 	}

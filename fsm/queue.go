@@ -77,7 +77,7 @@ func (m *Machine) changeWaiter(w *waiter, change func(*waiter)) {
 	m.order.Set(changed.place())
 	l, _ := m.waitSets.Get(changed.waitSet)
 	for _, number := range l.quotas {
-		if q := m.quota(number); q != nil {
+		if q := m.editQuotaNow(number); q != nil {
 			q.ahead.add(w.place().rank, -1)
 			q.ahead.add(changed.place().rank, 1)
 			m.markDirty(q)
@@ -88,7 +88,7 @@ func (m *Machine) changeWaiter(w *waiter, change func(*waiter)) {
 // enqueue puts a Reserve into the queue. A holder enters at the level of those it stands in line with, never below its own
 // turn: who was away, or waits for something else, has saved nothing up.
 func (m *Machine) enqueue(req *logpb.Reserve, needs []need, as priority, from origin) *waiter {
-	h := m.holder(req.Holder)
+	h := m.useHolder(req.Holder)
 	if entry := m.entryVirtualTime(needs, as.rank); entry > h.virtualTime {
 		m.setVirtualTime(h, entry)
 	}
@@ -109,7 +109,7 @@ func (m *Machine) insertWaiter(w *waiter, quotas []uint32) {
 	l.length++
 	w.waitSet = l.number
 	for _, number := range l.quotas {
-		if q := m.mutableQuota(number); q != nil { // one that was deleted stands in a snapshot's line
+		if q := m.editQuota(number); q != nil { // one that was deleted stands in a snapshot's line
 			q.waiting++
 			q.ahead.add(w.place().rank, 1)
 			m.markChanged(q)
@@ -178,11 +178,11 @@ func (m *Machine) dequeue(w *waiter) {
 	m.waitEnds.Delete(due{at: w.until, id: w.ticket})
 	m.ages.Delete(due{at: w.ages, id: w.ticket})
 	m.chargeWaiter(w, -1)
-	m.holder(w.req.Holder).waiting--
+	m.useHolder(w.req.Holder).waiting--
 	l := m.editWaitSet(w.waitSet)
 	l.length--
 	for _, number := range l.quotas {
-		if q := m.quota(number); q != nil {
+		if q := m.editQuotaNow(number); q != nil {
 			q.waiting--
 			q.ahead.add(w.place().rank, -1)
 			m.markDirty(q)
@@ -359,7 +359,7 @@ const maxTriedPerEntry = 1 << 16
 // deferDirty has the waiters of what came free looked at again at once.
 func (m *Machine) deferDirty() {
 	for number := range m.dirty { // in any order
-		if q := m.look(number); q != nil && q.waiting > 0 {
+		if q := m.getQuota(number); q != nil && q.waiting > 0 {
 			m.scheduleWakeup(number, m.clock.Now+1)
 		}
 	}
@@ -468,7 +468,7 @@ func (m *Machine) affectedWaitSets() waitSetHeap {
 			continue
 		}
 		visited[number] = true
-		if q := m.mutableQuota(number); q != nil {
+		if q := m.editQuota(number); q != nil {
 			m.wakeupLost = m.wakeupLost || q.wakeNext || q.wakeup > m.clock.Now
 			q.wakeup, q.wakeNext = 0, false
 		}
@@ -511,7 +511,7 @@ func (m *Machine) tryWaiter(w *waiter, quotas []uint32, aside map[uint32]int64, 
 		return left
 	}
 	for _, number := range quotas {
-		if q := m.quota(number); q.cooling(m.clock.Now) && !q.rule.policy.observe {
+		if q := m.editQuotaNow(number); q.cooling(m.clock.Now) && !q.rule.policy.observe {
 			return waitSetBlocked // ineligible, as everybody in this lane: nothing is set aside
 		}
 	}

@@ -58,8 +58,8 @@ type quota struct {
 	ahead ahead
 }
 
-// mutableQuota returns a quota that may be changed; nil where it was deleted.
-func (m *Machine) mutableQuota(number uint32) *quota {
+// editQuota returns a quota that may be changed; nil where it was deleted.
+func (m *Machine) editQuota(number uint32) *quota {
 	if q := m.recent.find(number, m.generation); q != nil {
 		m.markChanged(q)
 		return q
@@ -97,8 +97,8 @@ func (m *Machine) numberOf(name string) uint32 {
 	return number
 }
 
-// look returns a quota as it was left, for reading; nil where it was deleted.
-func (m *Machine) look(number uint32) *quota {
+// getQuota returns a quota as it was left, for reading; nil where it was deleted.
+func (m *Machine) getQuota(number uint32) *quota {
 	if q := m.recent.find(number, m.generation); q != nil {
 		return q
 	}
@@ -106,9 +106,9 @@ func (m *Machine) look(number uint32) *quota {
 	return q
 }
 
-// quota returns a quota that may be changed, brought to the present; nil where it was deleted.
-func (m *Machine) quota(number uint32) *quota {
-	q := m.mutableQuota(number)
+// editQuotaNow returns a quota that may be changed, brought to the present; nil where it was deleted.
+func (m *Machine) editQuotaNow(number uint32) *quota {
+	q := m.editQuota(number)
 	if q == nil {
 		return nil
 	}
@@ -126,17 +126,17 @@ func (m *Machine) quota(number uint32) *quota {
 	return q
 }
 
-// above returns a quota's parent, which may be changed, brought to the present; nil where it has none.
-func (m *Machine) above(q *quota) *quota {
+// parent returns a quota's parent, which may be changed, brought to the present; nil where it has none.
+func (m *Machine) parent(q *quota) *quota {
 	if q.parent == 0 {
 		return nil
 	}
-	return m.quota(q.parent)
+	return m.editQuotaNow(q.parent)
 }
 
-// path returns a quota and its ancestors, the quota first.
-func (m *Machine) path(q *quota) (path []*quota) {
-	for ; q != nil; q = m.above(q) {
+// ancestors returns a quota and its ancestors, the quota first.
+func (m *Machine) ancestors(q *quota) (path []*quota) {
+	for ; q != nil; q = m.parent(q) {
 		path = append(path, q)
 	}
 	return path

@@ -10,7 +10,7 @@ func (m *Machine) reopenQuota(command *logpb.ReopenQuota) *logpb.Result {
 	if q == nil {
 		return failure(unknownQuota(command.Quota))
 	}
-	q = m.quota(q.number)
+	q = m.editQuotaNow(q.number)
 	g := &q.ledger
 	reopened := &logpb.QuotaReopened{CooldownLeftNs: max(q.cooldown-m.clock.Now, 0)}
 	if g.capped != noCap {

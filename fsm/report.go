@@ -33,7 +33,7 @@ func reporterOf(command *logpb.Command, holder string) reporter {
 // bounded time, lower the present window, and teach a provider-anchored window its reset.
 func (m *Machine) report(from *logpb.Command) *logpb.Result {
 	command := from.GetReport()
-	l, failed := m.named(command.Lease, command.Fence, from.By)
+	l, failed := m.lookupLease(command.Lease, command.Fence, from.By)
 	if failed != nil {
 		return failure(failed)
 	}
@@ -69,7 +69,7 @@ func (m *Machine) noReportLeft(holder string) *logpb.Result {
 // holdsSlotsOnly tells whether a lease has nothing that is consumed.
 func (m *Machine) holdsSlotsOnly(l *lease) bool {
 	for i := range l.items {
-		if q := m.quota(l.items[i].quota); q != nil && q.rule.kind != kindSlots {
+		if q := m.editQuotaNow(l.items[i].quota); q != nil && q.rule.kind != kindSlots {
 			return false
 		}
 	}
@@ -84,7 +84,7 @@ func (m *Machine) signalled(l *lease, signals []*logpb.Signal) ([]*quota, *logpb
 	quotas := make([]*quota, len(signals))
 	for i, signal := range signals {
 		for j := range l.items {
-			if q := m.quota(l.items[j].quota); q != nil && q.name == signal.Quota {
+			if q := m.editQuotaNow(l.items[j].quota); q != nil && q.name == signal.Quota {
 				quotas[i] = q
 			}
 		}
@@ -118,12 +118,12 @@ func (m *Machine) takeSignal(by reporter, o *operation, q *quota, signal *logpb.
 	case logpb.Cause_CAUSE_SATURATED, logpb.Cause_CAUSE_EXHAUSTED, logpb.Cause_CAUSE_PLAN:
 		m.closeQuota(q, by, signal)
 	case logpb.Cause_CAUSE_ACCOUNT:
-		path := m.path(q)
+		path := m.ancestors(q)
 		m.closeQuota(path[len(path)-1], by, signal)
 	case logpb.Cause_CAUSE_UNSPECIFIED, logpb.Cause_CAUSE_OVERLOADED, logpb.Cause_CAUSE_NOT_A_LIMIT:
 	}
 	var limited int64
-	for _, closed := range m.path(q) {
+	for _, closed := range m.ancestors(q) {
 		if !closed.cooling(m.clock.Now) {
 			continue
 		}
@@ -264,7 +264,7 @@ func closingBound(q *quota, clock Clock) int64 {
 // endCooldowns reopens quotas whose cooldown is over.
 func (m *Machine) endCooldowns() {
 	for _, end := range takeDue(m.cooldowns, func(d due) bool { return d.at <= m.clock.Now }) {
-		if q := m.quota(uint32(end.id)); q != nil && q.cooldown == end.at {
+		if q := m.editQuotaNow(uint32(end.id)); q != nil && q.cooldown == end.at {
 			m.endCooldown(q, end.at)
 		}
 	}

@@ -14,7 +14,7 @@ const (
 	minTTL         = second
 	maxTTL         = day
 	maxWait        = 10 * minute
-	tentativeTTL   = 5 * second
+	provisionalTTL = 5 * second
 	noClockRetry   = second
 	budgetRetry    = second
 	unknownRetry   = 5 * second
@@ -39,7 +39,7 @@ func (m *Machine) needs(req *logpb.Reserve) ([]need, *logpb.Failure) {
 // needsIn does the same in a list that is empty.
 func (m *Machine) needsIn(needs []need, req *logpb.Reserve) ([]need, *logpb.Failure) {
 	for _, item := range req.Items {
-		q := m.look(m.numberOf(item.Quota))
+		q := m.getQuota(m.numberOf(item.Quota))
 		if q == nil {
 			return nil, unknownQuota(item.Quota)
 		}
@@ -51,7 +51,7 @@ func (m *Machine) needsIn(needs []need, req *logpb.Reserve) ([]need, *logpb.Fail
 			return nil, invalid(fmt.Sprintf("amount %d of %q is not within 1 to 2^53-1", amount, item.Quota), "")
 		}
 		own := amount
-		for q = m.quota(q.number); q != nil; q, own = m.above(q), 0 {
+		for q = m.editQuotaNow(q.number); q != nil; q, own = m.parent(q), 0 {
 			i, found := slices.BinarySearchFunc(needs, q.number, func(n need, number uint32) int {
 				return int(int64(n.quota.number) - int64(number))
 			})
@@ -198,7 +198,7 @@ func (m *Machine) servedAtOnce(req *logpb.Reserve, ticket uint64, since int) *lo
 		if event := &m.events[i]; event.Ticket == ticket && event.Result != nil {
 			result := event.Result
 			if granted := result.GetGranted(); granted != nil {
-				m.untentative(granted)
+				m.confirmAtOnce(granted)
 			}
 			return result
 		}

@@ -335,7 +335,7 @@ func (m *Machine) takeOverride(encoded *logpb.SnapshotOverride) error {
 func (m *Machine) takeLease(encoded *logpb.SnapshotLease) error {
 	l := &lease{
 		generation: m.generation, id: encoded.Id, fence: encoded.Fence, holder: encoded.Holder, class: encoded.Class,
-		deadline: encoded.DeadlineNs, ttl: encoded.TtlNs, tentative: encoded.Tentative,
+		deadline: encoded.DeadlineNs, ttl: encoded.TtlNs, provisional: encoded.Tentative,
 		digest: digestHolder(encoded.Holder), account: encoded.Account,
 	}
 	l.items = l.single[:0]
@@ -355,7 +355,7 @@ func (m *Machine) takeLease(encoded *logpb.SnapshotLease) error {
 		return fmt.Errorf("lease %d begins with an ancestor's share", l.id)
 	}
 	if encoded.DoneBelow != 0 {
-		m.mutableOperations(l).doneBelow = encoded.DoneBelow
+		m.editOperations(l).doneBelow = encoded.DoneBelow
 	}
 	if err := m.takeBytes(l.account, budgetLeases, weightOf(len(l.items))); err != nil {
 		return err

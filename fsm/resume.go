@@ -52,7 +52,7 @@ func (m *Machine) endResumedOf(name string, most int) {
 	}
 	for _, id := range ids {
 		l, _ := m.leases.Get(id)
-		m.endLease(m.mutableLease(l), EventRevoked, false)
+		m.endLease(m.editLease(l), EventRevoked, false)
 	}
 	m.bounds.resumes.spend(len(ids))
 }

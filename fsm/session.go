@@ -115,7 +115,7 @@ func (m *Machine) applyNumbered(command *logpb.Command) *logpb.Result {
 		return m.overBudget(budgetResults, "send acked_below with each request: that frees the results below it")
 	}
 	result := m.apply(command, origin{session: s.id, seq: command.Seq})
-	s = m.mutableSession(s)
+	s = m.editSession(s)
 	s.kept++
 	m.keepResultOf(s, stored{session: s.id, seq: command.Seq, digest: digest, result: result})
 	return result
@@ -220,7 +220,7 @@ func (m *Machine) settleOrigin(from origin, ticket uint64, result *logpb.Result)
 	if s, ok := m.sessions.Get(from.session); ok && from.seq >= s.ackedBelow {
 		if known, ok := m.results.Get(stored{session: from.session, seq: from.seq}); ok {
 			known.result = result
-			m.keepResultOf(m.mutableSession(s), known)
+			m.keepResultOf(m.editSession(s), known)
 		}
 	}
 	if known, ok := m.keys.Get(from.key); ok && from.key != "" && known.result.GetWaiting().GetTicket() == ticket {
@@ -260,7 +260,7 @@ func (m *Machine) closeSession(command *logpb.Command) *logpb.Result {
 
 // endSession ends a session, whose number leads nowhere from now on. Up to most of its results leave with it.
 func (m *Machine) endSession(s *session, most int) {
-	s = m.mutableSession(s)
+	s = m.editSession(s)
 	s.ended = true
 	m.addTo(s.account, budgetSessions, -1)
 	m.sessions.Delete(s.id)
@@ -270,7 +270,7 @@ func (m *Machine) endSession(s *session, most int) {
 	m.free(s, most)
 }
 
-func (m *Machine) mutableSession(s *session) *session {
+func (m *Machine) editSession(s *session) *session {
 	if s.generation == m.generation {
 		return s
 	}
@@ -286,7 +286,7 @@ func (m *Machine) mutableSession(s *session) *session {
 
 // useSession notes that a session is used.
 func (m *Machine) useSession(s *session) *session {
-	s = m.mutableSession(s)
+	s = m.editSession(s)
 	s.used = m.clock.Now
 	if s.used-s.listed > m.limits.sessionIdle/16 {
 		m.listSession(s)
@@ -319,7 +319,7 @@ func (m *Machine) expireSessions() {
 		}
 		s, _ := m.sessions.Get(idle.id)
 		if addSaturated(s.used, m.limits.sessionIdle) > m.clock.Now {
-			m.listSession(m.mutableSession(s)) // it was used since it was listed
+			m.listSession(m.editSession(s)) // it was used since it was listed
 			continue
 		}
 		m.endSession(s, m.bounds.frees.left)

@@ -12,7 +12,7 @@ func (m *Machine) settle(command *logpb.Settle, by string) *logpb.Result {
 	if len(command.Unspent) == 0 && len(command.Actual) == 0 && !command.Final && !command.Release {
 		return failure(invalid("a Settle needs unspent, actual, final or release", ""))
 	}
-	l, failed := m.named(command.Lease, command.Fence, by)
+	l, failed := m.lookupLease(command.Lease, command.Fence, by)
 	if failed != nil {
 		if failed.Reason != logpb.Reason_REASON_STALE_FENCE {
 			return failure(failed)
@@ -27,7 +27,7 @@ func (m *Machine) settle(command *logpb.Settle, by string) *logpb.Result {
 			Hint:    "it was never consumed, or is below the mark that you sent",
 		})
 	}
-	o = m.mutableOperation(l, o)
+	o = m.editOperation(l, o)
 	if failed := m.checkSettle(o, command); failed != nil {
 		return failure(failed)
 	}
@@ -143,7 +143,7 @@ func (m *Machine) overflows(o *operation, c *charge, actual int64) (beyond bool)
 func (m *Machine) chargeOf(o *operation, name string) *charge {
 	for i := range o.charges {
 		c := &o.charges[i]
-		if q := m.quota(c.quota); q != nil && !c.ancestor && !c.overrun && q.name == name {
+		if q := m.editQuotaNow(c.quota); q != nil && !c.ancestor && !c.overrun && q.name == name {
 			return c
 		}
 	}
@@ -160,7 +160,7 @@ func (m *Machine) eachChargeShare(o *operation, first *charge, fn func(c *charge
 		}
 		if c == first || started {
 			started = true
-			if q := m.quota(c.quota); q != nil {
+			if q := m.editQuotaNow(c.quota); q != nil {
 				fn(c, q)
 			}
 		}
@@ -210,7 +210,7 @@ func (m *Machine) finish(o *operation, items []*logpb.Item, settled *logpb.Settl
 	inTime := !m.pastSpendBy(o)
 	for i := range o.charges {
 		c := &o.charges[i]
-		q := m.quota(c.quota)
+		q := m.editQuotaNow(c.quota)
 		if q == nil {
 			continue
 		}
@@ -274,7 +274,7 @@ func (m *Machine) repeatFinish(o *operation, items []*logpb.Item, settled *logpb
 	for _, asked := range items {
 		c := m.chargeOf(o, asked.Quota)
 		difference := *asked.Amount - (c.consumed - c.unspent)
-		switch q := m.quota(c.quota); {
+		switch q := m.editQuotaNow(c.quota); {
 		case difference > 0:
 			settled.Overrun = append(settled.Overrun, &logpb.GrantedItem{Quota: asked.Quota, Amount: difference})
 		case difference < 0 && !q.rule.settleMax:

@@ -325,7 +325,7 @@ func encodeQuota(q *quota, g *ledger) *logpb.SnapshotQuota {
 func encodeLease(l *lease) *logpb.SnapshotLease {
 	encoded := &logpb.SnapshotLease{
 		Id: l.id, Fence: l.fence, Holder: l.holder, Class: l.class, DeadlineNs: l.deadline, TtlNs: l.ttl,
-		Tentative: l.tentative, DoneBelow: l.doneBelow(), Account: l.account,
+		Tentative: l.provisional, DoneBelow: l.doneBelow(), Account: l.account,
 	}
 	for i := range l.items {
 		it := &l.items[i]

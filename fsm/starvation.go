@@ -67,14 +67,14 @@ func (m *Machine) lookAtLanes(from, above uint32) (all bool) {
 func (m *Machine) lookAtLane(l *waitSet) {
 	var ageing []uint32
 	for _, number := range l.quotas {
-		if q := m.look(number); q != nil && q.rule.policy.ageing > 0 {
+		if q := m.getQuota(number); q != nil && q.rule.policy.ageing > 0 {
 			ageing = append(ageing, number)
 		}
 	}
 	firsts, looked := m.firstsOf(l, ageing)
 	m.bounds.looks.spend(len(l.quotas) * max(looked, 1))
 	for i, number := range ageing {
-		m.offerFirst(m.quota(number), l, firsts[i])
+		m.offerFirst(m.editQuotaNow(number), l, firsts[i])
 	}
 }
 
@@ -91,7 +91,7 @@ func (m *Machine) firstsOf(l *waitSet, numbers []uint32) (firsts []*waiter, look
 		w, _ := m.waiters.Get(p.ticket)
 		allowed, lacking := m.keptByShortage(w)
 		for i, number := range numbers {
-			if allowed && firsts[i] == nil && (lacking || m.look(number).ahead.critical > 0) {
+			if allowed && firsts[i] == nil && (lacking || m.getQuota(number).ahead.critical > 0) {
 				firsts[i] = w
 				missing--
 			}
@@ -120,7 +120,7 @@ func (m *Machine) offerFirst(q *quota, l *waitSet, offered *waiter) {
 // savesUp tells whether something is saved up for already of a lane's quotas.
 func (m *Machine) savesUp(l *waitSet) bool {
 	return slices.ContainsFunc(l.quotas, func(number uint32) bool {
-		q := m.look(number)
+		q := m.getQuota(number)
 		return q != nil && q.ahead.saved > 0
 	})
 }

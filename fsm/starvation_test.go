@@ -153,7 +153,7 @@ func (w *world) firstByHand(q *quota) (ticket uint64) {
 		}
 		looked[one.waitSet]++
 		allowed, lacking := w.m.keptByShortage(one)
-		lacking = lacking || w.m.look(q.number).ahead.critical > 0
+		lacking = lacking || w.m.getQuota(q.number).ahead.critical > 0
 		if looked[one.waitSet] <= maxFirstLooked && allowed && lacking && (first == nil || before(p, first.place())) {
 			first = one
 		}

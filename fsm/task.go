@@ -83,8 +83,8 @@ func (s *State) ownNames(names []string) []string {
 	return own
 }
 
-// mutableTask returns a task that may be changed.
-func (m *Machine) mutableTask(t *task) *task {
+// editTask returns a task that may be changed.
+func (m *Machine) editTask(t *task) *task {
 	if t.generation == m.generation {
 		return t
 	}
@@ -133,7 +133,7 @@ func (m *Machine) task(name, by string) (*task, *logpb.Failure) {
 			Hint:    "use the token of the task's holder, or another name for the task",
 		}
 	}
-	t = m.mutableTask(t)
+	t = m.editTask(t)
 	if t.phase == logpb.TaskPhase_TASK_PHASE_UNDER_WAY && t.at <= m.clock.Now {
 		m.loseAttempt(t)
 	}
@@ -144,7 +144,7 @@ func (m *Machine) task(name, by string) (*task, *logpb.Failure) {
 func (m *Machine) loseAttempts() {
 	for _, late := range takeDue(m.underWay, func(d taskDue) bool { return d.at <= m.clock.Now }) {
 		t, _ := m.tasks.Get(late.name)
-		m.loseAttempt(m.mutableTask(t))
+		m.loseAttempt(m.editTask(t))
 	}
 }
 

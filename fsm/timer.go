@@ -120,7 +120,7 @@ func (m *Machine) markChanged(q *quota) {
 // scheduleChanged lists the quotas that were touched by when to look at them.
 func (m *Machine) scheduleChanged() {
 	for _, number := range m.unscheduled {
-		if q := m.look(number); q != nil {
+		if q := m.getQuota(number); q != nil {
 			m.schedule(q)
 		}
 	}
@@ -169,7 +169,7 @@ func (m *Machine) fireTimers() {
 			return true
 		})
 		for _, number := range due {
-			if q := m.quota(number); kind <= timerWakeup || q.rule.timed() {
+			if q := m.editQuotaNow(number); kind <= timerWakeup || q.rule.timed() {
 				m.markDirty(q)
 			}
 		}
@@ -181,7 +181,7 @@ func (m *Machine) scheduleWakeup(number uint32, at int64) {
 	if at <= m.clock.Now {
 		return
 	}
-	if q := m.mutableQuota(number); q.wakeup == 0 || at < q.wakeup {
+	if q := m.editQuota(number); q.wakeup == 0 || at < q.wakeup {
 		q.wakeup = at
 	}
 }

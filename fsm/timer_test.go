@@ -21,7 +21,7 @@ func freeFor(t tester, m *Machine) (tickets []uint64) {
 		t.Fatal(err)
 	}
 	for _, number := range c.quotas.Keys() {
-		if q := c.quota(number); q.waiting > 0 {
+		if q := c.editQuotaNow(number); q.waiting > 0 {
 			c.dirty[number] = true
 		}
 	}
