@@ -301,7 +301,7 @@ func (m *Machine) newAccount(parent uint64, name string) *account {
 func (m *Machine) enterAccount(a *account) {
 	m.accounts.Set(a.number, a)
 	m.accountNames.Set(accountName{parent: a.parent, name: a.name, number: a.number})
-	m.recent.keepAccount(a)
+	m.cache.keepAccount(a)
 }
 
 // addTo adds to what is taken of a budget, and to what an account, if any, and the one that it belongs to, has of it.
@@ -362,7 +362,7 @@ func (m *Machine) dropEmptied() {
 		}
 		m.accounts.Delete(number)
 		m.accountNames.Delete(accountName{parent: a.parent, name: a.name})
-		m.recent.forgetAccount(number)
+		m.cache.forgetAccount(number)
 		if a.parent == 0 {
 			continue
 		}
@@ -375,7 +375,7 @@ func (m *Machine) dropEmptied() {
 
 // findAccount returns an account by name, nil where there is none.
 func (m *Machine) findAccount(parent uint64, name string) *account {
-	cached := m.recent.accountName(parent, name)
+	cached := m.cache.accountName(parent, name)
 	if cached.parent == parent && cached.name == name && cached.number != 0 {
 		if a := m.getAccount(cached.number); a != nil {
 			return a
@@ -391,7 +391,7 @@ func (m *Machine) findAccount(parent uint64, name string) *account {
 
 // getAccount returns an account, nil where there is none. It must not be changed.
 func (m *Machine) getAccount(number uint64) *account {
-	if a := m.recent.account(number); a != nil {
+	if a := m.cache.account(number); a != nil {
 		return a
 	}
 	a, _ := m.accounts.Get(number)
@@ -407,6 +407,6 @@ func (m *Machine) editAccount(number uint64) *account {
 		a = &c
 		m.accounts.Set(number, a)
 	}
-	m.recent.keepAccount(a)
+	m.cache.keepAccount(a)
 	return a
 }

@@ -151,7 +151,7 @@ func (s *State) eachCharge(fn func(number uint64, b budget, amount int64)) {
 		}
 		return true
 	})
-	s.orphans.Scan(func(p keptPage) bool {
+	s.detached.Scan(func(p keptPage) bool {
 		for rest := p.packed; len(rest) > 0; {
 			var packed []byte
 			packed, rest = cut(rest)
@@ -174,8 +174,8 @@ func (s *State) eachMemory(fn func(h *holder, bytes int64)) {
 		fn(h, h.size())
 		return true
 	})
-	s.tallies.Scan(func(t *tally) bool {
-		of(t.holder, tallySize)
+	s.stats.Scan(func(t *holderStats) bool {
+		of(t.holder, statsSize)
 		return true
 	})
 	s.meters.Scan(func(t *meter) bool {

@@ -270,7 +270,7 @@ func (m *Machine) deleteQuota(command *logpb.DeleteQuota) *logpb.Result {
 	m.names.Delete(q.name)
 	m.setDefinition(q, nil)
 	m.quotas.Delete(q.number)
-	m.recent.forget(q)
+	m.cache.forget(q)
 	m.sweepAgain()
 	m.emit(Event{Kind: EventQuotaDeleted, Quota: q.name})
 	return &logpb.Result{Kind: &logpb.Result_QuotasApplied{

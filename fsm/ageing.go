@@ -33,7 +33,7 @@ func (m *Machine) agesAt(name string, as priority, needs []need) (at int64) {
 		if ageing == 0 {
 			continue
 		}
-		denied := m.tallyOf(name, n.quota).denied
+		denied := m.statsOf(name, n.quota).denied
 		if denied == 0 {
 			denied = m.clock.Now
 		}
@@ -52,10 +52,10 @@ func (m *Machine) noteDenied(name string, as priority, needs []need) {
 			continue
 		}
 		m.useHolder(name) // who asks in vain is not forgotten
-		if m.tallyOf(name, n.quota).denied != 0 {
+		if m.statsOf(name, n.quota).denied != 0 {
 			continue
 		}
-		m.tally(name, n.quota).denied = max(m.clock.Now, 1)
+		m.editStats(name, n.quota).denied = max(m.clock.Now, 1)
 	}
 }
 

@@ -67,5 +67,5 @@ func (b *bounds) begin() {
 
 // unfinished tells whether entries before this one left something that the next one goes on with.
 func (s *State) unfinished() bool {
-	return s.resumed.Len() > 0 || s.ended.Len() > 0 || s.acked.Len() > 0 || s.deleted.Len() > 0 || s.moving.Len() > 0 || s.sweep.table != noTable
+	return s.resumed.Len() > 0 || s.ended.Len() > 0 || s.acked.Len() > 0 || s.deleted.Len() > 0 || s.moving.Len() > 0 || s.sweep.table != sweepNothing
 }

@@ -278,7 +278,7 @@ func inUse() int64 {
 }
 
 // forgetRoom forgets what a machine keeps besides its state, which has a bound of its own.
-func forgetRoom(m *Machine) { m.spare, m.recent, m.decoder = spare{}, recent{}, decoder{} }
+func forgetRoom(m *Machine) { m.freeList, m.cache, m.decoder = freeList{}, cache{}, decoder{} }
 
 // perUnit measures what one unit of a budget takes that is full of one kind of thing, in the state that took it and in one that is
 // restored from its snapshot, of which base is what it takes without these things: the larger.

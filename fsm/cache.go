@@ -1,48 +1,48 @@
 package fsm
 
-// recentQuotas is a power of two: how many quotas are found without a search by number.
-const recentQuotas = 1 << 12
+// cachedQuotas is a power of two: how many quotas are found without a search by number.
+const cachedQuotas = 1 << 12
 
-// recent is what was asked for lately and may be changed. It decides nothing: what is not in it is looked up.
-type recent struct {
-	quotas [recentQuotas]*quota
+// cache is what was asked for lately and may be changed. It decides nothing: what is not in it is looked up.
+type cache struct {
+	quotas [cachedQuotas]*quota
 	names  names
 	holder *holder
 	// digested are digests of holders' names.
-	digested [recentHolders]digested
+	digested [cachedHolders]digested
 	// accounts are found by number, accountNames by name; of the latter the account may be gone.
-	accounts     [recentAccounts]*account
-	accountNames [recentAccounts]accountName
+	accounts     [cachedAccounts]*account
+	accountNames [cachedAccounts]accountName
 }
 
-// recentAccounts is a power of two: how many accounts are found without a search.
-const recentAccounts = 1 << 10
+// cachedAccounts is a power of two: how many accounts are found without a search.
+const cachedAccounts = 1 << 10
 
 // account returns an account; nil: look it up.
-func (r *recent) account(number uint64) *account {
-	if a := r.accounts[number%recentAccounts]; a != nil && a.number == number {
+func (r *cache) account(number uint64) *account {
+	if a := r.accounts[number%cachedAccounts]; a != nil && a.number == number {
 		return a
 	}
 	return nil
 }
 
 // keepAccount remembers an account as it is now.
-func (r *recent) keepAccount(a *account) { r.accounts[a.number%recentAccounts] = a }
+func (r *cache) keepAccount(a *account) { r.accounts[a.number%cachedAccounts] = a }
 
 // forgetAccount forgets an account that is dropped.
-func (r *recent) forgetAccount(number uint64) {
+func (r *cache) forgetAccount(number uint64) {
 	if r.account(number) != nil {
-		r.accounts[number%recentAccounts] = nil
+		r.accounts[number%cachedAccounts] = nil
 	}
 }
 
 // accountName returns the place where an account's name would be remembered.
-func (r *recent) accountName(parent uint64, name string) *accountName {
-	return &r.accountNames[(uint64(hashName(name))+parent)%recentAccounts]
+func (r *cache) accountName(parent uint64, name string) *accountName {
+	return &r.accountNames[(uint64(hashName(name))+parent)%cachedAccounts]
 }
 
-// recentHolders is a power of two: of how many holders' names the digest is remembered.
-const recentHolders = 1 << 10
+// cachedHolders is a power of two: of how many holders' names the digest is remembered.
+const cachedHolders = 1 << 10
 
 // digested is a holder's name and its digest.
 type digested struct {
@@ -51,8 +51,8 @@ type digested struct {
 }
 
 // digestHolder returns the digest of a holder's name.
-func (r *recent) digestHolder(name string) uint64 {
-	at := &r.digested[hashName(name)%recentHolders]
+func (r *cache) digestHolder(name string) uint64 {
+	at := &r.digested[hashName(name)%cachedHolders]
 	if at.digest == 0 || at.name != name {
 		*at = digested{name: name, digest: digestHolder(name)}
 	}
@@ -60,18 +60,18 @@ func (r *recent) digestHolder(name string) uint64 {
 }
 
 // find returns a quota that may be changed; nil: look it up.
-func (r *recent) find(number uint32, generation uint64) *quota {
-	if q := r.quotas[number%recentQuotas]; q != nil && q.number == number && q.generation == generation {
+func (r *cache) find(number uint32, generation uint64) *quota {
+	if q := r.quotas[number%cachedQuotas]; q != nil && q.number == number && q.generation == generation {
 		return q
 	}
 	return nil
 }
 
 // keep remembers a quota that may be changed.
-func (r *recent) keep(q *quota) { r.quotas[q.number%recentQuotas] = q }
+func (r *cache) keep(q *quota) { r.quotas[q.number%cachedQuotas] = q }
 
 // forget forgets a quota that is deleted.
-func (r *recent) forget(q *quota) {
-	r.quotas[q.number%recentQuotas] = nil
+func (r *cache) forget(q *quota) {
+	r.quotas[q.number%cachedQuotas] = nil
 	r.names.forget(q.name)
 }

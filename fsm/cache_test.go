@@ -13,7 +13,7 @@ import (
 // for many names. Quotas that share one do not meet, a frozen state keeps what it had, and a deleted quota is gone.
 func TestQuotasThatShareAPlace(t *testing.T) {
 	name := func(i int) string { return fmt.Sprintf("q%04d", i) }
-	t.Run("of numbers", func(t *testing.T) { sharePlace(t, name(0), name(recentQuotas)) })
+	t.Run("of numbers", func(t *testing.T) { sharePlace(t, name(0), name(cachedQuotas)) })
 	t.Run("of names", func(t *testing.T) { sharePlace(t, ofOnePlace(t, 3, nameSets)...) })
 }
 
@@ -40,7 +40,7 @@ func TestNamesSpread(t *testing.T) {
 func ofOnePlace(t *testing.T, count int, size uint32) []string {
 	t.Helper()
 	at := map[uint32][]string{}
-	for i := range recentQuotas {
+	for i := range cachedQuotas {
 		name := fmt.Sprintf("q%04d", i)
 		place := hashName(name) % size
 		if at[place] = append(at[place], name); len(at[place]) == count {
@@ -55,7 +55,7 @@ func ofOnePlace(t *testing.T, count int, size uint32) []string {
 func TestHoldersThatShareAPlace(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 100, minute))
-	holders := ofOnePlace(t, 2, recentHolders)
+	holders := ofOnePlace(t, 2, cachedHolders)
 	for i := range 6 {
 		w.granted(&logpb.Reserve{Holder: holders[i%2], Items: []*logpb.Item{itemOf("r", 1)}})
 	}
@@ -68,9 +68,9 @@ func TestHoldersThatShareAPlace(t *testing.T) {
 func sharePlace(t *testing.T, names ...string) {
 	t.Helper()
 	w := newWorld(t)
-	for from := 0; from <= recentQuotas; from += 512 {
+	for from := 0; from <= cachedQuotas; from += 512 {
 		var some []*logpb.Quota
-		for i := from; i < min(from+512, recentQuotas+2); i++ {
+		for i := from; i < min(from+512, cachedQuotas+2); i++ {
 			some = append(some, rateOf(fmt.Sprintf("q%04d", i), 10, minute))
 		}
 		w.apply(applyQuotas(some...))

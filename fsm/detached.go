@@ -15,24 +15,24 @@ const pageBytes = 4096
 type page struct {
 	generation uint64
 	// from names the page: none of its orphans comes before.
-	from orphanKey
+	from operationKey
 	// last is the last of them, or was.
-	last orphanKey
+	last operationKey
 	// check is when to look at them again (cluster time): the earliest of their moments.
 	check  int64
 	packed []byte
 }
 
-// orphanKey is what orphans are ordered by.
-type orphanKey struct{ lease, op uint64 }
+// operationKey is what orphans are ordered by.
+type operationKey struct{ lease, op uint64 }
 
-func (k orphanKey) less(than orphanKey) bool {
+func (k operationKey) less(than operationKey) bool {
 	return k.lease < than.lease || k.lease == than.lease && k.op < than.op
 }
 
 // keptPage is a page by its name, which is beside it: a search looks at no page but the one that it finds.
 type keptPage struct {
-	from orphanKey
+	from operationKey
 	*page
 }
 
@@ -41,26 +41,26 @@ func lessPage(a, b keptPage) bool { return a.from.less(b.from) }
 // pageDue says when to look at a page again.
 type pageDue struct {
 	at   int64
-	from orphanKey
+	from operationKey
 }
 
 func lessPageDue(a, b pageDue) bool { return a.at < b.at || a.at == b.at && a.from.less(b.from) }
 
 // pageOf returns the page where an orphan is, or would be; nil where it comes before all. It is mostly the last.
-func (s *State) pageOf(key orphanKey) (found *page) {
-	if last, ok := s.orphans.Max(); !ok || !key.less(last.from) {
+func (s *State) pageOf(key operationKey) (found *page) {
+	if last, ok := s.detached.Max(); !ok || !key.less(last.from) {
 		return last.page
 	}
-	s.orphans.Descend(keptPage{from: key}, func(p keptPage) bool {
+	s.detached.Descend(keptPage{from: key}, func(p keptPage) bool {
 		found = p.page
 		return false
 	})
 	return found
 }
 
-// orphan returns the record of an ended lease's operation, nil where there is none. A change takes effect by keepOrphan.
-func (s *State) orphan(lease, op uint64) *operation {
-	key := orphanKey{lease, op}
+// detachedOperation returns the record of an ended lease's operation, nil where there is none. A change takes effect by keepDetached.
+func (s *State) detachedOperation(lease, op uint64) *operation {
+	key := operationKey{lease, op}
 	p := s.pageOf(key)
 	if p == nil {
 		return nil
@@ -87,7 +87,7 @@ func (s *State) eachOperation(fn func(*operation) bool) bool {
 		return true
 	}
 	going := true
-	s.orphans.Scan(func(p keptPage) bool {
+	s.detached.Scan(func(p keptPage) bool {
 		for rest := p.packed; len(rest) > 0 && going; {
 			var packed []byte
 			packed, rest = cut(rest)
@@ -99,9 +99,9 @@ func (s *State) eachOperation(fn func(*operation) bool) bool {
 	return going && liveBelow(math.MaxUint64)
 }
 
-// keepOrphan enters the record of an ended lease's operation, or replaces it by one with the same moment to be looked at.
-func (m *Machine) keepOrphan(o *operation) {
-	key := orphanKey{o.lease, o.op}
+// keepDetached enters the record of an ended lease's operation, or replaces it by one with the same moment to be looked at.
+func (m *Machine) keepDetached(o *operation) {
+	key := operationKey{o.lease, o.op}
 	m.packing = pack(m.packing[:0], o)
 	p := m.editPage(key, o.check)
 	from, to, found := p.seek(key)
@@ -153,7 +153,7 @@ func (m *Machine) chargedFor(packed []byte) int64 {
 }
 
 // editPage returns the page of an orphan that is entered, that may be changed.
-func (m *Machine) editPage(key orphanKey, check int64) *page {
+func (m *Machine) editPage(key operationKey, check int64) *page {
 	p := m.pageOf(key)
 	if p != nil && p.generation == m.generation {
 		return p
@@ -161,7 +161,7 @@ func (m *Machine) editPage(key orphanKey, check int64) *page {
 	c := &page{from: key, check: check}
 	if p != nil {
 		*c = *p
-	} else if first, ok := m.orphans.Min(); ok {
+	} else if first, ok := m.detached.Min(); ok {
 		m.dropPage(first.page)
 		*c = *first.page
 		c.from = key // comes before all
@@ -172,12 +172,12 @@ func (m *Machine) editPage(key orphanKey, check int64) *page {
 }
 
 func (m *Machine) enterPage(p *page) {
-	m.orphans.Load(keptPage{p.from, p}) // mostly the last
+	m.detached.Load(keptPage{p.from, p}) // mostly the last
 	m.checks.Load(pageDue{p.check, p.from})
 }
 
 func (m *Machine) dropPage(p *page) {
-	m.orphans.Delete(keptPage{from: p.from})
+	m.detached.Delete(keptPage{from: p.from})
 	m.checks.Delete(pageDue{p.check, p.from})
 }
 
@@ -200,7 +200,7 @@ func (m *Machine) split(p *page) {
 }
 
 // pageWith returns a page with a copy of packed orphans.
-func (m *Machine) pageWith(from orphanKey, packed []byte) *page {
+func (m *Machine) pageWith(from operationKey, packed []byte) *page {
 	p := &page{generation: m.generation, from: from, check: math.MaxInt64, packed: slices.Clone(packed)}
 	for len(packed) > 0 {
 		p.last = keyOf(packed)
@@ -219,7 +219,7 @@ func (m *Machine) expireOperations() {
 		if !ok || first.at > m.clock.Now {
 			return
 		}
-		p, _ := m.orphans.Get(keptPage{from: first.from})
+		p, _ := m.detached.Get(keptPage{from: first.from})
 		done += 1 + m.expirePage(p.page)
 	}
 }
@@ -261,7 +261,7 @@ func (m *Machine) expirePage(p *page) (forgotten int) {
 
 // joined returns the orphans that are packed anew in place of a page that is dropped, together with those of a page beside it where both
 // are few: pages of which one orphan is left each would take four times what their orphans are charged with.
-func (m *Machine) joined(from orphanKey) (first orphanKey, packed []byte) {
+func (m *Machine) joined(from operationKey) (first operationKey, packed []byte) {
 	few := func(p *page) bool { return p != nil && len(p.packed)+len(m.packing) <= pageBytes/2 }
 	if before := m.pageOf(from); few(before) {
 		m.dropPage(before)
@@ -276,8 +276,8 @@ func (m *Machine) joined(from orphanKey) (first orphanKey, packed []byte) {
 }
 
 // pageAfter returns the first page that begins at a key or after it, nil where there is none.
-func (s *State) pageAfter(key orphanKey) (found *page) {
-	s.orphans.Ascend(keptPage{from: key}, func(p keptPage) bool {
+func (s *State) pageAfter(key operationKey) (found *page) {
+	s.detached.Ascend(keptPage{from: key}, func(p keptPage) bool {
 		found = p.page
 		return false
 	})
@@ -308,9 +308,9 @@ func (b *runBill) settle(m *Machine) {
 // staysOn tells whether an orphan that is due is kept for a while longer.
 func (m *Machine) staysOn(o *operation) bool { return m.stillCounts(o) && m.shortLived(o) }
 
-// keptOrphan returns the record of an ended lease's operation, nil where there is none, or it is due to be forgotten.
-func (m *Machine) keptOrphan(lease, op uint64) *operation {
-	o := m.orphan(lease, op)
+// liveDetached returns the record of an ended lease's operation, nil where there is none, or it is due to be forgotten.
+func (m *Machine) liveDetached(lease, op uint64) *operation {
+	o := m.detachedOperation(lease, op)
 	if o == nil || o.check <= m.clock.Now && !m.staysOn(o) {
 		return nil
 	}
@@ -318,7 +318,7 @@ func (m *Machine) keptOrphan(lease, op uint64) *operation {
 }
 
 // seek returns where an orphan stands in a page, or would.
-func (p *page) seek(key orphanKey) (from, to int, found bool) {
+func (p *page) seek(key operationKey) (from, to int, found bool) {
 	if p.last.less(key) {
 		return len(p.packed), len(p.packed), false
 	}
@@ -404,9 +404,9 @@ func (u *unpacker) signed() int64 {
 }
 
 // keyOf returns the key of the first of packed orphans.
-func keyOf(packed []byte) orphanKey {
+func keyOf(packed []byte) operationKey {
 	u := open(packed)
-	return orphanKey{u.unsigned(), u.unsigned()}
+	return operationKey{u.unsigned(), u.unsigned()}
 }
 
 // unpackDue reads into o what its expiry needs: its names, whether it is settled, when to look at it, and its charges.
@@ -428,7 +428,7 @@ func unpackDue(packed []byte, o *operation) unpacker {
 
 // unpack returns an orphan as it was packed.
 func unpack(packed []byte) *operation {
-	o := &operation{orphan: true}
+	o := &operation{detached: true}
 	o.charges = o.single[:0]
 	u := unpackDue(packed, o)
 	o.fence, o.asked, o.unspent = u.unsigned(), u.unsigned(), u.unsigned()

@@ -16,10 +16,10 @@ import (
 )
 
 // drawOrphan draws the record of an operation whose lease has ended.
-func drawOrphan(rt *rapid.T, key orphanKey, now int64) *operation {
+func drawOrphan(rt *rapid.T, key operationKey, now int64) *operation {
 	number, amount := rapid.Uint64(), rapid.Int64()
 	o := &operation{
-		lease: key.lease, op: key.op, fence: number.Draw(rt, "fence"), holder: rapid.StringN(0, 10, 128).Draw(rt, "holder"), orphan: true,
+		lease: key.lease, op: key.op, fence: number.Draw(rt, "fence"), holder: rapid.StringN(0, 10, 128).Draw(rt, "holder"), detached: true,
 		spendBy: amount.Draw(rt, "spendBy"), spendByWall: amount.Draw(rt, "spendByWall"), transit: amount.Draw(rt, "transit"),
 		beganWall: amount.Draw(rt, "beganWall"), asked: number.Draw(rt, "asked"), unspent: number.Draw(rt, "unspent"),
 		actual: number.Draw(rt, "actual"), check: now + rapid.Int64Range(1, 2*minute).Draw(rt, "check"),
@@ -36,15 +36,15 @@ func drawOrphan(rt *rapid.T, key orphanKey, now int64) *operation {
 }
 
 // shownOrphans are orphans as a state should show them.
-type shownOrphans map[orphanKey]*operation
+type shownOrphans map[operationKey]*operation
 
 func (want shownOrphans) check(rt *rapid.T, s *State) {
-	keys := slices.SortedFunc(maps.Keys(want), func(a, b orphanKey) int {
+	keys := slices.SortedFunc(maps.Keys(want), func(a, b operationKey) int {
 		return cmp.Or(cmp.Compare(a.lease, b.lease), cmp.Compare(a.op, b.op))
 	})
 	if len(keys) > 0 {
 		key := rapid.SampledFrom(keys).Draw(rt, "one of them")
-		if o := s.orphan(key.lease, key.op); o == nil || !o.orphan || !proto.Equal(encodeOperation(o), encodeOperation(want[key])) {
+		if o := s.detachedOperation(key.lease, key.op); o == nil || !o.detached || !proto.Equal(encodeOperation(o), encodeOperation(want[key])) {
 			rt.Fatalf("%+v, not %+v", o, want[key])
 		}
 	}
@@ -58,16 +58,16 @@ func (want shownOrphans) check(rt *rapid.T, s *State) {
 	if len(keys) > 0 || s.operations != int64(len(want)) {
 		rt.Fatalf("%d missing; counted %d of %d", len(keys), s.operations, len(want))
 	}
-	s.orphans.Scan(func(p keptPage) bool {
+	s.detached.Scan(func(p keptPage) bool {
 		if first, rest := cut(p.packed); len(first)+len(rest) > pageBytes && len(rest) > 0 || cap(p.packed) > max(pageBytes, 2*len(p.packed)) {
 			rt.Fatalf("a page of %d bytes, with room for %d", len(p.packed), cap(p.packed))
 		}
 		return true
 	})
-	for _, err := range s.verifyOrphans() {
+	for _, err := range s.verifyDetached() {
 		rt.Fatal(err)
 	}
-	if s.orphan(rapid.Uint64Range(0, 300).Draw(rt, "another"), 9) != nil {
+	if s.detachedOperation(rapid.Uint64Range(0, 300).Draw(rt, "another"), 9) != nil {
 		rt.Fatal("one that never was")
 	}
 }
@@ -79,12 +79,12 @@ func TestOrphansAreAsTheyWereKept(t *testing.T) {
 		w, want := newWorld(rt), shownOrphans{}
 		w.apply(applyQuotas(rateOf("q", 10, minute), slotsOf("s", 1)))
 		m := w.m
-		keep := func(rt *rapid.T, key orphanKey) {
+		keep := func(rt *rapid.T, key operationKey) {
 			o := drawOrphan(rt, key, m.clock.Now)
 			if before := want[key]; before != nil {
 				o.check = before.check // as a Settle leaves it
 			}
-			m.keepOrphan(o)
+			m.keepDetached(o)
 			want[key] = o
 		}
 		op := rapid.Uint64Range(0, 4)
@@ -92,16 +92,16 @@ func TestOrphansAreAsTheyWereKept(t *testing.T) {
 		var frozen []*State
 		var shown []shownOrphans
 		rt.Repeat(map[string]func(*rapid.T){
-			"keep": func(rt *rapid.T) { keep(rt, orphanKey{lease.Draw(rt, "lease"), op.Draw(rt, "op")}) },
+			"keep": func(rt *rapid.T) { keep(rt, operationKey{lease.Draw(rt, "lease"), op.Draw(rt, "op")}) },
 			"keep many": func(rt *rapid.T) {
 				first, step := lease.Draw(rt, "first"), rapid.SampledFrom([]int{1, -1, 7}).Draw(rt, "step")
 				for i := range rapid.IntRange(1, 80).Draw(rt, "many") {
-					keep(rt, orphanKey{first + uint64(i*step), 1})
+					keep(rt, operationKey{first + uint64(i*step), 1})
 				}
 			},
 			"pass": func(rt *rapid.T) {
 				m.clock.Now += rapid.Int64Range(0, minute).Draw(rt, "time")
-				maps.DeleteFunc(want, func(key orphanKey, o *operation) bool {
+				maps.DeleteFunc(want, func(key operationKey, o *operation) bool {
 					due := o.check <= m.clock.Now
 					if due && m.stillCounts(o) && m.shortLived(o) {
 						c := *o
@@ -136,10 +136,10 @@ func TestPagesFill(t *testing.T) {
 	} {
 		m := New()
 		for i := range 10_000 {
-			m.keepOrphan(&operation{lease: c.lease(i), op: 1, orphan: true, holder: "somebody", check: int64(i)})
+			m.keepDetached(&operation{lease: c.lease(i), op: 1, detached: true, holder: "somebody", check: int64(i)})
 		}
 		var used, room int
-		m.orphans.Scan(func(p keptPage) bool {
+		m.detached.Scan(func(p keptPage) bool {
 			used, room = used+len(p.packed), room+cap(p.packed)
 			return true
 		})
@@ -215,15 +215,15 @@ func TestALaterMomentTakesMore(t *testing.T) {
 	w := newWorld(t)
 	w.apply(applyQuotas(rateOf("q", 10, minute)))
 	for i := range 10_000 {
-		w.m.keepOrphan(&operation{
-			lease: uint64(i + 1), op: 1, orphan: true, check: second, charges: []charge{{quota: 1, amount: 1, end: 30 * second}},
+		w.m.keepDetached(&operation{
+			lease: uint64(i + 1), op: 1, detached: true, check: second, charges: []charge{{quota: 1, amount: 1, end: 30 * second}},
 		})
 	}
 	w.m.clock.Now = 2 * second
 	for first, _ := w.m.checks.Min(); first.at <= w.m.clock.Now; first, _ = w.m.checks.Min() {
 		w.m.expireOperations()
 	}
-	w.m.orphans.Scan(func(p keptPage) bool {
+	w.m.detached.Scan(func(p keptPage) bool {
 		if len(p.packed) > pageBytes {
 			t.Errorf("a page of %d bytes", len(p.packed))
 		}
@@ -243,30 +243,30 @@ func TestPagesOfFewAreJoined(t *testing.T) {
 		if i%thinned == 0 {
 			check = hour
 		}
-		m.keepOrphan(&operation{lease: uint64(i + 1), op: 1, orphan: true, check: check})
+		m.keepDetached(&operation{lease: uint64(i + 1), op: 1, detached: true, check: check})
 	}
-	before := m.orphans.Len()
+	before := m.detached.Len()
 	m.clock.Now = 1
 	for first, _ := m.checks.Min(); first.at <= m.clock.Now; first, _ = m.checks.Min() {
 		m.expireOperations()
 	}
 	var bytes int64
-	m.orphans.Scan(func(p keptPage) bool {
+	m.detached.Scan(func(p keptPage) bool {
 		bytes += int64(len(p.packed))
 		return true
 	})
-	if pages := m.orphans.Len(); int64(pages) > 1+bytes*4/pageBytes || before < 3*pages {
+	if pages := m.detached.Len(); int64(pages) > 1+bytes*4/pageBytes || before < 3*pages {
 		t.Errorf("%d pages, of %d, hold %d bytes", pages, before, bytes)
 	}
 	for i := range all {
-		if o := m.orphan(uint64(i+1), 1); (o != nil) != (i%thinned == 0) {
+		if o := m.detachedOperation(uint64(i+1), 1); (o != nil) != (i%thinned == 0) {
 			t.Fatalf("orphan %d: %v", i+1, o)
 		}
 	}
 	if m.taken[budgetOperations] != bytes+all/thinned*actualBytes || m.operations != all/thinned {
 		t.Errorf("%d bytes are charged, %d taken; %d records", m.taken[budgetOperations], bytes, m.operations)
 	}
-	if errs := m.verifyOrphans(); len(errs) > 0 {
+	if errs := m.verifyDetached(); len(errs) > 0 {
 		t.Error(errs)
 	}
 }
@@ -276,7 +276,7 @@ func TestManyOrphansInManyEntries(t *testing.T) {
 	m := New()
 	const all = 5 * maxForgottenPerEntry
 	for i := range all {
-		m.keepOrphan(&operation{lease: uint64(i), op: 1, orphan: true, check: 1})
+		m.keepDetached(&operation{lease: uint64(i), op: 1, detached: true, check: 1})
 	}
 	m.clock.Now = 1
 	entries := 0
@@ -286,8 +286,8 @@ func TestManyOrphansInManyEntries(t *testing.T) {
 		}
 		entries++
 	}
-	if entries < 5 || entries > 6 || m.orphans.Len()+m.checks.Len() > 0 {
-		t.Errorf("%d entries, %d pages and %d to look at are left", entries, m.orphans.Len(), m.checks.Len())
+	if entries < 5 || entries > 6 || m.detached.Len()+m.checks.Len() > 0 {
+		t.Errorf("%d entries, %d pages and %d to look at are left", entries, m.detached.Len(), m.checks.Len())
 	}
 }
 

@@ -384,9 +384,9 @@ func afterwards(t tester, m *Machine, what string) {
 func livelySnapshot(t tester) []byte {
 	w := lively(t)
 	c := w.m.State().Counts()
-	if c.Leases < 5 || c.Waiting < 5 || c.Sessions < 3 || c.Operations < 3 || c.Tasks < 3 || w.m.orphans.Len() == 0 || w.m.overrides.Len() == 0 ||
-		w.m.keys.Len() == 0 || w.m.cooldowns.Len() == 0 || w.m.meters.Len() == 0 || w.m.tallies.Len() == 0 {
-		t.Fatalf("the state is not lively: %+v; %d pages, %d overrides, %d keys, %d cooldowns, %d meters, %d tallies", c, w.m.orphans.Len(), w.m.overrides.Len(), w.m.keys.Len(), w.m.cooldowns.Len(), w.m.meters.Len(), w.m.tallies.Len())
+	if c.Leases < 5 || c.Waiting < 5 || c.Sessions < 3 || c.Operations < 3 || c.Tasks < 3 || w.m.detached.Len() == 0 || w.m.overrides.Len() == 0 ||
+		w.m.keys.Len() == 0 || w.m.cooldowns.Len() == 0 || w.m.meters.Len() == 0 || w.m.stats.Len() == 0 {
+		t.Fatalf("the state is not lively: %+v; %d pages, %d overrides, %d keys, %d cooldowns, %d meters, %d tallies", c, w.m.detached.Len(), w.m.overrides.Len(), w.m.keys.Len(), w.m.cooldowns.Len(), w.m.meters.Len(), w.m.stats.Len())
 	}
 	return snapshotOf(t, w.m.Freeze())
 }

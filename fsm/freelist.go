@@ -2,16 +2,16 @@ package fsm
 
 import "fmt"
 
-// maxSpares is how many objects of a kind are kept to be used again: what usual entries end and grant.
-const maxSpares = 4096
+// maxFree is how many objects of a kind are kept to be used again: what usual entries end and grant.
+const maxFree = 4096
 
-// maxSpareRoom bounds for how many records what is used again has room, of which one is used: most leases have no more.
-const maxSpareRoom = 4
+// maxFreeRoom bounds for how many records what is used again has room, of which one is used: most leases have no more.
+const maxFreeRoom = 4
 
-// spare are the objects of leases that have ended, to be used again for the next ones: what an entry ends, its grants need, and
+// freeList are the objects of leases that have ended, to be used again for the next ones: what an entry ends, its grants need, and
 // it is in the processor's caches still. They are of the present generation, so no frozen State has them; and nothing else may
 // keep a lease, or a record of its operations, beyond its end.
-type spare struct {
+type freeList struct {
 	// most is how many of a kind are kept.
 	most       int
 	leases     []*lease
@@ -19,7 +19,7 @@ type spare struct {
 }
 
 // lease returns a lease without anything in it.
-func (s *spare) lease() *lease {
+func (s *freeList) lease() *lease {
 	last := len(s.leases) - 1
 	if last < 0 {
 		return new(lease)
@@ -30,7 +30,7 @@ func (s *spare) lease() *lease {
 }
 
 // firstOperation returns the records of a lease, none yet, and an object for the first one; neither has anything in it.
-func (s *spare) firstOperation() (*operations, *operation) {
+func (s *freeList) firstOperation() (*operations, *operation) {
 	last := len(s.operations) - 1
 	if last < 0 {
 		first := &firstOperation{}
@@ -45,12 +45,12 @@ func (s *spare) firstOperation() (*operations, *operation) {
 }
 
 // keep keeps what a lease of the present generation consisted of.
-func (s *spare) keep(l *lease, generation uint64) {
+func (s *freeList) keep(l *lease, generation uint64) {
 	if l.generation != generation {
 		panic(fmt.Sprintf("fsm: lease %d ended, and a frozen state may have it", l.id))
 	}
 	if kept := l.operations; kept != nil && len(s.operations) < s.most && kept.generation == generation &&
-		len(kept.list) == 1 && cap(kept.list) <= maxSpareRoom && kept.list[0].generation == generation {
+		len(kept.list) == 1 && cap(kept.list) <= maxFreeRoom && kept.list[0].generation == generation {
 		*kept.list[0] = operation{}
 		*kept = operations{list: kept.list[:1:1]}
 		s.operations = append(s.operations, kept)

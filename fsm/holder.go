@@ -39,7 +39,7 @@ type holder struct {
 // that it needs.
 const (
 	holderSize = 144
-	tallySize  = 144
+	statsSize  = 144
 	meterSize  = 192
 	listedSize = 32
 )
@@ -48,10 +48,10 @@ func (h *holder) size() int64 { return holderSize + int64(len(h.name)) }
 
 // useHolder returns a holder's record that may be changed.
 func (m *Machine) useHolder(name string) *holder {
-	h := m.recent.holder
+	h := m.cache.holder
 	if h == nil || h.generation != m.generation || h.name != name {
 		h = m.editHolder(name)
-		m.recent.holder = h
+		m.cache.holder = h
 	}
 	if m.clock.Now-h.seen > holderMemory/16 {
 		m.seen.Delete(holderSeen{at: h.seen, name: name})
@@ -81,7 +81,7 @@ func (m *Machine) editHolder(name string) *holder {
 
 // getHolder returns a holder's record, nil where nothing is remembered of it. It must not be changed.
 func (m *Machine) getHolder(name string) *holder {
-	if h := m.recent.holder; h != nil && h.name == name {
+	if h := m.cache.holder; h != nil && h.name == name {
 		return h
 	}
 	h, _ := m.holders.Get(name)
@@ -104,7 +104,7 @@ func (m *Machine) remembering(name string, needs []need) verdict {
 		return m.taking(budgetHolders)
 	}
 	for i := range needs {
-		if q := needs[i].quota; q.rule.policy.tallied() && !m.tallied(name, q) {
+		if q := needs[i].quota; q.rule.policy.keepsStats() && !m.hasStats(name, q) {
 			return m.takingFor(h.account, budgetHolders)
 		}
 	}
@@ -130,10 +130,10 @@ func (m *Machine) forgetHolders() {
 		m.seen.PopMin()
 		h, _ := m.holders.Get(last.name)
 		if h.waiting == 0 && !m.usesAny(last.name) && m.newestLease(last.name) == nil {
-			done += m.forgetUse(last.name)
+			done += m.forgetStats(last.name)
 			m.addTo(h.account, budgetHolders, -h.size())
 			m.holders.Delete(last.name)
-			m.recent.holder = nil
+			m.cache.holder = nil
 			continue
 		}
 		m.seen.Set(holderSeen{at: m.clock.Now, name: last.name})

@@ -2,8 +2,8 @@ package fsm
 
 import "cmp"
 
-// tally is what is remembered of one holder's use of one quota whose policy asks for it.
-type tally struct {
+// holderStats is what is remembered of one holder's use of one quota whose policy asks for it.
+type holderStats struct {
 	generation uint64
 	holder     string
 	quota      uint32
@@ -16,44 +16,44 @@ type tally struct {
 	denied int64
 }
 
-func lessTally(a, b *tally) bool {
+func lessStats(a, b *holderStats) bool {
 	return cmp.Or(cmp.Compare(a.holder, b.holder), cmp.Compare(a.quota, b.quota)) < 0
 }
 
-// tallyOf returns a tally for reading; the zero value where nothing is remembered.
-func (s *State) tallyOf(name string, q *quota) tally {
-	if t, ok := s.tallies.Get(&tally{holder: name, quota: q.number}); ok {
+// statsOf returns a tally for reading; the zero value where nothing is remembered.
+func (s *State) statsOf(name string, q *quota) holderStats {
+	if t, ok := s.stats.Get(&holderStats{holder: name, quota: q.number}); ok {
 		return *t
 	}
-	return tally{}
+	return holderStats{}
 }
 
-// tallied tells whether there is a tally.
-func (s *State) tallied(name string, q *quota) bool {
-	_, ok := s.tallies.Get(&tally{holder: name, quota: q.number})
+// hasStats tells whether there is a tally.
+func (s *State) hasStats(name string, q *quota) bool {
+	_, ok := s.stats.Get(&holderStats{holder: name, quota: q.number})
 	return ok
 }
 
-// tally returns a tally that may be changed. Its holder is remembered at least as long.
-func (m *Machine) tally(name string, q *quota) *tally {
+// holderStats returns a tally that may be changed. Its holder is remembered at least as long.
+func (m *Machine) editStats(name string, q *quota) *holderStats {
 	h := m.useHolder(name)
-	t, ok := m.tallies.Get(&tally{holder: name, quota: q.number})
+	t, ok := m.stats.Get(&holderStats{holder: name, quota: q.number})
 	if ok && t.generation == m.generation {
 		return t
 	}
-	c := tally{holder: h.name, quota: q.number}
+	c := holderStats{holder: h.name, quota: q.number}
 	if ok {
 		c = *t
 	} else {
-		m.addTo(h.account, budgetHolders, tallySize)
+		m.addTo(h.account, budgetHolders, statsSize)
 	}
 	c.generation = m.generation
-	m.tallies.Set(&c)
+	m.stats.Set(&c)
 	return &c
 }
 
 // closeFor closes a quota for a tally's holder until a time; 0: it is open again.
-func (m *Machine) closeFor(t *tally, until int64) {
+func (m *Machine) closeFor(t *holderStats, until int64) {
 	t.closedUntil = until
 	if until == 0 {
 		m.closed.Delete(t.place())
@@ -63,13 +63,13 @@ func (m *Machine) closeFor(t *tally, until int64) {
 }
 
 // place is where a tally stands in the table of those with a closing breaker.
-func (t *tally) place() quotaHolder { return quotaHolder{quota: t.quota, holder: t.holder} }
+func (t *holderStats) place() quotaHolder { return quotaHolder{quota: t.quota, holder: t.holder} }
 
-// uncount takes tallies that were dropped out of the other tables.
-func (m *Machine) uncount(dropped ...*tally) {
+// unlistStats takes tallies that were dropped out of the other tables.
+func (m *Machine) unlistStats(dropped ...*holderStats) {
 	for _, t := range dropped {
 		m.closed.Delete(t.place())
-		m.chargeHolder(t.holder, -tallySize)
+		m.chargeHolder(t.holder, -statsSize)
 	}
 }
 
@@ -86,7 +86,7 @@ func (s *State) broken(q *quota, now int64, limit int) []string {
 	}
 	var names []string
 	s.closed.Ascend(quotaHolder{quota: q.number}, func(of quotaHolder) bool {
-		if of.quota == q.number && s.tallyOf(of.holder, q).closedUntil > now {
+		if of.quota == q.number && s.statsOf(of.holder, q).closedUntil > now {
 			names = append(names, of.holder)
 		}
 		return of.quota == q.number && len(names) < limit

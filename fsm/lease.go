@@ -73,9 +73,9 @@ func (m *Machine) grant(req *logpb.Reserve, needs []need, as priority, ticket, a
 		ttl = defaultTTL
 	}
 	h := m.useHolder(req.Holder)
-	l := m.spare.lease()
+	l := m.freeList.lease()
 	l.generation, l.id, l.fence, l.class = m.generation, m.lastLease, m.fence(), as.class
-	l.holder, l.digest = h.name, m.recent.digestHolder(h.name)
+	l.holder, l.digest = h.name, m.cache.digestHolder(h.name)
 	l.account = account
 	l.ttl, l.deadline = ttl, m.clock.Now+ttl
 	if ticket != 0 && !req.Consume && ttl > provisionalTTL {
@@ -93,8 +93,8 @@ func (m *Machine) grant(req *logpb.Reserve, needs []need, as priority, ticket, a
 	m.deadlines.add(uint64(l.deadline), l.id)
 	noteServed(needs, as.rank, h.virtualTime)
 	m.addCost(l.holder, costOf(needs))
-	result := unheard
-	if m.heard || ticket != 0 {
+	result := unwantedResult
+	if m.wantResult || ticket != 0 {
 		result = m.answer(l, needs, ticket)
 	}
 	m.emitGranted(l, ticket, result)
@@ -104,8 +104,8 @@ func (m *Machine) grant(req *logpb.Reserve, needs []need, as priority, ticket, a
 	return result
 }
 
-// unheard is the result of a grant that nobody reads.
-var unheard = &logpb.Result{}
+// unwantedResult is the result of a grant that nobody reads.
+var unwantedResult = &logpb.Result{}
 
 // answer makes the result of a grant.
 func (m *Machine) answer(l *lease, needs []need, ticket uint64) *logpb.Result {
@@ -145,7 +145,7 @@ func (m *Machine) hold(l *lease, req *logpb.Reserve, needs []need) {
 		}
 		for q := first; q != nil; q = m.parent(q) {
 			q.ledger.held += amount
-			m.use(q, l.holder, l.class, q.ledger.window, openEnd, amount)
+			m.recordUsage(q, l.holder, l.class, q.ledger.window, openEnd, amount)
 			q.leases++
 			l.items = append(l.items, item{
 				quota: q.number, ancestor: q != first, window: q.ledger.window, held: amount,
@@ -286,7 +286,7 @@ func (m *Machine) voidClosed(l *lease) {
 		m.eachShare(l, i, func(it *item, q *quota) {
 			if held := it.heldOf(q); held > 0 {
 				q.ledger.held -= held
-				m.use(q, l.holder, l.class, it.window, openEnd, -held)
+				m.recordUsage(q, l.holder, l.class, it.window, openEnd, -held)
 				m.markDirty(q)
 			}
 			it.window = closedWindow
@@ -470,7 +470,7 @@ func (m *Machine) unhold(l *lease, index int, amount int64) {
 	m.eachShare(l, index, func(it *item, q *quota) {
 		if it.heldOf(q) > 0 {
 			q.ledger.held -= amount
-			m.use(q, l.holder, l.class, it.window, openEnd, -amount)
+			m.recordUsage(q, l.holder, l.class, it.window, openEnd, -amount)
 			m.markDirty(q)
 		}
 		it.held -= amount
@@ -508,7 +508,7 @@ func (m *Machine) endUnlisted(l *lease, how EventKind, withGrace bool) []*logpb.
 			continue
 		}
 		q.ledger.held -= held
-		m.use(q, l.holder, l.class, it.window, openEnd, -held)
+		m.recordUsage(q, l.holder, l.class, it.window, openEnd, -held)
 		m.markDirty(q)
 		if !it.ancestor {
 			returned = append(returned, &logpb.GrantedItem{Quota: q.name, Amount: held})
@@ -524,16 +524,16 @@ func (m *Machine) endUnlisted(l *lease, how EventKind, withGrace bool) []*logpb.
 	m.leases.Delete(l.id)
 	m.leasesOf.remove(l.digest, l.id)
 	m.addTo(l.account, budgetLeases, -weightOf(len(l.items)))
-	m.orphanOperations(l)
+	m.detachOperations(l)
 	if len(grace) > 0 {
 		o := &operation{lease: l.id, fence: l.fence, holder: l.holder, account: l.account, charges: grace}
 		o.check = m.nextCheck(o)
-		m.keepOrphan(o)
+		m.keepDetached(o)
 	}
 	m.addCost(l.holder, -unused)
 	m.emit(Event{Kind: how, Holder: l.holder, Lease: l.id, Fence: l.fence})
 	m.leaseEnded(l)
-	m.spare.keep(l, m.generation)
+	m.freeList.keep(l, m.generation)
 	return returned
 }
 

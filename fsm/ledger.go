@@ -48,7 +48,7 @@ type ledger struct {
 	opened     int64 // provider-anchored: where the present window opened
 	anchor           // provider-anchored: what it rests on
 	// used is what each class holds and has consumed in this window.
-	used [classes]use
+	used [classes]usage
 	// past is what was dropped of a window, the oldest first, while less than about a period of cluster time has passed since: where
 	// wrong clocks ended the window too soon, a reset of the clock counts it again.
 	past []past
@@ -104,7 +104,7 @@ func (g *ledger) advance(r *rule, v view) (rolled, learned bool) {
 
 // roll makes held amounts void and gives the next ones a new window.
 func (g *ledger) roll(window int64) {
-	g.held, g.window, g.used = 0, window, [classes]use{}
+	g.held, g.window, g.used = 0, window, [classes]usage{}
 }
 
 // dropWindow drops what ended before a window's opening, and with it what was known of the closed window.

@@ -39,15 +39,15 @@ type Machine struct {
 	packing []byte
 	looked  operation
 	// ending is room for the leases that end together, leaving for the results that leave together.
-	ending  []uint64
-	leaving []stored
-	recent  recent
-	spare   spare
-	decoder decoder
+	ending   []uint64
+	leaving  []stored
+	cache    cache
+	freeList freeList
+	decoder  decoder
 	// raw is the present command's Reserve as its entry has it, where that is plain.
 	raw []byte
-	// heard says that somebody reads the result of the present command, or that it is kept.
-	heard bool
+	// wantResult says that somebody reads the result of the present command, or that it is kept.
+	wantResult bool
 	// unscheduled are the quotas that are listed anew when the entry is done; commanded says that a command is being carried out.
 	unscheduled []uint32
 	commanded   bool
@@ -66,7 +66,7 @@ type Machine struct {
 func New() *Machine {
 	return &Machine{
 		state: newState(), generation: 1, dirty: map[uint32]bool{}, reordered: map[uint32]bool{}, told: map[string]*[maxSteps]int{},
-		sharers: map[string]int32{}, spare: spare{most: maxSpares}, bounds: newBounds(),
+		sharers: map[string]int32{}, freeList: freeList{most: maxFree}, bounds: newBounds(),
 	}
 }
 
@@ -96,7 +96,7 @@ func (m *Machine) Follow(index, term uint64, data []byte) Applied {
 
 func (m *Machine) applyEntry(index, term uint64, data []byte, asked bool) Applied {
 	m.index, m.term = index, term
-	m.decoder.names = &m.recent.names
+	m.decoder.names = &m.cache.names
 	err := m.decoder.decode(data)
 	if err != nil && !errors.Is(err, errUnknownField) {
 		m.undecodable(err)
@@ -109,7 +109,7 @@ func (m *Machine) applyEntry(index, term uint64, data []byte, asked bool) Applie
 		m.undecodable(err)
 	}
 	m.featureLevel = max(m.featureLevel, entry.Version)
-	if clear(m.events); cap(m.events) > maxSpare {
+	if clear(m.events); cap(m.events) > maxEventRoom {
 		m.events = nil
 	}
 	m.events = m.events[:0]
@@ -125,7 +125,7 @@ func (m *Machine) applyEntry(index, term uint64, data []byte, asked bool) Applie
 		if err != nil {
 			m.undecodable(err)
 		}
-		m.raw, m.commanded, m.heard = raw, true, asked || command.Session != 0 || command.IdempotencyKey != ""
+		m.raw, m.commanded, m.wantResult = raw, true, asked || command.Session != 0 || command.IdempotencyKey != ""
 		m.payer = payerOf(command)
 		results[i] = m.applyOnce(command)
 		m.commanded, m.payer = false, payer{}
@@ -234,8 +234,8 @@ func (m *Machine) apply(command *logpb.Command, from origin) *logpb.Result {
 		m.index, m.term))
 }
 
-// maxSpare bounds the room for events that is kept for the next entry: more than usual entries need.
-const maxSpare = 1 << 14
+// maxEventRoom bounds the room for events that is kept for the next entry: more than usual entries need.
+const maxEventRoom = 1 << 14
 
 // MaxEntryCommands is how many commands an entry may have. What entries of more grant would pile up when it falls due.
 const MaxEntryCommands = 2048

@@ -15,7 +15,7 @@ type meter struct {
 	quota      uint32
 	// used is what it holds and has consumed in a window.
 	window int64
-	used   use
+	used   usage
 	MeterCounts
 }
 
@@ -219,7 +219,7 @@ func encodeMeter(t *meter) *logpb.SnapshotMeter {
 
 func decodeMeter(encoded *logpb.SnapshotMeter, generation uint64) *meter {
 	t := &meter{
-		generation: generation, holder: encoded.Holder, quota: encoded.Quota, window: encoded.Window, used: use{amount: encoded.Used},
+		generation: generation, holder: encoded.Holder, quota: encoded.Quota, window: encoded.Window, used: usage{amount: encoded.Used},
 		MeterCounts: MeterCounts{
 			Answered: encoded.Answered, Limited: encoded.Limited, Waits: encoded.Waits, WaitedNs: encoded.WaitedNs,
 			Granted: encoded.Granted, Consumed: encoded.Consumed, Returned: encoded.Returned, Overrun: encoded.Overrun,

@@ -30,7 +30,7 @@ type operation struct {
 	// account is charged with it: its lease's.
 	account uint64
 	// orphan: its lease has ended.
-	orphan bool
+	detached bool
 	// charges begin in single, which is all the room that one takes.
 	charges []charge
 	single  [1]charge
@@ -135,7 +135,7 @@ func (m *Machine) newOperation(l *lease) *operation {
 	if l.operations != nil {
 		return &operation{generation: m.generation}
 	}
-	kept, first := m.spare.firstOperation()
+	kept, first := m.freeList.firstOperation()
 	kept.generation, first.generation = m.generation, m.generation
 	l.operations = kept
 	return first
@@ -415,7 +415,7 @@ func (m *Machine) chargeFor(q *quota, l *lease, ancestor bool, amount, spendBy i
 		c.end = g.key(r, addSaturated(r.at(m.clock).late, spendBy))
 	}
 	m.count(q, c.end, spendBy, amount, 0)
-	m.moveUse(q, l.holder, &c, openEnd)
+	m.moveUsage(q, l.holder, &c, openEnd)
 	g.passBurst(r, m.clock.Now, amount)
 	return c
 }
@@ -449,8 +449,8 @@ func (m *Machine) consumed(o *operation) *logpb.Consumed {
 	return &a.consumed
 }
 
-// maxOrphan is how long an ended lease's records are kept at most: for as long as a call may take.
-const maxOrphan = day
+// maxDetached is how long an ended lease's records are kept at most: for as long as a call may take.
+const maxDetached = day
 
 // nextCheck returns when to look at an orphan again.
 func (m *Machine) nextCheck(o *operation) int64 {
@@ -460,12 +460,12 @@ func (m *Machine) nextCheck(o *operation) int64 {
 			left = max(left, q.ledger.dropsIn(&q.rule, q.rule.at(m.clock), o.charges[i].end))
 		}
 	}
-	return addSaturated(m.clock.Now, min(left, maxOrphan))
+	return addSaturated(m.clock.Now, min(left, maxDetached))
 }
 
-// orphanOperations deals with the records of a lease that has ended: those that are final go, those that count stay, for
+// detachOperations deals with the records of a lease that has ended: those that are final go, those that count stay, for
 // one upward Settle, until they stop counting. An exposure without an end ends one longest call after the deadline.
-func (m *Machine) orphanOperations(l *lease) {
+func (m *Machine) detachOperations(l *lease) {
 	for _, o := range l.records() {
 		o = m.editOperation(l, o)
 		m.countRecord(o, -1)
@@ -475,7 +475,7 @@ func (m *Machine) orphanOperations(l *lease) {
 			continue
 		}
 		o.check = m.nextCheck(o)
-		m.keepOrphan(o)
+		m.keepDetached(o)
 	}
 }
 
@@ -492,7 +492,7 @@ func (m *Machine) moveCharge(q *quota, name string, c *charge, end, left int64) 
 	from := c.end
 	c.end = end
 	m.count(q, end, left, c.amount, overrun)
-	m.moveUse(q, name, c, from)
+	m.moveUsage(q, name, c, from)
 }
 
 // stillCounts tells whether anything of an operation counts.

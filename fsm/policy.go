@@ -56,8 +56,8 @@ func (p *policy) judges() bool {
 	return p.zones != logpb.Zones_ZONES_UNSPECIFIED || p.failures > 0 || p.shares.on || p.prediction.samples > 0
 }
 
-// tallied tells whether the policy looks at single holders.
-func (p *policy) tallied() bool {
+// keepsStats tells whether the policy looks at single holders.
+func (p *policy) keepsStats() bool {
 	return p.zones != logpb.Zones_ZONES_UNSPECIFIED || p.failures > 0 || p.ageing > 0
 }
 
@@ -136,7 +136,7 @@ func (m *Machine) withhold(req *logpb.Reserve, as priority, n need) *withheld {
 		}
 		found.refusal, found.class = worse(found.refusal, refusal), found.class || ofClass
 	}
-	t := m.tallyOf(req.Holder, n.quota)
+	t := m.statsOf(req.Holder, n.quota)
 	if n.quota.rule.policy.failures > 0 && t.closedUntil > m.clock.Now {
 		add(m.refusal(logpb.Reason_REASON_BREAKER_OPEN, n.quota, t.closedUntil,
 			fmt.Sprintf("the provider refused %q %d times in a row", req.Holder, t.failures)), false)
@@ -196,7 +196,7 @@ func (r *rule) length(g *ledger) int64 {
 }
 
 // withheldByZone paces a holder, or parks a class.
-func (m *Machine) withheldByZone(req *logpb.Reserve, class int32, q *quota, t tally) (*logpb.Refusal, bool) {
+func (m *Machine) withheldByZone(req *logpb.Reserve, class int32, q *quota, t holderStats) (*logpb.Refusal, bool) {
 	if q.rule.policy.zones == logpb.Zones_ZONES_UNSPECIFIED {
 		return nil, false
 	}
@@ -227,7 +227,7 @@ func (m *Machine) withheldByZone(req *logpb.Reserve, class int32, q *quota, t ta
 }
 
 // paced refuses a holder that was granted something less than a delay ago.
-func (m *Machine) paced(q *quota, t tally, delay int64) *logpb.Refusal {
+func (m *Machine) paced(q *quota, t holderStats, delay int64) *logpb.Refusal {
 	next := addSaturated(t.granted, delay)
 	if t.grants == 0 || next <= m.clock.Now {
 		return nil
@@ -297,11 +297,11 @@ func (m *Machine) noteGranted(req *logpb.Reserve, as priority, needs []need) {
 		if q.reopens(m.clock.Now) > 0 {
 			q.ramped = addSaturated(q.ramped, n.amount)
 		}
-		if !p.tallied() {
+		if !p.keepsStats() {
 			continue
 		}
 		aged = aged || p.ageing > 0
-		t := m.tally(req.Holder, q)
+		t := m.editStats(req.Holder, q)
 		t.grants++
 		t.granted, t.denied = m.clock.Now, 0
 		if p.failures > 0 && t.failures >= p.failures {
@@ -326,19 +326,19 @@ func (m *Machine) noteAnswer(name string, q *quota, cause logpb.Cause) {
 	if t := m.meter(q, name); t != nil {
 		t.answered(cause)
 	}
-	if p.failures == 0 || !m.tallied(name, q) && !m.mayRemember(name) {
+	if p.failures == 0 || !m.hasStats(name, q) && !m.mayRemember(name) {
 		return // a runner of tasks may report for any holder, also for one that was never granted anything
 	}
 	switch {
 	case cause == logpb.Cause_CAUSE_OK:
-		if t := m.tallyOf(name, q); t.failures > 0 {
-			mine := m.tally(name, q)
+		if t := m.statsOf(name, q); t.failures > 0 {
+			mine := m.editStats(name, q)
 			mine.failures = 0
 			m.closeFor(mine, 0)
 			m.markDirty(q)
 		}
 	case saysLimited(cause):
-		t := m.tally(name, q)
+		t := m.editStats(name, q)
 		t.failures = min(t.failures+1, maxBreakerCount)
 		if t.failures >= p.failures {
 			m.closeFor(t, addSaturated(m.clock.Now, p.closed))

@@ -60,7 +60,7 @@ type quota struct {
 
 // editQuota returns a quota that may be changed; nil where it was deleted.
 func (m *Machine) editQuota(number uint32) *quota {
-	if q := m.recent.find(number, m.generation); q != nil {
+	if q := m.cache.find(number, m.generation); q != nil {
 		m.markChanged(q)
 		return q
 	}
@@ -75,14 +75,14 @@ func (m *Machine) editQuota(number uint32) *quota {
 		q = &c
 		m.quotas.Set(number, q)
 	}
-	m.recent.keep(q)
+	m.cache.keep(q)
 	m.markChanged(q)
 	return q
 }
 
 // numberOf returns the number of the quota of a name, 0 where there is none.
 func (m *Machine) numberOf(name string) uint32 {
-	k := find(&m.recent.names, name)
+	k := find(&m.cache.names, name)
 	if k != nil && k.number != 0 {
 		return k.number
 	}
@@ -91,7 +91,7 @@ func (m *Machine) numberOf(name string) uint32 {
 		return 0
 	}
 	if k == nil {
-		k = m.recent.names.enter(name)
+		k = m.cache.names.enter(name)
 	}
 	k.number = number
 	return number
@@ -99,7 +99,7 @@ func (m *Machine) numberOf(name string) uint32 {
 
 // getQuota returns a quota as it was left, for reading; nil where it was deleted.
 func (m *Machine) getQuota(number uint32) *quota {
-	if q := m.recent.find(number, m.generation); q != nil {
+	if q := m.cache.find(number, m.generation); q != nil {
 		return q
 	}
 	q, _ := m.quotas.Get(number)

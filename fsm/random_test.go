@@ -321,7 +321,7 @@ func (h *history) learn(applied Applied) {
 func TestRandomHistories(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w, twin, follower := newWorld(rt), New(), New()
-		follower.spare.most = 0 // what ended is not used again: nobody may tell
+		follower.freeList.most = 0 // what ended is not used again: nobody may tell
 		// Protobuf decodes the twin's entries: nothing of them is used again for the next command.
 		twin.decoder.wholly = true
 		for _, m := range []*Machine{w.m, twin, follower} {

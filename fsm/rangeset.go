@@ -7,31 +7,31 @@ import (
 	"github.com/tidwall/btree"
 )
 
-// runs is an ordered set of pairs of a key and an id: leases by deadline, and by holder. What one entry grants mostly has ids that follow
+// rangeSet is an ordered set of pairs of a key and an id: leases by deadline, and by holder. What one entry grants mostly has ids that follow
 // each other and the same keys, and ends together too. So such a run of ids is one place in the tree, and what comes or goes
 // one by one is put together before it is entered there.
-type runs struct {
-	tree *btree.BTreeG[run]
+type rangeSet struct {
+	tree *btree.BTreeG[idRange]
 	// coming is in the set and not in the tree yet, going in the tree and not in the set any more. Whoever reads has them entered first;
 	// and at the end of an entry there is neither, for between entries many read at once, and none may write.
-	coming, going run
+	coming, going idRange
 }
 
-// run is ids that follow each other, from 1 on, all with one key. The zero value is none.
-type run struct{ key, from, to uint64 }
+// idRange is ids that follow each other, from 1 on, all with one key. The zero value is none.
+type idRange struct{ key, from, to uint64 }
 
-func lessRun(a, b run) bool { return a.key < b.key || a.key == b.key && a.from < b.from }
+func lessRange(a, b idRange) bool { return a.key < b.key || a.key == b.key && a.from < b.from }
 
-func newRuns() *runs { return &runs{tree: newTree(lessRun)} }
+func newRangeSet() *rangeSet { return &rangeSet{tree: newTree(lessRange)} }
 
-func (r *run) has(key, id uint64) bool {
+func (r *idRange) has(key, id uint64) bool {
 	return r.to != 0 && r.key == key && r.from <= id && id <= r.to
 }
 
 // take makes an id part of a run where it follows, or the run is none.
-func (r *run) take(key, id uint64) bool {
+func (r *idRange) take(key, id uint64) bool {
 	if r.to == 0 {
-		*r = run{key: key, from: id, to: id}
+		*r = idRange{key: key, from: id, to: id}
 		return true
 	}
 	if r.key != key || r.to+1 != id {
@@ -42,7 +42,7 @@ func (r *run) take(key, id uint64) bool {
 }
 
 // add adds an id that is not there.
-func (r *runs) add(key, id uint64) {
+func (r *rangeSet) add(key, id uint64) {
 	if r.going.has(key, id) || !r.coming.take(key, id) {
 		r.flush()
 		r.coming.take(key, id)
@@ -50,7 +50,7 @@ func (r *runs) add(key, id uint64) {
 }
 
 // remove removes an id that is there.
-func (r *runs) remove(key, id uint64) {
+func (r *rangeSet) remove(key, id uint64) {
 	if r.coming.has(key, id) || !r.going.take(key, id) {
 		r.flush()
 		r.going.take(key, id)
@@ -58,37 +58,37 @@ func (r *runs) remove(key, id uint64) {
 }
 
 // flush enters into the tree what came and went.
-func (r *runs) flush() {
+func (r *rangeSet) flush() {
 	if r.going.to != 0 {
 		r.cut(r.going)
-		r.going = run{}
+		r.going = idRange{}
 	}
 	if r.coming.to != 0 {
 		r.tree.Load(r.coming) // mostly the last
-		r.coming = run{}
+		r.coming = idRange{}
 	}
 }
 
 // cut takes a run's ids out of the tree, wherever they stand.
-func (r *runs) cut(out run) {
+func (r *rangeSet) cut(out idRange) {
 	for out.from <= out.to {
 		at, found := r.tree.Delete(out)
 		if !found {
 			if at = r.before(out.key, out.from); !at.has(out.key, out.from) {
 				panic(fmt.Sprintf("fsm: id %d under key %d is to be removed, and is not there", out.from, out.key))
 			}
-			r.tree.Set(run{key: at.key, from: at.from, to: out.from - 1})
+			r.tree.Set(idRange{key: at.key, from: at.from, to: out.from - 1})
 		}
 		if at.to > out.to {
-			r.tree.Set(run{key: at.key, from: out.to + 1, to: at.to})
+			r.tree.Set(idRange{key: at.key, from: out.to + 1, to: at.to})
 		}
 		out.from = at.to + 1
 	}
 }
 
 // before returns the last run that begins at a key and an id, or before; none: there is no such.
-func (r *runs) before(key, id uint64) (found run) {
-	r.tree.Descend(run{key: key, from: id}, func(at run) bool {
+func (r *rangeSet) before(key, id uint64) (found idRange) {
+	r.tree.Descend(idRange{key: key, from: id}, func(at idRange) bool {
 		found = at
 		return false
 	})
@@ -96,20 +96,20 @@ func (r *runs) before(key, id uint64) (found run) {
 }
 
 // has tells whether an id is there.
-func (r *runs) has(key, id uint64) bool {
+func (r *rangeSet) has(key, id uint64) bool {
 	r.flush()
 	at := r.before(key, id)
 	return at.has(key, id)
 }
 
 // ascend calls fn for the ids with a key, from one on, until it returns false.
-func (r *runs) ascend(key, from uint64, fn func(id uint64) bool) {
+func (r *rangeSet) ascend(key, from uint64, fn func(id uint64) bool) {
 	r.flush()
 	first := from
 	if at := r.before(key, from); at.has(key, from) {
 		first = at.from
 	}
-	r.tree.Ascend(run{key: key, from: first}, func(at run) bool {
+	r.tree.Ascend(idRange{key: key, from: first}, func(at idRange) bool {
 		if at.key != key {
 			return false
 		}
@@ -123,9 +123,9 @@ func (r *runs) ascend(key, from uint64, fn func(id uint64) bool) {
 }
 
 // descend calls fn for the ids with a key, from the last one on, until it returns false.
-func (r *runs) descend(key uint64, fn func(id uint64) bool) {
+func (r *rangeSet) descend(key uint64, fn func(id uint64) bool) {
 	r.flush()
-	r.tree.Descend(run{key: key, from: math.MaxUint64}, func(at run) bool {
+	r.tree.Descend(idRange{key: key, from: math.MaxUint64}, func(at idRange) bool {
 		if at.key != key {
 			return false
 		}
@@ -139,14 +139,14 @@ func (r *runs) descend(key uint64, fn func(id uint64) bool) {
 }
 
 // first returns the first key; false: there is nothing.
-func (r *runs) first() (key uint64, ok bool) {
+func (r *rangeSet) first() (key uint64, ok bool) {
 	r.flush()
 	first, ok := r.tree.Min()
 	return first.key, ok
 }
 
 // takeUntil removes the first ids, up to most, with keys up to one, and appends them in order.
-func (r *runs) takeUntil(ids []uint64, key uint64, most int) []uint64 {
+func (r *rangeSet) takeUntil(ids []uint64, key uint64, most int) []uint64 {
 	r.flush()
 	for most > 0 {
 		first, ok := r.tree.Min()
@@ -155,7 +155,7 @@ func (r *runs) takeUntil(ids []uint64, key uint64, most int) []uint64 {
 		}
 		r.tree.PopMin()
 		if left := first.from + uint64(most); left <= first.to {
-			r.tree.Set(run{key: first.key, from: left, to: first.to})
+			r.tree.Set(idRange{key: first.key, from: left, to: first.to})
 			first.to = left - 1
 		}
 		for id := first.from; id <= first.to; id++ {
@@ -167,9 +167,9 @@ func (r *runs) takeUntil(ids []uint64, key uint64, most int) []uint64 {
 }
 
 // count returns how many ids there are.
-func (r *runs) count() (n int) {
+func (r *rangeSet) count() (n int) {
 	r.flush()
-	r.tree.Scan(func(at run) bool {
+	r.tree.Scan(func(at idRange) bool {
 		n += int(at.to - at.from + 1)
 		return true
 	})
@@ -177,7 +177,7 @@ func (r *runs) count() (n int) {
 }
 
 // copy returns runs that share everything until one of the two changes.
-func (r *runs) copy() *runs {
+func (r *rangeSet) copy() *rangeSet {
 	r.flush()
-	return &runs{tree: r.tree.Copy()}
+	return &rangeSet{tree: r.tree.Copy()}
 }

@@ -31,7 +31,7 @@ func (l listed) remove(key, id uint64) {
 }
 
 // check reads all there is in each way there is.
-func (l listed) check(t *rapid.T, r *runs) {
+func (l listed) check(t *rapid.T, r *rangeSet) {
 	sum := 0
 	for key := range uint64(listedKeys) {
 		from := rapid.Uint64Range(0, listedIDs).Draw(t, "from")
@@ -82,8 +82,8 @@ const (
 // TestRuns: whatever is added, removed and taken in whatever order, runs have it as single ids would, and copies what they had.
 func TestRuns(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		r, want := newRuns(), listed{}
-		var copies []*runs
+		r, want := newRangeSet(), listed{}
+		var copies []*rangeSet
 		var wanted []listed
 		key, id := rapid.Uint64Range(0, listedKeys-1), rapid.Uint64Range(1, listedIDs)
 		several := func(t *rapid.T, do func(key, id uint64)) {
@@ -145,7 +145,7 @@ func TestRuns(t *testing.T) {
 
 // TestARunIsOnePlace: what comes, and goes, one after the other is one place in the tree.
 func TestARunIsOnePlace(t *testing.T) {
-	r := newRuns()
+	r := newRangeSet()
 	const ids = 100_000
 	for id := range uint64(ids) {
 		r.add(7, id+1)

@@ -59,7 +59,7 @@ func (m *Machine) closeBreakers(q *quota) (ended int64, more bool) {
 		return true
 	})
 	for _, name := range names {
-		t := m.tally(name, q)
+		t := m.editStats(name, q)
 		t.failures = 0
 		m.closeFor(t, 0)
 	}

@@ -225,8 +225,8 @@ func (m *Machine) wait(
 	}
 	w := m.enqueue(req, needs, as, from)
 	for _, n := range needs {
-		if n.quota.rule.policy.tallied() {
-			m.tally(req.Holder, n.quota) // its grant will note something there, and is over no budget
+		if n.quota.rule.policy.keepsStats() {
+			m.editStats(req.Holder, n.quota) // its grant will note something there, and is over no budget
 		}
 	}
 	if slices.ContainsFunc(needs, func(n need) bool { return n.quota.rule.timed() }) {

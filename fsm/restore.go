@@ -86,7 +86,7 @@ func (m *Machine) take(record *logpb.SnapshotRecord) error {
 	case *logpb.SnapshotRecord_Override:
 		return m.takeOverride(kind.Override)
 	case *logpb.SnapshotRecord_Tally:
-		return m.takeTally(kind.Tally)
+		return m.takeStats(kind.Tally)
 	case *logpb.SnapshotRecord_Meter:
 		return m.takeMeter(kind.Meter)
 	case *logpb.SnapshotRecord_Waiter:
@@ -137,18 +137,18 @@ func (m *Machine) takeResult(encoded *logpb.SnapshotResult) error {
 	return nil
 }
 
-func (m *Machine) takeTally(encoded *logpb.SnapshotTally) error {
+func (m *Machine) takeStats(encoded *logpb.SnapshotTally) error {
 	h, known := m.holders.Get(encoded.Holder)
 	if !known {
 		return fmt.Errorf("a tally is of holder %q, of whom nothing is remembered", encoded.Holder)
 	}
-	t := &tally{
+	t := &holderStats{
 		generation: m.generation, holder: h.name, quota: encoded.Quota, grants: encoded.Grants,
 		granted: encoded.GrantedNs, failures: encoded.Failures, denied: encoded.DeniedNs,
 	}
-	m.tallies.Set(t)
+	m.stats.Set(t)
 	m.closeFor(t, encoded.ClosedUntilNs)
-	return m.takeBytes(h.account, budgetHolders, tallySize)
+	return m.takeBytes(h.account, budgetHolders, statsSize)
 }
 
 func (m *Machine) takeMeter(encoded *logpb.SnapshotMeter) error {
@@ -379,7 +379,7 @@ func (m *Machine) takeHolder(encoded *logpb.SnapshotHolder) error {
 
 // takePage begins a page of orphans, which follow.
 func (m *Machine) takePage(encoded *logpb.SnapshotPage) {
-	m.enterPage(&page{generation: m.generation, from: orphanKey{encoded.Lease, encoded.Op}, check: math.MaxInt64})
+	m.enterPage(&page{generation: m.generation, from: operationKey{encoded.Lease, encoded.Op}, check: math.MaxInt64})
 }
 
 func (m *Machine) takeOperation(encoded *logpb.SnapshotOperation) error {
@@ -394,7 +394,7 @@ func (m *Machine) takeOperation(encoded *logpb.SnapshotOperation) error {
 	*o = operation{
 		lease: encoded.Lease, op: encoded.Op, fence: encoded.Fence, holder: encoded.Holder,
 		spendBy: encoded.SpendByNs, spendByWall: encoded.SpendByWallNs, transit: encoded.TransitNs,
-		asked: encoded.Asked, unspent: encoded.Unspent, actual: encoded.Actual, orphan: encoded.Orphan,
+		asked: encoded.Asked, unspent: encoded.Unspent, actual: encoded.Actual, detached: encoded.Orphan,
 		check: encoded.CheckNs, beganWall: encoded.BeganWallNs, generation: m.generation, account: encoded.Account,
 	}
 	if lives { // and one string for all of them
@@ -416,7 +416,7 @@ func (m *Machine) takeOperation(encoded *logpb.SnapshotOperation) error {
 	if lives {
 		m.keepRecord(l, o)
 	} else {
-		m.keepOrphan(o)
+		m.keepDetached(o)
 	}
 	return nil
 }
@@ -538,12 +538,12 @@ func (s *State) lineOf(w *waiter) ([]uint32, error) {
 
 // listLeases lists leases under their holders, in the order of that table: to enter a million as they come took 0.8 s more.
 func (m *Machine) listLeases() {
-	all := make([]run, 0, m.leases.Len())
+	all := make([]idRange, 0, m.leases.Len())
 	m.leases.Scan(func(id uint64, l *lease) bool {
-		all = append(all, run{key: l.digest, from: id, to: id})
+		all = append(all, idRange{key: l.digest, from: id, to: id})
 		return true
 	})
-	slices.SortFunc(all, func(a, b run) int { return cmp.Or(cmp.Compare(a.key, b.key), cmp.Compare(a.from, b.from)) })
+	slices.SortFunc(all, func(a, b idRange) int { return cmp.Or(cmp.Compare(a.key, b.key), cmp.Compare(a.from, b.from)) })
 	for _, one := range all {
 		m.leasesOf.add(one.key, one.from)
 	}

@@ -17,7 +17,7 @@ func (m *Machine) settle(command *logpb.Settle, by string) *logpb.Result {
 		if failed.Reason != logpb.Reason_REASON_STALE_FENCE {
 			return failure(failed)
 		}
-		return m.settleOrphan(command, by, failed)
+		return m.settleDetached(command, by, failed)
 	}
 	o := l.operation(command.Op)
 	if o == nil || command.Op == graceOp {
@@ -186,7 +186,7 @@ func (m *Machine) unspend(o *operation, items []*logpb.Item, settled *logpb.Sett
 		}
 		m.eachChargeShare(o, own, func(c *charge, q *quota) {
 			q.ledger.take(c.end, amount, 0)
-			m.use(q, o.holder, int32(c.class), c.window, c.end, -amount)
+			m.recordUsage(q, o.holder, int32(c.class), c.window, c.end, -amount)
 			m.noteReturned(q, o.holder, amount)
 			c.amount -= amount
 			c.unspent = amount
@@ -238,7 +238,7 @@ func (m *Machine) finishItem(o *operation, own *charge, asked *logpb.Item, settl
 			overruns = append(overruns, m.overrun(q, o.holder, c, difference))
 		case difference < 0 && !q.rule.settleMax:
 			q.ledger.take(c.end, -difference, 0)
-			m.use(q, o.holder, int32(c.class), c.window, c.end, difference)
+			m.recordUsage(q, o.holder, int32(c.class), c.window, c.end, difference)
 			m.noteReturned(q, o.holder, -difference)
 			c.amount += difference
 			m.markDirty(q)
@@ -260,7 +260,7 @@ func (m *Machine) finishItem(o *operation, own *charge, asked *logpb.Item, settl
 func (m *Machine) overrun(q *quota, name string, of *charge, amount int64) charge {
 	end := q.ledger.key(&q.rule, q.rule.at(m.clock).late)
 	m.count(q, end, 0, amount, amount)
-	m.use(q, name, int32(of.class), q.ledger.window, end, amount)
+	m.recordUsage(q, name, int32(of.class), q.ledger.window, end, amount)
 	if t := m.meter(q, name); t != nil {
 		t.Overrun = addSaturated(t.Overrun, amount)
 	}
@@ -283,10 +283,10 @@ func (m *Machine) repeatFinish(o *operation, items []*logpb.Item, settled *logpb
 	}
 }
 
-// settleOrphan takes an actual that is upward in all its items, once, while the record of an ended lease's operation
+// settleDetached takes an actual that is upward in all its items, once, while the record of an ended lease's operation
 // exists: a stale fence can lower what is available, once, and nothing else.
-func (m *Machine) settleOrphan(command *logpb.Settle, by string, stale *logpb.Failure) *logpb.Result {
-	o := m.keptOrphan(command.Lease, command.Op)
+func (m *Machine) settleDetached(command *logpb.Settle, by string, stale *logpb.Failure) *logpb.Result {
+	o := m.liveDetached(command.Lease, command.Op)
 	if o == nil || command.Op == graceOp || o.fence != command.Fence || by != "" && !Match(by, o.holder) ||
 		len(command.Unspent) > 0 || len(command.Actual) == 0 || command.Release {
 		return failure(stale)
@@ -314,7 +314,7 @@ func (m *Machine) settleOrphan(command *logpb.Settle, by string, stale *logpb.Fa
 		overruns = append(overruns, m.finishItem(o, m.chargeOf(o, asked.Quota), asked, settled)...)
 	}
 	o.charges = append(o.charges, overruns...)
-	m.keepOrphan(o)
+	m.keepDetached(o)
 	m.addCost(o.holder, m.costOfCharges(o)-before)
 	return &logpb.Result{Kind: &logpb.Result_Settled{Settled: settled}}
 }

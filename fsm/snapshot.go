@@ -110,7 +110,7 @@ func (s *State) accountRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 // pageRecords are where pages of orphans begin: what one entry forgets goes by pages.
 func (s *State) pageRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 	going := true
-	s.orphans.Scan(func(p keptPage) bool {
+	s.detached.Scan(func(p keptPage) bool {
 		going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Page{Page: &logpb.SnapshotPage{Lease: p.from.lease, Op: p.from.op}}})
 		return going
 	})
@@ -166,7 +166,7 @@ func (s *State) policyRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 		})
 	}
 	if going {
-		s.tallies.Scan(func(t *tally) bool {
+		s.stats.Scan(func(t *holderStats) bool {
 			going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Tally{Tally: &logpb.SnapshotTally{
 				Holder: t.holder, Quota: t.quota, Grants: t.grants, GrantedNs: t.granted, Failures: t.failures, ClosedUntilNs: t.closedUntil, DeniedNs: t.denied,
 			}}})
@@ -339,10 +339,10 @@ func encodeLease(l *lease) *logpb.SnapshotLease {
 func encodeOperation(o *operation) *logpb.SnapshotOperation {
 	encoded := &logpb.SnapshotOperation{
 		Lease: o.lease, Op: o.op, Fence: o.fence, Holder: o.holder, SpendByNs: o.spendBy, SpendByWallNs: o.spendByWall,
-		TransitNs: o.transit, Asked: o.asked, Unspent: o.unspent, Actual: o.actual, Orphan: o.orphan, CheckNs: o.check,
+		TransitNs: o.transit, Asked: o.asked, Unspent: o.unspent, Actual: o.actual, Orphan: o.detached, CheckNs: o.check,
 		BeganWallNs: o.beganWall,
 	}
-	if o.orphan { // of others their lease says it
+	if o.detached { // of others their lease says it
 		encoded.Account = o.account
 	}
 	for i := range o.charges {

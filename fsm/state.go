@@ -36,16 +36,16 @@ type State struct {
 	names     *btree.Map[string, uint32]
 	fallbacks *btree.BTreeG[standIn]
 	leases    *btree.Map[uint64, *lease]
-	leasesOf  *runs // by the digest of their holder
-	deadlines *runs
-	// orphans are the records of ended leases, in pages; checks hold when to look at a page again.
-	orphans *btree.BTreeG[keptPage]
-	checks  *btree.BTreeG[pageDue]
+	leasesOf  *rangeSet // by the digest of their holder
+	deadlines *rangeSet
+	// detached are the records of ended leases, in pages; checks hold when to look at a page again.
+	detached *btree.BTreeG[keptPage]
+	checks   *btree.BTreeG[pageDue]
 	// operations counts the records, of leases that live and of those that have ended.
 	operations int64
 
 	holders    *btree.Map[string, *holder]
-	tallies    *btree.BTreeG[*tally]
+	stats      *btree.BTreeG[*holderStats]
 	closed     *btree.BTreeG[quotaHolder] // of the tallies with a closing breaker, open or not
 	meters     *btree.BTreeG[*meter]
 	seen       *btree.BTreeG[holderSeen]
@@ -194,12 +194,12 @@ func newState() *State {
 		names:      new(btree.Map[string, uint32]),
 		fallbacks:  newTree(lessStandIn),
 		leases:     new(btree.Map[uint64, *lease]),
-		leasesOf:   newRuns(),
-		deadlines:  newRuns(),
-		orphans:    newTree(lessPage),
+		leasesOf:   newRangeSet(),
+		deadlines:  newRangeSet(),
+		detached:   newTree(lessPage),
 		checks:     newTree(lessPageDue),
 		holders:    new(btree.Map[string, *holder]),
-		tallies:    newTree(lessTally),
+		stats:      newTree(lessStats),
 		closed:     newTree(lessQuotaHolder),
 		meters:     newTree(lessMeter),
 		seen:       newTree(lessHolderSeen),
@@ -244,8 +244,8 @@ func (s *State) copy() *State {
 	c := *s
 	c.quotas, c.names, c.fallbacks, c.leases = s.quotas.Copy(), s.names.Copy(), s.fallbacks.Copy(), s.leases.Copy()
 	c.leasesOf, c.deadlines = s.leasesOf.copy(), s.deadlines.copy()
-	c.orphans, c.checks = s.orphans.Copy(), s.checks.Copy()
-	c.holders, c.seen, c.tallies = s.holders.Copy(), s.seen.Copy(), s.tallies.Copy()
+	c.detached, c.checks = s.detached.Copy(), s.checks.Copy()
+	c.holders, c.seen, c.stats = s.holders.Copy(), s.seen.Copy(), s.stats.Copy()
 	c.meters, c.closed = s.meters.Copy(), s.closed.Copy()
 	c.waiters, c.order, c.waitSets = s.waiters.Copy(), s.order.Copy(), s.waitSets.Copy()
 	c.waitersOf, c.timers, c.agers = s.waitersOf.Copy(), s.timers.Copy(), s.agers.Copy()

@@ -20,9 +20,9 @@ const maxSweptPerEntry = 8 * maxDuePerEntry
 type sweptTable int32
 
 const (
-	noTable   sweptTable = 0
-	ofTallies sweptTable = 1
-	ofMeters  sweptTable = 2
+	sweepNothing sweptTable = 0
+	sweepStats   sweptTable = 1
+	sweepMeters  sweptTable = 2
 )
 
 // sweep is how far tallies and meters were gone through; the zero value: there is nothing to forget.
@@ -36,8 +36,8 @@ type sweep struct {
 
 // sweepAgain has all tallies and meters gone through from now on.
 func (m *Machine) sweepAgain() {
-	if m.sweep.table == noTable {
-		m.sweep.table = ofTallies
+	if m.sweep.table == sweepNothing {
+		m.sweep.table = sweepStats
 	} else {
 		m.sweep.again = true
 	}
@@ -46,12 +46,12 @@ func (m *Machine) sweepAgain() {
 
 // sweepOn goes on with the present sweep as far as the entry may.
 func (m *Machine) sweepOn() {
-	for m.bounds.sweeps.left > 0 && m.sweep.table != noTable {
+	for m.bounds.sweeps.left > 0 && m.sweep.table != sweepNothing {
 		var next quotaHolder
 		var more bool
 		from := m.sweep.from
-		if m.sweep.table == ofTallies {
-			next, more = sweepTable(m, m.tallies, &tally{holder: from.holder, quota: from.quota}, (*tally).place, m.dropTally)
+		if m.sweep.table == sweepStats {
+			next, more = sweepTable(m, m.stats, &holderStats{holder: from.holder, quota: from.quota}, (*holderStats).place, m.dropStats)
 		} else {
 			next, more = sweepTable(m, m.meters, &meter{holder: from.holder, quota: from.quota}, (*meter).place, m.dropMeter)
 		}
@@ -86,10 +86,10 @@ func sweepTable[T any](m *Machine, table *btree.BTreeG[T], from T, placeOf func(
 // next goes on to the next table, or to the next sweep.
 func (w *sweep) next() {
 	switch {
-	case w.table == ofTallies:
-		w.table = ofMeters
+	case w.table == sweepStats:
+		w.table = sweepMeters
 	case w.again:
-		*w = sweep{table: ofTallies}
+		*w = sweep{table: sweepStats}
 	default:
 		*w = sweep{}
 	}
@@ -98,18 +98,18 @@ func (w *sweep) next() {
 // forgets tells whether a tally or a meter is to be forgotten: its quota was deleted, or counts its holder no more.
 func (s *State) forgets(table sweptTable, of quotaHolder) bool {
 	q, ok := s.quotas.Get(of.quota)
-	return !ok || table == ofMeters && !q.rule.policy.meters(of.holder)
+	return !ok || table == sweepMeters && !q.rule.policy.meters(of.holder)
 }
 
 // comesBy tells whether the present sweep, or the one that follows, will still look at a tally or a meter.
 func (w *sweep) comesBy(table sweptTable, of quotaHolder) bool {
 	behind := cmp.Or(cmp.Compare(of.holder, w.from.holder), cmp.Compare(of.quota, w.from.quota)) < 0
-	return w.table != noTable && (w.again || w.table < table || w.table == table && !behind)
+	return w.table != sweepNothing && (w.again || w.table < table || w.table == table && !behind)
 }
 
-func (m *Machine) dropTally(t *tally) {
-	m.tallies.Delete(t)
-	m.uncount(t)
+func (m *Machine) dropStats(t *holderStats) {
+	m.stats.Delete(t)
+	m.unlistStats(t)
 }
 
 func (m *Machine) dropMeter(t *meter) {
@@ -120,11 +120,11 @@ func (m *Machine) dropMeter(t *meter) {
 // place is where a meter stands, as a tally does.
 func (t *meter) place() quotaHolder { return quotaHolder{quota: t.quota, holder: t.holder} }
 
-// forgetUse forgets what a holder did, and returns how many tallies and meters that was.
-func (m *Machine) forgetUse(name string) int {
-	tallies := drop(m.tallies, &tally{holder: name}, func(t *tally) bool { return t.holder == name })
+// forgetStats forgets what a holder did, and returns how many tallies and meters that was.
+func (m *Machine) forgetStats(name string) int {
+	tallies := drop(m.stats, &holderStats{holder: name}, func(t *holderStats) bool { return t.holder == name })
 	meters := drop(m.meters, &meter{holder: name}, func(t *meter) bool { return t.holder == name })
-	m.uncount(tallies...)
+	m.unlistStats(tallies...)
 	m.unmeter(meters...)
 	return len(tallies) + len(meters)
 }
@@ -135,7 +135,7 @@ func (w *sweep) encode() *logpb.SnapshotSweep {
 
 func decodeSweep(encoded *logpb.SnapshotSweep) (sweep, error) {
 	w := sweep{table: sweptTable(encoded.Table), from: quotaHolder{quota: encoded.Quota, holder: encoded.Holder}, again: encoded.Again}
-	if w.table != ofTallies && w.table != ofMeters {
+	if w.table != sweepStats && w.table != sweepMeters {
 		return sweep{}, fmt.Errorf("a sweep of table %d", encoded.Table)
 	}
 	return w, nil

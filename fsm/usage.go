@@ -7,8 +7,8 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// use is what a class or a holder holds and has consumed of a window.
-type use struct {
+// usage is what a class or a holder holds and has consumed of a window.
+type usage struct {
 	amount int64
 	// ends is what of it was consumed, by the end of its exposure in ascending order, as long as some may lie before the window:
 	// that was not used of it.
@@ -18,10 +18,10 @@ type use struct {
 // ending is an amount of which the exposure ends.
 type ending struct{ end, amount int64 }
 
-func (u *use) clone() use { return use{amount: u.amount, ends: slices.Clone(u.ends)} }
+func (u *usage) clone() usage { return usage{amount: u.amount, ends: slices.Clone(u.ends)} }
 
 // add adds an amount whose exposure ends, or takes one out.
-func (u *use) add(end, amount int64, listed bool) {
+func (u *usage) add(end, amount int64, listed bool) {
 	u.amount = max(u.amount+amount, 0) // a meter may have begun to count while something was held
 	if listed {
 		u.list(end, amount)
@@ -29,7 +29,7 @@ func (u *use) add(end, amount int64, listed bool) {
 }
 
 // list lists an amount under an end, or takes one out; what is held, and what was used before there was a list, is not in it.
-func (u *use) list(end, amount int64) {
+func (u *usage) list(end, amount int64) {
 	if end == openEnd {
 		return
 	}
@@ -46,17 +46,17 @@ func (u *use) list(end, amount int64) {
 }
 
 // has tells whether an end is listed.
-func (u *use) has(end int64) bool {
+func (u *usage) has(end int64) bool {
 	_, found := u.find(end)
 	return found
 }
 
-func (u *use) find(end int64) (int, bool) {
+func (u *usage) find(end int64) (int, bool) {
 	return slices.BinarySearchFunc(u.ends, end, func(e ending, end int64) int { return cmp.Compare(e.end, end) })
 }
 
 // drop takes out what ended before a cutoff.
-func (u *use) drop(cutoff int64) {
+func (u *usage) drop(cutoff int64) {
 	n := 0
 	for n < len(u.ends) && u.ends[n].end < cutoff {
 		u.amount = max(u.amount-u.ends[n].amount, 0)
@@ -66,7 +66,7 @@ func (u *use) drop(cutoff int64) {
 }
 
 // since returns what is left without what ended before a cutoff.
-func (u *use) since(cutoff int64) int64 {
+func (u *usage) since(cutoff int64) int64 {
 	left := u.amount
 	for _, e := range u.ends {
 		if e.end < cutoff {
@@ -80,9 +80,9 @@ func (u *use) since(cutoff int64) int64 {
 // reset is not known, nobody knows where it begins; and a later view of time that began a calendar window may fall back.
 func (g *ledger) lists(r *rule) bool { return !r.anchored || !g.known || g.closing || g.uncut }
 
-// use notes what a holder takes of the present window, or gives back: of what it holds (openEnd), or of what it consumed. Where its
+// recordUsage notes what a holder takes of the present window, or gives back: of what it holds (openEnd), or of what it consumed. Where its
 // caller's part of what is remembered of holders is used up nothing more is listed: that counts for the whole window.
-func (m *Machine) use(q *quota, name string, class int32, window, end, amount int64) {
+func (m *Machine) recordUsage(q *quota, name string, class int32, window, end, amount int64) {
 	if q.rule.kind != kindWindow || window != q.ledger.window || !q.ledger.counts(end) {
 		return
 	}
@@ -95,8 +95,8 @@ func (m *Machine) use(q *quota, name string, class int32, window, end, amount in
 	}
 }
 
-// moveUse notes that the exposure of what was used ends at another time.
-func (m *Machine) moveUse(q *quota, name string, c *charge, from int64) {
+// moveUsage notes that the exposure of what was used ends at another time.
+func (m *Machine) moveUsage(q *quota, name string, c *charge, from int64) {
 	if q.rule.kind != kindWindow || c.window != q.ledger.window || !q.ledger.lists(&q.rule) {
 		return
 	}
@@ -112,7 +112,7 @@ func (m *Machine) moveUse(q *quota, name string, c *charge, from int64) {
 }
 
 // move lists a charge under its end, and no longer under the one that it had.
-func (u *use) move(from int64, c *charge) {
+func (u *usage) move(from int64, c *charge) {
 	u.list(from, -c.amount)
 	u.list(c.end, c.amount)
 }
@@ -125,7 +125,7 @@ func (m *Machine) metered(q *quota, name string) *meter {
 	}
 	was := t.size()
 	if t.window != q.ledger.window {
-		t.window, t.used = q.ledger.window, use{}
+		t.window, t.used = q.ledger.window, usage{}
 	}
 	t.used.drop(q.ledger.cutoff)
 	if !q.ledger.lists(&q.rule) {
@@ -136,7 +136,7 @@ func (m *Machine) metered(q *quota, name string) *meter {
 }
 
 // encodeEnds encodes a list of what is used.
-func encodeEnds(to []*logpb.SnapshotEnding, class int32, u *use) []*logpb.SnapshotEnding {
+func encodeEnds(to []*logpb.SnapshotEnding, class int32, u *usage) []*logpb.SnapshotEnding {
 	for _, e := range u.ends {
 		to = append(to, &logpb.SnapshotEnding{Class: class, EndNs: e.end, Amount: e.amount})
 	}

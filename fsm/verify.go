@@ -41,7 +41,7 @@ func (s *State) Verify() error {
 		}
 		return true
 	})
-	return errors.Join(append(errs, s.verifyTables(), s.verifyQueue(), s.verifyTimers(), s.verifyUse(), s.verifyTasks(),
+	return errors.Join(append(errs, s.verifyTables(), s.verifyQueue(), s.verifyTimers(), s.verifyUsage(), s.verifyTasks(),
 		s.verifySessions(), s.verifyHolders(), s.verifyQuotas(), s.verifyWaitSets(), s.verifyWorkflows(), s.verifyResumed(), s.verifyAccounts(),
 		s.verifyFreeing(), s.verifyMoving(), s.verifyDeleted())...)
 }
@@ -88,8 +88,8 @@ func (s *State) sumLeases(sums map[uint32]*totals) (errs []error) {
 		}
 		return true
 	})
-	return append(errs, s.verifyRuns("deadlines", s.deadlines, byDeadline, func(l *lease) uint64 { return uint64(l.deadline) }),
-		s.verifyRuns("holders", s.leasesOf, byHolder, func(l *lease) uint64 { return l.digest }))
+	return append(errs, s.verifyRangeSets("deadlines", s.deadlines, byDeadline, func(l *lease) uint64 { return uint64(l.deadline) }),
+		s.verifyRangeSets("holders", s.leasesOf, byHolder, func(l *lease) uint64 { return l.digest }))
 }
 
 // scatter spreads a pair of a key and an id over 64 bits (the finalizer of SplitMix64): the sums of two sets of pairs are the same only
@@ -101,12 +101,12 @@ func scatter(key, id uint64) uint64 {
 	return x ^ x>>31
 }
 
-// verifyRuns checks that all leases, and nothing else, are listed under their keys. It compares sums: to look a million leases up, in
+// verifyRangeSets checks that all leases, and nothing else, are listed under their keys. It compares sums: to look a million leases up, in
 // whatever order they are listed, takes five times as long.
-func (s *State) verifyRuns(what string, listed *runs, want uint64, keyOf func(*lease) uint64) error {
+func (s *State) verifyRangeSets(what string, listed *rangeSet, want uint64, keyOf func(*lease) uint64) error {
 	var sum uint64
 	count := 0
-	listed.tree.Scan(func(at run) bool {
+	listed.tree.Scan(func(at idRange) bool {
 		for id := at.from; id <= at.to && count <= s.leases.Len(); id++ {
 			sum += scatter(at.key, id)
 			count++
@@ -120,9 +120,9 @@ func (s *State) verifyRuns(what string, listed *runs, want uint64, keyOf func(*l
 }
 
 // findMislisted names a lease that is not listed under its key, or what is listed and does not belong there.
-func (s *State) findMislisted(what string, listed *runs, keyOf func(*lease) uint64) (err error) {
+func (s *State) findMislisted(what string, listed *rangeSet, keyOf func(*lease) uint64) (err error) {
 	count, leases, here := 0, s.leases.Iter(), false
-	listed.tree.Scan(func(at run) bool {
+	listed.tree.Scan(func(at idRange) bool {
 		for id := at.from; id <= at.to && err == nil; id++ {
 			if !here || leases.Key() != id {
 				here = leases.Seek(id)
@@ -153,8 +153,8 @@ func (s *State) sumOperations(sums map[uint32]*totals) (errs []error) {
 			errs = append(errs, fmt.Errorf("operation %d of lease %d is out of order", o.op, o.lease))
 		}
 		last.lease, last.op = o.lease, o.op
-		if l, lives := s.leases.Get(o.lease); lives == o.orphan || lives && l.operation(o.op) != o {
-			errs = append(errs, fmt.Errorf("operation %d: its lease %d lives: %t; it is an orphan: %t", o.op, o.lease, lives, o.orphan))
+		if l, lives := s.leases.Get(o.lease); lives == o.detached || lives && l.operation(o.op) != o {
+			errs = append(errs, fmt.Errorf("operation %d: its lease %d lives: %t; it is an orphan: %t", o.op, o.lease, lives, o.detached))
 		}
 		for i := range o.charges {
 			c := &o.charges[i]
@@ -177,19 +177,19 @@ func (s *State) sumOperations(sums map[uint32]*totals) (errs []error) {
 	if count != s.operations {
 		errs = append(errs, fmt.Errorf("%d operations have records, counted %d", count, s.operations))
 	}
-	return append(errs, s.verifyOrphans()...)
+	return append(errs, s.verifyDetached()...)
 }
 
-// verifyOrphans checks that pages are found by what they hold, that each is looked at when the first of its orphans is due, and that
+// verifyDetached checks that pages are found by what they hold, that each is looked at when the first of its orphans is due, and that
 // there is nothing else to look at. That all are in order is checked with the other records.
-func (s *State) verifyOrphans() (errs []error) {
-	s.orphans.Scan(func(p keptPage) bool {
-		check, first, last := int64(math.MaxInt64), keyOf(p.packed), orphanKey{}
+func (s *State) verifyDetached() (errs []error) {
+	s.detached.Scan(func(p keptPage) bool {
+		check, first, last := int64(math.MaxInt64), keyOf(p.packed), operationKey{}
 		for rest := p.packed; len(rest) > 0; {
 			var packed []byte
 			packed, rest = cut(rest)
 			u := open(packed)
-			last = orphanKey{u.unsigned(), u.unsigned()}
+			last = operationKey{u.unsigned(), u.unsigned()}
 			u.unsigned() // the account
 			u.unsigned() // the actual part
 			check = min(check, u.signed())
@@ -202,8 +202,8 @@ func (s *State) verifyOrphans() (errs []error) {
 		}
 		return true
 	})
-	if s.checks.Len() != s.orphans.Len() {
-		errs = append(errs, fmt.Errorf("%d pages of orphans, %d to look at", s.orphans.Len(), s.checks.Len()))
+	if s.checks.Len() != s.detached.Len() {
+		errs = append(errs, fmt.Errorf("%d pages of orphans, %d to look at", s.detached.Len(), s.checks.Len()))
 	}
 	return errs
 }
@@ -344,13 +344,13 @@ func (s *State) verifyTimers() (err error) {
 	return err
 }
 
-// verifyUse looks at what is remembered of holders and quotas, and at overrides.
-func (s *State) verifyUse() (err error) {
+// verifyUsage looks at what is remembered of holders and quotas, and at overrides.
+func (s *State) verifyUsage() (err error) {
 	overridden, used := 0, map[uint32]int64{}
 	s.meters.Scan(func(t *meter) bool {
 		q, ok := s.quotas.Get(t.quota)
 		_, known := s.holders.Get(t.holder)
-		if !known || s.forgets(ofMeters, t.place()) && !s.sweep.comesBy(ofMeters, t.place()) || t.used.amount < 0 {
+		if !known || s.forgets(sweepMeters, t.place()) && !s.sweep.comesBy(sweepMeters, t.place()) || t.used.amount < 0 {
 			err = fmt.Errorf("holder %q has a meter of quota %d that it should not have: %+v", t.holder, t.quota, *t)
 			return false
 		}
@@ -360,14 +360,14 @@ func (s *State) verifyUse() (err error) {
 		return true
 	})
 	closed := 0
-	s.tallies.Scan(func(t *tally) bool {
+	s.stats.Scan(func(t *holderStats) bool {
 		if _, listed := s.closed.Get(t.place()); listed != (t.closedUntil != 0) && err == nil {
 			err = fmt.Errorf("quota %d is closed for holder %q until %d, listed as closed: %t", t.quota, t.holder, t.closedUntil, listed)
 		}
 		if t.closedUntil != 0 {
 			closed++
 		}
-		if s.forgets(ofTallies, t.place()) && !s.sweep.comesBy(ofTallies, t.place()) && err == nil {
+		if s.forgets(sweepStats, t.place()) && !s.sweep.comesBy(sweepStats, t.place()) && err == nil {
 			err = fmt.Errorf("holder %q has a tally of quota %d, which does not exist", t.holder, t.quota)
 		}
 		return err == nil

@@ -76,7 +76,7 @@ func (s *State) verifyHolders() error {
 		}
 		return len(errs) < maxReported
 	})
-	s.tallies.Scan(func(t *tally) bool {
+	s.stats.Scan(func(t *holderStats) bool {
 		if _, ok := s.holders.Get(t.holder); !ok {
 			errs = append(errs, fmt.Errorf("a tally of quota %d is of holder %q, of whom nothing is remembered", t.quota, t.holder))
 		}
@@ -92,7 +92,7 @@ func (s *State) verifyHolders() error {
 }
 
 // check looks at the order of what is used.
-func (u *use) check() error {
+func (u *usage) check() error {
 	last := ending{end: -1 << 63}
 	for i, e := range u.ends {
 		if i > 0 && e.end <= last.end || e.amount <= 0 {

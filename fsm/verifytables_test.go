@@ -22,7 +22,7 @@ func tablesOf(s *State) map[string]reflect.Value {
 	for i := range fields.NumField() {
 		field := fields.Field(i)
 		field = reflect.NewAt(field.Type(), unsafe.Pointer(field.UnsafeAddr())).Elem()
-		if listed, ok := reflect.TypeAssert[*runs](field); ok {
+		if listed, ok := reflect.TypeAssert[*rangeSet](field); ok {
 			field = reflect.ValueOf(listed.tree)
 		}
 		if field.MethodByName("PopMin").IsValid() {

@@ -49,7 +49,7 @@ func (w *world) apply(commands ...*logpb.Command) []*logpb.Result {
 	}
 	w.entries = append(w.entries, data)
 	w.last = w.m.Apply(w.index, 1, data)
-	if s := w.m.State(); *s.leasesOf != (runs{tree: s.leasesOf.tree}) || *s.deadlines != (runs{tree: s.deadlines.tree}) {
+	if s := w.m.State(); *s.leasesOf != (rangeSet{tree: s.leasesOf.tree}) || *s.deadlines != (rangeSet{tree: s.deadlines.tree}) {
 		w.t.Fatal("something is not in its tree: readers would enter it, all at once")
 	}
 	if err := w.m.State().Verify(); err != nil {
@@ -147,7 +147,7 @@ func (w *world) reborn() {
 
 // pagesOf describes the pages of orphans.
 func pagesOf(m *Machine) (pages []string) {
-	m.orphans.Scan(func(p keptPage) bool {
+	m.detached.Scan(func(p keptPage) bool {
 		pages = append(pages, fmt.Sprintf("%v, due at %d, %x", p.from, p.check, p.packed))
 		return true
 	})
