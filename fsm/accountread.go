@@ -93,7 +93,7 @@ func nameOf(above, a *account) string {
 // overBudget says that the caller has its part of a budget.
 func (m *Machine) overBudget(b budget, hint string) *logpb.Result {
 	m.refusedFor[b]++
-	return failure(&logpb.Failure{
+	return failed(&logpb.Failure{
 		Reason: logpb.Reason_REASON_CALLER_BUDGET, Message: "you have your part of the " + budgetNames[b] + " that callers share",
 		Hint: hint, Budget: budgetNames[b],
 	})
@@ -106,7 +106,7 @@ func (m *Machine) fullFor(b budget, judged verdict, hint string) *logpb.Result {
 		return m.overBudget(b, hint)
 	case allTaken:
 		m.refusedFor[b]++
-		return failure(&logpb.Failure{
+		return failed(&logpb.Failure{
 			Reason: logpb.Reason_REASON_BUDGET_FULL, Message: "nothing is left of the " + budgetNames[b] + " that callers share",
 			Hint: hint, Budget: budgetNames[b],
 		})

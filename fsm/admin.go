@@ -20,16 +20,16 @@ const (
 // applyQuotas creates or changes quotas, holder rules and workflows, all or nothing. Leases keep what they hold; nothing new is
 // granted until what counts is under the new limit again.
 func (m *Machine) applyQuotas(command *logpb.ApplyQuotas) *logpb.Result {
-	defined, failed := m.checkQuotas(command.Quotas)
-	if failed == nil {
-		failed = checkRules(command.Holders)
+	defined, failure := m.checkQuotas(command.Quotas)
+	if failure == nil {
+		failure = checkRules(command.Holders)
 	}
 	var plans []*plan
-	if failed == nil {
-		plans, failed = checkWorkflows(command.Workflows)
+	if failure == nil {
+		plans, failure = checkWorkflows(command.Workflows)
 	}
-	if failed != nil {
-		return failure(failed)
+	if failure != nil {
+		return failed(failure)
 	}
 	applied := &logpb.QuotasApplied{}
 	for _, definition := range command.Quotas {
@@ -70,20 +70,20 @@ func (m *Machine) checkQuotas(definitions []*logpb.Quota) ([]rule, *logpb.Failur
 	parents := make(map[string]string, len(definitions))
 	byName := make(map[string]*logpb.Quota, len(definitions))
 	for i, definition := range definitions {
-		if failed := checkName(definition.Name); failed != nil {
-			return nil, failed
+		if failure := checkName(definition.Name); failure != nil {
+			return nil, failure
 		}
 		if _, twice := parents[definition.Name]; twice {
 			return nil, impossible(definition, "is defined twice", "")
 		}
 		parents[definition.Name], byName[definition.Name] = definition.Parent, definition
-		worked, failed := newRule(definition)
+		worked, failure := newRule(definition)
 		q := m.quotaNamed(definition.Name)
-		if failed == nil && q != nil && q.override != nil {
-			worked, failed = ruleUnder(definition, q.override)
+		if failure == nil && q != nil && q.override != nil {
+			worked, failure = ruleUnder(definition, q.override)
 		}
-		if failed != nil {
-			return nil, failed
+		if failure != nil {
+			return nil, failure
 		}
 		rules[i] = worked
 		if q != nil && !sameKind(&q.rule, &worked) {
@@ -100,12 +100,12 @@ func (m *Machine) checkQuotas(definitions []*logpb.Quota) ([]rule, *logpb.Failur
 	}
 	moved := false
 	for _, definition := range definitions {
-		failed := m.checkAncestors(definition, parents, kinds)
-		if failed == nil {
-			failed = m.checkFallback(definition, byName, kinds)
+		failure := m.checkAncestors(definition, parents, kinds)
+		if failure == nil {
+			failure = m.checkFallback(definition, byName, kinds)
 		}
-		if failed != nil {
-			return nil, failed
+		if failure != nil {
+			return nil, failure
 		}
 		q := m.quotaNamed(definition.Name)
 		if q == nil || q.definition.Parent == definition.Parent {
@@ -123,14 +123,14 @@ func (m *Machine) checkQuotas(definitions []*logpb.Quota) ([]rule, *logpb.Failur
 }
 
 // checkDescendants checks the ancestors of all quotas, as they will be: one that moves takes its descendants along.
-func (m *Machine) checkDescendants(parents map[string]string, kinds map[string]kind) (failed *logpb.Failure) {
+func (m *Machine) checkDescendants(parents map[string]string, kinds map[string]kind) (failure *logpb.Failure) {
 	m.quotas.Scan(func(_ uint32, q *quota) bool {
 		if _, defined := parents[q.name]; !defined {
-			failed = m.checkAncestors(q.definition, parents, kinds)
+			failure = m.checkAncestors(q.definition, parents, kinds)
 		}
-		return failed == nil
+		return failure == nil
 	})
-	return failed
+	return failure
 }
 
 // sameKind tells whether what counts under one rule can go on counting under the other.
@@ -249,17 +249,17 @@ func (m *Machine) setParent(q *quota, name string) {
 func (m *Machine) deleteQuota(command *logpb.DeleteQuota) *logpb.Result {
 	q := m.quotaNamed(command.Quota)
 	if q == nil {
-		return failure(unknownQuota(command.Quota))
+		return failed(unknownQuota(command.Quota))
 	}
 	q = m.editQuotaNow(q.number)
 	inUse := m.inUse(q)
 	switch {
 	case q.children > 0:
-		return failure(quotaInUse(q, "has children", "delete or move them first"))
+		return failed(quotaInUse(q, "has children", "delete or move them first"))
 	case m.standsIn(q) != "" && !command.Force:
-		return failure(quotaInUse(q, fmt.Sprintf("is the fallback of %q", m.standsIn(q)), "apply that one without it, or force it: the chain ends there"))
+		return failed(quotaInUse(q, fmt.Sprintf("is the fallback of %q", m.standsIn(q)), "apply that one without it, or force it: the chain ends there"))
 	case inUse && !command.Force:
-		return failure(quotaInUse(q, "has leases, waiters or counted amounts", "wait, or force it: its items end"))
+		return failed(quotaInUse(q, "has leases, waiters or counted amounts", "wait, or force it: its items end"))
 	}
 	if parent := m.editQuotaNow(q.parent); parent != nil {
 		parent.children--
@@ -297,14 +297,14 @@ func (m *Machine) found(command *logpb.Found) *logpb.Result {
 		m.clusterID = command.ClusterId
 		return done()
 	}
-	return fail(logpb.Reason_REASON_FOREIGN_CLUSTER,
+	return failWith(logpb.Reason_REASON_FOREIGN_CLUSTER,
 		fmt.Sprintf("this cluster was founded as %q", m.clusterID), "two clusters are connected to each other")
 }
 
 // raiseEpoch raises the fence's epoch.
 func (m *Machine) raiseEpoch(command *logpb.RaiseEpoch) *logpb.Result {
 	if command.Epoch <= m.epoch || command.Epoch >= 1<<16 {
-		return fail(logpb.Reason_REASON_EPOCH_NOT_RAISED,
+		return failWith(logpb.Reason_REASON_EPOCH_NOT_RAISED,
 			fmt.Sprintf("epoch %d is not above the present one, %d, or not below 65536", command.Epoch, m.epoch), "")
 	}
 	m.epoch, m.grants = command.Epoch, 0
@@ -313,8 +313,8 @@ func (m *Machine) raiseEpoch(command *logpb.RaiseEpoch) *logpb.Result {
 
 // setLimits changes the bounds that are part of the state's meaning.
 func (m *Machine) setLimits(command *logpb.SetLimits) *logpb.Result {
-	if failed := checkLimits(command); failed != nil {
-		return failure(failed)
+	if failure := checkLimits(command); failure != nil {
+		return failed(failure)
 	}
 	for _, change := range []struct {
 		to    *int64

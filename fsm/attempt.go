@@ -25,13 +25,13 @@ const (
 // beginTask begins a task's next attempt, or says why not. Only one is under way at a time, and it has a deadline, so that
 // one whose runner is gone ends as well.
 func (m *Machine) beginTask(req *logpb.BeginTask, by string) *logpb.Result {
-	if failed := m.checkBegin(req); failed != nil {
-		return failure(failed)
+	if failure := m.checkBegin(req); failure != nil {
+		return failed(failure)
 	}
-	t, failed := m.task(req.Task, by)
+	t, failure := m.task(req.Task, by)
 	switch {
-	case failed != nil:
-		return failure(failed)
+	case failure != nil:
+		return failed(failure)
 	case t != nil && t.phase == logpb.TaskPhase_TASK_PHASE_DONE:
 		return begun(t, 0)
 	case t == nil:
@@ -40,13 +40,13 @@ func (m *Machine) beginTask(req *logpb.BeginTask, by string) *logpb.Result {
 		}
 	}
 	if refusal := m.notNow(t, req); refusal != nil {
-		return refuse(refusal)
+		return refusedResult(refusal)
 	}
 	if t == nil {
 		t = &task{generation: m.generation, name: req.Task, maxFailures: defaultMaxFailures}
 	}
 	if req.Attempt != 0 && req.Attempt != t.attempts+1 {
-		return fail(logpb.Reason_REASON_STALE_ATTEMPT, fmt.Sprintf("attempt %d of %d is not the next one", req.Attempt, t.attempts),
+		return failWith(logpb.Reason_REASON_STALE_ATTEMPT, fmt.Sprintf("attempt %d of %d is not the next one", req.Attempt, t.attempts),
 			"leave the number out to begin the next")
 	}
 	if t.attempts == 0 {
@@ -75,7 +75,7 @@ func (m *Machine) noTaskLeft() *logpb.Result {
 	case atBudget:
 		return m.overBudget(budgetTasks, hint)
 	case allTaken:
-		return fail(logpb.Reason_REASON_TASKS_FULL, fmt.Sprintf("there are %d tasks", m.tasks.Len()), hint)
+		return failWith(logpb.Reason_REASON_TASKS_FULL, fmt.Sprintf("there are %d tasks", m.tasks.Len()), hint)
 	case mayTake:
 	}
 	return nil
@@ -127,26 +127,26 @@ func (m *Machine) attempt(name string, fence uint64, by string) (*task, *logpb.F
 	if fence > m.fence() {
 		return nil, m.neverIssued(fence)
 	}
-	t, failed := m.task(name, by)
-	if failed == nil && (t == nil || t.fence != fence || fence == 0 || t.outcome == logpb.TaskOutcome_TASK_OUTCOME_LOST && t.phase != logpb.TaskPhase_TASK_PHASE_UNDER_WAY) {
-		failed = &logpb.Failure{
+	t, failure := m.task(name, by)
+	if failure == nil && (t == nil || t.fence != fence || fence == 0 || t.outcome == logpb.TaskOutcome_TASK_OUTCOME_LOST && t.phase != logpb.TaskPhase_TASK_PHASE_UNDER_WAY) {
+		failure = &logpb.Failure{
 			Reason: logpb.Reason_REASON_STALE_FENCE, FenceCounter: m.fence(),
 			Message: fmt.Sprintf("the attempt of task %q has ended, or this is not its fence", name),
 			Hint:    "stop working on it: another attempt may be under way",
 		}
 	}
-	return t, failed
+	return t, failure
 }
 
 // renewTask moves an attempt's deadline, never to an earlier time.
 func (m *Machine) renewTask(command *logpb.RenewTask, by string) *logpb.Result {
 	if command.TtlNs != 0 && (command.TtlNs < minTTL || command.TtlNs > maxTTL) {
-		return failure(invalid("the ttl is not within 1 s to 24 h", "leave it out for the length that was begun with"))
+		return failed(invalid("the ttl is not within 1 s to 24 h", "leave it out for the length that was begun with"))
 	}
-	t, failed := m.attempt(command.Task, command.Fence, by)
+	t, failure := m.attempt(command.Task, command.Fence, by)
 	switch {
-	case failed != nil:
-		return failure(failed)
+	case failure != nil:
+		return failed(failure)
 	case t.phase != logpb.TaskPhase_TASK_PHASE_UNDER_WAY:
 		return endedBefore(t)
 	case command.TtlNs != 0:
@@ -159,20 +159,20 @@ func (m *Machine) renewTask(command *logpb.RenewTask, by string) *logpb.Result {
 }
 
 func endedBefore(t *task) *logpb.Result {
-	return fail(logpb.Reason_REASON_STALE_ATTEMPT, fmt.Sprintf("attempt %d of task %q has ended before", t.attempts, t.name),
+	return failWith(logpb.Reason_REASON_STALE_ATTEMPT, fmt.Sprintf("attempt %d of task %q has ended before", t.attempts, t.name),
 		"its first end counts")
 }
 
 // endTask takes over how an attempt ended. Told again, it answers again; told otherwise, it fails.
 func (m *Machine) endTask(from *logpb.Command) *logpb.Result {
 	command := from.GetEndTask()
-	if failed := checkEnd(command); failed != nil {
-		return failure(failed)
+	if failure := checkEnd(command); failure != nil {
+		return failed(failure)
 	}
-	t, failed := m.attempt(command.Task, command.Fence, from.By)
+	t, failure := m.attempt(command.Task, command.Fence, from.By)
 	switch {
-	case failed != nil:
-		return failure(failed)
+	case failure != nil:
+		return failed(failure)
 	case t.phase != logpb.TaskPhase_TASK_PHASE_UNDER_WAY && t.outcome == command.Outcome:
 		return ended(t)
 	case t.phase != logpb.TaskPhase_TASK_PHASE_UNDER_WAY:

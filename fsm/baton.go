@@ -123,8 +123,8 @@ func (m *Machine) waitsForElse(name, quota string) (found bool) {
 		if l, _ := m.waitSets.Get(w.waitSet); out && slices.Contains(l.quotas, number) {
 			return true // a line for the quota itself
 		}
-		needs, failed := m.needs(w.req)
-		found = failed == nil && (!needed(needs, quota) || !m.limited(w.req, needs))
+		needs, failure := m.needs(w.req)
+		found = failure == nil && (!needed(needs, quota) || !m.limited(w.req, needs))
 		return !found
 	})
 	return found

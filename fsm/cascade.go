@@ -183,9 +183,9 @@ func (w *workflow) keptBackUntil(at int) (until int64) {
 	return min(until, addSaturated(w.steps[at].paused, w.pauseTime))
 }
 
-// withheldByWorkflow keeps a step back: when it is another's turn, or one downstream of it is limited. What only observes
+// withholdByWorkflow keeps a step back: when it is another's turn, or one downstream of it is limited. What only observes
 // is not withheld.
-func (m *Machine) withheldByWorkflow(name string, needs []need) *logpb.Refusal {
+func (m *Machine) withholdByWorkflow(name string, needs []need) *logpb.Refusal {
 	now := m.clock.Now
 	for _, of := range m.stepsIn(name) {
 		w, _ := m.workflows.Get(of.workflow)

@@ -59,14 +59,14 @@ func (m *Machine) resetClock() *logpb.Result {
 	early, late := entry.WallEarlyNs, entry.WallLateNs
 	switch {
 	case early <= 0 || late <= 0:
-		return fail(logpb.Reason_REASON_CLOCK_UNSURE, "too few members told the time", "wait until a majority of the members answers")
+		return failWith(logpb.Reason_REASON_CLOCK_UNSURE, "too few members told the time", "wait until a majority of the members answers")
 	case late-early > mostUnsure || late < early:
-		return fail(logpb.Reason_REASON_CLOCK_UNSURE, fmt.Sprintf("the members' clocks differ by %d ms", (late-early)/millisecond),
+		return failWith(logpb.Reason_REASON_CLOCK_UNSURE, fmt.Sprintf("the members' clocks differ by %d ms", (late-early)/millisecond),
 			"set the members' clocks right first")
 	}
 	ahead := m.clock.WallEarly - m.clock.Shifted(late)
 	if ahead <= leastAhead {
-		return fail(logpb.Reason_REASON_CLOCK_NOT_AHEAD, "the time of day is not ahead of the members' clocks", "there is nothing to reset")
+		return failWith(logpb.Reason_REASON_CLOCK_NOT_AHEAD, "the time of day is not ahead of the members' clocks", "there is nothing to reset")
 	}
 	windows := m.windows()
 	from := m.clock.WallEarly
@@ -74,7 +74,7 @@ func (m *Machine) resetClock() *logpb.Result {
 		from = max(from, q.ledger.beyond(&q.rule))
 	}
 	if from > maxTime-mostUnsure {
-		return fail(logpb.Reason_REASON_INVALID, "the time of day cannot be moved on any further", "found the cluster again from a backup")
+		return failWith(logpb.Reason_REASON_INVALID, "the time of day cannot be moved on any further", "found the cluster again from a backup")
 	}
 	was := m.clock.WallEarly
 	m.clock.Shift = from - early

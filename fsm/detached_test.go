@@ -165,8 +165,8 @@ func TestAFrozenMarkStays(t *testing.T) {
 		}
 		w.m.Freeze()
 	}
-	if failed := consume(3, 0).GetFailure(); failed.GetReason() != logpb.Reason_REASON_STALE_OPERATION {
-		t.Errorf("below the mark: %v", failed)
+	if failure := consume(3, 0).GetFailure(); failure.GetReason() != logpb.Reason_REASON_STALE_OPERATION {
+		t.Errorf("below the mark: %v", failure)
 	}
 }
 

@@ -52,13 +52,13 @@ func (m *Machine) fallBack(req *logpb.Reserve, needs []need) *logpb.Result {
 
 // grantElsewhere grants a Reserve of other quotas than those asked for, if that can be done now.
 func (m *Machine) grantElsewhere(req, other *logpb.Reserve) *logpb.Result {
-	needs, failed := m.needs(other)
-	if failed != nil {
+	needs, failure := m.needs(other)
+	if failure != nil {
 		return nil
 	}
 	as := m.priorityOf(other, needs)
 	m.noteDemand(needs, as.class)
-	if m.hopeless(other, as.class, needs) != nil || m.remembering(other.Holder, needs) != mayTake {
+	if m.reject(other, as.class, needs) != nil || m.remembering(other.Holder, needs) != mayTake {
 		return nil
 	}
 	result, _ := m.grantNow(other, needs, as)

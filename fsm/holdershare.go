@@ -14,7 +14,7 @@ import (
 const maxHolderShares = 64
 
 // sumOfHolders adds the shares of single holders up, or says what is wrong with them.
-func sumOfHolders(def *logpb.Quota, holders []*logpb.HolderShare) (sum int64, failed *logpb.Failure) {
+func sumOfHolders(def *logpb.Quota, holders []*logpb.HolderShare) (sum int64, failure *logpb.Failure) {
 	if len(holders) > maxHolderShares {
 		return 0, impossible(def, fmt.Sprintf("%d holders have a share", len(holders)), fmt.Sprintf("at most %d; give shares to classes", maxHolderShares))
 	}

@@ -354,11 +354,11 @@ func (m *Machine) grantedAgain(l *lease, granted *logpb.Granted) []*logpb.Grante
 // renew moves a lease's deadline, never to an earlier time.
 func (m *Machine) renew(command *logpb.Renew, by string) *logpb.Result {
 	if command.TtlNs != 0 && (command.TtlNs < minTTL || command.TtlNs > maxTTL) {
-		return failure(invalid("the ttl is not within 1 s to 24 h", "leave it out for the length that was reserved"))
+		return failed(invalid("the ttl is not within 1 s to 24 h", "leave it out for the length that was reserved"))
 	}
-	l, failed := m.lookupLease(command.Lease, command.Fence, by)
-	if failed != nil {
-		return failure(failed)
+	l, failure := m.lookupLease(command.Lease, command.Fence, by)
+	if failure != nil {
+		return failed(failure)
 	}
 	ttl := command.TtlNs
 	if ttl == 0 {
@@ -371,17 +371,17 @@ func (m *Machine) renew(command *logpb.Renew, by string) *logpb.Result {
 
 // release gives held amounts back. Without items everything goes back and the lease ends.
 func (m *Machine) release(command *logpb.Release, by string) *logpb.Result {
-	l, failed := m.lookupLease(command.Lease, command.Fence, by)
-	if failed != nil {
-		return failure(failed)
+	l, failure := m.lookupLease(command.Lease, command.Fence, by)
+	if failure != nil {
+		return failed(failure)
 	}
 	if len(command.Items) == 0 {
 		returned := m.endLease(l, EventReleased, false)
 		return &logpb.Result{Kind: &logpb.Result_Released{Released: &logpb.Released{Returned: returned, Ended: true}}}
 	}
-	parts, failed := m.heldParts(l, command.Items, nil)
-	if failed != nil {
-		return failure(failed)
+	parts, failure := m.heldParts(l, command.Items, nil)
+	if failure != nil {
+		return failed(failure)
 	}
 	released := &logpb.Released{}
 	var unused int64
@@ -415,9 +415,9 @@ func (m *Machine) heldParts(l *lease, items []*logpb.Item, parts []heldPart) ([]
 		return parts, nil
 	}
 	for n, asked := range items {
-		part, failed := m.heldPart(l, asked)
-		if failed != nil {
-			return nil, failed
+		part, failure := m.heldPart(l, asked)
+		if failure != nil {
+			return nil, failure
 		}
 		for _, other := range items[:n] {
 			if other.Quota == asked.Quota {
@@ -554,7 +554,7 @@ func (m *Machine) expireLeases() {
 func (m *Machine) revokeLease(command *logpb.RevokeLease) *logpb.Result {
 	l, ok := m.liveLease(command.Lease)
 	if !ok {
-		return fail(logpb.Reason_REASON_UNKNOWN_LEASE, fmt.Sprintf("there is no lease %d", command.Lease), "it may have ended by itself")
+		return failWith(logpb.Reason_REASON_UNKNOWN_LEASE, fmt.Sprintf("there is no lease %d", command.Lease), "it may have ended by itself")
 	}
 	returned := m.endLease(m.editLease(l), EventRevoked, true)
 	return &logpb.Result{Kind: &logpb.Result_Released{Released: &logpb.Released{Returned: returned, Ended: true}}}

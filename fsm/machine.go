@@ -308,14 +308,14 @@ func done() *logpb.Result {
 	return &logpb.Result{Kind: &logpb.Result_Done{Done: &logpb.Done{}}}
 }
 
-func fail(reason logpb.Reason, message, hint string) *logpb.Result {
-	return failure(&logpb.Failure{Reason: reason, Message: message, Hint: hint})
+func failWith(reason logpb.Reason, message, hint string) *logpb.Result {
+	return failed(&logpb.Failure{Reason: reason, Message: message, Hint: hint})
 }
 
-func failure(f *logpb.Failure) *logpb.Result {
+func failed(f *logpb.Failure) *logpb.Result {
 	return &logpb.Result{Kind: &logpb.Result_Failure{Failure: f}}
 }
 
-func refuse(r *logpb.Refusal) *logpb.Result {
+func refusedResult(r *logpb.Refusal) *logpb.Result {
 	return &logpb.Result{Kind: &logpb.Result_Refusal{Refusal: r}}
 }

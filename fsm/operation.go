@@ -175,42 +175,42 @@ func (m *Machine) countRecord(o *operation, times int64) {
 
 // consume makes held amounts spendable.
 func (m *Machine) consume(command *logpb.Consume, by string) *logpb.Result {
-	l, failed := m.lookupLease(command.Lease, command.Fence, by)
-	if failed != nil {
-		return failure(failed)
+	l, failure := m.lookupLease(command.Lease, command.Fence, by)
+	if failure != nil {
+		return failed(failure)
 	}
 	asked := digestItems(command.Items)
 	if o := l.operation(command.Op); o != nil && command.Op != graceOp {
 		if o.asked != asked {
-			return fail(logpb.Reason_REASON_OPERATION_REUSED,
+			return failWith(logpb.Reason_REASON_OPERATION_REUSED,
 				fmt.Sprintf("operation %d of lease %d consumed something else", command.Op, l.id), "take a new number")
 		}
 		consumed := m.consumed(o)
 		m.finishBelow(l, command.DoneBelow)
 		return &logpb.Result{Kind: &logpb.Result_Consumed{Consumed: consumed}}
 	}
-	if failed := checkNewOperation(l, command.Op, command.DoneBelow); failed != nil {
-		return failure(failed)
+	if failure := checkNewOperation(l, command.Op, command.DoneBelow); failure != nil {
+		return failed(failure)
 	}
 	if closed := m.closedItems(l); len(closed) > 0 && len(command.Items) == 0 {
-		return failure(itemClosed(closed[0])) // no items are all items, and one of them is gone
+		return failed(itemClosed(closed[0])) // no items are all items, and one of them is gone
 	}
-	parts, failed := m.heldParts(l, command.Items, nil)
-	if failed != nil {
-		return failure(failed)
+	parts, failure := m.heldParts(l, command.Items, nil)
+	if failure != nil {
+		return failed(failure)
 	}
 	if len(parts) == 0 {
-		return failure(notHeld("", "the lease holds nothing that could be consumed"))
+		return failed(notHeld("", "the lease holds nothing that could be consumed"))
 	}
-	if failed := noSlots(parts); failed != nil {
-		return failure(failed)
+	if failure := noSlots(parts); failure != nil {
+		return failed(failure)
 	}
 	if refusal := m.judgeConsume(l, parts); refusal != nil {
 		m.noteRefused(l.holder, refusal)
 		m.noteDenial(l.holder, m.needsOf(l, parts), refusal)
 		refusal.BackPressure = m.backPressure(l.holder)
 		m.emit(Event{Kind: EventRefused, Quota: refusal.Quota, Holder: l.holder, Lease: l.id, Fence: l.fence, Reason: refusal.Reason})
-		return refuse(refusal)
+		return refusedResult(refusal)
 	}
 	if full := m.noRecordLeftFor(l, parts, command.DoneBelow); full != nil {
 		return full

@@ -26,7 +26,7 @@ type override struct {
 func (m *Machine) setOverride(command *logpb.SetOverride) *logpb.Result {
 	q := m.quotaNamed(command.Quota)
 	if q == nil {
-		return failure(unknownQuota(command.Quota))
+		return failed(unknownQuota(command.Quota))
 	}
 	q = m.editQuotaNow(q.number)
 	if command.Limit == nil {
@@ -34,15 +34,15 @@ func (m *Machine) setOverride(command *logpb.SetOverride) *logpb.Result {
 		return done()
 	}
 	if command.ForNs < minOverride || command.ForNs > maxOverride {
-		return failure(invalid("an override lasts 1 s to 31 days", "such as 1h"))
+		return failed(invalid("an override lasts 1 s to 31 days", "such as 1h"))
 	}
 	if len(command.Note) > maxNote {
-		return failure(invalid(fmt.Sprintf("a note has at most %d bytes", maxNote), ""))
+		return failed(invalid(fmt.Sprintf("a note has at most %d bytes", maxNote), ""))
 	}
 	set := &override{limit: *command.Limit, until: addSaturated(m.clock.Now, command.ForNs), note: command.Note}
-	worked, failed := ruleUnder(q.definition, set)
-	if failed != nil {
-		return failure(failed)
+	worked, failure := ruleUnder(q.definition, set)
+	if failure != nil {
+		return failed(failure)
 	}
 	m.replaceOverride(q, set)
 	m.changeRule(q, worked)
@@ -70,17 +70,17 @@ func (m *Machine) endOverrides() {
 	}
 }
 
-// overruled refuses a need, until an override ends, that nothing but the override rules out; nil: none does.
-func (m *Machine) overruled(req *logpb.Reserve, class int32, n need) *logpb.Refusal {
+// rejectByOverride refuses a need, until an override ends, that nothing but the override rules out; nil: none does.
+func (m *Machine) rejectByOverride(req *logpb.Reserve, class int32, n need) *logpb.Refusal {
 	q := n.quota
 	if q.override == nil {
 		return nil
 	}
-	refusal := m.neverFits(req, class, n, &q.rule)
+	refusal := m.rejectByRule(req, class, n, &q.rule)
 	if refusal == nil {
 		return nil
 	}
-	if own, _ := newRule(q.definition); m.neverFits(req, class, n, &own) != nil {
+	if own, _ := newRule(q.definition); m.rejectByRule(req, class, n, &own) != nil {
 		return nil
 	}
 	refusal.RetryAtNs, refusal.Advice = q.override.until, "an operator's override rules it out until then: "+refusal.Advice

@@ -87,12 +87,12 @@ func newPolicy(def *logpb.Quota, kind kind) (policy, *logpb.Failure) {
 			return policy{}, impossible(def, "a breaker needs 1 to 1000 failures and 1 s to 1 h", "failures: 5, closed: 60s")
 		}
 	}
-	var failed *logpb.Failure
-	if p.shares, failed = newShares(def, kind); failed != nil {
-		return policy{}, failed
+	var failure *logpb.Failure
+	if p.shares, failure = newShares(def, kind); failure != nil {
+		return policy{}, failure
 	}
-	p.prediction, failed = newPrediction(def, kind)
-	return p, failed
+	p.prediction, failure = newPrediction(def, kind)
+	return p, failure
 }
 
 // withheld is a need that policy withholds.
@@ -102,11 +102,11 @@ type withheld struct {
 	class bool
 }
 
-// withholds says what of some needs policy withholds now from a holder in a class; nil: nothing. Of several reasons the
+// withhold says what of some needs policy withholds now from a holder in a class; nil: nothing. Of several reasons the
 // refusal has the first in precedence.
-func (m *Machine) withholds(req *logpb.Reserve, as priority, needs []need) *withheld {
+func (m *Machine) withhold(req *logpb.Reserve, as priority, needs []need) *withheld {
 	var all *withheld
-	if refusal := m.withheldByWorkflow(req.Holder, needs); refusal != nil {
+	if refusal := m.withholdByWorkflow(req.Holder, needs); refusal != nil {
 		all = &withheld{refusal: refusal}
 	}
 	for _, n := range needs {
@@ -114,7 +114,7 @@ func (m *Machine) withholds(req *logpb.Reserve, as priority, needs []need) *with
 		if p.observe || !p.judges() {
 			continue
 		}
-		if one := m.withhold(req, as, n); one != nil {
+		if one := m.withholdNeed(req, as, n); one != nil {
 			if all != nil {
 				one.refusal, one.class = worse(all.refusal, one.refusal), one.class || all.class
 			}
@@ -125,7 +125,7 @@ func (m *Machine) withholds(req *logpb.Reserve, as priority, needs []need) *with
 }
 
 // withhold judges one need.
-func (m *Machine) withhold(req *logpb.Reserve, as priority, n need) *withheld {
+func (m *Machine) withholdNeed(req *logpb.Reserve, as priority, n need) *withheld {
 	var found *withheld
 	add := func(refusal *logpb.Refusal, ofClass bool) {
 		if refusal == nil {
@@ -141,9 +141,9 @@ func (m *Machine) withhold(req *logpb.Reserve, as priority, n need) *withheld {
 		add(m.refusal(logpb.Reason_REASON_BREAKER_OPEN, n.quota, t.closedUntil,
 			fmt.Sprintf("the provider refused %q %d times in a row", req.Holder, t.failures)), false)
 	}
-	add(m.withheldByZone(req, as.rank, n.quota, t))
-	add(m.withheldByShare(req.Holder, as, n), false)
-	add(m.withheldByForecast(as, n.quota), true)
+	add(m.withholdByZone(req, as.rank, n.quota, t))
+	add(m.withholdByShare(req.Holder, as, n), false)
+	add(m.withholdByForecast(as, n.quota), true)
 	return found
 }
 
@@ -195,8 +195,8 @@ func (r *rule) length(g *ledger) int64 {
 	return window.end - window.start
 }
 
-// withheldByZone paces a holder, or parks a class.
-func (m *Machine) withheldByZone(req *logpb.Reserve, class int32, q *quota, t holderStats) (*logpb.Refusal, bool) {
+// withholdByZone paces a holder, or parks a class.
+func (m *Machine) withholdByZone(req *logpb.Reserve, class int32, q *quota, t holderStats) (*logpb.Refusal, bool) {
 	if q.rule.policy.zones == logpb.Zones_ZONES_UNSPECIFIED {
 		return nil, false
 	}
@@ -288,7 +288,7 @@ func (m *Machine) noteGranted(req *logpb.Reserve, as priority, needs []need) {
 	for _, n := range needs {
 		q := n.quota
 		p := &q.rule.policy
-		if p.observe && m.standsInTheWay(req, as, n) {
+		if p.observe && m.wouldRefuse(req, as, n) {
 			q.observed++
 		}
 		if t := m.meter(q, req.Holder); t != nil {
@@ -313,11 +313,11 @@ func (m *Machine) noteGranted(req *logpb.Reserve, as priority, needs []need) {
 	}
 }
 
-// standsInTheWay tells whether a need would be refused if its quota did more than observe.
-func (m *Machine) standsInTheWay(req *logpb.Reserve, as priority, n need) bool {
+// wouldRefuse tells whether a need would be refused if its quota did more than observe.
+func (m *Machine) wouldRefuse(req *logpb.Reserve, as priority, n need) bool {
 	r := &n.quota.rule
 	return r.limit == 0 || r.maxHold > 0 && n.own > r.maxHold || n.quota.cooling(m.clock.Now) || m.lacks(req, n) ||
-		m.rampWait(n) > 0 || r.policy.judges() && m.withhold(req, as, n) != nil || m.aboveCap(as.class, n, r) != nil
+		m.rampWait(n) > 0 || r.policy.judges() && m.withholdNeed(req, as, n) != nil || m.rejectAboveCap(as.class, n, r) != nil
 }
 
 // noteAnswer remembers how the provider answered a holder.

@@ -192,8 +192,8 @@ func (m *Machine) movesOn(needs []need) bool {
 	return false
 }
 
-// withheldByForecast parks background work.
-func (m *Machine) withheldByForecast(as priority, q *quota) *logpb.Refusal {
+// withholdByForecast parks background work.
+func (m *Machine) withholdByForecast(as priority, q *quota) *logpb.Refusal {
 	s, left := q.foresees(&q.ledger, m.clock)
 	if s < stageParked || as.rank != classBackground {
 		return nil

@@ -289,7 +289,7 @@ func (m *Machine) endWait(w *waiter, refusal *logpb.Refusal) {
 func (m *Machine) finishWait(w *waiter, refusal *logpb.Refusal) {
 	m.dequeue(w)
 	refusal.BackPressure = m.backPressure(w.req.Holder)
-	result := refuse(refusal)
+	result := refusedResult(refusal)
 	m.settleOrigin(w.from, w.ticket, result)
 	m.emit(Event{
 		Kind: EventWaitEnded, Quota: refusal.Quota, Holder: w.req.Holder, Ticket: w.ticket,
@@ -300,8 +300,8 @@ func (m *Machine) finishWait(w *waiter, refusal *logpb.Refusal) {
 // refusalOf makes a waiter's refusal: for a reason of its own, with what stands in the way now.
 func (m *Machine) refusalOf(w *waiter, reason logpb.Reason) *logpb.Refusal {
 	refusal := &logpb.Refusal{}
-	needs, failed := m.needs(w.req)
-	if failed == nil {
+	needs, failure := m.needs(w.req)
+	if failure == nil {
 		if judged := m.judge(w.req, w.priority, needs); judged != nil {
 			refusal = judged
 		} else {
@@ -319,11 +319,11 @@ func (m *Machine) refusalOf(w *waiter, reason logpb.Reason) *logpb.Refusal {
 func (m *Machine) withdraw(command *logpb.Withdraw, by string) *logpb.Result {
 	w, ok := m.liveWaiter(command.Ticket)
 	if !ok {
-		return fail(logpb.Reason_REASON_UNKNOWN_TICKET, "no Reserve waits under this ticket",
+		return failWith(logpb.Reason_REASON_UNKNOWN_TICKET, "no Reserve waits under this ticket",
 			"it was granted, refused or withdrawn before")
 	}
 	if by != "" && !Match(by, w.req.Holder) {
-		return fail(logpb.Reason_REASON_FOREIGN_LEASE, "the waiting Reserve belongs to another holder", "")
+		return failWith(logpb.Reason_REASON_FOREIGN_LEASE, "the waiting Reserve belongs to another holder", "")
 	}
 	m.endWait(w, m.refusalOf(w, logpb.Reason_REASON_WITHDRAWN))
 	return done()
@@ -515,19 +515,19 @@ func (m *Machine) tryWaiter(w *waiter, quotas []uint32, aside map[uint32]int64, 
 			return waitSetBlocked // ineligible, as everybody in this lane: nothing is set aside
 		}
 	}
-	needs, failed := m.needs(w.req)
-	if failed != nil {
-		m.endWait(w, &logpb.Refusal{Reason: failed.Reason, Quota: failed.Quota, Advice: failed.Hint})
+	needs, failure := m.needs(w.req)
+	if failure != nil {
+		m.endWait(w, &logpb.Refusal{Reason: failure.Reason, Quota: failure.Quota, Advice: failure.Hint})
 		return left
 	}
-	if refusal := m.hopeless(w.req, w.class, needs); refusal != nil {
+	if refusal := m.reject(w.req, w.class, needs); refusal != nil {
 		m.endWait(w, refusal)
 		return left
 	}
-	if slices.ContainsFunc(needs, func(n need) bool { return m.overruled(w.req, w.class, n) != nil }) {
+	if slices.ContainsFunc(needs, func(n need) bool { return m.rejectByOverride(w.req, w.class, n) != nil }) {
 		return passedOver // until the override ends, whatever comes back
 	}
-	if kept := m.withholds(w.req, w.priority, needs); kept != nil {
+	if kept := m.withhold(w.req, w.priority, needs); kept != nil {
 		m.scheduleWakeup(quotas[0], min(kept.refusal.RetryAtNs, (m.clock.Now/policyRetry+1)*policyRetry))
 		if kept.class {
 			return classPassedOver

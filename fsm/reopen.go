@@ -8,7 +8,7 @@ import "github.com/quotad/quotad/fsm/logpb"
 func (m *Machine) reopenQuota(command *logpb.ReopenQuota) *logpb.Result {
 	q := m.quotaNamed(command.Quota)
 	if q == nil {
-		return failure(unknownQuota(command.Quota))
+		return failed(unknownQuota(command.Quota))
 	}
 	q = m.editQuotaNow(q.number)
 	g := &q.ledger

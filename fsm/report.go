@@ -33,21 +33,21 @@ func reporterOf(command *logpb.Command, holder string) reporter {
 // bounded time, lower the present window, and teach a provider-anchored window its reset.
 func (m *Machine) report(from *logpb.Command) *logpb.Result {
 	command := from.GetReport()
-	l, failed := m.lookupLease(command.Lease, command.Fence, from.By)
-	if failed != nil {
-		return failure(failed)
+	l, failure := m.lookupLease(command.Lease, command.Fence, from.By)
+	if failure != nil {
+		return failed(failure)
 	}
 	o := l.operation(command.Op)
 	if o == nil && !m.holdsSlotsOnly(l) {
-		return failure(&logpb.Failure{
+		return failed(&logpb.Failure{
 			Reason:  logpb.Reason_REASON_STALE_OPERATION,
 			Message: fmt.Sprintf("lease %d has no record of operation %d", l.id, command.Op),
 			Hint:    "report before you send a done_below above it",
 		})
 	}
-	quotas, failed := m.signalled(l, command.Signals)
-	if failed != nil {
-		return failure(failed)
+	quotas, failure := m.signalled(l, command.Signals)
+	if failure != nil {
+		return failed(failure)
 	}
 	if full := m.noReportLeft(l.holder); full != nil {
 		return full

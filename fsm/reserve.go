@@ -67,48 +67,48 @@ func (m *Machine) needsIn(needs []need, req *logpb.Reserve) ([]need, *logpb.Fail
 
 // reserve grants a lease, refuses it, or puts it into the queue.
 func (m *Machine) reserve(req *logpb.Reserve, from origin) *logpb.Result {
-	if failed := checkReserve(req); failed != nil {
-		return failure(failed)
+	if failure := checkReserve(req); failure != nil {
+		return failed(failure)
 	}
 	var room [4]need
-	needs, failed := m.needsIn(room[:0], req)
-	if failed != nil {
-		return failure(failed)
+	needs, failure := m.needsIn(room[:0], req)
+	if failure != nil {
+		return failed(failure)
 	}
 	as := m.priorityOf(req, needs)
 	m.noteDemand(needs, as.class)
-	hopeless := m.hopeless(req, as.class, needs)
-	if hopeless != nil && !req.Fallback {
-		return m.refused(req, hopeless)
+	rejected := m.reject(req, as.class, needs)
+	if rejected != nil && !req.Fallback {
+		return m.refuse(req, rejected)
 	}
 	if req.Resume {
 		m.resume(req.Holder)
 		m.serve()
-		hopeless = m.hopeless(req, as.class, needs) // says what is available now
+		rejected = m.reject(req, as.class, needs) // says what is available now
 	}
 	if full := m.noLeaseLeft(needs); full != nil {
-		return m.refused(req, full)
+		return m.refuse(req, full)
 	}
 	if full := m.noHolderLeft(req.Holder, needs); full != nil {
-		return m.refused(req, full)
+		return m.refuse(req, full)
 	}
 	if full := m.noRecordLeft(req, needs); full != nil {
-		return m.refused(req, full)
+		return m.refuse(req, full)
 	}
-	if req.Fallback && (hopeless != nil || m.movesOn(needs)) {
+	if req.Fallback && (rejected != nil || m.movesOn(needs)) {
 		if result := m.fallBack(req, needs); result != nil {
 			return result
 		}
 	}
-	if hopeless != nil {
-		return m.refused(req, hopeless)
+	if rejected != nil {
+		return m.refuse(req, rejected)
 	}
 	result, refusal := m.grantNow(req, needs, as)
 	if result == nil {
 		result = m.fallBack(req, needs)
 	}
 	if result == nil {
-		result = m.denied(req, as, from, refusal)
+		result = m.refuseOrWait(req, as, from, refusal)
 	}
 	return result
 }
@@ -155,14 +155,14 @@ func (m *Machine) grantNow(req *logpb.Reserve, needs []need, as priority) (*logp
 	return m.grant(req, needs, as, 0, m.openAccount(m.payer)), nil
 }
 
-// denied refuses a Reserve that cannot be granted now, or has it wait.
-func (m *Machine) denied(req *logpb.Reserve, as priority, from origin, refusal *logpb.Refusal) *logpb.Result {
+// refuseOrWait refuses a Reserve that cannot be granted now, or has it wait.
+func (m *Machine) refuseOrWait(req *logpb.Reserve, as priority, from origin, refusal *logpb.Refusal) *logpb.Result {
 	needs, _ := m.needs(req)
 	m.noteDenied(req.Holder, as, needs)
 	m.noteDenial(req.Holder, needs, refusal)
 	m.noteAsked(req.Holder, refusal.Reason)
 	if req.WaitNs == 0 {
-		return m.refused(req, refusal)
+		return m.refuse(req, refusal)
 	}
 	return m.wait(req, needs, as, from, refusal)
 }
@@ -212,16 +212,16 @@ func (m *Machine) wait(
 ) *logpb.Result {
 	taking := m.taking(budgetWaiters)
 	if taking == atBudget {
-		return m.refused(req, m.refusalFor(budgetWaiters, taking, needs, "wait for less at a time, or come back"))
+		return m.refuse(req, m.refusalFor(budgetWaiters, taking, needs, "wait for less at a time, or come back"))
 	}
 	if h, known := m.holders.Get(req.Holder); taking == allTaken || known && h.waiting >= maxWaitersOfHolder {
 		refusal.Reason = logpb.Reason_REASON_QUEUE_FULL
-		return m.refused(req, refusal)
+		return m.refuse(req, refusal)
 	}
 	if at := m.certainlyNotBefore(req, as.class, needs); at > addSaturated(m.clock.Now, req.WaitNs) {
 		refusal.Reason, refusal.RetryAtNs = logpb.Reason_REASON_CANNOT_SERVE_IN_TIME, at
 		refusal.Advice = "come back then, or wait longer"
-		return m.refused(req, refusal)
+		return m.refuse(req, refusal)
 	}
 	w := m.enqueue(req, needs, as, from)
 	for _, n := range needs {
@@ -262,19 +262,19 @@ func checkReserve(req *logpb.Reserve) *logpb.Failure {
 	return nil
 }
 
-// hopeless refuses what can never be granted as things are configured.
-func (m *Machine) hopeless(req *logpb.Reserve, class int32, needs []need) *logpb.Refusal {
+// reject refuses what can never be granted as things are configured.
+func (m *Machine) reject(req *logpb.Reserve, class int32, needs []need) *logpb.Refusal {
 	var worst *logpb.Refusal
 	for _, n := range needs {
-		if m.overruled(req, class, n) == nil {
-			worst = worse(worst, m.neverFits(req, class, n, &n.quota.rule))
+		if m.rejectByOverride(req, class, n) == nil {
+			worst = worse(worst, m.rejectByRule(req, class, n, &n.quota.rule))
 		}
 	}
 	return worst
 }
 
-// neverFits refuses a need that can never be granted under a rule of its quota.
-func (m *Machine) neverFits(req *logpb.Reserve, class int32, n need, r *rule) *logpb.Refusal {
+// rejectByRule refuses a need that can never be granted under a rule of its quota.
+func (m *Machine) rejectByRule(req *logpb.Reserve, class int32, n need, r *rule) *logpb.Refusal {
 	switch {
 	case r.policy.observe:
 		return nil
@@ -289,13 +289,13 @@ func (m *Machine) neverFits(req *logpb.Reserve, class int32, n need, r *rule) *l
 	case r.maxHold > 0 && n.own > r.maxHold:
 		return m.refusal(logpb.Reason_REASON_ABOVE_CLAMP, n.quota, 0, fmt.Sprintf("ask for at most %d at a time", r.maxHold))
 	}
-	return m.aboveCap(class, n, r)
+	return m.rejectAboveCap(class, n, r)
 }
 
 // judge says what stands in the way of a grant now, nil for nothing. Waiters are not looked at.
 func (m *Machine) judge(req *logpb.Reserve, as priority, needs []need) *logpb.Refusal {
 	var worst *logpb.Refusal
-	if kept := m.withholds(req, as, needs); kept != nil {
+	if kept := m.withhold(req, as, needs); kept != nil {
 		worst = kept.refusal
 	}
 	for _, n := range needs {
@@ -307,10 +307,10 @@ func (m *Machine) judge(req *logpb.Reserve, as priority, needs []need) *logpb.Re
 			reopens := addSaturated(q.cooldown, q.letsThrough(0, n.amount))
 			worst = worse(worst, m.refusal(logpb.Reason_REASON_COOLDOWN, q, reopens, "the provider closed it"))
 		}
-		overruled := m.overruled(req, as.class, n)
+		rejected := m.rejectByOverride(req, as.class, n)
 		switch {
-		case overruled != nil:
-			worst = worse(worst, overruled)
+		case rejected != nil:
+			worst = worse(worst, rejected)
 		case q.rule.kind == kindWindow && m.clock.WallEarly == 0:
 			worst = worse(worst, m.refusal(logpb.Reason_REASON_EXHAUSTED, q, addSaturated(m.clock.Now, noClockRetry),
 				"the cluster has no sample of Unix time yet"))
@@ -378,7 +378,7 @@ func (m *Machine) certainlyNotBefore(req *logpb.Reserve, class int32, needs []ne
 		if q.cooling(m.clock.Now) {
 			at = max(at, q.cooldown)
 		}
-		if m.overruled(req, class, n) != nil {
+		if m.rejectByOverride(req, class, n) != nil {
 			at = max(at, q.override.until)
 			continue
 		}
@@ -426,11 +426,11 @@ func worse(a, b *logpb.Refusal) *logpb.Refusal {
 }
 
 // refused answers a refusal.
-func (m *Machine) refused(req *logpb.Reserve, refusal *logpb.Refusal) *logpb.Result {
+func (m *Machine) refuse(req *logpb.Reserve, refusal *logpb.Refusal) *logpb.Result {
 	m.noteRefused(req.Holder, refusal)
 	m.emit(Event{Kind: EventRefused, Quota: refusal.Quota, Holder: req.Holder, Reason: refusal.Reason})
 	refusal.BackPressure = m.backPressure(req.Holder)
-	return refuse(refusal)
+	return refusedResult(refusal)
 }
 
 func unknownQuota(name string) *logpb.Failure {

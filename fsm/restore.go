@@ -234,9 +234,9 @@ func (m *Machine) takeQuota(encoded *logpb.SnapshotQuota) error {
 	if encoded.Definition == nil {
 		return fmt.Errorf("quota %d has no definition", encoded.Number)
 	}
-	worked, failed := newRule(encoded.Definition)
-	if failed != nil {
-		return fmt.Errorf("%s", failed.Message)
+	worked, failure := newRule(encoded.Definition)
+	if failure != nil {
+		return fmt.Errorf("%s", failure.Message)
 	}
 	worked.shift = m.clock.Shift
 	q := &quota{
@@ -322,9 +322,9 @@ func (m *Machine) takeOverride(encoded *logpb.SnapshotOverride) error {
 		return fmt.Errorf("an override of quota %d, which does not exist", encoded.Quota)
 	}
 	over := &override{limit: encoded.Limit, until: encoded.UntilNs, note: encoded.Note}
-	worked, failed := ruleUnder(q.definition, over)
-	if failed != nil {
-		return fmt.Errorf("%s", failed.Message)
+	worked, failure := ruleUnder(q.definition, over)
+	if failure != nil {
+		return fmt.Errorf("%s", failure.Message)
 	}
 	worked.shift = m.clock.Shift
 	q.rule = worked
@@ -450,9 +450,9 @@ func (m *Machine) takeWorkflow(encoded *logpb.SnapshotWorkflow) error {
 	if encoded.Definition == nil {
 		return fmt.Errorf("a workflow without a definition")
 	}
-	p, failed := newPlan(encoded.Definition)
-	if failed != nil {
-		return fmt.Errorf("%s", failed.Message)
+	p, failure := newPlan(encoded.Definition)
+	if failure != nil {
+		return fmt.Errorf("%s", failure.Message)
 	}
 	w := &workflow{
 		generation: m.generation, plan: p, steps: make([]step, len(p.holders)),

@@ -87,16 +87,16 @@ func (m *Machine) applyOnce(command *logpb.Command) *logpb.Result {
 func (m *Machine) applyNumbered(command *logpb.Command) *logpb.Result {
 	s, ok := m.sessionOf(command)
 	if !ok {
-		return fail(logpb.Reason_REASON_UNKNOWN_SESSION, fmt.Sprintf("there is no session %d", command.Session),
+		return failWith(logpb.Reason_REASON_UNKNOWN_SESSION, fmt.Sprintf("there is no session %d", command.Session),
 			"it may have expired: the outcome of earlier requests is unknown; open a new one")
 	}
 	if command.Seq == 0 {
-		return failure(invalid("requests of a session are numbered from 1", ""))
+		return failed(invalid("requests of a session are numbered from 1", ""))
 	}
 	s = m.useSession(s)
 	m.acknowledge(s, command.AckedBelow)
 	if command.Seq < s.ackedBelow {
-		return fail(logpb.Reason_REASON_SEQ_TOO_OLD,
+		return failWith(logpb.Reason_REASON_SEQ_TOO_OLD,
 			fmt.Sprintf("request %d is below %d, up to which you acknowledged", command.Seq, s.ackedBelow), "take a new number")
 	}
 	digest := m.digestCommand(command)
@@ -107,7 +107,7 @@ func (m *Machine) applyNumbered(command *logpb.Command) *logpb.Result {
 		return known.result
 	}
 	if s.kept >= maxInFlight || s.bytes >= m.limits.resultBytes/sessionShare || m.resultBytes >= m.limits.resultBytes {
-		return fail(logpb.Reason_REASON_TOO_MANY_IN_FLIGHT,
+		return failWith(logpb.Reason_REASON_TOO_MANY_IN_FLIGHT,
 			fmt.Sprintf("session %d has %d unacknowledged requests, all sessions %d bytes of results", s.id, s.kept, m.resultBytes),
 			"send acked_below")
 	}
@@ -150,7 +150,7 @@ func (m *Machine) applyKeyed(command *logpb.Command) *logpb.Result {
 		case atBudget:
 			return m.overBudget(b, "use a session and acknowledge its requests; keys go at the end of their life")
 		case allTaken:
-			return fail(logpb.Reason_REASON_SESSIONS_FULL, "no more idempotency keys can be remembered",
+			return failWith(logpb.Reason_REASON_SESSIONS_FULL, "no more idempotency keys can be remembered",
 				"come back later, or use a session and acknowledge its requests")
 		case mayTake:
 		}
@@ -164,7 +164,7 @@ func (m *Machine) applyKeyed(command *logpb.Command) *logpb.Result {
 func (m *Machine) endOf(k keyed) int64 { return addSaturated(k.made, m.limits.keyLife) }
 
 func reused(message string) *logpb.Result {
-	return fail(logpb.Reason_REASON_SEQ_REUSED, message, "take a new number or key for a new request")
+	return failWith(logpb.Reason_REASON_SEQ_REUSED, message, "take a new number or key for a new request")
 }
 
 // sizeOf returns what a stored result costs, roughly. Grants, which are most, are not encoded for it: that would take longer than to
@@ -235,7 +235,7 @@ func (m *Machine) openSession(command *logpb.OpenSession, by string) *logpb.Resu
 	case atBudget:
 		return m.overBudget(budgetSessions, "close those that are not needed; idle ones expire")
 	case allTaken:
-		return fail(logpb.Reason_REASON_SESSIONS_FULL, fmt.Sprintf("%d sessions are open", m.sessions.Len()),
+		return failWith(logpb.Reason_REASON_SESSIONS_FULL, fmt.Sprintf("%d sessions are open", m.sessions.Len()),
 			"close those that are not needed; idle ones expire")
 	case mayTake:
 	}
@@ -252,7 +252,7 @@ func (m *Machine) openSession(command *logpb.OpenSession, by string) *logpb.Resu
 func (m *Machine) closeSession(command *logpb.Command) *logpb.Result {
 	s, ok := m.sessionOf(command)
 	if !ok {
-		return fail(logpb.Reason_REASON_UNKNOWN_SESSION, fmt.Sprintf("there is no session %d", command.Session), "it may have expired")
+		return failWith(logpb.Reason_REASON_UNKNOWN_SESSION, fmt.Sprintf("there is no session %d", command.Session), "it may have expired")
 	}
 	m.endSession(s, m.bounds.frees.own(leastFreed))
 	return done()

@@ -10,26 +10,26 @@ import (
 // once, and ends the exposure. With the fence of a lease that has ended only an upward actual is taken.
 func (m *Machine) settle(command *logpb.Settle, by string) *logpb.Result {
 	if len(command.Unspent) == 0 && len(command.Actual) == 0 && !command.Final && !command.Release {
-		return failure(invalid("a Settle needs unspent, actual, final or release", ""))
+		return failed(invalid("a Settle needs unspent, actual, final or release", ""))
 	}
-	l, failed := m.lookupLease(command.Lease, command.Fence, by)
-	if failed != nil {
-		if failed.Reason != logpb.Reason_REASON_STALE_FENCE {
-			return failure(failed)
+	l, failure := m.lookupLease(command.Lease, command.Fence, by)
+	if failure != nil {
+		if failure.Reason != logpb.Reason_REASON_STALE_FENCE {
+			return failed(failure)
 		}
-		return m.settleDetached(command, by, failed)
+		return m.settleDetached(command, by, failure)
 	}
 	o := l.operation(command.Op)
 	if o == nil || command.Op == graceOp {
-		return failure(&logpb.Failure{
+		return failed(&logpb.Failure{
 			Reason:  logpb.Reason_REASON_STALE_OPERATION,
 			Message: fmt.Sprintf("lease %d has no record of operation %d", l.id, command.Op),
 			Hint:    "it was never consumed, or is below the mark that you sent",
 		})
 	}
 	o = m.editOperation(l, o)
-	if failed := m.checkSettle(o, command); failed != nil {
-		return failure(failed)
+	if failure := m.checkSettle(o, command); failure != nil {
+		return failed(failure)
 	}
 	settled := &logpb.Settled{}
 	costBefore, sizeBefore := m.costOfCharges(o), o.size()
@@ -74,8 +74,8 @@ func (m *Machine) checkSettle(o *operation, command *logpb.Settle) *logpb.Failur
 				Message: fmt.Sprintf("the spend-by of operation %d has passed", o.op), Hint: "settle what was really used",
 			}
 		}
-		if failed := m.checkParts(o, command.Unspent, true); failed != nil {
-			return failed
+		if failure := m.checkParts(o, command.Unspent, true); failure != nil {
+			return failure
 		}
 	}
 	if len(command.Actual) > 0 || command.Final {
@@ -289,17 +289,17 @@ func (m *Machine) settleDetached(command *logpb.Settle, by string, stale *logpb.
 	o := m.liveDetached(command.Lease, command.Op)
 	if o == nil || command.Op == graceOp || o.fence != command.Fence || by != "" && !Match(by, o.holder) ||
 		len(command.Unspent) > 0 || len(command.Actual) == 0 || command.Release {
-		return failure(stale)
+		return failed(stale)
 	}
 	if o.actual != 0 && o.actual != digestItems(command.Actual) {
-		return failure(alreadySettled(o, "actual part"))
+		return failed(alreadySettled(o, "actual part"))
 	}
-	if failed := m.checkParts(o, command.Actual, false); failed != nil {
-		return failure(failed)
+	if failure := m.checkParts(o, command.Actual, false); failure != nil {
+		return failed(failure)
 	}
 	for _, asked := range command.Actual {
 		if c := m.chargeOf(o, asked.Quota); *asked.Amount < c.consumed-c.unspent {
-			return failure(stale)
+			return failed(stale)
 		}
 	}
 	settled := &logpb.Settled{}

@@ -54,9 +54,9 @@ func newShares(def *logpb.Quota, kind kind) (shares, *logpb.Failure) {
 		}
 		sum += part
 	}
-	ofHolders, failed := sumOfHolders(def, given.Holders)
-	if failed != nil {
-		return shares{}, failed
+	ofHolders, failure := sumOfHolders(def, given.Holders)
+	if failure != nil {
+		return shares{}, failure
 	}
 	switch {
 	case sum > 0 && ofHolders > 0:
@@ -140,9 +140,9 @@ func (m *Machine) withinShare(q *quota, name string, class int32, amount int64) 
 	return q.ledger.used[class].amount+amount <= q.share(class)
 }
 
-// withheldByShare keeps what is left of a window for higher classes, or for holders with a share, and critical calls below
+// withholdByShare keeps what is left of a window for higher classes, or for holders with a share, and critical calls below
 // their cap.
-func (m *Machine) withheldByShare(name string, as priority, n need) *logpb.Refusal {
+func (m *Machine) withholdByShare(name string, as priority, n need) *logpb.Refusal {
 	q := n.quota
 	if !q.rule.policy.shares.on {
 		return nil
@@ -183,8 +183,8 @@ func (m *Machine) withheldByShare(name string, as priority, n need) *logpb.Refus
 // cap is the most that critical calls may use of a window.
 func (r *rule) cap() int64 { return mulDivFloor(r.usable, r.policy.shares.cap, million) }
 
-// aboveCap refuses a critical call that is larger than the cap of a quota's rule: it can never fit.
-func (m *Machine) aboveCap(class int32, n need, r *rule) *logpb.Refusal {
+// rejectAboveCap refuses a critical call that is larger than the cap of a quota's rule: it can never fit.
+func (m *Machine) rejectAboveCap(class int32, n need, r *rule) *logpb.Refusal {
 	if class != classCritical || !r.policy.shares.on || n.amount <= r.cap() {
 		return nil
 	}

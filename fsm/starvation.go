@@ -128,8 +128,8 @@ func (m *Machine) savesUp(l *waitSet) bool {
 // keptByShortage tells whether a waiter may have what it asks for, were there enough of all that it needs, and whether it lacks something: what
 // is short may change from one of its quotas to another.
 func (m *Machine) keptByShortage(w *waiter) (allowed, lacking bool) {
-	needs, failed := m.needs(w.req)
-	if failed != nil || m.goneWaiter(w) || m.withholds(w.req, w.priority, needs) != nil {
+	needs, failure := m.needs(w.req)
+	if failure != nil || m.goneWaiter(w) || m.withhold(w.req, w.priority, needs) != nil {
 		return false, false
 	}
 	for _, n := range needs {

@@ -160,9 +160,9 @@ func (m *Machine) forgetTasks() {
 
 // retryTask gives a task a fresh budget and lets it begin at once. An attempt that is under way goes on under it.
 func (m *Machine) retryTask(command *logpb.RetryTask, by string) *logpb.Result {
-	t, failed := m.knownTask(command.Task, by)
-	if failed != nil {
-		return failure(failed)
+	t, failure := m.knownTask(command.Task, by)
+	if failure != nil {
+		return failed(failure)
 	}
 	t.failures, t.limited = 0, 0
 	if t.phase != logpb.TaskPhase_TASK_PHASE_UNDER_WAY {
@@ -175,23 +175,23 @@ func (m *Machine) retryTask(command *logpb.RetryTask, by string) *logpb.Result {
 
 // forgetTask removes a task. Whoever works on it finds its fence dead.
 func (m *Machine) forgetTask(command *logpb.ForgetTask, by string) *logpb.Result {
-	t, failed := m.knownTask(command.Task, by)
-	if failed != nil {
-		return failure(failed)
+	t, failure := m.knownTask(command.Task, by)
+	if failure != nil {
+		return failed(failure)
 	}
 	m.dropTask(t)
 	return done()
 }
 
 func (m *Machine) knownTask(name, by string) (*task, *logpb.Failure) {
-	t, failed := m.task(name, by)
-	if t == nil && failed == nil {
-		failed = &logpb.Failure{
+	t, failure := m.task(name, by)
+	if t == nil && failure == nil {
+		failure = &logpb.Failure{
 			Reason: logpb.Reason_REASON_UNKNOWN_TASK, Message: fmt.Sprintf("there is no task %q", name),
 			Hint: "list the tasks; one that is done or that nobody begins is forgotten after some days",
 		}
 	}
-	return t, failed
+	return t, failure
 }
 
 // checkBegin checks what a BeginTask asks for.

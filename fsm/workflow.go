@@ -61,8 +61,8 @@ type stepOf struct {
 
 // newPlan works a definition out, or says why it cannot work.
 func newPlan(def *logpb.Workflow) (*plan, *logpb.Failure) {
-	if failed := checkSteps(def); failed != nil {
-		return nil, failed
+	if failure := checkSteps(def); failure != nil {
+		return nil, failure
 	}
 	p := &plan{definition: def, threshold: int(def.Threshold)}
 	if p.threshold == 0 {
@@ -197,9 +197,9 @@ func checkWorkflows(definitions []*logpb.Workflow) ([]*plan, *logpb.Failure) {
 	plans := make([]*plan, len(definitions))
 	named, of := map[string]bool{}, map[string]int{}
 	for i, def := range definitions {
-		var failed *logpb.Failure
-		if plans[i], failed = newPlan(def); failed != nil {
-			return nil, failed
+		var failure *logpb.Failure
+		if plans[i], failure = newPlan(def); failure != nil {
+			return nil, failure
 		}
 		if named[def.Name] {
 			return nil, impossibleWorkflow(def, "is defined twice", "")
@@ -276,7 +276,7 @@ func (m *Machine) dropWorkflow(w *workflow) {
 func (m *Machine) deleteWorkflow(command *logpb.DeleteWorkflow) *logpb.Result {
 	w, ok := m.workflows.Get(command.Workflow)
 	if !ok {
-		return fail(logpb.Reason_REASON_UNKNOWN_WORKFLOW, fmt.Sprintf("there is no workflow %q", command.Workflow), "list the workflows")
+		return failWith(logpb.Reason_REASON_UNKNOWN_WORKFLOW, fmt.Sprintf("there is no workflow %q", command.Workflow), "list the workflows")
 	}
 	m.dropWorkflow(w)
 	return done()

@@ -108,9 +108,9 @@ func TestWorkflowOrder(t *testing.T) {
 		{graph("w", after("end", "left", "right"), after("right", "start"), after("left", "start"), after("start")), "start right left end"},
 		{graph("w", after("b"), after("d"), after("a"), after("c", "d")), "b d a c"},
 	} {
-		p, failed := newPlan(c.workflow)
-		if failed != nil {
-			t.Fatal(failed)
+		p, failure := newPlan(c.workflow)
+		if failure != nil {
+			t.Fatal(failure)
 		}
 		if got := strings.Join(p.holders, " "); got != c.order {
 			t.Errorf("%s, want %s", got, c.order)
@@ -136,16 +136,16 @@ func TestPlansAreTopological(t *testing.T) {
 			}
 			w.Steps = append(w.Steps, step)
 		}
-		p, failed := newPlan(w)
-		if failed != nil {
-			_, path, _ := strings.Cut(failed.Message, "a cycle: ")
+		p, failure := newPlan(w)
+		if failure != nil {
+			_, path, _ := strings.Cut(failure.Message, "a cycle: ")
 			cycle := strings.Split(path, " -> ")
 			if len(cycle) < 2 || cycle[0] != cycle[len(cycle)-1] {
-				rt.Fatalf("%v", failed)
+				rt.Fatalf("%v", failure)
 			}
 			for i := range cycle[1:] {
 				if !edges[[2]string{cycle[i], cycle[i+1]}] {
-					rt.Fatalf("%s does not come after %s: %v", cycle[i+1], cycle[i], failed)
+					rt.Fatalf("%s does not come after %s: %v", cycle[i+1], cycle[i], failure)
 				}
 			}
 			return
