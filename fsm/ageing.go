@@ -16,15 +16,15 @@ func (m *Machine) priorityOf(req *logpb.Reserve, needs []need) priority {
 	own, _ := m.byRules(req.Holder)
 	class := classOf(own, req.Class)
 	as := priority{class: class, rank: class}
-	if at := m.agesAt(req.Holder, as, needs); at != 0 && at <= m.clock.Now {
+	if at := m.promotesAt(req.Holder, as, needs); at != 0 && at <= m.clock.Now {
 		as.rank = classStandard
 	}
 	return as
 }
 
-// agesAt returns when background work of a holder counts as standard where it needs all of this; 0: never. What it needs
+// promotesAt returns when background work of a holder counts as standard where it needs all of this; 0: never. What it needs
 // of several quotas that age it, the last one says.
-func (m *Machine) agesAt(name string, as priority, needs []need) (at int64) {
+func (m *Machine) promotesAt(name string, as priority, needs []need) (at int64) {
 	if as.rank != classBackground {
 		return 0
 	}
@@ -59,15 +59,15 @@ func (m *Machine) noteDenied(name string, as priority, needs []need) {
 	}
 }
 
-// age has waiters count as standard whose holders have grown old.
-func (m *Machine) age() {
-	for _, old := range takeDue(m.ages, func(d due) bool { return d.at <= m.clock.Now }) {
+// promote has waiters count as standard whose holders have grown old.
+func (m *Machine) promote() {
+	for _, old := range takeDue(m.promotions, func(d due) bool { return d.at <= m.clock.Now }) {
 		w, ok := m.waiters.Get(old.id)
 		if !ok {
 			continue
 		}
 		floor := m.standardVirtualTime(w)
-		m.changeWaiter(w, func(aged *waiter) { aged.rank, aged.floor, aged.ages = classStandard, floor, 0 })
+		m.changeWaiter(w, func(aged *waiter) { aged.rank, aged.promotedAt, aged.promoteAt = classStandard, floor, 0 })
 	}
 }
 
@@ -83,22 +83,22 @@ func (m *Machine) standardVirtualTime(w *waiter) (first uint64) {
 	return first
 }
 
-// rejuvenate does so at once as far as an entry may, else when all commands are carried out, once for all grants of a holder.
-func (m *Machine) rejuvenate(name string) {
+// demote does so at once as far as an entry may, else when all commands are carried out, once for all grants of a holder.
+func (m *Machine) demote(name string) {
 	h, ok := m.holders.Get(name)
 	switch {
 	case !ok || h.waiting == 0:
 	case m.bounds.walks.left == 0:
-		m.aged.Insert(name)
+		m.toDemote.Insert(name)
 	default:
 		m.bounds.walks.spend(int(h.waiting))
-		m.rejuvenateNow(name)
+		m.demoteNow(name)
 	}
 }
 
-// rejuvenateNow has the other background waiters of a holder, which was granted something in whatever class, count as background
+// demoteNow has the other background waiters of a holder, which was granted something in whatever class, count as background
 // again: it is the holder that grows old, not each of what it asks for. Who waits for something else is as old as before.
-func (m *Machine) rejuvenateNow(name string) {
+func (m *Machine) demoteNow(name string) {
 	var waiting []*waiter
 	m.eachWaiterOf(name, func(w *waiter) bool {
 		if w.class == classBackground {
@@ -108,15 +108,15 @@ func (m *Machine) rejuvenateNow(name string) {
 	})
 	for _, w := range waiting {
 		needs, _ := m.needs(w.req)
-		ages := m.agesAt(name, priority{class: w.class, rank: w.class}, needs)
-		if ages == w.ages && w.rank == w.class || ages != 0 && ages <= m.clock.Now {
+		ages := m.promotesAt(name, priority{class: w.class, rank: w.class}, needs)
+		if ages == w.promoteAt && w.rank == w.class || ages != 0 && ages <= m.clock.Now {
 			continue
 		}
-		m.ages.Delete(due{at: w.ages, id: w.ticket})
+		m.promotions.Delete(due{at: w.promoteAt, id: w.ticket})
 		if ages != 0 {
-			m.ages.Set(due{at: ages, id: w.ticket})
+			m.promotions.Set(due{at: ages, id: w.ticket})
 		}
-		m.changeWaiter(w, func(young *waiter) { young.rank, young.floor, young.ages = young.class, 0, ages })
+		m.changeWaiter(w, func(young *waiter) { young.rank, young.promotedAt, young.promoteAt = young.class, 0, ages })
 		for _, n := range needs {
 			m.reordered[n.quota.number] = true
 		}

@@ -415,8 +415,8 @@ func (m *Machine) wakeWaitersOf(name string) {
 
 // finishWalks goes through the waiters of holders to whom the commands did not come, once for each holder. They are tried with the next entry.
 func (m *Machine) finishWalks() {
-	m.aged.Scan(func(name string) bool {
-		m.rejuvenateNow(name)
+	m.toDemote.Scan(func(name string) bool {
+		m.demoteNow(name)
 		return true
 	})
 	m.toWake.Scan(func(name string) bool {
@@ -426,7 +426,7 @@ func (m *Machine) finishWalks() {
 	m.deferDirty()
 	clear(m.reordered)
 	m.toWake.Clear()
-	m.aged.Clear()
+	m.toDemote.Clear()
 }
 
 // markWaitersOf marks what a holder waits for.

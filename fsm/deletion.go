@@ -76,7 +76,7 @@ func (s *State) waitersFor(number uint32, most int) (waiting []*waiter, more boo
 		if ql.quota != number {
 			return false
 		}
-		s.order.Ascend(place{waitSet: ql.waitSet, rank: rankSaved}, func(p place) bool {
+		s.order.Ascend(place{waitSet: ql.waitSet, rank: rankStarved}, func(p place) bool {
 			if p.waitSet != ql.waitSet {
 				return false
 			}

@@ -25,8 +25,8 @@ type Machine struct {
 	reordered map[uint32]bool
 	// toWake are the holders whose waiters are to be tried with the next entry.
 	toWake btree.Set[string]
-	// aged are the holders that were granted something, and whose waiters are to count as their own class again.
-	aged btree.Set[string]
+	// toDemote are the holders that were granted something, and whose waiters are to count as their own class again.
+	toDemote btree.Set[string]
 	// told are the places, from 1 on, of the present entry's events that tell the steps of a workflow of a limit.
 	told map[string]*[maxSteps]int
 	// ticked tells whether a second of cluster time began with the present entry.
@@ -267,8 +267,8 @@ func (m *Machine) runDue() {
 	m.endOverrides()
 	m.reviewWorkflows()
 	m.endWaits()
-	m.age()
-	m.saveUp()
+	m.promote()
+	m.reserveForStarved()
 	m.fireTimers()
 	m.serve()
 	m.dropEmptied()

@@ -309,7 +309,7 @@ func (m *Machine) noteGranted(req *logpb.Reserve, as priority, needs []need) {
 		}
 	}
 	if aged {
-		m.rejuvenate(req.Holder)
+		m.demote(req.Holder)
 	}
 }
 

@@ -16,14 +16,14 @@ type waiter struct {
 	req        *logpb.Reserve
 	priority
 	// saved: it was first in line for so long that it goes before critical ones.
-	saved bool
-	// ages is when it will count as standard (cluster time); 0: it does not age.
-	ages int64
+	starved bool
+	// promoteAt is when it will count as standard (cluster time); 0: it does not age.
+	promoteAt int64
 	// virtualTime is its holder's; floor is the turn at which it joined the standard ones when it had grown old, 0: it has not.
-	virtualTime, floor uint64
-	waitSet            uint32
-	until              int64
-	from               origin
+	virtualTime, promotedAt uint64
+	waitSet                 uint32
+	until                   int64
+	from                    origin
 	// account is charged with it, and with the lease and the operation that it may become: that of so many items.
 	account uint64
 	shares  int
@@ -60,9 +60,9 @@ func before(a, b place) bool {
 }
 
 func (w *waiter) place() place {
-	p := place{waitSet: w.waitSet, rank: w.rank, virtualTime: max(w.virtualTime, w.floor), ticket: w.ticket}
-	if w.saved {
-		p.rank = rankSaved
+	p := place{waitSet: w.waitSet, rank: w.rank, virtualTime: max(w.virtualTime, w.promotedAt), ticket: w.ticket}
+	if w.starved {
+		p.rank = rankStarved
 	}
 	return p
 }
@@ -95,7 +95,7 @@ func (m *Machine) enqueue(req *logpb.Reserve, needs []need, as priority, from or
 	h.waiting++
 	m.lastTicket++
 	w := &waiter{
-		generation: m.generation, ticket: m.lastTicket, req: req, priority: as, ages: m.agesAt(req.Holder, as, needs),
+		generation: m.generation, ticket: m.lastTicket, req: req, priority: as, promoteAt: m.promotesAt(req.Holder, as, needs),
 		virtualTime: h.virtualTime, until: addSaturated(m.clock.Now, req.WaitNs), from: from,
 		account: m.openAccount(m.payer),
 	}
@@ -128,8 +128,8 @@ func (m *Machine) insertWaiter(w *waiter, quotas []uint32) {
 	m.order.Set(w.place())
 	m.waitersOf.Set(ownedBy(w.req.Holder, w.ticket))
 	m.waitEnds.Set(due{at: w.until, id: w.ticket})
-	if w.ages != 0 {
-		m.ages.Set(due{at: w.ages, id: w.ticket})
+	if w.promoteAt != 0 {
+		m.promotions.Set(due{at: w.promoteAt, id: w.ticket})
 	}
 }
 
@@ -176,7 +176,7 @@ func (m *Machine) dequeue(w *waiter) {
 	m.order.Delete(w.place())
 	m.waitersOf.Delete(ownedBy(w.req.Holder, w.ticket))
 	m.waitEnds.Delete(due{at: w.until, id: w.ticket})
-	m.ages.Delete(due{at: w.ages, id: w.ticket})
+	m.promotions.Delete(due{at: w.promoteAt, id: w.ticket})
 	m.chargeWaiter(w, -1)
 	m.useHolder(w.req.Holder).waiting--
 	l := m.editWaitSet(w.waitSet)
@@ -479,7 +479,7 @@ func (m *Machine) affectedWaitSets() waitSetHeap {
 			if !known[ql.waitSet] {
 				known[ql.waitSet] = true
 				l, _ := m.waitSets.Get(ql.waitSet)
-				from := place{waitSet: l.number, rank: rankSaved}
+				from := place{waitSet: l.number, rank: rankStarved}
 				if next, ok := m.placeFrom(from); ok {
 					heads = append(heads, waitSetHead{number: l.number, quotas: l.quotas, next: next, from: from})
 				}

@@ -101,7 +101,7 @@ func (s *State) Pending() bool {
 // firstDue returns the first cluster time at which something is due of its own; the largest int64: nothing is.
 func (s *State) firstDue() int64 {
 	at := int64(math.MaxInt64)
-	for _, first := range []func() (due, bool){s.waitEnds.Min, s.ages.Min, s.cooldowns.Min, s.overrides.Min} {
+	for _, first := range []func() (due, bool){s.waitEnds.Min, s.promotions.Min, s.cooldowns.Min, s.overrides.Min} {
 		if d, ok := first(); ok {
 			at = min(at, d.at)
 		}

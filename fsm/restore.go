@@ -439,7 +439,7 @@ func (m *Machine) takeWaiter(encoded *logpb.SnapshotWaiter) error {
 	}
 	m.waiters.Set(encoded.Ticket, &waiter{
 		generation: m.generation, ticket: encoded.Ticket, req: encoded.Reserve,
-		priority: priority{class: encoded.Class, rank: encoded.Rank}, saved: encoded.Saved, floor: encoded.Floor, ages: encoded.AgesNs, virtualTime: virtualTime, until: encoded.UntilNs,
+		priority: priority{class: encoded.Class, rank: encoded.Rank}, starved: encoded.Saved, promotedAt: encoded.Floor, promoteAt: encoded.AgesNs, virtualTime: virtualTime, until: encoded.UntilNs,
 		from: origin{session: encoded.Session, seq: encoded.Seq, key: encoded.Key}, account: encoded.Account, waitSet: encoded.Lane, shares: int(encoded.Shares),
 	})
 	return nil

@@ -192,7 +192,7 @@ func (s *State) policyRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 				virtualTime = &w.virtualTime
 			}
 			going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Waiter{Waiter: &logpb.SnapshotWaiter{
-				Ticket: w.ticket, Reserve: w.req, Class: w.class, Rank: w.rank, AgesNs: w.ages, UntilNs: w.until, Saved: w.saved, Floor: w.floor,
+				Ticket: w.ticket, Reserve: w.req, Class: w.class, Rank: w.rank, AgesNs: w.promoteAt, UntilNs: w.until, Saved: w.starved, Floor: w.promotedAt,
 				Session: w.from.session, Seq: w.from.seq, Key: w.from.key, Account: w.account,
 				Lane: w.waitSet, Turn: virtualTime, Shares: uint32(w.shares),
 			}}})

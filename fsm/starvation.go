@@ -9,8 +9,8 @@ import "slices"
 // and a quota keeps the one that stands before all others that it was offered. So a round finds who is first, and until the next one nobody takes
 // that place but who stands before it, however many lanes others make.
 
-// rankSaved is the rank, in the order, of a waiter that is saved up for: before critical ones.
-const rankSaved = -1
+// rankStarved is the rank, in the order, of a waiter that is saved up for: before critical ones.
+const rankStarved = -1
 
 // maxFirstLooked bounds how many waiters of one lane are looked at for who is first in line.
 const maxFirstLooked = 16
@@ -25,18 +25,18 @@ type ahead struct{ critical, saved int64 }
 // add counts waiters of a rank.
 func (a *ahead) add(rank int32, count int64) {
 	switch rank {
-	case rankSaved:
+	case rankStarved:
 		a.saved += count
 	case classCritical:
 		a.critical += count
 	}
 }
 
-// saveUp finds out, once a second, who is first in line below critical waiters, and has go first who has been for too long:
+// reserveForStarved finds out, once a second, who is first in line below critical waiters, and has go first who has been for too long:
 // one for each quota at a time. It goes on where it stopped a second ago, and looks at each lane once at most. New lanes have higher
 // numbers than all before: on the way down a round meets none of them, so each ends.
-func (m *Machine) saveUp() {
-	if !m.ticked || m.agers.Len() == 0 {
+func (m *Machine) reserveForStarved() {
+	if !m.ticked || m.ageingQuotas.Len() == 0 {
 		return
 	}
 	from := m.lookedFrom
@@ -105,20 +105,20 @@ func (m *Machine) firstsOf(l *waitSet, numbers []uint32) (firsts []*waiter, look
 // critical ones, unless something that it needs is saved up for already.
 func (m *Machine) offerFirst(q *quota, l *waitSet, offered *waiter) {
 	first, waits := m.waiters.Get(q.first)
-	elsewhere := waits && !first.saved && first.waitSet != l.number
+	elsewhere := waits && !first.starved && first.waitSet != l.number
 	switch {
 	case elsewhere && (offered == nil || before(first.place(), offered.place())):
 	case offered == nil:
 		q.first, q.firstSince = 0, 0
 	case offered.ticket != q.first:
 		q.first, q.firstSince = offered.ticket, m.clock.Now
-	case m.clock.Now-q.firstSince >= q.rule.policy.ageing && !m.savesUp(l):
-		m.changeWaiter(offered, func(saved *waiter) { saved.saved = true })
+	case m.clock.Now-q.firstSince >= q.rule.policy.ageing && !m.reservesAlready(l):
+		m.changeWaiter(offered, func(saved *waiter) { saved.starved = true })
 	}
 }
 
-// savesUp tells whether something is saved up for already of a lane's quotas.
-func (m *Machine) savesUp(l *waitSet) bool {
+// reservesAlready tells whether something is saved up for already of a lane's quotas.
+func (m *Machine) reservesAlready(l *waitSet) bool {
 	return slices.ContainsFunc(l.quotas, func(number uint32) bool {
 		q := m.getQuota(number)
 		return q != nil && q.ahead.saved > 0

@@ -88,7 +88,7 @@ func TestOneIsSavedUpForAtATime(t *testing.T) {
 		turn()
 		saved := 0
 		w.m.waiters.Scan(func(_ uint64, waiting *waiter) bool {
-			if waiting.saved {
+			if waiting.starved {
 				saved++
 			}
 			return true

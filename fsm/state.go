@@ -44,28 +44,28 @@ type State struct {
 	// operations counts the records, of leases that live and of those that have ended.
 	operations int64
 
-	holders    *btree.Map[string, *holder]
-	stats      *btree.BTreeG[*holderStats]
-	closed     *btree.BTreeG[quotaHolder] // of the tallies with a closing breaker, open or not
-	meters     *btree.BTreeG[*meter]
-	seen       *btree.BTreeG[holderSeen]
-	waiters    *btree.Map[uint64, *waiter]
-	order      *btree.BTreeG[place]
-	waitersOf  *btree.BTreeG[owned]
-	waitSets   *btree.Map[uint32, *waitSet]
-	waitSetOf  *btree.Map[string, uint32]
-	waitSetsOf *btree.BTreeG[quotaWaitSet]
-	timers     *btree.BTreeG[timer]         // of quotas that are waited for
-	agers      *btree.Map[uint32, struct{}] // of these, those with ageing
-	waitEnds   *btree.BTreeG[due]
-	ages       *btree.BTreeG[due] // tickets, by when they count as standard
-	cooldowns  *btree.BTreeG[due]
-	overrides  *btree.BTreeG[due] // quotas, by when their override ends
-	sessions   *btree.Map[uint64, *session]
-	sessionUse *btree.BTreeG[due]
-	results    *btree.BTreeG[stored]
-	keys       *btree.Map[string, keyed]
-	keyEnds    *btree.BTreeG[keyDue]
+	holders      *btree.Map[string, *holder]
+	stats        *btree.BTreeG[*holderStats]
+	closed       *btree.BTreeG[quotaHolder] // of the tallies with a closing breaker, open or not
+	meters       *btree.BTreeG[*meter]
+	seen         *btree.BTreeG[holderSeen]
+	waiters      *btree.Map[uint64, *waiter]
+	order        *btree.BTreeG[place]
+	waitersOf    *btree.BTreeG[owned]
+	waitSets     *btree.Map[uint32, *waitSet]
+	waitSetOf    *btree.Map[string, uint32]
+	waitSetsOf   *btree.BTreeG[quotaWaitSet]
+	timers       *btree.BTreeG[timer]         // of quotas that are waited for
+	ageingQuotas *btree.Map[uint32, struct{}] // of these, those with ageing
+	waitEnds     *btree.BTreeG[due]
+	promotions   *btree.BTreeG[due] // tickets, by when they count as standard
+	cooldowns    *btree.BTreeG[due]
+	overrides    *btree.BTreeG[due] // quotas, by when their override ends
+	sessions     *btree.Map[uint64, *session]
+	sessionUse   *btree.BTreeG[due]
+	results      *btree.BTreeG[stored]
+	keys         *btree.Map[string, keyed]
+	keyEnds      *btree.BTreeG[keyDue]
 	// resultBytes is the size of all stored results.
 	resultBytes int64
 	members     *btree.Map[string, string]
@@ -190,48 +190,48 @@ func newState() *State {
 			reports: defaultMaxReports, holderBytes: defaultMaxHolders, operationBytes: defaultMaxRecords,
 			operatorsPPM: defaultOperatorsPPM, callerMinPPM: defaultCallerMinPPM,
 		},
-		quotas:     new(btree.Map[uint32, *quota]),
-		names:      new(btree.Map[string, uint32]),
-		fallbacks:  newTree(lessStandIn),
-		leases:     new(btree.Map[uint64, *lease]),
-		leasesOf:   newRangeSet(),
-		deadlines:  newRangeSet(),
-		detached:   newTree(lessPage),
-		checks:     newTree(lessPageDue),
-		holders:    new(btree.Map[string, *holder]),
-		stats:      newTree(lessStats),
-		closed:     newTree(lessQuotaHolder),
-		meters:     newTree(lessMeter),
-		seen:       newTree(lessHolderSeen),
-		waiters:    new(btree.Map[uint64, *waiter]),
-		order:      newTree(lessPlace),
-		waitersOf:  newTree(lessOwned),
-		waitSets:   new(btree.Map[uint32, *waitSet]),
-		waitSetOf:  new(btree.Map[string, uint32]),
-		waitSetsOf: newTree(lessQuotaWaitSet),
-		timers:     newTree(lessTimer),
-		agers:      new(btree.Map[uint32, struct{}]),
-		waitEnds:   newTree(lessDue),
-		ages:       newTree(lessDue),
-		cooldowns:  newTree(lessDue),
-		overrides:  newTree(lessDue),
-		sessions:   new(btree.Map[uint64, *session]),
-		sessionUse: newTree(lessDue),
-		results:    newTree(lessStored),
-		keys:       new(btree.Map[string, keyed]),
-		keyEnds:    newTree(lessKeyDue),
-		members:    new(btree.Map[string, string]),
-		tasks:      new(btree.Map[string, *task]),
-		underWay:   newTree(lessTaskDue),
-		resting:    newTree(lessTaskDue),
-		workflows:  new(btree.Map[string, *workflow]),
-		stepsOf:    new(btree.Map[string, []stepOf]),
-		reviews:    newTree(lessKeyDue),
-		resumed:    new(btree.Map[string, uint64]),
-		ended:      new(btree.Map[uint64, *session]),
-		acked:      new(btree.Map[uint64, struct{}]),
-		deleted:    new(btree.Map[uint32, string]),
-		moving:     new(btree.Map[string, moving]),
+		quotas:       new(btree.Map[uint32, *quota]),
+		names:        new(btree.Map[string, uint32]),
+		fallbacks:    newTree(lessStandIn),
+		leases:       new(btree.Map[uint64, *lease]),
+		leasesOf:     newRangeSet(),
+		deadlines:    newRangeSet(),
+		detached:     newTree(lessPage),
+		checks:       newTree(lessPageDue),
+		holders:      new(btree.Map[string, *holder]),
+		stats:        newTree(lessStats),
+		closed:       newTree(lessQuotaHolder),
+		meters:       newTree(lessMeter),
+		seen:         newTree(lessHolderSeen),
+		waiters:      new(btree.Map[uint64, *waiter]),
+		order:        newTree(lessPlace),
+		waitersOf:    newTree(lessOwned),
+		waitSets:     new(btree.Map[uint32, *waitSet]),
+		waitSetOf:    new(btree.Map[string, uint32]),
+		waitSetsOf:   newTree(lessQuotaWaitSet),
+		timers:       newTree(lessTimer),
+		ageingQuotas: new(btree.Map[uint32, struct{}]),
+		waitEnds:     newTree(lessDue),
+		promotions:   newTree(lessDue),
+		cooldowns:    newTree(lessDue),
+		overrides:    newTree(lessDue),
+		sessions:     new(btree.Map[uint64, *session]),
+		sessionUse:   newTree(lessDue),
+		results:      newTree(lessStored),
+		keys:         new(btree.Map[string, keyed]),
+		keyEnds:      newTree(lessKeyDue),
+		members:      new(btree.Map[string, string]),
+		tasks:        new(btree.Map[string, *task]),
+		underWay:     newTree(lessTaskDue),
+		resting:      newTree(lessTaskDue),
+		workflows:    new(btree.Map[string, *workflow]),
+		stepsOf:      new(btree.Map[string, []stepOf]),
+		reviews:      newTree(lessKeyDue),
+		resumed:      new(btree.Map[string, uint64]),
+		ended:        new(btree.Map[uint64, *session]),
+		acked:        new(btree.Map[uint64, struct{}]),
+		deleted:      new(btree.Map[uint32, string]),
+		moving:       new(btree.Map[string, moving]),
 
 		accounts:     new(btree.Map[uint64, *account]),
 		accountNames: newTree(lessAccountName),
@@ -248,8 +248,8 @@ func (s *State) copy() *State {
 	c.holders, c.seen, c.stats = s.holders.Copy(), s.seen.Copy(), s.stats.Copy()
 	c.meters, c.closed = s.meters.Copy(), s.closed.Copy()
 	c.waiters, c.order, c.waitSets = s.waiters.Copy(), s.order.Copy(), s.waitSets.Copy()
-	c.waitersOf, c.timers, c.agers = s.waitersOf.Copy(), s.timers.Copy(), s.agers.Copy()
-	c.waitSetOf, c.waitSetsOf, c.waitEnds, c.ages = s.waitSetOf.Copy(), s.waitSetsOf.Copy(), s.waitEnds.Copy(), s.ages.Copy()
+	c.waitersOf, c.timers, c.ageingQuotas = s.waitersOf.Copy(), s.timers.Copy(), s.ageingQuotas.Copy()
+	c.waitSetOf, c.waitSetsOf, c.waitEnds, c.promotions = s.waitSetOf.Copy(), s.waitSetsOf.Copy(), s.waitEnds.Copy(), s.promotions.Copy()
 	c.cooldowns, c.overrides = s.cooldowns.Copy(), s.overrides.Copy()
 	c.sessions, c.sessionUse = s.sessions.Copy(), s.sessionUse.Copy()
 	c.results, c.keys, c.keyEnds = s.results.Copy(), s.keys.Copy(), s.keyEnds.Copy()

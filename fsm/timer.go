@@ -133,9 +133,9 @@ func (m *Machine) schedule(q *quota) {
 		q.wakeNext, q.wakeup = false, 0
 	}
 	if q.waiting > 0 && q.rule.policy.ageing > 0 {
-		m.agers.Set(q.number, struct{}{})
+		m.ageingQuotas.Set(q.number, struct{}{})
 	} else {
-		m.agers.Delete(q.number)
+		m.ageingQuotas.Delete(q.number)
 	}
 	at := q.timers()
 	for kind := range timerKind(timerKinds) {

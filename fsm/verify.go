@@ -294,17 +294,17 @@ func (s *State) verifyQueue() (err error) {
 		_, ordered := s.order.Get(w.place())
 		_, ends := s.waitEnds.Get(due{at: w.until, id: ticket})
 		_, listed := s.waitersOf.Get(ownedBy(w.req.Holder, ticket))
-		_, ages := s.ages.Get(due{at: w.ages, id: ticket})
-		if w.ages != 0 {
+		_, ages := s.promotions.Get(due{at: w.promoteAt, id: ticket})
+		if w.promoteAt != 0 {
 			ageing++
 		}
-		if !ordered || !ends || !listed || ages != (w.ages != 0) {
-			err = fmt.Errorf("ticket %d: in order %t, ends %t, by holder %t, ages %t at %d", ticket, ordered, ends, listed, ages, w.ages)
+		if !ordered || !ends || !listed || ages != (w.promoteAt != 0) {
+			err = fmt.Errorf("ticket %d: in order %t, ends %t, by holder %t, ages %t at %d", ticket, ordered, ends, listed, ages, w.promoteAt)
 		}
 		return err == nil
 	})
-	if err == nil && ageing != s.ages.Len() {
-		return fmt.Errorf("%d waiters age, %d are looked at", ageing, s.ages.Len())
+	if err == nil && ageing != s.promotions.Len() {
+		return fmt.Errorf("%d waiters age, %d are looked at", ageing, s.promotions.Len())
 	}
 	s.holders.Scan(func(name string, h *holder) bool {
 		if h.waiting != waiting[name] {
@@ -331,15 +331,15 @@ func (s *State) verifyTimers() (err error) {
 				err = fmt.Errorf("nobody looks at quota %q at %d for reason %d", q.name, at, why)
 			}
 		}
-		if _, ages := s.agers.Get(number); ages != (q.waiting > 0 && q.rule.policy.ageing > 0) && err == nil {
+		if _, ages := s.ageingQuotas.Get(number); ages != (q.waiting > 0 && q.rule.policy.ageing > 0) && err == nil {
 			err = fmt.Errorf("quota %q ages: %t", q.name, ages)
 		} else if ages {
 			agers++
 		}
 		return err == nil
 	})
-	if err == nil && (visits != s.timers.Len() || agers != s.agers.Len()) {
-		return fmt.Errorf("%d visits, %d listed; %d quotas age, %d listed", visits, s.timers.Len(), agers, s.agers.Len())
+	if err == nil && (visits != s.timers.Len() || agers != s.ageingQuotas.Len()) {
+		return fmt.Errorf("%d visits, %d listed; %d quotas age, %d listed", visits, s.timers.Len(), agers, s.ageingQuotas.Len())
 	}
 	return err
 }
