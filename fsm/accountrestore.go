@@ -121,13 +121,13 @@ func (s *State) eachCharge(fn func(number uint64, b budget, amount int64)) {
 		fn(c.account, budgetSessions, 1)
 		return true
 	})
-	s.results.Scan(func(r stored) bool {
+	s.results.Scan(func(r dedupEntry) bool {
 		if c := s.ownerOf(r.session); c != nil {
 			fn(c.account, budgetResults, sizeOf(r.result))
 		}
 		return true
 	})
-	s.keys.Scan(func(_ string, k keyed) bool {
+	s.keys.Scan(func(_ string, k keyEntry) bool {
 		fn(k.account, budgetKeys, 1)
 		fn(k.account, budgetResults, sizeOf(k.result))
 		return true

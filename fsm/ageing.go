@@ -42,8 +42,8 @@ func (m *Machine) promotesAt(name string, as priority, needs []need) (at int64) 
 	return at
 }
 
-// noteDenied notes since when a holder of background work asks in vain.
-func (m *Machine) noteDenied(name string, as priority, needs []need) {
+// recordStarving notes since when a holder of background work asks in vain.
+func (m *Machine) recordStarving(name string, as priority, needs []need) {
 	if as.class != classBackground {
 		return
 	}

@@ -203,8 +203,8 @@ func (m *Machine) offersTo(name string) (offered []stepOf, began int64) {
 	return offered, began
 }
 
-// noteAsked notes that a holder is denied something that no limit keeps from it: where one at a time goes, it wants a turn.
-func (m *Machine) noteAsked(name string, reason logpb.Reason) {
+// recordRequest notes that a holder is denied something that no limit keeps from it: where one at a time goes, it wants a turn.
+func (m *Machine) recordRequest(name string, reason logpb.Reason) {
 	if reason <= logpb.Reason_REASON_EXHAUSTED {
 		return
 	}

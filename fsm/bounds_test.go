@@ -269,7 +269,7 @@ func fillQueue(w *world, command func(n int) *logpb.Command) {
 	for n := 0; m.taking(budgetWaiters) == mayTake; n++ {
 		req := command(n).GetReserve()
 		needs, _ := m.needs(req)
-		m.enqueue(req, needs, m.priorityOf(req, needs), origin{})
+		m.enqueue(req, needs, m.priorityOf(req, needs), requestID{})
 	}
 	m.payer = payer{}
 }

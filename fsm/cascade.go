@@ -79,12 +79,12 @@ func (m *Machine) editWorkflow(name string) *workflow {
 	return &c
 }
 
-// noteDenial notes for its workflows why a holder is denied what it needs: by a limit, or by something that would not stand
+// recordDenial notes for its workflows why a holder is denied what it needs: by a limit, or by something that would not stand
 // first if there were one.
-func (m *Machine) noteDenial(name string, needs []need, refusal *logpb.Refusal) {
+func (m *Machine) recordDenial(name string, needs []need, refusal *logpb.Refusal) {
 	switch {
 	case refusal.Reason == logpb.Reason_REASON_COOLDOWN, refusal.Reason == logpb.Reason_REASON_EXHAUSTED:
-		m.noteLimited(name, shortage{refusal.Quota, amountOf(needs, refusal.Quota)}, refusal.RetryAtNs, refusal.Reason)
+		m.recordLimit(name, shortage{refusal.Quota, amountOf(needs, refusal.Quota)}, refusal.RetryAtNs, refusal.Reason)
 	case refusal.Reason > logpb.Reason_REASON_EXHAUSTED:
 		for _, of := range m.stepsIn(name) {
 			if w, _ := m.workflows.Get(of.workflow); w.steps[of.at].until > m.clock.Now && needed(needs, w.steps[of.at].quota) {
@@ -96,8 +96,8 @@ func (m *Machine) noteDenial(name string, needs []need, refusal *logpb.Refusal) 
 	}
 }
 
-// noteLimited notes that a holder is limited by a quota until a time.
-func (m *Machine) noteLimited(name string, by shortage, until int64, reason logpb.Reason) {
+// recordLimit notes that a holder is limited by a quota until a time.
+func (m *Machine) recordLimit(name string, by shortage, until int64, reason logpb.Reason) {
 	now := m.clock.Now
 	until = min(max(until, now+1), addSaturated(now, longestLimit))
 	for _, of := range m.stepsIn(name) {
@@ -226,9 +226,9 @@ func amountOf(needs []need, name string) int64 {
 // needed tells whether a quota is among needs.
 func needed(needs []need, name string) bool { return amountOf(needs, name) > 0 }
 
-// noteMember notes that a holder is granted a lease: it is not limited any more by what it needs, and where one at a time
+// recordMember notes that a holder is granted a lease: it is not limited any more by what it needs, and where one at a time
 // goes, it is its turn and the lease's deadline is no later than that of the turn.
-func (m *Machine) noteMember(l *lease, needs []need) {
+func (m *Machine) recordMember(l *lease, needs []need) {
 	now := m.clock.Now
 	for _, of := range m.stepsIn(l.holder) {
 		w, _ := m.workflows.Get(of.workflow)

@@ -39,7 +39,7 @@ func (m *Machine) freeResults() {
 // has ended leaves the queue: nobody could learn of a grant any more.
 func (m *Machine) free(s *session, most int) {
 	leaving, more := m.leaving[:0], false
-	m.results.Ascend(stored{session: s.id}, func(r stored) bool {
+	m.results.Ascend(dedupEntry{session: s.id}, func(r dedupEntry) bool {
 		if !s.leaves(r) {
 			return false
 		}
@@ -49,7 +49,7 @@ func (m *Machine) free(s *session, most int) {
 		leaving = append(leaving, r)
 		return true
 	})
-	m.noteLeft(s, more)
+	m.recordRemaining(s, more)
 	for _, r := range leaving {
 		m.results.Delete(r)
 		m.resultBytes -= r.size
@@ -66,12 +66,12 @@ func (m *Machine) free(s *session, most int) {
 }
 
 // leaves tells whether a result is to leave with a session, or because of its mark.
-func (s *session) leaves(r stored) bool {
+func (s *session) leaves(r dedupEntry) bool {
 	return r.session == s.id && (s.ended || r.seq < s.ackedBelow)
 }
 
-// noteLeft notes whether a session has more results that are to leave.
-func (m *Machine) noteLeft(s *session, more bool) {
+// recordRemaining notes whether a session has more results that are to leave.
+func (m *Machine) recordRemaining(s *session, more bool) {
 	switch {
 	case s.ended && !more:
 		m.ended.Delete(s.id)
@@ -97,13 +97,13 @@ func (s *State) abandoned(w *waiter) bool {
 		return false
 	}
 	c, ok := s.ended.Get(w.from.session)
-	return ok && w.from.seq >= c.ackedBelow && listedIn(s.results, stored{session: w.from.session, seq: w.from.seq})
+	return ok && w.from.seq >= c.ackedBelow && listedIn(s.results, dedupEntry{session: w.from.session, seq: w.from.seq})
 }
 
 // verifyFreeing looks at what sessions have left: each has some, or it would not be listed.
 func (s *State) verifyFreeing() (err error) {
-	first := func(id uint64) (found stored) {
-		s.results.Ascend(stored{session: id}, func(r stored) bool {
+	first := func(id uint64) (found dedupEntry) {
+		s.results.Ascend(dedupEntry{session: id}, func(r dedupEntry) bool {
 			found = r
 			return false
 		})

@@ -81,8 +81,8 @@ func (m *Machine) grant(req *logpb.Reserve, needs []need, as priority, ticket, a
 	if ticket != 0 && !req.Consume && ttl > provisionalTTL {
 		l.provisional, l.deadline = true, m.clock.Now+provisionalTTL
 	}
-	m.noteGranted(req, as, needs)
-	m.noteMember(l, needs)
+	m.recordGrant(req, as, needs)
+	m.recordMember(l, needs)
 	if l.items = l.single[:0]; len(needs) > 1 {
 		l.items = make([]item, 0, len(needs))
 	}
@@ -91,7 +91,7 @@ func (m *Machine) grant(req *logpb.Reserve, needs []need, as priority, ticket, a
 	m.leases.Load(l.id, l) // Load is Set that tries the end first: new leases always belong there
 	m.leasesOf.add(l.digest, l.id)
 	m.deadlines.add(uint64(l.deadline), l.id)
-	noteServed(needs, as.rank, h.virtualTime)
+	recordServed(needs, as.rank, h.virtualTime)
 	m.addCost(l.holder, costOf(needs))
 	result := unwantedResult
 	if m.wantResult || ticket != 0 {

@@ -57,7 +57,7 @@ func TestNoResultOutlivesItsSession_WhateverItsNumber(t *testing.T) {
 			if counts.Sessions != 1 || w.m.waiters.Len() != 0 {
 				t.Fatalf("%d sessions, %d waiting", counts.Sessions, w.m.waiters.Len())
 			}
-			w.m.results.Scan(func(r stored) bool {
+			w.m.results.Scan(func(r dedupEntry) bool {
 				if r.session != other {
 					t.Errorf("request %d of session %d, which has ended, has a result", r.seq, r.session)
 				}

@@ -40,7 +40,7 @@ type Machine struct {
 	looked  operation
 	// ending is room for the leases that end together, leaving for the results that leave together.
 	ending   []uint64
-	leaving  []stored
+	leaving  []dedupEntry
 	cache    cache
 	freeList freeList
 	decoder  decoder
@@ -173,7 +173,7 @@ func (m *Machine) advance(entry *logpb.Entry) {
 }
 
 // apply carries one command out.
-func (m *Machine) apply(command *logpb.Command, from origin) *logpb.Result {
+func (m *Machine) apply(command *logpb.Command, from requestID) *logpb.Result {
 	switch kind := command.Kind.(type) {
 	case *logpb.Command_OpenSession:
 		return m.openSession(kind.OpenSession, command.By)

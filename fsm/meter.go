@@ -107,15 +107,15 @@ func (t *meter) answered(cause logpb.Cause) {
 	}
 }
 
-// noteReturned counts what came back of what was consumed.
-func (m *Machine) noteReturned(q *quota, name string, amount int64) {
+// recordReturned counts what came back of what was consumed.
+func (m *Machine) recordReturned(q *quota, name string, amount int64) {
 	if t := m.meter(q, name); t != nil {
 		t.Returned = addSaturated(t.Returned, amount)
 	}
 }
 
-// noteRefused counts a refusal at the binding quota.
-func (m *Machine) noteRefused(name string, refusal *logpb.Refusal) {
+// recordRefusal counts a refusal at the binding quota.
+func (m *Machine) recordRefusal(name string, refusal *logpb.Refusal) {
 	q := m.quotaNamed(refusal.Quota)
 	if _, known := m.holders.Get(name); !known || q == nil {
 		return // names that were never granted anything must not fill the tables

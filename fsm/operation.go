@@ -206,8 +206,8 @@ func (m *Machine) consume(command *logpb.Consume, by string) *logpb.Result {
 		return failed(failure)
 	}
 	if refusal := m.judgeConsume(l, parts); refusal != nil {
-		m.noteRefused(l.holder, refusal)
-		m.noteDenial(l.holder, m.needsOf(l, parts), refusal)
+		m.recordRefusal(l.holder, refusal)
+		m.recordDenial(l.holder, m.needsOf(l, parts), refusal)
 		refusal.BackPressure = m.backPressure(l.holder)
 		m.emit(Event{Kind: EventRefused, Quota: refusal.Quota, Holder: l.holder, Lease: l.id, Fence: l.fence, Reason: refusal.Reason})
 		return refusedResult(refusal)

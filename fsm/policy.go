@@ -282,8 +282,8 @@ func (r *rule) ramped(since int64) int64 {
 	return max(1, mulDivFloor(r.usable, effective, r.period))
 }
 
-// noteGranted remembers a grant for the policies that ask.
-func (m *Machine) noteGranted(req *logpb.Reserve, as priority, needs []need) {
+// recordGrant remembers a grant for the policies that ask.
+func (m *Machine) recordGrant(req *logpb.Reserve, as priority, needs []need) {
 	aged := false
 	for _, n := range needs {
 		q := n.quota
@@ -320,8 +320,8 @@ func (m *Machine) wouldRefuse(req *logpb.Reserve, as priority, n need) bool {
 		m.rampWait(n) > 0 || r.policy.judges() && m.withholdNeed(req, as, n) != nil || m.rejectAboveCap(as.class, n, r) != nil
 }
 
-// noteAnswer remembers how the provider answered a holder.
-func (m *Machine) noteAnswer(name string, q *quota, cause logpb.Cause) {
+// recordAnswer remembers how the provider answered a holder.
+func (m *Machine) recordAnswer(name string, q *quota, cause logpb.Cause) {
 	p := &q.rule.policy
 	if t := m.meter(q, name); t != nil {
 		t.answered(cause)

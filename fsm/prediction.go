@@ -74,11 +74,11 @@ const (
 	stages = 3
 )
 
-// noteSample takes over what a provider said is left of the present window.
+// recordSample takes over what a provider said is left of the present window.
 //
 // More than before is either a report that was overtaken by another one, or a window that the provider has begun anew. It
 // is the latter where the call was not even consumed when the last report came; otherwise nothing can be learned from it.
-func (m *Machine) noteSample(q *quota, o *operation, signal *logpb.Signal) {
+func (m *Machine) recordSample(q *quota, o *operation, signal *logpb.Signal) {
 	p := q.rule.policy.prediction
 	if p.samples == 0 || signal.Remaining == nil || reportingCharge(q, o) == nil {
 		return

@@ -23,7 +23,7 @@ type waiter struct {
 	virtualTime, promotedAt uint64
 	waitSet                 uint32
 	until                   int64
-	from                    origin
+	from                    requestID
 	// account is charged with it, and with the lease and the operation that it may become: that of so many items.
 	account uint64
 	shares  int
@@ -87,7 +87,7 @@ func (m *Machine) changeWaiter(w *waiter, change func(*waiter)) {
 
 // enqueue puts a Reserve into the queue. A holder enters at the level of those it stands in line with, never below its own
 // turn: who was away, or waits for something else, has saved nothing up.
-func (m *Machine) enqueue(req *logpb.Reserve, needs []need, as priority, from origin) *waiter {
+func (m *Machine) enqueue(req *logpb.Reserve, needs []need, as priority, from requestID) *waiter {
 	h := m.useHolder(req.Holder)
 	if entry := m.entryVirtualTime(needs, as.rank); entry > h.virtualTime {
 		m.setVirtualTime(h, entry)
@@ -281,7 +281,7 @@ func (s *State) goneWaiter(w *waiter) bool {
 
 // endWait takes a waiter out of the queue with its final result.
 func (m *Machine) endWait(w *waiter, refusal *logpb.Refusal) {
-	m.noteRefused(w.req.Holder, refusal)
+	m.recordRefusal(w.req.Holder, refusal)
 	m.finishWait(w, refusal)
 }
 
@@ -290,7 +290,7 @@ func (m *Machine) finishWait(w *waiter, refusal *logpb.Refusal) {
 	m.dequeue(w)
 	refusal.BackPressure = m.backPressure(w.req.Holder)
 	result := refusedResult(refusal)
-	m.settleOrigin(w.from, w.ticket, result)
+	m.completeRequest(w.from, w.ticket, result)
 	m.emit(Event{
 		Kind: EventWaitEnded, Quota: refusal.Quota, Holder: w.req.Holder, Ticket: w.ticket,
 		Reason: refusal.Reason, Result: result,
@@ -574,5 +574,5 @@ func (m *Machine) grantWaiter(w *waiter, needs []need) {
 		}
 	}
 	result := m.grant(w.req, needs, w.priority, w.ticket, w.account)
-	m.settleOrigin(w.from, w.ticket, result)
+	m.completeRequest(w.from, w.ticket, result)
 }

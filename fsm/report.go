@@ -107,9 +107,9 @@ func (m *Machine) takeSignal(by reporter, o *operation, q *quota, signal *logpb.
 	if q.rule.kind == kindWindow && ofTheLimit(signal.Cause) {
 		reported.ResetLearned = m.learnReset(by, q, o, signal)
 		reported.CappedTo = m.lowerWindow(by, q, o, signal)
-		m.noteSample(q, o, signal)
+		m.recordSample(q, o, signal)
 	}
-	m.noteAnswer(by.holder, q, signal.Cause)
+	m.recordAnswer(by.holder, q, signal.Cause)
 	switch signal.Cause {
 	case logpb.Cause_CAUSE_OK:
 		if !q.cooling(m.clock.Now) {
@@ -134,7 +134,7 @@ func (m *Machine) takeSignal(by reporter, o *operation, q *quota, signal *logpb.
 	}
 	reported.Attempt = q.attempt
 	if saysLimited(signal.Cause) {
-		m.noteLimited(by.holder, shortage{quota: q.name, amount: 1}, limited, logpb.Reason_REASON_COOLDOWN)
+		m.recordLimit(by.holder, shortage{quota: q.name, amount: 1}, limited, logpb.Reason_REASON_COOLDOWN)
 	}
 	return reported
 }

@@ -66,7 +66,7 @@ func (m *Machine) needsIn(needs []need, req *logpb.Reserve) ([]need, *logpb.Fail
 }
 
 // reserve grants a lease, refuses it, or puts it into the queue.
-func (m *Machine) reserve(req *logpb.Reserve, from origin) *logpb.Result {
+func (m *Machine) reserve(req *logpb.Reserve, from requestID) *logpb.Result {
 	if failure := checkReserve(req); failure != nil {
 		return failed(failure)
 	}
@@ -76,7 +76,7 @@ func (m *Machine) reserve(req *logpb.Reserve, from origin) *logpb.Result {
 		return failed(failure)
 	}
 	as := m.priorityOf(req, needs)
-	m.noteDemand(needs, as.class)
+	m.recordDemand(needs, as.class)
 	rejected := m.reject(req, as.class, needs)
 	if rejected != nil && !req.Fallback {
 		return m.refuse(req, rejected)
@@ -156,11 +156,11 @@ func (m *Machine) grantNow(req *logpb.Reserve, needs []need, as priority) (*logp
 }
 
 // refuseOrWait refuses a Reserve that cannot be granted now, or has it wait.
-func (m *Machine) refuseOrWait(req *logpb.Reserve, as priority, from origin, refusal *logpb.Refusal) *logpb.Result {
+func (m *Machine) refuseOrWait(req *logpb.Reserve, as priority, from requestID, refusal *logpb.Refusal) *logpb.Result {
 	needs, _ := m.needs(req)
-	m.noteDenied(req.Holder, as, needs)
-	m.noteDenial(req.Holder, needs, refusal)
-	m.noteAsked(req.Holder, refusal.Reason)
+	m.recordStarving(req.Holder, as, needs)
+	m.recordDenial(req.Holder, needs, refusal)
+	m.recordRequest(req.Holder, refusal.Reason)
 	if req.WaitNs == 0 {
 		return m.refuse(req, refusal)
 	}
@@ -169,7 +169,7 @@ func (m *Machine) refuseOrWait(req *logpb.Reserve, as priority, from origin, ref
 
 // grantInLine judges a Reserve whose quotas are waited for: as if it stood in the order now.
 func (m *Machine) grantInLine(req *logpb.Reserve, needs []need, as priority) (*logpb.Result, *logpb.Refusal) {
-	w := m.enqueue(req, needs, as, origin{})
+	w := m.enqueue(req, needs, as, requestID{})
 	for _, n := range needs {
 		m.dirty[n.quota.number] = true
 	}
@@ -208,7 +208,7 @@ func (m *Machine) servedAtOnce(req *logpb.Reserve, ticket uint64, since int) *lo
 
 // wait puts a Reserve into the queue, unless it can be known that it would wait in vain.
 func (m *Machine) wait(
-	req *logpb.Reserve, needs []need, as priority, from origin, refusal *logpb.Refusal,
+	req *logpb.Reserve, needs []need, as priority, from requestID, refusal *logpb.Refusal,
 ) *logpb.Result {
 	taking := m.taking(budgetWaiters)
 	if taking == atBudget {
@@ -427,7 +427,7 @@ func worse(a, b *logpb.Refusal) *logpb.Refusal {
 
 // refused answers a refusal.
 func (m *Machine) refuse(req *logpb.Reserve, refusal *logpb.Refusal) *logpb.Result {
-	m.noteRefused(req.Holder, refusal)
+	m.recordRefusal(req.Holder, refusal)
 	m.emit(Event{Kind: EventRefused, Quota: refusal.Quota, Holder: req.Holder, Reason: refusal.Reason})
 	refusal.BackPressure = m.backPressure(req.Holder)
 	return refusedResult(refusal)

@@ -133,7 +133,7 @@ func (m *Machine) takeResult(encoded *logpb.SnapshotResult) error {
 		m.acked.Set(c.id, struct{}{})
 	}
 	c.kept++
-	m.keepResultOf(c, stored{session: encoded.Session, seq: encoded.Seq, digest: encoded.Digest, result: encoded.Result})
+	m.keepResultOf(c, dedupEntry{session: encoded.Session, seq: encoded.Seq, digest: encoded.Digest, result: encoded.Result})
 	return nil
 }
 
@@ -226,7 +226,7 @@ func (m *Machine) takeKey(encoded *logpb.SnapshotKey) error {
 	if encoded.MadeNs != nil {
 		made = *encoded.MadeNs
 	}
-	m.keepKey(encoded.Key, keyed{digest: encoded.Digest, result: encoded.Result, made: made, account: encoded.Account})
+	m.keepKey(encoded.Key, keyEntry{digest: encoded.Digest, result: encoded.Result, made: made, account: encoded.Account})
 	return nil
 }
 
@@ -440,7 +440,7 @@ func (m *Machine) takeWaiter(encoded *logpb.SnapshotWaiter) error {
 	m.waiters.Set(encoded.Ticket, &waiter{
 		generation: m.generation, ticket: encoded.Ticket, req: encoded.Reserve,
 		priority: priority{class: encoded.Class, rank: encoded.Rank}, starved: encoded.Saved, promotedAt: encoded.Floor, promoteAt: encoded.AgesNs, virtualTime: virtualTime, until: encoded.UntilNs,
-		from: origin{session: encoded.Session, seq: encoded.Seq, key: encoded.Key}, account: encoded.Account, waitSet: encoded.Lane, shares: int(encoded.Shares),
+		from: requestID{session: encoded.Session, seq: encoded.Seq, key: encoded.Key}, account: encoded.Account, waitSet: encoded.Lane, shares: int(encoded.Shares),
 	})
 	return nil
 }

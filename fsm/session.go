@@ -41,8 +41,8 @@ type session struct {
 	ended bool
 }
 
-// stored is the result of a session's request.
-type stored struct {
+// dedupEntry is the result of a session's request.
+type dedupEntry struct {
 	session, seq uint64
 	digest       uint64
 	result       *logpb.Result
@@ -50,12 +50,12 @@ type stored struct {
 	size int64
 }
 
-func lessStored(a, b stored) bool {
+func lessDedupEntry(a, b dedupEntry) bool {
 	return a.session < b.session || a.session == b.session && a.seq < b.seq
 }
 
-// keyed is the result of a request with an idempotency key.
-type keyed struct {
+// keyEntry is the result of a request with an idempotency key.
+type keyEntry struct {
 	digest uint64
 	result *logpb.Result
 	// size is what it costs, made when its life began (cluster time).
@@ -64,8 +64,8 @@ type keyed struct {
 	account uint64
 }
 
-// origin says where a waiting Reserve's final result is to be stored.
-type origin struct {
+// requestID says where a waiting Reserve's final result is to be stored.
+type requestID struct {
 	session, seq uint64
 	key          string
 }
@@ -74,13 +74,13 @@ type origin struct {
 func (m *Machine) applyOnce(command *logpb.Command) *logpb.Result {
 	switch {
 	case command.GetCloseSession() != nil: // a second one finds it closed
-		return m.apply(command, origin{})
+		return m.apply(command, requestID{})
 	case command.Session != 0:
 		return m.applyNumbered(command)
 	case command.IdempotencyKey != "":
 		return m.applyKeyed(command)
 	}
-	return m.apply(command, origin{})
+	return m.apply(command, requestID{})
 }
 
 // applyNumbered carries a session's request out, once.
@@ -100,7 +100,7 @@ func (m *Machine) applyNumbered(command *logpb.Command) *logpb.Result {
 			fmt.Sprintf("request %d is below %d, up to which you acknowledged", command.Seq, s.ackedBelow), "take a new number")
 	}
 	digest := m.digestCommand(command)
-	if known, ok := m.results.Get(stored{session: s.id, seq: command.Seq}); ok {
+	if known, ok := m.results.Get(dedupEntry{session: s.id, seq: command.Seq}); ok {
 		if known.digest != digest {
 			return reused(fmt.Sprintf("request %d of session %d was another one", command.Seq, s.id))
 		}
@@ -114,15 +114,15 @@ func (m *Machine) applyNumbered(command *logpb.Command) *logpb.Result {
 	if m.takingFor(s.account, budgetResults) == atBudget {
 		return m.overBudget(budgetResults, "send acked_below with each request: that frees the results below it")
 	}
-	result := m.apply(command, origin{session: s.id, seq: command.Seq})
+	result := m.apply(command, requestID{session: s.id, seq: command.Seq})
 	s = m.editSession(s)
 	s.kept++
-	m.keepResultOf(s, stored{session: s.id, seq: command.Seq, digest: digest, result: result})
+	m.keepResultOf(s, dedupEntry{session: s.id, seq: command.Seq, digest: digest, result: result})
 	return result
 }
 
 // keepResultOf stores a result of a session.
-func (m *Machine) keepResultOf(s *session, r stored) {
+func (m *Machine) keepResultOf(s *session, r dedupEntry) {
 	grown := m.keepResult(r)
 	s.bytes += grown
 	m.addTo(s.account, budgetResults, grown)
@@ -155,13 +155,13 @@ func (m *Machine) applyKeyed(command *logpb.Command) *logpb.Result {
 		case mayTake:
 		}
 	}
-	result := m.apply(command, origin{key: key})
-	m.keepKey(key, keyed{digest: digest, result: result, made: m.clock.Now, account: m.openAccount(m.payer)})
+	result := m.apply(command, requestID{key: key})
+	m.keepKey(key, keyEntry{digest: digest, result: result, made: m.clock.Now, account: m.openAccount(m.payer)})
 	return result
 }
 
 // endOf returns when a key's life ends.
-func (m *Machine) endOf(k keyed) int64 { return addSaturated(k.made, m.limits.keyLife) }
+func (m *Machine) endOf(k keyEntry) int64 { return addSaturated(k.made, m.limits.keyLife) }
 
 func reused(message string) *logpb.Result {
 	return failWith(logpb.Reason_REASON_SEQ_REUSED, message, "take a new number or key for a new request")
@@ -185,7 +185,7 @@ func sizeOf(result *logpb.Result) int64 {
 }
 
 // keepResult stores a result and returns by how much it costs more than the one in whose place it comes.
-func (m *Machine) keepResult(s stored) (grown int64) {
+func (m *Machine) keepResult(s dedupEntry) (grown int64) {
 	s.size = sizeOf(s.result)
 	grown = s.size
 	if old, had := m.results.Set(s); had {
@@ -195,7 +195,7 @@ func (m *Machine) keepResult(s stored) (grown int64) {
 	return grown
 }
 
-func (m *Machine) keepKey(key string, k keyed) {
+func (m *Machine) keepKey(key string, k keyEntry) {
 	k.size = sizeOf(k.result)
 	if old, had := m.keys.Get(key); had {
 		m.dropKey(key, old)
@@ -207,7 +207,7 @@ func (m *Machine) keepKey(key string, k keyed) {
 	m.keyEnds.Set(keyDue{at: k.made, key: key})
 }
 
-func (m *Machine) dropKey(key string, k keyed) {
+func (m *Machine) dropKey(key string, k keyEntry) {
 	m.keys.Delete(key)
 	m.resultBytes -= k.size
 	m.addTo(k.account, budgetKeys, -1)
@@ -215,10 +215,10 @@ func (m *Machine) dropKey(key string, k keyed) {
 	m.keyEnds.Delete(keyDue{at: k.made, key: key})
 }
 
-// settleOrigin stores the final result of a Reserve that waited under a ticket, where it is still remembered.
-func (m *Machine) settleOrigin(from origin, ticket uint64, result *logpb.Result) {
+// completeRequest stores the final result of a Reserve that waited under a ticket, where it is still remembered.
+func (m *Machine) completeRequest(from requestID, ticket uint64, result *logpb.Result) {
 	if s, ok := m.sessions.Get(from.session); ok && from.seq >= s.ackedBelow {
-		if known, ok := m.results.Get(stored{session: from.session, seq: from.seq}); ok {
+		if known, ok := m.results.Get(dedupEntry{session: from.session, seq: from.seq}); ok {
 			known.result = result
 			m.keepResultOf(m.editSession(s), known)
 		}

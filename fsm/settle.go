@@ -187,7 +187,7 @@ func (m *Machine) unspend(o *operation, items []*logpb.Item, settled *logpb.Sett
 		m.eachChargeShare(o, own, func(c *charge, q *quota) {
 			q.ledger.take(c.end, amount, 0)
 			m.recordUsage(q, o.holder, int32(c.class), c.window, c.end, -amount)
-			m.noteReturned(q, o.holder, amount)
+			m.recordReturned(q, o.holder, amount)
 			c.amount -= amount
 			c.unspent = amount
 			m.markDirty(q)
@@ -239,7 +239,7 @@ func (m *Machine) finishItem(o *operation, own *charge, asked *logpb.Item, settl
 		case difference < 0 && !q.rule.settleMax:
 			q.ledger.take(c.end, -difference, 0)
 			m.recordUsage(q, o.holder, int32(c.class), c.window, c.end, difference)
-			m.noteReturned(q, o.holder, -difference)
+			m.recordReturned(q, o.holder, -difference)
 			c.amount += difference
 			m.markDirty(q)
 			if !c.ancestor {

@@ -75,8 +75,8 @@ func newShares(def *logpb.Quota, kind kind) (shares, *logpb.Failure) {
 	return s, nil
 }
 
-// noteDemand notes that a class asked for needs: what is kept, is kept for somebody.
-func (m *Machine) noteDemand(needs []need, class int32) {
+// recordDemand notes that a class asked for needs: what is kept, is kept for somebody.
+func (m *Machine) recordDemand(needs []need, class int32) {
 	for _, n := range needs {
 		s, tried := &n.quota.rule.policy.shares, n.quota.tried[class]
 		if s.on && (tried == 0 || m.clock.Now-tried > s.quiet/demandGrain) {

@@ -250,7 +250,7 @@ func (s *State) sessionRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 		s.ended.Scan(session)
 	}
 	if going {
-		s.results.Scan(func(r stored) bool {
+		s.results.Scan(func(r dedupEntry) bool {
 			going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Result{Result: &logpb.SnapshotResult{
 				Session: r.session, Seq: r.seq, Digest: r.digest, Result: r.result,
 			}}})
@@ -258,7 +258,7 @@ func (s *State) sessionRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 		})
 	}
 	if going {
-		s.keys.Scan(func(key string, k keyed) bool {
+		s.keys.Scan(func(key string, k keyEntry) bool {
 			encoded := &logpb.SnapshotKey{Key: key, Digest: k.digest, Result: k.result, Account: k.account}
 			if encoded.UntilNs = addSaturated(k.made, s.limits.keyLife); encoded.UntilNs == math.MaxInt64 {
 				encoded.UntilNs, encoded.MadeNs = 0, &k.made

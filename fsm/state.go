@@ -63,8 +63,8 @@ type State struct {
 	overrides    *btree.BTreeG[due] // quotas, by when their override ends
 	sessions     *btree.Map[uint64, *session]
 	sessionUse   *btree.BTreeG[due]
-	results      *btree.BTreeG[stored]
-	keys         *btree.Map[string, keyed]
+	results      *btree.BTreeG[dedupEntry]
+	keys         *btree.Map[string, keyEntry]
 	keyEnds      *btree.BTreeG[keyDue]
 	// resultBytes is the size of all stored results.
 	resultBytes int64
@@ -217,8 +217,8 @@ func newState() *State {
 		overrides:    newTree(lessDue),
 		sessions:     new(btree.Map[uint64, *session]),
 		sessionUse:   newTree(lessDue),
-		results:      newTree(lessStored),
-		keys:         new(btree.Map[string, keyed]),
+		results:      newTree(lessDedupEntry),
+		keys:         new(btree.Map[string, keyEntry]),
 		keyEnds:      newTree(lessKeyDue),
 		members:      new(btree.Map[string, string]),
 		tasks:        new(btree.Map[string, *task]),

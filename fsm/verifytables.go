@@ -30,7 +30,7 @@ func (s *State) verifySessions() error {
 	var errs []error
 	kept, bytes := map[uint64]int64{}, map[uint64]int64{}
 	var all int64
-	s.results.Scan(func(r stored) bool {
+	s.results.Scan(func(r dedupEntry) bool {
 		size := sizeOf(r.result)
 		all += size
 		kept[r.session]++
@@ -50,7 +50,7 @@ func (s *State) verifySessions() error {
 	}
 	s.sessions.Scan(session)
 	s.ended.Scan(session)
-	s.keys.Scan(func(key string, k keyed) bool {
+	s.keys.Scan(func(key string, k keyEntry) bool {
 		size := sizeOf(k.result)
 		all += size
 		if k.size != size || !listedIn(s.keyEnds, keyDue{at: k.made, key: key}) {

@@ -35,8 +35,8 @@ func (m *Machine) minVirtualTime(number uint32, rank int32) (virtualTime uint64,
 	return virtualTime, ok
 }
 
-// noteServed notes at which turn needs are granted.
-func noteServed(needs []need, rank int32, virtualTime uint64) {
+// recordServed notes at which turn needs are granted.
+func recordServed(needs []need, rank int32, virtualTime uint64) {
 	for _, n := range needs {
 		n.quota.servedTo[rank] = max(n.quota.servedTo[rank], virtualTime)
 	}
