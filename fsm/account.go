@@ -21,7 +21,7 @@ const (
 	budgetLeases budget = 5
 	// budgetReports counts the reports of the present minute of cluster time.
 	budgetReports budget = 6
-	// budgetHolders counts the bytes of what is remembered of holders: their turns, tallies and meters.
+	// budgetHolders counts the bytes remembered of holders: their virtual times, stats and meters.
 	budgetHolders budget = 7
 	// budgetOperations counts the bytes of records of operations, of leases that live and of those that have ended.
 	budgetOperations budget = 8

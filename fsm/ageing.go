@@ -2,16 +2,16 @@ package fsm
 
 import "github.com/quotad/quotad/fsm/logpb"
 
-// priority is how a Reserve stands in the order.
+// priority is the priority of a Reserve in the queue.
 type priority struct {
-	// class is its own: by the operator's rules, or lower as it asked. Caps and shares are this class's.
+	// class is its own class: by the operator's rules, or lower on request. Caps and shares are those of this class.
 	class int32
-	// rank is the class as which it counts in the order, in zones and for what is kept: its own, or the next higher one
-	// when its holder has grown old without a grant.
+	// rank is the class that orders it in the queue, in zones and against shares: its own, or standard once ageing
+	// promoted it.
 	rank int32
 }
 
-// priorityOf returns how a Reserve stands.
+// priorityOf returns the priority of a Reserve.
 func (m *Machine) priorityOf(req *logpb.Reserve, needs []need) priority {
 	own, _ := m.byRules(req.Holder)
 	class := classOf(own, req.Class)
@@ -42,7 +42,7 @@ func (m *Machine) promotesAt(name string, as priority, needs []need) (at int64) 
 	return at
 }
 
-// recordStarving notes since when a holder of background work asks in vain.
+// recordStarving records since when a holder of background work is granted nothing.
 func (m *Machine) recordStarving(name string, as priority, needs []need) {
 	if as.class != classBackground {
 		return
@@ -59,7 +59,7 @@ func (m *Machine) recordStarving(name string, as priority, needs []need) {
 	}
 }
 
-// promote has waiters count as standard whose holders have grown old.
+// promote promotes background waiters to standard whose holders have waited for as long as ageing says.
 func (m *Machine) promote() {
 	for _, old := range takeDue(m.promotions, func(d due) bool { return d.at <= m.clock.Now }) {
 		w, ok := m.waiters.Get(old.id)
@@ -71,8 +71,8 @@ func (m *Machine) promote() {
 	}
 }
 
-// standardVirtualTime returns the turn of the first standard waiter in line for what a waiter needs. Who joins at it stands behind
-// those of that turn that asked before, and before those whose holders were granted more.
+// standardVirtualTime returns the virtual time of the first standard waiter for any quota that a waiter needs. A promoted waiter that
+// enters there goes behind older tickets of the same virtual time, and before waiters whose holders were granted more.
 func (m *Machine) standardVirtualTime(w *waiter) (first uint64) {
 	l, _ := m.waitSets.Get(w.waitSet)
 	for _, number := range l.quotas {
@@ -83,7 +83,8 @@ func (m *Machine) standardVirtualTime(w *waiter) (first uint64) {
 	return first
 }
 
-// demote does so at once as far as an entry may, else when all commands are carried out, once for all grants of a holder.
+// demote demotes the promoted waiters of a holder that was granted something: now, or once the entry has used up its bound, after
+// its last command and once for all grants of the holder.
 func (m *Machine) demote(name string) {
 	h, ok := m.holders.Get(name)
 	switch {
@@ -96,8 +97,8 @@ func (m *Machine) demote(name string) {
 	}
 }
 
-// demoteNow has the other background waiters of a holder, which was granted something in whatever class, count as background
-// again: it is the holder that grows old, not each of what it asks for. Who waits for something else is as old as before.
+// demoteNow puts the other background waiters of a holder back into their class after a grant in any class: the holder ages, not
+// each of its requests. A waiter for other quotas keeps its age.
 func (m *Machine) demoteNow(name string) {
 	var waiting []*waiter
 	m.eachWaiterOf(name, func(w *waiter) bool {

@@ -15,7 +15,7 @@ func TestWhoAgedStandsBehindThoseItJoins(t *testing.T) {
 	w.do(holders(&logpb.HolderRule{Pattern: "back", Class: classBackground}))
 	granted := func(r *logpb.Granted) { w.do(release(&logpb.Release{Lease: r.Lease, Fence: r.Fence})) }
 	names := []string{"std1", "std2", "std3"}
-	for _, name := range names { // each was served once, so that each has a turn
+	for _, name := range names { // each was served once, so that each has a virtual time
 		granted(w.granted(ask(name, itemOf("s", 1))))
 	}
 	long := ask("std0", itemOf("s", 1))
@@ -94,7 +94,7 @@ func TestWhatElseAHolderWaitsForStaysOld(t *testing.T) {
 	frees := func(g *logpb.Granted) *logpb.Command {
 		return release(&logpb.Release{Lease: g.Lease, Fence: g.Fence})
 	}
-	for range 3 { // so that its turn is later than that of back
+	for range 3 { // so that its virtual time is later than that of back
 		w.do(frees(long("std", "b")))
 	}
 	a, b := long("x", "a"), long("y", "b")

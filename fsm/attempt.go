@@ -224,7 +224,7 @@ func ended(t *task) *logpb.Result {
 }
 
 // loseAttempt ends an attempt of which nothing was heard until its deadline. It counts as a failure, since a runner that
-// crashes at each start must not do so for ever.
+// crashes at each start must not do so forever.
 func (m *Machine) loseAttempt(t *task) {
 	t.outcome, t.ended, t.detail = logpb.TaskOutcome_TASK_OUTCOME_LOST, t.at, "nothing was heard of its runner until the deadline"
 	m.countFailure(t)

@@ -7,11 +7,11 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// While a workflow goes one at a time, only the step whose turn it is may be granted something. A turn is offered to the
+// While a workflow goes one at a time, only the step that has the baton may be granted something. A baton is offered to the
 // next step in workflow order that wants it, and taken by its first lease; it ends with the last of its leases, or at its
-// deadline, which none of them outlives. Then the turn goes on from the step after it, so that each has one per round.
+// deadline, which none of them outlives. Then the baton goes on from the step after it, so that each has one per round.
 
-// offer is how long a turn waits to be taken; who asked in vain within it wants one.
+// offer is how long an offered baton waits to be taken. A step that was denied something within that time wants one.
 const offer = 10 * second
 
 // baton is the right of one step to be granted something. The zero value: nobody has it.
@@ -23,7 +23,7 @@ type baton struct {
 	began, deadline int64
 }
 
-// takeBaton gives a lease that is being granted its place in the turn of its holder. What only observes needs none.
+// takeBaton binds a lease that is being granted to the baton of its holder. Quotas that only observe need none.
 func (m *Machine) takeBaton(w *workflow, at int, l *lease, needs []need) {
 	now := m.clock.Now
 	free := w.baton.deadline <= now
@@ -48,7 +48,7 @@ func (m *Machine) emitBaton(w *workflow) {
 	})
 }
 
-// passBaton offers the turn to the next step that wants it. Where none does, the first to come has it.
+// passBaton offers the baton to the next step that wants it. If none does, the first to ask takes it.
 func (m *Machine) passBaton(w *workflow) {
 	w.baton = baton{}
 	if at, ok := m.nextForBaton(w); ok {
@@ -59,15 +59,15 @@ func (m *Machine) passBaton(w *workflow) {
 	m.scheduleReview(w)
 }
 
-// offerBaton offers the turn to a step.
+// offerBaton offers the baton to a step.
 func (w *workflow) offerBaton(at int, after uint64, now int64) {
 	w.baton = baton{at: at, after: after, began: now, deadline: addSaturated(now, offer)}
 	w.owed = w.owed.without(at)
 }
 
-// nextForBaton returns the step that has the next turn: in workflow order from where it was, of those that ask for something.
+// nextForBaton returns the next step to offer the baton to: in workflow order from the present one, among steps that want it.
 // One that stands back in a workflow before this one could not make use of it: it is passed over, and comes first as soon as
-// it can. A step of several workflows so takes their turns in the order of their names, and no two wait for each other.
+// it can. A step of several workflows so takes their batons in the order of their names, and no two wait for each other.
 func (m *Machine) nextForBaton(w *workflow) (next int, ok bool) {
 	for at := range w.steps {
 		if w.owed.has(at) && m.wantsBaton(w, at) && !m.waitsForEarlierBaton(w, at) {
@@ -88,7 +88,7 @@ func (m *Machine) nextForBaton(w *workflow) (next int, ok bool) {
 	return 0, false
 }
 
-// wantsBaton tells whether a step waits, or was denied something lately, and no limit stands in its way now.
+// wantsBaton tells whether a step has waiters, or was denied something lately, and no limit stops it now.
 func (m *Machine) wantsBaton(w *workflow, at int) bool {
 	s := &w.steps[at]
 	lately := func(when int64) bool { return when != 0 && m.clock.Now-when < offer }
@@ -137,20 +137,20 @@ func (m *Machine) limited(req *logpb.Reserve, needs []need) bool {
 	})
 }
 
-// waitsForEarlierBaton tells whether a step stands back in a workflow before this one.
+// waitsForEarlierBaton tells whether a step waits for the baton of a workflow whose name sorts before this one.
 func (m *Machine) waitsForEarlierBaton(w *workflow, at int) bool {
 	return slices.ContainsFunc(m.stepsIn(w.holders[at]), func(of stepOf) bool {
 		return of.workflow < w.definition.Name && m.waitsForBaton(of)
 	})
 }
 
-// waitsForBaton tells whether it is another's turn.
+// waitsForBaton tells whether another step has the baton.
 func (m *Machine) waitsForBaton(of stepOf) bool {
 	w, _ := m.workflows.Get(of.workflow)
 	return w.sequential && w.baton.deadline > m.clock.Now && w.baton.at != of.at
 }
 
-// expireBaton passes a turn on whose deadline has come, unless it is an offer that is still to be kept.
+// expireBaton passes on a baton whose deadline has passed, unless it is an offer that still holds.
 func (m *Machine) expireBaton(w *workflow) {
 	if w.baton.deadline != 0 && w.baton.fence == 0 && m.wantsBaton(w, w.baton.at) {
 		if until := m.offerHeldUntil(w); until > m.clock.Now {
@@ -162,7 +162,7 @@ func (m *Machine) expireBaton(w *workflow) {
 }
 
 // offerHeldUntil returns until when an offer is kept for a step of several workflows: while it stands back in one after this one
-// and asks there, since it gets its turn there within a round, and from then on as long as any offer.
+// and asks there, since it gets the baton there within a round, and from then on as long as any offer.
 func (m *Machine) offerHeldUntil(w *workflow) (until int64) {
 	for _, of := range m.stepsIn(w.holders[w.baton.at]) {
 		other, _ := m.workflows.Get(of.workflow)
@@ -179,7 +179,7 @@ func (m *Machine) offerHeldUntil(w *workflow) (until int64) {
 	return until
 }
 
-// extendOffers keeps the turns offered to a waiter that is first where something is short: it saves up, for one turn at most
+// extendOffers keeps the batons offered to a waiter that is first where something is short: it saves up, for one baton at most
 // since it has them all.
 func (m *Machine) extendOffers(name string) {
 	offered, began := m.offersTo(name)
@@ -193,7 +193,7 @@ func (m *Machine) extendOffers(name string) {
 	}
 }
 
-// offersTo returns where a turn is offered to a holder, and when the last of these offers began.
+// offersTo returns the workflows that offer a holder the baton, and when the last of these offers began.
 func (m *Machine) offersTo(name string) (offered []stepOf, began int64) {
 	for _, of := range m.stepsIn(name) {
 		if w, _ := m.workflows.Get(of.workflow); w.sequential && w.baton.at == of.at && w.baton.fence == 0 && w.baton.deadline > m.clock.Now {
@@ -203,7 +203,7 @@ func (m *Machine) offersTo(name string) (offered []stepOf, began int64) {
 	return offered, began
 }
 
-// recordRequest notes that a holder is denied something that no limit keeps from it: where one at a time goes, it wants a turn.
+// recordRequest records that a holder is denied something that no limit keeps from it: where one at a time goes, it wants a baton.
 func (m *Machine) recordRequest(name string, reason logpb.Reason) {
 	if reason <= logpb.Reason_REASON_EXHAUSTED {
 		return
@@ -215,12 +215,12 @@ func (m *Machine) recordRequest(name string, reason logpb.Reason) {
 	}
 }
 
-// underBaton tells whether a lease was granted in a workflow's present turn.
+// underBaton tells whether a lease was granted under a workflow's present baton.
 func (w *workflow) underBaton(of stepOf, l *lease) bool {
 	return w.sequential && w.baton.fence != 0 && w.baton.at == of.at && l.fence > w.baton.after
 }
 
-// batonEnd returns the latest deadline that a lease may have: that of the turn in which it was granted.
+// batonEnd returns the latest deadline of a lease: that of the baton under which it was granted.
 func (m *Machine) batonEnd(l *lease) int64 {
 	end := int64(math.MaxInt64)
 	for _, of := range m.stepsIn(l.holder) {
@@ -231,7 +231,7 @@ func (m *Machine) batonEnd(l *lease) int64 {
 	return end
 }
 
-// leaseEnded ends the turn whose last lease has ended. A holder's newest lease has its highest fence.
+// leaseEnded passes the baton on when its last lease has ended. A holder's newest lease has its highest fence.
 func (m *Machine) leaseEnded(l *lease) {
 	for _, of := range m.stepsIn(l.holder) {
 		w, _ := m.workflows.Get(of.workflow)
@@ -244,7 +244,7 @@ func (m *Machine) leaseEnded(l *lease) {
 	}
 }
 
-// BatonView is a turn as a reader sees it.
+// BatonView is a baton as a reader sees it.
 type BatonView struct {
 	Holder string
 	// Fence is that of its first lease; 0: it was offered, and not taken yet.

@@ -8,7 +8,7 @@ import (
 )
 
 // TestALimitTakesNoTurnForSomethingElse: a step that is limited by one quota for long, while the others make use of every
-// turn, has turns for what does not limit it, and from when the limit is over in truth.
+// baton, has batons for what does not limit it, and from when the limit is over in truth.
 func TestALimitTakesNoTurnForSomethingElse(t *testing.T) {
 	low := with(chain("trio", "a", "b", "c"), func(w *logpb.Workflow) { w.Threshold = 1 })
 	quotas := []*logpb.Quota{rateOf("r", 10, hour), rateOf("s", 1000, minute)}
@@ -68,7 +68,7 @@ func TestASharedHolderNeedsBothTurns(t *testing.T) {
 		return w
 	}
 	quotas := []*logpb.Quota{rateOf("r", 10, minute), rateOf("s", 1000, minute)}
-	// begin has both workflows go one at a time, a the turn of one with lease 2, and another step that of two with lease 3.
+	// begin has both workflows go one at a time, a the baton of one with lease 2, and another step that of two with lease 3.
 	begin := func(two *logpb.Workflow, other string, then ...line) []line {
 		return append([]line{
 			{0, workflows(low(chain("one", "a", "shared")), two), "applied"},
@@ -86,7 +86,7 @@ func TestASharedHolderNeedsBothTurns(t *testing.T) {
 		{0, asks("c", 0, itemOf("s", 1)), "lease 4: s=1 until 5m5s"},
 	}...)}, {"and it keeps the first while it waits for the second", quotas, begin(low(chain("two", "shared", "b")), "b", []line{
 		{0, waits("shared", 0, 10*minute, itemOf("s", 1)), "waits as 1 until 10m5s"},
-		{0, releases(2), "back s=1; ended"},                                  // the turn of one is offered to it
+		{0, releases(2), "back s=1; ended"},                                  // the baton of one is offered to it
 		{minute, asks("a", 0, itemOf("s", 1)), "SEQUENTIAL s again at 1m6s"}, // and kept, while it stands back in two
 		{0, releases(3), "back s=1; ended"},
 		{0, renews(4, 0), "until 6m5s"},
@@ -107,23 +107,23 @@ func TestASharedHolderNeedsBothTurns(t *testing.T) {
 	}...)}, {"and an offer that ends with another's is kept", quotas, begin(low(chain("two", "x", "shared", "c")), "c", []line{
 		{0, asks("x", 0, itemOf("s", 1)), "SEQUENTIAL s again at 6s"},
 		{0, asks("shared", 0, itemOf("s", 1)), "SEQUENTIAL s again at 6s"},
-		{0, releases(2), "back s=1; ended"}, // the turn of one is offered to shared, until 15 s
-		{0, releases(3), "back s=1; ended"}, // the turn of two to x, which does not come
+		{0, releases(2), "back s=1; ended"}, // the baton of one is offered to shared, until 15 s
+		{0, releases(3), "back s=1; ended"}, // the baton of two to x, which does not come
 		{9 * second, asks("shared", 0, itemOf("s", 1)), "SEQUENTIAL s again at 15s"},
 		{0, asks("a", 0, itemOf("s", 1)), "SEQUENTIAL s again at 15s"},
 		{second + millisecond, asks("a", 0, itemOf("s", 1)), "SEQUENTIAL s again at 16.001s"},
 		{0, asks("shared", 0, itemOf("s", 1)), "lease 4: s=1 until 5m15.001s"},
 	}...)}, {"or ends soon after it", quotas, begin(low(chain("two", "x", "shared")), "x", []line{
 		{0, asks("shared", 0, itemOf("s", 1)), "SEQUENTIAL s again at 6s"},
-		{0, releases(2), "back s=1; ended"}, // the turn of one is offered until 15 s
+		{0, releases(2), "back s=1; ended"}, // the baton of one is offered until 15 s
 		{9 * second, asks("shared", 0, itemOf("s", 1)), "SEQUENTIAL s again at 15s"},
 		{0, asks("a", 0, itemOf("s", 1)), "SEQUENTIAL s again at 15s"},
-		{second / 2, releases(3), "back s=1; ended"}, // the turn of two is offered until 24.5 s
+		{second / 2, releases(3), "back s=1; ended"}, // the baton of two is offered until 24.5 s
 		{second, asks("a", 0, itemOf("s", 1)), "SEQUENTIAL s again at 16.5s"},
 		{0, asks("shared", 0, itemOf("s", 1)), "lease 4: s=1 until 5m15.5s"},
 	}...)}, {"or soon after all go again there", quotas, begin(with(low(chain("two", "x", "shared")), func(w *logpb.Workflow) { w.CalmNs = 9*second + second/2 }), "x", []line{
 		{0, asks("shared", 0, itemOf("s", 1)), "SEQUENTIAL s again at 6s"},
-		{0, releases(2), "back s=1; ended"}, // the turn of one is offered until 15 s
+		{0, releases(2), "back s=1; ended"}, // the baton of one is offered until 15 s
 		{9 * second, asks("shared", 0, itemOf("s", 1)), "SEQUENTIAL s again at 15s"},
 		{0, asks("a", 0, itemOf("s", 1)), "SEQUENTIAL s again at 15s"},
 		{second + second/2, asks("a", 0, itemOf("s", 1)), "SEQUENTIAL s again at 16.5s"},
@@ -132,7 +132,7 @@ func TestASharedHolderNeedsBothTurns(t *testing.T) {
 }
 
 // TestAnOfferIsNotKeptInVain: a step that waits in one workflow for what limits it in another, which therefore never offers it a
-// turn, does not keep the first one's; limits are each workflow's own, and one that was changed knows of none.
+// baton, does not keep the first one's; limits are each workflow's own, and one that was changed knows of none.
 func TestAnOfferIsNotKeptInVain(t *testing.T) {
 	low := func(w *logpb.Workflow) *logpb.Workflow {
 		w.Threshold, w.CalmNs = 1, hour

@@ -25,7 +25,7 @@ func (b *bound) part(least int) int { return min(b.own(least), max(b.most/16, mi
 // leaveHalf has at least half of it left: for commands, whatever was due.
 func (b *bound) leaveHalf() { b.left = max(b.left, b.most/2) }
 
-// spend notes that so much was carried out.
+// spend records that so much was carried out.
 func (b *bound) spend(done int) { b.left = max(b.left-done, 0) }
 
 // bounds are those of an entry. A test that makes them small has most work left to the entries that follow.
@@ -34,7 +34,7 @@ type bounds struct {
 	resumes bound
 	// serves are items of waiters that leave the queue because something came free.
 	serves bound
-	// tries are waiters, and lanes, that a pass over the queue looks at, by their quotas. A pass that has begun is carried out.
+	// tries are waiters and wait sets that a pass over the queue examines, by their quotas. A pass that has begun is finished.
 	tries bound
 	// walks are waiters of steps of workflows that are gone through, to find what to look at again.
 	walks bound
@@ -44,9 +44,9 @@ type bounds struct {
 	refusals bound
 	// looks are waiters, by their quotas, that are looked at for who is first in line.
 	looks bound
-	// moves are waiters that are moved because their holder's turn moved.
+	// moves are waiters that are reordered because their holder's virtual time changed.
 	moves bound
-	// sweeps are tallies and meters that are looked at because a quota counts some of them no more.
+	// sweeps are holder stats and meters that are examined because a quota no longer counts some of them.
 	sweeps bound
 }
 

@@ -63,7 +63,7 @@ func BenchmarkLongestEntry(b *testing.B) {
 			fullSessions(w, 12, waitsForS)
 			return commands
 		},
-		// Each Release has the queue tried: all of it, since its lanes are connected, and for nothing.
+		// Each Release has the queue tried: all of it, since its wait sets are connected, and for nothing.
 		"ReleasesOverManyLanes": func(w *world) []*logpb.Command {
 			commands := releasesOfFree(w)
 			connectedLanes(w)
@@ -219,7 +219,7 @@ func deletesByForce(name string) *logpb.Command {
 	return &logpb.Command{Kind: &logpb.Command_DeleteQuota{DeleteQuota: &logpb.DeleteQuota{Quota: name, Force: true}}}
 }
 
-// connectedLanes fills the queue with as much as one caller may have in it, each waiter in a lane of its own, all connected by a quota of which
+// connectedLanes fills the queue with as much as one caller may have in it, each waiter in a wait set of its own, all connected by a quota of which
 // there is enough.
 func connectedLanes(w *world) {
 	const others = 100
@@ -241,7 +241,7 @@ func connectedLanes(w *world) {
 	})
 }
 
-// secondOverManyLanes fills the queue with what one caller may have in it, of so many of 80 quotas that age, nearly each waiter in a lane of its
+// secondOverManyLanes fills the queue with what one caller may have in it, of so many of 80 quotas that age, nearly each waiter in a wait set of its
 // own, just before a second begins.
 func secondOverManyLanes(w *world, each int) []*logpb.Command {
 	const quotas = 80
@@ -302,7 +302,7 @@ func longChains(count int) (chains []*logpb.Workflow) {
 	return chains
 }
 
-// stepsKeptBack fills the queue with what holders upstream of a limited one wait for, in lanes of which each is as long as one pass looks at.
+// stepsKeptBack fills the queue with what holders upstream of a limited one wait for, in wait sets of which each is as long as one pass looks at.
 func stepsKeptBack(w *world, chains int) {
 	limits := limitsAndGrants(w)[0]
 	w.raw(workflows(longChains(chains)...))

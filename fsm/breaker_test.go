@@ -22,7 +22,7 @@ func breakFor(w *world, holder, quota string) {
 }
 
 // TestBrokenHolders: a quota names those for whom it is closed, in order, and none of another quota; so does a restored state,
-// and who is forgotten with a quota is not named by the next one. Each entry is verified against the tallies.
+// and who is forgotten with a quota is not named by the next one. Each entry is verified against the holder stats.
 func TestBrokenHolders(t *testing.T) {
 	w := newWorld(t)
 	breaking := func(name string) *logpb.Quota {
@@ -73,7 +73,7 @@ func TestABreakerThatIsTakenAway(t *testing.T) {
 	w.granted(ask("a", itemOf("q", 1)))
 }
 
-// BenchmarkReadBroken reads a quota whose breaker is closed for nobody, beside as many tallies as holders and quotas have.
+// BenchmarkReadBroken reads a quota whose breaker is closed for nobody, beside as many holder stats as holders and quotas have.
 func BenchmarkReadBroken(b *testing.B) {
 	w := newWorld(b)
 	q := policed(rateOf("q", 1_000_000, minute), &logpb.Policy{Breaker: &logpb.Breaker{Failures: 1}})

@@ -67,7 +67,7 @@ func TestSettle_OverrunsWereChargedAhead(t *testing.T) {
 	}
 }
 
-// TestReports_OfTasksKeepToTheBudget: reports of tasks make tallies of known holders as far as the budget goes.
+// TestReports_OfTasksKeepToTheBudget: reports of tasks make holder stats of known holders as far as the budget goes.
 func TestReports_OfTasksKeepToTheBudget(t *testing.T) {
 	var quotas []*logpb.Quota
 	var names []string

@@ -3,7 +3,7 @@ package fsm
 // cachedQuotas is a power of two: how many quotas are found without a search by number.
 const cachedQuotas = 1 << 12
 
-// cache is what was asked for lately and may be changed. It decides nothing: what is not in it is looked up.
+// cache is what was looked up lately and may be changed. It decides nothing: a miss is looked up.
 type cache struct {
 	quotas [cachedQuotas]*quota
 	names  names

@@ -10,7 +10,7 @@ import (
 // The cascade keeps a chain of holders from running into a limit one after the other (docs/workflows.md). A step is
 // limited when the provider refuses its call, or the store denies it something for COOLDOWN or EXHAUSTED. While a
 // workflow goes in parallel, the steps upstream of a limited one are kept back; when too many are limited, one at a time
-// goes, by turns (baton.go).
+// goes, by batons (baton.go).
 
 const (
 	// longestLimit bounds for how long one denial makes a step count as limited.
@@ -31,7 +31,7 @@ type workflow struct {
 	// last is a moment at which a step was limited, the last one but for those that are limited still.
 	last  int64
 	baton baton
-	// next is the place from which the turn goes on; owed are the steps that were passed over, and have one before others.
+	// next is the place from which the baton goes on; owed are the steps that were passed over, and have one before others.
 	next int
 	owed stepSet
 	// due is when to look at it again; 0: nothing is pending.
@@ -79,7 +79,7 @@ func (m *Machine) editWorkflow(name string) *workflow {
 	return &c
 }
 
-// recordDenial notes for its workflows why a holder is denied what it needs: by a limit, or by something that would not stand
+// recordDenial records for its workflows why a holder is denied what it needs: by a limit, or by something that would not stand
 // first if there were one.
 func (m *Machine) recordDenial(name string, needs []need, refusal *logpb.Refusal) {
 	switch {
@@ -96,7 +96,7 @@ func (m *Machine) recordDenial(name string, needs []need, refusal *logpb.Refusal
 	}
 }
 
-// recordLimit notes that a holder is limited by a quota until a time.
+// recordLimit records that a holder is limited by a quota until a time.
 func (m *Machine) recordLimit(name string, by shortage, until int64, reason logpb.Reason) {
 	now := m.clock.Now
 	until = min(max(until, now+1), addSaturated(now, longestLimit))
@@ -183,7 +183,7 @@ func (w *workflow) keptBackUntil(at int) (until int64) {
 	return min(until, addSaturated(w.steps[at].paused, w.pauseTime))
 }
 
-// withholdByWorkflow keeps a step back: when it is another's turn, or one downstream of it is limited. What only observes
+// withholdByWorkflow keeps a step back: when another has the baton, or one downstream of it is limited. What only observes
 // is not withheld.
 func (m *Machine) withholdByWorkflow(name string, needs []need) *logpb.Refusal {
 	now := m.clock.Now
@@ -226,8 +226,8 @@ func amountOf(needs []need, name string) int64 {
 // needed tells whether a quota is among needs.
 func needed(needs []need, name string) bool { return amountOf(needs, name) > 0 }
 
-// recordMember notes that a holder is granted a lease: it is not limited any more by what it needs, and where one at a time
-// goes, it is its turn and the lease's deadline is no later than that of the turn.
+// recordMember records that a holder is granted a lease: it is not limited any more by what it needs, and where one at a time
+// goes, it has the baton and the lease's deadline is no later than that of the baton.
 func (m *Machine) recordMember(l *lease, needs []need) {
 	now := m.clock.Now
 	for _, of := range m.stepsIn(l.holder) {
@@ -326,7 +326,7 @@ func (w *workflow) calmAt() int64 {
 	return addSaturated(last, w.calmTime)
 }
 
-// reviewWorkflows carries out what is due in workflows: the end of a limit, a pause or a turn, and calm.
+// reviewWorkflows carries out what is due in workflows: the end of a limit, a pause or a baton, and calm.
 func (m *Machine) reviewWorkflows() {
 	for _, review := range takeDue(m.reviews, func(d keyDue) bool { return d.at <= m.clock.Now }) {
 		w := m.editWorkflow(review.key)
@@ -342,7 +342,7 @@ func (m *Machine) reviewWorkflows() {
 	}
 }
 
-// scheduleReview notes when to look at a workflow again, and forgets what is over.
+// scheduleReview records when to look at a workflow again, and forgets what is over.
 func (m *Machine) scheduleReview(w *workflow) {
 	now, next := m.clock.Now, int64(math.MaxInt64)
 	later := func(at int64) {

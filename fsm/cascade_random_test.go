@@ -33,7 +33,7 @@ type cascading struct {
 	since  map[string]uint64
 	leases []*logpb.Granted
 	newest uint64
-	// granted counts grants by holder, turns and rounds what was met.
+	// granted counts grants by holder, batons and rounds what was met.
 	granted  map[string]int
 	switched int
 }
@@ -139,7 +139,7 @@ func (c *cascading) act() {
 
 // TestCascadeOverPolicies: with zones, shares, ageing, ramps, breakers and cooldowns, at most one member of a workflow that
 // goes one at a time has leases, totals are the sums of their parts, nothing goes beyond usable, and afterwards each member
-// that goes on asking is served again and again: nobody is blocked for ever.
+// that goes on asking is served again and again: nobody is blocked forever.
 func TestCascadeOverPolicies(t *testing.T) {
 	switched := 0
 	rapid.Check(t, func(rt *rapid.T) {
@@ -149,7 +149,7 @@ func TestCascadeOverPolicies(t *testing.T) {
 			c.act()
 		}
 		switched += c.switched
-		// Now all ask for what is plenty, wait or come back, and one of them is limited for ever.
+		// Now all ask for what is plenty, wait or come back, and one of them is limited forever.
 		patient := map[string]bool{}
 		for _, name := range c.members {
 			patient[name] = rapid.Bool().Draw(rt, name+" waits")

@@ -232,7 +232,7 @@ func TestOneAtATime(t *testing.T) {
 			{second, asks("deployment", hour, itemOf("s", 1)), "lease 2: s=1 until 5m1s"},
 			{minute + 19*second - 1, asks("triage", 0, itemOf("s", 1)), "SEQUENTIAL s again at 1m20.999999999s"},
 			{1, asks("triage", 0, itemOf("s", 1)), "lease 3: s=1 until 6m20s"},
-			{0, renews(2, hour), "until 1h1m20s"}, // no turn ends it any more
+			{0, renews(2, hour), "until 1h1m20s"}, // no baton ends it any more
 			{0, asks("triage", 0, itemOf("s", 1)), "lease 4: s=1 until 6m20s"},
 		}...)},
 		{"who is limited again keeps it so", quotas, then([]line{
@@ -462,8 +462,8 @@ func TestWithoutWorkflowsNothingIsPending(t *testing.T) {
 	}
 }
 
-// TestAnOfferDoesNotWaitForWhoIsLimited: a step that is offered its turn, but stands back in another workflow, keeps the
-// offer only while it can take it. It was kept for ever where the step became limited meanwhile, and nobody else went.
+// TestAnOfferDoesNotWaitForWhoIsLimited: a step that is offered the baton, but stands back in another workflow, keeps the
+// offer only while it can take it. It was kept forever where the step became limited meanwhile, and nobody else went.
 func TestAnOfferDoesNotWaitForWhoIsLimited(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("plain", 1000, 10*second), rateOf("gate", 10, minute), hourly("h", 5))

@@ -28,7 +28,7 @@ const (
 // past is an amount that was dropped, and when the last of its exposures ended by cluster time.
 type past struct{ until, amount int64 }
 
-// remember notes what is dropped of a window.
+// remember records what is dropped of a window.
 func (g *ledger) remember(p past) {
 	if p.until == 0 || p.amount == 0 {
 		return

@@ -193,7 +193,7 @@ func richWorld(t *testing.T) *world {
 	return w
 }
 
-// TestGoldenSnapshot: a snapshot of version 1 restores for ever, to the same state.
+// TestGoldenSnapshot: a snapshot of version 1 restores forever, to the same state.
 func TestGoldenSnapshot(t *testing.T) {
 	path := filepath.Join("testdata", "snapshot-v1.bin")
 	data, err := os.ReadFile(path)

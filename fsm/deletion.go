@@ -70,7 +70,7 @@ func (s *State) lostQuota(w *waiter) (name string, lost bool) {
 	return "", false
 }
 
-// waitersFor returns up to most of those who wait for a quota or one below it, by lane and place, and whether there are more.
+// waitersFor returns up to most of those who wait for a quota or one below it, by wait set and place, and whether there are more.
 func (s *State) waitersFor(number uint32, most int) (waiting []*waiter, more bool) {
 	s.waitSetsOf.Ascend(quotaWaitSet{quota: number}, func(ql quotaWaitSet) bool {
 		if ql.quota != number {
@@ -91,7 +91,7 @@ func (s *State) waitersFor(number uint32, most int) (waiting []*waiter, more boo
 	return waiting, more
 }
 
-// deletedRecords are the deleted quotas that are still waited for, and how far tallies and meters were gone through.
+// deletedRecords are the deleted quotas that are still waited for, and how far holder stats and meters were gone through.
 func (s *State) deletedRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 	going := true
 	s.deleted.Scan(func(number uint32, name string) bool {

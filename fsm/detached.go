@@ -9,12 +9,12 @@ import (
 // pageBytes is how much a page holds, unless one record takes more.
 const pageBytes = 4096
 
-// page holds orphans: the records of operations whose leases have ended, as many as fit, in the order of leases and numbers.
+// page holds detached operations: records of operations whose leases have ended, as many as fit, in the order of leases and numbers.
 // All that was consumed and never settled becomes one and stays until it stops counting, which is a minute's calls or a day's.
 // So they are packed: a quarter of what they take as objects, nothing in them for the garbage collector, and listed together.
 type page struct {
 	generation uint64
-	// from names the page: none of its orphans comes before.
+	// from names the page: none of its detached records comes before.
 	from operationKey
 	// last is the last of them, or was.
 	last operationKey
@@ -23,7 +23,7 @@ type page struct {
 	packed []byte
 }
 
-// operationKey is what orphans are ordered by.
+// operationKey orders detached records.
 type operationKey struct{ lease, op uint64 }
 
 func (k operationKey) less(than operationKey) bool {
@@ -46,7 +46,7 @@ type pageDue struct {
 
 func lessPageDue(a, b pageDue) bool { return a.at < b.at || a.at == b.at && a.from.less(b.from) }
 
-// pageOf returns the page where an orphan is, or would be; nil where it comes before all. It is mostly the last.
+// pageOf returns the page where a detached record is, or would be; nil where it comes before all. It is mostly the last.
 func (s *State) pageOf(key operationKey) (found *page) {
 	if last, ok := s.detached.Max(); !ok || !key.less(last.from) {
 		return last.page
@@ -128,7 +128,7 @@ func (m *Machine) keepDetached(o *operation) {
 	}
 }
 
-// What an overrun takes of a packed orphan at most, with the digest of the actual part that brings it.
+// What an overrun takes of a packed detached record at most, with the digest of the actual part that brings it.
 const (
 	overrunBytes = 48
 	actualBytes  = 16
@@ -143,7 +143,7 @@ func orphanBytes(o *operation, packed []byte) int64 {
 	return int64(len(packed)) + actualBytes + overrunBytes*int64(len(o.charges))
 }
 
-// chargedFor returns what a packed orphan, if any, is charged with.
+// chargedFor returns what a packed detached record, if any, is charged with.
 func (m *Machine) chargedFor(packed []byte) int64 {
 	if len(packed) == 0 {
 		return 0
@@ -152,7 +152,7 @@ func (m *Machine) chargedFor(packed []byte) int64 {
 	return orphanBytes(&m.looked, packed)
 }
 
-// editPage returns the page of an orphan that is entered, that may be changed.
+// editPage returns the page of a detached record that is entered, that may be changed.
 func (m *Machine) editPage(key operationKey, check int64) *page {
 	p := m.pageOf(key)
 	if p != nil && p.generation == m.generation {
@@ -181,7 +181,7 @@ func (m *Machine) dropPage(p *page) {
 	m.checks.Delete(pageDue{p.check, p.from})
 }
 
-// split makes two pages of one, if it has more than one orphan.
+// split makes two pages of one, if it has more than one detached record.
 func (m *Machine) split(p *page) {
 	var half, last int
 	for half < len(p.packed)/2 {
@@ -199,7 +199,7 @@ func (m *Machine) split(p *page) {
 	m.enterPage(m.pageWith(keyOf(p.packed[half:]), p.packed[half:]))
 }
 
-// pageWith returns a page with a copy of packed orphans.
+// pageWith returns a page with a copy of packed detached records.
 func (m *Machine) pageWith(from operationKey, packed []byte) *page {
 	p := &page{generation: m.generation, from: from, check: math.MaxInt64, packed: slices.Clone(packed)}
 	for len(packed) > 0 {
@@ -212,7 +212,7 @@ func (m *Machine) pageWith(from operationKey, packed []byte) *page {
 	return p
 }
 
-// expireOperations forgets orphans that stopped counting.
+// expireOperations forgets detached records that stopped counting.
 func (m *Machine) expireOperations() {
 	for done := 0; done < maxForgottenPerEntry; {
 		first, ok := m.checks.Min()
@@ -224,7 +224,7 @@ func (m *Machine) expireOperations() {
 	}
 }
 
-// expirePage forgets those orphans of a page that stopped counting, and returns how many.
+// expirePage forgets those detached records of a page that stopped counting, and returns how many.
 func (m *Machine) expirePage(p *page) (forgotten int) {
 	m.dropPage(p)
 	kept := m.packing[:0]
@@ -259,8 +259,8 @@ func (m *Machine) expirePage(p *page) (forgotten int) {
 	return forgotten
 }
 
-// joined returns the orphans that are packed anew in place of a page that is dropped, together with those of a page beside it where both
-// are few: pages of which one orphan is left each would take four times what their orphans are charged with.
+// joined returns the detached records that are packed anew in place of a page that is dropped, together with those of a page beside it where both
+// are few: pages of which one detached record is left each would take four times what their detached records are charged with.
 func (m *Machine) joined(from operationKey) (first operationKey, packed []byte) {
 	few := func(p *page) bool { return p != nil && len(p.packed)+len(m.packing) <= pageBytes/2 }
 	if before := m.pageOf(from); few(before) {
@@ -284,7 +284,7 @@ func (s *State) pageAfter(key operationKey) (found *page) {
 	return found
 }
 
-// runBill is what an account is charged with for a run of orphans: mostly a whole page's are one caller's.
+// runBill is what an account is charged with for a run of detached records: mostly a whole page's are one caller's.
 type runBill struct {
 	account uint64
 	bytes   int64
@@ -305,7 +305,7 @@ func (b *runBill) settle(m *Machine) {
 	}
 }
 
-// staysOn tells whether an orphan that is due is kept for a while longer.
+// staysOn tells whether a detached record that is due is kept for a while longer.
 func (m *Machine) staysOn(o *operation) bool { return m.stillCounts(o) && m.shortLived(o) }
 
 // liveDetached returns the record of an ended lease's operation, nil where there is none, or it is due to be forgotten.
@@ -317,7 +317,7 @@ func (m *Machine) liveDetached(lease, op uint64) *operation {
 	return o
 }
 
-// seek returns where an orphan stands in a page, or would.
+// seek returns where a detached record stands in a page, or would.
 func (p *page) seek(key operationKey) (from, to int, found bool) {
 	if p.last.less(key) {
 		return len(p.packed), len(p.packed), false
@@ -336,14 +336,14 @@ func (p *page) seek(key operationKey) (from, to int, found bool) {
 	return from, from, false
 }
 
-// cut returns the first of packed orphans and the others.
+// cut returns the first of packed detached records and the others.
 func cut(packed []byte) (first, rest []byte) {
 	size, n := binary.Uvarint(packed)
 	end := n + int(size)
 	return packed[:end], packed[end:]
 }
 
-// pack appends an orphan: its length, and what unpackDue and unpack read.
+// pack appends a detached record: its length, and what unpackDue and unpack read.
 func pack(to []byte, o *operation) []byte {
 	var room [256]byte
 	b := room[:0]
@@ -403,7 +403,7 @@ func (u *unpacker) signed() int64 {
 	return v
 }
 
-// keyOf returns the key of the first of packed orphans.
+// keyOf returns the key of the first of packed detached records.
 func keyOf(packed []byte) operationKey {
 	u := open(packed)
 	return operationKey{u.unsigned(), u.unsigned()}
@@ -426,7 +426,7 @@ func unpackDue(packed []byte, o *operation) unpacker {
 	return u
 }
 
-// unpack returns an orphan as it was packed.
+// unpack returns a detached record as it was packed.
 func unpack(packed []byte) *operation {
 	o := &operation{detached: true}
 	o.charges = o.single[:0]

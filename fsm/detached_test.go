@@ -35,7 +35,7 @@ func drawOrphan(rt *rapid.T, key operationKey, now int64) *operation {
 	return o
 }
 
-// shownOrphans are orphans as a state should show them.
+// shownOrphans are detached records as a state should show them.
 type shownOrphans map[operationKey]*operation
 
 func (want shownOrphans) check(rt *rapid.T, s *State) {
@@ -72,7 +72,7 @@ func (want shownOrphans) check(rt *rapid.T, s *State) {
 	}
 }
 
-// TestOrphansAreAsTheyWereKept: whatever is kept, replaced and forgotten in whatever order, each orphan is found as it was, all
+// TestOrphansAreAsTheyWereKept: whatever is kept, replaced and forgotten in whatever order, each detached record is found as it was, all
 // come in order, pages are no larger than they should be and looked at in time, and frozen states go on to show what they showed.
 func TestOrphansAreAsTheyWereKept(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
@@ -124,7 +124,7 @@ func TestOrphansAreAsTheyWereKept(t *testing.T) {
 	})
 }
 
-// TestPagesFill: orphans that come in order fill their pages, and those that come in another at least a third of them.
+// TestPagesFill: detached records that come in order fill their pages, and those that come in another at least a third of them.
 func TestPagesFill(t *testing.T) {
 	for name, c := range map[string]struct {
 		lease func(i int) uint64
@@ -170,7 +170,7 @@ func TestAFrozenMarkStays(t *testing.T) {
 	}
 }
 
-// TestARestoredReplicaForgetsTheSame: when more orphans are due than one entry forgets, a replica that was restored forgets the
+// TestARestoredReplicaForgetsTheSame: when more detached records are due than one entry forgets, a replica that was restored forgets the
 // same ones as those that never were; and one that is due is gone for whoever names it, forgotten or not.
 func TestARestoredReplicaForgetsTheSame(t *testing.T) {
 	for stride := 1; stride <= 7; stride += 2 {
@@ -210,7 +210,7 @@ func TestARestoredReplicaForgetsTheSame(t *testing.T) {
 	}
 }
 
-// TestALaterMomentTakesMore: a full page whose orphans go on counting, until a time that takes a byte more in each, becomes two.
+// TestALaterMomentTakesMore: a full page whose detached records go on counting, until a time that takes a byte more in each, becomes two.
 func TestALaterMomentTakesMore(t *testing.T) {
 	w := newWorld(t)
 	w.apply(applyQuotas(rateOf("q", 10, minute)))
@@ -234,7 +234,7 @@ func TestALaterMomentTakesMore(t *testing.T) {
 	}
 }
 
-// TestPagesOfFewAreJoined: where most orphans of all pages are forgotten, those that are left come together, in their order, and are found.
+// TestPagesOfFewAreJoined: where most detached records of all pages are forgotten, those that are left come together, in their order, and are found.
 func TestPagesOfFewAreJoined(t *testing.T) {
 	m := New()
 	const all, thinned = 30_000, 100
@@ -291,7 +291,7 @@ func TestManyOrphansInManyEntries(t *testing.T) {
 	}
 }
 
-// TestFullEntriesDoNotPileUp: entries of as many commands as they may have, each of which leaves a lease and two orphans, end as much as
+// TestFullEntriesDoNotPileUp: entries of as many commands as they may have, each of which leaves a lease and two detached records, end as much as
 // falls due meanwhile.
 func TestFullEntriesDoNotPileUp(t *testing.T) {
 	const step = second / 4

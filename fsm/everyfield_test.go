@@ -36,7 +36,7 @@ func lively(t tester) *world {
 	short.TtlNs, short.Consume = second, true
 	w.raw(reserve(short))
 	w.now += 2 * second
-	w.raw() // its records are orphans now
+	w.raw() // its records are detached records now
 	for i, name := range randomHolders {
 		w.now += 100 * millisecond
 		consumes := ask(name, itemOf("rate", 2), itemOf("hour", 1), itemOf("anchored", 2))

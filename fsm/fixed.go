@@ -72,7 +72,7 @@ func floorDiv(a, b int64) int64 {
 	return quotient
 }
 
-// firstMillisecond returns the first whole millisecond after 0 at which something holds that then holds for ever, at most
+// firstMillisecond returns the first whole millisecond after 0 at which something holds that then holds forever, at most
 // the end, rounded up.
 func firstMillisecond(end int64, holds func(at int64) bool) int64 {
 	early, late := int64(0), max(roundUp(end, millisecond)/millisecond, 1)

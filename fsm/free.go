@@ -70,7 +70,7 @@ func (s *session) leaves(r dedupEntry) bool {
 	return r.session == s.id && (s.ended || r.seq < s.ackedBelow)
 }
 
-// recordRemaining notes whether a session has more results that are to leave.
+// recordRemaining records whether a session has more results that are to leave.
 func (m *Machine) recordRemaining(s *session, more bool) {
 	switch {
 	case s.ended && !more:

@@ -239,7 +239,7 @@ func TestSweep_ForgetsInSteps(t *testing.T) {
 	}
 }
 
-// TestSetTurn_MovesManyWaitersInSteps: however often a holder's turn moves while its waiters are moved, in the end all of them stand at it.
+// TestSetTurn_MovesManyWaitersInSteps: however often a holder's virtual time moves while its waiters are moved, in the end all of them stand at it.
 func TestSetTurn_MovesManyWaitersInSteps(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("s", 1), rateOf("free", 1000, minute))

@@ -8,8 +8,8 @@ const maxFree = 4096
 // maxFreeRoom bounds for how many records what is used again has room, of which one is used: most leases have no more.
 const maxFreeRoom = 4
 
-// freeList are the objects of leases that have ended, to be used again for the next ones: what an entry ends, its grants need, and
-// it is in the processor's caches still. They are of the present generation, so no frozen State has them; and nothing else may
+// freeList holds the objects of ended leases for reuse by the next ones: what an entry ends, its grants need, and it is still
+// in the processor's caches. They are of the present generation, so no frozen State has them; and nothing else may
 // keep a lease, or a record of its operations, beyond its end.
 type freeList struct {
 	// most is how many of a kind are kept.

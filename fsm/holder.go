@@ -14,24 +14,24 @@ const (
 	classes               = 3
 )
 
-// virtualTimeUnit is one full usable of a quota at weight 1, in the store-wide virtual time of turns.
+// virtualTimeUnit is all that a quota lets out, at weight 1, in the store-wide virtual time of weighted fair queueing.
 const virtualTimeUnit = int64(1) << 32
 
-// holderMemory is how long the turn of a holder with nothing waiting is remembered.
+// holderMemory is how long the virtual time of a holder without waiters is kept.
 const holderMemory = hour
 
-// holder is what is remembered of who asked: its turn.
+// holder is the state of a holder in weighted fair queueing.
 type holder struct {
 	generation  uint64
 	name        string
 	virtualTime uint64
-	// rest is what of the cost of its grants has not moved its turn yet: at least 0, and less than its weight was.
+	// rest is the part of the cost of its grants that is not in virtualTime yet: at least 0, and less than its weight was.
 	rest int64
 	// seen is when it was last granted something or waited (cluster time); it may lag by a sixteenth of holderMemory.
 	seen int64
 	// waiting counts its Reserves in the queue.
 	waiting int64
-	// account is charged with what is remembered of it, its tallies and meters included: that of who named it first.
+	// account is charged with what is remembered of it, its holder stats and meters included: that of who named it first.
 	account uint64
 }
 
@@ -190,9 +190,9 @@ func cost(q *quota, amount int64) int64 {
 	return mulDivCeil(amount, virtualTimeUnit, q.rule.usable)
 }
 
-// addCost moves a holder's turn by a cost, on or back, and its waiting Reserves with it. What is less than a step is kept for the next time:
-// where grants cost less than the holder's weight, it would never move otherwise, and the holder always go first. One of whom nothing
-// is remembered has no turn: to give back and to settle makes no record.
+// addCost adds a cost, which may be negative, to a holder's virtual time, and reorders its waiters. A remainder below one step is carried
+// over: if grants cost less than the holder's weight, its virtual time would never advance, and the holder would always go first. An
+// unknown holder has no virtual time: a release or a Settle creates no record.
 func (m *Machine) addCost(name string, by int64) {
 	if by == 0 || !m.knows(name) {
 		return
@@ -208,7 +208,7 @@ func (m *Machine) addCost(name string, by int64) {
 	m.setVirtualTime(h, virtualTime)
 }
 
-// addVirtualTime moves a turn, within what there is.
+// addVirtualTime adds a step to a virtual time, saturated at both ends.
 func addVirtualTime(virtualTime uint64, step int64) uint64 {
 	switch moved := virtualTime + uint64(step); {
 	case step < 0 && uint64(-step) > virtualTime:

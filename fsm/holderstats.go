@@ -2,7 +2,7 @@ package fsm
 
 import "cmp"
 
-// holderStats is what is remembered of one holder's use of one quota whose policy asks for it.
+// holderStats are the counters of one holder at one quota whose policy needs them.
 type holderStats struct {
 	generation uint64
 	holder     string
@@ -12,7 +12,7 @@ type holderStats struct {
 	// failures counts the provider's refusals in a row; closedUntil is when the quota opens for the holder again.
 	failures    int32
 	closedUntil int64
-	// denied is since when the holder asks and is granted nothing; 0: it does not. It is noted where background work ages.
+	// denied is since when the holder has been denied without a grant; 0: it has not. It is recorded for quotas with ageing.
 	denied int64
 }
 
@@ -20,7 +20,7 @@ func lessStats(a, b *holderStats) bool {
 	return cmp.Or(cmp.Compare(a.holder, b.holder), cmp.Compare(a.quota, b.quota)) < 0
 }
 
-// statsOf returns a tally for reading; the zero value where nothing is remembered.
+// statsOf returns holder stats for reading; the zero value where there are none.
 func (s *State) statsOf(name string, q *quota) holderStats {
 	if t, ok := s.stats.Get(&holderStats{holder: name, quota: q.number}); ok {
 		return *t
@@ -28,13 +28,13 @@ func (s *State) statsOf(name string, q *quota) holderStats {
 	return holderStats{}
 }
 
-// hasStats tells whether there is a tally.
+// hasStats tells whether there are stats of a holder and a quota.
 func (s *State) hasStats(name string, q *quota) bool {
 	_, ok := s.stats.Get(&holderStats{holder: name, quota: q.number})
 	return ok
 }
 
-// holderStats returns a tally that may be changed. Its holder is remembered at least as long.
+// editStats returns holder stats for update. Their holder is kept at least as long.
 func (m *Machine) editStats(name string, q *quota) *holderStats {
 	h := m.useHolder(name)
 	t, ok := m.stats.Get(&holderStats{holder: name, quota: q.number})
@@ -52,7 +52,7 @@ func (m *Machine) editStats(name string, q *quota) *holderStats {
 	return &c
 }
 
-// closeFor closes a quota for a tally's holder until a time; 0: it is open again.
+// closeFor closes a quota for the holder of these stats until a time; 0: it is open again.
 func (m *Machine) closeFor(t *holderStats, until int64) {
 	t.closedUntil = until
 	if until == 0 {
@@ -62,10 +62,10 @@ func (m *Machine) closeFor(t *holderStats, until int64) {
 	m.closed.Set(t.place())
 }
 
-// place is where a tally stands in the table of those with a closing breaker.
+// place is the key of these stats in the table of holders with a breaker that is or was open.
 func (t *holderStats) place() quotaHolder { return quotaHolder{quota: t.quota, holder: t.holder} }
 
-// unlistStats takes tallies that were dropped out of the other tables.
+// unlistStats removes dropped holder stats from the other tables.
 func (m *Machine) unlistStats(dropped ...*holderStats) {
 	for _, t := range dropped {
 		m.closed.Delete(t.place())

@@ -16,7 +16,7 @@ type lease struct {
 	digest uint64
 	// class is that in which it was granted.
 	class int32
-	// tentative: it was given to a waiter who may have gone; the first deadline is short until it shows itself.
+	// provisional: it was granted to a waiter that may be gone; the first deadline is short until its holder confirms it.
 	provisional bool
 	deadline    int64
 	// ttl is the longest length that was asked for.
@@ -253,7 +253,7 @@ func (m *Machine) liveLease(id uint64) (*lease, bool) {
 	return l, ok
 }
 
-// lookupLease returns the lease that a command names, which may be changed, or why the command fails.
+// lookupLease returns the lease that a command names for update, if its caller may use it, or why the command fails.
 func (m *Machine) lookupLease(id, fence uint64, by string) (*lease, *logpb.Failure) {
 	if fence > m.fence() {
 		return nil, m.neverIssued(fence)
@@ -327,7 +327,7 @@ func (m *Machine) setDeadline(l *lease, deadline int64) {
 	m.deadlines.add(uint64(l.deadline), l.id)
 }
 
-// confirm gives a lease that was granted to a waiter the length that was asked for, now that its holder shows itself.
+// confirm gives a provisional lease the length that was asked for, now that its holder uses it.
 func (m *Machine) confirm(l *lease) {
 	if l.provisional {
 		l.provisional = false

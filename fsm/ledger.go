@@ -243,7 +243,7 @@ func (g *ledger) take(end, amount, overrun int64) {
 	}
 }
 
-// close notes that nothing of an amount can come back any more.
+// close records that nothing of an amount can come back any more.
 func (g *ledger) close(end, amount int64) {
 	if i, found := g.find(end); found {
 		g.log[i].closed += amount
@@ -280,7 +280,7 @@ func (g *ledger) find(end int64) (int, bool) {
 }
 
 // burstLeft returns in how long an amount passes the burst; 0: now. Of a burst of which nothing is drawn all of it passes:
-// reckoned in lengths of time it would lack what was rounded away, for ever.
+// reckoned in lengths of time it would lack what was rounded away, forever.
 func (g *ledger) burstLeft(r *rule, now, amount int64) int64 {
 	if r.burst == 0 || amount <= r.burst && g.arrival <= now {
 		return 0

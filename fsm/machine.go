@@ -18,14 +18,14 @@ type Machine struct {
 	// generation tells objects that a frozen State may share (older ones) from those that may be changed in place.
 	generation uint64
 	events     []Event
-	// dirty are the quotas of which something came free while the present command was applied. The map is only ever
-	// asked and emptied; where order matters, quotas are taken from ordered trees.
+	// dirty are the quotas that may serve waiters again after the present command. Results do not depend on the map's
+	// order; where order matters, quotas are taken from ordered trees.
 	dirty map[uint32]bool
-	// reordered are the quotas whose waiters' order a turn changed; they are tried once more.
+	// reordered are the quotas whose waiters changed places while waiters were served; the next pass serves them.
 	reordered map[uint32]bool
-	// toWake are the holders whose waiters are to be tried with the next entry.
+	// toWake are the holders whose quotas are marked dirty when all commands are carried out.
 	toWake btree.Set[string]
-	// toDemote are the holders that were granted something, and whose waiters are to count as their own class again.
+	// toDemote are the holders that were granted something, and whose promoted waiters return to their class.
 	toDemote btree.Set[string]
 	// told are the places, from 1 on, of the present entry's events that tell the steps of a workflow of a limit.
 	told map[string]*[maxSteps]int
@@ -33,7 +33,7 @@ type Machine struct {
 	ticked bool
 	// sharers are the classes of holders with shares, as far as they were looked up since rules or quotas changed.
 	sharers map[string]int32
-	// encoded is room for the encoding of which a digest is made, packing for orphans that are packed, looked for one that is
+	// encoded is room for the encoding of which a digest is made, packing for detached records that are packed, looked for one that is
 	// looked at.
 	encoded []byte
 	packing []byte
@@ -46,15 +46,15 @@ type Machine struct {
 	decoder  decoder
 	// raw is the present command's Reserve as its entry has it, where that is plain.
 	raw []byte
-	// wantResult says that somebody reads the result of the present command, or that it is kept.
+	// wantResult says that somebody reads the result of the present command, or that it is stored.
 	wantResult bool
-	// unscheduled are the quotas that are listed anew when the entry is done; commanded says that a command is being carried out.
+	// unscheduled are the quotas whose timers are set again at the end of the entry; commanded says that a command is being carried out.
 	unscheduled []uint32
 	commanded   bool
 	// payer is whom the present command is charged to; emptied are accounts that may have nothing any more.
 	payer   payer
 	emptied []uint64
-	// wakeupLost says that a try of waiters forgot when to try some of them again, which it found out anew.
+	// wakeupLost says that a pass cleared a wakeup that waiters behind the present one may still need.
 	wakeupLost bool
 	// droppedResults counts the results without a session that the snapshot from which it was restored had.
 	droppedResults int
@@ -156,7 +156,7 @@ func (m *Machine) undecodable(err error) {
 //
 // Each sample alone is sound: its earlier time is no later than some honest clock, its later one no earlier. So the earlier view goes to
 // the sample or, where wrong clocks once carried it further, stands still until real time has caught up: to go back would open again
-// what it has opened, and to go on would keep the error for ever. The later view may fall to a better sample, but not below the
+// what it has opened, and to go on would keep the error forever. The later view may fall to a better sample, but not below the
 // earlier one. Without a sample nobody knows whether the earlier view is ahead, so it stands still, and windows open late if at all;
 // the later view goes on with cluster time, which within one leadership is all the time there was; a new leader begins with a sample.
 func (m *Machine) advance(entry *logpb.Entry) {

@@ -74,14 +74,14 @@ func (m *Machine) mayGrow(t *meter) bool {
 // size returns what a meter takes.
 func (t *meter) size() int64 { return meterSize + listedSize*int64(len(t.used.ends)+len(t.Denials)) }
 
-// resized notes that a meter that took so many bytes may take another number now.
+// resized records that a meter that took so many bytes may take another number now.
 func (m *Machine) resized(t *meter, was int64) {
 	if size := t.size(); size != was {
 		m.chargeHolder(t.holder, size-was)
 	}
 }
 
-// unmeter notes that meters were dropped.
+// unmeter records that meters were dropped.
 func (m *Machine) unmeter(dropped ...*meter) {
 	for _, t := range dropped {
 		m.chargeHolder(t.holder, -t.size())

@@ -6,24 +6,24 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// A holder's waiting Reserves stand at its turn, which each of its grants moves. They are moved with it as far as an entry may, and the rest with
-// the entries that follow. Until then some stand where they stood: who is first may be another one for a moment, and nobody gets more.
+// A holder's waiters are ordered by its virtual time, which each of its grants changes. An entry reorders as many of them as it may, and the
+// entries that follow reorder the rest. Until then some keep their old places: another waiter may be first for a moment, but nobody gets more.
 //
 // What follows goes round: each entry begins with the holder after the last one that was moved, and goes through the waiters of each once. So
-// a holder whose turn moves with every entry takes nothing from those after it.
+// a holder whose virtual time moves with every entry takes nothing from those after it.
 
-// maxMovedPerEntry bounds how many waiters one entry moves because their holders' turns moved: all that two holders may have waiting.
+// maxMovedPerEntry bounds how many waiters one entry reorders: all that two holders may have waiting.
 const maxMovedPerEntry = 2 * maxWaitersOfHolder
 
-// moving is how far a holder's waiters were moved to its turn.
+// moving is how far a holder's waiters were reordered by its virtual time.
 type moving struct {
 	// from is the ticket to go on with.
 	from uint64
-	// again: the turn has moved since, so that all are gone through once more, when it is the holder's time again.
+	// again: the virtual time has moved since, so that all are gone through once more, when it is the holder's time again.
 	again bool
 }
 
-// setVirtualTime sets a holder's turn and moves its waiters to it.
+// setVirtualTime sets a holder's virtual time and reorders its waiters.
 func (m *Machine) setVirtualTime(h *holder, virtualTime uint64) {
 	h.virtualTime = virtualTime
 	if h.waiting == 0 {
@@ -69,7 +69,7 @@ func (s *State) movingAfter(after string) (name string, at moving, ok bool) {
 // firstTicket is the first ticket that is ever given out.
 const firstTicket = 1
 
-// moveWaiters moves waiters of a holder to its turn, from a ticket on and as far as the entry may.
+// moveWaiters moves waiters of a holder to its virtual time, from a ticket on and as far as the entry may.
 func (m *Machine) moveWaiters(name string, at moving) {
 	at.from = m.moveFrom(name, at.from)
 	if at.from == 0 && at.again {
@@ -111,7 +111,7 @@ func (m *Machine) moveFrom(name string, from uint64) (next uint64) {
 	return next
 }
 
-// lagsBehind tells whether a waiter may still stand at another turn than its holder's.
+// lagsBehind tells whether a waiter may still have an older virtual time than its holder.
 func (s *State) lagsBehind(w *waiter) bool {
 	at, ok := s.moving.Get(w.req.Holder)
 	return ok && (at.again || w.ticket >= at.from)

@@ -9,7 +9,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// apart counts the waiters of a holder that do not stand at its turn.
+// apart counts the waiters of a holder that do not stand at its virtual time.
 func (w *world) apart(name string) (count int) {
 	h, _ := w.m.holders.Get(name)
 	w.m.eachWaiterOf(name, func(one *waiter) bool {
@@ -21,7 +21,7 @@ func (w *world) apart(name string) (count int) {
 	return count
 }
 
-// TestMoveTurns_GoesRound: a holder whose turn moves several times with each entry, and that has as many waiters as half an entry moves, keeps
+// TestMoveTurns_GoesRound: a holder whose virtual time moves several times with each entry, and that has as many waiters as half an entry moves, keeps
 // nobody's waiters from being moved, wherever their names come.
 func TestMoveTurns_GoesRound(t *testing.T) {
 	for _, churns := range []string{"a", "z"} {
@@ -50,7 +50,7 @@ func TestMoveTurns_GoesRound(t *testing.T) {
 	}
 }
 
-// TestMoveTurns_ServesInTurn: two holders are served in turn, also while a third one's turn moves with each entry.
+// TestMoveTurns_ServesInTurn: two holders are served in turn, also while a third one's virtual time moves with each entry.
 func TestMoveTurns_ServesInTurn(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("s", 1), slotsOf("never", 1), rateOf("free", 1<<40, minute))
@@ -80,7 +80,7 @@ func TestMoveTurns_ServesInTurn(t *testing.T) {
 	}
 }
 
-// TestMoveTurns_EndsForAll: whoever's turns move, however little an entry moves, and over restores: those of whom none moves any more are done
+// TestMoveTurns_EndsForAll: whoever's virtual times move, however little an entry moves, and over restores: those of whom none moves any more are done
 // within one round.
 func TestMoveTurns_EndsForAll(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

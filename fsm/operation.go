@@ -29,12 +29,12 @@ type operation struct {
 	asked, unspent, actual uint64
 	// account is charged with it: its lease's.
 	account uint64
-	// orphan: its lease has ended.
+	// detached: its lease has ended.
 	detached bool
 	// charges begin in single, which is all the room that one takes.
 	charges []charge
 	single  [1]charge
-	// check is when to look again whether an orphan still counts (cluster time).
+	// check is when to look again whether a detached record still counts (cluster time).
 	check int64
 }
 
@@ -452,7 +452,7 @@ func (m *Machine) consumed(o *operation) *logpb.Consumed {
 // maxDetached is how long an ended lease's records are kept at most: for as long as a call may take.
 const maxDetached = day
 
-// nextCheck returns when to look at an orphan again.
+// nextCheck returns when to look at a detached record again.
 func (m *Machine) nextCheck(o *operation) int64 {
 	left := second
 	for i := range o.charges {
@@ -505,7 +505,7 @@ func (m *Machine) stillCounts(o *operation) bool {
 	return false
 }
 
-// closeRecord notes that a record goes. What it charged goes on to count; nothing of it can come back.
+// closeRecord records that a record goes. What it charged goes on to count; nothing of it can come back.
 func (m *Machine) closeRecord(o *operation) {
 	for i := range o.charges {
 		if q := m.editQuotaNow(o.charges[i].quota); q != nil {
@@ -548,7 +548,7 @@ func (m *Machine) endExposure(o *operation, left int64) {
 	}
 }
 
-// shortLived tells whether an orphan, which has been kept for as long as was arranged, stops counting soon.
+// shortLived tells whether a detached record, which has been kept for as long as was arranged, stops counting soon.
 func (m *Machine) shortLived(o *operation) bool {
 	for i := range o.charges {
 		if q := m.getQuota(o.charges[i].quota); q != nil && q.ledger.counts(o.charges[i].end) &&

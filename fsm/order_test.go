@@ -75,7 +75,7 @@ func TestWhatAResumeFreesIsServed(t *testing.T) {
 	}
 }
 
-// TestAParkedWaiterSavesNothingUp: a holder that waits for something dead keeps no old turn for other quotas.
+// TestAParkedWaiterSavesNothingUp: a holder that waits for something dead keeps no old virtual time for other quotas.
 func TestAParkedWaiterSavesNothingUp(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("dead", 1), slotsOf("y", 10))
@@ -87,7 +87,7 @@ func TestAParkedWaiterSavesNothingUp(t *testing.T) {
 		a.WaitNs, a.TtlNs = 10*minute, hour
 		return w.do(reserve(a)).GetWaiting().GetTicket()
 	}
-	wait("sly", "dead") // turn 0
+	wait("sly", "dead") // virtual time 0
 	var held []*logpb.Granted
 	for range 10 {
 		a := ask("b", itemOf("y", 1))

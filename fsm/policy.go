@@ -102,7 +102,7 @@ type withheld struct {
 	class bool
 }
 
-// withhold says what of some needs policy withholds now from a holder in a class; nil: nothing. Of several reasons the
+// withhold returns what policy withholds now of some needs from a holder in a class; nil: nothing. Of several reasons the
 // refusal has the first in precedence.
 func (m *Machine) withhold(req *logpb.Reserve, as priority, needs []need) *withheld {
 	var all *withheld
@@ -124,7 +124,7 @@ func (m *Machine) withhold(req *logpb.Reserve, as priority, needs []need) *withh
 	return all
 }
 
-// withhold judges one need.
+// withholdNeed judges one need.
 func (m *Machine) withholdNeed(req *logpb.Reserve, as priority, n need) *withheld {
 	var found *withheld
 	add := func(refusal *logpb.Refusal, ofClass bool) {

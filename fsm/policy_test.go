@@ -164,7 +164,7 @@ func TestAgeing(t *testing.T) {
 			{second, asks("x", hour, itemOf("s", 1), itemOf("r", 1)), "lease 1: s=1 r=1 until 1h0m1s"},
 			{0, waits("back", 0, 10*minute, itemOf("s", 1), itemOf("r", 1)), "waits as 1 until 10m1s"},
 			{minute, waits("std", 0, 10*minute, itemOf("s", 1), itemOf("r", 1)), "waits as 3 until 11m1s"},
-			// Five minutes later both are standard, and of equal turns the older ticket goes first.
+			// Five minutes later both are standard, and of equal virtual times the older ticket goes first.
 			{4 * minute, nil, ""},
 			{0, releases(1, itemOf("s", 1)), "back s=1"},
 			{0, withdraw(1), "! UNKNOWN_TICKET"},

@@ -9,17 +9,17 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// waiter is a Reserve that waits. Only generation, rank, ages, turn, floor and saved change, and shares with its lane.
+// waiter is a Reserve that waits. Only generation, rank, promoteAt, virtualTime, promotedAt and starved change, and shares with its wait set.
 type waiter struct {
 	generation uint64
 	ticket     uint64
 	req        *logpb.Reserve
 	priority
-	// saved: it was first in line for so long that it goes before critical ones.
+	// starved: it was first in line for so long that it goes before critical waiters.
 	starved bool
-	// promoteAt is when it will count as standard (cluster time); 0: it does not age.
+	// promoteAt is when ageing promotes it to standard (cluster time); 0: never.
 	promoteAt int64
-	// virtualTime is its holder's; floor is the turn at which it joined the standard ones when it had grown old, 0: it has not.
+	// virtualTime is its holder's; promotedAt is the virtual time at which it entered the standard class, 0: it was not promoted.
 	virtualTime, promotedAt uint64
 	waitSet                 uint32
 	until                   int64
@@ -29,8 +29,8 @@ type waiter struct {
 	shares  int
 }
 
-// waitSet is the line of all waiters that need the same quotas. If one of these is kept for somebody, the whole lane
-// stands still: so a try of the queue looks at the heads of lanes, not at every waiter.
+// waitSet is all waiters that need the same set of quotas. If one of these quotas is set aside for another waiter, the whole set
+// is blocked: so a pass over the queue examines the heads of wait sets, not every waiter.
 type waitSet struct {
 	generation uint64
 	number     uint32
@@ -39,7 +39,7 @@ type waitSet struct {
 	length int64
 }
 
-// place is a waiter's place in its lane; lanes are merged by it into the one order of all waiters.
+// place is a waiter's place in its wait set. Merged by place, the wait sets give the one order of all waiters.
 type place struct {
 	waitSet     uint32
 	rank        int32
@@ -54,7 +54,7 @@ func lessPlace(a, b place) bool {
 	return before(a, b)
 }
 
-// before is the one total order of all waiters: the class as which they count, the holder's turn, ticket.
+// before is the total order of all waiters: rank, virtual time, ticket.
 func before(a, b place) bool {
 	return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.virtualTime, b.virtualTime), cmp.Compare(a.ticket, b.ticket)) < 0
 }
@@ -67,7 +67,7 @@ func (w *waiter) place() place {
 	return p
 }
 
-// changeWaiter puts a waiter that differs in one thing in the place of another; the quotas that it waits for are tried.
+// changeWaiter replaces a waiter by a changed copy, and marks the quotas that it waits for dirty.
 func (m *Machine) changeWaiter(w *waiter, change func(*waiter)) {
 	changed := *w
 	changed.generation = m.generation
@@ -85,8 +85,8 @@ func (m *Machine) changeWaiter(w *waiter, change func(*waiter)) {
 	}
 }
 
-// enqueue puts a Reserve into the queue. A holder enters at the level of those it stands in line with, never below its own
-// turn: who was away, or waits for something else, has saved nothing up.
+// enqueue puts a Reserve into the queue. A holder enters at the virtual time of the waiters it competes with, never below its own: a
+// holder that was away, or waits for other quotas, saves nothing up.
 func (m *Machine) enqueue(req *logpb.Reserve, needs []need, as priority, from requestID) *waiter {
 	h := m.useHolder(req.Holder)
 	if entry := m.entryVirtualTime(needs, as.rank); entry > h.virtualTime {
@@ -172,7 +172,7 @@ func (s *State) eachWaiterFrom(holder string, from uint64, fn func(*waiter) bool
 
 // dequeue takes a waiter out of the queue. What it kept for itself comes free.
 func (m *Machine) dequeue(w *waiter) {
-	w, _ = m.waiters.Delete(w.ticket) // as it stands now: its turn may have moved
+	w, _ = m.waiters.Delete(w.ticket) // the present one: its virtual time may have changed
 	m.order.Delete(w.place())
 	m.waitersOf.Delete(ownedBy(w.req.Holder, w.ticket))
 	m.waitEnds.Delete(due{at: w.until, id: w.ticket})
@@ -205,7 +205,7 @@ func numbersOf(needs []need) []uint32 {
 	return numbers
 }
 
-// waitSetFor returns the lane of some quotas, that may be changed.
+// waitSetFor returns the wait set of some quotas for update.
 func (m *Machine) waitSetFor(numbers []uint32) *waitSet {
 	key := waitSetKey(numbers)
 	if number, ok := m.waitSetOf.Get(key); ok {
@@ -329,9 +329,9 @@ func (m *Machine) withdraw(command *logpb.Withdraw, by string) *logpb.Result {
 	return done()
 }
 
-// serve tries waiters in order, wherever something came free. For each quota that is short, only the first eligible
-// waiter sets its amounts aside, in all its quotas; later ones that need that quota are passed over; everyone else is
-// granted from what is then left.
+// serve serves the waiters of dirty quotas in order. For each quota that is short, only the first eligible waiter sets its
+// amounts aside, in all its quotas; later waiters that need that quota are passed over; all others are granted from what is
+// then left.
 func (m *Machine) serve() {
 	commanded := m.commanded
 	m.commanded = false
@@ -356,7 +356,7 @@ const maxServedPerEntry = maxDuePerEntry
 // next entry, all of it in one pass: so an entry has at most one pass more than this, however many commands it has.
 const maxTriedPerEntry = 1 << 16
 
-// deferDirty has the waiters of what came free looked at again at once.
+// deferDirty leaves the waiters of dirty quotas to the next entry, which is due at once.
 func (m *Machine) deferDirty() {
 	for number := range m.dirty { // in any order
 		if q := m.getQuota(number); q != nil && q.waiting > 0 {
@@ -387,7 +387,7 @@ func (m *Machine) servePass() {
 		switch {
 		case !ok, first.passed > maxPassedOver, slices.ContainsFunc(first.quotas, isBlocked):
 			heap.Pop(&heads)
-		case next != first.next: // a grant moved its holder's turn, and with it other waiters, further back
+		case next != first.next: // a grant advanced its holder's virtual time, and reordered its other waiters
 			first.next = next
 			heap.Fix(&heads, 0)
 		default:
@@ -409,7 +409,7 @@ func (m *Machine) servePass() {
 	}
 }
 
-// maxPassedOver bounds how many waiters of one lane that policy withholds something from one pass looks at.
+// maxPassedOver bounds how many waiters of one wait set a pass examines when policy withholds something from them.
 const maxPassedOver = 1000
 
 // tried is what a waiter's try came to.
@@ -418,14 +418,14 @@ type tried int
 const (
 	// left: the waiter is not in the queue any more.
 	left tried = 1
-	// waitSetBlocked: the rest of its lane need not be looked at.
+	// waitSetBlocked: the rest of its wait set need not be examined.
 	waitSetBlocked tried = 2
 	// passedOver: the waiter is ineligible, who stands behind it may not be; classPassedOver: so is the rest of its class.
 	passedOver      tried = 3
 	classPassedOver tried = 4
 )
 
-// waitSetHead is a lane and its first waiter that may be eligible: the first from a place on.
+// waitSetHead is a wait set and its first waiter that may be eligible: the first at or after from.
 type waitSetHead struct {
 	number uint32
 	quotas []uint32
@@ -434,14 +434,14 @@ type waitSetHead struct {
 	passed int
 }
 
-// waitSetHeap is lanes by their first waiters' places; it implements heap.Interface.
+// waitSetHeap is wait sets by their first waiters' places; it implements heap.Interface.
 type waitSetHeap []waitSetHead
 
 func (h *waitSetHeap) Len() int           { return len(*h) }
 func (h *waitSetHeap) Less(i, j int) bool { return before((*h)[i].next, (*h)[j].next) }
 func (h *waitSetHeap) Swap(i, j int)      { (*h)[i], (*h)[j] = (*h)[j], (*h)[i] }
 
-// Push is never called: lanes only leave.
+// Push is never called: wait sets only leave.
 func (h *waitSetHeap) Push(any) { panic("fsm: a lane was pushed") }
 
 func (h *waitSetHeap) Pop() any {
@@ -450,8 +450,8 @@ func (h *waitSetHeap) Pop() any {
 	return nil
 }
 
-// affectedWaitSets returns the lanes that need a quota of which something came free, and those that share quotas with
-// them, directly or not: the order among all of these matters.
+// affectedWaitSets returns the wait sets that need a dirty quota, and those that share quotas with them, directly or not: the
+// order among all of these matters.
 func (m *Machine) affectedWaitSets() waitSetHeap {
 	var heads waitSetHeap
 	known := map[uint32]bool{}
@@ -492,7 +492,7 @@ func (m *Machine) affectedWaitSets() waitSetHeap {
 	return heads
 }
 
-// placeFrom returns the first place of a lane from one on.
+// placeFrom returns the first place of a wait set from one on.
 func (m *Machine) placeFrom(from place) (first place, ok bool) {
 	m.order.Ascend(from, func(p place) bool {
 		first, ok = p, p.waitSet == from.waitSet
@@ -512,7 +512,7 @@ func (m *Machine) tryWaiter(w *waiter, quotas []uint32, aside map[uint32]int64, 
 	}
 	for _, number := range quotas {
 		if q := m.editQuotaNow(number); q.cooling(m.clock.Now) && !q.rule.policy.observe {
-			return waitSetBlocked // ineligible, as everybody in this lane: nothing is set aside
+			return waitSetBlocked // ineligible, as everybody in this wait set: nothing is set aside
 		}
 	}
 	needs, failure := m.needs(w.req)

@@ -174,7 +174,7 @@ func TestTurnsFollowWeights_WhereAGrantIsASmallPart(t *testing.T) {
 	}
 }
 
-// TestWhoComesBackLateSavedNothingUp: a holder that was away takes its turn from now on, not all it missed.
+// TestWhoComesBackLateSavedNothingUp: a holder that was away takes its virtual time from now on, not all it missed.
 func TestWhoComesBackLateSavedNothingUp(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("s", 1))

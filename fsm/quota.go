@@ -9,7 +9,7 @@ type quota struct {
 	number     uint32
 	// parent is the parent's number, 0 for none; children counts the quotas that name this one.
 	parent, children uint32
-	// scheduled says that it is listed by when to look at it, scheduledAt under which times.
+	// scheduled says that it has timers, scheduledAt their times.
 	scheduled bool
 	// name is its definition's.
 	name       string
@@ -23,15 +23,15 @@ type quota struct {
 	reopened, exhausted int64
 	// override is a limit in place of its own; nil: none.
 	override *override
-	// servedTo is, by class, the largest turn at which some of it was granted.
+	// servedTo is, by class, the largest virtual time of a grant.
 	servedTo [classes]uint64
-	// changedIn is the last entry that touched it while it was waited for.
+	// changedIn is the last entry that changed it while it had waiters.
 	changedIn   uint64
 	ledger      ledger
 	rule        rule
 	scheduledAt [timerKinds]int64
-	// wakeup is when waiters that were passed over should be tried again (cluster time), 0: never; touched says that a command had
-	// to do with it since they were tried.
+	// wakeup is when to serve waiters again that were passed over (cluster time), 0: never; wakeNext says that a command changed the
+	// quota since they were tried, so that the next entry serves them.
 	wakeup   int64
 	wakeNext bool
 	// attempt counts cooldowns in a row.
@@ -44,21 +44,21 @@ type quota struct {
 	rampLease uint64
 	// observed counts grants that it would have refused.
 	observed int64
-	// tried is when each class asked for it last, about; 0: never. It is noted where shares are.
+	// tried is when each class asked for it last, about; 0: never. It is recorded where shares are.
 	tried [classes]int64
 	// samples is what the provider said was left of window sampledIn, never changed in place; stage is how far what they foresee
 	// was acted upon at the last report.
 	samples   []sample
 	sampledIn int64
 	stage     stage
-	// first is the ticket that is first in line for it below critical ones, since when; 0: nobody, as far as the lanes were looked at.
+	// first is the ticket that is first in line for it below critical ones, since when; 0: nobody, as far as the wait sets were looked at.
 	first      uint64
 	firstSince int64
 	// ahead counts who waits for it before all others.
 	ahead ahead
 }
 
-// editQuota returns a quota that may be changed; nil where it was deleted.
+// editQuota returns a quota for update; nil if it was deleted.
 func (m *Machine) editQuota(number uint32) *quota {
 	if q := m.cache.find(number, m.generation); q != nil {
 		m.markChanged(q)
@@ -97,7 +97,7 @@ func (m *Machine) numberOf(name string) uint32 {
 	return number
 }
 
-// getQuota returns a quota as it was left, for reading; nil where it was deleted.
+// getQuota returns a quota for reading, not brought to the present; nil if it was deleted.
 func (m *Machine) getQuota(number uint32) *quota {
 	if q := m.cache.find(number, m.generation); q != nil {
 		return q
@@ -106,7 +106,7 @@ func (m *Machine) getQuota(number uint32) *quota {
 	return q
 }
 
-// editQuotaNow returns a quota that may be changed, brought to the present; nil where it was deleted.
+// editQuotaNow returns a quota for update, brought to the present; nil if it was deleted.
 func (m *Machine) editQuotaNow(number uint32) *quota {
 	q := m.editQuota(number)
 	if q == nil {
@@ -126,7 +126,7 @@ func (m *Machine) editQuotaNow(number uint32) *quota {
 	return q
 }
 
-// parent returns a quota's parent, which may be changed, brought to the present; nil where it has none.
+// parent returns a quota's parent for update, brought to the present; nil if it has none.
 func (m *Machine) parent(q *quota) *quota {
 	if q.parent == 0 {
 		return nil
@@ -142,7 +142,7 @@ func (m *Machine) ancestors(q *quota) (path []*quota) {
 	return path
 }
 
-// markDirty notes that something of a quota came free, so that its waiters are tried.
+// markDirty marks a quota whose waiters are to be served again.
 func (m *Machine) markDirty(q *quota) {
 	if q.waiting > 0 {
 		m.dirty[q.number] = true

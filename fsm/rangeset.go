@@ -176,7 +176,7 @@ func (r *rangeSet) count() (n int) {
 	return n
 }
 
-// copy returns runs that share everything until one of the two changes.
+// copy returns a range set that shares everything until one of the two changes.
 func (r *rangeSet) copy() *rangeSet {
 	r.flush()
 	return &rangeSet{tree: r.tree.Copy()}

@@ -75,7 +75,7 @@ func (s *State) Waiting(ticket uint64) bool {
 }
 
 // NextDue returns the cluster time at which an entry should be written, so that something due happens (an expiry, the
-// end of a wait, a cooldown or a turn, relief for a waiter), and whether anything at all is pending: while it is, some entry is
+// end of a wait, a cooldown or a baton, a timer of a waiter), and whether anything at all is pending: while it is, some entry is
 // wanted at least every tick, so that little time is lost when the leader is.
 func (s *State) NextDue() (at int64, pending bool) {
 	return s.NextDueBy(func() (Clock, bool) { return s.clock, true })

@@ -19,7 +19,7 @@ type no struct {
 	after   int64
 	command *logpb.Command
 	reason  logpb.Reason
-	// inLine: somebody waits, so the command is judged in the order, which takes a ticket; or that it was refused is noted.
+	// inLine: somebody waits, so the command is judged in the order, which takes a ticket; or that it was refused is recorded.
 	inLine bool
 }
 

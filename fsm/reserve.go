@@ -155,7 +155,7 @@ func (m *Machine) grantNow(req *logpb.Reserve, needs []need, as priority) (*logp
 	return m.grant(req, needs, as, 0, m.openAccount(m.payer)), nil
 }
 
-// refuseOrWait refuses a Reserve that cannot be granted now, or has it wait.
+// refuseOrWait refuses a Reserve that cannot be granted now, or puts it into the queue.
 func (m *Machine) refuseOrWait(req *logpb.Reserve, as priority, from requestID, refusal *logpb.Refusal) *logpb.Result {
 	needs, _ := m.needs(req)
 	m.recordStarving(req.Holder, as, needs)
@@ -354,7 +354,7 @@ func (m *Machine) burstWait(req *logpb.Reserve, n need) int64 {
 	return n.quota.ledger.burstLeft(&n.quota.rule, m.clock.Now, n.amount)
 }
 
-// behind makes the refusal of a Reserve that would fit but is not its turn.
+// behind makes the refusal of a Reserve that fits but is behind waiters.
 func (m *Machine) behind(needs []need) *logpb.Refusal {
 	binding := needs[0].quota
 	for _, n := range needs[1:] {

@@ -377,7 +377,7 @@ func (m *Machine) takeHolder(encoded *logpb.SnapshotHolder) error {
 	return nil
 }
 
-// takePage begins a page of orphans, which follow.
+// takePage begins a page of detached records, which follow.
 func (m *Machine) takePage(encoded *logpb.SnapshotPage) {
 	m.enterPage(&page{generation: m.generation, from: operationKey{encoded.Lease, encoded.Op}, check: math.MaxInt64})
 }
@@ -421,7 +421,7 @@ func (m *Machine) takeOperation(encoded *logpb.SnapshotOperation) error {
 	return nil
 }
 
-// takeWaiter enters a waiting Reserve. Its lane is made in link, when all quotas know their parents.
+// takeWaiter enters a waiting Reserve. Its wait set is made in link, when all quotas know their parents.
 func (m *Machine) takeWaiter(encoded *logpb.SnapshotWaiter) error {
 	h, ok := m.holders.Get(encoded.Reserve.GetHolder())
 	if !ok {
@@ -479,7 +479,7 @@ func (m *Machine) takeWorkflow(encoded *logpb.SnapshotWorkflow) error {
 	return nil
 }
 
-// link makes what follows from the records: parents, lanes.
+// link makes what follows from the records: parents, wait sets.
 func (m *Machine) link() error {
 	var broken error
 	m.quotas.Scan(func(_ uint32, q *quota) bool {

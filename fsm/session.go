@@ -41,7 +41,7 @@ type session struct {
 	ended bool
 }
 
-// dedupEntry is the result of a session's request.
+// dedupEntry is the stored result of a session's request.
 type dedupEntry struct {
 	session, seq uint64
 	digest       uint64
@@ -54,7 +54,7 @@ func lessDedupEntry(a, b dedupEntry) bool {
 	return a.session < b.session || a.session == b.session && a.seq < b.seq
 }
 
-// keyEntry is the result of a request with an idempotency key.
+// keyEntry is the stored result of a request with an idempotency key.
 type keyEntry struct {
 	digest uint64
 	result *logpb.Result
@@ -64,7 +64,7 @@ type keyEntry struct {
 	account uint64
 }
 
-// requestID says where a waiting Reserve's final result is to be stored.
+// requestID identifies the request of a waiting Reserve: its final result is stored there.
 type requestID struct {
 	session, seq uint64
 	key          string
@@ -284,7 +284,7 @@ func (m *Machine) editSession(s *session) *session {
 	return &c
 }
 
-// useSession notes that a session is used.
+// useSession records that a session is used.
 func (m *Machine) useSession(s *session) *session {
 	s = m.editSession(s)
 	s.used = m.clock.Now

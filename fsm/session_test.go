@@ -119,7 +119,7 @@ func TestSessionTablesAreBounded(t *testing.T) {
 	}
 	w.sleep(50 * minute)
 	w.do(numbered(2, 1, 0, asks("a", 0, itemOf("r", 1))))
-	w.sleep(20 * minute) // sessions 1 and 3 were idle for more than an hour, as far as it is noted
+	w.sleep(20 * minute) // sessions 1 and 3 were idle for more than an hour, as far as it is recorded
 	if left := w.m.State().Counts().Sessions; left != 1 {
 		t.Fatalf("%d sessions are left", left)
 	}
@@ -155,7 +155,7 @@ func TestGrantsCountRoughlyWhatTheyAre(t *testing.T) {
 	})
 }
 
-// TestSession_LivesAsLongAsItIsSaidTo after its last use, also where that came just before its time was noted anew.
+// TestSession_LivesAsLongAsItIsSaidTo after its last use, also where that came just before its time was recorded anew.
 func TestSession_LivesAsLongAsItIsSaidTo(t *testing.T) {
 	w := newWorld(t)
 	w.now = minute
@@ -166,7 +166,7 @@ func TestSession_LivesAsLongAsItIsSaidTo(t *testing.T) {
 		c.Session, c.Seq = session, seq
 		return c
 	}
-	w.now += hour / 16 // not noted: it was noted less than that ago
+	w.now += hour / 16 // not recorded: it was recorded less than that ago
 	if r := w.do(numbered(1)); r.GetGranted() == nil {
 		t.Fatalf("%v", r)
 	}

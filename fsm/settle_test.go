@@ -10,7 +10,7 @@ func consumesAtOnce(holder string, items ...*logpb.Item) *logpb.Command {
 	return reserve(&logpb.Reserve{Holder: holder, Items: items, Consume: true})
 }
 
-// TestOperations: a Consume has its number for ever (design 3).
+// TestOperations: a Consume has its number forever (design 3).
 func TestOperations(t *testing.T) {
 	r := rateOf("r", 100, minute)
 	tell(t, []story{

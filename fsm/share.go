@@ -13,7 +13,7 @@ const (
 	defaultFloor = 300_000
 	defaultQuiet = 15 * minute
 	maxQuiet     = day
-	// demandGrain: an attempt is noted when the one before it is older than such a part of the quiet time.
+	// demandGrain: an attempt is recorded when the one before it is older than such a part of the quiet time.
 	demandGrain = 16
 )
 
@@ -75,7 +75,7 @@ func newShares(def *logpb.Quota, kind kind) (shares, *logpb.Failure) {
 	return s, nil
 }
 
-// recordDemand notes that a class asked for needs: what is kept, is kept for somebody.
+// recordDemand records that a class asked for needs: what is kept, is kept for somebody.
 func (m *Machine) recordDemand(needs []need, class int32) {
 	for _, n := range needs {
 		s, tried := &n.quota.rule.policy.shares, n.quota.tried[class]

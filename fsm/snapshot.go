@@ -107,7 +107,7 @@ func (s *State) accountRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 	return going
 }
 
-// pageRecords are where pages of orphans begin: what one entry forgets goes by pages.
+// pageRecords are where pages of detached records begin: what one entry forgets goes by pages.
 func (s *State) pageRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 	going := true
 	s.detached.Scan(func(p keptPage) bool {

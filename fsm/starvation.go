@@ -2,17 +2,17 @@ package fsm
 
 import "slices"
 
-// Ageing also saves up: a large amount that is first in line, and never there because critical calls take what comes free,
-// goes before these once it has been first for as long as the quota's ageing says.
+// Ageing also guards against starvation: a large request that is first in line, but never fits because critical calls take all that
+// comes free, goes before these once it has been first for as long as the quota's ageing says.
 //
-// Who is first is found by going round the lanes, once a second as far as an entry may look: each lane offers its first waiter to its quotas,
+// Who is first is found by going round the wait sets, once a second as far as an entry may look: each wait set offers its first waiter to its quotas,
 // and a quota keeps the one that stands before all others that it was offered. So a round finds who is first, and until the next one nobody takes
-// that place but who stands before it, however many lanes others make.
+// that place but who stands before it, however many wait sets others make.
 
-// rankStarved is the rank, in the order, of a waiter that is saved up for: before critical ones.
+// rankStarved is the rank of a starved waiter: before critical ones.
 const rankStarved = -1
 
-// maxFirstLooked bounds how many waiters of one lane are looked at for who is first in line.
+// maxFirstLooked bounds how many waiters of one wait set are looked at for who is first in line.
 const maxFirstLooked = 16
 
 // maxLookedPerEntry bounds how many waiters, by their quotas, one entry looks at for who is first in line. All that one caller may have waiting is
@@ -32,8 +32,8 @@ func (a *ahead) add(rank int32, count int64) {
 	}
 }
 
-// reserveForStarved finds out, once a second, who is first in line below critical waiters, and has go first who has been for too long:
-// one for each quota at a time. It goes on where it stopped a second ago, and looks at each lane once at most. New lanes have higher
+// reserveForStarved finds, once a second, the first waiter below critical ones for each quota with ageing, and puts it before all others
+// once it has been first for too long: one for each quota at a time. It goes on where it stopped a second ago, and looks at each wait set once at most. New wait sets have higher
 // numbers than all before: on the way down a round meets none of them, so each ends.
 func (m *Machine) reserveForStarved() {
 	if !m.ticked || m.ageingQuotas.Len() == 0 {
@@ -45,7 +45,7 @@ func (m *Machine) reserveForStarved() {
 	}
 }
 
-// lookAtLanes looks at lanes from one on downwards, down to another one that is not looked at any more. It tells whether it came
+// lookAtLanes looks at wait sets from one on downwards, down to another one that is not looked at any more. It tells whether it came
 // that far.
 func (m *Machine) lookAtLanes(from, above uint32) (all bool) {
 	m.lookedFrom, all = 0, true
@@ -63,7 +63,7 @@ func (m *Machine) lookAtLanes(from, above uint32) (all bool) {
 	return all
 }
 
-// lookAtLane offers those quotas of a lane that age who is first in it.
+// lookAtLane offers those quotas of a wait set that age who is first in it.
 func (m *Machine) lookAtLane(l *waitSet) {
 	var ageing []uint32
 	for _, number := range l.quotas {
@@ -78,7 +78,7 @@ func (m *Machine) lookAtLane(l *waitSet) {
 	}
 }
 
-// firstsOf returns, for each of some quotas of a lane, the first waiter below critical ones that nothing but a shortage keeps waiting, nil where
+// firstsOf returns, for each of some quotas of a wait set, the first waiter below critical ones that nothing but a shortage keeps waiting, nil where
 // there is none; and how many were looked at.
 func (m *Machine) firstsOf(l *waitSet, numbers []uint32) (firsts []*waiter, looked int) {
 	firsts = make([]*waiter, len(numbers))
@@ -101,7 +101,7 @@ func (m *Machine) firstsOf(l *waitSet, numbers []uint32) (firsts []*waiter, look
 	return firsts, looked
 }
 
-// offerFirst offers a quota the first waiter of a lane, nil for none. A waiter that has been first for as long as ageing says goes before
+// offerFirst offers a quota the first waiter of a wait set, nil for none. A waiter that has been first for as long as ageing says goes before
 // critical ones, unless something that it needs is saved up for already.
 func (m *Machine) offerFirst(q *quota, l *waitSet, offered *waiter) {
 	first, waits := m.waiters.Get(q.first)
@@ -117,7 +117,7 @@ func (m *Machine) offerFirst(q *quota, l *waitSet, offered *waiter) {
 	}
 }
 
-// reservesAlready tells whether something is saved up for already of a lane's quotas.
+// reservesAlready tells whether something is saved up for already of a wait set's quotas.
 func (m *Machine) reservesAlready(l *waitSet) bool {
 	return slices.ContainsFunc(l.quotas, func(number uint32) bool {
 		q := m.getQuota(number)

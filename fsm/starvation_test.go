@@ -165,7 +165,7 @@ func (w *world) firstByHand(q *quota) (ticket uint64) {
 	return first.ticket
 }
 
-// TestSaveUp_FindsWhoIsFirst: as little as an entry may look at, after two rounds over the lanes each quota has found who is first in line for it.
+// TestSaveUp_FindsWhoIsFirst: as little as an entry may look at, after two rounds over the wait sets each quota has found who is first in line for it.
 func TestSaveUp_FindsWhoIsFirst(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t)
@@ -186,7 +186,7 @@ func TestSaveUp_FindsWhoIsFirst(t *testing.T) {
 				}
 			}
 			if len(items) == 0 {
-				items = append(items, itemOf("free", 1)) // its turn moves
+				items = append(items, itemOf("free", 1)) // its virtual time moves
 			}
 			w.now += rapid.SampledFrom([]int64{0, millisecond, second}).Draw(t, "sleep")
 			r := w.do(waits(holder, hour, 10*minute, items...))
@@ -210,7 +210,7 @@ func TestSaveUp_FindsWhoIsFirst(t *testing.T) {
 	})
 }
 
-// TestSaveUp_NewLanesDelayNobody: who is first is found and saved up for within a round, though somebody makes as many new lanes each second as
+// TestSaveUp_NewLanesDelayNobody: who is first is found and saved up for within a round, though somebody makes as many new wait sets each second as
 // are looked at, and no second looks at more than it may.
 func TestSaveUp_NewLanesDelayNobody(t *testing.T) {
 	w, ticket, turn := flooded(t, minute, classStandard)
@@ -229,7 +229,7 @@ func TestSaveUp_NewLanesDelayNobody(t *testing.T) {
 	for range 80 {
 		add()
 	}
-	w.m.bounds.looks = bound{most: each * 3} // so many lanes, of three quotas
+	w.m.bounds.looks = bound{most: each * 3} // so many wait sets, of three quotas
 	for w.now < 3*minute && w.m.State().Waiting(ticket) {
 		from := w.m.lookedFrom
 		turn()

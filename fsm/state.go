@@ -46,7 +46,7 @@ type State struct {
 
 	holders      *btree.Map[string, *holder]
 	stats        *btree.BTreeG[*holderStats]
-	closed       *btree.BTreeG[quotaHolder] // of the tallies with a closing breaker, open or not
+	closed       *btree.BTreeG[quotaHolder] // of the holder stats with a closing breaker, open or not
 	meters       *btree.BTreeG[*meter]
 	seen         *btree.BTreeG[holderSeen]
 	waiters      *btree.Map[uint64, *waiter]
@@ -84,13 +84,13 @@ type State struct {
 	acked *btree.Map[uint64, struct{}]
 	// deleted has the names of quotas that were deleted while some who wait for them are still to be refused.
 	deleted *btree.Map[uint32, string]
-	// moving has the holders of whom some waiters are still to be moved to their turn.
+	// moving has the holders of whom some waiters are still to be moved to their virtual time.
 	moving *btree.Map[string, moving]
 	// movedLast is the one of them that was the last to have some moved, empty where there is none.
 	movedLast string
-	// lookedFrom is the lane from which on, downwards, the next ones are looked at for who is first in line; 0: a round begins.
+	// lookedFrom is the wait set from which on, downwards, the next ones are looked at for who is first in line; 0: a round begins.
 	lookedFrom uint32
-	// sweep is how far tallies and meters were gone through.
+	// sweep is how far holder stats and meters were gone through.
 	sweep sweep
 
 	accounts     *btree.Map[uint64, *account]

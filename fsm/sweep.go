@@ -9,11 +9,11 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// Tallies and meters are found by holder. When a quota is deleted, or counts its holders no more, all of them have to be gone through to forget
+// Holder stats and meters are found by holder. When a quota is deleted, or counts its holders no more, all of them have to be gone through to forget
 // its own: a sweep, as far as an entry may, and on with the entries that follow. Nobody is shown one that is to be forgotten, and nothing is
 // decided by it. Where a quota ceases to count and begins again before the sweep has come by, a holder's counts go on.
 
-// maxSweptPerEntry bounds how many tallies and meters one entry looks at: to forget one costs about ten times as much as to look.
+// maxSweptPerEntry bounds how many holder stats and meters one entry looks at: to forget one costs about ten times as much as to look.
 const maxSweptPerEntry = 8 * maxDuePerEntry
 
 // sweptTable is a table that a sweep goes through.
@@ -25,7 +25,7 @@ const (
 	sweepMeters  sweptTable = 2
 )
 
-// sweep is how far tallies and meters were gone through; the zero value: there is nothing to forget.
+// sweep is how far holder stats and meters were gone through; the zero value: there is nothing to forget.
 type sweep struct {
 	table sweptTable
 	// from is where it goes on in its table, by holder first.
@@ -34,7 +34,7 @@ type sweep struct {
 	again bool
 }
 
-// sweepAgain has all tallies and meters gone through from now on.
+// sweepAgain has all holder stats and meters gone through from now on.
 func (m *Machine) sweepAgain() {
 	if m.sweep.table == sweepNothing {
 		m.sweep.table = sweepStats
@@ -95,13 +95,13 @@ func (w *sweep) next() {
 	}
 }
 
-// forgets tells whether a tally or a meter is to be forgotten: its quota was deleted, or counts its holder no more.
+// forgets tells whether holder stats or a meter is to be forgotten: its quota was deleted, or counts its holder no more.
 func (s *State) forgets(table sweptTable, of quotaHolder) bool {
 	q, ok := s.quotas.Get(of.quota)
 	return !ok || table == sweepMeters && !q.rule.policy.meters(of.holder)
 }
 
-// comesBy tells whether the present sweep, or the one that follows, will still look at a tally or a meter.
+// comesBy tells whether the present sweep, or the one that follows, will still look at holder stats or a meter.
 func (w *sweep) comesBy(table sweptTable, of quotaHolder) bool {
 	behind := cmp.Or(cmp.Compare(of.holder, w.from.holder), cmp.Compare(of.quota, w.from.quota)) < 0
 	return w.table != sweepNothing && (w.again || w.table < table || w.table == table && !behind)
@@ -117,10 +117,10 @@ func (m *Machine) dropMeter(t *meter) {
 	m.unmeter(t)
 }
 
-// place is where a meter stands, as a tally does.
+// place is where a meter stands, as holder stats does.
 func (t *meter) place() quotaHolder { return quotaHolder{quota: t.quota, holder: t.holder} }
 
-// forgetStats forgets what a holder did, and returns how many tallies and meters that was.
+// forgetStats forgets what a holder did, and returns how many holder stats and meters that was.
 func (m *Machine) forgetStats(name string) int {
 	tallies := drop(m.stats, &holderStats{holder: name}, func(t *holderStats) bool { return t.holder == name })
 	meters := drop(m.meters, &meter{holder: name}, func(t *meter) bool { return t.holder == name })

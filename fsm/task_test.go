@@ -341,7 +341,7 @@ func TestTasksInSnapshots(t *testing.T) {
 	}
 }
 
-// TestGoldenTasks: a snapshot with tasks restores for ever, to the same state.
+// TestGoldenTasks: a snapshot with tasks restores forever, to the same state.
 func TestGoldenTasks(t *testing.T) {
 	path := filepath.Join("testdata", "snapshot-v1-tasks.bin")
 	data, err := os.ReadFile(path)

@@ -2,10 +2,10 @@ package fsm
 
 import "math"
 
-// What waits may be given something by the mere passing of time. Each quota that is waited for is listed by when to look at it
-// again, so that an entry looks at those whose time has come, whatever waits besides.
+// Waiters may become eligible by the mere passing of time. Each quota with waiters has timers, so that an entry serves the quotas
+// whose timers are due, however many others wait.
 
-// timerKind is why a quota is looked at; each has its own view of time.
+// timerKind is why a quota has a timer; each kind has its own view of time.
 type timerKind int8
 
 const (
@@ -21,7 +21,7 @@ const (
 	timerKinds             = 5
 )
 
-// timer is when to look at a quota that is waited for.
+// timer is when to serve the waiters of a quota again.
 type timer struct {
 	kind  timerKind
 	at    int64
@@ -50,11 +50,11 @@ func (c Clock) clockFor(kind timerKind) int64 {
 // noTimer is no time.
 const noTimer = int64(math.MinInt64)
 
-// policyRetry is how often waiters are tried that policy withholds something from: some of what it goes by changes unseen, such
-// as how long ago a higher class asked.
+// policyRetry is how often to retry waiters from which policy withholds something: some of its inputs change without an event, such
+// as the time since a higher class asked.
 const policyRetry = second
 
-// timers returns when to look at a quota, for each reason.
+// timers returns the times of a quota's timers, by kind.
 func (q *quota) timers() (at [timerKinds]int64) {
 	for why := range at {
 		at[why] = noTimer
@@ -102,10 +102,10 @@ func (g *ledger) changes(r *rule) (early, late int64) {
 	return early, late
 }
 
-// timed tells whether waiters may be given something although nothing of the quota changes.
+// timed tells whether waiters may become eligible although nothing of the quota changes.
 func (r *rule) timed() bool { return r.burst > 0 || r.policy.timed() }
 
-// markChanged notes that a quota may have changed, so that it is listed anew when the entry is done.
+// markChanged records that a quota may have changed, so that its timers are set again at the end of the entry.
 func (m *Machine) markChanged(q *quota) {
 	if q.waiting == 0 && !q.scheduled {
 		return
@@ -156,7 +156,7 @@ func (m *Machine) schedule(q *quota) {
 	q.scheduled, q.scheduledAt = q.waiting > 0, at
 }
 
-// fireTimers finds out of which waited-for quotas something came free by the mere passing of time.
+// fireTimers brings quotas whose timers are due to the present, and marks them dirty where that is needed.
 func (m *Machine) fireTimers() {
 	for kind := range timerKind(timerKinds) {
 		now := m.clock.clockFor(kind)
@@ -176,7 +176,7 @@ func (m *Machine) fireTimers() {
 	}
 }
 
-// scheduleWakeup notes when waiters that were passed over should be tried again.
+// scheduleWakeup sets when to serve waiters again that were passed over.
 func (m *Machine) scheduleWakeup(number uint32, at int64) {
 	if at <= m.clock.Now {
 		return

@@ -91,7 +91,7 @@ func TestServing_LeavesCommandsTheirTries(t *testing.T) {
 	w.quotas(quotas...)
 	w.do(holders(&logpb.HolderRule{Pattern: "critical", Class: 0, Weight: 1}))
 	w.granted(ask("x", itemOf("full", 1)))
-	for i := range 40 { // each in a lane of its own
+	for i := range 40 { // each in a wait set of its own
 		w.waiting(waits(fmt.Sprint("h", i), 0, 10*minute, itemOf("s", 1), itemOf("full", 1), itemOf(fmt.Sprint("own", i), 1)))
 	}
 	w.m.bounds.tries.most = 64

@@ -80,7 +80,7 @@ func (u *usage) since(cutoff int64) int64 {
 // reset is not known, nobody knows where it begins; and a later view of time that began a calendar window may fall back.
 func (g *ledger) lists(r *rule) bool { return !r.anchored || !g.known || g.closing || g.uncut }
 
-// recordUsage notes what a holder takes of the present window, or gives back: of what it holds (openEnd), or of what it consumed. Where its
+// recordUsage records what a holder takes of the present window, or gives back: of what it holds (openEnd), or of what it consumed. Where its
 // caller's part of what is remembered of holders is used up nothing more is listed: that counts for the whole window.
 func (m *Machine) recordUsage(q *quota, name string, class int32, window, end, amount int64) {
 	if q.rule.kind != kindWindow || window != q.ledger.window || !q.ledger.counts(end) {
@@ -95,7 +95,7 @@ func (m *Machine) recordUsage(q *quota, name string, class int32, window, end, a
 	}
 }
 
-// moveUsage notes that the exposure of what was used ends at another time.
+// moveUsage records that the exposure of what was used ends at another time.
 func (m *Machine) moveUsage(q *quota, name string, c *charge, from int64) {
 	if q.rule.kind != kindWindow || c.window != q.ledger.window || !q.ledger.lists(&q.rule) {
 		return

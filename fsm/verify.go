@@ -180,7 +180,7 @@ func (s *State) sumOperations(sums map[uint32]*totals) (errs []error) {
 	return append(errs, s.verifyDetached()...)
 }
 
-// verifyDetached checks that pages are found by what they hold, that each is looked at when the first of its orphans is due, and that
+// verifyDetached checks that pages are found by what they hold, that each is looked at when the first of its detached records is due, and that
 // there is nothing else to look at. That all are in order is checked with the other records.
 func (s *State) verifyDetached() (errs []error) {
 	s.detached.Scan(func(p keptPage) bool {

@@ -141,7 +141,7 @@ func (s *State) verifyQuotas() error {
 		mirrored("fallbacks", falling, s.fallbacks.Len()))...)
 }
 
-// verifyWaitSets looks at lanes, and that each waiter stands in the one of what it needs.
+// verifyWaitSets looks at wait sets, and that each waiter stands in the one of what it needs.
 func (s *State) verifyWaitSets() error {
 	var errs []error
 	places, lengths := 0, map[uint32]int64{}

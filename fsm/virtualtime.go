@@ -1,8 +1,8 @@
 package fsm
 
-// entryVirtualTime returns the turn at which a holder enters a line: the highest among the quotas that it needs. A quota's level in
-// a class is the smallest turn that waits for it, but not more than the largest that was served: a holder that asks for
-// one thing at a time is never in line when it is served, and the others' turns must not become its own each time.
+// entryVirtualTime returns the virtual time at which a holder enters the queue: the highest among the quotas that it needs. For a quota and
+// a class it is the smallest virtual time of a waiter, but at most the largest that was served: a holder that asks for one thing at a
+// time has no waiter when it is served, and must not take over the others' virtual time each time.
 func (m *Machine) entryVirtualTime(needs []need, rank int32) (entry uint64) {
 	for _, n := range needs {
 		if virtualTime, waits := m.minVirtualTime(n.quota.number, rank); waits {
@@ -12,10 +12,10 @@ func (m *Machine) entryVirtualTime(needs []need, rank int32) (entry uint64) {
 	return entry
 }
 
-// leastSearched is in how many lanes of a quota the smallest turn is looked for when passes have used up what an entry may look at.
+// leastSearched is how many wait sets of a quota are searched for the smallest virtual time when passes have used up the entry's bound.
 const leastSearched = 8
 
-// minVirtualTime returns the smallest turn of a class that waits for a quota: in as many of its lanes, the oldest ones, as an entry may look at.
+// minVirtualTime returns the smallest virtual time of a class's waiters for a quota. It searches the oldest wait sets, as many as the entry may.
 func (m *Machine) minVirtualTime(number uint32, rank int32) (virtualTime uint64, ok bool) {
 	most, looked := m.bounds.tries.part(leastSearched), 0
 	m.waitSetsOf.Ascend(quotaWaitSet{quota: number}, func(ql quotaWaitSet) bool {
@@ -35,7 +35,7 @@ func (m *Machine) minVirtualTime(number uint32, rank int32) (virtualTime uint64,
 	return virtualTime, ok
 }
 
-// recordServed notes at which turn needs are granted.
+// recordServed records the virtual time at which needs are granted.
 func recordServed(needs []need, rank int32, virtualTime uint64) {
 	for _, n := range needs {
 		n.quota.servedTo[rank] = max(n.quota.servedTo[rank], virtualTime)

@@ -93,7 +93,7 @@ func TestOneHoldersWaitsKeepTheirOrder(t *testing.T) {
 	}
 }
 
-// TestWhatWasNotUsedIsNoTurn: who gave all of its turn back goes before who used less than it took.
+// TestWhatWasNotUsedIsNoTurn: who gave all of its virtual time back goes before who used less than it took.
 func TestWhatWasNotUsedIsNoTurn(t *testing.T) {
 	for name, back := range map[string]*logpb.Command{
 		"unspent":  unspends(2, 1, itemOf("r", 40)),

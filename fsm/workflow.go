@@ -48,7 +48,7 @@ type plan struct {
 	// threshold is how many must be limited within a time, so that one at a time goes.
 	threshold int
 	within    int64
-	// calmTime is how long nobody must be limited until all go again; batonTime the longest turn; pauseTime the longest that
+	// calmTime is how long nobody must be limited until all go again; batonTime the longest baton; pauseTime the longest that
 	// a step is kept back without a grant.
 	calmTime, batonTime, pauseTime int64
 }

@@ -145,7 +145,7 @@ func (w *world) reborn() {
 	w.m = restored
 }
 
-// pagesOf describes the pages of orphans.
+// pagesOf describes the pages of detached records.
 func pagesOf(m *Machine) (pages []string) {
 	m.detached.Scan(func(p keptPage) bool {
 		pages = append(pages, fmt.Sprintf("%v, due at %d, %x", p.from, p.check, p.packed))
