@@ -1,14 +1,13 @@
 package raftnode
 
 import (
-	"sync/atomic"
-
 	"errors"
 	"io"
 	"math"
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 

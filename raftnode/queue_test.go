@@ -1,14 +1,13 @@
 package raftnode
 
 import (
-	"sync/atomic"
-
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 

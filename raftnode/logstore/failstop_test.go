@@ -3,12 +3,11 @@ package logstore
 import (
 	"bytes"
 	"encoding/binary"
-
-	bolt "go.etcd.io/bbolt"
-
 	"errors"
 	"fmt"
 	"testing"
+
+	bolt "go.etcd.io/bbolt"
 
 	"github.com/hashicorp/raft"
 )

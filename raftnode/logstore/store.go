@@ -50,6 +50,7 @@ type Store interface {
 	raft.StableStore
 	// CutAtOnce is how many entries one DeleteRange may have without holding up the log for long.
 	CutAtOnce() uint64
+	// Close closes the files; nothing may be asked of the store any more.
 	Close() error
 }
 

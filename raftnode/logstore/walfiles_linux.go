@@ -18,16 +18,3 @@ func reserve(file *os.File, size int64) error {
 
 // syncData makes a file's content durable, and of what describes it as much as is needed to read it.
 func syncData(file *os.File) error { return onFile(file, unix.Fdatasync) }
-
-// onFile makes a system call, again where a signal interrupted it.
-func onFile(file *os.File, call func(fd int) error) (err error) {
-	raw, err := file.SyscallConn()
-	if err != nil {
-		return err
-	}
-	controlErr := raw.Control(func(fd uintptr) {
-		for err = call(int(fd)); errors.Is(err, unix.EINTR); err = call(int(fd)) {
-		}
-	})
-	return errors.Join(controlErr, err)
-}

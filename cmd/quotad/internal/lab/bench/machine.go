@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 )
 
@@ -29,18 +28,8 @@ type Machine struct {
 // inspectMachine tells where this is, and how fast the disk of a folder is.
 func inspectMachine(dir string) (Machine, error) {
 	m := Machine{Cores: runtime.NumCPU(), Go: runtime.Version()}
-	fs, err := procfs.NewDefaultFS()
-	if err != nil {
+	if err := m.readProc(); err != nil {
 		return m, err
-	}
-	if cpus, err := fs.CPUInfo(); err == nil && len(cpus) > 0 {
-		m.CPU = cpus[0].ModelName
-	}
-	if memory, err := fs.Meminfo(); err == nil && memory.MemTotalBytes != nil {
-		m.Memory = *memory.MemTotalBytes
-	}
-	if average, err := fs.LoadAvg(); err == nil {
-		m.Load = average.Load1
 	}
 	var name unix.Utsname
 	if err := unix.Uname(&name); err == nil {

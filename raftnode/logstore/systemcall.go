@@ -1,0 +1,21 @@
+package logstore
+
+import (
+	"errors"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// onFile makes a system call, again where a signal interrupted it.
+func onFile(file *os.File, call func(fd int) error) (err error) {
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	controlErr := raw.Control(func(fd uintptr) {
+		for err = call(int(fd)); errors.Is(err, unix.EINTR); err = call(int(fd)) {
+		}
+	})
+	return errors.Join(controlErr, err)
+}
