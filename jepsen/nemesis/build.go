@@ -198,7 +198,7 @@ func (e *Env) unfitNewcomer(ctx context.Context) (seen string, err error) {
 			return err
 		}
 		refusal = e.Cluster.Admit(ctx, leader, id)
-		if refusal == nil || strings.Contains(refusal.Error(), unfitWords) {
+		if said := fmt.Sprint(refusal); refusal == nil || strings.Contains(said, unfitWords) { // one reason covers all that keeps a node out
 			return nil
 		}
 		return refusal // it may listen a moment later
