@@ -213,17 +213,17 @@ RELEASE := bin/release
 
 .PHONY: release
 release: $(NFPM) $(CYCLONEDX) ## build what is released into bin/release: binaries, sums, bills of materials, man pages, completions, packages
-	packaging/release $(VERSION) $(RELEASE) $(abspath $(NFPM)) $(abspath $(CYCLONEDX))
+	cmd/quotad/packaging/release $(VERSION) $(RELEASE) $(abspath $(NFPM)) $(abspath $(CYCLONEDX))
 
 .PHONY: test-release
 test-release: release ## test bin/release: unpack the package, verify its unit, start its node
-	QUOTAD_TEST_RELEASE=$(abspath $(RELEASE)) $(GO) test -count 1 -v ./packaging
+	QUOTAD_TEST_RELEASE=$(abspath $(RELEASE)) $(GO) test -count 1 -v ./cmd/quotad/packaging
 
 # The second build begins with an empty build cache: nothing of the first one is in it.
 .PHONY: release-check
 release-check: release ## build the release twice, and see that both are the same bytes
 	rm -rf bin/release-cache
-	GOCACHE=$(abspath bin/release-cache) packaging/release $(VERSION) bin/release-again $(abspath $(NFPM)) $(abspath $(CYCLONEDX))
+	GOCACHE=$(abspath bin/release-cache) cmd/quotad/packaging/release $(VERSION) bin/release-again $(abspath $(NFPM)) $(abspath $(CYCLONEDX))
 	rm -rf bin/release-cache
 	diff $(RELEASE)/SHA256SUMS bin/release-again/SHA256SUMS
 	@echo "both builds are the same"

@@ -9,7 +9,7 @@ import (
 
 // TestPage_ShowsWhatIsShipped: the configuration and the unit on the operators' page are those of the package.
 func TestPage_ShowsWhatIsShipped(t *testing.T) {
-	page, err := os.ReadFile("../docs/operations.md")
+	page, err := os.ReadFile("../../../docs/operations.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -19,7 +19,7 @@ func TestPage_ShowsWhatIsShipped(t *testing.T) {
 			t.Fatal(err)
 		}
 		if block := "```" + language + "\n" + string(shipped) + "```\n"; !strings.Contains(string(page), block) {
-			t.Errorf("docs/operations.md does not show packaging/%s as it is, in a block of %s", name, language)
+			t.Errorf("docs/operations.md does not show cmd/quotad/packaging/%s as it is, in a block of %s", name, language)
 		}
 	}
 }
