@@ -30,6 +30,8 @@ type recorded struct {
 	// history hashes every result and event of testdata/history-v<entries>.bin, and the state after it. Only a build that applies
 	// entries of that version can come to it.
 	history string
+	// lived does so of testdata/history-v<entries>-lived.bin, in which each kind of command succeeds; versions 2 and 3 have none.
+	lived string
 	// restored are the state hashes of golden snapshots, as builds that write snapshots of this version restore them.
 	restored map[string]string
 }
@@ -45,7 +47,7 @@ var versions = []recorded{
 		"snapshot-v2.bin": "0243fceb6c9be98b", "snapshot-v2-tasks.bin": "c933c82382d3fa30",
 		"snapshot-v3.bin": "c0e8d3a9567d8d88", "snapshot-v3-tasks.bin": "c314f66d90eb89de",
 	}},
-	{entries: 4, snapshots: 4, history: "9cc900e3613833f0", restored: map[string]string{
+	{entries: 4, snapshots: 4, history: "9cc900e3613833f0", lived: "e608df0c8b331d2e", restored: map[string]string{
 		"snapshot-v1.bin": "9c2339fea8a207ef", "snapshot-v1-tasks.bin": "899f591dd774c25e",
 		"snapshot-v2.bin": "0243fceb6c9be98b", "snapshot-v2-tasks.bin": "c933c82382d3fa30",
 		"snapshot-v3.bin": "c0e8d3a9567d8d88", "snapshot-v3-tasks.bin": "c314f66d90eb89de",

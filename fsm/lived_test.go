@@ -1,0 +1,206 @@
+package fsm
+
+import (
+	"bufio"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// Most commands of history-v4.bin are refused, so what their success means is not in its hash. The commands of history-v4-lived.bin
+// succeed: they name leases, operations, attempts, tickets and sessions that were given out a moment before, within limits that leave room.
+
+const (
+	// livedTimes is how often each kind of command succeeds in a lived history, and each kind of result occurs, at least.
+	livedTimes = 20
+	// livedStride is how many entries lie between two checks of the whole state.
+	livedStride = 50
+	// livedBytes is how long a recorded history is at most.
+	livedBytes = 190_000
+)
+
+// livedEvents are the kinds of events that occur in a lived history.
+var livedEvents = []EventKind{
+	EventGranted, EventRefused, EventWaiting, EventWaitEnded, EventReleased, EventExpired, EventRevoked, EventCooldown, EventWindowClosed,
+	EventResetLearned, EventCapped, EventOverrun, EventQuotaApplied, EventQuotaDeleted, EventReopened, EventBreaker, EventForecast,
+	EventOverride,
+	EventTaskBegun, EventTaskEnded, EventTaskShelved, EventTaskPutBack, EventBackPressure, EventSequential, EventBaton, EventParallel,
+	EventReopenedByOperator,
+}
+
+func livedPath() string {
+	return filepath.Join("testdata", fmt.Sprintf("history-v%d-lived.bin", EntryVersion))
+}
+
+// livedTally counts what came of a history's commands.
+type livedTally struct {
+	succeeded, results map[protoreflect.Name]int
+	events             map[EventKind]int
+}
+
+func newLivedTally() livedTally {
+	return livedTally{
+		succeeded: map[protoreflect.Name]int{}, results: map[protoreflect.Name]int{},
+		events: make(map[EventKind]int),
+	}
+}
+
+// kindOf returns the name of a message's kind.
+func kindOf(m proto.Message) protoreflect.Name {
+	reflected := m.ProtoReflect()
+	return reflected.WhichOneof(reflected.Descriptor().Oneofs().ByName("kind")).Name()
+}
+
+// count adds an entry's outcome. A command that is answered with a failure or a refusal did not succeed.
+func (c *livedTally) count(commands []*logpb.Command, applied Applied) {
+	for i, result := range applied.Results {
+		c.results[kindOf(result)]++
+		if result.GetFailure() == nil && result.GetRefusal() == nil {
+			c.succeeded[kindOf(commands[i])]++
+		}
+	}
+	for _, event := range applied.Events {
+		c.events[event.Kind]++
+	}
+}
+
+// missing names what a history has too little of.
+func (c *livedTally) missing() (missing []string) {
+	for _, kind := range kindsOf(&logpb.Command{}) {
+		if n := c.succeeded[kind]; n < livedTimes {
+			missing = append(missing, fmt.Sprintf("%s succeeded %d times", kind, n))
+		}
+	}
+	for _, kind := range kindsOf(&logpb.Result{}) {
+		if n := c.results[kind]; n < livedTimes {
+			missing = append(missing, fmt.Sprintf("%d results are %s", n, kind))
+		}
+	}
+	for _, kind := range livedEvents {
+		if c.events[kind] == 0 {
+			missing = append(missing, fmt.Sprintf("no event is of kind %d", kind))
+		}
+	}
+	return missing
+}
+
+// TestVersionsRiseWithMeaning_OfCommandsThatSucceed: each kind of command that succeeded when a version was recorded has the result, the
+// events and the state that it had.
+func TestVersionsRiseWithMeaning_OfCommandsThatSucceed(t *testing.T) {
+	file, err := os.Open(livedPath())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = file.Close() }()
+	from, sum, tally, m := bufio.NewReader(file), sha256.New(), newLivedTally(), New()
+	for index := uint64(1); ; index++ {
+		data, ok := nextRecorded(t, from)
+		if !ok {
+			break
+		}
+		entry := &logpb.Entry{}
+		if err := proto.Unmarshal(data, entry); err != nil {
+			t.Fatal(err)
+		}
+		applied := m.Apply(index, 1, data)
+		tally.count(entry.Commands, applied)
+		hashOutcome(t, sum, applied)
+		if index%livedStride == 0 {
+			hashState(t, sum, m, index)
+		}
+	}
+	hashState(t, sum, m, 0)
+	row := versions[len(versions)-1]
+	if got := hex.EncodeToString(sum.Sum(nil)[:8]); got != row.lived {
+		t.Errorf("%s hashes to %s, not to %s: Apply has another meaning; raise EntryVersion and record histories for it",
+			livedPath(), got, row.lived)
+	}
+	for _, what := range tally.missing() {
+		t.Errorf("%s: %s", livedPath(), what)
+	}
+}
+
+// nextRecorded reads an entry behind its length; false: the file ends.
+func nextRecorded(t *testing.T, from *bufio.Reader) ([]byte, bool) {
+	t.Helper()
+	size, err := binary.ReadUvarint(from)
+	if errors.Is(err, io.EOF) {
+		return nil, false
+	}
+	data := make([]byte, size)
+	if _, readErr := io.ReadFull(from, data); err != nil || readErr != nil {
+		t.Fatal(err, readErr)
+	}
+	return data, true
+}
+
+// hashOutcome adds an entry's results and events to a hash. Unlike hashApplied it knows no field by its name in Go.
+func hashOutcome(t *testing.T, sum hash.Hash, applied Applied) {
+	t.Helper()
+	add := func(message *logpb.Result) {
+		data, err := proto.MarshalOptions{Deterministic: true}.Marshal(message)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = fmt.Fprintf(sum, "%d:%s", len(data), data)
+	}
+	_, _ = fmt.Fprintf(sum, "%v", applied.Clock)
+	for _, result := range applied.Results {
+		add(result)
+	}
+	for _, event := range applied.Events {
+		result := event.Result
+		event.Result = nil
+		_, _ = fmt.Fprintf(sum, "%v", event)
+		add(result)
+	}
+}
+
+// hashState verifies a state and adds both its hashes to a hash.
+func hashState(t *testing.T, sum hash.Hash, m *Machine, index uint64) {
+	t.Helper()
+	if err := m.State().Verify(); err != nil {
+		t.Fatalf("after entry %d: %v", index, err)
+	}
+	ledger, whole := m.State().Hash()
+	_, _ = sum.Write(ledger[:])
+	_, _ = sum.Write(whole[:])
+}
+
+// TestRecordLivedHistory writes the lived history of a new version, with -update; one that exists is never written again.
+func TestRecordLivedHistory(t *testing.T) {
+	if !*update {
+		t.Skip("only with -update, for new versions")
+	}
+	const seed = 3
+	d := newLivedDrawing(t, seed)
+	for len(d.tally.missing()) > 0 {
+		d.burn()
+		if d.round(); d.recorded.Len() > livedBytes {
+			t.Fatalf("seed %d: %d entries, %d bytes, and %q", seed, d.index, d.recorded.Len(), d.tally.missing())
+		}
+	}
+	file, err := os.OpenFile(livedPath(), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := file.Write(d.recorded.Bytes()); err != nil {
+		t.Fatal(err)
+	}
+	if err := file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d entries, %d bytes: %v", d.index, d.recorded.Len(), d.tally)
+}
