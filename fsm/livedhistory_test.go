@@ -169,10 +169,10 @@ func pick[T any](r *rand.Rand, from []T) T { return from[r.IntN(len(from))] }
 
 // latest draws one of the latest; false: there is none.
 func latest[T any](r *rand.Rand, from []T) (one T, ok bool) {
-	if len(from) == 0 {
-		return one, false
+	if ok = len(from) > 0; ok {
+		one = from[len(from)-1-r.IntN(min(len(from), 4))]
 	}
-	return from[len(from)-1-r.IntN(min(len(from), 4))], true
+	return one, ok
 }
 
 // command draws a command of a kind, and who sends it; nil: there is nothing that it could name.
@@ -550,17 +550,14 @@ func (d *livedDrawing) revokeLease() *logpb.Command {
 	return &logpb.Command{Kind: &logpb.Command_RevokeLease{RevokeLease: &logpb.RevokeLease{Lease: g.Lease}}}
 }
 
-func (d *livedDrawing) member() string { return fmt.Sprintf("n%d", d.IntN(5)) }
-
 func (d *livedDrawing) putMember() *logpb.Command {
-	id := d.member()
-	return &logpb.Command{Kind: &logpb.Command_PutMember{PutMember: &logpb.PutMember{
-		Id: id, ApiAddress: fmt.Sprintf("%s:%d", id, d.IntN(100)),
-	}}}
+	id := fmt.Sprintf("n%d", d.IntN(5))
+	address := fmt.Sprintf("%s:%d", id, d.IntN(100))
+	return &logpb.Command{Kind: &logpb.Command_PutMember{PutMember: &logpb.PutMember{Id: id, ApiAddress: address}}}
 }
 
 func (d *livedDrawing) deleteMember() *logpb.Command {
-	return &logpb.Command{Kind: &logpb.Command_DeleteMember{DeleteMember: &logpb.DeleteMember{Id: d.member()}}}
+	return &logpb.Command{Kind: &logpb.Command_DeleteMember{DeleteMember: &logpb.DeleteMember{Id: fmt.Sprintf("n%d", d.IntN(5))}}}
 }
 
 // found founds the cluster, and later finds that it was: both succeed.

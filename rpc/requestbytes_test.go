@@ -1,8 +1,11 @@
 package rpc_test
 
 import (
+	"bufio"
 	"encoding/base64"
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -92,22 +95,34 @@ func inUse(t *testing.T, n *testNode, secret, name string) int64 {
 // that is; others and the operator do.
 func TestRequestBytes_OfOneCallerLeaveRoom(t *testing.T) {
 	n, secrets := guarded(t, func(c *rpc.Config) { c.RequestBytes = 64 << 20 })
-	var held []net.Conn
-	for range 8 {
+	// Only its head is sent: a body that nobody reads would be reset before the answer is seen.
+	begin := func(bytes int) net.Conn {
 		conn, err := net.Dial("tcp", n.config.APIAddress)
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = conn.Close() })
-		_, err = fmt.Fprintf(conn, "POST /quota.v1.QuotaService/Batch HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\n"+
-			"Content-Length: %d\r\n\r\n{", secrets["hostile"], 2<<20)
+		_, err = fmt.Fprintf(conn, "POST /quota.v1.QuotaService/Batch HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n"+
+			"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n{", secrets["hostile"], bytes)
 		if err != nil {
 			t.Fatal(err)
 		}
-		held = append(held, conn)
+		return conn
+	}
+	var held []net.Conn
+	for range 8 {
+		held = append(held, begin(2<<20))
 	}
 	eventually(t, "one is read", func() bool { return inUse(t, n, secrets["operator"], "request_bytes") >= 16<<20 })
-	status, body := post(t, n.url, "/quota.v1.QuotaService/Batch", `{"commands":["`+strings.Repeat(" ", 3<<20)+`"]}`, "Authorization", "Bearer "+secrets["hostile"])
+	refused, err := http.ReadResponse(bufio.NewReader(begin(3<<20)), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := io.ReadAll(refused.Body)
+	if err = errors.Join(err, refused.Body.Close()); err != nil {
+		t.Fatal(err)
+	}
+	status, body := refused.StatusCode, string(answer)
 	if status != http.StatusTooManyRequests || !strings.Contains(body, `"budget":"request_bytes"`) || !strings.Contains(body, `"notAccepted":true`) {
 		t.Errorf("beyond its part: %d %s", status, body)
 	}
