@@ -143,7 +143,7 @@ func TestSettle_OverrunsOfEndedLeasesWereChargedAhead(t *testing.T) {
 			t.Fatal(r)
 		}
 		if has := w.m.taken[budgetOperations]; has > had {
-			t.Errorf("an overrun of %d takes %d bytes in place of %d", much, has, had)
+			t.Errorf("an overrun of %d takes %d bytes, and %d were charged ahead", much, has, had)
 		}
 	}
 }

@@ -259,8 +259,8 @@ func (m *Machine) expirePage(p *page) (forgotten int) {
 	return forgotten
 }
 
-// joined returns the detached records that are packed anew in place of a page that is dropped, together with those of a page beside it where both
-// are few: pages of which one detached record is left each would take four times what their detached records are charged with.
+// joined returns the packed records that replace a dropped page, together with those of a neighbouring page if both are few. Pages with one
+// record left each would take four times the bytes that are charged.
 func (m *Machine) joined(from operationKey) (first operationKey, packed []byte) {
 	few := func(p *page) bool { return p != nil && len(p.packed)+len(m.packing) <= pageBytes/2 }
 	if before := m.pageOf(from); few(before) {

@@ -279,8 +279,8 @@ func (g *ledger) find(end int64) (int, bool) {
 	return from, g.log[from].end == end
 }
 
-// burstLeft returns in how long an amount passes the burst; 0: now. Of a burst of which nothing is drawn all of it passes:
-// reckoned in lengths of time it would lack what was rounded away, forever.
+// burstLeft returns in how long an amount passes the burst; 0: now. A full burst always passes whole:
+// computed as a time it would stay short of the rounding error.
 func (g *ledger) burstLeft(r *rule, now, amount int64) int64 {
 	if r.burst == 0 || amount <= r.burst && g.arrival <= now {
 		return 0

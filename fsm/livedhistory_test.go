@@ -141,7 +141,7 @@ func (d *livedDrawing) round() {
 	}
 }
 
-// burn has a provider say at one call after the other that less is left of one window, and when the other one begins anew.
+// burn reports three calls: each lowers what is left of one window and names the reset of another.
 func (d *livedDrawing) burn() {
 	if d.IntN(4) > 0 {
 		return

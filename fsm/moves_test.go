@@ -80,8 +80,8 @@ func TestMoveTurns_ServesInTurn(t *testing.T) {
 	}
 }
 
-// TestMoveTurns_EndsForAll: whoever's virtual times move, however little an entry moves, and over restores: those of whom none moves any more are done
-// within one round.
+// TestMoveTurns_EndsForAll: once no virtual time changes any more, all waiters are moved within one round, however few an entry moves, and
+// across restores.
 func TestMoveTurns_EndsForAll(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t)
@@ -109,7 +109,7 @@ func TestMoveTurns_EndsForAll(t *testing.T) {
 		}
 		w.reborn()
 		stays := rapid.IntRange(1, holders).Draw(t, "who goes on")
-		for range 2*all + holders { // twice: one may be half-way, and has to begin once more
+		for range 2*all + holders { // twice: a holder in progress may have to start again
 			churn(stays)
 		}
 		for i := stays; i < holders; i++ {

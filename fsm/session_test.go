@@ -155,7 +155,7 @@ func TestGrantsCountRoughlyWhatTheyAre(t *testing.T) {
 	})
 }
 
-// TestSession_LivesAsLongAsItIsSaidTo after its last use, also where that came just before its time was recorded anew.
+// TestSession_LivesAsLongAsItIsSaidTo: a session lives its full time after the last use, even a use just before the recorded time changes.
 func TestSession_LivesAsLongAsItIsSaidTo(t *testing.T) {
 	w := newWorld(t)
 	w.now = minute
