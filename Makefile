@@ -184,6 +184,10 @@ bench-check: bench-tool ## say which benchmarks became slower, beside references
 bench-hostile: build bench-tool ## measure what others notice of a hostile caller (two processors)
 	bin/quotad-bench hostile $(BENCHFLAGS)
 
+.PHONY: bench-failover
+bench-failover: build bench-tool ## measure how long a killed leader stops the cluster (five minutes)
+	bin/quotad-bench failover $(BENCHFLAGS)
+
 .PHONY: bench-baseline
 bench-baseline: bench-tool # store what bench-check compares with
 	bin/quotad-bench check --update $(BENCHFLAGS)

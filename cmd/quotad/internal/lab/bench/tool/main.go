@@ -23,7 +23,7 @@ func main() {
 	root := &cobra.Command{
 		Use: "quotad-bench", Short: "Measure quotad beside its peers, and against its own past", SilenceUsage: true, SilenceErrors: true,
 	}
-	root.AddCommand(runCommand(), reportCommand(), checkCommand(), hostileCommand())
+	root.AddCommand(runCommand(), reportCommand(), checkCommand(), hostileCommand(), failoverCommand())
 	if err := root.ExecuteContext(ctx); err != nil {
 		_, _ = fmt.Fprintln(os.Stderr, "Error:", err)
 		stop()
