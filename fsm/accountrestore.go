@@ -151,6 +151,12 @@ func (s *State) eachCharge(fn func(number uint64, b budget, amount int64)) {
 		}
 		return true
 	})
+	s.retiring.Scan(func(_ uint64, r *retiring) bool {
+		for _, o := range r.list {
+			fn(o.account, budgetOperations, o.size())
+		}
+		return true
+	})
 	s.detached.Scan(func(p keptPage) bool {
 		for rest := p.packed; len(rest) > 0; {
 			var packed []byte

@@ -18,6 +18,10 @@ func (b *bound) begin() { b.left = b.most }
 // own returns how much a command may carry out itself: all that is left, and a little where others have used that up.
 func (b *bound) own(least int) int { return max(b.left, min(least, b.most)) }
 
+// allows tells whether a step may be carried out, with which its command comes to so much work, of what is its own. The first step is always
+// allowed while the entry has something left, so that there is none too large to be ever carried out.
+func (b *bound) allows(done, own int, first bool) bool { return done <= own || first && b.left > 0 }
+
 // part returns how much of an entry's work one step of a command may have, so that the others have some too: a sixteenth, and a little more where
 // that is less.
 func (b *bound) part(least int) int { return min(b.own(least), max(b.most/16, min(least, b.most))) }
@@ -25,11 +29,21 @@ func (b *bound) part(least int) int { return min(b.own(least), max(b.most/16, mi
 // leaveHalf has at least half of it left: for commands, whatever was due.
 func (b *bound) leaveHalf() { b.left = max(b.left, b.most/2) }
 
+// half does some of the work with half of what is left: what follows needs some too.
+func (b *bound) half(work func()) {
+	kept := b.left / 2
+	b.left -= kept
+	work()
+	b.left += kept
+}
+
 // spend records that so much was carried out.
 func (b *bound) spend(done int) { b.left = max(b.left-done, 0) }
 
 // bounds are those of an entry. A test that makes them small has most work left to the entries that follow.
 type bounds struct {
+	// ends are the items and records, with the charges of these, of leases that end, and of operations with which a holder is finished.
+	ends bound
 	// resumes are leases that are ended for holders that resume.
 	resumes bound
 	// serves are items of waiters that leave the queue because something came free.
@@ -52,7 +66,7 @@ type bounds struct {
 
 func newBounds() bounds {
 	return bounds{
-		resumes: bound{most: maxResumedPerEntry}, serves: bound{most: maxServedPerEntry}, tries: bound{most: maxTriedPerEntry}, looks: bound{most: maxLookedPerEntry},
+		ends: bound{most: maxEndedPerEntry}, resumes: bound{most: maxResumedPerEntry}, serves: bound{most: maxServedPerEntry}, tries: bound{most: maxTriedPerEntry}, looks: bound{most: maxLookedPerEntry},
 		walks: bound{most: maxWalkedPerEntry}, frees: bound{most: maxFreedPerEntry},
 		refusals: bound{most: maxRefusedPerEntry}, moves: bound{most: maxMovedPerEntry}, sweeps: bound{most: maxSweptPerEntry},
 	}
@@ -60,12 +74,12 @@ func newBounds() bounds {
 
 // begin begins an entry.
 func (b *bounds) begin() {
-	for _, one := range []*bound{&b.resumes, &b.serves, &b.tries, &b.looks, &b.walks, &b.frees, &b.refusals, &b.moves, &b.sweeps} {
+	for _, one := range []*bound{&b.ends, &b.resumes, &b.serves, &b.tries, &b.looks, &b.walks, &b.frees, &b.refusals, &b.moves, &b.sweeps} {
 		one.begin()
 	}
 }
 
 // unfinished tells whether entries before this one left something that the next one goes on with.
 func (s *State) unfinished() bool {
-	return s.resumed.Len() > 0 || s.ended.Len() > 0 || s.acked.Len() > 0 || s.deleted.Len() > 0 || s.moving.Len() > 0 || s.sweep.table != sweepNothing
+	return s.retiring.Len() > 0 || s.resumed.Len() > 0 || s.ended.Len() > 0 || s.acked.Len() > 0 || s.deleted.Len() > 0 || s.moving.Len() > 0 || s.sweep.table != sweepNothing
 }

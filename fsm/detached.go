@@ -74,29 +74,17 @@ func (s *State) detachedOperation(lease, op uint64) *operation {
 
 // eachOperation calls fn for the records of all operations, by lease and number, until it returns false.
 func (s *State) eachOperation(fn func(*operation) bool) bool {
-	live := s.leases.Iter()
-	more := live.First()
-	liveBelow := func(lease uint64) bool {
-		for ; more && live.Key() < lease; more = live.Next() {
-			for _, o := range live.Value().records() {
-				if !fn(o) {
-					return false
-				}
-			}
-		}
-		return true
-	}
-	going := true
+	attached, going := s.attached(), true
 	s.detached.Scan(func(p keptPage) bool {
 		for rest := p.packed; len(rest) > 0 && going; {
 			var packed []byte
 			packed, rest = cut(rest)
 			o := unpack(packed)
-			going = liveBelow(o.lease) && fn(o)
+			going = attached.eachBelow(operationKey{o.lease, o.op}, fn) && fn(o)
 		}
 		return going
 	})
-	return going && liveBelow(math.MaxUint64)
+	return going && attached.eachBelow(operationKey{math.MaxUint64, math.MaxUint64}, fn)
 }
 
 // keepDetached enters the record of an ended lease's operation, or replaces it by one with the same moment to be looked at.

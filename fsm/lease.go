@@ -491,11 +491,15 @@ func (m *Machine) endLease(l *lease, how EventKind, withGrace bool) []*logpb.Gra
 	return m.endUnlisted(l, how, withGrace)
 }
 
+// endCost returns what ending a lease takes of an entry's work, but for its records.
+func endCost(l *lease) int { return 1 + len(l.items) }
+
 // endUnlisted ends a lease as endLease does, when its deadline is not listed any more.
 func (m *Machine) endUnlisted(l *lease, how EventKind, withGrace bool) []*logpb.GrantedItem {
 	var returned []*logpb.GrantedItem
 	var unused int64
 	var grace []charge
+	m.bounds.ends.spend(endCost(l))
 	for i := range l.items {
 		it := &l.items[i]
 		q := m.editQuotaNow(it.quota)
@@ -524,7 +528,7 @@ func (m *Machine) endUnlisted(l *lease, how EventKind, withGrace bool) []*logpb.
 	m.leases.Delete(l.id)
 	m.leasesOf.remove(l.digest, l.id)
 	m.addTo(l.account, budgetLeases, -weightOf(len(l.items)))
-	m.detachOperations(l)
+	m.detachRecords(l)
 	if len(grace) > 0 {
 		o := &operation{lease: l.id, fence: l.fence, holder: l.holder, account: l.account, charges: grace}
 		o.check = m.nextCheck(o)
@@ -537,11 +541,28 @@ func (m *Machine) endUnlisted(l *lease, how EventKind, withGrace bool) []*logpb.
 	return returned
 }
 
-// expireLeases ends leases past their deadline, in the order of deadlines.
+// takenAtOnce is how many leases are taken from those past their deadline to be ended one after the other.
+const takenAtOnce = 64
+
+// expireLeases ends leases past their deadline, in the order of deadlines, as many as the entry may.
 func (m *Machine) expireLeases() {
-	m.ending = m.deadlines.takeUntil(m.ending[:0], uint64(m.clock.Now), maxDuePerEntry)
-	for _, id := range m.ending {
+	for done := 0; done < maxDuePerEntry && m.bounds.ends.left > 0; done += len(m.ending) {
+		m.ending = m.deadlines.takeUntil(m.ending[:0], uint64(m.clock.Now), min(takenAtOnce, maxDuePerEntry-done))
+		if len(m.ending) == 0 {
+			return
+		}
+		m.expire(m.ending)
+	}
+}
+
+// expire ends leases whose deadlines are not listed any more. What the entry may not end is listed again.
+func (m *Machine) expire(ids []uint64) {
+	for _, id := range ids {
 		l, _ := m.leases.Get(id)
+		if m.bounds.ends.left == 0 {
+			m.deadlines.add(uint64(l.deadline), id)
+			continue
+		}
 		if m.gone(l) {
 			m.endUnlisted(m.editLease(l), EventRevoked, false)
 			continue

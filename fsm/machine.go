@@ -250,12 +250,14 @@ const maxForgottenPerEntry = 2 * maxDuePerEntry
 
 // runDue carries out what has come due, in the order of time.
 func (m *Machine) runDue() {
-	m.endResumed()
+	m.bounds.ends.half(m.retireRecords)
+	m.bounds.ends.half(m.endResumed)
 	m.freeResults()
 	m.refuseDeleted()
 	m.continueMoves()
 	m.sweepOn()
 	m.expireLeases()
+	m.retireRecords()
 	m.expireOperations()
 	m.expireSessions()
 	m.expireKeys()

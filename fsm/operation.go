@@ -186,7 +186,7 @@ func (m *Machine) consume(command *logpb.Consume, by string) *logpb.Result {
 				fmt.Sprintf("operation %d of lease %d consumed something else", command.Op, l.id), "take a new number")
 		}
 		consumed := m.consumed(o)
-		m.finishBelow(l, command.DoneBelow)
+		m.finishBelow(l, command.DoneBelow, 0)
 		return &logpb.Result{Kind: &logpb.Result_Consumed{Consumed: consumed}}
 	}
 	if failure := checkNewOperation(l, command.Op, command.DoneBelow); failure != nil {
@@ -212,7 +212,8 @@ func (m *Machine) consume(command *logpb.Consume, by string) *logpb.Result {
 		m.emit(Event{Kind: EventRefused, Quota: refusal.Quota, Holder: l.holder, Lease: l.id, Fence: l.fence, Reason: refusal.Reason})
 		return refusedResult(refusal)
 	}
-	if full := m.noRecordLeftFor(l, parts, command.DoneBelow); full != nil {
+	freeing, full := m.roomForRecord(l, parts, command.DoneBelow)
+	if full != nil {
 		return full
 	}
 	for _, n := range m.needsOf(l, parts) {
@@ -220,24 +221,26 @@ func (m *Machine) consume(command *logpb.Consume, by string) *logpb.Result {
 			n.quota.ramped = addSaturated(n.quota.ramped, n.amount)
 		}
 	}
-	m.finishBelow(l, command.DoneBelow)
+	m.finishBelow(l, command.DoneBelow, freeing)
 	m.confirm(l)
 	return &logpb.Result{Kind: &logpb.Result_Consumed{Consumed: m.consumed(m.charge(l, command.Op, asked, parts))}}
 }
 
-// noRecordLeftFor says why there is no room for the record of one more of a lease's operations; nil: there is, or others that take as
-// much go for it.
-func (m *Machine) noRecordLeftFor(l *lease, parts []heldPart, mark uint64) *logpb.Result {
-	if finished, _ := l.find(mark); finished > 0 {
-		var freed int64
-		for _, o := range l.records()[:finished] {
-			freed += o.size()
-		}
-		if freed >= recordBytes(m.chargesOf(l, parts)) {
-			return nil
+// roomForRecord says why there is no room for the record of one more of a lease's operations; nil: there is, or others that take as
+// much are finished, and so many bytes of these must be freed for it at once.
+func (m *Machine) roomForRecord(l *lease, parts []heldPart, mark uint64) (freeing int64, full *logpb.Result) {
+	judged := m.takingFor(l.account, budgetOperations)
+	if judged == mayTake {
+		return 0, nil
+	}
+	finished, _ := l.find(mark)
+	needed, freed := recordBytes(m.chargesOf(l, parts)), int64(0)
+	for _, o := range l.records()[:finished] {
+		if freed += o.size(); freed >= needed {
+			return needed, nil
 		}
 	}
-	return m.fullFor(budgetOperations, m.takingFor(l.account, budgetOperations), settleHint)
+	return 0, m.fullFor(budgetOperations, judged, settleHint)
 }
 
 // chargesOf returns how many charges an operation has that consumes parts of a lease.
@@ -463,22 +466,6 @@ func (m *Machine) nextCheck(o *operation) int64 {
 	return addSaturated(m.clock.Now, min(left, maxDetached))
 }
 
-// detachOperations deals with the records of a lease that has ended: those that are final go, those that count stay, for
-// one upward Settle, until they stop counting. An exposure without an end ends one longest call after the deadline.
-func (m *Machine) detachOperations(l *lease) {
-	for _, o := range l.records() {
-		o = m.editOperation(l, o)
-		m.countRecord(o, -1)
-		m.endExposure(o, max(l.deadline-m.clock.Now, 0))
-		if o.actual != 0 || !m.stillCounts(o) {
-			m.closeRecord(o)
-			continue
-		}
-		o.check = m.nextCheck(o)
-		m.keepDetached(o)
-	}
-}
-
 // moveCharge moves what a charge counts to another end; so much of its exposure is left.
 func (m *Machine) moveCharge(q *quota, name string, c *charge, end, left int64) {
 	if !q.ledger.counts(c.end) || c.end == end {
@@ -511,25 +498,6 @@ func (m *Machine) closeRecord(o *operation) {
 		if q := m.editQuotaNow(o.charges[i].quota); q != nil {
 			q.ledger.close(o.charges[i].end, o.charges[i].amount)
 		}
-	}
-}
-
-// finishBelow takes over a client's low-water mark: operations below it are finished there.
-func (m *Machine) finishBelow(l *lease, mark uint64) {
-	if mark <= l.doneBelow() {
-		return
-	}
-	kept := m.editOperations(l)
-	kept.doneBelow = mark
-	finished, _ := l.find(mark)
-	for _, o := range kept.list[:finished] {
-		o = m.editOperation(l, o)
-		m.countRecord(o, -1)
-		m.endExposure(o, max(l.deadline-m.clock.Now, 0))
-		m.closeRecord(o)
-	}
-	if kept.list = slices.Delete(kept.list, 0, finished); len(kept.list) == 0 {
-		l.operations = &operations{generation: m.generation, doneBelow: mark} // without the room of the first
 	}
 }
 

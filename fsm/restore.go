@@ -69,6 +69,8 @@ func (m *Machine) take(record *logpb.SnapshotRecord) error {
 		return m.takeQuota(kind.Quota)
 	case *logpb.SnapshotRecord_Lease:
 		return m.takeLease(kind.Lease)
+	case *logpb.SnapshotRecord_Retiring:
+		return m.takeRetiring(kind.Retiring)
 	case *logpb.SnapshotRecord_Operation:
 		return m.takeOperation(kind.Operation)
 	case *logpb.SnapshotRecord_Holder:
@@ -171,7 +173,7 @@ func (m *Machine) takeHead(head *logpb.SnapshotHead) error {
 	m.clusterID, m.epoch, m.grants = head.ClusterId, head.Epoch, head.Grants
 	m.lastLease, m.lastTicket, m.lastSession = head.LastLease, head.LastTicket, head.LastSession
 	m.lastQuota, m.busyUntil, m.lastAccount, m.lastWaitSet = head.LastQuota, head.BusyUntilNs, head.LastAccount, head.LastLane
-	m.movedLast, m.lookedFrom = head.MovedLast, head.LookedFrom
+	m.movedLast, m.lookedFrom, m.retiredLast = head.MovedLast, head.LookedFrom, head.RetiredLast
 	m.limits = limits{
 		sessions: head.Limits.GetMaxSessions(), resultBytes: head.Limits.GetMaxResultBytes(),
 		sessionIdle: head.Limits.GetSessionIdleNs(), keyLife: head.Limits.GetKeyLifeNs(), waiters: head.Limits.GetMaxWaiters(),
@@ -384,11 +386,13 @@ func (m *Machine) takePage(encoded *logpb.SnapshotPage) {
 
 func (m *Machine) takeOperation(encoded *logpb.SnapshotOperation) error {
 	l, lives := m.leases.Get(encoded.Lease)
-	if lives == encoded.Orphan {
+	r, _ := m.retiring.Get(encoded.Lease)
+	retires := r.retires(encoded.Op, lives) && !encoded.Orphan
+	if lives == encoded.Orphan && !retires {
 		return fmt.Errorf("operation %d of lease %d, which lives: %t; it is an orphan: %t", encoded.Op, encoded.Lease, lives, encoded.Orphan)
 	}
 	o := new(operation)
-	if lives {
+	if lives && !retires {
 		o = m.newOperation(l)
 	}
 	*o = operation{
@@ -399,6 +403,8 @@ func (m *Machine) takeOperation(encoded *logpb.SnapshotOperation) error {
 	}
 	if lives { // and one string for all of them
 		o.account, o.holder = l.account, l.holder
+	} else if retires {
+		o.account = r.account
 	}
 	if o.account != 0 && m.getAccount(o.account) == nil {
 		return fmt.Errorf("operation %d of lease %d is charged to account %d, which does not exist", o.op, o.lease, o.account)
@@ -413,9 +419,13 @@ func (m *Machine) takeOperation(encoded *logpb.SnapshotOperation) error {
 			unspent: c.Unspent, end: c.EndNs, window: c.Window, settledBefore: c.SettledBefore, class: int8(c.Class),
 		})
 	}
-	if lives {
+	switch {
+	case retires:
+		r.list = append(r.list, o)
+		m.countRecord(o, 1)
+	case lives:
 		m.keepRecord(l, o)
-	} else {
+	default:
 		m.keepDetached(o)
 	}
 	return nil

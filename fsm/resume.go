@@ -25,7 +25,7 @@ func (m *Machine) resume(name string) {
 
 // endResumed goes on with what resumes have left, in the order of holders.
 func (m *Machine) endResumed() {
-	for m.bounds.resumes.left > 0 {
+	for m.bounds.resumes.left > 0 && m.bounds.ends.left > 0 {
 		name, _, ok := m.resumed.Min()
 		if !ok {
 			return
@@ -38,9 +38,10 @@ func (m *Machine) endResumed() {
 func (m *Machine) endResumedOf(name string, most int) {
 	upTo, _ := m.resumed.Get(name)
 	ids := m.ending[:0]
-	more := false
+	more, cost, own := false, 0, m.bounds.ends.own(leastEnded)
 	m.eachLeaseOf(name, 0, func(l *lease) bool {
-		if more = l.id <= upTo && len(ids) == most; more || l.id > upTo {
+		cost += endCost(l)
+		if more = l.id <= upTo && (len(ids) == most || !m.bounds.ends.allows(cost, own, len(ids) == 0)); more || l.id > upTo {
 			return false
 		}
 		ids = append(ids, l.id)

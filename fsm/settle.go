@@ -39,7 +39,7 @@ func (m *Machine) settle(command *logpb.Settle, by string) *logpb.Result {
 	}
 	m.addTo(o.account, budgetOperations, o.size()-sizeBefore)
 	m.addCost(l.holder, m.costOfCharges(o)-costBefore)
-	m.finishBelow(l, command.DoneBelow)
+	m.finishBelow(l, command.DoneBelow, 0)
 	if command.Release {
 		m.endLease(l, EventReleased, false)
 		settled.Released = true
@@ -283,10 +283,22 @@ func (m *Machine) repeatFinish(o *operation, items []*logpb.Item, settled *logpb
 	}
 }
 
+// settleable returns the record of an ended lease's operation, nil where there is none, or it is due to be forgotten. It must not be changed.
+func (m *Machine) settleable(lease, op uint64) *operation {
+	o := m.retiringRecord(lease, op)
+	switch {
+	case o == nil:
+		return m.liveDetached(lease, op)
+	case o.actual != 0, !m.stillCounts(o):
+		return nil
+	}
+	return o
+}
+
 // settleDetached takes an actual that is upward in all its items, once, while the record of an ended lease's operation
 // exists: a stale fence can lower what is available, once, and nothing else.
 func (m *Machine) settleDetached(command *logpb.Settle, by string, stale *logpb.Failure) *logpb.Result {
-	o := m.liveDetached(command.Lease, command.Op)
+	o := m.settleable(command.Lease, command.Op)
 	if o == nil || command.Op == graceOp || o.fence != command.Fence || by != "" && !Match(by, o.holder) ||
 		len(command.Unspent) > 0 || len(command.Actual) == 0 || command.Release {
 		return failed(stale)
@@ -306,6 +318,10 @@ func (m *Machine) settleDetached(command *logpb.Settle, by string, stale *logpb.
 	if o.actual != 0 {
 		m.repeatFinish(o, command.Actual, settled)
 		return &logpb.Result{Kind: &logpb.Result_Settled{Settled: settled}}
+	}
+	m.detachNow(command.Lease, command.Op)
+	if o = m.detachedOperation(command.Lease, command.Op); o == nil {
+		return failed(stale)
 	}
 	o.actual = digestItems(command.Actual)
 	before := m.costOfCharges(o)

@@ -131,6 +131,9 @@ func (s *State) ledgerRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 		})
 	}
 	if going {
+		going = s.retiringRecords(fn)
+	}
+	if going {
 		going = s.eachOperation(func(o *operation) bool {
 			return fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Operation{Operation: encodeOperation(o)}})
 		})
@@ -291,7 +294,7 @@ func (s *State) encodeHead() *logpb.SnapshotHead {
 		ClusterId: s.clusterID, Epoch: s.epoch, Grants: s.grants, LastLease: s.lastLease, LastTicket: s.lastTicket,
 		LastSession: s.lastSession, LastQuota: s.lastQuota, BusyUntilNs: s.busyUntil,
 		Limits: s.encodeLimits(), Level: s.featureLevel, LastAccount: s.lastAccount, LastLane: s.lastWaitSet, WallShiftNs: s.clock.Shift,
-		MovedLast: s.movedLast, LookedFrom: s.lookedFrom,
+		MovedLast: s.movedLast, LookedFrom: s.lookedFrom, RetiredLast: s.retiredLast,
 	}
 }
 

@@ -41,6 +41,10 @@ type State struct {
 	// detached are the records of ended leases, in pages; checks hold when to look at a page again.
 	detached *btree.BTreeG[keptPage]
 	checks   *btree.BTreeG[pageDue]
+	// retiring are the leases with records that are still to leave them; retiredLast is the one of them that was the last to have some
+	// retired, 0 where there is none.
+	retiring    *btree.Map[uint64, *retiring]
+	retiredLast uint64
 	// operations counts the records, of leases that live and of those that have ended.
 	operations int64
 
@@ -198,6 +202,7 @@ func newState() *State {
 		deadlines:    newRangeSet(),
 		detached:     newTree(lessPage),
 		checks:       newTree(lessPageDue),
+		retiring:     new(btree.Map[uint64, *retiring]),
 		holders:      new(btree.Map[string, *holder]),
 		stats:        newTree(lessStats),
 		closed:       newTree(lessQuotaHolder),
@@ -244,7 +249,7 @@ func (s *State) copy() *State {
 	c := *s
 	c.quotas, c.names, c.fallbacks, c.leases = s.quotas.Copy(), s.names.Copy(), s.fallbacks.Copy(), s.leases.Copy()
 	c.leasesOf, c.deadlines = s.leasesOf.copy(), s.deadlines.copy()
-	c.detached, c.checks = s.detached.Copy(), s.checks.Copy()
+	c.detached, c.checks, c.retiring = s.detached.Copy(), s.checks.Copy(), s.retiring.Copy()
 	c.holders, c.seen, c.stats = s.holders.Copy(), s.seen.Copy(), s.stats.Copy()
 	c.meters, c.closed = s.meters.Copy(), s.closed.Copy()
 	c.waiters, c.order, c.waitSets = s.waiters.Copy(), s.order.Copy(), s.waitSets.Copy()

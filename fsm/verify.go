@@ -43,7 +43,7 @@ func (s *State) Verify() error {
 	})
 	return errors.Join(append(errs, s.verifyTables(), s.verifyQueue(), s.verifyTimers(), s.verifyUsage(), s.verifyTasks(),
 		s.verifySessions(), s.verifyHolders(), s.verifyQuotas(), s.verifyWaitSets(), s.verifyWorkflows(), s.verifyResumed(), s.verifyAccounts(),
-		s.verifyFreeing(), s.verifyMoving(), s.verifyDeleted())...)
+		s.verifyRetiring(), s.verifyFreeing(), s.verifyMoving(), s.verifyDeleted())...)
 }
 
 // sumAhead counts who waits for each quota before all others.
@@ -153,7 +153,12 @@ func (s *State) sumOperations(sums map[uint32]*totals) (errs []error) {
 			errs = append(errs, fmt.Errorf("operation %d of lease %d is out of order", o.op, o.lease))
 		}
 		last.lease, last.op = o.lease, o.op
-		if l, lives := s.leases.Get(o.lease); lives == o.detached || lives && l.operation(o.op) != o {
+		l, lives := s.leases.Get(o.lease)
+		if r, _ := s.retiring.Get(o.lease); r.retires(o.op, lives) && !o.detached {
+			if at, found := r.find(o.op); !found || r.list[at] != o {
+				errs = append(errs, fmt.Errorf("operation %d, which is to leave lease %d, is not found", o.op, o.lease))
+			}
+		} else if lives == o.detached || lives && l.operation(o.op) != o {
 			errs = append(errs, fmt.Errorf("operation %d: its lease %d lives: %t; it is an orphan: %t", o.op, o.lease, lives, o.detached))
 		}
 		for i := range o.charges {

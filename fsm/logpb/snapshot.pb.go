@@ -57,6 +57,9 @@ type SnapshotRecord struct {
 	//	*SnapshotRecord_Sweep
 	//	*SnapshotRecord_Lane
 	//	*SnapshotRecord_Moving
+	//	*SnapshotRecord_Retiring
+	//	*SnapshotRecord_Reopening
+	//	*SnapshotRecord_Walk
 	Kind          isSnapshotRecord_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -333,6 +336,33 @@ func (x *SnapshotRecord) GetMoving() *SnapshotMoving {
 	return nil
 }
 
+func (x *SnapshotRecord) GetRetiring() *SnapshotRetiring {
+	if x != nil {
+		if x, ok := x.Kind.(*SnapshotRecord_Retiring); ok {
+			return x.Retiring
+		}
+	}
+	return nil
+}
+
+func (x *SnapshotRecord) GetReopening() *SnapshotReopening {
+	if x != nil {
+		if x, ok := x.Kind.(*SnapshotRecord_Reopening); ok {
+			return x.Reopening
+		}
+	}
+	return nil
+}
+
+func (x *SnapshotRecord) GetWalk() *SnapshotWalk {
+	if x != nil {
+		if x, ok := x.Kind.(*SnapshotRecord_Walk); ok {
+			return x.Walk
+		}
+	}
+	return nil
+}
+
 type isSnapshotRecord_Kind interface {
 	isSnapshotRecord_Kind()
 }
@@ -441,6 +471,18 @@ type SnapshotRecord_Moving struct {
 	Moving *SnapshotMoving `protobuf:"bytes,93,opt,name=moving,proto3,oneof"`
 }
 
+type SnapshotRecord_Retiring struct {
+	Retiring *SnapshotRetiring `protobuf:"bytes,94,opt,name=retiring,proto3,oneof"`
+}
+
+type SnapshotRecord_Reopening struct {
+	Reopening *SnapshotReopening `protobuf:"bytes,95,opt,name=reopening,proto3,oneof"`
+}
+
+type SnapshotRecord_Walk struct {
+	Walk *SnapshotWalk `protobuf:"bytes,96,opt,name=walk,proto3,oneof"`
+}
+
 func (*SnapshotRecord_Head) isSnapshotRecord_Kind() {}
 
 func (*SnapshotRecord_Quota) isSnapshotRecord_Kind() {}
@@ -492,6 +534,12 @@ func (*SnapshotRecord_Sweep) isSnapshotRecord_Kind() {}
 func (*SnapshotRecord_Lane) isSnapshotRecord_Kind() {}
 
 func (*SnapshotRecord_Moving) isSnapshotRecord_Kind() {}
+
+func (*SnapshotRecord_Retiring) isSnapshotRecord_Kind() {}
+
+func (*SnapshotRecord_Reopening) isSnapshotRecord_Kind() {}
+
+func (*SnapshotRecord_Walk) isSnapshotRecord_Kind() {}
 
 // SnapshotAccount is a caller's account. What it has is worked out of what names it.
 type SnapshotAccount struct {
@@ -672,7 +720,11 @@ type SnapshotHead struct {
 	// The holder that was the last to have waiters moved to its turn, while some are still to be moved.
 	MovedLast string `protobuf:"bytes,91,opt,name=moved_last,json=movedLast,proto3" json:"moved_last,omitempty"`
 	// The lane from which on, downwards, the next ones are looked at for who is first in line; 0: from the last one on.
-	LookedFrom    uint32 `protobuf:"varint,92,opt,name=looked_from,json=lookedFrom,proto3" json:"looked_from,omitempty"`
+	LookedFrom uint32 `protobuf:"varint,92,opt,name=looked_from,json=lookedFrom,proto3" json:"looked_from,omitempty"`
+	// The lease that was the last to have records retired, while some are still to be retired; 0: there is none.
+	RetiredLast uint64 `protobuf:"varint,93,opt,name=retired_last,json=retiredLast,proto3" json:"retired_last,omitempty"`
+	// The holder that was the last to have waiters visited, while some are still to be visited.
+	WalkedLast    string `protobuf:"bytes,94,opt,name=walked_last,json=walkedLast,proto3" json:"walked_last,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -845,6 +897,20 @@ func (x *SnapshotHead) GetLookedFrom() uint32 {
 		return x.LookedFrom
 	}
 	return 0
+}
+
+func (x *SnapshotHead) GetRetiredLast() uint64 {
+	if x != nil {
+		return x.RetiredLast
+	}
+	return 0
+}
+
+func (x *SnapshotHead) GetWalkedLast() string {
+	if x != nil {
+		return x.WalkedLast
+	}
+	return ""
 }
 
 // SnapshotQuota is a quota and its ledger.
@@ -4019,11 +4085,204 @@ func (x *SnapshotMoving) GetAgain() bool {
 	return false
 }
 
+// SnapshotRetiring begins the records that are still to leave a lease, which follow with the other operations: those of a lease that has
+// ended, and those below a lease's mark.
+type SnapshotRetiring struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The lease.
+	Lease uint64 `protobuf:"varint,1,opt,name=lease,proto3" json:"lease,omitempty"`
+	// Its deadline when they began to leave (cluster time).
+	DeadlineNs int64 `protobuf:"varint,2,opt,name=deadline_ns,json=deadlineNs,proto3" json:"deadline_ns,omitempty"`
+	// Operations below it are finished; the others were not when their lease ended.
+	DoneBelow uint64 `protobuf:"varint,3,opt,name=done_below,json=doneBelow,proto3" json:"done_below,omitempty"`
+	// The account that is charged with them; 0: nobody's.
+	Account       uint64 `protobuf:"varint,4,opt,name=account,proto3" json:"account,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnapshotRetiring) Reset() {
+	*x = SnapshotRetiring{}
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnapshotRetiring) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnapshotRetiring) ProtoMessage() {}
+
+func (x *SnapshotRetiring) ProtoReflect() protoreflect.Message {
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnapshotRetiring.ProtoReflect.Descriptor instead.
+func (*SnapshotRetiring) Descriptor() ([]byte, []int) {
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *SnapshotRetiring) GetLease() uint64 {
+	if x != nil {
+		return x.Lease
+	}
+	return 0
+}
+
+func (x *SnapshotRetiring) GetDeadlineNs() int64 {
+	if x != nil {
+		return x.DeadlineNs
+	}
+	return 0
+}
+
+func (x *SnapshotRetiring) GetDoneBelow() uint64 {
+	if x != nil {
+		return x.DoneBelow
+	}
+	return 0
+}
+
+func (x *SnapshotRetiring) GetAccount() uint64 {
+	if x != nil {
+		return x.Account
+	}
+	return 0
+}
+
+// SnapshotReopening says that steps of workflows are still to be examined because an operator reopened a quota.
+type SnapshotReopening struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The quota's number.
+	Quota uint32 `protobuf:"varint,1,opt,name=quota,proto3" json:"quota,omitempty"`
+	// The workflow to go on with; empty: the first.
+	Workflow      string `protobuf:"bytes,2,opt,name=workflow,proto3" json:"workflow,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnapshotReopening) Reset() {
+	*x = SnapshotReopening{}
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnapshotReopening) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnapshotReopening) ProtoMessage() {}
+
+func (x *SnapshotReopening) ProtoReflect() protoreflect.Message {
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnapshotReopening.ProtoReflect.Descriptor instead.
+func (*SnapshotReopening) Descriptor() ([]byte, []int) {
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *SnapshotReopening) GetQuota() uint32 {
+	if x != nil {
+		return x.Quota
+	}
+	return 0
+}
+
+func (x *SnapshotReopening) GetWorkflow() string {
+	if x != nil {
+		return x.Workflow
+	}
+	return ""
+}
+
+// SnapshotWalk says that waiters of a holder are still to be visited.
+type SnapshotWalk struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The holder.
+	Holder string `protobuf:"bytes,1,opt,name=holder,proto3" json:"holder,omitempty"`
+	// The ticket from which on they are tried again; 0: they are not.
+	WakeFrom uint64 `protobuf:"varint,2,opt,name=wake_from,json=wakeFrom,proto3" json:"wake_from,omitempty"`
+	// The ticket from which on they are demoted after a grant; 0: they are not.
+	DemoteFrom    uint64 `protobuf:"varint,3,opt,name=demote_from,json=demoteFrom,proto3" json:"demote_from,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnapshotWalk) Reset() {
+	*x = SnapshotWalk{}
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnapshotWalk) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnapshotWalk) ProtoMessage() {}
+
+func (x *SnapshotWalk) ProtoReflect() protoreflect.Message {
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnapshotWalk.ProtoReflect.Descriptor instead.
+func (*SnapshotWalk) Descriptor() ([]byte, []int) {
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *SnapshotWalk) GetHolder() string {
+	if x != nil {
+		return x.Holder
+	}
+	return ""
+}
+
+func (x *SnapshotWalk) GetWakeFrom() uint64 {
+	if x != nil {
+		return x.WakeFrom
+	}
+	return 0
+}
+
+func (x *SnapshotWalk) GetDemoteFrom() uint64 {
+	if x != nil {
+		return x.DemoteFrom
+	}
+	return 0
+}
+
 var File_quotad_log_v1_snapshot_proto protoreflect.FileDescriptor
 
 const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\n" +
-	"\x1cquotad/log/v1/snapshot.proto\x12\rquotad.log.v1\x1a\x17quotad/log/v1/log.proto\"\xde\v\n" +
+	"\x1cquotad/log/v1/snapshot.proto\x12\rquotad.log.v1\x1a\x17quotad/log/v1/log.proto\"\x92\r\n" +
 	"\x0eSnapshotRecord\x121\n" +
 	"\x04head\x18\x01 \x01(\v2\x1b.quotad.log.v1.SnapshotHeadH\x00R\x04head\x124\n" +
 	"\x05quota\x18\x02 \x01(\v2\x1c.quotad.log.v1.SnapshotQuotaH\x00R\x05quota\x124\n" +
@@ -4051,7 +4310,10 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\rdeleted_quota\x18Z \x01(\v2#.quotad.log.v1.SnapshotDeletedQuotaH\x00R\fdeletedQuota\x124\n" +
 	"\x05sweep\x18[ \x01(\v2\x1c.quotad.log.v1.SnapshotSweepH\x00R\x05sweep\x121\n" +
 	"\x04lane\x18\\ \x01(\v2\x1b.quotad.log.v1.SnapshotLaneH\x00R\x04lane\x127\n" +
-	"\x06moving\x18] \x01(\v2\x1d.quotad.log.v1.SnapshotMovingH\x00R\x06movingB\x06\n" +
+	"\x06moving\x18] \x01(\v2\x1d.quotad.log.v1.SnapshotMovingH\x00R\x06moving\x12=\n" +
+	"\bretiring\x18^ \x01(\v2\x1f.quotad.log.v1.SnapshotRetiringH\x00R\bretiring\x12@\n" +
+	"\treopening\x18_ \x01(\v2 .quotad.log.v1.SnapshotReopeningH\x00R\treopening\x121\n" +
+	"\x04walk\x18` \x01(\v2\x1b.quotad.log.v1.SnapshotWalkH\x00R\x04walkB\x06\n" +
 	"\x04kind\"\x87\x01\n" +
 	"\x0fSnapshotAccount\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x16\n" +
@@ -4061,7 +4323,7 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\areports\x18\x05 \x01(\x03R\areports\"4\n" +
 	"\fSnapshotPage\x12\x14\n" +
 	"\x05lease\x18\x01 \x01(\x04R\x05lease\x12\x0e\n" +
-	"\x02op\x18\x02 \x01(\x04R\x02op\"\xf4\x04\n" +
+	"\x02op\x18\x02 \x01(\x04R\x02op\"\xb8\x05\n" +
 	"\fSnapshotHead\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\x12\x15\n" +
@@ -4090,7 +4352,10 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\n" +
 	"moved_last\x18[ \x01(\tR\tmovedLast\x12\x1f\n" +
 	"\vlooked_from\x18\\ \x01(\rR\n" +
-	"lookedFrom\"\x8f\t\n" +
+	"lookedFrom\x12!\n" +
+	"\fretired_last\x18] \x01(\x04R\vretiredLast\x12\x1f\n" +
+	"\vwalked_last\x18^ \x01(\tR\n" +
+	"walkedLast\"\x8f\t\n" +
 	"\rSnapshotQuota\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x124\n" +
 	"\n" +
@@ -4379,7 +4644,22 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x0eSnapshotMoving\x12\x16\n" +
 	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x12\n" +
 	"\x04from\x18\x02 \x01(\x04R\x04from\x12\x14\n" +
-	"\x05again\x18\x03 \x01(\bR\x05againB$Z\"github.com/quotad/quotad/fsm/logpbb\x06proto3"
+	"\x05again\x18\x03 \x01(\bR\x05again\"\x82\x01\n" +
+	"\x10SnapshotRetiring\x12\x14\n" +
+	"\x05lease\x18\x01 \x01(\x04R\x05lease\x12\x1f\n" +
+	"\vdeadline_ns\x18\x02 \x01(\x03R\n" +
+	"deadlineNs\x12\x1d\n" +
+	"\n" +
+	"done_below\x18\x03 \x01(\x04R\tdoneBelow\x12\x18\n" +
+	"\aaccount\x18\x04 \x01(\x04R\aaccount\"E\n" +
+	"\x11SnapshotReopening\x12\x14\n" +
+	"\x05quota\x18\x01 \x01(\rR\x05quota\x12\x1a\n" +
+	"\bworkflow\x18\x02 \x01(\tR\bworkflow\"d\n" +
+	"\fSnapshotWalk\x12\x16\n" +
+	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x1b\n" +
+	"\twake_from\x18\x02 \x01(\x04R\bwakeFrom\x12\x1f\n" +
+	"\vdemote_from\x18\x03 \x01(\x04R\n" +
+	"demoteFromB$Z\"github.com/quotad/quotad/fsm/logpbb\x06proto3"
 
 var (
 	file_quotad_log_v1_snapshot_proto_rawDescOnce sync.Once
@@ -4393,7 +4673,7 @@ func file_quotad_log_v1_snapshot_proto_rawDescGZIP() []byte {
 	return file_quotad_log_v1_snapshot_proto_rawDescData
 }
 
-var file_quotad_log_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
+var file_quotad_log_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
 var file_quotad_log_v1_snapshot_proto_goTypes = []any{
 	(*SnapshotRecord)(nil),       // 0: quotad.log.v1.SnapshotRecord
 	(*SnapshotAccount)(nil),      // 1: quotad.log.v1.SnapshotAccount
@@ -4431,15 +4711,18 @@ var file_quotad_log_v1_snapshot_proto_goTypes = []any{
 	(*SnapshotDeletedQuota)(nil), // 33: quotad.log.v1.SnapshotDeletedQuota
 	(*SnapshotSweep)(nil),        // 34: quotad.log.v1.SnapshotSweep
 	(*SnapshotMoving)(nil),       // 35: quotad.log.v1.SnapshotMoving
-	(*HolderRule)(nil),           // 36: quotad.log.v1.HolderRule
-	(*SetLimits)(nil),            // 37: quotad.log.v1.SetLimits
-	(*Quota)(nil),                // 38: quotad.log.v1.Quota
-	(Reason)(0),                  // 39: quotad.log.v1.Reason
-	(*Workflow)(nil),             // 40: quotad.log.v1.Workflow
-	(*Reserve)(nil),              // 41: quotad.log.v1.Reserve
-	(*Result)(nil),               // 42: quotad.log.v1.Result
-	(TaskPhase)(0),               // 43: quotad.log.v1.TaskPhase
-	(TaskOutcome)(0),             // 44: quotad.log.v1.TaskOutcome
+	(*SnapshotRetiring)(nil),     // 36: quotad.log.v1.SnapshotRetiring
+	(*SnapshotReopening)(nil),    // 37: quotad.log.v1.SnapshotReopening
+	(*SnapshotWalk)(nil),         // 38: quotad.log.v1.SnapshotWalk
+	(*HolderRule)(nil),           // 39: quotad.log.v1.HolderRule
+	(*SetLimits)(nil),            // 40: quotad.log.v1.SetLimits
+	(*Quota)(nil),                // 41: quotad.log.v1.Quota
+	(Reason)(0),                  // 42: quotad.log.v1.Reason
+	(*Workflow)(nil),             // 43: quotad.log.v1.Workflow
+	(*Reserve)(nil),              // 44: quotad.log.v1.Reserve
+	(*Result)(nil),               // 45: quotad.log.v1.Result
+	(TaskPhase)(0),               // 46: quotad.log.v1.TaskPhase
+	(TaskOutcome)(0),             // 47: quotad.log.v1.TaskOutcome
 }
 var file_quotad_log_v1_snapshot_proto_depIdxs = []int32{
 	3,  // 0: quotad.log.v1.SnapshotRecord.head:type_name -> quotad.log.v1.SnapshotHead
@@ -4452,7 +4735,7 @@ var file_quotad_log_v1_snapshot_proto_depIdxs = []int32{
 	26, // 7: quotad.log.v1.SnapshotRecord.result:type_name -> quotad.log.v1.SnapshotResult
 	27, // 8: quotad.log.v1.SnapshotRecord.key:type_name -> quotad.log.v1.SnapshotKey
 	28, // 9: quotad.log.v1.SnapshotRecord.member:type_name -> quotad.log.v1.SnapshotMember
-	36, // 10: quotad.log.v1.SnapshotRecord.rule:type_name -> quotad.log.v1.HolderRule
+	39, // 10: quotad.log.v1.SnapshotRecord.rule:type_name -> quotad.log.v1.HolderRule
 	19, // 11: quotad.log.v1.SnapshotRecord.tally:type_name -> quotad.log.v1.SnapshotTally
 	13, // 12: quotad.log.v1.SnapshotRecord.demand:type_name -> quotad.log.v1.SnapshotDemand
 	30, // 13: quotad.log.v1.SnapshotRecord.trailer:type_name -> quotad.log.v1.SnapshotTrailer
@@ -4468,31 +4751,34 @@ var file_quotad_log_v1_snapshot_proto_depIdxs = []int32{
 	34, // 23: quotad.log.v1.SnapshotRecord.sweep:type_name -> quotad.log.v1.SnapshotSweep
 	32, // 24: quotad.log.v1.SnapshotRecord.lane:type_name -> quotad.log.v1.SnapshotLane
 	35, // 25: quotad.log.v1.SnapshotRecord.moving:type_name -> quotad.log.v1.SnapshotMoving
-	37, // 26: quotad.log.v1.SnapshotHead.limits:type_name -> quotad.log.v1.SetLimits
-	38, // 27: quotad.log.v1.SnapshotQuota.definition:type_name -> quotad.log.v1.Quota
-	8,  // 28: quotad.log.v1.SnapshotQuota.log:type_name -> quotad.log.v1.SnapshotEntry
-	7,  // 29: quotad.log.v1.SnapshotQuota.used_ends:type_name -> quotad.log.v1.SnapshotEnding
-	6,  // 30: quotad.log.v1.SnapshotQuota.claim:type_name -> quotad.log.v1.SnapshotClaim
-	5,  // 31: quotad.log.v1.SnapshotQuota.past:type_name -> quotad.log.v1.SnapshotPast
-	10, // 32: quotad.log.v1.SnapshotLease.items:type_name -> quotad.log.v1.SnapshotItem
-	12, // 33: quotad.log.v1.SnapshotOperation.charges:type_name -> quotad.log.v1.SnapshotCharge
-	15, // 34: quotad.log.v1.SnapshotSamples.samples:type_name -> quotad.log.v1.SnapshotSample
-	17, // 35: quotad.log.v1.SnapshotMeter.denials:type_name -> quotad.log.v1.SnapshotDenial
-	7,  // 36: quotad.log.v1.SnapshotMeter.used_ends:type_name -> quotad.log.v1.SnapshotEnding
-	39, // 37: quotad.log.v1.SnapshotDenial.reason:type_name -> quotad.log.v1.Reason
-	40, // 38: quotad.log.v1.SnapshotWorkflow.definition:type_name -> quotad.log.v1.Workflow
-	21, // 39: quotad.log.v1.SnapshotWorkflow.turn:type_name -> quotad.log.v1.SnapshotTurn
-	22, // 40: quotad.log.v1.SnapshotWorkflow.steps:type_name -> quotad.log.v1.SnapshotStep
-	41, // 41: quotad.log.v1.SnapshotWaiter.reserve:type_name -> quotad.log.v1.Reserve
-	42, // 42: quotad.log.v1.SnapshotResult.result:type_name -> quotad.log.v1.Result
-	42, // 43: quotad.log.v1.SnapshotKey.result:type_name -> quotad.log.v1.Result
-	43, // 44: quotad.log.v1.SnapshotTask.phase:type_name -> quotad.log.v1.TaskPhase
-	44, // 45: quotad.log.v1.SnapshotTask.outcome:type_name -> quotad.log.v1.TaskOutcome
-	46, // [46:46] is the sub-list for method output_type
-	46, // [46:46] is the sub-list for method input_type
-	46, // [46:46] is the sub-list for extension type_name
-	46, // [46:46] is the sub-list for extension extendee
-	0,  // [0:46] is the sub-list for field type_name
+	36, // 26: quotad.log.v1.SnapshotRecord.retiring:type_name -> quotad.log.v1.SnapshotRetiring
+	37, // 27: quotad.log.v1.SnapshotRecord.reopening:type_name -> quotad.log.v1.SnapshotReopening
+	38, // 28: quotad.log.v1.SnapshotRecord.walk:type_name -> quotad.log.v1.SnapshotWalk
+	40, // 29: quotad.log.v1.SnapshotHead.limits:type_name -> quotad.log.v1.SetLimits
+	41, // 30: quotad.log.v1.SnapshotQuota.definition:type_name -> quotad.log.v1.Quota
+	8,  // 31: quotad.log.v1.SnapshotQuota.log:type_name -> quotad.log.v1.SnapshotEntry
+	7,  // 32: quotad.log.v1.SnapshotQuota.used_ends:type_name -> quotad.log.v1.SnapshotEnding
+	6,  // 33: quotad.log.v1.SnapshotQuota.claim:type_name -> quotad.log.v1.SnapshotClaim
+	5,  // 34: quotad.log.v1.SnapshotQuota.past:type_name -> quotad.log.v1.SnapshotPast
+	10, // 35: quotad.log.v1.SnapshotLease.items:type_name -> quotad.log.v1.SnapshotItem
+	12, // 36: quotad.log.v1.SnapshotOperation.charges:type_name -> quotad.log.v1.SnapshotCharge
+	15, // 37: quotad.log.v1.SnapshotSamples.samples:type_name -> quotad.log.v1.SnapshotSample
+	17, // 38: quotad.log.v1.SnapshotMeter.denials:type_name -> quotad.log.v1.SnapshotDenial
+	7,  // 39: quotad.log.v1.SnapshotMeter.used_ends:type_name -> quotad.log.v1.SnapshotEnding
+	42, // 40: quotad.log.v1.SnapshotDenial.reason:type_name -> quotad.log.v1.Reason
+	43, // 41: quotad.log.v1.SnapshotWorkflow.definition:type_name -> quotad.log.v1.Workflow
+	21, // 42: quotad.log.v1.SnapshotWorkflow.turn:type_name -> quotad.log.v1.SnapshotTurn
+	22, // 43: quotad.log.v1.SnapshotWorkflow.steps:type_name -> quotad.log.v1.SnapshotStep
+	44, // 44: quotad.log.v1.SnapshotWaiter.reserve:type_name -> quotad.log.v1.Reserve
+	45, // 45: quotad.log.v1.SnapshotResult.result:type_name -> quotad.log.v1.Result
+	45, // 46: quotad.log.v1.SnapshotKey.result:type_name -> quotad.log.v1.Result
+	46, // 47: quotad.log.v1.SnapshotTask.phase:type_name -> quotad.log.v1.TaskPhase
+	47, // 48: quotad.log.v1.SnapshotTask.outcome:type_name -> quotad.log.v1.TaskOutcome
+	49, // [49:49] is the sub-list for method output_type
+	49, // [49:49] is the sub-list for method input_type
+	49, // [49:49] is the sub-list for extension type_name
+	49, // [49:49] is the sub-list for extension extendee
+	0,  // [0:49] is the sub-list for field type_name
 }
 
 func init() { file_quotad_log_v1_snapshot_proto_init() }
@@ -4528,6 +4814,9 @@ func file_quotad_log_v1_snapshot_proto_init() {
 		(*SnapshotRecord_Sweep)(nil),
 		(*SnapshotRecord_Lane)(nil),
 		(*SnapshotRecord_Moving)(nil),
+		(*SnapshotRecord_Retiring)(nil),
+		(*SnapshotRecord_Reopening)(nil),
+		(*SnapshotRecord_Walk)(nil),
 	}
 	file_quotad_log_v1_snapshot_proto_msgTypes[4].OneofWrappers = []any{}
 	file_quotad_log_v1_snapshot_proto_msgTypes[24].OneofWrappers = []any{}
@@ -4539,7 +4828,7 @@ func file_quotad_log_v1_snapshot_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quotad_log_v1_snapshot_proto_rawDesc), len(file_quotad_log_v1_snapshot_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   36,
+			NumMessages:   39,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

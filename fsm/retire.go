@@ -1,0 +1,294 @@
+package fsm
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/tidwall/btree"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// When a lease ends, or its holder is finished with operations, their records leave it at once: no command finds them there. What they charged is
+// dealt with in steps, as many as the entry may, and the rest with the entries that follow. Until then a record stays as it is: it
+// counts, its exposure lasts, and its account is charged with it.
+
+// maxEndedPerEntry bounds what one entry deals with because leases end: their items, the records of their operations and the charges of
+// these. leastEnded is how much of that a command does itself when those before it have taken all.
+const (
+	maxEndedPerEntry = 8 * maxDuePerEntry
+	leastEnded       = 32
+)
+
+// retiring is the records that are still to leave a lease, which may live.
+type retiring struct {
+	generation uint64
+	lease      uint64
+	// deadline is the lease's when they began to leave.
+	deadline int64
+	// doneBelow: operations below it are finished. The others were not when their lease ended, and may get one upward Settle.
+	doneBelow uint64
+	account   uint64
+	// list is in the order of numbers.
+	list []*operation
+}
+
+// find returns where an operation's record stands, or would.
+func (r *retiring) find(op uint64) (int, bool) {
+	return slices.BinarySearchFunc(r.list, op, func(o *operation, op uint64) int { return cmp.Compare(o.op, op) })
+}
+
+// detachRecords retires the records of a lease that has ended.
+func (m *Machine) detachRecords(l *lease) {
+	list := l.records()
+	if len(list) == 0 {
+		return
+	}
+	if left := m.retire(l, list, l.doneBelow(), 0); left {
+		l.operations = nil // its records are not to be used again
+	}
+}
+
+// finishBelow takes over a client's low-water mark: operations below it are finished there. It frees so many bytes of records at once,
+// if there are as many.
+func (m *Machine) finishBelow(l *lease, mark uint64, freeing int64) {
+	if mark <= l.doneBelow() {
+		return
+	}
+	kept := m.editOperations(l)
+	kept.doneBelow = mark
+	finished, _ := l.find(mark)
+	m.retire(l, kept.list[:finished], mark, freeing)
+	if kept.list = slices.Delete(kept.list, 0, finished); len(kept.list) == 0 {
+		l.operations = &operations{generation: m.generation, doneBelow: mark} // without the room of the first
+	}
+}
+
+// retire deals with records of a lease, those below a mark as finished, as far as the command may, and frees at least so many bytes. It tells
+// whether some are left.
+func (m *Machine) retire(l *lease, list []*operation, mark uint64, freeing int64) (left bool) {
+	own := m.bounds.ends.own(leastEnded)
+	if r, ok := m.retiring.Get(l.id); ok {
+		r = m.editRetiring(r)
+		r.deadline, r.doneBelow, r.list = l.deadline, mark, append(r.list, list...)
+		m.retireSome(r, own, freeing)
+		return true
+	}
+	done := m.retireUpTo(list, l.deadline, mark, own, freeing)
+	if done == len(list) {
+		return false
+	}
+	m.retiring.Set(l.id, &retiring{
+		generation: m.generation, lease: l.id, deadline: l.deadline, doneBelow: mark, account: l.account, list: slices.Clone(list[done:]),
+	})
+	return true
+}
+
+// retireUpTo deals with records in their order, up to so much work and until so many bytes are freed, and returns how many.
+func (m *Machine) retireUpTo(list []*operation, deadline int64, mark uint64, own int, freeing int64) (count int) {
+	done := 0
+	for _, o := range list {
+		cost := 1 + len(o.charges)
+		if freeing <= 0 && !m.bounds.ends.allows(done+cost, own, done == 0) {
+			break
+		}
+		done += cost
+		freeing -= o.size()
+		m.retireOne(o, deadline, mark)
+		count++
+	}
+	m.bounds.ends.spend(done)
+	return count
+}
+
+// retireOne deals with a record that leaves its lease. One that is final goes, one that counts is detached, for one upward
+// Settle, until it stops counting. An exposure without an end ends one longest call after the deadline.
+func (m *Machine) retireOne(o *operation, deadline int64, mark uint64) {
+	m.countRecord(o, -1)
+	if o.generation != m.generation {
+		c := *o
+		c.charges = append(c.single[:0], o.charges...)
+		c.generation = m.generation
+		o = &c
+	}
+	m.endExposure(o, max(deadline-m.clock.Now, 0))
+	if o.op < mark || o.actual != 0 || !m.stillCounts(o) {
+		m.closeRecord(o)
+		return
+	}
+	o.check = m.nextCheck(o)
+	m.keepDetached(o)
+}
+
+// retireRecords goes on with records that are still to leave their leases, in the order of these from the one after the last: once round, as far as the
+// entry may. So a lease that has more of them with every entry takes nothing from those after it.
+func (m *Machine) retireRecords() {
+	last := m.retiredLast
+	m.retireAfter(last, 0)
+	if last != 0 {
+		m.retireAfter(0, last)
+	}
+}
+
+// retireAfter does so for the leases after one, up to another one (0: all).
+func (m *Machine) retireAfter(after, upTo uint64) {
+	for m.bounds.ends.left > 0 {
+		r := m.retiringAfter(after)
+		if r == nil || upTo != 0 && r.lease > upTo {
+			return
+		}
+		after, m.retiredLast = r.lease, r.lease
+		m.retireSome(m.editRetiring(r), m.bounds.ends.left, 0)
+	}
+}
+
+// retiringAfter returns the records that are still to leave the first lease after one; nil: there are none.
+func (s *State) retiringAfter(after uint64) (found *retiring) {
+	s.retiring.Ascend(after+1, func(_ uint64, r *retiring) bool {
+		found = r
+		return false
+	})
+	return found
+}
+
+// retireSome deals with some of the records that are still to leave a lease.
+func (m *Machine) retireSome(r *retiring, own int, freeing int64) {
+	count := m.retireUpTo(r.list, r.deadline, r.doneBelow, own, freeing)
+	clear(r.list[:count])
+	r.list = r.list[count:]
+	m.dropRetired(r)
+}
+
+// dropRetired forgets a lease from which all records have left.
+func (m *Machine) dropRetired(r *retiring) {
+	if len(r.list) > 0 {
+		return
+	}
+	if m.retiring.Delete(r.lease); m.retiring.Len() == 0 {
+		m.retiredLast = 0
+	}
+}
+
+// editRetiring returns what is still to leave a lease for update.
+func (m *Machine) editRetiring(r *retiring) *retiring {
+	if r.generation == m.generation {
+		return r
+	}
+	c := *r
+	c.generation, c.list = m.generation, slices.Clone(r.list)
+	m.retiring.Set(c.lease, &c)
+	return &c
+}
+
+// retiringRecord returns the record of an ended lease's operation that is still to be detached; nil: there is none.
+func (m *Machine) retiringRecord(lease, op uint64) *operation {
+	r, ok := m.retiring.Get(lease)
+	if !ok || op < r.doneBelow {
+		return nil
+	}
+	if at, found := r.find(op); found {
+		return r.list[at]
+	}
+	return nil
+}
+
+// detachNow detaches a record of an ended lease's operation out of turn, if that is still to be done.
+func (m *Machine) detachNow(lease, op uint64) {
+	o := m.retiringRecord(lease, op)
+	if o == nil {
+		return
+	}
+	r, _ := m.retiring.Get(lease)
+	r = m.editRetiring(r)
+	at, _ := r.find(op)
+	r.list = slices.Delete(r.list, at, at+1)
+	m.retireOne(o, r.deadline, r.doneBelow)
+	m.dropRetired(r)
+}
+
+// attached goes through the records that are not detached, by lease and number: of leases that live, and those that are still to leave one.
+type attached struct {
+	leases              btree.MapIter[uint64, *lease]
+	retiring            btree.MapIter[uint64, *retiring]
+	moreLeases, moreOut bool
+	list                []*operation
+}
+
+func (s *State) attached() *attached {
+	a := &attached{leases: s.leases.Iter(), retiring: s.retiring.Iter()}
+	a.moreLeases, a.moreOut = a.leases.First(), a.retiring.First()
+	a.fill()
+	return a
+}
+
+// fill finds the next lease with records. What leaves a lease that lives comes before what it keeps.
+func (a *attached) fill() {
+	for len(a.list) == 0 && (a.moreLeases || a.moreOut) {
+		if a.moreOut && (!a.moreLeases || a.retiring.Key() <= a.leases.Key()) {
+			a.list, a.moreOut = a.retiring.Value().list, a.retiring.Next()
+		} else {
+			a.list, a.moreLeases = a.leases.Value().records(), a.leases.Next()
+		}
+	}
+}
+
+// eachBelow calls fn for the records before a key that it has not come to yet, until it returns false.
+func (a *attached) eachBelow(key operationKey, fn func(*operation) bool) bool {
+	for len(a.list) > 0 && (operationKey{a.list[0].lease, a.list[0].op}).less(key) {
+		o := a.list[0]
+		if a.list = a.list[1:]; len(a.list) == 0 {
+			a.fill()
+		}
+		if !fn(o) {
+			return false
+		}
+	}
+	return true
+}
+
+// retiringRecords say from which leases records are still to leave.
+func (s *State) retiringRecords(fn func(*logpb.SnapshotRecord) bool) bool {
+	going := true
+	s.retiring.Scan(func(_ uint64, r *retiring) bool {
+		going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Retiring{Retiring: &logpb.SnapshotRetiring{
+			Lease: r.lease, DeadlineNs: r.deadline, DoneBelow: r.doneBelow, Account: r.account,
+		}}})
+		return going
+	})
+	return going
+}
+
+// takeRetiring enters a lease from which records are still to leave, which follow.
+func (m *Machine) takeRetiring(encoded *logpb.SnapshotRetiring) error {
+	if encoded.Lease == 0 || encoded.Lease > m.lastLease || encoded.DeadlineNs < 0 {
+		return fmt.Errorf("records of lease %d, until %d, which there cannot be", encoded.Lease, encoded.DeadlineNs)
+	}
+	m.retiring.Set(encoded.Lease, &retiring{
+		generation: m.generation, lease: encoded.Lease, deadline: encoded.DeadlineNs, doneBelow: encoded.DoneBelow, account: encoded.Account,
+	})
+	return nil
+}
+
+// retires tells whether a record is one of those that are still to leave their lease, which may live.
+func (r *retiring) retires(op uint64, lives bool) bool {
+	return r != nil && (op < r.doneBelow || !lives)
+}
+
+// verifyRetiring looks at the leases from which records are still to leave: each has some, and one that lives only what is finished.
+func (s *State) verifyRetiring() (err error) {
+	if s.retiring.Len() == 0 && s.retiredLast != 0 || s.retiredLast > s.lastLease {
+		return fmt.Errorf("records of lease %d left last, and %d leases have some that are to leave", s.retiredLast, s.retiring.Len())
+	}
+	s.retiring.Scan(func(id uint64, r *retiring) bool {
+		l, lives := s.leases.Get(id)
+		switch {
+		case r.lease != id || len(r.list) == 0 || id > s.lastLease:
+			err = fmt.Errorf("lease %d (%d) has %d records that are to leave", id, r.lease, len(r.list))
+		case lives && (l.doneBelow() != r.doneBelow || r.list[len(r.list)-1].op >= r.doneBelow || l.account != r.account):
+			err = fmt.Errorf("lease %d lives, and unfinished records are to leave it", id)
+		}
+		return err == nil
+	})
+	return err
+}
