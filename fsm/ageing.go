@@ -61,10 +61,10 @@ func (m *Machine) recordStarving(name string, as priority, needs []need) {
 
 // promote promotes background waiters to standard whose holders have waited for as long as ageing says.
 func (m *Machine) promote() {
-	for _, old := range takeDue(m.promotions, func(d due) bool { return d.at <= m.clock.Now }) {
-		w, ok := m.waiters.Get(old.id)
+	for m.bounds.waits.left > 0 {
+		w, ok := m.dueWaiter(m.promotions)
 		if !ok {
-			continue
+			return
 		}
 		floor := m.standardVirtualTime(w)
 		m.changeWaiter(w, func(aged *waiter) { aged.rank, aged.promotedAt, aged.promoteAt = classStandard, floor, 0 })
@@ -92,16 +92,16 @@ func (m *Machine) demote(name string) {
 	case m.bounds.walks.left == 0:
 		m.toDemote.Insert(name)
 	default:
-		m.bounds.walks.spend(int(h.waiting))
-		m.demoteNow(name)
+		m.bounds.walks.spend(m.demoteNow(name))
 	}
 }
 
 // demoteNow puts the other background waiters of a holder back into their class after a grant in any class: the holder ages, not
-// each of its requests. A waiter for other quotas keeps its age.
-func (m *Machine) demoteNow(name string) {
+// each of its requests. A waiter for other quotas keeps its age. It returns how many items the holder's waiters have.
+func (m *Machine) demoteNow(name string) (visited int) {
 	var waiting []*waiter
 	m.eachWaiterOf(name, func(w *waiter) bool {
+		visited += w.cost()
 		if w.class == classBackground {
 			waiting = append(waiting, w)
 		}
@@ -122,4 +122,5 @@ func (m *Machine) demoteNow(name string) {
 			m.reordered[n.quota.number] = true
 		}
 	}
+	return visited
 }

@@ -18,8 +18,8 @@ func (b *bound) begin() { b.left = b.most }
 // own returns how much a command may carry out itself: all that is left, and a little where others have used that up.
 func (b *bound) own(least int) int { return max(b.left, min(least, b.most)) }
 
-// allows tells whether a step may be carried out, with which its command comes to so much work, of what is its own. The first step is always
-// allowed while the entry has something left, so that there is none too large to be ever carried out.
+// allows tells whether a command whose own part is so much may carry out a step that takes its work to done. The first step is
+// always allowed while the entry has something left, so that no step is too large to be ever carried out.
 func (b *bound) allows(done, own int, first bool) bool { return done <= own || first && b.left > 0 }
 
 // part returns how much of an entry's work one step of a command may have, so that the others have some too: a sixteenth, and a little more where
@@ -50,15 +50,19 @@ type bounds struct {
 	serves bound
 	// tries are waiters and wait sets that a pass over the queue examines, by their quotas. A pass that has begun is finished.
 	tries bound
-	// walks are waiters of steps of workflows that are gone through, to find what to look at again.
+	// walks are waiters of steps of workflows, by their items, that are gone through, to find what to look at again.
 	walks bound
 	// frees are results that leave because their session ended, or acknowledged them.
 	frees bound
-	// refusals are waiters that leave because a quota of theirs was deleted.
+	// waits are waiters, by their items, that leave the queue or are promoted because their time has come.
+	waits bound
+	// reopens are steps of workflows, and breakers, that are examined because an operator reopened a quota.
+	reopens bound
+	// refusals are waiters, by their items, that leave because a quota of theirs was deleted.
 	refusals bound
 	// looks are waiters, by their quotas, that are looked at for who is first in line.
 	looks bound
-	// moves are waiters that are reordered because their holder's virtual time changed.
+	// moves are waiters, by their items, that are reordered because their holder's virtual time changed.
 	moves bound
 	// sweeps are holder stats and meters that are examined because a quota no longer counts some of them.
 	sweeps bound
@@ -66,20 +70,25 @@ type bounds struct {
 
 func newBounds() bounds {
 	return bounds{
-		ends: bound{most: maxEndedPerEntry}, resumes: bound{most: maxResumedPerEntry}, serves: bound{most: maxServedPerEntry}, tries: bound{most: maxTriedPerEntry}, looks: bound{most: maxLookedPerEntry},
-		walks: bound{most: maxWalkedPerEntry}, frees: bound{most: maxFreedPerEntry},
+		ends: bound{most: maxEndedPerEntry}, resumes: bound{most: maxResumedPerEntry}, serves: bound{most: maxServedPerEntry},
+		tries: bound{most: maxTriedPerEntry}, looks: bound{most: maxLookedPerEntry},
+		waits: bound{most: maxWaitsPerEntry}, reopens: bound{most: maxReopenedPerEntry}, walks: bound{most: maxWalkedPerEntry},
+		frees:    bound{most: maxFreedPerEntry},
 		refusals: bound{most: maxRefusedPerEntry}, moves: bound{most: maxMovedPerEntry}, sweeps: bound{most: maxSweptPerEntry},
 	}
 }
 
 // begin begins an entry.
 func (b *bounds) begin() {
-	for _, one := range []*bound{&b.ends, &b.resumes, &b.serves, &b.tries, &b.looks, &b.walks, &b.frees, &b.refusals, &b.moves, &b.sweeps} {
+	for _, one := range []*bound{
+		&b.ends, &b.waits, &b.reopens, &b.resumes, &b.serves, &b.tries, &b.looks, &b.walks, &b.frees, &b.refusals, &b.moves, &b.sweeps,
+	} {
 		one.begin()
 	}
 }
 
 // unfinished tells whether entries before this one left something that the next one goes on with.
 func (s *State) unfinished() bool {
-	return s.retiring.Len() > 0 || s.resumed.Len() > 0 || s.ended.Len() > 0 || s.acked.Len() > 0 || s.deleted.Len() > 0 || s.moving.Len() > 0 || s.sweep.table != sweepNothing
+	return s.retiring.Len() > 0 || s.reopening.Len() > 0 || s.resumed.Len() > 0 ||
+		s.ended.Len() > 0 || s.acked.Len() > 0 || s.deleted.Len() > 0 || s.moving.Len() > 0 || s.sweep.table != sweepNothing
 }

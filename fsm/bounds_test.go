@@ -328,5 +328,7 @@ func limitsAndGrants(w *world) (commands []*logpb.Command) {
 // tight has an entry do so little of each kind of work.
 func tight(most int) bounds {
 	one := bound{most: most, left: most}
-	return bounds{ends: one, resumes: one, serves: one, tries: one, looks: one, walks: one, frees: one, refusals: one, moves: one, sweeps: one}
+	return bounds{
+		ends: one, waits: one, reopens: one, resumes: one, serves: one, tries: one, looks: one, walks: one, frees: one, refusals: one, moves: one, sweeps: one,
+	}
 }

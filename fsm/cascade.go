@@ -252,35 +252,15 @@ func (m *Machine) recordMember(l *lease, needs []need) {
 	}
 }
 
-// endLimitsOf ends, on an operator's word, what steps are limited by because a quota was closed: a limit by it or one below it, unless
-// that one is closed still or has not what the step needs. Calm is reckoned from the last report or refusal, not
-// from the end that the closing would have had.
-func (m *Machine) endLimitsOf(reopened *quota) {
-	for _, name := range m.workflows.Keys() {
-		w, _ := m.workflows.Get(name)
-		changed := false
-		for i := range w.steps {
-			if w.steps[i].until != 0 && m.restsOn(&w.steps[i], reopened) {
-				w = m.editWorkflow(name)
-				w.steps[i].limited, w.steps[i].until = 0, 0
-				changed = true
-			}
-		}
-		if changed {
-			m.calmDown(w)
-		}
-	}
-}
-
 // restsOn tells whether a step is limited by nothing but that a quota was closed, which is open now.
-func (m *Machine) restsOn(s *step, reopened *quota) bool {
+func (m *Machine) restsOn(s *step, reopened uint32) bool {
 	q := m.quotaNamed(s.quota)
 	if q == nil {
 		return false
 	}
 	below := false
 	for _, above := range m.ancestors(m.editQuotaNow(q.number)) {
-		below = below || above.number == reopened.number
+		below = below || above.number == reopened
 		if above.cooling(m.clock.Now) || s.short.quota != "" && above.ledger.available(&above.rule) < s.short.amount {
 			return false
 		}
@@ -408,8 +388,7 @@ func (m *Machine) wakeWaitersOf(name string) {
 	case m.bounds.walks.left == 0:
 		m.toWake.Insert(name)
 	default:
-		m.markWaitersOf(name)
-		m.bounds.walks.spend(int(h.waiting))
+		m.bounds.walks.spend(m.markWaitersOf(name))
 	}
 }
 
@@ -429,15 +408,17 @@ func (m *Machine) finishWalks() {
 	m.toDemote.Clear()
 }
 
-// markWaitersOf marks what a holder waits for.
-func (m *Machine) markWaitersOf(name string) {
+// markWaitersOf marks what a holder waits for, and returns how many items that are.
+func (m *Machine) markWaitersOf(name string) (visited int) {
 	m.eachWaiterOf(name, func(w *waiter) bool {
+		visited += w.cost()
 		l, _ := m.waitSets.Get(w.waitSet)
 		for _, number := range l.quotas {
 			m.dirty[number], m.reordered[number] = true, true
 		}
 		return true
 	})
+	return visited
 }
 
 // backPressure tells a holder how its workflow stands; of several, one that goes one at a time. nil: nothing in it is

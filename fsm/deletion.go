@@ -48,7 +48,9 @@ func (m *Machine) refuseSome(number uint32, name string, most int) {
 	for _, w := range waiting {
 		m.refuseFor(w, name)
 	}
-	m.bounds.refusals.spend(len(waiting))
+	for _, w := range waiting {
+		m.bounds.refusals.spend(w.cost())
+	}
 }
 
 // refuseFor refuses a waiter because a quota was deleted. Its meters are forgotten, and it is not another one's of that name to count it.
@@ -70,8 +72,10 @@ func (s *State) lostQuota(w *waiter) (name string, lost bool) {
 	return "", false
 }
 
-// waitersFor returns up to most of those who wait for a quota or one below it, by wait set and place, and whether there are more.
+// waitersFor returns waiters for a quota or one below it, by wait set and place, and whether there are more. They have up to most items, but
+// for the last one, which may exceed that.
 func (s *State) waitersFor(number uint32, most int) (waiting []*waiter, more bool) {
+	cost := 0
 	s.waitSetsOf.Ascend(quotaWaitSet{quota: number}, func(ql quotaWaitSet) bool {
 		if ql.quota != number {
 			return false
@@ -80,8 +84,9 @@ func (s *State) waitersFor(number uint32, most int) (waiting []*waiter, more boo
 			if p.waitSet != ql.waitSet {
 				return false
 			}
-			if more = len(waiting) == most; !more {
+			if more = cost >= most; !more {
 				w, _ := s.waiters.Get(p.ticket)
+				cost += w.cost()
 				waiting = append(waiting, w)
 			}
 			return !more

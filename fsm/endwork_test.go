@@ -1,13 +1,17 @@
 package fsm
 
 import (
+	"bytes"
 	"testing"
 	"time"
+
+	"pgregory.net/rapid"
 
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// maxEndWork is how many charges of records one entry deals with because leases end, at most: its bound, and what each of its commands may do beyond it.
+// maxEndWork is how many charges of records one entry deals with because leases end, at most: its bound, and what each of its
+// commands may do beyond it.
 const maxEndWork = 64 << 10
 
 // pendingCharges counts the charges of records that have not left their lease.
@@ -21,7 +25,8 @@ func pendingCharges(m *Machine) (count int) {
 	return count
 }
 
-// withRecords makes leases of one holder that end at the same time, with as many records as a lease may have. Bounds of budgets are out of the way.
+// withRecords makes leases of one holder that end at the same time, with as many records as a lease may have. Bounds of budgets
+// are out of the way.
 func withRecords(t tester, leases int) (w *world, granted []*logpb.Granted) {
 	w = newWorld(t)
 	unlimited := int64(1) << 40
@@ -132,5 +137,137 @@ func BenchmarkLongestEnd(b *testing.B) {
 		}
 		b.ReportMetric(float64(longest.Microseconds())/1000, "ms/entry-max")
 		b.ReportMetric(float64(entries), "entries")
+	}
+}
+
+// recordsWithin makes one lease with some records under small bounds: operation 1 is settled, the mark is at 3, and the lease has ended.
+func recordsWithin(t tester, ends int) (w *world, g *logpb.Granted) {
+	w = newWorld(t)
+	w.raw(applyQuotas(rateOf("r", 100, hour)))
+	g = w.raw(reserve(ask("h", itemOf("r", 20))))[0].GetGranted()
+	for op := range uint64(8) {
+		w.raw(consumesPart(g, op+1, 0))
+	}
+	w.raw(settles(g, 1, 1), settles(g, 5, 1))
+	w.m.bounds.ends = bound{most: ends}
+	w.raw(consumesPart(g, 9, 3), releasesOf(g))
+	return w, g
+}
+
+// settles says that 1 operation used so much of r.
+func settles(g *logpb.Granted, op uint64, amount int64) *logpb.Command {
+	return &logpb.Command{Kind: &logpb.Command_Settle{Settle: &logpb.Settle{
+		Lease: g.Lease, Fence: g.Fence, Op: op, Actual: []*logpb.Item{itemOf("r", amount)},
+	}}}
+}
+
+// TestEnds_LeaveRecordsAsIfAtOnce: whatever has not left an ended lease yet answers as if it had: an upward Settle counts once,
+// and nothing is
+// taken for operations below the mark, settled ones, or downwards.
+func TestEnds_LeaveRecordsAsIfAtOnce(t *testing.T) {
+	for _, c := range []struct {
+		op     uint64
+		amount int64
+		taken  bool
+	}{
+		{op: 1, amount: 3}, {op: 2, amount: 3}, {op: 4, amount: 3, taken: true}, {op: 4, amount: 0}, {op: 5, amount: 3},
+		{op: 8, amount: 2, taken: true},
+		{op: 9, amount: 5, taken: true}, {op: 10, amount: 5},
+	} {
+		for _, ends := range []int{0, 1, 2, maxEndedPerEntry} {
+			w, g := recordsWithin(t, ends)
+			if ends == 0 && pendingCharges(w.m) != 18 {
+				t.Fatalf("%d records and charges are left where none may leave", pendingCharges(w.m))
+			}
+			w.m.bounds.ends.most = 0
+			result := w.raw(settles(g, c.op, c.amount))[0]
+			if taken := result.GetSettled() != nil; taken != c.taken {
+				t.Errorf("within %d: operation %d: %v", ends, c.op, result)
+			}
+			if again := w.raw(settles(g, c.op, c.amount))[0]; (again.GetSettled() != nil) != c.taken {
+				t.Errorf("within %d: operation %d, again: %v", ends, c.op, again)
+			}
+			if err := w.m.Verify(); err != nil {
+				t.Fatalf("within %d: operation %d: %v", ends, c.op, err)
+			}
+			w.m.bounds.ends.most = 3
+			for w.m.unfinished() {
+				w.raw()
+			}
+			q := w.m.quotaNamed("r")
+			if want := 9 + max(c.amount-1, 0)*int64(len(result.GetSettled().GetOverrun())); q.ledger.consumed() != want {
+				t.Errorf("within %d: operation %d: %d counts, not %d", ends, c.op, q.ledger.consumed(), want)
+			}
+		}
+	}
+}
+
+// TestEnds_GoOnAfterARestore: what is left to do is part of snapshots, so replicas that restore one go on in the same way.
+func TestEnds_GoOnAfterARestore(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		most := rapid.IntRange(0, 7).Draw(rt, "most")
+		w, g := recordsWithin(rt, most)
+		other := w.raw(reserve(ask("i", itemOf("r", 20))))[0].GetGranted()
+		for i := range uint64(4) {
+			w.raw(consumesPart(other, i+1, 0))
+		}
+		next := uint64(5)
+		for range rapid.IntRange(1, 20).Draw(rt, "entries") {
+			w.now += rapid.SampledFrom([]int64{0, millisecond, second, minute}).Draw(rt, "after")
+			var commands []*logpb.Command
+			switch rapid.IntRange(0, 4).Draw(rt, "command") {
+			case 0:
+				commands = append(commands, settles(g, rapid.Uint64Range(1, 9).Draw(rt, "op"), 2))
+			case 1:
+				commands = append(commands, consumesPart(other, next, rapid.Uint64Range(0, next).Draw(rt, "mark")))
+				next++
+			case 2:
+				commands = append(commands, settles(other, rapid.Uint64Range(1, next).Draw(rt, "op"), 2))
+			case 3:
+				if rapid.IntRange(0, 4).Draw(rt, "ends") == 0 {
+					commands = append(commands, releasesOf(other))
+				}
+			}
+			restored, err := Restore(bytes.NewReader(snapshotOf(rt, w.m.Freeze())))
+			if err != nil {
+				rt.Fatal(err)
+			}
+			w.m.bounds.ends.most = rapid.IntRange(0, 7).Draw(rt, "most")
+			restored.bounds = w.m.bounds
+			w.raw(commands...)
+			restored.Apply(w.index, 1, w.entries[len(w.entries)-1])
+			if err := w.m.Verify(); err != nil {
+				rt.Fatal(err)
+			}
+			if !bytes.Equal(snapshotOf(rt, restored.State()), snapshotOf(rt, w.m.State())) {
+				rt.Fatal("the restored state goes on differently")
+			}
+		}
+	})
+}
+
+// TestConsume_FreesWhatItTakesAtItsBudget: a caller at its budget that finishes operations gets no more of it than these had,
+// also where the
+// entry has dealt with as many records as it may.
+func TestConsume_FreesWhatItTakesAtItsBudget(t *testing.T) {
+	w := newWorld(t)
+	w.raw(applyQuotas(rateOf("r", 1<<40, hour)))
+	g := w.raw(reserve(ask("h", itemOf("r", 2000))))[0].GetGranted()
+	for op := range uint64(10) {
+		w.raw(consumesPart(g, op+1, 0))
+	}
+	taken := w.m.taken[budgetOperations]
+	w.raw(&logpb.Command{Kind: &logpb.Command_SetLimits{SetLimits: &logpb.SetLimits{MaxOperationBytes: &taken}}})
+	if w.m.limits.operationBytes > taken {
+		t.Skipf("the least budget is %d", w.m.limits.operationBytes)
+	}
+	w.m.bounds.ends = bound{}
+	for op := uint64(11); op < 100; op++ {
+		if result := w.raw(consumesPart(g, op, op-9))[0]; result.GetConsumed() == nil {
+			t.Fatalf("operation %d: %v", op, result)
+		}
+		if w.m.taken[budgetOperations] > taken {
+			t.Fatalf("operation %d takes the budget to %d, of %d", op, w.m.taken[budgetOperations], taken)
+		}
 	}
 }

@@ -38,15 +38,16 @@ func (m *Machine) freeResults() {
 // free drops up to most of the results that are to leave a session, which may be changed, from its first on. What waits under a session that
 // has ended leaves the queue: nobody could learn of a grant any more.
 func (m *Machine) free(s *session, most int) {
-	leaving, more := m.leaving[:0], false
+	leaving, more, cost := m.leaving[:0], false, 0
 	m.results.Ascend(dedupEntry{session: s.id}, func(r dedupEntry) bool {
 		if !s.leaves(r) {
 			return false
 		}
-		if more = len(leaving) == most; more {
+		if more = cost >= most; more {
 			return false
 		}
 		leaving = append(leaving, r)
+		cost += m.freeCost(s, r)
 		return true
 	})
 	m.recordRemaining(s, more)
@@ -60,9 +61,19 @@ func (m *Machine) free(s *session, most int) {
 			m.endWait(w, m.refusalOf(w, logpb.Reason_REASON_WITHDRAWN))
 		}
 	}
-	m.bounds.frees.spend(len(leaving))
+	m.bounds.frees.spend(cost)
 	clear(leaving)
 	m.leaving = leaving
+}
+
+// freeCost returns what a result that leaves takes of an entry's work: with it may leave a waiter.
+func (m *Machine) freeCost(s *session, r dedupEntry) int {
+	if ticket := r.result.GetWaiting().GetTicket(); s.ended && ticket != 0 {
+		if w, ok := m.waiters.Get(ticket); ok {
+			return w.cost()
+		}
+	}
+	return 1
 }
 
 // leaves tells whether a result is to leave with a session, or because of its mark.

@@ -164,7 +164,7 @@ func TestExpireSessions_BoundsTheResultsOfOneEntry(t *testing.T) {
 	}
 }
 
-// TestWaitersFor_FindsThoseOfDescendants: as looking at each waiter would, and no more than it is to.
+// TestWaitersFor_FindsThoseOfDescendants: as looking at each waiter would, and no more items than it is to but for the last waiter's.
 func TestWaitersFor_FindsThoseOfDescendants(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("p", 1), under(slotsOf("p/c", 1), "p"), slotsOf("q", 1))
@@ -178,14 +178,14 @@ func TestWaitersFor_FindsThoseOfDescendants(t *testing.T) {
 	}
 	number, _ := w.m.names.Get("p")
 	var got []uint64
-	found, more := w.m.waitersFor(number, 3)
+	found, more := w.m.waitersFor(number, 5)
 	for _, one := range found {
 		got = append(got, one.ticket)
 	}
 	if slices.Sort(got); more || !slices.Equal(got, want) {
 		t.Errorf("tickets %v, want %v", got, want)
 	}
-	if first, more := w.m.waitersFor(number, 2); len(first) != 2 || !more {
+	if first, more := w.m.waitersFor(number, 3); len(first) != 2 || !more {
 		t.Errorf("of three it finds %d, more: %t", len(first), more)
 	}
 }

@@ -12,7 +12,7 @@ import (
 // What follows goes round: each entry begins with the holder after the last one that was moved, and goes through the waiters of each once. So
 // a holder whose virtual time moves with every entry takes nothing from those after it.
 
-// maxMovedPerEntry bounds how many waiters one entry reorders: all that two holders may have waiting.
+// maxMovedPerEntry bounds how many waiters, by their items, one entry reorders: all that two holders may have waiting for one quota each.
 const maxMovedPerEntry = 2 * maxWaitersOfHolder
 
 // moving is how far a holder's waiters were reordered by its virtual time.
@@ -87,15 +87,17 @@ func (m *Machine) moveWaiters(name string, at moving) {
 // moveFrom does so once, and returns the ticket to go on with; 0: there are no more.
 func (m *Machine) moveFrom(name string, from uint64) (next uint64) {
 	var tickets []uint64
+	cost := 0
 	m.eachWaiterFrom(name, from, func(w *waiter) bool {
-		if len(tickets) == m.bounds.moves.left {
+		if cost >= m.bounds.moves.left {
 			next = w.ticket
 			return false
 		}
 		tickets = append(tickets, w.ticket)
+		cost += w.cost()
 		return true
 	})
-	m.bounds.moves.spend(max(len(tickets), 1)) // one that waits for nothing any more is looked at too
+	m.bounds.moves.spend(max(cost, 1)) // one that waits for nothing any more is looked at too
 	h, _ := m.holders.Get(name)
 	for _, ticket := range tickets {
 		w, _ := m.waiters.Get(ticket)

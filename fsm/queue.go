@@ -244,15 +244,6 @@ func waitSetKey(numbers []uint32) string {
 	return string(key)
 }
 
-// endWaits ends waits that are over.
-func (m *Machine) endWaits() {
-	for _, end := range takeDue(m.waitEnds, func(d due) bool { return d.at <= m.clock.Now }) {
-		if w, ok := m.liveWaiter(end.id); ok {
-			m.endWait(w, m.refusalOf(w, logpb.Reason_REASON_WAIT_EXPIRED))
-		}
-	}
-}
-
 // liveWaiter returns a waiter. One that is to leave the queue, and has not come to it yet, leaves here, so that who meets it before finds what
 // comes after.
 func (m *Machine) liveWaiter(ticket uint64) (*waiter, bool) {

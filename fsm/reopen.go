@@ -1,6 +1,17 @@
 package fsm
 
-import "github.com/quotad/quotad/fsm/logpb"
+import (
+	"fmt"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// maxReopenedPerEntry bounds the steps of workflows, and the breakers, that one entry examines because operators reopened quotas.
+// leastReopened is how many a command examines itself when those before it have taken all: a workflow's.
+const (
+	maxReopenedPerEntry = 8 * maxDuePerEntry
+	leastReopened       = maxSteps
+)
 
 // reopenQuota ends, on an operator's word, what reports closed of a quota: its cooldown, its holders' breakers, a cap of
 // its window. Of a provider-anchored window it confirms the reset that was reported. What the quota's own rule keeps back
@@ -22,7 +33,8 @@ func (m *Machine) reopenQuota(command *logpb.ReopenQuota) *logpb.Result {
 		m.endCooldown(q, m.clock.Now)
 	}
 	if closed {
-		m.endLimitsOf(q)
+		m.reopening.Set(q.number, "") // from the first workflow on, also where that was in progress
+		m.endLimitsOf(q.number, "", m.bounds.reopens.own(leastReopened))
 	}
 	// Whoever closes it next begins anew.
 	q.closer, q.closedSince, q.attempt = "", 0, 0
@@ -51,17 +63,88 @@ func (m *Machine) endCooldown(q *quota, at int64) {
 // says that there are others, since one entry does no more than this.
 func (m *Machine) closeBreakers(q *quota) (ended int64, more bool) {
 	var names []string
+	most := min(maxDuePerEntry, m.bounds.reopens.own(leastReopened))
 	m.closed.Ascend(quotaHolder{quota: q.number}, func(of quotaHolder) bool {
-		if more = of.quota == q.number && len(names) == maxDuePerEntry; more || of.quota != q.number {
+		if more = of.quota == q.number && len(names) == most; more || of.quota != q.number {
 			return false
 		}
 		names = append(names, of.holder)
 		return true
 	})
+	m.bounds.reopens.spend(len(names))
 	for _, name := range names {
 		t := m.editStats(name, q)
 		t.failures = 0
 		m.closeFor(t, 0)
 	}
 	return int64(len(names)), more
+}
+
+// endLimits goes on with ending limits of quotas that were reopened, in the order of their numbers.
+func (m *Machine) endLimits() {
+	for m.bounds.reopens.left > 0 {
+		number, from, ok := m.reopening.Min()
+		if !ok {
+			return
+		}
+		m.endLimitsOf(number, from, m.bounds.reopens.left)
+	}
+}
+
+// endLimitsOf ends, on an operator's word, what steps are limited by because a quota was closed: a limit by it or one below it, unless
+// that one is closed still or has not what the step needs. Calm is measured from the last report or refusal, not
+// from the end that the closing would have had. It goes through workflows from one on, and through as many steps as its own.
+func (m *Machine) endLimitsOf(reopened uint32, from string, own int) {
+	var found []*workflow
+	cost, next := 0, ""
+	m.workflows.Ascend(from, func(name string, w *workflow) bool {
+		if cost += len(w.steps); !m.bounds.reopens.allows(cost, own, len(found) == 0) {
+			cost, next = cost-len(w.steps), name
+			return false
+		}
+		found = append(found, w)
+		return true
+	})
+	m.bounds.reopens.spend(max(cost, 1))
+	if _, exists := m.quotas.Get(reopened); next == "" || !exists {
+		m.reopening.Delete(reopened)
+	} else {
+		m.reopening.Set(reopened, next)
+	}
+	for _, w := range found {
+		changed := false
+		for i := range w.steps {
+			if w.steps[i].until != 0 && m.restsOn(&w.steps[i], reopened) {
+				w = m.editWorkflow(w.definition.Name)
+				w.steps[i].limited, w.steps[i].until = 0, 0
+				changed = true
+			}
+		}
+		if changed {
+			m.calmDown(w)
+		}
+	}
+}
+
+// reopeningRecords are the reopened quotas of which limits are still to be ended.
+func (s *State) reopeningRecords(fn func(*logpb.SnapshotRecord) bool) bool {
+	going := true
+	s.reopening.Scan(func(number uint32, from string) bool {
+		going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Reopening{
+			Reopening: &logpb.SnapshotReopening{Quota: number, Workflow: from},
+		}})
+		return going
+	})
+	return going
+}
+
+// verifyReopening looks at the numbers of reopened quotas.
+func (s *State) verifyReopening() (err error) {
+	s.reopening.Scan(func(number uint32, _ string) bool {
+		if number == 0 || number > s.lastQuota {
+			err = fmt.Errorf("quota %d was reopened, and never existed", number)
+		}
+		return err == nil
+	})
+	return err
 }

@@ -113,6 +113,8 @@ func (m *Machine) take(record *logpb.SnapshotRecord) error {
 		m.moving.Set(kind.Moving.Holder, moving{from: kind.Moving.From, again: kind.Moving.Again})
 	case *logpb.SnapshotRecord_DeletedQuota:
 		m.deleted.Set(kind.DeletedQuota.Number, kind.DeletedQuota.Name)
+	case *logpb.SnapshotRecord_Reopening:
+		m.reopening.Set(kind.Reopening.Quota, kind.Reopening.Workflow)
 	case *logpb.SnapshotRecord_Sweep:
 		swept, err := decodeSweep(kind.Sweep)
 		m.sweep = swept

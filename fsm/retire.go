@@ -10,7 +10,8 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// When a lease ends, or its holder is finished with operations, their records leave it at once: no command finds them there. What they charged is
+// When a lease ends, or its holder is finished with operations, their records leave it at once: no command finds them there. What
+// they charged is
 // dealt with in steps, as many as the entry may, and the rest with the entries that follow. Until then a record stays as it is: it
 // counts, its exposure lasts, and its account is charged with it.
 
@@ -65,7 +66,8 @@ func (m *Machine) finishBelow(l *lease, mark uint64, freeing int64) {
 	}
 }
 
-// retire deals with records of a lease, those below a mark as finished, as far as the command may, and frees at least so many bytes. It tells
+// retire deals with records of a lease, those below a mark as finished, as far as the command may, and frees at least so many
+// bytes. It tells
 // whether some are left.
 func (m *Machine) retire(l *lease, list []*operation, mark uint64, freeing int64) (left bool) {
 	own := m.bounds.ends.own(leastEnded)
@@ -121,7 +123,8 @@ func (m *Machine) retireOne(o *operation, deadline int64, mark uint64) {
 	m.keepDetached(o)
 }
 
-// retireRecords goes on with records that are still to leave their leases, in the order of these from the one after the last: once round, as far as the
+// retireRecords goes on with records that are still to leave their leases, in the order of these from the one after the last:
+// once round, as far as the
 // entry may. So a lease that has more of them with every entry takes nothing from those after it.
 func (m *Machine) retireRecords() {
 	last := m.retiredLast
@@ -207,7 +210,8 @@ func (m *Machine) detachNow(lease, op uint64) {
 	m.dropRetired(r)
 }
 
-// attached goes through the records that are not detached, by lease and number: of leases that live, and those that are still to leave one.
+// attached goes through the records that are not detached, by lease and number: of leases that live, and those that are still to
+// leave one.
 type attached struct {
 	leases              btree.MapIter[uint64, *lease]
 	retiring            btree.MapIter[uint64, *retiring]

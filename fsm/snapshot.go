@@ -89,7 +89,7 @@ func (s *State) eachRecord(fn func(*logpb.SnapshotRecord) bool) {
 	going := fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Head{Head: s.encodeHead()}})
 	for _, section := range []func(func(*logpb.SnapshotRecord) bool) bool{
 		s.accountRecords, s.pageRecords, s.ledgerRecords, s.policyRecords, s.sessionRecords, s.memberRecords, s.taskRecords, s.resumeRecords,
-		s.deletedRecords, s.movingRecords,
+		s.deletedRecords, s.movingRecords, s.reopeningRecords,
 	} {
 		going = going && section(fn)
 	}

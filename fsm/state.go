@@ -88,6 +88,8 @@ type State struct {
 	acked *btree.Map[uint64, struct{}]
 	// deleted has the names of quotas that were deleted while some who wait for them are still to be refused.
 	deleted *btree.Map[uint32, string]
+	// reopening has quotas that an operator reopened while limits by them are still to be ended: the workflow to go on with.
+	reopening *btree.Map[uint32, string]
 	// moving has the holders of whom some waiters are still to be moved to their virtual time.
 	moving *btree.Map[string, moving]
 	// movedLast is the one of them that was the last to have some moved, empty where there is none.
@@ -237,6 +239,7 @@ func newState() *State {
 		acked:        new(btree.Map[uint64, struct{}]),
 		deleted:      new(btree.Map[uint32, string]),
 		moving:       new(btree.Map[string, moving]),
+		reopening:    new(btree.Map[uint32, string]),
 
 		accounts:     new(btree.Map[uint64, *account]),
 		accountNames: newTree(lessAccountName),
@@ -262,7 +265,7 @@ func (s *State) copy() *State {
 	c.tasks, c.underWay, c.resting = s.tasks.Copy(), s.underWay.Copy(), s.resting.Copy()
 	c.workflows, c.stepsOf, c.reviews = s.workflows.Copy(), s.stepsOf.Copy(), s.reviews.Copy()
 	c.resumed, c.ended, c.acked, c.deleted = s.resumed.Copy(), s.ended.Copy(), s.acked.Copy(), s.deleted.Copy()
-	c.moving = s.moving.Copy()
+	c.moving, c.reopening = s.moving.Copy(), s.reopening.Copy()
 	c.accounts, c.accountNames, c.reporters = s.accounts.Copy(), s.accountNames.Copy(), s.reporters.Copy()
 	return &c
 }

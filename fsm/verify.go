@@ -43,7 +43,7 @@ func (s *State) Verify() error {
 	})
 	return errors.Join(append(errs, s.verifyTables(), s.verifyQueue(), s.verifyTimers(), s.verifyUsage(), s.verifyTasks(),
 		s.verifySessions(), s.verifyHolders(), s.verifyQuotas(), s.verifyWaitSets(), s.verifyWorkflows(), s.verifyResumed(), s.verifyAccounts(),
-		s.verifyRetiring(), s.verifyFreeing(), s.verifyMoving(), s.verifyDeleted())...)
+		s.verifyReopening(), s.verifyRetiring(), s.verifyFreeing(), s.verifyMoving(), s.verifyDeleted())...)
 }
 
 // sumAhead counts who waits for each quota before all others.

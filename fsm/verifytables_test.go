@@ -13,7 +13,7 @@ import (
 )
 
 // alone are the tables that say something on their own: of what is missing there nothing else tells.
-var alone = map[string]bool{"members": true, "meters": true, "tallies": true, "resumed": true}
+var alone = map[string]bool{"members": true, "meters": true, "tallies": true, "resumed": true, "reopening": true}
 
 // tablesOf returns the tables of a state by name, as things with a method PopMin, and those of runs.
 func tablesOf(s *State) map[string]reflect.Value {
@@ -46,6 +46,16 @@ func livelier(t tester) *Machine {
 		}})))
 		w.now += millisecond
 	}
+	w.raw(applyQuotas(rateOf("parts", 100, minute)))
+	parts := w.granted(ask("many", itemOf("parts", 9)))
+	for op := range uint64(3) {
+		w.raw(&logpb.Command{Kind: &logpb.Command_Consume{Consume: &logpb.Consume{
+			Lease: parts.Lease, Fence: parts.Fence, Op: op + 1, Items: []*logpb.Item{itemOf("parts", 1)},
+		}}})
+	}
+	w.raw(report(&logpb.Report{Lease: parts.Lease, Fence: parts.Fence, Op: 1, Signals: []*logpb.Signal{
+		{Quota: "parts", Cause: logpb.Cause_CAUSE_SATURATED, RetryAfterNs: new(minute)},
+	}}))
 	w.m.bounds = tight(1)
 	for range 3 {
 		w.granted(ask("many", itemOf("breaks", 1)))
@@ -58,7 +68,9 @@ func livelier(t tester) *Machine {
 			w.raw(numbered(uint64(i%3+1), 100+seq, 0, withdraw(1<<60)))
 		}
 	}
-	w.raw(numbered(1, 200, 150, withdraw(1<<60)), closes(2)[0], deletesByForce("spare"), reserve(again))
+	w.raw(numbered(1, 200, 150, withdraw(1<<60)), closes(2)[0], deletesByForce("spare"), reserve(again),
+		settle(&logpb.Settle{Lease: parts.Lease, Fence: parts.Fence, Op: 3, Final: true, DoneBelow: 4}),
+		&logpb.Command{Kind: &logpb.Command_ReopenQuota{ReopenQuota: &logpb.ReopenQuota{Quota: "parts"}}})
 	return w.m
 }
 

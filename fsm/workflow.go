@@ -243,6 +243,7 @@ func (m *Machine) replaceWorkflows(plans []*plan) {
 
 // addWorkflow enters a workflow into the tables.
 func (m *Machine) addWorkflow(w *workflow) {
+	delete(m.told, w.definition.Name) // its steps may be others than those of the one before it
 	name := w.definition.Name
 	m.workflows.Set(name, w)
 	for at, holder := range w.holders {

@@ -59,7 +59,6 @@ type SnapshotRecord struct {
 	//	*SnapshotRecord_Moving
 	//	*SnapshotRecord_Retiring
 	//	*SnapshotRecord_Reopening
-	//	*SnapshotRecord_Walk
 	Kind          isSnapshotRecord_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -354,15 +353,6 @@ func (x *SnapshotRecord) GetReopening() *SnapshotReopening {
 	return nil
 }
 
-func (x *SnapshotRecord) GetWalk() *SnapshotWalk {
-	if x != nil {
-		if x, ok := x.Kind.(*SnapshotRecord_Walk); ok {
-			return x.Walk
-		}
-	}
-	return nil
-}
-
 type isSnapshotRecord_Kind interface {
 	isSnapshotRecord_Kind()
 }
@@ -479,10 +469,6 @@ type SnapshotRecord_Reopening struct {
 	Reopening *SnapshotReopening `protobuf:"bytes,95,opt,name=reopening,proto3,oneof"`
 }
 
-type SnapshotRecord_Walk struct {
-	Walk *SnapshotWalk `protobuf:"bytes,96,opt,name=walk,proto3,oneof"`
-}
-
 func (*SnapshotRecord_Head) isSnapshotRecord_Kind() {}
 
 func (*SnapshotRecord_Quota) isSnapshotRecord_Kind() {}
@@ -538,8 +524,6 @@ func (*SnapshotRecord_Moving) isSnapshotRecord_Kind() {}
 func (*SnapshotRecord_Retiring) isSnapshotRecord_Kind() {}
 
 func (*SnapshotRecord_Reopening) isSnapshotRecord_Kind() {}
-
-func (*SnapshotRecord_Walk) isSnapshotRecord_Kind() {}
 
 // SnapshotAccount is a caller's account. What it has is worked out of what names it.
 type SnapshotAccount struct {
@@ -722,9 +706,7 @@ type SnapshotHead struct {
 	// The lane from which on, downwards, the next ones are looked at for who is first in line; 0: from the last one on.
 	LookedFrom uint32 `protobuf:"varint,92,opt,name=looked_from,json=lookedFrom,proto3" json:"looked_from,omitempty"`
 	// The lease that was the last to have records retired, while some are still to be retired; 0: there is none.
-	RetiredLast uint64 `protobuf:"varint,93,opt,name=retired_last,json=retiredLast,proto3" json:"retired_last,omitempty"`
-	// The holder that was the last to have waiters visited, while some are still to be visited.
-	WalkedLast    string `protobuf:"bytes,94,opt,name=walked_last,json=walkedLast,proto3" json:"walked_last,omitempty"`
+	RetiredLast   uint64 `protobuf:"varint,93,opt,name=retired_last,json=retiredLast,proto3" json:"retired_last,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -904,13 +886,6 @@ func (x *SnapshotHead) GetRetiredLast() uint64 {
 		return x.RetiredLast
 	}
 	return 0
-}
-
-func (x *SnapshotHead) GetWalkedLast() string {
-	if x != nil {
-		return x.WalkedLast
-	}
-	return ""
 }
 
 // SnapshotQuota is a quota and its ledger.
@@ -4214,75 +4189,11 @@ func (x *SnapshotReopening) GetWorkflow() string {
 	return ""
 }
 
-// SnapshotWalk says that waiters of a holder are still to be visited.
-type SnapshotWalk struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The holder.
-	Holder string `protobuf:"bytes,1,opt,name=holder,proto3" json:"holder,omitempty"`
-	// The ticket from which on they are tried again; 0: they are not.
-	WakeFrom uint64 `protobuf:"varint,2,opt,name=wake_from,json=wakeFrom,proto3" json:"wake_from,omitempty"`
-	// The ticket from which on they are demoted after a grant; 0: they are not.
-	DemoteFrom    uint64 `protobuf:"varint,3,opt,name=demote_from,json=demoteFrom,proto3" json:"demote_from,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *SnapshotWalk) Reset() {
-	*x = SnapshotWalk{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[38]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *SnapshotWalk) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*SnapshotWalk) ProtoMessage() {}
-
-func (x *SnapshotWalk) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[38]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use SnapshotWalk.ProtoReflect.Descriptor instead.
-func (*SnapshotWalk) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{38}
-}
-
-func (x *SnapshotWalk) GetHolder() string {
-	if x != nil {
-		return x.Holder
-	}
-	return ""
-}
-
-func (x *SnapshotWalk) GetWakeFrom() uint64 {
-	if x != nil {
-		return x.WakeFrom
-	}
-	return 0
-}
-
-func (x *SnapshotWalk) GetDemoteFrom() uint64 {
-	if x != nil {
-		return x.DemoteFrom
-	}
-	return 0
-}
-
 var File_quotad_log_v1_snapshot_proto protoreflect.FileDescriptor
 
 const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\n" +
-	"\x1cquotad/log/v1/snapshot.proto\x12\rquotad.log.v1\x1a\x17quotad/log/v1/log.proto\"\x92\r\n" +
+	"\x1cquotad/log/v1/snapshot.proto\x12\rquotad.log.v1\x1a\x17quotad/log/v1/log.proto\"\xdf\f\n" +
 	"\x0eSnapshotRecord\x121\n" +
 	"\x04head\x18\x01 \x01(\v2\x1b.quotad.log.v1.SnapshotHeadH\x00R\x04head\x124\n" +
 	"\x05quota\x18\x02 \x01(\v2\x1c.quotad.log.v1.SnapshotQuotaH\x00R\x05quota\x124\n" +
@@ -4312,8 +4223,7 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x04lane\x18\\ \x01(\v2\x1b.quotad.log.v1.SnapshotLaneH\x00R\x04lane\x127\n" +
 	"\x06moving\x18] \x01(\v2\x1d.quotad.log.v1.SnapshotMovingH\x00R\x06moving\x12=\n" +
 	"\bretiring\x18^ \x01(\v2\x1f.quotad.log.v1.SnapshotRetiringH\x00R\bretiring\x12@\n" +
-	"\treopening\x18_ \x01(\v2 .quotad.log.v1.SnapshotReopeningH\x00R\treopening\x121\n" +
-	"\x04walk\x18` \x01(\v2\x1b.quotad.log.v1.SnapshotWalkH\x00R\x04walkB\x06\n" +
+	"\treopening\x18_ \x01(\v2 .quotad.log.v1.SnapshotReopeningH\x00R\treopeningB\x06\n" +
 	"\x04kind\"\x87\x01\n" +
 	"\x0fSnapshotAccount\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x16\n" +
@@ -4323,7 +4233,7 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\areports\x18\x05 \x01(\x03R\areports\"4\n" +
 	"\fSnapshotPage\x12\x14\n" +
 	"\x05lease\x18\x01 \x01(\x04R\x05lease\x12\x0e\n" +
-	"\x02op\x18\x02 \x01(\x04R\x02op\"\xb8\x05\n" +
+	"\x02op\x18\x02 \x01(\x04R\x02op\"\x97\x05\n" +
 	"\fSnapshotHead\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\x12\x15\n" +
@@ -4353,9 +4263,7 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"moved_last\x18[ \x01(\tR\tmovedLast\x12\x1f\n" +
 	"\vlooked_from\x18\\ \x01(\rR\n" +
 	"lookedFrom\x12!\n" +
-	"\fretired_last\x18] \x01(\x04R\vretiredLast\x12\x1f\n" +
-	"\vwalked_last\x18^ \x01(\tR\n" +
-	"walkedLast\"\x8f\t\n" +
+	"\fretired_last\x18] \x01(\x04R\vretiredLast\"\x8f\t\n" +
 	"\rSnapshotQuota\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x124\n" +
 	"\n" +
@@ -4654,12 +4562,7 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\aaccount\x18\x04 \x01(\x04R\aaccount\"E\n" +
 	"\x11SnapshotReopening\x12\x14\n" +
 	"\x05quota\x18\x01 \x01(\rR\x05quota\x12\x1a\n" +
-	"\bworkflow\x18\x02 \x01(\tR\bworkflow\"d\n" +
-	"\fSnapshotWalk\x12\x16\n" +
-	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x1b\n" +
-	"\twake_from\x18\x02 \x01(\x04R\bwakeFrom\x12\x1f\n" +
-	"\vdemote_from\x18\x03 \x01(\x04R\n" +
-	"demoteFromB$Z\"github.com/quotad/quotad/fsm/logpbb\x06proto3"
+	"\bworkflow\x18\x02 \x01(\tR\bworkflowB$Z\"github.com/quotad/quotad/fsm/logpbb\x06proto3"
 
 var (
 	file_quotad_log_v1_snapshot_proto_rawDescOnce sync.Once
@@ -4673,7 +4576,7 @@ func file_quotad_log_v1_snapshot_proto_rawDescGZIP() []byte {
 	return file_quotad_log_v1_snapshot_proto_rawDescData
 }
 
-var file_quotad_log_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
+var file_quotad_log_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
 var file_quotad_log_v1_snapshot_proto_goTypes = []any{
 	(*SnapshotRecord)(nil),       // 0: quotad.log.v1.SnapshotRecord
 	(*SnapshotAccount)(nil),      // 1: quotad.log.v1.SnapshotAccount
@@ -4713,16 +4616,15 @@ var file_quotad_log_v1_snapshot_proto_goTypes = []any{
 	(*SnapshotMoving)(nil),       // 35: quotad.log.v1.SnapshotMoving
 	(*SnapshotRetiring)(nil),     // 36: quotad.log.v1.SnapshotRetiring
 	(*SnapshotReopening)(nil),    // 37: quotad.log.v1.SnapshotReopening
-	(*SnapshotWalk)(nil),         // 38: quotad.log.v1.SnapshotWalk
-	(*HolderRule)(nil),           // 39: quotad.log.v1.HolderRule
-	(*SetLimits)(nil),            // 40: quotad.log.v1.SetLimits
-	(*Quota)(nil),                // 41: quotad.log.v1.Quota
-	(Reason)(0),                  // 42: quotad.log.v1.Reason
-	(*Workflow)(nil),             // 43: quotad.log.v1.Workflow
-	(*Reserve)(nil),              // 44: quotad.log.v1.Reserve
-	(*Result)(nil),               // 45: quotad.log.v1.Result
-	(TaskPhase)(0),               // 46: quotad.log.v1.TaskPhase
-	(TaskOutcome)(0),             // 47: quotad.log.v1.TaskOutcome
+	(*HolderRule)(nil),           // 38: quotad.log.v1.HolderRule
+	(*SetLimits)(nil),            // 39: quotad.log.v1.SetLimits
+	(*Quota)(nil),                // 40: quotad.log.v1.Quota
+	(Reason)(0),                  // 41: quotad.log.v1.Reason
+	(*Workflow)(nil),             // 42: quotad.log.v1.Workflow
+	(*Reserve)(nil),              // 43: quotad.log.v1.Reserve
+	(*Result)(nil),               // 44: quotad.log.v1.Result
+	(TaskPhase)(0),               // 45: quotad.log.v1.TaskPhase
+	(TaskOutcome)(0),             // 46: quotad.log.v1.TaskOutcome
 }
 var file_quotad_log_v1_snapshot_proto_depIdxs = []int32{
 	3,  // 0: quotad.log.v1.SnapshotRecord.head:type_name -> quotad.log.v1.SnapshotHead
@@ -4735,7 +4637,7 @@ var file_quotad_log_v1_snapshot_proto_depIdxs = []int32{
 	26, // 7: quotad.log.v1.SnapshotRecord.result:type_name -> quotad.log.v1.SnapshotResult
 	27, // 8: quotad.log.v1.SnapshotRecord.key:type_name -> quotad.log.v1.SnapshotKey
 	28, // 9: quotad.log.v1.SnapshotRecord.member:type_name -> quotad.log.v1.SnapshotMember
-	39, // 10: quotad.log.v1.SnapshotRecord.rule:type_name -> quotad.log.v1.HolderRule
+	38, // 10: quotad.log.v1.SnapshotRecord.rule:type_name -> quotad.log.v1.HolderRule
 	19, // 11: quotad.log.v1.SnapshotRecord.tally:type_name -> quotad.log.v1.SnapshotTally
 	13, // 12: quotad.log.v1.SnapshotRecord.demand:type_name -> quotad.log.v1.SnapshotDemand
 	30, // 13: quotad.log.v1.SnapshotRecord.trailer:type_name -> quotad.log.v1.SnapshotTrailer
@@ -4753,32 +4655,31 @@ var file_quotad_log_v1_snapshot_proto_depIdxs = []int32{
 	35, // 25: quotad.log.v1.SnapshotRecord.moving:type_name -> quotad.log.v1.SnapshotMoving
 	36, // 26: quotad.log.v1.SnapshotRecord.retiring:type_name -> quotad.log.v1.SnapshotRetiring
 	37, // 27: quotad.log.v1.SnapshotRecord.reopening:type_name -> quotad.log.v1.SnapshotReopening
-	38, // 28: quotad.log.v1.SnapshotRecord.walk:type_name -> quotad.log.v1.SnapshotWalk
-	40, // 29: quotad.log.v1.SnapshotHead.limits:type_name -> quotad.log.v1.SetLimits
-	41, // 30: quotad.log.v1.SnapshotQuota.definition:type_name -> quotad.log.v1.Quota
-	8,  // 31: quotad.log.v1.SnapshotQuota.log:type_name -> quotad.log.v1.SnapshotEntry
-	7,  // 32: quotad.log.v1.SnapshotQuota.used_ends:type_name -> quotad.log.v1.SnapshotEnding
-	6,  // 33: quotad.log.v1.SnapshotQuota.claim:type_name -> quotad.log.v1.SnapshotClaim
-	5,  // 34: quotad.log.v1.SnapshotQuota.past:type_name -> quotad.log.v1.SnapshotPast
-	10, // 35: quotad.log.v1.SnapshotLease.items:type_name -> quotad.log.v1.SnapshotItem
-	12, // 36: quotad.log.v1.SnapshotOperation.charges:type_name -> quotad.log.v1.SnapshotCharge
-	15, // 37: quotad.log.v1.SnapshotSamples.samples:type_name -> quotad.log.v1.SnapshotSample
-	17, // 38: quotad.log.v1.SnapshotMeter.denials:type_name -> quotad.log.v1.SnapshotDenial
-	7,  // 39: quotad.log.v1.SnapshotMeter.used_ends:type_name -> quotad.log.v1.SnapshotEnding
-	42, // 40: quotad.log.v1.SnapshotDenial.reason:type_name -> quotad.log.v1.Reason
-	43, // 41: quotad.log.v1.SnapshotWorkflow.definition:type_name -> quotad.log.v1.Workflow
-	21, // 42: quotad.log.v1.SnapshotWorkflow.turn:type_name -> quotad.log.v1.SnapshotTurn
-	22, // 43: quotad.log.v1.SnapshotWorkflow.steps:type_name -> quotad.log.v1.SnapshotStep
-	44, // 44: quotad.log.v1.SnapshotWaiter.reserve:type_name -> quotad.log.v1.Reserve
-	45, // 45: quotad.log.v1.SnapshotResult.result:type_name -> quotad.log.v1.Result
-	45, // 46: quotad.log.v1.SnapshotKey.result:type_name -> quotad.log.v1.Result
-	46, // 47: quotad.log.v1.SnapshotTask.phase:type_name -> quotad.log.v1.TaskPhase
-	47, // 48: quotad.log.v1.SnapshotTask.outcome:type_name -> quotad.log.v1.TaskOutcome
-	49, // [49:49] is the sub-list for method output_type
-	49, // [49:49] is the sub-list for method input_type
-	49, // [49:49] is the sub-list for extension type_name
-	49, // [49:49] is the sub-list for extension extendee
-	0,  // [0:49] is the sub-list for field type_name
+	39, // 28: quotad.log.v1.SnapshotHead.limits:type_name -> quotad.log.v1.SetLimits
+	40, // 29: quotad.log.v1.SnapshotQuota.definition:type_name -> quotad.log.v1.Quota
+	8,  // 30: quotad.log.v1.SnapshotQuota.log:type_name -> quotad.log.v1.SnapshotEntry
+	7,  // 31: quotad.log.v1.SnapshotQuota.used_ends:type_name -> quotad.log.v1.SnapshotEnding
+	6,  // 32: quotad.log.v1.SnapshotQuota.claim:type_name -> quotad.log.v1.SnapshotClaim
+	5,  // 33: quotad.log.v1.SnapshotQuota.past:type_name -> quotad.log.v1.SnapshotPast
+	10, // 34: quotad.log.v1.SnapshotLease.items:type_name -> quotad.log.v1.SnapshotItem
+	12, // 35: quotad.log.v1.SnapshotOperation.charges:type_name -> quotad.log.v1.SnapshotCharge
+	15, // 36: quotad.log.v1.SnapshotSamples.samples:type_name -> quotad.log.v1.SnapshotSample
+	17, // 37: quotad.log.v1.SnapshotMeter.denials:type_name -> quotad.log.v1.SnapshotDenial
+	7,  // 38: quotad.log.v1.SnapshotMeter.used_ends:type_name -> quotad.log.v1.SnapshotEnding
+	41, // 39: quotad.log.v1.SnapshotDenial.reason:type_name -> quotad.log.v1.Reason
+	42, // 40: quotad.log.v1.SnapshotWorkflow.definition:type_name -> quotad.log.v1.Workflow
+	21, // 41: quotad.log.v1.SnapshotWorkflow.turn:type_name -> quotad.log.v1.SnapshotTurn
+	22, // 42: quotad.log.v1.SnapshotWorkflow.steps:type_name -> quotad.log.v1.SnapshotStep
+	43, // 43: quotad.log.v1.SnapshotWaiter.reserve:type_name -> quotad.log.v1.Reserve
+	44, // 44: quotad.log.v1.SnapshotResult.result:type_name -> quotad.log.v1.Result
+	44, // 45: quotad.log.v1.SnapshotKey.result:type_name -> quotad.log.v1.Result
+	45, // 46: quotad.log.v1.SnapshotTask.phase:type_name -> quotad.log.v1.TaskPhase
+	46, // 47: quotad.log.v1.SnapshotTask.outcome:type_name -> quotad.log.v1.TaskOutcome
+	48, // [48:48] is the sub-list for method output_type
+	48, // [48:48] is the sub-list for method input_type
+	48, // [48:48] is the sub-list for extension type_name
+	48, // [48:48] is the sub-list for extension extendee
+	0,  // [0:48] is the sub-list for field type_name
 }
 
 func init() { file_quotad_log_v1_snapshot_proto_init() }
@@ -4816,7 +4717,6 @@ func file_quotad_log_v1_snapshot_proto_init() {
 		(*SnapshotRecord_Moving)(nil),
 		(*SnapshotRecord_Retiring)(nil),
 		(*SnapshotRecord_Reopening)(nil),
-		(*SnapshotRecord_Walk)(nil),
 	}
 	file_quotad_log_v1_snapshot_proto_msgTypes[4].OneofWrappers = []any{}
 	file_quotad_log_v1_snapshot_proto_msgTypes[24].OneofWrappers = []any{}
@@ -4828,7 +4728,7 @@ func file_quotad_log_v1_snapshot_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quotad_log_v1_snapshot_proto_rawDesc), len(file_quotad_log_v1_snapshot_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   39,
+			NumMessages:   38,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
