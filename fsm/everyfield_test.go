@@ -402,15 +402,18 @@ func restoredFrom(t tester, snapshot []byte, within bounds) *Machine {
 	return m
 }
 
-// quickPart is into how many parts the values are divided with -short: each run takes one, by chance, and says which.
+// quickPart is into how many parts the values are divided with -short: each run takes one, by QUOTAD_SEED or by chance, and says which.
 const quickPart = 8
 
 // TestEveryField_OfEntriesKeepsTheStateSound takes each field of each command through its range, one at a time.
 func TestEveryField_OfEntriesKeepsTheStateSound(t *testing.T) {
 	snapshot := livelySnapshot(t)
 	var accepted, tried int
-	part := rand.IntN(quickPart)
-	t.Logf("part %d of %d of the values, with -short", part, quickPart)
+	seed := seedOf(t)
+	part := int(seed % quickPart)
+	if testing.Short() {
+		t.Logf("QUOTAD_SEED=%d (part %d of %d of the values)", seed, part, quickPart)
+	}
 	for _, kind := range kindsOf(&logpb.Command{}) {
 		for variant := range 4 {
 			t.Run(fmt.Sprintf("%s/%d", kind, variant), func(t *testing.T) {
@@ -525,19 +528,29 @@ func play(t tester, snapshot []byte, p picker, entries int) {
 	afterwards(t, m, "at the end")
 }
 
+// seedOf returns the seed in QUOTAD_SEED, or a random one.
+func seedOf(t *testing.T) uint64 {
+	t.Helper()
+	text := os.Getenv("QUOTAD_SEED")
+	if text == "" {
+		return rand.Uint64()
+	}
+	given, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return given
+}
+
 // TestEveryField_InRandomEntries plays random entries. QUOTAD_SEED repeats one game, which a failure names.
 func TestEveryField_InRandomEntries(t *testing.T) {
 	snapshot := livelySnapshot(t)
-	games, seed := 60, rand.Uint64()
+	games, seed := 60, seedOf(t)
 	if testing.Short() {
 		games = 4
 	}
-	if text := os.Getenv("QUOTAD_SEED"); text != "" {
-		given, err := strconv.ParseUint(text, 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
-		games, seed = 1, given
+	if os.Getenv("QUOTAD_SEED") != "" {
+		games = 1
 	}
 	for i := range games {
 		of := seed + uint64(i)
