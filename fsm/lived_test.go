@@ -19,7 +19,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// Most commands of history-v4.bin are refused, so what their success means is not in its hash. The commands of history-v4-lived.bin
+// Most commands of history-v5.bin are refused, so what their success means is not in its hash. The commands of history-v5-lived.bin
 // succeed: they name leases, operations, attempts, tickets and sessions that were given out a moment before, within limits that leave room.
 
 const (
@@ -116,7 +116,7 @@ func TestVersionsRiseWithMeaning_OfCommandsThatSucceed(t *testing.T) {
 		}
 		applied := m.Apply(index, 1, data)
 		tally.count(entry.Commands, applied)
-		hashApplied(t, sum, "%v", applied)
+		hashApplied(t, sum, applied)
 		if index%livedStride == 0 {
 			hashState(t, sum, m, index)
 		}

@@ -7,11 +7,11 @@ import "fmt"
 // snapshots against hashes by version, so a change that forgets this fails.
 const (
 	// EntryVersion is the highest version of log entries that this build applies.
-	EntryVersion = 4
+	EntryVersion = 5
 	// OldestEntryVersion is the lowest. Entries before it had another meaning: nodes that apply them differently would differ for good.
-	OldestEntryVersion = 4
+	OldestEntryVersion = 5
 	// SnapshotVersion is the version of snapshots that this build writes, and the highest that it reads. It reads all before it.
-	SnapshotVersion = 4
+	SnapshotVersion = 5
 )
 
 // VersionError says that a log entry has a version that this build does not apply.
