@@ -43,15 +43,16 @@ func (j *Judge) resetClock(reset *logpb.ClockReset) {
 		if q.rule.kind == windowKind {
 			q.advance(was) // what the wrong time had closed, a cap of it included, is closed
 			q.rule.shift = now.Shift
-			q.beginAgain(now)
+			q.beginAgain(now, now.WallEarly-was.WallEarly)
 			continue
 		}
 		q.rule.shift = now.Shift
 	}
 }
 
-// beginAgain begins a window again after a reset of the clock.
-func (q *quota) beginAgain(clock fsm.Clock) {
+// beginAgain begins a window again after a reset of the clock, which moved the views on. A cap ends when it did before: what one caller said
+// lasts no longer for it.
+func (q *quota) beginAgain(clock fsm.Clock, moved int64) {
 	since := clock.Now
 	until := plus(clock.WallLate, q.rule.period)
 	if q.rule.anchored {
@@ -86,7 +87,7 @@ func (q *quota) beginAgain(clock fsm.Clock) {
 		q.recent = append(q.recent, again)
 	}
 	if q.cap.is {
-		q.cap.window, q.cap.until = q.window, plus(clock.WallEarly, q.cappedFor())
+		q.cap.window, q.cap.until = q.window, plus(q.cap.until, moved)
 	}
 }
 
