@@ -27,6 +27,8 @@ type Set struct {
 	mu sync.Mutex
 	// generation counts the CAs: that of generation g signed what stands in folder ca-g.
 	generation int
+	// everywhere is the generation that all nodes and callers have; below the other one while a rotation is under way or was cut off.
+	everywhere int
 	// hosts are the addresses of the nodes.
 	hosts map[string]string
 }
@@ -69,7 +71,7 @@ func (s *Set) Generation() int {
 	return s.generation
 }
 
-// Next makes another CA and a pair by it for each node, without putting them in use.
+// Next makes another CA and a pair by it for each node, without putting them in use. Where that fails there is no other CA.
 func (s *Set) Next(ctx context.Context) (generation int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -80,7 +82,55 @@ func (s *Set) Next(ctx context.Context) (generation int, err error) {
 			err = s.sign(ctx, id, host)
 		}
 	}
+	if err != nil {
+		err = errors.Join(err, os.RemoveAll(s.folder(s.generation)))
+		s.generation--
+	}
 	return s.generation, err
+}
+
+// Rotated says that all nodes and callers have the newest generation alone.
+func (s *Set) Rotated() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.everywhere = s.generation
+}
+
+// Finish takes a rotation that was cut off at any step to its end, by the steps of the runbook: all nodes trust each generation that one of
+// them may show, then use the newest, then trust it alone. reload has a node read its files again. Without a rotation it does nothing.
+func (s *Set) Finish(ids []string, reload func(id string) error) error {
+	s.mu.Lock()
+	var shown []int
+	for generation := s.everywhere; generation <= s.generation; generation++ {
+		shown = append(shown, generation)
+	}
+	newest := s.generation
+	s.mu.Unlock()
+	if len(shown) == 1 {
+		return nil
+	}
+	if err := s.TrustCallers(shown...); err != nil {
+		return err
+	}
+	for _, change := range []func(id string) error{
+		func(id string) error { return s.Trust(id, shown...) },
+		func(id string) error { return s.UsePair(id, newest) },
+		func(id string) error { return s.Trust(id, newest) },
+	} {
+		for _, id := range ids {
+			if err := change(id); err != nil {
+				return err
+			}
+			if err := reload(id); err != nil {
+				return fmt.Errorf("finishing a rotation of certificates: %w", err)
+			}
+		}
+	}
+	if err := s.TrustCallers(newest); err != nil {
+		return err
+	}
+	s.Rotated()
+	return nil
 }
 
 // Trust gives a node the CAs of some generations, TrustCallers those that call. A node reads its files again at SIGHUP, callers read theirs for

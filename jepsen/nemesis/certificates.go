@@ -48,7 +48,10 @@ func rotate() Fault {
 		nodes, _ := all(ctx, e, r)
 		r.Shuffle(len(nodes), func(i, j int) { nodes[i], nodes[j] = nodes[j], nodes[i] })
 		h.targets = names(nodes...)
-		ctx = context.WithoutCancel(ctx) // half a rotation would be no run of the runbook
+		ctx = context.WithoutCancel(ctx)               // half a rotation would be no run of the runbook
+		if err := finishRotation(ctx, e); err != nil { // one that was cut off
+			return h, err
+		}
 		o := &rotation{env: e, set: set, old: set.Generation()}
 		if o.new, err = set.Next(ctx); err != nil {
 			return h, err
@@ -63,13 +66,34 @@ func rotate() Fault {
 		if err == nil {
 			err = o.step(ctx, nodes, func(id string) error { return set.Trust(id, o.new) })
 		}
-		err = errors.Join(err, set.TrustCallers(o.new))
+		if err == nil { // else nodes may show what the old one signed, until Heal has finished this
+			err = set.TrustCallers(o.new)
+		}
 		if err == nil {
 			err = o.dropped(ctx, nodes)
+		}
+		if err == nil {
+			set.Rotated()
 		}
 		h.seen = fmt.Sprintf("%d reloads, %d times refused", o.reloads, o.refused)
 		return h, err
 	}}
+}
+
+// finishRotation finishes a rotation that was cut off: what is half rotated is no state in which a cluster is left.
+func finishRotation(ctx context.Context, e *Env) error {
+	set := e.Cluster.Certificates()
+	if set == nil {
+		return nil
+	}
+	nodes := map[string]*cluster.Node{}
+	var ids []string
+	for _, node := range e.Cluster.Nodes() {
+		if !node.Retired() {
+			nodes[node.ID], ids = node, append(ids, node.ID)
+		}
+	}
+	return set.Finish(ids, func(id string) error { return within(ctx, 30*time.Second, nodes[id].Reload) })
 }
 
 // seesOthersWithin is how long a node may take to be in touch with all others after it read its files again; more than two elections.

@@ -207,7 +207,7 @@ func (n *Nemesis) once(ctx context.Context, fault Fault, r *rand.Rand, length ti
 		float64(line.Ended-line.Began)/1e9, line.Confirmed, line.Failed+line.Broken))
 }
 
-// Heal mends everything: links, disks, clocks, processes.
+// Heal mends everything: links, disks, clocks, processes, certificates.
 func (n *Nemesis) Heal(ctx context.Context) error {
 	e := n.env
 	err := e.Links.Heal()
@@ -235,7 +235,7 @@ func (n *Nemesis) Heal(ctx context.Context) error {
 		}
 		err = errors.Join(err, within(ctx, 30*time.Second, func(ctx context.Context) error { return node.SetClock(ctx, 0, 1_000_000) }))
 	}
-	return err
+	return errors.Join(err, finishRotation(ctx, e)) // by nodes that serve: one that starts does not know the signal yet
 }
 
 // within repeats a call until it succeeds or the time is up.
