@@ -24,18 +24,37 @@ const (
 // restored is a run of one node in which a backup of index 3 is restored at index 6, after a lease was granted at index 4.
 func restored(t *testing.T) *Simulated {
 	t.Helper()
+	return restoredRun(t, false)
+}
+
+// restoredRun is that run; with a reset all clocks are an hour ahead at index 4, an operator resets the clock at index 5, and the backup is of
+// before. A calendar window is charged besides.
+func restoredRun(t *testing.T, reset bool) *Simulated {
+	t.Helper()
 	s := &Simulated{Applied: map[string][]*record.Line{}, Restores: []*history.Restore{{Backup: backupAt, Index: restoredAt, Epoch: 1, Began: 560e6, Ended: 640e6}}}
 	machine := fsm.New()
 	var backup *fsm.Machine
+	items := []*logpb.Item{{Quota: "q", Amount: proto.Int64(1)}}
+	if reset {
+		items = append(items, &logpb.Item{Quota: "w", Amount: proto.Int64(1)})
+	}
 	reserve := func() *logpb.Command {
 		return &logpb.Command{Kind: &logpb.Command_Reserve{Reserve: &logpb.Reserve{
-			Holder: "h", Items: []*logpb.Item{{Quota: "q", Amount: proto.Int64(1)}}, TtlNs: int64(time.Minute),
+			Holder: "h", Items: items, TtlNs: int64(time.Minute),
 		}}}
 	}
 	var lost *logpb.Granted
 	do := func(index uint64, command *logpb.Command) *logpb.Result {
 		at := int64(index) * int64(100*time.Millisecond)
-		payload, err := proto.Marshal(&logpb.Entry{Version: fsm.EntryVersion, StampNs: at, Commands: []*logpb.Command{command}})
+		entry := &logpb.Entry{Version: fsm.EntryVersion, StampNs: at, Commands: []*logpb.Command{command}}
+		if reset {
+			wall := time.Date(2026, time.November, 29, 12, 0, 0, 0, time.UTC).UnixNano() + at
+			if index == backupAt+1 {
+				wall += int64(time.Hour)
+			}
+			entry.WallEarlyNs, entry.WallLateNs = wall, wall
+		}
+		payload, err := proto.Marshal(entry)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -55,12 +74,17 @@ func restored(t *testing.T) *Simulated {
 	}
 	do(1, &logpb.Command{IdempotencyKey: "quotas", Kind: &logpb.Command_ApplyQuotas{ApplyQuotas: &logpb.ApplyQuotas{Quotas: []*logpb.Quota{
 		{Name: "q", Rule: &logpb.Quota_Rate{Rate: &logpb.Rate{Limit: 3, PerNs: int64(time.Hour)}}},
+		{Name: "w", Rule: &logpb.Quota_Window{Window: &logpb.Window{Limit: 10, EveryNs: int64(10 * time.Minute)}}},
 	}}}})
 	do(2, reserve())
 	do(3, reserve())
 	backup = backupOf(t, machine)
 	lost = do(4, reserve()).GetGranted()
-	do(5, reserve()) // the limit is reached
+	if !reset {
+		do(5, reserve()) // the limit is reached
+	} else if result := do(5, &logpb.Command{IdempotencyKey: "reset", Kind: &logpb.Command_ResetClock{ResetClock: &logpb.ResetClock{}}}); result.GetClockReset() == nil {
+		t.Fatalf("the clock was not reset: %v", result)
+	}
 	before := machine.State()
 	backup.Rebase(restoredAt, 1, 1, before.ClusterID(), before.Members(), before.Clock())
 	machine = backup
@@ -112,6 +136,44 @@ func TestARestoreIsACut(t *testing.T) {
 		if names := failed(RunSimulated(s)); !slices.Contains(names, c.caught) {
 			t.Errorf("%s: %s did not find it, but %v", name, c.caught, names)
 		}
+	}
+}
+
+// TestARestoreAfterAReset: a restore takes a reset of the clock back too, in the state and in the books, and no time with it.
+func TestARestoreAfterAReset(t *testing.T) {
+	about := []string{"agreement", "replay", "rules", "answers", "once", "refusals", "real-time", "converged", "watch"}
+	if names := failed(RunSimulated(restoredRun(t, true))); slices.ContainsFunc(names, func(name string) bool { return slices.Contains(about, name) }) {
+		t.Fatalf("a run with a reset and a restore that is well fails %v", names)
+	}
+	for name, c := range map[string]struct {
+		caught string
+		spoil  func(s *Simulated)
+	}{
+		"a restore that nobody told of":   {"replay", func(s *Simulated) { s.Restores = nil }},
+		"a backup of after the reset":     {"replay", func(s *Simulated) { s.Restores[0].Backup = 5 }},
+		"a restore from before the reset": {"replay", func(s *Simulated) { s.Restores[0].Index = 5 }},
+	} {
+		s := restoredRun(t, true)
+		c.spoil(s)
+		if names := failed(RunSimulated(s)); !slices.Contains(names, c.caught) {
+			t.Errorf("%s: %s did not find it, but %v", name, c.caught, names)
+		}
+	}
+}
+
+// TestARestoreWithoutAnAnswer: where the outcome was unknown the nodes' logs tell that the backup was restored, and nobody the epoch. All is
+// judged as after any other restore; one that the logs do not show is found.
+func TestARestoreWithoutAnAnswer(t *testing.T) {
+	about := []string{"agreement", "replay", "rules", "answers", "once", "refusals", "real-time", "converged", "watch"}
+	s := restored(t)
+	s.Restores[0].Epoch = 0
+	if names := failed(RunSimulated(s)); slices.ContainsFunc(names, func(name string) bool { return slices.Contains(about, name) }) {
+		t.Fatalf("a run whose restore had no answer fails %v", names)
+	}
+	s = restored(t)
+	s.Restores[0].Epoch, s.Restores[0].Index = 0, 5 // where an entry was applied
+	if names := failed(RunSimulated(s)); !slices.Contains(names, "replay") {
+		t.Errorf("a restore that did not take place: replay did not find it, but %v", names)
 	}
 }
 
