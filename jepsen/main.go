@@ -41,10 +41,17 @@ func command() *cobra.Command {
 }
 
 func runCommand() *cobra.Command {
-	var p plan
+	cmd, _ := newRunCommand()
+	return cmd
+}
+
+// newRunCommand returns the command and the plan that its flags fill in.
+func newRunCommand() (*cobra.Command, *plan) {
+	p := new(plan)
 	cmd := &cobra.Command{
 		Use: "run", Short: "Run a cluster, break it for a while, and judge the run", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			p.tlsPinned = cmd.Flags().Changed("tls")
 			if err := p.complete(); err != nil {
 				return err
 			}
@@ -66,13 +73,14 @@ func runCommand() *cobra.Command {
 	flags.IntVar(&p.nodes, "nodes", 3, "how many nodes")
 	flags.StringVar(&p.network, "network", "", "namespaces or loopback; empty: namespaces where they are allowed")
 	flags.BoolVar(&p.proxied, "proxied", false, "links go through proxies, which delay and cut streams half-way")
-	flags.BoolVar(&p.tls, "tls", false, "nodes speak TLS on both ports; without it the seed says so in runs that may rotate certificates")
+	flags.BoolVar(&p.tls, "tls", false, "nodes speak TLS on both ports, or with =false do not; without it the seed says so in runs that may rotate certificates")
+	flags.StringVar(&p.store, "store", "", "log store of the nodes, boltdb or wal; empty: quotad's default, or QUOTAD_LOG_STORE")
 	flags.BoolVar(&p.plainDisks, "plain-disks", false, "no file system of the suite under the nodes")
 	flags.StringVar(&p.folder, "dir", "bin/jepsen", "where runs are kept")
 	flags.StringVar(&p.summary, "summary", "", "file to which a line per run is added")
 	flags.Float64Var(&p.load, "load", 1, "how much the workload asks, as a factor")
 	flags.StringVar(&p.defect, "defect", "", "name of the planted defect in the binary, for the report")
-	return cmd
+	return cmd, p
 }
 
 func tableCommand() *cobra.Command {

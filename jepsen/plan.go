@@ -32,13 +32,13 @@ import (
 
 // plan is what a run is to be.
 type plan struct {
-	mixName, network, folder, summary, defect string
-	length                                    time.Duration
-	seed                                      uint64
-	nodes                                     int
-	proxied, plainDisks, tls                  bool
-	load                                      float64
-	builds                                    nemesis.Builds
+	mixName, network, folder, summary, defect, store string
+	length                                           time.Duration
+	seed                                             uint64
+	nodes                                            int
+	proxied, plainDisks, tls, tlsPinned              bool
+	load                                             float64
+	builds                                           nemesis.Builds
 	// faults are faults that are asked for by name in place of the mix's.
 	faults []string
 
@@ -62,7 +62,12 @@ func (p *plan) complete() error {
 	if p.seed == 0 {
 		p.seed = rand.Uint64N(1_000_000_000) //nolint:gosec // no secret
 	}
-	p.tls = p.tls || p.wantsTLS()
+	if !p.tlsPinned {
+		p.tls = p.wantsTLS()
+	}
+	if p.store != "" && p.store != "boltdb" && p.store != "wal" {
+		return fmt.Errorf("a log store is boltdb or wal, not %q", p.store)
+	}
 	if p.nodes != 1 && p.nodes != 3 && p.nodes != 5 {
 		return fmt.Errorf("a cluster has 1, 3 or 5 nodes, not %d", p.nodes)
 	}
@@ -103,6 +108,14 @@ func (p *plan) wantsTLS() bool {
 
 // tlsDraw tells the draw of TLS from other draws of the same seed.
 const tlsDraw = 0x715
+
+// storeFlags are the flags of the nodes' log store.
+func (p *plan) storeFlags() []string {
+	if p.store == "" {
+		return nil
+	}
+	return []string{"--log-store", p.store}
+}
 
 // stage is what a run consists of while it runs.
 type stage struct {
@@ -249,14 +262,17 @@ func (s *stage) startCluster(ctx context.Context) error {
 		}
 		s.facts.Network += ", TLS"
 	}
+	if store := cmp.Or(s.plan.store, os.Getenv("QUOTAD_LOG_STORE")); store != "" {
+		s.facts.Disk += ", " + store
+	}
 	s.cluster = cluster.New(cluster.Config{
 		Secret: s.secret, Certificates: s.certificates, Binary: cmp.Or(s.plan.builds.Previous, s.plan.builds.New),
 		Hosts: hosts, Operator: s.operator, Guest: s.stranger, History: s.dir, RestartAfter: time.Second,
 		Data: func(node string) string { return filepath.Join(s.data(hostOf(node)), "d-"+node) },
-		Flags: []string{
+		Flags: append([]string{
 			"--raft-snapshot-entries", "400", "--raft-snapshot-interval", "2s", "--raft-trailing-entries", "300",
 			"--disk-refuse-below", "64KiB", "--disk-stop-below", "16KiB", "--tokens-file", tokens,
-		},
+		}, s.plan.storeFlags()...),
 	})
 	ready, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()

@@ -28,6 +28,34 @@ func TestTLSIsDrawnFromTheSeed(t *testing.T) {
 	}
 }
 
+// TestComplete_TakesWhatIsPinned: what a flag says of TLS and of the store counts, whatever the seed and the mix say.
+func TestComplete_TakesWhatIsPinned(t *testing.T) {
+	there := filepath.Join(t.TempDir(), "quotad")
+	if err := os.WriteFile(there, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		args []string
+		tls  bool
+		ok   bool
+	}{
+		"the mix says TLS":         {[]string{"--mix", "edge"}, true, true},
+		"TLS is off":               {[]string{"--mix", "edge", "--tls=false"}, false, true},
+		"TLS is on":                {[]string{"--mix", "none", "--tls"}, true, true},
+		"no TLS":                   {[]string{"--mix", "none", "--store", "boltdb"}, false, true},
+		"a store that there isn't": {[]string{"--mix", "none", "--store", "sqlite"}, false, false},
+	} {
+		cmd, p := newRunCommand()
+		if err := cmd.ParseFlags(append(c.args, "--binary", there, "--seed", "1")); err != nil {
+			t.Fatal(err)
+		}
+		p.tlsPinned = cmd.Flags().Changed("tls")
+		if err := p.complete(); (err == nil) != c.ok || err == nil && p.tls != c.tls {
+			t.Errorf("%s: TLS %v, %v", name, p.tls, err)
+		}
+	}
+}
+
 // TestFindBuilds_NeedsThoseThatAreMixed: a run that mixes builds is refused without them, and no run begins with one that is not there.
 func TestFindBuilds_NeedsThoseThatAreMixed(t *testing.T) {
 	there := filepath.Join(t.TempDir(), "quotad")

@@ -18,6 +18,7 @@ import (
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/quotad/quotad/jepsen/canary"
 	"github.com/quotad/quotad/jepsen/certs"
@@ -55,8 +56,10 @@ type Caller struct {
 	Raft string
 	// Silent and Streams are how many silent connections and streams it asks for at once; 0: some hundreds.
 	Silent, Streams int
-	// Only is one thing that it does: fill (sessions, tasks, keys, leases, names of holders, records of operations), wait, watch, bomb,
-	// silent, slow or raft; empty: all of them.
+	// Watchers is how many streams of health strangers ask for at once; 0: some hundreds.
+	Watchers int
+	// Only is one thing that it does: fill (sessions, tasks, keys, leases, names of holders, records of operations), wait, watch, health,
+	// bomb, silent, slow or raft; empty: all of them.
 	Only string
 
 	// api sends the token, stranger none.
@@ -65,8 +68,8 @@ type Caller struct {
 	strangers      atomic.Int64
 	// connected is closed when all silent connections were asked for.
 	connected chan struct{}
-	// mostSilent and mostStreams are the most that it had open, and asked for.
-	mostSilent, mostStreams atomic.Int64
+	// mostSilent, mostStreams and mostWatchers are the most that it had open, and asked for.
+	mostSilent, mostStreams, mostWatchers atomic.Int64
 
 	mu sync.Mutex
 	// reasons counts errors.
@@ -101,7 +104,7 @@ func (a *Caller) Attack(ctx context.Context) (calls, refused int64) {
 		name    string
 		workers int
 		work    func(context.Context, int)
-	}{{"fill", 16, a.fill}, {"wait", 1, a.wait}, {"watch", 1, a.watch}, {"bomb", 1, a.bomb}, {"silent", 1, a.silent}, {"slow", 1, a.slow}, {"raft", 1, a.raft}} {
+	}{{"fill", 16, a.fill}, {"wait", 1, a.wait}, {"watch", 1, a.watch}, {"health", 1, a.health}, {"bomb", 1, a.bomb}, {"silent", 1, a.silent}, {"slow", 1, a.slow}, {"raft", 1, a.raft}} {
 		if a.Only != "" && a.Only != w.name {
 			continue
 		}
@@ -274,6 +277,46 @@ func watchOnce(ctx context.Context, quota quotav1connect.QuotaServiceClient) err
 	return stream.Err()
 }
 
+// health has strangers watch a node's health on many streams.
+func (a *Caller) health(ctx context.Context, _ int) {
+	ctx, cancel := context.WithTimeout(ctx, a.hold(a.Watchers))
+	defer cancel()
+	var connections sync.WaitGroup
+	var open atomic.Int64
+	for left := several(a.Watchers, someStreams); left > 0; left -= perConnection {
+		connections.Go(func() {
+			transport := a.transport()
+			defer transport.CloseIdleConnections()
+			client := connect.NewClient[emptypb.Empty, emptypb.Empty](&http.Client{Transport: transport}, a.url()+"/grpc.health.v1.Health/Watch", connect.WithGRPC())
+			var watching sync.WaitGroup
+			for range min(left, perConnection) {
+				watching.Go(func() {
+					for ctx.Err() == nil {
+						raise(&a.mostWatchers, open.Add(1))
+						a.told(watchHealth(ctx, client))
+						open.Add(-1)
+						pause(ctx, held)
+					}
+				})
+			}
+			watching.Wait()
+		})
+	}
+	connections.Wait()
+}
+
+// watchHealth reads a stream of a node's health until it ends.
+func watchHealth(ctx context.Context, client *connect.Client[emptypb.Empty, emptypb.Empty]) error {
+	stream, err := client.CallServerStream(ctx, connect.NewRequest(&emptypb.Empty{}))
+	if err != nil {
+		return err
+	}
+	for stream.Receive() {
+	}
+	_ = stream.Close()
+	return stream.Err()
+}
+
 // hold is how long what was asked for by number is held: until the end where it takes long to get it.
 func (a *Caller) hold(asked int) time.Duration {
 	if asked > 0 {
@@ -300,28 +343,60 @@ func raise(most *atomic.Int64, now int64) {
 	}
 }
 
-// bombs are 64 MiB of zeros, packed.
-var bombs = sync.OnceValue(func() []byte {
+// packed packs what has a size when it is unpacked.
+func packed(unpacked []byte) []byte {
 	var packed bytes.Buffer
 	zip := gzip.NewWriter(&packed)
-	zeros := make([]byte, 1<<20)
-	for range 64 {
-		_, _ = zip.Write(zeros) // into memory
-	}
+	_, _ = zip.Write(unpacked) // into memory
 	_ = zip.Close()
 	return packed.Bytes()
+}
+
+// What a node unpacks of a call at the most, and of one that carries many things.
+const (
+	smallBody = 64 << 10
+	largeBody = 4 << 20
+)
+
+// spaces is JSON of a size that says nothing, fields the same as fields that no message has.
+func spaces(size int) []byte { return append(bytes.Repeat([]byte(" "), size-2), "{}"...) }
+
+func fields(size int) []byte { return bytes.Repeat([]byte{0xf8, 0x3f, 0x00}, size/3) } // number 1023, a varint: 0
+
+// aBomb is a call that is small until it is unpacked: without the token or with it, of a body that is refused for its size or taken whole.
+type aBomb struct {
+	path, format string
+	carry        bool
+	body         []byte
+}
+
+// bombs are all kinds. Those that are taken are valid: a node reads them to their end.
+var bombs = sync.OnceValue(func() []aBomb {
+	const binary, text = "application/proto", "application/json"
+	beyond, small, large := packed(make([]byte, 64<<20)), packed(fields(smallBody-1)), packed(fields(largeBody-1))
+	const health, reserve, batch = "/grpc.health.v1.Health/Check", "/quota.v1.QuotaService/Reserve", "/quota.v1.QuotaService/Batch"
+	return []aBomb{
+		{health, binary, false, beyond}, {batch, binary, false, beyond}, {"/quota.v1.AdminService/GetStatus", binary, false, beyond},
+		{health, binary, false, small}, {reserve, binary, true, small}, {reserve, text, true, packed(spaces(smallBody - 1))},
+		{batch, binary, true, large}, {batch, text, true, packed(spaces(largeBody - 1))}, {reserve, binary, true, large},
+	}
 })
 
-// bomb sends without a token what is large when it is unpacked.
+// bomb sends what is large when it is unpacked: without a token, and with it what a node takes.
 func (a *Caller) bomb(ctx context.Context, n int) {
-	path := []string{"/grpc.health.v1.Health/Check", "/quota.v1.QuotaService/Batch", "/quota.v1.AdminService/GetStatus"}[n%3]
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, a.url()+path, bytes.NewReader(bombs()))
+	kinds := bombs()
+	bomb := kinds[n%len(kinds)]
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, a.url()+bomb.path, bytes.NewReader(bomb.body))
 	if err != nil {
 		return
 	}
-	request.Header.Set("Content-Type", "application/proto")
+	request.Header.Set("Content-Type", bomb.format)
 	request.Header.Set("Content-Encoding", "gzip")
-	response, err := a.stranger.Do(request)
+	client := a.stranger
+	if bomb.carry {
+		client = a.api
+	}
+	response, err := client.Do(request)
 	if err == nil {
 		_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, 1<<20))
 		_ = response.Body.Close()

@@ -24,6 +24,8 @@ type Spec struct {
 	// Silent and Streams are how many connections and streams are asked for of all nodes at once.
 	Silent  int `json:"silent"`
 	Streams int `json:"streams"`
+	// Watchers is how many streams of health.
+	Watchers int `json:"watchers"`
 }
 
 // Node is a node as it is attacked.
@@ -44,6 +46,8 @@ type Report struct {
 	// Silent is how many silent connections were open at once, Streams how many streams were asked for at once, at the most.
 	Silent  int64 `json:"silent"`
 	Streams int64 `json:"streams"`
+	// Watchers is how many streams of health were asked for at once, at the most.
+	Watchers int64 `json:"watchers"`
 	// Files is how many files the machine lets the process open.
 	Files uint64 `json:"files"`
 }
@@ -81,7 +85,7 @@ func (s *Spec) attack(ctx context.Context) *Report {
 	for i, node := range s.Nodes {
 		callers[i] = &Caller{
 			Name: node.Name, Address: node.API, Raft: node.Raft, Token: s.Token, Dial: dialer.DialContext, Bundle: s.Bundle,
-			Silent: s.Silent / len(s.Nodes), Streams: s.Streams / len(s.Nodes),
+			Silent: s.Silent / len(s.Nodes), Streams: s.Streams / len(s.Nodes), Watchers: s.Watchers / len(s.Nodes),
 		}
 		attacks.Go(func() { callers[i].Attack(ctx) })
 	}
@@ -95,7 +99,7 @@ func (s *Spec) attack(ctx context.Context) *Report {
 
 func (r *Report) add(other *Report) {
 	r.Calls, r.Refused, r.Strangers = r.Calls+other.Calls, r.Refused+other.Refused, r.Strangers+other.Strangers
-	r.Silent, r.Streams = r.Silent+other.Silent, r.Streams+other.Streams
+	r.Silent, r.Streams, r.Watchers = r.Silent+other.Silent, r.Streams+other.Streams, r.Watchers+other.Watchers
 	for reason, count := range other.Reasons {
 		r.Reasons[reason] += count
 	}
@@ -126,5 +130,6 @@ func (a *Caller) report() *Report {
 	defer a.mu.Unlock()
 	return &Report{
 		Calls: a.calls.Load(), Refused: a.refused.Load(), Reasons: maps.Clone(a.reasons), Strangers: a.strangers.Load(), Silent: a.mostSilent.Load(), Streams: a.mostStreams.Load(),
+		Watchers: a.mostWatchers.Load(),
 	}
 }

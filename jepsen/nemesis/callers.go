@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/quotad/quotad/jepsen/certs"
+	"github.com/quotad/quotad/jepsen/cluster"
 	"github.com/quotad/quotad/jepsen/hostile"
 	"github.com/quotad/quotad/rpc/quotav1"
 )
@@ -94,6 +97,7 @@ const operatorWithin = 10 * time.Second
 const (
 	fullSilent  = 10_000
 	fullStreams = 17_500
+	fullWatched = 2_000 // streams of health
 	fullFor     = 8 * time.Second
 )
 
@@ -103,9 +107,9 @@ func hostileCaller() Fault {
 	return Fault{Name: "hostile-caller", do: func(ctx context.Context, e *Env, _ *rand.Rand, hold func(context.Context)) (hit, error) {
 		nodes, _ := all(ctx, e, nil)
 		h := hit{}
-		spec := hostile.Spec{Token: e.Hostile, Bundle: e.bundle(), Silent: 300 * len(nodes), Streams: 100 * len(nodes)}
+		spec := hostile.Spec{Token: e.Hostile, Bundle: e.bundle(), Silent: 300 * len(nodes), Streams: 100 * len(nodes), Watchers: 100 * len(nodes)}
 		if e.Roomy && !e.attacked.Swap(true) {
-			spec.Silent, spec.Streams = fullSilent, fullStreams
+			spec.Silent, spec.Streams, spec.Watchers = fullSilent, fullStreams, fullWatched
 		}
 		for _, node := range nodes {
 			spec.Nodes = append(spec.Nodes, hostile.Node{Name: node.ID, API: node.API, Raft: node.Raft})
@@ -121,6 +125,8 @@ func hostileCaller() Fault {
 		var longest time.Duration
 		var operator sync.WaitGroup
 		operator.Go(func() { carried, longest, err = operate(operating, e) })
+		var lives life
+		operator.Go(func() { lives = e.watchLife(operating, nodes) })
 		hold(ctx)
 		if spec.Silent == fullSilent {
 			wait(context.WithoutCancel(ctx), fullFor) // to connect so often takes a while
@@ -131,9 +137,10 @@ func hostileCaller() Fault {
 		if endErr != nil {
 			return h, errors.Join(err, endErr)
 		}
-		h.seen = fmt.Sprintf("%d calls, %d refused for a budget, errors %v, %d strangers at the Raft port, %d silent connections and %d streams of %d and %d at once, %d files; %d commands of the operator, the longest took %v",
-			report.Calls, report.Refused, report.Reasons, report.Strangers, report.Silent, report.Streams, spec.Silent, spec.Streams, report.Files, carried, longest.Round(time.Millisecond))
-		if err == nil && (report.Refused == 0 || report.Strangers == 0 || carried == 0) {
+		h.seen = fmt.Sprintf("%d calls, %d refused for a budget, errors %v, %d strangers at the Raft port, %d silent connections and %d streams of %d and %d at once, %d watchers of health, %d files; %d commands of the operator, the longest took %v; %s",
+			report.Calls, report.Refused, report.Reasons, report.Strangers, report.Silent, report.Streams, spec.Silent, spec.Streams, report.Watchers, report.Files, carried, longest.Round(time.Millisecond), &lives)
+		err = errors.Join(err, lives.err)
+		if err == nil && (lives.answered == 0 || report.Refused == 0 || report.Strangers == 0 || carried == 0) {
 			err = errNotSeen
 		}
 		return h, err
@@ -164,4 +171,69 @@ func operate(ctx context.Context, e *Env) (carried int, longest time.Duration, e
 		wait(ctx, 200*time.Millisecond)
 	}
 	return carried, longest, nil
+}
+
+// life is what /livez of the nodes came to.
+type life struct {
+	answered int
+	longest  time.Duration
+	err      error
+}
+
+// String says it in words.
+func (l *life) String() string {
+	return fmt.Sprintf("/livez answered %d times, after %v at the most", l.answered, l.longest.Round(time.Millisecond))
+}
+
+// livesWithin is how long /livez may take: what a supervisor of services waits before it ends a process, and what a busy machine adds.
+const livesWithin = 10 * time.Second
+
+// watchLife asks /livez of each node in turn, each time on a new connection of a stranger's. A node that answers no look within its time is
+// broken, unless it was gone at the end of it: another fault may have it.
+func (e *Env) watchLife(ctx context.Context, nodes []*cluster.Node) (l life) {
+	transport := &http.Transport{DialContext: e.Dial, DisableKeepAlives: true}
+	if bundle := e.bundle(); bundle != "" {
+		transport.DialTLSContext = certs.Secured(e.Dial, bundle)
+	}
+	client := &http.Client{Transport: transport}
+	for n := 0; ctx.Err() == nil; n++ {
+		node := nodes[n%len(nodes)]
+		began := time.Now()
+		err := alive(context.WithoutCancel(ctx), client, node)
+		took := time.Since(began)
+		switch {
+		case err == nil:
+			l.answered++
+			l.longest = max(l.longest, took)
+		case took >= livesWithin && node.Running():
+			l.err = brokenError(fmt.Sprintf("/livez of %s did not answer within %v: %v", node.ID, livesWithin, err))
+			return l
+		}
+		wait(ctx, 50*time.Millisecond)
+	}
+	return l
+}
+
+// alive asks one node's /livez, again until it answers or its time is up.
+func alive(ctx context.Context, client *http.Client, node *cluster.Node) error {
+	ctx, cancel := context.WithTimeout(ctx, livesWithin)
+	defer cancel()
+	for {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, node.URL()+"/livez", nil)
+		if err != nil {
+			return err
+		}
+		response, err := client.Do(request)
+		if err == nil {
+			_ = response.Body.Close()
+			if response.StatusCode == http.StatusOK {
+				return nil
+			}
+			err = fmt.Errorf("/livez answered %s", response.Status)
+		}
+		if ctx.Err() != nil || !node.Running() {
+			return err
+		}
+		wait(ctx, 50*time.Millisecond)
+	}
 }
