@@ -3,6 +3,7 @@ package raftnode
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -58,12 +59,52 @@ func (n *Node) Restore(ctx context.Context, backup io.Reader, fromOther bool) (e
 		timeout = min(timeout, time.Until(deadline))
 	}
 	meta := &raft.SnapshotMeta{Version: raft.SnapshotVersionMax, Size: int64(snapshot.Len())}
+	began := time.Now()
 	if err := n.raft.Restore(meta, &snapshot, timeout); err != nil {
-		return 0, Position{}, &UnknownError{Err: err}
+		if err := n.outcomeOfRestore(ctx, err, int64(snapshot.Len()) == meta.Size, epoch, timeout-time.Since(began)); err != nil {
+			return 0, Position{}, err
+		}
 	}
 	n.mu.RLock()
 	at = positionOf(n.machine.State())
 	n.mu.RUnlock()
 	at.Index = n.raft.AppliedIndex()
 	return epoch, at, nil
+}
+
+// outcomeOfRestore finds out what came of a restore that raft answered with an error; nil: the cluster has it. untouched says that raft read
+// nothing of the backup: then nothing was done.
+//
+// Raft restores on this node, and then asks for an entry behind the restore, which fails where leadership moves at that moment. The restore is
+// lost or kept whatever the error says: it is kept once this node has applied another entry behind it. Where the next leader lacks it, its
+// entries disagree with this node's log, which then ends the node.
+func (n *Node) outcomeOfRestore(ctx context.Context, err error, untouched bool, epoch uint32, left time.Duration) error {
+	moved := errors.Is(err, raft.ErrLeadershipTransferInProgress) || errors.Is(err, raft.ErrNotLeader) || errors.Is(err, raft.ErrLeadershipLost)
+	switch {
+	case untouched && (moved || errors.Is(err, raft.ErrEnqueueTimeout)):
+		return n.classify(err)
+	case !moved:
+		return &UnknownError{Err: err}
+	}
+	restored := n.raft.AppliedIndex()
+	ctx, cancel := context.WithTimeout(ctx, left)
+	defer cancel()
+	ticker := time.NewTicker(n.config.HeartbeatTimeout / 4)
+	defer ticker.Stop()
+	for n.raft.AppliedIndex() <= restored {
+		select {
+		case <-ticker.C:
+			_ = n.await(n.raft.Barrier(n.config.ApplyTimeout)) // where this node leads on; else its leader's entries tell
+		case <-ctx.Done():
+			return &UnknownError{Err: err}
+		case <-n.done:
+			return &UnknownError{Err: err}
+		}
+	}
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	if n.machine.State().Epoch() != epoch { // a snapshot of a leader that lacks the restore came in its stead
+		return &UnknownError{Err: err}
+	}
+	return nil
 }
