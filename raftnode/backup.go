@@ -72,10 +72,12 @@ func (n *Node) Restore(ctx context.Context, backup io.Reader, fromOther bool) (e
 	return epoch, at, nil
 }
 
-// outcomeOfRestore finds out what came of a restore that raft answered with an error; nil: the cluster has it. untouched says that raft read
+// outcomeOfRestore finds out what came of a restore that raft answered with an error; nil: the cluster has it. untouched says that raft
+// read
 // nothing of the backup: then nothing was done.
 //
-// Raft restores on this node, and then asks for an entry behind the restore, which fails where leadership moves at that moment. The restore is
+// Raft restores on this node, and then asks for an entry behind the restore, which fails where leadership moves at that moment. The
+// restore is
 // lost or kept whatever the error says: it is kept once this node has applied another entry behind it. Where the next leader lacks it, its
 // entries disagree with this node's log, which then ends the node.
 func (n *Node) outcomeOfRestore(ctx context.Context, err error, untouched bool, epoch uint32, left time.Duration) error {

@@ -10,7 +10,8 @@ import (
 	"github.com/quotad/quotad/raftnode"
 )
 
-// TestRestore_KnowsWhatCameOfIt: leadership that is lost while a backup is restored leaves no doubt: either nothing was done, or the cluster has the
+// TestRestore_KnowsWhatCameOfIt: leadership that is lost while a backup is restored leaves no doubt: either nothing was done, or the
+// cluster has the
 // restored state, whoever leads then.
 func TestRestore_KnowsWhatCameOfIt(t *testing.T) {
 	c := newCluster(t, 3)

@@ -27,7 +27,8 @@ func restored(t *testing.T) *Simulated {
 	return restoredRun(t, false)
 }
 
-// restoredRun is that run; with a reset all clocks are an hour ahead at index 4, an operator resets the clock at index 5, and the backup is of
+// restoredRun is that run; with a reset all clocks are an hour ahead at index 4, an operator resets the clock at index 5, and the backup
+// is of
 // before. A calendar window is charged besides.
 func restoredRun(t *testing.T, reset bool) *Simulated {
 	t.Helper()
@@ -161,7 +162,8 @@ func TestARestoreAfterAReset(t *testing.T) {
 	}
 }
 
-// TestARestoreWithoutAnAnswer: where the outcome was unknown the nodes' logs tell that the backup was restored, and nobody the epoch. All is
+// TestARestoreWithoutAnAnswer: where the outcome was unknown the nodes' logs tell that the backup was restored, and nobody the epoch.
+// All is
 // judged as after any other restore; one that the logs do not show is found.
 func TestARestoreWithoutAnAnswer(t *testing.T) {
 	about := []string{"agreement", "replay", "rules", "answers", "once", "refusals", "real-time", "converged", "watch"}

@@ -10,7 +10,8 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// capped plays commands on a calendar window of ten seconds that reports lower, as a provider does that others use up too. Its clocks can be set
+// capped plays commands on a calendar window of ten seconds that reports lower, as a provider does that others use up too. Its clocks
+// can be set
 // ahead, and a backup of it restored.
 type capped struct {
 	t       *testing.T
@@ -130,7 +131,8 @@ func lowered(c *capped) {
 	c.now += sec
 }
 
-// TestCapsOverResets: a cap lasts for as long as one caller's word does, and a reset of the clock, with or without a restore before it, moves
+// TestCapsOverResets: a cap lasts for as long as one caller's word does, and a reset of the clock, with or without a restore before it,
+// moves
 // its end with the views and begins nothing again.
 func TestCapsOverResets(t *testing.T) {
 	for name, play := range map[string]func(c *capped){

@@ -50,7 +50,8 @@ func (j *Judge) resetClock(reset *logpb.ClockReset) {
 	}
 }
 
-// beginAgain begins a window again after a reset of the clock, which moved the views on. A cap ends when it did before: what one caller said
+// beginAgain begins a window again after a reset of the clock, which moved the views on. A cap ends when it did before: what one caller
+// said
 // lasts no longer for it.
 func (q *quota) beginAgain(clock fsm.Clock, moved int64) {
 	since := clock.Now
