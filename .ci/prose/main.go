@@ -1,0 +1,211 @@
+// Command prose checks the English of what people read: the Markdown files below the working directory and the texts in Go's string
+// literals (help, errors, log lines, settings). It holds what a machine can hold of docs/style.md: the phrases in that page's table and,
+// in Markdown, the length of lines. It does not read comments: older ones would have to be rewritten first.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"regexp"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+const (
+	// stylePage has the table of phrases between these two lines.
+	stylePage = "docs/style.md"
+	tableHead = "<!-- phrases -->"
+	tableTail = "<!-- end of phrases -->"
+	// widest is how many characters a line of Markdown may have. Tables, code and links may have more: they cannot be broken.
+	widest = 120
+)
+
+func main() {
+	problems, err := check(os.DirFS("."))
+	for _, problem := range problems {
+		fmt.Println(problem)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "prose:", err)
+	}
+	if err != nil || len(problems) > 0 {
+		os.Exit(1)
+	}
+}
+
+// phrase is a form of words that is not to be used, and what to write.
+type phrase struct {
+	text    string
+	instead string
+	pattern *regexp.Regexp
+}
+
+// check returns a line for each place that breaks a rule.
+func check(root fs.FS) ([]string, error) {
+	style, err := fs.ReadFile(root, stylePage)
+	if err != nil {
+		return nil, err
+	}
+	phrases, err := readPhrases(string(style))
+	if err != nil {
+		return nil, err
+	}
+	unchecked, err := readUnchecked(root)
+	if err != nil {
+		return nil, err
+	}
+	var problems []string
+	err = fs.WalkDir(root, ".", func(name string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && name != "." && (strings.HasPrefix(entry.Name(), ".") || entry.Name() == "testdata"), unchecked[name] && entry.IsDir():
+			return fs.SkipDir
+		case entry.IsDir(), unchecked[name]:
+			return nil
+		}
+		var find func(string, []byte, []phrase) ([]string, error)
+		switch {
+		case path.Ext(name) == ".md":
+			find = inMarkdown
+		case path.Ext(name) == ".go" && !strings.HasSuffix(name, "_test.go"):
+			find = inGo
+		default:
+			return nil
+		}
+		text, err := fs.ReadFile(root, name)
+		if err != nil {
+			return err
+		}
+		found, err := find(name, text, phrases)
+		problems = append(problems, found...)
+		return err
+	})
+	return problems, err
+}
+
+// cell is a phrase in a table's cell.
+var cell = regexp.MustCompile("`([^`]+)`")
+
+// readPhrases reads the table of the style page: in the first column phrases in code, in the second what to write instead.
+func readPhrases(page string) ([]phrase, error) {
+	_, rest, found := strings.Cut(page, tableHead)
+	table, _, closed := strings.Cut(rest, tableTail)
+	if !found || !closed {
+		return nil, fmt.Errorf("%s has no table between %s and %s", stylePage, tableHead, tableTail)
+	}
+	var phrases []phrase
+	for line := range strings.Lines(table) {
+		columns := strings.Split(strings.TrimSpace(line), "|")
+		if len(columns) != 4 {
+			continue
+		}
+		for _, match := range cell.FindAllStringSubmatch(columns[1], -1) {
+			words := strings.Fields(match[1])
+			for i, word := range words {
+				words[i] = regexp.QuoteMeta(word)
+			}
+			phrases = append(phrases, phrase{
+				text: match[1], instead: strings.TrimSpace(columns[2]), pattern: regexp.MustCompile(`(?i)\b` + strings.Join(words, `\s+`) + `\b`),
+			})
+		}
+	}
+	if len(phrases) == 0 {
+		return nil, errors.New("the table of phrases is empty")
+	}
+	return phrases, nil
+}
+
+// uncheckedList names files and folders that are not checked, one a line, each with its reason in a comment before it.
+const uncheckedList = ".ci/prose/unchecked"
+
+func readUnchecked(root fs.FS) (map[string]bool, error) {
+	text, err := fs.ReadFile(root, uncheckedList)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	names := map[string]bool{}
+	for line := range strings.Lines(string(text)) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
+			names[line] = true
+		}
+	}
+	return names, err
+}
+
+// code is what a page quotes: a phrase in it is not the page's own.
+var code = regexp.MustCompile("`[^`]*`|<!--.*?-->")
+
+// inMarkdown checks a page outside of its code. Lines are joined, so that a phrase is found where a line ends inside it.
+func inMarkdown(name string, text []byte, phrases []phrase) ([]string, error) {
+	var problems []string
+	var prose strings.Builder // the page with one line for each of its own; code is left out
+	fence := ""
+	for i, line := range strings.Split(string(text), "\n") {
+		trimmed := strings.TrimSpace(line)
+		opens := strings.HasPrefix(trimmed, "```") || strings.HasPrefix(trimmed, "~~~")
+		switch {
+		case fence != "" && strings.HasPrefix(trimmed, fence):
+			fence = ""
+		case fence != "":
+		case opens:
+			fence = trimmed[:3]
+		default:
+			prose.WriteString(code.ReplaceAllString(line, ""))
+			if length := utf8.RuneCountInString(line); length > widest && mayBreak(line) {
+				problems = append(problems, fmt.Sprintf("%s:%d: %d characters; the most is %d", name, i+1, length, widest))
+			}
+		}
+		prose.WriteByte('\n')
+	}
+	return append(problems, find(name, prose.String(), 1, phrases)...), nil
+}
+
+// mayBreak tells if a line can be made shorter: it is no row of a table, no heading, and has a blank before the limit.
+func mayBreak(line string) bool {
+	trimmed := strings.TrimSpace(line)
+	if strings.HasPrefix(trimmed, "|") || strings.HasPrefix(trimmed, "#") || strings.HasPrefix(trimmed, "<!--") {
+		return false
+	}
+	return strings.Contains(trimmed[:min(len(trimmed), widest)], " ")
+}
+
+// inGo checks the string literals of a file, unless it is generated.
+func inGo(name string, text []byte, phrases []phrase) ([]string, error) {
+	files := token.NewFileSet()
+	file, err := parser.ParseFile(files, name, text, parser.ParseComments)
+	if err != nil || ast.IsGenerated(file) {
+		return nil, err
+	}
+	var problems []string
+	ast.Inspect(file, func(node ast.Node) bool {
+		literal, ok := node.(*ast.BasicLit)
+		if !ok || literal.Kind != token.STRING {
+			return true
+		}
+		if value, err := strconv.Unquote(literal.Value); err == nil {
+			problems = append(problems, find(name, value, files.Position(literal.Pos()).Line, phrases)...)
+		}
+		return true
+	})
+	return problems, nil
+}
+
+// find returns a line for each phrase in a text that begins at a line of a file.
+func find(name, text string, first int, phrases []phrase) []string {
+	var problems []string
+	for _, p := range phrases {
+		for _, at := range p.pattern.FindAllStringIndex(text, -1) {
+			line := first + strings.Count(text[:at[0]], "\n")
+			problems = append(problems, fmt.Sprintf("%s:%d: %q: write %s", name, line, text[at[0]:at[1]], p.instead))
+		}
+	}
+	return problems
+}
