@@ -39,11 +39,11 @@ func (a *App) backupCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "backup -o FILE",
 		Short: "Write a backup of the whole state to a file",
-		Long: `Writes a backup of the whole state: quotas, leases, operations, sessions. The cluster goes on meanwhile. The file gets
-its name only when it is complete, synced and verified.
+		Long: `Write a backup of the whole state: quotas, leases, operations, sessions. The cluster keeps running. The file gets its
+name only after it is complete, synced and verified.
 
-With --data-dir it asks no cluster, but reads a stopped node's data directory: for a cluster that has lost its majority for
-good. Take the directory with the highest index ("quotad verify"); what only the lost nodes had is not in it.`,
+With --data-dir the command reads a stopped node's data directory instead of asking a cluster. Use it after the permanent
+loss of a majority: take the directory with the highest index ("quotad verify"). It lacks what only the lost nodes had.`,
 		Example: `  quotad backup -o quotad-$(date +%F).backup
   quotad backup --data-dir /var/lib/quotad -o rescued.backup
   quotad verify quotad-2026-01-31.backup`,
@@ -78,8 +78,8 @@ good. Take the directory with the highest index ("quotad verify"); what only the
 			return err
 		},
 	}
-	cmd.Flags().StringVarP(&path, "file", "o", "", "the file to write")
-	cmd.Flags().StringVar(&dir, "data-dir", "", "a stopped node's data directory, in place of a cluster")
+	cmd.Flags().StringVarP(&path, "file", "o", "", "file to write")
+	cmd.Flags().StringVar(&dir, "data-dir", "", "read a stopped node's data directory instead of asking a cluster")
 	cmd.Flags().BoolVar(&force, "force", false, "overwrite the file")
 	return a.clientFlags(cmd)
 }
@@ -99,7 +99,7 @@ func backup(path string, fill func(*os.File) (*backupResult, error)) (*backupRes
 		return nil, err
 	}
 	if err := verifyWritten(file); err != nil {
-		return nil, fmt.Errorf("what was written is no good backup: %w", err)
+		return nil, fmt.Errorf("the written backup is damaged: %w", err)
 	}
 	if err := file.Sync(); err != nil {
 		return nil, err
@@ -184,14 +184,13 @@ func (a *App) restoreCommand() *cobra.Command {
 	var yes, fromOther bool
 	cmd := &cobra.Command{
 		Use:   "restore -i FILE --yes",
-		Short: "Replace the cluster's state by a backup and raise the fence's epoch",
-		Long: `Replaces the state of the running cluster by a backup. Everything since the backup is forgotten: stop all holders
-first, and wait until what they consumed since then counts no more at the provider. The fence's epoch is raised, so that
-no fence is given out twice: leases granted since the backup are dead; those in the backup stand as they stood then, until
-they end.
+		Short: "Replace the cluster's state with a backup and raise the fence epoch",
+		Long: `Replace the state of the running cluster with a backup. Everything since the backup is lost: stop all holders first,
+and wait until the provider no longer counts what they consumed since then. The restore raises the fence epoch, so no
+fence is issued twice: leases granted since the backup are dead; leases in the backup are live until they end.
 
-The file is verified before anything is sent. A backup of another cluster is refused, unless --from-other-cluster says that
-it is meant, as where a new cluster takes the place of a lost one.`,
+The command verifies the file before it sends anything. It refuses a backup of another cluster without
+--from-other-cluster, which you need when a new cluster replaces a lost one.`,
 		Example: `  quotad restore -i quotad-2026-01-31.backup --yes`,
 		Args:    arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -199,7 +198,7 @@ it is meant, as where a new cluster takes the place of a lost one.`,
 			case path == "":
 				return usagef(cmd, "", "-i FILE is missing")
 			case !yes:
-				return usagef(cmd, "stop all holders, then add --yes", "a restore forgets everything since the backup")
+				return usagef(cmd, "stop all holders, then add --yes", "a restore loses everything since the backup")
 			}
 			if _, err := summarize(path); err != nil {
 				return err
@@ -217,13 +216,14 @@ it is meant, as where a new cluster takes the place of a lost one.`,
 			if a.format == formatJSON {
 				return output.JSON(a.Out, answer)
 			}
-			_, err = fmt.Fprintf(a.Out, "restored %s at index %d; the fence's epoch is %d now\n", output.Visible(path), answer.Meta.GetIndex(), answer.Epoch)
+			_, err = fmt.Fprintf(a.Out, "restored %s at index %d; the fence epoch is now %d\n",
+				output.Visible(path), answer.Meta.GetIndex(), answer.Epoch)
 			return err
 		},
 	}
-	cmd.Flags().StringVarP(&path, "in", "i", "", "the backup")
-	cmd.Flags().BoolVar(&fromOther, "from-other-cluster", false, "the backup may be of another cluster")
-	cmd.Flags().BoolVar(&yes, "yes", false, "yes, forget everything since the backup")
+	cmd.Flags().StringVarP(&path, "in", "i", "", "backup to restore")
+	cmd.Flags().BoolVar(&fromOther, "from-other-cluster", false, "allow a backup of another cluster")
+	cmd.Flags().BoolVar(&yes, "yes", false, "confirm the loss of everything since the backup")
 	return a.clientFlags(cmd)
 }
 

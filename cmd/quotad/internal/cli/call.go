@@ -212,7 +212,7 @@ func settled(err error, again repeat) error {
 	if again == reads {
 		return fail(ExitUnavailable, "try again, or ask another node with --server", "no answer: %w", err)
 	}
-	return fail(ExitUnknown, "look before you repeat it: it may have happened", "no answer: %w", err)
+	return fail(ExitUnknown, "it may have happened: check before you repeat it", "no answer: %w", err)
 }
 
 // sleep waits and says whether the context still lives.

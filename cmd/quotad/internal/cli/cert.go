@@ -17,8 +17,8 @@ type certFlags struct {
 }
 
 func (f *certFlags) add(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.dir, "dir", "certs", "directory of the CA and of what it signs")
-	cmd.Flags().BoolVar(&f.force, "force", false, "replace files that are there already")
+	cmd.Flags().StringVar(&f.dir, "dir", "certs", "directory of the CA and of the certificates that it signs")
+	cmd.Flags().BoolVar(&f.force, "force", false, "replace existing files")
 	_ = cmd.MarkFlagDirname("dir")
 }
 
@@ -32,8 +32,8 @@ func (a *App) certInit() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "init",
 		Short: "Make a CA",
-		Long: `Makes a CA that is good for ten years: ca.pem, which nodes and callers verify certificates by, and ca-key.pem, which signs
-them. Keep ca-key.pem away from the nodes: with it one can act as every node.`,
+		Long: `Make a CA that is valid for ten years: ca.pem, with which nodes and callers verify certificates, and ca-key.pem, which
+signs them. Keep ca-key.pem away from the nodes: anybody who has it can act as every node.`,
 		Example: `  quotad cert init
   quotad cert init --dir /secure/certs --name "quotad production"`,
 		Args: arguments(),
@@ -43,7 +43,7 @@ them. Keep ca-key.pem away from the nodes: with it one can act as every node.`,
 		},
 	}
 	f.add(cmd)
-	cmd.Flags().StringVar(&name, "name", "quotad CA", "the CA's name, as certificates show it")
+	cmd.Flags().StringVar(&name, "name", "quotad CA", "name of the CA in certificates")
 	return cmd
 }
 
@@ -52,10 +52,9 @@ func (a *App) certNode() *cobra.Command {
 	var hosts []string
 	cmd := &cobra.Command{
 		Use:   "node ID...",
-		Short: "Make certificates of nodes",
-		Long: `Makes a certificate for each node, ID.pem and ID-key.pem, good for one year: for its API and for the port between nodes, on
-both sides of a connection. It stands for the node of this id, and for the hosts at which others reach it: those of
-api.advertise and raft.advertise.`,
+		Short: "Make certificates for nodes",
+		Long: `Make a certificate for each node, ID.pem and ID-key.pem, valid for one year, for its API and for peer connections. It
+names the node's id and its hosts: those of api.advertise and raft.advertise.`,
 		Example: `  quotad cert node n1 --host 10.0.0.1 --host n1.example.org
   quotad cert node n1 n2 n3 --host 127.0.0.1      # three nodes on one machine`,
 		Args: arguments("ID..."),
@@ -79,7 +78,7 @@ api.advertise and raft.advertise.`,
 		},
 	}
 	f.add(cmd)
-	cmd.Flags().StringSliceVar(&hosts, "host", nil, "IP address or name at which others reach the node; repeat it for more")
+	cmd.Flags().StringSliceVar(&hosts, "host", nil, "IP address or name at which others reach the node; repeatable")
 	return cmd
 }
 
@@ -87,9 +86,9 @@ func (a *App) certClient() *cobra.Command {
 	var f certFlags
 	cmd := &cobra.Command{
 		Use:   "client NAME",
-		Short: "Make the certificate of a caller",
-		Long: `Makes a certificate for a caller, NAME.pem and NAME-key.pem, good for one year, for APIs with api.tls_client_ca. It stands for
-no node. What the caller may do is a matter of its token.`,
+		Short: "Make a certificate for a caller",
+		Long: `Make a certificate for a caller, NAME.pem and NAME-key.pem, valid for one year, for APIs with api.tls_client_ca. It cannot
+act as a node. The caller's token decides what the caller may do.`,
 		Example: `  quotad cert client ops
   quotad status --ca-file certs/ca.pem --cert-file certs/ops.pem --key-file certs/ops-key.pem`,
 		Args: arguments("NAME"),
@@ -116,7 +115,7 @@ func (a *App) printIssued(cmd *cobra.Command, err error, all ...*authority.Issue
 	}
 	table := output.Table{}
 	for _, issued := range all {
-		table.Add(issued.CertFile, issued.KeyFile, "good until "+issued.NotAfter.Format(time.DateOnly))
+		table.Add(issued.CertFile, issued.KeyFile, "valid until "+issued.NotAfter.Format(time.DateOnly))
 	}
 	return table.Write(a.Out)
 }

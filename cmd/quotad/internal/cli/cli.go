@@ -72,11 +72,11 @@ func asksForJSON(command *cobra.Command, args []string) bool {
 func (a *App) Root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "quotad",
-		Short: "A replicated quota store: a fleet asks it before it calls, so that the fleet stays within the provider's limit",
-		Long: `quotad is a replicated quota store. Fleets of agents that share one API key ask it before they call, so that the
-whole fleet stays within the provider's limit, whatever crashes, stalls or is cut off.
+		Short: "Keep a fleet of agents within its provider's limits",
+		Long: `quotad is a replicated quota store. Agents that share one API key ask it before each call, so that the fleet stays within
+the provider's limits, also when agents or nodes crash, stall or lose their network.
 
-Begin with "quotad dev": one node, throw-away data, and a line to try.`,
+Start with "quotad dev": one node, throw-away data, and a command to try.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          noArguments,
@@ -93,8 +93,8 @@ Begin with "quotad dev": one node, throw-away data, and a line to try.`,
 		&cobra.Group{ID: groupServer, Title: "Run a node:"},
 		&cobra.Group{ID: groupOperator, Title: "Operate a cluster:"},
 		&cobra.Group{ID: groupHolder, Title: "Hold a lease from a shell:"},
-		&cobra.Group{ID: groupTask, Title: "Keep agents to a retry budget:"},
-		&cobra.Group{ID: groupFiles, Title: "Look into files (no node needed):"},
+		&cobra.Group{ID: groupTask, Title: "Enforce a retry budget:"},
+		&cobra.Group{ID: groupFiles, Title: "Inspect files (no node needed):"},
 	)
 	inGroup(root, groupServer, a.serveCommand(), a.devCommand(), a.configCommand(), a.tokenCommand(), a.certCommand())
 	inGroup(root, groupOperator, a.quotaCommand(), a.presetCommand(), a.workflowCommand(), a.leaseCommand(), a.usageCommand(),

@@ -11,19 +11,20 @@ import (
 )
 
 func (a *App) clockCommand() *cobra.Command {
-	return group("clock", "Set the cluster's view of the time of day right", a.clockReset())
+	return group("clock", "Reset the cluster's time of day", a.clockReset())
 }
 
 func (a *App) clockReset() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "reset",
-		Short: "Set the view of the time of day to the members' clocks, after wrong clocks carried it ahead",
-		Long: `Sets the cluster's view of the time of day to the members' clocks. Use it where wrong clocks of a majority carried the view
-so far ahead that nobody can wait until real time has caught up (the check "views" of /readyz and quotad status says by how much).
-Set the clocks right first: a majority of them must agree.
+		Short: "Reset the cluster's time of day to the members' clocks after wrong clocks moved it ahead",
+		Long: `Reset the cluster's time of day to the members' clocks. Use it if wrong clocks of a majority moved it so far ahead that
+you cannot wait until real time has caught up; the check "views" of /readyz and "quotad status" shows by how much. Correct
+the clocks first: a majority of them must agree.
 
-Every window begins again at the right time, with all that was consumed in it. What leases hold of windows ends. Of windows that
-end at the provider's reset the reset must be reported again. Rates, slots, cooldowns and leases do not change.`,
+Every window begins again at the right time, charged with everything that was consumed in it. Held amounts of windows
+return. Windows that end at the provider's reset need a new report of that reset. Rates, slots, cooldowns and leases do
+not change.`,
 		Example: `  quotad clock reset`,
 		Args:    arguments(),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return a.resetClock(cmd) },
@@ -47,6 +48,6 @@ func (a *App) resetClock(cmd *cobra.Command) error {
 	if a.format == formatJSON {
 		return output.JSON(a.Out, answer)
 	}
-	_, err = fmt.Fprintf(a.Out, "reset the clock, which was %s ahead: %d windows began again\n", output.Duration(answer.Ahead), answer.Windows)
+	_, err = fmt.Fprintf(a.Out, "reset the clock by %s: %d windows began again\n", output.Duration(answer.Ahead), answer.Windows)
 	return err
 }

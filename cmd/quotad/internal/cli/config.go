@@ -75,10 +75,10 @@ func (a *App) configCommand() *cobra.Command {
 func (a *App) configCheck() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check",
-		Short: "Check the configuration and print each value with where it comes from",
-		Long: `Reads the configuration as "quotad serve" would, from the same flags, environment and file, and prints each effective
-value with its source; tokens_file, quotas_file and certificates are read too, and each certificate is verified as the other
-nodes would. Ends with 2 and every mistake, with file and line, if something is wrong. Nothing is started.`,
+		Short: "Check the configuration and print each value with its source",
+		Long: `Check the configuration as "quotad serve" reads it, from the same flags, environment and file, and print each effective
+value with its source. The check includes tokens_file, quotas_file and certificates; it verifies each certificate as the
+other nodes do. If something is wrong, it prints every mistake with file and line, and exits with 2. It starts nothing.`,
 		Example: `  quotad config check --config /etc/quotad/quotad.yaml
   quotad config check --config quotad.yaml -o json`,
 		Args: arguments(),

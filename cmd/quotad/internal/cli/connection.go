@@ -44,8 +44,9 @@ type connectionFlags struct {
 func (a *App) clientFlags(cmd *cobra.Command, formats ...string) *cobra.Command {
 	flags := cmd.Flags()
 	flags.SortFlags = false
-	flags.StringSliceVar(&a.connection.servers, "server", nil, "nodes to ask, host:port or URL; any node will do (env QUOTAD_SERVER, default "+defaultServer+")")
-	flags.StringVar(&a.connection.tokenFile, "token-file", "", "file that holds the token (env QUOTAD_TOKEN_FILE)")
+	flags.StringSliceVar(&a.connection.servers, "server", nil,
+		"nodes to ask, host:port or URL; one is enough (env QUOTAD_SERVER, default "+defaultServer+")")
+	flags.StringVar(&a.connection.tokenFile, "token-file", "", "file with the token (env QUOTAD_TOKEN_FILE)")
 	flags.StringVar(&a.connection.caFile, "ca-file", "", "PEM bundle that signs the nodes' certificates; turns TLS on (env QUOTAD_CA_FILE)")
 	flags.StringVar(&a.connection.certFile, "cert-file", "", "PEM certificate to show (env QUOTAD_CERT_FILE)")
 	flags.StringVar(&a.connection.keyFile, "key-file", "", "PEM key of that certificate (env QUOTAD_KEY_FILE)")

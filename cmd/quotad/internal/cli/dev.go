@@ -30,9 +30,9 @@ func (a *App) devCommand() *cobra.Command {
 	var f devFlags
 	cmd := &cobra.Command{
 		Use:   "dev",
-		Short: "Run one node with throw-away data and a sample quota, to try things",
-		Long: `Runs one node with a sample quota (or those of -f). Its data lies in a temporary directory that is removed at the end.
-Stop it with Ctrl-C.`,
+		Short: "Run one node with throw-away data and sample quotas",
+		Long: `Run one node with sample quotas (or those of -f). Its data is in a temporary directory that is removed at the end. Stop
+it with Ctrl-C.`,
 		Example: `  quotad dev
   quotad dev -f quotas.yaml --listen 127.0.0.1:0`,
 		Args: arguments(),
@@ -40,11 +40,11 @@ Stop it with Ctrl-C.`,
 			return a.dev(cmd, f)
 		},
 	}
-	cmd.Flags().StringVarP(&f.quotas, "file", "f", "", "a quotas.yaml to apply in place of the sample")
-	cmd.Flags().StringVar(&f.listen, "listen", defaultServer, "where to take calls; port 0 takes a free one")
-	cmd.Flags().StringVar(&f.level, "log-level", "warn", "what is logged: trace, debug, info, warn, error")
-	cmd.Flags().BoolVar(&f.testing, "testing", false, "open what only a fault suite needs")
-	cmd.Flags().BoolVar(&f.insecure, "insecure", false, "allow --listen beyond loopback: in clear text, and everybody may do everything")
+	cmd.Flags().StringVarP(&f.quotas, "file", "f", "", "quotas.yaml to apply instead of the sample")
+	cmd.Flags().StringVar(&f.listen, "listen", defaultServer, "address of the API; port 0 takes a free one")
+	cmd.Flags().StringVar(&f.level, "log-level", "warn", "lowest level to log: trace, debug, info, warn, error")
+	cmd.Flags().BoolVar(&f.testing, "testing", false, "enable test-only endpoints")
+	cmd.Flags().BoolVar(&f.insecure, "insecure", false, "allow --listen beyond loopback, in clear text and without tokens")
 	_ = cmd.MarkFlagFilename("file", "yaml", "yml")
 	return cmd
 }
@@ -58,7 +58,8 @@ func (a *App) dev(cmd *cobra.Command, f devFlags) (err error) {
 		return err
 	}
 	if _, _, err := net.SplitHostPort(f.listen); err == nil && !config.Loopback(f.listen) && !f.insecure {
-		return fail(ExitUsage, "--insecure allows it", "%s is beyond loopback: calls would pass in clear text, and everybody could do everything", f.listen)
+		return fail(ExitUsage, "--insecure allows it",
+			"%s is beyond loopback: calls would travel in clear text, and every caller could do everything", f.listen)
 	}
 	dir, err := os.MkdirTemp("", "quotad-dev-")
 	if err != nil {

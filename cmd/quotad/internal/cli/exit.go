@@ -47,24 +47,24 @@ const (
 func exitCodesTopic() *cobra.Command {
 	return &cobra.Command{
 		Use:   "exit-codes",
-		Short: "What the exit codes mean",
+		Short: "Explain the exit codes",
 		Long: `Exit codes, the same for every command:
 
     0  done
-    1  failed, for a reason that has no code of its own; status --check: not healthy, or no answer
+    1  failed for a reason without a code of its own; status --check: not healthy, or no answer
     2  wrong usage: a flag, an argument, a file or a field of the request
-    3  there is no such quota, lease, member or file
-    4  refused: not granted (reserve, consume), a dead fence, a quota in use, too late to give back; serve: the disk lost a
-       part or is damaged, or the node was removed from its cluster
-    5  unavailable: nothing happened, and the same command may be sent again (no node answers, no leader, overloaded)
-    6  unknown outcome: it may have happened or may happen yet; look before you repeat it
-    7  not allowed: no token, or one that does not cover this
+    3  not found: a quota, lease, member or file
+    4  refused: not granted (reserve, consume), a stale fence, a quota in use, too late to return an amount; serve: the disk
+       is incomplete or damaged, or the node was removed from its cluster
+    5  unavailable: nothing happened, the same command is safe to repeat (no node answers, no leader, overloaded)
+    6  unknown outcome: the command may have happened, or may happen later; check before you repeat it
+    7  not allowed: no token, or one that does not allow this
   130  interrupted
 
-"quotad task run" has more, and ends with its command's own: see its help.
+"quotad task run" has more codes, and otherwise exits with its command's code: see its help.
 
 With --output json an error is one JSON object on standard error: error, hint, code, exit, and reason, quota, budget,
-field, leader and retryAfter where the cluster gave them.`,
+field, leader and retryAfter if the cluster sent them.`,
 	}
 }
 
@@ -121,7 +121,7 @@ func describeRPC(err *connect.Error) *failure {
 	case neverSent(err):
 		f.hint = "is a node running there? name others with --server or QUOTAD_SERVER"
 	case f.code == ExitUnknown:
-		f.hint = "look before you repeat it: it may have happened"
+		f.hint = "it may have happened: check before you repeat it"
 	}
 	return f
 }

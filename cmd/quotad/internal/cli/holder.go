@@ -19,8 +19,8 @@ import (
 type leaseFlags struct{ lease, fence string }
 
 func (f *leaseFlags) register(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.lease, "lease", "", "the lease's id, from reserve")
-	cmd.Flags().StringVar(&f.fence, "fence", "", "its fence, from reserve")
+	cmd.Flags().StringVar(&f.lease, "lease", "", "id of the lease, from reserve")
+	cmd.Flags().StringVar(&f.fence, "fence", "", "fence of the lease, from reserve")
 }
 
 func (f *leaseFlags) read(cmd *cobra.Command) (lease, fence uint64, err error) {
@@ -63,11 +63,11 @@ func (a *App) reserveCommand() *cobra.Command {
 	var f reserveFlags
 	cmd := &cobra.Command{
 		Use:   "reserve QUOTA[=AMOUNT]... --holder NAME",
-		Short: "Reserve amounts of one or several quotas, all or nothing",
-		Long: `Reserves amounts of one or several quotas, all or nothing. Without an amount the quota's default estimate counts.
-Granted: prints the lease and its fence and ends with 0. Refused: says why and when to come back, and ends with 4.
-With --wait it stands in the queue that long. With --consume everything is spendable at once, as operation 1: make your
-call within the time that is printed.`,
+		Short: "Reserve amounts of one or more quotas, all or nothing",
+		Long: `Reserve amounts of one or more quotas, all or nothing. An argument without an amount takes the quota's default estimate.
+After a grant the command prints the lease and its fence, and exits with 0. After a refusal it prints the reason and when
+to retry, and exits with 4. With --wait the request waits in the queue that long. With --consume everything is spendable
+at once, as operation 1: make your call within the printed time.`,
 		Example: `  quotad reserve github/core=7 --holder me --ttl 30s
   quotad reserve openai/requests openai/tokens=800 --holder me --consume --wait 20s -o json`,
 		Args: arguments("QUOTA..."),
@@ -79,13 +79,13 @@ call within the time that is printed.`,
 			return a.reserve(cmd, request)
 		},
 	}
-	cmd.Flags().StringVar(&f.holder, "holder", "", "who asks: a stable name")
+	cmd.Flags().StringVar(&f.holder, "holder", "", "name of the holder, the same after a restart")
 	cmd.Flags().StringVar(&f.ttl, "ttl", "", "length of the lease (default 5m)")
 	cmd.Flags().StringVar(&f.wait, "wait", "", "how long to wait in the queue, at most 10m (default: not at all)")
-	cmd.Flags().StringVar(&f.class, "class", "", "a lower class than the holder's own: critical, standard, background")
+	cmd.Flags().StringVar(&f.class, "class", "", "class below the holder's own: critical, standard, background")
 	cmd.Flags().BoolVar(&f.consume, "consume", false, "consume everything at once, as operation 1")
 	cmd.Flags().BoolVar(&f.emergency, "emergency", false, "use the last of a window with strict zones (critical only)")
-	cmd.Flags().BoolVar(&f.fallback, "fallback", false, "take the next quotas of the fallback chains as well")
+	cmd.Flags().BoolVar(&f.fallback, "fallback", false, "also accept the next quotas of the fallback chains")
 	cmd.Flags().BoolVar(&f.resume, "resume", false, "end all older leases of this holder first")
 	return a.clientFlags(cmd)
 }
@@ -195,9 +195,9 @@ func (a *App) consumeCommand() *cobra.Command {
 	var op uint64
 	cmd := &cobra.Command{
 		Use:   "consume [QUOTA[=AMOUNT]...] --lease ID --fence FENCE",
-		Short: "Make held amounts spendable: consume before you spend",
-		Long: `Makes held amounts spendable; without arguments all that is held. Make your call within the time that is printed. The
-operation's number is yours; sending the same one again is safe.`,
+		Short: "Make held amounts spendable, before you spend them",
+		Long: `Make held amounts spendable; without arguments, all of them. Make your call within the printed time. You choose the
+operation's number; repeating a command with the same number is safe.`,
 		Example: `  quotad consume github/core=3 --lease 42 --fence 281474976710698 --op 1`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			lease, fence, err := f.read(cmd)
@@ -302,7 +302,7 @@ func (a *App) settleCommand() *cobra.Command {
 	var final, release bool
 	cmd := &cobra.Command{
 		Use:   "settle --lease ID --fence FENCE --op N [--unspent QUOTA=AMOUNT] [--actual QUOTA=AMOUNT]",
-		Short: "Tell what an operation did not spend, or really used",
+		Short: "Return unspent amounts or record actual use",
 		Example: `  quotad settle --lease 42 --fence 281474976710698 --op 1 --actual openai/tokens=612 --release
   quotad settle --lease 42 --fence 281474976710698 --op 1 --unspent github/core=2`,
 		Args: arguments(),
@@ -324,19 +324,19 @@ func (a *App) settleCommand() *cobra.Command {
 			return holderCall(a, cmd, request, numbered, func(ctx context.Context, n node, r *quotav1.SettleRequest) (*quotav1.SettleResponse, error) {
 				return n.quota.Settle(ctx, r)
 			}, func(answer *quotav1.SettleResponse, table *output.Table) error {
-				table.Add("went back", plainItemsText(answer.Returned))
-				table.Add("charged on top", plainItemsText(answer.Overrun))
+				table.Add("returned", plainItemsText(answer.Returned))
+				table.Add("overrun", plainItemsText(answer.Overrun))
 				table.Add("lease ended", strconv.FormatBool(answer.Released))
 				return nil
 			})
 		},
 	}
 	f.register(cmd)
-	cmd.Flags().Uint64Var(&op, "op", 1, "the operation's number")
-	cmd.Flags().StringSliceVar(&unspent, "unspent", nil, "what will certainly not be spent, QUOTA=AMOUNT")
-	cmd.Flags().StringSliceVar(&actual, "actual", nil, "what was really used, QUOTA=AMOUNT; final")
-	cmd.Flags().BoolVar(&final, "final", false, "the operation is over, also where --actual names nothing")
-	cmd.Flags().BoolVar(&release, "release", false, "end the lease as well")
+	cmd.Flags().Uint64Var(&op, "op", 1, "number of the operation")
+	cmd.Flags().StringSliceVar(&unspent, "unspent", nil, "amount that will certainly not be spent, QUOTA=AMOUNT")
+	cmd.Flags().StringSliceVar(&actual, "actual", nil, "amount that was really used, QUOTA=AMOUNT; final")
+	cmd.Flags().BoolVar(&final, "final", false, "end the operation, also without --actual")
+	cmd.Flags().BoolVar(&release, "release", false, "end the lease too")
 	return a.clientFlags(cmd)
 }
 
@@ -367,7 +367,7 @@ func (a *App) renewCommand() *cobra.Command {
 		},
 	}
 	f.register(cmd)
-	cmd.Flags().StringVar(&ttl, "ttl", "", "new length from now (default: the one that reserve asked for)")
+	cmd.Flags().StringVar(&ttl, "ttl", "", "new length from now (default: the length in reserve)")
 	return a.clientFlags(cmd)
 }
 
@@ -375,7 +375,7 @@ func (a *App) releaseCommand() *cobra.Command {
 	var f leaseFlags
 	cmd := &cobra.Command{
 		Use:   "release [QUOTA[=AMOUNT]...] --lease ID --fence FENCE",
-		Short: "Give held amounts back; without arguments everything, and the lease ends",
+		Short: "Release held amounts; without arguments, all of them and the lease",
 		Example: `  quotad release --lease 42 --fence 281474976710698
   quotad release github/core=2 --lease 42 --fence 281474976710698`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -392,7 +392,7 @@ func (a *App) releaseCommand() *cobra.Command {
 			return holderCall(a, cmd, request, numbered, func(ctx context.Context, n node, r *quotav1.ReleaseRequest) (*quotav1.ReleaseResponse, error) {
 				return n.quota.Release(ctx, r)
 			}, func(answer *quotav1.ReleaseResponse, table *output.Table) error {
-				table.Add("went back", plainItemsText(answer.Returned))
+				table.Add("returned", plainItemsText(answer.Returned))
 				table.Add("lease ended", strconv.FormatBool(answer.Ended))
 				return nil
 			})

@@ -35,10 +35,11 @@ func (a *App) verifyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify FILE|DATADIR",
 		Short: "Check a backup, or a stopped node's data directory",
-		Long: `Checks a backup or a stopped node's data directory: checksum, form, that it can be restored, that all totals are the
-sums of their parts; for a directory also every page and file of the log store, every entry, every snapshot, that the log goes
-on where the newest snapshot ends, and that nothing is missing or older than the node's witness. It says which file is damaged,
-where, and what to do. Index and contents are those of the newest snapshot and every entry after it. It changes nothing.`,
+		Long: `Check a backup or a stopped node's data directory: checksum, form, that it can be restored, that all totals equal the
+sums of their parts. For a directory the check includes every page and file of the log store, every entry, every snapshot,
+that the log continues where the newest snapshot ends, and that nothing is missing or older than the node's witness. For
+damage it prints the file, the place and what to do. The printed index and contents are those of the newest snapshot and
+every entry after it. It changes nothing.`,
 		Example: `  quotad verify quotad-2026-01-31.backup
   quotad verify /var/lib/quotad`,
 		Args: arguments("FILE|DATADIR"),
@@ -90,7 +91,7 @@ func summarize(path string) (*summary, error) {
 		err = machine.State().Verify()
 	}
 	if err != nil {
-		return nil, damaged(path, err, "take another copy: a backup that is damaged cannot be mended")
+		return nil, damaged(path, err, "use another copy: a damaged backup cannot be repaired")
 	}
 	return summaryOf(path, machine.State()), nil
 }
@@ -153,7 +154,7 @@ func offlineError(err error) error {
 	case errors.Is(err, logstore.ErrDamaged), errors.Is(err, logstore.ErrWiped):
 		return fail(ExitFailure, whatToDo(err), "%w", err)
 	case errors.Is(err, logstore.ErrTwoLogStores):
-		return fail(ExitFailure, `a move was interrupted; "quotad migrate", with the store that it was to, finishes it`, "%w", err)
+		return fail(ExitFailure, `a migration was interrupted: run "quotad migrate" again with the same --to`, "%w", err)
 	}
 	return err
 }
@@ -173,7 +174,7 @@ func whatToDo(err error) string {
 // damaged says what to do about a file that cannot be used.
 func damaged(path string, err error, hint string) error {
 	if errors.Is(err, fsm.ErrNewerSnapshot) {
-		hint = "use the quotad that wrote it, or a later one"
+		hint = "use the quotad version that wrote it, or a later one"
 	}
 	return fail(ExitFailure, hint, "%s: %w", path, err)
 }
@@ -233,8 +234,8 @@ func (a *App) inspectLog() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().Uint64Var(&from, "from", 0, "first index (default: the first there is)")
-	cmd.Flags().Uint64Var(&to, "to", 0, "last index (default: the last there is)")
+	cmd.Flags().Uint64Var(&from, "from", 0, "first index (default: the oldest)")
+	cmd.Flags().Uint64Var(&to, "to", 0, "last index (default: the newest)")
 	return cmd
 }
 
@@ -290,7 +291,7 @@ func snapshotPath(path string) (string, error) {
 		return "", damaged(path, err, ofANode)
 	}
 	if len(snapshots) == 0 {
-		return "", fail(ExitNotFound, `"quotad inspect log" shows what there is`, "%s holds no snapshot yet", path)
+		return "", fail(ExitNotFound, `"quotad inspect log" shows its log`, "%s holds no snapshot yet", path)
 	}
 	return snapshots[0].Path, nil
 }

@@ -47,8 +47,8 @@ func (a *App) leaseList() *cobra.Command {
 			return table.Write(a.Out)
 		},
 	}
-	cmd.Flags().StringVar(&holder, "holder", "", "only of this holder")
-	cmd.Flags().StringVar(&quota, "quota", "", "only with an item of this quota")
+	cmd.Flags().StringVar(&holder, "holder", "", "only leases of this holder")
+	cmd.Flags().StringVar(&quota, "quota", "", "only leases with an item of this quota")
 	staleFlag(cmd, &stale)
 	return a.clientFlags(cmd)
 }
@@ -91,9 +91,9 @@ func plainItemsText(items []*quotav1.Item) string {
 func (a *App) leaseRevoke() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "revoke LEASE",
-		Short: "End a lease on an operator's word; its holder learns of it with its next command",
-		Long: `Ends a lease. What it holds goes back at once; what it consumed keeps counting. Its fence is dead from then on: the
-holder's next Consume or Renew is refused.`,
+		Short: "Revoke a lease; its holder learns it with its next command",
+		Long: `Revoke a lease. Its held amounts are available at once; its consumed amounts keep counting. Its fence is dead: the holder's
+next Consume or Renew is refused.`,
 		Example: `  quotad lease revoke 42`,
 		Args:    arguments("LEASE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -115,7 +115,7 @@ holder's next Consume or Renew is refused.`,
 			if a.format == formatJSON {
 				return output.JSON(a.Out, answer)
 			}
-			_, err = fmt.Fprintf(a.Out, "revoked lease %d; went back: %s\n", lease, output.Visible(plainItemsText(answer.Returned)))
+			_, err = fmt.Fprintf(a.Out, "revoked lease %d; returned: %s\n", lease, output.Visible(plainItemsText(answer.Returned)))
 			return err
 		},
 	}

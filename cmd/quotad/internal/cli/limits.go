@@ -18,14 +18,15 @@ func (a *App) limitsCommand() *cobra.Command {
 	var idle, life, taskLife string
 	cmd := &cobra.Command{
 		Use:   "limits",
-		Short: "Show or change what callers share: sessions, leases, the queue and more",
-		Long: `Shows what callers share and who uses how much of it, or changes the bounds that are given. The first table is of the
-replicated state and can be changed; the second is of the node that answers, for its calls and streams. A lower bound ends
-nothing that is there: it refuses what is new. A shorter life of sessions counts from their last use; one of idempotency keys
-applies to those that are there.
+		Short: "Show or change the budgets that callers share: sessions, leases, the queue and more",
+		Long: `Show the budgets that callers share and the largest users of each, or change the given bounds. The first table is about
+the replicated state, and you can change it; the second is about calls and streams at the node that answers. A lower bound
+ends nothing that exists: it refuses new entries. A shorter life of sessions counts from their last use; a shorter life of
+idempotency keys also applies to existing keys.
 
-A caller is a token, or an address where there are no tokens. It may take of a budget while it has less than half of what the
-others leave, the operators' part aside; so each new caller finds room. --caller-min is what each may have even so.`,
+A caller is a token, or an address without tokens. It can take more of a budget while it has less than half of what other
+callers and the operators' part leave, so every new caller finds room. --caller-min is a part that each caller can always
+have while there is room.`,
 		Example: `  quotad limits
   quotad limits --session-idle 10m --max-waiters 50000
   quotad limits --max-leases 1000000 --operators-part 0.1`,
@@ -65,20 +66,22 @@ others leave, the operators' part aside; so each new caller finds room. --caller
 			return a.limits(cmd, limits, changed || limits.SessionIdle != nil || limits.KeyLife != nil || limits.TaskLife != nil)
 		},
 	}
-	cmd.Flags().Int64Var(&sessions, "max-sessions", 0, "most sessions")
-	cmd.Flags().Int64Var(&bytes, "max-result-bytes", 0, "most bytes of results that are kept for repeated requests")
-	cmd.Flags().Int64Var(&waiters, "max-waiters", 0, "most waiting Reserves")
-	cmd.Flags().Int64Var(&tasks, "max-tasks", 0, "most tasks")
-	cmd.Flags().Int64Var(&keys, "max-keys", 0, "most idempotency keys")
-	cmd.Flags().Int64Var(&leases, "max-leases", 0, "most live leases, waiting Reserves included")
-	cmd.Flags().Int64Var(&reports, "max-reports", 0, "most reports in a minute")
-	cmd.Flags().Int64Var(&holders, "max-holder-bytes", 0, "most bytes of what is remembered of holders: turns, tallies and meters, until an hour after the last use")
-	cmd.Flags().Int64Var(&operations, "max-operation-bytes", 0, "most bytes of records of operations: of each Consume until it is settled and done, or stops counting")
-	cmd.Flags().Float64Var(&operators, "operators-part", 0, "part of each of these that is kept for operators, 0 to 0.5")
-	cmd.Flags().Float64Var(&least, "caller-min", 0, "part of each that a caller may have while there is room at all, 0 to 0.1")
-	cmd.Flags().StringVar(&taskLife, "task-life", "", "how long a task that is done is remembered, 1s to 30d")
-	cmd.Flags().StringVar(&idle, "session-idle", "", "how long a session that is not used lives, 1s to 30d")
-	cmd.Flags().StringVar(&life, "key-life", "", "how long an idempotency key is remembered, 1s to 30d")
+	cmd.Flags().Int64Var(&sessions, "max-sessions", 0, "maximum of sessions")
+	cmd.Flags().Int64Var(&bytes, "max-result-bytes", 0, "maximum bytes of results kept for repeated requests")
+	cmd.Flags().Int64Var(&waiters, "max-waiters", 0, "maximum of waiting Reserves")
+	cmd.Flags().Int64Var(&tasks, "max-tasks", 0, "maximum of tasks")
+	cmd.Flags().Int64Var(&keys, "max-keys", 0, "maximum of idempotency keys")
+	cmd.Flags().Int64Var(&leases, "max-leases", 0, "maximum of live leases, including waiting Reserves")
+	cmd.Flags().Int64Var(&reports, "max-reports", 0, "maximum of reports per minute")
+	cmd.Flags().Int64Var(&holders, "max-holder-bytes", 0,
+		"maximum bytes of holder records (virtual time, statistics, meters), which last until an hour after the last use")
+	cmd.Flags().Int64Var(&operations, "max-operation-bytes", 0,
+		"maximum bytes of operation records: one per Consume until it is settled and acknowledged, or stops counting")
+	cmd.Flags().Float64Var(&operators, "operators-part", 0, "part of each that is kept for operators, 0 to 0.5")
+	cmd.Flags().Float64Var(&least, "caller-min", 0, "part of each that a caller can always have while there is room, 0 to 0.1")
+	cmd.Flags().StringVar(&taskLife, "task-life", "", "how long to remember a finished task, 1s to 30d")
+	cmd.Flags().StringVar(&idle, "session-idle", "", "how long to keep an unused session, 1s to 30d")
+	cmd.Flags().StringVar(&life, "key-life", "", "how long to remember an idempotency key, 1s to 30d")
 	return a.clientFlags(cmd)
 }
 

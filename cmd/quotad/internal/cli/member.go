@@ -15,7 +15,7 @@ import (
 )
 
 func (a *App) memberCommand() *cobra.Command {
-	return group("member", "Add, promote, remove and replace nodes; hand leadership over",
+	return group("member", "Add, promote, remove and replace nodes; transfer leadership",
 		a.memberAdd(), a.memberPromote(), a.memberRemove(), a.memberReplace(), a.memberTransfer())
 }
 
@@ -23,8 +23,8 @@ func (a *App) memberCommand() *cobra.Command {
 type addresses struct{ raft, api string }
 
 func (f *addresses) register(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.raft, "raft", "", "the new node's advertised Raft address, host:port")
-	cmd.Flags().StringVar(&f.api, "api", "", "the new node's advertised API address, host:port")
+	cmd.Flags().StringVar(&f.raft, "raft", "", "advertised Raft address of the new node, host:port")
+	cmd.Flags().StringVar(&f.api, "api", "", "advertised API address of the new node, host:port")
 }
 
 func (f *addresses) check(cmd *cobra.Command) error {
@@ -48,10 +48,9 @@ func (a *App) memberAdd() *cobra.Command {
 	var at addresses
 	cmd := &cobra.Command{
 		Use:   "add ID --raft HOST:PORT --api HOST:PORT",
-		Short: "Add a node as a learner: it gets everything and does not vote yet",
-		Long: `Adds a node as a learner. Start it with "join: true" and an empty data directory; it gets the state and the log. Then
-promote it. Take an id that no node of this cluster ever had; for
-nodes that were removed nobody checks it.`,
+		Short: "Add a node as a learner, which replicates but does not vote",
+		Long: `Add a node as a learner. Start it with "join: true" and an empty data directory; it receives the state and the log. Then
+promote it. Use an id that no node of this cluster ever had; quotad does not check it against removed nodes.`,
 		Example: `  quotad member add n4 --raft 10.0.0.4:7451 --api 10.0.0.4:7450
   quotad member promote n4`,
 		Args: arguments("ID"),
@@ -84,8 +83,8 @@ func addMember(ctx context.Context, c *cluster, id string, at addresses) error {
 func (a *App) memberPromote() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "promote ID",
-		Short:   "Let a learner vote, once it has caught up",
-		Long:    `Lets a learner vote. Waits, up to --timeout, until it has caught up.`,
+		Short:   "Promote a learner to a voter after it has caught up",
+		Long:    `Promote a learner to a voter. Wait, up to --timeout, until it has caught up.`,
 		Example: `  quotad member promote n4 --timeout 5m`,
 		Args:    arguments("ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -149,9 +148,9 @@ func (a *App) memberRemove() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "remove ID",
 		Short: "Remove a node",
-		Long: `Removes a node. It is refused where the nodes that are left and answer would be no majority; --force removes it all
-the same. Both need a leader, so neither helps a cluster that has lost its majority for good: that one starts anew from a
-backup ("quotad backup --data-dir" makes one from what is left).`,
+		Long: `Remove a node. The command is refused if the remaining nodes that answer would be no majority; --force skips this check.
+Both need a leader. A cluster that has lost its majority permanently has to start again from a backup ("quotad backup
+--data-dir" makes one from a remaining data directory).`,
 		Example: `  quotad member remove n2`,
 		Args:    arguments("ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -165,7 +164,7 @@ backup ("quotad backup --data-dir" makes one from what is left).`,
 			return a.done("removed %s", args[0])
 		},
 	}
-	cmd.Flags().BoolVar(&force, "force", false, "also where the rest would be no majority that answers")
+	cmd.Flags().BoolVar(&force, "force", false, "remove it even if the remaining nodes that answer would be no majority")
 	return a.clientFlags(cmd)
 }
 
@@ -182,10 +181,10 @@ func (a *App) memberReplace() *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
 		Use:   "replace OLD NEW --raft HOST:PORT --api HOST:PORT",
-		Short: "Replace a dead node by a new one: add, catch up, promote, remove the old one",
-		Long: `Replaces a node in the order that never has fewer voters than before: adds the new one as a learner, waits until it has
-caught up, lets it vote, and only then removes the old one. The new node runs already, with "join: true" and an empty
-data directory. If it is interrupted, run it again: steps that are done are skipped.`,
+		Short: "Replace a dead node: add the new one, let it catch up, promote it, remove the old one",
+		Long: `Replace a node without ever having fewer voters than before: add the new one as a learner, wait until it has caught up,
+promote it, then remove the old one. The new node must be running, with "join: true" and an empty data directory. If the
+command is interrupted, run it again: it skips completed steps.`,
 		Example: `  quotad member replace n2 n4 --raft 10.0.0.4:7451 --api 10.0.0.4:7450 --timeout 5m`,
 		Args:    arguments("OLD", "NEW"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -193,7 +192,7 @@ data directory. If it is interrupted, run it again: steps that are done are skip
 				return err
 			}
 			if args[0] == args[1] {
-				return usagef(cmd, "an id is never used twice: a node that comes back empty must not vote under its old name", "OLD and NEW are the same")
+				return usagef(cmd, "choose a new id: a node that returns empty must not vote under its old one", "OLD and NEW are the same")
 			}
 			c, err := a.connect(cmd)
 			if err != nil {
@@ -203,7 +202,7 @@ data directory. If it is interrupted, run it again: steps that are done are skip
 		},
 	}
 	at.register(cmd)
-	cmd.Flags().BoolVar(&force, "force", false, "remove the old one also where the rest would be no majority that answers")
+	cmd.Flags().BoolVar(&force, "force", false, "remove the old one even if the remaining nodes that answer would be no majority")
 	return a.clientFlags(cmd)
 }
 
@@ -229,7 +228,7 @@ func (a *App) replaceMember(ctx context.Context, c *cluster, old, fresh string, 
 		}
 	}
 	if members[fresh] == nil || !members[fresh].Voter {
-		step("waiting until %s has caught up, then letting it vote", fresh)
+		step("waiting until %s has caught up, then promoting it", fresh)
 		if err := promoteWhenReady(ctx, c, fresh); err != nil {
 			return err
 		}
@@ -240,13 +239,13 @@ func (a *App) replaceMember(ctx context.Context, c *cluster, old, fresh string, 
 			return err
 		}
 	}
-	return a.done("replaced %s by %s", old, fresh)
+	return a.done("replaced %s with %s", old, fresh)
 }
 
 func (a *App) memberTransfer() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "transfer [ID]",
-		Short: "Hand leadership to another voter: the one named, or the most advanced",
+		Short: "Transfer leadership to the named voter, or to the most advanced one",
 		Example: `  quotad member transfer
   quotad member transfer n3`,
 		Args: arguments("[ID]"),

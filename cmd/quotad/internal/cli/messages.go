@@ -21,10 +21,10 @@ func (a *App) messagesCommand() *cobra.Command {
 	var patterns string
 	cmd := &cobra.Command{
 		Use:   "messages",
-		Short: "Say what an agent tool's output on standard input says about limits",
-		Long: `Reads an agent tool's output on standard input and tells which lines speak of a limit: the line's number, the rule
-that it fits, what it means and covers, how sure that is, and how long to wait from now. --patterns adds rules from a file,
-which are tried first; a mistake in it is told with its line, and nothing is read.`,
+		Short: "Find messages about limits in an agent tool's output (standard input)",
+		Long: `Read an agent tool's output on standard input and print each line about a limit: its number, the matching rule, the meaning
+and scope, the confidence, and how long to wait from now. --patterns adds rules from a file, which are tried first; a mistake
+in the file is an error with its line, and no input is read.`,
 		Example: `  quotad messages < agent.log
   quotad messages --patterns rules.yaml < agent.log`,
 		Args: arguments(),
@@ -36,7 +36,7 @@ which are tried first; a mistake in it is told with its line, and nothing is rea
 			return a.printMessages(texts, time.Now())
 		},
 	}
-	cmd.Flags().StringVar(&patterns, "patterns", "", "a file with more rules")
+	cmd.Flags().StringVar(&patterns, "patterns", "", "file with more rules")
 	_ = cmd.MarkFlagFilename("patterns", "yaml", "yml")
 	return cmd
 }

@@ -21,10 +21,10 @@ func (a *App) quotaOverride() *cobra.Command {
 	var end bool
 	cmd := &cobra.Command{
 		Use:   "override NAME --limit N --for DURATION",
-		Short: "Put another limit in place of a quota's own for a while",
-		Long: `Puts another limit in place of a quota's own for a while; then its own is back by itself. Live leases keep what
-they hold; where the limit went down, nothing is granted until the quota is back under it. 0 suspends the quota. A change
-of the definition leaves the override in place; --end ends it.`,
+		Short: "Override a quota's limit for a limited time",
+		Long: `Override a quota's limit for a limited time; its own limit returns automatically. Live leases keep what they hold; after a
+lower limit nothing is granted until the quota fits. A limit of 0 suspends the quota. A change of the definition does not
+end the override; --end does.`,
 		Example: `  quotad quota override github/core --limit 1000 --for 2h --note "shared with the migration"
   quotad quota override openai/tokens --limit 0 --for 15m
   quotad quota override github/core --end`,
@@ -34,9 +34,9 @@ of the definition leaves the override in place; --end ends it.`,
 			given := cmd.Flags().Changed("limit")
 			switch {
 			case end && (given || length != "" || note != ""):
-				return usagef(cmd, "", "--end goes with nothing else")
+				return usagef(cmd, "", "--end excludes all other flags")
 			case !end && (!given || length == ""):
-				return usagef(cmd, "an override ends by itself: say when, or --end the present one", "--limit and --for belong together")
+				return usagef(cmd, "--for is how long the override lasts; --end ends the present one", "--limit and --for belong together")
 			case given && (limit < 0 || limit > quotafile.MaxAmount):
 				return usagef(cmd, "0 suspends the quota", "--limit %d is not within 0 to %d", limit, int64(quotafile.MaxAmount))
 			}
@@ -50,9 +50,9 @@ of the definition leaves the override in place; --end ends it.`,
 			return a.overrideQuota(cmd, request)
 		},
 	}
-	cmd.Flags().Int64Var(&limit, "limit", 0, "the limit; 0 suspends the quota")
-	cmd.Flags().StringVar(&length, "for", "", "for how long, 1s to 31d")
-	cmd.Flags().StringVar(&note, "note", "", "why, for people")
+	cmd.Flags().Int64Var(&limit, "limit", 0, "limit; 0 suspends the quota")
+	cmd.Flags().StringVar(&length, "for", "", "how long, 1s to 31d")
+	cmd.Flags().StringVar(&note, "note", "", "reason, shown to people")
 	cmd.Flags().BoolVar(&end, "end", false, "end the present override")
 	return a.clientFlags(cmd)
 }

@@ -15,13 +15,13 @@ import (
 )
 
 func (a *App) presetCommand() *cobra.Command {
-	return group("preset", "Ready quotas for the common providers", a.presetList(), a.presetShow())
+	return group("preset", "Show ready quotas for common providers", a.presetList(), a.presetShow())
 }
 
 func (a *App) presetList() *cobra.Command {
 	return &cobra.Command{
 		Use:     "list",
-		Short:   "List the presets, their tiers, and what they depend on",
+		Short:   "List the presets, their tiers and their parameters",
 		Example: `  quotad preset list`,
 		Args:    arguments(),
 		RunE: func(*cobra.Command, []string) error {
@@ -40,9 +40,9 @@ func (a *App) presetShow() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show NAME[:TIER]",
 		Short: "Print a preset as a quotas.yaml, with the source and date of its figures",
-		Long: `Prints a preset as a quotas.yaml that "quotad quota apply -f -" takes. Comments say where each figure was read and
-when. A figure that the provider does not publish, or that is not known for the tier, has to be given with --set; of a
-limit that is not published 35 % are left alone, unless --set headroom=... says otherwise.`,
+		Long: `Print a preset as a quotas.yaml for "quotad quota apply -f -". Comments name the source and date of each figure. Use --set
+for a figure that the provider does not publish, or that is unknown for the tier; such limits get a headroom of 35 %,
+unless --set headroom=... changes it.`,
 		Example: `  quotad preset show github
   quotad preset show openai:tier2 --set model=gpt-5-mini --set rpm=2000
   quotad preset show anthropic:start --set model=claude-fable-5 | quotad quota apply -f -`,
@@ -61,7 +61,7 @@ limit that is not published 35 % are left alone, unless --set headroom=... says 
 }
 
 func setFlag(cmd *cobra.Command, set *map[string]string) {
-	cmd.Flags().Var((*setValue)(set), "set", "a parameter of the preset; may be repeated")
+	cmd.Flags().Var((*setValue)(set), "set", "parameter of the preset, NAME=VALUE; repeatable")
 }
 
 // setValue is a flag that sets one parameter each time.

@@ -28,11 +28,11 @@ func (a *App) quotaApply() *cobra.Command {
 	var dryRun bool
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE | --preset NAME[:TIER]",
-		Short: "Create or change the quotas that a quotas.yaml states, all or nothing",
-		Long: `Creates or changes the quotas that a quotas.yaml states, all or nothing. Quotas that the file does not name stay as
-they are. Live leases keep what they hold; where a limit went down, nothing is granted until the quota is back under it.
-A list "holders:" replaces all holder rules, a list "workflows:" all workflows; without it they stay. A preset has the quotas of a
-common provider ("quotad preset list").`,
+		Short: "Create or change the quotas of a quotas.yaml, all or nothing",
+		Long: `Create or change the quotas of a quotas.yaml, all or nothing. Quotas that the file does not name stay unchanged. Live
+leases keep what they hold; after a lower limit nothing is granted until the quota fits. A list "holders:" replaces all
+holder rules, a list "workflows:" all workflows; without the list they stay. A preset has the quotas of a common provider
+("quotad preset list").`,
 		Example: `  quotad quota apply -f quotas.yaml --dry-run
   quotad quota apply -f quotas.yaml
   quotad quota apply --preset github
@@ -58,10 +58,10 @@ common provider ("quotad preset list").`,
 			return a.applyQuotas(cmd, quotas, dryRun)
 		},
 	}
-	cmd.Flags().StringVarP(&file, "file", "f", "", "the quotas.yaml; - reads standard input")
-	cmd.Flags().StringVar(&from, "preset", "", "a preset instead of a file")
+	cmd.Flags().StringVarP(&file, "file", "f", "", "quotas.yaml; - reads standard input")
+	cmd.Flags().StringVar(&from, "preset", "", "preset instead of a file")
 	setFlag(cmd, &set)
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "check and tell, change nothing")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print the changes without making them")
 	_ = cmd.MarkFlagFilename("file", "yaml", "yml")
 	return a.clientFlags(cmd)
 }
@@ -131,7 +131,7 @@ func (a *App) quotaGet() *cobra.Command {
 	var stale bool
 	cmd := &cobra.Command{
 		Use:   "get NAME",
-		Short: "Show one quota: its definition, what is held, consumed and available",
+		Short: "Show one quota: its definition, and its held, consumed and available amounts",
 		Example: `  quotad quota get github/core
   quotad quota get github/core -o json | jq -r .available
   quotad quota get github/core -o yaml`,
@@ -156,7 +156,7 @@ func (a *App) quotaGet() *cobra.Command {
 }
 
 func staleFlag(cmd *cobra.Command, stale *bool) {
-	cmd.Flags().BoolVar(stale, "stale", false, "show what the asked node has, without asking the leader")
+	cmd.Flags().BoolVar(stale, "stale", false, "read the state of the asked node, without the leader")
 }
 
 func readMode(stale bool) quotav1.ReadMode {
@@ -267,8 +267,8 @@ func (a *App) quotaList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List quotas by name",
-		Long: `Lists quotas by name. With -o yaml and without --prefix it prints them, the holder rules and the workflows, as a file
-that "quotad quota apply -f" takes.`,
+		Long: `List quotas by name. With -o yaml and without --prefix, print the quotas, holder rules and workflows as a file for
+"quotad quota apply -f".`,
 		Example: `  quotad quota list
   quotad quota list --prefix openai/ -o json
   quotad quota list -o yaml > quotas.yaml`,
@@ -291,7 +291,7 @@ that "quotad quota apply -f" takes.`,
 			return a.printQuotas(all, file)
 		},
 	}
-	cmd.Flags().StringVar(&prefix, "prefix", "", "only names that start so")
+	cmd.Flags().StringVar(&prefix, "prefix", "", "only names with this prefix")
 	staleFlag(cmd, &stale)
 	return a.clientFlags(cmd, formatYAML)
 }
@@ -364,7 +364,7 @@ func (a *App) quotaDelete() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "delete NAME",
 		Short: "Delete a quota",
-		Long: `Deletes a quota. It is refused while leases hold some of it, amounts count against it or other quotas have it as
+		Long: `Delete a quota. The command is refused while leases hold amounts of it, amounts count against it or other quotas have it as
 their parent; --force ends its leases' items first.`,
 		Example: `  quotad quota delete old/quota`,
 		Args:    arguments("NAME"),
@@ -387,6 +387,6 @@ their parent; --force ends its leases' items first.`,
 			return err
 		},
 	}
-	cmd.Flags().BoolVar(&force, "force", false, "also while leases hold some of it; they lose it")
+	cmd.Flags().BoolVar(&force, "force", false, "end the items of leases that hold some of it")
 	return a.clientFlags(cmd)
 }

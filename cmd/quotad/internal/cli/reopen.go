@@ -14,10 +14,10 @@ import (
 func (a *App) quotaReopen() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "reopen NAME",
-		Short: "End what reports closed of a quota: its cooldown, its holders' breakers, a cap",
-		Long: `Ends what reports of the provider's answers closed of a quota: its cooldown, the breakers of its holders, and a cap of
-its window. Of a window that ends at the provider's reset it confirms the reset that was reported. The quota's own limit
-stays, and the next report counts again. Repeating it changes nothing.`,
+		Short: "Reopen a quota: end its cooldown, its holders' breakers and a cap",
+		Long: `Reopen a quota: end its cooldown, the breakers of its holders, and a cap of its window, all of which reports of the
+provider's answers caused. For a window that ends at the provider's reset, it also confirms the reported reset. The quota's
+own limit stays, and the next report counts again. Repeating the command changes nothing.`,
 		Example: `  quotad quota reopen github/core
   quotad quota reopen openai/tokens -o json`,
 		Args: arguments("NAME"),

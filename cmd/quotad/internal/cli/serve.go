@@ -20,11 +20,11 @@ func (a *App) serveCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run a node",
-		Long: `Runs a node until SIGTERM or SIGINT, then stops it in order within ten seconds: calls under way finish, leadership is
-handed over, exit code 0. A second signal ends it at once. SIGHUP reads tokens, certificates and log.level anew.
+		Long: `Run a node until SIGTERM or SIGINT, then stop within ten seconds: finish calls in flight, transfer leadership, exit with 0.
+A second signal ends the process at once. SIGHUP reloads tokens, certificates and log.level.
 
 Every setting can come from a flag, an environment variable (QUOTAD_RAFT_HEARTBEAT for raft.heartbeat) or the file of
---config, in this order of precedence. "quotad config check" shows what came of it.`,
+--config, in this order of precedence. "quotad config check" shows the result.`,
 		Example: `  quotad serve --config /etc/quotad/quotad.yaml
   quotad serve --data-dir /var/lib/quotad                     # one node
   quotad serve --node-id n2 --data-dir data --config tls.yaml \
@@ -56,20 +56,22 @@ func startError(err error) error {
 	case errors.As(err, &unsafe):
 		return fail(ExitUsage, unsafe.Hint, "%w", err)
 	case errors.Is(err, logstore.ErrDataDirInUse):
-		return fail(ExitFailure, "another quotad runs with it; give each node a data directory of its own", "%w", err)
+		return fail(ExitFailure, "another quotad uses it: give each node its own data directory", "%w", err)
 	case errors.As(err, &other):
-		hint := fmt.Sprintf("set log_store to %s, or move the log with the node stopped: quotad migrate %s --to %s", other.Has, other.Dir, other.Wanted)
+		hint := fmt.Sprintf(
+			"set log_store to %s, or migrate the log of the stopped node: quotad migrate %s --to %s",
+			other.Has, other.Dir, other.Wanted)
 		return fail(ExitUsage, hint, "%w", err)
 	case errors.Is(err, logstore.ErrTwoLogStores):
-		return fail(ExitFailure, "a move was interrupted; \"quotad migrate\", with the store that it was to, finishes it", "%w", err)
+		return fail(ExitFailure, "a migration was interrupted: run \"quotad migrate\" again with the same --to", "%w", err)
 	case errors.Is(err, raftnode.ErrForeignDataDir):
 		return fail(ExitUsage, "node_id and data_dir belong together", "%w", err)
 	case errors.Is(err, logstore.ErrWiped), errors.Is(err, raftnode.ErrRemoved):
 		return fail(ExitRefused, "see \"quotad member replace --help\"", "%w", err)
 	case errors.Is(err, logstore.ErrDamaged):
-		return fail(ExitRefused, "\"quotad verify\" shows what; replace the node: its peers have the data", "%w", err)
+		return fail(ExitRefused, "\"quotad verify\" shows the damage; replace the node: its peers have the data", "%w", err)
 	case errors.As(err, &operation) && operation.Op == "listen" && errors.Is(err, syscall.EADDRINUSE):
-		hint := fmt.Sprintf("something else listens on %s; choose another address with --api-listen or --raft-listen", operation.Addr)
+		hint := fmt.Sprintf("another process listens on %s: choose another address with --api-listen or --raft-listen", operation.Addr)
 		return fail(ExitFailure, hint, "%w", err)
 	}
 	return err

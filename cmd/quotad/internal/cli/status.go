@@ -18,14 +18,14 @@ func (a *App) statusCommand() *cobra.Command {
 	var check, all bool
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show members, leader, index and health as a node sees them",
-		Long: `Shows what the first node that answers knows: its own role and checks, the leader, the members. It needs no leader.
+		Short: "Show members, leader, index and health as one node sees them",
+		Long: `Show what the first node that answers knows: its own role and checks, the leader, the members. It needs no leader.
 
-With --check it prints one line and ends with 0 if the node is healthy and knows a leader, and with 1 otherwise, also
-where no node answers: what a container's HEALTHCHECK wants.
+With --check it prints one line, and exits with 0 if the node is healthy and knows a leader, with 1 otherwise, also if no
+node answers. Use it for a container's HEALTHCHECK.
 
-With --check --cluster it asks every member, prints one line for each, and ends with 0 if all of them are healthy and follow
-the same leader, and with 1 otherwise: what a probe of the whole cluster wants.`,
+With --check --cluster it asks every member, prints one line for each, and exits with 0 if all of them are healthy and
+follow the same leader, with 1 otherwise. Use it to probe the whole cluster.`,
 		Example: `  quotad status
   quotad status --server 10.0.0.2:7450 --check
   quotad status --check --cluster
@@ -33,7 +33,7 @@ the same leader, and with 1 otherwise: what a probe of the whole cluster wants.`
 		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if all && !check {
-				return usagef(cmd, "", "--cluster goes with --check")
+				return usagef(cmd, "", "--cluster needs --check")
 			}
 			c, err := a.connect(cmd)
 			if err != nil {
@@ -55,8 +55,8 @@ the same leader, and with 1 otherwise: what a probe of the whole cluster wants.`
 			return a.printStatus(status)
 		},
 	}
-	cmd.Flags().BoolVar(&check, "check", false, "print one line and end with 0 (healthy) or 1")
-	cmd.Flags().BoolVar(&all, "cluster", false, "with --check: judge every member, not one node")
+	cmd.Flags().BoolVar(&check, "check", false, "print one line and exit with 0 (healthy) or 1")
+	cmd.Flags().BoolVar(&all, "cluster", false, "with --check: check every member, not one node")
 	return a.clientFlags(cmd)
 }
 

@@ -12,7 +12,7 @@ import (
 )
 
 func (a *App) taskCommand() *cobra.Command {
-	return group("task", "Run work under a retry budget; list, put back and forget tasks",
+	return group("task", "Run work under a retry budget; list, retry and forget tasks",
 		a.taskRun(), a.taskList(), a.taskRetry(), a.taskForget())
 }
 
@@ -22,7 +22,7 @@ func (a *App) taskList() *cobra.Command {
 	request := &quotav1.ListTasksRequest{PageSize: pageSize}
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "List tasks: where each stands, and how its last attempt ended",
+		Short: "List tasks with their phase and the end of their last attempt",
 		Example: `  quotad task list
   quotad task list --phase shelved
   quotad task list --phase shelved -o json | jq -r '.tasks[].task'`,
@@ -52,9 +52,9 @@ func (a *App) taskList() *cobra.Command {
 			return table.Write(a.Out)
 		},
 	}
-	cmd.Flags().StringVar(&phase, "phase", "", "only in this phase: "+strings.Join(phaseWords(), ", "))
-	cmd.Flags().StringVar(&request.Holder, "holder", "", "only of this holder")
-	cmd.Flags().StringVar(&request.Prefix, "prefix", "", "only names that start so")
+	cmd.Flags().StringVar(&phase, "phase", "", "only tasks in this phase: "+strings.Join(phaseWords(), ", "))
+	cmd.Flags().StringVar(&request.Holder, "holder", "", "only tasks of this holder")
+	cmd.Flags().StringVar(&request.Prefix, "prefix", "", "only names with this prefix")
 	staleFlag(cmd, &stale)
 	_ = cmd.RegisterFlagCompletionFunc("phase", cobra.FixedCompletions(phaseWords(), cobra.ShellCompDirectiveNoFileComp))
 	return a.clientFlags(cmd)
@@ -120,9 +120,9 @@ func listTasks(ctx context.Context, c *cluster, request *quotav1.ListTasksReques
 func (a *App) taskRetry() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "retry TASK",
-		Short: "Give a task a fresh budget; its next attempt may begin at once",
-		Long: `Gives a task a fresh budget, whatever it has used up, and lets its next attempt begin at once: when what made it fail is
-mended, or a done one is wanted again. An attempt that is under way goes on under the fresh budget.`,
+		Short: "Reset a task's retry budget; its next attempt may begin at once",
+		Long: `Reset a task's retry budget and let its next attempt begin at once: after you fixed the cause of its failures, or to run a
+finished task again. A running attempt continues under the new budget.`,
 		Example: `  quotad task retry issue-117`,
 		Args:    arguments("TASK"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -138,7 +138,7 @@ mended, or a done one is wanted again. An attempt that is under way goes on unde
 func (a *App) taskForget() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "forget TASK",
-		Short: "Remove a task; who works on it is told to stop",
+		Short: "Remove a task and stop its running attempt",
 		Example: `  quotad task forget issue-117
   quotad task list --phase shelved -o json | jq -r '.tasks[].task' | xargs -n 1 quotad task forget`,
 		Args: arguments("TASK"),

@@ -34,27 +34,27 @@ func (a *App) taskRun() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run --task ID [flags] -- COMMAND [ARG]...",
 		Short: "Run an agent under its task's retry budget",
-		Long: `Asks whether an attempt of the task may begin, runs the command as a child process, and tells the cluster how it went.
-The child has this process's standard input, what it prints is passed through as it comes, and signals are passed on to
-it. What it prints is read along, line by line: messages of agent tools about limits, and the done pattern.
+		Long: `Run a command as an attempt of a task: ask whether an attempt may begin, run the command as a child process, and report its
+end to the cluster. The child gets this process's standard input and signals; its output passes through unchanged. The
+command reads the output line by line for messages of agent tools about limits, and for the done pattern.
 
-An attempt that fails uses up one of the task's failures: the next may begin 5 min after the first, 15 min after the second,
+A failed attempt counts against the task's budget: the next may begin 5 min after the first failure, 15 min after the second,
 30 min after later ones. At --max-failures the task is shelved, until "quotad task retry". An attempt that meets a limit
-uses up none and waits as long as the provider says, or 1 min; 30 min where the plan is used up. A finished task that then
-met a limit is done. While a quota that --quota names is closed nothing begins, and a limit that the child meets closes
-them for all.
+does not count; the next waits as long as the provider says, or 1 min, or 30 min if the plan is used up. A task that
+finished and then met a limit is done. While a quota of --quota is closed, no attempt begins; a limit that the child meets
+closes these quotas for all holders.
 
 Exit codes:
 
   0    the task is done, now or before
   90   the task is shelved
-  91   not begun: an attempt is under way, or it is too early, or a quota is closed; come back
-  92   the attempt met a limit; come back
-  93   the attempt was lost: the cluster heard nothing of it until its deadline, and the command was stopped
-  126  the command could not be started; 127: there is no such command, and nothing was begun
+  91   not begun: another attempt runs, it is too early, or a quota is closed; retry later
+  92   the attempt met a limit; retry later
+  93   the attempt was lost: it was not renewed before its deadline, and the command was stopped
+  126  the command could not be started; 127: the command does not exist, and no attempt began
 
-Else the attempt failed and the code is the command's own (128 and the signal's number, if one ended it), or 1 where the
-command ended with 0 without the done pattern. Codes of what is wrong before it begins are those of every command.`,
+Otherwise the attempt failed, and the code is the command's own (128 plus the signal's number, if a signal ended it), or 1 if
+the command exited with 0 without the done pattern. Errors before the attempt have the codes of every command.`,
 		Example: `  quotad task run --task issue-117 -- claude -p "fix issue 117"
   quotad task run --task issue-117 --done-pattern '^TASK_COMPLETE$' --quota anthropic/plan --wait 6h --until-done -- ./agent.sh`,
 		DisableFlagsInUseLine: true, // the command comes last
@@ -64,15 +64,15 @@ command ended with 0 without the done pattern. Codes of what is wrong before it 
 	}
 	flags := cmd.Flags()
 	flags.SetInterspersed(false)
-	flags.StringVar(&f.task, "task", "", "the task: a name of your choice, up to 128 bytes")
-	flags.StringVar(&f.holder, "holder", "", "who works on it: a stable name (default: this program's and machine's)")
-	flags.StringSliceVar(&f.quotas, "quota", nil, "a quota that it lives on; may be given again")
-	flags.IntVar(&f.maxFailures, "max-failures", 0, "failures at which the task is shelved, 1 to 100 (default: as before, 3 for a new one)")
-	flags.StringVar(&f.done, "done-pattern", "", "regular expression; a finished task prints a line on standard output that it fits")
-	flags.StringVar(&f.patterns, "patterns", "", "YAML file of messages about limits, besides the built-in ones")
-	flags.StringVar(&f.wait, "wait", "", "how long to wait until an attempt may begin (default: not at all)")
-	flags.BoolVar(&f.untilDone, "until-done", false, "go on with the next attempt, as long as it may begin within --wait")
-	flags.StringVar(&f.ttl, "ttl", "", "how long an attempt lives after its runner's last word (default 10m)")
+	flags.StringVar(&f.task, "task", "", "name of the task, up to 128 bytes")
+	flags.StringVar(&f.holder, "holder", "", "name of the holder (default: from this program and machine)")
+	flags.StringSliceVar(&f.quotas, "quota", nil, "quota that the command uses; repeatable")
+	flags.IntVar(&f.maxFailures, "max-failures", 0, "failures until the task is shelved, 1 to 100 (default: unchanged, 3 for a new task)")
+	flags.StringVar(&f.done, "done-pattern", "", "regular expression that matches a line of standard output of a finished task")
+	flags.StringVar(&f.patterns, "patterns", "", "YAML file of messages about limits, in addition to the built-in ones")
+	flags.StringVar(&f.wait, "wait", "", "how long to wait until an attempt may begin (default: no wait)")
+	flags.BoolVar(&f.untilDone, "until-done", false, "continue with the next attempt while it may begin within --wait")
+	flags.StringVar(&f.ttl, "ttl", "", "how long an attempt lives after its last renewal (default 10m)")
 	_ = cmd.MarkFlagFilename("patterns", "yaml", "yml")
 	return a.clientFlags(cmd)
 }

@@ -32,9 +32,9 @@ func (a *App) tokenNew() *cobra.Command {
 	var verbs []string
 	cmd := &cobra.Command{
 		Use:   "new --holder PATTERN",
-		Short: "Mint a token: the secret, once, and its stanza for the tokens_file",
-		Long: `Mints a token. The secret is printed once and kept nowhere: give it to its holder. The stanza goes into the nodes'
-tokens_file; it holds only a hash. Send the nodes SIGHUP to read the file anew.
+		Short: "Mint a token and its stanza for the tokens_file",
+		Long: `Mint a token. The secret is printed once and stored nowhere: give it to its holder. Add the stanza to the nodes'
+tokens_file; it has only a hash. Send the nodes SIGHUP to reload the file.
 
 Verbs: use (reserve, consume, settle, renew, release), report, read, admin-quota (apply, delete, revoke, tasks), admin-cluster
 (members, backup, restore), debug.`,
@@ -45,10 +45,10 @@ Verbs: use (reserve, consume, settle, renew, release), report, read, admin-quota
 			return a.mint(cmd, id, holder, class, verbs)
 		},
 	}
-	cmd.Flags().StringVar(&id, "id", "", "the token's public name (default: a random one)")
-	cmd.Flags().StringVar(&holder, "holder", "", "pattern of the holders it may act for; * stands for any run of characters")
-	cmd.Flags().StringVar(&class, "max-class", "standard", "the highest class it may ask for: critical, standard, background")
-	cmd.Flags().StringSliceVar(&verbs, "verbs", holderVerbs, "what it allows")
+	cmd.Flags().StringVar(&id, "id", "", "public name of the token (default: random)")
+	cmd.Flags().StringVar(&holder, "holder", "", "pattern of the holders that it may act for; * matches any characters")
+	cmd.Flags().StringVar(&class, "max-class", "standard", "highest class that it may use: critical, standard, background")
+	cmd.Flags().StringSliceVar(&verbs, "verbs", holderVerbs, "verbs that it allows")
 	return a.outputFlag(cmd)
 }
 

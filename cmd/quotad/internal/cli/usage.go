@@ -17,10 +17,10 @@ func (a *App) usageCommand() *cobra.Command {
 	var stale bool
 	cmd := &cobra.Command{
 		Use:   "usage",
-		Short: "Show what each holder does: used, reserved, lent, borrowed, refused",
-		Long: `Shows what each holder does with the quotas whose policy says "metering: true", or of which it has a share of its own.
-USED and RESERVED are of the present window; the rest is counted since the holder was first seen. Who is silent for an
-hour and used nothing of a present window is forgotten.`,
+		Short: "Show usage by holder: used, reserved, lent, borrowed, refused",
+		Long: `Show usage by holder, for quotas whose policy has "metering: true" or a share for the holder. USED and RESERVED are about
+the present window; the other columns count since the holder was first seen. A holder without requests for an hour and
+without use in a present window is forgotten.`,
 		Example: `  quotad usage
   quotad usage --quota github/core
   quotad usage --holder ralph -o json`,
@@ -42,7 +42,7 @@ hour and used nothing of a present window is forgotten.`,
 		},
 	}
 	cmd.Flags().StringVar(&holder, "holder", "", "only this holder")
-	cmd.Flags().StringVar(&quota, "quota", "", "only of this quota")
+	cmd.Flags().StringVar(&quota, "quota", "", "only this quota")
 	staleFlag(cmd, &stale)
 	return a.clientFlags(cmd)
 }

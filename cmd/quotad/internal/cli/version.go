@@ -81,7 +81,7 @@ func describeVersion(info *debug.BuildInfo) *versionInfo {
 func (a *App) versionCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "version",
-		Short:   "Print the version, and which formats of log and snapshot this binary knows",
+		Short:   "Print the version and the supported formats of log and snapshot",
 		Example: `  quotad version -o json | jq -r .version`,
 		Args:    arguments(),
 		RunE: func(_ *cobra.Command, _ []string) error {

@@ -13,17 +13,17 @@ import (
 )
 
 func (a *App) workflowCommand() *cobra.Command {
-	return group("workflow", "Show workflows: who is limited, whose turn it is", a.workflowGet(), a.workflowList(), a.workflowDelete())
+	return group("workflow", "Show workflows: limited steps and the step with the baton", a.workflowGet(), a.workflowList(), a.workflowDelete())
 }
 
 func (a *App) workflowGet() *cobra.Command {
 	var stale bool
 	cmd := &cobra.Command{
 		Use:   "get NAME",
-		Short: "Show one workflow: its state, whose turn it is, and how each step stands",
-		Long: `Shows one workflow: whether all its holders go or one at a time, whose turn it is, when it is calm again, and in workflow
-order how each step stands: when it was limited last, for how long it is still and by which quota, for how long it is kept
-back because one downstream of it is limited, and how many of its requests wait.`,
+		Short: "Show one workflow: its state, the step with the baton, and each step",
+		Long: `Show one workflow: whether its steps run together or one at a time, which step has the baton, and when it is calm again.
+For each step, in workflow order: when it was limited last, for how long and by which quota it still is, for how long it
+waits for a limited step downstream, and its number of waiting requests.`,
 		Example: `  quotad workflow get release
   quotad workflow get release -o yaml`,
 		Args: arguments("NAME"),
@@ -62,7 +62,7 @@ func (a *App) printWorkflow(workflow *quotav1.WorkflowStatus) error {
 	table.Add("name", workflow.Definition.Name)
 	table.Add("state", stateWord(workflow.State))
 	table.Add("for", output.Duration(workflow.StateFor))
-	table.Add("turn", turnText(workflow.Turn))
+	table.Add("baton", turnText(workflow.Turn))
 	table.Add("calm in", output.Duration(workflow.CalmIn))
 	if err := table.Write(a.Out); err != nil {
 		return err
@@ -132,7 +132,7 @@ func (a *App) workflowList() *cobra.Command {
 			if a.format == formatJSON {
 				return output.JSON(a.Out, all)
 			}
-			table := output.Table{Header: []string{"NAME", "STEPS", "STATE", "FOR", "LIMITED", "TURN", "CALM IN"}}
+			table := output.Table{Header: []string{"NAME", "STEPS", "STATE", "FOR", "LIMITED", "BATON", "CALM IN"}}
 			for _, workflow := range all.Workflows {
 				table.Add(workflow.Definition.Name, output.Int(len(workflow.Steps)), stateWord(workflow.State), output.Duration(workflow.StateFor),
 					output.Or(strings.Join(limitedSteps(workflow), " ")), output.Or(workflow.Turn.GetHolder()), output.Duration(workflow.CalmIn))
@@ -140,7 +140,7 @@ func (a *App) workflowList() *cobra.Command {
 			return table.Write(a.Out)
 		},
 	}
-	cmd.Flags().StringVar(&holder, "holder", "", "only those of which this holder is a step")
+	cmd.Flags().StringVar(&holder, "holder", "", "only workflows in which this holder is a step")
 	staleFlag(cmd, &stale)
 	return a.clientFlags(cmd)
 }
@@ -178,8 +178,8 @@ func (a *App) workflowDelete() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "delete NAME",
 		Short: "Delete a workflow",
-		Long: `Deletes a workflow. Its holders go as they like from then on, whatever state it was in. A quotas.yaml that states it
-creates it again when it is applied.`,
+		Long: `Delete a workflow, in any state. Its holders are then independent. Applying a quotas.yaml that has the workflow creates it
+again.`,
 		Example: `  quotad workflow delete release`,
 		Args:    arguments("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -113,7 +113,7 @@ func Run(ctx context.Context, options Options) error {
 // files, the API's address, then the data.
 func (p *process) start(registry *prometheus.Registry) (net.Listener, error) {
 	if p.config.Testing {
-		p.logger.Warn("STARTED FOR TESTING: anybody may dump the log, shift clocks and crash this node; never use this in earnest")
+		p.logger.Warn("STARTED FOR TESTING: every caller can dump the log, shift clocks and crash this node; never use this in production")
 	}
 	if err := p.loadFiles(); err != nil {
 		return nil, err
@@ -253,7 +253,7 @@ func (p *process) memoryLimit() int64 {
 	if limit == 0 {
 		var err error
 		if limit, err = raftnode.SystemMemoryLimit(); err != nil {
-			p.logger.Warn("no memory limit is known: grants go on whatever memory is used; set memory.limit", "error", err)
+			p.logger.Warn("unknown memory limit: grants continue at any memory use; set memory.limit", "error", err)
 			return 0
 		}
 	}
@@ -281,7 +281,7 @@ func (p *process) reportSyncTime() {
 	median, err := measureSync(p.config.DataDir)
 	switch {
 	case err != nil:
-		p.logger.Warn("the disk's speed could not be measured", "error", err)
+		p.logger.Warn("cannot measure the disk's speed", "error", err)
 	case median > slowSync:
 		p.logger.Warn("the disk is slow: every grant waits for a write on a majority of nodes", "median_sync", median, "wanted", slowSync)
 	default:
@@ -301,7 +301,7 @@ func (p *process) announce(apiAddress string) {
 	p.logger.Info("serving", "node", p.config.NodeID, "api", apiAddress, "raft", p.config.Raft.Listen,
 		"data_dir", p.config.DataDir, "tls", p.apiCertificates != nil, "tokens", p.tokens != nil, "version", p.options.Version)
 	if p.tokens == nil {
-		p.logger.Info("no tokens_file: every caller is believed, holder names are taken on trust")
+		p.logger.Info("no tokens_file: every caller and holder name is trusted")
 	}
 	for _, port := range p.config.Insecurities() {
 		p.logger.Warn("INSECURE: "+port.Message, "allowed_by", port.Key)
@@ -309,7 +309,7 @@ func (p *process) announce(apiAddress string) {
 	p.warnOfNoTokens()
 	p.warnOfExpiry()
 	for _, mistake := range CheckCertificates(p.config) {
-		p.logger.Warn("a certificate will not do for the other nodes", "reason", mistake)
+		p.logger.Warn("the other nodes would reject a certificate", "reason", mistake)
 	}
 	p.notify(daemon.SdNotifyReady)
 }
@@ -340,7 +340,7 @@ func (p *process) stop() error {
 	drain, drained := context.WithTimeout(ctx, drainWithin)
 	defer drained()
 	if err := p.api.Drain(drain); err != nil {
-		p.logger.Warn("calls under way were cut off", "error", err)
+		p.logger.Warn("calls in flight were cut off", "error", err)
 	}
 	if err := p.http.Shutdown(drain); err != nil {
 		_ = p.http.Close() // what is left is idle connections and callers that do not read

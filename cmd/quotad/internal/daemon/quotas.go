@@ -21,7 +21,7 @@ const quotasRetry = 100 * time.Millisecond
 func (p *process) settleIn(ctx context.Context, apiAddress string) {
 	err := p.applyQuotasOnce(ctx)
 	if err != nil {
-		p.logger.Error("the quotas file could not be applied", "error", err)
+		p.logger.Error("cannot apply the quotas file", "error", err)
 	}
 	if p.options.Ready != nil && ctx.Err() == nil {
 		p.options.Ready(apiAddress, err)

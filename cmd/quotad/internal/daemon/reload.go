@@ -18,7 +18,7 @@ func (p *process) reload() {
 	whole := true
 	report := func(what string, value any, err error) {
 		if err != nil {
-			p.logger.Error("reload: the old ones stay", "what", what, "error", err)
+			p.logger.Error("reload failed: the old files stay in use", "what", what, "error", err)
 			whole = false
 			return
 		}
@@ -26,13 +26,13 @@ func (p *process) reload() {
 	}
 	loaded, err := p.options.Load()
 	if err != nil {
-		p.logger.Error("reload: the configuration has mistakes and stays as it was", "error", err)
+		p.logger.Error("reload failed: the configuration has mistakes; the old one stays in use", "error", err)
 		whole = false
 	} else {
 		p.logger.SetLevel(hclog.LevelFromString(loaded.Config.Log.Level))
 		report("log.level", loaded.Config.Log.Level, nil)
 		if !loaded.Config.Same(p.config) {
-			p.logger.Warn("reload: some changed settings need a restart; only log.level, tokens and certificates are read anew")
+			p.logger.Warn("reload: some changed settings need a restart; only log.level, tokens and certificates are reloaded")
 		}
 	}
 	if p.tokens != nil {
@@ -51,13 +51,13 @@ func (p *process) reload() {
 		p.logger.Info("reloaded", read...)
 		return
 	}
-	p.logger.Warn("not everything was read anew: see above; what was", read...)
+	p.logger.Warn("reloaded in part: the errors are above", read...)
 }
 
 // warnOfNoTokens warns of a file that lets nobody in.
 func (p *process) warnOfNoTokens() {
 	if p.tokens != nil && p.tokens.Len() == 0 {
-		p.logger.Warn("the tokens_file holds no token: nobody is let in", "tokens_file", p.config.TokensFile)
+		p.logger.Warn("the tokens_file has no token: every caller is refused", "tokens_file", p.config.TokensFile)
 	}
 }
 
@@ -70,7 +70,7 @@ func (p *process) warnOfExpiry() {
 			continue
 		}
 		if end := files.expires(); !end.IsZero() && time.Until(end) < expiryWarning {
-			p.logger.Warn("a certificate ends soon", "port", what, "not_after", end)
+			p.logger.Warn("a certificate expires soon", "port", what, "not_after", end)
 		}
 	}
 }
@@ -91,7 +91,7 @@ func (p *process) registerExpiry(registry *prometheus.Registry) {
 // notify tells systemd, if it started this process.
 func (p *process) notify(state string) {
 	if _, err := daemon.SdNotify(false, state); err != nil {
-		p.logger.Warn("systemd could not be told", "state", state, "error", err)
+		p.logger.Warn("cannot notify systemd", "state", state, "error", err)
 	}
 }
 

@@ -135,7 +135,7 @@ func Why(refusal *client.RefusalError) string {
 	case client.TaskShelved:
 		return "shelved: it failed too often"
 	case client.TaskUnderWay:
-		return "an attempt is under way, for at most " + round(refusal.RetryAfter)
+		return "an attempt runs, for at most " + round(refusal.RetryAfter)
 	case client.TaskLater:
 		return "not yet" + at
 	}
@@ -187,7 +187,7 @@ func (r *Runner) attempt(ctx context.Context, attempt *client.Attempt) (Result, 
 func (r *Runner) end(ctx context.Context, attempt *client.Attempt, how client.Ending, lost error) (client.Ended, error) {
 	ended, err := attempt.End(ctx, how)
 	if errors.Is(err, client.NotAllowed) && how.Report != 0 {
-		r.Tell("task %s: the quotas are not told of the limit: that needs a token with the verb report", r.Request.Task)
+		r.Tell("task %s: the limit was not reported to the quotas: that needs a token with the verb report", r.Request.Task)
 		how.Report = 0
 		ended, err = attempt.End(ctx, how)
 	}

@@ -100,9 +100,9 @@ func Command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench",
 		Short: "Measure durable decisions of three processes on this machine",
-		Long: `Starts three nodes as processes with durable data, and asks for leases (reserve and consume in one commit): by callers
-that each wait for their answer (one, 64 and 256 on one quota, 64 to 1,000 on 1,000 quotas, batches of 2,000 commands), and
-at given rates whether or not earlier calls were answered. Several rounds, each with a fresh cluster; medians are printed.`,
+		Long: `Measure durable decisions: start three nodes as processes and request leases (reserve and consume in one commit). Closed-loop
+callers wait for each answer (1, 64 and 256 on one quota, 64 to 1,000 on 1,000 quotas, batches of 2,000 commands); open-loop
+callers keep a given rate. Each round has a fresh cluster; the medians of several rounds are printed.`,
 		Example: `  quotad bench
   quotad bench --rounds 5 --results bench.json`,
 		Args: usage.NoArguments,
@@ -125,8 +125,8 @@ at given rates whether or not earlier calls were answered. Several rounds, each 
 		},
 	}
 	plan.Flags(cmd.Flags())
-	cmd.Flags().StringVar(&results, "results", "", "write what was measured to this file, as JSON")
-	cmd.Flags().StringVar(&logStore, "log-store", "boltdb", "which store the nodes keep their log in: boltdb or wal")
+	cmd.Flags().StringVar(&results, "results", "", "file for the measurements, as JSON")
+	cmd.Flags().StringVar(&logStore, "log-store", "boltdb", "storage engine of the Raft log: boltdb or wal")
 	return cmd
 }
 

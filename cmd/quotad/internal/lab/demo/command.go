@@ -21,13 +21,13 @@ func Command() *cobra.Command {
 	fleet, duration, noKill := fleetFlag("both"), durationFlag(115*time.Second), false
 	cmd := &cobra.Command{
 		Use:   "demo",
-		Short: "Nine agents share one API key, on their own and through quotad",
-		Long: `Starts a cluster of three real processes, a provider that enforces GitHub's and OpenAI's limits, and nine agent
-processes of different classes in each of two fleets: one on its own backoff, one through quotad. The fleets have keys,
-and so limits, of their own. Half-way the leader is killed (SIGKILL), and it is started again later.
+		Short: "Run nine agents on one API key, with and without quotad",
+		Long: `Run a demo: a cluster of three processes, a provider that enforces GitHub's and OpenAI's limits, and two fleets of nine
+agent processes of different classes. One fleet backs off on its own, the other uses quotad; each has its own key and so its
+own limits. Midway the demo kills the leader (SIGKILL), and starts it again later.
 
-An hour of the provider lasts 60 s. At the end stands a table of both fleets. The exit code is 0 only if the provider
-refused no call of the fleet through quotad, and every agent got its work done.`,
+An hour of the provider lasts 60 s. A table compares the fleets at the end. The exit code is 0 only if the provider refused
+no call of the fleet that uses quotad, and every agent got work done.`,
 		Example: `  quotad demo
   quotad demo --duration 60s --fleet governed --seed 7`,
 		Args: usage.NoArguments,
@@ -43,11 +43,11 @@ refused no call of the fleet through quotad, and every agent got its work done.`
 	}
 	flags := cmd.Flags()
 	flags.SortFlags = false
-	flags.Var(&fleet, "fleet", "which fleets work: "+strings.Join(fleets, ", "))
-	flags.Var(&duration, "duration", "how long they work; the default is two hours of the provider, less a moment")
+	flags.Var(&fleet, "fleet", "fleets to run: "+strings.Join(fleets, ", "))
+	flags.Var(&duration, "duration", "how long they run; the default is just below two hours of the provider")
 	flags.StringVar(&o.Dir, "dir", "data/demo", "folder for data, logs and the report; emptied first if a demo made it")
-	flags.BoolVar(&noKill, "no-kill", false, "leave the leader alone")
-	flags.Uint64Var(&o.Seed, "seed", 0, "where all randomness of the agents comes from; 0: chosen and printed")
+	flags.BoolVar(&noKill, "no-kill", false, "do not kill the leader")
+	flags.Uint64Var(&o.Seed, "seed", 0, "seed of the agents' randomness; 0: chosen and printed")
 	_ = cmd.RegisterFlagCompletionFunc("fleet", cobra.FixedCompletions(fleets, cobra.ShellCompDirectiveNoFileComp))
 	cmd.AddCommand(agentCommand(), providerCommand())
 	return cmd

@@ -63,7 +63,7 @@ func (r *report) although() string {
 		if r.Failover > 0 {
 			led = "no node led for " + short(r.Failover)
 		}
-		blows = append(blows, fmt.Sprintf("the leader (%s) was killed half-way and %s", r.Killed, led))
+		blows = append(blows, fmt.Sprintf("the leader (%s) was killed midway and %s", r.Killed, led))
 	}
 	if r.Mended > 0 {
 		blows = append(blows, fmt.Sprintf("nodes ended by themselves and were started again (%d times: the logs say why)", r.Mended))

@@ -30,9 +30,9 @@ func checkCommand() *cobra.Command {
 	o := checkOptions{}
 	cmd := &cobra.Command{
 		Use:   "check FILE...",
-		Short: "Hold fleets against what their files expect, over many seeds",
-		Long: `Runs each fleet in virtual time, on its own and through quotad, for every seed, and holds the runs against the file's
-"expect:". One table tells the worst figure of all seeds. The exit code is 1 where anything does not hold.`,
+		Short: "Check fleets against the expectations in their files, over many seeds",
+		Long: `Run each fleet in virtual time, with and without quotad, for every seed, and check the runs against the file's "expect:". One
+table has the worst figure of all seeds. The exit code is 1 if an expectation fails.`,
 		Example: `  quotad plan check docs/scenarios/*.yaml
   quotad plan check --seeds 200 fleet.yaml`,
 		Args: usage.Arguments("FILE..."),
@@ -44,8 +44,8 @@ func checkCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().Uint64Var(&o.seed, "seed", 1, "the first seed")
-	cmd.Flags().IntVar(&o.seeds, "seeds", 1, "how many seeds are run")
-	cmd.Flags().StringVar(&o.write, "write", "", "a Markdown page whose tables are made anew, with a plot of the first seed beside each file")
+	cmd.Flags().IntVar(&o.seeds, "seeds", 1, "number of seeds")
+	cmd.Flags().StringVar(&o.write, "write", "", "Markdown page to regenerate, with a plot of the first seed next to each file")
 	return cmd
 }
 

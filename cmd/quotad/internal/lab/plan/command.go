@@ -49,13 +49,13 @@ func Command() *cobra.Command {
 	o := options{}
 	cmd := &cobra.Command{
 		Use:   "plan -f FILE",
-		Short: "Judge a fleet of agents before it runs: on paper, and in virtual time",
-		Long: `Reads a fleet of agents and the quotas that it shares. First on paper: demand against each limit, which one binds, what
-each class gets, how long it waits at worst, and who can never be served. Then it runs the fleet in virtual time, every
-caller on its own and through quotad's own state machine, against a provider that enforces the limits.
+		Short: "Predict how a fleet of agents works within its limits",
+		Long: `Predict how a fleet of agents works within the quotas that it shares. First compute on paper: the demand on each limit, which
+one binds, what each class gets, how long it waits at worst, and which agents can never be served. Then run the fleet in
+virtual time against a provider that enforces the limits: without quotad, and through quotad's own state machine.
 
-The same seed gives the same result. The exit code is 1 where an agent can never be served, where what is scheduled is
-more than there is, or where the run through quotad does not hold what the file expects.`,
+The same seed gives the same result. The exit code is 1 if an agent can never be served, if scheduled work needs more than
+the limits allow, or if the run through quotad fails an expectation of the file.`,
 		Example: `  quotad plan -f fleet.yaml
   quotad plan -f fleet.yaml --for 7d --plot fleet.svg
   quotad plan -f fleet.yaml --seeds 20 -o json`,

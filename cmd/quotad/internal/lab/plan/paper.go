@@ -242,7 +242,7 @@ func (p *Paper) names() []string {
 	}
 	for _, q := range p.Quotas {
 		if q.Verdict == Overloaded {
-			all = append(all, "what is scheduled needs more of "+q.Quota+" than there is, for ever")
+			all = append(all, "what is scheduled needs more of "+q.Quota+" than the limit allows, permanently")
 		}
 	}
 	return all

@@ -32,13 +32,13 @@ func realCommand() *cobra.Command {
 	o := realOptions{}
 	cmd := &cobra.Command{
 		Use:   "real FILE...",
-		Short: "Run fleets in real time, with real processes, and hold them against what their files expect",
-		Long: `Runs each fleet on its own and through quotad, in real time: for each a cluster of three processes on loopback, a provider
-that is an HTTP server with GitHub's headers and counts by itself, and agents that use the Go client. Where the file has
-the leader killed, its process is (SIGKILL), and it is started again when another leads. All fleets run at once.
+		Short: "Run fleets in real time with real processes, and check the expectations in their files",
+		Long: `Run each fleet in real time, with and without quotad. Each has a cluster of three processes on loopback, a provider (an HTTP
+server with GitHub's headers and its own count), and agents that use the Go client. If the file kills the leader, its process
+gets SIGKILL, and starts again after another node leads. All fleets run at the same time.
 
-A fleet whose work has no end runs for --for at most. Cut short it is held against what must not happen at any time, and
-its kills take place at the same parts of its time. The exit code is 1 where anything does not hold.`,
+A fleet whose work does not end runs for at most --for. A shortened run is checked only against what must never happen, and
+its kills occur at the same fractions of its time. The exit code is 1 if an expectation fails.`,
 		Example: `  quotad plan real docs/scenarios/s2-six-writers.yaml
   quotad plan real --for 3m docs/scenarios/s9-*.yaml`,
 		Args: usage.Arguments("FILE..."),
@@ -49,7 +49,7 @@ its kills take place at the same parts of its time. The exit code is 1 where any
 	flags.StringVar(&o.length, "for", "10m", "how long a fleet runs at most")
 	flags.Uint64Var(&o.seed, "seed", 1, "where the agents' chance comes from; in real time it does not make runs equal")
 	flags.StringVar(&o.dir, "dir", "", "an empty folder for data and logs; default: a temporary one, kept where something does not hold")
-	flags.StringVar(&o.write, "write", "", "a Markdown page whose section of runs in real time is made anew")
+	flags.StringVar(&o.write, "write", "", "Markdown page whose section of runs in real time to regenerate")
 	return cmd
 }
 

@@ -62,10 +62,10 @@ func checkCommand() *cobra.Command {
 	var update bool
 	cmd := &cobra.Command{
 		Use:   "check",
-		Short: "Run the benchmarks that are watched, and say which became slower",
-		Long: `Runs Go benchmarks in several rounds, each beside a reference that owes nothing to quotad. The median of the rounds' ratios is
-compared with the stored one; a ratio that grew by more than its slack, and is above all rounds of the stored one, is a failure.
-On a machine that does other work too nothing of it means anything.`,
+		Short: "Run the watched benchmarks and find slower ones",
+		Long: `Run Go benchmarks in several rounds, each next to a reference that is independent of quotad. Compare the median of the rounds'
+ratios with the stored one. A ratio that grew by more than its slack, and is above all rounds of the stored one, is a failure.
+The result has no meaning on a machine that does other work.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ratios, err := measureRatios(cmd.Context(), watched, rounds, goBenchmarks(root, benchtime))
@@ -86,7 +86,7 @@ On a machine that does other work too nothing of it means anything.`,
 	cmd.Flags().StringVar(&root, "root", ".", "quotad's sources")
 	cmd.Flags().StringVar(&benchtime, "benchtime", "1s", "how long each benchmark runs in each round")
 	cmd.Flags().IntVar(&rounds, "rounds", 7, "how many rounds")
-	cmd.Flags().BoolVar(&update, "update", false, "store the ratios in place of comparing them")
+	cmd.Flags().BoolVar(&update, "update", false, "store the ratios instead of comparing them")
 	return cmd
 }
 
@@ -223,7 +223,7 @@ func writeBaselines(path string, ratios map[string]baseline) error {
 // same build, measured twice within the hour, had medians of 78 and 91 for a ratio whose rounds lay between 62 and 99.
 func judge(out io.Writer, all []comparison, stored, now map[string]baseline) error {
 	rows := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
-	_, _ = fmt.Fprintln(rows, "BENCHMARK\tBESIDE\tBASELINE\tNOW\tCHANGE\t")
+	_, _ = fmt.Fprintln(rows, "BENCHMARK\tREFERENCE\tBASELINE\tNOW\tCHANGE\t")
 	var slower []string
 	for _, c := range all {
 		was, found := stored[c.key()]

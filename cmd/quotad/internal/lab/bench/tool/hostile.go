@@ -58,10 +58,10 @@ func hostileCommand() *cobra.Command {
 	run := &hostileRun{}
 	cmd := &cobra.Command{
 		Use:   "hostile",
-		Short: "Measure what others notice of a hostile caller",
-		Long: `Runs three nodes and eight callers, each with a token and eight calls at once, on one processor. On the other one a program spins at the
-lowest priority, and every other time there is a hostile caller, who takes what it can get of everything with a token of its own, at every node.
-An operator's command is carried out all the while.`,
+		Short: "Measure the effect of a hostile caller on others",
+		Long: `Run three nodes and eight callers, each with a token and eight calls in flight, on one processor. On the other processor a program
+spins at the lowest priority. In every second phase a hostile caller with a token takes as much as it can of everything at every
+node. Operator commands run all the time.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return run.run(cmd.Context(), cmd.OutOrStdout()) },
 	}
@@ -69,7 +69,7 @@ An operator's command is carried out all the while.`,
 	cmd.Flags().IntVar(&run.rounds, "rounds", 3, "how many rounds")
 	cmd.Flags().DurationVar(&run.duration, "duration", 10*time.Second, "how long each phase is measured")
 	cmd.Flags().DurationVar(&run.warm, "warm", 3*time.Second, "how long each phase runs before")
-	cmd.Flags().StringVar(&run.only, "only", "", "have the hostile caller do one thing: fill, wait, watch, bomb, silent or slow")
+	cmd.Flags().StringVar(&run.only, "only", "", "limit the hostile caller to one attack: fill, wait, watch, bomb, silent or slow")
 	cmd.Flags().StringVar(&run.profiles, "profiles", "", "write a profile of each node's processor time in each phase into this folder")
 	var length time.Duration
 	role := &cobra.Command{Use: "role NAME", Hidden: true, Args: cobra.ExactArgs(1), RunE: func(cmd *cobra.Command, args []string) error {
@@ -115,7 +115,7 @@ func (r *hostileRun) run(ctx context.Context, out io.Writer) error {
 // tabulate prints medians, and for each the range of the rounds.
 func tabulate(out io.Writer, measured map[string][]phase) error {
 	rows := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
-	_, _ = fmt.Fprintln(rows, "BESIDE\tDECISIONS/S\tP50 ms\tP99 ms\tOPERATOR, LONGEST ms\tMEMORY OF A NODE MiB\tPROCESSOR OF THE NODES %\tATTACK")
+	_, _ = fmt.Fprintln(rows, "PHASE\tDECISIONS/S\tP50 ms\tP99 ms\tOPERATOR, LONGEST ms\tMEMORY OF A NODE MiB\tPROCESSOR OF THE NODES %\tATTACK")
 	of := func(role string, get func(phase) float64) (median float64, text string) {
 		var all []float64
 		for _, p := range measured[role] {

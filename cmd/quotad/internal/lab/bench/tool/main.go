@@ -21,7 +21,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	root := &cobra.Command{
-		Use: "quotad-bench", Short: "Measure quotad beside its peers, and against its own past", SilenceUsage: true, SilenceErrors: true,
+		Use: "quotad-bench", Short: "Compare quotad with its peers and with its own past", SilenceUsage: true, SilenceErrors: true,
 	}
 	root.AddCommand(runCommand(), reportCommand(), checkCommand(), hostileCommand(), failoverCommand())
 	if err := root.ExecuteContext(ctx); err != nil {
@@ -38,7 +38,7 @@ func runCommand() *cobra.Command {
 	var local bool
 	cmd := &cobra.Command{
 		Use:   "run",
-		Short: "Measure, and write the results to a file",
+		Short: "Measure and write the results to a file",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			systems, err := choose(quotad, names)
@@ -64,10 +64,10 @@ func runCommand() *cobra.Command {
 	}
 	plan.Flags(cmd.Flags())
 	cmd.Flags().StringVar(&quotad, "quotad", "bin/quotad", "quotad's binary")
-	cmd.Flags().StringVar(&commit, "commit", "", "which commit it was built from, for the results")
-	cmd.Flags().StringVar(&results, "results", "bin/bench-peers.json", "where the results go")
-	cmd.Flags().StringSliceVar(&names, "systems", nil, "which systems run; default: all")
-	cmd.Flags().BoolVar(&local, "local", true, "measure local takes beside limiters of one process too")
+	cmd.Flags().StringVar(&commit, "commit", "", "commit of the binary, for the results")
+	cmd.Flags().StringVar(&results, "results", "bin/bench-peers.json", "file for the results")
+	cmd.Flags().StringSliceVar(&names, "systems", nil, "systems to run; default: all")
+	cmd.Flags().BoolVar(&local, "local", true, "also compare local takes with limiters of one process")
 	return cmd
 }
 
