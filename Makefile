@@ -59,7 +59,7 @@ test-long: ## every test, the long ones too, with the race detector
 
 .PHONY: test-ci
 test-ci: # tests of what ./... passes over: dotted folders and other modules
-	$(GO) test -count 1 ./.ci/count ./.ci/links ./.ci/subjects
+	$(GO) test -count 1 ./.ci/count ./.ci/links ./.ci/prose ./.ci/subjects
 	cd $(BENCH_TOOL) && $(GO) test -count 1 ./...
 
 # Never from the cache, which does not see that the store is another one.
@@ -71,12 +71,12 @@ test-wal: # the tests of nodes with their log in the other store
 all: lint check-generate test test-wal test-ci ## lint, check-generate and test: what must pass before a commit
 
 .PHONY: lint
-lint: lint-go lint-errors lint-schema lint-docs lint-subjects lint-lines ## code style, import rules, schemas and their compatibility, links in docs, subjects of commits
+lint: lint-go lint-errors lint-schema lint-docs lint-subjects lint-lines ## code style, import rules, schemas and their compatibility, links and English of docs, subjects of commits
 
 .PHONY: lint-go
 lint-go: $(GOLANGCI_LINT)
 	$(GOLANGCI_LINT) config verify
-	$(GOLANGCI_LINT) run $(PACKAGES) ./.ci/count ./.ci/links ./.ci/subjects
+	$(GOLANGCI_LINT) run $(PACKAGES) ./.ci/count ./.ci/links ./.ci/prose ./.ci/subjects
 	cd $(BENCH_TOOL) && $(abspath $(GOLANGCI_LINT)) run ./...
 
 # Errors are matched by type: a text is for people and changes. No linter has this rule, a pattern is good enough.
@@ -104,6 +104,7 @@ lint-schema: $(BUF)
 .PHONY: lint-docs
 lint-docs:
 	$(GO) run ./.ci/links
+	$(GO) run ./.ci/prose
 
 .PHONY: lint-subjects
 lint-subjects:
@@ -117,7 +118,7 @@ lint-subjects:
 .PHONY: lint-lines
 lint-lines: $(GOLANGCI_LINT)
 	@if git cat-file -e "$(SINCE)^{commit}" 2>/dev/null; then \
-		$(GOLANGCI_LINT) run --enable-only lll --new-from-rev $(SINCE) $(PACKAGES) ./.ci/count ./.ci/links ./.ci/subjects; \
+		$(GOLANGCI_LINT) run --enable-only lll --new-from-rev $(SINCE) $(PACKAGES) ./.ci/count ./.ci/links ./.ci/prose ./.ci/subjects; \
 	else \
 		echo "length of lines: nothing to compare with"; \
 	fi

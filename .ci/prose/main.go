@@ -143,7 +143,13 @@ func readUnchecked(root fs.FS) (map[string]bool, error) {
 // code is what a page quotes: a phrase in it is not the page's own.
 var code = regexp.MustCompile("`[^`]*`|<!--.*?-->")
 
-// inMarkdown checks a page outside of its code. Lines are joined, so that a phrase is found where a line ends inside it.
+const (
+	// A page's generated parts stand between comments that begin so: what makes them is at fault, not the page.
+	generatedHead = "<!-- begin of"
+	generatedTail = "<!-- end of"
+)
+
+// inMarkdown checks a page outside of its code and generated parts. Lines are joined, so that a phrase is found where a line ends inside it.
 func inMarkdown(name string, text []byte, phrases []phrase) ([]string, error) {
 	var problems []string
 	var prose strings.Builder // the page with one line for each of its own; code is left out
@@ -152,6 +158,8 @@ func inMarkdown(name string, text []byte, phrases []phrase) ([]string, error) {
 		trimmed := strings.TrimSpace(line)
 		opens := strings.HasPrefix(trimmed, "```") || strings.HasPrefix(trimmed, "~~~")
 		switch {
+		case strings.HasPrefix(trimmed, generatedHead):
+			fence = generatedTail
 		case fence != "" && strings.HasPrefix(trimmed, fence):
 			fence = ""
 		case fence != "":
@@ -190,7 +198,8 @@ func inGo(name string, text []byte, phrases []phrase) ([]string, error) {
 		if !ok || literal.Kind != token.STRING {
 			return true
 		}
-		if value, err := strconv.Unquote(literal.Value); err == nil {
+		// A single word is a name of something: a key, a column, a part of a path.
+		if value, err := strconv.Unquote(literal.Value); err == nil && strings.ContainsAny(value, " \n") {
 			problems = append(problems, find(name, value, files.Position(literal.Pos()).Line, phrases)...)
 		}
 		return true
