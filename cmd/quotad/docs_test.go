@@ -66,6 +66,36 @@ func documents(t *testing.T) []string {
 	return pages
 }
 
+// TestDocuments_GoProgramsBuild: each whole program that a page shows builds against this module as it stands.
+func TestDocuments_GoProgramsBuild(t *testing.T) {
+	t.Parallel()
+	built := 0
+	for _, path := range documents(t) {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, block := range strings.Split(string(text), "```go\n")[1:] {
+			program, _, _ := strings.Cut(block, "```")
+			if !strings.HasPrefix(program, "package main\n") {
+				continue
+			}
+			built++
+			file := filepath.Join(t.TempDir(), "main.go")
+			if err := os.WriteFile(file, []byte(program), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			vet := exec.CommandContext(t.Context(), "go", "vet", file)
+			if out, err := vet.CombinedOutput(); err != nil {
+				t.Errorf("%s: %v\n%s", path, err, out)
+			}
+		}
+	}
+	if built == 0 {
+		t.Error("no program was found")
+	}
+}
+
 // consoleCommand is one command of a document.
 type consoleCommand struct {
 	line int

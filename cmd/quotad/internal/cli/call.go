@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -128,13 +130,13 @@ func (t *tries) failure(c *cluster) error {
 	}
 	message, hint := "no answer", "try again, or ask another node with --server"
 	if best == unreached {
-		message, hint = "no node answers at "+c.addresses(), "is a node running there? name others with --server or QUOTAD_SERVER"
+		message, hint = "no quotad node answers at "+c.addresses(), "is a node running there? name others with --server or QUOTAD_SERVER"
 	}
 	lines := make([]error, len(c.nodes))
 	for i, n := range c.nodes {
 		cause := t.told[i]
 		if telling(cause) == unreached {
-			cause = errors.Unwrap(cause) // the code of an API that nobody spoke to
+			cause = rootCause(cause)
 		}
 		if len(c.nodes) == 1 {
 			return fail(ExitUnavailable, hint, "%s: %w", message, cause)
@@ -142,6 +144,18 @@ func (t *tries) failure(c *cluster) error {
 		lines[i] = fmt.Errorf("%s: %w", n.address, cause)
 	}
 	return fail(ExitUnavailable, hint, "%s\n%w", message, errors.Join(lines...))
+}
+
+// rootCause is why a connection failed, in the system's own words, without the code of an API that nobody spoke to and without the
+// address, which the message has already.
+func rootCause(err error) error {
+	if system, ok := errors.AsType[*os.SyscallError](err); ok {
+		return system.Err
+	}
+	if operation, ok := errors.AsType[*net.OpError](err); ok {
+		return operation.Err
+	}
+	return errors.Unwrap(err)
 }
 
 // addresses lists the nodes for a message.

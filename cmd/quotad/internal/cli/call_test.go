@@ -3,10 +3,13 @@ package cli
 import (
 	"context"
 	"errors"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -253,5 +256,23 @@ func TestErrorsAreVisible(t *testing.T) {
 	f.print(&out, formatTable)
 	if strings.ContainsAny(out.String(), "\x1b\a") {
 		t.Errorf("printed %q", out.String())
+	}
+}
+
+// TestRootCause_IsTheSystemsOwnWord: what a user reads of a failed connection names neither its address again nor a code of the API.
+func TestRootCause_IsTheSystemsOwnWord(t *testing.T) {
+	refused := &net.OpError{Op: "dial", Net: "tcp", Addr: &net.TCPAddr{Port: 1}, Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
+	unknown := &net.DNSError{Err: "no such host", Name: "none.example"}
+	for _, test := range []struct {
+		err  error
+		want string
+	}{
+		{connect.NewError(connect.CodeUnavailable, refused), "connection refused"},
+		{connect.NewError(connect.CodeUnavailable, &net.OpError{Op: "dial", Net: "tcp", Err: unknown}), "lookup none.example: no such host"},
+		{connect.NewError(connect.CodeUnavailable, errors.New("reset")), "reset"},
+	} {
+		if got := rootCause(test.err).Error(); got != test.want {
+			t.Errorf("%v: %q, want %q", test.err, got, test.want)
+		}
 	}
 }
