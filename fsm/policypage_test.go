@@ -34,7 +34,7 @@ func TestThePolicyPageIsTrue(t *testing.T) {
 		"shares.critical":    {"0", shares},
 		"shares.standard":    {"0", shares},
 		"shares.background":  {"0", shares},
-		"shares.holders":     {"none", fmt.Sprintf("%d holders, together at most 1; in place of the classes", maxHolderShares)},
+		"shares.holders":     {"none", fmt.Sprintf("%d holders, together at most 1; instead of the classes", maxHolderShares)},
 		"shares.cap":         {partOf(defaultCap), "critical's share to 1"},
 		"shares.floor":       {partOf(defaultFloor), "0 to 1"},
 		"shares.quiet":       {timeOf(defaultQuiet), timeOf(second) + " to " + timeOf(maxQuiet)},
