@@ -82,7 +82,7 @@ func Open(dir string, force bool) (*Authority, error) {
 	info, err := os.Stat(filepath.Join(dir, keyFile))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, &MistakeError{Message: fmt.Sprintf("%s holds no CA", dir), Hint: "quotad cert init makes one"}
+		return nil, &MistakeError{Message: fmt.Sprintf("%s has no CA", dir), Hint: "run quotad cert init"}
 	case err != nil:
 		return nil, err
 	case info.Mode().Perm()&0o077 != 0:
@@ -97,7 +97,7 @@ func Open(dir string, force bool) (*Authority, error) {
 	}
 	key, ok := pair.PrivateKey.(*ecdsa.PrivateKey)
 	if !ok || !pair.Leaf.IsCA {
-		return nil, &MistakeError{Message: fmt.Sprintf("%s in %s is no CA that quotad cert made", CAFile, dir), Hint: "use another directory"}
+		return nil, &MistakeError{Message: fmt.Sprintf("%s in %s is not a CA of quotad cert", CAFile, dir), Hint: "use another directory"}
 	}
 	return &Authority{dir: dir, force: force, cert: pair.Leaf, key: key}, nil
 }

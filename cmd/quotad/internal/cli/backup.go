@@ -126,7 +126,7 @@ func rescue(dir string, file *os.File) (*backupResult, error) {
 		return nil, damaged(dir, err, ofANode)
 	}
 	if state.ClusterID() == "" {
-		return nil, fail(ExitNotFound, "", "%s holds no state of a cluster", dir)
+		return nil, fail(ExitNotFound, "", "%s has no state of a cluster", dir)
 	}
 	sum := sha256.New()
 	if err := state.WriteSnapshot(io.MultiWriter(file, sum)); err != nil {

@@ -233,7 +233,7 @@ func newTransport(flags connectionFlags) (*http.Transport, error) {
 		}
 		settings.RootCAs = x509.NewCertPool()
 		if !settings.RootCAs.AppendCertsFromPEM(bundle) {
-			return nil, fail(ExitUsage, "", "%s holds no PEM certificate", flags.caFile)
+			return nil, fail(ExitUsage, "", "%s has no PEM certificate", flags.caFile)
 		}
 	}
 	if flags.certFile != "" || flags.keyFile != "" {
@@ -266,7 +266,7 @@ func readToken(path string) (string, error) {
 	}
 	token := strings.TrimSpace(string(data))
 	if token == "" || strings.ContainsAny(token, " \t\r\n") {
-		return "", fail(ExitUsage, `the file holds the token alone, as "quotad token new" printed it`, "%s holds no token", path)
+		return "", fail(ExitUsage, `write the token into the file, as "quotad token new" printed it`, "%s has no token", path)
 	}
 	return token, nil
 }

@@ -111,7 +111,7 @@ func (f *reserveFlags) request(cmd *cobra.Command, args []string) (*quotav1.Rese
 	if f.class != "" {
 		class, ok := quotafile.ParseClass(f.class)
 		if !ok {
-			return nil, usagef(cmd, "critical, standard or background", "--class %q is no class", f.class)
+			return nil, usagef(cmd, "critical, standard or background", "unknown --class %q", f.class)
 		}
 		request.Class = class
 	}

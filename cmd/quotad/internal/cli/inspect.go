@@ -291,7 +291,7 @@ func snapshotPath(path string) (string, error) {
 		return "", damaged(path, err, ofANode)
 	}
 	if len(snapshots) == 0 {
-		return "", fail(ExitNotFound, `"quotad inspect log" shows its log`, "%s holds no snapshot yet", path)
+		return "", fail(ExitNotFound, `"quotad inspect log" shows its log`, "%s has no snapshot yet", path)
 	}
 	return snapshots[0].Path, nil
 }

@@ -90,7 +90,7 @@ func readPhase(cmd *cobra.Command, word string) (quotav1.TaskPhase, error) {
 			return quotav1.TaskPhase(i + 1), nil
 		}
 	}
-	return 0, usagef(cmd, strings.Join(phaseWords(), ", "), "--phase %q is no phase", word)
+	return 0, usagef(cmd, strings.Join(phaseWords(), ", "), "unknown --phase %q", word)
 }
 
 func outcomeWord(outcome quotav1.TaskOutcome) string {

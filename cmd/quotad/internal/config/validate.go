@@ -140,7 +140,7 @@ func validateTimes(c *Config, wrong func(key, format string, values ...any)) {
 
 func validatePeers(c *Config, wrong func(key, format string, values ...any)) {
 	if c.Join && len(c.Peers) > 0 {
-		wrong("join", "a node that joins forms no cluster: leave peers away")
+		wrong("join", "a node that joins forms no cluster: remove peers")
 		return
 	}
 	if c.Join {
@@ -149,7 +149,7 @@ func validatePeers(c *Config, wrong func(key, format string, values ...any)) {
 	ids, addresses := map[string]bool{}, map[string]string{}
 	for _, peer := range c.Peers {
 		if ids[peer.ID] {
-			wrong("peers", "the id %s stands twice", peer.ID)
+			wrong("peers", "duplicate id %s", peer.ID)
 		}
 		ids[peer.ID] = true
 		for _, at := range []struct{ what, address string }{{"raft address", peer.Raft}, {"api address", peer.API}} {
@@ -157,7 +157,7 @@ func validatePeers(c *Config, wrong func(key, format string, values ...any)) {
 			switch {
 			case unreachable(at.address): // another complaint, or a free port that differs
 			case taken && other == at.what:
-				wrong("peers", "the %s %s stands twice", at.what, at.address)
+				wrong("peers", "duplicate %s %s", at.what, at.address)
 			case taken:
 				wrong("peers", "%s is a raft address and an api address: each needs a port of its own", at.address)
 			}

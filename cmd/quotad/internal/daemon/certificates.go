@@ -79,7 +79,7 @@ func readPool(path string) (*x509.CertPool, error) {
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(bundle) {
-		return nil, fmt.Errorf("%s holds no PEM certificate", path)
+		return nil, fmt.Errorf("%s has no PEM certificate", path)
 	}
 	return pool, nil
 }

@@ -272,7 +272,7 @@ func (p *parser) name(n *yaml.Node, values map[string]*yaml.Node) string {
 // once notes on which line something is named, and a name that stands twice.
 func (p *parser) once(lines map[string]int, what, name string, at *yaml.Node) {
 	if line, twice := lines[name]; twice {
-		p.doc.Fail(at, "", "the %s %q stands on line %d already", what, name, line)
+		p.doc.Fail(at, "", "duplicate %s %q; it is on line %d already", what, name, line)
 		return
 	}
 	lines[name] = at.Line

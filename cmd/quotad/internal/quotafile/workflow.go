@@ -89,10 +89,10 @@ func (p *parser) steps(n *yaml.Node) []*quotav1.WorkflowStep {
 		for _, element := range p.doc.Sequence(v, "after") {
 			name := p.stepName(element, "after")
 			if _, known := lines[name]; !known {
-				p.doc.Fail(element, "add it as a step", "%q is no step of this workflow", name)
+				p.doc.Fail(element, "add it as a step", "%q is not a step of this workflow", name)
 			}
 			if slices.Contains(steps[i].After, name) {
-				p.doc.Fail(element, "", "%q is named twice", name)
+				p.doc.Fail(element, "", "duplicate %q", name)
 			}
 			steps[i].After = append(steps[i].After, name)
 		}

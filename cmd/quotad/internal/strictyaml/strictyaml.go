@@ -140,9 +140,9 @@ func (d *Document) Mapping(n *yaml.Node, what string, known ...string) map[strin
 		case len(known) > 0 && !slices.Contains(known, key.Value):
 			d.Fail(key, hintOr(suggest.Hint(key.Value, known), known), "unknown key %q in %s", key.Value, what)
 		case seen[key.Value]:
-			d.Fail(key, "", "the key %q stands twice in %s", key.Value, what)
+			d.Fail(key, "", "duplicate key %q in %s", key.Value, what)
 		case isNull(value):
-			d.Fail(key, "give it one, or leave the key away", "the key %q in %s has no value", key.Value, what)
+			d.Fail(key, "give it a value, or remove the key", "the key %q in %s has no value", key.Value, what)
 		default:
 			values[key.Value] = value
 		}

@@ -96,7 +96,7 @@ func TestMistakes(t *testing.T) {
 		{"name: report", "name: feed-1", `two agents are called "feed-1"`},
 		{"quota: tokens, at", "quota: token, at", "quota must be one of requests, tokens"},
 		{"begins: 2026-03-01T12:00:00Z", "begins: soon", "begins must be a moment"},
-		{"every: 4s", "latency: 0", `stands twice`},
+		{"every: 4s", "latency: 0", `duplicate key`},
 		{"    use: {requests: 1}\n", "", `the agent "report" uses nothing`},
 		{"{limit: 20, per: 1m}", "{limit: 20}", "rate has no per"},
 		{"  binding: requests\n", "", "utilisation needs binding"},
