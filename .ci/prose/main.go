@@ -158,7 +158,7 @@ func inMarkdown(name string, text []byte, phrases []phrase) ([]string, error) {
 		trimmed := strings.TrimSpace(line)
 		opens := strings.HasPrefix(trimmed, "```") || strings.HasPrefix(trimmed, "~~~")
 		switch {
-		case strings.HasPrefix(trimmed, generatedHead):
+		case fence == "" && strings.HasPrefix(trimmed, generatedHead):
 			fence = generatedTail
 		case fence != "" && strings.HasPrefix(trimmed, fence):
 			fence = ""
