@@ -66,7 +66,7 @@ func check(root fs.FS) ([]string, error) {
 		switch {
 		case err != nil:
 			return err
-		case entry.IsDir() && name != "." && (strings.HasPrefix(entry.Name(), ".") || entry.Name() == "testdata"), unchecked[name] && entry.IsDir():
+		case entry.IsDir() && (unchecked[name] || isHidden(name) || entry.Name() == "testdata"):
 			return fs.SkipDir
 		case entry.IsDir(), unchecked[name]:
 			return nil
@@ -90,6 +90,9 @@ func check(root fs.FS) ([]string, error) {
 	})
 	return problems, err
 }
+
+// isHidden tells if a folder is for tools, such as .git.
+func isHidden(folder string) bool { return folder != "." && strings.HasPrefix(path.Base(folder), ".") }
 
 // cell is a phrase in a table's cell.
 var cell = regexp.MustCompile("`([^`]+)`")
@@ -149,7 +152,8 @@ const (
 	generatedTail = "<!-- end of"
 )
 
-// inMarkdown checks a page outside of its code and generated parts. Lines are joined, so that a phrase is found where a line ends inside it.
+// inMarkdown checks a page outside of its code and generated parts. Lines are joined, so that a phrase is found where a line ends
+// inside it.
 func inMarkdown(name string, text []byte, phrases []phrase) ([]string, error) {
 	var problems []string
 	var prose strings.Builder // the page with one line for each of its own; code is left out

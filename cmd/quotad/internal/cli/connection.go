@@ -47,7 +47,8 @@ func (a *App) clientFlags(cmd *cobra.Command, formats ...string) *cobra.Command 
 	flags.StringSliceVar(&a.connection.servers, "server", nil,
 		"nodes to ask, host:port or URL; one is enough (env QUOTAD_SERVER, default "+defaultServer+")")
 	flags.StringVar(&a.connection.tokenFile, "token-file", "", "file with the token (env QUOTAD_TOKEN_FILE)")
-	flags.StringVar(&a.connection.caFile, "ca-file", "", "CA bundle that signed the nodes' certificates (PEM); enables TLS (env QUOTAD_CA_FILE)")
+	flags.StringVar(&a.connection.caFile, "ca-file", "",
+		"CA bundle that signed the nodes' certificates (PEM); enables TLS (env QUOTAD_CA_FILE)")
 	flags.StringVar(&a.connection.certFile, "cert-file", "", "certificate to present (PEM) (env QUOTAD_CERT_FILE)")
 	flags.StringVar(&a.connection.keyFile, "key-file", "", "private key of that certificate (PEM) (env QUOTAD_KEY_FILE)")
 	flags.StringVar(&a.connection.timeout, "timeout", "", "how long to try (env QUOTAD_TIMEOUT, default 10s)")

@@ -13,7 +13,8 @@ import (
 )
 
 func (a *App) workflowCommand() *cobra.Command {
-	return group("workflow", "Show workflows: limited steps and the step with the baton", a.workflowGet(), a.workflowList(), a.workflowDelete())
+	return group("workflow", "Show workflows: limited steps and the step with the baton",
+		a.workflowGet(), a.workflowList(), a.workflowDelete())
 }
 
 func (a *App) workflowGet() *cobra.Command {

@@ -144,7 +144,9 @@ func TestMistakes(t *testing.T) {
 		"bad peers":            {environ: []string{"QUOTAD_PEERS=n1"}, want: []string{`"n1" is not id=`}},
 		"not in the list":      {file: two + "node_id: n9\n", want: []string{"n9", "not in the list"}},
 		"other address":        {file: two + "raft: {advertise: \"127.0.0.1:9\"}\n", want: []string{"n1 has the Raft address 127.0.0.1:1"}},
-		"twice":                {file: "peers: [{id: n1, raft: a:1, api: a:2}, {id: n1, raft: a:1, api: a:3}]\n", want: []string{"duplicate id n1", "duplicate raft address a:1"}},
+		"twice": {file: "peers: [{id: n1, raft: a:1, api: a:2}, {id: n1, raft: a:1, api: a:3}]\n", want: []string{
+			"duplicate id n1", "duplicate raft address a:1",
+		}},
 		"one port for both":    {file: "peers: [{id: n1, raft: a:1, api: a:1}]\n", want: []string{"a:1 is a raft address and an api address"}},
 		"wildcard alone":       {file: "api: {listen: \"0.0.0.0:7450\"}\n", want: []string{"nobody can call 0.0.0.0:7450", "api.advertise"}},
 		"join with peers":      {file: two + "join: true\n", want: []string{"remove peers"}},

@@ -120,7 +120,8 @@ func (p *parser) follows(n *yaml.Node, values map[string]*yaml.Node, a *Agent) {
 	}
 	for _, key := range []string{"every", "cron", "start", "jitter", "tasks", "count"} {
 		if other, ok := values[key]; ok {
-			p.doc.Fail(other, "its tasks come from the agent that it follows", "the agent %q has both follows and %s; one excludes the other", a.Name, key)
+			p.doc.Fail(other, "its tasks come from the agent that it follows",
+				"the agent %q has both follows and %s; one excludes the other", a.Name, key)
 		}
 	}
 	if len(a.Follows) == 0 || len(slices.Compact(slices.Sorted(slices.Values(a.Follows)))) < len(a.Follows) {
