@@ -115,7 +115,8 @@ func (r *hostileRun) run(ctx context.Context, out io.Writer) error {
 // tabulate prints medians, and for each the range of the rounds.
 func tabulate(out io.Writer, measured map[string][]phase) error {
 	rows := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
-	_, _ = fmt.Fprintln(rows, "PHASE\tDECISIONS/S\tP50 ms\tP99 ms\tOPERATOR, LONGEST ms\tMEMORY OF A NODE MiB\tPROCESSOR OF THE NODES %\tATTACK")
+	_, _ = fmt.Fprintln(rows, "PHASE\tDECISIONS/S\tP50 ms\tP99 ms\tOPERATOR, LONGEST ms\t"+
+		"MEMORY OF A NODE MiB\tPROCESSOR OF THE NODES %\tATTACK")
 	of := func(role string, get func(phase) float64) (median float64, text string) {
 		var all []float64
 		for _, p := range measured[role] {
