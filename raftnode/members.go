@@ -132,7 +132,8 @@ func (n *Node) matchIndex(ctx context.Context, s raft.Server) (uint64, error) {
 	return reply.Last, nil
 }
 
-// Remove removes a member. Without force it refuses where the rest would have no majority that answers.
+// Remove removes a member. Without force it refuses where the rest would have no majority that answers. *MemberError: that, or it is no
+// member (Absent), as after a removal whose answer was lost.
 func (n *Node) Remove(ctx context.Context, id string, force bool) error {
 	since, servers, err := n.configuration()
 	if err != nil {
@@ -183,7 +184,8 @@ func (n *Node) TransferLeadership(ctx context.Context, id string) (string, error
 	if id != "" {
 		i := slices.IndexFunc(servers, func(s raft.Server) bool { return string(s.ID) == id && s.Suffrage == raft.Voter })
 		if i < 0 || id == n.config.ID {
-			return "", &MemberError{ID: id, Message: "it is no other voter", Hint: "quotad status lists them"}
+			absent := !slices.ContainsFunc(servers, func(s raft.Server) bool { return string(s.ID) == id })
+			return "", &MemberError{ID: id, Message: "it is no other voter", Hint: "quotad status lists them", Absent: absent}
 		}
 		begin = func() (raft.Future, error) {
 			// Raft would try for an election timeout, refuse everybody meanwhile, and might not come to an end.

@@ -73,7 +73,7 @@ func TestBadInputIsRefusedAndChangesNothing(t *testing.T) {
 		"a key of 129 bytes":           {quota + "Reserve", `{"holder":"a","items":[{"quota":"t/core"}],"requestId":{"idempotencyKey":"` + strings.Repeat("k", 129) + `"}}`, 400, "INVALID"},
 		"an unknown read mode":         {quota + "GetQuota", `{"name":"t/core","read":9}`, 400, "INVALID"},
 		"a prefix too long":            {quota + "ListQuotas", `{"prefix":"` + strings.Repeat("p", 201) + `"}`, 400, "INVALID"},
-		"a leader that is not":         {admin + "TransferLeadership", `{"id":"n9"}`, 400, "UNFIT_MEMBER"},
+		"a leader that is not":         {admin + "TransferLeadership", `{"id":"n9"}`, 404, "UNKNOWN_MEMBER"},
 		"no JSON":                      {quota + "Reserve", `hello`, 400, "INVALID"},
 		"broken UTF-8":                 {quota + "Reserve", "{\"holder\":\"\xff\",\"items\":[{\"quota\":\"t/core\"}]}", 400, "INVALID"},
 		"a body of 2 MiB":              {quota + "Reserve", `{"holder":"` + strings.Repeat("a", 2<<20) + `"}`, 413, "TOO_LARGE"},
@@ -108,7 +108,8 @@ func TestBadInputIsRefusedAndChangesNothing(t *testing.T) {
 		"a quota in use":               {admin + "DeleteQuota", `{"name":"t/core"}`, 400, "QUOTA_IN_USE"},
 		"a lease that is not, revoked": {admin + "RevokeLease", `{"lease":99}`, 404, "UNKNOWN_LEASE"},
 		"a member without address":     {admin + "AddMember", `{"id":"n9"}`, 400, "INVALID"},
-		"a member that is not":         {admin + "PromoteMember", `{"id":"n9"}`, 400, "UNFIT_MEMBER"},
+		"a member that is not":         {admin + "PromoteMember", `{"id":"n9"}`, 404, "UNKNOWN_MEMBER"},
+		"a member that is gone":        {admin + "RemoveMember", `{"id":"n9"}`, 404, "UNKNOWN_MEMBER"},
 		"the last member":              {admin + "RemoveMember", `{"id":"n0"}`, 400, "UNFIT_MEMBER"},
 		"a clock of no rate":           {admin + "SetFault", `{"clockRatePpm":"0"}`, 400, "INVALID"},
 	} {

@@ -57,6 +57,7 @@ var codes = map[quotav1.Reason]connect.Code{ //nolint:exhaustive // refusals hav
 	quotav1.Reason_REASON_SLOW_WATCHER:        connect.CodeResourceExhausted,
 	quotav1.Reason_REASON_TOO_LARGE:           connect.CodeResourceExhausted,
 	quotav1.Reason_REASON_UNFIT_MEMBER:        connect.CodeFailedPrecondition,
+	quotav1.Reason_REASON_UNKNOWN_MEMBER:      connect.CodeNotFound,
 	quotav1.Reason_REASON_CANCELED:            connect.CodeDeadlineExceeded,
 	quotav1.Reason_REASON_DISK_FULL:           connect.CodeUnavailable,
 	quotav1.Reason_REASON_CALLER_BUDGET:       connect.CodeResourceExhausted,
@@ -144,9 +145,11 @@ func nodeError(err error) *connect.Error {
 			RetryAfter: durationpb.New(retrySoon),
 		})
 	case errors.As(err, &member):
-		return newError(member.Error(), &quotav1.ErrorInfo{
-			Reason: quotav1.Reason_REASON_UNFIT_MEMBER, Field: "id", Hint: member.Hint, NotAccepted: true,
-		})
+		reason := quotav1.Reason_REASON_UNFIT_MEMBER
+		if member.Absent {
+			reason = quotav1.Reason_REASON_UNKNOWN_MEMBER
+		}
+		return newError(member.Error(), &quotav1.ErrorInfo{Reason: reason, Field: "id", Hint: member.Hint, NotAccepted: true})
 	case errors.As(err, &foreign):
 		return newError(foreign.Error(), &quotav1.ErrorInfo{
 			Reason: quotav1.Reason_REASON_FOREIGN_CLUSTER, NotAccepted: true,

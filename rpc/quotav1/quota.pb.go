@@ -161,7 +161,7 @@ const (
 	// The request is larger than the server takes (resource_exhausted, as HTTP status 413). Not accepted: send less at a
 	// time.
 	Reason_REASON_TOO_LARGE Reason = 159
-	// The member is unknown, unfit for this change, or has not caught up yet (failed_precondition).
+	// The member is unfit for this change, or has not caught up yet (failed_precondition).
 	Reason_REASON_UNFIT_MEMBER Reason = 160
 	// The caller's deadline passed, or it went away, before the call was accepted, or while it stood in the queue, and its
 	// place was given up (deadline_exceeded). Not accepted: safe to send again.
@@ -169,6 +169,8 @@ const (
 	// The leader's disk is nearly full: nothing new is granted, giving back still works (unavailable). Not accepted: safe
 	// to send again, later.
 	Reason_REASON_DISK_FULL Reason = 162
+	// The cluster has no member of this id (not_found). Not accepted. After a RemoveMember whose answer was lost: it is removed.
+	Reason_REASON_UNKNOWN_MEMBER Reason = 163
 	// The caller has its part of what callers share, and others have room still: the budget is named (resource_exhausted).
 	// Nothing changed: come back when some of it has ended. A refusal where a Reserve meets it, after what can never be
 	// granted and before all other refusals; an error elsewhere.
@@ -256,6 +258,7 @@ var (
 		160: "REASON_UNFIT_MEMBER",
 		161: "REASON_CANCELED",
 		162: "REASON_DISK_FULL",
+		163: "REASON_UNKNOWN_MEMBER",
 		172: "REASON_CALLER_BUDGET",
 		173: "REASON_BUDGET_FULL",
 		177: "REASON_MEMORY_FULL",
@@ -329,6 +332,7 @@ var (
 		"REASON_UNFIT_MEMBER":         160,
 		"REASON_CANCELED":             161,
 		"REASON_DISK_FULL":            162,
+		"REASON_UNKNOWN_MEMBER":       163,
 		"REASON_CALLER_BUDGET":        172,
 		"REASON_BUDGET_FULL":          173,
 		"REASON_MEMORY_FULL":          177,
@@ -7807,7 +7811,7 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x05valid\x18\x02 \x01(\bR\x05valid\x128\n" +
 	"\n" +
 	"expires_in\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\texpiresIn\x12#\n" +
-	"\rfence_counter\x18\x04 \x01(\x04R\ffenceCounter*\xf8\r\n" +
+	"\rfence_counter\x18\x04 \x01(\x04R\ffenceCounter*\x94\x0e\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11REASON_NEVER_FITS\x10\x01\x12\x16\n" +
@@ -7875,7 +7879,8 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x10REASON_TOO_LARGE\x10\x9f\x01\x12\x18\n" +
 	"\x13REASON_UNFIT_MEMBER\x10\xa0\x01\x12\x14\n" +
 	"\x0fREASON_CANCELED\x10\xa1\x01\x12\x15\n" +
-	"\x10REASON_DISK_FULL\x10\xa2\x01\x12\x19\n" +
+	"\x10REASON_DISK_FULL\x10\xa2\x01\x12\x1a\n" +
+	"\x15REASON_UNKNOWN_MEMBER\x10\xa3\x01\x12\x19\n" +
 	"\x14REASON_CALLER_BUDGET\x10\xac\x01\x12\x17\n" +
 	"\x12REASON_BUDGET_FULL\x10\xad\x01\x12\x17\n" +
 	"\x12REASON_MEMORY_FULL\x10\xb1\x01\x12\x18\n" +

@@ -202,7 +202,7 @@ func isGone(err error) bool {
 	}
 	switch infoOf(rpc).Reason {
 	case quotav1.Reason_REASON_UNKNOWN_QUOTA, quotav1.Reason_REASON_UNKNOWN_LEASE, quotav1.Reason_REASON_UNKNOWN_TASK,
-		quotav1.Reason_REASON_UNKNOWN_WORKFLOW:
+		quotav1.Reason_REASON_UNKNOWN_WORKFLOW, quotav1.Reason_REASON_UNKNOWN_MEMBER:
 		return true
 	default:
 		return false

@@ -56,6 +56,10 @@ func (f *fakeNode) DeleteQuota(ctx context.Context, r *quotav1.DeleteQuotaReques
 	return &quotav1.DeleteQuotaResponse{}, f.next(r.RequestId.GetIdempotencyKey())
 }
 
+func (f *fakeNode) RemoveMember(context.Context, *quotav1.RemoveMemberRequest) (*quotav1.RemoveMemberResponse, error) {
+	return &quotav1.RemoveMemberResponse{}, f.next("")
+}
+
 // typed is an error as a node sends it.
 func typed(code connect.Code, info *quotav1.ErrorInfo) error {
 	err := connect.NewError(code, errors.New("from the node"))

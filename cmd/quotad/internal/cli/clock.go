@@ -2,8 +2,10 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
+	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
 
 	"github.com/quotad/quotad/cmd/quotad/internal/output"
@@ -24,7 +26,9 @@ the clocks first: a majority of them must agree.
 
 Every window begins again at the right time, charged with everything that was consumed in it. Held amounts of windows
 return. Windows that end at the provider's reset need a new report of that reset. Rates, slots, cooldowns and leases do
-not change.`,
+not change.
+
+Repeating the command is safe: if the view is not ahead, it changes nothing.`,
 		Example: `  quotad clock reset`,
 		Args:    arguments(),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return a.resetClock(cmd) },
@@ -39,15 +43,28 @@ func (a *App) resetClock(cmd *cobra.Command) error {
 	}
 	// It has no request id: a clock that is right is not reset again, and it must work while no keys are left.
 	request := &quotav1.ResetClockRequest{}
-	answer, err := call(cmd.Context(), c, withID, 0, func(ctx context.Context, n node) (*quotav1.ResetClockResponse, error) {
+	answer, err := call(cmd.Context(), c, byNature, 0, func(ctx context.Context, n node) (*quotav1.ResetClockResponse, error) {
 		return n.admin.ResetClock(ctx, request)
 	})
-	if err != nil {
+	right := isRight(err)
+	switch {
+	case right:
+		answer = &quotav1.ResetClockResponse{}
+	case err != nil:
 		return err
 	}
 	if a.format == formatJSON {
 		return output.JSON(a.Out, answer)
 	}
+	if right {
+		return a.done("the clock is not ahead: there is nothing to reset")
+	}
 	_, err = fmt.Fprintf(a.Out, "reset the clock by %s: %d windows began again\n", output.Duration(answer.Ahead), answer.Windows)
 	return err
+}
+
+// isRight says that a clock was not reset because it is right, as it is after a reset whose answer was lost.
+func isRight(err error) bool {
+	var rpc *connect.Error
+	return errors.As(err, &rpc) && infoOf(rpc).GetReason() == quotav1.Reason_REASON_CLOCK_NOT_AHEAD
 }

@@ -55,7 +55,7 @@ func exitCodesTopic() *cobra.Command {
     2  wrong usage: a flag, an argument, a file or a field of the request
     3  not found: a quota, lease, member or file
     4  refused: not granted (reserve, consume), a stale fence, a quota in use, too late to return an amount; serve: the disk
-       is incomplete or damaged, or the node was removed from its cluster
+       is incomplete, damaged, or has an uncommitted restore, or the node was removed from its cluster
     5  unavailable: nothing happened, the same command is safe to repeat (no node answers, no leader, overloaded)
     6  unknown outcome: the command may have happened, or may happen later; check before you repeat it
     7  not allowed: no token, or one that does not allow this

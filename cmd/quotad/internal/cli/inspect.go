@@ -151,7 +151,7 @@ func offlineError(err error) error {
 		return fail(ExitUnavailable, `stop the node first; of a running one, "quotad backup" shows the state`, "%w", err)
 	case errors.Is(err, fs.ErrNotExist):
 		return fail(ExitNotFound, "", "%w", err)
-	case errors.Is(err, logstore.ErrDamaged), errors.Is(err, logstore.ErrWiped):
+	case errors.Is(err, logstore.ErrDamaged), errors.Is(err, logstore.ErrWiped), errors.Is(err, logstore.ErrUncommittedRestore):
 		return fail(ExitFailure, whatToDo(err), "%w", err)
 	case errors.Is(err, logstore.ErrTwoLogStores):
 		return fail(ExitFailure, `a migration was interrupted: run "quotad migrate" again with the same --to`, "%w", err)
@@ -163,7 +163,7 @@ func offlineError(err error) error {
 func whatToDo(err error) string {
 	var place *logstore.DamageError
 	switch {
-	case errors.Is(err, logstore.ErrWiped):
+	case errors.Is(err, logstore.ErrWiped), errors.Is(err, logstore.ErrUncommittedRestore):
 		return "see \"quotad member replace --help\""
 	case errors.As(err, &place) && place.Advice != "":
 		return "" // it says so itself

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"connectrpc.com/connect"
@@ -110,10 +109,7 @@ func promoteWhenReady(ctx context.Context, c *cluster, id string) error {
 			return n.admin.PromoteMember(ctx, &quotav1.PromoteMemberRequest{Id: id})
 		})
 		if !unfit(err) {
-			return err
-		}
-		if err := ifMember(ctx, c, id, err); !unfit(err) {
-			return err
+			return absent(id, err)
 		}
 		if time.Now().After(deadline) || !sleep(ctx, pauseBetweenRounds) {
 			return err
@@ -127,16 +123,13 @@ func unfit(err error) bool {
 	return errors.As(err, &rpc) && (rpc.Code() == connect.CodeFailedPrecondition || rpc.Code() == connect.CodeInvalidArgument)
 }
 
-// ifMember turns the refusal of a change into "there is no such member" where that is why.
-func ifMember(ctx context.Context, c *cluster, id string, refusal error) error {
-	if !unfit(refusal) {
-		return refusal
+// absent says in the command's words that there is no such member, where that is why a change was refused.
+func absent(id string, refusal error) error {
+	var rpc *connect.Error
+	if errors.As(refusal, &rpc) && infoOf(rpc).GetReason() == quotav1.Reason_REASON_UNKNOWN_MEMBER {
+		return noMember(id)
 	}
-	status, err := getStatus(ctx, c)
-	if err != nil || slices.ContainsFunc(status.Members, func(m *quotav1.Member) bool { return m.Id == id }) {
-		return refusal
-	}
-	return noMember(id)
+	return refusal
 }
 
 func noMember(id string) error {
@@ -149,6 +142,7 @@ func (a *App) memberRemove() *cobra.Command {
 		Use:   "remove ID",
 		Short: "Remove a node",
 		Long: `Remove a node. The command is refused if the remaining nodes that answer would be no majority; --force skips this check.
+Repeating the command is safe: it exits with 3 if the member is gone.
 Both need a leader. A cluster that has lost its majority permanently has to start again from a backup ("quotad backup
 --data-dir" makes one from a remaining data directory).`,
 		Example: `  quotad member remove n2`,
@@ -170,10 +164,10 @@ Both need a leader. A cluster that has lost its majority permanently has to star
 
 func removeMember(ctx context.Context, c *cluster, id string, force bool) error {
 	request := &quotav1.RemoveMemberRequest{Id: id, Force: force}
-	_, err := call(ctx, c, ifNotAccepted, 0, func(ctx context.Context, n node) (*quotav1.RemoveMemberResponse, error) {
+	_, err := call(ctx, c, removes, 0, func(ctx context.Context, n node) (*quotav1.RemoveMemberResponse, error) {
 		return n.admin.RemoveMember(ctx, request)
 	})
-	return ifMember(ctx, c, id, err)
+	return absent(id, err)
 }
 
 func (a *App) memberReplace() *cobra.Command {
@@ -262,7 +256,7 @@ func (a *App) memberTransfer() *cobra.Command {
 				return n.admin.TransferLeadership(ctx, request)
 			})
 			if err != nil {
-				return ifMember(cmd.Context(), c, request.Id, err)
+				return absent(request.Id, err)
 			}
 			return a.done("%s leads", answer.Leader)
 		},

@@ -66,7 +66,7 @@ func startError(err error) error {
 		return fail(ExitFailure, "a migration was interrupted: run \"quotad migrate\" again with the same --to", "%w", err)
 	case errors.Is(err, raftnode.ErrForeignDataDir):
 		return fail(ExitUsage, "node_id and data_dir belong together", "%w", err)
-	case errors.Is(err, logstore.ErrWiped), errors.Is(err, raftnode.ErrRemoved):
+	case errors.Is(err, logstore.ErrWiped), errors.Is(err, logstore.ErrUncommittedRestore), errors.Is(err, raftnode.ErrRemoved):
 		return fail(ExitRefused, "see \"quotad member replace --help\"", "%w", err)
 	case errors.Is(err, logstore.ErrDamaged):
 		return fail(ExitRefused, "\"quotad verify\" shows the damage; replace the node: its peers have the data", "%w", err)
