@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
+	"io/fs"
 	"os"
 	runtimemetrics "runtime/metrics"
 	"strconv"
@@ -60,21 +61,24 @@ func (n *Node) reportMemory(full bool, used int64) {
 var errNoMemoryLimit = errors.New("no memory limit is known")
 
 // SystemMemoryLimit returns how much memory this process may have: the smallest of its control groups' limits and the machine's memory.
-func SystemMemoryLimit() (int64, error) {
+func SystemMemoryLimit() (int64, error) { return memoryLimitOf(os.DirFS("/")) }
+
+// memoryLimitOf reads the limit from a system's files.
+func memoryLimitOf(system fs.FS) (int64, error) {
 	limit := int64(0)
 	lower := func(value int64) {
 		if value > 0 && (limit == 0 || value < limit) {
 			limit = value
 		}
 	}
-	for _, path := range memoryLimitFiles() {
-		if text, err := os.ReadFile(path); err == nil {
+	for _, path := range memoryLimitFiles(system) {
+		if text, err := fs.ReadFile(system, path); err == nil {
 			if value, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil { // else it is "max"
 				lower(value)
 			}
 		}
 	}
-	if total, err := fieldOf("/proc/meminfo", "MemTotal:"); err == nil {
+	if total, err := fieldOf(system, "proc/meminfo", "MemTotal:"); err == nil {
 		lower(total)
 	}
 	if limit == 0 {
@@ -84,8 +88,8 @@ func SystemMemoryLimit() (int64, error) {
 }
 
 // memoryLimitFiles are the files of this process's control groups that limit memory, in version 2 and version 1, from its own group up.
-func memoryLimitFiles() (paths []string) {
-	text, err := os.ReadFile("/proc/self/cgroup")
+func memoryLimitFiles(system fs.FS) (paths []string) {
+	text, err := fs.ReadFile(system, "proc/self/cgroup")
 	if err != nil {
 		return nil
 	}
@@ -94,11 +98,11 @@ func memoryLimitFiles() (paths []string) {
 		if len(fields) != 3 {
 			continue
 		}
-		root, file := "/sys/fs/cgroup", "memory.max"
+		root, file := "sys/fs/cgroup", "memory.max"
 		switch {
 		case fields[1] == "": // version 2
 		case strings.Contains(","+fields[1]+",", ",memory,"):
-			root, file = "/sys/fs/cgroup/memory", "memory.limit_in_bytes"
+			root, file = "sys/fs/cgroup/memory", "memory.limit_in_bytes"
 		default:
 			continue
 		}
@@ -116,7 +120,7 @@ func memoryLimitFiles() (paths []string) {
 // memoryInUse returns how much memory this process uses that the system cannot take back: on Linux what is resident and no file's, elsewhere
 // what the runtime holds.
 func memoryInUse() (int64, error) {
-	if resident, err := fieldOf("/proc/self/status", "RssAnon:"); err == nil {
+	if resident, err := fieldOf(os.DirFS("/"), "proc/self/status", "RssAnon:"); err == nil {
 		return resident, nil
 	}
 	samples := []runtimemetrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}
@@ -128,8 +132,8 @@ func memoryInUse() (int64, error) {
 }
 
 // fieldOf returns a field in KiB of a file of /proc, in bytes.
-func fieldOf(path, name string) (int64, error) {
-	text, err := os.ReadFile(path)
+func fieldOf(system fs.FS, path, name string) (int64, error) {
+	text, err := fs.ReadFile(system, path)
 	if err != nil {
 		return 0, err
 	}
