@@ -35,7 +35,7 @@ func TestMemoryLimitOf(t *testing.T) {
 			"proc/self/cgroup": "0::/app\n", "sys/fs/cgroup/app/memory.max": "1099511627776\n",
 		}, 8 * gib},
 		"version 1": {map[string]string{
-			"proc/self/cgroup":                               "5:cpu,cpuacct:/app\n4:memory:/app\n",
+			"proc/self/cgroup": "5:cpu,cpuacct:/app\n4:memory:/app\n",
 			"sys/fs/cgroup/memory/app/memory.limit_in_bytes": "1073741824\n", "sys/fs/cgroup/app/memory.max": "1\n",
 		}, gib},
 		"version 1, memory with others": {map[string]string{

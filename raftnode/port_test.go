@@ -13,11 +13,20 @@ import (
 	"time"
 
 	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/raftnode"
 )
 
 // TestPeerPort_StrangersDoNotStopElections: who keeps silent on the port for peers, in any number, takes no member's place.
+// With TLS they never begin their handshake.
 func TestPeerPort_StrangersDoNotStopElections(t *testing.T) {
-	c := newCluster(t, 3)
+	t.Run("without TLS", func(t *testing.T) { strangersDoNotStopElections(t, newCluster(t, 3)) })
+	t.Run("with TLS", func(t *testing.T) {
+		ca := newAuthority(t)
+		strangersDoNotStopElections(t, newCluster(t, 3, func(conf *raftnode.Config) { conf.PeerTLS = ca.settings(conf.ID) }))
+	})
+}
+
+func strangersDoNotStopElections(t *testing.T, c *cluster) {
 	c.propose(rate("q", 1000))
 	ctx, cancel := context.WithCancel(t.Context())
 	var flood sync.WaitGroup

@@ -1,9 +1,13 @@
 package raftnode_test
 
 import (
+	"bufio"
+	"encoding/json"
 	"errors"
+	"net"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/raft"
 	"google.golang.org/protobuf/proto"
@@ -29,8 +33,7 @@ func TestVersions_AreTold(t *testing.T) {
 	})
 }
 
-// TestVersions_UnfitBuildDoesNotJoin: a build that does not apply the cluster's entries is not let in, and the cluster says why; one that
-// has an older protocol with its peers neither.
+// TestVersions_UnfitBuildDoesNotJoin: a build that does not apply the cluster's entries is not let in, and the cluster says why.
 func TestVersions_UnfitBuildDoesNotJoin(t *testing.T) {
 	for name, build := range map[string]raftnode.Build{
 		"older": {Version: "old", Oldest: 1, Newest: fsm.OldestEntryVersion - 1},
@@ -52,6 +55,47 @@ func TestVersions_UnfitBuildDoesNotJoin(t *testing.T) {
 				t.Fatalf("added with %v", err)
 			}
 		})
+	}
+}
+
+// TestVersions_OlderProtocolIsNotLetIn: a build with an older protocol between peers gets no answer of raft, and where it asks a question it is
+// told which protocol each side has.
+func TestVersions_OlderProtocolIsNotLetIn(t *testing.T) {
+	c := newCluster(t, 1)
+	c.propose(rate("q", 10))
+	spoken := func(magic, protocol, message string) string {
+		conn, err := net.Dial("tcp", c.configs[0].RaftAddress)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+		hello, err := json.Marshal(map[string]any{
+			"magic": magic, "protocol": protocol, "node": c.configs[0].ID, "cluster": c.nodes[0].Status().ClusterID,
+			"oldest": fsm.OldestEntryVersion, "newest": fsm.EntryVersion,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Write(append(append(hello, '\n'), message...)); err != nil {
+			t.Fatal(err)
+		}
+		answer, _ := bufio.NewReader(conn).ReadString('\n') // raft's is none: the connection ends
+		return answer
+	}
+	const question = `{"kind":"hello","node":"n0"}` + "\n"
+	const vote = "\x04\x82\xafProtocolVersion\x03\xa2ID\xa2n1"
+	if answer := spoken("quotad-peer/2", "peer", question); strings.Contains(answer, "speaks the protocol") || answer == "" {
+		t.Errorf("the present protocol: %q", answer)
+	}
+	answer := spoken("quotad-peer/1", "peer", question)
+	for _, want := range []string{"quotad-peer/1", "quotad-peer/2"} {
+		if !strings.Contains(answer, want) {
+			t.Errorf("the answer to an older one does not name %s: %q", want, answer)
+		}
+	}
+	if answer := spoken("quotad-peer/1", "raft", vote); answer != "" {
+		t.Errorf("raft answers an older protocol: %q", answer)
 	}
 }
 

@@ -17,8 +17,9 @@ type portBudgets struct {
 	calls, holding *budget.Budget
 	// streams that are open.
 	streams *budget.Budget
-	// visits are requests of what needs no token, but for /livez, whose are lives; watchers those that watch health. health are those that ask for it once, in nobody's turn.
-	visits, health, lives, watchers *budget.Budget
+	// What needs no token: health, lives (/livez) and scrapes (/metrics) are requests of what is worked out once a second at most, served in
+	// nobody's turn; watchers those that watch health; visits all others.
+	visits, health, lives, scrapes, watchers *budget.Budget
 	// ownTurns is set at the operators' port, which waits for no turn of the API port's callers.
 	ownTurns bool
 	// refusals are those that wait to be told.
@@ -39,8 +40,9 @@ func newPortBudgets(connections int, calls, streams int64) *portBudgets {
 		holding:  budget.New("calls", part(calls, 16), 0, smallest(calls/16, 16)),
 		streams:  budget.New("streams", streams, part(streams, 8), smallest(streams, 16)),
 		visits:   budget.New("visits", visits, 0, smallest(visits, 16)),
-		health:   budget.New("visits", visits, 0, smallest(visits, 16)),
-		lives:    budget.New("visits", visits, 0, smallest(visits, 16)),
+		health:   budget.New("health", visits, 0, smallest(visits, 16)),
+		lives:    budget.New("liveness", visits, 0, smallest(visits, 16)),
+		scrapes:  budget.New("scrapes", part(visits, 4), 0, smallest(visits, 16)),
 		refusals: budget.New("refusals", maxRefusals, 0, 64),
 		watchers: budget.New("watchers", watchers, 0, smallest(watchers, 16)),
 	}
@@ -48,7 +50,7 @@ func newPortBudgets(connections int, calls, streams int64) *portBudgets {
 
 // all returns the budgets, each name once.
 func (b *portBudgets) all() []*budget.Budget {
-	return []*budget.Budget{b.calls, b.streams, b.visits, b.watchers}
+	return []*budget.Budget{b.calls, b.streams, b.visits, b.health, b.lives, b.scrapes, b.watchers}
 }
 
 // budgetError makes the error of the API.

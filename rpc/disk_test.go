@@ -6,8 +6,10 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/quotad/quotad/rpc/quotav1"
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
@@ -86,9 +88,9 @@ func TestAFullDiskIsNoAnswer(t *testing.T) {
 func TestFullMemory_IsNoAnswer(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	n.kill()
-	var used atomic.Int64
-	used.Store(50)
-	n.config.MemoryLimit, n.config.Memory = 100, func() (int64, error) { return used.Load(), nil }
+	var memory atomic.Int64
+	memory.Store(50)
+	n.config.MemoryLimit, n.config.Memory = 100, func() (int64, error) { return memory.Load(), nil }
 	n.again(t)
 	api := quotav1connect.NewQuotaServiceClient(http.DefaultClient, n.url)
 	eventually(t, "it leads again", func() bool {
@@ -106,7 +108,15 @@ func TestFullMemory_IsNoAnswer(t *testing.T) {
 	if err != nil || granted.GetLease() == nil {
 		t.Fatalf("%v %v", granted, err)
 	}
-	used.Store(86)
+	other, err := api.Reserve(t.Context(), asked)
+	if err != nil || other.GetLease() == nil {
+		t.Fatalf("%v %v", other, err)
+	}
+	used := other.GetLease()
+	if _, err := api.Consume(t.Context(), &quotav1.ConsumeRequest{Lease: used.Id, Fence: used.Fence, Op: 1}); err != nil {
+		t.Fatal(err)
+	}
+	memory.Store(86)
 	eventually(t, "memory is found full", func() bool {
 		_, err = api.Reserve(t.Context(), asked)
 		return err != nil
@@ -118,11 +128,20 @@ func TestFullMemory_IsNoAnswer(t *testing.T) {
 	if _, err := api.OpenSession(t.Context(), &quotav1.OpenSessionRequest{Holder: "h"}); reasonOf(t, err) != quotav1.Reason_REASON_MEMORY_FULL {
 		t.Errorf("a session: %v", err)
 	}
+	waits := &quotav1.ReserveRequest{Holder: "h", Items: asked.Items, Wait: durationpb.New(time.Minute)}
+	if _, err := api.Reserve(t.Context(), waits); reasonOf(t, err) != quotav1.Reason_REASON_MEMORY_FULL {
+		t.Errorf("one that waits: %v", err)
+	}
+	tasks := quotav1connect.NewTaskServiceClient(http.DefaultClient, n.url)
+	if _, err := tasks.BeginTask(t.Context(), &quotav1.BeginTaskRequest{Task: "t", Holder: "h"}); reasonOf(t, err) != quotav1.Reason_REASON_MEMORY_FULL {
+		t.Errorf("a task: %v", err)
+	}
+	keepsUsing(t, api, used)
 	eventually(t, "the check is red", func() bool {
 		status, body := get(t, n.url+"/readyz")
 		return status == http.StatusServiceUnavailable && strings.Contains(body, "[-]memory failed")
 	})
-	used.Store(82) // below the mark, and not yet well below it
+	memory.Store(82) // below the mark, and not yet well below it
 	lease := granted.GetLease()
 	batch, err := api.Batch(t.Context(), &quotav1.BatchRequest{Commands: []*quotav1.Command{
 		{Kind: &quotav1.Command_Reserve{Reserve: asked}},
@@ -134,9 +153,25 @@ func TestFullMemory_IsNoAnswer(t *testing.T) {
 	if status, body := apply(); status != http.StatusOK {
 		t.Errorf("the operator: %d %s", status, body)
 	}
-	used.Store(79)
+	memory.Store(79)
 	eventually(t, "there is memory again", func() bool {
 		_, err := api.Reserve(t.Context(), asked)
 		return err == nil
 	})
+}
+
+// keepsUsing checks that a holder goes on with a lease whose first operation has consumed: it reports, renews and settles.
+func keepsUsing(t *testing.T, api quotav1connect.QuotaServiceClient, lease *quotav1.Lease) {
+	t.Helper()
+	if _, err := api.Report(t.Context(), &quotav1.ReportRequest{
+		Lease: lease.Id, Fence: lease.Fence, Op: 1, Signals: []*quotav1.Signal{{Quota: "q", Cause: quotav1.Cause_CAUSE_OK}},
+	}); err != nil {
+		t.Errorf("a report: %v", err)
+	}
+	if _, err := api.Renew(t.Context(), &quotav1.RenewRequest{Lease: lease.Id, Fence: lease.Fence}); err != nil {
+		t.Errorf("a renewal: %v", err)
+	}
+	if _, err := api.Settle(t.Context(), &quotav1.SettleRequest{Lease: lease.Id, Fence: lease.Fence, Op: 1, Final: true}); err != nil {
+		t.Errorf("a settlement: %v", err)
+	}
 }

@@ -10,7 +10,6 @@ import (
 	"connectrpc.com/connect"
 	"connectrpc.com/grpchealth"
 	"connectrpc.com/grpcreflect"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/quotad/quotad/rpc/quotav1"
@@ -81,7 +80,7 @@ func (s *Server) routesOf(b *portBudgets) []route {
 	return append(all,
 		page("/livez", s.judged(b, b.lives, http.HandlerFunc(s.serveLive))),
 		page("/readyz", s.judged(b, b.health, http.HandlerFunc(s.serveReady))),
-		page("/metrics", s.visited(b, b.visits, promhttp.HandlerFor(s.config.Registry, promhttp.HandlerOpts{}))),
+		page("/metrics", s.judged(b, b.scrapes, s.exposition)),
 		route{pattern: "/", handler: s.visited(b, b.visits, http.HandlerFunc(http.NotFound)), limits: limits{whole: healthWithin}},
 	)
 }

@@ -65,6 +65,8 @@ type Server struct {
 	reach   reach
 	started time.Time
 	health  health
+	// exposition is what both ports tell of metrics.
+	exposition *exposition
 	// outcomes are those of callers' calls, for health.
 	outcomes outcomes
 	// followers are the calls that other nodes have from here.
@@ -124,6 +126,7 @@ func New(config Config) (*Server, error) {
 	})
 	s.budgets = newPortBudgets(DefaultMaxConnections, config.MaxInFlight, config.MaxStreams)
 	s.requestBytes = newRequestBytes(config.RequestBytes)
+	s.exposition = newExposition(config.Registry)
 	s.drain, s.startDrain = context.WithCancel(context.Background())
 	s.shares = processor.New(s.drain, func() int {
 		if _, _, leads := s.node.Leader(); leads {
