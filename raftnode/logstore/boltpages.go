@@ -339,7 +339,7 @@ func guarded(file string, open func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if reason := recover(); reason != nil {
-			err = &DamageError{File: file, Problem: fmt.Sprintf("it cannot be opened: %v", reason)}
+			err = &DamageError{File: file, Place: wholeFile, Problem: fmt.Sprintf("it cannot be opened: %v", reason)}
 		}
 	}()
 	return open()

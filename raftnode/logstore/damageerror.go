@@ -9,6 +9,9 @@ import (
 // ErrDamaged says that a data directory does not hold what a node needs to go on.
 var ErrDamaged = errors.New("the data directory is damaged")
 
+// wholeFile is the place of damage that only a file's one checksum tells, or that leaves nothing of it to read.
+const wholeFile = "the whole file"
+
 // DamageError is an ErrDamaged that says where.
 type DamageError struct {
 	// File is relative to the data directory, Place is where in it.
@@ -16,6 +19,8 @@ type DamageError struct {
 	Problem     string
 	// Advice is what to do; empty: replace the node.
 	Advice string
+	// cause is what found it; nil: this package did.
+	cause error
 }
 
 // Error implements error.
@@ -33,7 +38,12 @@ func (e *DamageError) Error() string {
 }
 
 // Unwrap implements errors.Unwrap.
-func (*DamageError) Unwrap() error { return ErrDamaged }
+func (e *DamageError) Unwrap() []error {
+	if e.cause == nil {
+		return []error{ErrDamaged}
+	}
+	return []error{ErrDamaged, e.cause}
+}
 
 // InDir says which data directory is damaged.
 func InDir(dir string, err error) error {

@@ -62,7 +62,7 @@ func readDisk(dir string) (*Disk, error) {
 		case err != nil:
 			return nil, err
 		case known != 0 && partSum(content) != known:
-			return nil, &DamageError{File: name, Problem: "it does not hold what this node wrote (checksum mismatch)"}
+			return nil, &DamageError{File: name, Place: wholeFile, Problem: "it does not hold what this node wrote (checksum mismatch)"}
 		}
 		d.parts[name] = string(content)
 	}
@@ -107,7 +107,7 @@ func (d *Disk) complete() error {
 		return d.lost("snapshots", "the snapshot of index %d is missing", w.snapshot)
 	}
 	if newest := d.snapshots[0]; newest.Index == w.snapshot && newest.Term == w.snapshotTerm && newest.meta != w.snapshotMeta {
-		return &DamageError{File: newest.metaPath(), Problem: "checksum mismatch"}
+		return &DamageError{File: newest.metaPath(), Place: wholeFile, Problem: "checksum mismatch"}
 	}
 	return nil
 }

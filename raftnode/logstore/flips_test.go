@@ -192,6 +192,9 @@ func tells(t *testing.T, one spoilt, conf raftnode.Config, dir, want string) (re
 		if !strings.Contains(err.Error(), dir) {
 			t.Errorf("%s: it does not say where: %v", one, err)
 		}
+		if !errors.Is(err, raftnode.ErrForeignDataDir) {
+			placed(t, one, dir, err)
+		}
 		return true
 	}
 	n.Kill()
@@ -199,6 +202,29 @@ func tells(t *testing.T, one spoilt, conf raftnode.Config, dir, want string) (re
 		t.Errorf("%s: it starts, with %s; verify says %v; want %s", one, state, errVerify, want)
 	}
 	return false
+}
+
+// placed checks that a refusal names a file of the directory, the place in it where a part of it is meant, and what to do.
+func placed(t *testing.T, one spoilt, dir string, err error) {
+	t.Helper()
+	file, place := "", ""
+	var damage *logstore.DamageError
+	var lost *logstore.LostPartError
+	switch {
+	case errors.As(err, &lost):
+		file, place = lost.Part, "the part is missing or older"
+	case errors.As(err, &damage):
+		file, place = damage.File, damage.Place
+	}
+	if file == "" || !strings.Contains(err.Error(), file) {
+		t.Errorf("%s: it does not name a file: %v", one, err)
+	}
+	if _, statErr := os.Stat(filepath.Join(dir, file)); statErr != nil && lost == nil {
+		t.Errorf("%s: it names a file that is not there: %v", one, err)
+	}
+	if place == "" {
+		t.Errorf("%s: it names no place: %v", one, err)
+	}
 }
 
 // contents describes all files: large ones end with zeros, which need not be read into a digest.

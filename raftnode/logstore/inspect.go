@@ -179,7 +179,7 @@ func ListSnapshots(dir string) (all []SnapshotFile, unfinished []string, err err
 	slices.SortFunc(all, func(a, b SnapshotFile) int { return -compareSnapshots(a.ID, b.ID) })
 	for _, name := range slices.Sorted(maps.Keys(unread)) {
 		if err := unread[name]; !errors.Is(err, os.ErrNotExist) || len(all) == 0 || compareSnapshots(name, all[0].ID) > 0 {
-			return nil, nil, &DamageError{File: filepath.Join("snapshots", name, "meta.json"), Problem: err.Error()}
+			return nil, nil, &DamageError{File: filepath.Join("snapshots", name, "meta.json"), Place: wholeFile, Problem: err.Error()}
 		}
 		unfinished = append(unfinished, name)
 	}
@@ -253,10 +253,15 @@ func (s *SnapshotFile) VerifyBy(look func(io.Reader) error) error {
 	}
 	defer func() { _ = file.Close() }()
 	if info, err := file.Stat(); err != nil || info.Size() != s.Size {
-		return fmt.Errorf("%w: snapshot %s: state.bin does not have the %d bytes that meta.json tells of", ErrDamaged, s.ID, s.Size)
+		return s.damaged(fmt.Sprintf("it does not have the %d bytes that meta.json tells of", s.Size), nil)
 	}
 	if err := look(bufio.NewReaderSize(file, 1<<20)); err != nil {
-		return fmt.Errorf("%w: snapshot %s: state.bin: %w", ErrDamaged, s.ID, err)
+		return s.damaged(err.Error(), err)
 	}
 	return nil
+}
+
+// damaged says that the state of a snapshot is, of which one checksum tells.
+func (s *SnapshotFile) damaged(problem string, cause error) error {
+	return &DamageError{File: filepath.Join("snapshots", s.ID, "state.bin"), Place: wholeFile, Problem: problem, cause: cause}
 }
