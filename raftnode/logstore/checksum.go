@@ -23,12 +23,9 @@ func checksum(log *raft.Log) []byte {
 	return binary.BigEndian.AppendUint32(nil, crc32.Update(crc32.Checksum(head, castagnoli), castagnoli, log.Data))
 }
 
-// intact says why an entry is not what was written at an index, nil where it is.
-func intact(log *raft.Log, index uint64) error {
-	if log.Index != index || string(log.Extensions) != string(checksum(log)) {
-		return fmt.Errorf("%w: log entry %d is not what was written there", ErrDamaged, index)
-	}
-	return nil
+// intact says whether an entry is what was written at an index.
+func intact(log *raft.Log, index uint64) bool {
+	return log.Index == index && string(log.Extensions) == string(checksum(log))
 }
 
 // seal returns entries with their checksums. One that has a sum already comes from a leader, and must fit it.
@@ -36,8 +33,8 @@ func seal(logs []*raft.Log) ([]*raft.Log, error) {
 	sealed := make([]*raft.Log, len(logs))
 	for i, log := range logs {
 		if len(log.Extensions) > 0 {
-			if err := intact(log, log.Index); err != nil {
-				return nil, err
+			if !intact(log, log.Index) {
+				return nil, fmt.Errorf("%w: log entry %d on its way from the leader; it is sent again", ErrDamaged, log.Index)
 			}
 			sealed[i] = log
 			continue
@@ -56,7 +53,9 @@ func getIntact(store raft.LogStore, index uint64, log *raft.Log) error {
 	case errors.Is(err, raft.ErrLogNotFound):
 		return err
 	case err != nil:
-		return fmt.Errorf("%w: log entry %d cannot be read: %w", ErrDamaged, index, err)
+		return entryDamage(store, index, "it cannot be read: "+err.Error(), err)
+	case !intact(log, index):
+		return entryDamage(store, index, "it is not what was written there", nil)
 	}
-	return intact(log, index)
+	return nil
 }

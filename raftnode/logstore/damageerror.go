@@ -1,6 +1,7 @@
 package logstore
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -8,6 +9,9 @@ import (
 
 // ErrDamaged says that a data directory does not hold what a node needs to go on.
 var ErrDamaged = errors.New("the data directory is damaged")
+
+// replaceIt is what to do about most damage.
+const replaceIt = "replace the node: its peers have the data"
 
 // wholeFile is the place of damage that only a file's one checksum tells, or that leaves nothing of it to read.
 const wholeFile = "the whole file"
@@ -17,7 +21,7 @@ type DamageError struct {
 	// File is relative to the data directory, Place is where in it.
 	File, Place string
 	Problem     string
-	// Advice is what to do; empty: replace the node.
+	// Advice is what to do; empty: replace the node, as Error says.
 	Advice string
 	// cause is what found it; nil: this package did.
 	cause error
@@ -31,9 +35,7 @@ func (e *DamageError) Error() string {
 		_, _ = fmt.Fprintf(&text, ", %s", e.Place)
 	}
 	_, _ = fmt.Fprintf(&text, ": %s", e.Problem)
-	if e.Advice != "" {
-		_, _ = fmt.Fprintf(&text, "; %s", e.Advice)
-	}
+	_, _ = fmt.Fprintf(&text, "; %s", cmp.Or(e.Advice, replaceIt))
 	return text.String()
 }
 
@@ -43,6 +45,19 @@ func (e *DamageError) Unwrap() []error {
 		return []error{ErrDamaged}
 	}
 	return []error{ErrDamaged, e.cause}
+}
+
+// fileOf returns the file of the data directory in which a store has an entry, or its values with index 0.
+func fileOf(store any, index uint64) string {
+	if places, ok := store.(interface{ fileOf(index uint64) string }); ok {
+		return places.fileOf(index)
+	}
+	return "the log store"
+}
+
+// entryDamage says that an entry in a store is damaged.
+func entryDamage(store any, index uint64, problem string, cause error) error {
+	return &DamageError{File: fileOf(store, index), Place: fmt.Sprintf("log entry %d", index), Problem: problem, cause: cause}
 }
 
 // InDir says which data directory is damaged.

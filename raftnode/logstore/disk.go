@@ -132,7 +132,7 @@ func (d *Disk) judge(log Store, values *stable) error {
 	}
 	last, err := log.LastIndex()
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrDamaged, err)
+		return &DamageError{File: fileOf(log, 0), Place: "the end of the log", Problem: "it cannot be read: " + err.Error(), cause: err}
 	}
 	nonce, err := values.get(keyWitness)
 	if err != nil {

@@ -115,7 +115,7 @@ func (o *Offline) State() (*fsm.State, error) {
 		}
 		defer func() { _ = file.Close() }()
 		if machine, err = fsm.Restore(file); err != nil {
-			return nil, fmt.Errorf("%w: snapshot %s: %w", ErrDamaged, all[0].ID, err)
+			return nil, all[0].damaged(err.Error(), err)
 		}
 		from = all[0].Index + 1
 	}
@@ -224,11 +224,11 @@ func verifySnapshots(dir string, store raft.LogStore) error {
 	}
 	first, err := store.FirstIndex()
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrDamaged, err)
+		return &DamageError{File: fileOf(store, 0), Place: "the beginning of the log", Problem: "it cannot be read: " + err.Error(), cause: err}
 	}
 	if len(all) == 0 {
 		if first > 1 {
-			return fmt.Errorf("%w: its log begins at %d and there is no snapshot of what was before", ErrDamaged, first)
+			return entryDamage(store, first, "the log begins here, and there is no snapshot of what was before", nil)
 		}
 		return nil
 	}
@@ -237,7 +237,7 @@ func verifySnapshots(dir string, store raft.LogStore) error {
 		return err
 	}
 	if first > newest.Index+1 {
-		return fmt.Errorf("%w: its log begins at %d, its newest snapshot ends at %d", ErrDamaged, first, newest.Index)
+		return entryDamage(store, first, fmt.Sprintf("the log begins here, and the newest snapshot ends at %d", newest.Index), nil)
 	}
 	return nil
 }
@@ -249,7 +249,7 @@ func (s *SnapshotFile) Verify() error { return s.VerifyBy(fsm.VerifySnapshot) }
 func (s *SnapshotFile) VerifyBy(look func(io.Reader) error) error {
 	file, err := os.Open(s.Path)
 	if err != nil {
-		return fmt.Errorf("%w: snapshot %s: %w", ErrDamaged, s.ID, err)
+		return s.damaged(err.Error(), err)
 	}
 	defer func() { _ = file.Close() }()
 	if info, err := file.Stat(); err != nil || info.Size() != s.Size {

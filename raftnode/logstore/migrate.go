@@ -96,7 +96,7 @@ func wholeFrom(log raft.LogStore) (first, last uint64, err error) {
 			return index, last, nil
 		}
 		if err != nil {
-			return 0, 0, fmt.Errorf("%w: log entry %d cannot be read: %w", ErrDamaged, index-1, err)
+			return 0, 0, entryDamage(log, index-1, "it cannot be read: "+err.Error(), err)
 		}
 	}
 	return first, last, nil
@@ -133,6 +133,13 @@ func copyStore(to, from Store) error {
 	return copyStable(&stable{store: to}, values)
 }
 
+// badCopy says that a copy is not what was copied. Nothing is lost: it is removed, and the node starts from the old store.
+func badCopy(copied any, place, problem string) error {
+	return &DamageError{
+		File: fileOf(copied, 0), Place: place, Problem: problem, Advice: "the old store is as it was: look after the disk, and move it again",
+	}
+}
+
 // compareStores says what differs between two stores.
 func compareStores(a, b Store) error {
 	firstA, lastA, errA := wholeFrom(a)
@@ -141,7 +148,7 @@ func compareStores(a, b Store) error {
 		return err
 	}
 	if firstA != firstB || lastA != lastB {
-		return fmt.Errorf("%w: the copy has the entries %d to %d, not %d to %d", ErrDamaged, firstA, lastA, firstB, lastB)
+		return badCopy(a, "its entries", fmt.Sprintf("it has %d to %d, not %d to %d", firstA, lastA, firstB, lastB))
 	}
 	for index := max(firstA, 1); index <= lastA; index++ {
 		var one, other raft.Log
@@ -149,7 +156,7 @@ func compareStores(a, b Store) error {
 			return err
 		}
 		if one.Term != other.Term || one.Type != other.Type || !bytes.Equal(one.Data, other.Data) || !one.AppendedAt.Equal(other.AppendedAt) {
-			return fmt.Errorf("%w: entry %d of the copy is another one", ErrDamaged, index)
+			return badCopy(a, fmt.Sprintf("log entry %d", index), "it is another one than the old store has")
 		}
 	}
 	one, errA := stableOf(a)

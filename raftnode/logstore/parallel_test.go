@@ -88,7 +88,7 @@ func TestALeaderHasWhatItWrites(t *testing.T) {
 					synctest.Wait() // its write has begun, or waits for the first
 				}
 				var got raft.Log
-				if err := l.GetLog(3, &got); err != nil || intact(&got, 3) != nil {
+				if err := l.GetLog(3, &got); err != nil || !intact(&got, 3) {
 					t.Errorf("entry 3: %+v, %v", got, err)
 				}
 				if err := l.GetLog(4, &got); !errors.Is(err, raft.ErrLogNotFound) {

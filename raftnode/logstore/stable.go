@@ -96,7 +96,7 @@ func (s *stable) plain(key []byte) bool {
 }
 
 func (s *stable) damaged(key []byte, problem string) error {
-	return &DamageError{File: "the log store", Place: string(key), Problem: problem}
+	return &DamageError{File: fileOf(s.store, 0), Place: string(key), Problem: problem}
 }
 
 // bind gives all values their checksums, and then the store its directory's nonce.
@@ -158,7 +158,7 @@ func compareStable(a, b *stable) error {
 			return err
 		}
 		if one != other {
-			return fmt.Errorf("%w: %s of the copy is %d, not %d", ErrDamaged, key, one, other)
+			return badCopy(a.store, string(key), fmt.Sprintf("it is %d, not %d", one, other))
 		}
 	}
 	for _, key := range append([][]byte{keyWitness}, stableValues...) {
@@ -168,7 +168,7 @@ func compareStable(a, b *stable) error {
 			return err
 		}
 		if !bytes.Equal(one, other) {
-			return fmt.Errorf("%w: %s of the copy is %q, not %q", ErrDamaged, key, one, other)
+			return badCopy(a.store, string(key), fmt.Sprintf("it is %q, not %q", one, other))
 		}
 	}
 	return nil

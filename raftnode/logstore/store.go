@@ -134,7 +134,14 @@ func openStore(dir string, wanted Kind, o storeOptions) (Store, error) {
 }
 
 // boltLog is Bolt.
-type boltLog struct{ *raftboltdb.BoltStore }
+type boltLog struct {
+	*raftboltdb.BoltStore
+	// name is its file's, in the data directory.
+	name string
+}
+
+// fileOf is for fileOf.
+func (l boltLog) fileOf(uint64) string { return l.name }
 
 func boltOptions() raftboltdb.Options {
 	return raftboltdb.Options{
@@ -207,7 +214,7 @@ func openBoltFile(path string, readOnly bool) (Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return boltLog{store}, nil
+	return boltLog{store, filepath.Base(path)}, nil
 }
 
 // CutAtOnce implements Store: one transaction deletes all, and holds up the log for as long.

@@ -40,6 +40,7 @@ type walLog struct {
 	lock     *os.File
 	// damage is what was found when a store was opened for reading only.
 	damage error
+	dir    string
 	// mu keeps Close from those who read: in the middle of it raft-wal has no state to read.
 	mu sync.RWMutex
 }
@@ -72,11 +73,11 @@ func openWAL(dir string, o storeOptions) (_ *walLog, err error) {
 	if err != nil {
 		_ = meta.Close()
 		if (errors.Is(err, wal.ErrCorrupt) || errors.Is(err, os.ErrNotExist)) && !errors.Is(err, ErrDamaged) {
-			err = fmt.Errorf("%w: %w", ErrDamaged, err)
+			err = &DamageError{File: filepath.Base(dir), Place: "the files of the log", Problem: err.Error(), cause: err}
 		}
 		return nil, err
 	}
-	l := &walLog{WAL: log, snapshot: o.snapshot, lock: lock, damage: meta.damage}
+	l := &walLog{WAL: log, snapshot: o.snapshot, lock: lock, damage: meta.damage, dir: dir}
 	if err := l.endsAt(meta.end); err != nil {
 		_ = log.Close()
 		return nil, err
@@ -88,9 +89,25 @@ func openWAL(dir string, o storeOptions) (_ *walLog, err error) {
 func (l *walLog) endsAt(end uint64) error {
 	last, err := l.LastIndex()
 	if err == nil && last != end && l.damage == nil {
-		err = fmt.Errorf("%w: the log ends at %d, of which %d are whole", ErrDamaged, last, end)
+		err = entryDamage(l, end, fmt.Sprintf("it is the last whole one, and the log ends at %d", last), nil)
 	}
 	return err
+}
+
+// fileOf is for fileOf: the file that begins last of those that begin at an entry or before it.
+func (l *walLog) fileOf(index uint64) string {
+	if index == 0 {
+		return filepath.Join(filepath.Base(l.dir), walMetaFile)
+	}
+	name := ""
+	files, _ := os.ReadDir(l.dir) // sorted by where they begin
+	for _, file := range files {
+		var first, id uint64
+		if _, err := fmt.Sscanf(file.Name(), "%020d-%016x.wal", &first, &id); err == nil && first <= index {
+			name = file.Name()
+		}
+	}
+	return filepath.Join(filepath.Base(l.dir), name)
 }
 
 // lockDir takes a store for this process.
@@ -151,7 +168,7 @@ func (l *walLog) cutBehindSnapshot(last, next uint64) error {
 		}
 	}
 	if next > covered+1 {
-		return fmt.Errorf("%w: entry %d after %d, and the newest snapshot ends at %d", ErrDamaged, next, last, covered)
+		return entryDamage(l, last, fmt.Sprintf("entry %d is to follow, and the newest snapshot ends at %d", next, covered), nil)
 	}
 	return l.DeleteRange(0, last)
 }

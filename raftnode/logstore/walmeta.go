@@ -169,6 +169,9 @@ func (*walDB) GetUint64([]byte) (uint64, error) { return 0, errors.New("a number
 // SetUint64 implements raft.StableStore.
 func (*walDB) SetUint64([]byte, uint64) error { return errors.New("a number without a checksum") }
 
+// fileOf is for fileOf.
+func (*walDB) fileOf(uint64) string { return filepath.Join("wal", walMetaFile) }
+
 // made notes, before anything is appended to it, that a file is there and how large.
 func (m *walDB) made(id, size uint64) error {
 	values := &stable{store: m, bound: true}
