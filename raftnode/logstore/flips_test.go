@@ -225,6 +225,12 @@ func placed(t *testing.T, one spoilt, dir string, err error) {
 	if place == "" {
 		t.Errorf("%s: it names no place: %v", one, err)
 	}
+	if file != one.file {
+		t.Errorf("%s: it names %s: %v", one, file, err)
+	}
+	if !strings.Contains(err.Error(), "replace the node") && !strings.Contains(err.Error(), "remove the member") && !strings.Contains(err.Error(), "start the node") {
+		t.Errorf("%s: it does not say what to do: %v", one, err)
+	}
 }
 
 // contents describes all files: large ones end with zeros, which need not be read into a digest.
