@@ -359,6 +359,11 @@ func (m *Machine) scheduleReview(w *workflow) {
 	if next == math.MaxInt64 {
 		next = 0
 	}
+	m.listReview(w, next)
+}
+
+// listReview lists a workflow by when to look at it again; 0: never.
+func (m *Machine) listReview(w *workflow, next int64) {
 	if next == w.due {
 		return
 	}

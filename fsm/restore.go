@@ -487,7 +487,12 @@ func (m *Machine) takeWorkflow(encoded *logpb.SnapshotWorkflow) error {
 		}
 	}
 	m.addWorkflow(w)
-	m.scheduleReview(w)
+	if encoded.ReviewNs == nil {
+		m.scheduleReview(w)
+		return nil
+	}
+	// It does not follow from the rest: Rebase moves time on, and what has come due by then is still to be carried out.
+	m.listReview(w, *encoded.ReviewNs)
 	return nil
 }
 

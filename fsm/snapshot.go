@@ -222,6 +222,7 @@ func encodeSamples(q *quota) *logpb.SnapshotSamples {
 func encodeWorkflow(w *workflow) *logpb.SnapshotWorkflow {
 	encoded := &logpb.SnapshotWorkflow{
 		Definition: w.definition, Sequential: w.sequential, ChangedNs: w.changed, LastNs: w.last, Next: int32(w.next), Owed: uint64(w.owed),
+		ReviewNs: &w.due,
 	}
 	if t := w.baton; t != (baton{}) {
 		encoded.Turn = &logpb.SnapshotTurn{Place: int32(t.at), After: t.after, Fence: t.fence, BeganNs: t.began, DeadlineNs: t.deadline}

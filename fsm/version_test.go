@@ -53,12 +53,12 @@ var versions = []recorded{
 		"snapshot-v3.bin": "c0e8d3a9567d8d88", "snapshot-v3-tasks.bin": "c314f66d90eb89de",
 		"snapshot-v4.bin": "f87639863db23d64", "snapshot-v4-tasks.bin": "c1bbac76af3dfb56",
 	}},
-	{entries: 5, snapshots: 5, history: "f71ea7708050f7fe", lived: "cc903e5f833ef225", restored: map[string]string{
-		"snapshot-v1.bin": "9c2339fea8a207ef", "snapshot-v1-tasks.bin": "899f591dd774c25e",
-		"snapshot-v2.bin": "0243fceb6c9be98b", "snapshot-v2-tasks.bin": "c933c82382d3fa30",
-		"snapshot-v3.bin": "c0e8d3a9567d8d88", "snapshot-v3-tasks.bin": "c314f66d90eb89de",
-		"snapshot-v4.bin": "f87639863db23d64", "snapshot-v4-tasks.bin": "c1bbac76af3dfb56",
-		"snapshot-v5.bin": "19b56f69554822cc", "snapshot-v5-tasks.bin": "f74c4ebfadd0dcef",
+	{entries: 5, snapshots: 5, history: "f71ea7708050f7fe", lived: "33166cae4f4d8dc8", restored: map[string]string{
+		"snapshot-v1.bin": "71fa3afd1c31a7ad", "snapshot-v1-tasks.bin": "899f591dd774c25e",
+		"snapshot-v2.bin": "c99e1e2c5b001576", "snapshot-v2-tasks.bin": "c933c82382d3fa30",
+		"snapshot-v3.bin": "e86886e02acdbb3e", "snapshot-v3-tasks.bin": "c314f66d90eb89de",
+		"snapshot-v4.bin": "4056f18a6719438e", "snapshot-v4-tasks.bin": "c1bbac76af3dfb56",
+		"snapshot-v5.bin": "25df347feb882d51", "snapshot-v5-tasks.bin": "f74c4ebfadd0dcef",
 	}},
 }
 

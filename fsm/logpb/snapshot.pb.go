@@ -2668,7 +2668,10 @@ type SnapshotWorkflow struct {
 	// The last moment at which a step was limited, but for those that are limited still (cluster time).
 	LastNs int64 `protobuf:"varint,7,opt,name=last_ns,json=lastNs,proto3" json:"last_ns,omitempty"`
 	// The steps that were passed over and have a turn before others, a bit for each place.
-	Owed          uint64 `protobuf:"varint,8,opt,name=owed,proto3" json:"owed,omitempty"`
+	Owed uint64 `protobuf:"varint,8,opt,name=owed,proto3" json:"owed,omitempty"`
+	// When to look at it again (cluster time); 0: nothing is pending; absent, as before version 5: it follows from the rest. In a backup that
+	// was restored this may have passed.
+	ReviewNs      *int64 `protobuf:"varint,9,opt,name=review_ns,json=reviewNs,proto3,oneof" json:"review_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2755,6 +2758,13 @@ func (x *SnapshotWorkflow) GetLastNs() int64 {
 func (x *SnapshotWorkflow) GetOwed() uint64 {
 	if x != nil {
 		return x.Owed
+	}
+	return 0
+}
+
+func (x *SnapshotWorkflow) GetReviewNs() int64 {
+	if x != nil && x.ReviewNs != nil {
+		return *x.ReviewNs
 	}
 	return 0
 }
@@ -4428,7 +4438,7 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\bfailures\x18\x04 \x01(\x05R\bfailures\x12&\n" +
 	"\x0fclosed_until_ns\x18\x05 \x01(\x03R\rclosedUntilNs\x12\x16\n" +
 	"\x06grants\x18\x06 \x01(\x03R\x06grants\x12\x1b\n" +
-	"\tdenied_ns\x18\a \x01(\x03R\bdeniedNs\"\xaf\x02\n" +
+	"\tdenied_ns\x18\a \x01(\x03R\bdeniedNs\"\xdf\x02\n" +
 	"\x10SnapshotWorkflow\x127\n" +
 	"\n" +
 	"definition\x18\x01 \x01(\v2\x17.quotad.log.v1.WorkflowR\n" +
@@ -4442,7 +4452,10 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x04turn\x18\x05 \x01(\v2\x1b.quotad.log.v1.SnapshotTurnR\x04turn\x121\n" +
 	"\x05steps\x18\x06 \x03(\v2\x1b.quotad.log.v1.SnapshotStepR\x05steps\x12\x17\n" +
 	"\alast_ns\x18\a \x01(\x03R\x06lastNs\x12\x12\n" +
-	"\x04owed\x18\b \x01(\x04R\x04owed\"\x8c\x01\n" +
+	"\x04owed\x18\b \x01(\x04R\x04owed\x12 \n" +
+	"\treview_ns\x18\t \x01(\x03H\x00R\breviewNs\x88\x01\x01B\f\n" +
+	"\n" +
+	"_review_ns\"\x8c\x01\n" +
 	"\fSnapshotTurn\x12\x14\n" +
 	"\x05place\x18\x01 \x01(\x05R\x05place\x12\x14\n" +
 	"\x05after\x18\x02 \x01(\x04R\x05after\x12\x14\n" +
@@ -4719,6 +4732,7 @@ func file_quotad_log_v1_snapshot_proto_init() {
 		(*SnapshotRecord_Reopening)(nil),
 	}
 	file_quotad_log_v1_snapshot_proto_msgTypes[4].OneofWrappers = []any{}
+	file_quotad_log_v1_snapshot_proto_msgTypes[20].OneofWrappers = []any{}
 	file_quotad_log_v1_snapshot_proto_msgTypes[24].OneofWrappers = []any{}
 	file_quotad_log_v1_snapshot_proto_msgTypes[25].OneofWrappers = []any{}
 	file_quotad_log_v1_snapshot_proto_msgTypes[27].OneofWrappers = []any{}
