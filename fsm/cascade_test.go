@@ -445,6 +445,47 @@ func TestViewsOfWorkflows(t *testing.T) {
 	}
 }
 
+// TestARestoreCarriesOutWhatCameDue: what comes due in a workflow between a backup and its restore is carried out with the first entry
+// that follows.
+func TestARestoreCarriesOutWhatCameDue(t *testing.T) {
+	begins := func(t *testing.T) *world {
+		w := newWorld(t)
+		w.quotas(rateOf("r", 100, minute), rateOf("s", 100, minute))
+		w.do(workflows(releaseChain()))
+		w.do(consumesAtOnce("implementation", itemOf("r", 1)))
+		w.do(limitedBy(1, "r", 20*second))
+		return w
+	}
+	restoredAfter := func(w *world, elapsed int64) []Event {
+		w.rebased(elapsed, w.m)
+		w.reborn()
+		w.apply()
+		return w.last.Events
+	}
+	t.Run("a pause ends", func(t *testing.T) {
+		w := begins(t)
+		ticket := w.waiting(waits("triage", 0, 2*minute, itemOf("s", 1)))
+		for _, e := range restoredAfter(w, 30*second) {
+			if e.Kind == EventGranted && e.Ticket == ticket {
+				return
+			}
+		}
+		t.Error("who was kept back waits on")
+	})
+	t.Run("it is calm", func(t *testing.T) {
+		w := begins(t)
+		w.do(asks("deployment", 0, itemOf("r", 1)))
+		w.do(asks("announcement", 0, itemOf("r", 1)))
+		if v, _ := w.m.State().Workflow("release", w.clock()); !v.Sequential {
+			t.Fatalf("it does not go one at a time: %+v", v)
+		}
+		restoredAfter(w, 10*minute)
+		if v, _ := w.m.State().Workflow("release", w.clock()); v.Sequential {
+			t.Errorf("it goes one at a time still: %+v", v)
+		}
+	})
+}
+
 // TestWithoutWorkflowsNothingIsPending: off is free.
 func TestWithoutWorkflowsNothingIsPending(t *testing.T) {
 	w := newWorld(t)
