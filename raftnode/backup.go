@@ -59,9 +59,9 @@ func (n *Node) Restore(ctx context.Context, backup io.Reader, fromOther bool) (e
 		timeout = min(timeout, time.Until(deadline))
 	}
 	meta := &raft.SnapshotMeta{Version: raft.SnapshotVersionMax, Size: int64(snapshot.Len())}
-	began := time.Now()
+	began, before := time.Now(), n.restores.Load()
 	if err := n.raft.Restore(meta, &snapshot, timeout); err != nil {
-		if err := n.outcomeOfRestore(ctx, err, int64(snapshot.Len()) == meta.Size, epoch, timeout-time.Since(began)); err != nil {
+		if err := n.outcomeOfRestore(ctx, err, int64(snapshot.Len()) == meta.Size, before, timeout-time.Since(began)); err != nil {
 			return 0, Position{}, err
 		}
 	}
@@ -73,14 +73,13 @@ func (n *Node) Restore(ctx context.Context, backup io.Reader, fromOther bool) (e
 }
 
 // outcomeOfRestore finds out what came of a restore that raft answered with an error; nil: the cluster has it. untouched says that raft
-// read
-// nothing of the backup: then nothing was done.
+// read nothing of the backup: then nothing was done. before is how many snapshots this node had restored before it.
 //
 // Raft restores on this node, and then asks for an entry behind the restore, which fails where leadership moves at that moment. The
-// restore is
-// lost or kept whatever the error says: it is kept once this node has applied another entry behind it. Where the next leader lacks it, its
-// entries disagree with this node's log, which then ends the node.
-func (n *Node) outcomeOfRestore(ctx context.Context, err error, untouched bool, epoch uint32, left time.Duration) error {
+// restore is lost or kept whatever the error says: it is kept once this node has applied another entry behind it. Where the next leader
+// lacks it, its entries disagree with this node's log, which then ends the node, or its snapshot comes in place of them. That snapshot may
+// hold a restore by the next leader, which began the same epoch.
+func (n *Node) outcomeOfRestore(ctx context.Context, err error, untouched bool, before uint64, left time.Duration) error {
 	moved := errors.Is(err, raft.ErrLeadershipTransferInProgress) || errors.Is(err, raft.ErrNotLeader) || errors.Is(err, raft.ErrLeadershipLost)
 	switch {
 	case untouched && (moved || errors.Is(err, raft.ErrEnqueueTimeout)):
@@ -105,7 +104,7 @@ func (n *Node) outcomeOfRestore(ctx context.Context, err error, untouched bool, 
 	}
 	n.mu.RLock()
 	defer n.mu.RUnlock()
-	if n.machine.State().Epoch() != epoch { // a snapshot of a leader that lacks the restore came in its stead
+	if n.restores.Load() != before+1 { // another snapshot came after the restore, and nobody knows whether it holds it
 		return &UnknownError{Err: err}
 	}
 	return nil

@@ -78,6 +78,7 @@ func (m machine) Restore(from io.ReadCloser) error {
 	}
 	n.mu.Lock()
 	n.machine = restored
+	n.restores.Add(1)
 	index, id := restored.State().Index(), restored.State().ClusterID()
 	n.appliedIndex.Store(index)
 	n.level.Store(restored.State().FeatureLevel())

@@ -60,6 +60,8 @@ type Node struct {
 	// inFlight counts the entries that this node proposed and whose outcome it awaits.
 	inFlight atomic.Int64
 	paused   atomic.Bool
+	// restores counts the snapshots that replaced the state, changed under mu.
+	restores atomic.Uint64
 	stopping atomic.Bool
 	diskLow  atomic.Bool
 	// lacksRoom is set while the disk is low, leaving while this node gives leadership away for it.
