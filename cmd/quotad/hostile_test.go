@@ -1,148 +1,28 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/quotad/quotad/rpc"
 	"github.com/quotad/quotad/rpc/quotav1"
-	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
 // operatorsBound is ten times what is promised of an operator's command while everything is full: other tests run beside this.
 const operatorsBound = 10 * time.Second
-
-// tokened sends a token with each call.
-type tokened struct{ token string }
-
-// RoundTrip implements http.RoundTripper.
-func (t tokened) RoundTrip(r *http.Request) (*http.Response, error) {
-	r = r.Clone(r.Context())
-	r.Header.Set("Authorization", "Bearer "+t.token)
-	return http.DefaultTransport.RoundTrip(r)
-}
-
-// apis are the services as one token sees them.
-type apis struct {
-	quota quotav1connect.QuotaServiceClient
-	task  quotav1connect.TaskServiceClient
-	admin quotav1connect.AdminServiceClient
-}
-
-func apisOf(token, address string) apis {
-	http, base := &http.Client{Transport: tokened{token}}, "http://"+address
-	return apis{
-		quotav1connect.NewQuotaServiceClient(http, base), quotav1connect.NewTaskServiceClient(http, base), quotav1connect.NewAdminServiceClient(http, base),
-	}
-}
-
-// guardedNode is a node's process whose callers need tokens: one of an operator, and many of users.
-type guardedNode struct {
-	address, dir string
-	env          []string
-	operator     apis
-	users        []apis
-}
-
-func startGuarded(t *testing.T, users int) *guardedNode {
-	t.Helper()
-	dir := t.TempDir()
-	api, err := freePort()
-	if err != nil {
-		t.Fatal(err)
-	}
-	raft, err := freePort()
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := &guardedNode{address: "127.0.0.1:" + strconv.Itoa(api), dir: dir}
-	file := "tokens:\n"
-	mint := func(id string, verbs ...rpc.Verb) string {
-		secret, entry, err := rpc.NewToken(id, "*", "critical", verbs)
-		if err != nil {
-			t.Fatal(err)
-		}
-		file += fmt.Sprintf("- {id: %s, sha256: %s, holder: '*', max_class: critical, verbs: [%s]}\n", entry.ID, entry.SHA256,
-			strings.Trim(strings.Join(strings.Fields(fmt.Sprint(verbs)), ", "), "[]"))
-		return secret
-	}
-	operator := mint("ops", rpc.VerbUse, rpc.VerbReport, rpc.VerbRead, rpc.VerbAdminQuota, rpc.VerbAdminCluster)
-	n.operator = apisOf(operator, n.address)
-	for i := range users {
-		n.users = append(n.users, apisOf(mint(fmt.Sprint("user", i), rpc.VerbUse, rpc.VerbReport, rpc.VerbRead), n.address))
-	}
-	for name, text := range map[string]string{"tokens.yaml": file, "op.token": operator} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	n.env = documentEnv(t, "QUOTAD_SERVER="+n.address, "QUOTAD_TOKEN_FILE="+filepath.Join(dir, "op.token"))
-	n.serve(t, raft)
-	return n
-}
-
-func (n *guardedNode) quotad(args ...string) *exec.Cmd {
-	bin, _, _ := strings.Cut(strings.TrimPrefix(n.env[0], "PATH="), ":")
-	cmd := exec.Command(filepath.Join(bin, "quotad"), args...)
-	cmd.Dir, cmd.Env = n.dir, n.env
-	return cmd
-}
-
-func (n *guardedNode) serve(t *testing.T, raft int) {
-	t.Helper()
-	cmd := n.quotad("serve", "--data-dir", "data", "--api-listen", n.address, "--raft-listen", "127.0.0.1:"+strconv.Itoa(raft), "--tokens-file", "tokens.yaml")
-	cmd.Env = append(documentEnv(t), "QUOTAD_LOG_LEVEL=warn")
-	var said bytes.Buffer
-	cmd.Stderr = &said
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM)
-		if err := cmd.Wait(); err != nil {
-			t.Errorf("the node ended with %v:\n%s", err, said.String())
-		}
-	})
-	deadline := time.After(patience)
-	ticker := time.NewTicker(poll)
-	defer ticker.Stop()
-	for code := 0; code != http.StatusOK; code, _ = fetch("http://" + n.address + "/readyz") {
-		select {
-		case <-ticker.C:
-		case <-deadline:
-			t.Fatalf("the node is not ready:\n%s", said.String())
-		}
-	}
-}
-
-// run carries an operator's command out, which must end well within the bound.
-func (n *guardedNode) run(t *testing.T, args ...string) string {
-	t.Helper()
-	began := time.Now()
-	cmd := n.quotad(args...)
-	out, err := cmd.CombinedOutput()
-	if took := time.Since(began); err != nil || took > operatorsBound {
-		t.Errorf("quotad %s took %v: %v\n%s", strings.Join(args, " "), took, err, out)
-	}
-	return string(out)
-}
 
 // greedy is one caller, that takes of what callers share.
 type greedy struct {
@@ -305,7 +185,7 @@ func (f *filling) String() string {
 }
 
 // flood has each user fill one budget after the other, until it is refused more of it by the budget's name, and then try again and again.
-func (n *guardedNode) flood(t *testing.T, users int, lease *quotav1.Lease) *hostile {
+func (n *guardedNodes) flood(t *testing.T, users int, lease *quotav1.Lease) *hostile {
 	ctx, cancel := context.WithCancel(t.Context())
 	h := &hostile{stop: cancel}
 	for user := range users {
@@ -350,31 +230,33 @@ func (h *hostile) untilFull(t *testing.T) {
 	}
 }
 
-// refusals returns how many were refused for each budget by now, as the node's metrics have it.
-func (n *guardedNode) refusals(t *testing.T) map[string]int64 {
+// refusals returns how many were refused for each budget by now, as the nodes' metrics have it.
+func (n *guardedNodes) refusals(t *testing.T) map[string]int64 {
 	t.Helper()
-	code, metrics := fetch("http://" + n.address + "/metrics")
-	if code != http.StatusOK {
-		t.Fatalf("metrics: %d %s", code, metrics)
-	}
 	counts := map[string]int64{}
-	for line := range strings.SplitSeq(metrics, "\n") {
-		rest, found := strings.CutPrefix(line, `quotad_budget_refusals_total{budget="`)
-		if !found {
-			continue
+	for _, address := range n.addresses {
+		code, metrics := fetch("http://" + address + "/metrics")
+		if code != http.StatusOK {
+			t.Fatalf("metrics: %d %s", code, metrics)
 		}
-		name, count, _ := strings.Cut(rest, `"} `)
-		value, err := strconv.ParseFloat(count, 64)
-		if err != nil {
-			t.Fatalf("%s: %v", line, err)
+		for line := range strings.SplitSeq(metrics, "\n") {
+			rest, found := strings.CutPrefix(line, `quotad_budget_refusals_total{budget="`)
+			if !found {
+				continue
+			}
+			name, count, _ := strings.Cut(rest, `"} `)
+			value, err := strconv.ParseFloat(count, 64)
+			if err != nil {
+				t.Fatalf("%s: %v", line, err)
+			}
+			counts[name] += int64(value)
 		}
-		counts[name] = int64(value)
 	}
 	return counts
 }
 
 // checkFull checks that the node knows of callers at their part of each budget that there is, and that these are the ones that are taken.
-func (n *guardedNode) checkFull(t *testing.T, users int) {
+func (n *guardedNodes) checkFull(t *testing.T, users int) {
 	t.Helper()
 	status, err := n.operator.admin.GetStatus(t.Context(), &quotav1.GetStatusRequest{})
 	if err != nil {
@@ -402,11 +284,15 @@ func (n *guardedNode) checkFull(t *testing.T, users int) {
 	}
 }
 
-// TestOperators_WorkWhileCallersFillEverything: callers that take what they can of all that callers share, and go on asking for
-// more, keep no operator's command from being carried out soon; and those who take little are served.
+// TestOperators_WorkWhileCallersFillEverything: callers that take what they can of all that callers share, every call and stream that one
+// can get at the leader too, and go on asking for more, keep no operator's command from being carried out soon; and those who take little
+// are served.
 func TestOperators_WorkWhileCallersFillEverything(t *testing.T) {
-	const users = 10
-	n := startGuarded(t, users+1)
+	users := 10
+	if testing.Short() {
+		users = 3
+	}
+	n := startGuarded(t, users+2)
 	ctx := t.Context()
 	quotas := "quotas:\n  - {name: plenty, rate: {limit: 1000000000, per: 1m}}\n  - {name: none, slots: {limit: 1}}\n" +
 		"  - {name: old, slots: {limit: 1}}\n  - {name: core, window: {limit: 5000, every: hour}}\n" +
@@ -431,11 +317,36 @@ func TestOperators_WorkWhileCallersFillEverything(t *testing.T) {
 
 	callers := n.flood(t, users, lease)
 	callers.untilFull(t)
+	rooms := map[string]func(*occupied, context.Context){"streams": (*occupied).watch}
+	if !testing.Short() { // these are some 10,000 at once
+		rooms["calls"] = (*occupied).stall
+	}
+	n.occupy(t, n.tokens[users], rooms).untilFull(t)
 
 	n.checkFull(t, users)
+	n.checkOccupied(t, "user"+strconv.Itoa(users), rooms)
 	if out := n.run(t, "status"); !strings.Contains(out, "at budget") {
 		t.Errorf("status does not tell:\n%s", out)
 	}
+	n.operate(t, held.Id)
+	modest := &greedy{apis: n.users[users+1], name: "modest", lease: lease}
+	for _, take := range takings() {
+		if last := take.one(ctx, modest); last != "" {
+			t.Errorf("a caller that takes little is refused %s for %q", take.budget, last)
+		}
+	}
+	n.checkFull(t, users) // still
+	n.checkOccupied(t, "user"+strconv.Itoa(users), rooms)
+	n.run(t, "restore", "-i", "backup.snap", "--yes")
+	n.run(t, "quota", "override", "core", "--limit", "0", "--for", "1h")
+	n.run(t, "member", "transfer")
+	n.run(t, "quota", "override", "core", "--end")
+	callers.end()
+}
+
+// operate carries every operator's command out that leaves the state as full as it is. held is a lease to be revoked.
+func (n *guardedNodes) operate(t *testing.T, held uint64) {
+	t.Helper()
 	for _, args := range [][]string{
 		{"limits"},
 		{"limits", "--key-life", "12h"},
@@ -444,34 +355,32 @@ func TestOperators_WorkWhileCallersFillEverything(t *testing.T) {
 		{"quota", "apply", "-f", "quotas.yaml"},
 		{"quota", "override", "core", "--limit", "0", "--for", "1h"},
 		{"quota", "override", "core", "--end"},
+		{"quota", "reopen", "core"},
 		{"quota", "delete", "old"},
-		{"lease", "revoke", strconv.FormatUint(held.Id, 10)},
+		{"lease", "revoke", strconv.FormatUint(held, 10)},
 		{"lease", "list", "--holder", "ops"},
 		{"workflow", "list"},
+		{"workflow", "get", "release"},
 		{"workflow", "delete", "release"},
 		{"usage"},
 		{"reserve", "core=1", "--holder", "ops"},
 		{"task", "list"},
+		{"clock", "reset"},
+		{"status", "--check"},
+		{"status", "--check", "--cluster"},
 		{"backup", "-o", "backup.snap"},
 	} {
 		n.run(t, args...)
 	}
-	if _, err := n.operator.task.BeginTask(ctx, &quotav1.BeginTaskRequest{Task: "theirs", Holder: "ops"}); err != nil {
+	n.fails(t, 3, "member", "remove", "n9")
+	if _, err := n.operator.task.BeginTask(t.Context(), &quotav1.BeginTaskRequest{Task: "theirs", Holder: "ops"}); err != nil {
 		t.Errorf("an operator's task: %v", err)
 	}
 	n.run(t, "task", "retry", "theirs")
 	n.run(t, "task", "forget", "theirs")
-	if _, err := n.operator.admin.OverrideQuota(ctx, &quotav1.OverrideQuotaRequest{
+	if _, err := n.operator.admin.OverrideQuota(t.Context(), &quotav1.OverrideQuotaRequest{
 		RequestId: &quotav1.RequestId{IdempotencyKey: "theirs"}, Name: "core", Duration: durationpb.New(time.Hour), Limit: new(int64(7)),
 	}); err != nil {
 		t.Errorf("an operator's own key: %v", err)
 	}
-	modest := &greedy{apis: n.users[users], name: "modest", lease: lease}
-	for _, take := range takings() {
-		if last := take.one(ctx, modest); last != "" {
-			t.Errorf("a caller that takes little is refused %s for %q", take.budget, last)
-		}
-	}
-	n.checkFull(t, users) // still
-	callers.end()
 }

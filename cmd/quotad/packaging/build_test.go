@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestBuild_NamesItsCommit: `make build` in a plain clone makes a quotad that says from which commit it is, whatever GOFLAGS the machine has,
-// and that a file was changed where one was.
+// TestBuild_NamesItsCommit: `make build` in a plain clone makes a quotad that says from which commit it is, whatever GOFLAGS the machine
+// has, and that a file was changed where one was.
 func TestBuild_NamesItsCommit(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it builds twice")

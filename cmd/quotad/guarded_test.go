@@ -1,0 +1,312 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/quotad/quotad/raftnode/loopback"
+	"github.com/quotad/quotad/rpc"
+	"github.com/quotad/quotad/rpc/quotav1"
+	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
+)
+
+// tokened sends a token with each call.
+type tokened struct {
+	next  http.RoundTripper
+	token string
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t tokened) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("Authorization", "Bearer "+t.token)
+	return t.next.RoundTrip(r)
+}
+
+// apis are the services as one token sees them.
+type apis struct {
+	quota quotav1connect.QuotaServiceClient
+	task  quotav1connect.TaskServiceClient
+	admin quotav1connect.AdminServiceClient
+}
+
+func apisOf(token, address string) apis {
+	http, base := &http.Client{Transport: tokened{http.DefaultTransport, token}}, "http://"+address
+	return apis{
+		quotav1connect.NewQuotaServiceClient(http, base), quotav1connect.NewTaskServiceClient(http, base),
+		quotav1connect.NewAdminServiceClient(http, base),
+	}
+}
+
+// guardedNodes are three nodes' processes whose callers need tokens: one of an operator, and many of users. The first node leads.
+type guardedNodes struct {
+	// addresses are of the API, ops of the operators' ports.
+	addresses, ops []string
+	dir            string
+	env            []string
+	operator       apis
+	users          []apis
+	// tokens are the users', operatorToken the operator's.
+	tokens        []string
+	operatorToken string
+}
+
+func startGuarded(t *testing.T, users int) *guardedNodes {
+	t.Helper()
+	const size = 3
+	free, err := loopback.Free(3 * size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &guardedNodes{addresses: free[:size], ops: free[size : 2*size], dir: t.TempDir()}
+	raft := free[2*size:]
+	file := "tokens:\n"
+	mint := func(id string, verbs ...rpc.Verb) string {
+		secret, entry, err := rpc.NewToken(id, "*", "critical", verbs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		file += fmt.Sprintf("- {id: %s, sha256: %s, holder: '*', max_class: critical, verbs: [%s]}\n", entry.ID, entry.SHA256,
+			strings.Trim(strings.Join(strings.Fields(fmt.Sprint(verbs)), ", "), "[]"))
+		return secret
+	}
+	operator := mint("ops", rpc.VerbUse, rpc.VerbReport, rpc.VerbRead, rpc.VerbAdminQuota, rpc.VerbAdminCluster, rpc.VerbDebug)
+	n.operator, n.operatorToken = apisOf(operator, n.addresses[0]), operator
+	for i := range users {
+		n.tokens = append(n.tokens, mint(fmt.Sprint("user", i), rpc.VerbUse, rpc.VerbReport, rpc.VerbRead))
+		n.users = append(n.users, apisOf(n.tokens[i], n.addresses[i%size]))
+	}
+	for name, text := range map[string]string{"tokens.yaml": file, "op.token": operator} { // in any order
+		if err := os.WriteFile(filepath.Join(n.dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.env = documentEnv(t, "QUOTAD_SERVER="+strings.Join(n.addresses, ","), "QUOTAD_TOKEN_FILE="+filepath.Join(n.dir, "op.token"))
+	var peers []string
+	for i := range size {
+		peers = append(peers, fmt.Sprintf("n%d=%s/%s", i+1, raft[i], n.addresses[i]))
+	}
+	said := make([]*sayings, size)
+	for i := range size {
+		said[i] = n.serve(t, "--node-id", fmt.Sprintf("n%d", i+1), "--data-dir", fmt.Sprintf("d%d", i+1), "--raft-listen", raft[i],
+			"--api-listen", n.addresses[i], "--ops-listen", n.ops[i], "--ops-pprof", "--peers", strings.Join(peers, ","))
+	}
+	for i := range size {
+		waitFor(t, said[i], func() bool { code, _ := fetch("http://" + n.addresses[i] + "/readyz"); return code == http.StatusOK })
+	}
+	waitFor(t, said[0], func() bool {
+		status, err := n.operator.admin.GetStatus(t.Context(), &quotav1.GetStatusRequest{})
+		if err != nil || status.Leader == "n1" {
+			return err == nil
+		}
+		_, _ = n.operator.admin.TransferLeadership(t.Context(), &quotav1.TransferLeadershipRequest{Id: "n1"})
+		return false
+	})
+	return n
+}
+
+func (n *guardedNodes) quotad(args ...string) *exec.Cmd {
+	bin, _, _ := strings.Cut(strings.TrimPrefix(n.env[0], "PATH="), ":")
+	cmd := exec.Command(filepath.Join(bin, "quotad"), args...)
+	cmd.Dir, cmd.Env = n.dir, n.env
+	return cmd
+}
+
+func (n *guardedNodes) serve(t *testing.T, args ...string) *sayings {
+	t.Helper()
+	cmd, said := n.quotad(append([]string{"serve", "--tokens-file", "tokens.yaml"}, args...)...), new(sayings)
+	cmd.Env = append(documentEnv(t), "QUOTAD_LOG_LEVEL=warn")
+	cmd.Stderr = said
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("the node ended with %v:\n%s", err, said)
+		}
+	})
+	return said
+}
+
+// run carries an operator's command out, which must end well within the bound.
+func (n *guardedNodes) run(t *testing.T, args ...string) string {
+	t.Helper()
+	return n.fails(t, 0, args...)
+}
+
+// fails is run for a command that ends with a code.
+func (n *guardedNodes) fails(t *testing.T, code int, args ...string) string {
+	t.Helper()
+	began := time.Now()
+	cmd := n.quotad(args...)
+	out, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	took := time.Since(began)
+	if ended := cmd.ProcessState.ExitCode(); ended != code || took > operatorsBound {
+		t.Errorf("quotad %s took %v and ended with %d\n%s", strings.Join(args, " "), took, ended, out)
+	}
+	return string(out)
+}
+
+// occupied is what one caller holds at the leader's API port: all streams that it can get, or all calls, whose bodies do not come.
+type occupied struct {
+	apis
+	client *http.Client
+	url    string
+	// refused counts by budget how often it was refused one more.
+	refused map[string]*atomic.Int64
+	working sync.WaitGroup
+}
+
+const (
+	// perConnection is how many streams of HTTP/2 share a connection at most.
+	perConnection = 250
+	// mostAtOnce is more than a caller can get of calls or streams.
+	mostAtOnce = rpc.DefaultMaxInFlight / 2
+)
+
+// occupy takes all of some budgets that a token can get at the leader, and goes on asking for more.
+func (n *guardedNodes) occupy(t *testing.T, token string, rooms map[string]func(*occupied, context.Context)) *occupied {
+	protocols := new(http.Protocols)
+	protocols.SetUnencryptedHTTP2(true)
+	transport := &http.Transport{Protocols: protocols}
+	client := &http.Client{Transport: tokened{transport, token}}
+	o := &occupied{client: client, url: "http://" + n.addresses[0], refused: map[string]*atomic.Int64{}}
+	o.quota = quotav1connect.NewQuotaServiceClient(o.client, o.url)
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(func() {
+		cancel()
+		o.working.Wait()
+		transport.CloseIdleConnections()
+	})
+	for budget := range rooms { // in any order
+		o.refused[budget] = new(atomic.Int64)
+	}
+	for budget, one := range rooms { // in any order
+		o.working.Go(func() { o.more(ctx, o.refused[budget], func(ctx context.Context) { one(o, ctx) }) })
+	}
+	return o
+}
+
+// more has another one begun, as fast as connections take them, until it is refused; then now and then.
+func (o *occupied) more(ctx context.Context, refused *atomic.Int64, one func(context.Context)) {
+	pace := time.NewTicker(poll)
+	defer pace.Stop()
+	var begun atomic.Int64
+	for ctx.Err() == nil {
+		begin := perConnection / 2
+		if refused.Load() > 0 {
+			begin = 1
+		}
+		for range begin {
+			if begun.Add(1) > mostAtOnce {
+				begun.Add(-1)
+				break
+			}
+			o.working.Go(func() {
+				defer begun.Add(-1)
+				one(ctx)
+			})
+		}
+		select {
+		case <-pace.C:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// watch holds a stream.
+func (o *occupied) watch(ctx context.Context) {
+	stream, err := o.quota.Watch(ctx, &quotav1.WatchRequest{})
+	if err == nil {
+		for stream.Receive() {
+		}
+		err = errors.Join(stream.Err(), stream.Close())
+	}
+	if err != nil && infoOf(err).GetBudget() == "streams" {
+		o.refused["streams"].Add(1)
+	}
+}
+
+// stall holds a call: its body never comes. When it is cut off it begins again.
+func (o *occupied) stall(ctx context.Context) {
+	for ctx.Err() == nil {
+		body, never := io.Pipe()
+		request, err := http.NewRequestWithContext(ctx, http.MethodPost, o.url+quotav1connect.QuotaServiceReserveProcedure, body)
+		if err != nil {
+			return
+		}
+		request.Header.Set("Content-Type", "application/json")
+		response, err := o.client.Do(request)
+		_ = never.Close()
+		if err != nil {
+			continue
+		}
+		said, _ := io.ReadAll(response.Body)
+		_ = response.Body.Close()
+		if strings.Contains(string(said), `"budget":"calls"`) {
+			o.refused["calls"].Add(1)
+			return
+		}
+	}
+}
+
+// untilFull waits until it was refused one more of each budget.
+func (o *occupied) untilFull(t *testing.T) {
+	t.Helper()
+	deadline := time.After(patience)
+	ticker := time.NewTicker(poll)
+	defer ticker.Stop()
+	for budget, refused := range o.refused { // in any order
+		for refused.Load() == 0 {
+			select {
+			case <-ticker.C:
+			case <-deadline:
+				t.Fatalf("it was not refused for %s", budget)
+			}
+		}
+	}
+}
+
+// checkOccupied checks that the leader knows of a caller at its part of some budgets.
+func (n *guardedNodes) checkOccupied(t *testing.T, caller string, rooms map[string]func(*occupied, context.Context)) {
+	t.Helper()
+	status, err := n.operator.admin.GetStatus(t.Context(), &quotav1.GetStatusRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for _, b := range status.NodeBudgets {
+		if rooms[b.Name] == nil {
+			continue
+		}
+		for _, use := range b.Top {
+			if strings.HasSuffix(use.Caller, caller) {
+				found++
+				t.Logf("%s has %d of %d %s", caller, use.Used, b.Capacity, b.Name)
+				if use.Used < use.Most*9/10 || use.Used < b.Capacity/4 { // some were cut off just now, and begin again
+					t.Errorf("%s has %d of %d %s, and could have %d", caller, use.Used, b.Capacity, b.Name, use.Most)
+				}
+			}
+		}
+	}
+	if found != len(rooms) {
+		t.Errorf("%s is among the largest callers of %d of these budgets, want %d: %v", caller, found, len(rooms), status.NodeBudgets)
+	}
+}
