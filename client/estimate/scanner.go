@@ -1,0 +1,273 @@
+package estimate
+
+import (
+	"strings"
+
+	"github.com/quotad/quotad/client/internal/jsonscan"
+	"github.com/quotad/quotad/client/signals"
+)
+
+// section is what a key at the top of a body leads to.
+type section uint8
+
+const (
+	// ignored does not reach the model: its name, flags, metadata.
+	ignored section = 0
+	// prose is text and media: each of its strings counts.
+	prose section = 1
+	// schema is JSON that reaches the model as such.
+	schema section = 2
+	// config holds bounds of the output, and may hold a schema.
+	config section = 3
+	// conversation names an earlier call, by a string or an object with an id.
+	conversation section = 4
+)
+
+// sections maps keys at the top of a body. The keys of all providers are in one table, since bodies do not say whose they are.
+var sections = map[string]section{
+	"messages": prose, "input": prose, "instructions": prose, "prompt": prose, "suffix": prose, "prediction": prose, // OpenAI
+	"system":   prose,                                                                            // Anthropic, Converse
+	"contents": prose, "systemInstruction": prose, "system_instruction": prose, "content": prose, // Gemini
+	"requests":  prose,                                                                       // Gemini, a batch of embeddings
+	"inputText": prose, "texts": prose, "message": prose, "documents": prose, "query": prose, // Bedrock's other models
+
+	"tools": schema, "functions": schema, "response_format": schema, "text": schema,
+	"output_format": schema, "output_config": schema, "toolConfig": schema, "outputConfig": schema,
+
+	"generationConfig": config, "generation_config": config, "inferenceConfig": config, "textGenerationConfig": config,
+
+	"conversation": conversation,
+}
+
+// bounds are the keys of the most tokens of one answer, at the top and in a config.
+var bounds = map[string]bool{
+	"max_tokens": true, "max_completion_tokens": true, "max_output_tokens": true, "max_tokens_to_sample": true, "max_gen_len": true,
+	"maxOutputTokens": true, "maxTokens": true, "maxTokenCount": true,
+}
+
+// choices are the keys of how many answers are asked for.
+var choices = map[string]bool{"n": true, "best_of": true, "candidateCount": true, "candidate_count": true}
+
+// maxFrames bounds how many nested values are looked at as parts. Text counts at any depth.
+const maxFrames = 64
+
+// Scanner reads the body of one request as it passes. It is an io.Writer that never fails.
+type Scanner struct {
+	json    *jsonscan.Scanner
+	request Request
+	// depth is how many values are open, frames those of them that are looked at.
+	depth  int
+	frames [maxFrames]frame
+
+	// object: the body is an object, as all that are known.
+	object  bool
+	section section
+	key     string
+	// began is where the schema at hand began, at the depth below schemaDepth.
+	began       int64
+	schemaDepth int
+	// bound and choices are the largest that were named.
+	bound, choices int64
+	value          value
+}
+
+// NewScanner returns a Scanner of a request of a provider, with what its URL says.
+func NewScanner(dialect signals.Dialect, route Route) *Scanner {
+	s := &Scanner{request: Request{Dialect: dialect, Route: route}}
+	s.json = jsonscan.New((*handler)(s))
+	return s
+}
+
+// Write reads the next bytes of the body. It returns len(p) and no error.
+func (s *Scanner) Write(p []byte) (int, error) { return s.json.Write(p) }
+
+// Request returns what was read, with the body's end where it is now. The Scanner takes no bytes after that.
+func (s *Scanner) Request() *Request {
+	s.json.Finish()
+	at, broken := s.json.Broken()
+	if broken || !s.json.Complete() {
+		s.endAll()
+	}
+	r := s.request
+	r.Size = s.json.Offset()
+	switch {
+	case !s.object:
+		r.Content = Content{Unread: r.Size}
+	case broken:
+		r.Content.Unread = r.Size - at
+	}
+	r.Bound = min(s.bound*max(s.choices, 1), MaxCount)
+	if r.Operation == Embed {
+		r.Bound = 0
+	}
+	r.Model = strings.Clone(r.Model)
+	return &r
+}
+
+// endAll ends what is open, of a body that is cut off.
+func (s *Scanner) endAll() {
+	h := (*handler)(s)
+	if s.value.open {
+		h.TextEnd()
+	}
+	for s.depth > 0 {
+		h.Close()
+	}
+}
+
+// handler has the methods that a Scanner's caller must not see.
+type handler Scanner
+
+// Key implements jsonscan.Handler.
+func (h *handler) Key(name []byte) {
+	switch f := h.frame(); {
+	case h.depth == 1:
+		h.key = string(name)
+		h.frames[0].key = internKey(name)
+		h.section = sections[h.key]
+		if h.section == schema {
+			h.began, h.schemaDepth = h.json.Offset(), 1
+		}
+	case f != nil:
+		f.key = internKey(name)
+		h.cacheMark(f.key)
+		if h.section == config && h.depth == 2 {
+			h.key = string(name)
+			if strings.HasPrefix(h.key, "response") {
+				h.began, h.schemaDepth = h.json.Offset(), 2
+			}
+		}
+	}
+	if h.depth == 1 {
+		h.cacheMark(h.key)
+	}
+}
+
+// cacheMark notices the marks of a prompt's cache.
+func (h *handler) cacheMark(key string) {
+	if key == "cache_control" || key == "cachePoint" {
+		h.request.Cached = true
+	}
+}
+
+// frame returns the value that is open, nil where it is nested too deep or none is.
+func (h *handler) frame() *frame {
+	if h.depth == 0 || h.depth > maxFrames {
+		return nil
+	}
+	return &h.frames[h.depth-1]
+}
+
+// Open implements jsonscan.Handler.
+func (h *handler) Open(array bool) {
+	outer := h.frame()
+	h.depth++
+	if f := h.frame(); f != nil {
+		*f = frame{array: array}
+		switch {
+		case outer == nil:
+			h.object = h.object || h.depth == 1 && !array
+		case outer.array:
+			f.name, f.opaque = outer.name, outer.opaque
+		default:
+			// What a model gave to a tool is JSON of the tool's own.
+			f.name, f.opaque = outer.key, outer.opaque || h.depth > 2 && opaque[outer.key]
+		}
+	}
+	if h.depth == 2 && h.key == "stream_options" && !array {
+		h.request.StreamOptions = true
+	}
+}
+
+// Close implements jsonscan.Handler.
+func (h *handler) Close() {
+	if f := h.frame(); f != nil && h.section == prose {
+		h.endPart(f)
+	}
+	h.depth--
+	h.endSchema()
+}
+
+// endSchema counts a schema whose value has ended.
+func (h *handler) endSchema() {
+	if h.schemaDepth == 0 || h.depth > h.schemaDepth {
+		return
+	}
+	h.request.Content.Schema += h.json.Offset() - h.began
+	h.schemaDepth = 0
+}
+
+// Text implements jsonscan.Handler.
+func (h *handler) Text(piece []byte) {
+	h.value.add(piece)
+}
+
+// TextEnd implements jsonscan.Handler.
+func (h *handler) TextEnd() {
+	v := h.value
+	h.value = value{}
+	switch {
+	case h.depth == 1:
+		h.topText(&v)
+	case h.section == prose:
+		h.partText(&v)
+	case h.section == conversation && h.depth == 2 && h.frames[1].key == "id":
+		h.request.Prior = v.text()
+	}
+	h.endSchema()
+}
+
+// topText takes a string at the top of the body.
+func (h *handler) topText(v *value) {
+	switch {
+	case h.key == "model":
+		if h.request.Model == "" {
+			h.request.Model = v.text()
+		}
+	case h.key == "previous_response_id" || h.key == "cachedContent" || h.key == "cached_content" || h.section == conversation:
+		h.request.Prior = v.text()
+	case h.section == prose:
+		h.countText(v)
+	}
+}
+
+// Literal implements jsonscan.Handler.
+func (h *handler) Literal(text []byte) {
+	switch top := h.depth == 1; {
+	case top && h.key == "stream":
+		h.request.Stream = text[0] == 't'
+	case top || h.depth == 2 && h.section == config:
+		h.bounds(text)
+	case h.section == prose && text[0] >= '0' && text[0] <= '9':
+		// Prompts may be given as tokens.
+		if f := h.frame(); f != nil && f.array && (f.name == "input" || f.name == "prompt") {
+			h.request.Content.Numbers++
+		}
+	}
+	h.endSchema()
+}
+
+// bounds takes a number that may bound the output.
+func (h *handler) bounds(text []byte) {
+	switch {
+	case bounds[h.key]:
+		h.bound = max(h.bound, count(text))
+	case choices[h.key]:
+		h.choices = max(h.choices, count(text))
+	}
+}
+
+// maxFactor bounds a bound and the number of answers, so that their product does not overflow.
+const maxFactor = 1 << 24
+
+// count reads a whole number; 0 where it is none. Larger ones are cut.
+func count(text []byte) int64 {
+	var n int64
+	for _, c := range text {
+		if c < '0' || c > '9' {
+			return 0
+		}
+		n = min(n*10+int64(c-'0'), maxFactor)
+	}
+	return n
+}
