@@ -1,6 +1,9 @@
 package estimate
 
 import (
+	"math"
+	"regexp"
+	"strconv"
 	"sync"
 	"time"
 
@@ -111,21 +114,15 @@ func find(t *simplelru.LRU[Key, *history], k Key) *history {
 	return h
 }
 
-// p95 returns the first of the histories' figures that enough calls stand behind.
-func (l *Learner) p95(k Key, of func(*history) *window) (float64, bool) {
-	for _, t := range []struct {
-		table *simplelru.LRU[Key, *history]
-		key   Key
-	}{{l.holders, k}, {l.models, Key{Upstream: k.Upstream, Model: k.Model}}} {
-		h, ok := t.table.Get(t.key)
-		if !ok {
-			continue
-		}
-		if w := of(h); w.size() >= minCalls {
-			return w.p95(), true
-		}
+// believed returns the first of a key's windows that enough calls stand behind, nil: none.
+func (l *Learner) believed(k Key, of func(*history) *window) *window {
+	if h, ok := l.holders.Get(k); ok && of(h).size() >= minCalls {
+		return of(h)
 	}
-	return 0, false
+	if h, ok := l.models.Get(Key{Upstream: k.Upstream, Model: k.Model}); ok && of(h).size() >= minCalls {
+		return of(h)
+	}
+	return nil
 }
 
 // Estimate returns what a call will use. otherwise is the output of a call of which nothing is known, such as the quota's default
@@ -137,10 +134,10 @@ func (l *Learner) Estimate(k Key, r *Request, otherwise int64) Amounts {
 	if r.Operation == Embed {
 		return a
 	}
-	learnt, ok := l.p95(k, func(h *history) *window { return &h.outputs })
+	learnt := l.believed(k, func(h *history) *window { return &h.outputs })
 	switch {
-	case ok:
-		a.Likely, a.Learnt = int64(learnt), true
+	case learnt != nil:
+		a.Likely, a.Learnt = int64(learnt.p95()), true
 	case otherwise > 0:
 		a.Likely = min(otherwise, MaxCount)
 	default:
@@ -161,7 +158,7 @@ func (l *Learner) input(k Key, r *Request) int64 {
 	if counted < 1 && r.Size > 0 {
 		return 1
 	}
-	return int64(min(counted, MaxCount))
+	return int64(math.Round(min(counted, MaxCount)))
 }
 
 // factor returns what counted input is multiplied by.
@@ -170,11 +167,18 @@ func (l *Learner) factor(k Key, cached bool) float64 {
 	if cached {
 		of, least = func(h *history) *window { return &h.cached }, minCachedFactor
 	}
-	factor, ok := l.p95(k, of)
-	if !ok {
+	if w := l.believed(k, of); w != nil {
+		return factorOf(w, least)
+	}
+	return 1
+}
+
+// factorOf returns the factor that a window teaches, 1 where it is too short to teach any.
+func factorOf(w *window, least float64) float64 {
+	if w.size() < minCalls {
 		return 1
 	}
-	return min(max(factor, least), maxLearntFactor)
+	return min(max(w.p95(), least), maxLearntFactor)
 }
 
 // prior returns what an earlier answer came to, or else what input usually does.
@@ -182,8 +186,10 @@ func (l *Learner) prior(k Key, id string) int64 {
 	if p, ok := l.priors.Get(priorKey{k.Upstream, id}); ok && l.now().Before(p.until) {
 		return p.tokens
 	}
-	learnt, _ := l.p95(k, func(h *history) *window { return &h.inputs })
-	return int64(learnt)
+	if learnt := l.believed(k, func(h *history) *window { return &h.inputs }); learnt != nil {
+		return int64(learnt.p95())
+	}
+	return 0
 }
 
 // Learn takes what the provider said that a call used, whose request was r.
@@ -237,4 +243,17 @@ func (l *Learner) Remember(upstream, id string, tokens int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.priors.Add(priorKey{upstream, id}, prior{min(tokens, MaxCount), l.now().Add(priorLife)})
+}
+
+// requested is how OpenAI's refusals say what they counted. Those for the number of requests say so as well.
+var requested = regexp.MustCompile(`(?i)\btokens?(?:_|\b)[^:]{0,200}: Limit \d+, Used \d+, Requested (\d{1,12})`)
+
+// Requested returns what the text of a refusal says that the provider counted for the call, in tokens, for LearnRequested.
+func Requested(text []byte) (tokens int64, said bool) {
+	found := requested.FindSubmatch(text)
+	if found == nil {
+		return 0, false
+	}
+	n, err := strconv.ParseInt(string(found[1]), 10, 64)
+	return n, err == nil
 }

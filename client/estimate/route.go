@@ -16,7 +16,7 @@ type Operation int
 
 // The operations.
 const (
-	// Other generates nothing: lists of models, files, counting of tokens. Also what is not known.
+	// Other generates nothing: lists of models, files, moderations, counting of tokens. Also what is not known.
 	Other Operation = 0
 	// Generate produces text, pictures or sound from a prompt.
 	Generate Operation = 1
@@ -82,7 +82,7 @@ func openAIRoute(escaped string) Route {
 	route := Route{Model: segmentAfter(escaped, "deployments")}
 	for _, end := range []string{
 		"/completions", "/responses", "/responses/compact", "/images/generations", "/images/edits", "/images/variations", "/audio/transcriptions",
-		"/audio/translations", "/audio/speech", "/moderations",
+		"/audio/translations", "/audio/speech",
 	} {
 		if strings.HasSuffix(escaped, end) {
 			route.Operation = Generate

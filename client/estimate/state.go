@@ -1,0 +1,70 @@
+package estimate
+
+import (
+	"math"
+	"slices"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
+)
+
+// Learnt is what is known of the calls of one key, for a page that shows it and for a file that keeps it. It has numbers only.
+type Learnt struct {
+	// Upstream, Model and Holder are the key's. Holder is empty where all holders count.
+	Upstream, Model string
+	Holder          string `json:",omitempty"`
+	// Calls is how many calls Output and Input stand on, of the last 200; Output and Input are the tokens that 95 of a hundred calls
+	// do not exceed.
+	Calls         int
+	Output, Input int64
+	// Factor is what counted input is multiplied by, CachedFactor the same of bodies that mark parts for a cache.
+	Factor, CachedFactor float64
+	// Factors, CachedFactors, Inputs and Outputs are the figures themselves, the oldest first.
+	Factors, CachedFactors, Inputs, Outputs []float32 `json:",omitempty"`
+}
+
+// Learnt returns what is known, of models first, each part with the least recently used first.
+func (l *Learner) Learnt() []Learnt {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var all []Learnt
+	for _, t := range []*simplelru.LRU[Key, *history]{l.models, l.holders} {
+		for _, k := range t.Keys() {
+			h, _ := t.Peek(k)
+			all = append(all, Learnt{
+				Upstream: k.Upstream, Model: k.Model, Holder: k.Holder, Calls: h.outputs.size(),
+				Output: int64(h.outputs.p95()), Input: int64(h.inputs.p95()),
+				Factor: factorOf(&h.factors, minFactor), CachedFactor: factorOf(&h.cached, minCachedFactor),
+				Factors: h.factors.inOrder(), CachedFactors: h.cached.inOrder(), Inputs: h.inputs.inOrder(), Outputs: h.outputs.inOrder(),
+			})
+		}
+	}
+	return all
+}
+
+// Restore adds what Learnt returned before, of another process for instance. Figures that make no sense are left out.
+func (l *Learner) Restore(all []Learnt) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, known := range all {
+		t := l.holders
+		if known.Holder == "" {
+			t = l.models
+		}
+		h := find(t, Key{known.Upstream, known.Model, known.Holder})
+		for _, part := range []struct {
+			to      *window
+			figures []float32
+		}{{&h.factors, known.Factors}, {&h.cached, known.CachedFactors}, {&h.inputs, known.Inputs}, {&h.outputs, known.Outputs}} {
+			for _, f := range part.figures[max(len(part.figures)-lastCalls, 0):] {
+				if f >= 0 && !math.IsInf(float64(f), 0) {
+					part.to.add(float64(f))
+				}
+			}
+		}
+	}
+}
+
+// inOrder returns the figures, the oldest first.
+func (w *window) inOrder() []float32 {
+	return slices.Concat(w.ring[w.at:], w.ring[:w.at])
+}
