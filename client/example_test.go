@@ -36,7 +36,8 @@ func Example() {
 		return
 	}
 	defer func() { _ = c.Close() }()
-	github := &http.Client{Transport: client.NewTransport(c, nil, client.GitHub())}
+	// Without Hosts, calls to api.github.com are governed.
+	github := &http.Client{Transport: client.NewTransport(c, nil, client.GitHub(client.Hosts("127.0.0.1")))}
 
 	response, err := github.Get(provider.URL + "/repos/a/b")
 	if err != nil {

@@ -58,6 +58,8 @@ type governed struct {
 	refusal error
 	severed bool
 	settled bool
+	// unused: the provider refused the call, so no tokens of it were used.
+	unused bool
 	// called: the base has the request. told: it carries httptrace, so that what it hands to no connection was not written. A
 	// base that tells nothing may have written whatever it was given.
 	called, told bool
@@ -79,7 +81,7 @@ func (t *Transport) attempt(request *http.Request, call Call) (*http.Response, *
 		}
 		return nil, nil, err
 	}
-	response, err := g.roundTrip(request)
+	response, err := g.send(request)
 	if err != nil {
 		g.settle(nil)
 		if lost := context.Cause(ctx); lost != nil && request.Context().Err() == nil {
@@ -97,6 +99,21 @@ func (t *Transport) attempt(request *http.Request, call Call) (*http.Response, *
 	l := g.observe(response)
 	g.govern(response)
 	return response, l, nil
+}
+
+// send sends the request, as Granted would have it.
+func (g *governed) send(request *http.Request) (*http.Response, error) {
+	if granted := g.transport.settings.granted; granted != nil {
+		changed, err := granted(request, g.last().lease)
+		if err != nil {
+			if request.Body != nil {
+				_ = request.Body.Close()
+			}
+			return nil, err
+		}
+		request = changed
+	}
+	return g.roundTrip(request)
 }
 
 // roundTrip has the base send the request, and hooks what tells whether it was written.
@@ -139,7 +156,7 @@ func (g *governed) ask() error {
 		// The answer has to come back before the caller's deadline.
 		wait = min(wait, max(time.Until(end)*9/10, 0))
 	}
-	lease, err := t.client.Reserve(g.ctx, ReserveRequest{Items: g.call.Items, Consume: true, Class: g.call.Class, Wait: wait})
+	lease, err := t.reserve(g.ctx, &g.call, wait)
 	if err != nil {
 		t.refused.Add(1)
 		return err
@@ -373,7 +390,11 @@ func (g *governed) settlement(a *allowance, used []Item, surplus int64) *command
 			s.Actual = append(s.Actual, Item{Quota: item.Quota, Amount: item.Amount * (1 + surplus)})
 		}
 	case a.written:
-		s.Actual = used
+		for _, item := range used {
+			if granted, ok := a.lease.For(item.Quota); ok {
+				s.Actual = append(s.Actual, Item{Quota: granted.Quota, Amount: item.Amount})
+			}
+		}
 	}
 	cmd := op.settlement(s)
 	cmd.then = func(cmd *command) {
@@ -388,13 +409,16 @@ func (g *governed) settlement(a *allowance, used []Item, surplus int64) *command
 // observe reads what the provider said, tells the cluster, and returns the limit that refused the call, if one did.
 func (g *governed) observe(response *http.Response) *limit {
 	t := g.transport
-	body := peek(response, t.settings.dialect)
-	said := t.settings.dialect.ObserveAnswer(time.Now(), response.StatusCode, response.Header, body)
+	body := peek(response, g.call.Dialect)
+	said := g.call.Dialect.ObserveAnswer(time.Now(), response.StatusCode, response.Header, body)
 	for _, s := range said {
 		t.malformed.Add(uint64(s.Malformed))
 	}
 	verdict, _ := signals.Verdict(said)
 	limited := verdict.Class.Limited()
+	if limited {
+		g.refusedWith(body)
+	}
 	report := t.signalsFor(g.call, said, limited)
 	a := g.last()
 	number := uint64(1)

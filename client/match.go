@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/quotad/quotad/client/estimate"
 	"github.com/quotad/quotad/client/signals"
 )
 
@@ -17,15 +18,71 @@ type Call struct {
 	Items []Item
 	// Class lowers the class of this request; 0: the client's.
 	Class Class
+	// Holder asks for somebody else than the client's holder; empty: for the client's.
+	Holder string
+	// Emergency marks a critical call that may use the last of a window with strict zones. Fallback takes the next quotas of the
+	// fallback chains as well: see Granted.
+	Emergency, Fallback bool
+	// Dialect is how the answer is read; the zero Dialect: as the Transport's options say.
+	Dialect signals.Dialect
 	// Resources maps the provider's names of limits to the quotas among Items that they speak of. What is not in it
 	// belongs to the item whose name ends with it: core to github/core.
 	Resources map[string]string
 	// Usage maps fields of the response's body that say what was used, such as total_tokens, to the quotas among Items
-	// that are settled by them. The last value of a field counts; fields of the same quota are added up.
+	// that are settled by them. The last value of a field counts; fields of the same quota are added up. It is for providers that are
+	// not known: calls of models have Parts.
 	Usage map[string]string
 	// UsageAtEnd: the fields also stand in the middle of the body, with less. They are believed only of a body that was
 	// read to its end.
 	UsageAtEnd bool
+	// Parts says which quotas among Items count tokens of a model, and which. They are estimated by what the request sends and what
+	// earlier calls of the same Prefix, Model and holder used, and settled by what the answer says.
+	Parts map[string]Part
+	// Prefix is what the quotas' names begin with, Model the model as their names have it, Request what the call asks for; nil: it is
+	// no call of a model.
+	Prefix, Model string
+	Request       *estimate.Request
+}
+
+// Part is which of a call's tokens a quota counts.
+type Part int
+
+// The parts.
+const (
+	// PartTokens is the input and the most that the call may produce, as OpenAI and Bedrock count when a call arrives. It is settled by
+	// what was used.
+	PartTokens Part = 1
+	// PartCharged is the same for a provider that gives nothing back, such as Azure: it is settled only where more was used.
+	PartCharged Part = 2
+	// PartInput is the input.
+	PartInput Part = 3
+	// PartUncached is the input without what was read from a cache.
+	PartUncached Part = 4
+	// PartOutput is the output that is likely, as Anthropic counts while it is produced: max_tokens bounds it, and does not count.
+	PartOutput Part = 5
+	// PartTokensUncached is PartTokens that is settled without what was read from a cache, as Bedrock counts.
+	PartTokensUncached Part = 6
+)
+
+// amount returns what a part comes to by an estimate.
+func (p Part) amount(a estimate.Amounts) int64 {
+	switch p {
+	case PartTokens, PartTokensUncached, PartCharged:
+		return a.AtArrival()
+	case PartOutput:
+		return a.Likely
+	case PartInput, PartUncached:
+	}
+	return a.Input
+}
+
+// appraise sets the amounts of the items that count tokens.
+func (c *Call) appraise(a estimate.Amounts) {
+	for i, item := range c.Items {
+		if part, ok := c.Parts[item.Quota]; ok {
+			c.Items[i].Amount = max(part.amount(a), 1)
+		}
+	}
 }
 
 // quota returns the item that the provider's name of a limit belongs to; empty: none.
@@ -43,12 +100,19 @@ func (c Call) quota(resource string) string {
 
 // GitHub governs calls of GitHub's API: each is one unit of github/core, github/search, github/code_search or
 // github/graphql, by its path. The cluster needs to have those quotas. Reading /rate_limit costs nothing and is not
-// governed. GitHub's secondary limits are not drawn on: see GitHubSecondary.
-func GitHub() TransportOption {
-	return func(s *transportSettings) { s.dialect, s.match = signals.GitHub, matchGitHub }
+// governed. GitHub's secondary limits are not drawn on: see GitHubSecondary. An Enterprise server has hosts of its own: see Hosts.
+func GitHub(options ...ProviderOption) TransportOption { return govern(github, options) }
+
+// MatchGitHub returns what a call of GitHub's API draws on, for a matcher of one's own.
+func MatchGitHub(request *http.Request, options ...ProviderOption) Call {
+	return github.with(options).call(request)
 }
 
-func matchGitHub(request *http.Request) Call {
+var github = upstream{
+	name: "github", hosts: []string{"api.github.com", "uploads.github.com"}, dialect: signals.GitHub, match: matchGitHub,
+}
+
+func matchGitHub(p *upstream, request *http.Request) Call {
 	// An Enterprise server has its API under a prefix.
 	path := strings.TrimPrefix(strings.TrimPrefix(request.URL.Path, "/api/v3"), "/api")
 	resource := "core"
@@ -62,7 +126,7 @@ func matchGitHub(request *http.Request) Call {
 	case strings.HasPrefix(path, "/search/"):
 		resource = "search"
 	}
-	return Call{Items: []Item{{Quota: "github/" + resource, Amount: 1}}}
+	return Call{Items: []Item{{Quota: p.prefix + "/" + resource, Amount: 1}}}
 }
 
 // GitHubSecondary governs calls of GitHub's API as GitHub does, and by its secondary limits as well, of which it does not say
@@ -73,26 +137,33 @@ func matchGitHub(request *http.Request) Call {
 //
 // The figures are those of docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api and
 // docs.github.com/graphql/overview, 2026-11-20.
-func GitHubSecondary() TransportOption {
-	return func(s *transportSettings) { s.dialect, s.match = signals.GitHub, matchGitHubSecondary }
+func GitHubSecondary(options ...ProviderOption) TransportOption {
+	return govern(githubSecondary, options)
 }
 
-func matchGitHubSecondary(request *http.Request) Call {
-	call := matchGitHub(request)
+// MatchGitHubSecondary returns what a call of GitHub's API draws on, secondary limits included, for a matcher of one's own.
+func MatchGitHubSecondary(request *http.Request, options ...ProviderOption) Call {
+	return githubSecondary.with(options).call(request)
+}
+
+var githubSecondary = upstream{name: github.name, hosts: github.hosts, dialect: github.dialect, match: matchGitHubSecondary}
+
+func matchGitHubSecondary(p *upstream, request *http.Request) Call {
+	call := matchGitHub(p, request)
 	if len(call.Items) == 0 {
 		return call
 	}
 	primary := call.Items[0].Quota
-	points, writes := Item{Quota: "github/points", Amount: 1}, !reads(request.Method)
-	if primary == "github/graphql" {
-		points.Quota, writes = "github/graphql-points", mutates(request)
+	points, writes := Item{Quota: p.prefix + "/points", Amount: 1}, !reads(request.Method)
+	if primary == p.prefix+"/graphql" {
+		points.Quota, writes = p.prefix+"/graphql-points", mutates(request)
 	}
 	if writes {
 		points.Amount = 5
 	}
-	call.Items = append(call.Items, Item{Quota: "github/concurrent", Amount: 1}, points)
+	call.Items = append(call.Items, Item{Quota: p.prefix + "/concurrent", Amount: 1}, points)
 	if writes && request.Method != http.MethodDelete {
-		call.Items = append(call.Items, Item{Quota: "github/content", Amount: 1})
+		call.Items = append(call.Items, Item{Quota: p.prefix + "/content", Amount: 1})
 	}
 	// Counts that name no limit are those of the primary one.
 	call.Resources = map[string]string{"": primary}
@@ -108,6 +179,9 @@ func reads(method string) bool {
 }
 
 var mutation = regexp.MustCompile(`\bmutation\b`)
+
+// maxQueryRead is how much of a request's body is read to find its query, in bytes.
+const maxQueryRead = 1 << 20
 
 // mutates tells whether a request of GraphQL may change anything.
 func mutates(request *http.Request) bool {
@@ -125,6 +199,6 @@ func mutates(request *http.Request) bool {
 	var asked struct {
 		Query string `json:"query"`
 	}
-	err = json.NewDecoder(io.LimitReader(body, maxBodyRead)).Decode(&asked)
+	err = json.NewDecoder(io.LimitReader(body, maxQueryRead)).Decode(&asked)
 	return err != nil || asked.Query == "" || mutation.MatchString(asked.Query)
 }

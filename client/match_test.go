@@ -32,9 +32,7 @@ func TestGitHubSecondary(t *testing.T) {
 	once.GetBody = nil
 	var settings transportSettings
 	GitHubSecondary()(&settings)
-	if got, want := settings.dialect.Name(), signals.GitHub.Name(); got != want {
-		t.Errorf("answers are read as those of %s", got)
-	}
+	governs := settings.providers[0]
 	for _, c := range []struct {
 		name    string
 		request *http.Request
@@ -55,9 +53,12 @@ func TestGitHubSecondary(t *testing.T) {
 		{"a body that can be read once", once, []Item{graphql, slot, graph(5), content}},
 		{"asks for its limits", get(http.MethodGet, "/rate_limit"), nil},
 	} {
-		call := settings.match(c.request)
+		call := governs.call(c.request)
 		if !slices.Equal(call.Items, c.want) {
 			t.Errorf("%s: %v, want %v", c.name, call.Items, c.want)
+		}
+		if call.Dialect.Name() != signals.GitHub.Name() {
+			t.Errorf("%s: the answer is read as one of %q", c.name, call.Dialect.Name())
 		}
 		if len(c.want) > 0 && (call.quota("") != c.want[0].Quota || call.quota("core") == "github/concurrent") {
 			t.Errorf("%s: counts without a name are those of %q", c.name, call.quota(""))

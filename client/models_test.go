@@ -16,29 +16,29 @@ import (
 )
 
 func TestMatchersOfModels(t *testing.T) {
-	const ask = `{"model":"m","max_tokens":100,"messages":[]}` // 44 bytes, 11 tokens
+	const ask = `{"model":"m","max_tokens":100,"messages":["` + "0123456789012345678901234567890123456789" + `"]}` // 10 tokens
 	for _, tt := range []struct {
 		name, path, body string
-		match            func(*http.Request) Call
+		match            func(*http.Request, ...ProviderOption) Call
 		want             []Item
 	}{
-		{"azure", "/openai/deployments/gpt-5/chat/completions", ask, matchAzure, []Item{{"azure/gpt-5/requests", 1}, {"azure/gpt-5/tokens", 111}}},
-		{"azure without a path", "/openai/v1/responses", ask, matchAzure, []Item{{"azure/m/requests", 1}, {"azure/m/tokens", 111}}},
-		{"azure without a model", "/openai/v1/responses", `{}`, matchAzure, []Item{{"azure/requests", 1}}},
-		{"azure without a body", "/openai/v1/models", ``, matchAzure, nil},
-		{"anthropic", "/v1/messages", ask, matchAnthropic, []Item{{"anthropic/m/requests", 1}, {"anthropic/m/input-tokens", 11}, {"anthropic/m/output-tokens", 100}}},
-		{"anthropic without a bound", "/v1/messages", `{"model":"m"}`, matchAnthropic, []Item{{"anthropic/m/requests", 1}, {"anthropic/m/input-tokens", 3}, {"anthropic/m/output-tokens", 0}}},
-		{"anthropic without a model", "/v1/messages", `{}`, matchAnthropic, []Item{{"anthropic/requests", 1}}},
-		{"anthropic counting", "/v1/messages/count_tokens", ask, matchAnthropic, nil},
-		{"gemini", "/v1beta/models/gemini-2.5-pro:streamGenerateContent", ask, matchGemini, []Item{
-			{"gemini/gemini-2.5-pro/requests", 1}, {"gemini/gemini-2.5-pro/tokens", 11}, {"gemini/gemini-2.5-pro/requests-per-day", 1},
+		{"azure", "/openai/deployments/gpt-5/chat/completions", ask, MatchAzure, []Item{{"azure/gpt-5/requests", 1}, {"azure/gpt-5/tokens", 110}}},
+		{"azure without a path", "/openai/v1/responses", ask, MatchAzure, []Item{{"azure/m/requests", 1}, {"azure/m/tokens", 110}}},
+		{"azure without a model", "/openai/v1/responses", `{}`, MatchAzure, []Item{{"azure/requests", 1}}},
+		{"azure without a body", "/openai/v1/models", ``, MatchAzure, nil},
+		{"anthropic", "/v1/messages", ask, MatchAnthropic, []Item{{"anthropic/m/requests", 1}, {"anthropic/m/input-tokens", 10}, {"anthropic/m/output-tokens", 100}}},
+		{"anthropic without a bound", "/v1/messages", `{"model":"m"}`, MatchAnthropic, []Item{{"anthropic/m/requests", 1}, {"anthropic/m/input-tokens", 1}, {"anthropic/m/output-tokens", 4000}}},
+		{"anthropic without a model", "/v1/messages", `{}`, MatchAnthropic, []Item{{"anthropic/requests", 1}}},
+		{"anthropic counting", "/v1/messages/count_tokens", ask, MatchAnthropic, nil},
+		{"gemini", "/v1beta/models/gemini-2.5-pro:streamGenerateContent", ask, MatchGemini, []Item{
+			{"gemini/gemini-2.5-pro/requests", 1}, {"gemini/gemini-2.5-pro/tokens", 10}, {"gemini/gemini-2.5-pro/requests-per-day", 1},
 		}},
-		{"gemini counting", "/v1beta/models/gemini-2.5-pro:countTokens", ask, matchGemini, nil},
-		{"bedrock", "/model/anthropic.claude-x%3A0/converse", `{"messages":[],"inferenceConfig":{"maxTokens":50}}`, matchBedrock, []Item{
-			{"bedrock/anthropic.claude-x:0/requests", 1}, {"bedrock/anthropic.claude-x:0/tokens", 62},
+		{"gemini counting", "/v1beta/models/gemini-2.5-pro:countTokens", ask, MatchGemini, nil},
+		{"bedrock", "/model/anthropic.claude-x%3A0/converse", `{"messages":[],"inferenceConfig":{"maxTokens":50}}`, MatchBedrock, []Item{
+			{"bedrock/anthropic.claude-x:0/requests", 1}, {"bedrock/anthropic.claude-x:0/tokens", 51},
 		}},
-		{"bedrock without a bound", "/model/m/converse", `{"inferenceConfig":{"maxTokens":"x"}}`, matchBedrock, []Item{{"bedrock/m/requests", 1}, {"bedrock/m/tokens", 0}}},
-		{"bedrock elsewhere", "/guardrail/x/apply", ask, matchBedrock, nil},
+		{"bedrock without a bound", "/model/m/converse", `{"inferenceConfig":{"maxTokens":"x"}}`, MatchBedrock, []Item{{"bedrock/m/requests", 1}, {"bedrock/m/tokens", 4001}}},
+		{"bedrock elsewhere", "/guardrail/x/apply", ask, MatchBedrock, nil},
 	} {
 		request, err := http.NewRequest(http.MethodPost, "https://host.example"+tt.path, strings.NewReader(tt.body))
 		if err != nil {
@@ -76,7 +76,7 @@ func TestAnthropicIsSettledByAStreamReadToItsEnd(t *testing.T) {
 				_, _ = io.Copy(io.Discard, response.Body)
 			} else {
 				_, _ = io.ReadFull(response.Body, make([]byte, strings.Index(claudeStream, "event: message_delta")))
-				wantIn, wantOut = 7, 500
+				wantIn, wantOut = 42, 500
 			}
 			_ = response.Body.Close()
 			synctest.Wait()

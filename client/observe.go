@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/quotad/quotad/client/signals"
+	"github.com/quotad/quotad/client/usage"
 )
 
 // reportEvery is how often the ordinary counts of one quota are reported.
@@ -148,8 +149,11 @@ func (g *governed) govern(response *http.Response) {
 		return
 	}
 	body := &settlingBody{ReadCloser: response.Body, governed: g}
+	if len(g.call.Parts) > 0 {
+		body.meter = usage.NewMeter(response.Header)
+	}
 	for field, quota := range g.call.Usage {
-		body.usage = append(body.usage, fieldUsage{usage: usageOf(field), quota: quota})
+		body.usage = append(body.usage, fieldUsage{fieldScan: scanFor(field), quota: quota})
 	}
 	if writer, ok := response.Body.(io.Writer); ok {
 		// The connection of an upgraded protocol is written to as well.
@@ -170,6 +174,9 @@ type settlingBody struct {
 	// mu: a body may be closed while it is read.
 	mu    sync.Mutex
 	usage []fieldUsage
+	// meter reads what a model's answer says was used; nil: it is none. ended: all that there is to say was said.
+	meter *usage.Meter
+	ended bool
 }
 
 // Read implements io.Reader.
@@ -182,6 +189,9 @@ func (b *settlingBody) Read(p []byte) (int, error) {
 		b.usage[i].scan(p[:n])
 	}
 	b.mu.Unlock()
+	if b.meter != nil {
+		_, _ = b.meter.Write(p[:n])
+	}
 	if err != nil {
 		b.end(errors.Is(err, io.EOF))
 	}
@@ -198,18 +208,18 @@ func (b *settlingBody) Close() error {
 
 // end settles the call, by what the body said was used. whole: the body was read to its end.
 func (b *settlingBody) end(whole bool) {
-	if !whole && b.governed.call.UsageAtEnd {
-		b.governed.settle(nil)
+	b.mu.Lock()
+	ended := b.ended
+	b.ended = true
+	b.mu.Unlock()
+	if ended {
 		return
 	}
-	b.mu.Lock()
-	used := map[string]int64{}
-	for i := range b.usage {
-		if n, ok := b.usage[i].total(); ok {
-			used[b.usage[i].quota] += n
-		}
+	used := b.counted(whole)
+	if b.meter != nil {
+		b.meter.End()
+		b.governed.measured(b.meter.Said(), whole, used)
 	}
-	b.mu.Unlock()
 	var actual []Item
 	for _, item := range b.governed.call.Items {
 		if n, ok := used[item.Quota]; ok {
@@ -217,4 +227,20 @@ func (b *settlingBody) end(whole bool) {
 		}
 	}
 	b.governed.settle(actual)
+}
+
+// counted returns what the fields of Call.Usage said, by quota.
+func (b *settlingBody) counted(whole bool) map[string]int64 {
+	used := map[string]int64{}
+	if !whole && b.governed.call.UsageAtEnd {
+		return used
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for i := range b.usage {
+		if n, ok := b.usage[i].total(); ok {
+			used[b.usage[i].quota] += n
+		}
+	}
+	return used
 }

@@ -21,14 +21,14 @@ func TestOpenAITokensAreEstimatedAndSettledByUsage(t *testing.T) {
 		cluster.Set("openai/gpt-5/tokens", fakequota.Quota{Usable: 10_000, Available: 10_000})
 		ask := `{"messages":[{"role":"user","content":"hello"}],"model":"gpt-5","max_completion_tokens":1000}`
 		base, _ := answers(func(*http.Request) *http.Response {
-			return respond(200, nil, `{"content":"\"total_tokens\": 7","usage":{"prompt_tokens": 20,"total_tokens": 137}}`)
+			return respond(200, nil, `{"content":"\"total_tokens\": 7","usage":{"prompt_tokens": 20,"completion_tokens":117,"total_tokens": 137}}`)
 		})
 		client := &http.Client{Transport: NewTransport(c, base, OpenAI())}
 		response, err := client.Post("https://api.openai.com/v1/chat/completions", "application/json", strings.NewReader(ask))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, want := 10_000-cluster.Available("openai/gpt-5/tokens"), int64(len(ask)/4+1000); got != want {
+		if got, want := 10_000-cluster.Available("openai/gpt-5/tokens"), int64(9/4+1000); got != want {
 			t.Errorf("estimate %d, want %d", got, want)
 		}
 		_, _ = io.Copy(io.Discard, response.Body)
@@ -46,7 +46,7 @@ func TestOpenAITokensAreEstimatedAndSettledByUsage(t *testing.T) {
 func TestUsageIsFoundHoweverTheBodyIsCut(t *testing.T) {
 	body := "data: {\"usage\":null,\"total_tokens\":\"x\"}\n\ndata: {\"usage\":{\"total_tokens\":12}}\n\ndata: {\"usage\":{\"total_tokens\": 4096}}\n\ndata: [DONE]\n"
 	for size := 1; size <= len(body); size++ {
-		u := usageOf("total_tokens")
+		u := scanFor("total_tokens")
 		for rest := body; rest != ""; {
 			n := min(size, len(rest))
 			u.scan([]byte(rest[:n]))
@@ -56,7 +56,7 @@ func TestUsageIsFoundHoweverTheBodyIsCut(t *testing.T) {
 			t.Fatalf("pieces of %d: got %d, %v", size, got, ok)
 		}
 	}
-	u := usageOf("total_tokens")
+	u := scanFor("total_tokens")
 	u.scan([]byte(`{"a":"\"total_tokens\":99","total_tokens":99999999999999999999}`))
 	if got, ok := u.total(); ok {
 		t.Errorf("made up %d", got)
@@ -68,7 +68,7 @@ func TestMatchers(t *testing.T) {
 		"/repos/a/b": "github/core", "/search/issues": "github/search", "/search/code": "github/code_search", "/graphql": "github/graphql",
 		"/api/v3/search/code": "github/code_search", "/api/graphql": "github/graphql", "/rate_limit": "",
 	} {
-		call := matchGitHub(httptest.NewRequest(http.MethodGet, "https://host.example"+path, nil))
+		call := MatchGitHub(httptest.NewRequest(http.MethodGet, "https://host.example"+path, nil))
 		if want == "" && len(call.Items) != 0 || want != "" && (len(call.Items) != 1 || call.Items[0] != Item{want, 1}) {
 			t.Errorf("%s: %+v", path, call.Items)
 		}
@@ -77,16 +77,16 @@ func TestMatchers(t *testing.T) {
 		"":                                     nil,
 		"not json":                             {{"openai/requests", 1}},
 		`{"model":7}`:                          {{"openai/requests", 1}},
-		`{"model":"m"}`:                        {{"openai/m/requests", 1}, {"openai/m/tokens", 0}},
-		`{"model":"m","max_tokens":100,"n":2}`: {{"openai/m/requests", 1}, {"openai/m/tokens", 209}},
-		`{"model":"m","max_tokens":-5}`:        {{"openai/m/requests", 1}, {"openai/m/tokens", 0}},
-		`{"model":"m","max_tokens":9223372036854775807,"n":99}`: {{"openai/m/requests", 1}, {"openai/m/tokens", 13 + 99<<24}},
+		`{"model":"m"}`:                        {{"openai/m/requests", 1}, {"openai/m/tokens", 4001}},
+		`{"model":"m","max_tokens":100,"n":2}`: {{"openai/m/requests", 1}, {"openai/m/tokens", 201}},
+		`{"model":"m","max_tokens":-5}`:        {{"openai/m/requests", 1}, {"openai/m/tokens", 4001}},
+		`{"model":"m","max_tokens":9223372036854775807,"n":99}`: {{"openai/m/requests", 1}, {"openai/m/tokens", 1<<30 + 1}},
 	} {
-		request, err := http.NewRequest(http.MethodPost, "https://host.example", strings.NewReader(body))
+		request, err := http.NewRequest(http.MethodPost, "https://host.example/v1/responses", strings.NewReader(body))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := matchOpenAI(request).Items; fmt.Sprint(got) != fmt.Sprint(want) {
+		if got := MatchOpenAI(request).Items; fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Errorf("%s: %v, want %v", body, got, want)
 		}
 	}
@@ -96,7 +96,7 @@ func FuzzUsage(f *testing.F) {
 	f.Add([]byte(`{"usage":{"total_tokens": 137}}`), 3)
 	f.Add([]byte(`"total_tokens":"total_tokens":12,`), 1)
 	f.Fuzz(func(t *testing.T, body []byte, size int) {
-		whole, pieces := usageOf("total_tokens"), usageOf("total_tokens")
+		whole, pieces := scanFor("total_tokens"), scanFor("total_tokens")
 		whole.scan(body)
 		for rest := body; len(rest) > 0; {
 			n := min(max(size, 1), len(rest))

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/quotad/quotad/client/estimate"
 	"github.com/quotad/quotad/client/pacing"
 	"github.com/quotad/quotad/client/signals"
 	"github.com/quotad/quotad/rpc/quotav1"
@@ -21,8 +22,15 @@ import (
 type TransportOption func(*transportSettings)
 
 type transportSettings struct {
-	dialect   signals.Dialect
+	// dialect is what Speak said; the zero Dialect: nothing.
+	dialect signals.Dialect
+	// match is what Match said; nil: nothing.
 	match     func(*http.Request) Call
+	providers []*upstream
+	adjust    func(*http.Request, *Call)
+	granted   func(*http.Request, *Lease) (*http.Request, error)
+	learner   *estimate.Learner
+	maxBody   int64
 	wait      time.Duration
 	retries   int
 	retryWait time.Duration
@@ -33,16 +41,42 @@ type transportSettings struct {
 // RetryWindow is when a class comes back after a cooldown: between From and To after its end.
 type RetryWindow = pacing.Window
 
-// Match sets which quotas a request draws on. It is called once per request, and must not read its body; GetBody may
-// be used.
+// Match sets which quotas a request draws on, to any host. It comes before the providers, which are asked about requests for which it
+// names no items. It is called once per request, and must not read its body; GetBody may be used. MatchOpenAI and its like are
+// parts for it.
 func Match(match func(*http.Request) Call) TransportOption {
 	return func(s *transportSettings) { s.match = match }
 }
 
-// Speak sets how responses are read. The options that are named for a provider set it as well; the default, signals.Auto,
-// finds it out.
+// Speak sets how responses are read, where a Call does not say. The default is the dialect of the provider whose host it is, and else
+// signals.Auto, which finds it out.
 func Speak(dialect signals.Dialect) TransportOption {
 	return func(s *transportSettings) { s.dialect = dialect }
+}
+
+// Adjust is called with each call before the cluster is asked, estimates included. It may change all of it: another holder, other
+// quotas, other amounts, none.
+func Adjust(adjust func(*http.Request, *Call)) TransportOption {
+	return func(s *transportSettings) { s.adjust = adjust }
+}
+
+// Granted is called with each lease before its request is sent, and returns the request to be sent: the same, or a changed copy.
+// That is where a call gets smaller by Lease.Forecast, and where it goes to the model whose quota a fallback was granted of, by
+// Lease.For. If it returns an error, nothing is sent, and everything goes back.
+func Granted(granted func(*http.Request, *Lease) (*http.Request, error)) TransportOption {
+	return func(s *transportSettings) { s.granted = granted }
+}
+
+// Learner sets where the Transport learns what calls of models use, to share it with others or to keep it. The default is one of
+// its own.
+func Learner(learner *estimate.Learner) TransportOption {
+	return func(s *transportSettings) { s.learner = learner }
+}
+
+// MaxBody bounds how much of a request's body without GetBody is read into memory, in bytes, so that the call can be estimated and
+// sent again. A longer one is sent once, and counts by its length. The default is 32 MiB.
+func MaxBody(bytes int64) TransportOption {
+	return func(s *transportSettings) { s.maxBody = max(bytes, 0) }
 }
 
 // QueueWait bounds how long a request waits in the cluster's queue, besides its context; 0: it does not wait. The
@@ -93,23 +127,29 @@ type Transport struct {
 	mu sync.Mutex
 	// reported is when ordinary counts of a quota were reported last.
 	reported map[string]time.Time
+	facts    quotaMemory
+	// warned: it was said that a request is not governed.
+	warned sync.Once
 
-	calls, ungoverned, written, refused, limited, retried, passed, overrun, malformed atomic.Uint64
+	calls, ungoverned, written, refused, limited, retried, passed, overrun, malformed, cut atomic.Uint64
 }
 
-// NewTransport returns a Transport over base; nil: http.DefaultTransport. Without Match, or an option named for a
-// provider, it governs nothing.
+// NewTransport returns a Transport over base; nil: http.DefaultTransport. It governs the calls to the hosts of the providers among
+// options, such as GitHub and OpenAI, of which there may be several, and those that Match says. Everything else passes. One that
+// has neither fails all calls, since it would govern nothing.
 func NewTransport(c *Client, base http.RoundTripper, options ...TransportOption) *Transport {
 	if base == nil {
 		base = http.DefaultTransport
 	}
 	t := &Transport{client: c, base: base, reported: map[string]time.Time{}, settings: transportSettings{
-		dialect: signals.Auto, match: func(*http.Request) Call { return Call{} },
-		wait: 30 * time.Second, retries: 3, retryWait: time.Minute, maxCall: 10 * time.Minute,
+		wait: 30 * time.Second, retries: 3, retryWait: time.Minute, maxCall: 10 * time.Minute, maxBody: maxModelBody,
 		windows: pacing.DefaultWindows,
 	}}
 	for _, option := range options {
 		option(&t.settings)
+	}
+	if t.settings.learner == nil {
+		t.settings.learner = estimate.NewLearner(nil)
 	}
 	return t
 }
@@ -129,6 +169,8 @@ type TransportStats struct {
 	Overrun uint64
 	// Malformed is how many values in responses could not be read and were left out.
 	Malformed uint64
+	// Cut is how many estimates were above what a quota ever grants, and were cut to it.
+	Cut uint64
 }
 
 // Stats returns the counters.
@@ -136,18 +178,33 @@ func (t *Transport) Stats() TransportStats {
 	return TransportStats{
 		Calls: t.calls.Load(), Ungoverned: t.ungoverned.Load(), Written: t.written.Load(), Refused: t.refused.Load(),
 		Limited: t.limited.Load(), Retried: t.retried.Load(), Passed: t.passed.Load(), Overrun: t.overrun.Load(),
-		Malformed: t.malformed.Load(),
+		Malformed: t.malformed.Load(), Cut: t.cut.Load(),
 	}
 }
 
 // RoundTrip implements http.RoundTripper. A *RefusalError is the cluster's no; then nothing was sent.
 func (t *Transport) RoundTrip(request *http.Request) (*http.Response, error) {
-	call := t.settings.match(request)
+	repeatable, call, err := t.call(request)
+	if err != nil {
+		return nil, err
+	}
+	var response *http.Response
 	if len(call.Items) == 0 {
 		t.ungoverned.Add(1)
-		return t.base.RoundTrip(request)
+		response, err = t.base.RoundTrip(repeatable)
+	} else {
+		t.calls.Add(1)
+		response, err = t.carry(repeatable, call)
 	}
-	t.calls.Add(1)
+	if err == nil && response.Request == repeatable {
+		// The caller gets its own request back.
+		response.Request = request
+	}
+	return response, err
+}
+
+// carry makes attempts at a call until one is not refused for a limit, or has to be passed through.
+func (t *Transport) carry(request *http.Request, call Call) (*http.Response, error) {
 	for tries := 0; ; tries++ {
 		response, limit, err := t.attempt(request, call)
 		if err != nil || limit == nil {

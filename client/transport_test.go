@@ -321,7 +321,7 @@ func TestA429ThatIsPassedThroughIsWholeAndSaysWhenToComeBack(t *testing.T) {
 	}{
 		"a wait above the bound":            {after: "3600"},
 		"a wait above the caller's":         {after: "20", ctx: 10 * time.Second},
-		"a body that cannot be had again":   {after: "5", body: once(strings.NewReader("x"))},
+		"a body that cannot be had again":   {after: "5", body: once(strings.NewReader("xy")), options: []TransportOption{MaxBody(1)}},
 		"no retries":                        {after: "5", options: []TransportOption{Retries(0)}},
 		"the provider asks not to":          {after: "5", header: http.Header{"X-Should-Retry": {"false"}}},
 		"a wait that is no number":          {after: "NaN", options: []TransportOption{RetryWait(0)}},

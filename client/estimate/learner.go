@@ -131,22 +131,10 @@ func (l *Learner) Estimate(k Key, r *Request, otherwise int64) Amounts {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	a := Amounts{Input: l.input(k, r)}
-	if r.Operation == Embed {
-		return a
-	}
-	learnt := l.believed(k, func(h *history) *window { return &h.outputs })
-	switch {
-	case learnt != nil:
+	if learnt := l.believed(k, func(h *history) *window { return &h.outputs }); learnt != nil {
 		a.Likely, a.Learnt = int64(learnt.p95()), true
-	case otherwise > 0:
-		a.Likely = min(otherwise, MaxCount)
-	default:
-		a.Likely = DefaultOutput
 	}
-	if a.Bound = a.Likely; r.Bound > 0 {
-		a.Bound, a.Likely = r.Bound, min(a.Likely, r.Bound)
-	}
-	return a
+	return r.bounded(a, otherwise)
 }
 
 // input estimates the input of a call, with what it goes on from.

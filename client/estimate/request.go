@@ -72,6 +72,28 @@ func (r *Request) Counted() int64 {
 	return min(tokens, MaxCount)
 }
 
+// Amounts returns what the call will use, as far as the request tells; see Learner.Estimate for what earlier calls tell.
+func (r *Request) Amounts(otherwise int64) Amounts {
+	return r.bounded(Amounts{Input: r.Counted()}, otherwise)
+}
+
+// bounded adds the output to an estimate.
+func (r *Request) bounded(a Amounts, otherwise int64) Amounts {
+	switch {
+	case r.Operation == Embed:
+		return Amounts{Input: a.Input}
+	case a.Learnt:
+	case otherwise > 0:
+		a.Likely = min(otherwise, MaxCount)
+	default:
+		a.Likely = DefaultOutput
+	}
+	if a.Bound = a.Likely; r.Bound > 0 {
+		a.Bound, a.Likely = r.Bound, min(a.Likely, r.Bound)
+	}
+	return a
+}
+
 func (r *Request) image() int64 {
 	switch r.Dialect.Name() {
 	case signals.Anthropic.Name(), signals.Bedrock.Name():

@@ -127,6 +127,13 @@ func (c *Cluster) Reports() []*quotav1.ReportRequest {
 	return append([]*quotav1.ReportRequest(nil), c.state.reports...)
 }
 
+// Holders returns for whom each Reserve asked.
+func (c *Cluster) Holders() []string {
+	c.state.mu.Lock()
+	defer c.state.mu.Unlock()
+	return append([]string(nil), c.state.holders...)
+}
+
 // Leases returns how many leases live, Waiting how many Reserves wait, Sessions how many sessions are open.
 func (c *Cluster) Leases() int {
 	c.state.mu.Lock()

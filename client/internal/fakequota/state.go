@@ -73,6 +73,8 @@ type state struct {
 	// executed counts commands that were carried out, by kind; repeats are not among them.
 	executed map[string]int
 	reports  []*quotav1.ReportRequest
+	// holders are those for whom a Reserve asked.
+	holders []string
 	// refusedFor is for how long no Reserve can be served.
 	refusedFor time.Duration
 	tasks      map[string]*task
@@ -154,6 +156,7 @@ func failure(reason quotav1.Reason) *quotav1.CommandResult {
 
 func (s *state) reserve(request *quotav1.ReserveRequest, k key) *quotav1.CommandResult {
 	s.executed["reserve"]++
+	s.holders = append(s.holders, request.GetHolder())
 	return &quotav1.CommandResult{Kind: &quotav1.CommandResult_Reserve{Reserve: s.judge(request, k)}}
 }
 

@@ -26,11 +26,13 @@ func newGovernedCaller(p *provider, r role, servers []string) (*governedCaller, 
 	}
 	// No call waits for longer than an hour of the provider, since then the next one has begun.
 	wait := client.QueueWait(hour)
+	// The demo's providers are on this machine.
+	here := client.Hosts("*")
 	g := &governedCaller{
 		provider: p,
 		client:   c,
-		github:   &http.Client{Transport: client.NewTransport(c, p, client.GitHub(), client.Match(matchGitHub), wait)},
-		openai:   &http.Client{Transport: client.NewTransport(c, p, client.OpenAI(), wait)},
+		github:   &http.Client{Transport: client.NewTransport(c, p, client.GitHub(here), client.Match(matchGitHub), wait)},
+		openai:   &http.Client{Transport: client.NewTransport(c, p, client.OpenAI(here), wait)},
 	}
 	if r.Paced {
 		g.reads = c.Limiter("github/core")

@@ -2,13 +2,13 @@ package client
 
 // fieldUsage is what a body says was used of one quota, by one field.
 type fieldUsage struct {
-	usage
+	fieldScan
 	quota string
 }
 
-// usage looks for the last number of a field in a body as it passes, without keeping any of it: in a JSON body, or in the
+// fieldScan looks for the last number of a field in a body as it passes, without keeping any of it: in a JSON body, or in the
 // last events of a stream. Inside a JSON string the key's quotes would be escaped, so a model cannot speak it by accident.
-type usage struct {
+type fieldScan struct {
 	// key is the field's name as it stands in JSON, with its colon.
 	key string
 	// matched is how much of the key was seen, or all of it while its number is read.
@@ -19,10 +19,10 @@ type usage struct {
 	found   bool
 }
 
-// usageOf looks for a field.
-func usageOf(field string) usage { return usage{key: `"` + field + `":`} }
+// scanFor looks for a field.
+func scanFor(field string) fieldScan { return fieldScan{key: `"` + field + `":`} }
 
-func (u *usage) scan(p []byte) {
+func (u *fieldScan) scan(p []byte) {
 	for _, c := range p {
 		if u.matched == len(u.key) {
 			switch {
@@ -47,7 +47,7 @@ func (u *usage) scan(p []byte) {
 }
 
 // take ends a number.
-func (u *usage) take() {
+func (u *fieldScan) take() {
 	if u.digits > 0 && u.digits < 15 {
 		u.last, u.found = u.number, true
 	}
@@ -55,4 +55,4 @@ func (u *usage) take() {
 }
 
 // total returns the last number found.
-func (u *usage) total() (int64, bool) { return u.last, u.found }
+func (u *fieldScan) total() (int64, bool) { return u.last, u.found }

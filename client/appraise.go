@@ -1,0 +1,325 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/quotad/quotad/client/estimate"
+	"github.com/quotad/quotad/client/signals"
+	"github.com/quotad/quotad/client/usage"
+)
+
+// call returns what a request draws on, and the request that is to be sent: with a body that can be read again, if possible.
+func (t *Transport) call(request *http.Request) (*http.Request, Call, error) {
+	s := &t.settings
+	if s.match == nil && len(s.providers) == 0 {
+		closeBody(request)
+		return nil, Call{}, errors.New("quotad: the transport governs nothing: give NewTransport a provider such as client.OpenAI(), or client.Match")
+	}
+	provider := s.providerOf(request)
+	if provider == nil && s.match == nil {
+		t.warnUngoverned(request)
+		return request, Call{}, nil
+	}
+	request, err := t.repeatable(request)
+	if err != nil {
+		return nil, Call{}, err
+	}
+	var call Call
+	if s.match != nil {
+		call = s.match(request)
+	}
+	if provider != nil && len(call.Items) == 0 {
+		call = provider.call(request)
+	}
+	if len(call.Items) == 0 {
+		return request, call, nil
+	}
+	call.Items = slices.Clone(call.Items) // which may be the matcher's own
+	call.Dialect = s.dialectOf(call, provider)
+	t.appraise(request.Context(), &call)
+	if s.adjust != nil {
+		s.adjust(request, &call)
+	}
+	return request, call, nil
+}
+
+// providerOf returns the provider whose host a request goes to, nil: it goes elsewhere.
+func (s *transportSettings) providerOf(request *http.Request) *upstream {
+	for _, p := range s.providers {
+		if p.takes(request) {
+			return p
+		}
+	}
+	return nil
+}
+
+// dialectOf returns how the answer to a call is read.
+func (s *transportSettings) dialectOf(call Call, p *upstream) signals.Dialect {
+	switch {
+	case s.dialect.Name() != "":
+		return s.dialect
+	case call.Dialect.Name() != "":
+		return call.Dialect
+	case p != nil:
+		return p.dialect
+	}
+	return signals.Auto
+}
+
+// warnUngoverned says once that requests pass, where none was governed so far: then the hosts are probably wrong.
+func (t *Transport) warnUngoverned(request *http.Request) {
+	if t.calls.Load() > 0 {
+		return
+	}
+	t.warned.Do(func() {
+		var hosts []string
+		for _, p := range t.settings.providers {
+			hosts = append(hosts, p.hosts...)
+		}
+		t.client.logger.Warn("a request is not governed: its host is none of the providers' (see client.Hosts)", "host", request.URL.Host, "hosts", hosts)
+	})
+}
+
+func closeBody(request *http.Request) {
+	if request.Body != nil {
+		_ = request.Body.Close()
+	}
+}
+
+// repeatable returns the request with GetBody, having read its body if it is not too long.
+func (t *Transport) repeatable(request *http.Request) (*http.Request, error) {
+	most := t.settings.maxBody
+	if request.Body == nil || request.Body == http.NoBody || request.GetBody != nil || request.ContentLength > most || most == 0 {
+		return request, nil
+	}
+	start, err := io.ReadAll(io.LimitReader(request.Body, most+1))
+	if err != nil {
+		closeBody(request)
+		return nil, fmt.Errorf("quotad: while reading the request's body: %w", err)
+	}
+	copied := request.Clone(request.Context())
+	if int64(len(start)) > most {
+		copied.Body = struct {
+			io.Reader
+			io.Closer
+		}{io.MultiReader(bytes.NewReader(start), request.Body), request.Body}
+		return copied, nil
+	}
+	closeBody(request)
+	copied.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(start)), nil }
+	copied.Body, _ = copied.GetBody()
+	if request.ContentLength <= 0 {
+		// Its length is known now, and providers refuse some bodies without one.
+		copied.ContentLength, copied.TransferEncoding = int64(len(start)), nil
+	}
+	return copied, nil
+}
+
+// key names the calls that are like this one.
+func (t *Transport) key(call *Call) estimate.Key {
+	holder := call.Holder
+	if holder == "" {
+		holder = t.client.holder
+	}
+	return estimate.Key{Upstream: call.Prefix, Model: call.Model, Holder: holder}
+}
+
+// appraise estimates a call of a model by what earlier ones used.
+func (t *Transport) appraise(ctx context.Context, call *Call) {
+	if call.Request == nil || len(call.Parts) == 0 {
+		return
+	}
+	a := t.settings.learner.Estimate(t.key(call), call.Request, 0)
+	for name, part := range call.Parts {
+		counts := part == PartOutput || part != PartInput && part != PartUncached && call.Request.Bound == 0
+		if counts && !a.Learnt && call.Request.Operation == estimate.Generate {
+			a = t.settings.learner.Estimate(t.key(call), call.Request, t.facts.estimate(ctx, t.client, name))
+		}
+	}
+	call.appraise(a)
+}
+
+// maxCuts is how often an estimate that no quota ever grants is cut: to what is usable, and then in halves.
+const maxCuts = 8
+
+// reserve asks the cluster. An estimate that a quota never grants is cut, since the provider may take the call all the same.
+func (t *Transport) reserve(ctx context.Context, call *Call, wait time.Duration) (*Lease, error) {
+	for cuts := 0; ; cuts++ {
+		lease, err := t.client.Reserve(ctx, ReserveRequest{
+			Items: call.Items, Consume: true, Class: call.Class, Wait: wait, Holder: call.Holder, Emergency: call.Emergency, Fallback: call.Fallback,
+		})
+		refusal, refused := errors.AsType[*RefusalError](err)
+		if !refused || cuts == maxCuts || !t.shorten(ctx, call, refusal, cuts) {
+			return lease, err
+		}
+	}
+}
+
+// shorten cuts the estimate that was refused, and reports whether it did.
+func (t *Transport) shorten(ctx context.Context, call *Call, refusal *RefusalError, cuts int) bool {
+	if refusal.Reason != NeverFits && refusal.Reason != AboveClamp || refusal.RetryAfter >= 0 {
+		return false
+	}
+	for i, item := range call.Items {
+		if _, estimated := call.Parts[item.Quota]; !estimated || item.Quota != refusal.Quota {
+			continue
+		}
+		most := item.Amount / 2
+		if quota, err := t.client.Quota(ctx, item.Quota); err == nil && refusal.Reason == NeverFits && cuts == 0 {
+			most = min(quota.Usable, item.Amount-1)
+		}
+		if most < 1 {
+			return false
+		}
+		if cuts == 0 {
+			t.cut.Add(1)
+		}
+		call.Items[i].Amount = most
+		return true
+	}
+	return false
+}
+
+// quotaMemory remembers the default estimates of quotas.
+type quotaMemory struct {
+	mu    sync.Mutex
+	known map[string]quotaFact
+}
+
+type quotaFact struct {
+	estimate int64
+	until    time.Time
+}
+
+const (
+	// factLife is how long a default estimate is remembered, maxFacts how many are; factWait bounds how long a call waits to learn one.
+	factLife = 10 * time.Minute
+	maxFacts = 1_000
+	factWait = time.Second
+)
+
+// estimate returns a quota's default estimate; 0: it has none, or it could not be read.
+func (m *quotaMemory) estimate(ctx context.Context, c *Client, name string) int64 {
+	m.mu.Lock()
+	fact, ok := m.known[name]
+	m.mu.Unlock()
+	if ok && time.Now().Before(fact.until) {
+		return fact.estimate
+	}
+	ctx, cancel := context.WithTimeout(ctx, factWait)
+	defer cancel()
+	quota, err := c.Quota(ctx, name)
+	if err != nil {
+		return 0
+	}
+	// 1 is what a quota has that names none.
+	if fact = (quotaFact{quota.DefaultEstimate, time.Now().Add(factLife)}); fact.estimate <= 1 {
+		fact.estimate = 0
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.known) >= maxFacts || m.known == nil {
+		m.known = map[string]quotaFact{}
+	}
+	m.known[name] = fact
+	return fact.estimate
+}
+
+// refusedWith learns from the body of a refusal.
+func (g *governed) refusedWith(body []byte) {
+	g.unused = true
+	if g.call.Request == nil {
+		return
+	}
+	if requested, said := estimate.Requested(body); said {
+		g.transport.settings.learner.LearnRequested(g.transport.key(&g.call), g.call.Request, requested)
+	}
+}
+
+// measured adds to used what the answer of a model says was used, by quota, and learns from it. Of an answer that was not read to its
+// end more may have been used than it said, so nothing goes back.
+func (g *governed) measured(said usage.Said, whole bool, used map[string]int64) {
+	call := &g.call
+	if whole && said.Known() && call.Request != nil && !g.unused {
+		g.learn(said)
+	}
+	for _, item := range call.Items {
+		part, counts := call.Parts[item.Quota]
+		if !counts {
+			continue
+		}
+		n, known := part.said(said)
+		switch {
+		case g.unused && part != PartCharged:
+			used[item.Quota] = 0
+		case !whole || part == PartCharged || said.Failure != nil:
+			if floor := part.floor(said); floor > item.Amount {
+				used[item.Quota] = floor
+			}
+		case known:
+			used[item.Quota] = n
+		}
+	}
+}
+
+// learn remembers what a call used.
+func (g *governed) learn(said usage.Said) {
+	l, call := g.transport.settings.learner, &g.call
+	input := said.Input
+	for _, part := range call.Parts {
+		if part == PartUncached || part == PartTokensUncached {
+			input = said.Uncached()
+		}
+	}
+	taught := estimate.Said{Input: -1, Output: -1}
+	if input.Known {
+		taught.Input = input.N
+	}
+	if said.Output.Known {
+		taught.Output = said.Output.N
+	}
+	l.Learn(g.transport.key(call), call.Request, taught)
+	for _, id := range []string{said.ID, said.Conversation} {
+		l.Remember(call.Prefix, id, said.Input.N+said.Output.N)
+	}
+}
+
+// said returns what a part comes to by what the answer said, if it said so.
+func (p Part) said(s usage.Said) (n int64, known bool) {
+	switch p {
+	case PartTokens, PartCharged:
+		return s.Input.N + s.Output.N, s.Input.Known && s.Output.Known
+	case PartTokensUncached:
+		return s.Uncached().N + s.Output.N, s.Input.Known && s.Output.Known
+	case PartUncached:
+		return s.Uncached().N, s.Input.Known
+	case PartOutput:
+		return s.Output.N, s.Output.Known
+	case PartInput:
+	}
+	return s.Input.N, s.Input.Known
+}
+
+// floor returns the least that a part comes to by what passed of the answer.
+func (p Part) floor(s usage.Said) int64 {
+	switch p {
+	case PartTokens, PartCharged:
+		return s.Input.N + s.OutputFloor()
+	case PartTokensUncached:
+		return s.Uncached().N + s.OutputFloor()
+	case PartUncached:
+		return s.Uncached().N
+	case PartOutput:
+		return s.OutputFloor()
+	case PartInput:
+	}
+	return s.Input.N
+}

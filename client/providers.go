@@ -1,0 +1,98 @@
+package client
+
+import (
+	"net/http"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/quotad/quotad/client/signals"
+)
+
+// ProviderOption changes how calls of one provider are governed.
+type ProviderOption func(*upstream)
+
+// upstream is one API that a Transport governs.
+type upstream struct {
+	// name is how it is known, prefix what its quotas' names begin with.
+	name, prefix string
+	// hosts are the patterns of its hosts.
+	hosts   []string
+	dialect signals.Dialect
+	aliases []alias
+	match   func(*upstream, *http.Request) Call
+}
+
+// alias is the name under which models have their quotas.
+type alias struct{ pattern, name string }
+
+// Hosts sets which hosts are the provider's, in place of its own: an Enterprise server's, or a proxy's. A pattern has the form of
+// path.Match, such as *.corp.example; with a port it fits that port only. "*" is any host. What another host says, such as one to
+// which a provider redirects, changes nothing in the provider's quotas.
+func Hosts(patterns ...string) ProviderOption {
+	return func(p *upstream) { p.hosts = slices.Clone(patterns) }
+}
+
+// Prefix sets what the names of the provider's quotas begin with: openai-prod instead of openai.
+func Prefix(prefix string) ProviderOption { return func(p *upstream) { p.prefix = prefix } }
+
+// Alias draws calls of the models that fit a pattern, in the form of path.Match, on the quotas of a model with another name. Models
+// that share one limit need it, and a * makes one quota for all. The first that fits counts.
+func Alias(pattern, model string) ProviderOption {
+	return func(p *upstream) { p.aliases = append(p.aliases, alias{pattern, model}) }
+}
+
+// govern returns the option that adds a provider.
+func govern(p upstream, options []ProviderOption) TransportOption {
+	added := p.with(options)
+	return func(s *transportSettings) { s.providers = append(s.providers, added) }
+}
+
+// with returns a copy that options have changed.
+func (p upstream) with(options []ProviderOption) *upstream {
+	p.prefix = p.name
+	for _, option := range options {
+		option(&p)
+	}
+	return &p
+}
+
+// call returns what a request draws on.
+func (p *upstream) call(request *http.Request) Call {
+	call := p.match(p, request)
+	call.Prefix, call.Dialect = p.prefix, p.dialect
+	return call
+}
+
+// takes tells whether a request goes to one of the provider's hosts.
+func (p *upstream) takes(request *http.Request) bool {
+	if request.URL == nil {
+		return false
+	}
+	host := strings.TrimSuffix(strings.ToLower(request.URL.Hostname()), ".")
+	return slices.ContainsFunc(p.hosts, func(pattern string) bool {
+		pattern = strings.ToLower(pattern)
+		name := host
+		if strings.Contains(pattern, ":") {
+			name = strings.ToLower(request.URL.Host)
+		}
+		return fits(pattern, name)
+	})
+}
+
+// fits tells whether a name fits a pattern of path.Match, in which a * is for any characters.
+func fits(pattern, name string) bool {
+	const slash = "\x00"
+	fits, err := path.Match(strings.ReplaceAll(pattern, "/", slash), strings.ReplaceAll(name, "/", slash))
+	return fits && err == nil
+}
+
+// model returns the name under which a model has its quotas.
+func (p *upstream) model(model string) string {
+	for _, a := range p.aliases {
+		if fits(a.pattern, model) {
+			return a.name
+		}
+	}
+	return model
+}
