@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/http/httptrace"
+	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect"
@@ -130,69 +132,136 @@ type patience struct {
 }
 
 // race asks the known leader first, others after a while, and follows every hint to a leader at once, until one of
-// them answers. No node is asked twice, so that two nodes that each point at the other end in an error. doubt says that
-// an attempt besides the one returned may have had an effect.
+// them answers. No node is asked twice, so that two nodes that each point at the other end in an error; but where a hinted leader
+// cannot be reached from here, as through a tunnel or a load balancer, the node that hinted at it is asked again, to forward.
+// doubt says that an attempt besides the one returned may have had an effect.
 func race[T any](ctx context.Context, c *Client, p patience, send sender[T]) (last attempt[T], doubt bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	order, led := c.nodes.order()
-	results := make(chan attempt[T], maxNodes+1)
-	asked := map[*node]bool{}
-	running := 0
-	ask := func(n *node) {
-		if n == nil || asked[n] {
-			return
-		}
-		asked[n] = true
-		running++
-		c.tasks.Go(func() { results <- try(ctx, n, p.each, send) })
-	}
+	r := &racing[T]{ctx: ctx, client: c, patience: p, send: send, results: make(chan attempt[T], 2*maxNodes+1), asked: map[*node]bool{}, hints: map[*node]*node{}}
 	wait := p.others
 	if led {
 		wait = p.leader
 	}
-	ask(order[0])
+	r.ask(order[0])
 	order = order[1:]
 	hedge := time.NewTimer(wait)
 	defer hedge.Stop()
-	for running > 0 {
+	detour := time.NewTimer(time.Hour)
+	defer detour.Stop()
+	for r.running > 0 {
 		select {
-		case a := <-results:
-			running--
+		case a := <-r.results:
+			r.running--
 			if a.err == nil {
 				c.nodes.lead(a.node)
 			}
 			if a.outcome == answered || errors.Is(a.err, Overloaded) || noRoom(a.err) || errors.Is(a.err, CallerBudget) {
 				// A leader that takes nothing more is the leader all the same: nobody else will take it.
-				return a, doubt || running > 0
+				return a, doubt || r.running > 0
 			}
 			doubt = doubt || a.outcome == unknown
 			if last.outcome != unknown {
 				last = a
 			}
-			if hinted := c.nodes.follow(a.node, a.err); hinted != nil && !asked[hinted] {
-				c.counters.redirects.Add(1)
-				ask(hinted)
+			if r.follow(a) {
+				detour.Reset(c.prompt().leader)
 				continue
 			}
+		case <-detour.C:
+			r.forward()
+			continue
 		case <-hedge.C:
 			hedge.Reset(p.others)
 		}
 		if len(order) > 0 {
-			ask(order[0])
+			r.ask(order[0])
 			order = order[1:]
 		}
 	}
 	return last, doubt
 }
 
+// racing is one race.
+type racing[T any] struct {
+	ctx      context.Context
+	client   *Client
+	patience patience
+	send     sender[T]
+	results  chan attempt[T]
+	running  int
+	asked    map[*node]bool
+	// hints has the nodes that hinted at a leader, by that leader.
+	hints map[*node]*node
+}
+
+func (r *racing[T]) ask(n *node) {
+	if n == nil || r.asked[n] {
+		return
+	}
+	r.asked[n] = true
+	r.running++
+	r.client.tasks.Go(func() { r.results <- try(r.ctx, n, r.patience.each, r.send) })
+}
+
+// follow asks the leader at which a failed attempt hints, and reports whether it did. Where that one cannot be reached, the node
+// that hinted at it forwards.
+func (r *racing[T]) follow(a attempt[T]) bool {
+	if by := r.hints[a.node]; by != nil && !a.node.reachable() {
+		r.ask(by)
+		return false
+	}
+	hinted := r.client.nodes.follow(a.node, a.err)
+	if hinted == nil || a.node.relay == nil {
+		return false
+	}
+	if r.asked[hinted] {
+		if !hinted.reachable() {
+			r.ask(a.node.relay)
+		}
+		return false
+	}
+	r.hints[hinted] = a.node.relay
+	r.client.counters.redirects.Add(1)
+	r.ask(hinted)
+	return true
+}
+
+// forward asks those to forward who hinted at a leader that has not answered so far.
+func (r *racing[T]) forward() {
+	for hinted, by := range r.hints {
+		if !hinted.reachable() {
+			r.ask(by)
+		}
+	}
+}
+
 // try makes one attempt.
 func try[T any](ctx context.Context, n *node, limit time.Duration, send sender[T]) attempt[T] {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
+	// Without a connection nothing was sent. What carries no httptrace does not say.
+	var told, connected atomic.Bool
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GetConn: func(string) { told.Store(true) }, GotConn: func(httptrace.GotConnInfo) { connected.Store(true) },
+	})
 	a := attempt[T]{node: n, sent: time.Now()}
 	a.value, a.err = send(ctx, n)
 	a.received = time.Now()
-	a.outcome, a.err = classify(a.err)
+	failed := a.err
+	a.outcome, a.err = classify(failed)
+	if a.outcome == unknown && told.Load() && !connected.Load() {
+		a.outcome, a.err = notAccepted, &NotAcceptedError{Err: failed}
+	}
+	if a.err == nil || spoke(failed) {
+		n.heard.Store(a.received.UnixNano())
+	}
 	return a
+}
+
+// spoke reports whether an error is a node's own word.
+func spoke(err error) bool {
+	failed, ok := errors.AsType[*connect.Error](err)
+	return ok && errorInfo(failed) != nil
 }

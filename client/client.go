@@ -52,9 +52,9 @@ func New(addresses []string, options ...Option) (*Client, error) {
 		}
 	}
 	if s.http == nil {
-		s.ownHTTP = &http.Transport{MaxIdleConnsPerHost: 64, IdleConnTimeout: 90 * time.Second}
+		s.own = newReacher()
 		// A node never redirects; whatever does is not one.
-		s.http = &http.Client{Transport: s.ownHTTP, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+		s.http = &http.Client{Transport: s.own, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	}
 	known, err := newNodes(addresses, s.http, s.token)
 	if err != nil {
@@ -98,8 +98,8 @@ func (c *Client) Close() error {
 	c.cancel()
 	c.calls.Wait()
 	c.tasks.Wait()
-	if c.ownHTTP != nil {
-		c.ownHTTP.CloseIdleConnections()
+	if c.own != nil {
+		c.own.Close()
 	}
 	return err
 }

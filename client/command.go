@@ -15,10 +15,15 @@ import (
 
 // The states of a command, as its caller and the lane that carries it see them.
 const (
+	// pending: it is certainly not carried out: it was not sent, or nothing came of that.
 	pending  = 0
 	finished = 1
 	// left: the caller's context ended first; nobody waits for the outcome.
 	left = 2
+	// flying: it may be carried out at any moment, or was.
+	flying = 3
+	// withdrawn: the caller's context ended while it was pending; it is never sent.
+	withdrawn = 4
 )
 
 // command is one request on its way through the queue.
@@ -61,7 +66,8 @@ func newCommand(pb *quotav1.Command) *command {
 // finish hands the outcome to the caller, or to then where nobody waits for it.
 func (cmd *command) finish(result *quotav1.CommandResult, at stamp, err error) {
 	cmd.result, cmd.stamp, cmd.err = result, at, err
-	if !cmd.state.CompareAndSwap(pending, finished) && cmd.then != nil {
+	waited := cmd.state.CompareAndSwap(flying, finished) || cmd.state.CompareAndSwap(pending, finished)
+	if !waited && cmd.then != nil {
 		cmd.then(cmd)
 	}
 	close(cmd.done)
@@ -75,7 +81,20 @@ func (cmd *command) repeatable() bool {
 
 // live reports whether the command is worth sending (again).
 func (cmd *command) live(now time.Time) bool {
-	return cmd.state.Load() == pending || now.Before(cmd.expires)
+	switch cmd.state.Load() {
+	case pending, flying:
+		return true
+	case withdrawn:
+		return false
+	}
+	return now.Before(cmd.expires)
+}
+
+// land notes that an attempt has ended. Where none may have had an effect, the caller may withdraw it again.
+func (cmd *command) land() {
+	if !cmd.doubt {
+		cmd.state.CompareAndSwap(flying, pending)
+	}
 }
 
 // checkText refuses a command with a string that is not UTF-8, which nothing on the wire can carry.
@@ -126,10 +145,10 @@ func (c *Client) do(ctx context.Context, cmd *command) error {
 	if trouble := c.trouble(); trouble != nil {
 		reason = joined(reason, trouble)
 	}
-	if c.queue.remove(cmd) {
+	if c.queue.remove(cmd) || cmd.state.CompareAndSwap(pending, withdrawn) {
 		return &NotAcceptedError{Err: reason}
 	}
-	if cmd.state.CompareAndSwap(pending, left) {
+	if cmd.state.CompareAndSwap(flying, left) {
 		c.counters.unknown.Add(1)
 		return &UnknownOutcomeError{Err: reason}
 	}

@@ -8,6 +8,8 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -18,7 +20,7 @@ import (
 // maxNodes bounds the nodes that are known, so that hints from a confused cluster cannot grow the list for ever.
 const maxNodes = 32
 
-// noForward asks a node that does not lead to say who does, instead of handing the call on.
+// noForward asks a node that does not lead to say who does, instead of forwarding the call.
 const noForward = "Quotad-No-Forward"
 
 // node is one member's API.
@@ -27,7 +29,21 @@ type node struct {
 	api  quotav1connect.QuotaServiceClient
 	// tasks is the part of it that keeps retry budgets.
 	tasks quotav1connect.TaskServiceClient
+	// relay is the same member, asked to forward what it does not lead; nil: this is that one.
+	relay *node
+	// heard is when it last answered, in nanoseconds since 1970; 0: never.
+	heard atomic.Int64
 }
+
+// reachable reports whether a node has answered lately.
+func (n *node) reachable() bool { return time.Since(time.Unix(0, n.heard.Load())) < reachLife }
+
+const (
+	// reachLife is how long a node that answered counts as reachable, relayLife how long calls go through another one before the
+	// leader is tried again.
+	reachLife = 10 * time.Second
+	relayLife = time.Minute
+)
 
 // nodes knows the cluster's members and which of them led last.
 type nodes struct {
@@ -38,6 +54,8 @@ type nodes struct {
 	mu     sync.Mutex
 	all    []*node
 	leader *node
+	// led is when the leader was found out.
+	led time.Time
 }
 
 func newNodes(addresses []string, httpClient connect.HTTPClient, token string) (*nodes, error) {
@@ -87,9 +105,19 @@ func (n *nodes) add(base string) *node {
 	if len(n.all) >= maxNodes {
 		return nil
 	}
+	added := n.connect(base, false)
+	added.relay = n.connect(base, true)
+	n.all = append(n.all, added)
+	return added
+}
+
+// connect returns the API at base, whose node forwards what it does not lead or says who does.
+func (n *nodes) connect(base string, forward bool) *node {
 	headers := connect.UnaryInterceptorFunc(func(next connect.UnaryFunc) connect.UnaryFunc {
 		return func(ctx context.Context, request connect.AnyRequest) (connect.AnyResponse, error) {
-			request.Header().Set(noForward, "1")
+			if !forward {
+				request.Header().Set(noForward, "1")
+			}
 			if n.token != "" {
 				request.Header().Set("Authorization", "Bearer "+n.token)
 			}
@@ -103,12 +131,10 @@ func (n *nodes) add(base string) *node {
 		connect.WithAcceptCompression("gzip", nil, nil),
 		connect.WithReadMaxBytes(maxAnswer),
 	}
-	added := &node{
+	return &node{
 		base: base, api: quotav1connect.NewQuotaServiceClient(n.http, base, options...),
 		tasks: quotav1connect.NewTaskServiceClient(n.http, base, options...),
 	}
-	n.all = append(n.all, added)
-	return added
 }
 
 // maxAnswer is the largest answer that is read, in bytes: as large as a node sends one.
@@ -118,6 +144,9 @@ const maxAnswer = 128 << 20
 func (n *nodes) order() (order []*node, led bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if n.leader != nil && n.leader.relay == nil && time.Since(n.led) > relayLife {
+		n.leader = nil
+	}
 	if n.leader != nil {
 		order = append(order, n.leader)
 	}
@@ -133,7 +162,9 @@ func (n *nodes) order() (order []*node, led bool) {
 func (n *nodes) lead(leader *node) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.leader = leader
+	if n.leader != leader {
+		n.leader, n.led = leader, time.Now()
+	}
 }
 
 // follow learns from a failed attempt: the asked node does not lead, and perhaps it knows who does.

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -24,7 +23,7 @@ type settings struct {
 	ttl            time.Duration
 	token          string
 	http           connect.HTTPClient
-	ownHTTP        *http.Transport
+	own            *reacher
 	logger         *slog.Logger
 	callTimeout    time.Duration
 	attemptTimeout time.Duration
@@ -95,7 +94,8 @@ func WithToken(token string) Option {
 }
 
 // WithHTTPClient sets how nodes are reached, for TLS, proxies or tests. It must not follow redirects into the unknown,
-// and must not be governed by a Transport of this client. The default keeps some connections to each node.
+// and must not be governed by a Transport of this client. The default speaks HTTP/2, without TLS as well, over one or two connections
+// to each node, and HTTP/1.1 where something on the way speaks nothing else.
 func WithHTTPClient(client connect.HTTPClient) Option {
 	return func(s *settings) error {
 		if client == nil {

@@ -226,6 +226,9 @@ func (c *Client) exchange(ctx context.Context, batch []*command) []*command {
 	if err := c.sessions.number(ctx, batch, c.openSession); err != nil {
 		return c.failed(ctx, batch, notAccepted, false, err)
 	}
+	if batch = c.launch(batch); len(batch) == 0 {
+		return nil
+	}
 	request := &quotav1.BatchRequest{Commands: make([]*quotav1.Command, len(batch))}
 	for i, cmd := range batch {
 		request.Commands[i] = cmd.pb
@@ -253,6 +256,19 @@ func (c *Client) exchange(ctx context.Context, batch []*command) []*command {
 	return undecided
 }
 
+// launch notes that commands are about to be sent, and returns those that were not withdrawn.
+func (c *Client) launch(batch []*command) []*command {
+	kept := batch[:0]
+	for _, cmd := range batch {
+		if cmd.state.CompareAndSwap(pending, flying) || cmd.state.Load() != withdrawn {
+			kept = append(kept, cmd)
+			continue
+		}
+		c.drop(cmd)
+	}
+	return kept
+}
+
 // failed deals with an error of a whole batch.
 func (c *Client) failed(ctx context.Context, batch []*command, how outcome, doubt bool, err error) []*command {
 	var wrong *RequestError
@@ -272,6 +288,7 @@ func (c *Client) failed(ctx context.Context, batch []*command, how outcome, doub
 		for _, cmd := range batch {
 			cmd.doubt = cmd.doubt || doubt || how == unknown
 			cmd.trouble = err
+			cmd.land()
 		}
 		return batch
 	}
@@ -316,12 +333,15 @@ func (c *Client) decide(cmd *command, result *quotav1.CommandResult, at stamp) b
 	if final := noRoom(err) && !cmd.doubt; how != answered && !final {
 		cmd.trouble = err
 		cmd.doubt = cmd.doubt || how == unknown
+		cmd.land()
 		return false
 	}
 	if errors.Is(err, UnknownSession) {
 		c.sessions.forget(cmd.session)
 		if !cmd.doubt || cmd.repeatable() {
-			cmd.session, cmd.doubt, cmd.trouble = nil, false, err
+			cmd.session, cmd.trouble = nil, err
+			cmd.land()
+			cmd.doubt = false
 			return false
 		}
 		err = &UnknownOutcomeError{Reason: UnknownSession, Err: err}

@@ -22,7 +22,7 @@ const (
 	defaultReadBody = 10 * time.Second
 	defaultWrite    = 30 * time.Second
 	maxHeader       = 16 << 10
-	maxStreams      = 250
+	maxStreams      = 1_000
 	idleTimeout     = 120 * time.Second
 	readHeaderIn    = 5 * time.Second
 	keepAlive       = 15 * time.Second

@@ -236,9 +236,13 @@ func (c *Cluster) Do(request *http.Request) (*http.Response, error) {
 func (n *Node) do(request *http.Request) (*http.Response, error) {
 	ctx := request.Context()
 	n.cluster.state.mu.Lock()
-	fault := n.fault
+	fault, handler := n.fault, n.handler
 	if fault != Refusing {
 		n.asked++
+	}
+	if leader := n.cluster.leader; leader >= 0 && request.Header.Get("Quotad-No-Forward") == "" {
+		// Nodes reach each other, whatever is wrong between them and the caller.
+		handler = n.cluster.nodes[leader].handler
 	}
 	n.cluster.state.mu.Unlock()
 	switch fault {
@@ -253,7 +257,7 @@ func (n *Node) do(request *http.Request) (*http.Response, error) {
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
-		n.handler.ServeHTTP(recorder, request)
+		handler.ServeHTTP(recorder, request)
 	}()
 	select {
 	case <-served:

@@ -1,0 +1,152 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/quotad/quotad/client/internal/fakequota"
+)
+
+// Through a tunnel or a load balancer only one node can be reached, and it does not lead.
+func TestClient_ReachesTheLeaderThroughAnotherNode(t *testing.T) {
+	for name, fault := range map[string]fakequota.Fault{"nobody listens there": fakequota.Refusing, "what is sent there gets lost": fakequota.Silent} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, 3, func(t *testing.T, cluster *fakequota.Cluster, _ *Client) {
+				cluster.Lead(2)
+				cluster.Break(2, fault)
+				cluster.Break(1, fault)
+				c, err := New(cluster.Addresses()[:1], WithHTTPClient(cluster), WithHolder("picard"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() { _ = c.Close() }()
+				for i, most := range []time.Duration{time.Second, 10 * time.Millisecond} {
+					began := time.Now()
+					lease, err := c.Reserve(context.Background(), ReserveRequest{Items: one("t/core", 1), Consume: true})
+					if err != nil {
+						t.Fatalf("call %d: %v", i+1, err)
+					}
+					if took := time.Since(began); took > most {
+						t.Errorf("call %d took %v, want at most %v", i+1, took, most)
+					}
+					if _, err := lease.Release(context.Background()); err != nil {
+						t.Errorf("call %d: %v", i+1, err)
+					}
+				}
+				// Once the leader can be reached, calls go there again.
+				cluster.Break(2, fakequota.Healthy)
+				pass(relayLife + time.Second)
+				before := cluster.Asked(2)
+				if _, err := c.Quota(context.Background(), "t/core"); err != nil || cluster.Asked(2) == before {
+					t.Errorf("%v, the leader was asked %d times", err, cluster.Asked(2)-before)
+				}
+			})
+		})
+	}
+}
+
+// listen serves a cluster's first node on a port of this machine, and counts its connections.
+func listen(t *testing.T, cluster *fakequota.Cluster, set func(*http.Protocols)) (address string, conns *atomic.Int64, most *atomic.Int64) {
+	t.Helper()
+	conns, most = &atomic.Int64{}, &atomic.Int64{}
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r = r.Clone(r.Context())
+		r.URL.Host = cluster.Addresses()[0]
+		response, err := cluster.Do(r)
+		if err != nil {
+			panic(http.ErrAbortHandler)
+		}
+		for name, values := range response.Header {
+			w.Header()[name] = values
+		}
+		w.WriteHeader(response.StatusCode)
+		_, _ = io.Copy(w, response.Body)
+	}))
+	server.Config.Protocols = new(http.Protocols)
+	set(server.Config.Protocols)
+	server.Config.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: 1_000}
+	server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		switch state {
+		case http.StateNew:
+			most.Store(max(most.Load(), conns.Add(1)))
+		case http.StateClosed, http.StateHijacked:
+			conns.Add(-1)
+		default:
+		}
+	}
+	server.Start()
+	t.Cleanup(server.Close)
+	return server.Listener.Addr().String(), conns, most
+}
+
+func TestClient_SharesConnections(t *testing.T) {
+	const waiters = 1_500
+	cluster := fakequota.New(1)
+	cluster.Set("t/core", fakequota.Quota{Usable: waiters})
+	address, _, most := listen(t, cluster, func(p *http.Protocols) { p.SetHTTP1(true); p.SetUnencryptedHTTP2(true) })
+	c, err := New([]string{address}, WithHolder("picard"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	var calls sync.WaitGroup
+	var failed atomic.Int64
+	for range waiters {
+		calls.Go(func() {
+			lease, err := c.Reserve(within(t, time.Minute), ReserveRequest{Items: one("t/core", 1), Wait: time.Minute})
+			if err != nil {
+				failed.Add(1)
+				t.Log(err)
+				return
+			}
+			_, _ = lease.Release(within(t, time.Minute))
+		})
+	}
+	eventually(t, "all wait", func() bool { return cluster.Waiting() == waiters })
+	cluster.Add("t/core", waiters)
+	calls.Wait()
+	if failed.Load() > 0 || most.Load() > 4 {
+		t.Errorf("%d of %d calls failed, over %d connections, want 0 over at most 4", failed.Load(), waiters, most.Load())
+	}
+}
+
+func TestClient_SpeaksHTTP1WhereNothingElseIsSpoken(t *testing.T) {
+	cluster := full()
+	address, _, _ := listen(t, cluster, func(p *http.Protocols) { p.SetHTTP1(true) })
+	c, err := New([]string{address}, WithHolder("picard"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	if err := c.Limiter("t/core").Wait(within(t, 10*time.Second)); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestClient_KnowsThatNothingWasSent(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	// The connection is made, and nobody ever answers on it.
+	c, err := New([]string{listener.Addr().String()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	_, err = c.Reserve(within(t, 300*time.Millisecond), ReserveRequest{Items: one("t/core", 1)})
+	var notAccepted *NotAcceptedError
+	if !errors.As(err, &notAccepted) || !errors.Is(err, ErrClusterAway) || strings.Contains(err.Error(), "unknown") {
+		t.Errorf("%v, want that it was not accepted", err)
+	}
+}
