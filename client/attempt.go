@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/http/httptrace"
 	"sync/atomic"
@@ -41,7 +42,7 @@ func classify(err error) (outcome, error) {
 	if errors.Is(err, proto.Error) {
 		if failed.Code() == connect.CodeInternal {
 			// It could not be encoded: it was not sent, and never can be.
-			return answered, &RequestError{Reason: Invalid, Message: failed.Message(), Hint: "are all names UTF-8?"}
+			return answered, &RequestError{Reason: Invalid, Message: failed.Message(), Hint: "are all names UTF-8?", local: true}
 		}
 		// There was an answer, which cannot be read.
 		return unknown, &UnknownOutcomeError{Err: err}
@@ -256,6 +257,11 @@ func try[T any](ctx context.Context, n *node, limit time.Duration, send sender[T
 	}
 	if a.err == nil || spoke(failed) {
 		n.heard.Store(a.received.UnixNano())
+		return a
+	}
+	n.failed(failed)
+	if wrong, ok := errors.AsType[*RequestError](a.err); ok && !wrong.local {
+		wrong.Message = fmt.Sprintf("%s does not answer as a quotad node: %s", n.trouble.Load().host, wrong.Message)
 	}
 	return a
 }

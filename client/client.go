@@ -140,8 +140,10 @@ func (c *Client) begin(ctx context.Context, extra time.Duration) (context.Contex
 	c.calls.Add(1)
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(c.ctx, func() { cancel(ErrClosed) })
+	met := c.introduce(cancel)
 	release := func() {
 		stop()
+		met()
 		cancel(nil)
 		c.calls.Done()
 	}
@@ -183,13 +185,22 @@ func (c *Client) note(err error) {
 		}
 		return
 	}
-	now := &absence{since: time.Now(), err: joined(ErrClusterAway, err)}
+	now := &absence{since: time.Now(), err: c.absent(err)}
 	if before := c.away.Load(); before != nil {
 		now.since = before.since
 	}
 	if c.away.Swap(now) == nil {
-		c.logger.Warn("the cluster is away", slog.Any("error", err))
+		c.logger.Warn("the cluster is away", slog.Any("error", now.err))
 	}
+}
+
+// absent says that the cluster is away: nobody answers, or those who do say why.
+func (c *Client) absent(err error) error {
+	if reasonIn(err) != 0 {
+		return joined(ErrClusterAway, err)
+	}
+	away, _ := c.nodes.unreachable()
+	return away
 }
 
 // trouble returns why the cluster is away; nil: it is there, as far as the client knows.

@@ -2,8 +2,10 @@ package client
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 	"unicode/utf8"
@@ -179,7 +181,26 @@ func (c *Client) post(life time.Duration, commands ...*command) error {
 // joinedError is a cause and what else is known of it; errors.Is finds both.
 type joinedError struct{ first, second error }
 
-func joined(first, second error) error { return &joinedError{first: first, second: second} }
+func joined(first, second error) error {
+	if errors.Is(first, second) {
+		return first
+	}
+	return &joinedError{first: first, second: second}
+}
 
-func (e *joinedError) Error() string   { return e.first.Error() + " (" + e.second.Error() + ")" }
+// Error implements error.
+func (e *joinedError) Error() string { return "quotad: " + e.detail() }
+
+func (e *joinedError) detail() string {
+	first, second := detail(e.first), detail(e.second)
+	switch {
+	case strings.Contains(first, second):
+		return first
+	case strings.Contains(second, first):
+		return second
+	}
+	return first + ": " + second
+}
+
+// Unwrap returns both.
 func (e *joinedError) Unwrap() []error { return []error{e.first, e.second} }

@@ -7,8 +7,10 @@
 //   - Calls over HTTP to a provider: [NewTransport]. It is an http.RoundTripper that asks before each request, settles
 //     after it, tells the cluster what the provider's headers say, and sends what was refused for a limit again when it
 //     is its class's turn. It works under any vendor's SDK that takes an http.Client. Turn the SDK's own retries off.
-//   - Calls that are not HTTP, or a loop that has to be paced: [Client.Limiter]. Wait, Allow and Reserve work as those of
-//     golang.org/x/time/rate, for a whole fleet. Where there is demand, a take is an atomic addition.
+//     Options name the providers ([GitHub], [OpenAI] and the others), each bound to its hosts.
+//   - Calls that are not HTTP, or a loop that has to be paced: [Client.Limiter]. Wait and Allow work as those of
+//     golang.org/x/time/rate, for a whole fleet; [Limiter.TryTake] stands for its Reserve, and there are no At forms, since the
+//     time is the cluster's. Under load most takes are an atomic addition.
 //   - Something that is held while work is done, such as one of so many slots: [Do]. It reserves, keeps the lease alive
 //     while a function runs, ends the function's context if the lease is lost, and releases.
 //   - Anything else: [Client.Reserve] and the methods of [Lease] and [Operation].
@@ -26,6 +28,11 @@
 // that none is carried out twice; the last two errors are what remains when the caller's context has ended. Errors
 // answer to errors.Is with a [Reason], such as errors.Is(err, client.Cooldown), and with [ErrClusterAway] or the
 // context's error.
+//
+// A client that has never heard of a node takes its addresses for wrong: where connections to all of them fail, calls end within a
+// second with an error that names them ([Client.Ping] and [Client.Ready] ask on purpose). Once a node has answered, calls wait for the
+// cluster as long as they may. A node that is not the leader forwards where the leader cannot be reached from here, as through a
+// tunnel or a load balancer. All calls share one or two connections to each node, over HTTP/2.
 //
 // Every call returns within its context's deadline, or without one within the call timeout ([WithCallTimeout]) and what
 // it waits in the cluster's queue. While the cluster is away, what was consumed before may be spent until its spend-by;

@@ -1,8 +1,10 @@
 package client
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -40,11 +42,10 @@ type NotAcceptedError struct {
 
 // Error implements error.
 func (e *NotAcceptedError) Error() string {
-	if e.Reason == 0 {
-		return fmt.Sprintf("quotad: not accepted: %v", e.Err)
-	}
-	return fmt.Sprintf("quotad: not accepted: %s: %v", e.Reason, e.Err)
+	return "quotad: not accepted: " + e.detail()
 }
+
+func (e *NotAcceptedError) detail() string { return detailOf(e.Reason, e.Err) }
 
 // Unwrap returns what errors.Is may ask for: the reason and the error below.
 func (e *NotAcceptedError) Unwrap() []error { return unwrap(e.Reason, e.Err) }
@@ -61,8 +62,10 @@ type UnknownOutcomeError struct {
 
 // Error implements error.
 func (e *UnknownOutcomeError) Error() string {
-	return fmt.Sprintf("quotad: outcome unknown: %v", e.Err)
+	return "quotad: outcome unknown: " + e.detail()
 }
+
+func (e *UnknownOutcomeError) detail() string { return detailOf(e.Reason, e.Err) }
 
 // Unwrap returns what errors.Is may ask for: the reason and the error below. That the last attempt was not accepted is not
 // among it: who looks for a *NotAcceptedError asks whether there was no effect.
@@ -113,7 +116,7 @@ func (e *RefusalError) Error() string {
 		text += " of " + e.Quota
 	}
 	if e.RetryAfter >= 0 {
-		text += fmt.Sprintf(", retry after %v", e.RetryAfter)
+		text += fmt.Sprintf(", retry after %v", rounded(e.RetryAfter))
 	}
 	if e.Advice != "" {
 		text += ": " + e.Advice
@@ -142,6 +145,8 @@ type RequestError struct {
 
 	// door: it was refused before the replicated state saw it, which says nothing of earlier attempts.
 	door bool
+	// local: it could not even be sent.
+	local bool
 }
 
 // Error implements error.
@@ -155,6 +160,42 @@ func (e *RequestError) Error() string {
 
 // Unwrap returns the reason.
 func (e *RequestError) Unwrap() error { return e.Reason }
+
+// detailOf says what failed: a reason where there is one, and what is known beside it.
+func detailOf(reason Reason, err error) string {
+	text := detail(err)
+	switch name := reason.String(); {
+	case reason == 0:
+		return text
+	case err == nil || text == name || strings.HasPrefix(text, name+":"):
+		return cmp.Or(text, name)
+	default:
+		return name + ": " + text
+	}
+}
+
+// detail returns what an error says, without what the error around it says already.
+func detail(err error) string {
+	switch e := err.(type) { //nolint:errorlint // each level adds its own words
+	case nil:
+		return ""
+	case interface{ detail() string }:
+		return e.detail()
+	default:
+		return strings.TrimPrefix(err.Error(), "quotad: ")
+	}
+}
+
+// rounded returns a duration as people read it.
+func rounded(d time.Duration) time.Duration {
+	switch {
+	case d >= 10*time.Second:
+		return d.Round(time.Second)
+	case d >= time.Second:
+		return d.Round(100 * time.Millisecond)
+	}
+	return d.Round(time.Millisecond)
+}
 
 func unwrap(reason Reason, err error) []error {
 	var all []error

@@ -298,7 +298,7 @@ func TestReasonsReadWell(t *testing.T) {
 		{&RefusalError{Reason: Exhausted, Quota: "t/core", RetryAfter: time.Second, Advice: "wait"}, "quotad: refused: EXHAUSTED of t/core, retry after 1s: wait"},
 		{&RefusalError{Reason: NeverFits, Quota: "t/core", RetryAfter: -1}, "quotad: refused: NEVER_FITS of t/core"},
 		{&RequestError{Reason: StaleFence, Message: "gone", Hint: "reserve anew"}, "quotad: STALE_FENCE: gone (reserve anew)"},
-		{&NotAcceptedError{Err: ErrClosed}, "quotad: not accepted: quotad: the client is closed"},
+		{&NotAcceptedError{Err: ErrClosed}, "quotad: not accepted: the client is closed"},
 	} {
 		if got := tt.err.Error(); got != tt.want {
 			t.Errorf("got %q, want %q", got, tt.want)

@@ -105,8 +105,11 @@ type Limiter struct {
 	refusal      error
 	refusedUnits int64
 	triedAt      int64
-	hadBatch     bool
-	stats        LimiterStats
+	// unusable is why no take can succeed, warned says that it was logged.
+	unusable error
+	warned   bool
+	hadBatch bool
+	stats    LimiterStats
 }
 
 // Limiter returns a limiter of one quota; a unit is one of the quota's own.
@@ -136,7 +139,7 @@ func (c *Client) LimiterOf(unit []Item, options ...LimiterOption) *Limiter {
 
 // Allow reports whether one call may be made now. With a batch at hand it takes nanoseconds; without one it asks the
 // cluster and waits for its answer, one second at most. While the quota was just refused or the cluster is away, it
-// says no at once.
+// says no at once. Where no take can succeed, Err says why.
 func (l *Limiter) Allow() bool { return l.take(1) || l.allowSlow(1) }
 
 // AllowN is Allow for n units. 0 units are always allowed, fewer never.
@@ -167,41 +170,46 @@ func (l *Limiter) WaitN(ctx context.Context, n int) error {
 	return l.waitSlow(ctx, int64(n))
 }
 
-// Reservation is what Reserve returns.
-type Reservation struct {
+// Taken is what TryTake returns.
+type Taken struct {
 	limiter    *Limiter
 	generation uint64
 	units      int64
 	ok         bool
 	delay      time.Duration
+	err        error
 	canceled   atomic.Bool
 }
 
-// OK reports whether the units were taken: the call may be made now.
-func (r *Reservation) OK() bool { return r.ok }
+// OK reports whether the units were taken: the call may be made now. Otherwise nothing was taken.
+func (t *Taken) OK() bool { return t.ok }
 
-// Delay returns 0 if OK, and otherwise when it is worth asking again; where it never is, the longest duration.
-func (r *Reservation) Delay() time.Duration { return r.delay }
+// Delay returns 0 if OK, and otherwise when it is worth trying again; where it never is, the longest duration.
+func (t *Taken) Delay() time.Duration { return t.delay }
+
+// Err returns why it is never worth trying again, such as a quota that does not exist; nil: it may be.
+func (t *Taken) Err() error { return t.err }
 
 // Cancel gives the units back, for a call that certainly was not made. It should come early: what comes back after the
 // batch's last take is forfeited.
-func (r *Reservation) Cancel() {
-	if r.ok && r.units > 0 && r.canceled.CompareAndSwap(false, true) {
-		r.limiter.putBack(r.generation, r.units)
+func (t *Taken) Cancel() {
+	if t.ok && t.units > 0 && t.canceled.CompareAndSwap(false, true) {
+		t.limiter.putBack(t.generation, t.units)
 	}
 }
 
-// Reserve takes one unit from the batch at hand. It never waits and never asks the cluster itself, but where there is
-// nothing at hand, it sees to it that there will be.
-func (l *Limiter) Reserve() *Reservation { return l.ReserveN(1) }
+// TryTake takes one unit from the batch at hand. It never waits and never asks the cluster itself, but where there is
+// nothing at hand, it sees to it that there will be. It is not the Reserve of golang.org/x/time/rate, which takes from the future:
+// only the cluster's queue does that, and Wait stands in it.
+func (l *Limiter) TryTake() *Taken { return l.TryTakeN(1) }
 
-// ReserveN is Reserve for n units. 0 units are OK; fewer, and more than a batch may have (MaxBatch), never.
-func (l *Limiter) ReserveN(n int) *Reservation {
+// TryTakeN is TryTake for n units. 0 units are OK; fewer, and more than a batch may have (MaxBatch), never.
+func (l *Limiter) TryTakeN(n int) *Taken {
 	if n == 0 {
-		return &Reservation{limiter: l, ok: true}
+		return &Taken{limiter: l, ok: true}
 	}
-	if n < 0 || int64(n) > min(mostUnits, l.settings.maxBatch) {
-		return &Reservation{limiter: l, delay: math.MaxInt64}
+	if most := min(mostUnits, l.settings.maxBatch); n < 0 || int64(n) > most {
+		return &Taken{limiter: l, delay: math.MaxInt64, err: &RequestError{Reason: Invalid, Message: fmt.Sprintf("%d units were asked for, of 0 to %d", n, most)}}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -209,12 +217,44 @@ func (l *Limiter) ReserveN(n int) *Reservation {
 	l.lookLocked(now)
 	if l.takeLocked(int64(n), now) {
 		l.anticipateIfLowLocked()
-		return &Reservation{limiter: l, generation: l.current.generation, units: int64(n), ok: true}
+		return &Taken{limiter: l, generation: l.current.generation, units: int64(n), ok: true}
+	}
+	if l.unusable != nil && now < l.refusedUntil {
+		return &Taken{limiter: l, delay: math.MaxInt64, err: l.unusable}
 	}
 	l.demand.Add(time.Duration(now), int64(n), l.known.life)
 	l.fetchLocked(max(l.sizeLocked(int64(n)), int64(n)))
 	delay := l.client.closures.left(l.unit)
-	return &Reservation{limiter: l, delay: max(delay, time.Duration(l.refusedUntil-now), shortestBackoff)}
+	return &Taken{limiter: l, delay: max(delay, time.Duration(l.refusedUntil-now), shortestBackoff)}
+}
+
+// Err returns why no take can succeed: a quota that does not exist, or is of kind slots; nil: there is no such reason, as far as the
+// cluster has been asked.
+func (l *Limiter) Err() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.unusable
+}
+
+// Tokens returns how many units are at hand, without asking the cluster. Waiting calls may get more.
+func (l *Limiter) Tokens() float64 { return float64(max(l.Stats().Left, 0)) }
+
+// Limit returns how many units a second the whole fleet may use, the least of all quotas; +Inf: none of them counts over time, or
+// the cluster was not asked so far.
+func (l *Limiter) Limit() float64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.known.at == 0 {
+		return math.Inf(1)
+	}
+	return l.known.perSecond
+}
+
+// Burst returns the most units that one take can have, 0 where the cluster was not asked so far.
+func (l *Limiter) Burst() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return int(l.known.burst)
 }
 
 // Close gives back what is not spent. Later takes fail with ErrClosed.

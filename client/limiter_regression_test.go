@@ -39,7 +39,7 @@ func TestABatchNeverGrowsByASwap(t *testing.T) {
 		n := int64(7)
 		word := limiter.word.Add(-uint64(n))
 		for limiter.State() != Live {
-			limiter.Reserve().Cancel()
+			limiter.TryTake().Cancel()
 			synctest.Wait()
 		}
 		limiter.mu.Lock()
@@ -164,7 +164,7 @@ func TestABatchFromBeforeASleepIsNotReservedFrom(t *testing.T) {
 		limiter := atWork(t, c)
 		slept.Store(int64(time.Hour))
 		pass(20 * time.Millisecond)
-		if limiter.Reserve().OK() {
+		if limiter.TryTake().OK() {
 			t.Error("units from before the sleep were reserved")
 		}
 	}, WithWallClock(func() time.Time { return time.Now().Add(time.Duration(slept.Load())) }))
@@ -249,7 +249,7 @@ func TestAReserveBeyondABatchFetchesNothing(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		cluster.Set("t/core", fakequota.Quota{Usable: 1 << 50, Available: 1 << 50})
 		for n, limiter := range map[int]*Limiter{2: c.Limiter("t/core", MaxBatch(1)), mostUnits + 1: c.Limiter("t/core"), -1: c.Limiter("t/core")} {
-			r := limiter.ReserveN(n)
+			r := limiter.TryTakeN(n)
 			synctest.Wait()
 			if r.OK() || r.Delay() != math.MaxInt64 || cluster.Executed("reserve") != 0 {
 				t.Errorf("%d: OK %v, delay %v, %d reserves", n, r.OK(), r.Delay(), cluster.Executed("reserve"))

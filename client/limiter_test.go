@@ -201,10 +201,10 @@ func TestEdgeValues(t *testing.T) {
 		if err := limiter.WaitN(context.Background(), math.MaxInt); !errors.Is(err, NeverFits) {
 			t.Errorf("WaitN(MaxInt): %v", err)
 		}
-		if r := limiter.ReserveN(-1); r.OK() {
+		if r := limiter.TryTakeN(-1); r.OK() {
 			t.Error("ReserveN(-1) is OK")
 		}
-		if r := limiter.ReserveN(0); !r.OK() || r.Delay() != 0 {
+		if r := limiter.TryTakeN(0); !r.OK() || r.Delay() != 0 {
 			t.Error("ReserveN(0) is not OK")
 		}
 	})
@@ -213,7 +213,7 @@ func TestEdgeValues(t *testing.T) {
 func TestReservation(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		limiter := c.Limiter("t/core", Holders(1))
-		if r := limiter.Reserve(); r.OK() || r.Delay() <= 0 {
+		if r := limiter.TryTake(); r.OK() || r.Delay() <= 0 {
 			t.Error("OK without a batch")
 		}
 		for range 30 {
@@ -221,7 +221,7 @@ func TestReservation(t *testing.T) {
 		}
 		synctest.Wait()
 		left := limiter.Stats().Left
-		r := limiter.ReserveN(2)
+		r := limiter.TryTakeN(2)
 		if !r.OK() || r.Delay() != 0 || limiter.Stats().Left != left-2 {
 			t.Errorf("OK %v, delay %v, left %d of %d", r.OK(), r.Delay(), limiter.Stats().Left, left)
 		}
@@ -230,7 +230,7 @@ func TestReservation(t *testing.T) {
 		if got := limiter.Stats().Left; got != left {
 			t.Errorf("left %d after Cancel, want %d", got, left)
 		}
-		late := limiter.Reserve()
+		late := limiter.TryTake()
 		pass(3 * time.Second)
 		late.Cancel()
 		synctest.Wait()
@@ -252,7 +252,7 @@ func TestReservation_CancelAddsToNoOtherBatch(t *testing.T) {
 			synctest.Wait()
 		}
 		batch()
-		old := limiter.ReserveN(2)
+		old := limiter.TryTakeN(2)
 		if !old.OK() {
 			t.Fatal("there is no first batch")
 		}
@@ -438,11 +438,11 @@ func TestConservation(t *testing.T) {
 						allowed += 3
 					}
 				case 3:
-					if limiter.ReserveN(2).OK() {
+					if limiter.TryTakeN(2).OK() {
 						allowed += 2
 					}
 				case 4:
-					limiter.Reserve().Cancel()
+					limiter.TryTake().Cancel()
 				case 5:
 					pass(300 * time.Millisecond)
 				case 6:
@@ -478,7 +478,7 @@ func TestTakesFromManyGoroutinesNeverExceedWhatWasConsumed(t *testing.T) {
 				if limiter.AllowN(n) {
 					allowed.Add(int64(n))
 				}
-				if i%64 == 0 && limiter.Reserve().OK() {
+				if i%64 == 0 && limiter.TryTake().OK() {
 					allowed.Add(1)
 				}
 			}

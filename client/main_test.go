@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -27,7 +28,7 @@ func virtual(t *testing.T, nodes int, f func(t *testing.T, cluster *fakequota.Cl
 
 func connected(t *testing.T, cluster *fakequota.Cluster, options ...Option) *Client {
 	t.Helper()
-	c, err := New(cluster.Addresses(), append([]Option{WithHTTPClient(cluster), WithHolder("picard")}, options...)...)
+	c, err := New(cluster.Addresses(), append([]Option{WithHTTPClient(cluster), WithHolder("picard"), WithLogger(slog.New(slog.DiscardHandler))}, options...)...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -33,6 +33,8 @@ type node struct {
 	relay *node
 	// heard is when it last answered, in nanoseconds since 1970; 0: never.
 	heard atomic.Int64
+	// trouble is what the last attempt came to that got no answer; nil: there was none.
+	trouble atomic.Pointer[contact]
 }
 
 // reachable reports whether a node has answered lately.

@@ -1,11 +1,13 @@
 package client
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -34,7 +36,7 @@ type settings struct {
 func defaults() settings {
 	return settings{
 		holder:         defaultHolder(),
-		logger:         slog.New(slog.DiscardHandler),
+		logger:         slog.New(warnings{}),
 		callTimeout:    10 * time.Second,
 		attemptTimeout: 2 * time.Second,
 		closeTimeout:   3 * time.Second,
@@ -106,7 +108,44 @@ func WithHTTPClient(client connect.HTTPClient) Option {
 	}
 }
 
-// WithLogger sets where the client tells what happens to it. The default is nowhere.
+// warnings hands warnings and errors to the process's logger, whichever that is when they come.
+type warnings struct {
+	change []func(slog.Handler) slog.Handler
+}
+
+func (w warnings) handler() slog.Handler {
+	handler := slog.Default().Handler()
+	for _, change := range w.change {
+		handler = change(handler)
+	}
+	return handler
+}
+
+func (w warnings) with(change func(slog.Handler) slog.Handler) slog.Handler {
+	return warnings{append(slices.Clip(w.change), change)}
+}
+
+// Enabled implements slog.Handler.
+func (w warnings) Enabled(ctx context.Context, level slog.Level) bool {
+	return level >= slog.LevelWarn && w.handler().Enabled(ctx, level)
+}
+
+// Handle implements slog.Handler.
+func (w warnings) Handle(ctx context.Context, record slog.Record) error {
+	return w.handler().Handle(ctx, record)
+}
+
+// WithAttrs implements slog.Handler.
+func (w warnings) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return w.with(func(h slog.Handler) slog.Handler { return h.WithAttrs(attrs) })
+}
+
+// WithGroup implements slog.Handler.
+func (w warnings) WithGroup(name string) slog.Handler {
+	return w.with(func(h slog.Handler) slog.Handler { return h.WithGroup(name) })
+}
+
+// WithLogger sets where the client tells what happens to it. The default is slog.Default, for warnings only.
 func WithLogger(logger *slog.Logger) Option {
 	return func(s *settings) error {
 		if logger == nil {

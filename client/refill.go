@@ -3,6 +3,8 @@ package client
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math"
 	"time"
 
 	"github.com/quotad/quotad/client/pacing"
@@ -28,6 +30,9 @@ type quotaFacts struct {
 	share int64
 	// life is what a batch has from consume to its last take, as last seen.
 	life time.Duration
+	// perSecond is how many units the whole fleet may use a second, burst the most in one take.
+	perSecond float64
+	burst     int64
 }
 
 // learnFacts makes sure that what is needed to size a batch is known, and refreshes it in the background when it is
@@ -78,24 +83,46 @@ func (l *Limiter) readFacts(ctx context.Context) error {
 		return nil
 	}
 	unit := append([]Item(nil), l.unit...)
-	share := int64(mostUnits)
+	share, perSecond, burst := int64(mostUnits), math.Inf(1), int64(mostUnits)
 	for i := range unit {
 		quota, err := l.client.Quota(ctx, unit[i].Quota)
-		if err != nil {
-			return err
+		if err == nil && quota.Kind == KindSlots {
+			err = fmt.Errorf("%w: %s", ErrSlots, unit[i].Quota)
 		}
-		if quota.Kind == KindSlots {
-			return ErrSlots
+		if err != nil {
+			l.recordUnusable(err)
+			return err
 		}
 		if unit[i].Amount == 0 {
 			unit[i].Amount = quota.DefaultEstimate
 		}
 		share = min(share, l.share(quota, unit[i].Amount))
+		burst = min(burst, quota.Usable/unit[i].Amount)
+		if quota.Period > 0 {
+			perSecond = min(perSecond, float64(quota.Usable)/float64(unit[i].Amount)/quota.Period.Seconds())
+		}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.known.at, l.known.unit, l.known.share = max(l.now(), 1), unit, share
+	l.known.perSecond, l.known.burst = perSecond, burst
+	l.unusable, l.warned = nil, false
 	return nil
+}
+
+// recordUnusable keeps why no take can succeed, and says it once.
+func (l *Limiter) recordUnusable(err error) {
+	if !errors.Is(err, UnknownQuota) && !errors.Is(err, ErrSlots) {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.unusable = err
+	l.refusedUntil, l.refusal, l.refusedUnits = l.now()+int64(refusalMemory), err, 0
+	if !l.warned {
+		l.warned = true
+		l.client.logger.Warn("a limiter can take nothing", "error", err)
+	}
 }
 
 // share is the most units that this holder may have ahead of a quota.

@@ -321,7 +321,7 @@ func read[T any](ctx context.Context, c *Client, send sender[T]) (T, error) {
 		}
 		reason := context.Cause(ctx)
 		if failed != nil {
-			reason = joined(reason, joined(ErrClusterAway, failed))
+			reason = joined(reason, c.absent(failed))
 		}
 		var none T
 		return none, &NotAcceptedError{Err: reason}

@@ -143,7 +143,7 @@ func (c *Client) identity(ctx context.Context) (*command, error) {
 			return nil, err
 		}
 		if pause.wait(ctx); ctx.Err() != nil {
-			return nil, &NotAcceptedError{Err: joined(context.Cause(ctx), joined(ErrClusterAway, err))}
+			return nil, &NotAcceptedError{Err: joined(context.Cause(ctx), c.absent(err))}
 		}
 	}
 }
@@ -343,7 +343,7 @@ func insist[T any](ctx context.Context, c *Client, send sender[T]) (attempt[T], 
 		}
 		reason := context.Cause(ctx)
 		if failed != nil {
-			reason = joined(reason, joined(ErrClusterAway, failed))
+			reason = joined(reason, c.absent(failed))
 		}
 		if inDoubt {
 			c.counters.unknown.Add(1)

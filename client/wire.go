@@ -87,15 +87,32 @@ func quotaOf(q *quotav1.QuotaStatus) Quota {
 		Waiting: q.GetWaiting(), Leases: q.GetLeases(), Overrun: q.GetOverrun(),
 		DefaultEstimate: max(definition.GetDefaultEstimate(), 1), ReopensIn: durationOf(q.GetReopensIn(), 0), Observed: q.GetObserved(),
 	}
-	switch definition.GetRule().(type) {
+	switch rule := definition.GetRule().(type) {
 	case *quotav1.Quota_Window:
-		out.Kind = KindWindow
+		out.Kind, out.Period = KindWindow, periodOf(rule.Window.GetEvery())
 	case *quotav1.Quota_Rate:
-		out.Kind = KindRate
+		out.Kind, out.Period = KindRate, durationOf(rule.Rate.GetPer(), 0)
 	case *quotav1.Quota_Slots:
 		out.Kind = KindSlots
 	}
 	return out
+}
+
+// periodOf returns the length of a window.
+func periodOf(every string) time.Duration {
+	switch every {
+	case "hour":
+		return time.Hour
+	case "day":
+		return 24 * time.Hour
+	case "month":
+		return 30 * 24 * time.Hour
+	}
+	length, err := time.ParseDuration(every)
+	if err != nil {
+		return 0
+	}
+	return length
 }
 
 func signalsOf(signals []Signal) []*quotav1.Signal {

@@ -224,6 +224,8 @@ type Quota struct {
 	Kind QuotaKind
 	// Usable is what may be used per window or period, or at once.
 	Usable int64
+	// Period is the length of its window or period, 30 days for a month; 0: it has none, or the client does not know it.
+	Period time.Duration
 	// Held is reserved and not spendable yet.
 	Held int64
 	// Consumed is spendable or spent, and still counting.

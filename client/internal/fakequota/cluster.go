@@ -416,7 +416,7 @@ func (n *Node) GetQuota(_ context.Context, request *quotav1.GetQuotaRequest) (*q
 	if q.Leases == 0 {
 		status.Leases = int64(len(n.cluster.state.leases))
 	}
-	status.Definition.Rule = &quotav1.Quota_Rate{Rate: &quotav1.Rate{Limit: q.Usable}}
+	status.Definition.Rule = &quotav1.Quota_Rate{Rate: &quotav1.Rate{Limit: q.Usable, Per: durationpb.New(time.Minute)}}
 	if q.Slots {
 		status.Definition.Rule = &quotav1.Quota_Slots{Slots: &quotav1.Slots{Limit: q.Usable}}
 	}

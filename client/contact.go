@@ -1,0 +1,173 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+const (
+	// firstContact is how long a client that has never heard of a node waits for one to which connections fail, silentContact for one
+	// that says nothing at all.
+	firstContact  = 800 * time.Millisecond
+	silentContact = 3 * time.Second
+	// pingWait bounds a Ping whose context has no deadline.
+	pingWait = time.Second
+)
+
+// unreachableError says that no node answered, and what each of them came to.
+type unreachableError struct{ nodes []contact }
+
+// contact is what the last attempt at a node came to.
+type contact struct {
+	host string
+	err  error
+}
+
+// Error implements error.
+func (e *unreachableError) Error() string { return "quotad: " + e.detail() }
+
+func (e *unreachableError) detail() string {
+	const shown = 3
+	if len(e.nodes) == 1 {
+		return fmt.Sprintf("no quotad node answers at %s: %s", e.nodes[0].host, brief(e.nodes[0].err))
+	}
+	var parts []string
+	for _, node := range e.nodes[:min(len(e.nodes), shown)] {
+		parts = append(parts, node.host+": "+brief(node.err))
+	}
+	if more := len(e.nodes) - shown; more > 0 {
+		parts = append(parts, fmt.Sprintf("and %d more", more))
+	}
+	return fmt.Sprintf("no quotad node answers (%s)", strings.Join(parts, "; "))
+}
+
+// Is says that the cluster is away.
+func (e *unreachableError) Is(target error) bool { return target == ErrClusterAway }
+
+// brief returns the innermost words of a failure to reach a node.
+func brief(err error) string {
+	var named *net.DNSError
+	var number syscall.Errno
+	switch {
+	case err == nil, errors.Is(err, context.DeadlineExceeded), errors.Is(err, errNoAnswer), os.IsTimeout(err):
+		return "no answer"
+	case errors.As(err, &named):
+		return named.Err
+	case errors.As(err, &number):
+		return number.Error()
+	}
+	if op, ok := errors.AsType[*net.OpError](err); ok {
+		return op.Err.Error()
+	}
+	if failed, ok := errors.AsType[*connect.Error](err); ok {
+		return failed.Message()
+	}
+	return err.Error()
+}
+
+// failed keeps what an attempt at the node came to.
+func (n *node) failed(err error) {
+	n.trouble.Store(&contact{strings.TrimPrefix(strings.TrimPrefix(n.base, "http://"), "https://"), err})
+}
+
+// met reports whether any node has ever answered.
+func (n *nodes) met() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, known := range n.all {
+		if known.heard.Load() != 0 || known.relay.heard.Load() != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// unreachable returns why no node answers. refused: none of them is waited for any more.
+func (n *nodes) unreachable() (err error, refused bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	e := &unreachableError{}
+	refused = true
+	for _, known := range n.all {
+		last := known.trouble.Load()
+		if last == nil {
+			last = &contact{host: strings.TrimPrefix(strings.TrimPrefix(known.base, "http://"), "https://")}
+		}
+		e.nodes = append(e.nodes, *last)
+		refused = refused && brief(last.err) != "no answer"
+	}
+	return e, refused
+}
+
+// introduce ends a call of a client that has never reached anybody, since its endpoints are probably wrong. The returned function
+// ends the watch.
+func (c *Client) introduce(cancel context.CancelCauseFunc) (stop func()) {
+	if c.nodes.met() {
+		return func() {}
+	}
+	give := func(always bool) {
+		if err, refused := c.nodes.unreachable(); !c.nodes.met() && (always || refused) {
+			cancel(err)
+		}
+	}
+	first := time.AfterFunc(firstContact, func() { give(false) })
+	second := time.AfterFunc(silentContact, func() { give(true) })
+	return func() { first.Stop(); second.Stop() }
+}
+
+// Ping reports whether a node of the cluster answers, within a second or the context's deadline. The error names what was tried.
+func (c *Client) Ping(ctx context.Context) error {
+	_, err := c.greet(ctx)
+	return err
+}
+
+// Ready reports whether the cluster can take requests now: a node answers, and there is a leader.
+func (c *Client) Ready(ctx context.Context) error {
+	a, err := c.greet(ctx)
+	if err != nil {
+		return err
+	}
+	if a.outcome != answered {
+		return joined(ErrClusterAway, a.err)
+	}
+	return nil
+}
+
+// greet asks the nodes something harmless. The error is that none of them answers.
+func (c *Client) greet(ctx context.Context) (attempt[*quotav1.CheckFenceResponse], error) {
+	ctx, done, err := c.begin(ctx, 0)
+	if err != nil {
+		return attempt[*quotav1.CheckFenceResponse]{}, err
+	}
+	defer done()
+	ctx, cancel := context.WithTimeout(ctx, pingWait)
+	defer cancel()
+	a, _ := race(ctx, c, c.prompt(), func(ctx context.Context, to *node) (*quotav1.CheckFenceResponse, error) {
+		return to.api.CheckFence(ctx, &quotav1.CheckFenceRequest{Lease: 1, Fence: 1})
+	})
+	wrong, refused := errors.AsType[*RequestError](a.err)
+	switch {
+	case refused && wrong.Reason == Invalid:
+		return a, wrong
+	case a.err == nil, refused, reasonIn(a.err) != 0:
+		return a, nil
+	}
+	err, _ = c.nodes.unreachable()
+	return a, err
+}
+
+// reasonIn returns the cluster's reason in an error, 0 where it did not say any.
+func reasonIn(err error) Reason {
+	reason, _ := errors.AsType[Reason](err)
+	return reason
+}
