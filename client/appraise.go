@@ -125,11 +125,7 @@ func (t *Transport) repeatable(request *http.Request) (*http.Request, error) {
 
 // key names the calls that are like this one.
 func (t *Transport) key(call *Call) estimate.Key {
-	holder := call.Holder
-	if holder == "" {
-		holder = t.client.holder
-	}
-	return estimate.Key{Upstream: call.Prefix, Model: call.Model, Holder: holder}
+	return estimate.Key{Upstream: call.Prefix, Model: call.Model, Holder: call.holder(t.client)}
 }
 
 // appraise estimates a call of a model by what earlier ones used.

@@ -38,6 +38,12 @@
 // it waits in the cluster's queue. While the cluster is away, what was consumed before may be spent until its spend-by;
 // then everything fails, closed by default.
 //
+// # What it tells
+//
+// [WithHooks] calls back on waits, refusals, retries, cooldowns and batches. Package metrics makes Prometheus counters of them, and package
+// tracing spans of OpenTelemetry (quotad.wait). Warnings go to [log/slog]'s default logger, unless [WithLogger] says otherwise.
+// A refused call is an error; [AnswerRefusals] makes it the provider's own 429 instead.
+//
 // # What it is not
 //
 // It governs calls; it does not make them safe. A process that is stopped between a take and the call, or a network that

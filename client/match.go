@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -97,6 +98,9 @@ func (c Call) quota(resource string) string {
 	}
 	return ""
 }
+
+// holder returns for whom the call asks.
+func (c *Call) holder(of *Client) string { return cmp.Or(c.Holder, of.holder) }
 
 // GitHub governs calls of GitHub's API: each is one unit of github/core, github/search, github/code_search or
 // github/graphql, by its path. The cluster needs to have those quotas. Reading /rate_limit costs nothing and is not

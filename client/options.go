@@ -27,6 +27,7 @@ type settings struct {
 	http           connect.HTTPClient
 	own            *reacher
 	logger         *slog.Logger
+	hooks          hookList
 	callTimeout    time.Duration
 	attemptTimeout time.Duration
 	closeTimeout   time.Duration

@@ -208,8 +208,9 @@ func (l *Limiter) fetch(ctx context.Context, size int64) error {
 		return err
 	}
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.adoptLocked(op, size)
+	l.mu.Unlock()
+	l.client.hooks.batch(l.unit, size)
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -44,6 +45,18 @@ type ReserveRequest struct {
 // Reserve asks for a lease on all items or none. A *RefusalError is the cluster's no. If ctx ends while the request is
 // on its way, the error is an *UnknownOutcomeError, and what it may still get is given back in the background.
 func (c *Client) Reserve(ctx context.Context, request ReserveRequest) (*Lease, error) {
+	if len(c.hooks) == 0 {
+		return c.reserve(ctx, request)
+	}
+	asked := request
+	asked.Holder = cmp.Or(asked.Holder, c.holder)
+	end := c.hooks.wait(ctx, asked)
+	lease, err := c.reserve(ctx, request)
+	end(lease, err)
+	return lease, err
+}
+
+func (c *Client) reserve(ctx context.Context, request ReserveRequest) (*Lease, error) {
 	wait := min(max(request.Wait, 0), MaxWait)
 	_, bounded := ctx.Deadline()
 	ctx, done, err := c.begin(ctx, wait)
@@ -107,6 +120,7 @@ func (c *Client) refused(r *quotav1.Refusal) error {
 	if refusal.Reason == Cooldown {
 		c.closures.learn(refusal.Quota, refusal.RetryAfter)
 	}
+	c.hooks.refusal(refusal)
 	return refusal
 }
 
@@ -242,6 +256,7 @@ func (c *Client) reported(response *quotav1.ReportResponse) []Reported {
 	for _, quota := range out {
 		c.closures.learn(quota.Quota, quota.CooldownLeft)
 	}
+	c.hooks.cooldown(out)
 	return out
 }
 

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -29,6 +30,7 @@ type transportSettings struct {
 	providers []*upstream
 	adjust    func(*http.Request, *Call)
 	granted   func(*http.Request, *Lease) (*http.Request, error)
+	answers   bool
 	learner   *estimate.Learner
 	maxBody   int64
 	wait      time.Duration
@@ -66,6 +68,10 @@ func Adjust(adjust func(*http.Request, *Call)) TransportOption {
 func Granted(granted func(*http.Request, *Lease) (*http.Request, error)) TransportOption {
 	return func(s *transportSettings) { s.granted = granted }
 }
+
+// AnswerRefusals answers a call that the cluster refuses with status 429 in the provider's own form, in place of a *RefusalError, for
+// programs that know what to do with that. Its header X-Quotad-Refusal has the reason and the quota.
+func AnswerRefusals() TransportOption { return func(s *transportSettings) { s.answers = true } }
 
 // Learner sets where the Transport learns what calls of models use, to share it with others or to keep it. The default is one of
 // its own.
@@ -207,6 +213,9 @@ func (t *Transport) RoundTrip(request *http.Request) (*http.Response, error) {
 func (t *Transport) carry(request *http.Request, call Call) (*http.Response, error) {
 	for tries := 0; ; tries++ {
 		response, limit, err := t.attempt(request, call)
+		if refusal, refused := errors.AsType[*RefusalError](err); refused && t.settings.answers {
+			return refusal.response(request, call.Dialect, call.holder(t.client)), nil
+		}
 		if err != nil || limit == nil {
 			return response, err
 		}
@@ -218,6 +227,7 @@ func (t *Transport) carry(request *http.Request, call Call) (*http.Response, err
 			return response, nil
 		}
 		discard(response.Body)
+		t.client.hooks.retry(request, limit.delay)
 		if err := sleep(request.Context(), limit.delay); err != nil {
 			if next.Body != nil {
 				_ = next.Body.Close()

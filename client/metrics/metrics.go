@@ -1,0 +1,169 @@
+// Package metrics counts what a quotad client does, for Prometheus.
+//
+// It is a package of its own, so that who imports the client gets no Prometheus with it. A [Collector] comes first, since the client is
+// made with its hooks:
+//
+//	collector := metrics.New()
+//	c, err := client.New(addresses, client.WithHooks(collector.Hooks()))
+//	collector.Watch(c, transport)
+//	prometheus.MustRegister(collector)
+//
+// Holders are no label. Quotas are: a process uses few, and those of models carry the model's name.
+package metrics
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/quotad/quotad/client"
+)
+
+const prefix = "quotad_client_"
+
+// Collector counts what clients and their transports do. It is safe for concurrent use.
+type Collector struct {
+	wait      *prometheus.HistogramVec
+	refusals  *prometheus.CounterVec
+	retries   prometheus.Counter
+	cooldowns *prometheus.CounterVec
+	batches   *prometheus.CounterVec
+
+	mu         sync.Mutex
+	clients    []*client.Client
+	transports []*client.Transport
+}
+
+// New returns a Collector that watches nothing yet.
+func New() *Collector {
+	return &Collector{
+		wait: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: prefix + "wait_seconds", Help: "How long a lease was waited for, by outcome: granted, refused, failed.",
+			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600},
+		}, []string{"outcome"}),
+		refusals:  counterVec("refusals_total", "Refusals of the cluster, by reason and quota.", "reason", "quota"),
+		retries:   prometheus.NewCounter(prometheus.CounterOpts{Name: prefix + "retries_total", Help: "Calls that are sent again after a provider's limit."}),
+		cooldowns: counterVec("cooldowns_total", "Reports that found a quota closed or closed it, by quota.", "quota"),
+		batches:   counterVec("batch_units_total", "Units that limiters fetched ahead, by the first quota.", "quota"),
+	}
+}
+
+func counterVec(name, help string, labels ...string) *prometheus.CounterVec {
+	return prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + name, Help: help}, labels)
+}
+
+// Hooks returns the hooks by which a client tells of what happens.
+func (c *Collector) Hooks() client.Hooks {
+	return client.Hooks{
+		Wait: func(context.Context, client.ReserveRequest) func(*client.Lease, error) {
+			began := time.Now()
+			return func(_ *client.Lease, err error) {
+				c.wait.WithLabelValues(outcome(err)).Observe(time.Since(began).Seconds())
+			}
+		},
+		Refusal:  func(r *client.RefusalError) { c.refusals.WithLabelValues(r.Reason.String(), r.Quota).Inc() },
+		Retry:    func(*http.Request, time.Duration) { c.retries.Inc() },
+		Cooldown: func(r client.Reported) { c.cooldowns.WithLabelValues(r.Quota).Inc() },
+		Batch: func(unit []client.Item, units int64) {
+			if len(unit) > 0 {
+				c.batches.WithLabelValues(unit[0].Quota).Add(float64(units))
+			}
+		},
+	}
+}
+
+func outcome(err error) string {
+	switch {
+	case err == nil:
+		return "granted"
+	case errors.As(err, new(*client.RefusalError)):
+		return "refused"
+	}
+	return "failed"
+}
+
+// Watch adds a client's and its transports' own counters.
+func (c *Collector) Watch(of *client.Client, transports ...*client.Transport) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.clients = append(c.clients, of)
+	c.transports = append(c.transports, transports...)
+}
+
+// stat is a counter that clients or transports keep themselves.
+type stat struct {
+	desc  *prometheus.Desc
+	value func([]client.Stats, []client.TransportStats) uint64
+}
+
+func clientStat(name, help string, of func(client.Stats) uint64) stat {
+	return stat{prometheus.NewDesc(prefix+name, help, nil, nil), func(all []client.Stats, _ []client.TransportStats) (sum uint64) {
+		for _, s := range all {
+			sum += of(s)
+		}
+		return sum
+	}}
+}
+
+func transportStat(name, help string, of func(client.TransportStats) uint64) stat {
+	return stat{prometheus.NewDesc(prefix+"transport_"+name, help, nil, nil), func(_ []client.Stats, all []client.TransportStats) (sum uint64) {
+		for _, s := range all {
+			sum += of(s)
+		}
+		return sum
+	}}
+}
+
+var stats = []stat{
+	clientStat("requests_total", "Batches of commands sent to the cluster.", func(s client.Stats) uint64 { return s.Batches }),
+	clientStat("commands_total", "Commands sent to the cluster, repeats included.", func(s client.Stats) uint64 { return s.Commands }),
+	clientStat("resends_total", "Batches that had to be sent again.", func(s client.Stats) uint64 { return s.Retries }),
+	clientStat("redirects_total", "Hints of a node at another one as the leader.", func(s client.Stats) uint64 { return s.Redirects }),
+	clientStat("unknown_outcomes_total", "Commands that ended without a known outcome.", func(s client.Stats) uint64 { return s.UnknownOutcomes }),
+	transportStat("calls_total", "Calls that were governed.", func(s client.TransportStats) uint64 { return s.Calls }),
+	transportStat("ungoverned_total", "Calls that were not governed.", func(s client.TransportStats) uint64 { return s.Ungoverned }),
+	transportStat("written_total", "Attempts that were written to a provider.", func(s client.TransportStats) uint64 { return s.Written }),
+	transportStat("limited_total", "Answers that were refused for a limit.", func(s client.TransportStats) uint64 { return s.Limited }),
+	transportStat("passed_total", "Answers refused for a limit that were passed through.", func(s client.TransportStats) uint64 { return s.Passed }),
+	transportStat("overrun_total", "Writes without an allowance.", func(s client.TransportStats) uint64 { return s.Overrun }),
+	transportStat("malformed_total", "Values in answers that could not be read.", func(s client.TransportStats) uint64 { return s.Malformed }),
+	transportStat("estimates_cut_total", "Estimates above what a quota ever grants.", func(s client.TransportStats) uint64 { return s.Cut }),
+}
+
+func (c *Collector) vectors() []prometheus.Collector {
+	return []prometheus.Collector{c.wait, c.refusals, c.retries, c.cooldowns, c.batches}
+}
+
+// Describe implements prometheus.Collector.
+func (c *Collector) Describe(to chan<- *prometheus.Desc) {
+	for _, v := range c.vectors() {
+		v.Describe(to)
+	}
+	for _, s := range stats {
+		to <- s.desc
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *Collector) Collect(to chan<- prometheus.Metric) {
+	for _, v := range c.vectors() {
+		v.Collect(to)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var ofClients []client.Stats
+	for _, of := range c.clients {
+		ofClients = append(ofClients, of.Stats())
+	}
+	var ofTransports []client.TransportStats
+	for _, of := range c.transports {
+		ofTransports = append(ofTransports, of.Stats())
+	}
+	for _, s := range stats {
+		to <- prometheus.MustNewConstMetric(s.desc, prometheus.CounterValue, float64(s.value(ofClients, ofTransports)))
+	}
+}

@@ -1,0 +1,63 @@
+// Package tracing shows waits for quotas as spans of OpenTelemetry.
+//
+// It is a package of its own, so that who imports the client gets no OpenTelemetry with it:
+//
+//	c, err := client.New(addresses, client.WithHooks(tracing.Hooks(otel.GetTracerProvider())))
+//
+// Each Reserve is a span quotad.wait, a child of the span in the caller's context. A call through a Transport has its request's context,
+// so its wait stands beside the call itself in the trace. Prompts and bodies are never in it.
+package tracing
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/quotad/quotad/client"
+)
+
+// The names of the span and its attributes.
+const (
+	SpanName    = "quotad.wait"
+	KeyHolder   = attribute.Key("quotad.holder")
+	KeyClass    = attribute.Key("quotad.class")
+	KeyQuota    = attribute.Key("quotad.quota")
+	KeyReason   = attribute.Key("quotad.reason")
+	KeyZone     = attribute.Key("quotad.zone")
+	instruments = "github.com/quotad/quotad/client/tracing"
+)
+
+// Hooks returns the hooks by which a client's waits become spans of a provider. A span's class is the lease's, or else the one that was
+// asked for; its quota is the binding one of a refusal, or else all that were asked for.
+func Hooks(provider trace.TracerProvider) client.Hooks {
+	tracer := provider.Tracer(instruments)
+	return client.Hooks{Wait: func(ctx context.Context, request client.ReserveRequest) func(*client.Lease, error) {
+		var quotas []string
+		for _, item := range request.Items {
+			quotas = append(quotas, item.Quota)
+		}
+		_, span := tracer.Start(ctx, SpanName, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(
+			KeyHolder.String(request.Holder), KeyQuota.String(strings.Join(quotas, " ")),
+		))
+		if request.Class != client.ClassDefault {
+			span.SetAttributes(KeyClass.String(request.Class.String()))
+		}
+		return func(lease *client.Lease, err error) {
+			defer span.End()
+			if lease != nil {
+				span.SetAttributes(KeyClass.String(lease.Class().String()))
+				return
+			}
+			if refusal, ok := errors.AsType[*client.RefusalError](err); ok {
+				span.SetAttributes(KeyReason.String(refusal.Reason.String()), KeyQuota.String(refusal.Quota), KeyZone.String(refusal.Zone.String()))
+			}
+			if err != nil {
+				span.SetStatus(codes.Error, err.Error())
+			}
+		}
+	}}
+}

@@ -1,0 +1,53 @@
+package tracing_test
+
+import (
+	"context"
+	"testing"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	sdk "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"github.com/quotad/quotad/client"
+	"github.com/quotad/quotad/client/internal/fakequota"
+	"github.com/quotad/quotad/client/tracing"
+)
+
+func TestHooks(t *testing.T) {
+	cluster := fakequota.New(1)
+	cluster.Set("t/core", fakequota.Quota{Usable: 10, Available: 1})
+	recorder := tracetest.NewSpanRecorder()
+	provider := sdk.NewTracerProvider(sdk.WithSpanProcessor(recorder))
+	c, err := client.New(cluster.Addresses(), client.WithHTTPClient(cluster), client.WithHolder("picard"), client.WithHooks(tracing.Hooks(provider)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	ctx, parent := provider.Tracer("test").Start(context.Background(), "call")
+	for range 2 {
+		_, _ = c.Reserve(ctx, client.ReserveRequest{Items: []client.Item{{Quota: "t/core", Amount: 1}}, Class: client.Background})
+	}
+	spans := recorder.Ended()
+	if len(spans) != 2 {
+		t.Fatalf("%d spans, want 2", len(spans))
+	}
+	for i, want := range []map[attribute.Key]string{
+		{tracing.KeyHolder: "picard", tracing.KeyQuota: "t/core", tracing.KeyClass: "background"},
+		{tracing.KeyHolder: "picard", tracing.KeyQuota: "t/core", tracing.KeyClass: "background", tracing.KeyReason: "EXHAUSTED"},
+	} {
+		span := spans[i]
+		if span.Name() != "quotad.wait" || span.Parent().SpanID() != parent.SpanContext().SpanID() || (span.Status().Code == codes.Error) != (i == 1) {
+			t.Errorf("span %d: %s, parent %v, status %v", i, span.Name(), span.Parent().SpanID(), span.Status())
+		}
+		got := map[attribute.Key]string{}
+		for _, a := range span.Attributes() {
+			got[a.Key] = a.Value.AsString()
+		}
+		for key, value := range want {
+			if got[key] != value {
+				t.Errorf("span %d: %s is %q, want %q", i, key, got[key], value)
+			}
+		}
+	}
+}
