@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -239,6 +240,32 @@ func (g *governed) refusedWith(body []byte) {
 		g.transport.settings.learner.LearnRequested(g.transport.key(&g.call), g.call.Request, requested)
 	}
 }
+
+// brokeOff tells the cluster of a limit that ended an answer in its middle. Its status was good, so only the error itself says so.
+func (g *governed) brokeOff(said usage.Said) {
+	if said.Failure == nil || g.unused {
+		return
+	}
+	status := http.StatusTooManyRequests
+	if strings.Contains(said.Failure.Type, "overloaded") {
+		status = statusOverloaded
+	}
+	all := g.call.Dialect.ObserveAnswer(time.Now(), status, http.Header{}, said.Failure.Body)
+	verdict, refused := signals.Verdict(all)
+	if !refused || !verdict.Class.Limited() {
+		return
+	}
+	a, number := g.last(), uint64(1)
+	if op := a.lease.Operation(); op != nil {
+		number = op.Number()
+	}
+	if report := g.transport.signalsFor(g.call, all, true); len(report) > 0 {
+		g.report(a.lease, number, report)
+	}
+}
+
+// statusOverloaded is the status with which Anthropic says that it has too much to do.
+const statusOverloaded = 529
 
 // measured adds to used what the answer of a model says was used, by quota, and learns from it. Of an answer that was not read to its
 // end more may have been used than it said, so nothing goes back.

@@ -257,6 +257,7 @@ func try[T any](ctx context.Context, n *node, limit time.Duration, send sender[T
 	}
 	if a.err == nil || spoke(failed) {
 		n.heard.Store(a.received.UnixNano())
+		n.met.Store(true)
 		return a
 	}
 	n.failed(failed)

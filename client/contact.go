@@ -80,18 +80,6 @@ func (n *node) failed(err error) {
 	n.trouble.Store(&contact{strings.TrimPrefix(strings.TrimPrefix(n.base, "http://"), "https://"), err})
 }
 
-// met reports whether any node has ever answered.
-func (n *nodes) met() bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, known := range n.all {
-		if known.heard.Load() != 0 || known.relay.heard.Load() != 0 {
-			return true
-		}
-	}
-	return false
-}
-
 // unreachable returns why no node answers. refused: none of them is waited for any more.
 func (n *nodes) unreachable() (err error, refused bool) {
 	n.mu.Lock()
@@ -112,11 +100,11 @@ func (n *nodes) unreachable() (err error, refused bool) {
 // introduce ends a call of a client that has never reached anybody, since its endpoints are probably wrong. The returned function
 // ends the watch.
 func (c *Client) introduce(cancel context.CancelCauseFunc) (stop func()) {
-	if c.nodes.met() {
+	if c.nodes.met.Load() {
 		return func() {}
 	}
 	give := func(always bool) {
-		if err, refused := c.nodes.unreachable(); !c.nodes.met() && (always || refused) {
+		if err, refused := c.nodes.unreachable(); !c.nodes.met.Load() && (always || refused) {
 			cancel(err)
 		}
 	}

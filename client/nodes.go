@@ -35,6 +35,8 @@ type node struct {
 	heard atomic.Int64
 	// trouble is what the last attempt came to that got no answer; nil: there was none.
 	trouble atomic.Pointer[contact]
+	// met is set once any node has answered.
+	met *atomic.Bool
 }
 
 // reachable reports whether a node has answered lately.
@@ -52,6 +54,8 @@ type nodes struct {
 	http   connect.HTTPClient
 	token  string
 	scheme string
+	// met: some node has answered.
+	met atomic.Bool
 
 	mu     sync.Mutex
 	all    []*node
@@ -134,7 +138,7 @@ func (n *nodes) connect(base string, forward bool) *node {
 		connect.WithReadMaxBytes(maxAnswer),
 	}
 	return &node{
-		base: base, api: quotav1connect.NewQuotaServiceClient(n.http, base, options...),
+		base: base, met: &n.met, api: quotav1connect.NewQuotaServiceClient(n.http, base, options...),
 		tasks: quotav1connect.NewTaskServiceClient(n.http, base, options...),
 	}
 }

@@ -218,7 +218,9 @@ func (b *settlingBody) end(whole bool) {
 	used := b.counted(whole)
 	if b.meter != nil {
 		b.meter.End()
-		b.governed.measured(b.meter.Said(), whole, used)
+		said := b.meter.Said()
+		b.governed.brokeOff(said)
+		b.governed.measured(said, whole, used)
 	}
 	var actual []Item
 	for _, item := range b.governed.call.Items {

@@ -341,3 +341,25 @@ func TestTransport_ReadsAnswersAsTheHostSpeaks(t *testing.T) {
 		}
 	})
 }
+
+// A stream can meet a limit after its status was sent.
+func TestTransport_ReportsLimitsWithinStreams(t *testing.T) {
+	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+		plenty(cluster, 100_000, "openai/m/requests", "openai/m/tokens")
+		base, _ := answers(func(*http.Request) *http.Response {
+			return respond(200, http.Header{"Content-Type": {"text/event-stream"}}, "event: response.failed\ndata: "+
+				`{"type":"response.failed","response":{"usage":null,"error":{"code":"rate_limit_exceeded","message":"Please try again in 11.054s."}}}`+"\n\n")
+		})
+		post(t, NewTransport(c, base, OpenAI()), responses, `{"model":"m","stream":true,"max_output_tokens":500}`)
+		reports := cluster.Reports()
+		if len(reports) != 1 {
+			t.Fatalf("reported %v", reports)
+		}
+		if got := reports[0].GetSignals()[0]; got.GetRetryAfter().AsDuration() != 11054*time.Millisecond {
+			t.Errorf("reported %v, want a wait of 11.054s", got)
+		}
+		if cluster.Leases() != 0 || cluster.Available("openai/m/tokens") > 99_500 {
+			t.Errorf("%d leases are left, %d tokens", cluster.Leases(), cluster.Available("openai/m/tokens"))
+		}
+	})
+}

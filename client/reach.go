@@ -20,6 +20,9 @@ const (
 	// probeWait bounds the first exchange with a node, oldLife is how long a node is believed to speak HTTP/1.1 only.
 	probeWait = time.Second
 	oldLife   = time.Minute
+	// quiet is after how long without a word a shared connection is checked, and how long the check may take: what is dead must not hold
+	// up all calls until TCP gives up.
+	quiet = 2 * time.Second
 )
 
 // reacher sends requests to nodes over HTTP/2, so that calls that wait share connections. It is the default http.RoundTripper of a
@@ -61,11 +64,12 @@ func newReacher() *reacher {
 	for i := range r.plain {
 		r.plain[i] = transport(func(p *http.Protocols) { p.SetUnencryptedHTTP2(true) })
 		r.plain[i].MaxConnsPerHost = 1
-		r.plain[i].HTTP2 = &http.HTTP2Config{StrictMaxConcurrentRequests: true}
+		r.plain[i].HTTP2 = &http.HTTP2Config{StrictMaxConcurrentRequests: true, SendPingTimeout: quiet, PingTimeout: quiet}
 	}
 	r.old = transport(func(p *http.Protocols) { p.SetHTTP1(true) })
 	// What has agreed on HTTP/1.1 needs a connection for each call that waits.
 	r.secure = transport(func(p *http.Protocols) { p.SetHTTP1(true); p.SetHTTP2(true) })
+	r.secure.HTTP2 = &http.HTTP2Config{SendPingTimeout: quiet, PingTimeout: quiet}
 	return r
 }
 

@@ -54,10 +54,11 @@ func TestClient_ReachesTheLeaderThroughAnotherNode(t *testing.T) {
 }
 
 // listen serves a cluster's first node on a port of this machine, and counts its connections.
-func listen(t *testing.T, cluster *fakequota.Cluster, set func(*http.Protocols)) (address string, conns *atomic.Int64, most *atomic.Int64) {
+func listen(t *testing.T, cluster *fakequota.Cluster, set func(*http.Protocols)) (server *httptest.Server, most *atomic.Int64) {
 	t.Helper()
-	conns, most = &atomic.Int64{}, &atomic.Int64{}
-	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	var conns atomic.Int64
+	most = &atomic.Int64{}
+	server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r = r.Clone(r.Context())
 		r.URL.Host = cluster.Addresses()[0]
 		response, err := cluster.Do(r)
@@ -84,15 +85,15 @@ func listen(t *testing.T, cluster *fakequota.Cluster, set func(*http.Protocols))
 	}
 	server.Start()
 	t.Cleanup(server.Close)
-	return server.Listener.Addr().String(), conns, most
+	return server, most
 }
 
 func TestClient_SharesConnections(t *testing.T) {
 	const waiters = 1_500
 	cluster := fakequota.New(1)
 	cluster.Set("t/core", fakequota.Quota{Usable: waiters})
-	address, _, most := listen(t, cluster, func(p *http.Protocols) { p.SetHTTP1(true); p.SetUnencryptedHTTP2(true) })
-	c, err := New([]string{address}, WithHolder("picard"))
+	server, most := listen(t, cluster, func(p *http.Protocols) { p.SetHTTP1(true); p.SetUnencryptedHTTP2(true) })
+	c, err := New([]string{server.Listener.Addr().String()}, WithHolder("picard"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,8 +121,8 @@ func TestClient_SharesConnections(t *testing.T) {
 
 func TestClient_SpeaksHTTP1WhereNothingElseIsSpoken(t *testing.T) {
 	cluster := full()
-	address, _, _ := listen(t, cluster, func(p *http.Protocols) { p.SetHTTP1(true) })
-	c, err := New([]string{address}, WithHolder("picard"))
+	server, _ := listen(t, cluster, func(p *http.Protocols) { p.SetHTTP1(true) })
+	c, err := New([]string{server.Listener.Addr().String()}, WithHolder("picard"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,5 +148,21 @@ func TestClient_KnowsThatNothingWasSent(t *testing.T) {
 	var notAccepted *NotAcceptedError
 	if !errors.As(err, &notAccepted) {
 		t.Errorf("%v, want that it was not accepted", err)
+	}
+}
+
+func TestClient_ConnectsAgain(t *testing.T) {
+	cluster := full()
+	server, _ := listen(t, cluster, func(p *http.Protocols) { p.SetHTTP1(true); p.SetUnencryptedHTTP2(true) })
+	c, err := New([]string{server.Listener.Addr().String()}, WithHolder("picard"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	for i := range 10 {
+		if err := c.Limiter("t/core", MaxBatch(1)).Wait(within(t, 10*time.Second)); err != nil {
+			t.Fatalf("take %d: %v", i+1, err)
+		}
+		server.CloseClientConnections()
 	}
 }
