@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/quotad/quotad/client/signals"
 )
@@ -56,7 +55,8 @@ func (e *RefusalError) body(dialect signals.Dialect, holder string, header http.
 		return object{"type": "error", "error": object{"type": "rate_limit_error", "message": text}}
 	case signals.GitHub.Name():
 		return object{
-			"message": "You have exceeded a rate limit: " + text, "documentation_url": "https://docs.github.com/rest/overview/rate-limits-for-the-rest-api",
+			"message":           "You have exceeded a rate limit: " + text,
+			"documentation_url": "https://docs.github.com/rest/overview/rate-limits-for-the-rest-api",
 		}
 	case signals.Gemini.Name():
 		failure := object{"code": http.StatusTooManyRequests, "message": text, "status": "RESOURCE_EXHAUSTED"}
@@ -71,6 +71,6 @@ func (e *RefusalError) body(dialect signals.Dialect, holder string, header http.
 	header.Set("Content-Type", "application/problem+json")
 	return object{
 		"type": "https://iana.org/assignments/http-problem-types#quota-exceeded", "title": "quota exceeded",
-		"violated-policies": []string{e.Quota}, "detail": text, "status": http.StatusTooManyRequests, "retry-after": e.RetryAfter.Round(time.Millisecond).String(),
+		"violated-policies": []string{e.Quota}, "detail": text, "status": http.StatusTooManyRequests,
 	}
 }

@@ -22,7 +22,7 @@ func (t *Transport) call(request *http.Request) (*http.Request, Call, error) {
 	s := &t.settings
 	if s.match == nil && len(s.providers) == 0 {
 		closeBody(request)
-		return nil, Call{}, errors.New("quotad: the transport governs nothing: give NewTransport a provider such as client.OpenAI(), or client.Match")
+		return nil, Call{}, errNothingGoverned
 	}
 	provider := s.providerOf(request)
 	if provider == nil && s.match == nil {
@@ -51,6 +51,10 @@ func (t *Transport) call(request *http.Request) (*http.Request, Call, error) {
 	}
 	return request, call, nil
 }
+
+// errNothingGoverned says that a Transport was made without anything to govern.
+var errNothingGoverned = errors.New(
+	"quotad: the transport governs nothing: give NewTransport a provider such as client.OpenAI(), or client.Match")
 
 // providerOf returns the provider whose host a request goes to, nil: it goes elsewhere.
 func (s *transportSettings) providerOf(request *http.Request) *upstream {
@@ -85,7 +89,8 @@ func (t *Transport) warnUngoverned(request *http.Request) {
 		for _, p := range t.settings.providers {
 			hosts = append(hosts, p.hosts...)
 		}
-		t.client.logger.Warn("a request is not governed: its host is none of the providers' (see client.Hosts)", "host", request.URL.Host, "hosts", hosts)
+		t.client.logger.Warn("a request is not governed: its host is none of the providers' (see client.Hosts)",
+			"host", request.URL.Host, "hosts", hosts)
 	})
 }
 

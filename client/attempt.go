@@ -140,7 +140,10 @@ func race[T any](ctx context.Context, c *Client, p patience, send sender[T]) (la
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	order, led := c.nodes.order()
-	r := &racing[T]{ctx: ctx, client: c, patience: p, send: send, results: make(chan attempt[T], 2*maxNodes+1), asked: map[*node]bool{}, hints: map[*node]*node{}}
+	r := &racing[T]{
+		ctx: ctx, client: c, patience: p, send: send, results: make(chan attempt[T], 2*maxNodes+1),
+		asked: map[*node]bool{}, hints: map[*node]*node{},
+	}
 	wait := p.others
 	if led {
 		wait = p.leader

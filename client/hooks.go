@@ -10,8 +10,8 @@ import (
 // client/tracing. Those that are nil are left out. They are called where it happens, several at a time, and should return at once;
 // they must not call the client.
 type Hooks struct {
-	// Wait is called when a lease is asked for, with the caller's context and the holder filled in, and what it returns, unless nil, when there is an answer. What
-	// lies between is the wait in the cluster's queue.
+	// Wait is called when a lease is asked for, with the caller's context and the holder filled in. What it returns, unless nil, is called
+	// when there is an answer: what lies between is the wait in the cluster's queue.
 	Wait func(ctx context.Context, request ReserveRequest) func(*Lease, error)
 	// Refusal is called with each no of the cluster.
 	Refusal func(*RefusalError)

@@ -46,7 +46,10 @@ func TestHooks(t *testing.T) {
 		}
 		_ = response.Body.Close()
 		synctest.Wait()
-		want := []string{"waits picard [{t/core 1}]", "waited true false", "cools down t/core", "retries /path true", "waits picard [{t/core 1}]", "waited true false"}
+		want := []string{
+			"waits picard [{t/core 1}]", "waited true false", "cools down t/core", "retries /path true",
+			"waits picard [{t/core 1}]", "waited true false",
+		}
 		mu.Lock()
 		if !slices.Equal(told, want) {
 			t.Errorf("told %q, want %q", told, want)

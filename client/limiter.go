@@ -209,7 +209,8 @@ func (l *Limiter) TryTakeN(n int) *Taken {
 		return &Taken{limiter: l, ok: true}
 	}
 	if most := min(mostUnits, l.settings.maxBatch); n < 0 || int64(n) > most {
-		return &Taken{limiter: l, delay: math.MaxInt64, err: &RequestError{Reason: Invalid, Message: fmt.Sprintf("%d units were asked for, of 0 to %d", n, most)}}
+		wrong := &RequestError{Reason: Invalid, Message: fmt.Sprintf("%d units were asked for, of 0 to %d", n, most)}
+		return &Taken{limiter: l, delay: math.MaxInt64, err: wrong}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -28,7 +28,8 @@ func virtual(t *testing.T, nodes int, f func(t *testing.T, cluster *fakequota.Cl
 
 func connected(t *testing.T, cluster *fakequota.Cluster, options ...Option) *Client {
 	t.Helper()
-	c, err := New(cluster.Addresses(), append([]Option{WithHTTPClient(cluster), WithHolder("picard"), WithLogger(slog.New(slog.DiscardHandler))}, options...)...)
+	all := []Option{WithHTTPClient(cluster), WithHolder("picard"), WithLogger(slog.New(slog.DiscardHandler))}
+	c, err := New(cluster.Addresses(), append(all, options...)...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -42,9 +42,14 @@ func TestTransport_CountsLongPromptsWithoutABound(t *testing.T) {
 		body        string
 		least, most int64
 	}{
-		"80,000 tokens, no bound":       {`{"model":"m","input":"` + strings.Repeat("abcd", 80_000) + `"}`, 84_000, 85_000},
-		"the bound behind a megabyte":   {`{"model":"m","input":"` + strings.Repeat("abcd", 300_000) + `","max_output_tokens":500}`, 300_500, 301_000},
-		"a picture of 930 kB":           {`{"model":"m","max_output_tokens":500,"input":[{"content":[{"type":"input_image","image_url":"data:image/png;base64,` + strings.Repeat("A", 930_000) + `"}]}]}`, 1_000, 5_000},
+		"80,000 tokens, no bound": {`{"model":"m","input":"` + strings.Repeat("abcd", 80_000) + `"}`, 84_000, 85_000},
+		"the bound behind a megabyte": {
+			`{"model":"m","input":"` + strings.Repeat("abcd", 300_000) + `","max_output_tokens":500}`, 300_500, 301_000,
+		},
+		"a picture of 930 kB": {
+			`{"model":"m","max_output_tokens":500,"input":[{"content":[{"type":"input_image","image_url":"data:image/png;base64,` +
+				strings.Repeat("A", 930_000) + `"}]}]}`, 1_000, 5_000,
+		},
 		"the model behind the messages": {`{"input":"` + strings.Repeat("abcd", 500_000) + `","model":"m"}`, 500_000, 505_000},
 	} {
 		virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
@@ -64,7 +69,8 @@ func TestTransport_LeavesMaxTokensOfAnthropicOut(t *testing.T) {
 		base, _ := answers(ok)
 		transport := NewTransport(c, base, Anthropic(), QueueWait(0))
 		for i := range 10 {
-			request, err := http.NewRequest(http.MethodPost, "https://api.anthropic.com/v1/messages?beta=true", strings.NewReader(`{"model":"m","max_tokens":32000,"messages":[]}`))
+			body := strings.NewReader(`{"model":"m","max_tokens":32000,"messages":[]}`)
+			request, err := http.NewRequest(http.MethodPost, "https://api.anthropic.com/v1/messages?beta=true", body)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -348,7 +354,8 @@ func TestTransport_ReportsLimitsWithinStreams(t *testing.T) {
 		plenty(cluster, 100_000, "openai/m/requests", "openai/m/tokens")
 		base, _ := answers(func(*http.Request) *http.Response {
 			return respond(200, http.Header{"Content-Type": {"text/event-stream"}}, "event: response.failed\ndata: "+
-				`{"type":"response.failed","response":{"usage":null,"error":{"code":"rate_limit_exceeded","message":"Please try again in 11.054s."}}}`+"\n\n")
+				`{"type":"response.failed","response":{"usage":null,"error":`+
+				`{"code":"rate_limit_exceeded","message":"Please try again in 11.054s."}}}`+"\n\n")
 		})
 		post(t, NewTransport(c, base, OpenAI()), responses, `{"model":"m","stream":true,"max_output_tokens":500}`)
 		reports := cluster.Reports()

@@ -57,7 +57,9 @@ func newReacher() *reacher {
 	transport := func(set func(*http.Protocols)) *http.Transport {
 		protocols := new(http.Protocols)
 		set(protocols)
-		return &http.Transport{Protocols: protocols, MaxIdleConnsPerHost: 64, IdleConnTimeout: 90 * time.Second, TLSHandshakeTimeout: 10 * time.Second}
+		return &http.Transport{
+			Protocols: protocols, MaxIdleConnsPerHost: 64, IdleConnTimeout: 90 * time.Second, TLSHandshakeTimeout: 10 * time.Second,
+		}
 	}
 	r := &reacher{hosts: map[string]*spoken{}}
 	r.ctx, r.close = context.WithCancel(context.Background())

@@ -17,7 +17,9 @@ import (
 
 // Through a tunnel or a load balancer only one node can be reached, and it does not lead.
 func TestClient_ReachesTheLeaderThroughAnotherNode(t *testing.T) {
-	for name, fault := range map[string]fakequota.Fault{"nobody listens there": fakequota.Refusing, "what is sent there gets lost": fakequota.Silent} {
+	for name, fault := range map[string]fakequota.Fault{
+		"nobody listens there": fakequota.Refusing, "what is sent there gets lost": fakequota.Silent,
+	} {
 		t.Run(name, func(t *testing.T) {
 			virtual(t, 3, func(t *testing.T, cluster *fakequota.Cluster, _ *Client) {
 				cluster.Lead(2)

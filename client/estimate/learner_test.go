@@ -20,7 +20,8 @@ var (
 // request is a call of 100 counted tokens of input.
 func request(t testing.TB, members string) *estimate.Request {
 	t.Helper()
-	r := estimate.Read(signals.OpenAI, estimate.Route{Operation: estimate.Generate}, strings.NewReader(`{"input":"`+strings.Repeat("x", 400)+`"`+members+`}`))
+	body := `{"input":"` + strings.Repeat("x", 400) + `"` + members + `}`
+	r := estimate.Read(signals.OpenAI, estimate.Route{Operation: estimate.Generate}, strings.NewReader(body))
 	if r.Counted() != 100 {
 		t.Fatalf("counted %d, want 100", r.Counted())
 	}
@@ -50,7 +51,8 @@ func TestLearner_LearnsOutput(t *testing.T) {
 		l.Learn(data, open, estimate.Said{Input: -1, Output: 60})
 	}
 	check("a holder of its own", data, open, 0, estimate.Amounts{Input: 100, Bound: 60, Likely: 60, Learnt: true})
-	check("embeddings", picard, &estimate.Request{Route: estimate.Route{Operation: estimate.Embed}, Content: open.Content}, 0, estimate.Amounts{Input: 100})
+	embed := &estimate.Request{Route: estimate.Route{Operation: estimate.Embed}, Content: open.Content}
+	check("embeddings", picard, embed, 0, estimate.Amounts{Input: 100})
 }
 
 func TestLearner_LearnsFactors(t *testing.T) {
@@ -59,7 +61,8 @@ func TestLearner_LearnsFactors(t *testing.T) {
 		name, members string
 		said, want    int64
 	}{
-		{"more", plain, 130, 130}, {"far more", plain, 10_000, 400}, {"far less", plain, 1, 25}, {"from the cache", cached, 3, 3}, {"all from the cache", cached, 0, 2},
+		{"more", plain, 130, 130}, {"far more", plain, 10_000, 400}, {"far less", plain, 1, 25},
+		{"from the cache", cached, 3, 3}, {"all from the cache", cached, 0, 2},
 	} {
 		l := estimate.NewLearner(nil)
 		for range 20 {
@@ -79,14 +82,15 @@ func TestLearner_LearnsFactors(t *testing.T) {
 }
 
 func TestLearner_LearnsFromRefusals(t *testing.T) {
-	const text = "Rate limit reached for gpt-4 in organization org-x on tokens_usage_based per min: Limit 10000, Used 8782, Requested 8172. Please try again in 41.724s."
+	const reached = "Rate limit reached for gpt-5 in organization org-x on "
+	const text = reached + "tokens_usage_based per min: Limit 10000, Used 8782, Requested 8172. Please try again in 41.724s."
 	for _, c := range []struct {
 		text string
 		want int64
 	}{
-		{"Rate limit reached for gpt-5 in organization org-x on tokens per min (TPM): Limit 10000, Used 8782, Requested 250. Please try again in 1s.", 250},
+		{reached + "tokens per min (TPM): Limit 10000, Used 8782, Requested 250. Please try again in 1s.", 250},
 		{text, 8172},
-		{"Rate limit reached for gpt-5 in organization org-x on requests per min (RPM): Limit 3, Used 3, Requested 1. Please try again in 20s.", 0},
+		{reached + "requests per min (RPM): Limit 3, Used 3, Requested 1. Please try again in 20s.", 0},
 		{"no", 0},
 	} {
 		if n, said := estimate.Requested([]byte(c.text)); n != c.want || said != (c.want > 0) {
@@ -107,7 +111,9 @@ func TestLearner_RemembersEarlierAnswers(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	l := estimate.NewLearner(func() time.Time { return now })
 	l.Remember("openai", "resp_1", 5000)
-	for _, members := range []string{`,"previous_response_id":"resp_1"`, `,"conversation":"resp_1"`, `,"conversation":{"id":"resp_1"}`, `,"cachedContent":"resp_1"`} {
+	for _, members := range []string{
+		`,"previous_response_id":"resp_1"`, `,"conversation":"resp_1"`, `,"conversation":{"id":"resp_1"}`, `,"cachedContent":"resp_1"`,
+	} {
 		if got := l.Estimate(picard, request(t, members), 0).Input; got != 5100 {
 			t.Errorf("%s: estimated input %d, want 5100", members, got)
 		}
@@ -190,10 +196,13 @@ func TestLearner_IsBounded(t *testing.T) {
 }
 
 func FuzzScanner(f *testing.F) {
-	f.Add("openai", []byte(`{"messages":[{"content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,AAAA"}}]}],"max_tokens":7,"n":2}`), 3)
-	f.Add("gemini", []byte(`{"contents":[{"parts":[{"inlineData":{"mimeType":"text/plain","data":"AAAA"}}]}],"generationConfig":{"responseSchema":{"a":1}}}`), 1)
-	f.Add("anthropic", []byte(`{"messages":[{"content":[{"type":"document","source":{"data":"x","media_type":"application/pdf"}}],"cache_control":{}}`), 9)
-	f.Fuzz(func(t *testing.T, name string, body []byte, size int) {
+	f.Add("openai", 3, []byte(
+		`{"messages":[{"content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,AAAA"}}]}],"max_tokens":7,"n":2}`))
+	f.Add("gemini", 1, []byte(
+		`{"contents":[{"parts":[{"inlineData":{"mimeType":"text/plain","data":"AAAA"}}]}],"generationConfig":{"responseSchema":{"a":1}}}`))
+	f.Add("anthropic", 9, []byte(
+		`{"messages":[{"content":[{"type":"document","source":{"data":"x","media_type":"application/pdf"}}],"cache_control":{}}`))
+	f.Fuzz(func(t *testing.T, name string, size int, body []byte) {
 		dialect, err := signals.DialectNamed(name)
 		if err != nil {
 			return

@@ -163,8 +163,11 @@ func mediaKind(media string) kind {
 }
 
 var (
-	imageFormats    = map[string]bool{"png": true, "jpeg": true, "jpg": true, "gif": true, "webp": true}
-	audioFormats    = map[string]bool{"wav": true, "mp3": true, "mp4": true, "mkv": true, "mov": true, "webm": true, "flv": true, "mpeg": true, "mpg": true, "wmv": true, "flac": true, "opus": true, "pcm16": true}
+	imageFormats = map[string]bool{"png": true, "jpeg": true, "jpg": true, "gif": true, "webp": true}
+	audioFormats = map[string]bool{
+		"wav": true, "mp3": true, "mp4": true, "mkv": true, "mov": true, "webm": true, "flv": true, "mpeg": true,
+		"mpg": true, "wmv": true, "flac": true, "opus": true, "pcm16": true,
+	}
 	documentFormats = map[string]bool{"pdf": true, "docx": true, "doc": true, "xlsx": true, "xls": true}
 )
 

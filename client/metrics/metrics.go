@@ -45,8 +45,10 @@ func New() *Collector {
 			Name: prefix + "wait_seconds", Help: "How long a lease was waited for, by outcome: granted, refused, failed.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600},
 		}, []string{"outcome"}),
-		refusals:  counterVec("refusals_total", "Refusals of the cluster, by reason and quota.", "reason", "quota"),
-		retries:   prometheus.NewCounter(prometheus.CounterOpts{Name: prefix + "retries_total", Help: "Calls that are sent again after a provider's limit."}),
+		refusals: counterVec("refusals_total", "Refusals of the cluster, by reason and quota.", "reason", "quota"),
+		retries: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: prefix + "retries_total", Help: "Calls that are sent again after a provider's limit.",
+		}),
 		cooldowns: counterVec("cooldowns_total", "Reports that found a quota closed or closed it, by quota.", "quota"),
 		batches:   counterVec("batch_units_total", "Units that limiters fetched ahead, by the first quota.", "quota"),
 	}
@@ -110,7 +112,8 @@ func clientStat(name, help string, of func(client.Stats) uint64) stat {
 }
 
 func transportStat(name, help string, of func(client.TransportStats) uint64) stat {
-	return stat{prometheus.NewDesc(prefix+"transport_"+name, help, nil, nil), func(_ []client.Stats, all []client.TransportStats) (sum uint64) {
+	desc := prometheus.NewDesc(prefix+"transport_"+name, help, nil, nil)
+	return stat{desc, func(_ []client.Stats, all []client.TransportStats) (sum uint64) {
 		for _, s := range all {
 			sum += of(s)
 		}
@@ -123,12 +126,12 @@ var stats = []stat{
 	clientStat("commands_total", "Commands sent to the cluster, repeats included.", func(s client.Stats) uint64 { return s.Commands }),
 	clientStat("resends_total", "Batches that had to be sent again.", func(s client.Stats) uint64 { return s.Retries }),
 	clientStat("redirects_total", "Hints of a node at another one as the leader.", func(s client.Stats) uint64 { return s.Redirects }),
-	clientStat("unknown_outcomes_total", "Commands that ended without a known outcome.", func(s client.Stats) uint64 { return s.UnknownOutcomes }),
+	clientStat("unknown_outcomes_total", "Commands without a known outcome.", func(s client.Stats) uint64 { return s.UnknownOutcomes }),
 	transportStat("calls_total", "Calls that were governed.", func(s client.TransportStats) uint64 { return s.Calls }),
 	transportStat("ungoverned_total", "Calls that were not governed.", func(s client.TransportStats) uint64 { return s.Ungoverned }),
 	transportStat("written_total", "Attempts that were written to a provider.", func(s client.TransportStats) uint64 { return s.Written }),
 	transportStat("limited_total", "Answers that were refused for a limit.", func(s client.TransportStats) uint64 { return s.Limited }),
-	transportStat("passed_total", "Answers refused for a limit that were passed through.", func(s client.TransportStats) uint64 { return s.Passed }),
+	transportStat("passed_total", "Answers refused for a limit and passed through.", func(s client.TransportStats) uint64 { return s.Passed }),
 	transportStat("overrun_total", "Writes without an allowance.", func(s client.TransportStats) uint64 { return s.Overrun }),
 	transportStat("malformed_total", "Values in answers that could not be read.", func(s client.TransportStats) uint64 { return s.Malformed }),
 	transportStat("estimates_cut_total", "Estimates above what a quota ever grants.", func(s client.TransportStats) uint64 { return s.Cut }),

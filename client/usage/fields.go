@@ -101,7 +101,8 @@ func (v *values) separate(input, read, write, output field) Usage {
 
 func (v *values) chat() Usage {
 	u := Usage{
-		Input: v[promptTokens], Cached: v[promptCached], Written: v[promptWritten], Output: v[completionTokens], Reasoning: v[completionReasoning],
+		Input: v[promptTokens], Cached: v[promptCached], Written: v[promptWritten],
+		Output: v[completionTokens], Reasoning: v[completionReasoning],
 	}
 	if !u.Output.Known {
 		u.Output = rest(v[totalTokens], u.Input)

@@ -50,7 +50,8 @@ func TestMeter_CountsTextOfStreamsCutOff(t *testing.T) {
 		want       int64
 	}{
 		{"chat", `data: {"choices":[{"delta":{"content":"abcd","tool_calls":[{"function":{"arguments":"{}"}}]}}]}` + "\n\n", asEvents, 6},
-		{"Responses", `data: {"type":"response.output_text.delta","delta":"abcd"}` + "\n\n" + `data: {"type":"response.output_text.done","text":"abcd"}` + "\n\n", asEvents, 4},
+		{"Responses", `data: {"type":"response.output_text.delta","delta":"abcd"}` + "\n\n" +
+			`data: {"type":"response.output_text.done","text":"abcd"}` + "\n\n", asEvents, 4},
 		{"Messages", `{"content":[{"type":"text","text":"abcd"}]}`, asJSON, 4},
 		{"Gemini", `[{"candidates":[{"content":{"parts":[{"text":"abcd"}]}}]}]`, asJSON, 4},
 		{"Converse stream", frame("contentBlockDelta", `{"delta":{"text":"abcd"}}`), asFrames, 4},
@@ -86,7 +87,8 @@ func TestMeter_TellsFailures(t *testing.T) {
 		t.Errorf("%+v, want a throttlingException", got)
 	}
 	m = meter(t, vector{"Responses error", asEvents, `data: {"type":"error","code":"server_error","message":"no"}` + "\n\n", ""}, 100)
-	if got := m.Said().Failure; got == nil || got.Code != "server_error" || got.Message != "no" || !strings.Contains(string(got.Body), "server_error") {
+	if got := m.Said().Failure; got == nil || got.Code != "server_error" || got.Message != "no" || !strings.Contains(string(got.Body),
+		"server_error") {
 		t.Errorf("%+v, want a server_error", got)
 	}
 }
@@ -100,7 +102,8 @@ func TestMeter_PassesLargeEvents(t *testing.T) {
 	}{
 		{"server-sent", asEvents, `data: {"usage":{"prompt_tokens":1},"a":"` + large + "\"}\n\n" + chatStream},
 		{"in lines", asEvents, "data: {\ndata: \"a\":\"" + large[:1<<19] + "\",\ndata: \"b\":\"" + large[:1<<19] + "\"}\n\n" + chatStream},
-		{"frame", asFrames, frame("metadata", `{"usage":{"inputTokens":1},"a":"`+large+`"}`) + frame("metadata", `{"usage":{"inputTokens":9,"outputTokens":2}}`)},
+		{"frame", asFrames, frame("metadata", `{"usage":{"inputTokens":1},"a":"`+large+`"}`) + frame("metadata",
+			`{"usage":{"inputTokens":9,"outputTokens":2}}`)},
 	} {
 		m := meter(t, vector{c.name, c.header, c.body, ""}, 4096)
 		if got := m.Said(); said(got.Usage) != "9 - - 2" || got.Skipped != 1 {
@@ -116,7 +119,8 @@ func TestMeter_PassesLargeEvents(t *testing.T) {
 
 func TestMeter_BoundsCounts(t *testing.T) {
 	for _, c := range []struct{ number, want string }{
-		{"99999999999999999999999999", "1099511627776 - - -"}, {"-5", "- - - -"}, {"1.5", "- - - -"}, {`"7"`, "- - - -"}, {"[7]", "- - - -"}, {"{}", "- - - -"},
+		{"99999999999999999999999999", "1099511627776 - - -"}, {"-5", "- - - -"}, {"1.5", "- - - -"}, {`"7"`, "- - - -"}, {"[7]", "- - - -"},
+		{"{}", "- - - -"},
 	} {
 		m := meter(t, vector{"", asJSON, `{"usage":{"input_tokens":` + c.number + `}}`, ""}, 100)
 		if got := said(m.Said().Usage); got != c.want {

@@ -43,7 +43,7 @@ func TestAFleetNeverMeetsGitHubsLimit(t *testing.T) {
 		base := &http.Transport{}
 		defer base.CloseIdleConnections()
 		c := cluster.client(client.WithHolder(fmt.Sprintf("agent%d", i)))
-		agent := &http.Client{Transport: client.NewTransport(c, base, client.GitHub())}
+		agent := &http.Client{Transport: client.NewTransport(c, base, client.GitHub(client.Hosts("127.0.0.1")))}
 		for range 3 {
 			wg.Go(func() {
 				for ctx.Err() == nil {

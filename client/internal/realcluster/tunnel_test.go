@@ -35,7 +35,8 @@ func TestClient_WorksThroughATunnelToAFollower(t *testing.T) {
 	}
 	through := &http.Transport{DialContext: tunnel{follower.config.APIAddress}.dial}
 	defer through.CloseIdleConnections()
-	c, err := client.New([]string{follower.config.APIAddress}, client.WithHTTPClient(&http.Client{Transport: through}), client.WithHolder("picard"))
+	reaching := client.WithHTTPClient(&http.Client{Transport: through})
+	c, err := client.New([]string{follower.config.APIAddress}, reaching, client.WithHolder("picard"))
 	if err != nil {
 		t.Fatal(err)
 	}
