@@ -320,7 +320,7 @@ func (g *governed) learn(said usage.Said) {
 	}
 }
 
-// said returns what a part comes to by what the answer said, if it said so.
+// said returns the amount of a part by what the answer said, if it said so.
 func (p Part) said(s usage.Said) (n int64, known bool) {
 	switch p {
 	case PartTokens, PartCharged:
@@ -336,7 +336,7 @@ func (p Part) said(s usage.Said) (n int64, known bool) {
 	return s.Input.N, s.Input.Known
 }
 
-// floor returns the least that a part comes to by what passed of the answer.
+// floor returns the least amount of a part by what passed of the answer.
 func (p Part) floor(s usage.Said) int64 {
 	switch p {
 	case PartTokens, PartCharged:

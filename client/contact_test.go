@@ -138,7 +138,7 @@ func TestErrors_ReadWell(t *testing.T) {
 	}
 }
 
-// Allow and TryTake answer no for ever where the quota is misspelt, and nothing said why.
+// Regression: Allow always answered no where the quota was misspelt, and nothing said why.
 func TestLimiter_SaysWhyItCanTakeNothing(t *testing.T) {
 	var log bytes.Buffer
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {

@@ -161,7 +161,7 @@ func (e *RequestError) Error() string {
 // Unwrap returns the reason.
 func (e *RequestError) Unwrap() error { return e.Reason }
 
-// detailOf says what failed: a reason where there is one, and what is known beside it.
+// detailOf says what failed: a reason where there is one, and what else is known.
 func detailOf(reason Reason, err error) string {
 	text := detail(err)
 	switch name := reason.String(); {

@@ -158,3 +158,22 @@ func ExampleClient_Reserve() {
 	// 7 of 10 are left
 	// EXHAUSTED 7 true
 }
+
+// Several providers under one transport: each call draws on the quotas of the provider whose host it goes to.
+func ExampleNewTransport() {
+	nodes := cluster()
+	c, err := client.New(nodes.Addresses(), client.WithHTTPClient(nodes))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer func() { _ = c.Close() }()
+	transport := client.NewTransport(c, nil,
+		client.OpenAI(),
+		client.Anthropic(client.Alias("claude-opus-4*", "opus-4")),
+		client.GitHub(client.Hosts("ghe.corp.example"), client.Prefix("ghe")),
+		client.AnswerRefusals(),
+	)
+	fmt.Println(transport.Stats().Calls)
+	// Output: 0
+}

@@ -65,7 +65,7 @@ const (
 	PartTokensUncached Part = 6
 )
 
-// amount returns what a part comes to by an estimate.
+// amount returns the estimated amount of a part.
 func (p Part) amount(a estimate.Amounts) int64 {
 	switch p {
 	case PartTokens, PartTokensUncached, PartCharged:

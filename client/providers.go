@@ -26,7 +26,7 @@ type upstream struct {
 // alias is the name under which models have their quotas.
 type alias struct{ pattern, name string }
 
-// Hosts sets which hosts are the provider's, in place of its own: an Enterprise server's, or a proxy's. A pattern has the form of
+// Hosts sets which hosts are the provider's, instead of its own: an Enterprise server's, or a proxy's. A pattern has the form of
 // path.Match, such as *.corp.example; with a port it fits that port only. "*" is any host. What another host says, such as one to
 // which a provider redirects, changes nothing in the provider's quotas.
 func Hosts(patterns ...string) ProviderOption {

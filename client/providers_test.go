@@ -76,7 +76,7 @@ func TestTransport_LeavesMaxTokensOfAnthropicOut(t *testing.T) {
 			}
 			response, err := transport.RoundTrip(request)
 			if err != nil {
-				t.Fatalf("call %d under way: %v", i+1, err)
+				t.Fatalf("call %d at once: %v", i+1, err)
 			}
 			defer func() { _ = response.Body.Close() }()
 		}

@@ -69,7 +69,7 @@ func Granted(granted func(*http.Request, *Lease) (*http.Request, error)) Transpo
 	return func(s *transportSettings) { s.granted = granted }
 }
 
-// AnswerRefusals answers a call that the cluster refuses with status 429 in the provider's own form, in place of a *RefusalError, for
+// AnswerRefusals answers a call that the cluster refuses with status 429 in the provider's own form, instead of a *RefusalError, for
 // programs that know what to do with that. Its header X-Quotad-Refusal has the reason and the quota.
 func AnswerRefusals() TransportOption { return func(s *transportSettings) { s.answers = true } }
 

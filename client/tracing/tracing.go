@@ -5,7 +5,7 @@
 //	c, err := client.New(addresses, client.WithHooks(tracing.Hooks(otel.GetTracerProvider())))
 //
 // Each Reserve is a span quotad.wait, a child of the span in the caller's context. A call through a Transport has its request's context,
-// so its wait stands beside the call itself in the trace. Prompts and bodies are never in it.
+// so its wait is a sibling of the call in the trace. Prompts and bodies are never in it.
 package tracing
 
 import (

@@ -1,7 +1,7 @@
 // Package usage reads what the answers of models say was used, as they pass.
 //
-// A [Meter] is an io.Writer for a copy of an answer's body, in pieces of any size. It never fails and never waits, so it can stand
-// beside a stream without an effect on it. It knows the answers of OpenAI (chat, completions, Responses, embeddings, pictures,
+// A [Meter] is an io.Writer for a copy of an answer's body, in pieces of any size. It never fails and never waits, so it has
+// no effect on the stream that it copies. It knows the answers of OpenAI (chat, completions, Responses, embeddings, pictures,
 // transcriptions) and of those that copy them, of Anthropic, Gemini, and Bedrock: as JSON, as server-sent events, as Amazon's event
 // streams, each of them also in gzip. It finds out by itself which one it has.
 //

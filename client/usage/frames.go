@@ -12,7 +12,7 @@ import (
 type frames struct {
 	// take is given each message. It is valid during the call only.
 	take func(eventstream.Message)
-	// skip is told of each message that was too large.
+	// skip is called for each message that is too large.
 	skip func()
 
 	decoder *eventstream.Decoder

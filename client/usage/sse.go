@@ -10,7 +10,7 @@ const maxEvent = 1 << 20
 type events struct {
 	// take is given the data of each event. It is valid during the call only.
 	take func(data []byte)
-	// skip is told of each event that was too large.
+	// skip is called for each event that is too large.
 	skip func()
 
 	line, data []byte

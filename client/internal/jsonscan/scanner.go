@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// Handler is told what a Scanner reads, in the order of the document. Slices are valid during the call only.
+// Handler receives what a Scanner reads, in the order of the document. Slices are valid during the call only.
 type Handler interface {
 	// Key names the next value of an object. Names are decoded, and cut after MaxKey bytes.
 	Key(name []byte)

@@ -9,7 +9,7 @@ import (
 	"github.com/quotad/quotad/client/internal/jsonscan"
 )
 
-// recorder builds the value that it is told of.
+// recorder builds the value that a Scanner reads.
 type recorder struct {
 	stack []any
 	keys  []string
