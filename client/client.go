@@ -199,7 +199,7 @@ func (c *Client) absent(err error) error {
 	if reasonIn(err) != 0 {
 		return joined(ErrClusterAway, err)
 	}
-	away, _ := c.nodes.unreachable()
+	_, away := c.nodes.unreachable()
 	return away
 }
 

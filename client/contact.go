@@ -81,7 +81,7 @@ func (n *node) failed(err error) {
 }
 
 // unreachable returns why no node answers. refused: none of them is waited for any more.
-func (n *nodes) unreachable() (err error, refused bool) {
+func (n *nodes) unreachable() (refused bool, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	e := &unreachableError{}
@@ -94,7 +94,7 @@ func (n *nodes) unreachable() (err error, refused bool) {
 		e.nodes = append(e.nodes, *last)
 		refused = refused && brief(last.err) != "no answer"
 	}
-	return e, refused
+	return refused, e
 }
 
 // introduce ends a call of a client that has never reached anybody, since its endpoints are probably wrong. The returned function
@@ -104,7 +104,7 @@ func (c *Client) introduce(cancel context.CancelCauseFunc) (stop func()) {
 		return func() {}
 	}
 	give := func(always bool) {
-		if err, refused := c.nodes.unreachable(); !c.nodes.met.Load() && (always || refused) {
+		if refused, err := c.nodes.unreachable(); !c.nodes.met.Load() && (always || refused) {
 			cancel(err)
 		}
 	}
@@ -150,7 +150,7 @@ func (c *Client) greet(ctx context.Context) (attempt[*quotav1.CheckFenceResponse
 	case a.err == nil, refused, reasonIn(a.err) != 0:
 		return a, nil
 	}
-	err, _ = c.nodes.unreachable()
+	_, err = c.nodes.unreachable()
 	return a, err
 }
 

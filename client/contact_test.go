@@ -123,13 +123,19 @@ func TestErrors_ReadWell(t *testing.T) {
 	}{
 		{&NotAcceptedError{Err: joined(context.DeadlineExceeded, away)}, "quotad: not accepted: context deadline exceeded: " + nobody},
 		{&NotAcceptedError{Err: joined(away, away)}, "quotad: not accepted: " + nobody},
-		{&NotAcceptedError{Err: joined(context.Canceled, joined(ErrClusterAway, noLeader))},
-			"quotad: not accepted: context canceled: the cluster is away: NO_LEADER: no leader is known"},
-		{&UnknownOutcomeError{Reason: Stopping, Err: &NotAcceptedError{Reason: Stopping, Err: errors.New("STOPPING: it stops")}},
-			"quotad: outcome unknown: STOPPING: it stops"},
+		{
+			&NotAcceptedError{Err: joined(context.Canceled, joined(ErrClusterAway, noLeader))},
+			"quotad: not accepted: context canceled: the cluster is away: NO_LEADER: no leader is known",
+		},
+		{
+			&UnknownOutcomeError{Reason: Stopping, Err: &NotAcceptedError{Reason: Stopping, Err: errors.New("STOPPING: it stops")}},
+			"quotad: outcome unknown: STOPPING: it stops",
+		},
 		{&RefusalError{Reason: Exhausted, Quota: "t/core", RetryAfter: 1234567891}, "quotad: refused: EXHAUSTED of t/core, retry after 1.2s"},
-		{&RefusalError{Reason: Exhausted, Quota: "t/core", RetryAfter: 3*time.Minute + 987654321},
-			"quotad: refused: EXHAUSTED of t/core, retry after 3m1s"},
+		{
+			&RefusalError{Reason: Exhausted, Quota: "t/core", RetryAfter: 3*time.Minute + 987654321},
+			"quotad: refused: EXHAUSTED of t/core, retry after 3m1s",
+		},
 		{&RefusalError{Reason: Exhausted, Quota: "t/core", RetryAfter: 12345678}, "quotad: refused: EXHAUSTED of t/core, retry after 12ms"},
 	} {
 		if got := tt.err.Error(); got != tt.want {

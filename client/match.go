@@ -87,7 +87,7 @@ func (c *Call) appraise(a estimate.Amounts) {
 }
 
 // quota returns the item that the provider's name of a limit belongs to; empty: none.
-func (c Call) quota(resource string) string {
+func (c *Call) quota(resource string) string {
 	if name, ok := c.Resources[resource]; ok {
 		return name
 	}
@@ -105,7 +105,7 @@ func (c *Call) holder(of *Client) string { return cmp.Or(c.Holder, of.holder) }
 // GitHub governs calls of GitHub's API: each is one unit of github/core, github/search, github/code_search or
 // github/graphql, by its path. The cluster needs to have those quotas. Reading /rate_limit costs nothing and is not
 // governed. GitHub's secondary limits are not drawn on: see GitHubSecondary. An Enterprise server has hosts of its own: see Hosts.
-func GitHub(options ...ProviderOption) TransportOption { return govern(github, options) }
+func GitHub(options ...ProviderOption) TransportOption { return govern(&github, options) }
 
 // MatchGitHub returns what a call of GitHub's API draws on, for a matcher of one's own.
 func MatchGitHub(request *http.Request, options ...ProviderOption) Call {
@@ -142,7 +142,7 @@ func matchGitHub(p *upstream, request *http.Request) Call {
 // The figures are those of docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api and
 // docs.github.com/graphql/overview, 2026-11-20.
 func GitHubSecondary(options ...ProviderOption) TransportOption {
-	return govern(githubSecondary, options)
+	return govern(&githubSecondary, options)
 }
 
 // MatchGitHubSecondary returns what a call of GitHub's API draws on, secondary limits included, for a matcher of one's own.

@@ -15,7 +15,7 @@ import (
 // most tokens that the call may produce; without such a bound, what earlier calls of the model produced, or else the quota's default
 // estimate, or 4,000. Other calls, such as listing models, are not governed; one whose model cannot be read counts as
 // openai/requests.
-func OpenAI(options ...ProviderOption) TransportOption { return govern(openAI, options) }
+func OpenAI(options ...ProviderOption) TransportOption { return govern(&openAI, options) }
 
 // MatchOpenAI returns what a call of OpenAI's API draws on, for a matcher of one's own.
 func MatchOpenAI(request *http.Request, options ...ProviderOption) Call {
@@ -30,7 +30,7 @@ var openAI = upstream{
 // Azure governs calls of OpenAI's models on Azure: each is one unit of azure/<deployment>/requests and an estimate of
 // azure/<deployment>/tokens, as OpenAI's. Azure charges the estimate and gives nothing back, so less is never settled. The
 // deployment is the path's, or else the body's model.
-func Azure(options ...ProviderOption) TransportOption { return govern(azure, options) }
+func Azure(options ...ProviderOption) TransportOption { return govern(&azure, options) }
 
 // MatchAzure returns what a call of a model on Azure draws on, for a matcher of one's own.
 func MatchAzure(request *http.Request, options ...ProviderOption) Call {
@@ -47,7 +47,7 @@ var azure = upstream{
 // max_tokens. max_tokens itself does not count: Anthropic counts output as it is produced. Both are settled by the usage that the
 // response names. What is read from a cache does not count as input. Other calls, such as counting tokens or batches, have limits of
 // their own and are not governed.
-func Anthropic(options ...ProviderOption) TransportOption { return govern(anthropic, options) }
+func Anthropic(options ...ProviderOption) TransportOption { return govern(&anthropic, options) }
 
 // MatchAnthropic returns what a call of Anthropic's API draws on, for a matcher of one's own.
 func MatchAnthropic(request *http.Request, options ...ProviderOption) Call {
@@ -64,7 +64,7 @@ var anthropic = upstream{
 // Gemini governs calls of Google's Gemini API that generate or embed: each is one unit of gemini/<model>/requests and of
 // gemini/<model>/requests-per-day, and an estimate of gemini/<model>/tokens, which counts input and is settled by the usage that the
 // response names.
-func Gemini(options ...ProviderOption) TransportOption { return govern(gemini, options) }
+func Gemini(options ...ProviderOption) TransportOption { return govern(&gemini, options) }
 
 // MatchGemini returns what a call of Gemini's API draws on, for a matcher of one's own.
 func MatchGemini(request *http.Request, options ...ProviderOption) Call {
@@ -84,7 +84,7 @@ var gemini = upstream{
 
 // Bedrock governs calls of models on Amazon Bedrock: each is one unit of bedrock/<model>/requests and an estimate of
 // bedrock/<model>/tokens, as OpenAI's, which is settled by the usage that the response names.
-func Bedrock(options ...ProviderOption) TransportOption { return govern(bedrock, options) }
+func Bedrock(options ...ProviderOption) TransportOption { return govern(&bedrock, options) }
 
 // MatchBedrock returns what a call of a model on Bedrock draws on, for a matcher of one's own.
 func MatchBedrock(request *http.Request, options ...ProviderOption) Call {

@@ -22,15 +22,21 @@ func TestMatchersOfModels(t *testing.T) {
 		match            func(*http.Request, ...ProviderOption) Call
 		want             []Item
 	}{
-		{"azure", "/openai/deployments/gpt-5/chat/completions", ask, MatchAzure,
-			[]Item{{"azure/gpt-5/requests", 1}, {"azure/gpt-5/tokens", 110}}},
+		{
+			"azure", "/openai/deployments/gpt-5/chat/completions", ask, MatchAzure,
+			[]Item{{"azure/gpt-5/requests", 1}, {"azure/gpt-5/tokens", 110}},
+		},
 		{"azure without a path", "/openai/v1/responses", ask, MatchAzure, []Item{{"azure/m/requests", 1}, {"azure/m/tokens", 110}}},
 		{"azure without a model", "/openai/v1/responses", `{}`, MatchAzure, []Item{{"azure/requests", 1}}},
 		{"azure without a body", "/openai/v1/models", ``, MatchAzure, nil},
-		{"anthropic", "/v1/messages", ask, MatchAnthropic,
-			[]Item{{"anthropic/m/requests", 1}, {"anthropic/m/input-tokens", 10}, {"anthropic/m/output-tokens", 100}}},
-		{"anthropic without a bound", "/v1/messages", `{"model":"m"}`, MatchAnthropic,
-			[]Item{{"anthropic/m/requests", 1}, {"anthropic/m/input-tokens", 1}, {"anthropic/m/output-tokens", 4000}}},
+		{
+			"anthropic", "/v1/messages", ask, MatchAnthropic,
+			[]Item{{"anthropic/m/requests", 1}, {"anthropic/m/input-tokens", 10}, {"anthropic/m/output-tokens", 100}},
+		},
+		{
+			"anthropic without a bound", "/v1/messages", `{"model":"m"}`, MatchAnthropic,
+			[]Item{{"anthropic/m/requests", 1}, {"anthropic/m/input-tokens", 1}, {"anthropic/m/output-tokens", 4000}},
+		},
 		{"anthropic without a model", "/v1/messages", `{}`, MatchAnthropic, []Item{{"anthropic/requests", 1}}},
 		{"anthropic counting", "/v1/messages/count_tokens", ask, MatchAnthropic, nil},
 		{"gemini", "/v1beta/models/gemini-2.5-pro:streamGenerateContent", ask, MatchGemini, []Item{
@@ -40,8 +46,10 @@ func TestMatchersOfModels(t *testing.T) {
 		{"bedrock", "/model/anthropic.claude-x%3A0/converse", `{"messages":[],"inferenceConfig":{"maxTokens":50}}`, MatchBedrock, []Item{
 			{"bedrock/anthropic.claude-x:0/requests", 1}, {"bedrock/anthropic.claude-x:0/tokens", 51},
 		}},
-		{"bedrock without a bound", "/model/m/converse", `{"inferenceConfig":{"maxTokens":"x"}}`, MatchBedrock,
-			[]Item{{"bedrock/m/requests", 1}, {"bedrock/m/tokens", 4001}}},
+		{
+			"bedrock without a bound", "/model/m/converse", `{"inferenceConfig":{"maxTokens":"x"}}`, MatchBedrock,
+			[]Item{{"bedrock/m/requests", 1}, {"bedrock/m/tokens", 4001}},
+		},
 		{"bedrock elsewhere", "/guardrail/x/apply", ask, MatchBedrock, nil},
 	} {
 		request, err := http.NewRequest(http.MethodPost, "https://host.example"+tt.path, strings.NewReader(tt.body))

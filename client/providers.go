@@ -43,18 +43,19 @@ func Alias(pattern, model string) ProviderOption {
 }
 
 // govern returns the option that adds a provider.
-func govern(p upstream, options []ProviderOption) TransportOption {
+func govern(p *upstream, options []ProviderOption) TransportOption {
 	added := p.with(options)
 	return func(s *transportSettings) { s.providers = append(s.providers, added) }
 }
 
 // with returns a copy that options have changed.
-func (p upstream) with(options []ProviderOption) *upstream {
-	p.prefix = p.name
+func (p *upstream) with(options []ProviderOption) *upstream {
+	changed := *p
+	changed.prefix = p.name
 	for _, option := range options {
-		option(&p)
+		option(&changed)
 	}
-	return &p
+	return &changed
 }
 
 // call returns what a request draws on.

@@ -250,7 +250,7 @@ func TestTransport_MakesBodiesRepeatable(t *testing.T) {
 		}
 		_ = response.Body.Close()
 		want := fmt.Sprint(len(body), body)
-		if response.StatusCode != 200 || len(bodies) != 2 || bodies[0] != want || bodies[1] != want {
+		if response.StatusCode != http.StatusOK || len(bodies) != 2 || bodies[0] != want || bodies[1] != want {
 			t.Errorf("status %d, sent %q", response.StatusCode, bodies)
 		}
 	})

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -13,6 +15,7 @@ import (
 	"time"
 
 	"github.com/quotad/quotad/client/internal/fakequota"
+	"github.com/quotad/quotad/rpc/quotav1"
 )
 
 // Through a tunnel or a load balancer only one node can be reached, and it does not lead.
@@ -67,9 +70,7 @@ func listen(t *testing.T, cluster *fakequota.Cluster, set func(*http.Protocols))
 		if err != nil {
 			panic(http.ErrAbortHandler)
 		}
-		for name, values := range response.Header {
-			w.Header()[name] = values
-		}
+		maps.Copy(w.Header(), response.Header)
 		w.WriteHeader(response.StatusCode)
 		_, _ = io.Copy(w, response.Body)
 	}))
@@ -147,8 +148,7 @@ func TestClient_KnowsThatNothingWasSent(t *testing.T) {
 	}
 	defer func() { _ = c.Close() }()
 	_, err = c.Reserve(within(t, 300*time.Millisecond), ReserveRequest{Items: one("t/core", 1)})
-	var notAccepted *NotAcceptedError
-	if !errors.As(err, &notAccepted) {
+	if _, ok := errors.AsType[*NotAcceptedError](err); !ok {
 		t.Errorf("%v, want that it was not accepted", err)
 	}
 }
@@ -166,5 +166,42 @@ func TestClient_ConnectsAgain(t *testing.T) {
 			t.Fatalf("take %d: %v", i+1, err)
 		}
 		server.CloseClientConnections()
+	}
+}
+
+// What was sent over a shared connection and got no answer may have been carried out, whatever the protocol.
+func TestClient_DoubtsWhatWasSent(t *testing.T) {
+	for name, set := range map[string]func(*http.Protocols){
+		"HTTP/2":   func(p *http.Protocols) { p.SetHTTP1(true); p.SetUnencryptedHTTP2(true) },
+		"HTTP/1.1": func(p *http.Protocols) { p.SetHTTP1(true) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			cluster := full()
+			server, _ := listen(t, cluster, set)
+			c, err := New([]string{server.Listener.Addr().String()}, WithHolder("picard"), WithLogger(slog.New(slog.DiscardHandler)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = c.Close() }()
+			if _, err := c.Reserve(within(t, 10*time.Second), ReserveRequest{Items: one("t/core", 1)}); err != nil {
+				t.Fatal(err)
+			}
+			cluster.Break(0, fakequota.Mute)
+			ask := func(ctx context.Context, to *node) (*quotav1.GetQuotaResponse, error) {
+				return to.api.GetQuota(ctx, &quotav1.GetQuotaRequest{Name: "t/core"})
+			}
+			if a := try(within(t, 10*time.Second), c.nodes.all[0], 200*time.Millisecond, ask); a.outcome != unknown {
+				t.Errorf("an attempt without an answer: outcome %v, %v", a.outcome, a.err)
+			}
+			_, err = c.Reserve(within(t, time.Second), ReserveRequest{Items: one("t/core", 1)})
+			if !errors.As(err, new(*UnknownOutcomeError)) || taken(cluster) != 2 {
+				t.Errorf("%v, taken %d; want an unknown outcome of what was taken", err, taken(cluster))
+			}
+			cluster.Break(0, fakequota.Healthy)
+			_, err = c.Quota(within(t, 10*time.Second), "t/core")
+			if err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }

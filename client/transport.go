@@ -264,7 +264,7 @@ func (l limit) mark(response *http.Response) {
 }
 
 // delay returns when a class comes back after a cooldown that lasts for so long.
-func (s transportSettings) delay(cooldown time.Duration, class Class) time.Duration {
+func (s *transportSettings) delay(cooldown time.Duration, class Class) time.Duration {
 	return min(s.windows.Delay(cooldown, quotav1.Class(class), rand.N[time.Duration]), signals.MaxWait)
 }
 

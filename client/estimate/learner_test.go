@@ -18,7 +18,7 @@ var (
 )
 
 // request is a call of 100 counted tokens of input.
-func request(t testing.TB, members string) *estimate.Request {
+func request(t *testing.T, members string) *estimate.Request {
 	t.Helper()
 	body := `{"input":"` + strings.Repeat("x", 400) + `"` + members + `}`
 	r := estimate.Read(signals.OpenAI, estimate.Route{Operation: estimate.Generate}, strings.NewReader(body))
@@ -61,8 +61,11 @@ func TestLearner_LearnsFactors(t *testing.T) {
 		name, members string
 		said, want    int64
 	}{
-		{"more", plain, 130, 130}, {"far more", plain, 10_000, 400}, {"far less", plain, 1, 25},
-		{"from the cache", cached, 3, 3}, {"all from the cache", cached, 0, 2},
+		{"more", plain, 130, 130},
+		{"far more", plain, 10_000, 400},
+		{"far less", plain, 1, 25},
+		{"from the cache", cached, 3, 3},
+		{"all from the cache", cached, 0, 2},
 	} {
 		l := estimate.NewLearner(nil)
 		for range 20 {

@@ -26,9 +26,6 @@ func (v *value) add(piece []byte) {
 	v.ascii += int64(len(piece)) - other
 }
 
-// size is its length in bytes.
-func (v *value) size() int64 { return v.ascii + v.other }
-
 // text returns its beginning.
 func (v *value) text() string { return strings.ToValidUTF8(string(v.head[:v.headSize]), "") }
 

@@ -7,12 +7,10 @@ import (
 	"github.com/quotad/quotad/client/signals"
 )
 
-// section is what a key at the top of a body leads to.
+// section is what a key at the top of a body leads to; 0: nothing that reaches the model, such as its name, flags and metadata.
 type section uint8
 
 const (
-	// ignored does not reach the model: its name, flags, metadata.
-	ignored section = 0
 	// prose is text and media: each of its strings counts.
 	prose section = 1
 	// schema is JSON that reaches the model as such.

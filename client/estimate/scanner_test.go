@@ -29,8 +29,10 @@ func TestScanner_Counts(t *testing.T) {
 		bound   int64
 	}{
 		{"text", signals.OpenAI, `{"messages":[{"role":"user","content":"` + strings.Repeat("abcd", 1000) + `"}],"model":"gpt-5"}`, 1001, 0},
-		{"bound behind a long prompt", signals.OpenAI, `{"input":"` + strings.Repeat("abcd", 300_000) + `","max_output_tokens":500}`, 300_000,
-			500},
+		{
+			"bound behind a long prompt", signals.OpenAI, `{"input":"` + strings.Repeat("abcd", 300_000) + `","max_output_tokens":500}`, 300_000,
+			500,
+		},
 		{"non-ASCII text", signals.OpenAI, `{"input":"` + strings.Repeat("ü", 100) + `"}`, 100, 0},
 		{"escaped non-ASCII text", signals.OpenAI, `{"input":"` + strings.Repeat(`\u00fc`, 100) + `"}`, 100, 0},
 		{"bounds and choices", signals.OpenAI, `{"n":3,"max_tokens":10,"max_completion_tokens":20,"prompt":"abcdefgh"}`, 2, 60},
@@ -38,21 +40,29 @@ func TestScanner_Counts(t *testing.T) {
 			picture + `"}}]}]}`, 1202, 0},
 		{"picture of Responses", signals.OpenAI, `{"input":[{"content":[{"image_url":"data:image/png;base64,` + picture +
 			`","type":"input_image"}]}]}`, 1202, 0},
-		{"picture of Anthropic, data first", signals.Anthropic,
-			`{"messages":[{"content":[{"source":{"data":"` + picture + `","media_type":"image/png","type":"base64"},"type":"image"}]}]}`, 1605, 0},
-		{"picture of a later Claude", signals.Anthropic,
+		{
+			"picture of Anthropic, data first", signals.Anthropic,
+			`{"messages":[{"content":[{"source":{"data":"` + picture + `","media_type":"image/png","type":"base64"},"type":"image"}]}]}`, 1605, 0,
+		},
+		{
+			"picture of a later Claude", signals.Anthropic,
 			`{"messages":[{"content":[{"type":"image","source":{"type":"url","url":"https://example.org/a.png"}}]}],"model":"claude-opus-4-7"}`,
-			4786, 0},
+			4786, 0,
+		},
 		{"picture of Gemini", signals.Gemini, `{"contents":[{"parts":[{"inlineData":{"mimeType":"image/png","data":"` + picture +
 			`"}}]}],"generationConfig":{"maxOutputTokens":7,"candidateCount":2}}`, 1102, 14},
 		{"picture of Converse", signals.Bedrock, `{"messages":[{"content":[{"image":{"format":"png","source":{"bytes":"` + picture +
 			`"}}}]}],"inferenceConfig":{"maxTokens":9}}`, 1600, 9},
-		{"PDF", signals.Anthropic,
+		{
+			"PDF", signals.Anthropic,
 			`{"messages":[{"content":[{"type":"document","source":{"type":"base64","media_type":"application/pdf","data":"` + strings.Repeat("A",
-				160_000) + `"}}]}]}`, 7207, 0},
-		{"text document", signals.Anthropic,
+				160_000) + `"}}]}]}`, 7207, 0,
+		},
+		{
+			"text document", signals.Anthropic,
 			`{"messages":[{"content":[{"type":"document","source":{"type":"text","media_type":"text/plain","data":"` + strings.Repeat("A",
-				4000) + `"}}]}]}`, 1005, 0},
+				4000) + `"}}]}]}`, 1005, 0,
+		},
 		{"sound", signals.OpenAI, `{"messages":[{"content":[{"type":"input_audio","input_audio":{"data":"` + strings.Repeat("A", 40_000) +
 			`","format":"wav"}}]}]}`, 63, 0},
 		{"file by id", signals.OpenAI, `{"input":[{"content":[{"type":"input_file","file_id":"file-1"}]}]}`, 2402, 0},
@@ -94,19 +104,27 @@ func TestRouteOf(t *testing.T) {
 		{signals.OpenAI, "/v1/embeddings", estimate.Route{Operation: estimate.Embed}},
 		{signals.OpenAI, "/v1/models", estimate.Route{}},
 		{signals.Codex, "/backend-api/codex/responses", estimate.Route{Operation: estimate.Generate}},
-		{signals.Azure, "/openai/deployments/my%2Dgpt/chat/completions?api-version=1", estimate.Route{Operation: estimate.Generate,
-			Model: "my-gpt"}},
+		{signals.Azure, "/openai/deployments/my%2Dgpt/chat/completions?api-version=1", estimate.Route{
+			Operation: estimate.Generate,
+			Model:     "my-gpt",
+		}},
 		{signals.Anthropic, "/v1/messages?beta=true", estimate.Route{Operation: estimate.Generate}},
 		{signals.Anthropic, "/v1/messages/count_tokens", estimate.Route{}},
 		{signals.Anthropic, "/v1/messages/batches", estimate.Route{}},
-		{signals.Gemini, "/v1beta/models/gemini-3-pro:streamGenerateContent?alt=sse", estimate.Route{Operation: estimate.Generate,
-			Model: "gemini-3-pro"}},
+		{signals.Gemini, "/v1beta/models/gemini-3-pro:streamGenerateContent?alt=sse", estimate.Route{
+			Operation: estimate.Generate,
+			Model:     "gemini-3-pro",
+		}},
 		{signals.Gemini, "/v1beta/models/gemini-3-pro:countTokens", estimate.Route{Model: "gemini-3-pro"}},
 		{signals.Gemini, "/v1beta/openai/chat/completions", estimate.Route{Operation: estimate.Generate}},
-		{signals.Bedrock, "/model/us.anthropic.claude-opus-4%3A0/converse-stream", estimate.Route{Operation: estimate.Generate,
-			Model: "us.anthropic.claude-opus-4:0"}},
-		{signals.Bedrock, "/model/amazon.titan-embed-text-v2:0/invoke", estimate.Route{Operation: estimate.Embed,
-			Model: "amazon.titan-embed-text-v2:0"}},
+		{signals.Bedrock, "/model/us.anthropic.claude-opus-4%3A0/converse-stream", estimate.Route{
+			Operation: estimate.Generate,
+			Model:     "us.anthropic.claude-opus-4:0",
+		}},
+		{signals.Bedrock, "/model/amazon.titan-embed-text-v2:0/invoke", estimate.Route{
+			Operation: estimate.Embed,
+			Model:     "amazon.titan-embed-text-v2:0",
+		}},
 	} {
 		if got := estimate.RouteOf(c.dialect, parse(t, c.path)); got != c.want {
 			t.Errorf("%s %s: %+v, want %+v", c.dialect.Name(), c.path, got, c.want)

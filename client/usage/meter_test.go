@@ -119,7 +119,11 @@ func TestMeter_PassesLargeEvents(t *testing.T) {
 
 func TestMeter_BoundsCounts(t *testing.T) {
 	for _, c := range []struct{ number, want string }{
-		{"99999999999999999999999999", "1099511627776 - - -"}, {"-5", "- - - -"}, {"1.5", "- - - -"}, {`"7"`, "- - - -"}, {"[7]", "- - - -"},
+		{"99999999999999999999999999", "1099511627776 - - -"},
+		{"-5", "- - - -"},
+		{"1.5", "- - - -"},
+		{`"7"`, "- - - -"},
+		{"[7]", "- - - -"},
 		{"{}", "- - - -"},
 	} {
 		m := meter(t, vector{"", asJSON, `{"usage":{"input_tokens":` + c.number + `}}`, ""}, 100)

@@ -1,5 +1,7 @@
 package usage
 
+import "maps"
+
 // node is a place in an answer at which something stands that is read.
 type node struct {
 	field   field
@@ -24,13 +26,11 @@ func textMembers(names ...string) members {
 	return m
 }
 
-// join returns the members of all maps.
-func join(maps ...members) members {
+// join returns the members of all parts.
+func join(parts ...members) members {
 	all := members{}
-	for _, m := range maps {
-		for name, n := range m {
-			all[name] = n
-		}
+	for _, m := range parts {
+		maps.Copy(all, m)
 	}
 	return all
 }

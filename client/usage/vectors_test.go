@@ -44,9 +44,11 @@ const lastChunk = `{"type":"message_stop","amazon-bedrock-invocationMetrics":{"i
 	`"cacheReadInputTokenCount":21408,"cacheWriteInputTokenCount":4384}}`
 
 var vectors = []vector{
-	{"chat", asJSON, `{"object":"chat.completion","model":"gpt-5-2025-08-07","usage":{"prompt_tokens":1200,"completion_tokens":300,` +
-		`"total_tokens":1500,"prompt_tokens_details":{"cached_tokens":1024},"completion_tokens_details":{"reasoning_tokens":128}}}`,
-		"1200 1024 - 300"},
+	{
+		"chat", asJSON, `{"object":"chat.completion","model":"gpt-5-2025-08-07","usage":{"prompt_tokens":1200,"completion_tokens":300,` +
+			`"total_tokens":1500,"prompt_tokens_details":{"cached_tokens":1024},"completion_tokens_details":{"reasoning_tokens":128}}}`,
+		"1200 1024 - 300",
+	},
 	{"chat stream", asEvents, chatStream, "9 - - 2"},
 	{"usage beside choices", asEvents, `data: {"choices":[{"index":0,"delta":{}}],"usage":{"prompt_tokens":16111,"completion_tokens":2,` +
 		`"prompt_tokens_details":{"cached_tokens":15872}}}` + "\n\n", "16111 15872 - 2"},
@@ -54,9 +56,11 @@ var vectors = []vector{
 	{"Azure's first event", asEvents, `data: {"choices":[],"prompt_filter_results":[{"prompt_index":0}]}` + "\n\n" + chatStream, "9 - - 2"},
 	{"Responses", asJSON, `{"object":"response","status":"completed","usage":{"input_tokens":75,"input_tokens_details":{"cached_tokens":64},` +
 		`"output_tokens":1186,"output_tokens_details":{"reasoning_tokens":1024},"total_tokens":1261}}`, "75 64 - 1186"},
-	{"Responses stream", asEvents, "event: response.completed\n" +
-		`data: {"type":"response.completed","response":{"id":"resp_1","usage":{"input_tokens":75,"output_tokens":1186}}}` + "\n\n",
-		"75 - - 1186"},
+	{
+		"Responses stream", asEvents, "event: response.completed\n" +
+			`data: {"type":"response.completed","response":{"id":"resp_1","usage":{"input_tokens":75,"output_tokens":1186}}}` + "\n\n",
+		"75 - - 1186",
+	},
 	{"Responses failed", asEvents, "event: response.failed\n" +
 		`data: {"type":"response.failed","response":{"usage":null,"error":{"code":"rate_limit_exceeded",` +
 		`"message":"... Please try again in 11.054s."}}}` + "\n\n", "- - - -"},
@@ -66,23 +70,31 @@ var vectors = []vector{
 	{"Messages cut off", asEvents, messageStart + textDeltas(400), "25 0 0 1"},
 	{"Messages overloaded", asEvents, "event: error\n" +
 		`data: {"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}` + "\n\n", "- - - -"},
-	{"Gemini stream", asEvents,
+	{
+		"Gemini stream", asEvents,
 		`data: {"candidates":[{"content":{"parts":[{"text":"a"}]}}],"usageMetadata":{"promptTokenCount":8,"candidatesTokenCount":3}}` + "\n\n" +
 			`data: {"usageMetadata":{"promptTokenCount":8,"candidatesTokenCount":12,"thoughtsTokenCount":40,"totalTokenCount":60}}` + "\n\n",
-		"8 - - 52"},
+		"8 - - 52",
+	},
 	{"Gemini array", asJSON, `[{"usageMetadata":{"promptTokenCount":8,"candidatesTokenCount":3}},` + "\n" +
 		`{"usageMetadata":{"promptTokenCount":8,"candidatesTokenCount":12}}]`, "8 - - 12"},
-	{"Converse", asJSON,
-		`{"usage":{"inputTokens":30,"outputTokens":9,"totalTokens":39,"cacheReadInputTokens":2,"cacheWriteInputTokens":5}}`, "37 2 5 9"},
+	{
+		"Converse", asJSON,
+		`{"usage":{"inputTokens":30,"outputTokens":9,"totalTokens":39,"cacheReadInputTokens":2,"cacheWriteInputTokens":5}}`, "37 2 5 9",
+	},
 	{"Converse stream", asFrames, frame("metadata",
 		`{"metrics":{"latencyMs":900},"usage":{"inputTokens":12,"outputTokens":7,"totalTokens":19}}`), "12 - - 7"},
 	{"Converse stream cut off", asFrames, frame("metadata", `{"usage":{"inputTokens":12,"outputTokens":7}}`)[:60], "- - - -"},
-	{"Invoke stream", asFrames, frame("chunk", `{"bytes":"`+base64.StdEncoding.EncodeToString([]byte(lastChunk))+`"}`),
-		"25805 21408 4384 178"},
+	{
+		"Invoke stream", asFrames, frame("chunk", `{"bytes":"`+base64.StdEncoding.EncodeToString([]byte(lastChunk))+`"}`),
+		"25805 21408 4384 178",
+	},
 	{"embeddings", asJSON, `{"object":"list","usage":{"prompt_tokens":8,"total_tokens":8}}`, "8 - - 0"},
 	{"transcription", asJSON, `{"text":"...","usage":{"type":"duration","seconds":9}}`, "- - - -"},
-	{"usage in the content", asJSON,
-		`{"choices":[{"message":{"content":"\"usage\":{\"prompt_tokens\":999999"}}],"text":"\"usage\":{\"prompt_tokens\":999999"}`, "- - - -"},
+	{
+		"usage in the content", asJSON,
+		`{"choices":[{"message":{"content":"\"usage\":{\"prompt_tokens\":999999"}}],"text":"\"usage\":{\"prompt_tokens\":999999"}`, "- - - -",
+	},
 	{"gzip", http.Header{"Content-Type": {"text/event-stream"}, "Content-Encoding": {"gzip"}}, zipped("\ufeff: ping\r\n\r\n" +
 		strings.ReplaceAll(strings.ReplaceAll(chatStream, "data: [DONE]", ": ping\n\ndata: [DONE]"), "\n", "\r\n")), "9 - - 2"},
 }

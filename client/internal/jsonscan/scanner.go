@@ -10,11 +10,13 @@ import (
 type Handler interface {
 	// Key names the next value of an object. Names are decoded, and cut after MaxKey bytes.
 	Key(name []byte)
-	// Open begins an object or an array, Close ends it.
+	// Open begins an object or an array.
 	Open(array bool)
+	// Close ends what was opened last.
 	Close()
-	// Text is the next piece of a string value, decoded. TextEnd ends the value; an empty string has no piece.
+	// Text is the next piece of a string value, decoded. An empty string has none.
 	Text(piece []byte)
+	// TextEnd ends a string value.
 	TextEnd()
 	// Literal is a number, true, false or null.
 	Literal(text []byte)
