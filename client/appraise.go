@@ -120,6 +120,10 @@ func (t *Transport) repeatable(request *http.Request) (*http.Request, error) {
 		return copied, nil
 	}
 	closeBody(request)
+	if len(start) == 0 {
+		copied.Body = http.NoBody
+		return copied, nil
+	}
 	copied.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(start)), nil }
 	copied.Body, _ = copied.GetBody()
 	if request.ContentLength <= 0 {

@@ -22,7 +22,7 @@ const (
 	defaultReadBody = 10 * time.Second
 	defaultWrite    = 30 * time.Second
 	maxHeader       = 16 << 10
-	maxStreams      = 1_000
+	maxStreams      = 1_000 // calls on one connection: a client has hundreds that wait, and its budget bounds them
 	idleTimeout     = 120 * time.Second
 	readHeaderIn    = 5 * time.Second
 	keepAlive       = 15 * time.Second
