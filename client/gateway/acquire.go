@@ -1,0 +1,134 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/quotad/quotad/client"
+	"github.com/quotad/quotad/client/gateway/config"
+)
+
+// grant is the permission to send one attempt of a call; its lease is nil where nothing is asked.
+type grant struct {
+	call  *call
+	lease *client.Lease
+	// reporting is closed when the report of this attempt has arrived: it names the lease, so it precedes the settlement.
+	reporting chan struct{}
+}
+
+// maxLate is how often an allowance may be too old when it arrives.
+const maxLate = 3
+
+// acquire asks the cluster for what the call draws on and waits for it, no longer than the call may wait.
+func (c *call) acquire(ctx context.Context) (*grant, error) {
+	if c.ungoverned != "" {
+		return &grant{call: c}, nil
+	}
+	began := time.Now()
+	g := c.gateway
+	g.waiting.add(c)
+	defer func() {
+		g.waiting.remove(c)
+		c.record(func(o *outcome) { o.waited += time.Since(began) })
+	}()
+	// Waiting ends when the gateway stops as well; what is granted meanwhile is given back.
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(g.ctx, func() { cancel(errStopping) })()
+	for late := 0; ; late++ {
+		lease, err := g.client.Reserve(ctx, client.ReserveRequest{
+			Items: c.items(), Consume: true, Class: classOf(c.caller.Class), Holder: c.caller.Holder, Wait: max(time.Until(c.until), 0),
+		})
+		if err != nil {
+			if errors.Is(err, client.UnknownQuota) {
+				g.refreshCatalog()
+			}
+			return nil, err
+		}
+		granted := &grant{call: c, lease: lease}
+		if op := lease.Operation(); op == nil || op.Left() > 0 {
+			lease.KeepAlive()
+			return granted, nil
+		}
+		granted.settle(settlement{unsent: true})
+		if late == maxLate {
+			return nil, client.ErrLate
+		}
+	}
+}
+
+// context returns a context for sending the attempt. A call on slots ends with them: from then on they are somebody else's.
+func (p *grant) context(parent context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(parent)
+	if p.lease == nil || !p.call.holdsSlots() {
+		return ctx, cancel
+	}
+	running, stop := p.lease.Context(ctx)
+	return running, func() { stop(); cancel() }
+}
+
+// holdsSlots reports whether the call draws on something that is held while it is under way.
+func (c *call) holdsSlots() bool {
+	return slices.ContainsFunc(c.draws, func(d draw) bool { return d.quota.Slots })
+}
+
+// classOf returns the API's class.
+func classOf(class config.Class) client.Class { return client.Class(class) }
+
+// settlement says what became of an attempt.
+type settlement struct {
+	// unsent: it certainly never reached the provider.
+	unsent bool
+	// actual is what was really used, by quota; what is not named was used as asked.
+	actual map[string]int64
+}
+
+// settleWithin is how long the gateway tries to settle an attempt.
+const settleWithin = 30 * time.Second
+
+// settle ends an attempt in the background: it gives back or corrects what was consumed, and frees slots.
+func (p *grant) settle(s settlement) {
+	if p.lease == nil {
+		return
+	}
+	g := p.call.gateway
+	g.tasks.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), settleWithin)
+		defer cancel()
+		if p.reporting != nil {
+			select {
+			case <-p.reporting:
+			case <-ctx.Done():
+			}
+		}
+		op := p.lease.Operation()
+		if op == nil {
+			_, _ = p.lease.Release(ctx)
+			return
+		}
+		_, err := op.Settle(ctx, s.of(op))
+		if err == nil {
+			return
+		}
+		// What cannot be settled must not keep its lease, and with it a slot.
+		g.logger.Debug("a call was not settled", "holder", p.call.caller.Holder, "error", err)
+		_, _ = p.lease.Release(ctx)
+	})
+}
+
+// of returns the settlement of an operation.
+func (s settlement) of(op *client.Operation) client.Settlement {
+	items := op.Items()
+	if s.unsent && time.Now().Before(op.SpendBy()) {
+		return client.Settlement{Unspent: items, Release: true}
+	}
+	out := client.Settlement{Final: true, Release: true}
+	for _, item := range items {
+		if used, ok := s.actual[item.Quota]; ok && !s.unsent {
+			out.Actual = append(out.Actual, client.Item{Quota: item.Quota, Amount: used})
+		}
+	}
+	return out
+}

@@ -1,0 +1,170 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptrace"
+	"sync/atomic"
+	"time"
+
+	"github.com/quotad/quotad/client/signals"
+)
+
+// maxRetries is how often a call is sent again that the provider refused for its limits.
+const maxRetries = 3
+
+// sender is the Transport below the proxy: it asks, sends and reports, and sends again what the provider refused for a limit when
+// it is the turn of its class.
+type sender struct{}
+
+// RoundTrip implements http.RoundTripper.
+func (sender) RoundTrip(request *http.Request) (*http.Response, error) {
+	c := callOf(request.Context())
+	for try := 0; ; try++ {
+		granted, err := c.acquire(request.Context())
+		if err != nil {
+			return nil, err
+		}
+		response, err := c.send(request, granted)
+		if err != nil {
+			if errors.Is(err, errUnsent) && try == 0 && c.replayable(request) {
+				continue // once more on another connection
+			}
+			return nil, err
+		}
+		again, delay := c.observe(response, granted, try)
+		if !again {
+			return response, nil
+		}
+		c.record(func(o *outcome) { o.retries++ })
+		if err := sleep(request.Context(), delay); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// errUnsent says that nothing reached the provider.
+var errUnsent = errors.New("nothing was sent")
+
+// upstreamError is that a provider was not reached or did not answer.
+type upstreamError struct {
+	err error
+	// sent: it may have been written.
+	sent bool
+}
+
+// Error implements error.
+func (e *upstreamError) Error() string { return e.err.Error() }
+
+// Unwrap returns what errors.Is may ask for.
+func (e *upstreamError) Unwrap() []error {
+	if e.sent {
+		return []error{e.err}
+	}
+	return []error{e.err, errUnsent}
+}
+
+// replayable reports whether the request can be sent again: it has no body, or the body is in memory.
+func (c *call) replayable(request *http.Request) bool {
+	return c.body != nil || request.Body == nil || request.Body == http.NoBody
+}
+
+// send makes one attempt. Where it fails, the grant is settled.
+func (c *call) send(request *http.Request, granted *grant) (*http.Response, error) {
+	var handed atomic.Bool
+	var writes atomic.Int64
+	ctx, cancel := granted.context(request.Context())
+	attempt := request.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GotConn:      func(httptrace.GotConnInfo) { handed.Store(true) },
+		WroteHeaders: func() { writes.Add(1) },
+	}))
+	if c.body != nil {
+		attempt.Body = io.NopCloser(bytes.NewReader(c.body.data))
+		attempt.ContentLength = int64(len(c.body.data))
+		attempt.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(c.body.data)), nil }
+	}
+	sent := time.Now()
+	response, err := c.upstream.transport.RoundTrip(attempt)
+	if err != nil {
+		cause := context.Cause(ctx)
+		cancel()
+		granted.settle(settlement{unsent: !handed.Load()})
+		if cause != nil {
+			return nil, cause
+		}
+		return nil, &upstreamError{err: err, sent: handed.Load()}
+	}
+	c.record(func(o *outcome) { o.first = time.Since(sent) })
+	response.Body = c.govern(response, granted, ctx, cancel, max(writes.Load(), 1))
+	return response, nil
+}
+
+// observe reports what the provider said of its limits, and returns whether to send the call again, and in how long.
+func (c *call) observe(response *http.Response, granted *grant, try int) (again bool, delay time.Duration) {
+	start := peek(response, c.upstream.signals)
+	said := c.upstream.signals.ObserveAnswer(time.Now(), response.StatusCode, response.Header, start)
+	verdict, refused := signals.Verdict(said)
+	limited := refused && verdict.Class.Limited()
+	cooldown := c.report(granted, said, verdict, limited)
+	if !limited {
+		return c.overloaded(response, verdict, try)
+	}
+	if body, ok := response.Body.(*answerBody); ok {
+		body.limited.Store(true)
+	}
+	delay = retryIn(cooldown, c.caller.Class)
+	noRetry := verdict.Class == signals.Billing || verdict.NoRetry || response.Header.Get("X-Should-Retry") == "false"
+	if noRetry || try >= maxRetries || response.StatusCode < http.StatusBadRequest || !c.replayable(response.Request) || time.Now().Add(delay).After(c.until) {
+		c.gateway.metrics.limited(c, verdict.Rule, "passed")
+		markRetryAfter(response, verdict, delay)
+		return false, 0
+	}
+	c.gateway.metrics.limited(c, verdict.Rule, "retried")
+	discard(response.Body)
+	return true, delay
+}
+
+// overloaded decides whether a call is sent again that the provider was too busy for.
+func (c *call) overloaded(response *http.Response, verdict signals.Signal, try int) (again bool, delay time.Duration) {
+	if verdict.Class != signals.Overloaded || try >= c.upstream.config.Overloaded || !c.replayable(response.Request) {
+		return false, 0
+	}
+	delay = time.Second << min(try, 5)
+	if verdict.RetryAfter.Known {
+		delay = max(delay, verdict.RetryAfter.D)
+	}
+	if time.Now().Add(delay).After(c.until) {
+		return false, 0
+	}
+	discard(response.Body)
+	return true, delay
+}
+
+// peek returns the beginning of a body that says what the answer means; the client still gets it whole.
+func peek(response *http.Response, reads signals.Dialect) []byte {
+	body, ok := response.Body.(*answerBody)
+	if !ok || !reads.NeedsBody(response.StatusCode, response.Header) {
+		return nil
+	}
+	return body.peek(signals.MaxBody)
+}
+
+// discard reads what is left of a short body, so that its connection can be used again, and closes it.
+func discard(body io.ReadCloser) {
+	_, _ = io.CopyN(io.Discard, body, signals.MaxBody)
+	_ = body.Close()
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

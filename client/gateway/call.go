@@ -1,0 +1,253 @@
+package gateway
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/quotad/quotad/client"
+	"github.com/quotad/quotad/client/gateway/catalog"
+	"github.com/quotad/quotad/client/gateway/config"
+	"github.com/quotad/quotad/client/gateway/dialect"
+	"github.com/quotad/quotad/client/gateway/identity"
+)
+
+// draw is one quota that a call draws on.
+type draw struct {
+	quota catalog.Quota
+	// part is what it counts: requests, tokens, or the name of one of GitHub's limits.
+	part string
+	// amount is what is asked; 0: the quota's default estimate.
+	amount int64
+	// cut: the estimate was above what can ever be granted.
+	cut bool
+}
+
+// call is one request on its way through the gateway.
+type call struct {
+	gateway *Gateway
+	state   *state
+	route
+	id     string
+	began  time.Time
+	caller identity.Caller
+	op     dialect.Operation
+	query  string
+	header http.Header
+	// scheme and clientHost are how the client reaches this gateway.
+	scheme, clientHost string
+	// model is as the caller wrote it, target its quotas.
+	model  string
+	target catalog.Target
+	body   *body
+	draws  []draw
+	// ungoverned says why nothing is asked: path, observe or fail_open; empty: it is governed.
+	ungoverned string
+	// until is when waiting ends.
+	until time.Time
+	// release gives back what the body took of the memory for bodies; nil: nothing.
+	release func()
+
+	mu      sync.Mutex
+	outcome outcome
+}
+
+// outcome is what became of a call, for the log and the metrics.
+type outcome struct {
+	code    int
+	waited  time.Duration
+	first   time.Duration
+	retries int
+	end     string
+	refusal string
+}
+
+func (c *call) record(change func(*outcome)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	change(&c.outcome)
+}
+
+// waitBound returns how long a call may wait in all: for its class, or as the caller asks, and no longer than its client stands.
+func (s *state) waitBound(header http.Header, class config.Class) time.Duration {
+	bound := s.config.Wait[cmp.Or(class, config.Standard)]
+	if text := header.Get(identity.WaitHeader); text != "" {
+		if asked, ok := parseWait(text); ok {
+			bound = asked
+		}
+	}
+	if most := identity.Patience(header); most > 0 {
+		bound = min(bound, most)
+	}
+	return min(bound, client.MaxWait)
+}
+
+// parseWait reads 30s, 5m or plain seconds.
+func parseWait(text string) (time.Duration, bool) {
+	if seconds, err := strconv.ParseUint(text, 10, 20); err == nil {
+		return time.Duration(seconds) * time.Second, true
+	}
+	d, err := time.ParseDuration(text)
+	return d, err == nil && d >= 0
+}
+
+// prepare finds what a call draws on. The answer is a refusal where it must not be sent.
+func (c *call) prepare(r *http.Request) (dialect.Refusal, bool) {
+	switch c.upstream.dialect {
+	case dialect.GitHub:
+		c.githubDraws(r)
+	case dialect.Generic:
+		c.ruleDraws(r)
+	case dialect.Anthropic, dialect.Azure, dialect.Bedrock, dialect.Codex, dialect.Gemini, dialect.OpenAI:
+		if refusal, refused := c.modelDraws(); refused {
+			return refusal, true
+		}
+	}
+	if len(c.draws) > 0 {
+		return dialect.Refusal{}, false
+	}
+	if c.ungoverned == "" {
+		c.ungoverned = "path"
+		if c.upstream.config.Paths == "refuse" {
+			return dialect.Refusal{Status: http.StatusForbidden, Message: "quotad: the upstream " + c.upstream.name +
+				" takes calls that quotas govern only (paths: refuse), not " + r.Method + " " + identity.Quote(c.path)}, true
+		}
+	}
+	return dialect.Refusal{}, false
+}
+
+// existing adds a draw on a quota, if the cluster has it.
+func (c *call) existing(name, part string, amount int64) bool {
+	q, ok := c.gateway.catalog.Get(name)
+	if ok {
+		c.add(q, part, amount)
+	}
+	return ok
+}
+
+func (c *call) add(q catalog.Quota, part string, amount int64) {
+	d := draw{quota: q, part: part, amount: amount}
+	if most := c.gateway.catalog.Most(q.Name); most > 0 && amount > most {
+		d.amount, d.cut = most, true
+	}
+	c.draws = append(c.draws, d)
+}
+
+// required adds a draw on a quota that has to exist: where the list has no such quota, the cluster says so.
+func (c *call) required(name, part string, amount int64) {
+	if !c.existing(name, part, amount) {
+		c.draws = append(c.draws, draw{quota: catalog.Quota{Name: name}, part: part, amount: amount})
+	}
+}
+
+func (c *call) githubDraws(r *http.Request) {
+	draws := dialect.GitHubDraws(r.Method, c.path, c.query, c.body.bytes(), c.upstream.config.Secondary)
+	for _, d := range draws {
+		c.required(c.upstream.config.Quotas+"/"+d.Name, d.Name, d.Amount)
+	}
+}
+
+func (c *call) ruleDraws(r *http.Request) {
+	for _, rule := range c.upstream.config.Rules {
+		if rule.Method != "" && rule.Method != r.Method || !config.Match(rule.Path, c.path) {
+			continue
+		}
+		for name, amount := range rule.Use {
+			c.required(name, name[strings.LastIndexByte(name, '/')+1:], amount)
+		}
+		return
+	}
+}
+
+// modelDraws adds what a call of a model draws on.
+func (c *call) modelDraws() (dialect.Refusal, bool) {
+	if !c.op.Generates() {
+		return dialect.Refusal{}, false
+	}
+	conf := c.upstream.config
+	c.target = c.gateway.catalog.Find(c.state.config.Models, c.upstream.name, conf.Quotas, c.model)
+	if !c.target.Has() {
+		return c.unknownModel()
+	}
+	for _, part := range conf.Parts {
+		if _, ok := c.target.Parts[part]; !ok {
+			return dialect.Refusal{Status: http.StatusForbidden, Message: "quotad: the model " + identity.Quote(c.model) + " has no quota " +
+				conf.Quotas + "/" + c.target.Model + "/" + part + ", which parts of gateway.yaml requires"}, true
+		}
+	}
+	for _, part := range config.Parts {
+		if q, ok := c.target.Parts[part]; ok {
+			c.add(q, part, c.amountOf(part))
+		}
+	}
+	for _, also := range conf.Also {
+		if also.Holder != "" && !config.Match(also.Holder, c.caller.Holder) {
+			continue
+		}
+		for name, part := range also.Use {
+			c.required(name, part, c.amountOf(part))
+		}
+	}
+	return dialect.Refusal{}, false
+}
+
+// unknownModel refuses a model without a quota, or lets it pass uncounted where the configuration says so.
+func (c *call) unknownModel() (dialect.Refusal, bool) {
+	conf := c.upstream.config
+	if !c.gateway.catalog.Loaded() {
+		return c.awayRefusal(errNotListed), true
+	}
+	if conf.Unknown == "observe" {
+		c.ungoverned = "observe"
+		if c.existing(conf.Quotas+"/unmapped/requests", "requests", 1) {
+			c.ungoverned = ""
+		}
+		return dialect.Refusal{}, false
+	}
+	c.gateway.refreshCatalog()
+	named := "model " + identity.Quote(c.model)
+	if c.model == "" {
+		named = "a call that names no model"
+	}
+	return dialect.Refusal{
+		Status: http.StatusForbidden, Final: true,
+		Message: "quotad has no quota for " + named + " of upstream " + strconv.Quote(c.upstream.name) + ". Apply one: quotad quota apply --preset " +
+			presetOf(c.upstream) + " --set model=" + c.target.Model + "; or map it in gateway.yaml (models:), or set unknown: observe.",
+	}, true
+}
+
+func presetOf(u *upstream) string {
+	if u.dialect == dialect.Codex {
+		return string(dialect.OpenAI)
+	}
+	return string(u.dialect)
+}
+
+// items are what a Reserve asks.
+func (c *call) items() []client.Item {
+	out := make([]client.Item, len(c.draws))
+	for i, d := range c.draws {
+		out[i] = client.Item{Quota: d.quota.Name, Amount: d.amount}
+	}
+	return out
+}
+
+func (c *call) drawOf(quota string) (draw, bool) {
+	for _, d := range c.draws {
+		if d.quota.Name == quota {
+			return d, true
+		}
+	}
+	return draw{}, false
+}
+
+type callKey struct{}
+
+func callOf(ctx context.Context) *call {
+	c, _ := ctx.Value(callKey{}).(*call)
+	return c
+}

@@ -1,0 +1,193 @@
+// Package catalog knows the quotas of the cluster, and which of them a model draws on. It is refreshed from outside; a look-up
+// takes no lock.
+package catalog
+
+import (
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/quotad/quotad/client/gateway/config"
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+// AnyModel is the name below a prefix of the quotas of all models that have none of their own.
+const AnyModel = "@any"
+
+// Quota is what a call needs to know of a quota.
+type Quota struct {
+	Name   string
+	Parent string
+	// Slots: it counts what is under way.
+	Slots bool
+	// Actual: what a call really used counts in the end, not what was asked for.
+	Actual bool
+	// Daily: its window lasts a day or more.
+	Daily bool
+	// Limit is the provider's limit, Usable what may be used of it.
+	Limit, Usable int64
+	// MaxHold is the largest amount of one hold.
+	MaxHold int64
+	// Available is what was left when the list was read.
+	Available int64
+	// DefaultEstimate is the amount of an item that names none.
+	DefaultEstimate int64
+	// Open: it was in no cooldown when the list was read.
+	Open bool
+}
+
+// Catalog is the quotas of the cluster as they were listed last.
+type Catalog struct {
+	quotas atomic.Pointer[map[string]Quota]
+}
+
+// Set replaces the list.
+func (c *Catalog) Set(list []*quotav1.QuotaStatus) {
+	quotas := make(map[string]Quota, len(list))
+	for _, status := range list {
+		q := quotaOf(status)
+		quotas[q.Name] = q
+	}
+	c.quotas.Store(&quotas)
+}
+
+func quotaOf(status *quotav1.QuotaStatus) Quota {
+	definition := status.GetDefinition()
+	q := Quota{
+		Name: definition.GetName(), Parent: definition.GetParent(), Slots: definition.GetSlots() != nil,
+		Actual: definition.GetSettle() == quotav1.SettleMode_SETTLE_MODE_ACTUAL, Usable: status.GetUsable(),
+		Available: status.GetAvailableWithParents(), DefaultEstimate: definition.GetDefaultEstimate(), Open: status.GetCooldownLeft() == nil,
+	}
+	q.MaxHold = maxHold(definition, q.Usable)
+	switch rule := definition.GetRule().(type) {
+	case *quotav1.Quota_Window:
+		q.Limit, q.Daily = rule.Window.GetLimit(), daily(rule.Window.GetEvery())
+	case *quotav1.Quota_Rate:
+		q.Limit, q.Daily = rule.Rate.GetLimit(), rule.Rate.GetPer().AsDuration() >= day
+	case *quotav1.Quota_Slots:
+		q.Limit = rule.Slots.GetLimit()
+	}
+	return q
+}
+
+// day is the length from which a window counts as daily: tools take such limits as final.
+const day = 24 * time.Hour
+
+// daily reports whether a window, by its text (hour, day, month, or a duration), lasts a day or more.
+func daily(every string) bool {
+	length, err := time.ParseDuration(every)
+	return every == "day" || every == "month" || err == nil && length >= day
+}
+
+// maxHold returns the largest amount of one hold.
+func maxHold(definition *quotav1.Quota, usable int64) int64 {
+	most := usable
+	if definition.GetClampHold() {
+		most = max(1, (usable+1)/2)
+	}
+	if definition.MaxHold != nil {
+		most = min(most, definition.GetMaxHold())
+	}
+	return most
+}
+
+// Most returns the largest amount of a quota that can ever be granted at once, by its own bounds and its ancestors'.
+func (c *Catalog) Most(name string) int64 {
+	q, known := c.Get(name)
+	most := q.MaxHold
+	for depth := 0; known && q.Parent != "" && depth < 16; depth++ {
+		if q, known = c.Get(q.Parent); known {
+			most = min(most, q.MaxHold)
+		}
+	}
+	return most
+}
+
+// Loaded reports whether the list was ever read.
+func (c *Catalog) Loaded() bool { return c.quotas.Load() != nil }
+
+// Get returns a quota.
+func (c *Catalog) Get(name string) (Quota, bool) {
+	quotas := c.quotas.Load()
+	if quotas == nil {
+		return Quota{}, false
+	}
+	q, ok := (*quotas)[name]
+	return q, ok
+}
+
+// Target is the quotas of a model.
+type Target struct {
+	// Model is the model's name in quotas.
+	Model string
+	// Parts are its quotas by part.
+	Parts map[string]Quota
+}
+
+// Has reports whether the model has a quota.
+func (t Target) Has() bool { return len(t.Parts) > 0 }
+
+// Find returns the quotas of a model of an upstream below a prefix: by the rules of the configuration, the exact name, the
+// canonical name, or those of all models that have none of their own.
+func (c *Catalog) Find(rules []config.Model, upstream, prefix, model string) Target {
+	names := make([]string, 0, 4)
+	plain := Plain(model)
+	for _, rule := range rules {
+		if rule.As != "" && (rule.Upstream == "" || rule.Upstream == upstream) && (config.Match(rule.Match, model) || config.Match(rule.Match, plain)) {
+			names = append(names, rule.As)
+			break
+		}
+	}
+	if model != "" {
+		names = append(names, Name(plain), Name(Canonical(model)))
+	}
+	for _, name := range append(names, AnyModel) {
+		if name == AnyModel && model != "" && plain == AnyModel {
+			continue // no model is named so
+		}
+		if parts := c.parts(prefix + "/" + name); len(parts) > 0 {
+			return Target{Model: name, Parts: parts}
+		}
+	}
+	return Target{Model: Name(Canonical(model))}
+}
+
+// parts returns the quotas of a model by part. A quota that is charged with another one as its ancestor is left out: naming both
+// would charge it twice.
+func (c *Catalog) parts(base string) map[string]Quota {
+	parts := map[string]Quota{}
+	for _, part := range config.Parts {
+		if q, ok := c.Get(base + "/" + part); ok {
+			parts[part] = q
+		}
+	}
+	for _, q := range parts {
+		for parent := q.Parent; parent != ""; {
+			if part, below := strings.CutPrefix(parent, base+"/"); below {
+				delete(parts, part)
+			}
+			above, _ := c.Get(parent)
+			parent = above.Parent
+		}
+	}
+	return parts
+}
+
+// Models returns the models below a prefix that have quotas, in order.
+func (c *Catalog) Models(prefix string) []string {
+	var out []string
+	quotas := c.quotas.Load()
+	if quotas == nil {
+		return nil
+	}
+	for name := range *quotas {
+		rest, below := strings.CutPrefix(name, prefix+"/")
+		at := strings.LastIndexByte(rest, '/')
+		if below && at > 0 && slices.Contains(config.Parts, rest[at+1:]) && !slices.Contains(out, rest[:at]) {
+			out = append(out, rest[:at])
+		}
+	}
+	slices.Sort(out)
+	return out
+}

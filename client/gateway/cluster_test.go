@@ -1,0 +1,318 @@
+package gateway_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/quotad/quotad/client"
+	"github.com/quotad/quotad/client/gateway"
+	"github.com/quotad/quotad/client/gateway/config"
+	"github.com/quotad/quotad/raftnode"
+	"github.com/quotad/quotad/raftnode/loopback"
+	"github.com/quotad/quotad/rpc"
+	"github.com/quotad/quotad/rpc/quotav1"
+	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
+)
+
+// cluster is a real node on loopback addresses.
+type cluster struct {
+	tb     testing.TB
+	config raftnode.Config
+	node   *raftnode.Node
+	api    *rpc.Server
+	server *http.Server
+}
+
+// startCluster starts a node and applies quotas.
+func startCluster(tb testing.TB, quotas ...*quotav1.Quota) *cluster {
+	tb.Helper()
+	addresses, err := loopback.Free(2)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	peer := raftnode.Peer{ID: "n0", RaftAddress: addresses[0], APIAddress: addresses[1]}
+	c := &cluster{tb: tb, config: raftnode.DefaultConfig()}
+	c.config.ID, c.config.RaftAddress, c.config.APIAddress = peer.ID, peer.RaftAddress, peer.APIAddress
+	c.config.DataDir, c.config.Peers = tb.TempDir(), []raftnode.Peer{peer}
+	c.start()
+	tb.Cleanup(c.stop)
+	c.apply(quotas...)
+	return c
+}
+
+func (c *cluster) start() {
+	c.tb.Helper()
+	node, err := raftnode.Open(c.config)
+	if err != nil {
+		c.tb.Fatal(err)
+	}
+	api, err := rpc.New(rpc.Config{Node: node})
+	if err != nil {
+		c.tb.Fatal(err)
+	}
+	var listen net.ListenConfig
+	listener, err := listen.Listen(context.Background(), "tcp", c.config.APIAddress)
+	if err != nil {
+		c.tb.Fatal(err)
+	}
+	c.node, c.api, c.server = node, api, rpc.NewHTTPServer(api.Handler(), nil, hclog.NewNullLogger())
+	server := c.server
+	go func() { _ = server.Serve(listener) }()
+	eventually(c.tb, "a leader", func() bool { _, _, self := node.Leader(); return self })
+}
+
+// stop ends the node: its API at once, and then the rest.
+func (c *cluster) stop() {
+	if c.node == nil {
+		return
+	}
+	_ = c.server.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	_ = c.api.Drain(ctx)
+	if err := c.node.Close(ctx); err != nil {
+		c.tb.Error(err)
+	}
+	c.node = nil
+}
+
+func (c *cluster) apply(quotas ...*quotav1.Quota) {
+	c.tb.Helper()
+	if len(quotas) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	admin := quotav1connect.NewAdminServiceClient(http.DefaultClient, "http://"+c.config.APIAddress)
+	if _, err := admin.ApplyQuotas(ctx, &quotav1.ApplyQuotasRequest{Quotas: quotas}); err != nil {
+		c.tb.Fatal(err)
+	}
+}
+
+// quota returns a quota as it is now.
+func (c *cluster) quota(name string) client.Quota {
+	c.tb.Helper()
+	asks, err := client.New([]string{c.config.APIAddress})
+	if err != nil {
+		c.tb.Fatal(err)
+	}
+	defer func() { _ = asks.Close() }()
+	q, err := asks.Quota(context.Background(), name)
+	if err != nil {
+		c.tb.Fatal(err)
+	}
+	return q
+}
+
+// consumed waits until so much of a quota is consumed and nothing is held.
+func (c *cluster) consumed(name string, want int64) {
+	c.tb.Helper()
+	eventually(c.tb, fmt.Sprintf("%d of %s consumed", want, name), func() bool {
+		q := c.quota(name)
+		return q.Consumed == want && q.Leases == 0
+	})
+}
+
+func rate(name string, limit int64) *quotav1.Quota {
+	return &quotav1.Quota{Name: name, Rule: &quotav1.Quota_Rate{Rate: &quotav1.Rate{Limit: limit, Per: durationpb.New(time.Minute)}}}
+}
+
+func ratePer(name string, limit int64, per time.Duration) *quotav1.Quota {
+	return &quotav1.Quota{Name: name, Rule: &quotav1.Quota_Rate{Rate: &quotav1.Rate{Limit: limit, Per: durationpb.New(per)}}}
+}
+
+func tokens(name string, limit int64) *quotav1.Quota {
+	q := rate(name, limit)
+	q.Settle, q.DefaultEstimate = quotav1.SettleMode_SETTLE_MODE_ACTUAL, 4_000
+	return q
+}
+
+func slots(name string, limit int64) *quotav1.Quota {
+	return &quotav1.Quota{Name: name, Rule: &quotav1.Quota_Slots{Slots: &quotav1.Slots{Limit: limit}}}
+}
+
+// eventually waits until a condition holds.
+func eventually(tb testing.TB, what string, holds func() bool) {
+	tb.Helper()
+	deadline := time.NewTimer(30 * time.Second)
+	defer deadline.Stop()
+	look := time.NewTicker(5 * time.Millisecond)
+	defer look.Stop()
+	for !holds() {
+		select {
+		case <-look.C:
+		case <-deadline.C:
+			tb.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// provider is a fake provider: it records what arrives and answers as the test says.
+type provider struct {
+	*httptest.Server
+	mu       sync.Mutex
+	requests []received
+}
+
+// received is a request as the provider saw it.
+type received struct {
+	method, uri, host string
+	header            http.Header
+	body              string
+}
+
+func startProvider(tb testing.TB, answer http.HandlerFunc) *provider {
+	tb.Helper()
+	p := &provider{}
+	p.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		p.mu.Lock()
+		p.requests = append(p.requests, received{r.Method, r.RequestURI, r.Host, r.Header.Clone(), string(body)})
+		p.mu.Unlock()
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		answer(w, r)
+	}))
+	tb.Cleanup(p.Close)
+	return p
+}
+
+func (p *provider) seen() []received {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return append([]received(nil), p.requests...)
+}
+
+// one returns the only request that the provider saw.
+func (p *provider) one(tb testing.TB) received {
+	tb.Helper()
+	seen := p.seen()
+	if len(seen) != 1 {
+		tb.Fatalf("the provider saw %d requests, want 1", len(seen))
+	}
+	return seen[0]
+}
+
+// lines is a log that a test reads.
+type lines struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// fixture is a gateway in front of a provider.
+type fixture struct {
+	tb       testing.TB
+	cluster  *cluster
+	provider *provider
+	gateway  *gateway.Gateway
+	server   *httptest.Server
+	log      *lines
+	url      string
+}
+
+// upstreamOf is an upstream at a provider.
+func upstreamOf(p *provider, dialect string) config.Upstream {
+	return config.Upstream{Dialect: dialect, Base: p.URL, Plain: true}
+}
+
+// configOf is a configuration with upstreams.
+func configOf(c *cluster, upstreams map[string]config.Upstream) config.Config {
+	return config.Config{
+		Machine: "node-7", Cluster: config.Cluster{Nodes: []string{c.config.APIAddress}}, Upstreams: upstreams,
+		Listen: config.Listen{TCP: []string{"127.0.0.1:0"}},
+	}
+}
+
+// startGateway starts a gateway, and waits until it is ready.
+func startGateway(tb testing.TB, c *cluster, p *provider, conf config.Config, options gateway.Options) *fixture {
+	tb.Helper()
+	f := &fixture{tb: tb, cluster: c, provider: p, log: &lines{}}
+	options.Logger = slog.New(slog.NewTextHandler(f.log, nil))
+	g, err := gateway.New(conf, options)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	f.gateway = g
+	f.server = httptest.NewUnstartedServer(g.Handler())
+	f.server.Start()
+	f.url = f.server.URL
+	tb.Cleanup(func() {
+		f.server.Close()
+		if err := g.Close(); err != nil {
+			tb.Error(err)
+		}
+	})
+	f.ready()
+	return f
+}
+
+func (f *fixture) ready() {
+	f.tb.Helper()
+	eventually(f.tb, "the gateway is ready", func() bool {
+		response, err := http.Get(f.url + "/readyz")
+		if err != nil {
+			return false
+		}
+		_ = response.Body.Close()
+		return response.StatusCode == http.StatusOK
+	})
+}
+
+// answer is a whole answer.
+type answer struct {
+	status int
+	header http.Header
+	body   string
+}
+
+// do sends a request; headers are name, value, name, value.
+func (f *fixture) do(method, path, body string, headers ...string) answer {
+	f.tb.Helper()
+	request, err := http.NewRequest(method, f.url+path, strings.NewReader(body))
+	if err != nil {
+		f.tb.Fatal(err)
+	}
+	if body != "" {
+		request.Header.Set("Content-Type", "application/json")
+	}
+	for i := 0; i+1 < len(headers); i += 2 {
+		request.Header.Set(headers[i], headers[i+1])
+		if headers[i] == "Host" {
+			request.Host = headers[i+1]
+		}
+	}
+	response, err := http.DefaultTransport.RoundTrip(request)
+	if err != nil {
+		f.tb.Fatal(err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	data, err := io.ReadAll(response.Body)
+	if err != nil {
+		f.tb.Fatal(err)
+	}
+	return answer{response.StatusCode, response.Header, string(data)}
+}

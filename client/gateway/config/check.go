@@ -1,0 +1,264 @@
+package config
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+)
+
+// reserved are the names that no upstream may have: the gateway's own paths.
+var reserved = []string{"as", "take", "slots", "report", "livez", "readyz", "metrics", "status", "debug"}
+
+// Dialects are the known ways to speak.
+var Dialects = []string{"anthropic", "azure", "bedrock", "codex", "gemini", "generic", "github", "openai"}
+
+// Parts are what a model's quotas may count.
+var Parts = []string{"requests", "requests-per-day", "tokens", "input-tokens", "output-tokens", "streams"}
+
+// Problem is one thing that is wrong. Field is its place, as in upstreams.openai.base.
+type Problem struct{ Field, Message string }
+
+// Error implements error.
+func (p Problem) Error() string { return p.Field + ": " + p.Message }
+
+// checker gathers problems.
+type checker struct{ problems []Problem }
+
+func (c *checker) fail(field, format string, values ...any) {
+	c.problems = append(c.problems, Problem{field, fmt.Sprintf(format, values...)})
+}
+
+func (c *checker) oneOf(field, value string, known ...string) {
+	if !slices.Contains(known, value) {
+		c.fail(field, "%q is not one of %s", value, strings.Join(known, ", "))
+	}
+}
+
+// Check returns what is wrong with a completed configuration; nothing: it can be served.
+func (c Config) Check() []Problem {
+	var check checker
+	check.listen(c)
+	if len(c.Cluster.Nodes) == 0 {
+		check.fail("cluster.nodes", "name at least one node, such as 10.0.0.5:7450")
+	}
+	if c.Cluster.Token != nil {
+		check.source("cluster.token", *c.Cluster.Token)
+	}
+	if len(c.Upstreams) == 0 {
+		check.fail("upstreams", "name at least one, such as openai: {}")
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Upstreams)) {
+		check.upstream(name, c.Upstreams[name], c)
+	}
+	if _, ok := c.Upstreams[c.Root]; c.Root != "" && !ok {
+		check.fail("root", "there is no upstream %q", c.Root)
+	}
+	for i, model := range c.Models {
+		check.model(fmt.Sprintf("models[%d]", i), model, c)
+	}
+	check.oneOf("identity.seats.by", c.Identity.Seats.By, "session", "agent", "off")
+	if n := c.Identity.Seats.Count; n < 1 || n > 1024 {
+		check.fail("identity.seats.count", "%d is not between 1 and 1024", n)
+	}
+	for _, name := range c.Identity.Names {
+		if name == "" || len(name) > 128 {
+			check.fail("identity.names", "a holder's name has 1 to 128 bytes")
+		}
+	}
+	for class, wait := range c.Wait {
+		if wait < 0 || wait > 10*time.Minute {
+			check.fail("wait."+class.String(), "%v is not between 0s and 10m, the cluster's longest wait", wait)
+		}
+	}
+	check.limits(c.Limits)
+	check.hosts(c)
+	return check.problems
+}
+
+func (c *checker) listen(conf Config) {
+	secure := conf.Listen.Cert != ""
+	if secure != (conf.Listen.Key != "") {
+		c.fail("listen.tls", "cert and key go together")
+	}
+	for _, address := range conf.Listen.TCP {
+		host, _, err := net.SplitHostPort(address)
+		if err != nil {
+			c.fail("listen.tcp", "%q is not host:port", address)
+			continue
+		}
+		if IsLoopback(host) {
+			continue
+		}
+		if !secure && !conf.Listen.Insecure {
+			c.fail("listen.tcp", "%s is not a loopback address: set listen.tls, or insecure: true on a network that you trust", address)
+		}
+		if conf.Tokens == "" {
+			c.fail("tokens", "%s is not a loopback address: callers need tokens (quotad token new)", address)
+		}
+	}
+}
+
+// IsLoopback reports whether a host of an address is this machine's loopback.
+func IsLoopback(host string) bool {
+	if strings.EqualFold(host, "localhost") {
+		return true
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.Unmap().IsLoopback()
+}
+
+func (c *checker) source(field string, s Source) {
+	set := 0
+	for _, value := range []string{s.Env, s.File, s.Credential} {
+		if value != "" {
+			set++
+		}
+	}
+	if set != 1 {
+		c.fail(field, "give exactly one of env, file and credential")
+	}
+	if strings.ContainsAny(s.Credential, "/") {
+		c.fail(field+".credential", "%q is a path; give the name that LoadCredential= has", s.Credential)
+	}
+}
+
+// nameOf reports whether a name can be one segment of a path and the prefix of quotas.
+func nameOf(name string) bool {
+	for _, r := range name {
+		if (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' && r != '_' {
+			return false
+		}
+	}
+	return name != "" && len(name) <= 64
+}
+
+func (c *checker) upstream(name string, u Upstream, conf Config) {
+	field := "upstreams." + name
+	if !nameOf(name) {
+		c.fail(field, "a name has 1 to 64 of a to z, 0 to 9, - and _")
+	}
+	if slices.Contains(reserved, name) {
+		c.fail(field, "the gateway has a path of that name")
+	}
+	c.oneOf(field+".dialect", u.Dialect, Dialects...)
+	c.base(field, name, u)
+	c.oneOf(field+".auth", u.Auth, "pass", "inject")
+	c.oneOf(field+".unknown", u.Unknown, "refuse", "observe")
+	c.oneOf(field+".paths", u.Paths, "pass", "refuse")
+	c.oneOf(field+".on_disconnect", u.OnDisconnect, "cancel", "drain")
+	c.oneOf(field+".stream_usage", u.StreamUsage, "auto", "on", "off")
+	for _, part := range u.Parts {
+		c.oneOf(field+".parts", part, Parts...)
+	}
+	for _, also := range u.Also {
+		for _, part := range also.Use {
+			c.oneOf(field+".also.use", part, "requests", "tokens", "input-tokens", "output-tokens")
+		}
+	}
+	if len(u.Rules) > 0 && u.Dialect != "generic" {
+		c.fail(field+".rules", "the dialect %s has rules of its own; rules are for generic", u.Dialect)
+	}
+	if u.Secondary && u.Dialect != "github" {
+		c.fail(field+".secondary", "only github has secondary limits")
+	}
+	if u.FailOpen != nil && (u.FailOpen.Count < 1 || u.FailOpen.Per <= 0 || u.FailOpen.For <= 0) {
+		c.fail(field+".fail_open", "give both rate and for, such as {rate: 2/s, for: 10m}")
+	}
+	if u.Overloaded < 0 || u.Overloaded > 5 {
+		c.fail(field+".overloaded.retries", "%d is not between 0 and 5", u.Overloaded)
+	}
+	c.keys(field, u, conf)
+}
+
+func (c *checker) base(field, name string, u Upstream) {
+	if u.Base == "" {
+		example := map[string]string{
+			"azure": "https://NAME.openai.azure.com", "bedrock": "https://bedrock-runtime.REGION.amazonaws.com",
+		}[name]
+		c.fail(field+".base", "give the URL, such as %s", cmp.Or(example, "https://HOST"))
+		return
+	}
+	base, err := url.Parse(u.Base)
+	switch {
+	case err != nil || base.Host == "" || base.RawQuery != "" || base.Fragment != "" || base.User != nil:
+		c.fail(field+".base", "%q is not a URL of a scheme, a host and perhaps a path", u.Base)
+	case base.Scheme == "http" && !u.Plain:
+		c.fail(field+".base", "%q sends keys in the clear: use https, or plain: true", u.Base)
+	case base.Scheme != "http" && base.Scheme != "https":
+		c.fail(field+".base", "%q is not http or https", u.Base)
+	}
+}
+
+func (c *checker) keys(field string, u Upstream, conf Config) {
+	names := map[string]bool{}
+	for i, key := range u.Keys {
+		at := fmt.Sprintf("%s.keys[%d]", field, i)
+		if !nameOf(key.Name) {
+			c.fail(at+".name", "a key needs a name of a to z, 0 to 9, - and _")
+		}
+		if names[key.Name] {
+			c.fail(at+".name", "%q stands twice", key.Name)
+		}
+		names[key.Name] = true
+		c.source(at+".from", key.From)
+	}
+	for _, name := range u.Pool {
+		if !names[name] {
+			c.fail(field+".pool", "there is no key %q", name)
+		}
+	}
+	switch {
+	case u.Auth == "inject" && len(u.Keys) == 0:
+		c.fail(field+".keys", "auth: inject needs at least one key")
+	case u.Auth != "inject" && len(u.Keys) > 0:
+		c.fail(field+".keys", "keys are used with auth: inject only")
+	case u.Auth == "inject" && conf.Tokens == "" && len(conf.Listen.TCP) > 0 && !conf.Trust:
+		c.fail(field+".auth", "whoever reaches the port could use the keys: set tokens, listen on a unix socket only, "+
+			"or trust: everyone-on-this-machine")
+	}
+}
+
+func (c *checker) model(field string, m Model, conf Config) {
+	if m.Match == "" {
+		c.fail(field+".match", "give a pattern of models, such as gpt-5*")
+	}
+	if _, ok := conf.Upstreams[m.Upstream]; m.Upstream != "" && !ok {
+		c.fail(field+".upstream", "there is no upstream %q", m.Upstream)
+	}
+}
+
+func (c *checker) limits(l Limits) {
+	if l.Body < 1<<10 || l.Body > 1<<30 {
+		c.fail("limits.body", "%d bytes is not between 1 KiB and 1 GiB", l.Body)
+	}
+	if l.Memory < l.Body {
+		c.fail("limits.memory", "%d bytes do not hold one body of limits.body", l.Memory)
+	}
+	if l.Drain < time.Second || l.Drain > time.Hour {
+		c.fail("limits.drain", "%v is not between 1s and 1h", l.Drain)
+	}
+}
+
+// hosts checks that a host leads to one upstream only.
+func (c *checker) hosts(conf Config) {
+	owner := map[string]string{}
+	for _, name := range slices.Sorted(maps.Keys(conf.Upstreams)) {
+		for _, host := range conf.Upstreams[name].Hosts {
+			if other, taken := owner[host]; taken {
+				c.fail("upstreams."+name+".hosts", "%q leads to %s already", host, other)
+			}
+			owner[host] = name
+		}
+	}
+	for _, origin := range conf.Origins {
+		if u, err := url.Parse(origin); err != nil || u.Scheme == "" || u.Host == "" || u.Path != "" {
+			c.fail("origins", "%q is not an origin, such as https://tools.example", origin)
+		}
+	}
+}

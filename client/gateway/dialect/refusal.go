@@ -1,0 +1,258 @@
+package dialect
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/http"
+	"strconv"
+	"time"
+)
+
+// Refusal is an answer of the gateway's own, which is written in the provider's form.
+type Refusal struct {
+	// Status is the HTTP status.
+	Status int
+	// Message says it for people.
+	Message string
+	// RequestID is the gateway's id of the call.
+	RequestID string
+
+	// What follows is for refusals by a quota, with status 429.
+
+	// Reason and Quota are the cluster's.
+	Reason, Quota string
+	// RetryAfter is when it is worth asking again; below 0: waiting does not help.
+	RetryAfter time.Duration
+	// Final: no retry can help soon, so clients should not try.
+	Final bool
+	// Part is the part of the model's quotas that refused: requests, tokens; for GitHub the limit's name.
+	Part string
+	// Budget: it is spent money, or what counts like it, and resets later.
+	Budget bool
+	// Primary: it is one of GitHub's primary limits. Limit is what it allows, Now the present.
+	Primary bool
+	Limit   int64
+	Now     time.Time
+	// Daily: the quota's window lasts a day or more.
+	Daily bool
+}
+
+// Answer is a refusal in a provider's form.
+type Answer struct {
+	Status int
+	Header http.Header
+	Body   []byte
+}
+
+// Refuse writes a refusal in the provider's form.
+func (n Name) Refuse(r Refusal) Answer {
+	a := Answer{Status: r.Status, Header: http.Header{"Content-Type": {"application/json"}}}
+	a.Header.Set("X-Request-Id", r.RequestID)
+	if r.Reason != "" {
+		a.Header.Set("X-Quotad-Refusal", fmt.Sprintf("%s; quota=%s", r.Reason, strconv.QuoteToASCII(r.Quota)))
+	}
+	if r.RetryAfter > 0 || r.Status == http.StatusTooManyRequests && r.RetryAfter == 0 {
+		a.Header.Set("Retry-After", strconv.FormatInt(ceilSeconds(r.RetryAfter), 10))
+		a.Header.Set("Retry-After-Ms", strconv.FormatInt(int64(math.Ceil(float64(r.RetryAfter)/float64(time.Millisecond))), 10))
+	}
+	if r.Final {
+		a.Header.Set("X-Should-Retry", "false")
+	}
+	switch n {
+	case Anthropic:
+		a.anthropic(r)
+	case Gemini:
+		a.gemini(r)
+	case Bedrock:
+		a.bedrock(r)
+	case GitHub:
+		a.github(r)
+	case Generic:
+		a.generic(r)
+	case OpenAI, Azure, Codex:
+		a.openAI(r, n == Azure)
+	}
+	return a
+}
+
+// ceilSeconds returns whole seconds, rounded up.
+func ceilSeconds(d time.Duration) int64 { return int64((max(d, 0) + time.Second - 1) / time.Second) }
+
+// seconds writes a duration as providers do: 11.84s.
+func seconds(d time.Duration) string {
+	return strconv.FormatFloat(math.Ceil(max(d, 0).Seconds()*1000)/1000, 'f', -1, 64) + "s"
+}
+
+func (a *Answer) write(value any) {
+	body, err := json.Marshal(value)
+	if err != nil {
+		body = []byte("{}") // the values are maps of strings and numbers: it cannot fail
+	}
+	a.Body = body
+}
+
+// openAITypes are the types of errors by status.
+var openAITypes = map[int][2]string{
+	http.StatusUnauthorized:          {"invalid_request_error", "invalid_api_key"},
+	http.StatusForbidden:             {"invalid_request_error", "quotad_refused"},
+	http.StatusNotFound:              {"invalid_request_error", "not_found"},
+	http.StatusBadGateway:            {"server_error", "bad_gateway"},
+	http.StatusServiceUnavailable:    {"server_error", "service_unavailable"},
+	http.StatusRequestEntityTooLarge: {"invalid_request_error", "request_too_large"},
+}
+
+func (a *Answer) openAI(r Refusal, azure bool) {
+	kind, ok := openAITypes[r.Status]
+	if !ok {
+		kind = [2]string{"invalid_request_error", "quotad_refused"}
+	}
+	message := r.Message
+	if r.Status == http.StatusTooManyRequests {
+		kind = [2]string{"requests", "rate_limit_exceeded"}
+		switch {
+		case r.Budget:
+			kind = [2]string{"insufficient_quota", "insufficient_quota"}
+		case isTokens(r.Part):
+			kind[0] = "tokens"
+		}
+		switch {
+		case r.Budget || r.RetryAfter < 0:
+		case azure:
+			message += fmt.Sprintf(" Please retry after %d seconds.", ceilSeconds(r.RetryAfter))
+		default:
+			message += fmt.Sprintf(" Please try again in %s.", seconds(r.RetryAfter))
+		}
+		if azure && !r.Budget {
+			kind[1] = "429"
+		}
+	}
+	a.write(map[string]any{"error": map[string]any{"message": message, "type": kind[0], "param": nil, "code": kind[1]}})
+}
+
+func isTokens(part string) bool {
+	return part == "tokens" || part == "input-tokens" || part == "output-tokens"
+}
+
+var anthropicTypes = map[int]string{
+	http.StatusUnauthorized:          "authentication_error",
+	http.StatusForbidden:             "permission_error",
+	http.StatusNotFound:              "not_found_error",
+	http.StatusRequestEntityTooLarge: "request_too_large",
+	http.StatusTooManyRequests:       "rate_limit_error",
+	http.StatusBadGateway:            "api_error",
+	http.StatusServiceUnavailable:    "api_error",
+}
+
+func (a *Answer) anthropic(r Refusal) {
+	kind := anthropicTypes[r.Status]
+	switch {
+	case kind == "":
+		kind = "invalid_request_error"
+	case r.Budget:
+		kind = "billing_error"
+	}
+	a.Header.Set("Request-Id", r.RequestID)
+	a.write(map[string]any{
+		"type": "error", "request_id": r.RequestID, "error": map[string]any{"type": kind, "message": r.Message},
+	})
+}
+
+var geminiStatuses = map[int]string{
+	http.StatusUnauthorized:       "UNAUTHENTICATED",
+	http.StatusForbidden:          "PERMISSION_DENIED",
+	http.StatusNotFound:           "NOT_FOUND",
+	http.StatusTooManyRequests:    "RESOURCE_EXHAUSTED",
+	http.StatusBadGateway:         "UNAVAILABLE",
+	http.StatusServiceUnavailable: "UNAVAILABLE",
+}
+
+func (a *Answer) gemini(r Refusal) {
+	status := geminiStatuses[r.Status]
+	if status == "" {
+		status = "INVALID_ARGUMENT"
+	}
+	said := map[string]any{"code": r.Status, "message": r.Message, "status": status}
+	if r.Status == http.StatusTooManyRequests {
+		id := "QuotadPerMinute"
+		if r.Daily || r.Budget {
+			id = "QuotadPerDay"
+		}
+		details := []any{map[string]any{
+			"@type":      "type.googleapis.com/google.rpc.QuotaFailure",
+			"violations": []any{map[string]any{"quotaId": id, "quotaMetric": "quotad/" + r.Part}},
+		}}
+		if r.RetryAfter >= 0 {
+			said["message"] = r.Message + " Please retry in " + seconds(r.RetryAfter) + "."
+			details = append(details, map[string]any{
+				"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": seconds(r.RetryAfter),
+			})
+		}
+		said["details"] = details
+	}
+	a.write(map[string]any{"error": said})
+}
+
+var bedrockTypes = map[int]string{
+	http.StatusUnauthorized:       "UnrecognizedClientException",
+	http.StatusForbidden:          "AccessDeniedException",
+	http.StatusNotFound:           "ResourceNotFoundException",
+	http.StatusTooManyRequests:    "ThrottlingException",
+	http.StatusBadGateway:         "InternalServerException",
+	http.StatusServiceUnavailable: "ServiceUnavailableException",
+}
+
+func (a *Answer) bedrock(r Refusal) {
+	kind := bedrockTypes[r.Status]
+	if kind == "" {
+		kind = "ValidationException"
+	}
+	message := r.Message
+	if r.Status == http.StatusTooManyRequests {
+		what := "requests"
+		if isTokens(r.Part) {
+			what = "tokens"
+		}
+		message = "Too many " + what + ", please wait before trying again. (" + r.Message + ")"
+	}
+	a.Header.Set("X-Amzn-Errortype", kind)
+	a.Header.Set("X-Amzn-Requestid", r.RequestID)
+	a.write(map[string]any{"message": message})
+}
+
+// gitHubDocs explains GitHub's limits; clients tell secondary limits by its fragment.
+const gitHubDocs = "https://docs.github.com/rest/overview/rate-limits-for-the-rest-api"
+
+func (a *Answer) github(r Refusal) {
+	said := map[string]any{"message": r.Message}
+	switch {
+	case r.Status != http.StatusTooManyRequests:
+	case r.Primary:
+		said["message"] = "API rate limit exceeded (" + r.Message + ")."
+		said["documentation_url"] = gitHubDocs
+		limit := strconv.FormatInt(r.Limit, 10)
+		a.Header.Set("X-Ratelimit-Limit", limit)
+		a.Header.Set("X-Ratelimit-Used", limit)
+		a.Header.Set("X-Ratelimit-Remaining", "0")
+		a.Header.Set("X-Ratelimit-Resource", r.Part)
+		if !r.Now.IsZero() {
+			reset := r.Now.Add(max(r.RetryAfter, 0) + time.Second - time.Nanosecond)
+			a.Header.Set("X-Ratelimit-Reset", strconv.FormatInt(reset.Unix(), 10))
+		}
+	default:
+		said["message"] = "You have exceeded a secondary rate limit (" + r.Message + ")."
+		said["documentation_url"] = gitHubDocs + "#about-secondary-rate-limits"
+	}
+	a.write(said)
+}
+
+// generic is RFC 9457 and, for quotas, draft-ietf-httpapi-ratelimit-headers.
+func (a *Answer) generic(r Refusal) {
+	a.Header.Set("Content-Type", "application/problem+json")
+	said := map[string]any{"type": "about:blank", "title": http.StatusText(r.Status), "status": r.Status, "detail": r.Message}
+	if r.Status == http.StatusTooManyRequests {
+		said["type"], said["title"] = "https://iana.org/assignments/http-problem-types#quota-exceeded", "quota exceeded"
+		said["violated-policies"] = []string{r.Quota}
+	}
+	a.write(said)
+}

@@ -1,0 +1,238 @@
+// Package gateway governs calls by base URL: a tool that is pointed at it instead of its provider needs to know nothing of quotad.
+// For each call it names the caller, finds the quotas that the call draws on, reserves and consumes them at once, sends the call
+// on unchanged, reports what the provider says of its limits, and settles the call by the usage that the answer names.
+//
+// Its rules: ask, then send; what the provider did not say was used is not given back; bytes pass unchanged; waiting happens here;
+// a refusal has the provider's own form; and while the cluster is away nothing is sent, unless the configuration says how much.
+//
+// All methods are safe for concurrent use.
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/quotad/quotad/client"
+	"github.com/quotad/quotad/client/gateway/catalog"
+	"github.com/quotad/quotad/client/gateway/config"
+	"github.com/quotad/quotad/client/gateway/identity"
+)
+
+// Options are what a gateway needs besides its configuration.
+type Options struct {
+	// Tokens are those that callers must show; nil: names are taken on trust. They go with Config.Tokens.
+	Tokens identity.Tokens
+	// Logger takes one line for each call; nil: nobody.
+	Logger *slog.Logger
+	// Registerer takes the metrics; nil: a registry of its own, which /metrics serves.
+	Registerer *prometheus.Registry
+	// Transport reaches the providers; nil: one that obeys HTTPS_PROXY and follows no redirect.
+	Transport http.RoundTripper
+	// Version is shown on the status page.
+	Version string
+}
+
+// Gateway is a running gateway. Make it with New, serve Handler or call Serve, and Close it.
+type Gateway struct {
+	options Options
+	logger  *slog.Logger
+	client  *client.Client
+	cluster *nodes
+	catalog catalog.Catalog
+	seats   *identity.Seats
+	metrics *metrics
+	// state is what the configuration comes to; calls under way keep theirs over a reload.
+	state atomic.Pointer[state]
+	// buffered is the bytes of bodies in memory.
+	buffered atomic.Int64
+	calls    atomic.Int64
+	waiting  waiting
+	refusals refusals
+	reports  reportClock
+
+	// stopping is set when no further calls are taken; ctx ends when waiting calls are to give up.
+	stopping atomic.Bool
+	ctx      context.Context
+	cancel   context.CancelFunc
+	// tasks are the goroutines of the gateway: refreshing, settling, draining.
+	tasks   sync.WaitGroup
+	refresh chan struct{}
+}
+
+// New returns a gateway of a configuration. It reads keys and certificates, but does not touch the network. The error of a wrong
+// configuration names every problem.
+func New(conf config.Config, options Options) (*Gateway, error) {
+	g := &Gateway{options: options, logger: options.Logger, refresh: make(chan struct{}, 1)}
+	if g.logger == nil {
+		g.logger = slog.New(slog.DiscardHandler)
+	}
+	conf = conf.Complete()
+	g.seats = identity.NewSeats(max(conf.Identity.Seats.Count, 1))
+	built, err := g.build(conf)
+	if err != nil {
+		return nil, err
+	}
+	g.cluster, err = newNodes(conf.Cluster)
+	if err != nil {
+		return nil, err
+	}
+	g.client, err = g.cluster.client(built.machine, g.logger)
+	if err != nil {
+		return nil, err
+	}
+	g.metrics = newMetrics(g)
+	g.ctx, g.cancel = context.WithCancel(context.Background())
+	g.state.Store(built)
+	g.tasks.Go(g.keepCatalog)
+	return g, nil
+}
+
+// Reload takes a new configuration, whole or not at all. Listeners, the cluster and its token stay as they are until a restart.
+func (g *Gateway) Reload(conf config.Config) error {
+	built, err := g.build(conf.Complete())
+	if err != nil {
+		return err
+	}
+	old := g.state.Swap(built)
+	old.retire()
+	return nil
+}
+
+// state is what a configuration comes to.
+type state struct {
+	config    config.Config
+	machine   string
+	resolver  *identity.Resolver
+	upstreams map[string]*upstream
+	hosts     map[string]*upstream
+	root      *upstream
+}
+
+// build makes a state.
+func (g *Gateway) build(conf config.Config) (*state, error) {
+	if problems := conf.Check(); len(problems) > 0 {
+		all := make([]error, len(problems))
+		for i, problem := range problems {
+			all[i] = problem
+		}
+		return nil, errors.Join(all...)
+	}
+	if (conf.Tokens != "") != (g.options.Tokens != nil) {
+		return nil, errors.New("gateway: Config.Tokens and Options.Tokens go together")
+	}
+	s := &state{config: conf, machine: conf.Machine, upstreams: map[string]*upstream{}, hosts: map[string]*upstream{}}
+	if s.machine == "" {
+		name, err := os.Hostname()
+		if err != nil {
+			return nil, fmt.Errorf("gateway: set machine: the host's name is not known: %w", err)
+		}
+		s.machine = name
+	}
+	s.resolver = identity.New(s.machine, conf.Identity, g.options.Tokens, g.seats)
+	for name, configured := range conf.Upstreams {
+		u, err := newUpstream(name, configured, g.options.Transport)
+		if err != nil {
+			return nil, err
+		}
+		s.upstreams[name] = u
+		for _, host := range configured.Hosts {
+			s.hosts[host] = u
+		}
+	}
+	s.root = s.upstreams[conf.Root]
+	return s, nil
+}
+
+func (s *state) retire() {
+	for _, u := range s.upstreams {
+		u.close()
+	}
+}
+
+// catalogEvery is how often the list of quotas is read.
+const catalogEvery = 10 * time.Second
+
+// catalogSoon is how long after a call met an unknown quota the list is read.
+const catalogSoon = 500 * time.Millisecond
+
+// keepCatalog reads the list of quotas again and again.
+func (g *Gateway) keepCatalog() {
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	for {
+		select {
+		case <-g.ctx.Done():
+			return
+		case <-pause.C:
+		case <-g.refresh:
+			// Callers that ask for unknown models must not make the nodes list their quotas all the time.
+			if err := sleep(g.ctx, catalogSoon); err != nil {
+				return
+			}
+		}
+		next := catalogEvery
+		if err := g.readCatalog(g.ctx); err != nil && !g.catalog.Loaded() {
+			next = time.Second
+		}
+		pause.Reset(next)
+	}
+}
+
+func (g *Gateway) readCatalog(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	list, err := g.cluster.list(ctx)
+	if err != nil {
+		g.logger.Debug("the list of quotas was not read", "error", err)
+		return err
+	}
+	g.catalog.Set(list)
+	return nil
+}
+
+// refreshCatalog asks for the list of quotas soon: a quota is not known any more.
+func (g *Gateway) refreshCatalog() {
+	select {
+	case g.refresh <- struct{}{}:
+	default:
+	}
+}
+
+// Stop lets no further call in and ends those that wait. Calls that are under way go on; Drained tells when they are over.
+func (g *Gateway) Stop() {
+	g.stopping.Store(true)
+	g.cancel()
+}
+
+// Drained waits until no call is under way, or ctx ends.
+func (g *Gateway) Drained(ctx context.Context) error {
+	look := time.NewTicker(20 * time.Millisecond)
+	defer look.Stop()
+	for g.calls.Load() > 0 {
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return fmt.Errorf("gateway: %d calls were still under way: %w", g.calls.Load(), ctx.Err())
+		}
+	}
+	return nil
+}
+
+// Close ends the gateway: what calls still hold is settled, and the client of the cluster is closed.
+func (g *Gateway) Close() error {
+	g.Stop()
+	g.tasks.Wait()
+	err := g.client.Close()
+	g.state.Load().retire()
+	g.cluster.close()
+	return err
+}

@@ -1,0 +1,72 @@
+package gateway
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/quotad/quotad/client/gateway/config"
+	"github.com/quotad/quotad/client/gateway/dialect"
+	"github.com/quotad/quotad/client/gateway/identity"
+)
+
+// connection is what is known of the connection that a request came on.
+type connection struct {
+	// unix: it came over the unix socket, whose mode is the proof of who may use it.
+	unix bool
+	// peer names the process at its other end.
+	peer string
+}
+
+type connectionKey struct{}
+
+func connectionOf(ctx context.Context) connection {
+	c, _ := ctx.Value(connectionKey{}).(connection)
+	return c
+}
+
+// guard refuses what no proper client sends: requests from web pages, to other hosts, or in forms that proxies disagree about.
+// Nothing was sent anywhere then.
+func (s *state) guard(r *http.Request, path string) (refusal dialect.Refusal, bad bool) {
+	no := func(status int, format string, values ...any) (dialect.Refusal, bool) {
+		return dialect.Refusal{Status: status, Message: "quotad: " + fmt.Sprintf(format, values...)}, true
+	}
+	switch {
+	case r.Method == http.MethodConnect || r.URL.Host != "" || r.URL.Opaque != "":
+		return no(http.StatusBadRequest, "this is no forward proxy: send the path alone, such as /openai/v1/responses")
+	case r.Host == "":
+		return no(http.StatusBadRequest, "the Host header is missing")
+	case dotted(path):
+		return no(http.StatusBadRequest, "the path has a segment . or .., or is not percent-encoded")
+	}
+	for name, values := range r.Header {
+		for _, value := range values {
+			if strings.ContainsAny(value, "\r\n\x00") {
+				return no(http.StatusBadRequest, "the header %s has a control character", identity.Quote(name))
+			}
+		}
+	}
+	if connectionOf(r.Context()).unix {
+		return refusal, false
+	}
+	host := hostOf(r.Host)
+	if !config.IsLoopback(host) && !slices.Contains(s.config.Hosts, host) && s.hosts[host] == nil && path != "/livez" && path != "/readyz" {
+		return no(http.StatusForbidden, "the Host %s is not this gateway's: name it in hosts", identity.Quote(host))
+	}
+	if origin := r.Header.Get("Origin"); origin != "" && !slices.Contains(s.config.Origins, origin) {
+		return no(http.StatusForbidden, "web pages of %s may not call this gateway: name the page in origins", identity.Quote(origin))
+	}
+	site := r.Header.Get("Sec-Fetch-Site")
+	if site != "" && site != "none" && site != "same-origin" && r.Header.Get("Origin") == "" {
+		return no(http.StatusForbidden, "a web page of another site may not call this gateway")
+	}
+	return refusal, false
+}
+
+// upgrade reports whether a request asks for another protocol, such as a WebSocket. It is refused with 426: of all answers only
+// that makes agents fall back to HTTP at once.
+func upgrade(r *http.Request) bool {
+	return r.Header.Get("Upgrade") != "" || r.Method == http.MethodConnect && r.ProtoMajor >= 2
+}

@@ -1,0 +1,158 @@
+package gateway
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"net/http"
+	"net/http/httputil"
+	"strings"
+	"time"
+
+	"github.com/quotad/quotad/client/gateway/dialect"
+	"github.com/quotad/quotad/client/gateway/identity"
+)
+
+// Handler returns what a server serves. Requests count as having come over TCP, unless Serve's own listeners say otherwise.
+func (g *Gateway) Handler() http.Handler { return http.HandlerFunc(g.serve) }
+
+// newID returns an id of a request.
+func newID() string { return "qgw_" + rand.Text() }
+
+func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
+	s := g.state.Load()
+	c := &call{gateway: g, state: s, id: newID(), began: time.Now(), header: r.Header, query: r.URL.RawQuery, scheme: "http", clientHost: r.Host}
+	if r.TLS != nil {
+		c.scheme = "https"
+	}
+	w.Header().Set("X-Quotad-Request-Id", c.id)
+	if refusal, bad := s.guard(r, r.URL.EscapedPath()); bad {
+		c.refuse(w, refusal)
+		return
+	}
+	to, ok := s.route(r)
+	if !ok {
+		c.refuse(w, dialect.Refusal{
+			Status:  http.StatusNotFound,
+			Message: "quotad: no upstream at " + identity.Quote(r.URL.Path) + "; a path begins with one of " + s.prefixes() + " and goes on as at the provider",
+		})
+		return
+	}
+	c.route = to
+	if to.own != "" {
+		g.serveOwn(w, r, c)
+		return
+	}
+	c.op = dialect.Operation{Dialect: to.upstream.dialect}
+	if upgrade(r) {
+		w.Header().Set("Connection", "close")
+		c.refuse(w, dialect.Refusal{Status: http.StatusUpgradeRequired, Message: "quotad: WebSockets are not governed; use plain HTTP requests", Final: true})
+		return
+	}
+	g.serveCall(w, r, c)
+}
+
+// serveCall takes a call to a provider.
+func (g *Gateway) serveCall(w http.ResponseWriter, r *http.Request, c *call) {
+	if n := g.calls.Add(1); g.stopping.Load() || n > int64(c.state.config.Limits.Calls) {
+		g.calls.Add(-1)
+		refusal, _ := c.refusalOf(errStopping)
+		if !g.stopping.Load() {
+			refusal.Message = "quotad: too many calls are under way (limits.calls)"
+		}
+		c.refuse(w, refusal)
+		return
+	}
+	defer g.calls.Add(-1)
+	defer func() { g.finished(c) }()
+	caller, err := c.state.resolver.Resolve(identity.Request{
+		Header: r.Header, RawQuery: r.URL.RawQuery, PathHolder: c.holder, Peer: connectionOf(r.Context()).peer, At: c.began,
+	})
+	c.caller = caller
+	var denied *identity.DeniedError
+	if errors.As(err, &denied) {
+		c.refuse(w, dialect.Refusal{Status: denied.Status, Message: denied.Message, Final: true})
+		return
+	}
+	c.path = c.upstream.dialect.Rewrite(c.path)
+	c.op = c.upstream.dialect.Operation(r.Method, c.path)
+	if err := c.readBody(r); err != nil {
+		c.refuse(w, bodyRefusal(err))
+		return
+	}
+	if c.release != nil {
+		defer c.release()
+	}
+	c.model = c.op.Model
+	if c.model == "" && c.op.Generates() {
+		c.model = modelIn(c.body.bytes())
+	}
+	c.until = c.began.Add(c.state.waitBound(r.Header, caller.Class))
+	if refusal, refused := c.prepare(r); refused {
+		c.refuse(w, refusal)
+		return
+	}
+	proxy.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), callKey{}, c)))
+}
+
+// proxy carries calls. It removes hop-by-hop headers, flushes every write, passes trailers and 1xx answers, and breaks the
+// client's connection off where the provider's broke off.
+var proxy = &httputil.ReverseProxy{
+	Rewrite:        rewrite,
+	Transport:      sender{},
+	FlushInterval:  -1,
+	ModifyResponse: modifyAnswer,
+	ErrorHandler:   answerError,
+	ErrorLog:       discardLog,
+}
+
+// rewrite addresses a request to its upstream. What is added or removed is a closed list.
+func rewrite(p *httputil.ProxyRequest) {
+	c := callOf(p.In.Context())
+	out := p.Out
+	query := c.query
+	if strings.HasPrefix(identity.TokenIn(http.Header{}, query), "qtd_") {
+		query = identity.StripQueryKey(query)
+	}
+	out.URL = c.upstream.target(c.path, query)
+	out.Host = c.upstream.base.Host
+	identity.StripTokens(out.Header)
+	if c.op.Generates() {
+		reduceEncodings(out.Header)
+	}
+}
+
+// reduceEncodings leaves gzip alone of what the client accepts: a copy of the answer has to be read.
+func reduceEncodings(header http.Header) {
+	accepted := strings.ToLower(strings.Join(header.Values("Accept-Encoding"), ","))
+	for part := range strings.SplitSeq(accepted, ",") {
+		coding, params, _ := strings.Cut(strings.TrimSpace(part), ";")
+		if (coding == "gzip" || coding == "*") && strings.ReplaceAll(params, " ", "") != "q=0" {
+			header.Set("Accept-Encoding", "gzip")
+			return
+		}
+	}
+	header.Set("Accept-Encoding", "identity")
+}
+
+// modifyAnswer changes what has to change in an answer's headers.
+func modifyAnswer(response *http.Response) error {
+	c := callOf(response.Request.Context())
+	c.record(func(o *outcome) { o.code = response.StatusCode })
+	c.rebase(response.Header)
+	if c.header.Get("X-Quotad-Explain") == "1" {
+		response.Header.Set("X-Quotad", c.explainHeader())
+	}
+	return nil
+}
+
+// answerError answers a call that got no answer from its provider.
+func answerError(w http.ResponseWriter, r *http.Request, err error) {
+	c := callOf(r.Context())
+	refusal, gone := c.refusalOf(err)
+	if gone {
+		c.record(func(o *outcome) { o.code, o.end = 499, "gone" })
+		return
+	}
+	c.refuse(w, refusal)
+}

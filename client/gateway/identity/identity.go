@@ -1,0 +1,239 @@
+// Package identity says who makes a call: its holder and class, by a token, by what the caller said on purpose, by the session of
+// its tool, by its key, or by its process. It also knows how long clients wait before they give up.
+package identity
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/quotad/quotad/client/gateway/config"
+)
+
+// The headers by which callers name themselves. None of them leaves for a provider.
+const (
+	TokenHeader  = "X-Quotad-Token"
+	HolderHeader = "X-Quotad-Holder"
+	ClassHeader  = "X-Quotad-Class"
+	WaitHeader   = "X-Quotad-Wait"
+)
+
+// Right is what a token allows.
+type Right struct {
+	// ID is the token's public name.
+	ID string
+	// Pattern is of the holders that it may act for.
+	Pattern string
+	// MaxClass is the highest class that it may ask for.
+	MaxClass config.Class
+}
+
+// Tokens finds what a token allows. It compares secrets by their hashes, in constant time.
+type Tokens interface {
+	Find(secret string) (Right, bool)
+}
+
+// Caller is who makes a call.
+type Caller struct {
+	// Holder is the name in the cluster.
+	Holder string
+	// Class lowers the class of the call; none: the holder's own.
+	Class config.Class
+	// Source says what named the holder: token, header, path, session, key, peer or machine.
+	Source string
+	// Tool, Session and Agent are what the tool said of itself; they grant nothing.
+	Tool, Session, Agent string
+	// Token is the id of the token that was shown; empty: none.
+	Token string
+	// Retry: the client says that it sends the call again.
+	Retry bool
+}
+
+// Request is what is known of a call before it is named.
+type Request struct {
+	Header http.Header
+	// RawQuery may have a token as its key.
+	RawQuery string
+	// PathHolder is <holder>[~class] of /as/..., escaped; empty: none.
+	PathHolder string
+	// Peer names the process at the other end of a unix socket; empty: not known.
+	Peer string
+	// At is when the call came.
+	At time.Time
+}
+
+// DeniedError says that the caller may not have the name that it claims, or that it is not known.
+type DeniedError struct {
+	// Status is 400, 401 or 403.
+	Status  int
+	Message string
+}
+
+// Error implements error.
+func (e *DeniedError) Error() string { return e.Message }
+
+// Resolver names callers.
+type Resolver struct {
+	machine string
+	names   []string
+	tools   map[string]config.Tool
+	by      string
+	tokens  Tokens
+	seats   *Seats
+	secret  []byte
+}
+
+// New returns a resolver. Without tokens, names are taken on trust. Seats outlive a reload of the configuration.
+func New(machine string, identity config.Identity, tokens Tokens, seats *Seats) *Resolver {
+	secret := make([]byte, 32)
+	_, _ = rand.Read(secret) // it never fails
+	return &Resolver{
+		machine: machine, names: identity.Names, tools: identity.Tools, by: identity.Seats.By, tokens: tokens, seats: seats, secret: secret,
+	}
+}
+
+// Resolve names the caller. What was said on purpose comes before what a tool says by itself. The error is a *DeniedError.
+func (r *Resolver) Resolve(request Request) (Caller, error) {
+	caller := Caller{Session: sessionOf(request.Header), Agent: request.Header.Get("X-Claude-Code-Agent-Id"), Tool: ToolOf(request.Header)}
+	caller.Retry = retryCount(request.Header) > 0
+	var right *Right
+	if r.tokens != nil {
+		found, ok := r.tokens.Find(TokenIn(request.Header, request.RawQuery))
+		if !ok {
+			return caller, &DeniedError{http.StatusUnauthorized, "quotad: this gateway needs a token (X-Quotad-Token, or qtd_... as the API key); " +
+				"the operator makes one with: quotad token new"}
+		}
+		right, caller.Token = &found, found.ID
+	}
+	if err := r.name(&caller, request, right); err != nil {
+		return caller, err
+	}
+	class, err := r.classOf(caller, request)
+	if err != nil {
+		return caller, err
+	}
+	caller.Class = class
+	if right != nil {
+		caller.Class = max(class, right.MaxClass)
+	}
+	return caller, nil
+}
+
+// name gives the caller its holder.
+func (r *Resolver) name(caller *Caller, request Request, right *Right) error {
+	claimed, source, err := claim(request)
+	if err != nil {
+		return err
+	}
+	if claimed != "" {
+		caller.Holder, caller.Source = claimed, source
+		if !strings.Contains(claimed, "@") && !slices.Contains(r.names, claimed) && right == nil {
+			caller.Holder = claimed + "@" + r.machine
+		}
+		switch {
+		case right != nil && !config.Match(right.Pattern, caller.Holder):
+			return &DeniedError{http.StatusForbidden, fmt.Sprintf("quotad: the token %s does not cover the holder %s; it covers %s",
+				right.ID, Quote(caller.Holder), right.Pattern)}
+		case right == nil && strings.Contains(claimed, "@") && !strings.HasSuffix(claimed, "@"+r.machine) && !slices.Contains(r.names, claimed):
+			return &DeniedError{http.StatusForbidden, fmt.Sprintf("quotad: callers of this machine may be *@%s, not %s; "+
+				"other names stand in identity.names", r.machine, Quote(caller.Holder))}
+		}
+		return nil
+	}
+	seated := r.seatOf(caller, request.At)
+	if right != nil {
+		// The tool's own seat, where the token's pattern covers it, else the token's name.
+		caller.Holder, caller.Source = right.ID, "token"
+		for _, name := range []string{seated, right.ID, strings.ReplaceAll(right.Pattern, "*", right.ID)} {
+			if name != "" && config.Match(right.Pattern, name) {
+				caller.Holder = name
+				break
+			}
+		}
+		return nil
+	}
+	switch key := KeyOf(request.Header, request.RawQuery); {
+	case seated != "":
+		caller.Holder, caller.Source = seated, "session"
+	case key != "":
+		caller.Holder, caller.Source = "key-"+r.Digest(key)+"@"+r.machine, "key"
+	case request.Peer != "":
+		caller.Holder, caller.Source = request.Peer+"@"+r.machine, "peer"
+	default:
+		caller.Holder, caller.Source = r.machine, "machine"
+	}
+	return nil
+}
+
+// claim returns the holder that the caller claims, in a header or in its path.
+func claim(request Request) (holder, source string, err error) {
+	holder, source = request.Header.Get(HolderHeader), "header"
+	if holder == "" && request.PathHolder != "" {
+		source = "path"
+		name, _, _ := strings.Cut(request.PathHolder, "~")
+		if holder, err = url.PathUnescape(name); err != nil {
+			return "", "", &DeniedError{http.StatusBadRequest, "quotad: the holder in the path is not percent-encoded: " + Quote(name)}
+		}
+	}
+	if holder != "" && !validHolder(holder) {
+		return "", "", &DeniedError{http.StatusBadRequest, "quotad: a holder has 1 to 128 bytes of printable UTF-8, not " + Quote(holder)}
+	}
+	return holder, source, nil
+}
+
+func validHolder(name string) bool {
+	return len(name) <= 128 && utf8.ValidString(name) && strings.IndexFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }) < 0
+}
+
+// seatOf returns the holder of the tool's session; empty: it has none.
+func (r *Resolver) seatOf(caller *Caller, now time.Time) string {
+	session := caller.Session
+	if r.by == "agent" && caller.Agent != "" {
+		session += "/" + caller.Agent
+	}
+	if session == "" || r.by == "off" || caller.Tool == "" {
+		return ""
+	}
+	return caller.Tool + "-" + strconv.Itoa(r.seats.Take(caller.Tool, session, now)) + "@" + r.machine
+}
+
+// classOf returns the lowest class that the caller and the configuration name.
+func (r *Resolver) classOf(caller Caller, request Request) (config.Class, error) {
+	text := request.Header.Get(ClassHeader)
+	if text == "" {
+		_, text, _ = strings.Cut(request.PathHolder, "~")
+	}
+	if text == "" {
+		return r.tools[caller.Tool].Class, nil
+	}
+	class, ok := config.ClassNamed(text)
+	if !ok {
+		return 0, &DeniedError{http.StatusBadRequest, fmt.Sprintf("quotad: %s is not a class: critical, standard or background", Quote(text))}
+	}
+	return class, nil
+}
+
+// Digest returns 8 hexadecimal digits that tell keys apart within the life of a process.
+func (r *Resolver) Digest(key string) string {
+	mac := hmac.New(sha256.New, r.secret)
+	mac.Write([]byte(key))
+	return hex.EncodeToString(mac.Sum(nil)[:4])
+}
+
+// Quote writes what a caller said for messages and logs: quoted, and cut at 128 bytes.
+func Quote(text string) string {
+	if len(text) > 128 {
+		text = text[:128]
+	}
+	return strconv.QuoteToASCII(text)
+}

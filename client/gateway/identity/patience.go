@@ -1,0 +1,73 @@
+package identity
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// client is a kind of client: how to know it, and how long it can be kept waiting before its status line.
+type client struct {
+	// name is the tool's name; empty: it is a library.
+	name string
+	// agents are beginnings of its User-Agent, in lower case; header is one that only it sends.
+	agents []string
+	header string
+	// most is its bound; 0: none is known.
+	most time.Duration
+}
+
+// clients are those whose bounds are known, the more special ones first. Figures are a half or less of the client's own bound,
+// since the call itself takes its time as well. Sources, 2026-08 to 2026-11: code.claude.com/docs env-vars and
+// llm-gateway-protocol; openai/codex model-provider-info; github/copilot-cli issue 3679; google-gemini/gemini-cli utils/fetch.ts;
+// Aider-AI/aider models.py; nodejs/undici headersTimeout.
+var clients = []client{
+	{name: "claude", agents: []string{"claude-cli/", "claude-code/"}, header: "X-Claude-Code-Session-Id", most: 4 * time.Minute},
+	{name: "codex", agents: []string{"codex_cli_rs/", "codex_exec/", "codex-tui/", "codex_vscode/", "codex"}, most: 4 * time.Minute},
+	{name: "copilot", agents: []string{"copilot", "githubcopilot"}, most: 2 * time.Minute},
+	{name: "gemini", agents: []string{"geminicli", "gemini-cli"}, most: 40 * time.Second},
+	{name: "aider", agents: []string{"aider"}, most: 2 * time.Minute},
+	{name: "gh", agents: []string{"github cli"}},
+	{agents: []string{"octokit", "node", "undici"}, most: 2 * time.Minute},
+	{name: "curl", agents: []string{"curl/"}},
+}
+
+// lookup returns the kind of a client.
+func lookup(header http.Header) client {
+	agent := strings.ToLower(header.Get("User-Agent"))
+	for _, known := range clients {
+		if known.header != "" && header.Get(known.header) != "" {
+			return known
+		}
+		for _, start := range known.agents {
+			if strings.HasPrefix(agent, start) {
+				return known
+			}
+		}
+	}
+	return client{}
+}
+
+// ToolOf returns the name of a known tool; empty: it is another client.
+func ToolOf(header http.Header) string { return lookup(header).name }
+
+// Patience returns the longest that a client can be kept waiting before its status line; 0: no bound is known. SDKs that were
+// made by Stainless say their own time-out, in seconds.
+func Patience(header http.Header) time.Duration {
+	if known := lookup(header); known.most > 0 {
+		return known.most
+	}
+	for _, name := range []string{"X-Stainless-Read-Timeout", "X-Stainless-Timeout"} {
+		seconds, err := strconv.ParseFloat(header.Get(name), 64)
+		if err != nil || !(seconds > 0 && seconds < 1e6) {
+			continue
+		}
+		quarter := time.Duration(seconds * float64(time.Second) / 4)
+		if strings.EqualFold(header.Get("X-Stainless-Lang"), "js") {
+			return min(quarter, 2*time.Minute)
+		}
+		return quarter
+	}
+	return 0
+}

@@ -1,0 +1,95 @@
+package identity
+
+import (
+	"sync"
+	"time"
+)
+
+// seatIdle is how long a session may be silent before its seat is free.
+const seatIdle = 30 * time.Minute
+
+// Seats number the sessions of each tool, so that ids that are fresh for each session become few and stable holders: a session
+// takes the lowest free number and gives it back after 30 min of silence. Where all are taken, the one that was silent for the
+// longest time is shared.
+type Seats struct {
+	count int
+
+	mu    sync.Mutex
+	tools map[string]*tool
+}
+
+type tool struct {
+	seats []seat
+	// at is the seat of a session.
+	at map[string]int
+}
+
+type seat struct {
+	session string
+	last    time.Time
+}
+
+// NewSeats returns seats, count of them for each tool.
+func NewSeats(count int) *Seats { return &Seats{count: count, tools: map[string]*tool{}} }
+
+// Take returns the number of a session's seat, from 1, at now.
+func (s *Seats) Take(name, session string, now time.Time) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.tools[name]
+	if t == nil {
+		t = &tool{at: map[string]int{}}
+		s.tools[name] = t
+	}
+	i, seated := t.at[session]
+	if !seated {
+		i = t.free(s.count, now)
+		if old := t.seats[i].session; old != "" {
+			delete(t.at, old)
+		}
+		t.seats[i].session = session
+		t.at[session] = i
+	}
+	t.seats[i].last = now
+	return i + 1
+}
+
+// free returns the lowest free seat, a new one where there is none, or the one that was silent for the longest time.
+func (t *tool) free(count int, now time.Time) int {
+	oldest := 0
+	for i, s := range t.seats {
+		if now.Sub(s.last) >= seatIdle {
+			return i
+		}
+		if s.last.Before(t.seats[oldest].last) {
+			oldest = i
+		}
+	}
+	if len(t.seats) < count {
+		t.seats = append(t.seats, seat{})
+		return len(t.seats) - 1
+	}
+	return oldest
+}
+
+// Seat is a taken seat.
+type Seat struct {
+	Tool, Session string
+	Number        int
+	Silent        time.Duration
+}
+
+// List returns the seats that are taken at now.
+func (s *Seats) List(now time.Time) []Seat {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []Seat
+	for name, t := range s.tools {
+		for i, taken := range t.seats {
+			if silent := now.Sub(taken.last); silent < seatIdle {
+				out = append(out, Seat{Tool: name, Session: taken.session, Number: i + 1, Silent: silent})
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,120 @@
+package gateway
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/quotad/quotad/client"
+	"github.com/quotad/quotad/client/gateway/config"
+	"github.com/quotad/quotad/client/gateway/keys"
+	"github.com/quotad/quotad/rpc/quotav1"
+	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
+)
+
+// awayAfter is how long the cluster is tried before a call is refused.
+const awayAfter = 5 * time.Second
+
+// nodes is how the gateway reaches the cluster.
+type nodes struct {
+	addresses []string
+	token     string
+	transport *http.Transport
+	http      *http.Client
+}
+
+func newNodes(conf config.Cluster) (*nodes, error) {
+	n := &nodes{addresses: conf.Nodes, transport: &http.Transport{MaxIdleConnsPerHost: 4, IdleConnTimeout: 90 * time.Second}}
+	// All that waits shares a connection or two: HTTP/2, in the clear where there is no TLS.
+	n.transport.Protocols = new(http.Protocols)
+	secure := conf.CA != "" || strings.HasPrefix(conf.Nodes[0], "https://")
+	n.transport.Protocols.SetUnencryptedHTTP2(!secure)
+	n.transport.Protocols.SetHTTP2(secure)
+	if conf.CA != "" {
+		pem, err := os.ReadFile(conf.CA)
+		if err != nil {
+			return nil, fmt.Errorf("cluster.ca: %w", err)
+		}
+		roots := x509.NewCertPool()
+		if !roots.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("cluster.ca: %s holds no PEM certificate", conf.CA)
+		}
+		n.transport.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
+	}
+	if secure {
+		for i, address := range conf.Nodes {
+			if !strings.Contains(address, "://") {
+				n.addresses = append([]string(nil), n.addresses...)
+				n.addresses[i] = "https://" + address
+			}
+		}
+	}
+	if conf.Token != nil {
+		token, err := keys.Read(*conf.Token)
+		if err != nil {
+			return nil, fmt.Errorf("cluster.token: %w", err)
+		}
+		n.token = token
+	}
+	n.http = &http.Client{Transport: n.transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return n, nil
+}
+
+func (n *nodes) client(machine string, logger *slog.Logger) (*client.Client, error) {
+	return client.New(n.addresses, client.WithHTTPClient(n.http), client.WithToken(n.token), client.WithHolder(machine),
+		client.WithCallTimeout(awayAfter), client.WithLogger(logger))
+}
+
+// base returns a node's URL.
+func base(address string) string {
+	if strings.Contains(address, "://") {
+		return strings.TrimRight(address, "/")
+	}
+	return "http://" + address
+}
+
+// list reads all quotas from the first node that answers, as fresh as it has them.
+func (n *nodes) list(ctx context.Context) ([]*quotav1.QuotaStatus, error) {
+	var failed error
+	for _, address := range n.addresses {
+		out, err := n.listFrom(ctx, quotav1connect.NewQuotaServiceClient(n.http, base(address)))
+		if err == nil {
+			return out, nil
+		}
+		failed = errors.Join(failed, err)
+	}
+	return nil, failed
+}
+
+func (n *nodes) listFrom(ctx context.Context, from quotav1connect.QuotaServiceClient) ([]*quotav1.QuotaStatus, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	ctx, info := connect.NewClientContext(ctx)
+	if n.token != "" {
+		info.RequestHeader().Set("Authorization", "Bearer "+n.token)
+	}
+	var out []*quotav1.QuotaStatus
+	request := &quotav1.ListQuotasRequest{PageSize: 1_000, Read: quotav1.ReadMode_READ_MODE_STALE}
+	for {
+		page, err := from.ListQuotas(ctx, request)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, page.GetQuotas()...)
+		if page.GetNextPageToken() == "" {
+			return out, nil
+		}
+		request = &quotav1.ListQuotasRequest{PageSize: 1_000, PageToken: page.GetNextPageToken(), Read: quotav1.ReadMode_READ_MODE_STALE}
+	}
+}
+
+func (n *nodes) close() { n.transport.CloseIdleConnections() }

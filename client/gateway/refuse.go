@@ -1,0 +1,241 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/quotad/quotad/client"
+	"github.com/quotad/quotad/client/gateway/dialect"
+	"github.com/quotad/quotad/client/gateway/identity"
+)
+
+// retrySoon is when to come back where nobody knows better.
+const retrySoon = 5 * time.Second
+
+var (
+	errStopping  = errors.New("this gateway is stopping")
+	errNotListed = errors.New("the quotas of the cluster are not known yet")
+)
+
+// refusalOf turns an error of a call into an answer; gone: there is nobody to answer.
+func (c *call) refusalOf(err error) (refusal dialect.Refusal, gone bool) {
+	var no *client.RefusalError
+	var wrong *client.RequestError
+	var upstream *upstreamError
+	switch {
+	case errors.Is(err, errStopping):
+		return dialect.Refusal{Status: http.StatusServiceUnavailable, Message: "quotad: " + errStopping.Error(), RetryAfter: time.Second}, false
+	case errors.As(err, &no):
+		return c.quotaRefusal(no), false
+	case errors.As(err, &wrong):
+		return c.wrongRequest(wrong), false
+	case errors.As(err, &upstream):
+		said := "did not answer"
+		if !upstream.sent {
+			said = "was not reached; nothing was sent"
+		}
+		return dialect.Refusal{Status: http.StatusBadGateway, Message: fmt.Sprintf("quotad: the upstream %s %s: %s", c.upstream.name, said,
+			withoutQuery(upstream.err))}, false
+	case errors.Is(err, context.Canceled):
+		return refusal, true
+	}
+	return c.awayRefusal(err), false
+}
+
+// withoutQuery returns an error's text; URLs in it could carry a key in their query.
+func withoutQuery(err error) string {
+	text := err.Error()
+	for {
+		at := strings.IndexByte(text, '?')
+		if at < 0 {
+			return text
+		}
+		end := strings.IndexAny(text[at:], " \":")
+		if end < 0 {
+			return text[:at]
+		}
+		text = text[:at] + text[at+end:]
+	}
+}
+
+// awayRefusal says that the cluster did not answer.
+func (c *call) awayRefusal(err error) dialect.Refusal {
+	return dialect.Refusal{
+		Status: http.StatusServiceUnavailable, RetryAfter: retrySoon, Reason: "CLUSTER_AWAY",
+		Message: fmt.Sprintf("quotad: no quotad node answered (%s: %v); nothing was sent", strings.Join(c.gateway.cluster.addresses, ", "), err),
+	}
+}
+
+// wrongRequest is for what the cluster will not do at all.
+func (c *call) wrongRequest(err *client.RequestError) dialect.Refusal {
+	refusal := dialect.Refusal{Status: http.StatusForbidden, Message: "quotad: " + err.Message, Reason: err.Reason.String(), Quota: err.Quota, Final: true}
+	switch err.Reason {
+	case client.UnknownQuota:
+		refusal.Message = fmt.Sprintf("quotad: the cluster has no quota %s. Apply one: quotad quota apply --help", identity.Quote(err.Quota))
+	case client.NotAllowed, client.NoToken:
+		refusal.Message = fmt.Sprintf("quotad: the gateway's own token does not cover the holder %s: quotad token new --holder '*@%s'",
+			identity.Quote(c.caller.Holder), c.state.machine)
+	default:
+		if err.Hint != "" {
+			refusal.Message += " (" + err.Hint + ")"
+		}
+	}
+	return refusal
+}
+
+// finalAfter is from which wait on clients are told not to come back by themselves.
+const finalAfter = time.Minute
+
+// quotaRefusal is the cluster's no, in the words of 5.3 of the contract.
+func (c *call) quotaRefusal(no *client.RefusalError) dialect.Refusal {
+	d, _ := c.drawOf(no.Quota)
+	part := d.part
+	if part == "" {
+		part = no.Quota[strings.LastIndexByte(no.Quota, '/')+1:]
+	}
+	r := dialect.Refusal{
+		Status: http.StatusTooManyRequests, Reason: no.Reason.String(), Quota: no.Quota, RetryAfter: no.RetryAfter, Part: part,
+		Limit: d.quota.Limit, Daily: d.quota.Daily, Now: time.Now(), Primary: primary(part),
+		Budget: part == "cost" && no.RetryAfter > finalAfter,
+	}
+	claude := identity.ToolOf(c.header) == "claude"
+	switch no.Reason { //nolint:exhaustive // all other reasons pass by themselves.
+	case client.NeverFits, client.AboveClamp, client.Suspended:
+		r.Final = true
+	default:
+		r.Final = r.Budget || no.RetryAfter < 0 || no.RetryAfter > finalAfter && !claude
+	}
+	r.Message = c.says(no, r)
+	return r
+}
+
+// primary reports whether a part is one of GitHub's primary limits.
+func primary(part string) bool {
+	return part == "core" || part == "search" || part == "code_search" || part == "graphql"
+}
+
+// says is the message of a refusal, in the provider's manner of speaking.
+func (c *call) says(no *client.RefusalError, r dialect.Refusal) string {
+	who := "quotad, holder " + c.caller.Holder
+	until := ""
+	if r.Budget {
+		until = " until " + r.Now.Add(no.RetryAfter).UTC().Format("2006-01-02 15:04") + " UTC"
+	}
+	said := fmt.Sprintf("%s is %s%s (%s).", no.Quota, no.Reason, until, who)
+	advice := ""
+	if no.Advice != "" {
+		advice = " " + no.Advice
+	}
+	switch c.op.Dialect {
+	case dialect.OpenAI, dialect.Azure, dialect.Codex:
+		if !r.Budget {
+			return "Rate limit reached for " + c.target.Model + ": " + said
+		}
+	case dialect.Anthropic:
+		if r.Budget {
+			return "spend limit reached (resets " + r.Now.Add(no.RetryAfter).UTC().Format("2006-01-02 15:04") + " UTC)"
+		}
+	case dialect.GitHub:
+		return fmt.Sprintf("quotad: %s %s, holder %s", no.Quota, no.Reason, c.caller.Holder)
+	case dialect.Bedrock:
+		return "quotad: " + no.Quota + " is " + no.Reason.String() + ", holder " + c.caller.Holder
+	case dialect.Gemini, dialect.Generic:
+	}
+	return said + advice
+}
+
+// refuse writes an answer of the gateway's own and counts it.
+func (c *call) refuse(w http.ResponseWriter, r dialect.Refusal) {
+	r.RequestID = c.id
+	said := c.op.Dialect
+	if said == "" {
+		said = dialect.Generic
+	}
+	if r.Status == http.StatusBadGateway {
+		w.Header().Set("X-Quotad", "upstream")
+	}
+	writeAnswer(w, said.Refuse(r))
+	c.record(func(o *outcome) {
+		o.code, o.end, o.refusal = r.Status, "refused", r.Reason
+	})
+	c.gateway.refusals.note(c, r)
+}
+
+func writeAnswer(w http.ResponseWriter, a dialect.Answer) {
+	for name, values := range a.Header {
+		w.Header()[name] = values
+	}
+	w.WriteHeader(a.Status)
+	_, _ = w.Write(a.Body)
+}
+
+// keptRefusals is how many refusals the status page shows.
+const keptRefusals = 50
+
+// pastRefusal is one refusal, for the status page.
+type pastRefusal struct {
+	At                              time.Time
+	Upstream, Holder, Reason, Quota string
+	Status                          int
+	Message                         string
+}
+
+// refusals remembers the last refusals, and which of them were logged lately.
+type refusals struct {
+	mu   sync.Mutex
+	last []pastRefusal
+	// warned is when a quota and reason were last logged, and how many came since.
+	warned map[[2]string]*warning
+}
+
+type warning struct {
+	at    time.Time
+	count int
+}
+
+// note remembers a refusal, and logs it at most once a minute for each quota and reason.
+func (r *refusals) note(c *call, refusal dialect.Refusal) {
+	now := time.Now()
+	past := pastRefusal{At: now, Holder: c.caller.Holder, Reason: refusal.Reason, Quota: refusal.Quota, Status: refusal.Status, Message: refusal.Message}
+	if c.upstream != nil {
+		past.Upstream = c.upstream.name
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.last = append(r.last, past)
+	if len(r.last) > keptRefusals {
+		r.last = append(r.last[:0], r.last[1:]...)
+	}
+	key := [2]string{refusal.Quota, refusal.Reason}
+	if r.warned == nil || len(r.warned) > 10_000 {
+		r.warned = map[[2]string]*warning{}
+	}
+	w := r.warned[key]
+	if w == nil {
+		w = &warning{}
+		r.warned[key] = w
+	}
+	w.count++
+	if now.Sub(w.at) < time.Minute {
+		return
+	}
+	c.gateway.logger.Warn("refused", "upstream", past.Upstream, "quota", refusal.Quota, "reason", refusal.Reason, "code", refusal.Status,
+		"count", w.count, "message", refusal.Message)
+	w.at, w.count = now, 0
+}
+
+// list returns the last refusals, newest first.
+func (r *refusals) list() []pastRefusal {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := make([]pastRefusal, 0, len(r.last))
+	for i := len(r.last) - 1; i >= 0; i-- {
+		out = append(out, r.last[i])
+	}
+	return out
+}

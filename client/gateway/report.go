@@ -1,0 +1,212 @@
+package gateway
+
+import (
+	"context"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/quotad/quotad/client"
+	"github.com/quotad/quotad/client/gateway/config"
+	"github.com/quotad/quotad/client/pacing"
+	"github.com/quotad/quotad/client/signals"
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+// reportEvery is how often the ordinary counts of one quota are reported, reportWithin how long a refused call waits to learn of
+// the cluster's cooldown.
+const (
+	reportEvery  = time.Second
+	reportWithin = 2 * time.Second
+)
+
+// reportClock remembers when the counts of a quota were reported last.
+type reportClock struct {
+	mu   sync.Mutex
+	last map[string]time.Time
+}
+
+// due reports whether ordinary counts of a quota are worth a report now: when nothing is left, or after a while.
+func (r *reportClock) due(quota string, s signals.Signal, now time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if last, ok := r.last[quota]; ok && now.Sub(last) < reportEvery && (!s.Remaining.Known || s.Remaining.N > 0) {
+		return false
+	}
+	if r.last == nil || len(r.last) > 100_000 {
+		r.last = map[string]time.Time{}
+	}
+	r.last[quota] = now
+	return true
+}
+
+// report tells the cluster what the provider said. Of a refusal it returns how long the cluster keeps its quotas closed: what the
+// cluster answers, else what the provider asked, else a second.
+func (c *call) report(granted *grant, said []signals.Signal, verdict signals.Signal, limited bool) time.Duration {
+	otherwise := time.Second
+	if verdict.RetryAfter.Known {
+		otherwise = verdict.RetryAfter.D
+	}
+	report := c.signalsOf(said, limited)
+	if granted.lease == nil || len(report) == 0 {
+		return otherwise
+	}
+	done := make(chan time.Duration, 1)
+	granted.reporting = make(chan struct{})
+	c.gateway.tasks.Go(func() {
+		defer close(granted.reporting)
+		ctx, cancel := context.WithTimeout(context.Background(), settleWithin)
+		defer cancel()
+		reported, err := reportOn(ctx, granted.lease, report)
+		if err != nil {
+			c.gateway.logger.Warn("what a provider said of its limits was not reported", "upstream", c.upstream.name, "error", err)
+		}
+		var left time.Duration
+		for _, quota := range reported {
+			left = max(left, quota.CooldownLeft)
+		}
+		done <- left
+	})
+	if !limited {
+		return 0
+	}
+	timer := time.NewTimer(reportWithin)
+	defer timer.Stop()
+	select {
+	case left := <-done:
+		if left > 0 {
+			return left
+		}
+	case <-timer.C:
+	}
+	return otherwise
+}
+
+func reportOn(ctx context.Context, lease *client.Lease, report []client.Signal) ([]client.Reported, error) {
+	if op := lease.Operation(); op != nil {
+		return op.Report(ctx, report...)
+	}
+	return lease.Report(ctx, report...)
+}
+
+// quotaOf returns the quota of the call that a provider's name of a limit belongs to; empty: none.
+func (c *call) quotaOf(resource string) string {
+	if resource == "" {
+		return ""
+	}
+	for _, d := range c.draws {
+		if d.part == resource || strings.HasSuffix(d.quota.Name, "/"+resource) {
+			return d.quota.Name
+		}
+	}
+	return ""
+}
+
+// signalsOf turns what a provider said into what the cluster is told. Counts of limits that the call does not draw on are left
+// out; a refusal always counts, if need be against the call's first quota.
+func (c *call) signalsOf(said []signals.Signal, limited bool) []client.Signal {
+	if len(c.draws) == 0 {
+		return nil
+	}
+	var out []client.Signal
+	now := time.Now()
+	for _, s := range said {
+		quota := c.quotaOf(s.Resource)
+		switch {
+		case s.Class == signals.NotALimit:
+			continue
+		case s.Class == signals.OK && quota == "" && s.Resource == "" && (len(c.draws) == 1 || c.upstream.config.Secondary):
+			quota = c.draws[0].quota.Name
+		case s.Class != signals.OK && quota == "":
+			quota = c.draws[0].quota.Name
+		}
+		if quota == "" || s.Class == signals.OK && !limited && !c.gateway.reports.due(quota, s, now) {
+			continue
+		}
+		if s.Class == signals.Billing {
+			// Nothing that the call draws on is paid for.
+			for _, d := range c.draws {
+				out = append(out, client.Signal{Quota: d.quota.Name, Cause: client.CausePlan})
+			}
+			continue
+		}
+		out = append(out, signalOf(quota, s))
+	}
+	return merged(out)
+}
+
+// maxAmount is the largest count that the cluster takes.
+const maxAmount = 1<<53 - 1
+
+func signalOf(quota string, s signals.Signal) client.Signal {
+	out := client.Signal{Quota: quota, Cause: causeOf(s)}
+	if s.Limit.Known && s.Limit.N <= maxAmount {
+		out.Limit = &s.Limit.N
+	}
+	if s.Remaining.Known && s.Remaining.N <= maxAmount {
+		out.Remaining = &s.Remaining.N
+	}
+	if s.ResetIn.Known && s.ResetIn.D > 0 {
+		out.ResetAfter, out.ResetResolution = &s.ResetIn.D, s.ResetResolution
+	}
+	if s.RetryAfter.Known {
+		out.RetryAfter = &s.RetryAfter.D
+	}
+	return out
+}
+
+func causeOf(s signals.Signal) client.Cause {
+	switch s.Class {
+	case signals.Throttled:
+		if s.Scope == signals.ScopeOrg || s.Scope == signals.ScopeProject {
+			return client.CauseAccount
+		}
+		return client.CauseSaturated
+	case signals.Exhausted:
+		return client.CauseExhausted
+	case signals.Overloaded:
+		return client.CauseOverloaded
+	case signals.Billing:
+		return client.CausePlan
+	case signals.NotALimit:
+		return client.CauseNotALimit
+	case signals.OK:
+	}
+	return client.CauseOK
+}
+
+// merged keeps one signal for each quota: a refusal's counts join it.
+func merged(all []client.Signal) []client.Signal {
+	var out []client.Signal
+	at := map[string]int{}
+	for _, s := range all {
+		i, seen := at[s.Quota]
+		switch {
+		case !seen:
+			at[s.Quota] = len(out)
+			out = append(out, s)
+		case s.Cause != client.CauseOK:
+			out[i].Cause, out[i].RetryAfter = s.Cause, s.RetryAfter
+		}
+	}
+	return out
+}
+
+// retryIn returns when a class comes back after a cooldown that lasts for so long from now.
+func retryIn(cooldown time.Duration, class config.Class) time.Duration {
+	return min(pacing.DefaultWindows.Delay(cooldown, quotav1.Class(class), rand.N[time.Duration]), signals.MaxWait)
+}
+
+// markRetryAfter tells the client when to come back, where the provider did not say or the cluster's cooldown is longer.
+func markRetryAfter(response *http.Response, verdict signals.Signal, delay time.Duration) {
+	if verdict.Class == signals.Billing || verdict.RetryAfter.Known && verdict.RetryAfter.D >= delay && response.Header.Get("Retry-After") != "" {
+		return
+	}
+	response.Header.Set("Retry-After", strconv.FormatInt(int64((delay+time.Second-1)/time.Second), 10))
+	if response.Header.Get("Retry-After-Ms") != "" {
+		response.Header.Set("Retry-After-Ms", strconv.FormatInt(delay.Milliseconds(), 10))
+	}
+}

@@ -1,0 +1,71 @@
+package gateway
+
+import (
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/quotad/quotad/client/gateway/config"
+	"github.com/quotad/quotad/client/gateway/dialect"
+	"github.com/quotad/quotad/client/signals"
+)
+
+// upstream is one provider, as it is configured.
+type upstream struct {
+	name    string
+	config  config.Upstream
+	base    *url.URL
+	dialect dialect.Name
+	signals signals.Dialect
+	// transport reaches it; own is the same where this gateway made it.
+	transport http.RoundTripper
+	own       *http.Transport
+}
+
+func newUpstream(name string, conf config.Upstream, transport http.RoundTripper) (*upstream, error) {
+	base, err := url.Parse(conf.Base)
+	if err != nil {
+		return nil, err
+	}
+	reads, err := signals.DialectNamed(conf.Dialect)
+	if err != nil {
+		return nil, err
+	}
+	base.Path, base.RawPath = strings.TrimRight(base.Path, "/"), strings.TrimRight(base.RawPath, "/")
+	u := &upstream{name: name, config: conf, base: base, dialect: dialect.Name(conf.Dialect), signals: reads, transport: transport}
+	if transport == nil {
+		u.own = &http.Transport{
+			Proxy:                 http.ProxyFromEnvironment,
+			DialContext:           (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
+			TLSHandshakeTimeout:   10 * time.Second,
+			ResponseHeaderTimeout: conf.FirstByte,
+			MaxIdleConnsPerHost:   100,
+			IdleConnTimeout:       90 * time.Second,
+			ForceAttemptHTTP2:     true,
+			// The answer goes to the client as the provider packed it.
+			DisableCompression: true,
+		}
+		u.transport = u.own
+	}
+	return u, nil
+}
+
+func (u *upstream) close() {
+	if u.own != nil {
+		u.own.CloseIdleConnections()
+	}
+}
+
+// target returns the URL of a path of the upstream, which is escaped, and of a query.
+func (u *upstream) target(path, query string) *url.URL {
+	out := *u.base
+	raw := u.base.EscapedPath() + path
+	plain, err := url.PathUnescape(raw)
+	if err != nil {
+		plain = raw // the server has refused such paths before
+	}
+	out.Path, out.RawPath, out.RawQuery = plain, raw, query
+	return &out
+}

@@ -1,0 +1,56 @@
+package gateway
+
+import (
+	"slices"
+	"sync"
+	"time"
+)
+
+// waiting is the calls that wait for the cluster.
+type waiting struct {
+	mu    sync.Mutex
+	calls map[*call]time.Time
+}
+
+func (w *waiting) add(c *call) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.calls == nil {
+		w.calls = map[*call]time.Time{}
+	}
+	w.calls[c] = time.Now()
+}
+
+func (w *waiting) remove(c *call) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.calls, c)
+}
+
+func (w *waiting) len() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.calls)
+}
+
+// waiter is one waiting call, for the status page.
+type waiter struct {
+	Upstream, Model, Holder, Class string
+	Waited, Left                   time.Duration
+}
+
+// list returns those that have waited for the longest time, at most n of them.
+func (w *waiting) list(n int) []waiter {
+	now := time.Now()
+	w.mu.Lock()
+	out := make([]waiter, 0, len(w.calls))
+	for c, since := range w.calls {
+		out = append(out, waiter{
+			Upstream: c.upstream.name, Model: c.target.Model, Holder: c.caller.Holder, Class: c.caller.Class.String(),
+			Waited: now.Sub(since), Left: max(c.until.Sub(now), 0),
+		})
+	}
+	w.mu.Unlock()
+	slices.SortFunc(out, func(a, b waiter) int { return int(b.Waited - a.Waited) })
+	return out[:min(n, len(out))]
+}
