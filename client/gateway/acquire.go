@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/quotad/quotad/client"
@@ -14,8 +15,8 @@ import (
 type grant struct {
 	call  *call
 	lease *client.Lease
-	// reporting is closed when the report of this attempt has arrived: it names the lease, so it precedes the settlement.
-	reporting chan struct{}
+	// reports are those of this attempt that are on their way: they name the lease, so they precede the settlement.
+	reports sync.WaitGroup
 }
 
 // maxLate is how often an allowance may be too old when it arrives.
@@ -95,14 +96,9 @@ func (p *grant) settle(s settlement) {
 	}
 	g := p.call.gateway
 	g.tasks.Go(func() {
+		p.reports.Wait()
 		ctx, cancel := context.WithTimeout(context.Background(), settleWithin)
 		defer cancel()
-		if p.reporting != nil {
-			select {
-			case <-p.reporting:
-			case <-ctx.Done():
-			}
-		}
 		op := p.lease.Operation()
 		if op == nil {
 			_, _ = p.lease.Release(ctx)

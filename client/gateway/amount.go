@@ -2,23 +2,189 @@ package gateway
 
 import (
 	"bytes"
-	"encoding/json"
+	"compress/gzip"
+	"errors"
+	"io"
+	"regexp"
+	"strconv"
+
+	"github.com/quotad/quotad/client/estimate"
+	"github.com/quotad/quotad/client/gateway/catalog"
+	"github.com/quotad/quotad/client/gateway/dialect"
+	"github.com/quotad/quotad/client/usage"
 )
 
-// amountOf returns what a call asks of a part; 0: the quota's default estimate.
-func (c *call) amountOf(part string) int64 {
-	switch part {
-	case "requests", "requests-per-day", "streams":
-		return 1
+// read looks at a body that is in memory: its model, its size in tokens, and what it bounds.
+func (c *call) read() {
+	if !c.op.Generates() {
+		return
 	}
-	return 0
+	scanner := estimate.NewScanner(c.op.Signals(), c.op.Route)
+	if c.body != nil {
+		_, _ = scanner.Write(c.body.plain)
+	}
+	c.ask = scanner.Request()
+	c.model = c.ask.Model
+	if c.model == "" && c.streamed != nil {
+		c.model = estimate.ModelOfMultipart(c.header.Get("Content-Type"), c.streamed)
+	}
 }
 
-// modelIn returns the model that a body names.
-func modelIn(data []byte) string {
-	var asked struct {
-		Model string `json:"model"`
+// errEncoding says that a body is packed in a way that the gateway does not read.
+var errEncoding = errors.New("a body with this Content-Encoding cannot be read; send it plain or in gzip")
+
+// unpacked returns a copy of a body as it is read: bodies in gzip are unpacked, up to a bound.
+func unpacked(data []byte, encoding string, most int64) ([]byte, error) {
+	switch encoding {
+	case "", "identity":
+		return data, nil
+	case "gzip", "x-gzip":
+		in, err := gzip.NewReader(bytes.NewReader(data))
+		if err != nil {
+			return nil, errEncoding
+		}
+		out, err := io.ReadAll(io.LimitReader(in, most+1))
+		switch {
+		case int64(len(out)) > most:
+			return nil, errBodyTooLarge
+		case err != nil:
+			return nil, errEncoding
+		}
+		return out, nil
 	}
-	_ = json.NewDecoder(bytes.NewReader(data)).Decode(&asked)
-	return asked.Model
+	return nil, errEncoding
+}
+
+// key names the calls that are like this one, for what is learnt.
+func (c *call) key() estimate.Key {
+	return estimate.Key{Upstream: c.prefixOfQuotas, Model: c.target.Model, Holder: c.caller.Holder}
+}
+
+// estimate returns what the call will use, in tokens. It is asked once the call's quotas are known.
+func (c *call) estimate() {
+	c.ask.Model = c.model
+	otherwise := int64(0)
+	for _, part := range []string{"output-tokens", "tokens"} {
+		if q, ok := c.target.Parts[part]; ok && otherwise == 0 {
+			otherwise = q.DefaultEstimate
+		}
+	}
+	c.amounts = c.gateway.learner.Estimate(c.key(), c.ask, otherwise)
+}
+
+// amountOf returns what a call asks of a part.
+func (c *call) amountOf(part string) int64 {
+	a := c.amounts
+	switch part {
+	case "tokens":
+		switch c.op.Dialect {
+		case dialect.Anthropic:
+			return max(a.Input+a.Likely, 1)
+		case dialect.Gemini:
+			return max(a.Input, 1)
+		case dialect.OpenAI, dialect.Azure, dialect.Bedrock, dialect.Codex, dialect.GitHub, dialect.Generic:
+		}
+		return max(a.AtArrival(), 1)
+	case "input-tokens":
+		return max(a.Input, 1)
+	case "output-tokens":
+		if c.op.Dialect == dialect.Anthropic {
+			return max(a.Likely, 1)
+		}
+		return max(a.Bound, 1)
+	}
+	return 1
+}
+
+// used returns what a call really used of a part; ok is false where the answer did not say it.
+func (c *call) used(part string, said usage.Said) (n int64, ok bool) {
+	input, output := said.Input, said.Output
+	if c.uncached() {
+		input = said.Uncached()
+	}
+	if c.op.Route.Operation == estimate.Embed && !output.Known {
+		output.Known = input.Known
+	}
+	switch part {
+	case "tokens":
+		if c.op.Dialect == dialect.Gemini {
+			return input.N, input.Known
+		}
+		return input.N + output.N*c.burndown(), input.Known && output.Known
+	case "input-tokens":
+		return input.N, input.Known
+	case "output-tokens":
+		return output.N, output.Known
+	}
+	return 0, false
+}
+
+// uncached reports whether what is read from a cache does not count as input.
+func (c *call) uncached() bool {
+	return c.op.Dialect == dialect.Anthropic || c.op.Dialect == dialect.Bedrock
+}
+
+// floor returns the least that a call used of a part that was cut off: input as it was estimated or said, output as it was said or
+// passed.
+func (c *call) floor(part string, said usage.Said) (n int64, ok bool) {
+	input := max(c.amounts.Input, said.Input.N)
+	if c.uncached() && said.Input.Known {
+		input = max(c.amounts.Input, said.Uncached().N)
+	}
+	output := said.OutputFloor()
+	switch part {
+	case "tokens":
+		if c.op.Dialect == dialect.Gemini {
+			return input, true
+		}
+		return input + output*c.burndown(), true
+	case "input-tokens":
+		return input, true
+	case "output-tokens":
+		return output, true
+	}
+	return 0, false
+}
+
+// claude4 are the names of Claude from version 4 on, whose output Bedrock counts five times:
+// docs.aws.amazon.com/bedrock/latest/userguide/quotas-token-burndown.html, 2026-11-20.
+var claude4 = regexp.MustCompile(`claude-(?:[a-z]+-)?(\d+)`)
+
+// burndown is how many tokens of the limit a token of the output counts.
+func (c *call) burndown() int64 {
+	if c.op.Dialect != dialect.Bedrock {
+		return 1
+	}
+	if m := claude4.FindStringSubmatch(catalog.Canonical(c.model)); m != nil {
+		if version, err := strconv.Atoi(m[1]); err == nil && version >= 4 {
+			return 5
+		}
+	}
+	return 1
+}
+
+// learn takes what an answer said for later estimates.
+func (c *call) learn(said usage.Said) {
+	if c.ask == nil || !said.Known() {
+		return
+	}
+	learnt := estimate.Said{Input: -1, Output: -1}
+	if said.Input.Known {
+		learnt.Input = said.Input.N
+		if c.uncached() {
+			learnt.Input = said.Uncached().N
+		}
+	}
+	if said.Output.Known {
+		learnt.Output = said.Output.N
+	}
+	l := c.gateway.learner
+	l.Learn(c.key(), c.ask, learnt)
+	if said.Input.Known && said.Output.Known {
+		for _, id := range []string{said.ID, said.Conversation} {
+			if id != "" {
+				l.Remember(c.prefixOfQuotas, id, said.Input.N+said.Output.N)
+			}
+		}
+	}
 }

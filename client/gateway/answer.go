@@ -8,13 +8,18 @@ import (
 	"net/http"
 	"sync"
 	"sync/atomic"
+	"time"
+
+	"github.com/quotad/quotad/client/signals"
+	"github.com/quotad/quotad/client/usage"
 )
 
-// answerBody passes an answer's body through and settles its attempt at the end.
+// answerBody passes an answer's body through, reads a copy of it for what it says was used, and settles its attempt at the end.
 type answerBody struct {
 	call   *call
 	grant  *grant
 	body   io.ReadCloser
+	header http.Header
 	ctx    context.Context
 	cancel context.CancelFunc
 	status int
@@ -22,17 +27,32 @@ type answerBody struct {
 	writes int64
 	// limited: the provider refused the call for a limit.
 	limited atomic.Bool
+	// meter reads what was used; nil: nothing is settled by it.
+	meter *usage.Meter
+	// filter withholds the one event that the client did not ask for; nil: nothing.
+	filter *usageFilter
 
 	// head is what was read ahead, failed how that ended.
 	head   *bytes.Reader
 	failed error
 
 	once sync.Once
+	// ended: the attempt is settled.
+	ended atomic.Bool
 }
 
 // govern returns a body that settles the attempt when it ends.
 func (c *call) govern(response *http.Response, granted *grant, ctx context.Context, cancel context.CancelFunc, writes int64) *answerBody {
-	return &answerBody{call: c, grant: granted, body: response.Body, ctx: ctx, cancel: cancel, status: response.StatusCode, writes: writes}
+	b := &answerBody{
+		call: c, grant: granted, body: response.Body, header: response.Header, ctx: ctx, cancel: cancel, status: response.StatusCode, writes: writes,
+	}
+	if c.ask != nil {
+		b.meter = usage.NewMeter(response.Header)
+	}
+	if c.injected {
+		b.filter = filterFor(response.Header)
+	}
+	return b
 }
 
 // peek reads up to n bytes ahead.
@@ -44,22 +64,47 @@ func (b *answerBody) peek(n int64) []byte {
 
 // Read implements io.Reader.
 func (b *answerBody) Read(p []byte) (int, error) {
+	if b.filter == nil {
+		return b.read(p)
+	}
+	return b.filter.read(p, b.read)
+}
+
+// read reads what the provider sends.
+func (b *answerBody) read(p []byte) (int, error) {
 	if b.head != nil && b.head.Len() > 0 {
-		return b.head.Read(p)
+		n, err := b.head.Read(p)
+		b.measure(p[:n])
+		return n, err
 	}
 	if b.failed != nil {
 		b.end(b.failed)
 		return 0, b.failed
 	}
 	n, err := b.body.Read(p)
+	b.measure(p[:n])
 	if err != nil {
 		b.end(err)
 	}
 	return n, err
 }
 
-// Close implements io.Closer.
+func (b *answerBody) measure(p []byte) {
+	if b.meter != nil && len(p) > 0 {
+		_, _ = b.meter.Write(p)
+	}
+}
+
+// Close implements io.Closer. A client that leaves before the end of an answer that is paid for in any case leaves it to be read
+// in the background.
 func (b *answerBody) Close() error {
+	if b.call.drains() && b.drain() {
+		return nil
+	}
+	return b.close()
+}
+
+func (b *answerBody) close() error {
 	err := b.body.Close()
 	b.end(errGone)
 	b.cancel()
@@ -72,35 +117,84 @@ var errGone = errors.New("the client has left")
 // end settles the attempt: how is how the body ended.
 func (b *answerBody) end(how error) {
 	b.once.Do(func() {
-		b.grant.settle(settlement{actual: b.actual()})
-		b.call.record(func(o *outcome) {
-			o.end = endOf(how, b.ctx)
-		})
+		b.ended.Store(true)
+		ended := endOf(how, b.ctx)
+		var said usage.Said
+		if b.meter != nil {
+			b.meter.End()
+			said = b.meter.Said()
+		}
+		b.call.learned(b, said, ended)
+		b.grant.settle(settlement{actual: b.actual(said, ended)})
+		b.call.record(func(o *outcome) { o.end, o.said = ended, said })
 	})
 }
+
+// The ends of an answer.
+const (
+	endComplete = "complete"
+	endGone     = "gone"
+	endBroken   = "broken"
+)
 
 func endOf(how error, ctx context.Context) string {
 	switch {
 	case errors.Is(how, io.EOF):
-		return "complete"
+		return endComplete
 	case errors.Is(how, errGone), ctx.Err() != nil:
-		return "gone"
+		return endGone
 	}
-	return "broken"
+	return endBroken
 }
 
 // actual returns what the attempt really used, by quota; a quota that is not in it was used as asked.
-func (b *answerBody) actual() map[string]int64 {
+func (b *answerBody) actual(said usage.Said, ended string) map[string]int64 {
 	used := map[string]int64{}
 	for _, d := range b.call.draws {
-		switch {
-		case b.writes > 1 && d.amount > 0 && d.part == "requests":
-			used[d.quota.Name] = d.amount * b.writes
-		case b.limited.Load() && isTokens(d.part):
-			used[d.quota.Name] = 0
+		if !isTokens(d.part) {
+			if b.writes > 1 && d.part == "requests" {
+				used[d.quota.Name] = d.amount * b.writes
+			}
+			continue
+		}
+		n, ok := b.tokens(d.part, said, ended)
+		if ok {
+			used[d.quota.Name] = n
 		}
 	}
 	return used
+}
+
+// tokens returns what the attempt used of a part that counts tokens; ok is false where it is not known.
+func (b *answerBody) tokens(part string, said usage.Said, ended string) (n int64, ok bool) {
+	switch {
+	case b.status >= http.StatusBadRequest && b.status < http.StatusInternalServerError && !said.Known():
+		return 0, true // the provider refused it: nothing was generated
+	case b.limited.Load() && !said.Known():
+		return 0, true
+	case ended != endComplete:
+		return b.call.floor(part, said)
+	}
+	return b.call.used(part, said)
+}
+
+// learned teaches the estimates, and reports a limit that an answer told of after its status.
+func (c *call) learned(b *answerBody, said usage.Said, ended string) {
+	if ended == endComplete && b.status < http.StatusBadRequest {
+		c.learn(said)
+	}
+	if said.Failure == nil || b.status >= http.StatusBadRequest {
+		return
+	}
+	status := http.StatusTooManyRequests
+	switch said.Failure.Type {
+	case "overloaded_error", "serviceUnavailableException", "internalServerException", "server_error":
+		status = http.StatusServiceUnavailable
+	}
+	seen := c.op.Signals().ObserveAnswer(time.Now(), status, b.header, said.Failure.Body)
+	if verdict, refused := signals.Verdict(seen); refused && verdict.Class != signals.NotALimit {
+		c.report(b.grant, seen, verdict, false)
+	}
 }
 
 func isTokens(part string) bool {

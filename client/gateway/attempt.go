@@ -76,7 +76,13 @@ func (c *call) replayable(request *http.Request) bool {
 func (c *call) send(request *http.Request, granted *grant) (*http.Response, error) {
 	var handed atomic.Bool
 	var writes atomic.Int64
-	ctx, cancel := granted.context(request.Context())
+	from := request.Context()
+	if c.drains() {
+		// A client that leaves ends the call only until its answer begins.
+		from = context.WithoutCancel(from)
+	}
+	ctx, cancel := granted.context(from)
+	defer context.AfterFunc(request.Context(), cancel)()
 	attempt := request.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GotConn:      func(httptrace.GotConnInfo) { handed.Store(true) },
 		WroteHeaders: func() { writes.Add(1) },
@@ -104,8 +110,9 @@ func (c *call) send(request *http.Request, granted *grant) (*http.Response, erro
 
 // observe reports what the provider said of its limits, and returns whether to send the call again, and in how long.
 func (c *call) observe(response *http.Response, granted *grant, try int) (again bool, delay time.Duration) {
-	start := peek(response, c.upstream.signals)
-	said := c.upstream.signals.ObserveAnswer(time.Now(), response.StatusCode, response.Header, start)
+	reads := c.op.Signals()
+	start := peek(response, reads)
+	said := reads.ObserveAnswer(time.Now(), response.StatusCode, response.Header, start)
 	verdict, refused := signals.Verdict(said)
 	limited := refused && verdict.Class.Limited()
 	cooldown := c.report(granted, said, verdict, limited)
@@ -114,6 +121,9 @@ func (c *call) observe(response *http.Response, granted *grant, try int) (again 
 	}
 	if body, ok := response.Body.(*answerBody); ok {
 		body.limited.Store(true)
+	}
+	if verdict.Requested.Known && c.ask != nil {
+		c.gateway.learner.LearnRequested(c.key(), c.ask, verdict.Requested.N)
 	}
 	delay = retryIn(cooldown, c.caller.Class)
 	noRetry := verdict.Class == signals.Billing || verdict.NoRetry || response.Header.Get("X-Should-Retry") == "false"

@@ -7,28 +7,29 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/quotad/quotad/client/estimate"
 	"github.com/quotad/quotad/client/gateway/dialect"
 )
 
-// body is a request's body in memory, so that the call can wait and be sent again; nil: it has none, or is streamed.
+// body is a request's body in memory, so that the call can wait and be sent again.
 type body struct {
-	data []byte
-	// header is how it is packed.
-	encoding string
+	// data is what is sent, plain the same unpacked.
+	data, plain []byte
 }
 
 func (b *body) bytes() []byte {
 	if b == nil {
 		return nil
 	}
-	return b.data
+	return b.plain
 }
 
 // isJSON reports whether a body is JSON by its type. Tools that say nothing send JSON.
 func isJSON(header http.Header) bool {
 	kind, _, _ := strings.Cut(header.Get("Content-Type"), ";")
 	kind = strings.ToLower(strings.TrimSpace(kind))
-	return kind == "" || kind == "application/json" || strings.HasSuffix(kind, "+json") || strings.HasPrefix(kind, "text/")
+	return kind == "" || kind == "application/json" || strings.HasSuffix(kind, "+json") || strings.HasPrefix(kind, "text/") ||
+		kind == "application/x-www-form-urlencoded"
 }
 
 // errBodyTooLarge and errMemory say why a body was not read.
@@ -37,28 +38,54 @@ var (
 	errMemory       = errors.New("all buffered bodies together would be larger than limits.memory")
 )
 
-// readBody reads a JSON body into memory. Other bodies are streamed and never sent again.
+// readBody reads a JSON body into memory. Other bodies are streamed and never sent again; of those of models, the beginning is
+// looked at for the model.
 func (c *call) readBody(r *http.Request) error {
-	if r.Body == nil || r.Body == http.NoBody || !isJSON(r.Header) {
+	if r.Body == nil || r.Body == http.NoBody {
 		return nil
 	}
 	limits := c.state.config.Limits
+	keep := accountant{gateway: c.gateway, most: limits.Memory}
+	c.release = keep.release
+	if !isJSON(r.Header) {
+		if !c.op.Generates() {
+			return nil
+		}
+		head := make([]byte, estimate.MultipartHead)
+		n, err := io.ReadFull(io.TeeReader(r.Body, &keep), head)
+		if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+			return err
+		}
+		c.streamed = head[:n]
+		r.Body = splice{io.MultiReader(bytes.NewReader(c.streamed), r.Body), r.Body}
+		return nil
+	}
 	if r.ContentLength > limits.Body {
 		return errBodyTooLarge
 	}
-	keep := accountant{gateway: c.gateway, most: limits.Memory}
 	buffer := bytes.NewBuffer(make([]byte, 0, max(0, min(r.ContentLength, 1<<20))+bytes.MinRead))
 	_, err := io.Copy(io.MultiWriter(&keep, buffer), io.LimitReader(r.Body, limits.Body+1))
 	if err == nil && int64(buffer.Len()) > limits.Body {
 		err = errBodyTooLarge
 	}
 	if err != nil {
-		keep.release()
 		return err
 	}
-	c.body = &body{data: buffer.Bytes(), encoding: r.Header.Get("Content-Encoding")}
-	c.release = keep.release
-	return nil
+	c.body = &body{data: buffer.Bytes(), plain: buffer.Bytes()}
+	if !c.op.Generates() {
+		return nil
+	}
+	c.body.plain, err = unpacked(c.body.data, strings.ToLower(r.Header.Get("Content-Encoding")), limits.Body)
+	if errors.Is(err, errEncoding) && c.upstream.config.Unknown == "observe" {
+		c.body.plain, err = nil, nil
+	}
+	return err
+}
+
+// splice reads from one and closes another.
+type splice struct {
+	io.Reader
+	io.Closer
 }
 
 // accountant counts bytes of a body in what all bodies may take.
@@ -86,11 +113,14 @@ func (a *accountant) release() {
 
 // bodyRefusal says why a body was not taken.
 func bodyRefusal(err error) dialect.Refusal {
+	refusal := dialect.Refusal{Status: http.StatusBadRequest, Message: "quotad: the body was not received: " + err.Error()}
 	switch {
 	case errors.Is(err, errBodyTooLarge):
-		return dialect.Refusal{Status: http.StatusRequestEntityTooLarge, Message: "quotad: " + err.Error(), Final: true}
+		refusal = dialect.Refusal{Status: http.StatusRequestEntityTooLarge, Message: "quotad: " + err.Error(), Final: true}
+	case errors.Is(err, errEncoding):
+		refusal = dialect.Refusal{Status: http.StatusUnsupportedMediaType, Message: "quotad: " + err.Error(), Final: true}
 	case errors.Is(err, errMemory):
-		return dialect.Refusal{Status: http.StatusServiceUnavailable, Message: "quotad: " + err.Error(), RetryAfter: retrySoon}
+		refusal = dialect.Refusal{Status: http.StatusServiceUnavailable, Message: "quotad: " + err.Error(), RetryAfter: retrySoon}
 	}
-	return dialect.Refusal{Status: http.StatusBadRequest, Message: "quotad: the body was not received: " + err.Error()}
+	return refusal
 }

@@ -10,10 +10,12 @@ import (
 	"time"
 
 	"github.com/quotad/quotad/client"
+	"github.com/quotad/quotad/client/estimate"
 	"github.com/quotad/quotad/client/gateway/catalog"
 	"github.com/quotad/quotad/client/gateway/config"
 	"github.com/quotad/quotad/client/gateway/dialect"
 	"github.com/quotad/quotad/client/gateway/identity"
+	"github.com/quotad/quotad/client/usage"
 )
 
 // draw is one quota that a call draws on.
@@ -44,7 +46,16 @@ type call struct {
 	model  string
 	target catalog.Target
 	body   *body
-	draws  []draw
+	// streamed is the beginning of a body that is not in memory.
+	streamed []byte
+	// ask is what the call asks of a model, amounts what it will use; nil: it asks nothing of one.
+	ask     *estimate.Request
+	amounts estimate.Amounts
+	// prefixOfQuotas is what its quotas' names begin with.
+	prefixOfQuotas string
+	// injected: the gateway asked for usage that the client did not ask for.
+	injected bool
+	draws    []draw
 	// ungoverned says why nothing is asked: path, observe or fail_open; empty: it is governed.
 	ungoverned string
 	// until is when waiting ends.
@@ -64,6 +75,7 @@ type outcome struct {
 	retries int
 	end     string
 	refusal string
+	said    usage.Said
 }
 
 func (c *call) record(change func(*outcome)) {
@@ -169,10 +181,12 @@ func (c *call) modelDraws() (dialect.Refusal, bool) {
 		return dialect.Refusal{}, false
 	}
 	conf := c.upstream.config
+	c.prefixOfQuotas = conf.Quotas
 	c.target = c.gateway.catalog.Find(c.state.config.Models, c.upstream.name, conf.Quotas, c.model)
 	if !c.target.Has() {
 		return c.unknownModel()
 	}
+	c.estimate()
 	for _, part := range conf.Parts {
 		if _, ok := c.target.Parts[part]; !ok {
 			return dialect.Refusal{Status: http.StatusForbidden, Message: "quotad: the model " + identity.Quote(c.model) + " has no quota " +
@@ -191,6 +205,9 @@ func (c *call) modelDraws() (dialect.Refusal, bool) {
 		for name, part := range also.Use {
 			c.required(name, part, c.amountOf(part))
 		}
+	}
+	if c.asksUsage() {
+		c.injectUsage()
 	}
 	return dialect.Refusal{}, false
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/quotad/quotad/client"
+	"github.com/quotad/quotad/client/estimate"
 	"github.com/quotad/quotad/client/gateway/catalog"
 	"github.com/quotad/quotad/client/gateway/config"
 	"github.com/quotad/quotad/client/gateway/identity"
@@ -58,6 +59,9 @@ type Gateway struct {
 	waiting  waiting
 	refusals refusals
 	reports  reportClock
+	learner  *estimate.Learner
+	// drains is how many answers are read after their clients have left.
+	drains atomic.Int64
 
 	// stopping is set when no further calls are taken; ctx ends when waiting calls are to give up.
 	stopping atomic.Bool
@@ -71,7 +75,7 @@ type Gateway struct {
 // New returns a gateway of a configuration. It reads keys and certificates, but does not touch the network. The error of a wrong
 // configuration names every problem.
 func New(conf config.Config, options Options) (*Gateway, error) {
-	g := &Gateway{options: options, logger: options.Logger, refresh: make(chan struct{}, 1)}
+	g := &Gateway{options: options, logger: options.Logger, refresh: make(chan struct{}, 1), learner: estimate.NewLearner(nil)}
 	if g.logger == nil {
 		g.logger = slog.New(slog.DiscardHandler)
 	}

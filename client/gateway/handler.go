@@ -76,17 +76,16 @@ func (g *Gateway) serveCall(w http.ResponseWriter, r *http.Request, c *call) {
 	}
 	c.path = c.upstream.dialect.Rewrite(c.path)
 	c.op = c.upstream.dialect.Operation(r.Method, c.path)
+	defer func() {
+		if c.release != nil {
+			c.release()
+		}
+	}()
 	if err := c.readBody(r); err != nil {
 		c.refuse(w, bodyRefusal(err))
 		return
 	}
-	if c.release != nil {
-		defer c.release()
-	}
-	c.model = c.op.Model
-	if c.model == "" && c.op.Generates() {
-		c.model = modelIn(c.body.bytes())
-	}
+	c.read()
 	c.until = c.began.Add(c.state.waitBound(r.Header, caller.Class))
 	if refusal, refused := c.prepare(r); refused {
 		c.refuse(w, refusal)
@@ -117,7 +116,10 @@ func rewrite(p *httputil.ProxyRequest) {
 	out.URL = c.upstream.target(c.path, query)
 	out.Host = c.upstream.base.Host
 	identity.StripTokens(out.Header)
-	if c.op.Generates() {
+	switch {
+	case c.injected:
+		out.Header.Set("Accept-Encoding", "identity") // an event of the answer is withheld
+	case c.op.Generates():
 		reduceEncodings(out.Header)
 	}
 }

@@ -55,9 +55,9 @@ func (c *call) report(granted *grant, said []signals.Signal, verdict signals.Sig
 		return otherwise
 	}
 	done := make(chan time.Duration, 1)
-	granted.reporting = make(chan struct{})
+	granted.reports.Add(1)
 	c.gateway.tasks.Go(func() {
-		defer close(granted.reporting)
+		defer granted.reports.Done()
 		ctx, cancel := context.WithTimeout(context.Background(), settleWithin)
 		defer cancel()
 		reported, err := reportOn(ctx, granted.lease, report)

@@ -9,7 +9,6 @@ import (
 
 	"github.com/quotad/quotad/client/gateway/config"
 	"github.com/quotad/quotad/client/gateway/dialect"
-	"github.com/quotad/quotad/client/signals"
 )
 
 // upstream is one provider, as it is configured.
@@ -18,7 +17,6 @@ type upstream struct {
 	config  config.Upstream
 	base    *url.URL
 	dialect dialect.Name
-	signals signals.Dialect
 	// transport reaches it; own is the same where this gateway made it.
 	transport http.RoundTripper
 	own       *http.Transport
@@ -29,12 +27,8 @@ func newUpstream(name string, conf config.Upstream, transport http.RoundTripper)
 	if err != nil {
 		return nil, err
 	}
-	reads, err := signals.DialectNamed(conf.Dialect)
-	if err != nil {
-		return nil, err
-	}
 	base.Path, base.RawPath = strings.TrimRight(base.Path, "/"), strings.TrimRight(base.RawPath, "/")
-	u := &upstream{name: name, config: conf, base: base, dialect: dialect.Name(conf.Dialect), signals: reads, transport: transport}
+	u := &upstream{name: name, config: conf, base: base, dialect: dialect.Name(conf.Dialect), transport: transport}
 	if transport == nil {
 		u.own = &http.Transport{
 			Proxy:                 http.ProxyFromEnvironment,

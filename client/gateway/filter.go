@@ -1,0 +1,169 @@
+package gateway
+
+import (
+	"bytes"
+	"encoding/json"
+	"mime"
+	"net/http"
+	"strings"
+
+	"github.com/quotad/quotad/client/gateway/dialect"
+)
+
+// A chat stream of OpenAI says what it used only if stream_options.include_usage is set. Where something is settled by it, the
+// gateway adds that, and withholds exactly the one event that comes of it: clients that did not ask fall over its empty choices.
+
+// asksUsage reports whether the gateway has to ask for usage itself.
+func (c *call) asksUsage() bool {
+	mode := c.upstream.config.StreamUsage
+	if mode == "off" || c.ask == nil || !c.ask.Stream || c.ask.StreamOptions || c.body == nil || c.header.Get("Content-Encoding") != "" {
+		return false
+	}
+	chat := strings.HasSuffix(c.path, "/completions")
+	if !chat || mode == "auto" && c.op.Dialect != dialect.OpenAI {
+		return false
+	}
+	if mode == "on" {
+		return true
+	}
+	for _, d := range c.draws {
+		if d.part == "cost" || isTokens(d.part) && d.quota.Actual {
+			return true
+		}
+	}
+	return false
+}
+
+// injectUsage adds the member to the body that is sent.
+func (c *call) injectUsage() {
+	at := bytes.IndexByte(c.body.data, '{')
+	if at < 0 {
+		return
+	}
+	member := `"stream_options":{"include_usage":true}`
+	if rest := bytes.TrimLeft(c.body.data[at+1:], " \t\r\n"); len(rest) > 0 && rest[0] != '}' {
+		member += ","
+	}
+	out := make([]byte, 0, len(c.body.data)+len(member))
+	out = append(out, c.body.data[:at+1]...)
+	out = append(out, member...)
+	c.body.data = append(out, c.body.data[at+1:]...)
+	c.injected = true
+}
+
+// maxEvent is the longest event that is looked at; a longer one passes.
+const maxEvent = 1 << 20
+
+// usageFilter passes a stream of server-sent events and withholds those that are nothing but usage. An event passes as soon as it
+// is whole, which is also when a client can first make use of it.
+type usageFilter struct {
+	in  []byte
+	out bytes.Buffer
+	// event is what was read of the present event; passing: it is too long to be looked at.
+	event   []byte
+	passing bool
+	// line is the length of the present line, without its end; after: the last byte was CR.
+	line  int
+	after bool
+	// withheld: the last event did not pass.
+	withheld bool
+	err      error
+}
+
+// filterFor returns a filter for an answer; nil: it is no stream that can be read.
+func filterFor(header http.Header) *usageFilter {
+	kind, _, err := mime.ParseMediaType(header.Get("Content-Type"))
+	if err != nil || kind != "text/event-stream" || header.Get("Content-Encoding") != "" {
+		return nil
+	}
+	header.Del("Content-Length")
+	return &usageFilter{in: make([]byte, 32<<10)}
+}
+
+// read reads from a stream until there is something to pass.
+func (f *usageFilter) read(p []byte, from func([]byte) (int, error)) (int, error) {
+	for f.out.Len() == 0 {
+		if f.err != nil {
+			return 0, f.err
+		}
+		n, err := from(f.in)
+		f.take(f.in[:n])
+		if err != nil {
+			// What is left is no whole event: it passes as it is.
+			f.out.Write(f.event)
+			f.event, f.err = nil, err
+		}
+	}
+	return f.out.Read(p)
+}
+
+// take reads more of the stream.
+func (f *usageFilter) take(p []byte) {
+	for _, b := range p {
+		if f.passing {
+			f.out.WriteByte(b)
+		} else {
+			f.event = append(f.event, b)
+		}
+		ended := false
+		switch {
+		case b == '\n' && f.after:
+			f.after = false // the second byte of a line's end
+			f.joinEnd()
+			continue
+		case b == '\n' || b == '\r':
+			ended = f.line == 0
+			f.line = 0
+		default:
+			f.line++
+		}
+		f.after = b == '\r'
+		if ended {
+			f.finish()
+		} else if !f.passing && len(f.event) > maxEvent {
+			f.out.Write(f.event)
+			f.event, f.passing = f.event[:0], true
+		}
+	}
+}
+
+// joinEnd passes the LF of a CR LF that ended an event which has passed already.
+func (f *usageFilter) joinEnd() {
+	if !f.passing && len(f.event) == 1 {
+		if !f.withheld {
+			f.out.WriteByte('\n')
+		}
+		f.event = f.event[:0]
+	}
+}
+
+// finish passes or withholds a whole event.
+func (f *usageFilter) finish() {
+	f.withheld = !f.passing && onlyUsage(f.event)
+	if !f.withheld {
+		f.out.Write(f.event)
+	}
+	f.event, f.passing = f.event[:0], false
+}
+
+// onlyUsage reports whether an event is usage and nothing else: no choices, and an object as usage.
+func onlyUsage(event []byte) bool {
+	if !bytes.Contains(event, []byte(`"usage"`)) {
+		return false
+	}
+	var data []byte
+	for line := range bytes.FieldsFuncSeq(event, func(r rune) bool { return r == '\n' || r == '\r' }) {
+		if value, found := bytes.CutPrefix(line, []byte("data:")); found {
+			data = append(data, value...)
+		}
+	}
+	var chunk struct {
+		Choices []json.RawMessage `json:"choices"`
+		Usage   json.RawMessage   `json:"usage"`
+	}
+	if json.Unmarshal(data, &chunk) != nil || chunk.Choices == nil || len(chunk.Choices) > 0 {
+		return false
+	}
+	usage := bytes.TrimSpace(chunk.Usage)
+	return len(usage) > 0 && usage[0] == '{'
+}

@@ -1,0 +1,193 @@
+package gateway_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quotad/quotad/client/gateway"
+	"github.com/quotad/quotad/client/gateway/config"
+)
+
+// events answers with server-sent events, each flushed. Between them it waits for a value of next, if there is one.
+func events(next chan struct{}, all ...string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		for i, event := range all {
+			if next != nil && i > 0 {
+				select {
+				case <-next:
+				case <-r.Context().Done():
+					return
+				}
+			}
+			_, _ = io.WriteString(w, event)
+			_ = http.NewResponseController(w).Flush()
+		}
+	}
+}
+
+var messageEvents = []string{
+	"event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":25,\"cache_creation_input_tokens\":0," +
+		"\"cache_read_input_tokens\":0,\"output_tokens\":1}}}\n\n",
+	": ping\n\n",
+	"event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"" +
+		strings.Repeat("four", 100) + "\"}}\n\n",
+	"event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"},\"usage\":{\"input_tokens\":null,\"output_tokens\":150}}\n\n",
+	"event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
+}
+
+// messages starts a gateway before a fake Anthropic.
+func messages(t *testing.T, answer http.HandlerFunc, change func(*config.Config)) *fixture {
+	t.Helper()
+	c := startCluster(t, rate("anthropic/claude-opus-4/requests", 100), tokens("anthropic/claude-opus-4/input-tokens", 100_000),
+		tokens("anthropic/claude-opus-4/output-tokens", 100_000), slots("anthropic/claude-opus-4/streams", 20))
+	p := startProvider(t, answer)
+	conf := configOf(c, map[string]config.Upstream{"anthropic": upstreamOf(p, "anthropic")})
+	if change != nil {
+		change(&conf)
+	}
+	return startGateway(t, c, p, conf, gateway.Options{})
+}
+
+const messageBody = `{"model":"claude-opus-4-20250929","max_tokens":32000,"stream":true,"messages":[{"role":"user","content":"Hello"}]}`
+
+// open sends a request and returns its answer unread.
+func (f *fixture) open(ctx context.Context, path, body string, headers ...string) *http.Response {
+	f.tb.Helper()
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, f.url+path, strings.NewReader(body))
+	if err != nil {
+		f.tb.Fatal(err)
+	}
+	request.Header.Set("Content-Type", "application/json")
+	for i := 0; i+1 < len(headers); i += 2 {
+		request.Header.Set(headers[i], headers[i+1])
+	}
+	response, err := http.DefaultTransport.RoundTrip(request)
+	if err != nil {
+		f.tb.Fatal(err)
+	}
+	f.tb.Cleanup(func() { _ = response.Body.Close() })
+	return response
+}
+
+func TestA2_StreamPassesEventByEventAndSettles(t *testing.T) {
+	next := make(chan struct{})
+	f := messages(t, events(next, messageEvents...), nil)
+	response := f.open(t.Context(), "/anthropic/v1/messages?beta=true", messageBody)
+	in := bufio.NewReader(response.Body)
+	for i, want := range messageEvents {
+		got := make([]byte, len(want))
+		if _, err := io.ReadFull(in, got); err != nil || string(got) != want {
+			t.Fatalf("event %d: %q, %v", i, got, err)
+		}
+		if i+1 < len(messageEvents) {
+			next <- struct{}{} // the provider sends the next one only now: this one was not held back
+		}
+	}
+	if _, err := in.ReadByte(); !errors.Is(err, io.EOF) {
+		t.Fatalf("after the last event: %v", err)
+	}
+	f.cluster.consumed("anthropic/claude-opus-4/input-tokens", 25)
+	f.cluster.consumed("anthropic/claude-opus-4/output-tokens", 150)
+	f.cluster.consumed("anthropic/claude-opus-4/requests", 1)
+	eventually(t, "the slot is free", func() bool { return f.cluster.quota("anthropic/claude-opus-4/streams").Available == 20 })
+}
+
+func TestA18_OutputIsReservedAsItWillBeAndNotAsItIsBounded(t *testing.T) {
+	release := make(chan struct{})
+	f := messages(t, func(w http.ResponseWriter, r *http.Request) {
+		<-release
+		events(nil, messageEvents...)(w, r)
+	}, nil)
+	done := make(chan int, 10)
+	for range 10 {
+		go func() { done <- f.do(http.MethodPost, "/anthropic/v1/messages", messageBody).status }()
+	}
+	eventually(t, "all 10 calls are under way", func() bool { return len(f.provider.seen()) == 10 })
+	close(release)
+	for range 10 {
+		if status := <-done; status != 200 {
+			t.Errorf("status %d", status)
+		}
+	}
+}
+
+func TestA22_LeavingClientCancelsUpstreamAndFreesTheSlot(t *testing.T) {
+	over := make(chan time.Time, 1)
+	f := messages(t, func(w http.ResponseWriter, r *http.Request) {
+		events(nil, messageEvents[:3]...)(w, r)
+		<-r.Context().Done()
+		over <- time.Now()
+	}, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	response := f.open(ctx, "/anthropic/v1/messages", messageBody)
+	all := len(messageEvents[0]) + len(messageEvents[1]) + len(messageEvents[2])
+	if _, err := io.ReadFull(response.Body, make([]byte, all)); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	select {
+	case <-over:
+	case <-time.After(10 * time.Second):
+		t.Fatal("the provider never saw that the client had left")
+	}
+	f.cluster.consumed("anthropic/claude-opus-4/output-tokens", 100)
+	eventually(t, "the slot is free", func() bool { return f.cluster.quota("anthropic/claude-opus-4/streams").Available == 20 })
+}
+
+func TestA23_BrokenStreamIsNeverEndedCleanly(t *testing.T) {
+	f := messages(t, func(w http.ResponseWriter, r *http.Request) {
+		events(nil, messageEvents[:2]...)(w, r)
+		panic(http.ErrAbortHandler)
+	}, nil)
+	response := f.open(t.Context(), "/anthropic/v1/messages", messageBody)
+	if _, err := io.ReadAll(response.Body); err == nil {
+		t.Fatal("the client saw a clean end of a stream that broke off")
+	}
+}
+
+var chatEvents = []string{
+	"data: {\"choices\":[],\"prompt_filter_results\":[{\"prompt_index\":0}]}\n\n",
+	"data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"Hi\"}}],\"usage\":null}\n\n",
+	"data: {\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":2,\"total_tokens\":11}}\n\n",
+	"data: [DONE]\n\n",
+}
+
+func TestA20_UsageIsAskedForAndItsEventIsWithheld(t *testing.T) {
+	for _, end := range []string{"\n", "\r\n", "\r"} {
+		t.Run(fmt.Sprintf("%q", end), func(t *testing.T) {
+			var sent []string
+			for _, event := range chatEvents {
+				sent = append(sent, strings.ReplaceAll(event, "\n", end))
+			}
+			f := openAI(t, events(nil, sent...), nil)
+			got := f.do(http.MethodPost, "/openai/v1/chat/completions", `{"model":"gpt-5","stream":true,"messages":[]}`)
+			if want := sent[0] + sent[1] + sent[3]; got.body != want {
+				t.Errorf("got %q, want %q", got.body, want)
+			}
+			if asked := f.provider.one(t).body; asked != `{"stream_options":{"include_usage":true},"model":"gpt-5","stream":true,"messages":[]}` {
+				t.Errorf("the provider was asked %s", asked)
+			}
+			f.cluster.consumed("openai/gpt-5/tokens", 11)
+		})
+	}
+}
+
+func TestA20_OwnStreamOptionsAreLeftAlone(t *testing.T) {
+	f := openAI(t, events(nil, chatEvents...), nil)
+	body := `{"model":"gpt-5","stream":true,"stream_options":{"include_usage":true},"messages":[]}`
+	got := f.do(http.MethodPost, "/openai/v1/chat/completions", body)
+	if want := strings.Join(chatEvents, ""); got.body != want {
+		t.Errorf("got %q", got.body)
+	}
+	if f.provider.one(t).body != body {
+		t.Error("the body was changed")
+	}
+}
