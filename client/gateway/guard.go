@@ -18,6 +18,8 @@ type connection struct {
 	unix bool
 	// peer names the process at its other end.
 	peer string
+	// head keeps the head of the present request as it came; nil: it is not kept.
+	head *headConn
 }
 
 type connectionKey struct{}
@@ -32,6 +34,11 @@ func connectionOf(ctx context.Context) connection {
 func (s *state) guard(r *http.Request, path string) (refusal dialect.Refusal, bad bool) {
 	no := func(status int, format string, values ...any) (dialect.Refusal, bool) {
 		return dialect.Refusal{Status: status, Message: "quotad: " + fmt.Sprintf(format, values...)}, true
+	}
+	if head := connectionOf(r.Context()).head; head != nil && r.ProtoMajor == 1 {
+		if wrong := head.wrong(); wrong != "" {
+			return no(http.StatusBadRequest, "%s", wrong)
+		}
 	}
 	switch {
 	case r.Method == http.MethodConnect || r.URL.Host != "" || r.URL.Opaque != "":

@@ -27,6 +27,7 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("X-Quotad-Request-Id", c.id)
 	if refusal, bad := s.guard(r, r.URL.EscapedPath()); bad {
+		w.Header().Set("Connection", "close")
 		c.refuse(w, refusal)
 		return
 	}

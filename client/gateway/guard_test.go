@@ -1,0 +1,188 @@
+package gateway_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/quotad/quotad/client/gateway"
+	"github.com/quotad/quotad/client/gateway/config"
+)
+
+// listen serves the fixture's gateway with its own listeners and returns the first address.
+func (f *fixture) listen() string {
+	f.tb.Helper()
+	server, err := f.gateway.Listen(context.Background())
+	if err != nil {
+		f.tb.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(ctx) }()
+	f.tb.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			f.tb.Error(err)
+		}
+	})
+	return server.Addresses()[0]
+}
+
+// raw sends bytes over a connection of its own and returns the statuses of the answers to n requests.
+func raw(tb testing.TB, network, address, request string, n int) []string {
+	tb.Helper()
+	connection, err := net.Dial(network, address)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer func() { _ = connection.Close() }()
+	if _, err := io.WriteString(connection, request); err != nil {
+		tb.Fatal(err)
+	}
+	in := bufio.NewReader(connection)
+	var out []string
+	for range n {
+		response, err := http.ReadResponse(in, nil)
+		if err != nil {
+			break
+		}
+		_, _ = io.Copy(io.Discard, response.Body)
+		out = append(out, fmt.Sprint(response.StatusCode))
+	}
+	return out
+}
+
+func TestA29_HostileRequestsAreRefusedAndNothingIsSent(t *testing.T) {
+	f := openAI(t, speak(200, chatAnswer), func(c *config.Config) { c.Hosts = []string{"gateway.corp"} })
+	address := f.listen()
+	post := "POST /openai/v1/chat/completions HTTP/1.1\r\n"
+	const body = `{"model":"gpt-5","messages":[]}`
+	length := fmt.Sprintf("Content-Length: %d\r\n", len(body))
+	for name, request := range map[string]string{
+		"403 host of another":        post + "Host: evil.example\r\n" + length + "\r\n" + body,
+		"403 host that begins right": post + "Host: 127.0.0.1.evil.example\r\n" + length + "\r\n" + body,
+		"403 page of another site":   post + "Host: localhost\r\nOrigin: http://evil\r\n" + length + "\r\n" + body,
+		"403 cross site":             post + "Host: localhost\r\nSec-Fetch-Site: cross-site\r\n" + length + "\r\n" + body,
+		"400 absolute form":          "POST http://evil.example/openai/v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n" + length + "\r\n" + body,
+		"400 connect":                "CONNECT evil.example:443 HTTP/1.1\r\nHost: evil.example\r\n\r\n",
+		"400 two framings":           post + "Host: localhost\r\nTransfer-Encoding: chunked\r\n" + length + "\r\n0\r\n\r\n",
+		"400 two lengths":            post + "Host: localhost\r\n" + length + length + "\r\n" + body,
+		"400 folded header":          post + "Host: localhost\r\nX-A: b\r\n c\r\n" + length + "\r\n" + body,
+		"400 dots":                   "POST /openai/../anthropic/v1 HTTP/1.1\r\nHost: localhost\r\n" + length + "\r\n" + body,
+		"400 escaped dots":           "POST /openai/v1/..%2f..%2fx HTTP/1.1\r\nHost: localhost\r\n" + length + "\r\n" + body,
+		"400 escaped dots alone":     "POST /openai/%2e%2e/x HTTP/1.1\r\nHost: localhost\r\n" + length + "\r\n" + body,
+		"400 no host":                post + "Host:\r\n" + length + "\r\n" + body,
+		"404 no upstream":            "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n" + length + "\r\n" + body,
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := raw(t, "tcp", address, request, 1); len(got) != 1 || got[0] != name[:3] {
+				t.Errorf("got %v", got)
+			}
+		})
+	}
+	if n := len(f.provider.seen()); n != 0 {
+		t.Fatalf("%d requests were sent", n)
+	}
+	for _, host := range []string{"localhost:7452", "127.0.0.7", "[::1]:1", "gateway.corp"} {
+		if got := raw(t, "tcp", address, post+"Host: "+host+"\r\n"+length+"\r\n"+body, 1); len(got) != 1 || got[0] != "200" {
+			t.Errorf("host %s: %v", host, got)
+		}
+	}
+}
+
+func TestHead_IsLookedAtOnEveryRequestOfAConnection(t *testing.T) {
+	f := openAI(t, speak(200, chatAnswer), nil)
+	address := f.listen()
+	connection, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = connection.Close() }()
+	in := bufio.NewReader(connection)
+	const body = `{"model":"gpt-5","messages":[]}`
+	for i, want := range []int{200, 200, 400} {
+		extra := ""
+		if want == 400 {
+			extra = "Transfer-Encoding: chunked\r\n"
+		}
+		_, _ = fmt.Fprintf(connection, "POST /openai/v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n%sContent-Length: %d\r\n\r\n%s", extra, len(body), body)
+		response, err := http.ReadResponse(in, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, response.Body)
+		if response.StatusCode != want {
+			t.Fatalf("request %d: %d, want %d", i, response.StatusCode, want)
+		}
+	}
+}
+
+func TestA7_WebSocketsAreRefusedWith426(t *testing.T) {
+	f := openAI(t, speak(200, chatAnswer), nil)
+	got := raw(t, "tcp", f.listen(), "GET /openai/v1/responses HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n", 1)
+	if len(got) != 1 || got[0] != "426" || len(f.provider.seen()) != 0 {
+		t.Errorf("got %v", got)
+	}
+}
+
+func TestA5_SocketRoutesByHostAndNamesThePeer(t *testing.T) {
+	c := startCluster(t, rate("github/core", 5000))
+	p := startProvider(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Link", `<`+"http://"+r.Host+`/user/repos?page=2>; rel="next"`)
+		speak(200, `{}`)(w, r)
+	})
+	github := upstreamOf(p, "github")
+	github.Hosts = []string{"api.github.com"}
+	conf := configOf(c, map[string]config.Upstream{"github": github})
+	conf.Listen = config.Listen{Unix: filepath.Join(t.TempDir(), "gateway.sock")}
+	f := startGateway(t, c, p, conf, gateway.Options{})
+	f.listen()
+	request := "GET /user/repos HTTP/1.1\r\nHost: api.github.com\r\nAuthorization: token ghp_made_up\r\nUser-Agent: GitHub CLI 2.23.0\r\n\r\n"
+	if got := raw(t, "unix", conf.Listen.Unix, request, 1); len(got) != 1 || got[0] != "200" {
+		t.Fatalf("got %v", got)
+	}
+	if sent := p.one(t); sent.uri != "/user/repos" || sent.header.Get("Authorization") != "token ghp_made_up" {
+		t.Errorf("the provider saw %+v", sent)
+	}
+	c.consumed("github/core", 1)
+}
+
+func TestA4_PagesStayOnTheGateway(t *testing.T) {
+	c := startCluster(t, rate("github/core", 5000))
+	p := startProvider(t, func(w http.ResponseWriter, r *http.Request) {
+		var page int
+		_, _ = fmt.Sscanf(r.URL.Query().Get("page"), "%d", &page)
+		if page < 5 {
+			w.Header().Set("Link", fmt.Sprintf(`<http://%s%s?page=%d>; rel="next", <https://elsewhere.example/x>; rel="help"`, r.Host, r.URL.Path, max(page, 1)+1))
+		}
+		speak(200, `[]`)(w, r)
+	})
+	f := startGateway(t, c, p, configOf(c, map[string]config.Upstream{"github": upstreamOf(p, "github")}), gateway.Options{})
+	path := "/as/octo~background/github/api/v3/user/repos"
+	for range 5 {
+		got := f.do(http.MethodGet, path, "")
+		next, rest, more := strings.Cut(strings.TrimPrefix(got.header.Get("Link"), "<"), ">")
+		if !more {
+			break
+		}
+		if !strings.Contains(rest, "<https://elsewhere.example/x>") {
+			t.Errorf("another host's URL was changed: %s", rest)
+		}
+		path = strings.TrimPrefix(next, f.url)
+	}
+	for i, sent := range p.seen() {
+		if !strings.HasPrefix(sent.uri, "/user/repos") {
+			t.Errorf("page %d was asked at %s", i, sent.uri)
+		}
+	}
+	c.consumed("github/core", 5)
+	if !strings.Contains(f.log.String(), "holder=octo@node-7") || !strings.Contains(f.log.String(), "class=background") {
+		t.Errorf("the caller in the path is not in the log: %s", f.log)
+	}
+}

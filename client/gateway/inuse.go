@@ -1,0 +1,9 @@
+package gateway
+
+import (
+	"errors"
+	"syscall"
+)
+
+// inUse reports whether something else listens at an address.
+func inUse(err error) bool { return errors.Is(err, syscall.EADDRINUSE) }

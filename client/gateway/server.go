@@ -1,0 +1,199 @@
+package gateway
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"github.com/quotad/quotad/client/gateway/config"
+)
+
+// Bounds of connections of clients.
+const (
+	headerWithin = 10 * time.Second
+	maxHeader    = 64 << 10
+	idleFor      = 3 * time.Minute
+	socketMode   = 0o660
+)
+
+// Server serves a gateway at the addresses of its configuration.
+type Server struct {
+	gateway   *Gateway
+	servers   []*http.Server
+	listeners []net.Listener
+	// certificate may be replaced by Reload; nil: plain HTTP.
+	certificate atomic.Pointer[tls.Certificate]
+}
+
+// Listen opens the addresses of the configuration.
+func (g *Gateway) Listen(ctx context.Context) (*Server, error) {
+	s := &Server{gateway: g}
+	conf := g.state.Load().config.Listen
+	if err := s.loadCertificate(conf); err != nil {
+		return nil, err
+	}
+	var open net.ListenConfig
+	for _, address := range conf.TCP {
+		listener, err := open.Listen(ctx, "tcp", address)
+		if err != nil {
+			if host, _, _ := net.SplitHostPort(address); host == "::1" && len(s.listeners) > 0 && !errors.Is(err, os.ErrPermission) && !inUse(err) {
+				g.logger.Info("not listening on IPv6's loopback", "address", address, "error", err)
+				continue // a machine without IPv6
+			}
+			s.close()
+			return nil, err
+		}
+		s.add(listener, false)
+	}
+	if conf.Unix != "" {
+		listener, err := listenUnix(ctx, conf.Unix)
+		if err != nil {
+			s.close()
+			return nil, err
+		}
+		s.add(listener, true)
+	}
+	return s, nil
+}
+
+// listenUnix opens a unix socket in the place of one that a dead process left.
+func listenUnix(ctx context.Context, path string) (net.Listener, error) {
+	if info, err := os.Lstat(path); err == nil && info.Mode()&os.ModeSocket != 0 {
+		if connection, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "unix", path); err == nil {
+			_ = connection.Close()
+			return nil, fmt.Errorf("listen unix %s: another process serves it", path)
+		}
+		_ = os.Remove(path)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
+		return nil, err
+	}
+	var open net.ListenConfig
+	listener, err := open.Listen(ctx, "unix", path)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(path, socketMode); err != nil {
+		_ = listener.Close()
+		return nil, err
+	}
+	return listener, nil
+}
+
+// add serves a listener later.
+func (s *Server) add(listener net.Listener, unix bool) {
+	conf := s.gateway.state.Load().config.Listen
+	secure := !unix && conf.Cert != ""
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	protocols.SetHTTP2(secure)
+	// In the clear, HTTP/2 is for the machine itself, or a network that is trusted.
+	protocols.SetUnencryptedHTTP2(!secure && (unix || conf.Insecure || loopbackOnly(listener)))
+	server := &http.Server{
+		Handler: s.gateway.Handler(), Protocols: protocols, ReadHeaderTimeout: headerWithin, IdleTimeout: idleFor,
+		MaxHeaderBytes: maxHeader, ErrorLog: discardLog,
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context { return withConnection(ctx, c, unix) },
+	}
+	if secure {
+		server.TLSConfig = &tls.Config{
+			MinVersion:     tls.VersionTLS12,
+			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.certificate.Load(), nil },
+		}
+	} else {
+		// The heads of requests are looked at as they came: net/http hides what proxies disagree about.
+		listener = headListener{listener}
+		server.ConnState = headState
+	}
+	s.servers = append(s.servers, server)
+	s.listeners = append(s.listeners, listener)
+}
+
+func loopbackOnly(listener net.Listener) bool {
+	address, ok := listener.Addr().(*net.TCPAddr)
+	return ok && address.IP.IsLoopback()
+}
+
+func (s *Server) loadCertificate(conf config.Listen) error {
+	if conf.Cert == "" {
+		return nil
+	}
+	pair, err := tls.LoadX509KeyPair(conf.Cert, conf.Key)
+	if err != nil {
+		return fmt.Errorf("listen.tls: %w", err)
+	}
+	s.certificate.Store(&pair)
+	return nil
+}
+
+// ReloadCertificate reads the server's certificate again. On an error the old one stays.
+func (s *Server) ReloadCertificate() error {
+	return s.loadCertificate(s.gateway.state.Load().config.Listen)
+}
+
+// Addresses returns where it listens.
+func (s *Server) Addresses() []string {
+	var out []string
+	for _, listener := range s.listeners {
+		out = append(out, listener.Addr().String())
+	}
+	return out
+}
+
+// Serve serves until ctx ends. Then it takes no further calls, answers waiting ones with 503, lets running ones go on for as long
+// as limits.drain says, and returns nil.
+func (s *Server) Serve(ctx context.Context) error {
+	failed := make(chan error, len(s.servers))
+	for i, server := range s.servers {
+		go func() {
+			var err error
+			if server.TLSConfig != nil {
+				err = server.ServeTLS(s.listeners[i], "", "")
+			} else {
+				err = server.Serve(s.listeners[i])
+			}
+			failed <- err
+		}()
+	}
+	var err error
+	select {
+	case err = <-failed:
+	case <-ctx.Done():
+	}
+	s.gateway.Stop()
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.gateway.state.Load().config.Limits.Drain)
+	defer cancel()
+	for _, server := range s.servers {
+		if late := server.Shutdown(drain); late != nil {
+			s.gateway.logger.Warn("calls were still under way and were broken off", "error", late)
+			_ = server.Close()
+		}
+	}
+	_ = s.gateway.Drained(drain)
+	return err
+}
+
+func (s *Server) close() {
+	for _, listener := range s.listeners {
+		_ = listener.Close()
+	}
+}
+
+// withConnection tells the calls of a connection where it comes from.
+func withConnection(ctx context.Context, c net.Conn, unix bool) context.Context {
+	known := connection{unix: unix}
+	if head, ok := c.(*headConn); ok {
+		known.head = head
+		c = head.Conn
+	}
+	if unix {
+		known.peer = peerOf(c)
+	}
+	return context.WithValue(ctx, connectionKey{}, known)
+}
