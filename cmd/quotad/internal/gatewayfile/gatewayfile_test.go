@@ -1,0 +1,82 @@
+package gatewayfile
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quotad/quotad/client/gateway/config"
+)
+
+const whole = `
+listen: {tcp: ["127.0.0.1:7452"]}
+cluster: {nodes: ["10.0.0.5:7450", "10.0.0.6:7450"], token: {file: /etc/gw.token}}
+machine: node-7
+identity:
+  names: [picard]
+  tools: {claude: {class: standard}, gh: {class: critical}}
+  seats: {by: session, count: 32}
+upstreams:
+  anthropic: {}
+  openai: {unknown: observe, fail_open: {rate: 2/s, for: 10m}}
+  github: {secondary: true}
+  billing-api: {base: "https://billing.corp.example", dialect: generic, rules: [{path: "/v2/*", use: {billing/requests: 1}}]}
+models:
+- {upstream: anthropic, match: "claude-opus-4*", as: opus-4}
+wait: {background: 3m}
+limits: {body: 16MiB, drain: 30s}
+`
+
+func TestParse_ReadsEveryKey(t *testing.T) {
+	c, err := Parse("gateway.yaml", []byte(whole))
+	if err != nil {
+		t.Fatal(err)
+	}
+	open := c.Upstreams["openai"].FailOpen
+	switch {
+	case c.Upstreams["anthropic"].Base != "https://api.anthropic.com", c.Upstreams["github"].Dialect != "github":
+		t.Error("the known upstreams have no defaults")
+	case open.Count != 2 || open.Per != time.Second || open.For != 10*time.Minute:
+		t.Errorf("fail_open is %+v", open)
+	case c.Wait[config.Background] != 3*time.Minute || c.Wait[config.Critical] != 30*time.Second:
+		t.Errorf("wait is %v", c.Wait)
+	case c.Limits.Body != 16<<20 || c.Limits.Memory != config.DefaultMemory:
+		t.Errorf("limits are %+v", c.Limits)
+	case c.Identity.Tools["gh"].Class != config.Critical:
+		t.Errorf("identity is %+v", c.Identity)
+	}
+}
+
+func TestParse_RefusesByLine(t *testing.T) {
+	for want, text := range map[string]string{
+		`g:2: unknown key "upstrems" in the file; did you mean "upstreams"?`: "cluster: {nodes: [a:1]}\nupstrems: {}",
+		`g:3: unknown key "unkown" in upstreams.openai`:                      "cluster: {nodes: [a:1]}\nupstreams:\n  openai: {unkown: refuse}",
+		`g:2: a secret must not stand in this file`:                          "cluster: {nodes: [a:1]}\ntokens: sk-abc\nupstreams: {openai: {}}",
+		`g:3: upstreams.azure.base: give the URL, such as https://NAME`:      "cluster: {nodes: [a:1]}\nupstreams:\n  azure: {}",
+		`g:4: upstreams.openai.auth: whoever reaches the port`: "cluster: {nodes: [a:1]}\nupstreams:\n  openai:\n    auth: inject\n" +
+			"    keys: [{name: a, from: {env: K}}]",
+		`g:1: listen.tcp: 0.0.0.0:1 is not a loopback address: set listen.tls`: "listen: {tcp: [\"0.0.0.0:1\"]}\n" +
+			"cluster: {nodes: [a:1]}\nupstreams: {openai: {}}",
+		`g:3: upstreams.take: the gateway has a path`:   "cluster: {nodes: [a:1]}\nupstreams:\n  take: {base: \"https://x.example\"}",
+		`g:2: upstreams.openai.fail_open: give both`:    "cluster: {nodes: [a:1]}\nupstreams: {openai: {fail_open: {rate: 2/s}}}",
+		`g:1: cluster.nodes: name at least one node`:    "upstreams: {openai: {}}",
+		`g: the file is empty`:                          "",
+		`limits.body must be a size, not "32 megs"`:     "limits: {body: 32 megs}\ncluster: {nodes: [a:1]}\nupstreams: {openai: {}}",
+		`"http://x" sends keys in the clear: use https`: "cluster: {nodes: [a:1]}\nupstreams: {x: {base: \"http://x\"}}",
+	} {
+		if _, err := Parse("g", []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s\ngives %v\nwant  %s", text, err, want)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(whole))
+	f.Add([]byte("limits: {body: 1KiB}"))
+	f.Add([]byte("machine: {env: }\nmodels: [{}]"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if c, err := Parse("fuzz", data); err == nil && len(c.Check()) > 0 {
+			t.Errorf("%q is taken, although %v", data, c.Check())
+		}
+	})
+}
