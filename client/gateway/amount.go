@@ -55,8 +55,8 @@ func unpacked(data []byte, encoding string, most int64) ([]byte, error) {
 	return nil, errEncoding
 }
 
-// key names the calls that are like this one, for what is learnt.
-func (c *call) key() estimate.Key {
+// likeness names the calls that are like this one, for what is learnt.
+func (c *call) likeness() estimate.Key {
 	return estimate.Key{Upstream: c.prefixOfQuotas, Model: c.target.Model, Holder: c.caller.Holder}
 }
 
@@ -69,7 +69,7 @@ func (c *call) estimate() {
 			otherwise = q.DefaultEstimate
 		}
 	}
-	c.amounts = c.gateway.learner.Estimate(c.key(), c.ask, otherwise)
+	c.amounts = c.gateway.learner.Estimate(c.likeness(), c.ask, otherwise)
 }
 
 // amountOf returns what a call asks of a part.
@@ -179,7 +179,7 @@ func (c *call) learn(said usage.Said) {
 		learnt.Output = said.Output.N
 	}
 	l := c.gateway.learner
-	l.Learn(c.key(), c.ask, learnt)
+	l.Learn(c.likeness(), c.ask, learnt)
 	if said.Input.Known && said.Output.Known {
 		for _, id := range []string{said.ID, said.Conversation} {
 			if id != "" {

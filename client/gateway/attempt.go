@@ -25,7 +25,14 @@ func (sender) RoundTrip(request *http.Request) (*http.Response, error) {
 	c := callOf(request.Context())
 	for try := 0; ; try++ {
 		granted, err := c.acquire(request.Context())
-		if err != nil {
+		switch {
+		case err == nil:
+			if granted.lease != nil {
+				c.clusterBack()
+			}
+		case isAway(err) && c.passOpen():
+			granted = &grant{call: c}
+		default:
 			return nil, err
 		}
 		response, err := c.send(request, granted)
@@ -104,6 +111,9 @@ func (c *call) send(request *http.Request, granted *grant) (*http.Response, erro
 		return nil, &upstreamError{err: err, sent: handed.Load()}
 	}
 	c.record(func(o *outcome) { o.first = time.Since(sent) })
+	if response.StatusCode == http.StatusUnauthorized && c.key != nil {
+		c.upstream.keys.Reread(c.key)
+	}
 	response.Body = c.govern(response, granted, ctx, cancel, max(writes.Load(), 1))
 	return response, nil
 }
@@ -123,7 +133,7 @@ func (c *call) observe(response *http.Response, granted *grant, try int) (again 
 		body.limited.Store(true)
 	}
 	if verdict.Requested.Known && c.ask != nil {
-		c.gateway.learner.LearnRequested(c.key(), c.ask, verdict.Requested.N)
+		c.gateway.learner.LearnRequested(c.likeness(), c.ask, verdict.Requested.N)
 	}
 	delay = retryIn(cooldown, c.caller.Class)
 	noRetry := verdict.Class == signals.Billing || verdict.NoRetry || response.Header.Get("X-Should-Retry") == "false"

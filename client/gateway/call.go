@@ -15,6 +15,7 @@ import (
 	"github.com/quotad/quotad/client/gateway/config"
 	"github.com/quotad/quotad/client/gateway/dialect"
 	"github.com/quotad/quotad/client/gateway/identity"
+	"github.com/quotad/quotad/client/gateway/keys"
 	"github.com/quotad/quotad/client/usage"
 )
 
@@ -53,6 +54,8 @@ type call struct {
 	amounts estimate.Amounts
 	// prefixOfQuotas is what its quotas' names begin with.
 	prefixOfQuotas string
+	// key is injected; nil: the caller's own credential passes.
+	key *keys.Key
 	// injected: the gateway asked for usage that the client did not ask for.
 	injected bool
 	draws    []draw
@@ -109,6 +112,9 @@ func parseWait(text string) (time.Duration, bool) {
 
 // prepare finds what a call draws on. The answer is a refusal where it must not be sent.
 func (c *call) prepare(r *http.Request) (dialect.Refusal, bool) {
+	if refusal, refused := c.chooseKey(); refused {
+		return refusal, true
+	}
 	switch c.upstream.dialect {
 	case dialect.GitHub:
 		c.githubDraws(r)
@@ -159,7 +165,7 @@ func (c *call) required(name, part string, amount int64) {
 func (c *call) githubDraws(r *http.Request) {
 	draws := dialect.GitHubDraws(r.Method, c.path, c.query, c.body.bytes(), c.upstream.config.Secondary)
 	for _, d := range draws {
-		c.required(c.upstream.config.Quotas+"/"+d.Name, d.Name, d.Amount)
+		c.required(c.prefixOfQuotas+"/"+d.Name, d.Name, d.Amount)
 	}
 }
 
@@ -181,8 +187,7 @@ func (c *call) modelDraws() (dialect.Refusal, bool) {
 		return dialect.Refusal{}, false
 	}
 	conf := c.upstream.config
-	c.prefixOfQuotas = conf.Quotas
-	c.target = c.gateway.catalog.Find(c.state.config.Models, c.upstream.name, conf.Quotas, c.model)
+	c.target = c.gateway.catalog.Find(c.state.config.Models, c.upstream.name, c.prefixOfQuotas, c.model)
 	if !c.target.Has() {
 		return c.unknownModel()
 	}
@@ -190,7 +195,7 @@ func (c *call) modelDraws() (dialect.Refusal, bool) {
 	for _, part := range conf.Parts {
 		if _, ok := c.target.Parts[part]; !ok {
 			return dialect.Refusal{Status: http.StatusForbidden, Message: "quotad: the model " + identity.Quote(c.model) + " has no quota " +
-				conf.Quotas + "/" + c.target.Model + "/" + part + ", which parts of gateway.yaml requires"}, true
+				c.prefixOfQuotas + "/" + c.target.Model + "/" + part + ", which parts of gateway.yaml requires"}, true
 		}
 	}
 	for _, part := range config.Parts {
@@ -220,7 +225,7 @@ func (c *call) unknownModel() (dialect.Refusal, bool) {
 	}
 	if conf.Unknown == "observe" {
 		c.ungoverned = "observe"
-		if c.existing(conf.Quotas+"/unmapped/requests", "requests", 1) {
+		if c.existing(c.prefixOfQuotas+"/unmapped/requests", "requests", 1) {
 			c.ungoverned = ""
 		}
 		return dialect.Refusal{}, false

@@ -97,6 +97,7 @@ func New(conf config.Config, options Options) (*Gateway, error) {
 	g.ctx, g.cancel = context.WithCancel(context.Background())
 	g.state.Store(built)
 	g.tasks.Go(g.keepCatalog)
+	g.tasks.Go(g.keepKeys)
 	return g, nil
 }
 
@@ -143,7 +144,7 @@ func (g *Gateway) build(conf config.Config) (*state, error) {
 	}
 	s.resolver = identity.New(s.machine, conf.Identity, g.options.Tokens, g.seats)
 	for name, configured := range conf.Upstreams {
-		u, err := newUpstream(name, configured, g.options.Transport)
+		u, err := newUpstream(name, configured, g.options.Transport, g.logger)
 		if err != nil {
 			return nil, err
 		}
@@ -156,6 +157,42 @@ func (g *Gateway) build(conf config.Config) (*state, error) {
 	return s, nil
 }
 
+// pools reports whether any upstream has a pool.
+func (s *state) pools() bool {
+	for _, u := range s.upstreams {
+		if len(u.config.Pool) > 1 {
+			return true
+		}
+	}
+	return false
+}
+
+// keysEvery is how often the files of keys are looked at.
+const keysEvery = 5 * time.Second
+
+// keepKeys reads keys again whose files have changed.
+func (g *Gateway) keepKeys() {
+	look := time.NewTicker(keysEvery)
+	defer look.Stop()
+	for {
+		select {
+		case <-g.ctx.Done():
+			return
+		case <-look.C:
+			g.RefreshKeys()
+		}
+	}
+}
+
+// RefreshKeys reads the keys whose files have changed. Calls under way keep theirs.
+func (g *Gateway) RefreshKeys() {
+	for _, u := range g.state.Load().upstreams {
+		if u.keys != nil {
+			u.keys.Refresh()
+		}
+	}
+}
+
 func (s *state) retire() {
 	for _, u := range s.upstreams {
 		u.close()
@@ -164,6 +201,9 @@ func (s *state) retire() {
 
 // catalogEvery is how often the list of quotas is read.
 const catalogEvery = 10 * time.Second
+
+// poolEvery is how often it is read where pools choose their keys by it.
+const poolEvery = time.Second
 
 // catalogSoon is how long after a call met an unknown quota the list is read.
 const catalogSoon = 500 * time.Millisecond
@@ -184,6 +224,9 @@ func (g *Gateway) keepCatalog() {
 			}
 		}
 		next := catalogEvery
+		if g.state.Load().pools() {
+			next = poolEvery
+		}
 		if err := g.readCatalog(g.ctx); err != nil && !g.catalog.Loaded() {
 			next = time.Second
 		}

@@ -117,6 +117,10 @@ func rewrite(p *httputil.ProxyRequest) {
 	out.URL = c.upstream.target(c.path, query)
 	out.Host = c.upstream.base.Host
 	identity.StripTokens(out.Header)
+	if c.key != nil {
+		c.inject(out.Header)
+		out.URL.RawQuery = identity.StripQueryKey(out.URL.RawQuery)
+	}
 	switch {
 	case c.injected:
 		out.Header.Set("Accept-Encoding", "identity") // an event of the answer is withheld
@@ -143,6 +147,9 @@ func modifyAnswer(response *http.Response) error {
 	c := callOf(response.Request.Context())
 	c.record(func(o *outcome) { o.code = response.StatusCode })
 	c.rebase(response.Header)
+	if c.ungoverned == "fail_open" {
+		response.Header.Set("X-Quotad", "open")
+	}
 	if c.header.Get("X-Quotad-Explain") == "1" {
 		response.Header.Set("X-Quotad", c.explainHeader())
 	}

@@ -1,6 +1,8 @@
 package gateway
 
 import (
+	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
@@ -9,6 +11,7 @@ import (
 
 	"github.com/quotad/quotad/client/gateway/config"
 	"github.com/quotad/quotad/client/gateway/dialect"
+	"github.com/quotad/quotad/client/gateway/keys"
 )
 
 // upstream is one provider, as it is configured.
@@ -20,15 +23,28 @@ type upstream struct {
 	// transport reaches it; own is the same where this gateway made it.
 	transport http.RoundTripper
 	own       *http.Transport
+	// keys are injected; nil: callers' own credentials pass.
+	keys     *keys.Set
+	affinity affinity
+	// open bounds what passes while the cluster is away; nil: nothing does.
+	open *failOpen
 }
 
-func newUpstream(name string, conf config.Upstream, transport http.RoundTripper) (*upstream, error) {
+func newUpstream(name string, conf config.Upstream, transport http.RoundTripper, logger *slog.Logger) (*upstream, error) {
 	base, err := url.Parse(conf.Base)
 	if err != nil {
 		return nil, err
 	}
 	base.Path, base.RawPath = strings.TrimRight(base.Path, "/"), strings.TrimRight(base.RawPath, "/")
-	u := &upstream{name: name, config: conf, base: base, dialect: dialect.Name(conf.Dialect), transport: transport}
+	u := &upstream{
+		name: name, config: conf, base: base, dialect: dialect.Name(conf.Dialect), transport: transport,
+		open: newFailOpen(conf.FailOpen),
+	}
+	if conf.Auth == "inject" {
+		if u.keys, err = keys.Load(conf, logger); err != nil {
+			return nil, fmt.Errorf("upstreams.%s: %w", name, err)
+		}
+	}
 	if transport == nil {
 		u.own = &http.Transport{
 			Proxy:                 http.ProxyFromEnvironment,

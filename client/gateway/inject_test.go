@@ -1,0 +1,224 @@
+package gateway_test
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/quotad/quotad/client/gateway"
+	"github.com/quotad/quotad/client/gateway/config"
+	"github.com/quotad/quotad/client/gateway/identity"
+)
+
+// secret writes a key to a file that only its owner may read.
+func secret(t *testing.T, name, value string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(value+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// someTokens are tokens by their secrets.
+type someTokens map[string]identity.Right
+
+func (s someTokens) Find(secret string) (identity.Right, bool) {
+	right, ok := s[secret]
+	return right, ok
+}
+
+func TestInject_SetsExactlyOneCredential(t *testing.T) {
+	c := startCluster(t)
+	p := startProvider(t, speak(200, `{}`))
+	upstreams := map[string]config.Upstream{}
+	for name, form := range forms {
+		u := upstreamOf(p, name)
+		u.Auth, u.Keys = "inject", []config.Key{{Name: "main", From: config.Source{File: secret(t, name, "made-up-"+name)}}}
+		upstreams[name] = u
+		c.apply(rate(form.quota, 100))
+	}
+	conf := configOf(c, upstreams)
+	conf.Tokens = "tokens.yaml"
+	tokens := someTokens{"qtd_red_x": {ID: "red", Pattern: "red-*", MaxClass: config.Standard}}
+	f := startGateway(t, c, p, conf, gateway.Options{Tokens: tokens})
+	for name, form := range forms {
+		method := http.MethodPost
+		if form.body == "" {
+			method = http.MethodGet
+		}
+		got := f.do(method, form.path+"?key=caller", form.body, "X-Quotad-Token", "qtd_red_x", "Authorization", "Bearer caller", "X-Api-Key", "caller",
+			"Api-Key", "caller", "X-Goog-Api-Key", "caller", "Cookie", "caller", "X-Quotad-Holder", "red-7")
+		if got.status != 200 {
+			t.Fatalf("%s: %d %s", name, got.status, got.body)
+		}
+		sent := p.seen()[len(p.seen())-1]
+		all := sent.uri + fmt.Sprint(sent.header)
+		if strings.Contains(all, "caller") || strings.Contains(all, "qtd_") || strings.Count(all, "made-up-"+name) != 1 {
+			t.Errorf("%s: the provider saw %s", name, all)
+		}
+	}
+	if got := f.do(http.MethodGet, "/github/user", ""); got.status != http.StatusUnauthorized {
+		t.Errorf("without a token: %d", got.status)
+	}
+	got := f.do(http.MethodGet, "/github/user", "", "X-Quotad-Token", "qtd_red_x", "X-Quotad-Holder", "blue-1")
+	if got.status != http.StatusForbidden || !strings.Contains(got.body, "red-*") {
+		t.Errorf("a foreign name: %d %s", got.status, got.body)
+	}
+	got = f.do(http.MethodGet, "/github/user", "", "Authorization", "Bearer qtd_red_x")
+	if got.status != 200 || !strings.Contains(f.log.String(), "holder=red-red") {
+		t.Errorf("a token in the place of the key: %d %s", got.status, got.body)
+	}
+}
+
+func TestA27_KeyFileIsSwappedUnderLoad(t *testing.T) {
+	var mu sync.Mutex
+	valid := "Bearer old"
+	path := secret(t, "key", "old")
+	f := openAI(t, func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		ok := r.Header.Get("Authorization") == valid
+		mu.Unlock()
+		if !ok {
+			speak(401, `{"error":{"message":"Incorrect API key"}}`)(w, r)
+			return
+		}
+		speak(200, chatAnswer)(w, r)
+	}, func(conf *config.Config) {
+		u := conf.Upstreams["openai"]
+		u.Auth, u.Keys = "inject", []config.Key{{Name: "prod", From: config.Source{File: path}}}
+		conf.Upstreams["openai"], conf.Trust = u, true
+	})
+	ask := func() int { return f.do(http.MethodPost, forms["openai"].path, `{"model":"gpt-5","input":"x"}`).status }
+	if status := ask(); status != 200 {
+		t.Fatalf("with the old key: %d", status)
+	}
+	// A new file in the place of the old one, as Kubernetes swaps a link.
+	other := secret(t, "key", "new")
+	if err := os.Rename(other, path); err != nil {
+		t.Fatal(err)
+	}
+	f.gateway.RefreshKeys()
+	mu.Lock()
+	valid = "Bearer new"
+	mu.Unlock()
+	if status := ask(); status != 200 {
+		t.Errorf("with the new key: %d", status)
+	}
+	// An empty file keeps the old value.
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f.gateway.RefreshKeys()
+	if status := ask(); status != 200 {
+		t.Errorf("with an empty file: %d", status)
+	}
+	if !strings.Contains(f.log.String(), "keeps its old value") {
+		t.Error("nobody was warned of the empty file")
+	}
+}
+
+func TestA28_UnsafeConfigurationsDoNotStart(t *testing.T) {
+	inject := config.Upstream{Auth: "inject", Keys: []config.Key{{Name: "a", From: config.Source{File: secret(t, "a", "x")}}}}
+	readable := secret(t, "b", "x")
+	if err := os.Chmod(readable, 0o604); err != nil {
+		t.Fatal(err)
+	}
+	open := config.Upstream{Auth: "inject", Keys: []config.Key{{Name: "a", From: config.Source{File: readable}}}}
+	for want, conf := range map[string]config.Config{
+		"whoever reaches the port could use the keys": {Upstreams: map[string]config.Upstream{"openai": inject}},
+		"0.0.0.0:7452 is not a loopback address: set listen.tls": {
+			Upstreams: map[string]config.Upstream{"openai": {}}, Listen: config.Listen{TCP: []string{"0.0.0.0:7452"}},
+		},
+		"callers need tokens": {
+			Upstreams: map[string]config.Upstream{"openai": {}}, Listen: config.Listen{TCP: []string{"0.0.0.0:7452"}, Insecure: true},
+		},
+		"may be used by others": {Upstreams: map[string]config.Upstream{"openai": open}, Trust: true},
+	} {
+		conf.Cluster.Nodes, conf.Machine = []string{"127.0.0.1:1"}, "m"
+		if g, err := gateway.New(conf, gateway.Options{}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+			if g != nil {
+				_ = g.Close()
+			}
+		}
+	}
+}
+
+func TestPool_TakesTheKeyWithRoomAndStaysWithIt(t *testing.T) {
+	c := startCluster(t, rate("openai-a/gpt-5/requests", 100), rate("openai-b/gpt-5/requests", 100))
+	p := startProvider(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") == "Bearer a" {
+			w.Header().Set("Retry-After", "3600")
+			speak(429, `{"error":{"message":"Rate limit reached","type":"requests","code":"rate_limit_exceeded"}}`)(w, r)
+			return
+		}
+		speak(200, chatAnswer)(w, r)
+	})
+	u := upstreamOf(p, "openai")
+	u.Auth, u.Pool = "inject", []string{"a", "b"}
+	u.Keys = []config.Key{
+		{Name: "a", From: config.Source{File: secret(t, "a", "a")}, Quotas: "openai-a"},
+		{Name: "b", From: config.Source{File: secret(t, "b", "b")}, Quotas: "openai-b"},
+	}
+	conf := configOf(c, map[string]config.Upstream{"openai": u})
+	conf.Trust = true
+	f := startGateway(t, c, p, conf, gateway.Options{})
+	ask := func(holder string) int {
+		return f.do(http.MethodPost, forms["openai"].path, `{"model":"gpt-5","input":"x"}`, "X-Quotad-Holder", holder, "X-Quotad-Wait", "0").status
+	}
+	// The first key's limit closes its own quotas alone: from the next list on, calls take the other one.
+	if status := ask("one"); status != 429 {
+		t.Fatalf("the first key: %d", status)
+	}
+	eventually(t, "calls take the key with room", func() bool { return ask("two") == 200 })
+	for range 3 {
+		if status := ask("two"); status != 200 {
+			t.Errorf("the holder did not stay with its key: %d", status)
+		}
+	}
+}
+
+func TestA14_FailOpenIsBounded(t *testing.T) {
+	f := openAI(t, speak(200, chatAnswer), func(conf *config.Config) {
+		u := conf.Upstreams["openai"]
+		u.FailOpen = &config.FailOpen{Count: 2, Per: 3600e9, For: 3600e9}
+		conf.Upstreams["openai"] = u
+	})
+	f.cluster.stop()
+	statuses := make(chan answer, 6)
+	for range 6 {
+		go func() {
+			statuses <- f.do(http.MethodPost, forms["openai"].path, `{"model":"gpt-5","input":"x"}`)
+		}()
+	}
+	passed := 0
+	for range 6 {
+		switch got := <-statuses; got.status {
+		case 200:
+			passed++
+			if got.header.Get("X-Quotad") != "open" {
+				t.Error("a call that passed does not say so")
+			}
+		case 503:
+		default:
+			t.Errorf("got %d %s", got.status, got.body)
+		}
+	}
+	if passed != 2 || len(f.provider.seen()) != 2 {
+		t.Fatalf("%d calls passed, the provider saw %d; want 2", passed, len(f.provider.seen()))
+	}
+	if text := f.do(http.MethodGet, "/metrics", "").body; !strings.Contains(text, `quotad_gateway_ungoverned_total{upstream="openai",why="fail_open"} 2`) {
+		t.Error("the metric does not count them")
+	}
+	f.cluster.start()
+	eventually(t, "calls are governed again", func() bool {
+		return f.do(http.MethodPost, forms["openai"].path, `{"model":"gpt-5","input":"x"}`).header.Get("X-Quotad") == ""
+	})
+	eventually(t, "what passed is charged", func() bool { return f.cluster.quota("openai/gpt-5/requests").Consumed >= 3 })
+	eventually(t, "the end is logged", func() bool { return strings.Contains(f.log.String(), "calls are governed") })
+}

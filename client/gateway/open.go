@@ -1,0 +1,131 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/quotad/quotad/client"
+	"github.com/quotad/quotad/client/gateway/config"
+)
+
+// failOpen lets calls of an upstream pass while the cluster is away: so many per time, and so long.
+type failOpen struct {
+	conf config.FailOpen
+
+	mu sync.Mutex
+	// since is when the cluster was first found away; zero: it is there.
+	since time.Time
+	// passed are when the last calls passed, as a ring of conf.Count.
+	passed []time.Time
+	next   int
+	count  int
+	// spent is what passed calls drew on, to be told when the cluster is back.
+	spent map[spentKey]int64
+}
+
+type spentKey struct{ holder, quota string }
+
+func newFailOpen(conf *config.FailOpen) *failOpen {
+	if conf == nil {
+		return nil
+	}
+	return &failOpen{conf: *conf, passed: make([]time.Time, conf.Count), spent: map[spentKey]int64{}}
+}
+
+// allow reports whether a call may pass now, and whether it is the first since the cluster went away.
+func (f *failOpen) allow(now time.Time) (ok, first bool) {
+	if f == nil {
+		return false, false
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.since.IsZero() {
+		f.since = now
+	}
+	// The oldest of the last Count calls must be a whole period ago: no period sees more.
+	if now.Sub(f.since) > f.conf.For || now.Sub(f.passed[f.next]) < f.conf.Per {
+		return false, false
+	}
+	f.passed[f.next] = now
+	f.next = (f.next + 1) % len(f.passed)
+	f.count++
+	return true, f.count == 1
+}
+
+// maxSpent bounds what is remembered of passed calls.
+const maxSpent = 10_000
+
+// spend remembers what a passed call drew on.
+func (f *failOpen) spend(c *call) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, d := range c.draws {
+		if !d.quota.Slots && len(f.spent) < maxSpent {
+			f.spent[spentKey{c.caller.Holder, d.quota.Name}] += max(d.amount, 1)
+		}
+	}
+}
+
+// back notes that the cluster answers, and returns what passed meanwhile and how many calls that were.
+func (f *failOpen) back() (spent map[spentKey]int64, count int) {
+	if f == nil {
+		return nil, 0
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.count == 0 {
+		f.since = time.Time{}
+		return nil, 0
+	}
+	spent, count = f.spent, f.count
+	f.since, f.count, f.spent = time.Time{}, 0, map[spentKey]int64{}
+	return spent, count
+}
+
+// isAway reports whether an error says that the cluster did not answer; nothing of the call was sent then.
+func isAway(err error) bool {
+	return !errors.As(err, new(*client.RefusalError)) && !errors.As(err, new(*client.RequestError)) && !errors.Is(err, errStopping) &&
+		!errors.Is(err, context.Canceled)
+}
+
+// passOpen lets a call pass without the cluster, if its upstream allows that now.
+func (c *call) passOpen() bool {
+	ok, first := c.upstream.open.allow(time.Now())
+	if !ok {
+		return false
+	}
+	if first {
+		c.gateway.logger.Warn("the cluster is away: calls pass ungoverned", "upstream", c.upstream.name, "count", c.upstream.open.conf.Count,
+			"per", c.upstream.open.conf.Per, "for", c.upstream.open.conf.For)
+	}
+	c.upstream.open.spend(c)
+	c.ungoverned = "fail_open"
+	return true
+}
+
+// clusterBack tells the cluster what was spent without it: each quota is charged with one unit, and with the rest as an overrun.
+func (c *call) clusterBack() {
+	spent, count := c.upstream.open.back()
+	if count == 0 {
+		return
+	}
+	g := c.gateway
+	g.logger.Warn("the cluster is back: calls are governed", "upstream", c.upstream.name, "passed", count)
+	g.tasks.Go(func() {
+		for key, amount := range spent {
+			ctx, cancel := context.WithTimeout(g.ctx, settleWithin)
+			item := client.Item{Quota: key.quota, Amount: 1}
+			lease, err := g.client.Reserve(ctx, client.ReserveRequest{Items: []client.Item{item}, Consume: true, Holder: key.holder, Wait: settleWithin})
+			if err == nil {
+				item.Amount = amount
+				_, err = lease.Operation().Settle(ctx, client.Settlement{Actual: []client.Item{item}, Release: true})
+			}
+			cancel()
+			if err != nil {
+				g.logger.Warn("what was spent while the cluster was away was not reported", "quota", key.quota, "amount", amount, "error", err)
+			}
+		}
+	})
+}
