@@ -172,12 +172,8 @@ func (t *Tokens) identify(authorization string) (*caller, error) {
 		return anybody, nil
 	}
 	secret, bearer := strings.CutPrefix(authorization, "Bearer ")
-	rest, ours := strings.CutPrefix(secret, tokenPrefix)
-	id, _, whole := strings.Cut(rest, "_")
-	token := (*t.byID.Load())[id]
-	hash := sha256.Sum256([]byte(secret))
-	if !bearer || !ours || !whole || token == nil || subtle.ConstantTimeCompare(hash[:], token.hash) != 1 ||
-		!token.NotAfter.IsZero() && t.now().After(token.NotAfter) {
+	token, known := t.Find(secret)
+	if !bearer || !known {
 		return nil, newError("a token that this cluster knows is needed", &quotav1.ErrorInfo{
 			Reason: quotav1.Reason_REASON_NO_TOKEN, Hint: "send it as Authorization: Bearer", NotAccepted: true,
 		})
@@ -185,6 +181,19 @@ func (t *Tokens) identify(authorization string) (*caller, error) {
 	return &caller{
 		id: token.ID, pattern: token.Holder, ceiling: token.ceiling, verbs: token.Verbs, account: tokenAccount + token.ID,
 	}, nil
+}
+
+// Find returns the entry of a secret that is valid now. Secrets are compared by their hashes, in constant time.
+func (t *Tokens) Find(secret string) (*Token, bool) {
+	rest, ours := strings.CutPrefix(secret, tokenPrefix)
+	id, _, whole := strings.Cut(rest, "_")
+	token := (*t.byID.Load())[id]
+	hash := sha256.Sum256([]byte(secret))
+	if !ours || !whole || token == nil || subtle.ConstantTimeCompare(hash[:], token.hash) != 1 ||
+		!token.NotAfter.IsZero() && t.now().After(token.NotAfter) {
+		return nil, false
+	}
+	return token, true
 }
 
 // may checks that a caller may do something.

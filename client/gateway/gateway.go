@@ -60,6 +60,8 @@ type Gateway struct {
 	refusals refusals
 	reports  reportClock
 	learner  *estimate.Learner
+	batches  batches
+	takes    takes
 	// drains is how many answers are read after their clients have left.
 	drains atomic.Int64
 
@@ -277,8 +279,9 @@ func (g *Gateway) Drained(ctx context.Context) error {
 // Close ends the gateway: what calls still hold is settled, and the client of the cluster is closed.
 func (g *Gateway) Close() error {
 	g.Stop()
+	g.takes.close()
 	g.tasks.Wait()
-	err := g.client.Close()
+	err := errors.Join(g.batches.close(), g.client.Close())
 	g.state.Load().retire()
 	g.cluster.close()
 	return err

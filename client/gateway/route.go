@@ -48,7 +48,7 @@ func (s *state) route(r *http.Request) (out route, ok bool) {
 		return out, true
 	}
 	switch {
-	case slices.Contains(ownPaths, name) && !slash:
+	case slices.Contains(ownPaths, name) && !slash || rest == "/take/settle" || strings.HasPrefix(name, "quota.v1."):
 		out.own = strings.TrimPrefix(rest, "/")
 		return out, true
 	case s.root != nil:

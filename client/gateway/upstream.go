@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -78,4 +79,10 @@ func (u *upstream) target(path, query string) *url.URL {
 	}
 	out.Path, out.RawPath, out.RawQuery = plain, raw, query
 	return &out
+}
+
+// isDial reports whether an error is that no connection was made, so that nothing was sent.
+func isDial(err error) bool {
+	var failed *net.OpError
+	return errors.As(err, &failed) && failed.Op == "dial"
 }

@@ -45,8 +45,12 @@ func (w *waiting) list(n int) []waiter {
 	w.mu.Lock()
 	out := make([]waiter, 0, len(w.calls))
 	for c, since := range w.calls {
+		upstream := ""
+		if c.upstream != nil {
+			upstream = c.upstream.name
+		}
 		out = append(out, waiter{
-			Upstream: c.upstream.name, Model: c.target.Model, Holder: c.caller.Holder, Class: c.caller.Class.String(),
+			Upstream: upstream, Model: c.target.Model, Holder: c.caller.Holder, Class: c.caller.Class.String(),
 			Waited: now.Sub(since), Left: max(c.until.Sub(now), 0),
 		})
 	}

@@ -33,6 +33,8 @@ type Quota struct {
 	Available int64
 	// DefaultEstimate is the amount of an item that names none.
 	DefaultEstimate int64
+	// Transit is how long a call may take to reach the provider.
+	Transit time.Duration
 	// Open: it was in no cooldown when the list was read.
 	Open bool
 }
@@ -58,6 +60,12 @@ func quotaOf(status *quotav1.QuotaStatus) Quota {
 		Name: definition.GetName(), Parent: definition.GetParent(), Slots: definition.GetSlots() != nil,
 		Actual: definition.GetSettle() == quotav1.SettleMode_SETTLE_MODE_ACTUAL, Usable: status.GetUsable(),
 		Available: status.GetAvailableWithParents(), DefaultEstimate: definition.GetDefaultEstimate(), Open: status.GetCooldownLeft() == nil,
+	}
+	q.Transit = time.Second
+	if transit := definition.GetTransit(); transit != nil {
+		q.Transit = transit.AsDuration()
+	} else if spendBy := definition.GetSpendBy(); spendBy != nil {
+		q.Transit = min(q.Transit, spendBy.AsDuration()/2)
 	}
 	q.MaxHold = maxHold(definition, q.Usable)
 	switch rule := definition.GetRule().(type) {

@@ -96,7 +96,8 @@ Start with "quotad dev": one node, throw-away data, and a command to try.`,
 		&cobra.Group{ID: groupTask, Title: "Enforce a retry budget:"},
 		&cobra.Group{ID: groupFiles, Title: "Inspect files (no node needed):"},
 	)
-	inGroup(root, groupServer, a.serveCommand(), a.devCommand(), a.configCommand(), a.tokenCommand(), a.certCommand())
+	inGroup(root, groupServer, a.serveCommand(), a.devCommand(), a.gatewayCommand(), a.configCommand(), a.tokenCommand(),
+		a.certCommand())
 	inGroup(root, groupOperator, a.quotaCommand(), a.presetCommand(), a.workflowCommand(), a.leaseCommand(), a.usageCommand(),
 		a.limitsCommand(), a.clockCommand(), a.statusCommand(), a.memberCommand(), a.backupCommand(), a.restoreCommand())
 	inGroup(root, groupTask, a.taskCommand())

@@ -1,0 +1,101 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/quotad/quotad/client/gateway/dialect"
+	"github.com/quotad/quotad/client/gateway/identity"
+)
+
+// Explanation is what a call comes to, without sending it.
+type Explanation struct {
+	// Upstream and URL are where it goes.
+	Upstream, URL string
+	// Holder and Class are who asks, Source is what named the holder. An empty class is the holder's own.
+	Holder, Class, Source string
+	// Model is the model as the caller wrote it, QuotaModel as quotas name it.
+	Model, QuotaModel string
+	// Draws are the quotas and what is asked of each.
+	Draws []ExplainedDraw
+	// Ungoverned says why it draws on nothing: path or observe; empty: it draws on something.
+	Ungoverned string
+	// Wait is the longest that it waits.
+	Wait time.Duration
+	// Key is the name of the key that would be injected.
+	Key string
+	// Status and Refusal are the answer where it would not be sent at all.
+	Status  int
+	Refusal string
+}
+
+// ExplainedDraw is what a call asks of a quota.
+type ExplainedDraw struct {
+	Quota, Part string
+	Amount      int64
+	// Cut: the estimate is above what can ever be granted.
+	Cut bool
+}
+
+// Explain says what a request would come to. Its URL is the gateway's own path and query. The list of quotas is read first.
+func (g *Gateway) Explain(ctx context.Context, r *http.Request) (Explanation, error) {
+	if err := g.readCatalog(ctx); err != nil {
+		return Explanation{}, err
+	}
+	s := g.state.Load()
+	c := &call{gateway: g, state: s, began: time.Now(), header: r.Header, query: r.URL.RawQuery}
+	defer func() {
+		if c.release != nil {
+			c.release()
+		}
+	}()
+	refused := func(refusal dialect.Refusal) (Explanation, error) {
+		out := c.explanation()
+		out.Status, out.Refusal = refusal.Status, refusal.Message
+		return out, nil
+	}
+	to, ok := s.route(r)
+	if !ok || to.own != "" {
+		return refused(dialect.Refusal{Status: http.StatusNotFound, Message: "no upstream; a path begins with one of " + s.prefixes()})
+	}
+	c.route = to
+	var denied *identity.DeniedError
+	caller, err := s.resolver.Resolve(identity.Request{Header: r.Header, RawQuery: c.query, PathHolder: c.holder, At: c.began})
+	c.caller = caller
+	if errors.As(err, &denied) {
+		return refused(dialect.Refusal{Status: denied.Status, Message: denied.Message})
+	}
+	c.path = c.upstream.dialect.Rewrite(c.path)
+	c.op = c.upstream.dialect.Operation(r.Method, c.path)
+	if err := c.readBody(r); err != nil {
+		return refused(bodyRefusal(err))
+	}
+	c.read()
+	c.until = c.began.Add(s.waitBound(r.Header, caller.Class))
+	if refusal, no := c.prepare(r); no {
+		return refused(refusal)
+	}
+	return c.explanation(), nil
+}
+
+func (c *call) explanation() Explanation {
+	out := Explanation{
+		Holder: c.caller.Holder, Class: c.caller.Class.String(), Source: c.caller.Source, Model: c.model, QuotaModel: c.target.Model,
+		Ungoverned: c.ungoverned,
+	}
+	if c.upstream != nil {
+		out.Upstream, out.URL = c.upstream.name, c.upstream.target(c.path, "").String()
+	}
+	if !c.until.IsZero() {
+		out.Wait = c.until.Sub(c.began)
+	}
+	if c.key != nil {
+		out.Key = c.key.Name
+	}
+	for _, d := range c.draws {
+		out.Draws = append(out.Draws, ExplainedDraw{Quota: d.quota.Name, Part: d.part, Amount: d.amount, Cut: d.cut})
+	}
+	return out
+}

@@ -1,0 +1,70 @@
+package gateway
+
+import (
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/quotad/quotad/client"
+)
+
+// signOfLife is how often an empty line says that slots are still held.
+const signOfLife = 10 * time.Second
+
+// serveSlots answers /slots: the lease lives as long as the connection. Its first line names it, empty lines follow, and a last line
+// says when it was lost.
+func (g *Gateway) serveSlots(w http.ResponseWriter, r *http.Request, c *call) {
+	_, _, refusal, refused := c.prepareTake(r)
+	if refused {
+		c.refuse(w, refusal)
+		return
+	}
+	granted, err := c.acquire(r.Context())
+	if err != nil {
+		g.refuseTake(w, c, err)
+		return
+	}
+	defer granted.settle(settlement{})
+	lease := granted.lease
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	out := json.NewEncoder(w)
+	control := http.NewResponseController(w)
+	write := func(value any) error {
+		if err := control.SetWriteDeadline(time.Now().Add(signOfLife)); err != nil {
+			g.logger.Debug("no deadline for writing", "error", err)
+		}
+		if value == nil {
+			if _, err := w.Write([]byte("\n")); err != nil {
+				return err
+			}
+		} else if err := out.Encode(value); err != nil {
+			return err
+		}
+		return control.Flush()
+	}
+	err = write(map[string]string{"lease": strconv.FormatUint(lease.ID(), 10), "fence": strconv.FormatUint(lease.Fence(), 10)})
+	alive := time.NewTicker(signOfLife)
+	defer alive.Stop()
+	for err == nil {
+		select {
+		case <-alive.C:
+			err = write(nil)
+		case <-lease.Done():
+			_ = write(map[string]string{"lost": lostBy(lease)})
+			return
+		case <-g.ctx.Done():
+			_ = write(map[string]string{"lost": errStopping.Error()})
+			return
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+func lostBy(lease *client.Lease) string {
+	if err := lease.Err(); err != nil {
+		return err.Error()
+	}
+	return "the lease has ended"
+}

@@ -1,0 +1,143 @@
+package gateway_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"net/http"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quotad/quotad/client"
+	"github.com/quotad/quotad/client/gateway"
+	"github.com/quotad/quotad/client/gateway/config"
+)
+
+// tier starts a gateway for what is not proxied.
+func tier(t *testing.T) *fixture {
+	t.Helper()
+	c := startCluster(t, rate("t/core", 100), tokens("t/tokens", 10_000), slots("t/slots", 2), ratePer("t/small", 1, time.Hour))
+	p := startProvider(t, speak(200, `{}`))
+	return startGateway(t, c, p, configOf(c, map[string]config.Upstream{"openai": upstreamOf(p, "openai")}), gateway.Options{})
+}
+
+func TestTake_AllowsRefusesAndKnowsQuotas(t *testing.T) {
+	f := tier(t)
+	for name, want := range map[string]struct {
+		path, body string
+		status     int
+		says       string
+	}{
+		"from a batch":  {"/take?quota=t/core", "", 200, `"spendIn":"`},
+		"by name":       {"/take?quota=t/core&holder=picard&amount=3", "", 200, `"spendIn":"`},
+		"several":       {"/take", `{"items":[{"quota":"t/core","amount":2},{"quota":"t/tokens","amount":5}]}`, 200, `"spendIn":"`},
+		"unknown quota": {"/take?quota=t/none", "", 404, "the cluster has no quota"},
+		"slots":         {"/take?quota=t/slots", "", 400, "use POST /slots"},
+		"never fits":    {"/take?quota=t/core&amount=101&wait=0", "", 429, "NEVER_FITS"},
+		"no quota":      {"/take", "", 400, "name 1 to 64 quotas"},
+		"class":         {"/take?quota=t/core&class=urgent", "", 400, "is not a class"},
+		"another place": {"/take?quota=t/core&holder=x@node-9", "", 403, "*@node-7"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := f.do(http.MethodPost, want.path, want.body)
+			if got.status != want.status || !strings.Contains(got.body, want.says) {
+				t.Errorf("got %d %s", got.status, got.body)
+			}
+			if got.header.Get("Cache-Control") != "no-store" {
+				t.Error("the answer may be stored")
+			}
+		})
+	}
+	if got := f.do(http.MethodGet, "/take?quota=t/core", ""); got.status != http.StatusMethodNotAllowed {
+		t.Errorf("GET: %d", got.status)
+	}
+	for i, want := range []int{200, 429} {
+		got := f.do(http.MethodPost, "/take?quota=t/small&wait=0", "")
+		if got.status != want || want == 429 && got.header.Get("Retry-After") == "" {
+			t.Errorf("take %d: %d %s", i, got.status, got.body)
+		}
+	}
+}
+
+func TestTake_IsSettledByWhatWasUsed(t *testing.T) {
+	f := tier(t)
+	got := f.do(http.MethodPost, "/take", `{"quota":"t/tokens","amount":900,"settle":true}`)
+	var said struct{ ID string }
+	if err := json.Unmarshal([]byte(got.body), &said); err != nil || said.ID == "" {
+		t.Fatalf("got %d %s", got.status, got.body)
+	}
+	settle := `{"id":"` + said.ID + `","actual":[{"quota":"t/tokens","amount":40}]}`
+	if got := f.do(http.MethodPost, "/take/settle", settle); got.status != 200 {
+		t.Fatalf("settling: %d %s", got.status, got.body)
+	}
+	f.cluster.consumed("t/tokens", 40)
+	if got := f.do(http.MethodPost, "/take/settle", settle); got.status != 404 {
+		t.Errorf("settling twice: %d %s", got.status, got.body)
+	}
+}
+
+func TestA32_SlotIsFreeOnceItsConnectionIsGone(t *testing.T) {
+	f := tier(t)
+	curl, err := exec.LookPath("curl")
+	if err != nil {
+		t.Skip("curl is not installed")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	cmd := exec.CommandContext(ctx, curl, "-sN", "-X", "POST", f.url+"/slots?quota=t/slots")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil || !strings.Contains(line, `"lease":"`) || !strings.Contains(line, `"fence":"`) {
+		t.Fatalf("got %q, %v", line, err)
+	}
+	if q := f.cluster.quota("t/slots"); q.Available != 1 {
+		t.Fatalf("%d slots are available", q.Available)
+	}
+	cancel() // SIGKILL
+	_ = cmd.Wait()
+	eventually(t, "the slot is free", func() bool { return f.cluster.quota("t/slots").Available == 2 })
+}
+
+func TestAPI_IsPassedToTheCluster(t *testing.T) {
+	f := tier(t)
+	got := f.do(http.MethodPost, "/quota.v1.QuotaService/GetQuota", `{"name":"t/core"}`)
+	if got.status != 200 || !strings.Contains(got.body, `"usable"`) {
+		t.Fatalf("got %d %s", got.status, got.body)
+	}
+	// A Go client needs no more than the gateway's address.
+	asks, err := client.New([]string{strings.TrimPrefix(f.url, "http://")}, client.WithHolder("x@node-7"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = asks.Close() }()
+	lease, err := asks.Reserve(t.Context(), client.ReserveRequest{Items: []client.Item{{Quota: "t/core", Amount: 7}}, Consume: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lease.Operation().Settle(t.Context(), client.Settlement{Final: true, Release: true}); err != nil {
+		t.Fatal(err)
+	}
+	f.cluster.consumed("t/core", 7)
+}
+
+func TestStatus_ShowsNoSecretsAndIsNotForStrangers(t *testing.T) {
+	f := openAI(t, speak(200, chatAnswer), nil)
+	f.do(http.MethodPost, forms["openai"].path, `{"model":"gpt-6","input":"the prompt"}`, "Authorization", "Bearer sk-made-up")
+	for _, format := range []string{"", "?format=json"} {
+		got := f.do(http.MethodGet, "/status"+format, "")
+		if got.status != 200 || !strings.Contains(got.body, "openai/gpt-5") || !strings.Contains(got.body, "gpt-6") {
+			t.Errorf("got %d %s", got.status, got.body)
+		}
+		if strings.Contains(got.body, "sk-made-up") || strings.Contains(got.body, "the prompt") || strings.Contains(got.body, "<script") {
+			t.Errorf("the status shows too much: %s", got.body)
+		}
+	}
+}

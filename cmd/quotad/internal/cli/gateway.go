@@ -1,0 +1,304 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+	"github.com/spf13/cobra"
+
+	"github.com/quotad/quotad/client/gateway"
+	"github.com/quotad/quotad/client/gateway/config"
+	"github.com/quotad/quotad/client/gateway/identity"
+	"github.com/quotad/quotad/cmd/quotad/internal/gatewayfile"
+	"github.com/quotad/quotad/cmd/quotad/internal/output"
+	"github.com/quotad/quotad/rpc"
+)
+
+func (a *App) gatewayCommand() *cobra.Command {
+	var path, format string
+	cmd := &cobra.Command{
+		Use:   "gateway",
+		Short: "Govern the calls of any tool by its base URL",
+		Long: `Runs a gateway: a proxy that tools reach instead of their provider, by base URL or over a unix socket. Each call asks the
+cluster, waits for its turn, goes on unchanged, and is settled by what the provider's answer says.
+
+SIGHUP reads the configuration, keys, tokens and certificates again, whole or not at all. SIGTERM and SIGINT stop it: waiting
+calls are answered with 503, running ones go on for limits.drain.`,
+		Example: `  quotad gateway --config gateway.yaml
+  quotad gateway check gateway.yaml
+  eval "$(quotad gateway env claude --holder picard)"`,
+		Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.runGateway(cmd, path, format) },
+	}
+	cmd.Flags().StringVar(&path, "config", "", "YAML file (env QUOTAD_GATEWAY_CONFIG, default ~/.config/quotad/gateway.yaml)")
+	cmd.Flags().StringVar(&format, "log-format", "text", "text or json")
+	_ = cmd.MarkFlagFilename("config", "yaml", "yml")
+	cmd.AddCommand(a.gatewayCheck(), a.gatewayEnv(), a.gatewayExplain(), a.gatewayStatus())
+	return cmd
+}
+
+// gatewayPath returns the file of the configuration.
+func (a *App) gatewayPath(path string) string {
+	if path != "" {
+		return path
+	}
+	if named, ok := a.lookup("QUOTAD_GATEWAY_CONFIG"); ok && named != "" {
+		return named
+	}
+	if dir, ok := a.lookup("XDG_CONFIG_HOME"); ok && dir != "" {
+		return filepath.Join(dir, "quotad", "gateway.yaml")
+	}
+	home, _ := a.lookup("HOME")
+	return filepath.Join(home, ".config", "quotad", "gateway.yaml")
+}
+
+// loadGateway reads a configuration and the tokens that it names.
+func loadGateway(path string) (config.Config, *gatewayTokens, error) {
+	conf, err := gatewayfile.Load(path)
+	if err != nil {
+		return conf, nil, err
+	}
+	if conf.Tokens == "" {
+		return conf, nil, nil
+	}
+	tokens, err := rpc.LoadTokens(conf.Tokens)
+	if err != nil {
+		return conf, nil, fmt.Errorf("tokens: %w", err)
+	}
+	return conf, &gatewayTokens{tokens}, nil
+}
+
+// gatewayTokens are those of a token file, which has the form of the cluster's.
+type gatewayTokens struct{ file *rpc.Tokens }
+
+// Find implements identity.Tokens.
+func (t *gatewayTokens) Find(secret string) (identity.Right, bool) {
+	token, ok := t.file.Find(secret)
+	if !ok {
+		return identity.Right{}, false
+	}
+	class, named := config.ClassNamed(token.MaxClass)
+	if !named {
+		class = config.Standard
+	}
+	return identity.Right{ID: token.ID, Pattern: token.Holder, MaxClass: class}, true
+}
+
+// newGateway makes a gateway of a file.
+func newGateway(path string, logger *slog.Logger) (*gateway.Gateway, *gatewayTokens, error) {
+	conf, tokens, err := loadGateway(path)
+	if err != nil {
+		return nil, nil, gatewayError(err)
+	}
+	options := gateway.Options{Logger: logger, Version: Version()}
+	if tokens != nil {
+		options.Tokens = tokens
+	}
+	g, err := gateway.New(conf, options)
+	if err != nil {
+		return nil, nil, gatewayError(err)
+	}
+	return g, tokens, nil
+}
+
+// gatewayError gives an error of the configuration its code.
+func gatewayError(err error) error {
+	if errors.Is(err, os.ErrNotExist) {
+		return fail(ExitUsage, `write one, or name it with --config; docs/gateway.md begins with the shortest`, "%w", err)
+	}
+	return fail(ExitUsage, `"quotad gateway check FILE" shows all that is wrong`, "%w", err)
+}
+
+func gatewayLogger(to io.Writer, format string) *slog.Logger {
+	if format == formatJSON {
+		return slog.New(slog.NewJSONHandler(to, nil))
+	}
+	return slog.New(slog.NewTextHandler(to, nil))
+}
+
+func (a *App) runGateway(cmd *cobra.Command, path, format string) error {
+	if format != "text" && format != formatJSON {
+		return usagef(cmd, "", "--log-format %q is not one of text, json", format)
+	}
+	path = a.gatewayPath(path)
+	logger := gatewayLogger(a.Err, format)
+	g, tokens, err := newGateway(path, logger)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = g.Close() }()
+	server, err := g.Listen(cmd.Context())
+	if err != nil {
+		return startError(err)
+	}
+	ctx, cancel := context.WithCancel(cmd.Context())
+	defer cancel()
+	reload := make(chan os.Signal, 1)
+	signal.Notify(reload, syscall.SIGHUP)
+	defer signal.Stop(reload)
+	go func() {
+		for {
+			select {
+			case <-reload:
+				reloadGateway(g, server, tokens, path, logger)
+			case <-ctx.Done():
+				_, _ = daemon.SdNotify(false, daemon.SdNotifyStopping)
+				return
+			}
+		}
+	}()
+	logger.Info("serving", "addresses", strings.Join(server.Addresses(), " "), "version", Version())
+	_, _ = daemon.SdNotify(false, daemon.SdNotifyReady)
+	return server.Serve(ctx)
+}
+
+// reloadGateway takes a changed configuration, whole or not at all.
+func reloadGateway(g *gateway.Gateway, server *gateway.Server, tokens *gatewayTokens, path string, logger *slog.Logger) {
+	conf, err := gatewayfile.Load(path)
+	if err == nil && tokens != nil {
+		err = tokens.file.Reload()
+	}
+	if err == nil {
+		err = g.Reload(conf)
+	}
+	if err == nil {
+		err = server.ReloadCertificate()
+	}
+	if err != nil {
+		logger.Error("the configuration was not taken: the old one stays", "error", err)
+		return
+	}
+	logger.Info("the configuration was read again")
+}
+
+func (a *App) gatewayCheck() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "check FILE",
+		Short: "Check a gateway's configuration",
+		Long: `Reads the file as "quotad gateway" would, with the keys, tokens and certificates that it names, and tells everything that
+is wrong with it. It asks no cluster.`,
+		Example: `  quotad gateway check /etc/quotad/gateway.yaml`,
+		Args:    arguments("FILE"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			g, _, err := newGateway(args[0], slog.New(slog.DiscardHandler))
+			if err != nil {
+				return err
+			}
+			if err := g.Close(); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(a.Out, "%s is fine\n", args[0])
+			return err
+		},
+	}
+	return cmd
+}
+
+func (a *App) gatewayExplain() *cobra.Command {
+	var path, target, method, file string
+	var headers []string
+	cmd := &cobra.Command{
+		Use:   "explain --path PATH",
+		Short: "Show the holder, class, quotas and amounts of a call without sending it",
+		Long: `Shows what the gateway would ask the cluster for a call: who is taken for its holder, in which class, and how much of which
+quotas. Nothing is sent and nothing is reserved; the cluster is asked for its quotas.`,
+		Example: `  quotad gateway explain --path /openai/v1/responses -f body.json -H 'X-Quotad-Holder: picard'`,
+		Args:    arguments(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			request, err := explainedRequest(cmd, target, method, file, headers)
+			if err != nil {
+				return err
+			}
+			g, _, err := newGateway(a.gatewayPath(path), slog.New(slog.DiscardHandler))
+			if err != nil {
+				return err
+			}
+			defer func() { _ = g.Close() }()
+			explained, err := g.Explain(cmd.Context(), request)
+			if err != nil {
+				return fail(ExitUnavailable, "are the nodes of cluster.nodes up?", "the cluster did not list its quotas: %w", err)
+			}
+			if a.format == formatJSON {
+				return output.Value(a.Out, explained)
+			}
+			return printExplanation(a.Out, explained)
+		},
+	}
+	cmd.Flags().StringVar(&path, "config", "", "YAML file (env QUOTAD_GATEWAY_CONFIG, default ~/.config/quotad/gateway.yaml)")
+	cmd.Flags().StringVar(&target, "path", "", "path of the call at the gateway, such as /openai/v1/responses")
+	cmd.Flags().StringVar(&method, "method", "", "HTTP method (default POST with a body, else GET)")
+	cmd.Flags().StringVarP(&file, "file", "f", "", "file with the body")
+	cmd.Flags().StringArrayVarP(&headers, "header", "H", nil, "header of the call, Name: value")
+	return a.outputFlag(cmd)
+}
+
+func explainedRequest(cmd *cobra.Command, target, method, file string, headers []string) (*http.Request, error) {
+	if !strings.HasPrefix(target, "/") {
+		return nil, usagef(cmd, "such as --path /openai/v1/responses", "--path is missing or does not begin with a slash")
+	}
+	body := ""
+	if file != "" {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		body = string(data)
+	}
+	if method == "" {
+		method = http.MethodGet
+		if file != "" {
+			method = http.MethodPost
+		}
+	}
+	request, err := http.NewRequestWithContext(cmd.Context(), method, "http://localhost"+target, strings.NewReader(body))
+	if err != nil {
+		return nil, usagef(cmd, "", "--path: %w", err)
+	}
+	for _, header := range headers {
+		name, value, found := strings.Cut(header, ":")
+		if !found {
+			return nil, usagef(cmd, "such as -H 'X-Quotad-Holder: picard'", "--header %q has no colon", header)
+		}
+		request.Header.Add(strings.TrimSpace(name), strings.TrimSpace(value))
+	}
+	return request, nil
+}
+
+func printExplanation(out io.Writer, e gateway.Explanation) error {
+	class := e.Class
+	if class == "" {
+		class = "the holder's own"
+	}
+	lines := [][2]string{
+		{"upstream", e.Upstream}, {"url", e.URL}, {"holder", e.Holder + " (by " + e.Source + ")"}, {"class", class}, {"model", e.Model},
+		{"key", e.Key}, {"wait", e.Wait.String()}, {"ungoverned", e.Ungoverned}, {"refused", e.Refusal},
+	}
+	for _, line := range lines {
+		if line[1] == "" {
+			continue
+		}
+		if _, err := fmt.Fprintf(out, "%-11s %s\n", line[0], line[1]); err != nil {
+			return err
+		}
+	}
+	for _, d := range e.Draws {
+		cut := ""
+		if d.Cut {
+			cut = " (cut to the most that can be granted)"
+		}
+		if _, err := fmt.Fprintf(out, "%-11s %s %d%s\n", "draws", d.Quota, d.Amount, cut); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,198 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"text/template"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quotad/quotad/client/gateway"
+	"github.com/quotad/quotad/cmd/quotad/internal/output"
+	"github.com/quotad/quotad/cmd/quotad/internal/suggest"
+)
+
+// defaultGateway is where a gateway listens unless it is told otherwise.
+const defaultGateway = "http://127.0.0.1:7452"
+
+// toolSettings are the shell lines that point a tool at a gateway. .G is the gateway's URL with the holder in the path where the
+// tool can send no header, .URL the same without it, .Holder who asks, quoted. Their sources stand in docs/gateway.md.
+var toolSettings = map[string]string{
+	"claude": `export ANTHROPIC_BASE_URL={{.URL}}/anthropic
+{{if .Holder}}export ANTHROPIC_CUSTOM_HEADERS={{quote (printf "X-Quotad-Holder: %s" .Holder)}}
+{{end}}`,
+	"claude-bedrock": `export CLAUDE_CODE_USE_BEDROCK=1
+export ANTHROPIC_BEDROCK_BASE_URL={{.URL}}/bedrock
+export CLAUDE_CODE_SKIP_BEDROCK_AUTH=1
+{{if .Holder}}export ANTHROPIC_CUSTOM_HEADERS={{quote (printf "X-Quotad-Holder: %s" .Holder)}}
+{{end}}`,
+	"codex": `# ~/.codex/config.toml:
+#   model_provider = "quotad"
+#   [model_providers.quotad]
+#   name = "quotad"
+#   base_url = "{{.G}}/openai/v1"
+#   wire_api = "responses"
+#   env_key = "OPENAI_API_KEY"
+#   supports_websockets = false
+# With a ChatGPT login instead of env_key: base_url = "{{.G}}/chatgpt/codex" and requires_openai_auth = true
+`,
+	"copilot": `export COPILOT_PROVIDER_BASE_URL={{.G}}/openai/v1
+export COPILOT_PROVIDER_TYPE=openai
+`,
+	"gemini": `export GOOGLE_GEMINI_BASE_URL={{.G}}/gemini
+`,
+	"aider": `export OPENAI_API_BASE={{.G}}/openai/v1
+export ANTHROPIC_API_BASE={{.G}}/anthropic
+`,
+	"openai": `export OPENAI_BASE_URL={{.G}}/openai/v1
+`,
+	"anthropic": `export ANTHROPIC_BASE_URL={{.G}}/anthropic
+`,
+	"azure": `export AZURE_OPENAI_ENDPOINT={{.G}}/azure
+`,
+	"bedrock": `export AWS_ENDPOINT_URL_BEDROCK_RUNTIME={{.G}}/bedrock
+`,
+	"octokit": `export GITHUB_API_URL={{.G}}/github
+`,
+	"gh": `# once, with the gateway's socket (listen.unix): gh config set http_unix_socket {{.Socket}}
+# or a single call: gh api {{.G}}/github/user
+`,
+}
+
+func (a *App) gatewayEnv() *cobra.Command {
+	var holder, at, socket string
+	cmd := &cobra.Command{
+		Use:   "env TOOL...",
+		Short: "Print the shell lines that point tools at a gateway",
+		Long: `Prints the environment variables that point a tool at a gateway, for eval in a shell. What a tool reads from its own files is
+printed as comments. Tools: ` + strings.Join(toolNames(), ", ") + `.`,
+		Example: `  eval "$(quotad gateway env claude --holder picard)"
+  quotad gateway env codex gh`,
+		Args: arguments("TOOL..."),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			u, err := url.Parse(at)
+			if err != nil || u.Host == "" {
+				return usagef(cmd, "such as "+defaultGateway, "--url %q is not a URL", at)
+			}
+			values := map[string]string{"URL": strings.TrimRight(at, "/"), "G": strings.TrimRight(at, "/"), "Holder": holder, "Socket": socket}
+			if holder != "" {
+				values["G"] += "/as/" + url.PathEscape(holder)
+			}
+			for _, tool := range args {
+				text, known := toolSettings[tool]
+				if !known {
+					return usagef(cmd, suggest.Hint(tool, toolNames()), "%q is not one of %s", tool, strings.Join(toolNames(), ", "))
+				}
+				lines, err := template.New(tool).Funcs(template.FuncMap{"quote": shellQuote}).Parse(text)
+				if err != nil {
+					return err
+				}
+				if err := lines.Execute(a.Out, values); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&holder, "holder", "", "who asks; without it, the gateway names the tool's session")
+	cmd.Flags().StringVar(&at, "url", defaultGateway, "the gateway's URL")
+	cmd.Flags().StringVar(&socket, "socket", "/run/quotad/gateway.sock", "the gateway's socket, for gh")
+	return cmd
+}
+
+func toolNames() []string {
+	names := make([]string, 0, len(toolSettings))
+	for name := range toolSettings {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// shellQuote writes a text as one word of a shell.
+func shellQuote(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
+
+func (a *App) gatewayStatus() *cobra.Command {
+	var at string
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show a gateway's upstreams, queue, seats, keys and last refusals",
+		Long:  `Shows what the page /status of a running gateway shows.`,
+		Example: `  quotad gateway status
+  quotad gateway status -o json`,
+		Args: arguments(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			status, err := readGatewayStatus(cmd.Context(), strings.TrimRight(at, "/"))
+			if err != nil {
+				return fail(ExitUnavailable, "is a gateway running there? --url names it", "%w", err)
+			}
+			if a.format == formatJSON {
+				return output.Value(a.Out, status)
+			}
+			return printGatewayStatus(a.Out, status)
+		},
+	}
+	cmd.Flags().StringVar(&at, "url", defaultGateway, "the gateway's URL")
+	return a.outputFlag(cmd)
+}
+
+func readGatewayStatus(ctx context.Context, at string) (status gateway.Status, err error) {
+	ctx, cancel := context.WithTimeout(ctx, defaultTimeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at+"/status?format=json", nil)
+	if err != nil {
+		return status, err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return status, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode != http.StatusOK {
+		return status, fmt.Errorf("%s answers %s", at, response.Status)
+	}
+	return status, json.NewDecoder(io.LimitReader(response.Body, 64<<20)).Decode(&status)
+}
+
+func printGatewayStatus(out io.Writer, s gateway.Status) error {
+	state := "ready"
+	switch {
+	case s.Stopping:
+		state = "stopping"
+	case !s.Loaded:
+		state = "no node of the cluster has answered yet"
+	}
+	if _, err := fmt.Fprintf(out, "gateway on %s: %s; %d calls under way, %d waiting\n\n", s.Machine, state, s.UnderWay, s.Waiting); err != nil {
+		return err
+	}
+	quotas := output.Table{Header: []string{"UPSTREAM", "QUOTA", "AVAILABLE", "OF", "STATE"}}
+	for _, u := range s.Upstreams {
+		for _, m := range u.Models {
+			for _, p := range m.Parts {
+				state := "open"
+				if !p.Open {
+					state = "cooldown"
+				}
+				quotas.Add(u.Name, p.Quota, output.Int(p.Available), output.Int(p.Usable), state)
+			}
+		}
+	}
+	if err := quotas.Write(out); err != nil || len(s.Refusals) == 0 {
+		return err
+	}
+	refusals := output.Table{Header: []string{"AT", "CODE", "HOLDER", "QUOTA", "WHY"}}
+	for _, r := range s.Refusals {
+		refusals.Add(r.At.UTC().Format(time.TimeOnly), output.Int(r.Status), r.Holder, r.Quota, r.Message)
+	}
+	if _, err := fmt.Fprintln(out); err != nil {
+		return err
+	}
+	return refusals.Write(out)
+}
