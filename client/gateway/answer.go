@@ -32,6 +32,9 @@ type answerBody struct {
 	// filter withholds the one event that the client did not ask for; nil: nothing.
 	filter *usageFilter
 
+	// silence ends the call when the provider sends nothing any more.
+	silence *time.Timer
+
 	// head is what was read ahead, failed how that ended.
 	head   *bytes.Reader
 	failed error
@@ -46,6 +49,7 @@ func (c *call) govern(response *http.Response, granted *grant, ctx context.Conte
 	b := &answerBody{
 		call: c, grant: granted, body: response.Body, header: response.Header, ctx: ctx, cancel: cancel, status: response.StatusCode, writes: writes,
 	}
+	b.silence = time.AfterFunc(slowUpstream, cancel)
 	if c.ask != nil {
 		b.meter = usage.NewMeter(response.Header)
 	}
@@ -81,6 +85,7 @@ func (b *answerBody) read(p []byte) (int, error) {
 		b.end(b.failed)
 		return 0, b.failed
 	}
+	b.silence.Reset(slowUpstream)
 	n, err := b.body.Read(p)
 	b.measure(p[:n])
 	if err != nil {
@@ -118,6 +123,7 @@ var errGone = errors.New("the client has left")
 func (b *answerBody) end(how error) {
 	b.once.Do(func() {
 		b.ended.Store(true)
+		b.silence.Stop()
 		ended := endOf(how, b.ctx)
 		var said usage.Said
 		if b.meter != nil {

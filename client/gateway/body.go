@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"os"
 	"strings"
 
 	"github.com/quotad/quotad/client/estimate"
@@ -115,6 +116,8 @@ func (a *accountant) release() {
 func bodyRefusal(err error) dialect.Refusal {
 	refusal := dialect.Refusal{Status: http.StatusBadRequest, Message: "quotad: the body was not received: " + err.Error()}
 	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		refusal = dialect.Refusal{Status: http.StatusRequestTimeout, Message: "quotad: the body did not arrive"}
 	case errors.Is(err, errBodyTooLarge):
 		refusal = dialect.Refusal{Status: http.StatusRequestEntityTooLarge, Message: "quotad: " + err.Error(), Final: true}
 	case errors.Is(err, errEncoding):

@@ -2,12 +2,10 @@ package gateway
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"time"
 
 	"github.com/quotad/quotad/client/gateway/dialect"
-	"github.com/quotad/quotad/client/gateway/identity"
 )
 
 // Explanation is what a call comes to, without sending it.
@@ -61,11 +59,8 @@ func (g *Gateway) Explain(ctx context.Context, r *http.Request) (Explanation, er
 		return refused(dialect.Refusal{Status: http.StatusNotFound, Message: "no upstream; a path begins with one of " + s.prefixes()})
 	}
 	c.route = to
-	var denied *identity.DeniedError
-	caller, err := s.resolver.Resolve(identity.Request{Header: r.Header, RawQuery: c.query, PathHolder: c.holder, At: c.began})
-	c.caller = caller
-	if errors.As(err, &denied) {
-		return refused(dialect.Refusal{Status: denied.Status, Message: denied.Message})
+	if refusal, denied := c.identify(r, r.Header); denied {
+		return refused(refusal)
 	}
 	c.path = c.upstream.dialect.Rewrite(c.path)
 	c.op = c.upstream.dialect.Operation(r.Method, c.path)
@@ -73,7 +68,7 @@ func (g *Gateway) Explain(ctx context.Context, r *http.Request) (Explanation, er
 		return refused(bodyRefusal(err))
 	}
 	c.read()
-	c.until = c.began.Add(s.waitBound(r.Header, caller.Class))
+	c.until = c.began.Add(s.waitBound(r.Header, c.caller.Class))
 	if refusal, no := c.prepare(r); no {
 		return refused(refusal)
 	}

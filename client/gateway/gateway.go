@@ -60,6 +60,7 @@ type Gateway struct {
 	refusals refusals
 	reports  reportClock
 	learner  *estimate.Learner
+	wrong    wrongTokens
 	batches  batches
 	takes    takes
 	// drains is how many answers are read after their clients have left.

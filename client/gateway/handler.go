@@ -20,6 +20,12 @@ func (g *Gateway) Handler() http.Handler { return http.HandlerFunc(g.serve) }
 func newID() string { return "qgw_" + rand.Text() }
 
 func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
+	patient := newPatientWriter(w)
+	defer patient.end()
+	w = patient
+	if r.Body != nil && r.Body != http.NoBody {
+		r.Body = patientBody{r.Body, patient.control}
+	}
 	s := g.state.Load()
 	c := &call{gateway: g, state: s, id: newID(), began: time.Now(), header: r.Header, query: r.URL.RawQuery, scheme: "http", clientHost: r.Host}
 	if r.TLS != nil {
@@ -53,6 +59,26 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 	g.serveCall(w, r, c)
 }
 
+// identify names the caller of a request with a header. The answer is a refusal where it may not have the name that it claims.
+func (c *call) identify(r *http.Request, header http.Header) (dialect.Refusal, bool) {
+	peer := hostOf(r.RemoteAddr)
+	if c.gateway.wrong.blocked(peer) {
+		return dialect.Refusal{Status: http.StatusTooManyRequests, Message: "quotad: too many wrong tokens", RetryAfter: time.Second}, true
+	}
+	caller, err := c.state.resolver.Resolve(identity.Request{
+		Header: header, RawQuery: r.URL.RawQuery, PathHolder: c.holder, Peer: connectionOf(r.Context()).peer, At: c.began,
+	})
+	c.caller = caller
+	var denied *identity.DeniedError
+	if !errors.As(err, &denied) {
+		return dialect.Refusal{}, false
+	}
+	if denied.Status == http.StatusUnauthorized {
+		c.gateway.wrong.add(peer)
+	}
+	return dialect.Refusal{Status: denied.Status, Message: denied.Message, Final: true}, true
+}
+
 // serveCall takes a call to a provider.
 func (g *Gateway) serveCall(w http.ResponseWriter, r *http.Request, c *call) {
 	if n := g.calls.Add(1); g.stopping.Load() || n > int64(c.state.config.Limits.Calls) {
@@ -66,13 +92,8 @@ func (g *Gateway) serveCall(w http.ResponseWriter, r *http.Request, c *call) {
 	}
 	defer g.calls.Add(-1)
 	defer func() { g.finished(c) }()
-	caller, err := c.state.resolver.Resolve(identity.Request{
-		Header: r.Header, RawQuery: r.URL.RawQuery, PathHolder: c.holder, Peer: connectionOf(r.Context()).peer, At: c.began,
-	})
-	c.caller = caller
-	var denied *identity.DeniedError
-	if errors.As(err, &denied) {
-		c.refuse(w, dialect.Refusal{Status: denied.Status, Message: denied.Message, Final: true})
+	if refusal, denied := c.identify(r, r.Header); denied {
+		c.refuse(w, refusal)
 		return
 	}
 	c.path = c.upstream.dialect.Rewrite(c.path)
@@ -87,7 +108,7 @@ func (g *Gateway) serveCall(w http.ResponseWriter, r *http.Request, c *call) {
 		return
 	}
 	c.read()
-	c.until = c.began.Add(c.state.waitBound(r.Header, caller.Class))
+	c.until = c.began.Add(c.state.waitBound(r.Header, c.caller.Class))
 	if refusal, refused := c.prepare(r); refused {
 		c.refuse(w, refusal)
 		return

@@ -93,14 +93,10 @@ func (c *call) prepareTake(r *http.Request) (ask takeRequest, named bool, refusa
 	if ask.Class != "" {
 		header.Set(identity.ClassHeader, ask.Class)
 	}
-	caller, err := c.state.resolver.Resolve(identity.Request{
-		Header: header, RawQuery: r.URL.RawQuery, PathHolder: c.holder, Peer: connectionOf(r.Context()).peer, At: c.began,
-	})
-	var denied *identity.DeniedError
-	if errors.As(err, &denied) {
-		return ask, false, dialect.Refusal{Status: denied.Status, Message: denied.Message}, true
+	if refusal, denied := c.identify(r, header); denied {
+		return ask, false, refusal, true
 	}
-	c.caller = caller
+	caller := c.caller
 	c.until = c.began.Add(c.state.waitBound(r.Header, caller.Class))
 	if ask.Wait != "" {
 		wait, ok := parseWait(ask.Wait)

@@ -228,6 +228,9 @@ func (c *checker) model(field string, m Model, conf Config) {
 	if m.Match == "" {
 		c.fail(field+".match", "give a pattern of models, such as gpt-5*")
 	}
+	if m.As == "" {
+		c.fail(field+".as", "give the model's name in quotas, such as gpt-5")
+	}
 	if _, ok := conf.Upstreams[m.Upstream]; m.Upstream != "" && !ok {
 		c.fail(field+".upstream", "there is no upstream %q", m.Upstream)
 	}

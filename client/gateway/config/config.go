@@ -60,7 +60,7 @@ type Config struct {
 	Upstreams map[string]Upstream
 	// Root is the upstream that is also served at /; empty: none.
 	Root string
-	// Models map models to quotas and fallbacks, first match first.
+	// Models map models to quotas, first match first.
 	Models []Model
 	// Wait is the longest wait in the queue by class.
 	Wait map[Class]time.Duration
@@ -215,12 +215,8 @@ type Model struct {
 	Upstream string
 	// Match is a pattern of the model.
 	Match string
-	// As is the model's name in quotas; empty: unchanged.
+	// As is the model's name in quotas.
 	As string
-	// Fallback are models to use in its place when the cluster refuses.
-	Fallback []string
-	// For says whose calls may fall back.
-	For Selector
 }
 
 // Limits bound what the gateway keeps and does at once.

@@ -52,28 +52,29 @@ func bare(value string) string {
 }
 
 func queryKey(rawQuery string) string {
-	if !strings.Contains(rawQuery, "key=") {
-		return ""
+	for part := range strings.SplitSeq(rawQuery, "&") {
+		name, value, _ := strings.Cut(part, "=")
+		if isKey(name) {
+			plain, _ := url.QueryUnescape(value) // what is not escaped properly is no key that a provider knows
+			return plain
+		}
 	}
-	values, err := url.ParseQuery(rawQuery)
-	if err != nil {
-		return ""
-	}
-	return values.Get("key")
+	return ""
+}
+
+// isKey reports whether the name of a query's parameter is key, also where it is escaped.
+func isKey(name string) bool {
+	plain, err := url.QueryUnescape(name)
+	return name == "key" || err == nil && plain == "key"
 }
 
 // StripQueryKey removes ?key= from a query and leaves the rest as it is.
 func StripQueryKey(rawQuery string) string {
-	if !strings.Contains(rawQuery, "key=") {
-		return rawQuery
-	}
 	var kept []string
 	for part := range strings.SplitSeq(rawQuery, "&") {
-		name, _, _ := strings.Cut(part, "=")
-		if plain, err := url.QueryUnescape(name); err == nil && plain == "key" {
-			continue
+		if name, _, _ := strings.Cut(part, "="); !isKey(name) {
+			kept = append(kept, part)
 		}
-		kept = append(kept, part)
 	}
 	return strings.Join(kept, "&")
 }

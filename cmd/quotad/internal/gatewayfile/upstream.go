@@ -141,12 +141,10 @@ func (r *reader) failOpen(n *yaml.Node, what string) *config.FailOpen {
 }
 
 func (r *reader) model(n *yaml.Node) (m config.Model) {
-	each(r.Mapping(n, "models", "upstream", "match", "as", "fallback", "for"), map[string]func(*yaml.Node){
+	each(r.Mapping(n, "models", "upstream", "match", "as"), map[string]func(*yaml.Node){
 		"upstream": func(n *yaml.Node) { m.Upstream = r.Text(n, "models.upstream") },
 		"match":    func(n *yaml.Node) { m.Match = r.Text(n, "models.match") },
 		"as":       func(n *yaml.Node) { m.As = r.Text(n, "models.as") },
-		"fallback": func(n *yaml.Node) { m.Fallback = r.texts(n, "models.fallback") },
-		"for":      func(n *yaml.Node) { m.For = r.selector(n, "models.for") },
 	})
 	return m
 }

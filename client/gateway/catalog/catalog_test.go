@@ -1,0 +1,73 @@
+package catalog
+
+import (
+	"testing"
+	"unicode/utf8"
+
+	"github.com/quotad/quotad/client/gateway/config"
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+func status(name, parent string, limit int64) *quotav1.QuotaStatus {
+	return &quotav1.QuotaStatus{Usable: limit, AvailableWithParents: limit, Definition: &quotav1.Quota{
+		Name: name, Parent: parent, Rule: &quotav1.Quota_Window{Window: &quotav1.Window{Limit: limit, Every: "day"}},
+	}}
+}
+
+func TestCanonical_DropsWhatIsNotTheModel(t *testing.T) {
+	for model, want := range map[string]string{
+		"gpt-5-2025-08-07": "gpt-5", "gpt-5-latest": "gpt-5", "claude-opus-4-20250929": "claude-opus-4", "claude-opus-4-5[1m]": "claude-opus-4-5",
+		"us.anthropic.claude-sonnet-4-5-20250929-v1:0": "claude-sonnet-4-5", "meta.llama3-70b-instruct-v1:0": "llama3-70b-instruct",
+		"claude-sonnet-4@20250514": "claude-sonnet-4", "gpt-4.1": "gpt-4.1", "o3": "o3", "": "", "-latest": "-latest",
+		"arn:aws:bedrock:us-east-1:1:inference-profile/us.anthropic.claude-sonnet-4-5-20250929-v1:0": "claude-sonnet-4-5",
+	} {
+		if got := Canonical(model); got != want {
+			t.Errorf("%s gives %s, want %s", model, got, want)
+		}
+	}
+}
+
+func TestFind_TakesTheFirstThatExists(t *testing.T) {
+	var c Catalog
+	c.Set([]*quotav1.QuotaStatus{
+		status("openai/gpt-5/requests", "", 10), status("openai/gpt-5-2025-08-07/requests", "", 10), status("openai/@any/requests", "", 10),
+		status("openai/mini/tokens", "", 10), status("bedrock/m/tokens", "bedrock/m/requests-per-day", 10), status("bedrock/m/requests-per-day", "", 5),
+	})
+	rules := []config.Model{{Upstream: "openai", Match: "gpt-5-mini*", As: "mini"}, {Match: "nothing*", As: "none"}}
+	for model, want := range map[string]string{
+		"gpt-5-mini-2025": "mini", "gpt-5-2025-08-07": "gpt-5-2025-08-07", "gpt-5-2025-09-09": "gpt-5", "gpt-6": AnyModel, "": AnyModel, "nothing": AnyModel,
+	} {
+		if got := c.Find(rules, "openai", "openai", model); got.Model != want || !got.Has() {
+			t.Errorf("%s gives %+v, want %s", model, got, want)
+		}
+	}
+	if got := c.Find(nil, "azure", "azure", "gpt-5"); got.Has() {
+		t.Errorf("an upstream without quotas gives %+v", got)
+	}
+	// A parent is charged with its child: naming both would charge it twice.
+	if got := c.Find(nil, "bedrock", "bedrock", "m"); len(got.Parts) != 1 || got.Parts["tokens"].Name == "" {
+		t.Errorf("got %+v", got)
+	}
+	if most := c.Most("bedrock/m/tokens"); most != 5 {
+		t.Errorf("at most %d, want the parent's 5", most)
+	}
+	if q, _ := c.Get("openai/gpt-5/requests"); !q.Daily {
+		t.Error("a window of a day is not daily")
+	}
+}
+
+func FuzzCanonical(f *testing.F) {
+	f.Add("us.anthropic.claude-sonnet-4-5-20250929-v1:0")
+	f.Add("arn:///")
+	f.Fuzz(func(t *testing.T, model string) {
+		short := Canonical(model)
+		if len(short) > len(model) || Canonical(short) != short && Plain(short) == short {
+			t.Errorf("%q gives %q, and that gives %q", model, short, Canonical(short))
+		}
+		for _, r := range Name(model) {
+			if r >= utf8.RuneSelf || r < ' ' {
+				t.Errorf("%q gives the name %q", model, Name(model))
+			}
+		}
+	})
+}

@@ -1,0 +1,148 @@
+package dialect
+
+import (
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/quotad/quotad/client/estimate"
+	"github.com/quotad/quotad/client/signals"
+)
+
+var names = []Name{Anthropic, Azure, Bedrock, Codex, Gemini, Generic, GitHub, OpenAI}
+
+func TestOperation_SaysWhatACallDoes(t *testing.T) {
+	for path, want := range map[string]struct {
+		dialect   Name
+		generates bool
+		model     string
+		form      Name
+	}{
+		"/v1/chat/completions":      {OpenAI, true, "", OpenAI},
+		"/v1/responses":             {OpenAI, true, "", OpenAI},
+		"/v1/moderations":           {OpenAI, false, "", OpenAI},
+		"/v1/files":                 {OpenAI, false, "", OpenAI},
+		"/codex/responses":          {Codex, true, "", Codex},
+		"/v1/messages":              {Anthropic, true, "", Anthropic},
+		"/v1/messages/count_tokens": {Anthropic, false, "", Anthropic},
+		"/v1/messages/batches":      {Anthropic, false, "", Anthropic},
+		"/v1beta/models/gemini-3:streamGenerateContent":  {Gemini, true, "gemini-3", Gemini},
+		"/v1beta/models/gemini-3:countTokens":            {Gemini, false, "gemini-3", Gemini},
+		"/v1beta/openai/chat/completions":                {Gemini, true, "", OpenAI},
+		"/openai/deployments/mine/chat/completions":      {Azure, true, "mine", Azure},
+		"/model/anthropic.claude-v1%3A0/converse-stream": {Bedrock, true, "anthropic.claude-v1:0", Bedrock},
+		"/model/anthropic.claude-v1%3A0/count-tokens":    {Bedrock, false, "anthropic.claude-v1:0", Bedrock},
+		"/repos/a/b/issues":                              {GitHub, false, "", GitHub},
+		"/anything/completions":                          {Generic, false, "", Generic},
+	} {
+		op := want.dialect.Operation(http.MethodPost, path)
+		if op.Generates() != want.generates || op.Model != want.model || op.Dialect != want.form {
+			t.Errorf("%s %s gives %+v", want.dialect, path, op)
+		}
+		if got := want.dialect.Operation(http.MethodGet, path); got.Generates() {
+			t.Errorf("GET %s generates", path)
+		}
+	}
+	if op := OpenAI.Operation(http.MethodPost, "/v1/embeddings"); op.Route.Operation != estimate.Embed {
+		t.Errorf("embeddings give %+v", op)
+	}
+}
+
+func TestRewrite_TakesTheFormOfAnEnterpriseServer(t *testing.T) {
+	for path, want := range map[string]string{
+		"/api/v3/user": "/user", "/api/graphql": "/graphql", "/api/v3": "", "/user": "/user", "/api/v35": "/api/v35",
+	} {
+		if got := GitHub.Rewrite(path); got != want {
+			t.Errorf("%s gives %s", path, got)
+		}
+		if got := OpenAI.Rewrite(path); got != path {
+			t.Errorf("openai: %s gives %s", path, got)
+		}
+	}
+}
+
+func TestGitHubDraws_FollowThePublishedLimits(t *testing.T) {
+	for name, want := range map[string]struct {
+		method, path, body string
+		draws              string
+	}{
+		"read":     {"GET", "/user", "", "core 1 concurrent 1 points 1"},
+		"create":   {"POST", "/repos/a/b/issues", "{}", "core 1 concurrent 1 points 5 content 1"},
+		"delete":   {"DELETE", "/repos/a/b", "", "core 1 concurrent 1 points 5"},
+		"search":   {"GET", "/search/issues", "", "search 1 concurrent 1 points 1"},
+		"code":     {"GET", "/search/code", "", "code_search 1 concurrent 1 points 1"},
+		"query":    {"POST", "/graphql", `{"query":"query { viewer { login } }"}`, "graphql 1 concurrent 1 graphql-points 1"},
+		"mutation": {"POST", "/graphql", `{"query":"mutation { addStar }"}`, "graphql 1 concurrent 1 graphql-points 5 content 1"},
+		"unread":   {"POST", "/graphql", `{`, "graphql 1 concurrent 1 graphql-points 5 content 1"},
+		"free":     {"GET", "/rate_limit", "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []string
+			for _, d := range GitHubDraws(want.method, want.path, "", []byte(want.body), true) {
+				got = append(got, d.Name, strconv.FormatInt(d.Amount, 10))
+			}
+			if strings.Join(got, " ") != want.draws {
+				t.Errorf("got %v, want %s", got, want.draws)
+			}
+			if primary := GitHubDraws(want.method, want.path, "", []byte(want.body), false); len(primary) > 1 {
+				t.Errorf("without secondary limits: %v", primary)
+			}
+		})
+	}
+}
+
+// A refusal must be read as the provider's by whoever reads the provider: package signals knows all of them.
+func TestRefuse_IsReadAsTheProviders(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		name := rapid.SampledFrom(names).Draw(t, "dialect")
+		wait := time.Duration(rapid.Int64Range(1, int64(time.Hour)).Draw(t, "wait"))
+		r := Refusal{
+			Status: http.StatusTooManyRequests, Message: "q is EXHAUSTED (quotad, holder x).", RequestID: "qgw_1", Reason: "EXHAUSTED", Quota: "t/q",
+			RetryAfter: wait, Part: rapid.SampledFrom([]string{"requests", "tokens", "core"}).Draw(t, "part"), Limit: 10, Now: time.Now(),
+		}
+		r.Primary = r.Part == "core"
+		a := name.Refuse(r)
+		if !json.Valid(a.Body) {
+			t.Fatalf("%s: %s is not JSON", name, a.Body)
+		}
+		reads, err := signals.DialectNamed(string(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		verdict, refused := signals.Verdict(reads.Observe(time.Now(), a.Status, a.Header, a.Body))
+		if !refused || !verdict.Class.Limited() || verdict.Class == signals.Billing {
+			t.Fatalf("%s: %s is read as %+v", name, a.Body, verdict)
+		}
+		if !verdict.RetryAfter.Known || verdict.RetryAfter.D < wait-time.Millisecond || verdict.RetryAfter.D > wait+2*time.Second {
+			t.Fatalf("%s: a wait of %v is read as %+v", name, wait, verdict.RetryAfter)
+		}
+	})
+}
+
+func TestRefuse_OtherStatusesAreNoLimits(t *testing.T) {
+	for _, name := range names {
+		for _, status := range []int{400, 401, 403, 404, 413, 415, 502, 503} {
+			a := name.Refuse(Refusal{Status: status, Message: "quotad: no", RequestID: "qgw_1"})
+			if !json.Valid(a.Body) || !strings.Contains(string(a.Body), "quotad: no") || a.Status != status {
+				t.Errorf("%s %d: %s", name, status, a.Body)
+			}
+		}
+	}
+}
+
+func FuzzOperation(f *testing.F) {
+	f.Add("/v1beta/models/m:generateContent", `{"query":"x"}`)
+	f.Add("/model/%2F/converse", "")
+	f.Fuzz(func(_ *testing.T, path, body string) {
+		for _, name := range names {
+			name.Operation(http.MethodPost, path)
+			name.Rewrite(path)
+		}
+		GitHubDraws(http.MethodPost, path, body, []byte(body), true)
+	})
+}

@@ -1,0 +1,201 @@
+package identity
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/quotad/quotad/client/gateway/config"
+)
+
+// headerOf makes a header of name, value, name, value.
+func headerOf(pairs ...string) http.Header {
+	h := http.Header{}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		h.Set(pairs[i], pairs[i+1])
+	}
+	return h
+}
+
+type oneToken struct{ right Right }
+
+func (o oneToken) Find(secret string) (Right, bool) { return o.right, secret == "qtd_red_x" }
+
+func TestResolve_OnTrust(t *testing.T) {
+	r := New("node-7", config.Identity{
+		Names: []string{"picard"}, Tools: map[string]config.Tool{"gh": {Class: config.Critical}}, Seats: config.Seats{By: "session", Count: 64},
+	}, nil, NewSeats(64))
+	for name, want := range map[string]struct {
+		request        Request
+		holder, source string
+		class          config.Class
+		status         int
+	}{
+		"header":            {Request{Header: headerOf(HolderHeader, "data")}, "data@node-7", "header", 0, 0},
+		"exact name":        {Request{Header: headerOf(HolderHeader, "picard")}, "picard", "header", 0, 0},
+		"own machine":       {Request{Header: headerOf(HolderHeader, "data@node-7")}, "data@node-7", "header", 0, 0},
+		"another machine":   {Request{Header: headerOf(HolderHeader, "data@node-8")}, "", "", 0, 403},
+		"not printable":     {Request{Header: headerOf(HolderHeader, "a\x01b")}, "", "", 0, 400},
+		"too long":          {Request{Header: headerOf(HolderHeader, strings.Repeat("a", 129))}, "", "", 0, 400},
+		"path":              {Request{PathHolder: "w%20o~background"}, "w o@node-7", "path", config.Background, 0},
+		"header beats path": {Request{Header: headerOf(HolderHeader, "data"), PathHolder: "worf"}, "data@node-7", "header", 0, 0},
+		"wrong class":       {Request{PathHolder: "worf~urgent"}, "", "", 0, 400},
+		"session":           {Request{Header: headerOf("User-Agent", "claude-cli/2", "X-Claude-Code-Session-Id", "s1")}, "claude-1@node-7", "session", 0, 0},
+		"purpose beats session": {
+			Request{Header: headerOf("User-Agent", "claude-cli/2", "X-Claude-Code-Session-Id", "s1", HolderHeader, "data")}, "data@node-7", "header", 0, 0,
+		},
+		"tool's class": {Request{Header: headerOf("User-Agent", "GitHub CLI 2.23.0"), Peer: "ana"}, "ana@node-7", "peer", config.Critical, 0},
+		"nothing":      {Request{}, "node-7", "machine", 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := r.Resolve(want.request)
+			var denied *DeniedError
+			if errors.As(err, &denied) != (want.status != 0) || want.status != 0 && denied.Status != want.status {
+				t.Fatalf("error %v, want status %d", err, want.status)
+			}
+			if err == nil && (got.Holder != want.holder || got.Source != want.source || got.Class != want.class) {
+				t.Errorf("got %+v", got)
+			}
+		})
+	}
+	keyed, err := r.Resolve(Request{Header: headerOf("Authorization", "Bearer sk-a")})
+	again, _ := r.Resolve(Request{Header: headerOf("X-Api-Key", "sk-a")})
+	if err != nil || !strings.HasPrefix(keyed.Holder, "key-") || keyed.Holder != again.Holder || strings.Contains(keyed.Holder, "sk-a") {
+		t.Errorf("by key: %+v, %+v, %v", keyed, again, err)
+	}
+}
+
+func TestResolve_ByToken(t *testing.T) {
+	r := New("node-7", config.Identity{Seats: config.Seats{By: "session", Count: 64}}, oneToken{Right{ID: "red", Pattern: "red-*", MaxClass: config.Standard}}, NewSeats(64))
+	for name, want := range map[string]struct {
+		header http.Header
+		holder string
+		class  config.Class
+		status int
+	}{
+		"none":              {headerOf(), "", 0, 401},
+		"wrong":             {headerOf(TokenHeader, "qtd_red_y"), "", 0, 401},
+		"its own name":      {headerOf(TokenHeader, "qtd_red_x"), "red-red", config.Standard, 0},
+		"as the key":        {headerOf("Authorization", "Bearer qtd_red_x"), "red-red", config.Standard, 0},
+		"covered":           {headerOf(TokenHeader, "qtd_red_x", HolderHeader, "red-7"), "red-7", config.Standard, 0},
+		"not covered":       {headerOf(TokenHeader, "qtd_red_x", HolderHeader, "blue"), "", 0, 403},
+		"class is lowered":  {headerOf(TokenHeader, "qtd_red_x", ClassHeader, "background"), "red-red", config.Background, 0},
+		"and never raised":  {headerOf(TokenHeader, "qtd_red_x", ClassHeader, "critical"), "red-red", config.Standard, 0},
+		"beside a real key": {headerOf(TokenHeader, "qtd_red_x", "Authorization", "Bearer sk-a"), "red-red", config.Standard, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := r.Resolve(Request{Header: want.header})
+			var denied *DeniedError
+			if errors.As(err, &denied) != (want.status != 0) || want.status != 0 && denied.Status != want.status {
+				t.Fatalf("error %v, want status %d", err, want.status)
+			}
+			if err == nil && (got.Holder != want.holder || got.Class != want.class) {
+				t.Errorf("got %+v", got)
+			}
+		})
+	}
+}
+
+func TestSeats_AreFewAndStable(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		count := rapid.IntRange(1, 5).Draw(t, "count")
+		s := NewSeats(count)
+		now := time.Unix(0, 0)
+		holds := map[string]int{}
+		last := map[string]time.Time{}
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			now = now.Add(time.Duration(rapid.IntRange(0, 20).Draw(t, "minutes")) * time.Minute)
+			session := fmt.Sprint("s", rapid.IntRange(0, 7).Draw(t, "session"))
+			n := s.Take("claude", session, now)
+			if n < 1 || n > count {
+				t.Fatalf("seat %d of %d", n, count)
+			}
+			live := 0
+			for other := range holds {
+				if other != session && now.Sub(last[other]) < seatIdle {
+					live++
+				}
+			}
+			for other, seat := range holds {
+				taken := other != session && seat == n
+				if taken && now.Sub(last[other]) < seatIdle && live < count {
+					t.Fatalf("%s was driven off its seat %d by %s while others were free", other, seat, session)
+				}
+				if taken {
+					delete(holds, other)
+				}
+			}
+			if before, seated := holds[session]; seated && before != n {
+				t.Fatalf("%s moved from %d to %d", session, before, n)
+			}
+			holds[session], last[session] = n, now
+		}
+	})
+}
+
+func TestPatience_IsBelowWhatClientsStand(t *testing.T) {
+	for agent, want := range map[string]time.Duration{
+		"claude-cli/2.1 (external)": 4 * time.Minute, "codex_cli_rs/0.1": 4 * time.Minute, "GeminiCLI/0.3": 40 * time.Second, "curl/7.88.1": 0,
+		"octokit-rest.js/22": 2 * time.Minute, "": 0,
+	} {
+		if got := Patience(headerOf("User-Agent", agent)); got != want {
+			t.Errorf("%s: %v, want %v", agent, got, want)
+		}
+	}
+	for seconds, want := range map[string]time.Duration{"600": 150 * time.Second, "NaN": 0, "-1": 0, "1e300": 0, "x": 0} {
+		if got := Patience(headerOf("X-Stainless-Read-Timeout", seconds)); got != want {
+			t.Errorf("%s: %v, want %v", seconds, got, want)
+		}
+	}
+	if got := Patience(headerOf("X-Stainless-Timeout", "600", "X-Stainless-Lang", "js")); got != 2*time.Minute {
+		t.Errorf("js: %v", got)
+	}
+}
+
+func TestStrip_LeavesNothingOfOurs(t *testing.T) {
+	h := headerOf(TokenHeader, "qtd_a_b", "X-Quotad-Anything", "x", "Authorization", "Bearer qtd_a_b", "X-Api-Key", "sk-kept")
+	StripTokens(h)
+	if len(h) != 1 || h.Get("X-Api-Key") != "sk-kept" {
+		t.Errorf("left: %v", h)
+	}
+	for query, want := range map[string]string{
+		"a=1&key=x&b=%2F": "a=1&b=%2F", "key=x": "", "%6bey=x&a": "a", "a=key=b": "a=key=b", "": "", "monkey=1": "monkey=1",
+	} {
+		if got := StripQueryKey(query); got != want {
+			t.Errorf("%q gives %q, want %q", query, got, want)
+		}
+	}
+}
+
+func FuzzResolve(f *testing.F) {
+	f.Add("picard", "worf~background", "claude-cli/1", "s", "Bearer sk", "key=1")
+	f.Add("", "%zz", "", "", "", "%")
+	seats := NewSeats(4)
+	r := New("node-7", config.Identity{Seats: config.Seats{By: "agent", Count: 4}}, nil, seats)
+	f.Fuzz(func(t *testing.T, holder, path, agent, session, authorization, query string) {
+		h := http.Header{}
+		for name, value := range map[string]string{
+			HolderHeader: holder, "User-Agent": agent, "Session-Id": session, "Authorization": authorization, "X-Stainless-Timeout": session,
+		} {
+			h[name] = []string{value}
+		}
+		caller, err := r.Resolve(Request{Header: h, PathHolder: path, RawQuery: query})
+		if err == nil && !strings.HasSuffix(caller.Holder, "node-7") {
+			t.Errorf("%+v is taken for %q", h, caller.Holder)
+		}
+		if wait := Patience(h); wait < 0 || wait > 1e6*time.Second {
+			t.Errorf("patience %v", wait)
+		}
+		StripTokens(h)
+		for name := range h {
+			if strings.HasPrefix(name, "X-Quotad-") {
+				t.Errorf("%s is left", name)
+			}
+		}
+	})
+}
