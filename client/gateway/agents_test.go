@@ -138,7 +138,9 @@ func TestA17_PromptsWithoutABoundStayBelowTheProvidersLimit(t *testing.T) {
 	body := `{"model":"gpt-5","messages":[{"role":"user","content":"` + strings.Repeat("word", prompt) + `"}]}`
 	statuses := make(chan int, 20)
 	for range 20 {
-		go func() { statuses <- f.do(http.MethodPost, "/openai/v1/chat/completions", body, "X-Quotad-Wait", "0").status }()
+		go func() {
+			statuses <- f.do(http.MethodPost, "/openai/v1/chat/completions", body, "X-Quotad-Wait", "0").status
+		}()
 	}
 	passed := 0
 	for range 20 {

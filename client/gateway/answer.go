@@ -131,7 +131,11 @@ func (b *answerBody) end(how error) {
 			said = b.meter.Said()
 		}
 		b.call.learned(b, said, ended)
-		b.grant.settle(settlement{actual: b.actual(said, ended)})
+		actual := b.actual(said, ended)
+		if b.meter != nil && b.status < http.StatusBadRequest {
+			b.call.gateway.metrics.used(b.call, said, actual)
+		}
+		b.grant.settle(settlement{actual: actual})
 		b.call.record(func(o *outcome) { o.end, o.said = ended, said })
 	})
 }

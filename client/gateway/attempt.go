@@ -25,6 +25,9 @@ func (sender) RoundTrip(request *http.Request) (*http.Response, error) {
 	c := callOf(request.Context())
 	for try := 0; ; try++ {
 		granted, err := c.acquire(request.Context())
+		if c.ungoverned == "" {
+			c.gateway.away.Store(err != nil && isAway(err))
+		}
 		switch {
 		case err == nil:
 			if granted.lease != nil {

@@ -63,6 +63,8 @@ type Gateway struct {
 	wrong    wrongTokens
 	batches  batches
 	takes    takes
+	// away: the cluster did not answer the last call.
+	away atomic.Bool
 	// drains is how many answers are read after their clients have left.
 	drains atomic.Int64
 

@@ -8,6 +8,9 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/quotad/quotad/client/signals"
+	"github.com/quotad/quotad/client/usage"
 )
 
 // discardLog takes what net/http's proxy says of broken connections: each call's line in the log says it already.
@@ -23,6 +26,12 @@ type metrics struct {
 	free     *prometheus.CounterVec
 	first    *prometheus.HistogramVec
 	duration *prometheus.HistogramVec
+	tokens   *prometheus.CounterVec
+	ratio    *prometheus.HistogramVec
+	unsaid   *prometheus.CounterVec
+	cuts     *prometheus.CounterVec
+	gone     *prometheus.CounterVec
+	repeats  *prometheus.CounterVec
 }
 
 const namespace = "quotad_gateway"
@@ -54,6 +63,22 @@ func newMetrics(g *Gateway) *metrics {
 	m.free = counter("ungoverned_total", "Calls that drew on no quota.", "upstream", "why")
 	m.first = histogram("first_byte_seconds", "Time from sending a call to the provider's status line.", "upstream", "model")
 	m.duration = histogram("duration_seconds", "Time from a call's arrival to its end.", "upstream", "model")
+	m.tokens = counter("tokens_total", "Tokens that answers said were used.", "upstream", "model", "kind")
+	m.unsaid = counter("usage_unknown_total", "Answers of models that did not say what was used.", "upstream", "model")
+	m.cuts = counter("estimates_cut_total", "Estimates that were above what can ever be granted.", "upstream", "model")
+	m.gone = counter("disconnects_total", "Clients that left before the end of their answers.", "upstream")
+	m.repeats = counter("client_retries_total", "Calls that an SDK said it sends again.", "upstream")
+	m.ratio = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Namespace: namespace, Name: "estimate_ratio", Help: "What a call used, by what was asked for it.",
+		Buckets: []float64{0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1, 1.25, 1.5, 2, 4},
+	}, []string{"upstream", "model", "part"})
+	m.registry.MustRegister(m.ratio)
+	gauge("cluster_away", "1 while the cluster did not answer the last call.", func() float64 {
+		if g.away.Load() {
+			return 1
+		}
+		return 0
+	})
 	gauge("waiting", "Calls that wait for the cluster.", func() float64 { return float64(g.waiting.len()) })
 	gauge("open_streams", "Calls under way.", func() float64 { return float64(g.calls.Load()) })
 	gauge("buffered_bytes", "Bytes of request bodies in memory.", func() float64 { return float64(g.buffered.Load()) })
@@ -111,11 +136,68 @@ func (g *Gateway) finished(c *call) {
 	} else {
 		g.metrics.wait.WithLabelValues(c.upstream.name, class, how).Observe(o.waited.Seconds())
 	}
-	g.logger.Info("call", slog.String("upstream", c.upstream.name), slog.String("model", c.target.Model), slog.String("holder", c.caller.Holder),
+	asked := int64(0)
+	for _, d := range c.draws {
+		if isTokens(d.part) {
+			asked += d.amount
+		}
+		if d.cut {
+			g.metrics.cuts.WithLabelValues(c.upstream.name, c.modelLabel()).Inc()
+		}
+	}
+	if o.end == endGone {
+		g.metrics.gone.WithLabelValues(c.upstream.name).Inc()
+	}
+	if c.caller.Retry {
+		g.metrics.repeats.WithLabelValues(c.upstream.name).Inc()
+	}
+	key := ""
+	if c.key != nil {
+		key = c.key.Name
+	}
+	g.logger.With(counts(o.said, asked)...).Info("call", slog.String("key", key), slog.String("upstream", c.upstream.name), slog.String("model", c.target.Model), slog.String("holder", c.caller.Holder),
 		slog.String("session", cut(c.caller.Session)), slog.String("agent", cut(c.caller.Agent)), slog.String("class", class),
 		slog.Duration("wait", o.waited.Round(time.Millisecond)), slog.Duration("first", o.first.Round(time.Millisecond)),
 		slog.Duration("took", took.Round(time.Millisecond)), slog.Int("code", o.code), slog.Int("retries", o.retries),
 		slog.String("end", o.end), slog.String("id", c.id))
+}
+
+// used counts what an answer said.
+func (m *metrics) used(c *call, said usage.Said, actual map[string]int64) {
+	name, model := c.upstream.name, c.modelLabel()
+	if !said.Known() {
+		m.unsaid.WithLabelValues(name, model).Inc()
+		return
+	}
+	for kind, n := range map[string]signals.Count{
+		"input": said.Input, "cached": said.Cached, "cache_write": said.Written, "output": said.Output, "reasoning": said.Reasoning,
+	} {
+		if n.Known {
+			m.tokens.WithLabelValues(name, model, kind).Add(float64(n.N))
+		}
+	}
+	for _, d := range c.draws {
+		if n, ok := actual[d.quota.Name]; ok && isTokens(d.part) && d.amount > 0 {
+			m.ratio.WithLabelValues(name, model, d.part).Observe(float64(n) / float64(d.amount))
+		}
+	}
+}
+
+// counts writes a count for the log; what is not known is left out.
+func counts(said usage.Said, asked int64) []any {
+	var out []any
+	for _, n := range []struct {
+		name  string
+		count signals.Count
+	}{{"in", said.Input}, {"cached", said.Cached}, {"out", said.Output}} {
+		if n.count.Known {
+			out = append(out, slog.Int64(n.name, n.count.N))
+		}
+	}
+	if asked > 0 {
+		out = append(out, slog.Int64("asked", asked))
+	}
+	return out
 }
 
 // cut shortens what a caller said, for the log.

@@ -1,0 +1,230 @@
+package gateway_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quotad/quotad/client/gateway"
+	"github.com/quotad/quotad/client/gateway/config"
+)
+
+// frame is one message of an Amazon event stream.
+func frame(event, payload string) string {
+	var header bytes.Buffer
+	for _, pair := range [][2]string{{":message-type", "event"}, {":event-type", event}} {
+		header.WriteByte(byte(len(pair[0])))
+		header.WriteString(pair[0])
+		header.WriteByte(7)
+		_ = binary.Write(&header, binary.BigEndian, uint16(len(pair[1])))
+		header.WriteString(pair[1])
+	}
+	var out bytes.Buffer
+	_ = binary.Write(&out, binary.BigEndian, uint32(16+header.Len()+len(payload)))
+	_ = binary.Write(&out, binary.BigEndian, uint32(header.Len()))
+	_ = binary.Write(&out, binary.BigEndian, crc32.ChecksumIEEE(out.Bytes()))
+	out.Write(header.Bytes())
+	out.WriteString(payload)
+	_ = binary.Write(&out, binary.BigEndian, crc32.ChecksumIEEE(out.Bytes()))
+	return out.String()
+}
+
+func TestA22_BedrockIsDrainedAfterItsClientHasLeft(t *testing.T) {
+	c := startCluster(t, tokens("bedrock/m/tokens", 100_000))
+	left := make(chan struct{})
+	first := frame("contentBlockDelta", `{"contentBlockIndex":0,"delta":{"text":"Hi"}}`)
+	p := startProvider(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/vnd.amazon.eventstream")
+		_, _ = io.WriteString(w, first)
+		_ = http.NewResponseController(w).Flush()
+		<-left
+		for range 100 {
+			_, _ = io.WriteString(w, first)
+			_ = http.NewResponseController(w).Flush()
+		}
+		_, _ = io.WriteString(w, frame("metadata", `{"usage":{"inputTokens":12,"outputTokens":7,"totalTokens":19}}`))
+	})
+	f := startGateway(t, c, p, configOf(c, map[string]config.Upstream{"bedrock": upstreamOf(p, "bedrock")}), gateway.Options{})
+	ctx, cancel := context.WithCancel(t.Context())
+	response := f.open(ctx, "/bedrock/model/m/converse-stream", `{"messages":[]}`)
+	if _, err := io.ReadFull(response.Body, make([]byte, len(first))); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	close(left)
+	c.consumed("bedrock/m/tokens", 19)
+}
+
+func TestA3_GeminiStreamIsSettledByItsInput(t *testing.T) {
+	c := startCluster(t, rate("gemini/gemini-3/requests", 10), tokens("gemini/gemini-3/tokens", 100_000))
+	stream := "data: {\"candidates\":[],\"usageMetadata\":{\"promptTokenCount\":8,\"candidatesTokenCount\":3}}\n\n" +
+		"data: {\"candidates\":[],\"usageMetadata\":{\"promptTokenCount\":8,\"candidatesTokenCount\":12,\"thoughtsTokenCount\":40}}\n\n"
+	p := startProvider(t, events(nil, stream))
+	f := startGateway(t, c, p, configOf(c, map[string]config.Upstream{"gemini": upstreamOf(p, "gemini")}), gateway.Options{})
+	got := f.do(http.MethodPost, "/gemini/v1beta/models/gemini-3:streamGenerateContent?alt=sse", `{"contents":[{"parts":[{"text":"Hi"}]}]}`,
+		"X-Goog-Api-Key", "made-up")
+	if got.body != stream || p.one(t).uri != "/v1beta/models/gemini-3:streamGenerateContent?alt=sse" || p.one(t).header.Get("X-Goog-Api-Key") != "made-up" {
+		t.Fatalf("got %d %q, sent %+v", got.status, got.body, p.one(t))
+	}
+	c.consumed("gemini/gemini-3/tokens", 8)
+}
+
+func TestBody_IsBoundedAndUnpacked(t *testing.T) {
+	f := openAI(t, speak(200, chatAnswer), func(c *config.Config) { c.Limits.Body, c.Limits.Memory = 1<<16, 1<<16 })
+	long := `{"model":"gpt-5","input":"` + strings.Repeat("a", 1<<16) + `"}`
+	if got := f.do(http.MethodPost, forms["openai"].path, long); got.status != http.StatusRequestEntityTooLarge || !strings.Contains(got.body, "limits.body") {
+		t.Errorf("a long body: %d %s", got.status, got.body)
+	}
+	got := f.do(http.MethodPost, forms["openai"].path, `{"model":"gpt-5"}`, "Content-Encoding", "zstd")
+	if got.status != http.StatusUnsupportedMediaType {
+		t.Errorf("zstd: %d %s", got.status, got.body)
+	}
+	if n := len(f.provider.seen()); n != 0 {
+		t.Errorf("%d requests were sent", n)
+	}
+	text := f.do(http.MethodGet, "/metrics", "").body
+	if !strings.Contains(text, "quotad_gateway_buffered_bytes 0\n") {
+		t.Error("memory of bodies was not given back")
+	}
+}
+
+func TestMultipart_IsGovernedByItsModelAndStreamed(t *testing.T) {
+	c := startCluster(t, rate("openai/whisper/requests", 10))
+	p := startProvider(t, speak(200, `{"text":"x","usage":{"type":"duration","seconds":9}}`))
+	f := startGateway(t, c, p, configOf(c, map[string]config.Upstream{"openai": upstreamOf(p, "openai")}), gateway.Options{})
+	body := "--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nwhisper\r\n--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\n" +
+		strings.Repeat("x", 200_000) + "\r\n--b--\r\n"
+	got := f.do(http.MethodPost, "/openai/v1/audio/transcriptions", body, "Content-Type", "multipart/form-data; boundary=b")
+	if got.status != 200 || p.one(t).body != body {
+		t.Fatalf("got %d %s", got.status, got.body)
+	}
+	c.consumed("openai/whisper/requests", 1)
+}
+
+func TestReload_IsWholeOrNotAtAll(t *testing.T) {
+	f := openAI(t, speak(200, chatAnswer), nil)
+	bad := configOf(f.cluster, map[string]config.Upstream{"openai": {Auth: "nonsense"}})
+	if err := f.gateway.Reload(bad); err == nil {
+		t.Fatal("a wrong configuration was taken")
+	}
+	ask := func(path string) int { return f.do(http.MethodPost, path, `{"model":"gpt-5","input":"x"}`).status }
+	if status := ask("/openai/v1/responses"); status != 200 {
+		t.Fatalf("after a wrong configuration: %d", status)
+	}
+	other := upstreamOf(f.provider, "openai")
+	other.Quotas = "openai"
+	if err := f.gateway.Reload(configOf(f.cluster, map[string]config.Upstream{"other": other})); err != nil {
+		t.Fatal(err)
+	}
+	if was, is := ask("/openai/v1/responses"), ask("/other/v1/responses"); was != 404 || is != 200 {
+		t.Errorf("after a new configuration: %d and %d", was, is)
+	}
+}
+
+func TestStop_EndsWaitingCallsAndLetsRunningOnesFinish(t *testing.T) {
+	c := startCluster(t, slots("anthropic/m/streams", 1))
+	release := make(chan struct{})
+	p := startProvider(t, func(w http.ResponseWriter, r *http.Request) {
+		<-release
+		speak(200, `{}`)(w, r)
+	})
+	conf := configOf(c, map[string]config.Upstream{"anthropic": upstreamOf(p, "anthropic")})
+	f := startGateway(t, c, p, conf, gateway.Options{})
+	results := make(chan answer, 2)
+	form := forms["anthropic"]
+	go func() { results <- f.do(http.MethodPost, form.path, form.body) }()
+	eventually(t, "one call runs", func() bool { return len(p.seen()) == 1 })
+	go func() { results <- f.do(http.MethodPost, form.path, form.body) }()
+	eventually(t, "one call waits", func() bool { return c.quota("anthropic/m/streams").Waiting == 1 })
+	f.gateway.Stop()
+	if got := <-results; got.status != 503 || got.header.Get("Retry-After") != "1" {
+		t.Errorf("the waiting call: %d %s", got.status, got.body)
+	}
+	if got := f.do(http.MethodGet, "/readyz", ""); got.status != 503 {
+		t.Errorf("readyz: %d", got.status)
+	}
+	close(release)
+	if got := <-results; got.status != 200 {
+		t.Errorf("the running call: %d %s", got.status, got.body)
+	}
+}
+
+func TestA31_WaitingCallsShareConnectionsToTheNodes(t *testing.T) {
+	if testing.Short() {
+		t.Skip("1,500 connections")
+	}
+	const waiting = 1_500
+	c := startCluster(t, slots("anthropic/m/streams", 1))
+	release := make(chan struct{})
+	p := startProvider(t, func(w http.ResponseWriter, r *http.Request) {
+		<-release
+		speak(200, `{}`)(w, r)
+	})
+	conf := configOf(c, map[string]config.Upstream{"anthropic": upstreamOf(p, "anthropic")})
+	conf.Wait = map[config.Class]time.Duration{config.Standard: 10 * time.Minute}
+	f := startGateway(t, c, p, conf, gateway.Options{})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	form := forms["anthropic"]
+	ask := func() {
+		request, err := http.NewRequestWithContext(ctx, http.MethodPost, f.url+form.path, strings.NewReader(form.body))
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		if response, err := http.DefaultTransport.RoundTrip(request); err == nil {
+			_ = response.Body.Close()
+		}
+	}
+	go ask()
+	eventually(t, "one call runs", func() bool { return len(p.seen()) == 1 })
+	before := sockets(t, c.config.APIAddress)
+	for range waiting {
+		go ask()
+	}
+	eventually(t, "all others wait", func() bool { return c.quota("anthropic/m/streams").Waiting == waiting })
+	if now := sockets(t, c.config.APIAddress); now > before+4 {
+		t.Errorf("%d connections to the node, %d before", now, before)
+	}
+	cancel()
+	eventually(t, "nobody waits", func() bool { return c.quota("anthropic/m/streams").Waiting == 0 })
+	close(release)
+}
+
+// sockets counts this process's connections to an address.
+func sockets(t *testing.T, address string) int {
+	t.Helper()
+	table, err := os.ReadFile("/proc/self/net/tcp")
+	if err != nil {
+		t.Skip("only Linux shows its connections")
+	}
+	_, port, _ := strings.Cut(address, ":")
+	var number int
+	_, _ = fmt.Sscan(port, &number)
+	remote := fmt.Sprintf("0100007F:%04X 01", number) // connected to it
+	return strings.Count(string(table), remote)
+}
+
+func TestListen_RefusesASocketThatIsServed(t *testing.T) {
+	c := startCluster(t)
+	p := startProvider(t, speak(200, `{}`))
+	conf := configOf(c, map[string]config.Upstream{"openai": upstreamOf(p, "openai")})
+	conf.Listen = config.Listen{Unix: filepath.Join(t.TempDir(), "gateway.sock")}
+	f := startGateway(t, c, p, conf, gateway.Options{})
+	f.listen()
+	if info, err := os.Stat(conf.Listen.Unix); err != nil || info.Mode().Perm() != 0o660 {
+		t.Errorf("the socket has mode %v, %v", info.Mode(), err)
+	}
+	if _, err := f.gateway.Listen(context.Background()); err == nil || !strings.Contains(err.Error(), "another process serves it") {
+		t.Errorf("got %v", err)
+	}
+}
