@@ -70,8 +70,13 @@ func newNodes(conf config.Cluster) (*nodes, error) {
 }
 
 func (n *nodes) client(machine string, logger *slog.Logger) (*client.Client, error) {
-	return client.New(n.addresses, client.WithHTTPClient(n.http), client.WithToken(n.token), client.WithHolder(machine),
-		client.WithCallTimeout(awayAfter), client.WithLogger(logger))
+	options := []client.Option{
+		client.WithToken(n.token), client.WithHolder(machine), client.WithCallTimeout(awayAfter), client.WithLogger(logger),
+	}
+	if n.transport.TLSClientConfig != nil {
+		options = append(options, client.WithHTTPClient(n.http))
+	}
+	return client.New(n.addresses, options...)
 }
 
 // base returns a node's URL.
