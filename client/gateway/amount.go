@@ -7,6 +7,7 @@ import (
 	"io"
 	"regexp"
 	"strconv"
+	"strings"
 
 	"github.com/quotad/quotad/client/estimate"
 	"github.com/quotad/quotad/client/gateway/catalog"
@@ -14,45 +15,53 @@ import (
 	"github.com/quotad/quotad/client/usage"
 )
 
-// read looks at a body that is in memory: its model, its size in tokens, and what it bounds.
-func (c *call) read() {
+// read looks at a body that is in memory: its model, its size in tokens, and what it bounds. A body in gzip is unpacked as it is
+// read, up to the bound of bodies.
+func (c *call) read() error {
 	if !c.op.Generates() {
-		return
+		return nil
 	}
 	scanner := estimate.NewScanner(c.op.Signals(), c.op.Route)
-	if c.body != nil {
-		_, _ = scanner.Write(c.body.plain)
+	err := c.scan(scanner)
+	if errors.Is(err, errEncoding) && c.upstream.config.Unknown == "observe" {
+		err = nil
 	}
 	c.ask = scanner.Request()
 	c.model = c.ask.Model
 	if c.model == "" && c.streamed != nil {
 		c.model = estimate.ModelOfMultipart(c.header.Get("Content-Type"), c.streamed)
 	}
+	return err
 }
 
 // errEncoding says that a body is packed in a way that the gateway does not read.
 var errEncoding = errors.New("a body with this Content-Encoding cannot be read; send it plain or in gzip")
 
-// unpacked returns a copy of a body as it is read: bodies in gzip are unpacked, up to a bound.
-func unpacked(data []byte, encoding string, most int64) ([]byte, error) {
-	switch encoding {
-	case "", "identity":
-		return data, nil
-	case "gzip", "x-gzip":
-		in, err := gzip.NewReader(bytes.NewReader(data))
-		if err != nil {
-			return nil, errEncoding
-		}
-		out, err := io.ReadAll(io.LimitReader(in, most+1))
-		switch {
-		case int64(len(out)) > most:
-			return nil, errBodyTooLarge
-		case err != nil:
-			return nil, errEncoding
-		}
-		return out, nil
+func (c *call) scan(to io.Writer) error {
+	if c.body == nil {
+		return nil
 	}
-	return nil, errEncoding
+	switch strings.ToLower(c.header.Get("Content-Encoding")) {
+	case "", "identity":
+		_, err := to.Write(c.body.data)
+		return err
+	case "gzip", "x-gzip":
+	default:
+		return errEncoding
+	}
+	in, err := gzip.NewReader(bytes.NewReader(c.body.data))
+	if err != nil {
+		return errEncoding
+	}
+	most := c.state.config.Limits.Body
+	n, err := io.Copy(to, io.LimitReader(in, most+1))
+	switch {
+	case n > most:
+		return errBodyTooLarge
+	case err != nil:
+		return errEncoding
+	}
+	return nil
 }
 
 // likeness names the calls that are like this one, for what is learnt.

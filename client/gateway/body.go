@@ -13,16 +13,13 @@ import (
 )
 
 // body is a request's body in memory, so that the call can wait and be sent again.
-type body struct {
-	// data is what is sent, plain the same unpacked.
-	data, plain []byte
-}
+type body struct{ data []byte }
 
 func (b *body) bytes() []byte {
 	if b == nil {
 		return nil
 	}
-	return b.plain
+	return b.data
 }
 
 // isJSON reports whether a body is JSON by its type. Tools that say nothing send JSON.
@@ -42,6 +39,13 @@ var (
 // readBody reads a JSON body into memory. Other bodies are streamed and never sent again; of those of models, the beginning is
 // looked at for the model.
 func (c *call) readBody(r *http.Request) error {
+	if err := c.takeBody(r); err != nil {
+		return err
+	}
+	return c.read()
+}
+
+func (c *call) takeBody(r *http.Request) error {
 	if r.Body == nil || r.Body == http.NoBody {
 		return nil
 	}
@@ -72,15 +76,8 @@ func (c *call) readBody(r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	c.body = &body{data: buffer.Bytes(), plain: buffer.Bytes()}
-	if !c.op.Generates() {
-		return nil
-	}
-	c.body.plain, err = unpacked(c.body.data, strings.ToLower(r.Header.Get("Content-Encoding")), limits.Body)
-	if errors.Is(err, errEncoding) && c.upstream.config.Unknown == "observe" {
-		c.body.plain, err = nil, nil
-	}
-	return err
+	c.body = &body{data: buffer.Bytes()}
+	return nil
 }
 
 // splice reads from one and closes another.

@@ -2,6 +2,7 @@ package gateway_test
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -90,6 +91,21 @@ func TestBody_IsBoundedAndUnpacked(t *testing.T) {
 	}
 	if n := len(f.provider.seen()); n != 0 {
 		t.Errorf("%d requests were sent", n)
+	}
+	packed := func(text string) string {
+		var out bytes.Buffer
+		w := gzip.NewWriter(&out)
+		_, _ = io.WriteString(w, text)
+		_ = w.Close()
+		return out.String()
+	}
+	got = f.do(http.MethodPost, forms["openai"].path, packed(`{"model":"gpt-5","input":"x"}`), "Content-Encoding", "gzip")
+	if got.status != 200 || f.provider.one(t).header.Get("Content-Encoding") != "gzip" {
+		t.Errorf("gzip: %d %s", got.status, got.body)
+	}
+	got = f.do(http.MethodPost, forms["openai"].path, packed(long), "Content-Encoding", "gzip")
+	if got.status != http.StatusRequestEntityTooLarge {
+		t.Errorf("a long body in gzip: %d %s", got.status, got.body)
 	}
 	text := f.do(http.MethodGet, "/metrics", "").body
 	if !strings.Contains(text, "quotad_gateway_buffered_bytes 0\n") {

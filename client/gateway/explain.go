@@ -67,7 +67,6 @@ func (g *Gateway) Explain(ctx context.Context, r *http.Request) (Explanation, er
 	if err := c.readBody(r); err != nil {
 		return refused(bodyRefusal(err))
 	}
-	c.read()
 	c.until = c.began.Add(s.waitBound(r.Header, c.caller.Class))
 	if refusal, no := c.prepare(r); no {
 		return refused(refusal)

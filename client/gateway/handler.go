@@ -107,7 +107,6 @@ func (g *Gateway) serveCall(w http.ResponseWriter, r *http.Request, c *call) {
 		c.refuse(w, bodyRefusal(err))
 		return
 	}
-	c.read()
 	c.until = c.began.Add(c.state.waitBound(r.Header, c.caller.Class))
 	if refusal, refused := c.prepare(r); refused {
 		c.refuse(w, refusal)

@@ -87,7 +87,7 @@ func (f *failOpen) back() (spent map[spentKey]int64, count int) {
 // isAway reports whether an error says that the cluster did not answer; nothing of the call was sent then.
 func isAway(err error) bool {
 	return !errors.As(err, new(*client.RefusalError)) && !errors.As(err, new(*client.RequestError)) && !errors.Is(err, errStopping) &&
-		!errors.Is(err, context.Canceled)
+		!errors.Is(err, context.Canceled) && !errors.Is(err, client.ErrLate)
 }
 
 // passOpen lets a call pass without the cluster, if its upstream allows that now.

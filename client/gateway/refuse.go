@@ -43,6 +43,11 @@ func (c *call) refusalOf(err error) (refusal dialect.Refusal, gone bool) {
 			withoutQuery(upstream.err))}, false
 	case errors.Is(err, context.Canceled):
 		return refusal, true
+	case errors.Is(err, client.ErrLate):
+		return dialect.Refusal{Status: http.StatusServiceUnavailable, RetryAfter: retrySoon, Message: err.Error()}, false
+	case errors.Is(err, client.ErrLeaseExpired), errors.Is(err, client.StaleFence):
+		return dialect.Refusal{Status: http.StatusServiceUnavailable, RetryAfter: retrySoon, Message: "quotad: the slot of this call was lost " +
+			"while it was under way: the cluster was away for too long, or an operator revoked it"}, false
 	}
 	return c.awayRefusal(err), false
 }
