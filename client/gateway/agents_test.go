@@ -47,7 +47,8 @@ func TestA8_ClaudeCodeSessionsHaveSeatsAndSubagentsShareThem(t *testing.T) {
 		t.Errorf("the seats are wrong: %s", log)
 	}
 	for _, sent := range f.provider.seen() {
-		if sent.header.Get("Authorization") != "Bearer sk-ant-oat-made-up" || sent.header.Get("Anthropic-Beta") != "oauth-2025-04-20,new-feature" ||
+		if sent.header.Get("Authorization") != "Bearer sk-ant-oat-made-up" ||
+			sent.header.Get("Anthropic-Beta") != "oauth-2025-04-20,new-feature" ||
 			sent.header.Get("X-New-Header") != "kept" {
 			t.Errorf("the provider saw %v", sent.header)
 		}
@@ -93,7 +94,8 @@ func TestA9_GeminiIsAnsweredBeforeItsClientGivesUp(t *testing.T) {
 }
 
 func TestA16_SpellingsOfAModelAreOneQuota(t *testing.T) {
-	c := startCluster(t, rate("openai/gpt-5/requests", 100), rate("bedrock/claude-sonnet-4-5/requests", 100), rate("azure/@any/requests", 100))
+	c := startCluster(t, rate("openai/gpt-5/requests", 100), rate("bedrock/claude-sonnet-4-5/requests", 100), rate("azure/@any/requests",
+		100))
 	p := startProvider(t, speak(200, `{}`))
 	upstreams := map[string]config.Upstream{}
 	for _, name := range []string{"openai", "bedrock", "azure"} {
@@ -155,7 +157,8 @@ func TestA17_PromptsWithoutABoundStayBelowTheProvidersLimit(t *testing.T) {
 
 func TestA19_PicturesCountAsPicturesAndTextAsText(t *testing.T) {
 	f := openAI(t, speak(200, chatAnswer), nil)
-	picture := `{"model":"gpt-5","max_tokens":100,"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,` +
+	picture := `{"model":"gpt-5","max_tokens":100,"messages":[{"role":"user","content":[` +
+		`{"type":"image_url","image_url":{"url":"data:image/png;base64,` +
 		strings.Repeat("A", 930_000) + `"}}]}]}`
 	text := `{"model":"gpt-5","messages":[{"role":"user","content":"` + strings.Repeat("word", 300_000) + `"}],"max_tokens":500}`
 	for _, want := range []struct {
@@ -205,7 +208,8 @@ func TestUpstreamAway_IsSaidInItsForm(t *testing.T) {
 	f := messages(t, events(nil, messageEvents...), nil)
 	f.provider.Close()
 	got := f.do(http.MethodPost, "/anthropic/v1/messages", messageBody)
-	if got.status != http.StatusBadGateway || got.header.Get("X-Quotad") != "upstream" || !strings.Contains(got.body, `"type":"api_error"`) ||
+	if got.status != http.StatusBadGateway || got.header.Get("X-Quotad") != "upstream" || !strings.Contains(got.body,
+		`"type":"api_error"`) ||
 		!strings.Contains(got.body, "nothing was sent") {
 		t.Errorf("got %d %s %v", got.status, got.body, got.header)
 	}

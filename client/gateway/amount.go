@@ -111,7 +111,7 @@ func (c *call) used(part string, said usage.Said) (n int64, ok bool) {
 	if c.uncached() {
 		input = said.Uncached()
 	}
-	if c.op.Route.Operation == estimate.Embed && !output.Known {
+	if c.op.Operation == estimate.Embed && !output.Known {
 		output.Known = input.Known
 	}
 	switch part {

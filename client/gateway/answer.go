@@ -45,9 +45,12 @@ type answerBody struct {
 }
 
 // govern returns a body that settles the attempt when it ends.
-func (c *call) govern(response *http.Response, granted *grant, ctx context.Context, cancel context.CancelFunc, writes int64) *answerBody {
+func (c *call) govern(
+	ctx context.Context, cancel context.CancelFunc, response *http.Response, granted *grant, writes int64,
+) *answerBody {
 	b := &answerBody{
-		call: c, grant: granted, body: response.Body, header: response.Header, ctx: ctx, cancel: cancel, status: response.StatusCode, writes: writes,
+		call: c, grant: granted, body: response.Body, header: response.Header, ctx: ctx, cancel: cancel, status: response.StatusCode,
+		writes: writes,
 	}
 	b.silence = time.AfterFunc(slowUpstream, cancel)
 	if c.ask != nil {
@@ -124,7 +127,7 @@ func (b *answerBody) end(how error) {
 	b.once.Do(func() {
 		b.ended.Store(true)
 		b.silence.Stop()
-		ended := endOf(how, b.ctx)
+		ended := endOf(b.ctx, how)
 		var said usage.Said
 		if b.meter != nil {
 			b.meter.End()
@@ -147,7 +150,7 @@ const (
 	endBroken   = "broken"
 )
 
-func endOf(how error, ctx context.Context) string {
+func endOf(ctx context.Context, how error) string {
 	switch {
 	case errors.Is(how, io.EOF):
 		return endComplete

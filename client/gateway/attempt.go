@@ -117,7 +117,7 @@ func (c *call) send(request *http.Request, granted *grant) (*http.Response, erro
 	if response.StatusCode == http.StatusUnauthorized && c.key != nil {
 		c.upstream.keys.Reread(c.key)
 	}
-	response.Body = c.govern(response, granted, ctx, cancel, max(writes.Load(), 1))
+	response.Body = c.govern(ctx, cancel, response, granted, max(writes.Load(), 1))
 	return response, nil
 }
 
@@ -140,7 +140,8 @@ func (c *call) observe(response *http.Response, granted *grant, try int) (again 
 	}
 	delay = retryIn(cooldown, c.caller.Class)
 	noRetry := verdict.Class == signals.Billing || verdict.NoRetry || response.Header.Get("X-Should-Retry") == "false"
-	if noRetry || try >= maxRetries || response.StatusCode < http.StatusBadRequest || !c.replayable(response.Request) || time.Now().Add(delay).After(c.until) {
+	if noRetry || try >= maxRetries || response.StatusCode < http.StatusBadRequest || !c.replayable(response.Request) ||
+		time.Now().Add(delay).After(c.until) {
 		c.gateway.metrics.limited(c, verdict.Rule, "passed")
 		markRetryAfter(response, verdict, delay)
 		return false, 0

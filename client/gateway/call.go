@@ -237,7 +237,8 @@ func (c *call) unknownModel() (dialect.Refusal, bool) {
 	}
 	return dialect.Refusal{
 		Status: http.StatusForbidden, Final: true,
-		Message: "quotad has no quota for " + named + " of upstream " + strconv.Quote(c.upstream.name) + ". Apply one: quotad quota apply --preset " +
+		Message: "quotad has no quota for " + named + " of upstream " + strconv.Quote(c.upstream.name) +
+			". Apply one: quotad quota apply --preset " +
 			presetOf(c.upstream) + " --set model=" + c.target.Model + "; or map it in gateway.yaml (models:), or set unknown: observe.",
 	}, true
 }

@@ -37,7 +37,8 @@ func openAI(t *testing.T, answer http.HandlerFunc, change func(*config.Config)) 
 func TestA1_ChatPassesUnchangedAndDraws(t *testing.T) {
 	f := openAI(t, speak(200, chatAnswer), nil)
 	body := `{"model":"gpt-5", "messages":[{"role":"user","content":"Hello"}]  }`
-	got := f.do(http.MethodPost, "/openai/v1/chat/completions?x=1&a=%2F", body, "Authorization", "Bearer sk-made-up", "X-Quotad-Holder", "picard")
+	got := f.do(http.MethodPost, "/openai/v1/chat/completions?x=1&a=%2F", body, "Authorization", "Bearer sk-made-up", "X-Quotad-Holder",
+		"picard")
 	if got.status != 200 || got.body != chatAnswer {
 		t.Fatalf("got %d %s", got.status, got.body)
 	}

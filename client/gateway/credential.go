@@ -39,8 +39,10 @@ func (c *call) chooseKey() (dialect.Refusal, bool) {
 	c.prefixOfQuotas = c.upstream.config.Quotas
 	if c.upstream.keys == nil {
 		if c.upstream.dialect == dialect.Bedrock && strings.HasPrefix(c.header.Get("Authorization"), "AWS4-") {
-			return dialect.Refusal{Status: http.StatusBadRequest, Final: true, Message: "quotad: a call signed with SigV4 names its host and cannot pass " +
-				"a gateway: use a key of Bedrock (AWS_BEARER_TOKEN_BEDROCK), and in Claude Code CLAUDE_CODE_SKIP_BEDROCK_AUTH=1 with a key of the gateway"}, true
+			return dialect.Refusal{Status: http.StatusBadRequest, Final: true,
+				Message: "quotad: a call signed with SigV4 names its host and cannot pass " +
+					"a gateway: use a key of Bedrock (AWS_BEARER_TOKEN_BEDROCK), and in Claude Code " +
+					"CLAUDE_CODE_SKIP_BEDROCK_AUTH=1 with a key of the gateway"}, true
 		}
 		return dialect.Refusal{}, false
 	}
@@ -93,7 +95,7 @@ func (c *call) freeShare(k *keys.Key) float64 {
 	return least
 }
 
-// inject sets the call's key in the place of whatever the caller sent.
+// inject sets the call's key and nothing that the caller sent.
 func (c *call) inject(header http.Header) {
 	identity.StripCredentials(header)
 	value := c.key.Value()

@@ -73,7 +73,8 @@ func TestA3_GeminiStreamIsSettledByItsInput(t *testing.T) {
 	f := startGateway(t, c, p, configOf(c, map[string]config.Upstream{"gemini": upstreamOf(p, "gemini")}), gateway.Options{})
 	got := f.do(http.MethodPost, "/gemini/v1beta/models/gemini-3:streamGenerateContent?alt=sse", `{"contents":[{"parts":[{"text":"Hi"}]}]}`,
 		"X-Goog-Api-Key", "made-up")
-	if got.body != stream || p.one(t).uri != "/v1beta/models/gemini-3:streamGenerateContent?alt=sse" || p.one(t).header.Get("X-Goog-Api-Key") != "made-up" {
+	if got.body != stream || p.one(t).uri != "/v1beta/models/gemini-3:streamGenerateContent?alt=sse" ||
+		p.one(t).header.Get("X-Goog-Api-Key") != "made-up" {
 		t.Fatalf("got %d %q, sent %+v", got.status, got.body, p.one(t))
 	}
 	c.consumed("gemini/gemini-3/tokens", 8)
@@ -82,7 +83,8 @@ func TestA3_GeminiStreamIsSettledByItsInput(t *testing.T) {
 func TestBody_IsBoundedAndUnpacked(t *testing.T) {
 	f := openAI(t, speak(200, chatAnswer), func(c *config.Config) { c.Limits.Body, c.Limits.Memory = 1<<16, 1<<16 })
 	long := `{"model":"gpt-5","input":"` + strings.Repeat("a", 1<<16) + `"}`
-	if got := f.do(http.MethodPost, forms["openai"].path, long); got.status != http.StatusRequestEntityTooLarge || !strings.Contains(got.body, "limits.body") {
+	if got := f.do(http.MethodPost, forms["openai"].path, long); got.status != http.StatusRequestEntityTooLarge ||
+		!strings.Contains(got.body, "limits.body") {
 		t.Errorf("a long body: %d %s", got.status, got.body)
 	}
 	got := f.do(http.MethodPost, forms["openai"].path, `{"model":"gpt-5"}`, "Content-Encoding", "zstd")
@@ -117,7 +119,8 @@ func TestMultipart_IsGovernedByItsModelAndStreamed(t *testing.T) {
 	c := startCluster(t, rate("openai/whisper/requests", 10))
 	p := startProvider(t, speak(200, `{"text":"x","usage":{"type":"duration","seconds":9}}`))
 	f := startGateway(t, c, p, configOf(c, map[string]config.Upstream{"openai": upstreamOf(p, "openai")}), gateway.Options{})
-	body := "--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nwhisper\r\n--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\n" +
+	body := "--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nwhisper\r\n--b\r\n" +
+		"Content-Disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\n" +
 		strings.Repeat("x", 200_000) + "\r\n--b--\r\n"
 	got := f.do(http.MethodPost, "/openai/v1/audio/transcriptions", body, "Content-Type", "multipart/form-data; boundary=b")
 	if got.status != 200 || p.one(t).body != body {
@@ -186,7 +189,8 @@ func TestA31_WaitingCallsShareConnectionsToTheNodes(t *testing.T) {
 		speak(200, `{}`)(w, r)
 	})
 	conf := configOf(c, map[string]config.Upstream{"anthropic": upstreamOf(p, "anthropic")})
-	conf.Wait = map[config.Class]time.Duration{config.Standard: 10 * time.Minute}
+	conf = conf.Complete()
+	conf.Wait[config.Standard] = 10 * time.Minute
 	f := startGateway(t, c, p, conf, gateway.Options{})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

@@ -26,8 +26,10 @@ func filtered(stream string, piece func() int) string {
 
 func TestFilter_WithholdsUsageAloneHoweverItIsCut(t *testing.T) {
 	kinds := []string{
-		"data: {\"choices\":[{\"delta\":{\"content\":\"usage\"}}],\"usage\":null}", "data: {\"choices\":[],\"prompt_filter_results\":[]}", ": ping",
-		"data: [DONE]", "event: x\ndata: {\"choices\":[],\ndata: \"usage\":{}}", "data: {\"choices\":[],\"usage\":{\"total_tokens\":3}}", "data: {\"usage\":{}}",
+		"data: {\"choices\":[{\"delta\":{\"content\":\"usage\"}}],\"usage\":null}", "data: {\"choices\":[],\"prompt_filter_results\":[]}",
+		": ping",
+		"data: [DONE]", "event: x\ndata: {\"choices\":[],\ndata: \"usage\":{}}", "data: {\"choices\":[],\"usage\":{\"total_tokens\":3}}",
+		"data: {\"usage\":{}}",
 	}
 	withheld := map[int]bool{4: true, 5: true}
 	rapid.Check(t, func(t *rapid.T) {
@@ -122,7 +124,8 @@ func TestEncodings_AreReducedToWhatCanBeRead(t *testing.T) {
 
 func TestUsage_IsInjectedIntoAnyObject(t *testing.T) {
 	for body, want := range map[string]string{
-		`{"model":"m"}`: `{"stream_options":{"include_usage":true},"model":"m"}`, " {  } ": ` {"stream_options":{"include_usage":true}  } `, "[]": "[]",
+		`{"model":"m"}`: `{"stream_options":{"include_usage":true},"model":"m"}`, " {  } ": ` {"stream_options":{"include_usage":true}  } `,
+		"[]": "[]",
 	} {
 		c := &call{body: newBody(body)}
 		c.injectUsage()

@@ -69,16 +69,17 @@ func TestA29_HostileRequestsAreRefusedAndNothingIsSent(t *testing.T) {
 		"403 host that begins right": post + "Host: 127.0.0.1.evil.example\r\n" + length + "\r\n" + body,
 		"403 page of another site":   post + "Host: localhost\r\nOrigin: http://evil\r\n" + length + "\r\n" + body,
 		"403 cross site":             post + "Host: localhost\r\nSec-Fetch-Site: cross-site\r\n" + length + "\r\n" + body,
-		"400 absolute form":          "POST http://evil.example/openai/v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n" + length + "\r\n" + body,
-		"400 connect":                "CONNECT evil.example:443 HTTP/1.1\r\nHost: evil.example\r\n\r\n",
-		"400 two framings":           post + "Host: localhost\r\nTransfer-Encoding: chunked\r\n" + length + "\r\n0\r\n\r\n",
-		"400 two lengths":            post + "Host: localhost\r\n" + length + length + "\r\n" + body,
-		"400 folded header":          post + "Host: localhost\r\nX-A: b\r\n c\r\n" + length + "\r\n" + body,
-		"400 dots":                   "POST /openai/../anthropic/v1 HTTP/1.1\r\nHost: localhost\r\n" + length + "\r\n" + body,
-		"400 escaped dots":           "POST /openai/v1/..%2f..%2fx HTTP/1.1\r\nHost: localhost\r\n" + length + "\r\n" + body,
-		"400 escaped dots alone":     "POST /openai/%2e%2e/x HTTP/1.1\r\nHost: localhost\r\n" + length + "\r\n" + body,
-		"400 no host":                post + "Host:\r\n" + length + "\r\n" + body,
-		"404 no upstream":            "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n" + length + "\r\n" + body,
+		"400 absolute form": "POST http://evil.example/openai/v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n" + length +
+			"\r\n" + body,
+		"400 connect":            "CONNECT evil.example:443 HTTP/1.1\r\nHost: evil.example\r\n\r\n",
+		"400 two framings":       post + "Host: localhost\r\nTransfer-Encoding: chunked\r\n" + length + "\r\n0\r\n\r\n",
+		"400 two lengths":        post + "Host: localhost\r\n" + length + length + "\r\n" + body,
+		"400 folded header":      post + "Host: localhost\r\nX-A: b\r\n c\r\n" + length + "\r\n" + body,
+		"400 dots":               "POST /openai/../anthropic/v1 HTTP/1.1\r\nHost: localhost\r\n" + length + "\r\n" + body,
+		"400 escaped dots":       "POST /openai/v1/..%2f..%2fx HTTP/1.1\r\nHost: localhost\r\n" + length + "\r\n" + body,
+		"400 escaped dots alone": "POST /openai/%2e%2e/x HTTP/1.1\r\nHost: localhost\r\n" + length + "\r\n" + body,
+		"400 no host":            post + "Host:\r\n" + length + "\r\n" + body,
+		"404 no upstream":        "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n" + length + "\r\n" + body,
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := raw(t, "tcp", address, request, 1); len(got) != 1 || got[0] != name[:3] {
@@ -111,7 +112,8 @@ func TestHead_IsLookedAtOnEveryRequestOfAConnection(t *testing.T) {
 		if want == 400 {
 			extra = "Transfer-Encoding: chunked\r\n"
 		}
-		_, _ = fmt.Fprintf(connection, "POST /openai/v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n%sContent-Length: %d\r\n\r\n%s", extra, len(body), body)
+		_, _ = fmt.Fprintf(connection, "POST /openai/v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n%sContent-Length: %d\r\n\r\n%s",
+			extra, len(body), body)
 		response, err := http.ReadResponse(in, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -125,7 +127,8 @@ func TestHead_IsLookedAtOnEveryRequestOfAConnection(t *testing.T) {
 
 func TestA7_WebSocketsAreRefusedWith426(t *testing.T) {
 	f := openAI(t, speak(200, chatAnswer), nil)
-	got := raw(t, "tcp", f.listen(), "GET /openai/v1/responses HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n", 1)
+	got := raw(t, "tcp", f.listen(), "GET /openai/v1/responses HTTP/1.1\r\nHost: localhost\r\n"+
+		"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n", 1)
 	if len(got) != 1 || got[0] != "426" || len(f.provider.seen()) != 0 {
 		t.Errorf("got %v", got)
 	}
@@ -159,7 +162,8 @@ func TestA4_PagesStayOnTheGateway(t *testing.T) {
 		var page int
 		_, _ = fmt.Sscanf(r.URL.Query().Get("page"), "%d", &page)
 		if page < 5 {
-			w.Header().Set("Link", fmt.Sprintf(`<http://%s%s?page=%d>; rel="next", <https://elsewhere.example/x>; rel="help"`, r.Host, r.URL.Path, max(page, 1)+1))
+			w.Header().Set("Link", fmt.Sprintf(`<http://%s%s?page=%d>; rel="next", <https://elsewhere.example/x>; rel="help"`, r.Host,
+				r.URL.Path, max(page, 1)+1))
 		}
 		speak(200, `[]`)(w, r)
 	})

@@ -27,7 +27,8 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 		r.Body = patientBody{r.Body, patient.control}
 	}
 	s := g.state.Load()
-	c := &call{gateway: g, state: s, id: newID(), began: time.Now(), header: r.Header, query: r.URL.RawQuery, scheme: "http", clientHost: r.Host}
+	c := &call{gateway: g, state: s, id: newID(), began: time.Now(), header: r.Header, query: r.URL.RawQuery, scheme: "http",
+		clientHost: r.Host}
 	if r.TLS != nil {
 		c.scheme = "https"
 	}
@@ -40,8 +41,9 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 	to, ok := s.route(r)
 	if !ok {
 		c.refuse(w, dialect.Refusal{
-			Status:  http.StatusNotFound,
-			Message: "quotad: no upstream at " + identity.Quote(r.URL.Path) + "; a path begins with one of " + s.prefixes() + " and goes on as at the provider",
+			Status: http.StatusNotFound,
+			Message: "quotad: no upstream at " + identity.Quote(r.URL.Path) + "; a path begins with one of " + s.prefixes() +
+				" and goes on as at the provider",
 		})
 		return
 	}
@@ -53,7 +55,8 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 	c.op = dialect.Operation{Dialect: to.upstream.dialect}
 	if upgrade(r) {
 		w.Header().Set("Connection", "close")
-		c.refuse(w, dialect.Refusal{Status: http.StatusUpgradeRequired, Message: "quotad: WebSockets are not governed; use plain HTTP requests", Final: true})
+		c.refuse(w, dialect.Refusal{Status: http.StatusUpgradeRequired,
+			Message: "quotad: WebSockets are not governed; use plain HTTP requests", Final: true})
 		return
 	}
 	g.serveCall(w, r, c)

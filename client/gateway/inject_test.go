@@ -51,7 +51,8 @@ func TestInject_SetsExactlyOneCredential(t *testing.T) {
 		if form.body == "" {
 			method = http.MethodGet
 		}
-		got := f.do(method, form.path+"?key=caller", form.body, "X-Quotad-Token", "qtd_red_x", "Authorization", "Bearer caller", "X-Api-Key", "caller",
+		got := f.do(method, form.path+"?key=caller", form.body, "X-Quotad-Token", "qtd_red_x", "Authorization", "Bearer caller", "X-Api-Key",
+			"caller",
 			"Api-Key", "caller", "X-Goog-Api-Key", "caller", "Cookie", "caller", "X-Quotad-Holder", "red-7")
 		if got.status != 200 {
 			t.Fatalf("%s: %d %s", name, got.status, got.body)
@@ -71,7 +72,7 @@ func TestInject_SetsExactlyOneCredential(t *testing.T) {
 	}
 	got = f.do(http.MethodGet, "/github/user", "", "Authorization", "Bearer qtd_red_x")
 	if got.status != 200 || !strings.Contains(f.log.String(), "holder=red-red") {
-		t.Errorf("a token in the place of the key: %d %s", got.status, got.body)
+		t.Errorf("a token as the key: %d %s", got.status, got.body)
 	}
 }
 
@@ -97,7 +98,7 @@ func TestA27_KeyFileIsSwappedUnderLoad(t *testing.T) {
 	if status := ask(); status != 200 {
 		t.Fatalf("with the old key: %d", status)
 	}
-	// A new file in the place of the old one, as Kubernetes swaps a link.
+	// A new file replaces the old one, as Kubernetes swaps a link.
 	other := secret(t, "key", "new")
 	if err := os.Rename(other, path); err != nil {
 		t.Fatal(err)
@@ -130,7 +131,7 @@ func TestA28_UnsafeConfigurationsDoNotStart(t *testing.T) {
 	}
 	open := config.Upstream{Auth: "inject", Keys: []config.Key{{Name: "a", From: config.Source{File: readable}}}}
 	for want, conf := range map[string]config.Config{
-		"whoever reaches the port could use the keys": {Upstreams: map[string]config.Upstream{"openai": inject}},
+		"any process that reaches the port could use the keys": {Upstreams: map[string]config.Upstream{"openai": inject}},
 		"0.0.0.0:7452 is not a loopback address: set listen.tls": {
 			Upstreams: map[string]config.Upstream{"openai": {}}, Listen: config.Listen{TCP: []string{"0.0.0.0:7452"}},
 		},
@@ -169,7 +170,8 @@ func TestPool_TakesTheKeyWithRoomAndStaysWithIt(t *testing.T) {
 	conf.Trust = true
 	f := startGateway(t, c, p, conf, gateway.Options{})
 	ask := func(holder string) int {
-		return f.do(http.MethodPost, forms["openai"].path, `{"model":"gpt-5","input":"x"}`, "X-Quotad-Holder", holder, "X-Quotad-Wait", "0").status
+		return f.do(http.MethodPost, forms["openai"].path, `{"model":"gpt-5","input":"x"}`, "X-Quotad-Holder", holder, "X-Quotad-Wait",
+			"0").status
 	}
 	// The first key's limit closes its own quotas alone: from the next list on, calls take the other one.
 	if status := ask("one"); status != 429 {
@@ -212,7 +214,8 @@ func TestA14_FailOpenIsBounded(t *testing.T) {
 	if passed != 2 || len(f.provider.seen()) != 2 {
 		t.Fatalf("%d calls passed, the provider saw %d; want 2", passed, len(f.provider.seen()))
 	}
-	if text := f.do(http.MethodGet, "/metrics", "").body; !strings.Contains(text, `quotad_gateway_ungoverned_total{upstream="openai",why="fail_open"} 2`) {
+	if text := f.do(http.MethodGet, "/metrics", "").body; !strings.Contains(text,
+		`quotad_gateway_ungoverned_total{upstream="openai",why="fail_open"} 2`) {
 		t.Error("the metric does not count them")
 	}
 	f.cluster.start()

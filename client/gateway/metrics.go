@@ -155,7 +155,8 @@ func (g *Gateway) finished(c *call) {
 	if c.key != nil {
 		key = c.key.Name
 	}
-	g.logger.With(counts(o.said, asked)...).Info("call", slog.String("key", key), slog.String("upstream", c.upstream.name), slog.String("model", c.target.Model), slog.String("holder", c.caller.Holder),
+	g.logger.With(counts(o.said, asked)...).Info("call", slog.String("key", key), slog.String("upstream", c.upstream.name),
+		slog.String("model", c.target.Model), slog.String("holder", c.caller.Holder),
 		slog.String("session", cut(c.caller.Session)), slog.String("agent", cut(c.caller.Agent)), slog.String("class", class),
 		slog.Duration("wait", o.waited.Round(time.Millisecond)), slog.Duration("first", o.first.Round(time.Millisecond)),
 		slog.Duration("took", took.Round(time.Millisecond)), slog.Int("code", o.code), slog.Int("retries", o.retries),

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -46,8 +48,9 @@ func (c *call) refusalOf(err error) (refusal dialect.Refusal, gone bool) {
 	case errors.Is(err, client.ErrLate):
 		return dialect.Refusal{Status: http.StatusServiceUnavailable, RetryAfter: retrySoon, Message: err.Error()}, false
 	case errors.Is(err, client.ErrLeaseExpired), errors.Is(err, client.StaleFence):
-		return dialect.Refusal{Status: http.StatusServiceUnavailable, RetryAfter: retrySoon, Message: "quotad: the slot of this call was lost " +
-			"while it was under way: the cluster was away for too long, or an operator revoked it"}, false
+		return dialect.Refusal{Status: http.StatusServiceUnavailable, RetryAfter: retrySoon,
+			Message: "quotad: the slot of this call was lost " +
+				"while it was under way: the cluster was away for too long, or an operator revoked it"}, false
 	}
 	return c.awayRefusal(err), false
 }
@@ -72,13 +75,15 @@ func withoutQuery(err error) string {
 func (c *call) awayRefusal(err error) dialect.Refusal {
 	return dialect.Refusal{
 		Status: http.StatusServiceUnavailable, RetryAfter: retrySoon, Reason: "CLUSTER_AWAY",
-		Message: fmt.Sprintf("quotad: no quotad node answered (%s: %v); nothing was sent", strings.Join(c.gateway.cluster.addresses, ", "), err),
+		Message: fmt.Sprintf("quotad: no quotad node answered (%s: %v); nothing was sent", strings.Join(c.gateway.cluster.addresses, ", "),
+			err),
 	}
 }
 
 // wrongRequest is for what the cluster will not do at all.
 func (c *call) wrongRequest(err *client.RequestError) dialect.Refusal {
-	refusal := dialect.Refusal{Status: http.StatusForbidden, Message: "quotad: " + err.Message, Reason: err.Reason.String(), Quota: err.Quota, Final: true}
+	refusal := dialect.Refusal{Status: http.StatusForbidden, Message: "quotad: " + err.Message, Reason: err.Reason.String(),
+		Quota: err.Quota, Final: true}
 	switch err.Reason {
 	case client.UnknownQuota:
 		refusal.Message = fmt.Sprintf("quotad: the cluster has no quota %s. Apply one: quotad quota apply --help", identity.Quote(err.Quota))
@@ -109,7 +114,7 @@ func (c *call) quotaRefusal(no *client.RefusalError) dialect.Refusal {
 		Budget: part == "cost" && no.RetryAfter > finalAfter,
 	}
 	claude := identity.ToolOf(c.header) == "claude"
-	switch no.Reason { //nolint:exhaustive // all other reasons pass by themselves.
+	switch no.Reason {
 	case client.NeverFits, client.AboveClamp, client.Suspended:
 		r.Final = true
 	default:
@@ -172,9 +177,7 @@ func (c *call) refuse(w http.ResponseWriter, r dialect.Refusal) {
 }
 
 func writeAnswer(w http.ResponseWriter, a dialect.Answer) {
-	for name, values := range a.Header {
-		w.Header()[name] = values
-	}
+	maps.Copy(w.Header(), a.Header)
 	w.WriteHeader(a.Status)
 	_, _ = w.Write(a.Body)
 }
@@ -206,7 +209,8 @@ type warning struct {
 // note remembers a refusal, and logs it at most once a minute for each quota and reason.
 func (r *refusals) note(c *call, refusal dialect.Refusal) {
 	now := time.Now()
-	past := pastRefusal{At: now, Holder: c.caller.Holder, Reason: refusal.Reason, Quota: refusal.Quota, Status: refusal.Status, Message: refusal.Message}
+	past := pastRefusal{At: now, Holder: c.caller.Holder, Reason: refusal.Reason, Quota: refusal.Quota, Status: refusal.Status,
+		Message: refusal.Message}
 	if c.upstream != nil {
 		past.Upstream = c.upstream.name
 	}
@@ -239,8 +243,8 @@ func (r *refusals) list() []pastRefusal {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	out := make([]pastRefusal, 0, len(r.last))
-	for i := len(r.last) - 1; i >= 0; i-- {
-		out = append(out, r.last[i])
+	for _, past := range slices.Backward(r.last) {
+		out = append(out, past)
 	}
 	return out
 }

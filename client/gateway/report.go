@@ -202,7 +202,8 @@ func retryIn(cooldown time.Duration, class config.Class) time.Duration {
 
 // markRetryAfter tells the client when to come back, where the provider did not say or the cluster's cooldown is longer.
 func markRetryAfter(response *http.Response, verdict signals.Signal, delay time.Duration) {
-	if verdict.Class == signals.Billing || verdict.RetryAfter.Known && verdict.RetryAfter.D >= delay && response.Header.Get("Retry-After") != "" {
+	if verdict.Class == signals.Billing || verdict.RetryAfter.Known && verdict.RetryAfter.D >= delay &&
+		response.Header.Get("Retry-After") != "" {
 		return
 	}
 	response.Header.Set("Retry-After", strconv.FormatInt(int64((delay+time.Second-1)/time.Second), 10))

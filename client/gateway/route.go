@@ -58,7 +58,7 @@ func (s *state) route(r *http.Request) (out route, ok bool) {
 	return out, false
 }
 
-// prefixes are the paths that there are, for whoever mistook one.
+// prefixes are the paths that there are, for callers that mistook one.
 func (s *state) prefixes() string {
 	names := slices.Sorted(maps.Keys(s.upstreams))
 	for i, name := range names {

@@ -63,7 +63,7 @@ func (g *Gateway) Listen(ctx context.Context) (*Server, error) {
 	return s, nil
 }
 
-// listenUnix opens a unix socket in the place of one that a dead process left.
+// listenUnix opens a unix socket and replaces one that a dead process left.
 func listenUnix(ctx context.Context, path string) (net.Listener, error) {
 	if info, err := os.Lstat(path); err == nil && info.Mode()&os.ModeSocket != 0 {
 		if connection, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "unix", path); err == nil {

@@ -63,7 +63,8 @@ func (g *Gateway) Status() Status {
 	s := g.state.Load()
 	now := time.Now()
 	out := Status{
-		Version: g.options.Version, Machine: s.machine, At: now.UTC().Truncate(time.Second), Loaded: g.catalog.Loaded(), Stopping: g.stopping.Load(),
+		Version: g.options.Version, Machine: s.machine, At: now.UTC().Truncate(time.Second), Loaded: g.catalog.Loaded(),
+		Stopping: g.stopping.Load(),
 		UnderWay: g.calls.Load(), Waiting: int64(g.waiting.len()), Buffered: g.buffered.Load(), Queue: g.waiting.list(keptRefusals),
 		Seats: g.seats.List(now), Refusals: g.refusals.list(),
 	}
@@ -113,11 +114,13 @@ var statusTemplate = template.Must(template.New("status").Funcs(template.FuncMap
 // serveStatus shows the gateway to people, or as JSON.
 func (g *Gateway) serveStatus(w http.ResponseWriter, r *http.Request, c *call) {
 	if !g.mayLook(r) {
-		c.refuse(w, dialect.Refusal{Status: http.StatusForbidden, Message: "quotad: the status is shown on loopback, on the socket, or with a token"})
+		c.refuse(w, dialect.Refusal{
+			Status: http.StatusForbidden, Message: "quotad: the status is shown on loopback, on the socket, or with a token",
+		})
 		return
 	}
 	if r.URL.Query().Get("format") == "json" {
-		writeJSON(w, http.StatusOK, g.Status())
+		writeJSON(w, g.Status())
 		return
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")

@@ -39,7 +39,8 @@ var messageEvents = []string{
 	": ping\n\n",
 	"event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"" +
 		strings.Repeat("four", 100) + "\"}}\n\n",
-	"event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"},\"usage\":{\"input_tokens\":null,\"output_tokens\":150}}\n\n",
+	"event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"}," +
+		"\"usage\":{\"input_tokens\":null,\"output_tokens\":150}}\n\n",
 	"event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
 }
 

@@ -101,7 +101,8 @@ func (c *call) prepareTake(r *http.Request) (ask takeRequest, named bool, refusa
 	if ask.Wait != "" {
 		wait, ok := parseWait(ask.Wait)
 		if !ok {
-			return ask, false, dialect.Refusal{Status: http.StatusBadRequest, Message: "quotad: wait " + identity.Quote(ask.Wait) + " is not a duration"}, true
+			return ask, false, dialect.Refusal{Status: http.StatusBadRequest, Message: "quotad: wait " + identity.Quote(ask.Wait) +
+				" is not a duration"}, true
 		}
 		c.until = c.began.Add(min(wait, client.MaxWait))
 	}
@@ -132,7 +133,8 @@ func (g *Gateway) serveTake(w http.ResponseWriter, r *http.Request, c *call) {
 	op := granted.lease.Operation()
 	if op == nil || c.holdsSlots() {
 		granted.settle(settlement{unsent: true})
-		c.refuse(w, dialect.Refusal{Status: http.StatusBadRequest, Message: "quotad: " + c.draws[0].quota.Name + " is of kind slots: use POST /slots"})
+		c.refuse(w, dialect.Refusal{Status: http.StatusBadRequest, Message: "quotad: " + c.draws[0].quota.Name +
+			" is of kind slots: use POST /slots"})
 		return
 	}
 	said := map[string]any{"spendIn": op.Left().String()}
@@ -141,7 +143,7 @@ func (g *Gateway) serveTake(w http.ResponseWriter, r *http.Request, c *call) {
 	} else {
 		granted.settle(settlement{})
 	}
-	writeJSON(w, http.StatusOK, said)
+	writeJSON(w, said)
 }
 
 // refuseTake answers a take that the cluster did not allow.
@@ -170,10 +172,7 @@ func (g *Gateway) takeFromBatch(w http.ResponseWriter, r *http.Request, c *call)
 	ctx, cancel := context.WithDeadlineCause(r.Context(), c.until, errWaited)
 	defer cancel()
 	if !time.Now().Before(c.until) {
-		// Without a wait it is now or not at all; the cluster needs a moment to say which.
-		var stop context.CancelFunc
-		ctx, stop = context.WithTimeoutCause(r.Context(), awayAfter, errWaited)
-		defer stop()
+		// Without a wait it is now or not at all.
 		if !limiter.AllowN(int(d.amount)) {
 			return false // the cluster says why not
 		}
@@ -181,7 +180,7 @@ func (g *Gateway) takeFromBatch(w http.ResponseWriter, r *http.Request, c *call)
 		g.refuseTake(w, c, err)
 		return true
 	}
-	writeJSON(w, http.StatusOK, map[string]any{"spendIn": d.quota.Transit.String()})
+	writeJSON(w, map[string]any{"spendIn": d.quota.Transit.String()})
 	return true
 }
 
@@ -211,7 +210,7 @@ func (b *batches) limiter(g *Gateway, machine string, class config.Class, quota 
 		return l, nil
 	}
 	if b.limiters == nil {
-		b.clients, b.limiters = map[config.Class]*client.Client{}, map[batchKey]*client.Limiter{}
+		b.clients, b.limiters = make(map[config.Class]*client.Client), make(map[batchKey]*client.Limiter)
 	}
 	asks := b.clients[class]
 	if asks == nil {
@@ -315,11 +314,10 @@ func (g *Gateway) serveSettle(w http.ResponseWriter, r *http.Request, c *call) {
 		return
 	}
 	granted.settle(settlement{actual: actual})
-	writeJSON(w, http.StatusOK, map[string]any{})
+	writeJSON(w, map[string]any{})
 }
 
-func writeJSON(w http.ResponseWriter, status int, value any) {
+func writeJSON(w http.ResponseWriter, value any) {
 	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(value)
 }

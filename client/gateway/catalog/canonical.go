@@ -9,7 +9,8 @@ import (
 var endings = regexp.MustCompile(`(-v\d+:\d+|@20\d{6}|-20\d{2}-?[01]\d-?[0-3]\d|-latest|\[[0-9a-z]+\])$`)
 
 // bedrockPrefix is a region or area, and the vendor, before a model of Bedrock: us.anthropic. or meta.
-var bedrockPrefix = regexp.MustCompile(`^([a-z]{2,6}(-[a-z]+)*\.)?(ai21|amazon|anthropic|cohere|deepseek|meta|mistral|openai|qwen|stability|writer)\.`)
+var bedrockPrefix = regexp.MustCompile(`^([a-z]{2,6}(-[a-z]+)*\.)?` +
+	`(ai21|amazon|anthropic|cohere|deepseek|meta|mistral|openai|qwen|stability|writer)\.`)
 
 // Canonical returns a model's name without what providers add to it: a date, -latest, [1m], Bedrock's region, vendor and version.
 // Two spellings of a model must not be two limits.

@@ -142,7 +142,8 @@ func (c *Catalog) Find(rules []config.Model, upstream, prefix, model string) Tar
 	names := make([]string, 0, 4)
 	plain := Plain(model)
 	for _, rule := range rules {
-		if rule.As != "" && (rule.Upstream == "" || rule.Upstream == upstream) && (config.Match(rule.Match, model) || config.Match(rule.Match, plain)) {
+		if rule.As != "" && (rule.Upstream == "" || rule.Upstream == upstream) && (config.Match(rule.Match, model) || config.Match(rule.Match,
+			plain)) {
 			names = append(names, rule.As)
 			break
 		}

@@ -16,7 +16,8 @@ func status(name, parent string, limit int64) *quotav1.QuotaStatus {
 
 func TestCanonical_DropsWhatIsNotTheModel(t *testing.T) {
 	for model, want := range map[string]string{
-		"gpt-5-2025-08-07": "gpt-5", "gpt-5-latest": "gpt-5", "claude-opus-4-20250929": "claude-opus-4", "claude-opus-4-5[1m]": "claude-opus-4-5",
+		"gpt-5-2025-08-07": "gpt-5", "gpt-5-latest": "gpt-5", "claude-opus-4-20250929": "claude-opus-4",
+		"claude-opus-4-5[1m]":                          "claude-opus-4-5",
 		"us.anthropic.claude-sonnet-4-5-20250929-v1:0": "claude-sonnet-4-5", "meta.llama3-70b-instruct-v1:0": "llama3-70b-instruct",
 		"claude-sonnet-4@20250514": "claude-sonnet-4", "gpt-4.1": "gpt-4.1", "o3": "o3", "": "", "-latest": "-latest",
 		"arn:aws:bedrock:us-east-1:1:inference-profile/us.anthropic.claude-sonnet-4-5-20250929-v1:0": "claude-sonnet-4-5",
@@ -31,11 +32,13 @@ func TestFind_TakesTheFirstThatExists(t *testing.T) {
 	var c Catalog
 	c.Set([]*quotav1.QuotaStatus{
 		status("openai/gpt-5/requests", "", 10), status("openai/gpt-5-2025-08-07/requests", "", 10), status("openai/@any/requests", "", 10),
-		status("openai/mini/tokens", "", 10), status("bedrock/m/tokens", "bedrock/m/requests-per-day", 10), status("bedrock/m/requests-per-day", "", 5),
+		status("openai/mini/tokens", "", 10), status("bedrock/m/tokens", "bedrock/m/requests-per-day", 10),
+		status("bedrock/m/requests-per-day", "", 5),
 	})
 	rules := []config.Model{{Upstream: "openai", Match: "gpt-5-mini*", As: "mini"}, {Match: "nothing*", As: "none"}}
 	for model, want := range map[string]string{
-		"gpt-5-mini-2025": "mini", "gpt-5-2025-08-07": "gpt-5-2025-08-07", "gpt-5-2025-09-09": "gpt-5", "gpt-6": AnyModel, "": AnyModel, "nothing": AnyModel,
+		"gpt-5-mini-2025": "mini", "gpt-5-2025-08-07": "gpt-5-2025-08-07", "gpt-5-2025-09-09": "gpt-5", "gpt-6": AnyModel, "": AnyModel,
+		"nothing": AnyModel,
 	} {
 		if got := c.Find(rules, "openai", "openai", model); got.Model != want || !got.Has() {
 			t.Errorf("%s gives %+v, want %s", model, got, want)

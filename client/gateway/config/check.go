@@ -219,7 +219,7 @@ func (c *checker) keys(field string, u Upstream, conf Config) {
 	case u.Auth != "inject" && len(u.Keys) > 0:
 		c.fail(field+".keys", "keys are used with auth: inject only")
 	case u.Auth == "inject" && conf.Tokens == "" && len(conf.Listen.TCP) > 0 && !conf.Trust:
-		c.fail(field+".auth", "whoever reaches the port could use the keys: set tokens, listen on a unix socket only, "+
+		c.fail(field+".auth", "any process that reaches the port could use the keys: set tokens, listen on a unix socket only, "+
 			"or trust: everyone-on-this-machine")
 	}
 }

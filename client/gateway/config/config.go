@@ -3,6 +3,7 @@
 package config
 
 import (
+	"maps"
 	"time"
 )
 
@@ -261,10 +262,11 @@ func (c Config) Complete() Config {
 	if c.Identity.Seats.Count == 0 {
 		c.Identity.Seats.Count = DefaultSeats
 	}
-	wait := map[Class]time.Duration{Critical: 30 * time.Second, Standard: 2 * time.Minute, Background: 4 * time.Minute}
-	for class, bound := range c.Wait {
-		wait[class] = bound
+	wait := map[Class]time.Duration{}
+	for i, bound := range []time.Duration{30 * time.Second, 2 * time.Minute, 4 * time.Minute} {
+		wait[Class(i+1)] = bound
 	}
+	maps.Copy(wait, c.Wait)
 	c.Wait = wait
 	c.Limits = c.Limits.complete()
 	upstreams := make(map[string]Upstream, len(c.Upstreams))

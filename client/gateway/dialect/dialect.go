@@ -34,7 +34,7 @@ type Operation struct {
 }
 
 // Generates reports whether the call draws on the limits of a model.
-func (o Operation) Generates() bool { return o.Route.Operation != estimate.Other }
+func (o Operation) Generates() bool { return o.Operation != estimate.Other }
 
 // Signals returns the dialect in which answers are read.
 func (o Operation) Signals() signals.Dialect {

@@ -48,7 +48,7 @@ func TestOperation_SaysWhatACallDoes(t *testing.T) {
 			t.Errorf("GET %s generates", path)
 		}
 	}
-	if op := OpenAI.Operation(http.MethodPost, "/v1/embeddings"); op.Route.Operation != estimate.Embed {
+	if op := OpenAI.Operation(http.MethodPost, "/v1/embeddings"); op.Operation != estimate.Embed {
 		t.Errorf("embeddings give %+v", op)
 	}
 }
@@ -96,7 +96,7 @@ func TestGitHubDraws_FollowThePublishedLimits(t *testing.T) {
 	}
 }
 
-// A refusal must be read as the provider's by whoever reads the provider: package signals knows all of them.
+// A refusal must be read as the provider's by what reads the provider: package signals knows all of them.
 func TestRefuse_IsReadAsTheProviders(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		name := rapid.SampledFrom(names).Draw(t, "dialect")
@@ -141,7 +141,7 @@ func FuzzOperation(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, path, body string) {
 		for _, name := range names {
 			name.Operation(http.MethodPost, path)
-			name.Rewrite(path)
+			_ = name.Rewrite(path)
 		}
 		GitHubDraws(http.MethodPost, path, body, []byte(body), true)
 	})

@@ -40,6 +40,7 @@ type Right struct {
 
 // Tokens finds what a token allows. It compares secrets by their hashes, in constant time.
 type Tokens interface {
+	// Find returns what a secret allows; false: it is not known, or not valid any more.
 	Find(secret string) (Right, bool)
 }
 

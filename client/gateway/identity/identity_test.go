@@ -45,9 +45,11 @@ func TestResolve_OnTrust(t *testing.T) {
 		"path":              {Request{PathHolder: "w%20o~background"}, "w o@node-7", "path", config.Background, 0},
 		"header beats path": {Request{Header: headerOf(HolderHeader, "data"), PathHolder: "worf"}, "data@node-7", "header", 0, 0},
 		"wrong class":       {Request{PathHolder: "worf~urgent"}, "", "", 0, 400},
-		"session":           {Request{Header: headerOf("User-Agent", "claude-cli/2", "X-Claude-Code-Session-Id", "s1")}, "claude-1@node-7", "session", 0, 0},
+		"session": {Request{Header: headerOf("User-Agent", "claude-cli/2", "X-Claude-Code-Session-Id", "s1")}, "claude-1@node-7",
+			"session", 0, 0},
 		"purpose beats session": {
-			Request{Header: headerOf("User-Agent", "claude-cli/2", "X-Claude-Code-Session-Id", "s1", HolderHeader, "data")}, "data@node-7", "header", 0, 0,
+			Request{Header: headerOf("User-Agent", "claude-cli/2", "X-Claude-Code-Session-Id", "s1", HolderHeader, "data")}, "data@node-7",
+			"header", 0, 0,
 		},
 		"tool's class": {Request{Header: headerOf("User-Agent", "GitHub CLI 2.23.0"), Peer: "ana"}, "ana@node-7", "peer", config.Critical, 0},
 		"nothing":      {Request{}, "node-7", "machine", 0, 0},
@@ -71,22 +73,23 @@ func TestResolve_OnTrust(t *testing.T) {
 }
 
 func TestResolve_ByToken(t *testing.T) {
-	r := New("node-7", config.Identity{Seats: config.Seats{By: "session", Count: 64}}, oneToken{Right{ID: "red", Pattern: "red-*", MaxClass: config.Standard}}, NewSeats(64))
+	r := New("node-7", config.Identity{Seats: config.Seats{By: "session", Count: 64}}, oneToken{Right{ID: "red", Pattern: "red-*",
+		MaxClass: config.Standard}}, NewSeats(64))
 	for name, want := range map[string]struct {
 		header http.Header
 		holder string
 		class  config.Class
 		status int
 	}{
-		"none":              {headerOf(), "", 0, 401},
-		"wrong":             {headerOf(TokenHeader, "qtd_red_y"), "", 0, 401},
-		"its own name":      {headerOf(TokenHeader, "qtd_red_x"), "red-red", config.Standard, 0},
-		"as the key":        {headerOf("Authorization", "Bearer qtd_red_x"), "red-red", config.Standard, 0},
-		"covered":           {headerOf(TokenHeader, "qtd_red_x", HolderHeader, "red-7"), "red-7", config.Standard, 0},
-		"not covered":       {headerOf(TokenHeader, "qtd_red_x", HolderHeader, "blue"), "", 0, 403},
-		"class is lowered":  {headerOf(TokenHeader, "qtd_red_x", ClassHeader, "background"), "red-red", config.Background, 0},
-		"and never raised":  {headerOf(TokenHeader, "qtd_red_x", ClassHeader, "critical"), "red-red", config.Standard, 0},
-		"beside a real key": {headerOf(TokenHeader, "qtd_red_x", "Authorization", "Bearer sk-a"), "red-red", config.Standard, 0},
+		"none":             {headerOf(), "", 0, 401},
+		"wrong":            {headerOf(TokenHeader, "qtd_red_y"), "", 0, 401},
+		"its own name":     {headerOf(TokenHeader, "qtd_red_x"), "red-red", config.Standard, 0},
+		"as the key":       {headerOf("Authorization", "Bearer qtd_red_x"), "red-red", config.Standard, 0},
+		"covered":          {headerOf(TokenHeader, "qtd_red_x", HolderHeader, "red-7"), "red-7", config.Standard, 0},
+		"not covered":      {headerOf(TokenHeader, "qtd_red_x", HolderHeader, "blue"), "", 0, 403},
+		"class is lowered": {headerOf(TokenHeader, "qtd_red_x", ClassHeader, "background"), "red-red", config.Background, 0},
+		"and never raised": {headerOf(TokenHeader, "qtd_red_x", ClassHeader, "critical"), "red-red", config.Standard, 0},
+		"with a real key":  {headerOf(TokenHeader, "qtd_red_x", "Authorization", "Bearer sk-a"), "red-red", config.Standard, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := r.Resolve(Request{Header: want.header})

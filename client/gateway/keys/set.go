@@ -87,7 +87,8 @@ func (k *Key) changed() bool {
 	info, err := os.Stat(path)
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return err == nil && (k.info == nil || !os.SameFile(info, k.info) || !info.ModTime().Equal(k.info.ModTime()) || info.Size() != k.info.Size())
+	return err == nil && (k.info == nil || !os.SameFile(info, k.info) || !info.ModTime().Equal(k.info.ModTime()) ||
+		info.Size() != k.info.Size())
 }
 
 // Refresh reads keys whose files have changed. One that cannot be read keeps its old value.

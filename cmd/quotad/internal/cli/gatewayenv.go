@@ -41,7 +41,9 @@ export CLAUDE_CODE_SKIP_BEDROCK_AUTH=1
 #   wire_api = "responses"
 #   env_key = "OPENAI_API_KEY"
 #   supports_websockets = false
-# With a ChatGPT login instead of env_key: base_url = "{{.G}}/chatgpt/codex" and requires_openai_auth = true
+# With a ChatGPT login instead of an API key:
+#   base_url = "{{.G}}/chatgpt/codex"
+#   requires_openai_auth = true
 `,
 	"copilot": `export COPILOT_PROVIDER_BASE_URL={{.G}}/openai/v1
 export COPILOT_PROVIDER_TYPE=openai
@@ -169,7 +171,8 @@ func printGatewayStatus(out io.Writer, s gateway.Status) error {
 	case !s.Loaded:
 		state = "no node of the cluster has answered yet"
 	}
-	if _, err := fmt.Fprintf(out, "gateway on %s: %s; %d calls under way, %d waiting\n\n", s.Machine, state, s.UnderWay, s.Waiting); err != nil {
+	if _, err := fmt.Fprintf(out, "gateway on %s: %s; %d calls under way, %d waiting\n\n", s.Machine, state, s.UnderWay,
+		s.Waiting); err != nil {
 		return err
 	}
 	quotas := output.Table{Header: []string{"UPSTREAM", "QUOTA", "AVAILABLE", "OF", "STATE"}}

@@ -109,7 +109,7 @@ func (r *reader) top(n *yaml.Node) (c config.Config) {
 			}
 		},
 		"wait": func(n *yaml.Node) {
-			c.Wait = map[config.Class]time.Duration{}
+			c.Wait = make(map[config.Class]time.Duration)
 			for name, bound := range r.Mapping(n, "wait", config.Classes...) {
 				class, _ := config.ClassNamed(name)
 				c.Wait[class] = r.Duration(bound, "wait."+name, 0, 10*time.Minute)

@@ -44,7 +44,8 @@ func (r *reader) upstream(n *yaml.Node, what string) (u config.Upstream) {
 
 // upstreamKeys are the keys of an upstream, in the order in which they are told.
 var upstreamKeys = []string{
-	"dialect", "base", "plain", "quotas", "auth", "keys", "pool", "parts", "also", "secondary", "unknown", "paths", "fail_open", "on_disconnect",
+	"dialect", "base", "plain", "quotas", "auth", "keys", "pool", "parts", "also", "secondary", "unknown", "paths", "fail_open",
+	"on_disconnect",
 	"stream_usage", "overloaded", "rules", "hosts", "first_byte",
 }
 
