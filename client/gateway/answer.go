@@ -185,7 +185,7 @@ func (b *answerBody) tokens(part string, said usage.Said, ended string) (n int64
 		return 0, true // the provider refused it: nothing was generated
 	case b.limited.Load() && !said.Known():
 		return 0, true
-	case ended != endComplete:
+	case ended != endComplete, said.Failure != nil && said.Known():
 		return b.call.floor(part, said)
 	}
 	return b.call.used(part, said)
@@ -193,7 +193,7 @@ func (b *answerBody) tokens(part string, said usage.Said, ended string) (n int64
 
 // learned teaches the estimates, and reports a limit that an answer told of after its status.
 func (c *call) learned(b *answerBody, said usage.Said, ended string) {
-	if ended == endComplete && b.status < http.StatusBadRequest {
+	if ended == endComplete && said.Failure == nil && b.status < http.StatusBadRequest {
 		c.learn(said)
 	}
 	if said.Failure == nil || b.status >= http.StatusBadRequest {

@@ -248,3 +248,47 @@ func TestListen_RefusesASocketThatIsServed(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+func TestA6_EnterpriseFormOfGitHubIsMapped(t *testing.T) {
+	c := startCluster(t, rate("github/core", 100), rate("github/graphql", 100))
+	p := startProvider(t, speak(200, `{}`))
+	f := startGateway(t, c, p, configOf(c, map[string]config.Upstream{"github": upstreamOf(p, "github")}), gateway.Options{})
+	f.do(http.MethodGet, "/github/api/v3/repos/a/b%2Fc?per_page=1", "")
+	f.do(http.MethodPost, "/github/api/graphql", `{"query":"query { viewer { login } }"}`)
+	f.do(http.MethodGet, "/github/rate_limit", "")
+	seen := p.seen()
+	if len(seen) != 3 || seen[0].uri != "/repos/a/b%2Fc?per_page=1" || seen[1].uri != "/graphql" || seen[2].uri != "/rate_limit" {
+		t.Fatalf("the provider saw %+v", seen)
+	}
+	c.consumed("github/core", 1)
+	c.consumed("github/graphql", 1)
+}
+
+func TestA21_LimitWithinAStreamClosesTheQuota(t *testing.T) {
+	const failed = "event: response.failed\ndata: {\"type\":\"response.failed\",\"response\":{\"usage\":null,\"error\":{\"code\":" +
+		"\"rate_limit_exceeded\",\"message\":\"Rate limit reached. Please try again in 11.054s.\"}}}\n\n"
+	f := openAI(t, events(nil, failed), nil)
+	got := f.do(http.MethodPost, "/openai/v1/responses", `{"model":"gpt-5","stream":true,"input":"x"}`)
+	if got.status != 200 || got.body != failed {
+		t.Fatalf("got %d %q", got.status, got.body)
+	}
+	eventually(t, "the quota is closed", func() bool { return f.cluster.quota("openai/gpt-5/requests").CooldownLeft > 5*time.Second })
+	// What was used is not known: nothing goes back.
+	eventually(t, "the call is settled", func() bool { return f.cluster.quota("openai/gpt-5/tokens").Leases == 0 })
+	if q := f.cluster.quota("openai/gpt-5/tokens"); q.Consumed < 4_000 {
+		t.Errorf("%d tokens are consumed: some went back", q.Consumed)
+	}
+}
+
+func TestA21_OverloadWithinAStreamClosesNothing(t *testing.T) {
+	const failed = "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"Overloaded\"}}\n\n"
+	f := messages(t, events(nil, messageEvents[0], failed), nil)
+	got := f.do(http.MethodPost, "/anthropic/v1/messages", messageBody)
+	if got.status != 200 || got.body != messageEvents[0]+failed {
+		t.Fatalf("got %d %q", got.status, got.body)
+	}
+	eventually(t, "the call is settled", func() bool { return f.cluster.quota("anthropic/claude-opus-4/requests").Leases == 0 })
+	if q := f.cluster.quota("anthropic/claude-opus-4/requests"); q.CooldownLeft != 0 {
+		t.Errorf("a cooldown of %v", q.CooldownLeft)
+	}
+}
