@@ -106,6 +106,19 @@ func New(conf config.Config, options Options) (*Gateway, error) {
 	return g, nil
 }
 
+// Check returns what is wrong with a configuration, with the keys, certificates and the token that it names. It starts nothing.
+func Check(conf config.Config, options Options) error {
+	conf = conf.Complete()
+	g := &Gateway{options: options, logger: slog.New(slog.DiscardHandler), seats: identity.NewSeats(1)}
+	built, err := g.build(conf)
+	if err != nil {
+		return err
+	}
+	built.retire()
+	_, nodes := newNodes(conf.Cluster)
+	return errors.Join(nodes, (&Server{}).loadCertificate(conf.Listen))
+}
+
 // Reload takes a new configuration, whole or not at all. Listeners, the cluster and its token stay as they are until a restart.
 func (g *Gateway) Reload(conf config.Config) error {
 	built, err := g.build(conf.Complete())

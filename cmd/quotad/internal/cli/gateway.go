@@ -94,17 +94,21 @@ func (t *gatewayTokens) Find(secret string) (identity.Right, bool) {
 	return identity.Right{ID: token.ID, Pattern: token.Holder, MaxClass: class}, true
 }
 
+func gatewayOptions(tokens *gatewayTokens, logger *slog.Logger) gateway.Options {
+	options := gateway.Options{Logger: logger, Version: Version()}
+	if tokens != nil {
+		options.Tokens = tokens
+	}
+	return options
+}
+
 // newGateway makes a gateway of a file.
 func newGateway(path string, logger *slog.Logger) (*gateway.Gateway, *gatewayTokens, error) {
 	conf, tokens, err := loadGateway(path)
 	if err != nil {
 		return nil, nil, gatewayError(err)
 	}
-	options := gateway.Options{Logger: logger, Version: Version()}
-	if tokens != nil {
-		options.Tokens = tokens
-	}
-	g, err := gateway.New(conf, options)
+	g, err := gateway.New(conf, gatewayOptions(tokens, logger))
 	if err != nil {
 		return nil, nil, gatewayError(err)
 	}
@@ -190,12 +194,12 @@ is wrong with it. It asks no cluster.`,
 		Example: `  quotad gateway check /etc/quotad/gateway.yaml`,
 		Args:    arguments("FILE"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			g, _, err := newGateway(args[0], slog.New(slog.DiscardHandler))
-			if err != nil {
-				return err
+			conf, tokens, err := loadGateway(args[0])
+			if err == nil {
+				err = gateway.Check(conf, gatewayOptions(tokens, nil))
 			}
-			if err := g.Close(); err != nil {
-				return err
+			if err != nil {
+				return gatewayError(err)
 			}
 			_, err = fmt.Fprintf(a.Out, "%s is fine\n", args[0])
 			return err
