@@ -11,30 +11,35 @@ import (
 // Explanation is what a call comes to, without sending it.
 type Explanation struct {
 	// Upstream and URL are where it goes.
-	Upstream, URL string
+	Upstream string `json:"upstream,omitempty"`
+	URL      string `json:"url,omitempty"`
 	// Holder and Class are who asks, Source is what named the holder. An empty class is the holder's own.
-	Holder, Class, Source string
+	Holder string `json:"holder,omitempty"`
+	Class  string `json:"class,omitempty"`
+	Source string `json:"source,omitempty"`
 	// Model is the model as the caller wrote it, QuotaModel as quotas name it.
-	Model, QuotaModel string
+	Model      string `json:"model,omitempty"`
+	QuotaModel string `json:"quotaModel,omitempty"`
 	// Draws are the quotas and what is asked of each.
-	Draws []ExplainedDraw
+	Draws []ExplainedDraw `json:"draws,omitempty"`
 	// Ungoverned says why it draws on nothing: path or observe; empty: it draws on something.
-	Ungoverned string
+	Ungoverned string `json:"ungoverned,omitempty"`
 	// Wait is the longest that it waits.
-	Wait time.Duration
+	Wait Length `json:"wait"`
 	// Key is the name of the key that would be injected.
-	Key string
+	Key string `json:"key,omitempty"`
 	// Status and Refusal are the answer where it would not be sent at all.
-	Status  int
-	Refusal string
+	Status  int    `json:"status,omitempty"`
+	Refusal string `json:"refusal,omitempty"`
 }
 
 // ExplainedDraw is what a call asks of a quota.
 type ExplainedDraw struct {
-	Quota, Part string
-	Amount      int64
+	Quota  string `json:"quota"`
+	Part   string `json:"part"`
+	Amount int64  `json:"amount"`
 	// Cut: the estimate is above what can ever be granted.
-	Cut bool
+	Cut bool `json:"cut,omitempty"`
 }
 
 // Explain says what a request would come to. Its URL is the gateway's own path and query. The list of quotas is read first.
@@ -83,7 +88,7 @@ func (c *call) explanation() Explanation {
 		out.Upstream, out.URL = c.upstream.name, c.upstream.target(c.path, "").String()
 	}
 	if !c.until.IsZero() {
-		out.Wait = c.until.Sub(c.began)
+		out.Wait = Length(c.until.Sub(c.began))
 	}
 	if c.key != nil {
 		out.Key = c.key.Name

@@ -185,18 +185,21 @@ func writeAnswer(w http.ResponseWriter, a dialect.Answer) {
 // keptRefusals is how many refusals the status page shows.
 const keptRefusals = 50
 
-// pastRefusal is one refusal, for the status page.
-type pastRefusal struct {
-	At                              time.Time
-	Upstream, Holder, Reason, Quota string
-	Status                          int
-	Message                         string
+// PastRefusal is one refusal, for the status page.
+type PastRefusal struct {
+	At       time.Time `json:"at"`
+	Upstream string    `json:"upstream,omitempty"`
+	Holder   string    `json:"holder,omitempty"`
+	Reason   string    `json:"reason,omitempty"`
+	Quota    string    `json:"quota,omitempty"`
+	Status   int       `json:"status"`
+	Message  string    `json:"message"`
 }
 
 // refusals remembers the last refusals, and which of them were logged lately.
 type refusals struct {
 	mu   sync.Mutex
-	last []pastRefusal
+	last []PastRefusal
 	// warned is when a quota and reason were last logged, and how many came since.
 	warned map[[2]string]*warning
 }
@@ -209,7 +212,7 @@ type warning struct {
 // note remembers a refusal, and logs it at most once a minute for each quota and reason.
 func (r *refusals) note(c *call, refusal dialect.Refusal) {
 	now := time.Now()
-	past := pastRefusal{At: now, Holder: c.caller.Holder, Reason: refusal.Reason, Quota: refusal.Quota, Status: refusal.Status,
+	past := PastRefusal{At: now, Holder: c.caller.Holder, Reason: refusal.Reason, Quota: refusal.Quota, Status: refusal.Status,
 		Message: refusal.Message}
 	if c.upstream != nil {
 		past.Upstream = c.upstream.name
@@ -239,10 +242,10 @@ func (r *refusals) note(c *call, refusal dialect.Refusal) {
 }
 
 // list returns the last refusals, newest first.
-func (r *refusals) list() []pastRefusal {
+func (r *refusals) list() []PastRefusal {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	out := make([]pastRefusal, 0, len(r.last))
+	out := make([]PastRefusal, 0, len(r.last))
 	for _, past := range slices.Backward(r.last) {
 		out = append(out, past)
 	}

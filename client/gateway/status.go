@@ -14,48 +14,82 @@ import (
 	"github.com/quotad/quotad/client/gateway/identity"
 )
 
+// Length is a duration that JSON has as text, such as 1.2s.
+type Length time.Duration
+
+// String returns the duration as people write it.
+func (l Length) String() string { return time.Duration(l).Round(100 * time.Millisecond).String() }
+
+// MarshalText implements encoding.TextMarshaler.
+func (l Length) MarshalText() ([]byte, error) { return []byte(l.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (l *Length) UnmarshalText(text []byte) error {
+	d, err := time.ParseDuration(string(text))
+	*l = Length(d)
+	return err
+}
+
 // Status is what a gateway shows of itself. It has no secrets and no content of calls.
 type Status struct {
-	Version, Machine string
-	At               time.Time
+	Version string    `json:"version"`
+	Machine string    `json:"machine"`
+	At      time.Time `json:"at"`
 	// Loaded: the cluster's quotas are known. Stopping: no further calls are taken.
-	Loaded, Stopping bool
+	Loaded   bool `json:"loaded"`
+	Stopping bool `json:"stopping"`
 	// UnderWay is how many calls are, Waiting how many of them wait, Buffered the bytes of bodies in memory.
-	UnderWay, Waiting, Buffered int64
-	Upstreams                   []UpstreamStatus
+	UnderWay  int64            `json:"underWay"`
+	Waiting   int64            `json:"waiting"`
+	Buffered  int64            `json:"buffered"`
+	Upstreams []UpstreamStatus `json:"upstreams"`
 	// Queue is the calls that have waited for the longest time.
-	Queue []waiter
-	Seats []identity.Seat
+	Queue []Waiter     `json:"queue"`
+	Seats []SeatStatus `json:"seats"`
 	// Refusals are the last ones, newest first.
-	Refusals []pastRefusal
+	Refusals []PastRefusal `json:"refusals"`
 }
 
 // UpstreamStatus is one upstream.
 type UpstreamStatus struct {
-	Name, Dialect, Base, Auth string
-	Keys                      []KeyStatus
-	Models                    []ModelStatus
+	Name    string        `json:"name"`
+	Dialect string        `json:"dialect"`
+	Base    string        `json:"base"`
+	Auth    string        `json:"auth"`
+	Keys    []KeyStatus   `json:"keys,omitempty"`
+	Models  []ModelStatus `json:"models,omitempty"`
 }
 
 // KeyStatus is a key by its name.
 type KeyStatus struct {
-	Name, Quotas string
-	Age          time.Duration
+	Name   string `json:"name"`
+	Quotas string `json:"quotas"`
+	Age    Length `json:"age"`
 }
 
 // ModelStatus is a model and the quotas that its calls draw on.
 type ModelStatus struct {
-	Name  string
-	Parts []PartStatus
+	Name  string       `json:"name"`
+	Parts []PartStatus `json:"parts"`
 	// NoTokens: its requests are counted, its tokens are not.
-	NoTokens bool
+	NoTokens bool `json:"noTokens"`
 }
 
 // PartStatus is a quota as it was listed last.
 type PartStatus struct {
-	Part, Quota       string
-	Usable, Available int64
-	Open              bool
+	Part      string `json:"part"`
+	Quota     string `json:"quota"`
+	Usable    int64  `json:"usable"`
+	Available int64  `json:"available"`
+	Open      bool   `json:"open"`
+}
+
+// SeatStatus is a taken seat.
+type SeatStatus struct {
+	Tool    string `json:"tool"`
+	Session string `json:"session"`
+	Number  int    `json:"number"`
+	Silent  Length `json:"silent"`
 }
 
 // Status returns what the gateway shows of itself.
@@ -66,7 +100,10 @@ func (g *Gateway) Status() Status {
 		Version: g.options.Version, Machine: s.machine, At: now.UTC().Truncate(time.Second), Loaded: g.catalog.Loaded(),
 		Stopping: g.stopping.Load(),
 		UnderWay: g.calls.Load(), Waiting: int64(g.waiting.len()), Buffered: g.buffered.Load(), Queue: g.waiting.list(keptRefusals),
-		Seats: g.seats.List(now), Refusals: g.refusals.list(),
+		Refusals: g.refusals.list(),
+	}
+	for _, seat := range g.seats.List(now) {
+		out.Seats = append(out.Seats, SeatStatus{Tool: seat.Tool, Session: cut(seat.Session), Number: seat.Number, Silent: Length(seat.Silent)})
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.upstreams)) {
 		u := s.upstreams[name]
@@ -74,7 +111,7 @@ func (g *Gateway) Status() Status {
 		prefixes := []string{u.config.Quotas}
 		if u.keys != nil {
 			for _, k := range u.keys.Keys() {
-				shown.Keys = append(shown.Keys, KeyStatus{Name: k.Name, Quotas: k.Quotas, Age: k.Age(now).Truncate(time.Second)})
+				shown.Keys = append(shown.Keys, KeyStatus{Name: k.Name, Quotas: k.Quotas, Age: Length(k.Age(now).Truncate(time.Second))})
 				if !slices.Contains(prefixes, k.Quotas) {
 					prefixes = append(prefixes, k.Quotas)
 				}
@@ -107,7 +144,6 @@ func (g *Gateway) modelStatus(prefix, model string) ModelStatus {
 var statusPage string
 
 var statusTemplate = template.Must(template.New("status").Funcs(template.FuncMap{
-	"round": func(d time.Duration) string { return d.Round(100 * time.Millisecond).String() },
 	"share": func(p PartStatus) int64 { return 100 * max(p.Available, 0) / max(p.Usable, 1) },
 }).Parse(statusPage))
 

@@ -33,28 +33,32 @@ func (w *waiting) len() int {
 	return len(w.calls)
 }
 
-// waiter is one waiting call, for the status page.
-type waiter struct {
-	Upstream, Model, Holder, Class string
-	Waited, Left                   time.Duration
+// Waiter is one waiting call, for the status page.
+type Waiter struct {
+	Upstream string `json:"upstream,omitempty"`
+	Model    string `json:"model,omitempty"`
+	Holder   string `json:"holder"`
+	Class    string `json:"class,omitempty"`
+	Waited   Length `json:"waited"`
+	Left     Length `json:"left"`
 }
 
 // list returns those that have waited for the longest time, at most n of them.
-func (w *waiting) list(n int) []waiter {
+func (w *waiting) list(n int) []Waiter {
 	now := time.Now()
 	w.mu.Lock()
-	out := make([]waiter, 0, len(w.calls))
+	out := make([]Waiter, 0, len(w.calls))
 	for c, since := range w.calls {
 		upstream := ""
 		if c.upstream != nil {
 			upstream = c.upstream.name
 		}
-		out = append(out, waiter{
+		out = append(out, Waiter{
 			Upstream: upstream, Model: c.target.Model, Holder: c.caller.Holder, Class: c.caller.Class.String(),
-			Waited: now.Sub(since), Left: max(c.until.Sub(now), 0),
+			Waited: Length(now.Sub(since)), Left: Length(max(c.until.Sub(now), 0)),
 		})
 	}
 	w.mu.Unlock()
-	slices.SortFunc(out, func(a, b waiter) int { return int(b.Waited - a.Waited) })
+	slices.SortFunc(out, func(a, b Waiter) int { return int(b.Waited - a.Waited) })
 	return out[:min(n, len(out))]
 }
