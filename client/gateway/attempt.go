@@ -50,10 +50,18 @@ func (sender) RoundTrip(request *http.Request) (*http.Response, error) {
 			return response, nil
 		}
 		c.record(func(o *outcome) { o.retries++ })
-		if err := sleep(request.Context(), delay); err != nil {
+		if err := c.pause(request.Context(), delay); err != nil {
 			return nil, err
 		}
 	}
+}
+
+// pause waits for the turn of the call's class. It ends when the client leaves or the gateway stops.
+func (c *call) pause(ctx context.Context, d time.Duration) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(c.gateway.ctx, func() { cancel(errStopping) })()
+	return sleep(ctx, d)
 }
 
 // errUnsent says that nothing reached the provider.
@@ -143,7 +151,7 @@ func (c *call) observe(response *http.Response, granted *grant, try int) (again 
 	if noRetry || try >= maxRetries || response.StatusCode < http.StatusBadRequest || !c.replayable(response.Request) ||
 		time.Now().Add(delay).After(c.until) {
 		c.gateway.metrics.limited(c, verdict.Rule, "passed")
-		markRetryAfter(response, verdict, delay)
+		markRetryAfter(response, verdict, cooldown, delay)
 		return false, 0
 	}
 	c.gateway.metrics.limited(c, verdict.Rule, "retried")

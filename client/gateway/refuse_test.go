@@ -44,6 +44,9 @@ func TestA24_ProviderLimitBeyondTheWaitPasses(t *testing.T) {
 	if got.status != 429 || got.body != said || got.header.Get("X-Quotad-Refusal") != "" {
 		t.Fatalf("got %d %s %v", got.status, got.body, got.header)
 	}
+	if after := got.header.Get("Retry-After"); after != "20" {
+		t.Errorf("the provider's Retry-After became %s", after)
+	}
 	if q := f.cluster.quota("openai/gpt-5/requests"); q.CooldownLeft == 0 {
 		t.Error("the cluster did not learn of the provider's limit")
 	}

@@ -201,8 +201,8 @@ func retryIn(cooldown time.Duration, class config.Class) time.Duration {
 }
 
 // markRetryAfter tells the client when to come back, where the provider did not say or the cluster's cooldown is longer.
-func markRetryAfter(response *http.Response, verdict signals.Signal, delay time.Duration) {
-	if verdict.Class == signals.Billing || verdict.RetryAfter.Known && verdict.RetryAfter.D >= delay &&
+func markRetryAfter(response *http.Response, verdict signals.Signal, cooldown, delay time.Duration) {
+	if verdict.Class == signals.Billing || verdict.RetryAfter.Known && verdict.RetryAfter.D >= cooldown &&
 		response.Header.Get("Retry-After") != "" {
 		return
 	}
