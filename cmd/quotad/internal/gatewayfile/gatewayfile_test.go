@@ -53,7 +53,7 @@ func TestParse_RefusesByLine(t *testing.T) {
 		`g:3: unknown key "unknwn" in upstreams.openai`:                      "cluster: {nodes: [a:1]}\nupstreams:\n  openai: {unknwn: refuse}",
 		`g:2: a secret must not stand in this file`:                          "cluster: {nodes: [a:1]}\ntokens: sk-abc\nupstreams: {openai: {}}",
 		`g:3: upstreams.azure.base: give the URL, such as https://NAME`:      "cluster: {nodes: [a:1]}\nupstreams:\n  azure: {}",
-		`g:4: upstreams.openai.auth: whoever reaches the port`: "cluster: {nodes: [a:1]}\nupstreams:\n  openai:\n    auth: inject\n" +
+		`g:4: upstreams.openai.auth: any process that reaches the port`: "cluster: {nodes: [a:1]}\nupstreams:\n  openai:\n    auth: inject\n" +
 			"    keys: [{name: a, from: {env: K}}]",
 		`g:1: listen.tcp: 0.0.0.0:1 is not a loopback address: set listen.tls`: "listen: {tcp: [\"0.0.0.0:1\"]}\n" +
 			"cluster: {nodes: [a:1]}\nupstreams: {openai: {}}",
