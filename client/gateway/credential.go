@@ -39,10 +39,12 @@ func (c *call) chooseKey() (dialect.Refusal, bool) {
 	c.prefixOfQuotas = c.upstream.config.Quotas
 	if c.upstream.keys == nil {
 		if c.upstream.dialect == dialect.Bedrock && strings.HasPrefix(c.header.Get("Authorization"), "AWS4-") {
-			return dialect.Refusal{Status: http.StatusBadRequest, Final: true,
+			return dialect.Refusal{
+				Status: http.StatusBadRequest, Final: true,
 				Message: "quotad: a call signed with SigV4 names its host and cannot pass " +
 					"a gateway: use a key of Bedrock (AWS_BEARER_TOKEN_BEDROCK), and in Claude Code " +
-					"CLAUDE_CODE_SKIP_BEDROCK_AUTH=1 with a key of the gateway"}, true
+					"CLAUDE_CODE_SKIP_BEDROCK_AUTH=1 with a key of the gateway",
+			}, true
 		}
 		return dialect.Refusal{}, false
 	}

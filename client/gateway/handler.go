@@ -27,8 +27,10 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 		r.Body = patientBody{r.Body, patient.control}
 	}
 	s := g.state.Load()
-	c := &call{gateway: g, state: s, id: newID(), began: time.Now(), header: r.Header, query: r.URL.RawQuery, scheme: "http",
-		clientHost: r.Host}
+	c := &call{
+		gateway: g, state: s, id: newID(), began: time.Now(), header: r.Header, query: r.URL.RawQuery, scheme: "http",
+		clientHost: r.Host,
+	}
 	if r.TLS != nil {
 		c.scheme = "https"
 	}
@@ -55,8 +57,10 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 	c.op = dialect.Operation{Dialect: to.upstream.dialect}
 	if upgrade(r) {
 		w.Header().Set("Connection", "close")
-		c.refuse(w, dialect.Refusal{Status: http.StatusUpgradeRequired,
-			Message: "quotad: WebSockets are not governed; use plain HTTP requests", Final: true})
+		c.refuse(w, dialect.Refusal{
+			Status:  http.StatusUpgradeRequired,
+			Message: "quotad: WebSockets are not governed; use plain HTTP requests", Final: true,
+		})
 		return
 	}
 	g.serveCall(w, r, c)

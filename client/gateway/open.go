@@ -117,8 +117,10 @@ func (c *call) clusterBack() {
 		for key, amount := range spent {
 			ctx, cancel := context.WithTimeout(g.ctx, settleWithin)
 			item := client.Item{Quota: key.quota, Amount: 1}
-			lease, err := g.client.Reserve(ctx, client.ReserveRequest{Items: []client.Item{item}, Consume: true, Holder: key.holder,
-				Wait: settleWithin})
+			lease, err := g.client.Reserve(ctx, client.ReserveRequest{
+				Items: []client.Item{item}, Consume: true, Holder: key.holder,
+				Wait: settleWithin,
+			})
 			if err == nil {
 				item.Amount = amount
 				_, err = lease.Operation().Settle(ctx, client.Settlement{Actual: []client.Item{item}, Release: true})

@@ -48,9 +48,11 @@ func (c *call) refusalOf(err error) (refusal dialect.Refusal, gone bool) {
 	case errors.Is(err, client.ErrLate):
 		return dialect.Refusal{Status: http.StatusServiceUnavailable, RetryAfter: retrySoon, Message: err.Error()}, false
 	case errors.Is(err, client.ErrLeaseExpired), errors.Is(err, client.StaleFence):
-		return dialect.Refusal{Status: http.StatusServiceUnavailable, RetryAfter: retrySoon,
+		return dialect.Refusal{
+			Status: http.StatusServiceUnavailable, RetryAfter: retrySoon,
 			Message: "quotad: the slot of this call was lost " +
-				"while it was under way: the cluster was away for too long, or an operator revoked it"}, false
+				"while it was under way: the cluster was away for too long, or an operator revoked it",
+		}, false
 	}
 	return c.awayRefusal(err), false
 }
@@ -82,8 +84,10 @@ func (c *call) awayRefusal(err error) dialect.Refusal {
 
 // wrongRequest is for what the cluster will not do at all.
 func (c *call) wrongRequest(err *client.RequestError) dialect.Refusal {
-	refusal := dialect.Refusal{Status: http.StatusForbidden, Message: "quotad: " + err.Message, Reason: err.Reason.String(),
-		Quota: err.Quota, Final: true}
+	refusal := dialect.Refusal{
+		Status: http.StatusForbidden, Message: "quotad: " + err.Message, Reason: err.Reason.String(),
+		Quota: err.Quota, Final: true,
+	}
 	switch err.Reason {
 	case client.UnknownQuota:
 		refusal.Message = fmt.Sprintf("quotad: the cluster has no quota %s. Apply one: quotad quota apply --help", identity.Quote(err.Quota))
@@ -212,8 +216,10 @@ type warning struct {
 // note remembers a refusal, and logs it at most once a minute for each quota and reason.
 func (r *refusals) note(c *call, refusal dialect.Refusal) {
 	now := time.Now()
-	past := PastRefusal{At: now, Holder: c.caller.Holder, Reason: refusal.Reason, Quota: refusal.Quota, Status: refusal.Status,
-		Message: refusal.Message}
+	past := PastRefusal{
+		At: now, Holder: c.caller.Holder, Reason: refusal.Reason, Quota: refusal.Quota, Status: refusal.Status,
+		Message: refusal.Message,
+	}
 	if c.upstream != nil {
 		past.Upstream = c.upstream.name
 	}

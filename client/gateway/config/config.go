@@ -262,7 +262,7 @@ func (c Config) Complete() Config {
 	if c.Identity.Seats.Count == 0 {
 		c.Identity.Seats.Count = DefaultSeats
 	}
-	wait := map[Class]time.Duration{}
+	wait := make(map[Class]time.Duration)
 	for i, bound := range []time.Duration{30 * time.Second, 2 * time.Minute, 4 * time.Minute} {
 		wait[Class(i+1)] = bound
 	}

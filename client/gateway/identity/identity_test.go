@@ -45,10 +45,14 @@ func TestResolve_OnTrust(t *testing.T) {
 		"path":              {Request{PathHolder: "w%20o~background"}, "w o@node-7", "path", config.Background, 0},
 		"header beats path": {Request{Header: headerOf(HolderHeader, "data"), PathHolder: "worf"}, "data@node-7", "header", 0, 0},
 		"wrong class":       {Request{PathHolder: "worf~urgent"}, "", "", 0, 400},
-		"session": {Request{Header: headerOf("User-Agent", "claude-cli/2", "X-Claude-Code-Session-Id", "s1")}, "claude-1@node-7",
-			"session", 0, 0},
+		"session": {
+			Request{Header: headerOf("User-Agent", "claude-cli/2", "X-Claude-Code-Session-Id", "s1")},
+			"claude-1@node-7",
+			"session", 0, 0,
+		},
 		"purpose beats session": {
-			Request{Header: headerOf("User-Agent", "claude-cli/2", "X-Claude-Code-Session-Id", "s1", HolderHeader, "data")}, "data@node-7",
+			Request{Header: headerOf("User-Agent", "claude-cli/2", "X-Claude-Code-Session-Id", "s1", HolderHeader, "data")},
+			"data@node-7",
 			"header", 0, 0,
 		},
 		"tool's class": {Request{Header: headerOf("User-Agent", "GitHub CLI 2.23.0"), Peer: "ana"}, "ana@node-7", "peer", config.Critical, 0},
@@ -73,8 +77,10 @@ func TestResolve_OnTrust(t *testing.T) {
 }
 
 func TestResolve_ByToken(t *testing.T) {
-	r := New("node-7", config.Identity{Seats: config.Seats{By: "session", Count: 64}}, oneToken{Right{ID: "red", Pattern: "red-*",
-		MaxClass: config.Standard}}, NewSeats(64))
+	r := New("node-7", config.Identity{Seats: config.Seats{By: "session", Count: 64}}, oneToken{Right{
+		ID: "red", Pattern: "red-*",
+		MaxClass: config.Standard,
+	}}, NewSeats(64))
 	for name, want := range map[string]struct {
 		header http.Header
 		holder string

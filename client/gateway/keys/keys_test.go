@@ -56,7 +56,9 @@ func TestFor_TakesTheFirstThatIsMeant(t *testing.T) {
 	set, err := Load(config.Upstream{Quotas: "openai", Pool: []string{"a", "b"}, Keys: []config.Key{
 		{Name: "prod", From: from, For: config.Selector{Class: config.Critical}, Quotas: "openai-prod"},
 		{Name: "night", From: from, For: config.Selector{Holder: "cron-*"}},
-		{Name: "a", From: from}, {Name: "b", From: from}, {Name: "rest", From: from},
+		{Name: "a", From: from},
+		{Name: "b", From: from},
+		{Name: "rest", From: from},
 	}}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)

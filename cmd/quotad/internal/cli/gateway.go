@@ -284,8 +284,15 @@ func printExplanation(out io.Writer, e gateway.Explanation) error {
 		class = "the holder's own"
 	}
 	lines := [][2]string{
-		{"upstream", e.Upstream}, {"url", e.URL}, {"holder", e.Holder + " (by " + e.Source + ")"}, {"class", class}, {"model", e.Model},
-		{"key", e.Key}, {"wait", e.Wait.String()}, {"ungoverned", e.Ungoverned}, {"refused", e.Refusal},
+		{"upstream", e.Upstream},
+		{"url", e.URL},
+		{"holder", e.Holder + " (by " + e.Source + ")"},
+		{"class", class},
+		{"model", e.Model},
+		{"key", e.Key},
+		{"wait", e.Wait.String()},
+		{"ungoverned", e.Ungoverned},
+		{"refused", e.Refusal},
 	}
 	for _, line := range lines {
 		if line[1] == "" {
