@@ -77,10 +77,10 @@ func (m *Machine) checkQuotas(definitions []*logpb.Quota) ([]rule, *logpb.Failur
 			return nil, impossible(definition, "is defined twice", "")
 		}
 		parents[definition.Name], byName[definition.Name] = definition.Parent, definition
-		worked, failure := newRule(definition)
+		worked, failure := newRule(definition, m.featureLevel)
 		q := m.quotaNamed(definition.Name)
 		if failure == nil && q != nil && q.override != nil {
-			worked, failure = ruleUnder(definition, q.override)
+			worked, failure = ruleUnder(definition, q.override, m.featureLevel)
 		}
 		if failure != nil {
 			return nil, failure

@@ -124,16 +124,16 @@ func (m *Machine) waitsForElse(name, quota string) (found bool) {
 			return true // a line for the quota itself
 		}
 		needs, failure := m.needs(w.req)
-		found = failure == nil && (!needed(needs, quota) || !m.limited(w.req, needs))
+		found = failure == nil && (!needed(needs, quota) || !m.limited(w, needs))
 		return !found
 	})
 	return found
 }
 
 // limited tells whether a limit keeps something of some needs back now.
-func (m *Machine) limited(req *logpb.Reserve, needs []need) bool {
+func (m *Machine) limited(w *waiter, needs []need) bool {
 	return slices.ContainsFunc(needs, func(n need) bool {
-		return !n.quota.rule.policy.observe && (n.quota.cooling(m.clock.Now) || m.lacks(req, n))
+		return !n.quota.rule.policy.observe && (n.quota.cooling(m.clock.Now) || m.lacks(w.req, w.priority, n))
 	})
 }
 

@@ -57,7 +57,7 @@ func (m *Machine) grantElsewhere(req, other *logpb.Reserve) *logpb.Result {
 		return nil
 	}
 	as := m.priorityOf(other, needs)
-	m.recordDemand(needs, as.class)
+	m.recordDemand(needs, as)
 	if m.reject(other, as.class, needs) != nil || m.remembering(other.Holder, needs) != mayTake {
 		return nil
 	}

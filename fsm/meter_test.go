@@ -89,7 +89,7 @@ func TestMetersAreBounded(t *testing.T) {
 	q := &quota{number: 1, definition: hourly("h", 100)}
 	q.rule, _ = newRule(policed(hourly("h", 100), &logpb.Policy{
 		Metering: true, Shares: &logpb.Shares{Holders: []*logpb.HolderShare{{Holder: "owner", SharePpm: 100_000}}},
-	}))
+	}), EntryVersion)
 	for i := range maxMeters {
 		m.meters.Set(&meter{holder: strconv.Itoa(i), quota: 1})
 	}

@@ -40,7 +40,7 @@ func (m *Machine) setOverride(command *logpb.SetOverride) *logpb.Result {
 		return failed(invalid(fmt.Sprintf("a note has at most %d bytes", maxNote), ""))
 	}
 	set := &override{limit: *command.Limit, until: addSaturated(m.clock.Now, command.ForNs), note: command.Note}
-	worked, failure := ruleUnder(q.definition, set)
+	worked, failure := ruleUnder(q.definition, set, m.featureLevel)
 	if failure != nil {
 		return failed(failure)
 	}
@@ -56,7 +56,7 @@ func (m *Machine) endOverride(q *quota) {
 		return
 	}
 	m.replaceOverride(q, nil)
-	own, _ := newRule(q.definition) // it was worked out when it was applied
+	own, _ := newRule(q.definition, m.featureLevel) // it was worked out when it was applied
 	m.changeRule(q, own)
 	m.emit(Event{Kind: EventOverride, Quota: q.name, Amount: own.limit})
 }
@@ -80,7 +80,7 @@ func (m *Machine) rejectByOverride(req *logpb.Reserve, class int32, n need) *log
 	if refusal == nil {
 		return nil
 	}
-	if own, _ := newRule(q.definition); m.rejectByRule(req, class, n, &own) != nil {
+	if own, _ := newRule(q.definition, m.featureLevel); m.rejectByRule(req, class, n, &own) != nil {
 		return nil
 	}
 	refusal.RetryAtNs, refusal.Advice = q.override.until, "an operator's override rules it out until then: "+refusal.Advice
@@ -101,15 +101,16 @@ func (m *Machine) replaceOverride(q *quota, to *override) {
 // changeRule puts another rule in place of a quota's.
 func (m *Machine) changeRule(q *quota, to rule) {
 	q.ledger.rescaleBurst(&q.rule, &to, m.clock.Now)
+	q.repace(&to, m.clock.Now)
 	to.shift = m.clock.Shift
 	q.rule = to
 	m.markDirty(q)
 }
 
 // ruleUnder works a definition out under an override; nil: under none.
-func ruleUnder(definition *logpb.Quota, over *override) (rule, *logpb.Failure) {
+func ruleUnder(definition *logpb.Quota, over *override, level uint32) (rule, *logpb.Failure) {
 	if over == nil {
-		return newRule(definition)
+		return newRule(definition, level)
 	}
 	other := proto.CloneOf(definition)
 	switch r := other.Rule.(type) {
@@ -120,5 +121,5 @@ func ruleUnder(definition *logpb.Quota, over *override) (rule, *logpb.Failure) {
 	case *logpb.Quota_Slots:
 		r.Slots.Limit = over.limit
 	}
-	return newRule(other)
+	return newRule(other, level)
 }

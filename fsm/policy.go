@@ -61,11 +61,8 @@ func (p *policy) keepsStats() bool {
 	return p.zones != logpb.Zones_ZONES_UNSPECIFIED || p.failures > 0 || p.ageing > 0
 }
 
-// timed tells whether what the policy withholds may be given by the mere passing of time.
-func (p *policy) timed() bool { return p.judges() || p.ramp > 0 }
-
 // newPolicy works a policy out, or says why it cannot work.
-func newPolicy(def *logpb.Quota, kind kind) (policy, *logpb.Failure) {
+func newPolicy(def *logpb.Quota, kind kind, level uint32) (policy, *logpb.Failure) {
 	given := def.GetPolicy()
 	p := policy{zones: given.GetZones(), ramp: given.GetRampNs(), observe: given.GetObserve(), ageing: given.GetAgeingNs(), metering: given.GetMetering()}
 	switch {
@@ -88,10 +85,10 @@ func newPolicy(def *logpb.Quota, kind kind) (policy, *logpb.Failure) {
 		}
 	}
 	var failure *logpb.Failure
-	if p.shares, failure = newShares(def, kind); failure != nil {
+	if p.shares, failure = newShares(def, kind, level); failure != nil {
 		return policy{}, failure
 	}
-	p.prediction, failure = newPrediction(def, kind)
+	p.prediction, failure = newPrediction(def, kind, level)
 	return p, failure
 }
 
@@ -297,6 +294,7 @@ func (m *Machine) recordGrant(req *logpb.Reserve, as priority, needs []need) {
 		if q.reopens(m.clock.Now) > 0 {
 			q.ramped = addSaturated(q.ramped, n.amount)
 		}
+		q.pay(m.clock.Now, n.amount)
 		if !p.keepsStats() {
 			continue
 		}
@@ -316,7 +314,7 @@ func (m *Machine) recordGrant(req *logpb.Reserve, as priority, needs []need) {
 // wouldRefuse tells whether a need would be refused if its quota did more than observe.
 func (m *Machine) wouldRefuse(req *logpb.Reserve, as priority, n need) bool {
 	r := &n.quota.rule
-	return r.limit == 0 || r.maxHold > 0 && n.own > r.maxHold || n.quota.cooling(m.clock.Now) || m.lacks(req, n) ||
+	return r.limit == 0 || r.maxHold > 0 && n.own > r.maxHold || n.quota.cooling(m.clock.Now) || m.lacks(req, as, n) ||
 		m.rampWait(n) > 0 || r.policy.judges() && m.withholdNeed(req, as, n) != nil || m.rejectAboveCap(as.class, n, r) != nil
 }
 
@@ -349,8 +347,11 @@ func (m *Machine) recordAnswer(name string, q *quota, cause logpb.Cause) {
 
 // reopen begins the ramp of a quota whose cooldown ended at a time.
 func (m *Machine) reopen(q *quota, at int64) {
-	if q.rule.policy.ramp > 0 {
+	switch {
+	case q.rule.policy.ramp > 0:
 		q.reopened, q.ramped, q.rampLease = at, 0, m.lastLease
+	case q.rule.paced():
+		q.pacer.shutUntil = addSaturated(at, q.rule.period) // else all that came back meanwhile would go in one moment
 	}
 }
 

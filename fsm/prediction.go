@@ -31,7 +31,7 @@ type prediction struct {
 }
 
 // newPrediction works a prediction out, or says why it cannot work.
-func newPrediction(def *logpb.Quota, kind kind) (prediction, *logpb.Failure) {
+func newPrediction(def *logpb.Quota, kind kind, _ uint32) (prediction, *logpb.Failure) {
 	given := def.GetPolicy().GetPrediction()
 	if given == nil {
 		return prediction{}, nil

@@ -535,7 +535,12 @@ func (m *Machine) tryWaiter(w *waiter, quotas []uint32, aside map[uint32]int64, 
 		if waits > 0 {
 			m.scheduleWakeup(quotas[0], addSaturated(m.clock.Now, waits))
 		}
-		if q.ledger.available(&q.rule)-aside[q.number] < n.amount || waits > 0 {
+		there := q.ledger.available(&q.rule) - aside[q.number]
+		lent := there < n.amount || q.heldBack(w.place().rank, n.amount, there, m.clock.Now)
+		if lent && there >= n.amount {
+			m.scheduleWakeup(quotas[0], q.heldBackUntil(w.rank, n.amount, m.clock.Now))
+		}
+		if lent || waits > 0 {
 			short, blocked[q.number] = true, true
 		}
 	}

@@ -44,7 +44,7 @@ type quota struct {
 	rampLease uint64
 	// observed counts grants that it would have refused.
 	observed int64
-	// tried is when each class asked for it last, about; 0: never. It is recorded where shares are.
+	// tried is when each class asked for it last; 0: never. It is recorded where shares are, of windows about.
 	tried [classes]int64
 	// samples is what the provider said was left of window sampledIn, never changed in place; stage is how far what they foresee
 	// was acted upon at the last report.
@@ -54,8 +54,10 @@ type quota struct {
 	// first is the ticket that is first in line for it below critical ones, since when; 0: nobody, as far as the wait sets were looked at.
 	first      uint64
 	firstSince int64
-	// ahead counts who waits for it before all others.
+	// ahead counts who waits for it before others.
 	ahead ahead
+	// pacer is that of a rate with shares.
+	pacer pacer
 }
 
 // editQuota returns a quota for update; nil if it was deleted.

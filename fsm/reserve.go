@@ -76,7 +76,7 @@ func (m *Machine) reserve(req *logpb.Reserve, from requestID) *logpb.Result {
 		return failed(failure)
 	}
 	as := m.priorityOf(req, needs)
-	m.recordDemand(needs, as.class)
+	m.recordDemand(needs, as)
 	rejected := m.reject(req, as.class, needs)
 	if rejected != nil && !req.Fallback {
 		return m.refuse(req, rejected)
@@ -229,7 +229,7 @@ func (m *Machine) wait(
 			m.editStats(req.Holder, n.quota) // its grant will note something there, and is over no budget
 		}
 	}
-	if slices.ContainsFunc(needs, func(n need) bool { return n.quota.rule.timed() }) {
+	if slices.ContainsFunc(needs, func(n need) bool { return n.quota.rule.timed() || n.quota.rule.paced() }) {
 		m.scheduleWakeup(needs[0].quota.number, refusal.RetryAtNs)
 	}
 	m.emit(Event{Kind: EventWaiting, Quota: refusal.Quota, Holder: req.Holder, Ticket: w.ticket, Reason: refusal.Reason})
@@ -314,8 +314,8 @@ func (m *Machine) judge(req *logpb.Reserve, as priority, needs []need) *logpb.Re
 		case q.rule.kind == kindWindow && m.clock.WallEarly == 0:
 			worst = worse(worst, m.refusal(logpb.Reason_REASON_EXHAUSTED, q, addSaturated(m.clock.Now, noClockRetry),
 				"the cluster has no sample of Unix time yet"))
-		case m.lacks(req, n):
-			worst = worse(worst, m.exhausted(req, n))
+		case m.lacks(req, as, n):
+			worst = worse(worst, m.exhausted(req, as, n))
 		}
 		if wait := m.rampWait(n); wait > 0 {
 			worst = worse(worst, m.refusal(logpb.Reason_REASON_REOPENING, q, addSaturated(m.clock.Now, wait), "it reopens slowly after a cooldown"))
@@ -328,13 +328,17 @@ func (m *Machine) judge(req *logpb.Reserve, as priority, needs []need) *logpb.Re
 }
 
 // lacks tells whether a need does not fit now.
-func (m *Machine) lacks(req *logpb.Reserve, n need) bool {
-	return n.quota.ledger.available(&n.quota.rule) < n.amount || m.burstWait(req, n) > 0
+func (m *Machine) lacks(req *logpb.Reserve, as priority, n need) bool {
+	there := n.quota.ledger.available(&n.quota.rule)
+	return there < n.amount || m.burstWait(req, n) > 0 || n.quota.heldBack(as.rank, n.amount, there, m.clock.Now)
 }
 
 // exhausted makes the refusal of a need that does not fit now.
-func (m *Machine) exhausted(req *logpb.Reserve, n need) *logpb.Refusal {
+func (m *Machine) exhausted(req *logpb.Reserve, as priority, n need) *logpb.Refusal {
 	g, r := &n.quota.ledger, &n.quota.rule
+	if as.rank > classCritical && r.paced() {
+		return m.exhaustedPaced(req, as, n)
+	}
 	left, ok := g.freesIn(r, r.at(m.clock), n.amount, false)
 	if !ok {
 		left = unknownRetry

@@ -81,6 +81,9 @@ func (m *Machine) take(record *logpb.SnapshotRecord) error {
 			return fmt.Errorf("demand for quota %d, which does not exist, or of %d classes", kind.Demand.Quota, len(kind.Demand.TriedNs))
 		}
 		copy(q.tried[:], kind.Demand.TriedNs)
+		if err := q.takeAsked(kind.Demand.Asked); err != nil {
+			return err
+		}
 		q.first, q.firstSince = kind.Demand.First, kind.Demand.FirstNs
 		q.wakeup, q.wakeNext = kind.Demand.AgainNs, kind.Demand.Touched
 	case *logpb.SnapshotRecord_Samples:
@@ -123,6 +126,17 @@ func (m *Machine) take(record *logpb.SnapshotRecord) error {
 		return m.takeWorkflow(kind.Workflow)
 	default:
 		return fmt.Errorf("a record of unknown kind")
+	}
+	return nil
+}
+
+// takeAsked enters what the higher classes asked for of a rate with shares.
+func (q *quota) takeAsked(asked []*logpb.SnapshotAsked) error {
+	if len(asked) > len(q.pacer.size) {
+		return fmt.Errorf("%d classes asked for quota %d", len(asked), q.number)
+	}
+	for class, a := range asked {
+		q.pacer.era[class], q.pacer.size[class], q.pacer.sizeOld[class] = a.Era, a.Size, a.SizeOld
 	}
 	return nil
 }
@@ -238,7 +252,7 @@ func (m *Machine) takeQuota(encoded *logpb.SnapshotQuota) error {
 	if encoded.Definition == nil {
 		return fmt.Errorf("quota %d has no definition", encoded.Number)
 	}
-	worked, failure := newRule(encoded.Definition)
+	worked, failure := newRule(encoded.Definition, m.featureLevel)
 	if failure != nil {
 		return fmt.Errorf("%s", failure.Message)
 	}
@@ -247,7 +261,7 @@ func (m *Machine) takeQuota(encoded *logpb.SnapshotQuota) error {
 		generation: m.generation, number: encoded.Number, name: encoded.Definition.Name, rule: worked,
 		cooldown: encoded.CooldownNs, attempt: encoded.Attempt, closer: encoded.Closer, closedSince: encoded.ClosedSinceNs,
 		reopened: encoded.ReopenedNs, ramped: encoded.Ramped, rampLease: encoded.RampLease,
-		observed: encoded.Observed,
+		observed: encoded.Observed, pacer: pacer{paidUntil: encoded.PaidUntilNs, shutUntil: encoded.ShutUntilNs},
 		ledger: ledger{
 			held: encoded.Held, open: encoded.Open, cutoff: encoded.CutoffNs, window: encoded.Window,
 			known: encoded.Known, closing: encoded.Closing, disputed: encoded.Disputed,
@@ -326,7 +340,7 @@ func (m *Machine) takeOverride(encoded *logpb.SnapshotOverride) error {
 		return fmt.Errorf("an override of quota %d, which does not exist", encoded.Quota)
 	}
 	over := &override{limit: encoded.Limit, until: encoded.UntilNs, note: encoded.Note}
-	worked, failure := ruleUnder(q.definition, over)
+	worked, failure := ruleUnder(q.definition, over, m.featureLevel)
 	if failure != nil {
 		return fmt.Errorf("%s", failure.Message)
 	}

@@ -87,8 +87,8 @@ func (r *rule) graceOf(ttl int64) int64 {
 	return max(minGrace, ttl/10)
 }
 
-// newRule works a definition out, or says why it cannot work.
-func newRule(def *logpb.Quota) (rule, *logpb.Failure) {
+// newRule works a definition out at a feature level, or says why it cannot work there.
+func newRule(def *logpb.Quota, level uint32) (rule, *logpb.Failure) {
 	r := rule{estimate: max(def.DefaultEstimate, 1), maxCall: def.MaxCallNs, transit: def.TransitNs}
 	if failure := r.setKind(def); failure != nil {
 		return rule{}, failure
@@ -110,7 +110,7 @@ func newRule(def *logpb.Quota) (rule, *logpb.Failure) {
 		return rule{}, failure
 	}
 	var failure *logpb.Failure
-	if r.policy, failure = newPolicy(def, r.kind); failure != nil {
+	if r.policy, failure = newPolicy(def, r.kind, level); failure != nil {
 		return rule{}, failure
 	}
 	return r, r.setBurst(def)

@@ -6,7 +6,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// Shares keep a part of a window for each class, against lower classes (docs/policy.md).
+// Shares keep a part of a window for each class, against lower classes (docs/policy.md). What they are on a rate is in pace.go.
 
 const (
 	defaultCap   = 900_000
@@ -29,7 +29,7 @@ type shares struct {
 }
 
 // newShares works shares out, or says why they cannot work.
-func newShares(def *logpb.Quota, kind kind) (shares, *logpb.Failure) {
+func newShares(def *logpb.Quota, kind kind, level uint32) (shares, *logpb.Failure) {
 	given := def.GetPolicy().GetShares()
 	if given == nil {
 		return shares{}, nil
@@ -61,8 +61,12 @@ func newShares(def *logpb.Quota, kind kind) (shares, *logpb.Failure) {
 	switch {
 	case sum > 0 && ofHolders > 0:
 		return shares{}, impossible(def, "classes and single holders have shares", "name either classes or holders")
-	case kind != kindWindow:
+	case kind != kindWindow && level < levelRates:
 		return shares{}, impossible(def, "only windows have shares", "a rate's queue lends everything to whoever comes first in the order")
+	case kind == kindSlots:
+		return shares{}, impossible(def, "slots have no shares", "windows and rates have")
+	case kind == kindRate && ofHolders > 0:
+		return shares{}, impossible(def, "only windows have shares of single holders", "give shares to classes")
 	case sum+ofHolders > million:
 		return shares{}, impossible(def, "the shares are together more than 1", "critical: 0.4, standard: 0.35, background: 0.25")
 	case s.cap < s.of[classCritical] || s.cap > million:
@@ -75,12 +79,16 @@ func newShares(def *logpb.Quota, kind kind) (shares, *logpb.Failure) {
 	return s, nil
 }
 
-// recordDemand records that a class asked for needs: what is kept, is kept for somebody.
-func (m *Machine) recordDemand(needs []need, class int32) {
+// recordDemand records that somebody asked for needs: what is kept, is kept for somebody.
+func (m *Machine) recordDemand(needs []need, as priority) {
 	for _, n := range needs {
-		s, tried := &n.quota.rule.policy.shares, n.quota.tried[class]
-		if s.on && (tried == 0 || m.clock.Now-tried > s.quiet/demandGrain) {
-			n.quota.tried[class] = max(m.clock.Now, 1)
+		s, tried := &n.quota.rule.policy.shares, n.quota.tried[as.class]
+		switch {
+		case !s.on:
+		case n.quota.rule.paced():
+			n.quota.recordPacedDemand(as.rank, n.amount, m.clock.Now)
+		case tried == 0 || m.clock.Now-tried > s.quiet/demandGrain:
+			n.quota.tried[as.class] = max(m.clock.Now, 1)
 		}
 	}
 }
@@ -147,6 +155,9 @@ func (m *Machine) withholdByShare(name string, as priority, n need) *logpb.Refus
 	if !q.rule.policy.shares.on {
 		return nil
 	}
+	if q.rule.paced() {
+		return m.withholdByPacedCap(as, n)
+	}
 	if q.rule.anchored && !q.ledger.known {
 		return nil // a sliding rate as long as no reset is known: nothing of it ends with a window
 	}
@@ -185,7 +196,7 @@ func (r *rule) cap() int64 { return mulDivFloor(r.usable, r.policy.shares.cap, m
 
 // rejectAboveCap refuses a critical call that is larger than the cap of a quota's rule: it can never fit.
 func (m *Machine) rejectAboveCap(class int32, n need, r *rule) *logpb.Refusal {
-	if class != classCritical || !r.policy.shares.on || n.amount <= r.cap() {
+	if class != classCritical || !r.policy.shares.on || r.paced() || n.amount <= r.cap() {
 		return nil
 	}
 	return m.refusal(logpb.Reason_REASON_NEVER_FITS, n.quota, 0, fmt.Sprintf("critical calls may use %d of a window: ask for less, or in a lower class", r.cap()))

@@ -154,7 +154,10 @@ func (s *State) policyRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 		s.quotas.Scan(func(number uint32, q *quota) bool {
 			if q.tried != [classes]int64{} || q.first != 0 || q.wakeup != 0 || q.wakeNext {
 				going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Demand{
-					Demand: &logpb.SnapshotDemand{Quota: number, TriedNs: q.tried[:], First: q.first, FirstNs: q.firstSince, AgainNs: q.wakeup, Touched: q.wakeNext},
+					Demand: &logpb.SnapshotDemand{
+						Quota: number, TriedNs: q.tried[:], First: q.first, FirstNs: q.firstSince, AgainNs: q.wakeup, Touched: q.wakeNext,
+						Asked: encodeAsked(&q.pacer),
+					},
 				}})
 			}
 			if going && len(q.samples) > 0 {
@@ -209,6 +212,17 @@ func (s *State) policyRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 		})
 	}
 	return going
+}
+
+// encodeAsked leaves out what nobody asked for.
+func encodeAsked(p *pacer) (asked []*logpb.SnapshotAsked) {
+	if p.size == [classBackground]int64{} && p.sizeOld == p.size {
+		return nil
+	}
+	for class := range p.size {
+		asked = append(asked, &logpb.SnapshotAsked{Era: p.era[class], Size: p.size[class], SizeOld: p.sizeOld[class]})
+	}
+	return asked
 }
 
 func encodeSamples(q *quota) *logpb.SnapshotSamples {
@@ -306,6 +320,7 @@ func encodeQuota(q *quota, g *ledger) *logpb.SnapshotQuota {
 		OpenedNs: g.opened, Settled: g.settled, ArrivalNs: g.arrival, CooldownNs: q.cooldown, Attempt: q.attempt,
 		Closer: q.closer, ClosedSinceNs: q.closedSince, Served: encodeServed(q.servedTo),
 		ReopenedNs: q.reopened, Ramped: q.ramped, RampLease: q.rampLease, Observed: q.observed, Used: encodeUsed(g), UsedEnds: encodeUsedEnds(g),
+		PaidUntilNs: q.pacer.paidUntil, ShutUntilNs: q.pacer.shutUntil,
 	}
 	if g.capped != noCap {
 		capped := g.capped

@@ -19,8 +19,8 @@ const maxFirstLooked = 16
 // looked at within some seconds.
 const maxLookedPerEntry = 1 << 15
 
-// ahead counts who waits for a quota before all others: critical ones, and those that are saved up for.
-type ahead struct{ critical, saved int64 }
+// ahead counts who waits for a quota before others: critical ones, those that are saved up for, and standard ones.
+type ahead struct{ critical, saved, standard int64 }
 
 // add counts waiters of a rank.
 func (a *ahead) add(rank int32, count int64) {
@@ -29,6 +29,8 @@ func (a *ahead) add(rank int32, count int64) {
 		a.saved += count
 	case classCritical:
 		a.critical += count
+	case classStandard:
+		a.standard += count
 	}
 }
 
@@ -136,7 +138,7 @@ func (m *Machine) keptByShortage(w *waiter) (allowed, lacking bool) {
 		if n.quota.cooling(m.clock.Now) && !n.quota.rule.policy.observe {
 			return false, false
 		}
-		lacking = lacking || m.lacks(w.req, n)
+		lacking = lacking || m.lacks(w.req, w.priority, n)
 	}
 	return true, lacking
 }

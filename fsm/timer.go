@@ -1,6 +1,10 @@
 package fsm
 
-import "math"
+import (
+	"math"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
 
 // Waiters may become eligible by the mere passing of time. Each quota with waiters has timers, so that an entry serves the quotas
 // whose timers are due, however many others wait.
@@ -102,8 +106,11 @@ func (g *ledger) changes(r *rule) (early, late int64) {
 	return early, late
 }
 
-// timed tells whether waiters may become eligible although nothing of the quota changes.
-func (r *rule) timed() bool { return r.burst > 0 || r.policy.timed() }
+// timed tells whether waiters may become eligible although nothing of the quota changes. Where shares slide it is known when they do.
+func (r *rule) timed() bool {
+	p := &r.policy
+	return r.burst > 0 || p.ramp > 0 || p.zones != logpb.Zones_ZONES_UNSPECIFIED || p.failures > 0 || p.prediction.samples > 0 || p.shares.on && !r.paced()
+}
 
 // markChanged records that a quota may have changed, so that its timers are set again at the end of the entry.
 func (m *Machine) markChanged(q *quota) {

@@ -83,6 +83,9 @@ func (g *ledger) lists(r *rule) bool { return !r.anchored || !g.known || g.closi
 // recordUsage records what a holder takes of the present window, or gives back: of what it holds (openEnd), or of what it consumed. Where its
 // caller's part of what is remembered of holders is used up nothing more is listed: that counts for the whole window.
 func (m *Machine) recordUsage(q *quota, name string, class int32, window, end, amount int64) {
+	if q.rule.paced() && class == classCritical && q.ledger.counts(end) {
+		q.ledger.used[class].add(end, amount, true) // what its cap needs
+	}
 	if q.rule.kind != kindWindow || window != q.ledger.window || !q.ledger.counts(end) {
 		return
 	}
@@ -97,6 +100,9 @@ func (m *Machine) recordUsage(q *quota, name string, class int32, window, end, a
 
 // moveUsage records that the exposure of what was used ends at another time.
 func (m *Machine) moveUsage(q *quota, name string, c *charge, from int64) {
+	if q.rule.paced() && c.class == int8(classCritical) {
+		q.ledger.used[c.class].move(from, c)
+	}
 	if q.rule.kind != kindWindow || c.window != q.ledger.window || !q.ledger.lists(&q.rule) {
 		return
 	}

@@ -46,11 +46,11 @@ func (s *State) Verify() error {
 		s.verifyReopening(), s.verifyRetiring(), s.verifyFreeing(), s.verifyMoving(), s.verifyDeleted())...)
 }
 
-// sumAhead counts who waits for each quota before all others.
+// sumAhead counts who waits for each quota before others.
 func (s *State) sumAhead(sums map[uint32]*totals) {
 	s.waiters.Scan(func(_ uint64, w *waiter) bool {
 		rank := w.place().rank
-		if rank > classCritical {
+		if rank > classStandard {
 			return true
 		}
 		if l, ok := s.waitSets.Get(w.waitSet); ok {
@@ -244,6 +244,10 @@ func (q *quota) verify(sums *totals) error {
 	switch {
 	case q.rule.kind == kindWindow && g.usedByAll() > g.held+g.consumed():
 		return fmt.Errorf("classes have used %d, of which %d counts", g.usedByAll(), g.held+g.consumed())
+	case q.rule.paced() && g.usedByAll() > g.held+g.consumed():
+		return fmt.Errorf("critical calls have used %d, and %d counts", g.usedByAll(), g.held+g.consumed())
+	case !q.rule.paced() && q.pacer != pacer{}:
+		return fmt.Errorf("it has no shares that slide, and a pacer: %+v", q.pacer)
 	case counted != g.counted:
 		return fmt.Errorf("counted is %d, its entries add up to %d", g.counted, counted)
 	case g.held != sums.held:
@@ -255,7 +259,7 @@ func (q *quota) verify(sums *totals) error {
 	case q.waiting != sums.waiting:
 		return fmt.Errorf("%d waiting, counted %d", q.waiting, sums.waiting)
 	case q.ahead != sums.ahead:
-		return fmt.Errorf("%+v wait ahead of all others, counted %+v", q.ahead, sums.ahead)
+		return fmt.Errorf("%+v wait ahead of others, counted %+v", q.ahead, sums.ahead)
 	}
 	return nil
 }

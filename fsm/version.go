@@ -7,12 +7,15 @@ import "fmt"
 // snapshots against hashes by version, so a change that forgets this fails.
 const (
 	// EntryVersion is the highest version of log entries that this build applies.
-	EntryVersion = 5
+	EntryVersion = 6
 	// OldestEntryVersion is the lowest. Entries before it had another meaning: nodes that apply them differently would differ for good.
 	OldestEntryVersion = 5
 	// SnapshotVersion is the version of snapshots that this build writes, and the highest that it reads. It reads all before it.
-	SnapshotVersion = 5
+	SnapshotVersion = 6
 )
+
+// levelRates is the feature level from which on rates have shares, and count what their provider says of them.
+const levelRates = 6
 
 // VersionError says that a log entry has a version that this build does not apply.
 type VersionError struct {

@@ -964,7 +964,11 @@ type SnapshotQuota struct {
 	// The caller whose word the cap is.
 	CapTeller string `protobuf:"bytes,86,opt,name=cap_teller,json=capTeller,proto3" json:"cap_teller,omitempty"`
 	// Windows: what stopped counting within about a period of cluster time, the oldest first.
-	Past          []*SnapshotPast `protobuf:"bytes,87,rep,name=past,proto3" json:"past,omitempty"`
+	Past []*SnapshotPast `protobuf:"bytes,87,rep,name=past,proto3" json:"past,omitempty"`
+	// Rates with shares: when all that was granted will have come back, one after the other (cluster time).
+	PaidUntilNs int64 `protobuf:"varint,100,opt,name=paid_until_ns,json=paidUntilNs,proto3" json:"paid_until_ns,omitempty"`
+	// Rates with shares: until when nothing is free for lower classes after a cooldown (cluster time).
+	ShutUntilNs   int64 `protobuf:"varint,101,opt,name=shut_until_ns,json=shutUntilNs,proto3" json:"shut_until_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1256,6 +1260,20 @@ func (x *SnapshotQuota) GetPast() []*SnapshotPast {
 		return x.Past
 	}
 	return nil
+}
+
+func (x *SnapshotQuota) GetPaidUntilNs() int64 {
+	if x != nil {
+		return x.PaidUntilNs
+	}
+	return 0
+}
+
+func (x *SnapshotQuota) GetShutUntilNs() int64 {
+	if x != nil {
+		return x.ShutUntilNs
+	}
+	return 0
 }
 
 // SnapshotPast is an amount that counts in no window any more.
@@ -2045,7 +2063,9 @@ type SnapshotDemand struct {
 	// When those who wait for it and were passed over are tried again; 0: never.
 	AgainNs int64 `protobuf:"varint,5,opt,name=again_ns,json=againNs,proto3" json:"again_ns,omitempty"`
 	// Whether a command had to do with it since.
-	Touched       bool `protobuf:"varint,6,opt,name=touched,proto3" json:"touched,omitempty"`
+	Touched bool `protobuf:"varint,6,opt,name=touched,proto3" json:"touched,omitempty"`
+	// Rates with shares: what the higher classes asked for; left out where nobody did.
+	Asked         []*SnapshotAsked `protobuf:"bytes,100,rep,name=asked,proto3" json:"asked,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2122,6 +2142,77 @@ func (x *SnapshotDemand) GetTouched() bool {
 	return false
 }
 
+func (x *SnapshotDemand) GetAsked() []*SnapshotAsked {
+	if x != nil {
+		return x.Asked
+	}
+	return nil
+}
+
+// SnapshotAsked is the largest amount that a class asked for.
+type SnapshotAsked struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The period, by its number since the cluster's birth.
+	Era int64 `protobuf:"varint,1,opt,name=era,proto3" json:"era,omitempty"`
+	// The largest amount in it.
+	Size int64 `protobuf:"varint,2,opt,name=size,proto3" json:"size,omitempty"`
+	// The largest amount in the period before.
+	SizeOld       int64 `protobuf:"varint,3,opt,name=size_old,json=sizeOld,proto3" json:"size_old,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnapshotAsked) Reset() {
+	*x = SnapshotAsked{}
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnapshotAsked) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnapshotAsked) ProtoMessage() {}
+
+func (x *SnapshotAsked) ProtoReflect() protoreflect.Message {
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnapshotAsked.ProtoReflect.Descriptor instead.
+func (*SnapshotAsked) Descriptor() ([]byte, []int) {
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *SnapshotAsked) GetEra() int64 {
+	if x != nil {
+		return x.Era
+	}
+	return 0
+}
+
+func (x *SnapshotAsked) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *SnapshotAsked) GetSizeOld() int64 {
+	if x != nil {
+		return x.SizeOld
+	}
+	return 0
+}
+
 // SnapshotSamples is what a provider said was left of a window.
 type SnapshotSamples struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2139,7 +2230,7 @@ type SnapshotSamples struct {
 
 func (x *SnapshotSamples) Reset() {
 	*x = SnapshotSamples{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[14]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2151,7 +2242,7 @@ func (x *SnapshotSamples) String() string {
 func (*SnapshotSamples) ProtoMessage() {}
 
 func (x *SnapshotSamples) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[14]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2164,7 +2255,7 @@ func (x *SnapshotSamples) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotSamples.ProtoReflect.Descriptor instead.
 func (*SnapshotSamples) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{14}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *SnapshotSamples) GetQuota() uint32 {
@@ -2210,7 +2301,7 @@ type SnapshotSample struct {
 
 func (x *SnapshotSample) Reset() {
 	*x = SnapshotSample{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[15]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2222,7 +2313,7 @@ func (x *SnapshotSample) String() string {
 func (*SnapshotSample) ProtoMessage() {}
 
 func (x *SnapshotSample) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[15]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2235,7 +2326,7 @@ func (x *SnapshotSample) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotSample.ProtoReflect.Descriptor instead.
 func (*SnapshotSample) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{15}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *SnapshotSample) GetAtNs() int64 {
@@ -2296,7 +2387,7 @@ type SnapshotMeter struct {
 
 func (x *SnapshotMeter) Reset() {
 	*x = SnapshotMeter{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[16]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2308,7 +2399,7 @@ func (x *SnapshotMeter) String() string {
 func (*SnapshotMeter) ProtoMessage() {}
 
 func (x *SnapshotMeter) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[16]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2321,7 +2412,7 @@ func (x *SnapshotMeter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotMeter.ProtoReflect.Descriptor instead.
 func (*SnapshotMeter) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{16}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *SnapshotMeter) GetHolder() string {
@@ -2435,7 +2526,7 @@ type SnapshotDenial struct {
 
 func (x *SnapshotDenial) Reset() {
 	*x = SnapshotDenial{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[17]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2447,7 +2538,7 @@ func (x *SnapshotDenial) String() string {
 func (*SnapshotDenial) ProtoMessage() {}
 
 func (x *SnapshotDenial) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[17]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2460,7 +2551,7 @@ func (x *SnapshotDenial) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotDenial.ProtoReflect.Descriptor instead.
 func (*SnapshotDenial) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{17}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *SnapshotDenial) GetReason() Reason {
@@ -2494,7 +2585,7 @@ type SnapshotOverride struct {
 
 func (x *SnapshotOverride) Reset() {
 	*x = SnapshotOverride{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[18]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2506,7 +2597,7 @@ func (x *SnapshotOverride) String() string {
 func (*SnapshotOverride) ProtoMessage() {}
 
 func (x *SnapshotOverride) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[18]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2519,7 +2610,7 @@ func (x *SnapshotOverride) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotOverride.ProtoReflect.Descriptor instead.
 func (*SnapshotOverride) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{18}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *SnapshotOverride) GetQuota() uint32 {
@@ -2573,7 +2664,7 @@ type SnapshotTally struct {
 
 func (x *SnapshotTally) Reset() {
 	*x = SnapshotTally{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[19]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2585,7 +2676,7 @@ func (x *SnapshotTally) String() string {
 func (*SnapshotTally) ProtoMessage() {}
 
 func (x *SnapshotTally) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[19]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2598,7 +2689,7 @@ func (x *SnapshotTally) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTally.ProtoReflect.Descriptor instead.
 func (*SnapshotTally) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{19}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *SnapshotTally) GetHolder() string {
@@ -2678,7 +2769,7 @@ type SnapshotWorkflow struct {
 
 func (x *SnapshotWorkflow) Reset() {
 	*x = SnapshotWorkflow{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[20]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2690,7 +2781,7 @@ func (x *SnapshotWorkflow) String() string {
 func (*SnapshotWorkflow) ProtoMessage() {}
 
 func (x *SnapshotWorkflow) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[20]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2703,7 +2794,7 @@ func (x *SnapshotWorkflow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotWorkflow.ProtoReflect.Descriptor instead.
 func (*SnapshotWorkflow) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{20}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *SnapshotWorkflow) GetDefinition() *Workflow {
@@ -2788,7 +2879,7 @@ type SnapshotTurn struct {
 
 func (x *SnapshotTurn) Reset() {
 	*x = SnapshotTurn{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[21]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2800,7 +2891,7 @@ func (x *SnapshotTurn) String() string {
 func (*SnapshotTurn) ProtoMessage() {}
 
 func (x *SnapshotTurn) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[21]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2813,7 +2904,7 @@ func (x *SnapshotTurn) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTurn.ProtoReflect.Descriptor instead.
 func (*SnapshotTurn) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{21}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *SnapshotTurn) GetPlace() int32 {
@@ -2875,7 +2966,7 @@ type SnapshotStep struct {
 
 func (x *SnapshotStep) Reset() {
 	*x = SnapshotStep{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[22]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2887,7 +2978,7 @@ func (x *SnapshotStep) String() string {
 func (*SnapshotStep) ProtoMessage() {}
 
 func (x *SnapshotStep) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[22]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2900,7 +2991,7 @@ func (x *SnapshotStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotStep.ProtoReflect.Descriptor instead.
 func (*SnapshotStep) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{22}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *SnapshotStep) GetPlace() int32 {
@@ -2978,7 +3069,7 @@ type SnapshotHolder struct {
 
 func (x *SnapshotHolder) Reset() {
 	*x = SnapshotHolder{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[23]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2990,7 +3081,7 @@ func (x *SnapshotHolder) String() string {
 func (*SnapshotHolder) ProtoMessage() {}
 
 func (x *SnapshotHolder) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[23]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3003,7 +3094,7 @@ func (x *SnapshotHolder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotHolder.ProtoReflect.Descriptor instead.
 func (*SnapshotHolder) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{23}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *SnapshotHolder) GetName() string {
@@ -3080,7 +3171,7 @@ type SnapshotWaiter struct {
 
 func (x *SnapshotWaiter) Reset() {
 	*x = SnapshotWaiter{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[24]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3092,7 +3183,7 @@ func (x *SnapshotWaiter) String() string {
 func (*SnapshotWaiter) ProtoMessage() {}
 
 func (x *SnapshotWaiter) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[24]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3105,7 +3196,7 @@ func (x *SnapshotWaiter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotWaiter.ProtoReflect.Descriptor instead.
 func (*SnapshotWaiter) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{24}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *SnapshotWaiter) GetTicket() uint64 {
@@ -3238,7 +3329,7 @@ type SnapshotSession struct {
 
 func (x *SnapshotSession) Reset() {
 	*x = SnapshotSession{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[25]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3250,7 +3341,7 @@ func (x *SnapshotSession) String() string {
 func (*SnapshotSession) ProtoMessage() {}
 
 func (x *SnapshotSession) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[25]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3263,7 +3354,7 @@ func (x *SnapshotSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotSession.ProtoReflect.Descriptor instead.
 func (*SnapshotSession) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{25}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *SnapshotSession) GetId() uint64 {
@@ -3339,7 +3430,7 @@ type SnapshotResult struct {
 
 func (x *SnapshotResult) Reset() {
 	*x = SnapshotResult{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[26]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3351,7 +3442,7 @@ func (x *SnapshotResult) String() string {
 func (*SnapshotResult) ProtoMessage() {}
 
 func (x *SnapshotResult) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[26]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3364,7 +3455,7 @@ func (x *SnapshotResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotResult.ProtoReflect.Descriptor instead.
 func (*SnapshotResult) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{26}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *SnapshotResult) GetSession() uint64 {
@@ -3416,7 +3507,7 @@ type SnapshotKey struct {
 
 func (x *SnapshotKey) Reset() {
 	*x = SnapshotKey{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[27]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3428,7 +3519,7 @@ func (x *SnapshotKey) String() string {
 func (*SnapshotKey) ProtoMessage() {}
 
 func (x *SnapshotKey) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[27]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3441,7 +3532,7 @@ func (x *SnapshotKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotKey.ProtoReflect.Descriptor instead.
 func (*SnapshotKey) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{27}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *SnapshotKey) GetKey() string {
@@ -3499,7 +3590,7 @@ type SnapshotMember struct {
 
 func (x *SnapshotMember) Reset() {
 	*x = SnapshotMember{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[28]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3511,7 +3602,7 @@ func (x *SnapshotMember) String() string {
 func (*SnapshotMember) ProtoMessage() {}
 
 func (x *SnapshotMember) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[28]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3524,7 +3615,7 @@ func (x *SnapshotMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotMember.ProtoReflect.Descriptor instead.
 func (*SnapshotMember) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{28}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *SnapshotMember) GetId() string {
@@ -3580,7 +3671,7 @@ type SnapshotTask struct {
 
 func (x *SnapshotTask) Reset() {
 	*x = SnapshotTask{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[29]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3592,7 +3683,7 @@ func (x *SnapshotTask) String() string {
 func (*SnapshotTask) ProtoMessage() {}
 
 func (x *SnapshotTask) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[29]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3605,7 +3696,7 @@ func (x *SnapshotTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTask.ProtoReflect.Descriptor instead.
 func (*SnapshotTask) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{29}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *SnapshotTask) GetName() string {
@@ -3726,7 +3817,7 @@ type SnapshotTrailer struct {
 
 func (x *SnapshotTrailer) Reset() {
 	*x = SnapshotTrailer{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[30]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3738,7 +3829,7 @@ func (x *SnapshotTrailer) String() string {
 func (*SnapshotTrailer) ProtoMessage() {}
 
 func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[30]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3751,7 +3842,7 @@ func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTrailer.ProtoReflect.Descriptor instead.
 func (*SnapshotTrailer) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{30}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *SnapshotTrailer) GetRecords() uint64 {
@@ -3781,7 +3872,7 @@ type SnapshotResume struct {
 
 func (x *SnapshotResume) Reset() {
 	*x = SnapshotResume{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[31]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3793,7 +3884,7 @@ func (x *SnapshotResume) String() string {
 func (*SnapshotResume) ProtoMessage() {}
 
 func (x *SnapshotResume) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[31]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3806,7 +3897,7 @@ func (x *SnapshotResume) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotResume.ProtoReflect.Descriptor instead.
 func (*SnapshotResume) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{31}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *SnapshotResume) GetHolder() string {
@@ -3836,7 +3927,7 @@ type SnapshotLane struct {
 
 func (x *SnapshotLane) Reset() {
 	*x = SnapshotLane{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[32]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3848,7 +3939,7 @@ func (x *SnapshotLane) String() string {
 func (*SnapshotLane) ProtoMessage() {}
 
 func (x *SnapshotLane) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[32]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3861,7 +3952,7 @@ func (x *SnapshotLane) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotLane.ProtoReflect.Descriptor instead.
 func (*SnapshotLane) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{32}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *SnapshotLane) GetNumber() uint32 {
@@ -3891,7 +3982,7 @@ type SnapshotDeletedQuota struct {
 
 func (x *SnapshotDeletedQuota) Reset() {
 	*x = SnapshotDeletedQuota{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[33]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3903,7 +3994,7 @@ func (x *SnapshotDeletedQuota) String() string {
 func (*SnapshotDeletedQuota) ProtoMessage() {}
 
 func (x *SnapshotDeletedQuota) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[33]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3916,7 +4007,7 @@ func (x *SnapshotDeletedQuota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotDeletedQuota.ProtoReflect.Descriptor instead.
 func (*SnapshotDeletedQuota) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{33}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *SnapshotDeletedQuota) GetNumber() uint32 {
@@ -3950,7 +4041,7 @@ type SnapshotSweep struct {
 
 func (x *SnapshotSweep) Reset() {
 	*x = SnapshotSweep{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[34]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3962,7 +4053,7 @@ func (x *SnapshotSweep) String() string {
 func (*SnapshotSweep) ProtoMessage() {}
 
 func (x *SnapshotSweep) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[34]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3975,7 +4066,7 @@ func (x *SnapshotSweep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotSweep.ProtoReflect.Descriptor instead.
 func (*SnapshotSweep) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{34}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *SnapshotSweep) GetTable() int32 {
@@ -4021,7 +4112,7 @@ type SnapshotMoving struct {
 
 func (x *SnapshotMoving) Reset() {
 	*x = SnapshotMoving{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[35]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4033,7 +4124,7 @@ func (x *SnapshotMoving) String() string {
 func (*SnapshotMoving) ProtoMessage() {}
 
 func (x *SnapshotMoving) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[35]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4046,7 +4137,7 @@ func (x *SnapshotMoving) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotMoving.ProtoReflect.Descriptor instead.
 func (*SnapshotMoving) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{35}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *SnapshotMoving) GetHolder() string {
@@ -4088,7 +4179,7 @@ type SnapshotRetiring struct {
 
 func (x *SnapshotRetiring) Reset() {
 	*x = SnapshotRetiring{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[36]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4100,7 +4191,7 @@ func (x *SnapshotRetiring) String() string {
 func (*SnapshotRetiring) ProtoMessage() {}
 
 func (x *SnapshotRetiring) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[36]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4113,7 +4204,7 @@ func (x *SnapshotRetiring) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotRetiring.ProtoReflect.Descriptor instead.
 func (*SnapshotRetiring) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{36}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *SnapshotRetiring) GetLease() uint64 {
@@ -4157,7 +4248,7 @@ type SnapshotReopening struct {
 
 func (x *SnapshotReopening) Reset() {
 	*x = SnapshotReopening{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[37]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4169,7 +4260,7 @@ func (x *SnapshotReopening) String() string {
 func (*SnapshotReopening) ProtoMessage() {}
 
 func (x *SnapshotReopening) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[37]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4182,7 +4273,7 @@ func (x *SnapshotReopening) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotReopening.ProtoReflect.Descriptor instead.
 func (*SnapshotReopening) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{37}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *SnapshotReopening) GetQuota() uint32 {
@@ -4273,7 +4364,7 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"moved_last\x18[ \x01(\tR\tmovedLast\x12\x1f\n" +
 	"\vlooked_from\x18\\ \x01(\rR\n" +
 	"lookedFrom\x12!\n" +
-	"\fretired_last\x18] \x01(\x04R\vretiredLast\"\x8f\t\n" +
+	"\fretired_last\x18] \x01(\x04R\vretiredLast\"\xd7\t\n" +
 	"\rSnapshotQuota\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x124\n" +
 	"\n" +
@@ -4322,7 +4413,9 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x05claim\x18U \x01(\v2\x1c.quotad.log.v1.SnapshotClaimR\x05claim\x12\x1d\n" +
 	"\n" +
 	"cap_teller\x18V \x01(\tR\tcapTeller\x12/\n" +
-	"\x04past\x18W \x03(\v2\x1b.quotad.log.v1.SnapshotPastR\x04pastB\x06\n" +
+	"\x04past\x18W \x03(\v2\x1b.quotad.log.v1.SnapshotPastR\x04past\x12\"\n" +
+	"\rpaid_until_ns\x18d \x01(\x03R\vpaidUntilNs\x12\"\n" +
+	"\rshut_until_ns\x18e \x01(\x03R\vshutUntilNsB\x06\n" +
 	"\x04_cap\"A\n" +
 	"\fSnapshotPast\x12\x19\n" +
 	"\buntil_ns\x18\x01 \x01(\x03R\auntilNs\x12\x16\n" +
@@ -4389,14 +4482,19 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x06window\x18\b \x01(\x03R\x06window\x12%\n" +
 	"\x0esettled_before\x18\t \x01(\x03R\rsettledBefore\x12\x14\n" +
 	"\x05class\x18\n" +
-	" \x01(\x05R\x05class\"\xa7\x01\n" +
+	" \x01(\x05R\x05class\"\xdb\x01\n" +
 	"\x0eSnapshotDemand\x12\x14\n" +
 	"\x05quota\x18\x01 \x01(\rR\x05quota\x12\x19\n" +
 	"\btried_ns\x18\x02 \x03(\x03R\atriedNs\x12\x14\n" +
 	"\x05first\x18\x03 \x01(\x04R\x05first\x12\x19\n" +
 	"\bfirst_ns\x18\x04 \x01(\x03R\afirstNs\x12\x19\n" +
 	"\bagain_ns\x18\x05 \x01(\x03R\aagainNs\x12\x18\n" +
-	"\atouched\x18\x06 \x01(\bR\atouched\"\x8e\x01\n" +
+	"\atouched\x18\x06 \x01(\bR\atouched\x122\n" +
+	"\x05asked\x18d \x03(\v2\x1c.quotad.log.v1.SnapshotAskedR\x05asked\"P\n" +
+	"\rSnapshotAsked\x12\x10\n" +
+	"\x03era\x18\x01 \x01(\x03R\x03era\x12\x12\n" +
+	"\x04size\x18\x02 \x01(\x03R\x04size\x12\x19\n" +
+	"\bsize_old\x18\x03 \x01(\x03R\asizeOld\"\x8e\x01\n" +
 	"\x0fSnapshotSamples\x12\x14\n" +
 	"\x05quota\x18\x01 \x01(\rR\x05quota\x12\x16\n" +
 	"\x06window\x18\x02 \x01(\x03R\x06window\x127\n" +
@@ -4589,7 +4687,7 @@ func file_quotad_log_v1_snapshot_proto_rawDescGZIP() []byte {
 	return file_quotad_log_v1_snapshot_proto_rawDescData
 }
 
-var file_quotad_log_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
+var file_quotad_log_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
 var file_quotad_log_v1_snapshot_proto_goTypes = []any{
 	(*SnapshotRecord)(nil),       // 0: quotad.log.v1.SnapshotRecord
 	(*SnapshotAccount)(nil),      // 1: quotad.log.v1.SnapshotAccount
@@ -4605,94 +4703,96 @@ var file_quotad_log_v1_snapshot_proto_goTypes = []any{
 	(*SnapshotOperation)(nil),    // 11: quotad.log.v1.SnapshotOperation
 	(*SnapshotCharge)(nil),       // 12: quotad.log.v1.SnapshotCharge
 	(*SnapshotDemand)(nil),       // 13: quotad.log.v1.SnapshotDemand
-	(*SnapshotSamples)(nil),      // 14: quotad.log.v1.SnapshotSamples
-	(*SnapshotSample)(nil),       // 15: quotad.log.v1.SnapshotSample
-	(*SnapshotMeter)(nil),        // 16: quotad.log.v1.SnapshotMeter
-	(*SnapshotDenial)(nil),       // 17: quotad.log.v1.SnapshotDenial
-	(*SnapshotOverride)(nil),     // 18: quotad.log.v1.SnapshotOverride
-	(*SnapshotTally)(nil),        // 19: quotad.log.v1.SnapshotTally
-	(*SnapshotWorkflow)(nil),     // 20: quotad.log.v1.SnapshotWorkflow
-	(*SnapshotTurn)(nil),         // 21: quotad.log.v1.SnapshotTurn
-	(*SnapshotStep)(nil),         // 22: quotad.log.v1.SnapshotStep
-	(*SnapshotHolder)(nil),       // 23: quotad.log.v1.SnapshotHolder
-	(*SnapshotWaiter)(nil),       // 24: quotad.log.v1.SnapshotWaiter
-	(*SnapshotSession)(nil),      // 25: quotad.log.v1.SnapshotSession
-	(*SnapshotResult)(nil),       // 26: quotad.log.v1.SnapshotResult
-	(*SnapshotKey)(nil),          // 27: quotad.log.v1.SnapshotKey
-	(*SnapshotMember)(nil),       // 28: quotad.log.v1.SnapshotMember
-	(*SnapshotTask)(nil),         // 29: quotad.log.v1.SnapshotTask
-	(*SnapshotTrailer)(nil),      // 30: quotad.log.v1.SnapshotTrailer
-	(*SnapshotResume)(nil),       // 31: quotad.log.v1.SnapshotResume
-	(*SnapshotLane)(nil),         // 32: quotad.log.v1.SnapshotLane
-	(*SnapshotDeletedQuota)(nil), // 33: quotad.log.v1.SnapshotDeletedQuota
-	(*SnapshotSweep)(nil),        // 34: quotad.log.v1.SnapshotSweep
-	(*SnapshotMoving)(nil),       // 35: quotad.log.v1.SnapshotMoving
-	(*SnapshotRetiring)(nil),     // 36: quotad.log.v1.SnapshotRetiring
-	(*SnapshotReopening)(nil),    // 37: quotad.log.v1.SnapshotReopening
-	(*HolderRule)(nil),           // 38: quotad.log.v1.HolderRule
-	(*SetLimits)(nil),            // 39: quotad.log.v1.SetLimits
-	(*Quota)(nil),                // 40: quotad.log.v1.Quota
-	(Reason)(0),                  // 41: quotad.log.v1.Reason
-	(*Workflow)(nil),             // 42: quotad.log.v1.Workflow
-	(*Reserve)(nil),              // 43: quotad.log.v1.Reserve
-	(*Result)(nil),               // 44: quotad.log.v1.Result
-	(TaskPhase)(0),               // 45: quotad.log.v1.TaskPhase
-	(TaskOutcome)(0),             // 46: quotad.log.v1.TaskOutcome
+	(*SnapshotAsked)(nil),        // 14: quotad.log.v1.SnapshotAsked
+	(*SnapshotSamples)(nil),      // 15: quotad.log.v1.SnapshotSamples
+	(*SnapshotSample)(nil),       // 16: quotad.log.v1.SnapshotSample
+	(*SnapshotMeter)(nil),        // 17: quotad.log.v1.SnapshotMeter
+	(*SnapshotDenial)(nil),       // 18: quotad.log.v1.SnapshotDenial
+	(*SnapshotOverride)(nil),     // 19: quotad.log.v1.SnapshotOverride
+	(*SnapshotTally)(nil),        // 20: quotad.log.v1.SnapshotTally
+	(*SnapshotWorkflow)(nil),     // 21: quotad.log.v1.SnapshotWorkflow
+	(*SnapshotTurn)(nil),         // 22: quotad.log.v1.SnapshotTurn
+	(*SnapshotStep)(nil),         // 23: quotad.log.v1.SnapshotStep
+	(*SnapshotHolder)(nil),       // 24: quotad.log.v1.SnapshotHolder
+	(*SnapshotWaiter)(nil),       // 25: quotad.log.v1.SnapshotWaiter
+	(*SnapshotSession)(nil),      // 26: quotad.log.v1.SnapshotSession
+	(*SnapshotResult)(nil),       // 27: quotad.log.v1.SnapshotResult
+	(*SnapshotKey)(nil),          // 28: quotad.log.v1.SnapshotKey
+	(*SnapshotMember)(nil),       // 29: quotad.log.v1.SnapshotMember
+	(*SnapshotTask)(nil),         // 30: quotad.log.v1.SnapshotTask
+	(*SnapshotTrailer)(nil),      // 31: quotad.log.v1.SnapshotTrailer
+	(*SnapshotResume)(nil),       // 32: quotad.log.v1.SnapshotResume
+	(*SnapshotLane)(nil),         // 33: quotad.log.v1.SnapshotLane
+	(*SnapshotDeletedQuota)(nil), // 34: quotad.log.v1.SnapshotDeletedQuota
+	(*SnapshotSweep)(nil),        // 35: quotad.log.v1.SnapshotSweep
+	(*SnapshotMoving)(nil),       // 36: quotad.log.v1.SnapshotMoving
+	(*SnapshotRetiring)(nil),     // 37: quotad.log.v1.SnapshotRetiring
+	(*SnapshotReopening)(nil),    // 38: quotad.log.v1.SnapshotReopening
+	(*HolderRule)(nil),           // 39: quotad.log.v1.HolderRule
+	(*SetLimits)(nil),            // 40: quotad.log.v1.SetLimits
+	(*Quota)(nil),                // 41: quotad.log.v1.Quota
+	(Reason)(0),                  // 42: quotad.log.v1.Reason
+	(*Workflow)(nil),             // 43: quotad.log.v1.Workflow
+	(*Reserve)(nil),              // 44: quotad.log.v1.Reserve
+	(*Result)(nil),               // 45: quotad.log.v1.Result
+	(TaskPhase)(0),               // 46: quotad.log.v1.TaskPhase
+	(TaskOutcome)(0),             // 47: quotad.log.v1.TaskOutcome
 }
 var file_quotad_log_v1_snapshot_proto_depIdxs = []int32{
 	3,  // 0: quotad.log.v1.SnapshotRecord.head:type_name -> quotad.log.v1.SnapshotHead
 	4,  // 1: quotad.log.v1.SnapshotRecord.quota:type_name -> quotad.log.v1.SnapshotQuota
 	9,  // 2: quotad.log.v1.SnapshotRecord.lease:type_name -> quotad.log.v1.SnapshotLease
 	11, // 3: quotad.log.v1.SnapshotRecord.operation:type_name -> quotad.log.v1.SnapshotOperation
-	23, // 4: quotad.log.v1.SnapshotRecord.holder:type_name -> quotad.log.v1.SnapshotHolder
-	24, // 5: quotad.log.v1.SnapshotRecord.waiter:type_name -> quotad.log.v1.SnapshotWaiter
-	25, // 6: quotad.log.v1.SnapshotRecord.session:type_name -> quotad.log.v1.SnapshotSession
-	26, // 7: quotad.log.v1.SnapshotRecord.result:type_name -> quotad.log.v1.SnapshotResult
-	27, // 8: quotad.log.v1.SnapshotRecord.key:type_name -> quotad.log.v1.SnapshotKey
-	28, // 9: quotad.log.v1.SnapshotRecord.member:type_name -> quotad.log.v1.SnapshotMember
-	38, // 10: quotad.log.v1.SnapshotRecord.rule:type_name -> quotad.log.v1.HolderRule
-	19, // 11: quotad.log.v1.SnapshotRecord.tally:type_name -> quotad.log.v1.SnapshotTally
+	24, // 4: quotad.log.v1.SnapshotRecord.holder:type_name -> quotad.log.v1.SnapshotHolder
+	25, // 5: quotad.log.v1.SnapshotRecord.waiter:type_name -> quotad.log.v1.SnapshotWaiter
+	26, // 6: quotad.log.v1.SnapshotRecord.session:type_name -> quotad.log.v1.SnapshotSession
+	27, // 7: quotad.log.v1.SnapshotRecord.result:type_name -> quotad.log.v1.SnapshotResult
+	28, // 8: quotad.log.v1.SnapshotRecord.key:type_name -> quotad.log.v1.SnapshotKey
+	29, // 9: quotad.log.v1.SnapshotRecord.member:type_name -> quotad.log.v1.SnapshotMember
+	39, // 10: quotad.log.v1.SnapshotRecord.rule:type_name -> quotad.log.v1.HolderRule
+	20, // 11: quotad.log.v1.SnapshotRecord.tally:type_name -> quotad.log.v1.SnapshotTally
 	13, // 12: quotad.log.v1.SnapshotRecord.demand:type_name -> quotad.log.v1.SnapshotDemand
-	30, // 13: quotad.log.v1.SnapshotRecord.trailer:type_name -> quotad.log.v1.SnapshotTrailer
-	29, // 14: quotad.log.v1.SnapshotRecord.task:type_name -> quotad.log.v1.SnapshotTask
-	20, // 15: quotad.log.v1.SnapshotRecord.workflow:type_name -> quotad.log.v1.SnapshotWorkflow
-	14, // 16: quotad.log.v1.SnapshotRecord.samples:type_name -> quotad.log.v1.SnapshotSamples
-	18, // 17: quotad.log.v1.SnapshotRecord.override:type_name -> quotad.log.v1.SnapshotOverride
-	16, // 18: quotad.log.v1.SnapshotRecord.meter:type_name -> quotad.log.v1.SnapshotMeter
+	31, // 13: quotad.log.v1.SnapshotRecord.trailer:type_name -> quotad.log.v1.SnapshotTrailer
+	30, // 14: quotad.log.v1.SnapshotRecord.task:type_name -> quotad.log.v1.SnapshotTask
+	21, // 15: quotad.log.v1.SnapshotRecord.workflow:type_name -> quotad.log.v1.SnapshotWorkflow
+	15, // 16: quotad.log.v1.SnapshotRecord.samples:type_name -> quotad.log.v1.SnapshotSamples
+	19, // 17: quotad.log.v1.SnapshotRecord.override:type_name -> quotad.log.v1.SnapshotOverride
+	17, // 18: quotad.log.v1.SnapshotRecord.meter:type_name -> quotad.log.v1.SnapshotMeter
 	2,  // 19: quotad.log.v1.SnapshotRecord.page:type_name -> quotad.log.v1.SnapshotPage
-	31, // 20: quotad.log.v1.SnapshotRecord.resume:type_name -> quotad.log.v1.SnapshotResume
+	32, // 20: quotad.log.v1.SnapshotRecord.resume:type_name -> quotad.log.v1.SnapshotResume
 	1,  // 21: quotad.log.v1.SnapshotRecord.account:type_name -> quotad.log.v1.SnapshotAccount
-	33, // 22: quotad.log.v1.SnapshotRecord.deleted_quota:type_name -> quotad.log.v1.SnapshotDeletedQuota
-	34, // 23: quotad.log.v1.SnapshotRecord.sweep:type_name -> quotad.log.v1.SnapshotSweep
-	32, // 24: quotad.log.v1.SnapshotRecord.lane:type_name -> quotad.log.v1.SnapshotLane
-	35, // 25: quotad.log.v1.SnapshotRecord.moving:type_name -> quotad.log.v1.SnapshotMoving
-	36, // 26: quotad.log.v1.SnapshotRecord.retiring:type_name -> quotad.log.v1.SnapshotRetiring
-	37, // 27: quotad.log.v1.SnapshotRecord.reopening:type_name -> quotad.log.v1.SnapshotReopening
-	39, // 28: quotad.log.v1.SnapshotHead.limits:type_name -> quotad.log.v1.SetLimits
-	40, // 29: quotad.log.v1.SnapshotQuota.definition:type_name -> quotad.log.v1.Quota
+	34, // 22: quotad.log.v1.SnapshotRecord.deleted_quota:type_name -> quotad.log.v1.SnapshotDeletedQuota
+	35, // 23: quotad.log.v1.SnapshotRecord.sweep:type_name -> quotad.log.v1.SnapshotSweep
+	33, // 24: quotad.log.v1.SnapshotRecord.lane:type_name -> quotad.log.v1.SnapshotLane
+	36, // 25: quotad.log.v1.SnapshotRecord.moving:type_name -> quotad.log.v1.SnapshotMoving
+	37, // 26: quotad.log.v1.SnapshotRecord.retiring:type_name -> quotad.log.v1.SnapshotRetiring
+	38, // 27: quotad.log.v1.SnapshotRecord.reopening:type_name -> quotad.log.v1.SnapshotReopening
+	40, // 28: quotad.log.v1.SnapshotHead.limits:type_name -> quotad.log.v1.SetLimits
+	41, // 29: quotad.log.v1.SnapshotQuota.definition:type_name -> quotad.log.v1.Quota
 	8,  // 30: quotad.log.v1.SnapshotQuota.log:type_name -> quotad.log.v1.SnapshotEntry
 	7,  // 31: quotad.log.v1.SnapshotQuota.used_ends:type_name -> quotad.log.v1.SnapshotEnding
 	6,  // 32: quotad.log.v1.SnapshotQuota.claim:type_name -> quotad.log.v1.SnapshotClaim
 	5,  // 33: quotad.log.v1.SnapshotQuota.past:type_name -> quotad.log.v1.SnapshotPast
 	10, // 34: quotad.log.v1.SnapshotLease.items:type_name -> quotad.log.v1.SnapshotItem
 	12, // 35: quotad.log.v1.SnapshotOperation.charges:type_name -> quotad.log.v1.SnapshotCharge
-	15, // 36: quotad.log.v1.SnapshotSamples.samples:type_name -> quotad.log.v1.SnapshotSample
-	17, // 37: quotad.log.v1.SnapshotMeter.denials:type_name -> quotad.log.v1.SnapshotDenial
-	7,  // 38: quotad.log.v1.SnapshotMeter.used_ends:type_name -> quotad.log.v1.SnapshotEnding
-	41, // 39: quotad.log.v1.SnapshotDenial.reason:type_name -> quotad.log.v1.Reason
-	42, // 40: quotad.log.v1.SnapshotWorkflow.definition:type_name -> quotad.log.v1.Workflow
-	21, // 41: quotad.log.v1.SnapshotWorkflow.turn:type_name -> quotad.log.v1.SnapshotTurn
-	22, // 42: quotad.log.v1.SnapshotWorkflow.steps:type_name -> quotad.log.v1.SnapshotStep
-	43, // 43: quotad.log.v1.SnapshotWaiter.reserve:type_name -> quotad.log.v1.Reserve
-	44, // 44: quotad.log.v1.SnapshotResult.result:type_name -> quotad.log.v1.Result
-	44, // 45: quotad.log.v1.SnapshotKey.result:type_name -> quotad.log.v1.Result
-	45, // 46: quotad.log.v1.SnapshotTask.phase:type_name -> quotad.log.v1.TaskPhase
-	46, // 47: quotad.log.v1.SnapshotTask.outcome:type_name -> quotad.log.v1.TaskOutcome
-	48, // [48:48] is the sub-list for method output_type
-	48, // [48:48] is the sub-list for method input_type
-	48, // [48:48] is the sub-list for extension type_name
-	48, // [48:48] is the sub-list for extension extendee
-	0,  // [0:48] is the sub-list for field type_name
+	14, // 36: quotad.log.v1.SnapshotDemand.asked:type_name -> quotad.log.v1.SnapshotAsked
+	16, // 37: quotad.log.v1.SnapshotSamples.samples:type_name -> quotad.log.v1.SnapshotSample
+	18, // 38: quotad.log.v1.SnapshotMeter.denials:type_name -> quotad.log.v1.SnapshotDenial
+	7,  // 39: quotad.log.v1.SnapshotMeter.used_ends:type_name -> quotad.log.v1.SnapshotEnding
+	42, // 40: quotad.log.v1.SnapshotDenial.reason:type_name -> quotad.log.v1.Reason
+	43, // 41: quotad.log.v1.SnapshotWorkflow.definition:type_name -> quotad.log.v1.Workflow
+	22, // 42: quotad.log.v1.SnapshotWorkflow.turn:type_name -> quotad.log.v1.SnapshotTurn
+	23, // 43: quotad.log.v1.SnapshotWorkflow.steps:type_name -> quotad.log.v1.SnapshotStep
+	44, // 44: quotad.log.v1.SnapshotWaiter.reserve:type_name -> quotad.log.v1.Reserve
+	45, // 45: quotad.log.v1.SnapshotResult.result:type_name -> quotad.log.v1.Result
+	45, // 46: quotad.log.v1.SnapshotKey.result:type_name -> quotad.log.v1.Result
+	46, // 47: quotad.log.v1.SnapshotTask.phase:type_name -> quotad.log.v1.TaskPhase
+	47, // 48: quotad.log.v1.SnapshotTask.outcome:type_name -> quotad.log.v1.TaskOutcome
+	49, // [49:49] is the sub-list for method output_type
+	49, // [49:49] is the sub-list for method input_type
+	49, // [49:49] is the sub-list for extension type_name
+	49, // [49:49] is the sub-list for extension extendee
+	0,  // [0:49] is the sub-list for field type_name
 }
 
 func init() { file_quotad_log_v1_snapshot_proto_init() }
@@ -4732,17 +4832,17 @@ func file_quotad_log_v1_snapshot_proto_init() {
 		(*SnapshotRecord_Reopening)(nil),
 	}
 	file_quotad_log_v1_snapshot_proto_msgTypes[4].OneofWrappers = []any{}
-	file_quotad_log_v1_snapshot_proto_msgTypes[20].OneofWrappers = []any{}
-	file_quotad_log_v1_snapshot_proto_msgTypes[24].OneofWrappers = []any{}
+	file_quotad_log_v1_snapshot_proto_msgTypes[21].OneofWrappers = []any{}
 	file_quotad_log_v1_snapshot_proto_msgTypes[25].OneofWrappers = []any{}
-	file_quotad_log_v1_snapshot_proto_msgTypes[27].OneofWrappers = []any{}
+	file_quotad_log_v1_snapshot_proto_msgTypes[26].OneofWrappers = []any{}
+	file_quotad_log_v1_snapshot_proto_msgTypes[28].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quotad_log_v1_snapshot_proto_rawDesc), len(file_quotad_log_v1_snapshot_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   38,
+			NumMessages:   39,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
