@@ -22,13 +22,18 @@ func observedQuotas() map[string]*logpb.Quota {
 	}
 	strictly := windows()
 	strictly.Zones = logpb.Zones_ZONES_STRICT
+	rates := func() *logpb.Policy {
+		p := everything()
+		p.Shares = fleetShares()
+		return p
+	}
 	burst := rateOf("q", 60, minute)
 	burst.GetRate().Burst = 10
 	clamped := hourly("q", 20)
 	clamped.ClampHold = true
 	return map[string]*logpb.Quota{
-		"calendar": policed(clamped, windows()), "provider": policed(anchored("q", 20), strictly), "rate": policed(rateOf("q", 20, minute), everything()),
-		"burst": policed(burst, everything()), "slots": policed(slotsOf("q", 6), everything()),
+		"calendar": policed(clamped, windows()), "provider": policed(anchored("q", 20), strictly), "rate": policed(rateOf("q", 20, minute), rates()),
+		"burst": policed(burst, rates()), "slots": policed(slotsOf("q", 6), everything()),
 	}
 }
 

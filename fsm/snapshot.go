@@ -43,7 +43,7 @@ type snapshotWriter struct {
 // and the checksum of everything before it.
 func (s *State) WriteSnapshot(w io.Writer) error {
 	out := newSnapshotWriter(w)
-	header := binary.BigEndian.AppendUint32([]byte(snapshotMagic), SnapshotVersion)
+	header := binary.BigEndian.AppendUint32([]byte(snapshotMagic), s.snapshotVersion())
 	out.raw(header)
 	s.eachRecord(func(record *logpb.SnapshotRecord) bool {
 		out.record(record)

@@ -10,12 +10,24 @@ const (
 	EntryVersion = 6
 	// OldestEntryVersion is the lowest. Entries before it had another meaning: nodes that apply them differently would differ for good.
 	OldestEntryVersion = 5
-	// SnapshotVersion is the version of snapshots that this build writes, and the highest that it reads. It reads all before it.
+	// SnapshotVersion is the highest version of snapshots that this build writes and reads. It reads all before it.
 	SnapshotVersion = 6
 )
 
-// levelRates is the feature level from which on rates have shares, and count what their provider says of them.
-const levelRates = 6
+const (
+	// levelRates is the feature level from which on rates have shares.
+	levelRates = 6
+	// snapshotBeforeRates is the version of snapshots before it.
+	snapshotBeforeRates = 5
+)
+
+// snapshotVersion returns the version of this state's snapshots: builds that apply its entries, and nothing newer, read them.
+func (s *State) snapshotVersion() uint32 {
+	if s.featureLevel < levelRates {
+		return snapshotBeforeRates
+	}
+	return SnapshotVersion
+}
 
 // VersionError says that a log entry has a version that this build does not apply.
 type VersionError struct {
