@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"cmp"
 	"slices"
 	"testing"
 
@@ -92,4 +93,150 @@ func TestBurstAgainstExactNumbers(t *testing.T) {
 			}
 		}
 	})
+}
+
+// exceeds returns by how much charges go beyond a burst and what flows in, at most.
+func exceeds(charges []spend, burst, usable, period int64) (over int64) {
+	slices.SortFunc(charges, func(a, b spend) int { return cmp.Compare(a.at, b.at) })
+	for i := range charges {
+		sum := int64(0)
+		for _, first := range slices.Backward(charges[:i+1]) {
+			sum += first.amount
+			over = max(over, sum-burst-mulDivFloor(charges[i].at-first.at, usable, period))
+		}
+	}
+	return over
+}
+
+// TestBurstNeverExceeds_WhateverIsCharged: no interval is charged more than the burst and what flows in meanwhile, whether the provider charges what
+// was really used when a call starts, or when it ends: then a bucket that is full again is not given out again while the first charge is
+// still to come.
+func TestBurstNeverExceeds_WhateverIsCharged(t *testing.T) {
+	for _, charged := range []logpb.Charged{logpb.Charged_CHARGED_START, logpb.Charged_CHARGED_END, logpb.Charged_CHARGED_DURING} {
+		t.Run(charged.String(), func(t *testing.T) {
+			rapid.Check(t, func(rt *rapid.T) {
+				const usable, burst = 6000, 1000
+				w := newWorld(rt)
+				def := rateOf("r", usable, minute)
+				def.GetRate().Burst, def.Charged, def.MaxCallNs, def.SpendByNs = burst, charged, 20*second, second
+				w.quotas(def)
+				var charges []spend
+				type running struct {
+					g                   *logpb.Granted
+					spent, ends, amount int64
+					settles             bool
+				}
+				var calls []running
+				finish := func(until int64) {
+					slices.SortFunc(calls, func(a, b running) int { return cmp.Compare(a.ends, b.ends) })
+					for len(calls) > 0 && calls[0].ends <= until {
+						c := calls[0]
+						calls = calls[1:]
+						w.now = max(w.now, c.ends)
+						at := c.spent
+						if charged != logpb.Charged_CHARGED_START {
+							at = c.ends
+						}
+						charges = append(charges, spend{at, c.amount})
+						if c.settles {
+							w.do(used(c.g.Lease, 1, itemOf("r", c.amount)))
+						}
+					}
+				}
+				for range rapid.IntRange(2, 40).Draw(rt, "calls") {
+					next := w.now + rapid.SampledFrom([]int64{0, 100 * millisecond, second, 5 * second, 12 * second}).Draw(rt, "pause")
+					finish(next)
+					w.now = max(w.now, next)
+					if rapid.IntRange(0, 5).Draw(rt, "restored") == 0 {
+						w.reborn()
+					}
+					a := ask("h", itemOf("r", rapid.Int64Range(1, 900).Draw(rt, "estimate")))
+					a.Consume, a.TtlNs = true, 30*second
+					g := w.do(reserve(a)).GetGranted()
+					if g == nil {
+						continue
+					}
+					amount := *a.Items[0].Amount
+					spent := w.now + rapid.Int64Range(0, second).Draw(rt, "spent after")
+					calls = append(calls, running{
+						g: g, spent: spent, ends: spent + rapid.Int64Range(0, 19*second).Draw(rt, "takes"),
+						amount: rapid.Int64Range(0, amount).Draw(rt, "uses"), settles: rapid.IntRange(0, 4).Draw(rt, "settles") > 0,
+					})
+				}
+				finish(w.now + minute)
+				if over := exceeds(charges, burst, usable, minute); over > 0 {
+					rt.Fatalf("%d beyond the burst", over)
+				}
+			})
+		})
+	}
+}
+
+// TestBurst_WhatIsNotUsedGoesBack: 1,000 at 100 a second: 500 at 0 of which 100 are used, 900 at 4.0 s; at 4.1 s, when that is settled, 110 pass, and
+// not the 410 that there would be if the bucket had not been full meanwhile.
+func TestBurst_WhatIsNotUsedGoesBack(t *testing.T) {
+	r := &rule{period: minute, usable: 6000, burst: 1000, width: 600 * millisecond}
+	var g ledger
+	g.draw(1200*millisecond, 0, 500)
+	if left := g.burstLeft(r, 4*second, 900); left != 0 {
+		t.Fatalf("900 pass in %d", left)
+	}
+	g.draw(5400*millisecond, 4*second, 900)
+	if left := g.burstLeft(r, 4100*millisecond, 110); left == 0 {
+		t.Fatal("110 pass before what was not used is back")
+	}
+	g.undraw(1200*millisecond, 400)
+	for amount, passes := range map[int64]bool{110: true, 111: false} {
+		if left := g.burstLeft(r, 4100*millisecond, amount); (left == 0) != passes {
+			t.Errorf("%d pass in %d", amount, left)
+		}
+	}
+}
+
+// TestBurst_UseWithInexactEstimates: where calls use a fifth of what they ask for, what they do not use can be used.
+func TestBurst_UseWithInexactEstimates(t *testing.T) {
+	w := newWorld(t)
+	def := rateOf("r", 60_000, minute)
+	def.GetRate().Burst = 6000
+	w.quotas(def)
+	var uses int64
+	for w.now < 2*minute {
+		w.now += 50 * millisecond
+		a := ask("h", itemOf("r", 500))
+		a.Consume = true
+		if g := w.raw(reserve(a))[0].GetGranted(); g != nil {
+			w.now += 50 * millisecond
+			s := used(g.Lease, 1, itemOf("r", 100))
+			s.GetSettle().Release = true
+			w.raw(s)
+			uses += 100
+		}
+	}
+	if uses < 100_000 {
+		t.Fatalf("%d were used of what %d allow", uses, 2*60_000)
+	}
+}
+
+// TestBurst_WhatIsChargedLaterCountsUntilThen: a call of 900 that is charged after 12 s leaves 100 of a burst of 1,000, though the bucket is full
+// again after 9 s; also where its client goes away without a word.
+func TestBurst_WhatIsChargedLaterCountsUntilThen(t *testing.T) {
+	for _, charged := range []logpb.Charged{logpb.Charged_CHARGED_END, logpb.Charged_CHARGED_DURING} {
+		def := rateOf("r", 6000, minute)
+		def.GetRate().Burst, def.Charged, def.MaxCallNs, def.SpendByNs = 1000, charged, 20*second, second
+		tell(t, []story{
+			{"settled, " + charged.String(), []*logpb.Quota{def}, []line{
+				{0, consumesAtOnce("a", itemOf("r", 900)), "lease 1: r=900 until 5m0s; op 1 spends r=900 by 1s"},
+				{11 * second, consumesAtOnce("b", itemOf("r", 900)), "EXHAUSTED r again at 20s"},
+				{second, used(1, 1, itemOf("r", 500)), "settled; back r=400"},
+				{0, consumesAtOnce("b", itemOf("r", 400)), "lease 2: r=400 until 5m12s; op 1 spends r=400 by 13s"},
+				{0, used(2, 1, itemOf("r", 400)), "settled"},
+				{0, consumesAtOnce("b", itemOf("r", 1)), "EXHAUSTED r again at 12.01s"},
+			}},
+			{"left, " + charged.String(), []*logpb.Quota{def}, []line{
+				{0, consumesAtOnce("a", itemOf("r", 900)), "lease 1: r=900 until 5m0s; op 1 spends r=900 by 1s"},
+				{0, releases(1), "back; ended"}, // it may be charged until 20 s after the deadline
+				{5*minute + 19*second, consumesAtOnce("b", itemOf("r", 100)), "EXHAUSTED r again at 5m24s"},
+			}},
+		})
+	}
 }

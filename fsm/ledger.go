@@ -35,8 +35,13 @@ type ledger struct {
 	capTeller                string
 	// settled is what was consumed and finally settled within this window.
 	settled int64
-	// arrival is the burst's theoretical arrival time (the generic cell rate algorithm, ITU-T I.371).
+	// arrival is the burst's theoretical arrival time before draws, which are in the order of ends. loose is what was open when its client left
+	// it, and may be charged until its end.
 	arrival int64
+	draws   []draw
+	loose   []ending
+	// drawnFrom: of what ends until then nothing goes back into the burst, since it is not known which of it is among draws.
+	drawnFrom int64
 
 	// The rest of the windows' state. Boundaries are intervals: they begin when the later view of time reaches
 	// closeBegin and end when the earlier view reaches closeEnd. Calendar windows compute them.
@@ -73,6 +78,7 @@ type entry struct {
 func (g *ledger) clone() ledger {
 	c := *g
 	c.log, c.past = slices.Clone(g.log), slices.Clone(g.past)
+	c.draws, c.loose = slices.Clone(g.draws), slices.Clone(g.loose)
 	for class := range c.used {
 		c.used[class] = g.used[class].clone()
 	}
@@ -85,6 +91,9 @@ func (g *ledger) advance(r *rule, v view) (rolled, learned bool) {
 	switch {
 	case r.kind == kindRate:
 		g.drop(v.early - r.period)
+		if len(g.draws) > 0 || len(g.loose) > 0 {
+			g.advanceBurst(r, v.now)
+		}
 	case r.kind == kindSlots:
 		g.drop(v.early + 1)
 	case r.anchored:
@@ -277,36 +286,6 @@ func (g *ledger) find(end int64) (int, bool) {
 		}
 	}
 	return from, g.log[from].end == end
-}
-
-// burstLeft returns in how long an amount passes the burst; 0: now. A full burst always passes whole:
-// computed as a time it would stay short of the rounding error.
-func (g *ledger) burstLeft(r *rule, now, amount int64) int64 {
-	if r.burst == 0 || amount <= r.burst && g.arrival <= now {
-		return 0
-	}
-	arrival := addSaturated(max(g.arrival, now), mulDivCeil(amount, r.period, r.usable))
-	return max(0, arrival-now-mulDivFloor(r.burst, r.period, r.usable))
-}
-
-// passBurst takes an amount out of the burst. What is not spent does not go back into it: giving it back after others
-// have drawn on the refill would let more than the burst through.
-func (g *ledger) passBurst(r *rule, now, amount int64) {
-	if r.burst > 0 {
-		g.arrival = addSaturated(max(g.arrival, now), mulDivCeil(amount, r.period, r.usable))
-	}
-}
-
-// rescaleBurst carries what was drawn from a burst over to another rule. A burst that is new may have been drawn already.
-func (g *ledger) rescaleBurst(from, to *rule, now int64) {
-	switch {
-	case to.burst == 0 || to.usable == from.usable && from.burst > 0:
-	case from.burst == 0:
-		g.arrival = addSaturated(now, mulDivCeil(to.burst, to.period, to.usable))
-	default:
-		drawn := mulDivCeil(max(g.arrival-now, 0), from.usable, from.period)
-		g.arrival = addSaturated(now, mulDivCeil(drawn, to.period, to.usable))
-	}
 }
 
 // freesIn returns in how long enough has ended by itself for an amount to fit, at the earliest. With certain, only

@@ -318,7 +318,7 @@ func (m *Machine) judgeConsume(l *lease, parts []heldPart) *logpb.Refusal {
 		if wait := m.rampWait(n); wait > 0 && m.consumesRamp(l, q) {
 			worst = worse(worst, m.refusal(logpb.Reason_REASON_REOPENING, q, addSaturated(now, wait), "it reopens slowly after a cooldown"))
 		}
-		if left := q.ledger.burstLeft(&q.rule, now, n.amount); left > 0 {
+		if left := m.burstLeft(q, n.amount); left > 0 {
 			worst = worse(worst, m.refusal(logpb.Reason_REASON_EXHAUSTED, q, addSaturated(now, left), "the burst is used up"))
 		}
 	}
@@ -419,7 +419,7 @@ func (m *Machine) chargeFor(q *quota, l *lease, ancestor bool, amount, spendBy i
 	}
 	m.count(q, c.end, spendBy, amount, 0)
 	m.moveUsage(q, l.holder, &c, openEnd)
-	g.passBurst(r, m.clock.Now, amount)
+	m.drawCharge(q, &c)
 	return c
 }
 
@@ -477,6 +477,9 @@ func (m *Machine) moveCharge(q *quota, name string, c *charge, end, left int64) 
 	}
 	q.ledger.take(c.end, c.amount, overrun)
 	from := c.end
+	if from == openEnd {
+		m.drawOpen(q, end, left, c.amount)
+	}
 	c.end = end
 	m.count(q, end, left, c.amount, overrun)
 	m.moveUsage(q, name, c, from)

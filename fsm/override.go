@@ -100,7 +100,7 @@ func (m *Machine) replaceOverride(q *quota, to *override) {
 
 // changeRule puts another rule in place of a quota's.
 func (m *Machine) changeRule(q *quota, to rule) {
-	q.ledger.rescaleBurst(&q.rule, &to, m.clock.Now)
+	q.ledger.rescaleBurst(&q.rule, &to, m.clock.Now, m.exactBurst())
 	q.repace(&to, m.clock.Now)
 	to.shift = m.clock.Shift
 	q.rule = to

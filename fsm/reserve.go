@@ -355,7 +355,7 @@ func (m *Machine) burstWait(req *logpb.Reserve, n need) int64 {
 	if !req.Consume {
 		return 0
 	}
-	return n.quota.ledger.burstLeft(&n.quota.rule, m.clock.Now, n.amount)
+	return m.burstLeft(n.quota, n.amount)
 }
 
 // behind makes the refusal of a Reserve that fits but is behind waiters.

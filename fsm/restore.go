@@ -272,6 +272,7 @@ func (m *Machine) takeQuota(encoded *logpb.SnapshotQuota) error {
 			},
 		},
 	}
+	q.ledger.takeDraws(encoded)
 	m.setDefinition(q, encoded.Definition)
 	if c := encoded.Claim; c != nil {
 		q.ledger.claim = claim{begin: c.BeginNs, end: c.EndNs, by: c.Caller, confirmed: c.Confirmed}

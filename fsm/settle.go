@@ -185,9 +185,7 @@ func (m *Machine) unspend(o *operation, items []*logpb.Item, settled *logpb.Sett
 			continue
 		}
 		m.eachChargeShare(o, own, func(c *charge, q *quota) {
-			if q.ledger.counts(c.end) {
-				q.repay(amount)
-			}
+			q.repayCharge(c, amount)
 			q.ledger.take(c.end, amount, 0)
 			m.recordUsage(q, o.holder, int32(c.class), c.window, c.end, -amount)
 			m.recordReturned(q, o.holder, amount)
@@ -196,6 +194,14 @@ func (m *Machine) unspend(o *operation, items []*logpb.Item, settled *logpb.Sett
 			m.markDirty(q)
 		})
 	}
+}
+
+// repayCharge gives back to the pacer and the burst what was not used of a charge.
+func (q *quota) repayCharge(c *charge, amount int64) {
+	if q.ledger.counts(c.end) {
+		q.repay(amount)
+	}
+	q.ledger.undraw(c.end, amount)
 }
 
 // finish settles what was really used and ends the exposure. A repeat answers the same.
@@ -240,9 +246,7 @@ func (m *Machine) finishItem(o *operation, own *charge, asked *logpb.Item, settl
 		case difference > 0:
 			overruns = append(overruns, m.overrun(q, o.holder, c, difference))
 		case difference < 0 && !q.rule.settleMax:
-			if q.ledger.counts(c.end) {
-				q.repay(-difference)
-			}
+			q.repayCharge(c, -difference)
 			q.ledger.take(c.end, -difference, 0)
 			m.recordUsage(q, o.holder, int32(c.class), c.window, c.end, difference)
 			m.recordReturned(q, o.holder, -difference)
@@ -267,6 +271,7 @@ func (m *Machine) overrun(q *quota, name string, of *charge, amount int64) charg
 	end := q.ledger.key(&q.rule, q.rule.at(m.clock).late)
 	m.count(q, end, 0, amount, amount)
 	q.pay(m.clock.Now, amount)
+	m.drawOpen(q, end, 0, amount)
 	m.recordUsage(q, name, int32(of.class), q.ledger.window, end, amount)
 	if t := m.meter(q, name); t != nil {
 		t.Overrun = addSaturated(t.Overrun, amount)

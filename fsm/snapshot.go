@@ -320,7 +320,7 @@ func encodeQuota(q *quota, g *ledger) *logpb.SnapshotQuota {
 		OpenedNs: g.opened, Settled: g.settled, ArrivalNs: g.arrival, CooldownNs: q.cooldown, Attempt: q.attempt,
 		Closer: q.closer, ClosedSinceNs: q.closedSince, Served: encodeServed(q.servedTo),
 		ReopenedNs: q.reopened, Ramped: q.ramped, RampLease: q.rampLease, Observed: q.observed, Used: encodeUsed(g), UsedEnds: encodeUsedEnds(g),
-		PaidUntilNs: q.pacer.paidUntil, ShutUntilNs: q.pacer.shutUntil,
+		PaidUntilNs: q.pacer.paidUntil, ShutUntilNs: q.pacer.shutUntil, Draws: encodeDraws(g), Loose: encodeLoose(g), DrawnFromNs: g.drawnFrom,
 	}
 	if g.capped != noCap {
 		capped := g.capped

@@ -968,7 +968,13 @@ type SnapshotQuota struct {
 	// Rates with shares: when all that was granted will have come back, one after the other (cluster time).
 	PaidUntilNs int64 `protobuf:"varint,100,opt,name=paid_until_ns,json=paidUntilNs,proto3" json:"paid_until_ns,omitempty"`
 	// Rates with shares: until when nothing is free for lower classes after a cooldown (cluster time).
-	ShutUntilNs   int64 `protobuf:"varint,101,opt,name=shut_until_ns,json=shutUntilNs,proto3" json:"shut_until_ns,omitempty"`
+	ShutUntilNs int64 `protobuf:"varint,101,opt,name=shut_until_ns,json=shutUntilNs,proto3" json:"shut_until_ns,omitempty"`
+	// Burst: what was drawn and still counts, by the end under which it does; arrival_ns is before these.
+	Draws []*SnapshotDraw `protobuf:"bytes,102,rep,name=draws,proto3" json:"draws,omitempty"`
+	// Burst: what was open when its client left it, and may be charged until its end.
+	Loose []*SnapshotDraw `protobuf:"bytes,103,rep,name=loose,proto3" json:"loose,omitempty"`
+	// Burst: of what ends until then nothing goes back into it.
+	DrawnFromNs   int64 `protobuf:"varint,104,opt,name=drawn_from_ns,json=drawnFromNs,proto3" json:"drawn_from_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1276,6 +1282,91 @@ func (x *SnapshotQuota) GetShutUntilNs() int64 {
 	return 0
 }
 
+func (x *SnapshotQuota) GetDraws() []*SnapshotDraw {
+	if x != nil {
+		return x.Draws
+	}
+	return nil
+}
+
+func (x *SnapshotQuota) GetLoose() []*SnapshotDraw {
+	if x != nil {
+		return x.Loose
+	}
+	return nil
+}
+
+func (x *SnapshotQuota) GetDrawnFromNs() int64 {
+	if x != nil {
+		return x.DrawnFromNs
+	}
+	return 0
+}
+
+// SnapshotDraw is an amount drawn from a burst.
+type SnapshotDraw struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Under what it counts in the log, or until when it may be charged.
+	EndNs int64 `protobuf:"varint,1,opt,name=end_ns,json=endNs,proto3" json:"end_ns,omitempty"`
+	// When the last of it was consumed.
+	AtNs int64 `protobuf:"varint,2,opt,name=at_ns,json=atNs,proto3" json:"at_ns,omitempty"`
+	// The amount.
+	Amount        int64 `protobuf:"varint,3,opt,name=amount,proto3" json:"amount,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnapshotDraw) Reset() {
+	*x = SnapshotDraw{}
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnapshotDraw) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnapshotDraw) ProtoMessage() {}
+
+func (x *SnapshotDraw) ProtoReflect() protoreflect.Message {
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnapshotDraw.ProtoReflect.Descriptor instead.
+func (*SnapshotDraw) Descriptor() ([]byte, []int) {
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *SnapshotDraw) GetEndNs() int64 {
+	if x != nil {
+		return x.EndNs
+	}
+	return 0
+}
+
+func (x *SnapshotDraw) GetAtNs() int64 {
+	if x != nil {
+		return x.AtNs
+	}
+	return 0
+}
+
+func (x *SnapshotDraw) GetAmount() int64 {
+	if x != nil {
+		return x.Amount
+	}
+	return 0
+}
+
 // SnapshotPast is an amount that counts in no window any more.
 type SnapshotPast struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1289,7 +1380,7 @@ type SnapshotPast struct {
 
 func (x *SnapshotPast) Reset() {
 	*x = SnapshotPast{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[5]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1301,7 +1392,7 @@ func (x *SnapshotPast) String() string {
 func (*SnapshotPast) ProtoMessage() {}
 
 func (x *SnapshotPast) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[5]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1314,7 +1405,7 @@ func (x *SnapshotPast) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotPast.ProtoReflect.Descriptor instead.
 func (*SnapshotPast) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{5}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *SnapshotPast) GetUntilNs() int64 {
@@ -1348,7 +1439,7 @@ type SnapshotClaim struct {
 
 func (x *SnapshotClaim) Reset() {
 	*x = SnapshotClaim{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[6]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1360,7 +1451,7 @@ func (x *SnapshotClaim) String() string {
 func (*SnapshotClaim) ProtoMessage() {}
 
 func (x *SnapshotClaim) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[6]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1373,7 +1464,7 @@ func (x *SnapshotClaim) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotClaim.ProtoReflect.Descriptor instead.
 func (*SnapshotClaim) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{6}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *SnapshotClaim) GetBeginNs() int64 {
@@ -1419,7 +1510,7 @@ type SnapshotEnding struct {
 
 func (x *SnapshotEnding) Reset() {
 	*x = SnapshotEnding{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[7]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1431,7 +1522,7 @@ func (x *SnapshotEnding) String() string {
 func (*SnapshotEnding) ProtoMessage() {}
 
 func (x *SnapshotEnding) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[7]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1444,7 +1535,7 @@ func (x *SnapshotEnding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotEnding.ProtoReflect.Descriptor instead.
 func (*SnapshotEnding) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{7}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *SnapshotEnding) GetEndNs() int64 {
@@ -1487,7 +1578,7 @@ type SnapshotEntry struct {
 
 func (x *SnapshotEntry) Reset() {
 	*x = SnapshotEntry{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[8]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1499,7 +1590,7 @@ func (x *SnapshotEntry) String() string {
 func (*SnapshotEntry) ProtoMessage() {}
 
 func (x *SnapshotEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[8]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1512,7 +1603,7 @@ func (x *SnapshotEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotEntry.ProtoReflect.Descriptor instead.
 func (*SnapshotEntry) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{8}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *SnapshotEntry) GetEndNs() int64 {
@@ -1579,7 +1670,7 @@ type SnapshotLease struct {
 
 func (x *SnapshotLease) Reset() {
 	*x = SnapshotLease{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[9]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1591,7 +1682,7 @@ func (x *SnapshotLease) String() string {
 func (*SnapshotLease) ProtoMessage() {}
 
 func (x *SnapshotLease) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[9]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1604,7 +1695,7 @@ func (x *SnapshotLease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotLease.ProtoReflect.Descriptor instead.
 func (*SnapshotLease) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{9}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *SnapshotLease) GetId() uint64 {
@@ -1694,7 +1785,7 @@ type SnapshotItem struct {
 
 func (x *SnapshotItem) Reset() {
 	*x = SnapshotItem{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[10]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1706,7 +1797,7 @@ func (x *SnapshotItem) String() string {
 func (*SnapshotItem) ProtoMessage() {}
 
 func (x *SnapshotItem) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[10]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1719,7 +1810,7 @@ func (x *SnapshotItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotItem.ProtoReflect.Descriptor instead.
 func (*SnapshotItem) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{10}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *SnapshotItem) GetQuota() uint32 {
@@ -1789,7 +1880,7 @@ type SnapshotOperation struct {
 
 func (x *SnapshotOperation) Reset() {
 	*x = SnapshotOperation{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[11]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1801,7 +1892,7 @@ func (x *SnapshotOperation) String() string {
 func (*SnapshotOperation) ProtoMessage() {}
 
 func (x *SnapshotOperation) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[11]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1814,7 +1905,7 @@ func (x *SnapshotOperation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotOperation.ProtoReflect.Descriptor instead.
 func (*SnapshotOperation) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{11}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *SnapshotOperation) GetLease() uint64 {
@@ -1951,7 +2042,7 @@ type SnapshotCharge struct {
 
 func (x *SnapshotCharge) Reset() {
 	*x = SnapshotCharge{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[12]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1963,7 +2054,7 @@ func (x *SnapshotCharge) String() string {
 func (*SnapshotCharge) ProtoMessage() {}
 
 func (x *SnapshotCharge) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[12]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1976,7 +2067,7 @@ func (x *SnapshotCharge) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotCharge.ProtoReflect.Descriptor instead.
 func (*SnapshotCharge) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{12}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *SnapshotCharge) GetQuota() uint32 {
@@ -2072,7 +2163,7 @@ type SnapshotDemand struct {
 
 func (x *SnapshotDemand) Reset() {
 	*x = SnapshotDemand{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[13]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2084,7 +2175,7 @@ func (x *SnapshotDemand) String() string {
 func (*SnapshotDemand) ProtoMessage() {}
 
 func (x *SnapshotDemand) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[13]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2097,7 +2188,7 @@ func (x *SnapshotDemand) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotDemand.ProtoReflect.Descriptor instead.
 func (*SnapshotDemand) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{13}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *SnapshotDemand) GetQuota() uint32 {
@@ -2164,7 +2255,7 @@ type SnapshotAsked struct {
 
 func (x *SnapshotAsked) Reset() {
 	*x = SnapshotAsked{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[14]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2176,7 +2267,7 @@ func (x *SnapshotAsked) String() string {
 func (*SnapshotAsked) ProtoMessage() {}
 
 func (x *SnapshotAsked) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[14]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2189,7 +2280,7 @@ func (x *SnapshotAsked) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotAsked.ProtoReflect.Descriptor instead.
 func (*SnapshotAsked) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{14}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *SnapshotAsked) GetEra() int64 {
@@ -2230,7 +2321,7 @@ type SnapshotSamples struct {
 
 func (x *SnapshotSamples) Reset() {
 	*x = SnapshotSamples{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[15]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2242,7 +2333,7 @@ func (x *SnapshotSamples) String() string {
 func (*SnapshotSamples) ProtoMessage() {}
 
 func (x *SnapshotSamples) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[15]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2255,7 +2346,7 @@ func (x *SnapshotSamples) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotSamples.ProtoReflect.Descriptor instead.
 func (*SnapshotSamples) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{15}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *SnapshotSamples) GetQuota() uint32 {
@@ -2301,7 +2392,7 @@ type SnapshotSample struct {
 
 func (x *SnapshotSample) Reset() {
 	*x = SnapshotSample{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[16]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2313,7 +2404,7 @@ func (x *SnapshotSample) String() string {
 func (*SnapshotSample) ProtoMessage() {}
 
 func (x *SnapshotSample) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[16]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2326,7 +2417,7 @@ func (x *SnapshotSample) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotSample.ProtoReflect.Descriptor instead.
 func (*SnapshotSample) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{16}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *SnapshotSample) GetAtNs() int64 {
@@ -2387,7 +2478,7 @@ type SnapshotMeter struct {
 
 func (x *SnapshotMeter) Reset() {
 	*x = SnapshotMeter{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[17]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2399,7 +2490,7 @@ func (x *SnapshotMeter) String() string {
 func (*SnapshotMeter) ProtoMessage() {}
 
 func (x *SnapshotMeter) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[17]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2412,7 +2503,7 @@ func (x *SnapshotMeter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotMeter.ProtoReflect.Descriptor instead.
 func (*SnapshotMeter) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{17}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *SnapshotMeter) GetHolder() string {
@@ -2526,7 +2617,7 @@ type SnapshotDenial struct {
 
 func (x *SnapshotDenial) Reset() {
 	*x = SnapshotDenial{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[18]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2538,7 +2629,7 @@ func (x *SnapshotDenial) String() string {
 func (*SnapshotDenial) ProtoMessage() {}
 
 func (x *SnapshotDenial) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[18]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2551,7 +2642,7 @@ func (x *SnapshotDenial) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotDenial.ProtoReflect.Descriptor instead.
 func (*SnapshotDenial) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{18}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *SnapshotDenial) GetReason() Reason {
@@ -2585,7 +2676,7 @@ type SnapshotOverride struct {
 
 func (x *SnapshotOverride) Reset() {
 	*x = SnapshotOverride{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[19]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2597,7 +2688,7 @@ func (x *SnapshotOverride) String() string {
 func (*SnapshotOverride) ProtoMessage() {}
 
 func (x *SnapshotOverride) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[19]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2610,7 +2701,7 @@ func (x *SnapshotOverride) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotOverride.ProtoReflect.Descriptor instead.
 func (*SnapshotOverride) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{19}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *SnapshotOverride) GetQuota() uint32 {
@@ -2664,7 +2755,7 @@ type SnapshotTally struct {
 
 func (x *SnapshotTally) Reset() {
 	*x = SnapshotTally{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[20]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2676,7 +2767,7 @@ func (x *SnapshotTally) String() string {
 func (*SnapshotTally) ProtoMessage() {}
 
 func (x *SnapshotTally) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[20]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2689,7 +2780,7 @@ func (x *SnapshotTally) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTally.ProtoReflect.Descriptor instead.
 func (*SnapshotTally) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{20}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *SnapshotTally) GetHolder() string {
@@ -2769,7 +2860,7 @@ type SnapshotWorkflow struct {
 
 func (x *SnapshotWorkflow) Reset() {
 	*x = SnapshotWorkflow{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[21]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2781,7 +2872,7 @@ func (x *SnapshotWorkflow) String() string {
 func (*SnapshotWorkflow) ProtoMessage() {}
 
 func (x *SnapshotWorkflow) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[21]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2794,7 +2885,7 @@ func (x *SnapshotWorkflow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotWorkflow.ProtoReflect.Descriptor instead.
 func (*SnapshotWorkflow) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{21}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *SnapshotWorkflow) GetDefinition() *Workflow {
@@ -2879,7 +2970,7 @@ type SnapshotTurn struct {
 
 func (x *SnapshotTurn) Reset() {
 	*x = SnapshotTurn{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[22]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2891,7 +2982,7 @@ func (x *SnapshotTurn) String() string {
 func (*SnapshotTurn) ProtoMessage() {}
 
 func (x *SnapshotTurn) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[22]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2904,7 +2995,7 @@ func (x *SnapshotTurn) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTurn.ProtoReflect.Descriptor instead.
 func (*SnapshotTurn) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{22}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *SnapshotTurn) GetPlace() int32 {
@@ -2966,7 +3057,7 @@ type SnapshotStep struct {
 
 func (x *SnapshotStep) Reset() {
 	*x = SnapshotStep{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[23]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2978,7 +3069,7 @@ func (x *SnapshotStep) String() string {
 func (*SnapshotStep) ProtoMessage() {}
 
 func (x *SnapshotStep) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[23]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2991,7 +3082,7 @@ func (x *SnapshotStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotStep.ProtoReflect.Descriptor instead.
 func (*SnapshotStep) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{23}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *SnapshotStep) GetPlace() int32 {
@@ -3069,7 +3160,7 @@ type SnapshotHolder struct {
 
 func (x *SnapshotHolder) Reset() {
 	*x = SnapshotHolder{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[24]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3081,7 +3172,7 @@ func (x *SnapshotHolder) String() string {
 func (*SnapshotHolder) ProtoMessage() {}
 
 func (x *SnapshotHolder) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[24]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3094,7 +3185,7 @@ func (x *SnapshotHolder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotHolder.ProtoReflect.Descriptor instead.
 func (*SnapshotHolder) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{24}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *SnapshotHolder) GetName() string {
@@ -3171,7 +3262,7 @@ type SnapshotWaiter struct {
 
 func (x *SnapshotWaiter) Reset() {
 	*x = SnapshotWaiter{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[25]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3183,7 +3274,7 @@ func (x *SnapshotWaiter) String() string {
 func (*SnapshotWaiter) ProtoMessage() {}
 
 func (x *SnapshotWaiter) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[25]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3196,7 +3287,7 @@ func (x *SnapshotWaiter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotWaiter.ProtoReflect.Descriptor instead.
 func (*SnapshotWaiter) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{25}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *SnapshotWaiter) GetTicket() uint64 {
@@ -3329,7 +3420,7 @@ type SnapshotSession struct {
 
 func (x *SnapshotSession) Reset() {
 	*x = SnapshotSession{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[26]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3341,7 +3432,7 @@ func (x *SnapshotSession) String() string {
 func (*SnapshotSession) ProtoMessage() {}
 
 func (x *SnapshotSession) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[26]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3354,7 +3445,7 @@ func (x *SnapshotSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotSession.ProtoReflect.Descriptor instead.
 func (*SnapshotSession) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{26}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *SnapshotSession) GetId() uint64 {
@@ -3430,7 +3521,7 @@ type SnapshotResult struct {
 
 func (x *SnapshotResult) Reset() {
 	*x = SnapshotResult{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[27]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3442,7 +3533,7 @@ func (x *SnapshotResult) String() string {
 func (*SnapshotResult) ProtoMessage() {}
 
 func (x *SnapshotResult) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[27]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3455,7 +3546,7 @@ func (x *SnapshotResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotResult.ProtoReflect.Descriptor instead.
 func (*SnapshotResult) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{27}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *SnapshotResult) GetSession() uint64 {
@@ -3507,7 +3598,7 @@ type SnapshotKey struct {
 
 func (x *SnapshotKey) Reset() {
 	*x = SnapshotKey{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[28]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3519,7 +3610,7 @@ func (x *SnapshotKey) String() string {
 func (*SnapshotKey) ProtoMessage() {}
 
 func (x *SnapshotKey) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[28]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3532,7 +3623,7 @@ func (x *SnapshotKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotKey.ProtoReflect.Descriptor instead.
 func (*SnapshotKey) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{28}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *SnapshotKey) GetKey() string {
@@ -3590,7 +3681,7 @@ type SnapshotMember struct {
 
 func (x *SnapshotMember) Reset() {
 	*x = SnapshotMember{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[29]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3602,7 +3693,7 @@ func (x *SnapshotMember) String() string {
 func (*SnapshotMember) ProtoMessage() {}
 
 func (x *SnapshotMember) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[29]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3615,7 +3706,7 @@ func (x *SnapshotMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotMember.ProtoReflect.Descriptor instead.
 func (*SnapshotMember) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{29}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *SnapshotMember) GetId() string {
@@ -3671,7 +3762,7 @@ type SnapshotTask struct {
 
 func (x *SnapshotTask) Reset() {
 	*x = SnapshotTask{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[30]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3683,7 +3774,7 @@ func (x *SnapshotTask) String() string {
 func (*SnapshotTask) ProtoMessage() {}
 
 func (x *SnapshotTask) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[30]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3696,7 +3787,7 @@ func (x *SnapshotTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTask.ProtoReflect.Descriptor instead.
 func (*SnapshotTask) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{30}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *SnapshotTask) GetName() string {
@@ -3817,7 +3908,7 @@ type SnapshotTrailer struct {
 
 func (x *SnapshotTrailer) Reset() {
 	*x = SnapshotTrailer{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[31]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3829,7 +3920,7 @@ func (x *SnapshotTrailer) String() string {
 func (*SnapshotTrailer) ProtoMessage() {}
 
 func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[31]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3842,7 +3933,7 @@ func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTrailer.ProtoReflect.Descriptor instead.
 func (*SnapshotTrailer) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{31}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *SnapshotTrailer) GetRecords() uint64 {
@@ -3872,7 +3963,7 @@ type SnapshotResume struct {
 
 func (x *SnapshotResume) Reset() {
 	*x = SnapshotResume{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[32]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3884,7 +3975,7 @@ func (x *SnapshotResume) String() string {
 func (*SnapshotResume) ProtoMessage() {}
 
 func (x *SnapshotResume) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[32]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3897,7 +3988,7 @@ func (x *SnapshotResume) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotResume.ProtoReflect.Descriptor instead.
 func (*SnapshotResume) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{32}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *SnapshotResume) GetHolder() string {
@@ -3927,7 +4018,7 @@ type SnapshotLane struct {
 
 func (x *SnapshotLane) Reset() {
 	*x = SnapshotLane{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[33]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3939,7 +4030,7 @@ func (x *SnapshotLane) String() string {
 func (*SnapshotLane) ProtoMessage() {}
 
 func (x *SnapshotLane) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[33]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3952,7 +4043,7 @@ func (x *SnapshotLane) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotLane.ProtoReflect.Descriptor instead.
 func (*SnapshotLane) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{33}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *SnapshotLane) GetNumber() uint32 {
@@ -3982,7 +4073,7 @@ type SnapshotDeletedQuota struct {
 
 func (x *SnapshotDeletedQuota) Reset() {
 	*x = SnapshotDeletedQuota{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[34]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3994,7 +4085,7 @@ func (x *SnapshotDeletedQuota) String() string {
 func (*SnapshotDeletedQuota) ProtoMessage() {}
 
 func (x *SnapshotDeletedQuota) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[34]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4007,7 +4098,7 @@ func (x *SnapshotDeletedQuota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotDeletedQuota.ProtoReflect.Descriptor instead.
 func (*SnapshotDeletedQuota) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{34}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *SnapshotDeletedQuota) GetNumber() uint32 {
@@ -4041,7 +4132,7 @@ type SnapshotSweep struct {
 
 func (x *SnapshotSweep) Reset() {
 	*x = SnapshotSweep{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[35]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4053,7 +4144,7 @@ func (x *SnapshotSweep) String() string {
 func (*SnapshotSweep) ProtoMessage() {}
 
 func (x *SnapshotSweep) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[35]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4066,7 +4157,7 @@ func (x *SnapshotSweep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotSweep.ProtoReflect.Descriptor instead.
 func (*SnapshotSweep) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{35}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *SnapshotSweep) GetTable() int32 {
@@ -4112,7 +4203,7 @@ type SnapshotMoving struct {
 
 func (x *SnapshotMoving) Reset() {
 	*x = SnapshotMoving{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[36]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4124,7 +4215,7 @@ func (x *SnapshotMoving) String() string {
 func (*SnapshotMoving) ProtoMessage() {}
 
 func (x *SnapshotMoving) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[36]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4137,7 +4228,7 @@ func (x *SnapshotMoving) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotMoving.ProtoReflect.Descriptor instead.
 func (*SnapshotMoving) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{36}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *SnapshotMoving) GetHolder() string {
@@ -4179,7 +4270,7 @@ type SnapshotRetiring struct {
 
 func (x *SnapshotRetiring) Reset() {
 	*x = SnapshotRetiring{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[37]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4191,7 +4282,7 @@ func (x *SnapshotRetiring) String() string {
 func (*SnapshotRetiring) ProtoMessage() {}
 
 func (x *SnapshotRetiring) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[37]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4204,7 +4295,7 @@ func (x *SnapshotRetiring) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotRetiring.ProtoReflect.Descriptor instead.
 func (*SnapshotRetiring) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{37}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *SnapshotRetiring) GetLease() uint64 {
@@ -4248,7 +4339,7 @@ type SnapshotReopening struct {
 
 func (x *SnapshotReopening) Reset() {
 	*x = SnapshotReopening{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[38]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4260,7 +4351,7 @@ func (x *SnapshotReopening) String() string {
 func (*SnapshotReopening) ProtoMessage() {}
 
 func (x *SnapshotReopening) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[38]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4273,7 +4364,7 @@ func (x *SnapshotReopening) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotReopening.ProtoReflect.Descriptor instead.
 func (*SnapshotReopening) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{38}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *SnapshotReopening) GetQuota() uint32 {
@@ -4364,7 +4455,8 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"moved_last\x18[ \x01(\tR\tmovedLast\x12\x1f\n" +
 	"\vlooked_from\x18\\ \x01(\rR\n" +
 	"lookedFrom\x12!\n" +
-	"\fretired_last\x18] \x01(\x04R\vretiredLast\"\xd7\t\n" +
+	"\fretired_last\x18] \x01(\x04R\vretiredLast\"\xe1\n" +
+	"\n" +
 	"\rSnapshotQuota\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x124\n" +
 	"\n" +
@@ -4415,8 +4507,15 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"cap_teller\x18V \x01(\tR\tcapTeller\x12/\n" +
 	"\x04past\x18W \x03(\v2\x1b.quotad.log.v1.SnapshotPastR\x04past\x12\"\n" +
 	"\rpaid_until_ns\x18d \x01(\x03R\vpaidUntilNs\x12\"\n" +
-	"\rshut_until_ns\x18e \x01(\x03R\vshutUntilNsB\x06\n" +
-	"\x04_cap\"A\n" +
+	"\rshut_until_ns\x18e \x01(\x03R\vshutUntilNs\x121\n" +
+	"\x05draws\x18f \x03(\v2\x1b.quotad.log.v1.SnapshotDrawR\x05draws\x121\n" +
+	"\x05loose\x18g \x03(\v2\x1b.quotad.log.v1.SnapshotDrawR\x05loose\x12\"\n" +
+	"\rdrawn_from_ns\x18h \x01(\x03R\vdrawnFromNsB\x06\n" +
+	"\x04_cap\"R\n" +
+	"\fSnapshotDraw\x12\x15\n" +
+	"\x06end_ns\x18\x01 \x01(\x03R\x05endNs\x12\x13\n" +
+	"\x05at_ns\x18\x02 \x01(\x03R\x04atNs\x12\x16\n" +
+	"\x06amount\x18\x03 \x01(\x03R\x06amount\"A\n" +
 	"\fSnapshotPast\x12\x19\n" +
 	"\buntil_ns\x18\x01 \x01(\x03R\auntilNs\x12\x16\n" +
 	"\x06amount\x18\x02 \x01(\x03R\x06amount\"w\n" +
@@ -4687,112 +4786,115 @@ func file_quotad_log_v1_snapshot_proto_rawDescGZIP() []byte {
 	return file_quotad_log_v1_snapshot_proto_rawDescData
 }
 
-var file_quotad_log_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
+var file_quotad_log_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
 var file_quotad_log_v1_snapshot_proto_goTypes = []any{
 	(*SnapshotRecord)(nil),       // 0: quotad.log.v1.SnapshotRecord
 	(*SnapshotAccount)(nil),      // 1: quotad.log.v1.SnapshotAccount
 	(*SnapshotPage)(nil),         // 2: quotad.log.v1.SnapshotPage
 	(*SnapshotHead)(nil),         // 3: quotad.log.v1.SnapshotHead
 	(*SnapshotQuota)(nil),        // 4: quotad.log.v1.SnapshotQuota
-	(*SnapshotPast)(nil),         // 5: quotad.log.v1.SnapshotPast
-	(*SnapshotClaim)(nil),        // 6: quotad.log.v1.SnapshotClaim
-	(*SnapshotEnding)(nil),       // 7: quotad.log.v1.SnapshotEnding
-	(*SnapshotEntry)(nil),        // 8: quotad.log.v1.SnapshotEntry
-	(*SnapshotLease)(nil),        // 9: quotad.log.v1.SnapshotLease
-	(*SnapshotItem)(nil),         // 10: quotad.log.v1.SnapshotItem
-	(*SnapshotOperation)(nil),    // 11: quotad.log.v1.SnapshotOperation
-	(*SnapshotCharge)(nil),       // 12: quotad.log.v1.SnapshotCharge
-	(*SnapshotDemand)(nil),       // 13: quotad.log.v1.SnapshotDemand
-	(*SnapshotAsked)(nil),        // 14: quotad.log.v1.SnapshotAsked
-	(*SnapshotSamples)(nil),      // 15: quotad.log.v1.SnapshotSamples
-	(*SnapshotSample)(nil),       // 16: quotad.log.v1.SnapshotSample
-	(*SnapshotMeter)(nil),        // 17: quotad.log.v1.SnapshotMeter
-	(*SnapshotDenial)(nil),       // 18: quotad.log.v1.SnapshotDenial
-	(*SnapshotOverride)(nil),     // 19: quotad.log.v1.SnapshotOverride
-	(*SnapshotTally)(nil),        // 20: quotad.log.v1.SnapshotTally
-	(*SnapshotWorkflow)(nil),     // 21: quotad.log.v1.SnapshotWorkflow
-	(*SnapshotTurn)(nil),         // 22: quotad.log.v1.SnapshotTurn
-	(*SnapshotStep)(nil),         // 23: quotad.log.v1.SnapshotStep
-	(*SnapshotHolder)(nil),       // 24: quotad.log.v1.SnapshotHolder
-	(*SnapshotWaiter)(nil),       // 25: quotad.log.v1.SnapshotWaiter
-	(*SnapshotSession)(nil),      // 26: quotad.log.v1.SnapshotSession
-	(*SnapshotResult)(nil),       // 27: quotad.log.v1.SnapshotResult
-	(*SnapshotKey)(nil),          // 28: quotad.log.v1.SnapshotKey
-	(*SnapshotMember)(nil),       // 29: quotad.log.v1.SnapshotMember
-	(*SnapshotTask)(nil),         // 30: quotad.log.v1.SnapshotTask
-	(*SnapshotTrailer)(nil),      // 31: quotad.log.v1.SnapshotTrailer
-	(*SnapshotResume)(nil),       // 32: quotad.log.v1.SnapshotResume
-	(*SnapshotLane)(nil),         // 33: quotad.log.v1.SnapshotLane
-	(*SnapshotDeletedQuota)(nil), // 34: quotad.log.v1.SnapshotDeletedQuota
-	(*SnapshotSweep)(nil),        // 35: quotad.log.v1.SnapshotSweep
-	(*SnapshotMoving)(nil),       // 36: quotad.log.v1.SnapshotMoving
-	(*SnapshotRetiring)(nil),     // 37: quotad.log.v1.SnapshotRetiring
-	(*SnapshotReopening)(nil),    // 38: quotad.log.v1.SnapshotReopening
-	(*HolderRule)(nil),           // 39: quotad.log.v1.HolderRule
-	(*SetLimits)(nil),            // 40: quotad.log.v1.SetLimits
-	(*Quota)(nil),                // 41: quotad.log.v1.Quota
-	(Reason)(0),                  // 42: quotad.log.v1.Reason
-	(*Workflow)(nil),             // 43: quotad.log.v1.Workflow
-	(*Reserve)(nil),              // 44: quotad.log.v1.Reserve
-	(*Result)(nil),               // 45: quotad.log.v1.Result
-	(TaskPhase)(0),               // 46: quotad.log.v1.TaskPhase
-	(TaskOutcome)(0),             // 47: quotad.log.v1.TaskOutcome
+	(*SnapshotDraw)(nil),         // 5: quotad.log.v1.SnapshotDraw
+	(*SnapshotPast)(nil),         // 6: quotad.log.v1.SnapshotPast
+	(*SnapshotClaim)(nil),        // 7: quotad.log.v1.SnapshotClaim
+	(*SnapshotEnding)(nil),       // 8: quotad.log.v1.SnapshotEnding
+	(*SnapshotEntry)(nil),        // 9: quotad.log.v1.SnapshotEntry
+	(*SnapshotLease)(nil),        // 10: quotad.log.v1.SnapshotLease
+	(*SnapshotItem)(nil),         // 11: quotad.log.v1.SnapshotItem
+	(*SnapshotOperation)(nil),    // 12: quotad.log.v1.SnapshotOperation
+	(*SnapshotCharge)(nil),       // 13: quotad.log.v1.SnapshotCharge
+	(*SnapshotDemand)(nil),       // 14: quotad.log.v1.SnapshotDemand
+	(*SnapshotAsked)(nil),        // 15: quotad.log.v1.SnapshotAsked
+	(*SnapshotSamples)(nil),      // 16: quotad.log.v1.SnapshotSamples
+	(*SnapshotSample)(nil),       // 17: quotad.log.v1.SnapshotSample
+	(*SnapshotMeter)(nil),        // 18: quotad.log.v1.SnapshotMeter
+	(*SnapshotDenial)(nil),       // 19: quotad.log.v1.SnapshotDenial
+	(*SnapshotOverride)(nil),     // 20: quotad.log.v1.SnapshotOverride
+	(*SnapshotTally)(nil),        // 21: quotad.log.v1.SnapshotTally
+	(*SnapshotWorkflow)(nil),     // 22: quotad.log.v1.SnapshotWorkflow
+	(*SnapshotTurn)(nil),         // 23: quotad.log.v1.SnapshotTurn
+	(*SnapshotStep)(nil),         // 24: quotad.log.v1.SnapshotStep
+	(*SnapshotHolder)(nil),       // 25: quotad.log.v1.SnapshotHolder
+	(*SnapshotWaiter)(nil),       // 26: quotad.log.v1.SnapshotWaiter
+	(*SnapshotSession)(nil),      // 27: quotad.log.v1.SnapshotSession
+	(*SnapshotResult)(nil),       // 28: quotad.log.v1.SnapshotResult
+	(*SnapshotKey)(nil),          // 29: quotad.log.v1.SnapshotKey
+	(*SnapshotMember)(nil),       // 30: quotad.log.v1.SnapshotMember
+	(*SnapshotTask)(nil),         // 31: quotad.log.v1.SnapshotTask
+	(*SnapshotTrailer)(nil),      // 32: quotad.log.v1.SnapshotTrailer
+	(*SnapshotResume)(nil),       // 33: quotad.log.v1.SnapshotResume
+	(*SnapshotLane)(nil),         // 34: quotad.log.v1.SnapshotLane
+	(*SnapshotDeletedQuota)(nil), // 35: quotad.log.v1.SnapshotDeletedQuota
+	(*SnapshotSweep)(nil),        // 36: quotad.log.v1.SnapshotSweep
+	(*SnapshotMoving)(nil),       // 37: quotad.log.v1.SnapshotMoving
+	(*SnapshotRetiring)(nil),     // 38: quotad.log.v1.SnapshotRetiring
+	(*SnapshotReopening)(nil),    // 39: quotad.log.v1.SnapshotReopening
+	(*HolderRule)(nil),           // 40: quotad.log.v1.HolderRule
+	(*SetLimits)(nil),            // 41: quotad.log.v1.SetLimits
+	(*Quota)(nil),                // 42: quotad.log.v1.Quota
+	(Reason)(0),                  // 43: quotad.log.v1.Reason
+	(*Workflow)(nil),             // 44: quotad.log.v1.Workflow
+	(*Reserve)(nil),              // 45: quotad.log.v1.Reserve
+	(*Result)(nil),               // 46: quotad.log.v1.Result
+	(TaskPhase)(0),               // 47: quotad.log.v1.TaskPhase
+	(TaskOutcome)(0),             // 48: quotad.log.v1.TaskOutcome
 }
 var file_quotad_log_v1_snapshot_proto_depIdxs = []int32{
 	3,  // 0: quotad.log.v1.SnapshotRecord.head:type_name -> quotad.log.v1.SnapshotHead
 	4,  // 1: quotad.log.v1.SnapshotRecord.quota:type_name -> quotad.log.v1.SnapshotQuota
-	9,  // 2: quotad.log.v1.SnapshotRecord.lease:type_name -> quotad.log.v1.SnapshotLease
-	11, // 3: quotad.log.v1.SnapshotRecord.operation:type_name -> quotad.log.v1.SnapshotOperation
-	24, // 4: quotad.log.v1.SnapshotRecord.holder:type_name -> quotad.log.v1.SnapshotHolder
-	25, // 5: quotad.log.v1.SnapshotRecord.waiter:type_name -> quotad.log.v1.SnapshotWaiter
-	26, // 6: quotad.log.v1.SnapshotRecord.session:type_name -> quotad.log.v1.SnapshotSession
-	27, // 7: quotad.log.v1.SnapshotRecord.result:type_name -> quotad.log.v1.SnapshotResult
-	28, // 8: quotad.log.v1.SnapshotRecord.key:type_name -> quotad.log.v1.SnapshotKey
-	29, // 9: quotad.log.v1.SnapshotRecord.member:type_name -> quotad.log.v1.SnapshotMember
-	39, // 10: quotad.log.v1.SnapshotRecord.rule:type_name -> quotad.log.v1.HolderRule
-	20, // 11: quotad.log.v1.SnapshotRecord.tally:type_name -> quotad.log.v1.SnapshotTally
-	13, // 12: quotad.log.v1.SnapshotRecord.demand:type_name -> quotad.log.v1.SnapshotDemand
-	31, // 13: quotad.log.v1.SnapshotRecord.trailer:type_name -> quotad.log.v1.SnapshotTrailer
-	30, // 14: quotad.log.v1.SnapshotRecord.task:type_name -> quotad.log.v1.SnapshotTask
-	21, // 15: quotad.log.v1.SnapshotRecord.workflow:type_name -> quotad.log.v1.SnapshotWorkflow
-	15, // 16: quotad.log.v1.SnapshotRecord.samples:type_name -> quotad.log.v1.SnapshotSamples
-	19, // 17: quotad.log.v1.SnapshotRecord.override:type_name -> quotad.log.v1.SnapshotOverride
-	17, // 18: quotad.log.v1.SnapshotRecord.meter:type_name -> quotad.log.v1.SnapshotMeter
+	10, // 2: quotad.log.v1.SnapshotRecord.lease:type_name -> quotad.log.v1.SnapshotLease
+	12, // 3: quotad.log.v1.SnapshotRecord.operation:type_name -> quotad.log.v1.SnapshotOperation
+	25, // 4: quotad.log.v1.SnapshotRecord.holder:type_name -> quotad.log.v1.SnapshotHolder
+	26, // 5: quotad.log.v1.SnapshotRecord.waiter:type_name -> quotad.log.v1.SnapshotWaiter
+	27, // 6: quotad.log.v1.SnapshotRecord.session:type_name -> quotad.log.v1.SnapshotSession
+	28, // 7: quotad.log.v1.SnapshotRecord.result:type_name -> quotad.log.v1.SnapshotResult
+	29, // 8: quotad.log.v1.SnapshotRecord.key:type_name -> quotad.log.v1.SnapshotKey
+	30, // 9: quotad.log.v1.SnapshotRecord.member:type_name -> quotad.log.v1.SnapshotMember
+	40, // 10: quotad.log.v1.SnapshotRecord.rule:type_name -> quotad.log.v1.HolderRule
+	21, // 11: quotad.log.v1.SnapshotRecord.tally:type_name -> quotad.log.v1.SnapshotTally
+	14, // 12: quotad.log.v1.SnapshotRecord.demand:type_name -> quotad.log.v1.SnapshotDemand
+	32, // 13: quotad.log.v1.SnapshotRecord.trailer:type_name -> quotad.log.v1.SnapshotTrailer
+	31, // 14: quotad.log.v1.SnapshotRecord.task:type_name -> quotad.log.v1.SnapshotTask
+	22, // 15: quotad.log.v1.SnapshotRecord.workflow:type_name -> quotad.log.v1.SnapshotWorkflow
+	16, // 16: quotad.log.v1.SnapshotRecord.samples:type_name -> quotad.log.v1.SnapshotSamples
+	20, // 17: quotad.log.v1.SnapshotRecord.override:type_name -> quotad.log.v1.SnapshotOverride
+	18, // 18: quotad.log.v1.SnapshotRecord.meter:type_name -> quotad.log.v1.SnapshotMeter
 	2,  // 19: quotad.log.v1.SnapshotRecord.page:type_name -> quotad.log.v1.SnapshotPage
-	32, // 20: quotad.log.v1.SnapshotRecord.resume:type_name -> quotad.log.v1.SnapshotResume
+	33, // 20: quotad.log.v1.SnapshotRecord.resume:type_name -> quotad.log.v1.SnapshotResume
 	1,  // 21: quotad.log.v1.SnapshotRecord.account:type_name -> quotad.log.v1.SnapshotAccount
-	34, // 22: quotad.log.v1.SnapshotRecord.deleted_quota:type_name -> quotad.log.v1.SnapshotDeletedQuota
-	35, // 23: quotad.log.v1.SnapshotRecord.sweep:type_name -> quotad.log.v1.SnapshotSweep
-	33, // 24: quotad.log.v1.SnapshotRecord.lane:type_name -> quotad.log.v1.SnapshotLane
-	36, // 25: quotad.log.v1.SnapshotRecord.moving:type_name -> quotad.log.v1.SnapshotMoving
-	37, // 26: quotad.log.v1.SnapshotRecord.retiring:type_name -> quotad.log.v1.SnapshotRetiring
-	38, // 27: quotad.log.v1.SnapshotRecord.reopening:type_name -> quotad.log.v1.SnapshotReopening
-	40, // 28: quotad.log.v1.SnapshotHead.limits:type_name -> quotad.log.v1.SetLimits
-	41, // 29: quotad.log.v1.SnapshotQuota.definition:type_name -> quotad.log.v1.Quota
-	8,  // 30: quotad.log.v1.SnapshotQuota.log:type_name -> quotad.log.v1.SnapshotEntry
-	7,  // 31: quotad.log.v1.SnapshotQuota.used_ends:type_name -> quotad.log.v1.SnapshotEnding
-	6,  // 32: quotad.log.v1.SnapshotQuota.claim:type_name -> quotad.log.v1.SnapshotClaim
-	5,  // 33: quotad.log.v1.SnapshotQuota.past:type_name -> quotad.log.v1.SnapshotPast
-	10, // 34: quotad.log.v1.SnapshotLease.items:type_name -> quotad.log.v1.SnapshotItem
-	12, // 35: quotad.log.v1.SnapshotOperation.charges:type_name -> quotad.log.v1.SnapshotCharge
-	14, // 36: quotad.log.v1.SnapshotDemand.asked:type_name -> quotad.log.v1.SnapshotAsked
-	16, // 37: quotad.log.v1.SnapshotSamples.samples:type_name -> quotad.log.v1.SnapshotSample
-	18, // 38: quotad.log.v1.SnapshotMeter.denials:type_name -> quotad.log.v1.SnapshotDenial
-	7,  // 39: quotad.log.v1.SnapshotMeter.used_ends:type_name -> quotad.log.v1.SnapshotEnding
-	42, // 40: quotad.log.v1.SnapshotDenial.reason:type_name -> quotad.log.v1.Reason
-	43, // 41: quotad.log.v1.SnapshotWorkflow.definition:type_name -> quotad.log.v1.Workflow
-	22, // 42: quotad.log.v1.SnapshotWorkflow.turn:type_name -> quotad.log.v1.SnapshotTurn
-	23, // 43: quotad.log.v1.SnapshotWorkflow.steps:type_name -> quotad.log.v1.SnapshotStep
-	44, // 44: quotad.log.v1.SnapshotWaiter.reserve:type_name -> quotad.log.v1.Reserve
-	45, // 45: quotad.log.v1.SnapshotResult.result:type_name -> quotad.log.v1.Result
-	45, // 46: quotad.log.v1.SnapshotKey.result:type_name -> quotad.log.v1.Result
-	46, // 47: quotad.log.v1.SnapshotTask.phase:type_name -> quotad.log.v1.TaskPhase
-	47, // 48: quotad.log.v1.SnapshotTask.outcome:type_name -> quotad.log.v1.TaskOutcome
-	49, // [49:49] is the sub-list for method output_type
-	49, // [49:49] is the sub-list for method input_type
-	49, // [49:49] is the sub-list for extension type_name
-	49, // [49:49] is the sub-list for extension extendee
-	0,  // [0:49] is the sub-list for field type_name
+	35, // 22: quotad.log.v1.SnapshotRecord.deleted_quota:type_name -> quotad.log.v1.SnapshotDeletedQuota
+	36, // 23: quotad.log.v1.SnapshotRecord.sweep:type_name -> quotad.log.v1.SnapshotSweep
+	34, // 24: quotad.log.v1.SnapshotRecord.lane:type_name -> quotad.log.v1.SnapshotLane
+	37, // 25: quotad.log.v1.SnapshotRecord.moving:type_name -> quotad.log.v1.SnapshotMoving
+	38, // 26: quotad.log.v1.SnapshotRecord.retiring:type_name -> quotad.log.v1.SnapshotRetiring
+	39, // 27: quotad.log.v1.SnapshotRecord.reopening:type_name -> quotad.log.v1.SnapshotReopening
+	41, // 28: quotad.log.v1.SnapshotHead.limits:type_name -> quotad.log.v1.SetLimits
+	42, // 29: quotad.log.v1.SnapshotQuota.definition:type_name -> quotad.log.v1.Quota
+	9,  // 30: quotad.log.v1.SnapshotQuota.log:type_name -> quotad.log.v1.SnapshotEntry
+	8,  // 31: quotad.log.v1.SnapshotQuota.used_ends:type_name -> quotad.log.v1.SnapshotEnding
+	7,  // 32: quotad.log.v1.SnapshotQuota.claim:type_name -> quotad.log.v1.SnapshotClaim
+	6,  // 33: quotad.log.v1.SnapshotQuota.past:type_name -> quotad.log.v1.SnapshotPast
+	5,  // 34: quotad.log.v1.SnapshotQuota.draws:type_name -> quotad.log.v1.SnapshotDraw
+	5,  // 35: quotad.log.v1.SnapshotQuota.loose:type_name -> quotad.log.v1.SnapshotDraw
+	11, // 36: quotad.log.v1.SnapshotLease.items:type_name -> quotad.log.v1.SnapshotItem
+	13, // 37: quotad.log.v1.SnapshotOperation.charges:type_name -> quotad.log.v1.SnapshotCharge
+	15, // 38: quotad.log.v1.SnapshotDemand.asked:type_name -> quotad.log.v1.SnapshotAsked
+	17, // 39: quotad.log.v1.SnapshotSamples.samples:type_name -> quotad.log.v1.SnapshotSample
+	19, // 40: quotad.log.v1.SnapshotMeter.denials:type_name -> quotad.log.v1.SnapshotDenial
+	8,  // 41: quotad.log.v1.SnapshotMeter.used_ends:type_name -> quotad.log.v1.SnapshotEnding
+	43, // 42: quotad.log.v1.SnapshotDenial.reason:type_name -> quotad.log.v1.Reason
+	44, // 43: quotad.log.v1.SnapshotWorkflow.definition:type_name -> quotad.log.v1.Workflow
+	23, // 44: quotad.log.v1.SnapshotWorkflow.turn:type_name -> quotad.log.v1.SnapshotTurn
+	24, // 45: quotad.log.v1.SnapshotWorkflow.steps:type_name -> quotad.log.v1.SnapshotStep
+	45, // 46: quotad.log.v1.SnapshotWaiter.reserve:type_name -> quotad.log.v1.Reserve
+	46, // 47: quotad.log.v1.SnapshotResult.result:type_name -> quotad.log.v1.Result
+	46, // 48: quotad.log.v1.SnapshotKey.result:type_name -> quotad.log.v1.Result
+	47, // 49: quotad.log.v1.SnapshotTask.phase:type_name -> quotad.log.v1.TaskPhase
+	48, // 50: quotad.log.v1.SnapshotTask.outcome:type_name -> quotad.log.v1.TaskOutcome
+	51, // [51:51] is the sub-list for method output_type
+	51, // [51:51] is the sub-list for method input_type
+	51, // [51:51] is the sub-list for extension type_name
+	51, // [51:51] is the sub-list for extension extendee
+	0,  // [0:51] is the sub-list for field type_name
 }
 
 func init() { file_quotad_log_v1_snapshot_proto_init() }
@@ -4832,17 +4934,17 @@ func file_quotad_log_v1_snapshot_proto_init() {
 		(*SnapshotRecord_Reopening)(nil),
 	}
 	file_quotad_log_v1_snapshot_proto_msgTypes[4].OneofWrappers = []any{}
-	file_quotad_log_v1_snapshot_proto_msgTypes[21].OneofWrappers = []any{}
-	file_quotad_log_v1_snapshot_proto_msgTypes[25].OneofWrappers = []any{}
+	file_quotad_log_v1_snapshot_proto_msgTypes[22].OneofWrappers = []any{}
 	file_quotad_log_v1_snapshot_proto_msgTypes[26].OneofWrappers = []any{}
-	file_quotad_log_v1_snapshot_proto_msgTypes[28].OneofWrappers = []any{}
+	file_quotad_log_v1_snapshot_proto_msgTypes[27].OneofWrappers = []any{}
+	file_quotad_log_v1_snapshot_proto_msgTypes[29].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quotad_log_v1_snapshot_proto_rawDesc), len(file_quotad_log_v1_snapshot_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   39,
+			NumMessages:   40,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
