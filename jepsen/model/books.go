@@ -35,6 +35,7 @@ type quota struct {
 	reset           reset
 	drawn           *big.Int // from the burst, in amounts x period
 	drawnAt         int64
+	draws           []*charge // from the burst since then, in the order in which they were consumed
 	closedUntil     int64
 	closer          string
 	closerSince     int64
@@ -352,31 +353,46 @@ func (q *quota) redrawn(before *rule, now int64) {
 	} else {
 		after := q.rule
 		q.rule = *before
-		q.drawn = q.level(now)
+		q.drawn = q.level(now, q.draws)
 		q.rule = after
 	}
-	q.drawnAt = now
+	q.draws, q.drawnAt = nil, now
 }
 
-// draw takes an amount from the burst and tells whether it was there: no interval d may see more than burst + d x
-// usable / period, which is a bucket that drains at that rate.
-func (q *quota) draw(now, amount int64) bool {
+// draw takes a new charge from the burst and tells whether it was there: no interval d may see more than burst + d x
+// usable / period, which is a bucket that drains at that rate. What a Settle takes off a charge was never drawn. A charge that
+// comes later than it was consumed counts from then on: these books permit more than there is.
+func (q *quota) draw(now int64, c *charge) bool {
 	if q.rule.burst == 0 {
 		return true
 	}
-	level := q.level(now)
-	q.drawn.Add(level, new(big.Int).Mul(big.NewInt(amount), big.NewInt(q.rule.period)))
-	q.drawnAt = now
+	old := 0
+	for old < len(q.draws) && q.draws[old].began < now-2*q.rule.period {
+		old++
+	}
+	if old > 0 {
+		q.drawn = q.level(q.draws[old-1].began, q.draws[:old])
+		q.drawnAt, q.draws = q.draws[old-1].began, q.draws[old:]
+	}
+	q.draws = append(q.draws, c)
 	most := new(big.Int).Mul(big.NewInt(q.rule.burst), big.NewInt(q.rule.period))
-	return q.drawn.Cmp(most) <= 0
+	return q.level(now, q.draws).Cmp(most) <= 0
 }
 
-// level is what is drawn from the burst now.
-func (q *quota) level(now int64) *big.Int {
-	drained := new(big.Int).Mul(big.NewInt(now-q.drawnAt), big.NewInt(q.rule.usable))
-	level := new(big.Int).Sub(q.drawn, drained)
-	if level.Sign() < 0 {
-		level.SetInt64(0)
+// level is what is drawn from the burst at a moment, by some charges.
+func (q *quota) level(now int64, draws []*charge) *big.Int {
+	level, at := new(big.Int).Set(q.drawn), q.drawnAt
+	drain := func(until int64) {
+		level.Sub(level, new(big.Int).Mul(big.NewInt(until-at), big.NewInt(q.rule.usable)))
+		if level.Sign() < 0 {
+			level.SetInt64(0)
+		}
+		at = until
 	}
+	for _, c := range draws {
+		drain(c.began)
+		level.Add(level, new(big.Int).Mul(big.NewInt(c.amount), big.NewInt(q.rule.period)))
+	}
+	drain(now)
 	return level
 }

@@ -172,7 +172,7 @@ func (j *Judge) chargePart(it *item, amount int64, o *operation) *part {
 		c := &charge{amount: amount, end: end, latest: end}
 		q.enter(c, j.clock.Now)
 		p.charges = append(p.charges, c)
-		if !q.draw(j.clock.Now, amount) && !q.rule.observe {
+		if !q.draw(j.clock.Now, c) && !q.rule.observe {
 			j.violate("burst", "%d of %s are consumed, with these it has more than its burst, %d", amount, q.name, q.rule.burst)
 		}
 		j.reaches(q, c, o)

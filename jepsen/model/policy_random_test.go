@@ -15,19 +15,22 @@ func policiesOf() []*logpb.Quota {
 		q.Policy = policy
 		return q
 	}
+	fleet := func() *logpb.Shares {
+		return &logpb.Shares{CriticalPpm: 400_000, StandardPpm: 350_000, BackgroundPpm: 250_000, QuietNs: 5 * sec}
+	}
 	breaker := &logpb.Breaker{Failures: 2, ClosedNs: 3 * sec}
 	tenths := func(name string, limit int64) *logpb.Quota {
 		return window(name, "", &logpb.Window{Limit: limit, EveryNs: 10 * sec, SkewNs: 200 * mil})
 	}
 	all := with(tenths("all", 60), &logpb.Policy{
 		Zones: logpb.Zones_ZONES_SMOOTH, RampNs: 2 * sec, Breaker: breaker, AgeingNs: 3 * sec, Metering: true,
-		Shares:     &logpb.Shares{CriticalPpm: 400_000, StandardPpm: 350_000, BackgroundPpm: 250_000, QuietNs: 5 * sec},
+		Shares:     fleet(),
 		Prediction: &logpb.Prediction{Samples: 3, AheadNs: 5 * sec},
 	})
 	all.Fallback = "spare"
 	sum := rate("sum", "", 60, 4*sec)
 	return []*logpb.Quota{
-		rate("spare", "", 20, 2*sec), sum, all,
+		with(rate("spare", "", 20, 2*sec), &logpb.Policy{Shares: fleet()}), with(sum, &logpb.Policy{Shares: fleet(), AgeingNs: 2 * sec}), all,
 		with(tenths("smooth", 60), &logpb.Policy{Zones: logpb.Zones_ZONES_SMOOTH}),
 		with(tenths("strict", 60), &logpb.Policy{Zones: logpb.Zones_ZONES_STRICT, AgeingNs: 2 * sec}),
 		with(tenths("shared", 80), &logpb.Policy{Shares: &logpb.Shares{CriticalPpm: 500_000, StandardPpm: 300_000, QuietNs: 2 * sec}}),

@@ -376,10 +376,10 @@ func (j *Judge) withheld(ask *logpb.Reserve, reason logpb.Reason, q *quota) bool
 	}
 }
 
-// aboveCap tells whether a critical Reserve is larger than all that critical ones may use of a window.
+// aboveCap tells whether a critical Reserve is larger than all that critical ones may use of a window. On a rate they may use everything.
 func (j *Judge) aboveCap(ask *logpb.Reserve, n need) bool {
 	shares := n.quota.definition.GetPolicy().GetShares()
-	if shares == nil || j.classOf(ask) != 0 {
+	if shares == nil || j.classOf(ask) != 0 || n.quota.rule.kind != windowKind {
 		return false
 	}
 	most := int64(shares.CapPpm)
