@@ -28,13 +28,13 @@ func partOf(millionths int64) string {
 
 // TestThePolicyPageIsTrue: the defaults and bounds that docs/policy.md states are the ones of the state machine, all of them.
 func TestThePolicyPageIsTrue(t *testing.T) {
-	shares := "0 to 1, together at most 1; windows only"
+	shares := "0 to 1, together at most 1; not of slots"
 	want := map[string][2]string{
 		"zones":              {"off", "smooth, strict; windows only"},
 		"shares.critical":    {"0", shares},
 		"shares.standard":    {"0", shares},
 		"shares.background":  {"0", shares},
-		"shares.holders":     {"none", fmt.Sprintf("%d holders, together at most 1; instead of the classes", maxHolderShares)},
+		"shares.holders":     {"none", fmt.Sprintf("%d holders, together at most 1; instead of the classes; windows only", maxHolderShares)},
 		"shares.cap":         {partOf(defaultCap), "critical's share to 1"},
 		"shares.floor":       {partOf(defaultFloor), "0 to 1"},
 		"shares.quiet":       {timeOf(defaultQuiet), timeOf(second) + " to " + timeOf(maxQuiet)},

@@ -185,14 +185,20 @@ func (p *parser) prediction(n *yaml.Node) *quotav1.Prediction {
 	return prediction
 }
 
-// applyFleet gives a quota what a fleet of agents on one key needs (docs/policy.md). Zones and shares are a window's.
+// applyFleet gives a quota what a fleet of agents on one key needs (docs/policy.md). Zones are a window's; a rate's times go with its period.
 func applyFleet(quota *quotav1.Quota) {
 	quota.Policy.Ramp, quota.Policy.Ageing = durationpb.New(time.Minute), durationpb.New(5*time.Minute)
 	quota.Policy.Breaker = &quotav1.Breaker{Failures: 5, Closed: durationpb.New(time.Minute)}
-	if quota.GetWindow() != nil {
-		quota.Policy.Zones = quotav1.Zones_ZONES_SMOOTH
+	if quota.GetSlots() == nil {
 		quota.Policy.Shares = &quotav1.Shares{Critical: 0.4, Standard: 0.35, Background: 0.25}
-		quota.Policy.Prediction = &quotav1.Prediction{}
+	}
+	if quota.GetWindow() != nil {
+		quota.Policy.Zones, quota.Policy.Prediction = quotav1.Zones_ZONES_SMOOTH, &quotav1.Prediction{}
+	}
+	if rate := quota.GetRate(); rate != nil {
+		period := rate.Per.AsDuration()
+		quota.Policy.Ramp = durationpb.New(min(max(period, time.Second), time.Minute))
+		quota.Policy.Ageing = durationpb.New(min(max(5*period, 10*time.Second), 5*time.Minute))
 	}
 	quota.Policy.Metering = true
 	quota.ClampHold = quota.GetSlots() == nil

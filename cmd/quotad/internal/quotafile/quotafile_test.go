@@ -181,6 +181,9 @@ func TestProfiles(t *testing.T) {
   - {name: hourly, window: {limit: 100, every: hour}, policy: {profile: fleet, ramp: 2m}}
   - {name: tokens, rate: {limit: 100, per: 1m}, policy: {profile: fleet}, clamp_hold: false}
   - {name: streams, slots: {limit: 8}, policy: {profile: fleet}}
+  - {name: short, rate: {limit: 100, per: 1s}, policy: {profile: fleet}}
+  - {name: tenths, rate: {limit: 100, per: 10s}, policy: {profile: fleet}}
+  - {name: long, rate: {limit: 100, per: 1h}, policy: {profile: fleet}}
 `))
 	if err != nil {
 		t.Fatal(err)
@@ -193,8 +196,11 @@ func TestProfiles(t *testing.T) {
 		clamp  bool
 	}{
 		{&quotav1.Policy{Zones: quotav1.Zones_ZONES_SMOOTH, Ramp: durationpb.New(2 * time.Minute), Breaker: breaker, Shares: shares, Ageing: ageing, Prediction: foresight, Metering: true}, true},
+		{&quotav1.Policy{Ramp: durationpb.New(time.Minute), Breaker: breaker, Shares: shares, Ageing: ageing, Metering: true}, false},
 		{&quotav1.Policy{Ramp: durationpb.New(time.Minute), Breaker: breaker, Ageing: ageing, Metering: true}, false},
-		{&quotav1.Policy{Ramp: durationpb.New(time.Minute), Breaker: breaker, Ageing: ageing, Metering: true}, false},
+		{&quotav1.Policy{Ramp: durationpb.New(time.Second), Breaker: breaker, Shares: shares, Ageing: durationpb.New(10 * time.Second), Metering: true}, true},
+		{&quotav1.Policy{Ramp: durationpb.New(10 * time.Second), Breaker: breaker, Shares: shares, Ageing: durationpb.New(50 * time.Second), Metering: true}, true},
+		{&quotav1.Policy{Ramp: durationpb.New(time.Minute), Breaker: breaker, Shares: shares, Ageing: ageing, Metering: true}, true},
 	} {
 		if got := file.Quotas[i]; !proto.Equal(got.Policy, want.policy) || got.ClampHold != want.clamp {
 			t.Errorf("%s: %v, clamp %v", got.Name, got.Policy, got.ClampHold)
