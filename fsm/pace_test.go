@@ -369,3 +369,33 @@ func TestPace_FeatureLevel(t *testing.T) {
 		t.Fatalf("at the level that knows them: %v", failure)
 	}
 }
+
+// BenchmarkPace is what shares on rates add to a Reserve that consumes: entries of 500 on 1,000 rates with and without shares in turn, of which a
+// critical holder has asked of each before, so that each is judged by reserve, free part and pacer.
+func BenchmarkPace(b *testing.B) {
+	const entry, quotas = 500, 1000
+	made := func(shares *logpb.Shares) *scale {
+		s := &scale{m: New()}
+		s.apply(criticalAndBackground())
+		for i := range quotas {
+			s.apply(applyQuotas(policed(rateOf(fmt.Sprintf("bench/q%03d", i), 1<<50, minute), &logpb.Policy{Shares: shares})))
+		}
+		asks := consuming(quotas, quotas)
+		for _, c := range asks {
+			c.GetReserve().Holder = "crit"
+		}
+		s.apply(asks...)
+		return s
+	}
+	worlds, took := []*scale{made(nil), made(fleetShares())}, [2]time.Duration{}
+	commands := consuming(entry, quotas)
+	for n := 0; n < b.N; n += entry {
+		for i, s := range worlds {
+			s.now += 25 * millisecond
+			took[i] += s.apply(commands...)
+		}
+	}
+	b.ReportMetric(float64(took[0].Nanoseconds())/float64(b.N), "ns/command-without")
+	b.ReportMetric(float64(took[1].Nanoseconds())/float64(b.N), "ns/command-with")
+	b.ReportMetric(float64(took[1])/float64(took[0]), "ratio")
+}

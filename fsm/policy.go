@@ -108,8 +108,8 @@ func (m *Machine) withhold(req *logpb.Reserve, as priority, needs []need) *withh
 	}
 	for _, n := range needs {
 		p := &n.quota.rule.policy
-		if p.observe || !p.judges() {
-			continue
+		if p.observe || !p.judges() || n.quota.rule.paced() && p.failures == 0 && as.class != classCritical {
+			continue // a rate withholds by its cap and breaker alone
 		}
 		if one := m.withholdNeed(req, as, n); one != nil {
 			if all != nil {
