@@ -12,7 +12,7 @@ import (
 )
 
 // A fleet of nine holders on sliding limits, simulated with the state machine itself: each event is an entry, and entries are also written when
-// the state says that something is due. What it measures is in docs/decisions/0041-classes-on-rates.md.
+// the state says that something is due. What it measures is in docs/decisions/0033-classes-on-rates.md.
 
 // paceLoad is what a simulated fleet asks for, in parts of usable.
 type paceLoad struct {
@@ -47,11 +47,24 @@ type simEvents []simEvent
 func (h *simEvents) Len() int           { return len(*h) }
 func (h *simEvents) Less(i, j int) bool { return (*h)[i].at < (*h)[j].at }
 func (h *simEvents) Swap(i, j int)      { (*h)[i], (*h)[j] = (*h)[j], (*h)[i] }
-func (h *simEvents) Push(e any)         { *h = append(*h, e.(simEvent)) }
+
+// Push and Pop are for heap alone; next takes the earliest.
+func (h *simEvents) Push(e any) {
+	if event, ok := e.(simEvent); ok {
+		*h = append(*h, event)
+	}
+}
+
 func (h *simEvents) Pop() any {
-	last := (*h)[len(*h)-1]
 	*h = (*h)[:len(*h)-1]
-	return last
+	return nil
+}
+
+// next takes the earliest event out.
+func (h *simEvents) next() simEvent {
+	first := (*h)[0]
+	heap.Pop(h)
+	return first
 }
 
 // paceSim is a running simulation.
@@ -97,7 +110,7 @@ func runPace(t *testing.T, load paceLoad, seed uint64) *paceSim {
 		p.w.quotas(calls)
 	}
 	p.w.do(criticalAndBackground())
-	for n := int64(0); n < int64(load.backlog*float64(load.usable))/load.mean(); n++ {
+	for n := range int64(load.backlog*float64(load.usable)) / load.mean() {
 		heap.Push(&p.events, simEvent{at: second, class: classStandard + int32(n%5/3)})
 	}
 	for class, rate := range map[int32]float64{classCritical: load.critical, classStandard: load.lower * 3 / 5, classBackground: load.lower * 2 / 5} {
@@ -138,7 +151,7 @@ func (p *paceSim) run() {
 		var commands []*logpb.Command
 		var arrived []simEvent
 		for len(p.events) > 0 && p.events[0].at <= p.w.now {
-			e := heap.Pop(&p.events).(simEvent)
+			e := p.events.next()
 			if e.granted == nil {
 				e.holder = p.holder(e.class)
 			}
