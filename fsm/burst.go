@@ -7,7 +7,8 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// A burst is the provider's bucket (the generic cell rate algorithm, ITU-T I.371). Where it charges when a call starts, what was drawn is remembered
+// A burst is the provider's bucket (the generic cell rate algorithm, ITU-T I.371). Where it charges when a call
+// starts, what was drawn is remembered
 // by when it was consumed for as long as it counts, and Settle takes what was not used out there: so what flowed in meanwhile is not
 // given out twice. Where it charges later, what is open may be charged in any interval, and counts in each until it is settled.
 
@@ -95,7 +96,8 @@ func (g *ledger) findDraw(end int64) (int, bool) {
 	return slices.BinarySearchFunc(g.draws, end, func(d draw, end int64) int { return cmp.Compare(d.end, end) })
 }
 
-// advanceBurst draws what nobody settled when its exposure has ended, and forgets when it was that something was drawn which does not count any more.
+// advanceBurst draws what nobody settled when its exposure has ended, and forgets when it was that something was
+// drawn which does not count any more.
 func (g *ledger) advanceBurst(r *rule, now int64) {
 	n := 0
 	for n < len(g.loose) && g.loose[n].end <= now {

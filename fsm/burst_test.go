@@ -108,8 +108,10 @@ func exceeds(charges []spend, burst, usable, period int64) (over int64) {
 	return over
 }
 
-// TestBurstNeverExceeds_WhateverIsCharged: no interval is charged more than the burst and what flows in meanwhile, whether the provider charges what
-// was really used when a call starts, or when it ends: then a bucket that is full again is not given out again while the first charge is
+// TestBurstNeverExceeds_WhateverIsCharged: no interval is charged more than the burst and what flows in meanwhile,
+// whether the provider charges what
+// was really used when a call starts, or when it ends: then a bucket that is full again is not given out again while
+// the first charge is
 // still to come.
 func TestBurstNeverExceeds_WhateverIsCharged(t *testing.T) {
 	for _, charged := range []logpb.Charged{logpb.Charged_CHARGED_START, logpb.Charged_CHARGED_END, logpb.Charged_CHARGED_DURING} {
@@ -172,7 +174,8 @@ func TestBurstNeverExceeds_WhateverIsCharged(t *testing.T) {
 	}
 }
 
-// TestBurst_WhatIsNotUsedGoesBack: 1,000 at 100 a second: 500 at 0 of which 100 are used, 900 at 4.0 s; at 4.1 s, when that is settled, 110 pass, and
+// TestBurst_WhatIsNotUsedGoesBack: 1,000 at 100 a second: 500 at 0 of which 100 are used, 900 at 4.0 s; at 4.1 s,
+// when that is settled, 110 pass, and
 // not the 410 that there would be if the bucket had not been full meanwhile.
 func TestBurst_WhatIsNotUsedGoesBack(t *testing.T) {
 	r := &rule{period: minute, usable: 6000, burst: 1000, width: 600 * millisecond}
@@ -217,7 +220,8 @@ func TestBurst_UseWithInexactEstimates(t *testing.T) {
 	}
 }
 
-// TestBurst_WhatIsChargedLaterCountsUntilThen: a call of 900 that is charged after 12 s leaves 100 of a burst of 1,000, though the bucket is full
+// TestBurst_WhatIsChargedLaterCountsUntilThen: a call of 900 that is charged after 12 s leaves 100 of a burst of
+// 1,000, though the bucket is full
 // again after 9 s; also where its client goes away without a word.
 func TestBurst_WhatIsChargedLaterCountsUntilThen(t *testing.T) {
 	for _, charged := range []logpb.Charged{logpb.Charged_CHARGED_END, logpb.Charged_CHARGED_DURING} {

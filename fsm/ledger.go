@@ -35,7 +35,8 @@ type ledger struct {
 	capTeller                string
 	// settled is what was consumed and finally settled within this window.
 	settled int64
-	// arrival is the burst's theoretical arrival time before draws, which are in the order of ends. loose is what was open when its client left
+	// arrival is the burst's theoretical arrival time before draws, which are in the order of ends. loose is what was
+	// open when its client left
 	// it, and may be charged until its end.
 	arrival int64
 	draws   []draw

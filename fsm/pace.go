@@ -137,7 +137,8 @@ func (q *quota) above(rank int32, now, at int64) (h higher) {
 	return h
 }
 
-// reserveFrom returns how much of the reserve an amount has to leave: one that needs more than the rest of usable is granted when all of it
+// reserveFrom returns how much of the reserve an amount has to leave: one that needs more than the rest of usable is
+// granted when all of it
 // is there.
 func (q *quota) reserveFrom(h higher, amount int64) int64 {
 	return min(h.reserve, max(q.rule.usable-amount, 0))
@@ -165,7 +166,8 @@ func (q *quota) heldBack(rank int32, amount, there, now int64) bool {
 // lendsFrom is when the next is lent.
 func (q *quota) lendsFrom() int64 { return q.pacer.paidUntil - q.rule.period/leadPart }
 
-// heldBackUntil returns when an amount is granted to a rank if nobody asks for anything and nothing is given back until then; never: nobody knows.
+// heldBackUntil returns when an amount is granted to a rank if nobody asks for anything and nothing is given back
+// until then; never: nobody knows.
 func (q *quota) heldBackUntil(rank int32, amount, now int64) int64 {
 	steps := []int64{now}
 	for era := now / q.rule.period; len(steps) < 3; {
@@ -208,7 +210,8 @@ func (q *quota) thereFrom(amount, now int64) int64 {
 	return addSaturated(now, left)
 }
 
-// withholdByPacedCap keeps critical calls of a rate below their cap while lower classes ask. A call that is larger than the cap passes alone.
+// withholdByPacedCap keeps critical calls of a rate below their cap while lower classes ask. A call that is larger
+// than the cap passes alone.
 func (m *Machine) withholdByPacedCap(as priority, n need) *logpb.Refusal {
 	q, now := n.quota, m.clock.Now
 	used := &q.ledger.used[classCritical]
@@ -261,5 +264,6 @@ func (m *Machine) exhaustedPaced(req *logpb.Reserve, as priority, n need) *logpb
 	if burst > 0 || n.quota.ledger.available(&n.quota.rule) < n.amount {
 		return m.refusal(logpb.Reason_REASON_EXHAUSTED, n.quota, at, "come back then, or wait in the queue")
 	}
-	return m.refusal(logpb.Reason_REASON_SHARE, n.quota, at, "what is left is kept for a higher class, and lent at the pace at which it comes back")
+	return m.refusal(logpb.Reason_REASON_SHARE, n.quota, at,
+		"what is left is kept for a higher class, and lent at the pace at which it comes back")
 }

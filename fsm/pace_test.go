@@ -346,7 +346,8 @@ func TestPace_AfterACooldown(t *testing.T) {
 	}
 }
 
-// TestPace_LargeCalls: a call that needs more than the reserve leaves is granted when all is there, and one that ageing puts first needs no
+// TestPace_LargeCalls: a call that needs more than the reserve leaves is granted when all is there, and one that
+// ageing puts first needs no
 // reserve.
 func TestPace_LargeCalls(t *testing.T) {
 	w := pacedWorld(t)
@@ -370,7 +371,8 @@ func TestPace_FeatureLevel(t *testing.T) {
 	}
 }
 
-// BenchmarkPace is what shares on rates add to a Reserve that consumes: entries of 500 on 1,000 rates with and without shares in turn, of which a
+// BenchmarkPace is what shares on rates add to a Reserve that consumes: entries of 500 on 1,000 rates with and
+// without shares in turn, of which a
 // critical holder has asked of each before, so that each is judged by reserve, free part and pacer.
 func BenchmarkPace(b *testing.B) {
 	const entry, quotas = 500, 1000

@@ -11,7 +11,8 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// A fleet of nine holders on sliding limits, simulated with the state machine itself: each event is an entry, and entries are also written when
+// A fleet of nine holders on sliding limits, simulated with the state machine itself: each event is an entry, and
+// entries are also written when
 // the state says that something is due. What it measures is in docs/decisions/0033-classes-on-rates.md.
 
 // paceLoad is what a simulated fleet asks for, in parts of usable.
@@ -26,7 +27,8 @@ type paceLoad struct {
 	slowest int64
 	shares  *logpb.Shares
 	ramp    int64
-	// second: each call also needs one of as many calls a period as fit. uneven: of three holders of a class one asks four times out of five.
+	// second: each call also needs one of as many calls a period as fit. uneven: of three holders of a class one asks
+	// four times out of five.
 	second, uneven bool
 	periods        int64
 	// at does something once, at a moment, act says what.
@@ -113,10 +115,10 @@ func runPace(t *testing.T, load paceLoad, seed uint64) *paceSim {
 	for n := range int64(load.backlog*float64(load.usable)) / load.mean() {
 		heap.Push(&p.events, simEvent{at: second, class: classStandard + int32(n%5/3)})
 	}
-	for class, rate := range map[int32]float64{classCritical: load.critical, classStandard: load.lower * 3 / 5, classBackground: load.lower * 2 / 5} {
+	for class, rate := range [classes]float64{load.critical, load.lower * 3 / 5, load.lower * 2 / 5} {
 		if rate > 0 {
-			heap.Push(&p.events, simEvent{at: second, class: class})
-			p.arrivals(class, rate)
+			heap.Push(&p.events, simEvent{at: second, class: int32(class)})
+			p.arrivals(int32(class), rate)
 		}
 	}
 	p.run()
@@ -285,7 +287,8 @@ func (l *paceLoad) name() string {
 	return fmt.Sprintf("%v critical %.2f lower %.1f inexact %t slowest %ds", time.Duration(l.period), l.critical, l.lower, l.inexact, l.slowest/second)
 }
 
-// TestPace_InASimulatedFleet: critical calls wait at most a twentieth of the period, and what is there is used, whatever lower classes ask for.
+// TestPace_InASimulatedFleet: critical calls wait at most a twentieth of the period, and what is there is used,
+// whatever lower classes ask for.
 func TestPace_InASimulatedFleet(t *testing.T) {
 	for _, period := range []int64{10 * second, minute} {
 		for _, load := range simLoads(period) {

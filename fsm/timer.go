@@ -109,7 +109,8 @@ func (g *ledger) changes(r *rule) (early, late int64) {
 // timed tells whether waiters may become eligible although nothing of the quota changes. Where shares slide it is known when they do.
 func (r *rule) timed() bool {
 	p := &r.policy
-	return r.burst > 0 || p.ramp > 0 || p.zones != logpb.Zones_ZONES_UNSPECIFIED || p.failures > 0 || p.prediction.samples > 0 || p.shares.on && !r.paced()
+	return r.burst > 0 || p.ramp > 0 || p.zones != logpb.Zones_ZONES_UNSPECIFIED || p.failures > 0 || p.prediction.samples > 0 ||
+		p.shares.on && !r.paced()
 }
 
 // markChanged records that a quota may have changed, so that its timers are set again at the end of the entry.

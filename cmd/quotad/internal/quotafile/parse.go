@@ -185,7 +185,8 @@ func (p *parser) prediction(n *yaml.Node) *quotav1.Prediction {
 	return prediction
 }
 
-// applyFleet gives a quota what a fleet of agents on one key needs (docs/policy.md). Zones are a window's; a rate's times go with its period.
+// applyFleet gives a quota what a fleet of agents on one key needs (docs/policy.md). Zones are a window's; a rate's
+// times go with its period.
 func applyFleet(quota *quotav1.Quota) {
 	quota.Policy.Ramp, quota.Policy.Ageing = durationpb.New(time.Minute), durationpb.New(5*time.Minute)
 	quota.Policy.Breaker = &quotav1.Breaker{Failures: 5, Closed: durationpb.New(time.Minute)}
