@@ -60,13 +60,13 @@ var versions = []recorded{
 		"snapshot-v4.bin": "4056f18a6719438e", "snapshot-v4-tasks.bin": "c1bbac76af3dfb56",
 		"snapshot-v5.bin": "25df347feb882d51", "snapshot-v5-tasks.bin": "f74c4ebfadd0dcef",
 	}},
-	{entries: 6, snapshots: 6, history: "0f8a90fb65c0929b", lived: "c5a9c24724566f54", restored: map[string]string{
-		"snapshot-v1.bin": "9c2339fea8a207ef", "snapshot-v1-tasks.bin": "899f591dd774c25e",
-		"snapshot-v2.bin": "0243fceb6c9be98b", "snapshot-v2-tasks.bin": "c933c82382d3fa30",
-		"snapshot-v3.bin": "c0e8d3a9567d8d88", "snapshot-v3-tasks.bin": "c314f66d90eb89de",
-		"snapshot-v4.bin": "f87639863db23d64", "snapshot-v4-tasks.bin": "c1bbac76af3dfb56",
-		"snapshot-v5.bin": "19b56f69554822cc", "snapshot-v5-tasks.bin": "f74c4ebfadd0dcef",
-		"snapshot-v6.bin": "6bb3c1b035ff6285", "snapshot-v6-tasks.bin": "bd5b0c430bc0f9eb",
+	{entries: 6, snapshots: 6, history: "7fdb23da7f4932fe", lived: "cb4a3dc04ccc9359", restored: map[string]string{
+		"snapshot-v1.bin": "71fa3afd1c31a7ad", "snapshot-v1-tasks.bin": "899f591dd774c25e",
+		"snapshot-v2.bin": "c99e1e2c5b001576", "snapshot-v2-tasks.bin": "c933c82382d3fa30",
+		"snapshot-v3.bin": "e86886e02acdbb3e", "snapshot-v3-tasks.bin": "c314f66d90eb89de",
+		"snapshot-v4.bin": "4056f18a6719438e", "snapshot-v4-tasks.bin": "c1bbac76af3dfb56",
+		"snapshot-v5.bin": "25df347feb882d51", "snapshot-v5-tasks.bin": "f74c4ebfadd0dcef",
+		"snapshot-v6.bin": "96a6baef2bb140ba", "snapshot-v6-tasks.bin": "bd5b0c430bc0f9eb",
 	}},
 }
 
