@@ -170,9 +170,14 @@ func TestEnds_LeaveRecordsAsIfAtOnce(t *testing.T) {
 		amount int64
 		taken  bool
 	}{
-		{op: 1, amount: 3}, {op: 2, amount: 3}, {op: 4, amount: 3, taken: true}, {op: 4, amount: 0}, {op: 5, amount: 3},
+		{op: 1, amount: 3},
+		{op: 2, amount: 3},
+		{op: 4, amount: 3, taken: true},
+		{op: 4, amount: 0},
+		{op: 5, amount: 3},
 		{op: 8, amount: 2, taken: true},
-		{op: 9, amount: 5, taken: true}, {op: 10, amount: 5},
+		{op: 9, amount: 5, taken: true},
+		{op: 10, amount: 5},
 	} {
 		for _, ends := range []int{0, 1, 2, maxEndedPerEntry} {
 			w, g := recordsWithin(t, ends)

@@ -582,22 +582,3 @@ func (m *Machine) listLeases() {
 	m.leasesOf.flush()
 	m.deadlines.flush()
 }
-
-// neededNumbers returns the numbers of all quotas that a Reserve needs, in ascending order. It changes nothing: a
-// restored state must go on exactly as the one that was written.
-func (s *State) neededNumbers(req *logpb.Reserve) ([]uint32, error) {
-	var numbers []uint32
-	for _, item := range req.Items {
-		q := s.quotaNamed(item.Quota)
-		if q == nil {
-			return nil, fmt.Errorf("a waiter needs quota %q, which does not exist", item.Quota)
-		}
-		for depth := 0; q != nil && depth <= maxDepth; depth++ {
-			if i, found := slices.BinarySearch(numbers, q.number); !found {
-				numbers = slices.Insert(numbers, i, q.number)
-			}
-			q, _ = s.quotas.Get(q.parent)
-		}
-	}
-	return numbers, nil
-}

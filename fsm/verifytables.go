@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"github.com/tidwall/btree"
+
+	"github.com/quotad/quotad/fsm/logpb"
 )
 
 // Each table that finds the objects of another one is looked at from both sides: every object is where it is looked for, and there is
@@ -190,4 +192,23 @@ func (s *State) verifyWorkflows() (err error) {
 		return err == nil
 	})
 	return err
+}
+
+// neededNumbers returns the numbers of all quotas that a Reserve needs, in ascending order. It changes nothing: a
+// restored state must go on exactly as the one that was written.
+func (s *State) neededNumbers(req *logpb.Reserve) ([]uint32, error) {
+	var numbers []uint32
+	for _, item := range req.Items {
+		q := s.quotaNamed(item.Quota)
+		if q == nil {
+			return nil, fmt.Errorf("a waiter needs quota %q, which does not exist", item.Quota)
+		}
+		for depth := 0; q != nil && depth <= maxDepth; depth++ {
+			if i, found := slices.BinarySearch(numbers, q.number); !found {
+				numbers = slices.Insert(numbers, i, q.number)
+			}
+			q, _ = s.quotas.Get(q.parent)
+		}
+	}
+	return numbers, nil
 }

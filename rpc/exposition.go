@@ -3,6 +3,7 @@ package rpc
 import (
 	"bytes"
 	"compress/gzip"
+	"maps"
 	"net/http"
 	"strconv"
 	"strings"
@@ -40,9 +41,7 @@ func newExposition(gatherer prometheus.Gatherer) *exposition {
 func (e *exposition) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	page := e.current()
 	body := page.plain
-	for name, values := range page.header { // in any order
-		w.Header()[name] = values
-	}
+	maps.Copy(w.Header(), page.header)
 	w.Header().Set("Vary", "Accept-Encoding")
 	if page.status == http.StatusOK && acceptsGzip(r) {
 		w.Header().Set("Content-Encoding", "gzip")

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -177,7 +176,7 @@ type occupied struct {
 const (
 	// perConnection is how many streams of HTTP/2 share a connection at most.
 	perConnection = 250
-	// mostAtOnce is more than a caller can get of calls or streams.
+	// mostAtOnce is more than a caller can get of streams.
 	mostAtOnce = rpc.DefaultMaxInFlight / 2
 )
 
@@ -241,29 +240,6 @@ func (o *occupied) watch(ctx context.Context) {
 	}
 	if err != nil && infoOf(err).GetBudget() == "streams" {
 		o.refused["streams"].Add(1)
-	}
-}
-
-// stall holds a call: its body never comes. When it is cut off it begins again.
-func (o *occupied) stall(ctx context.Context) {
-	for ctx.Err() == nil {
-		body, never := io.Pipe()
-		request, err := http.NewRequestWithContext(ctx, http.MethodPost, o.url+quotav1connect.QuotaServiceReserveProcedure, body)
-		if err != nil {
-			return
-		}
-		request.Header.Set("Content-Type", "application/json")
-		response, err := o.client.Do(request)
-		_ = never.Close()
-		if err != nil {
-			continue
-		}
-		said, _ := io.ReadAll(response.Body)
-		_ = response.Body.Close()
-		if strings.Contains(string(said), `"budget":"calls"`) {
-			o.refused["calls"].Add(1)
-			return
-		}
 	}
 }
 

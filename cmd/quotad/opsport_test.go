@@ -75,7 +75,7 @@ func (c *crowd) watchesHealth(streams int) (watching int) {
 	return watching
 }
 
-// asks asks for a page again and again.
+// asks requests a page again and again.
 func (c *crowd) asks(path string, clients int) {
 	for i := range clients {
 		c.working.Go(func() {

@@ -376,9 +376,15 @@ var bombs = sync.OnceValue(func() []aBomb {
 	beyond, small, large := packed(make([]byte, 64<<20)), packed(fields(smallBody-1)), packed(fields(largeBody-1))
 	const health, reserve, batch = "/grpc.health.v1.Health/Check", "/quota.v1.QuotaService/Reserve", "/quota.v1.QuotaService/Batch"
 	return []aBomb{
-		{health, binary, false, beyond}, {batch, binary, false, beyond}, {"/quota.v1.AdminService/GetStatus", binary, false, beyond},
-		{health, binary, false, small}, {reserve, binary, true, small}, {reserve, text, true, packed(spaces(smallBody - 1))},
-		{batch, binary, true, large}, {batch, text, true, packed(spaces(largeBody - 1))}, {reserve, binary, true, large},
+		{health, binary, false, beyond},
+		{batch, binary, false, beyond},
+		{"/quota.v1.AdminService/GetStatus", binary, false, beyond},
+		{health, binary, false, small},
+		{reserve, binary, true, small},
+		{reserve, text, true, packed(spaces(smallBody - 1))},
+		{batch, binary, true, large},
+		{batch, text, true, packed(spaces(largeBody - 1))},
+		{reserve, binary, true, large},
 	}
 })
 

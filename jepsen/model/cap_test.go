@@ -95,7 +95,7 @@ func (c *capped) reset() {
 	}
 }
 
-// restores restores the state as it was after some entries, in machine and books.
+// restores sets machine and books back to the state after some entries.
 func (c *capped) restores(count int) {
 	c.t.Helper()
 	back := &capped{t: c.t, machine: fsm.New(), judge: New()}

@@ -34,7 +34,7 @@ func TestPackage_InstallsWhatANodeNeeds(t *testing.T) {
 	for path, mode := range map[string]os.FileMode{
 		binaryPath: 0o755, configPath: 0o644, unitPath: 0o644, "/usr/lib/sysusers.d/quotad.conf": 0o644,
 		"/usr/lib/systemd/system/quotad-gateway.service": 0o644,
-		"/usr/share/man/man1/quotad.1.gz": 0o644, "/usr/share/bash-completion/completions/quotad": 0o644,
+		"/usr/share/man/man1/quotad.1.gz":                0o644, "/usr/share/bash-completion/completions/quotad": 0o644,
 		"/usr/share/zsh/vendor-completions/_quotad": 0o644, "/usr/share/fish/vendor_completions.d/quotad.fish": 0o644,
 		"/usr/share/doc/quotad/copyright": 0o644,
 	} {

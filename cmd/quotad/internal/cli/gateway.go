@@ -29,11 +29,11 @@ func (a *App) gatewayCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "gateway",
 		Short: "Govern the calls of any tool by its base URL",
-		Long: `Runs a gateway: a proxy that tools reach instead of their provider, by base URL or over a unix socket. Each call asks the
-cluster, waits for its turn, goes on unchanged, and is settled by what the provider's answer says.
+		Long: `Run a gateway: a proxy that tools reach instead of their provider, by base URL or over a unix socket. Each call asks the
+cluster, waits for its turn, continues unchanged, and is settled by the usage in the provider's answer.
 
 SIGHUP reads the configuration, keys, tokens and certificates again, whole or not at all. SIGTERM and SIGINT stop it: waiting
-calls are answered with 503, running ones go on for limits.drain.`,
+calls are answered with 503, running ones continue for limits.drain.`,
 		Example: `  quotad gateway --config gateway.yaml
   quotad gateway check gateway.yaml
   eval "$(quotad gateway env claude --holder picard)"`,

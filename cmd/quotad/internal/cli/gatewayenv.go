@@ -103,7 +103,7 @@ printed as comments. Tools: ` + strings.Join(toolNames(), ", ") + `.`,
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&holder, "holder", "", "who asks; without it, the gateway names the tool's session")
+	cmd.Flags().StringVar(&holder, "holder", "", "the caller's name; without it, the gateway names the tool's session")
 	cmd.Flags().StringVar(&at, "url", defaultGateway, "the gateway's URL")
 	cmd.Flags().StringVar(&socket, "socket", "/run/quotad-gateway/gateway.sock", "the gateway's socket, for gh")
 	return cmd
@@ -171,7 +171,7 @@ func printGatewayStatus(out io.Writer, s gateway.Status) error {
 	case !s.Loaded:
 		state = "no node of the cluster has answered yet"
 	}
-	if _, err := fmt.Fprintf(out, "gateway on %s: %s; %d calls under way, %d waiting\n\n", s.Machine, state, s.UnderWay,
+	if _, err := fmt.Fprintf(out, "gateway on %s: %s; %d calls in flight, %d waiting\n\n", s.Machine, state, s.UnderWay,
 		s.Waiting); err != nil {
 		return err
 	}

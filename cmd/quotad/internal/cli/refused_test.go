@@ -32,7 +32,7 @@ func TestStartError_RefusedDisksAreOneExitCode(t *testing.T) {
 				t.Errorf("exit code %d, hint %q", found.code, found.hint)
 			}
 			offline := describe(t.Context(), offlineError(fmt.Errorf("cannot open: %w", c.err)))
-			if c.err != raftnode.ErrRemoved && (offline.code != ExitFailure || offline.hint == "") {
+			if !errors.Is(c.err, raftnode.ErrRemoved) && (offline.code != ExitFailure || offline.hint == "") {
 				t.Errorf("of a stopped node: exit code %d, hint %q", offline.code, offline.hint)
 			}
 		})
@@ -54,11 +54,14 @@ func TestRemoveMember_IsSafeToRepeat(t *testing.T) {
 
 // TestIsRight tells a clock that needs no reset from one that could not be reset.
 func TestIsRight(t *testing.T) {
-	for reason, want := range map[quotav1.Reason]bool{
-		quotav1.Reason_REASON_CLOCK_NOT_AHEAD: true, quotav1.Reason_REASON_CLOCK_UNSURE: false, quotav1.Reason_REASON_UNKNOWN_OUTCOME: false,
+	for _, c := range []struct {
+		reason quotav1.Reason
+		want   bool
+	}{
+		{quotav1.Reason_REASON_CLOCK_NOT_AHEAD, true}, {quotav1.Reason_REASON_CLOCK_UNSURE, false}, {quotav1.Reason_REASON_UNKNOWN_OUTCOME, false},
 	} {
-		if got := isRight(typed(connect.CodeFailedPrecondition, &quotav1.ErrorInfo{Reason: reason})); got != want {
-			t.Errorf("%v: %v", reason, got)
+		if got := isRight(typed(connect.CodeFailedPrecondition, &quotav1.ErrorInfo{Reason: c.reason})); got != c.want {
+			t.Errorf("%v: %v", c.reason, got)
 		}
 	}
 	if isRight(nil) || isRight(errors.New("else")) || isRight(connect.NewError(connect.CodeUnavailable, context.Canceled)) {
