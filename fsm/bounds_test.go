@@ -329,6 +329,7 @@ func limitsAndGrants(w *world) (commands []*logpb.Command) {
 func tight(most int) bounds {
 	one := bound{most: most, left: most}
 	return bounds{
-		ends: one, waits: one, reopens: one, resumes: one, serves: one, tries: one, looks: one, walks: one, frees: one, refusals: one, moves: one, sweeps: one,
+		ends: one, waits: one, reopens: one, resumes: one, serves: one, tries: one, looks: one, walks: one, frees: one, refusals: one,
+		moves: one, sweeps: one,
 	}
 }

@@ -175,7 +175,8 @@ func TestDeleteQuota_WithManyWaiters(t *testing.T) {
 				t.Fatal(r)
 			}
 			note()
-			if len(w.last.Events) > 10 || w.m.waiters.Len() != 31-6 { // two of two items are refused, and four are met where something of the other quota comes free
+			// Two of two items are refused, and four are met where something of the other quota comes free.
+			if len(w.last.Events) > 10 || w.m.waiters.Len() != 31-6 {
 				t.Fatalf("%d events, %d wait", len(w.last.Events), w.m.waiters.Len())
 			}
 			w.m.bounds.refusals.most = 0

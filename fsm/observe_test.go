@@ -32,7 +32,8 @@ func observedQuotas() map[string]*logpb.Quota {
 	clamped := hourly("q", 20)
 	clamped.ClampHold = true
 	return map[string]*logpb.Quota{
-		"calendar": policed(clamped, windows()), "provider": policed(anchored("q", 20), strictly), "rate": policed(rateOf("q", 20, minute), rates()),
+		"calendar": policed(clamped, windows()), "provider": policed(anchored("q", 20), strictly), "rate": policed(rateOf("q", 20, minute),
+			rates()),
 		"burst": policed(burst, rates()), "slots": policed(slotsOf("q", 6), everything()),
 	}
 }

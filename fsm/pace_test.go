@@ -47,7 +47,8 @@ func (w *world) takes(holder string, amount int64, count int, reason logpb.Reaso
 		w.t.Fatalf("at %v %s was granted %d times %d, not %d times", time.Duration(w.now), holder, got, amount, count)
 	}
 	if refusal := w.refused(call(holder, amount), reason); refusal.RetryAtNs != again {
-		w.t.Fatalf("at %v %s is to come back at %v, not at %v", time.Duration(w.now), holder, time.Duration(refusal.RetryAtNs), time.Duration(again))
+		w.t.Fatalf("at %v %s is to come back at %v, not at %v", time.Duration(w.now), holder, time.Duration(refusal.RetryAtNs),
+			time.Duration(again))
 	}
 }
 
@@ -336,7 +337,8 @@ func TestPace_AWaiterIsServedToTheMoment(t *testing.T) {
 func TestPace_AfterACooldown(t *testing.T) {
 	w := pacedWorld(t)
 	g := w.granted(call("crit", 600))
-	w.do(report(&logpb.Report{Lease: g.Lease, Fence: g.Fence, Op: 1, Signals: []*logpb.Signal{signal("r", logpb.Cause_CAUSE_SATURATED, retryAfter(2*minute))}}))
+	w.do(report(&logpb.Report{Lease: g.Lease, Fence: g.Fence, Op: 1, Signals: []*logpb.Signal{signal("r", logpb.Cause_CAUSE_SATURATED,
+		retryAfter(2*minute))}}))
 	w.at(2 * minute)
 	// Nothing is free for one period: 1.2 s of the pace at once, and then one each 0.626 s.
 	w.takes("std", 600, 2, refusedShare, 2*minute+52*millisecond)

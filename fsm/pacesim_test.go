@@ -183,7 +183,10 @@ func (p *paceSim) holder(class int32) string {
 
 func (p *paceSim) command(e simEvent) *logpb.Command {
 	if e.granted != nil {
-		return settle(&logpb.Settle{Lease: e.granted.Lease, Fence: e.granted.Fence, Op: 1, Actual: []*logpb.Item{itemOf("r", e.amount)}, Release: true})
+		return settle(&logpb.Settle{
+			Lease: e.granted.Lease, Fence: e.granted.Fence, Op: 1, Actual: []*logpb.Item{itemOf("r", e.amount)},
+			Release: true,
+		})
 	}
 	a := ask(e.holder, itemOf("r", p.amount))
 	if p.second {
@@ -261,8 +264,10 @@ func (p *paceSim) use(of ...int32) (sum float64) {
 }
 
 func (p *paceSim) String() string {
-	return fmt.Sprintf("critical p50 %.1f p90 %.1f p99 %.1f worst %.1f; standard p50 %.1f p99 %.1f; occupancy %.1f; use %.1f (%.1f %.1f %.1f); %d entries",
-		p.percent(0, .5), p.percent(0, .9), p.percent(0, .99), p.percent(0, 1), p.percent(1, .5), p.percent(1, .99), p.occupancy(), p.use(0, 1, 2),
+	return fmt.Sprintf("critical p50 %.1f p90 %.1f p99 %.1f worst %.1f; standard p50 %.1f p99 %.1f; occupancy %.1f; "+
+		"use %.1f (%.1f %.1f %.1f); %d entries",
+		p.percent(0, .5), p.percent(0, .9), p.percent(0, .99), p.percent(0, 1), p.percent(1, .5), p.percent(1, .99), p.occupancy(),
+		p.use(0, 1, 2),
 		p.use(0), p.use(1), p.use(2), p.entries)
 }
 
@@ -284,7 +289,8 @@ func simLoads(period int64) (loads []paceLoad) {
 }
 
 func (l *paceLoad) name() string {
-	return fmt.Sprintf("%v critical %.2f lower %.1f inexact %t slowest %ds", time.Duration(l.period), l.critical, l.lower, l.inexact, l.slowest/second)
+	return fmt.Sprintf("%v critical %.2f lower %.1f inexact %t slowest %ds", time.Duration(l.period), l.critical, l.lower, l.inexact,
+		l.slowest/second)
 }
 
 // TestPace_InASimulatedFleet: critical calls wait at most a twentieth of the period, and what is there is used,
@@ -319,12 +325,14 @@ func TestPace_InASimulatedFleet(t *testing.T) {
 // TestPace_WhatHappensMeanwhile: what may happen to a quota while its shares are lent. The bounds are by what was measured.
 func TestPace_WhatHappensMeanwhile(t *testing.T) {
 	base := paceLoad{
-		period: minute, usable: 60_000, critical: .25, lower: 1.2, backlog: 1.8, amount: 300, slowest: 2 * second, shares: fleetShares(), periods: 14,
-		at: 8 * minute,
+		period: minute, usable: 60_000, critical: .25, lower: 1.2, backlog: 1.8, amount: 300, slowest: 2 * second, shares: fleetShares(),
+		periods: 14,
+		at:      8 * minute,
 	}
 	closes := func(p *paceSim) {
 		l := p.w.m.liveOne("r")
-		p.w.raw(report(&logpb.Report{Lease: l.id, Fence: l.fence, Op: 1, Signals: []*logpb.Signal{signal("r", logpb.Cause_CAUSE_SATURATED, retryAfter(minute/2))}}))
+		p.w.raw(report(&logpb.Report{Lease: l.id, Fence: l.fence, Op: 1, Signals: []*logpb.Signal{signal("r", logpb.Cause_CAUSE_SATURATED,
+			retryAfter(minute/2))}}))
 	}
 	for name, c := range map[string]struct {
 		change func(*paceLoad)

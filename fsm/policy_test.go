@@ -302,14 +302,17 @@ func TestPoliciesThatCannotWork(t *testing.T) {
 		"a ramp without end":   policed(hourly("q", 1), &logpb.Policy{RampNs: 2 * hour}),
 		"a ramp into the past": policed(hourly("q", 1), &logpb.Policy{RampNs: -1}),
 		"shares of slots":      policed(slotsOf("q", 1), &logpb.Policy{Shares: fleetShares()}),
-		"a holder's of a rate": policed(rateOf("q", 1, minute), &logpb.Policy{Shares: &logpb.Shares{Holders: []*logpb.HolderShare{{Holder: "a", SharePpm: 1}}}}),
-		"shares above 1":       policed(hourly("q", 1), &logpb.Policy{Shares: &logpb.Shares{CriticalPpm: 600_000, StandardPpm: 600_000}}),
-		"a share below 0":      policed(hourly("q", 1), &logpb.Policy{Shares: &logpb.Shares{CriticalPpm: -1}}),
-		"a cap below a share":  policed(hourly("q", 1), &logpb.Policy{Shares: &logpb.Shares{CriticalPpm: 500_000, CapPpm: 400_000}}),
-		"a floor above 1":      policed(hourly("q", 1), &logpb.Policy{Shares: &logpb.Shares{FloorPpm: new(int32(2_000_000))}}),
-		"quiet for days":       policed(hourly("q", 1), &logpb.Policy{Shares: &logpb.Shares{QuietNs: 2 * day}}),
-		"no failures":          policed(hourly("q", 1), &logpb.Policy{Breaker: &logpb.Breaker{}}),
-		"closed for days":      policed(hourly("q", 1), &logpb.Policy{Breaker: &logpb.Breaker{Failures: 1, ClosedNs: day}}),
+		"a holder's of a rate": policed(rateOf("q", 1, minute), &logpb.Policy{Shares: &logpb.Shares{Holders: []*logpb.HolderShare{{
+			Holder:   "a",
+			SharePpm: 1,
+		}}}}),
+		"shares above 1":      policed(hourly("q", 1), &logpb.Policy{Shares: &logpb.Shares{CriticalPpm: 600_000, StandardPpm: 600_000}}),
+		"a share below 0":     policed(hourly("q", 1), &logpb.Policy{Shares: &logpb.Shares{CriticalPpm: -1}}),
+		"a cap below a share": policed(hourly("q", 1), &logpb.Policy{Shares: &logpb.Shares{CriticalPpm: 500_000, CapPpm: 400_000}}),
+		"a floor above 1":     policed(hourly("q", 1), &logpb.Policy{Shares: &logpb.Shares{FloorPpm: new(int32(2_000_000))}}),
+		"quiet for days":      policed(hourly("q", 1), &logpb.Policy{Shares: &logpb.Shares{QuietNs: 2 * day}}),
+		"no failures":         policed(hourly("q", 1), &logpb.Policy{Breaker: &logpb.Breaker{}}),
+		"closed for days":     policed(hourly("q", 1), &logpb.Policy{Breaker: &logpb.Breaker{Failures: 1, ClosedNs: day}}),
 	} {
 		if r := newWorld(t).do(applyQuotas(q)); r.GetFailure().GetReason() != logpb.Reason_REASON_IMPOSSIBLE_QUOTA {
 			t.Errorf("%s: %s", name, say(r))

@@ -43,7 +43,10 @@ func randomWorldQuotas() []*logpb.Quota {
 	clamped := rateOf("rate", 30, 10*second)
 	clamped.ClampHold, clamped.HeadroomPpm = true, 200_000
 	return []*logpb.Quota{
-		policed(clamped, &logpb.Policy{Shares: fleetShares(), RampNs: 30 * second, Breaker: &logpb.Breaker{Failures: 2, ClosedNs: 20 * second}}), burst,
+		policed(clamped, &logpb.Policy{Shares: fleetShares(), RampNs: 30 * second, Breaker: &logpb.Breaker{
+			Failures: 2,
+			ClosedNs: 20 * second,
+		}}), burst,
 		policed(insteadOf(hourly("hour", 50), "burst"), &logpb.Policy{
 			Zones: logpb.Zones_ZONES_SMOOTH, Shares: fleetShares(), AgeingNs: minute, Prediction: &logpb.Prediction{AheadNs: hour}, Metering: true,
 		}),
@@ -53,7 +56,8 @@ func randomWorldQuotas() []*logpb.Quota {
 		}),
 		policed(slotsOf("slots", 3), &logpb.Policy{RampNs: 20 * second, AgeingNs: 10 * second}),
 		policed(rateOf("org", 10, 10*second), &logpb.Policy{Shares: &logpb.Shares{CriticalPpm: 300_000, CapPpm: 500_000, QuietNs: 20 * second}}),
-		policed(insteadOf(team, "rate"), &logpb.Policy{Breaker: &logpb.Breaker{Failures: 3}, AgeingNs: 20 * second, Metering: true}), policed(ends, &logpb.Policy{Shares: fleetShares(), AgeingNs: 10 * second}),
+		policed(insteadOf(team, "rate"), &logpb.Policy{Breaker: &logpb.Breaker{Failures: 3}, AgeingNs: 20 * second, Metering: true}),
+		policed(ends, &logpb.Policy{Shares: fleetShares(), AgeingNs: 10 * second}),
 	}
 }
 

@@ -295,7 +295,8 @@ func (m *Machine) repeatFinish(o *operation, items []*logpb.Item, settled *logpb
 	}
 }
 
-// settleable returns the record of an ended lease's operation, nil where there is none, or it is due to be forgotten. It must not be changed.
+// settleable returns the record of an ended lease's operation, nil where there is none, or it is due to be forgotten. It must not be
+// changed.
 func (m *Machine) settleable(lease, op uint64) *operation {
 	o := m.retiringRecord(lease, op)
 	switch {

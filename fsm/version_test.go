@@ -162,7 +162,8 @@ func clockFields(c Clock) []any { return []any{c.Now, c.WallEarly, c.WallLate, c
 // eventFields are an event's but for its result, by number from 1 on. Numbers are never used again.
 func eventFields(e Event) []any {
 	return []any{
-		uint64(e.Kind), e.Quota, e.Holder, e.Lease, e.Fence, e.Ticket, e.Amount, uint64(e.Reason), e.Duration, e.Task, uint64(e.Outcome), e.Workflow, e.Step,
+		uint64(e.Kind), e.Quota, e.Holder, e.Lease, e.Fence, e.Ticket, e.Amount, uint64(e.Reason), e.Duration, e.Task, uint64(e.Outcome),
+		e.Workflow, e.Step,
 	}
 }
 

@@ -73,7 +73,8 @@ func newRunCommand() (*cobra.Command, *plan) {
 	flags.IntVar(&p.nodes, "nodes", 3, "how many nodes")
 	flags.StringVar(&p.network, "network", "", "namespaces or loopback; empty: namespaces where they are allowed")
 	flags.BoolVar(&p.proxied, "proxied", false, "links go through proxies, which delay and cut streams half-way")
-	flags.BoolVar(&p.tls, "tls", false, "nodes speak TLS on both ports, or with =false do not; without it the seed says so in runs that may rotate certificates")
+	flags.BoolVar(&p.tls, "tls", false,
+		"nodes speak TLS on both ports, or with =false do not; without it the seed says so in runs that may rotate certificates")
 	flags.StringVar(&p.store, "store", "", "log store of the nodes, boltdb or wal; empty: quotad's default, or QUOTAD_LOG_STORE")
 	flags.BoolVar(&p.plainDisks, "plain-disks", false, "no file system of the suite under the nodes")
 	flags.StringVar(&p.folder, "dir", "bin/jepsen", "where runs are kept")

@@ -80,7 +80,8 @@ func (n *Node) Restore(ctx context.Context, backup io.Reader, fromOther bool) (e
 // lacks it, its entries disagree with this node's log, which then ends the node, or its snapshot comes in place of them. That snapshot may
 // hold a restore by the next leader, which began the same epoch.
 func (n *Node) outcomeOfRestore(ctx context.Context, err error, untouched bool, before uint64, left time.Duration) error {
-	moved := errors.Is(err, raft.ErrLeadershipTransferInProgress) || errors.Is(err, raft.ErrNotLeader) || errors.Is(err, raft.ErrLeadershipLost)
+	moved := errors.Is(err, raft.ErrLeadershipTransferInProgress) || errors.Is(err, raft.ErrNotLeader) || errors.Is(err,
+		raft.ErrLeadershipLost)
 	switch {
 	case untouched && (moved || errors.Is(err, raft.ErrEnqueueTimeout)):
 		return n.classify(err)

@@ -6,7 +6,8 @@ import (
 	"testing/fstest"
 )
 
-// TestMemoryLimitOf: the smallest limit holds, of the own control group, those around it and the machine, in both versions of control groups;
+// TestMemoryLimitOf: the smallest limit holds, of the own control group, those around it and the machine, in both versions of control
+// groups;
 // what is no number or cannot be read limits nothing.
 func TestMemoryLimitOf(t *testing.T) {
 	const gib = 1 << 30
@@ -46,10 +47,13 @@ func TestMemoryLimitOf(t *testing.T) {
 			"proc/self/cgroup": "4:memory:/old\n0::/new\n", "sys/fs/cgroup/memory/old/memory.limit_in_bytes": "3221225472\n",
 			"sys/fs/cgroup/new/memory.max": "2147483648\n",
 		}, 2 * gib},
-		"what cannot be read":  {map[string]string{"proc/self/cgroup": "0::/app\n"}, 8 * gib},
-		"what is no number":    {map[string]string{"proc/self/cgroup": "0::/app\n", "sys/fs/cgroup/app/memory.max": "lots\n"}, 8 * gib},
-		"what is no group":     {map[string]string{"proc/self/cgroup": "nonsense\n", "sys/fs/cgroup/memory.max": "1\n"}, 8 * gib},
-		"another control only": {map[string]string{"proc/self/cgroup": "4:cpu:/app\n", "sys/fs/cgroup/memory/app/memory.limit_in_bytes": "1\n"}, 8 * gib},
+		"what cannot be read": {map[string]string{"proc/self/cgroup": "0::/app\n"}, 8 * gib},
+		"what is no number":   {map[string]string{"proc/self/cgroup": "0::/app\n", "sys/fs/cgroup/app/memory.max": "lots\n"}, 8 * gib},
+		"what is no group":    {map[string]string{"proc/self/cgroup": "nonsense\n", "sys/fs/cgroup/memory.max": "1\n"}, 8 * gib},
+		"another control only": {
+			map[string]string{"proc/self/cgroup": "4:cpu:/app\n", "sys/fs/cgroup/memory/app/memory.limit_in_bytes": "1\n"},
+			8 * gib,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			system := fstest.MapFS{}

@@ -133,7 +133,8 @@ func TestFullMemory_IsNoAnswer(t *testing.T) {
 		t.Errorf("one that waits: %v", err)
 	}
 	tasks := quotav1connect.NewTaskServiceClient(http.DefaultClient, n.url)
-	if _, err := tasks.BeginTask(t.Context(), &quotav1.BeginTaskRequest{Task: "t", Holder: "h"}); reasonOf(t, err) != quotav1.Reason_REASON_MEMORY_FULL {
+	if _, err := tasks.BeginTask(t.Context(), &quotav1.BeginTaskRequest{Task: "t", Holder: "h"}); reasonOf(t,
+		err) != quotav1.Reason_REASON_MEMORY_FULL {
 		t.Errorf("a task: %v", err)
 	}
 	keepsUsing(t, api, used)

@@ -15,7 +15,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// exposition serves metrics in Prometheus' text format. They are gathered and written out once a second at most, however many ask: all who ask
+// exposition serves metrics in Prometheus' text format. They are gathered and written out once a second at most, however many ask: all
+// who ask
 // meanwhile get the same bytes.
 type exposition struct {
 	from http.Handler

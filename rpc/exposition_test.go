@@ -79,7 +79,8 @@ func TestMetrics_Packed(t *testing.T) {
 		}
 		text, err := io.ReadAll(body)
 		_ = res.Body.Close()
-		if err != nil || !strings.Contains(string(text), "quotad_api_calls_in_flight") || !strings.HasPrefix(res.Header.Get("Content-Type"), "text/plain") {
+		if err != nil || !strings.Contains(string(text), "quotad_api_calls_in_flight") || !strings.HasPrefix(res.Header.Get("Content-Type"),
+			"text/plain") {
 			t.Errorf("%q: %.100s %v %v", accepts, text, res.Header, err)
 		}
 	}

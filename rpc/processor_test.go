@@ -125,7 +125,10 @@ func TestOps_HealthWhileStrangersFlood(t *testing.T) {
 			t.Error("none was refused")
 		}
 		look()
-		for _, url := range []string{n.url + "/livez", n.url + "/readyz", n.url + "/metrics", ops.URL + "/livez", ops.URL + "/readyz", ops.URL + "/metrics"} {
+		for _, url := range []string{
+			n.url + "/livez", n.url + "/readyz", n.url + "/metrics", ops.URL + "/livez", ops.URL + "/readyz",
+			ops.URL + "/metrics",
+		} {
 			if status, body := get(t, url); status != http.StatusOK {
 				t.Errorf("%s: %d %.200s", url, status, body)
 			}

@@ -83,7 +83,10 @@ func restoredRun(t *testing.T, reset bool) *Simulated {
 	lost = do(4, reserve()).GetGranted()
 	if !reset {
 		do(5, reserve()) // the limit is reached
-	} else if result := do(5, &logpb.Command{IdempotencyKey: "reset", Kind: &logpb.Command_ResetClock{ResetClock: &logpb.ResetClock{}}}); result.GetClockReset() == nil {
+	} else if result := do(5, &logpb.Command{
+		IdempotencyKey: "reset",
+		Kind:           &logpb.Command_ResetClock{ResetClock: &logpb.ResetClock{}},
+	}); result.GetClockReset() == nil {
 		t.Fatalf("the clock was not reset: %v", result)
 	}
 	before := machine.State()
@@ -143,7 +146,10 @@ func TestARestoreIsACut(t *testing.T) {
 // TestARestoreAfterAReset: a restore takes a reset of the clock back too, in the state and in the books, and no time with it.
 func TestARestoreAfterAReset(t *testing.T) {
 	about := []string{"agreement", "replay", "rules", "answers", "once", "refusals", "real-time", "converged", "watch"}
-	if names := failed(RunSimulated(restoredRun(t, true))); slices.ContainsFunc(names, func(name string) bool { return slices.Contains(about, name) }) {
+	if names := failed(RunSimulated(restoredRun(t, true))); slices.ContainsFunc(names, func(name string) bool {
+		return slices.Contains(about,
+			name)
+	}) {
 		t.Fatalf("a run with a reset and a restore that is well fails %v", names)
 	}
 	for name, c := range map[string]struct {

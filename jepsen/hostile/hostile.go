@@ -104,7 +104,10 @@ func (a *Caller) Attack(ctx context.Context) (calls, refused int64) {
 		name    string
 		workers int
 		work    func(context.Context, int)
-	}{{"fill", 16, a.fill}, {"wait", 1, a.wait}, {"watch", 1, a.watch}, {"health", 1, a.health}, {"bomb", 1, a.bomb}, {"silent", 1, a.silent}, {"slow", 1, a.slow}, {"raft", 1, a.raft}} {
+	}{{"fill", 16, a.fill}, {"wait", 1, a.wait}, {"watch", 1, a.watch}, {"health", 1, a.health}, {"bomb", 1, a.bomb}, {
+		"silent", 1,
+		a.silent,
+	}, {"slow", 1, a.slow}, {"raft", 1, a.raft}} {
 		if a.Only != "" && a.Only != w.name {
 			continue
 		}
@@ -287,7 +290,8 @@ func (a *Caller) health(ctx context.Context, _ int) {
 		connections.Go(func() {
 			transport := a.transport()
 			defer transport.CloseIdleConnections()
-			client := connect.NewClient[emptypb.Empty, emptypb.Empty](&http.Client{Transport: transport}, a.url()+"/grpc.health.v1.Health/Watch", connect.WithGRPC())
+			client := connect.NewClient[emptypb.Empty, emptypb.Empty](&http.Client{Transport: transport}, a.url()+"/grpc.health.v1.Health/Watch",
+				connect.WithGRPC())
 			var watching sync.WaitGroup
 			for range min(left, perConnection) {
 				watching.Go(func() {

@@ -107,7 +107,10 @@ func hostileCaller() Fault {
 	return Fault{Name: "hostile-caller", do: func(ctx context.Context, e *Env, _ *rand.Rand, hold func(context.Context)) (hit, error) {
 		nodes, _ := all(ctx, e, nil)
 		h := hit{}
-		spec := hostile.Spec{Token: e.Hostile, Bundle: e.bundle(), Silent: 300 * len(nodes), Streams: 100 * len(nodes), Watchers: 100 * len(nodes)}
+		spec := hostile.Spec{
+			Token: e.Hostile, Bundle: e.bundle(), Silent: 300 * len(nodes), Streams: 100 * len(nodes),
+			Watchers: 100 * len(nodes),
+		}
 		if e.Roomy && !e.attacked.Swap(true) {
 			spec.Silent, spec.Streams, spec.Watchers = fullSilent, fullStreams, fullWatched
 		}
@@ -137,8 +140,11 @@ func hostileCaller() Fault {
 		if endErr != nil {
 			return h, errors.Join(err, endErr)
 		}
-		h.seen = fmt.Sprintf("%d calls, %d refused for a budget, errors %v, %d strangers at the Raft port, %d silent connections and %d streams of %d and %d at once, %d watchers of health, %d files; %d commands of the operator, the longest took %v; %s",
-			report.Calls, report.Refused, report.Reasons, report.Strangers, report.Silent, report.Streams, spec.Silent, spec.Streams, report.Watchers, report.Files, carried, longest.Round(time.Millisecond), &lives)
+		h.seen = fmt.Sprintf("%d calls, %d refused for a budget, errors %v, %d strangers at the Raft port, "+
+			"%d silent connections and %d streams of %d and %d at once, %d watchers of health, %d files; "+
+			"%d commands of the operator, the longest took %v; %s",
+			report.Calls, report.Refused, report.Reasons, report.Strangers, report.Silent, report.Streams, spec.Silent, spec.Streams,
+			report.Watchers, report.Files, carried, longest.Round(time.Millisecond), &lives)
 		err = errors.Join(err, lives.err)
 		if err == nil && (lives.answered == 0 || report.Refused == 0 || report.Strangers == 0 || carried == 0) {
 			err = errNotSeen

@@ -228,7 +228,8 @@ func placed(t *testing.T, one spoilt, dir string, err error) {
 	if file != one.file {
 		t.Errorf("%s: it names %s: %v", one, file, err)
 	}
-	if !strings.Contains(err.Error(), "replace the node") && !strings.Contains(err.Error(), "remove the member") && !strings.Contains(err.Error(), "start the node") {
+	if !strings.Contains(err.Error(), "replace the node") && !strings.Contains(err.Error(), "remove the member") &&
+		!strings.Contains(err.Error(), "start the node") {
 		t.Errorf("%s: it does not say what to do: %v", one, err)
 	}
 }

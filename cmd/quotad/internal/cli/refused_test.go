@@ -58,7 +58,10 @@ func TestIsRight(t *testing.T) {
 		reason quotav1.Reason
 		want   bool
 	}{
-		{quotav1.Reason_REASON_CLOCK_NOT_AHEAD, true}, {quotav1.Reason_REASON_CLOCK_UNSURE, false}, {quotav1.Reason_REASON_UNKNOWN_OUTCOME, false},
+		{quotav1.Reason_REASON_CLOCK_NOT_AHEAD, true}, {quotav1.Reason_REASON_CLOCK_UNSURE, false}, {
+			quotav1.Reason_REASON_UNKNOWN_OUTCOME,
+			false,
+		},
 	} {
 		if got := isRight(typed(connect.CodeFailedPrecondition, &quotav1.ErrorInfo{Reason: c.reason})); got != c.want {
 			t.Errorf("%v: %v", c.reason, got)

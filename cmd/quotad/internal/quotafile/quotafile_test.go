@@ -198,8 +198,14 @@ func TestProfiles(t *testing.T) {
 		{&quotav1.Policy{Zones: quotav1.Zones_ZONES_SMOOTH, Ramp: durationpb.New(2 * time.Minute), Breaker: breaker, Shares: shares, Ageing: ageing, Prediction: foresight, Metering: true}, true},
 		{&quotav1.Policy{Ramp: durationpb.New(time.Minute), Breaker: breaker, Shares: shares, Ageing: ageing, Metering: true}, false},
 		{&quotav1.Policy{Ramp: durationpb.New(time.Minute), Breaker: breaker, Ageing: ageing, Metering: true}, false},
-		{&quotav1.Policy{Ramp: durationpb.New(time.Second), Breaker: breaker, Shares: shares, Ageing: durationpb.New(10 * time.Second), Metering: true}, true},
-		{&quotav1.Policy{Ramp: durationpb.New(10 * time.Second), Breaker: breaker, Shares: shares, Ageing: durationpb.New(50 * time.Second), Metering: true}, true},
+		{&quotav1.Policy{
+			Ramp: durationpb.New(time.Second), Breaker: breaker, Shares: shares, Ageing: durationpb.New(10 * time.Second),
+			Metering: true,
+		}, true},
+		{&quotav1.Policy{
+			Ramp: durationpb.New(10 * time.Second), Breaker: breaker, Shares: shares, Ageing: durationpb.New(50 * time.Second),
+			Metering: true,
+		}, true},
 		{&quotav1.Policy{Ramp: durationpb.New(time.Minute), Breaker: breaker, Shares: shares, Ageing: ageing, Metering: true}, true},
 	} {
 		if got := file.Quotas[i]; !proto.Equal(got.Policy, want.policy) || got.ClampHold != want.clamp {
