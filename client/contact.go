@@ -75,8 +75,11 @@ func brief(err error) string {
 	return err.Error()
 }
 
-// failed keeps what an attempt at the node came to.
+// failed keeps what an attempt at the node came to. An attempt that was ended from here says nothing of the node.
 func (n *node) failed(err error) {
+	if errors.Is(err, context.Canceled) && n.trouble.Load() != nil {
+		return
+	}
 	n.trouble.Store(&contact{strings.TrimPrefix(strings.TrimPrefix(n.base, "http://"), "https://"), err})
 }
 

