@@ -19,12 +19,19 @@ import (
 )
 
 const (
-	onceWorkers  = 16
-	onceCommands = 10_000
-	onceKills    = 5
+	onceWorkers = 16
+	onceKills   = 5
 )
 
-// TestEachCommandIsAppliedOnce: sixteen callers send 10,000 commands of every kind that takes or gives back, to any node,
+// onceCommands is how many commands are sent; quick tests send fewer between two kills.
+func onceCommands() int64 {
+	if testing.Short() {
+		return 4_000
+	}
+	return 10_000
+}
+
+// TestEachCommandIsAppliedOnce: sixteen callers send thousands of commands of every kind that takes or gives back, to any node,
 // while leaders die. Each is sent until its outcome is known, and then once more to another node: both answers are the
 // same, and the ledger counts each once.
 func TestEachCommandIsAppliedOnce(t *testing.T) {
@@ -65,7 +72,7 @@ func TestEachCommandIsAppliedOnce(t *testing.T) {
 			t.Errorf("%s: %d consumed, %d held, %d leases, %d wait; %d were consumed", name, q.Consumed, q.Held, q.Leases, q.Waiting, want)
 		}
 	}
-	if done.Load() < onceCommands {
+	if done.Load() < onceCommands() {
 		t.Errorf("only %d commands", done.Load())
 	}
 }
@@ -74,7 +81,7 @@ func TestEachCommandIsAppliedOnce(t *testing.T) {
 func killLeaders(t *testing.T, nodes []*testNode, done *atomic.Int64, finished <-chan struct{}) {
 	t.Helper()
 	for i := range onceKills {
-		for done.Load() < int64((i+1)*onceCommands/(onceKills+1)) {
+		for done.Load() < int64(i+1)*onceCommands()/(onceKills+1) {
 			select {
 			case <-finished:
 				t.Error("the work ended before the last kill")
@@ -102,7 +109,7 @@ type resender struct {
 // run works until the commands of all are done, and returns what it consumed and did not take back.
 func (w *resender) run() (spent int64) {
 	w.open()
-	for w.done.Load() < onceCommands {
+	for w.done.Load() < onceCommands() {
 		spent += w.life()
 		w.wait()
 	}
