@@ -11,6 +11,7 @@ import (
 
 	"github.com/anishathalye/porcupine"
 
+	"github.com/quotad/quotad/jepsen/history"
 	"github.com/quotad/quotad/jepsen/workload"
 	"github.com/quotad/quotad/rpc/quotav1"
 )
@@ -56,12 +57,13 @@ type linearTold struct {
 // check of the checks that do.
 func (r *run) porcupine() {
 	v := r.verdict("linearizable", "Each short history of one quota, reads included, has a linear order (searched by porcupine, from the clients' view alone).")
-	histories := r.linearHistories(func(c *call) bool { return r.lost(c.highest()) == 0 })
+	histories := r.linearHistories(func(c *call) bool { return r.lost(c.highest()) == 0 },
+		func(c *call) bool { return undated(c, r.restores, nil) })
 	for number, restore := range r.restores {
 		before := r.linearHistories(func(c *call) bool {
 			index, lost := c.highest(), r.lost(c.highest())
 			return c.Sent < restore.Ended && index < restore.Index && (lost == 0 || lost == number+1)
-		})
+		}, func(c *call) bool { return undated(c, r.restores[:number], restore) })
 		for name, operations := range before {
 			histories[fmt.Sprintf("%s, up to restore %d", name, number+1)] = operations
 		}
@@ -120,8 +122,19 @@ type pending struct {
 	told  linearTold
 }
 
-// learn takes one attempt. The first that has an answer ends the request.
-func (p *pending) learn(c *call, quotaOf map[uint64]string) {
+// undated says that an answer may be of a state that does not belong to a history: an error names no index, so that only its times tell
+// whether it is of before or after a restore. Of those of before, what a restore took back belongs to no history after it; last is the
+// restore at which the history ends, nil where it goes on.
+func undated(c *call, earlier []*history.Restore, last *history.Restore) bool {
+	if c.highest() > 0 {
+		return false
+	}
+	of := func(restore *history.Restore) bool { return c.Sent < restore.Ended }
+	return slices.ContainsFunc(earlier, of) || last != nil && c.Returned >= last.Began
+}
+
+// learn takes one attempt. The first that has an answer ends the request; open: the answer is not known to be of this history.
+func (p *pending) learn(c *call, quotaOf map[uint64]string, open bool) {
 	switch request := c.request.(type) {
 	case *quotav1.ReserveRequest:
 		p.asked.what, p.quota = "reserve", request.Items[0].Quota
@@ -130,7 +143,7 @@ func (p *pending) learn(c *call, quotaOf map[uint64]string) {
 	default:
 		return
 	}
-	if p.told.what != "unknown" {
+	if p.told.what != "unknown" || open {
 		return
 	}
 	switch answer := c.response.(type) {
@@ -155,8 +168,9 @@ func (p *pending) learn(c *call, quotaOf map[uint64]string) {
 }
 
 // linearHistories puts the attempts of each request together and sorts the requests by quota. Those whose answer does not count are left out:
-// with what a restore took back, the operations before and after have no order, and without it they have one.
-func (r *run) linearHistories(counts func(*call) bool) map[string][]porcupine.Operation {
+// with what a restore took back, the operations before and after have no order, and without it they have one. An answer that is open
+// leaves its request open.
+func (r *run) linearHistories(counts, open func(*call) bool) map[string][]porcupine.Operation {
 	requests := map[requestID]*pending{}
 	quotaOf := map[uint64]string{}
 	histories := map[string][]porcupine.Operation{}
@@ -198,7 +212,7 @@ func (r *run) linearHistories(counts func(*call) bool) map[string][]porcupine.Op
 			p = &pending{asked: linearAsked{call: c.Sent, ret: math.MaxInt64, least: least}, told: linearTold{what: "unknown"}}
 			requests[id], by[id] = p, c.Client
 		}
-		p.learn(c, quotaOf)
+		p.learn(c, quotaOf, open(c))
 	}
 	for id, p := range requests {
 		if p.quota != "" && p.asked.what != "" {

@@ -14,6 +14,7 @@ import (
 	"github.com/quotad/quotad/jepsen/history"
 	"github.com/quotad/quotad/jepsen/model"
 	"github.com/quotad/quotad/raftnode/record"
+	"github.com/quotad/quotad/rpc/quotav1"
 )
 
 // The restored run: a backup after one grant, a grant that the restore takes back, and what comes of its fence and of new ones.
@@ -169,8 +170,7 @@ func TestARestoreAfterAReset(t *testing.T) {
 }
 
 // TestARestoreWithoutAnAnswer: where the outcome was unknown the nodes' logs tell that the backup was restored, and nobody the epoch.
-// All is
-// judged as after any other restore; one that the logs do not show is found.
+// All is judged as after any other restore; one that the logs do not show is found.
 func TestARestoreWithoutAnAnswer(t *testing.T) {
 	about := []string{"agreement", "replay", "rules", "answers", "once", "refusals", "real-time", "converged", "watch"}
 	s := restored(t)
@@ -231,5 +231,32 @@ func TestFencesOfBeforeARestore(t *testing.T) {
 		if c.want == "" && len(broken) > 0 || c.want != "" && !slices.ContainsFunc(broken, func(v model.Violation) bool { return v.Name == c.want }) {
 			t.Errorf("%s: %+v, want %q", name, broken, c.want)
 		}
+	}
+}
+
+// TestUndated_ErrorsNextToARestore: an error names no index. One whose answer came after a restore began may be of the state behind it,
+// and one that was sent before an earlier restore ended may be of what that took back.
+func TestUndated_ErrorsNextToARestore(t *testing.T) {
+	first, second := &history.Restore{Began: 10, Ended: 20}, &history.Restore{Began: 50, Ended: 60}
+	answered := []part{{meta: &quotav1.Meta{Index: 7}}}
+	for name, c := range map[string]struct {
+		sent, returned int64
+		parts          []part
+		last           *history.Restore
+		want           bool
+	}{
+		"before the first restore":          {1, 5, nil, second, true},
+		"sent while it went on":             {15, 30, nil, second, true},
+		"between two restores":              {21, 49, nil, second, false},
+		"answered behind the second":        {45, 61, nil, second, true},
+		"behind all, in the last history":   {61, 62, nil, nil, false},
+		"an answer with an index is of one": {45, 61, answered, second, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := undated(&call{Call: &history.Call{Sent: c.sent, Returned: c.returned}, parts: c.parts}, []*history.Restore{first}, c.last)
+			if got != c.want {
+				t.Errorf("undated: %v, want %v", got, c.want)
+			}
+		})
 	}
 }
