@@ -52,9 +52,7 @@ func TestA1_ChatPassesUnchangedAndDraws(t *testing.T) {
 		}
 	}
 	f.cluster.consumed("openai/gpt-5/requests", 1)
-	if !strings.Contains(f.log.String(), "holder=picard@node-7") {
-		t.Errorf("the log does not name the holder: %s", f.log)
-	}
+	f.logs(t, "holder=picard@node-7", 1)
 }
 
 func TestA15_UnknownModelIsRefusedUntilItHasAQuota(t *testing.T) {

@@ -282,6 +282,13 @@ func (f *fixture) ready() {
 	})
 }
 
+// logs waits until the gateway has logged a text at least so many times. A call's line is written when the call ends, which is after
+// its caller has the whole answer.
+func (f *fixture) logs(tb testing.TB, text string, times int) {
+	tb.Helper()
+	eventually(tb, fmt.Sprintf("%q is logged %d times", text, times), func() bool { return strings.Count(f.log.String(), text) >= times })
+}
+
 // answer is a whole answer.
 type answer struct {
 	status int

@@ -186,7 +186,6 @@ func TestA4_PagesStayOnTheGateway(t *testing.T) {
 		}
 	}
 	c.consumed("github/core", 5)
-	if !strings.Contains(f.log.String(), "holder=octo@node-7") || !strings.Contains(f.log.String(), "class=background") {
-		t.Errorf("the caller in the path is not in the log: %s", f.log)
-	}
+	f.logs(t, "holder=octo@node-7", 5)
+	f.logs(t, "class=background", 5)
 }
