@@ -73,8 +73,7 @@ func (s *State) lostQuota(w *waiter) (name string, lost bool) {
 }
 
 // waitersFor returns waiters for a quota or one below it, by wait set and place, and whether there are more. They have up to most items,
-// but
-// for the last one, which may exceed that.
+// but for the last one, which may exceed that.
 func (s *State) waitersFor(number uint32, most int) (waiting []*waiter, more bool) {
 	cost := 0
 	s.waitSetsOf.Ascend(quotaWaitSet{quota: number}, func(ql quotaWaitSet) bool {

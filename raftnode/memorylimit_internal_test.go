@@ -7,8 +7,7 @@ import (
 )
 
 // TestMemoryLimitOf: the smallest limit holds, of the own control group, those around it and the machine, in both versions of control
-// groups;
-// what is no number or cannot be read limits nothing.
+// groups; what is no number or cannot be read limits nothing.
 func TestMemoryLimitOf(t *testing.T) {
 	const gib = 1 << 30
 	machine := map[string]string{"proc/meminfo": "MemTotal:        8388608 kB\nMemFree: 1 kB\n"}

@@ -59,8 +59,7 @@ func TestVersions_UnfitBuildDoesNotJoin(t *testing.T) {
 }
 
 // TestVersions_OlderProtocolIsNotLetIn: a build with an older protocol between peers gets no answer of raft, and where it asks a
-// question it is
-// told which protocol each side has.
+// question it is told which protocol each side has.
 func TestVersions_OlderProtocolIsNotLetIn(t *testing.T) {
 	c := newCluster(t, 1)
 	c.propose(rate("q", 10))

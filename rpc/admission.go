@@ -223,8 +223,7 @@ func (s *Server) turnOfVisit(b *portBudgets, r *http.Request) *processor.Call {
 }
 
 // judged serves health and metrics: so many at once, and so many for each address, but in nobody's turn. It is worked out once a second
-// whoever asks, and
-// what tells whether a node works must not depend on what others do.
+// whoever asks, and what tells whether a node works must not depend on what others do.
 func (s *Server) judged(b *portBudgets, from *budget.Budget, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		key := accountOfAddress(r.RemoteAddr)

@@ -16,8 +16,7 @@ import (
 )
 
 // exposition serves metrics in Prometheus' text format. They are gathered and written out once a second at most, however many ask: all
-// who ask
-// meanwhile get the same bytes.
+// who ask meanwhile get the same bytes.
 type exposition struct {
 	from http.Handler
 	last atomic.Pointer[metricsPage]

@@ -39,8 +39,7 @@ var (
 )
 
 // TestThreats_NameTheirTests: each row of the threat table in SECURITY.md names tests, and each of them is a test of the package that
-// stands
-// before it.
+// stands before it.
 func TestThreats_NameTheirTests(t *testing.T) {
 	text, err := os.ReadFile("../../SECURITY.md")
 	if err != nil {
