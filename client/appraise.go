@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/quotad/quotad/client/estimate"
-	"github.com/quotad/quotad/client/signals"
 	"github.com/quotad/quotad/client/usage"
+	"github.com/quotad/quotad/rpc/signals"
 )
 
 // call returns what a request draws on, and the request that is to be sent: with a body that can be read again, if possible.

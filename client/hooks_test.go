@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/quotad/quotad/client/internal/fakequota"
-	"github.com/quotad/quotad/client/signals"
+	"github.com/quotad/quotad/rpc/signals"
 )
 
 func TestHooks(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/quotad/quotad/client/estimate"
-	"github.com/quotad/quotad/client/signals"
+	"github.com/quotad/quotad/rpc/signals"
 )
 
 // Call says what one HTTP request draws on.

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/quotad/quotad/client/signals"
+	"github.com/quotad/quotad/rpc/signals"
 )
 
 // What a call draws on of GitHub's secondary limits, besides its primary one.

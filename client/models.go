@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/quotad/quotad/client/estimate"
-	"github.com/quotad/quotad/client/signals"
+	"github.com/quotad/quotad/rpc/signals"
 )
 
 // OpenAI governs calls of OpenAI's API that generate or embed: each is one unit of openai/<model>/requests and an estimate of

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/quotad/quotad/client/internal/fakequota"
-	"github.com/quotad/quotad/client/signals"
 	"github.com/quotad/quotad/rpc/quotav1"
+	"github.com/quotad/quotad/rpc/signals"
 )
 
 func TestMatchersOfModels(t *testing.T) {

@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/quotad/quotad/client/signals"
 	"github.com/quotad/quotad/client/usage"
+	"github.com/quotad/quotad/rpc/signals"
 )
 
 // reportEvery is how often the ordinary counts of one quota are reported.

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/quotad/quotad/client/internal/fakequota"
-	"github.com/quotad/quotad/client/signals"
+	"github.com/quotad/quotad/rpc/signals"
 )
 
 func TestOpenAITokensAreEstimatedAndSettledByUsage(t *testing.T) {

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/quotad/quotad/client/signals"
+	"github.com/quotad/quotad/rpc/signals"
 )
 
 // ProviderOption changes how calls of one provider are governed.

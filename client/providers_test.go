@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/quotad/quotad/client/internal/fakequota"
-	"github.com/quotad/quotad/client/signals"
+	"github.com/quotad/quotad/rpc/signals"
 )
 
 // plenty sets quotas of so many units.

@@ -15,8 +15,8 @@ import (
 
 	"github.com/quotad/quotad/client/estimate"
 	"github.com/quotad/quotad/client/pacing"
-	"github.com/quotad/quotad/client/signals"
 	"github.com/quotad/quotad/rpc/quotav1"
+	"github.com/quotad/quotad/rpc/signals"
 )
 
 // TransportOption changes how a Transport works.

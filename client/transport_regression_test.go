@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/quotad/quotad/client/internal/fakequota"
-	"github.com/quotad/quotad/client/signals"
+	"github.com/quotad/quotad/rpc/signals"
 )
 
 // stalled is a connection whose next write, once armed, waits to be let go.

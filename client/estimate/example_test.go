@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/quotad/quotad/client/estimate"
-	"github.com/quotad/quotad/client/signals"
+	"github.com/quotad/quotad/rpc/signals"
 )
 
 func ExampleLearner() {

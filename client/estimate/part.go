@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"strings"
 
-	"github.com/quotad/quotad/client/signals"
+	"github.com/quotad/quotad/rpc/signals"
 )
 
 // value is the string at hand: what it counts, and how it begins.

@@ -4,7 +4,7 @@ import (
 	"io"
 	"strings"
 
-	"github.com/quotad/quotad/client/signals"
+	"github.com/quotad/quotad/rpc/signals"
 )
 
 // maxName is how much of a model's name or of an id is kept, in bytes.

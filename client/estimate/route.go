@@ -8,7 +8,7 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/quotad/quotad/client/signals"
+	"github.com/quotad/quotad/rpc/signals"
 )
 
 // Operation is what a call asks for.

@@ -4,7 +4,7 @@ import (
 	"strings"
 
 	"github.com/quotad/quotad/client/internal/jsonscan"
-	"github.com/quotad/quotad/client/signals"
+	"github.com/quotad/quotad/rpc/signals"
 )
 
 // section is what a key at the top of a body leads to; 0: nothing that reaches the model, such as its name, flags and metadata.

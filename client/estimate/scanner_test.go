@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/quotad/quotad/client/estimate"
-	"github.com/quotad/quotad/client/signals"
+	"github.com/quotad/quotad/rpc/signals"
 )
 
 func parse(t *testing.T, path string) *url.URL {

@@ -10,8 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/quotad/quotad/client/signals"
 	"github.com/quotad/quotad/client/usage"
+	"github.com/quotad/quotad/rpc/signals"
 )
 
 // answerBody passes an answer's body through, reads a copy of it for what it says was used, and settles its attempt at the end.

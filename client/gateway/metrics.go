@@ -9,8 +9,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/quotad/quotad/client/signals"
 	"github.com/quotad/quotad/client/usage"
+	"github.com/quotad/quotad/rpc/signals"
 )
 
 // discardLog takes what net/http's proxy says of broken connections: each call's line in the log says it already.

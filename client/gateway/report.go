@@ -12,8 +12,8 @@ import (
 	"github.com/quotad/quotad/client"
 	"github.com/quotad/quotad/client/gateway/config"
 	"github.com/quotad/quotad/client/pacing"
-	"github.com/quotad/quotad/client/signals"
 	"github.com/quotad/quotad/rpc/quotav1"
+	"github.com/quotad/quotad/rpc/signals"
 )
 
 // reportEvery is how often the ordinary counts of one quota are reported, reportWithin how long a refused call waits to learn of

@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 
 	"github.com/quotad/quotad/client/internal/jsonscan"
-	"github.com/quotad/quotad/client/signals"
+	"github.com/quotad/quotad/rpc/signals"
 )
 
 const (

@@ -1,6 +1,6 @@
 package usage
 
-import "github.com/quotad/quotad/client/signals"
+import "github.com/quotad/quotad/rpc/signals"
 
 // field is a member of an answer that is read.
 type field uint8

@@ -10,8 +10,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws/protocol/eventstream"
 	"pgregory.net/rapid"
 
-	"github.com/quotad/quotad/client/signals"
 	"github.com/quotad/quotad/client/usage"
+	"github.com/quotad/quotad/rpc/signals"
 )
 
 // find returns what the vector with a name says.

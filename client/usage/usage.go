@@ -1,6 +1,6 @@
 package usage
 
-import "github.com/quotad/quotad/client/signals"
+import "github.com/quotad/quotad/rpc/signals"
 
 // MaxCount is the largest count that is believed; larger ones are cut to it.
 const MaxCount = 1 << 40

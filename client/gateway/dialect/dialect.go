@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/quotad/quotad/client/estimate"
-	"github.com/quotad/quotad/client/signals"
+	"github.com/quotad/quotad/rpc/signals"
 )
 
 // Name is a dialect, by the name that configurations use.

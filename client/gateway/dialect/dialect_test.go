@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/quotad/quotad/client/estimate"
-	"github.com/quotad/quotad/client/signals"
+	"github.com/quotad/quotad/rpc/signals"
 )
 
 var names = []Name{Anthropic, Azure, Bedrock, Codex, Gemini, Generic, GitHub, OpenAI}

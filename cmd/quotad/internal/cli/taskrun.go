@@ -15,9 +15,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/quotad/quotad/client"
-	"github.com/quotad/quotad/client/signals"
 	"github.com/quotad/quotad/cmd/quotad/internal/output"
 	"github.com/quotad/quotad/cmd/quotad/internal/taskrun"
+	"github.com/quotad/quotad/rpc/signals"
 )
 
 // taskRunFlags are the options of task run.

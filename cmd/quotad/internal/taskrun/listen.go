@@ -7,7 +7,7 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/quotad/quotad/client/signals"
+	"github.com/quotad/quotad/rpc/signals"
 )
 
 // lastLines is how many lines of the same stream may follow a message about a limit for it to be what ended a run. One that

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/quotad/quotad/client"
-	"github.com/quotad/quotad/client/signals"
+	"github.com/quotad/quotad/rpc/signals"
 )
 
 // Runner runs a command under a task's retry budget.

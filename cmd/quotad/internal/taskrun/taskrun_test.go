@@ -14,7 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/quotad/quotad/client"
-	"github.com/quotad/quotad/client/signals"
+	"github.com/quotad/quotad/rpc/signals"
 )
 
 const (

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/quotad/quotad/client"
-	"github.com/quotad/quotad/client/signals"
+	"github.com/quotad/quotad/rpc/signals"
 )
 
 // signalBase is what a shell adds to the number of a signal that ended a process, to make an exit code of it.

@@ -14,10 +14,10 @@ import (
 	"time"
 
 	"github.com/quotad/quotad/client"
-	"github.com/quotad/quotad/client/signals"
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/fleet"
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/provider"
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/sim"
+	"github.com/quotad/quotad/rpc/signals"
 )
 
 // callers are a fleet's agents towards the outside: one client of quotad for each, as each is a process of its own in life.

@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quotad/quotad/client/signals"
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/fleet"
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/provider"
+	"github.com/quotad/quotad/rpc/signals"
 )
 
 // The provider speaks so that the client understands it as GitHub.

@@ -5,10 +5,10 @@ import (
 	"time"
 
 	api "github.com/quotad/quotad/client"
-	"github.com/quotad/quotad/client/signals"
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/fleet"
 	"github.com/quotad/quotad/cmd/quotad/internal/taskrun"
 	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/rpc/signals"
 )
 
 // As `quotad task run` has them.
