@@ -7,26 +7,24 @@ import "fmt"
 // snapshots against hashes by version, so a change that forgets this fails.
 const (
 	// EntryVersion is the highest version of log entries that this build applies.
-	EntryVersion = 6
+	EntryVersion = 7
 	// OldestEntryVersion is the lowest. Entries before it had another meaning: nodes that apply them differently would differ for good.
 	OldestEntryVersion = 5
 	// SnapshotVersion is the highest version of snapshots that this build writes and reads. It reads all before it.
-	SnapshotVersion = 6
+	SnapshotVersion = 7
 )
 
 const (
 	// levelRates is the feature level from which on rates have shares.
 	levelRates = 6
-	// snapshotBeforeRates is the version of snapshots before it.
-	snapshotBeforeRates = 5
+	// oldestSnapshot is the lowest version of snapshots that this build writes, that of states of feature level 5.
+	oldestSnapshot = 5
 )
 
-// snapshotVersion returns the version of this state's snapshots: builds that apply its entries, and nothing newer, read them.
+// snapshotVersion returns the version of this state's snapshots: builds that apply its entries, and nothing newer, read them. From
+// oldestSnapshot on snapshots have the number of the feature level.
 func (s *State) snapshotVersion() uint32 {
-	if s.featureLevel < levelRates {
-		return snapshotBeforeRates
-	}
-	return SnapshotVersion
+	return min(max(s.featureLevel, oldestSnapshot), SnapshotVersion)
 }
 
 // VersionError says that a log entry has a version that this build does not apply.
