@@ -66,6 +66,8 @@ type Parameter struct {
 	Least int64 `yaml:"least"`
 	// Default is a template of the value where none is given; empty: there is none.
 	Default string `yaml:"default"`
+	// Assumed: the default is an assumption about the provider, for which there is no source.
+	Assumed bool `yaml:"assumed"`
 }
 
 // UnpublishedHeadroom is the part of a limit that is left alone where the provider does not publish it.
@@ -238,6 +240,9 @@ func (r *rendering) complete() error {
 			return failf("", "the preset %s: %s: %v", r.name, name, err)
 		}
 		r.values[name], r.origins[name] = value, "by default"
+		if p.Parameters[name].Assumed {
+			r.origins[name] = "an assumption: --set " + name + "=... gives yours"
+		}
 	}
 	return nil
 }

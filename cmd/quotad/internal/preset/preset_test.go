@@ -110,7 +110,9 @@ func TestGitHubsKinds(t *testing.T) {
 }
 
 func TestHeadroomIsTakenFromWhatIsNotPublished(t *testing.T) {
-	for name, want := range map[string]float64{"gemini": 0.35, "bedrock": 0.35, "azure": 0, "openai:tier2": 0, "anthropic:build": 0} {
+	for name, want := range map[string]float64{
+		"gemini": 0.35, "bedrock": 0.35, "azure": 0, "copilot": 0.35, "openai:tier2": 0, "anthropic:build": 0,
+	} {
 		p, tier, err := Find(name)
 		if err != nil {
 			t.Fatal(err)
@@ -130,6 +132,28 @@ func TestHeadroomIsTakenFromWhatIsNotPublished(t *testing.T) {
 	text, err = p.Render(tier, map[string]string{"rpm": "500", "headroom": "0.1"})
 	if err != nil || strings.Count(string(text), "headroom: 0.1") != 2 {
 		t.Errorf("%v\n%s", err, text)
+	}
+}
+
+// TestRender_MarksAssumptions: a figure without a source is called what it is, until its user gives one.
+func TestRender_MarksAssumptions(t *testing.T) {
+	p, tier, err := Find("copilot")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		set  map[string]string
+		want []string
+	}{
+		{nil, []string{"# Completions per hour, an assumption: --set completions=... gives yours.", "rate: {limit: 80, per: 1h}"}},
+		{map[string]string{"completions": "120"}, []string{"# Completions per hour, as given.", "rate: {limit: 120, per: 1h}"}},
+	} {
+		text, err := p.Render(tier, c.set)
+		for _, want := range c.want {
+			if err != nil || !strings.Contains(string(text), want) {
+				t.Errorf("%v: %v, no %q in\n%s", c.set, err, want, text)
+			}
+		}
 	}
 }
 
