@@ -12,9 +12,10 @@ GOLANGCI_LINT := .tools/bin/golangci-lint-v2.15.0/golangci-lint
 BUF           := .tools/bin/buf-v1.73.0/buf
 GEN_GO        := .tools/bin/protoc-gen-go-v1.36.12/protoc-gen-go
 GEN_CONNECT   := .tools/bin/protoc-gen-connect-go-v1.21.1/protoc-gen-connect-go
+GEN_OPENAPI   := .tools/bin/protoc-gen-openapiv2-v2.33.0/protoc-gen-openapiv2
 NFPM          := .tools/bin/nfpm-v2.45.2/nfpm
 CYCLONEDX     := .tools/bin/cyclonedx-gomod-v1.10.0/cyclonedx-gomod
-GENERATORS    := $(BUF) $(GEN_GO) $(GEN_CONNECT)
+GENERATORS    := $(BUF) $(GEN_GO) $(GEN_CONNECT) $(GEN_OPENAPI)
 
 # Folders that own a schema: each has buf.yaml, buf.gen.yaml and proto/ in it.
 SCHEMAS := fsm rpc
@@ -130,7 +131,7 @@ format: $(GOLANGCI_LINT) ## format the code
 	cd $(BENCH_TOOL) && $(abspath $(GOLANGCI_LINT)) fmt ./...
 
 .PHONY: generate
-generate: $(GENERATORS) ## generate fsm/logpb and rpc/quotav1 from their schemas
+generate: $(GENERATORS) ## generate fsm/logpb, rpc/quotav1 and rpc/openapi from their schemas
 	@for schema in $(SCHEMAS); do $(call generate_into,$$schema); done
 
 .PHONY: check-generate
@@ -342,3 +343,6 @@ install = GOBIN="$(abspath $(@D))" $(GO) install -trimpath $(1)@$(2)
 
 .tools/bin/protoc-gen-connect-go-%/protoc-gen-connect-go:
 	$(call install,connectrpc.com/connect/cmd/protoc-gen-connect-go,$*)
+
+.tools/bin/protoc-gen-openapiv2-%/protoc-gen-openapiv2:
+	$(call install,github.com/grpc-ecosystem/grpc-gateway/v2/protoc-gen-openapiv2,$*)

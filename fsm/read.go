@@ -273,3 +273,20 @@ func (s *State) CheckFence(lease, fence uint64, at Clock) (valid bool, left int6
 	}
 	return true, l.deadline - at.Now
 }
+
+// ItemsOf names the quotas of which a lease has or had something, in the order of its items, and after them their ancestors: those that a
+// report about it may speak of. A lease that has ended has none.
+func (s *State) ItemsOf(lease uint64) (names []string) {
+	l, ok := s.leases.Get(lease)
+	if !ok {
+		return nil
+	}
+	for _, ancestors := range []bool{false, true} {
+		for i := range l.items {
+			if q, ok := s.quotas.Get(l.items[i].quota); ok && l.items[i].ancestor == ancestors {
+				names = append(names, q.name)
+			}
+		}
+	}
+	return names
+}

@@ -22,8 +22,17 @@ func (s *quotaService) batch(ctx context.Context, r *request, req *quotav1.Batch
 	res := &quotav1.BatchResponse{Results: make([]*quotav1.CommandResult, len(req.Commands))}
 	commands := make([]*logpb.Command, 0, len(req.Commands))
 	positions := make([]int, 0, len(req.Commands))
+	read := map[int]*quotav1.ReportRequest(nil) // reports whose answers were read
 	for i, c := range req.Commands {
 		command, err := batchCommand(c, r.who, i)
+		if report := c.GetReport(); err == nil && report.GetAnswer() != nil {
+			if read == nil {
+				read = map[int]*quotav1.ReportRequest{}
+			}
+			if read[i], err = s.understood(ctx, report); err == nil {
+				command = reportCommand(read[i], r.who)
+			}
+		}
 		if err != nil {
 			res.Results[i] = commandError(err)
 			continue
@@ -41,7 +50,11 @@ func (s *quotaService) batch(ctx context.Context, r *request, req *quotav1.Batch
 	res.Meta = s.meta(r, at)
 	clock, shared := s.node.Clock(), new(durations)
 	for n, result := range results {
-		res.Results[positions[n]] = s.batchResult(req.Commands[positions[n]], result, clock, shared)
+		i := positions[n]
+		res.Results[i] = s.batchResult(req.Commands[i], result, clock, shared)
+		if report := res.Results[i].GetReport(); report != nil {
+			report.Signals = read[i].GetSignals()
+		}
 	}
 	return res, nil
 }

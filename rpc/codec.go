@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"strings"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -25,9 +26,16 @@ const malformedField = protowire.MaxValidNumber
 // markMalformed empties a message and notes why it could not be decoded.
 func markMalformed(m proto.Message, cause error) {
 	proto.Reset(m)
+	text := cause.Error()
+	if spelling, ok := errors.AsType[*spellingError](cause); ok {
+		text = strings.Join([]string{spelling.field, spelling.message, spelling.hint}, markSeparator)
+	}
 	mark := protowire.AppendTag(nil, malformedField, protowire.BytesType)
-	m.ProtoReflect().SetUnknown(protowire.AppendString(mark, cause.Error()))
+	m.ProtoReflect().SetUnknown(protowire.AppendString(mark, text))
 }
+
+// markSeparator stands between the parts of a mark that names a field. No JSON has it unescaped.
+const markSeparator = "\x00"
 
 // malformed returns the error of a message that could not be decoded, nil for others.
 func malformed(message any) *connect.Error {
@@ -43,6 +51,9 @@ func malformed(message any) *connect.Error {
 		if number == malformedField {
 			_, _, header := protowire.ConsumeTag(unknown)
 			cause, _ := protowire.ConsumeString(unknown[header:])
+			if parts := strings.Split(cause, markSeparator); len(parts) == 3 {
+				return invalid(parts[0], parts[1], parts[2])
+			}
 			return invalid("body", "it cannot be read: "+cause, "the schema has the fields and their types")
 		}
 		unknown = unknown[size:]
@@ -73,8 +84,8 @@ func (c binaryCodec) Unmarshal(data []byte, message any) error {
 	return nil
 }
 
-// jsonCodec is JSON as people write it. A field that does not exist is an error: a misspelt amount or request id must
-// not quietly mean something else.
+// jsonCodec is JSON as people write it and read it. A field that does not exist is an error: a misspelt amount or request id must
+// not quietly mean something else. Answers have every field that is not optional: who reads available as 0 must find it.
 type jsonCodec struct{ name string }
 
 // Name implements connect.Codec.
@@ -86,7 +97,7 @@ func (jsonCodec) Marshal(message any) ([]byte, error) {
 	if !ok {
 		return nil, errNotProto
 	}
-	return protojson.Marshal(m)
+	return protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(m)
 }
 
 // Unmarshal implements connect.Codec.
@@ -99,9 +110,22 @@ func (jsonCodec) Unmarshal(data []byte, message any) error {
 		markMalformed(m, partsError(most))
 		return nil
 	}
-	if err := protojson.Unmarshal(data, m); err != nil {
-		markMalformed(m, err)
+	err := protojson.Unmarshal(data, m)
+	if err == nil {
+		return nil
 	}
+	spelled, spellErr := spell(data, m.ProtoReflect().Descriptor())
+	if _, ok := errors.AsType[*spellingError](spellErr); ok {
+		markMalformed(m, spellErr)
+		return nil
+	}
+	if spellErr == nil {
+		proto.Reset(m)
+		if err = protojson.Unmarshal(spelled, m); err == nil {
+			return nil
+		}
+	}
+	markMalformed(m, err)
 	return nil
 }
 

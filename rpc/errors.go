@@ -75,6 +75,7 @@ func newError(message string, info *quotav1.ErrorInfo) *connect.Error {
 		code = connect.CodeInternal
 	}
 	err := connect.NewError(code, errors.New(message))
+	info.Outcome = outcomeOf(info)
 	if detail, detailErr := connect.NewErrorDetail(info); detailErr == nil {
 		err.AddDetail(detail)
 	}
@@ -82,6 +83,20 @@ func newError(message string, info *quotav1.ErrorInfo) *connect.Error {
 		err.Meta().Set(statusHeader, "413")
 	}
 	return err
+}
+
+// outcomeOf says what became of a command that was answered with an error.
+func outcomeOf(info *quotav1.ErrorInfo) quotav1.Outcome {
+	switch {
+	case info.NotAccepted:
+		return quotav1.Outcome_OUTCOME_NOT_ACCEPTED
+	case info.Reason == quotav1.Reason_REASON_UNKNOWN_OUTCOME, info.Reason == quotav1.Reason_REASON_INTERNAL,
+		info.Reason == quotav1.Reason_REASON_CANCELED:
+		return quotav1.Outcome_OUTCOME_UNKNOWN
+	case info.Reason < quotav1.Reason_REASON_NO_LEADER:
+		return quotav1.Outcome_OUTCOME_APPLIED
+	}
+	return quotav1.Outcome_OUTCOME_NOT_ACCEPTED
 }
 
 // invalid makes the error of a malformed field.

@@ -115,8 +115,9 @@ func (b *boundedBody) read(p []byte) (int, error) {
 const statusHeader = "Quotad-Status"
 
 // answerWriter gives each piece of an answer a deadline: a caller that does not read ends its call. It answers with status 413
-// what Connect would with 429: what is too large is not to be sent again. And it ends the connection of HTTP/1 behind an answer
-// that was given before the whole body was read: what is left of the body must never be taken for a request.
+// what Connect would with 429: what is too large is not to be sent again. It explains errors in JSON (explain). And it ends the
+// connection of HTTP/1 behind an answer that was given before the whole body was read: what is left of the body must never be taken
+// for a request.
 type answerWriter struct {
 	http.ResponseWriter
 	control *http.ResponseController
@@ -128,6 +129,9 @@ type answerWriter struct {
 	turn *processor.Call
 	// gathering leaves what is written until a later Flush.
 	gathering bool
+	// contentType is the request's. failed says that what is written next is the body of an error in JSON.
+	contentType string
+	failed      bool
 }
 
 // watchedBody knows whether it was read to its end.
@@ -155,10 +159,18 @@ func (w *answerWriter) begin() {
 // Write implements http.ResponseWriter.
 func (w *answerWriter) Write(b []byte) (int, error) {
 	w.begin()
+	n := len(b)
+	if w.failed {
+		w.failed = false
+		b = explain(b)
+	}
 	if w.turn != nil {
 		w.turn.ChargeWritten(len(b))
 	}
-	return w.ResponseWriter.Write(b)
+	if _, err := w.ResponseWriter.Write(b); err != nil {
+		return 0, err
+	}
+	return n, nil
 }
 
 // WriteHeader implements http.ResponseWriter.
@@ -167,6 +179,14 @@ func (w *answerWriter) WriteHeader(status int) {
 		w.Header().Del(statusHeader)
 		status = http.StatusRequestEntityTooLarge
 	}
+	if unfit := w.unfit(status); unfit != nil {
+		w.Header().Set("Content-Type", jsonType)
+		w.begin()
+		w.ResponseWriter.WriteHeader(status)
+		_, _ = w.Write(unfit)
+		return
+	}
+	w.failed = status >= http.StatusBadRequest && w.Header().Get("Content-Type") == jsonType
 	w.begin()
 	w.ResponseWriter.WriteHeader(status)
 }

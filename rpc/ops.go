@@ -26,6 +26,7 @@ var notOfOperators = map[string]bool{
 	quotav1connect.QuotaServiceReportProcedure: true, quotav1connect.QuotaServiceBatchProcedure: true,
 	quotav1connect.TaskServiceBeginTaskProcedure: true, quotav1connect.TaskServiceRenewTaskProcedure: true,
 	quotav1connect.TaskServiceEndTaskProcedure: true,
+	takePath: true, reportPath: true,
 }
 
 // opsRoutes returns all that the operators' port serves.

@@ -228,12 +228,27 @@ func (s *quotaService) Withdraw(ctx context.Context, req *quotav1.WithdrawReques
 // Report implements QuotaService.
 func (s *quotaService) Report(ctx context.Context, req *quotav1.ReportRequest) (*quotav1.ReportResponse, error) {
 	return call(ctx, s.Server, VerbReport, req, func(ctx context.Context, r *request, req *quotav1.ReportRequest) (*quotav1.ReportResponse, error) {
-		result, at, err := s.propose(ctx, reportCommand(req, r.who))
+		read, err := s.understood(ctx, req)
 		if err != nil {
 			return nil, err
 		}
-		return &quotav1.ReportResponse{Meta: s.meta(r, at), Quotas: apiReported(result.GetReported(), s.node.Clock())}, nil
+		result, at, err := s.propose(ctx, reportCommand(read, r.who))
+		if err != nil {
+			return nil, err
+		}
+		res := reported(req, read, result, s.node.Clock())
+		res.Meta = s.meta(r, at)
+		return res, nil
 	}, leader.Report)
+}
+
+// reported makes the answer of a report, and of the answer in it that was read.
+func reported(req, read *quotav1.ReportRequest, result *logpb.Result, clock fsm.Clock) *quotav1.ReportResponse {
+	res := &quotav1.ReportResponse{Quotas: apiReported(result.GetReported(), clock)}
+	if req.Answer != nil {
+		res.Signals = read.Signals
+	}
+	return res
 }
 
 // GetQuota implements QuotaService.

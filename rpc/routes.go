@@ -75,12 +75,16 @@ func (s *Server) routesOf(b *portBudgets) []route {
 		s.procedures(b, quotav1.File_quota_v1_quota_proto, quotas),
 		s.procedures(b, quotav1.File_quota_v1_admin_proto, admin),
 		s.procedures(b, quotav1.File_quota_v1_task_proto, tasks),
-		s.healthRoutes(b), s.reflectionRoutes(b),
+		s.takeRoutes(b), s.healthRoutes(b), s.reflectionRoutes(b),
 	)
 	return append(all,
 		page("/livez", s.judged(b, b.lives, http.HandlerFunc(s.serveLive))),
 		page("/readyz", s.judged(b, b.health, http.HandlerFunc(s.serveReady))),
 		page("/metrics", s.judged(b, b.scrapes, s.exposition)),
+		route{
+			pattern: watchPath, handler: s.admitted(b, quotav1connect.QuotaServiceWatchProcedure, true, http.HandlerFunc(s.serveWatch)),
+			limits: limits{methods: []string{http.MethodGet}},
+		},
 		route{pattern: "/", handler: s.visited(b, b.visits, http.HandlerFunc(http.NotFound)), limits: limits{whole: healthWithin}},
 	)
 }
@@ -155,7 +159,7 @@ func (s *Server) serveRoutes(b *portBudgets, all []route) http.Handler {
 		control := http.NewResponseController(w)
 		// Of an answer that is nothing but a header, too, the end is written within a time.
 		defer func() { _ = control.SetWriteDeadline(time.Now().Add(s.config.WriteAnswer)) }()
-		answer := &answerWriter{ResponseWriter: w, control: control, within: s.config.WriteAnswer}
+		answer := &answerWriter{ResponseWriter: w, control: control, within: s.config.WriteAnswer, contentType: r.Header.Get("Content-Type")}
 		if hasBody(r) { // also one that nobody reads: the server drops what is left of it
 			_ = control.SetReadDeadline(time.Now().Add(s.config.ReadBody))
 			if r.ProtoMajor == 1 {

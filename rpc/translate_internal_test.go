@@ -26,6 +26,11 @@ func populate(m protoreflect.Message) {
 		if of := field.ContainingOneof(); of != nil && !of.IsSynthetic() && m.WhichOneof(of) != nil {
 			continue // the first one is chosen
 		}
+		if field.IsMap() {
+			entries := m.Mutable(field).Map()
+			entries.Set(something(protoreflect.Value{}, field.MapKey()).MapKey(), something(entries.NewValue(), field.MapValue()))
+			continue
+		}
 		if !field.IsList() {
 			m.Set(field, something(m.NewField(field), field))
 			continue

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/quotad/quotad/rpc/quotav1"
+	"github.com/quotad/quotad/rpc/signals"
 )
 
 // Bounds at the door.
@@ -412,6 +413,11 @@ func (c *checker) report(r *quotav1.ReportRequest) {
 	c.request(r.RequestId)
 	c.lease(r.Lease, r.Fence)
 	c.bounded("op", r.Op)
+	if r.Answer != nil {
+		c.check(len(r.Signals) == 0, "signals", "comes with an answer", "use one of the two")
+		c.answer(r.Answer)
+		return
+	}
 	c.count("signals", len(r.Signals), 1, maxSignals)
 	for i, s := range r.Signals {
 		path := fmt.Sprintf("signals[%d]", i)
@@ -427,6 +433,16 @@ func (c *checker) report(r *quotav1.ReportRequest) {
 		c.length(path+".reset_after", s.ResetAfter, 0, maxDuration)
 		c.length(path+".reset_resolution", s.ResetResolution, 0, time.Hour)
 		c.length(path+".retry_after", s.RetryAfter, 0, maxDuration)
+	}
+}
+
+// answer checks what a provider answered; what it says is not for the caller to answer for.
+func (c *checker) answer(a *quotav1.Answer) {
+	c.check(a.Status >= 100 && a.Status <= 599, "answer.status", "is not within 100 to 599", "the status of HTTP")
+	c.check(len(a.Headers) <= maxAnswerHeaders, "answer.headers", fmt.Sprintf("has more than %d entries", maxAnswerHeaders),
+		"Date, Retry-After and those with ratelimit in their names are enough")
+	if _, err := signals.DialectNamed(a.Dialect); a.Dialect != "" && err != nil {
+		c.fail("answer.dialect", "is unknown", strings.TrimPrefix(err.Error(), "signals: "))
 	}
 }
 

@@ -36,12 +36,17 @@ func (s *quotaService) Watch(ctx context.Context, req *quotav1.WatchRequest, str
 		return apiError(err)
 	}
 	defer subscription.Close()
-	ctx, cancel := s.untilDrain(ctx)
-	defer cancel()
 	if err := stream.Send(nil); err != nil { // headers: the subscription stands
 		return err
 	}
-	w := watching{r: r, stream: stream, told: time.Now()}
+	w := watching{r: r, send: stream.Send, told: time.Now()}
+	return s.tell(ctx, &w, req, subscription)
+}
+
+// tell sends the events that are wanted until the stream ends.
+func (s *Server) tell(ctx context.Context, w *watching, req *quotav1.WatchRequest, subscription *raftnode.Subscription) error {
+	ctx, cancel := s.untilDrain(ctx)
+	defer cancel()
 	for {
 		at, events, err := w.next(ctx, subscription)
 		switch {
@@ -50,14 +55,14 @@ func (s *quotaService) Watch(ctx context.Context, req *quotav1.WatchRequest, str
 		case err != nil:
 			return apiError(err)
 		}
-		res := &quotav1.WatchResponse{Meta: s.meta(r, at)}
+		res := &quotav1.WatchResponse{Meta: s.meta(w.r, at)}
 		for i := range events {
-			if !wanted(&events[i], req, r.who) {
+			if !wanted(&events[i], req, w.r.who) {
 				continue
 			}
 			if len(res.Events) == maxEventsTold {
 				res.More = true
-				if err := stream.Send(res); err != nil {
+				if err := w.send(res); err != nil {
 					return err
 				}
 				if s.isDraining() {
@@ -70,7 +75,7 @@ func (s *quotaService) Watch(ctx context.Context, req *quotav1.WatchRequest, str
 		if len(events) > 0 && len(res.Events) == 0 && time.Since(w.told) < bookmarkEvery {
 			continue
 		}
-		if err := stream.Send(res); err != nil {
+		if err := w.send(res); err != nil {
 			return err
 		}
 		w.told = time.Now()
@@ -79,8 +84,9 @@ func (s *quotaService) Watch(ctx context.Context, req *quotav1.WatchRequest, str
 
 // watching is a stream of events.
 type watching struct {
-	r      *request
-	stream *connect.ServerStream[quotav1.WatchResponse]
+	r *request
+	// send sends one response.
+	send func(*quotav1.WatchResponse) error
 	// told is when something was sent last.
 	told time.Time
 	// gathered is how many entries' events were taken together.

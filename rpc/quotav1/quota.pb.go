@@ -369,6 +369,63 @@ func (Reason) EnumDescriptor() ([]byte, []int) {
 	return file_quota_v1_quota_proto_rawDescGZIP(), []int{0}
 }
 
+// Outcome says what became of a command that was answered with an error.
+type Outcome int32
+
+const (
+	// Not given: a node of an earlier version answered.
+	Outcome_OUTCOME_UNSPECIFIED Outcome = 0
+	// It was judged, and this is the judgement. Sent again as it is, it comes to the same.
+	Outcome_OUTCOME_APPLIED Outcome = 1
+	// Nothing came of it, and nothing will.
+	Outcome_OUTCOME_NOT_ACCEPTED Outcome = 2
+	// It may or may not be applied: send it again under the same request id only.
+	Outcome_OUTCOME_UNKNOWN Outcome = 3
+)
+
+// Enum value maps for Outcome.
+var (
+	Outcome_name = map[int32]string{
+		0: "OUTCOME_UNSPECIFIED",
+		1: "OUTCOME_APPLIED",
+		2: "OUTCOME_NOT_ACCEPTED",
+		3: "OUTCOME_UNKNOWN",
+	}
+	Outcome_value = map[string]int32{
+		"OUTCOME_UNSPECIFIED":  0,
+		"OUTCOME_APPLIED":      1,
+		"OUTCOME_NOT_ACCEPTED": 2,
+		"OUTCOME_UNKNOWN":      3,
+	}
+)
+
+func (x Outcome) Enum() *Outcome {
+	p := new(Outcome)
+	*p = x
+	return p
+}
+
+func (x Outcome) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Outcome) Descriptor() protoreflect.EnumDescriptor {
+	return file_quota_v1_quota_proto_enumTypes[1].Descriptor()
+}
+
+func (Outcome) Type() protoreflect.EnumType {
+	return &file_quota_v1_quota_proto_enumTypes[1]
+}
+
+func (x Outcome) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Outcome.Descriptor instead.
+func (Outcome) EnumDescriptor() ([]byte, []int) {
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{1}
+}
+
 // Zone is a quota's zone, by the share that is left.
 type Zone int32
 
@@ -410,11 +467,11 @@ func (x Zone) String() string {
 }
 
 func (Zone) Descriptor() protoreflect.EnumDescriptor {
-	return file_quota_v1_quota_proto_enumTypes[1].Descriptor()
+	return file_quota_v1_quota_proto_enumTypes[2].Descriptor()
 }
 
 func (Zone) Type() protoreflect.EnumType {
-	return &file_quota_v1_quota_proto_enumTypes[1]
+	return &file_quota_v1_quota_proto_enumTypes[2]
 }
 
 func (x Zone) Number() protoreflect.EnumNumber {
@@ -423,7 +480,7 @@ func (x Zone) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Zone.Descriptor instead.
 func (Zone) EnumDescriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{1}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{2}
 }
 
 // Class is a priority.
@@ -467,11 +524,11 @@ func (x Class) String() string {
 }
 
 func (Class) Descriptor() protoreflect.EnumDescriptor {
-	return file_quota_v1_quota_proto_enumTypes[2].Descriptor()
+	return file_quota_v1_quota_proto_enumTypes[3].Descriptor()
 }
 
 func (Class) Type() protoreflect.EnumType {
-	return &file_quota_v1_quota_proto_enumTypes[2]
+	return &file_quota_v1_quota_proto_enumTypes[3]
 }
 
 func (x Class) Number() protoreflect.EnumNumber {
@@ -480,7 +537,7 @@ func (x Class) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Class.Descriptor instead.
 func (Class) EnumDescriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{2}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{3}
 }
 
 // WorkflowState says how the holders of a workflow go.
@@ -520,11 +577,11 @@ func (x WorkflowState) String() string {
 }
 
 func (WorkflowState) Descriptor() protoreflect.EnumDescriptor {
-	return file_quota_v1_quota_proto_enumTypes[3].Descriptor()
+	return file_quota_v1_quota_proto_enumTypes[4].Descriptor()
 }
 
 func (WorkflowState) Type() protoreflect.EnumType {
-	return &file_quota_v1_quota_proto_enumTypes[3]
+	return &file_quota_v1_quota_proto_enumTypes[4]
 }
 
 func (x WorkflowState) Number() protoreflect.EnumNumber {
@@ -533,7 +590,7 @@ func (x WorkflowState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use WorkflowState.Descriptor instead.
 func (WorkflowState) EnumDescriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{3}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{4}
 }
 
 // Side says where a holder stands in its workflow as seen from one that is limited.
@@ -581,11 +638,11 @@ func (x Side) String() string {
 }
 
 func (Side) Descriptor() protoreflect.EnumDescriptor {
-	return file_quota_v1_quota_proto_enumTypes[4].Descriptor()
+	return file_quota_v1_quota_proto_enumTypes[5].Descriptor()
 }
 
 func (Side) Type() protoreflect.EnumType {
-	return &file_quota_v1_quota_proto_enumTypes[4]
+	return &file_quota_v1_quota_proto_enumTypes[5]
 }
 
 func (x Side) Number() protoreflect.EnumNumber {
@@ -594,7 +651,7 @@ func (x Side) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Side.Descriptor instead.
 func (Side) EnumDescriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{4}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{5}
 }
 
 // Cause classifies what a provider said.
@@ -654,11 +711,11 @@ func (x Cause) String() string {
 }
 
 func (Cause) Descriptor() protoreflect.EnumDescriptor {
-	return file_quota_v1_quota_proto_enumTypes[5].Descriptor()
+	return file_quota_v1_quota_proto_enumTypes[6].Descriptor()
 }
 
 func (Cause) Type() protoreflect.EnumType {
-	return &file_quota_v1_quota_proto_enumTypes[5]
+	return &file_quota_v1_quota_proto_enumTypes[6]
 }
 
 func (x Cause) Number() protoreflect.EnumNumber {
@@ -667,7 +724,7 @@ func (x Cause) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Cause.Descriptor instead.
 func (Cause) EnumDescriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{5}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{6}
 }
 
 // EventKind says what happened.
@@ -809,11 +866,11 @@ func (x EventKind) String() string {
 }
 
 func (EventKind) Descriptor() protoreflect.EnumDescriptor {
-	return file_quota_v1_quota_proto_enumTypes[6].Descriptor()
+	return file_quota_v1_quota_proto_enumTypes[7].Descriptor()
 }
 
 func (EventKind) Type() protoreflect.EnumType {
-	return &file_quota_v1_quota_proto_enumTypes[6]
+	return &file_quota_v1_quota_proto_enumTypes[7]
 }
 
 func (x EventKind) Number() protoreflect.EnumNumber {
@@ -822,7 +879,7 @@ func (x EventKind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use EventKind.Descriptor instead.
 func (EventKind) EnumDescriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{6}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{7}
 }
 
 // TaskOutcome says how an attempt of a task ended.
@@ -879,11 +936,11 @@ func (x TaskOutcome) String() string {
 }
 
 func (TaskOutcome) Descriptor() protoreflect.EnumDescriptor {
-	return file_quota_v1_quota_proto_enumTypes[7].Descriptor()
+	return file_quota_v1_quota_proto_enumTypes[8].Descriptor()
 }
 
 func (TaskOutcome) Type() protoreflect.EnumType {
-	return &file_quota_v1_quota_proto_enumTypes[7]
+	return &file_quota_v1_quota_proto_enumTypes[8]
 }
 
 func (x TaskOutcome) Number() protoreflect.EnumNumber {
@@ -892,7 +949,7 @@ func (x TaskOutcome) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use TaskOutcome.Descriptor instead.
 func (TaskOutcome) EnumDescriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{7}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{8}
 }
 
 // ReadMode chooses how fresh a read is.
@@ -932,11 +989,11 @@ func (x ReadMode) String() string {
 }
 
 func (ReadMode) Descriptor() protoreflect.EnumDescriptor {
-	return file_quota_v1_quota_proto_enumTypes[8].Descriptor()
+	return file_quota_v1_quota_proto_enumTypes[9].Descriptor()
 }
 
 func (ReadMode) Type() protoreflect.EnumType {
-	return &file_quota_v1_quota_proto_enumTypes[8]
+	return &file_quota_v1_quota_proto_enumTypes[9]
 }
 
 func (x ReadMode) Number() protoreflect.EnumNumber {
@@ -945,7 +1002,7 @@ func (x ReadMode) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ReadMode.Descriptor instead.
 func (ReadMode) EnumDescriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{8}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{9}
 }
 
 // Circuit says whether a quota lets calls pass.
@@ -993,11 +1050,11 @@ func (x Circuit) String() string {
 }
 
 func (Circuit) Descriptor() protoreflect.EnumDescriptor {
-	return file_quota_v1_quota_proto_enumTypes[9].Descriptor()
+	return file_quota_v1_quota_proto_enumTypes[10].Descriptor()
 }
 
 func (Circuit) Type() protoreflect.EnumType {
-	return &file_quota_v1_quota_proto_enumTypes[9]
+	return &file_quota_v1_quota_proto_enumTypes[10]
 }
 
 func (x Circuit) Number() protoreflect.EnumNumber {
@@ -1006,7 +1063,7 @@ func (x Circuit) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Circuit.Descriptor instead.
 func (Circuit) EnumDescriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{9}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{10}
 }
 
 // Zones says how a window is used up.
@@ -1047,11 +1104,11 @@ func (x Zones) String() string {
 }
 
 func (Zones) Descriptor() protoreflect.EnumDescriptor {
-	return file_quota_v1_quota_proto_enumTypes[10].Descriptor()
+	return file_quota_v1_quota_proto_enumTypes[11].Descriptor()
 }
 
 func (Zones) Type() protoreflect.EnumType {
-	return &file_quota_v1_quota_proto_enumTypes[10]
+	return &file_quota_v1_quota_proto_enumTypes[11]
 }
 
 func (x Zones) Number() protoreflect.EnumNumber {
@@ -1060,7 +1117,7 @@ func (x Zones) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Zones.Descriptor instead.
 func (Zones) EnumDescriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{10}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{11}
 }
 
 // Charged says when the provider charges a call.
@@ -1104,11 +1161,11 @@ func (x Charged) String() string {
 }
 
 func (Charged) Descriptor() protoreflect.EnumDescriptor {
-	return file_quota_v1_quota_proto_enumTypes[11].Descriptor()
+	return file_quota_v1_quota_proto_enumTypes[12].Descriptor()
 }
 
 func (Charged) Type() protoreflect.EnumType {
-	return &file_quota_v1_quota_proto_enumTypes[11]
+	return &file_quota_v1_quota_proto_enumTypes[12]
 }
 
 func (x Charged) Number() protoreflect.EnumNumber {
@@ -1117,7 +1174,7 @@ func (x Charged) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Charged.Descriptor instead.
 func (Charged) EnumDescriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{11}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{12}
 }
 
 // SettleMode says what a provider counts in the end.
@@ -1157,11 +1214,11 @@ func (x SettleMode) String() string {
 }
 
 func (SettleMode) Descriptor() protoreflect.EnumDescriptor {
-	return file_quota_v1_quota_proto_enumTypes[12].Descriptor()
+	return file_quota_v1_quota_proto_enumTypes[13].Descriptor()
 }
 
 func (SettleMode) Type() protoreflect.EnumType {
-	return &file_quota_v1_quota_proto_enumTypes[12]
+	return &file_quota_v1_quota_proto_enumTypes[13]
 }
 
 func (x SettleMode) Number() protoreflect.EnumNumber {
@@ -1170,7 +1227,7 @@ func (x SettleMode) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use SettleMode.Descriptor instead.
 func (SettleMode) EnumDescriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{12}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{13}
 }
 
 // Anchor says where windows begin.
@@ -1210,11 +1267,11 @@ func (x Anchor) String() string {
 }
 
 func (Anchor) Descriptor() protoreflect.EnumDescriptor {
-	return file_quota_v1_quota_proto_enumTypes[13].Descriptor()
+	return file_quota_v1_quota_proto_enumTypes[14].Descriptor()
 }
 
 func (Anchor) Type() protoreflect.EnumType {
-	return &file_quota_v1_quota_proto_enumTypes[13]
+	return &file_quota_v1_quota_proto_enumTypes[14]
 }
 
 func (x Anchor) Number() protoreflect.EnumNumber {
@@ -1223,7 +1280,7 @@ func (x Anchor) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Anchor.Descriptor instead.
 func (Anchor) EnumDescriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{13}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{14}
 }
 
 // RequestId makes a request safe to send again. Without one, a request that is sent again is a new request.
@@ -1404,7 +1461,9 @@ type ErrorInfo struct {
 	// True: the command was certainly not accepted, and may be sent elsewhere as it is.
 	NotAccepted bool `protobuf:"varint,9,opt,name=not_accepted,json=notAccepted,proto3" json:"not_accepted,omitempty"`
 	// The budget that it is about, for CALLER_BUDGET and BUDGET_FULL: one of those that GetStatus lists.
-	Budget        string `protobuf:"bytes,60,opt,name=budget,proto3" json:"budget,omitempty"`
+	Budget string `protobuf:"bytes,60,opt,name=budget,proto3" json:"budget,omitempty"`
+	// What became of the command.
+	Outcome       Outcome `protobuf:"varint,61,opt,name=outcome,proto3,enum=quota.v1.Outcome" json:"outcome,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1509,6 +1568,77 @@ func (x *ErrorInfo) GetBudget() string {
 	return ""
 }
 
+func (x *ErrorInfo) GetOutcome() Outcome {
+	if x != nil {
+		return x.Outcome
+	}
+	return Outcome_OUTCOME_UNSPECIFIED
+}
+
+// ErrorBody is the body of an error as JSON: Connect's, with the ErrorInfo where callers without protobuf find it.
+type ErrorBody struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The code of Connect, such as invalid_argument.
+	Code string `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`
+	// What is wrong, for people.
+	Message string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
+	// The reason, the hint, what became of the command, and all else that is known.
+	Error         *ErrorInfo `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ErrorBody) Reset() {
+	*x = ErrorBody{}
+	mi := &file_quota_v1_quota_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ErrorBody) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ErrorBody) ProtoMessage() {}
+
+func (x *ErrorBody) ProtoReflect() protoreflect.Message {
+	mi := &file_quota_v1_quota_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ErrorBody.ProtoReflect.Descriptor instead.
+func (*ErrorBody) Descriptor() ([]byte, []int) {
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *ErrorBody) GetCode() string {
+	if x != nil {
+		return x.Code
+	}
+	return ""
+}
+
+func (x *ErrorBody) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *ErrorBody) GetError() *ErrorInfo {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
 // Item names an amount of one quota.
 type Item struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1522,7 +1652,7 @@ type Item struct {
 
 func (x *Item) Reset() {
 	*x = Item{}
-	mi := &file_quota_v1_quota_proto_msgTypes[3]
+	mi := &file_quota_v1_quota_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1534,7 +1664,7 @@ func (x *Item) String() string {
 func (*Item) ProtoMessage() {}
 
 func (x *Item) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[3]
+	mi := &file_quota_v1_quota_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1547,7 +1677,7 @@ func (x *Item) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Item.ProtoReflect.Descriptor instead.
 func (*Item) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{3}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Item) GetQuota() string {
@@ -1575,7 +1705,7 @@ type OpenSessionRequest struct {
 
 func (x *OpenSessionRequest) Reset() {
 	*x = OpenSessionRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[4]
+	mi := &file_quota_v1_quota_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1587,7 +1717,7 @@ func (x *OpenSessionRequest) String() string {
 func (*OpenSessionRequest) ProtoMessage() {}
 
 func (x *OpenSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[4]
+	mi := &file_quota_v1_quota_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1600,7 +1730,7 @@ func (x *OpenSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenSessionRequest.ProtoReflect.Descriptor instead.
 func (*OpenSessionRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{4}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *OpenSessionRequest) GetHolder() string {
@@ -1623,7 +1753,7 @@ type OpenSessionResponse struct {
 
 func (x *OpenSessionResponse) Reset() {
 	*x = OpenSessionResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[5]
+	mi := &file_quota_v1_quota_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1635,7 +1765,7 @@ func (x *OpenSessionResponse) String() string {
 func (*OpenSessionResponse) ProtoMessage() {}
 
 func (x *OpenSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[5]
+	mi := &file_quota_v1_quota_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1648,7 +1778,7 @@ func (x *OpenSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenSessionResponse.ProtoReflect.Descriptor instead.
 func (*OpenSessionResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{5}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *OpenSessionResponse) GetMeta() *Meta {
@@ -1676,7 +1806,7 @@ type CloseSessionRequest struct {
 
 func (x *CloseSessionRequest) Reset() {
 	*x = CloseSessionRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[6]
+	mi := &file_quota_v1_quota_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1688,7 +1818,7 @@ func (x *CloseSessionRequest) String() string {
 func (*CloseSessionRequest) ProtoMessage() {}
 
 func (x *CloseSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[6]
+	mi := &file_quota_v1_quota_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1701,7 +1831,7 @@ func (x *CloseSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseSessionRequest.ProtoReflect.Descriptor instead.
 func (*CloseSessionRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{6}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *CloseSessionRequest) GetSession() uint64 {
@@ -1722,7 +1852,7 @@ type CloseSessionResponse struct {
 
 func (x *CloseSessionResponse) Reset() {
 	*x = CloseSessionResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[7]
+	mi := &file_quota_v1_quota_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1734,7 +1864,7 @@ func (x *CloseSessionResponse) String() string {
 func (*CloseSessionResponse) ProtoMessage() {}
 
 func (x *CloseSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[7]
+	mi := &file_quota_v1_quota_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1747,7 +1877,7 @@ func (x *CloseSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseSessionResponse.ProtoReflect.Descriptor instead.
 func (*CloseSessionResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{7}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *CloseSessionResponse) GetMeta() *Meta {
@@ -1791,7 +1921,7 @@ type ReserveRequest struct {
 
 func (x *ReserveRequest) Reset() {
 	*x = ReserveRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[8]
+	mi := &file_quota_v1_quota_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1803,7 +1933,7 @@ func (x *ReserveRequest) String() string {
 func (*ReserveRequest) ProtoMessage() {}
 
 func (x *ReserveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[8]
+	mi := &file_quota_v1_quota_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1816,7 +1946,7 @@ func (x *ReserveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReserveRequest.ProtoReflect.Descriptor instead.
 func (*ReserveRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{8}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ReserveRequest) GetRequestId() *RequestId {
@@ -1915,7 +2045,7 @@ type ReserveResponse struct {
 
 func (x *ReserveResponse) Reset() {
 	*x = ReserveResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[9]
+	mi := &file_quota_v1_quota_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1927,7 +2057,7 @@ func (x *ReserveResponse) String() string {
 func (*ReserveResponse) ProtoMessage() {}
 
 func (x *ReserveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[9]
+	mi := &file_quota_v1_quota_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1940,7 +2070,7 @@ func (x *ReserveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReserveResponse.ProtoReflect.Descriptor instead.
 func (*ReserveResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{9}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ReserveResponse) GetMeta() *Meta {
@@ -2037,7 +2167,7 @@ type Lease struct {
 
 func (x *Lease) Reset() {
 	*x = Lease{}
-	mi := &file_quota_v1_quota_proto_msgTypes[10]
+	mi := &file_quota_v1_quota_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2049,7 +2179,7 @@ func (x *Lease) String() string {
 func (*Lease) ProtoMessage() {}
 
 func (x *Lease) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[10]
+	mi := &file_quota_v1_quota_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2062,7 +2192,7 @@ func (x *Lease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease.ProtoReflect.Descriptor instead.
 func (*Lease) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{10}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Lease) GetId() uint64 {
@@ -2148,7 +2278,7 @@ type Forecast struct {
 
 func (x *Forecast) Reset() {
 	*x = Forecast{}
-	mi := &file_quota_v1_quota_proto_msgTypes[11]
+	mi := &file_quota_v1_quota_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2160,7 +2290,7 @@ func (x *Forecast) String() string {
 func (*Forecast) ProtoMessage() {}
 
 func (x *Forecast) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[11]
+	mi := &file_quota_v1_quota_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2173,7 +2303,7 @@ func (x *Forecast) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forecast.ProtoReflect.Descriptor instead.
 func (*Forecast) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{11}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Forecast) GetQuota() string {
@@ -2228,7 +2358,7 @@ type GrantedItem struct {
 
 func (x *GrantedItem) Reset() {
 	*x = GrantedItem{}
-	mi := &file_quota_v1_quota_proto_msgTypes[12]
+	mi := &file_quota_v1_quota_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2240,7 +2370,7 @@ func (x *GrantedItem) String() string {
 func (*GrantedItem) ProtoMessage() {}
 
 func (x *GrantedItem) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[12]
+	mi := &file_quota_v1_quota_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2253,7 +2383,7 @@ func (x *GrantedItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantedItem.ProtoReflect.Descriptor instead.
 func (*GrantedItem) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{12}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GrantedItem) GetQuota() string {
@@ -2301,7 +2431,7 @@ type Operation struct {
 
 func (x *Operation) Reset() {
 	*x = Operation{}
-	mi := &file_quota_v1_quota_proto_msgTypes[13]
+	mi := &file_quota_v1_quota_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2313,7 +2443,7 @@ func (x *Operation) String() string {
 func (*Operation) ProtoMessage() {}
 
 func (x *Operation) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[13]
+	mi := &file_quota_v1_quota_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2326,7 +2456,7 @@ func (x *Operation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Operation.ProtoReflect.Descriptor instead.
 func (*Operation) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{13}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Operation) GetOp() uint64 {
@@ -2386,7 +2516,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_quota_v1_quota_proto_msgTypes[14]
+	mi := &file_quota_v1_quota_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2398,7 +2528,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[14]
+	mi := &file_quota_v1_quota_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2411,7 +2541,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{14}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Refusal) GetReason() Reason {
@@ -2507,7 +2637,7 @@ type BackPressure struct {
 
 func (x *BackPressure) Reset() {
 	*x = BackPressure{}
-	mi := &file_quota_v1_quota_proto_msgTypes[15]
+	mi := &file_quota_v1_quota_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2519,7 +2649,7 @@ func (x *BackPressure) String() string {
 func (*BackPressure) ProtoMessage() {}
 
 func (x *BackPressure) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[15]
+	mi := &file_quota_v1_quota_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2532,7 +2662,7 @@ func (x *BackPressure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackPressure.ProtoReflect.Descriptor instead.
 func (*BackPressure) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{15}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *BackPressure) GetWorkflow() string {
@@ -2597,7 +2727,7 @@ type Waiting struct {
 
 func (x *Waiting) Reset() {
 	*x = Waiting{}
-	mi := &file_quota_v1_quota_proto_msgTypes[16]
+	mi := &file_quota_v1_quota_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2609,7 +2739,7 @@ func (x *Waiting) String() string {
 func (*Waiting) ProtoMessage() {}
 
 func (x *Waiting) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[16]
+	mi := &file_quota_v1_quota_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2622,7 +2752,7 @@ func (x *Waiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
 func (*Waiting) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{16}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Waiting) GetTicket() uint64 {
@@ -2660,7 +2790,7 @@ type ConsumeRequest struct {
 
 func (x *ConsumeRequest) Reset() {
 	*x = ConsumeRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[17]
+	mi := &file_quota_v1_quota_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2672,7 +2802,7 @@ func (x *ConsumeRequest) String() string {
 func (*ConsumeRequest) ProtoMessage() {}
 
 func (x *ConsumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[17]
+	mi := &file_quota_v1_quota_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2685,7 +2815,7 @@ func (x *ConsumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumeRequest.ProtoReflect.Descriptor instead.
 func (*ConsumeRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{17}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ConsumeRequest) GetRequestId() *RequestId {
@@ -2748,7 +2878,7 @@ type ConsumeResponse struct {
 
 func (x *ConsumeResponse) Reset() {
 	*x = ConsumeResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[18]
+	mi := &file_quota_v1_quota_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2760,7 +2890,7 @@ func (x *ConsumeResponse) String() string {
 func (*ConsumeResponse) ProtoMessage() {}
 
 func (x *ConsumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[18]
+	mi := &file_quota_v1_quota_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2773,7 +2903,7 @@ func (x *ConsumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumeResponse.ProtoReflect.Descriptor instead.
 func (*ConsumeResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{18}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ConsumeResponse) GetMeta() *Meta {
@@ -2853,7 +2983,7 @@ type SettleRequest struct {
 
 func (x *SettleRequest) Reset() {
 	*x = SettleRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[19]
+	mi := &file_quota_v1_quota_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2865,7 +2995,7 @@ func (x *SettleRequest) String() string {
 func (*SettleRequest) ProtoMessage() {}
 
 func (x *SettleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[19]
+	mi := &file_quota_v1_quota_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2878,7 +3008,7 @@ func (x *SettleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettleRequest.ProtoReflect.Descriptor instead.
 func (*SettleRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{19}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *SettleRequest) GetRequestId() *RequestId {
@@ -2961,7 +3091,7 @@ type SettleResponse struct {
 
 func (x *SettleResponse) Reset() {
 	*x = SettleResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[20]
+	mi := &file_quota_v1_quota_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2973,7 +3103,7 @@ func (x *SettleResponse) String() string {
 func (*SettleResponse) ProtoMessage() {}
 
 func (x *SettleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[20]
+	mi := &file_quota_v1_quota_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2986,7 +3116,7 @@ func (x *SettleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettleResponse.ProtoReflect.Descriptor instead.
 func (*SettleResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{20}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *SettleResponse) GetMeta() *Meta {
@@ -3034,7 +3164,7 @@ type ReleaseRequest struct {
 
 func (x *ReleaseRequest) Reset() {
 	*x = ReleaseRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[21]
+	mi := &file_quota_v1_quota_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3046,7 +3176,7 @@ func (x *ReleaseRequest) String() string {
 func (*ReleaseRequest) ProtoMessage() {}
 
 func (x *ReleaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[21]
+	mi := &file_quota_v1_quota_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3059,7 +3189,7 @@ func (x *ReleaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{21}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ReleaseRequest) GetRequestId() *RequestId {
@@ -3105,7 +3235,7 @@ type ReleaseResponse struct {
 
 func (x *ReleaseResponse) Reset() {
 	*x = ReleaseResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[22]
+	mi := &file_quota_v1_quota_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3117,7 +3247,7 @@ func (x *ReleaseResponse) String() string {
 func (*ReleaseResponse) ProtoMessage() {}
 
 func (x *ReleaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[22]
+	mi := &file_quota_v1_quota_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3130,7 +3260,7 @@ func (x *ReleaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{22}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ReleaseResponse) GetMeta() *Meta {
@@ -3171,7 +3301,7 @@ type RenewRequest struct {
 
 func (x *RenewRequest) Reset() {
 	*x = RenewRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[23]
+	mi := &file_quota_v1_quota_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3183,7 +3313,7 @@ func (x *RenewRequest) String() string {
 func (*RenewRequest) ProtoMessage() {}
 
 func (x *RenewRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[23]
+	mi := &file_quota_v1_quota_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3196,7 +3326,7 @@ func (x *RenewRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewRequest.ProtoReflect.Descriptor instead.
 func (*RenewRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{23}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *RenewRequest) GetRequestId() *RequestId {
@@ -3242,7 +3372,7 @@ type RenewResponse struct {
 
 func (x *RenewResponse) Reset() {
 	*x = RenewResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[24]
+	mi := &file_quota_v1_quota_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3254,7 +3384,7 @@ func (x *RenewResponse) String() string {
 func (*RenewResponse) ProtoMessage() {}
 
 func (x *RenewResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[24]
+	mi := &file_quota_v1_quota_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3267,7 +3397,7 @@ func (x *RenewResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewResponse.ProtoReflect.Descriptor instead.
 func (*RenewResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{24}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *RenewResponse) GetMeta() *Meta {
@@ -3304,7 +3434,7 @@ type WithdrawRequest struct {
 
 func (x *WithdrawRequest) Reset() {
 	*x = WithdrawRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[25]
+	mi := &file_quota_v1_quota_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3316,7 +3446,7 @@ func (x *WithdrawRequest) String() string {
 func (*WithdrawRequest) ProtoMessage() {}
 
 func (x *WithdrawRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[25]
+	mi := &file_quota_v1_quota_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3329,7 +3459,7 @@ func (x *WithdrawRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WithdrawRequest.ProtoReflect.Descriptor instead.
 func (*WithdrawRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{25}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *WithdrawRequest) GetRequestId() *RequestId {
@@ -3357,7 +3487,7 @@ type WithdrawResponse struct {
 
 func (x *WithdrawResponse) Reset() {
 	*x = WithdrawResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[26]
+	mi := &file_quota_v1_quota_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3369,7 +3499,7 @@ func (x *WithdrawResponse) String() string {
 func (*WithdrawResponse) ProtoMessage() {}
 
 func (x *WithdrawResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[26]
+	mi := &file_quota_v1_quota_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3382,7 +3512,7 @@ func (x *WithdrawResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WithdrawResponse.ProtoReflect.Descriptor instead.
 func (*WithdrawResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{26}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *WithdrawResponse) GetMeta() *Meta {
@@ -3415,7 +3545,7 @@ type Signal struct {
 
 func (x *Signal) Reset() {
 	*x = Signal{}
-	mi := &file_quota_v1_quota_proto_msgTypes[27]
+	mi := &file_quota_v1_quota_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3427,7 +3557,7 @@ func (x *Signal) String() string {
 func (*Signal) ProtoMessage() {}
 
 func (x *Signal) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[27]
+	mi := &file_quota_v1_quota_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3440,7 +3570,7 @@ func (x *Signal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Signal.ProtoReflect.Descriptor instead.
 func (*Signal) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{27}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Signal) GetQuota() string {
@@ -3492,6 +3622,79 @@ func (x *Signal) GetRetryAfter() *durationpb.Duration {
 	return nil
 }
 
+// Answer is what a provider answered, as it came. It is read as docs/signals.md says.
+type Answer struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The status of HTTP, 100 to 599.
+	Status int32 `protobuf:"varint,1,opt,name=status,proto3" json:"status,omitempty"`
+	// The headers, by name in any case, up to 128. Several lines of one header are separated by a newline.
+	Headers map[string]string `protobuf:"bytes,2,rep,name=headers,proto3" json:"headers,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// The beginning of the body, as text. Of more than 32 KiB the rest is not looked at; only refusals need one.
+	Body string `protobuf:"bytes,3,opt,name=body,proto3" json:"body,omitempty"`
+	// How the provider speaks: github, openai, codex, azure, anthropic, gemini, bedrock or generic. Empty: by what it says.
+	Dialect       string `protobuf:"bytes,4,opt,name=dialect,proto3" json:"dialect,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Answer) Reset() {
+	*x = Answer{}
+	mi := &file_quota_v1_quota_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Answer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Answer) ProtoMessage() {}
+
+func (x *Answer) ProtoReflect() protoreflect.Message {
+	mi := &file_quota_v1_quota_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Answer.ProtoReflect.Descriptor instead.
+func (*Answer) Descriptor() ([]byte, []int) {
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *Answer) GetStatus() int32 {
+	if x != nil {
+		return x.Status
+	}
+	return 0
+}
+
+func (x *Answer) GetHeaders() map[string]string {
+	if x != nil {
+		return x.Headers
+	}
+	return nil
+}
+
+func (x *Answer) GetBody() string {
+	if x != nil {
+		return x.Body
+	}
+	return ""
+}
+
+func (x *Answer) GetDialect() string {
+	if x != nil {
+		return x.Dialect
+	}
+	return ""
+}
+
 // ReportRequest reports.
 type ReportRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3504,14 +3707,17 @@ type ReportRequest struct {
 	// The operation that covered the call.
 	Op uint64 `protobuf:"varint,4,opt,name=op,proto3" json:"op,omitempty"`
 	// What was said.
-	Signals       []*Signal `protobuf:"bytes,5,rep,name=signals,proto3" json:"signals,omitempty"`
+	Signals []*Signal `protobuf:"bytes,5,rep,name=signals,proto3" json:"signals,omitempty"`
+	// In place of signals: the answer as it came. What it says of limits is matched with the lease's items by the ends of
+	// their names (core with github/core); a refusal that names none of them is one of the first item.
+	Answer        *Answer `protobuf:"bytes,6,opt,name=answer,proto3" json:"answer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[28]
+	mi := &file_quota_v1_quota_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3523,7 +3729,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[28]
+	mi := &file_quota_v1_quota_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3536,7 +3742,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{28}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ReportRequest) GetRequestId() *RequestId {
@@ -3574,20 +3780,29 @@ func (x *ReportRequest) GetSignals() []*Signal {
 	return nil
 }
 
+func (x *ReportRequest) GetAnswer() *Answer {
+	if x != nil {
+		return x.Answer
+	}
+	return nil
+}
+
 // ReportResponse says what the report did.
 type ReportResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Where and when.
 	Meta *Meta `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
 	// By quota.
-	Quotas        []*ReportedQuota `protobuf:"bytes,2,rep,name=quotas,proto3" json:"quotas,omitempty"`
+	Quotas []*ReportedQuota `protobuf:"bytes,2,rep,name=quotas,proto3" json:"quotas,omitempty"`
+	// What was read from the request's answer, if it had one.
+	Signals       []*Signal `protobuf:"bytes,3,rep,name=signals,proto3" json:"signals,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[29]
+	mi := &file_quota_v1_quota_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3599,7 +3814,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[29]
+	mi := &file_quota_v1_quota_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3612,7 +3827,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{29}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ReportResponse) GetMeta() *Meta {
@@ -3627,6 +3842,86 @@ func (x *ReportResponse) GetQuotas() []*ReportedQuota {
 		return x.Quotas
 	}
 	return nil
+}
+
+func (x *ReportResponse) GetSignals() []*Signal {
+	if x != nil {
+		return x.Signals
+	}
+	return nil
+}
+
+// TakeResponse is the answer of POST /take: the call may be made now. See docs/api.md.
+type TakeResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Until when to begin it.
+	SpendIn *durationpb.Duration `protobuf:"bytes,1,opt,name=spend_in,json=spendIn,proto3" json:"spend_in,omitempty"`
+	// The lease, its fence and its operation, for a report.
+	Lease uint64 `protobuf:"varint,2,opt,name=lease,proto3" json:"lease,omitempty"`
+	// Its fence.
+	Fence uint64 `protobuf:"varint,3,opt,name=fence,proto3" json:"fence,omitempty"`
+	// Its operation.
+	Op            uint64 `protobuf:"varint,4,opt,name=op,proto3" json:"op,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TakeResponse) Reset() {
+	*x = TakeResponse{}
+	mi := &file_quota_v1_quota_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TakeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TakeResponse) ProtoMessage() {}
+
+func (x *TakeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_quota_v1_quota_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TakeResponse.ProtoReflect.Descriptor instead.
+func (*TakeResponse) Descriptor() ([]byte, []int) {
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *TakeResponse) GetSpendIn() *durationpb.Duration {
+	if x != nil {
+		return x.SpendIn
+	}
+	return nil
+}
+
+func (x *TakeResponse) GetLease() uint64 {
+	if x != nil {
+		return x.Lease
+	}
+	return 0
+}
+
+func (x *TakeResponse) GetFence() uint64 {
+	if x != nil {
+		return x.Fence
+	}
+	return 0
+}
+
+func (x *TakeResponse) GetOp() uint64 {
+	if x != nil {
+		return x.Op
+	}
+	return 0
 }
 
 // ReportedQuota says what a report did to one quota.
@@ -3648,7 +3943,7 @@ type ReportedQuota struct {
 
 func (x *ReportedQuota) Reset() {
 	*x = ReportedQuota{}
-	mi := &file_quota_v1_quota_proto_msgTypes[30]
+	mi := &file_quota_v1_quota_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3660,7 +3955,7 @@ func (x *ReportedQuota) String() string {
 func (*ReportedQuota) ProtoMessage() {}
 
 func (x *ReportedQuota) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[30]
+	mi := &file_quota_v1_quota_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3673,7 +3968,7 @@ func (x *ReportedQuota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportedQuota.ProtoReflect.Descriptor instead.
 func (*ReportedQuota) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{30}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ReportedQuota) GetQuota() string {
@@ -3732,7 +4027,7 @@ type Command struct {
 
 func (x *Command) Reset() {
 	*x = Command{}
-	mi := &file_quota_v1_quota_proto_msgTypes[31]
+	mi := &file_quota_v1_quota_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3744,7 +4039,7 @@ func (x *Command) String() string {
 func (*Command) ProtoMessage() {}
 
 func (x *Command) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[31]
+	mi := &file_quota_v1_quota_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3757,7 +4052,7 @@ func (x *Command) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Command.ProtoReflect.Descriptor instead.
 func (*Command) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{31}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Command) GetKind() isCommand_Kind {
@@ -3894,7 +4189,7 @@ type BatchRequest struct {
 
 func (x *BatchRequest) Reset() {
 	*x = BatchRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[32]
+	mi := &file_quota_v1_quota_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3906,7 +4201,7 @@ func (x *BatchRequest) String() string {
 func (*BatchRequest) ProtoMessage() {}
 
 func (x *BatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[32]
+	mi := &file_quota_v1_quota_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3919,7 +4214,7 @@ func (x *BatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchRequest.ProtoReflect.Descriptor instead.
 func (*BatchRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{32}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *BatchRequest) GetCommands() []*Command {
@@ -3942,7 +4237,7 @@ type BatchResponse struct {
 
 func (x *BatchResponse) Reset() {
 	*x = BatchResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[33]
+	mi := &file_quota_v1_quota_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3954,7 +4249,7 @@ func (x *BatchResponse) String() string {
 func (*BatchResponse) ProtoMessage() {}
 
 func (x *BatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[33]
+	mi := &file_quota_v1_quota_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3967,7 +4262,7 @@ func (x *BatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchResponse.ProtoReflect.Descriptor instead.
 func (*BatchResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{33}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *BatchResponse) GetMeta() *Meta {
@@ -4006,7 +4301,7 @@ type CommandResult struct {
 
 func (x *CommandResult) Reset() {
 	*x = CommandResult{}
-	mi := &file_quota_v1_quota_proto_msgTypes[34]
+	mi := &file_quota_v1_quota_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4018,7 +4313,7 @@ func (x *CommandResult) String() string {
 func (*CommandResult) ProtoMessage() {}
 
 func (x *CommandResult) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[34]
+	mi := &file_quota_v1_quota_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4031,7 +4326,7 @@ func (x *CommandResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommandResult.ProtoReflect.Descriptor instead.
 func (*CommandResult) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{34}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *CommandResult) GetKind() isCommandResult_Kind {
@@ -4188,7 +4483,7 @@ type CommandError struct {
 
 func (x *CommandError) Reset() {
 	*x = CommandError{}
-	mi := &file_quota_v1_quota_proto_msgTypes[35]
+	mi := &file_quota_v1_quota_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4200,7 +4495,7 @@ func (x *CommandError) String() string {
 func (*CommandError) ProtoMessage() {}
 
 func (x *CommandError) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[35]
+	mi := &file_quota_v1_quota_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4213,7 +4508,7 @@ func (x *CommandError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommandError.ProtoReflect.Descriptor instead.
 func (*CommandError) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{35}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *CommandError) GetCode() string {
@@ -4252,7 +4547,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[36]
+	mi := &file_quota_v1_quota_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4264,7 +4559,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[36]
+	mi := &file_quota_v1_quota_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4277,7 +4572,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{36}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *WatchRequest) GetFromIndex() uint64 {
@@ -4317,7 +4612,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[37]
+	mi := &file_quota_v1_quota_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4329,7 +4624,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[37]
+	mi := &file_quota_v1_quota_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4342,7 +4637,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{37}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *WatchResponse) GetMeta() *Meta {
@@ -4401,7 +4696,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_quota_v1_quota_proto_msgTypes[38]
+	mi := &file_quota_v1_quota_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4413,7 +4708,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[38]
+	mi := &file_quota_v1_quota_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4426,7 +4721,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{38}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Event) GetKind() EventKind {
@@ -4533,7 +4828,7 @@ type GetQuotaRequest struct {
 
 func (x *GetQuotaRequest) Reset() {
 	*x = GetQuotaRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[39]
+	mi := &file_quota_v1_quota_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4545,7 +4840,7 @@ func (x *GetQuotaRequest) String() string {
 func (*GetQuotaRequest) ProtoMessage() {}
 
 func (x *GetQuotaRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[39]
+	mi := &file_quota_v1_quota_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4558,7 +4853,7 @@ func (x *GetQuotaRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetQuotaRequest.ProtoReflect.Descriptor instead.
 func (*GetQuotaRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{39}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *GetQuotaRequest) GetName() string {
@@ -4588,7 +4883,7 @@ type GetQuotaResponse struct {
 
 func (x *GetQuotaResponse) Reset() {
 	*x = GetQuotaResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[40]
+	mi := &file_quota_v1_quota_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4600,7 +4895,7 @@ func (x *GetQuotaResponse) String() string {
 func (*GetQuotaResponse) ProtoMessage() {}
 
 func (x *GetQuotaResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[40]
+	mi := &file_quota_v1_quota_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4613,7 +4908,7 @@ func (x *GetQuotaResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetQuotaResponse.ProtoReflect.Descriptor instead.
 func (*GetQuotaResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{40}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *GetQuotaResponse) GetMeta() *Meta {
@@ -4647,7 +4942,7 @@ type ListQuotasRequest struct {
 
 func (x *ListQuotasRequest) Reset() {
 	*x = ListQuotasRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[41]
+	mi := &file_quota_v1_quota_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4659,7 +4954,7 @@ func (x *ListQuotasRequest) String() string {
 func (*ListQuotasRequest) ProtoMessage() {}
 
 func (x *ListQuotasRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[41]
+	mi := &file_quota_v1_quota_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4672,7 +4967,7 @@ func (x *ListQuotasRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuotasRequest.ProtoReflect.Descriptor instead.
 func (*ListQuotasRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{41}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ListQuotasRequest) GetPrefix() string {
@@ -4718,7 +5013,7 @@ type ListQuotasResponse struct {
 
 func (x *ListQuotasResponse) Reset() {
 	*x = ListQuotasResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[42]
+	mi := &file_quota_v1_quota_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4730,7 +5025,7 @@ func (x *ListQuotasResponse) String() string {
 func (*ListQuotasResponse) ProtoMessage() {}
 
 func (x *ListQuotasResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[42]
+	mi := &file_quota_v1_quota_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4743,7 +5038,7 @@ func (x *ListQuotasResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuotasResponse.ProtoReflect.Descriptor instead.
 func (*ListQuotasResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{42}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ListQuotasResponse) GetMeta() *Meta {
@@ -4818,7 +5113,7 @@ type QuotaStatus struct {
 
 func (x *QuotaStatus) Reset() {
 	*x = QuotaStatus{}
-	mi := &file_quota_v1_quota_proto_msgTypes[43]
+	mi := &file_quota_v1_quota_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4830,7 +5125,7 @@ func (x *QuotaStatus) String() string {
 func (*QuotaStatus) ProtoMessage() {}
 
 func (x *QuotaStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[43]
+	mi := &file_quota_v1_quota_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4843,7 +5138,7 @@ func (x *QuotaStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuotaStatus.ProtoReflect.Descriptor instead.
 func (*QuotaStatus) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{43}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *QuotaStatus) GetDefinition() *Quota {
@@ -5008,7 +5303,7 @@ type Override struct {
 
 func (x *Override) Reset() {
 	*x = Override{}
-	mi := &file_quota_v1_quota_proto_msgTypes[44]
+	mi := &file_quota_v1_quota_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5020,7 +5315,7 @@ func (x *Override) String() string {
 func (*Override) ProtoMessage() {}
 
 func (x *Override) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[44]
+	mi := &file_quota_v1_quota_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5033,7 +5328,7 @@ func (x *Override) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Override.ProtoReflect.Descriptor instead.
 func (*Override) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{44}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Override) GetLimit() int64 {
@@ -5102,7 +5397,7 @@ type Quota struct {
 
 func (x *Quota) Reset() {
 	*x = Quota{}
-	mi := &file_quota_v1_quota_proto_msgTypes[45]
+	mi := &file_quota_v1_quota_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5114,7 +5409,7 @@ func (x *Quota) String() string {
 func (*Quota) ProtoMessage() {}
 
 func (x *Quota) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[45]
+	mi := &file_quota_v1_quota_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5127,7 +5422,7 @@ func (x *Quota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Quota.ProtoReflect.Descriptor instead.
 func (*Quota) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{45}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Quota) GetName() string {
@@ -5314,7 +5609,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_quota_v1_quota_proto_msgTypes[46]
+	mi := &file_quota_v1_quota_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5326,7 +5621,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[46]
+	mi := &file_quota_v1_quota_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5339,7 +5634,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{46}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *Policy) GetZones() Zones {
@@ -5413,7 +5708,7 @@ type Prediction struct {
 
 func (x *Prediction) Reset() {
 	*x = Prediction{}
-	mi := &file_quota_v1_quota_proto_msgTypes[47]
+	mi := &file_quota_v1_quota_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5425,7 +5720,7 @@ func (x *Prediction) String() string {
 func (*Prediction) ProtoMessage() {}
 
 func (x *Prediction) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[47]
+	mi := &file_quota_v1_quota_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5438,7 +5733,7 @@ func (x *Prediction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Prediction.ProtoReflect.Descriptor instead.
 func (*Prediction) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{47}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Prediction) GetSamples() int32 {
@@ -5480,7 +5775,7 @@ type Shares struct {
 
 func (x *Shares) Reset() {
 	*x = Shares{}
-	mi := &file_quota_v1_quota_proto_msgTypes[48]
+	mi := &file_quota_v1_quota_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5492,7 +5787,7 @@ func (x *Shares) String() string {
 func (*Shares) ProtoMessage() {}
 
 func (x *Shares) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[48]
+	mi := &file_quota_v1_quota_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5505,7 +5800,7 @@ func (x *Shares) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Shares.ProtoReflect.Descriptor instead.
 func (*Shares) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{48}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *Shares) GetCritical() float64 {
@@ -5578,7 +5873,7 @@ type ClassUse struct {
 
 func (x *ClassUse) Reset() {
 	*x = ClassUse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[49]
+	mi := &file_quota_v1_quota_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5590,7 +5885,7 @@ func (x *ClassUse) String() string {
 func (*ClassUse) ProtoMessage() {}
 
 func (x *ClassUse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[49]
+	mi := &file_quota_v1_quota_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5603,7 +5898,7 @@ func (x *ClassUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClassUse.ProtoReflect.Descriptor instead.
 func (*ClassUse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{49}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ClassUse) GetClass() Class {
@@ -5667,7 +5962,7 @@ type ListUsageRequest struct {
 
 func (x *ListUsageRequest) Reset() {
 	*x = ListUsageRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[50]
+	mi := &file_quota_v1_quota_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5679,7 +5974,7 @@ func (x *ListUsageRequest) String() string {
 func (*ListUsageRequest) ProtoMessage() {}
 
 func (x *ListUsageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[50]
+	mi := &file_quota_v1_quota_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5692,7 +5987,7 @@ func (x *ListUsageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListUsageRequest.ProtoReflect.Descriptor instead.
 func (*ListUsageRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{50}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ListUsageRequest) GetQuota() string {
@@ -5745,7 +6040,7 @@ type ListUsageResponse struct {
 
 func (x *ListUsageResponse) Reset() {
 	*x = ListUsageResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[51]
+	mi := &file_quota_v1_quota_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5757,7 +6052,7 @@ func (x *ListUsageResponse) String() string {
 func (*ListUsageResponse) ProtoMessage() {}
 
 func (x *ListUsageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[51]
+	mi := &file_quota_v1_quota_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5770,7 +6065,7 @@ func (x *ListUsageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListUsageResponse.ProtoReflect.Descriptor instead.
 func (*ListUsageResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{51}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ListUsageResponse) GetMeta() *Meta {
@@ -5838,7 +6133,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_quota_v1_quota_proto_msgTypes[52]
+	mi := &file_quota_v1_quota_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5850,7 +6145,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[52]
+	mi := &file_quota_v1_quota_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5863,7 +6158,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{52}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Usage) GetHolder() string {
@@ -5998,7 +6293,7 @@ type Denial struct {
 
 func (x *Denial) Reset() {
 	*x = Denial{}
-	mi := &file_quota_v1_quota_proto_msgTypes[53]
+	mi := &file_quota_v1_quota_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6010,7 +6305,7 @@ func (x *Denial) String() string {
 func (*Denial) ProtoMessage() {}
 
 func (x *Denial) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[53]
+	mi := &file_quota_v1_quota_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6023,7 +6318,7 @@ func (x *Denial) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Denial.ProtoReflect.Descriptor instead.
 func (*Denial) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{53}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Denial) GetReason() Reason {
@@ -6053,7 +6348,7 @@ type Breaker struct {
 
 func (x *Breaker) Reset() {
 	*x = Breaker{}
-	mi := &file_quota_v1_quota_proto_msgTypes[54]
+	mi := &file_quota_v1_quota_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6065,7 +6360,7 @@ func (x *Breaker) String() string {
 func (*Breaker) ProtoMessage() {}
 
 func (x *Breaker) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[54]
+	mi := &file_quota_v1_quota_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6078,7 +6373,7 @@ func (x *Breaker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Breaker.ProtoReflect.Descriptor instead.
 func (*Breaker) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{54}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *Breaker) GetFailures() int32 {
@@ -6112,7 +6407,7 @@ type Window struct {
 
 func (x *Window) Reset() {
 	*x = Window{}
-	mi := &file_quota_v1_quota_proto_msgTypes[55]
+	mi := &file_quota_v1_quota_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6124,7 +6419,7 @@ func (x *Window) String() string {
 func (*Window) ProtoMessage() {}
 
 func (x *Window) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[55]
+	mi := &file_quota_v1_quota_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6137,7 +6432,7 @@ func (x *Window) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Window.ProtoReflect.Descriptor instead.
 func (*Window) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{55}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *Window) GetLimit() int64 {
@@ -6183,7 +6478,7 @@ type Rate struct {
 
 func (x *Rate) Reset() {
 	*x = Rate{}
-	mi := &file_quota_v1_quota_proto_msgTypes[56]
+	mi := &file_quota_v1_quota_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6195,7 +6490,7 @@ func (x *Rate) String() string {
 func (*Rate) ProtoMessage() {}
 
 func (x *Rate) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[56]
+	mi := &file_quota_v1_quota_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6208,7 +6503,7 @@ func (x *Rate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rate.ProtoReflect.Descriptor instead.
 func (*Rate) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{56}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *Rate) GetLimit() int64 {
@@ -6245,7 +6540,7 @@ type Slots struct {
 
 func (x *Slots) Reset() {
 	*x = Slots{}
-	mi := &file_quota_v1_quota_proto_msgTypes[57]
+	mi := &file_quota_v1_quota_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6257,7 +6552,7 @@ func (x *Slots) String() string {
 func (*Slots) ProtoMessage() {}
 
 func (x *Slots) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[57]
+	mi := &file_quota_v1_quota_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6270,7 +6565,7 @@ func (x *Slots) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Slots.ProtoReflect.Descriptor instead.
 func (*Slots) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{57}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *Slots) GetLimit() int64 {
@@ -6306,7 +6601,7 @@ type ListLeasesRequest struct {
 
 func (x *ListLeasesRequest) Reset() {
 	*x = ListLeasesRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[58]
+	mi := &file_quota_v1_quota_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6318,7 +6613,7 @@ func (x *ListLeasesRequest) String() string {
 func (*ListLeasesRequest) ProtoMessage() {}
 
 func (x *ListLeasesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[58]
+	mi := &file_quota_v1_quota_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6331,7 +6626,7 @@ func (x *ListLeasesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLeasesRequest.ProtoReflect.Descriptor instead.
 func (*ListLeasesRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{58}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *ListLeasesRequest) GetHolder() string {
@@ -6384,7 +6679,7 @@ type ListLeasesResponse struct {
 
 func (x *ListLeasesResponse) Reset() {
 	*x = ListLeasesResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[59]
+	mi := &file_quota_v1_quota_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6396,7 +6691,7 @@ func (x *ListLeasesResponse) String() string {
 func (*ListLeasesResponse) ProtoMessage() {}
 
 func (x *ListLeasesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[59]
+	mi := &file_quota_v1_quota_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6409,7 +6704,7 @@ func (x *ListLeasesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLeasesResponse.ProtoReflect.Descriptor instead.
 func (*ListLeasesResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{59}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *ListLeasesResponse) GetMeta() *Meta {
@@ -6458,7 +6753,7 @@ type LeaseStatus struct {
 
 func (x *LeaseStatus) Reset() {
 	*x = LeaseStatus{}
-	mi := &file_quota_v1_quota_proto_msgTypes[60]
+	mi := &file_quota_v1_quota_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6470,7 +6765,7 @@ func (x *LeaseStatus) String() string {
 func (*LeaseStatus) ProtoMessage() {}
 
 func (x *LeaseStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[60]
+	mi := &file_quota_v1_quota_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6483,7 +6778,7 @@ func (x *LeaseStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseStatus.ProtoReflect.Descriptor instead.
 func (*LeaseStatus) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{60}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *LeaseStatus) GetId() uint64 {
@@ -6567,7 +6862,7 @@ type Workflow struct {
 
 func (x *Workflow) Reset() {
 	*x = Workflow{}
-	mi := &file_quota_v1_quota_proto_msgTypes[61]
+	mi := &file_quota_v1_quota_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6579,7 +6874,7 @@ func (x *Workflow) String() string {
 func (*Workflow) ProtoMessage() {}
 
 func (x *Workflow) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[61]
+	mi := &file_quota_v1_quota_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6592,7 +6887,7 @@ func (x *Workflow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Workflow.ProtoReflect.Descriptor instead.
 func (*Workflow) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{61}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *Workflow) GetName() string {
@@ -6657,7 +6952,7 @@ type WorkflowStep struct {
 
 func (x *WorkflowStep) Reset() {
 	*x = WorkflowStep{}
-	mi := &file_quota_v1_quota_proto_msgTypes[62]
+	mi := &file_quota_v1_quota_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6669,7 +6964,7 @@ func (x *WorkflowStep) String() string {
 func (*WorkflowStep) ProtoMessage() {}
 
 func (x *WorkflowStep) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[62]
+	mi := &file_quota_v1_quota_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6682,7 +6977,7 @@ func (x *WorkflowStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkflowStep.ProtoReflect.Descriptor instead.
 func (*WorkflowStep) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{62}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *WorkflowStep) GetHolder() string {
@@ -6720,7 +7015,7 @@ type WorkflowStatus struct {
 
 func (x *WorkflowStatus) Reset() {
 	*x = WorkflowStatus{}
-	mi := &file_quota_v1_quota_proto_msgTypes[63]
+	mi := &file_quota_v1_quota_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6732,7 +7027,7 @@ func (x *WorkflowStatus) String() string {
 func (*WorkflowStatus) ProtoMessage() {}
 
 func (x *WorkflowStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[63]
+	mi := &file_quota_v1_quota_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6745,7 +7040,7 @@ func (x *WorkflowStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkflowStatus.ProtoReflect.Descriptor instead.
 func (*WorkflowStatus) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{63}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *WorkflowStatus) GetDefinition() *Workflow {
@@ -6805,7 +7100,7 @@ type WorkflowTurn struct {
 
 func (x *WorkflowTurn) Reset() {
 	*x = WorkflowTurn{}
-	mi := &file_quota_v1_quota_proto_msgTypes[64]
+	mi := &file_quota_v1_quota_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6817,7 +7112,7 @@ func (x *WorkflowTurn) String() string {
 func (*WorkflowTurn) ProtoMessage() {}
 
 func (x *WorkflowTurn) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[64]
+	mi := &file_quota_v1_quota_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6830,7 +7125,7 @@ func (x *WorkflowTurn) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkflowTurn.ProtoReflect.Descriptor instead.
 func (*WorkflowTurn) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{64}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *WorkflowTurn) GetHolder() string {
@@ -6875,7 +7170,7 @@ type WorkflowStepStatus struct {
 
 func (x *WorkflowStepStatus) Reset() {
 	*x = WorkflowStepStatus{}
-	mi := &file_quota_v1_quota_proto_msgTypes[65]
+	mi := &file_quota_v1_quota_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6887,7 +7182,7 @@ func (x *WorkflowStepStatus) String() string {
 func (*WorkflowStepStatus) ProtoMessage() {}
 
 func (x *WorkflowStepStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[65]
+	mi := &file_quota_v1_quota_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6900,7 +7195,7 @@ func (x *WorkflowStepStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkflowStepStatus.ProtoReflect.Descriptor instead.
 func (*WorkflowStepStatus) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{65}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *WorkflowStepStatus) GetHolder() string {
@@ -6958,7 +7253,7 @@ type GetWorkflowRequest struct {
 
 func (x *GetWorkflowRequest) Reset() {
 	*x = GetWorkflowRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[66]
+	mi := &file_quota_v1_quota_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6970,7 +7265,7 @@ func (x *GetWorkflowRequest) String() string {
 func (*GetWorkflowRequest) ProtoMessage() {}
 
 func (x *GetWorkflowRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[66]
+	mi := &file_quota_v1_quota_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6983,7 +7278,7 @@ func (x *GetWorkflowRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetWorkflowRequest.ProtoReflect.Descriptor instead.
 func (*GetWorkflowRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{66}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *GetWorkflowRequest) GetName() string {
@@ -7013,7 +7308,7 @@ type GetWorkflowResponse struct {
 
 func (x *GetWorkflowResponse) Reset() {
 	*x = GetWorkflowResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[67]
+	mi := &file_quota_v1_quota_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7025,7 +7320,7 @@ func (x *GetWorkflowResponse) String() string {
 func (*GetWorkflowResponse) ProtoMessage() {}
 
 func (x *GetWorkflowResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[67]
+	mi := &file_quota_v1_quota_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7038,7 +7333,7 @@ func (x *GetWorkflowResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetWorkflowResponse.ProtoReflect.Descriptor instead.
 func (*GetWorkflowResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{67}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *GetWorkflowResponse) GetMeta() *Meta {
@@ -7072,7 +7367,7 @@ type ListWorkflowsRequest struct {
 
 func (x *ListWorkflowsRequest) Reset() {
 	*x = ListWorkflowsRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[68]
+	mi := &file_quota_v1_quota_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7084,7 +7379,7 @@ func (x *ListWorkflowsRequest) String() string {
 func (*ListWorkflowsRequest) ProtoMessage() {}
 
 func (x *ListWorkflowsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[68]
+	mi := &file_quota_v1_quota_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7097,7 +7392,7 @@ func (x *ListWorkflowsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkflowsRequest.ProtoReflect.Descriptor instead.
 func (*ListWorkflowsRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{68}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *ListWorkflowsRequest) GetHolder() string {
@@ -7143,7 +7438,7 @@ type ListWorkflowsResponse struct {
 
 func (x *ListWorkflowsResponse) Reset() {
 	*x = ListWorkflowsResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[69]
+	mi := &file_quota_v1_quota_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7155,7 +7450,7 @@ func (x *ListWorkflowsResponse) String() string {
 func (*ListWorkflowsResponse) ProtoMessage() {}
 
 func (x *ListWorkflowsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[69]
+	mi := &file_quota_v1_quota_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7168,7 +7463,7 @@ func (x *ListWorkflowsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkflowsResponse.ProtoReflect.Descriptor instead.
 func (*ListWorkflowsResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{69}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *ListWorkflowsResponse) GetMeta() *Meta {
@@ -7205,7 +7500,7 @@ type CheckFenceRequest struct {
 
 func (x *CheckFenceRequest) Reset() {
 	*x = CheckFenceRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[70]
+	mi := &file_quota_v1_quota_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7217,7 +7512,7 @@ func (x *CheckFenceRequest) String() string {
 func (*CheckFenceRequest) ProtoMessage() {}
 
 func (x *CheckFenceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[70]
+	mi := &file_quota_v1_quota_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7230,7 +7525,7 @@ func (x *CheckFenceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckFenceRequest.ProtoReflect.Descriptor instead.
 func (*CheckFenceRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{70}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *CheckFenceRequest) GetLease() uint64 {
@@ -7264,7 +7559,7 @@ type CheckFenceResponse struct {
 
 func (x *CheckFenceResponse) Reset() {
 	*x = CheckFenceResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[71]
+	mi := &file_quota_v1_quota_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7276,7 +7571,7 @@ func (x *CheckFenceResponse) String() string {
 func (*CheckFenceResponse) ProtoMessage() {}
 
 func (x *CheckFenceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[71]
+	mi := &file_quota_v1_quota_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7289,7 +7584,7 @@ func (x *CheckFenceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckFenceResponse.ProtoReflect.Descriptor instead.
 func (*CheckFenceResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{71}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *CheckFenceResponse) GetMeta() *Meta {
@@ -7336,7 +7631,7 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\x12<\n" +
 	"\fcluster_time\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\vclusterTime\x126\n" +
 	"\tserved_in\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\bservedIn\x12\x12\n" +
-	"\x04node\x18\x05 \x01(\tR\x04node\"\xd0\x02\n" +
+	"\x04node\x18\x05 \x01(\tR\x04node\"\xfd\x02\n" +
 	"\tErrorInfo\x12(\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x10.quota.v1.ReasonR\x06reason\x12\x12\n" +
 	"\x04hint\x18\x02 \x01(\tR\x04hint\x12\x14\n" +
@@ -7348,7 +7643,12 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\vretry_after\x18\b \x01(\v2\x19.google.protobuf.DurationR\n" +
 	"retryAfter\x12!\n" +
 	"\fnot_accepted\x18\t \x01(\bR\vnotAccepted\x12\x16\n" +
-	"\x06budget\x18< \x01(\tR\x06budget\"D\n" +
+	"\x06budget\x18< \x01(\tR\x06budget\x12+\n" +
+	"\aoutcome\x18= \x01(\x0e2\x11.quota.v1.OutcomeR\aoutcome\"d\n" +
+	"\tErrorBody\x12\x12\n" +
+	"\x04code\x18\x01 \x01(\tR\x04code\x12\x18\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\x12)\n" +
+	"\x05error\x18\x03 \x01(\v2\x13.quota.v1.ErrorInfoR\x05error\"D\n" +
 	"\x04Item\x12\x14\n" +
 	"\x05quota\x18\x01 \x01(\tR\x05quota\x12\x1b\n" +
 	"\x06amount\x18\x02 \x01(\x03H\x00R\x06amount\x88\x01\x01B\t\n" +
@@ -7505,17 +7805,32 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"retryAfterB\b\n" +
 	"\x06_limitB\f\n" +
 	"\n" +
-	"_remaining\"\xab\x01\n" +
+	"_remaining\"\xc3\x01\n" +
+	"\x06Answer\x12\x16\n" +
+	"\x06status\x18\x01 \x01(\x05R\x06status\x127\n" +
+	"\aheaders\x18\x02 \x03(\v2\x1d.quota.v1.Answer.HeadersEntryR\aheaders\x12\x12\n" +
+	"\x04body\x18\x03 \x01(\tR\x04body\x12\x18\n" +
+	"\adialect\x18\x04 \x01(\tR\adialect\x1a:\n" +
+	"\fHeadersEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xd5\x01\n" +
 	"\rReportRequest\x122\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\v2\x13.quota.v1.RequestIdR\trequestId\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12\x14\n" +
 	"\x05fence\x18\x03 \x01(\x04R\x05fence\x12\x0e\n" +
 	"\x02op\x18\x04 \x01(\x04R\x02op\x12*\n" +
-	"\asignals\x18\x05 \x03(\v2\x10.quota.v1.SignalR\asignals\"e\n" +
+	"\asignals\x18\x05 \x03(\v2\x10.quota.v1.SignalR\asignals\x12(\n" +
+	"\x06answer\x18\x06 \x01(\v2\x10.quota.v1.AnswerR\x06answer\"\x91\x01\n" +
 	"\x0eReportResponse\x12\"\n" +
 	"\x04meta\x18\x01 \x01(\v2\x0e.quota.v1.MetaR\x04meta\x12/\n" +
-	"\x06quotas\x18\x02 \x03(\v2\x17.quota.v1.ReportedQuotaR\x06quotas\"\xd4\x01\n" +
+	"\x06quotas\x18\x02 \x03(\v2\x17.quota.v1.ReportedQuotaR\x06quotas\x12*\n" +
+	"\asignals\x18\x03 \x03(\v2\x10.quota.v1.SignalR\asignals\"\x80\x01\n" +
+	"\fTakeResponse\x124\n" +
+	"\bspend_in\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\aspendIn\x12\x14\n" +
+	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12\x14\n" +
+	"\x05fence\x18\x03 \x01(\x04R\x05fence\x12\x0e\n" +
+	"\x02op\x18\x04 \x01(\x04R\x02op\"\xd4\x01\n" +
 	"\rReportedQuota\x12\x14\n" +
 	"\x05quota\x18\x01 \x01(\tR\x05quota\x12>\n" +
 	"\rcooldown_left\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\fcooldownLeft\x12\x18\n" +
@@ -7886,7 +8201,12 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x12REASON_MEMORY_FULL\x10\xb1\x01\x12\x18\n" +
 	"\x13REASON_CLOCK_UNSURE\x10\xb4\x01\x12\x1b\n" +
 	"\x16REASON_CLOCK_NOT_AHEAD\x10\xb5\x01\x12\x14\n" +
-	"\x0fREASON_INTERNAL\x10\xc7\x01\"\x04\b\v\x10\v*J\n" +
+	"\x0fREASON_INTERNAL\x10\xc7\x01\"\x04\b\v\x10\v*f\n" +
+	"\aOutcome\x12\x17\n" +
+	"\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x13\n" +
+	"\x0fOUTCOME_APPLIED\x10\x01\x12\x18\n" +
+	"\x14OUTCOME_NOT_ACCEPTED\x10\x02\x12\x13\n" +
+	"\x0fOUTCOME_UNKNOWN\x10\x03*J\n" +
 	"\x04Zone\x12\x14\n" +
 	"\x10ZONE_UNSPECIFIED\x10\x00\x12\x0e\n" +
 	"\n" +
@@ -8021,308 +8341,319 @@ func file_quota_v1_quota_proto_rawDescGZIP() []byte {
 	return file_quota_v1_quota_proto_rawDescData
 }
 
-var file_quota_v1_quota_proto_enumTypes = make([]protoimpl.EnumInfo, 14)
-var file_quota_v1_quota_proto_msgTypes = make([]protoimpl.MessageInfo, 73)
+var file_quota_v1_quota_proto_enumTypes = make([]protoimpl.EnumInfo, 15)
+var file_quota_v1_quota_proto_msgTypes = make([]protoimpl.MessageInfo, 77)
 var file_quota_v1_quota_proto_goTypes = []any{
 	(Reason)(0),                   // 0: quota.v1.Reason
-	(Zone)(0),                     // 1: quota.v1.Zone
-	(Class)(0),                    // 2: quota.v1.Class
-	(WorkflowState)(0),            // 3: quota.v1.WorkflowState
-	(Side)(0),                     // 4: quota.v1.Side
-	(Cause)(0),                    // 5: quota.v1.Cause
-	(EventKind)(0),                // 6: quota.v1.EventKind
-	(TaskOutcome)(0),              // 7: quota.v1.TaskOutcome
-	(ReadMode)(0),                 // 8: quota.v1.ReadMode
-	(Circuit)(0),                  // 9: quota.v1.Circuit
-	(Zones)(0),                    // 10: quota.v1.Zones
-	(Charged)(0),                  // 11: quota.v1.Charged
-	(SettleMode)(0),               // 12: quota.v1.SettleMode
-	(Anchor)(0),                   // 13: quota.v1.Anchor
-	(*RequestId)(nil),             // 14: quota.v1.RequestId
-	(*Meta)(nil),                  // 15: quota.v1.Meta
-	(*ErrorInfo)(nil),             // 16: quota.v1.ErrorInfo
-	(*Item)(nil),                  // 17: quota.v1.Item
-	(*OpenSessionRequest)(nil),    // 18: quota.v1.OpenSessionRequest
-	(*OpenSessionResponse)(nil),   // 19: quota.v1.OpenSessionResponse
-	(*CloseSessionRequest)(nil),   // 20: quota.v1.CloseSessionRequest
-	(*CloseSessionResponse)(nil),  // 21: quota.v1.CloseSessionResponse
-	(*ReserveRequest)(nil),        // 22: quota.v1.ReserveRequest
-	(*ReserveResponse)(nil),       // 23: quota.v1.ReserveResponse
-	(*Lease)(nil),                 // 24: quota.v1.Lease
-	(*Forecast)(nil),              // 25: quota.v1.Forecast
-	(*GrantedItem)(nil),           // 26: quota.v1.GrantedItem
-	(*Operation)(nil),             // 27: quota.v1.Operation
-	(*Refusal)(nil),               // 28: quota.v1.Refusal
-	(*BackPressure)(nil),          // 29: quota.v1.BackPressure
-	(*Waiting)(nil),               // 30: quota.v1.Waiting
-	(*ConsumeRequest)(nil),        // 31: quota.v1.ConsumeRequest
-	(*ConsumeResponse)(nil),       // 32: quota.v1.ConsumeResponse
-	(*SettleRequest)(nil),         // 33: quota.v1.SettleRequest
-	(*SettleResponse)(nil),        // 34: quota.v1.SettleResponse
-	(*ReleaseRequest)(nil),        // 35: quota.v1.ReleaseRequest
-	(*ReleaseResponse)(nil),       // 36: quota.v1.ReleaseResponse
-	(*RenewRequest)(nil),          // 37: quota.v1.RenewRequest
-	(*RenewResponse)(nil),         // 38: quota.v1.RenewResponse
-	(*WithdrawRequest)(nil),       // 39: quota.v1.WithdrawRequest
-	(*WithdrawResponse)(nil),      // 40: quota.v1.WithdrawResponse
-	(*Signal)(nil),                // 41: quota.v1.Signal
-	(*ReportRequest)(nil),         // 42: quota.v1.ReportRequest
-	(*ReportResponse)(nil),        // 43: quota.v1.ReportResponse
-	(*ReportedQuota)(nil),         // 44: quota.v1.ReportedQuota
-	(*Command)(nil),               // 45: quota.v1.Command
-	(*BatchRequest)(nil),          // 46: quota.v1.BatchRequest
-	(*BatchResponse)(nil),         // 47: quota.v1.BatchResponse
-	(*CommandResult)(nil),         // 48: quota.v1.CommandResult
-	(*CommandError)(nil),          // 49: quota.v1.CommandError
-	(*WatchRequest)(nil),          // 50: quota.v1.WatchRequest
-	(*WatchResponse)(nil),         // 51: quota.v1.WatchResponse
-	(*Event)(nil),                 // 52: quota.v1.Event
-	(*GetQuotaRequest)(nil),       // 53: quota.v1.GetQuotaRequest
-	(*GetQuotaResponse)(nil),      // 54: quota.v1.GetQuotaResponse
-	(*ListQuotasRequest)(nil),     // 55: quota.v1.ListQuotasRequest
-	(*ListQuotasResponse)(nil),    // 56: quota.v1.ListQuotasResponse
-	(*QuotaStatus)(nil),           // 57: quota.v1.QuotaStatus
-	(*Override)(nil),              // 58: quota.v1.Override
-	(*Quota)(nil),                 // 59: quota.v1.Quota
-	(*Policy)(nil),                // 60: quota.v1.Policy
-	(*Prediction)(nil),            // 61: quota.v1.Prediction
-	(*Shares)(nil),                // 62: quota.v1.Shares
-	(*ClassUse)(nil),              // 63: quota.v1.ClassUse
-	(*ListUsageRequest)(nil),      // 64: quota.v1.ListUsageRequest
-	(*ListUsageResponse)(nil),     // 65: quota.v1.ListUsageResponse
-	(*Usage)(nil),                 // 66: quota.v1.Usage
-	(*Denial)(nil),                // 67: quota.v1.Denial
-	(*Breaker)(nil),               // 68: quota.v1.Breaker
-	(*Window)(nil),                // 69: quota.v1.Window
-	(*Rate)(nil),                  // 70: quota.v1.Rate
-	(*Slots)(nil),                 // 71: quota.v1.Slots
-	(*ListLeasesRequest)(nil),     // 72: quota.v1.ListLeasesRequest
-	(*ListLeasesResponse)(nil),    // 73: quota.v1.ListLeasesResponse
-	(*LeaseStatus)(nil),           // 74: quota.v1.LeaseStatus
-	(*Workflow)(nil),              // 75: quota.v1.Workflow
-	(*WorkflowStep)(nil),          // 76: quota.v1.WorkflowStep
-	(*WorkflowStatus)(nil),        // 77: quota.v1.WorkflowStatus
-	(*WorkflowTurn)(nil),          // 78: quota.v1.WorkflowTurn
-	(*WorkflowStepStatus)(nil),    // 79: quota.v1.WorkflowStepStatus
-	(*GetWorkflowRequest)(nil),    // 80: quota.v1.GetWorkflowRequest
-	(*GetWorkflowResponse)(nil),   // 81: quota.v1.GetWorkflowResponse
-	(*ListWorkflowsRequest)(nil),  // 82: quota.v1.ListWorkflowsRequest
-	(*ListWorkflowsResponse)(nil), // 83: quota.v1.ListWorkflowsResponse
-	(*CheckFenceRequest)(nil),     // 84: quota.v1.CheckFenceRequest
-	(*CheckFenceResponse)(nil),    // 85: quota.v1.CheckFenceResponse
-	nil,                           // 86: quota.v1.Shares.HoldersEntry
-	(*durationpb.Duration)(nil),   // 87: google.protobuf.Duration
+	(Outcome)(0),                  // 1: quota.v1.Outcome
+	(Zone)(0),                     // 2: quota.v1.Zone
+	(Class)(0),                    // 3: quota.v1.Class
+	(WorkflowState)(0),            // 4: quota.v1.WorkflowState
+	(Side)(0),                     // 5: quota.v1.Side
+	(Cause)(0),                    // 6: quota.v1.Cause
+	(EventKind)(0),                // 7: quota.v1.EventKind
+	(TaskOutcome)(0),              // 8: quota.v1.TaskOutcome
+	(ReadMode)(0),                 // 9: quota.v1.ReadMode
+	(Circuit)(0),                  // 10: quota.v1.Circuit
+	(Zones)(0),                    // 11: quota.v1.Zones
+	(Charged)(0),                  // 12: quota.v1.Charged
+	(SettleMode)(0),               // 13: quota.v1.SettleMode
+	(Anchor)(0),                   // 14: quota.v1.Anchor
+	(*RequestId)(nil),             // 15: quota.v1.RequestId
+	(*Meta)(nil),                  // 16: quota.v1.Meta
+	(*ErrorInfo)(nil),             // 17: quota.v1.ErrorInfo
+	(*ErrorBody)(nil),             // 18: quota.v1.ErrorBody
+	(*Item)(nil),                  // 19: quota.v1.Item
+	(*OpenSessionRequest)(nil),    // 20: quota.v1.OpenSessionRequest
+	(*OpenSessionResponse)(nil),   // 21: quota.v1.OpenSessionResponse
+	(*CloseSessionRequest)(nil),   // 22: quota.v1.CloseSessionRequest
+	(*CloseSessionResponse)(nil),  // 23: quota.v1.CloseSessionResponse
+	(*ReserveRequest)(nil),        // 24: quota.v1.ReserveRequest
+	(*ReserveResponse)(nil),       // 25: quota.v1.ReserveResponse
+	(*Lease)(nil),                 // 26: quota.v1.Lease
+	(*Forecast)(nil),              // 27: quota.v1.Forecast
+	(*GrantedItem)(nil),           // 28: quota.v1.GrantedItem
+	(*Operation)(nil),             // 29: quota.v1.Operation
+	(*Refusal)(nil),               // 30: quota.v1.Refusal
+	(*BackPressure)(nil),          // 31: quota.v1.BackPressure
+	(*Waiting)(nil),               // 32: quota.v1.Waiting
+	(*ConsumeRequest)(nil),        // 33: quota.v1.ConsumeRequest
+	(*ConsumeResponse)(nil),       // 34: quota.v1.ConsumeResponse
+	(*SettleRequest)(nil),         // 35: quota.v1.SettleRequest
+	(*SettleResponse)(nil),        // 36: quota.v1.SettleResponse
+	(*ReleaseRequest)(nil),        // 37: quota.v1.ReleaseRequest
+	(*ReleaseResponse)(nil),       // 38: quota.v1.ReleaseResponse
+	(*RenewRequest)(nil),          // 39: quota.v1.RenewRequest
+	(*RenewResponse)(nil),         // 40: quota.v1.RenewResponse
+	(*WithdrawRequest)(nil),       // 41: quota.v1.WithdrawRequest
+	(*WithdrawResponse)(nil),      // 42: quota.v1.WithdrawResponse
+	(*Signal)(nil),                // 43: quota.v1.Signal
+	(*Answer)(nil),                // 44: quota.v1.Answer
+	(*ReportRequest)(nil),         // 45: quota.v1.ReportRequest
+	(*ReportResponse)(nil),        // 46: quota.v1.ReportResponse
+	(*TakeResponse)(nil),          // 47: quota.v1.TakeResponse
+	(*ReportedQuota)(nil),         // 48: quota.v1.ReportedQuota
+	(*Command)(nil),               // 49: quota.v1.Command
+	(*BatchRequest)(nil),          // 50: quota.v1.BatchRequest
+	(*BatchResponse)(nil),         // 51: quota.v1.BatchResponse
+	(*CommandResult)(nil),         // 52: quota.v1.CommandResult
+	(*CommandError)(nil),          // 53: quota.v1.CommandError
+	(*WatchRequest)(nil),          // 54: quota.v1.WatchRequest
+	(*WatchResponse)(nil),         // 55: quota.v1.WatchResponse
+	(*Event)(nil),                 // 56: quota.v1.Event
+	(*GetQuotaRequest)(nil),       // 57: quota.v1.GetQuotaRequest
+	(*GetQuotaResponse)(nil),      // 58: quota.v1.GetQuotaResponse
+	(*ListQuotasRequest)(nil),     // 59: quota.v1.ListQuotasRequest
+	(*ListQuotasResponse)(nil),    // 60: quota.v1.ListQuotasResponse
+	(*QuotaStatus)(nil),           // 61: quota.v1.QuotaStatus
+	(*Override)(nil),              // 62: quota.v1.Override
+	(*Quota)(nil),                 // 63: quota.v1.Quota
+	(*Policy)(nil),                // 64: quota.v1.Policy
+	(*Prediction)(nil),            // 65: quota.v1.Prediction
+	(*Shares)(nil),                // 66: quota.v1.Shares
+	(*ClassUse)(nil),              // 67: quota.v1.ClassUse
+	(*ListUsageRequest)(nil),      // 68: quota.v1.ListUsageRequest
+	(*ListUsageResponse)(nil),     // 69: quota.v1.ListUsageResponse
+	(*Usage)(nil),                 // 70: quota.v1.Usage
+	(*Denial)(nil),                // 71: quota.v1.Denial
+	(*Breaker)(nil),               // 72: quota.v1.Breaker
+	(*Window)(nil),                // 73: quota.v1.Window
+	(*Rate)(nil),                  // 74: quota.v1.Rate
+	(*Slots)(nil),                 // 75: quota.v1.Slots
+	(*ListLeasesRequest)(nil),     // 76: quota.v1.ListLeasesRequest
+	(*ListLeasesResponse)(nil),    // 77: quota.v1.ListLeasesResponse
+	(*LeaseStatus)(nil),           // 78: quota.v1.LeaseStatus
+	(*Workflow)(nil),              // 79: quota.v1.Workflow
+	(*WorkflowStep)(nil),          // 80: quota.v1.WorkflowStep
+	(*WorkflowStatus)(nil),        // 81: quota.v1.WorkflowStatus
+	(*WorkflowTurn)(nil),          // 82: quota.v1.WorkflowTurn
+	(*WorkflowStepStatus)(nil),    // 83: quota.v1.WorkflowStepStatus
+	(*GetWorkflowRequest)(nil),    // 84: quota.v1.GetWorkflowRequest
+	(*GetWorkflowResponse)(nil),   // 85: quota.v1.GetWorkflowResponse
+	(*ListWorkflowsRequest)(nil),  // 86: quota.v1.ListWorkflowsRequest
+	(*ListWorkflowsResponse)(nil), // 87: quota.v1.ListWorkflowsResponse
+	(*CheckFenceRequest)(nil),     // 88: quota.v1.CheckFenceRequest
+	(*CheckFenceResponse)(nil),    // 89: quota.v1.CheckFenceResponse
+	nil,                           // 90: quota.v1.Answer.HeadersEntry
+	nil,                           // 91: quota.v1.Shares.HoldersEntry
+	(*durationpb.Duration)(nil),   // 92: google.protobuf.Duration
 }
 var file_quota_v1_quota_proto_depIdxs = []int32{
-	87,  // 0: quota.v1.Meta.cluster_time:type_name -> google.protobuf.Duration
-	87,  // 1: quota.v1.Meta.served_in:type_name -> google.protobuf.Duration
+	92,  // 0: quota.v1.Meta.cluster_time:type_name -> google.protobuf.Duration
+	92,  // 1: quota.v1.Meta.served_in:type_name -> google.protobuf.Duration
 	0,   // 2: quota.v1.ErrorInfo.reason:type_name -> quota.v1.Reason
-	87,  // 3: quota.v1.ErrorInfo.retry_after:type_name -> google.protobuf.Duration
-	15,  // 4: quota.v1.OpenSessionResponse.meta:type_name -> quota.v1.Meta
-	15,  // 5: quota.v1.CloseSessionResponse.meta:type_name -> quota.v1.Meta
-	14,  // 6: quota.v1.ReserveRequest.request_id:type_name -> quota.v1.RequestId
-	17,  // 7: quota.v1.ReserveRequest.items:type_name -> quota.v1.Item
-	87,  // 8: quota.v1.ReserveRequest.ttl:type_name -> google.protobuf.Duration
-	2,   // 9: quota.v1.ReserveRequest.class:type_name -> quota.v1.Class
-	87,  // 10: quota.v1.ReserveRequest.wait:type_name -> google.protobuf.Duration
-	15,  // 11: quota.v1.ReserveResponse.meta:type_name -> quota.v1.Meta
-	24,  // 12: quota.v1.ReserveResponse.lease:type_name -> quota.v1.Lease
-	28,  // 13: quota.v1.ReserveResponse.refusal:type_name -> quota.v1.Refusal
-	30,  // 14: quota.v1.ReserveResponse.waiting:type_name -> quota.v1.Waiting
-	26,  // 15: quota.v1.Lease.items:type_name -> quota.v1.GrantedItem
-	87,  // 16: quota.v1.Lease.expires_in:type_name -> google.protobuf.Duration
-	27,  // 17: quota.v1.Lease.operation:type_name -> quota.v1.Operation
-	2,   // 18: quota.v1.Lease.class:type_name -> quota.v1.Class
-	87,  // 19: quota.v1.Lease.asked_ttl:type_name -> google.protobuf.Duration
-	29,  // 20: quota.v1.Lease.back_pressure:type_name -> quota.v1.BackPressure
-	25,  // 21: quota.v1.Lease.forecast:type_name -> quota.v1.Forecast
-	87,  // 22: quota.v1.Forecast.exhausted_in:type_name -> google.protobuf.Duration
-	87,  // 23: quota.v1.GrantedItem.expires_in:type_name -> google.protobuf.Duration
-	26,  // 24: quota.v1.Operation.items:type_name -> quota.v1.GrantedItem
-	87,  // 25: quota.v1.Operation.spend_in:type_name -> google.protobuf.Duration
-	87,  // 26: quota.v1.Operation.transit:type_name -> google.protobuf.Duration
-	0,   // 27: quota.v1.Refusal.reason:type_name -> quota.v1.Reason
-	87,  // 28: quota.v1.Refusal.retry_after:type_name -> google.protobuf.Duration
-	1,   // 29: quota.v1.Refusal.zone:type_name -> quota.v1.Zone
-	25,  // 30: quota.v1.Refusal.forecast:type_name -> quota.v1.Forecast
-	29,  // 31: quota.v1.Refusal.back_pressure:type_name -> quota.v1.BackPressure
-	3,   // 32: quota.v1.BackPressure.state:type_name -> quota.v1.WorkflowState
-	87,  // 33: quota.v1.BackPressure.limited_for:type_name -> google.protobuf.Duration
-	4,   // 34: quota.v1.BackPressure.side:type_name -> quota.v1.Side
-	87,  // 35: quota.v1.Waiting.ends_in:type_name -> google.protobuf.Duration
-	14,  // 36: quota.v1.ConsumeRequest.request_id:type_name -> quota.v1.RequestId
-	17,  // 37: quota.v1.ConsumeRequest.items:type_name -> quota.v1.Item
-	15,  // 38: quota.v1.ConsumeResponse.meta:type_name -> quota.v1.Meta
-	27,  // 39: quota.v1.ConsumeResponse.operation:type_name -> quota.v1.Operation
-	28,  // 40: quota.v1.ConsumeResponse.refusal:type_name -> quota.v1.Refusal
-	14,  // 41: quota.v1.SettleRequest.request_id:type_name -> quota.v1.RequestId
-	17,  // 42: quota.v1.SettleRequest.unspent:type_name -> quota.v1.Item
-	17,  // 43: quota.v1.SettleRequest.actual:type_name -> quota.v1.Item
-	15,  // 44: quota.v1.SettleResponse.meta:type_name -> quota.v1.Meta
-	17,  // 45: quota.v1.SettleResponse.returned:type_name -> quota.v1.Item
-	17,  // 46: quota.v1.SettleResponse.overrun:type_name -> quota.v1.Item
-	14,  // 47: quota.v1.ReleaseRequest.request_id:type_name -> quota.v1.RequestId
-	17,  // 48: quota.v1.ReleaseRequest.items:type_name -> quota.v1.Item
-	15,  // 49: quota.v1.ReleaseResponse.meta:type_name -> quota.v1.Meta
-	17,  // 50: quota.v1.ReleaseResponse.returned:type_name -> quota.v1.Item
-	14,  // 51: quota.v1.RenewRequest.request_id:type_name -> quota.v1.RequestId
-	87,  // 52: quota.v1.RenewRequest.ttl:type_name -> google.protobuf.Duration
-	15,  // 53: quota.v1.RenewResponse.meta:type_name -> quota.v1.Meta
-	87,  // 54: quota.v1.RenewResponse.expires_in:type_name -> google.protobuf.Duration
-	14,  // 55: quota.v1.WithdrawRequest.request_id:type_name -> quota.v1.RequestId
-	15,  // 56: quota.v1.WithdrawResponse.meta:type_name -> quota.v1.Meta
-	5,   // 57: quota.v1.Signal.cause:type_name -> quota.v1.Cause
-	87,  // 58: quota.v1.Signal.reset_after:type_name -> google.protobuf.Duration
-	87,  // 59: quota.v1.Signal.reset_resolution:type_name -> google.protobuf.Duration
-	87,  // 60: quota.v1.Signal.retry_after:type_name -> google.protobuf.Duration
-	14,  // 61: quota.v1.ReportRequest.request_id:type_name -> quota.v1.RequestId
-	41,  // 62: quota.v1.ReportRequest.signals:type_name -> quota.v1.Signal
-	15,  // 63: quota.v1.ReportResponse.meta:type_name -> quota.v1.Meta
-	44,  // 64: quota.v1.ReportResponse.quotas:type_name -> quota.v1.ReportedQuota
-	87,  // 65: quota.v1.ReportedQuota.cooldown_left:type_name -> google.protobuf.Duration
-	22,  // 66: quota.v1.Command.reserve:type_name -> quota.v1.ReserveRequest
-	31,  // 67: quota.v1.Command.consume:type_name -> quota.v1.ConsumeRequest
-	33,  // 68: quota.v1.Command.settle:type_name -> quota.v1.SettleRequest
-	35,  // 69: quota.v1.Command.release:type_name -> quota.v1.ReleaseRequest
-	37,  // 70: quota.v1.Command.renew:type_name -> quota.v1.RenewRequest
-	39,  // 71: quota.v1.Command.withdraw:type_name -> quota.v1.WithdrawRequest
-	42,  // 72: quota.v1.Command.report:type_name -> quota.v1.ReportRequest
-	45,  // 73: quota.v1.BatchRequest.commands:type_name -> quota.v1.Command
-	15,  // 74: quota.v1.BatchResponse.meta:type_name -> quota.v1.Meta
-	48,  // 75: quota.v1.BatchResponse.results:type_name -> quota.v1.CommandResult
-	23,  // 76: quota.v1.CommandResult.reserve:type_name -> quota.v1.ReserveResponse
-	32,  // 77: quota.v1.CommandResult.consume:type_name -> quota.v1.ConsumeResponse
-	34,  // 78: quota.v1.CommandResult.settle:type_name -> quota.v1.SettleResponse
-	36,  // 79: quota.v1.CommandResult.release:type_name -> quota.v1.ReleaseResponse
-	38,  // 80: quota.v1.CommandResult.renew:type_name -> quota.v1.RenewResponse
-	40,  // 81: quota.v1.CommandResult.withdraw:type_name -> quota.v1.WithdrawResponse
-	43,  // 82: quota.v1.CommandResult.report:type_name -> quota.v1.ReportResponse
-	49,  // 83: quota.v1.CommandResult.error:type_name -> quota.v1.CommandError
-	16,  // 84: quota.v1.CommandError.info:type_name -> quota.v1.ErrorInfo
-	15,  // 85: quota.v1.WatchResponse.meta:type_name -> quota.v1.Meta
-	52,  // 86: quota.v1.WatchResponse.events:type_name -> quota.v1.Event
-	6,   // 87: quota.v1.Event.kind:type_name -> quota.v1.EventKind
-	0,   // 88: quota.v1.Event.reason:type_name -> quota.v1.Reason
-	87,  // 89: quota.v1.Event.duration:type_name -> google.protobuf.Duration
-	7,   // 90: quota.v1.Event.task_outcome:type_name -> quota.v1.TaskOutcome
-	8,   // 91: quota.v1.GetQuotaRequest.read:type_name -> quota.v1.ReadMode
-	15,  // 92: quota.v1.GetQuotaResponse.meta:type_name -> quota.v1.Meta
-	57,  // 93: quota.v1.GetQuotaResponse.quota:type_name -> quota.v1.QuotaStatus
-	8,   // 94: quota.v1.ListQuotasRequest.read:type_name -> quota.v1.ReadMode
-	15,  // 95: quota.v1.ListQuotasResponse.meta:type_name -> quota.v1.Meta
-	57,  // 96: quota.v1.ListQuotasResponse.quotas:type_name -> quota.v1.QuotaStatus
-	59,  // 97: quota.v1.QuotaStatus.definition:type_name -> quota.v1.Quota
-	1,   // 98: quota.v1.QuotaStatus.zone:type_name -> quota.v1.Zone
-	87,  // 99: quota.v1.QuotaStatus.cooldown_left:type_name -> google.protobuf.Duration
-	87,  // 100: quota.v1.QuotaStatus.window_closes_in:type_name -> google.protobuf.Duration
-	87,  // 101: quota.v1.QuotaStatus.reopens_in:type_name -> google.protobuf.Duration
-	63,  // 102: quota.v1.QuotaStatus.classes:type_name -> quota.v1.ClassUse
-	9,   // 103: quota.v1.QuotaStatus.circuit:type_name -> quota.v1.Circuit
-	25,  // 104: quota.v1.QuotaStatus.forecast:type_name -> quota.v1.Forecast
-	58,  // 105: quota.v1.QuotaStatus.override:type_name -> quota.v1.Override
-	87,  // 106: quota.v1.Override.left:type_name -> google.protobuf.Duration
-	69,  // 107: quota.v1.Quota.window:type_name -> quota.v1.Window
-	70,  // 108: quota.v1.Quota.rate:type_name -> quota.v1.Rate
-	71,  // 109: quota.v1.Quota.slots:type_name -> quota.v1.Slots
-	87,  // 110: quota.v1.Quota.spend_by:type_name -> google.protobuf.Duration
-	87,  // 111: quota.v1.Quota.transit:type_name -> google.protobuf.Duration
-	11,  // 112: quota.v1.Quota.charged:type_name -> quota.v1.Charged
-	87,  // 113: quota.v1.Quota.max_call:type_name -> google.protobuf.Duration
-	12,  // 114: quota.v1.Quota.settle:type_name -> quota.v1.SettleMode
-	60,  // 115: quota.v1.Quota.policy:type_name -> quota.v1.Policy
-	10,  // 116: quota.v1.Policy.zones:type_name -> quota.v1.Zones
-	87,  // 117: quota.v1.Policy.ramp:type_name -> google.protobuf.Duration
-	68,  // 118: quota.v1.Policy.breaker:type_name -> quota.v1.Breaker
-	62,  // 119: quota.v1.Policy.shares:type_name -> quota.v1.Shares
-	87,  // 120: quota.v1.Policy.ageing:type_name -> google.protobuf.Duration
-	61,  // 121: quota.v1.Policy.prediction:type_name -> quota.v1.Prediction
-	87,  // 122: quota.v1.Prediction.ahead:type_name -> google.protobuf.Duration
-	87,  // 123: quota.v1.Shares.quiet:type_name -> google.protobuf.Duration
-	86,  // 124: quota.v1.Shares.holders:type_name -> quota.v1.Shares.HoldersEntry
-	2,   // 125: quota.v1.ClassUse.class:type_name -> quota.v1.Class
-	8,   // 126: quota.v1.ListUsageRequest.read:type_name -> quota.v1.ReadMode
-	15,  // 127: quota.v1.ListUsageResponse.meta:type_name -> quota.v1.Meta
-	66,  // 128: quota.v1.ListUsageResponse.usage:type_name -> quota.v1.Usage
-	2,   // 129: quota.v1.Usage.class:type_name -> quota.v1.Class
-	87,  // 130: quota.v1.Usage.waited:type_name -> google.protobuf.Duration
-	67,  // 131: quota.v1.Usage.denials:type_name -> quota.v1.Denial
-	0,   // 132: quota.v1.Denial.reason:type_name -> quota.v1.Reason
-	87,  // 133: quota.v1.Breaker.closed:type_name -> google.protobuf.Duration
-	13,  // 134: quota.v1.Window.anchor:type_name -> quota.v1.Anchor
-	87,  // 135: quota.v1.Window.skew:type_name -> google.protobuf.Duration
-	87,  // 136: quota.v1.Rate.per:type_name -> google.protobuf.Duration
-	87,  // 137: quota.v1.Slots.grace:type_name -> google.protobuf.Duration
-	8,   // 138: quota.v1.ListLeasesRequest.read:type_name -> quota.v1.ReadMode
-	15,  // 139: quota.v1.ListLeasesResponse.meta:type_name -> quota.v1.Meta
-	74,  // 140: quota.v1.ListLeasesResponse.leases:type_name -> quota.v1.LeaseStatus
-	2,   // 141: quota.v1.LeaseStatus.class:type_name -> quota.v1.Class
-	26,  // 142: quota.v1.LeaseStatus.held:type_name -> quota.v1.GrantedItem
-	26,  // 143: quota.v1.LeaseStatus.consumed:type_name -> quota.v1.GrantedItem
-	87,  // 144: quota.v1.LeaseStatus.expires_in:type_name -> google.protobuf.Duration
-	76,  // 145: quota.v1.Workflow.steps:type_name -> quota.v1.WorkflowStep
-	87,  // 146: quota.v1.Workflow.within:type_name -> google.protobuf.Duration
-	87,  // 147: quota.v1.Workflow.calm:type_name -> google.protobuf.Duration
-	87,  // 148: quota.v1.Workflow.turn:type_name -> google.protobuf.Duration
-	87,  // 149: quota.v1.Workflow.pause:type_name -> google.protobuf.Duration
-	75,  // 150: quota.v1.WorkflowStatus.definition:type_name -> quota.v1.Workflow
-	3,   // 151: quota.v1.WorkflowStatus.state:type_name -> quota.v1.WorkflowState
-	87,  // 152: quota.v1.WorkflowStatus.state_for:type_name -> google.protobuf.Duration
-	87,  // 153: quota.v1.WorkflowStatus.calm_in:type_name -> google.protobuf.Duration
-	78,  // 154: quota.v1.WorkflowStatus.turn:type_name -> quota.v1.WorkflowTurn
-	79,  // 155: quota.v1.WorkflowStatus.steps:type_name -> quota.v1.WorkflowStepStatus
-	87,  // 156: quota.v1.WorkflowTurn.ends_in:type_name -> google.protobuf.Duration
-	87,  // 157: quota.v1.WorkflowStepStatus.limited_ago:type_name -> google.protobuf.Duration
-	87,  // 158: quota.v1.WorkflowStepStatus.limited_for:type_name -> google.protobuf.Duration
-	87,  // 159: quota.v1.WorkflowStepStatus.paused_for:type_name -> google.protobuf.Duration
-	8,   // 160: quota.v1.GetWorkflowRequest.read:type_name -> quota.v1.ReadMode
-	15,  // 161: quota.v1.GetWorkflowResponse.meta:type_name -> quota.v1.Meta
-	77,  // 162: quota.v1.GetWorkflowResponse.workflow:type_name -> quota.v1.WorkflowStatus
-	8,   // 163: quota.v1.ListWorkflowsRequest.read:type_name -> quota.v1.ReadMode
-	15,  // 164: quota.v1.ListWorkflowsResponse.meta:type_name -> quota.v1.Meta
-	77,  // 165: quota.v1.ListWorkflowsResponse.workflows:type_name -> quota.v1.WorkflowStatus
-	15,  // 166: quota.v1.CheckFenceResponse.meta:type_name -> quota.v1.Meta
-	87,  // 167: quota.v1.CheckFenceResponse.expires_in:type_name -> google.protobuf.Duration
-	18,  // 168: quota.v1.QuotaService.OpenSession:input_type -> quota.v1.OpenSessionRequest
-	20,  // 169: quota.v1.QuotaService.CloseSession:input_type -> quota.v1.CloseSessionRequest
-	22,  // 170: quota.v1.QuotaService.Reserve:input_type -> quota.v1.ReserveRequest
-	31,  // 171: quota.v1.QuotaService.Consume:input_type -> quota.v1.ConsumeRequest
-	33,  // 172: quota.v1.QuotaService.Settle:input_type -> quota.v1.SettleRequest
-	35,  // 173: quota.v1.QuotaService.Release:input_type -> quota.v1.ReleaseRequest
-	37,  // 174: quota.v1.QuotaService.Renew:input_type -> quota.v1.RenewRequest
-	39,  // 175: quota.v1.QuotaService.Withdraw:input_type -> quota.v1.WithdrawRequest
-	42,  // 176: quota.v1.QuotaService.Report:input_type -> quota.v1.ReportRequest
-	46,  // 177: quota.v1.QuotaService.Batch:input_type -> quota.v1.BatchRequest
-	50,  // 178: quota.v1.QuotaService.Watch:input_type -> quota.v1.WatchRequest
-	53,  // 179: quota.v1.QuotaService.GetQuota:input_type -> quota.v1.GetQuotaRequest
-	55,  // 180: quota.v1.QuotaService.ListQuotas:input_type -> quota.v1.ListQuotasRequest
-	72,  // 181: quota.v1.QuotaService.ListLeases:input_type -> quota.v1.ListLeasesRequest
-	64,  // 182: quota.v1.QuotaService.ListUsage:input_type -> quota.v1.ListUsageRequest
-	80,  // 183: quota.v1.QuotaService.GetWorkflow:input_type -> quota.v1.GetWorkflowRequest
-	82,  // 184: quota.v1.QuotaService.ListWorkflows:input_type -> quota.v1.ListWorkflowsRequest
-	84,  // 185: quota.v1.QuotaService.CheckFence:input_type -> quota.v1.CheckFenceRequest
-	19,  // 186: quota.v1.QuotaService.OpenSession:output_type -> quota.v1.OpenSessionResponse
-	21,  // 187: quota.v1.QuotaService.CloseSession:output_type -> quota.v1.CloseSessionResponse
-	23,  // 188: quota.v1.QuotaService.Reserve:output_type -> quota.v1.ReserveResponse
-	32,  // 189: quota.v1.QuotaService.Consume:output_type -> quota.v1.ConsumeResponse
-	34,  // 190: quota.v1.QuotaService.Settle:output_type -> quota.v1.SettleResponse
-	36,  // 191: quota.v1.QuotaService.Release:output_type -> quota.v1.ReleaseResponse
-	38,  // 192: quota.v1.QuotaService.Renew:output_type -> quota.v1.RenewResponse
-	40,  // 193: quota.v1.QuotaService.Withdraw:output_type -> quota.v1.WithdrawResponse
-	43,  // 194: quota.v1.QuotaService.Report:output_type -> quota.v1.ReportResponse
-	47,  // 195: quota.v1.QuotaService.Batch:output_type -> quota.v1.BatchResponse
-	51,  // 196: quota.v1.QuotaService.Watch:output_type -> quota.v1.WatchResponse
-	54,  // 197: quota.v1.QuotaService.GetQuota:output_type -> quota.v1.GetQuotaResponse
-	56,  // 198: quota.v1.QuotaService.ListQuotas:output_type -> quota.v1.ListQuotasResponse
-	73,  // 199: quota.v1.QuotaService.ListLeases:output_type -> quota.v1.ListLeasesResponse
-	65,  // 200: quota.v1.QuotaService.ListUsage:output_type -> quota.v1.ListUsageResponse
-	81,  // 201: quota.v1.QuotaService.GetWorkflow:output_type -> quota.v1.GetWorkflowResponse
-	83,  // 202: quota.v1.QuotaService.ListWorkflows:output_type -> quota.v1.ListWorkflowsResponse
-	85,  // 203: quota.v1.QuotaService.CheckFence:output_type -> quota.v1.CheckFenceResponse
-	186, // [186:204] is the sub-list for method output_type
-	168, // [168:186] is the sub-list for method input_type
-	168, // [168:168] is the sub-list for extension type_name
-	168, // [168:168] is the sub-list for extension extendee
-	0,   // [0:168] is the sub-list for field type_name
+	92,  // 3: quota.v1.ErrorInfo.retry_after:type_name -> google.protobuf.Duration
+	1,   // 4: quota.v1.ErrorInfo.outcome:type_name -> quota.v1.Outcome
+	17,  // 5: quota.v1.ErrorBody.error:type_name -> quota.v1.ErrorInfo
+	16,  // 6: quota.v1.OpenSessionResponse.meta:type_name -> quota.v1.Meta
+	16,  // 7: quota.v1.CloseSessionResponse.meta:type_name -> quota.v1.Meta
+	15,  // 8: quota.v1.ReserveRequest.request_id:type_name -> quota.v1.RequestId
+	19,  // 9: quota.v1.ReserveRequest.items:type_name -> quota.v1.Item
+	92,  // 10: quota.v1.ReserveRequest.ttl:type_name -> google.protobuf.Duration
+	3,   // 11: quota.v1.ReserveRequest.class:type_name -> quota.v1.Class
+	92,  // 12: quota.v1.ReserveRequest.wait:type_name -> google.protobuf.Duration
+	16,  // 13: quota.v1.ReserveResponse.meta:type_name -> quota.v1.Meta
+	26,  // 14: quota.v1.ReserveResponse.lease:type_name -> quota.v1.Lease
+	30,  // 15: quota.v1.ReserveResponse.refusal:type_name -> quota.v1.Refusal
+	32,  // 16: quota.v1.ReserveResponse.waiting:type_name -> quota.v1.Waiting
+	28,  // 17: quota.v1.Lease.items:type_name -> quota.v1.GrantedItem
+	92,  // 18: quota.v1.Lease.expires_in:type_name -> google.protobuf.Duration
+	29,  // 19: quota.v1.Lease.operation:type_name -> quota.v1.Operation
+	3,   // 20: quota.v1.Lease.class:type_name -> quota.v1.Class
+	92,  // 21: quota.v1.Lease.asked_ttl:type_name -> google.protobuf.Duration
+	31,  // 22: quota.v1.Lease.back_pressure:type_name -> quota.v1.BackPressure
+	27,  // 23: quota.v1.Lease.forecast:type_name -> quota.v1.Forecast
+	92,  // 24: quota.v1.Forecast.exhausted_in:type_name -> google.protobuf.Duration
+	92,  // 25: quota.v1.GrantedItem.expires_in:type_name -> google.protobuf.Duration
+	28,  // 26: quota.v1.Operation.items:type_name -> quota.v1.GrantedItem
+	92,  // 27: quota.v1.Operation.spend_in:type_name -> google.protobuf.Duration
+	92,  // 28: quota.v1.Operation.transit:type_name -> google.protobuf.Duration
+	0,   // 29: quota.v1.Refusal.reason:type_name -> quota.v1.Reason
+	92,  // 30: quota.v1.Refusal.retry_after:type_name -> google.protobuf.Duration
+	2,   // 31: quota.v1.Refusal.zone:type_name -> quota.v1.Zone
+	27,  // 32: quota.v1.Refusal.forecast:type_name -> quota.v1.Forecast
+	31,  // 33: quota.v1.Refusal.back_pressure:type_name -> quota.v1.BackPressure
+	4,   // 34: quota.v1.BackPressure.state:type_name -> quota.v1.WorkflowState
+	92,  // 35: quota.v1.BackPressure.limited_for:type_name -> google.protobuf.Duration
+	5,   // 36: quota.v1.BackPressure.side:type_name -> quota.v1.Side
+	92,  // 37: quota.v1.Waiting.ends_in:type_name -> google.protobuf.Duration
+	15,  // 38: quota.v1.ConsumeRequest.request_id:type_name -> quota.v1.RequestId
+	19,  // 39: quota.v1.ConsumeRequest.items:type_name -> quota.v1.Item
+	16,  // 40: quota.v1.ConsumeResponse.meta:type_name -> quota.v1.Meta
+	29,  // 41: quota.v1.ConsumeResponse.operation:type_name -> quota.v1.Operation
+	30,  // 42: quota.v1.ConsumeResponse.refusal:type_name -> quota.v1.Refusal
+	15,  // 43: quota.v1.SettleRequest.request_id:type_name -> quota.v1.RequestId
+	19,  // 44: quota.v1.SettleRequest.unspent:type_name -> quota.v1.Item
+	19,  // 45: quota.v1.SettleRequest.actual:type_name -> quota.v1.Item
+	16,  // 46: quota.v1.SettleResponse.meta:type_name -> quota.v1.Meta
+	19,  // 47: quota.v1.SettleResponse.returned:type_name -> quota.v1.Item
+	19,  // 48: quota.v1.SettleResponse.overrun:type_name -> quota.v1.Item
+	15,  // 49: quota.v1.ReleaseRequest.request_id:type_name -> quota.v1.RequestId
+	19,  // 50: quota.v1.ReleaseRequest.items:type_name -> quota.v1.Item
+	16,  // 51: quota.v1.ReleaseResponse.meta:type_name -> quota.v1.Meta
+	19,  // 52: quota.v1.ReleaseResponse.returned:type_name -> quota.v1.Item
+	15,  // 53: quota.v1.RenewRequest.request_id:type_name -> quota.v1.RequestId
+	92,  // 54: quota.v1.RenewRequest.ttl:type_name -> google.protobuf.Duration
+	16,  // 55: quota.v1.RenewResponse.meta:type_name -> quota.v1.Meta
+	92,  // 56: quota.v1.RenewResponse.expires_in:type_name -> google.protobuf.Duration
+	15,  // 57: quota.v1.WithdrawRequest.request_id:type_name -> quota.v1.RequestId
+	16,  // 58: quota.v1.WithdrawResponse.meta:type_name -> quota.v1.Meta
+	6,   // 59: quota.v1.Signal.cause:type_name -> quota.v1.Cause
+	92,  // 60: quota.v1.Signal.reset_after:type_name -> google.protobuf.Duration
+	92,  // 61: quota.v1.Signal.reset_resolution:type_name -> google.protobuf.Duration
+	92,  // 62: quota.v1.Signal.retry_after:type_name -> google.protobuf.Duration
+	90,  // 63: quota.v1.Answer.headers:type_name -> quota.v1.Answer.HeadersEntry
+	15,  // 64: quota.v1.ReportRequest.request_id:type_name -> quota.v1.RequestId
+	43,  // 65: quota.v1.ReportRequest.signals:type_name -> quota.v1.Signal
+	44,  // 66: quota.v1.ReportRequest.answer:type_name -> quota.v1.Answer
+	16,  // 67: quota.v1.ReportResponse.meta:type_name -> quota.v1.Meta
+	48,  // 68: quota.v1.ReportResponse.quotas:type_name -> quota.v1.ReportedQuota
+	43,  // 69: quota.v1.ReportResponse.signals:type_name -> quota.v1.Signal
+	92,  // 70: quota.v1.TakeResponse.spend_in:type_name -> google.protobuf.Duration
+	92,  // 71: quota.v1.ReportedQuota.cooldown_left:type_name -> google.protobuf.Duration
+	24,  // 72: quota.v1.Command.reserve:type_name -> quota.v1.ReserveRequest
+	33,  // 73: quota.v1.Command.consume:type_name -> quota.v1.ConsumeRequest
+	35,  // 74: quota.v1.Command.settle:type_name -> quota.v1.SettleRequest
+	37,  // 75: quota.v1.Command.release:type_name -> quota.v1.ReleaseRequest
+	39,  // 76: quota.v1.Command.renew:type_name -> quota.v1.RenewRequest
+	41,  // 77: quota.v1.Command.withdraw:type_name -> quota.v1.WithdrawRequest
+	45,  // 78: quota.v1.Command.report:type_name -> quota.v1.ReportRequest
+	49,  // 79: quota.v1.BatchRequest.commands:type_name -> quota.v1.Command
+	16,  // 80: quota.v1.BatchResponse.meta:type_name -> quota.v1.Meta
+	52,  // 81: quota.v1.BatchResponse.results:type_name -> quota.v1.CommandResult
+	25,  // 82: quota.v1.CommandResult.reserve:type_name -> quota.v1.ReserveResponse
+	34,  // 83: quota.v1.CommandResult.consume:type_name -> quota.v1.ConsumeResponse
+	36,  // 84: quota.v1.CommandResult.settle:type_name -> quota.v1.SettleResponse
+	38,  // 85: quota.v1.CommandResult.release:type_name -> quota.v1.ReleaseResponse
+	40,  // 86: quota.v1.CommandResult.renew:type_name -> quota.v1.RenewResponse
+	42,  // 87: quota.v1.CommandResult.withdraw:type_name -> quota.v1.WithdrawResponse
+	46,  // 88: quota.v1.CommandResult.report:type_name -> quota.v1.ReportResponse
+	53,  // 89: quota.v1.CommandResult.error:type_name -> quota.v1.CommandError
+	17,  // 90: quota.v1.CommandError.info:type_name -> quota.v1.ErrorInfo
+	16,  // 91: quota.v1.WatchResponse.meta:type_name -> quota.v1.Meta
+	56,  // 92: quota.v1.WatchResponse.events:type_name -> quota.v1.Event
+	7,   // 93: quota.v1.Event.kind:type_name -> quota.v1.EventKind
+	0,   // 94: quota.v1.Event.reason:type_name -> quota.v1.Reason
+	92,  // 95: quota.v1.Event.duration:type_name -> google.protobuf.Duration
+	8,   // 96: quota.v1.Event.task_outcome:type_name -> quota.v1.TaskOutcome
+	9,   // 97: quota.v1.GetQuotaRequest.read:type_name -> quota.v1.ReadMode
+	16,  // 98: quota.v1.GetQuotaResponse.meta:type_name -> quota.v1.Meta
+	61,  // 99: quota.v1.GetQuotaResponse.quota:type_name -> quota.v1.QuotaStatus
+	9,   // 100: quota.v1.ListQuotasRequest.read:type_name -> quota.v1.ReadMode
+	16,  // 101: quota.v1.ListQuotasResponse.meta:type_name -> quota.v1.Meta
+	61,  // 102: quota.v1.ListQuotasResponse.quotas:type_name -> quota.v1.QuotaStatus
+	63,  // 103: quota.v1.QuotaStatus.definition:type_name -> quota.v1.Quota
+	2,   // 104: quota.v1.QuotaStatus.zone:type_name -> quota.v1.Zone
+	92,  // 105: quota.v1.QuotaStatus.cooldown_left:type_name -> google.protobuf.Duration
+	92,  // 106: quota.v1.QuotaStatus.window_closes_in:type_name -> google.protobuf.Duration
+	92,  // 107: quota.v1.QuotaStatus.reopens_in:type_name -> google.protobuf.Duration
+	67,  // 108: quota.v1.QuotaStatus.classes:type_name -> quota.v1.ClassUse
+	10,  // 109: quota.v1.QuotaStatus.circuit:type_name -> quota.v1.Circuit
+	27,  // 110: quota.v1.QuotaStatus.forecast:type_name -> quota.v1.Forecast
+	62,  // 111: quota.v1.QuotaStatus.override:type_name -> quota.v1.Override
+	92,  // 112: quota.v1.Override.left:type_name -> google.protobuf.Duration
+	73,  // 113: quota.v1.Quota.window:type_name -> quota.v1.Window
+	74,  // 114: quota.v1.Quota.rate:type_name -> quota.v1.Rate
+	75,  // 115: quota.v1.Quota.slots:type_name -> quota.v1.Slots
+	92,  // 116: quota.v1.Quota.spend_by:type_name -> google.protobuf.Duration
+	92,  // 117: quota.v1.Quota.transit:type_name -> google.protobuf.Duration
+	12,  // 118: quota.v1.Quota.charged:type_name -> quota.v1.Charged
+	92,  // 119: quota.v1.Quota.max_call:type_name -> google.protobuf.Duration
+	13,  // 120: quota.v1.Quota.settle:type_name -> quota.v1.SettleMode
+	64,  // 121: quota.v1.Quota.policy:type_name -> quota.v1.Policy
+	11,  // 122: quota.v1.Policy.zones:type_name -> quota.v1.Zones
+	92,  // 123: quota.v1.Policy.ramp:type_name -> google.protobuf.Duration
+	72,  // 124: quota.v1.Policy.breaker:type_name -> quota.v1.Breaker
+	66,  // 125: quota.v1.Policy.shares:type_name -> quota.v1.Shares
+	92,  // 126: quota.v1.Policy.ageing:type_name -> google.protobuf.Duration
+	65,  // 127: quota.v1.Policy.prediction:type_name -> quota.v1.Prediction
+	92,  // 128: quota.v1.Prediction.ahead:type_name -> google.protobuf.Duration
+	92,  // 129: quota.v1.Shares.quiet:type_name -> google.protobuf.Duration
+	91,  // 130: quota.v1.Shares.holders:type_name -> quota.v1.Shares.HoldersEntry
+	3,   // 131: quota.v1.ClassUse.class:type_name -> quota.v1.Class
+	9,   // 132: quota.v1.ListUsageRequest.read:type_name -> quota.v1.ReadMode
+	16,  // 133: quota.v1.ListUsageResponse.meta:type_name -> quota.v1.Meta
+	70,  // 134: quota.v1.ListUsageResponse.usage:type_name -> quota.v1.Usage
+	3,   // 135: quota.v1.Usage.class:type_name -> quota.v1.Class
+	92,  // 136: quota.v1.Usage.waited:type_name -> google.protobuf.Duration
+	71,  // 137: quota.v1.Usage.denials:type_name -> quota.v1.Denial
+	0,   // 138: quota.v1.Denial.reason:type_name -> quota.v1.Reason
+	92,  // 139: quota.v1.Breaker.closed:type_name -> google.protobuf.Duration
+	14,  // 140: quota.v1.Window.anchor:type_name -> quota.v1.Anchor
+	92,  // 141: quota.v1.Window.skew:type_name -> google.protobuf.Duration
+	92,  // 142: quota.v1.Rate.per:type_name -> google.protobuf.Duration
+	92,  // 143: quota.v1.Slots.grace:type_name -> google.protobuf.Duration
+	9,   // 144: quota.v1.ListLeasesRequest.read:type_name -> quota.v1.ReadMode
+	16,  // 145: quota.v1.ListLeasesResponse.meta:type_name -> quota.v1.Meta
+	78,  // 146: quota.v1.ListLeasesResponse.leases:type_name -> quota.v1.LeaseStatus
+	3,   // 147: quota.v1.LeaseStatus.class:type_name -> quota.v1.Class
+	28,  // 148: quota.v1.LeaseStatus.held:type_name -> quota.v1.GrantedItem
+	28,  // 149: quota.v1.LeaseStatus.consumed:type_name -> quota.v1.GrantedItem
+	92,  // 150: quota.v1.LeaseStatus.expires_in:type_name -> google.protobuf.Duration
+	80,  // 151: quota.v1.Workflow.steps:type_name -> quota.v1.WorkflowStep
+	92,  // 152: quota.v1.Workflow.within:type_name -> google.protobuf.Duration
+	92,  // 153: quota.v1.Workflow.calm:type_name -> google.protobuf.Duration
+	92,  // 154: quota.v1.Workflow.turn:type_name -> google.protobuf.Duration
+	92,  // 155: quota.v1.Workflow.pause:type_name -> google.protobuf.Duration
+	79,  // 156: quota.v1.WorkflowStatus.definition:type_name -> quota.v1.Workflow
+	4,   // 157: quota.v1.WorkflowStatus.state:type_name -> quota.v1.WorkflowState
+	92,  // 158: quota.v1.WorkflowStatus.state_for:type_name -> google.protobuf.Duration
+	92,  // 159: quota.v1.WorkflowStatus.calm_in:type_name -> google.protobuf.Duration
+	82,  // 160: quota.v1.WorkflowStatus.turn:type_name -> quota.v1.WorkflowTurn
+	83,  // 161: quota.v1.WorkflowStatus.steps:type_name -> quota.v1.WorkflowStepStatus
+	92,  // 162: quota.v1.WorkflowTurn.ends_in:type_name -> google.protobuf.Duration
+	92,  // 163: quota.v1.WorkflowStepStatus.limited_ago:type_name -> google.protobuf.Duration
+	92,  // 164: quota.v1.WorkflowStepStatus.limited_for:type_name -> google.protobuf.Duration
+	92,  // 165: quota.v1.WorkflowStepStatus.paused_for:type_name -> google.protobuf.Duration
+	9,   // 166: quota.v1.GetWorkflowRequest.read:type_name -> quota.v1.ReadMode
+	16,  // 167: quota.v1.GetWorkflowResponse.meta:type_name -> quota.v1.Meta
+	81,  // 168: quota.v1.GetWorkflowResponse.workflow:type_name -> quota.v1.WorkflowStatus
+	9,   // 169: quota.v1.ListWorkflowsRequest.read:type_name -> quota.v1.ReadMode
+	16,  // 170: quota.v1.ListWorkflowsResponse.meta:type_name -> quota.v1.Meta
+	81,  // 171: quota.v1.ListWorkflowsResponse.workflows:type_name -> quota.v1.WorkflowStatus
+	16,  // 172: quota.v1.CheckFenceResponse.meta:type_name -> quota.v1.Meta
+	92,  // 173: quota.v1.CheckFenceResponse.expires_in:type_name -> google.protobuf.Duration
+	20,  // 174: quota.v1.QuotaService.OpenSession:input_type -> quota.v1.OpenSessionRequest
+	22,  // 175: quota.v1.QuotaService.CloseSession:input_type -> quota.v1.CloseSessionRequest
+	24,  // 176: quota.v1.QuotaService.Reserve:input_type -> quota.v1.ReserveRequest
+	33,  // 177: quota.v1.QuotaService.Consume:input_type -> quota.v1.ConsumeRequest
+	35,  // 178: quota.v1.QuotaService.Settle:input_type -> quota.v1.SettleRequest
+	37,  // 179: quota.v1.QuotaService.Release:input_type -> quota.v1.ReleaseRequest
+	39,  // 180: quota.v1.QuotaService.Renew:input_type -> quota.v1.RenewRequest
+	41,  // 181: quota.v1.QuotaService.Withdraw:input_type -> quota.v1.WithdrawRequest
+	45,  // 182: quota.v1.QuotaService.Report:input_type -> quota.v1.ReportRequest
+	50,  // 183: quota.v1.QuotaService.Batch:input_type -> quota.v1.BatchRequest
+	54,  // 184: quota.v1.QuotaService.Watch:input_type -> quota.v1.WatchRequest
+	57,  // 185: quota.v1.QuotaService.GetQuota:input_type -> quota.v1.GetQuotaRequest
+	59,  // 186: quota.v1.QuotaService.ListQuotas:input_type -> quota.v1.ListQuotasRequest
+	76,  // 187: quota.v1.QuotaService.ListLeases:input_type -> quota.v1.ListLeasesRequest
+	68,  // 188: quota.v1.QuotaService.ListUsage:input_type -> quota.v1.ListUsageRequest
+	84,  // 189: quota.v1.QuotaService.GetWorkflow:input_type -> quota.v1.GetWorkflowRequest
+	86,  // 190: quota.v1.QuotaService.ListWorkflows:input_type -> quota.v1.ListWorkflowsRequest
+	88,  // 191: quota.v1.QuotaService.CheckFence:input_type -> quota.v1.CheckFenceRequest
+	21,  // 192: quota.v1.QuotaService.OpenSession:output_type -> quota.v1.OpenSessionResponse
+	23,  // 193: quota.v1.QuotaService.CloseSession:output_type -> quota.v1.CloseSessionResponse
+	25,  // 194: quota.v1.QuotaService.Reserve:output_type -> quota.v1.ReserveResponse
+	34,  // 195: quota.v1.QuotaService.Consume:output_type -> quota.v1.ConsumeResponse
+	36,  // 196: quota.v1.QuotaService.Settle:output_type -> quota.v1.SettleResponse
+	38,  // 197: quota.v1.QuotaService.Release:output_type -> quota.v1.ReleaseResponse
+	40,  // 198: quota.v1.QuotaService.Renew:output_type -> quota.v1.RenewResponse
+	42,  // 199: quota.v1.QuotaService.Withdraw:output_type -> quota.v1.WithdrawResponse
+	46,  // 200: quota.v1.QuotaService.Report:output_type -> quota.v1.ReportResponse
+	51,  // 201: quota.v1.QuotaService.Batch:output_type -> quota.v1.BatchResponse
+	55,  // 202: quota.v1.QuotaService.Watch:output_type -> quota.v1.WatchResponse
+	58,  // 203: quota.v1.QuotaService.GetQuota:output_type -> quota.v1.GetQuotaResponse
+	60,  // 204: quota.v1.QuotaService.ListQuotas:output_type -> quota.v1.ListQuotasResponse
+	77,  // 205: quota.v1.QuotaService.ListLeases:output_type -> quota.v1.ListLeasesResponse
+	69,  // 206: quota.v1.QuotaService.ListUsage:output_type -> quota.v1.ListUsageResponse
+	85,  // 207: quota.v1.QuotaService.GetWorkflow:output_type -> quota.v1.GetWorkflowResponse
+	87,  // 208: quota.v1.QuotaService.ListWorkflows:output_type -> quota.v1.ListWorkflowsResponse
+	89,  // 209: quota.v1.QuotaService.CheckFence:output_type -> quota.v1.CheckFenceResponse
+	192, // [192:210] is the sub-list for method output_type
+	174, // [174:192] is the sub-list for method input_type
+	174, // [174:174] is the sub-list for extension type_name
+	174, // [174:174] is the sub-list for extension extendee
+	0,   // [0:174] is the sub-list for field type_name
 }
 
 func init() { file_quota_v1_quota_proto_init() }
@@ -8330,19 +8661,19 @@ func file_quota_v1_quota_proto_init() {
 	if File_quota_v1_quota_proto != nil {
 		return
 	}
-	file_quota_v1_quota_proto_msgTypes[3].OneofWrappers = []any{}
-	file_quota_v1_quota_proto_msgTypes[9].OneofWrappers = []any{
+	file_quota_v1_quota_proto_msgTypes[4].OneofWrappers = []any{}
+	file_quota_v1_quota_proto_msgTypes[10].OneofWrappers = []any{
 		(*ReserveResponse_Lease)(nil),
 		(*ReserveResponse_Refusal)(nil),
 		(*ReserveResponse_Waiting)(nil),
 	}
-	file_quota_v1_quota_proto_msgTypes[18].OneofWrappers = []any{
+	file_quota_v1_quota_proto_msgTypes[19].OneofWrappers = []any{
 		(*ConsumeResponse_Operation)(nil),
 		(*ConsumeResponse_Refusal)(nil),
 	}
-	file_quota_v1_quota_proto_msgTypes[27].OneofWrappers = []any{}
-	file_quota_v1_quota_proto_msgTypes[30].OneofWrappers = []any{}
-	file_quota_v1_quota_proto_msgTypes[31].OneofWrappers = []any{
+	file_quota_v1_quota_proto_msgTypes[28].OneofWrappers = []any{}
+	file_quota_v1_quota_proto_msgTypes[33].OneofWrappers = []any{}
+	file_quota_v1_quota_proto_msgTypes[34].OneofWrappers = []any{
 		(*Command_Reserve)(nil),
 		(*Command_Consume)(nil),
 		(*Command_Settle)(nil),
@@ -8351,7 +8682,7 @@ func file_quota_v1_quota_proto_init() {
 		(*Command_Withdraw)(nil),
 		(*Command_Report)(nil),
 	}
-	file_quota_v1_quota_proto_msgTypes[34].OneofWrappers = []any{
+	file_quota_v1_quota_proto_msgTypes[37].OneofWrappers = []any{
 		(*CommandResult_Reserve)(nil),
 		(*CommandResult_Consume)(nil),
 		(*CommandResult_Settle)(nil),
@@ -8361,21 +8692,21 @@ func file_quota_v1_quota_proto_init() {
 		(*CommandResult_Report)(nil),
 		(*CommandResult_Error)(nil),
 	}
-	file_quota_v1_quota_proto_msgTypes[43].OneofWrappers = []any{}
-	file_quota_v1_quota_proto_msgTypes[45].OneofWrappers = []any{
+	file_quota_v1_quota_proto_msgTypes[46].OneofWrappers = []any{}
+	file_quota_v1_quota_proto_msgTypes[48].OneofWrappers = []any{
 		(*Quota_Window)(nil),
 		(*Quota_Rate)(nil),
 		(*Quota_Slots)(nil),
 	}
-	file_quota_v1_quota_proto_msgTypes[48].OneofWrappers = []any{}
-	file_quota_v1_quota_proto_msgTypes[52].OneofWrappers = []any{}
+	file_quota_v1_quota_proto_msgTypes[51].OneofWrappers = []any{}
+	file_quota_v1_quota_proto_msgTypes[55].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quota_v1_quota_proto_rawDesc), len(file_quota_v1_quota_proto_rawDesc)),
-			NumEnums:      14,
-			NumMessages:   73,
+			NumEnums:      15,
+			NumMessages:   77,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -40,7 +40,7 @@ func scalar(fd protoreflect.FieldDescriptor, n int64) protoreflect.Value {
 
 // fill sets a field to something that is not zero, and all that is in it.
 func fill(m protoreflect.Message, fd protoreflect.FieldDescriptor) {
-	value := func(empty protoreflect.Value) protoreflect.Value {
+	value := func(fd protoreflect.FieldDescriptor, empty protoreflect.Value) protoreflect.Value {
 		switch fd.Kind() {
 		case protoreflect.MessageKind:
 			fillAll(empty.Message())
@@ -51,13 +51,18 @@ func fill(m protoreflect.Message, fd protoreflect.FieldDescriptor) {
 			return scalar(fd, 1001+2*int64(fd.Number())) // odd, and a number of its own
 		}
 	}
+	if fd.IsMap() { // one entry: the order of more differs from time to time
+		entries := m.Mutable(fd).Map()
+		entries.Set(value(fd.MapKey(), protoreflect.Value{}).MapKey(), value(fd.MapValue(), entries.NewValue()))
+		return
+	}
 	if !fd.IsList() {
-		m.Set(fd, value(m.NewField(fd)))
+		m.Set(fd, value(fd, m.NewField(fd)))
 		return
 	}
 	list := m.Mutable(fd).List()
 	for range 2 {
-		list.Append(value(list.NewElement()))
+		list.Append(value(fd, list.NewElement()))
 	}
 }
 

@@ -25,6 +25,11 @@ func (d drawer) message(m protoreflect.Message) {
 		if fd.ContainingOneof() != nil && !fd.HasOptionalKeyword() || !d.one(2, string(fd.Name())) {
 			continue
 		}
+		if fd.IsMap() { // one entry: the order of more differs from time to time
+			entries := m.Mutable(fd).Map()
+			entries.Set(d.value(fd.MapKey(), protoreflect.Value{}).MapKey(), d.value(fd.MapValue(), entries.NewValue()))
+			continue
+		}
 		if !fd.IsList() {
 			m.Set(fd, d.value(fd, m.NewField(fd)))
 			continue

@@ -1,0 +1,107 @@
+package rpc
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/raftnode"
+	"github.com/quotad/quotad/rpc/quotav1"
+	"github.com/quotad/quotad/rpc/signals"
+)
+
+// maxAnswerHeaders bounds the headers of a provider's answer, maxAnswerRead how much of its body is looked at.
+const (
+	maxAnswerHeaders = 128
+	maxAnswerRead    = 32 << 10
+)
+
+// understood returns a report whose answer, if it has one, is read: what the log takes are the signals in it. It is for the node that
+// leads, which knows all leases.
+func (s *Server) understood(ctx context.Context, r *quotav1.ReportRequest) (*quotav1.ReportRequest, error) {
+	if r.GetAnswer() == nil {
+		return r, nil
+	}
+	var items []string
+	err := s.node.Read(ctx, raftnode.Stale, func(state *fsm.State, _ fsm.Clock, _ raftnode.Position) { items = state.ItemsOf(r.Lease) })
+	if err != nil {
+		return nil, err
+	}
+	return &quotav1.ReportRequest{
+		RequestId: r.RequestId, Lease: r.Lease, Fence: r.Fence, Op: r.Op, Signals: signalsIn(r.Answer, items, time.Now()),
+	}, nil
+}
+
+// signalsIn reads an answer that was validated, of a call that draws on these quotas. It always says something of the first: of a lease
+// that has ended there is none, and the state machine refuses the report for that.
+func signalsIn(a *quotav1.Answer, quotas []string, now time.Time) []*quotav1.Signal {
+	if len(quotas) == 0 {
+		quotas = []string{""}
+	}
+	dialect := signals.Auto
+	if named, err := signals.DialectNamed(a.Dialect); err == nil {
+		dialect = named
+	}
+	header := make(http.Header, len(a.Headers))
+	for name, value := range a.Headers {
+		for line := range strings.SplitSeq(value, "\n") {
+			header.Add(name, strings.TrimSpace(line))
+		}
+	}
+	body := a.Body[:min(len(a.Body), maxAnswerRead)]
+	said := dialect.ObserveAnswer(now, int(a.Status), header, []byte(body))
+	var out []*quotav1.Signal
+	for _, of := range signals.Attribute(said, quotas) {
+		out = append(out, apiSignal(of))
+	}
+	if out != nil {
+		return out
+	}
+	cause := quotav1.Cause_CAUSE_OK
+	if a.Status >= http.StatusBadRequest {
+		cause = quotav1.Cause_CAUSE_NOT_A_LIMIT
+	}
+	return []*quotav1.Signal{{Quota: quotas[0], Cause: cause}}
+}
+
+// apiSignal makes a signal of the API. Counts that the cluster cannot hold are left out.
+func apiSignal(of signals.Of) *quotav1.Signal {
+	out := &quotav1.Signal{Quota: of.Quota, Cause: causeOf(of.Signal)}
+	if of.Limit.Known && of.Limit.N <= maxAmount {
+		out.Limit = new(of.Limit.N)
+	}
+	if of.Remaining.Known && of.Remaining.N <= maxAmount {
+		out.Remaining = new(of.Remaining.N)
+	}
+	if of.ResetIn.Known && of.ResetIn.D > 0 {
+		out.ResetAfter, out.ResetResolution = durationpb.New(of.ResetIn.D), durationpb.New(of.ResetResolution)
+	}
+	if of.RetryAfter.Known {
+		out.RetryAfter = durationpb.New(of.RetryAfter.D)
+	}
+	return out
+}
+
+func causeOf(s signals.Signal) quotav1.Cause {
+	switch s.Class {
+	case signals.Throttled:
+		if s.Scope == signals.ScopeOrg || s.Scope == signals.ScopeProject {
+			return quotav1.Cause_CAUSE_ACCOUNT
+		}
+		return quotav1.Cause_CAUSE_SATURATED
+	case signals.Exhausted:
+		return quotav1.Cause_CAUSE_EXHAUSTED
+	case signals.Overloaded:
+		return quotav1.Cause_CAUSE_OVERLOADED
+	case signals.Billing:
+		return quotav1.Cause_CAUSE_PLAN
+	case signals.NotALimit:
+		return quotav1.Cause_CAUSE_NOT_A_LIMIT
+	case signals.OK:
+	}
+	return quotav1.Cause_CAUSE_OK
+}

@@ -1,0 +1,100 @@
+package rpc
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+// jsonType is the content type of JSON, that of Connect's errors among it.
+const jsonType = "application/json"
+
+// plainError is an error of Connect in JSON, with what callers without protobuf need in one place.
+type plainError struct {
+	Code    string `json:"code"`
+	Message string `json:"message,omitempty"`
+	// Error is the ErrorInfo. Connect has it only among the details, where its JSON is called debug.
+	Error   json.RawMessage   `json:"error"`
+	Details []json.RawMessage `json:"details,omitempty"`
+}
+
+// explain puts an error's ErrorInfo where callers without protobuf find it. Errors that connect makes itself have none: they get one.
+// What is no error of Connect stays as it is.
+func explain(body []byte) []byte {
+	var e plainError
+	if json.Unmarshal(body, &e) != nil || e.Code == "" || e.Error != nil {
+		return body
+	}
+	for _, detail := range e.Details {
+		var info struct {
+			Type  string          `json:"type"`
+			Debug json.RawMessage `json:"debug"`
+		}
+		if json.Unmarshal(detail, &info) == nil && info.Type == "quota.v1.ErrorInfo" && info.Debug != nil {
+			e.Error = info.Debug
+		}
+	}
+	if e.Error == nil {
+		e.Error = infoJSON(infoOfCode(e.Code))
+	}
+	explained, err := json.Marshal(e)
+	if err != nil {
+		return body
+	}
+	return explained
+}
+
+// infoOfCode returns the ErrorInfo of an error that connect made itself.
+func infoOfCode(code string) *quotav1.ErrorInfo {
+	info := &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_INTERNAL}
+	switch code {
+	case "invalid_argument", "unimplemented":
+		info.Reason, info.NotAccepted, info.Hint = quotav1.Reason_REASON_INVALID, true, "docs/api.md has the form of a call"
+	case "canceled", "deadline_exceeded":
+		info.Reason = quotav1.Reason_REASON_CANCELED
+	}
+	info.Outcome = outcomeOf(info)
+	return info
+}
+
+func infoJSON(info *quotav1.ErrorInfo) json.RawMessage {
+	text, err := protojson.Marshal(info)
+	if err != nil {
+		return json.RawMessage("null") // hints are ours, and UTF-8
+	}
+	return text
+}
+
+// unfit returns the body of a refusal that connect gives without one: of a content type or a method that a call does not have. nil: it
+// is none.
+func (w *answerWriter) unfit(status int) []byte {
+	header := w.Header()
+	if header.Get("Content-Type") != "" || status != http.StatusUnsupportedMediaType && status != http.StatusMethodNotAllowed {
+		return nil
+	}
+	e, info := plainError{Code: "invalid_argument"}, &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_INVALID, NotAccepted: true}
+	switch {
+	case status == http.StatusMethodNotAllowed:
+		e.Message, info.Hint = "method: this call has another one", "use "+header.Get("Allow")
+	case header.Get("Accept-Post") == "":
+		e.Message, info.Hint = "body: a GET has none", "put the message into the query, or POST it"
+	case !strings.Contains(header.Get("Accept-Post"), jsonType):
+		info.Field, e.Message = "content-type", fmt.Sprintf("content-type: this call is a stream, which does not come as %q", w.contentType)
+		info.Hint = "application/connect+json with Connect's envelopes; events also come from GET " + watchPath
+	default:
+		info.Field, e.Message = "content-type", fmt.Sprintf("content-type: %q is not served", w.contentType)
+		info.Hint = "send it with -H 'content-type: application/json'; a GET needs encoding=json and message in its query"
+	}
+	info.Outcome = outcomeOf(info)
+	e.Error = infoJSON(info)
+	body, err := json.Marshal(e)
+	if err != nil {
+		return nil
+	}
+	return body
+}

@@ -1,0 +1,262 @@
+package rpc
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/raftnode"
+	"github.com/quotad/quotad/rpc/quotav1"
+	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
+)
+
+// A call for those who have nothing but an HTTP client: POST /take?quota=Q answers 200 when the call may be made now and 429 with
+// Retry-After when not, which curl --retry obeys. POST /report says what the provider answered. A gateway has both as well, from batches.
+const (
+	takePath   = "/take"
+	reportPath = "/report"
+)
+
+// takeWait is how long a take waits where nothing is said, takeTTL how long its lease lives, for a report.
+const (
+	takeWait = 30 * time.Second
+	takeTTL  = time.Minute
+)
+
+// takeRoutes serve takes and reports of a port.
+func (s *Server) takeRoutes(b *portBudgets) []route {
+	post := limits{methods: []string{http.MethodPost}, body: smallMessage, whole: maxCall}
+	plain := func(path, procedure string, serve func(*http.Request) (proto.Message, error)) route {
+		return route{pattern: path, handler: s.admitted(b, procedure, false, s.plain(procedure, serve)), limits: post}
+	}
+	return []route{
+		plain(takePath, quotav1connect.QuotaServiceReserveProcedure, s.take),
+		plain(reportPath, quotav1connect.QuotaServiceReportProcedure, s.reportPlain),
+	}
+}
+
+// plain serves a call in JSON that is none of Connect's. Web pages of elsewhere may not make it: a simple POST asks them for no leave.
+func (s *Server) plain(procedure string, serve func(*http.Request) (proto.Message, error)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		started := time.Now()
+		var answer proto.Message
+		err := notOfPages(r)
+		if err == nil {
+			answer, err = serve(r)
+		}
+		s.metrics.call(procedure, err, time.Since(started))
+		s.recordOutcome(r.Context(), procedure, err, time.Now())
+		w.Header().Set("Cache-Control", "no-store")
+		if err != nil {
+			r.Header.Del("Content-Type") // the error is JSON, whatever was sent
+			_ = s.errors.Write(w, r, err)
+			return
+		}
+		body, err := protojson.Marshal(answer)
+		if err != nil {
+			_ = s.errors.Write(w, r, apiError(err))
+			return
+		}
+		w.Header().Set("Content-Type", jsonType)
+		_, _ = w.Write(append(body, '\n'))
+	})
+}
+
+// notOfPages refuses a request that a browser sent for a page of another origin.
+func notOfPages(r *http.Request) error {
+	if origin := r.Header.Get("Origin"); origin != "" {
+		return newError("origin: web pages may not call this", &quotav1.ErrorInfo{
+			Reason: quotav1.Reason_REASON_NOT_ALLOWED, Field: "Origin", Hint: "call the API with application/json", NotAccepted: true,
+		})
+	}
+	return nil
+}
+
+// take is POST /take: a Reserve that consumes.
+func (s *Server) take(r *http.Request) (proto.Message, error) {
+	known := requestOf(r.Context())
+	req, err := takeRequest(r, known)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.noSlots(r.Context(), req.Items); err != nil {
+		return nil, err
+	}
+	res, err := (&quotaService{s}).Reserve(r.Context(), req)
+	if err != nil {
+		return nil, err
+	}
+	if refusal := res.GetRefusal(); refusal != nil {
+		return nil, refusalError(refusal)
+	}
+	lease, op := res.GetLease(), res.GetLease().GetOperation()
+	if op == nil {
+		return nil, newError("nothing was consumed", &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_INTERNAL, Hint: "see the node's log"})
+	}
+	return &quotav1.TakeResponse{
+		SpendIn: durationpb.New(max(op.SpendIn.AsDuration()-op.Transit.AsDuration(), 0)), Lease: lease.Id, Fence: lease.Fence, Op: op.Op,
+	}, nil
+}
+
+// noSlots refuses takes of slots, which are held and not taken.
+func (s *Server) noSlots(ctx context.Context, items []*quotav1.Item) (refused error) {
+	err := s.node.Read(ctx, raftnode.Stale, func(state *fsm.State, clock fsm.Clock, _ raftnode.Position) {
+		for i, item := range items {
+			v, ok := state.Quota(item.GetQuota(), clock)
+			if !ok {
+				continue // the leader knows
+			}
+			if _, slots := v.Definition.Rule.(*logpb.Quota_Slots); slots {
+				refused = invalid(fmt.Sprintf("items[%d].quota", i), "it is of kind slots", "hold slots with Reserve, or with /slots of a gateway")
+			}
+		}
+	})
+	if err != nil {
+		return apiError(err)
+	}
+	return refused
+}
+
+// takeRequest reads a take from its query and its body, which has the fields of a Reserve.
+func takeRequest(r *http.Request, known *request) (*quotav1.ReserveRequest, error) {
+	req := &quotav1.ReserveRequest{}
+	if err := readBody(r, req); err != nil {
+		return nil, err
+	}
+	query, err := queryOf(r, "quota", "amount", "holder", "class", "wait")
+	if err != nil {
+		return nil, err
+	}
+	if quota := query.Get("quota"); quota != "" {
+		item := &quotav1.Item{Quota: quota}
+		if text := query.Get("amount"); text != "" {
+			n, err := strconv.ParseInt(text, 10, 64)
+			if err != nil {
+				return nil, invalid("amount", "is not a whole number", "such as amount=1")
+			}
+			item.Amount = &n
+		}
+		req.Items = append(req.Items, item)
+	}
+	if len(req.Items) == 0 {
+		return nil, invalid("quota", "is missing",
+			`name one in the query (?quota=github/core&amount=1), or several as JSON: {"items":[{"quota":"github/core","amount":1}]}`)
+	}
+	fields := req.ProtoReflect().Descriptor().Fields()
+	for _, name := range []string{"class", "wait"} {
+		text := query.Get(name)
+		if text == "" {
+			continue
+		}
+		if err := setText(req, fields.ByName(protoreflect.Name(name)), text); err != nil {
+			return nil, err
+		}
+	}
+	req.Holder = cmp.Or(query.Get("holder"), req.Holder, holderOf(known, r.RemoteAddr))
+	req.Consume, req.Resume, req.NoBlock = true, false, false
+	if req.Wait == nil {
+		req.Wait = durationpb.New(takeWait)
+	}
+	if req.Ttl == nil {
+		req.Ttl = durationpb.New(takeTTL)
+	}
+	return req, nil
+}
+
+// holderOf names a caller who gave no holder: by its token, or else by its address.
+func holderOf(known *request, address string) string {
+	if known.who.id != "" {
+		return known.who.id
+	}
+	return "take@" + strings.TrimPrefix(accountOfAddress(address), addressAccount)
+}
+
+// setText sets a field from a word of a query, as JSON has it.
+func setText(to proto.Message, field protoreflect.FieldDescriptor, text string) error {
+	word, err := json.Marshal(text)
+	if err != nil {
+		return invalid(string(field.Name()), "is not UTF-8", "")
+	}
+	part := to.ProtoReflect().New().Interface()
+	_ = jsonCodec{}.Unmarshal(fmt.Appendf(nil, "{%q:%s}", field.JSONName(), word), part)
+	if err := malformed(part); err != nil {
+		return err
+	}
+	proto.Merge(to, part)
+	return nil
+}
+
+// reportPlain is POST /report: the answer of the provider as the body, and which take it belongs to in the query.
+func (s *Server) reportPlain(r *http.Request) (proto.Message, error) {
+	req := &quotav1.ReportRequest{Answer: &quotav1.Answer{}}
+	if err := readBody(r, req.Answer); err != nil {
+		return nil, err
+	}
+	query, err := queryOf(r, "lease", "fence", "op")
+	if err != nil {
+		return nil, err
+	}
+	req.Op = 1
+	for name, to := range map[string]*uint64{"lease": &req.Lease, "fence": &req.Fence, "op": &req.Op} { // in any order
+		text := query.Get(name)
+		if text == "" {
+			continue
+		}
+		if *to, err = strconv.ParseUint(text, 10, 64); err != nil {
+			return nil, invalid(name, "is no number", "lease, fence and op are in the answer of the take")
+		}
+	}
+	return (&quotaService{s}).Report(r.Context(), req)
+}
+
+// queryOf reads a query that has no other names than these.
+func queryOf(r *http.Request, names ...string) (url.Values, error) {
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return nil, invalid("query", "it cannot be read", "such as ?"+names[0]+"=...")
+	}
+	for name := range query {
+		if !slices.Contains(names, name) {
+			return nil, invalid(strconv.Quote(shortened([]byte(name))), "is unknown", strings.Join(names, ", ")+" are known")
+		}
+	}
+	return query, nil
+}
+
+// readBody reads a body of JSON, if there is one.
+func readBody(r *http.Request, to proto.Message) error {
+	if !hasBody(r) {
+		return nil
+	}
+	data, err := io.ReadAll(r.Body)
+	if err != nil {
+		return apiError(err)
+	}
+	if len(data) == 0 {
+		return nil
+	}
+	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != jsonType {
+		return invalid("content-type", "the body is not JSON", "send it with -H 'content-type: application/json', or without a body")
+	}
+	_ = jsonCodec{}.Unmarshal(data, to)
+	if err := malformed(to); err != nil {
+		return err
+	}
+	return nil
+}

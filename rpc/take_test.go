@@ -1,0 +1,127 @@
+package rpc_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// taken sends a take or a report as a script does, and returns status, Retry-After and body.
+func taken(t *testing.T, n *testNode, path, body string, headers ...string) (status int, retryAfter, answer string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, n.url+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i+1 < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = res.Body.Close() }()
+	data, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res.StatusCode, res.Header.Get("Retry-After"), string(data)
+}
+
+const asJSON = "application/json"
+
+// TestTake_AtAnyNode: 200 is the permission to call, 429 says when to come back, and a report of the answer closes the quota.
+func TestTake_AtAnyNode(t *testing.T) {
+	nodes := newNodes(t, 3)
+	if status, body := post(t, nodes[0].url, "/quota.v1.AdminService/ApplyQuotas", applyTwo); status != http.StatusOK {
+		t.Fatalf("%d %s", status, body)
+	}
+	var last string
+	for i := range 10 {
+		n := nodes[i%len(nodes)]
+		eventually(t, "the node knows the quota", func() bool {
+			status, _ := post(t, n.url, "/quota.v1.QuotaService/GetQuota", `{"name":"t/core","read":"stale"}`)
+			return status == http.StatusOK
+		})
+		status, _, body := taken(t, n, "/take?quota=t/core", "")
+		if status != http.StatusOK || at(fields(t, body), "spendIn") == nil {
+			t.Fatalf("take %d: %d %s", i, status, body)
+		}
+		last = body
+	}
+	for _, n := range nodes {
+		status, again, body := taken(t, n, "/take?quota=t/core&wait=0s", "")
+		if status != http.StatusTooManyRequests || again == "" || at(fields(t, body), "error", "reason") != "REASON_EXHAUSTED" {
+			t.Errorf("the 11th: %d %q %s", status, again, body)
+		}
+	}
+	lease := fields(t, last)
+	report := fmt.Sprintf("/report?lease=%v&fence=%v", lease["lease"], lease["fence"])
+	status, _, body := taken(t, nodes[0], report, `{"status":429,"headers":{"Retry-After":"40"}}`, "Content-Type", asJSON)
+	if status != http.StatusOK || !strings.Contains(body, "cooldownLeft") {
+		t.Fatalf("%d %s", status, body)
+	}
+	if status, _, body = taken(t, nodes[1], "/take?quota=t/core&wait=0s", ""); at(fields(t, body), "error", "reason") != "REASON_COOLDOWN" {
+		t.Errorf("after the report: %d %s", status, body)
+	}
+}
+
+// TestTake_Table: what is asked in the query and as JSON, and what is wrong with it.
+func TestTake_Table(t *testing.T) {
+	n := newNodes(t, 1)[0]
+	if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas",
+		strings.Replace(applyTwo, `"quotas":[`, `"quotas":[{"name":"s","slots":{"limit":3}},`, 1)); status != http.StatusOK {
+		t.Fatalf("%d %s", status, body)
+	}
+	for name, c := range map[string]struct {
+		path, body string
+		headers    []string
+		status     int
+		field      string
+	}{
+		"two at once": {
+			path: "/take", body: `{"items":[{"quota":"o/m/requests"},{"quota":"o/m/tokens","amount":5}],"holder":"picard","class":"background"}`,
+			headers: []string{"Content-Type", asJSON}, status: 200,
+		},
+		"as a class, with time": {path: "/take?quota=o/m/tokens&amount=3&class=background&wait=2m&holder=ralph", status: 200},
+		"no quota":              {path: "/take", status: 400, field: "quota"},
+		"half a unit":           {path: "/take?quota=t/core&amount=0.5", status: 400, field: "amount"},
+		"a word of no meaning":  {path: "/take?quota=t/core&amounts=5", status: 400, field: `"amounts"`},
+		"no such class":         {path: "/take?quota=t/core&class=urgent", status: 400, field: "class"},
+		"no length of time":     {path: "/take?quota=t/core&wait=30", status: 400, field: "wait"},
+		"an hour":               {path: "/take?quota=t/core&wait=1h", status: 400, field: "wait"},
+		"slots":                 {path: "/take?quota=s", status: 400, field: "items[0].quota"},
+		"nobody's quota":        {path: "/take?quota=nowhere", status: 404},
+		"more than there is":    {path: "/take?quota=t/core&amount=11", status: 429},
+		"a form": {
+			path: "/take?quota=t/core", body: "a=b", headers: []string{"Content-Type", "application/x-www-form-urlencoded"}, status: 400,
+			field: "content-type",
+		},
+		"a page of elsewhere": {
+			path: "/take?quota=t/core", headers: []string{"Origin", "http://elsewhere.example"}, status: 403, field: "Origin",
+		},
+		"a report of nothing": {path: "/report?lease=1&fence=1", status: 400, field: "answer.status"},
+		"a report of no take": {
+			path: "/report", body: `{"status":429}`, headers: []string{"Content-Type", asJSON}, status: 400, field: "lease",
+		},
+		"a number that is none": {
+			path: "/report?lease=x&fence=1", body: `{"status":429}`, headers: []string{"Content-Type", asJSON}, status: 400, field: "lease",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			status, _, body := taken(t, n, c.path, c.body, c.headers...)
+			answer := fields(t, body)
+			if status != c.status {
+				t.Fatalf("%d %s, want %d", status, body, c.status)
+			}
+			if status == http.StatusOK && (answer["lease"] == nil || answer["spendIn"] == nil) {
+				t.Errorf("%s", body)
+			}
+			if status != http.StatusOK && (at(answer, "error", "reason") == nil || c.field != "" && at(answer, "error", "field") != c.field) {
+				t.Errorf("%s, want field %s", body, c.field)
+			}
+		})
+	}
+}
