@@ -28,6 +28,8 @@ type usageCollector struct {
 	node *raftnode.Node
 
 	usable, held, consumed, waiting, classUsed, longestWait *prometheus.Desc
+	// For those who start and stop agents by them.
+	available, zone, cooldown, forecast, observedLimit *prometheus.Desc
 
 	sequential, limitedSteps, keptBack *prometheus.Desc
 
@@ -51,6 +53,14 @@ func newUsageCollector(node *raftnode.Node) *usageCollector {
 		classUsed:   gauge("class_used", "What a class holds and has consumed of a window with shares.", "quota", "class"),
 		longestWait: gauge("longest_wait_seconds", "How long the oldest waiting Reserve of a class has waited.", "class"),
 
+		available: gauge("quota_available",
+			"What a Reserve could take, parents included: below 0 after an overrun, 0 during a cooldown.", "quota"),
+		zone:     gauge("quota_zone", "Zone of a window: 1 green, 2 amber, 3 red; 0: it has none.", "quota"),
+		cooldown: gauge("quota_cooldown_seconds", "For how long the provider's word still closes it; 0: it does not.", "quota"),
+		forecast: gauge("quota_forecast_seconds", "When it is predicted to be used up; absent: nothing is predicted.", "quota"),
+		observedLimit: gauge("quota_observed_limit",
+			"The limit that the provider's answers leave to this cluster, where it is below the configured one; absent: it is not.", "quota"),
+
 		sequential:   gauge("workflow_sequential", "1 while the steps of a workflow go one at a time, else 0.", "workflow"),
 		limitedSteps: gauge("workflow_limited_steps", "Steps of a workflow that are limited.", "workflow"),
 		keptBack:     gauge("workflow_paused_steps", "Steps of a workflow that are kept back since one behind them is limited.", "workflow"),
@@ -68,7 +78,8 @@ func newUsageCollector(node *raftnode.Node) *usageCollector {
 // Describe implements prometheus.Collector.
 func (c *usageCollector) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		c.usable, c.held, c.consumed, c.waiting, c.classUsed, c.longestWait, c.sequential, c.limitedSteps, c.keptBack,
+		c.usable, c.held, c.consumed, c.waiting, c.classUsed, c.longestWait,
+		c.available, c.zone, c.cooldown, c.forecast, c.observedLimit, c.sequential, c.limitedSteps, c.keptBack,
 		c.answers, c.denials, c.waits, c.waited, c.spent, c.returned, c.overrun,
 	} {
 		to <- d
@@ -114,9 +125,30 @@ func (c *usageCollector) quotas(state *fsm.State, clock fsm.Clock, to chan<- pro
 		}{{c.usable, v.Usable}, {c.held, v.Held}, {c.consumed, v.Consumed}, {c.waiting, v.Waiting}} {
 			to <- prometheus.MustNewConstMetric(gauge.desc, prometheus.GaugeValue, float64(gauge.value), v.Definition.Name)
 		}
+		c.outlook(v, clock, to)
 		for _, use := range v.Classes {
 			to <- prometheus.MustNewConstMetric(c.classUsed, prometheus.GaugeValue, float64(use.Used), v.Definition.Name, classLabel(use.Class))
 		}
+	}
+}
+
+// outlook shows whether it is worth starting agents for a quota.
+func (c *usageCollector) outlook(v *fsm.QuotaView, clock fsm.Clock, to chan<- prometheus.Metric) {
+	put := func(desc *prometheus.Desc, value float64) {
+		to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, v.Definition.Name)
+	}
+	available := v.AvailableWithParents
+	if v.CooldownLeft > 0 {
+		available = min(available, 0)
+	}
+	put(c.available, float64(available))
+	put(c.zone, float64(v.Zone))
+	put(c.cooldown, float64(v.CooldownLeft)/1e9)
+	if v.Forecast != nil {
+		put(c.forecast, float64(max(v.Forecast.ExhaustedAtNs-clock.Now, 0))/1e9)
+	}
+	if v.CappedTo >= 0 {
+		put(c.observedLimit, float64(v.CappedTo))
 	}
 }
 

@@ -101,3 +101,37 @@ func TestUsageIsForWhoMaySeeIt(t *testing.T) {
 		t.Errorf("a foreign holder: %v", err)
 	}
 }
+
+// TestMetrics_ForAutoscalers: a quota that is closed or used up shows it, and for how long.
+func TestMetrics_ForAutoscalers(t *testing.T) {
+	n := newNodes(t, 1)[0]
+	if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas",
+		`{"quotas":[{"name":"q","rate":{"limit":"10","per":"1h"}},`+
+			`{"name":"w","window":{"limit":"100","every":"hour"},"policy":{"zones":"smooth"}}]}`); status != http.StatusOK {
+		t.Fatalf("%d %s", status, body)
+	}
+	lease := called(t, n, "me", "q")
+	series := func() string {
+		shown := httptest.NewRecorder()
+		n.server.Handler().ServeHTTP(shown, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+		return shown.Body.String()
+	}
+	shows := func(want ...string) func() bool {
+		return func() bool {
+			all := series()
+			return !slices.ContainsFunc(want, func(line string) bool { return !strings.Contains(all, "\n"+line) })
+		}
+	}
+	eventually(t, "what is open", shows(`quotad_quota_available{quota="q"} 9`+"\n", `quotad_quota_cooldown_seconds{quota="q"} 0`+"\n",
+		`quotad_quota_zone{quota="q"} 0`+"\n", `quotad_quota_zone{quota="w"} 1`+"\n"))
+	status, body := post(t, n.url, "/quota.v1.QuotaService/Report", "{"+lease+`,"answer":{"status":429,"headers":{"retry-after":"300"}}}`)
+	if status != http.StatusOK {
+		t.Fatalf("%d %s", status, body)
+	}
+	eventually(t, "what is closed", func() bool {
+		return shows(`quotad_quota_available{quota="q"} 0`+"\n")() && !shows(`quotad_quota_cooldown_seconds{quota="q"} 0`+"\n")()
+	})
+	if strings.Contains(series(), "\nquotad_quota_forecast_seconds{") {
+		t.Error("something is predicted")
+	}
+}
