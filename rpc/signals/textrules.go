@@ -142,7 +142,7 @@ var (
 // one reads one rule.
 func (in *ruleReader) one(n *yaml.Node) *textRule {
 	in.rule = ""
-	f := in.mapping(n, "a rule", "id", "source", "date", "class", "scope", "confidence", "pattern", "object", "fields", "examples")
+	f := in.mapping(n, "a rule", "id", "source", "date", "class", "scope", "confidence", "pattern", "long", "object", "fields", "examples")
 	rule := &textRule{confidence: Sure}
 	rule.id = in.text(n, f, "id", `a name of small letters such as "my-tool/plan"`)
 	if rule.id != "" && (len(rule.id) > 64 || !ruleID.MatchString(rule.id)) {
@@ -163,6 +163,11 @@ func (in *ruleReader) one(n *yaml.Node) *textRule {
 	rule.scope = choice(in, n, f, "scope", ruleScopes, false)
 	if _, said := f["confidence"]; said {
 		rule.confidence = choice(in, n, f, "confidence", ruleConfidences, true)
+	}
+	if long := f["long"]; long != nil {
+		if rule.long = long.Value == "true"; !rule.long || f["pattern"] == nil {
+			in.fail(long, "true, beside a pattern; leave it out otherwise", "long cannot be %q here", long.Value)
+		}
 	}
 	switch {
 	case f["pattern"] != nil && f["object"] == nil && f["fields"] == nil:
@@ -253,7 +258,7 @@ func (in *ruleReader) examples(n, list *yaml.Node, rule *textRule) {
 		return // what is wrong with it was told
 	}
 	// Without its fields, so that one that refers to a text for people is judged by itself.
-	alone := &Texts{rules: []*textRule{{id: rule.id, pattern: rule.pattern, object: rule.object}}}
+	alone := &Texts{rules: []*textRule{{id: rule.id, pattern: rule.pattern, long: rule.long, object: rule.object}}}
 	for _, example := range list.Content {
 		if _, ok := alone.Match(example.Value, time.Unix(0, 0)); !ok {
 			in.fail(example, "a pattern is matched at the beginning of the line, an object by all its fields", "does not fit its example %.60q", example.Value)

@@ -15,6 +15,9 @@ const (
 	// maxLine is the longest line for people that is matched, in characters. What limits say is short; longer lines are
 	// about limits.
 	maxLine = 300
+	// maxLong is the longest line that a rule for long lines is tried on, in characters: a program that prints the body of a refusal
+	// behind its own words.
+	maxLong = 2_000
 	// maxObject is the longest line that is read as a JSON object, in bytes. Objects are matched by their fields and
 	// not by what they talk about, so they may be longer.
 	maxObject = 16 << 10
@@ -62,8 +65,9 @@ type textRule struct {
 	class      Class
 	scope      Scope
 	confidence Confidence
-	// pattern is matched at the beginning of a line; nil: the rule is for objects.
+	// pattern is matched at the beginning of a line; nil: the rule is for objects. long: the line may have maxLong characters.
 	pattern *regexp.Regexp
+	long    bool
 	// object are the values that fields must have, by path; one of each.
 	object map[string][]string
 	// fields are the paths of an object's parts, by the name of the part.
@@ -84,7 +88,7 @@ const (
 // Match reads one line of a tool's output that was printed at now, whose Location is the machine's zone. The first rule
 // that fits counts. Only the beginning of a line is matched, after a spinner, a bullet or "API Error:"; a line that
 // quotes or talks about a message does not fit, and one of more than 300 characters is not looked at, unless it is a JSON
-// object.
+// object, or a rule is for long lines.
 func (t *Texts) Match(line string, now time.Time) (Message, bool) {
 	if len(line) > maxObject {
 		return Message{}, false
@@ -97,11 +101,15 @@ func (t *Texts) Match(line string, now time.Time) (Message, bool) {
 }
 
 func (t *Texts) matchText(line string, now time.Time) (Message, bool) {
-	if utf8.RuneCountInString(line) > maxLine {
+	length := utf8.RuneCountInString(line)
+	if length > maxLong {
 		return Message{}, false
 	}
 	line = withoutPrefix(line)
 	for _, rule := range t.rules {
+		if length > maxLine && !rule.long {
+			continue
+		}
 		if parts, ok := rule.inText(line); ok {
 			return rule.message(parts, now), true
 		}

@@ -85,6 +85,30 @@ func TestTextVectors(t *testing.T) {
 			"M32", `{"type":"system","subtype":"api_retry","attempt":2,"max_retries":10,"retry_delay_ms":4000,"error_status":429,"error":"rate_limit"}`,
 			said("claude-code/retry-429", Throttled, ScopeKey, "", span(4*time.Second)),
 		},
+		{
+			"Python, long", "openai.RateLimitError: Error code: 429 - {'error': {'message': 'Rate limit reached for gpt-4o in organization org-abcdefghijklmnopqrstuvwx on " +
+				"tokens per min (TPM): Limit 30000, Used 28000, Requested 5000. Please try again in 6s. Visit https://platform.openai.com/account/rate-limits to " +
+				"learn more.', 'type': 'tokens', 'param': None, 'code': 'rate_limit_exceeded'}}" + strings.Repeat(" ", 100),
+			said("openai/library-wait", Throttled, ScopeResource, "tokens", span(6*time.Second)),
+		},
+		{"Python, bare", "openai.RateLimitError: Error code: 429 - {'error': {'code': 'rate_limit_exceeded'}}", said("any/library-429", Throttled, ScopeKey, "", Span{})},
+		{
+			"Python, paid up", "openai.RateLimitError: Error code: 429 - {'error': {'message': 'You exceeded your current quota', 'type': 'insufficient_quota'}}",
+			said("openai/insufficient-quota", Billing, ScopeOrg, "", Span{}),
+		},
+		{"Node, paid up", "RateLimitError: 429 You exceeded your current quota, please check your plan", said("openai/insufficient-quota", Billing, ScopeOrg, "", Span{})},
+		{
+			"a status and a body", `API Error: 429 {"type":"error","error":{"type":"rate_limit_error","message":"This request would exceed"}}`,
+			said("any/api-error-429", Throttled, ScopeKey, "", Span{}),
+		},
+		{
+			"a status and a body, paid up", `API Error: 429 {"error":{"message":"check your plan","type":"insufficient_quota"}}`,
+			said("openai/insufficient-quota", Billing, ScopeOrg, "", Span{}),
+		},
+		{"gh", "gh: API rate limit exceeded for user ID 1234. If you reach out to GitHub Support (HTTP 403)", said("github/core", Exhausted, ScopeKey, "", Span{})},
+		{"gh, GraphQL", "GraphQL: API rate limit already exceeded for user ID 1234.", said("github/core", Exhausted, ScopeKey, "", Span{})},
+		{"gh, secondary", "gh: You have exceeded a secondary rate limit. Please wait a few minutes before you try again. (HTTP 403)", said("github/secondary", Throttled, ScopeKey, "", Span{})},
+		{"a billing period", "You have exhausted your plan for this billing period.", said("any/plan-period", Exhausted, ScopePlan, "", Span{})},
 		{"without a word", "You've hit your limit · resets 2am (Asia/Shanghai)", said("claude-code/plan", Exhausted, ScopePlan, "", span(18*time.Hour))},
 		{"a length of time", "You've hit your usage limit. Try again in 2 days 3 hours.", said("codex/plan", Exhausted, ScopePlan, "", span(51*time.Hour))},
 		{"a result's text", `{"type":"result","is_error":true,"result":"You've hit your weekly limit · resets Mon 12:00am\nmore"}`, said("claude-code/plan", Exhausted, ScopePlan, "weekly", span(4*day))},
@@ -116,6 +140,11 @@ func TestTalkAboutLimitsDoesNotMatch(t *testing.T) {
 		"talk in an object":       `{"type":"assistant","message":{"content":[{"type":"text","text":"rate limit exceeded"}]}}`,
 		"an event that is fine":   `{"type":"rate_limit_event","rate_limit_info":{"status":"allowed"}}`,
 		"half an object":          `{"code":"rate_limited"`,
+		"an error's name":         "RateLimitError: raised when the provider says 429",
+		"a test of an error":      "assert openai.RateLimitError: Error code: 429 - {'error': {}}",
+		"talk about a plan":       "Users who exhausted your plan for this billing period see a banner.",
+		"talk about a code":       "The code insufficient_quota means that nobody paid.",
+		"a very long body":        "openai.RateLimitError: Error code: 429 - {'error': {'message': '" + strings.Repeat("x", 2_000) + "'}}",
 		"nothing":                 "",
 		"only dress":              "\x1b[31m⠋ • \x1b[0m\r",
 	} {
