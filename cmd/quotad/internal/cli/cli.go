@@ -38,6 +38,9 @@ func (a *App) Run(ctx context.Context, args []string) ExitCode {
 	if err == nil {
 		return ExitOK
 	}
+	if ended, ok := errors.AsType[*childExit](err); ok {
+		return ended.code
+	}
 	failure := describe(ctx, err)
 	format := a.format
 	if command, _, err := root.Find(args); err == nil && asksForJSON(command, args) {
@@ -92,16 +95,17 @@ Start with "quotad dev": one node, throw-away data, and a command to try.`,
 	root.AddGroup(
 		&cobra.Group{ID: groupServer, Title: "Run a node:"},
 		&cobra.Group{ID: groupOperator, Title: "Operate a cluster:"},
-		&cobra.Group{ID: groupHolder, Title: "Hold a lease from a shell:"},
+		&cobra.Group{ID: groupHolder, Title: "Use quotas from a shell:"},
 		&cobra.Group{ID: groupTask, Title: "Enforce a retry budget:"},
 		&cobra.Group{ID: groupFiles, Title: "Inspect files (no node needed):"},
 	)
 	inGroup(root, groupServer, a.serveCommand(), a.devCommand(), a.gatewayCommand(), a.configCommand(), a.tokenCommand(),
 		a.certCommand())
 	inGroup(root, groupOperator, a.quotaCommand(), a.presetCommand(), a.workflowCommand(), a.leaseCommand(), a.usageCommand(),
-		a.limitsCommand(), a.clockCommand(), a.statusCommand(), a.memberCommand(), a.backupCommand(), a.restoreCommand())
+		a.limitsCommand(), a.clockCommand(), a.statusCommand(),
+		a.memberCommand(), a.backupCommand(), a.restoreCommand())
 	inGroup(root, groupTask, a.taskCommand())
-	inGroup(root, groupHolder, a.reserveCommand(), a.consumeCommand(), a.settleCommand(), a.renewCommand(),
+	inGroup(root, groupHolder, a.runCommand(), a.reserveCommand(), a.consumeCommand(), a.settleCommand(), a.renewCommand(),
 		a.releaseCommand())
 	inGroup(root, groupFiles, a.verifyCommand(), a.inspectCommand(), a.messagesCommand(), a.migrateCommand())
 	root.AddCommand(a.versionCommand(), manCommand(), exitCodesTopic())

@@ -108,7 +108,7 @@ func (a *App) connect(cmd *cobra.Command) (*cluster, error) {
 }
 
 // goClient makes a Go client of the connection's flags and environment. It opens nothing yet.
-func (a *App) goClient(cmd *cobra.Command, holder string) (*client.Client, error) {
+func (a *App) goClient(cmd *cobra.Command, holder string, options ...client.Option) (*client.Client, error) {
 	flags, timeout, err := a.readConnection(cmd)
 	if err != nil {
 		return nil, err
@@ -118,7 +118,7 @@ func (a *App) goClient(cmd *cobra.Command, holder string) (*client.Client, error
 		return nil, err
 	}
 	nodes := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	options := []client.Option{client.WithHTTPClient(nodes), client.WithCallTimeout(timeout)}
+	options = append(options, client.WithHTTPClient(nodes), client.WithCallTimeout(timeout))
 	if flags.tokenFile != "" {
 		token, err := readToken(flags.tokenFile)
 		if err != nil {

@@ -36,9 +36,15 @@ const (
 	ExitInterrupted ExitCode = 130
 
 	// Of task run alone, beside the codes of its command.
-	ExitShelved    ExitCode = 90
-	ExitLater      ExitCode = 91
-	ExitLimited    ExitCode = 92
+	ExitShelved ExitCode = 90
+	ExitLater   ExitCode = 91
+	ExitLimited ExitCode = 92
+
+	// Of run alone, as those of timeout and env.
+	ExitNotGranted ExitCode = 124
+	ExitFailed     ExitCode = 125
+
+	// Of both.
 	ExitLost       ExitCode = 93
 	ExitNotStarted ExitCode = 126
 	ExitNoCommand  ExitCode = 127
@@ -61,7 +67,7 @@ func exitCodesTopic() *cobra.Command {
     7  not allowed: no token, or one that does not allow this
   130  interrupted
 
-"quotad task run" has more codes, and otherwise exits with its command's code: see its help.
+"quotad run" and "quotad task run" have more codes, and otherwise exit with their command's code: see their help.
 
 With --output json an error is one JSON object on standard error: error, hint, code, exit, and reason, quota, budget,
 field, leader and retryAfter if the cluster sent them.`,

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/quotad/quotad/cmd/quotad/internal/leaserun"
 	"github.com/quotad/quotad/cmd/quotad/internal/output"
 	"github.com/quotad/quotad/cmd/quotad/internal/quotafile"
 	"github.com/quotad/quotad/rpc/quotav1"
@@ -19,11 +20,16 @@ import (
 type leaseFlags struct{ lease, fence string }
 
 func (f *leaseFlags) register(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.lease, "lease", "", "id of the lease, from reserve")
-	cmd.Flags().StringVar(&f.fence, "fence", "", "fence of the lease, from reserve")
+	cmd.Flags().StringVar(&f.lease, "lease", "", "id of the lease, from reserve (env "+leaserun.LeaseVariable+")")
+	cmd.Flags().StringVar(&f.fence, "fence", "", "fence of the lease, from reserve (env "+leaserun.FenceVariable+")")
 }
 
-func (f *leaseFlags) read(cmd *cobra.Command) (lease, fence uint64, err error) {
+// readLease reads the flags, or what "quotad run" told the command in its environment. A lease and its fence come from the same place.
+func (a *App) readLease(cmd *cobra.Command, f *leaseFlags) (lease, fence uint64, err error) {
+	if f.lease == "" && f.fence == "" {
+		f.lease, _ = a.lookup(leaserun.LeaseVariable)
+		f.fence, _ = a.lookup(leaserun.FenceVariable)
+	}
 	if f.lease == "" || f.fence == "" {
 		return 0, 0, usagef(cmd, "reserve prints both", "--lease and --fence are both needed")
 	}
@@ -200,7 +206,7 @@ func (a *App) consumeCommand() *cobra.Command {
 operation's number; repeating a command with the same number is safe.`,
 		Example: `  quotad consume github/core=3 --lease 42 --fence 281474976710698 --op 1`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			lease, fence, err := f.read(cmd)
+			lease, fence, err := a.readLease(cmd, &f)
 			if err != nil {
 				return err
 			}
@@ -307,7 +313,7 @@ func (a *App) settleCommand() *cobra.Command {
   quotad settle --lease 42 --fence 281474976710698 --op 1 --unspent github/core=2`,
 		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			lease, fence, err := f.read(cmd)
+			lease, fence, err := a.readLease(cmd, &f)
 			if err != nil {
 				return err
 			}
@@ -349,7 +355,7 @@ func (a *App) renewCommand() *cobra.Command {
 		Example: `  quotad renew --lease 42 --fence 281474976710698 --ttl 5m`,
 		Args:    arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			lease, fence, err := f.read(cmd)
+			lease, fence, err := a.readLease(cmd, &f)
 			if err != nil {
 				return err
 			}
@@ -379,7 +385,7 @@ func (a *App) releaseCommand() *cobra.Command {
 		Example: `  quotad release --lease 42 --fence 281474976710698
   quotad release github/core=2 --lease 42 --fence 281474976710698`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			lease, fence, err := f.read(cmd)
+			lease, fence, err := a.readLease(cmd, &f)
 			if err != nil {
 				return err
 			}

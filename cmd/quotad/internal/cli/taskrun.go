@@ -5,9 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"os/exec"
 	"regexp"
 	"strings"
 	"time"
@@ -15,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/quotad/quotad/client"
+	"github.com/quotad/quotad/cmd/quotad/internal/child"
 	"github.com/quotad/quotad/cmd/quotad/internal/output"
 	"github.com/quotad/quotad/cmd/quotad/internal/taskrun"
 	"github.com/quotad/quotad/rpc/signals"
@@ -82,11 +81,8 @@ func (a *App) runTask(cmd *cobra.Command, f *taskRunFlags, args []string) error 
 	if err != nil {
 		return err
 	}
-	switch _, err := exec.LookPath(args[0]); {
-	case errors.Is(err, exec.ErrNotFound), errors.Is(err, fs.ErrNotExist):
-		return fail(ExitNoCommand, "", "%s: no such command", args[0])
-	case err != nil:
-		return fail(ExitNotStarted, "", "%s cannot be run: %w", args[0], errors.Unwrap(err))
+	if err := child.Find(args[0]); err != nil {
+		return notStarted(err)
 	}
 	connected, err := a.goClient(cmd, f.holder)
 	if err != nil {
@@ -103,6 +99,14 @@ func (a *App) runTask(cmd *cobra.Command, f *taskRunFlags, args []string) error 
 		return taskError(f.task, err)
 	}
 	return taskVerdict(f.task, result)
+}
+
+// notStarted is the error of a command that did not start, with the exit code that a shell has for it.
+func notStarted(err error) error {
+	if errors.As(err, new(*child.MissingError)) {
+		return fail(ExitNoCommand, "", "%w", err)
+	}
+	return fail(ExitNotStarted, "", "%w", err)
 }
 
 // taskRunner makes a runner of what the flags say.
@@ -185,13 +189,12 @@ func taskError(task string, err error) error {
 		return fail(code, refusal.Advice, "task %s: %s", task, taskrun.Why(refusal))
 	}
 	var lost *taskrun.LostError
-	var notStarted *taskrun.NotStartedError
 	var wrong *client.RequestError
 	switch {
 	case errors.As(err, &lost):
 		return fail(ExitLost, "it counts as a failure", "task %s: %w", task, err)
-	case errors.As(err, &notStarted):
-		return fail(ExitNotStarted, "", "%w", err)
+	case errors.As(err, new(*child.NotStartedError)):
+		return notStarted(err)
 	case errors.As(err, &wrong):
 		return fail(exitOfReason(wrong.Reason), wrong.Hint, "task %s: %s (%s)", task, wrong.Message, wrong.Reason)
 	case errors.As(err, new(*client.NotAcceptedError)):

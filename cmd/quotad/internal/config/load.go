@@ -18,6 +18,8 @@ import (
 var ClientVariables = []string{
 	EnvPrefix + "CONFIG", EnvPrefix + "SERVER", EnvPrefix + "TOKEN_FILE", EnvPrefix + "CA_FILE",
 	EnvPrefix + "CERT_FILE", EnvPrefix + "KEY_FILE", EnvPrefix + "TIMEOUT", EnvPrefix + "OUTPUT",
+	// The lease of a command that "quotad run" started.
+	EnvPrefix + "LEASE", EnvPrefix + "FENCE",
 }
 
 // Kubernetes gives every container such variables for a Service that is called quotad; nobody set them on purpose.

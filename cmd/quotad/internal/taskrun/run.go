@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/quotad/quotad/client"
+	"github.com/quotad/quotad/cmd/quotad/internal/child"
 	"github.com/quotad/quotad/rpc/signals"
 )
 
@@ -46,15 +47,6 @@ type Result struct {
 	// Attempt is its number.
 	Attempt int64
 }
-
-// NotStartedError says that there is no such program, or none that can be run.
-type NotStartedError struct{ Err error }
-
-// Error implements error.
-func (e *NotStartedError) Error() string { return "the command cannot be started: " + e.Err.Error() }
-
-// Unwrap returns the cause.
-func (e *NotStartedError) Unwrap() error { return e.Err }
 
 // LostError says that the attempt was lost while the command ran, which was stopped then.
 type LostError struct{ Err error }
@@ -156,15 +148,18 @@ const tellTimeout = time.Minute
 func (r *Runner) attempt(ctx context.Context, attempt *client.Attempt) (Result, error) {
 	result := Result{Attempt: attempt.Number()}
 	hears := &listener{texts: r.Texts, done: r.Done, now: time.Now}
-	command := child{args: r.Args, in: r.In, out: r.Out, err: r.Err, hears: hears}
-	state, err := command.run(attempt.Over())
+	out, errs := &tee{to: r.Out, each: hears.hearOut}, &tee{to: r.Err, each: hears.hearErr}
+	command := child.Command{Args: r.Args, In: r.In, Out: out, Err: errs, Stop: attempt.Over()}
+	state, err := command.Run(context.WithoutCancel(ctx)) // an attempt that has begun runs: its end is told either way
+	out.end()
+	errs.end()
 	lost := attempt.Err()
 	switch {
 	case err != nil:
-		result.Ending = client.Ending{Outcome: client.OutcomeFailed, Detail: "the command cannot be started: " + tidy(err.Error())}
+		result.Ending = client.Ending{Outcome: client.OutcomeFailed, Detail: tidy(err.Error())}
 	default:
 		var words string
-		result.Code, words = exitOf(state)
+		result.Code, words = child.ExitOf(state)
 		result.Ending = verdict(result.Code, words, hears.heard())
 	}
 	if len(r.Request.Quotas) == 0 {
@@ -178,7 +173,7 @@ func (r *Runner) attempt(ctx context.Context, attempt *client.Attempt) (Result, 
 	case lost != nil:
 		return result, lost
 	case err != nil:
-		return result, &NotStartedError{Err: err}
+		return result, err
 	}
 	return result, nil
 }

@@ -1,26 +1,13 @@
 package taskrun
 
 import (
-	"fmt"
-	"os"
 	"regexp"
-	"syscall"
 	"time"
 
 	"github.com/quotad/quotad/client"
+	"github.com/quotad/quotad/cmd/quotad/internal/child"
 	"github.com/quotad/quotad/rpc/signals"
 )
-
-// signalBase is what a shell adds to the number of a signal that ended a process, to make an exit code of it.
-const signalBase = 128
-
-// exitOf returns the code and the words of how a process ended.
-func exitOf(state *os.ProcessState) (code int, words string) {
-	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() {
-		return signalBase + int(status.Signal()), "signal: " + status.Signal().String()
-	}
-	return state.ExitCode(), exitWords(state.ExitCode())
-}
 
 // Judge says how an attempt went whose child printed these lines on standard output at one moment, and then ended with an
 // exit code: what Run makes of a child, for who has no child. done is what a finished task prints.
@@ -29,10 +16,8 @@ func Judge(texts *signals.Texts, done *regexp.Regexp, lines []string, code int, 
 	for _, line := range lines {
 		l.hearOut([]byte(line))
 	}
-	return verdict(code, exitWords(code), l.heard())
+	return verdict(code, child.ExitWords(code), l.heard())
 }
-
-func exitWords(code int) string { return fmt.Sprintf("exit code %d", code) }
 
 // heard is what a listener made out of a run.
 type heard struct {

@@ -1,8 +1,8 @@
 //go:build !linux
 
-package taskrun
+package child
 
 import "syscall"
 
 // dieWithParent does nothing here: a child whose parent is killed goes on.
-func dieWithParent() *syscall.SysProcAttr { return nil }
+func dieWithParent() *syscall.SysProcAttr { return &syscall.SysProcAttr{} }

@@ -1,0 +1,177 @@
+// Package child runs a command as a child process: it passes signals on, stops the command when asked to, and makes an exit code
+// of how it ended.
+package child
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// stopGrace is how long a command that is stopped has from SIGTERM to SIGKILL.
+	stopGrace = 10 * time.Second
+	// drain is how long the streams of a command that has ended are read on, where something it started holds them open.
+	drain = 2 * time.Second
+)
+
+// relayed are the signals that are passed on to the command. SIGPIPE is among those that are taken so that a reader that goes
+// away ends the command as it would without us, and not this process before it has told how it went.
+var relayed = []os.Signal{
+	syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGPIPE,
+}
+
+// Command is a command to run once.
+type Command struct {
+	// Args are the program and its arguments. Required.
+	Args []string
+	// Env is its environment; nil: this process's own.
+	Env []string
+	// In, Out and Err are its streams. An *os.File is handed over as it is.
+	In       io.Reader
+	Out, Err io.Writer
+	// OwnGroup gives the command a process group of its own where there is no terminal, and passes signals to all of it. Otherwise they go
+	// to the command alone. In a terminal it stays in this process's group, so that keys reach both and it can read.
+	OwnGroup bool
+	// Stop ends the command when it is closed: SIGTERM, and SIGKILL ten seconds later. Nil: nothing does.
+	Stop <-chan struct{}
+}
+
+// NotStartedError says that a program cannot be started.
+type NotStartedError struct{ Err error }
+
+// Error implements error.
+func (e *NotStartedError) Error() string { return "the command cannot be started: " + e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *NotStartedError) Unwrap() error { return e.Err }
+
+// MissingError says that there is no such program.
+type MissingError struct{ Name string }
+
+// Error implements error.
+func (e *MissingError) Error() string { return e.Name + ": no such command" }
+
+// Find looks for a program as the shell does, before anything is reserved for it. The error is a *MissingError or a
+// *NotStartedError.
+func Find(name string) error {
+	switch _, err := exec.LookPath(name); {
+	case errors.Is(err, exec.ErrNotFound), errors.Is(err, fs.ErrNotExist):
+		return &MissingError{Name: name}
+	case err != nil:
+		return &NotStartedError{Err: fmt.Errorf("%s: %w", name, errors.Unwrap(err))}
+	}
+	return nil
+}
+
+// Run starts the command and waits for its end. The command does not start, and the error is the context's, where that has ended
+// before; afterwards the context does not matter, since a signal that ends it is passed on to the command.
+func (c *Command) Run(ctx context.Context) (*os.ProcessState, error) {
+	cmd := exec.Command(c.Args[0], c.Args[1:]...) //nolint:noctx // its end is not this process's context, which a signal ends
+	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = c.Env, c.In, c.Out, c.Err
+	cmd.WaitDelay, cmd.SysProcAttr = drain, dieWithParent()
+	cmd.SysProcAttr.Setpgid = c.OwnGroup && !hasTerminal()
+	arriving := make(chan os.Signal, 16)
+	signal.Notify(arriving, relayed...)
+	defer signal.Stop(arriving)
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, &NotStartedError{Err: err}
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	failed := c.watch(target{cmd.Process, cmd.SysProcAttr.Setpgid}, arriving, ended)
+	if cmd.ProcessState == nil {
+		return nil, failed
+	}
+	return cmd.ProcessState, nil
+}
+
+// watch passes signals on until the command has ended, and stops it when it is asked to.
+func (c *Command) watch(to target, arriving <-chan os.Signal, ended <-chan error) error {
+	stop := c.Stop
+	var kill <-chan time.Time
+	for {
+		select {
+		case err := <-ended:
+			return err
+		case s := <-arriving:
+			if s == syscall.SIGPIPE || fromTerminal(s) && !to.group && inForeground() {
+				continue
+			}
+			to.send(s)
+		case <-stop:
+			to.send(syscall.SIGTERM)
+			timer := time.NewTimer(stopGrace)
+			defer timer.Stop()
+			stop, kill = nil, timer.C
+		case <-kill:
+			to.send(syscall.SIGKILL)
+		}
+	}
+}
+
+// target is what signals are sent to: a process, or its group.
+type target struct {
+	process *os.Process
+	group   bool
+}
+
+// send sends a signal; the command may have ended.
+func (t target) send(s os.Signal) {
+	if number, ok := s.(syscall.Signal); ok && t.group {
+		_ = syscall.Kill(-t.process.Pid, number)
+		return
+	}
+	_ = t.process.Signal(s)
+}
+
+// hasTerminal reports whether a terminal controls this process.
+func hasTerminal() bool {
+	terminal, err := os.Open("/dev/tty")
+	if err != nil {
+		return false
+	}
+	_ = terminal.Close()
+	return true
+}
+
+// fromTerminal tells whether a terminal's keys make a signal: it goes to every process in the foreground, so that the child
+// has had it.
+func fromTerminal(s os.Signal) bool { return s == syscall.SIGINT || s == syscall.SIGQUIT }
+
+// inForeground tells whether this process's group is the one that its terminal listens to.
+func inForeground() bool {
+	terminal, err := os.Open("/dev/tty")
+	if err != nil {
+		return false
+	}
+	defer func() { _ = terminal.Close() }()
+	group, err := unix.IoctlGetInt(int(terminal.Fd()), unix.TIOCGPGRP)
+	return err == nil && group == unix.Getpgrp()
+}
+
+// signalBase is what a shell adds to the number of a signal that ended a process, to make an exit code of it.
+const signalBase = 128
+
+// ExitOf returns the code and the words of how a process ended.
+func ExitOf(state *os.ProcessState) (code int, words string) {
+	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+		return signalBase + int(status.Signal()), "signal: " + status.Signal().String()
+	}
+	return state.ExitCode(), ExitWords(state.ExitCode())
+}
+
+// ExitWords says an exit code.
+func ExitWords(code int) string { return fmt.Sprintf("exit code %d", code) }
