@@ -250,7 +250,8 @@ type Quota struct {
 	DefaultEstimate int64
 	// ReopensIn is what is left until it is fully open again after a cooldown; 0: it is.
 	ReopensIn time.Duration
-	// Observed is how many grants it would have refused, if it only observes.
+	// Observes: it grants everything, and only counts. Observed is how many grants it would have refused.
+	Observes bool
 	Observed int64
 }
 

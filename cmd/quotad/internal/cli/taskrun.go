@@ -40,14 +40,14 @@ command reads the output line by line for messages of agent tools about limits, 
 A failed attempt counts against the task's budget: the next may begin 5 min after the first failure, 15 min after the second,
 30 min after later ones. At --max-failures the task is shelved, until "quotad task retry". An attempt that meets a limit
 does not count; the next waits as long as the provider says, or 1 min, or 30 min if the plan is used up. A task that
-finished and then met a limit is done. While a quota of --quota is closed, no attempt begins; a limit that the child meets
-closes these quotas for all holders.
+finished and then met a limit is done. While a quota of --quota is closed or nothing is available of it, no attempt begins; a
+limit that the child meets closes these quotas for all holders.
 
 Exit codes:
 
   0    the task is done, now or before
   90   the task is shelved
-  91   not begun: another attempt runs, it is too early, or a quota is closed; retry later
+  91   not begun: another attempt runs, it is too early, or a quota is closed or used up; retry later
   92   the attempt met a limit; retry later
   93   the attempt was lost: it was not renewed before its deadline, and the command was stopped
   126  the command could not be started; 127: the command does not exist, and no attempt began

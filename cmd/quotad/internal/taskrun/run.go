@@ -35,6 +35,9 @@ type Runner struct {
 	UntilDone bool
 	// Tell takes what happens, line by line.
 	Tell func(format string, values ...any)
+
+	// blind: this holder may not read quotas.
+	blind bool
 }
 
 // Result is what became of the last attempt.
@@ -85,6 +88,8 @@ func (r *Runner) Run(ctx context.Context) (Result, error) {
 const (
 	// lookAgain is how soon to ask again for a task of which an attempt is under way: it may end long before its deadline.
 	lookAgain = 15 * time.Second
+	// refillPoll is how often to look for what comes back bit by bit.
+	refillPoll = 2 * time.Second
 	// shortestWait keeps one that may begin any moment from being asked for all the time.
 	shortestWait = 200 * time.Millisecond
 )
@@ -94,13 +99,13 @@ func (r *Runner) begin(ctx context.Context) (*client.Attempt, error) {
 	until := time.Now().Add(r.Wait)
 	told := false
 	for {
-		attempt, err := r.Client.BeginTask(ctx, r.Request)
+		attempt, err := r.ask(ctx)
 		refusal, refused := errors.AsType[*client.RefusalError](err)
 		if !refused || refusal.RetryAfter < 0 {
 			return attempt, err
 		}
 		left, pause := time.Until(until), refusal.RetryAfter
-		if refusal.Reason == client.TaskUnderWay {
+		if refusal.Reason == client.TaskUnderWay || refusal.Reason == client.Exhausted {
 			pause = min(pause, lookAgain, max(left, 0))
 		}
 		if left <= 0 || pause > left {
@@ -117,6 +122,39 @@ func (r *Runner) begin(ctx context.Context) (*client.Attempt, error) {
 	}
 }
 
+// ask begins an attempt, unless nothing is available of a quota: the attempt would meet the limit at once. The cluster itself refuses
+// only for quotas that are closed.
+func (r *Runner) ask(ctx context.Context) (*client.Attempt, error) {
+	for _, name := range r.Request.Quotas {
+		if r.blind {
+			break
+		}
+		quota, err := r.Client.Quota(ctx, name)
+		switch {
+		case errors.Is(err, client.NotAllowed):
+			r.blind = true
+			r.Tell("task %s: what is available of its quotas is not known: that needs a token with the verb read", r.Request.Task)
+		case err != nil:
+			return nil, err
+		case quota.AvailableWithParents <= 0 && quota.Usable > 0 && quota.CooldownLeft == 0 && !quota.Observes:
+			return nil, &client.RefusalError{
+				Reason: client.Exhausted, Quota: name, RetryAfter: refill(quota), Available: quota.AvailableWithParents,
+				Advice: "come back then, or wait with --wait",
+			}
+		}
+	}
+	return r.Client.BeginTask(ctx, r.Request)
+}
+
+// refill is when it is worth looking again at a quota of which nothing is available: at the end of its window, or soon, since a rate and
+// slots come back bit by bit.
+func refill(quota client.Quota) time.Duration {
+	if quota.WindowClosesIn > 0 {
+		return quota.WindowClosesIn
+	}
+	return refillPoll
+}
+
 // Why says a refusal in a few words.
 func Why(refusal *client.RefusalError) string {
 	at := ""
@@ -130,6 +168,11 @@ func Why(refusal *client.RefusalError) string {
 		return "an attempt runs, for at most " + round(refusal.RetryAfter)
 	case client.TaskLater:
 		return "not yet" + at
+	case client.Exhausted:
+		if refusal.RetryAfter <= refillPoll {
+			at = "" // it may be free any moment
+		}
+		return "nothing is available of " + refusal.Quota + at
 	}
 	return fmt.Sprintf("%s of %s%s", refusal.Reason, refusal.Quota, at)
 }
