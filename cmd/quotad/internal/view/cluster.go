@@ -3,11 +3,15 @@ package view
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"text/tabwriter"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/quotad/quotad/cmd/quotad/internal/output"
 	"github.com/quotad/quotad/rpc/quotav1"
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
@@ -31,7 +35,9 @@ type Cluster struct {
 	Term   uint64
 	// Leases and Waiting are how many leases live and Reserves wait.
 	Leases, Waiting int64
-	Quotas          []*quotav1.QuotaStatus
+	// Status is what the leader says, or else one of the others; nil: none answers.
+	Status *quotav1.GetStatusResponse
+	Quotas []*quotav1.QuotaStatus
 }
 
 // Down is the role of a node that does not answer.
@@ -40,8 +46,9 @@ const Down = "down"
 // LookTimeout bounds one look at one node.
 const LookTimeout = 400 * time.Millisecond
 
-// Look asks all nodes how they are. Of several that think that they lead, the one with the highest term does.
-func Look(ctx context.Context, nodes []Node) Cluster {
+// Look asks all nodes how they are, and for the quotas whose names start with the prefix. Of several that think that they lead, the
+// one with the highest term does.
+func Look(ctx context.Context, nodes []Node, prefix string) Cluster {
 	v := Cluster{IDs: make([]string, len(nodes)), Nodes: make([]string, len(nodes)), Leader: -1}
 	answers := make([]*quotav1.GetStatusResponse, len(nodes))
 	var all sync.WaitGroup
@@ -62,18 +69,34 @@ func Look(ctx context.Context, nodes []Node) Cluster {
 		v.Nodes[i] = status.GetRole()
 		if term := status.GetMeta().GetTerm(); status.GetRole() == "leader" && (v.Leader < 0 || term > v.Term) {
 			v.Leader, v.Term = i, term
-			v.Leases, v.Waiting = status.GetLeases(), status.GetWaiting()
+			v.Leases, v.Waiting, v.Status = status.GetLeases(), status.GetWaiting(), status
+		}
+		if v.Status == nil || v.Leader < 0 && v.Status.GetLeader() == "" {
+			v.Leases, v.Waiting, v.Status = status.GetLeases(), status.GetWaiting(), status
 		}
 	}
-	if v.Leader >= 0 {
-		ctx, cancel := context.WithTimeout(ctx, LookTimeout)
-		defer cancel()
-		request := &quotav1.ListQuotasRequest{Read: quotav1.ReadMode_READ_MODE_STALE}
-		if list, err := nodes[v.Leader].Quota.ListQuotas(ctx, request); err == nil {
-			v.Quotas = list.GetQuotas()
-		}
-	}
+	v.Quotas = lookAtQuotas(ctx, nodes, v, prefix)
 	return v
+}
+
+// lookAtQuotas asks the leader for what it has applied, or where it is not among the nodes another one, which asks the leader.
+func lookAtQuotas(ctx context.Context, nodes []Node, v Cluster, prefix string) []*quotav1.QuotaStatus {
+	ctx, cancel := context.WithTimeout(ctx, LookTimeout)
+	defer cancel()
+	request := &quotav1.ListQuotasRequest{Prefix: prefix, Read: quotav1.ReadMode_READ_MODE_STALE}
+	from := v.Leader
+	if from < 0 {
+		request.Read = quotav1.ReadMode_READ_MODE_UNSPECIFIED
+		from = slices.IndexFunc(v.Nodes, func(role string) bool { return role != Down })
+	}
+	if from < 0 {
+		return nil
+	}
+	list, err := nodes[from].Quota.ListQuotas(ctx, request)
+	if err != nil {
+		return nil // shown again at the next look
+	}
+	return list.GetQuotas()
 }
 
 // Line tells of the nodes and of what they hold in one line.
@@ -97,15 +120,40 @@ func (v Cluster) QuotaTable() string {
 	}
 	var out strings.Builder
 	rows := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(rows, "quota\tusable\theld\tconsumed\tavailable\twaiting\tleases\tends in")
+	fmt.Fprintln(rows, "quota\tzone\tusable\theld\tconsumed\tavailable\twaiting\tleases\tends in\tclosed for")
 	for _, q := range v.Quotas {
-		ends := "-"
-		if q.GetWindowClosesIn() != nil {
-			ends = fmt.Sprintf("%.0f s", q.GetWindowClosesIn().AsDuration().Seconds())
-		}
-		fmt.Fprintf(rows, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%s\n", q.GetDefinition().GetName(), q.GetUsable(), q.GetHeld(), q.GetConsumed(),
-			q.GetAvailable(), q.GetWaiting(), q.GetLeases(), ends)
+		fmt.Fprintf(rows, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%s\t%s\n", output.Visible(q.GetDefinition().GetName()), zoneWord(q.GetZone()),
+			q.GetUsable(), q.GetHeld(), q.GetConsumed(), q.GetAvailable(), q.GetWaiting(), q.GetLeases(),
+			seconds(q.GetWindowClosesIn()), closedFor(q))
 	}
 	_ = rows.Flush() // into memory
 	return out.String()
+}
+
+// zoneWord writes a zone: green.
+func zoneWord(zone quotav1.Zone) string {
+	if zone == quotav1.Zone_ZONE_UNSPECIFIED {
+		return output.Dash
+	}
+	return strings.ToLower(strings.TrimPrefix(zone.String(), "ZONE_"))
+}
+
+func seconds(d *durationpb.Duration) string {
+	if d == nil {
+		return output.Dash
+	}
+	return fmt.Sprintf("%.0f s", d.AsDuration().Seconds())
+}
+
+// closedFor is why and how long a quota does not let all calls pass.
+func closedFor(q *quotav1.QuotaStatus) string {
+	switch {
+	case q.GetCooldownLeft() != nil:
+		return seconds(q.GetCooldownLeft())
+	case q.GetReopensIn() != nil:
+		return "reopening, " + seconds(q.GetReopensIn())
+	case len(q.GetBrokenHolders()) > 0:
+		return fmt.Sprintf("%d holders", len(q.GetBrokenHolders()))
+	}
+	return output.Dash
 }

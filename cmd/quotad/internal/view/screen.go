@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"golang.org/x/term"
 )
@@ -45,6 +46,9 @@ func NewScreen(out io.Writer) *Screen {
 	}
 	return v
 }
+
+// Terminal reports whether the screen is a terminal.
+func (v *Screen) Terminal() bool { return v.size != nil }
 
 // The escape sequences that it takes: hide and show the cursor, go home, clear to the end of the line and the screen.
 const (
@@ -105,10 +109,10 @@ func Clock(d time.Duration) string {
 	return fmt.Sprintf("%d:%02d", seconds/60, seconds%60)
 }
 
-// cut shortens a line of ASCII to the width.
+// cut shortens a line to the width, a column for each character.
 func cut(line string, width int) string {
-	if len(line) > width {
-		return line[:width]
+	if utf8.RuneCountInString(line) > width {
+		return string([]rune(line)[:width])
 	}
 	return line
 }

@@ -193,7 +193,7 @@ func (c *Cluster) Look(ctx context.Context) view.Cluster {
 	for i, n := range c.Nodes {
 		nodes[i] = view.Node{ID: n.ID, Admin: n.admin, Quota: n.quota}
 	}
-	return view.Look(ctx, nodes)
+	return view.Look(ctx, nodes, "")
 }
 
 // Stop ends the nodes in order: what is left of them writes and hands over.
