@@ -102,7 +102,7 @@ Start with "quotad dev": one node, throw-away data, and a command to try.`,
 	inGroup(root, groupServer, a.serveCommand(), a.devCommand(), a.gatewayCommand(), a.configCommand(), a.tokenCommand(),
 		a.certCommand())
 	inGroup(root, groupOperator, a.quotaCommand(), a.presetCommand(), a.workflowCommand(), a.leaseCommand(), a.usageCommand(),
-		a.limitsCommand(), a.clockCommand(), a.statusCommand(), a.topCommand(), a.watchCommand(),
+		a.limitsCommand(), a.clockCommand(), a.statusCommand(), a.topCommand(), a.watchCommand(), a.doctorCommand(),
 		a.memberCommand(), a.backupCommand(), a.restoreCommand())
 	inGroup(root, groupTask, a.taskCommand())
 	inGroup(root, groupHolder, a.runCommand(), a.reserveCommand(), a.consumeCommand(), a.settleCommand(), a.renewCommand(),
