@@ -109,6 +109,7 @@ func (o *options) run(ctx context.Context, out io.Writer) error {
 			return err
 		}
 	}
+	report.Fits = report.fits()
 	if err := o.print(report, out); err != nil {
 		return err
 	}

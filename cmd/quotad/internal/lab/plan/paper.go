@@ -61,7 +61,8 @@ type PaperQuota struct {
 	Classes []PaperClass `json:"classes"`
 
 	// largest is the most that one call draws.
-	largest int64
+	largest    int64
+	definition *quotav1.Quota
 }
 
 // PaperClass is one class's part in a quota.
@@ -116,7 +117,7 @@ func OnPaper(f *fleet.Fleet) (*Paper, error) {
 
 // judgeQuota compares demand and limit.
 func judgeQuota(wanted *demands, q *quotav1.Quota) PaperQuota {
-	one := PaperQuota{Quota: q.Name, Rule: ruleText(q), Usable: sim.Usable(q), Period: periodOf(q)}
+	one := PaperQuota{Quota: q.Name, Rule: ruleText(q), Usable: sim.Usable(q), Period: periodOf(q), definition: q}
 	peak, scheduled := 0.0, 0.0
 	for _, word := range sim.Classes {
 		class, _ := quotafile.ParseClass(word)

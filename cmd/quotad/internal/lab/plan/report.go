@@ -25,6 +25,8 @@ type Report struct {
 	Title string `json:"title"`
 	Paper *Paper `json:"paper"`
 	Runs  []Runs `json:"runs"`
+	// Fits is what would make the fleet fit; empty: it does.
+	Fits []Fit `json:"fits,omitempty"`
 }
 
 // Write prints a report for people. Of several seeds the first is shown, and then the worst of all.
@@ -37,6 +39,7 @@ func (r *Report) Write(w io.Writer) error {
 		fmt.Fprintf(w, "! %s\n", problem)
 	}
 	if len(r.Runs) == 0 {
+		r.writeFits(w)
 		return nil
 	}
 	first := r.Runs[0]
@@ -56,7 +59,18 @@ func (r *Report) Write(w io.Writer) error {
 			fmt.Fprintf(w, "! seed %d: %s\n", run.Seed, wrong)
 		}
 	}
+	r.writeFits(w)
 	return nil
+}
+
+// writeFits says what would make the fleet fit.
+func (r *Report) writeFits(w io.Writer) {
+	if len(r.Fits) > 0 {
+		fmt.Fprintln(w, "\nTo make it fit")
+	}
+	for _, fit := range r.Fits {
+		fmt.Fprintf(w, "- %s\n", fit)
+	}
 }
 
 func (r *Report) writePaper(w io.Writer) error {
@@ -110,6 +124,7 @@ func writeSides(w io.Writer, alone, governed *sim.Result) error {
 	add("retries", func(r *sim.Result) string { return percent(r.Retries, r.Attempts) })
 	add("calls served", func(r *sim.Result) string { return output.Int(r.Served) })
 	add("calls given up", func(r *sim.Result) string { return output.Int(r.GivenUp) })
+	addGivenUp(add, alone, governed)
 	add("tasks missed", func(r *sim.Result) string { return output.Int(r.Missed) })
 	if alone.Finish > 0 || governed.Finish > 0 {
 		add("finished after", func(r *sim.Result) string { return finishedText(r.Finish) })
@@ -135,6 +150,24 @@ func writeSides(w io.Writer, alone, governed *sim.Result) error {
 		})
 	}
 	return table.Write(w)
+}
+
+// addGivenUp splits the calls that were given up by class, where there are several.
+func addGivenUp(add func(string, func(*sim.Result) string), alone, governed *sim.Result) {
+	called := 0
+	for i := range governed.Classes {
+		if governed.Classes[i].Calls > 0 {
+			called++
+		}
+	}
+	if called < 2 || alone.GivenUp+governed.GivenUp == 0 {
+		return
+	}
+	for i := range governed.Classes {
+		if governed.Classes[i].Calls > 0 {
+			add("  of them "+governed.Classes[i].Class, func(r *sim.Result) string { return output.Int(r.Classes[i].GivenUp) })
+		}
+	}
 }
 
 // addWork adds what came of tasks with retry budgets, and of workflows.
@@ -230,6 +263,7 @@ func worstSide(all []Runs, side func(*Runs) *sim.Result) *sim.Result {
 		}
 		for j := range w.Classes {
 			mine, other := &w.Classes[j], &r.Classes[j]
+			mine.GivenUp = max(mine.GivenUp, other.GivenUp)
 			mine.P50, mine.P99, mine.Longest = max(mine.P50, other.P50), max(mine.P99, other.P99), max(mine.Longest, other.Longest)
 			mine.Fairness = min(mine.Fairness, other.Fairness)
 		}
