@@ -322,3 +322,17 @@ func TestDemo_ShowsClusterAndFleets(t *testing.T) {
 		t.Errorf("plain lines: %q", plain)
 	}
 }
+
+// A run in which the limits hardly bite says that it compares nothing.
+func TestDemo_SaysWhenItIsTooShortToCompare(t *testing.T) {
+	for _, c := range []struct {
+		fleet    string
+		duration time.Duration
+		want     bool
+	}{{"both", 10 * time.Second, true}, {"both", 89 * time.Second, true}, {"both", 90 * time.Second, false}, {"governed", 10 * time.Second, false}} {
+		note := options{Fleet: c.fleet, Duration: c.duration}.tooShort()
+		if (note != "") != c.want || c.want && !strings.Contains(note, "--duration "+c.duration.String()+" is too short to compare") {
+			t.Errorf("%s for %s: %q", c.fleet, c.duration, note)
+		}
+	}
+}

@@ -87,6 +87,7 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	fmt.Fprintf(out, "Nine agents share an API key that allows %d requests and %d completions (%d tokens) an hour. An hour lasts %s here.\n"+
 		"Data and logs: %s   Seed: %d\n\n", requestLimit, completionLimit, tokenLimit, hour, o.Dir, o.Seed)
 
+	fmt.Fprint(out, o.tooShort())
 	if err := d.start(ctx); err != nil {
 		return err
 	}
@@ -94,6 +95,16 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 		return err
 	}
 	return d.finish(ctx, out)
+}
+
+// tooShort says that a run is too short to compare its fleets; empty: it is not, or there is nothing to compare. A limit bites once its
+// hour is used up, and the leader is killed in the second one.
+func (o options) tooShort() string {
+	if o.Duration >= hour+hour/2 || len(o.modes()) < 2 {
+		return ""
+	}
+	return fmt.Sprintf("--duration %s is too short to compare the fleets: an hour of the provider lasts %s, and a comparison needs one and a half.\n",
+		o.Duration, hour)
 }
 
 // start starts the cluster, the provider and the agents.
@@ -288,7 +299,7 @@ func (d *demo) finish(ctx context.Context, out io.Writer) error {
 	if err := d.report.write(path); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "\n%s\n%s\nReport: %s\n", d.report.table(), d.report.verdict(), path)
+	fmt.Fprintf(out, "\n%s\n%s%s\nReport: %s\n", d.report.table(), d.options.tooShort(), d.report.verdict(), path)
 	if !d.report.OK {
 		return fmt.Errorf("%w: %s", errNotKept, d.report.Reasons[0])
 	}
