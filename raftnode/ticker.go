@@ -1,6 +1,7 @@
 package raftnode
 
 import (
+	"context"
 	"math"
 	"time"
 
@@ -79,5 +80,39 @@ func (n *Node) tick() {
 			wait = int64(2 * time.Millisecond)
 		}
 		timer.Reset(time.Duration(max(wait, int64(time.Millisecond))))
+	}
+}
+
+// PassTime writes an entry that carries the present time and returns once it is applied here: at which cluster time that is, and at
+// which one something is due next (the largest int64: never). It is for programs that set this node's Clock: timers of the ticker
+// do not notice that a clock was moved. The error is a *NotAcceptedError where this node does not lead.
+func (n *Node) PassTime(ctx context.Context) (now, due int64, err error) {
+	lead := n.leading.Load()
+	if lead == nil {
+		return 0, 0, n.notAccepted(n.whyNotLeading())
+	}
+	want := lead.clock.now()
+	look := time.NewTicker(time.Millisecond)
+	defer look.Stop()
+	for {
+		n.proposer.requestTime()
+		select {
+		case <-look.C:
+		case <-lead.lost:
+			return 0, 0, n.notAccepted(NotLeader)
+		case <-ctx.Done():
+			return 0, 0, ctx.Err()
+		}
+		n.mu.RLock()
+		state := n.machine.State()
+		if now = state.Clock().Now; now >= want {
+			due, _ = state.NextDueBy(func() (fsm.Clock, bool) {
+				present := n.presentClock(&lead.clock)
+				return present, present.WallEarly != 0
+			})
+			n.mu.RUnlock()
+			return now, due, nil
+		}
+		n.mu.RUnlock()
 	}
 }
