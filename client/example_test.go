@@ -11,16 +11,14 @@ import (
 	"time"
 
 	"github.com/quotad/quotad/client"
-	"github.com/quotad/quotad/client/internal/fakequota"
+	"github.com/quotad/quotad/client/quotatest"
 )
 
-// cluster returns a small cluster in memory. A program names the addresses of its nodes, and needs no WithHTTPClient.
-func cluster() *fakequota.Cluster {
-	cluster := fakequota.New(3)
-	cluster.Set("github/core", fakequota.Quota{Usable: 5_000, Available: 5_000})
-	cluster.Set("t/core", fakequota.Quota{Usable: 10, Available: 10})
-	cluster.Set("t/streams", fakequota.Quota{Usable: 2, Available: 2, Slots: true})
-	return cluster
+// cluster starts a cluster for an example. A program connects to its nodes by their addresses, with client.New.
+func cluster() *quotatest.Cluster {
+	return quotatest.Start(
+		quotatest.Window("github/core", 5_000), quotatest.Rate("t/core", 10, time.Minute), quotatest.Slots("t/streams", 2),
+	)
 }
 
 func Example() {
@@ -29,13 +27,8 @@ func Example() {
 	}))
 	defer provider.Close()
 	nodes := cluster()
-
-	c, err := client.New(nodes.Addresses(), client.WithHTTPClient(nodes))
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer func() { _ = c.Close() }()
+	defer nodes.Close()
+	c := nodes.Client()
 	// Without Hosts, calls to api.github.com are governed.
 	github := &http.Client{Transport: client.NewTransport(c, nil, client.GitHub(client.Hosts("127.0.0.1")))}
 
@@ -52,16 +45,11 @@ func Example() {
 
 // Quotas of several clusters: the first part of a name says which of them has it.
 func Example_severalClusters() {
-	nodes := map[string]*fakequota.Cluster{"github": cluster(), "t": cluster()}
+	nodes := map[string]*quotatest.Cluster{"github": cluster(), "t": cluster()}
 	clusters := map[string]*client.Client{}
 	for group, of := range nodes {
-		c, err := client.New(of.Addresses(), client.WithHTTPClient(of))
-		if err != nil {
-			fmt.Println(err)
-			return
-		}
-		defer func() { _ = c.Close() }()
-		clusters[group] = c
+		defer of.Close()
+		clusters[group] = of.Client()
 	}
 	of := func(quota string) *client.Client {
 		group, _, _ := strings.Cut(quota, "/")
@@ -81,12 +69,8 @@ func Example_severalClusters() {
 
 func ExampleClient_Limiter() {
 	nodes := cluster()
-	c, err := client.New(nodes.Addresses(), client.WithHTTPClient(nodes))
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer func() { _ = c.Close() }()
+	defer nodes.Close()
+	c := nodes.Client()
 
 	limiter := c.Limiter("t/core")
 	for range 3 {
@@ -104,12 +88,8 @@ func ExampleClient_Limiter() {
 
 func ExampleDo() {
 	nodes := cluster()
-	c, err := client.New(nodes.Addresses(), client.WithHTTPClient(nodes))
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer func() { _ = c.Close() }()
+	defer nodes.Close()
+	c := nodes.Client()
 
 	request := client.ReserveRequest{Items: []client.Item{{Quota: "t/streams", Amount: 1}}, Wait: time.Minute}
 	words, err := client.Do(context.Background(), c, request, func(ctx context.Context, lease *client.Lease) (string, error) {
@@ -121,12 +101,8 @@ func ExampleDo() {
 
 func ExampleClient_Reserve() {
 	nodes := cluster()
-	c, err := client.New(nodes.Addresses(), client.WithHTTPClient(nodes))
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer func() { _ = c.Close() }()
+	defer nodes.Close()
+	c := nodes.Client()
 	ctx := context.Background()
 
 	lease, err := c.Reserve(ctx, client.ReserveRequest{Items: []client.Item{{Quota: "t/core", Amount: 7}}, TTL: 30 * time.Second})
@@ -162,12 +138,8 @@ func ExampleClient_Reserve() {
 // Several providers under one transport: each call draws on the quotas of the provider whose host it goes to.
 func ExampleNewTransport() {
 	nodes := cluster()
-	c, err := client.New(nodes.Addresses(), client.WithHTTPClient(nodes))
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer func() { _ = c.Close() }()
+	defer nodes.Close()
+	c := nodes.Client()
 	transport := client.NewTransport(c, nil,
 		client.OpenAI(),
 		client.Anthropic(client.Alias("claude-opus-4*", "opus-4")),

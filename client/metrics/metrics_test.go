@@ -4,23 +4,19 @@ import (
 	"context"
 	"net/http"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/quotad/quotad/client"
-	"github.com/quotad/quotad/client/internal/fakequota"
 	"github.com/quotad/quotad/client/metrics"
+	"github.com/quotad/quotad/client/quotatest"
 )
 
 func TestCollector(t *testing.T) {
-	cluster := fakequota.New(1)
-	cluster.Set("t/core", fakequota.Quota{Usable: 10, Available: 1})
+	cluster := quotatest.New(t, quotatest.Rate("t/core", 1, time.Minute))
 	collector := metrics.New()
-	c, err := client.New(cluster.Addresses(), client.WithHTTPClient(cluster), client.WithHooks(collector.Hooks()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = c.Close() }()
+	c := cluster.Client(client.WithHooks(collector.Hooks()))
 	transport := client.NewTransport(c, nil, client.Match(func(*http.Request) client.Call { return client.Call{} }))
 	collector.Watch(c, transport)
 	registry := prometheus.NewPedanticRegistry()

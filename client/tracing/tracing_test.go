@@ -3,6 +3,7 @@ package tracing_test
 import (
 	"context"
 	"testing"
+	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
@@ -10,21 +11,16 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/quotad/quotad/client"
-	"github.com/quotad/quotad/client/internal/fakequota"
+	"github.com/quotad/quotad/client/quotatest"
 	"github.com/quotad/quotad/client/tracing"
 )
 
 func TestHooks(t *testing.T) {
-	cluster := fakequota.New(1)
-	cluster.Set("t/core", fakequota.Quota{Usable: 10, Available: 1})
+	cluster := quotatest.New(t, quotatest.Rate("t/core", 1, time.Minute))
 	recorder := tracetest.NewSpanRecorder()
 	provider := sdk.NewTracerProvider(sdk.WithSpanProcessor(recorder))
 	hooks := client.WithHooks(tracing.Hooks(provider))
-	c, err := client.New(cluster.Addresses(), client.WithHTTPClient(cluster), client.WithHolder("picard"), hooks)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = c.Close() }()
+	c := cluster.Client(client.WithHolder("picard"), hooks)
 	ctx, parent := provider.Tracer("test").Start(context.Background(), "call")
 	for range 2 {
 		_, _ = c.Reserve(ctx, client.ReserveRequest{Items: []client.Item{{Quota: "t/core", Amount: 1}}, Class: client.Background})
