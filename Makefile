@@ -22,6 +22,7 @@ SCHEMAS := fsm rpc
 
 # What may be set from outside: make test TESTFLAGS='-run Conservation -v'
 GO           ?= go
+CLIENT       ?=
 PACKAGES     ?= ./...
 TESTFLAGS    ?=
 BENCH        ?= .
@@ -58,6 +59,10 @@ test: ## all quick tests, with the race detector (minutes)
 .PHONY: test-long
 test-long: ## every test, the long ones too, with the race detector
 	$(GO) test -race -count 1 -timeout 60m $(TESTFLAGS) $(PACKAGES)
+
+.PHONY: conformance
+conformance: ## test a client of quotad by its driver, CLIENT='python3 driver.py'; the Go client without one
+	$(GO) run ./client/conformance $(CLIENT)
 
 .PHONY: test-ci
 test-ci: # tests of what ./... passes over: dotted folders and other modules

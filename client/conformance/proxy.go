@@ -1,0 +1,130 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"log"
+	"maps"
+	"net"
+	"net/http"
+	"path"
+	"sync/atomic"
+	"time"
+)
+
+// proxy stands before one node's API. It records what passes, and does to it what a case asks for.
+type proxy struct {
+	member  int
+	seen    *recorder
+	backend atomic.Pointer[string]
+	out     *http.Transport
+}
+
+func newProxy(member int, seen *recorder) *proxy {
+	protocols := new(http.Protocols)
+	protocols.SetUnencryptedHTTP2(true)
+	return &proxy{member: member, seen: seen, out: &http.Transport{Protocols: protocols, DisableCompression: true}}
+}
+
+// forwardTo sets where the node listens; empty: nowhere.
+func (p *proxy) forwardTo(address string) { p.backend.Store(&address) }
+
+func (p *proxy) serve(listener net.Listener) *http.Server {
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	protocols.SetUnencryptedHTTP2(true)
+	server := &http.Server{
+		Handler: p, Protocols: protocols, ReadHeaderTimeout: 10 * time.Second,
+		ErrorLog: log.New(io.Discard, "", 0), // connections are broken on purpose here
+	}
+	go func() { _ = server.Serve(listener) }() // it ends with the cluster
+	return server
+}
+
+// maxBody bounds what is read of a request or an answer.
+const maxBody = 64 << 20
+
+// forwardedBy marks a call that one node hands on to another. These are no calls of the client's.
+const forwardedBy = "Quotad-Forwarded-By"
+
+// ServeHTTP implements http.Handler.
+func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(io.LimitReader(r.Body, maxBody))
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	var e *exchange
+	if r.Method == http.MethodPost && r.Header.Get(forwardedBy) == "" {
+		e = p.seen.request(p.member, path.Base(r.URL.Path), r.Header, body)
+	}
+	response, data := p.forward(r, body, e)
+	if e != nil && !p.seen.answer(e, response, data).deliver(r.Context()) {
+		panic(http.ErrAbortHandler)
+	}
+	p.seen.deliver(e)
+	maps.Copy(w.Header(), response.Header)
+	for name, values := range response.Trailer {
+		w.Header()[http.TrailerPrefix+name] = values
+	}
+	w.WriteHeader(response.StatusCode)
+	_, _ = w.Write(data) // the client has gone
+}
+
+// forward sends a request on. A request with a fate of its own reaches its node even if its caller leaves.
+func (p *proxy) forward(r *http.Request, body []byte, e *exchange) (*http.Response, []byte) {
+	backend := p.backend.Load()
+	if backend == nil || *backend == "" {
+		panic(http.ErrAbortHandler)
+	}
+	ctx := r.Context()
+	if e != nil && e.fate.lost {
+		ctx = context.WithoutCancel(ctx)
+	}
+	request, err := http.NewRequestWithContext(ctx, r.Method, "http://"+*backend+r.URL.RequestURI(), bytes.NewReader(body))
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	request.Header = r.Header.Clone()
+	for _, hop := range []string{"Connection", "Keep-Alive", "Proxy-Connection", "Transfer-Encoding", "Upgrade", "Accept-Encoding"} {
+		request.Header.Del(hop)
+	}
+	response, err := p.out.RoundTrip(request)
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	defer func() { _ = response.Body.Close() }()
+	data, err := io.ReadAll(io.LimitReader(response.Body, maxBody))
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	return response, data
+}
+
+// fate is what becomes of an answer.
+type fate struct {
+	// lost: it does not arrive; silent: nor does the caller notice.
+	lost, silent bool
+	// late is how much later it arrives.
+	late time.Duration
+}
+
+// deliver waits as long as an answer is on its way, and tells whether it arrives.
+func (f fate) deliver(ctx context.Context) bool {
+	switch {
+	case f.silent:
+		<-ctx.Done()
+		return false
+	case f.lost:
+		return false
+	case f.late > 0:
+		timer := time.NewTimer(f.late)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return true
+}
