@@ -139,6 +139,7 @@ func (b *answerBody) end(how error) {
 			b.call.gateway.metrics.used(b.call, said, actual)
 		}
 		b.grant.settle(settlement{actual: actual})
+		b.correctSpent(said, ended)
 		b.call.record(func(o *outcome) { o.end, o.said = ended, said })
 	})
 }
@@ -176,6 +177,18 @@ func (b *answerBody) actual(said usage.Said, ended string) map[string]int64 {
 		}
 	}
 	return used
+}
+
+// correctSpent corrects what is remembered of a call that passed while the cluster was away.
+func (b *answerBody) correctSpent(said usage.Said, ended string) {
+	for key, amount := range b.call.spent {
+		if !isTokens(key.part) {
+			continue
+		}
+		if n, ok := b.tokens(key.part, said, ended); ok {
+			b.call.upstream.open.correct(b.call.outage, key, n-amount)
+		}
+	}
 }
 
 // tokens returns what the attempt used of a part that counts tokens; ok is false where it is not known.

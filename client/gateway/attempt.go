@@ -148,7 +148,7 @@ func (c *call) observe(response *http.Response, granted *grant, try int) (again 
 	}
 	delay = retryIn(cooldown, c.caller.Class)
 	noRetry := verdict.Class == signals.Billing || verdict.NoRetry || response.Header.Get("X-Should-Retry") == "false"
-	if noRetry || try >= maxRetries || response.StatusCode < http.StatusBadRequest || !c.replayable(response.Request) ||
+	if noRetry || try >= maxRetries || c.ungoverned == "fail_open" || response.StatusCode < http.StatusBadRequest || !c.replayable(response.Request) ||
 		time.Now().Add(delay).After(c.until) {
 		c.gateway.metrics.limited(c, verdict.Rule, "passed")
 		markRetryAfter(response, verdict, cooldown, delay)
@@ -161,7 +161,8 @@ func (c *call) observe(response *http.Response, granted *grant, try int) (again 
 
 // overloaded decides whether a call is sent again that the provider was too busy for.
 func (c *call) overloaded(response *http.Response, verdict signals.Signal, try int) (again bool, delay time.Duration) {
-	if verdict.Class != signals.Overloaded || try >= c.upstream.config.Overloaded || !c.replayable(response.Request) {
+	if verdict.Class != signals.Overloaded || try >= c.upstream.config.Overloaded || c.ungoverned == "fail_open" ||
+		!c.replayable(response.Request) {
 		return false, 0
 	}
 	delay = time.Second << min(try, 5)

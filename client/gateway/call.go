@@ -61,6 +61,9 @@ type call struct {
 	draws    []draw
 	// ungoverned says why nothing is asked: path, observe or fail_open; empty: it is governed.
 	ungoverned string
+	// spent is what it draws on where it passes while the cluster is away, in which outage.
+	spent  map[spentKey]int64
+	outage int
 	// until is when waiting ends.
 	until time.Time
 	// release gives back what the body took of the memory for bodies; nil: nothing.
@@ -121,14 +124,11 @@ func (c *call) prepare(r *http.Request) (dialect.Refusal, bool) {
 	case dialect.Generic:
 		c.ruleDraws(r)
 	case dialect.Anthropic, dialect.Azure, dialect.Bedrock, dialect.Codex, dialect.Gemini, dialect.OpenAI:
-		if refusal, refused := c.modelDraws(); refused {
+		if refusal, refused := c.modelDraws(r.Context()); refused {
 			return refusal, true
 		}
 	}
-	if len(c.draws) > 0 {
-		return dialect.Refusal{}, false
-	}
-	if c.ungoverned == "" {
+	if len(c.draws) == 0 && c.ungoverned == "" {
 		c.ungoverned = "path"
 		if c.upstream.config.Paths == "refuse" {
 			return dialect.Refusal{Status: http.StatusForbidden, Message: "quotad: the upstream " + c.upstream.name +
@@ -182,9 +182,12 @@ func (c *call) ruleDraws(r *http.Request) {
 }
 
 // modelDraws adds what a call of a model draws on.
-func (c *call) modelDraws() (dialect.Refusal, bool) {
+func (c *call) modelDraws(ctx context.Context) (dialect.Refusal, bool) {
 	if !c.op.Generates() {
 		return dialect.Refusal{}, false
+	}
+	if refusal, refused := c.listKnown(ctx); refused || c.ungoverned != "" {
+		return refusal, refused
 	}
 	conf := c.upstream.config
 	c.target = c.gateway.catalog.Find(c.state.config.Models, c.upstream.name, c.prefixOfQuotas, c.model)
@@ -220,9 +223,6 @@ func (c *call) modelDraws() (dialect.Refusal, bool) {
 // unknownModel refuses a model without a quota, or lets it pass uncounted where the configuration says so.
 func (c *call) unknownModel() (dialect.Refusal, bool) {
 	conf := c.upstream.config
-	if !c.gateway.catalog.Loaded() {
-		return c.awayRefusal(errNotListed), true
-	}
 	if conf.Unknown == "observe" {
 		c.ungoverned = "observe"
 		if c.existing(c.prefixOfQuotas+"/unmapped/requests", "requests", 1) {

@@ -250,6 +250,14 @@ func configOf(c *cluster, upstreams map[string]config.Upstream) config.Config {
 // startGateway starts a gateway, and waits until it is ready.
 func startGateway(tb testing.TB, c *cluster, p *provider, conf config.Config, options gateway.Options) *fixture {
 	tb.Helper()
+	f := startUnready(tb, c, p, conf, options)
+	f.ready()
+	return f
+}
+
+// startUnready starts a gateway whose cluster may be away.
+func startUnready(tb testing.TB, c *cluster, p *provider, conf config.Config, options gateway.Options) *fixture {
+	tb.Helper()
 	f := &fixture{tb: tb, cluster: c, provider: p, log: &lines{}}
 	options.Logger = slog.New(slog.NewTextHandler(f.log, nil))
 	g, err := gateway.New(conf, options)
@@ -266,7 +274,6 @@ func startGateway(tb testing.TB, c *cluster, p *provider, conf config.Config, op
 			tb.Error(err)
 		}
 	})
-	f.ready()
 	return f
 }
 

@@ -63,6 +63,10 @@ type Gateway struct {
 	wrong    wrongTokens
 	batches  batches
 	takes    takes
+	// listed is closed once the cluster has listed its quotas; unlisted is why it has not.
+	listed   chan struct{}
+	listOnce sync.Once
+	unlisted atomic.Pointer[error]
 	// away: the cluster did not answer the last call.
 	away atomic.Bool
 	// drains is how many answers are read after their clients have left.
@@ -80,7 +84,7 @@ type Gateway struct {
 // New returns a gateway of a configuration. It reads keys and certificates, but does not touch the network. The error of a wrong
 // configuration names every problem.
 func New(conf config.Config, options Options) (*Gateway, error) {
-	g := &Gateway{options: options, logger: options.Logger, refresh: make(chan struct{}, 1), learner: estimate.NewLearner(nil)}
+	g := &Gateway{options: options, logger: options.Logger, refresh: make(chan struct{}, 1), listed: make(chan struct{}), learner: estimate.NewLearner(nil)}
 	if g.logger == nil {
 		g.logger = slog.New(slog.DiscardHandler)
 	}
@@ -258,9 +262,10 @@ func (g *Gateway) readCatalog(ctx context.Context) error {
 	list, err := g.cluster.list(ctx)
 	if err != nil {
 		g.logger.Debug("the list of quotas was not read", "error", err)
+		g.unlisted.Store(&err)
 		return err
 	}
-	g.catalog.Set(list)
+	g.setCatalog(list)
 	return nil
 }
 

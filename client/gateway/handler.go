@@ -188,7 +188,7 @@ func answerError(w http.ResponseWriter, r *http.Request, err error) {
 	c := callOf(r.Context())
 	refusal, gone := c.refusalOf(err)
 	if gone {
-		c.record(func(o *outcome) { o.code, o.end = 499, "gone" })
+		c.record(func(o *outcome) { o.code, o.end = statusGone, endGone })
 		return
 	}
 	c.refuse(w, refusal)

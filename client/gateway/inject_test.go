@@ -221,9 +221,7 @@ func TestA14_FailOpenIsBounded(t *testing.T) {
 			`quotad_gateway_ungoverned_total{upstream="openai",why="fail_open"} 2`)
 	})
 	f.cluster.start()
-	eventually(t, "calls are governed again", func() bool {
-		return f.do(http.MethodPost, forms["openai"].path, `{"model":"gpt-5","input":"x"}`).header.Get("X-Quotad") == ""
-	})
+	f.governedAgain(t)
 	eventually(t, "what passed is charged", func() bool { return f.cluster.quota("openai/gpt-5/requests").Consumed >= 3 })
 	f.logs(t, "calls are governed", 1)
 }

@@ -122,7 +122,7 @@ func (g *Gateway) finished(c *call) {
 		how = "away"
 	case o.refusal != "":
 		how = "refused"
-	case o.code == 499:
+	case o.code == statusGone:
 		how = "gone"
 	}
 	if o.refusal != "" {

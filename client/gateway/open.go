@@ -21,11 +21,13 @@ type failOpen struct {
 	passed []time.Time
 	next   int
 	count  int
-	// spent is what passed calls drew on, to be told when the cluster is back.
-	spent map[spentKey]int64
+	// spent is what passed calls used, to be charged when the cluster is back. outage counts the times that it was away.
+	spent  map[spentKey]int64
+	outage int
 }
 
-type spentKey struct{ holder, quota string }
+// spentKey is a quota that passed calls of a holder drew on, or, where its name is not known, a part of a model below a prefix.
+type spentKey struct{ holder, quota, prefix, model, part string }
 
 func newFailOpen(conf *config.FailOpen) *failOpen {
 	if conf == nil {
@@ -57,14 +59,24 @@ func (f *failOpen) allow(now time.Time) (ok, first bool) {
 // maxSpent bounds what is remembered of passed calls.
 const maxSpent = 10_000
 
-// spend remembers what a passed call drew on.
-func (f *failOpen) spend(c *call) {
+// spend remembers what a passed call draws on. It returns what to tell correct.
+func (f *failOpen) spend(spends map[spentKey]int64) (outage int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, d := range c.draws {
-		if !d.quota.Slots && len(f.spent) < maxSpent {
-			f.spent[spentKey{c.caller.Holder, d.quota.Name}] += max(d.amount, 1)
+	for key, amount := range spends {
+		if _, known := f.spent[key]; known || len(f.spent) < maxSpent {
+			f.spent[key] += amount
 		}
+	}
+	return f.outage
+}
+
+// correct replaces the estimate of what a passed call used, as long as it was not charged.
+func (f *failOpen) correct(outage int, key spentKey, by int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if now, known := f.spent[key]; known && outage == f.outage {
+		f.spent[key] = max(now+by, 0)
 	}
 }
 
@@ -81,6 +93,7 @@ func (f *failOpen) back() (spent map[spentKey]int64, count int) {
 	}
 	spent, count = f.spent, f.count
 	f.since, f.count, f.spent = time.Time{}, 0, map[spentKey]int64{}
+	f.outage++
 	return spent, count
 }
 
@@ -100,8 +113,8 @@ func (c *call) passOpen() bool {
 		c.gateway.logger.Warn("the cluster is away: calls pass ungoverned", "upstream", c.upstream.name, "count", c.upstream.open.conf.Count,
 			"per", c.upstream.open.conf.Per, "for", c.upstream.open.conf.For)
 	}
-	c.upstream.open.spend(c)
-	c.ungoverned = "fail_open"
+	c.ungoverned, c.spent = "fail_open", c.spends()
+	c.outage = c.upstream.open.spend(c.spent)
 	return true
 }
 
@@ -115,8 +128,12 @@ func (c *call) clusterBack() {
 	g.logger.Warn("the cluster is back: calls are governed", "upstream", c.upstream.name, "passed", count)
 	g.tasks.Go(func() {
 		for key, amount := range spent {
+			quota, ok := c.chargedTo(key)
+			if !ok || amount == 0 {
+				continue
+			}
 			ctx, cancel := context.WithTimeout(g.ctx, settleWithin)
-			item := client.Item{Quota: key.quota, Amount: 1}
+			item := client.Item{Quota: quota, Amount: 1}
 			lease, err := g.client.Reserve(ctx, client.ReserveRequest{
 				Items: []client.Item{item}, Consume: true, Holder: key.holder,
 				Wait: settleWithin,
@@ -127,7 +144,7 @@ func (c *call) clusterBack() {
 			}
 			cancel()
 			if err != nil {
-				g.logger.Warn("what was spent while the cluster was away was not reported", "quota", key.quota, "amount", amount, "error", err)
+				g.logger.Warn("what was spent while the cluster was away was not reported", "quota", quota, "amount", amount, "error", err)
 			}
 		}
 	})

@@ -165,6 +165,10 @@ func (c *call) says(no *client.RefusalError, r dialect.Refusal) string {
 
 // refuse writes an answer of the gateway's own and counts it.
 func (c *call) refuse(w http.ResponseWriter, r dialect.Refusal) {
+	if r.Status == statusGone {
+		c.record(func(o *outcome) { o.code, o.end = statusGone, endGone })
+		return
+	}
 	r.RequestID = c.id
 	said := c.op.Dialect
 	if said == "" {
