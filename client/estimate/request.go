@@ -45,6 +45,8 @@ type Request struct {
 	// Prior is the id of an earlier answer, conversation or cached content that this call goes on from, whose tokens count as input
 	// again; empty: none.
 	Prior string
+	// Tier is the service tier that it asks for; empty: not said.
+	Tier string
 	// Size is the size of the body, in bytes.
 	Size int64
 }

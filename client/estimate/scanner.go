@@ -222,6 +222,8 @@ func (h *handler) topText(v *value) {
 		if h.request.Model == "" {
 			h.request.Model = v.text()
 		}
+	case h.key == "service_tier" || h.key == "serviceTier":
+		h.request.Tier = v.text()
 	case h.key == "previous_response_id" || h.key == "cachedContent" || h.key == "cached_content" || h.section == conversation:
 		h.request.Prior = v.text()
 	case h.section == prose:

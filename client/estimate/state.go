@@ -22,6 +22,27 @@ type Learnt struct {
 	Factors, CachedFactors, Inputs, Outputs []float32 `json:",omitempty"`
 }
 
+// Models returns what is known of models, without the figures themselves.
+func (l *Learner) Models() []Learnt {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var all []Learnt
+	for _, k := range l.models.Keys() {
+		h, _ := l.models.Peek(k)
+		all = append(all, h.learnt(k))
+	}
+	return all
+}
+
+// learnt returns what is known of one key.
+func (h *history) learnt(k Key) Learnt {
+	return Learnt{
+		Upstream: k.Upstream, Model: k.Model, Holder: k.Holder, Calls: h.outputs.size(),
+		Output: int64(h.outputs.p95()), Input: int64(h.inputs.p95()),
+		Factor: factorOf(&h.factors, minFactor), CachedFactor: factorOf(&h.cached, minCachedFactor),
+	}
+}
+
 // Learnt returns what is known, of models first, each part with the least recently used first.
 func (l *Learner) Learnt() []Learnt {
 	l.mu.Lock()
@@ -30,12 +51,10 @@ func (l *Learner) Learnt() []Learnt {
 	for _, t := range []*simplelru.LRU[Key, *history]{l.models, l.holders} {
 		for _, k := range t.Keys() {
 			h, _ := t.Peek(k)
-			all = append(all, Learnt{
-				Upstream: k.Upstream, Model: k.Model, Holder: k.Holder, Calls: h.outputs.size(),
-				Output: int64(h.outputs.p95()), Input: int64(h.inputs.p95()),
-				Factor: factorOf(&h.factors, minFactor), CachedFactor: factorOf(&h.cached, minCachedFactor),
-				Factors: h.factors.inOrder(), CachedFactors: h.cached.inOrder(), Inputs: h.inputs.inOrder(), Outputs: h.outputs.inOrder(),
-			})
+			known := h.learnt(k)
+			known.Factors, known.CachedFactors = h.factors.inOrder(), h.cached.inOrder()
+			known.Inputs, known.Outputs = h.inputs.inOrder(), h.outputs.inOrder()
+			all = append(all, known)
 		}
 	}
 	return all

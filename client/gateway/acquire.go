@@ -22,12 +22,13 @@ type grant struct {
 // maxLate is how often an allowance may be too old when it arrives.
 const maxLate = 3
 
-// acquire asks the cluster for what the call draws on and waits for it, no longer than the call may wait.
-func (c *call) acquire(ctx context.Context) (*grant, error) {
+// acquire asks the cluster for what the call draws on and waits for it.
+func (c *call) acquire(ctx context.Context, wait time.Duration) (*grant, error) {
 	if c.ungoverned != "" {
 		return &grant{call: c}, nil
 	}
 	began := time.Now()
+	until := began.Add(wait)
 	g := c.gateway
 	g.waiting.add(c)
 	defer func() {
@@ -40,7 +41,7 @@ func (c *call) acquire(ctx context.Context) (*grant, error) {
 	defer context.AfterFunc(g.ctx, func() { cancel(errStopping) })()
 	for late := 0; ; late++ {
 		lease, err := g.client.Reserve(ctx, client.ReserveRequest{
-			Items: c.items(), Consume: true, Class: classOf(c.caller.Class), Holder: c.caller.Holder, Wait: max(time.Until(c.until), 0),
+			Items: c.items(), Consume: true, Class: classOf(c.caller.Class), Holder: c.caller.Holder, Wait: max(time.Until(until), 0),
 		})
 		if err != nil {
 			if errors.Is(err, client.UnknownQuota) {

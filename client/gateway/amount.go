@@ -101,6 +101,8 @@ func (c *call) amountOf(part string) int64 {
 			return max(a.Likely, 1)
 		}
 		return max(a.Bound, 1)
+	case partCost:
+		return max(c.likelyCost(), 1)
 	}
 	return 1
 }
@@ -124,6 +126,8 @@ func (c *call) used(part string, said usage.Said) (n int64, ok bool) {
 		return input.N, input.Known
 	case "output-tokens":
 		return output.N, output.Known
+	case partCost:
+		return c.cost(said)
 	}
 	return 0, false
 }
@@ -151,6 +155,8 @@ func (c *call) floor(part string, said usage.Said) (n int64, ok bool) {
 		return input, true
 	case "output-tokens":
 		return output, true
+	case partCost:
+		return c.leastCost(said)
 	}
 	return 0, false
 }
@@ -188,6 +194,7 @@ func (c *call) learn(said usage.Said) {
 		learnt.Output = said.Output.N
 	}
 	l := c.gateway.learner
+	c.gateway.learnt.Store(true)
 	l.Learn(c.likeness(), c.ask, learnt)
 	if said.Input.Known && said.Output.Known {
 		for _, id := range []string{said.ID, said.Conversation} {

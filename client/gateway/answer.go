@@ -137,6 +137,7 @@ func (b *answerBody) end(how error) {
 		actual := b.actual(said, ended)
 		if b.meter != nil && b.status < http.StatusBadRequest {
 			b.call.gateway.metrics.used(b.call, said, actual)
+			b.call.spentMoney(b, said, ended)
 		}
 		b.grant.settle(settlement{actual: actual})
 		b.correctSpent(said, ended)
@@ -165,13 +166,13 @@ func endOf(ctx context.Context, how error) string {
 func (b *answerBody) actual(said usage.Said, ended string) map[string]int64 {
 	used := map[string]int64{}
 	for _, d := range b.call.draws {
-		if !isTokens(d.part) {
+		if !settles(d.part) {
 			if b.writes > 1 && d.part == "requests" {
 				used[d.quota.Name] = d.amount * b.writes
 			}
 			continue
 		}
-		n, ok := b.tokens(d.part, said, ended)
+		n, ok := b.amount(d.part, said, ended)
 		if ok {
 			used[d.quota.Name] = n
 		}
@@ -182,17 +183,17 @@ func (b *answerBody) actual(said usage.Said, ended string) map[string]int64 {
 // correctSpent corrects what is remembered of a call that passed while the cluster was away.
 func (b *answerBody) correctSpent(said usage.Said, ended string) {
 	for key, amount := range b.call.spent {
-		if !isTokens(key.part) {
+		if !settles(key.part) {
 			continue
 		}
-		if n, ok := b.tokens(key.part, said, ended); ok {
+		if n, ok := b.amount(key.part, said, ended); ok {
 			b.call.upstream.open.correct(b.call.outage, key, n-amount)
 		}
 	}
 }
 
-// tokens returns what the attempt used of a part that counts tokens; ok is false where it is not known.
-func (b *answerBody) tokens(part string, said usage.Said, ended string) (n int64, ok bool) {
+// amount returns what the attempt used of a part that answers tell of; ok is false where it is not known.
+func (b *answerBody) amount(part string, said usage.Said, ended string) (n int64, ok bool) {
 	switch {
 	case b.status >= http.StatusBadRequest && b.status < http.StatusInternalServerError && !said.Known():
 		return 0, true // the provider refused it: nothing was generated
@@ -222,6 +223,9 @@ func (c *call) learned(b *answerBody, said usage.Said, ended string) {
 		c.report(b.grant, seen, verdict, false)
 	}
 }
+
+// settles reports whether answers tell what was used of a part.
+func settles(part string) bool { return isTokens(part) || part == partCost }
 
 func isTokens(part string) bool {
 	return part == "tokens" || part == "input-tokens" || part == "output-tokens"

@@ -24,7 +24,7 @@ type sender struct{}
 func (sender) RoundTrip(request *http.Request) (*http.Response, error) {
 	c := callOf(request.Context())
 	for try := 0; ; try++ {
-		granted, err := c.acquire(request.Context())
+		granted, err := c.acquireAny(request.Context())
 		if c.ungoverned == "" {
 			c.gateway.away.Store(err != nil && isAway(err))
 		}
@@ -105,6 +105,9 @@ func (c *call) send(request *http.Request, granted *grant) (*http.Response, erro
 		GotConn:      func(httptrace.GotConnInfo) { handed.Store(true) },
 		WroteHeaders: func() { writes.Add(1) },
 	}))
+	if c.insteadOf != "" {
+		attempt.URL = c.upstream.target(c.path, request.URL.RawQuery)
+	}
 	if c.body != nil {
 		attempt.Body = io.NopCloser(bytes.NewReader(c.body.data))
 		attempt.ContentLength = int64(len(c.body.data))
@@ -148,8 +151,8 @@ func (c *call) observe(response *http.Response, granted *grant, try int) (again 
 	}
 	delay = retryIn(cooldown, c.caller.Class)
 	noRetry := verdict.Class == signals.Billing || verdict.NoRetry || response.Header.Get("X-Should-Retry") == "false"
-	if noRetry || try >= maxRetries || c.ungoverned == "fail_open" || response.StatusCode < http.StatusBadRequest || !c.replayable(response.Request) ||
-		time.Now().Add(delay).After(c.until) {
+	passes := noRetry || try >= maxRetries || c.ungoverned == "fail_open" || response.StatusCode < http.StatusBadRequest
+	if passes || !c.replayable(response.Request) || time.Now().Add(delay).After(c.until) {
 		c.gateway.metrics.limited(c, verdict.Rule, "passed")
 		markRetryAfter(response, verdict, cooldown, delay)
 		return false, 0

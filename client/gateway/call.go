@@ -54,6 +54,8 @@ type call struct {
 	amounts estimate.Amounts
 	// prefixOfQuotas is what its quotas' names begin with.
 	prefixOfQuotas string
+	// insteadOf is the model that the caller asked for, where another one answers; empty: its own does.
+	insteadOf string
 	// key is injected; nil: the caller's own credential passes.
 	key *keys.Key
 	// injected: the gateway asked for usage that the client did not ask for.
@@ -82,6 +84,8 @@ type outcome struct {
 	end     string
 	refusal string
 	said    usage.Said
+	// cost is what it cost, in micro-dollars.
+	cost int64
 }
 
 func (c *call) record(change func(*outcome)) {
@@ -189,12 +193,27 @@ func (c *call) modelDraws(ctx context.Context) (dialect.Refusal, bool) {
 	if refusal, refused := c.listKnown(ctx); refused || c.ungoverned != "" {
 		return refusal, refused
 	}
-	conf := c.upstream.config
 	c.target = c.gateway.catalog.Find(c.state.config.Models, c.upstream.name, c.prefixOfQuotas, c.model)
 	if !c.target.Has() {
 		return c.unknownModel()
 	}
 	c.estimate()
+	if refusal, refused := c.addDraws(); refused {
+		return refusal, true
+	}
+	if c.asksUsage() {
+		c.injectUsage()
+	}
+	return dialect.Refusal{}, false
+}
+
+// addDraws adds what a call draws on whose quotas and amounts are known.
+func (c *call) addDraws() (dialect.Refusal, bool) {
+	conf := c.upstream.config
+	refusal, refused, free := c.unpriced()
+	if refused {
+		return refusal, true
+	}
 	for _, part := range conf.Parts {
 		if _, ok := c.target.Parts[part]; !ok {
 			return dialect.Refusal{Status: http.StatusForbidden, Message: "quotad: the model " + identity.Quote(c.model) + " has no quota " +
@@ -202,7 +221,7 @@ func (c *call) modelDraws(ctx context.Context) (dialect.Refusal, bool) {
 		}
 	}
 	for _, part := range config.Parts {
-		if q, ok := c.target.Parts[part]; ok {
+		if q, ok := c.target.Parts[part]; ok && (!free || part != partCost) {
 			c.add(q, part, c.amountOf(part))
 		}
 	}
@@ -211,11 +230,17 @@ func (c *call) modelDraws(ctx context.Context) (dialect.Refusal, bool) {
 			continue
 		}
 		for name, part := range also.Use {
+			if free && part == partCost {
+				continue
+			}
 			c.required(name, part, c.amountOf(part))
 		}
 	}
-	if c.asksUsage() {
-		c.injectUsage()
+	if free {
+		c.gateway.metrics.free.WithLabelValues(c.upstream.name, "unpriced").Inc()
+	}
+	if free && len(c.draws) == 0 {
+		c.ungoverned = "unpriced"
 	}
 	return dialect.Refusal{}, false
 }

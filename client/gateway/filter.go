@@ -27,7 +27,7 @@ func (c *call) asksUsage() bool {
 		return true
 	}
 	for _, d := range c.draws {
-		if d.part == "cost" || isTokens(d.part) && d.quota.Actual {
+		if d.part == partCost || isTokens(d.part) && d.quota.Actual {
 			return true
 		}
 	}

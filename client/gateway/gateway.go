@@ -60,9 +60,11 @@ type Gateway struct {
 	refusals refusals
 	reports  reportClock
 	learner  *estimate.Learner
-	wrong    wrongTokens
-	batches  batches
-	takes    takes
+	// learnt: something was learnt since the file of state was written.
+	learnt  atomic.Bool
+	wrong   wrongTokens
+	batches batches
+	takes   takes
 	// listed is closed once the cluster has listed its quotas; unlisted is why it has not.
 	listed   chan struct{}
 	listOnce sync.Once
@@ -84,7 +86,10 @@ type Gateway struct {
 // New returns a gateway of a configuration. It reads keys and certificates, but does not touch the network. The error of a wrong
 // configuration names every problem.
 func New(conf config.Config, options Options) (*Gateway, error) {
-	g := &Gateway{options: options, logger: options.Logger, refresh: make(chan struct{}, 1), listed: make(chan struct{}), learner: estimate.NewLearner(nil)}
+	g := &Gateway{
+		options: options, logger: options.Logger, refresh: make(chan struct{}, 1), listed: make(chan struct{}),
+		learner: estimate.NewLearner(nil),
+	}
 	if g.logger == nil {
 		g.logger = slog.New(slog.DiscardHandler)
 	}
@@ -102,11 +107,16 @@ func New(conf config.Config, options Options) (*Gateway, error) {
 	if err != nil {
 		return nil, err
 	}
+	for _, warning := range Warnings(conf) {
+		g.logger.Warn(warning)
+	}
 	g.metrics = newMetrics(g)
 	g.ctx, g.cancel = context.WithCancel(context.Background())
 	g.state.Store(built)
 	g.tasks.Go(g.keepCatalog)
+	g.loadLearnt(conf.State)
 	g.tasks.Go(g.keepKeys)
+	g.tasks.Go(g.keepLearnt)
 	return g, nil
 }
 
@@ -128,6 +138,9 @@ func (g *Gateway) Reload(conf config.Config) error {
 	built, err := g.build(conf.Complete())
 	if err != nil {
 		return err
+	}
+	for _, warning := range Warnings(conf) {
+		g.logger.Warn(warning)
 	}
 	old := g.state.Swap(built)
 	old.retire()
@@ -302,6 +315,7 @@ func (g *Gateway) Close() error {
 	g.Stop()
 	g.takes.close()
 	g.tasks.Wait()
+	g.saveLearnt()
 	err := errors.Join(g.batches.close(), g.client.Close())
 	g.state.Load().retire()
 	g.cluster.close()

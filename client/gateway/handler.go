@@ -177,6 +177,9 @@ func modifyAnswer(response *http.Response) error {
 	if c.ungoverned == "fail_open" {
 		response.Header.Set("X-Quotad", "open")
 	}
+	if c.insteadOf != "" {
+		response.Header.Set(insteadOfHeader, c.insteadOf)
+	}
 	if c.header.Get("X-Quotad-Explain") == "1" {
 		response.Header.Set("X-Quotad", c.explainHeader())
 	}

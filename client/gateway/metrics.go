@@ -28,6 +28,7 @@ type metrics struct {
 	duration *prometheus.HistogramVec
 	tokens   *prometheus.CounterVec
 	ratio    *prometheus.HistogramVec
+	cost     *prometheus.CounterVec
 	unsaid   *prometheus.CounterVec
 	cuts     *prometheus.CounterVec
 	gone     *prometheus.CounterVec
@@ -64,6 +65,7 @@ func newMetrics(g *Gateway) *metrics {
 	m.first = histogram("first_byte_seconds", "Time from sending a call to the provider's status line.", "upstream", "model")
 	m.duration = histogram("duration_seconds", "Time from a call's arrival to its end.", "upstream", "model")
 	m.tokens = counter("tokens_total", "Tokens that answers said were used.", "upstream", "model", "kind")
+	m.cost = counter("cost_microdollars_total", "What calls cost by the table of prices, in micro-dollars.", "upstream", "model")
 	m.unsaid = counter("usage_unknown_total", "Answers of models that did not say what was used.", "upstream", "model")
 	m.cuts = counter("estimates_cut_total", "Estimates that were above what can ever be granted.", "upstream", "model")
 	m.gone = counter("disconnects_total", "Clients that left before the end of their answers.", "upstream")
@@ -155,7 +157,14 @@ func (g *Gateway) finished(c *call) {
 	if c.key != nil {
 		key = c.key.Name
 	}
-	g.logger.With(counts(o.said, asked)...).Info("call", slog.String("key", key), slog.String("upstream", c.upstream.name),
+	said := counts(o.said, asked)
+	if o.cost > 0 {
+		said = append(said, slog.String("cost", dollars(o.cost)))
+	}
+	if c.insteadOf != "" {
+		said = append(said, slog.String("instead_of", cut(c.insteadOf)))
+	}
+	g.logger.With(said...).Info("call", slog.String("key", key), slog.String("upstream", c.upstream.name),
 		slog.String("model", c.target.Model), slog.String("holder", c.caller.Holder),
 		slog.String("session", cut(c.caller.Session)), slog.String("agent", cut(c.caller.Agent)), slog.String("class", class),
 		slog.Duration("wait", o.waited.Round(time.Millisecond)), slog.Duration("first", o.first.Round(time.Millisecond)),
@@ -178,7 +187,7 @@ func (m *metrics) used(c *call, said usage.Said, actual map[string]int64) {
 		}
 	}
 	for _, d := range c.draws {
-		if n, ok := actual[d.quota.Name]; ok && isTokens(d.part) && d.amount > 0 {
+		if n, ok := actual[d.quota.Name]; ok && settles(d.part) && d.amount > 0 {
 			m.ratio.WithLabelValues(name, model, d.part).Observe(float64(n) / float64(d.amount))
 		}
 	}

@@ -56,6 +56,16 @@ func (f *failOpen) allow(now time.Time) (ok, first bool) {
 	return true, f.count == 1
 }
 
+// passing reports whether calls have passed since the cluster went away.
+func (f *failOpen) passing() bool {
+	if f == nil {
+		return false
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.count > 0
+}
+
 // maxSpent bounds what is remembered of passed calls.
 const maxSpent = 10_000
 

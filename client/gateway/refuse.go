@@ -115,7 +115,7 @@ func (c *call) quotaRefusal(no *client.RefusalError) dialect.Refusal {
 	r := dialect.Refusal{
 		Status: http.StatusTooManyRequests, Reason: no.Reason.String(), Quota: no.Quota, RetryAfter: no.RetryAfter, Part: part,
 		Limit: d.quota.Limit, Daily: d.quota.Daily, Now: time.Now(), Primary: primary(part),
-		Budget: part == "cost" && no.RetryAfter > finalAfter,
+		Budget: part == partCost && no.RetryAfter > finalAfter,
 	}
 	claude := identity.ToolOf(c.header) == "claude"
 	switch no.Reason {

@@ -20,7 +20,7 @@ func (g *Gateway) serveSlots(w http.ResponseWriter, r *http.Request, c *call) {
 		c.refuse(w, refusal)
 		return
 	}
-	granted, err := c.acquire(r.Context())
+	granted, err := c.acquire(r.Context(), max(time.Until(c.until), 0))
 	if err != nil {
 		g.refuseTake(w, c, err)
 		return

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/quotad/quotad/client/gateway/config"
@@ -35,27 +36,32 @@ type Status struct {
 	Version string    `json:"version"`
 	Machine string    `json:"machine"`
 	At      time.Time `json:"at"`
-	// Loaded: the cluster's quotas are known. Stopping: no further calls are taken.
+	// Loaded: the cluster's quotas are known. Away: it did not answer the last call. Stopping: no further calls are taken.
 	Loaded   bool `json:"loaded"`
+	Away     bool `json:"away"`
 	Stopping bool `json:"stopping"`
 	// UnderWay is how many calls are, Waiting how many of them wait, Buffered the bytes of bodies in memory.
 	UnderWay  int64            `json:"underWay"`
 	Waiting   int64            `json:"waiting"`
 	Buffered  int64            `json:"buffered"`
 	Upstreams []UpstreamStatus `json:"upstreams"`
-	// Queue is the calls that have waited for the longest time.
-	Queue []Waiter     `json:"queue"`
-	Seats []SeatStatus `json:"seats"`
+	// Classes are how many calls wait in each class. Queue is the calls that have waited for the longest time, by class.
+	Classes []ClassStatus `json:"classes"`
+	Queue   []Waiter      `json:"queue"`
+	Seats   []SeatStatus  `json:"seats"`
 	// Refusals are the last ones, newest first.
 	Refusals []PastRefusal `json:"refusals"`
 }
 
 // UpstreamStatus is one upstream.
 type UpstreamStatus struct {
-	Name    string        `json:"name"`
-	Dialect string        `json:"dialect"`
-	Base    string        `json:"base"`
-	Auth    string        `json:"auth"`
+	Name    string `json:"name"`
+	Dialect string `json:"dialect"`
+	Base    string `json:"base"`
+	Auth    string `json:"auth"`
+	// Passing: calls pass while the cluster is away, as far as fail_open allows. Closed are its models' quotas that a cooldown closes.
+	Passing bool          `json:"passing"`
+	Closed  []string      `json:"closed,omitempty"`
 	Keys    []KeyStatus   `json:"keys,omitempty"`
 	Models  []ModelStatus `json:"models,omitempty"`
 }
@@ -65,6 +71,8 @@ type KeyStatus struct {
 	Name   string `json:"name"`
 	Quotas string `json:"quotas"`
 	Age    Length `json:"age"`
+	// Free is the least free share of the quotas of its models, in percent.
+	Free int64 `json:"free"`
 }
 
 // ModelStatus is a model and the quotas that its calls draw on.
@@ -73,6 +81,24 @@ type ModelStatus struct {
 	Parts []PartStatus `json:"parts"`
 	// NoTokens: its requests are counted, its tokens are not.
 	NoTokens bool `json:"noTokens"`
+	// Learnt is what its calls used, from which the next ones are estimated; nil: nothing was learnt.
+	Learnt *LearntStatus `json:"learnt,omitempty"`
+}
+
+// LearntStatus is what the last calls of a model used: 95 of a hundred had no more input and output, in tokens.
+type LearntStatus struct {
+	Calls  int   `json:"calls"`
+	Input  int64 `json:"input"`
+	Output int64 `json:"output"`
+	// Factor is what counted input is multiplied by, CachedFactor the same of bodies that mark parts for a cache.
+	Factor       float64 `json:"factor"`
+	CachedFactor float64 `json:"cachedFactor"`
+}
+
+// ClassStatus is how many calls of a class wait.
+type ClassStatus struct {
+	Class   string `json:"class"`
+	Waiting int    `json:"waiting"`
 }
 
 // PartStatus is a quota as it was listed last.
@@ -98,33 +124,66 @@ func (g *Gateway) Status() Status {
 	now := time.Now()
 	out := Status{
 		Version: g.options.Version, Machine: s.machine, At: now.UTC().Truncate(time.Second), Loaded: g.catalog.Loaded(),
-		Stopping: g.stopping.Load(),
-		UnderWay: g.calls.Load(), Waiting: int64(g.waiting.len()), Buffered: g.buffered.Load(), Queue: g.waiting.list(keptRefusals),
-		Refusals: g.refusals.list(),
+		Away: g.away.Load(), Stopping: g.stopping.Load(),
+		UnderWay: g.calls.Load(), Waiting: int64(g.waiting.len()), Buffered: g.buffered.Load(), Classes: g.waiting.classes(),
+		Queue: g.waiting.list(keptRefusals), Refusals: g.refusals.list(),
 	}
 	for _, seat := range g.seats.List(now) {
 		out.Seats = append(out.Seats, SeatStatus{Tool: seat.Tool, Session: cut(seat.Session), Number: seat.Number, Silent: Length(seat.Silent)})
 	}
+	learnt := map[string]*LearntStatus{}
+	for _, m := range g.learner.Models() {
+		learnt[m.Upstream+"/"+m.Model] = &LearntStatus{
+			Calls: m.Calls, Input: m.Input, Output: m.Output, Factor: m.Factor, CachedFactor: m.CachedFactor,
+		}
+	}
 	for _, name := range slices.Sorted(maps.Keys(s.upstreams)) {
-		u := s.upstreams[name]
-		shown := UpstreamStatus{Name: name, Dialect: u.config.Dialect, Base: u.config.Base, Auth: u.config.Auth}
-		prefixes := []string{u.config.Quotas}
-		if u.keys != nil {
-			for _, k := range u.keys.Keys() {
-				shown.Keys = append(shown.Keys, KeyStatus{Name: k.Name, Quotas: k.Quotas, Age: Length(k.Age(now).Truncate(time.Second))})
-				if !slices.Contains(prefixes, k.Quotas) {
-					prefixes = append(prefixes, k.Quotas)
-				}
-			}
-		}
-		for _, prefix := range prefixes {
-			for _, model := range g.catalog.Models(prefix) {
-				shown.Models = append(shown.Models, g.modelStatus(prefix, model))
-			}
-		}
-		out.Upstreams = append(out.Upstreams, shown)
+		out.Upstreams = append(out.Upstreams, g.upstreamStatus(s.upstreams[name], learnt, now))
 	}
 	return out
+}
+
+func (g *Gateway) upstreamStatus(u *upstream, learnt map[string]*LearntStatus, now time.Time) UpstreamStatus {
+	out := UpstreamStatus{
+		Name: u.name, Dialect: u.config.Dialect, Base: u.config.Base, Auth: u.config.Auth, Passing: u.open.passing(),
+	}
+	prefixes := []string{u.config.Quotas}
+	if u.keys != nil {
+		for _, k := range u.keys.Keys() {
+			if !slices.Contains(prefixes, k.Quotas) {
+				prefixes = append(prefixes, k.Quotas)
+			}
+		}
+	}
+	free := map[string]int64{}
+	for _, prefix := range prefixes {
+		free[prefix] = 100
+		for _, model := range g.catalog.Models(prefix) {
+			shown := g.modelStatus(prefix, model)
+			shown.Learnt = learnt[shown.Name]
+			for _, part := range shown.Parts {
+				free[prefix] = min(free[prefix], part.share())
+				if !part.Open {
+					out.Closed = append(out.Closed, part.Quota)
+					free[prefix] = 0
+				}
+			}
+			out.Models = append(out.Models, shown)
+		}
+	}
+	if u.keys != nil {
+		for _, k := range u.keys.Keys() {
+			out.Keys = append(out.Keys, KeyStatus{
+				Name: k.Name, Quotas: k.Quotas, Age: Length(k.Age(now).Truncate(time.Second)), Free: free[k.Quotas],
+			})
+		}
+	}
+	return out
+}
+
+// share returns how much of a quota is free, in percent.
+func (p PartStatus) share() int64 {
+	return min(int64(100*(float64(max(p.Available, 0))/float64(max(p.Usable, 1)))), 100)
 }
 
 func (g *Gateway) modelStatus(prefix, model string) ModelStatus {
@@ -144,8 +203,30 @@ func (g *Gateway) modelStatus(prefix, model string) ModelStatus {
 var statusPage string
 
 var statusTemplate = template.Must(template.New("status").Funcs(template.FuncMap{
-	"share": func(p PartStatus) int64 { return 100 * max(p.Available, 0) / max(p.Usable, 1) },
+	"share": PartStatus.share, "group": group, "size": size, "models": func(u UpstreamStatus) bool {
+		return u.Dialect != string(dialect.GitHub) && u.Dialect != string(dialect.Generic)
+	},
 }).Parse(statusPage))
+
+// group writes a number with its digits in threes.
+func group(n int64) string {
+	text := strconv.FormatInt(n, 10)
+	for at := len(text) - 3; at > 0 && text[at-1] != '-'; at -= 3 {
+		text = text[:at] + "\u00a0" + text[at:]
+	}
+	return text
+}
+
+// size writes bytes in their unit.
+func size(n int64) string {
+	switch {
+	case n >= 1<<20:
+		return strconv.FormatFloat(float64(n)/(1<<20), 'f', 1, 64) + " MiB"
+	case n >= 1<<10:
+		return strconv.FormatInt(n>>10, 10) + " KiB"
+	}
+	return strconv.FormatInt(n, 10) + " B"
+}
 
 // serveStatus shows the gateway to people, or as JSON.
 func (g *Gateway) serveStatus(w http.ResponseWriter, r *http.Request, c *call) {

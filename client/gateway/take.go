@@ -125,7 +125,7 @@ func (g *Gateway) serveTake(w http.ResponseWriter, r *http.Request, c *call) {
 	if len(c.draws) == 1 && !named && !ask.Settle && g.takeFromBatch(w, r, c) {
 		return
 	}
-	granted, err := c.acquire(r.Context())
+	granted, err := c.acquire(r.Context(), max(time.Until(c.until), 0))
 	if err != nil {
 		g.refuseTake(w, c, err)
 		return

@@ -1,9 +1,12 @@
 package gateway
 
 import (
+	"cmp"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/quotad/quotad/client/gateway/config"
 )
 
 // waiting is the calls that wait for the cluster.
@@ -43,7 +46,21 @@ type Waiter struct {
 	Left     Length `json:"left"`
 }
 
-// list returns those that have waited for the longest time, at most n of them.
+// classes returns how many calls of each class wait. Those that name no class count as standard.
+func (w *waiting) classes() []ClassStatus {
+	out := make([]ClassStatus, len(config.Classes))
+	for i, name := range config.Classes {
+		out[i].Class = name
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for c := range w.calls {
+		out[cmp.Or(c.caller.Class, config.Standard)-1].Waiting++
+	}
+	return out
+}
+
+// list returns those that have waited for the longest time, at most n of them, the highest class first.
 func (w *waiting) list(n int) []Waiter {
 	now := time.Now()
 	w.mu.Lock()
@@ -60,5 +77,13 @@ func (w *waiting) list(n int) []Waiter {
 	}
 	w.mu.Unlock()
 	slices.SortFunc(out, func(a, b Waiter) int { return int(b.Waited - a.Waited) })
-	return out[:min(n, len(out))]
+	out = out[:min(n, len(out))]
+	slices.SortStableFunc(out, func(a, b Waiter) int { return rank(a.Class) - rank(b.Class) })
+	return out
+}
+
+// rank orders classes. A call that names none is shown as its holder's, which is standard unless the cluster has it otherwise.
+func rank(class string) int {
+	named, _ := config.ClassNamed(class)
+	return int(cmp.Or(named, config.Standard))
 }

@@ -59,7 +59,7 @@ func (d *document) tell(said *Said) {
 	for _, s := range []struct {
 		to *string
 		f  field
-	}{{&said.ID, answerID}, {&said.Conversation, conversationID}, {&said.Model, modelName}} {
+	}{{&said.ID, answerID}, {&said.Conversation, conversationID}, {&said.Model, modelName}, {&said.Tier, serviceTier}} {
 		if text := d.string(s.f); text != "" {
 			*s.to = text
 		}

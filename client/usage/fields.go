@@ -46,6 +46,7 @@ const (
 	answerID
 	conversationID
 	modelName
+	serviceTier
 	eventType
 	usageType
 	errorType

@@ -37,6 +37,7 @@ func join(parts ...members) members {
 
 var usageNode = object(members{
 	"type":              leaf(usageType),
+	"service_tier":      leaf(serviceTier),
 	"prompt_tokens":     leaf(promptTokens),
 	"completion_tokens": leaf(completionTokens),
 	"total_tokens":      leaf(totalTokens),
@@ -78,12 +79,13 @@ var root = list(members{
 	"model": leaf(modelName), "modelVersion": leaf(modelName),
 	"conversation": object(members{"id": leaf(conversationID)}),
 	"type":         leaf(eventType),
+	"service_tier": leaf(serviceTier),
 	"usage":        usageNode,
 	"error":        errorNode,
 	// An error of Responses' streams, and an exception of Bedrock's.
 	"code": leaf(rootCode), "message": messageOrText,
 	"response": object(members{
-		"id": leaf(answerID), "model": leaf(modelName), "conversation": object(members{"id": leaf(conversationID)}),
+		"id": leaf(answerID), "model": leaf(modelName), "service_tier": leaf(serviceTier), "conversation": object(members{"id": leaf(conversationID)}),
 		"usage": usageNode, "error": errorNode,
 	}),
 	"usageMetadata": object(members{

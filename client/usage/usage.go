@@ -27,6 +27,8 @@ type Said struct {
 	Usage
 	// ID is the answer's id, Conversation that of its conversation, Model the model that answered; empty: not said.
 	ID, Conversation, Model string
+	// Tier is the service tier that the call was served in, such as default, flex, priority or batch; empty: not said.
+	Tier string
 	// Text is how many bytes of the output passed: text, reasoning and arguments of tools.
 	Text int64
 	// Failure is the error that the answer ended with, nil: none. Answers with an error's status have it as well.

@@ -136,17 +136,24 @@ type Target struct {
 // Has reports whether the model has a quota.
 func (t Target) Has() bool { return len(t.Parts) > 0 }
 
+// Rule returns the first rule of the configuration for a model of an upstream.
+func Rule(rules []config.Model, upstream, model string) (config.Model, bool) {
+	plain := Plain(model)
+	for _, rule := range rules {
+		if (rule.Upstream == "" || rule.Upstream == upstream) && (config.Match(rule.Match, model) || config.Match(rule.Match, plain)) {
+			return rule, true
+		}
+	}
+	return config.Model{}, false
+}
+
 // Find returns the quotas of a model of an upstream below a prefix: by the rules of the configuration, the exact name, the
 // canonical name, or those of all models that have none of their own.
 func (c *Catalog) Find(rules []config.Model, upstream, prefix, model string) Target {
 	names := make([]string, 0, 4)
 	plain := Plain(model)
-	for _, rule := range rules {
-		if rule.As != "" && (rule.Upstream == "" || rule.Upstream == upstream) && (config.Match(rule.Match, model) || config.Match(rule.Match,
-			plain)) {
-			names = append(names, rule.As)
-			break
-		}
+	if rule, ok := Rule(rules, upstream, model); ok && rule.As != "" {
+		names = append(names, rule.As)
 	}
 	if model != "" {
 		names = append(names, Name(plain), Name(Canonical(model)))

@@ -19,7 +19,7 @@ var reserved = []string{"as", "take", "slots", "report", "livez", "readyz", "met
 var Dialects = []string{"anthropic", "azure", "bedrock", "codex", "gemini", "generic", "github", "openai"}
 
 // Parts are what a model's quotas may count.
-var Parts = []string{"requests", "requests-per-day", "tokens", "input-tokens", "output-tokens", "streams"}
+var Parts = []string{"requests", "requests-per-day", "tokens", "input-tokens", "output-tokens", "cost", "streams"}
 
 // Problem is one thing that is wrong. Field is its place, as in upstreams.openai.base.
 type Problem struct{ Field, Message string }
@@ -150,6 +150,7 @@ func (c *checker) upstream(name string, u Upstream, conf Config) {
 	c.base(field, name, u)
 	c.oneOf(field+".auth", u.Auth, "pass", "inject")
 	c.oneOf(field+".unknown", u.Unknown, "refuse", "observe")
+	c.oneOf(field+".unpriced", u.Unpriced, "refuse", "free")
 	c.oneOf(field+".paths", u.Paths, "pass", "refuse")
 	c.oneOf(field+".on_disconnect", u.OnDisconnect, "cancel", "drain")
 	c.oneOf(field+".stream_usage", u.StreamUsage, "auto", "on", "off")
@@ -158,7 +159,7 @@ func (c *checker) upstream(name string, u Upstream, conf Config) {
 	}
 	for _, also := range u.Also {
 		for _, part := range also.Use {
-			c.oneOf(field+".also.use", part, "requests", "tokens", "input-tokens", "output-tokens")
+			c.oneOf(field+".also.use", part, "requests", "tokens", "input-tokens", "output-tokens", "cost")
 		}
 	}
 	if len(u.Rules) > 0 && u.Dialect != "generic" {
@@ -228,8 +229,16 @@ func (c *checker) model(field string, m Model, conf Config) {
 	if m.Match == "" {
 		c.fail(field+".match", "give a pattern of models, such as gpt-5*")
 	}
-	if m.As == "" {
+	if m.As == "" && len(m.Fallback) == 0 {
 		c.fail(field+".as", "give the model's name in quotas, such as gpt-5")
+	}
+	if m.For != (Selector{}) && len(m.Fallback) == 0 {
+		c.fail(field+".for", "it chooses the calls that may fall back: name models in fallback")
+	}
+	for _, name := range m.Fallback {
+		if name == "" || len(name) > 256 || strings.ContainsAny(name, "*\r\n") {
+			c.fail(field+".fallback", "%q is not a model", name)
+		}
 	}
 	if _, ok := conf.Upstreams[m.Upstream]; m.Upstream != "" && !ok {
 		c.fail(field+".upstream", "there is no upstream %q", m.Upstream)

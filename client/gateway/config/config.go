@@ -5,6 +5,8 @@ package config
 import (
 	"maps"
 	"time"
+
+	"github.com/quotad/quotad/client/gateway/price"
 )
 
 // Class is a priority: 1 critical, 2 standard, 3 background; 0 is not given. The numbers are those of the API.
@@ -59,10 +61,14 @@ type Config struct {
 	Identity Identity
 	// Upstreams are the providers by name, which is the first segment of a path.
 	Upstreams map[string]Upstream
+	// State is a file that keeps what was learnt of calls over a restart; empty: none does.
+	State string
 	// Root is the upstream that is also served at /; empty: none.
 	Root string
 	// Models map models to quotas, first match first.
 	Models []Model
+	// Prices are what calls cost, first match first.
+	Prices []price.Line
 	// Wait is the longest wait in the queue by class.
 	Wait map[Class]time.Duration
 	// Limits bound what the gateway keeps and does at once.
@@ -146,6 +152,8 @@ type Upstream struct {
 	Secondary bool
 	// Unknown is what happens to a model without a quota: refuse or observe.
 	Unknown string
+	// Unpriced is what happens to a call that draws on a quota of money and has no price: refuse or free.
+	Unpriced string
 	// Paths is what happens to paths that generate nothing: pass or refuse.
 	Paths string
 	// FailOpen bounds calls that pass while the cluster is away; nil: none do.
@@ -187,7 +195,7 @@ type Selector struct {
 type Also struct {
 	// Holder is a pattern; empty: all.
 	Holder string
-	// Use maps quotas to what they count: requests, tokens, input-tokens, output-tokens.
+	// Use maps quotas to what they count: requests, tokens, input-tokens, output-tokens, cost.
 	Use map[string]string
 }
 
@@ -216,8 +224,12 @@ type Model struct {
 	Upstream string
 	// Match is a pattern of the model.
 	Match string
-	// As is the model's name in quotas.
+	// As is the model's name in quotas; empty: as it is.
 	As string
+	// Fallback are models of the same provider that answer instead, for the calls that For selects, while the cluster refuses the model
+	// or foresees that it will soon be used up.
+	Fallback []string
+	For      Selector
 }
 
 // Limits bound what the gateway keeps and does at once.
@@ -311,6 +323,7 @@ func (u Upstream) complete(name string) Upstream {
 	text(&u.Quotas, name)
 	text(&u.Auth, "pass")
 	text(&u.Unknown, "refuse")
+	text(&u.Unpriced, "refuse")
 	text(&u.Paths, "pass")
 	text(&u.StreamUsage, "auto")
 	if u.OnDisconnect == "" {

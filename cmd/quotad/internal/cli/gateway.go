@@ -201,6 +201,9 @@ is wrong with it. It asks no cluster.`,
 			if err != nil {
 				return gatewayError(err)
 			}
+			for _, warning := range gateway.Warnings(conf) {
+				_, _ = fmt.Fprintf(a.Err, "warning: %s\n", warning)
+			}
 			_, err = fmt.Fprintf(a.Out, "%s is fine\n", args[0])
 			return err
 		},

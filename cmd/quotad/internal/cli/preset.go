@@ -30,6 +30,7 @@ func (a *App) presetList() *cobra.Command {
 				table.Add(p.Name, cmp.Or(strings.Join(slices.Sorted(maps.Keys(p.Tiers)), " "), "-"),
 					strings.Join(slices.Sorted(maps.Keys(p.Parameters)), " "), p.About)
 			}
+			table.Add(preset.PricesName, "-", "-", `what models cost, for prices: of "quotad gateway"; show only`)
 			return table.Write(a.Out)
 		},
 	}
@@ -42,13 +43,13 @@ func (a *App) presetShow() *cobra.Command {
 		Short: "Print a preset as a quotas.yaml, with the source and date of its figures",
 		Long: `Print a preset as a quotas.yaml for "quotad quota apply -f -". Comments name the source and date of each figure. Use --set
 for a figure that the provider does not publish, or that is unknown for the tier; such limits get a headroom of 35 %,
-unless --set headroom=... changes it.`,
+unless --set headroom=... changes it. "quotad preset show prices" prints the gateway's file of prices.`,
 		Example: `  quotad preset show github
   quotad preset show openai:tier2 --set model=gpt-5-mini --set rpm=2000
   quotad preset show anthropic:start --set model=claude-fable-5 | quotad quota apply -f -`,
 		Args: arguments("NAME[:TIER]"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			text, err := renderPreset(args[0], set)
+			text, err := showPreset(args[0], set)
 			if err != nil {
 				return err
 			}
@@ -84,6 +85,17 @@ func (v *setValue) Set(text string) error {
 	}
 	(*v)[name] = value
 	return nil
+}
+
+// showPreset returns a preset as a quotas.yaml, or the prices of models, which have no parameters.
+func showPreset(name string, set map[string]string) ([]byte, error) {
+	switch {
+	case name != preset.PricesName:
+		return renderPreset(name, set)
+	case len(set) > 0:
+		return nil, fail(ExitUsage, "edit what it prints", "the preset %s has no parameters", preset.PricesName)
+	}
+	return preset.Prices, nil
 }
 
 // renderPreset renders the preset that name:tier means.

@@ -5,6 +5,7 @@ package gatewayfile
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -31,7 +32,7 @@ func Parse(file string, data []byte) (config.Config, error) {
 	if err != nil {
 		return config.Config{}, err
 	}
-	r := &reader{Document: d}
+	r := &reader{Document: d, dir: filepath.Dir(file)}
 	var conf config.Config
 	if d.Root == nil {
 		d.Fail(nil, "begin with upstreams: and cluster:", "the file is empty")
@@ -50,7 +51,11 @@ func Parse(file string, data []byte) (config.Config, error) {
 }
 
 // reader reads a document's nodes into a configuration.
-type reader struct{ *strictyaml.Document }
+type reader struct {
+	*strictyaml.Document
+	// dir is the folder of the file, on which paths of further files are based.
+	dir string
+}
 
 // key is what keys and tokens look like; they must not stand in the file.
 var key = regexp.MustCompile(`^(sk-|sk_|qtd_|gh[pousr]_|github_pat_|AIza|xox[abp]-|ABSK|Bearer )`)
@@ -74,6 +79,15 @@ func each(values map[string]*yaml.Node, keys map[string]func(*yaml.Node)) {
 	}
 }
 
+// path reads the path of a file. A relative one is based on the configuration's folder.
+func (r *reader) path(n *yaml.Node, what string) string {
+	path := os.ExpandEnv(r.Text(n, what))
+	if path == "" || filepath.IsAbs(path) {
+		return path
+	}
+	return filepath.Join(r.dir, path)
+}
+
 func (r *reader) texts(n *yaml.Node, what string) []string {
 	var out []string
 	for _, element := range r.Sequence(n, what) {
@@ -86,7 +100,7 @@ const longest = 30 * 24 * time.Hour
 
 func (r *reader) top(n *yaml.Node) (c config.Config) {
 	values := r.Mapping(n, "the file", "listen", "hosts", "origins", "tokens", "trust", "cluster", "machine", "identity", "upstreams", "root",
-		"models", "wait", "limits")
+		"models", "prices", "state", "wait", "limits")
 	each(values, map[string]func(*yaml.Node){
 		"listen":   func(n *yaml.Node) { c.Listen = r.listen(n) },
 		"hosts":    func(n *yaml.Node) { c.Hosts = r.texts(n, "hosts") },
@@ -108,6 +122,8 @@ func (r *reader) top(n *yaml.Node) (c config.Config) {
 				c.Models = append(c.Models, r.model(model))
 			}
 		},
+		"state":  func(n *yaml.Node) { c.State = r.path(n, "state") },
+		"prices": func(n *yaml.Node) { c.Prices = r.prices(n) },
 		"wait": func(n *yaml.Node) {
 			c.Wait = make(map[config.Class]time.Duration)
 			for name, bound := range r.Mapping(n, "wait", config.Classes...) {

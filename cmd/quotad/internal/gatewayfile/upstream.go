@@ -29,6 +29,7 @@ func (r *reader) upstream(n *yaml.Node, what string) (u config.Upstream) {
 		"also":          func(n *yaml.Node) { u.Also = r.also(n, what+".also") },
 		"secondary":     func(n *yaml.Node) { u.Secondary = r.Bool(n, what+".secondary") },
 		"unknown":       choice(&u.Unknown, "unknown", "refuse", "observe"),
+		"unpriced":      choice(&u.Unpriced, "unpriced", "refuse", "free"),
 		"paths":         choice(&u.Paths, "paths", "pass", "refuse"),
 		"fail_open":     func(n *yaml.Node) { u.FailOpen = r.failOpen(n, what+".fail_open") },
 		"on_disconnect": choice(&u.OnDisconnect, "on_disconnect", "cancel", "drain"),
@@ -44,7 +45,7 @@ func (r *reader) upstream(n *yaml.Node, what string) (u config.Upstream) {
 
 // upstreamKeys are the keys of an upstream, in the order in which they are told.
 var upstreamKeys = []string{
-	"dialect", "base", "plain", "quotas", "auth", "keys", "pool", "parts", "also", "secondary", "unknown", "paths", "fail_open",
+	"dialect", "base", "plain", "quotas", "auth", "keys", "pool", "parts", "also", "secondary", "unknown", "unpriced", "paths", "fail_open",
 	"on_disconnect",
 	"stream_usage", "overloaded", "rules", "hosts", "first_byte",
 }
@@ -142,10 +143,12 @@ func (r *reader) failOpen(n *yaml.Node, what string) *config.FailOpen {
 }
 
 func (r *reader) model(n *yaml.Node) (m config.Model) {
-	each(r.Mapping(n, "models", "upstream", "match", "as"), map[string]func(*yaml.Node){
+	each(r.Mapping(n, "models", "upstream", "match", "as", "fallback", "for"), map[string]func(*yaml.Node){
 		"upstream": func(n *yaml.Node) { m.Upstream = r.Text(n, "models.upstream") },
 		"match":    func(n *yaml.Node) { m.Match = r.Text(n, "models.match") },
 		"as":       func(n *yaml.Node) { m.As = r.Text(n, "models.as") },
+		"fallback": func(n *yaml.Node) { m.Fallback = r.texts(n, "models.fallback") },
+		"for":      func(n *yaml.Node) { m.For = r.selector(n, "models.for") },
 	})
 	return m
 }

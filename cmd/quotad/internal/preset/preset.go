@@ -25,6 +25,14 @@ import (
 //go:embed presets/*.yaml
 var files embed.FS
 
+// PricesName is what the prices of models are asked for by. They are no quotas, but the gateway's file of prices.
+const PricesName = "prices"
+
+// Prices is the gateway's file of prices, with the source and date of each figure.
+//
+//go:embed prices.yaml
+var Prices []byte
+
 // Preset is one provider's.
 type Preset struct {
 	// Name is what it is asked for by.

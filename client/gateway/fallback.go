@@ -1,0 +1,160 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/quotad/quotad/client"
+	"github.com/quotad/quotad/client/gateway/catalog"
+	"github.com/quotad/quotad/client/gateway/config"
+)
+
+// insteadOfHeader names the model that a caller asked for, where another one of its provider answers.
+const insteadOfHeader = "X-Quotad-Instead-Of"
+
+// fallbacks returns the models that may answer instead of the call's, in order. There are none where the configuration names none for
+// the caller, where the body cannot be changed, and where the call continues what one model said: its id or its signed thoughts
+// are that model's own.
+func (c *call) fallbacks() []string {
+	if c.insteadOf != "" || c.ask == nil || c.ask.Prior != "" || c.body == nil || c.header.Get("Content-Encoding") != "" {
+		return nil
+	}
+	rule, ok := catalog.Rule(c.state.config.Models, c.upstream.name, c.model)
+	if !ok || len(rule.Fallback) == 0 || !selects(rule.For, c) {
+		return nil
+	}
+	for _, signed := range [][]byte{
+		[]byte(`"signature"`), []byte(`"thoughtSignature"`), []byte(`"thought_signature"`), []byte(`"encrypted_content"`),
+		[]byte(`"redacted_thinking"`),
+	} {
+		if bytes.Contains(c.body.data, signed) {
+			return nil
+		}
+	}
+	return rule.Fallback
+}
+
+func selects(s config.Selector, c *call) bool {
+	return (s.Class == config.ClassNone || s.Class == c.caller.Class) && (s.Holder == "" || config.Match(s.Holder, c.caller.Holder))
+}
+
+// acquireAny asks for what the call draws on. Where the cluster refuses that, or foresees that it will soon be used up, and the
+// configuration names other models, the first of them that is granted at once answers instead. Where none is, the call waits for its
+// own.
+func (c *call) acquireAny(ctx context.Context) (*grant, error) {
+	wait := max(time.Until(c.until), 0)
+	others := c.fallbacks()
+	if len(others) == 0 {
+		return c.acquire(ctx, wait)
+	}
+	granted, err := c.acquire(ctx, 0)
+	switch {
+	case err == nil && (granted.lease == nil || granted.lease.Forecast() == nil):
+		return granted, nil
+	case err != nil && !errors.As(err, new(*client.RefusalError)):
+		return nil, err
+	}
+	for _, model := range others {
+		if instead := c.fallBack(ctx, model); instead != nil {
+			if granted != nil {
+				granted.settle(settlement{unsent: true})
+			}
+			return instead, nil
+		}
+	}
+	if granted != nil {
+		return granted, nil
+	}
+	return c.acquire(ctx, wait)
+}
+
+// fallBack asks for another model, without a wait. nil: it is not granted, and the call is as it was.
+func (c *call) fallBack(ctx context.Context, model string) *grant {
+	path, data, ok := c.renamed(model)
+	target := c.gateway.catalog.Find(c.state.config.Models, c.upstream.name, c.prefixOfQuotas, model)
+	if !ok || !target.Has() {
+		return nil
+	}
+	own, ownTarget, ownDraws, ownAmounts := c.model, c.target, c.draws, c.amounts
+	c.model, c.target, c.draws = model, target, nil
+	c.estimate()
+	if _, refused := c.addDraws(); !refused && len(c.draws) > 0 {
+		if granted, err := c.acquire(ctx, 0); err == nil {
+			c.insteadOf, c.path, c.body = own, path, &body{data: data}
+			return granted
+		}
+	}
+	c.model, c.target, c.draws, c.amounts, c.ask.Model = own, ownTarget, ownDraws, ownAmounts, own
+	c.ungoverned = ""
+	return nil
+}
+
+// renamed returns the call's path and body with another model in the place of its own; nothing else of them changes.
+func (c *call) renamed(model string) (path string, data []byte, ok bool) {
+	if c.op.Model != "" {
+		path, ok = renamedPath(c.path, model)
+		return path, c.body.data, ok
+	}
+	data, ok = renamedBody(c.body.data, model)
+	return c.path, data, ok
+}
+
+// renamedPath replaces the segment, or the part of it, that names a model.
+func renamedPath(path, model string) (string, bool) {
+	for _, before := range []string{"/models/", "/deployments/", "/model/"} {
+		at := strings.Index(path, before)
+		if at < 0 {
+			continue
+		}
+		at += len(before)
+		ends := "/"
+		if before == "/models/" {
+			ends = "/:" // the method follows the model
+		}
+		end := strings.IndexAny(path[at:], ends)
+		if end <= 0 {
+			return "", false
+		}
+		return path[:at] + url.PathEscape(model) + path[at+end:], true
+	}
+	return "", false
+}
+
+// renamedBody replaces the values of the members model at the top of an object.
+func renamedBody(data []byte, model string) ([]byte, bool) {
+	text, err := json.Marshal(model)
+	if err != nil {
+		return nil, false
+	}
+	dec := json.NewDecoder(bytes.NewReader(data))
+	if open, err := dec.Token(); err != nil || open != json.Delim('{') {
+		return nil, false
+	}
+	var out []byte
+	copied, found := 0, false
+	for dec.More() {
+		key, err := dec.Token()
+		if err != nil {
+			return nil, false
+		}
+		var value json.RawMessage
+		if err := dec.Decode(&value); err != nil {
+			return nil, false
+		}
+		if key != "model" {
+			continue
+		}
+		end := int(dec.InputOffset())
+		out = append(append(out, data[copied:end-len(value)]...), text...)
+		copied, found = end, true
+	}
+	if end, err := dec.Token(); err != nil || end != json.Delim('}') {
+		return nil, false
+	}
+	return append(out, data[copied:]...), found
+}

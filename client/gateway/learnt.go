@@ -1,0 +1,106 @@
+package gateway
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/quotad/quotad/client/estimate"
+)
+
+// What is learnt of calls is kept in a file, so that a restarted gateway does not estimate as if it had never seen a call. It has
+// names of models and holders, and numbers.
+
+const (
+	// stateVersion is the format of the file.
+	stateVersion = 1
+	// maxState bounds what is read of it, in bytes; all that can be learnt is less.
+	maxState = 64 << 20
+	// stateEvery is how often it is written.
+	stateEvery = time.Minute
+)
+
+type learntFile struct {
+	Version int               `json:"version"`
+	Learnt  []estimate.Learnt `json:"learnt"`
+}
+
+// loadLearnt reads the file. One that is not there, or cannot be read, is no reason not to start.
+func (g *Gateway) loadLearnt(path string) {
+	if path == "" {
+		return
+	}
+	learnt, err := readLearnt(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		g.logger.Warn("what was learnt before is not known: the file of state was not read", "path", path, "error", err)
+	default:
+		g.learner.Restore(learnt)
+	}
+}
+
+func readLearnt(path string) ([]estimate.Learnt, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	var kept learntFile
+	if err := json.NewDecoder(io.LimitReader(file, maxState)).Decode(&kept); err != nil {
+		return nil, err
+	}
+	if kept.Version != stateVersion {
+		return nil, fmt.Errorf("it has version %d, and this gateway knows %d", kept.Version, stateVersion)
+	}
+	return kept.Learnt, nil
+}
+
+// saveLearnt writes the file: whole, or not at all.
+func (g *Gateway) saveLearnt() {
+	path := g.state.Load().config.State
+	if path == "" || !g.learnt.Swap(false) {
+		return // also a gateway that only explains calls must not overwrite what another one keeps
+	}
+	if err := writeLearnt(path, g.learner.Learnt()); err != nil {
+		g.logger.Warn("what was learnt is not kept: the file of state was not written", "path", path, "error", err)
+	}
+}
+
+func writeLearnt(path string, learnt []estimate.Learnt) error {
+	data, err := json.Marshal(learntFile{stateVersion, learnt})
+	if err != nil {
+		return err
+	}
+	file, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(data)
+	if err = errors.Join(err, file.Close()); err == nil {
+		err = os.Rename(file.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(file.Name())
+	}
+	return err
+}
+
+// keepLearnt writes the file again and again.
+func (g *Gateway) keepLearnt() {
+	due := time.NewTicker(stateEvery)
+	defer due.Stop()
+	for {
+		select {
+		case <-g.ctx.Done():
+			return
+		case <-due.C:
+			g.saveLearnt()
+		}
+	}
+}
