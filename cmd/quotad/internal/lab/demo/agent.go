@@ -17,7 +17,10 @@ type agentConfig struct {
 	mode     mode
 	provider string   // the provider's URL
 	servers  []string // the cluster's nodes, for the mode governed
-	seed     uint64
+	// speaks is what its calls are made with, through the gateway at this URL; empty: Go, without one.
+	speaks  language
+	gateway string
+	seed    uint64
 }
 
 // agent is one agent at work.
@@ -43,10 +46,16 @@ func runAgent(ctx context.Context, cfg agentConfig, out io.Writer) error {
 	}
 	a := &agent{role: r, events: &eventWriter{out: out}, dice: newDice(cfg.seed, cfg.role)}
 	provider := newProvider(cfg.provider, cfg.mode.key(), r.Name)
-	switch cfg.mode {
-	case own:
+	switch {
+	case cfg.mode == own:
 		a.caller = &ownCaller{provider: provider, dice: a.dice}
-	case governed:
+	case cfg.mode == governed && cfg.speaks != "":
+		c, err := newForeignCaller(provider, cfg.speaks, cfg.gateway)
+		if err != nil {
+			return err
+		}
+		a.caller = c
+	case cfg.mode == governed:
 		c, err := newGovernedCaller(provider, r, cfg.servers)
 		if err != nil {
 			return err

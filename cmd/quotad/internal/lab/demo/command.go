@@ -56,11 +56,11 @@ no call of the fleet that uses quotad, and every agent got work done.`,
 // agentCommand is one agent process, started by the demo.
 func agentCommand() *cobra.Command {
 	var cfg agentConfig
-	var m string
+	var m, speaks string
 	cmd := &cobra.Command{
 		Use: "agent", Hidden: true, Short: "One agent of the demo, which starts it", Args: usage.NoArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg.mode = mode(m)
+			cfg.mode, cfg.speaks = mode(m), language(speaks)
 			ctx, cancel := untilInputEnds(cmd.Context(), cmd.InOrStdin())
 			defer cancel()
 			return runAgent(ctx, cfg, cmd.OutOrStdout())
@@ -71,6 +71,8 @@ func agentCommand() *cobra.Command {
 	flags.StringVar(&m, "mode", "", "own or governed")
 	flags.StringVar(&cfg.provider, "provider", "", "the provider's URL")
 	flags.StringSliceVar(&cfg.servers, "servers", nil, "the cluster's nodes")
+	flags.StringVar(&speaks, "speaks", "", "program that makes its calls, through a gateway")
+	flags.StringVar(&cfg.gateway, "gateway", "", "the gateway's URL")
 	flags.Uint64Var(&cfg.seed, "seed", 1, "where the randomness comes from")
 	return cmd
 }

@@ -27,7 +27,7 @@ import (
 
 // TestMain is quotad itself when it is called like it: the demo starts its own binary, which here is this one.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && (os.Args[1] == "demo" || os.Args[1] == "serve") {
+	if len(os.Args) > 1 && (os.Args[1] == "demo" || os.Args[1] == "serve" || os.Args[1] == "gateway") {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 		app := &cli.App{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Environ: os.Environ(), Extra: []*cobra.Command{demo.Command()}}
 		code := app.Run(ctx, os.Args[1:])

@@ -49,12 +49,14 @@ type role struct {
 	Parallel int
 	// Paced: reads take from a local batch of a Limiter; otherwise every call goes through a Transport.
 	Paced bool
+	// Speaks is what its governed calls are made with, through a gateway, where the machine has it; empty: Go.
+	Speaks language
 }
 
 // roles are the nine agents. Together they want about 115 requests and 2.2 completions a second, where the limits allow
 // 83 and 1.3.
 var roles = []role{
-	{Name: "architect", Class: client.Critical, Every: 2 * time.Second, Reads: 6, Parallel: 2, ThinkEvery: 2 * time.Second},
+	{Name: "architect", Class: client.Critical, Every: 2 * time.Second, Reads: 6, Parallel: 2, ThinkEvery: 2 * time.Second, Speaks: curl},
 	{Name: "specialist-1", Class: client.Standard, Every: time.Second, Reads: 13, Writes: 1, Parallel: 3},
 	{Name: "specialist-2", Class: client.Standard, Every: 2 * time.Second, Reads: 26, Writes: 1, Parallel: 3, ThinkEvery: 2 * time.Second},
 	{Name: "specialist-3", Class: client.Standard, Every: 2 * time.Second, Reads: 26, Writes: 1, Parallel: 3, ThinkEvery: 2 * time.Second},
@@ -62,7 +64,7 @@ var roles = []role{
 	{Name: "specialist-5", Class: client.Standard, Every: time.Second, Reads: 13, Writes: 1, Parallel: 3},
 	{Name: "reviewer", Class: client.Standard, Every: 4 * time.Second, Reads: 40, Writes: 1, Parallel: 3, ThinkEvery: 4 * time.Second},
 	{Name: "poller", Class: client.Background, Every: 5 * time.Second, Reads: 110, Parallel: 6, Paced: true},
-	{Name: "digest", Class: client.Background, Every: 10 * time.Second, Reads: 90, Parallel: 4, Paced: true, ThinkEvery: 5 * time.Second},
+	{Name: "digest", Class: client.Background, Every: 10 * time.Second, Reads: 90, Parallel: 4, Paced: true, ThinkEvery: 5 * time.Second, Speaks: python},
 }
 
 // classes are the classes in their order, with their words.

@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -133,6 +135,10 @@ func (d *demo) start(ctx context.Context) error {
 		return err
 	}
 	d.screen.Say(0, "the provider listens at %s", url)
+	foreigners, gateway, err := d.foreigners(ctx, url)
+	if err != nil {
+		return err
+	}
 	d.began = time.Now()
 	d.report = report{Seed: d.options.Seed, Scale: scale, Began: d.began}
 	for _, m := range d.options.modes() {
@@ -143,6 +149,9 @@ func (d *demo) start(ctx context.Context) error {
 			}
 			if m == governed {
 				args = append(args, "--servers", strings.Join(d.cluster.Servers(), ","))
+				if by := foreigners[r.Name]; by != "" {
+					args = append(args, "--speaks", string(by), "--gateway", gateway)
+				}
 			}
 			c, err := d.nursery.Start(string(m)+"-"+r.Name, func(line []byte) { d.tallies[m].hear(r.Name, line) }, args...)
 			if err != nil {
@@ -153,6 +162,22 @@ func (d *demo) start(ctx context.Context) error {
 	}
 	d.screen.Say(0, "nine agents begin at once in each fleet: %s", fleetNames(d.options.modes()))
 	return nil
+}
+
+// foreigners returns the governed agents that speak another language, and the URL of the gateway that they call through.
+func (d *demo) foreigners(ctx context.Context, provider string) (by map[string]language, gateway string, err error) {
+	if by = speaks(); d.cluster == nil || len(by) == 0 {
+		return nil, "", nil
+	}
+	names := slices.Sorted(maps.Keys(by))
+	if gateway, err = d.startGateway(ctx, provider, names); err != nil {
+		return nil, "", err
+	}
+	for i, name := range names {
+		names[i] = "the " + name + " by " + string(by[name])
+	}
+	d.screen.Say(0, "a gateway serves at %s; through it call %s", gateway, strings.Join(names, " and "))
+	return by, gateway, nil
 }
 
 func fleetNames(modes []mode) string {

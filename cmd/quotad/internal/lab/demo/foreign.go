@@ -1,0 +1,270 @@
+package demo
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/textproto"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/quotad/quotad/client/providertest"
+)
+
+// Some agents of the governed fleet know nothing of quotad: they make their calls in another language, at the base URL of a gateway.
+
+// language is what an agent's calls are made with: a program of the machine.
+type language string
+
+// The languages. Go is the client's own, without a gateway.
+const (
+	python language = "python3"
+	curl   language = "curl"
+)
+
+// found reports whether the machine has it.
+func (l language) found() bool {
+	_, err := exec.LookPath(string(l))
+	return err == nil
+}
+
+//go:embed agent.py
+var agentPy string
+
+// foreign makes calls in another language, whose programs get statuses and headers of answers. It is safe for concurrent use.
+type foreign interface {
+	call(ctx context.Context, c foreignCall) (foreignAnswer, error)
+	close() error
+}
+
+// foreignCall is a call, and a line to the program in Python.
+type foreignCall struct {
+	ID     string            `json:"id"`
+	Method string            `json:"method"`
+	Path   string            `json:"path"`
+	Body   string            `json:"body"`
+	Header map[string]string `json:"header"`
+}
+
+// foreignAnswer is what became of it, and a line from that program.
+type foreignAnswer struct {
+	ID     string      `json:"id"`
+	Status int         `json:"status"`
+	Header http.Header `json:"header"`
+	Error  string      `json:"error"`
+}
+
+// foreignCaller calls through a gateway.
+type foreignCaller struct {
+	provider *provider
+	by       foreign
+}
+
+func newForeignCaller(p *provider, by language, gateway string) (*foreignCaller, error) {
+	switch by {
+	case python:
+		started, err := startPython(gateway)
+		if err != nil {
+			return nil, err
+		}
+		return &foreignCaller{provider: p, by: started}, nil
+	case curl:
+		return &foreignCaller{provider: p, by: curlProgram{gateway}}, nil
+	}
+	return nil, fmt.Errorf("there is no language %q", by)
+}
+
+// do makes the call. A refusal of the gateway is not the end: the agent comes back when it says.
+func (f *foreignCaller) do(ctx context.Context, w wish) (int, error) {
+	began := time.Now()
+	c := foreignCall{
+		ID: w.id, Method: w.method, Path: "/" + string(w.api) + w.path, Body: w.body,
+		Header: map[string]string{
+			"Authorization": "Bearer " + f.provider.key, "Content-Type": "application/json", "X-Quotad-Holder": f.provider.holder,
+			"X-Quotad-Explain": "1", providertest.HolderHeader: f.provider.holder, providertest.CallHeader: w.id,
+		},
+	}
+	for {
+		sent := time.Now()
+		answer, err := f.by.call(ctx, c)
+		if err != nil {
+			return 0, err
+		}
+		if answer.Header.Get("X-Quotad-Refusal") == "" && answer.Status != http.StatusServiceUnavailable {
+			if s, ok := ctx.Value(sendingKey{}).(*sending); ok {
+				s.note(sent.Add(waitedIn(answer.Header)))
+			}
+			return answer.Status, nil
+		}
+		delay := retryAway
+		if answer.Status == http.StatusTooManyRequests {
+			millis, _ := strconv.Atoi(answer.Header.Get("Retry-After-Ms"))
+			delay = max(time.Duration(millis)*time.Millisecond, 20*time.Millisecond)
+		}
+		if !pause(ctx, delay) {
+			return 0, fmt.Errorf("after %s: %w", short(time.Since(began)), context.Cause(ctx))
+		}
+	}
+}
+
+func (f *foreignCaller) close() error { return f.by.close() }
+
+var waited = regexp.MustCompile(`\bwait=(\d+)ms`)
+
+// waitedIn returns how long an answer says that its call waited in the gateway.
+func waitedIn(header http.Header) time.Duration {
+	found := waited.FindStringSubmatch(header.Get("X-Quotad"))
+	if found == nil {
+		return 0
+	}
+	millis, err := strconv.Atoi(found[1])
+	if err != nil {
+		return 0
+	}
+	return time.Duration(millis) * time.Millisecond
+}
+
+// curlProgram makes each call by a process of its own.
+type curlProgram struct{ gateway string }
+
+func (p curlProgram) call(ctx context.Context, c foreignCall) (foreignAnswer, error) {
+	args := []string{"--silent", "--show-error", "--noproxy", "*", "--request", c.Method, "--dump-header", "-", "--output", "/dev/null"}
+	for name, value := range c.Header {
+		args = append(args, "--header", name+": "+value)
+	}
+	if c.Body != "" {
+		args = append(args, "--data-binary", "@-")
+	}
+	cmd := exec.CommandContext(ctx, string(curl), append(args, p.gateway+c.Path)...)
+	cmd.Stdin = strings.NewReader(c.Body)
+	var said, failed bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &said, &failed
+	if err := cmd.Run(); err != nil {
+		return foreignAnswer{}, fmt.Errorf("curl: %w: %s", err, strings.TrimSpace(failed.String()))
+	}
+	return readHead(c.ID, &said)
+}
+
+func (p curlProgram) close() error { return nil }
+
+// readHead reads the head of an answer, after those of 1xx answers.
+func readHead(id string, from io.Reader) (foreignAnswer, error) {
+	in := textproto.NewReader(bufio.NewReader(from))
+	for {
+		line, err := in.ReadLine()
+		if err != nil {
+			return foreignAnswer{}, fmt.Errorf("an answer without a head: %w", err)
+		}
+		header, err := in.ReadMIMEHeader()
+		if err != nil && !errors.Is(err, io.EOF) {
+			return foreignAnswer{}, err
+		}
+		fields := strings.Fields(line)
+		if len(fields) < 2 {
+			return foreignAnswer{}, fmt.Errorf("the head of an answer begins with %q", line)
+		}
+		status, err := strconv.Atoi(fields[1])
+		if err != nil {
+			return foreignAnswer{}, err
+		}
+		if status >= http.StatusOK {
+			return foreignAnswer{ID: id, Status: status, Header: http.Header(header)}, nil
+		}
+	}
+}
+
+// pythonProgram is one process that makes all calls of an agent.
+type pythonProgram struct {
+	cmd   *exec.Cmd
+	stdin io.WriteCloser
+	ended chan struct{}
+
+	mu      sync.Mutex
+	pending map[string]chan foreignAnswer
+}
+
+func startPython(gateway string) (*pythonProgram, error) {
+	p := &pythonProgram{
+		cmd:   exec.Command(string(python), "-u", "-c", agentPy, gateway), //nolint:noctx // it ends with its input
+		ended: make(chan struct{}), pending: map[string]chan foreignAnswer{},
+	}
+	var err error
+	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := p.cmd.Start(); err != nil {
+		return nil, err
+	}
+	go p.read(out)
+	return p, nil
+}
+
+// read gives answers to those that wait for them.
+func (p *pythonProgram) read(out io.Reader) {
+	defer close(p.ended)
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		var answer foreignAnswer
+		if json.Unmarshal(lines.Bytes(), &answer) != nil {
+			continue
+		}
+		p.mu.Lock()
+		waits := p.pending[answer.ID]
+		delete(p.pending, answer.ID)
+		p.mu.Unlock()
+		if waits != nil {
+			waits <- answer
+		}
+	}
+}
+
+func (p *pythonProgram) call(ctx context.Context, c foreignCall) (foreignAnswer, error) {
+	line, err := json.Marshal(c)
+	if err != nil {
+		return foreignAnswer{}, err
+	}
+	waits := make(chan foreignAnswer, 1)
+	p.mu.Lock()
+	p.pending[c.ID] = waits
+	_, err = p.stdin.Write(append(line, '\n'))
+	p.mu.Unlock()
+	if err != nil {
+		return foreignAnswer{}, fmt.Errorf("the program in Python ended: %w", err)
+	}
+	select {
+	case answer := <-waits:
+		if answer.Error != "" {
+			return answer, errors.New("python3: " + answer.Error)
+		}
+		// Names of headers come as they were sent.
+		header := http.Header{}
+		for name, values := range answer.Header {
+			header[http.CanonicalHeaderKey(name)] = values
+		}
+		answer.Header = header
+		return answer, nil
+	case <-p.ended:
+		return foreignAnswer{}, errors.New("the program in Python ended")
+	case <-ctx.Done():
+		return foreignAnswer{}, context.Cause(ctx)
+	}
+}
+
+func (p *pythonProgram) close() error {
+	_ = p.stdin.Close()
+	<-p.ended
+	return p.cmd.Wait()
+}
