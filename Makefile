@@ -155,6 +155,11 @@ bench: build ## benchmarks of quotad; BENCH and BENCHTIME choose (docs/performan
 	bin/quotad bench
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem -timeout 60m $(TESTFLAGS) ./fsm/... ./raftnode/... ./client/...
 
+# make bench-gateway BENCHFLAGS='--rate 500 --rounds 7 --duration 10s'
+.PHONY: bench-gateway
+bench-gateway: build ## measure what the gateway adds to a call, beside a plain reverse proxy (on a machine that does nothing else)
+	bin/quotad bench gateway $(BENCHFLAGS)
+
 # Beside peers and against the past: a program in a module of its own, so that others' clients are no part of quotad's.
 BENCH_TOOL    := cmd/quotad/internal/lab/bench/tool
 BENCH_RESULTS ?= bin/bench-peers.json

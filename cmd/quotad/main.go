@@ -16,6 +16,7 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/cli"
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/bench"
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/demo"
+	"github.com/quotad/quotad/cmd/quotad/internal/lab/gatewaybench"
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/plan"
 )
 
@@ -33,6 +34,13 @@ func run() int {
 // newApp joins the product's commands and the laboratory's. Nothing else of the product knows the laboratory.
 func newApp(in io.Reader, out, err io.Writer) *cli.App {
 	return &cli.App{
-		In: in, Out: out, Err: err, Environ: os.Environ(), Extra: []*cobra.Command{demo.Command(), bench.Command(), plan.Command()},
+		In: in, Out: out, Err: err, Environ: os.Environ(), Extra: []*cobra.Command{demo.Command(), measures(), plan.Command()},
 	}
+}
+
+// measures is quotad bench, with what it measures besides the cluster.
+func measures() *cobra.Command {
+	cmd := bench.Command()
+	cmd.AddCommand(gatewaybench.Command())
+	return cmd
 }

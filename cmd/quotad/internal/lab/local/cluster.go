@@ -196,6 +196,19 @@ func (c *Cluster) Look(ctx context.Context) view.Cluster {
 	return view.Look(ctx, nodes, "")
 }
 
+// PIDs are the numbers of the processes that run.
+func (c *Cluster) PIDs() []int {
+	var pids []int
+	for _, n := range c.Nodes {
+		n.mu.Lock()
+		if n.process != nil && n.process.Alive() {
+			pids = append(pids, n.process.PID())
+		}
+		n.mu.Unlock()
+	}
+	return pids
+}
+
 // Stop ends the nodes in order: what is left of them writes and hands over.
 func (c *Cluster) Stop() {
 	var running []*Child
