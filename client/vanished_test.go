@@ -1,0 +1,88 @@
+package client
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/quotad/quotad/raftnode/loopback/deadpeer"
+)
+
+// TestReacher_EndsWhereTheNodeVanishes: a call at a node of which nothing is heard any more, not even the end of its connections, ends by a
+// ping, with TLS and without; one at a node that answers pings goes on.
+func TestReacher_EndsWhereTheNodeVanishes(t *testing.T) {
+	pki := httptest.NewUnstartedServer(nil)
+	pki.EnableHTTP2 = true
+	pki.StartTLS()
+	pair, pool := pki.TLS.Certificates[0], x509.NewCertPool()
+	pool.AddCert(pki.Certificate())
+	pki.Close()
+	for name, c := range map[string]struct{ secure, vanishes bool }{
+		"it vanishes": {vanishes: true}, "it vanishes, with TLS": {secure: true, vanishes: true},
+		"it is slow": {}, "it is slow, with TLS": {secure: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				network, received := deadpeer.New(), make(chan struct{})
+				server := &http.Server{Protocols: new(http.Protocols), Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+					if r.Method == http.MethodHead { // which protocol is spoken
+						return
+					}
+					close(received)
+					<-r.Context().Done()
+				})}
+				server.Protocols.SetHTTP2(true)
+				server.Protocols.SetUnencryptedHTTP2(true)
+				url, serve := "http://node/", server.Serve
+				r := newReacher()
+				for _, plain := range r.plain {
+					plain.DialContext = network.Dial
+				}
+				r.secure.DialContext = network.Dial
+				if c.secure {
+					server.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}}
+					r.secure.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: pool}
+					url, serve = "https://example.com/", func(l net.Listener) error { return server.ServeTLS(l, "", "") }
+				}
+				go func() { _ = serve(network) }()
+				defer func() { _ = server.Close() }()
+				defer r.Close()
+				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+				defer cancel()
+				request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, http.NoBody)
+				if err != nil {
+					t.Fatal(err)
+				}
+				ended := make(chan error)
+				go func() {
+					response, err := r.RoundTrip(request)
+					if err == nil {
+						_ = response.Body.Close()
+					}
+					ended <- err
+				}()
+				<-received
+				began := time.Now()
+				if c.vanishes {
+					network.Vanish()
+				}
+				err = <-ended
+				switch took := time.Since(began); {
+				case err == nil:
+					t.Error("it was answered")
+				case c.vanishes && (ctx.Err() != nil || took > 2*quiet):
+					t.Errorf("it ended after %v: %v", took, err)
+				case !c.vanishes && !errors.Is(err, context.DeadlineExceeded):
+					t.Errorf("it ended after %v, before it had to: %v", took, err)
+				}
+			})
+		})
+	}
+}
