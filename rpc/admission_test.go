@@ -2,7 +2,9 @@ package rpc_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -126,6 +128,76 @@ func TestCalls_OfOneCallerLeaveRoom(t *testing.T) {
 	}
 }
 
+// TestCalls_StalledOfOneCallerLeaveRoom: a caller whose calls stall in the middle of their bodies fills its part of the budget of calls, and
+// is told so; others and the operator are served. All of it is given back when those calls end, whoever ends them.
+func TestCalls_StalledOfOneCallerLeaveRoom(t *testing.T) {
+	for name, within := range map[string]time.Duration{"the caller leaves": time.Hour, "their time is over": 100 * time.Millisecond} {
+		t.Run(name, func(t *testing.T) {
+			n, secrets := guarded(t, func(c *rpc.Config) { c.MaxInFlight, c.ReadBody = 64, within })
+			ctx, leave := context.WithCancel(t.Context())
+			defer leave()
+			answers := make(chan string, 100)
+			stall := func() {
+				body, written := io.Pipe()
+				go func() { _, _ = io.WriteString(written, "{") }()
+				req, err := http.NewRequestWithContext(ctx, http.MethodPost, n.url+reservePath, body)
+				if err != nil {
+					answers <- err.Error()
+					return
+				}
+				req.Header.Set("Content-Type", "application/json")
+				res, err := (&http.Client{Transport: withToken{h2c(t).Transport, secrets["hostile"]}}).Do(req)
+				if err != nil {
+					answers <- err.Error()
+					return
+				}
+				text, _ := io.ReadAll(res.Body)
+				answers <- errors.Join(fmt.Errorf("%d %s", res.StatusCode, text), res.Body.Close()).Error()
+			}
+			for range cap(answers) {
+				go stall()
+			}
+			left := cap(answers)
+			if within == time.Hour {
+				for range 60 { // of 100 not even half stay
+					left--
+					if got := <-answers; !strings.HasPrefix(got, "429 ") || !strings.Contains(got, `"budget":"calls"`) {
+						t.Fatalf("beyond its part: %s", got)
+					}
+				}
+				status, body := post(t, n.url, reservePath, `{"holder":"o","items":[{"quota":"t/core"}]}`, "Authorization", "Bearer "+secrets["other"])
+				if status != http.StatusOK {
+					t.Errorf("another caller: %d %s", status, body)
+				}
+				if used := inUse(t, n, secrets["operator"], "calls"); used < 16 {
+					t.Errorf("%d calls are under way", used)
+				}
+				leave()
+			}
+			for range left {
+				<-answers
+			}
+			eventually(t, "all is given back", func() bool { return inUse(t, n, secrets["operator"], "calls") == 1 }) // the look itself
+		})
+	}
+}
+
+// watches opens a stream of events from an index on, which has one, and leaves it open until the test's end.
+func watches(t *testing.T, api quotav1connect.QuotaServiceClient, from uint64) error {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(cancel)
+	stream, err := api.Watch(ctx, &quotav1.WatchRequest{FromIndex: from})
+	if err != nil {
+		return err
+	}
+	t.Cleanup(func() { _ = stream.Close() })
+	if !stream.Receive() {
+		return stream.Err()
+	}
+	return nil
+}
+
 // TestStreams_OfOneCallerLeaveRoom: streams are a budget of their own, and take no room from calls.
 func TestStreams_OfOneCallerLeaveRoom(t *testing.T) {
 	n, secrets := guarded(t, func(c *rpc.Config) { c.MaxStreams = 32 })
@@ -134,18 +206,9 @@ func TestStreams_OfOneCallerLeaveRoom(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	shared := h2c(t).Transport
 	watch := func(name string) error {
-		ctx, cancel := context.WithCancel(bearer(t, secrets[name]))
-		t.Cleanup(cancel)
-		stream, err := api.Watch(ctx, &quotav1.WatchRequest{FromIndex: granted.Meta.Index})
-		if err != nil {
-			return err
-		}
-		t.Cleanup(func() { _ = stream.Close() })
-		if !stream.Receive() {
-			return stream.Err()
-		}
-		return nil
+		return watches(t, quotav1connect.NewQuotaServiceClient(&http.Client{Transport: withToken{shared, secrets[name]}}, n.url), granted.Meta.Index)
 	}
 	served := 0
 	for range 60 {

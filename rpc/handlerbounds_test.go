@@ -50,7 +50,7 @@ func (f form) body(message []byte, packed bool) []byte {
 // sendForm sends one request and reads its whole answer, within a time. It returns its status, 0 where the connection ended without one.
 func sendForm(t *testing.T, client *http.Client, method, url string, f form, packed bool, body io.Reader) int {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, url, body)
 	if err != nil {
@@ -116,7 +116,7 @@ func bombed(t *testing.T, url, path string, bomb []byte, as []form, by ...*http.
 // TestBombs_WithoutAToken: what anybody may call takes no more memory for a bomb than for anything else.
 func TestBombs_WithoutAToken(t *testing.T) {
 	n := newNodes(t, 1)[0]
-	bomb, by := zipped(t, make([]byte, 128<<20)), clients(t)
+	bomb, by := bombOf(t, 128), clients(t)
 	for _, path := range []string{
 		"/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch", "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
 		"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", "/metrics", "/readyz", "/livez", "/nowhere",
@@ -141,7 +141,7 @@ func TestRoutes_AreBounded(t *testing.T) {
 			}
 		}
 	}
-	bomb, by := zipped(t, make([]byte, 96<<20)), h2c(t)
+	bomb, by := bombOf(t, 96), h2c(t)
 	for path, limits := range routes { // in any order
 		if limits.Body > 4<<20 || limits.Body == 0 && slices.Contains(limits.Methods, http.MethodPost) {
 			t.Errorf("%s takes a body of %d bytes", path, limits.Body)
@@ -236,7 +236,7 @@ func TestAnswers_LeaveNoBodyBehindAsRequests(t *testing.T) {
 			_, _ = io.Copy(io.Discard, first.Body)
 			// The one request that may follow is the test's own: it is answered alone, or the connection has ended.
 			_, _ = io.WriteString(conn, "GET /own HTTP/1.1\r\nHost: c\r\nConnection: close\r\n\r\n")
-			_ = conn.SetReadDeadline(time.Now().Add(30 * time.Second))
+			_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
 			second, err := http.ReadResponse(answers, nil)
 			if err == nil && second.StatusCode != http.StatusNotFound {
 				t.Errorf("%s, %d bytes: %s, and then %s for a part of the body", path, size, first.Status, second.Status)
