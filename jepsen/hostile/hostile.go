@@ -6,6 +6,8 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"encoding/base64"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -58,6 +60,8 @@ type Caller struct {
 	Silent, Streams int
 	// Watchers is how many streams of health strangers ask for at once; 0: some hundreds.
 	Watchers int
+	// Bombers is how many bombs it sends at once; 0: one.
+	Bombers int
 	// Only is one thing that it does: fill (sessions, tasks, keys, leases, names of holders, records of operations), wait, watch, health,
 	// bomb, silent, slow or raft; empty: all of them.
 	Only string
@@ -104,7 +108,7 @@ func (a *Caller) Attack(ctx context.Context) (calls, refused int64) {
 		name    string
 		workers int
 		work    func(context.Context, int)
-	}{{"fill", 16, a.fill}, {"wait", 1, a.wait}, {"watch", 1, a.watch}, {"health", 1, a.health}, {"bomb", 1, a.bomb}, {
+	}{{"fill", 16, a.fill}, {"wait", 1, a.wait}, {"watch", 1, a.watch}, {"health", 1, a.health}, {"bomb", max(1, a.Bombers), a.bomb}, {
 		"silent", 1,
 		a.silent,
 	}, {"slow", 1, a.slow}, {"raft", 1, a.raft}} {
@@ -367,41 +371,73 @@ func spaces(size int) []byte { return append(bytes.Repeat([]byte(" "), size-2), 
 
 func fields(size int) []byte { return bytes.Repeat([]byte{0xf8, 0x3f, 0x00}, size/3) } // number 1023, a varint: 0
 
-// aBomb is a call that is small until it is unpacked: without the token or with it, of a body that is refused for its size or taken whole.
+// aBomb is a call that is small until it is unpacked: without the token or with it, of a message that is refused for its size or taken whole.
 type aBomb struct {
 	path, format string
 	carry        bool
-	body         []byte
+	// packed is the message.
+	packed []byte
 }
+
+// Formats of bombs: what their message is sent in.
+const (
+	asProto = "application/proto"
+	asJSON  = "application/json"
+	asGRPC  = "application/grpc"
+	// asQuery stands for a GET whose query has the message.
+	asQuery = "query"
+)
 
 // bombs are all kinds. Those that are taken are valid: a node reads them to their end.
 var bombs = sync.OnceValue(func() []aBomb {
-	const binary, text = "application/proto", "application/json"
 	beyond, small, large := packed(make([]byte, 64<<20)), packed(fields(smallBody-1)), packed(fields(largeBody-1))
 	const health, reserve, batch = "/grpc.health.v1.Health/Check", "/quota.v1.QuotaService/Reserve", "/quota.v1.QuotaService/Batch"
+	const list = "/quota.v1.QuotaService/ListQuotas"
 	return []aBomb{
-		{health, binary, false, beyond},
-		{batch, binary, false, beyond},
-		{"/quota.v1.AdminService/GetStatus", binary, false, beyond},
-		{health, binary, false, small},
-		{reserve, binary, true, small},
-		{reserve, text, true, packed(spaces(smallBody - 1))},
-		{batch, binary, true, large},
-		{batch, text, true, packed(spaces(largeBody - 1))},
-		{reserve, binary, true, large},
+		{health, asProto, false, beyond},
+		{batch, asProto, false, beyond},
+		{"/quota.v1.AdminService/GetStatus", asProto, false, beyond},
+		{health, asProto, false, small},
+		{reserve, asProto, true, small},
+		{reserve, asJSON, true, packed(spaces(smallBody - 1))},
+		{reserve, asGRPC, true, small},
+		{list, asQuery, true, small},
+		{batch, asProto, true, large},
+		{batch, asJSON, true, packed(spaces(largeBody - 1))},
+		{batch, asGRPC, true, large},
+		{reserve, asProto, true, large},
+		{list, asQuery, true, large},
 	}
 })
+
+// request makes the call to an API.
+func (b aBomb) request(ctx context.Context, api string) (*http.Request, error) {
+	if b.format == asQuery {
+		query := "?connect=v1&encoding=proto&base64=1&compression=gzip&message=" + base64.RawURLEncoding.EncodeToString(b.packed)
+		return http.NewRequestWithContext(ctx, http.MethodGet, api+b.path+query, http.NoBody)
+	}
+	body, encoding := b.packed, "Content-Encoding"
+	if b.format == asGRPC {
+		envelope := binary.BigEndian.AppendUint32([]byte{1}, uint32(len(b.packed))) //nolint:gosec // some KiB
+		body, encoding = append(envelope, b.packed...), "Grpc-Encoding"
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, api+b.path, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set("Content-Type", b.format)
+	request.Header.Set(encoding, "gzip")
+	return request, nil
+}
 
 // bomb sends what is large when it is unpacked: without a token, and with it what a node takes.
 func (a *Caller) bomb(ctx context.Context, n int) {
 	kinds := bombs()
 	bomb := kinds[n%len(kinds)]
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, a.url()+bomb.path, bytes.NewReader(bomb.body))
+	request, err := bomb.request(ctx, a.url())
 	if err != nil {
 		return
 	}
-	request.Header.Set("Content-Type", bomb.format)
-	request.Header.Set("Content-Encoding", "gzip")
 	client := a.stranger
 	if bomb.carry {
 		client = a.api
@@ -410,6 +446,10 @@ func (a *Caller) bomb(ctx context.Context, n int) {
 	if err == nil {
 		_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, 1<<20))
 		_ = response.Body.Close()
+		const exhausted = "8" // as gRPC has it
+		if response.StatusCode == http.StatusTooManyRequests || response.Header.Get("Grpc-Status") == exhausted || response.Trailer.Get("Grpc-Status") == exhausted {
+			a.refused.Add(1)
+		}
 	}
 	a.told(err)
 }

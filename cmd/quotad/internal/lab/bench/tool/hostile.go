@@ -49,9 +49,9 @@ const (
 
 // hostileRun is what is measured.
 type hostileRun struct {
-	quotad, only, profiles string
-	rounds                 int
-	duration, warm         time.Duration
+	quotad, only, profiles, memory string
+	rounds, bombers                int
+	duration, warm                 time.Duration
 }
 
 func hostileCommand() *cobra.Command {
@@ -71,12 +71,15 @@ node. Operator commands run all the time.`,
 	cmd.Flags().DurationVar(&run.warm, "warm", 3*time.Second, "how long each phase runs before")
 	cmd.Flags().StringVar(&run.only, "only", "", "limit the hostile caller to one attack: fill, wait, watch, bomb, silent or slow")
 	cmd.Flags().StringVar(&run.profiles, "profiles", "", "write a profile of each node's processor time in each phase into this folder")
+	cmd.Flags().IntVar(&run.bombers, "bombers", 1, "how many bombs the hostile caller sends each node at once")
+	cmd.Flags().StringVar(&run.memory, "memory-limit", "", "the nodes' memory limit, as 1GiB; empty: their default")
 	var length time.Duration
 	role := &cobra.Command{Use: "role NAME", Hidden: true, Args: cobra.ExactArgs(1), RunE: func(cmd *cobra.Command, args []string) error {
-		return play(cmd.Context(), args[0], length, run.warm, cmd.OutOrStdout())
+		return play(cmd.Context(), args[0], run.bombers, length, run.warm, cmd.OutOrStdout())
 	}}
 	role.Flags().DurationVar(&length, "length", time.Second, "how long")
 	role.Flags().DurationVar(&run.warm, "warm", time.Second, "how long before")
+	role.Flags().IntVar(&run.bombers, "bombers", 1, "how many bombs at once")
 	cmd.AddCommand(role)
 	return cmd
 }
@@ -154,7 +157,7 @@ func (r *hostileRun) phase(ctx context.Context, round int, role string) (_ phase
 		return phase{}, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	c := &guarded{dir: dir, only: r.only}
+	c := &guarded{dir: dir, only: r.only, memory: r.memory, bombers: r.bombers}
 	if err := c.start(ctx, r.quotad); err != nil {
 		return phase{}, err
 	}
@@ -197,7 +200,8 @@ func (r *hostileRun) phase(ctx context.Context, round int, role string) (_ phase
 
 // guarded is a cluster whose callers need tokens.
 type guarded struct {
-	dir, only string
+	dir, only, memory string
+	bombers           int
 	// addresses are those of the nodes' API ports, ops of their ports for operators.
 	addresses, ops []string
 	tokens         map[string]string
@@ -234,9 +238,14 @@ func (c *guarded) start(ctx context.Context, quotad string) (err error) {
 	for i := range c.addresses {
 		name := fmt.Sprintf("n%d", i+1)
 		err = onProcessor(servedOn, func() error {
-			return c.processes.Start(c.dir, name, quotad, "serve", "--node-id", name, "--data-dir", filepath.Join(c.dir, name), "--api-listen", free[i],
-				"--raft-listen", free[3+i], "--peers", strings.Join(peers, ","), "--tokens-file", tokens,
-				"--ops-listen", c.ops[i], "--ops-pprof")
+			args := []string{
+				"serve", "--node-id", name, "--data-dir", filepath.Join(c.dir, name), "--api-listen", free[i], "--raft-listen", free[3+i],
+				"--peers", strings.Join(peers, ","), "--tokens-file", tokens, "--ops-listen", c.ops[i], "--ops-pprof",
+			}
+			if c.memory != "" {
+				args = append(args, "--memory-limit", c.memory)
+			}
+			return c.processes.Start(c.dir, name, quotad, args...)
 		})
 		if err != nil {
 			return err
@@ -261,7 +270,8 @@ func (c *guarded) role(ctx context.Context, processor int, name, token string, l
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, self, "hostile", "role", name, "--length", length.String(), "--warm", warm.String())
+	cmd := exec.CommandContext(ctx, self, "hostile", "role", name, "--length", length.String(), "--warm", warm.String(),
+		"--bombers", strconv.Itoa(c.bombers))
 	cmd.Env = append(os.Environ(), "BENCH_NODES="+strings.Join(c.addresses, ","), "BENCH_TOKEN="+token, "BENCH_ONLY="+c.only)
 	cmd.Stderr = os.Stderr
 	said, err := cmd.StdoutPipe()
@@ -306,7 +316,7 @@ func (c *guarded) operate(ctx context.Context, length time.Duration) (p phase) {
 		}
 		p.Operator = max(p.Operator, float64(took.Microseconds())/1000)
 		for _, pid := range c.processes.PIDs() {
-			p.Memory = max(p.Memory, residentMiB(pid))
+			p.Memory = max(p.Memory, peakMiB(pid))
 		}
 	}
 	return p
@@ -378,22 +388,23 @@ func (c *guarded) profileOne(ctx context.Context, address, file string, length t
 	return errors.Join(err, into.Close())
 }
 
-// residentMiB is how much memory a process has.
-func residentMiB(pid int) float64 {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
+// peakMiB is the most memory that a process has had.
+func peakMiB(pid int) float64 {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0
 	}
-	fields := strings.Fields(string(text))
-	if len(fields) < 2 {
+	_, after, found := bytes.Cut(text, []byte("VmHWM:"))
+	if !found {
 		return 0
 	}
-	pages, _ := strconv.ParseInt(fields[1], 10, 64)
-	return float64(pages) * float64(os.Getpagesize()) / (1 << 20)
+	var kibibytes float64
+	_, _ = fmt.Sscan(string(after), &kibibytes)
+	return kibibytes / 1024
 }
 
 // play is a role.
-func play(ctx context.Context, name string, length, warm time.Duration, out io.Writer) error {
+func play(ctx context.Context, name string, bombers int, length, warm time.Duration, out io.Writer) error {
 	nodes, token := strings.Split(os.Getenv("BENCH_NODES"), ","), os.Getenv("BENCH_TOKEN")
 	switch name {
 	case "rest":
@@ -412,7 +423,10 @@ func play(ctx context.Context, name string, length, warm time.Duration, out io.W
 		var mu sync.Mutex
 		var calls, refused int64
 		for i, address := range nodes {
-			caller := &hostile.Caller{Name: strconv.Itoa(i), Address: address, Token: token, Dial: new(net.Dialer).DialContext, Only: os.Getenv("BENCH_ONLY")}
+			caller := &hostile.Caller{
+				Name: strconv.Itoa(i), Address: address, Token: token, Dial: new(net.Dialer).DialContext, Only: os.Getenv("BENCH_ONLY"),
+				Bombers: bombers,
+			}
 			wg.Go(func() {
 				made, denied := caller.Attack(ctx)
 				mu.Lock()
