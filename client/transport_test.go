@@ -53,7 +53,7 @@ func provider(t *testing.T, cluster *fakequota.Cluster, handler http.Handler, op
 // eventually waits until a condition holds.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	deadline := time.NewTimer(10 * time.Second)
+	deadline := time.NewTimer(time.Minute)
 	defer deadline.Stop()
 	look := time.NewTicker(2 * time.Millisecond)
 	defer look.Stop()

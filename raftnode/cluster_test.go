@@ -129,7 +129,7 @@ func TestMembers(t *testing.T) {
 	}
 	c.nodes = append(c.nodes, n)
 	c.configs = append(c.configs, joining)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	lead := c.nodes[c.leader()]
 	if err := lead.AddLearner(ctx, "n3", joining.RaftAddress, joining.APIAddress); err != nil {
@@ -396,7 +396,7 @@ func TestWatchResumes(t *testing.T) {
 	}
 	defer subscription.Close()
 	first := c.propose(reserve("q", 1)).GetGranted()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var from uint64
 	for from == 0 {

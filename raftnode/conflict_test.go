@@ -61,7 +61,7 @@ func TestALogThatDisagreesWithASnapshotIsCut(t *testing.T) {
 func TestAConflictIsCutAtTheStartToo(t *testing.T) {
 	n := openWithSnapshot(t)
 	conf := n.config.Config
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if err := n.Close(ctx); err != nil {
 		t.Fatal(err)

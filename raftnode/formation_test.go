@@ -56,7 +56,7 @@ func TestANodeThatManyCallStops(t *testing.T) {
 		}
 	}
 	<-asked
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := n.Close(ctx); err != nil {
 		t.Fatal(err)

@@ -76,7 +76,7 @@ func (c *cluster) stop(i int) {
 	if c.nodes[i] == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if err := c.nodes[i].Close(ctx); err != nil {
 		c.t.Error(err)
@@ -87,7 +87,7 @@ func (c *cluster) stop(i int) {
 // eventually polls until ok, within a generous bound.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for !ok() {
 		if time.Now().After(deadline) {
 			t.Fatalf("never happened: %s", what)

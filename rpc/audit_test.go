@@ -36,6 +36,7 @@ func (l *lines) String() string {
 // TestTheLogSaysWhoDidWhat: one line per node that an operator's call passes, with the token that allowed it and what came of
 // it; none for what only looks.
 func TestTheLogSaysWhoDidWhat(t *testing.T) {
+	t.Parallel()
 	secret, entry, err := rpc.NewToken("op", "*", "", []rpc.Verb{rpc.VerbAdminQuota, rpc.VerbRead})
 	if err != nil {
 		t.Fatal(err)

@@ -47,6 +47,7 @@ func from(t *testing.T, address string) *http.Client {
 // TestCallers_KeepTheirAddressThroughAFollower: a call that a follower forwards is charged to where it came from; what a
 // stranger says in the follower's header is not believed, by the leader or by the follower.
 func TestCallers_KeepTheirAddressThroughAFollower(t *testing.T) {
+	t.Parallel()
 	nodes := newNodes(t, 3)
 	leader, follower := leaderAndFollower(t, nodes)
 	if status, body := post(t, nodes[leader].url, "/quota.v1.AdminService/ApplyQuotas", applyCore); status != http.StatusOK {
@@ -94,6 +95,7 @@ func TestCallers_KeepTheirAddressThroughAFollower(t *testing.T) {
 
 // TestCallers_AreTheirTokens: a token is one caller, whatever its address and holders, at every node.
 func TestCallers_AreTheirTokens(t *testing.T) {
+	t.Parallel()
 	path, secrets := tokenFile(t)
 	tokens, err := rpc.LoadTokens(path)
 	if err != nil {
@@ -118,6 +120,7 @@ func TestCallers_AreTheirTokens(t *testing.T) {
 // TestBudgets_AreNamedAlikeAtEveryNode: a refusal and an error for a budget name it and say when to come back, also through
 // a follower; and GetStatus shows whose it is.
 func TestBudgets_AreNamedAlikeAtEveryNode(t *testing.T) {
+	t.Parallel()
 	nodes := newNodes(t, 3)
 	leader, follower := leaderAndFollower(t, nodes)
 	for path, body := range map[string]string{

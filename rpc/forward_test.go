@@ -17,6 +17,7 @@ import (
 
 // TestACallIsHandedOnOnce: what comes from another node, or asks not to be handed on, is told who leads instead.
 func TestACallIsHandedOnOnce(t *testing.T) {
+	t.Parallel()
 	nodes := newNodes(t, 3)
 	leader, follower := leaderAndFollower(t, nodes)
 	if status, body := post(t, nodes[leader].url, "/quota.v1.AdminService/ApplyQuotas", applyCore); status != http.StatusOK {
@@ -41,22 +42,23 @@ func TestACallIsHandedOnOnce(t *testing.T) {
 
 // TestNoLeaderIsSaidInTime: a caller with little patience hears that nothing happened before it gives up.
 func TestNoLeaderIsSaidInTime(t *testing.T) {
+	t.Parallel()
 	nodes := newNodes(t, 3)
 	for _, n := range nodes[1:] {
 		n.kill()
 	}
 	eventually(t, "there is no leader", func() bool { id, _, _ := nodes[0].node.Leader(); return id == "" })
-	ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
-	defer cancel()
-	_, err := quotav1connect.NewAdminServiceClient(h2c(t), nodes[0].url).DeleteQuota(ctx, &quotav1.DeleteQuotaRequest{Name: "a"})
-	if reasonOf(t, err) != quotav1.Reason_REASON_NO_LEADER || !infoOf(err).NotAccepted || infoOf(err).Leader != "" ||
-		!strings.Contains(err.Error(), "no leader is known") {
-		t.Errorf("%v", err)
+	// The node is told of little patience; this test has more, for an answer that is late on a busy machine.
+	_, body := post(t, nodes[0].url, "/quota.v1.AdminService/DeleteQuota", `{"name":"a"}`, "Connect-Protocol-Version", "1", "Connect-Timeout-Ms", "1500")
+	if !strings.Contains(body, `"REASON_NO_LEADER"`) || !strings.Contains(body, `"notAccepted":true`) || strings.Contains(body, `"leader"`) ||
+		!strings.Contains(body, "no leader is known") {
+		t.Error(body)
 	}
 }
 
 // TestHandedOnErrorsAreTheLeaders: status, reason, hint and headers of an answer do not depend on the node that is asked.
 func TestHandedOnErrorsAreTheLeaders(t *testing.T) {
+	t.Parallel()
 	nodes := newNodes(t, 3)
 	leader, follower := leaderAndFollower(t, nodes)
 	if status, body := post(t, nodes[leader].url, "/quota.v1.AdminService/ApplyQuotas", applyCore); status != http.StatusOK {
@@ -77,6 +79,7 @@ func TestHandedOnErrorsAreTheLeaders(t *testing.T) {
 
 // TestARefusalAs429 carries Retry-After in seconds, rounded up, and in milliseconds, at every node; other answers do not.
 func TestARefusalAs429(t *testing.T) {
+	t.Parallel()
 	nodes := newNodes(t, 3)
 	if status, body := post(t, nodes[0].url, "/quota.v1.AdminService/ApplyQuotas", applyCore); status != http.StatusOK {
 		t.Fatalf("%d %s", status, body)
@@ -118,6 +121,7 @@ func TestARefusalAs429(t *testing.T) {
 // TestACallerNoticesNoLostLeader: a look through a node whose leader is gone is answered by the next leader. Where the others take longer to
 // elect one than a call is held, the caller hears so no sooner than that, and asks again.
 func TestACallerNoticesNoLostLeader(t *testing.T) {
+	t.Parallel()
 	nodes := newNodes(t, 3)
 	leader, follower := leaderAndFollower(t, nodes)
 	if status, body := post(t, nodes[leader].url, "/quota.v1.AdminService/ApplyQuotas", applyCore); status != http.StatusOK {
@@ -141,6 +145,7 @@ func TestACallerNoticesNoLostLeader(t *testing.T) {
 
 // TestTheCallersDeadlineTravels: a wait that is handed on ends when its caller's time is up, and leaves the queue.
 func TestTheCallersDeadlineTravels(t *testing.T) {
+	t.Parallel()
 	nodes := newNodes(t, 3)
 	apis, _ := oneSlot(t, nodes)
 	_, follower := leaderAndFollower(t, nodes)

@@ -61,6 +61,7 @@ func TestHealthWatchers_HearOfChanges(t *testing.T) {
 // TestReady_TellsWhereCallersAreFailed: a node that has no majority any more, and answers every caller that it knows no leader, says so; one
 // whose callers are refused for what they sent does not.
 func TestReady_TellsWhereCallersAreFailed(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("it takes ten seconds until callers count as failed")
 	}

@@ -18,17 +18,14 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-const (
-	onceWorkers = 16
-	onceKills   = 5
-)
+const onceWorkers = 16
 
-// onceCommands is how many commands are sent; quick tests send fewer between two kills.
-func onceCommands() int64 {
+// onceOf returns how many commands are sent, and how many leaders are killed meanwhile.
+func onceOf() (commands, kills int64) {
 	if testing.Short() {
-		return 4_000
+		return 2_400, 3
 	}
-	return 10_000
+	return 10_000, 5
 }
 
 // TestEachCommandIsAppliedOnce: sixteen callers send thousands of commands of every kind that takes or gives back, to any node,
@@ -72,7 +69,7 @@ func TestEachCommandIsAppliedOnce(t *testing.T) {
 			t.Errorf("%s: %d consumed, %d held, %d leases, %d wait; %d were consumed", name, q.Consumed, q.Held, q.Leases, q.Waiting, want)
 		}
 	}
-	if done.Load() < onceCommands() {
+	if commands, _ := onceOf(); done.Load() < commands {
 		t.Errorf("only %d commands", done.Load())
 	}
 }
@@ -80,8 +77,9 @@ func TestEachCommandIsAppliedOnce(t *testing.T) {
 // killLeaders kills leaders one after the other, at even distances in the work, and starts each again.
 func killLeaders(t *testing.T, nodes []*testNode, done *atomic.Int64, finished <-chan struct{}) {
 	t.Helper()
-	for i := range onceKills {
-		for done.Load() < int64(i+1)*onceCommands()/(onceKills+1) {
+	commands, kills := onceOf()
+	for i := range kills {
+		for done.Load() < (i+1)*commands/(kills+1) {
 			select {
 			case <-finished:
 				t.Error("the work ended before the last kill")
@@ -109,7 +107,7 @@ type resender struct {
 // run works until the commands of all are done, and returns what it consumed and did not take back.
 func (w *resender) run() (spent int64) {
 	w.open()
-	for w.done.Load() < onceCommands() {
+	for commands, _ := onceOf(); w.done.Load() < commands; {
 		spent += w.life()
 		w.wait()
 	}

@@ -20,6 +20,7 @@ import (
 // node (maximhq/bifrost 3547, BerriAI/litellm 40291); and it is all theirs, without a policy for anybody
 // (BerriAI/litellm 19092).
 func TestThreeNodesAtOnceGrantTheLimitOnce(t *testing.T) {
+	t.Parallel()
 	nodes := newNodes(t, 3)
 	const limit = 100
 	const quotas = `{"quotas":[{"name":"w","window":{"limit":100,"every":"month"}}]}`
@@ -35,6 +36,7 @@ func TestThreeNodesAtOnceGrantTheLimitOnce(t *testing.T) {
 // TestTwoBottlenecksBindTogether: concurrent requests for two quotas get no more than either has left, and a refused one
 // takes nothing of the other (envoyproxy/ai-gateway 680, BerriAI/litellm 34732).
 func TestTwoBottlenecksBindTogether(t *testing.T) {
+	t.Parallel()
 	nodes := newNodes(t, 3)
 	const quotas = `{"quotas":[{"name":"wide","window":{"limit":100,"every":"month"}},{"name":"narrow","window":{"limit":20,"every":"month"}}]}`
 	if status, body := post(t, nodes[0].url, "/quota.v1.AdminService/ApplyQuotas", quotas); status != http.StatusOK {

@@ -97,7 +97,7 @@ func newNodes(t *testing.T, size int, change ...func(*rpc.Config)) []*testNode {
 		n.open(t, listeners[i])
 		nodes[i] = n
 		t.Cleanup(func() {
-			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 			defer cancel()
 			_ = n.server.Drain(ctx)
 			_ = n.http.Close()
@@ -124,7 +124,7 @@ func newNodes(t *testing.T, size int, change ...func(*rpc.Config)) []*testNode {
 
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for !ok() {
 		if time.Now().After(deadline) {
 			t.Fatalf("never happened: %s", what)
@@ -165,6 +165,7 @@ func send(t *testing.T, req *http.Request) (int, string) {
 const applyCore = `{"quotas":[{"name":"t/core","rate":{"limit":10,"per":"60s"}}]}`
 
 func TestCurlAtAnyNode(t *testing.T) {
+	t.Parallel()
 	nodes := newNodes(t, 3)
 	if status, body := post(t, nodes[0].url, "/quota.v1.AdminService/ApplyQuotas", applyCore); status != 200 {
 		t.Fatalf("%d %s", status, body)

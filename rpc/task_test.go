@@ -20,6 +20,7 @@ const taskPath = "/quota.v1.TaskService/"
 
 // TestTasksAtAnyNode: begun at one node, renewed and ended at the others, and seen by all.
 func TestTasksAtAnyNode(t *testing.T) {
+	t.Parallel()
 	nodes := newNodes(t, 3)
 	apis := make([]quotav1connect.TaskServiceClient, len(nodes))
 	for i, n := range nodes {

@@ -112,6 +112,7 @@ func leaderAndFollower(t *testing.T, nodes []*testNode) (leader, follower int) {
 // TestAWaitEndsWhenQuotaComesFree, at the leader and through a node that hands it on; a lease with slots has the length
 // that was asked for.
 func TestAWaitEndsWhenQuotaComesFree(t *testing.T) {
+	t.Parallel()
 	nodes := newNodes(t, 3)
 	apis, held := oneSlot(t, nodes)
 	for _, api := range apis {
@@ -132,6 +133,7 @@ func TestAWaitEndsWhenQuotaComesFree(t *testing.T) {
 
 // TestACallerThatGoesAwayLeavesTheQueue, at the leader and through another node, unless the cluster loses its leader meanwhile.
 func TestACallerThatGoesAwayLeavesTheQueue(t *testing.T) {
+	t.Parallel()
 	nodes := newNodes(t, 3)
 	apis, _ := oneSlot(t, nodes)
 	term := func(api quotav1connect.QuotaServiceClient) uint64 {
@@ -215,6 +217,7 @@ func reserveHere(ctx context.Context, n *testNode, ask string) (status int, body
 // TestACallerWithARequestIDMayComeBack: its place stays, and the outcome is told under the same id at any node; a
 // Withdraw takes it out.
 func TestACallerWithARequestIDMayComeBack(t *testing.T) {
+	t.Parallel()
 	nodes := newNodes(t, 3)
 	apis, held := oneSlot(t, nodes)
 	id := &quotav1.RequestId{IdempotencyKey: "mine"}
@@ -256,13 +259,14 @@ func TestACallerWithARequestIDMayComeBack(t *testing.T) {
 // TestDrainEndsWaitsTyped: a wait without a request id leaves the queue and was not accepted; one with an id keeps its
 // place, and goes on elsewhere. Others that call through the node that stops notice nothing.
 func TestDrainEndsWaitsTyped(t *testing.T) {
+	t.Parallel()
 	nodes := newNodes(t, 3)
 	apis, held := oneSlot(t, nodes)
 	leader, follower := leaderAndFollower(t, nodes)
 	named := &quotav1.RequestId{IdempotencyKey: "mine"}
 	anonymous := waitFor(t, t.Context(), apis[leader], nil)
 	known := waitFor(t, t.Context(), apis[leader], named)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := nodes[leader].server.Drain(ctx); err != nil {
 		t.Fatal(err)
@@ -358,11 +362,12 @@ func get(t *testing.T, url string, headers ...string) (int, string) {
 // TestForwardedWaitOutlivesNoDrainOfItsNode: the node that handed a wait on drains; the wait ends typed and leaves the
 // queue at the leader.
 func TestForwardedWaitOutlivesNoDrainOfItsNode(t *testing.T) {
+	t.Parallel()
 	nodes := newNodes(t, 3)
 	apis, _ := oneSlot(t, nodes)
 	leader, follower := leaderAndFollower(t, nodes)
 	done := waitFor(t, t.Context(), apis[follower], nil)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := nodes[follower].server.Drain(ctx); err != nil {
 		t.Fatal(err)
@@ -375,6 +380,7 @@ func TestForwardedWaitOutlivesNoDrainOfItsNode(t *testing.T) {
 
 // TestALeaderThatNobodyCanFollowStopsInTime: it hands leadership over to nobody, and does not wait for that.
 func TestALeaderThatNobodyCanFollowStopsInTime(t *testing.T) {
+	t.Parallel()
 	nodes := newNodes(t, 3)
 	leader, _ := leaderAndFollower(t, nodes)
 	for i, n := range nodes {
@@ -382,7 +388,7 @@ func TestALeaderThatNobodyCanFollowStopsInTime(t *testing.T) {
 			n.kill()
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := nodes[leader].server.Drain(ctx); err != nil {
 		t.Error(err)
@@ -396,6 +402,7 @@ func TestALeaderThatNobodyCanFollowStopsInTime(t *testing.T) {
 // TestAWaitThatLostItsNodeIsUnknown: a node that ceased to lead between the grant of a waiter and its answer asks for the
 // result under the request's id, and is not accepted. The Reserve was accepted before, and may have been granted.
 func TestAWaitThatLostItsNodeIsUnknown(t *testing.T) {
+	t.Parallel()
 	for _, n := range newNodes(t, 3) {
 		if _, _, self := n.node.Leader(); self {
 			continue

@@ -20,6 +20,7 @@ const applyRelease = `{"workflows":[{"name":"release","threshold":2,"within":"20
 // TestWorkflowsOverTheAPI: what is applied is read back, and what stands in a holder's way is told in its answers, in
 // reads and in events, at any node.
 func TestWorkflowsOverTheAPI(t *testing.T) {
+	t.Parallel()
 	nodes := newNodes(t, 3)
 	apply := `{"quotas":[{"name":"models","rate":{"limit":10,"per":"60s"}},{"name":"other","slots":{"limit":9}}],` + applyRelease[1:]
 	if status, body := post(t, nodes[1].url, "/quota.v1.AdminService/ApplyQuotas", apply); status != http.StatusOK {

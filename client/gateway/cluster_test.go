@@ -80,7 +80,7 @@ func (c *cluster) stop() {
 		return
 	}
 	_ = c.server.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	_ = c.api.Drain(ctx)
 	if err := c.node.Close(ctx); err != nil {
@@ -94,7 +94,7 @@ func (c *cluster) apply(quotas ...*quotav1.Quota) {
 	if len(quotas) == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	admin := quotav1connect.NewAdminServiceClient(http.DefaultClient, "http://"+c.config.APIAddress)
 	if _, err := admin.ApplyQuotas(ctx, &quotav1.ApplyQuotasRequest{Quotas: quotas}); err != nil {
@@ -147,7 +147,7 @@ func slots(name string, limit int64) *quotav1.Quota {
 // eventually waits until a condition holds.
 func eventually(tb testing.TB, what string, holds func() bool) {
 	tb.Helper()
-	deadline := time.NewTimer(30 * time.Second)
+	deadline := time.NewTimer(time.Minute)
 	defer deadline.Stop()
 	look := time.NewTicker(5 * time.Millisecond)
 	defer look.Stop()

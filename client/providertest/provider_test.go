@@ -474,7 +474,7 @@ func call(s *Server, method, path, body string) (*http.Response, error) {
 // eventually waits until the condition holds.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	deadline := time.NewTimer(20 * time.Second)
+	deadline := time.NewTimer(time.Minute)
 	defer deadline.Stop()
 	poll := time.NewTicker(2 * time.Millisecond)
 	defer poll.Stop()

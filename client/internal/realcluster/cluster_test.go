@@ -157,7 +157,7 @@ func slots(name string, limit int64) *quotav1.Quota {
 // eventually waits until a condition holds.
 func eventually(tb testing.TB, what string, holds func() bool) {
 	tb.Helper()
-	deadline := time.NewTimer(30 * time.Second)
+	deadline := time.NewTimer(time.Minute)
 	defer deadline.Stop()
 	look := time.NewTicker(5 * time.Millisecond)
 	defer look.Stop()
