@@ -60,12 +60,17 @@ SHARING   := TestFrozenStateStandsStill|TestScenarios/s3-retry-loop
 # These wait longest, so they begin first: what comes last has the processors for itself and leaves them idle.
 WAITING := /(rpc|raftnode|cmd/quotad)$$
 
+# What runs the commands of sessions and documents; their nodes are built with the race detector.
+TEST_COMMAND := bin/test/quotad
+
 # Three packages at a time, also on two processors: many tests wait for time to pass. A program that was built with the race detector waits
 # a second at its end for other threads' reports, if it is not told otherwise.
 .PHONY: test
 test: export GORACE ?= atexit_sleep_ms=50
+test: export QUOTAD_TEST_COMMAND ?= $(abspath $(TEST_COMMAND))
 test: ## all quick tests, with the race detector where it matters (minutes)
-	@all="$$($(GO) list $(PACKAGES))"; \
+	@CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -o $(TEST_COMMAND) ./cmd/quotad; \
+	all="$$($(GO) list $(PACKAGES))"; \
 	computing="$$(grep -E '$(COMPUTING)' <<<"$$all" | xargs || true)"; \
 	waiting="$$(grep -E '$(WAITING)' <<<"$$all" | sort -r | xargs || true)"; \
 	others="$$(grep -vE '$(COMPUTING)|$(WAITING)' <<<"$$all" | xargs || true)"; \

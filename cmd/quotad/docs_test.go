@@ -205,15 +205,15 @@ func shellFor(t *testing.T, dir, server string) *exec.Cmd {
 	return shell
 }
 
-// documentEnv is an environment in which quotad is this test's binary.
+// documentEnv is an environment with the quotad that runs documents' commands.
 func documentEnv(t *testing.T, extra ...string) []string {
 	t.Helper()
 	bin := t.TempDir()
-	self, err := os.Executable()
+	command, err := commandLine()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink(self, filepath.Join(bin, "quotad")); err != nil {
+	if err := os.Symlink(command, filepath.Join(bin, "quotad")); err != nil {
 		t.Fatal(err)
 	}
 	return append([]string{"PATH=" + bin + ":" + os.Getenv("PATH"), "HOME=" + bin, "TMPDIR=" + bin, "GORACE=" + raceExit}, extra...)

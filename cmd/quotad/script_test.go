@@ -14,6 +14,15 @@ var updateScripts = flag.Bool("update", false, "write the golden outputs in test
 // default, and these tests start hundreds of processes.
 const raceExit = "atexit_sleep_ms=50"
 
+// commandLine returns the build of quotad that runs the commands of sessions and documents: the one that the environment names or else, also
+// for all nodes, the test binary. With the race detector a command takes several times as long, and there are hundreds.
+func commandLine() (string, error) {
+	if named := os.Getenv("QUOTAD_TEST_COMMAND"); named != "" {
+		return named, nil
+	}
+	return os.Executable()
+}
+
 // The test binary is quotad itself when a script runs it: the processes in the scripts are real ones.
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"quotad": func() { os.Exit(run()) }})

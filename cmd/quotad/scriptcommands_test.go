@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"syscall"
@@ -70,9 +71,32 @@ func setupScript(env *testscript.Env) error {
 	env.Values[processesKey{}] = &processes{all: map[string]*process{}}
 	env.Setenv("TMPDIR", env.WorkDir)
 	env.Setenv("GORACE", raceExit)
+	if err := separateCommands(env); err != nil {
+		return err
+	}
 	// A time of day that is two to three hours ahead, as a provider's message has it.
 	env.Setenv("AHEAD", time.Now().Add(3*time.Hour).Format("3pm"))
 	return nil
+}
+
+// startPath is the variable with the path by which processes are started that go on: PATH but for commandLine.
+const startPath = "STARTPATH"
+
+func separateCommands(env *testscript.Env) error {
+	env.Setenv(startPath, env.Getenv("PATH"))
+	if os.Getenv("QUOTAD_TEST_COMMAND") == "" {
+		return nil
+	}
+	command, err := commandLine()
+	if err != nil {
+		return err
+	}
+	bin := filepath.Join(env.WorkDir, ".bin")
+	if err := os.Mkdir(bin, 0o700); err != nil {
+		return err
+	}
+	env.Setenv("PATH", bin+string(os.PathListSeparator)+env.Getenv("PATH"))
+	return os.Symlink(command, filepath.Join(bin, "quotad"))
 }
 
 func started(ts *testscript.TestScript, name string) *process {
@@ -114,7 +138,7 @@ func scriptPorts(ts *testscript.TestScript, neg bool, args []string) {
 func scriptStart(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 2, "start NAME PROGRAM ARG...")
 	name := args[0]
-	path, err := lookPath(ts, args[1])
+	path, err := lookPath(ts, startPath, args[1])
 	ts.Check(err)
 	cmd := exec.Command(path, args[2:]...)
 	cmd.Dir = ts.MkAbs(".")
@@ -145,9 +169,9 @@ func scriptStart(ts *testscript.TestScript, neg bool, args []string) {
 	})
 }
 
-// lookPath finds a program in the script's own PATH.
-func lookPath(ts *testscript.TestScript, program string) (string, error) {
-	for _, dir := range regexp.MustCompile(string(os.PathListSeparator)).Split(ts.Getenv("PATH"), -1) {
+// lookPath finds a program in the folders that a variable of the script lists.
+func lookPath(ts *testscript.TestScript, variable, program string) (string, error) {
+	for _, dir := range filepath.SplitList(ts.Getenv(variable)) {
 		path := dir + "/" + program
 		if info, err := os.Stat(path); err == nil && !info.IsDir() && info.Mode()&0o111 != 0 {
 			return path, nil
@@ -256,7 +280,7 @@ func scriptUntil(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 2, "until PATTERN PROGRAM ARG...")
 	pattern := regexp.MustCompile(args[0])
 	eventually(ts, fmt.Sprintf("%v does not print %s", args[1:], args[0]), func() (bool, string) {
-		path, err := lookPath(ts, args[1])
+		path, err := lookPath(ts, "PATH", args[1])
 		ts.Check(err)
 		cmd := exec.Command(path, args[2:]...)
 		cmd.Dir, cmd.Env = ts.MkAbs("."), environment(ts)
