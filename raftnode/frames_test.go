@@ -66,8 +66,11 @@ func TestFrames_FollowRaftsOwnMessages(t *testing.T) {
 			defer close(done)
 			go serveFramed(server, got, done)
 			size := 1 << 20
-			if name == "bytes" {
+			switch {
+			case name == "bytes":
 				size = 10_000
+			case testing.Short():
+				size = 1 << 18
 			}
 			header := raft.RPCHeader{ProtocolVersion: 3, ID: []byte("n1"), Addr: []byte("127.0.0.1:1")}
 			to := server.LocalAddr()
@@ -189,7 +192,11 @@ func TestFrames_Refuse(t *testing.T) {
 func TestFrames_AnyBytesInAnyPieces(t *testing.T) {
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 1))
-	for range 20_000 {
+	cases := 20_000
+	if testing.Short() {
+		cases = 5_000
+	}
+	for range cases {
 		message := make([]byte, 1+random.IntN(60))
 		for i := range message {
 			message[i] = []byte{0, 1, 2, 3, 4, 0x81, 0x82, 0x91, 0xa4, 'S', 'i', 'z', 'e', 0xc0, 0xc4, 0xcc, 0xda, byte(random.UintN(256))}[random.IntN(18)] //nolint:gosec // below 256
