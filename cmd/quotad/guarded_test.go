@@ -212,16 +212,13 @@ func (n *guardedNodes) occupy(t *testing.T, token string, rooms map[string]func(
 	return o
 }
 
-// more has another one begun, as fast as connections take them, until it is refused; then now and then.
+// more has another one begun, as fast as connections take them, until it is refused; then now and then, and more the longer none is refused:
+// then some were cut off.
 func (o *occupied) more(ctx context.Context, refused *atomic.Int64, one func(context.Context)) {
 	pace := time.NewTicker(poll)
 	defer pace.Stop()
 	var begun atomic.Int64
-	for ctx.Err() == nil {
-		begin := perConnection / 2
-		if refused.Load() > 0 {
-			begin = 1
-		}
+	for begin, before := perConnection/2, int64(0); ctx.Err() == nil; {
 		for range begin {
 			if begun.Add(1) > mostAtOnce {
 				begun.Add(-1)
@@ -235,6 +232,11 @@ func (o *occupied) more(ctx context.Context, refused *atomic.Int64, one func(con
 		select {
 		case <-pace.C:
 		case <-ctx.Done():
+		}
+		if now := refused.Load(); now > before {
+			begin, before = 1, now
+		} else {
+			begin = min(begin+1, perConnection/2)
 		}
 	}
 }
@@ -269,29 +271,62 @@ func (o *occupied) untilFull(t *testing.T) {
 	}
 }
 
-// checkOccupied checks that the leader knows of a caller at its part of some budgets.
+// status asks the leader for its status until it is answered: a connection may be cut off on a busy machine.
+func (n *guardedNodes) status(t *testing.T) *quotav1.GetStatusResponse {
+	t.Helper()
+	for deadline := time.Now().Add(patience); ; {
+		status, err := n.operator.admin.GetStatus(t.Context(), &quotav1.GetStatusRequest{})
+		if err == nil {
+			return status
+		}
+		if t.Log(err); time.Now().After(deadline) {
+			t.Fatal("the leader does not tell its status")
+		}
+		<-time.After(poll)
+	}
+}
+
+// checkOccupied waits until the leader knows of a caller at its part of some budgets: on a busy machine streams that are not read are cut off,
+// and begin again.
 func (n *guardedNodes) checkOccupied(t *testing.T, caller string, rooms map[string]func(*occupied, context.Context)) {
 	t.Helper()
-	status, err := n.operator.admin.GetStatus(t.Context(), &quotav1.GetStatusRequest{})
-	if err != nil {
-		t.Fatal(err)
+	deadline := time.After(patience)
+	ticker := time.NewTicker(poll)
+	defer ticker.Stop()
+	for {
+		said := n.occupied(t, caller, rooms)
+		if said == "" {
+			return
+		}
+		select {
+		case <-ticker.C:
+		case <-deadline:
+			t.Fatal(said)
+		}
 	}
+}
+
+// occupied says of which budgets a caller has less than nine tenths of its part, as the leader knows it; empty: of none.
+func (n *guardedNodes) occupied(t *testing.T, caller string, rooms map[string]func(*occupied, context.Context)) (said string) {
+	t.Helper()
+	status := n.status(t)
 	found := 0
 	for _, b := range status.NodeBudgets {
 		if rooms[b.Name] == nil {
 			continue
 		}
 		for _, use := range b.Top {
-			if strings.HasSuffix(use.Caller, caller) {
-				found++
-				t.Logf("%s has %d of %d %s", caller, use.Used, b.Capacity, b.Name)
-				if use.Used < use.Most*9/10 || use.Used < b.Capacity/4 { // some were cut off just now, and begin again
-					t.Errorf("%s has %d of %d %s, and could have %d", caller, use.Used, b.Capacity, b.Name, use.Most)
-				}
+			if !strings.HasSuffix(use.Caller, caller) {
+				continue
+			}
+			found++
+			if use.Used < use.Most*9/10 || use.Used < b.Capacity/4 {
+				said += fmt.Sprintf("%s has %d of %d %s, and could have %d\n", caller, use.Used, b.Capacity, b.Name, use.Most)
 			}
 		}
 	}
 	if found != len(rooms) {
-		t.Errorf("%s is among the largest callers of %d of these budgets, want %d: %v", caller, found, len(rooms), status.NodeBudgets)
+		said += fmt.Sprintf("%s is among the largest callers of %d of these budgets, want %d: %v\n", caller, found, len(rooms), status.NodeBudgets)
 	}
+	return said
 }

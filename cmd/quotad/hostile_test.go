@@ -258,10 +258,7 @@ func (n *guardedNodes) refusals(t *testing.T) map[string]int64 {
 // checkFull checks that the node knows of callers at their part of each budget that there is, and that these are the ones that are taken.
 func (n *guardedNodes) checkFull(t *testing.T, users int) {
 	t.Helper()
-	status, err := n.operator.admin.GetStatus(t.Context(), &quotav1.GetStatusRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	status := n.status(t)
 	taken := map[string]bool{}
 	for _, take := range takings() {
 		taken[take.budget] = true
