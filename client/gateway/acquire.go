@@ -42,6 +42,7 @@ func (c *call) acquire(ctx context.Context, wait time.Duration) (*grant, error) 
 	for late := 0; ; late++ {
 		lease, err := g.client.Reserve(ctx, client.ReserveRequest{
 			Items: c.items(), Consume: true, Class: classOf(c.caller.Class), Holder: c.caller.Holder, Wait: max(time.Until(until), 0),
+			TTL: c.state.config.Lease,
 		})
 		if err != nil {
 			if errors.Is(err, client.UnknownQuota) {

@@ -76,6 +76,9 @@ func (c Config) Check() []Problem {
 			check.fail("wait."+class.String(), "%v is not between 0s and 10m, the cluster's longest wait", wait)
 		}
 	}
+	if c.Lease < 5*time.Second || c.Lease > time.Hour {
+		check.fail("lease", "%v is not between 5s and 1h", c.Lease)
+	}
 	check.limits(c.Limits)
 	check.hosts(c)
 	return check.problems

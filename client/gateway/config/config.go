@@ -71,6 +71,9 @@ type Config struct {
 	Prices []price.Line
 	// Wait is the longest wait in the queue by class.
 	Wait map[Class]time.Duration
+	// Lease is the length of a call's lease, which the gateway renews while the call is in flight. It is how long the slots of a call stay
+	// taken after the gateway was killed, and how long a call that holds slots lasts without the cluster.
+	Lease time.Duration
 	// Limits bound what the gateway keeps and does at once.
 	Limits Limits
 }
@@ -249,6 +252,7 @@ const (
 	DefaultBody   = 32 << 20
 	DefaultMemory = 256 << 20
 	DefaultSeats  = 64
+	DefaultLease  = time.Minute
 	DefaultPort   = "7452"
 )
 
@@ -280,6 +284,9 @@ func (c Config) Complete() Config {
 	}
 	maps.Copy(wait, c.Wait)
 	c.Wait = wait
+	if c.Lease == 0 {
+		c.Lease = DefaultLease
+	}
 	c.Limits = c.Limits.complete()
 	upstreams := make(map[string]Upstream, len(c.Upstreams))
 	for name, upstream := range c.Upstreams {

@@ -100,7 +100,7 @@ const longest = 30 * 24 * time.Hour
 
 func (r *reader) top(n *yaml.Node) (c config.Config) {
 	values := r.Mapping(n, "the file", "listen", "hosts", "origins", "tokens", "trust", "cluster", "machine", "identity", "upstreams", "root",
-		"models", "prices", "state", "wait", "limits")
+		"models", "prices", "state", "wait", "lease", "limits")
 	each(values, map[string]func(*yaml.Node){
 		"listen":   func(n *yaml.Node) { c.Listen = r.listen(n) },
 		"hosts":    func(n *yaml.Node) { c.Hosts = r.texts(n, "hosts") },
@@ -131,6 +131,7 @@ func (r *reader) top(n *yaml.Node) (c config.Config) {
 				c.Wait[class] = r.Duration(bound, "wait."+name, 0, 10*time.Minute)
 			}
 		},
+		"lease":  func(n *yaml.Node) { c.Lease = r.Duration(n, "lease", 5*time.Second, time.Hour) },
 		"limits": func(n *yaml.Node) { c.Limits = r.limits(n) },
 	})
 	return c

@@ -24,6 +24,7 @@ upstreams:
 models:
 - {upstream: anthropic, match: "claude-opus-4*", as: opus-4}
 wait: {background: 3m}
+lease: 45s
 limits: {body: 16MiB, drain: 30s}
 `
 
@@ -40,6 +41,8 @@ func TestParse_ReadsEveryKey(t *testing.T) {
 		t.Errorf("fail_open is %+v", open)
 	case c.Wait[config.Background] != 3*time.Minute || c.Wait[config.Critical] != 30*time.Second:
 		t.Errorf("wait is %v", c.Wait)
+	case c.Lease != 45*time.Second:
+		t.Errorf("lease is %v", c.Lease)
 	case c.Limits.Body != 16<<20 || c.Limits.Memory != config.DefaultMemory:
 		t.Errorf("limits are %+v", c.Limits)
 	case c.Identity.Tools["gh"].Class != config.Critical:
