@@ -289,7 +289,7 @@ jepsen-short: jepsen-build # the same for a CI job: one minute of the faults tha
 
 .PHONY: jepsen-long
 jepsen-long: jepsen-build ## every mix, direct and proxied, three and five nodes: hours
-	for mix in default processes links clocks disks members power-cuts damaged-disks edge; do \
+	for mix in default processes links clocks disks members power-cuts damaged-disks edge gateway; do \
 		for flags in "" "--proxied" "--nodes 5"; do \
 			bin/jepsen-suite run --dir $(JEPSEN_DIR) --mix $$mix --time 10m --summary $(JEPSEN_DIR).jsonl $$flags $(JEPSENFLAGS) || failed=1; \
 		done; \

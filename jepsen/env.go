@@ -31,12 +31,14 @@ type worker struct {
 	ended chan error
 }
 
-// startWorker starts a worker on a host of its own.
-func (s *stage) startWorker(profile workload.Profile, number int, provider string) (*worker, error) {
+// startWorker starts a worker on a host; nil: on one of its own.
+func (s *stage) startWorker(host *network.Host, profile workload.Profile, number int, provider string) (*worker, error) {
 	name := fmt.Sprintf("%s-%d", profile.Name, number)
-	host, err := s.network.AddHost(name)
-	if err != nil {
-		return nil, err
+	var err error
+	if host == nil {
+		if host, err = s.network.AddHost(name); err != nil {
+			return nil, err
+		}
 	}
 	self, err := os.Executable()
 	if err != nil {
@@ -61,6 +63,9 @@ func (s *stage) startWorker(profile workload.Profile, number int, provider strin
 	spec := workload.Spec{
 		Name: name, Profile: profile.Name, Actors: profile.Actors, Pace: profile.Pace * s.plan.load, Nodes: s.cluster.URLs(), Bundle: s.bundle(),
 		Provider: provider, Secret: s.secret, LocalIP: host.ListenIP(), Seed: s.plan.seed + uint64(len(s.workers)), History: s.dir,
+	}
+	if s.gateway != nil && host == s.gateway.host {
+		spec.Gateway = s.gateway.address
 	}
 	return w, json.NewEncoder(w.input).Encode(&spec)
 }
@@ -145,6 +150,9 @@ func (w *worker) Resume() error { return w.cmd.Process.Signal(syscall.SIGCONT) }
 func (s *stage) env() *nemesis.Env {
 	e := &nemesis.Env{Cluster: s.cluster, Links: links{s.network}, Trouble: s.provider.Trouble, Dial: s.operator.DialContext, Hostile: s.hostile}
 	e.Attack, e.Builds = s.attack, s.plan.builds
+	if s.gateway != nil {
+		e.Gateway, e.CutStreams, e.Cut = s.gateway, s.provider.CutStreams, s.provider.Cut
+	}
 	e.Roomy = s.network.Kind() == network.Namespaces && !s.plan.proxied
 	e.Folder = string(s.dir)
 	e.Recorded = func(client string) http.RoundTripper {

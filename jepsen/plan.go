@@ -131,7 +131,11 @@ type stage struct {
 	cluster  *cluster.Cluster
 	provider *workload.Provider
 	workers  []*worker
-	faults   *history.Writer[history.Fault]
+	// gateway is where programs of one machine call a model; nil: the mix has nothing of it.
+	gateway *gateway
+	// gatewayToken is the gateway's token.
+	gatewayToken string
+	faults       *history.Writer[history.Fault]
 	// certificates are the nodes'; nil: everything is in clear text.
 	certificates *certs.Set
 	// faultCalls are calls that faults make and that are judged like the workload's.
@@ -256,6 +260,9 @@ func (s *stage) startCluster(ctx context.Context) error {
 	if s.hostile, err = canary.Another(ctx, s.plan.builds.New, string(s.dir), "hostile", "use,report,read"); err != nil {
 		return err
 	}
+	if s.gatewayToken, err = canary.Another(ctx, s.plan.builds.New, string(s.dir), "gateway", "use,report,read"); err != nil {
+		return err
+	}
 	if s.plan.tls {
 		if s.certificates, err = certs.New(ctx, s.plan.builds.New, filepath.Join(string(s.dir), "certs")); err != nil {
 			return err
@@ -284,7 +291,7 @@ func (s *stage) startCluster(ctx context.Context) error {
 		return err
 	}
 	_, err = leader.Admin().ApplyQuotas(ready, &quotav1.ApplyQuotasRequest{
-		Quotas: append(workload.Quotas(), hostile.Quotas()...), Holders: workload.HolderRules(), ReplaceHolders: true, Workflows: workload.Workflows(), ReplaceWorkflows: true,
+		Quotas: slices.Concat(workload.Quotas(), workload.ModelQuotas(), hostile.Quotas()), Holders: workload.HolderRules(), ReplaceHolders: true, Workflows: workload.Workflows(), ReplaceWorkflows: true,
 	})
 	if err != nil {
 		return err
@@ -302,10 +309,10 @@ func (s *stage) startCluster(ctx context.Context) error {
 		}
 		s.facts.Fresh = append(s.facts.Fresh, usage)
 	}
-	return s.startWorkers()
+	return s.startWorkers(ctx)
 }
 
-func (s *stage) startWorkers() error {
+func (s *stage) startWorkers(ctx context.Context) error {
 	host, err := s.network.AddHost("provider", 8080)
 	if err != nil {
 		return err
@@ -317,16 +324,28 @@ func (s *stage) startWorkers() error {
 	if s.provider, err = workload.StartProvider(listener, s.dir); err != nil {
 		return err
 	}
-	for _, profile := range workload.Profiles() {
-		for number := range profile.Workers {
-			w, err := s.startWorker(profile, number, fmt.Sprintf("%s:8080", host.IP()))
-			if err != nil {
-				return err
-			}
+	provider := fmt.Sprintf("%s:8080", host.IP())
+	start := func(on *network.Host, profile workload.Profile, number int) error {
+		w, err := s.startWorker(on, profile, number, provider)
+		if err == nil {
 			s.workers = append(s.workers, w)
 		}
+		return err
 	}
-	return nil
+	for _, profile := range workload.Profiles() {
+		for number := range profile.Workers {
+			if err := start(nil, profile, number); err != nil {
+				return err
+			}
+		}
+	}
+	if !s.plan.mix.Gateway() {
+		return nil
+	}
+	if err := s.startGateway(ctx, provider); err != nil {
+		return err
+	}
+	return start(s.gateway.host, workload.Agents(), 0)
 }
 
 // play breaks things for the length of the plan, heals them and looks at what is left.
@@ -388,12 +407,15 @@ func (s *stage) look(ctx context.Context) error {
 	for _, node := range s.cluster.Nodes() {
 		s.facts.Nodes = append(s.facts.Nodes, node.ID)
 	}
+	s.facts.Exits = s.cluster.Exits()
+	if err := s.lookAtGateway(ctx); err != nil {
+		return err
+	}
 	s.converge(ctx)
 	s.settle(ctx)
 	if status, err := s.cluster.Nodes()[0].Status(ctx); err == nil {
 		s.facts.Version = status.Version
 	}
-	s.facts.Exits = s.cluster.Exits()
 	var err error
 	s.facts.Installed, err = s.installed()
 	return err
@@ -493,6 +515,9 @@ func (s *stage) close() error {
 	var err error
 	for _, w := range s.workers {
 		err = errors.Join(err, w.end())
+	}
+	if s.gateway != nil {
+		s.gateway.Kill()
 	}
 	if s.cluster != nil {
 		s.cluster.Close()

@@ -309,8 +309,9 @@ func (r *run) uninvited(rep *replayed) {
 			sent[p.id][p.asked] = true
 		}
 	}
+	unrecorded := rep.sessionsOf(history.Machine)
 	for id, places := range rep.numbered {
-		if strings.HasPrefix(id.key, history.Unrecorded) {
+		if strings.HasPrefix(id.key, history.Unrecorded) || unrecorded[id.session] {
 			continue
 		}
 		for _, o := range places {
@@ -320,4 +321,17 @@ func (r *run) uninvited(rep *replayed) {
 			}
 		}
 	}
+}
+
+// sessionsOf are the sessions of holders whose names begin with a word.
+func (rep *replayed) sessionsOf(word string) map[uint64]bool {
+	sessions := map[uint64]bool{}
+	for _, all := range rep.at {
+		for _, o := range all {
+			if opened := o.result.GetSessionOpened(); opened != nil && strings.HasPrefix(o.command.GetOpenSession().GetHolder(), word) {
+				sessions[opened.Session] = true
+			}
+		}
+	}
+	return sessions
 }

@@ -8,6 +8,7 @@ import (
 	"sort"
 
 	"github.com/quotad/quotad/jepsen/history"
+	"github.com/quotad/quotad/jepsen/workload"
 )
 
 // Outcome is what a checker says.
@@ -68,6 +69,8 @@ type run struct {
 	faults []*history.Fault
 	// restores are those among them, in the order of their indices.
 	restores []*history.Restore
+	// asked is what agents asked through a gateway.
+	asked []*history.Asked
 	// verdicts by the checker's name.
 	verdicts map[string]*Verdict
 	order    []*Verdict
@@ -129,8 +132,10 @@ func Run(dir history.Dir) (*Result, error) {
 	r.leaders()
 	r.clusterTime()
 	r.tasks()
-	r.provider()
-	r.slots()
+	spends := r.spends()
+	r.provider(spends)
+	r.slots(spends)
+	r.gateway(spends[workload.ModelRequests])
 	r.watches(replayed)
 	r.finalStates(replayed)
 	r.processes()
@@ -166,6 +171,9 @@ func (r *run) load() error {
 	}
 	if len(r.calls) == 0 {
 		return errors.New("the history has no calls")
+	}
+	if err := r.loadAgents(); err != nil {
+		return err
 	}
 	sort.SliceStable(r.calls, func(i, j int) bool { return r.calls[i].Sent < r.calls[j].Sent })
 	r.stats.Calls = len(r.calls)

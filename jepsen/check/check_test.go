@@ -242,7 +242,7 @@ func newRun(dir history.Dir) *run {
 // late (mix default, seed 3): 306 in five seconds.
 func TestSavedHistoryOfLateAllowances(t *testing.T) {
 	r := newRun(folderOf(t, "testdata/late-allowances/spends.jsonl", "spends.jsonl"))
-	r.provider()
+	r.provider(r.spends())
 	if v := r.verdict("provider-rate", ""); v.Outcome != Fail || v.Count != 6 || r.stats.ProviderPeak != 306 {
 		t.Errorf("%+v, peak %d", v, r.stats.ProviderPeak)
 	}
@@ -266,7 +266,7 @@ func TestProviderSlots(t *testing.T) {
 			t.Fatal(err)
 		}
 		r := newRun(dir)
-		r.slots()
+		r.slots(r.spends())
 		if v := r.verdict("provider-slots", ""); v.Outcome != c.want {
 			t.Errorf("%s: %+v", name, v)
 		}

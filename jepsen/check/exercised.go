@@ -91,6 +91,7 @@ func (r *run) exercised(rep *replayed) {
 	lacking(r.stats.Answered < 1000, "fewer than 1,000 calls were answered")
 	lacking(r.stats.Gone == 0, "no caller went away before the answer to a request without an id")
 	r.policies(lacking)
+	r.gatewayExercised(lacking)
 	if r.facts.Mix == quiet {
 		v.Looked = r.stats.Answered
 		r.steady()

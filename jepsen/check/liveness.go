@@ -109,7 +109,7 @@ func hostOf(node string) string {
 // bearable are faults that a node takes part in its cluster with all the same, or that keep away one node at a time.
 var bearable = []string{
 	"slow-", "clock-", "loss-", "delay", "transfer", "provider-", "pause-clients", "isolate-clients", "half-cut", "stalled-streams", "tls-",
-	"hostile-", "restore-", "upgrade-", "downgrade-",
+	"hostile-", "gateway-", "restore-", "upgrade-", "downgrade-",
 }
 
 // hurt returns the hosts of the nodes that a fault keeps from taking part: its targets, or for links the node that all of

@@ -2,16 +2,17 @@ package check
 
 import (
 	"sort"
+	"time"
 
 	"github.com/quotad/quotad/jepsen/history"
 	"github.com/quotad/quotad/jepsen/workload"
 )
 
 // spends are the provider's own log, by quota, in the order in which calls arrived.
-func (r *run) spends(v *Verdict) map[string][]*history.Spend {
+func (r *run) spends() map[string][]*history.Spend {
 	spends, err := history.All[history.Spend](r.dir.Spends())
 	if err != nil {
-		v.violate("the provider's log: %v", err)
+		r.rateVerdict().violate("the provider's log: %v", err)
 	}
 	sort.SliceStable(spends, func(i, j int) bool { return spends[i].Began < spends[j].Began })
 	byQuota := map[string][]*history.Spend{}
@@ -22,15 +23,26 @@ func (r *run) spends(v *Verdict) map[string][]*history.Spend {
 	return byQuota
 }
 
+func (r *run) rateVerdict() *Verdict {
+	return r.verdict("provider-rate", "In the provider's own log no interval of a period holds more than the limit.")
+}
+
 // provider counts in the provider's own log: no interval of a period holds more than the limit.
-func (r *run) provider() {
-	v := r.verdict("provider-rate", "In the provider's own log no interval of a period holds more than the limit.")
-	calls := r.spends(v)["provider/rate"]
-	v.Looked = len(calls)
+func (r *run) provider(spends map[string][]*history.Spend) {
+	v := r.rateVerdict()
 	if r.hurried() {
+		v.Looked = len(spends[workload.ProviderRate])
 		v.Examples = append(v.Examples, "not judged: a leader's clock ran wrong by more than the promise allows for")
 		return
 	}
+	r.stats.ProviderPeak = r.rate(v, workload.ProviderRate, spends, workload.ProviderLimit, workload.ProviderPeriod)
+	r.rate(v, workload.ModelRequests, spends, workload.ModelLimit, workload.ModelPeriod)
+}
+
+// rate counts one limit, and returns the most that a period had.
+func (r *run) rate(v *Verdict, quota string, spends map[string][]*history.Spend, limit int64, period time.Duration) (peak int64) {
+	calls := spends[quota]
+	v.Looked += len(calls)
 	var sum int64
 	first := 0
 	for i, s := range calls {
@@ -39,16 +51,16 @@ func (r *run) provider() {
 			continue
 		}
 		sum += s.Amount
-		for s.Began-calls[first].Began >= int64(workload.ProviderPeriod) {
+		for s.Began-calls[first].Began >= int64(period) {
 			sum -= calls[first].Amount
 			first++
 		}
-		r.stats.ProviderPeak = max(r.stats.ProviderPeak, sum)
-		if sum > workload.ProviderLimit {
-			v.violate("in the %v up to %d the provider had %d, its limit is %d (this one by %s)",
-				workload.ProviderPeriod, s.Began, sum, workload.ProviderLimit, s.By)
+		peak = max(peak, sum)
+		if sum > limit {
+			v.violate("in the %v up to %d the provider had %d of %s, its limit is %d (this one by %s)", period, s.Began, sum, quota, limit, s.By)
 		}
 	}
+	return peak
 }
 
 // restoreFelt is how long after a restore calls may reach the provider that were allowed by what it took back: as long as what they were granted
@@ -67,18 +79,28 @@ func (r *run) forgotten(at int64) bool {
 }
 
 // slots counts how many calls the provider had at once.
-func (r *run) slots() {
+func (r *run) slots(spends map[string][]*history.Spend) {
 	v := r.verdict("provider-slots", "The provider never serves more calls at once than there are slots.")
-	calls := r.spends(v)["provider/slots"]
-	v.Looked = len(calls)
+	r.atOnce(v, spends[workload.ProviderSlotsQuota], workload.ProviderSlots)
+	r.atOnce(v, spends[workload.ModelStreams], workload.ModelSlots)
+}
+
+// atOnce counts one limit. A call whose agent left counts until then: that the provider notices later is its own time.
+func (r *run) atOnce(v *Verdict, calls []*history.Spend, limit int) {
+	v.Looked += len(calls)
 	type edge struct {
 		at    int64
 		begin bool
 		by    string
 	}
+	left := r.agentsLeft()
 	var edges []edge
 	for _, s := range calls {
-		edges = append(edges, edge{s.Began, true, s.By}, edge{s.Ended, false, s.By})
+		ended := s.Ended
+		if at, ok := left[s.ID]; ok && s.ID != "" {
+			ended = min(ended, max(at, s.Began))
+		}
+		edges = append(edges, edge{s.Began, true, s.By}, edge{ended, false, s.By})
 	}
 	sort.SliceStable(edges, func(i, j int) bool {
 		if edges[i].at != edges[j].at {
@@ -93,8 +115,8 @@ func (r *run) slots() {
 			continue
 		}
 		inside++
-		if inside > workload.ProviderSlots && !r.forgotten(e.at) {
-			v.violate("at %d the provider served %d at once, its limit is %d (this one by %s)", e.at, inside, workload.ProviderSlots, e.by)
+		if inside > limit && !r.forgotten(e.at) {
+			v.violate("at %d the provider served %d at once, its limit is %d (this one by %s)", e.at, inside, limit, e.by)
 		}
 	}
 }

@@ -75,9 +75,30 @@ type Spend struct {
 	Fence uint64 `json:"fence,omitempty"`
 	// By is the caller.
 	By string `json:"by"`
+	// ID is the request that it belongs to, Status what the provider answered, Whole that the answer was written to its end: of calls that come
+	// through a gateway.
+	ID     string `json:"id,omitempty"`
+	Status int    `json:"status,omitempty"`
+	Whole  bool   `json:"whole,omitempty"`
 	// Began and Ended are when the provider had it.
 	Began int64 `json:"began"`
 	Ended int64 `json:"ended"`
+}
+
+// Asked is one call of an agent to a model, through a gateway.
+type Asked struct {
+	// By is the agent, ID the request.
+	By string `json:"by"`
+	ID string `json:"id"`
+	// Sent and Returned bound the call.
+	Sent     int64 `json:"sent"`
+	Returned int64 `json:"returned"`
+	// Status is the answer's; 0: there was none. Whole says that it came to its end, Left that the agent left before that by intention.
+	Status int  `json:"status"`
+	Whole  bool `json:"whole"`
+	Left   bool `json:"left"`
+	// Text is a refusal's body, or the error.
+	Text string `json:"text,omitempty"`
 }
 
 // Seen is one event, or the end, of a watch stream.
@@ -130,6 +151,10 @@ type Restore struct {
 	Began int64 `json:"began"`
 	Ended int64 `json:"ended"`
 }
+
+// Machine is what the names of machines with a gateway begin with. A gateway's own calls of the cluster are not written down: it is the
+// provider's log that judges them.
+const Machine = "machine-"
 
 // Unrecorded is what the idempotency keys and names of callers begin with whose calls are not written down: those that are faults.
 const Unrecorded = "hostile-"

@@ -16,6 +16,9 @@ func (d Dir) Calls(worker string) string { return d.in("calls-" + worker + ".jso
 // Spends is the provider's file.
 func (d Dir) Spends() string { return d.in("spends.jsonl") }
 
+// Agents is the file of what a worker's agents asked of a model.
+func (d Dir) Agents(worker string) string { return d.in("agents-" + worker + ".jsonl") }
+
 // Seen is the file of a watcher.
 func (d Dir) Seen(worker string) string { return d.in("seen-" + worker + ".jsonl") }
 
@@ -64,8 +67,10 @@ type Facts struct {
 	Fresh []Usage `json:"fresh"`
 	// Busy is how much of the machine's processors was in use while things were broken, by whatever ran on it, from 0 to 1.
 	Busy float64 `json:"busy"`
-	// Exits are the ends of nodes that nobody asked for.
+	// Exits are the ends of nodes and gateways that nobody asked for.
 	Exits []Exit `json:"exits,omitempty"`
+	// Held is what the quotas of gateways still held when these had ended and their leases had expired; nil: there was no gateway.
+	Held map[string]int64 `json:"held,omitempty"`
 	// Installed is how many snapshots nodes took from a leader.
 	Installed int `json:"installed"`
 }

@@ -40,7 +40,8 @@ func Faults() []Fault {
 		onDisk("failing-sync-follower", true, aFollower, func(d Disk, _ *rand.Rand) { d.FailSyncs(-1) }),
 		onDisk("disk-full", true, theLeader, func(d Disk, r *rand.Rand) { d.Full(r.Int64N(64 << 10)) }),
 		powerCut("power-cut-leader", theLeader, false), powerCut("power-cut-all", all, true),
-		wipe(), rot(), loseHalf(), trouble(), stoppedLeader(), hostileCaller(), rotate(), restoreWorking(),
+		wipe(), rot(), loseHalf(), trouble(), gatewayKilled(), gatewayCutOff(), gatewayUpstreamCuts(), gatewayKeySwapped(),
+		stoppedLeader(), hostileCaller(), rotate(), restoreWorking(),
 		upgrade("upgrade-followers", true, newBuild), upgrade("upgrade-others", false, newBuild),
 		upgrade("downgrade-followers", true, previousBuild), upgrade("downgrade-others", false, previousBuild), unfit(),
 	}
@@ -195,6 +196,10 @@ func Mixes() []Mix {
 		mix("failover", []string{"kill-leader", "partition-leader", "pause-leader"}, nil),
 		each(mix("damaged-disks", []string{"bit-flips", "half-lost-disk"}, nil)),
 		each(mix("edge", edge, nil)),
+		each(mix("gateway", []string{
+			"gateway-killed", "gateway-cut-off", "gateway-upstream-cuts", "gateway-key-swapped", "provider-trouble", "kill-leader", "partition-leader",
+			"pause-leader", "rolling-restart",
+		}, [][2]string{{"gateway-killed", "kill-leader"}, {"gateway-upstream-cuts", "provider-trouble"}})),
 		mix("power-cuts", []string{"power-cut-all", "power-cut-leader"}, nil),
 		{Name: "wrong-clocks", Faults: []string{"clock-rate"}, Shortest: 90 * time.Second, Longest: 90 * time.Second, Quiet: 5 * time.Second},
 		{Name: "slow-disks", Faults: []string{"slow-sync"}, Shortest: 2 * time.Second, Longest: 4 * time.Second, Quiet: 1500 * time.Millisecond},

@@ -82,6 +82,11 @@ type Env struct {
 	// Clients are the hosts of all workers.
 	Clients []string
 	Trouble Trouble
+	// Gateway is where programs of a machine call a model; nil: there is none. CutStreams makes the provider break streams off, or stops that,
+	// Cut is how many it broke off.
+	Gateway    Gateway
+	CutStreams func(on bool)
+	Cut        func() int64
 	// Builds are those that nodes can be given.
 	Builds Builds
 	// Dial connects as a host of no node's and no worker's does.
@@ -204,7 +209,15 @@ func (n *Nemesis) once(ctx context.Context, fault Fault, r *rand.Rand, length ti
 	}
 	n.faults.Write(&line)
 	n.tell(fmt.Sprintf("%-22s %-28s %5.1f s  %s%s", fault.Name, strings.Join(hit.targets, " "),
-		float64(line.Ended-line.Began)/1e9, line.Confirmed, line.Failed+line.Broken))
+		float64(line.Ended-line.Began)/1e9, line.Confirmed, apart(line.Failed, line.Broken)))
+}
+
+// apart sets what went wrong apart from what was seen.
+func apart(failed, broken string) string {
+	if failed+broken == "" {
+		return ""
+	}
+	return "; " + failed + broken
 }
 
 // Heal mends everything: links, disks, clocks, processes, certificates.
@@ -234,6 +247,12 @@ func (n *Nemesis) Heal(ctx context.Context) error {
 			continue
 		}
 		err = errors.Join(err, within(ctx, 30*time.Second, func(ctx context.Context) error { return node.SetClock(ctx, 0, 1_000_000) }))
+	}
+	if e.Gateway != nil {
+		e.CutStreams(false)
+		if !e.Gateway.Running() {
+			err = errors.Join(err, e.Gateway.Start(ctx))
+		}
 	}
 	return errors.Join(err, finishRotation(ctx, e)) // by nodes that serve: one that starts does not know the signal yet
 }

@@ -26,37 +26,37 @@ func governed(ctx context.Context, w *worker, number int) {
 
 // limited asks a limiter before each call.
 func limited(ctx context.Context, c *client.Client, w *worker, number int) {
-	limiter := c.Limiter("provider/rate")
+	limiter := c.Limiter(ProviderRate)
 	r := w.rand(number)
 	for w.rest(ctx, r) {
 		if limiter.Wait(ctx) != nil {
 			continue
 		}
-		w.visit(ctx, 0, w.providerClient(w.transport), "provider/rate", number, 0)
+		w.visit(ctx, 0, w.providerClient(w.transport), ProviderRate, number, 0)
 	}
 }
 
 // transported makes calls that ask by themselves.
 func transported(ctx context.Context, c *client.Client, w *worker, number int) {
-	item := client.Item{Quota: "provider/rate", Amount: 1}
+	item := client.Item{Quota: ProviderRate, Amount: 1}
 	governing := client.NewTransport(c, w.transport, client.QueueWait(5*time.Second), client.RetryWait(5*time.Second),
 		client.Match(func(*http.Request) client.Call { return client.Call{Items: []client.Item{item}} }))
 	r := w.rand(number)
 	for w.rest(ctx, r) {
-		w.visit(ctx, 20*time.Second, w.providerClient(governing), "provider/rate", number, 0)
+		w.visit(ctx, 20*time.Second, w.providerClient(governing), ProviderRate, number, 0)
 	}
 }
 
 // slotted holds a slot while it works.
 func slotted(ctx context.Context, c *client.Client, w *worker, number int) {
 	request := client.ReserveRequest{
-		Items: []client.Item{{Quota: "provider/slots", Amount: 1}}, TTL: 2 * time.Second, Wait: 3 * time.Second,
+		Items: []client.Item{{Quota: ProviderSlotsQuota, Amount: 1}}, TTL: 2 * time.Second, Wait: 3 * time.Second,
 	}
 	r := w.rand(number)
 	for w.rest(ctx, r) {
 		work := time.Duration(20+r.IntN(1500)) * time.Millisecond
 		_, _ = client.Do(ctx, c, request, func(ctx context.Context, _ *client.Lease) (struct{}, error) {
-			w.visit(ctx, 0, w.providerClient(w.transport), "provider/slots", number, work)
+			w.visit(ctx, 0, w.providerClient(w.transport), ProviderSlotsQuota, number, work)
 			return struct{}{}, nil
 		})
 	}

@@ -86,6 +86,7 @@ var profiles = map[string]func(context.Context, *worker, int){
 	"governed": governed,
 	"operator": operator,
 	"watchers": watcher,
+	"agents":   agents,
 }
 
 // Many are the names of the quotas of the profile many.
@@ -99,6 +100,9 @@ func Many() []string {
 
 // The provider's limits, which it knows by itself.
 const (
+	// ProviderRate and ProviderSlotsQuota are the quotas of its calls.
+	ProviderRate       = "provider/rate"
+	ProviderSlotsQuota = "provider/slots"
 	// ProviderLimit is how much a rate's period of ProviderPeriod holds.
 	ProviderLimit  = 300
 	ProviderPeriod = 5 * time.Second
@@ -121,7 +125,7 @@ func Quotas() []*quotav1.Quota {
 		{Name: "window", Rule: &quotav1.Quota_Window{Window: &quotav1.Window{
 			Limit: 500, Every: "10s", Skew: durationpb.New(time.Second),
 		}}},
-		rate("provider/rate", ProviderLimit, ProviderPeriod, ""), slots("provider/slots", ProviderSlots, time.Second),
+		rate(ProviderRate, ProviderLimit, ProviderPeriod, ""), slots(ProviderSlotsQuota, ProviderSlots, time.Second),
 	}
 	for number := range LinearQuotas {
 		quotas = append(quotas, slots(Linear(number), LinearSlots, LinearGrace))

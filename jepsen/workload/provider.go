@@ -18,6 +18,7 @@ type Provider struct {
 	served atomic.Int64
 	// trouble makes it answer 429, though nobody is over any limit, as providers do.
 	trouble atomic.Bool
+	models  models
 }
 
 // StartProvider serves on a listener until Close.
@@ -27,7 +28,10 @@ func StartProvider(listener net.Listener, to history.Dir) (*Provider, error) {
 		return nil, err
 	}
 	p := &Provider{spends: spends}
-	p.server = &http.Server{Handler: http.HandlerFunc(p.serve), ReadHeaderTimeout: 5 * time.Second}
+	calls := http.NewServeMux()
+	calls.HandleFunc("/", p.serve)
+	calls.HandleFunc("POST "+ModelsPath+"/v1/chat/completions", p.serveModel)
+	p.server = &http.Server{Handler: calls, ReadHeaderTimeout: 5 * time.Second}
 	go func() { _ = p.server.Serve(listener) }() // ends with Close
 	return p, nil
 }

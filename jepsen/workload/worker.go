@@ -35,6 +35,8 @@ type Spec struct {
 	Nodes    []string `json:"nodes"`
 	Bundle   string   `json:"bundle,omitempty"`
 	Provider string   `json:"provider"`
+	// Gateway is the address of the gateway on the worker's host; empty: there is none.
+	Gateway string `json:"gateway,omitempty"`
 	// Secret is the token that calls of the cluster carry.
 	Secret string `json:"secret"`
 	// LocalIP is the address to call from; empty: any.
@@ -53,6 +55,9 @@ type worker struct {
 	cluster http.RoundTripper
 	calls   *history.Writer[history.Call]
 	seen    *history.Writer[history.Seen]
+	// local makes calls to the gateway of the worker's own host, asked takes them.
+	local *http.Client
+	asked *history.Writer[history.Asked]
 }
 
 // Run reads a Spec from in, does what it says until in ends, and lets calls under way finish within a few seconds.
@@ -81,7 +86,12 @@ func Run(in io.Reader) error {
 	}
 	wg.Wait()
 	w.transport.CloseIdleConnections()
-	return errors.Join(w.calls.Close(), w.seen.Close())
+	err := errors.Join(w.calls.Close(), w.seen.Close())
+	if w.asked != nil {
+		w.local.CloseIdleConnections()
+		err = errors.Join(err, w.asked.Close())
+	}
+	return err
 }
 
 func (w *worker) open() error {
@@ -101,7 +111,11 @@ func (w *worker) open() error {
 	if w.calls, err = history.Create[history.Call](w.History.Calls(w.Name)); err != nil {
 		return err
 	}
-	w.seen, err = history.Create[history.Seen](w.History.Seen(w.Name))
+	if w.seen, err = history.Create[history.Seen](w.History.Seen(w.Name)); err != nil || w.Gateway == "" {
+		return err
+	}
+	w.local = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: w.Actors, DisableCompression: true}}
+	w.asked, err = history.Create[history.Asked](w.History.Agents(w.Name))
 	return err
 }
 
