@@ -128,8 +128,8 @@ func TestCalls_OfOneCallerLeaveRoom(t *testing.T) {
 	}
 }
 
-// TestCalls_StalledOfOneCallerLeaveRoom: a caller whose calls stall in the middle of their bodies fills its part of the budget of calls, and
-// is told so; others and the operator are served. All of it is given back when those calls end, whoever ends them.
+// TestCalls_StalledOfOneCallerLeaveRoom: a caller whose calls stall in the middle of their bodies fills its part of the budget of calls,
+// and is told so; others and the operator are served. All of it is given back when those calls end, whoever ends them.
 func TestCalls_StalledOfOneCallerLeaveRoom(t *testing.T) {
 	for name, within := range map[string]time.Duration{"the caller leaves": time.Hour, "their time is over": 100 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {
@@ -208,7 +208,8 @@ func TestStreams_OfOneCallerLeaveRoom(t *testing.T) {
 	}
 	shared := h2c(t).Transport
 	watch := func(name string) error {
-		return watches(t, quotav1connect.NewQuotaServiceClient(&http.Client{Transport: withToken{shared, secrets[name]}}, n.url), granted.Meta.Index)
+		client := &http.Client{Transport: withToken{shared, secrets[name]}}
+		return watches(t, quotav1connect.NewQuotaServiceClient(client, n.url), granted.Meta.Index)
 	}
 	served := 0
 	for range 60 {

@@ -49,7 +49,8 @@ func TestNoLeaderIsSaidInTime(t *testing.T) {
 	}
 	eventually(t, "there is no leader", func() bool { id, _, _ := nodes[0].node.Leader(); return id == "" })
 	// The node is told of little patience; this test has more, for an answer that is late on a busy machine.
-	_, body := post(t, nodes[0].url, "/quota.v1.AdminService/DeleteQuota", `{"name":"a"}`, "Connect-Protocol-Version", "1", "Connect-Timeout-Ms", "1500")
+	_, body := post(t, nodes[0].url, "/quota.v1.AdminService/DeleteQuota", `{"name":"a"}`,
+		"Connect-Protocol-Version", "1", "Connect-Timeout-Ms", "1500")
 	if !strings.Contains(body, `"REASON_NO_LEADER"`) || !strings.Contains(body, `"notAccepted":true`) || strings.Contains(body, `"leader"`) ||
 		!strings.Contains(body, "no leader is known") {
 		t.Error(body)

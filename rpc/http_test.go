@@ -38,8 +38,8 @@ func zipped(t *testing.T, text []byte) []byte {
 	return packed.Bytes()
 }
 
-// bombOf is gzip that unpacks to so many MiB of zeros. Its members are one and the same: to pack all of it takes longer than all that is done
-// with it.
+// bombOf is gzip that unpacks to so many MiB of zeros. Its members are one and the same: to pack all of it takes longer than all that is
+// done with it.
 func bombOf(t *testing.T, mebibytes int) []byte {
 	t.Helper()
 	return bytes.Repeat(zipped(t, make([]byte, 1<<20)), mebibytes)

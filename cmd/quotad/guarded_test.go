@@ -212,8 +212,8 @@ func (n *guardedNodes) occupy(t *testing.T, token string, rooms map[string]func(
 	return o
 }
 
-// more has another one begun, as fast as connections take them, until it is refused; then now and then, and more the longer none is refused:
-// then some were cut off.
+// more has another one begun, as fast as connections take them, until it is refused; then now and then, and more the longer none is
+// refused: then some were cut off.
 func (o *occupied) more(ctx context.Context, refused *atomic.Int64, one func(context.Context)) {
 	pace := time.NewTicker(poll)
 	defer pace.Stop()
@@ -286,8 +286,8 @@ func (n *guardedNodes) status(t *testing.T) *quotav1.GetStatusResponse {
 	}
 }
 
-// checkOccupied waits until the leader knows of a caller at its part of some budgets: on a busy machine streams that are not read are cut off,
-// and begin again.
+// checkOccupied waits until the leader knows of a caller at its part of some budgets: on a busy machine streams that are not read are cut
+// off, and begin again.
 func (n *guardedNodes) checkOccupied(t *testing.T, caller string, rooms map[string]func(*occupied, context.Context)) {
 	t.Helper()
 	deadline := time.After(patience)
@@ -326,7 +326,8 @@ func (n *guardedNodes) occupied(t *testing.T, caller string, rooms map[string]fu
 		}
 	}
 	if found != len(rooms) {
-		said += fmt.Sprintf("%s is among the largest callers of %d of these budgets, want %d: %v\n", caller, found, len(rooms), status.NodeBudgets)
+		said += fmt.Sprintf("%s is among the largest callers of %d of these budgets, want %d: %v\n",
+			caller, found, len(rooms), status.NodeBudgets)
 	}
 	return said
 }

@@ -14,8 +14,8 @@ var updateScripts = flag.Bool("update", false, "write the golden outputs in test
 // default, and these tests start hundreds of processes.
 const raceExit = "atexit_sleep_ms=50"
 
-// commandLine returns the build of quotad that runs the commands of sessions and documents: the one that the environment names or else, also
-// for all nodes, the test binary. With the race detector a command takes several times as long, and there are hundreds.
+// commandLine returns the build of quotad that runs the commands of sessions and documents: the one that the environment names or else,
+// also for all nodes, the test binary. With the race detector a command takes several times as long, and there are hundreds.
 func commandLine() (string, error) {
 	if named := os.Getenv("QUOTAD_TEST_COMMAND"); named != "" {
 		return named, nil

@@ -371,7 +371,8 @@ func spaces(size int) []byte { return append(bytes.Repeat([]byte(" "), size-2), 
 
 func fields(size int) []byte { return bytes.Repeat([]byte{0xf8, 0x3f, 0x00}, size/3) } // number 1023, a varint: 0
 
-// aBomb is a call that is small until it is unpacked: without the token or with it, of a message that is refused for its size or taken whole.
+// aBomb is a call that is small until it is unpacked: without the token or with it, of a message that is refused for its size or taken
+// whole.
 type aBomb struct {
 	path, format string
 	carry        bool
@@ -447,7 +448,8 @@ func (a *Caller) bomb(ctx context.Context, n int) {
 		_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, 1<<20))
 		_ = response.Body.Close()
 		const exhausted = "8" // as gRPC has it
-		if response.StatusCode == http.StatusTooManyRequests || response.Header.Get("Grpc-Status") == exhausted || response.Trailer.Get("Grpc-Status") == exhausted {
+		if response.StatusCode == http.StatusTooManyRequests || response.Header.Get("Grpc-Status") == exhausted ||
+			response.Trailer.Get("Grpc-Status") == exhausted {
 			a.refused.Add(1)
 		}
 	}
