@@ -54,6 +54,11 @@ func (m *Machine) applyQuotas(command *logpb.ApplyQuotas) *logpb.Result {
 		for _, definition := range command.Quotas {
 			m.setParent(m.editQuotaNow(m.quotaNamed(definition.Name).number), definition.Parent)
 		}
+		for _, definition := range command.Quotas {
+			if p := m.quotaNamed(definition.Name); p.rule.kind == kindPool && p.waiting > 0 {
+				m.regroup(p)
+			}
+		}
 		if command.ReplaceHolders {
 			m.rules = command.Holders
 		}
@@ -103,6 +108,9 @@ func (m *Machine) checkQuotas(definitions []*logpb.Quota) ([]rule, *logpb.Failur
 		failure := m.checkAncestors(definition, parents, kinds)
 		if failure == nil {
 			failure = m.checkFallback(definition, byName, kinds)
+		}
+		if failure == nil {
+			failure = m.checkMembers(definition, kinds)
 		}
 		if failure != nil {
 			return nil, failure
@@ -159,6 +167,9 @@ func (m *Machine) checkAncestors(definition *logpb.Quota, parents map[string]str
 				return impossible(definition, fmt.Sprintf("its ancestor %q does not exist", name), "define it in the same file")
 			}
 			parent = q.definition.Parent
+		}
+		if kindOf(name) == kindPool {
+			return impossible(definition, fmt.Sprintf("its ancestor %q is a pool", name), "a pool counts nothing; its members can have a parent")
 		}
 		if (kindOf(name) == kindSlots) != (kindOf(definition.Name) == kindSlots) {
 			return impossible(definition, fmt.Sprintf("it and its ancestor %q are not both slots, or both not", name), "name both in a Reserve instead")
@@ -256,6 +267,8 @@ func (m *Machine) deleteQuota(command *logpb.DeleteQuota) *logpb.Result {
 	switch {
 	case q.children > 0:
 		return failed(quotaInUse(q, "has children", "delete or move them first"))
+	case m.poolOf(q) != "":
+		return failed(quotaInUse(q, fmt.Sprintf("is a member of pool %q", m.poolOf(q)), "apply that pool without it first, or delete the pool"))
 	case m.standsIn(q) != "" && !command.Force:
 		return failed(quotaInUse(q, fmt.Sprintf("is the fallback of %q", m.standsIn(q)), "apply that one without it, or force it: the chain ends there"))
 	case inUse && !command.Force:

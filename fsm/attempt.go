@@ -109,14 +109,30 @@ func (m *Machine) notNow(t *task, req *logpb.BeginTask) *logpb.Refusal {
 	}
 	var worst *logpb.Refusal
 	for _, name := range req.Quotas {
-		for _, q := range m.ancestors(m.editQuotaNow(m.quotaNamed(name).number)) {
-			switch {
-			case q.rule.policy.observe:
-			case q.rule.limit == 0:
-				worst = worse(worst, m.refusal(logpb.Reason_REASON_SUSPENDED, q, 0, "its limit is 0: ask the operator"))
-			case q.cooling(m.clock.Now):
-				worst = worse(worst, m.refusal(logpb.Reason_REASON_COOLDOWN, q, q.cooldown, "the provider closed it"))
-			}
+		worst = worse(worst, m.closedFor(m.editQuotaNow(m.quotaNamed(name).number)))
+	}
+	return worst
+}
+
+// closedFor refuses what lives on a quota that is closed, or has an ancestor that is; of a pool, all of whose members are. nil: it is open.
+func (m *Machine) closedFor(q *quota) (worst *logpb.Refusal) {
+	for _, member := range q.definition.GetPool().GetMembers() {
+		closed := m.closedFor(m.editQuotaNow(m.quotaNamed(member.Quota).number))
+		if closed == nil {
+			return nil
+		}
+		worst = m.milder(worst, closed)
+	}
+	if q.rule.kind == kindPool {
+		return worst
+	}
+	for _, q := range m.ancestors(q) {
+		switch {
+		case q.rule.policy.observe:
+		case q.rule.limit == 0:
+			worst = worse(worst, m.refusal(logpb.Reason_REASON_SUSPENDED, q, 0, "its limit is 0: ask the operator"))
+		case q.cooling(m.clock.Now):
+			worst = worse(worst, m.refusal(logpb.Reason_REASON_COOLDOWN, q, q.cooldown, "the provider closed it"))
 		}
 	}
 	return worst
@@ -276,10 +292,11 @@ func limitWait(t *task, asked *int64) int64 {
 }
 
 // tellQuotas takes over what the provider said to an attempt, for each quota that its task lives on, within the bounds of
-// a Report. The attempt's fence stands for the lease: its holder showed, under a deadline, that it uses these quotas.
+// a Report. The attempt's fence stands for the lease: its holder showed, under a deadline, that it uses these quotas. It does not show which
+// member of a pool it used.
 func (m *Machine) tellQuotas(by reporter, t *task, command *logpb.EndTask) {
 	for _, name := range t.quotas {
-		if q := m.quotaNamed(name); q != nil {
+		if q := m.quotaNamed(name); q != nil && q.rule.kind != kindPool {
 			m.takeSignal(by, nil, m.editQuotaNow(q.number), &logpb.Signal{Quota: name, Cause: command.Report, RetryAfterNs: command.WaitNs})
 		}
 	}

@@ -120,7 +120,7 @@ func (m *Machine) waitsForElse(name, quota string) (found bool) {
 		if m.goneWaiter(w) {
 			return true
 		}
-		if l, _ := m.waitSets.Get(w.waitSet); out && slices.Contains(l.quotas, number) {
+		if l, _ := m.waitSets.Get(w.waitSet); out && !l.pooled() && slices.Contains(l.quotas, number) {
 			return true // a line for the quota itself
 		}
 		needs, failure := m.needs(w.req)
@@ -132,6 +132,10 @@ func (m *Machine) waitsForElse(name, quota string) (found bool) {
 
 // limited tells whether a limit keeps something of some needs back now.
 func (m *Machine) limited(w *waiter, needs []need) bool {
+	if onPool(needs) {
+		all, _ := m.choices(w.req)
+		return !slices.ContainsFunc(all, func(c choice) bool { return !m.limited(w, c.needs) })
+	}
 	return slices.ContainsFunc(needs, func(n need) bool {
 		return !n.quota.rule.policy.observe && (n.quota.cooling(m.clock.Now) || m.lacks(w.req, w.priority, n))
 	})

@@ -72,6 +72,12 @@ func (s *State) lostQuota(w *waiter) (name string, lost bool) {
 	return "", false
 }
 
+// wasDeleted tells whether a number is that of a deleted quota for which some still stand in line.
+func (s *State) wasDeleted(number uint32) bool {
+	_, deleted := s.deleted.Get(number)
+	return deleted
+}
+
 // waitersFor returns waiters for a quota or one below it, by wait set and place, and whether there are more. They have up to most items,
 // but for the last one, which may exceed that.
 func (s *State) waitersFor(number uint32, most int) (waiting []*waiter, more bool) {

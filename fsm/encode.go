@@ -60,6 +60,7 @@ func (e *encoder) reserve(r *logpb.Reserve) {
 	e.Flag(7, r.Resume)
 	e.Flag(8, r.Emergency)
 	e.Flag(9, r.Fallback)
+	e.Text(10, r.Member)
 }
 
 func (e *encoder) item(item *logpb.Item) {
@@ -67,4 +68,5 @@ func (e *encoder) item(item *logpb.Item) {
 	if item != nil && item.Amount != nil {
 		e.Present(2, uint64(*item.Amount))
 	}
+	e.Text(3, item.GetPool())
 }

@@ -95,7 +95,7 @@ func sensible(m *Machine, field protoreflect.FieldDescriptor) (any, bool) {
 		return "org", true
 	case name == "pattern":
 		return "low*", true
-	case name == "after":
+	case name == "after", name == "member", name == "pool":
 		return nil, false
 	case name == "holder":
 		return "std-1", true

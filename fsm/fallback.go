@@ -63,7 +63,7 @@ func (m *Machine) grantElsewhere(req, other *logpb.Reserve) *logpb.Result {
 	}
 	result, _ := m.grantNow(other, needs, as)
 	for i, item := range result.GetGranted().GetItems() {
-		if i < len(req.Items) && item.Quota != req.Items[i].Quota {
+		if i < len(req.Items) && item.Quota != req.Items[i].Quota && item.Pool != req.Items[i].Quota {
 			item.InsteadOf = req.Items[i].Quota
 		}
 	}
@@ -94,6 +94,9 @@ func (m *Machine) checkFallback(definition *logpb.Quota, defined map[string]*log
 				return impossible(definition, fmt.Sprintf("its fallback %q does not exist", name), "define it in the same file")
 			}
 			next, kind = q.definition, q.rule.kind
+		}
+		if kind == kindPool {
+			return impossible(definition, fmt.Sprintf("its fallback %q is a pool", name), "name the next one among the pool's members, or reserve the pool")
 		}
 		if (kind == kindSlots) != isSlots {
 			return impossible(definition, fmt.Sprintf("it and its fallback %q are not both slots, or both not", name), "slots stand in for slots")

@@ -123,6 +123,16 @@ type QuotaView struct {
 	Samples  int
 	// Override is a limit in place of its own; nil: none.
 	Override *OverrideView
+	// Members are those of a pool, in their order. Its amounts are the sums of theirs, but for AvailableWithParents, which is the most that one of
+	// them has, and CooldownLeft is that of the first to open where all are closed.
+	Members []PoolMemberView
+}
+
+// PoolMemberView is a member of a pool.
+type PoolMemberView struct {
+	Name string
+	// Quota is its quota; that is never a pool.
+	Quota QuotaView
 }
 
 // OverrideView is a limit in place of a quota's own.

@@ -14,6 +14,8 @@ type holderStats struct {
 	closedUntil int64
 	// denied is since when the holder has been denied without a grant; 0: it has not. It is recorded for quotas with ageing.
 	denied int64
+	// member is, of a sticky pool, the quota that the holder drew on last; 0: none.
+	member uint32
 }
 
 func lessStats(a, b *holderStats) bool {

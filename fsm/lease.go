@@ -96,6 +96,7 @@ func (m *Machine) grant(req *logpb.Reserve, needs []need, as priority, ticket, a
 	result := unwantedResult
 	if m.wantResult || ticket != 0 {
 		result = m.answer(l, needs, ticket)
+		nameMembers(req, result.GetGranted())
 	}
 	m.emitGranted(l, ticket, result)
 	if req.Consume {
@@ -349,7 +350,11 @@ func (m *Machine) grantedAgain(l *lease, granted *logpb.Granted) []*logpb.Grante
 	if granted.Consumed != nil {
 		return granted.Items
 	}
-	return m.grantedItems(l, new(answerItems))
+	items := m.grantedItems(l, new(answerItems))
+	for i, item := range granted.Items {
+		items[i].Pool, items[i].Member = item.Pool, item.Member
+	}
+	return items
 }
 
 // renew moves a lease's deadline, never to an earlier time.

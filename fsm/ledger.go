@@ -97,6 +97,7 @@ func (g *ledger) advance(r *rule, v view) (rolled, learned bool) {
 		}
 	case r.kind == kindSlots:
 		g.drop(v.early + 1)
+	case r.kind == kindPool: // it counts nothing
 	case r.anchored:
 		rolled, learned = g.advanceAnchored(r, v)
 		g.forgetPast(v.now - r.slides())

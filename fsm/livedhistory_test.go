@@ -96,10 +96,10 @@ func livedQuotas(variant int64) []*logpb.Quota {
 	tight.Policy = &logpb.Policy{AgeingNs: int64(5 * time.Second)}
 	watched := rate("watched", 5, time.Minute)
 	watched.Policy = &logpb.Policy{Observe: true}
-	return []*logpb.Quota{minutely, bursts, ends, org, team, daily, hourly, reported, slots, tight, watched}
+	return append([]*logpb.Quota{minutely, bursts, ends, org, team, daily, hourly, reported, slots, tight, watched}, livedPool(rate)...)
 }
 
-var livedNames = []string{"minutely", "bursts", "ends", "org", "org/team", "daily", "hourly", "reported", "slots", "tight", "watched"}
+var livedNames = []string{"minutely", "bursts", "ends", "org", "org/team", "daily", "hourly", "reported", "slots", "tight", "watched", "keys", "keys"}
 
 func livedHolders() *logpb.Command {
 	return &logpb.Command{Kind: &logpb.Command_ApplyQuotas{ApplyQuotas: &logpb.ApplyQuotas{ReplaceHolders: true, Holders: []*logpb.HolderRule{
@@ -315,7 +315,7 @@ func (d *livedDrawing) reserve() *logpb.Command {
 	for range 1 + d.IntN(3) {
 		name := d.quota()
 		if scarce {
-			name = pick(d.Rand, []string{"slots", "tight"})
+			name = pick(d.Rand, []string{"slots", "tight", "keys"})
 		}
 		if !slices.ContainsFunc(r.Items, func(it *logpb.Item) bool { return it.Quota == name }) {
 			r.Items = append(r.Items, &logpb.Item{Quota: name, Amount: new(1 + d.Int64N(4))})

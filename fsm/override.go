@@ -28,6 +28,9 @@ func (m *Machine) setOverride(command *logpb.SetOverride) *logpb.Result {
 	if q == nil {
 		return failed(unknownQuota(command.Quota))
 	}
+	if q.rule.kind == kindPool {
+		return failed(noPool(q, "has no limit to override"))
+	}
 	q = m.editQuotaNow(q.number)
 	if command.Limit == nil {
 		m.endOverride(q)

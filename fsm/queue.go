@@ -34,10 +34,16 @@ type waiter struct {
 type waitSet struct {
 	generation uint64
 	number     uint32
-	// quotas are the needed quotas' numbers in ascending order, ancestors included.
-	quotas []uint32
-	length int64
+	// asked are the numbers of what was asked for in ascending order, ancestors included; quotas are those of what may be drawn on, which are
+	// the same unless pools are asked for.
+	asked, quotas []uint32
+	length        int64
+	// ahead counts who waits in it before others.
+	ahead ahead
 }
+
+// pooled tells whether pools are asked for, so that a waiter needs one member's quotas, not all.
+func (l *waitSet) pooled() bool { return len(l.asked) != len(l.quotas) }
 
 // place is a waiter's place in its wait set. Merged by place, the wait sets give the one order of all waiters.
 type place struct {
@@ -75,7 +81,9 @@ func (m *Machine) changeWaiter(w *waiter, change func(*waiter)) {
 	m.order.Delete(w.place())
 	m.waiters.Set(changed.ticket, &changed)
 	m.order.Set(changed.place())
-	l, _ := m.waitSets.Get(changed.waitSet)
+	l := m.editWaitSet(changed.waitSet)
+	l.ahead.add(w.place().rank, -1)
+	l.ahead.add(changed.place().rank, 1)
 	for _, number := range l.quotas {
 		if q := m.editQuotaNow(number); q != nil {
 			q.ahead.add(w.place().rank, -1)
@@ -89,7 +97,7 @@ func (m *Machine) changeWaiter(w *waiter, change func(*waiter)) {
 // holder that was away, or waits for other quotas, saves nothing up.
 func (m *Machine) enqueue(req *logpb.Reserve, needs []need, as priority, from requestID) *waiter {
 	h := m.useHolder(req.Holder)
-	if entry := m.entryVirtualTime(needs, as.rank); entry > h.virtualTime {
+	if entry := m.entryVirtualTime(m.contested(req, needs), as.rank); entry > h.virtualTime {
 		m.setVirtualTime(h, entry)
 	}
 	h.waiting++
@@ -99,14 +107,20 @@ func (m *Machine) enqueue(req *logpb.Reserve, needs []need, as priority, from re
 		virtualTime: h.virtualTime, until: addSaturated(m.clock.Now, req.WaitNs), from: from,
 		account: m.openAccount(m.payer),
 	}
+	if onPool(needs) {
+		asked, _ := m.askedBy(req) // its quotas exist: needs are of them
+		m.insertWaiter(w, asked)
+		return w
+	}
 	m.insertWaiter(w, numbersOf(needs))
 	return w
 }
 
-// insertWaiter enters a waiter into the tables.
-func (m *Machine) insertWaiter(w *waiter, quotas []uint32) {
-	l := m.waitSetFor(quotas)
+// insertWaiter enters a waiter into the tables, in the wait set of what it asks for.
+func (m *Machine) insertWaiter(w *waiter, asked []uint32) {
+	l := m.waitSetFor(asked)
 	l.length++
+	l.ahead.add(w.place().rank, 1)
 	w.waitSet = l.number
 	for _, number := range l.quotas {
 		if q := m.editQuota(number); q != nil { // one that was deleted stands in a snapshot's line
@@ -146,7 +160,12 @@ func (m *Machine) chargeWaiter(w *waiter, times int64) {
 // sharesOf returns how many items the lease of a Reserve has, the shares of ancestors included.
 func (s *State) sharesOf(req *logpb.Reserve) (shares int) {
 	for _, item := range req.Items {
-		for q := s.quotaNamed(item.Quota); q != nil; q, _ = s.quotas.Get(q.parent) {
+		q := s.quotaNamed(item.Quota)
+		if q != nil && q.rule.kind == kindPool {
+			shares += poolShares
+			continue
+		}
+		for ; q != nil; q, _ = s.quotas.Get(q.parent) {
 			shares++
 		}
 	}
@@ -181,6 +200,7 @@ func (m *Machine) dequeue(w *waiter) {
 	m.useHolder(w.req.Holder).waiting--
 	l := m.editWaitSet(w.waitSet)
 	l.length--
+	l.ahead.add(w.place().rank, -1)
 	for _, number := range l.quotas {
 		if q := m.editQuotaNow(number); q != nil {
 			q.waiting--
@@ -190,7 +210,7 @@ func (m *Machine) dequeue(w *waiter) {
 	}
 	if l.length == 0 {
 		m.waitSets.Delete(l.number)
-		m.waitSetOf.Delete(waitSetKey(l.quotas))
+		m.waitSetOf.Delete(waitSetKey(l.asked))
 		for _, number := range l.quotas {
 			m.waitSetsOf.Delete(quotaWaitSet{quota: number, waitSet: l.number})
 		}
@@ -205,21 +225,21 @@ func numbersOf(needs []need) []uint32 {
 	return numbers
 }
 
-// waitSetFor returns the wait set of some quotas for update.
-func (m *Machine) waitSetFor(numbers []uint32) *waitSet {
-	key := waitSetKey(numbers)
+// waitSetFor returns the wait set of what is asked for, for update.
+func (m *Machine) waitSetFor(asked []uint32) *waitSet {
+	key := waitSetKey(asked)
 	if number, ok := m.waitSetOf.Get(key); ok {
 		return m.editWaitSet(number)
 	}
 	m.lastWaitSet++
-	l := &waitSet{generation: m.generation, number: m.lastWaitSet, quotas: numbers}
+	l := &waitSet{generation: m.generation, number: m.lastWaitSet, asked: asked, quotas: m.drawnOn(asked)}
 	m.enterWaitSet(l)
 	return l
 }
 
 func (m *Machine) enterWaitSet(l *waitSet) {
 	m.waitSets.Set(l.number, l)
-	m.waitSetOf.Set(waitSetKey(l.quotas), l.number)
+	m.waitSetOf.Set(waitSetKey(l.asked), l.number)
 	for _, number := range l.quotas {
 		m.waitSetsOf.Set(quotaWaitSet{quota: number, waitSet: l.number})
 	}
@@ -376,14 +396,14 @@ func (m *Machine) servePass() {
 		m.bounds.tries.spend(len(first.quotas))
 		next, ok := m.placeFrom(first.from)
 		switch {
-		case !ok, first.passed > maxPassedOver, slices.ContainsFunc(first.quotas, isBlocked):
+		case !ok, first.passed > maxPassedOver, !first.pooled && slices.ContainsFunc(first.quotas, isBlocked):
 			heap.Pop(&heads)
 		case next != first.next: // a grant advanced its holder's virtual time, and reordered its other waiters
 			first.next = next
 			heap.Fix(&heads, 0)
 		default:
 			w, _ := m.waiters.Get(next.ticket)
-			switch m.tryWaiter(w, first.quotas, aside, blocked) {
+			switch m.tryWaiter(w, first, aside, blocked) {
 			case left:
 				m.bounds.serves.spend(len(w.req.Items)) // each has an event
 			case waitSetBlocked:
@@ -420,6 +440,7 @@ const (
 type waitSetHead struct {
 	number uint32
 	quotas []uint32
+	pooled bool
 	next   place
 	from   place
 	passed int
@@ -472,7 +493,7 @@ func (m *Machine) affectedWaitSets() waitSetHeap {
 				l, _ := m.waitSets.Get(ql.waitSet)
 				from := place{waitSet: l.number, rank: rankStarved}
 				if next, ok := m.placeFrom(from); ok {
-					heads = append(heads, waitSetHead{number: l.number, quotas: l.quotas, next: next, from: from})
+					heads = append(heads, waitSetHead{number: l.number, quotas: l.quotas, pooled: l.pooled(), next: next, from: from})
 				}
 				open = append(open, l.quotas...)
 				m.bounds.tries.spend(len(l.quotas))
@@ -490,85 +511,4 @@ func (m *Machine) placeFrom(from place) (first place, ok bool) {
 		return false
 	})
 	return first, ok
-}
-
-// tryWaiter grants a waiter what it asked for, or sets its amounts aside where it is eligible.
-func (m *Machine) tryWaiter(w *waiter, quotas []uint32, aside map[uint32]int64, blocked map[uint32]bool) tried {
-	if m.endGone(w) {
-		return left
-	}
-	if w.until < m.clock.Now {
-		m.endWait(w, m.refusalOf(w, logpb.Reason_REASON_WAIT_EXPIRED))
-		return left
-	}
-	for _, number := range quotas {
-		if q := m.editQuotaNow(number); q.cooling(m.clock.Now) && !q.rule.policy.observe {
-			return waitSetBlocked // ineligible, as everybody in this wait set: nothing is set aside
-		}
-	}
-	needs, failure := m.needs(w.req)
-	if failure != nil {
-		m.endWait(w, &logpb.Refusal{Reason: failure.Reason, Quota: failure.Quota, Advice: failure.Hint})
-		return left
-	}
-	if refusal := m.reject(w.req, w.class, needs); refusal != nil {
-		m.endWait(w, refusal)
-		return left
-	}
-	if slices.ContainsFunc(needs, func(n need) bool { return m.rejectByOverride(w.req, w.class, n) != nil }) {
-		return passedOver // until the override ends, whatever comes back
-	}
-	if kept := m.withhold(w.req, w.priority, needs); kept != nil {
-		m.scheduleWakeup(quotas[0], min(kept.refusal.RetryAtNs, (m.clock.Now/policyRetry+1)*policyRetry))
-		if kept.class {
-			return classPassedOver
-		}
-		return passedOver
-	}
-	short := false
-	for _, n := range needs {
-		q := n.quota
-		if q.rule.policy.observe {
-			continue
-		}
-		waits := max(m.rampWait(n), m.burstWait(w.req, n))
-		if waits > 0 {
-			m.scheduleWakeup(quotas[0], addSaturated(m.clock.Now, waits))
-		}
-		there := q.ledger.available(&q.rule) - aside[q.number]
-		lent := there < n.amount || q.heldBack(w.place().rank, n.amount, there, m.clock.Now)
-		if lent && there >= n.amount {
-			m.scheduleWakeup(quotas[0], q.heldBackUntil(w.rank, n.amount, m.clock.Now))
-		}
-		if lent || waits > 0 {
-			short, blocked[q.number] = true, true
-		}
-	}
-	if short {
-		m.extendOffers(w.req.Holder)
-		for _, n := range needs {
-			if ahead := n.quota.rule.policy.prediction.ahead; w.rank == classBackground && n.quota.exhausted != 0 {
-				m.scheduleWakeup(quotas[0], n.quota.exhausted-ahead/stages) // from then on it is parked, and keeps nothing from others
-			}
-		}
-		for _, n := range needs {
-			aside[n.quota.number] = addSaturated(aside[n.quota.number], n.amount)
-		}
-		return waitSetBlocked
-	}
-	m.grantWaiter(w, needs)
-	return left
-}
-
-// grantWaiter grants a waiter its lease.
-func (m *Machine) grantWaiter(w *waiter, needs []need) {
-	m.dequeue(w)
-	for _, n := range needs {
-		if t := m.meter(n.quota, w.req.Holder); t != nil && w.until-w.req.WaitNs < m.clock.Now {
-			t.Waits++
-			t.WaitedNs = addSaturated(t.WaitedNs, m.clock.Now-(w.until-w.req.WaitNs))
-		}
-	}
-	result := m.grant(w.req, needs, w.priority, w.ticket, w.account)
-	m.completeRequest(w.from, w.ticket, result)
 }

@@ -26,7 +26,7 @@ type history struct {
 }
 
 var (
-	randomQuotas  = []string{"rate", "burst", "hour", "minute", "anchored", "slots", "org", "org/team", "ends"}
+	randomQuotas  = []string{"rate", "burst", "hour", "minute", "anchored", "slots", "org", "org/team", "ends", "keys", "tokens"}
 	randomHolders = []string{"boss", "std-1", "std-2", "std-3", "low-1", "low-2"}
 )
 
@@ -38,6 +38,7 @@ func randomWorldQuotas() []*logpb.Quota {
 	}}
 	team := rateOf("org/team", 8, 10*second)
 	team.Parent = "org"
+	pooled := under(rateOf("org/pooled", 6, 10*second), "org")
 	ends := rateOf("ends", 12, 10*second)
 	ends.Charged, ends.MaxCallNs = logpb.Charged_CHARGED_END, 5*second
 	clamped := rateOf("rate", 30, 10*second)
@@ -58,6 +59,7 @@ func randomWorldQuotas() []*logpb.Quota {
 		policed(rateOf("org", 10, 10*second), &logpb.Policy{Shares: &logpb.Shares{CriticalPpm: 300_000, CapPpm: 500_000, QuietNs: 20 * second}}),
 		policed(insteadOf(team, "rate"), &logpb.Policy{Breaker: &logpb.Breaker{Failures: 3}, AgeingNs: 20 * second, Metering: true}),
 		policed(ends, &logpb.Policy{Shares: fleetShares(), AgeingNs: 10 * second}),
+		policed(pooled, &logpb.Policy{AgeingNs: 20 * second}), sticky(poolOf("keys", "rate", "burst")), poolOf("tokens", "burst", "org/pooled"),
 	}
 }
 
@@ -130,6 +132,9 @@ func (h *history) reserve() *logpb.Command {
 	}
 	r.Fallback = rapid.Bool().Draw(h.T, "fallback")
 	r.Resume = rapid.IntRange(0, 12).Draw(h.T, "resume") == 0
+	if rapid.IntRange(0, 12).Draw(h.T, "pins") == 0 {
+		r.Member = rapid.SampledFrom([]string{"a", "b", "c"}).Draw(h.T, "member")
+	}
 	return reserve(r)
 }
 
@@ -265,7 +270,7 @@ func (h *history) limits() *logpb.Command {
 }
 
 func (h *history) admin(lease uint64) *logpb.Command {
-	switch rapid.IntRange(0, 10).Draw(h.T, "admin") {
+	switch rapid.IntRange(0, 11).Draw(h.T, "admin") {
 	case 0:
 		return &logpb.Command{Kind: &logpb.Command_RevokeLease{RevokeLease: &logpb.RevokeLease{Lease: lease}}}
 	case 1:
@@ -289,9 +294,11 @@ func (h *history) admin(lease uint64) *logpb.Command {
 		return deletesWorkflow("rest")
 	case 10:
 		return h.limits()
+	case 11:
+		return applyQuotas(poolOf("tokens", rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"rate", "burst", "org/pooled", "ends"}), 1, 3, rapid.ID).Draw(h.T, "members")...))
 	}
 	return &logpb.Command{Kind: &logpb.Command_DeleteQuota{DeleteQuota: &logpb.DeleteQuota{
-		Quota: rapid.SampledFrom([]string{"minute", "org/team", "ends"}).Draw(h.T, "deleted"),
+		Quota: rapid.SampledFrom([]string{"minute", "org/team", "ends", "keys"}).Draw(h.T, "deleted"),
 		Force: rapid.Bool().Draw(h.T, "force"),
 	}}}
 }

@@ -157,6 +157,9 @@ func (q *quota) ledgerAt(at Clock) ledger {
 const maxBrokenShown = 100
 
 func (s *State) viewQuota(q *quota, at Clock) QuotaView {
+	if q.rule.kind == kindPool {
+		return s.viewPool(q, at)
+	}
 	g := q.ledgerAt(at)
 	v := QuotaView{
 		Definition: q.definition, Usable: g.usable(&q.rule), Held: g.held, Consumed: g.consumed(),

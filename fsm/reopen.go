@@ -21,6 +21,9 @@ func (m *Machine) reopenQuota(command *logpb.ReopenQuota) *logpb.Result {
 	if q == nil {
 		return failed(unknownQuota(command.Quota))
 	}
+	if q.rule.kind == kindPool {
+		return failed(noPool(q, "is never closed itself"))
+	}
 	q = m.editQuotaNow(q.number)
 	g := &q.ledger
 	reopened := &logpb.QuotaReopened{CooldownLeftNs: max(q.cooldown-m.clock.Now, 0)}

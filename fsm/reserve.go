@@ -43,24 +43,36 @@ func (m *Machine) needsIn(needs []need, req *logpb.Reserve) ([]need, *logpb.Fail
 		if q == nil {
 			return nil, unknownQuota(item.Quota)
 		}
-		amount := q.rule.estimate
-		if item.Amount != nil {
-			amount = *item.Amount
+		if q.rule.kind == kindPool {
+			return m.needsOfPools(req)
 		}
-		if amount < 1 || amount > maxAmount {
-			return nil, invalid(fmt.Sprintf("amount %d of %q is not within 1 to 2^53-1", amount, item.Quota), "")
+		var failure *logpb.Failure
+		if needs, failure = m.addNeed(needs, q, item); failure != nil {
+			return nil, failure
 		}
-		own := amount
-		for q = m.editQuotaNow(q.number); q != nil; q, own = m.parent(q), 0 {
-			i, found := slices.BinarySearchFunc(needs, q.number, func(n need, number uint32) int {
-				return int(int64(n.quota.number) - int64(number))
-			})
-			if !found {
-				needs = slices.Insert(needs, i, need{quota: q})
-			}
-			needs[i].amount = addSaturated(needs[i].amount, amount)
-			needs[i].own = max(needs[i].own, own)
+	}
+	return needs, nil
+}
+
+// addNeed adds what an item needs of a quota, and of its ancestors.
+func (m *Machine) addNeed(needs []need, q *quota, item *logpb.Item) ([]need, *logpb.Failure) {
+	amount := q.rule.estimate
+	if item.Amount != nil {
+		amount = *item.Amount
+	}
+	if amount < 1 || amount > maxAmount {
+		return nil, invalid(fmt.Sprintf("amount %d of %q is not within 1 to 2^53-1", amount, item.Quota), "")
+	}
+	own := amount
+	for q = m.editQuotaNow(q.number); q != nil; q, own = m.parent(q), 0 {
+		i, found := slices.BinarySearchFunc(needs, q.number, func(n need, number uint32) int {
+			return int(int64(n.quota.number) - int64(number))
+		})
+		if !found {
+			needs = slices.Insert(needs, i, need{quota: q})
 		}
+		needs[i].amount = addSaturated(needs[i].amount, amount)
+		needs[i].own = max(needs[i].own, own)
 	}
 	return needs, nil
 }
@@ -68,6 +80,10 @@ func (m *Machine) needsIn(needs []need, req *logpb.Reserve) ([]need, *logpb.Fail
 // reserve grants a lease, refuses it, or puts it into the queue.
 func (m *Machine) reserve(req *logpb.Reserve, from requestID) *logpb.Result {
 	if failure := checkReserve(req); failure != nil {
+		return failed(failure)
+	}
+	req, failure := m.settleMember(req)
+	if failure != nil {
 		return failed(failure)
 	}
 	var room [4]need
@@ -148,6 +164,13 @@ func (m *Machine) refusalFor(b budget, judged verdict, needs []need, advice stri
 func (m *Machine) grantNow(req *logpb.Reserve, needs []need, as priority) (*logpb.Result, *logpb.Refusal) {
 	if m.waitedFor(needs) {
 		return m.grantInLine(req, needs, as)
+	}
+	if onPool(needs) {
+		free, refusal := m.judgeChoices(req, as)
+		if refusal != nil {
+			return nil, refusal
+		}
+		return m.grantChoice(req, free, as, 0, m.openAccount(m.payer)), nil
 	}
 	if refusal := m.judge(req, as, needs); refusal != nil {
 		return nil, refusal
@@ -253,6 +276,9 @@ func checkReserve(req *logpb.Reserve) *logpb.Failure {
 		return invalid("the class is not within 0 to 2", "")
 	}
 	for i, item := range req.Items {
+		if item.Pool != "" {
+			return invalid(fmt.Sprintf("quota %q is asked for as one of pool %q", item.Quota, item.Pool), "name the pool, and the member of the Reserve")
+		}
 		for _, other := range req.Items[:i] {
 			if item.Quota == other.Quota {
 				return invalid(fmt.Sprintf("quota %q is named twice", item.Quota), "add the amounts up")
@@ -264,6 +290,9 @@ func checkReserve(req *logpb.Reserve) *logpb.Failure {
 
 // reject refuses what can never be granted as things are configured.
 func (m *Machine) reject(req *logpb.Reserve, class int32, needs []need) *logpb.Refusal {
+	if onPool(needs) {
+		return m.rejectChoices(req, class)
+	}
 	var worst *logpb.Refusal
 	for _, n := range needs {
 		if m.rejectByOverride(req, class, n) == nil {
@@ -294,6 +323,10 @@ func (m *Machine) rejectByRule(req *logpb.Reserve, class int32, n need, r *rule)
 
 // judge says what stands in the way of a grant now, nil for nothing. Waiters are not looked at.
 func (m *Machine) judge(req *logpb.Reserve, as priority, needs []need) *logpb.Refusal {
+	if onPool(needs) {
+		_, refusal := m.judgeChoices(req, as)
+		return refusal
+	}
 	var worst *logpb.Refusal
 	if kept := m.withhold(req, as, needs); kept != nil {
 		worst = kept.refusal
@@ -374,6 +407,9 @@ func (m *Machine) behind(needs []need) *logpb.Refusal {
 // certainlyNotBefore returns a time before which needs can certainly not be met, whatever comes back.
 func (m *Machine) certainlyNotBefore(req *logpb.Reserve, class int32, needs []need) int64 {
 	at := m.clock.Now
+	if onPool(needs) {
+		return m.noMemberBefore(req, class)
+	}
 	for _, n := range needs {
 		q := n.quota
 		if q.rule.policy.observe {

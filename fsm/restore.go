@@ -111,7 +111,7 @@ func (m *Machine) take(record *logpb.SnapshotRecord) error {
 	case *logpb.SnapshotRecord_Resume:
 		m.resumed.Set(kind.Resume.Holder, kind.Resume.UpTo)
 	case *logpb.SnapshotRecord_Lane:
-		m.enterWaitSet(&waitSet{generation: m.generation, number: kind.Lane.Number, quotas: kind.Lane.Quotas})
+		m.takeWaitSet(kind.Lane)
 	case *logpb.SnapshotRecord_Moving:
 		m.moving.Set(kind.Moving.Holder, moving{from: kind.Moving.From, again: kind.Moving.Again})
 	case *logpb.SnapshotRecord_DeletedQuota:
@@ -128,6 +128,15 @@ func (m *Machine) take(record *logpb.SnapshotRecord) error {
 		return fmt.Errorf("a record of unknown kind")
 	}
 	return nil
+}
+
+// takeWaitSet enters a wait set. Where no pools were asked for, what was asked for is not recorded.
+func (m *Machine) takeWaitSet(encoded *logpb.SnapshotLane) {
+	l := &waitSet{generation: m.generation, number: encoded.Number, asked: encoded.Asked, quotas: encoded.Quotas}
+	if len(l.asked) == 0 {
+		l.asked = l.quotas
+	}
+	m.enterWaitSet(l)
 }
 
 // takeAsked enters what the higher classes asked for of a rate with shares.
@@ -162,7 +171,7 @@ func (m *Machine) takeStats(encoded *logpb.SnapshotTally) error {
 	}
 	t := &holderStats{
 		generation: m.generation, holder: h.name, quota: encoded.Quota, grants: encoded.Grants,
-		granted: encoded.GrantedNs, failures: encoded.Failures, denied: encoded.DeniedNs,
+		granted: encoded.GrantedNs, failures: encoded.Failures, denied: encoded.DeniedNs, member: encoded.MemberQuota,
 	}
 	m.stats.Set(t)
 	m.closeFor(t, encoded.ClosedUntilNs)
@@ -524,6 +533,12 @@ func (m *Machine) link() error {
 			q.parent = parent.number
 			parent.children++
 		}
+		for _, member := range q.definition.GetPool().GetMembers() {
+			if its := m.quotaNamed(member.Quota); its == nil || its.rule.kind == kindPool {
+				broken = fmt.Errorf("pool %q has a member %q that does not exist, or is a pool", q.name, member.Name)
+				return false
+			}
+		}
 		return true
 	})
 	if broken != nil {
@@ -556,16 +571,16 @@ func (m *Machine) link() error {
 	return nil
 }
 
-// lineOf returns the numbers of the quotas that a restored waiter stands in line for.
+// lineOf returns the numbers of what a restored waiter asked for when it came.
 func (s *State) lineOf(w *waiter) ([]uint32, error) {
 	if w.waitSet == 0 {
-		return s.neededNumbers(w.req)
+		return s.askedBy(w.req)
 	}
 	l, ok := s.waitSets.Get(w.waitSet)
 	if !ok {
 		return nil, fmt.Errorf("ticket %d stands in lane %d, which does not exist", w.ticket, w.waitSet)
 	}
-	return l.quotas, nil
+	return l.asked, nil
 }
 
 // listLeases lists leases under their holders, in the order of that table: to enter a million as they come took 0.8 s more.

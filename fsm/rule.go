@@ -14,6 +14,7 @@ const (
 	kindWindow kind = 1
 	kindRate   kind = 2
 	kindSlots  kind = 3
+	kindPool   kind = 4
 )
 
 // Defaults and bounds of definitions; design.md section 2 has the reasons.
@@ -89,6 +90,9 @@ func (r *rule) graceOf(ttl int64) int64 {
 
 // newRule works a definition out at a feature level, or says why it cannot work there.
 func newRule(def *logpb.Quota, level uint32) (rule, *logpb.Failure) {
+	if _, pool := def.GetRule().(*logpb.Quota_Pool); pool {
+		return newPoolRule(def, level)
+	}
 	r := rule{estimate: max(def.DefaultEstimate, 1), maxCall: def.MaxCallNs, transit: def.TransitNs}
 	if failure := r.setKind(def); failure != nil {
 		return rule{}, failure
@@ -134,7 +138,7 @@ func (r *rule) setKind(def *logpb.Quota) *logpb.Failure {
 		}
 		r.width = 1
 	default:
-		return impossible(def, "a quota needs one of window, rate, slots", "window: {limit: 5000, every: hour}")
+		return impossible(def, "a quota needs one of window, rate, slots, pool", "window: {limit: 5000, every: hour}")
 	}
 	return nil
 }
@@ -206,6 +210,7 @@ func (r *rule) setSpendBy(def *logpb.Quota) *logpb.Failure {
 		}
 		r.spendBy = noSpendBy
 		return nil
+	case kindPool: // has a rule of its own
 	case kindRate:
 		r.spendBy = min(max(r.period/30, 250*millisecond), 2*second)
 	case kindWindow:

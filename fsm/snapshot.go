@@ -141,6 +141,14 @@ func (s *State) ledgerRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 	return going
 }
 
+func encodeWaitSet(number uint32, l *waitSet) *logpb.SnapshotLane {
+	encoded := &logpb.SnapshotLane{Number: number, Quotas: l.quotas}
+	if l.pooled() {
+		encoded.Asked = l.asked
+	}
+	return encoded
+}
+
 // policyRecords are the holders, what is remembered of them, and the queue.
 func (s *State) policyRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 	going := true
@@ -174,7 +182,7 @@ func (s *State) policyRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 	if going {
 		s.stats.Scan(func(t *holderStats) bool {
 			going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Tally{Tally: &logpb.SnapshotTally{
-				Holder: t.holder, Quota: t.quota, Grants: t.grants, GrantedNs: t.granted, Failures: t.failures, ClosedUntilNs: t.closedUntil, DeniedNs: t.denied,
+				Holder: t.holder, Quota: t.quota, Grants: t.grants, GrantedNs: t.granted, Failures: t.failures, ClosedUntilNs: t.closedUntil, DeniedNs: t.denied, MemberQuota: t.member,
 			}}})
 			return going
 		})
@@ -187,7 +195,7 @@ func (s *State) policyRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 	}
 	if going {
 		s.waitSets.Scan(func(number uint32, l *waitSet) bool {
-			going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Lane{Lane: &logpb.SnapshotLane{Number: number, Quotas: l.quotas}}})
+			going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Lane{Lane: encodeWaitSet(number, l)}})
 			return going
 		})
 	}

@@ -131,7 +131,30 @@ func (m *Machine) reservesAlready(l *waitSet) bool {
 // is short may change from one of its quotas to another.
 func (m *Machine) keptByShortage(w *waiter) (allowed, lacking bool) {
 	needs, failure := m.needs(w.req)
-	if failure != nil || m.goneWaiter(w) || m.withhold(w.req, w.priority, needs) != nil {
+	if failure != nil || m.goneWaiter(w) {
+		return false, false
+	}
+	if onPool(needs) {
+		return m.keptByMembers(w)
+	}
+	return m.keptFrom(w, needs)
+}
+
+// keptByMembers tells the same of a waiter for pools: it may have one of their members, and lacks something of each that it may have.
+func (m *Machine) keptByMembers(w *waiter) (allowed, lacking bool) {
+	all, _ := m.choices(w.req)
+	lacking = true
+	for _, c := range all {
+		if may, lacks := m.keptFrom(w, c.needs); may && m.reject(w.req, w.class, c.needs) == nil {
+			allowed, lacking = true, lacking && lacks
+		}
+	}
+	return allowed, allowed && lacking
+}
+
+// keptFrom tells the same of what it needs of quotas that are no pools.
+func (m *Machine) keptFrom(w *waiter, needs []need) (allowed, lacking bool) {
+	if m.withhold(w.req, w.priority, needs) != nil {
 		return false, false
 	}
 	for _, n := range needs {

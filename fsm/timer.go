@@ -95,6 +95,8 @@ func (g *ledger) changes(r *rule) (early, late int64) {
 		early = first(r.period + 1)
 	case r.kind == kindSlots:
 		early = first(0)
+	case r.kind == kindPool:
+		early = noTimer
 	case !r.anchored:
 		early, late = r.span(g.cutoff).end+r.skew, g.window-r.skew
 		if g.capped != noCap {

@@ -6,8 +6,6 @@ import (
 	"slices"
 
 	"github.com/tidwall/btree"
-
-	"github.com/quotad/quotad/fsm/logpb"
 )
 
 // Each table that finds the objects of another one is looked at from both sides: every object is where it is looked for, and there is
@@ -146,26 +144,32 @@ func (s *State) verifyQuotas() error {
 // verifyWaitSets looks at wait sets, and that each waiter stands in the one of what it needs.
 func (s *State) verifyWaitSets() error {
 	var errs []error
-	places, lengths := 0, map[uint32]int64{}
+	places, lengths, ahead := 0, map[uint32]int64{}, map[uint32]ahead{}
 	s.waiters.Scan(func(ticket uint64, w *waiter) bool {
 		lengths[w.waitSet]++
-		numbers, err := s.neededNumbers(w.req)
+		counts := ahead[w.waitSet]
+		counts.add(w.place().rank, 1)
+		ahead[w.waitSet] = counts
+		asked, err := s.askedBy(w.req)
 		l, ok := s.waitSets.Get(w.waitSet)
 		if _, lost := s.lostQuota(w); ok && lost {
-			numbers, err = l.quotas, nil // its line is for what there was when it came
+			asked, err = l.asked, nil // its line is for what there was when it came
 		} else if w.shares != s.sharesOf(w.req) {
 			errs = append(errs, fmt.Errorf("ticket %d counts as %d items, it asks for %d", ticket, w.shares, s.sharesOf(w.req)))
 		}
 		h, known := s.holders.Get(w.req.Holder)
-		if err != nil || !ok || !slices.Equal(numbers, l.quotas) || !known || h.virtualTime != w.virtualTime && !s.lagsBehind(w) || w.ticket != ticket || ticket > s.lastTicket {
+		if err != nil || !ok || !slices.Equal(asked, l.asked) || !known || h.virtualTime != w.virtualTime && !s.lagsBehind(w) || w.ticket != ticket || ticket > s.lastTicket {
 			errs = append(errs, fmt.Errorf("ticket %d of holder %q stands in a line for other quotas, or at another turn than its holder's", ticket, w.req.Holder))
 		}
 		return len(errs) < maxReported
 	})
 	s.waitSets.Scan(func(number uint32, l *waitSet) bool {
-		listed, _ := s.waitSetOf.Get(waitSetKey(l.quotas))
+		listed, _ := s.waitSetOf.Get(waitSetKey(l.asked))
 		if listed != number || l.number != number || number > s.lastWaitSet || l.length != lengths[number] || l.length == 0 {
 			errs = append(errs, fmt.Errorf("lane %d has %d waiters, counted %d, and is found as %d", number, lengths[number], l.length, listed))
+		}
+		if drawn := s.drawnOn(l.asked); !slices.ContainsFunc(l.quotas, s.wasDeleted) && !slices.Equal(drawn, l.quotas) || l.ahead != ahead[number] {
+			errs = append(errs, fmt.Errorf("lane %d is for quotas %v, of which %v are drawn on; %+v wait ahead of others, counted %+v", number, l.quotas, drawn, ahead[number], l.ahead))
 		}
 		for _, of := range l.quotas {
 			if places++; !listedIn(s.waitSetsOf, quotaWaitSet{quota: of, waitSet: number}) {
@@ -192,23 +196,4 @@ func (s *State) verifyWorkflows() (err error) {
 		return err == nil
 	})
 	return err
-}
-
-// neededNumbers returns the numbers of all quotas that a Reserve needs, in ascending order. It changes nothing: a
-// restored state must go on exactly as the one that was written.
-func (s *State) neededNumbers(req *logpb.Reserve) ([]uint32, error) {
-	var numbers []uint32
-	for _, item := range req.Items {
-		q := s.quotaNamed(item.Quota)
-		if q == nil {
-			return nil, fmt.Errorf("a waiter needs quota %q, which does not exist", item.Quota)
-		}
-		for depth := 0; q != nil && depth <= maxDepth; depth++ {
-			if i, found := slices.BinarySearch(numbers, q.number); !found {
-				numbers = slices.Insert(numbers, i, q.number)
-			}
-			q, _ = s.quotas.Get(q.parent)
-		}
-	}
-	return numbers, nil
 }

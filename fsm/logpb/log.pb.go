@@ -1556,7 +1556,9 @@ type Item struct {
 	// The quota's name.
 	Quota string `protobuf:"bytes,1,opt,name=quota,proto3" json:"quota,omitempty"`
 	// The amount; absent: the quota's default estimate.
-	Amount        *int64 `protobuf:"varint,2,opt,name=amount,proto3,oneof" json:"amount,omitempty"`
+	Amount *int64 `protobuf:"varint,2,opt,name=amount,proto3,oneof" json:"amount,omitempty"`
+	// Only in a Reserve that waits and pins its member: the pool that was asked for; quota is then the member's.
+	Pool          string `protobuf:"bytes,3,opt,name=pool,proto3" json:"pool,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1605,6 +1607,13 @@ func (x *Item) GetAmount() int64 {
 	return 0
 }
 
+func (x *Item) GetPool() string {
+	if x != nil {
+		return x.Pool
+	}
+	return ""
+}
+
 // Reserve asks for a lease on all items or none.
 type Reserve struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1625,7 +1634,9 @@ type Reserve struct {
 	// An emergency: a critical call that may use the last of a window with strict zones.
 	Emergency bool `protobuf:"varint,8,opt,name=emergency,proto3" json:"emergency,omitempty"`
 	// The next quotas of the fallback chains will do as well.
-	Fallback      bool `protobuf:"varint,9,opt,name=fallback,proto3" json:"fallback,omitempty"`
+	Fallback bool `protobuf:"varint,9,opt,name=fallback,proto3" json:"fallback,omitempty"`
+	// The member of the pools among the items that is meant; empty: any.
+	Member        string `protobuf:"bytes,10,opt,name=member,proto3" json:"member,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1721,6 +1732,13 @@ func (x *Reserve) GetFallback() bool {
 		return x.Fallback
 	}
 	return false
+}
+
+func (x *Reserve) GetMember() string {
+	if x != nil {
+		return x.Member
+	}
+	return ""
 }
 
 // Consume makes held amounts spendable.
@@ -2896,13 +2914,14 @@ type Quota struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The name, such as github/core.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// The rule; one of the three.
+	// The rule; one of these.
 	//
 	// Types that are valid to be assigned to Rule:
 	//
 	//	*Quota_Window
 	//	*Quota_Rate
 	//	*Quota_Slots
+	//	*Quota_Pool
 	Rule isQuota_Rule `protobuf_oneof:"rule"`
 	// Share of the limit left alone, in millionths: usable = floor(limit * (1 - headroom)).
 	HeadroomPpm int32 `protobuf:"varint,5,opt,name=headroom_ppm,json=headroomPpm,proto3" json:"headroom_ppm,omitempty"`
@@ -3000,6 +3019,15 @@ func (x *Quota) GetSlots() *Slots {
 	if x != nil {
 		if x, ok := x.Rule.(*Quota_Slots); ok {
 			return x.Slots
+		}
+	}
+	return nil
+}
+
+func (x *Quota) GetPool() *Pool {
+	if x != nil {
+		if x, ok := x.Rule.(*Quota_Pool); ok {
+			return x.Pool
 		}
 	}
 	return nil
@@ -3112,11 +3140,17 @@ type Quota_Slots struct {
 	Slots *Slots `protobuf:"bytes,4,opt,name=slots,proto3,oneof"`
 }
 
+type Quota_Pool struct {
+	Pool *Pool `protobuf:"bytes,38,opt,name=pool,proto3,oneof"`
+}
+
 func (*Quota_Window) isQuota_Rule() {}
 
 func (*Quota_Rate) isQuota_Rule() {}
 
 func (*Quota_Slots) isQuota_Rule() {}
+
+func (*Quota_Pool) isQuota_Rule() {}
 
 // Policy says who is kept waiting although the limit would let it pass. Each part is off until it is set.
 type Policy struct {
@@ -3693,6 +3727,116 @@ func (x *Slots) GetGraceNs() int64 {
 	return 0
 }
 
+// Pool is several quotas of one kind, such as those of several keys, that a Reserve names as one.
+type Pool struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its members, in their order.
+	Members []*PoolMember `protobuf:"bytes,1,rep,name=members,proto3" json:"members,omitempty"`
+	// True: a holder stays with the member that it was granted last while that one has room for it.
+	Sticky        bool `protobuf:"varint,2,opt,name=sticky,proto3" json:"sticky,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Pool) Reset() {
+	*x = Pool{}
+	mi := &file_quotad_log_v1_log_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Pool) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Pool) ProtoMessage() {}
+
+func (x *Pool) ProtoReflect() protoreflect.Message {
+	mi := &file_quotad_log_v1_log_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Pool.ProtoReflect.Descriptor instead.
+func (*Pool) Descriptor() ([]byte, []int) {
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *Pool) GetMembers() []*PoolMember {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+func (x *Pool) GetSticky() bool {
+	if x != nil {
+		return x.Sticky
+	}
+	return false
+}
+
+// PoolMember is one member of a pool.
+type PoolMember struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name, such as a key's. All pools of one Reserve draw on the member of the same name.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Its quota.
+	Quota         string `protobuf:"bytes,2,opt,name=quota,proto3" json:"quota,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PoolMember) Reset() {
+	*x = PoolMember{}
+	mi := &file_quotad_log_v1_log_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PoolMember) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PoolMember) ProtoMessage() {}
+
+func (x *PoolMember) ProtoReflect() protoreflect.Message {
+	mi := &file_quotad_log_v1_log_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PoolMember.ProtoReflect.Descriptor instead.
+func (*PoolMember) Descriptor() ([]byte, []int) {
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *PoolMember) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PoolMember) GetQuota() string {
+	if x != nil {
+		return x.Quota
+	}
+	return ""
+}
+
 // HolderRule maps holders to a class and a weight; the first rule that matches counts.
 type HolderRule struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3708,7 +3852,7 @@ type HolderRule struct {
 
 func (x *HolderRule) Reset() {
 	*x = HolderRule{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[31]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3720,7 +3864,7 @@ func (x *HolderRule) String() string {
 func (*HolderRule) ProtoMessage() {}
 
 func (x *HolderRule) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[31]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3733,7 +3877,7 @@ func (x *HolderRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HolderRule.ProtoReflect.Descriptor instead.
 func (*HolderRule) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{31}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *HolderRule) GetPattern() string {
@@ -3770,7 +3914,7 @@ type DeleteQuota struct {
 
 func (x *DeleteQuota) Reset() {
 	*x = DeleteQuota{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[32]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3782,7 +3926,7 @@ func (x *DeleteQuota) String() string {
 func (*DeleteQuota) ProtoMessage() {}
 
 func (x *DeleteQuota) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[32]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3795,7 +3939,7 @@ func (x *DeleteQuota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteQuota.ProtoReflect.Descriptor instead.
 func (*DeleteQuota) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{32}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *DeleteQuota) GetQuota() string {
@@ -3823,7 +3967,7 @@ type RevokeLease struct {
 
 func (x *RevokeLease) Reset() {
 	*x = RevokeLease{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[33]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3835,7 +3979,7 @@ func (x *RevokeLease) String() string {
 func (*RevokeLease) ProtoMessage() {}
 
 func (x *RevokeLease) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[33]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3848,7 +3992,7 @@ func (x *RevokeLease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeLease.ProtoReflect.Descriptor instead.
 func (*RevokeLease) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{33}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *RevokeLease) GetLease() uint64 {
@@ -3871,7 +4015,7 @@ type PutMember struct {
 
 func (x *PutMember) Reset() {
 	*x = PutMember{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[34]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3883,7 +4027,7 @@ func (x *PutMember) String() string {
 func (*PutMember) ProtoMessage() {}
 
 func (x *PutMember) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[34]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3896,7 +4040,7 @@ func (x *PutMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutMember.ProtoReflect.Descriptor instead.
 func (*PutMember) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{34}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *PutMember) GetId() string {
@@ -3924,7 +4068,7 @@ type DeleteMember struct {
 
 func (x *DeleteMember) Reset() {
 	*x = DeleteMember{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[35]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3936,7 +4080,7 @@ func (x *DeleteMember) String() string {
 func (*DeleteMember) ProtoMessage() {}
 
 func (x *DeleteMember) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[35]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3949,7 +4093,7 @@ func (x *DeleteMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteMember.ProtoReflect.Descriptor instead.
 func (*DeleteMember) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{35}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *DeleteMember) GetId() string {
@@ -3970,7 +4114,7 @@ type Found struct {
 
 func (x *Found) Reset() {
 	*x = Found{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[36]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3982,7 +4126,7 @@ func (x *Found) String() string {
 func (*Found) ProtoMessage() {}
 
 func (x *Found) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[36]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3995,7 +4139,7 @@ func (x *Found) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Found.ProtoReflect.Descriptor instead.
 func (*Found) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{36}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Found) GetClusterId() string {
@@ -4016,7 +4160,7 @@ type RaiseEpoch struct {
 
 func (x *RaiseEpoch) Reset() {
 	*x = RaiseEpoch{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[37]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4028,7 +4172,7 @@ func (x *RaiseEpoch) String() string {
 func (*RaiseEpoch) ProtoMessage() {}
 
 func (x *RaiseEpoch) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[37]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4041,7 +4185,7 @@ func (x *RaiseEpoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaiseEpoch.ProtoReflect.Descriptor instead.
 func (*RaiseEpoch) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{37}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *RaiseEpoch) GetEpoch() uint32 {
@@ -4088,7 +4232,7 @@ type SetLimits struct {
 
 func (x *SetLimits) Reset() {
 	*x = SetLimits{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[38]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4100,7 +4244,7 @@ func (x *SetLimits) String() string {
 func (*SetLimits) ProtoMessage() {}
 
 func (x *SetLimits) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[38]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4113,7 +4257,7 @@ func (x *SetLimits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLimits.ProtoReflect.Descriptor instead.
 func (*SetLimits) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{38}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *SetLimits) GetMaxSessions() int64 {
@@ -4231,7 +4375,7 @@ type SetOverride struct {
 
 func (x *SetOverride) Reset() {
 	*x = SetOverride{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[39]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4243,7 +4387,7 @@ func (x *SetOverride) String() string {
 func (*SetOverride) ProtoMessage() {}
 
 func (x *SetOverride) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[39]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4256,7 +4400,7 @@ func (x *SetOverride) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetOverride.ProtoReflect.Descriptor instead.
 func (*SetOverride) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{39}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *SetOverride) GetQuota() string {
@@ -4299,7 +4443,7 @@ type ReopenQuota struct {
 
 func (x *ReopenQuota) Reset() {
 	*x = ReopenQuota{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[40]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4311,7 +4455,7 @@ func (x *ReopenQuota) String() string {
 func (*ReopenQuota) ProtoMessage() {}
 
 func (x *ReopenQuota) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[40]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4324,7 +4468,7 @@ func (x *ReopenQuota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReopenQuota.ProtoReflect.Descriptor instead.
 func (*ReopenQuota) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{40}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ReopenQuota) GetQuota() string {
@@ -4344,7 +4488,7 @@ type ResetClock struct {
 
 func (x *ResetClock) Reset() {
 	*x = ResetClock{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[41]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4356,7 +4500,7 @@ func (x *ResetClock) String() string {
 func (*ResetClock) ProtoMessage() {}
 
 func (x *ResetClock) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[41]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4369,7 +4513,7 @@ func (x *ResetClock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetClock.ProtoReflect.Descriptor instead.
 func (*ResetClock) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{41}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{43}
 }
 
 // Result is what a command came to. Times in it are absolute (cluster time), so that a stored result can be answered
@@ -4401,7 +4545,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[42]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4413,7 +4557,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[42]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4426,7 +4570,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{42}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Result) GetKind() isResult_Kind {
@@ -4717,7 +4861,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[43]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4729,7 +4873,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[43]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4742,7 +4886,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{43}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Failure) GetReason() Reason {
@@ -4816,7 +4960,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[44]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4828,7 +4972,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[44]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4841,7 +4985,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{44}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Refusal) GetReason() Reason {
@@ -4933,7 +5077,7 @@ type Forecast struct {
 
 func (x *Forecast) Reset() {
 	*x = Forecast{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[45]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4945,7 +5089,7 @@ func (x *Forecast) String() string {
 func (*Forecast) ProtoMessage() {}
 
 func (x *Forecast) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[45]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4958,7 +5102,7 @@ func (x *Forecast) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forecast.ProtoReflect.Descriptor instead.
 func (*Forecast) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{45}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Forecast) GetQuota() string {
@@ -5019,7 +5163,7 @@ type BackPressure struct {
 
 func (x *BackPressure) Reset() {
 	*x = BackPressure{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[46]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5031,7 +5175,7 @@ func (x *BackPressure) String() string {
 func (*BackPressure) ProtoMessage() {}
 
 func (x *BackPressure) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[46]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5044,7 +5188,7 @@ func (x *BackPressure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackPressure.ProtoReflect.Descriptor instead.
 func (*BackPressure) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{46}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *BackPressure) GetWorkflow() string {
@@ -5109,7 +5253,7 @@ type Waiting struct {
 
 func (x *Waiting) Reset() {
 	*x = Waiting{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[47]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5121,7 +5265,7 @@ func (x *Waiting) String() string {
 func (*Waiting) ProtoMessage() {}
 
 func (x *Waiting) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[47]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5134,7 +5278,7 @@ func (x *Waiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
 func (*Waiting) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{47}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *Waiting) GetTicket() uint64 {
@@ -5161,14 +5305,18 @@ type GrantedItem struct {
 	// When the item ends (cluster time): the lease's deadline or the window's end, whichever is earlier.
 	UntilNs int64 `protobuf:"varint,3,opt,name=until_ns,json=untilNs,proto3" json:"until_ns,omitempty"`
 	// The quota that was asked for, where this one stands in for it.
-	InsteadOf     string `protobuf:"bytes,4,opt,name=instead_of,json=insteadOf,proto3" json:"instead_of,omitempty"`
+	InsteadOf string `protobuf:"bytes,4,opt,name=instead_of,json=insteadOf,proto3" json:"instead_of,omitempty"`
+	// The pool that was asked for, where this quota is a member's.
+	Pool string `protobuf:"bytes,5,opt,name=pool,proto3" json:"pool,omitempty"`
+	// That member's name.
+	Member        string `protobuf:"bytes,6,opt,name=member,proto3" json:"member,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GrantedItem) Reset() {
 	*x = GrantedItem{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[48]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5180,7 +5328,7 @@ func (x *GrantedItem) String() string {
 func (*GrantedItem) ProtoMessage() {}
 
 func (x *GrantedItem) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[48]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5193,7 +5341,7 @@ func (x *GrantedItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantedItem.ProtoReflect.Descriptor instead.
 func (*GrantedItem) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{48}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *GrantedItem) GetQuota() string {
@@ -5220,6 +5368,20 @@ func (x *GrantedItem) GetUntilNs() int64 {
 func (x *GrantedItem) GetInsteadOf() string {
 	if x != nil {
 		return x.InsteadOf
+	}
+	return ""
+}
+
+func (x *GrantedItem) GetPool() string {
+	if x != nil {
+		return x.Pool
+	}
+	return ""
+}
+
+func (x *GrantedItem) GetMember() string {
+	if x != nil {
+		return x.Member
 	}
 	return ""
 }
@@ -5253,7 +5415,7 @@ type Granted struct {
 
 func (x *Granted) Reset() {
 	*x = Granted{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[49]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5265,7 +5427,7 @@ func (x *Granted) String() string {
 func (*Granted) ProtoMessage() {}
 
 func (x *Granted) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[49]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5278,7 +5440,7 @@ func (x *Granted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Granted.ProtoReflect.Descriptor instead.
 func (*Granted) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{49}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *Granted) GetLease() uint64 {
@@ -5370,7 +5532,7 @@ type Consumed struct {
 
 func (x *Consumed) Reset() {
 	*x = Consumed{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[50]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5382,7 +5544,7 @@ func (x *Consumed) String() string {
 func (*Consumed) ProtoMessage() {}
 
 func (x *Consumed) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[50]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5395,7 +5557,7 @@ func (x *Consumed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Consumed.ProtoReflect.Descriptor instead.
 func (*Consumed) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{50}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *Consumed) GetOp() uint64 {
@@ -5448,7 +5610,7 @@ type Settled struct {
 
 func (x *Settled) Reset() {
 	*x = Settled{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[51]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5460,7 +5622,7 @@ func (x *Settled) String() string {
 func (*Settled) ProtoMessage() {}
 
 func (x *Settled) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[51]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5473,7 +5635,7 @@ func (x *Settled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Settled.ProtoReflect.Descriptor instead.
 func (*Settled) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{51}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *Settled) GetReturned() []*GrantedItem {
@@ -5510,7 +5672,7 @@ type Released struct {
 
 func (x *Released) Reset() {
 	*x = Released{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[52]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5522,7 +5684,7 @@ func (x *Released) String() string {
 func (*Released) ProtoMessage() {}
 
 func (x *Released) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[52]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5535,7 +5697,7 @@ func (x *Released) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Released.ProtoReflect.Descriptor instead.
 func (*Released) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{52}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *Released) GetReturned() []*GrantedItem {
@@ -5565,7 +5727,7 @@ type Renewed struct {
 
 func (x *Renewed) Reset() {
 	*x = Renewed{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[53]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5577,7 +5739,7 @@ func (x *Renewed) String() string {
 func (*Renewed) ProtoMessage() {}
 
 func (x *Renewed) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[53]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5590,7 +5752,7 @@ func (x *Renewed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Renewed.ProtoReflect.Descriptor instead.
 func (*Renewed) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{53}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Renewed) GetDeadlineNs() int64 {
@@ -5618,7 +5780,7 @@ type SessionOpened struct {
 
 func (x *SessionOpened) Reset() {
 	*x = SessionOpened{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[54]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5630,7 +5792,7 @@ func (x *SessionOpened) String() string {
 func (*SessionOpened) ProtoMessage() {}
 
 func (x *SessionOpened) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[54]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5643,7 +5805,7 @@ func (x *SessionOpened) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionOpened.ProtoReflect.Descriptor instead.
 func (*SessionOpened) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{54}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *SessionOpened) GetSession() uint64 {
@@ -5670,7 +5832,7 @@ type QuotasApplied struct {
 
 func (x *QuotasApplied) Reset() {
 	*x = QuotasApplied{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[55]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5682,7 +5844,7 @@ func (x *QuotasApplied) String() string {
 func (*QuotasApplied) ProtoMessage() {}
 
 func (x *QuotasApplied) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[55]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5695,7 +5857,7 @@ func (x *QuotasApplied) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuotasApplied.ProtoReflect.Descriptor instead.
 func (*QuotasApplied) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{55}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *QuotasApplied) GetCreated() []string {
@@ -5737,7 +5899,7 @@ type Reported struct {
 
 func (x *Reported) Reset() {
 	*x = Reported{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[56]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5749,7 +5911,7 @@ func (x *Reported) String() string {
 func (*Reported) ProtoMessage() {}
 
 func (x *Reported) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[56]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5762,7 +5924,7 @@ func (x *Reported) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reported.ProtoReflect.Descriptor instead.
 func (*Reported) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{56}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *Reported) GetQuotas() []*ReportedQuota {
@@ -5791,7 +5953,7 @@ type ReportedQuota struct {
 
 func (x *ReportedQuota) Reset() {
 	*x = ReportedQuota{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[57]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5803,7 +5965,7 @@ func (x *ReportedQuota) String() string {
 func (*ReportedQuota) ProtoMessage() {}
 
 func (x *ReportedQuota) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[57]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5816,7 +5978,7 @@ func (x *ReportedQuota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportedQuota.ProtoReflect.Descriptor instead.
 func (*ReportedQuota) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{57}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *ReportedQuota) GetQuota() string {
@@ -5873,7 +6035,7 @@ type QuotaReopened struct {
 
 func (x *QuotaReopened) Reset() {
 	*x = QuotaReopened{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[58]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5885,7 +6047,7 @@ func (x *QuotaReopened) String() string {
 func (*QuotaReopened) ProtoMessage() {}
 
 func (x *QuotaReopened) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[58]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5898,7 +6060,7 @@ func (x *QuotaReopened) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuotaReopened.ProtoReflect.Descriptor instead.
 func (*QuotaReopened) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{58}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *QuotaReopened) GetCooldownLeftNs() int64 {
@@ -5949,7 +6111,7 @@ type ClockReset struct {
 
 func (x *ClockReset) Reset() {
 	*x = ClockReset{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[59]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5961,7 +6123,7 @@ func (x *ClockReset) String() string {
 func (*ClockReset) ProtoMessage() {}
 
 func (x *ClockReset) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[59]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5974,7 +6136,7 @@ func (x *ClockReset) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClockReset.ProtoReflect.Descriptor instead.
 func (*ClockReset) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{59}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *ClockReset) GetAheadNs() int64 {
@@ -6000,7 +6162,7 @@ type Done struct {
 
 func (x *Done) Reset() {
 	*x = Done{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[60]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6012,7 +6174,7 @@ func (x *Done) String() string {
 func (*Done) ProtoMessage() {}
 
 func (x *Done) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[60]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6025,7 +6187,7 @@ func (x *Done) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Done.ProtoReflect.Descriptor instead.
 func (*Done) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{60}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{62}
 }
 
 // TaskBegun is an attempt, or the word that none is needed.
@@ -6047,7 +6209,7 @@ type TaskBegun struct {
 
 func (x *TaskBegun) Reset() {
 	*x = TaskBegun{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[61]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6059,7 +6221,7 @@ func (x *TaskBegun) String() string {
 func (*TaskBegun) ProtoMessage() {}
 
 func (x *TaskBegun) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[61]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6072,7 +6234,7 @@ func (x *TaskBegun) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskBegun.ProtoReflect.Descriptor instead.
 func (*TaskBegun) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{61}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *TaskBegun) GetAttempt() int64 {
@@ -6129,7 +6291,7 @@ type TaskEnded struct {
 
 func (x *TaskEnded) Reset() {
 	*x = TaskEnded{}
-	mi := &file_quotad_log_v1_log_proto_msgTypes[62]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6141,7 +6303,7 @@ func (x *TaskEnded) String() string {
 func (*TaskEnded) ProtoMessage() {}
 
 func (x *TaskEnded) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_log_proto_msgTypes[62]
+	mi := &file_quotad_log_v1_log_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6154,7 +6316,7 @@ func (x *TaskEnded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskEnded.ProtoReflect.Descriptor instead.
 func (*TaskEnded) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{62}
+	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *TaskEnded) GetPhase() TaskPhase {
@@ -6253,11 +6415,12 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\x04kind\"%\n" +
 	"\vOpenSession\x12\x16\n" +
 	"\x06holder\x18\x01 \x01(\tR\x06holder\"\x0e\n" +
-	"\fCloseSession\"D\n" +
+	"\fCloseSession\"X\n" +
 	"\x04Item\x12\x14\n" +
 	"\x05quota\x18\x01 \x01(\tR\x05quota\x12\x1b\n" +
-	"\x06amount\x18\x02 \x01(\x03H\x00R\x06amount\x88\x01\x01B\t\n" +
-	"\a_amount\"\x8d\x02\n" +
+	"\x06amount\x18\x02 \x01(\x03H\x00R\x06amount\x88\x01\x01\x12\x12\n" +
+	"\x04pool\x18\x03 \x01(\tR\x04poolB\t\n" +
+	"\a_amount\"\xa5\x02\n" +
 	"\aReserve\x12\x16\n" +
 	"\x06holder\x18\x01 \x01(\tR\x06holder\x12)\n" +
 	"\x05items\x18\x02 \x03(\v2\x13.quotad.log.v1.ItemR\x05items\x12\x15\n" +
@@ -6267,7 +6430,9 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\await_ns\x18\x06 \x01(\x03R\x06waitNs\x12\x16\n" +
 	"\x06resume\x18\a \x01(\bR\x06resume\x12\x1c\n" +
 	"\temergency\x18\b \x01(\bR\temergency\x12\x1a\n" +
-	"\bfallback\x18\t \x01(\bR\bfallbackB\b\n" +
+	"\bfallback\x18\t \x01(\bR\bfallback\x12\x16\n" +
+	"\x06member\x18\n" +
+	" \x01(\tR\x06memberB\b\n" +
 	"\x06_class\"\x8f\x01\n" +
 	"\aConsume\x12\x14\n" +
 	"\x05lease\x18\x01 \x01(\x04R\x05lease\x12\x14\n" +
@@ -6358,12 +6523,13 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x14\n" +
 	"\x05after\x18\x02 \x03(\tR\x05after\",\n" +
 	"\x0eDeleteWorkflow\x12\x1a\n" +
-	"\bworkflow\x18\x01 \x01(\tR\bworkflow\"\x82\x05\n" +
+	"\bworkflow\x18\x01 \x01(\tR\bworkflow\"\xad\x05\n" +
 	"\x05Quota\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12/\n" +
 	"\x06window\x18\x02 \x01(\v2\x15.quotad.log.v1.WindowH\x00R\x06window\x12)\n" +
 	"\x04rate\x18\x03 \x01(\v2\x13.quotad.log.v1.RateH\x00R\x04rate\x12,\n" +
-	"\x05slots\x18\x04 \x01(\v2\x14.quotad.log.v1.SlotsH\x00R\x05slots\x12!\n" +
+	"\x05slots\x18\x04 \x01(\v2\x14.quotad.log.v1.SlotsH\x00R\x05slots\x12)\n" +
+	"\x04pool\x18& \x01(\v2\x13.quotad.log.v1.PoolH\x00R\x04pool\x12!\n" +
 	"\fheadroom_ppm\x18\x05 \x01(\x05R\vheadroomPpm\x12\x16\n" +
 	"\x06parent\x18\x06 \x01(\tR\x06parent\x12\x1e\n" +
 	"\bmax_hold\x18\a \x01(\x03H\x01R\amaxHold\x88\x01\x01\x12\x1d\n" +
@@ -6425,7 +6591,14 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\x05burst\x18\x03 \x01(\x03R\x05burst\"8\n" +
 	"\x05Slots\x12\x14\n" +
 	"\x05limit\x18\x01 \x01(\x03R\x05limit\x12\x19\n" +
-	"\bgrace_ns\x18\x02 \x01(\x03R\agraceNs\"T\n" +
+	"\bgrace_ns\x18\x02 \x01(\x03R\agraceNs\"S\n" +
+	"\x04Pool\x123\n" +
+	"\amembers\x18\x01 \x03(\v2\x19.quotad.log.v1.PoolMemberR\amembers\x12\x16\n" +
+	"\x06sticky\x18\x02 \x01(\bR\x06sticky\"6\n" +
+	"\n" +
+	"PoolMember\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05quota\x18\x02 \x01(\tR\x05quota\"T\n" +
 	"\n" +
 	"HolderRule\x12\x18\n" +
 	"\apattern\x18\x01 \x01(\tR\apattern\x12\x14\n" +
@@ -6552,13 +6725,15 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\x04turn\x18\a \x01(\tR\x04turn\"<\n" +
 	"\aWaiting\x12\x16\n" +
 	"\x06ticket\x18\x01 \x01(\x04R\x06ticket\x12\x19\n" +
-	"\buntil_ns\x18\x02 \x01(\x03R\auntilNs\"u\n" +
+	"\buntil_ns\x18\x02 \x01(\x03R\auntilNs\"\xa1\x01\n" +
 	"\vGrantedItem\x12\x14\n" +
 	"\x05quota\x18\x01 \x01(\tR\x05quota\x12\x16\n" +
 	"\x06amount\x18\x02 \x01(\x03R\x06amount\x12\x19\n" +
 	"\buntil_ns\x18\x03 \x01(\x03R\auntilNs\x12\x1d\n" +
 	"\n" +
-	"instead_of\x18\x04 \x01(\tR\tinsteadOf\"\x84\x03\n" +
+	"instead_of\x18\x04 \x01(\tR\tinsteadOf\x12\x12\n" +
+	"\x04pool\x18\x05 \x01(\tR\x04pool\x12\x16\n" +
+	"\x06member\x18\x06 \x01(\tR\x06member\"\x84\x03\n" +
 	"\aGranted\x12\x14\n" +
 	"\x05lease\x18\x01 \x01(\x04R\x05lease\x12\x14\n" +
 	"\x05fence\x18\x02 \x01(\x04R\x05fence\x120\n" +
@@ -6764,7 +6939,7 @@ func file_quotad_log_v1_log_proto_rawDescGZIP() []byte {
 }
 
 var file_quotad_log_v1_log_proto_enumTypes = make([]protoimpl.EnumInfo, 10)
-var file_quotad_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 63)
+var file_quotad_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 65)
 var file_quotad_log_v1_log_proto_goTypes = []any{
 	(Cause)(0),             // 0: quotad.log.v1.Cause
 	(TaskOutcome)(0),       // 1: quotad.log.v1.TaskOutcome
@@ -6807,38 +6982,40 @@ var file_quotad_log_v1_log_proto_goTypes = []any{
 	(*Window)(nil),         // 38: quotad.log.v1.Window
 	(*Rate)(nil),           // 39: quotad.log.v1.Rate
 	(*Slots)(nil),          // 40: quotad.log.v1.Slots
-	(*HolderRule)(nil),     // 41: quotad.log.v1.HolderRule
-	(*DeleteQuota)(nil),    // 42: quotad.log.v1.DeleteQuota
-	(*RevokeLease)(nil),    // 43: quotad.log.v1.RevokeLease
-	(*PutMember)(nil),      // 44: quotad.log.v1.PutMember
-	(*DeleteMember)(nil),   // 45: quotad.log.v1.DeleteMember
-	(*Found)(nil),          // 46: quotad.log.v1.Found
-	(*RaiseEpoch)(nil),     // 47: quotad.log.v1.RaiseEpoch
-	(*SetLimits)(nil),      // 48: quotad.log.v1.SetLimits
-	(*SetOverride)(nil),    // 49: quotad.log.v1.SetOverride
-	(*ReopenQuota)(nil),    // 50: quotad.log.v1.ReopenQuota
-	(*ResetClock)(nil),     // 51: quotad.log.v1.ResetClock
-	(*Result)(nil),         // 52: quotad.log.v1.Result
-	(*Failure)(nil),        // 53: quotad.log.v1.Failure
-	(*Refusal)(nil),        // 54: quotad.log.v1.Refusal
-	(*Forecast)(nil),       // 55: quotad.log.v1.Forecast
-	(*BackPressure)(nil),   // 56: quotad.log.v1.BackPressure
-	(*Waiting)(nil),        // 57: quotad.log.v1.Waiting
-	(*GrantedItem)(nil),    // 58: quotad.log.v1.GrantedItem
-	(*Granted)(nil),        // 59: quotad.log.v1.Granted
-	(*Consumed)(nil),       // 60: quotad.log.v1.Consumed
-	(*Settled)(nil),        // 61: quotad.log.v1.Settled
-	(*Released)(nil),       // 62: quotad.log.v1.Released
-	(*Renewed)(nil),        // 63: quotad.log.v1.Renewed
-	(*SessionOpened)(nil),  // 64: quotad.log.v1.SessionOpened
-	(*QuotasApplied)(nil),  // 65: quotad.log.v1.QuotasApplied
-	(*Reported)(nil),       // 66: quotad.log.v1.Reported
-	(*ReportedQuota)(nil),  // 67: quotad.log.v1.ReportedQuota
-	(*QuotaReopened)(nil),  // 68: quotad.log.v1.QuotaReopened
-	(*ClockReset)(nil),     // 69: quotad.log.v1.ClockReset
-	(*Done)(nil),           // 70: quotad.log.v1.Done
-	(*TaskBegun)(nil),      // 71: quotad.log.v1.TaskBegun
-	(*TaskEnded)(nil),      // 72: quotad.log.v1.TaskEnded
+	(*Pool)(nil),           // 41: quotad.log.v1.Pool
+	(*PoolMember)(nil),     // 42: quotad.log.v1.PoolMember
+	(*HolderRule)(nil),     // 43: quotad.log.v1.HolderRule
+	(*DeleteQuota)(nil),    // 44: quotad.log.v1.DeleteQuota
+	(*RevokeLease)(nil),    // 45: quotad.log.v1.RevokeLease
+	(*PutMember)(nil),      // 46: quotad.log.v1.PutMember
+	(*DeleteMember)(nil),   // 47: quotad.log.v1.DeleteMember
+	(*Found)(nil),          // 48: quotad.log.v1.Found
+	(*RaiseEpoch)(nil),     // 49: quotad.log.v1.RaiseEpoch
+	(*SetLimits)(nil),      // 50: quotad.log.v1.SetLimits
+	(*SetOverride)(nil),    // 51: quotad.log.v1.SetOverride
+	(*ReopenQuota)(nil),    // 52: quotad.log.v1.ReopenQuota
+	(*ResetClock)(nil),     // 53: quotad.log.v1.ResetClock
+	(*Result)(nil),         // 54: quotad.log.v1.Result
+	(*Failure)(nil),        // 55: quotad.log.v1.Failure
+	(*Refusal)(nil),        // 56: quotad.log.v1.Refusal
+	(*Forecast)(nil),       // 57: quotad.log.v1.Forecast
+	(*BackPressure)(nil),   // 58: quotad.log.v1.BackPressure
+	(*Waiting)(nil),        // 59: quotad.log.v1.Waiting
+	(*GrantedItem)(nil),    // 60: quotad.log.v1.GrantedItem
+	(*Granted)(nil),        // 61: quotad.log.v1.Granted
+	(*Consumed)(nil),       // 62: quotad.log.v1.Consumed
+	(*Settled)(nil),        // 63: quotad.log.v1.Settled
+	(*Released)(nil),       // 64: quotad.log.v1.Released
+	(*Renewed)(nil),        // 65: quotad.log.v1.Renewed
+	(*SessionOpened)(nil),  // 66: quotad.log.v1.SessionOpened
+	(*QuotasApplied)(nil),  // 67: quotad.log.v1.QuotasApplied
+	(*Reported)(nil),       // 68: quotad.log.v1.Reported
+	(*ReportedQuota)(nil),  // 69: quotad.log.v1.ReportedQuota
+	(*QuotaReopened)(nil),  // 70: quotad.log.v1.QuotaReopened
+	(*ClockReset)(nil),     // 71: quotad.log.v1.ClockReset
+	(*Done)(nil),           // 72: quotad.log.v1.Done
+	(*TaskBegun)(nil),      // 73: quotad.log.v1.TaskBegun
+	(*TaskEnded)(nil),      // 74: quotad.log.v1.TaskEnded
 }
 var file_quotad_log_v1_log_proto_depIdxs = []int32{
 	11, // 0: quotad.log.v1.Entry.commands:type_name -> quotad.log.v1.Command
@@ -6858,16 +7035,16 @@ var file_quotad_log_v1_log_proto_depIdxs = []int32{
 	27, // 14: quotad.log.v1.Command.forget_task:type_name -> quotad.log.v1.ForgetTask
 	31, // 15: quotad.log.v1.Command.delete_workflow:type_name -> quotad.log.v1.DeleteWorkflow
 	28, // 16: quotad.log.v1.Command.apply_quotas:type_name -> quotad.log.v1.ApplyQuotas
-	42, // 17: quotad.log.v1.Command.delete_quota:type_name -> quotad.log.v1.DeleteQuota
-	43, // 18: quotad.log.v1.Command.revoke_lease:type_name -> quotad.log.v1.RevokeLease
-	44, // 19: quotad.log.v1.Command.put_member:type_name -> quotad.log.v1.PutMember
-	45, // 20: quotad.log.v1.Command.delete_member:type_name -> quotad.log.v1.DeleteMember
-	46, // 21: quotad.log.v1.Command.found:type_name -> quotad.log.v1.Found
-	47, // 22: quotad.log.v1.Command.raise_epoch:type_name -> quotad.log.v1.RaiseEpoch
-	48, // 23: quotad.log.v1.Command.set_limits:type_name -> quotad.log.v1.SetLimits
-	49, // 24: quotad.log.v1.Command.set_override:type_name -> quotad.log.v1.SetOverride
-	50, // 25: quotad.log.v1.Command.reopen_quota:type_name -> quotad.log.v1.ReopenQuota
-	51, // 26: quotad.log.v1.Command.reset_clock:type_name -> quotad.log.v1.ResetClock
+	44, // 17: quotad.log.v1.Command.delete_quota:type_name -> quotad.log.v1.DeleteQuota
+	45, // 18: quotad.log.v1.Command.revoke_lease:type_name -> quotad.log.v1.RevokeLease
+	46, // 19: quotad.log.v1.Command.put_member:type_name -> quotad.log.v1.PutMember
+	47, // 20: quotad.log.v1.Command.delete_member:type_name -> quotad.log.v1.DeleteMember
+	48, // 21: quotad.log.v1.Command.found:type_name -> quotad.log.v1.Found
+	49, // 22: quotad.log.v1.Command.raise_epoch:type_name -> quotad.log.v1.RaiseEpoch
+	50, // 23: quotad.log.v1.Command.set_limits:type_name -> quotad.log.v1.SetLimits
+	51, // 24: quotad.log.v1.Command.set_override:type_name -> quotad.log.v1.SetOverride
+	52, // 25: quotad.log.v1.Command.reopen_quota:type_name -> quotad.log.v1.ReopenQuota
+	53, // 26: quotad.log.v1.Command.reset_clock:type_name -> quotad.log.v1.ResetClock
 	14, // 27: quotad.log.v1.Reserve.items:type_name -> quotad.log.v1.Item
 	14, // 28: quotad.log.v1.Consume.items:type_name -> quotad.log.v1.Item
 	14, // 29: quotad.log.v1.Settle.unspent:type_name -> quotad.log.v1.Item
@@ -6878,58 +7055,60 @@ var file_quotad_log_v1_log_proto_depIdxs = []int32{
 	1,  // 34: quotad.log.v1.EndTask.outcome:type_name -> quotad.log.v1.TaskOutcome
 	0,  // 35: quotad.log.v1.EndTask.report:type_name -> quotad.log.v1.Cause
 	32, // 36: quotad.log.v1.ApplyQuotas.quotas:type_name -> quotad.log.v1.Quota
-	41, // 37: quotad.log.v1.ApplyQuotas.holders:type_name -> quotad.log.v1.HolderRule
+	43, // 37: quotad.log.v1.ApplyQuotas.holders:type_name -> quotad.log.v1.HolderRule
 	29, // 38: quotad.log.v1.ApplyQuotas.workflows:type_name -> quotad.log.v1.Workflow
 	30, // 39: quotad.log.v1.Workflow.steps:type_name -> quotad.log.v1.WorkflowStep
 	38, // 40: quotad.log.v1.Quota.window:type_name -> quotad.log.v1.Window
 	39, // 41: quotad.log.v1.Quota.rate:type_name -> quotad.log.v1.Rate
 	40, // 42: quotad.log.v1.Quota.slots:type_name -> quotad.log.v1.Slots
-	3,  // 43: quotad.log.v1.Quota.charged:type_name -> quotad.log.v1.Charged
-	4,  // 44: quotad.log.v1.Quota.settle:type_name -> quotad.log.v1.SettleMode
-	33, // 45: quotad.log.v1.Quota.policy:type_name -> quotad.log.v1.Policy
-	5,  // 46: quotad.log.v1.Policy.zones:type_name -> quotad.log.v1.Zones
-	37, // 47: quotad.log.v1.Policy.breaker:type_name -> quotad.log.v1.Breaker
-	35, // 48: quotad.log.v1.Policy.shares:type_name -> quotad.log.v1.Shares
-	34, // 49: quotad.log.v1.Policy.prediction:type_name -> quotad.log.v1.Prediction
-	36, // 50: quotad.log.v1.Shares.holders:type_name -> quotad.log.v1.HolderShare
-	6,  // 51: quotad.log.v1.Window.every:type_name -> quotad.log.v1.Every
-	53, // 52: quotad.log.v1.Result.failure:type_name -> quotad.log.v1.Failure
-	54, // 53: quotad.log.v1.Result.refusal:type_name -> quotad.log.v1.Refusal
-	57, // 54: quotad.log.v1.Result.waiting:type_name -> quotad.log.v1.Waiting
-	59, // 55: quotad.log.v1.Result.granted:type_name -> quotad.log.v1.Granted
-	60, // 56: quotad.log.v1.Result.consumed:type_name -> quotad.log.v1.Consumed
-	61, // 57: quotad.log.v1.Result.settled:type_name -> quotad.log.v1.Settled
-	62, // 58: quotad.log.v1.Result.released:type_name -> quotad.log.v1.Released
-	63, // 59: quotad.log.v1.Result.renewed:type_name -> quotad.log.v1.Renewed
-	64, // 60: quotad.log.v1.Result.session_opened:type_name -> quotad.log.v1.SessionOpened
-	65, // 61: quotad.log.v1.Result.quotas_applied:type_name -> quotad.log.v1.QuotasApplied
-	66, // 62: quotad.log.v1.Result.reported:type_name -> quotad.log.v1.Reported
-	70, // 63: quotad.log.v1.Result.done:type_name -> quotad.log.v1.Done
-	71, // 64: quotad.log.v1.Result.task_begun:type_name -> quotad.log.v1.TaskBegun
-	72, // 65: quotad.log.v1.Result.task_ended:type_name -> quotad.log.v1.TaskEnded
-	68, // 66: quotad.log.v1.Result.quota_reopened:type_name -> quotad.log.v1.QuotaReopened
-	69, // 67: quotad.log.v1.Result.clock_reset:type_name -> quotad.log.v1.ClockReset
-	7,  // 68: quotad.log.v1.Failure.reason:type_name -> quotad.log.v1.Reason
-	7,  // 69: quotad.log.v1.Refusal.reason:type_name -> quotad.log.v1.Reason
-	8,  // 70: quotad.log.v1.Refusal.zone:type_name -> quotad.log.v1.Zone
-	56, // 71: quotad.log.v1.Refusal.back_pressure:type_name -> quotad.log.v1.BackPressure
-	55, // 72: quotad.log.v1.Refusal.forecast:type_name -> quotad.log.v1.Forecast
-	9,  // 73: quotad.log.v1.BackPressure.side:type_name -> quotad.log.v1.Side
-	58, // 74: quotad.log.v1.Granted.items:type_name -> quotad.log.v1.GrantedItem
-	60, // 75: quotad.log.v1.Granted.consumed:type_name -> quotad.log.v1.Consumed
-	55, // 76: quotad.log.v1.Granted.forecast:type_name -> quotad.log.v1.Forecast
-	56, // 77: quotad.log.v1.Granted.back_pressure:type_name -> quotad.log.v1.BackPressure
-	58, // 78: quotad.log.v1.Consumed.items:type_name -> quotad.log.v1.GrantedItem
-	58, // 79: quotad.log.v1.Settled.returned:type_name -> quotad.log.v1.GrantedItem
-	58, // 80: quotad.log.v1.Settled.overrun:type_name -> quotad.log.v1.GrantedItem
-	58, // 81: quotad.log.v1.Released.returned:type_name -> quotad.log.v1.GrantedItem
-	67, // 82: quotad.log.v1.Reported.quotas:type_name -> quotad.log.v1.ReportedQuota
-	2,  // 83: quotad.log.v1.TaskEnded.phase:type_name -> quotad.log.v1.TaskPhase
-	84, // [84:84] is the sub-list for method output_type
-	84, // [84:84] is the sub-list for method input_type
-	84, // [84:84] is the sub-list for extension type_name
-	84, // [84:84] is the sub-list for extension extendee
-	0,  // [0:84] is the sub-list for field type_name
+	41, // 43: quotad.log.v1.Quota.pool:type_name -> quotad.log.v1.Pool
+	3,  // 44: quotad.log.v1.Quota.charged:type_name -> quotad.log.v1.Charged
+	4,  // 45: quotad.log.v1.Quota.settle:type_name -> quotad.log.v1.SettleMode
+	33, // 46: quotad.log.v1.Quota.policy:type_name -> quotad.log.v1.Policy
+	5,  // 47: quotad.log.v1.Policy.zones:type_name -> quotad.log.v1.Zones
+	37, // 48: quotad.log.v1.Policy.breaker:type_name -> quotad.log.v1.Breaker
+	35, // 49: quotad.log.v1.Policy.shares:type_name -> quotad.log.v1.Shares
+	34, // 50: quotad.log.v1.Policy.prediction:type_name -> quotad.log.v1.Prediction
+	36, // 51: quotad.log.v1.Shares.holders:type_name -> quotad.log.v1.HolderShare
+	6,  // 52: quotad.log.v1.Window.every:type_name -> quotad.log.v1.Every
+	42, // 53: quotad.log.v1.Pool.members:type_name -> quotad.log.v1.PoolMember
+	55, // 54: quotad.log.v1.Result.failure:type_name -> quotad.log.v1.Failure
+	56, // 55: quotad.log.v1.Result.refusal:type_name -> quotad.log.v1.Refusal
+	59, // 56: quotad.log.v1.Result.waiting:type_name -> quotad.log.v1.Waiting
+	61, // 57: quotad.log.v1.Result.granted:type_name -> quotad.log.v1.Granted
+	62, // 58: quotad.log.v1.Result.consumed:type_name -> quotad.log.v1.Consumed
+	63, // 59: quotad.log.v1.Result.settled:type_name -> quotad.log.v1.Settled
+	64, // 60: quotad.log.v1.Result.released:type_name -> quotad.log.v1.Released
+	65, // 61: quotad.log.v1.Result.renewed:type_name -> quotad.log.v1.Renewed
+	66, // 62: quotad.log.v1.Result.session_opened:type_name -> quotad.log.v1.SessionOpened
+	67, // 63: quotad.log.v1.Result.quotas_applied:type_name -> quotad.log.v1.QuotasApplied
+	68, // 64: quotad.log.v1.Result.reported:type_name -> quotad.log.v1.Reported
+	72, // 65: quotad.log.v1.Result.done:type_name -> quotad.log.v1.Done
+	73, // 66: quotad.log.v1.Result.task_begun:type_name -> quotad.log.v1.TaskBegun
+	74, // 67: quotad.log.v1.Result.task_ended:type_name -> quotad.log.v1.TaskEnded
+	70, // 68: quotad.log.v1.Result.quota_reopened:type_name -> quotad.log.v1.QuotaReopened
+	71, // 69: quotad.log.v1.Result.clock_reset:type_name -> quotad.log.v1.ClockReset
+	7,  // 70: quotad.log.v1.Failure.reason:type_name -> quotad.log.v1.Reason
+	7,  // 71: quotad.log.v1.Refusal.reason:type_name -> quotad.log.v1.Reason
+	8,  // 72: quotad.log.v1.Refusal.zone:type_name -> quotad.log.v1.Zone
+	58, // 73: quotad.log.v1.Refusal.back_pressure:type_name -> quotad.log.v1.BackPressure
+	57, // 74: quotad.log.v1.Refusal.forecast:type_name -> quotad.log.v1.Forecast
+	9,  // 75: quotad.log.v1.BackPressure.side:type_name -> quotad.log.v1.Side
+	60, // 76: quotad.log.v1.Granted.items:type_name -> quotad.log.v1.GrantedItem
+	62, // 77: quotad.log.v1.Granted.consumed:type_name -> quotad.log.v1.Consumed
+	57, // 78: quotad.log.v1.Granted.forecast:type_name -> quotad.log.v1.Forecast
+	58, // 79: quotad.log.v1.Granted.back_pressure:type_name -> quotad.log.v1.BackPressure
+	60, // 80: quotad.log.v1.Consumed.items:type_name -> quotad.log.v1.GrantedItem
+	60, // 81: quotad.log.v1.Settled.returned:type_name -> quotad.log.v1.GrantedItem
+	60, // 82: quotad.log.v1.Settled.overrun:type_name -> quotad.log.v1.GrantedItem
+	60, // 83: quotad.log.v1.Released.returned:type_name -> quotad.log.v1.GrantedItem
+	69, // 84: quotad.log.v1.Reported.quotas:type_name -> quotad.log.v1.ReportedQuota
+	2,  // 85: quotad.log.v1.TaskEnded.phase:type_name -> quotad.log.v1.TaskPhase
+	86, // [86:86] is the sub-list for method output_type
+	86, // [86:86] is the sub-list for method input_type
+	86, // [86:86] is the sub-list for extension type_name
+	86, // [86:86] is the sub-list for extension extendee
+	0,  // [0:86] is the sub-list for field type_name
 }
 
 func init() { file_quotad_log_v1_log_proto_init() }
@@ -6973,11 +7152,12 @@ func file_quotad_log_v1_log_proto_init() {
 		(*Quota_Window)(nil),
 		(*Quota_Rate)(nil),
 		(*Quota_Slots)(nil),
+		(*Quota_Pool)(nil),
 	}
 	file_quotad_log_v1_log_proto_msgTypes[25].OneofWrappers = []any{}
-	file_quotad_log_v1_log_proto_msgTypes[38].OneofWrappers = []any{}
-	file_quotad_log_v1_log_proto_msgTypes[39].OneofWrappers = []any{}
-	file_quotad_log_v1_log_proto_msgTypes[42].OneofWrappers = []any{
+	file_quotad_log_v1_log_proto_msgTypes[40].OneofWrappers = []any{}
+	file_quotad_log_v1_log_proto_msgTypes[41].OneofWrappers = []any{}
+	file_quotad_log_v1_log_proto_msgTypes[44].OneofWrappers = []any{
 		(*Result_Failure)(nil),
 		(*Result_Refusal)(nil),
 		(*Result_Waiting)(nil),
@@ -6995,15 +7175,15 @@ func file_quotad_log_v1_log_proto_init() {
 		(*Result_QuotaReopened)(nil),
 		(*Result_ClockReset)(nil),
 	}
-	file_quotad_log_v1_log_proto_msgTypes[57].OneofWrappers = []any{}
-	file_quotad_log_v1_log_proto_msgTypes[58].OneofWrappers = []any{}
+	file_quotad_log_v1_log_proto_msgTypes[59].OneofWrappers = []any{}
+	file_quotad_log_v1_log_proto_msgTypes[60].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quotad_log_v1_log_proto_rawDesc), len(file_quotad_log_v1_log_proto_rawDesc)),
 			NumEnums:      10,
-			NumMessages:   63,
+			NumMessages:   65,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

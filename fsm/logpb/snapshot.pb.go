@@ -2748,7 +2748,9 @@ type SnapshotTally struct {
 	// How often the holder was granted some of it.
 	Grants int64 `protobuf:"varint,6,opt,name=grants,proto3" json:"grants,omitempty"`
 	// Since when it asks and is granted nothing; 0: it does not.
-	DeniedNs      int64 `protobuf:"varint,7,opt,name=denied_ns,json=deniedNs,proto3" json:"denied_ns,omitempty"`
+	DeniedNs int64 `protobuf:"varint,7,opt,name=denied_ns,json=deniedNs,proto3" json:"denied_ns,omitempty"`
+	// Of a sticky pool: the number of the quota that the holder drew on last; 0: none.
+	MemberQuota   uint32 `protobuf:"varint,28,opt,name=member_quota,json=memberQuota,proto3" json:"member_quota,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2828,6 +2830,13 @@ func (x *SnapshotTally) GetGrants() int64 {
 func (x *SnapshotTally) GetDeniedNs() int64 {
 	if x != nil {
 		return x.DeniedNs
+	}
+	return 0
+}
+
+func (x *SnapshotTally) GetMemberQuota() uint32 {
+	if x != nil {
+		return x.MemberQuota
 	}
 	return 0
 }
@@ -4011,7 +4020,10 @@ type SnapshotLane struct {
 	// Its number.
 	Number uint32 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
 	// The numbers of these quotas, ancestors included, in ascending order. One may have been deleted.
-	Quotas        []uint32 `protobuf:"varint,2,rep,packed,name=quotas,proto3" json:"quotas,omitempty"`
+	Quotas []uint32 `protobuf:"varint,2,rep,packed,name=quotas,proto3" json:"quotas,omitempty"`
+	// What was asked for, where that names pools: the numbers of these pools, and of other quotas with their ancestors, in ascending order. The
+	// quotas above are then these and those of the pools' members.
+	Asked         []uint32 `protobuf:"varint,23,rep,packed,name=asked,proto3" json:"asked,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4056,6 +4068,13 @@ func (x *SnapshotLane) GetNumber() uint32 {
 func (x *SnapshotLane) GetQuotas() []uint32 {
 	if x != nil {
 		return x.Quotas
+	}
+	return nil
+}
+
+func (x *SnapshotLane) GetAsked() []uint32 {
+	if x != nil {
+		return x.Asked
 	}
 	return nil
 }
@@ -4626,7 +4645,7 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x05quota\x18\x01 \x01(\rR\x05quota\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\x03R\x05limit\x12\x19\n" +
 	"\buntil_ns\x18\x03 \x01(\x03R\auntilNs\x12\x12\n" +
-	"\x04note\x18\x04 \x01(\tR\x04note\"\xd5\x01\n" +
+	"\x04note\x18\x04 \x01(\tR\x04note\"\xf8\x01\n" +
 	"\rSnapshotTally\x12\x16\n" +
 	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x14\n" +
 	"\x05quota\x18\x02 \x01(\rR\x05quota\x12\x1d\n" +
@@ -4635,7 +4654,8 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\bfailures\x18\x04 \x01(\x05R\bfailures\x12&\n" +
 	"\x0fclosed_until_ns\x18\x05 \x01(\x03R\rclosedUntilNs\x12\x16\n" +
 	"\x06grants\x18\x06 \x01(\x03R\x06grants\x12\x1b\n" +
-	"\tdenied_ns\x18\a \x01(\x03R\bdeniedNs\"\xdf\x02\n" +
+	"\tdenied_ns\x18\a \x01(\x03R\bdeniedNs\x12!\n" +
+	"\fmember_quota\x18\x1c \x01(\rR\vmemberQuota\"\xdf\x02\n" +
 	"\x10SnapshotWorkflow\x127\n" +
 	"\n" +
 	"definition\x18\x01 \x01(\v2\x17.quotad.log.v1.WorkflowR\n" +
@@ -4747,10 +4767,11 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x06crc32c\x18\x02 \x01(\aR\x06crc32c\"=\n" +
 	"\x0eSnapshotResume\x12\x16\n" +
 	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x13\n" +
-	"\x05up_to\x18\x02 \x01(\x04R\x04upTo\">\n" +
+	"\x05up_to\x18\x02 \x01(\x04R\x04upTo\"T\n" +
 	"\fSnapshotLane\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x12\x16\n" +
-	"\x06quotas\x18\x02 \x03(\rR\x06quotas\"B\n" +
+	"\x06quotas\x18\x02 \x03(\rR\x06quotas\x12\x14\n" +
+	"\x05asked\x18\x17 \x03(\rR\x05asked\"B\n" +
 	"\x14SnapshotDeletedQuota\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\"i\n" +

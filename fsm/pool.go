@@ -1,0 +1,537 @@
+package fsm
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// A pool is several quotas of one kind, such as those of several keys, that a Reserve names as one. It counts nothing itself: a Reserve of it is
+// one of its members, chosen when it is granted, and from then on a lease of that member's quota. Who waits for a pool waits for all of its
+// members, and takes the first that has room. docs/decisions/0035-pools.md has the reasons.
+
+const (
+	// levelPools is the feature level from which on there are pools.
+	levelPools = 7
+	// maxMembers bounds the members of a pool: each of them is examined for each Reserve of it.
+	maxMembers = 32
+	// maxPools bounds the pools of one Reserve.
+	maxPools      = 8
+	maxMemberName = 64
+	// maxRegrouped bounds for how many wait sets one command changes the members of a pool.
+	maxRegrouped = 1024
+	// poolShares is how many items a waiting item of a pool counts as, the shares of ancestors included: the most that its members may have,
+	// since these may change while it waits.
+	poolShares = 1 + maxDepth
+)
+
+// newPoolRule works the definition of a pool out at a feature level, or says why it cannot work there.
+func newPoolRule(def *logpb.Quota, level uint32) (rule, *logpb.Failure) {
+	members := def.GetPool().GetMembers()
+	if level < levelPools {
+		return rule{}, impossible(def, "pools need newer nodes", "upgrade every node first")
+	}
+	if len(members) < 1 || len(members) > maxMembers {
+		return rule{}, impossible(def, fmt.Sprintf("a pool of %d members", len(members)), fmt.Sprintf("a pool has 1 to %d members", maxMembers))
+	}
+	if !proto.Equal(def, &logpb.Quota{Name: def.Name, Note: def.Note, Rule: def.Rule}) {
+		return rule{}, impossible(def, "a pool has nothing but its members and a note", "headroom, parent, policy and the rest belong to its members' quotas")
+	}
+	for i, member := range members {
+		if !validName(member.Name) || len(member.Name) > maxMemberName {
+			return rule{}, impossible(def, fmt.Sprintf("%q cannot be the name of a member", member.Name), "letters, digits and . _ - / @ :, such as key-1")
+		}
+		for _, other := range members[:i] {
+			if other.Name == member.Name || other.Quota == member.Quota {
+				return rule{}, impossible(def, fmt.Sprintf("members %q and %q have one name, or one quota", other.Name, member.Name), "each has its own")
+			}
+		}
+	}
+	return rule{kind: kindPool}, nil
+}
+
+// checkMembers checks that a pool's members exist, and are of one kind.
+func (m *Machine) checkMembers(definition *logpb.Quota, kinds map[string]kind) *logpb.Failure {
+	var of kind
+	for _, member := range definition.GetPool().GetMembers() {
+		its, defined := kinds[member.Quota]
+		if q := m.quotaNamed(member.Quota); !defined && q != nil {
+			its, defined = q.rule.kind, true
+		}
+		switch {
+		case !defined:
+			return impossible(definition, fmt.Sprintf("its member %q, quota %q, does not exist", member.Name, member.Quota), "define it in the same file")
+		case its == kindPool:
+			return impossible(definition, fmt.Sprintf("its member %q, quota %q, is a pool", member.Name, member.Quota), "name that pool's members")
+		case of != 0 && its != of:
+			return impossible(definition, fmt.Sprintf("its member %q is of another kind than those before it", member.Name), "windows, rates, or slots, not several")
+		}
+		of = its
+	}
+	if p := m.quotaNamed(definition.Name); p != nil && p.waiting > 0 && !proto.Equal(p.definition, definition) && m.countWaitSets(p.number, maxRegrouped) > maxRegrouped {
+		return quotaInUse(p, "is waited for in too many combinations with other quotas", "change it when fewer requests wait")
+	}
+	return nil
+}
+
+// countWaitSets counts the wait sets of a quota, up to one more than most.
+func (s *State) countWaitSets(number uint32, most int) (count int) {
+	s.waitSetsOf.Ascend(quotaWaitSet{quota: number}, func(of quotaWaitSet) bool {
+		if of.quota != number || count > most {
+			return false
+		}
+		count++
+		return true
+	})
+	return count
+}
+
+// noPool says that something cannot be done with a pool, but with its members' quotas.
+func noPool(q *quota, message string) *logpb.Failure {
+	failure := invalid(fmt.Sprintf("pool %q %s", q.name, message), "name its members' quotas instead: quotad quota get lists them")
+	failure.Quota = q.name
+	return failure
+}
+
+// poolOf returns the name of a pool of which a quota is a member, the first by number; empty: there is none.
+func (s *State) poolOf(q *quota) (name string) {
+	s.quotas.Scan(func(_ uint32, p *quota) bool {
+		if slices.ContainsFunc(p.definition.GetPool().GetMembers(), func(member *logpb.PoolMember) bool { return member.Quota == q.name }) {
+			name = p.name
+		}
+		return name == ""
+	})
+	return name
+}
+
+// onPool tells whether some needs are those of a Reserve that names a pool: of all quotas that it may draw on.
+func onPool(needs []need) bool {
+	return slices.ContainsFunc(needs, func(n need) bool { return n.quota.rule.kind == kindPool })
+}
+
+// memberNamed returns a pool's member of a name, nil where it has none.
+func (q *quota) memberNamed(name string) *logpb.PoolMember {
+	for _, member := range q.definition.GetPool().GetMembers() {
+		if member.Name == name {
+			return member
+		}
+	}
+	return nil
+}
+
+// choice is one member on which a Reserve of pools may draw.
+type choice struct {
+	member string
+	needs  []need
+	// room is the smallest share of usable that is available of the quotas of the member that are asked for, in millionths.
+	room int64
+	// last says that the holder drew on it last, and a sticky pool is asked for.
+	last bool
+}
+
+// commonMembers returns the names of the members that all pools which a Reserve names have, in the order of the first pool.
+func (m *Machine) commonMembers(req *logpb.Reserve) ([]string, *logpb.Failure) {
+	var names []string
+	var first *quota
+	pools := 0
+	for _, item := range req.Items {
+		switch q := m.getQuota(m.numberOf(item.Quota)); {
+		case q == nil:
+			return nil, unknownQuota(item.Quota)
+		case q.rule.kind != kindPool:
+			continue
+		case first == nil:
+			first = q
+			for _, member := range q.definition.GetPool().Members {
+				names = append(names, member.Name)
+			}
+		default:
+			names = slices.DeleteFunc(names, func(name string) bool { return q.memberNamed(name) == nil })
+		}
+		if pools++; pools > maxPools {
+			return nil, invalid(fmt.Sprintf("more than %d pools in one Reserve", maxPools), "reserve some apart")
+		}
+	}
+	if len(names) == 0 {
+		return nil, invalid(fmt.Sprintf("pool %q and the other pools of this Reserve have no member in common", first.name),
+			"all pools of one Reserve draw on the member of one name: reserve them apart, or name their members alike")
+	}
+	return names, nil
+}
+
+// choices returns the members on which a Reserve of pools may draw, in the order in which they are tried: that on which the holder drew last
+// where a pool is sticky, then those with the most room, and of equal ones the first.
+func (m *Machine) choices(req *logpb.Reserve) ([]choice, *logpb.Failure) {
+	names, failure := m.commonMembers(req)
+	if failure != nil {
+		return nil, failure
+	}
+	all := make([]choice, 0, len(names))
+	for _, name := range names {
+		c, failure := m.choiceOf(req, name)
+		if failure != nil {
+			return nil, failure
+		}
+		all = append(all, c)
+	}
+	slices.SortStableFunc(all, func(a, b choice) int {
+		if a.last != b.last {
+			if a.last {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Compare(b.room, a.room)
+	})
+	return all, nil
+}
+
+// choiceOf works out what a Reserve needs of one member.
+func (m *Machine) choiceOf(req *logpb.Reserve, name string) (choice, *logpb.Failure) {
+	c := choice{member: name, room: million}
+	for _, item := range req.Items {
+		q := m.getQuota(m.numberOf(item.Quota))
+		var failure *logpb.Failure
+		if q.rule.kind == kindPool {
+			p := q
+			q = m.editQuotaNow(m.numberOf(p.memberNamed(name).Quota))
+			c.room = min(c.room, q.room())
+			c.last = c.last || p.definition.GetPool().Sticky && m.statsOf(req.Holder, p).member == q.number
+		}
+		if slices.ContainsFunc(c.needs, func(n need) bool { return n.quota.number == q.number && n.own > 0 }) {
+			return c, invalid(fmt.Sprintf("quota %q is asked for twice, by itself and as member %q of a pool", q.name, name), "name the pool, and its member")
+		}
+		if c.needs, failure = m.addNeed(c.needs, q, item); failure != nil {
+			return c, failure
+		}
+	}
+	return c, nil
+}
+
+// room returns the share of usable that is available, in millionths.
+func (q *quota) room() int64 {
+	if q.rule.usable == 0 {
+		return 0
+	}
+	return mulDivFloor(max(q.ledger.available(&q.rule), 0), million, q.rule.usable)
+}
+
+// needsOfPools returns what a Reserve of pools may need, by ascending quota number: of each quota the most that any choice needs, and the pools
+// themselves.
+func (m *Machine) needsOfPools(req *logpb.Reserve) ([]need, *logpb.Failure) {
+	all, failure := m.choices(req)
+	if failure != nil {
+		return nil, failure
+	}
+	var wide []need
+	at := func(number uint32) (int, bool) {
+		return slices.BinarySearchFunc(wide, number, func(n need, number uint32) int { return cmp.Compare(n.quota.number, number) })
+	}
+	for _, item := range req.Items {
+		if p := m.editQuotaNow(m.numberOf(item.Quota)); p.rule.kind == kindPool {
+			i, _ := at(p.number)
+			wide = slices.Insert(wide, i, need{quota: p})
+		}
+	}
+	for _, c := range all {
+		for _, n := range c.needs {
+			if i, found := at(n.quota.number); found {
+				wide[i].amount, wide[i].own = max(wide[i].amount, n.amount), max(wide[i].own, n.own)
+			} else {
+				wide = slices.Insert(wide, i, n)
+			}
+		}
+	}
+	return wide, nil
+}
+
+// settleMember returns a Reserve whose pools are replaced by the quotas of the member that it pins; itself where it pins none.
+func (m *Machine) settleMember(req *logpb.Reserve) (*logpb.Reserve, *logpb.Failure) {
+	if req.Member == "" {
+		return req, nil
+	}
+	pooled := false
+	for _, item := range req.Items {
+		p := m.quotaNamed(item.Quota)
+		switch {
+		case p == nil:
+			return nil, unknownQuota(item.Quota)
+		case p.rule.kind != kindPool:
+			continue
+		case p.memberNamed(req.Member) == nil:
+			return nil, invalid(fmt.Sprintf("pool %q has no member %q", item.Quota, req.Member), "quotad quota get lists its members")
+		}
+		pooled = true
+	}
+	if !pooled {
+		return nil, invalid(fmt.Sprintf("member %q is named, and no pool", req.Member), "leave the member out, or name a pool")
+	}
+	if _, failure := m.choiceOf(req, req.Member); failure != nil {
+		return nil, failure
+	}
+	return m.drawOn(req, req.Member), nil
+}
+
+// drawOn returns a Reserve of one member's quotas in place of its pools.
+func (m *Machine) drawOn(req *logpb.Reserve, name string) *logpb.Reserve {
+	settled := proto.CloneOf(req)
+	settled.Member = name
+	for _, item := range settled.Items {
+		if p := m.quotaNamed(item.Quota); p.rule.kind == kindPool {
+			item.Pool, item.Quota = p.name, p.memberNamed(name).Quota
+		}
+	}
+	return settled
+}
+
+// nameMembers tells the holder of a grant which members of pools its items are.
+func nameMembers(req *logpb.Reserve, granted *logpb.Granted) {
+	if req.Member == "" {
+		return
+	}
+	for i, item := range granted.GetItems() {
+		if item.Pool = req.Items[i].Pool; item.Pool != "" {
+			item.Member = req.Member
+		}
+	}
+}
+
+// milder returns the refusal of two members that is told: that of the one that opens first, else that of the one that allows more.
+func (m *Machine) milder(a, b *logpb.Refusal) *logpb.Refusal {
+	usable := func(r *logpb.Refusal) int64 { return m.quotaNamed(r.Quota).rule.usable }
+	switch {
+	case a == nil:
+		return b
+	case b == nil, a.RetryAtNs != 0 && b.RetryAtNs == 0:
+		return a
+	case a.RetryAtNs == 0 && b.RetryAtNs != 0, b.RetryAtNs != 0 && b.RetryAtNs < a.RetryAtNs:
+		return b
+	case b.RetryAtNs == 0 && usable(b) > usable(a):
+		return b
+	}
+	return a
+}
+
+// rejectChoices refuses a Reserve of pools that none of their members can ever grant as things are configured; nil: one can.
+func (m *Machine) rejectChoices(req *logpb.Reserve, class int32) (mildest *logpb.Refusal) {
+	all, _ := m.choices(req)
+	for _, c := range all {
+		rejected := m.reject(req, class, c.needs)
+		if rejected == nil {
+			return nil
+		}
+		mildest = m.milder(mildest, rejected)
+	}
+	return mildest
+}
+
+// judgeChoice says what stands in the way of a grant of one member now; nil: nothing does.
+func (m *Machine) judgeChoice(req *logpb.Reserve, as priority, c choice) *logpb.Refusal {
+	if rejected := m.reject(req, as.class, c.needs); rejected != nil {
+		return rejected
+	}
+	return m.judge(req, as, c.needs)
+}
+
+// judgeChoices returns the first member that can be granted now, or what stands in the way of all of them.
+func (m *Machine) judgeChoices(req *logpb.Reserve, as priority) (free choice, mildest *logpb.Refusal) {
+	all, _ := m.choices(req)
+	for _, c := range all {
+		refusal := m.judgeChoice(req, as, c)
+		if refusal == nil {
+			return c, nil
+		}
+		mildest = m.milder(mildest, refusal)
+	}
+	return choice{}, mildest
+}
+
+// noMemberBefore returns a time before which no member can be granted, whatever comes back.
+func (m *Machine) noMemberBefore(req *logpb.Reserve, class int32) (first int64) {
+	first = math.MaxInt64
+	all, _ := m.choices(req)
+	for _, c := range all {
+		if m.reject(req, class, c.needs) == nil {
+			first = min(first, m.certainlyNotBefore(req, class, c.needs))
+		}
+	}
+	return first
+}
+
+// grantChoice grants a Reserve of pools a lease of one member.
+func (m *Machine) grantChoice(req *logpb.Reserve, c choice, as priority, ticket, account uint64) *logpb.Result {
+	virtualTime := m.useHolder(req.Holder).virtualTime
+	settled := m.drawOn(req, c.member)
+	result := m.grant(settled, c.needs, as, ticket, account)
+	for _, item := range settled.Items {
+		if item.Pool == "" {
+			continue
+		}
+		p := m.editQuota(m.numberOf(item.Pool))
+		recordServed([]need{{quota: p}}, as.rank, virtualTime)
+		if p.definition.GetPool().Sticky && (m.hasStats(req.Holder, p) || m.mayRemember(req.Holder)) {
+			m.editStats(req.Holder, p).member = m.numberOf(item.Quota)
+		}
+	}
+	return result
+}
+
+// tryChoices grants a waiter for pools the first member that has room. Where none has, all members that are short block those who come after it, and
+// its amounts are set aside at the first one: any of them may serve it first, and it needs only one.
+func (m *Machine) tryChoices(w *waiter, at uint32, aside map[uint32]int64, blocked map[uint32]bool) tried {
+	all, failure := m.choices(w.req)
+	if failure != nil {
+		m.endWait(w, refusalFrom(failure))
+		return left
+	}
+	var saving *choice
+	var never *logpb.Refusal
+	var short []uint32
+	outcome, possible := waitSetBlocked, false
+	for i := range all {
+		c := &all[i]
+		if rejected := m.reject(w.req, w.class, c.needs); rejected != nil {
+			never = m.milder(never, rejected)
+			continue
+		}
+		possible = true
+		if slices.ContainsFunc(c.needs, func(n need) bool { return blocked[n.quota.number] || m.closedNow(n.quota.number) }) {
+			continue
+		}
+		if m.passOver(w, c.needs, at) != 0 {
+			outcome = passedOver // another one of the same wait set may be eligible there
+			continue
+		}
+		lacking := m.shortOf(w, c.needs, at, aside)
+		if len(lacking) == 0 {
+			m.leaveForGrant(w, c.needs)
+			m.completeRequest(w.from, w.ticket, m.grantChoice(w.req, *c, w.priority, w.ticket, w.account))
+			return left
+		}
+		short = append(short, lacking...)
+		if saving == nil {
+			saving = c
+		}
+	}
+	if !possible {
+		m.endWait(w, never)
+		return left
+	}
+	if saving != nil {
+		m.setAside(w, saving.needs, at, short, aside, blocked)
+	}
+	return outcome
+}
+
+// contested returns the needs whose waiters a Reserve competes with: of pools the pools themselves, and not their members.
+func (m *Machine) contested(req *logpb.Reserve, needs []need) []need {
+	if !onPool(needs) {
+		return needs
+	}
+	asked, _ := m.askedBy(req)
+	return slices.DeleteFunc(slices.Clone(needs), func(n need) bool { return !slices.Contains(asked, n.quota.number) })
+}
+
+// askedBy returns the numbers of what a Reserve asks for, in ascending order: pools, and other quotas with their ancestors.
+func (s *State) askedBy(req *logpb.Reserve) ([]uint32, error) {
+	var numbers []uint32
+	for _, item := range req.Items {
+		q := s.quotaNamed(item.Quota)
+		if q == nil {
+			return nil, fmt.Errorf("a waiter needs quota %q, which does not exist", item.Quota)
+		}
+		numbers = s.insertAncestors(numbers, q)
+	}
+	return numbers, nil
+}
+
+// insertAncestors inserts the numbers of a quota and its ancestors that are missing.
+func (s *State) insertAncestors(numbers []uint32, q *quota) []uint32 {
+	for depth := 0; q != nil && depth <= maxDepth; depth++ {
+		if i, found := slices.BinarySearch(numbers, q.number); !found {
+			numbers = slices.Insert(numbers, i, q.number)
+		}
+		q, _ = s.quotas.Get(q.parent)
+	}
+	return numbers
+}
+
+// drawnOn returns the numbers of all quotas on which something that is asked for may draw: these, and the members of pools with their ancestors.
+func (s *State) drawnOn(asked []uint32) []uint32 {
+	all := asked
+	for _, number := range asked {
+		p, ok := s.quotas.Get(number)
+		if !ok || p.rule.kind != kindPool {
+			continue
+		}
+		if len(all) == len(asked) {
+			all = slices.Clone(asked)
+		}
+		for _, member := range p.definition.GetPool().Members {
+			all = s.insertAncestors(all, s.quotaNamed(member.Quota))
+		}
+	}
+	return all
+}
+
+// regroup gives the wait sets of a pool its present members.
+func (m *Machine) regroup(p *quota) {
+	var numbers []uint32
+	m.waitSetsOf.Ascend(quotaWaitSet{quota: p.number}, func(of quotaWaitSet) bool {
+		if of.quota == p.number {
+			numbers = append(numbers, of.waitSet)
+		}
+		return of.quota == p.number
+	})
+	for _, number := range numbers {
+		l := m.editWaitSet(number)
+		now := m.drawnOn(l.asked)
+		for _, left := range l.quotas {
+			if _, stays := slices.BinarySearch(now, left); !stays {
+				m.waitSetsOf.Delete(quotaWaitSet{quota: left, waitSet: number})
+				m.countWaiting(left, -1, l)
+			}
+		}
+		for _, joined := range now {
+			if _, stood := slices.BinarySearch(l.quotas, joined); !stood {
+				m.waitSetsOf.Set(quotaWaitSet{quota: joined, waitSet: number})
+				m.countWaiting(joined, 1, l)
+			}
+		}
+		l.quotas = now
+	}
+}
+
+// countWaiting counts those who wait in a wait set at one of its quotas, or takes that back.
+func (m *Machine) countWaiting(number uint32, times int64, l *waitSet) {
+	q := m.editQuotaNow(number)
+	q.waiting += times * l.length
+	q.ahead.critical += times * l.ahead.critical
+	q.ahead.saved += times * l.ahead.saved
+	q.ahead.standard += times * l.ahead.standard
+	m.markChanged(q)
+	m.markDirty(q)
+}
+
+// viewPool returns a pool as it stands at a clock.
+func (s *State) viewPool(p *quota, at Clock) QuotaView {
+	v := QuotaView{Definition: p.definition, WindowLeft: -1, CappedTo: -1, Waiting: p.waiting, AvailableWithParents: math.MinInt64, CooldownLeft: math.MaxInt64}
+	for _, member := range p.definition.GetPool().Members {
+		its := s.viewQuota(s.quotaNamed(member.Quota), at)
+		v.Members = append(v.Members, PoolMemberView{Name: member.Name, Quota: its})
+		v.Usable, v.Held, v.Consumed = addSaturated(v.Usable, its.Usable), addSaturated(v.Held, its.Held), addSaturated(v.Consumed, its.Consumed)
+		v.Available, v.Overrun = addSaturated(v.Available, its.Available), addSaturated(v.Overrun, its.Overrun)
+		v.Leases += its.Leases
+		v.AvailableWithParents = max(v.AvailableWithParents, its.AvailableWithParents)
+		v.CooldownLeft = min(v.CooldownLeft, its.CooldownLeft)
+		if v.Circuit == 0 || its.Circuit < v.Circuit {
+			v.Circuit = its.Circuit
+		}
+	}
+	return v
+}

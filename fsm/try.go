@@ -1,0 +1,119 @@
+package fsm
+
+import (
+	"slices"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// tryWaiter grants a waiter what it asked for, or sets its amounts aside where it is eligible.
+func (m *Machine) tryWaiter(w *waiter, head *waitSetHead, aside map[uint32]int64, blocked map[uint32]bool) tried {
+	if m.endGone(w) {
+		return left
+	}
+	if w.until < m.clock.Now {
+		m.endWait(w, m.refusalOf(w, logpb.Reason_REASON_WAIT_EXPIRED))
+		return left
+	}
+	if head.pooled {
+		return m.tryChoices(w, head.quotas[0], aside, blocked)
+	}
+	if slices.ContainsFunc(head.quotas, m.closedNow) {
+		return waitSetBlocked // ineligible, as everybody in this wait set: nothing is set aside
+	}
+	needs, failure := m.needs(w.req)
+	if failure != nil {
+		m.endWait(w, refusalFrom(failure))
+		return left
+	}
+	if refusal := m.reject(w.req, w.class, needs); refusal != nil {
+		m.endWait(w, refusal)
+		return left
+	}
+	if kept := m.passOver(w, needs, head.quotas[0]); kept != 0 {
+		return kept
+	}
+	short := m.shortOf(w, needs, head.quotas[0], aside)
+	if len(short) == 0 {
+		m.leaveForGrant(w, needs)
+		m.completeRequest(w.from, w.ticket, m.grant(w.req, needs, w.priority, w.ticket, w.account))
+		return left
+	}
+	m.setAside(w, needs, head.quotas[0], short, aside, blocked)
+	return waitSetBlocked
+}
+
+// refusalFrom makes the refusal of a waiter whose Reserve means nothing any more.
+func refusalFrom(failure *logpb.Failure) *logpb.Refusal {
+	return &logpb.Refusal{Reason: failure.Reason, Quota: failure.Quota, Advice: failure.Hint}
+}
+
+// closedNow tells whether a provider closed a quota, which does more than observe.
+func (m *Machine) closedNow(number uint32) bool {
+	q := m.editQuotaNow(number)
+	return q.cooling(m.clock.Now) && !q.rule.policy.observe
+}
+
+// passOver says that a waiter is ineligible, whatever there is of its quotas; 0: it is eligible. It is tried again at one of its quotas.
+func (m *Machine) passOver(w *waiter, needs []need, at uint32) tried {
+	if slices.ContainsFunc(needs, func(n need) bool { return m.rejectByOverride(w.req, w.class, n) != nil }) {
+		return passedOver // until the override ends, whatever comes back
+	}
+	kept := m.withhold(w.req, w.priority, needs)
+	if kept == nil {
+		return 0
+	}
+	m.scheduleWakeup(at, min(kept.refusal.RetryAtNs, (m.clock.Now/policyRetry+1)*policyRetry))
+	if kept.class {
+		return classPassedOver
+	}
+	return passedOver
+}
+
+// shortOf returns the numbers of the quotas of which there is not enough for a waiter, after what was set aside.
+func (m *Machine) shortOf(w *waiter, needs []need, at uint32, aside map[uint32]int64) (short []uint32) {
+	for _, n := range needs {
+		q := n.quota
+		if q.rule.policy.observe {
+			continue
+		}
+		waits := max(m.rampWait(n), m.burstWait(w.req, n))
+		if waits > 0 {
+			m.scheduleWakeup(at, addSaturated(m.clock.Now, waits))
+		}
+		there := q.ledger.available(&q.rule) - aside[q.number]
+		lent := there < n.amount || q.heldBack(w.place().rank, n.amount, there, m.clock.Now)
+		if lent && there >= n.amount {
+			m.scheduleWakeup(at, q.heldBackUntil(w.rank, n.amount, m.clock.Now))
+		}
+		if lent || waits > 0 {
+			short = append(short, q.number)
+		}
+	}
+	return short
+}
+
+// setAside sets the amounts of a waiter aside, in all quotas that it needs. Who comes after it is passed over where one of the short ones is needed.
+func (m *Machine) setAside(w *waiter, needs []need, at uint32, short []uint32, aside map[uint32]int64, blocked map[uint32]bool) {
+	m.extendOffers(w.req.Holder)
+	for _, n := range needs {
+		if ahead := n.quota.rule.policy.prediction.ahead; w.rank == classBackground && n.quota.exhausted != 0 {
+			m.scheduleWakeup(at, n.quota.exhausted-ahead/stages) // from then on it is parked, and keeps nothing from others
+		}
+		aside[n.quota.number] = addSaturated(aside[n.quota.number], n.amount)
+	}
+	for _, number := range short {
+		blocked[number] = true
+	}
+}
+
+// leaveForGrant takes a waiter out of the queue that is granted what it needs.
+func (m *Machine) leaveForGrant(w *waiter, needs []need) {
+	m.dequeue(w)
+	for _, n := range needs {
+		if t := m.meter(n.quota, w.req.Holder); t != nil && w.until-w.req.WaitNs < m.clock.Now {
+			t.Waits++
+			t.WaitedNs = addSaturated(t.WaitedNs, m.clock.Now-(w.until-w.req.WaitNs))
+		}
+	}
+}
