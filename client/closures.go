@@ -39,7 +39,7 @@ func (s *closures) learn(quota string, left time.Duration) {
 	}
 	s.mu.Unlock()
 	for _, limiter := range spenders {
-		limiter.giveBack()
+		limiter.giveBackOf(quota)
 	}
 }
 

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/quotad/quotad/rpc/quotav1"
@@ -30,17 +31,18 @@ func forecastOf(f *quotav1.Forecast) *Forecast {
 	}
 }
 
-// standIns returns the items that stand in for another quota, by that one's name; nil: none does.
+// standIns returns the items that stand in for another quota, or for a pool, by that one's name; nil: none does.
 func standIns(granted []*quotav1.GrantedItem) map[string]Item {
 	var instead map[string]Item
 	for _, item := range granted {
-		if item.GetInsteadOf() == "" {
+		asked := cmp.Or(item.GetInsteadOf(), item.GetPool())
+		if asked == "" {
 			continue
 		}
 		if instead == nil {
 			instead = map[string]Item{}
 		}
-		instead[item.GetInsteadOf()] = Item{Quota: item.GetQuota(), Amount: item.GetAmount()}
+		instead[asked] = Item{Quota: item.GetQuota(), Amount: item.GetAmount()}
 	}
 	return instead
 }

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -19,8 +20,10 @@ type Lease struct {
 	class  Class
 	ttl    time.Duration
 	items  []Item
-	// instead are the items that stand in for another quota, by that one's name.
-	instead  map[string]Item
+	// instead are the items that stand in for another quota, or for a pool, by that one's name.
+	instead map[string]Item
+	// member is the member of the pools that were asked for.
+	member   string
 	forecast *Forecast
 	first    *Operation
 	// pressure is how its holder's workflow stood when it was granted.
@@ -55,6 +58,9 @@ func newLease(c *Client, granted *quotav1.Lease, at stamp) *Lease {
 		ttl:      max(durationOf(granted.GetAskedTtl(), 0), left),
 		pressure: backPressureOf(granted.GetBackPressure()), nextOp: 1, doneBelow: 1, settled: map[uint64]struct{}{}, dead: make(chan struct{}), itemClosed: make(chan struct{}), deaths: map[int]func(error){},
 	}
+	for _, item := range granted.GetItems() {
+		l.member = cmp.Or(l.member, item.GetMember())
+	}
 	l.renewed = at.sent
 	l.deadline = l.moment(at.deadline(left))
 	if op := granted.GetOperation(); op != nil {
@@ -85,8 +91,11 @@ func (l *Lease) Class() Class { return l.class }
 // Items returns what was granted.
 func (l *Lease) Items() []Item { return slices.Clone(l.items) }
 
-// For returns the item that was granted for a quota that was asked for: of that quota, or, where the Reserve allowed it, of
-// the one that stands in for it.
+// Member returns the name of the member on which the lease draws where pools were asked for, such as the key to use; empty: none were.
+func (l *Lease) Member() string { return l.member }
+
+// For returns the item that was granted for a quota or a pool that was asked for: of that quota, of the pool's member, or, where the Reserve
+// allowed it, of the quota that stands in for it.
 func (l *Lease) For(quota string) (Item, bool) {
 	if item, ok := l.instead[quota]; ok {
 		return item, true

@@ -167,18 +167,57 @@ func (l *Limiter) WaitN(ctx context.Context, n int) error {
 	if n == 0 || l.take(int64(n)) {
 		return nil
 	}
+	_, err := l.waitSlow(ctx, int64(n))
+	return err
+}
+
+// WaitTake is WaitN for a call that has to know what was taken: of pools, Member names the key, the deployment or the region to use.
+func (l *Limiter) WaitTake(ctx context.Context, n int) (*Taken, error) {
+	if n < 0 {
+		return nil, &RequestError{Reason: Invalid, Message: fmt.Sprintf("%d units were asked for", n)}
+	}
+	if err := context.Cause(ctx); err != nil {
+		return nil, err
+	}
+	if n == 0 {
+		return &Taken{limiter: l, ok: true}, nil
+	}
+	if taken := l.takeAtHand(int64(n)); taken != nil {
+		return taken, nil
+	}
 	return l.waitSlow(ctx, int64(n))
 }
 
-// Taken is what TryTake returns.
+// takeAtHand takes units of the batch at hand, or of the next one; nil: there are not as many.
+func (l *Limiter) takeAtHand(n int64) *Taken {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.now()
+	l.lookLocked(now)
+	if !l.takeLocked(n, now) {
+		return nil
+	}
+	l.anticipateIfLowLocked()
+	return l.takenLocked(n)
+}
+
+// takenLocked says that units of the batch at hand were taken.
+func (l *Limiter) takenLocked(n int64) *Taken {
+	return &Taken{limiter: l, generation: l.current.generation, units: n, ok: true, member: l.current.op.lease.member}
+}
+
+// Taken is what TryTake and WaitTake return.
 type Taken struct {
 	limiter    *Limiter
 	generation uint64
-	units      int64
-	ok         bool
-	delay      time.Duration
-	err        error
-	canceled   atomic.Bool
+	// single is the operation of a take without a batch; nil: it came out of a batch.
+	single   *Operation
+	member   string
+	units    int64
+	ok       bool
+	delay    time.Duration
+	err      error
+	canceled atomic.Bool
 }
 
 // OK reports whether the units were taken: the call may be made now. Otherwise nothing was taken.
@@ -190,10 +229,17 @@ func (t *Taken) Delay() time.Duration { return t.delay }
 // Err returns why it is never worth trying again, such as a quota that does not exist; nil: it may be.
 func (t *Taken) Err() error { return t.err }
 
+// Member returns the name of the member on which the units draw where the limiter's quotas are pools, such as the key to use; empty: none is.
+func (t *Taken) Member() string { return t.member }
+
 // Cancel gives the units back, for a call that certainly was not made. It should come early: what comes back after the
 // batch's last take is forfeited.
 func (t *Taken) Cancel() {
-	if t.ok && t.units > 0 && t.canceled.CompareAndSwap(false, true) {
+	switch {
+	case !t.ok || t.units == 0 || !t.canceled.CompareAndSwap(false, true):
+	case t.single != nil:
+		t.limiter.settleSingle(t.single, t.units)
+	default:
 		t.limiter.putBack(t.generation, t.units)
 	}
 }
@@ -212,14 +258,12 @@ func (l *Limiter) TryTakeN(n int) *Taken {
 		wrong := &RequestError{Reason: Invalid, Message: fmt.Sprintf("%d units were asked for, of 0 to %d", n, most)}
 		return &Taken{limiter: l, delay: math.MaxInt64, err: wrong}
 	}
+	if taken := l.takeAtHand(int64(n)); taken != nil {
+		return taken
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.now()
-	l.lookLocked(now)
-	if l.takeLocked(int64(n), now) {
-		l.anticipateIfLowLocked()
-		return &Taken{limiter: l, generation: l.current.generation, units: int64(n), ok: true}
-	}
 	if l.unusable != nil && now < l.refusedUntil {
 		return &Taken{limiter: l, delay: math.MaxInt64, err: l.unusable}
 	}
@@ -267,6 +311,10 @@ func (l *Limiter) Close() {
 	delete(l.client.limiters, l)
 	l.client.mu.Unlock()
 	l.client.closures.unregister(l, l.unit)
+	l.mu.Lock()
+	members := l.known.members
+	l.mu.Unlock()
+	l.client.closures.unregister(l, members)
 }
 
 func (l *Limiter) endLocked() {

@@ -33,6 +33,8 @@ type quotaFacts struct {
 	// perSecond is how many units the whole fleet may use a second, burst the most in one take.
 	perSecond float64
 	burst     int64
+	// members are the quotas of the members of pools.
+	members []Item
 }
 
 // learnFacts makes sure that what is needed to size a batch is known, and refreshes it in the background when it is
@@ -84,30 +86,75 @@ func (l *Limiter) readFacts(ctx context.Context) error {
 	}
 	unit := append([]Item(nil), l.unit...)
 	share, perSecond, burst := int64(mostUnits), math.Inf(1), int64(mostUnits)
+	var members []Item
 	for i := range unit {
-		quota, err := l.client.Quota(ctx, unit[i].Quota)
-		if err == nil && quota.Kind == KindSlots {
-			err = fmt.Errorf("%w: %s", ErrSlots, unit[i].Quota)
-		}
+		quotas, err := l.spendable(ctx, unit[i].Quota)
 		if err != nil {
 			l.recordUnusable(err)
 			return err
 		}
-		if unit[i].Amount == 0 {
-			unit[i].Amount = quota.DefaultEstimate
+		for _, quota := range quotas {
+			if unit[i].Amount == 0 {
+				unit[i].Amount = quota.DefaultEstimate
+			}
+			if quota.Name != unit[i].Quota {
+				members = append(members, Item{Quota: quota.Name})
+			}
 		}
-		share = min(share, l.share(quota, unit[i].Amount))
-		burst = min(burst, quota.Usable/unit[i].Amount)
-		if quota.Period > 0 {
-			perSecond = min(perSecond, float64(quota.Usable)/float64(unit[i].Amount)/quota.Period.Seconds())
-		}
+		facts := l.factsOf(quotas, unit[i].Amount)
+		share, perSecond, burst = min(share, facts.share), min(perSecond, facts.perSecond), min(burst, facts.burst)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.client.closures.unregister(l, l.known.members)
+	l.client.closures.register(l, members)
+	l.known.members = members
 	l.known.at, l.known.unit, l.known.share = max(l.now(), 1), unit, share
 	l.known.perSecond, l.known.burst = perSecond, burst
 	l.unusable, l.warned = nil, false
 	return nil
+}
+
+// spendable returns what a quota's name stands for: the quota, or those of a pool's members.
+func (l *Limiter) spendable(ctx context.Context, name string) ([]Quota, error) {
+	quota, err := l.client.Quota(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	quotas := []Quota{quota}
+	if quota.Kind == KindPool {
+		quotas = quotas[:0]
+	}
+	for _, member := range quota.Members {
+		its, err := l.client.Quota(ctx, member.Quota)
+		if err != nil {
+			return nil, err
+		}
+		quotas = append(quotas, its)
+	}
+	for _, its := range quotas {
+		if its.Kind == KindSlots {
+			return nil, fmt.Errorf("%w: %s", ErrSlots, name)
+		}
+	}
+	return quotas, nil
+}
+
+// factsOf returns what a limiter knows of a quota, or of the members of a pool together: a batch comes from one of them, whichever that is.
+func (l *Limiter) factsOf(quotas []Quota, amount int64) quotaFacts {
+	facts := quotaFacts{share: mostUnits}
+	for _, quota := range quotas {
+		facts.share = min(facts.share, l.share(quota, amount))
+		facts.burst = max(facts.burst, quota.Usable/amount)
+		if quota.Period > 0 {
+			facts.perSecond += float64(quota.Usable) / float64(amount) / quota.Period.Seconds()
+		}
+	}
+	if facts.perSecond == 0 && (len(quotas) == 0 || quotas[0].Period == 0) {
+		facts.perSecond = math.Inf(1)
+	}
+	facts.burst = min(facts.burst, mostUnits)
+	return facts
 }
 
 // recordUnusable keeps why no take can succeed, and says it once.
@@ -292,7 +339,7 @@ func (l *Limiter) allowSlow(n int64) bool {
 	}
 	ctx, cancel := context.WithTimeoutCause(context.Background(), allowTimeout, ErrClusterAway)
 	defer cancel()
-	err := l.obtain(ctx, n, 0)
+	_, err := l.obtain(ctx, n, 0)
 	if err == nil {
 		return true
 	}
@@ -311,7 +358,7 @@ func (l *Limiter) passUncountedLocked(err error, n int64) bool {
 }
 
 // waitSlow answers a Wait that found nothing at hand.
-func (l *Limiter) waitSlow(ctx context.Context, n int64) error {
+func (l *Limiter) waitSlow(ctx context.Context, n int64) (*Taken, error) {
 	for {
 		wait := MaxWait
 		end, bounded := ctx.Deadline()
@@ -319,21 +366,21 @@ func (l *Limiter) waitSlow(ctx context.Context, n int64) error {
 			// The answer has to come back before the caller's deadline.
 			wait = min(wait, max(time.Until(end)*9/10, 0))
 		}
-		err := l.obtain(ctx, n, wait)
+		taken, err := l.obtain(ctx, n, wait)
 		if err == nil {
-			return nil
+			return taken, nil
 		}
 		refusal, ok := errors.AsType[*RefusalError](err)
 		if !ok {
 			l.mu.Lock()
 			defer l.mu.Unlock()
 			if l.passUncountedLocked(err, n) {
-				return nil
+				return &Taken{limiter: l, ok: true}, nil
 			}
-			return err
+			return nil, err
 		}
 		if bounded || refusal.RetryAfter < 0 || (refusal.Reason != CannotServeInTime && refusal.Reason != WaitExpired) {
-			return err
+			return nil, err
 		}
 		// Longer than one Reserve can wait: come back, for as long as the caller likes.
 		pause := time.NewTimer(max(min(refusal.RetryAfter, MaxWait)-MaxWait/2, refusalMemory))
@@ -341,20 +388,20 @@ func (l *Limiter) waitSlow(ctx context.Context, n int64) error {
 		case <-pause.C:
 		case <-l.over:
 			pause.Stop()
-			return &NotAcceptedError{Err: ErrClosed}
+			return nil, &NotAcceptedError{Err: ErrClosed}
 		case <-ctx.Done():
 			pause.Stop()
-			return err
+			return nil, err
 		}
 	}
 }
 
 // obtain gets n units from the cluster: out of a batch that is shared with whoever else asks now, or alone.
-func (l *Limiter) obtain(ctx context.Context, n int64, wait time.Duration) error {
+func (l *Limiter) obtain(ctx context.Context, n int64, wait time.Duration) (*Taken, error) {
 	l.mu.Lock()
 	if l.closed {
 		l.mu.Unlock()
-		return &NotAcceptedError{Err: ErrClosed}
+		return nil, &NotAcceptedError{Err: ErrClosed}
 	}
 	l.mu.Unlock()
 	if err := l.learnFacts(ctx); err != nil {
@@ -362,7 +409,7 @@ func (l *Limiter) obtain(ctx context.Context, n int64, wait time.Duration) error
 		defer l.mu.Unlock()
 		l.triedAt = l.now()
 		l.rememberLocked(ctx, err, 0)
-		return err
+		return nil, err
 	}
 	l.mu.Lock()
 	if n <= l.known.share {
@@ -370,13 +417,13 @@ func (l *Limiter) obtain(ctx context.Context, n int64, wait time.Duration) error
 		l.demand.Add(l.elapsed(), n, l.known.life)
 	}
 	l.mu.Unlock()
-	if l.obtainShared(ctx, n) {
-		return nil
+	if taken := l.obtainShared(ctx, n); taken != nil {
+		return taken, nil
 	}
 	for asked := 1; ; asked++ {
 		op, err := l.consume(ctx, n, wait, singleTTL)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		l.mu.Lock()
 		l.stats.Consumed += uint64(n)
@@ -384,28 +431,28 @@ func (l *Limiter) obtain(ctx context.Context, n int64, wait time.Duration) error
 		if op.Left() > 0 {
 			l.stats.Spent += uint64(n)
 			l.mu.Unlock()
-			return nil
+			return &Taken{limiter: l, single: op, member: op.lease.member, units: n, ok: true}, nil
 		}
 		// The answer was so slow that nothing of it can be spent any more.
 		l.settleLocked(&batch{op: op, size: n}, n)
 		if asked == maxAsked {
 			l.rememberLocked(ctx, ErrLate, 0)
 			l.mu.Unlock()
-			return ErrLate
+			return nil, ErrLate
 		}
 		l.mu.Unlock()
 		if ctx.Err() != nil {
-			return &NotAcceptedError{Err: context.Cause(ctx)}
+			return nil, &NotAcceptedError{Err: context.Cause(ctx)}
 		}
 	}
 }
 
-// obtainShared takes units out of a batch that is fetched now or on its way.
-func (l *Limiter) obtainShared(ctx context.Context, n int64) bool {
+// obtainShared takes units out of a batch that is fetched now or on its way; nil: there are not as many.
+func (l *Limiter) obtainShared(ctx context.Context, n int64) *Taken {
 	l.mu.Lock()
 	if l.takeCountedLocked(n) {
-		l.mu.Unlock()
-		return true
+		defer l.mu.Unlock()
+		return l.takenLocked(n)
 	}
 	if l.fetching == nil {
 		l.fetchLocked(l.sizeLocked(n))
@@ -413,16 +460,19 @@ func (l *Limiter) obtainShared(ctx context.Context, n int64) bool {
 	fetching := l.fetching
 	l.mu.Unlock()
 	if fetching == nil {
-		return false
+		return nil
 	}
 	select {
 	case <-fetching:
 	case <-ctx.Done():
-		return false
+		return nil
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.takeCountedLocked(n)
+	if !l.takeCountedLocked(n) {
+		return nil
+	}
+	return l.takenLocked(n)
 }
 
 // takeCountedLocked is takeLocked for units that are counted as demand already.

@@ -38,6 +38,9 @@ type ReserveRequest struct {
 	// Fallback takes the next quotas of the fallback chains as well, where the ones asked for are refused or will be used
 	// up soon: Lease.For tells what was granted in whose place.
 	Fallback bool
+	// Member names the member of the pools among the items that is meant, such as a key; empty: the one with the most room. Lease.Member tells
+	// which one was granted.
+	Member string
 	// Holder asks for somebody else than the client's holder; empty: for the client's.
 	Holder string
 }
@@ -96,6 +99,7 @@ func (c *Client) reserveMessage(request ReserveRequest, wait time.Duration) *quo
 	message := &quotav1.ReserveRequest{
 		Holder: request.Holder, Items: askItems(request.Items), Consume: request.Consume, Class: quotav1.Class(request.Class),
 		Resume: request.Resume, Emergency: request.Emergency, Fallback: request.Fallback, NoBlock: wait > 0,
+		Member: request.Member,
 	}
 	if message.Holder == "" {
 		message.Holder = c.holder

@@ -2,6 +2,7 @@ package client
 
 import (
 	"errors"
+	"slices"
 	"time"
 )
 
@@ -126,6 +127,14 @@ func (l *Limiter) putBack(generation uint64, units int64) {
 	l.forfeitLocked(units)
 }
 
+// settleSingle gives back what a take without a batch did not spend.
+func (l *Limiter) settleSingle(op *Operation, units int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stats.Spent -= uint64(units)
+	l.settleLocked(&batch{op: op, size: units}, units)
+}
+
 // forfeitLocked corrects the counts by units that were counted as spent, and were not.
 func (l *Limiter) forfeitLocked(units int64) {
 	l.stats.Forfeited += uint64(units)
@@ -139,7 +148,7 @@ func (l *Limiter) adoptLocked(op *Operation, units int64) {
 	l.stats.Consumed += uint64(units)
 	l.hadBatch = true
 	// A cooldown that was heard of while the answer was on its way closes what it brings, too.
-	if l.closed || op.Left() == 0 || l.client.closures.left(l.unit) > 0 {
+	if l.closed || op.Left() == 0 || l.client.closures.left(op.items) > 0 {
 		l.settleLocked(b, units)
 		return
 	}
@@ -165,6 +174,24 @@ func (l *Limiter) expire(b *batch) {
 	case l.next:
 		l.next = nil
 		l.settleLocked(b, b.size)
+	}
+	l.stateLocked()
+}
+
+// giveBackOf ends what is at hand of a quota that was closed, and gives back what is left of it. Of a pool another member may be at hand.
+func (l *Limiter) giveBackOf(quota string) {
+	of := func(b *batch) bool {
+		return b != nil && slices.ContainsFunc(b.op.items, func(item Item) bool { return item.Quota == quota })
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if b := l.next; of(b) {
+		l.next = nil
+		l.settleLocked(b, b.size)
+	}
+	if of(l.current) {
+		l.settleLocked(l.closeLocked())
+		l.advanceLocked(l.now())
 	}
 	l.stateLocked()
 }

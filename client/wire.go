@@ -94,6 +94,14 @@ func quotaOf(q *quotav1.QuotaStatus) Quota {
 		out.Kind, out.Period = KindRate, durationOf(rule.Rate.GetPer(), 0)
 	case *quotav1.Quota_Slots:
 		out.Kind = KindSlots
+	case *quotav1.Quota_Pool:
+		out.Kind = KindPool
+		for _, member := range q.GetMembers() {
+			out.Members = append(out.Members, PoolMember{
+				Name: member.GetName(), Quota: member.GetQuota(), Usable: member.GetUsable(), Available: member.GetAvailable(),
+				CooldownLeft: durationOf(member.GetCooldownLeft(), 0),
+			})
+		}
 	}
 	return out
 }

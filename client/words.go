@@ -214,6 +214,8 @@ const (
 	KindRate QuotaKind = 2
 	// KindSlots allows so many at the same time.
 	KindSlots QuotaKind = 3
+	// KindPool is several quotas of one of the other kinds, of which a Reserve is granted one.
+	KindPool QuotaKind = 4
 )
 
 // Quota is a quota as the cluster saw it when it answered.
@@ -253,6 +255,19 @@ type Quota struct {
 	// Observes: it grants everything, and only counts. Observed is how many grants it would have refused.
 	Observes bool
 	Observed int64
+	// Members are those of a pool, in their order. A pool's amounts are the sums of theirs, but for AvailableWithParents, which is the most that one
+	// of them has; CooldownLeft is that of the first to open where all are closed.
+	Members []PoolMember
+}
+
+// PoolMember is a member of a pool.
+type PoolMember struct {
+	// Name is the member's name, such as a key's, Quota its quota's.
+	Name, Quota string
+	// Usable is what may count at most of its quota, Available what is available there and in all ancestors, the least.
+	Usable, Available int64
+	// CooldownLeft is what is left of a cooldown; 0: none.
+	CooldownLeft time.Duration
 }
 
 // Cause classifies what a provider said.

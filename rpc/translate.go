@@ -81,7 +81,7 @@ func reserveCommand(r *quotav1.ReserveRequest, who *caller) *logpb.Command {
 	made := new(reserving)
 	reserve := &made.reserve
 	made.command.Kind, made.kind.Reserve = &made.kind, reserve
-	reserve.Holder, reserve.TtlNs, reserve.Consume = r.Holder, nanos(r.Ttl), r.Consume
+	reserve.Holder, reserve.TtlNs, reserve.Consume, reserve.Member = r.Holder, nanos(r.Ttl), r.Consume, r.Member
 	reserve.WaitNs, reserve.Resume, reserve.Emergency, reserve.Fallback = nanos(r.Wait), r.Resume, r.Emergency, r.Fallback
 	if len(r.Items) == 1 {
 		made.single.Quota, made.single.Amount = r.Items[0].Quota, r.Items[0].Amount
@@ -259,6 +259,7 @@ func (g *grantedItems) convert(items []*logpb.GrantedItem) []*quotav1.GrantedIte
 			made = new(quotav1.GrantedItem)
 		}
 		made.Quota, made.Amount, made.InsteadOf = item.Quota, item.Amount, item.InsteadOf
+		made.Pool, made.Member = item.Pool, item.Member
 		converted = append(converted, made)
 	}
 	return converted
@@ -364,6 +365,12 @@ func logQuota(q *quotav1.Quota) *logpb.Quota {
 		def.Rule = &logpb.Quota_Rate{Rate: &logpb.Rate{Limit: r.Rate.Limit, PerNs: nanos(r.Rate.Per), Burst: r.Rate.Burst}}
 	case *quotav1.Quota_Slots:
 		def.Rule = &logpb.Quota_Slots{Slots: &logpb.Slots{Limit: r.Slots.Limit, GraceNs: nanos(r.Slots.Grace)}}
+	case *quotav1.Quota_Pool:
+		pool := &logpb.Pool{Sticky: r.Pool.Sticky}
+		for _, member := range r.Pool.Members {
+			pool.Members = append(pool.Members, &logpb.PoolMember{Name: member.GetName(), Quota: member.GetQuota()})
+		}
+		def.Rule = &logpb.Quota_Pool{Pool: pool}
 	}
 	if p := q.Policy; p != nil {
 		def.Policy = &logpb.Policy{Zones: logpb.Zones(p.Zones), RampNs: nanos(p.Ramp), Observe: p.Observe, AgeingNs: nanos(p.Ageing), Metering: p.Metering}
@@ -424,6 +431,12 @@ func apiQuota(def *logpb.Quota) *quotav1.Quota {
 		}}
 	case *logpb.Quota_Slots:
 		q.Rule = &quotav1.Quota_Slots{Slots: &quotav1.Slots{Limit: r.Slots.Limit, Grace: optionalDuration(r.Slots.GraceNs)}}
+	case *logpb.Quota_Pool:
+		pool := &quotav1.Pool{Sticky: r.Pool.Sticky}
+		for _, member := range r.Pool.Members {
+			pool.Members = append(pool.Members, &quotav1.PoolMember{Name: member.Name, Quota: member.Quota})
+		}
+		q.Rule = &quotav1.Quota_Pool{Pool: pool}
 	}
 	if p := def.Policy; p != nil {
 		q.Policy = &quotav1.Policy{Zones: quotav1.Zones(p.Zones), Ramp: optionalDuration(p.RampNs), Observe: p.Observe, Ageing: optionalDuration(p.AgeingNs), Metering: p.Metering}
@@ -464,6 +477,13 @@ func apiQuotaStatus(v *fsm.QuotaView, clock fsm.Clock) *quotav1.QuotaStatus {
 	}
 	for _, use := range v.Classes {
 		s.Classes = append(s.Classes, &quotav1.ClassUse{Class: quotav1.Class(use.Class + 1), Share: use.Share, Used: use.Used, Kept: use.Kept, Lent: use.Lent, Borrowed: use.Borrowed})
+	}
+	for i := range v.Members {
+		its := &v.Members[i].Quota
+		s.Members = append(s.Members, &quotav1.PoolMemberStatus{
+			Name: v.Members[i].Name, Quota: its.Definition.Name, Usable: its.Usable, Available: its.AvailableWithParents,
+			CooldownLeft: optionalDuration(its.CooldownLeft),
+		})
 	}
 	if v.CooldownLeft > 0 {
 		s.CooldownLeft = durationpb.New(time.Duration(v.CooldownLeft))

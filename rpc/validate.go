@@ -34,6 +34,8 @@ const (
 	maxTaskWait  = 31 * 24 * time.Hour
 	maxWorkflows = 1000
 	maxSteps     = 64
+	maxMembers   = 32
+	maxMember    = 64
 	minTTL       = time.Second
 	maxTTL       = 24 * time.Hour
 	maxWait      = 10 * time.Minute
@@ -387,6 +389,7 @@ func (c *checker) reserve(r *quotav1.ReserveRequest) {
 	c.request(r.RequestId)
 	c.holder("holder", r.Holder, false)
 	c.items("items", r.Items, 1, 1)
+	c.text("member", r.Member, maxMember)
 	c.length("ttl", r.Ttl, minTTL, maxTTL)
 	c.length("wait", r.Wait, 0, maxWait)
 	c.enum("class", int32(r.Class), quotav1.Class_name)
@@ -545,7 +548,7 @@ func (c *checker) definition(path string, q *quotav1.Quota) {
 	c.text(path+".parent", q.Parent, maxQuotaName)
 	c.text(path+".fallback", q.Fallback, maxQuotaName)
 	c.text(path+".note", q.Note, maxNote)
-	c.check(q.Rule != nil, path, "has none of window, rate, slots", "a quota needs one")
+	c.check(q.Rule != nil, path, "has none of window, rate, slots, pool", "a quota needs one")
 	c.enum(path+".charged", int32(q.Charged), quotav1.Charged_name)
 	c.enum(path+".settle", int32(q.Settle), quotav1.SettleMode_name)
 	c.enum(path+".window.anchor", int32(q.GetWindow().GetAnchor()), quotav1.Anchor_name)
@@ -562,6 +565,13 @@ func (c *checker) definition(path string, q *quotav1.Quota) {
 	c.length(path+".rate.per", q.GetRate().GetPer(), 0, maxDuration)
 	c.length(path+".window.skew", q.GetWindow().GetSkew(), 0, maxDuration)
 	c.length(path+".slots.grace", q.GetSlots().GetGrace(), 0, maxDuration)
+	if pool := q.GetPool(); pool != nil {
+		c.check(len(pool.Members) > 0 && len(pool.Members) <= maxMembers, path+".pool.members", fmt.Sprintf("has not 1 to %d entries", maxMembers), "")
+		for i, member := range pool.Members {
+			c.text(fmt.Sprintf("%s.pool.members[%d].name", path, i), member.GetName(), maxMember)
+			c.quotaName(fmt.Sprintf("%s.pool.members[%d].quota", path, i), member.GetQuota())
+		}
+	}
 	if w := q.GetWindow(); w != nil {
 		_, _, err := parseEvery(w.Every)
 		c.check(err == nil, path+".window.every", "is not hour, day, month or a duration", "such as 15m")

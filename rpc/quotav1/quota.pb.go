@@ -1914,7 +1914,10 @@ type ReserveRequest struct {
 	Emergency bool `protobuf:"varint,10,opt,name=emergency,proto3" json:"emergency,omitempty"`
 	// The next quotas of the fallback chains will do as well: they are tried where the ones asked for are refused, or will be
 	// used up soon. All items that have a fallback move on together; what was granted says what it stands in for.
-	Fallback      bool `protobuf:"varint,12,opt,name=fallback,proto3" json:"fallback,omitempty"`
+	Fallback bool `protobuf:"varint,12,opt,name=fallback,proto3" json:"fallback,omitempty"`
+	// The member of the pools among the items that is meant, such as a key's name. Empty: the one with the most room. Other calls name the quotas
+	// that were granted, and no member.
+	Member        string `protobuf:"bytes,13,opt,name=member,proto3" json:"member,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2024,6 +2027,13 @@ func (x *ReserveRequest) GetFallback() bool {
 		return x.Fallback
 	}
 	return false
+}
+
+func (x *ReserveRequest) GetMember() string {
+	if x != nil {
+		return x.Member
+	}
+	return ""
 }
 
 // ReserveResponse carries one of lease, refusal or waiting.
@@ -2351,7 +2361,11 @@ type GrantedItem struct {
 	// What is left until this item ends: at the lease's deadline, or when its window closes.
 	ExpiresIn *durationpb.Duration `protobuf:"bytes,3,opt,name=expires_in,json=expiresIn,proto3" json:"expires_in,omitempty"`
 	// The quota that was asked for, where this one stands in for it.
-	InsteadOf     string `protobuf:"bytes,4,opt,name=instead_of,json=insteadOf,proto3" json:"instead_of,omitempty"`
+	InsteadOf string `protobuf:"bytes,4,opt,name=instead_of,json=insteadOf,proto3" json:"instead_of,omitempty"`
+	// The pool that was asked for, where this is the quota of one of its members.
+	Pool string `protobuf:"bytes,5,opt,name=pool,proto3" json:"pool,omitempty"`
+	// The name of that member, such as a key's.
+	Member        string `protobuf:"bytes,6,opt,name=member,proto3" json:"member,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2410,6 +2424,20 @@ func (x *GrantedItem) GetExpiresIn() *durationpb.Duration {
 func (x *GrantedItem) GetInsteadOf() string {
 	if x != nil {
 		return x.InsteadOf
+	}
+	return ""
+}
+
+func (x *GrantedItem) GetPool() string {
+	if x != nil {
+		return x.Pool
+	}
+	return ""
+}
+
+func (x *GrantedItem) GetMember() string {
+	if x != nil {
+		return x.Member
 	}
 	return ""
 }
@@ -5106,7 +5134,10 @@ type QuotaStatus struct {
 	// How many reports of the present window the prediction rests on; 3 are the least.
 	Samples int32 `protobuf:"varint,20,opt,name=samples,proto3" json:"samples,omitempty"`
 	// A limit in place of its own. Absent: none.
-	Override      *Override `protobuf:"bytes,21,opt,name=override,proto3" json:"override,omitempty"`
+	Override *Override `protobuf:"bytes,21,opt,name=override,proto3" json:"override,omitempty"`
+	// The members of a pool, in their order. A pool's amounts above are the sums of its members', but available_with_parents is the most that one
+	// of them has; cooldown_left is there where all are closed, and is that of the first to open.
+	Members       []*PoolMemberStatus `protobuf:"bytes,42,rep,name=members,proto3" json:"members,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5288,6 +5319,95 @@ func (x *QuotaStatus) GetOverride() *Override {
 	return nil
 }
 
+func (x *QuotaStatus) GetMembers() []*PoolMemberStatus {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+// PoolMemberStatus is a member of a pool.
+type PoolMemberStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Its quota.
+	Quota string `protobuf:"bytes,2,opt,name=quota,proto3" json:"quota,omitempty"`
+	// What may count at most.
+	Usable int64 `protobuf:"varint,3,opt,name=usable,proto3" json:"usable,omitempty"`
+	// What is available there and in all ancestors, the least; below 0 after an overrun.
+	Available int64 `protobuf:"varint,4,opt,name=available,proto3" json:"available,omitempty"`
+	// What is left of its cooldown; absent: none.
+	CooldownLeft  *durationpb.Duration `protobuf:"bytes,5,opt,name=cooldown_left,json=cooldownLeft,proto3" json:"cooldown_left,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PoolMemberStatus) Reset() {
+	*x = PoolMemberStatus{}
+	mi := &file_quota_v1_quota_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PoolMemberStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PoolMemberStatus) ProtoMessage() {}
+
+func (x *PoolMemberStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_quota_v1_quota_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PoolMemberStatus.ProtoReflect.Descriptor instead.
+func (*PoolMemberStatus) Descriptor() ([]byte, []int) {
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{47}
+}
+
+func (x *PoolMemberStatus) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PoolMemberStatus) GetQuota() string {
+	if x != nil {
+		return x.Quota
+	}
+	return ""
+}
+
+func (x *PoolMemberStatus) GetUsable() int64 {
+	if x != nil {
+		return x.Usable
+	}
+	return 0
+}
+
+func (x *PoolMemberStatus) GetAvailable() int64 {
+	if x != nil {
+		return x.Available
+	}
+	return 0
+}
+
+func (x *PoolMemberStatus) GetCooldownLeft() *durationpb.Duration {
+	if x != nil {
+		return x.CooldownLeft
+	}
+	return nil
+}
+
 // Override is a limit in place of a quota's own for a while.
 type Override struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -5303,7 +5423,7 @@ type Override struct {
 
 func (x *Override) Reset() {
 	*x = Override{}
-	mi := &file_quota_v1_quota_proto_msgTypes[47]
+	mi := &file_quota_v1_quota_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5315,7 +5435,7 @@ func (x *Override) String() string {
 func (*Override) ProtoMessage() {}
 
 func (x *Override) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[47]
+	mi := &file_quota_v1_quota_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5328,7 +5448,7 @@ func (x *Override) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Override.ProtoReflect.Descriptor instead.
 func (*Override) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{47}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Override) GetLimit() int64 {
@@ -5364,6 +5484,7 @@ type Quota struct {
 	//	*Quota_Window
 	//	*Quota_Rate
 	//	*Quota_Slots
+	//	*Quota_Pool
 	Rule isQuota_Rule `protobuf_oneof:"rule"`
 	// Share of the limit that is left alone, 0 up to but not including 1, in steps of 0.000001.
 	Headroom float64 `protobuf:"fixed64,5,opt,name=headroom,proto3" json:"headroom,omitempty"`
@@ -5397,7 +5518,7 @@ type Quota struct {
 
 func (x *Quota) Reset() {
 	*x = Quota{}
-	mi := &file_quota_v1_quota_proto_msgTypes[48]
+	mi := &file_quota_v1_quota_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5409,7 +5530,7 @@ func (x *Quota) String() string {
 func (*Quota) ProtoMessage() {}
 
 func (x *Quota) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[48]
+	mi := &file_quota_v1_quota_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5422,7 +5543,7 @@ func (x *Quota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Quota.ProtoReflect.Descriptor instead.
 func (*Quota) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{48}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *Quota) GetName() string {
@@ -5461,6 +5582,15 @@ func (x *Quota) GetSlots() *Slots {
 	if x != nil {
 		if x, ok := x.Rule.(*Quota_Slots); ok {
 			return x.Slots
+		}
+	}
+	return nil
+}
+
+func (x *Quota) GetPool() *Pool {
+	if x != nil {
+		if x, ok := x.Rule.(*Quota_Pool); ok {
+			return x.Pool
 		}
 	}
 	return nil
@@ -5576,11 +5706,18 @@ type Quota_Slots struct {
 	Slots *Slots `protobuf:"bytes,4,opt,name=slots,proto3,oneof"`
 }
 
+type Quota_Pool struct {
+	// Several quotas that a Reserve names as one. All else but name and note belongs to its members' quotas.
+	Pool *Pool `protobuf:"bytes,38,opt,name=pool,proto3,oneof"`
+}
+
 func (*Quota_Window) isQuota_Rule() {}
 
 func (*Quota_Rate) isQuota_Rule() {}
 
 func (*Quota_Slots) isQuota_Rule() {}
+
+func (*Quota_Pool) isQuota_Rule() {}
 
 // Policy says who is kept waiting although the limit would let it pass. Each part is off until it is set.
 type Policy struct {
@@ -5609,7 +5746,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_quota_v1_quota_proto_msgTypes[49]
+	mi := &file_quota_v1_quota_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5621,7 +5758,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[49]
+	mi := &file_quota_v1_quota_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5634,7 +5771,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{49}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Policy) GetZones() Zones {
@@ -5708,7 +5845,7 @@ type Prediction struct {
 
 func (x *Prediction) Reset() {
 	*x = Prediction{}
-	mi := &file_quota_v1_quota_proto_msgTypes[50]
+	mi := &file_quota_v1_quota_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5720,7 +5857,7 @@ func (x *Prediction) String() string {
 func (*Prediction) ProtoMessage() {}
 
 func (x *Prediction) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[50]
+	mi := &file_quota_v1_quota_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5733,7 +5870,7 @@ func (x *Prediction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Prediction.ProtoReflect.Descriptor instead.
 func (*Prediction) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{50}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *Prediction) GetSamples() int32 {
@@ -5775,7 +5912,7 @@ type Shares struct {
 
 func (x *Shares) Reset() {
 	*x = Shares{}
-	mi := &file_quota_v1_quota_proto_msgTypes[51]
+	mi := &file_quota_v1_quota_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5787,7 +5924,7 @@ func (x *Shares) String() string {
 func (*Shares) ProtoMessage() {}
 
 func (x *Shares) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[51]
+	mi := &file_quota_v1_quota_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5800,7 +5937,7 @@ func (x *Shares) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Shares.ProtoReflect.Descriptor instead.
 func (*Shares) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{51}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *Shares) GetCritical() float64 {
@@ -5873,7 +6010,7 @@ type ClassUse struct {
 
 func (x *ClassUse) Reset() {
 	*x = ClassUse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[52]
+	mi := &file_quota_v1_quota_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5885,7 +6022,7 @@ func (x *ClassUse) String() string {
 func (*ClassUse) ProtoMessage() {}
 
 func (x *ClassUse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[52]
+	mi := &file_quota_v1_quota_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5898,7 +6035,7 @@ func (x *ClassUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClassUse.ProtoReflect.Descriptor instead.
 func (*ClassUse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{52}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ClassUse) GetClass() Class {
@@ -5962,7 +6099,7 @@ type ListUsageRequest struct {
 
 func (x *ListUsageRequest) Reset() {
 	*x = ListUsageRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[53]
+	mi := &file_quota_v1_quota_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5974,7 +6111,7 @@ func (x *ListUsageRequest) String() string {
 func (*ListUsageRequest) ProtoMessage() {}
 
 func (x *ListUsageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[53]
+	mi := &file_quota_v1_quota_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5987,7 +6124,7 @@ func (x *ListUsageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListUsageRequest.ProtoReflect.Descriptor instead.
 func (*ListUsageRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{53}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ListUsageRequest) GetQuota() string {
@@ -6040,7 +6177,7 @@ type ListUsageResponse struct {
 
 func (x *ListUsageResponse) Reset() {
 	*x = ListUsageResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[54]
+	mi := &file_quota_v1_quota_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6052,7 +6189,7 @@ func (x *ListUsageResponse) String() string {
 func (*ListUsageResponse) ProtoMessage() {}
 
 func (x *ListUsageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[54]
+	mi := &file_quota_v1_quota_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6065,7 +6202,7 @@ func (x *ListUsageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListUsageResponse.ProtoReflect.Descriptor instead.
 func (*ListUsageResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{54}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *ListUsageResponse) GetMeta() *Meta {
@@ -6133,7 +6270,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_quota_v1_quota_proto_msgTypes[55]
+	mi := &file_quota_v1_quota_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6145,7 +6282,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[55]
+	mi := &file_quota_v1_quota_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6158,7 +6295,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{55}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Usage) GetHolder() string {
@@ -6293,7 +6430,7 @@ type Denial struct {
 
 func (x *Denial) Reset() {
 	*x = Denial{}
-	mi := &file_quota_v1_quota_proto_msgTypes[56]
+	mi := &file_quota_v1_quota_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6305,7 +6442,7 @@ func (x *Denial) String() string {
 func (*Denial) ProtoMessage() {}
 
 func (x *Denial) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[56]
+	mi := &file_quota_v1_quota_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6318,7 +6455,7 @@ func (x *Denial) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Denial.ProtoReflect.Descriptor instead.
 func (*Denial) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{56}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *Denial) GetReason() Reason {
@@ -6348,7 +6485,7 @@ type Breaker struct {
 
 func (x *Breaker) Reset() {
 	*x = Breaker{}
-	mi := &file_quota_v1_quota_proto_msgTypes[57]
+	mi := &file_quota_v1_quota_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6360,7 +6497,7 @@ func (x *Breaker) String() string {
 func (*Breaker) ProtoMessage() {}
 
 func (x *Breaker) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[57]
+	mi := &file_quota_v1_quota_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6373,7 +6510,7 @@ func (x *Breaker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Breaker.ProtoReflect.Descriptor instead.
 func (*Breaker) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{57}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *Breaker) GetFailures() int32 {
@@ -6407,7 +6544,7 @@ type Window struct {
 
 func (x *Window) Reset() {
 	*x = Window{}
-	mi := &file_quota_v1_quota_proto_msgTypes[58]
+	mi := &file_quota_v1_quota_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6419,7 +6556,7 @@ func (x *Window) String() string {
 func (*Window) ProtoMessage() {}
 
 func (x *Window) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[58]
+	mi := &file_quota_v1_quota_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6432,7 +6569,7 @@ func (x *Window) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Window.ProtoReflect.Descriptor instead.
 func (*Window) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{58}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *Window) GetLimit() int64 {
@@ -6478,7 +6615,7 @@ type Rate struct {
 
 func (x *Rate) Reset() {
 	*x = Rate{}
-	mi := &file_quota_v1_quota_proto_msgTypes[59]
+	mi := &file_quota_v1_quota_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6490,7 +6627,7 @@ func (x *Rate) String() string {
 func (*Rate) ProtoMessage() {}
 
 func (x *Rate) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[59]
+	mi := &file_quota_v1_quota_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6503,7 +6640,7 @@ func (x *Rate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rate.ProtoReflect.Descriptor instead.
 func (*Rate) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{59}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *Rate) GetLimit() int64 {
@@ -6540,7 +6677,7 @@ type Slots struct {
 
 func (x *Slots) Reset() {
 	*x = Slots{}
-	mi := &file_quota_v1_quota_proto_msgTypes[60]
+	mi := &file_quota_v1_quota_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6552,7 +6689,7 @@ func (x *Slots) String() string {
 func (*Slots) ProtoMessage() {}
 
 func (x *Slots) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[60]
+	mi := &file_quota_v1_quota_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6565,7 +6702,7 @@ func (x *Slots) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Slots.ProtoReflect.Descriptor instead.
 func (*Slots) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{60}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *Slots) GetLimit() int64 {
@@ -6580,6 +6717,117 @@ func (x *Slots) GetGrace() *durationpb.Duration {
 		return x.Grace
 	}
 	return nil
+}
+
+// Pool is several quotas of one kind, such as those of several keys, that a Reserve names as one: it is granted the member with the most room,
+// and waits for the first that has some.
+type Pool struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 1 to 32 members, in their order.
+	Members []*PoolMember `protobuf:"bytes,1,rep,name=members,proto3" json:"members,omitempty"`
+	// A holder stays with the member that it was granted last, as long as that one has room for it.
+	Sticky        bool `protobuf:"varint,2,opt,name=sticky,proto3" json:"sticky,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Pool) Reset() {
+	*x = Pool{}
+	mi := &file_quota_v1_quota_proto_msgTypes[62]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Pool) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Pool) ProtoMessage() {}
+
+func (x *Pool) ProtoReflect() protoreflect.Message {
+	mi := &file_quota_v1_quota_proto_msgTypes[62]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Pool.ProtoReflect.Descriptor instead.
+func (*Pool) Descriptor() ([]byte, []int) {
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{62}
+}
+
+func (x *Pool) GetMembers() []*PoolMember {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+func (x *Pool) GetSticky() bool {
+	if x != nil {
+		return x.Sticky
+	}
+	return false
+}
+
+// PoolMember is a member of a pool.
+type PoolMember struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name, such as a key's: 1 to 64 bytes, characters as in a quota's name. All pools of one Reserve draw on the member of the same name.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Its quota, a window, a rate or slots.
+	Quota         string `protobuf:"bytes,2,opt,name=quota,proto3" json:"quota,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PoolMember) Reset() {
+	*x = PoolMember{}
+	mi := &file_quota_v1_quota_proto_msgTypes[63]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PoolMember) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PoolMember) ProtoMessage() {}
+
+func (x *PoolMember) ProtoReflect() protoreflect.Message {
+	mi := &file_quota_v1_quota_proto_msgTypes[63]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PoolMember.ProtoReflect.Descriptor instead.
+func (*PoolMember) Descriptor() ([]byte, []int) {
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{63}
+}
+
+func (x *PoolMember) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PoolMember) GetQuota() string {
+	if x != nil {
+		return x.Quota
+	}
+	return ""
 }
 
 // ListLeasesRequest lists leases.
@@ -6601,7 +6849,7 @@ type ListLeasesRequest struct {
 
 func (x *ListLeasesRequest) Reset() {
 	*x = ListLeasesRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[61]
+	mi := &file_quota_v1_quota_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6613,7 +6861,7 @@ func (x *ListLeasesRequest) String() string {
 func (*ListLeasesRequest) ProtoMessage() {}
 
 func (x *ListLeasesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[61]
+	mi := &file_quota_v1_quota_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6626,7 +6874,7 @@ func (x *ListLeasesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLeasesRequest.ProtoReflect.Descriptor instead.
 func (*ListLeasesRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{61}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *ListLeasesRequest) GetHolder() string {
@@ -6679,7 +6927,7 @@ type ListLeasesResponse struct {
 
 func (x *ListLeasesResponse) Reset() {
 	*x = ListLeasesResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[62]
+	mi := &file_quota_v1_quota_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6691,7 +6939,7 @@ func (x *ListLeasesResponse) String() string {
 func (*ListLeasesResponse) ProtoMessage() {}
 
 func (x *ListLeasesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[62]
+	mi := &file_quota_v1_quota_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6704,7 +6952,7 @@ func (x *ListLeasesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLeasesResponse.ProtoReflect.Descriptor instead.
 func (*ListLeasesResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{62}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *ListLeasesResponse) GetMeta() *Meta {
@@ -6753,7 +7001,7 @@ type LeaseStatus struct {
 
 func (x *LeaseStatus) Reset() {
 	*x = LeaseStatus{}
-	mi := &file_quota_v1_quota_proto_msgTypes[63]
+	mi := &file_quota_v1_quota_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6765,7 +7013,7 @@ func (x *LeaseStatus) String() string {
 func (*LeaseStatus) ProtoMessage() {}
 
 func (x *LeaseStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[63]
+	mi := &file_quota_v1_quota_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6778,7 +7026,7 @@ func (x *LeaseStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseStatus.ProtoReflect.Descriptor instead.
 func (*LeaseStatus) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{63}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *LeaseStatus) GetId() uint64 {
@@ -6862,7 +7110,7 @@ type Workflow struct {
 
 func (x *Workflow) Reset() {
 	*x = Workflow{}
-	mi := &file_quota_v1_quota_proto_msgTypes[64]
+	mi := &file_quota_v1_quota_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6874,7 +7122,7 @@ func (x *Workflow) String() string {
 func (*Workflow) ProtoMessage() {}
 
 func (x *Workflow) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[64]
+	mi := &file_quota_v1_quota_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6887,7 +7135,7 @@ func (x *Workflow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Workflow.ProtoReflect.Descriptor instead.
 func (*Workflow) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{64}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *Workflow) GetName() string {
@@ -6952,7 +7200,7 @@ type WorkflowStep struct {
 
 func (x *WorkflowStep) Reset() {
 	*x = WorkflowStep{}
-	mi := &file_quota_v1_quota_proto_msgTypes[65]
+	mi := &file_quota_v1_quota_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6964,7 +7212,7 @@ func (x *WorkflowStep) String() string {
 func (*WorkflowStep) ProtoMessage() {}
 
 func (x *WorkflowStep) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[65]
+	mi := &file_quota_v1_quota_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6977,7 +7225,7 @@ func (x *WorkflowStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkflowStep.ProtoReflect.Descriptor instead.
 func (*WorkflowStep) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{65}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *WorkflowStep) GetHolder() string {
@@ -7015,7 +7263,7 @@ type WorkflowStatus struct {
 
 func (x *WorkflowStatus) Reset() {
 	*x = WorkflowStatus{}
-	mi := &file_quota_v1_quota_proto_msgTypes[66]
+	mi := &file_quota_v1_quota_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7027,7 +7275,7 @@ func (x *WorkflowStatus) String() string {
 func (*WorkflowStatus) ProtoMessage() {}
 
 func (x *WorkflowStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[66]
+	mi := &file_quota_v1_quota_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7040,7 +7288,7 @@ func (x *WorkflowStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkflowStatus.ProtoReflect.Descriptor instead.
 func (*WorkflowStatus) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{66}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *WorkflowStatus) GetDefinition() *Workflow {
@@ -7100,7 +7348,7 @@ type WorkflowTurn struct {
 
 func (x *WorkflowTurn) Reset() {
 	*x = WorkflowTurn{}
-	mi := &file_quota_v1_quota_proto_msgTypes[67]
+	mi := &file_quota_v1_quota_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7112,7 +7360,7 @@ func (x *WorkflowTurn) String() string {
 func (*WorkflowTurn) ProtoMessage() {}
 
 func (x *WorkflowTurn) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[67]
+	mi := &file_quota_v1_quota_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7125,7 +7373,7 @@ func (x *WorkflowTurn) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkflowTurn.ProtoReflect.Descriptor instead.
 func (*WorkflowTurn) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{67}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *WorkflowTurn) GetHolder() string {
@@ -7170,7 +7418,7 @@ type WorkflowStepStatus struct {
 
 func (x *WorkflowStepStatus) Reset() {
 	*x = WorkflowStepStatus{}
-	mi := &file_quota_v1_quota_proto_msgTypes[68]
+	mi := &file_quota_v1_quota_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7182,7 +7430,7 @@ func (x *WorkflowStepStatus) String() string {
 func (*WorkflowStepStatus) ProtoMessage() {}
 
 func (x *WorkflowStepStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[68]
+	mi := &file_quota_v1_quota_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7195,7 +7443,7 @@ func (x *WorkflowStepStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkflowStepStatus.ProtoReflect.Descriptor instead.
 func (*WorkflowStepStatus) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{68}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *WorkflowStepStatus) GetHolder() string {
@@ -7253,7 +7501,7 @@ type GetWorkflowRequest struct {
 
 func (x *GetWorkflowRequest) Reset() {
 	*x = GetWorkflowRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[69]
+	mi := &file_quota_v1_quota_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7265,7 +7513,7 @@ func (x *GetWorkflowRequest) String() string {
 func (*GetWorkflowRequest) ProtoMessage() {}
 
 func (x *GetWorkflowRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[69]
+	mi := &file_quota_v1_quota_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7278,7 +7526,7 @@ func (x *GetWorkflowRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetWorkflowRequest.ProtoReflect.Descriptor instead.
 func (*GetWorkflowRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{69}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *GetWorkflowRequest) GetName() string {
@@ -7308,7 +7556,7 @@ type GetWorkflowResponse struct {
 
 func (x *GetWorkflowResponse) Reset() {
 	*x = GetWorkflowResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[70]
+	mi := &file_quota_v1_quota_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7320,7 +7568,7 @@ func (x *GetWorkflowResponse) String() string {
 func (*GetWorkflowResponse) ProtoMessage() {}
 
 func (x *GetWorkflowResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[70]
+	mi := &file_quota_v1_quota_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7333,7 +7581,7 @@ func (x *GetWorkflowResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetWorkflowResponse.ProtoReflect.Descriptor instead.
 func (*GetWorkflowResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{70}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *GetWorkflowResponse) GetMeta() *Meta {
@@ -7367,7 +7615,7 @@ type ListWorkflowsRequest struct {
 
 func (x *ListWorkflowsRequest) Reset() {
 	*x = ListWorkflowsRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[71]
+	mi := &file_quota_v1_quota_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7379,7 +7627,7 @@ func (x *ListWorkflowsRequest) String() string {
 func (*ListWorkflowsRequest) ProtoMessage() {}
 
 func (x *ListWorkflowsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[71]
+	mi := &file_quota_v1_quota_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7392,7 +7640,7 @@ func (x *ListWorkflowsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkflowsRequest.ProtoReflect.Descriptor instead.
 func (*ListWorkflowsRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{71}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *ListWorkflowsRequest) GetHolder() string {
@@ -7438,7 +7686,7 @@ type ListWorkflowsResponse struct {
 
 func (x *ListWorkflowsResponse) Reset() {
 	*x = ListWorkflowsResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[72]
+	mi := &file_quota_v1_quota_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7450,7 +7698,7 @@ func (x *ListWorkflowsResponse) String() string {
 func (*ListWorkflowsResponse) ProtoMessage() {}
 
 func (x *ListWorkflowsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[72]
+	mi := &file_quota_v1_quota_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7463,7 +7711,7 @@ func (x *ListWorkflowsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkflowsResponse.ProtoReflect.Descriptor instead.
 func (*ListWorkflowsResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{72}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *ListWorkflowsResponse) GetMeta() *Meta {
@@ -7500,7 +7748,7 @@ type CheckFenceRequest struct {
 
 func (x *CheckFenceRequest) Reset() {
 	*x = CheckFenceRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[73]
+	mi := &file_quota_v1_quota_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7512,7 +7760,7 @@ func (x *CheckFenceRequest) String() string {
 func (*CheckFenceRequest) ProtoMessage() {}
 
 func (x *CheckFenceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[73]
+	mi := &file_quota_v1_quota_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7525,7 +7773,7 @@ func (x *CheckFenceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckFenceRequest.ProtoReflect.Descriptor instead.
 func (*CheckFenceRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{73}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *CheckFenceRequest) GetLease() uint64 {
@@ -7559,7 +7807,7 @@ type CheckFenceResponse struct {
 
 func (x *CheckFenceResponse) Reset() {
 	*x = CheckFenceResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[74]
+	mi := &file_quota_v1_quota_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7571,7 +7819,7 @@ func (x *CheckFenceResponse) String() string {
 func (*CheckFenceResponse) ProtoMessage() {}
 
 func (x *CheckFenceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[74]
+	mi := &file_quota_v1_quota_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7584,7 +7832,7 @@ func (x *CheckFenceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckFenceResponse.ProtoReflect.Descriptor instead.
 func (*CheckFenceResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{74}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *CheckFenceResponse) GetMeta() *Meta {
@@ -7661,7 +7909,7 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x13CloseSessionRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x04R\asession\":\n" +
 	"\x14CloseSessionResponse\x12\"\n" +
-	"\x04meta\x18\x01 \x01(\v2\x0e.quota.v1.MetaR\x04meta\"\x8c\x03\n" +
+	"\x04meta\x18\x01 \x01(\v2\x0e.quota.v1.MetaR\x04meta\"\xa4\x03\n" +
 	"\x0eReserveRequest\x122\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\v2\x13.quota.v1.RequestIdR\trequestId\x12\x16\n" +
@@ -7675,7 +7923,8 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\bno_block\x18\t \x01(\bR\anoBlock\x12\x1c\n" +
 	"\temergency\x18\n" +
 	" \x01(\bR\temergency\x12\x1a\n" +
-	"\bfallback\x18\f \x01(\bR\bfallback\"\xc7\x01\n" +
+	"\bfallback\x18\f \x01(\bR\bfallback\x12\x16\n" +
+	"\x06member\x18\r \x01(\tR\x06member\"\xc7\x01\n" +
 	"\x0fReserveResponse\x12\"\n" +
 	"\x04meta\x18\x01 \x01(\v2\x0e.quota.v1.MetaR\x04meta\x12'\n" +
 	"\x05lease\x18\x02 \x01(\v2\x0f.quota.v1.LeaseH\x00R\x05lease\x12-\n" +
@@ -7698,14 +7947,16 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\fexhausted_in\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\vexhaustedIn\x12\x18\n" +
 	"\asmaller\x18\x03 \x01(\x01R\asmaller\x12\x1a\n" +
 	"\bfallback\x18\x04 \x01(\tR\bfallback\x12\x14\n" +
-	"\x05parks\x18\x05 \x01(\bR\x05parks\"\x94\x01\n" +
+	"\x05parks\x18\x05 \x01(\bR\x05parks\"\xc0\x01\n" +
 	"\vGrantedItem\x12\x14\n" +
 	"\x05quota\x18\x01 \x01(\tR\x05quota\x12\x16\n" +
 	"\x06amount\x18\x02 \x01(\x03R\x06amount\x128\n" +
 	"\n" +
 	"expires_in\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\texpiresIn\x12\x1d\n" +
 	"\n" +
-	"instead_of\x18\x04 \x01(\tR\tinsteadOf\"\xb3\x01\n" +
+	"instead_of\x18\x04 \x01(\tR\tinsteadOf\x12\x12\n" +
+	"\x04pool\x18\x05 \x01(\tR\x04pool\x12\x16\n" +
+	"\x06member\x18\x06 \x01(\tR\x06member\"\xb3\x01\n" +
 	"\tOperation\x12\x0e\n" +
 	"\x02op\x18\x01 \x01(\x04R\x02op\x12+\n" +
 	"\x05items\x18\x02 \x03(\v2\x15.quota.v1.GrantedItemR\x05items\x124\n" +
@@ -7905,7 +8156,7 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x12ListQuotasResponse\x12\"\n" +
 	"\x04meta\x18\x01 \x01(\v2\x0e.quota.v1.MetaR\x04meta\x12-\n" +
 	"\x06quotas\x18\x02 \x03(\v2\x15.quota.v1.QuotaStatusR\x06quotas\x12&\n" +
-	"\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageToken\"\xd1\x06\n" +
+	"\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageToken\"\x87\a\n" +
 	"\vQuotaStatus\x12/\n" +
 	"\n" +
 	"definition\x18\x01 \x01(\v2\x0f.quota.v1.QuotaR\n" +
@@ -7931,18 +8182,26 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\acircuit\x18\x12 \x01(\x0e2\x11.quota.v1.CircuitR\acircuit\x12.\n" +
 	"\bforecast\x18\x13 \x01(\v2\x12.quota.v1.ForecastR\bforecast\x12\x18\n" +
 	"\asamples\x18\x14 \x01(\x05R\asamples\x12.\n" +
-	"\boverride\x18\x15 \x01(\v2\x12.quota.v1.OverrideR\boverrideB\f\n" +
+	"\boverride\x18\x15 \x01(\v2\x12.quota.v1.OverrideR\boverride\x124\n" +
+	"\amembers\x18* \x03(\v2\x1a.quota.v1.PoolMemberStatusR\amembersB\f\n" +
 	"\n" +
-	"_capped_to\"c\n" +
+	"_capped_to\"\xb2\x01\n" +
+	"\x10PoolMemberStatus\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05quota\x18\x02 \x01(\tR\x05quota\x12\x16\n" +
+	"\x06usable\x18\x03 \x01(\x03R\x06usable\x12\x1c\n" +
+	"\tavailable\x18\x04 \x01(\x03R\tavailable\x12>\n" +
+	"\rcooldown_left\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\fcooldownLeft\"c\n" +
 	"\bOverride\x12\x14\n" +
 	"\x05limit\x18\x01 \x01(\x03R\x05limit\x12-\n" +
 	"\x04left\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x04left\x12\x12\n" +
-	"\x04note\x18\x03 \x01(\tR\x04note\"\x9f\x05\n" +
+	"\x04note\x18\x03 \x01(\tR\x04note\"\xc5\x05\n" +
 	"\x05Quota\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12*\n" +
 	"\x06window\x18\x02 \x01(\v2\x10.quota.v1.WindowH\x00R\x06window\x12$\n" +
 	"\x04rate\x18\x03 \x01(\v2\x0e.quota.v1.RateH\x00R\x04rate\x12'\n" +
-	"\x05slots\x18\x04 \x01(\v2\x0f.quota.v1.SlotsH\x00R\x05slots\x12\x1a\n" +
+	"\x05slots\x18\x04 \x01(\v2\x0f.quota.v1.SlotsH\x00R\x05slots\x12$\n" +
+	"\x04pool\x18& \x01(\v2\x0e.quota.v1.PoolH\x00R\x04pool\x12\x1a\n" +
 	"\bheadroom\x18\x05 \x01(\x01R\bheadroom\x12\x16\n" +
 	"\x06parent\x18\x06 \x01(\tR\x06parent\x12\x1e\n" +
 	"\bmax_hold\x18\a \x01(\x03H\x01R\amaxHold\x88\x01\x01\x12\x1d\n" +
@@ -8044,7 +8303,14 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x05burst\x18\x03 \x01(\x03R\x05burst\"N\n" +
 	"\x05Slots\x12\x14\n" +
 	"\x05limit\x18\x01 \x01(\x03R\x05limit\x12/\n" +
-	"\x05grace\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x05grace\"\xa5\x01\n" +
+	"\x05grace\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x05grace\"N\n" +
+	"\x04Pool\x12.\n" +
+	"\amembers\x18\x01 \x03(\v2\x14.quota.v1.PoolMemberR\amembers\x12\x16\n" +
+	"\x06sticky\x18\x02 \x01(\bR\x06sticky\"6\n" +
+	"\n" +
+	"PoolMember\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05quota\x18\x02 \x01(\tR\x05quota\"\xa5\x01\n" +
 	"\x11ListLeasesRequest\x12\x16\n" +
 	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x14\n" +
 	"\x05quota\x18\x02 \x01(\tR\x05quota\x12\x1b\n" +
@@ -8342,7 +8608,7 @@ func file_quota_v1_quota_proto_rawDescGZIP() []byte {
 }
 
 var file_quota_v1_quota_proto_enumTypes = make([]protoimpl.EnumInfo, 15)
-var file_quota_v1_quota_proto_msgTypes = make([]protoimpl.MessageInfo, 77)
+var file_quota_v1_quota_proto_msgTypes = make([]protoimpl.MessageInfo, 80)
 var file_quota_v1_quota_proto_goTypes = []any{
 	(Reason)(0),                   // 0: quota.v1.Reason
 	(Outcome)(0),                  // 1: quota.v1.Outcome
@@ -8406,77 +8672,80 @@ var file_quota_v1_quota_proto_goTypes = []any{
 	(*ListQuotasRequest)(nil),     // 59: quota.v1.ListQuotasRequest
 	(*ListQuotasResponse)(nil),    // 60: quota.v1.ListQuotasResponse
 	(*QuotaStatus)(nil),           // 61: quota.v1.QuotaStatus
-	(*Override)(nil),              // 62: quota.v1.Override
-	(*Quota)(nil),                 // 63: quota.v1.Quota
-	(*Policy)(nil),                // 64: quota.v1.Policy
-	(*Prediction)(nil),            // 65: quota.v1.Prediction
-	(*Shares)(nil),                // 66: quota.v1.Shares
-	(*ClassUse)(nil),              // 67: quota.v1.ClassUse
-	(*ListUsageRequest)(nil),      // 68: quota.v1.ListUsageRequest
-	(*ListUsageResponse)(nil),     // 69: quota.v1.ListUsageResponse
-	(*Usage)(nil),                 // 70: quota.v1.Usage
-	(*Denial)(nil),                // 71: quota.v1.Denial
-	(*Breaker)(nil),               // 72: quota.v1.Breaker
-	(*Window)(nil),                // 73: quota.v1.Window
-	(*Rate)(nil),                  // 74: quota.v1.Rate
-	(*Slots)(nil),                 // 75: quota.v1.Slots
-	(*ListLeasesRequest)(nil),     // 76: quota.v1.ListLeasesRequest
-	(*ListLeasesResponse)(nil),    // 77: quota.v1.ListLeasesResponse
-	(*LeaseStatus)(nil),           // 78: quota.v1.LeaseStatus
-	(*Workflow)(nil),              // 79: quota.v1.Workflow
-	(*WorkflowStep)(nil),          // 80: quota.v1.WorkflowStep
-	(*WorkflowStatus)(nil),        // 81: quota.v1.WorkflowStatus
-	(*WorkflowTurn)(nil),          // 82: quota.v1.WorkflowTurn
-	(*WorkflowStepStatus)(nil),    // 83: quota.v1.WorkflowStepStatus
-	(*GetWorkflowRequest)(nil),    // 84: quota.v1.GetWorkflowRequest
-	(*GetWorkflowResponse)(nil),   // 85: quota.v1.GetWorkflowResponse
-	(*ListWorkflowsRequest)(nil),  // 86: quota.v1.ListWorkflowsRequest
-	(*ListWorkflowsResponse)(nil), // 87: quota.v1.ListWorkflowsResponse
-	(*CheckFenceRequest)(nil),     // 88: quota.v1.CheckFenceRequest
-	(*CheckFenceResponse)(nil),    // 89: quota.v1.CheckFenceResponse
-	nil,                           // 90: quota.v1.Answer.HeadersEntry
-	nil,                           // 91: quota.v1.Shares.HoldersEntry
-	(*durationpb.Duration)(nil),   // 92: google.protobuf.Duration
+	(*PoolMemberStatus)(nil),      // 62: quota.v1.PoolMemberStatus
+	(*Override)(nil),              // 63: quota.v1.Override
+	(*Quota)(nil),                 // 64: quota.v1.Quota
+	(*Policy)(nil),                // 65: quota.v1.Policy
+	(*Prediction)(nil),            // 66: quota.v1.Prediction
+	(*Shares)(nil),                // 67: quota.v1.Shares
+	(*ClassUse)(nil),              // 68: quota.v1.ClassUse
+	(*ListUsageRequest)(nil),      // 69: quota.v1.ListUsageRequest
+	(*ListUsageResponse)(nil),     // 70: quota.v1.ListUsageResponse
+	(*Usage)(nil),                 // 71: quota.v1.Usage
+	(*Denial)(nil),                // 72: quota.v1.Denial
+	(*Breaker)(nil),               // 73: quota.v1.Breaker
+	(*Window)(nil),                // 74: quota.v1.Window
+	(*Rate)(nil),                  // 75: quota.v1.Rate
+	(*Slots)(nil),                 // 76: quota.v1.Slots
+	(*Pool)(nil),                  // 77: quota.v1.Pool
+	(*PoolMember)(nil),            // 78: quota.v1.PoolMember
+	(*ListLeasesRequest)(nil),     // 79: quota.v1.ListLeasesRequest
+	(*ListLeasesResponse)(nil),    // 80: quota.v1.ListLeasesResponse
+	(*LeaseStatus)(nil),           // 81: quota.v1.LeaseStatus
+	(*Workflow)(nil),              // 82: quota.v1.Workflow
+	(*WorkflowStep)(nil),          // 83: quota.v1.WorkflowStep
+	(*WorkflowStatus)(nil),        // 84: quota.v1.WorkflowStatus
+	(*WorkflowTurn)(nil),          // 85: quota.v1.WorkflowTurn
+	(*WorkflowStepStatus)(nil),    // 86: quota.v1.WorkflowStepStatus
+	(*GetWorkflowRequest)(nil),    // 87: quota.v1.GetWorkflowRequest
+	(*GetWorkflowResponse)(nil),   // 88: quota.v1.GetWorkflowResponse
+	(*ListWorkflowsRequest)(nil),  // 89: quota.v1.ListWorkflowsRequest
+	(*ListWorkflowsResponse)(nil), // 90: quota.v1.ListWorkflowsResponse
+	(*CheckFenceRequest)(nil),     // 91: quota.v1.CheckFenceRequest
+	(*CheckFenceResponse)(nil),    // 92: quota.v1.CheckFenceResponse
+	nil,                           // 93: quota.v1.Answer.HeadersEntry
+	nil,                           // 94: quota.v1.Shares.HoldersEntry
+	(*durationpb.Duration)(nil),   // 95: google.protobuf.Duration
 }
 var file_quota_v1_quota_proto_depIdxs = []int32{
-	92,  // 0: quota.v1.Meta.cluster_time:type_name -> google.protobuf.Duration
-	92,  // 1: quota.v1.Meta.served_in:type_name -> google.protobuf.Duration
+	95,  // 0: quota.v1.Meta.cluster_time:type_name -> google.protobuf.Duration
+	95,  // 1: quota.v1.Meta.served_in:type_name -> google.protobuf.Duration
 	0,   // 2: quota.v1.ErrorInfo.reason:type_name -> quota.v1.Reason
-	92,  // 3: quota.v1.ErrorInfo.retry_after:type_name -> google.protobuf.Duration
+	95,  // 3: quota.v1.ErrorInfo.retry_after:type_name -> google.protobuf.Duration
 	1,   // 4: quota.v1.ErrorInfo.outcome:type_name -> quota.v1.Outcome
 	17,  // 5: quota.v1.ErrorBody.error:type_name -> quota.v1.ErrorInfo
 	16,  // 6: quota.v1.OpenSessionResponse.meta:type_name -> quota.v1.Meta
 	16,  // 7: quota.v1.CloseSessionResponse.meta:type_name -> quota.v1.Meta
 	15,  // 8: quota.v1.ReserveRequest.request_id:type_name -> quota.v1.RequestId
 	19,  // 9: quota.v1.ReserveRequest.items:type_name -> quota.v1.Item
-	92,  // 10: quota.v1.ReserveRequest.ttl:type_name -> google.protobuf.Duration
+	95,  // 10: quota.v1.ReserveRequest.ttl:type_name -> google.protobuf.Duration
 	3,   // 11: quota.v1.ReserveRequest.class:type_name -> quota.v1.Class
-	92,  // 12: quota.v1.ReserveRequest.wait:type_name -> google.protobuf.Duration
+	95,  // 12: quota.v1.ReserveRequest.wait:type_name -> google.protobuf.Duration
 	16,  // 13: quota.v1.ReserveResponse.meta:type_name -> quota.v1.Meta
 	26,  // 14: quota.v1.ReserveResponse.lease:type_name -> quota.v1.Lease
 	30,  // 15: quota.v1.ReserveResponse.refusal:type_name -> quota.v1.Refusal
 	32,  // 16: quota.v1.ReserveResponse.waiting:type_name -> quota.v1.Waiting
 	28,  // 17: quota.v1.Lease.items:type_name -> quota.v1.GrantedItem
-	92,  // 18: quota.v1.Lease.expires_in:type_name -> google.protobuf.Duration
+	95,  // 18: quota.v1.Lease.expires_in:type_name -> google.protobuf.Duration
 	29,  // 19: quota.v1.Lease.operation:type_name -> quota.v1.Operation
 	3,   // 20: quota.v1.Lease.class:type_name -> quota.v1.Class
-	92,  // 21: quota.v1.Lease.asked_ttl:type_name -> google.protobuf.Duration
+	95,  // 21: quota.v1.Lease.asked_ttl:type_name -> google.protobuf.Duration
 	31,  // 22: quota.v1.Lease.back_pressure:type_name -> quota.v1.BackPressure
 	27,  // 23: quota.v1.Lease.forecast:type_name -> quota.v1.Forecast
-	92,  // 24: quota.v1.Forecast.exhausted_in:type_name -> google.protobuf.Duration
-	92,  // 25: quota.v1.GrantedItem.expires_in:type_name -> google.protobuf.Duration
+	95,  // 24: quota.v1.Forecast.exhausted_in:type_name -> google.protobuf.Duration
+	95,  // 25: quota.v1.GrantedItem.expires_in:type_name -> google.protobuf.Duration
 	28,  // 26: quota.v1.Operation.items:type_name -> quota.v1.GrantedItem
-	92,  // 27: quota.v1.Operation.spend_in:type_name -> google.protobuf.Duration
-	92,  // 28: quota.v1.Operation.transit:type_name -> google.protobuf.Duration
+	95,  // 27: quota.v1.Operation.spend_in:type_name -> google.protobuf.Duration
+	95,  // 28: quota.v1.Operation.transit:type_name -> google.protobuf.Duration
 	0,   // 29: quota.v1.Refusal.reason:type_name -> quota.v1.Reason
-	92,  // 30: quota.v1.Refusal.retry_after:type_name -> google.protobuf.Duration
+	95,  // 30: quota.v1.Refusal.retry_after:type_name -> google.protobuf.Duration
 	2,   // 31: quota.v1.Refusal.zone:type_name -> quota.v1.Zone
 	27,  // 32: quota.v1.Refusal.forecast:type_name -> quota.v1.Forecast
 	31,  // 33: quota.v1.Refusal.back_pressure:type_name -> quota.v1.BackPressure
 	4,   // 34: quota.v1.BackPressure.state:type_name -> quota.v1.WorkflowState
-	92,  // 35: quota.v1.BackPressure.limited_for:type_name -> google.protobuf.Duration
+	95,  // 35: quota.v1.BackPressure.limited_for:type_name -> google.protobuf.Duration
 	5,   // 36: quota.v1.BackPressure.side:type_name -> quota.v1.Side
-	92,  // 37: quota.v1.Waiting.ends_in:type_name -> google.protobuf.Duration
+	95,  // 37: quota.v1.Waiting.ends_in:type_name -> google.protobuf.Duration
 	15,  // 38: quota.v1.ConsumeRequest.request_id:type_name -> quota.v1.RequestId
 	19,  // 39: quota.v1.ConsumeRequest.items:type_name -> quota.v1.Item
 	16,  // 40: quota.v1.ConsumeResponse.meta:type_name -> quota.v1.Meta
@@ -8493,24 +8762,24 @@ var file_quota_v1_quota_proto_depIdxs = []int32{
 	16,  // 51: quota.v1.ReleaseResponse.meta:type_name -> quota.v1.Meta
 	19,  // 52: quota.v1.ReleaseResponse.returned:type_name -> quota.v1.Item
 	15,  // 53: quota.v1.RenewRequest.request_id:type_name -> quota.v1.RequestId
-	92,  // 54: quota.v1.RenewRequest.ttl:type_name -> google.protobuf.Duration
+	95,  // 54: quota.v1.RenewRequest.ttl:type_name -> google.protobuf.Duration
 	16,  // 55: quota.v1.RenewResponse.meta:type_name -> quota.v1.Meta
-	92,  // 56: quota.v1.RenewResponse.expires_in:type_name -> google.protobuf.Duration
+	95,  // 56: quota.v1.RenewResponse.expires_in:type_name -> google.protobuf.Duration
 	15,  // 57: quota.v1.WithdrawRequest.request_id:type_name -> quota.v1.RequestId
 	16,  // 58: quota.v1.WithdrawResponse.meta:type_name -> quota.v1.Meta
 	6,   // 59: quota.v1.Signal.cause:type_name -> quota.v1.Cause
-	92,  // 60: quota.v1.Signal.reset_after:type_name -> google.protobuf.Duration
-	92,  // 61: quota.v1.Signal.reset_resolution:type_name -> google.protobuf.Duration
-	92,  // 62: quota.v1.Signal.retry_after:type_name -> google.protobuf.Duration
-	90,  // 63: quota.v1.Answer.headers:type_name -> quota.v1.Answer.HeadersEntry
+	95,  // 60: quota.v1.Signal.reset_after:type_name -> google.protobuf.Duration
+	95,  // 61: quota.v1.Signal.reset_resolution:type_name -> google.protobuf.Duration
+	95,  // 62: quota.v1.Signal.retry_after:type_name -> google.protobuf.Duration
+	93,  // 63: quota.v1.Answer.headers:type_name -> quota.v1.Answer.HeadersEntry
 	15,  // 64: quota.v1.ReportRequest.request_id:type_name -> quota.v1.RequestId
 	43,  // 65: quota.v1.ReportRequest.signals:type_name -> quota.v1.Signal
 	44,  // 66: quota.v1.ReportRequest.answer:type_name -> quota.v1.Answer
 	16,  // 67: quota.v1.ReportResponse.meta:type_name -> quota.v1.Meta
 	48,  // 68: quota.v1.ReportResponse.quotas:type_name -> quota.v1.ReportedQuota
 	43,  // 69: quota.v1.ReportResponse.signals:type_name -> quota.v1.Signal
-	92,  // 70: quota.v1.TakeResponse.spend_in:type_name -> google.protobuf.Duration
-	92,  // 71: quota.v1.ReportedQuota.cooldown_left:type_name -> google.protobuf.Duration
+	95,  // 70: quota.v1.TakeResponse.spend_in:type_name -> google.protobuf.Duration
+	95,  // 71: quota.v1.ReportedQuota.cooldown_left:type_name -> google.protobuf.Duration
 	24,  // 72: quota.v1.Command.reserve:type_name -> quota.v1.ReserveRequest
 	33,  // 73: quota.v1.Command.consume:type_name -> quota.v1.ConsumeRequest
 	35,  // 74: quota.v1.Command.settle:type_name -> quota.v1.SettleRequest
@@ -8534,7 +8803,7 @@ var file_quota_v1_quota_proto_depIdxs = []int32{
 	56,  // 92: quota.v1.WatchResponse.events:type_name -> quota.v1.Event
 	7,   // 93: quota.v1.Event.kind:type_name -> quota.v1.EventKind
 	0,   // 94: quota.v1.Event.reason:type_name -> quota.v1.Reason
-	92,  // 95: quota.v1.Event.duration:type_name -> google.protobuf.Duration
+	95,  // 95: quota.v1.Event.duration:type_name -> google.protobuf.Duration
 	8,   // 96: quota.v1.Event.task_outcome:type_name -> quota.v1.TaskOutcome
 	9,   // 97: quota.v1.GetQuotaRequest.read:type_name -> quota.v1.ReadMode
 	16,  // 98: quota.v1.GetQuotaResponse.meta:type_name -> quota.v1.Meta
@@ -8542,118 +8811,122 @@ var file_quota_v1_quota_proto_depIdxs = []int32{
 	9,   // 100: quota.v1.ListQuotasRequest.read:type_name -> quota.v1.ReadMode
 	16,  // 101: quota.v1.ListQuotasResponse.meta:type_name -> quota.v1.Meta
 	61,  // 102: quota.v1.ListQuotasResponse.quotas:type_name -> quota.v1.QuotaStatus
-	63,  // 103: quota.v1.QuotaStatus.definition:type_name -> quota.v1.Quota
+	64,  // 103: quota.v1.QuotaStatus.definition:type_name -> quota.v1.Quota
 	2,   // 104: quota.v1.QuotaStatus.zone:type_name -> quota.v1.Zone
-	92,  // 105: quota.v1.QuotaStatus.cooldown_left:type_name -> google.protobuf.Duration
-	92,  // 106: quota.v1.QuotaStatus.window_closes_in:type_name -> google.protobuf.Duration
-	92,  // 107: quota.v1.QuotaStatus.reopens_in:type_name -> google.protobuf.Duration
-	67,  // 108: quota.v1.QuotaStatus.classes:type_name -> quota.v1.ClassUse
+	95,  // 105: quota.v1.QuotaStatus.cooldown_left:type_name -> google.protobuf.Duration
+	95,  // 106: quota.v1.QuotaStatus.window_closes_in:type_name -> google.protobuf.Duration
+	95,  // 107: quota.v1.QuotaStatus.reopens_in:type_name -> google.protobuf.Duration
+	68,  // 108: quota.v1.QuotaStatus.classes:type_name -> quota.v1.ClassUse
 	10,  // 109: quota.v1.QuotaStatus.circuit:type_name -> quota.v1.Circuit
 	27,  // 110: quota.v1.QuotaStatus.forecast:type_name -> quota.v1.Forecast
-	62,  // 111: quota.v1.QuotaStatus.override:type_name -> quota.v1.Override
-	92,  // 112: quota.v1.Override.left:type_name -> google.protobuf.Duration
-	73,  // 113: quota.v1.Quota.window:type_name -> quota.v1.Window
-	74,  // 114: quota.v1.Quota.rate:type_name -> quota.v1.Rate
-	75,  // 115: quota.v1.Quota.slots:type_name -> quota.v1.Slots
-	92,  // 116: quota.v1.Quota.spend_by:type_name -> google.protobuf.Duration
-	92,  // 117: quota.v1.Quota.transit:type_name -> google.protobuf.Duration
-	12,  // 118: quota.v1.Quota.charged:type_name -> quota.v1.Charged
-	92,  // 119: quota.v1.Quota.max_call:type_name -> google.protobuf.Duration
-	13,  // 120: quota.v1.Quota.settle:type_name -> quota.v1.SettleMode
-	64,  // 121: quota.v1.Quota.policy:type_name -> quota.v1.Policy
-	11,  // 122: quota.v1.Policy.zones:type_name -> quota.v1.Zones
-	92,  // 123: quota.v1.Policy.ramp:type_name -> google.protobuf.Duration
-	72,  // 124: quota.v1.Policy.breaker:type_name -> quota.v1.Breaker
-	66,  // 125: quota.v1.Policy.shares:type_name -> quota.v1.Shares
-	92,  // 126: quota.v1.Policy.ageing:type_name -> google.protobuf.Duration
-	65,  // 127: quota.v1.Policy.prediction:type_name -> quota.v1.Prediction
-	92,  // 128: quota.v1.Prediction.ahead:type_name -> google.protobuf.Duration
-	92,  // 129: quota.v1.Shares.quiet:type_name -> google.protobuf.Duration
-	91,  // 130: quota.v1.Shares.holders:type_name -> quota.v1.Shares.HoldersEntry
-	3,   // 131: quota.v1.ClassUse.class:type_name -> quota.v1.Class
-	9,   // 132: quota.v1.ListUsageRequest.read:type_name -> quota.v1.ReadMode
-	16,  // 133: quota.v1.ListUsageResponse.meta:type_name -> quota.v1.Meta
-	70,  // 134: quota.v1.ListUsageResponse.usage:type_name -> quota.v1.Usage
-	3,   // 135: quota.v1.Usage.class:type_name -> quota.v1.Class
-	92,  // 136: quota.v1.Usage.waited:type_name -> google.protobuf.Duration
-	71,  // 137: quota.v1.Usage.denials:type_name -> quota.v1.Denial
-	0,   // 138: quota.v1.Denial.reason:type_name -> quota.v1.Reason
-	92,  // 139: quota.v1.Breaker.closed:type_name -> google.protobuf.Duration
-	14,  // 140: quota.v1.Window.anchor:type_name -> quota.v1.Anchor
-	92,  // 141: quota.v1.Window.skew:type_name -> google.protobuf.Duration
-	92,  // 142: quota.v1.Rate.per:type_name -> google.protobuf.Duration
-	92,  // 143: quota.v1.Slots.grace:type_name -> google.protobuf.Duration
-	9,   // 144: quota.v1.ListLeasesRequest.read:type_name -> quota.v1.ReadMode
-	16,  // 145: quota.v1.ListLeasesResponse.meta:type_name -> quota.v1.Meta
-	78,  // 146: quota.v1.ListLeasesResponse.leases:type_name -> quota.v1.LeaseStatus
-	3,   // 147: quota.v1.LeaseStatus.class:type_name -> quota.v1.Class
-	28,  // 148: quota.v1.LeaseStatus.held:type_name -> quota.v1.GrantedItem
-	28,  // 149: quota.v1.LeaseStatus.consumed:type_name -> quota.v1.GrantedItem
-	92,  // 150: quota.v1.LeaseStatus.expires_in:type_name -> google.protobuf.Duration
-	80,  // 151: quota.v1.Workflow.steps:type_name -> quota.v1.WorkflowStep
-	92,  // 152: quota.v1.Workflow.within:type_name -> google.protobuf.Duration
-	92,  // 153: quota.v1.Workflow.calm:type_name -> google.protobuf.Duration
-	92,  // 154: quota.v1.Workflow.turn:type_name -> google.protobuf.Duration
-	92,  // 155: quota.v1.Workflow.pause:type_name -> google.protobuf.Duration
-	79,  // 156: quota.v1.WorkflowStatus.definition:type_name -> quota.v1.Workflow
-	4,   // 157: quota.v1.WorkflowStatus.state:type_name -> quota.v1.WorkflowState
-	92,  // 158: quota.v1.WorkflowStatus.state_for:type_name -> google.protobuf.Duration
-	92,  // 159: quota.v1.WorkflowStatus.calm_in:type_name -> google.protobuf.Duration
-	82,  // 160: quota.v1.WorkflowStatus.turn:type_name -> quota.v1.WorkflowTurn
-	83,  // 161: quota.v1.WorkflowStatus.steps:type_name -> quota.v1.WorkflowStepStatus
-	92,  // 162: quota.v1.WorkflowTurn.ends_in:type_name -> google.protobuf.Duration
-	92,  // 163: quota.v1.WorkflowStepStatus.limited_ago:type_name -> google.protobuf.Duration
-	92,  // 164: quota.v1.WorkflowStepStatus.limited_for:type_name -> google.protobuf.Duration
-	92,  // 165: quota.v1.WorkflowStepStatus.paused_for:type_name -> google.protobuf.Duration
-	9,   // 166: quota.v1.GetWorkflowRequest.read:type_name -> quota.v1.ReadMode
-	16,  // 167: quota.v1.GetWorkflowResponse.meta:type_name -> quota.v1.Meta
-	81,  // 168: quota.v1.GetWorkflowResponse.workflow:type_name -> quota.v1.WorkflowStatus
-	9,   // 169: quota.v1.ListWorkflowsRequest.read:type_name -> quota.v1.ReadMode
-	16,  // 170: quota.v1.ListWorkflowsResponse.meta:type_name -> quota.v1.Meta
-	81,  // 171: quota.v1.ListWorkflowsResponse.workflows:type_name -> quota.v1.WorkflowStatus
-	16,  // 172: quota.v1.CheckFenceResponse.meta:type_name -> quota.v1.Meta
-	92,  // 173: quota.v1.CheckFenceResponse.expires_in:type_name -> google.protobuf.Duration
-	20,  // 174: quota.v1.QuotaService.OpenSession:input_type -> quota.v1.OpenSessionRequest
-	22,  // 175: quota.v1.QuotaService.CloseSession:input_type -> quota.v1.CloseSessionRequest
-	24,  // 176: quota.v1.QuotaService.Reserve:input_type -> quota.v1.ReserveRequest
-	33,  // 177: quota.v1.QuotaService.Consume:input_type -> quota.v1.ConsumeRequest
-	35,  // 178: quota.v1.QuotaService.Settle:input_type -> quota.v1.SettleRequest
-	37,  // 179: quota.v1.QuotaService.Release:input_type -> quota.v1.ReleaseRequest
-	39,  // 180: quota.v1.QuotaService.Renew:input_type -> quota.v1.RenewRequest
-	41,  // 181: quota.v1.QuotaService.Withdraw:input_type -> quota.v1.WithdrawRequest
-	45,  // 182: quota.v1.QuotaService.Report:input_type -> quota.v1.ReportRequest
-	50,  // 183: quota.v1.QuotaService.Batch:input_type -> quota.v1.BatchRequest
-	54,  // 184: quota.v1.QuotaService.Watch:input_type -> quota.v1.WatchRequest
-	57,  // 185: quota.v1.QuotaService.GetQuota:input_type -> quota.v1.GetQuotaRequest
-	59,  // 186: quota.v1.QuotaService.ListQuotas:input_type -> quota.v1.ListQuotasRequest
-	76,  // 187: quota.v1.QuotaService.ListLeases:input_type -> quota.v1.ListLeasesRequest
-	68,  // 188: quota.v1.QuotaService.ListUsage:input_type -> quota.v1.ListUsageRequest
-	84,  // 189: quota.v1.QuotaService.GetWorkflow:input_type -> quota.v1.GetWorkflowRequest
-	86,  // 190: quota.v1.QuotaService.ListWorkflows:input_type -> quota.v1.ListWorkflowsRequest
-	88,  // 191: quota.v1.QuotaService.CheckFence:input_type -> quota.v1.CheckFenceRequest
-	21,  // 192: quota.v1.QuotaService.OpenSession:output_type -> quota.v1.OpenSessionResponse
-	23,  // 193: quota.v1.QuotaService.CloseSession:output_type -> quota.v1.CloseSessionResponse
-	25,  // 194: quota.v1.QuotaService.Reserve:output_type -> quota.v1.ReserveResponse
-	34,  // 195: quota.v1.QuotaService.Consume:output_type -> quota.v1.ConsumeResponse
-	36,  // 196: quota.v1.QuotaService.Settle:output_type -> quota.v1.SettleResponse
-	38,  // 197: quota.v1.QuotaService.Release:output_type -> quota.v1.ReleaseResponse
-	40,  // 198: quota.v1.QuotaService.Renew:output_type -> quota.v1.RenewResponse
-	42,  // 199: quota.v1.QuotaService.Withdraw:output_type -> quota.v1.WithdrawResponse
-	46,  // 200: quota.v1.QuotaService.Report:output_type -> quota.v1.ReportResponse
-	51,  // 201: quota.v1.QuotaService.Batch:output_type -> quota.v1.BatchResponse
-	55,  // 202: quota.v1.QuotaService.Watch:output_type -> quota.v1.WatchResponse
-	58,  // 203: quota.v1.QuotaService.GetQuota:output_type -> quota.v1.GetQuotaResponse
-	60,  // 204: quota.v1.QuotaService.ListQuotas:output_type -> quota.v1.ListQuotasResponse
-	77,  // 205: quota.v1.QuotaService.ListLeases:output_type -> quota.v1.ListLeasesResponse
-	69,  // 206: quota.v1.QuotaService.ListUsage:output_type -> quota.v1.ListUsageResponse
-	85,  // 207: quota.v1.QuotaService.GetWorkflow:output_type -> quota.v1.GetWorkflowResponse
-	87,  // 208: quota.v1.QuotaService.ListWorkflows:output_type -> quota.v1.ListWorkflowsResponse
-	89,  // 209: quota.v1.QuotaService.CheckFence:output_type -> quota.v1.CheckFenceResponse
-	192, // [192:210] is the sub-list for method output_type
-	174, // [174:192] is the sub-list for method input_type
-	174, // [174:174] is the sub-list for extension type_name
-	174, // [174:174] is the sub-list for extension extendee
-	0,   // [0:174] is the sub-list for field type_name
+	63,  // 111: quota.v1.QuotaStatus.override:type_name -> quota.v1.Override
+	62,  // 112: quota.v1.QuotaStatus.members:type_name -> quota.v1.PoolMemberStatus
+	95,  // 113: quota.v1.PoolMemberStatus.cooldown_left:type_name -> google.protobuf.Duration
+	95,  // 114: quota.v1.Override.left:type_name -> google.protobuf.Duration
+	74,  // 115: quota.v1.Quota.window:type_name -> quota.v1.Window
+	75,  // 116: quota.v1.Quota.rate:type_name -> quota.v1.Rate
+	76,  // 117: quota.v1.Quota.slots:type_name -> quota.v1.Slots
+	77,  // 118: quota.v1.Quota.pool:type_name -> quota.v1.Pool
+	95,  // 119: quota.v1.Quota.spend_by:type_name -> google.protobuf.Duration
+	95,  // 120: quota.v1.Quota.transit:type_name -> google.protobuf.Duration
+	12,  // 121: quota.v1.Quota.charged:type_name -> quota.v1.Charged
+	95,  // 122: quota.v1.Quota.max_call:type_name -> google.protobuf.Duration
+	13,  // 123: quota.v1.Quota.settle:type_name -> quota.v1.SettleMode
+	65,  // 124: quota.v1.Quota.policy:type_name -> quota.v1.Policy
+	11,  // 125: quota.v1.Policy.zones:type_name -> quota.v1.Zones
+	95,  // 126: quota.v1.Policy.ramp:type_name -> google.protobuf.Duration
+	73,  // 127: quota.v1.Policy.breaker:type_name -> quota.v1.Breaker
+	67,  // 128: quota.v1.Policy.shares:type_name -> quota.v1.Shares
+	95,  // 129: quota.v1.Policy.ageing:type_name -> google.protobuf.Duration
+	66,  // 130: quota.v1.Policy.prediction:type_name -> quota.v1.Prediction
+	95,  // 131: quota.v1.Prediction.ahead:type_name -> google.protobuf.Duration
+	95,  // 132: quota.v1.Shares.quiet:type_name -> google.protobuf.Duration
+	94,  // 133: quota.v1.Shares.holders:type_name -> quota.v1.Shares.HoldersEntry
+	3,   // 134: quota.v1.ClassUse.class:type_name -> quota.v1.Class
+	9,   // 135: quota.v1.ListUsageRequest.read:type_name -> quota.v1.ReadMode
+	16,  // 136: quota.v1.ListUsageResponse.meta:type_name -> quota.v1.Meta
+	71,  // 137: quota.v1.ListUsageResponse.usage:type_name -> quota.v1.Usage
+	3,   // 138: quota.v1.Usage.class:type_name -> quota.v1.Class
+	95,  // 139: quota.v1.Usage.waited:type_name -> google.protobuf.Duration
+	72,  // 140: quota.v1.Usage.denials:type_name -> quota.v1.Denial
+	0,   // 141: quota.v1.Denial.reason:type_name -> quota.v1.Reason
+	95,  // 142: quota.v1.Breaker.closed:type_name -> google.protobuf.Duration
+	14,  // 143: quota.v1.Window.anchor:type_name -> quota.v1.Anchor
+	95,  // 144: quota.v1.Window.skew:type_name -> google.protobuf.Duration
+	95,  // 145: quota.v1.Rate.per:type_name -> google.protobuf.Duration
+	95,  // 146: quota.v1.Slots.grace:type_name -> google.protobuf.Duration
+	78,  // 147: quota.v1.Pool.members:type_name -> quota.v1.PoolMember
+	9,   // 148: quota.v1.ListLeasesRequest.read:type_name -> quota.v1.ReadMode
+	16,  // 149: quota.v1.ListLeasesResponse.meta:type_name -> quota.v1.Meta
+	81,  // 150: quota.v1.ListLeasesResponse.leases:type_name -> quota.v1.LeaseStatus
+	3,   // 151: quota.v1.LeaseStatus.class:type_name -> quota.v1.Class
+	28,  // 152: quota.v1.LeaseStatus.held:type_name -> quota.v1.GrantedItem
+	28,  // 153: quota.v1.LeaseStatus.consumed:type_name -> quota.v1.GrantedItem
+	95,  // 154: quota.v1.LeaseStatus.expires_in:type_name -> google.protobuf.Duration
+	83,  // 155: quota.v1.Workflow.steps:type_name -> quota.v1.WorkflowStep
+	95,  // 156: quota.v1.Workflow.within:type_name -> google.protobuf.Duration
+	95,  // 157: quota.v1.Workflow.calm:type_name -> google.protobuf.Duration
+	95,  // 158: quota.v1.Workflow.turn:type_name -> google.protobuf.Duration
+	95,  // 159: quota.v1.Workflow.pause:type_name -> google.protobuf.Duration
+	82,  // 160: quota.v1.WorkflowStatus.definition:type_name -> quota.v1.Workflow
+	4,   // 161: quota.v1.WorkflowStatus.state:type_name -> quota.v1.WorkflowState
+	95,  // 162: quota.v1.WorkflowStatus.state_for:type_name -> google.protobuf.Duration
+	95,  // 163: quota.v1.WorkflowStatus.calm_in:type_name -> google.protobuf.Duration
+	85,  // 164: quota.v1.WorkflowStatus.turn:type_name -> quota.v1.WorkflowTurn
+	86,  // 165: quota.v1.WorkflowStatus.steps:type_name -> quota.v1.WorkflowStepStatus
+	95,  // 166: quota.v1.WorkflowTurn.ends_in:type_name -> google.protobuf.Duration
+	95,  // 167: quota.v1.WorkflowStepStatus.limited_ago:type_name -> google.protobuf.Duration
+	95,  // 168: quota.v1.WorkflowStepStatus.limited_for:type_name -> google.protobuf.Duration
+	95,  // 169: quota.v1.WorkflowStepStatus.paused_for:type_name -> google.protobuf.Duration
+	9,   // 170: quota.v1.GetWorkflowRequest.read:type_name -> quota.v1.ReadMode
+	16,  // 171: quota.v1.GetWorkflowResponse.meta:type_name -> quota.v1.Meta
+	84,  // 172: quota.v1.GetWorkflowResponse.workflow:type_name -> quota.v1.WorkflowStatus
+	9,   // 173: quota.v1.ListWorkflowsRequest.read:type_name -> quota.v1.ReadMode
+	16,  // 174: quota.v1.ListWorkflowsResponse.meta:type_name -> quota.v1.Meta
+	84,  // 175: quota.v1.ListWorkflowsResponse.workflows:type_name -> quota.v1.WorkflowStatus
+	16,  // 176: quota.v1.CheckFenceResponse.meta:type_name -> quota.v1.Meta
+	95,  // 177: quota.v1.CheckFenceResponse.expires_in:type_name -> google.protobuf.Duration
+	20,  // 178: quota.v1.QuotaService.OpenSession:input_type -> quota.v1.OpenSessionRequest
+	22,  // 179: quota.v1.QuotaService.CloseSession:input_type -> quota.v1.CloseSessionRequest
+	24,  // 180: quota.v1.QuotaService.Reserve:input_type -> quota.v1.ReserveRequest
+	33,  // 181: quota.v1.QuotaService.Consume:input_type -> quota.v1.ConsumeRequest
+	35,  // 182: quota.v1.QuotaService.Settle:input_type -> quota.v1.SettleRequest
+	37,  // 183: quota.v1.QuotaService.Release:input_type -> quota.v1.ReleaseRequest
+	39,  // 184: quota.v1.QuotaService.Renew:input_type -> quota.v1.RenewRequest
+	41,  // 185: quota.v1.QuotaService.Withdraw:input_type -> quota.v1.WithdrawRequest
+	45,  // 186: quota.v1.QuotaService.Report:input_type -> quota.v1.ReportRequest
+	50,  // 187: quota.v1.QuotaService.Batch:input_type -> quota.v1.BatchRequest
+	54,  // 188: quota.v1.QuotaService.Watch:input_type -> quota.v1.WatchRequest
+	57,  // 189: quota.v1.QuotaService.GetQuota:input_type -> quota.v1.GetQuotaRequest
+	59,  // 190: quota.v1.QuotaService.ListQuotas:input_type -> quota.v1.ListQuotasRequest
+	79,  // 191: quota.v1.QuotaService.ListLeases:input_type -> quota.v1.ListLeasesRequest
+	69,  // 192: quota.v1.QuotaService.ListUsage:input_type -> quota.v1.ListUsageRequest
+	87,  // 193: quota.v1.QuotaService.GetWorkflow:input_type -> quota.v1.GetWorkflowRequest
+	89,  // 194: quota.v1.QuotaService.ListWorkflows:input_type -> quota.v1.ListWorkflowsRequest
+	91,  // 195: quota.v1.QuotaService.CheckFence:input_type -> quota.v1.CheckFenceRequest
+	21,  // 196: quota.v1.QuotaService.OpenSession:output_type -> quota.v1.OpenSessionResponse
+	23,  // 197: quota.v1.QuotaService.CloseSession:output_type -> quota.v1.CloseSessionResponse
+	25,  // 198: quota.v1.QuotaService.Reserve:output_type -> quota.v1.ReserveResponse
+	34,  // 199: quota.v1.QuotaService.Consume:output_type -> quota.v1.ConsumeResponse
+	36,  // 200: quota.v1.QuotaService.Settle:output_type -> quota.v1.SettleResponse
+	38,  // 201: quota.v1.QuotaService.Release:output_type -> quota.v1.ReleaseResponse
+	40,  // 202: quota.v1.QuotaService.Renew:output_type -> quota.v1.RenewResponse
+	42,  // 203: quota.v1.QuotaService.Withdraw:output_type -> quota.v1.WithdrawResponse
+	46,  // 204: quota.v1.QuotaService.Report:output_type -> quota.v1.ReportResponse
+	51,  // 205: quota.v1.QuotaService.Batch:output_type -> quota.v1.BatchResponse
+	55,  // 206: quota.v1.QuotaService.Watch:output_type -> quota.v1.WatchResponse
+	58,  // 207: quota.v1.QuotaService.GetQuota:output_type -> quota.v1.GetQuotaResponse
+	60,  // 208: quota.v1.QuotaService.ListQuotas:output_type -> quota.v1.ListQuotasResponse
+	80,  // 209: quota.v1.QuotaService.ListLeases:output_type -> quota.v1.ListLeasesResponse
+	70,  // 210: quota.v1.QuotaService.ListUsage:output_type -> quota.v1.ListUsageResponse
+	88,  // 211: quota.v1.QuotaService.GetWorkflow:output_type -> quota.v1.GetWorkflowResponse
+	90,  // 212: quota.v1.QuotaService.ListWorkflows:output_type -> quota.v1.ListWorkflowsResponse
+	92,  // 213: quota.v1.QuotaService.CheckFence:output_type -> quota.v1.CheckFenceResponse
+	196, // [196:214] is the sub-list for method output_type
+	178, // [178:196] is the sub-list for method input_type
+	178, // [178:178] is the sub-list for extension type_name
+	178, // [178:178] is the sub-list for extension extendee
+	0,   // [0:178] is the sub-list for field type_name
 }
 
 func init() { file_quota_v1_quota_proto_init() }
@@ -8693,20 +8966,21 @@ func file_quota_v1_quota_proto_init() {
 		(*CommandResult_Error)(nil),
 	}
 	file_quota_v1_quota_proto_msgTypes[46].OneofWrappers = []any{}
-	file_quota_v1_quota_proto_msgTypes[48].OneofWrappers = []any{
+	file_quota_v1_quota_proto_msgTypes[49].OneofWrappers = []any{
 		(*Quota_Window)(nil),
 		(*Quota_Rate)(nil),
 		(*Quota_Slots)(nil),
+		(*Quota_Pool)(nil),
 	}
-	file_quota_v1_quota_proto_msgTypes[51].OneofWrappers = []any{}
-	file_quota_v1_quota_proto_msgTypes[55].OneofWrappers = []any{}
+	file_quota_v1_quota_proto_msgTypes[52].OneofWrappers = []any{}
+	file_quota_v1_quota_proto_msgTypes[56].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quota_v1_quota_proto_rawDesc), len(file_quota_v1_quota_proto_rawDesc)),
 			NumEnums:      15,
-			NumMessages:   77,
+			NumMessages:   80,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -62,6 +62,7 @@ func (a *appender) reserve(m *quotav1.ReserveRequest) {
 	a.Flag(9, m.NoBlock)
 	a.Flag(10, m.Emergency)
 	a.Flag(12, m.Fallback)
+	a.Text(13, m.Member)
 	a.unknown(m)
 }
 
@@ -156,6 +157,8 @@ func (a *appender) granted(field byte, m *quotav1.GrantedItem) {
 		a.Number(2, uint64(m.Amount))
 		a.duration(3, m.ExpiresIn)
 		a.Text(4, m.InsteadOf)
+		a.Text(5, m.Pool)
+		a.Text(6, m.Member)
 		a.unknown(m)
 	}
 	a.Close(at)

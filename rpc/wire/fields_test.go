@@ -180,7 +180,7 @@ func TestReadInPlace(t *testing.T) {
 		{"usual request", usualRequest(n), 3},
 		{"usual response", usualResponse(n), 3},
 		{"request with all fields", request, 15},
-		{"response with all fields", response, 35},
+		{"response with all fields", response, 37},
 	} {
 		data, err := proto.Marshal(test.message)
 		if err != nil {

@@ -172,6 +172,8 @@ func parseReserve(b []byte, c *reserving, lately *recent) bool {
 			m.Emergency = value != 0
 		case 12<<3 | number:
 			m.Fallback = value != 0
+		case 13<<3 | sized:
+			return parseText(content, &m.Member)
 		default:
 			return false
 		}
@@ -329,6 +331,10 @@ func parseGranted(b []byte, items *[]*quotav1.GrantedItem, g *granting, which in
 			return lately.duration(itemExpiry+which, content, &m.ExpiresIn)
 		case 4<<3 | sized:
 			return parseText(content, &m.InsteadOf)
+		case 5<<3 | sized:
+			return parseText(content, &m.Pool)
+		case 6<<3 | sized:
+			return parseText(content, &m.Member)
 		default:
 			return false
 		}

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -60,9 +61,9 @@ func readItems(cmd *cobra.Command, args []string, least int64) ([]*quotav1.Item,
 
 // reserveFlags are the options of reserve.
 type reserveFlags struct {
-	holder, ttl, wait, class string
-	consume, resume          bool
-	emergency, fallback      bool
+	holder, ttl, wait, class, member string
+	consume, resume                  bool
+	emergency, fallback              bool
 }
 
 func (a *App) reserveCommand() *cobra.Command {
@@ -92,6 +93,7 @@ at once, as operation 1: make your call within the printed time.`,
 	cmd.Flags().BoolVar(&f.consume, "consume", false, "consume everything at once, as operation 1")
 	cmd.Flags().BoolVar(&f.emergency, "emergency", false, "use the last of a window with strict zones (critical only)")
 	cmd.Flags().BoolVar(&f.fallback, "fallback", false, "also accept the next quotas of the fallback chains")
+	cmd.Flags().StringVar(&f.member, "member", "", "member of the pools among the items (default the one with the most room)")
 	cmd.Flags().BoolVar(&f.resume, "resume", false, "end all older leases of this holder first")
 	return a.clientFlags(cmd)
 }
@@ -106,7 +108,7 @@ func (f *reserveFlags) request(cmd *cobra.Command, args []string) (*quotav1.Rese
 	}
 	request := &quotav1.ReserveRequest{
 		Holder: f.holder, Items: items, Consume: f.consume, Resume: f.resume, Emergency: f.emergency,
-		Fallback: f.fallback,
+		Fallback: f.fallback, Member: f.member,
 	}
 	if request.Ttl, err = durationFlag(cmd, "ttl", f.ttl); err != nil {
 		return nil, err
@@ -161,6 +163,9 @@ func (a *App) reserve(cmd *cobra.Command, request *quotav1.ReserveRequest) error
 	table.Add("lease", output.Int(lease.Id))
 	table.Add("fence", output.Int(lease.Fence))
 	table.Add("items", itemsText(lease.Items))
+	if i := slices.IndexFunc(lease.Items, func(item *quotav1.GrantedItem) bool { return item.Member != "" }); i >= 0 {
+		table.Add("member", lease.Items[i].Member)
+	}
 	table.Add("class", quotafile.ClassWord(lease.Class))
 	table.Add("expires in", output.Duration(lease.ExpiresIn))
 	addOperation(&table, lease.Operation)

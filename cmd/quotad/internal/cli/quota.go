@@ -188,6 +188,13 @@ func (a *App) printQuota(quota *quotav1.QuotaStatus) error {
 	table.Add("held", output.Int(quota.Held))
 	table.Add("consumed", output.Int(quota.Consumed))
 	table.Add("available", output.Int(quota.Available))
+	for _, member := range quota.Members {
+		text := fmt.Sprintf("%s: %d of %d available", member.Quota, member.Available, member.Usable)
+		if member.CooldownLeft != nil {
+			text += ", closed for " + output.Duration(member.CooldownLeft)
+		}
+		table.Add("member "+member.Name, text)
+	}
 	if quota.Definition.Parent != "" {
 		table.Add("parent", quota.Definition.Parent)
 		table.Add("available with parents", output.Int(quota.AvailableWithParents))
@@ -251,6 +258,11 @@ func ruleText(quota *quotav1.Quota) string {
 		}
 	case *quotav1.Quota_Slots:
 		text = fmt.Sprintf("slots: %d at once", rule.Slots.Limit)
+	case *quotav1.Quota_Pool:
+		text = fmt.Sprintf("pool of %d", len(rule.Pool.Members))
+		if rule.Pool.Sticky {
+			text += ", sticky"
+		}
 	}
 	if quota.Headroom > 0 {
 		text += fmt.Sprintf(", headroom %g", quota.Headroom)

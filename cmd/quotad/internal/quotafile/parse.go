@@ -25,7 +25,7 @@ type parser struct {
 var (
 	fileKeys  = []string{"quotas", "holders", "workflows"}
 	quotaKeys = []string{
-		"name", "window", "rate", "slots", "headroom", "parent", "max_hold", "clamp_hold", "default_estimate",
+		"name", "window", "rate", "slots", "pool", "headroom", "parent", "max_hold", "clamp_hold", "default_estimate",
 		"spend_by", "transit", "charged", "max_call", "settle", "policy", "fallback", "note",
 	}
 	policyKeys  = []string{"profile", "zones", "ramp", "breaker", "observe", "shares", "ageing", "prediction", "metering"}
@@ -34,6 +34,8 @@ var (
 	windowKeys  = []string{"limit", "every", "anchor", "skew"}
 	rateKeys    = []string{"limit", "per", "burst"}
 	slotsKeys   = []string{"limit", "grace"}
+	poolKeys    = []string{"members", "sticky"}
+	memberKeys  = []string{"name", "quota"}
 	holderKeys  = []string{"pattern", "class", "weight"}
 
 	workflowKeys = []string{"name", "steps", "threshold", "within", "calm", "turn", "pause"}
@@ -307,7 +309,7 @@ func isNameRune(r rune) bool {
 
 func (p *parser) rule(n *yaml.Node, values map[string]*yaml.Node, quota *quotav1.Quota) {
 	var kinds []string
-	for _, kind := range []string{"window", "rate", "slots"} {
+	for _, kind := range []string{"window", "rate", "slots", "pool"} {
 		if _, ok := values[kind]; ok {
 			kinds = append(kinds, kind)
 		}
@@ -317,7 +319,7 @@ func (p *parser) rule(n *yaml.Node, values map[string]*yaml.Node, quota *quotav1
 		if len(kinds) > 0 {
 			found = strings.Join(kinds, " and ")
 		}
-		p.doc.Fail(n, "", "the quota %q needs exactly one of window, rate and slots; it has %s", quota.Name, found)
+		p.doc.Fail(n, "", "the quota %q needs exactly one of window, rate, slots and pool; it has %s", quota.Name, found)
 		return
 	}
 	v := values[kinds[0]]
@@ -328,6 +330,8 @@ func (p *parser) rule(n *yaml.Node, values map[string]*yaml.Node, quota *quotav1
 		quota.Rule = &quotav1.Quota_Rate{Rate: p.rate(v)}
 	case "slots":
 		quota.Rule = &quotav1.Quota_Slots{Slots: p.slots(v)}
+	case "pool":
+		quota.Rule = &quotav1.Quota_Pool{Pool: p.pool(v)}
 	}
 }
 
@@ -379,6 +383,45 @@ func (p *parser) slots(n *yaml.Node) *quotav1.Slots {
 		slots.Grace = p.duration(v, "grace", shortestTime, 24*time.Hour)
 	}
 	return slots
+}
+
+func (p *parser) pool(n *yaml.Node) *quotav1.Pool {
+	values := p.doc.Mapping(n, "pool", poolKeys...)
+	pool := &quotav1.Pool{}
+	members, ok := values["members"]
+	if !ok {
+		p.doc.Fail(n, "such as members: [{name: key-1, quota: openai/key-1/tokens}]", "pool has no members")
+		return pool
+	}
+	for _, element := range p.doc.Sequence(members, "members") {
+		pool.Members = append(pool.Members, p.member(element))
+	}
+	if v, ok := values["sticky"]; ok {
+		pool.Sticky = p.doc.Bool(v, "sticky")
+	}
+	return pool
+}
+
+func (p *parser) member(n *yaml.Node) *quotav1.PoolMember {
+	values := p.doc.Mapping(n, "a member", memberKeys...)
+	member := &quotav1.PoolMember{}
+	for _, key := range memberKeys {
+		v, ok := values[key]
+		if !ok {
+			p.doc.Fail(n, "such as {name: key-1, quota: openai/key-1/tokens}", "a member has no %s", key)
+			continue
+		}
+		value := p.doc.Text(v, key)
+		if message := checkName(value); message != "" {
+			p.doc.Fail(v, "", "%s %s", key, message)
+		}
+		if key == "name" {
+			member.Name = value
+		} else {
+			member.Quota = value
+		}
+	}
+	return member
 }
 
 func (p *parser) limit(n *yaml.Node, values map[string]*yaml.Node) int64 {

@@ -53,6 +53,8 @@ func quotaNode(quota *quotav1.Quota) *yaml.Node {
 		put(slots, "limit", number(rule.Slots.Limit))
 		putDuration(slots, "grace", rule.Slots.Grace)
 		put(n, "slots", slots)
+	case *quotav1.Quota_Pool:
+		put(n, "pool", poolNode(rule.Pool))
 	}
 	if quota.Headroom != 0 {
 		put(n, "headroom", part(quota.Headroom))
@@ -77,6 +79,22 @@ func quotaNode(quota *quotav1.Quota) *yaml.Node {
 	}
 	putText(n, "fallback", quota.Fallback)
 	putText(n, "note", quota.Note)
+	return n
+}
+
+func poolNode(pool *quotav1.Pool) *yaml.Node {
+	n := mapping()
+	members := &yaml.Node{Kind: yaml.SequenceNode}
+	for _, member := range pool.Members {
+		m := flow()
+		put(m, "name", text(member.Name))
+		put(m, "quota", text(member.Quota))
+		members.Content = append(members.Content, m)
+	}
+	put(n, "members", members)
+	if pool.Sticky {
+		put(n, "sticky", &yaml.Node{Kind: yaml.ScalarNode, Value: "true"})
+	}
 	return n
 }
 

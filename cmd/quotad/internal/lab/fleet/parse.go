@@ -107,6 +107,9 @@ func (p *parser) fleet() *Fleet {
 	for _, quota := range f.Quotas {
 		p.quotas = append(p.quotas, quota.Name)
 		p.slots[quota.Name] = quota.GetSlots() != nil
+		if quota.GetPool() != nil {
+			p.doc.Fail(values["quotas"], "let agents use its members' quotas", "pool %q cannot be simulated", quota.Name)
+		}
 	}
 	var agents []*yaml.Node
 	if n, ok := values["agents"]; ok {
