@@ -142,7 +142,7 @@ func expect(a answer, outcome, what string) error {
 }
 
 // reserve asks for one of a quota and expects an outcome.
-func reserve(d *driver, quota string, outcome string) (answer, error) {
+func reserve(d *driver, quota, outcome string) (answer, error) {
 	a, err := d.call(request{Do: doReserve, Items: []item{{quota, 1}}, TTL: 600_000, Within: 60_000})
 	if err == nil {
 		err = expect(a, outcome, "reserve 1 of "+quota)

@@ -58,7 +58,7 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodPost && r.Header.Get(forwardedBy) == "" {
 		e = p.seen.request(p.member, path.Base(r.URL.Path), r.Header, body)
 	}
-	response, data := p.forward(r, body, e)
+	response, data := p.forward(r, body, e) //nolint:bodyclose // forward has read and closed it
 	if e != nil && !p.seen.answer(e, response, data).deliver(r.Context()) {
 		panic(http.ErrAbortHandler)
 	}

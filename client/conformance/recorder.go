@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -142,12 +143,7 @@ func reservesOf(quota string) func(*quotav1.Command) bool {
 
 // carries tells whether an exchange carries a command that a filter takes.
 func (e *exchange) carries(takes func(*quotav1.Command) bool) bool {
-	for _, command := range e.commands {
-		if takes(command) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(e.commands, takes)
 }
 
 // decode reads a message in whichever form it travels.
@@ -162,12 +158,12 @@ func decode(header http.Header, body []byte, into proto.Message) error {
 		}
 	}
 	kind, _, _ := strings.Cut(header.Get("Content-Type"), ";")
-	switch {
-	case kind == "application/json":
+	switch kind {
+	case "application/json":
 		return protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(body, into)
-	case kind == "application/proto":
+	case "application/proto":
 		return proto.Unmarshal(body, into)
-	case kind == "application/grpc", kind == "application/grpc+proto":
+	case "application/grpc", "application/grpc+proto":
 		const prefix = 5 // a flag and a length before each message
 		if len(body) < prefix || body[0] != 0 {
 			return errors.New("a gRPC message that is compressed or cut off")

@@ -161,7 +161,9 @@ func startNode(t *testing.T) string {
 		defer cancel()
 		_ = api.Drain(ctx)
 		_ = server.Close()
-		_ = <-served // that it was closed
+		if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+			t.Error(err)
+		}
 		if err := node.Close(ctx); err != nil {
 			t.Error(err)
 		}
