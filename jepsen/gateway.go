@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -74,9 +75,9 @@ func (s *stage) startGateway(ctx context.Context, provider string) error {
 
 // configure writes the configuration of the gateway.
 func (g *gateway) configure(s *stage, token, provider string) error {
-	nodes := ""
-	for _, url := range s.cluster.URLs() {
-		nodes += fmt.Sprintf("%q, ", url)
+	nodes, err := json.Marshal(s.cluster.URLs())
+	if err != nil {
+		return err
 	}
 	authorities := ""
 	if s.certificates != nil {
@@ -86,7 +87,7 @@ func (g *gateway) configure(s *stage, token, provider string) error {
 machine: %s
 trust: everyone-on-this-machine
 cluster:
-  nodes: [%s]
+  nodes: %s
   token: {file: %q}%s
 upstreams:
   openai:
