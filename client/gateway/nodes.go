@@ -87,7 +87,8 @@ func base(address string) string {
 	return "http://" + address
 }
 
-// list reads all quotas from the first node that answers, as fresh as it has them.
+// list reads all quotas from the first node that answers. The read sees everything acknowledged before it began: a node that has just
+// started has not replayed its log, and a list without a quota has its calls refused for good.
 func (n *nodes) list(ctx context.Context) ([]*quotav1.QuotaStatus, error) {
 	var failed error
 	for _, address := range n.addresses {
@@ -108,7 +109,7 @@ func (n *nodes) listFrom(ctx context.Context, from quotav1connect.QuotaServiceCl
 		info.RequestHeader().Set("Authorization", "Bearer "+n.token)
 	}
 	var out []*quotav1.QuotaStatus
-	request := &quotav1.ListQuotasRequest{PageSize: 1_000, Read: quotav1.ReadMode_READ_MODE_STALE}
+	request := &quotav1.ListQuotasRequest{PageSize: 1_000}
 	for {
 		page, err := from.ListQuotas(ctx, request)
 		if err != nil {
@@ -118,7 +119,7 @@ func (n *nodes) listFrom(ctx context.Context, from quotav1connect.QuotaServiceCl
 		if page.GetNextPageToken() == "" {
 			return out, nil
 		}
-		request = &quotav1.ListQuotasRequest{PageSize: 1_000, PageToken: page.GetNextPageToken(), Read: quotav1.ReadMode_READ_MODE_STALE}
+		request = &quotav1.ListQuotasRequest{PageSize: 1_000, PageToken: page.GetNextPageToken()}
 	}
 }
 
