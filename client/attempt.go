@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http/httptrace"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -89,10 +90,23 @@ func classifyInfo(info *quotav1.ErrorInfo, message string) (outcome, error) {
 		return unknown, &UnknownOutcomeError{Reason: reason, Err: errors.New(message)}
 	default:
 		return answered, &RequestError{
-			Reason: reason, Message: message, Hint: info.GetHint(), Quota: info.GetQuota(), Field: info.GetField(), FenceCounter: info.GetFenceCounter(),
-			door: info.GetNotAccepted(),
+			Reason: reason, Message: withoutPlace(message), Hint: info.GetHint(), Quota: info.GetQuota(), Field: withoutPlace(info.GetField()),
+			FenceCounter: info.GetFenceCounter(), door: info.GetNotAccepted(),
 		}
 	}
+}
+
+// withoutPlace cuts off a command's place in its Batch, which begins the names of its fields: which commands travel together is the client's
+// own choice, and nothing that its caller knows.
+func withoutPlace(text string) string {
+	rest, ok := strings.CutPrefix(text, "commands[")
+	if !ok {
+		return text
+	}
+	if place, field, found := strings.Cut(rest, "]."); found && strings.Trim(place, "0123456789") == "" {
+		return field
+	}
+	return text
 }
 
 // resultBudget is the name of the budget of stored results.

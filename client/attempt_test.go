@@ -80,3 +80,17 @@ func TestEveryErrorHasOneOfThreeOutcomes(t *testing.T) {
 		})
 	}
 }
+
+// TestRequestError_NamesNoPlaceInABatch: which commands travel together is the client's choice.
+func TestRequestError_NamesNoPlaceInABatch(t *testing.T) {
+	for given, want := range map[string]string{
+		"commands[5].items[0].amount": "items[0].amount", "commands[17].items is empty": "items is empty", "items[0].amount": "items[0].amount",
+		"commands[x].items": "commands[x].items", "commands": "commands", "": "",
+	} {
+		_, err := classifyInfo(&quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_INVALID, Field: given}, given)
+		var wrong *RequestError
+		if !errors.As(err, &wrong) || wrong.Field != want || wrong.Message != want {
+			t.Errorf("%q: got %+v, want %q", given, err, want)
+		}
+	}
+}
