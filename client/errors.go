@@ -93,6 +93,9 @@ type RefusalError struct {
 	Quota string
 	// RetryAfter is when it is worth asking again, from now; -1: waiting does not help.
 	RetryAfter time.Duration
+	// ReopensIn is what is left of the quota's cooldown, from now; 0: it has none. RetryAfter is later, by a time of the class's retry
+	// window.
+	ReopensIn time.Duration
 	// Zone is the quota's zone.
 	Zone Zone
 	// Advice says what would help, for people.

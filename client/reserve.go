@@ -122,7 +122,7 @@ func (c *Client) reserveMessage(request ReserveRequest, wait time.Duration) *quo
 func (c *Client) refused(r *quotav1.Refusal) error {
 	refusal := refusalOf(r)
 	if refusal.Reason == Cooldown {
-		c.closures.learn(refusal.Quota, refusal.RetryAfter)
+		c.closures.learn(refusal.Quota, cmp.Or(refusal.ReopensIn, refusal.RetryAfter)) // an older node does not tell them apart
 	}
 	c.hooks.refusal(refusal)
 	return refusal

@@ -63,7 +63,8 @@ func durationOrNil(d time.Duration) *durationpb.Duration {
 func refusalOf(r *quotav1.Refusal) *RefusalError {
 	return &RefusalError{
 		Reason: Reason(r.GetReason()), Quota: r.GetQuota(), RetryAfter: durationOf(r.GetRetryAfter(), -1), Zone: Zone(r.GetZone()),
-		Advice: r.GetAdvice(), Available: r.GetAvailable(), Ahead: r.GetAhead(), Forecast: forecastOf(r.GetForecast()),
+		ReopensIn: durationOf(r.GetReopensIn(), 0),
+		Advice:    r.GetAdvice(), Available: r.GetAvailable(), Ahead: r.GetAhead(), Forecast: forecastOf(r.GetForecast()),
 		BackPressure: backPressureOf(r.GetBackPressure()), Budget: r.GetBudget(),
 	}
 }

@@ -109,15 +109,15 @@ func (m *Machine) notNow(t *task, req *logpb.BeginTask) *logpb.Refusal {
 	}
 	var worst *logpb.Refusal
 	for _, name := range req.Quotas {
-		worst = worse(worst, m.closedFor(m.editQuotaNow(m.quotaNamed(name).number)))
+		worst = worse(worst, m.closedFor(req.Holder, m.editQuotaNow(m.quotaNamed(name).number)))
 	}
 	return worst
 }
 
 // closedFor refuses what lives on a quota that is closed, or has an ancestor that is; of a pool, all of whose members are. nil: it is open.
-func (m *Machine) closedFor(q *quota) (worst *logpb.Refusal) {
+func (m *Machine) closedFor(holder string, q *quota) (worst *logpb.Refusal) {
 	for _, member := range q.definition.GetPool().GetMembers() {
-		closed := m.closedFor(m.editQuotaNow(m.quotaNamed(member.Quota).number))
+		closed := m.closedFor(holder, m.editQuotaNow(m.quotaNamed(member.Quota).number))
 		if closed == nil {
 			return nil
 		}
@@ -132,7 +132,8 @@ func (m *Machine) closedFor(q *quota) (worst *logpb.Refusal) {
 		case q.rule.limit == 0:
 			worst = worse(worst, m.refusal(logpb.Reason_REASON_SUSPENDED, q, 0, "its limit is 0: ask the operator"))
 		case q.cooling(m.clock.Now):
-			worst = worse(worst, m.refusal(logpb.Reason_REASON_COOLDOWN, q, q.cooldown, "the provider closed it"))
+			class, _ := m.byRules(holder)
+			worst = worse(worst, m.coolingRefusal(q, holder, class, q.cooldown))
 		}
 	}
 	return worst

@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 
@@ -84,7 +85,8 @@ func (m *Machine) editWorkflow(name string) *workflow {
 func (m *Machine) recordDenial(name string, needs []need, refusal *logpb.Refusal) {
 	switch {
 	case refusal.Reason == logpb.Reason_REASON_COOLDOWN, refusal.Reason == logpb.Reason_REASON_EXHAUSTED:
-		m.recordLimit(name, shortage{refusal.Quota, amountOf(needs, refusal.Quota)}, refusal.RetryAtNs, refusal.Reason)
+		until := cmp.Or(refusal.ReopensAtNs, refusal.RetryAtNs)
+		m.recordLimit(name, shortage{refusal.Quota, amountOf(needs, refusal.Quota)}, until, refusal.Reason)
 	case refusal.Reason > logpb.Reason_REASON_EXHAUSTED:
 		for _, of := range m.stepsIn(name) {
 			if w, _ := m.workflows.Get(of.workflow); w.steps[of.at].until > m.clock.Now && needed(needs, w.steps[of.at].quota) {

@@ -350,7 +350,7 @@ func pack(to []byte, o *operation) []byte {
 			bits |= overrunBit
 		}
 		b = binary.AppendUvarint(b, bits|uint64(c.class)<<classShift)
-		for _, n := range [...]int64{c.amount, c.consumed, c.unspent, c.end, c.window, c.settledBefore} {
+		for _, n := range [...]int64{c.amount, c.consumed, c.unspent, c.end, c.window, c.before} {
 			b = binary.AppendVarint(b, n)
 		}
 	}
@@ -408,7 +408,7 @@ func unpackDue(packed []byte, o *operation) unpacker {
 		bits := u.unsigned()
 		c.ancestor, c.overrun, c.class = bits&ancestorBit != 0, bits&overrunBit != 0, int8(bits>>classShift)
 		c.amount, c.consumed, c.unspent = u.signed(), u.signed(), u.signed()
-		c.end, c.window, c.settledBefore = u.signed(), u.signed(), u.signed()
+		c.end, c.window, c.before = u.signed(), u.signed(), u.signed()
 		o.charges = append(o.charges, c)
 	}
 	return u

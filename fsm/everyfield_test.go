@@ -51,7 +51,7 @@ func lively(t tester) *world {
 	l := w.m.liveOne("rate")
 	w.raw(report(&logpb.Report{Lease: l.id, Fence: l.fence, Op: 1, Signals: []*logpb.Signal{
 		{Quota: "anchored", Cause: logpb.Cause_CAUSE_OK, Remaining: new(int64(20)), ResetAfterNs: new(hour / 2), ResetResolutionNs: second},
-		{Quota: "rate", Cause: logpb.Cause_CAUSE_SATURATED, RetryAfterNs: new(5 * second)},
+		{Quota: "rate", Cause: logpb.Cause_CAUSE_SATURATED, RetryAfterNs: new(5 * second), Remaining: new(int64(3)), Limit: new(int64(25))},
 	}}))
 	return w
 }

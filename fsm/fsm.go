@@ -106,7 +106,7 @@ type QuotaView struct {
 	Waiting    int64
 	Leases     int64
 	Overrun    int64
-	// CappedTo is the total to which a report lowered the window, -1 for none.
+	// CappedTo is the total to which a report lowered the window or the rate, -1 for none.
 	CappedTo int64
 	// ReopensIn is nanoseconds until it is fully open again after a cooldown, 0 where it is.
 	ReopensIn int64
@@ -123,9 +123,25 @@ type QuotaView struct {
 	Samples  int
 	// Override is a limit in place of its own; nil: none.
 	Override *OverrideView
+	// ObservedLimit is the limit that the provider named last, -1 for none; ObservedAgo is how long ago it did (nanoseconds).
+	ObservedLimit, ObservedAgo int64
+	// Others is what others use of a rate's key in one period, by the provider's word; KeptForOthers is what is held back for them.
+	Others, KeptForOthers int64
+	// Pacer is that of a rate with shares; nil: it has none.
+	Pacer *PacerView
 	// Members are those of a pool, in their order. Its amounts are the sums of theirs, but for AvailableWithParents, which is the most that one of
 	// them has, and CooldownLeft is that of the first to open where all are closed.
 	Members []PoolMemberView
+}
+
+// PacerView is how far a rate's grants are ahead of what comes back.
+type PacerView struct {
+	// Ahead is how long what was granted takes to come back, one after the other; LendsIn is when the next is lent (nanoseconds).
+	Ahead, LendsIn int64
+	// Reserve is what background work leaves for the classes above it that ask.
+	Reserve int64
+	// Zone says how much there is: green, all may take what is free; amber, it lends to lower classes; red, critical calls are short.
+	Zone logpb.Zone
 }
 
 // PoolMemberView is a member of a pool.
@@ -165,6 +181,8 @@ type ClassUse struct {
 	Share, Used, Kept int64
 	// Lent is what is open to others of a share that is not used, Borrowed what is used beyond the share.
 	Lent, Borrowed int64
+	// Takes is, of a rate, the most that one call of the class could be granted now, if nobody waits.
+	Takes int64
 }
 
 // MeterCounts is what a holder did with a quota, since it is remembered.

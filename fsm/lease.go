@@ -287,7 +287,7 @@ func (m *Machine) voidClosed(l *lease) {
 		m.eachShare(l, i, func(it *item, q *quota) {
 			if held := it.heldOf(q); held > 0 {
 				q.ledger.held -= held
-				q.repay(held)
+				q.repay(m.clock.Now, held)
 				m.recordUsage(q, l.holder, l.class, it.window, openEnd, -held)
 				m.markDirty(q)
 			}
@@ -476,7 +476,7 @@ func (m *Machine) unhold(l *lease, index int, amount int64) {
 	m.eachShare(l, index, func(it *item, q *quota) {
 		if it.heldOf(q) > 0 {
 			q.ledger.held -= amount
-			q.repay(amount)
+			q.repay(m.clock.Now, amount)
 			m.recordUsage(q, l.holder, l.class, it.window, openEnd, -amount)
 			m.markDirty(q)
 		}
@@ -519,7 +519,7 @@ func (m *Machine) endUnlisted(l *lease, how EventKind, withGrace bool) []*logpb.
 			continue
 		}
 		q.ledger.held -= held
-		q.repay(held)
+		q.repay(m.clock.Now, held)
 		m.recordUsage(q, l.holder, l.class, it.window, openEnd, -held)
 		m.markDirty(q)
 		if !it.ancestor {

@@ -29,8 +29,8 @@ type ledger struct {
 	cutoff  int64
 	// window identifies the window to which held amounts belong. Amounts held in another one are void.
 	window int64
-	// capped is the total to which reports lowered this window; noCap for none. It was learned in window cappedIn, and ends with it, or at
-	// capEnd (the earlier view) if that comes first. capTeller is the caller whose word it is.
+	// capped is the total to which reports lowered this window, or this rate; noCap for none. It was learned in window cappedIn, and ends
+	// with it, or at capEnd (the earlier view) if that comes first. capTeller is the caller whose word it is.
 	capped, cappedIn, capEnd int64
 	capTeller                string
 	// settled is what was consumed and finally settled within this window.
@@ -43,6 +43,9 @@ type ledger struct {
 	loose   []ending
 	// drawnFrom: of what ends until then nothing goes back into the burst, since it is not known which of it is among draws.
 	drawnFrom int64
+
+	// others is what others use of a rate.
+	others foreign
 
 	// The rest of the windows' state. Boundaries are intervals: they begin when the later view of time reaches
 	// closeBegin and end when the earlier view reaches closeEnd. Calendar windows compute them.
@@ -95,6 +98,8 @@ func (g *ledger) advance(r *rule, v view) (rolled, learned bool) {
 		if len(g.draws) > 0 || len(g.loose) > 0 {
 			g.advanceBurst(r, v.now)
 		}
+		g.others.advance(r, v.now)
+		g.uncapAt(v.early)
 	case r.kind == kindSlots:
 		g.drop(v.early + 1)
 	case r.kind == kindPool: // it counts nothing
@@ -176,8 +181,10 @@ func (g *ledger) usable(r *rule) int64 { return min(r.usable, g.capped) }
 // consumed returns what was consumed and counts.
 func (g *ledger) consumed() int64 { return g.open + g.counted }
 
-// available returns what is neither held nor consumed; it is below 0 after an overrun or a lowered limit.
-func (g *ledger) available(r *rule) int64 { return g.usable(r) - g.held - g.open - g.counted }
+// available returns what is neither held nor consumed, nor held back for others; it is below 0 after an overrun or a lowered limit.
+func (g *ledger) available(r *rule) int64 {
+	return g.usable(r) - g.held - g.open - g.counted - g.others.kept
+}
 
 // closes returns in how long the window to which holds belong begins to close, by the later view.
 func (g *ledger) closes(r *rule, v view) (left int64, ok bool) {
@@ -297,12 +304,18 @@ func (g *ledger) freesIn(r *rule, v view, amount int64, certain bool) (left int6
 	lacking := amount - g.available(r)
 	if certain {
 		lacking = amount - g.usable(r)
+		if r.kind == kindRate {
+			lacking = amount - r.usable // a lowered limit may end before anything drops
+		}
 		for _, e := range g.log {
 			lacking += e.closed
 		}
 	}
 	if lacking <= 0 {
 		return 0, true
+	}
+	if r.kind == kindRate && !certain && (g.others.kept > 0 || g.capped < r.usable) {
+		return g.returnsIn(r, v, lacking)
 	}
 	for _, e := range g.log {
 		if certain {

@@ -25,6 +25,8 @@ type operation struct {
 	transit              int64
 	// beganWall is when it was consumed, by the earlier view of Unix time: its call was answered since then.
 	beganWall int64
+	// began is when it was consumed (cluster time), while its lease lives; 0: before there were reports of rates.
+	began int64
 	// Digests of what was asked, unspent and settled; 0: not yet.
 	asked, unspent, actual uint64
 	// account is charged with it: its lease's.
@@ -49,9 +51,9 @@ type charge struct {
 	amount, consumed, unspent int64
 	// end is the end under which amount stands in the quota's log.
 	end int64
-	// window is the one in which it was consumed, settledBefore what had been settled in it by then: what a report
-	// that names this operation proves.
-	window, settledBefore int64
+	// window is the one in which it was consumed, before what had been settled in it by then, or of a rate what counted then: what a
+	// report that names this operation proves.
+	window, before int64
 }
 
 // operations are the records of a lease's operations.
@@ -313,7 +315,7 @@ func (m *Machine) judgeConsume(l *lease, parts []heldPart) *logpb.Refusal {
 				fmt.Sprintf("consume at most %d at a time", q.rule.burst)))
 		}
 		if q.cooling(now) {
-			worst = worse(worst, m.refusal(logpb.Reason_REASON_COOLDOWN, q, q.cooldown, "the provider closed it"))
+			worst = worse(worst, m.coolingRefusal(q, l.holder, l.class, q.cooldown))
 		}
 		if wait := m.rampWait(n); wait > 0 && m.consumesRamp(l, q) {
 			worst = worse(worst, m.refusal(logpb.Reason_REASON_REOPENING, q, addSaturated(now, wait), "it reopens slowly after a cooldown"))
@@ -361,6 +363,9 @@ func (m *Machine) charge(l *lease, op, asked uint64, parts []heldPart) *operatio
 	o := m.newOperation(l)
 	o.lease, o.op, o.fence, o.holder, o.asked, o.beganWall = l.id, op, l.fence, l.holder, asked, m.clock.WallEarly
 	o.account = l.account
+	if m.featureLevel >= levelReports {
+		o.began = max(m.clock.Now, 1)
+	}
 	o.charges = o.single[:0]
 	spendBy, windows := m.spendByOf(l, parts, o)
 	o.spendBy = addSaturated(m.clock.Now, spendBy)
@@ -412,7 +417,10 @@ func (m *Machine) chargeFor(q *quota, l *lease, ancestor bool, amount, spendBy i
 	g, r := &q.ledger, &q.rule
 	c := charge{
 		quota: q.number, ancestor: ancestor, amount: amount, consumed: amount,
-		end: openEnd, window: g.window, settledBefore: g.settled, class: int8(l.class),
+		end: openEnd, window: g.window, before: g.settled, class: int8(l.class),
+	}
+	if r.kind == kindRate && m.featureLevel >= levelReports {
+		c.before = g.consumed()
 	}
 	if !r.openEnded {
 		c.end = g.key(r, addSaturated(r.at(m.clock).late, spendBy))

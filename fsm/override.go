@@ -105,6 +105,9 @@ func (m *Machine) replaceOverride(q *quota, to *override) {
 func (m *Machine) changeRule(q *quota, to rule) {
 	q.ledger.rescaleBurst(&q.rule, &to, m.clock.Now, m.exactBurst())
 	q.repace(&to, m.clock.Now)
+	if !to.burns() {
+		q.burn = burn{}
+	}
 	to.shift = m.clock.Shift
 	q.rule = to
 	m.markDirty(q)

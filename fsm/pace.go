@@ -47,13 +47,15 @@ func (r *rule) price(amount int64) int64 {
 
 // pay moves the pacer on for what is granted, or was used beyond an estimate.
 func (q *quota) pay(now, amount int64) {
+	q.recordBurn(now, amount)
 	if q.rule.paced() {
 		q.pacer.paidUntil = addSaturated(max(q.pacer.paidUntil, now), q.rule.price(amount))
 	}
 }
 
 // repay moves it back for what a hold or what still counts gave back. It may fall behind the present, which earns nothing.
-func (q *quota) repay(amount int64) {
+func (q *quota) repay(now, amount int64) {
+	q.recordBurn(now, -amount)
 	if q.rule.paced() && q.rule.usable > 0 {
 		q.pacer.paidUntil = addSaturated(q.pacer.paidUntil, -mulDivFloor(amount, q.rule.counting(), q.rule.usable))
 	}
@@ -266,4 +268,44 @@ func (m *Machine) exhaustedPaced(req *logpb.Reserve, as priority, n need) *logpb
 	}
 	return m.refusal(logpb.Reason_REASON_SHARE, n.quota, at,
 		"what is left is kept for a higher class, and lent at the pace at which it comes back")
+}
+
+// takes returns the most that one call of a class could be granted of a rate now, if nobody waits.
+func (q *quota) takes(class int32, g *ledger, now int64) int64 {
+	there := max(g.available(&q.rule), 0)
+	if class == classCritical {
+		used := g.used[classCritical].amount
+		if used == 0 || q.lowerAskUntil(now) <= now {
+			return there
+		}
+		return min(there, max(q.rule.cap()-used, 0))
+	}
+	h := q.above(class, now, now)
+	switch {
+	case !h.asks || there >= q.rule.usable && q.lendsFrom() <= now:
+		return there
+	case q.lendsFrom() <= now:
+		return max(there-h.reserve, 0)
+	case now < q.pacer.shutUntil:
+		return 0
+	}
+	return max(there-max(h.reserve, h.share), 0)
+}
+
+// viewPacer returns a rate's pacer as a reader sees it; nil: it has none.
+func (q *quota) viewPacer(g *ledger, now int64) *PacerView {
+	if !q.rule.paced() {
+		return nil
+	}
+	h, there := q.above(classBackground, now, now), g.available(&q.rule)
+	v := &PacerView{
+		Ahead: max(q.pacer.paidUntil-now, 0), LendsIn: max(q.lendsFrom()-now, 0), Reserve: h.reserve, Zone: logpb.Zone_ZONE_GREEN,
+	}
+	switch {
+	case there < max(q.pacer.sizeAt(classCritical, now/q.rule.period), 1):
+		v.Zone = logpb.Zone_ZONE_RED
+	case h.asks && (there < h.share || now < q.pacer.shutUntil):
+		v.Zone = logpb.Zone_ZONE_AMBER
+	}
+	return v
 }

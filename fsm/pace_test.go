@@ -403,3 +403,39 @@ func BenchmarkPace(b *testing.B) {
 	b.ReportMetric(float64(took[1].Nanoseconds())/float64(b.N), "ns/command-with")
 	b.ReportMetric(float64(took[1])/float64(took[0]), "ratio")
 }
+
+// TestPace_View: a reader sees how far the pacer is ahead, what stays, and what one call of each class could take: as much is granted,
+// and no more.
+func TestPace_View(t *testing.T) {
+	w := pacedWorld(t)
+	takes := func() (takes [classes]int64) {
+		for class, use := range w.view("r").Classes {
+			takes[class] = use.Takes
+		}
+		return takes
+	}
+	zone := func() logpb.Zone { return w.view("r").Pacer.Zone }
+	if got, p := takes(), w.view("r").Pacer; got != [classes]int64{60_000, 60_000, 60_000} || *p != (PacerView{Zone: logpb.Zone_ZONE_GREEN}) {
+		t.Fatalf("nobody asked: %v, %+v", got, p)
+	}
+	w.granted(call("crit", 600))
+	if got := takes(); got != [classes]int64{59_400, 58_800, 58_800} { // lent: all but the reserve
+		t.Fatalf("before the pacer is ahead: %v", got)
+	}
+	w.take("std", 600, 10)
+	if got := takes(); got != [classes]int64{53_400, 29_400, 8_400} || zone() != logpb.Zone_ZONE_GREEN {
+		t.Fatalf("free: %v, %v", got, zone())
+	}
+	w.take("std", 600, 49)
+	p := w.view("r").Pacer
+	if got := takes(); got[classStandard] != 0 || got[classBackground] != 0 || p.Zone != logpb.Zone_ZONE_AMBER ||
+		p.Ahead != 60*626*millisecond || p.LendsIn != 36_360*millisecond || p.Reserve != 600 {
+		t.Fatalf("lent: %v, %+v", got, p)
+	}
+	w.refused(call("std", 1), refusedShare)
+	w.refused(call("back", 1), refusedShare)
+	w.take("crit", 600, 40)
+	if zone() != logpb.Zone_ZONE_RED {
+		t.Fatalf("nothing is left: %v", zone())
+	}
+}

@@ -53,7 +53,7 @@ type policy struct {
 
 // judges tells whether the policy withholds anything from anybody.
 func (p *policy) judges() bool {
-	return p.zones != logpb.Zones_ZONES_UNSPECIFIED || p.failures > 0 || p.shares.on || p.prediction.samples > 0
+	return p.zones != logpb.Zones_ZONES_UNSPECIFIED || p.failures > 0 || p.shares.on || p.prediction.on
 }
 
 // keepsStats tells whether the policy looks at single holders.
@@ -62,14 +62,14 @@ func (p *policy) keepsStats() bool {
 }
 
 // newPolicy works a policy out, or says why it cannot work.
-func newPolicy(def *logpb.Quota, kind kind, level uint32) (policy, *logpb.Failure) {
+func newPolicy(def *logpb.Quota, r *rule, level uint32) (policy, *logpb.Failure) {
 	given := def.GetPolicy()
 	p := policy{zones: given.GetZones(), ramp: given.GetRampNs(), observe: given.GetObserve(), ageing: given.GetAgeingNs(), metering: given.GetMetering()}
 	switch {
 	case p.zones < logpb.Zones_ZONES_UNSPECIFIED || p.zones > logpb.Zones_ZONES_STRICT:
 		return policy{}, impossible(def, "unknown zones", "smooth or strict")
-	case p.zones != logpb.Zones_ZONES_UNSPECIFIED && kind != kindWindow:
-		return policy{}, impossible(def, "only windows have zones", "the queue paces rates and slots")
+	case p.zones != logpb.Zones_ZONES_UNSPECIFIED && r.kind != kindWindow:
+		return policy{}, impossible(def, "only windows have zones", zonesHint(r.kind, level))
 	case p.ageing < 0 || p.ageing > 0 && p.ageing < second || p.ageing > maxAgeing:
 		return policy{}, impossible(def, "ageing must be 1 s to 24 h", "such as 5m; leave it out for none")
 	case p.ramp < 0 || p.ramp > maxRamp:
@@ -85,11 +85,19 @@ func newPolicy(def *logpb.Quota, kind kind, level uint32) (policy, *logpb.Failur
 		}
 	}
 	var failure *logpb.Failure
-	if p.shares, failure = newShares(def, kind, level); failure != nil {
+	if p.shares, failure = newShares(def, r.kind, level); failure != nil {
 		return policy{}, failure
 	}
-	p.prediction, failure = newPrediction(def, kind, level)
+	p.prediction, failure = newPrediction(def, r, level)
 	return p, failure
+}
+
+// zonesHint says why a rate or slots have no zones.
+func zonesHint(kind kind, level uint32) string {
+	if kind == kindRate && level >= levelReports {
+		return "a rate that is used well has little left all the time, and would be red for good: shares order who gets what comes back"
+	}
+	return "the queue paces rates and slots"
 }
 
 // withheld is a need that policy withholds.
@@ -108,8 +116,8 @@ func (m *Machine) withhold(req *logpb.Reserve, as priority, needs []need) *withh
 	}
 	for _, n := range needs {
 		p := &n.quota.rule.policy
-		if p.observe || !p.judges() || n.quota.rule.paced() && p.failures == 0 && as.class != classCritical {
-			continue // a rate withholds by its cap and breaker alone
+		if p.observe || !p.judges() || n.quota.rule.withholdsNothing(as.class) {
+			continue
 		}
 		if one := m.withholdNeed(req, as, n); one != nil {
 			if all != nil {
@@ -119,6 +127,12 @@ func (m *Machine) withhold(req *logpb.Reserve, as priority, needs []need) *withh
 		}
 	}
 	return all
+}
+
+// withholdsNothing tells whether a rate's policy withholds nothing from a class: it does so by its cap and breaker alone.
+func (r *rule) withholdsNothing(class int32) bool {
+	p := &r.policy
+	return r.kind == kindRate && p.failures == 0 && (!p.shares.on || class != classCritical)
 }
 
 // withholdNeed judges one need.

@@ -8,7 +8,7 @@ import (
 )
 
 // Prediction acts before a window is used up: from what the provider said was left, a straight line tells when nothing
-// will be (docs/policy.md).
+// will be (docs/policy.md). That of a rate is in burn.go.
 
 const (
 	defaultSamples = 10
@@ -24,19 +24,21 @@ const (
 
 // prediction is a definition's prediction, worked out.
 type prediction struct {
-	// samples is how many of the last reports count; 0: nothing is predicted.
+	// on: something is predicted.
+	on bool
+	// samples is how many of the last reports of a window count.
 	samples int
 	// ahead is how long before the window is used up it is acted upon.
 	ahead int64
 }
 
 // newPrediction works a prediction out, or says why it cannot work.
-func newPrediction(def *logpb.Quota, kind kind, _ uint32) (prediction, *logpb.Failure) {
+func newPrediction(def *logpb.Quota, r *rule, level uint32) (prediction, *logpb.Failure) {
 	given := def.GetPolicy().GetPrediction()
 	if given == nil {
 		return prediction{}, nil
 	}
-	p := prediction{samples: int(given.Samples), ahead: given.AheadNs}
+	p := prediction{on: true, samples: int(given.Samples), ahead: given.AheadNs}
 	if p.samples == 0 {
 		p.samples = defaultSamples
 	}
@@ -44,12 +46,32 @@ func newPrediction(def *logpb.Quota, kind kind, _ uint32) (prediction, *logpb.Fa
 		p.ahead = defaultAhead
 	}
 	switch {
-	case kind != kindWindow:
+	case r.kind == kindRate && level >= levelReports:
+		return newRatePrediction(def, r)
+	case r.kind != kindWindow && level < levelReports:
 		return prediction{}, impossible(def, "only windows are predicted", "a rate never runs out before a reset: the queue paces it")
+	case r.kind != kindWindow:
+		return prediction{}, impossible(def, "slots are not predicted", "windows and rates are")
 	case p.samples < minSamples || p.samples > maxSamples:
 		return prediction{}, impossible(def, "a prediction needs 3 to 100 samples", "the default is 10")
 	case p.ahead < second || p.ahead > maxAhead:
 		return prediction{}, impossible(def, "a prediction looks 1 s to 1 h ahead", "the default is 2m")
+	}
+	return p, nil
+}
+
+// newRatePrediction works out that of a rate, which rests on what is granted and not on reports.
+func newRatePrediction(def *logpb.Quota, r *rule) (prediction, *logpb.Failure) {
+	given := def.GetPolicy().GetPrediction()
+	p := prediction{on: true, ahead: given.AheadNs}
+	if p.ahead == 0 {
+		p.ahead = min(defaultAhead, r.period/aheadPart)
+	}
+	switch {
+	case given.Samples != 0:
+		return prediction{}, impossible(def, "the prediction of a rate has no samples", "it rests on what is granted: leave samples out")
+	case given.AheadNs != 0 && (given.AheadNs < second || given.AheadNs > maxAhead):
+		return prediction{}, impossible(def, "a prediction looks 1 s to 1 h ahead", "the default of a rate is a fifth of its period, at most 2m")
 	}
 	return p, nil
 }
@@ -142,6 +164,9 @@ func exhaustion(samples []sample) int64 {
 
 // foresees returns how far a quota acts upon its prediction, and how long what it has will last.
 func (q *quota) foresees(g *ledger, at Clock) (s stage, left int64) {
+	if q.rule.burns() {
+		return q.foreseesBurn(g, at.Now)
+	}
 	ahead := q.rule.policy.prediction.ahead
 	left = q.exhausted - at.Now
 	if ahead == 0 || q.exhausted == 0 || q.sampledIn != g.window || left <= 0 || left > ahead {
@@ -155,6 +180,9 @@ func (q *quota) foresees(g *ledger, at Clock) (s stage, left int64) {
 
 // forecast returns what a quota predicts; nil: nothing.
 func (q *quota) forecast(g *ledger, at Clock) *logpb.Forecast {
+	if q.rule.burns() {
+		return q.forecastBurn(g, at.Now)
+	}
 	s, left := q.foresees(g, at)
 	if s == stageNone {
 		return nil
@@ -169,10 +197,13 @@ func (q *quota) forecast(g *ledger, at Clock) *logpb.Forecast {
 	return f
 }
 
+// predicts tells whether there is anything that a prediction could rest on.
+func (q *quota) predicts() bool { return q.exhausted != 0 || q.rule.burns() }
+
 // forecastOf returns the most urgent forecast of some needs; nil: there is none.
 func (m *Machine) forecastOf(needs []need) (most *logpb.Forecast) {
 	for _, n := range needs {
-		if n.quota.exhausted == 0 {
+		if !n.quota.predicts() {
 			continue
 		}
 		if f := n.quota.forecast(&n.quota.ledger, m.clock); f != nil && (most == nil || f.ExhaustedAtNs < most.ExhaustedAtNs) {
@@ -185,7 +216,7 @@ func (m *Machine) forecastOf(needs []need) (most *logpb.Forecast) {
 // movesOn tells whether one of some needs should be granted of the next quota of its chain.
 func (m *Machine) movesOn(needs []need) bool {
 	for _, n := range needs {
-		if n.quota.exhausted != 0 && !n.quota.rule.policy.observe && n.quota.forecast(&n.quota.ledger, m.clock).GetFallback() != "" {
+		if n.quota.predicts() && !n.quota.rule.policy.observe && n.quota.forecast(&n.quota.ledger, m.clock).GetFallback() != "" {
 			return true
 		}
 	}
@@ -194,6 +225,9 @@ func (m *Machine) movesOn(needs []need) bool {
 
 // withholdByForecast parks background work.
 func (m *Machine) withholdByForecast(as priority, q *quota) *logpb.Refusal {
+	if q.rule.burns() {
+		return nil // what is used up comes back within a period
+	}
 	s, left := q.foresees(&q.ledger, m.clock)
 	if s < stageParked || as.rank != classBackground {
 		return nil
@@ -213,4 +247,17 @@ func (q *quota) circuit(forecast *logpb.Forecast, now int64) Circuit {
 		return CircuitPreemptive
 	}
 	return CircuitClosed
+}
+
+// takeSamples enters what a snapshot has of the reports of a window.
+func (m *Machine) takeSamples(encoded *logpb.SnapshotSamples) error {
+	q, ok := m.quotas.Get(encoded.Quota)
+	if !ok || len(encoded.Samples) > maxSamples {
+		return fmt.Errorf("%d samples of quota %d, which does not exist, or has that many never", len(encoded.Samples), encoded.Quota)
+	}
+	for _, s := range encoded.Samples {
+		q.samples = append(q.samples, sample{at: s.AtNs, wall: s.WallNs, left: s.Left})
+	}
+	q.sampledIn, q.stage, q.exhausted = encoded.Window, stage(encoded.Stage), exhaustion(q.samples)
+	return nil
 }

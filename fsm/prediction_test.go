@@ -201,7 +201,7 @@ func TestReportsOutOfOrder(t *testing.T) {
 func TestAPredictionMustBePossible(t *testing.T) {
 	w := newWorld(t)
 	for _, q := range []*logpb.Quota{
-		predicted(rateOf("q", 10, minute)), predicted(slotsOf("q", 10)),
+		policed(rateOf("q", 10, minute), &logpb.Policy{Prediction: &logpb.Prediction{Samples: 10}}), predicted(slotsOf("q", 10)),
 		policed(hourly("q", 10), &logpb.Policy{Prediction: &logpb.Prediction{Samples: 2}}),
 		policed(hourly("q", 10), &logpb.Policy{Prediction: &logpb.Prediction{Samples: 101}}),
 		policed(hourly("q", 10), &logpb.Policy{Prediction: &logpb.Prediction{AheadNs: 2 * hour}}),

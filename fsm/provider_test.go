@@ -92,10 +92,11 @@ func TestAnswersOfProviders(t *testing.T) {
 			{hour + 2*second, reports(1, 1, signal("h", ok, remaining(0))), "reported: h"},
 			{0, asks("b", 0, itemOf("h", 100)), "lease 2: h=100 until 1h5m2s"},
 		}},
-		{"a rate is not lowered", []*logpb.Quota{r}, []line{
+		{"a rate keeps back what others use, for a period", []*logpb.Quota{r}, []line{
 			call,
 			{0, reports(1, 1, signal("r", ok, remaining(0))), "reported: r"},
-			{0, asks("b", 0, itemOf("r", 99)), "lease 2: r=99 until 5m0s"},
+			{0, asks("b", 0, itemOf("r", 99)), "EXHAUSTED r again at 1m0s"},
+			{minute, asks("b", 0, itemOf("r", 99)), "lease 2: r=99 until 6m0s"},
 		}},
 		{"a calendar window learns no reset", []*logpb.Quota{h}, []line{
 			{0, long("a", itemOf("h", 1)), "lease 1: h=1 until 2h0m0s; op 1 spends h=1 by 1m0s"},

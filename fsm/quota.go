@@ -58,6 +58,10 @@ type quota struct {
 	ahead ahead
 	// pacer is that of a rate with shares.
 	pacer pacer
+	// burn is what was granted lately of a rate that is predicted.
+	burn burn
+	// told is the limit that its provider named last.
+	told told
 }
 
 // editQuota returns a quota for update; nil if it was deleted.

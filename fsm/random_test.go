@@ -56,7 +56,9 @@ func randomWorldQuotas() []*logpb.Quota {
 			Shares: &logpb.Shares{Holders: []*logpb.HolderShare{{Holder: "boss", SharePpm: 200_000}, {Holder: "std-1", SharePpm: 100_000}}},
 		}),
 		policed(slotsOf("slots", 3), &logpb.Policy{RampNs: 20 * second, AgeingNs: 10 * second}),
-		policed(rateOf("org", 10, 10*second), &logpb.Policy{Shares: &logpb.Shares{CriticalPpm: 300_000, CapPpm: 500_000, QuietNs: 20 * second}}),
+		policed(rateOf("org", 10, 10*second), &logpb.Policy{
+			Prediction: &logpb.Prediction{}, Shares: &logpb.Shares{CriticalPpm: 300_000, CapPpm: 500_000, QuietNs: 20 * second},
+		}),
 		policed(insteadOf(team, "rate"), &logpb.Policy{Breaker: &logpb.Breaker{Failures: 3}, AgeingNs: 20 * second, Metering: true}),
 		policed(ends, &logpb.Policy{Shares: fleetShares(), AgeingNs: 10 * second}),
 		policed(pooled, &logpb.Policy{AgeingNs: 20 * second}), sticky(poolOf("keys", "rate", "burst")), poolOf("tokens", "burst", "org/pooled"),
@@ -242,6 +244,9 @@ func (h *history) signals(items []*logpb.GrantedItem) []*logpb.Signal {
 		s := &logpb.Signal{Quota: it.Quota, Cause: logpb.Cause(rapid.IntRange(1, 7).Draw(h.T, "cause"))}
 		if rapid.Bool().Draw(h.T, "remaining") {
 			s.Remaining = new(rapid.Int64Range(0, 50).Draw(h.T, "left"))
+		}
+		if rapid.IntRange(0, 3).Draw(h.T, "names a limit") == 0 {
+			s.Limit = new(rapid.Int64Range(0, 80).Draw(h.T, "limit"))
 		}
 		if rapid.Bool().Draw(h.T, "reset") {
 			s.ResetAfterNs = new(rapid.Int64Range(0, hour).Draw(h.T, "after"))

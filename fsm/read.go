@@ -183,6 +183,12 @@ func (s *State) viewQuota(q *quota, at Clock) QuotaView {
 	if over := q.override; over != nil {
 		v.Override = &OverrideView{Limit: over.limit, Left: max(over.until-at.Now, 0), Note: over.note}
 	}
+	v.ObservedLimit = -1
+	if q.told.known {
+		v.ObservedLimit, v.ObservedAgo = q.told.limit, max(at.Now-q.told.at, 0)
+	}
+	v.Others, v.KeptForOthers = g.others.left(&q.rule, at.Now), g.others.kept
+	v.Pacer = q.viewPacer(&g, at.Now)
 	v.AvailableWithParents = v.Available
 	for number := q.parent; number != 0; {
 		parent, _ := s.quotas.Get(number)

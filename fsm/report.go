@@ -104,10 +104,17 @@ func (m *Machine) signalled(l *lease, signals []*logpb.Signal) ([]*quota, *logpb
 // takeSignal takes over what was said of one quota, about an operation where there is one.
 func (m *Machine) takeSignal(by reporter, o *operation, q *quota, signal *logpb.Signal) *logpb.ReportedQuota {
 	reported := &logpb.ReportedQuota{Quota: q.name}
-	if q.rule.kind == kindWindow && ofTheLimit(signal.Cause) {
-		reported.ResetLearned = m.learnReset(by, q, o, signal)
-		reported.CappedTo = m.lowerWindow(by, q, o, signal)
-		m.recordSample(q, o, signal)
+	if ofTheLimit(signal.Cause) {
+		m.recordTold(q, signal)
+		switch q.rule.kind {
+		case kindWindow:
+			reported.ResetLearned = m.learnReset(by, q, o, signal)
+			reported.CappedTo = m.lowerWindow(by, q, o, signal)
+			m.recordSample(q, o, signal)
+		case kindRate:
+			reported.CappedTo = m.hearRate(by, q, o, signal)
+		case kindSlots, kindPool: // nothing slides there, or a member's report says it
+		}
 	}
 	m.recordAnswer(by.holder, q, signal.Cause)
 	switch signal.Cause {
@@ -186,7 +193,7 @@ func (m *Machine) lowerWindow(by reporter, q *quota, o *operation, signal *logpb
 	if c == nil || signal.Remaining == nil || addSaturated(*signal.Remaining, g.consumed()) >= q.rule.limit {
 		return nil
 	}
-	total := addSaturated(c.settledBefore+c.consumed, *signal.Remaining)
+	total := addSaturated(c.before+c.consumed, *signal.Remaining)
 	if total >= q.rule.usable || !g.lower(&q.rule, q.rule.at(m.clock), total, by.caller) {
 		return nil
 	}

@@ -242,6 +242,9 @@ func (m *Machine) wait(
 		return m.refuse(req, refusal)
 	}
 	if at := m.certainlyNotBefore(req, as.class, needs); at > addSaturated(m.clock.Now, req.WaitNs) {
+		if refusal.ReopensAtNs != 0 {
+			at = max(at, refusal.RetryAtNs) // spread within the class's retry window
+		}
 		refusal.Reason, refusal.RetryAtNs = logpb.Reason_REASON_CANNOT_SERVE_IN_TIME, at
 		refusal.Advice = "come back then, or wait longer"
 		return m.refuse(req, refusal)
@@ -338,7 +341,7 @@ func (m *Machine) judge(req *logpb.Reserve, as priority, needs []need) *logpb.Re
 		}
 		if q.cooling(m.clock.Now) {
 			reopens := addSaturated(q.cooldown, q.letsThrough(0, n.amount))
-			worst = worse(worst, m.refusal(logpb.Reason_REASON_COOLDOWN, q, reopens, "the provider closed it"))
+			worst = worse(worst, m.coolingRefusal(q, req.Holder, as.class, reopens))
 		}
 		rejected := m.rejectByOverride(req, as.class, n)
 		switch {

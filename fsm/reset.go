@@ -216,6 +216,9 @@ func (g *ledger) cut(r *rule) {
 func (g *ledger) confirm(r *rule, v view) bool {
 	before := g.available(r)
 	g.uncap()
+	if g.others.heard != 0 {
+		g.others = foreign{heard: v.now} // what was consumed before says nothing any more
+	}
 	if r.kind == kindWindow && r.anchored {
 		if g.passed > g.opened {
 			g.opened, g.since = g.passed, max(g.since, g.passed)

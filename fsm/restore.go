@@ -282,6 +282,9 @@ func (m *Machine) takeQuota(encoded *logpb.SnapshotQuota) error {
 		},
 	}
 	q.ledger.takeDraws(encoded)
+	if err := q.takeReports(encoded); err != nil {
+		return err
+	}
 	m.setDefinition(q, encoded.Definition)
 	if c := encoded.Claim; c != nil {
 		q.ledger.claim = claim{begin: c.BeginNs, end: c.EndNs, by: c.Caller, confirmed: c.Confirmed}
@@ -330,18 +333,6 @@ func (m *Machine) untilOf(q *quota, e *logpb.SnapshotEntry) int64 {
 		return addSaturated(m.clock.Now, max(q.rule.spendBy, q.rule.maxCall))
 	}
 	return e.UntilNs
-}
-
-func (m *Machine) takeSamples(encoded *logpb.SnapshotSamples) error {
-	q, ok := m.quotas.Get(encoded.Quota)
-	if !ok || len(encoded.Samples) > maxSamples {
-		return fmt.Errorf("%d samples of quota %d, which does not exist, or has that many never", len(encoded.Samples), encoded.Quota)
-	}
-	for _, s := range encoded.Samples {
-		q.samples = append(q.samples, sample{at: s.AtNs, wall: s.WallNs, left: s.Left})
-	}
-	q.sampledIn, q.stage, q.exhausted = encoded.Window, stage(encoded.Stage), exhaustion(q.samples)
-	return nil
 }
 
 func (m *Machine) takeOverride(encoded *logpb.SnapshotOverride) error {
@@ -425,7 +416,7 @@ func (m *Machine) takeOperation(encoded *logpb.SnapshotOperation) error {
 		lease: encoded.Lease, op: encoded.Op, fence: encoded.Fence, holder: encoded.Holder,
 		spendBy: encoded.SpendByNs, spendByWall: encoded.SpendByWallNs, transit: encoded.TransitNs,
 		asked: encoded.Asked, unspent: encoded.Unspent, actual: encoded.Actual, detached: encoded.Orphan,
-		check: encoded.CheckNs, beganWall: encoded.BeganWallNs, generation: m.generation, account: encoded.Account,
+		check: encoded.CheckNs, beganWall: encoded.BeganWallNs, began: encoded.BeganNs, generation: m.generation, account: encoded.Account,
 	}
 	if lives { // and one string for all of them
 		o.account, o.holder = l.account, l.holder
@@ -442,7 +433,7 @@ func (m *Machine) takeOperation(encoded *logpb.SnapshotOperation) error {
 		}
 		o.charges = append(o.charges, charge{
 			quota: c.Quota, ancestor: c.Ancestor, overrun: c.Overrun, amount: c.Amount, consumed: c.Consumed,
-			unspent: c.Unspent, end: c.EndNs, window: c.Window, settledBefore: c.SettledBefore, class: int8(c.Class),
+			unspent: c.Unspent, end: c.EndNs, window: c.Window, before: c.SettledBefore, class: int8(c.Class),
 		})
 	}
 	switch {

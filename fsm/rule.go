@@ -114,7 +114,7 @@ func newRule(def *logpb.Quota, level uint32) (rule, *logpb.Failure) {
 		return rule{}, failure
 	}
 	var failure *logpb.Failure
-	if r.policy, failure = newPolicy(def, r.kind, level); failure != nil {
+	if r.policy, failure = newPolicy(def, &r, level); failure != nil {
 		return rule{}, failure
 	}
 	return r, r.setBurst(def)

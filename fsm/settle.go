@@ -185,7 +185,7 @@ func (m *Machine) unspend(o *operation, items []*logpb.Item, settled *logpb.Sett
 			continue
 		}
 		m.eachChargeShare(o, own, func(c *charge, q *quota) {
-			q.repayCharge(c, amount)
+			q.repayCharge(c, amount, m.clock.Now)
 			q.ledger.take(c.end, amount, 0)
 			m.recordUsage(q, o.holder, int32(c.class), c.window, c.end, -amount)
 			m.recordReturned(q, o.holder, amount)
@@ -197,9 +197,9 @@ func (m *Machine) unspend(o *operation, items []*logpb.Item, settled *logpb.Sett
 }
 
 // repayCharge gives back to the pacer and the burst what was not used of a charge.
-func (q *quota) repayCharge(c *charge, amount int64) {
+func (q *quota) repayCharge(c *charge, amount, now int64) {
 	if q.ledger.counts(c.end) {
-		q.repay(amount)
+		q.repay(now, amount)
 	}
 	q.ledger.undraw(c.end, amount)
 }
@@ -246,7 +246,7 @@ func (m *Machine) finishItem(o *operation, own *charge, asked *logpb.Item, settl
 		case difference > 0:
 			overruns = append(overruns, m.overrun(q, o.holder, c, difference))
 		case difference < 0 && !q.rule.settleMax:
-			q.repayCharge(c, -difference)
+			q.repayCharge(c, -difference, m.clock.Now)
 			q.ledger.take(c.end, -difference, 0)
 			m.recordUsage(q, o.holder, int32(c.class), c.window, c.end, difference)
 			m.recordReturned(q, o.holder, -difference)

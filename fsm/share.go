@@ -214,6 +214,9 @@ func (q *quota) classUses(g *ledger, at Clock) []ClassUse {
 		uses[class] = ClassUse{
 			Class: class, Share: share, Used: used, Kept: kept, Lent: max(share-used-kept, 0), Borrowed: max(used-share, 0),
 		}
+		if q.rule.paced() {
+			uses[class].Takes = q.takes(class, g, at.Now)
+		}
 	}
 	return uses
 }

@@ -329,6 +329,11 @@ func encodeQuota(q *quota, g *ledger) *logpb.SnapshotQuota {
 		Closer: q.closer, ClosedSinceNs: q.closedSince, Served: encodeServed(q.servedTo),
 		ReopenedNs: q.reopened, Ramped: q.ramped, RampLease: q.rampLease, Observed: q.observed, Used: encodeUsed(g), UsedEnds: encodeUsedEnds(g),
 		PaidUntilNs: q.pacer.paidUntil, ShutUntilNs: q.pacer.shutUntil, Draws: encodeDraws(g), Loose: encodeLoose(g), DrawnFromNs: g.drawnFrom,
+		Foreign: g.others.amount, ForeignAtNs: g.others.at, ForeignSeenNs: g.others.seen, HeardNs: g.others.heard,
+		Burnt: encodeBurn(&q.burn), BurntLast: q.burn.last,
+	}
+	if q.told.known {
+		encoded.ToldLimit, encoded.ToldNs = new(q.told.limit), q.told.at
 	}
 	if g.capped != noCap {
 		capped := g.capped
@@ -371,12 +376,14 @@ func encodeOperation(o *operation) *logpb.SnapshotOperation {
 	}
 	if o.detached { // of others their lease says it
 		encoded.Account = o.account
+	} else {
+		encoded.BeganNs = o.began
 	}
 	for i := range o.charges {
 		c := &o.charges[i]
 		encoded.Charges = append(encoded.Charges, &logpb.SnapshotCharge{
 			Quota: c.quota, Ancestor: c.ancestor, Overrun: c.overrun, Amount: c.amount, Consumed: c.consumed,
-			Unspent: c.unspent, EndNs: c.end, Window: c.window, SettledBefore: c.settledBefore, Class: int32(c.class),
+			Unspent: c.unspent, EndNs: c.end, Window: c.window, SettledBefore: c.before, Class: int32(c.class),
 		})
 	}
 	return encoded

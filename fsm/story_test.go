@@ -63,7 +63,11 @@ func say(r *logpb.Result) string {
 		return "! " + word(kind.Failure.Reason)
 	case *logpb.Result_Refusal:
 		text := word(kind.Refusal.Reason) + " " + kind.Refusal.Quota
-		if at := kind.Refusal.RetryAtNs; at != 0 {
+		at, reopens := kind.Refusal.RetryAtNs, kind.Refusal.ReopensAtNs
+		if _, to := RetryWindow(classStandard); reopens != 0 && at < reopens+to {
+			at = reopens // when to come back after a cooldown has its own test
+		}
+		if at != 0 {
 			text += " again at " + time.Duration(at).String()
 		}
 		return text

@@ -93,6 +93,11 @@ func (g *ledger) changes(r *rule) (early, late int64) {
 	switch {
 	case r.kind == kindRate:
 		early = first(r.period + 1)
+		for _, at := range []int64{g.others.fades(r), g.lifts()} {
+			if at != noTimer && (early == noTimer || at < early) {
+				early = at
+			}
+		}
 	case r.kind == kindSlots:
 		early = first(0)
 	case r.kind == kindPool:
@@ -108,10 +113,18 @@ func (g *ledger) changes(r *rule) (early, late int64) {
 	return early, late
 }
 
+// lifts returns when a lowered limit ends; noTimer: there is none.
+func (g *ledger) lifts() int64 {
+	if g.capped == noCap {
+		return noTimer
+	}
+	return g.capEnd
+}
+
 // timed tells whether waiters may become eligible although nothing of the quota changes. Where shares slide it is known when they do.
 func (r *rule) timed() bool {
 	p := &r.policy
-	return r.burst > 0 || p.ramp > 0 || p.zones != logpb.Zones_ZONES_UNSPECIFIED || p.failures > 0 || p.prediction.samples > 0 ||
+	return r.burst > 0 || p.ramp > 0 || p.zones != logpb.Zones_ZONES_UNSPECIFIED || p.failures > 0 || p.prediction.on && !r.burns() ||
 		p.shares.on && !r.paced()
 }
 

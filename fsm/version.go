@@ -17,6 +17,9 @@ const (
 const (
 	// levelRates is the feature level from which on rates have shares.
 	levelRates = 6
+	// levelReports is that from which on rates heed what their provider says is left, are predicted, and cooldowns say when to come back
+	// by class.
+	levelReports = 7
 	// oldestSnapshot is the lowest version of snapshots that this build writes, that of states of feature level 5.
 	oldestSnapshot = 5
 )

@@ -290,6 +290,9 @@ func apiRefusal(r *logpb.Refusal, clock fsm.Clock) *quotav1.Refusal {
 	if r.RetryAtNs != 0 {
 		refusal.RetryAfter = left(r.RetryAtNs, clock.Now)
 	}
+	if r.ReopensAtNs != 0 {
+		refusal.ReopensIn = left(r.ReopensAtNs, clock.Now)
+	}
 	refusal.BackPressure = apiBackPressure(r.BackPressure, clock)
 	return refusal
 }
@@ -471,12 +474,28 @@ func apiQuotaStatus(v *fsm.QuotaView, clock fsm.Clock) *quotav1.QuotaStatus {
 		AvailableWithParents: v.AvailableWithParents, Zone: quotav1.Zone(v.Zone), Waiting: v.Waiting, Leases: v.Leases,
 		Overrun: v.Overrun, ReopensIn: optionalDuration(v.ReopensIn), Observed: v.Observed, BrokenHolders: v.Broken,
 		Circuit: quotav1.Circuit(v.Circuit), Forecast: apiForecast(v.Forecast, clock), Samples: int32(v.Samples),
+		Others: v.Others, KeptForOthers: v.KeptForOthers,
+	}
+	if v.ObservedLimit >= 0 {
+		s.ObservedLimit, s.ObservedAgo = &v.ObservedLimit, durationpb.New(time.Duration(v.ObservedAgo))
+	}
+	if p := v.Pacer; p != nil {
+		s.Pacer = &quotav1.Pacer{
+			Ahead: durationpb.New(time.Duration(p.Ahead)), LendsIn: durationpb.New(time.Duration(p.LendsIn)), Reserve: p.Reserve,
+			Zone: quotav1.Zone(p.Zone),
+		}
 	}
 	if over := v.Override; over != nil {
 		s.Override = &quotav1.Override{Limit: over.Limit, Left: durationpb.New(time.Duration(over.Left)), Note: over.Note}
 	}
 	for _, use := range v.Classes {
-		s.Classes = append(s.Classes, &quotav1.ClassUse{Class: quotav1.Class(use.Class + 1), Share: use.Share, Used: use.Used, Kept: use.Kept, Lent: use.Lent, Borrowed: use.Borrowed})
+		one := &quotav1.ClassUse{
+			Class: quotav1.Class(use.Class + 1), Share: use.Share, Used: use.Used, Kept: use.Kept, Lent: use.Lent, Borrowed: use.Borrowed,
+		}
+		if v.Pacer != nil {
+			one.Takes = new(use.Takes)
+		}
+		s.Classes = append(s.Classes, one)
 	}
 	for i := range v.Members {
 		its := &v.Members[i].Quota

@@ -34,6 +34,8 @@ type usageCollector struct {
 	sequential, limitedSteps, keptBack *prometheus.Desc
 
 	answers, denials, waits, waited, spent, returned, overrun *prometheus.Desc
+
+	others *prometheus.Desc
 }
 
 func newUsageCollector(node *raftnode.Node) *usageCollector {
@@ -72,6 +74,8 @@ func newUsageCollector(node *raftnode.Node) *usageCollector {
 		spent:    desc("consumed_total", "Amounts consumed."),
 		returned: desc("returned_total", "What of the consumed came back."),
 		overrun:  desc("overrun_total", "What was used beyond estimates."),
+
+		others: gauge("quota_others", "What others use of a rate's key in one period, by the provider's word.", "quota"),
 	}
 }
 
@@ -81,6 +85,7 @@ func (c *usageCollector) Describe(to chan<- *prometheus.Desc) {
 		c.usable, c.held, c.consumed, c.waiting, c.classUsed, c.longestWait,
 		c.available, c.zone, c.cooldown, c.forecast, c.observedLimit, c.sequential, c.limitedSteps, c.keptBack,
 		c.answers, c.denials, c.waits, c.waited, c.spent, c.returned, c.overrun,
+		c.others,
 	} {
 		to <- d
 	}
@@ -128,6 +133,9 @@ func (c *usageCollector) quotas(state *fsm.State, clock fsm.Clock, to chan<- pro
 		c.outlook(v, clock, to)
 		for _, use := range v.Classes {
 			to <- prometheus.MustNewConstMetric(c.classUsed, prometheus.GaugeValue, float64(use.Used), v.Definition.Name, classLabel(use.Class))
+		}
+		if v.Definition.GetRate() != nil && (v.ObservedLimit >= 0 || v.Others > 0) {
+			to <- prometheus.MustNewConstMetric(c.others, prometheus.GaugeValue, float64(v.Others), v.Definition.Name)
 		}
 	}
 }

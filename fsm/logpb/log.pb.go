@@ -4953,7 +4953,9 @@ type Refusal struct {
 	// What is predicted of the quotas that were asked for; absent: nothing.
 	Forecast *Forecast `protobuf:"bytes,12,opt,name=forecast,proto3" json:"forecast,omitempty"`
 	// The budget, for CALLER_BUDGET and BUDGET_FULL.
-	Budget        string `protobuf:"bytes,60,opt,name=budget,proto3" json:"budget,omitempty"`
+	Budget string `protobuf:"bytes,60,opt,name=budget,proto3" json:"budget,omitempty"`
+	// When the cooldown of the quota ends (cluster time), where it has one: retry_at_ns is spread over the time after it.
+	ReopensAtNs   int64 `protobuf:"varint,61,opt,name=reopens_at_ns,json=reopensAtNs,proto3" json:"reopens_at_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5056,6 +5058,13 @@ func (x *Refusal) GetBudget() string {
 		return x.Budget
 	}
 	return ""
+}
+
+func (x *Refusal) GetReopensAtNs() int64 {
+	if x != nil {
+		return x.ReopensAtNs
+	}
+	return 0
 }
 
 // Forecast says that a window will be used up before it closes, and what would help.
@@ -6694,7 +6703,7 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\x04hint\x18\x03 \x01(\tR\x04hint\x12\x14\n" +
 	"\x05quota\x18\x04 \x01(\tR\x05quota\x12#\n" +
 	"\rfence_counter\x18\x05 \x01(\x04R\ffenceCounter\x12\x16\n" +
-	"\x06budget\x18< \x01(\tR\x06budget\"\xf2\x02\n" +
+	"\x06budget\x18< \x01(\tR\x06budget\"\x96\x03\n" +
 	"\aRefusal\x12-\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x15.quotad.log.v1.ReasonR\x06reason\x12\x14\n" +
 	"\x05quota\x18\x02 \x01(\tR\x05quota\x12\x1e\n" +
@@ -6705,7 +6714,8 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\x05ahead\x18\a \x01(\x03R\x05ahead\x12@\n" +
 	"\rback_pressure\x18\x0e \x01(\v2\x1b.quotad.log.v1.BackPressureR\fbackPressure\x123\n" +
 	"\bforecast\x18\f \x01(\v2\x17.quotad.log.v1.ForecastR\bforecast\x12\x16\n" +
-	"\x06budget\x18< \x01(\tR\x06budget\"\x9b\x01\n" +
+	"\x06budget\x18< \x01(\tR\x06budget\x12\"\n" +
+	"\rreopens_at_ns\x18= \x01(\x03R\vreopensAtNs\"\x9b\x01\n" +
 	"\bForecast\x12\x14\n" +
 	"\x05quota\x18\x01 \x01(\tR\x05quota\x12&\n" +
 	"\x0fexhausted_at_ns\x18\x02 \x01(\x03R\rexhaustedAtNs\x12\x1f\n" +

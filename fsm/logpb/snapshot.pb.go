@@ -935,7 +935,7 @@ type SnapshotQuota struct {
 	Served []uint64 `protobuf:"varint,21,rep,packed,name=served,proto3" json:"served,omitempty"`
 	// The window in which the cap was learned.
 	CapWindow int64 `protobuf:"varint,22,opt,name=cap_window,json=capWindow,proto3" json:"cap_window,omitempty"`
-	// When the cap ends, if its window does not end before.
+	// When the cap ends, if its window does not end before; of a rate, when it ends.
 	CapEndNs int64 `protobuf:"varint,23,opt,name=cap_end_ns,json=capEndNs,proto3" json:"cap_end_ns,omitempty"`
 	// When it began to reopen after a cooldown; 0: it is open.
 	ReopenedNs int64 `protobuf:"varint,24,opt,name=reopened_ns,json=reopenedNs,proto3" json:"reopened_ns,omitempty"`
@@ -974,7 +974,23 @@ type SnapshotQuota struct {
 	// Burst: what was open when its client left it, and may be charged until its end.
 	Loose []*SnapshotDraw `protobuf:"bytes,103,rep,name=loose,proto3" json:"loose,omitempty"`
 	// Burst: of what ends until then nothing goes back into it.
-	DrawnFromNs   int64 `protobuf:"varint,104,opt,name=drawn_from_ns,json=drawnFromNs,proto3" json:"drawn_from_ns,omitempty"`
+	DrawnFromNs int64 `protobuf:"varint,104,opt,name=drawn_from_ns,json=drawnFromNs,proto3" json:"drawn_from_ns,omitempty"`
+	// Rates: what others had used of the key in the period before foreign_at_ns, by the provider's word; it fades.
+	Foreign int64 `protobuf:"varint,105,opt,name=foreign,proto3" json:"foreign,omitempty"`
+	// Rates: when that was said (cluster time).
+	ForeignAtNs int64 `protobuf:"varint,106,opt,name=foreign_at_ns,json=foreignAtNs,proto3" json:"foreign_at_ns,omitempty"`
+	// Rates: up to when what is held back for others has faded in the ledger (cluster time).
+	ForeignSeenNs int64 `protobuf:"varint,107,opt,name=foreign_seen_ns,json=foreignSeenNs,proto3" json:"foreign_seen_ns,omitempty"`
+	// Rates: when the newest operation was consumed of which a report was believed (cluster time).
+	HeardNs int64 `protobuf:"varint,108,opt,name=heard_ns,json=heardNs,proto3" json:"heard_ns,omitempty"`
+	// The limit that the provider named last; absent: none.
+	ToldLimit *int64 `protobuf:"varint,109,opt,name=told_limit,json=toldLimit,proto3,oneof" json:"told_limit,omitempty"`
+	// When it did (cluster time).
+	ToldNs int64 `protobuf:"varint,110,opt,name=told_ns,json=toldNs,proto3" json:"told_ns,omitempty"`
+	// Rates that are predicted: what was granted lately, by the number of the bucket modulo the count of buckets; left out where all are 0.
+	Burnt []int64 `protobuf:"varint,111,rep,packed,name=burnt,proto3" json:"burnt,omitempty"`
+	// Rates that are predicted: the number of the newest bucket.
+	BurntLast     int64 `protobuf:"varint,112,opt,name=burnt_last,json=burntLast,proto3" json:"burnt_last,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1299,6 +1315,62 @@ func (x *SnapshotQuota) GetLoose() []*SnapshotDraw {
 func (x *SnapshotQuota) GetDrawnFromNs() int64 {
 	if x != nil {
 		return x.DrawnFromNs
+	}
+	return 0
+}
+
+func (x *SnapshotQuota) GetForeign() int64 {
+	if x != nil {
+		return x.Foreign
+	}
+	return 0
+}
+
+func (x *SnapshotQuota) GetForeignAtNs() int64 {
+	if x != nil {
+		return x.ForeignAtNs
+	}
+	return 0
+}
+
+func (x *SnapshotQuota) GetForeignSeenNs() int64 {
+	if x != nil {
+		return x.ForeignSeenNs
+	}
+	return 0
+}
+
+func (x *SnapshotQuota) GetHeardNs() int64 {
+	if x != nil {
+		return x.HeardNs
+	}
+	return 0
+}
+
+func (x *SnapshotQuota) GetToldLimit() int64 {
+	if x != nil && x.ToldLimit != nil {
+		return *x.ToldLimit
+	}
+	return 0
+}
+
+func (x *SnapshotQuota) GetToldNs() int64 {
+	if x != nil {
+		return x.ToldNs
+	}
+	return 0
+}
+
+func (x *SnapshotQuota) GetBurnt() []int64 {
+	if x != nil {
+		return x.Burnt
+	}
+	return nil
+}
+
+func (x *SnapshotQuota) GetBurntLast() int64 {
+	if x != nil {
+		return x.BurntLast
 	}
 	return 0
 }
@@ -1873,7 +1945,9 @@ type SnapshotOperation struct {
 	// When it was consumed, by the earlier view of Unix time.
 	BeganWallNs int64 `protobuf:"varint,14,opt,name=began_wall_ns,json=beganWallNs,proto3" json:"began_wall_ns,omitempty"`
 	// Orphans: the account that is charged with it; 0: none.
-	Account       uint64 `protobuf:"varint,60,opt,name=account,proto3" json:"account,omitempty"`
+	Account uint64 `protobuf:"varint,60,opt,name=account,proto3" json:"account,omitempty"`
+	// When it was consumed (cluster time), while its lease lives.
+	BeganNs       int64 `protobuf:"varint,61,opt,name=began_ns,json=beganNs,proto3" json:"began_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2013,6 +2087,13 @@ func (x *SnapshotOperation) GetAccount() uint64 {
 	return 0
 }
 
+func (x *SnapshotOperation) GetBeganNs() int64 {
+	if x != nil {
+		return x.BeganNs
+	}
+	return 0
+}
+
 // SnapshotCharge is what an operation charged to one quota.
 type SnapshotCharge struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2032,7 +2113,7 @@ type SnapshotCharge struct {
 	EndNs int64 `protobuf:"varint,7,opt,name=end_ns,json=endNs,proto3" json:"end_ns,omitempty"`
 	// The window in which it was consumed.
 	Window int64 `protobuf:"varint,8,opt,name=window,proto3" json:"window,omitempty"`
-	// Settled in that window before it was consumed.
+	// Settled in that window before it was consumed; of a rate, what counted then.
 	SettledBefore int64 `protobuf:"varint,9,opt,name=settled_before,json=settledBefore,proto3" json:"settled_before,omitempty"`
 	// The class of its lease.
 	Class         int32 `protobuf:"varint,10,opt,name=class,proto3" json:"class,omitempty"`
@@ -4474,8 +4555,7 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"moved_last\x18[ \x01(\tR\tmovedLast\x12\x1f\n" +
 	"\vlooked_from\x18\\ \x01(\rR\n" +
 	"lookedFrom\x12!\n" +
-	"\fretired_last\x18] \x01(\x04R\vretiredLast\"\xe1\n" +
-	"\n" +
+	"\fretired_last\x18] \x01(\x04R\vretiredLast\"\xe3\f\n" +
 	"\rSnapshotQuota\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x124\n" +
 	"\n" +
@@ -4529,8 +4609,19 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\rshut_until_ns\x18e \x01(\x03R\vshutUntilNs\x121\n" +
 	"\x05draws\x18f \x03(\v2\x1b.quotad.log.v1.SnapshotDrawR\x05draws\x121\n" +
 	"\x05loose\x18g \x03(\v2\x1b.quotad.log.v1.SnapshotDrawR\x05loose\x12\"\n" +
-	"\rdrawn_from_ns\x18h \x01(\x03R\vdrawnFromNsB\x06\n" +
-	"\x04_cap\"R\n" +
+	"\rdrawn_from_ns\x18h \x01(\x03R\vdrawnFromNs\x12\x18\n" +
+	"\aforeign\x18i \x01(\x03R\aforeign\x12\"\n" +
+	"\rforeign_at_ns\x18j \x01(\x03R\vforeignAtNs\x12&\n" +
+	"\x0fforeign_seen_ns\x18k \x01(\x03R\rforeignSeenNs\x12\x19\n" +
+	"\bheard_ns\x18l \x01(\x03R\aheardNs\x12\"\n" +
+	"\n" +
+	"told_limit\x18m \x01(\x03H\x01R\ttoldLimit\x88\x01\x01\x12\x17\n" +
+	"\atold_ns\x18n \x01(\x03R\x06toldNs\x12\x14\n" +
+	"\x05burnt\x18o \x03(\x03R\x05burnt\x12\x1d\n" +
+	"\n" +
+	"burnt_last\x18p \x01(\x03R\tburntLastB\x06\n" +
+	"\x04_capB\r\n" +
+	"\v_told_limit\"R\n" +
 	"\fSnapshotDraw\x12\x15\n" +
 	"\x06end_ns\x18\x01 \x01(\x03R\x05endNs\x12\x13\n" +
 	"\x05at_ns\x18\x02 \x01(\x03R\x04atNs\x12\x16\n" +
@@ -4570,7 +4661,7 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x05quota\x18\x01 \x01(\rR\x05quota\x12\x1a\n" +
 	"\bancestor\x18\x02 \x01(\bR\bancestor\x12\x16\n" +
 	"\x06window\x18\x03 \x01(\x03R\x06window\x12\x12\n" +
-	"\x04held\x18\x04 \x01(\x03R\x04held\"\xc1\x03\n" +
+	"\x04held\x18\x04 \x01(\x03R\x04held\"\xdc\x03\n" +
 	"\x11SnapshotOperation\x12\x14\n" +
 	"\x05lease\x18\x01 \x01(\x04R\x05lease\x12\x0e\n" +
 	"\x02op\x18\x02 \x01(\x04R\x02op\x12\x14\n" +
@@ -4588,7 +4679,8 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\acharges\x18\f \x03(\v2\x1d.quotad.log.v1.SnapshotChargeR\acharges\x12\x19\n" +
 	"\bcheck_ns\x18\r \x01(\x03R\acheckNs\x12\"\n" +
 	"\rbegan_wall_ns\x18\x0e \x01(\x03R\vbeganWallNs\x12\x18\n" +
-	"\aaccount\x18< \x01(\x04R\aaccount\"\x96\x02\n" +
+	"\aaccount\x18< \x01(\x04R\aaccount\x12\x19\n" +
+	"\bbegan_ns\x18= \x01(\x03R\abeganNs\"\x96\x02\n" +
 	"\x0eSnapshotCharge\x12\x14\n" +
 	"\x05quota\x18\x01 \x01(\rR\x05quota\x12\x1a\n" +
 	"\bancestor\x18\x02 \x01(\bR\bancestor\x12\x18\n" +

@@ -32,6 +32,7 @@ type quota struct {
 	surelyIn        map[int64]int64 // by calendar window, what surely reached the provider in it
 	highest         int64           // the highest usable that it ever had
 	cap             reportedCap
+	others          others
 	reset           reset
 	drawn           *big.Int // from the burst, in amounts x period
 	drawnAt         int64
@@ -50,11 +51,11 @@ type quota struct {
 	granted, wanted [3]int64
 }
 
-// reportedCap is a total to which a report lowered one window.
+// reportedCap is a total to which a report lowered one window, or a rate.
 type reportedCap struct {
 	total  int64
 	window int64
-	until  int64 // by the earlier view
+	until  int64 // by the earlier view; of a rate by cluster time
 	caller string
 	is     bool
 }
@@ -66,8 +67,11 @@ type charge struct {
 	// end is when its exposure ends, latest when it does at the latest (a lease may end late); never: not known yet.
 	end, latest int64
 	began       int64 // when it was consumed (cluster time)
-	surely      mark
-	perhaps     mark
+	// before and beforeLeast are what counted when it was consumed, within rounding; told: a report of it may say something of a rate.
+	before, beforeLeast int64
+	told                bool
+	surely              mark
+	perhaps             mark
 	// window is the calendar window in which it surely reaches the provider, if sure.
 	window int64
 	sure   bool
@@ -194,6 +198,9 @@ func (q *quota) advance(clock fsm.Clock) {
 	switch {
 	case r.kind == rateKind:
 		q.drop(clock.Now - r.period)
+		if q.cap.is && clock.Now >= q.cap.until {
+			q.cap = reportedCap{}
+		}
 	case r.kind == slotsKind:
 		q.drop(clock.Now + 1)
 	case r.anchored:

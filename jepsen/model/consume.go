@@ -169,7 +169,7 @@ func (j *Judge) chargePart(it *item, amount int64, o *operation) *part {
 		if q.rule.openEnded {
 			end = never
 		}
-		c := &charge{amount: amount, end: end, latest: end}
+		c := &charge{amount: amount, end: end, latest: end, before: q.perhaps.sum, beforeLeast: q.surely.sum, told: j.level >= levelReports}
 		q.enter(c, j.clock.Now)
 		p.charges = append(p.charges, c)
 		if !q.draw(j.clock.Now, c) && !q.rule.observe {
@@ -396,7 +396,8 @@ func (j *Judge) settleEnded(asked *logpb.Settle, settled *logpb.Settled) {
 		o = l.ops[asked.Op]
 	}
 	if o == nil {
-		j.violate("dead-fence", "Settle of operation %d worked with lease %d and fence %d, which do not live", asked.Op, asked.Lease, asked.Fence)
+		j.violate("dead-fence", "Settle of operation %d worked with lease %d and fence %d, which do not live (its end is remembered: %t)",
+			asked.Op, asked.Lease, asked.Fence, l != nil)
 		return
 	}
 	if len(asked.Unspent) > 0 || asked.Release || len(asked.Actual) == 0 || len(settled.Returned) > 0 || settled.Released {

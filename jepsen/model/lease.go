@@ -236,7 +236,7 @@ func (j *Judge) wanting(ask *logpb.Reserve, needs []need, class int32) (name, de
 			return "ceiling", sprint("nobody knows the time, and %s is a window", q.name)
 		case q.rolls(j.clock):
 			return "item-closed", sprint("the window of %s should have closed at %d", q.name, q.window)
-		case q.held+q.surely.sum > q.allowed()-n.amount:
+		case q.held+q.surely.sum+q.keptAtLeast(j.clock.Now) > q.allowed()-n.amount:
 			name = "ceiling"
 			if q.rule.kind == slotsKind && q.held <= q.allowed()-n.amount {
 				name = "grace"

@@ -142,6 +142,8 @@ const mostDue = 1000
 
 // Judge judges a log from its first entry on.
 type Judge struct {
+	// level is the highest version of an entry so far.
+	level  uint32
 	quotas map[string]*quota
 	leases map[uint64]*lease
 	// ended are leases that have ended and left operations that can still be settled upward; forget says until when.
@@ -256,6 +258,7 @@ func (j *Judge) Entry(parsed *logpb.Entry, applied *fsm.Applied) []Violation {
 		taskEnds: map[string]int{}, shelved: map[string]int{}, broken: map[string]int{}, began: map[*workflow]int64{}, dropped: map[string]bool{},
 		defined: map[definedBy]bool{},
 	}
+	j.level = max(j.level, parsed.Version)
 	j.time(parsed, applied.Clock)
 	if len(parsed.Commands) != len(applied.Results) {
 		j.violate("once", "%d commands came to %d results", len(parsed.Commands), len(applied.Results))

@@ -30,7 +30,8 @@ func policiesOf() []*logpb.Quota {
 	all.Fallback = "spare"
 	sum := rate("sum", "", 60, 4*sec)
 	return []*logpb.Quota{
-		with(rate("spare", "", 20, 2*sec), &logpb.Policy{Shares: fleet()}), with(sum, &logpb.Policy{Shares: fleet(), AgeingNs: 2 * sec}), all,
+		with(rate("spare", "", 20, 2*sec), &logpb.Policy{Shares: fleet(), Prediction: &logpb.Prediction{}}),
+		with(sum, &logpb.Policy{Shares: fleet(), AgeingNs: 2 * sec}), all,
 		with(tenths("smooth", 60), &logpb.Policy{Zones: logpb.Zones_ZONES_SMOOTH}),
 		with(tenths("strict", 60), &logpb.Policy{Zones: logpb.Zones_ZONES_STRICT, AgeingNs: 2 * sec}),
 		with(tenths("shared", 80), &logpb.Policy{Shares: &logpb.Shares{CriticalPpm: 500_000, StandardPpm: 300_000, QuietNs: 2 * sec}}),

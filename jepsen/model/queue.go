@@ -64,10 +64,11 @@ func (j *Judge) reserve(ask *logpb.Reserve, result *logpb.Result) {
 			j.violate("unexplained", "lease %d is granted without an event", k.Granted.Lease)
 		}
 		j.grant(ask, k.Granted, j.classOf(ask), false)
+		j.predicts(k.Granted.Forecast)
 	case *logpb.Result_Refusal:
 		j.stats.Refused++
 		j.judgeRefusal(ask, k.Refusal)
-		j.denied(ask.Holder, k.Refusal.Reason, k.Refusal.Quota, k.Refusal.RetryAtNs)
+		j.denied(ask.Holder, k.Refusal.Reason, k.Refusal.Quota, limitedUntil(k.Refusal))
 	case *logpb.Result_Waiting:
 		j.wait(ask, k.Waiting)
 	default:

@@ -310,6 +310,9 @@ func (d *drive) report(g *logpb.Granted, fence uint64) *logpb.Command {
 		if d.oneIn(3, "remaining") {
 			s.Remaining = new(d.between(0, 60, "left"))
 		}
+		if d.oneIn(8, "names a limit") {
+			s.Limit = new(d.between(0, 60, "limit"))
+		}
 		if d.oneIn(2, "reset") {
 			s.ResetAfterNs = new(pick(d, []int64{d.between(0, 70*sec, "after"), 10 * sec, 60 * sec}, "which"))
 		}

@@ -23,7 +23,9 @@ func (j *Judge) judgeRefusal(ask *logpb.Reserve, refusal *logpb.Refusal) {
 	}
 	if q := j.quotas[refusal.Quota]; q != nil {
 		j.available(q, refusal.Available)
+		j.comesBack(q, refusal, j.classOf(ask))
 	}
+	j.predicts(refusal.Forecast)
 }
 
 // judgeWaiting judges whether a Reserve has to wait.
@@ -42,10 +44,13 @@ func (j *Judge) judgeWaiting(k int, event *fsm.Event) {
 // have counted.
 func (j *Judge) available(q *quota, told int64) {
 	q.advance(j.clock)
-	if q.rule.anchored || q.cap.is {
+	if q.rule.anchored || q.cap.is || j.clock.Now < q.others.lowered {
 		return
 	}
 	least, most := q.rule.usable-q.held-q.perhaps.sum, q.rule.usable-q.held-q.surely.sum
+	if q.rule.kind == rateKind {
+		least, most = least-q.keptAtMost(j.clock.Now), most-q.keptAtLeast(j.clock.Now)
+	}
 	if told < least || told > most {
 		j.violate("conservation", "of %s %d should be available, or down to %d by rounding, and %d are", q.name, most, least, told)
 	}
@@ -102,11 +107,11 @@ func (j *Judge) short(n need, consume bool) bool {
 	switch {
 	case q.rule.kind == windowKind && j.clock.WallEarly == 0:
 		return true
-	case q.rule.anchored, q.cap.is, consume && q.rule.burst > 0:
+	case q.rule.anchored, q.cap.is, j.clock.Now < q.others.lowered, consume && q.rule.burst > 0:
 		j.stats.Unjudged++
 		return true
 	}
-	return n.amount > q.rule.usable-q.held-q.perhaps.sum
+	return n.amount > q.rule.usable-q.held-q.perhaps.sum-q.keptAtMost(j.clock.Now)
 }
 
 func (j *Judge) waitersOf(holder string) (count int) {
@@ -152,7 +157,8 @@ func (j *Judge) consumeRefused(asked *logpb.Consume, refusal *logpb.Refusal) {
 		return
 	}
 	j.available(found, refusal.Available)
-	j.denied(l.holder, refusal.Reason, refusal.Quota, refusal.RetryAtNs)
+	j.comesBack(found, refusal, 0) // these books do not keep the class of a lease
+	j.denied(l.holder, refusal.Reason, refusal.Quota, limitedUntil(refusal))
 }
 
 // failed judges whether what a command is said to have done wrong is true.
@@ -368,7 +374,7 @@ func (j *Judge) withheld(ask *logpb.Reserve, reason logpb.Reason, q *quota) bool
 	case logpb.Reason_REASON_SHARE, logpb.Reason_REASON_CAP:
 		return policy.GetShares() != nil
 	case logpb.Reason_REASON_PARKED:
-		return policy.GetPrediction() != nil && j.classOf(ask) == 2
+		return policy.GetPrediction() != nil && q.rule.kind == windowKind && j.classOf(ask) == 2
 	case logpb.Reason_REASON_SEQUENTIAL, logpb.Reason_REASON_BACK_PRESSURE:
 		return j.standsBack(ask.Holder, reason)
 	default:

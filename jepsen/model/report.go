@@ -37,9 +37,13 @@ func (j *Judge) report(command *logpb.Command, reported *logpb.Reported) {
 			return
 		}
 		q.advance(j.clock)
-		if q.rule.kind == windowKind {
+		switch q.rule.kind {
+		case windowKind:
 			j.learn(callerOf(command, l.holder), q, o, signal, reported.Quotas[i])
 			j.lower(callerOf(command, l.holder), q, o, signal, reported.Quotas[i])
+		case rateKind:
+			j.hear(q, o, signal, reported.Quotas[i])
+		case slotsKind:
 		}
 		j.answered(l.holder, q, signal.Cause)
 		j.closes(callerOf(command, l.holder), q, signal)

@@ -2537,7 +2537,10 @@ type Refusal struct {
 	// How the holder's workflow stands. Absent: it is in none, or nothing in it is limited.
 	BackPressure *BackPressure `protobuf:"bytes,14,opt,name=back_pressure,json=backPressure,proto3" json:"back_pressure,omitempty"`
 	// The budget that it is about, for CALLER_BUDGET and BUDGET_FULL: one of those that GetStatus lists.
-	Budget        string `protobuf:"bytes,60,opt,name=budget,proto3" json:"budget,omitempty"`
+	Budget string `protobuf:"bytes,60,opt,name=budget,proto3" json:"budget,omitempty"`
+	// What is left of the binding quota's cooldown. retry_after is later by a time of the class's retry window, so that callers come back
+	// one after the other and critical ones first. Absent: the provider did not close it.
+	ReopensIn     *durationpb.Duration `protobuf:"bytes,61,opt,name=reopens_in,json=reopensIn,proto3" json:"reopens_in,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2640,6 +2643,13 @@ func (x *Refusal) GetBudget() string {
 		return x.Budget
 	}
 	return ""
+}
+
+func (x *Refusal) GetReopensIn() *durationpb.Duration {
+	if x != nil {
+		return x.ReopensIn
+	}
+	return nil
 }
 
 // BackPressure tells a holder how its workflow stands, so that it slows down before it is stopped.
@@ -5115,7 +5125,7 @@ type QuotaStatus struct {
 	Leases int64 `protobuf:"varint,10,opt,name=leases,proto3" json:"leases,omitempty"`
 	// Overruns settled in the present window or period.
 	Overrun int64 `protobuf:"varint,11,opt,name=overrun,proto3" json:"overrun,omitempty"`
-	// The total to which a report lowered this window; absent: none.
+	// The total to which a report lowered this window or rate; absent: none.
 	CappedTo *int64 `protobuf:"varint,12,opt,name=capped_to,json=cappedTo,proto3,oneof" json:"capped_to,omitempty"`
 	// What is available in all ancestors and here, the least.
 	AvailableWithParents int64 `protobuf:"varint,13,opt,name=available_with_parents,json=availableWithParents,proto3" json:"available_with_parents,omitempty"`
@@ -5135,6 +5145,16 @@ type QuotaStatus struct {
 	Samples int32 `protobuf:"varint,20,opt,name=samples,proto3" json:"samples,omitempty"`
 	// A limit in place of its own. Absent: none.
 	Override *Override `protobuf:"bytes,21,opt,name=override,proto3" json:"override,omitempty"`
+	// The limit that the provider named last, to compare with the configured one. Absent: it named none.
+	ObservedLimit *int64 `protobuf:"varint,22,opt,name=observed_limit,json=observedLimit,proto3,oneof" json:"observed_limit,omitempty"`
+	// How long ago it did.
+	ObservedAgo *durationpb.Duration `protobuf:"bytes,23,opt,name=observed_ago,json=observedAgo,proto3" json:"observed_ago,omitempty"`
+	// Rates: what others use of the key in one period, by the provider's word; it fades over one period.
+	Others int64 `protobuf:"varint,24,opt,name=others,proto3" json:"others,omitempty"`
+	// Rates: what is held back for them now, six fifths of that: it is not available.
+	KeptForOthers int64 `protobuf:"varint,25,opt,name=kept_for_others,json=keptForOthers,proto3" json:"kept_for_others,omitempty"`
+	// Rates with shares: how fast lower classes are lent what comes back. Absent: there are no shares.
+	Pacer *Pacer `protobuf:"bytes,26,opt,name=pacer,proto3" json:"pacer,omitempty"`
 	// The members of a pool, in their order. A pool's amounts above are the sums of its members', but available_with_parents is the most that one
 	// of them has; cooldown_left is there where all are closed, and is that of the first to open.
 	Members       []*PoolMemberStatus `protobuf:"bytes,42,rep,name=members,proto3" json:"members,omitempty"`
@@ -5319,11 +5339,120 @@ func (x *QuotaStatus) GetOverride() *Override {
 	return nil
 }
 
+func (x *QuotaStatus) GetObservedLimit() int64 {
+	if x != nil && x.ObservedLimit != nil {
+		return *x.ObservedLimit
+	}
+	return 0
+}
+
+func (x *QuotaStatus) GetObservedAgo() *durationpb.Duration {
+	if x != nil {
+		return x.ObservedAgo
+	}
+	return nil
+}
+
+func (x *QuotaStatus) GetOthers() int64 {
+	if x != nil {
+		return x.Others
+	}
+	return 0
+}
+
+func (x *QuotaStatus) GetKeptForOthers() int64 {
+	if x != nil {
+		return x.KeptForOthers
+	}
+	return 0
+}
+
+func (x *QuotaStatus) GetPacer() *Pacer {
+	if x != nil {
+		return x.Pacer
+	}
+	return nil
+}
+
 func (x *QuotaStatus) GetMembers() []*PoolMemberStatus {
 	if x != nil {
 		return x.Members
 	}
 	return nil
+}
+
+// Pacer says how far a rate's grants are ahead of what comes back.
+type Pacer struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How long what was granted takes to come back, were it one after the other, from now on.
+	Ahead *durationpb.Duration `protobuf:"bytes,1,opt,name=ahead,proto3" json:"ahead,omitempty"`
+	// When the next is lent to lower classes while a higher one asks; 0: now.
+	LendsIn *durationpb.Duration `protobuf:"bytes,2,opt,name=lends_in,json=lendsIn,proto3" json:"lends_in,omitempty"`
+	// What stays for higher classes that ask: what background work leaves at least. 0: none asks.
+	Reserve int64 `protobuf:"varint,3,opt,name=reserve,proto3" json:"reserve,omitempty"`
+	// How much there is, for people: green, all may take what is free; amber, it lends to lower classes; red, critical calls are short.
+	// Nobody is kept waiting by it.
+	Zone          Zone `protobuf:"varint,4,opt,name=zone,proto3,enum=quota.v1.Zone" json:"zone,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Pacer) Reset() {
+	*x = Pacer{}
+	mi := &file_quota_v1_quota_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Pacer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Pacer) ProtoMessage() {}
+
+func (x *Pacer) ProtoReflect() protoreflect.Message {
+	mi := &file_quota_v1_quota_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Pacer.ProtoReflect.Descriptor instead.
+func (*Pacer) Descriptor() ([]byte, []int) {
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{47}
+}
+
+func (x *Pacer) GetAhead() *durationpb.Duration {
+	if x != nil {
+		return x.Ahead
+	}
+	return nil
+}
+
+func (x *Pacer) GetLendsIn() *durationpb.Duration {
+	if x != nil {
+		return x.LendsIn
+	}
+	return nil
+}
+
+func (x *Pacer) GetReserve() int64 {
+	if x != nil {
+		return x.Reserve
+	}
+	return 0
+}
+
+func (x *Pacer) GetZone() Zone {
+	if x != nil {
+		return x.Zone
+	}
+	return Zone_ZONE_UNSPECIFIED
 }
 
 // PoolMemberStatus is a member of a pool.
@@ -5345,7 +5474,7 @@ type PoolMemberStatus struct {
 
 func (x *PoolMemberStatus) Reset() {
 	*x = PoolMemberStatus{}
-	mi := &file_quota_v1_quota_proto_msgTypes[47]
+	mi := &file_quota_v1_quota_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5357,7 +5486,7 @@ func (x *PoolMemberStatus) String() string {
 func (*PoolMemberStatus) ProtoMessage() {}
 
 func (x *PoolMemberStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[47]
+	mi := &file_quota_v1_quota_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5370,7 +5499,7 @@ func (x *PoolMemberStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolMemberStatus.ProtoReflect.Descriptor instead.
 func (*PoolMemberStatus) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{47}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *PoolMemberStatus) GetName() string {
@@ -5423,7 +5552,7 @@ type Override struct {
 
 func (x *Override) Reset() {
 	*x = Override{}
-	mi := &file_quota_v1_quota_proto_msgTypes[48]
+	mi := &file_quota_v1_quota_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5435,7 +5564,7 @@ func (x *Override) String() string {
 func (*Override) ProtoMessage() {}
 
 func (x *Override) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[48]
+	mi := &file_quota_v1_quota_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5448,7 +5577,7 @@ func (x *Override) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Override.ProtoReflect.Descriptor instead.
 func (*Override) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{48}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *Override) GetLimit() int64 {
@@ -5518,7 +5647,7 @@ type Quota struct {
 
 func (x *Quota) Reset() {
 	*x = Quota{}
-	mi := &file_quota_v1_quota_proto_msgTypes[49]
+	mi := &file_quota_v1_quota_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5530,7 +5659,7 @@ func (x *Quota) String() string {
 func (*Quota) ProtoMessage() {}
 
 func (x *Quota) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[49]
+	mi := &file_quota_v1_quota_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5543,7 +5672,7 @@ func (x *Quota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Quota.ProtoReflect.Descriptor instead.
 func (*Quota) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{49}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Quota) GetName() string {
@@ -5736,7 +5865,7 @@ type Policy struct {
 	// After how long without a grant a holder of background work that asks counts as standard: in the queue, in zones, and
 	// for what is kept; 1 s to 24 h. Absent: never.
 	Ageing *durationpb.Duration `protobuf:"bytes,6,opt,name=ageing,proto3" json:"ageing,omitempty"`
-	// When it is acted upon that the window will be used up before it closes. Absent: never.
+	// When it is acted upon that the quota will be used up too soon. Absent: never.
 	Prediction *Prediction `protobuf:"bytes,7,opt,name=prediction,proto3" json:"prediction,omitempty"`
 	// Count what each holder does with it: for ListUsage and the metrics.
 	Metering      bool `protobuf:"varint,8,opt,name=metering,proto3" json:"metering,omitempty"`
@@ -5746,7 +5875,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_quota_v1_quota_proto_msgTypes[50]
+	mi := &file_quota_v1_quota_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5758,7 +5887,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[50]
+	mi := &file_quota_v1_quota_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5771,7 +5900,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{50}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *Policy) GetZones() Zones {
@@ -5832,12 +5961,13 @@ func (x *Policy) GetMetering() bool {
 
 // Prediction acts before a window is used up, by the line of least squares through what the provider said was left. While
 // less than all, two thirds, one third of the time ahead is left: calls are advised to become smaller, who allows it is
-// given the next quota of the fallback chain, background work waits.
+// given the next quota of the fallback chain, background work waits. A rate is predicted by what was granted in the last tenth of its
+// period against what its log will return; it gives the advice in all of the time ahead, the fallback in the second half, and parks nobody.
 type Prediction struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The last reports that count, 3 to 100. 0: 10.
+	// The last reports of a window that count, 3 to 100. 0: 10. Of a rate: 0.
 	Samples int32 `protobuf:"varint,1,opt,name=samples,proto3" json:"samples,omitempty"`
-	// How long before the window is used up it is acted upon, 1 s to 1 h. Absent: 2 min.
+	// How long before the quota is used up it is acted upon, 1 s to 1 h. Absent: 2 min, of a rate a fifth of its period and at most 2 min.
 	Ahead         *durationpb.Duration `protobuf:"bytes,2,opt,name=ahead,proto3" json:"ahead,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -5845,7 +5975,7 @@ type Prediction struct {
 
 func (x *Prediction) Reset() {
 	*x = Prediction{}
-	mi := &file_quota_v1_quota_proto_msgTypes[51]
+	mi := &file_quota_v1_quota_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5857,7 +5987,7 @@ func (x *Prediction) String() string {
 func (*Prediction) ProtoMessage() {}
 
 func (x *Prediction) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[51]
+	mi := &file_quota_v1_quota_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5870,7 +6000,7 @@ func (x *Prediction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Prediction.ProtoReflect.Descriptor instead.
 func (*Prediction) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{51}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *Prediction) GetSamples() int32 {
@@ -5912,7 +6042,7 @@ type Shares struct {
 
 func (x *Shares) Reset() {
 	*x = Shares{}
-	mi := &file_quota_v1_quota_proto_msgTypes[52]
+	mi := &file_quota_v1_quota_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5924,7 +6054,7 @@ func (x *Shares) String() string {
 func (*Shares) ProtoMessage() {}
 
 func (x *Shares) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[52]
+	mi := &file_quota_v1_quota_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5937,7 +6067,7 @@ func (x *Shares) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Shares.ProtoReflect.Descriptor instead.
 func (*Shares) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{52}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *Shares) GetCritical() float64 {
@@ -6003,14 +6133,16 @@ type ClassUse struct {
 	// What is open to others of a share that it does not use.
 	Lent int64 `protobuf:"varint,5,opt,name=lent,proto3" json:"lent,omitempty"`
 	// What it used beyond its share.
-	Borrowed      int64 `protobuf:"varint,6,opt,name=borrowed,proto3" json:"borrowed,omitempty"`
+	Borrowed int64 `protobuf:"varint,6,opt,name=borrowed,proto3" json:"borrowed,omitempty"`
+	// Rates: what one call of the class could take now, if nobody waits. Absent: no rate.
+	Takes         *int64 `protobuf:"varint,7,opt,name=takes,proto3,oneof" json:"takes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ClassUse) Reset() {
 	*x = ClassUse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[53]
+	mi := &file_quota_v1_quota_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6022,7 +6154,7 @@ func (x *ClassUse) String() string {
 func (*ClassUse) ProtoMessage() {}
 
 func (x *ClassUse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[53]
+	mi := &file_quota_v1_quota_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6035,7 +6167,7 @@ func (x *ClassUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClassUse.ProtoReflect.Descriptor instead.
 func (*ClassUse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{53}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ClassUse) GetClass() Class {
@@ -6080,6 +6212,13 @@ func (x *ClassUse) GetBorrowed() int64 {
 	return 0
 }
 
+func (x *ClassUse) GetTakes() int64 {
+	if x != nil && x.Takes != nil {
+		return *x.Takes
+	}
+	return 0
+}
+
 // ListUsageRequest asks what holders do.
 type ListUsageRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -6099,7 +6238,7 @@ type ListUsageRequest struct {
 
 func (x *ListUsageRequest) Reset() {
 	*x = ListUsageRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[54]
+	mi := &file_quota_v1_quota_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6111,7 +6250,7 @@ func (x *ListUsageRequest) String() string {
 func (*ListUsageRequest) ProtoMessage() {}
 
 func (x *ListUsageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[54]
+	mi := &file_quota_v1_quota_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6124,7 +6263,7 @@ func (x *ListUsageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListUsageRequest.ProtoReflect.Descriptor instead.
 func (*ListUsageRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{54}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *ListUsageRequest) GetQuota() string {
@@ -6177,7 +6316,7 @@ type ListUsageResponse struct {
 
 func (x *ListUsageResponse) Reset() {
 	*x = ListUsageResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[55]
+	mi := &file_quota_v1_quota_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6189,7 +6328,7 @@ func (x *ListUsageResponse) String() string {
 func (*ListUsageResponse) ProtoMessage() {}
 
 func (x *ListUsageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[55]
+	mi := &file_quota_v1_quota_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6202,7 +6341,7 @@ func (x *ListUsageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListUsageResponse.ProtoReflect.Descriptor instead.
 func (*ListUsageResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{55}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *ListUsageResponse) GetMeta() *Meta {
@@ -6270,7 +6409,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_quota_v1_quota_proto_msgTypes[56]
+	mi := &file_quota_v1_quota_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6282,7 +6421,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[56]
+	mi := &file_quota_v1_quota_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6295,7 +6434,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{56}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *Usage) GetHolder() string {
@@ -6430,7 +6569,7 @@ type Denial struct {
 
 func (x *Denial) Reset() {
 	*x = Denial{}
-	mi := &file_quota_v1_quota_proto_msgTypes[57]
+	mi := &file_quota_v1_quota_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6442,7 +6581,7 @@ func (x *Denial) String() string {
 func (*Denial) ProtoMessage() {}
 
 func (x *Denial) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[57]
+	mi := &file_quota_v1_quota_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6455,7 +6594,7 @@ func (x *Denial) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Denial.ProtoReflect.Descriptor instead.
 func (*Denial) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{57}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *Denial) GetReason() Reason {
@@ -6485,7 +6624,7 @@ type Breaker struct {
 
 func (x *Breaker) Reset() {
 	*x = Breaker{}
-	mi := &file_quota_v1_quota_proto_msgTypes[58]
+	mi := &file_quota_v1_quota_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6497,7 +6636,7 @@ func (x *Breaker) String() string {
 func (*Breaker) ProtoMessage() {}
 
 func (x *Breaker) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[58]
+	mi := &file_quota_v1_quota_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6510,7 +6649,7 @@ func (x *Breaker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Breaker.ProtoReflect.Descriptor instead.
 func (*Breaker) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{58}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *Breaker) GetFailures() int32 {
@@ -6544,7 +6683,7 @@ type Window struct {
 
 func (x *Window) Reset() {
 	*x = Window{}
-	mi := &file_quota_v1_quota_proto_msgTypes[59]
+	mi := &file_quota_v1_quota_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6556,7 +6695,7 @@ func (x *Window) String() string {
 func (*Window) ProtoMessage() {}
 
 func (x *Window) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[59]
+	mi := &file_quota_v1_quota_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6569,7 +6708,7 @@ func (x *Window) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Window.ProtoReflect.Descriptor instead.
 func (*Window) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{59}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *Window) GetLimit() int64 {
@@ -6615,7 +6754,7 @@ type Rate struct {
 
 func (x *Rate) Reset() {
 	*x = Rate{}
-	mi := &file_quota_v1_quota_proto_msgTypes[60]
+	mi := &file_quota_v1_quota_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6627,7 +6766,7 @@ func (x *Rate) String() string {
 func (*Rate) ProtoMessage() {}
 
 func (x *Rate) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[60]
+	mi := &file_quota_v1_quota_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6640,7 +6779,7 @@ func (x *Rate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rate.ProtoReflect.Descriptor instead.
 func (*Rate) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{60}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *Rate) GetLimit() int64 {
@@ -6677,7 +6816,7 @@ type Slots struct {
 
 func (x *Slots) Reset() {
 	*x = Slots{}
-	mi := &file_quota_v1_quota_proto_msgTypes[61]
+	mi := &file_quota_v1_quota_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6689,7 +6828,7 @@ func (x *Slots) String() string {
 func (*Slots) ProtoMessage() {}
 
 func (x *Slots) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[61]
+	mi := &file_quota_v1_quota_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6702,7 +6841,7 @@ func (x *Slots) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Slots.ProtoReflect.Descriptor instead.
 func (*Slots) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{61}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *Slots) GetLimit() int64 {
@@ -6733,7 +6872,7 @@ type Pool struct {
 
 func (x *Pool) Reset() {
 	*x = Pool{}
-	mi := &file_quota_v1_quota_proto_msgTypes[62]
+	mi := &file_quota_v1_quota_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6745,7 +6884,7 @@ func (x *Pool) String() string {
 func (*Pool) ProtoMessage() {}
 
 func (x *Pool) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[62]
+	mi := &file_quota_v1_quota_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6758,7 +6897,7 @@ func (x *Pool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool.ProtoReflect.Descriptor instead.
 func (*Pool) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{62}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *Pool) GetMembers() []*PoolMember {
@@ -6788,7 +6927,7 @@ type PoolMember struct {
 
 func (x *PoolMember) Reset() {
 	*x = PoolMember{}
-	mi := &file_quota_v1_quota_proto_msgTypes[63]
+	mi := &file_quota_v1_quota_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6800,7 +6939,7 @@ func (x *PoolMember) String() string {
 func (*PoolMember) ProtoMessage() {}
 
 func (x *PoolMember) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[63]
+	mi := &file_quota_v1_quota_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6813,7 +6952,7 @@ func (x *PoolMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolMember.ProtoReflect.Descriptor instead.
 func (*PoolMember) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{63}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *PoolMember) GetName() string {
@@ -6849,7 +6988,7 @@ type ListLeasesRequest struct {
 
 func (x *ListLeasesRequest) Reset() {
 	*x = ListLeasesRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[64]
+	mi := &file_quota_v1_quota_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6861,7 +7000,7 @@ func (x *ListLeasesRequest) String() string {
 func (*ListLeasesRequest) ProtoMessage() {}
 
 func (x *ListLeasesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[64]
+	mi := &file_quota_v1_quota_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6874,7 +7013,7 @@ func (x *ListLeasesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLeasesRequest.ProtoReflect.Descriptor instead.
 func (*ListLeasesRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{64}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *ListLeasesRequest) GetHolder() string {
@@ -6927,7 +7066,7 @@ type ListLeasesResponse struct {
 
 func (x *ListLeasesResponse) Reset() {
 	*x = ListLeasesResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[65]
+	mi := &file_quota_v1_quota_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6939,7 +7078,7 @@ func (x *ListLeasesResponse) String() string {
 func (*ListLeasesResponse) ProtoMessage() {}
 
 func (x *ListLeasesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[65]
+	mi := &file_quota_v1_quota_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6952,7 +7091,7 @@ func (x *ListLeasesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLeasesResponse.ProtoReflect.Descriptor instead.
 func (*ListLeasesResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{65}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *ListLeasesResponse) GetMeta() *Meta {
@@ -7001,7 +7140,7 @@ type LeaseStatus struct {
 
 func (x *LeaseStatus) Reset() {
 	*x = LeaseStatus{}
-	mi := &file_quota_v1_quota_proto_msgTypes[66]
+	mi := &file_quota_v1_quota_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7013,7 +7152,7 @@ func (x *LeaseStatus) String() string {
 func (*LeaseStatus) ProtoMessage() {}
 
 func (x *LeaseStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[66]
+	mi := &file_quota_v1_quota_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7026,7 +7165,7 @@ func (x *LeaseStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseStatus.ProtoReflect.Descriptor instead.
 func (*LeaseStatus) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{66}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *LeaseStatus) GetId() uint64 {
@@ -7110,7 +7249,7 @@ type Workflow struct {
 
 func (x *Workflow) Reset() {
 	*x = Workflow{}
-	mi := &file_quota_v1_quota_proto_msgTypes[67]
+	mi := &file_quota_v1_quota_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7122,7 +7261,7 @@ func (x *Workflow) String() string {
 func (*Workflow) ProtoMessage() {}
 
 func (x *Workflow) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[67]
+	mi := &file_quota_v1_quota_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7135,7 +7274,7 @@ func (x *Workflow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Workflow.ProtoReflect.Descriptor instead.
 func (*Workflow) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{67}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *Workflow) GetName() string {
@@ -7200,7 +7339,7 @@ type WorkflowStep struct {
 
 func (x *WorkflowStep) Reset() {
 	*x = WorkflowStep{}
-	mi := &file_quota_v1_quota_proto_msgTypes[68]
+	mi := &file_quota_v1_quota_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7212,7 +7351,7 @@ func (x *WorkflowStep) String() string {
 func (*WorkflowStep) ProtoMessage() {}
 
 func (x *WorkflowStep) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[68]
+	mi := &file_quota_v1_quota_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7225,7 +7364,7 @@ func (x *WorkflowStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkflowStep.ProtoReflect.Descriptor instead.
 func (*WorkflowStep) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{68}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *WorkflowStep) GetHolder() string {
@@ -7263,7 +7402,7 @@ type WorkflowStatus struct {
 
 func (x *WorkflowStatus) Reset() {
 	*x = WorkflowStatus{}
-	mi := &file_quota_v1_quota_proto_msgTypes[69]
+	mi := &file_quota_v1_quota_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7275,7 +7414,7 @@ func (x *WorkflowStatus) String() string {
 func (*WorkflowStatus) ProtoMessage() {}
 
 func (x *WorkflowStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[69]
+	mi := &file_quota_v1_quota_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7288,7 +7427,7 @@ func (x *WorkflowStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkflowStatus.ProtoReflect.Descriptor instead.
 func (*WorkflowStatus) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{69}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *WorkflowStatus) GetDefinition() *Workflow {
@@ -7348,7 +7487,7 @@ type WorkflowTurn struct {
 
 func (x *WorkflowTurn) Reset() {
 	*x = WorkflowTurn{}
-	mi := &file_quota_v1_quota_proto_msgTypes[70]
+	mi := &file_quota_v1_quota_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7360,7 +7499,7 @@ func (x *WorkflowTurn) String() string {
 func (*WorkflowTurn) ProtoMessage() {}
 
 func (x *WorkflowTurn) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[70]
+	mi := &file_quota_v1_quota_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7373,7 +7512,7 @@ func (x *WorkflowTurn) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkflowTurn.ProtoReflect.Descriptor instead.
 func (*WorkflowTurn) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{70}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *WorkflowTurn) GetHolder() string {
@@ -7418,7 +7557,7 @@ type WorkflowStepStatus struct {
 
 func (x *WorkflowStepStatus) Reset() {
 	*x = WorkflowStepStatus{}
-	mi := &file_quota_v1_quota_proto_msgTypes[71]
+	mi := &file_quota_v1_quota_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7430,7 +7569,7 @@ func (x *WorkflowStepStatus) String() string {
 func (*WorkflowStepStatus) ProtoMessage() {}
 
 func (x *WorkflowStepStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[71]
+	mi := &file_quota_v1_quota_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7443,7 +7582,7 @@ func (x *WorkflowStepStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkflowStepStatus.ProtoReflect.Descriptor instead.
 func (*WorkflowStepStatus) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{71}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *WorkflowStepStatus) GetHolder() string {
@@ -7501,7 +7640,7 @@ type GetWorkflowRequest struct {
 
 func (x *GetWorkflowRequest) Reset() {
 	*x = GetWorkflowRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[72]
+	mi := &file_quota_v1_quota_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7513,7 +7652,7 @@ func (x *GetWorkflowRequest) String() string {
 func (*GetWorkflowRequest) ProtoMessage() {}
 
 func (x *GetWorkflowRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[72]
+	mi := &file_quota_v1_quota_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7526,7 +7665,7 @@ func (x *GetWorkflowRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetWorkflowRequest.ProtoReflect.Descriptor instead.
 func (*GetWorkflowRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{72}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *GetWorkflowRequest) GetName() string {
@@ -7556,7 +7695,7 @@ type GetWorkflowResponse struct {
 
 func (x *GetWorkflowResponse) Reset() {
 	*x = GetWorkflowResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[73]
+	mi := &file_quota_v1_quota_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7568,7 +7707,7 @@ func (x *GetWorkflowResponse) String() string {
 func (*GetWorkflowResponse) ProtoMessage() {}
 
 func (x *GetWorkflowResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[73]
+	mi := &file_quota_v1_quota_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7581,7 +7720,7 @@ func (x *GetWorkflowResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetWorkflowResponse.ProtoReflect.Descriptor instead.
 func (*GetWorkflowResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{73}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *GetWorkflowResponse) GetMeta() *Meta {
@@ -7615,7 +7754,7 @@ type ListWorkflowsRequest struct {
 
 func (x *ListWorkflowsRequest) Reset() {
 	*x = ListWorkflowsRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[74]
+	mi := &file_quota_v1_quota_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7627,7 +7766,7 @@ func (x *ListWorkflowsRequest) String() string {
 func (*ListWorkflowsRequest) ProtoMessage() {}
 
 func (x *ListWorkflowsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[74]
+	mi := &file_quota_v1_quota_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7640,7 +7779,7 @@ func (x *ListWorkflowsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkflowsRequest.ProtoReflect.Descriptor instead.
 func (*ListWorkflowsRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{74}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *ListWorkflowsRequest) GetHolder() string {
@@ -7686,7 +7825,7 @@ type ListWorkflowsResponse struct {
 
 func (x *ListWorkflowsResponse) Reset() {
 	*x = ListWorkflowsResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[75]
+	mi := &file_quota_v1_quota_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7698,7 +7837,7 @@ func (x *ListWorkflowsResponse) String() string {
 func (*ListWorkflowsResponse) ProtoMessage() {}
 
 func (x *ListWorkflowsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[75]
+	mi := &file_quota_v1_quota_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7711,7 +7850,7 @@ func (x *ListWorkflowsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkflowsResponse.ProtoReflect.Descriptor instead.
 func (*ListWorkflowsResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{75}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *ListWorkflowsResponse) GetMeta() *Meta {
@@ -7748,7 +7887,7 @@ type CheckFenceRequest struct {
 
 func (x *CheckFenceRequest) Reset() {
 	*x = CheckFenceRequest{}
-	mi := &file_quota_v1_quota_proto_msgTypes[76]
+	mi := &file_quota_v1_quota_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7760,7 +7899,7 @@ func (x *CheckFenceRequest) String() string {
 func (*CheckFenceRequest) ProtoMessage() {}
 
 func (x *CheckFenceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[76]
+	mi := &file_quota_v1_quota_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7773,7 +7912,7 @@ func (x *CheckFenceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckFenceRequest.ProtoReflect.Descriptor instead.
 func (*CheckFenceRequest) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{76}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *CheckFenceRequest) GetLease() uint64 {
@@ -7807,7 +7946,7 @@ type CheckFenceResponse struct {
 
 func (x *CheckFenceResponse) Reset() {
 	*x = CheckFenceResponse{}
-	mi := &file_quota_v1_quota_proto_msgTypes[77]
+	mi := &file_quota_v1_quota_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7819,7 +7958,7 @@ func (x *CheckFenceResponse) String() string {
 func (*CheckFenceResponse) ProtoMessage() {}
 
 func (x *CheckFenceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quota_v1_quota_proto_msgTypes[77]
+	mi := &file_quota_v1_quota_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7832,7 +7971,7 @@ func (x *CheckFenceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckFenceResponse.ProtoReflect.Descriptor instead.
 func (*CheckFenceResponse) Descriptor() ([]byte, []int) {
-	return file_quota_v1_quota_proto_rawDescGZIP(), []int{77}
+	return file_quota_v1_quota_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *CheckFenceResponse) GetMeta() *Meta {
@@ -7961,7 +8100,7 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x02op\x18\x01 \x01(\x04R\x02op\x12+\n" +
 	"\x05items\x18\x02 \x03(\v2\x15.quota.v1.GrantedItemR\x05items\x124\n" +
 	"\bspend_in\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\aspendIn\x123\n" +
-	"\atransit\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\atransit\"\xfa\x02\n" +
+	"\atransit\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\atransit\"\xb4\x03\n" +
 	"\aRefusal\x12(\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x10.quota.v1.ReasonR\x06reason\x12\x14\n" +
 	"\x05quota\x18\x02 \x01(\tR\x05quota\x12:\n" +
@@ -7973,7 +8112,9 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x05ahead\x18\a \x01(\x03R\x05ahead\x12.\n" +
 	"\bforecast\x18\f \x01(\v2\x12.quota.v1.ForecastR\bforecast\x12;\n" +
 	"\rback_pressure\x18\x0e \x01(\v2\x16.quota.v1.BackPressureR\fbackPressure\x12\x16\n" +
-	"\x06budget\x18< \x01(\tR\x06budget\"\xf7\x01\n" +
+	"\x06budget\x18< \x01(\tR\x06budget\x128\n" +
+	"\n" +
+	"reopens_in\x18= \x01(\v2\x19.google.protobuf.DurationR\treopensIn\"\xf7\x01\n" +
 	"\fBackPressure\x12\x1a\n" +
 	"\bworkflow\x18\x01 \x01(\tR\bworkflow\x12-\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x17.quota.v1.WorkflowStateR\x05state\x12\x12\n" +
@@ -8156,7 +8297,7 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x12ListQuotasResponse\x12\"\n" +
 	"\x04meta\x18\x01 \x01(\v2\x0e.quota.v1.MetaR\x04meta\x12-\n" +
 	"\x06quotas\x18\x02 \x03(\v2\x15.quota.v1.QuotaStatusR\x06quotas\x12&\n" +
-	"\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageToken\"\x87\a\n" +
+	"\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageToken\"\xeb\b\n" +
 	"\vQuotaStatus\x12/\n" +
 	"\n" +
 	"definition\x18\x01 \x01(\v2\x0f.quota.v1.QuotaR\n" +
@@ -8182,10 +8323,21 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\acircuit\x18\x12 \x01(\x0e2\x11.quota.v1.CircuitR\acircuit\x12.\n" +
 	"\bforecast\x18\x13 \x01(\v2\x12.quota.v1.ForecastR\bforecast\x12\x18\n" +
 	"\asamples\x18\x14 \x01(\x05R\asamples\x12.\n" +
-	"\boverride\x18\x15 \x01(\v2\x12.quota.v1.OverrideR\boverride\x124\n" +
+	"\boverride\x18\x15 \x01(\v2\x12.quota.v1.OverrideR\boverride\x12*\n" +
+	"\x0eobserved_limit\x18\x16 \x01(\x03H\x01R\robservedLimit\x88\x01\x01\x12<\n" +
+	"\fobserved_ago\x18\x17 \x01(\v2\x19.google.protobuf.DurationR\vobservedAgo\x12\x16\n" +
+	"\x06others\x18\x18 \x01(\x03R\x06others\x12&\n" +
+	"\x0fkept_for_others\x18\x19 \x01(\x03R\rkeptForOthers\x12%\n" +
+	"\x05pacer\x18\x1a \x01(\v2\x0f.quota.v1.PacerR\x05pacer\x124\n" +
 	"\amembers\x18* \x03(\v2\x1a.quota.v1.PoolMemberStatusR\amembersB\f\n" +
 	"\n" +
-	"_capped_to\"\xb2\x01\n" +
+	"_capped_toB\x11\n" +
+	"\x0f_observed_limit\"\xac\x01\n" +
+	"\x05Pacer\x12/\n" +
+	"\x05ahead\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x05ahead\x124\n" +
+	"\blends_in\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\alendsIn\x12\x18\n" +
+	"\areserve\x18\x03 \x01(\x03R\areserve\x12\"\n" +
+	"\x04zone\x18\x04 \x01(\x0e2\x0e.quota.v1.ZoneR\x04zone\"\xb2\x01\n" +
 	"\x10PoolMemberStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05quota\x18\x02 \x01(\tR\x05quota\x12\x16\n" +
@@ -8247,14 +8399,16 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\fHoldersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01B\b\n" +
-	"\x06_floor\"\x9f\x01\n" +
+	"\x06_floor\"\xc4\x01\n" +
 	"\bClassUse\x12%\n" +
 	"\x05class\x18\x01 \x01(\x0e2\x0f.quota.v1.ClassR\x05class\x12\x14\n" +
 	"\x05share\x18\x02 \x01(\x03R\x05share\x12\x12\n" +
 	"\x04used\x18\x03 \x01(\x03R\x04used\x12\x12\n" +
 	"\x04kept\x18\x04 \x01(\x03R\x04kept\x12\x12\n" +
 	"\x04lent\x18\x05 \x01(\x03R\x04lent\x12\x1a\n" +
-	"\bborrowed\x18\x06 \x01(\x03R\bborrowed\"\xa4\x01\n" +
+	"\bborrowed\x18\x06 \x01(\x03R\bborrowed\x12\x19\n" +
+	"\x05takes\x18\a \x01(\x03H\x00R\x05takes\x88\x01\x01B\b\n" +
+	"\x06_takes\"\xa4\x01\n" +
 	"\x10ListUsageRequest\x12\x14\n" +
 	"\x05quota\x18\x01 \x01(\tR\x05quota\x12\x16\n" +
 	"\x06holder\x18\x02 \x01(\tR\x06holder\x12\x1d\n" +
@@ -8608,7 +8762,7 @@ func file_quota_v1_quota_proto_rawDescGZIP() []byte {
 }
 
 var file_quota_v1_quota_proto_enumTypes = make([]protoimpl.EnumInfo, 15)
-var file_quota_v1_quota_proto_msgTypes = make([]protoimpl.MessageInfo, 80)
+var file_quota_v1_quota_proto_msgTypes = make([]protoimpl.MessageInfo, 81)
 var file_quota_v1_quota_proto_goTypes = []any{
 	(Reason)(0),                   // 0: quota.v1.Reason
 	(Outcome)(0),                  // 1: quota.v1.Outcome
@@ -8672,261 +8826,268 @@ var file_quota_v1_quota_proto_goTypes = []any{
 	(*ListQuotasRequest)(nil),     // 59: quota.v1.ListQuotasRequest
 	(*ListQuotasResponse)(nil),    // 60: quota.v1.ListQuotasResponse
 	(*QuotaStatus)(nil),           // 61: quota.v1.QuotaStatus
-	(*PoolMemberStatus)(nil),      // 62: quota.v1.PoolMemberStatus
-	(*Override)(nil),              // 63: quota.v1.Override
-	(*Quota)(nil),                 // 64: quota.v1.Quota
-	(*Policy)(nil),                // 65: quota.v1.Policy
-	(*Prediction)(nil),            // 66: quota.v1.Prediction
-	(*Shares)(nil),                // 67: quota.v1.Shares
-	(*ClassUse)(nil),              // 68: quota.v1.ClassUse
-	(*ListUsageRequest)(nil),      // 69: quota.v1.ListUsageRequest
-	(*ListUsageResponse)(nil),     // 70: quota.v1.ListUsageResponse
-	(*Usage)(nil),                 // 71: quota.v1.Usage
-	(*Denial)(nil),                // 72: quota.v1.Denial
-	(*Breaker)(nil),               // 73: quota.v1.Breaker
-	(*Window)(nil),                // 74: quota.v1.Window
-	(*Rate)(nil),                  // 75: quota.v1.Rate
-	(*Slots)(nil),                 // 76: quota.v1.Slots
-	(*Pool)(nil),                  // 77: quota.v1.Pool
-	(*PoolMember)(nil),            // 78: quota.v1.PoolMember
-	(*ListLeasesRequest)(nil),     // 79: quota.v1.ListLeasesRequest
-	(*ListLeasesResponse)(nil),    // 80: quota.v1.ListLeasesResponse
-	(*LeaseStatus)(nil),           // 81: quota.v1.LeaseStatus
-	(*Workflow)(nil),              // 82: quota.v1.Workflow
-	(*WorkflowStep)(nil),          // 83: quota.v1.WorkflowStep
-	(*WorkflowStatus)(nil),        // 84: quota.v1.WorkflowStatus
-	(*WorkflowTurn)(nil),          // 85: quota.v1.WorkflowTurn
-	(*WorkflowStepStatus)(nil),    // 86: quota.v1.WorkflowStepStatus
-	(*GetWorkflowRequest)(nil),    // 87: quota.v1.GetWorkflowRequest
-	(*GetWorkflowResponse)(nil),   // 88: quota.v1.GetWorkflowResponse
-	(*ListWorkflowsRequest)(nil),  // 89: quota.v1.ListWorkflowsRequest
-	(*ListWorkflowsResponse)(nil), // 90: quota.v1.ListWorkflowsResponse
-	(*CheckFenceRequest)(nil),     // 91: quota.v1.CheckFenceRequest
-	(*CheckFenceResponse)(nil),    // 92: quota.v1.CheckFenceResponse
-	nil,                           // 93: quota.v1.Answer.HeadersEntry
-	nil,                           // 94: quota.v1.Shares.HoldersEntry
-	(*durationpb.Duration)(nil),   // 95: google.protobuf.Duration
+	(*Pacer)(nil),                 // 62: quota.v1.Pacer
+	(*PoolMemberStatus)(nil),      // 63: quota.v1.PoolMemberStatus
+	(*Override)(nil),              // 64: quota.v1.Override
+	(*Quota)(nil),                 // 65: quota.v1.Quota
+	(*Policy)(nil),                // 66: quota.v1.Policy
+	(*Prediction)(nil),            // 67: quota.v1.Prediction
+	(*Shares)(nil),                // 68: quota.v1.Shares
+	(*ClassUse)(nil),              // 69: quota.v1.ClassUse
+	(*ListUsageRequest)(nil),      // 70: quota.v1.ListUsageRequest
+	(*ListUsageResponse)(nil),     // 71: quota.v1.ListUsageResponse
+	(*Usage)(nil),                 // 72: quota.v1.Usage
+	(*Denial)(nil),                // 73: quota.v1.Denial
+	(*Breaker)(nil),               // 74: quota.v1.Breaker
+	(*Window)(nil),                // 75: quota.v1.Window
+	(*Rate)(nil),                  // 76: quota.v1.Rate
+	(*Slots)(nil),                 // 77: quota.v1.Slots
+	(*Pool)(nil),                  // 78: quota.v1.Pool
+	(*PoolMember)(nil),            // 79: quota.v1.PoolMember
+	(*ListLeasesRequest)(nil),     // 80: quota.v1.ListLeasesRequest
+	(*ListLeasesResponse)(nil),    // 81: quota.v1.ListLeasesResponse
+	(*LeaseStatus)(nil),           // 82: quota.v1.LeaseStatus
+	(*Workflow)(nil),              // 83: quota.v1.Workflow
+	(*WorkflowStep)(nil),          // 84: quota.v1.WorkflowStep
+	(*WorkflowStatus)(nil),        // 85: quota.v1.WorkflowStatus
+	(*WorkflowTurn)(nil),          // 86: quota.v1.WorkflowTurn
+	(*WorkflowStepStatus)(nil),    // 87: quota.v1.WorkflowStepStatus
+	(*GetWorkflowRequest)(nil),    // 88: quota.v1.GetWorkflowRequest
+	(*GetWorkflowResponse)(nil),   // 89: quota.v1.GetWorkflowResponse
+	(*ListWorkflowsRequest)(nil),  // 90: quota.v1.ListWorkflowsRequest
+	(*ListWorkflowsResponse)(nil), // 91: quota.v1.ListWorkflowsResponse
+	(*CheckFenceRequest)(nil),     // 92: quota.v1.CheckFenceRequest
+	(*CheckFenceResponse)(nil),    // 93: quota.v1.CheckFenceResponse
+	nil,                           // 94: quota.v1.Answer.HeadersEntry
+	nil,                           // 95: quota.v1.Shares.HoldersEntry
+	(*durationpb.Duration)(nil),   // 96: google.protobuf.Duration
 }
 var file_quota_v1_quota_proto_depIdxs = []int32{
-	95,  // 0: quota.v1.Meta.cluster_time:type_name -> google.protobuf.Duration
-	95,  // 1: quota.v1.Meta.served_in:type_name -> google.protobuf.Duration
+	96,  // 0: quota.v1.Meta.cluster_time:type_name -> google.protobuf.Duration
+	96,  // 1: quota.v1.Meta.served_in:type_name -> google.protobuf.Duration
 	0,   // 2: quota.v1.ErrorInfo.reason:type_name -> quota.v1.Reason
-	95,  // 3: quota.v1.ErrorInfo.retry_after:type_name -> google.protobuf.Duration
+	96,  // 3: quota.v1.ErrorInfo.retry_after:type_name -> google.protobuf.Duration
 	1,   // 4: quota.v1.ErrorInfo.outcome:type_name -> quota.v1.Outcome
 	17,  // 5: quota.v1.ErrorBody.error:type_name -> quota.v1.ErrorInfo
 	16,  // 6: quota.v1.OpenSessionResponse.meta:type_name -> quota.v1.Meta
 	16,  // 7: quota.v1.CloseSessionResponse.meta:type_name -> quota.v1.Meta
 	15,  // 8: quota.v1.ReserveRequest.request_id:type_name -> quota.v1.RequestId
 	19,  // 9: quota.v1.ReserveRequest.items:type_name -> quota.v1.Item
-	95,  // 10: quota.v1.ReserveRequest.ttl:type_name -> google.protobuf.Duration
+	96,  // 10: quota.v1.ReserveRequest.ttl:type_name -> google.protobuf.Duration
 	3,   // 11: quota.v1.ReserveRequest.class:type_name -> quota.v1.Class
-	95,  // 12: quota.v1.ReserveRequest.wait:type_name -> google.protobuf.Duration
+	96,  // 12: quota.v1.ReserveRequest.wait:type_name -> google.protobuf.Duration
 	16,  // 13: quota.v1.ReserveResponse.meta:type_name -> quota.v1.Meta
 	26,  // 14: quota.v1.ReserveResponse.lease:type_name -> quota.v1.Lease
 	30,  // 15: quota.v1.ReserveResponse.refusal:type_name -> quota.v1.Refusal
 	32,  // 16: quota.v1.ReserveResponse.waiting:type_name -> quota.v1.Waiting
 	28,  // 17: quota.v1.Lease.items:type_name -> quota.v1.GrantedItem
-	95,  // 18: quota.v1.Lease.expires_in:type_name -> google.protobuf.Duration
+	96,  // 18: quota.v1.Lease.expires_in:type_name -> google.protobuf.Duration
 	29,  // 19: quota.v1.Lease.operation:type_name -> quota.v1.Operation
 	3,   // 20: quota.v1.Lease.class:type_name -> quota.v1.Class
-	95,  // 21: quota.v1.Lease.asked_ttl:type_name -> google.protobuf.Duration
+	96,  // 21: quota.v1.Lease.asked_ttl:type_name -> google.protobuf.Duration
 	31,  // 22: quota.v1.Lease.back_pressure:type_name -> quota.v1.BackPressure
 	27,  // 23: quota.v1.Lease.forecast:type_name -> quota.v1.Forecast
-	95,  // 24: quota.v1.Forecast.exhausted_in:type_name -> google.protobuf.Duration
-	95,  // 25: quota.v1.GrantedItem.expires_in:type_name -> google.protobuf.Duration
+	96,  // 24: quota.v1.Forecast.exhausted_in:type_name -> google.protobuf.Duration
+	96,  // 25: quota.v1.GrantedItem.expires_in:type_name -> google.protobuf.Duration
 	28,  // 26: quota.v1.Operation.items:type_name -> quota.v1.GrantedItem
-	95,  // 27: quota.v1.Operation.spend_in:type_name -> google.protobuf.Duration
-	95,  // 28: quota.v1.Operation.transit:type_name -> google.protobuf.Duration
+	96,  // 27: quota.v1.Operation.spend_in:type_name -> google.protobuf.Duration
+	96,  // 28: quota.v1.Operation.transit:type_name -> google.protobuf.Duration
 	0,   // 29: quota.v1.Refusal.reason:type_name -> quota.v1.Reason
-	95,  // 30: quota.v1.Refusal.retry_after:type_name -> google.protobuf.Duration
+	96,  // 30: quota.v1.Refusal.retry_after:type_name -> google.protobuf.Duration
 	2,   // 31: quota.v1.Refusal.zone:type_name -> quota.v1.Zone
 	27,  // 32: quota.v1.Refusal.forecast:type_name -> quota.v1.Forecast
 	31,  // 33: quota.v1.Refusal.back_pressure:type_name -> quota.v1.BackPressure
-	4,   // 34: quota.v1.BackPressure.state:type_name -> quota.v1.WorkflowState
-	95,  // 35: quota.v1.BackPressure.limited_for:type_name -> google.protobuf.Duration
-	5,   // 36: quota.v1.BackPressure.side:type_name -> quota.v1.Side
-	95,  // 37: quota.v1.Waiting.ends_in:type_name -> google.protobuf.Duration
-	15,  // 38: quota.v1.ConsumeRequest.request_id:type_name -> quota.v1.RequestId
-	19,  // 39: quota.v1.ConsumeRequest.items:type_name -> quota.v1.Item
-	16,  // 40: quota.v1.ConsumeResponse.meta:type_name -> quota.v1.Meta
-	29,  // 41: quota.v1.ConsumeResponse.operation:type_name -> quota.v1.Operation
-	30,  // 42: quota.v1.ConsumeResponse.refusal:type_name -> quota.v1.Refusal
-	15,  // 43: quota.v1.SettleRequest.request_id:type_name -> quota.v1.RequestId
-	19,  // 44: quota.v1.SettleRequest.unspent:type_name -> quota.v1.Item
-	19,  // 45: quota.v1.SettleRequest.actual:type_name -> quota.v1.Item
-	16,  // 46: quota.v1.SettleResponse.meta:type_name -> quota.v1.Meta
-	19,  // 47: quota.v1.SettleResponse.returned:type_name -> quota.v1.Item
-	19,  // 48: quota.v1.SettleResponse.overrun:type_name -> quota.v1.Item
-	15,  // 49: quota.v1.ReleaseRequest.request_id:type_name -> quota.v1.RequestId
-	19,  // 50: quota.v1.ReleaseRequest.items:type_name -> quota.v1.Item
-	16,  // 51: quota.v1.ReleaseResponse.meta:type_name -> quota.v1.Meta
-	19,  // 52: quota.v1.ReleaseResponse.returned:type_name -> quota.v1.Item
-	15,  // 53: quota.v1.RenewRequest.request_id:type_name -> quota.v1.RequestId
-	95,  // 54: quota.v1.RenewRequest.ttl:type_name -> google.protobuf.Duration
-	16,  // 55: quota.v1.RenewResponse.meta:type_name -> quota.v1.Meta
-	95,  // 56: quota.v1.RenewResponse.expires_in:type_name -> google.protobuf.Duration
-	15,  // 57: quota.v1.WithdrawRequest.request_id:type_name -> quota.v1.RequestId
-	16,  // 58: quota.v1.WithdrawResponse.meta:type_name -> quota.v1.Meta
-	6,   // 59: quota.v1.Signal.cause:type_name -> quota.v1.Cause
-	95,  // 60: quota.v1.Signal.reset_after:type_name -> google.protobuf.Duration
-	95,  // 61: quota.v1.Signal.reset_resolution:type_name -> google.protobuf.Duration
-	95,  // 62: quota.v1.Signal.retry_after:type_name -> google.protobuf.Duration
-	93,  // 63: quota.v1.Answer.headers:type_name -> quota.v1.Answer.HeadersEntry
-	15,  // 64: quota.v1.ReportRequest.request_id:type_name -> quota.v1.RequestId
-	43,  // 65: quota.v1.ReportRequest.signals:type_name -> quota.v1.Signal
-	44,  // 66: quota.v1.ReportRequest.answer:type_name -> quota.v1.Answer
-	16,  // 67: quota.v1.ReportResponse.meta:type_name -> quota.v1.Meta
-	48,  // 68: quota.v1.ReportResponse.quotas:type_name -> quota.v1.ReportedQuota
-	43,  // 69: quota.v1.ReportResponse.signals:type_name -> quota.v1.Signal
-	95,  // 70: quota.v1.TakeResponse.spend_in:type_name -> google.protobuf.Duration
-	95,  // 71: quota.v1.ReportedQuota.cooldown_left:type_name -> google.protobuf.Duration
-	24,  // 72: quota.v1.Command.reserve:type_name -> quota.v1.ReserveRequest
-	33,  // 73: quota.v1.Command.consume:type_name -> quota.v1.ConsumeRequest
-	35,  // 74: quota.v1.Command.settle:type_name -> quota.v1.SettleRequest
-	37,  // 75: quota.v1.Command.release:type_name -> quota.v1.ReleaseRequest
-	39,  // 76: quota.v1.Command.renew:type_name -> quota.v1.RenewRequest
-	41,  // 77: quota.v1.Command.withdraw:type_name -> quota.v1.WithdrawRequest
-	45,  // 78: quota.v1.Command.report:type_name -> quota.v1.ReportRequest
-	49,  // 79: quota.v1.BatchRequest.commands:type_name -> quota.v1.Command
-	16,  // 80: quota.v1.BatchResponse.meta:type_name -> quota.v1.Meta
-	52,  // 81: quota.v1.BatchResponse.results:type_name -> quota.v1.CommandResult
-	25,  // 82: quota.v1.CommandResult.reserve:type_name -> quota.v1.ReserveResponse
-	34,  // 83: quota.v1.CommandResult.consume:type_name -> quota.v1.ConsumeResponse
-	36,  // 84: quota.v1.CommandResult.settle:type_name -> quota.v1.SettleResponse
-	38,  // 85: quota.v1.CommandResult.release:type_name -> quota.v1.ReleaseResponse
-	40,  // 86: quota.v1.CommandResult.renew:type_name -> quota.v1.RenewResponse
-	42,  // 87: quota.v1.CommandResult.withdraw:type_name -> quota.v1.WithdrawResponse
-	46,  // 88: quota.v1.CommandResult.report:type_name -> quota.v1.ReportResponse
-	53,  // 89: quota.v1.CommandResult.error:type_name -> quota.v1.CommandError
-	17,  // 90: quota.v1.CommandError.info:type_name -> quota.v1.ErrorInfo
-	16,  // 91: quota.v1.WatchResponse.meta:type_name -> quota.v1.Meta
-	56,  // 92: quota.v1.WatchResponse.events:type_name -> quota.v1.Event
-	7,   // 93: quota.v1.Event.kind:type_name -> quota.v1.EventKind
-	0,   // 94: quota.v1.Event.reason:type_name -> quota.v1.Reason
-	95,  // 95: quota.v1.Event.duration:type_name -> google.protobuf.Duration
-	8,   // 96: quota.v1.Event.task_outcome:type_name -> quota.v1.TaskOutcome
-	9,   // 97: quota.v1.GetQuotaRequest.read:type_name -> quota.v1.ReadMode
-	16,  // 98: quota.v1.GetQuotaResponse.meta:type_name -> quota.v1.Meta
-	61,  // 99: quota.v1.GetQuotaResponse.quota:type_name -> quota.v1.QuotaStatus
-	9,   // 100: quota.v1.ListQuotasRequest.read:type_name -> quota.v1.ReadMode
-	16,  // 101: quota.v1.ListQuotasResponse.meta:type_name -> quota.v1.Meta
-	61,  // 102: quota.v1.ListQuotasResponse.quotas:type_name -> quota.v1.QuotaStatus
-	64,  // 103: quota.v1.QuotaStatus.definition:type_name -> quota.v1.Quota
-	2,   // 104: quota.v1.QuotaStatus.zone:type_name -> quota.v1.Zone
-	95,  // 105: quota.v1.QuotaStatus.cooldown_left:type_name -> google.protobuf.Duration
-	95,  // 106: quota.v1.QuotaStatus.window_closes_in:type_name -> google.protobuf.Duration
-	95,  // 107: quota.v1.QuotaStatus.reopens_in:type_name -> google.protobuf.Duration
-	68,  // 108: quota.v1.QuotaStatus.classes:type_name -> quota.v1.ClassUse
-	10,  // 109: quota.v1.QuotaStatus.circuit:type_name -> quota.v1.Circuit
-	27,  // 110: quota.v1.QuotaStatus.forecast:type_name -> quota.v1.Forecast
-	63,  // 111: quota.v1.QuotaStatus.override:type_name -> quota.v1.Override
-	62,  // 112: quota.v1.QuotaStatus.members:type_name -> quota.v1.PoolMemberStatus
-	95,  // 113: quota.v1.PoolMemberStatus.cooldown_left:type_name -> google.protobuf.Duration
-	95,  // 114: quota.v1.Override.left:type_name -> google.protobuf.Duration
-	74,  // 115: quota.v1.Quota.window:type_name -> quota.v1.Window
-	75,  // 116: quota.v1.Quota.rate:type_name -> quota.v1.Rate
-	76,  // 117: quota.v1.Quota.slots:type_name -> quota.v1.Slots
-	77,  // 118: quota.v1.Quota.pool:type_name -> quota.v1.Pool
-	95,  // 119: quota.v1.Quota.spend_by:type_name -> google.protobuf.Duration
-	95,  // 120: quota.v1.Quota.transit:type_name -> google.protobuf.Duration
-	12,  // 121: quota.v1.Quota.charged:type_name -> quota.v1.Charged
-	95,  // 122: quota.v1.Quota.max_call:type_name -> google.protobuf.Duration
-	13,  // 123: quota.v1.Quota.settle:type_name -> quota.v1.SettleMode
-	65,  // 124: quota.v1.Quota.policy:type_name -> quota.v1.Policy
-	11,  // 125: quota.v1.Policy.zones:type_name -> quota.v1.Zones
-	95,  // 126: quota.v1.Policy.ramp:type_name -> google.protobuf.Duration
-	73,  // 127: quota.v1.Policy.breaker:type_name -> quota.v1.Breaker
-	67,  // 128: quota.v1.Policy.shares:type_name -> quota.v1.Shares
-	95,  // 129: quota.v1.Policy.ageing:type_name -> google.protobuf.Duration
-	66,  // 130: quota.v1.Policy.prediction:type_name -> quota.v1.Prediction
-	95,  // 131: quota.v1.Prediction.ahead:type_name -> google.protobuf.Duration
-	95,  // 132: quota.v1.Shares.quiet:type_name -> google.protobuf.Duration
-	94,  // 133: quota.v1.Shares.holders:type_name -> quota.v1.Shares.HoldersEntry
-	3,   // 134: quota.v1.ClassUse.class:type_name -> quota.v1.Class
-	9,   // 135: quota.v1.ListUsageRequest.read:type_name -> quota.v1.ReadMode
-	16,  // 136: quota.v1.ListUsageResponse.meta:type_name -> quota.v1.Meta
-	71,  // 137: quota.v1.ListUsageResponse.usage:type_name -> quota.v1.Usage
-	3,   // 138: quota.v1.Usage.class:type_name -> quota.v1.Class
-	95,  // 139: quota.v1.Usage.waited:type_name -> google.protobuf.Duration
-	72,  // 140: quota.v1.Usage.denials:type_name -> quota.v1.Denial
-	0,   // 141: quota.v1.Denial.reason:type_name -> quota.v1.Reason
-	95,  // 142: quota.v1.Breaker.closed:type_name -> google.protobuf.Duration
-	14,  // 143: quota.v1.Window.anchor:type_name -> quota.v1.Anchor
-	95,  // 144: quota.v1.Window.skew:type_name -> google.protobuf.Duration
-	95,  // 145: quota.v1.Rate.per:type_name -> google.protobuf.Duration
-	95,  // 146: quota.v1.Slots.grace:type_name -> google.protobuf.Duration
-	78,  // 147: quota.v1.Pool.members:type_name -> quota.v1.PoolMember
-	9,   // 148: quota.v1.ListLeasesRequest.read:type_name -> quota.v1.ReadMode
-	16,  // 149: quota.v1.ListLeasesResponse.meta:type_name -> quota.v1.Meta
-	81,  // 150: quota.v1.ListLeasesResponse.leases:type_name -> quota.v1.LeaseStatus
-	3,   // 151: quota.v1.LeaseStatus.class:type_name -> quota.v1.Class
-	28,  // 152: quota.v1.LeaseStatus.held:type_name -> quota.v1.GrantedItem
-	28,  // 153: quota.v1.LeaseStatus.consumed:type_name -> quota.v1.GrantedItem
-	95,  // 154: quota.v1.LeaseStatus.expires_in:type_name -> google.protobuf.Duration
-	83,  // 155: quota.v1.Workflow.steps:type_name -> quota.v1.WorkflowStep
-	95,  // 156: quota.v1.Workflow.within:type_name -> google.protobuf.Duration
-	95,  // 157: quota.v1.Workflow.calm:type_name -> google.protobuf.Duration
-	95,  // 158: quota.v1.Workflow.turn:type_name -> google.protobuf.Duration
-	95,  // 159: quota.v1.Workflow.pause:type_name -> google.protobuf.Duration
-	82,  // 160: quota.v1.WorkflowStatus.definition:type_name -> quota.v1.Workflow
-	4,   // 161: quota.v1.WorkflowStatus.state:type_name -> quota.v1.WorkflowState
-	95,  // 162: quota.v1.WorkflowStatus.state_for:type_name -> google.protobuf.Duration
-	95,  // 163: quota.v1.WorkflowStatus.calm_in:type_name -> google.protobuf.Duration
-	85,  // 164: quota.v1.WorkflowStatus.turn:type_name -> quota.v1.WorkflowTurn
-	86,  // 165: quota.v1.WorkflowStatus.steps:type_name -> quota.v1.WorkflowStepStatus
-	95,  // 166: quota.v1.WorkflowTurn.ends_in:type_name -> google.protobuf.Duration
-	95,  // 167: quota.v1.WorkflowStepStatus.limited_ago:type_name -> google.protobuf.Duration
-	95,  // 168: quota.v1.WorkflowStepStatus.limited_for:type_name -> google.protobuf.Duration
-	95,  // 169: quota.v1.WorkflowStepStatus.paused_for:type_name -> google.protobuf.Duration
-	9,   // 170: quota.v1.GetWorkflowRequest.read:type_name -> quota.v1.ReadMode
-	16,  // 171: quota.v1.GetWorkflowResponse.meta:type_name -> quota.v1.Meta
-	84,  // 172: quota.v1.GetWorkflowResponse.workflow:type_name -> quota.v1.WorkflowStatus
-	9,   // 173: quota.v1.ListWorkflowsRequest.read:type_name -> quota.v1.ReadMode
-	16,  // 174: quota.v1.ListWorkflowsResponse.meta:type_name -> quota.v1.Meta
-	84,  // 175: quota.v1.ListWorkflowsResponse.workflows:type_name -> quota.v1.WorkflowStatus
-	16,  // 176: quota.v1.CheckFenceResponse.meta:type_name -> quota.v1.Meta
-	95,  // 177: quota.v1.CheckFenceResponse.expires_in:type_name -> google.protobuf.Duration
-	20,  // 178: quota.v1.QuotaService.OpenSession:input_type -> quota.v1.OpenSessionRequest
-	22,  // 179: quota.v1.QuotaService.CloseSession:input_type -> quota.v1.CloseSessionRequest
-	24,  // 180: quota.v1.QuotaService.Reserve:input_type -> quota.v1.ReserveRequest
-	33,  // 181: quota.v1.QuotaService.Consume:input_type -> quota.v1.ConsumeRequest
-	35,  // 182: quota.v1.QuotaService.Settle:input_type -> quota.v1.SettleRequest
-	37,  // 183: quota.v1.QuotaService.Release:input_type -> quota.v1.ReleaseRequest
-	39,  // 184: quota.v1.QuotaService.Renew:input_type -> quota.v1.RenewRequest
-	41,  // 185: quota.v1.QuotaService.Withdraw:input_type -> quota.v1.WithdrawRequest
-	45,  // 186: quota.v1.QuotaService.Report:input_type -> quota.v1.ReportRequest
-	50,  // 187: quota.v1.QuotaService.Batch:input_type -> quota.v1.BatchRequest
-	54,  // 188: quota.v1.QuotaService.Watch:input_type -> quota.v1.WatchRequest
-	57,  // 189: quota.v1.QuotaService.GetQuota:input_type -> quota.v1.GetQuotaRequest
-	59,  // 190: quota.v1.QuotaService.ListQuotas:input_type -> quota.v1.ListQuotasRequest
-	79,  // 191: quota.v1.QuotaService.ListLeases:input_type -> quota.v1.ListLeasesRequest
-	69,  // 192: quota.v1.QuotaService.ListUsage:input_type -> quota.v1.ListUsageRequest
-	87,  // 193: quota.v1.QuotaService.GetWorkflow:input_type -> quota.v1.GetWorkflowRequest
-	89,  // 194: quota.v1.QuotaService.ListWorkflows:input_type -> quota.v1.ListWorkflowsRequest
-	91,  // 195: quota.v1.QuotaService.CheckFence:input_type -> quota.v1.CheckFenceRequest
-	21,  // 196: quota.v1.QuotaService.OpenSession:output_type -> quota.v1.OpenSessionResponse
-	23,  // 197: quota.v1.QuotaService.CloseSession:output_type -> quota.v1.CloseSessionResponse
-	25,  // 198: quota.v1.QuotaService.Reserve:output_type -> quota.v1.ReserveResponse
-	34,  // 199: quota.v1.QuotaService.Consume:output_type -> quota.v1.ConsumeResponse
-	36,  // 200: quota.v1.QuotaService.Settle:output_type -> quota.v1.SettleResponse
-	38,  // 201: quota.v1.QuotaService.Release:output_type -> quota.v1.ReleaseResponse
-	40,  // 202: quota.v1.QuotaService.Renew:output_type -> quota.v1.RenewResponse
-	42,  // 203: quota.v1.QuotaService.Withdraw:output_type -> quota.v1.WithdrawResponse
-	46,  // 204: quota.v1.QuotaService.Report:output_type -> quota.v1.ReportResponse
-	51,  // 205: quota.v1.QuotaService.Batch:output_type -> quota.v1.BatchResponse
-	55,  // 206: quota.v1.QuotaService.Watch:output_type -> quota.v1.WatchResponse
-	58,  // 207: quota.v1.QuotaService.GetQuota:output_type -> quota.v1.GetQuotaResponse
-	60,  // 208: quota.v1.QuotaService.ListQuotas:output_type -> quota.v1.ListQuotasResponse
-	80,  // 209: quota.v1.QuotaService.ListLeases:output_type -> quota.v1.ListLeasesResponse
-	70,  // 210: quota.v1.QuotaService.ListUsage:output_type -> quota.v1.ListUsageResponse
-	88,  // 211: quota.v1.QuotaService.GetWorkflow:output_type -> quota.v1.GetWorkflowResponse
-	90,  // 212: quota.v1.QuotaService.ListWorkflows:output_type -> quota.v1.ListWorkflowsResponse
-	92,  // 213: quota.v1.QuotaService.CheckFence:output_type -> quota.v1.CheckFenceResponse
-	196, // [196:214] is the sub-list for method output_type
-	178, // [178:196] is the sub-list for method input_type
-	178, // [178:178] is the sub-list for extension type_name
-	178, // [178:178] is the sub-list for extension extendee
-	0,   // [0:178] is the sub-list for field type_name
+	96,  // 34: quota.v1.Refusal.reopens_in:type_name -> google.protobuf.Duration
+	4,   // 35: quota.v1.BackPressure.state:type_name -> quota.v1.WorkflowState
+	96,  // 36: quota.v1.BackPressure.limited_for:type_name -> google.protobuf.Duration
+	5,   // 37: quota.v1.BackPressure.side:type_name -> quota.v1.Side
+	96,  // 38: quota.v1.Waiting.ends_in:type_name -> google.protobuf.Duration
+	15,  // 39: quota.v1.ConsumeRequest.request_id:type_name -> quota.v1.RequestId
+	19,  // 40: quota.v1.ConsumeRequest.items:type_name -> quota.v1.Item
+	16,  // 41: quota.v1.ConsumeResponse.meta:type_name -> quota.v1.Meta
+	29,  // 42: quota.v1.ConsumeResponse.operation:type_name -> quota.v1.Operation
+	30,  // 43: quota.v1.ConsumeResponse.refusal:type_name -> quota.v1.Refusal
+	15,  // 44: quota.v1.SettleRequest.request_id:type_name -> quota.v1.RequestId
+	19,  // 45: quota.v1.SettleRequest.unspent:type_name -> quota.v1.Item
+	19,  // 46: quota.v1.SettleRequest.actual:type_name -> quota.v1.Item
+	16,  // 47: quota.v1.SettleResponse.meta:type_name -> quota.v1.Meta
+	19,  // 48: quota.v1.SettleResponse.returned:type_name -> quota.v1.Item
+	19,  // 49: quota.v1.SettleResponse.overrun:type_name -> quota.v1.Item
+	15,  // 50: quota.v1.ReleaseRequest.request_id:type_name -> quota.v1.RequestId
+	19,  // 51: quota.v1.ReleaseRequest.items:type_name -> quota.v1.Item
+	16,  // 52: quota.v1.ReleaseResponse.meta:type_name -> quota.v1.Meta
+	19,  // 53: quota.v1.ReleaseResponse.returned:type_name -> quota.v1.Item
+	15,  // 54: quota.v1.RenewRequest.request_id:type_name -> quota.v1.RequestId
+	96,  // 55: quota.v1.RenewRequest.ttl:type_name -> google.protobuf.Duration
+	16,  // 56: quota.v1.RenewResponse.meta:type_name -> quota.v1.Meta
+	96,  // 57: quota.v1.RenewResponse.expires_in:type_name -> google.protobuf.Duration
+	15,  // 58: quota.v1.WithdrawRequest.request_id:type_name -> quota.v1.RequestId
+	16,  // 59: quota.v1.WithdrawResponse.meta:type_name -> quota.v1.Meta
+	6,   // 60: quota.v1.Signal.cause:type_name -> quota.v1.Cause
+	96,  // 61: quota.v1.Signal.reset_after:type_name -> google.protobuf.Duration
+	96,  // 62: quota.v1.Signal.reset_resolution:type_name -> google.protobuf.Duration
+	96,  // 63: quota.v1.Signal.retry_after:type_name -> google.protobuf.Duration
+	94,  // 64: quota.v1.Answer.headers:type_name -> quota.v1.Answer.HeadersEntry
+	15,  // 65: quota.v1.ReportRequest.request_id:type_name -> quota.v1.RequestId
+	43,  // 66: quota.v1.ReportRequest.signals:type_name -> quota.v1.Signal
+	44,  // 67: quota.v1.ReportRequest.answer:type_name -> quota.v1.Answer
+	16,  // 68: quota.v1.ReportResponse.meta:type_name -> quota.v1.Meta
+	48,  // 69: quota.v1.ReportResponse.quotas:type_name -> quota.v1.ReportedQuota
+	43,  // 70: quota.v1.ReportResponse.signals:type_name -> quota.v1.Signal
+	96,  // 71: quota.v1.TakeResponse.spend_in:type_name -> google.protobuf.Duration
+	96,  // 72: quota.v1.ReportedQuota.cooldown_left:type_name -> google.protobuf.Duration
+	24,  // 73: quota.v1.Command.reserve:type_name -> quota.v1.ReserveRequest
+	33,  // 74: quota.v1.Command.consume:type_name -> quota.v1.ConsumeRequest
+	35,  // 75: quota.v1.Command.settle:type_name -> quota.v1.SettleRequest
+	37,  // 76: quota.v1.Command.release:type_name -> quota.v1.ReleaseRequest
+	39,  // 77: quota.v1.Command.renew:type_name -> quota.v1.RenewRequest
+	41,  // 78: quota.v1.Command.withdraw:type_name -> quota.v1.WithdrawRequest
+	45,  // 79: quota.v1.Command.report:type_name -> quota.v1.ReportRequest
+	49,  // 80: quota.v1.BatchRequest.commands:type_name -> quota.v1.Command
+	16,  // 81: quota.v1.BatchResponse.meta:type_name -> quota.v1.Meta
+	52,  // 82: quota.v1.BatchResponse.results:type_name -> quota.v1.CommandResult
+	25,  // 83: quota.v1.CommandResult.reserve:type_name -> quota.v1.ReserveResponse
+	34,  // 84: quota.v1.CommandResult.consume:type_name -> quota.v1.ConsumeResponse
+	36,  // 85: quota.v1.CommandResult.settle:type_name -> quota.v1.SettleResponse
+	38,  // 86: quota.v1.CommandResult.release:type_name -> quota.v1.ReleaseResponse
+	40,  // 87: quota.v1.CommandResult.renew:type_name -> quota.v1.RenewResponse
+	42,  // 88: quota.v1.CommandResult.withdraw:type_name -> quota.v1.WithdrawResponse
+	46,  // 89: quota.v1.CommandResult.report:type_name -> quota.v1.ReportResponse
+	53,  // 90: quota.v1.CommandResult.error:type_name -> quota.v1.CommandError
+	17,  // 91: quota.v1.CommandError.info:type_name -> quota.v1.ErrorInfo
+	16,  // 92: quota.v1.WatchResponse.meta:type_name -> quota.v1.Meta
+	56,  // 93: quota.v1.WatchResponse.events:type_name -> quota.v1.Event
+	7,   // 94: quota.v1.Event.kind:type_name -> quota.v1.EventKind
+	0,   // 95: quota.v1.Event.reason:type_name -> quota.v1.Reason
+	96,  // 96: quota.v1.Event.duration:type_name -> google.protobuf.Duration
+	8,   // 97: quota.v1.Event.task_outcome:type_name -> quota.v1.TaskOutcome
+	9,   // 98: quota.v1.GetQuotaRequest.read:type_name -> quota.v1.ReadMode
+	16,  // 99: quota.v1.GetQuotaResponse.meta:type_name -> quota.v1.Meta
+	61,  // 100: quota.v1.GetQuotaResponse.quota:type_name -> quota.v1.QuotaStatus
+	9,   // 101: quota.v1.ListQuotasRequest.read:type_name -> quota.v1.ReadMode
+	16,  // 102: quota.v1.ListQuotasResponse.meta:type_name -> quota.v1.Meta
+	61,  // 103: quota.v1.ListQuotasResponse.quotas:type_name -> quota.v1.QuotaStatus
+	65,  // 104: quota.v1.QuotaStatus.definition:type_name -> quota.v1.Quota
+	2,   // 105: quota.v1.QuotaStatus.zone:type_name -> quota.v1.Zone
+	96,  // 106: quota.v1.QuotaStatus.cooldown_left:type_name -> google.protobuf.Duration
+	96,  // 107: quota.v1.QuotaStatus.window_closes_in:type_name -> google.protobuf.Duration
+	96,  // 108: quota.v1.QuotaStatus.reopens_in:type_name -> google.protobuf.Duration
+	69,  // 109: quota.v1.QuotaStatus.classes:type_name -> quota.v1.ClassUse
+	10,  // 110: quota.v1.QuotaStatus.circuit:type_name -> quota.v1.Circuit
+	27,  // 111: quota.v1.QuotaStatus.forecast:type_name -> quota.v1.Forecast
+	64,  // 112: quota.v1.QuotaStatus.override:type_name -> quota.v1.Override
+	96,  // 113: quota.v1.QuotaStatus.observed_ago:type_name -> google.protobuf.Duration
+	62,  // 114: quota.v1.QuotaStatus.pacer:type_name -> quota.v1.Pacer
+	63,  // 115: quota.v1.QuotaStatus.members:type_name -> quota.v1.PoolMemberStatus
+	96,  // 116: quota.v1.Pacer.ahead:type_name -> google.protobuf.Duration
+	96,  // 117: quota.v1.Pacer.lends_in:type_name -> google.protobuf.Duration
+	2,   // 118: quota.v1.Pacer.zone:type_name -> quota.v1.Zone
+	96,  // 119: quota.v1.PoolMemberStatus.cooldown_left:type_name -> google.protobuf.Duration
+	96,  // 120: quota.v1.Override.left:type_name -> google.protobuf.Duration
+	75,  // 121: quota.v1.Quota.window:type_name -> quota.v1.Window
+	76,  // 122: quota.v1.Quota.rate:type_name -> quota.v1.Rate
+	77,  // 123: quota.v1.Quota.slots:type_name -> quota.v1.Slots
+	78,  // 124: quota.v1.Quota.pool:type_name -> quota.v1.Pool
+	96,  // 125: quota.v1.Quota.spend_by:type_name -> google.protobuf.Duration
+	96,  // 126: quota.v1.Quota.transit:type_name -> google.protobuf.Duration
+	12,  // 127: quota.v1.Quota.charged:type_name -> quota.v1.Charged
+	96,  // 128: quota.v1.Quota.max_call:type_name -> google.protobuf.Duration
+	13,  // 129: quota.v1.Quota.settle:type_name -> quota.v1.SettleMode
+	66,  // 130: quota.v1.Quota.policy:type_name -> quota.v1.Policy
+	11,  // 131: quota.v1.Policy.zones:type_name -> quota.v1.Zones
+	96,  // 132: quota.v1.Policy.ramp:type_name -> google.protobuf.Duration
+	74,  // 133: quota.v1.Policy.breaker:type_name -> quota.v1.Breaker
+	68,  // 134: quota.v1.Policy.shares:type_name -> quota.v1.Shares
+	96,  // 135: quota.v1.Policy.ageing:type_name -> google.protobuf.Duration
+	67,  // 136: quota.v1.Policy.prediction:type_name -> quota.v1.Prediction
+	96,  // 137: quota.v1.Prediction.ahead:type_name -> google.protobuf.Duration
+	96,  // 138: quota.v1.Shares.quiet:type_name -> google.protobuf.Duration
+	95,  // 139: quota.v1.Shares.holders:type_name -> quota.v1.Shares.HoldersEntry
+	3,   // 140: quota.v1.ClassUse.class:type_name -> quota.v1.Class
+	9,   // 141: quota.v1.ListUsageRequest.read:type_name -> quota.v1.ReadMode
+	16,  // 142: quota.v1.ListUsageResponse.meta:type_name -> quota.v1.Meta
+	72,  // 143: quota.v1.ListUsageResponse.usage:type_name -> quota.v1.Usage
+	3,   // 144: quota.v1.Usage.class:type_name -> quota.v1.Class
+	96,  // 145: quota.v1.Usage.waited:type_name -> google.protobuf.Duration
+	73,  // 146: quota.v1.Usage.denials:type_name -> quota.v1.Denial
+	0,   // 147: quota.v1.Denial.reason:type_name -> quota.v1.Reason
+	96,  // 148: quota.v1.Breaker.closed:type_name -> google.protobuf.Duration
+	14,  // 149: quota.v1.Window.anchor:type_name -> quota.v1.Anchor
+	96,  // 150: quota.v1.Window.skew:type_name -> google.protobuf.Duration
+	96,  // 151: quota.v1.Rate.per:type_name -> google.protobuf.Duration
+	96,  // 152: quota.v1.Slots.grace:type_name -> google.protobuf.Duration
+	79,  // 153: quota.v1.Pool.members:type_name -> quota.v1.PoolMember
+	9,   // 154: quota.v1.ListLeasesRequest.read:type_name -> quota.v1.ReadMode
+	16,  // 155: quota.v1.ListLeasesResponse.meta:type_name -> quota.v1.Meta
+	82,  // 156: quota.v1.ListLeasesResponse.leases:type_name -> quota.v1.LeaseStatus
+	3,   // 157: quota.v1.LeaseStatus.class:type_name -> quota.v1.Class
+	28,  // 158: quota.v1.LeaseStatus.held:type_name -> quota.v1.GrantedItem
+	28,  // 159: quota.v1.LeaseStatus.consumed:type_name -> quota.v1.GrantedItem
+	96,  // 160: quota.v1.LeaseStatus.expires_in:type_name -> google.protobuf.Duration
+	84,  // 161: quota.v1.Workflow.steps:type_name -> quota.v1.WorkflowStep
+	96,  // 162: quota.v1.Workflow.within:type_name -> google.protobuf.Duration
+	96,  // 163: quota.v1.Workflow.calm:type_name -> google.protobuf.Duration
+	96,  // 164: quota.v1.Workflow.turn:type_name -> google.protobuf.Duration
+	96,  // 165: quota.v1.Workflow.pause:type_name -> google.protobuf.Duration
+	83,  // 166: quota.v1.WorkflowStatus.definition:type_name -> quota.v1.Workflow
+	4,   // 167: quota.v1.WorkflowStatus.state:type_name -> quota.v1.WorkflowState
+	96,  // 168: quota.v1.WorkflowStatus.state_for:type_name -> google.protobuf.Duration
+	96,  // 169: quota.v1.WorkflowStatus.calm_in:type_name -> google.protobuf.Duration
+	86,  // 170: quota.v1.WorkflowStatus.turn:type_name -> quota.v1.WorkflowTurn
+	87,  // 171: quota.v1.WorkflowStatus.steps:type_name -> quota.v1.WorkflowStepStatus
+	96,  // 172: quota.v1.WorkflowTurn.ends_in:type_name -> google.protobuf.Duration
+	96,  // 173: quota.v1.WorkflowStepStatus.limited_ago:type_name -> google.protobuf.Duration
+	96,  // 174: quota.v1.WorkflowStepStatus.limited_for:type_name -> google.protobuf.Duration
+	96,  // 175: quota.v1.WorkflowStepStatus.paused_for:type_name -> google.protobuf.Duration
+	9,   // 176: quota.v1.GetWorkflowRequest.read:type_name -> quota.v1.ReadMode
+	16,  // 177: quota.v1.GetWorkflowResponse.meta:type_name -> quota.v1.Meta
+	85,  // 178: quota.v1.GetWorkflowResponse.workflow:type_name -> quota.v1.WorkflowStatus
+	9,   // 179: quota.v1.ListWorkflowsRequest.read:type_name -> quota.v1.ReadMode
+	16,  // 180: quota.v1.ListWorkflowsResponse.meta:type_name -> quota.v1.Meta
+	85,  // 181: quota.v1.ListWorkflowsResponse.workflows:type_name -> quota.v1.WorkflowStatus
+	16,  // 182: quota.v1.CheckFenceResponse.meta:type_name -> quota.v1.Meta
+	96,  // 183: quota.v1.CheckFenceResponse.expires_in:type_name -> google.protobuf.Duration
+	20,  // 184: quota.v1.QuotaService.OpenSession:input_type -> quota.v1.OpenSessionRequest
+	22,  // 185: quota.v1.QuotaService.CloseSession:input_type -> quota.v1.CloseSessionRequest
+	24,  // 186: quota.v1.QuotaService.Reserve:input_type -> quota.v1.ReserveRequest
+	33,  // 187: quota.v1.QuotaService.Consume:input_type -> quota.v1.ConsumeRequest
+	35,  // 188: quota.v1.QuotaService.Settle:input_type -> quota.v1.SettleRequest
+	37,  // 189: quota.v1.QuotaService.Release:input_type -> quota.v1.ReleaseRequest
+	39,  // 190: quota.v1.QuotaService.Renew:input_type -> quota.v1.RenewRequest
+	41,  // 191: quota.v1.QuotaService.Withdraw:input_type -> quota.v1.WithdrawRequest
+	45,  // 192: quota.v1.QuotaService.Report:input_type -> quota.v1.ReportRequest
+	50,  // 193: quota.v1.QuotaService.Batch:input_type -> quota.v1.BatchRequest
+	54,  // 194: quota.v1.QuotaService.Watch:input_type -> quota.v1.WatchRequest
+	57,  // 195: quota.v1.QuotaService.GetQuota:input_type -> quota.v1.GetQuotaRequest
+	59,  // 196: quota.v1.QuotaService.ListQuotas:input_type -> quota.v1.ListQuotasRequest
+	80,  // 197: quota.v1.QuotaService.ListLeases:input_type -> quota.v1.ListLeasesRequest
+	70,  // 198: quota.v1.QuotaService.ListUsage:input_type -> quota.v1.ListUsageRequest
+	88,  // 199: quota.v1.QuotaService.GetWorkflow:input_type -> quota.v1.GetWorkflowRequest
+	90,  // 200: quota.v1.QuotaService.ListWorkflows:input_type -> quota.v1.ListWorkflowsRequest
+	92,  // 201: quota.v1.QuotaService.CheckFence:input_type -> quota.v1.CheckFenceRequest
+	21,  // 202: quota.v1.QuotaService.OpenSession:output_type -> quota.v1.OpenSessionResponse
+	23,  // 203: quota.v1.QuotaService.CloseSession:output_type -> quota.v1.CloseSessionResponse
+	25,  // 204: quota.v1.QuotaService.Reserve:output_type -> quota.v1.ReserveResponse
+	34,  // 205: quota.v1.QuotaService.Consume:output_type -> quota.v1.ConsumeResponse
+	36,  // 206: quota.v1.QuotaService.Settle:output_type -> quota.v1.SettleResponse
+	38,  // 207: quota.v1.QuotaService.Release:output_type -> quota.v1.ReleaseResponse
+	40,  // 208: quota.v1.QuotaService.Renew:output_type -> quota.v1.RenewResponse
+	42,  // 209: quota.v1.QuotaService.Withdraw:output_type -> quota.v1.WithdrawResponse
+	46,  // 210: quota.v1.QuotaService.Report:output_type -> quota.v1.ReportResponse
+	51,  // 211: quota.v1.QuotaService.Batch:output_type -> quota.v1.BatchResponse
+	55,  // 212: quota.v1.QuotaService.Watch:output_type -> quota.v1.WatchResponse
+	58,  // 213: quota.v1.QuotaService.GetQuota:output_type -> quota.v1.GetQuotaResponse
+	60,  // 214: quota.v1.QuotaService.ListQuotas:output_type -> quota.v1.ListQuotasResponse
+	81,  // 215: quota.v1.QuotaService.ListLeases:output_type -> quota.v1.ListLeasesResponse
+	71,  // 216: quota.v1.QuotaService.ListUsage:output_type -> quota.v1.ListUsageResponse
+	89,  // 217: quota.v1.QuotaService.GetWorkflow:output_type -> quota.v1.GetWorkflowResponse
+	91,  // 218: quota.v1.QuotaService.ListWorkflows:output_type -> quota.v1.ListWorkflowsResponse
+	93,  // 219: quota.v1.QuotaService.CheckFence:output_type -> quota.v1.CheckFenceResponse
+	202, // [202:220] is the sub-list for method output_type
+	184, // [184:202] is the sub-list for method input_type
+	184, // [184:184] is the sub-list for extension type_name
+	184, // [184:184] is the sub-list for extension extendee
+	0,   // [0:184] is the sub-list for field type_name
 }
 
 func init() { file_quota_v1_quota_proto_init() }
@@ -8966,21 +9127,22 @@ func file_quota_v1_quota_proto_init() {
 		(*CommandResult_Error)(nil),
 	}
 	file_quota_v1_quota_proto_msgTypes[46].OneofWrappers = []any{}
-	file_quota_v1_quota_proto_msgTypes[49].OneofWrappers = []any{
+	file_quota_v1_quota_proto_msgTypes[50].OneofWrappers = []any{
 		(*Quota_Window)(nil),
 		(*Quota_Rate)(nil),
 		(*Quota_Slots)(nil),
 		(*Quota_Pool)(nil),
 	}
-	file_quota_v1_quota_proto_msgTypes[52].OneofWrappers = []any{}
-	file_quota_v1_quota_proto_msgTypes[56].OneofWrappers = []any{}
+	file_quota_v1_quota_proto_msgTypes[53].OneofWrappers = []any{}
+	file_quota_v1_quota_proto_msgTypes[54].OneofWrappers = []any{}
+	file_quota_v1_quota_proto_msgTypes[57].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quota_v1_quota_proto_rawDesc), len(file_quota_v1_quota_proto_rawDesc)),
 			NumEnums:      15,
-			NumMessages:   80,
+			NumMessages:   81,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -93,11 +93,14 @@ func circuitWord(circuit quotav1.Circuit) string {
 
 // forecastText says what is predicted and what is done about it.
 func forecastText(quota *quotav1.QuotaStatus) string {
-	f := quota.Forecast
-	if f == nil {
-		return fmt.Sprintf("lasts, by %d reports", quota.Samples)
+	f, by := quota.Forecast, fmt.Sprintf("by the last %d reports", quota.Samples)
+	if quota.Definition.GetRate() != nil {
+		by = "by what was granted lately"
 	}
-	text := fmt.Sprintf("used up in %s by the last %d reports", output.Duration(durationpb.New(f.ExhaustedIn.AsDuration().Round(time.Second))), quota.Samples)
+	if f == nil {
+		return "lasts, " + by
+	}
+	text := fmt.Sprintf("used up in %s %s", output.Duration(durationpb.New(f.ExhaustedIn.AsDuration().Round(time.Second))), by)
 	if quota.WindowClosesIn != nil {
 		text += fmt.Sprintf(", %s before the reset", output.Duration(durationpb.New((quota.WindowClosesIn.AsDuration() - f.ExhaustedIn.AsDuration()).Round(time.Second))))
 	}

@@ -205,23 +205,59 @@ func (a *App) printQuota(quota *quotav1.QuotaStatus) error {
 	table.Add("window closes in", output.Duration(quota.WindowClosesIn))
 	table.Add("cooldown left", output.Duration(quota.CooldownLeft))
 	a.addPolicy(&table, quota)
-	if quota.CappedTo != nil {
-		table.Add("capped to", output.Int(*quota.CappedTo))
-	}
+	addObserved(&table, quota)
 	if quota.Definition.Note != "" {
 		table.Add("note", quota.Definition.Note)
 	}
 	return table.Write(a.Out)
 }
 
+// addObserved adds what the provider's answers tell of the quota.
+func addObserved(table *output.Table, quota *quotav1.QuotaStatus) {
+	if quota.ObservedLimit != nil {
+		table.Add("observed limit", fmt.Sprintf("%d, %s ago", *quota.ObservedLimit, output.Duration(quota.ObservedAgo)))
+	}
+	if quota.Others > 0 || quota.KeptForOthers > 0 {
+		table.Add("others use", fmt.Sprintf("%d, %d kept for them", quota.Others, quota.KeptForOthers))
+	}
+	if quota.CappedTo != nil {
+		table.Add("capped to", output.Int(*quota.CappedTo))
+	}
+}
+
+// classText says what a class has of a quota: of a rate, what one call of it could take now.
+func classText(use *quotav1.ClassUse) string {
+	if use.Takes != nil {
+		return fmt.Sprintf("could take %d now, share %d", *use.Takes, use.Share)
+	}
+	return fmt.Sprintf("used %d of %d, %d kept", use.Used, use.Share, use.Kept)
+}
+
+func zoneWord(zone quotav1.Zone) string {
+	return strings.ToLower(strings.TrimPrefix(zone.String(), "ZONE_"))
+}
+
+// paceText says how fast a rate lends to lower classes.
+func paceText(pacer *quotav1.Pacer) string {
+	if pacer.LendsIn.AsDuration() == 0 {
+		return output.Duration(pacer.Ahead) + " ahead, lends now"
+	}
+	return fmt.Sprintf("%s ahead, lends in %s", output.Duration(pacer.Ahead), output.Duration(pacer.LendsIn))
+}
+
 // addPolicy adds what the quota's policy does now; nothing where it has none.
 func (a *App) addPolicy(table *output.Table, quota *quotav1.QuotaStatus) {
 	policy := quota.Definition.Policy
 	if policy.GetZones() != quotav1.Zones_ZONES_UNSPECIFIED {
-		table.Add("zone", strings.ToLower(strings.TrimPrefix(quota.Zone.String(), "ZONE_")))
+		table.Add("zone", zoneWord(quota.Zone))
 	}
 	for _, use := range quota.Classes {
-		table.Add(quotafile.ClassWord(use.Class), fmt.Sprintf("used %d of %d, %d kept", use.Used, use.Share, use.Kept))
+		table.Add(quotafile.ClassWord(use.Class), classText(use))
+	}
+	if pacer := quota.Pacer; pacer != nil {
+		table.Add("pace", paceText(pacer))
+		table.Add("zone", zoneWord(pacer.Zone))
+		table.Add("reserve", output.Int(pacer.Reserve))
 	}
 	if policy.GetRamp() != nil {
 		table.Add("reopens in", output.Duration(quota.ReopensIn))

@@ -1,0 +1,191 @@
+package fsm
+
+import (
+	"testing"
+	"time"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+func limitNamed(n int64) func(*logpb.Signal) { return func(s *logpb.Signal) { s.Limit = &n } }
+
+// usedByUs has a rate of 60,000 a minute of which 30,000 were consumed, and a call of 600 at this moment.
+func usedByUs(t tester) (w *world, g *logpb.Granted) {
+	w = newWorld(t)
+	w.quotas(rateOf("r", 60_000, minute))
+	w.granted(call("a", 30_000))
+	return w, w.granted(call("b", 600))
+}
+
+// told reports on a call of r.
+func (w *world) told(g *logpb.Granted, cause logpb.Cause, said ...func(*logpb.Signal)) *logpb.ReportedQuota {
+	w.t.Helper()
+	r := w.do(reports(g.Lease, 1, signal("r", cause, said...)))
+	if len(r.GetReported().GetQuotas()) != 1 {
+		w.t.Fatalf("not reported: %v", r)
+	}
+	return r.GetReported().Quotas[0]
+}
+
+const okay = logpb.Cause_CAUSE_OK
+
+// TestForeign_IsHeldBackAndFades: the case of the rule: 18,000 used by others hold 21,600 back, half of it half a period later, nothing
+// after one.
+func TestForeign_IsHeldBackAndFades(t *testing.T) {
+	w, g := usedByUs(t)
+	older := w.granted(call("c", 1))
+	w.told(g, okay, remaining(11_400))
+	// The call of 1 was consumed after the one that is reported on.
+	if got := w.available("r"); got != 7_800-1 {
+		t.Fatalf("%d are available", got)
+	}
+	if v := w.view("r"); v.Others != 18_000 || v.KeptForOthers != 21_600 {
+		t.Fatalf("others use %d, %d are kept for them", v.Others, v.KeptForOthers)
+	}
+	w.reborn()
+	w.sleep(30 * second)
+	if got := w.available("r"); got != 7_800-1+10_800 {
+		t.Fatalf("%d are available half a period later", got)
+	}
+	newer := w.granted(call("d", 1))
+	w.told(newer, okay, remaining(60_000))
+	if v := w.view("r"); v.Others != 9_000 {
+		t.Fatalf("others use %d by a newer report that shows less", v.Others)
+	}
+	available := w.available("r")
+	w.told(older, okay, remaining(0))
+	if got := w.available("r"); got != available {
+		t.Fatalf("a report of an older operation changed what is available from %d to %d", available, got)
+	}
+	w.sleep(minute)
+	if v := w.view("r"); v.Others != 0 || v.KeptForOthers != 0 {
+		t.Fatalf("a period later others use %d, %d are kept", v.Others, v.KeptForOthers)
+	}
+}
+
+// TestForeign_RefusalsSayWhenItHasFaded: who comes back then is granted, and not a moment before; who waits is served then.
+func TestForeign_RefusalsSayWhenItHasFaded(t *testing.T) {
+	w, g := usedByUs(t)
+	w.told(g, okay, remaining(11_400))
+	if r := w.refused(call("c", 7_801), refusedEmpty); r.RetryAtNs != 600*millisecond {
+		t.Fatalf("one more comes back at %v", time.Duration(r.RetryAtNs))
+	}
+	at := w.refused(call("c", 7_800+10_800), refusedEmpty).RetryAtNs
+	if at != 30*second {
+		t.Fatalf("10,800 more come back at %v", time.Duration(at))
+	}
+	waiting := waits("d", 0, 2*minute, itemOf("r", 7_800+10_800))
+	if w.do(waiting).GetWaiting() == nil {
+		t.Fatal("it does not wait")
+	}
+	for w.m.State().Awaited() {
+		due, pending := w.m.State().NextDue()
+		if !pending || due <= w.now || due > at {
+			t.Fatalf("at %v the next entry is due at %v, pending %t", time.Duration(w.now), time.Duration(due), pending)
+		}
+		w.at(due)
+	}
+	if w.now != at {
+		t.Fatalf("it was served at %v", time.Duration(w.now))
+	}
+}
+
+// TestForeign_WhatIsBelieved: what a report says of others, by what was said and of which operation.
+func TestForeign_WhatIsBelieved(t *testing.T) {
+	for name, c := range map[string]struct {
+		said   func(w *world, g *logpb.Granted)
+		others int64
+	}{
+		"more remains than is not used here": {func(w *world, g *logpb.Granted) { w.told(g, okay, remaining(29_400)) }, 0},
+		"one less remains":                   {func(w *world, g *logpb.Granted) { w.told(g, okay, remaining(29_399)) }, 1},
+		"a refused call was not counted": {func(w *world, g *logpb.Granted) {
+			w.told(g, logpb.Cause_CAUSE_SATURATED, remaining(11_400))
+		}, 18_600},
+		"what was really used counts": {func(w *world, g *logpb.Granted) {
+			w.do(used(g.Lease, 1, itemOf("r", 100)))
+			w.told(g, okay, remaining(11_400))
+		}, 18_500},
+		"an overrun too": {func(w *world, g *logpb.Granted) {
+			w.do(used(g.Lease, 1, itemOf("r", 1_600)))
+			w.told(g, okay, remaining(11_400))
+		}, 17_000},
+		"a lower limit": {func(w *world, g *logpb.Granted) { w.told(g, okay, remaining(11_400), limitNamed(50_000)) }, 8_000},
+		"a higher one":  {func(w *world, g *logpb.Granted) { w.told(g, okay, remaining(11_400), limitNamed(90_000)) }, 18_000},
+		"the provider's own trouble": {func(w *world, g *logpb.Granted) {
+			w.told(g, logpb.Cause_CAUSE_OVERLOADED, remaining(0))
+		}, 0},
+		"nothing remains, at the largest numbers": {func(w *world, g *logpb.Granted) {
+			w.told(g, okay, remaining(1<<62), limitNamed(1<<62))
+		}, 0},
+		"an operation that does not count any more": {func(w *world, g *logpb.Granted) {
+			w.at(62*second + 600*millisecond + 2) // what is consumed at 0 counts as consumed at 1 ns
+			w.told(g, okay, remaining(0))
+		}, 0},
+		"the operator reopens it": {func(w *world, g *logpb.Granted) {
+			w.told(g, okay, remaining(11_400))
+			w.sleep(second)
+			w.do(reopens("r"))
+			w.told(g, okay, remaining(11_400))
+		}, 0},
+	} {
+		w, g := usedByUs(t)
+		c.said(w, g)
+		if v := w.view("r"); v.Others != c.others {
+			t.Errorf("%s: others use %d, not %d", name, v.Others, c.others)
+		}
+		w.reborn()
+		if v := w.view("r"); v.Others != c.others {
+			t.Errorf("%s: others use %d after a restore, not %d", name, v.Others, c.others)
+		}
+	}
+}
+
+// TestForeign_LowerLimit: a limit below the configured one lowers what is usable for two periods from each report of it; a higher one changes
+// nothing but what is shown.
+func TestForeign_LowerLimit(t *testing.T) {
+	w := newWorld(t)
+	w.quotas(with(rateOf("r", 60_000, minute), func(q *logpb.Quota) { q.HeadroomPpm = 200_000 }))
+	usable := func() int64 { return w.view("r").Usable }
+	g := w.granted(call("a", 600))
+	if told := w.told(g, okay, limitNamed(90_000)); told.CappedTo != nil || usable() != 48_000 {
+		t.Fatalf("a higher limit: %v, %d usable", told, usable())
+	}
+	if v := w.view("r"); v.ObservedLimit != 90_000 || v.CappedTo != -1 {
+		t.Fatalf("observed are %d, capped to %d", v.ObservedLimit, v.CappedTo)
+	}
+	if told := w.told(g, okay, limitNamed(30_000)); told.GetCappedTo() != 24_000 || usable() != 24_000 {
+		t.Fatalf("half of it: %v, %d usable", told, usable())
+	}
+	w.refused(call("b", 24_000), refusedEmpty)
+	w.sleep(30 * second)
+	w.told(g, okay, limitNamed(30_000)) // it lasts from now on
+	w.told(g, okay, limitNamed(45_000)) // which does not raise it
+	if v := w.view("r"); v.Usable != 24_000 || v.ObservedLimit != 45_000 || v.ObservedAgo != 0 {
+		t.Fatalf("%d are usable, observed %d", v.Usable, v.ObservedLimit)
+	}
+	over := 150 * second
+	if r := w.refused(call("b", 40_000), refusedEmpty); r.RetryAtNs != over {
+		t.Fatalf("what fits without it comes back at %v", time.Duration(r.RetryAtNs))
+	}
+	w.reborn()
+	w.at(over - 1)
+	if usable() != 24_000 {
+		t.Fatalf("%d are usable before two periods have passed", usable())
+	}
+	w.at(over)
+	if usable() != 48_000 {
+		t.Fatalf("%d are usable after two periods", usable())
+	}
+}
+
+// TestForeign_FeatureLevel: before the level that knows it, a report tells a rate nothing.
+func TestForeign_FeatureLevel(t *testing.T) {
+	w, g := usedByUs(t)
+	w.m.featureLevel = levelReports - 1
+	q := w.m.editQuotaNow(w.m.numberOf("r"))
+	l, _ := w.m.leases.Get(g.Lease)
+	w.m.takeSignal(reporter{}, l.operation(1), q, signal("r", okay, remaining(0), limitNamed(1)))
+	if q.ledger.others != (foreign{}) || q.told.known || q.ledger.capped != noCap {
+		t.Fatalf("it learned %+v", q.ledger.others)
+	}
+}

@@ -1,0 +1,53 @@
+package fsm
+
+import (
+	"encoding/binary"
+	"hash/fnv"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// retryWindow is when a class comes back after a cooldown: from and to after its end (nanoseconds).
+type retryWindow struct{ from, to int64 }
+
+// retryWindows do not overlap, so that callers that poll come back in the order of their classes, in whatever language. They are those
+// of client/pacing, which a test holds equal.
+var retryWindows = [classes]retryWindow{
+	{0, 500 * millisecond},
+	{500 * millisecond, 3500 * millisecond},
+	{3500 * millisecond, 9500 * millisecond},
+}
+
+// RetryWindow returns when a class (0 to 2) comes back after a cooldown, from and to after its end (nanoseconds).
+func RetryWindow(class int32) (from, to int64) {
+	return retryWindows[class].from, retryWindows[class].to
+}
+
+// coolingRefusal refuses what a cooldown keeps from everybody. It says when to come back inside the window of the class, spread by
+// who asks, for what, and with which request: so that the calls of one holder do not come together, and nobody is always the last.
+// It is not before a ramp lets so much through, at reopens.
+func (m *Machine) coolingRefusal(q *quota, holder string, class int32, reopens int64) *logpb.Refusal {
+	refusal := m.refusal(logpb.Reason_REASON_COOLDOWN, q, reopens, "the provider closed it")
+	if m.featureLevel < levelReports {
+		return refusal
+	}
+	window := retryWindows[class]
+	width := uint64(window.to - window.from)
+	refusal.ReopensAtNs = q.cooldown
+	refusal.RetryAtNs = max(addSaturated(q.cooldown, window.from+int64(m.spreadOf(holder, q)%width)), reopens)
+	return refusal
+}
+
+// spreadOf returns a number that is the same on every node, and another one for each holder, quota, cooldown and request. A request is
+// named by where its entry has it.
+func (m *Machine) spreadOf(holder string, q *quota) uint64 {
+	hash := fnv.New64a()
+	_, _ = hash.Write([]byte(holder))
+	_, _ = hash.Write([]byte{0})
+	_, _ = hash.Write([]byte(q.name))
+	var numbers [16]byte
+	binary.BigEndian.PutUint64(numbers[:8], uint64(q.cooldown))
+	binary.BigEndian.PutUint64(numbers[8:], m.index)
+	_, _ = hash.Write(numbers[:])
+	return scatter(hash.Sum64(), uint64(m.position))
+}

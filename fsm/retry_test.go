@@ -1,0 +1,75 @@
+package fsm
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// TestRetry_LiesInTheWindowOfItsClass: what a cooldown's refusals say, to holders of all classes and to one that polls: inside the window
+// of its class, not all at once, and not always in the same order.
+func TestRetry_LiesInTheWindowOfItsClass(t *testing.T) {
+	const end = 20 * second
+	w := newWorld(t)
+	w.quotas(rateOf("r", 60_000, minute), rateOf("s", 60_000, minute))
+	w.do(holders(&logpb.HolderRule{Pattern: "c*", Class: classCritical}, &logpb.HolderRule{Pattern: "b*", Class: classBackground}))
+	held := map[string]uint64{}
+	for _, name := range []string{"c", "s", "b"} {
+		held[name] = w.granted(ask(name, itemOf("r", 1))).Lease
+	}
+	g := w.granted(call("teller", 1))
+	w.told(g, logpb.Cause_CAUSE_SATURATED, retryAfter(end))
+	last := map[string]int{}
+	for round := range 30 {
+		times := map[string]int64{}
+		for class, name := range []string{"c", "s", "b"} {
+			from, to := RetryWindow(int32(class))
+			for i := range 4 {
+				holder := fmt.Sprintf("%s%d", name, i)
+				r := w.refused(call(holder, 1), logpb.Reason_REASON_COOLDOWN)
+				if r.ReopensAtNs != end || r.RetryAtNs < end+from || r.RetryAtNs >= end+to {
+					t.Fatalf("%s comes back at %d, it reopens at %d", holder, r.RetryAtNs, r.ReopensAtNs)
+				}
+				times[holder] = r.RetryAtNs
+			}
+			waiting := w.do(waits(name, 0, second, itemOf("r", 1))).GetRefusal()
+			if waiting.GetReason() != logpb.Reason_REASON_CANNOT_SERVE_IN_TIME || waiting.RetryAtNs < end+from || waiting.RetryAtNs >= end+to {
+				t.Fatalf("who waits in vain: %v", waiting)
+			}
+			consumed := w.do(consumes(held[name], 1)).GetRefusal()
+			if consumed.GetReopensAtNs() != end || consumed.RetryAtNs < end+from || consumed.RetryAtNs >= end+to {
+				t.Fatalf("what is held: %v", consumed)
+			}
+		}
+		names := make([]string, 0, len(times))
+		for name := range times {
+			names = append(names, name)
+		}
+		slices.SortFunc(names, func(a, b string) int { return int(times[a] - times[b]) })
+		for i := 1; i < len(names); i++ {
+			if times[names[i]] == times[names[i-1]] {
+				t.Fatalf("round %d: %s and %s come back together", round, names[i-1], names[i])
+			}
+		}
+		last[names[3]]++ // of the critical ones
+	}
+	for name, times := range last {
+		if times > 20 {
+			t.Errorf("%s is the last of its class %d times of 30", name, times)
+		}
+	}
+}
+
+// TestRetry_FeatureLevel: before the level that spreads them, all come back at the end of the cooldown.
+func TestRetry_FeatureLevel(t *testing.T) {
+	w := newWorld(t)
+	w.quotas(rateOf("r", 60_000, minute))
+	q := w.m.editQuotaNow(w.m.numberOf("r"))
+	q.cooldown = 20 * second
+	w.m.featureLevel = levelReports - 1
+	if r := w.m.coolingRefusal(q, "a", classStandard, q.cooldown); r.RetryAtNs != 20*second || r.ReopensAtNs != 0 {
+		t.Fatalf("%v", r)
+	}
+}

@@ -1,0 +1,150 @@
+package model
+
+import (
+	"cmp"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// What others use of a rate, by its provider's word (docs/policy/shares.md): these books know between what it lies. They are told what was
+// said and when the call was consumed, and know within rounding what counted then.
+
+const (
+	// levelReports is the version of entries from which on reports tell a rate something.
+	levelReports = 7
+	// lowerPeriods is for how many periods a lower limit lowers a rate.
+	lowerPeriods = 2
+)
+
+// others is what others use of a rate.
+type others struct {
+	// most was said at mostAt, or what is left of it by then; least surely was at leastAt.
+	most, mostAt, least, leastAt int64
+	// heard is the latest consume of which there was a report, or when an operator ended what was known.
+	heard int64
+	// lowered is until when a lower limit may lower the rate.
+	lowered int64
+}
+
+// faded is what is left of an amount after a time.
+func faded(amount, passed, period int64) int64 {
+	if passed >= period {
+		return 0
+	}
+	return amount - mulDiv(amount, passed, period)
+}
+
+// keptAtMost is what may be held back for others: six fifths, in steps of the log.
+func (q *quota) keptAtMost(now int64) int64 {
+	o, period := &q.others, q.rule.period
+	if o.most == 0 || now-o.mostAt >= period {
+		return 0
+	}
+	passed := max(now-o.mostAt-max(period/rounding, 1_000_000), 0)
+	return mulDiv(6*o.most, period-passed, 5*period) + 1
+}
+
+// keptAtLeast is what surely is.
+func (q *quota) keptAtLeast(now int64) int64 {
+	o, period := &q.others, q.rule.period
+	if o.least == 0 || now-o.leastAt >= period {
+		return 0
+	}
+	return mulDiv(6*o.least, period-(now-o.leastAt), 5*period)
+}
+
+// hear takes what a provider said of a rate.
+func (j *Judge) hear(q *quota, o *operation, signal *logpb.Signal, reported *logpb.ReportedQuota) {
+	lower := signal.Limit != nil && *signal.Limit < q.rule.limit
+	if reported.CappedTo != nil {
+		j.lowerRate(q, o, lower, signal, *reported.CappedTo)
+	}
+	if o == nil || signal.Cause == logpb.Cause_CAUSE_OVERLOADED || signal.Cause == logpb.Cause_CAUSE_NOT_A_LIMIT {
+		return
+	}
+	now, of := j.clock.Now, &q.others
+	limit := q.rule.limit
+	if lower {
+		limit, of.lowered = *signal.Limit, max(of.lowered, plus(now, lowerPeriods*q.rule.period))
+	}
+	first, amount := o.chargedTo(q)
+	if first == nil || signal.Limit == nil && signal.Remaining == nil {
+		return
+	}
+	believed := first.told && first.began >= of.heard && now-first.began <= q.rule.period
+	of.heard = max(of.heard, first.began)
+	if signal.Remaining == nil {
+		return
+	}
+	gone := limit - min(*signal.Remaining, limit)
+	of.most, of.mostAt = max(gone-min(first.beforeLeast, gone), faded(of.most, now-of.mostAt, q.rule.period)), now
+	if surely := gone - min(plus(first.before, amount), gone); believed && !o.didActual && surely >= faded(of.least, now-of.leastAt, q.rule.period) {
+		of.least, of.leastAt = surely, now
+	}
+}
+
+// lowerRate judges a rate that is lowered: to what the limit leaves that was named, and never up.
+func (j *Judge) lowerRate(q *quota, o *operation, lower bool, signal *logpb.Signal, total int64) {
+	j.stats.Caps++
+	switch {
+	case o == nil || !lower:
+		j.violate("cap", "%s is lowered to %d by a report of %v", q.name, total, signal)
+	case total != mulDiv(*signal.Limit, millionth-int64(q.definition.HeadroomPpm), millionth):
+		j.violate("cap", "%s is lowered to %d by a limit of %d", q.name, total, *signal.Limit)
+	case total >= q.allowed():
+		j.violate("cap", "%s is lowered to %d, it had %d", q.name, total, q.allowed())
+	}
+	q.cap = reportedCap{total: total, window: q.window, until: plus(j.clock.Now, lowerPeriods*q.rule.period), is: true}
+}
+
+// chargedTo returns the first of an operation's charges to a quota, nil for none, and their sum.
+func (o *operation) chargedTo(q *quota) (first *charge, amount int64) {
+	for _, p := range o.parts {
+		for _, c := range p.charges {
+			if c.quota != q {
+				continue
+			}
+			if first == nil {
+				first = c
+			}
+			amount = plus(amount, c.amount)
+		}
+	}
+	return first, amount
+}
+
+// retryFrom is how long after a cooldown each class comes back at the earliest (docs/policy/ramp.md).
+var retryFrom = [3]int64{0, second / 2, 7 * second / 2}
+
+// comesBack judges when a refusal for a cooldown says to come back: after its end, and not before the classes above. Later it may be for
+// other reasons.
+func (j *Judge) comesBack(q *quota, refusal *logpb.Refusal, class int32) {
+	switch {
+	case refusal.ReopensAtNs == 0:
+		if j.level >= levelReports && refusal.Reason == logpb.Reason_REASON_COOLDOWN {
+			j.violate("cooldown", "%s is closed, and the refusal does not say until when: %v", q.name, refusal)
+		}
+	case refusal.ReopensAtNs != q.closedUntil:
+		j.violate("cooldown", "%s is closed until %d, a refusal says until %d", q.name, q.closedUntil, refusal.ReopensAtNs)
+	case refusal.RetryAtNs < plus(q.closedUntil, retryFrom[class]):
+		j.violate("cooldown", "class %d is to come back to %s at %d, which is closed until %d", class, q.name, refusal.RetryAtNs, q.closedUntil)
+	}
+}
+
+// predicts judges a forecast of a rate: it is near, advises what can be followed, and parks nobody.
+func (j *Judge) predicts(f *logpb.Forecast) {
+	q := j.quotas[f.GetQuota()]
+	if f == nil || q == nil || q.rule.kind != rateKind {
+		return
+	}
+	left := f.ExhaustedAtNs - j.clock.Now
+	if q.definition.GetPolicy().GetPrediction() == nil || f.Parks || left <= 0 || left > q.rule.period ||
+		f.SmallerPpm < millionth/10 || f.SmallerPpm > millionth {
+		j.violate("unexplained", "of %s is predicted: %v", q.name, f)
+	}
+}
+
+// limitedUntil is until when a refusal limits a step of a workflow: until a cooldown is over, though callers come back later.
+func limitedUntil(refusal *logpb.Refusal) int64 {
+	return cmp.Or(refusal.ReopensAtNs, refusal.RetryAtNs)
+}
