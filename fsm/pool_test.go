@@ -248,7 +248,7 @@ func TestPool_CooldownClosesOneMember(t *testing.T) {
 	}
 	w.closes(onB, "b/requests", 10*second)
 	refusal := w.refused(ask("x", itemOf("requests", 1)), logpb.Reason_REASON_COOLDOWN)
-	if refusal.Quota != "b/requests" || refusal.RetryAtNs-w.now != 10*second {
+	if refusal.Quota != "b/requests" || refusal.ReopensAtNs-w.now != 10*second {
 		t.Fatal(refusal)
 	}
 	if v, _ := w.m.State().Quota("requests", w.clock()); v.CooldownLeft != 10*second || v.Members[0].Quota.CooldownLeft != 30*second {

@@ -351,6 +351,23 @@ func (j *Judge) orphan(l *lease) {
 	}
 }
 
+// counts tells whether anything of a lease that has ended may count still.
+func (l *lease) counts(clock fsm.Clock) bool {
+	for _, o := range l.ops {
+		for _, p := range o.parts {
+			for _, c := range p.charges {
+				if c.quota.deleted {
+					continue
+				}
+				if c.quota.advance(clock); c.perhaps.in {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
 // endOpen gives exposures whose end is not known the latest that they can have: one longest call after the lease's
 // deadline.
 func (o *operation) endOpen(clock fsm.Clock, deadline int64) {

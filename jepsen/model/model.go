@@ -349,6 +349,10 @@ func (j *Judge) overdue() {
 	}
 	for first, ok := j.forget.first(now); ok; first, ok = j.forget.first(now) {
 		j.forget.take()
+		if l := j.ended[first.id]; l != nil && l.counts(j.clock) {
+			j.forget.add(plus(now, 10*minute), first.id) // views of Unix time that are ahead stand still, and windows with them
+			continue
+		}
 		delete(j.ended, first.id)
 	}
 }
