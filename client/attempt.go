@@ -96,8 +96,8 @@ func classifyInfo(info *quotav1.ErrorInfo, message string) (outcome, error) {
 	}
 }
 
-// withoutPlace cuts off a command's place in its Batch, which begins the names of its fields: which commands travel together is the client's
-// own choice, and nothing that its caller knows.
+// withoutPlace cuts off a command's place in its Batch, which begins the names of its fields: which commands travel together is the
+// client's own choice, and nothing that its caller knows.
 func withoutPlace(text string) string {
 	rest, ok := strings.CutPrefix(text, "commands[")
 	if !ok {

@@ -94,8 +94,8 @@ func (l *Lease) Items() []Item { return slices.Clone(l.items) }
 // Member returns the name of the member on which the lease draws where pools were asked for, such as the key to use; empty: none were.
 func (l *Lease) Member() string { return l.member }
 
-// For returns the item that was granted for a quota or a pool that was asked for: of that quota, of the pool's member, or, where the Reserve
-// allowed it, of the quota that stands in for it.
+// For returns the item that was granted for a quota or a pool that was asked for: of that quota, of the pool's member, or, where the
+// Reserve allowed it, of the quota that stands in for it.
 func (l *Lease) For(quota string) (Item, bool) {
 	if item, ok := l.instead[quota]; ok {
 		return item, true

@@ -229,7 +229,8 @@ func (t *Taken) Delay() time.Duration { return t.delay }
 // Err returns why it is never worth trying again, such as a quota that does not exist; nil: it may be.
 func (t *Taken) Err() error { return t.err }
 
-// Member returns the name of the member on which the units draw where the limiter's quotas are pools, such as the key to use; empty: none is.
+// Member returns the name of the member on which the units draw where the limiter's quotas are pools, such as the key to use; empty: none
+// is.
 func (t *Taken) Member() string { return t.member }
 
 // Cancel gives the units back, for a call that certainly was not made. It should come early: what comes back after the

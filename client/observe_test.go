@@ -165,7 +165,8 @@ func TestReport_ARefusalKeepsItsTime(t *testing.T) {
 func TestReserve_SendsEveryField(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, _ *fakequota.Cluster, c *Client) {
 		sent := c.reserveMessage(ReserveRequest{
-			Items: one("t/core", 1), TTL: time.Minute, Consume: true, Class: Background, Resume: true, Emergency: true, Fallback: true, Holder: "data", Member: "a",
+			Items: one("t/core", 1), TTL: time.Minute, Consume: true, Class: Background, Resume: true, Emergency: true, Fallback: true,
+			Holder: "data", Member: "a",
 		}, time.Second).ProtoReflect()
 		fields := sent.Descriptor().Fields()
 		for i := range fields.Len() {

@@ -86,7 +86,8 @@ func quotaOf(q *quotav1.QuotaStatus) Quota {
 		Available: q.GetAvailable(), AvailableWithParents: q.GetAvailableWithParents(), Zone: Zone(q.GetZone()),
 		CooldownLeft: durationOf(q.GetCooldownLeft(), 0), WindowClosesIn: durationOf(q.GetWindowClosesIn(), -1),
 		Waiting: q.GetWaiting(), Leases: q.GetLeases(), Overrun: q.GetOverrun(),
-		DefaultEstimate: max(definition.GetDefaultEstimate(), 1), ReopensIn: durationOf(q.GetReopensIn(), 0), Observes: definition.GetPolicy().GetObserve(), Observed: q.GetObserved(),
+		DefaultEstimate: max(definition.GetDefaultEstimate(), 1), ReopensIn: durationOf(q.GetReopensIn(), 0),
+		Observes: definition.GetPolicy().GetObserve(), Observed: q.GetObserved(),
 	}
 	switch rule := definition.GetRule().(type) {
 	case *quotav1.Quota_Window:

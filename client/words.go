@@ -255,8 +255,8 @@ type Quota struct {
 	// Observes: it grants everything, and only counts. Observed is how many grants it would have refused.
 	Observes bool
 	Observed int64
-	// Members are those of a pool, in their order. A pool's amounts are the sums of theirs, but for AvailableWithParents, which is the most that one
-	// of them has; CooldownLeft is that of the first to open where all are closed.
+	// Members are those of a pool, in their order. A pool's amounts are the sums of theirs, but for AvailableWithParents, which is the most
+	// that one of them has; CooldownLeft is that of the first to open where all are closed.
 	Members []PoolMember
 }
 

@@ -293,8 +293,8 @@ func limitWait(t *task, asked *int64) int64 {
 }
 
 // tellQuotas takes over what the provider said to an attempt, for each quota that its task lives on, within the bounds of
-// a Report. The attempt's fence stands for the lease: its holder showed, under a deadline, that it uses these quotas. It does not show which
-// member of a pool it used.
+// a Report. The attempt's fence stands for the lease: its holder showed, under a deadline, that it uses these quotas. It does not show
+// which member of a pool it used.
 func (m *Machine) tellQuotas(by reporter, t *task, command *logpb.EndTask) {
 	for _, name := range t.quotas {
 		if q := m.quotaNamed(name); q != nil && q.rule.kind != kindPool {

@@ -96,7 +96,8 @@ func (m *Machine) checkFallback(definition *logpb.Quota, defined map[string]*log
 			next, kind = q.definition, q.rule.kind
 		}
 		if kind == kindPool {
-			return impossible(definition, fmt.Sprintf("its fallback %q is a pool", name), "name the next one among the pool's members, or reserve the pool")
+			return impossible(definition, fmt.Sprintf("its fallback %q is a pool", name),
+				"name the next one among the pool's members, or reserve the pool")
 		}
 		if (kind == kindSlots) != isSlots {
 			return impossible(definition, fmt.Sprintf("it and its fallback %q are not both slots, or both not", name), "slots stand in for slots")

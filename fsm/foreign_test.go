@@ -140,8 +140,8 @@ func TestForeign_WhatIsBelieved(t *testing.T) {
 	}
 }
 
-// TestForeign_LowerLimit: a limit below the configured one lowers what is usable for two periods from each report of it; a higher one changes
-// nothing but what is shown.
+// TestForeign_LowerLimit: a limit below the configured one lowers what is usable for two periods from each report of it; a higher one
+// changes nothing but what is shown.
 func TestForeign_LowerLimit(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(with(rateOf("r", 60_000, minute), func(q *logpb.Quota) { q.HeadroomPpm = 200_000 }))

@@ -129,8 +129,8 @@ type QuotaView struct {
 	Others, KeptForOthers int64
 	// Pacer is that of a rate with shares; nil: it has none.
 	Pacer *PacerView
-	// Members are those of a pool, in their order. Its amounts are the sums of theirs, but for AvailableWithParents, which is the most that one of
-	// them has, and CooldownLeft is that of the first to open where all are closed.
+	// Members are those of a pool, in their order. Its amounts are the sums of theirs, but for AvailableWithParents, which is the most that
+	// one of them has, and CooldownLeft is that of the first to open where all are closed.
 	Members []PoolMemberView
 }
 

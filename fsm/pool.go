@@ -11,9 +11,9 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// A pool is several quotas of one kind, such as those of several keys, that a Reserve names as one. It counts nothing itself: a Reserve of it is
-// one of its members, chosen when it is granted, and from then on a lease of that member's quota. Who waits for a pool waits for all of its
-// members, and takes the first that has room. docs/decisions/0035-pools.md has the reasons.
+// A pool is several quotas of one kind, such as those of several keys, that a Reserve names as one. It counts nothing itself: a Reserve of
+// it is one of its members, chosen when it is granted, and from then on a lease of that member's quota. Who waits for a pool waits for all
+// of its members, and takes the first that has room. docs/decisions/0035-pools.md has the reasons.
 
 const (
 	// levelPools is the feature level from which on there are pools.
@@ -40,15 +40,18 @@ func newPoolRule(def *logpb.Quota, level uint32) (rule, *logpb.Failure) {
 		return rule{}, impossible(def, fmt.Sprintf("a pool of %d members", len(members)), fmt.Sprintf("a pool has 1 to %d members", maxMembers))
 	}
 	if !proto.Equal(def, &logpb.Quota{Name: def.Name, Note: def.Note, Rule: def.Rule}) {
-		return rule{}, impossible(def, "a pool has nothing but its members and a note", "headroom, parent, policy and the rest belong to its members' quotas")
+		return rule{}, impossible(def, "a pool has nothing but its members and a note",
+			"headroom, parent, policy and the rest belong to its members' quotas")
 	}
 	for i, member := range members {
 		if !validName(member.Name) || len(member.Name) > maxMemberName {
-			return rule{}, impossible(def, fmt.Sprintf("%q cannot be the name of a member", member.Name), "letters, digits and . _ - / @ :, such as key-1")
+			return rule{}, impossible(def, fmt.Sprintf("%q cannot be the name of a member", member.Name),
+				"letters, digits and . _ - / @ :, such as key-1")
 		}
 		for _, other := range members[:i] {
 			if other.Name == member.Name || other.Quota == member.Quota {
-				return rule{}, impossible(def, fmt.Sprintf("members %q and %q have one name, or one quota", other.Name, member.Name), "each has its own")
+				return rule{}, impossible(def, fmt.Sprintf("members %q and %q have one name, or one quota", other.Name, member.Name),
+					"each has its own")
 			}
 		}
 	}
@@ -65,15 +68,18 @@ func (m *Machine) checkMembers(definition *logpb.Quota, kinds map[string]kind) *
 		}
 		switch {
 		case !defined:
-			return impossible(definition, fmt.Sprintf("its member %q, quota %q, does not exist", member.Name, member.Quota), "define it in the same file")
+			return impossible(definition, fmt.Sprintf("its member %q, quota %q, does not exist", member.Name, member.Quota),
+				"define it in the same file")
 		case its == kindPool:
 			return impossible(definition, fmt.Sprintf("its member %q, quota %q, is a pool", member.Name, member.Quota), "name that pool's members")
 		case of != 0 && its != of:
-			return impossible(definition, fmt.Sprintf("its member %q is of another kind than those before it", member.Name), "windows, rates, or slots, not several")
+			return impossible(definition, fmt.Sprintf("its member %q is of another kind than those before it", member.Name),
+				"windows, rates, or slots, not several")
 		}
 		of = its
 	}
-	if p := m.quotaNamed(definition.Name); p != nil && p.waiting > 0 && !proto.Equal(p.definition, definition) && m.countWaitSets(p.number, maxRegrouped) > maxRegrouped {
+	if p := m.quotaNamed(definition.Name); p != nil && p.waiting > 0 && !proto.Equal(p.definition, definition) && m.countWaitSets(p.number,
+		maxRegrouped) > maxRegrouped {
 		return quotaInUse(p, "is waited for in too many combinations with other quotas", "change it when fewer requests wait")
 	}
 	return nil
@@ -164,8 +170,8 @@ func (m *Machine) commonMembers(req *logpb.Reserve) ([]string, *logpb.Failure) {
 	return names, nil
 }
 
-// choices returns the members on which a Reserve of pools may draw, in the order in which they are tried: that on which the holder drew last
-// where a pool is sticky, then those with the most room, and of equal ones the first.
+// choices returns the members on which a Reserve of pools may draw, in the order in which they are tried: that on which the holder drew
+// last where a pool is sticky, then those with the most room, and of equal ones the first.
 func (m *Machine) choices(req *logpb.Reserve) ([]choice, *logpb.Failure) {
 	names, failure := m.commonMembers(req)
 	if failure != nil {
@@ -204,7 +210,8 @@ func (m *Machine) choiceOf(req *logpb.Reserve, name string) (choice, *logpb.Fail
 			c.last = c.last || p.definition.GetPool().Sticky && m.statsOf(req.Holder, p).member == q.number
 		}
 		if slices.ContainsFunc(c.needs, func(n need) bool { return n.quota.number == q.number && n.own > 0 }) {
-			return c, invalid(fmt.Sprintf("quota %q is asked for twice, by itself and as member %q of a pool", q.name, name), "name the pool, and its member")
+			return c, invalid(fmt.Sprintf("quota %q is asked for twice, by itself and as member %q of a pool", q.name, name),
+				"name the pool, and its member")
 		}
 		if c.needs, failure = m.addNeed(c.needs, q, item); failure != nil {
 			return c, failure
@@ -221,8 +228,8 @@ func (q *quota) room() int64 {
 	return mulDivFloor(max(q.ledger.available(&q.rule), 0), million, q.rule.usable)
 }
 
-// needsOfPools returns what a Reserve of pools may need, by ascending quota number: of each quota the most that any choice needs, and the pools
-// themselves.
+// needsOfPools returns what a Reserve of pools may need, by ascending quota number: of each quota the most that any choice needs, and the
+// pools themselves.
 func (m *Machine) needsOfPools(req *logpb.Reserve) ([]need, *logpb.Failure) {
 	all, failure := m.choices(req)
 	if failure != nil {
@@ -381,8 +388,8 @@ func (m *Machine) grantChoice(req *logpb.Reserve, c choice, as priority, ticket,
 	return result
 }
 
-// tryChoices grants a waiter for pools the first member that has room. Where none has, all members that are short block those who come after it, and
-// its amounts are set aside at the first one: any of them may serve it first, and it needs only one.
+// tryChoices grants a waiter for pools the first member that has room. Where none has, all members that are short block those who come
+// after it, and its amounts are set aside at the first one: any of them may serve it first, and it needs only one.
 func (m *Machine) tryChoices(w *waiter, at uint32, aside map[uint32]int64, blocked map[uint32]bool) tried {
 	all, failure := m.choices(w.req)
 	if failure != nil {
@@ -461,7 +468,8 @@ func (s *State) insertAncestors(numbers []uint32, q *quota) []uint32 {
 	return numbers
 }
 
-// drawnOn returns the numbers of all quotas on which something that is asked for may draw: these, and the members of pools with their ancestors.
+// drawnOn returns the numbers of all quotas on which something that is asked for may draw: these, and the members of pools with their
+// ancestors.
 func (s *State) drawnOn(asked []uint32) []uint32 {
 	all := asked
 	for _, number := range asked {
@@ -520,7 +528,8 @@ func (m *Machine) countWaiting(number uint32, times int64, l *waitSet) {
 
 // viewPool returns a pool as it stands at a clock.
 func (s *State) viewPool(p *quota, at Clock) QuotaView {
-	v := QuotaView{Definition: p.definition, WindowLeft: -1, CappedTo: -1, Waiting: p.waiting, AvailableWithParents: math.MinInt64, CooldownLeft: math.MaxInt64}
+	v := QuotaView{Definition: p.definition, WindowLeft: -1, CappedTo: -1, Waiting: p.waiting, AvailableWithParents: math.MinInt64,
+		CooldownLeft: math.MaxInt64}
 	for _, member := range p.definition.GetPool().Members {
 		its := s.viewQuota(s.quotaNamed(member.Quota), at)
 		v.Members = append(v.Members, PoolMemberView{Name: member.Name, Quota: its})

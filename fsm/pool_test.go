@@ -37,7 +37,8 @@ func pins(holder, member string, items ...*logpb.Item) *logpb.Reserve {
 // keysWorld has requests and tokens of two keys, and a pool of each.
 func keysWorld(t tester) *world {
 	w := newWorld(t)
-	w.quotas(rateOf("a/requests", 10, minute), rateOf("b/requests", 10, minute), rateOf("a/tokens", 1000, minute), rateOf("b/tokens", 1000, minute),
+	w.quotas(rateOf("a/requests", 10, minute), rateOf("b/requests", 10, minute), rateOf("a/tokens", 1000, minute), rateOf("b/tokens", 1000,
+		minute),
 		poolOf("requests", "a/requests", "b/requests"), poolOf("tokens", "a/tokens", "b/tokens"))
 	return w
 }
@@ -160,24 +161,25 @@ func TestPool_Definitions(t *testing.T) {
 	named := poolOf("p", "window")
 	named.GetPool().Members[0].Name = "a b"
 	for name, bad := range map[string]*logpb.Quota{
-		"no members":            poolOf("p"),
-		"too many members":      poolOf("p", many...),
-		"a member twice":        poolOf("p", "window", "window"),
-		"no such member":        poolOf("p", "nothing"),
-		"a pool as a member":    poolOf("p", "requests"),
-		"itself as a member":    poolOf("p", "p"),
-		"kinds apart":           poolOf("p", "window", "slots"),
-		"a name with a space":   named,
-		"a parent":              under(poolOf("p", "window"), "a/tokens"),
-		"a policy":              policed(poolOf("p", "window"), &logpb.Policy{Observe: true}),
-		"a fallback":            insteadOf(poolOf("p", "window"), "a/tokens"),
-		"a pool as a parent":    under(rateOf("p", 1, minute), "requests"),
-		"a pool as a fallback":  insteadOf(rateOf("p", 1, minute), "requests"),
-		"headroom":              {Name: "p", HeadroomPpm: 1, Rule: poolOf("p", "window").Rule},
-		"a default of its own":  {Name: "p", DefaultEstimate: 1, Rule: poolOf("p", "window").Rule},
-		"nothing but its rule":  {Name: "p", Rule: &logpb.Quota_Pool{}},
-		"a clamp of its own":    {Name: "p", ClampHold: true, Rule: poolOf("p", "window").Rule},
-		"two members, one name": {Name: "p", Rule: &logpb.Quota_Pool{Pool: &logpb.Pool{Members: []*logpb.PoolMember{{Name: "a", Quota: "window"}, {Name: "a", Quota: "slots"}}}}},
+		"no members":           poolOf("p"),
+		"too many members":     poolOf("p", many...),
+		"a member twice":       poolOf("p", "window", "window"),
+		"no such member":       poolOf("p", "nothing"),
+		"a pool as a member":   poolOf("p", "requests"),
+		"itself as a member":   poolOf("p", "p"),
+		"kinds apart":          poolOf("p", "window", "slots"),
+		"a name with a space":  named,
+		"a parent":             under(poolOf("p", "window"), "a/tokens"),
+		"a policy":             policed(poolOf("p", "window"), &logpb.Policy{Observe: true}),
+		"a fallback":           insteadOf(poolOf("p", "window"), "a/tokens"),
+		"a pool as a parent":   under(rateOf("p", 1, minute), "requests"),
+		"a pool as a fallback": insteadOf(rateOf("p", 1, minute), "requests"),
+		"headroom":             {Name: "p", HeadroomPpm: 1, Rule: poolOf("p", "window").Rule},
+		"a default of its own": {Name: "p", DefaultEstimate: 1, Rule: poolOf("p", "window").Rule},
+		"nothing but its rule": {Name: "p", Rule: &logpb.Quota_Pool{}},
+		"a clamp of its own":   {Name: "p", ClampHold: true, Rule: poolOf("p", "window").Rule},
+		"two members, one name": {Name: "p", Rule: &logpb.Quota_Pool{Pool: &logpb.Pool{Members: []*logpb.PoolMember{{Name: "a",
+			Quota: "window"}, {Name: "a", Quota: "slots"}}}}},
 	} {
 		if r := w.do(applyQuotas(bad)); r.GetFailure().GetReason() != logpb.Reason_REASON_IMPOSSIBLE_QUOTA {
 			t.Errorf("%s: %v", name, r)
@@ -308,11 +310,13 @@ func TestPool_ObserveMode(t *testing.T) {
 func TestPool_LeaseIsOfTheMember(t *testing.T) {
 	w := keysWorld(t)
 	g := w.granted(ask("x", itemOf("tokens", 100)))
-	w.fails(consumeCmd(&logpb.Consume{Lease: g.Lease, Fence: g.Fence, Op: 1, Items: []*logpb.Item{itemOf("tokens", 100)}}), logpb.Reason_REASON_NOT_HELD)
+	w.fails(consumeCmd(&logpb.Consume{Lease: g.Lease, Fence: g.Fence, Op: 1, Items: []*logpb.Item{itemOf("tokens", 100)}}),
+		logpb.Reason_REASON_NOT_HELD)
 	if r := w.do(consumeCmd(&logpb.Consume{Lease: g.Lease, Fence: g.Fence, Op: 1})); r.GetConsumed().GetItems()[0].Quota != "a/tokens" {
 		t.Fatal(r)
 	}
-	r := w.do(settle(&logpb.Settle{Lease: g.Lease, Fence: g.Fence, Op: 1, Actual: []*logpb.Item{itemOf("a/tokens", 40)}, Final: true, Release: true}))
+	r := w.do(settle(&logpb.Settle{Lease: g.Lease, Fence: g.Fence, Op: 1, Actual: []*logpb.Item{itemOf("a/tokens", 40)}, Final: true,
+		Release: true}))
 	if r.GetSettled() == nil || w.available("a/tokens") != 960 {
 		t.Fatalf("%v, %d are left", r, w.available("a/tokens"))
 	}

@@ -43,7 +43,8 @@ func TestPool_WaitsForTheFirstMember(t *testing.T) {
 	ticket := w.queued(waitsFor("x", 5*minute, itemOf("requests", 3), itemOf("tokens", 10)))
 	w.reborn()
 	w.now += 2 * second
-	if r := w.do(settle(&logpb.Settle{Lease: w.m.liveOne("b/requests").id, Fence: w.m.liveOne("b/requests").fence, Op: 1, Actual: []*logpb.Item{itemOf("b/requests", 4)}, Final: true})); r.GetSettled() == nil {
+	if r := w.do(settle(&logpb.Settle{Lease: w.m.liveOne("b/requests").id, Fence: w.m.liveOne("b/requests").fence, Op: 1,
+		Actual: []*logpb.Item{itemOf("b/requests", 4)}, Final: true})); r.GetSettled() == nil {
 		t.Fatal(r)
 	}
 	if got := w.served(); got[ticket] != "bb" {
@@ -100,8 +101,8 @@ func TestPool_ClassesAndTurnsHoldAcrossMembers(t *testing.T) {
 	}
 }
 
-// TestPool_FirstWaiterIsNotOvertaken: while the first in line lacks room on every member, nobody behind it takes what comes free there; whoever
-// waits for something else is not held up.
+// TestPool_FirstWaiterIsNotOvertaken: while the first in line lacks room on every member, nobody behind it takes what comes free there;
+// whoever waits for something else is not held up.
 func TestPool_FirstWaiterIsNotOvertaken(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("k1", 4), slotsOf("k2", 4), slotsOf("other", 1), poolOf("pool", "k1", "k2"))

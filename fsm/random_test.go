@@ -300,7 +300,8 @@ func (h *history) admin(lease uint64) *logpb.Command {
 	case 10:
 		return h.limits()
 	case 11:
-		return applyQuotas(poolOf("tokens", rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"rate", "burst", "org/pooled", "ends"}), 1, 3, rapid.ID).Draw(h.T, "members")...))
+		return applyQuotas(poolOf("tokens", rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"rate", "burst", "org/pooled", "ends"}), 1, 3,
+			rapid.ID).Draw(h.T, "members")...))
 	}
 	return &logpb.Command{Kind: &logpb.Command_DeleteQuota{DeleteQuota: &logpb.DeleteQuota{
 		Quota: rapid.SampledFrom([]string{"minute", "org/team", "ends", "keys"}).Draw(h.T, "deleted"),

@@ -280,7 +280,8 @@ func checkReserve(req *logpb.Reserve) *logpb.Failure {
 	}
 	for i, item := range req.Items {
 		if item.Pool != "" {
-			return invalid(fmt.Sprintf("quota %q is asked for as one of pool %q", item.Quota, item.Pool), "name the pool, and the member of the Reserve")
+			return invalid(fmt.Sprintf("quota %q is asked for as one of pool %q", item.Quota, item.Pool),
+				"name the pool, and the member of the Reserve")
 		}
 		for _, other := range req.Items[:i] {
 			if item.Quota == other.Quota {

@@ -182,7 +182,8 @@ func (s *State) policyRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 	if going {
 		s.stats.Scan(func(t *holderStats) bool {
 			going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Tally{Tally: &logpb.SnapshotTally{
-				Holder: t.holder, Quota: t.quota, Grants: t.grants, GrantedNs: t.granted, Failures: t.failures, ClosedUntilNs: t.closedUntil, DeniedNs: t.denied, MemberQuota: t.member,
+				Holder: t.holder, Quota: t.quota, Grants: t.grants, GrantedNs: t.granted, Failures: t.failures, ClosedUntilNs: t.closedUntil,
+				DeniedNs: t.denied, MemberQuota: t.member,
 			}}})
 			return going
 		})

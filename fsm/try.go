@@ -93,7 +93,8 @@ func (m *Machine) shortOf(w *waiter, needs []need, at uint32, aside map[uint32]i
 	return short
 }
 
-// setAside sets the amounts of a waiter aside, in all quotas that it needs. Who comes after it is passed over where one of the short ones is needed.
+// setAside sets the amounts of a waiter aside, in all quotas that it needs. Who comes after it is passed over where one of the short ones
+// is needed.
 func (m *Machine) setAside(w *waiter, needs []need, at uint32, short []uint32, aside map[uint32]int64, blocked map[uint32]bool) {
 	m.extendOffers(w.req.Holder)
 	for _, n := range needs {

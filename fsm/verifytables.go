@@ -158,7 +158,8 @@ func (s *State) verifyWaitSets() error {
 			errs = append(errs, fmt.Errorf("ticket %d counts as %d items, it asks for %d", ticket, w.shares, s.sharesOf(w.req)))
 		}
 		h, known := s.holders.Get(w.req.Holder)
-		if err != nil || !ok || !slices.Equal(asked, l.asked) || !known || h.virtualTime != w.virtualTime && !s.lagsBehind(w) || w.ticket != ticket || ticket > s.lastTicket {
+		if err != nil || !ok || !slices.Equal(asked, l.asked) || !known || h.virtualTime != w.virtualTime && !s.lagsBehind(w) ||
+			w.ticket != ticket || ticket > s.lastTicket {
 			errs = append(errs, fmt.Errorf("ticket %d of holder %q stands in a line for other quotas, or at another turn than its holder's", ticket, w.req.Holder))
 		}
 		return len(errs) < maxReported
@@ -168,8 +169,10 @@ func (s *State) verifyWaitSets() error {
 		if listed != number || l.number != number || number > s.lastWaitSet || l.length != lengths[number] || l.length == 0 {
 			errs = append(errs, fmt.Errorf("lane %d has %d waiters, counted %d, and is found as %d", number, lengths[number], l.length, listed))
 		}
-		if drawn := s.drawnOn(l.asked); !slices.ContainsFunc(l.quotas, s.wasDeleted) && !slices.Equal(drawn, l.quotas) || l.ahead != ahead[number] {
-			errs = append(errs, fmt.Errorf("lane %d is for quotas %v, of which %v are drawn on; %+v wait ahead of others, counted %+v", number, l.quotas, drawn, ahead[number], l.ahead))
+		if drawn := s.drawnOn(l.asked); !slices.ContainsFunc(l.quotas, s.wasDeleted) && !slices.Equal(drawn, l.quotas) ||
+			l.ahead != ahead[number] {
+			errs = append(errs, fmt.Errorf("lane %d is for quotas %v, of which %v are drawn on; %+v wait ahead of others, counted %+v", number,
+				l.quotas, drawn, ahead[number], l.ahead))
 		}
 		for _, of := range l.quotas {
 			if places++; !listedIn(s.waitSetsOf, quotaWaitSet{quota: of, waitSet: number}) {

@@ -291,7 +291,8 @@ func (s *stage) startCluster(ctx context.Context) error {
 		return err
 	}
 	_, err = leader.Admin().ApplyQuotas(ready, &quotav1.ApplyQuotasRequest{
-		Quotas: slices.Concat(workload.Quotas(), workload.ModelQuotas(), hostile.Quotas()), Holders: workload.HolderRules(), ReplaceHolders: true, Workflows: workload.Workflows(), ReplaceWorkflows: true,
+		Quotas: slices.Concat(workload.Quotas(), workload.ModelQuotas(), hostile.Quotas()), Holders: workload.HolderRules(),
+		ReplaceHolders: true, Workflows: workload.Workflows(), ReplaceWorkflows: true,
 	})
 	if err != nil {
 		return err

@@ -104,7 +104,8 @@ func TestCommands_CarryEveryField(t *testing.T) {
 		reportCommand(populated(&quotav1.ReportRequest{}), who),
 	} {
 		command.PerHolder = true // an address's, which no token is
-		names := slices.DeleteFunc(missing(command.ProtoReflect()), func(name string) bool { return name == "Item.pool" }) // the state machine's own
+		names := slices.DeleteFunc(missing(command.ProtoReflect()),
+			func(name string) bool { return name == "Item.pool" }) // the state machine's own
 		if len(names) > 0 {
 			t.Errorf("%T lacks %v", command.Kind, names)
 		}

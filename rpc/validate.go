@@ -566,7 +566,8 @@ func (c *checker) definition(path string, q *quotav1.Quota) {
 	c.length(path+".window.skew", q.GetWindow().GetSkew(), 0, maxDuration)
 	c.length(path+".slots.grace", q.GetSlots().GetGrace(), 0, maxDuration)
 	if pool := q.GetPool(); pool != nil {
-		c.check(len(pool.Members) > 0 && len(pool.Members) <= maxMembers, path+".pool.members", fmt.Sprintf("has not 1 to %d entries", maxMembers), "")
+		c.check(len(pool.Members) > 0 && len(pool.Members) <= maxMembers, path+".pool.members", fmt.Sprintf("has not 1 to %d entries",
+			maxMembers), "")
 		for i, member := range pool.Members {
 			c.text(fmt.Sprintf("%s.pool.members[%d].name", path, i), member.GetName(), maxMember)
 			c.quotaName(fmt.Sprintf("%s.pool.members[%d].quota", path, i), member.GetQuota())

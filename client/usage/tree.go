@@ -85,8 +85,9 @@ var root = list(members{
 	// An error of Responses' streams, and an exception of Bedrock's.
 	"code": leaf(rootCode), "message": messageOrText,
 	"response": object(members{
-		"id": leaf(answerID), "model": leaf(modelName), "service_tier": leaf(serviceTier), "conversation": object(members{"id": leaf(conversationID)}),
-		"usage": usageNode, "error": errorNode,
+		"id": leaf(answerID), "model": leaf(modelName), "service_tier": leaf(serviceTier),
+		"conversation": object(members{"id": leaf(conversationID)}),
+		"usage":        usageNode, "error": errorNode,
 	}),
 	"usageMetadata": object(members{
 		"promptTokenCount": leaf(promptCount), "toolUsePromptTokenCount": leaf(toolUseCount), "cachedContentTokenCount": leaf(cachedCount),

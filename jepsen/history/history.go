@@ -75,8 +75,8 @@ type Spend struct {
 	Fence uint64 `json:"fence,omitempty"`
 	// By is the caller.
 	By string `json:"by"`
-	// ID is the request that it belongs to, Status what the provider answered, Whole that the answer was written to its end: of calls that come
-	// through a gateway.
+	// ID is the request that it belongs to, Status what the provider answered, Whole that the answer was written to its end: of calls that
+	// come through a gateway.
 	ID     string `json:"id,omitempty"`
 	Status int    `json:"status,omitempty"`
 	Whole  bool   `json:"whole,omitempty"`

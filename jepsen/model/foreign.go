@@ -78,7 +78,8 @@ func (j *Judge) hear(q *quota, o *operation, signal *logpb.Signal, reported *log
 	}
 	gone := limit - min(*signal.Remaining, limit)
 	of.most, of.mostAt = max(gone-min(first.beforeLeast, gone), faded(of.most, now-of.mostAt, q.rule.period)), now
-	if surely := gone - min(plus(first.before, amount), gone); believed && !o.didActual && surely >= faded(of.least, now-of.leastAt, q.rule.period) {
+	if surely := gone - min(plus(first.before, amount), gone); believed && !o.didActual && surely >= faded(of.least, now-of.leastAt,
+		q.rule.period) {
 		of.least, of.leastAt = surely, now
 	}
 }

@@ -18,8 +18,8 @@ func (j *Judge) members(name string) []*logpb.PoolMember {
 	return q.definition.GetPool().GetMembers()
 }
 
-// drawsOn returns what one item may need: of a quota, that and its ancestors; of a pool, the pool and all that its members need, each as much as
-// the one that needs most of it.
+// drawsOn returns what one item may need: of a quota, that and its ancestors; of a pool, the pool and all that its members need, each as
+// much as the one that needs most of it.
 func (j *Judge) drawsOn(q *quota, asked *int64) (needs []need) {
 	if q.rule.kind == poolKind {
 		needs = append(needs, need{quota: q})
@@ -91,8 +91,8 @@ func (j *Judge) isPooled(name string) bool {
 	return false
 }
 
-// freeMember returns a member of the pools that a Reserve asks for, by which it certainly could have been granted; empty: there is none, or these
-// books cannot tell.
+// freeMember returns a member of the pools that a Reserve asks for, by which it certainly could have been granted; empty: there is none, or
+// these books cannot tell.
 func (j *Judge) freeMember(ask *logpb.Reserve) string {
 	first := slices.IndexFunc(ask.Items, func(item *logpb.Item) bool { return j.members(item.Quota) != nil })
 	if first < 0 {
@@ -125,12 +125,13 @@ func (j *Judge) freeMember(ask *logpb.Reserve) string {
 // certainlyFree tells whether there is enough of a quota for everybody who asks, and nothing else that these books know less well.
 func (j *Judge) certainlyFree(n need) bool {
 	q := n.quota
-	return q.definition.GetPolicy() == nil && !j.overridden[q] && !q.cooling(j.clock.Now) && !q.rule.anchored && !q.cap.is && q.rule.burst == 0 &&
+	return q.definition.GetPolicy() == nil && !j.overridden[q] && !q.cooling(j.clock.Now) && !q.rule.anchored && !q.cap.is &&
+		q.rule.burst == 0 &&
 		q.rule.kind != windowKind && q.waiting == 0 && n.own <= q.rule.maxHold && n.amount <= q.rule.usable-q.held-q.perhaps.sum
 }
 
-// passesInPool judges a grant of a pool's member by those who wait for that pool alone: no member that is open had room for the first of them, so that
-// all were kept for it. It cannot tell where members differ, or something else may keep a waiter back.
+// passesInPool judges a grant of a pool's member by those who wait for that pool alone: no member that is open had room for the first of
+// them, so that all were kept for it. It cannot tell where members differ, or something else may keep a waiter back.
 func (j *Judge) passesInPool(granted *logpb.Granted) {
 	if slices.ContainsFunc(granted.Items, func(item *logpb.GrantedItem) bool { return item.Pool != "" }) {
 		j.stats.Pooled++
@@ -145,7 +146,8 @@ func (j *Judge) passesInPool(granted *logpb.Granted) {
 	usable := int64(-1)
 	for _, member := range j.members(pool.name) {
 		q := j.quotas[member.Quota]
-		if q.parent != nil || q.definition.GetPolicy() != nil || j.overridden[q] || usable >= 0 && q.rule.usable != usable || q.rule.burst > 0 || q.definition.MaxHold != nil {
+		if q.parent != nil || q.definition.GetPolicy() != nil || j.overridden[q] || usable >= 0 && q.rule.usable != usable ||
+			q.rule.burst > 0 || q.definition.MaxHold != nil {
 			return
 		}
 		usable = q.rule.usable

@@ -197,7 +197,8 @@ func Mixes() []Mix {
 		each(mix("damaged-disks", []string{"bit-flips", "half-lost-disk"}, nil)),
 		each(mix("edge", edge, nil)),
 		each(mix("gateway", []string{
-			"gateway-killed", "gateway-cut-off", "gateway-upstream-cuts", "gateway-key-swapped", "provider-trouble", "kill-leader", "partition-leader",
+			"gateway-killed", "gateway-cut-off", "gateway-upstream-cuts", "gateway-key-swapped", "provider-trouble", "kill-leader",
+			"partition-leader",
 			"pause-leader", "rolling-restart",
 		}, [][2]string{{"gateway-killed", "kill-leader"}, {"gateway-upstream-cuts", "provider-trouble"}})),
 		mix("power-cuts", []string{"power-cut-all", "power-cut-leader"}, nil),

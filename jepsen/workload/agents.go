@@ -39,7 +39,8 @@ func (w *worker) askModel(r *rand.Rand, number, count int) (asked history.Asked)
 	defer cancel()
 	stream, leaves := r.IntN(2) == 0, r.IntN(100) < 15
 	body := fmt.Sprintf(`{"model":"m","stream":%t,"max_tokens":50,"messages":[{"role":"user","content":"%s"}]}`, stream, asked.ID)
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+w.Gateway+"/openai/v1/chat/completions", strings.NewReader(body))
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+w.Gateway+"/openai/v1/chat/completions",
+		strings.NewReader(body))
 	if err != nil {
 		panic(fmt.Sprintf("the gateway's address: %v", err)) // a defect of the suite
 	}

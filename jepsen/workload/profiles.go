@@ -79,8 +79,10 @@ var profiles = map[string]func(context.Context, *worker, int){
 	}),
 	// pools: more of two keys than there is, of both together, in three classes; they wait.
 	"pools": raw(habits{
-		quotas: []string{"keys", "seats"}, items: 2, amount: 2, ttlMin: time.Second, ttlMax: 3 * time.Second, consume: 80, wait: 60, waitMax: 3 * time.Second,
-		withdraw: 10, twice: 5, late: 5, reserve: 50, settle: 15, renew: 5, release: 20, abandon: 5, stale: 5, report: 3, read: 5, most: 3, limited: 30,
+		quotas: []string{"keys", "seats"}, items: 2, amount: 2, ttlMin: time.Second, ttlMax: 3 * time.Second, consume: 80, wait: 60,
+		waitMax:  3 * time.Second,
+		withdraw: 10, twice: 5, late: 5, reserve: 50, settle: 15, renew: 5, release: 20, abandon: 5, stale: 5, report: 3, read: 5, most: 3,
+		limited: 30,
 	}),
 	// chain: the steps of a workflow, which want more than there is.
 	"chain": raw(habits{

@@ -86,17 +86,23 @@ func TestTextVectors(t *testing.T) {
 			said("claude-code/retry-429", Throttled, ScopeKey, "", span(4*time.Second)),
 		},
 		{
-			"Python, long", "openai.RateLimitError: Error code: 429 - {'error': {'message': 'Rate limit reached for gpt-4o in organization org-abcdefghijklmnopqrstuvwx on " +
-				"tokens per min (TPM): Limit 30000, Used 28000, Requested 5000. Please try again in 6s. Visit https://platform.openai.com/account/rate-limits to " +
+			"Python, long",
+			"openai.RateLimitError: Error code: 429 - {'error': {'message': 'Rate limit reached for gpt-4o " +
+				"in organization org-abcdefghijklmnopqrstuvwx on " +
+				"tokens per min (TPM): Limit 30000, Used 28000, Requested 5000. Please try again in 6s. " +
+				"Visit https://platform.openai.com/account/rate-limits to " +
 				"learn more.', 'type': 'tokens', 'param': None, 'code': 'rate_limit_exceeded'}}" + strings.Repeat(" ", 100),
 			said("openai/library-wait", Throttled, ScopeResource, "tokens", span(6*time.Second)),
 		},
-		{"Python, bare", "openai.RateLimitError: Error code: 429 - {'error': {'code': 'rate_limit_exceeded'}}", said("any/library-429", Throttled, ScopeKey, "", Span{})},
+		{"Python, bare", "openai.RateLimitError: Error code: 429 - {'error': {'code': 'rate_limit_exceeded'}}", said("any/library-429",
+			Throttled, ScopeKey, "", Span{})},
 		{
-			"Python, paid up", "openai.RateLimitError: Error code: 429 - {'error': {'message': 'You exceeded your current quota', 'type': 'insufficient_quota'}}",
+			"Python, paid up",
+			"openai.RateLimitError: Error code: 429 - {'error': {'message': 'You exceeded your current quota', 'type': 'insufficient_quota'}}",
 			said("openai/insufficient-quota", Billing, ScopeOrg, "", Span{}),
 		},
-		{"Node, paid up", "RateLimitError: 429 You exceeded your current quota, please check your plan", said("openai/insufficient-quota", Billing, ScopeOrg, "", Span{})},
+		{"Node, paid up", "RateLimitError: 429 You exceeded your current quota, please check your plan", said("openai/insufficient-quota",
+			Billing, ScopeOrg, "", Span{})},
 		{
 			"a status and a body", `API Error: 429 {"type":"error","error":{"type":"rate_limit_error","message":"This request would exceed"}}`,
 			said("any/api-error-429", Throttled, ScopeKey, "", Span{}),
@@ -105,9 +111,11 @@ func TestTextVectors(t *testing.T) {
 			"a status and a body, paid up", `API Error: 429 {"error":{"message":"check your plan","type":"insufficient_quota"}}`,
 			said("openai/insufficient-quota", Billing, ScopeOrg, "", Span{}),
 		},
-		{"gh", "gh: API rate limit exceeded for user ID 1234. If you reach out to GitHub Support (HTTP 403)", said("github/core", Exhausted, ScopeKey, "", Span{})},
+		{"gh", "gh: API rate limit exceeded for user ID 1234. If you reach out to GitHub Support (HTTP 403)", said("github/core", Exhausted,
+			ScopeKey, "", Span{})},
 		{"gh, GraphQL", "GraphQL: API rate limit already exceeded for user ID 1234.", said("github/core", Exhausted, ScopeKey, "", Span{})},
-		{"gh, secondary", "gh: You have exceeded a secondary rate limit. Please wait a few minutes before you try again. (HTTP 403)", said("github/secondary", Throttled, ScopeKey, "", Span{})},
+		{"gh, secondary", "gh: You have exceeded a secondary rate limit. Please wait a few minutes before you try again. (HTTP 403)",
+			said("github/secondary", Throttled, ScopeKey, "", Span{})},
 		{"a billing period", "You have exhausted your plan for this billing period.", said("any/plan-period", Exhausted, ScopePlan, "", Span{})},
 		{"without a word", "You've hit your limit · resets 2am (Asia/Shanghai)", said("claude-code/plan", Exhausted, ScopePlan, "", span(18*time.Hour))},
 		{"a length of time", "You've hit your usage limit. Try again in 2 days 3 hours.", said("codex/plan", Exhausted, ScopePlan, "", span(51*time.Hour))},

@@ -20,7 +20,8 @@ const helperVariable = "QUOTAD_CHILD_HELPER"
 
 func TestMain(m *testing.M) {
 	if script := os.Getenv(helperVariable); script != "" {
-		state, err := (&Command{Args: []string{"sh", "-c", script}, In: os.Stdin, Out: os.Stdout, Err: os.Stderr, OwnGroup: true}).Run(context.Background())
+		state, err := (&Command{Args: []string{"sh", "-c", script}, In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
+			OwnGroup: true}).Run(context.Background())
 		if err != nil {
 			os.Exit(99)
 		}
@@ -56,10 +57,12 @@ func TestCommand_PassesSignalsToItsGroup(t *testing.T) {
 	for name, number := range map[string]syscall.Signal{"HUP": syscall.SIGHUP, "INT": syscall.SIGINT, "TERM": syscall.SIGTERM} {
 		dir := t.TempDir()
 		// A shell that is not interactive starts background jobs with SIGINT ignored, so the grandchild is a foreground one.
-		grandchild := `trap 'echo got >> ` + dir + `/grandchild; exit 0' ` + name + `; echo ready >> ` + dir + `/grandchild; while :; do sleep 0.05; done`
+		grandchild := `trap 'echo got >> ` + dir + `/grandchild; exit 0' ` + name + `; echo ready >> ` + dir +
+			`/grandchild; while :; do sleep 0.05; done`
 		script := `trap 'echo got >> ` + dir + `/child; exit 7' ` + name + `; sh -c "$0"; exit 8`
 		parent := exec.CommandContext(t.Context(), os.Args[0])
-		parent.Env = append(os.Environ(), helperVariable+"=set -- ; "+strings.ReplaceAll(script, `"$0"`, "'"+strings.ReplaceAll(grandchild, "'", `'\''`)+"'"))
+		parent.Env = append(os.Environ(), helperVariable+"=set -- ; "+strings.ReplaceAll(script, `"$0"`, "'"+strings.ReplaceAll(grandchild, "'",
+			`'\''`)+"'"))
 		parent.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 		if err := parent.Start(); err != nil {
 			t.Fatal(err)
@@ -115,7 +118,8 @@ func TestCommand_EndsAsAShellSays(t *testing.T) {
 		}
 	}
 	var out bytes.Buffer
-	command := &Command{Args: []string{"sh", "-c", `echo "$NAME"; cat`}, Env: append(os.Environ(), "NAME=value"), In: strings.NewReader("input"), Out: &out}
+	command := &Command{Args: []string{"sh", "-c", `echo "$NAME"; cat`}, Env: append(os.Environ(), "NAME=value"),
+		In: strings.NewReader("input"), Out: &out}
 	if _, err := command.Run(t.Context()); err != nil || out.String() != "value\ninput" {
 		t.Errorf("it wrote %q, with %v", out.String(), err)
 	}

@@ -167,7 +167,8 @@ func runError(err error) error {
 	case isWrong:
 		return fail(ExitFailed, wrong.Hint, "%s (%s)", wrong.Message, wrong.Reason)
 	case errors.Is(err, client.ErrClusterAway):
-		return fail(ExitFailed, "is a node running there? name others with --server or QUOTAD_SERVER", "%s", strings.TrimPrefix(said(err), "not accepted: "))
+		return fail(ExitFailed, "is a node running there? name others with --server or QUOTAD_SERVER", "%s", strings.TrimPrefix(said(err),
+			"not accepted: "))
 	}
 	return fail(ExitFailed, "try again, or ask another node with --server", "%s", said(err))
 }

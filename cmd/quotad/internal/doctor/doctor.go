@@ -117,7 +117,8 @@ func (e *examination) server(ctx context.Context, s Server) {
 	e.answering, e.statuses = append(e.answering, s), append(e.statuses, status)
 	for _, check := range status.Checks {
 		if !check.Ok {
-			e.add("health "+s.Address, Warning, "quotad status shows all checks; operations.md says what to do for each", "%s: %s", check.Name, check.Message)
+			e.add("health "+s.Address, Warning, "quotad status shows all checks; operations.md says what to do for each", "%s: %s", check.Name,
+				check.Message)
 		}
 	}
 }
@@ -144,7 +145,8 @@ func (e *examination) sameCluster() {
 func (e *examination) leader(ctx context.Context) {
 	known := slices.IndexFunc(e.statuses, func(s *quotav1.GetStatusResponse) bool { return s.Leader != "" })
 	if known < 0 {
-		e.add("leader", Failed, "a majority of the members has to run and reach each other: ask each with quotad status --check --cluster", "no leader is known")
+		e.add("leader", Failed, "a majority of the members has to run and reach each other: ask each with quotad status --check --cluster",
+			"no leader is known")
 		return
 	}
 	status := e.statuses[known]
@@ -158,7 +160,8 @@ func (e *examination) leader(ctx context.Context) {
 	}
 	if cause := e.dial(ctx, status.LeaderAddress); cause != nil {
 		e.add("leader", Warning, "expected through a tunnel, NAT or a load balancer; otherwise open that address to clients",
-			"%s leads at %s, which cannot be reached from here (%s): %s forwards calls, one hop more", status.Leader, status.LeaderAddress, rootCause(cause), status.Node)
+			"%s leads at %s, which cannot be reached from here (%s): %s forwards calls, one hop more", status.Leader, status.LeaderAddress,
+			rootCause(cause), status.Node)
 		return
 	}
 	e.add("leader", OK, "", "%s leads at %s, which can be reached from here", status.Leader, status.LeaderAddress)
@@ -245,11 +248,13 @@ func (e *examination) quota(name string, all []*quotav1.QuotaStatus) {
 	q := all[at]
 	switch {
 	case q.Override != nil && q.Override.Limit == 0:
-		e.add(check, Failed, "quotad quota override ends it", "suspended by an operator, for %s more", q.Override.Left.AsDuration().Round(time.Second))
+		e.add(check, Failed, "quotad quota override ends it", "suspended by an operator, for %s more",
+			q.Override.Left.AsDuration().Round(time.Second))
 	case q.Usable == 0:
 		e.add(check, Failed, "a limit above 0 opens it: quotad quota apply", "suspended: its limit is 0")
 	case q.CooldownLeft != nil:
-		e.add(check, Warning, "wait, or end it with quotad quota reopen "+name, "closed for %s: the provider refused a call", q.CooldownLeft.AsDuration().Round(time.Second))
+		e.add(check, Warning, "wait, or end it with quotad quota reopen "+name, "closed for %s: the provider refused a call",
+			q.CooldownLeft.AsDuration().Round(time.Second))
 	case q.AvailableWithParents <= 0:
 		e.add(check, Warning, "wait with --wait; quotad usage shows who uses it", "nothing is available of %d", q.Usable)
 	default:

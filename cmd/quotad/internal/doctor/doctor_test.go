@@ -88,7 +88,8 @@ func examine(t *testing.T, settings *tls.Config, now func() time.Time, quotas []
 		}
 		client := &http.Client{Transport: transport}
 		c.Servers = append(c.Servers, Server{
-			Address: parsed.Host, URL: parsed, Quota: quotav1connect.NewQuotaServiceClient(client, address), Admin: quotav1connect.NewAdminServiceClient(client, address),
+			Address: parsed.Host, URL: parsed, Quota: quotav1connect.NewQuotaServiceClient(client, address),
+			Admin: quotav1connect.NewAdminServiceClient(client, address),
 		})
 	}
 	var out strings.Builder
@@ -128,7 +129,8 @@ func says(t *testing.T, found string, texts ...string) {
 // Each layer's trouble is told with what to do, and what is well is said to be well.
 func TestExamine_TellsEachTrouble(t *testing.T) {
 	good := serve(t, healthy())
-	says(t, examine(t, nil, time.Now, nil, good.URL), ": ok: this machine and the node agree", "ok: quotad 0.1.0, node n1 (leader) of cluster c1",
+	says(t, examine(t, nil, time.Now, nil, good.URL), ": ok: this machine and the node agree",
+		"ok: quotad 0.1.0, node n1 (leader) of cluster c1",
 		"leader: ok: n1 leads", "requests: ok: ", "quotas: ok: the cluster has 4")
 	says(t, examine(t, nil, time.Now, []string{"github/core", "githb/core", "suspended", "used-up", "openai/tokens"}, good.URL),
 		"quota github/core: ok: 4000 of 5000 available", `quota githb/core: failed: there is no such quota (did you mean "github/core"?)`,
@@ -160,7 +162,8 @@ func TestExamine_TellsEachTrouble(t *testing.T) {
 	stranger.status.ClusterId = "c2"
 	says(t, examine(t, nil, time.Now, nil, good.URL, serve(t, stranger).URL), "cluster: failed: ")
 	follower.status.Node, follower.status.Role, follower.status.LeaderAddress = "n2", "follower", strings.TrimPrefix(gone.URL, "http://")
-	says(t, examine(t, nil, time.Now, nil, serve(t, follower).URL), "leader: warning: n1 leads at ", "cannot be reached from here (connection refused)")
+	says(t, examine(t, nil, time.Now, nil, serve(t, follower).URL), "leader: warning: n1 leads at ",
+		"cannot be reached from here (connection refused)")
 	follower.status.LeaderAddress = strings.TrimPrefix(good.URL, "http://")
 	says(t, examine(t, nil, time.Now, nil, serve(t, follower).URL), "leader: ok: n1 leads at ")
 
@@ -183,9 +186,12 @@ func TestExamine_TellsTroubleOfTLS(t *testing.T) {
 	says(t, examine(t, trusting(), time.Now, nil, secure.URL), ": ok: the node's certificate is good until ", "requests: ok")
 	says(t, examine(t, &tls.Config{RootCAs: x509.NewCertPool(), MinVersion: tls.VersionTLS13}, time.Now, nil, secure.URL),
 		": failed: tls: failed to verify certificate: x509: certificate signed by unknown authority (--ca-file")
-	says(t, examine(t, trusting(), time.Now, nil, strings.Replace(secure.URL, "127.0.0.1", "localhost", 1)), ": failed: ", "use a name of the certificate")
-	says(t, examine(t, trusting(), time.Now, nil, strings.Replace(plain.URL, "http:", "https:", 1)), ": failed: ", "the node speaks clear text")
-	says(t, examine(t, nil, time.Now, nil, strings.Replace(secure.URL, "https:", "http:", 1)), ": failed: the node speaks TLS only (name the CA")
+	says(t, examine(t, trusting(), time.Now, nil, strings.Replace(secure.URL, "127.0.0.1", "localhost", 1)), ": failed: ",
+		"use a name of the certificate")
+	says(t, examine(t, trusting(), time.Now, nil, strings.Replace(plain.URL, "http:", "https:", 1)), ": failed: ",
+		"the node speaks clear text")
+	says(t, examine(t, nil, time.Now, nil, strings.Replace(secure.URL, "https:", "http:", 1)),
+		": failed: the node speaks TLS only (name the CA")
 	soon := func() time.Time { return end.Add(-time.Hour) }
 	says(t, examine(t, trusting(), soon, nil, secure.URL), ": warning: the node's certificate ends on ")
 }

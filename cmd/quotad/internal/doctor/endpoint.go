@@ -75,7 +75,8 @@ func (e *examination) tls(ctx context.Context, s Server) bool {
 	}
 	certificate := secure.ConnectionState().PeerCertificates[0]
 	if left := certificate.NotAfter.Sub(e.Now()); left < expiresSoon {
-		e.add(check, Warning, "renew it: quotad cert node, then SIGHUP to the node", "the node's certificate ends on %s", certificate.NotAfter.Format(time.DateOnly))
+		e.add(check, Warning, "renew it: quotad cert node, then SIGHUP to the node", "the node's certificate ends on %s",
+			certificate.NotAfter.Format(time.DateOnly))
 		return true
 	}
 	e.add(check, OK, "", "the node's certificate is good until %s", certificate.NotAfter.Format(time.DateOnly))

@@ -71,7 +71,8 @@ func (r *Runner) Run(ctx context.Context) (Result, error) {
 	}()
 	command := child.Command{
 		Args: r.Args, In: r.In, Out: r.Out, Err: r.Err, Stop: stop, OwnGroup: true,
-		Env: append(slices.Clone(r.Environ), LeaseVariable+"="+strconv.FormatUint(lease.ID(), 10), FenceVariable+"="+strconv.FormatUint(lease.Fence(), 10)),
+		Env: append(slices.Clone(r.Environ), LeaseVariable+"="+strconv.FormatUint(lease.ID(), 10),
+			FenceVariable+"="+strconv.FormatUint(lease.Fence(), 10)),
 	}
 	state, err := command.Run(ctx)
 	close(over)

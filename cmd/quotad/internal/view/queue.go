@@ -48,7 +48,8 @@ func (q *Queue) Take(event *quotav1.Event, now time.Time) {
 	case quotav1.EventKind_EVENT_KIND_GRANTED, quotav1.EventKind_EVENT_KIND_WAIT_ENDED:
 		delete(q.waiting, event.GetTicket())
 	case quotav1.EventKind_EVENT_KIND_REFUSED:
-		what = fmt.Sprintf("%s refused for %s: %s", event.GetQuota(), event.GetHolder(), strings.TrimPrefix(event.GetReason().String(), "REASON_"))
+		what = fmt.Sprintf("%s refused for %s: %s", event.GetQuota(), event.GetHolder(), strings.TrimPrefix(event.GetReason().String(),
+			"REASON_"))
 	case quotav1.EventKind_EVENT_KIND_COOLDOWN:
 		what = fmt.Sprintf("%s closed for %s", event.GetQuota(), event.GetDuration().AsDuration().Round(time.Second))
 	case quotav1.EventKind_EVENT_KIND_REOPENED, quotav1.EventKind_EVENT_KIND_REOPENED_BY_OPERATOR:

@@ -73,7 +73,8 @@ func (v Cluster) memberTable() string {
 		if m.GetMatchIndex() > 0 {
 			index = output.Int(m.GetMatchIndex())
 		}
-		fmt.Fprintf(rows, "%s\t%s\t%s\t%s\t%s\t%s\n", output.Visible(m.GetId()), role, output.Or(output.Visible(m.GetApiAddress())), contact, index,
+		fmt.Fprintf(rows, "%s\t%s\t%s\t%s\t%s\t%s\n", output.Visible(m.GetId()), role, output.Or(output.Visible(m.GetApiAddress())), contact,
+			index,
 			output.Or(output.Visible(m.GetVersion())))
 	}
 	_ = rows.Flush() // into memory

@@ -19,7 +19,8 @@ func TestTop_ShowsACluster(t *testing.T) {
 	take(&quotav1.Event{Kind: quotav1.EventKind_EVENT_KIND_WAITING, Ticket: 1, Holder: "picard\x1b[2J", Quota: "github/core"}, 9*time.Second)
 	take(&quotav1.Event{Kind: quotav1.EventKind_EVENT_KIND_WAITING, Ticket: 2, Holder: "ralph", Quota: "github/core"}, 4*time.Second)
 	take(&quotav1.Event{Kind: quotav1.EventKind_EVENT_KIND_GRANTED, Ticket: 2, Holder: "ralph", Quota: "github/core"}, 3*time.Second)
-	take(&quotav1.Event{Kind: quotav1.EventKind_EVENT_KIND_COOLDOWN, Quota: "openai/tokens", Duration: durationpb.New(90 * time.Second)}, time.Second)
+	take(&quotav1.Event{Kind: quotav1.EventKind_EVENT_KIND_COOLDOWN, Quota: "openai/tokens", Duration: durationpb.New(90 * time.Second)},
+		time.Second)
 	cluster := Cluster{
 		IDs: []string{"127.0.0.1:1"}, Nodes: []string{"leader"}, Leader: 0, Term: 3, Leases: 12, Waiting: 3,
 		Status: &quotav1.GetStatusResponse{
@@ -31,7 +32,8 @@ func TestTop_ShowsACluster(t *testing.T) {
 			},
 		},
 		Quotas: []*quotav1.QuotaStatus{
-			{Definition: &quotav1.Quota{Name: "github/core"}, Usable: 100, Held: 1, Consumed: 2, Available: 97, Waiting: 3, Zone: quotav1.Zone_ZONE_AMBER, WindowClosesIn: durationpb.New(61 * time.Second)},
+			{Definition: &quotav1.Quota{Name: "github/core"}, Usable: 100, Held: 1, Consumed: 2, Available: 97, Waiting: 3,
+				Zone: quotav1.Zone_ZONE_AMBER, WindowClosesIn: durationpb.New(61 * time.Second)},
 			{Definition: &quotav1.Quota{Name: "openai/tokens"}, Usable: 10, CooldownLeft: durationpb.New(89 * time.Second)},
 			{Definition: &quotav1.Quota{Name: "x"}, ReopensIn: durationpb.New(2 * time.Second)},
 		},
@@ -66,7 +68,8 @@ func TestTop_SaysWhatIsNotKnown(t *testing.T) {
 	if !strings.Contains(nobody, "no node answers: 127.0.0.1:1") {
 		t.Errorf("nobody answers:\n%s", nobody)
 	}
-	follower := Cluster{Leader: -1, Nodes: []string{"follower"}, Status: &quotav1.GetStatusResponse{Members: []*quotav1.Member{{Id: "n2", Voter: true}}}}
+	follower := Cluster{Leader: -1, Nodes: []string{"follower"}, Status: &quotav1.GetStatusResponse{Members: []*quotav1.Member{{Id: "n2",
+		Voter: true}}}}
 	if got := strings.Join(Top(follower, &Queue{}, noon), "\n"); !strings.Contains(got, "no leader") || strings.Contains(got, "no answer") {
 		t.Errorf("a follower without a leader:\n%s", got)
 	}

@@ -105,7 +105,8 @@ func (o options) tooShort() string {
 	if o.Duration >= hour+hour/2 || len(o.modes()) < 2 {
 		return ""
 	}
-	return fmt.Sprintf("--duration %s is too short to compare the fleets: an hour of the provider lasts %s, and a comparison needs one and a half.\n",
+	return fmt.Sprintf("--duration %s is too short to compare the fleets: an hour of the provider lasts %s, "+
+		"and a comparison needs one and a half.\n",
 		o.Duration, hour)
 }
 

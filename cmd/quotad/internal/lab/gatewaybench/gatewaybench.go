@@ -186,7 +186,8 @@ func (p *paths) serve(ctx context.Context, handler http.Handler) (string, error)
 
 var (
 	body = []byte(`{"model":"m","max_tokens":100,"messages":[{"role":"user","content":"` + strings.Repeat("word ", requestSize/5) + `"}]}`)
-	said = []byte(`{"object":"chat.completion","model":"m","choices":[{"index":0,"message":{"content":"` + strings.Repeat("word ", answerSize/5) +
+	said = []byte(`{"object":"chat.completion","model":"m","choices":[{"index":0,"message":{"content":"` + strings.Repeat("word ",
+		answerSize/5) +
 		`"}}],"usage":{"prompt_tokens":1024,"completion_tokens":100,"total_tokens":1124}}`)
 )
 

@@ -95,13 +95,17 @@ func (f Fit) String() string {
 	percent := math.Floor(100 * f.Pace)
 	switch f.Why {
 	case whyOverloaded:
-		return fmt.Sprintf("%s fits with a limit of %d (now %d), or with what is scheduled at %.0f %% of its pace", f.Quota, f.Limit, f.Now, percent)
+		return fmt.Sprintf("%s fits with a limit of %d (now %d), or with what is scheduled at %.0f %% of its pace", f.Quota, f.Limit, f.Now,
+			percent)
 	case whyStarved:
-		return fmt.Sprintf("%s leaves every class something with a limit of %d (now %d), at %.0f %% of the demand, or with a share for the class", f.Quota, f.Limit, f.Now, percent)
+		return fmt.Sprintf("%s leaves every class something with a limit of %d (now %d), "+
+			"at %.0f %% of the demand, or with a share for the class", f.Quota, f.Limit, f.Now, percent)
 	case whySaturated:
-		return fmt.Sprintf("%s serves all that is wanted with a limit of %d (now %d), or at %.0f %% of the demand", f.Quota, f.Limit, f.Now, percent)
+		return fmt.Sprintf("%s serves all that is wanted with a limit of %d (now %d), or at %.0f %% of the demand", f.Quota, f.Limit, f.Now,
+			percent)
 	}
-	return fmt.Sprintf("%s takes all bursts at once with a limit of %d (now %d), or with bursts of %.0f %% of their size; or callers that are more patient",
+	return fmt.Sprintf("%s takes all bursts at once with a limit of %d (now %d), "+
+		"or with bursts of %.0f %% of their size; or callers that are more patient",
 		f.Quota, f.Limit, f.Now, percent)
 }
 

@@ -46,7 +46,8 @@ func TestFits_AreTheSmallestThatFit(t *testing.T) {
 func TestReport_SaysWhatWouldFit(t *testing.T) {
 	for _, c := range []struct{ name, fleet, want string }{
 		{
-			"overloaded", "quotas: [{name: q, headroom: 0.2, rate: {limit: 1000, per: 1m}}]\nagents: [{name: a, every: 10s, latency: 10s, use: {q: 200}}]",
+			"overloaded",
+			"quotas: [{name: q, headroom: 0.2, rate: {limit: 1000, per: 1m}}]\nagents: [{name: a, every: 10s, latency: 10s, use: {q: 200}}]",
 			"q fits with a limit of 1500 (now 1000), or with what is scheduled at 66 % of its pace",
 		},
 		{"fits", "quotas: [{name: q, rate: {limit: 1000, per: 1m}}]\nagents: [{name: a, every: 1m, latency: 1s, use: {q: 3}}]", ""},
@@ -70,7 +71,9 @@ func TestReport_SaysWhatWouldFit(t *testing.T) {
 		}
 		return r
 	}
-	burst := judged(t, "quotas: [{name: q, rate: {limit: 1000, per: 1m}}]\nagents: [{name: a, every: 30s, latency: 1s, use: {q: {estimate: 400, actual: 100-300}}}]")
+	burst := judged(t,
+		"quotas: [{name: q, rate: {limit: 1000, per: 1m}}]\nagents: "+
+			"[{name: a, every: 30s, latency: 1s, use: {q: {estimate: 400, actual: 100-300}}}]")
 	report := &Report{Title: "bursts", Paper: burst, Runs: []Runs{{Seed: 1, Alone: side(0, 7, 2), Governed: side(0, 0, 3)}}}
 	report.Fits = report.fits()
 	var out bytes.Buffer
@@ -79,7 +82,8 @@ func TestReport_SaysWhatWouldFit(t *testing.T) {
 	}
 	said := strings.Join(strings.Fields(out.String()), " ")
 	for _, want := range []string{
-		"calls given up 9 3", "of them critical 0 0", "of them standard 7 0", "of them background 2 3", "q takes all bursts at once with a limit of 1200 (now 1000)",
+		"calls given up 9 3", "of them critical 0 0", "of them standard 7 0", "of them background 2 3",
+		"q takes all bursts at once with a limit of 1200 (now 1000)",
 	} {
 		if !strings.Contains(said, want) {
 			t.Errorf("the report lacks %q:\n%s", want, out.String())

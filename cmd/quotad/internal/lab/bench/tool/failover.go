@@ -193,7 +193,8 @@ func probe(ctx context.Context, node string) bool {
 	defer transport.CloseIdleConnections()
 	service := quotav1connect.NewQuotaServiceClient(&http.Client{Transport: transport}, "http://"+node)
 	request := &quotav1.ReserveRequest{
-		Holder: "bench", Items: []*quotav1.Item{{Quota: bench.QuotaName(-1), Amount: new(int64(1))}}, Consume: true, Ttl: durationpb.New(time.Second),
+		Holder: "bench", Items: []*quotav1.Item{{Quota: bench.QuotaName(-1), Amount: new(int64(1))}}, Consume: true,
+		Ttl: durationpb.New(time.Second),
 	}
 	every := time.NewTicker(probeEvery)
 	defer every.Stop()
