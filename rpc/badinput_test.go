@@ -121,6 +121,10 @@ func TestBadInputIsRefusedAndChangesNothing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := ledgerHash(t, n)
+			if len(c.body) > 64<<10 {
+				// Of a large body more is on its way when it turns out that the node had just ended the connection: no client sends it again.
+				http.DefaultClient.CloseIdleConnections()
+			}
 			status, body := post(t, n.url, c.path, c.body)
 			if status != c.status || c.reason != "" && !strings.Contains(body, fmt.Sprintf("%q", "REASON_"+c.reason)) {
 				t.Errorf("%d %s; want %d %s", status, body, c.status, c.reason)
