@@ -196,7 +196,6 @@ func (c *charge) lower(by int64) {
 func (q *quota) advance(clock fsm.Clock) {
 	r := &q.rule
 	switch {
-	case r.kind == poolKind:
 	case r.kind == rateKind:
 		q.drop(clock.Now - r.period)
 		if q.cap.is && clock.Now >= q.cap.until {
@@ -276,15 +275,21 @@ func (j *Judge) needs(items []*logpb.Item) (needs []need, ok bool) {
 		if q == nil {
 			return nil, false
 		}
-		for _, one := range j.drawsOn(q, item.Amount) {
-			one.quota.advance(j.clock)
-			i := slices.IndexFunc(needs, func(n need) bool { return n.quota == one.quota })
+		amount := q.rule.estimate
+		if item.Amount != nil {
+			amount = *item.Amount
+		}
+		for _, each := range q.path() {
+			each.advance(j.clock)
+			i := slices.IndexFunc(needs, func(n need) bool { return n.quota == each })
 			if i < 0 {
 				i = len(needs)
-				needs = append(needs, need{quota: one.quota})
+				needs = append(needs, need{quota: each})
 			}
-			needs[i].amount = plus(needs[i].amount, one.amount)
-			needs[i].own = max(needs[i].own, one.own)
+			needs[i].amount = plus(needs[i].amount, amount)
+			if each == q {
+				needs[i].own = max(needs[i].own, amount)
+			}
 		}
 	}
 	return needs, true
@@ -323,8 +328,7 @@ func (j *Judge) define(definitions []*logpb.Quota) {
 		}
 		q.parent, moved = parent, true
 	}
-	pooled := slices.ContainsFunc(definitions, func(definition *logpb.Quota) bool { return definition.GetPool() != nil })
-	if moved || pooled {
+	if moved {
 		j.relane()
 	}
 }
