@@ -82,7 +82,8 @@ func TestBadInputIsRefusedAndChangesNothing(t *testing.T) {
 		"a leader that is not":         {admin + "TransferLeadership", `{"id":"n9"}`, 404, "UNKNOWN_MEMBER"},
 		"no JSON":                      {quota + "Reserve", `hello`, 400, "INVALID"},
 		"broken UTF-8":                 {quota + "Reserve", "{\"holder\":\"\xff\",\"items\":[{\"quota\":\"t/core\"}]}", 400, "INVALID"},
-		"a body of 2 MiB":              {quota + "Reserve", `{"holder":"` + strings.Repeat("a", 2<<20) + `"}`, 413, "TOO_LARGE"},
+		// Of a body much larger than that the rest is not read, and the connection is reset, perhaps before the answer is seen.
+		"a body of 200 KiB":            {quota + "Reserve", `{"holder":"` + strings.Repeat("a", 200<<10) + `"}`, 413, "TOO_LARGE"},
 		"a dead fence":                 {quota + "Consume", `{"lease":1,"fence":0,"op":1}`, 400, "INVALID"},
 		"a fence never issued":         {quota + "Consume", `{"lease":1,"fence":"18446744073709551615","op":1}`, 400, "NEVER_ISSUED"},
 		"a lease that is not":          {quota + "Consume", `{"lease":7,"fence":1,"op":1}`, 400, "STALE_FENCE"},
@@ -121,10 +122,6 @@ func TestBadInputIsRefusedAndChangesNothing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := ledgerHash(t, n)
-			if len(c.body) > 64<<10 {
-				// Of a large body more is on its way when it turns out that the node had just ended the connection: no client sends it again.
-				http.DefaultClient.CloseIdleConnections()
-			}
 			status, body := post(t, n.url, c.path, c.body)
 			if status != c.status || c.reason != "" && !strings.Contains(body, fmt.Sprintf("%q", "REASON_"+c.reason)) {
 				t.Errorf("%d %s; want %d %s", status, body, c.status, c.reason)
