@@ -74,7 +74,7 @@ test: ## all quick tests, with the race detector where it matters (minutes)
 	computing="$$(grep -E '$(COMPUTING)' <<<"$$all" | xargs || true)"; \
 	waiting="$$(grep -E '$(WAITING)' <<<"$$all" | sort -r | xargs || true)"; \
 	others="$$(grep -vE '$(COMPUTING)|$(WAITING)' <<<"$$all" | xargs || true)"; \
-	go_test() { $(GO) test -short -timeout 8m "$$@" || failed=1; }; \
+	go_test() { $(GO) test -short -timeout 15m "$$@" || failed=1; }; \
 	if [ -n "$$computing" ]; then \
 		go_test $(TESTFLAGS) $$computing; \
 		go_test -race $(TESTFLAGS) -run '$(SHARING)' $$computing; \

@@ -178,8 +178,10 @@ func TestPool_Definitions(t *testing.T) {
 		"a default of its own": {Name: "p", DefaultEstimate: 1, Rule: poolOf("p", "window").Rule},
 		"nothing but its rule": {Name: "p", Rule: &logpb.Quota_Pool{}},
 		"a clamp of its own":   {Name: "p", ClampHold: true, Rule: poolOf("p", "window").Rule},
-		"two members, one name": {Name: "p", Rule: &logpb.Quota_Pool{Pool: &logpb.Pool{Members: []*logpb.PoolMember{{Name: "a",
-			Quota: "window"}, {Name: "a", Quota: "slots"}}}}},
+		"two members, one name": {Name: "p", Rule: &logpb.Quota_Pool{Pool: &logpb.Pool{Members: []*logpb.PoolMember{{
+			Name:  "a",
+			Quota: "window",
+		}, {Name: "a", Quota: "slots"}}}}},
 	} {
 		if r := w.do(applyQuotas(bad)); r.GetFailure().GetReason() != logpb.Reason_REASON_IMPOSSIBLE_QUOTA {
 			t.Errorf("%s: %v", name, r)
@@ -315,8 +317,10 @@ func TestPool_LeaseIsOfTheMember(t *testing.T) {
 	if r := w.do(consumeCmd(&logpb.Consume{Lease: g.Lease, Fence: g.Fence, Op: 1})); r.GetConsumed().GetItems()[0].Quota != "a/tokens" {
 		t.Fatal(r)
 	}
-	r := w.do(settle(&logpb.Settle{Lease: g.Lease, Fence: g.Fence, Op: 1, Actual: []*logpb.Item{itemOf("a/tokens", 40)}, Final: true,
-		Release: true}))
+	r := w.do(settle(&logpb.Settle{
+		Lease: g.Lease, Fence: g.Fence, Op: 1, Actual: []*logpb.Item{itemOf("a/tokens", 40)}, Final: true,
+		Release: true,
+	}))
 	if r.GetSettled() == nil || w.available("a/tokens") != 960 {
 		t.Fatalf("%v, %d are left", r, w.available("a/tokens"))
 	}

@@ -43,8 +43,10 @@ func TestPool_WaitsForTheFirstMember(t *testing.T) {
 	ticket := w.queued(waitsFor("x", 5*minute, itemOf("requests", 3), itemOf("tokens", 10)))
 	w.reborn()
 	w.now += 2 * second
-	if r := w.do(settle(&logpb.Settle{Lease: w.m.liveOne("b/requests").id, Fence: w.m.liveOne("b/requests").fence, Op: 1,
-		Actual: []*logpb.Item{itemOf("b/requests", 4)}, Final: true})); r.GetSettled() == nil {
+	if r := w.do(settle(&logpb.Settle{
+		Lease: w.m.liveOne("b/requests").id, Fence: w.m.liveOne("b/requests").fence, Op: 1,
+		Actual: []*logpb.Item{itemOf("b/requests", 4)}, Final: true,
+	})); r.GetSettled() == nil {
 		t.Fatal(r)
 	}
 	if got := w.served(); got[ticket] != "bb" {

@@ -54,8 +54,10 @@ func TestBadInputIsRefusedAndChangesNothing(t *testing.T) {
 		"a member's name of an age": {quota + "Reserve", `{"holder":"a","items":[{"quota":"t/core"}],"member":"` + strings.Repeat("x", 65) +
 			`"}`, 400, "INVALID"},
 		"a pool of nobody": {admin + "ApplyQuotas", `{"quotas":[{"name":"x","pool":{}}]}`, 400, "INVALID"},
-		"a pool of what is not": {admin + "ApplyQuotas", `{"quotas":[{"name":"x","pool":{"members":[{"name":"a","quota":"y"}]}}]}`, 400,
-			"IMPOSSIBLE_QUOTA"},
+		"a pool of what is not": {
+			admin + "ApplyQuotas", `{"quotas":[{"name":"x","pool":{"members":[{"name":"a","quota":"y"}]}}]}`, 400,
+			"IMPOSSIBLE_QUOTA",
+		},
 		"a ttl of an age":              {quota + "Reserve", `{"holder":"a","items":[{"quota":"t/core"}],"ttl":"315576000000s"}`, 400, "INVALID"},
 		"a negative wait":              {quota + "Reserve", `{"holder":"a","items":[{"quota":"t/core"}],"wait":"-1s"}`, 400, "INVALID"},
 		"a workflow of a pattern":      {admin + "ApplyQuotas", `{"workflows":[{"name":"w","steps":[{"holder":"a*"},{"holder":"b"}]}],"replaceWorkflows":true}`, 400, "INVALID"},

@@ -114,8 +114,10 @@ func TestTextVectors(t *testing.T) {
 		{"gh", "gh: API rate limit exceeded for user ID 1234. If you reach out to GitHub Support (HTTP 403)", said("github/core", Exhausted,
 			ScopeKey, "", Span{})},
 		{"gh, GraphQL", "GraphQL: API rate limit already exceeded for user ID 1234.", said("github/core", Exhausted, ScopeKey, "", Span{})},
-		{"gh, secondary", "gh: You have exceeded a secondary rate limit. Please wait a few minutes before you try again. (HTTP 403)",
-			said("github/secondary", Throttled, ScopeKey, "", Span{})},
+		{
+			"gh, secondary", "gh: You have exceeded a secondary rate limit. Please wait a few minutes before you try again. (HTTP 403)",
+			said("github/secondary", Throttled, ScopeKey, "", Span{}),
+		},
 		{"a billing period", "You have exhausted your plan for this billing period.", said("any/plan-period", Exhausted, ScopePlan, "", Span{})},
 		{"without a word", "You've hit your limit · resets 2am (Asia/Shanghai)", said("claude-code/plan", Exhausted, ScopePlan, "", span(18*time.Hour))},
 		{"a length of time", "You've hit your usage limit. Try again in 2 days 3 hours.", said("codex/plan", Exhausted, ScopePlan, "", span(51*time.Hour))},

@@ -20,8 +20,10 @@ const helperVariable = "QUOTAD_CHILD_HELPER"
 
 func TestMain(m *testing.M) {
 	if script := os.Getenv(helperVariable); script != "" {
-		state, err := (&Command{Args: []string{"sh", "-c", script}, In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
-			OwnGroup: true}).Run(context.Background())
+		state, err := (&Command{
+			Args: []string{"sh", "-c", script}, In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
+			OwnGroup: true,
+		}).Run(context.Background())
 		if err != nil {
 			os.Exit(99)
 		}
@@ -118,8 +120,10 @@ func TestCommand_EndsAsAShellSays(t *testing.T) {
 		}
 	}
 	var out bytes.Buffer
-	command := &Command{Args: []string{"sh", "-c", `echo "$NAME"; cat`}, Env: append(os.Environ(), "NAME=value"),
-		In: strings.NewReader("input"), Out: &out}
+	command := &Command{
+		Args: []string{"sh", "-c", `echo "$NAME"; cat`}, Env: append(os.Environ(), "NAME=value"),
+		In: strings.NewReader("input"), Out: &out,
+	}
 	if _, err := command.Run(t.Context()); err != nil || out.String() != "value\ninput" {
 		t.Errorf("it wrote %q, with %v", out.String(), err)
 	}

@@ -32,8 +32,10 @@ func TestTop_ShowsACluster(t *testing.T) {
 			},
 		},
 		Quotas: []*quotav1.QuotaStatus{
-			{Definition: &quotav1.Quota{Name: "github/core"}, Usable: 100, Held: 1, Consumed: 2, Available: 97, Waiting: 3,
-				Zone: quotav1.Zone_ZONE_AMBER, WindowClosesIn: durationpb.New(61 * time.Second)},
+			{
+				Definition: &quotav1.Quota{Name: "github/core"}, Usable: 100, Held: 1, Consumed: 2, Available: 97, Waiting: 3,
+				Zone: quotav1.Zone_ZONE_AMBER, WindowClosesIn: durationpb.New(61 * time.Second),
+			},
 			{Definition: &quotav1.Quota{Name: "openai/tokens"}, Usable: 10, CooldownLeft: durationpb.New(89 * time.Second)},
 			{Definition: &quotav1.Quota{Name: "x"}, ReopensIn: durationpb.New(2 * time.Second)},
 		},
@@ -68,8 +70,10 @@ func TestTop_SaysWhatIsNotKnown(t *testing.T) {
 	if !strings.Contains(nobody, "no node answers: 127.0.0.1:1") {
 		t.Errorf("nobody answers:\n%s", nobody)
 	}
-	follower := Cluster{Leader: -1, Nodes: []string{"follower"}, Status: &quotav1.GetStatusResponse{Members: []*quotav1.Member{{Id: "n2",
-		Voter: true}}}}
+	follower := Cluster{Leader: -1, Nodes: []string{"follower"}, Status: &quotav1.GetStatusResponse{Members: []*quotav1.Member{{
+		Id:    "n2",
+		Voter: true,
+	}}}}
 	if got := strings.Join(Top(follower, &Queue{}, noon), "\n"); !strings.Contains(got, "no leader") || strings.Contains(got, "no answer") {
 		t.Errorf("a follower without a leader:\n%s", got)
 	}

@@ -329,8 +329,10 @@ func TestDemo_SaysWhenItIsTooShortToCompare(t *testing.T) {
 		fleet    string
 		duration time.Duration
 		want     bool
-	}{{"both", 10 * time.Second, true}, {"both", 89 * time.Second, true}, {"both", 90 * time.Second, false}, {"governed", 10 * time.Second,
-		false}} {
+	}{{"both", 10 * time.Second, true}, {"both", 89 * time.Second, true}, {"both", 90 * time.Second, false}, {
+		"governed", 10 * time.Second,
+		false,
+	}} {
 		note := options{Fleet: c.fleet, Duration: c.duration}.tooShort()
 		if (note != "") != c.want || c.want && !strings.Contains(note, "--duration "+c.duration.String()+" is too short to compare") {
 			t.Errorf("%s for %s: %q", c.fleet, c.duration, note)

@@ -64,8 +64,10 @@ var roles = []role{
 	{Name: "specialist-5", Class: client.Standard, Every: time.Second, Reads: 13, Writes: 1, Parallel: 3},
 	{Name: "reviewer", Class: client.Standard, Every: 4 * time.Second, Reads: 40, Writes: 1, Parallel: 3, ThinkEvery: 4 * time.Second},
 	{Name: "poller", Class: client.Background, Every: 5 * time.Second, Reads: 110, Parallel: 6, Paced: true},
-	{Name: "digest", Class: client.Background, Every: 10 * time.Second, Reads: 90, Parallel: 4, Paced: true, ThinkEvery: 5 * time.Second,
-		Speaks: python},
+	{
+		Name: "digest", Class: client.Background, Every: 10 * time.Second, Reads: 90, Parallel: 4, Paced: true, ThinkEvery: 5 * time.Second,
+		Speaks: python,
+	},
 }
 
 // classes are the classes in their order, with their words.
