@@ -40,6 +40,12 @@ var livedEvents = []EventKind{
 	EventReopenedByOperator,
 }
 
+// livedNames are the quotas of a lived history that commands draw on; the pool is drawn twice as often.
+var livedNames = []string{
+	"minutely", "bursts", "ends", "org", "org/team", "daily", "hourly", "reported", "slots", "tight", "watched",
+	"keys", "keys",
+}
+
 func livedPath(version int) string {
 	return filepath.Join("testdata", fmt.Sprintf("history-v%d-lived.bin", version))
 }

@@ -99,11 +99,6 @@ func livedQuotas(variant int64) []*logpb.Quota {
 	return append([]*logpb.Quota{minutely, bursts, ends, org, team, daily, hourly, reported, slots, tight, watched}, livedPool(rate)...)
 }
 
-var livedNames = []string{
-	"minutely", "bursts", "ends", "org", "org/team", "daily", "hourly", "reported", "slots", "tight", "watched",
-	"keys", "keys",
-}
-
 func livedHolders() *logpb.Command {
 	return &logpb.Command{Kind: &logpb.Command_ApplyQuotas{ApplyQuotas: &logpb.ApplyQuotas{ReplaceHolders: true, Holders: []*logpb.HolderRule{
 		{Pattern: "h0", Class: 0, Weight: 3}, {Pattern: "h6", Class: 2}, {Pattern: "h7", Class: 2, Weight: 2},
