@@ -284,7 +284,7 @@ func (m *Machine) settleMember(req *logpb.Reserve) (*logpb.Reserve, *logpb.Failu
 	return m.drawOn(req, req.Member), nil
 }
 
-// drawOn returns a Reserve of one member's quotas in place of its pools.
+// drawOn returns a Reserve of one member's quotas instead of its pools.
 func (m *Machine) drawOn(req *logpb.Reserve, name string) *logpb.Reserve {
 	settled := proto.CloneOf(req)
 	settled.Member = name

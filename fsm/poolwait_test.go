@@ -27,7 +27,7 @@ func (w *world) served() map[uint64]string {
 	return all
 }
 
-// TestPool_WaitsForTheFirstMember: whoever waits for a pool is served by the first member that opens, whichever that is.
+// TestPool_WaitsForTheFirstMember: a request that waits for a pool is served by the first member that opens, whichever that is.
 func TestPool_WaitsForTheFirstMember(t *testing.T) {
 	w := keysWorld(t)
 	w.quotas(rateOf("b/requests", 10, minute))
@@ -104,7 +104,7 @@ func TestPool_ClassesAndTurnsHoldAcrossMembers(t *testing.T) {
 }
 
 // TestPool_FirstWaiterIsNotOvertaken: while the first in line lacks room on every member, nobody behind it takes what comes free there;
-// whoever waits for something else is not held up.
+// requests that wait for something else are not held up.
 func TestPool_FirstWaiterIsNotOvertaken(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("k1", 4), slotsOf("k2", 4), slotsOf("other", 1), poolOf("pool", "k1", "k2"))

@@ -45,7 +45,7 @@ func (p *proxy) serve(listener net.Listener) *http.Server {
 // maxBody bounds what is read of a request or an answer.
 const maxBody = 64 << 20
 
-// forwardedBy marks a call that one node hands on to another. These are no calls of the client's.
+// forwardedBy marks a call that one node forwards to another. The client did not make these calls.
 const forwardedBy = "Quotad-Forwarded-By"
 
 // ServeHTTP implements http.Handler.

@@ -59,7 +59,7 @@ func (r *recorder) set(rule func(*exchange) fate) {
 	r.rule = rule
 }
 
-// request records a request; nil: it is none that carries commands.
+// request records a request; nil: it carries no commands.
 func (r *recorder) request(member int, method string, header http.Header, body []byte) *exchange {
 	e := &exchange{member: member, method: method, arrived: time.Now()}
 	message := requestOf(method)

@@ -33,7 +33,7 @@ type Cluster struct {
 	own    *client.Client
 	dir    string
 	serves sync.WaitGroup
-	// tb is told what fails; nil: whoever fails panics.
+	// tb receives failures; nil: a failure panics.
 	tb testing.TB
 
 	mu      sync.Mutex
