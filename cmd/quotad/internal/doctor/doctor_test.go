@@ -6,6 +6,8 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -194,4 +196,11 @@ func TestExamine_TellsTroubleOfTLS(t *testing.T) {
 		": failed: the node speaks TLS only (name the CA")
 	soon := func() time.Time { return end.Add(-time.Hour) }
 	says(t, examine(t, trusting(), soon, nil, secure.URL), ": warning: the node's certificate ends on ")
+
+	asking := httptest.NewUnstartedServer(healthy().handler())
+	asking.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert, MinVersion: tls.VersionTLS13}
+	asking.Config.ErrorLog = log.New(io.Discard, "", 0) // each handshake without a certificate
+	asking.StartTLS()
+	defer asking.Close()
+	says(t, examine(t, trusting(), time.Now, nil, asking.URL), ": failed: no answer over HTTP: ", "the node asks for a certificate")
 }

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -42,7 +43,7 @@ func (e *examination) endpoint(ctx context.Context, check, address string) bool 
 	switch {
 	case errors.As(err, &name):
 		hint = "check the name, or use an address"
-	case strings.Contains(err.Error(), "refused"):
+	case errors.Is(err, syscall.ECONNREFUSED):
 		hint = "nothing listens there: is a node running, and is that its API port (7450 by default, 7451 is Raft's)?"
 	case os.IsTimeout(err):
 		hint = "nothing answers: check the address and the firewalls on the way"
@@ -138,7 +139,8 @@ func (e *examination) clock(ctx context.Context, s Server) bool {
 }
 
 func httpHint(err error) string {
-	if strings.Contains(err.Error(), "certificate required") || strings.Contains(err.Error(), "bad certificate") {
+	// An alert of TLS, which has no type of its own: after the handshake a node sends it where it wants another certificate, or one at all.
+	if operation, ok := errors.AsType[*net.OpError](err); ok && operation.Op == "remote error" {
 		return "the node asks for a certificate: --cert-file and --key-file"
 	}
 	return "is that the API port of a quotad node? 7450 by default, 7451 is Raft's"
