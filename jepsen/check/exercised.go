@@ -173,6 +173,7 @@ func (r *run) policies(lacking func(missing bool, what string)) {
 	lacking(judged.Breakers == 0, "no breaker opened")
 	lacking(judged.Withheld == 0, "no policy withheld anything")
 	lacking(judged.Instead == 0, "no fallback was granted")
+	lacking(judged.Pooled == 0 && r.facts.Mix != upgrade, "no member of a pool was granted")
 	lacking(judged.Turns == 0 || judged.Parallels == 0, "no workflow went one at a time and back")
 }
 
@@ -181,6 +182,9 @@ const (
 	quiet       = "none"
 	wrongClocks = "wrong-clocks"
 )
+
+// upgrade is the mix whose older build knows no pools.
+const upgrade = "upgrade"
 
 // steady checks a run without faults: whoever led at the beginning leads to the end, and no outcome is unknown, but that of
 // the calls which the workload cut off when it was told to end, and of those which a client gave up for an answer that it

@@ -80,8 +80,8 @@ func logAsked(command *logpb.Command) string {
 		return fmt.Sprintf("close session %d", command.Session)
 	case *logpb.Command_Reserve:
 		r := k.Reserve
-		return fmt.Sprintf("reserve %s for %s, %v, consume %v, wait %v, resume %v, emergency %v, fallback %v",
-			logAmounts(r.Items), r.Holder, time.Duration(r.TtlNs), r.Consume, time.Duration(r.WaitNs), r.Resume, r.Emergency, r.Fallback)
+		return fmt.Sprintf("reserve %s for %s, %v, consume %v, wait %v, resume %v, emergency %v, fallback %v, member %q",
+			logAmounts(r.Items), r.Holder, time.Duration(r.TtlNs), r.Consume, time.Duration(r.WaitNs), r.Resume, r.Emergency, r.Fallback, r.Member)
 	case *logpb.Command_Consume:
 		c := k.Consume
 		return fmt.Sprintf("consume %s of %d/%d as %d, done below %d", logAmounts(c.Items), c.Lease, c.Fence, c.Op, c.DoneBelow)
@@ -121,8 +121,8 @@ func apiAsked(request any) string {
 	case *quotav1.CloseSessionRequest:
 		return fmt.Sprintf("close session %d", r.Session)
 	case *quotav1.ReserveRequest:
-		return fmt.Sprintf("reserve %s for %s, %v, consume %v, wait %v, resume %v, emergency %v, fallback %v",
-			apiAmounts(r.Items), r.Holder, r.Ttl.AsDuration(), r.Consume, r.Wait.AsDuration(), r.Resume, r.Emergency, r.Fallback)
+		return fmt.Sprintf("reserve %s for %s, %v, consume %v, wait %v, resume %v, emergency %v, fallback %v, member %q",
+			apiAmounts(r.Items), r.Holder, r.Ttl.AsDuration(), r.Consume, r.Wait.AsDuration(), r.Resume, r.Emergency, r.Fallback, r.Member)
 	case *quotav1.ConsumeRequest:
 		return fmt.Sprintf("consume %s of %d/%d as %d, done below %d", apiAmounts(r.Items), r.Lease, r.Fence, r.Op, r.DoneBelow)
 	case *quotav1.SettleRequest:

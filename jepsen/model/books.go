@@ -196,6 +196,7 @@ func (c *charge) lower(by int64) {
 func (q *quota) advance(clock fsm.Clock) {
 	r := &q.rule
 	switch {
+	case r.kind == poolKind:
 	case r.kind == rateKind:
 		q.drop(clock.Now - r.period)
 		if q.cap.is && clock.Now >= q.cap.until {
@@ -275,21 +276,15 @@ func (j *Judge) needs(items []*logpb.Item) (needs []need, ok bool) {
 		if q == nil {
 			return nil, false
 		}
-		amount := q.rule.estimate
-		if item.Amount != nil {
-			amount = *item.Amount
-		}
-		for _, each := range q.path() {
-			each.advance(j.clock)
-			i := slices.IndexFunc(needs, func(n need) bool { return n.quota == each })
+		for _, one := range j.drawsOn(q, item.Amount) {
+			one.quota.advance(j.clock)
+			i := slices.IndexFunc(needs, func(n need) bool { return n.quota == one.quota })
 			if i < 0 {
 				i = len(needs)
-				needs = append(needs, need{quota: each})
+				needs = append(needs, need{quota: one.quota})
 			}
-			needs[i].amount = plus(needs[i].amount, amount)
-			if each == q {
-				needs[i].own = max(needs[i].own, amount)
-			}
+			needs[i].amount = plus(needs[i].amount, one.amount)
+			needs[i].own = max(needs[i].own, one.own)
 		}
 	}
 	return needs, true
@@ -328,7 +323,8 @@ func (j *Judge) define(definitions []*logpb.Quota) {
 		}
 		q.parent, moved = parent, true
 	}
-	if moved {
+	pooled := slices.ContainsFunc(definitions, func(definition *logpb.Quota) bool { return definition.GetPool() != nil })
+	if moved || pooled {
 		j.relane()
 	}
 }

@@ -151,6 +151,7 @@ func (j *Judge) grant(ask *logpb.Reserve, granted *logpb.Granted, class int32, w
 		j.violate("class", "lease %d is granted to %s in class %d, it asked in class %d", granted.Lease, ask.Holder, granted.Class, class)
 	}
 	j.order(ask.Holder, needs, granted)
+	j.passesInPool(granted)
 	l := &lease{
 		id: granted.Lease, fence: granted.Fence, holder: ask.Holder, ttl: ask.TtlNs, deadline: granted.DeadlineNs,
 		ops: map[uint64]*operation{},
@@ -191,14 +192,21 @@ func (j *Judge) isAsked(ask *logpb.Reserve, names []string, granted *logpb.Grant
 	same := len(ask.Items) == len(granted.Items)
 	for i := 0; same && i < len(ask.Items); i++ {
 		asked, got, instead := ask.Items[i], granted.Items[i], ""
+		if j.members(asked.Quota) != nil && !j.isMember(ask, asked.Quota, got, granted) {
+			return false
+		}
 		amount := j.quotas[got.Quota].rule.estimate
 		if asked.Amount != nil {
 			amount = *asked.Amount
 		}
+		if j.members(asked.Quota) != nil {
+			same = got.Amount == amount
+			continue
+		}
 		if names[i] != asked.Quota {
 			instead = asked.Quota
 		}
-		same = got.Quota == names[i] && got.Amount == amount && got.InsteadOf == instead
+		same = got.Pool == "" && got.Quota == names[i] && got.Amount == amount && got.InsteadOf == instead
 	}
 	return same
 }

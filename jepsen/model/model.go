@@ -123,6 +123,8 @@ type Stats struct {
 	Breakers       int `json:"breakers"`
 	Forecasts      int `json:"forecasts"`
 	Instead        int `json:"instead"`
+	// Pooled are grants of members of pools.
+	Pooled int `json:"pooled"`
 	// Withheld are refusals and waits for a policy's or a workflow's sake.
 	Withheld int `json:"withheld"`
 	// Sequentials and Parallels are how often a workflow began to go one at a time, and ended, Turns what was told of turns.

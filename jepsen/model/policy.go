@@ -237,7 +237,7 @@ func closedFor(breaker *logpb.Breaker) int64 {
 
 // wants notes that a class asked for quotas.
 func (j *Judge) wants(ask *logpb.Reserve) {
-	needs, _ := j.needs(ask.Items)
+	needs, _ := j.needs(j.asked(ask))
 	for _, n := range needs {
 		n.quota.wanted[j.classOf(ask)] = max(j.clock.Now, 1)
 	}

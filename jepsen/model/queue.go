@@ -98,7 +98,7 @@ func (j *Judge) wait(ask *logpb.Reserve, waiting *logpb.Waiting) {
 func (j *Judge) line(w *waiter) {
 	var quotas []*quota
 	var key []byte
-	needs, _ := j.needs(w.ask.Items)
+	needs, _ := j.needs(j.asked(w.ask))
 	for _, n := range needs {
 		quotas = append(quotas, n.quota)
 	}

@@ -168,7 +168,16 @@ func quotasOf() []*logpb.Quota {
 		rate("minute/rate", "minute", 30, 10*sec),
 		window("reset", "", &logpb.Window{Limit: 80, EveryNs: 60 * sec, Anchored: true, SkewNs: 200 * mil}),
 		slots("slots", "", 6, 0), slots("slots/part", "slots", 4, 2*sec),
+		rate("key/a", "", 30, 10*sec), rate("key/b", "", 30, 10*sec), pool("keys", false, "key/a", "key/b"),
+		slots("seat/a", "", 2, sec), slots("seat/b", "", 3, sec), pool("seats", true, "seat/a", "seat/b"),
 	}
+}
+
+// pool makes a pool whose members a and b are two quotas.
+func pool(name string, sticky bool, a, b string) *logpb.Quota {
+	return &logpb.Quota{Name: name, Rule: &logpb.Quota_Pool{Pool: &logpb.Pool{
+		Members: []*logpb.PoolMember{{Name: "a", Quota: a}, {Name: "b", Quota: b}}, Sticky: sticky,
+	}}}
 }
 
 func names1(quotas []*logpb.Quota) (names []string) {
@@ -263,6 +272,9 @@ func (d *drive) reserve() *logpb.Command {
 	if d.withPolicy {
 		r.Emergency, r.Fallback = d.oneIn(4, "emergency"), d.oneIn(3, "fallback")
 	}
+	if d.oneIn(12, "pins") {
+		r.Member = pick(d, []string{"a", "b"}, "member")
+	}
 	if d.oneIn(6, "classed") {
 		r.Class = new(int32(d.intn(3, "class")))
 	}
@@ -343,8 +355,8 @@ func (d *drive) admin(lease uint64) *logpb.Command {
 			r.Limit = limit
 		} else if w := q.GetWindow(); w != nil {
 			w.Limit = limit
-		} else {
-			q.GetSlots().Limit = limit / 10
+		} else if s := q.GetSlots(); s != nil {
+			s.Limit = limit / 10
 		}
 		return apply(q)
 	case 4, 5:
@@ -470,6 +482,12 @@ func (d *drive) audit() error {
 		view, ok := d.machine.State().Quota(name, d.machine.State().Clock())
 		if !ok {
 			return fmt.Errorf("quota %s is gone", name)
+		}
+		if q.rule.kind == poolKind {
+			if int(view.Waiting) != q.waiting {
+				return fmt.Errorf("%s has %d waiting, the model %d", name, view.Waiting, q.waiting)
+			}
+			continue // it counts nothing
 		}
 		q.advance(d.judge.clock)
 		held := q.held

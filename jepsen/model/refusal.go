@@ -58,7 +58,7 @@ func (j *Judge) available(q *quota, told int64) {
 
 // lie says in which way the reason of a refusal is not true; empty: it may be.
 func (j *Judge) lie(ask *logpb.Reserve, reason logpb.Reason, quota string, retryAt int64) string {
-	needs, ok := j.needs(ask.Items)
+	needs, ok := j.needs(j.asked(ask))
 	if !ok {
 		return "it asked for a quota that does not exist, and was told " + reason.String()
 	}
@@ -68,6 +68,11 @@ func (j *Judge) lie(ask *logpb.Reserve, reason logpb.Reason, quota string, retry
 	}
 	n := needs[i]
 	q, r := n.quota, &n.quota.rule
+	if reason == logpb.Reason_REASON_EXHAUSTED || reason == logpb.Reason_REASON_COOLDOWN {
+		if member := j.freeMember(ask); member != "" {
+			return sprint("%v of %s, and member %q has room", reason, quota, member)
+		}
+	}
 	var isTrue bool
 	switch reason {
 	case logpb.Reason_REASON_SUSPENDED:
@@ -283,7 +288,7 @@ func (j *Judge) inUse(command *logpb.DeleteQuota) (isTrue, judged bool) {
 	}
 	q.advance(j.clock)
 	used := q.leases > 0 || q.waiting > 0 || q.held > 0 || q.perhaps.sum > 0
-	return q.children > 0 || (used || j.standsIn(q)) && !command.Force, true
+	return q.children > 0 || j.isPooled(q.name) || (used || j.standsIn(q)) && !command.Force, true
 }
 
 // standsIn tells whether a quota is another's fallback.

@@ -16,6 +16,8 @@ const (
 	rateKind kind = iota + 1
 	windowKind
 	slotsKind
+	// poolKind counts nothing.
+	poolKind
 )
 
 const (
@@ -76,6 +78,9 @@ func ruleOf(def *logpb.Quota) rule {
 		r.setWindow(provider.Window)
 	case *logpb.Quota_Slots:
 		r.kind, limit, r.grace = slotsKind, provider.Slots.Limit, provider.Slots.GraceNs
+	}
+	if def.GetPool() != nil {
+		r.kind = poolKind
 	}
 	r.limit, r.observe = limit, def.GetPolicy().GetObserve()
 	if r.maxCall == 0 {

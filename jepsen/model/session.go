@@ -284,7 +284,11 @@ func (j *Judge) weightOfLeases() (all int64) {
 func (j *Judge) weightOfWaiters() (all int64) {
 	for _, w := range j.waiting {
 		shares := 0
-		for _, item := range w.ask.Items {
+		for _, item := range j.asked(w.ask) {
+			if j.members(item.Quota) != nil {
+				shares += poolShares
+				continue
+			}
 			for q := j.quotas[item.Quota]; q != nil; q = q.parent {
 				shares++
 			}

@@ -9,7 +9,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// operator changes limits up and down while leases are out, overrides one for a while, reopens it, and revokes leases.
+// operator changes limits up and down while leases are out, overrides one for a while, reopens it, applies pools, and revokes leases.
 func operator(ctx context.Context, w *worker, number int) {
 	c := w.caller(number)
 	var changed []*quotav1.Quota
@@ -18,8 +18,14 @@ func operator(ctx context.Context, w *worker, number int) {
 			changed = append(changed, quota)
 		}
 	}
+	pooled := false
 	for w.rest(ctx, c.rand) {
 		c.at = c.rand.IntN(len(c.services))
+		if !pooled {
+			_, err := attempt(ctx, c, service.ApplyQuotas, &quotav1.ApplyQuotasRequest{RequestId: c.id(ctx), Quotas: pools()}, 0)
+			pooled = err == nil
+			continue
+		}
 		switch c.rand.IntN(4) {
 		case 0:
 			c.revokeOne(ctx)

@@ -30,6 +30,7 @@ func Profiles() []Profile {
 		{Name: "governed", Actors: 8, Pace: 40, Workers: 2},
 		{Name: "linear", Actors: 4, Pace: 4, Workers: 1},
 		{Name: "policy", Actors: 9, Pace: 7, Workers: 1},
+		{Name: "pools", Actors: 6, Pace: 4, Workers: 1},
 		{Name: "chain", Actors: ChainSteps, Pace: 5, Workers: 1},
 		{Name: "tasks", Actors: 5, Pace: 4, Workers: 2},
 		{Name: "operator", Actors: 1, Pace: 0.5, Workers: 1},
@@ -75,6 +76,13 @@ var profiles = map[string]func(context.Context, *worker, int){
 		quotas: []string{"policy/hour", "policy/strict", "policy/rate", "policy/slots", "policy/changed", foretold}, items: 2, amount: 3, ttlMin: time.Second,
 		ttlMax: 3 * time.Second, consume: 80, wait: 40, waitMax: 3 * time.Second, withdraw: 5, twice: 5, late: 5, reserve: 50, settle: 10, renew: 3,
 		release: 15, abandon: 5, stale: 3, report: 25, read: 5, most: 3, limited: 40, fallback: 30, emergency: 20,
+	}),
+	// pools: more of two keys than there is, of both together, in three classes; they wait.
+	"pools": raw(habits{
+		quotas: []string{"keys", "seats"}, items: 2, amount: 2, ttlMin: time.Second, ttlMax: 3 * time.Second, consume: 80, wait: 60,
+		waitMax:  3 * time.Second,
+		withdraw: 10, twice: 5, late: 5, reserve: 50, settle: 15, renew: 5, release: 20, abandon: 5, stale: 5, report: 3, read: 5, most: 3,
+		limited: 30,
 	}),
 	// chain: the steps of a workflow, which want more than there is.
 	"chain": raw(habits{
@@ -127,6 +135,7 @@ func Quotas() []*quotav1.Quota {
 		}}},
 		rate(ProviderRate, ProviderLimit, ProviderPeriod, ""), slots(ProviderSlotsQuota, ProviderSlots, time.Second),
 	}
+	quotas = append(quotas, poolMembers()...)
 	for number := range LinearQuotas {
 		quotas = append(quotas, slots(Linear(number), LinearSlots, LinearGrace))
 	}
@@ -136,10 +145,10 @@ func Quotas() []*quotav1.Quota {
 	return append(quotas, policies()...)
 }
 
-// HolderRules map actors of the profiles queue and policy to classes.
+// HolderRules map actors of the profiles queue, policy and pools to classes.
 func HolderRules() []*quotav1.HolderRule {
 	var rules []*quotav1.HolderRule
-	for _, profile := range []string{"queue", "policy"} {
+	for _, profile := range []string{"queue", "policy", "pools"} {
 		for number, class := range []quotav1.Class{
 			quotav1.Class_CLASS_CRITICAL, quotav1.Class_CLASS_CRITICAL, quotav1.Class_CLASS_BACKGROUND, quotav1.Class_CLASS_BACKGROUND,
 		} {
