@@ -377,9 +377,18 @@ func (q *quota) draw(now int64, c *charge) bool {
 		q.drawn = q.level(q.draws[old-1].began, q.draws[:old])
 		q.drawnAt, q.draws = q.draws[old-1].began, q.draws[old:]
 	}
+	had := q.mayDraw(now, c)
 	q.draws = append(q.draws, c)
+	return had
+}
+
+// mayDraw tells whether a charge could be drawn from the burst.
+func (q *quota) mayDraw(now int64, c *charge) bool {
+	if q.rule.burst == 0 {
+		return true
+	}
 	most := new(big.Int).Mul(big.NewInt(q.rule.burst), big.NewInt(q.rule.period))
-	return q.level(now, q.draws).Cmp(most) <= 0
+	return q.level(now, append(slices.Clip(q.draws), c)).Cmp(most) <= 0
 }
 
 // level is what is drawn from the burst at a moment, by some charges.

@@ -76,7 +76,8 @@ func (q *quota) beginAgain(clock fsm.Clock, moved int64) {
 			q.enter(c, c.began)
 			continue
 		}
-		again := &charge{quota: q, amount: c.amount, began: c.began, end: until, latest: plus(until, 2*q.rule.period)}
+		latest := plus(until, 2*q.rule.period+q.rule.spendBy+q.rule.maxCall) // it may last for more than a period
+		again := &charge{quota: q, amount: c.amount, began: c.began, end: until, latest: latest}
 		if c.began >= since {
 			sure := until
 			if q.rule.anchored { // its exposure ended no earlier than it began

@@ -252,6 +252,8 @@ func (j *Judge) wanting(ask *logpb.Reserve, needs []need, class int32) (name, de
 			return name, sprint("%s has %d held and %d counted, and %d more are granted; usable are %d", q.name, q.held, q.surely.sum, n.amount, q.allowed())
 		case ask.Consume && q.rule.burst > 0 && n.amount > q.rule.burst:
 			return "burst", sprint("%d of %s can never be consumed at once, its burst is %d", n.amount, q.name, q.rule.burst)
+		case ask.Consume && !q.mayDraw(j.clock.Now, &charge{amount: n.amount, began: j.clock.Now}):
+			return "burst", sprint("%d of %s are consumed, with these it has more than its burst, %d", n.amount, q.name, q.rule.burst)
 		}
 		if name, detail := j.policies(ask, class, rank, n); name != "" {
 			return name, detail

@@ -125,9 +125,9 @@ func (j *Judge) freeMember(ask *logpb.Reserve) string {
 // certainlyFree tells whether there is enough of a quota for everybody who asks, and nothing else that these books know less well.
 func (j *Judge) certainlyFree(n need) bool {
 	q := n.quota
-	return q.definition.GetPolicy() == nil && !j.overridden[q] && !q.cooling(j.clock.Now) && !q.rule.anchored && !q.cap.is &&
-		q.rule.burst == 0 &&
-		q.rule.kind != windowKind && q.waiting == 0 && n.own <= q.rule.maxHold && n.amount <= q.rule.usable-q.held-q.perhaps.sum
+	return q.definition.GetPolicy() == nil && !j.overridden[q] && !q.cooling(j.clock.Now) && j.clock.Now >= q.others.lowered && !q.cap.is &&
+		q.rule.kind != windowKind && q.rule.burst == 0 && q.waiting == 0 && n.own <= q.rule.maxHold &&
+		n.amount <= q.rule.usable-q.held-q.perhaps.sum-q.keptAtMost(j.clock.Now)
 }
 
 // passesInPool judges a grant of a pool's member by those who wait for that pool alone: no member that is open had room for the first of

@@ -163,19 +163,23 @@ func (j *Judge) windowClosed(name string) {
 	if q == nil {
 		return // it may have been deleted with this entry, but not before
 	}
-	if j.entry.resets() {
-		return // the command says so
+	due := q.rolls(j.clock)
+	if q.rule.anchored {
+		due = q.reset.passed || q.reset.known && j.clock.WallLate >= q.reset.first
+	}
+	if !due && j.entry.resets() {
+		return // it begins again with that command
 	}
 	j.stats.ItemsClosed++
 	if q.rule.anchored {
-		if !q.reset.passed && (!q.reset.known || j.clock.WallLate < q.reset.first) {
+		if !due {
 			j.violate("item-closed", "the window of %s closes at %d, its reset is not before %d", name, j.clock.WallLate, q.reset.first)
 		}
 		q.window, q.held, q.reset.passed, q.granted = q.window+1, 0, false, [3]int64{}
 		q.reset.closing = q.reset.known
 		return
 	}
-	if !q.rolls(j.clock) {
+	if !due {
 		j.violate("item-closed", "the window of %s closes before its end at %d", name, q.window)
 	}
 	q.window, q.held, q.granted = q.takesHolds(j.clock), 0, [3]int64{}

@@ -309,9 +309,9 @@ func (j *Judge) happenRevoked(event *fsm.Event) {
 		j.carryOut(k + 1)
 		return
 	}
-	k = j.find(j.entry.next, func(command *logpb.Command, _ *logpb.Result) bool {
+	k = j.find(j.entry.next, func(command *logpb.Command, result *logpb.Result) bool {
 		reserve := command.GetReserve()
-		return reserve != nil && reserve.Resume && reserve.Holder == event.Holder
+		return reserve != nil && reserve.Resume && reserve.Holder == event.Holder && !endsNothing(reserve, result)
 	})
 	l := j.leases[event.Lease]
 	if k < 0 || l == nil || l.fence != event.Fence || l.holder != event.Holder {
@@ -320,6 +320,16 @@ func (j *Judge) happenRevoked(event *fsm.Event) {
 	}
 	j.carryOut(k)
 	j.end(l, false)
+}
+
+// endsNothing tells whether a Reserve that resumes came to nothing before it ended the leases of its holder's last life: it was not understood,
+// or can never be granted. What only an operator's override rules out has a time.
+func endsNothing(reserve *logpb.Reserve, result *logpb.Result) bool {
+	switch refusal := result.GetRefusal(); refusal.GetReason() {
+	case logpb.Reason_REASON_SUSPENDED, logpb.Reason_REASON_NEVER_FITS, logpb.Reason_REASON_ABOVE_CLAMP:
+		return refusal.RetryAtNs == 0 && !reserve.Fallback
+	}
+	return result.GetFailure() != nil
 }
 
 // command judges a command that was carried out, and enters its effect.
