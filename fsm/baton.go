@@ -120,7 +120,7 @@ func (m *Machine) waitsForElse(name, quota string) (found bool) {
 		if m.goneWaiter(w) {
 			return true
 		}
-		if l, _ := m.waitSets.Get(w.waitSet); out && !l.pooled() && slices.Contains(l.quotas, number) {
+		if l, _ := m.waitSets.Get(w.waitSet); out && !l.pooled && slices.Contains(l.quotas, number) {
 			return true // a line for the quota itself
 		}
 		needs, failure := m.needs(w.req)

@@ -46,8 +46,8 @@ type Machine struct {
 	decoder  decoder
 	// raw is the present command's Reserve as its entry has it, where that is plain.
 	raw []byte
-	// position is where the command that is carried out stands in its entry.
-	position int
+	// asker tells who asks from others in the same entry: the position of a command, the ticket of a waiter.
+	asker uint64
 	// wantResult says that somebody reads the result of the present command, or that it is stored.
 	wantResult bool
 	// unscheduled are the quotas whose timers are set again at the end of the entry; commanded says that a command is being carried out.
@@ -118,6 +118,7 @@ func (m *Machine) applyEntry(index, term uint64, data []byte, asked bool) Applie
 	clear(m.told)
 	boundTimes(entry)
 	m.bounds.begin()
+	m.asker = 0
 	m.advance(entry)
 	m.runDue()
 	m.bounds.tries.leaveHalf() // a queue that is looked at again and again refuses nobody who does not wait
@@ -127,7 +128,7 @@ func (m *Machine) applyEntry(index, term uint64, data []byte, asked bool) Applie
 		if err != nil {
 			m.undecodable(err)
 		}
-		m.position = i
+		m.asker = uint64(i)
 		m.raw, m.commanded, m.wantResult = raw, true, asked || command.Session != 0 || command.IdempotencyKey != ""
 		m.payer = payerOf(command)
 		results[i] = m.applyOnce(command)

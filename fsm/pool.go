@@ -115,6 +115,12 @@ func (s *State) poolOf(q *quota) (name string) {
 	return name
 }
 
+// isPool tells whether a quota exists, and is a pool.
+func (s *State) isPool(number uint32) bool {
+	q, ok := s.quotas.Get(number)
+	return ok && q.rule.kind == kindPool
+}
+
 // onPool tells whether some needs are those of a Reserve that names a pool: of all quotas that it may draw on.
 func onPool(needs []need) bool {
 	return slices.ContainsFunc(needs, func(n need) bool { return n.quota.rule.kind == kindPool })
@@ -432,16 +438,10 @@ func (m *Machine) tryChoices(w *waiter, at uint32, aside map[uint32]int64, block
 	if saving != nil {
 		m.setAside(w, saving.needs, at, short, aside, blocked)
 	}
-	return outcome
-}
-
-// contested returns the needs whose waiters a Reserve competes with: of pools the pools themselves, and not their members.
-func (m *Machine) contested(req *logpb.Reserve, needs []need) []need {
-	if !onPool(needs) {
-		return needs
+	if never != nil {
+		return passedOver // who asks for less may fit where this one never does
 	}
-	asked, _ := m.askedBy(req)
-	return slices.DeleteFunc(slices.Clone(needs), func(n need) bool { return !slices.Contains(asked, n.quota.number) })
+	return outcome
 }
 
 // askedBy returns the numbers of what a Reserve asks for, in ascending order: pools, and other quotas with their ancestors.
@@ -473,10 +473,10 @@ func (s *State) insertAncestors(numbers []uint32, q *quota) []uint32 {
 func (s *State) drawnOn(asked []uint32) []uint32 {
 	all := asked
 	for _, number := range asked {
-		p, ok := s.quotas.Get(number)
-		if !ok || p.rule.kind != kindPool {
+		if !s.isPool(number) {
 			continue
 		}
+		p, _ := s.quotas.Get(number)
 		if len(all) == len(asked) {
 			all = slices.Clone(asked)
 		}
@@ -487,7 +487,7 @@ func (s *State) drawnOn(asked []uint32) []uint32 {
 	return all
 }
 
-// regroup gives the wait sets of a pool its present members.
+// regroup gives the wait sets of a pool its present members. Who waits in one of which a quota was deleted leaves it, and needs none.
 func (m *Machine) regroup(p *quota) {
 	var numbers []uint32
 	m.waitSetsOf.Ascend(quotaWaitSet{quota: p.number}, func(of quotaWaitSet) bool {
@@ -498,6 +498,9 @@ func (m *Machine) regroup(p *quota) {
 	})
 	for _, number := range numbers {
 		l := m.editWaitSet(number)
+		if slices.ContainsFunc(l.quotas, m.wasDeleted) {
+			continue
+		}
 		now := m.drawnOn(l.asked)
 		for _, left := range l.quotas {
 			if _, stays := slices.BinarySearch(now, left); !stays {

@@ -37,13 +37,12 @@ type waitSet struct {
 	// asked are the numbers of what was asked for in ascending order, ancestors included; quotas are those of what may be drawn on, which are
 	// the same unless pools are asked for.
 	asked, quotas []uint32
-	length        int64
+	// pooled: pools are asked for, so that a waiter needs one member's quotas, not all. What is asked for may be all that can be drawn on even so.
+	pooled bool
+	length int64
 	// ahead counts who waits in it before others.
 	ahead ahead
 }
-
-// pooled tells whether pools are asked for, so that a waiter needs one member's quotas, not all.
-func (l *waitSet) pooled() bool { return len(l.asked) != len(l.quotas) }
 
 // place is a waiter's place in its wait set. Merged by place, the wait sets give the one order of all waiters.
 type place struct {
@@ -97,7 +96,7 @@ func (m *Machine) changeWaiter(w *waiter, change func(*waiter)) {
 // holder that was away, or waits for other quotas, saves nothing up.
 func (m *Machine) enqueue(req *logpb.Reserve, needs []need, as priority, from requestID) *waiter {
 	h := m.useHolder(req.Holder)
-	if entry := m.entryVirtualTime(m.contested(req, needs), as.rank); entry > h.virtualTime {
+	if entry := m.entryVirtualTime(needs, as.rank); entry > h.virtualTime {
 		m.setVirtualTime(h, entry)
 	}
 	h.waiting++
@@ -232,7 +231,7 @@ func (m *Machine) waitSetFor(asked []uint32) *waitSet {
 		return m.editWaitSet(number)
 	}
 	m.lastWaitSet++
-	l := &waitSet{generation: m.generation, number: m.lastWaitSet, asked: asked, quotas: m.drawnOn(asked)}
+	l := &waitSet{generation: m.generation, number: m.lastWaitSet, asked: asked, quotas: m.drawnOn(asked), pooled: slices.ContainsFunc(asked, m.isPool)}
 	m.enterWaitSet(l)
 	return l
 }
@@ -310,6 +309,7 @@ func (m *Machine) finishWait(w *waiter, refusal *logpb.Refusal) {
 
 // refusalOf makes a waiter's refusal: for a reason of its own, with what stands in the way now.
 func (m *Machine) refusalOf(w *waiter, reason logpb.Reason) *logpb.Refusal {
+	m.asker = w.ticket
 	refusal := &logpb.Refusal{}
 	needs, failure := m.needs(w.req)
 	if failure == nil {
@@ -493,7 +493,7 @@ func (m *Machine) affectedWaitSets() waitSetHeap {
 				l, _ := m.waitSets.Get(ql.waitSet)
 				from := place{waitSet: l.number, rank: rankStarved}
 				if next, ok := m.placeFrom(from); ok {
-					heads = append(heads, waitSetHead{number: l.number, quotas: l.quotas, pooled: l.pooled(), next: next, from: from})
+					heads = append(heads, waitSetHead{number: l.number, quotas: l.quotas, pooled: l.pooled, next: next, from: from})
 				}
 				open = append(open, l.quotas...)
 				m.bounds.tries.spend(len(l.quotas))

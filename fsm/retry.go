@@ -24,7 +24,7 @@ func RetryWindow(class int32) (from, to int64) {
 }
 
 // coolingRefusal refuses what a cooldown keeps from everybody. It says when to come back inside the window of the class, spread by
-// who asks, for what, and with which request: so that the calls of one holder do not come together, and nobody is always the last.
+// who asks, for what, and in which request: so that the calls of one holder do not come together, and nobody is always the last.
 // It is not before a ramp lets so much through, at reopens.
 func (m *Machine) coolingRefusal(q *quota, holder string, class int32, reopens int64) *logpb.Refusal {
 	refusal := m.refusal(logpb.Reason_REASON_COOLDOWN, q, reopens, "the provider closed it")
@@ -39,7 +39,7 @@ func (m *Machine) coolingRefusal(q *quota, holder string, class int32, reopens i
 }
 
 // spreadOf returns a number that is the same on every node, and another one for each holder, quota, cooldown and request. A request is
-// named by where its entry has it.
+// named by where its entry has it, one that waits by its ticket.
 func (m *Machine) spreadOf(holder string, q *quota) uint64 {
 	hash := fnv.New64a()
 	_, _ = hash.Write([]byte(holder))
@@ -49,5 +49,5 @@ func (m *Machine) spreadOf(holder string, q *quota) uint64 {
 	binary.BigEndian.PutUint64(numbers[:8], uint64(q.cooldown))
 	binary.BigEndian.PutUint64(numbers[8:], m.index)
 	_, _ = hash.Write(numbers[:])
-	return scatter(hash.Sum64(), uint64(m.position))
+	return scatter(hash.Sum64(), m.asker)
 }

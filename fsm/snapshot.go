@@ -143,7 +143,7 @@ func (s *State) ledgerRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 
 func encodeWaitSet(number uint32, l *waitSet) *logpb.SnapshotLane {
 	encoded := &logpb.SnapshotLane{Number: number, Quotas: l.quotas}
-	if l.pooled() {
+	if l.pooled {
 		encoded.Asked = l.asked
 	}
 	return encoded

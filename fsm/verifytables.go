@@ -170,7 +170,7 @@ func (s *State) verifyWaitSets() error {
 			errs = append(errs, fmt.Errorf("lane %d has %d waiters, counted %d, and is found as %d", number, lengths[number], l.length, listed))
 		}
 		if drawn := s.drawnOn(l.asked); !slices.ContainsFunc(l.quotas, s.wasDeleted) && !slices.Equal(drawn, l.quotas) ||
-			l.ahead != ahead[number] {
+			l.ahead != ahead[number] || !l.pooled && slices.ContainsFunc(l.asked, s.isPool) {
 			errs = append(errs, fmt.Errorf("lane %d is for quotas %v, of which %v are drawn on; %+v wait ahead of others, counted %+v", number,
 				l.quotas, drawn, ahead[number], l.ahead))
 		}

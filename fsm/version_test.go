@@ -68,7 +68,7 @@ var versions = []recorded{
 		"snapshot-v5.bin": "25df347feb882d51", "snapshot-v5-tasks.bin": "f74c4ebfadd0dcef",
 		"snapshot-v6.bin": "96a6baef2bb140ba", "snapshot-v6-tasks.bin": "bd5b0c430bc0f9eb",
 	}},
-	{entries: 7, snapshots: 7, history: "2593954517a73ecb", lived: "04fe8da860137701", restored: map[string]string{
+	{entries: 7, snapshots: 7, history: "2593954517a73ecb", lived: "7d5694601f9f3493", restored: map[string]string{
 		"snapshot-v1.bin": "71fa3afd1c31a7ad", "snapshot-v1-tasks.bin": "899f591dd774c25e",
 		"snapshot-v2.bin": "c99e1e2c5b001576", "snapshot-v2-tasks.bin": "c933c82382d3fa30",
 		"snapshot-v3.bin": "e86886e02acdbb3e", "snapshot-v3-tasks.bin": "c314f66d90eb89de",
