@@ -64,6 +64,9 @@ type Limit struct {
 	Limit int64
 	// NoBurst: the provider knows no burst; it is the fleet's own.
 	NoBurst bool
+	// Others is how much of a rate others use who have the same key, as a part of the provider's limit; 0: nobody. The answers of such a
+	// provider say what remains.
+	Others float64
 }
 
 // Outage refuses all calls on a quota for a while: what a limit does that nobody announced.
@@ -177,8 +180,8 @@ func (f *Fleet) Draws(quota string) map[string]bool {
 	return kinds
 }
 
-// Expect is what must hold of a run through quotad, and what the run alone has to show. That the provider refuses nothing
-// and that nobody starves is always expected.
+// Expect is what must hold of a run through quotad, and what the run alone has to show. That the provider refuses nothing,
+// unless Refused says otherwise, and that nobody starves is always expected.
 type Expect struct {
 	// Binding is the quota that holds the fleet up: whose use and waits are looked at. Empty: of waits all are.
 	Binding string
@@ -192,6 +195,8 @@ type Expect struct {
 	P99 map[string]time.Duration
 	// Finish bounds the time to finish all tasks that are counted, as a multiple of the ideal; 0: no bound.
 	Finish float64
+	// Refused is how many of the calls that were sent a limit may refuse, as a part of them: 0 unless others use the key.
+	Refused float64
 	// Retries is the most calls that may be sent again; -1: any number.
 	Retries int64
 	// Outage is the most calls that outages may refuse; -1: any number.

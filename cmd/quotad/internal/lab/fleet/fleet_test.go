@@ -104,6 +104,14 @@ func TestMistakes(t *testing.T) {
 		{"name: report", "name: feed-1", "fleet.yaml:27: two agents are called"},
 		// Slots are had by one call as long as it lasts.
 		{"rate: {limit: 30000, per: 1m}", "slots: {limit: 30000}", "actual of tokens: slots are not settled"},
+		// Others are simulated where the log slides.
+		{"requests: {limit: 18}", "requests: {others: 0.95}", "others is 0.95; it must be 0.01 to 0.9"},
+		{
+			"rate: {limit: 20, per: 1m}\n  - name: tokens\n    rate: {limit: 30000, per: 1m}\nprovider:\n  limits:\n    requests: {limit: 18}",
+			"window: {limit: 20, every: hour}\n  - name: tokens\n    rate: {limit: 30000, per: 1m}\nprovider:\n  limits:\n    requests: {others: 0.3}",
+			"others are simulated on rates only, and requests is none",
+		},
+		{"utilisation: 0.95", "refused: 2", "refused is 2; it must be 0 to 1"},
 		// What is drawn and printed.
 		{"title: a fleet", `title: "a\u0001fleet"`, "title has control characters"},
 		// A name goes into holder rules, where * is anything, and a call without items is none.

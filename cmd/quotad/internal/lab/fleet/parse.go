@@ -30,7 +30,7 @@ var (
 	fleetKeys    = []string{"title", "quotas", "workflows", "begins", "for", "network", "cluster", "provider", "alone", "agents", "expect"}
 	clusterKeys  = []string{"commit", "hop", "kill", "failover"}
 	providerKeys = []string{"limits", "outages", "silent"}
-	limitKeys    = []string{"limit", "no_burst"}
+	limitKeys    = []string{"limit", "no_burst", "others"}
 	outageKeys   = []string{"quota", "at", "for", "says", "means"}
 	aloneKeys    = []string{"retries", "first", "most", "jitter", "obeys", "pause", "again"}
 	agentKeys    = []string{
@@ -56,7 +56,7 @@ func Parse(name string, data []byte) (*Fleet, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &parser{doc: doc, slots: map[string]bool{}}
+	p := &parser{doc: doc, slots: map[string]bool{}, rates: map[string]bool{}}
 	fleet := p.fleet()
 	if err := doc.Err(); err != nil {
 		return nil, err
@@ -71,6 +71,7 @@ type parser struct {
 	quotas []string
 	// slots are those of them that are slots.
 	slots  map[string]bool
+	rates  map[string]bool
 	agents []string
 	// later are checks that need the whole file.
 	later []func(*Fleet)
@@ -106,7 +107,7 @@ func (p *parser) fleet() *Fleet {
 	}
 	for _, quota := range f.Quotas {
 		p.quotas = append(p.quotas, quota.Name)
-		p.slots[quota.Name] = quota.GetSlots() != nil
+		p.slots[quota.Name], p.rates[quota.Name] = quota.GetSlots() != nil, quota.GetRate() != nil
 		if quota.GetPool() != nil {
 			p.doc.Fail(values["quotas"], "let agents use its members' quotas", "pool %q cannot be simulated", quota.Name)
 		}
@@ -190,7 +191,7 @@ func (p *parser) provider(n *yaml.Node) Provider {
 		limits := p.doc.Mapping(v, "limits", p.quotas...)
 		for _, quota := range p.quotas {
 			if one, ok := limits[quota]; ok {
-				provider.Limits[quota] = p.limit(one)
+				provider.Limits[quota] = p.limit(one, quota)
 			}
 		}
 	}
@@ -212,7 +213,7 @@ func (p *parser) outage(n *yaml.Node) Outage {
 	return o
 }
 
-func (p *parser) limit(n *yaml.Node) Limit {
+func (p *parser) limit(n *yaml.Node, quota string) Limit {
 	limit := Limit{Limit: -1}
 	values := p.doc.Mapping(n, "a limit", limitKeys...)
 	if v, ok := values["limit"]; ok {
@@ -220,6 +221,12 @@ func (p *parser) limit(n *yaml.Node) Limit {
 	}
 	if v, ok := values["no_burst"]; ok {
 		limit.NoBurst = p.doc.Bool(v, "no_burst")
+	}
+	if v, ok := values["others"]; ok {
+		limit.Others = p.part(v, "others", 0.01, 0.9)
+		if !p.rates[quota] {
+			p.doc.Fail(v, "give it a quota of kind rate", "others are simulated on rates only, and %s is none", quota)
+		}
 	}
 	return limit
 }

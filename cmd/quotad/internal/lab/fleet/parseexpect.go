@@ -11,7 +11,7 @@ import (
 
 // expectKeys are the keys of what is expected.
 var expectKeys = []string{
-	"binding", "utilisation", "classes", "longest_wait", "p99", "finish", "retries", "outage", "reclaimed", "stale_fences", "alone_refused",
+	"binding", "utilisation", "classes", "longest_wait", "p99", "finish", "refused", "retries", "outage", "reclaimed", "stale_fences", "alone_refused",
 	"tasks", "chain",
 }
 
@@ -46,6 +46,9 @@ func (p *parser) expect(n *yaml.Node) *Expect {
 	}
 	if v, ok := values["finish"]; ok {
 		e.Finish = p.part(v, "finish", 1, 1000)
+	}
+	if v, ok := values["refused"]; ok {
+		e.Refused = p.part(v, "refused", 0, 1)
 	}
 	for _, count := range []struct {
 		key string

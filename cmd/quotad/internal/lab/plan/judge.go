@@ -50,8 +50,11 @@ func Judge(f *fleet.Fleet, alone, governed *sim.Result) []string {
 func JudgeCut(f *fleet.Fleet, governed *sim.Result) []string {
 	var wrong []string
 	fail := func(format string, values ...any) { wrong = append(wrong, fmt.Sprintf(format, values...)) }
-	if governed.Refused > 0 {
+	switch may := mayRefuse(f.Expect, governed); {
+	case may == 0 && governed.Refused > 0:
 		fail("the provider refused %d calls", governed.Refused)
+	case governed.Refused > may:
+		fail("the provider refused %d of %d calls; %d may be", governed.Refused, governed.Attempts, may)
 	}
 	for i := range governed.Quotas {
 		if q := &governed.Quotas[i]; q.Peak > q.Limit {
@@ -80,6 +83,14 @@ func JudgeCut(f *fleet.Fleet, governed *sim.Result) []string {
 		fail("outages refused %d calls; %d may be", governed.Outage, e.Outage)
 	}
 	return wrong
+}
+
+// mayRefuse returns how many calls the provider's limits may refuse.
+func mayRefuse(e *fleet.Expect, governed *sim.Result) int64 {
+	if e == nil {
+		return 0
+	}
+	return int64(e.Refused * float64(governed.Attempts))
 }
 
 // starved names the holders that wanted something and got nothing.

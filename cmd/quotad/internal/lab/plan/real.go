@@ -74,6 +74,11 @@ func (o *realOptions) run(ctx context.Context, files []string, out io.Writer) (e
 	}
 	var all []*realScenario
 	for _, s := range read {
+		for quota, limit := range s.fleet.Provider.Limits {
+			if limit.Others > 0 {
+				return usagef("%s: others use %s, which is simulated in virtual time only: quotad plan check", s.name, quota)
+			}
+		}
 		all = append(all, shorten(s, most))
 	}
 	dir, err := o.folder()

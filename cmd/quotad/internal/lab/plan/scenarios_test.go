@@ -107,7 +107,7 @@ func TestWhatScenariosExpectCanFail(t *testing.T) {
 		{"s3-retry-loop", "again: 78s-89s", "again: 5m", "make the incident"},
 		// The workflow is not told of, never one at a time, or the chain does not end.
 		{"s7-cascade", steps, "      - {holder: triage}\n      - {holder: announcement}\n", "back-pressure kept 0 calls"},
-		{"s7-cascade", "name: release", "name: release\n    within: 1s\n    threshold: 5", "one at a time went 0 times"},
+		{"s7-cascade", "    kept_back: 8", "    sequential: 9\n    kept_back: 8", "9 have to"},
 		{"s7-cascade", "name: release", "name: release\n    calm: 1h", "goes one at a time still"},
 		{"s7-cascade", "for: 3h", "for: 55m", "the chain did not finish"},
 		{"s7-cascade", "at: 20m, for: 4m", "at: 20m, for: 2s", "60 make the incident"},

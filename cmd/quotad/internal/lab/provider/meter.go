@@ -15,10 +15,16 @@ type Rule struct {
 	Month  bool
 	// Burst: no interval d sees more than Burst + d * Limit/Period. 0: no such limit.
 	Burst int64
+	// Tells: answers say what remains of a rate.
+	Tells bool
 }
 
 // Entry is an amount that was admitted at a moment.
-type Entry struct{ At, N int64 }
+type Entry struct {
+	At, N int64
+	// Others: somebody else with the same key used it.
+	Others bool
+}
 
 // Window is a window of the provider that saw calls.
 type Window struct {
@@ -84,10 +90,10 @@ func (m *Meter) Wave() int64 { return m.wave }
 // Peaks returns the peak of each part of the run.
 func (m *Meter) Peaks() []int64 { return m.bucketPeaks }
 
-// Admitted returns what was admitted, in order.
+// Admitted returns what was admitted, in order, what others used included.
 func (m *Meter) Admitted() []Entry { return m.admitted }
 
-// Total returns the sum of what was admitted.
+// Total returns the sum of what was admitted, without what others used.
 func (m *Meter) Total() int64 { return m.total }
 
 // Windows returns the windows that saw calls.
@@ -195,7 +201,7 @@ func (m *Meter) burstWait(now, n int64) int64 {
 // admit counts an amount that fits.
 func (m *Meter) admit(now, n int64) {
 	m.total += n
-	m.admitted = append(m.admitted, Entry{now, n})
+	m.enter(now, n, false)
 	switch m.rule.Kind {
 	case Slots:
 		m.inFlight += n
@@ -210,12 +216,32 @@ func (m *Meter) admit(now, n int64) {
 		}
 		m.windows[len(m.windows)-1].Admitted += n
 	case Sliding:
-		m.slide(now)
-		m.sum += n
 		if m.rule.Burst > 0 {
 			m.full = math.Max(m.full, float64(now)) + m.flow(n)
 		}
 	}
+}
+
+// enter notes what was admitted.
+func (m *Meter) enter(now, n int64, others bool) {
+	m.admitted = append(m.admitted, Entry{At: now, N: n, Others: others})
+	if m.rule.Kind == Sliding {
+		m.slide(now)
+		m.sum += n
+	}
+}
+
+// Others counts what somebody else uses of a sliding limit, unless it does not fit.
+func (m *Meter) Others(now, n int64) {
+	if m.slidingWait(now, n) == 0 {
+		m.enter(now, n, true)
+	}
+}
+
+// left returns what remains of a sliding limit.
+func (m *Meter) left(now int64) int64 {
+	m.slide(now)
+	return max(m.rule.Limit-m.sum, 0)
 }
 
 // done ends a call that was admitted.

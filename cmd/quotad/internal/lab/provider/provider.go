@@ -31,11 +31,11 @@ type Answer struct {
 	Exhausted bool
 	// RetryAfter is the time to come back in whole seconds; 0: the provider does not say.
 	RetryAfter time.Duration
-	// Counts are what its headers say of the windows that the call drew on.
+	// Counts are what its headers say of the windows that the call drew on, and of rates that tell.
 	Counts []Count
 }
 
-// Count is what is left of a window, and the moment at which it resets.
+// Count is what is left of a window, and the moment at which it resets; of a rate 0.
 type Count struct {
 	Limit   int
 	Left    int64
@@ -106,9 +106,12 @@ func (p *Provider) out(o *Outage, now int64) Answer {
 // counts returns what the headers of an answer say.
 func (p *Provider) counts(now int64, amounts []Amount) (all []Count) {
 	for _, a := range amounts {
-		if m := p.meters[a.Limit]; m.rule.Kind.window() {
+		switch m := p.meters[a.Limit]; {
+		case m.rule.Kind.window():
 			w := m.windowAt(now)
 			all = append(all, Count{Limit: a.Limit, Left: max(m.rule.Limit-w.Admitted, 0), ResetAt: w.To})
+		case m.rule.Tells:
+			all = append(all, Count{Limit: a.Limit, Left: m.left(now)})
 		}
 	}
 	return all

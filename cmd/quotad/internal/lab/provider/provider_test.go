@@ -180,7 +180,7 @@ func TestSlidingAgainstARecount(t *testing.T) {
 				t.Fatalf("at %d: told to wait %d for %d", now, wait, n)
 			}
 			if !p.Arrive(now, []Amount{{N: n}}).Refused {
-				taken = append(taken, Entry{now, n})
+				taken = append(taken, Entry{At: now, N: n})
 			}
 		}
 	})

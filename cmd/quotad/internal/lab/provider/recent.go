@@ -8,7 +8,7 @@ type recent struct {
 }
 
 func (r *recent) add(now, n int64) {
-	r.entries = append(r.entries, Entry{now, n})
+	r.entries = append(r.entries, Entry{At: now, N: n})
 	r.sum += n
 }
 

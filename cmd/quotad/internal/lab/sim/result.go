@@ -329,7 +329,17 @@ func (u *use) measure(m *provider.Meter) (part float64, measured time.Duration) 
 		return 0, 0 // a moment says nothing
 	}
 	ideal *= 1 - u.meanHeld(looked)/float64(u.whole)
-	return occupied(m.Admitted(), period, looked) / float64(length) / ideal, time.Duration(length)
+	var ours, others []provider.Entry
+	for _, e := range m.Admitted() {
+		if e.Others {
+			others = append(others, e)
+		} else {
+			ours = append(ours, e)
+		}
+	}
+	// What others use is nobody's of the fleet.
+	ideal *= 1 - occupied(others, period, looked)/float64(length)/float64(u.rule.Limit)
+	return occupied(ours, period, looked) / float64(length) / ideal, time.Duration(length)
 }
 
 // meanHeld returns how much was held in the middle of the parts that some stretches touch, on average.

@@ -98,7 +98,7 @@ func Run(ctx context.Context, f *fleet.Fleet, side Side, seed uint64) (*Result, 
 		}
 	}
 	w.populate(seed)
-	w.arrange()
+	w.arrange(seed)
 	length := int64(f.For)
 	for events := 0; w.step(length); events++ {
 		if w.allDone() {
@@ -138,11 +138,17 @@ func (w *world) link() {
 }
 
 // arrange arranges what happens at set times: kills of the leader, and looks at the provider's counts and the quotas.
-func (w *world) arrange() {
+func (w *world) arrange(seed uint64) {
 	part := int64(w.fleet.For) / Parts
 	for _, o := range w.fleet.Provider.Outages {
 		w.at(int64(o.At), func() { w.outage(1) })
 		w.at(int64(o.At+o.For), func() { w.outage(-1) })
+	}
+	for i, q := range w.fleet.Quotas {
+		if part := w.fleet.Provider.Limits[q.Name].Others; part > 0 {
+			o := &others{world: w, meter: w.provider.Meters()[i], part: part, dice: newDice(seed, "others of "+q.Name)}
+			w.at(0, o.use)
+		}
 	}
 	for i := range int64(Parts) {
 		w.at(i*part, func() {
@@ -264,6 +270,7 @@ func ruleOf(q *quotav1.Quota, limits map[string]fleet.Limit) provider.Rule {
 		if other.NoBurst {
 			rule.Burst = 0
 		}
+		rule.Tells = other.Others > 0
 	}
 	return rule
 }
