@@ -116,6 +116,19 @@ func (p *grant) settle(s settlement) {
 	})
 }
 
+// handOver ends the lease of a permission that a process outside spends. Only that process knows when, so what it got counts as
+// spent at its spend-by: a final settlement would end that early.
+func (p *grant) handOver() {
+	g := p.call.gateway
+	g.tasks.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), settleWithin)
+		defer cancel()
+		if _, err := p.lease.Release(ctx); err != nil {
+			g.logger.Debug("a take was not released", "holder", p.call.caller.Holder, "error", err)
+		}
+	})
+}
+
 // of returns the settlement of an operation.
 func (s settlement) of(op *client.Operation) client.Settlement {
 	items := op.Items()

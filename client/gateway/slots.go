@@ -25,7 +25,7 @@ func (g *Gateway) serveSlots(w http.ResponseWriter, r *http.Request, c *call) {
 		g.refuseTake(w, c, err)
 		return
 	}
-	defer granted.settle(settlement{})
+	defer granted.handOver()
 	lease := granted.lease
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	out := json.NewEncoder(w)

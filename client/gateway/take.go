@@ -141,7 +141,7 @@ func (g *Gateway) serveTake(w http.ResponseWriter, r *http.Request, c *call) {
 	if ask.Settle {
 		said["id"] = g.takes.keep(granted)
 	} else {
-		granted.settle(settlement{})
+		granted.handOver()
 	}
 	writeJSON(w, said)
 }
@@ -258,7 +258,7 @@ func (t *takes) keep(granted *grant) string {
 	}
 	t.kept[id] = &keptTake{granted, time.AfterFunc(takeLife, func() {
 		if late := t.remove(id); late != nil {
-			late.settle(settlement{})
+			late.handOver()
 		}
 	})}
 	return id
@@ -277,7 +277,7 @@ func (t *takes) remove(id string) *grant {
 	return kept.grant
 }
 
-// close settles what nobody will settle any more.
+// close releases what nobody will settle any more.
 func (t *takes) close() {
 	t.mu.Lock()
 	kept := t.kept
@@ -285,7 +285,7 @@ func (t *takes) close() {
 	t.mu.Unlock()
 	for _, k := range kept {
 		k.timer.Stop()
-		k.grant.settle(settlement{})
+		k.grant.handOver()
 	}
 }
 

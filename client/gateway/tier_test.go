@@ -6,9 +6,12 @@ import (
 	"encoding/json"
 	"net/http"
 	"os/exec"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/quotad/quotad/client"
 	"github.com/quotad/quotad/client/gateway"
@@ -139,5 +142,24 @@ func TestStatus_ShowsNoSecretsAndIsNotForStrangers(t *testing.T) {
 		if strings.Contains(got.body, "sk-made-up") || strings.Contains(got.body, "the prompt") || strings.Contains(got.body, "<script") {
 			t.Errorf("the status shows too much: %s", got.body)
 		}
+	}
+}
+
+func TestTake_CountsUntilItsSpendBy(t *testing.T) {
+	quota := ratePer("t/core", 1, 10*time.Minute)
+	quota.SpendBy = durationpb.New(10 * time.Minute)
+	c := startCluster(t, quota)
+	p := startProvider(t, speak(200, `{}`))
+	f := startGateway(t, c, p, configOf(c, map[string]config.Upstream{"openai": upstreamOf(p, "openai")}), gateway.Options{})
+	const path = "/take?quota=t/core&holder=picard&wait=0"
+	if got := f.do(http.MethodPost, path, ""); got.status != http.StatusOK {
+		t.Fatalf("got %d %s", got.status, got.body)
+	}
+	eventually(t, "the lease has ended", func() bool { return c.quota("t/core").Leases == 0 })
+	// The process may spend what it got until its spend-by, and the period counts from there.
+	got := f.do(http.MethodPost, path, "")
+	seconds, err := strconv.Atoi(got.header.Get("Retry-After"))
+	if got.status != http.StatusTooManyRequests || err != nil || seconds <= 11*60 {
+		t.Errorf("got %d, Retry-After %d, %v: %s", got.status, seconds, err, got.body)
 	}
 }
