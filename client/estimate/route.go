@@ -34,7 +34,33 @@ type Route struct {
 // RouteOf reads the path of a call to a provider's API. The path may have prefixes, such as a proxy's. A dialect whose paths are
 // not known, such as signals.Generic, is read as OpenAI's, which many copy.
 func RouteOf(dialect signals.Dialect, path *url.URL) Route {
-	escaped := strings.TrimRight(path.EscapedPath(), "/")
+	escaped := CanonicalPath(path.EscapedPath())
+	route := routeOf(dialect, escaped)
+	if plain, err := url.PathUnescape(escaped); route.Operation == Other && err == nil && plain != escaped {
+		// Some servers take an escaped slash for a slash: a call that may generate counts as one that does.
+		if alike := routeOf(dialect, plain); alike.Operation != Other {
+			return alike
+		}
+	}
+	return route
+}
+
+// CanonicalPath returns an escaped path with only those bytes escaped that have to be: letters that need no escape are as in any
+// other spelling of the path, and an escaped slash stays one. What is not a path is returned as it is.
+func CanonicalPath(escaped string) string {
+	segments := strings.Split(escaped, "/")
+	for i, segment := range segments {
+		plain, err := url.PathUnescape(segment)
+		if err != nil {
+			return escaped
+		}
+		segments[i] = url.PathEscape(plain)
+	}
+	return strings.Join(segments, "/")
+}
+
+func routeOf(dialect signals.Dialect, escaped string) Route {
+	escaped = strings.TrimRight(escaped, "/")
 	switch dialect.Name() {
 	case signals.Anthropic.Name():
 		if strings.HasSuffix(escaped, "/messages") || strings.HasSuffix(escaped, "/complete") {

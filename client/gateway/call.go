@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"sync"
@@ -167,15 +168,19 @@ func (c *call) required(name, part string, amount int64) {
 }
 
 func (c *call) githubDraws(r *http.Request) {
-	draws := dialect.GitHubDraws(r.Method, c.path, c.query, c.body.bytes(), c.upstream.config.Secondary)
+	draws := dialect.GitHubDraws(r.Method, estimate.CanonicalPath(c.path), c.query, c.body.bytes(), c.upstream.config.Secondary)
 	for _, d := range draws {
 		c.required(c.prefixOfQuotas+"/"+d.Name, d.Name, d.Amount)
 	}
 }
 
 func (c *call) ruleDraws(r *http.Request) {
+	plain, err := url.PathUnescape(c.path)
+	if err != nil {
+		plain = c.path
+	}
 	for _, rule := range c.upstream.config.Rules {
-		if rule.Method != "" && rule.Method != r.Method || !config.Match(rule.Path, c.path) {
+		if rule.Method != "" && rule.Method != r.Method || !config.Match(rule.Path, c.path) && !config.Match(rule.Path, plain) {
 			continue
 		}
 		for name, amount := range rule.Use {

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/quotad/quotad/client/estimate"
 	"github.com/quotad/quotad/client/gateway/dialect"
 )
 
@@ -19,7 +20,7 @@ func (c *call) asksUsage() bool {
 	if mode == "off" || c.ask == nil || !c.ask.Stream || c.ask.StreamOptions || c.body == nil || c.header.Get("Content-Encoding") != "" {
 		return false
 	}
-	chat := strings.HasSuffix(c.path, "/completions")
+	chat := strings.HasSuffix(estimate.CanonicalPath(c.path), "/completions")
 	if !chat || mode == "auto" && c.op.Dialect != dialect.OpenAI {
 		return false
 	}

@@ -46,6 +46,7 @@ func (o Operation) Signals() signals.Dialect {
 
 // Operation returns what a call does. path is escaped, without the query.
 func (n Name) Operation(method, path string) Operation {
+	path = estimate.CanonicalPath(path) // providers read each spelling of a path alike
 	op := Operation{Dialect: n}
 	if n == Gemini && strings.Contains(path, "/openai/") {
 		op.Dialect = OpenAI // the compatible paths speak OpenAI's dialect

@@ -37,6 +37,12 @@ func TestOperation_SaysWhatACallDoes(t *testing.T) {
 		"/openai/deployments/mine/chat/completions":      {Azure, true, "mine", Azure},
 		"/model/anthropic.claude-v1%3A0/converse-stream": {Bedrock, true, "anthropic.claude-v1:0", Bedrock},
 		"/model/anthropic.claude-v1%3A0/count-tokens":    {Bedrock, false, "anthropic.claude-v1:0", Bedrock},
+		"/v1/chat/%63ompletions":                         {OpenAI, true, "", OpenAI},
+		"/v1%2Fchat%2fcompletions":                       {OpenAI, true, "", OpenAI},
+		"/v1/message%73":                                 {Anthropic, true, "", Anthropic},
+		"/model/x%2Fy/convers%65":                        {Bedrock, true, "x/y", Bedrock},
+		"/v1beta/model%73/m%3AgenerateContent":           {Gemini, true, "m", Gemini},
+		"/v1beta/%6fpenai/chat/completions":              {Gemini, true, "", OpenAI},
 		"/repos/a/b/issues":                              {GitHub, false, "", GitHub},
 		"/anything/completions":                          {Generic, false, "", Generic},
 	} {
