@@ -53,6 +53,8 @@ type Error struct {
 	// Reason is quotad's, by number; 0 where the error does not come from quotad (the connection broke, the time was
 	// up): then the outcome is unknown.
 	Reason int32 `json:"reason,omitempty"`
+	// Budget is what callers share of which there was no more, where that is the reason.
+	Budget string `json:"budget,omitempty"`
 	// NotAccepted is quotad's word that the command was not and will not be applied.
 	NotAccepted bool `json:"not_accepted,omitempty"`
 	// NotSent says that nobody could be connected to.

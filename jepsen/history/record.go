@@ -101,7 +101,7 @@ func ErrorOf(err error) *Error {
 	for _, detail := range wire.Details() {
 		if value, err := detail.Value(); err == nil {
 			if info, ok := value.(*quotav1.ErrorInfo); ok {
-				described.Reason, described.NotAccepted = int32(info.Reason), info.NotAccepted
+				described.Reason, described.NotAccepted, described.Budget = int32(info.Reason), info.NotAccepted, info.Budget
 			}
 		}
 	}

@@ -70,14 +70,12 @@ type Caller struct {
 	api, stranger  *http.Client
 	calls, refused atomic.Int64
 	strangers      atomic.Int64
-	// connected is closed when all silent connections were asked for.
-	connected chan struct{}
 	// mostSilent, mostStreams and mostWatchers are the most that it had open, and asked for.
 	mostSilent, mostStreams, mostWatchers atomic.Int64
 
 	mu sync.Mutex
-	// reasons counts errors.
-	reasons map[string]int64
+	// reasons counts errors, budgets refusals by the budget that they name.
+	reasons, budgets map[string]int64
 }
 
 // What a caller asks for at once of which no more is wanted.
@@ -97,10 +95,6 @@ func (a *Caller) Attack(ctx context.Context) (calls, refused int64) {
 	}
 	defer plain.CloseIdleConnections()
 	defer short.CloseIdleConnections()
-	a.connected = make(chan struct{})
-	if a.Silent == 0 || a.Only != "" {
-		close(a.connected)
-	}
 	a.stranger = &http.Client{Transport: plain}
 	a.api = a.client(short)
 	var working sync.WaitGroup
@@ -177,7 +171,8 @@ func (a *Caller) told(err error) {
 	if err == nil {
 		return
 	}
-	reason := quotav1.Reason(history.ErrorOf(err).Reason)
+	described := history.ErrorOf(err)
+	reason := quotav1.Reason(described.Reason)
 	a.mu.Lock()
 	if a.reasons == nil {
 		a.reasons = map[string]int64{}
@@ -190,9 +185,20 @@ func (a *Caller) told(err error) {
 	a.mu.Unlock()
 	switch reason {
 	case quotav1.Reason_REASON_CALLER_BUDGET, quotav1.Reason_REASON_BUDGET_FULL:
-		a.refused.Add(1)
+		a.refusedFor(described.Budget)
 	default: // the fault's end, or another fault's
 	}
+}
+
+// refusedFor counts a refusal by the budget that it names.
+func (a *Caller) refusedFor(budget string) {
+	a.refused.Add(1)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.budgets == nil {
+		a.budgets = map[string]int64{}
+	}
+	a.budgets[budget]++
 }
 
 func (a *Caller) url() string {
@@ -227,8 +233,8 @@ func (a *Caller) fill(ctx context.Context, n int) {
 			Holder: fmt.Sprint(name, i), Items: []*quotav1.Item{{Quota: item}}, Consume: item == rateName, Ttl: durationpb.New(10 * time.Second),
 		})
 		a.told(err)
-		if refusal := res.GetRefusal(); refusal.GetBudget() != "" {
-			a.refused.Add(1)
+		if budget := res.GetRefusal().GetBudget(); budget != "" {
+			a.refusedFor(budget)
 		}
 	}
 }
@@ -236,10 +242,13 @@ func (a *Caller) fill(ctx context.Context, n int) {
 // wait holds calls open, many at a time.
 func (a *Caller) wait(ctx context.Context, n int) {
 	a.onOne(ctx, perConnection, func(quota quotav1connect.QuotaServiceClient, number int) {
-		_, err := quota.Reserve(ctx, &quotav1.ReserveRequest{
+		res, err := quota.Reserve(ctx, &quotav1.ReserveRequest{
 			Holder: fmt.Sprintf("hostile-%d-%d", n, number), Items: []*quotav1.Item{{Quota: quotaName, Amount: new(int64(quotaSlots))}}, Wait: durationpb.New(held),
 		})
 		a.told(err)
+		if budget := res.GetRefusal().GetBudget(); budget != "" {
+			a.refusedFor(budget)
+		}
 	})
 }
 
@@ -248,11 +257,6 @@ const perConnection = 200
 
 // watch holds streams open, and asks again for those that are refused.
 func (a *Caller) watch(ctx context.Context, _ int) {
-	select { // many connections first: among many streams they would take too long
-	case <-ctx.Done():
-		return
-	case <-a.connected:
-	}
 	ctx, cancel := context.WithTimeout(ctx, a.hold(a.Streams))
 	defer cancel()
 	var connections sync.WaitGroup
@@ -457,13 +461,12 @@ func (a *Caller) bomb(ctx context.Context, n int) {
 }
 
 // silent holds connections on which nothing is ever sent. Which of them the node ends is its own affair.
-func (a *Caller) silent(ctx context.Context, n int) {
+func (a *Caller) silent(ctx context.Context, _ int) {
 	ctx, cancel := context.WithTimeout(ctx, a.hold(a.Silent))
 	defer cancel()
 	var open atomic.Int64
-	var working, asking sync.WaitGroup
+	var working sync.WaitGroup
 	each := (several(a.Silent, someSilent) + dialers - 1) / dialers
-	asking.Add(dialers)
 	for range dialers {
 		working.Go(func() {
 			var conns []net.Conn
@@ -476,16 +479,11 @@ func (a *Caller) silent(ctx context.Context, n int) {
 				conns = append(conns, conn)
 				raise(&a.mostSilent, open.Add(1))
 			}
-			asking.Done()
 			<-ctx.Done()
 			for _, conn := range conns {
 				_ = conn.Close()
 			}
 		})
-	}
-	asking.Wait()
-	if a.Silent > 0 && a.Only == "" && n == 0 {
-		close(a.connected)
 	}
 	working.Wait()
 }

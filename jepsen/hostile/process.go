@@ -41,6 +41,8 @@ type Report struct {
 	Calls   int64            `json:"calls"`
 	Refused int64            `json:"refused"`
 	Reasons map[string]int64 `json:"reasons"`
+	// Budgets counts the refusals that name a budget, by its name.
+	Budgets map[string]int64 `json:"budgets"`
 	// Strangers is how many connections to the port between nodes were made.
 	Strangers int64 `json:"strangers"`
 	// Silent is how many silent connections were open at once, Streams how many streams were asked for at once, at the most.
@@ -90,7 +92,7 @@ func (s *Spec) attack(ctx context.Context) *Report {
 		attacks.Go(func() { callers[i].Attack(ctx) })
 	}
 	attacks.Wait()
-	sum := &Report{Reasons: map[string]int64{}}
+	sum := &Report{Reasons: map[string]int64{}, Budgets: map[string]int64{}}
 	for _, caller := range callers {
 		sum.add(caller.report())
 	}
@@ -102,6 +104,9 @@ func (r *Report) add(other *Report) {
 	r.Silent, r.Streams, r.Watchers = r.Silent+other.Silent, r.Streams+other.Streams, r.Watchers+other.Watchers
 	for reason, count := range other.Reasons {
 		r.Reasons[reason] += count
+	}
+	for budget, count := range other.Budgets {
+		r.Budgets[budget] += count
 	}
 }
 
@@ -129,7 +134,7 @@ func (a *Caller) report() *Report {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return &Report{
-		Calls: a.calls.Load(), Refused: a.refused.Load(), Reasons: maps.Clone(a.reasons), Strangers: a.strangers.Load(), Silent: a.mostSilent.Load(), Streams: a.mostStreams.Load(),
+		Calls: a.calls.Load(), Refused: a.refused.Load(), Reasons: maps.Clone(a.reasons), Budgets: maps.Clone(a.budgets), Strangers: a.strangers.Load(), Silent: a.mostSilent.Load(), Streams: a.mostStreams.Load(),
 		Watchers: a.mostWatchers.Load(),
 	}
 }

@@ -140,10 +140,10 @@ func hostileCaller() Fault {
 		if endErr != nil {
 			return h, errors.Join(err, endErr)
 		}
-		h.seen = fmt.Sprintf("%d calls, %d refused for a budget, errors %v, %d strangers at the Raft port, "+
+		h.seen = fmt.Sprintf("%d calls, %d refused for a budget, by name %v, errors %v, %d strangers at the Raft port, "+
 			"%d silent connections and %d streams of %d and %d at once, %d watchers of health, %d files; "+
 			"%d commands of the operator, the longest took %v; %s",
-			report.Calls, report.Refused, report.Reasons, report.Strangers, report.Silent, report.Streams, spec.Silent, spec.Streams,
+			report.Calls, report.Refused, report.Budgets, report.Reasons, report.Strangers, report.Silent, report.Streams, spec.Silent, spec.Streams,
 			report.Watchers, report.Files, carried, longest.Round(time.Millisecond), &lives)
 		err = errors.Join(err, lives.err)
 		if err == nil && (lives.answered == 0 || report.Refused == 0 || report.Strangers == 0 || carried == 0) {
