@@ -143,6 +143,7 @@ func Run(dir history.Dir) (*Result, error) {
 	r.secrets()
 	r.porcupine()
 	r.liveness()
+	r.others()
 	r.exercised(replayed)
 	for _, v := range r.order {
 		v.done()
