@@ -66,12 +66,11 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 	g.serveCall(w, r, c)
 }
 
+// tooManyWrong is for a peer that has shown too many wrong tokens.
+var tooManyWrong = dialect.Refusal{Status: http.StatusTooManyRequests, Message: "quotad: too many wrong tokens", RetryAfter: time.Second}
+
 // identify names the caller of a request with a header. The answer is a refusal where it may not have the name that it claims.
 func (c *call) identify(r *http.Request, header http.Header) (dialect.Refusal, bool) {
-	peer := hostOf(r.RemoteAddr)
-	if c.gateway.wrong.blocked(peer) {
-		return dialect.Refusal{Status: http.StatusTooManyRequests, Message: "quotad: too many wrong tokens", RetryAfter: time.Second}, true
-	}
 	caller, err := c.state.resolver.Resolve(identity.Request{
 		Header: header, RawQuery: r.URL.RawQuery, PathHolder: c.holder, Peer: connectionOf(r.Context()).peer, At: c.began,
 	})
@@ -80,8 +79,9 @@ func (c *call) identify(r *http.Request, header http.Header) (dialect.Refusal, b
 	if !errors.As(err, &denied) {
 		return dialect.Refusal{}, false
 	}
-	if denied.Status == http.StatusUnauthorized {
-		c.gateway.wrong.add(peer)
+	// Who has a right token is never kept out by others' wrong ones: callers behind one address share it.
+	if denied.Status == http.StatusUnauthorized && c.gateway.wrong.tooMany(hostOf(r.RemoteAddr)) {
+		return tooManyWrong, true
 	}
 	return dialect.Refusal{Status: denied.Status, Message: denied.Message, Final: true}, true
 }

@@ -64,20 +64,16 @@ type wrongTokens struct {
 // mostWrong is how many wrong tokens a peer may show in a second.
 const mostWrong = 10
 
-// add counts a wrong token of a peer.
-func (t *wrongTokens) add(peer string) {
+// tooMany counts a wrong token of a peer, and reports whether it has shown too many lately.
+func (t *wrongTokens) tooMany(peer string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.roll()
+	if t.count[peer] >= mostWrong {
+		return true
+	}
 	t.count[peer]++
-}
-
-// blocked reports whether a peer has shown too many wrong tokens lately.
-func (t *wrongTokens) blocked(peer string) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.roll()
-	return t.count[peer] >= mostWrong
+	return false
 }
 
 func (t *wrongTokens) roll() {

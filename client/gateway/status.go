@@ -231,6 +231,11 @@ func size(n int64) string {
 // serveStatus shows the gateway to people, or as JSON.
 func (g *Gateway) serveStatus(w http.ResponseWriter, r *http.Request, c *call) {
 	if !g.mayLook(r) {
+		shown := identity.TokenIn(r.Header, r.URL.RawQuery) != ""
+		if shown && g.options.Tokens != nil && g.wrong.tooMany(hostOf(r.RemoteAddr)) {
+			c.refuse(w, tooManyWrong)
+			return
+		}
 		c.refuse(w, dialect.Refusal{
 			Status: http.StatusForbidden, Message: "quotad: the status is shown on loopback, on the socket, or with a token",
 		})
