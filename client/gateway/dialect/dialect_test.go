@@ -40,7 +40,7 @@ func TestOperation_SaysWhatACallDoes(t *testing.T) {
 		"/v1/chat/%63ompletions":                         {OpenAI, true, "", OpenAI},
 		"/v1%2Fchat%2fcompletions":                       {OpenAI, true, "", OpenAI},
 		"/v1/message%73":                                 {Anthropic, true, "", Anthropic},
-		"/model/x%2Fy/convers%65":                        {Bedrock, true, "x/y", Bedrock},
+		"/model/x%2Fy/%63onverse":                        {Bedrock, true, "x/y", Bedrock},
 		"/v1beta/model%73/m%3AgenerateContent":           {Gemini, true, "m", Gemini},
 		"/v1beta/%6fpenai/chat/completions":              {Gemini, true, "", OpenAI},
 		"/repos/a/b/issues":                              {GitHub, false, "", GitHub},
