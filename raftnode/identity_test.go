@@ -159,6 +159,25 @@ func TestIdentity_ACertificateActsForItsNodeOnly(t *testing.T) {
 	c.hashesAgree()
 }
 
+// TestIdentity_AFormerMemberIsRefused: the list that forms the cluster still names it, and its certificate is good.
+func TestIdentity_AFormerMemberIsRefused(t *testing.T) {
+	ca := newAuthority(t)
+	c := newCluster(t, 3, func(conf *raftnode.Config) { conf.PeerTLS = ca.settings(conf.ID) })
+	leader := c.leader()
+	gone := c.configs[(leader+1)%3].ID
+	id := c.nodes[leader].Status().ClusterID
+	vote := "\x04\x82\xafProtocolVersion\x03\xa2ID\xa2" + gone
+	answers := func() bool {
+		answer, _ := ca.spoken(c.configs[leader].RaftAddress, gone, gone, "raft", id, vote)
+		return strings.Contains(answer, "Granted")
+	}
+	eventually(t, "a member is answered", answers)
+	if err := c.nodes[leader].Remove(t.Context(), gone, false); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a former member is not, though the list names it", func() bool { return !answers() })
+}
+
 // TestIdentity_WhoIsRefusedLearnsWhy: a node with a certificate that the others do not trust has begun to write when they find that. Its
 // operator, who sees only "broken pipe", looks at the network.
 func TestIdentity_WhoIsRefusedLearnsWhy(t *testing.T) {

@@ -94,9 +94,18 @@ func (n *Node) committedOf(id string) (index uint64, member bool) {
 	return index, member
 }
 
-// knownMember tells whether a node is in this node's latest configuration or in the list that forms the cluster.
+// knownMember tells whether a node is in this node's latest configuration or, until it has one, in the list that forms the cluster: the list
+// still names who was removed.
 func (n *Node) knownMember(id string) bool {
-	return n.isMember(id) || slices.ContainsFunc(n.config.Peers, func(p Peer) bool { return p.ID == id })
+	configuration := n.raft.GetConfiguration()
+	if configuration.Error() != nil {
+		return false
+	}
+	if servers := configuration.Configuration().Servers; len(servers) > 0 {
+		member, _ := suffrageOf(servers, id)
+		return member
+	}
+	return slices.ContainsFunc(n.config.Peers, func(p Peer) bool { return p.ID == id })
 }
 
 // isMember tells whether a node is in this node's latest configuration.
