@@ -49,6 +49,8 @@ type Request struct {
 	Tier string
 	// Size is the size of the body, in bytes.
 	Size int64
+	// Repeated is a member at the top of the body that it has twice, so that another reader may take the other one; empty: there is none.
+	Repeated string
 }
 
 // Tokens of content whose bytes do not say how many, of documents for each pdfPart bytes.

@@ -1,6 +1,7 @@
 package estimate
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/quotad/quotad/client/internal/jsonscan"
@@ -61,6 +62,8 @@ type Scanner struct {
 	object  bool
 	section section
 	key     string
+	// members are the names at the top so far.
+	members []string
 	// began is where the schema at hand began, at the depth below schemaDepth.
 	began       int64
 	schemaDepth int
@@ -121,6 +124,7 @@ func (h *handler) Key(name []byte) {
 	switch f := h.frame(); {
 	case h.depth == 1:
 		h.key = string(name)
+		h.noteMember()
 		h.frames[0].key = internKey(name)
 		h.section = sections[h.key]
 		if h.section == schema {
@@ -213,6 +217,20 @@ func (h *handler) TextEnd() {
 		h.request.Prior = v.text()
 	}
 	h.endSchema()
+}
+
+// mostMembers is how many members at the top of a body are told apart, mostName how long a name that counts is: no API has as many, or such.
+const mostMembers, mostName = 256, 64
+
+// noteMember notes a member at the top of the body.
+func (h *handler) noteMember() {
+	switch {
+	case h.request.Repeated != "" || len(h.key) > mostName:
+	case slices.Contains(h.members, h.key):
+		h.request.Repeated = h.key
+	case len(h.members) < mostMembers:
+		h.members = append(h.members, h.key)
+	}
 }
 
 // topText takes a string at the top of the body.

@@ -27,12 +27,18 @@ func (c *call) read() error {
 		err = nil
 	}
 	c.ask = scanner.Request()
+	if err == nil && c.ask.Repeated != "" {
+		return errRepeated
+	}
 	c.model = c.ask.Model
 	if c.model == "" && c.streamed != nil {
 		c.model = estimate.ModelOfMultipart(c.header.Get("Content-Type"), c.streamed)
 	}
 	return err
 }
+
+// errRepeated says that a body has a member twice: the provider might take the other one, and another model than is governed.
+var errRepeated = errors.New("a member stands twice at the top of the body; send each once")
 
 // errEncoding says that a body is packed in a way that the gateway does not read.
 var errEncoding = errors.New("a body with this Content-Encoding cannot be read; send it plain or in gzip")

@@ -117,6 +117,8 @@ func bodyRefusal(err error) dialect.Refusal {
 		refusal = dialect.Refusal{Status: http.StatusRequestTimeout, Message: "quotad: the body did not arrive"}
 	case errors.Is(err, errBodyTooLarge):
 		refusal = dialect.Refusal{Status: http.StatusRequestEntityTooLarge, Message: "quotad: " + err.Error(), Final: true}
+	case errors.Is(err, errRepeated):
+		refusal.Message, refusal.Final = "quotad: "+err.Error(), true
 	case errors.Is(err, errEncoding):
 		refusal = dialect.Refusal{Status: http.StatusUnsupportedMediaType, Message: "quotad: " + err.Error(), Final: true}
 	case errors.Is(err, errMemory):

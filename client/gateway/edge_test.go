@@ -39,6 +39,20 @@ func frame(event, payload string) string {
 	return out.String()
 }
 
+// TestBody_WhatStandsTwiceIsRefused: another reader might take the other model, and that one is governed by nothing.
+func TestBody_WhatStandsTwiceIsRefused(t *testing.T) {
+	c := startCluster(t, tokens("openai/small/tokens", 100_000))
+	p := startProvider(t, speak(200, `{}`))
+	f := startGateway(t, c, p, configOf(c, map[string]config.Upstream{"openai": upstreamOf(p, "openai")}), gateway.Options{})
+	got := f.do(http.MethodPost, "/openai/v1/responses", `{"model":"small","input":"x","mod\u0065l":"large"}`)
+	if got.status != http.StatusBadRequest || !strings.Contains(got.body, "stands twice") {
+		t.Errorf("got %d %s", got.status, got.body)
+	}
+	if got := f.do(http.MethodPost, "/openai/v1/responses", `{"model":"small","input":"x"}`); got.status != http.StatusOK {
+		t.Errorf("once: got %d %s", got.status, got.body)
+	}
+}
+
 func TestA22_BedrockIsDrainedAfterItsClientHasLeft(t *testing.T) {
 	c := startCluster(t, tokens("bedrock/m/tokens", 100_000))
 	left := make(chan struct{})
