@@ -10,8 +10,8 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestPool_MembersMayBeAncestorsOfWhatElseIsAskedFor: all that a waiter's pool may draw on is asked for anyway. It is granted the member even so,
-// and not the pool.
+// TestPool_MembersMayBeAncestorsOfWhatElseIsAskedFor: all that a waiter's pool may draw on is asked for anyway. It is granted the member
+// even so, and not the pool.
 func TestPool_MembersMayBeAncestorsOfWhatElseIsAskedFor(t *testing.T) {
 	for _, consume := range []bool{false, true} {
 		w := newWorld(t)
@@ -31,11 +31,13 @@ func TestPool_MembersMayBeAncestorsOfWhatElseIsAskedFor(t *testing.T) {
 	}
 }
 
-// TestPool_QuotasOfWhoLeavesMayBeGone: those who wait for a deleted pool leave over several entries; its members may be deleted meanwhile, and
-// another pool for which they wait as well may be applied again.
+// TestPool_QuotasOfWhoLeavesMayBeGone: those who wait for a deleted pool leave over several entries; its members may be deleted meanwhile,
+// and another pool for which they wait as well may be applied again.
 func TestPool_QuotasOfWhoLeavesMayBeGone(t *testing.T) {
 	w := newWorld(t)
-	both := func() []*logpb.Quota { return []*logpb.Quota{poolOf("first", "a1", "a2"), poolOf("second", "b1", "b2")} }
+	both := func() []*logpb.Quota {
+		return []*logpb.Quota{poolOf("first", "a1", "a2"), poolOf("second", "b1", "b2")}
+	}
 	w.quotas(append([]*logpb.Quota{slotsOf("a1", 1), slotsOf("a2", 1), slotsOf("b1", 1), slotsOf("b2", 1)}, both()...)...)
 	for _, member := range []string{"a", "b"} {
 		w.granted(pins("x", member, itemOf("first", 1), itemOf("second", 1)))
@@ -61,13 +63,14 @@ func TestPool_QuotasOfWhoLeavesMayBeGone(t *testing.T) {
 	}
 }
 
-// TestRefusalsOfWaiters_AreTheSameOnEveryReplica: what a waiter is told depends on nothing that a snapshot leaves out, such as how many commands
-// the entry before had.
+// TestRefusalsOfWaiters_AreTheSameOnEveryReplica: what a waiter is told depends on nothing that a snapshot leaves out, such as how many
+// commands the entry before had.
 func TestRefusalsOfWaiters_AreTheSameOnEveryReplica(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 10, minute))
 	g := w.granted(&logpb.Reserve{Holder: "x", Items: []*logpb.Item{itemOf("r", 10)}, Consume: true})
-	session := w.do(&logpb.Command{Kind: &logpb.Command_OpenSession{OpenSession: &logpb.OpenSession{Holder: "y"}}}).GetSessionOpened().GetSession()
+	opened := w.do(&logpb.Command{Kind: &logpb.Command_OpenSession{OpenSession: &logpb.OpenSession{Holder: "y"}}})
+	session := opened.GetSessionOpened().GetSession()
 	wants := numbered(session, 1, 0, reserve(waitsFor("y", 2*minute, itemOf("r", 1))))
 	if r := w.do(wants); r.GetWaiting() == nil {
 		t.Fatal(r)
@@ -82,7 +85,9 @@ func TestRefusalsOfWaiters_AreTheSameOnEveryReplica(t *testing.T) {
 	w.now += 3 * minute
 	w.apply()
 	twin := restored.Apply(w.index, 1, w.entries[len(w.entries)-1])
-	same := func(a, b Event) bool { return a.Kind == b.Kind && a.Ticket == b.Ticket && proto.Equal(a.Result, b.Result) }
+	same := func(a, b Event) bool {
+		return a.Kind == b.Kind && a.Ticket == b.Ticket && proto.Equal(a.Result, b.Result)
+	}
 	if !slices.EqualFunc(w.last.Events, twin.Events, same) || len(twin.Events) == 0 {
 		t.Errorf("%v, and of the replica %v", w.last.Events, twin.Events)
 	}
@@ -92,8 +97,8 @@ func TestRefusalsOfWaiters_AreTheSameOnEveryReplica(t *testing.T) {
 	}
 }
 
-// TestPool_WhoFitsIsNotBlockedByWhoNeverDoes: the first in line waits for a member that is large enough; another member, where it never fits, is
-// there for those behind it.
+// TestPool_WhoFitsIsNotBlockedByWhoNeverDoes: the first in line waits for a member that is large enough; another member, where it never
+// fits, is there for those behind it.
 func TestPool_WhoFitsIsNotBlockedByWhoNeverDoes(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("large", 4), slotsOf("small", 1), poolOf("pool", "large", "small"))

@@ -37,7 +37,8 @@ type waitSet struct {
 	// asked are the numbers of what was asked for in ascending order, ancestors included; quotas are those of what may be drawn on, which are
 	// the same unless pools are asked for.
 	asked, quotas []uint32
-	// pooled: pools are asked for, so that a waiter needs one member's quotas, not all. What is asked for may be all that can be drawn on even so.
+	// pooled: pools are asked for, so that a waiter needs one member's quotas, not all. What is asked for may be all that can be drawn on
+	// even so.
 	pooled bool
 	length int64
 	// ahead counts who waits in it before others.
@@ -231,7 +232,9 @@ func (m *Machine) waitSetFor(asked []uint32) *waitSet {
 		return m.editWaitSet(number)
 	}
 	m.lastWaitSet++
-	l := &waitSet{generation: m.generation, number: m.lastWaitSet, asked: asked, quotas: m.drawnOn(asked), pooled: slices.ContainsFunc(asked, m.isPool)}
+	l := &waitSet{
+		generation: m.generation, number: m.lastWaitSet, asked: asked, quotas: m.drawnOn(asked), pooled: slices.ContainsFunc(asked, m.isPool),
+	}
 	m.enterWaitSet(l)
 	return l
 }

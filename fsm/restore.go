@@ -132,7 +132,9 @@ func (m *Machine) take(record *logpb.SnapshotRecord) error {
 
 // takeWaitSet enters a wait set. Where no pools were asked for, what was asked for is not recorded.
 func (m *Machine) takeWaitSet(encoded *logpb.SnapshotLane) {
-	l := &waitSet{generation: m.generation, number: encoded.Number, asked: encoded.Asked, quotas: encoded.Quotas, pooled: len(encoded.Asked) > 0}
+	l := &waitSet{
+		generation: m.generation, number: encoded.Number, asked: encoded.Asked, quotas: encoded.Quotas, pooled: len(encoded.Asked) > 0,
+	}
 	if !l.pooled {
 		l.asked = l.quotas
 	}

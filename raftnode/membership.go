@@ -94,8 +94,8 @@ func (n *Node) committedOf(id string) (index uint64, member bool) {
 	return index, member
 }
 
-// knownMember tells whether a node is in this node's latest configuration or, until it has one, in the list that forms the cluster: the list
-// still names who was removed.
+// knownMember tells whether a node is in this node's latest configuration or, until it has one, in the list that forms the cluster: the
+// list still names who was removed.
 func (n *Node) knownMember(id string) bool {
 	configuration := n.raft.GetConfiguration()
 	if configuration.Error() != nil {

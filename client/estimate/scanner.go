@@ -219,7 +219,8 @@ func (h *handler) TextEnd() {
 	h.endSchema()
 }
 
-// mostMembers is how many members at the top of a body are told apart, mostName how long a name that counts is: no API has as many, or such.
+// mostMembers is how many members at the top of a body are told apart, mostName how long a name that counts is: no API has as many, or
+// such.
 const mostMembers, mostName = 256, 64
 
 // noteMember notes a member at the top of the body.

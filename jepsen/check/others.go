@@ -58,9 +58,9 @@ func (c *call) crowdedOut() (reasons []string) {
 	return reasons
 }
 
-// crowded says whether a refusal says that callers share something of which there is no more. Two parts of a caller's own are left out: on a
-// busy machine the workload, which is one caller, may be the one who calls most, and in a run of some minutes it begins more tasks than its
-// part of nemesis.SmallBudgets.
+// crowded says whether a refusal says that callers share something of which there is no more. Two parts of a caller's own are left out:
+// on a busy machine the workload, which is one caller, may be the one who calls most, and in a run of some minutes it begins more tasks
+// than its part of nemesis.SmallBudgets.
 func crowded(reason quotav1.Reason, budget string) bool {
 	switch reason {
 	case quotav1.Reason_REASON_CALLER_BUDGET:

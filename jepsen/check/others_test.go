@@ -7,8 +7,8 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// TestOthers_FailsWhereACallerIsCrowdedOut: a refusal for what callers share fails a run while the hostile caller is there, wherever an answer
-// has it, and no other refusal does.
+// TestOthers_FailsWhereACallerIsCrowdedOut: a refusal for what callers share fails a run while the hostile caller is there, wherever an
+// answer has it, and no other refusal does.
 func TestOthers_FailsWhereACallerIsCrowdedOut(t *testing.T) {
 	const began, ended = 100, 200
 	failed := func(reason quotav1.Reason, budget string) *call {
@@ -29,14 +29,18 @@ func TestOthers_FailsWhereACallerIsCrowdedOut(t *testing.T) {
 		kind string
 		want Outcome
 	}{
-		"a part of sessions":         {failed(quotav1.Reason_REASON_CALLER_BUDGET, "sessions"), 110, hostileCaller, Fail},
-		"nothing left of keys":       {failed(quotav1.Reason_REASON_BUDGET_FULL, "keys"), 110, hostileCaller, Fail},
-		"sessions full":              {failed(quotav1.Reason_REASON_SESSIONS_FULL, ""), 110, hostileCaller, Fail},
-		"tasks full":                 {failed(quotav1.Reason_REASON_TASKS_FULL, ""), 110, hostileCaller, Fail},
-		"a full queue":               {answered(refused(quotav1.Reason_REASON_QUEUE_FULL, "")), 110, hostileCaller, Fail},
-		"leases in an answer":        {answered(refused(quotav1.Reason_REASON_BUDGET_FULL, "leases")), 110, hostileCaller, Fail},
-		"a Reserve of a Batch":       {batch(&quotav1.CommandResult{Kind: &quotav1.CommandResult_Reserve{Reserve: refused(quotav1.Reason_REASON_CALLER_BUDGET, "leases")}}), 110, hostileCaller, Fail},
-		"an error in a Batch":        {batch(&quotav1.CommandResult{Kind: &quotav1.CommandResult_Error{Error: &quotav1.CommandError{Info: &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_BUDGET_FULL, Budget: "reports"}}}}), 110, hostileCaller, Fail},
+		"a part of sessions":   {failed(quotav1.Reason_REASON_CALLER_BUDGET, "sessions"), 110, hostileCaller, Fail},
+		"nothing left of keys": {failed(quotav1.Reason_REASON_BUDGET_FULL, "keys"), 110, hostileCaller, Fail},
+		"sessions full":        {failed(quotav1.Reason_REASON_SESSIONS_FULL, ""), 110, hostileCaller, Fail},
+		"tasks full":           {failed(quotav1.Reason_REASON_TASKS_FULL, ""), 110, hostileCaller, Fail},
+		"a full queue":         {answered(refused(quotav1.Reason_REASON_QUEUE_FULL, "")), 110, hostileCaller, Fail},
+		"leases in an answer":  {answered(refused(quotav1.Reason_REASON_BUDGET_FULL, "leases")), 110, hostileCaller, Fail},
+		"a Reserve of a Batch": {batch(&quotav1.CommandResult{Kind: &quotav1.CommandResult_Reserve{
+			Reserve: refused(quotav1.Reason_REASON_CALLER_BUDGET, "leases"),
+		}}), 110, hostileCaller, Fail},
+		"an error in a Batch": {batch(&quotav1.CommandResult{Kind: &quotav1.CommandResult_Error{Error: &quotav1.CommandError{
+			Info: &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_BUDGET_FULL, Budget: "reports"},
+		}}}), 110, hostileCaller, Fail},
 		"the quota is used up":       {answered(refused(quotav1.Reason_REASON_EXHAUSTED, "")), 110, hostileCaller, Pass},
 		"its own part of tasks":      {failed(quotav1.Reason_REASON_CALLER_BUDGET, "tasks"), 110, hostileCaller, Pass},
 		"its own use of a processor": {failed(quotav1.Reason_REASON_CALLER_BUDGET, "processor"), 110, hostileCaller, Pass},

@@ -134,7 +134,8 @@ func (a *Caller) report() *Report {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return &Report{
-		Calls: a.calls.Load(), Refused: a.refused.Load(), Reasons: maps.Clone(a.reasons), Budgets: maps.Clone(a.budgets), Strangers: a.strangers.Load(), Silent: a.mostSilent.Load(), Streams: a.mostStreams.Load(),
+		Calls: a.calls.Load(), Refused: a.refused.Load(), Reasons: maps.Clone(a.reasons), Budgets: maps.Clone(a.budgets),
+		Strangers: a.strangers.Load(), Silent: a.mostSilent.Load(), Streams: a.mostStreams.Load(),
 		Watchers: a.mostWatchers.Load(),
 	}
 }

@@ -89,8 +89,10 @@ func TestEachLieOfAPoolIsFound(t *testing.T) {
 			}
 		}},
 		"it is refused, and a member is free": {"false-refusal", 3, func(a *fsm.Applied) {
-			a.Results[0] = &logpb.Result{Kind: &logpb.Result_Refusal{Refusal: &logpb.Refusal{Reason: logpb.Reason_REASON_EXHAUSTED, Quota: "key/b",
-				Available: 4, RetryAtNs: 20 * sec}}}
+			a.Results[0] = &logpb.Result{Kind: &logpb.Result_Refusal{Refusal: &logpb.Refusal{
+				Reason: logpb.Reason_REASON_EXHAUSTED, Quota: "key/b",
+				Available: 4, RetryAtNs: 20 * sec,
+			}}}
 			a.Events = nil
 		}},
 		"a lower class is served first": {"class-order", 9, func(a *fsm.Applied) {

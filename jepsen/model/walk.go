@@ -322,8 +322,8 @@ func (j *Judge) happenRevoked(event *fsm.Event) {
 	j.end(l, false)
 }
 
-// endsNothing tells whether a Reserve that resumes came to nothing before it ended the leases of its holder's last life: it was not understood,
-// or can never be granted. What only an operator's override rules out has a time.
+// endsNothing tells whether a Reserve that resumes came to nothing before it ended the leases of its holder's last life: it was not
+// understood, or can never be granted. What only an operator's override rules out has a time.
 func endsNothing(reserve *logpb.Reserve, result *logpb.Result) bool {
 	switch refusal := result.GetRefusal(); refusal.GetReason() {
 	case logpb.Reason_REASON_SUSPENDED, logpb.Reason_REASON_NEVER_FITS, logpb.Reason_REASON_ABOVE_CLAMP:

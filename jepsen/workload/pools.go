@@ -14,8 +14,10 @@ func poolMembers() []*quotav1.Quota {
 	for _, key := range []string{"a", "b"} {
 		quotas = append(quotas,
 			&quotav1.Quota{Name: "key/" + key, Rule: &quotav1.Quota_Rate{Rate: &quotav1.Rate{Limit: 30, Per: durationpb.New(3 * time.Second)}}},
-			&quotav1.Quota{Name: "seat/" + key, Rule: &quotav1.Quota_Slots{Slots: &quotav1.Slots{Limit: 3,
-				Grace: durationpb.New(500 * time.Millisecond)}}},
+			&quotav1.Quota{Name: "seat/" + key, Rule: &quotav1.Quota_Slots{Slots: &quotav1.Slots{
+				Limit: 3,
+				Grace: durationpb.New(500 * time.Millisecond),
+			}}},
 		)
 	}
 	return quotas

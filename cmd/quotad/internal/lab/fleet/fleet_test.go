@@ -108,7 +108,8 @@ func TestMistakes(t *testing.T) {
 		{"requests: {limit: 18}", "requests: {others: 0.95}", "others is 0.95; it must be 0.01 to 0.9"},
 		{
 			"rate: {limit: 20, per: 1m}\n  - name: tokens\n    rate: {limit: 30000, per: 1m}\nprovider:\n  limits:\n    requests: {limit: 18}",
-			"window: {limit: 20, every: hour}\n  - name: tokens\n    rate: {limit: 30000, per: 1m}\nprovider:\n  limits:\n    requests: {others: 0.3}",
+			"window: {limit: 20, every: hour}\n  - name: tokens\n    rate: {limit: 30000, per: 1m}\nprovider:\n  limits:\n    requests: " +
+				"{others: 0.3}",
 			"others are simulated on rates only, and requests is none",
 		},
 		{"utilisation: 0.95", "refused: 2", "refused is 2; it must be 0 to 1"},

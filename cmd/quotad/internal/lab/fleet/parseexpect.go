@@ -11,8 +11,8 @@ import (
 
 // expectKeys are the keys of what is expected.
 var expectKeys = []string{
-	"binding", "utilisation", "classes", "longest_wait", "p99", "finish", "refused", "retries", "outage", "reclaimed", "stale_fences", "alone_refused",
-	"tasks", "chain",
+	"binding", "utilisation", "classes", "longest_wait", "p99", "finish", "refused", "retries", "outage", "reclaimed", "stale_fences",
+	"alone_refused", "tasks", "chain",
 }
 
 // expect reads what is expected.

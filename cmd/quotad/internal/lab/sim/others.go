@@ -5,8 +5,8 @@ import "github.com/quotad/quotad/cmd/quotad/internal/lab/provider"
 // othersCalls is how many calls others make in a period, on average.
 const othersCalls = 100
 
-// others uses a rate with the same key, and knows nothing of the fleet: calls of one size, at random moments, so that a part of the limit is
-// used. What does not fit is refused, and is not sent again.
+// others uses a rate with the same key, and knows nothing of the fleet: calls of one size, at random moments, so that a part of the limit
+// is used. What does not fit is refused, and is not sent again.
 type others struct {
 	*world
 	meter *provider.Meter
