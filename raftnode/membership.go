@@ -98,7 +98,7 @@ func (n *Node) committedOf(id string) (index uint64, member bool) {
 // list still names who was removed.
 func (n *Node) knownMember(id string) bool {
 	configuration := n.raft.GetConfiguration()
-	if configuration.Error() != nil {
+	if err := configuration.Error(); err != nil {
 		return false
 	}
 	if servers := configuration.Configuration().Servers; len(servers) > 0 {
