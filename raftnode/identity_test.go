@@ -165,6 +165,7 @@ func TestIdentity_AFormerMemberIsRefused(t *testing.T) {
 	c := newCluster(t, 3, func(conf *raftnode.Config) { conf.PeerTLS = ca.settings(conf.ID) })
 	leader := c.leader()
 	gone := c.configs[(leader+1)%3].ID
+	eventually(t, "the cluster has its id", func() bool { return c.nodes[leader].Status().ClusterID != "" })
 	id := c.nodes[leader].Status().ClusterID
 	vote := "\x04\x82\xafProtocolVersion\x03\xa2ID\xa2" + gone
 	answers := func() bool {
