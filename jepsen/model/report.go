@@ -43,7 +43,7 @@ func (j *Judge) report(command *logpb.Command, reported *logpb.Reported) {
 			j.lower(callerOf(command, l.holder), q, o, signal, reported.Quotas[i])
 		case rateKind:
 			j.hear(q, o, signal, reported.Quotas[i])
-		case slotsKind:
+		case slotsKind, poolKind:
 		}
 		j.answered(l.holder, q, signal.Cause)
 		j.closes(callerOf(command, l.holder), q, signal)

@@ -1,6 +1,8 @@
 package model
 
 import (
+	"slices"
+
 	"github.com/quotad/quotad/fsm"
 	"github.com/quotad/quotad/fsm/logpb"
 )
@@ -322,11 +324,13 @@ func (j *Judge) happenRevoked(event *fsm.Event) {
 	j.end(l, false)
 }
 
+// neverReasons are those of what can never be granted as things are configured.
+var neverReasons = []logpb.Reason{logpb.Reason_REASON_SUSPENDED, logpb.Reason_REASON_NEVER_FITS, logpb.Reason_REASON_ABOVE_CLAMP}
+
 // endsNothing tells whether a Reserve that resumes came to nothing before it ended the leases of its holder's last life: it was not
 // understood, or can never be granted. What only an operator's override rules out has a time.
 func endsNothing(reserve *logpb.Reserve, result *logpb.Result) bool {
-	switch refusal := result.GetRefusal(); refusal.GetReason() {
-	case logpb.Reason_REASON_SUSPENDED, logpb.Reason_REASON_NEVER_FITS, logpb.Reason_REASON_ABOVE_CLAMP:
+	if refusal := result.GetRefusal(); slices.Contains(neverReasons, refusal.GetReason()) {
 		return refusal.RetryAtNs == 0 && !reserve.Fallback
 	}
 	return result.GetFailure() != nil
